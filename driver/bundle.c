@@ -53,9 +53,9 @@ static lm_status manifest_write(const lm_session *s, const char *path, const cha
   lm_buf_puts(&b, "{\n  \"main\": ");
   lm_buf_json(&b, main + root);
   lm_buf_puts(&b, ",\n  \"folder\": ");
-  lm_buf_json(&b, lm_arena_strndup(s->ctx->arena, main, root > 1 ? root - 1 : root));
+  lm_buf_json(&b, lm_arena_strndup(s->project.ctx->arena, main, root > 1 ? root - 1 : root));
   lm_buf_puts(&b, ",\n  \"recipe\": ");
-  lm_buf_json(&b, s->recipe->name);
+  lm_buf_json(&b, s->project.recipe->name);
   lm_buf_puts(&b, ",\n  \"set\": [");
   for (int i = 0; i < o->n_sets; i++) {
     lm_buf_puts(&b, i ? ", " : "");
@@ -69,7 +69,7 @@ static lm_status manifest_write(const lm_session *s, const char *path, const cha
 
 static lm_status recipe_write(const lm_session *s, const char *path) {
   lm_buf b = {0};
-  lm_recipe_print(s->recipe, true, &b);
+  lm_recipe_print(s->project.recipe, true, &b);
   lm_status status = lm_file_write_atomic(path, b.p, b.n);
   lm_buf_free(&b);
   return status;
@@ -102,7 +102,7 @@ static lm_status bundle_write(lm_arena *a, const lm_session *s, const char *dir,
                               const lm_recipe_overrides *o) {
   const char *main;
   size_t root;
-  LM_TRY(files_copy(a, s->program, dir, &main, &root));
+  LM_TRY(files_copy(a, s->project.program, dir, &main, &root));
   LM_TRY(recipe_write(s, lm_path_join(a, dir, "recipe.txt")));
   return manifest_write(s, lm_path_join(a, dir, "program.json"), main, root, o);
 }

@@ -5,25 +5,26 @@
 
 // What only generation requires. Without samples in the recipe its errors are warnings: the model
 // may have another purpose.
-static void generation_check(lm_session *s) {
+static void generation_check(const lm_session *s) {
   enum {
-    CAPACITY = 64,
-    CHUNK = 8
+    CAPACITY = 64
   };
-  lm_ctx *c = s->ctx;
-  lm_diag **end = c->diags_tail;
-  lm_lower_options o = {.what = LM_LOWER_PROBE | LM_LOWER_DECODE,
-                        .rows = 1,
-                        .seq = 1,
-                        .capacity = CAPACITY,
-                        .chunk = CHUNK};
-  if (!s->lowered->vocab)
+  lm_ctx *ctx = s->project.ctx;
+  lm_diag **end = ctx->diags_tail;
+  lm_compile_spec spec = s->compiled.spec;
+  lm_compiled c;
+  if (!s->compiled.lowered->vocab)
     return; // no apply
-  lm_lowered *l = lm_lower(c, s->program, s->recipe, &o);
-  if (l)
-    lm_status_free(lm_session_probe(s, l->m));
-  if (!s->recipe->n_samples && *end)
-    lm_diag_soften(c, *end, "lmc generate will refuse this model");
+  spec.what = LM_LOWER_DECODE;
+  spec.capacity = CAPACITY;
+  spec.run.rows = 1;
+  spec.run.seq = 1;
+  lm_status status = lm_compile_lower(&s->project, &spec, &c);
+  if (!status)
+    status = lm_compile_probe(&c);
+  lm_status_free(status); // the errors are diagnostics
+  if (!s->project.recipe->n_samples && *end)
+    lm_diag_soften(ctx, *end, "lmc generate will refuse this model");
 }
 
 // Any shape of batch shows the parameters.
@@ -32,20 +33,22 @@ static lm_status recipe_check(lm_session *s) {
     ROWS = 2,
     SEQ = 16
   };
-  lm_recipe_report_unsupported(s->recipe);
-  lm_check(s->ctx, s->program, s->recipe);
-  LM_TRY(lm_verdict(s->ctx));
+  const lm_project *p = &s->project;
+  const lm_recipe *r = p->recipe;
+  lm_compiled *c = &s->compiled;
+  lm_recipe_report_unsupported(r);
+  lm_check(p->ctx, p->program, r);
+  LM_TRY(lm_verdict(p->ctx));
   s->run.rows = ROWS;
-  s->run.seq = s->recipe->data.seq ? s->recipe->data.seq : SEQ;
-  LM_TRY(lm_session_lower(s, LM_LOWER_TRAIN | LM_LOWER_MAPS, 0));
-  LM_TRY(lm_session_probe(s, s->lowered->m));
-  lm_session_analyzed(s);
+  s->run.seq = r->data.seq ? r->data.seq : SEQ;
+  s->run.n_micro = r->micro && !r->micro_auto ? r->batch / r->micro : 0;
+  lm_compile_spec spec = lm_session_spec(s, LM_LOWER_TRAIN | LM_LOWER_MAPS, 0);
+  LM_TRY(lm_compile_lower(p, &spec, c));
+  LM_TRY(lm_compile_probe(c));
   LM_TRY(lm_session_check_ids_of_recipe(s));
-  s->run.n_micro =
-      s->recipe->micro && !s->recipe->micro_auto ? s->recipe->batch / s->recipe->micro : 0;
-  lm_session_rows_warn(s);
+  lm_rows_warn(c);
   generation_check(s);
-  return lm_verdict(s->ctx);
+  return lm_verdict(p->ctx);
 }
 
 typedef struct checker {
@@ -59,12 +62,13 @@ typedef struct checker {
 
 static lm_status named_check(const checker *x, const char *name) {
   const lm_recipe_choice *from = &x->o->from;
-  lm_session s = {
-      .ctx = x->ctx, .events = x->events, .program = x->program, .target = x->o->target};
-  s.recipe = lm_recipe_resolve(x->ctx, x->program, name, &from->overrides);
+  lm_session s = {.target = x->o->target,
+                  .project = {.ctx = x->ctx, .events = x->events, .program = x->program}};
+  s.project.recipe = lm_recipe_resolve(x->ctx, x->program, name, &from->overrides);
   if (x->ctx->n_errors)
-    lm_check(x->ctx, x->program, s.recipe);
+    lm_check(x->ctx, x->program, s.project.recipe);
   LM_TRY(lm_verdict(x->ctx));
+  s.run.recipe = s.project.recipe;
   LM_TRY(recipe_check(&s));
   x->checked(x->user, &s);
   return NULL;

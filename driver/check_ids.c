@@ -3,32 +3,33 @@
 #include "runtime/base/diag_code.h"
 
 static int64_t vocabulary_of(const lm_session *s) {
-  return s->limits.tok < s->limits.next ? s->limits.tok : s->limits.next;
+  return s->compiled.limits.tok < s->compiled.limits.next ? s->compiled.limits.tok
+                                                          : s->compiled.limits.next;
 }
 
 static void ids_check(lm_session *s, int64_t max_id, int64_t max_pos) {
-  const lm_recipe *r = s->recipe;
+  const lm_recipe *r = s->project.recipe;
   int64_t ids = vocabulary_of(s);
   if (max_id >= ids) {
-    lm_diag *d = LM_REPORT(s->ctx, r->model.loc, E211, (long long)ids, (long long)max_id);
-    lm_diag_note(s->ctx, d, r->data.loc, "data %s", r->data.name);
-    lm_diag_help(s->ctx, d, "vocab = %lld", (long long)max_id + 1);
+    lm_diag *d = LM_REPORT(s->project.ctx, r->model.loc, E211, (long long)ids, (long long)max_id);
+    lm_diag_note(s->project.ctx, d, r->data.loc, "data %s", r->data.name);
+    lm_diag_help(s->project.ctx, d, "vocab = %lld", (long long)max_id + 1);
   }
-  if (max_pos >= s->limits.pos) {
-    lm_diag *d =
-        LM_REPORT(s->ctx, r->model.loc, E217, (long long)s->limits.pos, (long long)max_pos);
-    lm_diag_note(s->ctx, d, r->data.loc, "data %s", r->data.name);
+  if (max_pos >= s->compiled.limits.pos) {
+    lm_diag *d = LM_REPORT(s->project.ctx, r->model.loc, E217, (long long)s->compiled.limits.pos,
+                           (long long)max_pos);
+    lm_diag_note(s->project.ctx, d, r->data.loc, "data %s", r->data.name);
   }
 }
 
 lm_status lm_session_check_ids(lm_session *s) {
   lm_data_info info = lm_data_info_of(s->data);
   ids_check(s, info.max_id, info.max_pos);
-  return lm_verdict(s->ctx);
+  return lm_verdict(s->project.ctx);
 }
 
 lm_status lm_session_check_ids_of_recipe(lm_session *s) {
-  const lm_recipe_data *d = &s->recipe->data;
+  const lm_recipe_data *d = &s->project.recipe->data;
   int64_t longest = d->seq;
   if (d->replays)
     return NULL;
@@ -36,13 +37,13 @@ lm_status lm_session_check_ids_of_recipe(lm_session *s) {
     if (d->stages[i].seq > longest)
       longest = d->stages[i].seq;
   ids_check(s, d->tokenizer.kind == LM_RECIPE_TOKENIZER_BYTES ? UINT8_MAX : -1, longest - 1);
-  for (uint32_t i = 0; i < s->recipe->n_samples; i++) {
-    const lm_recipe_sample *x = &s->recipe->samples[i];
-    if (x->n >= s->limits.pos)
-      LM_REPORT(s->ctx, x->loc, E218, (long long)s->limits.pos, (long long)x->n);
+  for (uint32_t i = 0; i < s->project.recipe->n_samples; i++) {
+    const lm_recipe_sample *x = &s->project.recipe->samples[i];
+    if (x->n >= s->compiled.limits.pos)
+      LM_REPORT(s->project.ctx, x->loc, E218, (long long)s->compiled.limits.pos, (long long)x->n);
   }
   if (d->tokenizer.train > vocabulary_of(s))
-    LM_REPORT(s->ctx, d->tokenizer.loc, W211, (long long)d->tokenizer.train,
+    LM_REPORT(s->project.ctx, d->tokenizer.loc, W211, (long long)d->tokenizer.train,
               (long long)vocabulary_of(s));
-  return lm_verdict(s->ctx);
+  return lm_verdict(s->project.ctx);
 }

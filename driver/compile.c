@@ -1,9 +1,9 @@
-// compile.c - a session's program from the recipe to a plan: lowering, passes, planning.
-#include <stdlib.h>
+// compile.c - a project from the recipe to a plan: lowering, passes, planning.
+#include "driver/compile.h"
+
 #include <string.h>
 
 #include "compiler/passes/pass.h"
-#include "driver/session.h"
 #include "runtime/base/diag_code.h"
 #include "runtime/cpu/detect.h"
 
@@ -14,28 +14,13 @@ enum {
 
 // ---- lowering
 
-static void watch(void *user, const char *pass, bool after, const lm_module *m) {
-  lm_session *s = user;
-  if (after)
-    lm_dump_pass(&s->dump, pass, m);
-}
-
-static void flops_take(lm_session *s) {
-  const lm_module *m = s->lowered->m;
-  s->model_flops = lm_analysis_flops(m, LM_FUNC_LOSS, 0);
-  for (int i = 0; i < s->run.stages.n; i++) {
-    lm_run_stage *stage = &s->run.stages.v[i];
-    stage->flops = lm_analysis_flops(m, LM_FUNC_LOSS, stage->func_seq);
-  }
-}
-
 // The sequence lengths of the stages that differ from the one at the end of the run.
-static const int64_t *lengths_of(const lm_session *s, int *out_n) {
-  const lm_recipe_data *d = &s->recipe->data;
-  int64_t *lengths = LM_NEW_N(s->ctx->arena, int64_t, d->n_stages + 1);
+static const int64_t *lengths_of(const lm_project *p, const lm_run_spec *run, int *out_n) {
+  const lm_recipe_data *d = &p->recipe->data;
+  int64_t *lengths = LM_NEW_N(p->ctx->arena, int64_t, d->n_stages + 1);
   *out_n = 0;
   for (uint32_t i = 0; i < d->n_stages; i++) {
-    bool known = d->stages[i].seq == s->run.seq;
+    bool known = d->stages[i].seq == run->seq;
     for (int k = 0; k < *out_n; k++)
       known |= lengths[k] == d->stages[i].seq;
     if (!known)
@@ -44,85 +29,72 @@ static const int64_t *lengths_of(const lm_session *s, int *out_n) {
   return lengths;
 }
 
-lm_status lm_session_lower(lm_session *s, uint32_t what, int64_t capacity) {
-  s->fit.what = what;
-  s->fit.capacity = capacity;
-  s->fit.fresh = true;
-  if (s->recipe->from_hf)
-    what |= LM_LOWER_MAPS;
-  what |= LM_LOWER_PROBE;
-  lm_lower_options o = {.what = what,
-                        .rows = s->run.rows,
-                        .seq = s->run.seq,
-                        .capacity = capacity,
+static lm_lower_options lower_options(const lm_project *p, const lm_compile_spec *spec) {
+  lm_lower_options o = {.what = spec->what | LM_LOWER_PROBE,
+                        .rows = spec->run.rows,
+                        .seq = spec->run.seq,
+                        .capacity = spec->capacity,
                         .chunk = CHUNK,
-                        .bf16 = s->target.arch || lm_cpu_has_bf16()};
-  if (what & LM_LOWER_TRAIN)
-    o.lengths = lengths_of(s, &o.n_lengths);
-  if (s->recipe->data.n_stages)
-    o.first = s->recipe->data.stages[0].seq;
-  s->lowered = lm_lower(s->ctx, s->program, s->recipe, &o);
-  LM_TRY(lm_verdict(s->ctx));
-  lm_event_module(s->events, s->lowered->m);
-  s->params = lm_lowered_params(s->lowered);
-  lm_run_spec_set_steps(s->ctx->arena, &s->run, s->recipe, (double)s->params);
-  bool known = s->recipe->run.unit != LM_RECIPE_UNIT_EPOCHS || s->run.epoch_tokens > 0;
-  if (what & LM_LOWER_TRAIN && known)
-    lm_lower_schedule_check(s->ctx, s->program, s->recipe, s->run.steps);
-  return lm_verdict(s->ctx);
+                        .bf16 = spec->target.arch || lm_cpu_has_bf16()};
+  if (p->recipe->from_hf)
+    o.what |= LM_LOWER_MAPS;
+  if (o.what & LM_LOWER_TRAIN)
+    o.lengths = lengths_of(p, &spec->run, &o.n_lengths);
+  if (p->recipe->data.n_stages)
+    o.first = p->recipe->data.stages[0].seq;
+  return o;
 }
 
-lm_status lm_session_lower_run(lm_session *s, int64_t positions) {
-  const lm_recipe *r = s->recipe;
-  for (uint32_t i = 0; i < r->n_samples; i++) {
-    int64_t needed = (int64_t)strlen(r->samples[i].prompt) + r->samples[i].n;
-    if (needed > positions)
-      positions = needed;
-  }
-  uint32_t what =
-      LM_LOWER_TRAIN | (r->n_evals ? LM_LOWER_EVAL : 0) | (r->n_samples ? LM_LOWER_DECODE : 0);
-  return lm_session_lower(s, what, lm_session_capacity(positions));
+lm_status lm_compile_lower(const lm_project *p, const lm_compile_spec *spec, lm_compiled *out) {
+  lm_lower_options o = lower_options(p, spec);
+  *out = (lm_compiled){.project = p, .spec = *spec, .run = spec->run};
+  out->lowered = lm_lower(p->ctx, p->program, p->recipe, &o);
+  LM_TRY(lm_verdict(p->ctx));
+  lm_event_module(p->events, out->lowered->m);
+  out->params = lm_lowered_params(out->lowered);
+  lm_run_spec_set_steps(p->ctx->arena, &out->run, (double)out->params);
+  bool known = p->recipe->run.unit != LM_RECIPE_UNIT_EPOCHS || out->run.epoch_tokens > 0;
+  if (o.what & LM_LOWER_TRAIN && known)
+    lm_lower_schedule_check(p->ctx, p->program, p->recipe, out->run.steps);
+  if (spec->dump && spec->dump->dir)
+    LM_TRY(lm_dump_stage(spec->dump->dir, out->lowered->m));
+  return lm_verdict(p->ctx);
 }
 
-// lm_generate finds extents by these names; the model's author names the axes.
-static void extents_name(lm_plan *p) {
-  static const char *const names[] = {[LM_EXTENT_CONTEXT - 1] = "s", [LM_EXTENT_CHUNK - 1] = "t"};
-  for (int i = 0; i < p->n_extents && i < (int)LM_COUNT(names); i++)
-    if (p->extents[i].capacity)
-      p->extents[i].name = names[i]; // 0: no axis has this extent
+static void analyses_take(lm_compiled *c) {
+  c->limits = lm_analysis_of(c->lowered->m)->limits;
+  c->row_mix = lm_analysis_of(c->lowered->m)->rows;
 }
 
-lm_status lm_session_probe(const lm_session *s, lm_module *m) {
+lm_status lm_compile_probe(lm_compiled *c) {
   lm_pass_env env = {0};
   bool ok;
-  LM_TRY(lm_pass_run_list(m, "inline,analyze,simplify,cse,dce,causal", &env, &ok));
-  return lm_verdict(s->ctx);
+  LM_TRY(lm_pass_run_list(c->lowered->m, "inline,analyze,simplify,cse,dce,causal", &env, &ok));
+  analyses_take(c);
+  return lm_verdict(c->project->ctx);
 }
 
-void lm_session_analyzed(lm_session *s) {
-  s->limits = lm_analysis_of(s->lowered->m)->limits;
-  s->row_mix = lm_analysis_of(s->lowered->m)->rows;
-}
-
-void lm_session_rows_warn(const lm_session *s) {
-  const lm_recipe *r = s->recipe;
-  if (s->row_mix.kind == LM_ROWS_APART || s->run.n_micro < 2)
+void lm_rows_warn(const lm_compiled *c) {
+  const lm_run_spec *run = &c->run;
+  const lm_rows *mix = &c->row_mix;
+  const lm_recipe *r = run->recipe;
+  if (mix->kind == LM_ROWS_APART || run->n_micro < 2)
     return;
-  bool meet = s->row_mix.kind == LM_ROWS_MEET;
-  lm_diag *d = LM_REPORT(s->ctx, s->row_mix.loc, W216,
+  bool meet = mix->kind == LM_ROWS_MEET;
+  lm_diag *d = LM_REPORT(c->project->ctx, mix->loc, W216,
                          meet ? "this operation mixes the rows of a micro-batch"
                               : "this is added once for each micro-batch, whatever its weight");
-  lm_diag_note(s->ctx, d, r->micro_loc, "a step of %lld tokens is %lld micro-batches of %lld",
-               (long long)r->batch, (long long)s->run.n_micro,
-               (long long)(r->batch / s->run.n_micro));
+  lm_diag_note(c->project->ctx, d, r->micro_loc,
+               "a step of %lld tokens is %lld micro-batches of %lld", (long long)r->batch,
+               (long long)run->n_micro, (long long)(r->batch / run->n_micro));
   if (meet)
-    lm_diag_help(s->ctx, d, "micro = %lld tokens computes it over all rows of a step",
+    lm_diag_help(c->project->ctx, d, "micro = %lld tokens computes it over all rows of a step",
                  (long long)r->batch);
   else
-    lm_diag_help(s->ctx, d, "multiply the term by the weight, sum(bt.w)");
+    lm_diag_help(c->project->ctx, d, "multiply the term by the weight, sum(bt.w)");
 }
 
-// ---- planning
+// ---- passes
 
 void lm_pass_names_note(const lm_events *e, const char *option, const char *names) {
   while (names) {
@@ -136,62 +108,87 @@ void lm_pass_names_note(const lm_events *e, const char *option, const char *name
   }
 }
 
-lm_status lm_session_plan_once(lm_session *s, struct lm_recompute *recompute) {
-  lm_plan_target target = lm_target_plan(&s->target, s->recipe->precision.tf32, s->lowered->m);
-  lm_pass_env env = {.target = &target,
-                     .recompute = recompute,
+static void watch(void *user, const char *pass, bool after, const lm_module *m) {
+  if (after)
+    lm_dump_pass(user, pass, m);
+}
+
+static lm_status variant_apply(const lm_project *p, const lm_variant *v, lm_plan_target *target,
+                               lm_pass_env *env) {
+  if (v->rows)
+    target->rows = v->rows;
+  if (v->points)
+    target->places = v->points;
+  if (v->off)
+    LM_TRY(lm_pass_disable(p->ctx->arena, v->off, env));
+  return v->on ? lm_pass_force(p->ctx->arena, v->on, env) : NULL;
+}
+
+static lm_status passes_run(const lm_project *p, lm_plan_target *target, lm_compiled *c) {
+  lm_dump *dump = c->spec.dump;
+  lm_recompute recompute = {.extra = c->spec.recompute};
+  lm_pass_env env = {.target = target,
+                     .recompute = &recompute,
                      .gradients_alone = true,
-                     .watch = watch,
-                     .user = s};
-  if (s->variant.rows)
-    target.rows = s->variant.rows;
-  if (s->variant.places)
-    target.places = s->variant.places;
-  if (s->variant.off)
-    LM_TRY(lm_pass_disable(s->ctx->arena, s->variant.off, &env));
-  if (s->variant.on)
-    LM_TRY(lm_pass_force(s->ctx->arena, s->variant.on, &env));
-  bool ok = lm_pipeline_run(s->lowered->m, LM_STAGE_KERNEL, &env);
-  LM_TRY(lm_verdict(s->ctx));
+                     .watch = dump ? watch : NULL,
+                     .user = dump};
+  LM_TRY(variant_apply(p, &c->spec.variant, target, &env));
+  bool ok = lm_pipeline_run(c->lowered->m, LM_STAGE_KERNEL, &env);
+  LM_TRY(lm_verdict(p->ctx));
   if (!ok)
     return lm_fail(LM_BUG_STATUS, "a pass failed without saying why");
-  lm_session_analyzed(s);
-  flops_take(s);
-  if (s->dump.failed)
-    return s->dump.failed;
-  s->plan = lm_plan_build(s->lowered->m, &target);
-  LM_TRY(lm_verdict(s->ctx));
-  if (!s->plan)
+  c->recomputed = recompute.chosen;
+  analyses_take(c);
+  return dump ? dump->failed : NULL;
+}
+
+// ---- the plan
+
+static void flops_take(lm_compiled *c) {
+  const lm_module *m = c->lowered->m;
+  c->model_flops = lm_analysis_flops(m, LM_FUNC_LOSS, 0);
+  for (int i = 0; i < c->run.stages.n; i++) {
+    lm_run_stage *stage = &c->run.stages.v[i];
+    stage->flops = lm_analysis_flops(m, LM_FUNC_LOSS, stage->func_seq);
+  }
+}
+
+// lm_generate finds extents by these names; the model's author names the axes.
+static void extents_name(lm_plan *p) {
+  static const char *const names[] = {[LM_EXTENT_CONTEXT - 1] = "s", [LM_EXTENT_CHUNK - 1] = "t"};
+  for (int i = 0; i < p->n_extents && i < (int)LM_COUNT(names); i++)
+    if (p->extents[i].capacity)
+      p->extents[i].name = names[i]; // 0: no axis has this extent
+}
+
+lm_status lm_compile(const lm_project *p, const lm_compile_spec *spec, lm_compiled *out) {
+  LM_TRY(lm_compile_lower(p, spec, out));
+  lm_plan_target target = lm_target_plan(&spec->target, spec->exec.tf32, out->lowered->m);
+  LM_TRY(passes_run(p, &target, out));
+  flops_take(out);
+  out->plan = lm_plan_build(out->lowered->m, &target);
+  LM_TRY(lm_verdict(p->ctx));
+  if (!out->plan)
     return lm_fail(LM_BUG_STATUS, "the planner returned no plan and no diagnostic");
-  extents_name(s->plan);
+  extents_name(out->plan);
+  out->workspace = lm_target_workspace(&spec->target, out->plan, &spec->exec);
   return NULL;
 }
 
-int64_t lm_session_capacity(int64_t positions) {
+int64_t lm_cache_capacity(int64_t positions) {
   int64_t n = MIN_CAPACITY;
   while (n < positions)
     n *= 2;
   return n;
 }
 
-// ---- memory
-
-int64_t lm_session_workspace(const lm_session *s) {
-  lm_exec_options o = lm_session_exec_options(s);
-  return lm_target_workspace(&s->target, s->plan, &o);
-}
-
-int64_t lm_session_arenas(const lm_session *s) {
+int64_t lm_compiled_arenas(const lm_compiled *c) {
   int64_t bytes = 0;
   for (int i = 0; i < LM_ARENAS; i++)
-    bytes += s->plan->arena_bytes[i];
+    bytes += c->plan->arena_bytes[i];
   return bytes;
 }
 
-int64_t lm_session_memory(const lm_session *s) {
-  return lm_session_arenas(s) + lm_session_workspace(s);
-}
-
-const char *lm_session_compute(const lm_session *s) {
-  return lm_dtype_name(s->lowered->compute);
+int64_t lm_compiled_memory(const lm_compiled *c) {
+  return lm_compiled_arenas(c) + c->workspace;
 }

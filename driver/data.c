@@ -22,8 +22,8 @@ static lm_source_kind kind_of(lm_recipe_source_kind k) {
 }
 
 static void sources_fill(const lm_session *s, lm_data_options *o) {
-  const lm_recipe_data *d = &s->recipe->data;
-  lm_arena *a = s->ctx->arena;
+  const lm_recipe_data *d = &s->project.recipe->data;
+  lm_arena *a = s->project.ctx->arena;
   lm_data_source *sources = LM_NEW_N(a, lm_data_source, d->n_sources);
   lm_data_holdout *holdouts = LM_NEW_N(a, lm_data_holdout, d->n_holdouts + 1);
   for (uint32_t i = 0; i < d->n_sources; i++) {
@@ -49,14 +49,14 @@ static void sources_fill(const lm_session *s, lm_data_options *o) {
 // The recipe was refused if it has stages and the length of the run is not known
 // (dsl/recipe/recipe_read.c).
 static void stages_fill(const lm_session *s, lm_data_options *o) {
-  const lm_recipe *r = s->recipe;
+  const lm_recipe *r = s->project.recipe;
   const lm_recipe_data *d = &r->data;
-  lm_data_stage *stages = LM_NEW_N(s->ctx->arena, lm_data_stage, d->n_stages + 1);
+  lm_data_stage *stages = LM_NEW_N(s->project.ctx->arena, lm_data_stage, d->n_stages + 1);
   for (uint32_t i = 0; i < d->n_stages; i++) {
     const lm_recipe_stage *x = &d->stages[i];
     bool known = (r->run.unit == LM_RECIPE_UNIT_STEPS || r->run.unit == LM_RECIPE_UNIT_TOKENS) &&
                  !r->run.per_param;
-    double *weights = x->mix ? LM_NEW_N(s->ctx->arena, double, d->n_sources + 1) : NULL;
+    double *weights = x->mix ? LM_NEW_N(s->project.ctx->arena, double, d->n_sources + 1) : NULL;
     for (uint32_t k = 0; k < x->n_mix; k++)
       for (uint32_t j = 0; j < d->n_sources; j++)
         if (d->sources[j].name == x->mix[k].source)
@@ -71,22 +71,22 @@ static void stages_fill(const lm_session *s, lm_data_options *o) {
 static void progress(void *user, uint64_t done, uint64_t total) {
   const lm_session *s = user;
   if (done >= total)
-    lm_event_progress_end(s->events);
+    lm_event_progress_end(s->project.events);
   else
-    lm_event_progress(s->events, "reading text: %3d %%",
+    lm_event_progress(s->project.events, "reading text: %3d %%",
                       (int)(100.0 * (double)done / (double)total));
 }
 
 static lm_status data_options(lm_session *s, lm_data_options *out) {
   lm_data_options o = {.tokenizer = s->tokenizer,
-                       .seq = s->recipe->data.seq,
-                       .seed = s->recipe->seed,
-                       .bad = s->recipe->data.bad,
-                       .shuffle = s->recipe->data.shuffle_docs,
+                       .seq = s->project.recipe->data.seq,
+                       .seed = s->project.recipe->seed,
+                       .bad = s->project.recipe->data.bad,
+                       .shuffle = s->project.recipe->data.shuffle_docs,
                        .prefetch = true,
                        .progress = progress,
                        .user = s};
-  LM_TRY(lm_data_cache_dir(s->ctx->arena, &o.cache));
+  LM_TRY(lm_data_cache_dir(s->project.ctx->arena, &o.cache));
   sources_fill(s, &o);
   *out = o;
   return NULL;
@@ -108,45 +108,45 @@ static lm_loc location_of(const lm_recipe_data *d, const lm_data_options *o, con
 static void list_note(const lm_session *s, lm_diag *d, const char *list, int most) {
   for (int n; *list && most--; list += n + (list[n] == '\n')) {
     n = (int)strcspn(list, "\n");
-    lm_diag_note(s->ctx, d, (lm_loc){0}, "%.*s", n, list);
+    lm_diag_note(s->project.ctx, d, (lm_loc){0}, "%.*s", n, list);
   }
 }
 
 // A user error becomes a diagnostic with a location; the list of bad documents below its headline
 // becomes notes.
 static lm_status located(const lm_session *s, const lm_data_options *o, lm_status fault) {
-  const lm_recipe_data *d = &s->recipe->data;
+  const lm_recipe_data *d = &s->project.recipe->data;
   if (!fault || fault->kind != LM_USER)
     return lm_annotate(fault, "data %s", d->name);
   const char *list = strchr(fault->text, '\n');
   int headline = (int)strcspn(fault->text, "\n");
   lm_loc at =
       list && d->n_sources == 1 ? d->sources[0].path_loc : location_of(d, o, fault->subject);
-  lm_diag *diag = LM_REPORT(s->ctx, at, E214, headline, fault->text);
+  lm_diag *diag = LM_REPORT(s->project.ctx, at, E214, headline, fault->text);
   if (list) {
     list_note(s, diag, list + 1, INT_MAX);
-    lm_diag_help(s->ctx, diag,
+    lm_diag_help(s->project.ctx, diag,
                  "mend those documents, or let data %s leave out more of them: bad = …", d->name);
   }
   lm_status_free(fault);
-  return lm_verdict(s->ctx);
+  return lm_verdict(s->project.ctx);
 }
 
 lm_status lm_session_sources(lm_session *s) {
   lm_data_options o;
   LM_TRY(data_options(s, &o));
   stages_fill(s, &o);
-  LM_TRY(lm_verdict(s->ctx));
+  LM_TRY(lm_verdict(s->project.ctx));
   LM_TRY(located(s, &o, lm_data_open(&o, &s->data)));
   lm_data_info info = lm_data_info_of(s->data);
   lm_umask_add(
       info.unshared); // what is made of text that others may not read, they may not read either
   if (info.bad) {
-    lm_diag *d =
-        LM_REPORT(s->ctx, s->recipe->data.loc, W212, (long long)info.bad, (long long)info.read);
+    lm_diag *d = LM_REPORT(s->project.ctx, s->project.recipe->data.loc, W212, (long long)info.bad,
+                           (long long)info.read);
     list_note(s, d, info.bad_list, SHOWN);
     if (info.bad > SHOWN)
-      lm_diag_note(s->ctx, d, (lm_loc){0}, "… and %lld more", (long long)info.bad - SHOWN);
+      lm_diag_note(s->project.ctx, d, (lm_loc){0}, "… and %lld more", (long long)info.bad - SHOWN);
   }
   return NULL;
 }
@@ -161,7 +161,8 @@ static lm_status keep(lm_session_file *f, const char *name, const char *path) {
 static lm_status open_files(lm_session *s, const char *path, const char *merges) {
   LM_TRY(lm_tokenizer_bpe_open(path, merges, &s->tokenizer));
   static const char config[] = "tokenizer_config.json";
-  const char *beside = lm_path_join(s->ctx->arena, lm_path_dir(s->ctx->arena, path), config);
+  const char *beside =
+      lm_path_join(s->project.ctx->arena, lm_path_dir(s->project.ctx->arena, path), config);
   if (!access(beside, R_OK))
     LM_TRY(keep(&s->tokenizer_config, config, beside));
   LM_TRY(keep(&s->tokenizer_files[s->n_tokenizer_files++],
@@ -174,14 +175,14 @@ static lm_status train(lm_session *s) {
   lm_data_options o;
   LM_TRY(data_options(s, &o));
   f->name = "tokenizer.json";
-  LM_TRY(
-      located(s, &o, lm_data_tokenizer_train(&o, s->recipe->data.tokenizer.train, &f->text, NULL)));
+  LM_TRY(located(
+      s, &o, lm_data_tokenizer_train(&o, s->project.recipe->data.tokenizer.train, &f->text, NULL)));
   return lm_tokenizer_bpe_parse(f->text.p, f->text.n, "the trained tokenizer", &s->tokenizer);
 }
 
 // What the run kept, so that its folder is enough.
 static lm_status open_kept(lm_session *s, const char *run, bool *out_found) {
-  lm_arena *a = s->ctx->arena;
+  lm_arena *a = s->project.ctx->arena;
   const char *one = lm_path_join(a, run, "tokenizer.json");
   const char *encoder = lm_path_join(a, run, "encoder.json");
   *out_found = true;
@@ -199,29 +200,29 @@ static lm_status learned_missing(const lm_session *s, const char *run) {
   return lm_fail(LM_USER,
                  "%s is missing: the vocabulary that this run learned when it began; it is not "
                  "learned again, as its tokens might be others",
-                 lm_path_join(s->ctx->arena, run, "tokenizer.json"));
+                 lm_path_join(s->project.ctx->arena, run, "tokenizer.json"));
 }
 
 // The files that the recipe names: what is wrong with them is reported there, with the folder in
 // which they were looked for.
 static lm_status open_named(lm_session *s) {
-  const lm_recipe_tokenizer *t = &s->recipe->data.tokenizer;
+  const lm_recipe_tokenizer *t = &s->project.recipe->data.tokenizer;
   lm_status fault = open_files(s, t->file, t->merges);
   if (!fault || fault->kind != LM_USER)
     return fault;
   char here[PATH_MAX];
-  const char *dir = lm_path_dir(s->ctx->arena, t->file);
+  const char *dir = lm_path_dir(s->project.ctx->arena, t->file);
   if (getcwd(here, sizeof here))
-    dir = lm_path_join(s->ctx->arena, here, dir); // an absolute folder stays as it is
-  lm_diag *d = LM_REPORT(s->ctx, t->file_loc, E216, fault->text);
-  lm_diag_note(s->ctx, d, (lm_loc){0},
+    dir = lm_path_join(s->project.ctx->arena, here, dir); // an absolute folder stays as it is
+  lm_diag *d = LM_REPORT(s->project.ctx, t->file_loc, E216, fault->text);
+  lm_diag_note(s->project.ctx, d, (lm_loc){0},
                "looked for in %s; a path is relative to the folder of the file that names it", dir);
   lm_status_free(fault);
-  return lm_verdict(s->ctx);
+  return lm_verdict(s->project.ctx);
 }
 
 lm_status lm_session_tokenizer(lm_session *s) {
-  const lm_recipe_tokenizer *t = &s->recipe->data.tokenizer;
+  const lm_recipe_tokenizer *t = &s->project.recipe->data.tokenizer;
   bool found = false;
   if (s->tokenizer)
     return NULL;
@@ -229,9 +230,9 @@ lm_status lm_session_tokenizer(lm_session *s) {
     s->tokenizer = lm_tokenizer_bytes_create();
     return NULL;
   }
-  const char *run = s->bundle ? lm_path_dir(s->ctx->arena, s->bundle->root)
-                    : t->file ? NULL
-                              : s->resumed_run;
+  const char *run = s->project.bundle ? lm_path_dir(s->project.ctx->arena, s->project.bundle->root)
+                    : t->file         ? NULL
+                                      : s->resumed_run;
   if (run)
     LM_TRY(open_kept(s, run, &found));
   if (found)
@@ -242,7 +243,8 @@ lm_status lm_session_tokenizer(lm_session *s) {
 }
 
 static lm_status file_put(const lm_session *s, const char *dir, const lm_session_file *f) {
-  return lm_file_write_atomic(lm_path_join(s->ctx->arena, dir, f->name), f->text.p, f->text.n);
+  return lm_file_write_atomic(lm_path_join(s->project.ctx->arena, dir, f->name), f->text.p,
+                              f->text.n);
 }
 
 lm_status lm_session_tokenizer_write(const lm_session *s, const char *dir) {

@@ -17,13 +17,13 @@ static lm_status part_named(const lm_session *s, const char *name, int *out) {
     names[i] = lm_data_part(s->data, i).name;
   const char *near = lm_nearest(name, names, n);
   if (near)
-    return lm_fail(LM_USER, "data %s has no part '%s'; did you mean '%s'?", s->recipe->data.name,
-                   name, near);
+    return lm_fail(LM_USER, "data %s has no part '%s'; did you mean '%s'?",
+                   s->project.recipe->data.name, name, near);
   lm_buf all = {0};
   for (int i = 0; i < n; i++)
     lm_buf_printf(&all, "%s%s", i ? ", " : "", names[i]);
-  lm_status none =
-      lm_fail(LM_USER, "data %s has no part '%s', only %s", s->recipe->data.name, name, all.p);
+  lm_status none = lm_fail(LM_USER, "data %s has no part '%s', only %s",
+                           s->project.recipe->data.name, name, all.p);
   lm_buf_free(&all);
   return none;
 }
@@ -31,7 +31,7 @@ static lm_status part_named(const lm_session *s, const char *name, int *out) {
 static lm_status parts_find(const lm_session *s, const char *const *names, int n, int **out,
                             int *out_n) {
   int parts = lm_data_info_of(s->data).n_parts;
-  *out = LM_NEW_N(s->ctx->arena, int, n + parts);
+  *out = LM_NEW_N(s->project.ctx->arena, int, n + parts);
   *out_n = 0;
   for (int i = 0; i < n; i++)
     LM_TRY(part_named(s, names[i], &(*out)[(*out_n)++]));
@@ -42,7 +42,7 @@ static lm_status parts_find(const lm_session *s, const char *const *names, int n
   return lm_fail(LM_USER,
                  "data %s holds nothing out: holdout dev = tail(1%%) does, --on train evaluates "
                  "what was trained on",
-                 s->recipe->data.name);
+                 s->project.recipe->data.name);
 }
 
 // ---- progress
@@ -74,9 +74,9 @@ static lm_status part_evaluate(const lm_session *s, const lm_evaluation_options 
   lm_eval_result x;
   const char *name = lm_data_part(s->data, part).name;
   double now = lm_now();
-  watcher w = {s->events, name, now, now};
-  bool watched = s->events && s->events->progress;
-  LM_TRY(lm_eval_run(s->exec, s->plan, s->data, part,
+  watcher w = {s->project.events, name, now, now};
+  bool watched = s->project.events && s->project.events->progress;
+  LM_TRY(lm_eval_run(s->execution.exec, s->compiled.plan, s->data, part,
                      watched ? &(lm_eval_watch){rows_report, &w} : NULL, &x));
   if (!(x.weight > 0))
     return lm_fail(
@@ -90,14 +90,13 @@ static lm_status part_evaluate(const lm_session *s, const lm_evaluation_options 
 lm_status lm_evaluation_run(lm_session *s, const lm_evaluation_options *o) {
   int *parts, n;
   LM_TRY(lm_session_data(s));
-  if (s->recipe->data.replays)
+  if (s->project.recipe->data.replays)
     return lm_fail(LM_USER, "finished batches hold nothing out to evaluate on");
   LM_TRY(parts_find(s, o->parts, o->n_parts, &parts, &n));
-  LM_TRY(lm_session_lower(s, LM_LOWER_EVAL, 0));
-  LM_TRY(lm_session_plan(s));
+  LM_TRY(lm_session_compile(s, LM_LOWER_EVAL, 0));
   LM_TRY(lm_session_check_ids(s));
   LM_TRY(lm_session_start(s, NULL));
-  LM_TRY(lm_trained_load(s, o->weights, lm_exec_arena(s->exec, LM_ARENA_PARAM)));
+  LM_TRY(lm_trained_load(s, o->weights, lm_exec_arena(s->execution.exec, LM_ARENA_PARAM)));
   for (int i = 0; i < n; i++)
     LM_TRY(part_evaluate(s, o, parts[i]));
   return NULL;

@@ -6,14 +6,15 @@
 //   3. If the plan still exceeds the budget: an error with the largest items of memory and a
 //      micro-batch that would fit.
 //
-// Each attempt compiles up to the plan; the searches are binary. The same recipe and limit give the
-// same plan. The choice is written to run_spec, never to the recipe.
+// Each attempt compiles up to the plan; the searches are binary. The same project, spec and limit
+// give the same choice.
+#include "driver/fit.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "compiler/passes/pass.h"
 #include "driver/inspect/memory.h"
-#include "driver/session.h"
 #include "driver/text.h"
 #include "runtime/base/diag_code.h"
 
@@ -26,9 +27,9 @@ static const double MACHINE_SHARE = 0.8; // of memory
 // Of a target that is not this machine, for predictions: FLOPs in the time of moving a byte.
 static const lm_roofline UNKNOWN_MACHINE = {.peak = 16, .bandwidth = {1, 1, 1, 1, 1, 1}};
 
-static double seconds_of(const lm_session *s, const lm_roofline *r) { // lower bound of a step
+static double seconds_of(const lm_compiled *c, const lm_roofline *r) { // lower bound of a step
   double sum = 0, times = 1;
-  const lm_plan_func *f = lm_plan_func_get(s->plan, LM_FUNC_MICRO, 0);
+  const lm_plan_func *f = lm_plan_func_get(c->plan, LM_FUNC_MICRO, 0);
   for (int i = 0; f && i < f->n_steps; i++) {
     const lm_plan_step *x = &f->steps[i];
     if (x->kind == LM_STEP_LOOP)
@@ -38,36 +39,40 @@ static double seconds_of(const lm_session *s, const lm_roofline *r) { // lower b
     else
       sum += times * lm_roofline_seconds(r, (double)x->flops, (double)x->moved, NULL);
   }
-  return sum * (double)s->run.n_micro;
+  return sum * (double)c->run.n_micro;
 }
 
 // ---- attempts
 
-typedef struct attempt {
-  int64_t micro;
-  int extra, chosen;
-} attempt;
+// The search; `c` is the last attempt.
+typedef struct fitter {
+  const lm_project *p;
+  const lm_compile_spec *spec;
+  lm_fit *fit;
+  lm_compiled *c;
+} fitter;
 
-static lm_status try_plan(lm_session *s, attempt *x) {
-  lm_recompute r = {.extra = x->extra};
-  bool same = x->micro == lm_run_micro(&s->run) && s->fit.fresh;
-  if (!same) {
-    lm_run_spec_set_micro(&s->run, s->recipe, x->micro);
-    LM_TRY(lm_session_lower(s, s->fit.what, s->fit.capacity));
-  }
-  s->fit.fresh = false;
-  LM_TRY(lm_session_plan_once(s, &r));
-  x->chosen = r.chosen;
-  return NULL;
+static int64_t micro_of(const fitter *x) {
+  return lm_run_micro(&x->c->run);
+}
+
+// recompute: stashes.
+static lm_status attempt(const fitter *x, int64_t micro, int recompute) {
+  lm_compile_spec spec = *x->spec;
+  if (micro != lm_run_micro(&spec.run))
+    lm_run_spec_set_micro(&spec.run, micro);
+  spec.recompute = recompute;
+  return lm_compile(x->p, &spec, x->c);
 }
 
 // Micro-batches of whole rows that divide the batch, the largest first.
-static int micros_of(const lm_session *s, int64_t *out) {
-  const lm_recipe *r = s->recipe;
+static int micros_of(const fitter *x, int64_t *out) {
+  const lm_recipe *r = x->spec->run.recipe;
+  int64_t seq = x->spec->run.seq;
   int n = 0;
-  for (int64_t k = 1; k <= r->batch / s->run.seq && n < CANDIDATES; k++) {
+  for (int64_t k = 1; k <= r->batch / seq && n < CANDIDATES; k++) {
     int64_t micro = r->batch / k;
-    bool fits = r->batch % k == 0 && micro % s->run.seq == 0;
+    bool fits = r->batch % k == 0 && micro % seq == 0;
     for (uint32_t i = 0; i < r->data.n_stages; i++)
       fits &= micro % r->data.stages[i].seq == 0;
     if (fits)
@@ -78,13 +83,13 @@ static int micros_of(const lm_session *s, int64_t *out) {
 
 // *out: the index, from `from` on, of the largest micro-batch whose plan fits; n if none does.
 // Smaller micro-batches need less memory.
-static lm_status micro_search(lm_session *s, const int64_t *micros, int from, int n, int extra,
+static lm_status micro_search(const fitter *x, const int64_t *micros, int from, int n, int extra,
                               int64_t limit, int *out) {
   int low = from, high = n;
   while (low < high) {
     int mid = low + (high - low) / 2;
-    LM_TRY(try_plan(s, &(attempt){.micro = micros[mid], .extra = extra}));
-    if (lm_session_memory(s) <= limit)
+    LM_TRY(attempt(x, micros[mid], extra));
+    if (lm_compiled_memory(x->c) <= limit)
       high = mid;
     else
       low = mid + 1;
@@ -95,18 +100,18 @@ static lm_status micro_search(lm_session *s, const int64_t *micros, int from, in
 
 // *out: the smallest number of recomputed stashes with which the plan fits; -1 if it fits with no
 // number of them. *out_most: how many there are.
-static lm_status recompute_search(lm_session *s, int64_t limit, int *out, int *out_most) {
-  attempt all = {.micro = lm_run_micro(&s->run), .extra = INT32_MAX};
-  LM_TRY(try_plan(s, &all));
-  *out_most = all.chosen;
+static lm_status recompute_search(const fitter *x, int64_t limit, int *out, int *out_most) {
+  int64_t micro = micro_of(x);
+  LM_TRY(attempt(x, micro, INT32_MAX));
+  *out_most = x->c->recomputed;
   *out = -1;
-  if (lm_session_memory(s) > limit)
+  if (lm_compiled_memory(x->c) > limit)
     return NULL;
-  int low = 1, high = all.chosen;
+  int low = 1, high = *out_most;
   while (low < high) {
     int mid = low + (high - low) / 2;
-    LM_TRY(try_plan(s, &(attempt){.micro = lm_run_micro(&s->run), .extra = mid}));
-    if (lm_session_memory(s) <= limit)
+    LM_TRY(attempt(x, micro, mid));
+    if (lm_compiled_memory(x->c) <= limit)
       high = mid;
     else
       low = mid + 1;
@@ -117,104 +122,107 @@ static lm_status recompute_search(lm_session *s, int64_t limit, int *out, int *o
 
 // ---- the error
 
-static const char *bytes_text(lm_session *s, int64_t bytes) {
+static const char *bytes_text(const fitter *x, int64_t bytes) {
   lm_buf b = {0};
   lm_show_bytes(&b, (double)bytes);
-  const char *text = lm_arena_strndup(s->ctx->arena, b.p, b.n);
+  const char *text = lm_arena_strndup(x->p->ctx->arena, b.p, b.n);
   lm_buf_free(&b);
   return text;
 }
 
 // Rounded up, so that a budget of that size is enough.
-static const char *need_text(lm_session *s, int64_t bytes) {
+static const char *need_text(const fitter *x, int64_t bytes) {
   int64_t unit = 1;
   while (bytes / unit >= 1000)
     unit *= 10;
-  return bytes_text(s, (bytes + unit - 1) / unit * unit);
+  return bytes_text(x, (bytes + unit - 1) / unit * unit);
 }
 
 // The largest micro-batch below the present one that fits if all stashes are recomputed; otherwise
 // the memory of the smallest one.
-static lm_status remedy_find(lm_session *s, const char **out) {
-  int64_t micro = lm_run_micro(&s->run);
-  int64_t *micros = LM_NEW_N(s->ctx->arena, int64_t, CANDIDATES);
-  int n = micros_of(s, micros), from = 0, fits;
+static lm_status remedy_find(const fitter *x, const char **out) {
+  int64_t micro = micro_of(x);
+  int64_t *micros = LM_NEW_N(x->p->ctx->arena, int64_t, CANDIDATES);
+  int n = micros_of(x, micros), from = 0, fits;
   while (from < n && micros[from] >= micro)
     from++;
-  LM_TRY(micro_search(s, micros, from, n, INT32_MAX, s->recipe->memory.budget, &fits));
-  LM_TRY(try_plan(s, &(attempt){.micro = fits < n ? micros[fits]
-                                         : n      ? micros[n - 1]
-                                                  : micro,
-                                .extra = INT32_MAX}));
-  *out = lm_arena_printf(s->ctx->arena,
+  LM_TRY(micro_search(x, micros, from, n, INT32_MAX, x->p->recipe->memory.budget, &fits));
+  int64_t tried = fits < n ? micros[fits] : n ? micros[n - 1] : micro;
+  LM_TRY(attempt(x, tried, INT32_MAX));
+  *out = lm_arena_printf(x->p->ctx->arena,
                          fits < n ? "micro = %lld tokens takes %s and fits"
                                   : "the least, with micro = %lld tokens, is %s",
-                         (long long)lm_run_micro(&s->run), need_text(s, lm_session_memory(s)));
+                         (long long)tried, need_text(x, lm_compiled_memory(x->c)));
   return NULL;
 }
 
-// s->plan takes the least memory possible with this micro-batch; it recomputes `most` stashes.
-static lm_status refuse(lm_session *s, int most) {
-  const lm_recipe_memory *m = &s->recipe->memory;
-  lm_memory_breakdown h = lm_memory_breakdown_make(s->ctx->arena, s->plan, lm_session_workspace(s));
-  const char *remedy = NULL, *need = need_text(s, lm_session_memory(s));
-  if (s->fit.what & LM_LOWER_TRAIN)
-    LM_TRY(remedy_find(s, &remedy));
-  lm_diag *d = LM_REPORT(s->ctx, m->budget_loc, E210, need, bytes_text(s, m->budget));
+// x->c takes the least memory possible with this micro-batch; it recomputes `most` stashes.
+static lm_status refuse(const fitter *x, int most) {
+  const lm_recipe_memory *m = &x->p->recipe->memory;
+  lm_memory_breakdown h = lm_memory_breakdown_make(x->p->ctx->arena, x->c->plan, x->c->workspace);
+  const char *remedy = NULL, *need = need_text(x, lm_compiled_memory(x->c));
+  if (x->spec->what & LM_LOWER_TRAIN)
+    LM_TRY(remedy_find(x, &remedy));
+  lm_diag *d = LM_REPORT(x->p->ctx, m->budget_loc, E210, need, bytes_text(x, m->budget));
   if (most)
-    lm_diag_note(s->ctx, d, (lm_loc){0},
+    lm_diag_note(x->p->ctx, d, (lm_loc){0},
                  "%d values are computed again in it; kept, they make it %s", most,
-                 bytes_text(s, s->fit.natural));
+                 bytes_text(x, x->fit->natural));
   for (int i = 0; i < h.n && i < SHOWN_ITEMS; i++)
-    lm_diag_note(s->ctx, d, (lm_loc){0}, "%s: %s, %s", bytes_text(s, h.v[i].bytes), h.v[i].label,
-                 lm_memory_item_when(s->ctx->arena, &h, &h.v[i]));
+    lm_diag_note(x->p->ctx, d, (lm_loc){0}, "%s: %s, %s", bytes_text(x, h.v[i].bytes), h.v[i].label,
+                 lm_memory_item_when(x->p->ctx->arena, &h, &h.v[i]));
   if (remedy)
-    lm_diag_help(s->ctx, d, "%s", remedy);
-  return lm_verdict(s->ctx);
+    lm_diag_help(x->p->ctx, d, "%s", remedy);
+  return lm_verdict(x->p->ctx);
 }
 
 // ---- the search
 
-static lm_status micro_choose(lm_session *s, int64_t limit) {
-  int64_t *micros = LM_NEW_N(s->ctx->arena, int64_t, CANDIDATES);
-  int n = micros_of(s, micros), at;
+static lm_status micro_choose(const fitter *x, int64_t limit) {
+  int64_t *micros = LM_NEW_N(x->p->ctx->arena, int64_t, CANDIDATES);
+  int n = micros_of(x, micros), at;
   if (n < 2)
     return NULL;
-  LM_TRY(micro_search(s, micros, 1, n, 0, limit, &at));
-  return try_plan(s, &(attempt){.micro = micros[at < n ? at : n - 1]});
+  LM_TRY(micro_search(x, micros, 1, n, 0, limit, &at));
+  return attempt(x, micros[at < n ? at : n - 1], 0);
 }
 
-static lm_status recompute_choose(lm_session *s, int64_t limit) {
+static lm_status recompute_choose(const fitter *x, int64_t limit) {
   int extra, most;
   lm_roofline r;
-  if (!lm_target_roofline(&s->target, s->threads, s->lowered->compute, &r))
+  if (!lm_target_roofline(&x->spec->target, x->spec->exec.threads, x->c->lowered->compute, &r))
     r = UNKNOWN_MACHINE;
-  double before = seconds_of(s, &r);
-  s->fit.natural = lm_session_memory(s);
-  LM_TRY(recompute_search(s, limit, &extra, &most));
+  double before = seconds_of(x->c, &r);
+  x->fit->natural = lm_compiled_memory(x->c);
+  LM_TRY(recompute_search(x, limit, &extra, &most));
   if (extra < 0)
-    return s->recipe->memory.budget ? refuse(s, most) : NULL;
-  LM_TRY(try_plan(s, &(attempt){.micro = lm_run_micro(&s->run), .extra = extra}));
-  s->fit.recomputed = extra;
-  s->fit.candidates = most;
-  s->fit.slowdown = seconds_of(s, &r) / before;
+    return x->p->recipe->memory.budget ? refuse(x, most) : NULL;
+  LM_TRY(attempt(x, micro_of(x), extra));
+  x->fit->recomputed = extra;
+  x->fit->candidates = most;
+  x->fit->slowdown = seconds_of(x->c, &r) / before;
   return NULL;
 }
 
-lm_status lm_session_plan(lm_session *s) {
-  const lm_recipe *r = s->recipe;
-  bool trains = s->fit.what & LM_LOWER_TRAIN;
-  bool automatic = s->run.micro_auto && trains && !s->target.arch;
+static lm_status search(const fitter *x) {
+  const lm_recipe *r = x->p->recipe;
+  bool trains = x->spec->what & LM_LOWER_TRAIN;
+  bool automatic = x->spec->run.micro_auto && trains;
   int64_t limit = r->memory.budget ? r->memory.budget
-                  : automatic      ? (int64_t)(MACHINE_SHARE * (double)lm_memory_of_machine())
-                                   : INT64_MAX;
-  LM_TRY(try_plan(s, &(attempt){.micro = lm_run_micro(&s->run)}));
-  if (lm_session_memory(s) > limit && s->run.micro_auto && trains)
-    LM_TRY(micro_choose(s, limit));
-  if (lm_session_memory(s) > limit && trains)
-    LM_TRY(recompute_choose(s, limit));
-  if (trains)
-    lm_session_rows_warn(s);
-  return r->memory.budget && lm_session_memory(s) > limit && !s->ctx->n_errors ? refuse(s, 0)
-                                                                               : NULL;
+                  : automatic && !x->spec->target.arch
+                      ? (int64_t)(MACHINE_SHARE * (double)lm_memory_of_machine())
+                      : INT64_MAX;
+  LM_TRY(attempt(x, lm_run_micro(&x->spec->run), x->spec->recompute));
+  if (lm_compiled_memory(x->c) > limit && automatic)
+    LM_TRY(micro_choose(x, limit));
+  if (lm_compiled_memory(x->c) > limit && trains)
+    LM_TRY(recompute_choose(x, limit));
+  bool too_large = r->memory.budget && lm_compiled_memory(x->c) > limit;
+  return too_large && !x->p->ctx->n_errors ? refuse(x, 0) : NULL;
+}
+
+lm_status lm_fit_find(const lm_project *p, const lm_compile_spec *spec, lm_fit *out_choice,
+                      lm_compiled *out) {
+  *out_choice = (lm_fit){0};
+  return search(&(fitter){.p = p, .spec = spec, .fit = out_choice, .c = out});
 }

@@ -98,19 +98,19 @@ static bool token_made(void *user, int32_t id) {
 }
 
 lm_status lm_sample_check(const lm_session *s, int64_t n_prompt, int64_t n) {
-  if (n_prompt <= s->limits.pos - n)
+  if (n_prompt <= s->compiled.limits.pos - n)
     return NULL;
   return lm_fail(LM_USER,
                  "the model knows %lld positions; %lld tokens of prompt and %lld to make are more",
-                 (long long)s->limits.pos, (long long)n_prompt, (long long)n);
+                 (long long)s->compiled.limits.pos, (long long)n_prompt, (long long)n);
 }
 
 lm_status lm_sample_make(const lm_session *s, const lm_sample_options *o, lm_sample_result *out) {
   *out = (lm_sample_result){0};
   maker m = {.tokenizer = s->tokenizer, .o = o, .result = out};
   LM_TRY(lm_sample_check(s, o->n_prompt, o->n));
-  lm_generate_options g = {.plan = s->plan,
-                           .exec = s->exec,
+  lm_generate_options g = {.plan = s->compiled.plan,
+                           .exec = s->execution.exec,
                            .sampler = o->sampler,
                            .prompt = o->prompt,
                            .n_prompt = o->n_prompt,
@@ -152,8 +152,7 @@ lm_status lm_sample_print(const lm_session *s, const lm_sample_options *o) {
 lm_status lm_sample_start(lm_session *s, int64_t positions, const char *weights) {
   s->run.rows = 1;
   s->run.seq = 1;
-  LM_TRY(lm_session_lower(s, LM_LOWER_DECODE, lm_session_capacity(positions)));
-  LM_TRY(lm_session_plan(s));
+  LM_TRY(lm_session_compile(s, LM_LOWER_DECODE, lm_cache_capacity(positions)));
   LM_TRY(lm_session_start(s, NULL));
-  return lm_trained_load(s, weights, lm_exec_arena(s->exec, LM_ARENA_PARAM));
+  return lm_trained_load(s, weights, lm_exec_arena(s->execution.exec, LM_ARENA_PARAM));
 }

@@ -24,13 +24,13 @@ lm_status lm_emit_parse(const char *text, unsigned *out) {
 
 static lm_status text_write(const lm_session *s, const char *dir, const char *name,
                             const lm_buf *text) {
-  return lm_file_write_atomic(lm_path_join(s->ctx->arena, dir, name), text->p ? text->p : "",
-                              text->n);
+  return lm_file_write_atomic(lm_path_join(s->project.ctx->arena, dir, name),
+                              text->p ? text->p : "", text->n);
 }
 
 static lm_status ast_write(const lm_session *s, const char *dir) {
   lm_buf text = {0};
-  lm_ast_print(s->program->files[0]->tree, &text);
+  lm_ast_print(s->project.program->files[0]->tree, &text);
   lm_status status = text_write(s, dir, "program.ast", &text);
   lm_buf_free(&text);
   return status;
@@ -38,7 +38,7 @@ static lm_status ast_write(const lm_session *s, const char *dir) {
 
 static lm_status plan_write(const lm_session *s, const char *dir) {
   lm_buf text = {0};
-  lm_plan_print(s->plan, &text);
+  lm_plan_print(s->compiled.plan, &text);
   lm_status status = text_write(s, dir, "plan.txt", &text);
   lm_buf_free(&text);
   return status;
@@ -50,17 +50,19 @@ lm_status lm_plan_folder_prepare(const lm_session *s, const lm_plan_folder *f) {
   if (!f->dir)
     return NULL;
   LM_TRY(lm_dir_make(f->dir));
-  LM_TRY(lm_output_folder_check(s->recipe, f->dir, written));
-  return lm_output_folder_check(s->recipe, lm_path_join(s->ctx->arena, f->dir, "kernels"), kernels);
+  LM_TRY(lm_output_folder_check(s->project.recipe, f->dir, written));
+  return lm_output_folder_check(s->project.recipe,
+                                lm_path_join(s->project.ctx->arena, f->dir, "kernels"), kernels);
 }
 
 static lm_status kernels_compile(lm_session *s, const char *dir, const char *kernels,
                                  lm_cuda_code *out) {
   if (!s->target.arch)
     return lm_session_start(s, &(lm_exec_options){.dump_dir = kernels});
-  LM_TRY(lm_cuda_compile(
-      s->plan, &(lm_cuda_compile_options){.arch = s->target.arch, .dump_dir = kernels}, out));
-  return kernels ? lm_machine_code_write(s->plan, out, dir) : NULL;
+  LM_TRY(lm_cuda_compile(s->compiled.plan,
+                         &(lm_cuda_compile_options){.arch = s->target.arch, .dump_dir = kernels},
+                         out));
+  return kernels ? lm_machine_code_write(s->compiled.plan, out, dir) : NULL;
 }
 
 static lm_status texts_write(const lm_session *s, const lm_plan_folder *f) {
@@ -68,20 +70,17 @@ static lm_status texts_write(const lm_session *s, const lm_plan_folder *f) {
     LM_TRY(plan_write(s, f->dir));
   if (f->emit & LM_EMIT_AST)
     LM_TRY(ast_write(s, f->dir));
-  return f->emit & LM_EMIT_DOT ? lm_graphs_write(s->lowered->m, f->dir) : NULL;
+  return f->emit & LM_EMIT_DOT ? lm_graphs_write(s->compiled.lowered->m, f->dir) : NULL;
 }
 
 static lm_status model_compile(lm_session *s, const lm_plan_folder *f, lm_cuda_code *code) {
   const char *kernels = NULL;
   LM_TRY(lm_session_sizes(s));
-  LM_TRY(lm_session_lower_run(s, 0));
-  if (f->dir && f->emit & LM_EMIT_IR)
-    LM_TRY(lm_dump_stage(f->dir, s->lowered->m));
-  LM_TRY(lm_session_plan(s));
+  LM_TRY(lm_session_compile_run(s, 0));
   if (f->dir)
     LM_TRY(texts_write(s, f));
   if (f->dir && f->emit & LM_EMIT_C) {
-    kernels = lm_path_join(s->ctx->arena, f->dir, "kernels");
+    kernels = lm_path_join(s->project.ctx->arena, f->dir, "kernels");
     LM_TRY(lm_dir_make(kernels));
   }
   return kernels_compile(s, f->dir, kernels, code);
@@ -91,11 +90,12 @@ lm_status lm_plan_folder_write(lm_session *s, const lm_plan_folder *f, double be
                                lm_cuda_code *code, lm_plan_figures *out) {
   s->dump.dir = f->dir && f->emit & LM_EMIT_IR ? f->dir : NULL;
   LM_TRY(model_compile(s, f, code));
-  *out = (lm_plan_figures){.kernels = s->plan->n_kernels,
-                           .compiled = s->exec ? lm_exec_kernels_compiled(s->exec) : code->compiled,
-                           .step = lm_cost_of_step(s->plan, s->run.n_micro),
-                           .peak = lm_session_memory(s),
-                           .seconds = lm_now() - began,
-                           .code = s->exec ? NULL : code};
+  *out = (lm_plan_figures){
+      .kernels = s->compiled.plan->n_kernels,
+      .compiled = s->execution.exec ? lm_exec_kernels_compiled(s->execution.exec) : code->compiled,
+      .step = lm_cost_of_step(s->compiled.plan, s->run.n_micro),
+      .peak = lm_session_memory(s),
+      .seconds = lm_now() - began,
+      .code = s->execution.exec ? NULL : code};
   return NULL;
 }

@@ -13,7 +13,8 @@ static const char CHANGE[] = "--change", CHANGE_MODEL[] = "--change-model";
 
 static void how_choose(const lm_session *s, lm_resumption *x) {
   const char *how = x->wanted.how;
-  x->how = s->recipe->save.resume == LM_RECIPE_RESUME_NEVER ? LM_RESUME_NEVER : LM_RESUME_AUTO;
+  x->how =
+      s->project.recipe->save.resume == LM_RECIPE_RESUME_NEVER ? LM_RESUME_NEVER : LM_RESUME_AUTO;
   if (!how)
     return;
   x->how = !strcmp(how, "auto")    ? LM_RESUME_AUTO
@@ -23,7 +24,7 @@ static void how_choose(const lm_session *s, lm_resumption *x) {
 }
 
 static lm_status checkpoint_find(const lm_session *s, lm_resumption *x) {
-  lm_arena *a = s->ctx->arena;
+  lm_arena *a = s->project.ctx->arena;
   const char *path = x->how == LM_RESUME_NEVER ? NULL : x->how == LM_RESUME_PATH ? x->path : x->dir;
   if (!path)
     return NULL;
@@ -46,7 +47,7 @@ static bool is_accepted(const lm_resume_choice *wanted, const char *key) {
 
 static void entry_add(const lm_session *s, lm_resumption *x, lm_history_entry e) {
   e.step = x->was.step;
-  LM_PUSH(s->ctx->arena, x->history.v, x->history.n, x->history.cap) = e;
+  LM_PUSH(s->project.ctx->arena, x->history.v, x->history.n, x->history.cap) = e;
 }
 
 static lm_status keys_refuse(const lm_session *s, const lm_resumption *x,
@@ -57,7 +58,7 @@ static lm_status keys_refuse(const lm_session *s, const lm_resumption *x,
     if (is_accepted(&x->wanted, c->key))
       continue;
     lm_buf_printf(&list, "\n  %s was %s, is %s", c->key, c->was, c->is);
-    lm_buf_printf(&options, " %s %s", CHANGE, lm_show_word(s->ctx->arena, c->key));
+    lm_buf_printf(&options, " %s %s", CHANGE, lm_show_word(s->project.ctx->arena, c->key));
   }
   lm_status status = !list.n ? NULL
                              : lm_fail(LM_USER,
@@ -119,29 +120,29 @@ static lm_recipe called_as_today(const lm_recipe *old, const lm_recipe *now) {
 }
 
 static void old_fingerprints(const lm_session *s, const lm_bundle *b, old_program *out) {
-  lm_program *p = lm_program_load(s->ctx, b->path);
-  if (!p || s->ctx->n_errors)
+  lm_program *p = lm_program_load(s->project.ctx, b->path);
+  if (!p || s->project.ctx->n_errors)
     return;
   lm_bundle_restore(p, b);
-  const lm_recipe *r = lm_recipe_resolve(s->ctx, p, b->recipe, &b->overrides);
-  if (!r || s->ctx->n_errors)
+  const lm_recipe *r = lm_recipe_resolve(s->project.ctx, p, b->recipe, &b->overrides);
+  if (!r || s->project.ctx->n_errors)
     return;
-  lm_recipe today = called_as_today(r, s->recipe);
+  lm_recipe today = called_as_today(r, s->project.recipe);
   out->program = p;
-  out->fingerprint = lm_fingerprint_of(s->ctx, p, r);
-  out->today = lm_fingerprint_of(s->ctx, p, &today);
+  out->fingerprint = lm_fingerprint_of(s->project.ctx, p, r);
+  out->today = lm_fingerprint_of(s->project.ctx, p, &today);
 }
 
 // Errors in it are not today's.
 static old_program old_read(const lm_session *s, const lm_resumption *x) {
   old_program old = {.folder = x->program};
-  lm_bundle *b = LM_NEW(s->ctx->arena, lm_bundle);
-  lm_diag_mark before = lm_diag_mark_of(s->ctx);
-  lm_status none = lm_bundle_read(s->ctx->arena, old.folder, b);
+  lm_bundle *b = LM_NEW(s->project.ctx->arena, lm_bundle);
+  lm_diag_mark before = lm_diag_mark_of(s->project.ctx);
+  lm_status none = lm_bundle_read(s->project.ctx->arena, old.folder, b);
   if (!none)
     old_fingerprints(s, b, &old);
   lm_status_free(none);
-  lm_diag_return(s->ctx, before);
+  lm_diag_return(s->project.ctx, before);
   return old;
 }
 
@@ -169,7 +170,8 @@ static void parts_print(const lm_fingerprint_changes *all, lm_buf *out) {
 }
 
 static void lines_print(const lm_session *s, const old_program *old, lm_buf *out) {
-  uint32_t more = 0, n = old->program ? lm_program_diff(old->program, s->program, out, &more) : 0;
+  uint32_t more = 0,
+           n = old->program ? lm_program_diff(old->program, s->project.program, out, &more) : 0;
   if (more)
     lm_buf_printf(out, "\n  and %u more lines", more);
   if (old->program && !n)
@@ -199,9 +201,9 @@ static lm_status model_refuse(const lm_session *s, const lm_resumption *x, const
 
 static void model_accept(const lm_session *s, lm_resumption *x, const old_program *old,
                          const lm_fingerprint_changes *all) {
-  const char *kept = old->program
-                         ? lm_arena_printf(s->ctx->arena, "program-%06lld", (long long)x->was.step)
-                         : NULL;
+  const char *kept = old->program ? lm_arena_printf(s->project.ctx->arena, "program-%06lld",
+                                                    (long long)x->was.step)
+                                  : NULL;
   x->replaced = old->program ? old->folder : NULL;
   for (uint32_t i = 0; i < all->n; i++) {
     const lm_fingerprint_change *c = &all->v[i];
@@ -219,7 +221,7 @@ static void model_accept(const lm_session *s, lm_resumption *x, const old_progra
 // fingerprint; the old program called like it has that too.
 static lm_fingerprint_changes model_changes(const lm_session *s, const lm_resumption *x,
                                             const lm_fingerprint *saved, const old_program *old) {
-  lm_arena *a = s->ctx->arena;
+  lm_arena *a = s->project.ctx->arena;
   if (!old->fingerprint.n || !old->today.n)
     return lm_fingerprint_compare(a, saved, &x->fingerprint);
   lm_fingerprint_changes program = lm_fingerprint_compare(a, &old->today, &x->fingerprint);
@@ -227,15 +229,15 @@ static lm_fingerprint_changes model_changes(const lm_session *s, const lm_resump
 }
 
 static lm_status model_compare(lm_session *s, lm_resumption *x) {
-  x->fingerprint = lm_fingerprint_of(s->ctx, s->program, s->recipe);
+  x->fingerprint = lm_fingerprint_of(s->project.ctx, s->project.program, s->project.recipe);
   if (!x->from.folder || !x->fingerprint.n)
     return NULL; // errors of the program are reported when it is compiled
   lm_fingerprint saved = {(lm_train_key *)x->was.model, (uint32_t)x->was.n_model, 0};
-  if (saved.n && !lm_fingerprint_compare(s->ctx->arena, &saved, &x->fingerprint).n)
+  if (saved.n && !lm_fingerprint_compare(s->project.ctx->arena, &saved, &x->fingerprint).n)
     return NULL;
   old_program old = old_read(s, x);
   if (!saved.n && !old.program) {
-    lm_event_warning(s->events,
+    lm_event_warning(s->project.events,
                      "%s: the program that it was trained with is not in %s, so the programs "
                      "cannot be compared",
                      x->from.folder, old.folder);
@@ -257,7 +259,7 @@ static lm_status model_compare(lm_session *s, lm_resumption *x) {
 static void history_cut(const lm_session *s, lm_resumption *x) {
   uint32_t n = 0;
   if (x->from.folder)
-    x->program = lm_history_program(s->ctx->arena, &x->history, x->run, x->was.step);
+    x->program = lm_history_program(s->project.ctx->arena, &x->history, x->run, x->was.step);
   for (uint32_t i = 0; i < x->history.n; i++) {
     lm_history_entry e = x->history.v[i];
     if (x->how == LM_RESUME_PATH && x->dir && strcmp(x->run, x->dir))
@@ -293,7 +295,7 @@ static lm_status program_keep(lm_arena *a, const char *from, const char *to) {
 }
 
 lm_status lm_resume_record(const lm_session *s, const lm_resumption *x) {
-  lm_arena *a = s->ctx->arena;
+  lm_arena *a = s->project.ctx->arena;
   const char *kept = lm_arena_printf(a, "program-%06lld", (long long)x->was.step);
   if (x->replaced)
     LM_TRY(program_keep(a, x->replaced, lm_path_join(a, x->dir, kept)));

@@ -25,7 +25,7 @@ static const char *written(lm_arena *a, const ast_expr *e) {
 
 // The instance with its arguments, which the recipe may only name.
 static const char *model_text(const lm_session *s) {
-  const lm_recipe_call *call = &s->recipe->model;
+  const lm_recipe_call *call = &s->project.recipe->model;
   lm_buf b = {0};
   lm_buf_printf(&b, "%s(", call->target.decl->name.text);
   for (uint32_t i = 0; i < call->n_args; i++) {
@@ -33,14 +33,14 @@ static const char *model_text(const lm_session *s) {
                   call->args[i].name ? " = " : "");
     lm_expr_write(call->args[i].expr, &b);
   }
-  const char *text = lm_arena_printf(s->ctx->arena, "%s)", b.p);
+  const char *text = lm_arena_printf(s->project.ctx->arena, "%s)", b.p);
   lm_buf_free(&b);
   return text;
 }
 
 // "key = value", or "key value" where a value is called: "data.pack best_fit(seq = 128 tokens)".
 static lm_train_key key_of(const lm_session *s, const char *line, size_t n) {
-  lm_arena *a = s->ctx->arena;
+  lm_arena *a = s->project.ctx->arena;
   const char *assigned = strstr(line, " = ");
   size_t call = strcspn(line, "("); // what is assigned inside of it is an argument
   size_t key = assigned && assigned < line + (call < n ? call : n) ? (size_t)(assigned - line)
@@ -54,10 +54,10 @@ static lm_train_key key_of(const lm_session *s, const char *line, size_t n) {
 }
 
 lm_recipe_keys lm_recipe_keys_of(const lm_session *s) {
-  lm_arena *a = s->ctx->arena;
+  lm_arena *a = s->project.ctx->arena;
   lm_buf text = {0};
   lm_recipe_keys k = {0};
-  lm_recipe_print(s->recipe, false, &text);
+  lm_recipe_print(s->project.recipe, false, &text);
   for (const char *line = text.p; line && *line; line += strcspn(line, "\n"), line += *line == '\n')
     if (!may_change(a, line))
       LM_PUSH(a, k.v, k.n, k.cap) = key_of(s, line, strcspn(line, "\n"));
@@ -79,23 +79,24 @@ typedef struct comparison {
 } comparison;
 
 static void change_add(comparison *c, const char *key, const char *was, const char *is) {
-  LM_PUSH(c->s->ctx->arena, c->out.v, c->out.n, c->out.cap) = (lm_recipe_change){key, was, is};
+  LM_PUSH(c->s->project.ctx->arena, c->out.v, c->out.n, c->out.cap) =
+      (lm_recipe_change){key, was, is};
 }
 
 // A value as it was printed; NULL if it is no expression, as the value of an option.
 static const ast_expr *parse(const lm_session *s, const char *text) {
-  lm_diag_mark before = lm_diag_mark_of(s->ctx);
-  const ast_item *item =
-      lm_parse_item(s->ctx, "value", lm_arena_printf(s->ctx->arena, "x = %s", text));
-  bool failed = s->ctx->n_errors > before.n_errors;
-  lm_diag_return(s->ctx, before);
+  lm_diag_mark before = lm_diag_mark_of(s->project.ctx);
+  const ast_item *item = lm_parse_item(s->project.ctx, "value",
+                                       lm_arena_printf(s->project.ctx->arena, "x = %s", text));
+  bool failed = s->project.ctx->n_errors > before.n_errors;
+  lm_diag_return(s->project.ctx, before);
   return failed || !item ? NULL : item->expr;
 }
 
 // The parameter that a positional argument stands for: "argument 2" where what is called is not
 // declared in the language.
 static const char *position_name(const lm_session *s, const ast_expr *call, uint32_t i) {
-  const lm_recipe *r = s->recipe;
+  const lm_recipe *r = s->project.recipe;
   const lm_recipe_call *calls[] = {&r->optimizer, &r->model};
   lm_sym callee = call->kind == EX_CALL ? lm_callee(call) : NULL;
   for (size_t k = 0; callee && k < LM_COUNT(calls); k++) {
@@ -103,7 +104,7 @@ static const char *position_name(const lm_session *s, const ast_expr *call, uint
     if (d && d->name.text == callee && i < d->sig.n_params)
       return d->sig.params[i].name.text;
   }
-  return lm_arena_printf(s->ctx->arena, "argument %u", i + 1);
+  return lm_arena_printf(s->project.ctx->arena, "argument %u", i + 1);
 }
 
 static const char *arg_name(const lm_session *s, const ast_expr *call, uint32_t i) {
@@ -122,7 +123,7 @@ static bool same_value(const lm_session *s, const ast_expr *x, const ast_expr *y
   bool numbers = x->kind == y->kind && (x->kind == EX_NUMBER || x->kind == EX_QUANTITY);
   if (numbers)
     return x->num == y->num && (x->kind == EX_NUMBER || !strcmp(x->unit, y->unit));
-  return !strcmp(written(s->ctx->arena, x), written(s->ctx->arena, y));
+  return !strcmp(written(s->project.ctx->arena, x), written(s->project.ctx->arena, y));
 }
 
 static bool has_arguments(const ast_expr *e) {
@@ -136,7 +137,7 @@ static bool same_callee(const ast_expr *x, const ast_expr *y) {
 }
 
 static void args_compare(comparison *c, const char *key, const ast_expr *was, const ast_expr *is) {
-  lm_arena *a = c->s->ctx->arena;
+  lm_arena *a = c->s->project.ctx->arena;
   for (uint32_t i = 0; i < is->n_args; i++) {
     const char *name = arg_name(c->s, is, i);
     const ast_expr *old = arg_find(c->s, was, name);
@@ -209,22 +210,22 @@ static void params_add(lm_arena *a, const char *key, const lm_recipe_call *call,
 }
 
 static void args_add(const lm_session *s, const lm_train_key *k, key_names *out) {
-  lm_arena *a = s->ctx->arena;
+  lm_arena *a = s->project.ctx->arena;
   const ast_expr *e = parse(s, k->value);
   for (uint32_t i = 0; e && has_arguments(e) && i < e->n_args; i++)
     LM_PUSH(a, out->v, out->n, out->cap) = lm_arena_printf(a, "%s.%s", k->key, arg_name(s, e, i));
 }
 
 static key_names names_of(const lm_session *s, const lm_recipe_keys *keys) {
-  lm_arena *a = s->ctx->arena;
+  lm_arena *a = s->project.ctx->arena;
   key_names n = {0};
   for (uint32_t i = 0; i < keys->n; i++) {
     LM_PUSH(a, n.v, n.n, n.cap) = keys->v[i].key;
     args_add(s, &keys->v[i], &n);
   }
-  params_add(a, "optimizer", &s->recipe->optimizer, 0, &n);
-  params_add(a, "schedule", &s->recipe->schedule, 2, &n);
-  params_add(a, "model", &s->recipe->model, 0, &n);
+  params_add(a, "optimizer", &s->project.recipe->optimizer, 0, &n);
+  params_add(a, "schedule", &s->project.recipe->schedule, 2, &n);
+  params_add(a, "model", &s->project.recipe->model, 0, &n);
   return n;
 }
 
@@ -233,7 +234,7 @@ lm_status lm_recipe_key_check(const lm_session *s, const lm_recipe_keys *keys, c
   for (uint32_t i = 0; i < names.n; i++)
     if (lm_recipe_key_under(names.v[i], path))
       return NULL;
-  if (may_change(s->ctx->arena, path))
+  if (may_change(s->project.ctx->arena, path))
     return lm_fail(
         LM_USER, "--change %s: this value may differ when a run is resumed; --change is not needed",
         path);

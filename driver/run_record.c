@@ -26,8 +26,8 @@ lm_status lm_run_record_write(const lm_session *s, const lm_recipe_overrides *op
   lm_buf_printf(&b,
                 "{\"steps\": %lld, \"batch\": %lld, \"seq\": %lld, \"micro\": %lld, "
                 "\"micro_chosen\": %s, \"recomputed\": %d,\n \"stages\": ",
-                (long long)s->run.steps, (long long)s->recipe->batch, (long long)s->run.seq,
-                (long long)lm_run_micro(&s->run), s->recipe->micro_auto ? "true" : "false",
+                (long long)s->run.steps, (long long)s->run.recipe->batch, (long long)s->run.seq,
+                (long long)lm_run_micro(&s->run), s->project.recipe->micro_auto ? "true" : "false",
                 s->fit.recomputed);
   lm_stages_json(&s->run.stages, &b);
   lm_buf_puts(&b, ",\n ");

@@ -1,8 +1,7 @@
 // run_spec.c - the numbers of a run.
 #include "driver/run_spec.h"
 
-bool lm_run_spec_size(lm_arena *a, const lm_recipe *r, const lm_data_info *data, lm_run_spec *x,
-                      const lm_recipe **sized) {
+bool lm_run_spec_size(lm_arena *a, const lm_recipe *r, const lm_data_info *data, lm_run_spec *x) {
   lm_recipe *own = LM_NEW(a, lm_recipe);
   *own = *r;
   if (data)
@@ -17,20 +16,20 @@ bool lm_run_spec_size(lm_arena *a, const lm_recipe *r, const lm_data_info *data,
     own->micro = x->recorded_micro;
     x->micro_auto = false;
   }
-  *sized = own;
+  x->recipe = own;
   if (!lm_recipe_check_batches(own))
     return false;
   x->seq = own->data.seq;
-  lm_run_spec_set_micro(x, own, own->micro);
+  lm_run_spec_set_micro(x, own->micro);
   return true;
 }
 
-void lm_run_spec_set_micro(lm_run_spec *x, const lm_recipe *r, int64_t micro) {
+void lm_run_spec_set_micro(lm_run_spec *x, int64_t micro) {
   x->rows = micro / x->seq;
-  x->n_micro = r->batch / micro;
+  x->n_micro = x->recipe->batch / micro;
 }
 
-void lm_run_spec_set_steps(lm_arena *a, lm_run_spec *x, const lm_recipe *r, double params) {
-  x->steps = lm_recipe_steps(r, params, x->epoch_tokens);
-  x->stages = lm_stages_find(a, r, x->steps, x->seq, x->rows * x->n_micro);
+void lm_run_spec_set_steps(lm_arena *a, lm_run_spec *x, double params) {
+  x->steps = lm_recipe_steps(x->recipe, params, x->epoch_tokens);
+  x->stages = lm_stages_find(a, x->recipe, x->steps, x->seq, x->rows * x->n_micro);
 }

@@ -6,27 +6,27 @@
 #include "runtime/data/feed/data.h"
 
 typedef struct lm_run_spec {
-  int64_t seq;            // tokens in a row, at the end of the run
-  int64_t rows, n_micro;  // rows of a micro-batch, micro-batches of a step
-  bool micro_auto;        // the micro-batch may be chosen to fit memory
-  int64_t recorded_micro; // tokens that this run has chosen before; 0: none
-  double epoch_tokens;    // 0: not known
-  int64_t steps;          // 0 until the model is lowered, since they may follow from its size
-  lm_run_stages stages;   // the same
+  const lm_recipe *recipe; // the project's, with the sizes that its data fixes
+  int64_t seq;             // tokens in a row, at the end of the run
+  int64_t rows, n_micro;   // rows of a micro-batch, micro-batches of a step
+  bool micro_auto;         // the micro-batch may be chosen to fit memory
+  int64_t recorded_micro;  // tokens that this run has chosen before; 0: none
+  double epoch_tokens;     // 0: not known
+  int64_t steps;           // 0 until the model is lowered, since they may follow from its size
+  lm_run_stages stages;    // the same
 } lm_run_spec;
 
 static inline int64_t lm_run_micro(const lm_run_spec *x) { // tokens of a micro-batch
   return x->rows * x->seq;
 }
 
-// Sets seq, rows, n_micro and micro_auto. `data`: of finished batches, which fix the sequence
-// length and, without `batch` in the recipe, the tokens of a step; NULL: the recipe says both.
-// *sized: the recipe with the numbers that the data fixes, allocated in `a`. False if batch, micro
-// and sequence length are no multiples of each other, which is reported.
-bool lm_run_spec_size(lm_arena *a, const lm_recipe *r, const lm_data_info *data, lm_run_spec *x,
-                      const lm_recipe **sized);
+// Sets recipe, seq, rows, n_micro and micro_auto. `data`: of finished batches, which fix the
+// sequence length and, without `batch` in the recipe, the tokens of a step; NULL: the recipe says
+// both. False if batch, micro and sequence length are not multiples of each other, which is
+// reported.
+bool lm_run_spec_size(lm_arena *a, const lm_recipe *r, const lm_data_info *data, lm_run_spec *x);
 // Micro-batches of `micro` tokens: whole rows, and a divisor of the batch.
-void lm_run_spec_set_micro(lm_run_spec *x, const lm_recipe *r, int64_t micro);
+void lm_run_spec_set_micro(lm_run_spec *x, int64_t micro);
 // Sets steps and stages for a model of `params` parameters.
-void lm_run_spec_set_steps(lm_arena *a, lm_run_spec *x, const lm_recipe *r, double params);
+void lm_run_spec_set_steps(lm_arena *a, lm_run_spec *x, double params);
 #endif

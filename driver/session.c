@@ -1,41 +1,24 @@
-// session.c - opening a program, its recipe and its data.
+// session.c - a project at work: the steps that commands share.
 #include "driver/session.h"
 
 #include <string.h>
 
-#include "driver/bundle.h"
 #include "driver/data.h"
-
-// reduce-overhead is accepted and is the default: a function is one parallel region or one graph.
-lm_status lm_mode_check(const char *mode) {
-  static const char *const modes[] = {"default", "reduce-overhead", "max-autotune"};
-  for (size_t i = 0; i < LM_COUNT(modes); i++)
-    if (!strcmp(mode, modes[i]))
-      return NULL;
-  return lm_fail(LM_USER, "--mode %s: there are default, reduce-overhead and max-autotune", mode);
-}
+#include "driver/tune/tune_gemm_cuda.h"
 
 lm_status lm_session_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
                           const lm_recipe_choice *from) {
-  s->ctx = ctx;
-  s->events = events;
-  s->program = lm_program_load(ctx, from->path);
-  LM_TRY(lm_verdict(ctx));
-  if (s->bundle)
-    lm_bundle_restore(s->program, s->bundle);
-  s->recipe = lm_recipe_resolve(ctx, s->program, from->recipe, &from->overrides);
-  LM_TRY(lm_verdict(ctx));
-  lm_recipe_report_unsupported(s->recipe);
-  return lm_verdict(ctx);
+  LM_TRY(lm_project_open(ctx, events, from, &s->project));
+  s->run.recipe = s->project.recipe;
+  return NULL;
 }
 
 // ---- data
 
 static lm_status sizes_settle(lm_session *s, const lm_data_info *info) {
-  const lm_recipe *sized;
-  if (!lm_run_spec_size(s->ctx->arena, s->recipe, info, &s->run, &sized))
-    return lm_verdict(s->ctx);
-  s->recipe = sized;
+  const lm_project *p = &s->project;
+  if (!lm_run_spec_size(p->ctx->arena, p->recipe, info, &s->run))
+    return lm_verdict(p->ctx);
   return NULL;
 }
 
@@ -47,16 +30,86 @@ lm_status lm_session_data(lm_session *s) {
   lm_data_info info = lm_data_info_of(s->data);
   int64_t rows = info.steps ? info.steps * info.batch_rows : lm_data_part(s->data, 0).rows;
   s->run.epoch_tokens = (double)rows * (double)info.seq;
-  return sizes_settle(s, s->recipe->data.replays ? &info : NULL);
+  return sizes_settle(s, s->project.recipe->data.replays ? &info : NULL);
 }
 
 lm_status lm_session_sizes(lm_session *s) {
-  return s->recipe->data.replays ? lm_session_data(s) : sizes_settle(s, NULL);
+  return s->project.recipe->data.replays ? lm_session_data(s) : sizes_settle(s, NULL);
+}
+
+// ---- compilation
+
+static void slow_kernel_report(void *events, const char *text) {
+  lm_event_warning(events, "%s", text);
+}
+
+static lm_exec_options exec_options(const lm_session *s) {
+  return (lm_exec_options){.threads = s->threads,
+                           .tf32 = s->project.recipe->precision.tf32,
+                           .tilings = s->tuned.tilings.n ? &s->tuned.tilings : NULL,
+                           .choices = s->tuned.choices,
+                           .warning = slow_kernel_report,
+                           .warning_user = (void *)s->project.events};
+}
+
+lm_compile_spec lm_session_spec(lm_session *s, uint32_t what, int64_t capacity) {
+  return (lm_compile_spec){.what = what,
+                           .capacity = capacity,
+                           .run = s->run,
+                           .target = s->target,
+                           .variant = s->variant,
+                           .exec = exec_options(s),
+                           .dump = &s->dump};
+}
+
+lm_status lm_session_compile(lm_session *s, uint32_t what, int64_t capacity) {
+  lm_compile_spec spec = lm_session_spec(s, what, capacity);
+  LM_TRY(lm_fit_find(&s->project, &spec, &s->fit, &s->compiled));
+  s->run = s->compiled.run;
+  if (what & LM_LOWER_TRAIN)
+    lm_rows_warn(&s->compiled);
+  return NULL;
+}
+
+lm_status lm_session_compile_run(lm_session *s, int64_t positions) {
+  const lm_recipe *r = s->project.recipe;
+  for (uint32_t i = 0; i < r->n_samples; i++) {
+    int64_t needed = (int64_t)strlen(r->samples[i].prompt) + r->samples[i].n;
+    if (needed > positions)
+      positions = needed;
+  }
+  uint32_t what =
+      LM_LOWER_TRAIN | (r->n_evals ? LM_LOWER_EVAL : 0) | (r->n_samples ? LM_LOWER_DECODE : 0);
+  return lm_session_compile(s, what, lm_cache_capacity(positions));
+}
+
+// The tilings of GEMMs that tuning chooses after compilation change the workspace.
+int64_t lm_session_memory(const lm_session *s) {
+  lm_exec_options o = exec_options(s);
+  return lm_compiled_arenas(&s->compiled) + lm_target_workspace(&s->target, s->compiled.plan, &o);
+}
+
+const char *lm_session_compute(const lm_session *s) {
+  return lm_dtype_name(s->compiled.lowered->compute);
+}
+
+// ---- execution
+
+lm_status lm_session_start(lm_session *s, const lm_exec_options *o) {
+  lm_exec_options all = exec_options(s);
+  all.timeline = o ? o->timeline : NULL;
+  all.dump_dir = s->dump_dir ? s->dump_dir : o ? o->dump_dir : NULL;
+  all.load_dir = s->load_dir;
+  LM_TRY(lm_execution_start(&s->compiled, &all, &s->execution));
+  return s->tuned.choices ? lm_tuned_gpu_keep(s) : NULL;
+}
+
+lm_status lm_session_train(lm_session *s) {
+  return lm_execution_train(&s->execution, s->data, s->last_step, s->timeline);
 }
 
 void lm_session_close(lm_session *s) {
-  lm_trainer_destroy(s->trainer);
-  lm_exec_destroy(s->exec);
+  lm_execution_close(&s->execution);
   lm_data_close(s->data);
   lm_tokenizer_destroy(s->tokenizer);
   for (int i = 0; i < s->n_tokenizer_files; i++)

@@ -12,7 +12,7 @@ enum {
 static lm_status steps_run(lm_session *s, int64_t first, int64_t n) {
   for (int64_t step = first; step < first + n; step++) {
     lm_step_result r;
-    LM_TRY(lm_trainer_step(s->trainer, step, 0, INFINITY, &r));
+    LM_TRY(lm_trainer_step(s->execution.trainer, step, 0, INFINITY, &r));
     LM_TRY(lm_step_check(step, &r));
   }
   return NULL;
@@ -33,13 +33,13 @@ static lm_status measure(lm_session *s, lm_cost_rows *rows) {
 
 lm_status lm_step_cost_find(lm_session *s, bool measured, lm_step_cost *out) {
   LM_TRY(measured ? lm_session_data(s) : lm_session_sizes(s));
-  LM_TRY(lm_session_lower(s, LM_LOWER_TRAIN, 0));
-  LM_TRY(lm_session_plan(s));
-  s->timeline = LM_NEW(s->ctx->arena, lm_timeline);
-  *s->timeline = (lm_timeline){.arena = s->ctx->arena, .max = MAX_SPANS};
+  LM_TRY(lm_session_compile(s, LM_LOWER_TRAIN, 0));
+  s->timeline = LM_NEW(s->project.ctx->arena, lm_timeline);
+  *s->timeline = (lm_timeline){.arena = s->project.ctx->arena, .max = MAX_SPANS};
   LM_TRY(lm_session_start(s, &(lm_exec_options){.timeline = s->timeline}));
-  out->threads = lm_exec_threads(s->exec);
-  lm_target_roofline(&s->target, out->threads, s->lowered->compute, &out->roofline);
-  out->rows = lm_cost_rows_find(s->ctx->arena, s->plan, s->run.n_micro, &out->roofline);
+  out->threads = lm_exec_threads(s->execution.exec);
+  lm_target_roofline(&s->target, out->threads, s->compiled.lowered->compute, &out->roofline);
+  out->rows =
+      lm_cost_rows_find(s->project.ctx->arena, s->compiled.plan, s->run.n_micro, &out->roofline);
   return measured ? measure(s, &out->rows) : NULL;
 }

@@ -24,7 +24,7 @@ static float *tensor_add(lm_trace *t, const char *name, int rank, const int64_t 
 // ---- parameters and gradients
 
 static lm_status native_add(lm_trace *t, const char *prefix, const float *arena, double scale) {
-  const lm_plan *plan = t->o.s->plan;
+  const lm_plan *plan = t->o.s->compiled.plan;
   for (int i = 0; i < plan->n_params; i++) {
     const lm_plan_param *p = &plan->params[i];
     if (p->rank > LM_ST_RANK)
@@ -40,7 +40,8 @@ static lm_status native_add(lm_trace *t, const char *prefix, const float *arena,
 
 static lm_status foreign_add(lm_trace *t, const char *prefix, float *arena, double scale) {
   lm_foreign *f;
-  LM_TRY(lm_weights_foreign(t->o.s, lm_weights_views(t->arena, t->o.s->plan, arena), &f));
+  LM_TRY(lm_weights_foreign(&t->o.s->compiled,
+                            lm_weights_views(t->arena, t->o.s->compiled.plan, arena), &f));
   for (size_t i = 0; i < lm_foreign_count(f); i++) {
     lm_st_tensor x;
     lm_foreign_describe(f, i, &x);
@@ -54,8 +55,8 @@ static lm_status foreign_add(lm_trace *t, const char *prefix, float *arena, doub
 }
 
 static lm_status arena_add(lm_trace *t, const char *prefix, lm_arena_id id, double scale) {
-  float *arena = (float *)lm_exec_arena_read(t->o.s->exec, id);
-  LM_TRY(lm_exec_wait(t->o.s->exec));
+  float *arena = (float *)lm_exec_arena_read(t->o.s->execution.exec, id);
+  LM_TRY(lm_exec_wait(t->o.s->execution.exec));
   return t->o.foreign ? foreign_add(t, prefix, arena, scale) : native_add(t, prefix, arena, scale);
 }
 
@@ -63,10 +64,10 @@ static lm_status arena_add(lm_trace *t, const char *prefix, lm_arena_id id, doub
 
 static lm_status logits_add(lm_trace *t) {
   const lm_session *s = t->o.s;
-  const lm_plan_func *apply = lm_plan_func_get(s->plan, LM_FUNC_APPLY, 0);
+  const lm_plan_func *apply = lm_plan_func_get(s->compiled.plan, LM_FUNC_APPLY, 0);
   const lm_plan_port *logits = lm_plan_port_get(apply, LM_PORT_LOGITS, true);
   lm_batch_ports in;
-  LM_TRY(lm_batch_ports_open(s->exec, apply, &in));
+  LM_TRY(lm_batch_ports_open(s->execution.exec, apply, &in));
   int64_t shape[3] = {s->run.n_micro * in.rows, in.seq, logits->shape[2]},
           part = in.rows * in.seq * shape[2];
   float *out = tensor_add(t, "logits", 3, shape);
@@ -74,9 +75,9 @@ static lm_status logits_add(lm_trace *t) {
   for (int64_t i = 0; !status && i < s->run.n_micro; i++) {
     status = lm_data_fill(s->data, 0, i, s->run.n_micro, in.rows, &in.batch);
     if (!status)
-      status = lm_exec_call(s->exec, apply, NULL);
+      status = lm_exec_call(s->execution.exec, apply, NULL);
     if (!status)
-      memcpy(out + i * part, lm_exec_port(s->exec, logits), (size_t)part * sizeof *out);
+      memcpy(out + i * part, lm_exec_port(s->execution.exec, logits), (size_t)part * sizeof *out);
   }
   lm_batch_ports_close(&in);
   return status;
@@ -88,12 +89,12 @@ static lm_status step_trace(lm_trace *t, int64_t step) {
   lm_step_result r;
   if (step == 1 && t->o.values & LM_TRACE_LOGITS)
     LM_TRY(logits_add(t));
-  LM_TRY(lm_trainer_gradients(t->o.s->trainer, step, step - 1));
-  LM_TRY(lm_trainer_result(t->o.s->trainer, &r));
+  LM_TRY(lm_trainer_gradients(t->o.s->execution.trainer, step, step - 1));
+  LM_TRY(lm_trainer_result(t->o.s->execution.trainer, &r));
   LM_TRY(lm_step_check(step, &r));
   if (step == 1 && t->o.values & LM_TRACE_GRADS)
     LM_TRY(arena_add(t, "grad", LM_ARENA_GRAD, 1 / r.weight));
-  LM_TRY(lm_trainer_update(t->o.s->trainer, INFINITY));
+  LM_TRY(lm_trainer_update(t->o.s->execution.trainer, INFINITY));
   const double values[3] = {r.loss, r.grad_norm, r.lr};
   for (int i = 0; i < 3; i++)
     if (t->curves[i])
@@ -113,11 +114,10 @@ static lm_status steps_trace(lm_trace *t) {
 static lm_status model_start(lm_trace *t) {
   lm_session *s = t->o.s;
   LM_TRY(lm_session_data(s));
-  LM_TRY(lm_session_lower(s,
-                          LM_LOWER_TRAIN | (t->o.foreign ? LM_LOWER_MAPS : 0) |
-                              (t->o.values & LM_TRACE_LOGITS ? LM_LOWER_APPLY : 0),
-                          0));
-  LM_TRY(lm_session_plan(s));
+  LM_TRY(lm_session_compile(s,
+                            LM_LOWER_TRAIN | (t->o.foreign ? LM_LOWER_MAPS : 0) |
+                                (t->o.values & LM_TRACE_LOGITS ? LM_LOWER_APPLY : 0),
+                            0));
   LM_TRY(lm_session_check_ids(s));
   LM_TRY(lm_session_start(s, NULL));
   return lm_session_train(s);

@@ -26,7 +26,7 @@ enum {
 static lm_run_eval eval_of(const lm_training *x, const lm_recipe_eval *e) {
   return (lm_run_eval){e->name,
                        e->holdout + 1,
-                       lm_recipe_every_steps(x->s.recipe, e->every, x->s.run.epoch_tokens),
+                       lm_recipe_every_steps(x->s.run.recipe, e->every, x->s.run.epoch_tokens),
                        {[LM_EVAL_LOSS] = true,
                         [LM_EVAL_BITS_PER_BYTE] = e->metrics[LM_RECIPE_METRIC_BITS_PER_BYTE],
                         [LM_EVAL_PERPLEXITY] = e->metrics[LM_RECIPE_METRIC_PERPLEXITY]}};
@@ -40,8 +40,8 @@ static lm_run_watch watch_of(lm_recipe_watch w) {
 }
 
 static void evals_collect(lm_training *x) {
-  const lm_recipe *r = x->s.recipe;
-  lm_run_eval *evals = LM_NEW_N(x->s.ctx->arena, lm_run_eval, r->n_evals + 1);
+  const lm_recipe *r = x->s.project.recipe;
+  lm_run_eval *evals = LM_NEW_N(x->s.project.ctx->arena, lm_run_eval, r->n_evals + 1);
   for (uint32_t i = 0; i < r->n_evals; i++)
     evals[i] = eval_of(x, &r->evals[i]);
   x->o.evals = evals;
@@ -63,12 +63,12 @@ static lm_status sample_prepare(lm_training *x, const lm_recipe_sample *r,
   lm_tokens prompt = {0};
   LM_TRY(lm_tokenizer_encode(x->s.tokenizer, r->prompt, strlen(r->prompt), &prompt));
   if (!prompt.n)
-    LM_REPORT(x->s.ctx, r->loc, E213);
-  int32_t *ids = LM_NEW_N(x->s.ctx->arena, int32_t, prompt.n + 1);
+    LM_REPORT(x->s.project.ctx, r->loc, E213);
+  int32_t *ids = LM_NEW_N(x->s.project.ctx->arena, int32_t, prompt.n + 1);
   if (prompt.n)
     memcpy(ids, prompt.ids, prompt.n * sizeof *ids);
   *out = (lm_training_sample){
-      .every = lm_recipe_every_steps(x->s.recipe, r->every, x->s.run.epoch_tokens),
+      .every = lm_recipe_every_steps(x->s.run.recipe, r->every, x->s.run.epoch_tokens),
       .o = {.prompt = ids,
             .n_prompt = (int64_t)prompt.n,
             .n = r->n,
@@ -76,12 +76,12 @@ static lm_status sample_prepare(lm_training *x, const lm_recipe_sample *r,
             .user = x->options.user,
             .sampler = {r->temperature, (int32_t)r->top_k, r->top_p, r->seed}}};
   lm_tokens_free(&prompt);
-  return lm_verdict(x->s.ctx);
+  return lm_verdict(x->s.project.ctx);
 }
 
 static lm_status samples_prepare(lm_training *x, int64_t *out_positions) {
-  const lm_recipe *r = x->s.recipe;
-  x->samples = LM_NEW_N(x->s.ctx->arena, lm_training_sample, r->n_samples + 1);
+  const lm_recipe *r = x->s.project.recipe;
+  x->samples = LM_NEW_N(x->s.project.ctx->arena, lm_training_sample, r->n_samples + 1);
   *out_positions = 0;
   for (uint32_t i = 0; i < r->n_samples; i++) {
     LM_TRY(sample_prepare(x, &r->samples[i], &x->samples[i]));
@@ -93,7 +93,7 @@ static lm_status samples_prepare(lm_training *x, int64_t *out_positions) {
 }
 
 static lm_status samples_check(const lm_training *x) {
-  for (uint32_t i = 0; i < x->s.recipe->n_samples; i++)
+  for (uint32_t i = 0; i < x->s.project.recipe->n_samples; i++)
     LM_TRY(lm_sample_check(&x->s, x->samples[i].o.n_prompt, x->samples[i].o.n));
   return NULL;
 }
@@ -114,7 +114,7 @@ static lm_status begin(void *user) {
 static lm_status after_step(void *user, int64_t step, const lm_step_result *result,
                             lm_progress *progress) {
   lm_training *x = user;
-  for (uint32_t i = 0; x->options.write && i < x->s.recipe->n_samples; i++) {
+  for (uint32_t i = 0; x->options.write && i < x->s.project.recipe->n_samples; i++) {
     lm_training_sample *s = &x->samples[i];
     if (step != x->o.steps && (!s->every || step % s->every))
       continue;
@@ -127,7 +127,7 @@ static lm_status after_step(void *user, int64_t step, const lm_step_result *resu
 
 static void warn(void *user, const char *text) {
   const lm_training *x = user;
-  lm_event_warning(x->s.events, "%s", text);
+  lm_event_warning(x->s.project.events, "%s", text);
 }
 
 // ---- opening
@@ -137,7 +137,7 @@ static lm_status micro_recall(lm_training *x) {
   lm_run_record before;
   if (!x->dir || x->resumption.how == LM_RESUME_NEVER)
     return NULL;
-  LM_TRY(lm_run_record_read(x->s.ctx->arena, x->dir, &before));
+  LM_TRY(lm_run_record_read(x->s.project.ctx->arena, x->dir, &before));
   x->s.run.recorded_micro = before.micro;
   return NULL;
 }
@@ -146,10 +146,10 @@ static lm_status micro_recall(lm_training *x) {
 
 // A file that cannot be written is reported before the training.
 static lm_status profile_begin(lm_training *x) {
-  lm_arena *a = x->s.ctx->arena;
+  lm_arena *a = x->s.project.ctx->arena;
   if (!x->options.profile)
     return NULL;
-  LM_TRY(lm_output_check_recipe(x->s.recipe, x->options.profile_path));
+  LM_TRY(lm_output_check_recipe(x->s.project.recipe, x->options.profile_path));
   if (x->options.profile_path)
     LM_TRY(lm_file_write_atomic(x->options.profile_path, "", 0));
   x->s.timeline = LM_NEW(a, lm_timeline);
@@ -159,15 +159,16 @@ static lm_status profile_begin(lm_training *x) {
 
 static lm_status profile_end(const lm_training *x) {
   const lm_timeline *t = x->s.timeline;
-  lm_arena *a = x->s.ctx->arena;
+  lm_arena *a = x->s.project.ctx->arena;
   const char *path = x->options.profile_path;
   lm_roofline roofline;
   if (!t)
     return NULL;
   if (!path)
     path = lm_path_join(a, x->dir ? x->dir : ".", "profile.json");
-  lm_target_roofline(&x->s.target, lm_exec_threads(x->s.exec), x->s.lowered->compute, &roofline);
-  LM_TRY(lm_profile_write(x->s.plan, t, &roofline, path));
+  lm_target_roofline(&x->s.target, lm_exec_threads(x->s.execution.exec),
+                     x->s.compiled.lowered->compute, &roofline);
+  LM_TRY(lm_profile_write(x->s.compiled.plan, t, &roofline, path));
   if (!x->options.to)
     return NULL;
   fprintf(x->options.to, "profile: %s", lm_show_path(a, path));
@@ -180,7 +181,7 @@ lm_status lm_training_open(lm_training *x, lm_ctx *ctx, const lm_events *events,
                            const lm_training_options *o) {
   x->options = *o;
   LM_TRY(lm_session_open(&x->s, ctx, events, &o->from));
-  x->dir = o->dir ? o->dir : x->s.recipe->save.dir;
+  x->dir = o->dir ? o->dir : x->s.project.recipe->save.dir;
   if (x->dir)
     LM_TRY(lm_run_folder_lock(x->dir, &x->o.lock));
   LM_TRY(lm_resume_find(&x->s, x->dir, &o->resume, &x->resumption));
@@ -196,10 +197,9 @@ lm_status lm_training_plan(lm_training *x) {
   s->resumed_run = run;
   LM_TRY(lm_session_data(s));
   LM_TRY(samples_prepare(x, &positions));
-  LM_TRY(lm_session_lower_run(s, positions));
   if (run)
     LM_TRY(lm_tuned_recall(s, run));
-  LM_TRY(lm_session_plan(s));
+  LM_TRY(lm_session_compile_run(s, positions));
   LM_TRY(lm_session_check_ids(s));
   LM_TRY(samples_check(x));
   LM_TRY(lm_tuned_step_find(s));
@@ -222,7 +222,8 @@ lm_status lm_training_time(const lm_training *x, int64_t *out_steps, double *out
     double seconds;
     if (stage->last < first)
       continue;
-    LM_TRY(lm_session_func_time(s, LM_FUNC_MICRO, stage->func_seq, MICRO_TIMED_S, &seconds));
+    LM_TRY(lm_execution_func_time(&s->execution, LM_FUNC_MICRO, stage->func_seq, MICRO_TIMED_S,
+                                  &seconds));
     *out_seconds += seconds * (double)(s->run.n_micro * (stage->last - first + 1));
   }
   return NULL;
@@ -231,7 +232,7 @@ lm_status lm_training_time(const lm_training *x, int64_t *out_steps, double *out
 // ---- running
 
 static const lm_progress_stage *progress_stages(const lm_session *s) {
-  lm_progress_stage *stages = LM_NEW_N(s->ctx->arena, lm_progress_stage, s->run.stages.n);
+  lm_progress_stage *stages = LM_NEW_N(s->project.ctx->arena, lm_progress_stage, s->run.stages.n);
   for (int i = 0; i < s->run.stages.n; i++)
     stages[i] = (lm_progress_stage){s->run.stages.v[i].first,
                                     s->run.stages.v[i].flops / (double)(s->run.rows * s->run.seq)};
@@ -240,12 +241,13 @@ static const lm_progress_stage *progress_stages(const lm_session *s) {
 
 static void run_options_fill(lm_training *x) {
   const lm_session *s = &x->s;
-  x->o.trainer = s->trainer;
+  x->o.trainer = s->execution.trainer;
   x->o.steps = s->run.steps;
-  x->o.seed = s->recipe->seed;
+  x->o.seed = s->project.recipe->seed;
   x->o.dir = x->dir;
-  x->o.every = lm_recipe_every_steps(s->recipe, s->recipe->save.every, s->run.epoch_tokens);
-  x->o.keep = (int)s->recipe->save.keep;
+  x->o.every =
+      lm_recipe_every_steps(s->run.recipe, s->project.recipe->save.every, s->run.epoch_tokens);
+  x->o.keep = (int)s->project.recipe->save.keep;
   x->o.progress = (lm_progress){
       .to = x->options.to,
       .terminal = x->options.terminal,
@@ -253,9 +255,9 @@ static void run_options_fill(lm_training *x) {
       .memory = lm_session_memory(s),
       .stages = progress_stages(s),
       .n_stages = s->run.stages.n,
-      .peak_flops = x->options.to
-                        ? lm_target_peak(&s->target, lm_exec_threads(s->exec), s->lowered->compute)
-                        : 0};
+      .peak_flops = x->options.to ? lm_target_peak(&s->target, lm_exec_threads(s->execution.exec),
+                                                   s->compiled.lowered->compute)
+                                  : 0};
   x->o.begin = begin;
   x->o.warn = warn;
   x->o.after_step = after_step;

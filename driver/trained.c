@@ -31,16 +31,17 @@ static void sets_append(lm_arena *a, lm_recipe_overrides *o, const lm_recipe_ove
 // An imported model has no checkpoints: its program names its weights.
 static lm_status checkpoint_find(lm_session *s, const char *dir, const char *step,
                                  const char **out_weights) {
-  lm_arena *a = s->ctx->arena;
+  lm_arena *a = s->project.ctx->arena;
   lm_checkpoint_choice c;
   LM_TRY(lm_checkpoint_choose(a, dir, step ? step : "last", LM_CHECKPOINT_WEIGHTS, &c));
-  if (!c.folder && !step && s->recipe->from)
+  if (!c.folder && !step && s->project.recipe->from)
     return NULL;
   if (!c.folder)
     return lm_fail(LM_USER, "%s holds no checkpoint yet", dir);
   if (c.damage)
-    lm_event_warning(s->events, "%s\n  the newest complete checkpoint is loaded, that of step %lld",
-                     c.damage, (long long)c.step);
+    lm_event_warning(s->project.events,
+                     "%s\n  the newest complete checkpoint is loaded, that of step %lld", c.damage,
+                     (long long)c.step);
   *out_weights = lm_path_join(a, c.folder, "model.safetensors");
   return NULL;
 }
@@ -67,11 +68,11 @@ static lm_status run_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
   LM_TRY(refuse_checkpoint(a, dir));
   LM_TRY(lm_bundle_read(a, dir, b));
   sets_append(a, &b->overrides, &x->from->overrides);
-  s->bundle = b;
   s->run.recorded_micro = b->micro;
   lm_recipe_choice from = {.path = b->path,
                            .recipe = x->from->recipe ? x->from->recipe : b->recipe,
-                           .overrides = b->overrides};
+                           .overrides = b->overrides,
+                           .bundle = b};
   LM_TRY(lm_session_open(s, ctx, events, &from));
   return checkpoint_find(s, dir, x->step, out_weights);
 }
@@ -81,12 +82,12 @@ static lm_status file_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
   LM_TRY(lm_session_open(s, ctx, events, x->from));
   if (x->step)
     return lm_fail(LM_USER, "--step takes the folder of a run; %s is a file", x->from->path);
-  if (s->recipe->from)
+  if (s->project.recipe->from)
     return NULL;
-  lm_diag *d = LM_REPORT(ctx, s->recipe->model.loc, E212, x->command);
-  if (s->recipe->save.dir)
+  lm_diag *d = LM_REPORT(ctx, s->project.recipe->model.loc, E212, x->command);
+  if (s->project.recipe->save.dir)
     lm_diag_help(ctx, d, "once it is trained: lmc %s %s", x->command,
-                 lm_show_word(ctx->arena, s->recipe->save.dir));
+                 lm_show_word(ctx->arena, s->project.recipe->save.dir));
   return lm_verdict(ctx);
 }
 
@@ -100,14 +101,14 @@ lm_status lm_trained_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
 }
 
 lm_status lm_trained_load(const lm_session *s, const char *weights, float *arena) {
-  const lm_recipe *r = s->recipe;
+  const lm_recipe *r = s->project.recipe;
   if (weights)
-    return lm_weights_load(s, weights, arena);
-  return r->from_hf ? lm_weights_import(s, r->from, arena) : lm_weights_load(s, r->from, arena);
+    return lm_weights_load(&s->compiled, weights, arena);
+  return r->from_hf ? lm_weights_import(&s->compiled, r->from, arena)
+                    : lm_weights_load(&s->compiled, r->from, arena);
 }
 
 lm_status lm_trained_params(lm_session *s) {
   s->run.rows = s->run.seq = 1;
-  LM_TRY(lm_session_lower(s, LM_LOWER_MAPS, 0));
-  return lm_session_plan(s);
+  return lm_session_compile(s, LM_LOWER_MAPS, 0);
 }

@@ -16,7 +16,7 @@ static lm_status show(lm_session *s, lm_cli *cli) {
   LM_TRY(lm_cli_open(cli, s));
   LM_TRY(lm_session_data(s));
   int64_t rows = lm_args_whole(&cli->args, "show", 0);
-  if (rows && s->recipe->data.replays)
+  if (rows && s->project.recipe->data.replays)
     return lm_fail(LM_USER, "finished batches have no text to show");
   lm_buf text = {0};
   lm_status status = (cli->json ? lm_report_data_json : lm_report_data)(s, rows, &text);

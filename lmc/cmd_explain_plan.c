@@ -14,13 +14,13 @@ lm_status lm_explain_cost(const lm_cli *cli, lm_session *s) {
 
 lm_status lm_explain_memory(const lm_cli *cli, lm_session *s) {
   const char *svg = lm_args_text(&cli->args, "svg", NULL);
-  LM_TRY(lm_output_check_recipe(s->recipe, svg));
+  LM_TRY(lm_output_check_recipe(s->project.recipe, svg));
   if (svg)
     LM_TRY(lm_output_file_check(svg));
   LM_TRY(lm_session_sizes(s));
-  LM_TRY(lm_session_lower_run(s, 0));
-  LM_TRY(lm_session_plan(s));
-  lm_memory_breakdown h = lm_memory_breakdown_make(s->ctx->arena, s->plan, lm_session_workspace(s));
+  LM_TRY(lm_session_compile_run(s, 0));
+  lm_memory_breakdown h =
+      lm_memory_breakdown_make(s->project.ctx->arena, s->compiled.plan, s->compiled.workspace);
   if (svg)
     LM_TRY(lm_memory_picture_write(s, &h, svg));
   lm_buf text = {0};

@@ -63,7 +63,7 @@ static lm_status export(lm_session *s, lm_cli *cli) {
   LM_TRY(lm_cli_open_trained(cli, s, &o.weights));
   LM_TRY(lm_export_hf(s, &o, &r));
   if (cli->json)
-    result_json(&o, &r, s->params, &text);
+    result_json(&o, &r, s->compiled.params, &text);
   else
     result_text(&o, &r, &text);
   lm_cli_put(&text);

@@ -80,7 +80,7 @@ static lm_status options_read(lm_cli *cli, lm_trace_options *o) {
   lm_cli_kernels(cli, o->s);
   LM_TRY(lm_cli_target(cli, &o->s->target));
   LM_TRY(lm_cli_open(cli, o->s));
-  LM_TRY(lm_output_check_recipe(o->s->recipe, o->path));
+  LM_TRY(lm_output_check_recipe(o->s->project.recipe, o->path));
   LM_TRY(lm_output_file_check(o->path));
   o->s->last_step = lm_args_whole(a, "steps", 0);
   return NULL;

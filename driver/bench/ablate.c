@@ -53,7 +53,7 @@ static lm_status variant_plan(ablation *a, lm_ablation_row *x) {
   lm_buf text = {0};
   lm_status status = model_plan(a, &part, x, 0);
   if (!status)
-    lm_plan_print(part.plan, &text);
+    lm_plan_print(part.compiled.plan, &text);
   x->same = !status && text.n == a->plan.n && !memcmp(text.p, a->plan.p, text.n);
   x->with_bytes = x->without_bytes = lm_session_memory(&a->full);
   if (!status)
@@ -65,7 +65,7 @@ static lm_status variant_plan(ablation *a, lm_ablation_row *x) {
 
 static lm_status rows_plan(ablation *a) {
   LM_TRY(model_plan(a, &a->full, NULL, 0));
-  lm_plan_print(a->full.plan, &a->plan);
+  lm_plan_print(a->full.compiled.plan, &a->plan);
   a->rows = LM_NEW_N(a->ctx->arena, lm_ablation_row, lm_n_passes);
   for (int i = 0; i < lm_n_passes; i++) {
     if (lm_passes[i].off < 0)
@@ -84,9 +84,9 @@ static lm_status rows_plan(ablation *a) {
 // The largest micro-batch with which every row has time for its steps.
 static int64_t micro_choose(const ablation *a) {
   const lm_session *s = &a->full;
-  const lm_recipe *r = s->recipe;
-  double per_token = lm_cost_of_step(s->plan, s->run.n_micro).flops / (double)r->batch /
-                     (SPEED * lm_target_peak(&s->target, s->threads, s->lowered->compute));
+  const lm_recipe *r = s->run.recipe;
+  double per_token = lm_cost_of_step(s->compiled.plan, s->run.n_micro).flops / (double)r->batch /
+                     (SPEED * lm_target_peak(&s->target, s->threads, s->compiled.lowered->compute));
   double run = ((a->end - lm_now()) / (a->to_measure + 1) - START) / (1 + 2 * MIN_STEPS);
   int64_t best = s->run.seq;
   if (r->data.n_stages || !a->to_measure)
@@ -116,12 +116,12 @@ static lm_status alternate(ablation *a, lm_session *part, lm_step_times *of_full
                            lm_step_times *of_part) {
   double share = (a->end - lm_now()) / (a->to_measure - a->measured);
   double end = lm_now() + share;
-  LM_TRY(lm_step_batch(part));
-  LM_TRY(lm_step_measure(part, false, of_part));
+  LM_TRY(lm_step_batch(&part->execution, part->data));
+  LM_TRY(lm_step_measure(&part->execution, false, of_part));
   for (int64_t i = 0; i < a->o->bench.steps; i++) {
     double start = lm_now();
-    LM_TRY(lm_step_measure(&a->full, true, of_full));
-    LM_TRY(lm_step_measure(part, true, of_part));
+    LM_TRY(lm_step_measure(&a->full.execution, true, of_full));
+    LM_TRY(lm_step_measure(&part->execution, true, of_part));
     if (i + 1 >= MIN_STEPS && 2 * lm_now() - start > end)
       break;
   }
@@ -137,9 +137,9 @@ static lm_status row_measure(ablation *a, lm_ablation_row *x) {
   if (!status)
     status = alternate(a, &part, &of_full, &of_part);
   if (!status)
-    *(x->off ? &x->without_ms : &x->with_ms) = lm_step_ms(&a->full, &of_full);
+    *(x->off ? &x->without_ms : &x->with_ms) = lm_step_ms(&a->full.execution, &of_full);
   if (!status)
-    *(x->off ? &x->with_ms : &x->without_ms) = lm_step_ms(&part, &of_part);
+    *(x->off ? &x->with_ms : &x->without_ms) = lm_step_ms(&part.execution, &of_part);
   lm_session_close(&part);
   return lm_annotate(status, "%s %s", x->off ? "with" : "without", x->pass);
 }
@@ -147,8 +147,8 @@ static lm_status row_measure(ablation *a, lm_ablation_row *x) {
 // The time of the default plan, if the plan without the pass is the same.
 static lm_status row_same(ablation *a, lm_ablation_row *x) {
   lm_step_times t = {0};
-  LM_TRY(lm_step_measure(&a->full, true, &t));
-  x->with_ms = x->without_ms = lm_step_ms(&a->full, &t);
+  LM_TRY(lm_step_measure(&a->full.execution, true, &t));
+  x->with_ms = x->without_ms = lm_step_ms(&a->full.execution, &t);
   return NULL;
 }
 // ---- all rows
@@ -164,8 +164,8 @@ double lm_ablation_ratio(const lm_ablation_row *x) {
   return x->unmeasured ? 0 : x->without_ms / x->with_ms;
 }
 static lm_status rows_measure(ablation *a) {
-  LM_TRY(lm_step_batch(&a->full));
-  LM_TRY(lm_step_measure(&a->full, false, &(lm_step_times){0}));
+  LM_TRY(lm_step_batch(&a->full.execution, a->full.data));
+  LM_TRY(lm_step_measure(&a->full.execution, false, &(lm_step_times){0}));
   for (int i = 0; i < a->n; i++) {
     double start = lm_now();
     lm_ablation_row *x = &a->rows[i];

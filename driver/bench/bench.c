@@ -24,13 +24,12 @@ lm_status lm_bench_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
   LM_TRY(lm_session_open(s, ctx, events, &o->from));
   LM_TRY(lm_session_data(s));
   if (micro)
-    lm_run_spec_set_micro(&s->run, s->recipe, micro);
+    lm_run_spec_set_micro(&s->run, micro);
   return NULL;
 }
 
 lm_status lm_bench_plan(lm_session *s) {
-  LM_TRY(lm_session_lower(s, LM_LOWER_TRAIN, 0));
-  LM_TRY(lm_session_plan(s));
+  LM_TRY(lm_session_compile(s, LM_LOWER_TRAIN, 0));
   return lm_session_check_ids(s);
 }
 
@@ -45,7 +44,7 @@ static lm_status step_time(lm_session *s, int64_t i, double *out_ms) {
   int64_t step = finished ? (i - 1) % finished + 1 : i;
   lm_step_result r;
   double start = lm_now();
-  LM_TRY(lm_trainer_step(s->trainer, step, step - 1, INFINITY, &r));
+  LM_TRY(lm_trainer_step(s->execution.trainer, step, step - 1, INFINITY, &r));
   LM_TRY(lm_step_check(step, &r));
   *out_ms = 1e3 * (lm_now() - start);
   return NULL;
@@ -82,13 +81,13 @@ static int64_t resident_bytes(void) {
 
 // The GEMMs of the model's weights alone, as a library computes them.
 static lm_cpu_gemm_times gemms_time(const lm_session *s, int threads, int repeats) {
-  const lm_weight_products *all = &lm_analysis_of(s->lowered->m)->products;
-  lm_cpu_linear *p = LM_NEW_N(s->ctx->arena, lm_cpu_linear, all->n + 1);
+  const lm_weight_products *all = &lm_analysis_of(s->compiled.lowered->m)->products;
+  lm_cpu_linear *p = LM_NEW_N(s->project.ctx->arena, lm_cpu_linear, all->n + 1);
   for (uint32_t i = 0; i < all->n; i++) {
     const lm_weight_product *x = &all->v[i];
     p[i] = (lm_cpu_linear){x->m, x->k, x->n, x->count};
   }
-  return lm_cpu_gemm_bench(p, (int)all->n, s->lowered->compute, threads, repeats);
+  return lm_cpu_gemm_bench(p, (int)all->n, s->compiled.lowered->compute, threads, repeats);
 }
 
 static void model_describe(const lm_session *s, lm_bench_figures *out) {
@@ -96,11 +95,11 @@ static void model_describe(const lm_session *s, lm_bench_figures *out) {
   lm_tuned_step_json(s, &step);
   out->compute = lm_session_compute(s);
   out->tuned_text = lm_tuned_step_text(s);
-  out->tuned_step = lm_arena_strndup(s->ctx->arena, step.p, step.n);
-  out->params = s->params;
+  out->tuned_step = lm_arena_strndup(s->project.ctx->arena, step.p, step.n);
+  out->params = s->compiled.params;
   out->peak_bytes = lm_session_memory(s);
-  out->kernels = s->plan->n_kernels;
-  out->compiled = lm_exec_kernels_compiled(s->exec);
+  out->kernels = s->compiled.plan->n_kernels;
+  out->compiled = lm_exec_kernels_compiled(s->execution.exec);
   out->tuned = s->tuned.chosen;
   out->measured = s->tuned.measured;
   lm_buf_free(&step);
@@ -117,16 +116,16 @@ static lm_status session_measure(lm_session *s, lm_ctx *ctx, const lm_events *ev
   LM_TRY(lm_bench_start(s));
   out->compile_s = lm_now() - opened;
   LM_TRY(lm_session_train(s));
-  int threads = lm_exec_threads(s->exec);
+  int threads = lm_exec_threads(s->execution.exec);
   LM_TRY(steps_time(s, o->steps, began, out));
   out->resident_bytes = resident_bytes();
   lm_cpu_gemm_times gemm = {0};
   if (!s->target.arch)
     gemm = gemms_time(s, threads, (int)repeats);
   out->gemm_ms = 1e3 * (double)s->run.n_micro * (gemm.forward + gemm.data + gemm.weight);
-  out->tokens_per_s = (double)s->recipe->batch / out->ms_per_step * 1e3;
-  out->model_flops = (double)s->run.n_micro * s->model_flops;
-  out->peak_flops = lm_target_peak(&s->target, threads, s->lowered->compute);
+  out->tokens_per_s = (double)s->run.recipe->batch / out->ms_per_step * 1e3;
+  out->model_flops = (double)s->run.n_micro * s->compiled.model_flops;
+  out->peak_flops = lm_target_peak(&s->target, threads, s->compiled.lowered->compute);
   model_describe(s, out);
   return NULL;
 }

@@ -30,7 +30,7 @@ static void shape_print(const lm_module *m, const lm_global *g, lm_buf *out) {
 }
 
 static void parameters_print(const lm_session *s, lm_buf *out) {
-  const lm_module *m = s->lowered->m;
+  const lm_module *m = s->compiled.lowered->m;
   lm_buf_printf(out, "\nparameters\n  %-32s %-44s %6s %12s\n", "name", "shape", "times",
                 "elements");
   for (uint32_t i = 0; i < m->n_globals; i++) {
@@ -45,7 +45,7 @@ static void parameters_print(const lm_session *s, lm_buf *out) {
     lm_buf_free(&name);
     lm_buf_free(&shape);
   }
-  lm_buf_printf(out, "  %-32s %-44s %6s %12lld\n", "total", "", "", (long long)s->params);
+  lm_buf_printf(out, "  %-32s %-44s %6s %12lld\n", "total", "", "", (long long)s->compiled.params);
 }
 
 static void patterns_print(const lm_lowered *l, lm_buf *out) {
@@ -57,19 +57,19 @@ static void patterns_print(const lm_lowered *l, lm_buf *out) {
 }
 
 void lm_report_check(const lm_session *s, lm_buf *out) {
-  lm_buf_printf(out, "recipe %s\n", s->recipe->name);
+  lm_buf_printf(out, "recipe %s\n", s->project.recipe->name);
   lm_buf values = {0};
-  lm_recipe_print(s->recipe, true, &values);
+  lm_recipe_print(s->project.recipe, true, &values);
   for (const char *line = values.p; line && *line;
        line += strcspn(line, "\n"), line += *line == '\n')
     lm_buf_printf(out, "  %.*s\n", (int)strcspn(line, "\n"), line);
   lm_buf_free(&values);
-  bool chosen = s->recipe->precision.compute == LM_RECIPE_COMPUTE_AUTO;
+  bool chosen = s->project.recipe->precision.compute == LM_RECIPE_COMPUTE_AUTO;
   lm_buf_printf(out, "\ncomputed in %s%s%s\n", lm_session_compute(s),
                 chosen ? ", which `auto` chooses on this target" : "",
-                s->recipe->precision.tf32 ? ", a GPU's GEMMs in tf32" : "");
+                s->project.recipe->precision.tf32 ? ", a GPU's GEMMs in tf32" : "");
   parameters_print(s, out);
-  patterns_print(s->lowered, out);
+  patterns_print(s->compiled.lowered, out);
 }
 
 // ---- as JSON
@@ -89,9 +89,9 @@ static void parameter_json(const lm_module *m, const lm_global *g, lm_buf *out) 
 }
 
 static void parameters_json(const lm_session *s, lm_buf *out) {
-  const lm_module *m = s->lowered->m;
+  const lm_module *m = s->compiled.lowered->m;
   int n = 0;
-  lm_buf_printf(out, ", \"params\": %lld, \"parameters\": [", (long long)s->params);
+  lm_buf_printf(out, ", \"params\": %lld, \"parameters\": [", (long long)s->compiled.params);
   for (uint32_t i = 0; i < m->n_globals; i++) {
     if (m->globals[i].kind != LM_GLOBAL_PARAM)
       continue;
@@ -113,14 +113,14 @@ static void patterns_json(const lm_lowered *l, lm_buf *out) {
 
 void lm_report_check_json(const lm_session *s, lm_buf *out) {
   lm_buf values = {0};
-  lm_recipe_print(s->recipe, false, &values);
+  lm_recipe_print(s->project.recipe, false, &values);
   lm_buf_puts(out, "{\"recipe\": ");
-  lm_buf_json(out, s->recipe->name);
+  lm_buf_json(out, s->project.recipe->name);
   lm_buf_puts(out, ", \"values\": ");
   lm_buf_json(out, values.p ? values.p : "");
   lm_buf_free(&values);
   lm_buf_printf(out, ", \"compute\": \"%s\"", lm_session_compute(s));
   parameters_json(s, out);
-  patterns_json(s->lowered, out);
+  patterns_json(s->compiled.lowered, out);
   lm_buf_puts(out, "}");
 }

@@ -10,7 +10,7 @@ void lm_report_compile(const lm_session *s, const lm_plan_figures *x, lm_buf *ou
   lm_show_bytes(&peak, (double)x->peak);
   lm_show_seconds(&time, x->seconds);
   if (x->code) {
-    lm_machine_code_table(s->plan, x->code, &code);
+    lm_machine_code_table(s->compiled.plan, x->code, &code);
     lm_buf_puts(out, code.p);
     code.n = 0;
     lm_buf_printf(&code, " for %s in ", s->target.arch);
@@ -19,7 +19,7 @@ void lm_report_compile(const lm_session *s, const lm_plan_figures *x, lm_buf *ou
   lm_buf_printf(out,
                 "%s: %d kernels (%d newly compiled)%s, %lld launches, %sFLOP and %s a step, peak "
                 "memory %s; compiled in %s\n",
-                s->recipe->name, x->kernels, x->compiled, code.n ? code.p : "",
+                s->project.recipe->name, x->kernels, x->compiled, code.n ? code.p : "",
                 (long long)x->step.launches, flops.p, bytes.p, peak.p, time.p);
   if (s->fit.recomputed) {
     bytes.n = 0;
@@ -42,7 +42,7 @@ void lm_report_compile_json(const lm_session *s, const lm_plan_figures *x, lm_bu
     lm_buf_printf(&code,
                   ", \"target\": \"%s\", \"code_bytes\": %lld, \"machine_code\": ", s->target.arch,
                   (long long)lm_machine_code_bytes(x->code));
-    lm_machine_code_json(s->plan, x->code, &code);
+    lm_machine_code_json(s->compiled.plan, x->code, &code);
   }
   lm_buf_printf(out,
                 "{\"kernels\": %d, \"kernels_compiled\": %d, \"launches\": %lld, \"flops\": %.0f, "

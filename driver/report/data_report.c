@@ -5,10 +5,11 @@
 
 // If the length of the run follows from the model, there is one stage, and it begins at 0.
 static lm_run_stages stages_of(const lm_session *s, const lm_data_info *info) {
-  const lm_recipe *r = s->recipe;
+  const lm_recipe *r = s->run.recipe;
   int64_t steps = lm_recipe_steps(r, 0, s->run.epoch_tokens);
   int64_t batch_rows = info->batch_rows ? info->batch_rows : r->batch / info->seq;
-  return lm_stages_find(s->ctx->arena, r, r->run.per_param ? 0 : steps, info->seq, batch_rows);
+  return lm_stages_find(s->project.ctx->arena, r, r->run.per_param ? 0 : steps, info->seq,
+                        batch_rows);
 }
 
 static void part_text(const lm_session *s, int i, lm_buf *out) {
@@ -24,15 +25,15 @@ static void part_text(const lm_session *s, int i, lm_buf *out) {
 
 static void summary_text(const lm_session *s, const lm_data_info *info, lm_buf *out) {
   lm_buf_printf(out, "data %s, rows of %lld tokens\n  %-12s %12s %14s %10s  %s\n",
-                s->recipe->data.name, (long long)info->seq, "part", "documents", "tokens", "rows",
-                "filled");
+                s->project.recipe->data.name, (long long)info->seq, "part", "documents", "tokens",
+                "rows", "filled");
   for (int i = 0; i < info->n_parts; i++)
     part_text(s, i, out);
   lm_run_stages stages = stages_of(s, info);
   lm_buf b = {0};
   lm_stages_print(&stages, &b);
-  if (s->recipe->data.n_stages)
-    lm_buf_printf(out, "stages, in steps of %lld tokens\n%s", (long long)s->recipe->batch, b.p);
+  if (s->project.recipe->data.n_stages)
+    lm_buf_printf(out, "stages, in steps of %lld tokens\n%s", (long long)s->run.recipe->batch, b.p);
   lm_buf_free(&b);
 }
 
@@ -112,7 +113,7 @@ static lm_status row_show(const lm_session *s, const lm_batch *b, int64_t seq, b
 
 static lm_status rows_show(const lm_session *s, int64_t n, int64_t seq, bool json, lm_buf *out) {
   int64_t rows = lm_data_part(s->data, 0).rows;
-  if (s->recipe->data.n_stages && !json)
+  if (s->project.recipe->data.n_stages && !json)
     lm_buf_printf(
         out, "rows of the last stage, of %lld tokens; a run takes them by its mix and by chance\n",
         (long long)seq);

@@ -74,7 +74,7 @@ static void axes_draw(const lm_session *s, const lm_memory_breakdown *h, const s
   lm_buf_printf(
       b, "<path d=\"M%d %d V%d H%d\" fill=\"none\" stroke=\"black\"/>\n<text x=\"%d\" y=\"24\">",
       LEFT, TOP, bottom, WIDTH - 20, LEFT);
-  xml_put(b, s->recipe->name);
+  xml_put(b, s->project.recipe->name);
   lm_buf_printf(b, ": activations of @%s, micro = %lld tokens; dashed: the most at once, ",
                 h->func->name, (long long)lm_run_micro(&s->run));
   lm_show_bytes(b, (double)h->peak_bytes);
@@ -98,7 +98,7 @@ lm_status lm_memory_picture_write(const lm_session *s, const lm_memory_breakdown
   const lm_plan_func *f = h->func;
   scale k = {(double)(WIDTH - 20 - LEFT) / f->n_steps,
              (double)(HEIGHT - TOP - BOTTOM) / (double)f->work_bytes, f->work_bytes};
-  const lm_plan_live **order = LM_NEW_N(s->ctx->arena, const lm_plan_live *, f->n_live);
+  const lm_plan_live **order = LM_NEW_N(s->project.ctx->arena, const lm_plan_live *, f->n_live);
   lm_buf b = {0};
   lm_buf_printf(&b,
                 "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" "

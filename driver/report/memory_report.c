@@ -15,7 +15,7 @@ void lm_report_memory(const lm_session *s, const lm_memory_breakdown *h, lm_buf 
                   s->fit.candidates);
   if (h->func) {
     lm_buf_puts(out, "\nactivations: an arena of ");
-    lm_show_bytes(out, (double)s->plan->arena_bytes[LM_ARENA_WORK]);
+    lm_show_bytes(out, (double)s->compiled.plan->arena_bytes[LM_ARENA_WORK]);
     lm_buf_puts(out, "; the most live at once is ");
     lm_show_bytes(out, (double)h->peak_bytes);
     const lm_plan_step *x = &h->func->steps[h->peak];
@@ -27,8 +27,8 @@ void lm_report_memory(const lm_session *s, const lm_memory_breakdown *h, lm_buf 
     lm_buf size = {0};
     lm_show_bytes(&size, (double)h->v[i].bytes);
     lm_buf_printf(out, "%12s  %s%s, %s\n", size.p, h->v[i].label,
-                  h->v[i].n > 1 ? lm_arena_printf(s->ctx->arena, " (%d)", h->v[i].n) : "",
-                  lm_memory_item_when(s->ctx->arena, h, &h->v[i]));
+                  h->v[i].n > 1 ? lm_arena_printf(s->project.ctx->arena, " (%d)", h->v[i].n) : "",
+                  lm_memory_item_when(s->project.ctx->arena, h, &h->v[i]));
     lm_buf_free(&size);
   }
   if (h->n > LISTED)
@@ -36,13 +36,13 @@ void lm_report_memory(const lm_session *s, const lm_memory_breakdown *h, lm_buf 
 }
 
 void lm_report_memory_json(const lm_session *s, const lm_memory_breakdown *h, lm_buf *out) {
-  int64_t workspace = lm_session_workspace(s);
+  int64_t workspace = s->compiled.workspace;
   lm_buf_printf(out, "{\"bytes\": %lld, \"micro\": %lld, \"recomputed\": %d, \"arenas\": {",
-                (long long)(lm_session_arenas(s) + workspace), (long long)lm_run_micro(&s->run),
-                s->fit.recomputed);
+                (long long)(lm_compiled_arenas(&s->compiled) + workspace),
+                (long long)lm_run_micro(&s->run), s->fit.recomputed);
   for (int i = 0; i < LM_ARENAS; i++)
     lm_buf_printf(out, "%s\"%s\": %lld", i ? ", " : "", lm_arena_names[i],
-                  (long long)s->plan->arena_bytes[i]);
+                  (long long)s->compiled.plan->arena_bytes[i]);
   lm_buf_printf(out,
                 "}, \"workspace\": %lld, \"peak_step\": %d, \"peak_live\": %lld, \"holders\": [",
                 (long long)workspace, h->peak, (long long)h->peak_bytes);

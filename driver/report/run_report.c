@@ -15,13 +15,13 @@ enum {
 // ---- the plan
 
 static void memory_line(const lm_session *s, lm_buf *b) {
-  int64_t scratch = lm_session_workspace(s);
-  lm_show_bytes(b, (double)(lm_session_arenas(s) + scratch));
+  int64_t scratch = s->compiled.workspace;
+  lm_show_bytes(b, (double)(lm_compiled_arenas(&s->compiled) + scratch));
   for (int i = 0; i < LM_ARENAS; i++) {
-    if (!s->plan->arena_bytes[i] || i == LM_ARENA_IO) // which is small
+    if (!s->compiled.plan->arena_bytes[i] || i == LM_ARENA_IO) // which is small
       continue;
     lm_buf_printf(b, "%s%s ", i ? ", " : ": ", lm_arena_titles[i]);
-    lm_show_bytes(b, (double)s->plan->arena_bytes[i]);
+    lm_show_bytes(b, (double)s->compiled.plan->arena_bytes[i]);
   }
   if (!scratch)
     return;
@@ -41,7 +41,7 @@ static lm_status time_print(const lm_training *x) {
   lm_print_wrapped(x->options.to, INDENT,
                    "time    about %s: %lld %sstep%s of %lld tokens, measured on one micro-batch\n",
                    time.p, (long long)left, x->resumption.was.step ? "further " : "",
-                   left == 1 ? "" : "s", (long long)x->s.recipe->batch);
+                   left == 1 ? "" : "s", (long long)x->s.run.recipe->batch);
   lm_buf_free(&time);
   return NULL;
 }
@@ -50,10 +50,11 @@ lm_status lm_report_run_plan(const lm_training *x) {
   const lm_session *s = &x->s;
   FILE *to = x->options.to;
   lm_buf params = {0}, memory = {0};
-  lm_show_count(&params, (double)s->params);
+  lm_show_count(&params, (double)s->compiled.params);
   memory_line(s, &memory);
   lm_print_wrapped(to, INDENT, "model   %s: %s parameters in %d tensors, computed in %s\n",
-                   s->recipe->model.name, params.p, s->plan->n_params, lm_session_compute(s));
+                   s->project.recipe->model.name, params.p, s->compiled.plan->n_params,
+                   lm_session_compute(s));
   lm_print_wrapped(to, INDENT, "memory  %s\n", memory.p);
   if (s->run.micro_auto && s->run.n_micro > 1)
     lm_print_wrapped(to, INDENT, "micro   %lld tokens, the most that fit\n",
@@ -79,7 +80,7 @@ lm_status lm_report_run_plan(const lm_training *x) {
 // ---- the outcome
 
 void lm_report_run_json(const lm_training *x, const lm_run_outcome *r, lm_buf *out) {
-  lm_arena *a = x->s.ctx->arena;
+  lm_arena *a = x->s.project.ctx->arena;
   lm_buf_printf(out, "{\"step\": %lld, \"resumed\": %lld, \"loss\": ", (long long)r->step,
                 (long long)r->resumed);
   lm_json_number(out, r->step > r->resumed ? r->last.loss : NAN);
@@ -100,12 +101,13 @@ void lm_report_run_json(const lm_training *x, const lm_run_outcome *r, lm_buf *o
 }
 
 void lm_report_run(const lm_training *x, const lm_run_outcome *r, lm_buf *out) {
-  const char *prompt = x->s.recipe->n_samples ? x->s.recipe->samples[0].prompt : "...";
+  const char *prompt =
+      x->s.project.recipe->n_samples ? x->s.project.recipe->samples[0].prompt : "...";
   if (!x->dir) {
     lm_buf_printf(out, "done; nothing was saved, as the recipe has no `save`\n");
     return;
   }
-  lm_arena *a = x->s.ctx->arena;
+  lm_arena *a = x->s.project.ctx->arena;
   const char *dir = lm_show_path(a, x->dir);
   if (r->interrupted)
     lm_buf_printf(out, "the same command resumes from %s\n", dir);

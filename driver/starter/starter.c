@@ -124,12 +124,11 @@ static lm_status funcs_time(const lm_starter *x, lm_session *s, double *out) {
   double about = lm_machine_is_busy(&x->machine) ? TIMED_SECONDS_BUSY : TIMED_SECONDS;
   LM_TRY(lm_session_open(s, x->ctx, x->events, &(lm_recipe_choice){.path = x->path}));
   LM_TRY(lm_session_sizes(s));
-  LM_TRY(lm_session_lower(s, LM_LOWER_TRAIN, 0));
-  LM_TRY(lm_session_plan(s));
+  LM_TRY(lm_session_compile(s, LM_LOWER_TRAIN, 0));
   LM_TRY(lm_session_start(s, NULL));
-  LM_TRY(lm_session_func_time(s, LM_FUNC_MICRO, 0, about, &micro));
-  LM_TRY(lm_session_func_time(s, LM_FUNC_NORM, 0, about / 5, &norm));
-  LM_TRY(lm_session_func_time(s, LM_FUNC_UPDATE, 0, about / 5, &update));
+  LM_TRY(lm_execution_func_time(&s->execution, LM_FUNC_MICRO, 0, about, &micro));
+  LM_TRY(lm_execution_func_time(&s->execution, LM_FUNC_NORM, 0, about / 5, &norm));
+  LM_TRY(lm_execution_func_time(&s->execution, LM_FUNC_UPDATE, 0, about / 5, &update));
   *out = (double)s->run.n_micro * micro + norm + update;
   return NULL;
 }

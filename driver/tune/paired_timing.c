@@ -5,17 +5,17 @@
 
 static const double MARGIN = 1.03;
 
-lm_status lm_pair_compare(lm_status (*turn)(void *plan, double *out_ms), void *first, void *second,
+lm_status lm_pair_compare(lm_status (*step)(void *plan, double *out_ms), void *first, void *second,
                           double *out) {
   double sum_a = 0, sum_b = 0;
   *out = 0;
   for (int i = 0; i < LM_PAIR_COMPARISONS; i++) {
     double a, b;
     if (i % 2)
-      LM_TRY(turn(second, &b));
-    LM_TRY(turn(first, &a));
+      LM_TRY(step(second, &b));
+    LM_TRY(step(first, &a));
     if (i % 2 == 0)
-      LM_TRY(turn(second, &b));
+      LM_TRY(step(second, &b));
     if (a < MARGIN * b)
       return NULL;
     sum_a += a;
@@ -25,33 +25,33 @@ lm_status lm_pair_compare(lm_status (*turn)(void *plan, double *out_ms), void *f
   return NULL;
 }
 
-lm_status lm_step_batch(const lm_session *s) {
-  const lm_plan_func *f = lm_plan_func_get(s->plan, LM_FUNC_MICRO, 0);
+lm_status lm_step_batch(const lm_execution *x, lm_data *data) {
+  const lm_plan_func *f = lm_plan_func_get(x->compiled->plan, LM_FUNC_MICRO, 0);
   lm_batch_ports in;
-  LM_TRY(lm_batch_ports_open(s->exec, f, &in));
-  lm_status status = lm_data_fill(s->data, 0, 0, s->run.n_micro, in.rows, &in.batch);
+  LM_TRY(lm_batch_ports_open(x->exec, f, &in));
+  lm_status status = lm_data_fill(data, 0, 0, x->compiled->run.n_micro, in.rows, &in.batch);
   lm_batch_ports_close(&in);
   return status;
 }
 
-static lm_status func_time(const lm_session *s, lm_func_id id, bool counts, double *best) {
-  const lm_plan_func *f = lm_plan_func_get(s->plan, id, 0);
+static lm_status func_time(const lm_execution *x, lm_func_id id, bool counts, double *best) {
+  const lm_plan_func *f = lm_plan_func_get(x->compiled->plan, id, 0);
   double start = lm_now();
   if (!f)
     return NULL;
-  LM_TRY(lm_exec_call(s->exec, f, NULL));
+  LM_TRY(lm_exec_call(x->exec, f, NULL));
   double took = lm_now() - start;
   if (counts && (*best == 0 || took < *best))
     *best = took;
   return NULL;
 }
 
-lm_status lm_step_measure(const lm_session *s, bool counts, lm_step_times *t) {
-  LM_TRY(func_time(s, LM_FUNC_MICRO, counts, &t->micro));
-  LM_TRY(func_time(s, LM_FUNC_NORM, counts, &t->norm));
-  return func_time(s, LM_FUNC_UPDATE, counts, &t->update);
+lm_status lm_step_measure(const lm_execution *x, bool counts, lm_step_times *t) {
+  LM_TRY(func_time(x, LM_FUNC_MICRO, counts, &t->micro));
+  LM_TRY(func_time(x, LM_FUNC_NORM, counts, &t->norm));
+  return func_time(x, LM_FUNC_UPDATE, counts, &t->update);
 }
 
-double lm_step_ms(const lm_session *s, const lm_step_times *t) {
-  return 1e3 * ((double)s->run.n_micro * t->micro + t->norm + t->update);
+double lm_step_ms(const lm_execution *x, const lm_step_times *t) {
+  return 1e3 * ((double)x->compiled->run.n_micro * t->micro + t->norm + t->update);
 }

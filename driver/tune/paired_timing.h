@@ -3,25 +3,25 @@
 // decides by it.
 #ifndef LM_DRIVER_PAIRED_TIMING_H
 #define LM_DRIVER_PAIRED_TIMING_H
-#include "driver/session.h"
+#include "driver/execute.h"
 
 typedef struct lm_step_times {
   double micro, norm, update;
 } lm_step_times; // seconds, the shortest so far; 0: not measured
 
 // Copies the first micro-batch of the data to the inputs of @micro.
-lm_status lm_step_batch(const lm_session *s);
+lm_status lm_step_batch(const lm_execution *x, lm_data *data);
 // Calls each function of a step once. counts: whether t records it; the first call of a plan does
 // not count, since it faults its memory in.
-lm_status lm_step_measure(const lm_session *s, bool counts, lm_step_times *t);
-// *out: the speedup of `second` over `first`. Their turns alternate, and so does which of them
+lm_status lm_step_measure(const lm_execution *x, bool counts, lm_step_times *t);
+// *out: the speedup of `second` over `first`. Their steps alternate, and so does which of them
 // begins. 0 if `second` did not win every comparison by a margin above the noise; the comparison
 // that it loses is the last one.
 enum {
   LM_PAIR_COMPARISONS = 5
 };
-lm_status lm_pair_compare(lm_status (*turn)(void *plan, double *out_ms), void *first, void *second,
+lm_status lm_pair_compare(lm_status (*step)(void *plan, double *out_ms), void *first, void *second,
                           double *out);
-double lm_step_ms(const lm_session *s,
+double lm_step_ms(const lm_execution *x,
                   const lm_step_times *t); // milliseconds of a step with all its micro-batches
 #endif

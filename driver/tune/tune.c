@@ -169,27 +169,28 @@ static void merge(lm_arena *a, lm_gemm_tilings *known, const lm_gemm_tilings *fo
 static void progress(void *user, int done, int all, double left) {
   const lm_session *s = user;
   if (done == all)
-    lm_event_progress_end(s->events);
+    lm_event_progress_end(s->project.events);
   else
-    lm_event_progress(s->events, "measuring GEMMs: %d of %d, at most %.0f s left", done, all, left);
+    lm_event_progress(s->project.events, "measuring GEMMs: %d of %d, at most %.0f s left", done,
+                      all, left);
 }
 
 static lm_status measure(lm_session *s, const lm_cpu_info *cpu, int threads) {
-  lm_arena *a = s->ctx->arena;
+  lm_arena *a = s->project.ctx->arena;
   lm_tuned *t = &s->tuned;
   const char *path;
   lm_kernels kernels;
   LM_TRY(cache_path(a, cpu, threads, &path));
   lm_gemm_tilings known = cache_read(a, cpu, path);
-  lm_status status =
-      lm_kernels_load(s->plan, &(lm_exec_options){.load_dir = s->load_dir}, threads, &kernels);
+  lm_status status = lm_kernels_load(s->compiled.plan, &(lm_exec_options){.load_dir = s->load_dir},
+                                     threads, &kernels);
   lm_tune_options o = {.threads = threads,
                        .kernels = kernels.fn,
                        .budget = lm_tuned_budget(s),
                        .progress = progress,
                        .user = s};
   if (!status)
-    lm_cpu_tune(a, s->plan, &o, &known, &t->tilings, &t->measured);
+    lm_cpu_tune(a, s->compiled.plan, &o, &known, &t->tilings, &t->measured);
   lm_kernels_unload(&kernels);
   if (status)
     return status;
@@ -200,7 +201,7 @@ static lm_status measure(lm_session *s, const lm_cpu_info *cpu, int threads) {
 }
 
 lm_status lm_tuned_recall(lm_session *s, const char *run) {
-  const char *lock = lm_path_join(s->ctx->arena, run, "tuned.json");
+  const char *lock = lm_path_join(s->project.ctx->arena, run, "tuned.json");
   lm_cpu_info cpu;
   if (!lm_tuned_is_requested(s))
     return NULL;
@@ -210,7 +211,7 @@ lm_status lm_tuned_recall(lm_session *s, const char *run) {
   if (s->target.arch)
     return lm_tuned_gpu_recall(s, lock);
   lm_cpu_detect(&cpu);
-  return cuts_read(s->ctx->arena, &cpu, s, lock, &s->tuned.tilings);
+  return cuts_read(s->project.ctx->arena, &cpu, s, lock, &s->tuned.tilings);
 }
 
 lm_status lm_tuned_find(lm_session *s, int threads) {
@@ -230,7 +231,7 @@ lm_status lm_tuned_find(lm_session *s, int threads) {
 }
 
 lm_status lm_tuned_write(const lm_session *s, const char *dir) {
-  lm_arena *a = s->ctx->arena;
+  lm_arena *a = s->project.ctx->arena;
   lm_cpu_info cpu;
   if (!lm_tuned_is_requested(s))
     return NULL;

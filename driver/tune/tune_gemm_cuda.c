@@ -99,7 +99,7 @@ static lm_status choices_read(lm_session *lock, const char *path, lm_cuda_choice
 // ---- the cache
 
 static lm_status cache_path(const lm_session *s, const char **out) {
-  lm_arena *a = s->ctx->arena;
+  lm_arena *a = s->project.ctx->arena;
   const char *dir, *parts[] = {"gpu", s->target.arch};
   LM_TRY(lm_cache_dir(a, &dir));
   *out =
@@ -110,18 +110,18 @@ static lm_status cache_path(const lm_session *s, const char **out) {
 // ---- finding
 
 static lm_cuda_choices choices_none(const lm_session *s) {
-  return (lm_cuda_choices){.arena = s->ctx->arena, .budget = lm_tuned_budget(s)};
+  return (lm_cuda_choices){.arena = s->project.ctx->arena, .budget = lm_tuned_budget(s)};
 }
 
 lm_status lm_tuned_gpu_recall(lm_session *s, const char *lock) {
-  lm_cuda_choices *c = s->tuned.choices = LM_NEW(s->ctx->arena, lm_cuda_choices);
+  lm_cuda_choices *c = s->tuned.choices = LM_NEW(s->project.ctx->arena, lm_cuda_choices);
   *c = choices_none(s);
   c->locked = true;
   return choices_read(s, lock, c);
 }
 
 lm_status lm_tuned_gpu_find(lm_session *s) {
-  lm_cuda_choices *c = s->tuned.choices = LM_NEW(s->ctx->arena, lm_cuda_choices);
+  lm_cuda_choices *c = s->tuned.choices = LM_NEW(s->project.ctx->arena, lm_cuda_choices);
   const char *path;
   *c = choices_none(s);
   LM_TRY(cache_path(s, &path));

@@ -4,11 +4,11 @@
 #include <math.h>
 
 bool lm_tuned_is_requested(const lm_session *s) {
-  return s->recipe->compile == LM_RECIPE_COMPILE_MAX_AUTOTUNE;
+  return s->project.recipe->compile == LM_RECIPE_COMPILE_MAX_AUTOTUNE;
 }
 
 double lm_tuned_budget(const lm_session *s) {
-  return fmax(0, s->recipe->compile_budget - s->tuned.spent);
+  return fmax(0, s->project.recipe->compile_budget - s->tuned.spent);
 }
 
 const char *lm_tuned_processor(lm_arena *a, const lm_cpu_info *cpu) {
@@ -20,6 +20,7 @@ const char *lm_tuned_machine(const lm_session *s) {
   if (s->target.arch)
     return s->target.arch;
   lm_cpu_detect(&cpu);
-  return lm_arena_printf(s->ctx->arena, "%s %016llx %s", lm_tuned_processor(s->ctx->arena, &cpu),
+  return lm_arena_printf(s->project.ctx->arena, "%s %016llx %s",
+                         lm_tuned_processor(s->project.ctx->arena, &cpu),
                          (unsigned long long)cpu.features, cpu.onednn);
 }

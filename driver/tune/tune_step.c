@@ -18,18 +18,17 @@ enum {
 static const double SHARE = 0.5;         // of the budget
 static const double MACHINE_SHARE = 0.8; // of memory, for two plans at once
 
-// What is tried, the likeliest gain first. Rows and places that a plan has anyway, or that make no
-// difference, are not run.
+// What is tried, the most probable gain first. A change that leaves the plan as it is is not run.
 static const lm_variant changes[] = {
     {.off = "tile_vocab"}, {.on = "fuse_gemms"},  {.off = "fuse_gemms"}, {.on = "prepack"},
     {.off = "prepack"},    {.rows = 1024},        {.rows = 256},         {.rows = 2048},
-    {.rows = 8192},        {.off = "fuse_loops"}, {.places = 8},         {.places = 128},
-    {.places = 4096},      {.off = "licm"},       {.on = "tile_rows"},   {.off = "tile_rows"}};
+    {.rows = 8192},        {.off = "fuse_loops"}, {.points = 8},         {.points = 128},
+    {.points = 4096},      {.off = "licm"},       {.on = "tile_rows"},   {.off = "tile_rows"}};
 
 // ---- the cache
 
 static lm_status cache_path(const lm_session *s, const lm_buf *plan, const char **out) {
-  lm_arena *a = s->ctx->arena;
+  lm_arena *a = s->project.ctx->arena;
   const char *dir,
       *parts[] = {lm_tuned_machine(s), lm_arena_printf(a, "%d", s->threads),
                   lm_arena_printf(a, "%016llx", (unsigned long long)lm_hash(plan->p, plan->n, 0))};
@@ -44,7 +43,7 @@ static bool cache_read(lm_session *s, const char *path) {
   double gain;
   lm_status none =
       access(path, R_OK) ? lm_fail(LM_ENV, "absent") : lm_json_read(path, MAX_BYTES, &j);
-  bool ok = !none && lm_variant_read(s->ctx->arena, j, &v, &gain);
+  bool ok = !none && lm_variant_read(s->project.ctx->arena, j, &v, &gain);
   if (!none)
     json_decref(j);
   if (ok)
@@ -63,70 +62,69 @@ static lm_status cache_write(const lm_session *s, const char *path) {
 
 // ---- trials
 
+// A variant of the plan, which stands beside the session's own plan.
 typedef struct trial {
-  lm_session s;
-  lm_buf plan;
-} trial; // s shares all with the session that is tuned but what follows from its plan
+  lm_compiled *compiled;
+  lm_execution execution;
+  lm_buf plan; // its text
+} trial;
 
 typedef struct search {
   lm_session *s;
   trial *best;
   int64_t limit; // bytes of a plan
-  // of the best one against the default; when time is up; seconds of a turn of the default
-  double gain, end, turn;
-  bool late; // some had no time
+  // speedup of the best one over the default; time when the budget ends; seconds of a default step
+  double gain, end, step;
+  bool late; // there was no time for some variants
 } search;
 
-static lm_status trial_plan(lm_session *of, const lm_variant *v, trial *out) {
-  lm_recompute r = {.extra = of->fit.recomputed};
-  *out = (trial){.s = *of};
-  lm_session *s = &out->s;
-  s->variant = *v;
-  s->dump = (lm_dump){0};
-  s->dump_dir = NULL;
-  s->timeline = NULL;
-  LM_TRY(lm_session_lower(s, LM_LOWER_TRAIN, 0));
-  LM_TRY(lm_session_plan_once(s, &r));
-  lm_plan_print(s->plan, &out->plan);
+static lm_status trial_plan(lm_session *s, const lm_variant *v, trial *out) {
+  lm_compile_spec spec = s->compiled.spec;
+  spec.what = LM_LOWER_TRAIN;
+  spec.variant = *v;
+  spec.capacity = 0;
+  spec.recompute = s->fit.recomputed;
+  spec.dump = NULL;
+  *out = (trial){.compiled = LM_NEW(s->project.ctx->arena, lm_compiled)};
+  LM_TRY(lm_compile(&s->project, &spec, out->compiled));
+  lm_plan_print(out->compiled->plan, &out->plan);
   return NULL;
 }
 
-// The first turn touches its memory.
-static lm_status trial_start(trial *t) {
-  LM_TRY(lm_session_start(&t->s, NULL));
-  LM_TRY(lm_session_train(&t->s));
-  LM_TRY(lm_step_batch(&t->s));
-  return lm_step_measure(&t->s, false, &(lm_step_times){0});
+// The first step faults its memory in and does not count.
+static lm_status trial_start(const search *x, trial *t) {
+  LM_TRY(lm_execution_start(t->compiled, &t->compiled->spec.exec, &t->execution));
+  LM_TRY(lm_execution_train(&t->execution, x->s->data, 0, NULL));
+  LM_TRY(lm_step_batch(&t->execution, x->s->data));
+  return lm_step_measure(&t->execution, false, &(lm_step_times){0});
 }
 
 static void trial_close(trial *t) {
-  lm_trainer_destroy(t->s.trainer);
-  lm_exec_destroy(t->s.exec);
+  lm_execution_close(&t->execution);
   lm_buf_free(&t->plan);
 }
 
-static lm_status turn_ms(void *user, double *out) {
+static lm_status step_ms(void *user, double *out) {
   const trial *t = user;
   lm_step_times x = {0};
-  LM_TRY(lm_step_measure(&t->s, true, &x));
-  *out = lm_step_ms(&t->s, &x);
+  LM_TRY(lm_step_measure(&t->execution, true, &x));
+  *out = lm_step_ms(&t->execution, &x);
   return NULL;
 }
 
 static bool fits(const search *x, const trial *t) {
-  int64_t bytes = lm_session_memory(&t->s);
-  int64_t both = bytes + lm_session_memory(&x->best->s);
+  int64_t bytes = lm_compiled_memory(t->compiled);
+  int64_t both = bytes + lm_compiled_memory(x->best->compiled);
   return bytes <= x->limit &&
-         (t->s.target.arch || both <= (int64_t)(MACHINE_SHARE * (double)lm_memory_of_machine()));
+         (x->s->target.arch || both <= (int64_t)(MACHINE_SHARE * (double)lm_memory_of_machine()));
 }
 
-// t takes the place of the best one if it wins. What does not find memory beside it is no variant
-// for this machine.
+// t replaces the best one if it wins. A variant that finds no memory beside it is left out.
 static lm_status trial_run(search *x, trial *t) {
   double gain = 0;
-  lm_status status = trial_start(t);
+  lm_status status = trial_start(x, t);
   if (!status)
-    status = lm_pair_compare(turn_ms, x->best, t, &gain);
+    status = lm_pair_compare(step_ms, x->best, t, &gain);
   if (status && status->kind == LM_ENV) {
     lm_status_free(status);
     status = NULL;
@@ -149,18 +147,18 @@ static const char *both(lm_arena *a, const char *x, const char *y) {
   return x && y ? lm_arena_printf(a, "%s,%s", x, y) : x ? x : y;
 }
 
-// The best one, and a change to it; false if it says something of that already.
+// The best variant with one more change; false if it already decides what the change decides.
 static bool changed(lm_arena *a, const lm_variant *best, const lm_variant *change,
                     lm_variant *out) {
   bool said = names_one(best->off, change->off) || names_one(best->off, change->on) ||
               names_one(best->on, change->off) || names_one(best->on, change->on);
   *out = (lm_variant){both(a, best->off, change->off), both(a, best->on, change->on),
                       change->rows ? change->rows : best->rows,
-                      change->places ? change->places : best->places};
-  return !said && !(best->rows && change->rows) && !(best->places && change->places);
+                      change->points ? change->points : best->points};
+  return !said && !(best->rows && change->rows) && !(best->points && change->points);
 }
 
-// Slabs are for caches of cores: a GPU wants all rows at once.
+// Tiles of rows fit the caches of cores; a GPU computes all rows at once.
 static bool is_for(const lm_session *s, const lm_variant *change) {
   return !s->target.arch || !names_one(change->on, "tile_rows");
 }
@@ -168,7 +166,8 @@ static bool is_for(const lm_session *s, const lm_variant *change) {
 static lm_status change_try(search *x, const lm_variant *change) {
   trial t;
   lm_variant v;
-  if (!is_for(x->s, change) || !changed(x->s->ctx->arena, &x->best->s.variant, change, &v))
+  if (!is_for(x->s, change) ||
+      !changed(x->s->project.ctx->arena, &x->best->compiled->spec.variant, change, &v))
     return NULL;
   lm_status status = trial_plan(x->s, &v, &t);
   bool same =
@@ -176,27 +175,27 @@ static lm_status change_try(search *x, const lm_variant *change) {
   if (!status && !same && fits(x, &t))
     status = trial_run(x, &t);
   trial_close(&t);
-  return lm_annotate(status, "a step %s", lm_variant_text(x->s->ctx->arena, &v));
+  return lm_annotate(status, "a step %s", lm_variant_text(x->s->project.ctx->arena, &v));
 }
 
 static void progress(const search *x, int i) {
   const lm_session *s = x->s;
   if (i == (int)LM_COUNT(changes))
-    lm_event_progress_end(s->events);
+    lm_event_progress_end(s->project.events);
   else
-    lm_event_progress(s->events, "measuring steps: %s, %d of %d, at most %.0f s left",
-                      lm_variant_text(s->ctx->arena, &changes[i]), i + 1, (int)LM_COUNT(changes),
-                      x->end - lm_now());
+    lm_event_progress(s->project.events, "measuring steps: %s, %d of %d, at most %.0f s left",
+                      lm_variant_text(s->project.ctx->arena, &changes[i]), i + 1,
+                      (int)LM_COUNT(changes), x->end - lm_now());
 }
 
 static lm_status changes_try(search *x) {
   lm_step_times once = {0};
   for (int i = 0; i < 2; i++)
-    LM_TRY(lm_step_measure(&x->best->s, true, &once));
-  x->turn = once.micro + once.norm + once.update;
+    LM_TRY(lm_step_measure(&x->best->execution, true, &once));
+  x->step = once.micro + once.norm + once.update;
   for (int i = 0; i < (int)LM_COUNT(changes); i++) {
     progress(x, i);
-    if (lm_now() + (1 + 2 * LM_PAIR_COMPARISONS) * x->turn < x->end)
+    if (lm_now() + (1 + 2 * LM_PAIR_COMPARISONS) * x->step < x->end)
       LM_TRY(change_try(x, &changes[i]));
     else
       x->late = true;
@@ -208,7 +207,7 @@ static lm_status changes_try(search *x) {
 // ---- finding
 
 static lm_status best_find(lm_session *s, trial *base) {
-  const lm_recipe *r = s->recipe;
+  const lm_recipe *r = s->project.recipe;
   search x = {.s = s,
               .best = base,
               .gain = 1,
@@ -220,9 +219,9 @@ static lm_status best_find(lm_session *s, trial *base) {
     return NULL;
   if (r->compile_budget <= 0 || !fits(&x, base))
     return NULL;
-  LM_TRY(trial_start(base));
+  LM_TRY(trial_start(&x, base));
   LM_TRY(changes_try(&x));
-  lm_tuned_step_set(s, &base->s.variant, x.gain);
+  lm_tuned_step_set(s, &base->compiled->spec.variant, x.gain);
   return x.late ? NULL : cache_write(s, path); // another run may have the time
 }
 
@@ -235,10 +234,9 @@ lm_status lm_tuned_step_find(lm_session *s) {
   if (!status)
     status = best_find(s, &base);
   trial_close(&base);
-  lm_event_module(s->events, s->lowered->m);
+  lm_event_module(s->project.events, s->compiled.lowered->m);
   s->tuned.spent = lm_now() - start;
   if (status || s->tuned.step_gain <= 1)
     return status;
-  LM_TRY(lm_session_lower(s, s->fit.what, s->fit.capacity));
-  return lm_session_plan(s);
+  return lm_session_compile(s, s->compiled.spec.what, s->compiled.spec.capacity);
 }

@@ -13,7 +13,7 @@ void lm_tuned_step_json(const lm_session *s, lm_buf *out) {
   lm_buf_json(out, v->off ? v->off : "");
   lm_buf_puts(out, ", \"on\": ");
   lm_buf_json(out, v->on ? v->on : "");
-  lm_buf_printf(out, ", \"rows\": %d, \"places\": %d, \"gain\": %.3f}", v->rows, v->places,
+  lm_buf_printf(out, ", \"rows\": %d, \"places\": %d, \"gain\": %.3f}", v->rows, v->points,
                 s->tuned.step_gain);
 }
 
@@ -26,7 +26,7 @@ const char *lm_variant_text(lm_arena *a, const lm_variant *v) {
   const char *parts[] = {v->off ? lm_arena_printf(a, "without %s", v->off) : NULL,
                          v->on ? lm_arena_printf(a, "with %s", v->on) : NULL,
                          v->rows ? lm_arena_printf(a, "%d rows at a time", v->rows) : NULL,
-                         v->places ? lm_arena_printf(a, "%d points a kernel", v->places) : NULL};
+                         v->points ? lm_arena_printf(a, "%d points a kernel", v->points) : NULL};
   const char *text = "";
   for (size_t i = 0; i < LM_COUNT(parts); i++)
     if (parts[i])
@@ -37,8 +37,9 @@ const char *lm_variant_text(lm_arena *a, const lm_variant *v) {
 const char *lm_tuned_step_text(const lm_session *s) {
   if (s->tuned.step_gain <= 1)
     return NULL;
-  return lm_arena_printf(s->ctx->arena, "%s, %.2f times as fast as by default",
-                         lm_variant_text(s->ctx->arena, &s->tuned.step), s->tuned.step_gain);
+  return lm_arena_printf(s->project.ctx->arena, "%s, %.2f times as fast as by default",
+                         lm_variant_text(s->project.ctx->arena, &s->tuned.step),
+                         s->tuned.step_gain);
 }
 
 static const char *names_or_null(lm_arena *a, const char *names) {
@@ -77,7 +78,7 @@ bool lm_tuned_step_recall(lm_session *s, json_t *step) {
   double gain;
   if (!step)
     return true;
-  if (!lm_variant_read(s->ctx->arena, step, &v, &gain))
+  if (!lm_variant_read(s->project.ctx->arena, step, &v, &gain))
     return false;
   if (!lm_variant_is_given(s))
     lm_tuned_step_set(s, &v, gain);

@@ -33,14 +33,14 @@ static lm_status dtype_find(const char *name, const dtype **out) {
 }
 
 static const char *path_in(const exporter *x, const char *name) {
-  return lm_path_join(x->s->ctx->arena, x->o->dir, name);
+  return lm_path_join(x->s->project.ctx->arena, x->o->dir, name);
 }
 
 // ---- weights
 
 static lm_status foreign_write(const exporter *x, const lm_foreign_native *views) {
   lm_foreign *f;
-  LM_TRY(lm_weights_foreign(x->s, views, &f));
+  LM_TRY(lm_weights_foreign(&x->s->compiled, views, &f));
   x->out->tensors = lm_foreign_count(f);
   lm_status status = lm_foreign_export(f, path_in(x, "model.safetensors"), x->dtype->type);
   lm_foreign_destroy(f);
@@ -49,10 +49,10 @@ static lm_status foreign_write(const exporter *x, const lm_foreign_native *views
 
 static lm_status weights_write(const exporter *x) {
   const lm_session *s = x->s;
-  float *params = lm_alloc((size_t)s->plan->arena_bytes[LM_ARENA_PARAM]);
+  float *params = lm_alloc((size_t)s->compiled.plan->arena_bytes[LM_ARENA_PARAM]);
   lm_status status = lm_trained_load(s, x->o->weights, params);
   if (!status)
-    status = foreign_write(x, lm_weights_views(s->ctx->arena, s->plan, params));
+    status = foreign_write(x, lm_weights_views(s->project.ctx->arena, s->compiled.plan, params));
   lm_free(params);
   return status;
 }
@@ -74,14 +74,14 @@ static lm_status config_write(const exporter *x) {
   const char *assumed;
   json_t *config = lm_hf_config_make(s, x->dtype->torch, &assumed);
   const char *type = json_string_value(json_object_get(config, "model_type"));
-  x->out->config = type ? lm_arena_strndup(s->ctx->arena, type, strlen(type)) : NULL;
+  x->out->config = type ? lm_arena_strndup(s->project.ctx->arena, type, strlen(type)) : NULL;
   if (!type)
-    lm_event_note(s->events,
+    lm_event_note(s->project.events,
                   "the tensors' names identify no architecture, so there is no config.json; map hf "
                   "{ config { model_type = \"…\" } } adds one");
   if (assumed)
     lm_event_note(
-        s->events,
+        s->project.events,
         "config.json has assumed values of %s, which the model does not determine; map hf "
         "{ config { … } } does",
         assumed);
@@ -94,13 +94,13 @@ lm_status lm_export_hf(lm_session *s, const lm_export_options *o, lm_export_resu
   exporter x = {.s = s, .o = o, .out = out};
   *out = (lm_export_result){0};
   LM_TRY(dtype_find(o->dtype, &x.dtype));
-  if (!s->recipe->data.replays)
+  if (!s->project.recipe->data.replays)
     LM_TRY(lm_session_tokenizer(s));
   LM_TRY(lm_trained_params(s));
-  if (!s->lowered->n_maps)
-    return lm_weights_no_map(s);
-  const char *read[] = {o->from,
-                        o->weights ? lm_path_dir(s->ctx->arena, o->weights) : s->recipe->from};
+  if (!s->compiled.lowered->n_maps)
+    return lm_weights_no_map(&s->compiled);
+  const char *read[] = {o->from, o->weights ? lm_path_dir(s->project.ctx->arena, o->weights)
+                                            : s->project.recipe->from};
   LM_TRY(lm_output_check(o->dir, read, LM_COUNT(read)));
   LM_TRY(lm_dir_make(o->dir));
   LM_TRY(weights_write(&x));

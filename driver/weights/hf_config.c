@@ -25,7 +25,7 @@ static const struct {
 } ASSUMED[] = {{"rope_theta", "10000.0"}, {"rms_norm_eps", "1e-6"}, {"hidden_act", "\"silu\""}};
 
 static void assumed_add(const lm_session *s, json_t *config, const char **out_assumed) {
-  lm_arena *a = s->ctx->arena;
+  lm_arena *a = s->project.ctx->arena;
   for (size_t i = 0; i < LM_COUNT(ASSUMED); i++) {
     if (json_object_get(config, ASSUMED[i].key))
       continue;
@@ -99,7 +99,7 @@ static void rope_type_rename(json_t *config) {
 }
 
 json_t *lm_hf_config_make(const lm_session *s, const char *dtype, const char **out_assumed) {
-  const lm_lowered *l = s->lowered;
+  const lm_lowered *l = s->compiled.lowered;
   json_t *config = lm_hf_config_infer(l->maps, l->n_maps);
   bool rotary = json_object_get(config, "intermediate_size") != NULL;
   *out_assumed = NULL;
@@ -107,8 +107,9 @@ json_t *lm_hf_config_make(const lm_session *s, const char *dtype, const char **o
     special_add(s, config);
   if (rotary)
     args_add(config, l);
-  if (rotary && s->recipe->data.seq)
-    json_object_set_new(config, "max_position_embeddings", json_integer(s->recipe->data.seq));
+  if (rotary && s->project.recipe->data.seq)
+    json_object_set_new(config, "max_position_embeddings",
+                        json_integer(s->project.recipe->data.seq));
   for (uint32_t i = 0; i < l->n_config; i++)
     declared_add(config, &l->config[i]);
   rope_type_rename(config);
@@ -214,7 +215,7 @@ static void absent_check(checking *c, const json_t *config) {
 
 lm_status lm_hf_config_check(const lm_session *s, const json_t *config, const char *path,
                              const char *const *ignored, int n_ignored) {
-  checking c = {.l = s->lowered, .ignored = ignored, .n_ignored = n_ignored};
+  checking c = {.l = s->compiled.lowered, .ignored = ignored, .n_ignored = n_ignored};
   lm_hf_config_each(config, entry_check, &c);
   absent_check(&c, config);
   lm_status status =

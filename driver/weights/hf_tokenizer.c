@@ -6,7 +6,7 @@
 
 static lm_status text_write(const lm_session *s, const char *dir, const char *name,
                             const lm_buf *text) {
-  return lm_file_write_atomic(lm_path_join(s->ctx->arena, dir, name), text->p, text->n);
+  return lm_file_write_atomic(lm_path_join(s->project.ctx->arena, dir, name), text->p, text->n);
 }
 
 // Bytes as a vocabulary of 256 without merges: the id of a byte is the byte.
@@ -65,7 +65,7 @@ static lm_status config_write(const lm_session *s, const char *dir) {
                 s->n_tokenizer_files == 2 ? "GPT2Tokenizer" : "PreTrainedTokenizerFast");
   if (eos) {
     lm_buf_puts(&text, ",\n  \"eos_token\": ");
-    lm_buf_json(&text, lm_arena_strndup(s->ctx->arena, eos, n));
+    lm_buf_json(&text, lm_arena_strndup(s->project.ctx->arena, eos, n));
   }
   lm_buf_puts(&text, "\n}\n");
   lm_status status = text_write(s, dir, "tokenizer_config.json", &text);

@@ -358,10 +358,10 @@ static lm_status weights_write(importer *x, lm_session *s) {
   if (x->config)
     LM_TRY(lm_hf_config_check(s, x->config, lm_path_join(x->arena, x->from, "config.json"),
                               x->ignored, x->n_ignored));
-  float *params = lm_alloc((size_t)s->plan->arena_bytes[LM_ARENA_PARAM]);
-  lm_status status = lm_weights_import(s, x->from, params);
+  float *params = lm_alloc((size_t)s->compiled.plan->arena_bytes[LM_ARENA_PARAM]);
+  lm_status status = lm_weights_import(&s->compiled, x->from, params);
   if (!status)
-    status = lm_weights_save(s, out_path(x, "model.safetensors"), params);
+    status = lm_weights_save(&s->compiled, out_path(x, "model.safetensors"), params);
   lm_free(params);
   return status;
 }
@@ -411,7 +411,7 @@ static lm_status import(importer *x, const lm_import_options *o, lm_import_resul
   if (!status)
     status = weights_write(x, &s);
   if (!status)
-    *out = (lm_import_result){x->call, s.plan->n_params, s.params};
+    *out = (lm_import_result){x->call, s.compiled.plan->n_params, s.compiled.params};
   else
     outputs_remove(x, &before);
   lm_session_close(&s);

@@ -54,8 +54,8 @@ static void extra_check(const lm_st *st, const lm_plan *plan, lm_buf *faults) {
   lm_free(paths);
 }
 
-static lm_status load(const lm_session *s, const lm_st *st, float *arena) {
-  const lm_plan *plan = s->plan;
+static lm_status load(const lm_compiled *c, const lm_st *st, float *arena) {
+  const lm_plan *plan = c->plan;
   lm_buf faults = {0};
   for (int i = 0; i < plan->n_params; i++)
     tensor_check(lm_st_find(st, plan->params[i].path), &plan->params[i], &faults);
@@ -72,33 +72,33 @@ static lm_status load(const lm_session *s, const lm_st *st, float *arena) {
 
 // Of a run's folder its newest checkpoint that is whole; other folders and files are themselves.
 // An imported model's folder has no checkpoints.
-static lm_status checkpoint_of_run(const lm_session *s, const char **path) {
-  lm_arena *a = s->ctx->arena;
-  lm_checkpoint_choice c;
+static lm_status checkpoint_of_run(const lm_project *p, const char **path) {
+  lm_arena *a = p->ctx->arena;
+  lm_checkpoint_choice found;
   if (access(lm_path_join(a, *path, "program.json"), F_OK))
     return NULL;
-  LM_TRY(lm_checkpoint_choose(a, *path, "last", LM_CHECKPOINT_WEIGHTS, &c));
-  if (!c.folder)
+  LM_TRY(lm_checkpoint_choose(a, *path, "last", LM_CHECKPOINT_WEIGHTS, &found));
+  if (!found.folder)
     return NULL;
-  if (c.damage)
-    lm_event_warning(s->events, "%s\n  the newest complete checkpoint is loaded, that of step %lld",
-                     c.damage, (long long)c.step);
-  lm_event_note(s->events, "the weights are loaded from %s", c.folder);
-  *path = lm_path_join(a, c.folder, "model.safetensors");
+  if (found.damage)
+    lm_event_warning(p->events, "%s\n  the newest complete checkpoint is loaded, that of step %lld",
+                     found.damage, (long long)found.step);
+  lm_event_note(p->events, "the weights are loaded from %s", found.folder);
+  *path = lm_path_join(a, found.folder, "model.safetensors");
   return NULL;
 }
 
-lm_status lm_weights_load(const lm_session *s, const char *path, float *arena) {
+lm_status lm_weights_load(const lm_compiled *c, const char *path, float *arena) {
   lm_st *st;
-  LM_TRY(checkpoint_of_run(s, &path));
+  LM_TRY(checkpoint_of_run(c->project, &path));
   LM_TRY(lm_st_open(path, &st));
-  lm_status status = lm_annotate(load(s, st, arena), "%s", path);
+  lm_status status = lm_annotate(load(c, st, arena), "%s", path);
   lm_st_close(st);
   return status;
 }
 
-lm_status lm_weights_save(const lm_session *s, const char *path, const float *arena) {
-  const lm_plan *plan = s->plan;
+lm_status lm_weights_save(const lm_compiled *c, const char *path, const float *arena) {
+  const lm_plan *plan = c->plan;
   lm_st_tensor *list = lm_calloc((size_t)plan->n_params, sizeof *list);
   lm_status status = NULL;
   for (int i = 0; !status && i < plan->n_params; i++) {
@@ -122,34 +122,34 @@ lm_status lm_weights_save(const lm_session *s, const char *path, const float *ar
 
 // ---- foreign names
 
-lm_status lm_weights_no_map(const lm_session *s) {
+lm_status lm_weights_no_map(const lm_compiled *c) {
   return lm_fail(
       LM_USER,
       "model %s has no `map hf { … }`, which says what its parameters are called elsewhere",
-      s->recipe->model.target.decl->name.text);
+      c->project->recipe->model.target.decl->name.text);
 }
 
-lm_status lm_weights_foreign(const lm_session *s, const lm_foreign_native *views,
+lm_status lm_weights_foreign(const lm_compiled *c, const lm_foreign_native *views,
                              lm_foreign **out) {
-  const lm_lowered *l = s->lowered;
+  const lm_lowered *l = c->lowered;
   if (!l->n_maps)
-    return lm_weights_no_map(s);
-  return lm_foreign_create(l->maps, l->n_maps, views, (size_t)s->plan->n_params, out);
+    return lm_weights_no_map(c);
+  return lm_foreign_create(l->maps, l->n_maps, views, (size_t)c->plan->n_params, out);
 }
 
 // Checkpoints of one architecture come with and without the name of its inner model in front of
 // every tensor
 // ("transformer.wte.weight", "wte.weight"). The prefix under which every mapped tensor is there, ""
 // if there is none.
-static bool prefix_fits(const lm_session *s, const lm_st *st, lm_arena *a, const char *prefix) {
-  for (uint32_t i = 0; i < s->lowered->n_maps; i++)
-    if (!lm_st_find(st, lm_arena_printf(a, "%s%s", prefix, s->lowered->maps[i].foreign)))
+static bool prefix_fits(const lm_compiled *c, const lm_st *st, lm_arena *a, const char *prefix) {
+  for (uint32_t i = 0; i < c->lowered->n_maps; i++)
+    if (!lm_st_find(st, lm_arena_printf(a, "%s%s", prefix, c->lowered->maps[i].foreign)))
       return false;
   return true;
 }
 
-static const char *prefix_find(const lm_session *s, const lm_st *st, lm_arena *a) {
-  const char *first = s->lowered->n_maps ? s->lowered->maps[0].foreign : "";
+static const char *prefix_find(const lm_compiled *c, const lm_st *st, lm_arena *a) {
+  const char *first = c->lowered->n_maps ? c->lowered->maps[0].foreign : "";
   size_t tail = strlen(first);
   for (size_t i = 0; tail && !lm_st_find(st, first) && i < lm_st_count(st); i++) {
     const char *name = lm_st_at(st, i)->name;
@@ -157,52 +157,52 @@ static const char *prefix_find(const lm_session *s, const lm_st *st, lm_arena *a
     if (n <= tail + 1 || strcmp(name + n - tail, first) || name[n - tail - 1] != '.')
       continue;
     const char *prefix = lm_arena_strndup(a, name, n - tail);
-    if (prefix_fits(s, st, a, prefix))
+    if (prefix_fits(c, st, a, prefix))
       return prefix;
   }
   return "";
 }
 
 typedef struct {
-  const lm_session *s;
+  const lm_compiled *c;
   size_t prefix;
 } ignoring; // prefix: bytes of it
 
 static bool is_ignored(void *user, const char *name) {
   const ignoring *x = user;
-  const lm_lowered *l = x->s->lowered;
+  const lm_lowered *l = x->c->lowered;
   for (uint32_t i = 0; i < l->n_ignored; i++)
-    if (lm_pattern_match(x->s->ctx, l->ignored[i], name, NULL) ||
+    if (lm_pattern_match(x->c->project->ctx, l->ignored[i], name, NULL) ||
         (strlen(name) > x->prefix &&
-         lm_pattern_match(x->s->ctx, l->ignored[i], name + x->prefix, NULL)))
+         lm_pattern_match(x->c->project->ctx, l->ignored[i], name + x->prefix, NULL)))
       return true;
   return false;
 }
 
-static lm_status import(const lm_session *s, lm_arena *a, const lm_foreign_native *views,
+static lm_status import(const lm_compiled *c, lm_arena *a, const lm_foreign_native *views,
                         const lm_st *st) {
-  const lm_lowered *l = s->lowered;
-  const char *prefix = prefix_find(s, st, a);
+  const lm_lowered *l = c->lowered;
+  const char *prefix = prefix_find(c, st, a);
   lm_foreign_map *maps = LM_NEW_N(a, lm_foreign_map, l->n_maps + 1);
   lm_foreign *foreign;
   for (uint32_t i = 0; i < l->n_maps; i++) {
     maps[i] = l->maps[i];
     maps[i].foreign = lm_arena_printf(a, "%s%s", prefix, l->maps[i].foreign);
   }
-  LM_TRY(lm_foreign_create(maps, l->n_maps, views, (size_t)s->plan->n_params, &foreign));
-  ignoring x = {s, strlen(prefix)};
+  LM_TRY(lm_foreign_create(maps, l->n_maps, views, (size_t)c->plan->n_params, &foreign));
+  ignoring x = {c, strlen(prefix)};
   lm_status status = lm_foreign_import(foreign, st, is_ignored, &x);
   lm_foreign_destroy(foreign);
   return status;
 }
 
-lm_status lm_weights_import(const lm_session *s, const char *path, float *arena) {
+lm_status lm_weights_import(const lm_compiled *c, const char *path, float *arena) {
   lm_st *st;
-  if (!s->lowered->n_maps)
-    return lm_weights_no_map(s);
+  if (!c->lowered->n_maps)
+    return lm_weights_no_map(c);
   LM_TRY(lm_st_open(path, &st));
   lm_arena *a = lm_arena_create();
-  lm_status status = lm_annotate(import(s, a, lm_weights_views(a, s->plan, arena), st), "%s", path);
+  lm_status status = lm_annotate(import(c, a, lm_weights_views(a, c->plan, arena), st), "%s", path);
   lm_arena_destroy(a);
   lm_st_close(st);
   return status;

@@ -41,17 +41,15 @@ static void test_recipe(const char *path, const char *recipe, const char *arch) 
   if (!failed)
     failed = lm_session_sizes(&s);
   if (!failed)
-    failed = lm_session_lower_run(&s, 0);
-  if (!failed)
-    failed = lm_session_plan(&s);
-  if (failed || !s.plan->n_kernels) {
+    failed = lm_session_compile_run(&s, 0);
+  if (failed || !s.compiled.plan->n_kernels) {
     lm_buf why = {0};
     lm_diag_render(c, &why, false);
     fprintf(stderr, "%s, recipe %s, %s: no plan\n%s%s\n", path, recipe, arch, why.n ? why.p : "",
             failed && failed->text ? failed->text : "");
     exit(1);
   }
-  test_functions(s.plan);
+  test_functions(s.compiled.plan);
   lm_session_close(&s);
   lm_ctx_destroy(c);
 }

@@ -103,7 +103,7 @@ def test_metrics_need_logits(run):
     file = run.write("none.lm", text[:a] + text[b:])
     for command in ("check", "run"):
         err = run(command, file, status=1)
-        check("error[E0A0]: perplexity is computed from the logits, but M has no method 'apply'" in err, err)
+        check("error[E0CE]: perplexity is computed from the logits, but M has no method 'apply'" in err, err)
     file = run.write("loss.lm", open(file).read().replace("[loss, perplexity, bits_per_byte]", "[loss]"))
     out = run("run", file, "--out", run.path("run"))
     check("dev loss" in out, out)

@@ -1,0 +1,61 @@
+// compile.h - a project compiled: its IR, its analyses and its plan. lm_compile depends on its
+// arguments alone and can be repeated: the same project and spec give the same plan.
+#ifndef LM_DRIVER_COMPILE_H
+#define LM_DRIVER_COMPILE_H
+#include "compiler/analysis/analysis.h"
+#include "driver/inspect/ir_dump.h"
+#include "driver/project.h"
+#include "driver/run_spec.h"
+#include "driver/target.h"
+#include "dsl/lower/lower.h"
+
+// Deviations of a plan from the default.
+typedef struct lm_variant {
+  const char *off, *on; // passes, joined by commas, that are disabled and forced; NULL: none
+  int rows;             // rows of a large GEMM that are computed at a time; 0: the target's
+  int points;           // points that a kernel must have to be fused; 0: the target's
+} lm_variant;
+
+typedef struct lm_compile_spec {
+  uint32_t what;    // LM_LOWER_… bits: the functions
+  int64_t capacity; // positions of the KV cache, for decoding
+  lm_run_spec run;  // sizes of batches
+  lm_target target;
+  lm_variant variant;
+  int recompute;        // stashes that are recomputed in addition to the profitable ones
+  lm_exec_options exec; // how the plan will be executed, which decides the workspace of GEMMs
+  lm_dump *dump;        // receives IR; optional
+} lm_compile_spec;
+
+typedef struct lm_compiled {
+  const lm_project *project;
+  lm_compile_spec spec;
+  lm_run_spec run; // of the spec, with steps and stages
+  lm_lowered *lowered;
+  lm_limits limits;   // of token ids and positions
+  lm_rows row_mix;    // whether the loss mixes the rows of a micro-batch
+  int64_t params;     // elements of all parameters
+  double model_flops; // of a micro-batch, at the sequence length of the run's end
+  lm_plan *plan;
+  int recomputed;    // stashes that spec.recompute has added
+  int64_t workspace; // bytes of GEMMs, beyond the arenas
+} lm_compiled;
+
+// The functions as graph IR, with their parameters.
+lm_status lm_compile_lower(const lm_project *p, const lm_compile_spec *spec, lm_compiled *out);
+// Of lowered functions: runs the passes that report errors of a model, such as one that is not
+// causal, and the analyses.
+lm_status lm_compile_probe(lm_compiled *c);
+// From the recipe to a plan. `p` must outlive *out.
+lm_status lm_compile(const lm_project *p, const lm_compile_spec *spec, lm_compiled *out);
+
+int64_t lm_compiled_arenas(const lm_compiled *c); // bytes of all arenas
+int64_t lm_compiled_memory(const lm_compiled *c); // with the workspace
+// Positions to plan a KV cache for: rounded up, so that nearby lengths share kernels.
+int64_t lm_cache_capacity(int64_t positions);
+// Warns if the loss depends on the division of a step's rows into micro-batches.
+void lm_rows_warn(const lm_compiled *c);
+// Notes the former names of passes in `names`, a list joined by commas; NULL: none. option: whose
+// value it is.
+void lm_pass_names_note(const lm_events *e, const char *option, const char *names);
+#endif

@@ -1,0 +1,18 @@
+// fit.h - the choice of a micro-batch and of recomputed stashes with which a plan fits the memory.
+#ifndef LM_DRIVER_FIT_H
+#define LM_DRIVER_FIT_H
+#include "driver/compile.h"
+
+typedef struct lm_fit {
+  int recomputed, candidates; // stashes that are recomputed to fit, and how many could be
+  int64_t natural;            // bytes of the plan that recomputes none of them
+  double slowdown;            // predicted time of a step, relative to that plan
+} lm_fit;
+
+// Compiles with the spec, and with other micro-batches and more recomputed stashes until the plan
+// fits the memory limit. *out is the plan that was chosen, and its run and its spec say with which
+// micro-batch. A budget of the recipe that cannot be met is error E210. Changes nothing but the
+// results.
+lm_status lm_fit_find(const lm_project *p, const lm_compile_spec *spec, lm_fit *out_choice,
+                      lm_compiled *out);
+#endif

@@ -1,0 +1,37 @@
+// project.c - a program, a recipe and its overrides, resolved.
+#include "driver/project.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#include "driver/bundle.h"
+#include "runtime/base/diag_code.h"
+
+// reduce-overhead is accepted and is the default: a function is one parallel region or one graph.
+lm_status lm_mode_check(const char *mode) {
+  static const char *const modes[] = {"default", "reduce-overhead", "max-autotune"};
+  for (size_t i = 0; i < LM_COUNT(modes); i++)
+    if (!strcmp(mode, modes[i]))
+      return NULL;
+  return lm_fail(LM_USER, "--mode %s: there are default, reduce-overhead and max-autotune", mode);
+}
+
+lm_status lm_project_open(lm_ctx *ctx, const lm_events *events, const lm_recipe_choice *from,
+                          lm_project *out) {
+  *out = (lm_project){.ctx = ctx, .events = events, .bundle = from->bundle};
+  out->program = lm_program_load(ctx, from->path);
+  LM_TRY(lm_verdict(ctx));
+  if (from->bundle)
+    lm_bundle_restore(out->program, from->bundle);
+  out->recipe = lm_recipe_resolve(ctx, out->program, from->recipe, &from->overrides);
+  LM_TRY(lm_verdict(ctx));
+  lm_recipe_report_unsupported(out->recipe);
+  return lm_verdict(ctx);
+}
+
+lm_status lm_project_from_check(const lm_project *p) {
+  const lm_recipe *r = p->recipe;
+  if (r->from && access(r->from, F_OK))
+    LM_REPORT(p->ctx, r->from_loc, E215, r->from);
+  return lm_verdict(p->ctx);
+}
