@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "runtime/base/cache.h"
@@ -428,6 +429,18 @@ static lm_status output_check(const loader *l, const batch *b) {
                  lm_cpu_compiler_text(&l->cpu, l->out->arena));
 }
 
+// `name`: the file of the kernel in the cache.
+static lm_status load_error(const loader *l, const char *name) {
+  const char *why = dlerror();
+  struct statvfs system;
+  bool noexec = !fstatvfs(l->cache.fd, &system) && system.f_flag & ST_NOEXEC;
+  return lm_fail(LM_ENV, "cannot load compiled kernel %s/%s: %s%s", l->cache.dir, name,
+                 why ? why : "its symbol is missing",
+                 noexec ? "; its file system is mounted with noexec: set LMC_CACHE to a folder of "
+                          "another one"
+                        : "");
+}
+
 static lm_status batch_finish(loader *l, batch *b) {
   int exit_status;
   pid_t pid = b->pid;
@@ -441,11 +454,8 @@ static lm_status batch_finish(loader *l, batch *b) {
     names[i] = l->name[b->kernels[i]];
   LM_TRY(lm_cache_add(&l->cache, &l->temp, b->so, names, b->n));
   for (int i = 0; i < b->n; i++)
-    if (!kernel_open(l, b->kernels[i])) {
-      const char *why = dlerror();
-      return lm_fail(LM_ENV, "cannot load compiled kernel %s/%s: %s", l->cache.dir, names[i],
-                     why ? why : "its symbol is missing");
-    }
+    if (!kernel_open(l, b->kernels[i]))
+      return load_error(l, names[i]);
   return NULL;
 }
 

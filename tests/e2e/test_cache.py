@@ -316,6 +316,17 @@ def test_killed_while_compiling(run):
     started[1].communicate()
 
 
+def test_noexec(run):
+    """a file system from which no code may be loaded"""
+    file = tiny(run)
+    os.mkdir(run.path("mounted"))
+    command = f"mount -t tmpfs -o noexec x {run.path('mounted')} || exit 77; LMC_CACHE={run.path('mounted')} {run.lmc} compile {file}"
+    p = subprocess.run(["unshare", "-m", "sh", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if p.returncode in (1, 77) and "compiled kernel" not in p.stdout:
+        raise Skip("mounting is not allowed here")
+    check(p.returncode == 2 and "is mounted with noexec: set LMC_CACHE to a folder of another one" in p.stdout, p.stdout)
+
+
 def test_limit(run):
     """more than LMC_CACHE_SIZE is not kept"""
     file = tiny(run)
