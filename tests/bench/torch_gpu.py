@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The model of examples/bench-*.lm in PyTorch on a GPU, as fast as PyTorch does it unaided: torch.compile, bf16 autocast,
+"""The model of examples/bench-*.lm, or GPT-2, in PyTorch on a GPU, as fast as PyTorch does it unaided: torch.compile, bf16 autocast,
 scaled_dot_product_attention, fused AdamW. Prints one line of JSON: milliseconds of the best and the median step, tokens a second.
 
-usage: torch_gpu.py [--depth 24] [--d 768] [--heads 12] [--kv 4] [--e 64] [--ff 2048] [--vocab 32000] [--rows 8] [--seq 2048] [--steps 20]
+usage: torch_gpu.py [--model llama|gpt2] [--depth 24] [--d 768] [--heads 12] [--kv 4] [--e 64] [--ff 2048] [--vocab 32000] [--rows 8] [--seq 2048] [--steps 20]
 """
 import argparse, json, statistics, time
 
@@ -64,18 +64,50 @@ class Llama(nn.Module):
         return F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), target.reshape(-1))
 
 
+class Gpt2Layer(nn.Module):
+    def __init__(self, o):
+        super().__init__()
+        self.o, self.n1, self.n2 = o, nn.LayerNorm(o.d), nn.LayerNorm(o.d)
+        self.qkv, self.out = nn.Linear(o.d, 3 * o.d), nn.Linear(o.d, o.d)
+        self.up, self.down = nn.Linear(o.d, 4 * o.d), nn.Linear(4 * o.d, o.d)
+
+    def forward(self, x):
+        o, (b, t, _) = self.o, x.shape
+        q, k, v = (y.view(b, t, o.heads, -1).transpose(1, 2) for y in self.qkv(self.n1(x)).chunk(3, -1))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(b, t, -1))
+        return x + self.down(F.gelu(self.up(self.n2(x)), approximate="tanh"))
+
+
+class Gpt2(nn.Module):
+    def __init__(self, o):
+        super().__init__()
+        self.embed, self.positions = nn.Embedding(o.vocab, o.d), nn.Embedding(o.seq, o.d)
+        self.layers = nn.ModuleList(Gpt2Layer(o) for _ in range(o.depth))
+        self.norm = nn.LayerNorm(o.d)
+        nn.init.normal_(self.embed.weight, std=0.02)
+
+    def forward(self, tok, target):
+        x = self.embed(tok) + self.positions.weight[: tok.shape[1]]
+        for layer in self.layers:
+            x = layer(x)
+        logits = F.linear(self.norm(x), self.embed.weight)
+        return F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), target.reshape(-1))
+
+
 def main():
     p = argparse.ArgumentParser()
     sizes = dict(depth=24, d=768, heads=12, kv=4, e=64, ff=2048, vocab=32000, rows=8, seq=2048, steps=20)
     for name, value in sizes.items():
         p.add_argument("--" + name, type=int, default=value)
+    p.add_argument("--model", choices=("llama", "gpt2"), default="llama")
     p.add_argument("--device", default="cuda")
     p.add_argument("--eager", action="store_true", help="without torch.compile")
     o = p.parse_args()
     torch.manual_seed(1)
     torch.set_float32_matmul_precision("high")
     cuda = o.device == "cuda"
-    model = Llama(o).to(o.device)
+    model = dict(llama=Llama, gpt2=Gpt2)[o.model](o).to(o.device)
     decayed = [x for x in model.parameters() if x.dim() > 1]
     plain = [x for x in model.parameters() if x.dim() == 1]
     optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}], lr=1e-3, betas=(0.9, 0.95), fused=cuda)

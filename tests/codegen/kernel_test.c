@@ -322,6 +322,11 @@ static void test_dynamic(void) {
 
 int main(int argc, char **argv) {
   cache_begin();
+  if (argc > 1 && !strcmp(argv[1], "--list")) {
+    for (size_t i = 0; i < LM_COUNT(cases); i++)
+      printf("%s\n", cases[i].name);
+    return 0;
+  }
   for (size_t i = 0; i < LM_COUNT(cases); i++) {
     if (argc > 1 && !strstr(cases[i].name, argv[1]))
       continue;

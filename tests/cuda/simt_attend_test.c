@@ -172,8 +172,22 @@ static void sweep(void) {
   }
 }
 
+// Kernels with warpgroups first, which are the most likely to fail on a new device.
+static void list(void) {
+  for (size_t i = 0; i < LM_COUNT(grouped) && RUN_HAS("sm_90a"); i++)
+    printf("%s\n", grouped[i].name);
+  for (size_t i = 0; i < LM_COUNT(cases); i++)
+    printf("%s\n", cases[i].name);
+  for (size_t i = 0; i < LM_COUNT(rounded); i++)
+    printf("%s\n", rounded[i].name);
+}
+
 int main(int argc, char **argv) {
   cache_begin();
+  if (argc > 1 && !strcmp(argv[1], "--list")) {
+    list();
+    return 0;
+  }
   if (argc > 1 && !strcmp(argv[1], "--sweep")) {
     sweep();
     return 0;

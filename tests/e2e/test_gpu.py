@@ -357,6 +357,14 @@ def bare_machine(run, build):
     return [sys.executable, script, "--fake", os.path.abspath(os.path.join(build, "fake"))]
 
 
+def packed_alone(run):
+    """what is packed finds all but the system's libraries in its own folder, where no development packages are installed"""
+    folder = run.path("copy/build/gpu-check")
+    out = subprocess.run(["ldd", f"{folder}/lmc"], capture_output=True, text=True, env={"LD_LIBRARY_PATH": f"{folder}/lib"}).stdout
+    found = dict(re.findall(r"(\S+) => (\S+)", out))
+    check(found and all(at.startswith(folder) or name.startswith(("libc.", "libm.", "libgcc_s.", "libstdc++.")) for name, at in found.items()), out)
+
+
 def test_gpu_check(run):
     """the script itself, on the fakes, where nothing is built; what fails hides nothing of the others"""
     Fake(run, heavy=True)
@@ -364,10 +372,22 @@ def test_gpu_check(run):
     if not os.path.exists(os.path.join(build, "gpu_attend_check")):
         raise Skip("not built")
     command, env = bare_machine(run, build), {"PATH": run.path("bin"), "HOME": run.path("home"), "OUT": run.path("out")}
+    packed_alone(run)
     os.remove(run.path("copy/build/gpu-check/gpu_random_check"))
-    only = [] if run.nightly else ["--only", "kernels"]
-    p = subprocess.run([*command, *only], capture_output=True, text=True, env=env)
-    table, last = p.stdout, json.loads(p.stdout.strip().splitlines()[-1])
-    check(p.returncode == 1 and "machine          ok" in table and "random kernels   FAIL" in table, table + p.stderr)
-    check(last["checks"]["attention"]["ok"] and last["checks"]["products"]["ok"] and not last["ok"], last)
-    check(json.load(open(run.path("out/gpu-check.json")))["checks"]["attention"]["ok"], "gpu-check.json")
+    p = subprocess.run([*command, *([] if run.nightly else ["--only", "kernels"])], capture_output=True, text=True, env=env)
+    parts = [json.loads(line) for line in p.stdout.splitlines() if line.startswith("{")]
+    check(p.returncode == 1 and [x["part"] for x in parts] == [1, 2] and all(len(json.dumps(x)) < 500 for x in parts), p.stdout + p.stderr)
+    check([x["failed"] for x in parts] == [["random kernels"], []], p.stdout + p.stderr)
+    check(sorted(os.listdir(run.path("out"))) == [f"gpu-check-{i}.{kind}" for i in (1, 2) for kind in ("json", "log")], str(os.listdir(run.path("out"))))
+    checks = json.load(open(run.path("out/gpu-check-1.json")))["checks"]
+    check(checks["GEMMs"]["ok"] and checks["kernels"]["ok"] and not checks["random kernels"]["ok"], str(checks))
+    check("gpu_random_check: No such file" in open(run.path("out/gpu-check-1.log")).read(), "the log")
+
+
+def test_wrong_case(run):
+    """a case of gpu-check that fails is named with what it says, and the others run"""
+    fake = Fake(run, heavy=True)
+    env = {**os.environ, **fake.env, "FAKE_CUDA": "fault=2", "OUT": run.path("out")}
+    command = [sys.executable, f"{ROOT}/scripts/gpu-check", "1", "--build", os.path.abspath(os.path.dirname(run.lmc)), "--only", "attention", "--fake"]
+    p = subprocess.run(command, capture_output=True, text=True, env=env)
+    check(p.returncode == 1 and re.search(r"^f32, biased: .*micro: kernel .*CUDA_ERROR_ILLEGAL_ADDRESS", p.stdout, re.M), p.stdout + p.stderr)
