@@ -81,9 +81,8 @@ void lm_rows_warn(const lm_compiled *c) {
   if (mix->kind == LM_ROWS_APART || run->n_micro < 2)
     return;
   bool meet = mix->kind == LM_ROWS_MEET;
-  lm_diag *d = LM_REPORT(c->project->ctx, mix->loc, W216,
-                         meet ? "this operation mixes the rows of a micro-batch"
-                              : "this is added once for each micro-batch, whatever its weight");
+  lm_diag *d = meet ? LM_REPORT(c->project->ctx, mix->loc, W216)
+                    : LM_REPORT(c->project->ctx, mix->loc, W217);
   lm_diag_note(c->project->ctx, d, r->micro_loc,
                "a step of %lld tokens is %lld micro-batches of %lld", (long long)r->batch,
                (long long)run->n_micro, (long long)(r->batch / run->n_micro));

@@ -1,14 +1,25 @@
-// cmd_explain.c - lmc explain: where a value of the recipe came from, what a step costs and holds.
+// cmd_explain.c - lmc explain: what an error code means, where a value of the recipe came from,
+// what a step costs and which tensors hold its memory.
+#include <ctype.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "driver/report/report.h"
 #include "lmc/cmd_explain.h"
+#include "runtime/base/diag_code.h"
+#include "runtime/base/terminal.h"
+
+enum {
+  PAGE_WIDTH = 80 // of output that does not go to a terminal
+};
 
 static const lm_opt options[] = {
     {.name = "reference",
      .kind = LM_OPT_FLAG,
      .help = "every key of recipes and data there is, as Markdown (no file is needed)"},
+    {.name = "errors",
+     .kind = LM_OPT_FLAG,
+     .help = "every error and warning that has a code, as Markdown (no file is needed)"},
     {.name = "measure",
      .kind = LM_OPT_FLAG,
      .help = "cost: also runs steps, and sets the time of each kernel beside its bound"},
@@ -48,6 +59,38 @@ static lm_status changes_explain(lm_cli *cli, const char *dir) {
   return NULL;
 }
 
+static void reference_print(void (*write)(lm_buf *out)) {
+  lm_buf b = {0};
+  write(&b);
+  lm_cli_put(&b);
+}
+
+// ---- codes of diagnostics
+
+// An argument such as E031 or w001.
+static bool is_code(const char *word) {
+  static const char digits[] = "0123456789abcdefABCDEF";
+  return strchr("EeWw", word[0]) && strspn(word + 1, digits) == 3 && !word[4];
+}
+
+static lm_status code_explain(const lm_cli *cli, const char *word) {
+  char code[5] = {0};
+  for (int i = 0; i < 4; i++)
+    code[i] = (char)toupper((unsigned char)word[i]);
+  const lm_diag_info *d = lm_diag_find(code);
+  if (!d)
+    return lm_fail(
+        LM_USER, "there is no error or warning %s; `lmc explain --errors` lists all of them", code);
+  lm_buf text = {0};
+  int width = lm_terminal_width(stdout);
+  if (cli->json)
+    lm_diag_write_entry_json(&text, d);
+  else
+    lm_diag_write_entry(&text, d, width ? width : PAGE_WIDTH);
+  lm_cli_put(&text);
+  return NULL;
+}
+
 static lm_status subject_explain(lm_cli *cli, lm_status (*subject)(const lm_cli *, lm_session *)) {
   lm_session s = {.variant = lm_cli_variant(cli)};
   lm_status status = lm_cli_target(cli, &s.target);
@@ -68,15 +111,17 @@ static lm_status option_of(const lm_cli *cli, const char *option, const char *su
 }
 
 static lm_status run(lm_cli *cli) {
-  lm_buf text = {0};
+  bool errors = lm_args_given(&cli->args, "errors");
   bool reference = lm_args_given(&cli->args, "reference");
-  if (reference && cli->json)
-    return lm_fail(LM_USER, "--reference is Markdown; there is no --json of it");
-  if (reference) {
-    lm_schema_write_reference(&text);
-    lm_cli_put(&text);
+  if ((errors || reference) && cli->json)
+    return lm_fail(LM_USER, "--%s is Markdown; there is no --json of it",
+                   errors ? "errors" : "reference");
+  if (errors || reference) {
+    reference_print(errors ? lm_diag_write_reference : lm_schema_write_reference);
     return NULL;
   }
+  if (cli->args.n_rest == 1 && is_code(cli->args.rest[0]))
+    return code_explain(cli, cli->args.rest[0]);
   if (cli->args.n_rest < 2)
     return lm_fail(
         LM_USER, "an argument is missing: lmc explain FILE KEY, as in lmc explain %s optimizer.lr",
@@ -99,9 +144,9 @@ static lm_status run(lm_cli *cli) {
 
 const lm_command lm_cmd_explain = {
     .name = "explain",
-    .usage = "FILE KEY|cost|memory [options], or RUN changes",
+    .usage = "FILE KEY|cost|memory [options], RUN changes, or CODE",
     .summary = "where a value of the recipe came from; what a step costs, who holds its memory; "
-               "what was changed in a run",
+               "what was changed in a run; what an error means",
     .options = options,
     .least = 0,
     .most = 2,
@@ -114,7 +159,9 @@ const lm_command lm_cmd_explain = {
             "memory: the arenas, and who holds them when the most is needed, with their lines and "
             "the steps between which they live.\n"
             "changes: what --change and --change-model have changed in the middle of a run, and at "
-            "which step.\n\n"
+            "which step.\n"
+            "CODE: what an error or a warning such as E031 means, with an example.\n\n"
             "  lmc explain examples/quickstart.lm optimizer.lr\n"
+            "  lmc explain E031\n"
             "  lmc explain examples/bench-6m.lm cost --measure\n"
             "  lmc explain examples/bench-6m.lm memory --svg memory.svg\n"};

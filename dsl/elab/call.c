@@ -103,7 +103,7 @@ static bool match(lm_elab *e, el_invocation *v, const ast_expr *x) {
     if (p >= v->sig->n_params) {
       report_argument(e, v, a);
       ok = false;
-      misnamed |= a->kind == ARG_NAMED;
+      misnamed |= a->kind != ARG_POS;
       continue;
     }
     if (v->given[p])

@@ -13,7 +13,8 @@ enum {
   LINE_MAX_BYTES = 160,
   LINE_BEFORE_CARET = 100,
   DEFAULT_MAX_ERRORS = 100,
-  NEAREST_MAX = 63
+  NEAREST_MAX = 63,
+  HINT_CODES = 5
 };
 
 // ---- the context
@@ -244,7 +245,7 @@ static const style ANSI = {"\033[1m",    "\033[1;31m", "\033[1;33m",
 static const char *severity_color(const style *st, lm_severity s) {
   return s == LM_SEV_ERROR ? st->error : s == LM_SEV_WARNING ? st->warning : st->note;
 }
-static const char *severity_name(lm_severity s) {
+const char *lm_severity_name(lm_severity s) {
   static const char *const names[] = {"error", "warning", "note"};
   return names[s];
 }
@@ -296,7 +297,7 @@ static void add_diag(const lm_ctx *c, const lm_diag *d, lm_buf *b, const style *
     puts_safe(b, c->sources[d->loc.file].path);
     lm_buf_printf(b, ":%u:%u:%s ", d->loc.line, d->loc.col, st->off);
   }
-  lm_buf_printf(b, "%s%s", severity_color(st, d->severity), severity_name(d->severity));
+  lm_buf_printf(b, "%s%s", severity_color(st, d->severity), lm_severity_name(d->severity));
   if (d->code)
     lm_buf_printf(b, "[%s]", d->code);
   lm_buf_printf(b, ":%s %s", st->off, st->strong);
@@ -357,6 +358,40 @@ void lm_diag_render(const lm_ctx *c, lm_buf *out, bool color) {
     lm_buf_printf(out, "... and %u more errors\n", c->n_errors - c->max_errors);
 }
 
+// ---- the hint
+
+// The codes of the errors, each once, in the order of their locations.
+static int codes_of(const lm_ctx *c, const char *codes[HINT_CODES]) {
+  uint32_t n;
+  int n_codes = 0;
+  ordered *v = sorted(c, &n);
+  for (uint32_t i = 0; i < n && n_codes < HINT_CODES; i++) {
+    const char *code = v[i].d->severity == LM_SEV_ERROR ? v[i].d->code : NULL;
+    bool known = !code;
+    for (int k = 0; k < n_codes; k++)
+      known |= !strcmp(codes[k], code ? code : "");
+    if (!known)
+      codes[n_codes++] = code;
+  }
+  lm_free(v);
+  return n_codes;
+}
+
+void lm_diag_hint(const lm_ctx *c, lm_buf *out) {
+  const char *codes[HINT_CODES];
+  int n = codes_of(c, codes);
+  if (n == 1)
+    lm_buf_printf(out, "`lmc explain %s` tells more about this error\n", codes[0]);
+  if (n < 2)
+    return;
+  lm_buf_puts(out, "`lmc explain CODE` tells more about an error, such as");
+  for (int i = 0; i < n; i++)
+    lm_buf_printf(out, "%s %s", i ? "," : "", codes[i]);
+  lm_buf_puts(out, "\n");
+}
+
+// ---- JSON
+
 static void json_field(lm_buf *b, const char *key, const char *value) {
   lm_buf_printf(b, ", \"%s\": ", key);
   if (value)
@@ -376,7 +411,7 @@ void lm_diag_render_json(const lm_ctx *c, lm_buf *out) {
   lm_buf_puts(out, "[");
   for (uint32_t i = 0; i < n; i++) {
     const lm_diag *d = v[i].d;
-    lm_buf_printf(out, "%s\n {\"severity\": \"%s\"", i ? "," : "", severity_name(d->severity));
+    lm_buf_printf(out, "%s\n {\"severity\": \"%s\"", i ? "," : "", lm_severity_name(d->severity));
     json_field(out, "code", d->code);
     json_location(c, out, d->loc);
     json_field(out, "message", d->text);

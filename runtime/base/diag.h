@@ -90,6 +90,11 @@ void lm_diag_help(lm_ctx *c, lm_diag *d, const char *fmt, ...) LM_PRINTF(3, 4);
 void lm_diag_render(const lm_ctx *c, lm_buf *out, bool color);
 void lm_diag_render_json(const lm_ctx *c, lm_buf *out);
 
+// Appends the line that follows the errors on a terminal: which `lmc explain CODE` tells more about
+// them. Nothing if no error has a code.
+void lm_diag_hint(const lm_ctx *c, lm_buf *out);
+const char *lm_severity_name(lm_severity s); // "error", "warning", "note"
+
 // The name nearest to `word` by edit distance; NULL if none is close enough to suggest.
 const char *lm_nearest(const char *word, const char *const *names, int n);
 #endif

@@ -1,6 +1,11 @@
 // diag_code.c - the catalogue of diagnostics: reports by code, and its reference as text.
 #include "runtime/base/diag_code.h"
+#include "runtime/base/terminal.h"
 #include <string.h>
+
+enum {
+  REFERENCE_WIDTH = 100
+};
 
 const lm_diag_info lm_diag_table[LM_DIAGS] = {
 #define DIAG(code, severity, text, explanation, example, corrected)                                \
@@ -51,10 +56,6 @@ void lm_diag_title(lm_buf *out, const lm_diag_info *d) {
   }
 }
 
-static const char *severity_text(const lm_diag_info *d) {
-  return d->severity == LM_SEV_ERROR ? "error" : "warning";
-}
-
 static void indented(lm_buf *out, const char *title, const char *program) {
   if (!*program)
     return;
@@ -66,29 +67,50 @@ static void indented(lm_buf *out, const char *title, const char *program) {
   }
 }
 
-void lm_diag_write_entry(lm_buf *out, const lm_diag_info *d) {
-  lm_buf_printf(out, "%s[%s]: ", severity_text(d), d->code);
-  lm_diag_title(out, d);
-  lm_buf_printf(out, "\n\n%s\n", d->explanation);
+void lm_diag_write_entry(lm_buf *out, const lm_diag_info *d, int width) {
+  lm_buf title = {0};
+  lm_buf_printf(&title, "%s[%s]: ", lm_severity_name(d->severity), d->code);
+  lm_diag_title(&title, d);
+  lm_text_wrap(out, title.p, width, 0);
+  lm_buf_puts(out, "\n\n");
+  lm_text_wrap(out, d->explanation, width, 0);
+  lm_buf_puts(out, "\n");
   indented(out, "This program has the mistake:", d->example);
   indented(out, "This one is correct:", d->corrected);
+  lm_buf_free(&title);
 }
 
-static void fenced(lm_buf *out, const char *title, const char *program) {
-  if (*program)
-    lm_buf_printf(out, "\n%s\n\n```text\n%s```\n", title, program);
+void lm_diag_write_entry_json(lm_buf *out, const lm_diag_info *d) {
+  const char *const fields[][2] = {
+      {"code", d->code},       {"severity", lm_severity_name(d->severity)},
+      {"text", d->text},       {"explanation", d->explanation},
+      {"example", d->example}, {"corrected", d->corrected}};
+  for (size_t i = 0; i < LM_COUNT(fields); i++) {
+    lm_buf_printf(out, "%s\"%s\": ", i ? ", " : "{", fields[i][0]);
+    lm_buf_json(out, fields[i][1]);
+  }
+  lm_buf_puts(out, "}\n");
+}
+
+static void write_section(lm_buf *out, const lm_diag_info *d) {
+  lm_buf_printf(out, "\n## %s\n\n```text\n%s[%s]: ", d->code, lm_severity_name(d->severity),
+                d->code);
+  lm_diag_title(out, d);
+  lm_buf_puts(out, "\n```\n\n");
+  lm_text_wrap(out, d->explanation, REFERENCE_WIDTH, 0);
+  lm_buf_puts(out, "\n");
+  if (*d->example)
+    lm_buf_printf(out, "\n```text\n# wrong\n%s%s%s```\n", d->example,
+                  *d->corrected ? "\n# correct\n" : "", d->corrected);
 }
 
 void lm_diag_write_reference(lm_buf *out) {
-  lm_buf_puts(out, "# Errors and warnings\n\n"
-                   "Written by `lmc explain --errors`; `lmc explain CODE` prints one entry. `…` "
-                   "stands for names,\nnumbers and types of the program.\n");
-  for (int i = 0; i < LM_DIAGS; i++) {
-    const lm_diag_info *d = &lm_diag_table[i];
-    lm_buf_printf(out, "\n## %s\n\n**", d->code);
-    lm_diag_title(out, d);
-    lm_buf_printf(out, "**\n\n%s\n", d->explanation);
-    fenced(out, "This program has the mistake:", d->example);
-    fenced(out, "This one is correct:", d->corrected);
-  }
+  lm_buf_puts(
+      out, "# Errors and warnings\n\n"
+           "Written by `lmc explain --errors`; `lmc explain CODE` prints one entry. `…` stands "
+           "for names, numbers and\ntypes of the program. Some examples take a model `M`, a data "
+           "section `D` and a complete recipe `Base` for\ngranted; the model calls `mix` or has a "
+           "`sub part = Part(d)` where the example declares these.\n");
+  for (int i = 0; i < LM_DIAGS; i++)
+    write_section(out, &lm_diag_table[i]);
 }

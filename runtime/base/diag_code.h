@@ -32,8 +32,9 @@ const lm_diag_info *lm_diag_find(const char *code); // NULL if there is none
 
 // The headline for readers: the format with "…" for its arguments.
 void lm_diag_title(lm_buf *out, const lm_diag_info *d);
-// One entry as `lmc explain CODE` prints it.
-void lm_diag_write_entry(lm_buf *out, const lm_diag_info *d);
+// One entry as `lmc explain CODE` prints it, its text in lines of at most `width` columns.
+void lm_diag_write_entry(lm_buf *out, const lm_diag_info *d, int width);
+void lm_diag_write_entry_json(lm_buf *out, const lm_diag_info *d);
 // All entries as Markdown: docs/errors.md.
 void lm_diag_write_reference(lm_buf *out);
 

@@ -8,8 +8,7 @@
 //   #? probe              checks that no position depends on a later one
 //   #? decode             also lowers prefill and decode
 // With -r the expected diagnostics are replaced by the actual ones.
-#include "compiler/passes/pass.h"
-#include "dsl/lower/lower.h"
+#include "tests/dsl/read_program.h"
 #include "tests/runtime/check.h"
 #include <glob.h>
 
@@ -44,45 +43,6 @@ static directives read_directives(lm_ctx *c, const char *text) {
   return d;
 }
 
-static bool has_recipe(const lm_program *p) {
-  for (uint32_t i = 0; i < p->files[0]->tree->n; i++)
-    if (p->files[0]->tree->v[i]->kind == DC_RECIPE)
-      return true;
-  return false;
-}
-
-static void lower(lm_ctx *c, lm_program *p, lm_recipe *r, bool decodes) {
-  lm_lower_options o = {.what = LM_LOWER_PROBE | (decodes ? LM_LOWER_DECODE : 0),
-                        .rows = 2,
-                        .seq = 16,
-                        .capacity = 64,
-                        .chunk = 8};
-  lm_lowered *l = lm_lower(c, p, r, &o);
-  if (l)
-    lm_pipeline_run(l->m, LM_STAGE_GRAPH, &(lm_pass_env){0});
-}
-
-static void read_program(lm_ctx *c, const lm_program *library, const char *path, const char *text) {
-  directives d = read_directives(c, text);
-  lm_program *p = lm_program_load_with(c, path, library);
-  if (!p)
-    return;
-  if (c->n_errors) { // as `lmc check`, which reports further errors and none twice
-    lm_check(c, p, NULL);
-    return;
-  }
-  lm_recipe *r = has_recipe(p) || d.recipe
-                     ? lm_recipe_resolve(c, p, d.recipe,
-                                         &(lm_recipe_overrides){.sets = d.sets, .n_sets = d.n_sets})
-                     : NULL;
-  if (r)
-    lm_recipe_report_unsupported(r);
-  if (!c->n_errors || strstr(path, "/bad-semantic/"))
-    lm_check(c, p, r); // the models in bad/ are incomplete
-  if (r && !c->n_errors && (d.probes || d.decodes))
-    lower(c, p, r, d.decodes);
-}
-
 static bool is_excerpt(const char *line) { // "10 | let x" or "   |    ^"
   const char *p = line + strspn(line, " 0123456789");
   return starts(p, "| ") || starts(p, "|\n");
@@ -93,7 +53,10 @@ static void diagnostics_of(const lm_program *library, const char *path, const ch
                            lm_buf *out) {
   lm_ctx *c = lm_ctx_create_on(library->c);
   lm_buf all = {0};
-  read_program(c, library, path, text);
+  directives d = read_directives(c, text);
+  read_options o = {d.recipe, d.sets,   d.n_sets, !strstr(path, "/bad-semantic/"),
+                    d.probes, d.decodes};
+  read_program(c, library, path, &o);
   lm_diag_render(c, &all, false);
   for (const char *p = all.p ? all.p : ""; *p;) {
     size_t n = strcspn(p, "\n") + 1;

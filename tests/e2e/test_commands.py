@@ -49,10 +49,10 @@ def test_check_tells_of_tables(run):
         code, out, err = run.result("check", run.write("p.lm", PLACES.format(args=args, tokenizer=tokenizer, more=more, sample=sample)))
         return code, err
     check(told() == (0, ""), told())
-    for how, what in ((dict(args="vocab = 100"), "p.lm:11:20: error[E211]: the model's vocabulary has 100 tokens, the data's numbers go up to 255"),
-                      (dict(args="places = 16"), "the model knows 16 positions, the data's go up to 31"),
-                      (dict(more="stage 50% { pack best_fit(seq = 64 tokens) }"), "knows 32 positions, the data's go up to 63"),
-                      (dict(sample='sample { every = 1 steps; prompt = "a"; n = 32 tokens }'), "knows 32 positions; a prompt and 32 tokens to make are more")):
+    for how, what in ((dict(args="vocab = 100"), "p.lm:11:20: error[E211]: the model's vocabulary has 100 tokens, the token ids of the data go up to 255"),
+                      (dict(args="places = 16"), "the model has 16 positions, the positions of the data go up to 31"),
+                      (dict(more="stage 50% { pack best_fit(seq = 64 tokens) }"), "the model has 32 positions, the positions of the data go up to 63"),
+                      (dict(sample='sample { every = 1 steps; prompt = "a"; n = 32 tokens }'), "the model has 32 positions, fewer than a prompt and 32 new tokens need")):
         code, err = told(**how)
         check(code == 1 and what in err, err)
     code, err = told(tokenizer="bpe(train = 300)")

@@ -14,5 +14,9 @@ def test_recipe(run):
     page_check("recipe.md", run("explain", "--reference"))
 
 
+def test_errors(run):
+    page_check("errors.md", run("explain", "--errors"))
+
+
 def test_ops(run):
     page_check("ops.md", run("opt", "--ops"))
