@@ -96,11 +96,16 @@ static int status_report(lm_cli *cli, lm_status s) {
   int kind = s ? (int)s->kind : LM_OK;
   const char *whose = kind == LM_BUG_STATUS ? "this is a bug in lmc: " : "";
   bool has_text = s && *s->text;
+  lm_buf hint = {0};
+  if (cli->color && !cli->json)
+    lm_diag_hint(cli->ctx, &hint);
   if (has_text && cli->json)
     lm_report_plain(cli->ctx, (lm_loc){0}, "%s%s", whose, s->text);
   lm_cli_diagnostics(cli);
   if (has_text && !cli->json)
     fprintf(stderr, "lmc: %s%s\n", whose, s->text);
+  fputs(hint.p ? hint.p : "", stderr);
+  lm_buf_free(&hint);
   lm_status_free(s);
   return kind;
 }
