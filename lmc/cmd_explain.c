@@ -1,6 +1,5 @@
 // cmd_explain.c - lmc explain: what an error code means, where a value of the recipe came from,
 // what a step costs and which tensors hold its memory.
-#include <ctype.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -8,10 +7,6 @@
 #include "lmc/cmd_explain.h"
 #include "runtime/base/diag_code.h"
 #include "runtime/base/terminal.h"
-
-enum {
-  PAGE_WIDTH = 80 // of output that does not go to a terminal
-};
 
 static const lm_opt options[] = {
     {.name = "reference",
@@ -59,34 +54,16 @@ static lm_status changes_explain(lm_cli *cli, const char *dir) {
   return NULL;
 }
 
-static void reference_print(void (*write)(lm_buf *out)) {
-  lm_buf b = {0};
-  write(&b);
-  lm_cli_put(&b);
-}
-
-// ---- codes of diagnostics
-
-// An argument such as E031 or w001.
-static bool is_code(const char *word) {
-  static const char digits[] = "0123456789abcdefABCDEF";
-  return strchr("EeWw", word[0]) && strspn(word + 1, digits) == 3 && !word[4];
-}
-
-static lm_status code_explain(const lm_cli *cli, const char *word) {
-  char code[5] = {0};
-  for (int i = 0; i < 4; i++)
-    code[i] = (char)toupper((unsigned char)word[i]);
+static lm_status code_explain(const lm_cli *cli, const char *code) {
   const lm_diag_info *d = lm_diag_find(code);
   if (!d)
-    return lm_fail(
-        LM_USER, "there is no error or warning %s; `lmc explain --errors` lists all of them", code);
+    return lm_fail(LM_USER, "there is no error or warning %s; `lmc explain --errors` lists them",
+                   code);
   lm_buf text = {0};
-  int width = lm_terminal_width(stdout);
   if (cli->json)
     lm_diag_write_entry_json(&text, d);
   else
-    lm_diag_write_entry(&text, d, width ? width : PAGE_WIDTH);
+    lm_diag_write_entry(&text, d, lm_terminal_width(stdout));
   lm_cli_put(&text);
   return NULL;
 }
@@ -111,16 +88,18 @@ static lm_status option_of(const lm_cli *cli, const char *option, const char *su
 }
 
 static lm_status run(lm_cli *cli) {
+  lm_buf text = {0};
   bool errors = lm_args_given(&cli->args, "errors");
   bool reference = lm_args_given(&cli->args, "reference");
   if ((errors || reference) && cli->json)
     return lm_fail(LM_USER, "--%s is Markdown; there is no --json of it",
                    errors ? "errors" : "reference");
   if (errors || reference) {
-    reference_print(errors ? lm_diag_write_reference : lm_schema_write_reference);
+    (errors ? lm_diag_write_reference : lm_schema_write_reference)(&text);
+    lm_cli_put(&text);
     return NULL;
   }
-  if (cli->args.n_rest == 1 && is_code(cli->args.rest[0]))
+  if (cli->args.n_rest == 1 && lm_diag_is_code(cli->args.rest[0]))
     return code_explain(cli, cli->args.rest[0]);
   if (cli->args.n_rest < 2)
     return lm_fail(

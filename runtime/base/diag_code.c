@@ -2,8 +2,10 @@
 #include "runtime/base/diag_code.h"
 #include "runtime/base/terminal.h"
 #include <string.h>
+#include <strings.h>
 
 enum {
+  ENTRY_WIDTH = 80,
   REFERENCE_WIDTH = 100
 };
 
@@ -14,9 +16,14 @@ const lm_diag_info lm_diag_table[LM_DIAGS] = {
 #undef DIAG
 };
 
+bool lm_diag_is_code(const char *word) {
+  static const char digits[] = "0123456789abcdefABCDEF";
+  return *word && strchr("EeWw", *word) && strspn(word + 1, digits) == 3 && !word[4];
+}
+
 const lm_diag_info *lm_diag_find(const char *code) {
   for (int i = 0; i < LM_DIAGS; i++)
-    if (!strcmp(lm_diag_table[i].code, code))
+    if (!strcasecmp(lm_diag_table[i].code, code))
       return &lm_diag_table[i];
   return NULL;
 }
@@ -69,6 +76,7 @@ static void indented(lm_buf *out, const char *title, const char *program) {
 
 void lm_diag_write_entry(lm_buf *out, const lm_diag_info *d, int width) {
   lm_buf title = {0};
+  width = width ? width : ENTRY_WIDTH;
   lm_buf_printf(&title, "%s[%s]: ", lm_severity_name(d->severity), d->code);
   lm_diag_title(&title, d);
   lm_text_wrap(out, title.p, width, 0);

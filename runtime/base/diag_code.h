@@ -28,11 +28,13 @@ typedef struct lm_diag_info {
 } lm_diag_info;
 
 extern const lm_diag_info lm_diag_table[LM_DIAGS];
-const lm_diag_info *lm_diag_find(const char *code); // NULL if there is none
+// Whether the word has the form of a code, such as E031 or w001.
+bool lm_diag_is_code(const char *word);
+const lm_diag_info *lm_diag_find(const char *code); // in either case; NULL if there is none
 
 // The headline for readers: the format with "…" for its arguments.
 void lm_diag_title(lm_buf *out, const lm_diag_info *d);
-// One entry as `lmc explain CODE` prints it, its text in lines of at most `width` columns.
+// One entry as `lmc explain CODE` prints it, its text in lines of at most `width` columns; 0: 80.
 void lm_diag_write_entry(lm_buf *out, const lm_diag_info *d, int width);
 void lm_diag_write_entry_json(lm_buf *out, const lm_diag_info *d);
 // All entries as Markdown: docs/errors.md.
