@@ -1,0 +1,568 @@
+// gemm_call.c - one call of cuBLASLt: its descriptors, the choice and the measuring of its
+// algorithm, and what runs if the library does not support it; see gemm_call.h.
+#include "runtime/cuda/gemm_call.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "runtime/base/dtype.h"
+#include "runtime/cuda/library.h"
+
+enum {
+  ALIGN_MAX = 256,
+  VECTOR_ALIGN = 16 // of a bias, which the library reads in vectors, and of the input of gelu
+};
+
+// Everything that a call of the library depends on, except for the addresses and whether it adds.
+// Has no padding, since it is hashed.
+typedef struct key {
+  int64_t rows, cols, k;          // of the library's C = op(A) op(B)
+  int64_t ld[3], batch[3], count; // of A, B, C; batch: stride in elements between `count` matrices
+  int32_t is_transposed[2];       // whether A and B are transposed
+  int32_t align[6];               // alignment in bytes of A, B, C, D, bias and the input of gelu
+  int32_t ab, cc, epilogue, spare;
+} key;
+
+typedef struct entry {
+  uint64_t hash;
+  key k;
+  void *desc, *layout[3];
+  lm_lt_algo algo;
+  size_t workspace;
+  bool supported;
+} entry;
+
+struct lm_cuda_gemms {
+  lm_cublaslt lt;
+  const lm_cuda_builtins *builtins;
+  bool tf32;
+  lm_cuda_choices *choices; // optional
+  bool measuring;
+  double deadline; // lm_now() when the budget for measuring is exhausted
+  void *from, *to; // events, while measuring
+  lm_arena *arena;
+  void *handle;
+  entry *entries;
+  uint32_t n_entries, cap_entries;
+  // A hash table of entries: index + 1, or 0 for an empty slot. Its size is a power of two and at
+  // least twice the number of entries.
+  uint32_t *slots, n_slots;
+};
+
+static const char *const names[] = {
+#define SYM(result, name, parameters) #name,
+#include "runtime/cuda/cublaslt_syms.def"
+#undef SYM
+};
+
+static lm_status check(const lm_cuda_gemms *g, int status, const char *what) {
+  return status
+             ? lm_fail(LM_ENV, "%s: cuBLASLt says: %s", what, g->lt.cublasLtGetStatusString(status))
+             : NULL;
+}
+
+static lm_status library_open(lm_cuda_gemms *g, int driver) {
+  LM_TRY(lm_toolkit_open("cuBLASLt, matrix products of CUDA,", "libcublasLt.so", driver,
+                         &g->lt.library));
+  LM_TRY(lm_library_resolve(g->lt.library, "cuBLASLt", names, LM_COUNT(names), g->lt.functions));
+  return check(g, g->lt.cublasLtCreate(&g->handle), "starting");
+}
+
+// Choices for another device or version are an error if they are locked, else they are discarded.
+static lm_status choices_check(lm_cuda_gemms *g, const lm_cuda_device *device) {
+  lm_cuda_choices *c = g->choices;
+  uint64_t version = g->lt.cublasLtGetVersion();
+  bool same = c && c->device && !strcmp(c->device, device->name) && c->version == version;
+  if (!c || same)
+    return NULL;
+  if (c->locked)
+    return lm_fail(LM_USER,
+                   "GEMM algorithms were chosen on %s with cuBLASLt %llu, not on %s with %llu; "
+                   "without tuned.json they are measured again, and the run continues with "
+                   "different rounding",
+                   c->device, (unsigned long long)c->version, device->name,
+                   (unsigned long long)version);
+  c->n = 0;
+  c->device = lm_arena_printf(c->arena, "%s", device->name);
+  c->version = version;
+  return NULL;
+}
+
+lm_status lm_cuda_gemms_create(const lm_cuda_builtins *b, const lm_cuda_device *device, bool tf32,
+                               lm_cuda_choices *choices, lm_cuda_gemms **out) {
+  lm_cuda_gemms *g = lm_alloc(sizeof *g);
+  g->builtins = b;
+  g->tf32 = tf32;
+  g->choices = choices;
+  g->arena = lm_arena_create();
+  lm_status s = library_open(g, device->driver);
+  if (!s)
+    s = choices_check(g, device);
+  if (s)
+    lm_cuda_gemms_destroy(g);
+  *out = s ? NULL : g;
+  return s;
+}
+
+static void entry_free(const lm_cuda_gemms *g, entry *e) {
+  if (e->desc)
+    g->lt.cublasLtMatmulDescDestroy(e->desc);
+  for (int i = 0; i < 3; i++)
+    if (e->layout[i])
+      g->lt.cublasLtMatrixLayoutDestroy(e->layout[i]);
+}
+
+// Does not unload the library, which keeps code on the device.
+void lm_cuda_gemms_destroy(lm_cuda_gemms *g) {
+  if (!g)
+    return;
+  for (uint32_t i = 0; i < g->n_entries; i++)
+    entry_free(g, &g->entries[i]);
+  if (g->handle)
+    g->lt.cublasLtDestroy(g->handle);
+  lm_arena_destroy(g->arena);
+  lm_free(g);
+}
+
+// ---- a GEMM in the library's terms
+
+// Expresses a matrix in column-major layout: rows have unit stride and columns are ld separate;
+// is_transposed: this holds for the transpose. Strides along an axis of size 1 are arbitrary.
+static bool form_find(int64_t rows, int64_t cols, int64_t row, int64_t col, int32_t *out_transposed,
+                      int64_t *out_ld) {
+  if (rows == 1 && cols == 1)
+    row = col = 1;
+  else if (rows == 1)
+    row = 1;
+  else if (cols == 1)
+    col = row == 1 ? rows : 1;
+  *out_transposed = !(row == 1 && col >= rows);
+  *out_ld = *out_transposed ? row : col;
+  return !*out_transposed || (col == 1 && row >= cols);
+}
+
+static lm_cuda_call transposed(const lm_cuda_call *x) {
+  const lm_cuda_small_gemm *p = &x->p;
+  return (lm_cuda_call){.p = {.m = p->n,
+                              .n = p->m,
+                              .k = p->k,
+                              .a_m = p->b_n,
+                              .a_k = p->b_k,
+                              .b_k = p->a_k,
+                              .b_n = p->a_m,
+                              .c_m = p->c_n,
+                              .c_n = p->c_m,
+                              .add = p->add},
+                        .batch = {x->batch.size, x->batch.b, x->batch.a, x->batch.c},
+                        .ab = x->ab,
+                        .cc = x->cc,
+                        .a = x->b,
+                        .b = x->a,
+                        .c = x->c,
+                        .epi = x->epi};
+}
+
+static int32_t epilogue_number(const lm_cuda_epilogue *e) {
+  int32_t gelu = e->gelu ? LM_LT_EPILOGUE_GELU | (e->gelu_input ? LM_LT_EPILOGUE_AUX : 0) : 0;
+  int32_t bias = e->bias ? LM_LT_EPILOGUE_BIAS : 0;
+  return gelu | bias ? gelu | bias : LM_LT_EPILOGUE_NONE;
+}
+
+static int32_t alignment(lm_cuda_address at, int64_t batch, int dtype) {
+  uint64_t all = at | (uint64_t)(batch * lm_dtype_bytes((lm_dtype)dtype)) | ALIGN_MAX;
+  return (int32_t)(all & -all);
+}
+
+static bool types_known(int ab, int cc) {
+  return (ab == LM_BF16 && (cc == LM_BF16 || cc == LM_F32)) ||
+         (ab == cc && (ab == LM_F32 || ab == LM_F64));
+}
+
+static bool key_make(const lm_cuda_call *x, key *out) {
+  const lm_cuda_small_gemm *p = &x->p;
+  bool many = x->batch.size > 1;
+  int32_t transposed_c;
+  *out = (key){.rows = p->m,
+               .cols = p->n,
+               .k = p->k,
+               .count = x->batch.size,
+               .ab = x->ab,
+               .cc = x->cc,
+               .epilogue = epilogue_number(&x->epi)};
+  if (!form_find(p->m, p->n, p->c_m, p->c_n, &transposed_c, &out->ld[2]) || transposed_c)
+    return false;
+  if (out->epilogue != LM_LT_EPILOGUE_NONE && p->m != x->epi.row)
+    return false;
+  if (!form_find(p->m, p->k, p->a_m, p->a_k, &out->is_transposed[0], &out->ld[0]))
+    return false;
+  if (!form_find(p->k, p->n, p->b_k, p->b_n, &out->is_transposed[1], &out->ld[1]))
+    return false;
+  if (many)
+    memcpy(out->batch, (int64_t[]){x->batch.a, x->batch.b, x->batch.c}, sizeof out->batch);
+  out->align[0] = alignment(x->a, out->batch[0], x->ab);
+  out->align[1] = alignment(x->b, out->batch[1], x->ab);
+  out->align[2] = alignment(x->epi.residual ? x->epi.residual : x->c, out->batch[2], x->cc);
+  out->align[3] = alignment(x->c, out->batch[2], x->cc);
+  out->align[4] = alignment(x->epi.bias, 0, x->cc);
+  out->align[5] = alignment(x->epi.gelu_input, 0, x->cc);
+  return out->align[4] >= VECTOR_ALIGN && out->align[5] >= VECTOR_ALIGN;
+}
+
+// ---- descriptors, and the choice of the algorithm
+
+static lm_status layout_make(const lm_cuda_gemms *g, const key *k, int i, void **out) {
+  const lm_cublaslt *lt = &g->lt;
+  int64_t rows = i == 1 ? k->k : k->rows;
+  int64_t cols = i == 0 ? k->k : k->cols;
+  bool is_transposed = i < 2 && k->is_transposed[i];
+  int32_t count = (int32_t)k->count;
+  LM_TRY(check(g,
+               lt->cublasLtMatrixLayoutCreate(out, lm_dtype_table[i < 2 ? k->ab : k->cc].cublaslt,
+                                              (uint64_t)(is_transposed ? cols : rows),
+                                              (uint64_t)(is_transposed ? rows : cols), k->ld[i]),
+               "a matrix layout"));
+  if (count == 1)
+    return NULL;
+  LM_TRY(check(
+      g, lt->cublasLtMatrixLayoutSetAttribute(*out, LM_LT_LAYOUT_BATCH_COUNT, &count, sizeof count),
+      "the batch of a matrix layout"));
+  return check(g,
+               lt->cublasLtMatrixLayoutSetAttribute(*out, LM_LT_LAYOUT_BATCH_STRIDE, &k->batch[i],
+                                                    sizeof k->batch[i]),
+               "the batch of a matrix layout");
+}
+
+static lm_status desc_make(const lm_cuda_gemms *g, const key *k, void **out) {
+  const lm_cublaslt *lt = &g->lt;
+  static const int attributes[2] = {LM_LT_DESC_TRANSA, LM_LT_DESC_TRANSB};
+  const int32_t is_transposed = LM_LT_OP_T;
+  bool wide = k->ab == LM_F64;
+  bool rounds = g->tf32 && k->ab == LM_F32;
+  LM_TRY(check(g,
+               lt->cublasLtMatmulDescCreate(out,
+                                            wide     ? LM_LT_COMPUTE_64F
+                                            : rounds ? LM_LT_COMPUTE_TF32
+                                                     : LM_LT_COMPUTE_32F,
+                                            wide ? LM_CUBLASLT_F64 : LM_CUBLASLT_F32),
+               "a GEMM descriptor"));
+  for (int i = 0; i < 2; i++)
+    if (k->is_transposed[i])
+      LM_TRY(check(g,
+                   lt->cublasLtMatmulDescSetAttribute(*out, attributes[i], &is_transposed,
+                                                      sizeof is_transposed),
+                   "a GEMM descriptor"));
+  if (k->epilogue == LM_LT_EPILOGUE_NONE)
+    return NULL;
+  const uint32_t epilogue = (uint32_t)k->epilogue;
+  LM_TRY(check(
+      g, lt->cublasLtMatmulDescSetAttribute(*out, LM_LT_DESC_EPILOGUE, &epilogue, sizeof epilogue),
+      "an epilogue"));
+  if (!(epilogue & LM_LT_EPILOGUE_AUX))
+    return NULL;
+  return check(
+      g, lt->cublasLtMatmulDescSetAttribute(*out, LM_LT_DESC_AUX_LD, &k->ld[2], sizeof k->ld[2]),
+      "an epilogue");
+}
+
+// The addresses of the bias and of the input of gelu are part of the descriptor; the heuristic
+// derives their alignment from them.
+static lm_status addresses_set(const lm_cuda_gemms *g, const lm_cuda_call *x, const entry *e) {
+  const struct {
+    int attribute;
+    lm_cuda_address at;
+  } of[2] = {{LM_LT_DESC_BIAS, x->epi.bias}, {LM_LT_DESC_AUX, x->epi.gelu_input}};
+  for (int i = 0; i < 2; i++) {
+    void *at = (void *)(uintptr_t)of[i].at;
+    if (at)
+      LM_TRY(check(g,
+                   g->lt.cublasLtMatmulDescSetAttribute(e->desc, of[i].attribute, &at, sizeof at),
+                   "an epilogue"));
+  }
+  return NULL;
+}
+
+// If several blocks compute partial sums, they must be added in the compute type by a separate
+// step. The library's other schemes, which it uses by default, add them in the result's type, often
+// bf16, or in the order in which blocks finish, which is not deterministic.
+static lm_status preference_set(const lm_cuda_gemms *g, const entry *e, void *preference) {
+  const lm_cublaslt *lt = &g->lt;
+  static const int attributes[4] = {LM_LT_PREF_ALIGN_A, LM_LT_PREF_ALIGN_B, LM_LT_PREF_ALIGN_C,
+                                    LM_LT_PREF_ALIGN_D};
+  const size_t workspace = LM_CUDA_WORKSPACE;
+  const uint32_t reduction = LM_LT_REDUCTION_COMPUTE_TYPE;
+  LM_TRY(check(g,
+               lt->cublasLtMatmulPreferenceSetAttribute(preference, LM_LT_PREF_WORKSPACE,
+                                                        &workspace, sizeof workspace),
+               "a preference"));
+  LM_TRY(check(g,
+               lt->cublasLtMatmulPreferenceSetAttribute(preference, LM_LT_PREF_REDUCTION,
+                                                        &reduction, sizeof reduction),
+               "a preference"));
+  for (int i = 0; i < 4; i++) {
+    uint32_t align = (uint32_t)e->k.align[i];
+    LM_TRY(check(
+        g,
+        lt->cublasLtMatmulPreferenceSetAttribute(preference, attributes[i], &align, sizeof align),
+        "a preference"));
+  }
+  return NULL;
+}
+
+// *out_n is 0 if the library has no algorithm. Must not be called while the stream is recorded into
+// a graph (cuBLASLt 13.3 fails epi), and is not: a function ran gelu_input with the same addresses
+// when its graph is recorded.
+static lm_status algorithms_query(const lm_cuda_gemms *g, const entry *e, int max,
+                                  lm_lt_heuristic *out, int *out_n) {
+  void *preference = NULL;
+  *out_n = 0;
+  LM_TRY(check(g, g->lt.cublasLtMatmulPreferenceCreate(&preference), "a preference"));
+  lm_status s = preference_set(g, e, preference);
+  int status = s ? 0
+                 : g->lt.cublasLtMatmulAlgoGetHeuristic(g->handle, e->desc, e->layout[0],
+                                                        e->layout[1], e->layout[2], e->layout[2],
+                                                        preference, max, out, out_n);
+  g->lt.cublasLtMatmulPreferenceDestroy(preference);
+  if (!s && status != LM_LT_NOT_SUPPORTED)
+    s = check(g, status, "choosing a GEMM algorithm");
+  return s;
+}
+
+static const lm_cuda_choice *choice_find(const lm_cuda_choices *c, uint64_t gemm) {
+  for (uint32_t i = 0; c && i < c->n; i++)
+    if (c->v[i].gemm == gemm)
+      return &c->v[i];
+  return NULL;
+}
+
+static void algorithm_set(entry *e, const lm_lt_algo *algo, uint64_t workspace) {
+  e->supported = true;
+  e->algo = *algo;
+  e->workspace = workspace;
+}
+
+static lm_status algorithm_find(const lm_cuda_gemms *g, entry *e) {
+  const lm_cuda_choice *known = choice_find(g->choices, e->hash);
+  lm_lt_heuristic best = {0};
+  int n;
+  if (known && known->workspace <= LM_CUDA_WORKSPACE) {
+    algorithm_set(e, &known->algo, known->workspace);
+    return NULL;
+  }
+  LM_TRY(algorithms_query(g, e, 1, &best, &n));
+  if (n && !best.state)
+    algorithm_set(e, &best.algo, best.workspace);
+  return NULL;
+}
+
+static lm_status entry_fill(const lm_cuda_gemms *g, const lm_cuda_call *x, entry *e) {
+  LM_TRY(desc_make(g, &e->k, &e->desc));
+  LM_TRY(addresses_set(g, x, e));
+  for (int i = 0; i < 3; i++)
+    LM_TRY(layout_make(g, &e->k, i, &e->layout[i]));
+  return algorithm_find(g, e);
+}
+
+// The slot of the key's entry, or the empty slot for it. Decoding adds new keys with every token,
+// so there may be thousands.
+static uint32_t slot_find(const lm_cuda_gemms *g, const key *k, uint64_t hash) {
+  uint32_t i = (uint32_t)hash & (g->n_slots - 1);
+  for (; g->slots[i]; i = (i + 1) & (g->n_slots - 1)) {
+    const entry *e = &g->entries[g->slots[i] - 1];
+    if (e->hash == hash && !memcmp(&e->k, k, sizeof *k))
+      break;
+  }
+  return i;
+}
+
+static void slots_grow(lm_cuda_gemms *g) {
+  if (2 * (g->n_entries + 1) <= g->n_slots)
+    return;
+  g->n_slots = g->n_slots ? 2 * g->n_slots : 256;
+  g->slots = LM_NEW_N(g->arena, uint32_t, g->n_slots);
+  for (uint32_t i = 0; i < g->n_entries; i++)
+    g->slots[slot_find(g, &g->entries[i].k, g->entries[i].hash)] = i + 1;
+}
+
+static lm_status entry_find(lm_cuda_gemms *g, const lm_cuda_call *x, const key *k, entry **out) {
+  slots_grow(g);
+  uint64_t hash = lm_hash(k, sizeof *k, 0);
+  uint32_t slot = slot_find(g, k, hash);
+  if (g->slots[slot]) {
+    *out = &g->entries[g->slots[slot] - 1];
+    return NULL;
+  }
+  entry e = {.hash = hash, .k = *k};
+  lm_status s = entry_fill(g, x, &e);
+  if (s) {
+    entry_free(g, &e);
+    return s;
+  }
+  LM_PUSH(g->arena, g->entries, g->n_entries, g->cap_entries) = e;
+  g->slots[slot] = g->n_entries;
+  *out = &g->entries[g->n_entries - 1];
+  return NULL;
+}
+
+// ---- the library's call
+
+static int library_call(const lm_cuda_gemms *g, const lm_cuda_call *x, const entry *e,
+                        lm_cuda_address workspace) {
+  const double one_f64 = 1, zero_f64 = 0;
+  const float one = 1, zero = 0;
+  bool wide = x->ab == LM_F64;
+  bool add = x->p.add || x->epi.residual;
+  const void *alpha = wide ? (const void *)&one_f64 : &one;
+  const void *beta =
+      wide ? (add ? (const void *)&one_f64 : &zero_f64) : (add ? (const void *)&one : &zero);
+  lm_cuda_address c = x->epi.residual ? x->epi.residual : x->c;
+#define AT(address) ((void *)(uintptr_t)(address))
+  return g->lt.cublasLtMatmul(g->handle, e->desc, alpha, AT(x->a), e->layout[0], AT(x->b),
+                              e->layout[1], beta, AT(c), e->layout[2], AT(x->c), e->layout[2],
+                              &e->algo, AT(workspace), e->workspace, g->builtins->stream);
+#undef AT
+}
+
+// ---- measuring
+
+// Seconds of one call, minimum of several measurements; HUGE_VAL if the library rejects the
+// algorithm.
+static lm_status algorithm_time(const lm_cuda_gemms *g, const lm_cuda_call *x, const entry *e,
+                                lm_cuda_address workspace, double *out) {
+  enum {
+    TIMES = 4,
+    CALLS = 5
+  };
+  const lm_cuda_driver *d = g->builtins->driver;
+  *out = HUGE_VAL;
+  for (int i = 0; i < TIMES; i++) { // the first iteration loads code
+    float ms = 0;
+    LM_TRY(lm_cuda_check(d, d->cuEventRecord(g->from, g->builtins->stream), "measuring GEMMs"));
+    for (int k = 0; k < CALLS; k++)
+      if (library_call(g, x, e, workspace))
+        return NULL;
+    LM_TRY(lm_cuda_check(d, d->cuEventRecord(g->to, g->builtins->stream), "measuring GEMMs"));
+    LM_TRY(lm_cuda_check(d, d->cuEventSynchronize(g->to), "measuring GEMMs"));
+    LM_TRY(lm_cuda_check(d, d->cuEventElapsedTime(&ms, g->from, g->to), "measuring GEMMs"));
+    if (i && 1e-3 * ms / CALLS < *out)
+      *out = 1e-3 * ms / CALLS;
+  }
+  return NULL;
+}
+
+// Measures the heuristic's candidates. Another than the first is taken only if it is clearly
+// faster.
+static lm_status entry_measure(lm_cuda_gemms *g, const lm_cuda_call *x, entry *e,
+                               lm_cuda_address workspace) {
+  static const double MARGIN = 1.02;
+  lm_lt_heuristic candidates[LM_LT_CANDIDATES];
+  entry best = *e;
+  double first = HUGE_VAL, best_time = HUGE_VAL;
+  int n;
+  LM_TRY(addresses_set(g, x, e));
+  LM_TRY(algorithms_query(g, e, LM_LT_CANDIDATES, candidates, &n));
+  for (int i = 0; i < n; i++) {
+    entry other = *e;
+    double time;
+    if (candidates[i].state || candidates[i].workspace > LM_CUDA_WORKSPACE)
+      continue;
+    algorithm_set(&other, &candidates[i].algo, candidates[i].workspace);
+    LM_TRY(algorithm_time(g, x, &other, workspace, &time));
+    if (!i)
+      first = time;
+    if (time * (i ? MARGIN : 1) >= best_time)
+      continue;
+    best_time = time;
+    best = other;
+  }
+  *e = best;
+  LM_PUSH(g->choices->arena, g->choices->v, g->choices->n, g->choices->cap) =
+      (lm_cuda_choice){.gemm = e->hash,
+                       .algo = e->algo,
+                       .workspace = e->workspace,
+                       .gain = best_time > 0 && first < HUGE_VAL ? first / best_time : 1};
+  g->choices->measured++;
+  return NULL;
+}
+
+// GEMMs beyond the budget get the heuristic's algorithm, recorded so that a resumed run uses it
+// too.
+static lm_status entry_choose(lm_cuda_gemms *g, const lm_cuda_call *x, entry *e,
+                              lm_cuda_address workspace) {
+  if (!e->supported || choice_find(g->choices, e->hash))
+    return NULL;
+  if (lm_now() < g->deadline)
+    return entry_measure(g, x, e, workspace);
+  LM_PUSH(g->choices->arena, g->choices->v, g->choices->n, g->choices->cap) =
+      (lm_cuda_choice){.gemm = e->hash, .algo = e->algo, .workspace = e->workspace};
+  return NULL;
+}
+
+lm_status lm_cuda_gemms_measure(lm_cuda_gemms *g, bool on) {
+  const lm_cuda_driver *d = g->builtins->driver;
+  g->measuring = on;
+  g->deadline = lm_now() + (on ? g->choices->budget : 0);
+  if (on) {
+    LM_TRY(lm_cuda_check(d, d->cuEventCreate(&g->from, 0), "an event"));
+    return lm_cuda_check(d, d->cuEventCreate(&g->to, 0), "an event");
+  }
+  if (g->from)
+    d->cuEventDestroy_v2(g->from);
+  if (g->to)
+    d->cuEventDestroy_v2(g->to);
+  g->from = g->to = NULL;
+  return NULL;
+}
+
+// ---- calls
+
+static lm_status loop_run(const lm_cuda_gemms *g, const lm_cuda_call *x) {
+  int64_t ab = lm_dtype_bytes((lm_dtype)x->ab);
+  int64_t cc = lm_dtype_bytes((lm_dtype)x->cc);
+  for (int64_t i = 0; i < x->batch.size; i++)
+    LM_TRY(lm_cuda_small_gemm_run(
+        g->builtins, &x->p, x->ab, x->cc, x->a + (uint64_t)(i * x->batch.a * ab),
+        x->b + (uint64_t)(i * x->batch.b * ab), x->c + (uint64_t)(i * x->batch.c * cc)));
+  return NULL;
+}
+
+// Without the library's epilogue: the GEMM, added to the residual, and epi a builtin kernel that
+// applies the rest of the epilogue to the dense result.
+static lm_status parts_run(lm_cuda_gemms *g, const lm_cuda_call *x, lm_cuda_address workspace) {
+  const lm_cuda_driver *d = g->builtins->driver;
+  const lm_cuda_small_gemm *p = &x->p;
+  lm_cuda_call plain = *x;
+  plain.p.add = x->epi.residual != 0;
+  plain.epi = (lm_cuda_epilogue){0};
+  size_t bytes = (size_t)(p->m * p->n * lm_dtype_bytes((lm_dtype)x->cc));
+  bool separate = x->epi.residual && x->epi.residual != x->c;
+  if (separate && !g->measuring)
+    LM_TRY(lm_cuda_check(
+        d, d->cuMemcpyDtoDAsync_v2(x->c, x->epi.residual, bytes, g->builtins->stream), "copy"));
+  LM_TRY(lm_cuda_call_run(g, &plain, workspace));
+  if (g->measuring || (!x->epi.bias && !x->epi.gelu))
+    return NULL;
+  lm_cuda_finish f = {p->m * p->n, x->epi.row, x->epi.gelu, 0};
+  return lm_cuda_finish_run(g->builtins, &f, x->cc, x->c, x->epi.bias, x->epi.gelu_input);
+}
+
+lm_status lm_cuda_call_run(lm_cuda_gemms *g, const lm_cuda_call *x, lm_cuda_address workspace) {
+  lm_cuda_call other = transposed(x);
+  key k;
+  const lm_cuda_call *fit = key_make(x, &k) ? x : key_make(&other, &k) ? &other : NULL;
+  bool plain = epilogue_number(&x->epi) == LM_LT_EPILOGUE_NONE && !x->epi.residual;
+  entry *e = NULL;
+  if (fit && types_known(x->ab, x->cc))
+    LM_TRY(entry_find(g, fit, &k, &e));
+  if (!plain && !(e && e->supported))
+    return parts_run(g, x, workspace);
+  if (g->measuring)
+    return e ? entry_choose(g, fit, e, workspace) : NULL;
+  if (!e || !e->supported)
+    return loop_run(g, x);
+  LM_TRY(addresses_set(g, fit, e));
+  return check(g, library_call(g, fit, e, workspace), "a GEMM");
+}
+
+const lm_cuda_builtins *lm_cuda_gemms_builtins(const lm_cuda_gemms *g) {
+  return g->builtins;
+}
