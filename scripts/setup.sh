@@ -1,4 +1,5 @@
-# setup.sh - what quickstart and test share: packages of Debian 12, and the build. Sourced, in the repository's root.
+# setup.sh - what quickstart and test share: packages of Debian 12, and the build. It is sourced in
+# the root of the repository.
 
 say() { printf '%s\n' "$*" >&2; }
 
@@ -18,7 +19,8 @@ packages() {
   [ ${#missing[@]} = 0 ] && return 0
   say "installing ${missing[*]}"
   local log; log=$(mktemp)
-  if ! { as_root apt-get update && as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+  local install=(env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends)
+  if ! { as_root apt-get update && as_root "${install[@]}" "${missing[@]}"; } >"$log" 2>&1; then
     cat "$log" >&2
     say "apt could not install ${missing[*]}"
     exit 2
@@ -26,7 +28,8 @@ packages() {
   rm -f "$log"
 }
 
-BUILD_PACKAGES=(gcc g++ libc6-dev cmake ninja-build flex bison libdnnl-dev libjansson-dev libpcre2-dev libzstd-dev)
+BUILD_PACKAGES=(gcc g++ libc6-dev cmake ninja-build flex bison
+                libdnnl-dev libjansson-dev libpcre2-dev libzstd-dev)
 
 # build FOLDER [cmake options…] [-- targets…]: silent unless it fails.
 build() {
@@ -35,15 +38,16 @@ build() {
   while [ $# -gt 0 ] && [ "$1" != -- ]; do options+=("$1"); shift; done
   [ $# -gt 0 ] && shift && targets=("$@")
   mkdir -p "$folder"
-  if ! { cmake -S . -B "$folder" -G Ninja "${options[@]}" && ninja -C "$folder" "${targets[@]}"; } >"$log" 2>&1; then
+  if ! { cmake -S . -B "$folder" -G Ninja "${options[@]}" &&
+         ninja -C "$folder" "${targets[@]}"; } >"$log" 2>&1; then
     tail -n 60 "$log" >&2
     say "the build in $folder failed; its log is $log"
     return 1
   fi
 }
 
-# hf_python: prints a Python that has transformers and TensorBoard, in a virtual environment outside the tree, made once;
-# nothing if they cannot be installed.
+# hf_python: prints a Python that has transformers and TensorBoard, in a virtual environment outside
+# the tree, made once; nothing if they cannot be installed.
 hf_python() {
   local folder=${XDG_CACHE_HOME:-$HOME/.cache}/lmc-test/hf
   if ! [ -e "$folder/complete" ]; then

@@ -1,35 +1,45 @@
-// builtin.cu - kernels of the runtime: moves and fills of plans, GEMMs in strides that the library does not support, totals of a
-// step. The text follows the prelude of the plan's kernels and hal/scale.h; the structs are those of runtime/cuda/builtin.c.
+// builtin.cu - kernels of the runtime: moves and fills of plans, GEMMs in strides that the library
+// does not support, totals of a step. The text follows the prelude of the plan's kernels and
+// hal/scale.h; the structs are those of runtime/cuda/builtin.c.
 
-typedef struct lm_move_args { int64_t size[12], from[12], to[12], at_to, at_more, at_limit, n; int32_t rank, step; } lm_move_args;
-typedef struct lm_product_args { int64_t m, n, k, a_m, a_k, b_k, b_n, c_m, c_n; int32_t add, spare; } lm_product_args;
+typedef struct lm_move_args {
+  int64_t size[12], from[12], to[12], at_to, at_more, at_limit, n;
+  int32_t rank, step;
+} lm_move_args;
+typedef struct lm_product_args {
+  int64_t m, n, k, a_m, a_k, b_k, b_n, c_m, c_n;
+  int32_t add, spare;
+} lm_product_args;
 
 LM_KERNEL(256) lm_fill_8(uint64_t *y, uint64_t x, int64_t n) {
-  for (int64_t i = lm_block() * 256 + lm_thread(); i < n; i += lm_grid() * 256) y[i] = x;
+  for (int64_t i = lm_block() * 256 + lm_thread(); i < n; i += lm_grid() * 256)
+    y[i] = x;
 }
 
-// Element i in row-major order of the sizes; strides in elements. at: optional, the position where the destination starts.
-#define LM_MOVE(NAME, T, ASSIGN)                                                                                       \
-  LM_KERNEL(256) NAME(const T *x, T *y, const int32_t *at, int32_t *fault, lm_move_args m) {                           \
-    int64_t start = at ? *at : 0;                                                                                      \
-    if (at && (start < 0 || start + m.at_more > m.at_limit)) {                                                         \
-      if (lm_block() == 0 && lm_thread() == 0 && fault[0] == 0) {                                                      \
-        fault[1] = (int32_t)start;                                                                                     \
-        fault[0] = m.step;                                                                                             \
-      }                                                                                                                \
-      return;                                                                                                          \
-    }                                                                                                                  \
-    _Pragma("unroll 1") for (int64_t i = lm_block() * 256 + lm_thread(); i < m.n; i += lm_grid() * 256) {              \
-      uint32_t rest = (uint32_t)i;                                                                                     \
-      int64_t from = 0, to = start * m.at_to;                                                                          \
-      _Pragma("unroll 1") for (int32_t d = m.rank - 1; d >= 0; d--) {                                                  \
-        uint32_t size = (uint32_t)m.size[d], j = rest % size;                                                          \
-        rest /= size;                                                                                                  \
-        from += j * m.from[d];                                                                                         \
-        to += j * m.to[d];                                                                                             \
-      }                                                                                                                \
-      y[to] ASSIGN x[from];                                                                                            \
-    }                                                                                                                  \
+// Element i in row-major order of the sizes; strides in elements. at: optional, the position where
+// the destination starts.
+#define LM_MOVE(NAME, T, ASSIGN)                                                                   \
+  LM_KERNEL(256) NAME(const T *x, T *y, const int32_t *at, int32_t *fault, lm_move_args m) {       \
+    int64_t start = at ? *at : 0;                                                                  \
+    if (at && (start < 0 || start + m.at_more > m.at_limit)) {                                     \
+      if (lm_block() == 0 && lm_thread() == 0 && fault[0] == 0) {                                  \
+        fault[1] = (int32_t)start;                                                                 \
+        fault[0] = m.step;                                                                         \
+      }                                                                                            \
+      return;                                                                                      \
+    }                                                                                              \
+    _Pragma("unroll 1") for (int64_t i = lm_block() * 256 + lm_thread(); i < m.n;                  \
+                             i += lm_grid() * 256) {                                               \
+      uint32_t rest = (uint32_t)i;                                                                 \
+      int64_t from = 0, to = start * m.at_to;                                                      \
+      _Pragma("unroll 1") for (int32_t d = m.rank - 1; d >= 0; d--) {                              \
+        uint32_t size = (uint32_t)m.size[d], j = rest % size;                                      \
+        rest /= size;                                                                              \
+        from += j * m.from[d];                                                                     \
+        to += j * m.to[d];                                                                         \
+      }                                                                                            \
+      y[to] ASSIGN x[from];                                                                        \
+    }                                                                                              \
   }
 LM_MOVE(lm_move_1, uint8_t, =)
 LM_MOVE(lm_move_2, uint16_t, =)
@@ -38,37 +48,48 @@ LM_MOVE(lm_move_8, uint64_t, =)
 LM_MOVE(lm_add_f32, float, +=)
 
 // Each thread computes one element of C and sums in order of k.
-#define LM_PRODUCT(NAME, AB, LOAD, C, LOAD_C, STORE, SUM)                                                              \
-  LM_KERNEL(256) NAME(const AB *a, const AB *b, C *c, lm_product_args p) {                                             \
-    _Pragma("unroll 1") for (int64_t i = lm_block() * 256 + lm_thread(); i < p.m * p.n; i += lm_grid() * 256) {        \
-      int64_t row = (uint32_t)i / (uint32_t)p.n, col = (uint32_t)i % (uint32_t)p.n;                                    \
-      const AB *x = a + row * p.a_m, *y = b + col * p.b_n;                                                             \
-      C *to = c + row * p.c_m + col * p.c_n;                                                                           \
-      SUM sum = p.add ? LOAD_C(*to) : 0;                                                                               \
-      _Pragma("unroll 1") for (int64_t k = 0; k < p.k; k++, x += p.a_k, y += p.b_k) sum += LOAD(*x) * LOAD(*y);        \
-      *to = STORE(sum);                                                                                                \
-    }                                                                                                                  \
+#define LM_PRODUCT(NAME, AB, LOAD, C, LOAD_C, STORE, SUM)                                          \
+  LM_KERNEL(256) NAME(const AB *a, const AB *b, C *c, lm_product_args p) {                         \
+    _Pragma("unroll 1") for (int64_t i = lm_block() * 256 + lm_thread(); i < p.m * p.n;            \
+                             i += lm_grid() * 256) {                                               \
+      int64_t row = (uint32_t)i / (uint32_t)p.n, col = (uint32_t)i % (uint32_t)p.n;                \
+      const AB *x = a + row * p.a_m, *y = b + col * p.b_n;                                         \
+      C *to = c + row * p.c_m + col * p.c_n;                                                       \
+      SUM sum = p.add ? LOAD_C(*to) : 0;                                                           \
+      _Pragma("unroll 1") for (int64_t k = 0; k < p.k; k++, x += p.a_k, y += p.b_k) sum +=         \
+          LOAD(*x) * LOAD(*y);                                                                     \
+      *to = STORE(sum);                                                                            \
+    }                                                                                              \
   }
 LM_PRODUCT(lm_product_f32, float, , float, , , float)
 LM_PRODUCT(lm_product_f64, double, , double, , , double)
 LM_PRODUCT(lm_product_bf16, uint16_t, lm_bf16_load, uint16_t, lm_bf16_load, lm_bf16_round, float)
 LM_PRODUCT(lm_product_bf16_f32, uint16_t, lm_bf16_load, float, , , float)
 
-// An epilogue that the library did not compute: a bias along rows, storing the input of gelu, gelu. Pointers may be NULL.
-typedef struct lm_finish_args { int64_t n, row; int32_t gelu, spare; } lm_finish_args;
-#define LM_FINISH(NAME, T, LOAD, STORE)                                                                                \
-  LM_KERNEL(256) NAME(T *y, const T *bias, T *before, lm_finish_args f) {                                              \
-    for (int64_t i = lm_block() * 256 + lm_thread(); i < f.n; i += lm_grid() * 256) {                                  \
-      float x = LOAD(y[i]) + (bias ? LOAD(bias[i % f.row]) : 0);                                                       \
-      if (before) before[i] = STORE(x);                                                                                \
-      y[i] = STORE(f.gelu ? 0.5f * x * (1 + lm_tanh(0.7978845608f * (x + 0.044715f * x * x * x))) : x);                \
-    }                                                                                                                  \
+// An epilogue that the library did not compute: a bias along rows, storing the input of gelu, gelu.
+// Pointers may be NULL.
+typedef struct lm_finish_args {
+  int64_t n, row;
+  int32_t gelu, spare;
+} lm_finish_args;
+#define LM_FINISH(NAME, T, LOAD, STORE)                                                            \
+  LM_KERNEL(256) NAME(T *y, const T *bias, T *before, lm_finish_args f) {                          \
+    for (int64_t i = lm_block() * 256 + lm_thread(); i < f.n; i += lm_grid() * 256) {              \
+      float x = LOAD(y[i]) + (bias ? LOAD(bias[i % f.row]) : 0);                                   \
+      if (before)                                                                                  \
+        before[i] = STORE(x);                                                                      \
+      y[i] = STORE(f.gelu ? 0.5f * x * (1 + lm_tanh(0.7978845608f * (x + 0.044715f * x * x * x)))  \
+                          : x);                                                                    \
+    }                                                                                              \
   }
 LM_FINISH(lm_finish_f32, float, , )
 LM_FINISH(lm_finish_bf16, uint16_t, lm_bf16_load, lm_bf16_round)
 
 // Rounds complete f32 sums and stores or adds them.
-typedef struct lm_rounding { int64_t m, n, y_m, y_n; int32_t add, spare; } lm_rounding;
+typedef struct lm_rounding {
+  int64_t m, n, y_m, y_n;
+  int32_t add, spare;
+} lm_rounding;
 LM_KERNEL(256) lm_round_bf16(const float *x, uint16_t *y, lm_rounding r) {
   for (int64_t i = lm_block() * 256 + lm_thread(); i < r.m * r.n; i += lm_grid() * 256) {
     uint16_t *to = y + (uint32_t)i / (uint32_t)r.n * r.y_m + (uint32_t)i % (uint32_t)r.n * r.y_n;
@@ -78,18 +99,33 @@ LM_KERNEL(256) lm_round_bf16(const float *x, uint16_t *y, lm_rounding r) {
 
 // ---- totals of a step
 
-enum { LM_SCALAR_F32 = 1, LM_SCALAR_F64 = 2, LM_SCALAR_INT = 3 };
-typedef struct lm_tally_args { int64_t at[136]; uint8_t type[136]; int32_t n, first; } lm_tally_args;   // type 0: not a scalar
-typedef struct lm_judge_args { double clip, limit; int32_t sum, weight; } lm_judge_args;
+enum {
+  LM_SCALAR_F32 = 1,
+  LM_SCALAR_F64 = 2,
+  LM_SCALAR_INT = 3
+};
+typedef struct lm_tally_args {
+  int64_t at[136];
+  uint8_t type[136];
+  int32_t n, first;
+} lm_tally_args; // type 0: not a scalar
+typedef struct lm_judge_args {
+  double clip, limit;
+  int32_t sum, weight;
+} lm_judge_args;
 
 LM_KERNEL(256) lm_tally(const char *io, double *totals, lm_tally_args a) {
   int32_t i = (int32_t)lm_thread();
-  if (lm_block() || i >= a.n) return;
-  double more = a.type[i] == LM_SCALAR_F32 ? *(const float *)(io + a.at[i]) : a.type[i] == LM_SCALAR_F64 ? *(const double *)(io + a.at[i])
-                : a.type[i] == LM_SCALAR_INT ? *(const int32_t *)(io + a.at[i]) : 0;
+  if (lm_block() || i >= a.n)
+    return;
+  double more = a.type[i] == LM_SCALAR_F32   ? *(const float *)(io + a.at[i])
+                : a.type[i] == LM_SCALAR_F64 ? *(const double *)(io + a.at[i])
+                : a.type[i] == LM_SCALAR_INT ? *(const int32_t *)(io + a.at[i])
+                                             : 0;
   totals[i] = (a.first ? 0 : totals[i]) + more;
 }
 
 LM_KERNEL(256) lm_judge(const double *totals, const float *norm, float *scale, lm_judge_args a) {
-  if (lm_block() == 0 && lm_thread() == 0) *scale = (float)lm_scale_of(totals[a.sum], totals[a.weight], *norm, a.clip, a.limit);
+  if (lm_block() == 0 && lm_thread() == 0)
+    *scale = (float)lm_scale_of(totals[a.sum], totals[a.weight], *norm, a.clip, a.limit);
 }

@@ -21,20 +21,46 @@
 #define lm_get(a, i) ((a)[i])
 #define lm_put(a, i, x) ((void)((a)[i] = (x)))
 
-LM_INLINE int32_t lm_thread() { return (int32_t)threadIdx.x; }
-LM_INLINE int64_t lm_block() { return (int64_t)blockIdx.x; }
-LM_INLINE int64_t lm_grid() { return (int64_t)gridDim.x; }
-LM_INLINE int32_t lm_threads() { return (int32_t)blockDim.x; }
-LM_INLINE void lm_barrier() { __syncthreads(); }
-LM_INLINE void lm_warp_sync(uint32_t mask) { __syncwarp(mask); }
+LM_INLINE int32_t lm_thread() {
+  return (int32_t)threadIdx.x;
+}
+LM_INLINE int64_t lm_block() {
+  return (int64_t)blockIdx.x;
+}
+LM_INLINE int64_t lm_grid() {
+  return (int64_t)gridDim.x;
+}
+LM_INLINE int32_t lm_threads() {
+  return (int32_t)blockDim.x;
+}
+LM_INLINE void lm_barrier() {
+  __syncthreads();
+}
+LM_INLINE void lm_warp_sync(uint32_t mask) {
+  __syncwarp(mask);
+}
 
-LM_INLINE float lm_shuffle_xor_f32(uint32_t mask, float x, int32_t other) { return __shfl_xor_sync(mask, x, other); }
-LM_INLINE double lm_shuffle_xor_f64(uint32_t mask, double x, int32_t other) { return __shfl_xor_sync(mask, x, other); }
-LM_INLINE int32_t lm_shuffle_xor_int(uint32_t mask, int32_t x, int32_t other) { return __shfl_xor_sync(mask, x, other); }
-LM_INLINE float lm_shuffle_f32(uint32_t mask, float x, int32_t from) { return __shfl_sync(mask, x, from); }
-LM_INLINE int32_t lm_shuffle_int(uint32_t mask, int32_t x, int32_t from) { return __shfl_sync(mask, x, from); }
-LM_INLINE uint32_t lm_ballot(bool x) { return __ballot_sync(~0u, x); }
-LM_INLINE int32_t lm_lowest_bit(uint32_t bits) { return __ffs((int32_t)bits) - 1; }
+LM_INLINE float lm_shuffle_xor_f32(uint32_t mask, float x, int32_t other) {
+  return __shfl_xor_sync(mask, x, other);
+}
+LM_INLINE double lm_shuffle_xor_f64(uint32_t mask, double x, int32_t other) {
+  return __shfl_xor_sync(mask, x, other);
+}
+LM_INLINE int32_t lm_shuffle_xor_int(uint32_t mask, int32_t x, int32_t other) {
+  return __shfl_xor_sync(mask, x, other);
+}
+LM_INLINE float lm_shuffle_f32(uint32_t mask, float x, int32_t from) {
+  return __shfl_sync(mask, x, from);
+}
+LM_INLINE int32_t lm_shuffle_int(uint32_t mask, int32_t x, int32_t from) {
+  return __shfl_sync(mask, x, from);
+}
+LM_INLINE uint32_t lm_ballot(bool x) {
+  return __ballot_sync(~0u, x);
+}
+LM_INLINE int32_t lm_lowest_bit(uint32_t bits) {
+  return __ffs((int32_t)bits) - 1;
+}
 
 // Two bf16 in a word, the first in the lower half.
 LM_INLINE uint32_t lm_bf16_pair(float low, float high) {
@@ -49,4 +75,6 @@ LM_INLINE float lm_exp2_approx(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-LM_INLINE float lm_max_f32(float x, float y) { return fmaxf(x, y); }
+LM_INLINE float lm_max_f32(float x, float y) {
+  return fmaxf(x, y);
+}

@@ -10,42 +10,49 @@ LM_INLINE int32_t lm_swizzled(int32_t rows, int32_t row, int32_t k) {
 // The lower half of the descriptor of a matrix at an address in shared memory; `leading` is the
 // number of bytes from one group of 64 to the next if the rows are k. Then the whole descriptor,
 // `offset` bytes further; rows 8 apart are 1024 bytes apart.
-LM_INLINE uint32_t lm_descriptor_low(uint32_t at, uint32_t leading) { return at >> 4 | leading >> 4 << 16; }
-LM_INLINE uint64_t lm_descriptor(uint32_t low, uint32_t offset) { return (uint64_t)(1024 >> 4 | 1 << 30) << 32 | (low + (offset >> 4)); }
+LM_INLINE uint32_t lm_descriptor_low(uint32_t at, uint32_t leading) {
+  return at >> 4 | leading >> 4 << 16;
+}
+LM_INLINE uint64_t lm_descriptor(uint32_t low, uint32_t offset) {
+  return (uint64_t)(1024 >> 4 | 1 << 30) << 32 | (low + (offset >> 4));
+}
 
 // Copies a tile of ROWS positions from `position` on, in boxes of 64 by 64.
 #define LM_GROUP_FETCH(tile, ROWS, WIDTH, map, inner, position, batch, b, i)                       \
-  LM_UNROLL for (int32_t k_ = 0; k_ < (WIDTH); k_ += 64)                                          \
-    LM_UNROLL for (int32_t r_ = 0; r_ < (ROWS); r_ += 64)                                         \
-      lm_box_copy(tile, (k_ / 64 * (ROWS) + r_) * 64, &(map), k_, (int32_t)(inner), (int32_t)(position) + r_, (int32_t)(batch), b, i);
+  LM_UNROLL for (int32_t k_ = 0; k_ < (WIDTH); k_ += 64)                                           \
+      LM_UNROLL for (int32_t r_ = 0; r_ < (ROWS); r_ += 64)                                        \
+          lm_box_copy(tile, (k_ / 64 * (ROWS) + r_) * 64, &(map), k_, (int32_t)(inner),            \
+                      (int32_t)(position) + r_, (int32_t)(batch), b, i);
 
 // s = 64 rows of a from `row` on times the N rows of b; a has A_ROWS rows, both are WIDTH wide. In
 // flight until waited for.
-#define LM_GROUP_DOT(s, N, a, row, A_ROWS, b, WIDTH)                                          \
-  {                                                                                               \
-    const uint32_t x_ = lm_descriptor_low(lm_shared_address(a) + (row) * 128, 16), y_ = lm_descriptor_low(lm_shared_address(b), 16); \
-    lm_wgmma_fence();                                                                             \
-    LM_UNROLL for (int32_t k = 0; k < (WIDTH); k += 16)                                           \
-      lm_wgmma_##N##_shared(s, lm_descriptor(x_, k / 64 * (A_ROWS) * 128 + k % 64 * 2),               \
-                            lm_descriptor(y_, k / 64 * (N) * 128 + k % 64 * 2), k > 0);               \
-    lm_wgmma_commit();                                                                            \
+#define LM_GROUP_DOT(s, N, a, row, A_ROWS, b, WIDTH)                                               \
+  {                                                                                                \
+    const uint32_t x_ = lm_descriptor_low(lm_shared_address(a) + (row)*128, 16),                   \
+                   y_ = lm_descriptor_low(lm_shared_address(b), 16);                               \
+    lm_wgmma_fence();                                                                              \
+    LM_UNROLL for (int32_t k = 0; k < (WIDTH); k += 16)                                            \
+        lm_wgmma_##N##_shared(s, lm_descriptor(x_, k / 64 * (A_ROWS)*128 + k % 64 * 2),            \
+                              lm_descriptor(y_, k / 64 * (N)*128 + k % 64 * 2), k > 0);            \
+    lm_wgmma_commit();                                                                             \
   }
 
 // a = z, K columns, packed as the first operand of wgmma in registers.
-#define LM_GROUP_PACK(a, z, K)                                                                    \
-  LM_UNROLL for (int32_t n = 0; n < (K) / 16; n++) {                                              \
-    a[n][0] = lm_bf16_pair(z[2 * n][0], z[2 * n][1]);                                             \
-    a[n][1] = lm_bf16_pair(z[2 * n][2], z[2 * n][3]);                                             \
-    a[n][2] = lm_bf16_pair(z[2 * n + 1][0], z[2 * n + 1][1]);                                     \
-    a[n][3] = lm_bf16_pair(z[2 * n + 1][2], z[2 * n + 1][3]);                                     \
+#define LM_GROUP_PACK(a, z, K)                                                                     \
+  LM_UNROLL for (int32_t n = 0; n < (K) / 16; n++) {                                               \
+    a[n][0] = lm_bf16_pair(z[2 * n][0], z[2 * n][1]);                                              \
+    a[n][1] = lm_bf16_pair(z[2 * n][2], z[2 * n][3]);                                              \
+    a[n][2] = lm_bf16_pair(z[2 * n + 1][0], z[2 * n + 1][1]);                                      \
+    a[n][3] = lm_bf16_pair(z[2 * n + 1][2], z[2 * n + 1][3]);                                      \
   }
 
 // o += a times the K rows of v, WIDTH wide. In flight until waited for.
-#define LM_GROUP_WEIGHTED(o, WIDTH, a, K, v)                                                      \
-  {                                                                                               \
-    const uint32_t v_ = lm_descriptor_low(lm_shared_address(v), (K) * 128);                           \
-    lm_wgmma_settle(o, (WIDTH) / 8);                                                              \
-    lm_wgmma_fence();                                                                             \
-    LM_UNROLL for (int32_t n = 0; n < (K) / 16; n++) lm_wgmma_##WIDTH##_transposed(o, a[n], lm_descriptor(v_, n * 2048)); \
-    lm_wgmma_commit();                                                                            \
+#define LM_GROUP_WEIGHTED(o, WIDTH, a, K, v)                                                       \
+  {                                                                                                \
+    const uint32_t v_ = lm_descriptor_low(lm_shared_address(v), (K)*128);                          \
+    lm_wgmma_settle(o, (WIDTH) / 8);                                                               \
+    lm_wgmma_fence();                                                                              \
+    LM_UNROLL for (int32_t n = 0; n < (K) / 16; n++)                                               \
+        lm_wgmma_##WIDTH##_transposed(o, a[n], lm_descriptor(v_, n * 2048));                       \
+    lm_wgmma_commit();                                                                             \
   }

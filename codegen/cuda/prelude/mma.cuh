@@ -1,11 +1,14 @@
 // mma.cuh - tensor cores and copies to shared memory. Fragments are those of PTX (m16n8k16,
 // ldmatrix): with g = lane / 4 and q = lane % 4, elements 0 and 1 of an accumulator are in row g,
 // columns 2q and 2q + 1, elements 2 and 3 in the same columns of row g + 8.
-LM_INLINE uint32_t lm_shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+LM_INLINE uint32_t lm_shared_address(const void *p) {
+  return (uint32_t)__cvta_generic_to_shared(p);
+}
 
 // d += a b; a: 16 x 16 by rows, b: 16 x 8 by columns, bf16.
 LM_INLINE void lm_mma_bf16(float *d, const uint32_t *a, const uint32_t *b) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
@@ -18,7 +21,8 @@ LM_INLINE uint32_t lm_tf32(float x) {
   return u;
 }
 LM_INLINE void lm_mma_tf32(float *d, const uint32_t *a, const uint32_t *b) {
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, "
+      "%9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
@@ -41,13 +45,18 @@ LM_INLINE void lm_matrices_load_transposed(uint32_t *r, const uint16_t *tile, in
 // Copies 16 bytes to tile[at], zeros unless `valid`; complete after lm_copies_wait and a barrier.
 #ifdef LM_NARROW
 LM_INLINE void lm_copy_async(uint16_t *tile, int32_t at, const uint16_t *from, bool valid) {
-  for (int32_t i = 0; i < 8; i++) tile[at + i] = valid ? from[i] : (uint16_t)0;
+  for (int32_t i = 0; i < 8; i++)
+    tile[at + i] = valid ? from[i] : (uint16_t)0;
 }
 #else
 LM_INLINE void lm_copy_async(uint16_t *tile, int32_t at, const uint16_t *from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(lm_shared_address(tile + at)), "l"(from), "r"(valid ? 16 : 0) : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(lm_shared_address(tile + at)),
+               "l"(from), "r"(valid ? 16 : 0)
+               : "memory");
 }
 #endif
-LM_INLINE void lm_copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+LM_INLINE void lm_copies_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
 // Waits until at most `left` of this thread's groups are in flight.
 #define lm_copies_wait(left) asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory")

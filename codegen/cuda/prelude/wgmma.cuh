@@ -8,45 +8,58 @@
 #define lm_registers_fewer(n) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n))
 #define lm_registers_more(n) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n))
 
-LM_INLINE void lm_wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-LM_INLINE void lm_wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+LM_INLINE void lm_wgmma_fence() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+LM_INLINE void lm_wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
 // Waits until at most `left` groups are in flight.
 #define lm_wgmma_wait(left) asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory")
 // Keeps the following instructions after the computation of x, which is never negative: the
 // assembler moves waits up past arithmetic, but not past a trap.
 LM_INLINE void lm_order_after(float x) {
-  if (x < 0.0f) __trap();
+  if (x < 0.0f)
+    __trap();
 }
 // Prevents accesses to the registers d from moving across this point.
-#define lm_wgmma_settle(d, n)                                                                     \
-  LM_UNROLL for (int32_t i_ = 0; i_ < (n); i_++)                                                  \
-    asm volatile("" : "+f"(d[i_][0]), "+f"(d[i_][1]), "+f"(d[i_][2]), "+f"(d[i_][3])::"memory")
+#define lm_wgmma_settle(d, n)                                                                      \
+  LM_UNROLL for (int32_t i_ = 0; i_ < (n); i_++) asm volatile(                                     \
+      "" : "+f"(d[i_][0]), "+f"(d[i_][1]), "+f"(d[i_][2]), "+f"(d[i_][3])::"memory")
 
 #define LM_F4(d, i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
-#define LM_F32(d, i) LM_F4(d, i), LM_F4(d, i + 1), LM_F4(d, i + 2), LM_F4(d, i + 3), LM_F4(d, i + 4), LM_F4(d, i + 5), LM_F4(d, i + 6), LM_F4(d, i + 7)
-#define LM_REGISTERS_32 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+#define LM_F32(d, i)                                                                               \
+  LM_F4(d, i), LM_F4(d, i + 1), LM_F4(d, i + 2), LM_F4(d, i + 3), LM_F4(d, i + 4),                 \
+      LM_F4(d, i + 5), LM_F4(d, i + 6), LM_F4(d, i + 7)
+#define LM_REGISTERS_32                                                                            \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                        \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
-#define LM_REGISTERS_64 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+#define LM_REGISTERS_64                                                                            \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                        \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "               \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "               \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
 
 // shared: d = a b, or d += a b; matrices by their descriptors (group.cuh), both with k along rows.
-//  transposed: d += a b; a in registers as in mma.cuh, 16 rows for each warp; the rows of b are k, N elements long.
-#define LM_WGMMA(N, R, A, B, C, D, E, F, ...)                                                     \
-  LM_INLINE void lm_wgmma_##N##_shared(float (*d)[4], uint64_t a, uint64_t b, int32_t add) {      \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #C ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 " LM_REGISTERS_##R \
-                 ", %" #A ", %" #B ", p, 1, 1, 0, 0;\n}"                                          \
-                 : __VA_ARGS__                                                                    \
-                 : "l"(a), "l"(b), "r"(add)                                                       \
-                 : "memory");                                                                     \
-  }                                                                                               \
-  LM_INLINE void lm_wgmma_##N##_transposed(float (*d)[4], const uint32_t *a, uint64_t b) {            \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #F ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 " LM_REGISTERS_##R \
-                 ", {%" #A ", %" #B ", %" #C ", %" #D "}, %" #E ", p, 1, 1, 1;\n}"                \
-                 : __VA_ARGS__                                                                    \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(1)                     \
-                 : "memory");                                                                     \
+//  transposed: d += a b; a in registers as in mma.cuh, 16 rows for each warp; the rows of b are k,
+//  N elements long.
+#define LM_WGMMA(N, R, A, B, C, D, E, F, ...)                                                      \
+  LM_INLINE void lm_wgmma_##N##_shared(float(*d)[4], uint64_t a, uint64_t b, int32_t add) {        \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #C                                           \
+                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N                                      \
+                 "k16.f32.bf16.bf16 " LM_REGISTERS_##R ", %" #A ", %" #B ", p, 1, 1, 0, 0;\n}"     \
+                 : __VA_ARGS__                                                                     \
+                 : "l"(a), "l"(b), "r"(add)                                                        \
+                 : "memory");                                                                      \
+  }                                                                                                \
+  LM_INLINE void lm_wgmma_##N##_transposed(float(*d)[4], const uint32_t *a, uint64_t b) {          \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #F                                           \
+                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N                                      \
+                 "k16.f32.bf16.bf16 " LM_REGISTERS_##R ", {%" #A ", %" #B ", %" #C ", %" #D        \
+                                                       "}, %" #E ", p, 1, 1, 1;\n}"                \
+                 : __VA_ARGS__                                                                     \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(1)                      \
+                 : "memory");                                                                      \
   }
 LM_WGMMA(64, 32, 32, 33, 34, 35, 36, 37, LM_F32(d, 0))
 LM_WGMMA(128, 64, 64, 65, 66, 67, 68, 69, LM_F32(d, 0), LM_F32(d, 8))
