@@ -1,132 +1,15 @@
-// exec.c - the CUDA executor; see exec.h.
-#include "runtime/cuda/exec.h"
+// exec.c - the CUDA executor: creation, memory as the host sees it, totals; see exec.h. exec_run.c
+// runs functions.
+#include "runtime/cuda/exec_state.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/processors.h"
 #include "runtime/cuda/compile.h"
-#include "runtime/cuda/gemm.h"
-#include "runtime/cuda/map.h"
-#include "runtime/cuda/memory.h"
 #include "runtime/cuda/nvtx.h"
-#include "runtime/plan/walk.h"
-
-typedef struct func_state {
-  bool writes[LM_ARENAS];
-  bool fixed;     // does not depend on run-time extents
-  bool may_fault; // has a move to a position that is read at run time and checked on the device
-  int runs;
-  void *graph; // CUgraphExec; NULL until it is recorded
-} func_state;
-
-// For profiles: an event that is recorded when a step is done.
-typedef struct mark {
-  void *event;
-  const lm_plan_step *step;
-} mark;
-
-typedef struct cuda_exec {
-  lm_exec hal;
-  const lm_plan *plan;
-  int threads, compiled;
-  bool sync, graphs, check;
-  lm_cuda_driver d;
-  lm_cuda_device device;
-  void *context, *stream;
-  void **modules;
-  uint32_t n_modules;
-  void **functions; // of the plan's kernels, then of the builtins
-  lm_cuda_builtins builtins;
-  lm_cuda_gemms *gemms;
-  lm_cuda_memory memory;
-  lm_plan_walk walk;
-  func_state *funcs;
-  const lm_plan_func *func;          // the current one
-  const lm_plan_func *first_pending; // the first after the last synchronization; NULL: none
-  const lm_plan_func *may_fault;     // the last one that ran with func_state.may_fault
-  lm_cuda_address *pointers;         // of the current step
-  void **params;
-  int32_t *fault;            // pinned copy of the builtins' `fault`
-  lm_cuda_address totals;    // LM_TOTALS_MAX float64s
-  double *totals_read;       // pinned copy of them
-  const lm_scale_rule *rule; // for the next run; NULL: none
-  lm_timeline *timeline;
-  mark *marks;
-  uint32_t n_marks, cap_marks, n_events;
-  lm_arena *arena;
-  lm_status failed; // the first failure of the device; nothing runs after it
-} cuda_exec;
 
 static const lm_exec_ops OPS;
-
-// ---- failures
-
-static lm_status failure_copy(const cuda_exec *e) {
-  return e->failed ? lm_fail(e->failed->kind, "%s", e->failed->text) : NULL;
-}
-
-// Records the first failure and returns a copy of it; takes s.
-static lm_status fail(cuda_exec *e, lm_status s) {
-  if (!s)
-    return NULL;
-  if (e->failed)
-    lm_status_free(s);
-  else
-    e->failed = s;
-  return failure_copy(e);
-}
-
-// "micro: kernel k12ab (llama.lm:12,13)"
-static void step_name(const cuda_exec *e, const lm_plan_step *s, lm_buf *out) {
-  lm_buf_printf(out, "%s: ", e->func->name);
-  if (s->kind == LM_STEP_KERNEL)
-    lm_buf_printf(out, "kernel %s (%s)", e->plan->kernels[s->kernel].name,
-                  e->plan->kernels[s->kernel].origin ? e->plan->kernels[s->kernel].origin
-                                                     : s->label);
-  else
-    lm_buf_puts(out, s->label ? s->label : "a step");
-}
-
-static lm_status step_failed(const cuda_exec *e, const lm_plan_step *s, lm_status status) {
-  if (!status)
-    return NULL;
-  lm_buf name = {0};
-  step_name(e, s, &name);
-  status = lm_annotate(status, "%s", name.p);
-  lm_buf_free(&name);
-  return status;
-}
-
-static lm_status fault_status(const cuda_exec *e) {
-  const lm_plan_step *s = &e->may_fault->steps[e->fault[0] - 1];
-  return lm_fail(LM_USER, "%s: position %d is outside of a cache of %lld", s->label, e->fault[1],
-                 (long long)s->move->at_limit);
-}
-
-// Kernels run asynchronously, so it is not known which one failed. The message names the functions
-// first_pending the last synchronization: "micro … update".
-static lm_status sync_failed(cuda_exec *e, int result) {
-  const char *first = e->first_pending ? e->first_pending->name : "copying";
-  const char *last = e->first_pending ? e->func->name : first;
-  bool one = !strcmp(first, last);
-  return fail(e,
-              lm_cuda_check(&e->d, result, "%s%s%s failed on %s; LMC_CUDA_SYNC=1 names the kernel",
-                            first, one ? "" : " … ", one ? "" : last, e->device.name));
-}
-
-// Synchronizes with the stream.
-static lm_status synchronize(cuda_exec *e) {
-  if (e->failed)
-    return failure_copy(e);
-  int result = e->d.cuStreamSynchronize(e->stream);
-  if (result)
-    return sync_failed(e, result);
-  e->first_pending = NULL;
-  if (e->fault && e->fault[0])
-    return fail(e, fault_status(e));
-  return NULL;
-}
 
 // ---- creation and destruction
 
@@ -273,17 +156,11 @@ static lm_status totals_make(cuda_exec *e) {
   return NULL;
 }
 
-static void pointers_find(cuda_exec *e, const lm_plan_step *s) {
-  for (int i = 0; i < s->n_bufs; i++)
-    e->pointers[i] =
-        e->memory.at[s->bufs[i].arena] + (uint64_t)lm_plan_walk_offset(&e->walk, &s->bufs[i]);
-}
-
 static lm_status gemm_measure(void *user, const lm_plan_step *s) {
   cuda_exec *e = user;
   if (s->kind != LM_STEP_GEMM)
     return NULL;
-  pointers_find(e, s);
+  cuda_exec_pointers_find(e, s);
   return lm_cuda_gemm(e->gemms, s, e->walk.var, e->pointers, e->memory.workspace);
 }
 
@@ -296,7 +173,7 @@ static lm_status gemms_measure(cuda_exec *e) {
       s = lm_plan_walk_run(&e->walk, &e->plan->funcs[i], NULL, gemm_measure, e);
   lm_status end = lm_cuda_gemms_measure(e->gemms, false);
   if (!s)
-    return end ? end : synchronize(e);
+    return end ? end : cuda_exec_synchronize(e);
   lm_status_free(end);
   return s;
 }
@@ -314,7 +191,7 @@ static lm_status exec_make(cuda_exec *e, const char *arch, const lm_exec_options
   for (int i = 0; i < plan->n_funcs; i++)
     func_describe(e, &plan->funcs[i], &e->funcs[i]);
   LM_TRY(lm_cuda_memory_make(&e->memory, plan, &e->d, &e->device, e->stream, lm_cuda_workspace()));
-  LM_TRY(synchronize(e));
+  LM_TRY(cuda_exec_synchronize(e));
   return o->choices && !o->choices->locked ? gemms_measure(e) : NULL;
 }
 
@@ -385,181 +262,14 @@ static void destroy(lm_exec *hal) {
   lm_free(e);
 }
 
-// ---- steps
-
-static lm_status kernel_launch(cuda_exec *e, const lm_plan_step *s) {
-  const lm_plan_launch *l = &e->plan->kernels[s->kernel].launch;
-  int64_t space = lm_plan_extent_value(&s->space, e->walk.var);
-  int64_t blocks = (space + l->per_block - 1) / l->per_block;
-  lm_cuda_map maps[LM_PLAN_MAPS];
-  int n = 0;
-  if (!blocks)
-    return NULL;
-  if (blocks > INT32_MAX)
-    return lm_fail(LM_ENV, "%lld blocks exceed the limit of a launch", (long long)blocks);
-  for (; n < s->n_bufs; n++)
-    e->params[n] = &e->pointers[n];
-  for (int i = 0; i < e->plan->n_extents; i++)
-    if (l->extents >> i & 1)
-      e->params[n++] = &e->walk.var[i];
-  for (int i = 0; i < l->n_maps; i++) {
-    LM_TRY(
-        lm_cuda_map_make(&e->d, &l->maps[i], e->pointers[l->maps[i].buf], e->walk.var, &maps[i]));
-    e->params[n++] = &maps[i];
-  }
-  return lm_cuda_check(&e->d,
-                       e->d.cuLaunchKernel(e->functions[s->kernel], (unsigned)blocks, 1, 1,
-                                           (unsigned)l->threads, 1, 1, (unsigned)l->shared,
-                                           e->stream, e->params, NULL),
-                       "launch");
-}
-
-static lm_status move_launch(cuda_exec *e, const lm_plan_step *s) {
-  lm_cuda_address at = s->move->at_dim >= 0 ? e->pointers[1] : 0;
-  return lm_cuda_move(&e->builtins, s->move, e->walk.var, e->pointers[0], at,
-                      e->pointers[s->n_read], s->kind == LM_STEP_ADD,
-                      (int)(s - e->func->steps) + 1);
-}
-
-static lm_status step_enqueue(cuda_exec *e, const lm_plan_step *s) {
-  switch (s->kind) {
-  case LM_STEP_KERNEL: return kernel_launch(e, s);
-  case LM_STEP_GEMM:
-    return lm_cuda_gemm(e->gemms, s, e->walk.var, e->pointers, e->memory.workspace);
-  case LM_STEP_COPY:
-  case LM_STEP_ADD: return move_launch(e, s);
-  case LM_STEP_FILL: return lm_cuda_fill(&e->builtins, e->pointers[0], s);
-  case LM_STEP_LOOP:
-    return lm_cuda_check(&e->d,
-                         e->d.cuMemsetD32Async(e->pointers[0],
-                                               (unsigned)lm_plan_walk_index(&e->walk, s), 1,
-                                               e->stream),
-                         "an index");
-  case LM_STEP_END: break;
-  }
-  LM_BUG("step of kind %d", (int)s->kind);
-}
-
-static lm_status mark_add(cuda_exec *e, const lm_plan_step *s) {
-  if (e->n_marks == e->n_events) {
-    mark m = {0};
-    LM_TRY(lm_cuda_check(&e->d, e->d.cuEventCreate(&m.event, 0), "an event"));
-    LM_PUSH(e->arena, e->marks, e->n_events, e->cap_marks) = m;
-  }
-  mark *m = &e->marks[e->n_marks++];
-  m->step = s;
-  return lm_cuda_check(&e->d, e->d.cuEventRecord(m->event, e->stream), "an event");
-}
-
-static lm_status step_run(void *user, const lm_plan_step *s) {
-  cuda_exec *e = user;
-  pointers_find(e, s);
-  if (e->timeline)
-    lm_nvtx_push(s->label ? s->label : "a step");
-  lm_status status = step_enqueue(e, s);
-  if (e->timeline)
-    lm_nvtx_pop();
-  if (!status && e->sync)
-    status = lm_cuda_check(&e->d, e->d.cuStreamSynchronize(e->stream), "on %s", e->device.name);
-  if (status)
-    return step_failed(e, s, status);
-  return e->timeline ? mark_add(e, s) : NULL;
-}
-
-// ---- functions
-
-static lm_status graph_record(cuda_exec *e, const lm_plan_func *f, void **out) {
-  const lm_cuda_driver *d = &e->d;
-  void *graph = NULL;
-  LM_TRY(lm_cuda_check(d, d->cuStreamBeginCapture_v2(e->stream, LM_CU_CAPTURE_RELAXED),
-                       "recording %s", f->name));
-  lm_status s = lm_plan_walk_run(&e->walk, f, NULL, step_run, e);
-  int result = d->cuStreamEndCapture(e->stream, &graph);
-  if (!s)
-    s = lm_cuda_check(d, result, "recording %s", f->name);
-  if (!s)
-    s = lm_cuda_check(d, d->cuGraphInstantiateWithFlags(out, graph, 0), "a graph of %s", f->name);
-  if (graph)
-    d->cuGraphDestroy(graph);
-  return s;
-}
-
-static lm_status steps_enqueue(cuda_exec *e, const lm_plan_func *f, const int64_t *extents) {
-  func_state *x = &e->funcs[f - e->plan->funcs];
-  bool recorded = e->graphs && x->fixed && x->runs++ > 0;
-  if (!recorded)
-    return lm_plan_walk_run(&e->walk, f, extents, step_run, e);
-  if (!x->graph)
-    LM_TRY(graph_record(e, f, &x->graph));
-  return lm_cuda_check(&e->d, e->d.cuGraphLaunch(x->graph, e->stream), "%s", f->name);
-}
-
-static lm_status enqueue(cuda_exec *e, const lm_plan_func *f, const int64_t *extents) {
-  func_state *x = &e->funcs[f - e->plan->funcs];
-  LM_TRY(lm_cuda_memory_begin(&e->memory, f));
-  if (e->rule) // after the copy of the arguments, one of which it overwrites
-    LM_TRY(lm_cuda_totals_scale(&e->builtins, e->rule, e->memory.at[LM_ARENA_IO], e->totals));
-  e->rule = NULL;
-  if (e->timeline)
-    LM_TRY(mark_add(e, NULL));
-  LM_TRY(steps_enqueue(e, f, extents));
-  LM_TRY(lm_cuda_memory_end(&e->memory, f, x->writes));
-  if (!x->may_fault)
-    return NULL;
-  e->may_fault = f;
-  return lm_cuda_check(
-      &e->d,
-      e->d.cuMemcpyDtoHAsync_v2(e->fault, e->builtins.fault, 2 * sizeof *e->fault, e->stream),
-      "results from the GPU");
-}
-
-// Converts the device's times between marks to the host's clock, such that the last step ends now.
-static lm_status timeline_fill(cuda_exec *e, const lm_plan_func *f) {
-  double end = lm_now();
-  float all = 0, from = 0, to = 0;
-  const lm_cuda_driver *d = &e->d;
-  LM_TRY(lm_cuda_check(
-      d, d->cuEventElapsedTime(&all, e->marks[0].event, e->marks[e->n_marks - 1].event),
-      "times of %s", f->name));
-  for (uint32_t i = 1; i < e->n_marks; i++, from = to) {
-    const lm_plan_step *s = e->marks[i].step;
-    LM_TRY(lm_cuda_check(d, d->cuEventElapsedTime(&to, e->marks[0].event, e->marks[i].event),
-                         "times of %s", f->name));
-    if (s->kind != LM_STEP_LOOP)
-      lm_timeline_span(e->timeline, (lm_span){s->label, s, end - (all - from) * 1e-3,
-                                              end - (all - to) * 1e-3, LM_ROW_STEP, -1});
-  }
-  lm_timeline_span(e->timeline, (lm_span){f->name, NULL, end - all * 1e-3, end, LM_ROW_FUNC, -1});
-  return NULL;
-}
-
-static lm_status run(lm_exec *hal, const lm_plan_func *f, const int64_t *extents) {
-  cuda_exec *e = (cuda_exec *)hal;
-  if (e->failed)
-    return failure_copy(e);
-  e->func = f;
-  if (!e->first_pending)
-    e->first_pending = f;
-  e->n_marks = 0;
-  lm_nvtx_push(f->name);
-  lm_status s = enqueue(e, f, extents);
-  lm_nvtx_pop();
-  if (s)
-    return fail(e, s);
-  if (!e->timeline)
-    return NULL;
-  LM_TRY(synchronize(e));
-  return fail(e, timeline_fill(e, f));
-}
-
 static lm_status wait(lm_exec *hal) {
-  return synchronize((cuda_exec *)hal);
+  return cuda_exec_synchronize((cuda_exec *)hal);
 }
 
 // ---- access by the host. `wait` and `run` report failures.
 
 static bool is_synchronized(cuda_exec *e) {
-  lm_status s = synchronize(e);
+  lm_status s = cuda_exec_synchronize(e);
   lm_status_free(s);
   return !s;
 }
@@ -567,7 +277,7 @@ static bool is_synchronized(cuda_exec *e) {
 static void *arena(lm_exec *hal, lm_arena_id id, bool change) {
   cuda_exec *e = (cuda_exec *)hal;
   if (is_synchronized(e))
-    lm_status_free(fail(e, lm_cuda_memory_fetch(&e->memory, id)));
+    lm_status_free(cuda_exec_fail(e, lm_cuda_memory_fetch(&e->memory, id)));
   e->memory.mirrors[id].ahead |= change;
   return lm_cuda_memory_mirror(&e->memory, id);
 }
@@ -575,7 +285,7 @@ static void *arena(lm_exec *hal, lm_arena_id id, bool change) {
 static void arena_clear(lm_exec *hal, lm_arena_id id) {
   cuda_exec *e = (cuda_exec *)hal;
   if (!e->failed)
-    lm_status_free(fail(e, lm_cuda_memory_clear(&e->memory, id)));
+    lm_status_free(cuda_exec_fail(e, lm_cuda_memory_clear(&e->memory, id)));
 }
 
 static void *port(lm_exec *hal, const lm_plan_port *p) {
@@ -585,7 +295,7 @@ static void *port(lm_exec *hal, const lm_plan_port *p) {
                          lm_cuda_memory_is_argument(&e->memory, p)) +
            p->buf.offset;
   if (!lm_cuda_memory_is_argument(&e->memory, p) && is_synchronized(e))
-    lm_status_free(fail(e, lm_cuda_memory_result(&e->memory, p)));
+    lm_status_free(cuda_exec_fail(e, lm_cuda_memory_result(&e->memory, p)));
   return e->memory.mirrors[LM_ARENA_IO].host + p->buf.offset;
 }
 
@@ -593,9 +303,10 @@ static void *port(lm_exec *hal, const lm_plan_port *p) {
 
 static lm_status totals_add(lm_exec *hal, const lm_plan_func *f, bool first) {
   cuda_exec *e = (cuda_exec *)hal;
-  return e->failed ? failure_copy(e)
-                   : fail(e, lm_cuda_totals_add(&e->builtins, f, e->memory.at[LM_ARENA_IO],
-                                                e->totals, first));
+  return e->failed
+             ? cuda_exec_failure_copy(e)
+             : cuda_exec_fail(e, lm_cuda_totals_add(&e->builtins, f, e->memory.at[LM_ARENA_IO],
+                                                    e->totals, first));
 }
 
 static lm_status totals_scale(lm_exec *hal, const lm_scale_rule *r) {
@@ -606,11 +317,11 @@ static lm_status totals_scale(lm_exec *hal, const lm_scale_rule *r) {
 static lm_status totals_read(lm_exec *hal) {
   cuda_exec *e = (cuda_exec *)hal;
   if (!e->failed)
-    LM_TRY(fail(e, lm_cuda_check(&e->d,
-                                 e->d.cuMemcpyDtoHAsync_v2(e->totals_read, e->totals,
-                                                           sizeof hal->totals, e->stream),
-                                 "totals from the GPU")));
-  LM_TRY(synchronize(e));
+    LM_TRY(cuda_exec_fail(e, lm_cuda_check(&e->d,
+                                           e->d.cuMemcpyDtoHAsync_v2(e->totals_read, e->totals,
+                                                                     sizeof hal->totals, e->stream),
+                                           "totals from the GPU")));
+  LM_TRY(cuda_exec_synchronize(e));
   memcpy(hal->totals, e->totals_read, sizeof hal->totals);
   return NULL;
 }
@@ -630,7 +341,7 @@ static int kernels_compiled(const lm_exec *e) {
 }
 
 static const lm_exec_ops OPS = {.destroy = destroy,
-                                .run = run,
+                                .run = cuda_exec_run,
                                 .wait = wait,
                                 .arena = arena,
                                 .arena_clear = arena_clear,

@@ -1,0 +1,249 @@
+// exec_run.c - the CUDA executor runs functions: launches their steps, records and replays graphs,
+// and reports failures of the device, which become known at a synchronization.
+#include "runtime/cuda/exec_state.h"
+
+#include <string.h>
+
+#include "runtime/cuda/map.h"
+#include "runtime/cuda/nvtx.h"
+
+// ---- failures
+
+lm_status cuda_exec_failure_copy(const cuda_exec *e) {
+  return e->failed ? lm_fail(e->failed->kind, "%s", e->failed->text) : NULL;
+}
+
+// Records the first failure and returns a copy of it; takes s.
+lm_status cuda_exec_fail(cuda_exec *e, lm_status s) {
+  if (!s)
+    return NULL;
+  if (e->failed)
+    lm_status_free(s);
+  else
+    e->failed = s;
+  return cuda_exec_failure_copy(e);
+}
+
+// "micro: kernel k12ab (llama.lm:12,13)"
+static void step_name(const cuda_exec *e, const lm_plan_step *s, lm_buf *out) {
+  lm_buf_printf(out, "%s: ", e->func->name);
+  if (s->kind == LM_STEP_KERNEL)
+    lm_buf_printf(out, "kernel %s (%s)", e->plan->kernels[s->kernel].name,
+                  e->plan->kernels[s->kernel].origin ? e->plan->kernels[s->kernel].origin
+                                                     : s->label);
+  else
+    lm_buf_puts(out, s->label ? s->label : "a step");
+}
+
+static lm_status step_failed(const cuda_exec *e, const lm_plan_step *s, lm_status status) {
+  if (!status)
+    return NULL;
+  lm_buf name = {0};
+  step_name(e, s, &name);
+  status = lm_annotate(status, "%s", name.p);
+  lm_buf_free(&name);
+  return status;
+}
+
+static lm_status fault_status(const cuda_exec *e) {
+  const lm_plan_step *s = &e->may_fault->steps[e->fault[0] - 1];
+  return lm_fail(LM_USER, "%s: position %d is outside of a cache of %lld", s->label, e->fault[1],
+                 (long long)s->move->at_limit);
+}
+
+// Kernels run asynchronously, so it is not known which one failed. The message names the functions
+// since the last synchronization: "micro … update".
+static lm_status sync_failed(cuda_exec *e, int result) {
+  const char *first = e->first_pending ? e->first_pending->name : "copying";
+  const char *last = e->first_pending ? e->func->name : first;
+  bool one = !strcmp(first, last);
+  return cuda_exec_fail(e, lm_cuda_check(&e->d, result,
+                                         "%s%s%s failed on %s; LMC_CUDA_SYNC=1 names the kernel",
+                                         first, one ? "" : " … ", one ? "" : last, e->device.name));
+}
+
+// Synchronizes with the stream.
+lm_status cuda_exec_synchronize(cuda_exec *e) {
+  if (e->failed)
+    return cuda_exec_failure_copy(e);
+  int result = e->d.cuStreamSynchronize(e->stream);
+  if (result)
+    return sync_failed(e, result);
+  e->first_pending = NULL;
+  if (e->fault && e->fault[0])
+    return cuda_exec_fail(e, fault_status(e));
+  return NULL;
+}
+
+// ---- steps
+
+void cuda_exec_pointers_find(cuda_exec *e, const lm_plan_step *s) {
+  for (int i = 0; i < s->n_bufs; i++)
+    e->pointers[i] =
+        e->memory.at[s->bufs[i].arena] + (uint64_t)lm_plan_walk_offset(&e->walk, &s->bufs[i]);
+}
+
+static lm_status kernel_launch(cuda_exec *e, const lm_plan_step *s) {
+  const lm_plan_launch *l = &e->plan->kernels[s->kernel].launch;
+  int64_t space = lm_plan_extent_value(&s->space, e->walk.var);
+  int64_t blocks = (space + l->per_block - 1) / l->per_block;
+  lm_cuda_map maps[LM_PLAN_MAPS];
+  int n = 0;
+  if (!blocks)
+    return NULL;
+  if (blocks > INT32_MAX)
+    return lm_fail(LM_ENV, "%lld blocks exceed the limit of a launch", (long long)blocks);
+  for (; n < s->n_bufs; n++)
+    e->params[n] = &e->pointers[n];
+  for (int i = 0; i < e->plan->n_extents; i++)
+    if (l->extents >> i & 1)
+      e->params[n++] = &e->walk.var[i];
+  for (int i = 0; i < l->n_maps; i++) {
+    LM_TRY(
+        lm_cuda_map_make(&e->d, &l->maps[i], e->pointers[l->maps[i].buf], e->walk.var, &maps[i]));
+    e->params[n++] = &maps[i];
+  }
+  return lm_cuda_check(&e->d,
+                       e->d.cuLaunchKernel(e->functions[s->kernel], (unsigned)blocks, 1, 1,
+                                           (unsigned)l->threads, 1, 1, (unsigned)l->shared,
+                                           e->stream, e->params, NULL),
+                       "launch");
+}
+
+static lm_status move_launch(cuda_exec *e, const lm_plan_step *s) {
+  lm_cuda_address at = s->move->at_dim >= 0 ? e->pointers[1] : 0;
+  return lm_cuda_move(&e->builtins, s->move, e->walk.var, e->pointers[0], at,
+                      e->pointers[s->n_read], s->kind == LM_STEP_ADD,
+                      (int)(s - e->func->steps) + 1);
+}
+
+static lm_status step_enqueue(cuda_exec *e, const lm_plan_step *s) {
+  switch (s->kind) {
+  case LM_STEP_KERNEL: return kernel_launch(e, s);
+  case LM_STEP_GEMM:
+    return lm_cuda_gemm(e->gemms, s, e->walk.var, e->pointers, e->memory.workspace);
+  case LM_STEP_COPY:
+  case LM_STEP_ADD: return move_launch(e, s);
+  case LM_STEP_FILL: return lm_cuda_fill(&e->builtins, e->pointers[0], s);
+  case LM_STEP_LOOP:
+    return lm_cuda_check(&e->d,
+                         e->d.cuMemsetD32Async(e->pointers[0],
+                                               (unsigned)lm_plan_walk_index(&e->walk, s), 1,
+                                               e->stream),
+                         "an index");
+  case LM_STEP_END: break;
+  }
+  LM_BUG("step of kind %d", (int)s->kind);
+}
+
+static lm_status mark_add(cuda_exec *e, const lm_plan_step *s) {
+  if (e->n_marks == e->n_events) {
+    mark m = {0};
+    LM_TRY(lm_cuda_check(&e->d, e->d.cuEventCreate(&m.event, 0), "an event"));
+    LM_PUSH(e->arena, e->marks, e->n_events, e->cap_marks) = m;
+  }
+  mark *m = &e->marks[e->n_marks++];
+  m->step = s;
+  return lm_cuda_check(&e->d, e->d.cuEventRecord(m->event, e->stream), "an event");
+}
+
+static lm_status step_run(void *user, const lm_plan_step *s) {
+  cuda_exec *e = user;
+  cuda_exec_pointers_find(e, s);
+  if (e->timeline)
+    lm_nvtx_push(s->label ? s->label : "a step");
+  lm_status status = step_enqueue(e, s);
+  if (e->timeline)
+    lm_nvtx_pop();
+  if (!status && e->sync)
+    status = lm_cuda_check(&e->d, e->d.cuStreamSynchronize(e->stream), "on %s", e->device.name);
+  if (status)
+    return step_failed(e, s, status);
+  return e->timeline ? mark_add(e, s) : NULL;
+}
+
+// ---- functions
+
+static lm_status graph_record(cuda_exec *e, const lm_plan_func *f, void **out) {
+  const lm_cuda_driver *d = &e->d;
+  void *graph = NULL;
+  LM_TRY(lm_cuda_check(d, d->cuStreamBeginCapture_v2(e->stream, LM_CU_CAPTURE_RELAXED),
+                       "recording %s", f->name));
+  lm_status s = lm_plan_walk_run(&e->walk, f, NULL, step_run, e);
+  int result = d->cuStreamEndCapture(e->stream, &graph);
+  if (!s)
+    s = lm_cuda_check(d, result, "recording %s", f->name);
+  if (!s)
+    s = lm_cuda_check(d, d->cuGraphInstantiateWithFlags(out, graph, 0), "a graph of %s", f->name);
+  if (graph)
+    d->cuGraphDestroy(graph);
+  return s;
+}
+
+static lm_status steps_enqueue(cuda_exec *e, const lm_plan_func *f, const int64_t *extents) {
+  func_state *x = &e->funcs[f - e->plan->funcs];
+  bool recorded = e->graphs && x->fixed && x->runs++ > 0;
+  if (!recorded)
+    return lm_plan_walk_run(&e->walk, f, extents, step_run, e);
+  if (!x->graph)
+    LM_TRY(graph_record(e, f, &x->graph));
+  return lm_cuda_check(&e->d, e->d.cuGraphLaunch(x->graph, e->stream), "%s", f->name);
+}
+
+static lm_status enqueue(cuda_exec *e, const lm_plan_func *f, const int64_t *extents) {
+  func_state *x = &e->funcs[f - e->plan->funcs];
+  LM_TRY(lm_cuda_memory_begin(&e->memory, f));
+  if (e->rule) // after the copy of the arguments, one of which it overwrites
+    LM_TRY(lm_cuda_totals_scale(&e->builtins, e->rule, e->memory.at[LM_ARENA_IO], e->totals));
+  e->rule = NULL;
+  if (e->timeline)
+    LM_TRY(mark_add(e, NULL));
+  LM_TRY(steps_enqueue(e, f, extents));
+  LM_TRY(lm_cuda_memory_end(&e->memory, f, x->writes));
+  if (!x->may_fault)
+    return NULL;
+  e->may_fault = f;
+  return lm_cuda_check(
+      &e->d,
+      e->d.cuMemcpyDtoHAsync_v2(e->fault, e->builtins.fault, 2 * sizeof *e->fault, e->stream),
+      "results from the GPU");
+}
+
+// Converts the device's times between marks to the host's clock, such that the last step ends now.
+static lm_status timeline_fill(cuda_exec *e, const lm_plan_func *f) {
+  double end = lm_now();
+  float all = 0, from = 0, to = 0;
+  const lm_cuda_driver *d = &e->d;
+  LM_TRY(lm_cuda_check(
+      d, d->cuEventElapsedTime(&all, e->marks[0].event, e->marks[e->n_marks - 1].event),
+      "times of %s", f->name));
+  for (uint32_t i = 1; i < e->n_marks; i++, from = to) {
+    const lm_plan_step *s = e->marks[i].step;
+    LM_TRY(lm_cuda_check(d, d->cuEventElapsedTime(&to, e->marks[0].event, e->marks[i].event),
+                         "times of %s", f->name));
+    if (s->kind != LM_STEP_LOOP)
+      lm_timeline_span(e->timeline, (lm_span){s->label, s, end - (all - from) * 1e-3,
+                                              end - (all - to) * 1e-3, LM_ROW_STEP, -1});
+  }
+  lm_timeline_span(e->timeline, (lm_span){f->name, NULL, end - all * 1e-3, end, LM_ROW_FUNC, -1});
+  return NULL;
+}
+
+lm_status cuda_exec_run(lm_exec *hal, const lm_plan_func *f, const int64_t *extents) {
+  cuda_exec *e = (cuda_exec *)hal;
+  if (e->failed)
+    return cuda_exec_failure_copy(e);
+  e->func = f;
+  if (!e->first_pending)
+    e->first_pending = f;
+  e->n_marks = 0;
+  lm_nvtx_push(f->name);
+  lm_status s = enqueue(e, f, extents);
+  lm_nvtx_pop();
+  if (s)
+    return cuda_exec_fail(e, s);
+  if (!e->timeline)
+    return NULL;
+  LM_TRY(cuda_exec_synchronize(e));
+  return cuda_exec_fail(e, timeline_fill(e, f));
+}

@@ -1,0 +1,65 @@
+// exec_state.h - the state of the CUDA executor. Private to exec.c and exec_run.c.
+#ifndef LM_RUNTIME_CUDA_EXEC_STATE_H
+#define LM_RUNTIME_CUDA_EXEC_STATE_H
+#include "runtime/cuda/exec.h"
+#include "runtime/cuda/gemm.h"
+#include "runtime/cuda/memory.h"
+#include "runtime/plan/walk.h"
+
+typedef struct func_state {
+  bool writes[LM_ARENAS];
+  bool fixed;     // does not depend on run-time extents
+  bool may_fault; // has a move to a position that is read at run time and checked on the device
+  int runs;
+  void *graph; // CUgraphExec; NULL until it is recorded
+} func_state;
+
+// For profiles: an event that is recorded when a step is done.
+typedef struct mark {
+  void *event;
+  const lm_plan_step *step;
+} mark;
+
+typedef struct cuda_exec {
+  lm_exec hal;
+  const lm_plan *plan;
+  int threads, compiled;
+  bool sync, graphs, check;
+  lm_cuda_driver d;
+  lm_cuda_device device;
+  void *context, *stream;
+  void **modules;
+  uint32_t n_modules;
+  void **functions; // of the plan's kernels, then of the builtins
+  lm_cuda_builtins builtins;
+  lm_cuda_gemms *gemms;
+  lm_cuda_memory memory;
+  lm_plan_walk walk;
+  func_state *funcs;
+  const lm_plan_func *func;          // the current one
+  const lm_plan_func *first_pending; // the first after the last synchronization; NULL: none
+  const lm_plan_func *may_fault;     // the last one that ran with func_state.may_fault
+  lm_cuda_address *pointers;         // of the current step
+  void **params;
+  int32_t *fault;            // pinned copy of the builtins' `fault`
+  lm_cuda_address totals;    // LM_TOTALS_MAX float64s
+  double *totals_read;       // pinned copy of them
+  const lm_scale_rule *rule; // for the next run; NULL: none
+  lm_timeline *timeline;
+  mark *marks;
+  uint32_t n_marks, cap_marks, n_events;
+  lm_arena *arena;
+  lm_status failed; // the first failure of the device; nothing runs after it
+} cuda_exec;
+
+// ---- exec_run.c
+// A copy of the first failure of the device; NULL if there is none.
+lm_status cuda_exec_failure_copy(const cuda_exec *e);
+// Records the first failure and returns a copy of it; takes s.
+lm_status cuda_exec_fail(cuda_exec *e, lm_status s);
+// Waits until the stream is done.
+lm_status cuda_exec_synchronize(cuda_exec *e);
+// Sets e->pointers to the addresses of the step's buffers.
+void cuda_exec_pointers_find(cuda_exec *e, const lm_plan_step *s);
+lm_status cuda_exec_run(lm_exec *hal, const lm_plan_func *f, const int64_t *extents);
+#endif
