@@ -68,7 +68,7 @@ int64_t cpu_attend_row_stride(const cpu_attend *e, lm_type t, const lm_attend_ax
                               lm_axis a);
 void cpu_attend_close(lm_buf *b, int braces);
 void cpu_attend_operands(cpu_attend *e); // finds the operands and the forms that are read
-// Fills the tiles of all operands that have t, or of all that have not.
+// Fills the tiles of all operands that have axis t, or of all others.
 void cpu_attend_fills(cpu_attend *e, lm_buf *b, bool rows);
 // cpu_attend_call begins the call of a GEMM over channel axes: "name_f32(" or "name_bf16(&unit, ".
 // cpu_attend_form_name returns the buffer of a form of an operand.

@@ -113,7 +113,7 @@ static void put_operands(cpu_emit *e, lm_buf *b) {
 }
 
 // Row buffers: small ones are on the stack, others in the workspace with one row for each point.
-static void put_rows(cpu_emit *e, lm_buf *b, lm_buf *in_place) {
+static void put_rows(cpu_emit *e, lm_buf *b, lm_buf *in_loop) {
   int64_t stack = 0;
   for (uint32_t i = 0; i < e->g.s->n_nodes; i++) {
     const lm_node *n = &e->g.s->nodes[i];
@@ -131,7 +131,7 @@ static void put_rows(cpu_emit *e, lm_buf *b, lm_buf *in_place) {
     }
     stack -= bytes;
     e->workspace[e->n_workspaces] = bytes * max_points(e);
-    lm_buf_printf(in_place, "%s *h%u = (%s *)buf[%d] + point * %lld;\n", type, i, type,
+    lm_buf_printf(in_loop, "%s *h%u = (%s *)buf[%d] + point * %lld;\n", type, i, type,
                   (int)(e->g.kernel->n_in + e->g.kernel->n_out) + e->n_workspaces,
                   (long long)elements);
     e->n_workspaces++;

@@ -1,9 +1,9 @@
 // exec.c - runs the steps of a plan on the CPU.
 //
 // A function is one run of the team: every thread walks over its steps and computes a share of
-// each: a contiguous range of a kernel's parallel space, or tiles of a GEMM. After a shared step
-// the threads barrier at a barrier. Steps too small to be shared are run by the first thread alone;
-// the others wait for it only before the next shared step.
+// each: a contiguous range of a kernel's parallel space, or tiles of a GEMM. A barrier follows
+// every shared step. Steps too small to be shared are run by the first thread alone; the others
+// wait for it only before the next shared step.
 #include "runtime/cpu/exec.h"
 
 #include <string.h>
@@ -42,10 +42,10 @@ typedef struct cpu_exec {
   bool *alone;            // by function: all of its steps are too small to be shared
 } cpu_exec;
 
-// A thread's share of a step. met: when it had passed the barrier.
+// The times of a thread's share of a step; `passed`: when it left the barrier.
 typedef struct thread_span {
   const lm_plan_step *step;
-  double start, end, met;
+  double start, end, passed;
 } thread_span;
 
 // The state of one thread.
@@ -282,7 +282,7 @@ static void spans_report(worker *w, lm_timeline *t) {
     const thread_span *x = &w->spans[i];
     lm_timeline_span(
         t, (lm_span){x->step->label, NULL, x->start, x->end, LM_ROW_THREAD, -1, w->share.me});
-    lm_timeline_span(t, (lm_span){"wait", NULL, x->end, x->met, LM_ROW_THREAD, -1, w->share.me});
+    lm_timeline_span(t, (lm_span){"wait", NULL, x->end, x->passed, LM_ROW_THREAD, -1, w->share.me});
   }
   w->n_spans = 0;
 }

@@ -188,8 +188,8 @@ static char *result_of(bench *b, lm_tile t, size_t bytes) {
   return copy;
 }
 
-// True if the results agree up to rounding. A guard: the generated kernel may never found run on
-// this kind of processor before.
+// True if the results agree up to rounding. This guards against a generated kernel that is wrong on
+// a kind of processor on which it was never tested.
 static bool agree(bench *b, lm_tile x, lm_tile y) {
   const lm_plan_gemm *g = b->job->g;
   if (b->t->o->run)

@@ -6,16 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-// jansson keeps its allocator per process; set before main, so before any thread could use it.
+// jansson has one allocator per process. It is set before main, before any thread can use it.
 __attribute__((constructor)) static void use_our_allocator(void) {
   json_set_alloc_funcs(lm_alloc, lm_free);
 }
 
 // ---- integers beyond 64 bits
 //
-// jansson refuses them, though JSON allows them: Python's json.dumps(int(1e30)) writes one. They
-// are read as reals, as every other JSON reader with doubles does; code that needs an integer finds
-// a real there and says so.
+// JSON allows them, and Python's json.dumps(int(1e30)) writes one, but jansson rejects them. They
+// are read as reals, as by other readers that have doubles; code that needs an integer reports the
+// real.
 
 enum {
   INT64_DIGITS = 19

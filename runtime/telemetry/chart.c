@@ -40,8 +40,8 @@ static bool is_wanted(const char *key, const char *name) {
 
 static void line_read(lm_curves *c, const char *line, size_t n, const char *name) {
   json_t *j, *value;
-  lm_status_free(
-      lm_json_parse(line, n, "", &j)); // half a line, where a run was killed, has no points
+  // A line that a killed run left incomplete has no points.
+  lm_status_free(lm_json_parse(line, n, "", &j));
   double step = json_number_value(json_object_get(j, "step"));
   const char *key;
   json_object_foreach(j, key, value) if (is_wanted(key, name) && json_is_number(value))
@@ -52,7 +52,7 @@ static void line_read(lm_curves *c, const char *line, size_t n, const char *name
 lm_status lm_curves_read(const char *path, const char *name, lm_curves *out) {
   lm_buf text = {0};
   *out = (lm_curves){0};
-  curve_of(out, name); // the training's own comes first
+  curve_of(out, name); // the training curve comes first
   lm_status s = lm_file_read(path, SIZE_MAX, &text);
   for (size_t at = 0; !s && at < text.n;) {
     size_t n = strcspn(text.p + at, "\n");
@@ -85,7 +85,7 @@ enum {
   TOP = 48,
   BOTTOM = 56,
   TICKS = 8,
-  STRETCHES = 400
+  POINTS_MAX = 400
 };
 static const char *const COLORS[] = {"#1f77b4", "#d62728", "#2ca02c",
                                      "#9467bd", "#ff7f0e", "#17becf"};
@@ -98,10 +98,10 @@ typedef struct {
   lm_buf *out;
 } chart;
 
-static double place_x(const chart *c, double v) {
+static double pixel_x(const chart *c, double v) {
   return LEFT + (v - c->x.least) / (c->x.most - c->x.least) * (WIDTH - LEFT - RIGHT);
 }
-static double place_y(const chart *c, double v) {
+static double pixel_y(const chart *c, double v) {
   return HEIGHT - BOTTOM - (v - c->y.least) / (c->y.most - c->y.least) * (HEIGHT - TOP - BOTTOM);
 }
 
@@ -123,14 +123,14 @@ static scale scale_make(double least, double most) {
   return (scale){floor(least / tick + 1e-9) * tick, ceil(most / tick - 1e-9) * tick, tick};
 }
 
-// ---- curves as at most STRETCHES points
+// ---- curves, averaged to at most POINTS_MAX points
 
-static size_t stretches(const lm_curve *c) {
-  return c->n < STRETCHES ? c->n : STRETCHES;
+static size_t points_of(const lm_curve *c) {
+  return c->n < POINTS_MAX ? c->n : POINTS_MAX;
 }
 
-static void stretch(const lm_curve *c, size_t i, double *out_step, double *out_value) {
-  size_t n = stretches(c);
+static void point_average(const lm_curve *c, size_t i, double *out_step, double *out_value) {
+  size_t n = points_of(c);
   size_t first = i * c->n / n;
   size_t last = (i + 1) * c->n / n;
   double step = 0, value = 0;
@@ -145,8 +145,8 @@ static void stretch(const lm_curve *c, size_t i, double *out_step, double *out_v
 static void ranges_find(const lm_curves *c, scale *x, scale *y) {
   double step, value, x0 = 0, x1 = 0, y0 = INFINITY, y1 = -INFINITY;
   for (size_t i = 0; i < c->n; i++)
-    for (size_t k = 0; k < stretches(&c->v[i]); k++) {
-      stretch(&c->v[i], k, &step, &value);
+    for (size_t k = 0; k < points_of(&c->v[i]); k++) {
+      point_average(&c->v[i], k, &step, &value);
       x1 = fmax(x1, step);
       y0 = fmin(y0, value);
       y1 = fmax(y1, value);
@@ -168,8 +168,7 @@ static void text_at(const chart *c, double x, double y, const char *anchor, cons
   lm_buf_puts(c->out, "</text>\n");
 }
 
-// As many places behind the point as the distance of the ticks needs; thousands as k, millions as
-// M.
+// Prints as many decimals as the distance between ticks requires; thousands as k, millions as M.
 static void number_show(double v, double tick, char *out, size_t n) {
   static const struct {
     double by;
@@ -180,8 +179,8 @@ static void number_show(double v, double tick, char *out, size_t n) {
       snprintf(out, n, "%g%s", v / units[i].by, units[i].unit);
       return;
     }
-  int places = tick < 1 ? (int)ceil(-log10(tick) - 1e-9) : 0;
-  snprintf(out, n, "%.*f", places, fabs(v) < tick / 2 ? 0 : v);
+  int decimals = tick < 1 ? (int)ceil(-log10(tick) - 1e-9) : 0;
+  snprintf(out, n, "%.*f", decimals, fabs(v) < tick / 2 ? 0 : v);
 }
 
 static void line_draw(const chart *c, double x0, double y0, double x1, double y1,
@@ -196,14 +195,14 @@ static void axes_draw(const chart *c) {
   int m = (int)lround((c->y.most - c->y.least) / c->y.tick);
   for (int i = 0; i <= n; i++) {
     double v = c->x.least + i * c->x.tick;
-    double x = place_x(c, v);
+    double x = pixel_x(c, v);
     line_draw(c, x, TOP, x, HEIGHT - BOTTOM, i ? "#eeeeee" : "#888888");
     number_show(v, c->x.tick, text, sizeof text);
     text_at(c, x, HEIGHT - BOTTOM + 18, "middle", "", text);
   }
   for (int i = 0; i <= m; i++) {
     double v = c->y.least + i * c->y.tick;
-    double y = place_y(c, v);
+    double y = pixel_y(c, v);
     line_draw(c, LEFT, y, WIDTH - RIGHT, y, i ? "#eeeeee" : "#888888");
     number_show(v, c->y.tick, text, sizeof text);
     text_at(c, LEFT - 8, y + 4, "end", "", text);
@@ -211,21 +210,21 @@ static void axes_draw(const chart *c) {
 }
 
 static void curve_draw(const chart *c, const lm_curve *curve, const char *color) {
-  size_t n = stretches(curve);
+  size_t n = points_of(curve);
   double step, value;
   lm_buf_printf(c->out,
                 "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"1.6\" "
                 "stroke-linejoin=\"round\" points=\"",
                 color);
   for (size_t i = 0; i < n; i++) {
-    stretch(curve, i, &step, &value);
-    lm_buf_printf(c->out, "%s%.1f,%.1f", i ? " " : "", place_x(c, step), place_y(c, value));
+    point_average(curve, i, &step, &value);
+    lm_buf_printf(c->out, "%s%.1f,%.1f", i ? " " : "", pixel_x(c, step), pixel_y(c, value));
   }
   lm_buf_puts(c->out, "\"/>\n");
   for (size_t i = 0; i < n && n <= 60; i++) {
-    stretch(curve, i, &step, &value);
+    point_average(curve, i, &step, &value);
     lm_buf_printf(c->out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\"/>\n",
-                  place_x(c, step), place_y(c, value), color);
+                  pixel_x(c, step), pixel_y(c, value), color);
   }
 }
 

@@ -16,7 +16,7 @@ struct lm_events {
 enum {
   HEAD = 12,
   TAIL = 4
-}; // bytes of a record in front of and behind its data
+}; // bytes of a record before and after its data
 
 // ---- records
 

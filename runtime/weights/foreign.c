@@ -30,8 +30,8 @@ static int64_t product(const int64_t *size, int n) {
   return total;
 }
 
-// Whether the part's axes, smallest stride first, are the digits of a mixed-radix number: then it
-// covers 0 … elements - 1 exactly once, without a look at each element.
+// True if the part's axes, smallest stride first, are the digits of a mixed-radix number. The part
+// then covers elements 0 to elements - 1 exactly once, and they need not be enumerated.
 static bool is_dense(const int64_t *size, const int64_t *stride, int n, int64_t elements) {
   int64_t radix = 1;
   uint32_t used = 0;
@@ -48,7 +48,7 @@ static bool is_dense(const int64_t *size, const int64_t *stride, int n, int64_t 
   return radix == elements;
 }
 
-// One side of a mapping: which elements of a tensor it touches.
+// The elements of a tensor that one side of a mapping accesses.
 typedef struct {
   const int64_t *size, *stride;
   int n;
@@ -72,7 +72,7 @@ static bool is_inside(footprint p, int64_t elements) {
   return p.offset >= 0 && last < elements;
 }
 
-// Steps an index vector over all but the last axis; false when it has come round.
+// Advances an index vector over all axes but the last; false after the last index.
 static bool advance(int64_t *index, const int64_t *size, int n) {
   for (int k = n - 2; k >= 0; k--) {
     if (++index[k] < size[k])
@@ -82,19 +82,19 @@ static bool advance(int64_t *index, const int64_t *size, int n) {
   return false;
 }
 
-static int64_t place(int64_t offset, const int64_t *index, const int64_t *stride, int n) {
+static int64_t offset_of(int64_t offset, const int64_t *index, const int64_t *stride, int n) {
   for (int k = 0; k < n - 1; k++)
     offset += index[k] * stride[k];
   return offset;
 }
 
-// Sets a bit for each element; false if one was set before.
+// Sets a bit for each element; false if one was already set.
 static bool mark(uint64_t *bits, footprint p) {
   int64_t index[LM_FOREIGN_AXES] = {0};
   int64_t inner = p.n ? p.size[p.n - 1] : 1;
   int64_t step = p.n ? p.stride[p.n - 1] : 0;
   do {
-    int64_t at = place(p.offset, index, p.stride, p.n);
+    int64_t at = offset_of(p.offset, index, p.stride, p.n);
     for (int64_t i = 0; i < inner; i++, at += step) {
       uint64_t bit = UINT64_C(1) << (at & 63);
       if (bits[at >> 6] & bit)
@@ -105,7 +105,7 @@ static bool mark(uint64_t *bits, footprint p) {
   return true;
 }
 
-// What is wrong with the footprints as a cover of `elements`, or NULL.
+// The reason why the footprints do not cover every element exactly once; NULL if they do.
 static const char *cover_fault(const footprint *parts, size_t n, int64_t elements) {
   int64_t total = 0;
   for (size_t i = 0; i < n; i++) {
@@ -156,7 +156,7 @@ static void fault_add(lm_buf *faults, const char *side, const char *name, const 
   lm_buf_printf(faults, "\n  %s tensor %s %s", side, name, what);
 }
 
-// Ties each map to its native tensor; those without one are faults.
+// Finds the native tensor of each mapping. A mapping without one is a fault.
 static void natives_find(lm_foreign *f, lm_foreign_native *natives, size_t n, lm_buf *faults) {
   for (size_t i = 0; i < f->n_parts; i++) {
     lm_foreign_native key = {.name = f->parts[i].map->native};
@@ -304,8 +304,8 @@ static void copy(float *to, footprint p, const float *from, footprint q) {
   int64_t to_step = p.n ? p.stride[p.n - 1] : 0;
   int64_t from_step = p.n ? q.stride[p.n - 1] : 0;
   do {
-    float *out = to + place(p.offset, index, p.stride, p.n);
-    const float *in = from + place(q.offset, index, q.stride, q.n);
+    float *out = to + offset_of(p.offset, index, p.stride, p.n);
+    const float *in = from + offset_of(q.offset, index, q.stride, q.n);
     for (int64_t i = 0; i < inner; i++)
       out[i * to_step] = in[i * from_step];
   } while (advance(index, p.size, p.n));

@@ -1,10 +1,10 @@
-// hf_config.c - config.json from names and shapes.
+// hf_config.c - see hf_config.h.
 #include "runtime/weights/hf_config.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-// The first whose tensor is there is the family.
+// The family is the first one whose tensor exists.
 static const struct {
   const char *tensor, *type, *architecture;
 } FAMILIES[] = {
@@ -14,14 +14,12 @@ static const struct {
     {"h.0.attn.c_attn.weight", "gpt2", "GPT2LMHeadModel"},
 };
 
-// What a size of the config is: a tensor's dim; how many heads, or how large a head, are in that
-// dim, a head's elements being the innermost of it; the number of layers, of which the tensor is
-// the first one's.
+// How a size of the config follows from a tensor.
 typedef enum {
-  SIZE,
-  HEADS,
-  HEAD,
-  LAYERS
+  SIZE,  // a dim of the tensor
+  HEADS, // the number of heads in that dim
+  HEAD,  // the size of a head, whose elements are innermost in that dim
+  LAYERS // the number of layers; the tensor belongs to the first
 } meaning;
 typedef struct {
   const char *key, *tensor;
@@ -49,7 +47,7 @@ static const fact GPT2[] = {
     {0},
 };
 
-// The tensor of that name, whatever stands in front of it.
+// The tensor of that name, after any prefix that ends with a dot.
 static const lm_foreign_map *tensor_find(const lm_foreign_map *maps, size_t n, const char *name) {
   size_t tail = strlen(name);
   for (size_t i = 0; i < n; i++) {
@@ -61,7 +59,7 @@ static const lm_foreign_map *tensor_find(const lm_foreign_map *maps, size_t n, c
   return NULL;
 }
 
-// Elements of the native axis that runs fastest within a foreign dim.
+// The size of the native axis with the smallest stride within a foreign dim.
 static int64_t innermost(const lm_foreign_map *m, int dim) {
   int64_t stride = 1;
   for (int i = m->rank_f - 1; i > dim; i--)
@@ -72,7 +70,7 @@ static int64_t innermost(const lm_foreign_map *m, int dim) {
   return 1;
 }
 
-// `first` is layers.0.…: the greatest number in the place of that 0, and one.
+// The highest index that other names have where `first` (layers.0.…) has the 0, plus one.
 static int64_t layers_count(const lm_foreign_map *maps, size_t n, const char *first) {
   size_t head = (size_t)(strstr(first, ".0.") - first) + 1;
   size_t tail = strlen(first) - head - 1;
@@ -105,7 +103,7 @@ static int64_t value_of(const lm_foreign_map *maps, size_t n, const fact *f) {
   return 0;
 }
 
-// Whether the tensors tell all of a family's sizes.
+// Adds the sizes that follow from the tensors; true if these are all sizes of the family.
 static bool facts_add(json_t *config, const fact *facts, const lm_foreign_map *maps, size_t n) {
   bool all = true;
   for (; facts->key; facts++) {
@@ -125,9 +123,9 @@ json_t *lm_hf_config_infer(const lm_foreign_map *maps, size_t n) {
     bool gpt2 = !strcmp(FAMILIES[i].type, "gpt2");
     json_object_set_new(config, "architectures", json_pack("[s]", FAMILIES[i].architecture));
     json_object_set_new(config, "model_type", json_string(FAMILIES[i].type));
-    if (!facts_add(
-            config, gpt2 ? GPT2 : LLAMA, maps,
-            n)) { // shares some names with the family (experts, fused products), and is none of it
+    // A model with some of the names, such as one with experts or fused projections, belongs to
+    // another family.
+    if (!facts_add(config, gpt2 ? GPT2 : LLAMA, maps, n)) {
       json_object_del(config, "architectures");
       json_object_del(config, "model_type");
     }

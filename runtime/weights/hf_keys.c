@@ -6,7 +6,7 @@
 // ---- meanings
 
 static const char *const IGNORED[] = {
-    // names of the architecture, where it comes from, how it is stored
+    // names of the architecture, origin and storage
     "model_type",
     "architectures",
     "_name_or_path",
@@ -43,14 +43,14 @@ static const char *const IGNORED[] = {
     "id2label",
     "label2id",
     "num_labels",
-    // other heads than that of a language model
+    // heads other than the language model's
     "summary_type",
     "summary_use_proj",
     "summary_activation",
     "summary_proj_to_labels",
     "summary_first_dropout",
     "predict_special_tokens",
-    // token ids, limits, what a call returns
+    // token ids, limits, the outputs of a call
     "bos_token_id",
     "eos_token_id",
     "pad_token_id",
@@ -69,7 +69,7 @@ static const char *const IGNORED[] = {
     "is_encoder_decoder",
     "is_decoder",
     "chunk_size_feed_forward",
-    // the same numbers computed in other ways
+    // other ways to compute the same numbers
     "pretraining_tp",
     "reorder_and_upcast_attn",
     "max_window_layers",
@@ -142,7 +142,7 @@ static const struct {
     {"query_pre_attn_scalar", "the scale of the attention's scores", NULL},
     {"scale_attn_weights", "the scale of the attention's scores", "true"},
     {"scale_attn_by_inverse_layer_idx", "the scale of the attention's scores by layer", "false"},
-    {"use_parallel_residual", "whether attention and feed-forward part stand side by side", NULL},
+    {"use_parallel_residual", "whether attention and feed-forward part read the same input", NULL},
     {"use_bidirectional_attention", "attention to later positions", "null"},
     {"add_cross_attention", "attention to an encoder", "false"},
     {"quantization_config", "quantized weights", "null"},
@@ -232,8 +232,8 @@ static void defaults_add(json_t *config) {
   }
 }
 
-// Where a head's size is not said, the heads share the width; GPT-2's inner width is four times the
-// outer one.
+// Without head_dim, the heads divide the hidden size. The default of GPT-2's inner size is four
+// times its hidden size.
 static void sizes_add(json_t *config) {
   json_t *heads = json_object_get(config, "num_attention_heads");
   json_t *width = json_object_get(config, "hidden_size");
@@ -261,8 +261,8 @@ static void key_move(json_t *from, const char *key, json_t *to, const char *name
   json_object_del(from, key);
 }
 
-// A table of transformers 5, or of 4.43 and later: theta and share go to the keys that version 4
-// has for them, the rest is rope_scaling.
+// Transformers 5, and 4 from 4.43 on, write one table. Its theta and its share move to the keys
+// that version 4 has for them; the rest becomes rope_scaling.
 static void rope_canonical(json_t *config, const char *table) {
   bool neox = !strcmp(type_of(config), "gpt_neox");
   json_t *rope = json_object_get(config, table);
@@ -285,19 +285,19 @@ static void rope_canonical(json_t *config, const char *table) {
   json_decref(rope);
 }
 
-// YaRN may leave out the context of the original model.
+// With YaRN, the context length of the original model is optional.
 static void context_add(json_t *config) {
   json_t *rope = json_object_get(config, "rope_scaling");
-  json_t *places = json_object_get(config, "max_position_embeddings");
+  json_t *positions = json_object_get(config, "max_position_embeddings");
   const char *type = json_string_value(json_object_get(rope, "rope_type"));
   json_t *context = json_object_get(rope, "original_max_position_embeddings");
-  if (type && !strcmp(type, "yarn") && places && (!context || json_is_null(context)))
-    json_object_set(rope, "original_max_position_embeddings", places);
+  if (type && !strcmp(type, "yarn") && positions && (!context || json_is_null(context)))
+    json_object_set(rope, "original_max_position_embeddings", positions);
 }
 
 // ---- sliding windows
 
-// Whether layer i has a window, as the model type says where layer_types is absent.
+// True if layer i has a window in a model of this type without layer_types.
 static bool has_window(const json_t *config, json_int_t i) {
   if (!json_is_integer(json_object_get(config, "sliding_window")))
     return false;
@@ -306,7 +306,7 @@ static bool has_window(const json_t *config, json_int_t i) {
   return i >= json_integer_value(json_object_get(config, "max_window_layers"));
 }
 
-static bool layers_as_usual(const json_t *config, const json_t *layers) {
+static bool layers_are_default(const json_t *config, const json_t *layers) {
   size_t i;
   json_t *layer;
   if (!json_is_array(layers))
@@ -327,14 +327,14 @@ static void windows_canonical(json_t *config) {
     json_object_set_new(config, "sliding_window", json_null());
   if (use && json_is_null(json_object_get(config, "sliding_window")))
     json_object_set_new(config, "use_sliding_window", json_false());
-  if (layers && layers_as_usual(config, layers))
+  if (layers && layers_are_default(config, layers))
     json_object_del(config, "layer_types");
 }
 
 json_t *lm_hf_config_canonical(const json_t *config) {
   json_t *out = json_copy((json_t *)config);
   if (!strcmp(type_of(out), "gemma2"))
-    json_object_del(out, "hidden_act"); // hidden_activation is what counts
+    json_object_del(out, "hidden_act"); // transformers reads hidden_activation
   for (size_t i = 0; i < LM_COUNT(TABLES); i++)
     rope_canonical(out, TABLES[i]);
   defaults_add(out);

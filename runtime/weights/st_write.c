@@ -40,8 +40,8 @@ static lm_status put(lm_st_writer *w, const void *data, size_t n) {
   return NULL;
 }
 
-// The header as JSON, padded with spaces so that the data is aligned in the file. "pt" is what
-// readers for PyTorch ask for.
+// The header as JSON, padded with spaces so that the data is aligned in the file. Readers for
+// PyTorch require the format "pt".
 static uint64_t header_make(lm_buf *b, const lm_st_tensor *tensors, size_t n) {
   uint64_t at = 0;
   lm_buf_puts(b, "{\"__metadata__\":{\"format\":\"pt\"}");
