@@ -31,7 +31,8 @@ static lm_diag *refuse_ahead(probe *p, const lm_op *op) {
   return refuse(p, LM_REPORT(p->c, op->loc, E0D0));
 }
 
-// A cell with s after t that is not masked; t is -1 if the value has no axis t.
+// A cell that is not masked although s comes after t or is in another document; t is -1 if the
+// value has no axis t.
 typedef struct leak {
   int64_t t, s;
   bool same_document;
@@ -56,10 +57,15 @@ static void refuse_hidden(probe *p, const lm_op *op, const leak *at) {
 
 static void refuse_mixed(probe *p, const lm_op *op, const leak *at) {
   lm_diag *d = refuse(p, LM_REPORT(p->c, op->loc, E0D4));
-  lm_diag_note(
-      p->c, d, (lm_loc){0},
-      "in a row of packed documents, position %.0f of one depends on position %.0f of a later one",
-      p->pos[at->t], p->pos[at->s]);
+  if (p->seg[at->s] < 0)
+    lm_diag_note(p->c, d, (lm_loc){0},
+                 "position %.0f of a document depends on the padding at the end of its row",
+                 p->pos[at->t]);
+  else
+    lm_diag_note(p->c, d, (lm_loc){0},
+                 "in a row of packed documents, position %.0f of document %.0f depends on position "
+                 "%.0f of document %.0f",
+                 p->pos[at->t], p->seg[at->t], p->pos[at->s], p->seg[at->s]);
   lm_diag_help(p->c, d,
                "separate the documents in the mask: … & expand(seg, s) == ss, where ss is "
                "history(seg, t -> s)");
@@ -102,21 +108,64 @@ static void refuse_by_number(probe *p, const lm_op *op) {
                "x, 0), s)");
 }
 
-static bool leaks(const probe *p, const lm_op *op, const lm_value *v, int64_t t, int64_t s) {
-  double c = lm_fact_cell(p, v, t, s);
-  return op->code == LM_OP_DOT ? c != 0 : isnan(c);
+static bool is_hidden(const probe *p, int64_t t, int64_t s) {
+  return s > t || p->seg[s] != p->seg[t];
 }
 
-// Prefers a leak within one document to a leak between two.
+// The largest constant of row t at the positions that t may depend on; NAN if one of them holds
+// another value.
+static double visible_max(const probe *p, const lm_value *v, int64_t t) {
+  double most = -INFINITY;
+  for (int64_t s = 0; s <= t; s++) {
+    double c = lm_fact_cell(p, v, t, s);
+    if (is_hidden(p, t, s))
+      continue;
+    if (isnan(c))
+      return NAN;
+    most = c > most ? c : most;
+  }
+  return most;
+}
+
+// Whether the constant c of a hidden cell changes the maximum of row t. In a row of constants it
+// does if it is larger than the visible ones, because its position may exist or not. In other rows
+// it is the value that a mask fills in: a masked score, or the same number in all hidden cells.
+static bool changes_max(const probe *p, const lm_value *v, int64_t t, double c) {
+  double most = visible_max(p, v, t);
+  if (!isnan(most))
+    return c > most;
+  for (int64_t s = 0; s < p->n_positions; s++)
+    if (is_hidden(p, t, s))
+      return c != lm_fact_cell(p, v, t, s);
+  return false;
+}
+
+// Whether the cell can change the result of the reduction. Only 0 adds nothing to a sum.
+static bool leaks(const probe *p, const lm_op *op, const lm_value *v, int64_t t, int64_t s) {
+  double c = lm_fact_cell(p, v, t, s);
+  if (op->code == LM_OP_DOT || op->code == LM_OP_SUM)
+    return c != 0;
+  return isnan(c) || (c > LM_NEVER && changes_max(p, v, t, c));
+}
+
+// Leaks are reported from the most to the least obvious: later positions of the document, other
+// documents, padding.
+static int leak_rank(const probe *p, int64_t t, int64_t s) {
+  return p->seg[s] == p->seg[t] ? 3 : p->seg[s] >= 0 ? 2 : 1;
+}
+
 static bool leak_find(const probe *p, const lm_op *op, const lm_value *v, leak *out) {
+  int found = 0;
   *out = (leak){-1, -1, false};
-  for (int64_t t = 0; t < p->n_positions && !out->same_document; t++)
-    for (int64_t s = t + 1; s < p->n_positions && !out->same_document; s++) {
-      bool same = p->seg[t] == p->seg[s];
-      if ((same || out->t < 0) && leaks(p, op, v, t, s))
-        *out = (leak){t, s, same};
+  for (int64_t t = 0; t < p->n_positions && p->seg[t] >= 0; t++)
+    for (int64_t s = 0; s < p->n_positions && found < 3; s++) {
+      int rank = is_hidden(p, t, s) ? leak_rank(p, t, s) : 0;
+      if (rank <= found || !leaks(p, op, v, t, s))
+        continue;
+      found = rank;
+      *out = (leak){t, s, rank == 3};
     }
-  return out->t >= 0;
+  return found > 0;
 }
 
 // A dot over s needs an operand that is zero wherever s comes after t.
@@ -124,8 +173,6 @@ static void check_past(probe *p, const lm_op *op) {
   bool product = op->code == LM_OP_DOT;
   leak at = {-1, -1, false};
   const lm_value *from = op->in[0];
-  if (lm_fact(p, op->in[0])->known.v && !lm_probe_gridded(p, op->in[0]->type) && !product)
-    return;
   for (uint32_t i = 0; i < (product ? 2 : 1); i++) {
     if (!lm_probe_gridded(p, op->in[i]->type))
       continue;

@@ -5,6 +5,7 @@
 #include "compiler/passes/pass.h"
 
 #define LM_NEVER (-1e29) // upper bound of a masked score
+#define LM_LARGE 1e20    // unknown values are assumed to be smaller than this factor
 
 // A value is either known as a whole (`known`), or has cells. A cell is the constant that the value
 // holds at one position t and one position s of the history, for every index of the other axes;
@@ -19,6 +20,8 @@ typedef struct fact {
   bool owns_hidden;
   // depends on a reduction over s that was rejected
   bool refused;
+  // holds unknown values that may be as large as a masked score
+  bool large;
 } fact;
 
 typedef struct probe {

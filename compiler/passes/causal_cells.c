@@ -131,16 +131,17 @@ static double any_other(const lm_op *op, const double *const *in, int64_t s) {
   for (int64_t s = 0; s < n; s++)                                                                  \
   out[s] = (VALUE)
 
-// n cells of the result; NAN: not a constant.
-static void combine(const lm_op *op, const double *const *in, int64_t n, double *out) {
+// n cells of the result; NAN: not a constant. large: unknown operands may be as large as a masked
+// score, which then does not absorb them.
+static void combine(const lm_op *op, bool large, const double *const *in, int64_t n, double *out) {
   const double *x = in[0];
   const double *y = op->n_in > 1 ? in[1] : NULL;
   switch (op->code) {
   case LM_OP_EXPAND:
   case LM_OP_STOP: EACH(x[s]); break;
   case LM_OP_SELECT: EACH(chosen(x[s], y[s], in[2][s])); break;
-  case LM_OP_ADD: EACH(negligible_sum(x[s], y[s])); break;
-  case LM_OP_SUB: EACH(difference(x[s], y[s])); break;
+  case LM_OP_ADD: EACH(large ? x[s] + y[s] : negligible_sum(x[s], y[s])); break;
+  case LM_OP_SUB: EACH(large ? x[s] - y[s] : difference(x[s], y[s])); break;
   case LM_OP_MUL: EACH(product(x[s], y[s])); break;
   case LM_OP_DIV: EACH(x[s] == 0 ? 0 : x[s] / y[s]); break;
   case LM_OP_EXP: EACH(exponential(x[s])); break;
@@ -205,7 +206,7 @@ static void elementwise_row(const probe *p, const lm_op *op, const source *in, c
     for (uint32_t i = 0; i < op->n_in; i++)
       x[i] =
           row(&in[i], t, other_offset(p, op->out[0]->type, o, k, &in[i]), n, buffer + (i + 1) * n);
-    combine(op, x, n, k ? buffer : out);
+    combine(op, lm_fact(p, op->out[0])->large, x, n, k ? buffer : out);
     if (k)
       merge(out, buffer, n);
   }
@@ -420,6 +421,40 @@ static bool find_known(probe *p, const lm_op *op) {
   return true;
 }
 
+// ---- large values
+
+static bool is_unknown(const probe *p, const lm_value *v) {
+  const fact *f = lm_fact(p, v);
+  if (f->known.v || !f->cell)
+    return !f->known.v;
+  for (int64_t i = 0; i < p->n_positions * f->width; i++)
+    if (isnan(f->cell[i]))
+      return true;
+  return false;
+}
+
+// A constant factor makes the other operand large: x * 1e30, x / 1e-30.
+static bool is_large_factor(const lm_op *op, int which) {
+  const lm_value *v = op->in[which];
+  while (v->def && (v->def->code == LM_OP_EXPAND || v->def->code == LM_OP_CAST))
+    v = v->def->in[0];
+  if (!v->def || v->def->code != LM_OP_CONST)
+    return false;
+  double c = fabs(v->def->attr.num);
+  return op->code == LM_OP_MUL ? c >= LM_LARGE
+                               : op->code == LM_OP_DIV && which == 1 && c * LM_LARGE <= 1;
+}
+
+static void find_large(probe *p, const lm_op *op) {
+  fact *f = lm_fact(p, op->out[0]);
+  if (op->out[0]->type.dtype == LM_BOOL)
+    return;
+  for (uint32_t i = 0; i < op->n_in; i++)
+    f->large |= lm_fact(p, op->in[i])->large;
+  for (int i = 0; op->n_in == 2 && i < 2; i++)
+    f->large |= is_large_factor(op, i) && is_unknown(p, op->in[1 - i]);
+}
+
 static void inherit_hidden(probe *p, const lm_op *op) {
   fact *f = lm_fact(p, op->out[0]);
   for (uint32_t i = 0; i < op->n_in && !f->hidden; i++)
@@ -433,6 +468,7 @@ void lm_fact_find(probe *p, const lm_op *op) {
   lm_type t = op->out[0]->type;
   bool elementwise = lm_op_info_of(op)->traits & LM_T_ELEMENTWISE;
   bool gridded = lm_probe_gridded(p, t);
+  find_large(p, op);
   if (!(elementwise && gridded) && find_known(p, op))
     return;
   if (!lm_probe_has(p->is_position, t, &position) || op->n_in > OPERANDS)

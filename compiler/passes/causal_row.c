@@ -1,11 +1,14 @@
 // causal_row.c - the row of packed documents on which @probe is analyzed.
 //
-// The row holds two short documents, a long one whose first 512 positions are consecutive, and a
-// short last one. The last two documents continue with a sample of later positions at which masks
-// may change: around the constants that the model compares positions with (a window of 4096 ends
-// between 4095 and 4096), around twice these constants, and two at each power of two, where a
-// factor such as 1.001 makes a difference. Gaps do not matter, because a mask depends on the value
-// of a position only.
+// The row holds two short documents, a long one whose first 512 positions are consecutive, a short
+// one, and documents of two positions; one position of padding ends it. The third and the fourth
+// document continue with a sample of later positions at which masks may change: around the
+// constants that the model compares positions with (a window of 4096 ends between 4095 and 4096),
+// around twice these constants, two at each power of two, where a factor such as 1.001 makes a
+// difference, and around the sums, differences, products, quotients and roots of constants, where
+// `ps + 1000 == 4000` changes. Gaps do not matter, because a mask depends on the value of a
+// position only. The documents of two positions have the indices 4, 5, …, and those around the
+// constants.
 #include "compiler/passes/causal.h"
 #include "runtime/base/diag_code.h"
 
@@ -18,16 +21,24 @@ enum {
   SECOND = 7,
   LAST = 8,
   SAMPLE = 112,
+  DOCUMENTS = 48, // of two positions
+  CONSECUTIVE = 6,
+  PADDING = 1,
   MIN_CONSTANT = LM_PROBE_FILLED / 2,
-  MAX_CONSTANTS = 12
+  MAX_CONSTANTS = 12,
+  LONG_ROW = FIRST + SECOND + LM_PROBE_FILLED + 2 * SAMPLE + LAST + 2 * DOCUMENTS + PADDING
 };
 // Positions are 32-bit integers, and so are doubled constants.
 static const double LARGEST = 1 << 30;
 
-typedef struct numbers {
+typedef struct list {
   double v[MAX_CONSTANTS];
   int n;
-  bool many;
+  bool full; // a further constant was left out
+} list;
+// The consecutive positions cover the small constants and their doubles.
+typedef struct numbers {
+  list small, large;
 } numbers;
 typedef struct finder {
   const probe *p;
@@ -35,17 +46,22 @@ typedef struct finder {
   numbers found;
 } finder;
 
-static void number_add(numbers *s, double c) {
-  c = floor(fabs(c));
-  if (!(c > MIN_CONSTANT) || c > LARGEST)
-    return; // the consecutive positions cover smaller constants and their doubles
+static void list_add(list *s, double c) {
   for (int i = 0; i < s->n; i++)
     if (s->v[i] == c)
       return;
   if (s->n == MAX_CONSTANTS)
-    s->many = true;
+    s->full = true;
   else
     s->v[s->n++] = c;
+}
+
+static void number_add(numbers *s, double c) {
+  c = floor(fabs(c));
+  if (c > MIN_CONSTANT && c <= LARGEST)
+    list_add(&s->large, c);
+  else if (c > 1 && c <= MIN_CONSTANT)
+    list_add(&s->small, c);
 }
 
 static const lm_op *constant(const lm_value *v) {
@@ -97,23 +113,89 @@ static int compare(const void *x, const void *y) {
   return (a > b) - (a < b);
 }
 
+enum {
+  LAST_DOCUMENT = 3 // index of the last document of the fixed ones
+};
+
+typedef struct picked {
+  double *v;
+  int64_t n, max;
+} picked;
+
+static void pick(picked *p, double x) {
+  if (p->n < p->max)
+    p->v[p->n++] = x;
+}
+
+static void pick_around(picked *p, double x) {
+  for (int k = -1; k <= 1; k++)
+    pick(p, floor(x) + k);
+}
+
+static void pick_derived(picked *p, double x) {
+  if (x > MIN_CONSTANT && x <= LARGEST)
+    pick_around(p, x);
+}
+
+static void pick_pair(picked *p, double a, double b) {
+  pick_derived(p, a + b);
+  pick_derived(p, fabs(a - b));
+  pick_derived(p, a * b);
+  pick_derived(p, a / b);
+}
+
+// What two of the constants give together.
+static void pick_pairs(picked *p, const numbers *c) {
+  for (int i = 0; i < c->large.n; i++) {
+    double a = c->large.v[i];
+    pick_derived(p, sqrt(a));
+    for (int k = 0; k < i; k++)
+      pick_pair(p, fmax(a, c->large.v[k]), fmin(a, c->large.v[k]));
+    for (int k = 0; k < c->small.n; k++)
+      pick_pair(p, a, c->small.v[k]);
+  }
+}
+
+// Sorts, and leaves only distinct values; returns their number.
+static int64_t distinct(picked *p) {
+  int64_t kept = 0;
+  qsort(p->v, (size_t)p->n, sizeof *p->v, compare);
+  for (int64_t i = 0; i < p->n; i++)
+    if (!kept || p->v[i] > p->v[kept - 1])
+      p->v[kept++] = p->v[i];
+  return kept;
+}
+
 // Later positions, ascending and distinct, at most `max` of them.
 static int64_t sample(const numbers *c, int64_t max, double *out) {
-  int64_t n = 0, kept = 0;
-  for (int i = 0; i < c->n; i++)
-    for (int k = -1; k <= 1 && n + 2 <= max; k++) {
-      out[n++] = c->v[i] + k;
-      out[n++] = 2 * c->v[i] + k;
-    }
-  for (double at = 2 * LM_PROBE_FILLED; at < LARGEST && n + 2 <= max; at *= 2) {
-    out[n++] = at;
-    out[n++] = at + 1;
+  picked p = {out, 0, max};
+  for (int i = 0; i < c->large.n; i++) {
+    pick_around(&p, c->large.v[i]);
+    pick_around(&p, 2 * c->large.v[i]);
   }
-  qsort(out, (size_t)n, sizeof *out, compare);
-  for (int64_t i = 0; i < n; i++)
-    if (!kept || out[i] > out[kept - 1])
-      out[kept++] = out[i];
-  return kept;
+  for (double at = 2 * LM_PROBE_FILLED; at < LARGEST; at *= 2) {
+    pick(&p, at);
+    pick(&p, at + 1);
+  }
+  pick_pairs(&p, c);
+  return distinct(&p);
+}
+
+// Indices of the documents of two positions, ascending and distinct.
+static int64_t sample_documents(const numbers *c, double *out) {
+  picked p = {out, 0, DOCUMENTS};
+  double some[DOCUMENTS];
+  picked around = {some, 0, DOCUMENTS};
+  for (int i = 0; i < CONSECUTIVE; i++)
+    pick(&p, LAST_DOCUMENT + 1 + i);
+  for (int i = 0; i < c->small.n; i++)
+    pick_around(&around, c->small.v[i]);
+  for (int i = 0; i < c->large.n; i++)
+    pick_around(&around, c->large.v[i]);
+  for (int64_t i = 0; i < around.n; i++)
+    if (some[i] > LAST_DOCUMENT)
+      pick(&p, some[i]);
+  return distinct(&p);
 }
 
 // The positions of a document of n tokens: 0, 1, 2, …, then the sampled positions after these.
@@ -127,12 +209,32 @@ static void fill_long(const double *later, int64_t found, int64_t n, double *out
     out[filled + i - first] = later[i];
 }
 
-static int64_t document(probe *p, int64_t at, int64_t n, int number) {
+static int64_t document(probe *p, int64_t at, int64_t n, double index) {
   for (int64_t i = 0; i < n && at + i < p->n_positions; i++) {
     p->pos[at + i] = (double)i;
-    p->seg[at + i] = number;
+    p->seg[at + i] = index;
   }
   return at + n < p->n_positions ? at + n : p->n_positions;
+}
+
+// The long document ends at `end`.
+static void row_fill(probe *p, int64_t end) {
+  int64_t at = document(p, document(p, 0, FIRST, 0), SECOND, 1);
+  document(p, at, end - at, LAST_DOCUMENT - 1);
+}
+
+static void row_sample(probe *p, const numbers *c) {
+  double later[SAMPLE], indices[DOCUMENTS];
+  int64_t n_later = sample(c, SAMPLE, later);
+  int64_t n_documents = sample_documents(c, indices);
+  int64_t last = p->n_positions - PADDING - 2 * n_documents - LAST - n_later;
+  row_fill(p, last);
+  fill_long(later, n_later, last - FIRST - SECOND, p->pos + FIRST + SECOND);
+  int64_t at = document(p, last, LAST + n_later, LAST_DOCUMENT);
+  fill_long(later, n_later, LAST + n_later, p->pos + last);
+  for (int64_t i = 0; i < n_documents; i++)
+    at = document(p, at, 2, indices[i]);
+  document(p, at, PADDING, lm_column_table[LM_COLUMN_SEG].min);
 }
 
 static lm_tensor column(const probe *p, const lm_value *arg, const double *v) {
@@ -143,21 +245,15 @@ static lm_tensor column(const probe *p, const lm_value *arg, const double *v) {
 
 void lm_probe_row(probe *p, const lm_func *f) {
   numbers c = constants(p, f);
-  double later[SAMPLE];
-  bool is_long = p->n_positions >= LM_PROBE_FILLED + 2 * SAMPLE; // rows of tests may be short
-  int64_t found = is_long ? sample(&c, SAMPLE, later) : 0;
-  int64_t at = document(p, document(p, 0, FIRST, 0), SECOND, 1);
-  int64_t end = is_long ? p->n_positions - LAST - found : p->n_positions;
-  document(p, at, end - at, 2);
-  document(p, end, p->n_positions - end, 3);
-  fill_long(later, found, end - at, p->pos + at);
-  if (is_long)
-    fill_long(later, found, p->n_positions - end, p->pos + end);
+  if (p->n_positions < LONG_ROW)
+    row_fill(p, p->n_positions); // rows of tests are short
+  else
+    row_sample(p, &c);
   for (uint32_t i = 0; i < f->body->n_args; i++) {
     const double *v = column_of(p, f->body->args[i]);
     if (v)
       lm_fact(p, f->body->args[i])->known = column(p, f->body->args[i], v);
   }
-  if (c.many)
+  if (c.large.full)
     LM_REPORT(p->c, (lm_loc){0}, W0D7, MAX_CONSTANTS, MIN_CONSTANT);
 }

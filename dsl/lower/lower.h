@@ -99,9 +99,9 @@ typedef struct lm_lowered {
 } lm_lowered;
 
 // Positions of the row of @probe. It holds several documents, one of them with at least 512
-// positions (compiler/passes/lookahead_row.c).
+// consecutive positions (compiler/passes/causal_row.c).
 enum {
-  LM_PROBE_POSITIONS = 768
+  LM_PROBE_POSITIONS = 864
 };
 
 // Elaborates the recipe's model and emits the functions of o->what. NULL: errors were reported to
