@@ -70,7 +70,9 @@ static void rows_report(void *user, int64_t done, int64_t all) {
   lm_buf_free(&left);
 }
 
-static lm_status part_evaluate(const lm_session *s, const lm_evaluation_options *o, int part) {
+// *empty: receives an error if the part has nothing to predict; the first one is kept.
+static lm_status part_evaluate(const lm_session *s, const lm_evaluation_options *o, int part,
+                               lm_status *empty) {
   lm_eval_result x;
   const char *name = lm_data_part(s->data, part).name;
   double now = lm_now();
@@ -78,12 +80,12 @@ static lm_status part_evaluate(const lm_session *s, const lm_evaluation_options 
   bool watched = s->project.events && s->project.events->progress;
   LM_TRY(lm_eval_run(s->execution.exec, s->compiled.plan, s->data, part,
                      watched ? &(lm_eval_watch){rows_report, &w} : NULL, &x));
-  if (!(x.weight > 0))
-    return lm_fail(
+  o->result(o->user, name, &x);
+  if (!(x.weight > 0) && !*empty)
+    *empty = lm_fail(
         LM_USER,
         "part %s of the data has nothing to predict: the weights of its %lld rows sum to %g", name,
         (long long)x.rows, x.weight);
-  o->result(o->user, name, &x);
   return NULL;
 }
 
@@ -97,7 +99,10 @@ lm_status lm_evaluation_run(lm_session *s, const lm_evaluation_options *o) {
   LM_TRY(lm_session_check_ids(s));
   LM_TRY(lm_session_start(s, NULL));
   LM_TRY(lm_trained_load(s, o->weights, lm_exec_arena(s->execution.exec, LM_ARENA_PARAM)));
-  for (int i = 0; i < n; i++)
-    LM_TRY(part_evaluate(s, o, parts[i]));
-  return NULL;
+  lm_status failed = NULL, empty = NULL;
+  for (int i = 0; i < n && !failed; i++)
+    failed = part_evaluate(s, o, parts[i], &empty);
+  if (failed)
+    lm_status_free(empty);
+  return failed ? failed : empty;
 }

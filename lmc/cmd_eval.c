@@ -33,10 +33,10 @@ static lm_status eval(lm_session *s, lm_cli *cli) {
   o.parts = lm_args_list(&cli->args, "on", &o.n_parts);
   LM_TRY(lm_cli_target(cli, &s->target));
   LM_TRY(lm_cli_open_trained(cli, s, &o.weights));
-  LM_TRY(lm_evaluation_run(s, &o));
-  if (cli->json)
+  lm_status status = lm_evaluation_run(s, &o);
+  if (cli->json && r.n)
     lm_cli_print("}\n");
-  return NULL;
+  return status;
 }
 
 static lm_status run(lm_cli *cli) {

@@ -4,6 +4,10 @@
 #include "driver/report/report.h"
 
 void lm_report_eval(const char *name, const lm_eval_result *x, bool first, lm_buf *out) {
+  if (!(x->weight > 0)) {
+    lm_buf_printf(out, "%-12s nothing to predict\n", name);
+    return;
+  }
   lm_buf_printf(out, "%-12s loss %.4f", name, x->value[LM_EVAL_LOSS]);
   if (!isnan(x->value[LM_EVAL_PERPLEXITY]))
     lm_buf_printf(out, "  perplexity %.3f", x->value[LM_EVAL_PERPLEXITY]);

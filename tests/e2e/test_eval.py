@@ -135,3 +135,20 @@ def test_end_of_document(run):
     during = json.loads(open(run.path("run/metrics.jsonl")).readlines()[-1])["dev.loss"]
     after = json.loads(run("eval", run.path("run"), "--json"))["dev"]["loss"]
     within("the run's loss and that of its folder", abs(after / during - 1), 1e-12)
+
+
+def test_nothing_to_predict(run):
+    """a part whose weights sum to 0: no metric has a value, the other parts are reported, and the exit status is 1"""
+    weight = "let w = select(bt.tok == 113, bt.w, 0)\n    return (sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * w), sum(w))"   # q
+    text = run.write("t.txt", "the quick brown fox\n" * 8 + "zzzz zzzz zzzz zzzz\n" * 2)
+    file = run.write("m.lm", MODEL.format(loss=weight).replace("sample(10 docs)", "tail(10%)").replace("t.txt", text)
+                     .replace("eval dev", 'save = checkpoint("run")\n  eval dev'))
+    out = run("run", file, "--out", run.path("run"))
+    check("dev: the weights of its tokens sum to 0, so there is nothing to evaluate" in out, out)
+    parts = ("eval", run.path("run"), "--on", "dev", "--on", "train")
+    code, out, err = run.result(*parts)
+    check(code == 1 and out.startswith("dev          nothing to predict\ntrain        loss ") and "part dev of the data has nothing to predict" in err, out + err)
+    code, out, err = run.result(*parts, "--json")
+    values = json.loads(out)
+    check(code == 1 and values["dev"] == dict(tokens=0, loss=None, bits_per_byte=None, perplexity=None), out)
+    check(values["train"]["loss"] > 0 and "nothing to predict" in err, out + err)
