@@ -27,6 +27,32 @@ static void generation_check(const lm_session *s) {
     lm_diag_soften(ctx, *end, "lmc generate will refuse this model");
 }
 
+// Sizes of batches. Those of finished batches are in their file; false if it cannot be read, which
+// is no error of the recipe.
+static bool sizes_find(lm_session *s) {
+  lm_ctx *ctx = s->project.ctx;
+  lm_diag_mark before = lm_diag_mark_of(ctx);
+  lm_status status = lm_session_sizes(s);
+  bool found = !status;
+  if (!found && s->project.recipe->data.replays)
+    lm_diag_return(ctx, before);
+  lm_status_free(status);
+  return found;
+}
+
+// Whether a run's plan fits the budget, if the recipe has one.
+static lm_status budget_check(const lm_session *s) {
+  const lm_recipe *r = s->project.recipe;
+  lm_session run = {.target = s->target, .project = s->project, .run = {.recipe = r}};
+  lm_status status = NULL;
+  if (!r->memory.budget)
+    return NULL;
+  if (sizes_find(&run))
+    status = lm_session_compile_run(&run, 0);
+  lm_session_close(&run);
+  return status ? status : lm_verdict(s->project.ctx);
+}
+
 // Any shape of batch shows the parameters.
 static lm_status recipe_check(lm_session *s) {
   enum {
@@ -48,7 +74,9 @@ static lm_status recipe_check(lm_session *s) {
   LM_TRY(lm_session_check_ids_of_recipe(s));
   lm_rows_warn(c);
   generation_check(s);
-  return lm_verdict(p->ctx);
+  LM_TRY(lm_verdict(p->ctx));
+  LM_TRY(lm_project_from_check(p));
+  return budget_check(s);
 }
 
 typedef struct checker {

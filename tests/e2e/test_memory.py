@@ -90,6 +90,16 @@ def test_budget(run):
     check(0 <= least - plan_of(run, with_budget(run, least, f"{micro} tokens", **how))["peak_bytes"] < 0.01 * least, "what is said to be enough is")
 
 
+def test_check_budget(run):
+    """`lmc check` reports a budget that no plan fits, as a run would, and needs no data for it"""
+    file = with_budget(run, 1000, steps=1, rows=8, seq=64, depth=4)
+    checked, ran = (run(command, file, status=1) for command in ("check", "run"))
+    check("error[E210]" in checked and checked == ran, checked + ran)
+    absent = re.sub(r'batches\("[^"]*"\)', 'text("absent/*.txt"); pack best_fit(seq = 64 tokens)', open(file).read().replace("vocab = 64", "vocab = 256"))
+    check("error[E210]" in run("check", run.write("text.lm", absent), status=1), "the text is not there")
+    check("error" not in run("check", with_budget(run, 2**40, steps=1)), "a budget that is enough")
+
+
 def test_budget_bf16(run):
     """the same bits with seven tenths of what arenas take; GEMM workspace is a matter of cores"""
     how = dict(steps=1, rows=8, seq=64, depth=12, compute="bf16")
