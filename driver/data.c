@@ -158,13 +158,27 @@ static lm_status keep(lm_session_file *f, const char *name, const char *path) {
   return lm_file_read(path, (size_t)1 << 30, &f->text);
 }
 
+const char *const LM_COMPANION_NAMES[LM_COMPANIONS] = {
+    [LM_COMPANION_TOKENIZER_CONFIG] = "tokenizer_config.json",
+    [LM_COMPANION_GENERATION_CONFIG] = "generation_config.json",
+    [LM_COMPANION_TOKEN_IDS] = "token_ids.json"};
+
+// The companions in `dir`. Only an import writes the special ids; without them, a
+// generation_config.json is of another model than the one that uses the tokenizer.
+static lm_status companions_open(lm_session *s, const char *dir) {
+  lm_arena *a = s->project.ctx->arena;
+  bool imported = !access(lm_path_join(a, dir, LM_COMPANION_NAMES[LM_COMPANION_TOKEN_IDS]), R_OK);
+  for (int i = 0; i < LM_COMPANIONS; i++) {
+    const char *path = lm_path_join(a, dir, LM_COMPANION_NAMES[i]);
+    if ((imported || i == LM_COMPANION_TOKENIZER_CONFIG) && !access(path, R_OK))
+      LM_TRY(keep(&s->companions[i], LM_COMPANION_NAMES[i], path));
+  }
+  return NULL;
+}
+
 static lm_status open_files(lm_session *s, const char *path, const char *merges) {
   LM_TRY(lm_tokenizer_bpe_open(path, merges, &s->tokenizer));
-  static const char config[] = "tokenizer_config.json";
-  const char *beside =
-      lm_path_join(s->project.ctx->arena, lm_path_dir(s->project.ctx->arena, path), config);
-  if (!access(beside, R_OK))
-    LM_TRY(keep(&s->tokenizer_config, config, beside));
+  LM_TRY(companions_open(s, lm_path_dir(s->project.ctx->arena, path)));
   LM_TRY(keep(&s->tokenizer_files[s->n_tokenizer_files++],
               merges ? "encoder.json" : "tokenizer.json", path));
   return merges ? keep(&s->tokenizer_files[s->n_tokenizer_files++], "vocab.bpe", merges) : NULL;
@@ -228,7 +242,9 @@ lm_status lm_session_tokenizer(lm_session *s) {
     return NULL;
   if (t->kind == LM_RECIPE_TOKENIZER_BYTES) {
     s->tokenizer = lm_tokenizer_bytes_create();
-    return NULL;
+    return s->project.bundle
+               ? companions_open(s, lm_path_dir(s->project.ctx->arena, s->project.bundle->root))
+               : NULL;
   }
   const char *run = s->project.bundle ? lm_path_dir(s->project.ctx->arena, s->project.bundle->root)
                     : t->file         ? NULL
@@ -250,5 +266,8 @@ static lm_status file_put(const lm_session *s, const char *dir, const lm_session
 lm_status lm_session_tokenizer_write(const lm_session *s, const char *dir) {
   for (int i = 0; i < s->n_tokenizer_files; i++)
     LM_TRY(file_put(s, dir, &s->tokenizer_files[i]));
-  return s->tokenizer_config.name ? file_put(s, dir, &s->tokenizer_config) : NULL;
+  for (int i = 0; i < LM_COMPANIONS; i++)
+    if (s->companions[i].name)
+      LM_TRY(file_put(s, dir, &s->companions[i]));
+  return NULL;
 }

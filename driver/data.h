@@ -4,6 +4,6 @@
 #include "driver/session.h"
 
 lm_status lm_session_sources(lm_session *s); // opens the data, after the tokenizer
-// Writes the files that the tokenizer was made from; none for bytes.
+// Writes the files that the tokenizer was made from, none for bytes, and their companions.
 lm_status lm_session_tokenizer_write(const lm_session *s, const char *dir);
 #endif

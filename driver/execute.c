@@ -37,11 +37,11 @@ lm_status lm_execution_func_time(const lm_execution *x, lm_func_id id, int64_t s
 
 // ---- training
 
-static lm_status params_init(const lm_execution *x) {
+static lm_status params_init(const lm_execution *x, bool resumes) {
   const lm_recipe *r = x->compiled->project->recipe;
   float *params = lm_exec_arena(x->exec, LM_ARENA_PARAM);
   lm_init_params(x->compiled->plan, r->seed, params);
-  if (!r->from)
+  if (!r->from || resumes)
     return NULL;
   LM_TRY(lm_project_from_check(x->compiled->project));
   return r->from_hf ? lm_weights_import(x->compiled, r->from, params)
@@ -75,7 +75,7 @@ static int32_t *groups_of_blocks(const lm_compiled *c) {
   return group;
 }
 
-lm_status lm_execution_train(lm_execution *x, lm_data *data, int64_t last, lm_timeline *timeline) {
+lm_status lm_execution_train(lm_execution *x, const lm_execution_training *t) {
   const lm_compiled *c = x->compiled;
   const lm_lowered *l = c->lowered;
   lm_arena *a = c->project->ctx->arena;
@@ -87,17 +87,17 @@ lm_status lm_execution_train(lm_execution *x, lm_data *data, int64_t last, lm_ti
                             sizeof(int32_t) * (size_t)c->plan->n_blocks};
   lm_trainer_options o = {.plan = c->plan,
                           .exec = x->exec,
-                          .data = data,
+                          .data = t->data,
                           .steps = c->run.steps,
-                          .last = last,
+                          .last = t->last,
                           .n_micro = c->run.n_micro,
-                          .timeline = timeline,
+                          .timeline = t->timeline,
                           .clip = c->project->recipe->clip,
                           .tables = group,
                           .n_tables = 1,
                           .states = states};
   LM_TRY(lm_trainer_create(&o, &x->trainer));
-  LM_TRY(params_init(x));
+  LM_TRY(params_init(x, t->resumes));
   lm_trainer_init_states(x->trainer);
   return NULL;
 }

@@ -105,7 +105,10 @@ lm_status lm_session_start(lm_session *s, const lm_exec_options *o) {
 }
 
 lm_status lm_session_train(lm_session *s) {
-  return lm_execution_train(&s->execution, s->data, s->last_step, s->timeline);
+  return lm_execution_train(&s->execution, &(lm_execution_training){.data = s->data,
+                                                                    .last = s->last_step,
+                                                                    .timeline = s->timeline,
+                                                                    .resumes = s->resumes});
 }
 
 void lm_session_close(lm_session *s) {
@@ -114,5 +117,6 @@ void lm_session_close(lm_session *s) {
   lm_tokenizer_destroy(s->tokenizer);
   for (int i = 0; i < s->n_tokenizer_files; i++)
     lm_buf_free(&s->tokenizer_files[i].text);
-  lm_buf_free(&s->tokenizer_config.text);
+  for (int i = 0; i < LM_COMPANIONS; i++)
+    lm_buf_free(&s->companions[i].text);
 }

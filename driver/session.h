@@ -18,6 +18,16 @@
 #include "driver/inspect/cost.h"
 #include "runtime/cpu/gemm.h"
 
+// What stands beside a tokenizer's files, and goes with it from an imported model to its runs and
+// their exports.
+typedef enum {
+  LM_COMPANION_TOKENIZER_CONFIG,  // names the end of a document
+  LM_COMPANION_GENERATION_CONFIG, // of an imported model
+  LM_COMPANION_TOKEN_IDS,         // the special ids of its config.json: {"bos_token_id": 1, …}
+  LM_COMPANIONS
+} lm_companion;
+extern const char *const LM_COMPANION_NAMES[LM_COMPANIONS];
+
 typedef struct lm_session_file {
   const char *name;
   lm_buf text;
@@ -46,6 +56,7 @@ typedef struct lm_session {
   const char *dump_dir;  // folder that receives the sources of kernels; optional
   const char *load_dir;  // folder of kernel sources to use; optional
   int64_t last_step;     // of the steps that are executed; 0: the last step of the run
+  bool resumes;          // the parameters come from a checkpoint, not from the model's `from`
 
   lm_project project;
 
@@ -54,8 +65,8 @@ typedef struct lm_session {
   lm_tokenizer *tokenizer;
   lm_session_file tokenizer_files[2]; // the files that it was made from
   int n_tokenizer_files;
-  lm_session_file tokenizer_config; // names the end of a document; name NULL: there is none
-  lm_data *data;                    // NULL until it is opened
+  lm_session_file companions[LM_COMPANIONS]; // files beside those; name NULL: there is none
+  lm_data *data;                             // NULL until it is opened
 
   // What was chosen.
   lm_run_spec run;

@@ -195,6 +195,7 @@ lm_status lm_training_plan(lm_training *x) {
   const char *run = x->resumption.run;
   int64_t positions;
   s->resumed_run = run;
+  s->resumes = run != NULL;
   LM_TRY(lm_session_data(s));
   LM_TRY(samples_prepare(x, &positions));
   if (run)

@@ -90,6 +90,14 @@ static lm_status config_write(const exporter *x) {
   return status;
 }
 
+// The defaults of generation that the imported model came with.
+static lm_status generation_config_write(const exporter *x) {
+  const lm_session_file *kept = &x->s->companions[LM_COMPANION_GENERATION_CONFIG];
+  if (!kept->name)
+    return NULL;
+  return lm_file_write_atomic(path_in(x, kept->name), kept->text.p, kept->text.n);
+}
+
 lm_status lm_export_hf(lm_session *s, const lm_export_options *o, lm_export_result *out) {
   exporter x = {.s = s, .o = o, .out = out};
   *out = (lm_export_result){0};
@@ -105,5 +113,6 @@ lm_status lm_export_hf(lm_session *s, const lm_export_options *o, lm_export_resu
   LM_TRY(lm_dir_make(o->dir));
   LM_TRY(weights_write(&x));
   LM_TRY(config_write(&x));
+  LM_TRY(generation_config_write(&x));
   return s->tokenizer ? lm_hf_tokenizer_write(s, o->dir, &out->tokenizer) : NULL;
 }

@@ -5,6 +5,13 @@
 #include "runtime/weights/hf_config.h"
 #include "runtime/weights/hf_keys.h"
 
+// The keys of config.json that hold ids of special tokens. An import keeps their values in
+// token_ids.json (lm_companion), and an export writes them back.
+enum {
+  LM_HF_TOKEN_ID_KEYS = 3
+};
+extern const char *const LM_HF_TOKEN_IDS[LM_HF_TOKEN_ID_KEYS];
+
 // The config.json of a lowered model: keys that follow from its tensors and from its parameters
 // `theta` and `eps`, overridden by its `config { … }`. The caller owns it. *out_assumed: names of
 // keys that were assumed, NULL if none; in the context's arena.

@@ -36,11 +36,22 @@ static void assumed_add(const lm_session *s, json_t *config, const char **out_as
   }
 }
 
+const char *const LM_HF_TOKEN_IDS[LM_HF_TOKEN_ID_KEYS] = {"bos_token_id", "eos_token_id",
+                                                          "pad_token_id"};
+
+// Those of the model that was imported; the others are unknown, but for the end of a document.
 static void special_add(const lm_session *s, json_t *config) {
   int32_t eos = s->tokenizer ? s->tokenizer->eos : -1;
-  json_object_set_new(config, "bos_token_id", json_null());
-  json_object_set_new(config, "eos_token_id", eos < 0 ? json_null() : json_integer(eos));
-  json_object_set_new(config, "pad_token_id", json_null());
+  const lm_buf *kept = &s->companions[LM_COMPANION_TOKEN_IDS].text;
+  json_t *ids = kept->n ? json_loadb(kept->p, kept->n, 0, NULL) : NULL;
+  for (int i = 0; i < LM_HF_TOKEN_ID_KEYS; i++)
+    json_object_set_new(config, LM_HF_TOKEN_IDS[i], json_null());
+  if (eos >= 0)
+    json_object_set_new(config, "eos_token_id", json_integer(eos));
+  for (int i = 0; i < LM_HF_TOKEN_ID_KEYS; i++)
+    if (json_object_get(ids, LM_HF_TOKEN_IDS[i]))
+      json_object_set(config, LM_HF_TOKEN_IDS[i], json_object_get(ids, LM_HF_TOKEN_IDS[i]));
+  json_decref(ids);
 }
 
 static json_t *declared_value(const lm_lowered_config *c) {

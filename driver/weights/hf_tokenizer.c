@@ -55,8 +55,9 @@ static lm_status files_write(const lm_session *s, const char *dir) {
 // tokens.
 static lm_status config_write(const lm_session *s, const char *dir) {
   lm_buf text = {0};
-  if (s->tokenizer_config.name)
-    return text_write(s, dir, "tokenizer_config.json", &s->tokenizer_config.text);
+  const lm_session_file *kept = &s->companions[LM_COMPANION_TOKENIZER_CONFIG];
+  if (kept->name)
+    return text_write(s, dir, kept->name, &kept->text);
   size_t n = 0;
   const char *eos =
       s->tokenizer->eos >= 0 ? lm_tokenizer_piece(s->tokenizer, s->tokenizer->eos, &n) : NULL;

@@ -210,11 +210,11 @@ static lm_status call_find(importer *x, const char **out_model) {
 
 // ---- imported.lm
 
-static const char *const OUTPUTS[] = {"imported.lm", "program",
-                                      "model.safetensors"}; // beside program.json and
-static const char *const TOKENIZER_FILES[] = {"tokenizer.json", "tokenizer_config.json",
-                                              "vocab.json", "merges.txt",
-                                              "special_tokens_map.json"};
+static const char *const OUTPUTS[] = {"imported.lm", "program", "model.safetensors",
+                                      "token_ids.json"}; // beside program.json and
+static const char *const TOKENIZER_FILES[] = {
+    "tokenizer.json", "tokenizer_config.json",   "vocab.json",
+    "merges.txt",     "special_tokens_map.json", "generation_config.json"};
 
 static const char *tokenizer_of(importer *x) {
   if (exists(x, "tokenizer.json"))
@@ -308,6 +308,22 @@ static lm_status file_copy(importer *x, const char *name) {
   return s;
 }
 
+// The ids of special tokens, which the model's text does not hold.
+static lm_status token_ids_write(const importer *x) {
+  json_t *ids = json_object();
+  for (int i = 0; i < LM_HF_TOKEN_ID_KEYS; i++) {
+    json_t *id = json_object_get(x->config, LM_HF_TOKEN_IDS[i]);
+    if (id)
+      json_object_set(ids, LM_HF_TOKEN_IDS[i], id);
+  }
+  char *text = json_dumps(ids, JSON_INDENT(2));
+  const char *path = out_path(x, LM_COMPANION_NAMES[LM_COMPANION_TOKEN_IDS]);
+  lm_status status = lm_file_write_atomic(path, text, strlen(text));
+  lm_free(text);
+  json_decref(ids);
+  return status;
+}
+
 // The files of the model to DIR/program: that of the zoo, or the program that --model names.
 static lm_status model_copy(importer *x, const char **out_main) {
   if (!x->zoo)
@@ -334,6 +350,8 @@ static lm_status program_write(importer *x) {
   for (size_t i = 0; i < LM_COUNT(TOKENIZER_FILES); i++)
     if (exists(x, TOKENIZER_FILES[i]))
       LM_TRY(file_copy(x, TOKENIZER_FILES[i]));
+  if (x->config)
+    LM_TRY(token_ids_write(x));
   text_make(x, model, main);
   LM_TRY(lm_file_write_atomic(out_path(x, "imported.lm"), x->text.p, x->text.n));
   return lm_file_write_atomic(out_path(x, "program.json"), manifest, strlen(manifest));

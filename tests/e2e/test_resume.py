@@ -349,6 +349,21 @@ def test_from_a_run(run):
     check(was == now, "the weights of step 2, as a rate of 0 changes nothing")
 
 
+def test_from_on_resume(run):
+    """a run reads `from` when it begins; it is resumed from its own checkpoint, without a note and without those weights"""
+    begin(run)
+    resume(run, 4)
+    file = changed(run, ("model = M()", "model = N"), ("recipe R {", f'model N = M() from "{run.path("run")}"\nrecipe R {{'), name="from.lm")
+    first, more = (run.result("run", file, "--out", run.path("new"), "-q", "--steps", n) for n in (1, 2))
+    check(first[0] == more[0] == 0 and "the weights are loaded from" in first[2] and more[2] == "", first[2] + more[2])
+    os.rename(run.path("run"), run.path("moved"))
+    code, out, err = run.result("run", file, "--out", run.path("new"), "-q", "--steps", 3)
+    check(code == 0 and err == "", err)
+    for command in ("check", "run"):
+        err = run(command, file, *(("--out", run.path("other")) if command == "run" else ()), status=1)
+        check(f"error[E215]: there is no file or folder {run.path('run')}" in err, err)
+
+
 def test_check_refuses_what_run_refuses(run):
     """what cannot run yet is an error of check too"""
     begin(run)

@@ -345,7 +345,8 @@ def test_damaged_readers(run):
     check(run.result(*generate)[2] == "", "what is not read is not looked at")
     flip(run.path("run/step-000008/model.safetensors"))
     code, out, err = run.result(*generate)
-    check(code == 0 and out == older and "step-000008/model.safetensors: the checksum is" in err and "step 4" in err, out + err)
+    check(code == 0 and out == older and "step-000008/model.safetensors: the checksum is" in err
+          and "the newest complete checkpoint is loaded, that of step 4" in err, out + err)
     err = run(*generate, "--step", 8, status=2)
     check("this checkpoint is damaged" in err and "model.safetensors" in err, err)
     code, out, err = run.result("export", run.path("run"), "-o", run.path("hf"))

@@ -190,3 +190,23 @@ def test_tokenizer_train_field(run):
         vocab = json.load(open(out))["model"]["vocab"]
         check(257 < told["vocab"] == max(vocab.values()) + 1, f"{said} {len(vocab)}")
         check(f'{file}:10: no field "content"; the fields are "id"' in err, err)
+
+
+def test_special_ids(run):
+    """the special ids of config.json and generation_config.json survive import, fine-tuning and export"""
+    ids = dict(bos_token_id=1, eos_token_id=[2, 5], pad_token_id=7)
+    theirs, text = folder(run, **ids), run.write("text.txt", "the cat sat on the mat and the dog lay on the log. " * 60)
+    run("tokenizer", "train", "-o", f"{theirs}/tokenizer.json", "--vocab", 272, text)
+    open(f"{theirs}/generation_config.json", "w").write('{"bos_token_id": 1, "temperature": 0.6}\n')
+    run("import", "hf", theirs, "-o", run.path("in"))
+    file = run.write("tune.lm", f"""import "{run.path("in")}/imported.lm": Imported
+data D {{ tokenizer = bpe("{run.path("in")}/tokenizer.json"); source s = text("{text}"); pack best_fit(seq = 16 tokens) }}
+recipe R {{ model = Imported; data = D; run = 1 steps; batch = 64 tokens; optimizer = adamw(lr = 1e-3); save = checkpoint("run") }}
+""")
+    run("run", file, "-q")
+    for source in ("in", "run"):
+        run("export", run.path(source), "-o", run.path("again"))
+        config = json.load(open(run.path("again/config.json")))
+        check({key: config[key] for key in ids} == ids, f"{source}: {config}")
+        check(open(run.path("again/generation_config.json")).read() == open(f"{theirs}/generation_config.json").read(), source)
+        os.remove(run.path("again/generation_config.json"))
