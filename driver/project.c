@@ -7,15 +7,6 @@
 #include "driver/bundle.h"
 #include "runtime/base/diag_code.h"
 
-// reduce-overhead is accepted and is the default: a function is one parallel region or one graph.
-lm_status lm_mode_check(const char *mode) {
-  static const char *const modes[] = {"default", "reduce-overhead", "max-autotune"};
-  for (size_t i = 0; i < LM_COUNT(modes); i++)
-    if (!strcmp(mode, modes[i]))
-      return NULL;
-  return lm_fail(LM_USER, "--mode %s: there are default, reduce-overhead and max-autotune", mode);
-}
-
 lm_status lm_project_open(lm_ctx *ctx, const lm_events *events, const lm_recipe_choice *from,
                           lm_project *out) {
   *out = (lm_project){.ctx = ctx, .events = events, .bundle = from->bundle};

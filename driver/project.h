@@ -21,7 +21,6 @@ typedef struct lm_recipe_choice {
   const struct lm_bundle *bundle; // of a program in a run folder; NULL
 } lm_recipe_choice;
 
-lm_status lm_mode_check(const char *mode); // LM_USER unless it is a value of --mode
 // Loads the program and resolves the recipe. `ctx` and `events` must outlive the project. Errors
 // are diagnostics in the context and an LM_USER status without text.
 lm_status lm_project_open(lm_ctx *ctx, const lm_events *events, const lm_recipe_choice *from,

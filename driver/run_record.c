@@ -51,7 +51,7 @@ static lm_status parse(lm_arena *a, const char *path, json_t *j, lm_run_record *
   out->steps = json_integer_value(steps);
   if (json_is_string(mode))
     out->mode = lm_arena_printf(a, "%s", json_string_value(mode));
-  return out->mode ? lm_mode_check(out->mode) : NULL;
+  return out->mode ? lm_recipe_mode_check(out->mode) : NULL;
 }
 
 lm_status lm_run_record_read(lm_arena *a, const char *dir, lm_run_record *out) {

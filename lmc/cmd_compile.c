@@ -33,7 +33,7 @@ static lm_status options_read(const lm_cli *cli, lm_session *s, lm_plan_folder *
   const char *mode = lm_args_text(a, "mode", "default");
   f->dir = lm_args_text(a, "out", NULL);
   LM_TRY(lm_cli_target(cli, &s->target));
-  LM_TRY(lm_mode_check(mode));
+  LM_TRY(lm_recipe_mode_check(mode));
   if (!strcmp(mode, "max-autotune"))
     return lm_fail(LM_USER, "--mode max-autotune measures while a run starts: lmc run, lmc bench");
   LM_TRY(lm_emit_parse(lm_args_text(a, "emit", "ir,c"), &f->emit));

@@ -81,7 +81,7 @@ static lm_status options_read(lm_cli *cli, lm_training *x, lm_training_options *
   LM_TRY(resume_check(lm_args_text(a, "resume", "auto")));
   o->from.overrides.steps = lm_args_whole(a, "steps", 0);
   o->from.overrides.mode = lm_args_text(a, "mode", NULL);
-  return o->from.overrides.mode ? lm_mode_check(o->from.overrides.mode) : NULL;
+  return o->from.overrides.mode ? lm_recipe_mode_check(o->from.overrides.mode) : NULL;
 }
 
 // ---- the run

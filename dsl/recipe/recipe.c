@@ -68,6 +68,15 @@ static ast_expr *steps_expr(lm_resolver *R, int64_t steps) {
                                 .height = 1});
 }
 
+// reduce-overhead is accepted and is the default: a function is one parallel region or one graph.
+lm_status lm_recipe_mode_check(const char *mode) {
+  static const char *const modes[] = {"default", "reduce-overhead", "max-autotune"};
+  for (size_t i = 0; i < LM_COUNT(modes); i++)
+    if (!strcmp(mode, modes[i]))
+      return NULL;
+  return lm_fail(LM_USER, "--mode %s: there are default, reduce-overhead and max-autotune", mode);
+}
+
 static ast_expr *mode_expr(lm_resolver *R, const char *mode) {
   ast_expr *callee =
       expr_new(R, (ast_expr){.kind = EX_NAME, .text = LM_SYM(R->c, "mode"), .height = 1});

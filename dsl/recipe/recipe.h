@@ -283,6 +283,7 @@ typedef struct lm_recipe_overrides {
   int64_t steps;    // of --steps: the length of the run; 0: the recipe's
   const char *mode; // of --mode: the name in `compile = mode(NAME)`; NULL: the recipe's
 } lm_recipe_overrides;
+lm_status lm_recipe_mode_check(const char *mode); // LM_USER unless it is a value of --mode
 
 // Resolves the recipe `name` of the first file (NULL: the only recipe) with overrides (NULL: none).
 // Returns NULL if there is no such recipe. All other mistakes are errors in the context, and the
