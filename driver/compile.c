@@ -5,7 +5,6 @@
 
 #include "compiler/passes/pass.h"
 #include "runtime/base/diag_code.h"
-#include "runtime/cpu/detect.h"
 
 enum {
   CHUNK = 64, // positions that prefill processes at a time
@@ -35,7 +34,7 @@ static lm_lower_options lower_options(const lm_project *p, const lm_compile_spec
                         .seq = spec->run.seq,
                         .capacity = spec->capacity,
                         .chunk = CHUNK,
-                        .bf16 = spec->target.arch || lm_cpu_has_bf16()};
+                        .bf16 = spec->target.math[LM_BF16].native};
   if (p->recipe->from_hf)
     o.what |= LM_LOWER_MAPS;
   if (o.what & LM_LOWER_TRAIN)
@@ -112,26 +111,27 @@ static void watch(void *user, const char *pass, bool after, const lm_module *m) 
     lm_dump_pass(user, pass, m);
 }
 
-static lm_status variant_apply(const lm_project *p, const lm_variant *v, lm_plan_target *target,
+static lm_status variant_apply(const lm_project *p, const lm_variant *v, lm_target *target,
                                lm_pass_env *env) {
   if (v->rows)
-    target->rows = v->rows;
+    target->choices.rows = v->rows;
   if (v->points)
-    target->places = v->points;
+    target->choices.points = v->points;
   if (v->off)
     LM_TRY(lm_pass_disable(p->ctx->arena, v->off, env));
   return v->on ? lm_pass_force(p->ctx->arena, v->on, env) : NULL;
 }
 
-static lm_status passes_run(const lm_project *p, lm_plan_target *target, lm_compiled *c) {
+static lm_status passes_run(const lm_project *p, lm_plan_options *o, lm_compiled *c) {
   lm_dump *dump = c->spec.dump;
   lm_recompute recompute = {.extra = c->spec.recompute};
-  lm_pass_env env = {.target = target,
+  lm_pass_env env = {.target = &o->target,
+                     .codegen = o->codegen,
                      .recompute = &recompute,
                      .gradients_alone = true,
                      .watch = dump ? watch : NULL,
                      .user = dump};
-  LM_TRY(variant_apply(p, &c->spec.variant, target, &env));
+  LM_TRY(variant_apply(p, &c->spec.variant, &o->target, &env));
   bool ok = lm_pipeline_run(c->lowered->m, LM_STAGE_KERNEL, &env);
   LM_TRY(lm_verdict(p->ctx));
   if (!ok)
@@ -162,15 +162,15 @@ static void extents_name(lm_plan *p) {
 
 lm_status lm_compile(const lm_project *p, const lm_compile_spec *spec, lm_compiled *out) {
   LM_TRY(lm_compile_lower(p, spec, out));
-  lm_plan_target target = lm_target_plan(&spec->target, spec->exec.tf32, out->lowered->m);
-  LM_TRY(passes_run(p, &target, out));
+  lm_plan_options o = lm_target_options(&spec->target, spec->exec.tf32);
+  LM_TRY(passes_run(p, &o, out));
   flops_take(out);
-  out->plan = lm_plan_build(out->lowered->m, &target);
+  out->plan = lm_plan_build(out->lowered->m, &o);
   LM_TRY(lm_verdict(p->ctx));
   if (!out->plan)
     return lm_fail(LM_BUG_STATUS, "the planner returned no plan and no diagnostic");
   extents_name(out->plan);
-  out->workspace = lm_target_workspace(&spec->target, out->plan, &spec->exec);
+  out->workspace = lm_target_runtime(&spec->target)->workspace(out->plan, &spec->exec);
   return NULL;
 }
 
@@ -190,4 +190,12 @@ int64_t lm_compiled_arenas(const lm_compiled *c) {
 
 int64_t lm_compiled_memory(const lm_compiled *c) {
   return lm_compiled_arenas(c) + c->workspace;
+}
+
+lm_target lm_compiled_machine(const lm_compiled *c, int threads) {
+  return lm_target_measured(&c->spec.target, threads, c->lowered->compute, c->spec.exec.tf32);
+}
+
+double lm_compiled_peak(const lm_compiled *c, int threads) {
+  return lm_target_peak(&c->spec.target, threads, c->lowered->compute, c->spec.exec.tf32);
 }

@@ -49,6 +49,9 @@ lm_status lm_compile_probe(lm_compiled *c);
 // From the recipe to a plan. `p` must outlive *out.
 lm_status lm_compile(const lm_project *p, const lm_compile_spec *spec, lm_compiled *out);
 
+// The target with its figures for the type of `real` (driver/target.h), and its FLOP/s alone.
+lm_target lm_compiled_machine(const lm_compiled *c, int threads);
+double lm_compiled_peak(const lm_compiled *c, int threads);
 int64_t lm_compiled_arenas(const lm_compiled *c); // bytes of all arenas
 int64_t lm_compiled_memory(const lm_compiled *c); // with the workspace
 // Positions to plan a KV cache for: rounded up, so that nearby lengths share kernels.

@@ -9,7 +9,7 @@
 
 lm_status lm_execution_start(const lm_compiled *c, const lm_exec_options *o, lm_execution *out) {
   *out = (lm_execution){.compiled = c};
-  return lm_target_start(&c->spec.target, c->plan, o, &out->exec);
+  return lm_target_runtime(&c->spec.target)->create(c->plan, &c->spec.target, o, &out->exec);
 }
 
 void lm_execution_close(lm_execution *x) {

@@ -24,10 +24,20 @@ enum {
 };
 static const double MACHINE_SHARE = 0.8; // of memory
 
-// Of a target that is not this machine, for predictions: FLOPs in the time of moving a byte.
-static const lm_roofline UNKNOWN_MACHINE = {.peak = 16, .bandwidth = {1, 1, 1, 1, 1, 1}};
+// For predictions. Of a machine without figures only FLOPs in the time of moving a byte are
+// assumed.
+static lm_target machine_of(const lm_compiled *c) {
+  lm_dtype compute = c->lowered->compute;
+  lm_target t = lm_compiled_machine(c, c->spec.exec.threads);
+  if (t.math[compute].peak > 0 && lm_target_bandwidth(&t) > 0)
+    return t;
+  t.math[compute].peak = 16;
+  lm_target_set_bandwidth(&t, 1);
+  return t;
+}
 
-static double seconds_of(const lm_compiled *c, const lm_roofline *r) { // lower bound of a step
+// A lower bound of a step on machine t.
+static double seconds_of(const lm_compiled *c, const lm_target *t) {
   double sum = 0, times = 1;
   const lm_plan_func *f = lm_plan_func_get(c->plan, LM_FUNC_MICRO, 0);
   for (int i = 0; f && i < f->n_steps; i++) {
@@ -37,7 +47,8 @@ static double seconds_of(const lm_compiled *c, const lm_roofline *r) { // lower 
     else if (x->kind == LM_STEP_END)
       times /= (double)f->steps[x->match].count;
     else
-      sum += times * lm_roofline_seconds(r, (double)x->flops, (double)x->moved, NULL);
+      sum += times *
+             lm_target_seconds(t, c->lowered->compute, (double)x->flops, (double)x->moved, NULL);
   }
   return sum * (double)c->run.n_micro;
 }
@@ -189,10 +200,8 @@ static lm_status micro_choose(const fitter *x, int64_t limit) {
 
 static lm_status recompute_choose(const fitter *x, int64_t limit) {
   int extra, most;
-  lm_roofline r;
-  if (!lm_target_roofline(&x->spec->target, x->spec->exec.threads, x->c->lowered->compute, &r))
-    r = UNKNOWN_MACHINE;
-  double before = seconds_of(x->c, &r);
+  lm_target machine = machine_of(x->c);
+  double before = seconds_of(x->c, &machine);
   x->fit->natural = lm_compiled_memory(x->c);
   LM_TRY(recompute_search(x, limit, &extra, &most));
   if (extra < 0)
@@ -200,7 +209,7 @@ static lm_status recompute_choose(const fitter *x, int64_t limit) {
   LM_TRY(attempt(x, micro_of(x), extra));
   x->fit->recomputed = extra;
   x->fit->candidates = most;
-  x->fit->slowdown = seconds_of(x->c, &r) / before;
+  x->fit->slowdown = seconds_of(x->c, &machine) / before;
   return NULL;
 }
 
@@ -209,7 +218,7 @@ static lm_status search(const fitter *x) {
   bool trains = x->spec->what & LM_LOWER_TRAIN;
   bool automatic = x->spec->run.micro_auto && trains;
   int64_t limit = r->memory.budget ? r->memory.budget
-                  : automatic && !x->spec->target.arch
+                  : automatic && x->spec->target.kind == LM_TARGET_CPU
                       ? (int64_t)(MACHINE_SHARE * (double)lm_memory_of_machine())
                       : INT64_MAX;
   LM_TRY(attempt(x, lm_run_micro(&x->spec->run), x->spec->recompute));

@@ -57,7 +57,7 @@ lm_status lm_plan_folder_prepare(const lm_session *s, const lm_plan_folder *f) {
 
 static lm_status kernels_compile(lm_session *s, const char *dir, const char *kernels,
                                  lm_cuda_code *out) {
-  if (!s->target.arch)
+  if (s->target.kind == LM_TARGET_CPU)
     return lm_session_start(s, &(lm_exec_options){.dump_dir = kernels});
   LM_TRY(lm_cuda_compile(s->compiled.plan,
                          &(lm_cuda_compile_options){.arch = s->target.arch, .dump_dir = kernels},

@@ -43,16 +43,23 @@ static void slow_kernel_report(void *events, const char *text) {
   lm_event_warning(events, "%s", text);
 }
 
+static void *tuning_of(const lm_session *s) {
+  if (s->target.kind == LM_TARGET_CUDA)
+    return s->tuned.choices;
+  return s->tuned.tilings.n ? (void *)&s->tuned.tilings : NULL;
+}
+
 static lm_exec_options exec_options(const lm_session *s) {
   return (lm_exec_options){.threads = s->threads,
                            .tf32 = s->project.recipe->precision.tf32,
-                           .tilings = s->tuned.tilings.n ? &s->tuned.tilings : NULL,
-                           .choices = s->tuned.choices,
+                           .tuning = tuning_of(s),
                            .warning = slow_kernel_report,
                            .warning_user = (void *)s->project.events};
 }
 
 lm_compile_spec lm_session_spec(lm_session *s, uint32_t what, int64_t capacity) {
+  if (!*s->target.name)
+    lm_target_find_cpu(&s->target);
   return (lm_compile_spec){.what = what,
                            .capacity = capacity,
                            .run = s->run,
@@ -86,7 +93,8 @@ lm_status lm_session_compile_run(lm_session *s, int64_t positions) {
 // The tilings of GEMMs that tuning chooses after compilation change the workspace.
 int64_t lm_session_memory(const lm_session *s) {
   lm_exec_options o = exec_options(s);
-  return lm_compiled_arenas(&s->compiled) + lm_target_workspace(&s->target, s->compiled.plan, &o);
+  return lm_compiled_arenas(&s->compiled) +
+         lm_target_runtime(&s->target)->workspace(s->compiled.plan, &o);
 }
 
 const char *lm_session_compute(const lm_session *s) {

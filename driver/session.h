@@ -48,7 +48,7 @@ typedef struct lm_tuned {
 
 typedef struct lm_session {
   // Set by the caller before the session is compiled.
-  lm_target target;      // zero: the CPU
+  lm_target target;      // zero: this CPU, which lm_session_spec fills in
   int threads;           // 0: one for each core
   lm_variant variant;    // zero: the default plan
   lm_dump dump;          // IR to print after passes

@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "runtime/base/processors.h"
+
 enum {
   WARM = 1,
   MEASURED = 2,
@@ -36,10 +38,12 @@ lm_status lm_step_cost_find(lm_session *s, bool measured, lm_step_cost *out) {
   LM_TRY(lm_session_compile(s, LM_LOWER_TRAIN, 0));
   s->timeline = LM_NEW(s->project.ctx->arena, lm_timeline);
   *s->timeline = (lm_timeline){.arena = s->project.ctx->arena, .max = MAX_SPANS};
-  LM_TRY(lm_session_start(s, &(lm_exec_options){.timeline = s->timeline}));
-  out->threads = lm_exec_threads(s->execution.exec);
-  lm_target_roofline(&s->target, out->threads, s->compiled.lowered->compute, &out->roofline);
-  out->rows =
-      lm_cost_rows_find(s->project.ctx->arena, s->compiled.plan, s->run.n_micro, &out->roofline);
+  if (measured)
+    LM_TRY(lm_session_start(s, &(lm_exec_options){.timeline = s->timeline}));
+  out->threads = measured ? lm_exec_threads(s->execution.exec) : lm_threads(s->threads);
+  out->dtype = s->compiled.lowered->compute;
+  out->machine = lm_compiled_machine(&s->compiled, out->threads);
+  out->rows = lm_cost_rows_find(s->project.ctx->arena, s->compiled.plan, s->run.n_micro,
+                                &out->machine, out->dtype);
   return measured ? measure(s, &out->rows) : NULL;
 }

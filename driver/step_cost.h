@@ -6,10 +6,12 @@
 
 typedef struct lm_step_cost {
   lm_cost_rows rows;
-  lm_roofline roofline;
+  lm_target machine; // with its figures for `dtype`, the type of `real`
+  lm_dtype dtype;
   int threads;
 } lm_step_cost;
 
-// Compiles and starts an open session. measured: also times each kernel over some steps.
+// Compiles an open session. measured: also times each kernel over some steps. Without that the
+// target need not be here.
 lm_status lm_step_cost_find(lm_session *s, bool measured, lm_step_cost *out);
 #endif

@@ -161,14 +161,12 @@ static lm_status profile_end(const lm_training *x) {
   const lm_timeline *t = x->s.timeline;
   lm_arena *a = x->s.project.ctx->arena;
   const char *path = x->options.profile_path;
-  lm_roofline roofline;
   if (!t)
     return NULL;
   if (!path)
     path = lm_path_join(a, x->dir ? x->dir : ".", "profile.json");
-  lm_target_roofline(&x->s.target, lm_exec_threads(x->s.execution.exec),
-                     x->s.compiled.lowered->compute, &roofline);
-  LM_TRY(lm_profile_write(x->s.compiled.plan, t, &roofline, path));
+  lm_target machine = lm_compiled_machine(&x->s.compiled, lm_exec_threads(x->s.execution.exec));
+  LM_TRY(lm_profile_write(x->s.compiled.plan, t, &machine, x->s.compiled.lowered->compute, path));
   if (!x->options.to)
     return NULL;
   fprintf(x->options.to, "profile: %s", lm_show_path(a, path));
@@ -256,9 +254,8 @@ static void run_options_fill(lm_training *x) {
       .memory = lm_session_memory(s),
       .stages = progress_stages(s),
       .n_stages = s->run.stages.n,
-      .peak_flops = x->options.to ? lm_target_peak(&s->target, lm_exec_threads(s->execution.exec),
-                                                   s->compiled.lowered->compute)
-                                  : 0};
+      .peak_flops =
+          x->options.to ? lm_compiled_peak(&s->compiled, lm_exec_threads(s->execution.exec)) : 0};
   x->o.begin = begin;
   x->o.warn = warn;
   x->o.after_step = after_step;

@@ -64,10 +64,11 @@ static lm_status run(lm_cli *cli) {
     return lm_fail(LM_USER, "a .lmir file is missing");
   LM_TRY(lm_output_check(lm_args_text(&cli->args, "out", NULL), cli->args.rest, 1));
   LM_TRY(lm_module_read(cli->ctx, cli->args.rest[0], &cli->module));
-  lm_plan_target target = lm_cpu_target(cli->module);
+  lm_plan_options plan = lm_cpu_options();
   lm_dump dump = {.to = stderr};
   LM_TRY(lm_dump_after(&dump, lm_args_text(&cli->args, "print-after", NULL)));
-  lm_pass_env env = {.target = &target, .watch = watch, .user = &dump};
+  lm_pass_env env = {
+      .target = &plan.target, .codegen = plan.codegen, .watch = watch, .user = &dump};
   bool ok;
   LM_TRY(lm_pass_run_list(cli->module, lm_args_text(&cli->args, "pass", ""), &env, &ok));
   LM_TRY(lm_verdict(cli->ctx));

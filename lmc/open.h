@@ -8,8 +8,8 @@
 #define LM_OPT_TARGET                                                                              \
   {                                                                                                \
     .name = "target", .kind = LM_OPT_TEXT, .value = "TARGET",                                      \
-    .help = "cpu, cuda (this machine's GPU), native (that if there is one), sm_80, sm_89, "        \
-            "sm_90a, sm_100a (cpu)"                                                                \
+    .help = "cpu, cuda (this machine's GPU), native (that if there is one), an architecture "      \
+            "(sm_80, sm_89, sm_90a, sm_100a) or a machine such as h100, a100, rtx-4090 (cpu)"      \
   }
 // Of commands that take RUN|FILE.
 #define LM_OPT_STEP                                                                                \

@@ -226,8 +226,9 @@ static void workspace_add(const cpu_attend *e, lm_kernel_code *out) {
     out->scratch[out->n_scratch++] = sums * (int64_t)sizeof(float);
 }
 
-bool lm_cpu_attend_emit(void *module, const lm_op *op, lm_arena *arena, lm_kernel_code *out) {
-  const lm_module *m = module;
+bool lm_cpu_attend_emit(const lm_plan_options *o, const lm_op *op, lm_arena *arena,
+                        lm_kernel_code *out) {
+  const lm_module *m = lm_op_module(op);
   lm_arena *temporary = lm_arena_create();
   cpu_attend e = {.g = {.arena = temporary, .m = m}};
   lm_buf why = {0}, text = {0};

@@ -15,10 +15,17 @@
 #define LM_CODEGEN_CPU_H
 #include "compiler/plan/planner.h"
 
-// Functions for lm_plan_target; `module` is its `user`.
-bool lm_cpu_kernel_emit(void *module, const lm_op *kernel, lm_arena *arena, lm_kernel_code *out);
-bool lm_cpu_attend_emit(void *module, const lm_op *attend, lm_arena *arena, lm_kernel_code *out);
-bool lm_cpu_kernel_in_place(void *module, const lm_op *kernel, uint32_t operand, uint32_t result);
+extern const lm_codegen lm_cpu_codegen;
+// Options for this code on a processor of which nothing is known.
+lm_plan_options lm_cpu_options(void);
+
+// Functions of lm_cpu_codegen.
+bool lm_cpu_kernel_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena *arena,
+                        lm_kernel_code *out);
+bool lm_cpu_attend_emit(const lm_plan_options *o, const lm_op *attend, lm_arena *arena,
+                        lm_kernel_code *out);
+bool lm_cpu_kernel_in_place(const lm_plan_options *o, const lm_op *kernel, uint32_t operand,
+                            uint32_t result);
 
 // lm_cpu_gemm_emit writes code for the tiles of a GEMM; it returns false if the GEMM has an
 // unsupported form. lm_cpu_gemm_is_profitable tells whether that code is expected to be faster than
@@ -29,9 +36,8 @@ bool lm_cpu_gemm_is_profitable(const lm_plan_gemm *g);
 // The panel layouts in which that code reads a weight, by type of operands, for vectors of `vector`
 // floats (0: none) and, with `tiles`, a matrix unit for bf16. A matrix unit needs as long to
 // multiply as vector instructions need to pack its operands, so prepacking is the default there.
-void lm_cpu_panels(int vector, bool tiles, lm_plan_panel *out);
+void lm_cpu_panels(int vector, bool tiles, lm_target_panel *out);
 
 // The text that every translation unit of kernels begins with.
 const char *lm_cpu_prelude_text(lm_arena *arena);
-lm_plan_target lm_cpu_target(lm_module *m);
 #endif

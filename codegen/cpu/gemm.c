@@ -69,11 +69,11 @@ bool lm_cpu_gemm_is_profitable(const lm_plan_gemm *g) {
 }
 
 // As in tile.h, tile_panel.h and tile_amx.h of the prelude; the generated code asserts it.
-void lm_cpu_panels(int vector, bool tiles, lm_plan_panel *out) {
+void lm_cpu_panels(int vector, bool tiles, lm_target_panel *out) {
   if (vector)
-    out[LM_F32] = (lm_plan_panel){.lines = 2 * vector, .group = 1, .n = 2 * vector, .k = 1};
+    out[LM_F32] = (lm_target_panel){.lines = 2 * vector, .group = 1, .n = 2 * vector, .k = 1};
   if (tiles)
-    out[LM_BF16] = (lm_plan_panel){.lines = 16, .group = 2, .n = 32, .k = 32, .usual = true};
+    out[LM_BF16] = (lm_target_panel){.lines = 16, .group = 2, .n = 32, .k = 32, .usual = true};
 }
 
 // All GEMMs of a type share one function, whatever their sizes and strides. The width of panels is

@@ -214,11 +214,12 @@ static void put_function(cpu_emit *e, lm_buf *out) {
   lm_buf_free(&text);
 }
 
-bool lm_cpu_kernel_emit(void *module, const lm_op *kernel, lm_arena *arena, lm_kernel_code *out) {
+bool lm_cpu_kernel_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena *arena,
+                        lm_kernel_code *out) {
   if (lm_op_attends(kernel))
-    return lm_cpu_attend_emit(module, kernel, arena, out);
+    return lm_cpu_attend_emit(o, kernel, arena, out);
   lm_arena *temporary = lm_arena_create();
-  cpu_emit *e = cpu_emit_make(module, kernel, temporary);
+  cpu_emit *e = cpu_emit_make(lm_op_module(kernel), kernel, temporary);
   lm_buf text = {0};
   put_function(e, &text);
   *out = (lm_kernel_code){.space = space_of(e), .n_scratch = e->n_workspaces};
@@ -235,8 +236,9 @@ bool lm_cpu_kernel_emit(void *module, const lm_op *kernel, lm_arena *arena, lm_k
 
 // True if every read of the operand is at the current indices of the loops, no later than in the
 // pass that writes the result.
-bool lm_cpu_kernel_in_place(void *module, const lm_op *kernel, uint32_t operand, uint32_t result) {
-  const lm_module *m = module;
+bool lm_cpu_kernel_in_place(const lm_plan_options *o, const lm_op *kernel, uint32_t operand,
+                            uint32_t result) {
+  const lm_module *m = lm_op_module(kernel);
   if (kernel->code != LM_OP_KERNEL || lm_kernel_result_summed(kernel, result))
     return false;
   if (!lm_type_equal(kernel->in[operand]->type, kernel->out[result]->type))
@@ -272,13 +274,29 @@ const char *lm_cpu_prelude_text(lm_arena *arena) {
   return text;
 }
 
-lm_plan_target lm_cpu_target(lm_module *m) {
-  return (lm_plan_target){.user = m,
-                          .prelude = lm_cpu_prelude_text(m->arena),
-                          .kernel = lm_cpu_kernel_emit,
-                          .in_place = lm_cpu_kernel_in_place,
-                          .attends = lm_attend_is_supported,
-                          .product_is_worth = lm_cpu_gemm_is_profitable,
-                          .product = lm_cpu_gemm_emit,
-                          .attend_tile = 32};
+// Of processors that multiply bf16 in tiles: two cores have 4 MB of second-level cache at the
+// least. Where there are many, all that a layer computes finds room in theirs, and some thousand
+// rows are too few to share.
+static void choose(lm_target *t) {
+  enum {
+    SLAB = 4 << 20,
+    FEW_PROCESSORS = 8
+  };
+  lm_cpu_panels(t->vector, t->tiles, t->choices.panel);
+  t->choices.slab = t->tiles && t->units <= FEW_PROCESSORS ? SLAB : 0;
+  t->choices.attend_tile = 32;
+}
+
+const lm_codegen lm_cpu_codegen = {.choose = choose,
+                                   .prelude = lm_cpu_prelude_text,
+                                   .kernel = lm_cpu_kernel_emit,
+                                   .in_place = lm_cpu_kernel_in_place,
+                                   .gemm_is_profitable = lm_cpu_gemm_is_profitable,
+                                   .gemm = lm_cpu_gemm_emit,
+                                   .attends = lm_attend_is_supported};
+
+lm_plan_options lm_cpu_options(void) {
+  lm_plan_options o = {.target = lm_target_any(LM_TARGET_CPU), .codegen = &lm_cpu_codegen};
+  choose(&o.target);
+  return o;
 }

@@ -147,12 +147,13 @@ static void finish(cuda_attend *e, const lm_buf *body, int64_t blocks, lm_arena 
   lm_buf_free(&text);
 }
 
-bool cuda_attend_emit(const cuda_target *t, const lm_op *op, lm_arena *arena, lm_kernel_code *out) {
-  const lm_module *m = t->m;
+bool cuda_attend_emit(const lm_plan_options *o, const lm_op *op, lm_arena *arena,
+                      lm_kernel_code *out) {
+  const lm_module *m = lm_op_module(op);
   lm_arena *temporary = lm_arena_create();
   cuda_attend e = {.g = {.arena = temporary, .m = m},
-                   .groups = t->groups,
-                   .gemm_kind = t->tf32 ? "TF32" : "F32"};
+                   .groups = o->target.warpgroups,
+                   .gemm_kind = o->tf32 ? "TF32" : "F32"};
   lm_buf why = {0}, body = {0};
   int64_t blocks = 0;
   bool ok = lm_attend_spec_make(m, op, &e.f, &why);

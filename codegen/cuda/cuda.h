@@ -29,7 +29,8 @@
 // The prelude of every kernel: for a device, and for the SIMT shim, which emulates the hardware.
 const char *lm_cuda_prelude_text(lm_arena *arena);
 const char *lm_cuda_prelude_simt_text(lm_arena *arena);
-// arch: "sm_90a" etc., or NULL for kernels that run on all architectures. tf32: GEMMs in kernels
-// may round f32 operands to 10 bits of mantissa.
-lm_plan_target lm_cuda_target(lm_module *m, const char *arch, bool tf32);
+extern const lm_codegen lm_cuda_codegen;
+// Options for this code. arch: the name of a machine or an architecture of target/known.def, or
+// NULL for kernels that run on all.
+lm_plan_options lm_cuda_options(const char *arch, bool tf32);
 #endif

@@ -60,16 +60,8 @@ typedef struct cuda_emit {
   int n_workspaces;
 } cuda_emit;
 
-// The target of kernels: lm_plan_target.user.
-typedef struct cuda_target {
-  const lm_module *m;
-  int64_t max_pool; // bytes of dynamic shared memory that a block can have
-  bool groups;      // wgmma is available (sm_90a)
-  bool tf32;
-} cuda_target;
-
 // ---- attend.c
-bool cuda_attend_emit(const cuda_target *t, const lm_op *attend, lm_arena *arena,
+bool cuda_attend_emit(const lm_plan_options *o, const lm_op *attend, lm_arena *arena,
                       lm_kernel_code *out);
 
 // ---- shape.c: form, team, vectors
@@ -116,7 +108,7 @@ bool lm_cuda_epilogue_is_supported(const lm_plan_gemm *g);
 
 // ---- kernel.c
 // A generator with all passes written.
-cuda_emit *cuda_emit_make(const cuda_target *t, const lm_op *kernel, lm_arena *arena);
+cuda_emit *cuda_emit_make(const lm_plan_options *o, const lm_op *kernel, lm_arena *arena);
 
 // ---- emit.c
 const lm_gen_target *cuda_gen_target(const lm_module *m, const lm_op *kernel);

@@ -14,6 +14,14 @@ struct lm_embedded {
 };
 extern const struct lm_embedded lm_cuda_prelude[], lm_common_prelude[];
 
+// Bytes of dynamic shared memory for a pool, which leave a kilobyte for what a block has besides.
+static int64_t max_pool(const lm_target *t) {
+  enum {
+    LEAST_SHARED = 99 << 10 // of all architectures
+  };
+  return (t->shared ? t->shared : LEAST_SHARED) - 1024;
+}
+
 // ---- attempts
 
 static void parallel_vars(cuda_emit *e) {
@@ -42,10 +50,10 @@ static void attempt(cuda_emit *e) {
     cuda_pass_emit(e, (int)i);
 }
 
-cuda_emit *cuda_emit_make(const cuda_target *t, const lm_op *kernel, lm_arena *arena) {
+cuda_emit *cuda_emit_make(const lm_plan_options *o, const lm_op *kernel, lm_arena *arena) {
   cuda_emit *e = LM_NEW(arena, cuda_emit);
-  e->max_pool = t->max_pool;
-  cuda_shape_begin(e, t->m, kernel, arena);
+  e->max_pool = max_pool(&o->target);
+  cuda_shape_begin(e, lm_op_module(kernel), kernel, arena);
   for (int i = 0; i < ATTEMPTS; i++) {
     attempt(e);
     if (!lm_gen_request_apply(&e->g))
@@ -104,12 +112,13 @@ static bool in_place(const cuda_emit *e, uint32_t operand, uint32_t result) {
   return true;
 }
 
-static bool kernel_in_place(void *user, const lm_op *kernel, uint32_t operand, uint32_t result) {
-  const lm_module *m = ((const cuda_target *)user)->m;
+static bool kernel_in_place(const lm_plan_options *o, const lm_op *kernel, uint32_t operand,
+                            uint32_t result) {
+  const lm_module *m = lm_op_module(kernel);
   if (kernel->code != LM_OP_KERNEL || cuda_scatter_fits(m, kernel))
     return false;
   lm_arena *temporary = lm_arena_create();
-  cuda_emit *e = cuda_emit_make(user, kernel, temporary);
+  cuda_emit *e = cuda_emit_make(o, kernel, temporary);
   bool fine = in_place(e, operand, result);
   lm_gen_free(&e->g);
   lm_arena_destroy(temporary);
@@ -308,17 +317,18 @@ static void launch_of(const cuda_emit *e, lm_kernel_code *out) {
                        : extent_product(e->g.m, a->axes, a->n_axes);
 }
 
-static bool kernel_emit(void *user, const lm_op *kernel, lm_arena *arena, lm_kernel_code *out) {
-  const lm_module *m = ((const cuda_target *)user)->m;
+static bool kernel_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena *arena,
+                        lm_kernel_code *out) {
+  const lm_module *m = lm_op_module(kernel);
   if (kernel->code != LM_OP_KERNEL)
-    return cuda_attend_emit(user, kernel, arena, out);
+    return cuda_attend_emit(o, kernel, arena, out);
   lm_arena *temporary = lm_arena_create();
   lm_buf text = {0};
   *out = (lm_kernel_code){0};
   if (cuda_scatter_fits(m, kernel)) {
     cuda_scatter_emit(m, kernel, temporary, &text, out);
   } else {
-    cuda_emit *e = cuda_emit_make(user, kernel, temporary);
+    cuda_emit *e = cuda_emit_make(o, kernel, temporary);
     put_function(e, &text);
     launch_of(e, out);
     lm_gen_free(&e->g);
@@ -379,30 +389,26 @@ const char *lm_cuda_prelude_simt_text(lm_arena *arena) {
 
 // What a block can have of dynamic shared memory, less one KB for what the kernel declares and
 // one that the system takes.
-static int64_t max_pool(const char *arch) {
-  static const struct {
-    const char *arch;
-    int64_t bytes;
-  } known[] = {{"sm_80", 162 << 10}, {"sm_90a", 226 << 10}, {"sm_100a", 226 << 10}};
-  for (size_t i = 0; arch && i < LM_COUNT(known); i++)
-    if (!strcmp(known[i].arch, arch))
-      return known[i].bytes;
-  return 98 << 10; // on every architecture
+static void choose(lm_target *t) {
+  t->choices.points = 1024;
+  t->choices.chunks = 256;
+  t->choices.rows = 4096;
+  t->choices.launch = LAUNCH;
+  t->choices.attend_tile = 32;
 }
 
-lm_plan_target lm_cuda_target(lm_module *m, const char *arch, bool tf32) {
-  cuda_target *t = LM_NEW(m->arena, cuda_target);
-  *t = (cuda_target){
-      .m = m, .max_pool = max_pool(arch), .groups = arch && !strcmp(arch, "sm_90a"), .tf32 = tf32};
-  return (lm_plan_target){.user = t,
-                          .prelude = lm_cuda_prelude_text(m->arena),
-                          .kernel = kernel_emit,
-                          .in_place = kernel_in_place,
-                          .places = 1024,
-                          .chunks = 256,
-                          .rows = 4096,
-                          .launch = LAUNCH,
-                          .attends = lm_attend_is_supported,
-                          .epilogue = lm_cuda_epilogue_is_supported,
-                          .attend_tile = 32};
+const lm_codegen lm_cuda_codegen = {.choose = choose,
+                                    .prelude = lm_cuda_prelude_text,
+                                    .kernel = kernel_emit,
+                                    .in_place = kernel_in_place,
+                                    .attends = lm_attend_is_supported,
+                                    .epilogue = lm_cuda_epilogue_is_supported};
+
+lm_plan_options lm_cuda_options(const char *arch, bool tf32) {
+  lm_plan_options o = {
+      .target = lm_target_any(LM_TARGET_CUDA), .codegen = &lm_cuda_codegen, .tf32 = tf32};
+  if (arch && !lm_target_known(arch, &o.target))
+    LM_BUG("no machine of architecture %s is known", arch);
+  choose(&o.target);
+  return o;
 }

@@ -307,8 +307,8 @@ static lm_value *rule(lm_rewrite *r, lm_op *op) {
 }
 
 bool lm_pass_attend(lm_module *m, const lm_pass_env *env) {
-  const lm_plan_target *target = env->target;
-  attend_pass p = {.m = m, .tile = target ? target->attend_tile : TILE};
+  const lm_target *target = env->target;
+  attend_pass p = {.m = m, .tile = target ? target->choices.attend_tile : TILE};
   if (!p.tile)
     return true;
   for (lm_func *f = m->funcs; f; f = f->next) {

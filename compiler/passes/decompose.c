@@ -126,7 +126,7 @@ static lm_value *rule(lm_rewrite *r, lm_op *op) {
 }
 
 bool lm_pass_decompose(lm_module *m, const lm_pass_env *env) {
-  int points = lm_fuse_machine_of(env).points;
+  int points = lm_fuse_points(env->target);
   for (lm_func *f = m->funcs; f; f = f->next)
     lm_rewrite_func(f, rule, &points);
   return true;

@@ -17,7 +17,7 @@
 // stashes the sum instead of the dot, which takes the same memory; the backward pass then reads one
 // tensor instead of recomputing the sum of two or three.
 //
-// Declines: GEMMs that lm_plan_target.epilogue rejects or that take several calls, a bias shorter
+// Declines: GEMMs that lm_codegen.epilogue rejects or that take several calls, a bias shorter
 // than a row, and other functions than gelu (a formula is compared by its values, so its spelling
 // does not matter). Not fused: relu, because cuBLASLt maps NaN to 0, which would hide a bad step;
 // the derivative of gelu and the sums for bias gradients, because the kernel that computes both
@@ -165,8 +165,7 @@ static void note_sum(lm_op *op, void *user) {
 }
 
 bool lm_epilogue_is_enabled(const lm_pass_env *env) {
-  const lm_plan_target *t = env->target;
-  return t && t->epilogue && !lm_pass_is_off(env, "epilogue");
+  return env->codegen && env->codegen->epilogue && !lm_pass_is_off(env, "epilogue");
 }
 
 uint8_t *lm_epilogue_sums(lm_func *f) {
@@ -227,7 +226,7 @@ static lm_value *gelu_find(const lm_value *u) {
 
 typedef struct epilogue {
   lm_module *m;
-  const lm_plan_target *target;
+  const lm_codegen *codegen;
   sums s;
 } epilogue;
 
@@ -244,7 +243,7 @@ static lm_op *gemm_emit(const epilogue *e, const sum *x, lm_opcode code) {
   lm_builder b = {e->m, at->parent, at, x->dot->loc, x->dot->keep ? x->dot->keep : at->keep};
   lm_op *op = lm_emit_op(&b, code, in, n, &x->dot->attr, &x->dot->out[0]->type);
   lm_plan_gemm form;
-  if (lm_plan_gemm_from_epilogue(e->m, op, &form) && e->target->epilogue(&form))
+  if (lm_plan_gemm_from_epilogue(e->m, op, &form) && e->codegen->epilogue(&form))
     return op;
   lm_op_remove(op);
   return NULL;
@@ -287,9 +286,8 @@ bool lm_pass_epilogue(lm_module *m, const lm_pass_env *env) {
   if (!lm_epilogue_is_enabled(env))
     return true;
   for (lm_func *f = m->funcs; f; f = f->next) {
-    epilogue e = {m, env->target, sums_create(f)};
-    lm_fuse kernels = {
-        .m = m, .f = f, .machine = lm_fuse_machine_of(env), .arena = lm_arena_create()};
+    epilogue e = {m, env->codegen, sums_create(f)};
+    lm_fuse kernels = {.m = m, .f = f, .target = env->target, .arena = lm_arena_create()};
     lm_fuse_nodes_make(&kernels);
     if (!lm_pass_is_off(env, "fuse"))
       lm_fuse_group(&kernels);

@@ -23,7 +23,7 @@
 
 typedef struct expansion {
   lm_rewrite r; // only its builder is used
-  const lm_plan_target *target;
+  const lm_codegen *codegen;
   lm_value **out; // by value id: the replacement of a result of a removed operation
   uint32_t n_out;
   lm_value **map; // by value id: the value outside for a value of the current region
@@ -128,7 +128,7 @@ static void expand(expansion *u) {
 
 static void visit(lm_op *op, void *user) {
   expansion *u = user;
-  if (!lm_op_attends(op) || u->target->attends(u->r.b.m, op))
+  if (!lm_op_attends(op) || u->codegen->attends(u->r.b.m, op))
     return;
   u->op = op;
   u->space = lm_attend_space(op);
@@ -146,8 +146,8 @@ static void sweep(lm_op *op, void *user) {
 }
 
 bool lm_pass_expand_attention(lm_module *m, const lm_pass_env *env) {
-  expansion u = {.target = env->target, .r.b.m = m};
-  if (!u.target || !u.target->attends)
+  expansion u = {.codegen = env->codegen, .r.b.m = m};
+  if (!u.codegen || !u.codegen->attends)
     return true;
   for (lm_func *f = m->funcs; f; f = f->next) {
     u.n_out = m->n_values;

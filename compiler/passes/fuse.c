@@ -282,8 +282,8 @@ static void write_region(writer *w, lm_region *r) {
   }
 }
 
-static void fuse_func(lm_module *m, lm_func *f, lm_fuse_machine machine, bool group) {
-  lm_fuse s = {.m = m, .f = f, .machine = machine, .arena = lm_arena_create()};
+static void fuse_func(lm_module *m, lm_func *f, const lm_target *target, bool group) {
+  lm_fuse s = {.m = m, .f = f, .target = target, .arena = lm_arena_create()};
   lm_fuse_walk(f->body, dense_operands, m);
   lm_fuse_nodes_make(&s);
   if (group)
@@ -296,9 +296,8 @@ static void fuse_func(lm_module *m, lm_func *f, lm_fuse_machine machine, bool gr
 }
 
 bool lm_pass_fuse(lm_module *m, const lm_pass_env *env) {
-  lm_fuse_machine machine = lm_fuse_machine_of(env);
   for (lm_func *f = m->funcs; f; f = f->next)
-    fuse_func(m, f, machine, !lm_pass_is_off(env, "fuse"));
+    fuse_func(m, f, env->target, !lm_pass_is_off(env, "fuse"));
   m->stage = LM_STAGE_KERNEL;
   return true;
 }

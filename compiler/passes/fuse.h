@@ -44,15 +44,18 @@ typedef struct lm_fuse_node {
   uint32_t n_deps, cap_deps;
 } lm_fuse_node;
 
-typedef struct lm_fuse_machine {
-  int points, chunks; // points that occupy the machine, chunks of a column sum
-} lm_fuse_machine;
-lm_fuse_machine lm_fuse_machine_of(const lm_pass_env *env);
+// The target's choice, or the default; t may be NULL.
+static inline int lm_fuse_points(const lm_target *t) {
+  return t && t->choices.points ? t->choices.points : LM_FUSE_MIN_POINTS;
+}
+static inline int lm_fuse_chunks(const lm_target *t) {
+  return t && t->choices.chunks ? t->choices.chunks : LM_FUSE_CHUNKS;
+}
 
 typedef struct lm_fuse {
   lm_module *m;
   lm_func *f;
-  lm_fuse_machine machine;
+  const lm_target *target; // may be NULL
   lm_arena *arena;
   lm_fuse_node *nodes;
   uint32_t n; // nodes are indexed by op->mark, from 1

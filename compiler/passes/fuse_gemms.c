@@ -19,8 +19,8 @@
 // 2 (n - 1) launches are saved. Cost: the weights are concatenated once per update (pass
 // hoist_params); a slice that attention reads is copied, and again in the backward pass (other
 // kernels read slices in place); if separate kernels compute the cotangents, after a norm or
-// attention, one more kernel concatenates them. The cost model counts bytes; lm_plan_target.launch
-// is the cost of a launch.
+// attention, one more kernel concatenates them. The cost model counts bytes;
+// lm_target_choices.launch is the cost of a launch.
 //
 // Declines: unprofitable merges, unless the pass is forced; targets without launch cost (on a CPU
 // without matrix unit the merged GEMM took 0.82 to 1.07 of the separate time forward, and 1.00 to
@@ -164,11 +164,11 @@ static bool is_profitable(const pack *p, double launch, bool once) {
 }
 
 static bool is_enabled(const pack *p, const lm_pass_env *env) {
-  const lm_plan_target *target = env ? env->target : NULL;
+  const lm_target *target = env ? env->target : NULL;
   if (!target || lm_pass_is_forced(env, "fuse_gemms"))
     return true;
-  return target->launch > 0 &&
-         is_profitable(p, (double)target->launch, !lm_pass_is_off(env, "hoist_params"));
+  return target->choices.launch > 0 &&
+         is_profitable(p, (double)target->choices.launch, !lm_pass_is_off(env, "hoist_params"));
 }
 
 // ---- rewriting

@@ -115,7 +115,7 @@ static double workers(const lm_fuse *s, lm_type parallel, lm_axis innermost) {
   double lanes = lm_type_find(parallel, innermost) < 0 ? 1 : (double)lm_axis_size(s->m, innermost);
   double points = product(s->m, parallel);
   points /= lanes < LM_FUSE_ROW ? lanes : LM_FUSE_ROW;
-  return points < s->machine.points ? points : s->machine.points;
+  return points < lm_fuse_points(s->target) ? points : lm_fuse_points(s->target);
 }
 
 // One kernel is not slower than two that exchange values through memory. Times are in elements per

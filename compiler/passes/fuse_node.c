@@ -187,9 +187,9 @@ static bool sums_many_rows(const lm_fuse *s, const lm_op *op) {
   for (int i = 0; i < op->attr.n_axes; i++)
     if (op->attr.axes[i] == x.axis[x.rank - 1])
       return false;
-  return elements(m, x) > LM_FUSE_MAX_SERIAL && rows >= s->machine.chunks &&
+  return elements(m, x) > LM_FUSE_MAX_SERIAL && rows >= lm_fuse_chunks(s->target) &&
          kept <= 16 * LM_FUSE_MAX_CHUNKED_SUMS &&
-         (kept < LM_FUSE_MAX_CHUNKED_SUMS || rows >= 16 * s->machine.chunks);
+         (kept < LM_FUSE_MAX_CHUNKED_SUMS || rows >= 16 * lm_fuse_chunks(s->target));
 }
 
 // Equal numbers of chunks share an axis, so that the kernels that add them are identical.
@@ -203,7 +203,7 @@ static void chunk_sums(lm_fuse *s) {
     if (!sums_many_rows(s, op))
       continue;
     double rows = product(s->m, &op->attr);
-    double chunks = rows / 8 < s->machine.chunks ? rows / 8 : s->machine.chunks;
+    double chunks = rows / 8 < lm_fuse_chunks(s->target) ? rows / 8 : lm_fuse_chunks(s->target);
     s->nodes[i].chunk = chunk_axis(s->m, op->in[0]->type, (int64_t)chunks);
   }
 }
@@ -288,10 +288,4 @@ void lm_fuse_nodes_make(lm_fuse *s) {
     n->allowed = allowed_axes(s, n);
     weigh(s, n);
   }
-}
-
-lm_fuse_machine lm_fuse_machine_of(const lm_pass_env *env) {
-  const lm_plan_target *t = env ? env->target : NULL;
-  return (lm_fuse_machine){t && t->places ? t->places : LM_FUSE_MIN_POINTS,
-                           t && t->chunks ? t->chunks : LM_FUSE_CHUNKS};
 }

@@ -2,6 +2,7 @@
 #ifndef LM_PASS_H
 #define LM_PASS_H
 #include "compiler/ir/ir.h"
+#include "target/target.h"
 
 // The request to pass recompute, besides the values marked `recompute`: recompute `extra` more
 // stashes, the cheapest first. The pass sets `chosen` to the number that it found.
@@ -10,8 +11,9 @@ typedef struct lm_recompute {
 } lm_recompute;
 
 typedef struct lm_pass_env {
-  const void *target;          // a const lm_plan_target; optional
-  const char *const *disabled; // names of disabled passes (see passes.def)
+  const lm_target *target;          // optional
+  const struct lm_codegen *codegen; // that of the target; optional
+  const char *const *disabled;      // names of disabled passes (see passes.def)
   int n_disabled;
   const char *const *forced; // names of passes that ignore their cost model
   int n_forced;

@@ -9,18 +9,18 @@
 //
 // The axis order of a type is the memory layout of its tensor: [k, n] is row-major, [panel, k,
 // line] consists of panels of `line` columns, [panel, place, line, pair] of bf16 panels in which
-// pairs along k are adjacent, as matrix units multiply them (lm_plan_target.panel). The cast to the
-// same type is the copy; pass hoist_params moves it into @copies. In the plan such axes are merged
-// again (lm_gemm_panels), and the GEMM kernel reads panels instead of packing them. Activations
-// stay row-major, as kernels write them: no producer would write the packed form at a lower cost
-// than the copy in the GEMM kernel, and matrix units read rows directly.
+// pairs along k are adjacent, as matrix units multiply them (lm_target_choices.panel). The cast to
+// the same type is the copy; pass hoist_params moves it into @copies. In the plan such axes are
+// merged again (lm_gemm_panels), and the GEMM kernel reads panels instead of packing them.
+// Activations stay row-major, as kernels write them: no producer would write the packed form at a
+// lower cost than the copy in the GEMM kernel, and matrix units read rows directly.
 //
 // Gain: each GEMM saves packing its weight, one read and one write per block of rows that a thread
 // computes. Cost: the bytes of the weight for each layout, one forward and one for the data
 // gradient, and packing them once per update. Declines: targets where this is not usual
-// (lm_plan_panel), unless the pass is forced: with AVX2 it gains at most a few percent of the GEMM
-// time for twice the bytes of the weights; GEMMs that take several calls, weights whose axes are
-// not adjacent or not a multiple of the panels, GEMMs that the target leaves to its library.
+// (lm_target_panel), unless the pass is forced: with AVX2 it gains at most a few percent of the
+// GEMM time for twice the bytes of the weights; GEMMs that take several calls, weights whose axes
+// are not adjacent or not a multiple of the panels, GEMMs that the target leaves to its library.
 // Compile time: linear.
 #include <string.h>
 
@@ -34,12 +34,13 @@ typedef struct run {
 
 typedef struct packing {
   lm_module *m;
-  const lm_plan_target *target;
+  const lm_target *target;
+  const lm_codegen *codegen;
   bool forced;
   lm_op *dot;
   run free, reduced;   // the axes of the weight
   int64_t n_cols, n_k; // their numbers of elements
-  lm_plan_panel panel;
+  lm_target_panel panel;
 } packing;
 
 // ---- matching
@@ -84,20 +85,19 @@ static bool runs_find(packing *l) {
 // panels.
 static bool has_code(const packing *l) {
   lm_plan_gemm g;
-  const lm_plan_target *t = l->target;
   if (!lm_plan_gemm_from_dot(l->m, l->dot, &g) || g.n_batch || g.c_n != 1 ||
       g.n.fixed != l->n_cols || g.k.fixed != l->n_k)
     return false;
   g.b_lines = l->panel.lines;
   g.b_group = l->panel.group;
-  return t->product_is_worth && t->product_is_worth(&g);
+  return l->codegen->gemm_is_profitable && l->codegen->gemm_is_profitable(&g);
 }
 
 static bool packing_find(packing *l, lm_op *op) {
   l->dot = op;
   if (op->code != LM_OP_DOT || lm_value_is_weight(op->in[0]) || !lm_value_is_weight(op->in[1]))
     return false;
-  l->panel = l->target->panel[op->in[1]->type.dtype];
+  l->panel = l->target->choices.panel[op->in[1]->type.dtype];
   if (!l->panel.lines || !(l->panel.usual || l->forced) || !runs_find(l))
     return false;
   return l->n_cols % l->panel.n == 0 && l->n_k % l->panel.k == 0 && has_code(l);
@@ -143,7 +143,10 @@ static lm_attr inverse(const lm_attr *view) {
 
 static lm_value *rule(lm_rewrite *r, lm_op *dot) {
   const lm_pass_env *env = r->user;
-  packing l = {.m = r->b.m, .target = env->target, .forced = lm_pass_is_forced(env, "prepack")};
+  packing l = {.m = r->b.m,
+               .target = env->target,
+               .codegen = env->codegen,
+               .forced = lm_pass_is_forced(env, "prepack")};
   lm_attr free, reduced;
   if (!packing_find(&l, dot))
     return NULL;
@@ -166,7 +169,7 @@ static lm_value *rule(lm_rewrite *r, lm_op *dot) {
 }
 
 bool lm_pass_prepack(lm_module *m, const lm_pass_env *env) {
-  if (!env || !env->target)
+  if (!env || !env->target || !env->codegen)
     return true;
   for (lm_func *f = m->funcs; f; f = f->next)
     lm_rewrite_func(f, rule, (void *)(uintptr_t)env);

@@ -28,7 +28,7 @@
 // (forward and data gradient), their f32 gradients are read and written again, and three launches
 // per GEMM; and the cotangent of an outer value is stacked and added to its other contributions, 2
 // times its bytes. The tiling is profitable only if a tile fits the caches and memory bandwidth
-// limits the step: in bf16 on processors with bf16 dot products (lm_plan_target.slab), by
+// limits the step: in bf16 on processors with bf16 dot products (lm_target_choices.slab), by
 // estimate. In f32 with AVX2 it makes no difference whether tensors between GEMMs take 2 or 32 MB,
 // so the pass runs there only if forced. Declines: unprofitable tilings; functions that are not
 // differentiated; dynamic extents; too few rows for two tiles; loops without carries (made by
@@ -154,7 +154,7 @@ static bool is_gemm(const lm_row_tiling *r, const lm_op *op) {
 // Chooses the rows per tile: as many as fit the target's caches, with the widest GEMM result and
 // its operand; the target's own number for large GEMMs if it has one; without a target LM_ROWS, or
 // as many as make a loop profitable.
-static bool divides(lm_row_tiling *r, const lm_region *region, const lm_plan_target *target) {
+static bool divides(lm_row_tiling *r, const lm_region *region, const lm_target *target) {
   double rows = (double)lm_type_elements(r->m, r->rows), widest = 1, room = 1;
   for (const lm_op *op = region->first; op; op = op->next) {
     int side = side_of_rows(op);
@@ -169,16 +169,16 @@ static bool divides(lm_row_tiling *r, const lm_region *region, const lm_plan_tar
       room = bytes;
   }
   double max_rows = ELEMENTS / widest > LM_ROWS ? ELEMENTS / widest : LM_ROWS;
-  if (target && target->slab)
-    max_rows = (double)target->slab / room;
-  if (target && target->rows)
-    max_rows = target->rows;
+  if (target && target->choices.slab)
+    max_rows = (double)target->choices.slab / room;
+  if (target && target->choices.rows)
+    max_rows = target->choices.rows;
   return !lm_type_dynamic(r->m, r->rows) && max_rows >= 1 &&
          lm_row_tiling_divide(r, (int64_t)max_rows);
 }
 
 // Among GEMMs with a common prefix of rows, chooses the fewest axes, which are rows of all.
-static bool rows_choose(lm_row_tiling *r, const lm_op *root, const lm_plan_target *target) {
+static bool rows_choose(lm_row_tiling *r, const lm_op *root, const lm_target *target) {
   int side = side_of_rows(root);
   if (side < 0)
     return false;
@@ -368,12 +368,12 @@ static bytes bytes_count(tiling *s, double launch) {
 }
 
 static bool is_profitable(tiling *s, const lm_op *root, const lm_pass_env *env) {
-  const lm_plan_target *target = env ? env->target : NULL;
-  bytes n = bytes_count(s, target ? (double)target->launch : 0);
+  const lm_target *target = env ? env->target : NULL;
+  bytes n = bytes_count(s, target ? (double)target->choices.launch : 0);
   if (!n.kept || !target || lm_pass_is_forced(env, "tile_rows"))
     return n.kept > 0;
   double n_tiles = (double)s->rows.n_tiles;
-  return root->in[0]->type.dtype == LM_BF16 && n.tile / n_tiles <= (double)target->slab &&
+  return root->in[0]->type.dtype == LM_BF16 && n.tile / n_tiles <= (double)target->choices.slab &&
          n.kept > n.once + (n_tiles - 1) * n.per_tile;
 }
 
@@ -456,7 +456,7 @@ typedef struct last {
 
 static void tile_region(lm_func *f, const lm_region *r, int depth, const lm_pass_env *env,
                         last *was) {
-  const lm_plan_target *target = env ? env->target : NULL;
+  const lm_target *target = env ? env->target : NULL;
   for (lm_op *op = r->first, *next; op; op = next) {
     tiling s = {.rows.m = f->module, .region = r};
     next = op->next;
@@ -474,8 +474,8 @@ static void tile_region(lm_func *f, const lm_region *r, int depth, const lm_pass
 }
 
 bool lm_pass_tile_rows(lm_module *m, const lm_pass_env *env) {
-  const lm_plan_target *target = env ? env->target : NULL;
-  if (target && !target->slab && !lm_pass_is_forced(env, "tile_rows"))
+  const lm_target *target = env ? env->target : NULL;
+  if (target && !target->choices.slab && !lm_pass_is_forced(env, "tile_rows"))
     return true;
   for (lm_func *f = m->funcs; f; f = f->next)
     if (f->key.id == LM_FUNC_LOSS)

@@ -143,8 +143,8 @@ static void tile_region(lm_module *m, lm_region *r, int64_t max_rows) {
 }
 
 bool lm_pass_tile_vocab(lm_module *m, const lm_pass_env *env) {
-  const lm_plan_target *target = env ? env->target : NULL;
+  const lm_target *target = env ? env->target : NULL;
   for (lm_func *f = m->funcs; f; f = f->next)
-    tile_region(m, f->body, target && target->rows ? target->rows : LM_ROWS);
+    tile_region(m, f->body, target && target->choices.rows ? target->choices.rows : LM_ROWS);
   return true;
 }

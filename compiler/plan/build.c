@@ -133,9 +133,10 @@ static void arenas_size(planner *p) {
                          (p->has_copies ? p->layout.param_elements * lm_dtype_bytes(LM_BF16) : 0);
 }
 
-lm_plan *lm_plan_build(lm_module *m, const lm_plan_target *target) {
-  planner p = {.m = m, .target = target, .arena = m->arena, .plan = LM_NEW(m->arena, lm_plan)};
-  p.plan->prelude = target->prelude;
+lm_plan *lm_plan_build(lm_module *m, const lm_plan_options *o) {
+  planner p = {
+      .m = m, .o = o, .codegen = o->codegen, .arena = m->arena, .plan = LM_NEW(m->arena, lm_plan)};
+  p.plan->prelude = o->codegen->prelude(p.arena);
   lm_layout_make(m, p.arena, &p.layout);
   fixed_make(&p);
   extents_collect(&p);

@@ -206,7 +206,7 @@ static bool is_batch(const lm_plan_gemm *g, int i, int64_t a, int64_t b, int64_t
 
 // Of [panel, place, line, pair], lines and pairs are axes of the call, panels are a batch axis and
 // k a summed batch axis; without pairs, k are K.
-bool lm_gemm_panels(lm_plan_gemm *g, lm_plan_panel p) {
+bool lm_gemm_panels(lm_plan_gemm *g, lm_target_panel p) {
   bool paired = p.group > 1;
   if (!p.lines || g->n_batch != 1 + paired || g->n.n_dyn || g->k.n_dyn || g->m.n_dyn)
     return false;

@@ -45,7 +45,7 @@ bool lm_dot_gemm(const lm_module *m, const lm_op *dot, const int64_t *x, const i
 
 // If the second operand of a GEMM with a dense result is packed in panels p, merges the axes that
 // packing split. False if it is not packed.
-bool lm_gemm_panels(lm_plan_gemm *g, lm_plan_panel p);
+bool lm_gemm_panels(lm_plan_gemm *g, lm_target_panel p);
 
 // ---- storage.c: storages, their lifetimes and offsets
 
@@ -91,7 +91,8 @@ typedef struct frame {
 
 typedef struct planner {
   lm_module *m;
-  const lm_plan_target *target;
+  const lm_plan_options *o;
+  const lm_codegen *codegen;
   lm_arena *arena;
   lm_plan *plan;
   lm_layout layout;

@@ -6,11 +6,12 @@
 // is written once and then yielded, stacked, returned or accumulated is written to its final
 // location directly if that is safe, else copied.
 //
-// A kernel result may share the address of an operand only if lm_plan_target.in_place allows it.
+// A kernel result may share the address of an operand only if lm_codegen.in_place allows it.
 #ifndef LM_COMPILER_PLANNER_H
 #define LM_COMPILER_PLANNER_H
 #include "compiler/ir/ir.h"
 #include "runtime/plan/plan.h"
+#include "target/target.h"
 
 enum {
   LM_KERNEL_WORKSPACES = 8
@@ -23,45 +24,39 @@ typedef struct lm_kernel_code {
   lm_plan_launch launch;
 } lm_kernel_code;
 
-// The packed layout in which a target's GEMM kernel reads a weight: panels of `lines` columns, in
-// which `group` elements along k are adjacent; N and K must be multiples of n and k. lines 0: not
-// packed. usual: such kernels are known to be profitable despite the extra memory.
-typedef struct lm_plan_panel {
-  int lines, group, n, k;
-  bool usual;
-} lm_plan_panel;
+typedef struct lm_codegen lm_codegen;
+typedef struct lm_plan_options {
+  lm_target target;          // a copy, whose choices the caller may vary
+  const lm_codegen *codegen; // writes the kernels
+  bool tf32;                 // GEMMs in kernels may round f32 operands to 10 bits of mantissa
+} lm_plan_options;
 
-// The planner's view of a target. `kernel` generates the code of a kernel, attend or attend_vjp in
-// `arena`; false after a diagnostic. `in_place`: result r may have the address of operand o,
-// because the kernel reads each element of o before it writes the same element of r and never reads
-// it afterwards; NULL: lm_plan_in_place decides.
-typedef struct lm_plan_target {
-  void *user;
-  const char *prelude;
-  bool (*kernel)(void *user, const lm_op *kernel, lm_arena *arena, lm_kernel_code *out);
-  bool (*in_place)(void *user, const lm_op *kernel, uint32_t o, uint32_t r);
-  // product_is_worth: a generated kernel is profitable for the GEMM (see plan.h). product:
-  // generates it; false if unsupported. Other GEMMs use the target's library. Both are NULL if all
-  // do.
-  bool (*product_is_worth)(const lm_plan_gemm *g);
-  bool (*product)(const lm_plan_gemm *g, lm_arena *arena, lm_kernel_code *out);
-  int places;     // points of a kernel that occupy the machine; 0: the default of fuse.h
-  int chunks;     // chunks of a column sum; 0: the default of fuse.h
-  int64_t launch; // cost of a kernel launch, in bytes moved; 0: free
-  int rows;       // rows per tile of a large GEMM (pass tile_vocab); 0: the default of row_tiling.h
-  // Bytes that stay in the cores' caches between steps, if memory bandwidth limits bf16 GEMMs; else
-  // 0.
-  int64_t slab;
+// A code generator. Functions that are NULL are unsupported, if nothing else is said.
+struct lm_codegen {
+  void (*choose)(lm_target *t); // fills in t->choices for its kernels
+  const char *(*prelude)(lm_arena *arena);
+  // Generates the code of a kernel, attend or attend_vjp in `arena`; false after a diagnostic.
+  bool (*kernel)(const lm_plan_options *o, const lm_op *kernel, lm_arena *arena,
+                 lm_kernel_code *out);
+  // Result r may have the address of operand i, because the kernel reads each element of i before
+  // it writes the same element of r and never reads it afterwards; NULL: lm_plan_in_place decides.
+  bool (*in_place)(const lm_plan_options *o, const lm_op *kernel, uint32_t i, uint32_t r);
+  // A generated kernel is profitable for the GEMM (see plan.h); generates it, false if unsupported.
+  // Other GEMMs use the target's library. Both are NULL if all do.
+  bool (*gemm_is_profitable)(const lm_plan_gemm *g);
+  bool (*gemm)(const lm_plan_gemm *g, lm_arena *arena, lm_kernel_code *out);
   // `kernel` supports this attend or attend_vjp; NULL: it supports all.
   bool (*attends)(const lm_module *m, const lm_op *op);
   // The target's library supports this GEMM with its residual, bias or gelu; NULL: none.
   bool (*epilogue)(const lm_plan_gemm *g);
-  lm_plan_panel panel[LM_DTYPES]; // by dtype of the operands
-  int attend_tile; // side of the tiles of attention's map; 0: attention is unsupported
-} lm_plan_target;
+};
+
+static inline const lm_module *lm_op_module(const lm_op *op) {
+  return op->parent->func->module;
+}
 
 // Builds the plan in the module's arena. NULL after diagnostics in the module's context.
-lm_plan *lm_plan_build(lm_module *kernel_stage, const lm_plan_target *target);
+lm_plan *lm_plan_build(lm_module *kernel_stage, const lm_plan_options *o);
 
 // Every operation of the kernel is elementwise and operand o has the type of result r.
 bool lm_plan_in_place(const lm_op *kernel, uint32_t o, uint32_t r);

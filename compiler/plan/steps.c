@@ -164,7 +164,7 @@ static location result_new(planner *p, lm_value *v, lm_op *op) {
 
 void lm_step_kernel(planner *p, lm_op *op) {
   lm_kernel_code code = {0};
-  if (!p->target->kernel(p->target->user, op, p->arena, &code)) {
+  if (!p->codegen->kernel(p->o, op, p->arena, &code)) {
     p->failed = true;
     return;
   }
@@ -201,15 +201,16 @@ static int64_t gemm_flops(const lm_plan_gemm *g, const int64_t *capacity) {
 }
 
 static bool library_supports(const planner *p, const lm_op *op, const lm_plan_gemm *g) {
-  return op->code == LM_OP_DOT || (p->target->epilogue && !g->n_batch && p->target->epilogue(g));
+  return op->code == LM_OP_DOT || (p->codegen->epilogue && !g->n_batch && p->codegen->epilogue(g));
 }
 
 // Uses panels only if a kernel for them exists: the batch of another dot may have the same strides.
 static void panels_find(const planner *p, lm_plan_gemm *g) {
   lm_plan_gemm panels = *g;
-  if (!p->target->product_is_worth || !lm_gemm_panels(&panels, p->target->panel[g->dtype_ab]))
+  if (!p->codegen->gemm_is_profitable ||
+      !lm_gemm_panels(&panels, p->o->target.choices.panel[g->dtype_ab]))
     return;
-  if (p->target->product_is_worth(&panels))
+  if (p->codegen->gemm_is_profitable(&panels))
     *g = panels;
 }
 
@@ -247,11 +248,11 @@ void lm_step_dot(planner *p, lm_op *op) {
 }
 
 void lm_steps_code(planner *p) {
-  for (uint32_t i = 0; i < p->n_steps && p->target->product; i++) {
+  for (uint32_t i = 0; i < p->n_steps && p->codegen->gemm; i++) {
     pstep *s = &p->steps[i];
     lm_kernel_code code = {0};
-    if (s->step.kind == LM_STEP_GEMM && p->target->product_is_worth(s->step.gemm) &&
-        p->target->product(s->step.gemm, p->arena, &code))
+    if (s->step.kind == LM_STEP_GEMM && p->codegen->gemm_is_profitable(s->step.gemm) &&
+        p->codegen->gemm(s->step.gemm, p->arena, &code))
       s->step.gemm->code = 1 + kernel_find(p, s->op, &code);
   }
 }

@@ -82,8 +82,8 @@ bool lm_plan_in_place(const lm_op *kernel, uint32_t o, uint32_t r) {
 static bool result_in_place(planner *p, const pstep *s, int o, int r) {
   if (s->step.kind == LM_STEP_GEMM)
     return s->step.gemm->residual && o == LM_DOT_ADDENDS && r == 0;
-  return p->target->in_place ? p->target->in_place(p->target->user, s->op, (uint32_t)o, (uint32_t)r)
-                             : lm_plan_in_place(s->op, (uint32_t)o, (uint32_t)r);
+  return p->codegen->in_place ? p->codegen->in_place(p->o, s->op, (uint32_t)o, (uint32_t)r)
+                              : lm_plan_in_place(s->op, (uint32_t)o, (uint32_t)r);
 }
 
 static bool step_in_place(planner *p, const pstep *s, const ref *from, const storage *to) {

@@ -120,12 +120,12 @@ static lm_status session_measure(lm_session *s, lm_ctx *ctx, const lm_events *ev
   LM_TRY(steps_time(s, o->steps, began, out));
   out->resident_bytes = resident_bytes();
   lm_cpu_gemm_times gemm = {0};
-  if (!s->target.arch)
+  if (s->target.kind == LM_TARGET_CPU)
     gemm = gemms_time(s, threads, (int)repeats);
   out->gemm_ms = 1e3 * (double)s->run.n_micro * (gemm.forward + gemm.data + gemm.weight);
   out->tokens_per_s = (double)s->run.recipe->batch / out->ms_per_step * 1e3;
   out->model_flops = (double)s->run.n_micro * s->compiled.model_flops;
-  out->peak_flops = lm_target_peak(&s->target, threads, s->compiled.lowered->compute);
+  out->peak_flops = lm_compiled_peak(&s->compiled, threads);
   model_describe(s, out);
   return NULL;
 }

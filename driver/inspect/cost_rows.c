@@ -43,8 +43,8 @@ static uint32_t row_of(lm_arena *a, lm_cost_rows *rows, const lm_plan_step *s) {
   return rows->n - 1;
 }
 
-static void func_add(lm_arena *a, lm_cost_rows *rows, int func, int64_t times,
-                     const lm_roofline *r) {
+static void func_add(lm_arena *a, lm_cost_rows *rows, int func, int64_t times, const lm_target *t,
+                     lm_dtype dtype) {
   const lm_plan_func *f = lm_plan_func_get(rows->plan, FUNCS[func], 0);
   if (!f)
     return;
@@ -60,7 +60,7 @@ static void func_add(lm_arena *a, lm_cost_rows *rows, int func, int64_t times,
     rows->row[func][i] = row_of(a, rows, s);
     lm_cost_row *x = &rows->v[rows->row[func][i]];
     double least =
-        (double)times * lm_roofline_seconds(r, (double)s->flops, (double)s->moved, &x->memory);
+        (double)times * lm_target_seconds(t, dtype, (double)s->flops, (double)s->moved, &x->memory);
     x->times += times;
     x->flops += (double)times * (double)s->flops;
     x->bytes += (double)times * (double)s->moved;
@@ -70,10 +70,10 @@ static void func_add(lm_arena *a, lm_cost_rows *rows, int func, int64_t times,
 }
 
 lm_cost_rows lm_cost_rows_find(lm_arena *a, const lm_plan *plan, int64_t n_micro,
-                               const lm_roofline *r) {
+                               const lm_target *t, lm_dtype dtype) {
   lm_cost_rows rows = {.plan = plan};
   for (int i = 0; i < LM_STEP_FUNCS; i++)
-    func_add(a, &rows, i, i ? 1 : n_micro, r);
+    func_add(a, &rows, i, i ? 1 : n_micro, t, dtype);
   return rows;
 }
 

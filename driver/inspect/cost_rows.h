@@ -3,8 +3,8 @@
 #ifndef LM_DRIVER_COST_ROWS_H
 #define LM_DRIVER_COST_ROWS_H
 #include "runtime/base/timeline.h"
-#include "runtime/cpu/roofline.h"
 #include "runtime/plan/plan.h"
+#include "target/target.h"
 
 typedef struct lm_cost_row {
   const lm_plan_step *step; // the first of its kind
@@ -30,7 +30,7 @@ typedef struct lm_cost_rows {
 
 // n_micro: micro-batches of a step. Rows are allocated in `a`.
 lm_cost_rows lm_cost_rows_find(lm_arena *a, const lm_plan *plan, int64_t n_micro,
-                               const lm_roofline *r);
+                               const lm_target *t, lm_dtype dtype);
 // Adds the times that a timeline recorded of `steps` training steps.
 void lm_cost_rows_measure(lm_cost_rows *rows, const lm_timeline *t, int64_t steps);
 // The most expensive row first, by measured time if there is one.

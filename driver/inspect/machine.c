@@ -46,11 +46,11 @@ static lm_finding gpu_find(lm_arena *a, int *out_driver) {
   lm_buf memory = {0};
   *out_driver = s ? 0 : x.driver;
   if (!s) {
-    lm_show_bytes(&memory, (double)x.memory);
-    f.found = x.arch != NULL;
-    f.what =
-        lm_arena_printf(a, "%s, %s, %s, driver for CUDA %d.%d", x.name, memory.p,
-                        x.arch ? x.arch : "no code for it", x.driver / 1000, x.driver % 1000 / 10);
+    lm_show_bytes(&memory, (double)x.target.memory);
+    f.found = *x.target.arch != 0;
+    f.what = lm_arena_printf(a, "%s, %s, %s, driver for CUDA %d.%d", x.name, memory.p,
+                             *x.target.arch ? x.target.arch : "no code for it", x.driver / 1000,
+                             x.driver % 1000 / 10);
   }
   lm_buf_free(&memory);
   lm_status_free(s);

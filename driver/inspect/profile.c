@@ -8,10 +8,10 @@ static const char *const ROWS[LM_ROWS] = {
     [LM_ROW_DATA] = "data",    [LM_ROW_SAVE] = "checkpoints", [LM_ROW_THREAD] = "thread"};
 
 // {"kernel": "k…", "bytes": …, "flops": …, "bound_us": …, "bound": "memory"}
-static void step_print(const lm_plan *plan, const lm_plan_step *s, const lm_roofline *r,
-                       lm_buf *b) {
+static void step_print(const lm_plan *plan, const lm_plan_step *s, const lm_target *machine,
+                       lm_dtype dtype, lm_buf *b) {
   bool memory;
-  double bound = lm_roofline_seconds(r, (double)s->flops, (double)s->moved, &memory);
+  double bound = lm_target_seconds(machine, dtype, (double)s->flops, (double)s->moved, &memory);
   lm_buf_puts(b, ", \"args\": {");
   if (s->kind == LM_STEP_KERNEL)
     lm_buf_printf(b, "\"kernel\": \"%s\", ", plan->kernels[s->kernel].name);
@@ -20,8 +20,8 @@ static void step_print(const lm_plan *plan, const lm_plan_step *s, const lm_roof
                 memory ? "memory" : "arithmetic");
 }
 
-static void span_print(const lm_plan *plan, const lm_span *x, double zero, const lm_roofline *r,
-                       lm_buf *b) {
+static void span_print(const lm_plan *plan, const lm_span *x, double zero, const lm_target *machine,
+                       lm_dtype dtype, lm_buf *b) {
   lm_buf name = {0};
   lm_buf_puts(&name, x->name);
   if (x->number >= 0)
@@ -31,7 +31,7 @@ static void span_print(const lm_plan *plan, const lm_span *x, double zero, const
   lm_buf_printf(b, ", \"tid\": %d, \"ts\": %.3f, \"dur\": %.3f", x->row + 1 + x->thread,
                 1e6 * (x->start - zero), 1e6 * (x->end - x->start));
   if (x->what)
-    step_print(plan, x->what, r, b);
+    step_print(plan, x->what, machine, dtype, b);
   lm_buf_puts(b, "}");
   lm_buf_free(&name);
 }
@@ -68,8 +68,8 @@ static void rows_print(lm_buf *b, int threads) {
 }
 
 // A span at a time, as there may be many.
-lm_status lm_profile_write(const lm_plan *plan, const lm_timeline *t, const lm_roofline *r,
-                           const char *path) {
+lm_status lm_profile_write(const lm_plan *plan, const lm_timeline *t, const lm_target *machine,
+                           lm_dtype dtype, const char *path) {
   FILE *f = fopen(path, "w");
   if (!f)
     return lm_fail_errno("cannot write %s", path);
@@ -80,7 +80,7 @@ lm_status lm_profile_write(const lm_plan *plan, const lm_timeline *t, const lm_r
   lm_buf b = {0};
   rows_print(&b, threads_of(t));
   for (uint32_t i = 0; i < t->n_spans; i++) {
-    span_print(plan, &t->spans[i], zero, r, &b);
+    span_print(plan, &t->spans[i], zero, machine, dtype, &b);
     fwrite(b.p, 1, b.n, f);
     b.n = 0;
   }

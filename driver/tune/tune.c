@@ -208,7 +208,7 @@ lm_status lm_tuned_recall(lm_session *s, const char *run) {
   s->tuned.recalled = !access(lock, F_OK);
   if (!s->tuned.recalled)
     return NULL;
-  if (s->target.arch)
+  if (s->target.kind == LM_TARGET_CUDA)
     return lm_tuned_gpu_recall(s, lock);
   lm_cpu_detect(&cpu);
   return cuts_read(s->project.ctx->arena, &cpu, s, lock, &s->tuned.tilings);
@@ -219,7 +219,7 @@ lm_status lm_tuned_find(lm_session *s, int threads) {
   lm_cpu_info cpu;
   if (!lm_tuned_is_requested(s))
     return NULL;
-  if (s->target.arch)
+  if (s->target.kind == LM_TARGET_CUDA)
     return t->recalled ? NULL : lm_tuned_gpu_find(s);
   lm_cpu_detect(&cpu);
   if (!t->recalled)
@@ -236,7 +236,7 @@ lm_status lm_tuned_write(const lm_session *s, const char *dir) {
   if (!lm_tuned_is_requested(s))
     return NULL;
   const char *path = lm_path_join(a, dir, "tuned.json");
-  if (s->target.arch)
+  if (s->target.kind == LM_TARGET_CUDA)
     return lm_tuned_gpu_write(s, path);
   lm_cpu_detect(&cpu);
   return cuts_write(a, &cpu, &s->tuned.tilings, s, path);

@@ -17,7 +17,7 @@ const char *lm_tuned_processor(lm_arena *a, const lm_cpu_info *cpu) {
 
 const char *lm_tuned_machine(const lm_session *s) {
   lm_cpu_info cpu;
-  if (s->target.arch)
+  if (s->target.kind == LM_TARGET_CUDA)
     return s->target.arch;
   lm_cpu_detect(&cpu);
   return lm_arena_printf(s->project.ctx->arena, "%s %016llx %s",

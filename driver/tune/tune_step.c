@@ -116,8 +116,8 @@ static lm_status step_ms(void *user, double *out) {
 static bool fits(const search *x, const trial *t) {
   int64_t bytes = lm_compiled_memory(t->compiled);
   int64_t both = bytes + lm_compiled_memory(x->best->compiled);
-  return bytes <= x->limit &&
-         (x->s->target.arch || both <= (int64_t)(MACHINE_SHARE * (double)lm_memory_of_machine()));
+  return bytes <= x->limit && (x->s->target.kind == LM_TARGET_CUDA ||
+                               both <= (int64_t)(MACHINE_SHARE * (double)lm_memory_of_machine()));
 }
 
 // t replaces the best one if it wins. A variant that finds no memory beside it is left out.
@@ -161,7 +161,7 @@ static bool changed(lm_arena *a, const lm_variant *best, const lm_variant *chang
 
 // Tiles of rows fit the caches of cores; a GPU computes all rows at once.
 static bool is_for(const lm_session *s, const lm_variant *change) {
-  return !s->target.arch || !names_one(change->on, "tile_rows");
+  return s->target.kind == LM_TARGET_CPU || !names_one(change->on, "tile_rows");
 }
 
 static lm_status change_try(search *x, const lm_variant *change) {

@@ -234,3 +234,17 @@ void lm_cpu_detect(lm_cpu_info *out) {
   snprintf(out->onednn, sizeof out->onednn, "%d.%d.%d", v->major, v->minor, v->patch);
   processor_find(out);
 }
+
+void lm_cpu_target_find(lm_target *out) {
+  lm_cpu_info cpu;
+  lm_cpu_detect(&cpu);
+  *out = lm_target_any(LM_TARGET_CPU);
+  snprintf(out->name, sizeof out->name, "cpu");
+  snprintf(out->title, sizeof out->title, "%.*s", (int)sizeof out->title - 1, cpu.model);
+  out->is_here = true;
+  out->units = lm_cpu_processors();
+  out->memory = lm_memory_of_machine();
+  out->vector = lm_cpu_vector(&cpu);
+  out->tiles = lm_cpu_has_tiles(&cpu);
+  out->math[LM_BF16].native = lm_cpu_has_bf16();
+}

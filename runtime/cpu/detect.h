@@ -3,6 +3,7 @@
 #define LM_CPU_DETECT_H
 #include "runtime/base/base.h"
 #include "runtime/base/dtype.h"
+#include "target/target.h"
 
 typedef struct lm_cpu_info {
   int cores;          // that the process may use
@@ -31,6 +32,8 @@ bool lm_cpu_prefers_code(const lm_cpu_info *cpu, lm_dtype operands);
 int lm_cpu_vector(const lm_cpu_info *cpu);
 bool lm_cpu_has_tiles(const lm_cpu_info *cpu); // AMX for bf16, permitted by the system
 int lm_cpu_processors(void); // of the machine, including processors that the process may not use
+// This processor as a target, without figures that must be measured.
+void lm_cpu_target_find(lm_target *out);
 // Requests permission to use AMX; without it, the first AMX instruction kills the process. False
 // if the system refuses.
 bool lm_cpu_tiles_ask(void);

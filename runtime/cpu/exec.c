@@ -11,9 +11,11 @@
 
 #include "runtime/base/processors.h"
 #include "runtime/base/team.h"
+#include "runtime/cpu/detect.h"
 #include "runtime/cpu/gemm.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/cpu/move.h"
+#include "runtime/cpu/roofline.h"
 #include "runtime/cpu/share.h"
 #include "runtime/plan/walk.h"
 
@@ -102,10 +104,10 @@ static int threads_of(const lm_exec_options *o) {
   return o->threads > 0 ? o->threads : lm_threads(0);
 }
 static lm_cpu_gemm_options gemm_options(const lm_exec_options *o) {
-  return (lm_cpu_gemm_options){.threads = threads_of(o), .tilings = o->tilings, .code = true};
+  return (lm_cpu_gemm_options){.threads = threads_of(o), .tilings = o->tuning, .code = true};
 }
 
-int64_t lm_exec_workspace(const lm_plan *plan, const lm_exec_options *o) {
+static int64_t workspace(const lm_plan *plan, const lm_exec_options *o) {
   lm_cpu_gemm_options g = gemm_options(o);
   return lm_cpu_gemms_of_plan_bytes(plan, &g);
 }
@@ -142,7 +144,7 @@ static void alone_find(cpu_exec *e) {
 
 static const lm_exec_ops OPS;
 
-lm_status lm_exec_create(const lm_plan *plan, const lm_exec_options *o, lm_exec **out) {
+lm_status lm_cpu_exec_create(const lm_plan *plan, const lm_exec_options *o, lm_exec **out) {
   static const lm_exec_options defaults = {0};
   if (!o)
     o = &defaults;
@@ -365,3 +367,25 @@ static const lm_exec_ops OPS = {.destroy = destroy,
                                 .port = port,
                                 .threads = threads,
                                 .kernels_compiled = kernels_compiled};
+
+// ---- the backend
+
+static lm_status find(lm_target *out) {
+  lm_cpu_target_find(out);
+  return NULL;
+}
+
+static double peak(const lm_target *t, int threads, lm_dtype dtype) {
+  return lm_cpu_peak(threads, dtype);
+}
+
+static lm_status create(const lm_plan *plan, const lm_target *t, const lm_exec_options *o,
+                        lm_exec **out) {
+  return lm_cpu_exec_create(plan, o, out);
+}
+
+const lm_runtime lm_cpu_runtime = {.find = find,
+                                   .measure = lm_cpu_measure,
+                                   .peak = peak,
+                                   .create = create,
+                                   .workspace = workspace};

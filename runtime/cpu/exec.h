@@ -8,9 +8,6 @@
 #define LM_CPU_EXEC_H
 #include "runtime/hal/exec.h"
 
-// The plan must outlive the executor. Allocates every arena, zeroed. LM_ENV with the sizes if
-// memory does not suffice.
-lm_status lm_exec_create(const lm_plan *plan, const lm_exec_options *o, lm_exec **out);
-// Bytes that the executor allocates in addition to the arenas: GEMM workspaces of all threads.
-int64_t lm_exec_workspace(const lm_plan *plan, const lm_exec_options *o);
+extern const lm_runtime lm_cpu_runtime;
+lm_status lm_cpu_exec_create(const lm_plan *plan, const lm_exec_options *o, lm_exec **out);
 #endif

@@ -47,42 +47,24 @@ static double triad_time(lm_team *team, float *arrays, int64_t n, int rounds) {
   return best / rounds;
 }
 
-void lm_cpu_roofline(int threads, lm_dtype dtype, lm_roofline *out) {
-  int64_t most = (int64_t)LM_ROOFLINE_MIN_BYTES << 2 * (LM_ROOFLINE_SIZES - 1);
+void lm_cpu_measure(lm_target *t, int threads, lm_dtype dtype) {
+  int64_t most = (int64_t)LM_TARGET_MIN_BYTES << 2 * (LM_TARGET_SIZES - 1);
   float *arrays = lm_alloc((size_t)most);
   if (threads <= 0)
     threads = lm_threads(0);
-  out->peak = lm_cpu_peak(threads, dtype);
+  t->math[dtype].peak = lm_cpu_peak(threads, dtype);
   lm_team *team = lm_team_create(threads);
-  for (int i = 0; i < LM_ROOFLINE_SIZES; i++) {
-    int64_t bytes = (int64_t)LM_ROOFLINE_MIN_BYTES << 2 * i;
+  for (int i = 0; i < LM_TARGET_SIZES; i++) {
+    int64_t bytes = (int64_t)LM_TARGET_MIN_BYTES << 2 * i;
     int64_t n = bytes / 3 / (int64_t)sizeof *arrays;
     int rounds = (int)(TOUCHED / bytes) + 1;
     triad_time(team, arrays, n, 1); // touches the pages
-    out->bandwidth[i] = (double)bytes / triad_time(team, arrays, n, rounds);
+    t->bandwidth[i] = (double)bytes / triad_time(team, arrays, n, rounds);
   }
   lm_team_destroy(team);
   // A smaller working set is not slower than a larger one; this removes disturbed measurements.
-  for (int i = LM_ROOFLINE_SIZES - 2; i >= 0; i--)
-    if (out->bandwidth[i] < out->bandwidth[i + 1])
-      out->bandwidth[i] = out->bandwidth[i + 1];
+  for (int i = LM_TARGET_SIZES - 2; i >= 0; i--)
+    if (t->bandwidth[i] < t->bandwidth[i + 1])
+      t->bandwidth[i] = t->bandwidth[i + 1];
   lm_free(arrays);
-}
-
-// The bandwidth of the largest measured size that is not larger, since a lower bound of the time
-// must not be too high.
-static double bandwidth_of(const lm_roofline *r, double bytes) {
-  int i = 0;
-  while (i + 1 < LM_ROOFLINE_SIZES &&
-         bytes >= (double)((int64_t)LM_ROOFLINE_MIN_BYTES << 2 * (i + 1)))
-    i++;
-  return r->bandwidth[i];
-}
-
-double lm_roofline_seconds(const lm_roofline *r, double flops, double bytes, bool *out_memory) {
-  double arithmetic = flops / r->peak;
-  double memory = bytes / bandwidth_of(r, bytes);
-  if (out_memory)
-    *out_memory = memory > arithmetic;
-  return memory > arithmetic ? memory : arithmetic;
 }

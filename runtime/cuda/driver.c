@@ -1,6 +1,7 @@
 // driver.c - see driver.h.
 #include "runtime/cuda/driver.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "runtime/cuda/compile.h"
@@ -37,21 +38,42 @@ static lm_status driver_open(lm_cuda_driver *out) {
   return lm_cuda_check(out, out->cuInit(0), "the NVIDIA driver does not start");
 }
 
-// flops: per multiprocessor and cycle
+// flops: per multiprocessor and cycle; shared: KB that a block can have
 static const struct {
   int major, minor;
   const char *arch;
-  int flops;
-} generations[] = {{8, 0, "sm_80", 2048}, {8, 6, "sm_80", 1024},  {8, 7, "sm_80", 1024},
-                   {8, 9, "sm_89", 1024}, {9, 0, "sm_90a", 4096}, {10, 0, "sm_100a", 8192}};
+  int flops, shared;
+} generations[] = {{8, 0, "sm_80", 2048, 163},  {8, 6, "sm_80", 1024, 99},
+                   {8, 7, "sm_80", 1024, 163},  {8, 9, "sm_89", 1024, 99},
+                   {9, 0, "sm_90a", 4096, 227}, {10, 0, "sm_100a", 8192, 227}};
 
-static void generation_find(lm_cuda_device *x, double hertz) {
+// A GPU that target/known.def does not have, from its clocks.
+static lm_target target_guess(const lm_cuda_device *x, double hertz, double bandwidth) {
+  lm_target t = lm_target_any(LM_TARGET_CUDA);
   for (size_t i = 0; i < LM_COUNT(generations); i++) {
     if (generations[i].major != x->major || generations[i].minor != x->minor)
       continue;
-    x->arch = lm_cuda_arch_find(generations[i].arch);
-    x->peak_flops = generations[i].flops * hertz * x->multiprocessors;
+    snprintf(t.arch, sizeof t.arch, "%s", generations[i].arch);
+    t.warpgroups = generations[i].major == 9;
+    t.shared = generations[i].shared << 10;
+    t.math[LM_BF16].peak = generations[i].flops * hertz * x->target.units;
+    t.math[LM_F32].peak = t.math[LM_BF16].peak;
   }
+  lm_target_set_bandwidth(&t, bandwidth);
+  return t;
+}
+
+// The clocks that a driver reports are not those at which published peaks are reached.
+static void target_find(lm_cuda_device *x, double hertz, double bandwidth, int64_t memory) {
+  int units = x->target.units;
+  if (!lm_target_known_device(x->name, &x->target))
+    x->target = target_guess(x, hertz, bandwidth);
+  snprintf(x->target.name, sizeof x->target.name, "cuda");
+  snprintf(x->target.title, sizeof x->target.title, "%.*s", (int)sizeof x->target.title - 1,
+           x->name);
+  x->target.units = units;
+  x->target.memory = memory;
+  x->target.is_here = true;
 }
 
 static lm_status device_describe(const lm_cuda_driver *d, lm_cuda_device *x) {
@@ -62,7 +84,7 @@ static lm_status device_describe(const lm_cuda_driver *d, lm_cuda_device *x) {
     int attribute, *value;
   } wanted[] = {{LM_CU_MAJOR, &x->major},
                 {LM_CU_MINOR, &x->minor},
-                {LM_CU_MULTIPROCESSORS, &x->multiprocessors},
+                {LM_CU_MULTIPROCESSORS, &x->target.units},
                 {LM_CU_CLOCK_RATE, &kilohertz},
                 {LM_CU_MEMORY_CLOCK, &memory_kilohertz},
                 {LM_CU_MEMORY_BITS, &bits}};
@@ -73,9 +95,8 @@ static lm_status device_describe(const lm_cuda_driver *d, lm_cuda_device *x) {
                          "the GPU's properties"));
   LM_TRY(lm_cuda_check(d, d->cuDriverGetVersion(&x->driver), "the driver's version"));
   x->number = handle;
-  x->memory = (int64_t)bytes;
-  x->bandwidth = 2.0 * memory_kilohertz * 1e3 * bits / 8; // two transfers per cycle
-  generation_find(x, kilohertz * 1e3);
+  double bandwidth = 2.0 * memory_kilohertz * 1e3 * bits / 8; // two transfers per cycle
+  target_find(x, kilohertz * 1e3, bandwidth, (int64_t)bytes);
   return NULL;
 }
 

@@ -3,6 +3,7 @@
 #ifndef LM_CUDA_DRIVER_H
 #define LM_CUDA_DRIVER_H
 #include "runtime/base/base.h"
+#include "target/target.h"
 
 // Constants of NVIDIA's cuda.h; tests/cuda/headers_test.c compares them with the header if the
 // toolkit is installed.
@@ -39,12 +40,8 @@ typedef struct lm_cuda_device {
   int number;
   char name[128];   // "NVIDIA H100 80GB HBM3"
   int major, minor; // compute capability
-  const char *arch; // the element of lm_cuda_archs for this GPU; NULL: unsupported
-  int64_t memory;   // bytes
-  int multiprocessors;
-  double peak_flops; // bf16 FLOP/s; 0 if unknown
-  double bandwidth;  // bytes per second
-  int driver;        // CUDA version that the driver supports: 13000
+  int driver;       // CUDA version that the driver supports: 13000
+  lm_target target; // arch "": unsupported
 } lm_cuda_device;
 
 // LM_ENV if there is no driver or no GPU. The driver stays loaded until the process ends.

@@ -15,12 +15,12 @@ static const lm_exec_ops OPS;
 
 static lm_status device_open(cuda_exec *e, const char *arch) {
   LM_TRY(lm_cuda_device_find(&e->d, &e->device));
-  if (!e->device.arch)
+  if (!*e->device.target.arch)
     return lm_fail(LM_ENV, "%s has compute capability %d.%d, which is unsupported", e->device.name,
                    e->device.major, e->device.minor);
-  if (arch && strcmp(arch, e->device.arch))
+  if (arch && *arch && strcmp(arch, e->device.target.arch))
     return lm_fail(LM_ENV, "the plan is compiled for %s, but %s runs code for %s", arch,
-                   e->device.name, e->device.arch);
+                   e->device.name, e->device.target.arch);
   LM_TRY(lm_cuda_check(&e->d, e->d.cuDevicePrimaryCtxRetain(&e->context, e->device.number),
                        "%s cannot be used", e->device.name));
   LM_TRY(
@@ -92,7 +92,7 @@ static lm_status kernels_make(cuda_exec *e, const lm_exec_options *o) {
   lm_plan all = plan_extend(e);
   lm_cuda_code code;
   LM_TRY(lm_cuda_compile(&all,
-                         &(lm_cuda_compile_options){.arch = e->device.arch,
+                         &(lm_cuda_compile_options){.arch = e->device.target.arch,
                                                     .driver = e->device.driver,
                                                     .threads = o->threads,
                                                     .dump_dir = o->dump_dir,
@@ -178,6 +178,10 @@ static lm_status gemms_measure(cuda_exec *e) {
   return s;
 }
 
+static int64_t workspace_bytes(void) {
+  return LM_CUDA_WORKSPACE + LM_CUDA_SUMS;
+}
+
 static lm_status exec_make(cuda_exec *e, const char *arch, const lm_exec_options *o) {
   const lm_plan *plan = e->plan;
   LM_TRY(device_open(e, arch));
@@ -185,23 +189,20 @@ static lm_status exec_make(cuda_exec *e, const char *arch, const lm_exec_options
   LM_TRY(kernels_make(e, o));
   e->builtins.driver = &e->d;
   e->builtins.stream = e->stream;
-  LM_TRY(lm_cuda_gemms_create(&e->builtins, &e->device, o->tf32, o->choices, &e->gemms));
+  LM_TRY(lm_cuda_gemms_create(&e->builtins, &e->device, o->tf32, o->tuning, &e->gemms));
   LM_TRY(fault_make(e));
   LM_TRY(totals_make(e));
   for (int i = 0; i < plan->n_funcs; i++)
     func_describe(e, &plan->funcs[i], &e->funcs[i]);
-  LM_TRY(lm_cuda_memory_make(&e->memory, plan, &e->d, &e->device, e->stream, lm_cuda_workspace()));
+  LM_TRY(lm_cuda_memory_make(&e->memory, plan, &e->d, &e->device, e->stream, workspace_bytes()));
   LM_TRY(cuda_exec_synchronize(e));
-  return o->choices && !o->choices->locked ? gemms_measure(e) : NULL;
+  const lm_cuda_choices *choices = o->tuning;
+  return choices && !choices->locked ? gemms_measure(e) : NULL;
 }
 
 static bool env_enabled(const char *name, bool by_default) {
   const char *text = getenv(name);
   return text && *text ? strcmp(text, "0") != 0 : by_default;
-}
-
-int64_t lm_cuda_workspace(void) {
-  return LM_CUDA_WORKSPACE + LM_CUDA_SUMS;
 }
 
 lm_status lm_cuda_exec_create(const lm_plan *plan, const char *arch, const lm_exec_options *o,
@@ -352,3 +353,36 @@ static const lm_exec_ops OPS = {.destroy = destroy,
                                 .totals_add = totals_add,
                                 .totals_scale = totals_scale,
                                 .totals_read = totals_read};
+
+// ---- the backend
+
+static lm_status find(lm_target *out) {
+  lm_cuda_driver driver;
+  lm_cuda_device device;
+  LM_TRY(lm_cuda_device_find(&driver, &device));
+  if (!*device.target.arch)
+    return lm_fail(LM_ENV, "%s has compute capability %d.%d, for which there is no code",
+                   device.name, device.major, device.minor);
+  *out = device.target;
+  return NULL;
+}
+
+static void measure(lm_target *t, int threads, lm_dtype dtype) {
+  // The figures are published, or known from the clocks.
+}
+
+static double peak(const lm_target *t, int threads, lm_dtype dtype) {
+  return t->math[dtype].peak;
+}
+
+static lm_status create(const lm_plan *plan, const lm_target *t, const lm_exec_options *o,
+                        lm_exec **out) {
+  return lm_cuda_exec_create(plan, t->arch, o, out);
+}
+
+static int64_t workspace(const lm_plan *plan, const lm_exec_options *o) {
+  return workspace_bytes();
+}
+
+const lm_runtime lm_cuda_runtime = {
+    .find = find, .measure = measure, .peak = peak, .create = create, .workspace = workspace};

@@ -12,9 +12,9 @@
 #include "runtime/cuda/driver.h"
 #include "runtime/hal/exec.h"
 
+extern const lm_runtime lm_cuda_runtime;
 // The plan must be compiled for CUDA and outlive the executor. arch: optional; LM_ENV if it is not
 // the GPU's. LM_ENV without a driver, GPU, NVRTC or cuBLASLt, or without enough memory.
 lm_status lm_cuda_exec_create(const lm_plan *plan, const char *arch, const lm_exec_options *o,
                               lm_exec **out);
-int64_t lm_cuda_workspace(void); // bytes that the executor allocates in addition to the arenas
 #endif

@@ -4,13 +4,14 @@
 // addresses, which stay valid as long as the executor exists; the executor copies between host and
 // device as needed. Memory that was requested for reading only is not copied back.
 //
-//   lm_exec_create (runtime/cpu/exec.h) or lm_cuda_exec_create (runtime/cuda/exec.h)
+//   create of an lm_runtime (below)
 //   write arguments to lm_exec_port(e, in); lm_exec_run(e, f, extents); read results from
 //   lm_exec_port(e, out)
 #ifndef LM_HAL_EXEC_H
 #define LM_HAL_EXEC_H
 #include "runtime/base/timeline.h"
 #include "runtime/plan/plan.h"
+#include "target/target.h"
 
 enum {
   LM_TOTALS_MAX = 136
@@ -22,15 +23,14 @@ typedef struct lm_exec_options {
   int threads;          // of the host; 0: as many as the process may use
   const char *dump_dir; // optional: a folder to which the source of every kernel is written
   const char *load_dir; // optional: a folder with replacements for dumped sources, by file name
-  struct lm_cuda_choices *choices; // of GEMM algorithms (runtime/cuda/gemm.h), optional; outlives
-                                   // the executor. Default: the library's heuristic
+  // Optional: what the backend measured before, in its own type (lm_runtime); outlives the
+  // executor.
+  void *tuning;
   bool tf32;             // allow a device to round f32 operands of GEMMs to 10 bits of mantissa
   lm_timeline *timeline; // optional: receives a span for every function and every step that runs
   // Optional: receives a sentence about a kernel that will be slow on this device.
   void (*warning)(void *user, const char *text);
   void *warning_user;
-  const struct lm_gemm_tilings *tilings; // of CPU GEMMs (runtime/cpu/gemm.h), optional; outlives
-                                         // the executor. Default: by the cost model
 } lm_exec_options;
 
 typedef struct lm_exec_ops {
@@ -56,6 +56,23 @@ struct lm_exec {
   bool copied;                  // the COPY arena is up to date with the parameters
   double totals[LM_TOTALS_MAX]; // of a training step (totals.h)
 };
+
+// A backend: lm_cpu_runtime (runtime/cpu/exec.h), lm_cuda_runtime (runtime/cuda/exec.h).
+typedef struct lm_runtime {
+  // The machine that this process runs on. LM_ENV if there is none of the kind.
+  lm_status (*find)(lm_target *out);
+  // Measures the peak for a dtype and the bandwidths on `threads` threads (0: all), or does nothing
+  // where the figures are known.
+  void (*measure)(lm_target *t, int threads, lm_dtype dtype);
+  double (*peak)(const lm_target *t, int threads, lm_dtype dtype); // FLOP/s alone; 0: unknown
+  // The plan must be compiled for the target and outlive the executor. Allocates every arena,
+  // zeroed. LM_ENV with the sizes if memory does not suffice. o->tuning: lm_gemm_tilings of
+  // runtime/cpu/gemm.h, or lm_cuda_choices of runtime/cuda/gemm.h.
+  lm_status (*create)(const lm_plan *plan, const lm_target *t, const lm_exec_options *o,
+                      lm_exec **out);
+  // Bytes that the executor allocates in addition to the arenas.
+  int64_t (*workspace)(const lm_plan *plan, const lm_exec_options *o);
+} lm_runtime;
 
 static inline void lm_exec_destroy(lm_exec *e) {
   if (e)

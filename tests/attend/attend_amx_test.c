@@ -13,15 +13,22 @@ static bool has_unit(void) {
   return getenv("LM_TEST_AMX") != NULL;
 }
 
-static lm_plan_target emulated_target(lm_module *m) {
-  lm_plan_target t = lm_cpu_target(m);
-  if (!has_unit())
-    t.prelude = lm_arena_printf(m->arena, "#define LM_AMX_EMULATED\n%s", t.prelude);
-  return t;
+static const char *emulated_prelude(lm_arena *a) {
+  return lm_arena_printf(a, "#define LM_AMX_EMULATED\n%s", lm_cpu_prelude_text(a));
 }
 
-#define RUN_TARGET emulated_target
-#define RUN_CREATE(plan, o, out) lm_exec_create(plan, o, out)
+static lm_plan_options emulated_options(void) {
+  static lm_codegen emulated;
+  lm_plan_options o = lm_cpu_options();
+  emulated = *o.codegen;
+  emulated.prelude = emulated_prelude;
+  if (!has_unit())
+    o.codegen = &emulated;
+  return o;
+}
+
+#define RUN_OPTIONS emulated_options
+#define RUN_CREATE(plan, o, out) lm_cpu_exec_create(plan, o, out)
 #define RUN_PREPARE(plan, arena) ((void)0)
 #define RUN_TIMES 2
 #define RUN_BEFORE(time) ((void)0)
@@ -62,7 +69,7 @@ static void check(const attend_case *x) {
 static void compiled_check(const attend_case *x) {
   lm_ctx *c = lm_ctx_create();
   lm_module *m = parse_and_run(c, text_of(c, x), "decompose,cse,dce,fuse");
-  lm_plan_target target = lm_cpu_target(m);
+  lm_plan_options target = lm_cpu_options();
   lm_plan *plan = lm_plan_build(m, &target);
   lm_buf text = {0}, listing = {0};
   lm_buf_puts(&text, plan->prelude);

@@ -35,8 +35,8 @@ static bool never(const lm_module *m, const lm_op *op) {
 // If a target does not support an attention, it is expanded to its operations, and no attend
 // remains.
 static void unattend(lm_module *m) {
-  lm_plan_target target = {.attends = never};
-  CHECK(lm_pass_run(m, lm_pass_find("expand_attention"), &(lm_pass_env){.target = &target}));
+  lm_codegen codegen = {.attends = never};
+  CHECK(lm_pass_run(m, lm_pass_find("expand_attention"), &(lm_pass_env){.codegen = &codegen}));
   CHECK(attends_in(m) == 0);
 }
 

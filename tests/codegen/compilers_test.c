@@ -57,7 +57,7 @@ static void function_run(lm_exec *e, const lm_plan *plan, const char *name, int 
 
 static void plan_run(const lm_plan *plan, lm_buf *out_bits) {
   lm_exec *e;
-  CHECK_OK(lm_exec_create(plan, &(lm_exec_options){.threads = 1}, &e));
+  CHECK_OK(lm_cpu_exec_create(plan, &(lm_exec_options){.threads = 1}, &e));
   function_run(e, plan, "f", 0, 1, out_bits);
   function_run(e, plan, "g", 2, 3, out_bits);
   lm_exec_destroy(e);
@@ -68,7 +68,7 @@ int main(void) {
   cache_begin();
   lm_ctx *c = lm_ctx_create();
   lm_module *m = parse_and_run(c, TEXT, "decompose,cse,dce,fuse");
-  lm_plan_target target = lm_cpu_target(m);
+  lm_plan_options target = lm_cpu_options();
   lm_plan *plan = lm_plan_build(m, &target);
   CHECK(plan);
   lm_buf first = {0};

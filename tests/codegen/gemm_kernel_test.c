@@ -72,7 +72,7 @@ static gemm_case shape_make(int64_t m, int64_t n, int64_t k, int layout, bool ha
 }
 
 // The same with B prepacked by pass layout.
-static gemm_case prepacked_case(rng *r, const lm_plan_panel *panel, bool half) {
+static gemm_case prepacked_case(rng *r, const lm_target_panel *panel, bool half) {
   gemm_case p =
       shape_make(17 + draw(r, 200), panel->n * (1 + draw(r, 5)),
                  panel->k > 1 ? panel->k * (1 + draw(r, 20)) : 33 + draw(r, 500), (int)draw(r, 2),
@@ -234,7 +234,7 @@ static void declined_check(lm_arena *a) {
 static void emulated_run(lm_arena *a, rng *r, const lm_plan *plan, const gemm_case *all) {
   lm_plan emulated = *plan;
   lm_kernels kernels;
-  lm_plan_panel panel[LM_DTYPES];
+  lm_target_panel panel[LM_DTYPES];
   gemm_case prepacked[PANELS];
   lm_cpu_panels(0, true, panel);
   emulated.prelude = lm_arena_printf(a, "#define LM_AMX_EMULATED\n%s", plan->prelude);
@@ -256,7 +256,7 @@ static void emulated_run(lm_arena *a, rng *r, const lm_plan *plan, const gemm_ca
 // For a processor with AVX-512 and AMX: code of matrices and of prepacked panels.
 static void compiled_check(lm_arena *a, rng *r, const lm_plan *plan, const gemm_case *all) {
   lm_buf text = {0}, listing = {0};
-  lm_plan_panel panel[LM_DTYPES];
+  lm_target_panel panel[LM_DTYPES];
   lm_plan wide = {.kernels = LM_NEW_N(a, lm_plan_kernel, CASES + 2)};
   gemm_case prepacked[2] = {0};
   lm_cpu_panels(16, true, panel);
@@ -287,7 +287,7 @@ int main(void) {
   gemm_case all[CASES];
   lm_plan plan = {.prelude = lm_cpu_prelude_text(a), .kernels = LM_NEW_N(a, lm_plan_kernel, CASES)};
   int n = 0;
-  lm_plan_panel panel[LM_DTYPES] = {{0}};
+  lm_target_panel panel[LM_DTYPES] = {{0}};
   lm_cpu_info cpu;
   lm_cpu_detect(&cpu);
   lm_cpu_panels(lm_cpu_vector(&cpu), lm_cpu_has_tiles(&cpu) || getenv("LM_TEST_AMX"), panel);

@@ -78,14 +78,15 @@ static void check_kernel(lm_op *k, void *user) {
   if (k->code != LM_OP_KERNEL)
     return;
   lm_kernel_code code;
-  CHECK(lm_cpu_kernel_emit(t->m, k, t->m->arena, &code));
+  lm_plan_options options = lm_cpu_options();
+  CHECK(lm_cpu_kernel_emit(&options, k, t->m->arena, &code));
   lm_plan_kernel one = {.name = code.name, .source = code.source, .origin = ""};
   lm_plan plan = {.prelude = lm_cpu_prelude_text(t->m->arena), .kernels = &one, .n_kernels = 1};
   lm_kernels loaded = {0};
   CHECK_OK(lm_kernels_load(&plan, &(lm_exec_options){0}, 1, &loaded));
   for (uint32_t o = 0; o < k->n_in; o++)
     for (uint32_t r = 0; r < k->n_out; r++) {
-      bool may = lm_cpu_kernel_in_place(t->m, k, o, r);
+      bool may = lm_cpu_kernel_in_place(&options, k, o, r);
       *(may ? &t->allowed : &t->refused) += 1;
       if (may && !same_bits(t->m, k, &code, loaded.fn[0], o, r)) {
         fprintf(stderr, "result %u over operand %u changes what comes out:\n%s", r, o, code.source);

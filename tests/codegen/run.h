@@ -14,10 +14,10 @@
 
 // The target and executor of the kernels: the CPU, unless the test defines another.
 #ifndef RUN_CREATE
-#define RUN_CREATE(plan, o, out) lm_exec_create(plan, o, out)
+#define RUN_CREATE(plan, o, out) lm_cpu_exec_create(plan, o, out)
 #endif
-#ifndef RUN_TARGET
-#define RUN_TARGET lm_cpu_target
+#ifndef RUN_OPTIONS
+#define RUN_OPTIONS lm_cpu_options
 #define RUN_PREPARE(plan, arena) ((void)0)
 #define RUN_TIMES 1
 #define RUN_BEFORE(time) ((void)0)
@@ -200,7 +200,7 @@ static inline int run_both(const char *text, const run_options *o) {
   lm_module *kernel = parse_and_run(ctx[1], text, "decompose,cse,dce,fuse");
   if (o->kernels)
     o->kernels(kernel);
-  lm_plan_target target = RUN_TARGET(kernel);
+  lm_plan_options target = RUN_OPTIONS();
   lm_plan *plan = lm_plan_build(kernel, &target);
   if (!plan) {
     lm_buf b = {0};

@@ -64,11 +64,11 @@ static void unit_run(const int *which, int n, float (*out)[RESULTS][N]) {
   setenv("LMC_CACHE", folder, 1);
   lm_ctx *c = lm_ctx_create();
   lm_module *m = parse_and_run(c, text.p, "decompose,cse,dce,fuse");
-  lm_plan_target target = lm_cpu_target(m);
+  lm_plan_options target = lm_cpu_options();
   lm_plan *plan = lm_plan_build(m, &target);
   CHECK(plan);
   lm_exec *e;
-  CHECK_OK(lm_exec_create(plan, &(lm_exec_options){.threads = 1}, &e));
+  CHECK_OK(lm_cpu_exec_create(plan, &(lm_exec_options){.threads = 1}, &e));
   for (int i = 0; i < n; i++)
     function_run(e, plan, which[i], out[which[i]]);
   lm_exec_destroy(e);

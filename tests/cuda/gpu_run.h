@@ -12,7 +12,7 @@ static inline const lm_cuda_device *gpu(void) {
   static lm_cuda_driver driver;
   static lm_cuda_device device;
   void *context;
-  if (device.arch)
+  if (*device.target.arch)
     return &device;
   CHECK_OK(lm_cuda_device_find(&driver, &device));
   CHECK_OK(lm_cuda_check(&driver, driver.cuDevicePrimaryCtxRetain(&context, device.number), "%s",
@@ -21,16 +21,19 @@ static inline const lm_cuda_device *gpu(void) {
 }
 
 static inline lm_status gpu_create(const lm_plan *plan, const lm_exec_options *o, lm_exec **out) {
-  return lm_cuda_exec_create(plan, gpu()->arch, o, out);
+  return lm_cuda_exec_create(plan, gpu()->target.arch, o, out);
 }
-static inline lm_plan_target gpu_target(lm_module *m) {
-  return lm_cuda_target(m, gpu()->arch, false);
+static inline lm_plan_options gpu_options(void) {
+  lm_plan_options o = lm_cuda_options(NULL, false);
+  o.target = gpu()->target;
+  o.codegen->choose(&o.target);
+  return o;
   // Attention has special code on some architectures.
 }
 
-#define RUN_TARGET gpu_target
-#define simt_target_of lm_cuda_target
-#define RUN_HAS(name) (!strcmp(gpu()->arch, name))
+#define RUN_OPTIONS gpu_options
+#define simt_options_of lm_cuda_options
+#define RUN_HAS(name) (!strcmp(gpu()->target.arch, name))
 #define RUN_CREATE gpu_create
 #define RUN_PREPARE(plan, arena) ((void)0)
 #define RUN_TIMES 3

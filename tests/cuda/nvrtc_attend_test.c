@@ -80,7 +80,7 @@ static void test_case(const attend_case *c, const char *arch, bool hindered) {
   text_make(c, &text);
   lm_ctx *ctx = lm_ctx_create();
   lm_module *m = module_make(ctx, text.p, true);
-  lm_plan_target target = lm_cuda_target(m, arch, strstr(c->name, "tf32") != NULL);
+  lm_plan_options target = lm_cuda_options(arch, strstr(c->name, "tf32") != NULL);
   lm_plan *plan = lm_plan_build(m, &target);
   CHECK(plan);
   for (int i = 0; i < plan->n_kernels; i++)

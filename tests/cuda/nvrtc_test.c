@@ -13,8 +13,9 @@ static lm_module *module_of(lm_ctx *c, const char *path) {
   lm_module *m = lm_module_parse(c, lm_source_add(c, path, text.p, text.n));
   CHECK(m);
   lm_buf_free(&text);
-  lm_plan_target target = lm_cuda_target(m, NULL, false);
-  CHECK(lm_pipeline_run(m, LM_STAGE_KERNEL, &(lm_pass_env){.target = &target}));
+  lm_plan_options target = lm_cuda_options(NULL, false);
+  CHECK(lm_pipeline_run(m, LM_STAGE_KERNEL,
+                        &(lm_pass_env){.target = &target.target, .codegen = target.codegen}));
   return m;
 }
 
@@ -49,7 +50,7 @@ int main(void) {
   nvrtc_begin(true);
   lm_ctx *c = lm_ctx_create();
   lm_module *m = module_of(c, "tests/ir/llama.lmir");
-  lm_plan_target target = lm_cuda_target(m, NULL, false);
+  lm_plan_options target = lm_cuda_options(NULL, false);
   lm_plan *plan = lm_plan_build(m, &target);
   CHECK(plan);
   bool *narrow = lm_calloc((size_t)plan->n_kernels, sizeof *narrow);

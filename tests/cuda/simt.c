@@ -594,12 +594,15 @@ void simt_plan_prepare(lm_plan *plan, lm_arena *arena) {
     plan->kernels[i].source = wrapped(plan, i, arena);
 }
 
-lm_plan_target simt_target_of(lm_module *m, const char *arch, bool tf32) {
+lm_plan_options simt_options_of(const char *arch, bool tf32) {
+  static lm_codegen shim;
   simt_compiler_set();
-  lm_plan_target t = lm_cuda_target(m, arch, tf32);
-  t.prelude = lm_cuda_prelude_simt_text(m->arena);
-  return t;
+  lm_plan_options o = lm_cuda_options(arch, tf32);
+  shim = *o.codegen;
+  shim.prelude = lm_cuda_prelude_simt_text;
+  o.codegen = &shim;
+  return o;
 }
-lm_plan_target simt_target(lm_module *m) {
-  return simt_target_of(m, NULL, false);
+lm_plan_options simt_options(void) {
+  return simt_options_of(NULL, false);
 }

@@ -46,9 +46,9 @@ int64_t simt_kernels_run(void);
 // Rewrites the CUDA kernels of a plan so that lm_exec runs them with one thread; each launches
 // itself under the shim.
 void simt_plan_prepare(lm_plan *plan, lm_arena *arena);
-lm_plan_target simt_target(lm_module *m);
+lm_plan_options simt_options(void);
 // With the kernels of that architecture.
-lm_plan_target simt_target_of(lm_module *m, const char *arch, bool tf32);
+lm_plan_options simt_options_of(const char *arch, bool tf32);
 // Makes a tensor map for kernels under the shim, as the driver does; returns NULL, or the rule that
 // is violated.
 const char *simt_map_make(void *out, int type, int rank, const void *base,

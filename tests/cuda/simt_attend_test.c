@@ -89,7 +89,7 @@ static void run_case(const attend_case *c, const char *arch, bool tf32) {
   lm_ctx *ctx[2] = {lm_ctx_create(), lm_ctx_create()};
   lm_module *step = module_make(ctx[0], text.p, false);
   lm_module *kernel = module_make(ctx[1], text.p, true);
-  lm_plan_target target = simt_target_of(kernel, arch, tf32);
+  lm_plan_options target = simt_options_of(arch, tf32);
   lm_plan *plan = lm_plan_build(kernel, &target);
   CHECK(plan && with_groups(plan) == (arch ? 2 : 0));
   RUN_PREPARE(plan, kernel->arena);

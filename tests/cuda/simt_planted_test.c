@@ -71,14 +71,14 @@ static char *run(const plant *p, bool planted, uint64_t *out_bits) {
   text_make(&shape, &text);
   lm_ctx *ctx = lm_ctx_create();
   lm_module *m = module_make(ctx, text.p, true);
-  lm_plan_target target = simt_target_of(m, p->arch, false);
+  lm_plan_options target = simt_options_of(p->arch, false);
   lm_plan *plan = lm_plan_build(m, &target);
   CHECK(plan);
   if (planted)
     mistake_plant(&plan->kernels[attention_of(plan, p->backward)], p, m->arena);
   simt_prepare(plan, m->arena);
   lm_exec *e;
-  CHECK_OK(lm_exec_create(plan, &(lm_exec_options){.threads = 1}, &e));
+  CHECK_OK(lm_cpu_exec_create(plan, &(lm_exec_options){.threads = 1}, &e));
   inputs_fill(plan, e);
   char *found = NULL;
   *out_bits = 0;
@@ -158,7 +158,7 @@ static void race_run(const race *r) {
   simt_compiler_set();
   simt_prepare(&plan, a);
   lm_exec *e;
-  CHECK_OK(lm_exec_create(&plan, &(lm_exec_options){.threads = 1}, &e));
+  CHECK_OK(lm_cpu_exec_create(&plan, &(lm_exec_options){.threads = 1}, &e));
   for (int s = 0; s < SIMT_SCHEDULES; s++) {
     simt_schedule_set((simt_schedule)s);
     CHECK_OK(lm_exec_run(e, &func, NULL));

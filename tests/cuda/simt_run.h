@@ -44,7 +44,7 @@ static inline void simt_prepare(lm_plan *plan, lm_arena *arena) {
     printf("%s\n", plan->kernels[i].source);
 }
 
-#define RUN_TARGET simt_target
+#define RUN_OPTIONS simt_options
 #define RUN_HAS(name) true
 #define RUN_PREPARE simt_prepare
 #define RUN_TIMES SIMT_SCHEDULES

@@ -16,8 +16,9 @@ static void test_counter(int64_t elements, const char *counter) {
   lm_ctx *ctx = lm_ctx_create();
   lm_module *m = lm_module_parse(ctx, lm_source_add(ctx, "test", text.p, text.n));
   CHECK(m);
-  lm_plan_target target = lm_cuda_target(m, "sm_90a", false);
-  CHECK(lm_pipeline_run(m, LM_STAGE_KERNEL, &(lm_pass_env){.target = &target}));
+  lm_plan_options target = lm_cuda_options("sm_90a", false);
+  CHECK(lm_pipeline_run(m, LM_STAGE_KERNEL,
+                        &(lm_pass_env){.target = &target.target, .codegen = target.codegen}));
   lm_plan *plan = lm_plan_build(m, &target);
   CHECK(plan && plan->n_kernels == 1);
   if (!strstr(plan->kernels[0].source, counter))

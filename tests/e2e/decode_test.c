@@ -46,12 +46,13 @@ static bool model_open(const char *path, model *out) {
   lm_buf_free(&why);
   if (!l)
     return false;
-  lm_plan_target target = lm_cpu_target(l->m);
-  out->plan = lm_pipeline_run(l->m, LM_STAGE_KERNEL, &(lm_pass_env){.target = &target})
+  lm_plan_options target = lm_cpu_options();
+  out->plan = lm_pipeline_run(l->m, LM_STAGE_KERNEL,
+                              &(lm_pass_env){.target = &target.target, .codegen = target.codegen})
                   ? lm_plan_build(l->m, &target)
                   : NULL;
   out->vocab = l->vocab;
-  return out->plan && !lm_exec_create(out->plan, NULL, &out->exec);
+  return out->plan && !lm_cpu_exec_create(out->plan, NULL, &out->exec);
 }
 
 // n tokens at places at … of f; their logits to out.

@@ -87,6 +87,22 @@ def test_cost(run):
     check(len(table) == len(names) + 4 and "100.0%" in table[-1], "a row each")
 
 
+def test_cost_elsewhere(run):
+    """the bounds of machines that are not here, by their published figures; the first of an architecture stands for it"""
+    file, bf16 = small(run), ("--set", "precision.compute=bf16")
+    costs = {}
+    for target, peak, bandwidth in ("h100", 989.4e12, 3350e9), ("sm_90a", 989.4e12, 3350e9), ("rtx-4090", 165.2e12, 1008e9), ("b200", 2250e12, 7700e9):
+        costs[target] = json.loads(run("explain", file, "cost", "--target", target, *bf16, "--json"))
+        check(costs[target]["peak_flops"] == peak and costs[target]["bandwidth"] == [bandwidth] * 6, f"{target}: {costs[target]['peak_flops']}")
+        for row in costs[target]["rows"]:
+            least = row["times"] * max(row["flops"] / row["times"] / peak, row["bytes"] / row["times"] / bandwidth)
+            check(abs(row["least_s"] / least - 1) < 1e-3, f"{target}: {row}")
+    check(costs["h100"]["rows"] == costs["sm_90a"]["rows"], "one machine stands for the architecture")
+    check(run("explain", file, "cost", "--target", "h100", *bf16).startswith("NVIDIA H100 SXM, sm_90a: 989400.0 GFLOP/s; 3350.0 GB/s from memory"), "names the machine")
+    rounded = json.loads(run("explain", file, "cost", "--target", "h100", "--set", "precision.compute=f32", "--set", "precision.matmul=tf32", "--json"))
+    check(rounded["peak_flops"] == 494.7e12, f"f32 in TF32: {rounded['peak_flops']}")
+
+
 def test_threads(run):
     """no more than OMP_NUM_THREADS says, nor than there are processors"""
     file, cores = small(run), len(os.sched_getaffinity(0))

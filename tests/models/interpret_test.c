@@ -82,7 +82,7 @@ static bool compile(model_case *k, const char *name, int slab) {
   if (diagnosed(k->c) || !k->l)
     return false;
   lm_check(k->c, (lm_program *)k->r->program, k->r);
-  lm_plan_target target = {.rows = slab};
+  lm_target target = {.choices.rows = slab};
   lm_pass_env env = {.target = slab ? &target : NULL};
   if (slab)
     CHECK_OK(lm_pass_force(k->c->arena, "fuse_gemms,tile_rows", &env));

@@ -33,17 +33,18 @@ static inline lm_module *must_parse(lm_ctx *c, const char *path, const char *tex
   exit(1);
 }
 
-static inline void must_run_for(lm_module *m, const char *passes, const void *target) {
+// With a target or a code generator in env, the passes are forced.
+static inline void must_run_for(lm_module *m, const char *passes, const lm_pass_env *of) {
   bool ok = false;
-  lm_pass_env env = {.target = target};
-  if (target)
+  lm_pass_env env = *of;
+  if (env.target || env.codegen)
     CHECK_OK(lm_pass_force(m->arena, passes, &env));
   CHECK_OK(lm_pass_run_list(m, passes, &env, &ok));
   CHECK(ok);
 }
 
 static inline void must_run(lm_module *m, const char *passes) {
-  must_run_for(m, passes, NULL);
+  must_run_for(m, passes, &(lm_pass_env){0});
 }
 
 static inline double first_result(lm_eval *e, const lm_func *f, const lm_tensor *args) {

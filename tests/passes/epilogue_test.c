@@ -90,12 +90,12 @@ static double value(lm_module *m, double *out_norm) {
 }
 
 static void check_values(void) {
-  const lm_plan_target target = {.epilogue = any};
+  const lm_codegen codegen = {.epilogue = any};
   lm_ctx *c[2] = {lm_ctx_create(), lm_ctx_create()};
   lm_module *plain = model(c[0], "f32");
   lm_module *taken = model(c[1], "f32");
   must_run(plain, passes);
-  must_run_for(taken, passes, &target);
+  must_run_for(taken, passes, &(lm_pass_env){.codegen = &codegen});
   counts before = counts_of(plain, "micro");
   counts after = counts_of(taken, "micro");
   CHECK(before.add + before.gelu == 0 && after.add == 1 && after.gelu == 1 &&
@@ -120,8 +120,9 @@ static const lm_plan_step *step_find(const lm_plan *p, const char *func, bool re
 static void check_plan(void) {
   lm_ctx *c = lm_ctx_create();
   lm_module *m = model(c, "bf16");
-  lm_plan_target target = lm_cuda_target(m, "sm_90a", false);
-  CHECK(lm_pipeline_run(m, LM_STAGE_KERNEL, &(lm_pass_env){.target = &target}));
+  lm_plan_options target = lm_cuda_options("sm_90a", false);
+  CHECK(lm_pipeline_run(m, LM_STAGE_KERNEL,
+                        &(lm_pass_env){.target = &target.target, .codegen = target.codegen}));
   lm_plan *p = lm_plan_build(m, &target), *again = NULL;
   lm_buf why = {0}, once = {0}, twice = {0};
   for (int i = 0; p && i < p->n_funcs; i++)

@@ -21,15 +21,15 @@ static void run(lm_module *m, const char *text) {
   char *passes =
       lm_arena_strndup(m->arena, text + strlen(head), strcspn(text + strlen(head), "\n"));
   char *arch = strstr(passes, " for ");
-  lm_plan_target target = {0};
+  lm_plan_options o = {0};
   if (arch) {
     *arch = 0;
     bool cpu = !strcmp(arch + strlen(" for "), "cpu");
-    target = cpu ? lm_cpu_target(m) : lm_cuda_target(m, arch + strlen(" for "), false);
+    o = cpu ? lm_cpu_options() : lm_cuda_options(arch + strlen(" for "), false);
     if (cpu)
-      lm_cpu_panels(8, true, target.panel);
+      lm_cpu_panels(8, true, o.target.choices.panel);
   }
-  must_run_for(m, passes, arch ? &target : NULL);
+  must_run_for(m, passes, &(lm_pass_env){.target = arch ? &o.target : NULL, .codegen = o.codegen});
 }
 
 static void golden(const char *path, bool rewrite) {

@@ -23,7 +23,7 @@ typedef struct sizes {
   const char *type;
 } sizes;
 
-static int slabs(sizes n, const lm_plan_target *target, bool asked) {
+static int slabs(sizes n, const lm_target *target, bool asked) {
   lm_ctx *c = lm_ctx_create();
   const char *s = lm_arena_printf(c->arena, text, n.t, n.d, n.ff, n.type, n.type, n.type);
   lm_module *m = must_parse(c, "tile_rows", s, strlen(s));
@@ -42,10 +42,11 @@ static int slabs(sizes n, const lm_plan_target *target, bool asked) {
 int main(void) {
   sizes usual = {1024, 256, 768, "bf16"}, f32 = {1024, 256, 768, "f32"},
         few = {64, 256, 768, "bf16"}, heavy = {1024, 8192, 8192, "bf16"};
-  lm_plan_target none = {0}, caches = {.slab = 4 << 20}, all = {.slab = 1 << 30},
-                 large = {.slab = 1 << 28, .rows = 512}, small = {.slab = 1 << 18, .rows = 512},
-                 short_turns = {.slab = 4 << 20, .rows = 32},
-                 slow = {.slab = 4 << 20, .launch = 32 << 20};
+  lm_target none = {0}, caches = {.choices.slab = 4 << 20}, all = {.choices.slab = 1 << 30},
+            large = {.choices = {.slab = 1 << 28, .rows = 512}},
+            small = {.choices = {.slab = 1 << 18, .rows = 512}},
+            short_turns = {.choices = {.slab = 4 << 20, .rows = 32}},
+            slow = {.choices = {.slab = 4 << 20, .launch = 32 << 20}};
   CHECK(slabs(usual, &caches, false) == 1 && slabs(usual, &large, false) == 1);
   CHECK(slabs(usual, &none, false) == 0 &&
         slabs(usual, &none, true) == 1); // of a GPU, say, or where it is not known

@@ -39,7 +39,7 @@ static subject subject_make(make_fn *make, void *user) {
     fprintf(stderr, "%s", why.p);
     exit(1);
   }
-  lm_plan_target target = naive_target(s.kernel);
+  lm_plan_options target = {.codegen = &naive_codegen};
   s.plan = lm_plan_build(s.kernel, &target);
   lm_diag_render(s.ctx[1], &why, false);
   if (!s.plan) {
@@ -148,7 +148,7 @@ static bits run(subject *s, const char *name, int threads) {
   uint64_t state = 42;
   const lm_func *f = lm_func_find(s->step, name);
   const lm_plan_func *pf = lm_plan_func_find(s->plan, name);
-  CHECK_OK(lm_exec_create(s->plan, &(lm_exec_options){.threads = threads}, &e));
+  CHECK_OK(lm_cpu_exec_create(s->plan, &(lm_exec_options){.threads = threads}, &e));
   for (uint32_t i = 0; i < s->step->n_globals; i++)
     if (s->step->globals[i].kind == LM_GLOBAL_PARAM)
       random_fill(lm_eval_global(eval, s->step->globals[i].name), &state);

@@ -6,9 +6,10 @@
 #include "tests/runtime/check.h"
 
 static lm_plan *plan_make(lm_module *m) {
-  lm_plan_target target = lm_cpu_target(m);
+  lm_plan_options target = lm_cpu_options();
   if (m->stage != LM_STAGE_KERNEL &&
-      !lm_pipeline_run(m, LM_STAGE_KERNEL, &(lm_pass_env){.target = &target}))
+      !lm_pipeline_run(m, LM_STAGE_KERNEL,
+                       &(lm_pass_env){.target = &target.target, .codegen = target.codegen}))
     return NULL;
   return lm_plan_build(m, &target);
 }

@@ -280,9 +280,10 @@ static void op_emit(emitter *e) {
   }
 }
 
-static bool kernel_emit(void *user, const lm_op *kernel, lm_arena *arena, lm_kernel_code *out) {
+static bool kernel_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena *arena,
+                        lm_kernel_code *out) {
   lm_buf body = {0}, text = {0};
-  emitter e = {user, kernel->body->first, &body};
+  emitter e = {lm_op_module(kernel), kernel->body->first, &body};
   int n = (int)e.op->n_in;
   lm_buf_puts(&body, "(char *const *buf, const long *var, long lo, long hi) {\n");
   for (int i = 0; i < n; i++)
@@ -300,12 +301,11 @@ static bool kernel_emit(void *user, const lm_op *kernel, lm_arena *arena, lm_ker
   return true;
 }
 
-// A target whose kernels have one place, and whose user is the module.
-static lm_plan_target naive_target(lm_module *m) {
-  return (lm_plan_target){
-      .user = m,
-      .kernel = kernel_emit,
-      .prelude = "float expf(float), logf(float), sqrtf(float), sinf(float), cosf(float), "
-                 "tanhf(float), erff(float), powf(float, float);\n"};
+static const char *naive_prelude(lm_arena *arena) {
+  return "float expf(float), logf(float), sqrtf(float), sinf(float), cosf(float), "
+         "tanhf(float), erff(float), powf(float, float);\n";
 }
+
+// Its kernels have one point.
+static const lm_codegen naive_codegen = {.kernel = kernel_emit, .prelude = naive_prelude};
 #endif

@@ -247,7 +247,7 @@ static void update_test(void) {
   CHECK(copies_of_control(&s, "update") == 0);
   CHECK(lm_plan_port_find(f, "m", true)->buf.arena == LM_ARENA_STATE);
   lm_exec *e;
-  CHECK_OK(lm_exec_create(s.plan, NULL, &e));
+  CHECK_OK(lm_cpu_exec_create(s.plan, NULL, &e));
   float *p = lm_exec_arena(e, LM_ARENA_PARAM);
   float *g = lm_exec_arena(e, LM_ARENA_GRAD);
   float *m = lm_exec_arena(e, LM_ARENA_STATE);
@@ -290,7 +290,7 @@ static void decode_test(void) {
   const lm_plan_func *f = lm_plan_func_find(s.plan, "decode");
   lm_exec *e;
   CHECK(s.plan->n_extents == 2);
-  CHECK_OK(lm_exec_create(s.plan, NULL, &e));
+  CHECK_OK(lm_cpu_exec_create(s.plan, NULL, &e));
   float *x = lm_exec_port(e, lm_plan_port_find(f, "x", false));
   float *y = lm_exec_port(e, lm_plan_port_find(f, "y", true));
   float all[2][8][4], *cache = lm_exec_arena(e, LM_ARENA_CACHE);
@@ -369,7 +369,7 @@ static void refused_test(void) {
     lm_ctx *c = lm_ctx_create();
     lm_module *m = parse(c, cases[i].text, NULL);
     naive_kernels_make(m);
-    lm_plan_target target = naive_target(m);
+    lm_plan_options target = {.codegen = &naive_codegen};
     CHECK(!lm_plan_build(m, &target));
     lm_buf b = {0};
     lm_diag_render(c, &b, false);

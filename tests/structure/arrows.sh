@@ -2,12 +2,13 @@
 # Which folder may include which: the arrows of docs/tour.md. Fails with the lines that go against them.
 cd "$(dirname "$0")/../.." || exit 2
 # folder: regular expression of what it may include beside itself and contract/, which all include;
-# compiler/ir and compiler/ops are one target
+# compiler/ir and compiler/ops are one library
 rules='
 contract:^$
+target:^$
 runtime/base:^$
 runtime/plan:^runtime/base/
-runtime/hal:^runtime/(base|plan)/
+runtime/hal:^(target|runtime/(base|plan))/
 runtime/io:^runtime/base/
 runtime/weights:^runtime/(base|io)/
 runtime/telemetry:^runtime/(base|io)/
@@ -15,26 +16,26 @@ runtime/tokenizer:^runtime/(base|io)/
 runtime/data/read:^runtime/(base|io|tokenizer)/
 runtime/data/rows:^runtime/(base|tokenizer|data/read)/
 runtime/data/feed:^runtime/(base|weights|tokenizer|data/(read|rows))/
-runtime/cpu:^runtime/(base|plan|hal)/
-runtime/cuda:^runtime/(base|plan|hal)/
+runtime/cpu:^(target|runtime/(base|plan|hal))/
+runtime/cuda:^(target|runtime/(base|plan|hal))/
 runtime/train:^runtime/(base|plan|hal|io|weights|telemetry|data/feed)/
 runtime/infer:^runtime/(base|plan|hal|weights|train)/
 compiler/ir:^(runtime/base|compiler/ops)/
 compiler/ops:^(runtime/base|compiler/ir)/
 compiler/eval:^(runtime/base|compiler/ir)/
 compiler/analysis:^(runtime/base|compiler/(ir|ops))/
-compiler/plan:^(runtime/(base|plan)|compiler/(ir|analysis))/
-compiler/passes:^(runtime/(base|plan)|compiler/(ir|ops|analysis|eval|plan))/
-codegen/common:^(runtime/(base|plan)|compiler/(ir|ops|plan))/
-codegen/cpu:^(runtime/(base|plan)|compiler/(ir|ops|plan)|codegen/common)/
-codegen/cuda:^(runtime/(base|plan)|compiler/(ir|ops|plan)|codegen/common)/
+compiler/plan:^(target|runtime/(base|plan)|compiler/(ir|analysis))/
+compiler/passes:^(target|runtime/(base|plan)|compiler/(ir|ops|analysis|eval|plan))/
+codegen/common:^(target|runtime/(base|plan)|compiler/(ir|ops|plan))/
+codegen/cpu:^(target|runtime/(base|plan)|compiler/(ir|ops|plan)|codegen/common)/
+codegen/cuda:^(target|runtime/(base|plan)|compiler/(ir|ops|plan)|codegen/common)/
 dsl/syntax:^runtime/base/
 dsl/recipe:^(runtime/base|dsl/syntax)/
 dsl/elab:^(runtime/(base|weights/foreign|plan/plan)|compiler/ir|dsl/(syntax|recipe))
 dsl/lower:^(runtime/(base|weights/foreign|plan/plan)|compiler/ir|dsl/(syntax|recipe|elab))
-driver/inspect:^(runtime/(base|plan|cpu|cuda)|compiler/|codegen/|dsl/syntax|driver/(text|target)[.])
+driver/inspect:^(target|runtime/(base|plan|cpu|cuda)|compiler/|codegen/|dsl/syntax|driver/(text|target)[.])
 driver/advise:^runtime/
-driver:^(runtime|compiler|codegen|dsl)/
+driver:^(target|runtime|compiler|codegen|dsl)/
 '
 bad=0
 for rule in $rules; do

@@ -52,7 +52,7 @@ static int run(const lm_exec_options *o) {
   plan.funcs = &f;
   plan.n_funcs = 1;
   lm_exec *e;
-  CHECK_OK(lm_exec_create(&plan, o, &e));
+  CHECK_OK(lm_cpu_exec_create(&plan, o, &e));
   CHECK_OK(lm_exec_run(e, &f, NULL));
   CHECK(*(int *)lm_exec_arena(e, LM_ARENA_IO) == 0 + 1 + 2 + 3 + 4);
   int compiled = lm_exec_kernels_compiled(e);
@@ -138,7 +138,7 @@ static void loading_test(void) {
     plan_make(7 + i % 4);
     if (i >= 3)
       lm_exec_destroy(e[i % 3]);
-    CHECK_OK(lm_exec_create(&plan, NULL, &e[i % 3]));
+    CHECK_OK(lm_cpu_exec_create(&plan, NULL, &e[i % 3]));
     CHECK(run(NULL) == 0);
   }
   for (int i = 0; i < 3; i++)
@@ -189,29 +189,30 @@ static void error_test(void) {
   lm_exec *e;
   plan_make(3);
   snprintf(sources[2], sizeof sources[2], "void broken(( {\n");
-  lm_status s = lm_exec_create(&plan, NULL, &e);
+  lm_status s = lm_cpu_exec_create(&plan, NULL, &e);
   CHECK(s && s->kind == LM_BUG_STATUS && strstr(s->text, "error:") && strstr(s->text, dir));
   lm_status_free(s);
   CHECK(files_each(".c", file_remove) == 1);
   setenv("LMC_CC", "no-such-compiler", 1);
-  CHECK_FAILS(lm_exec_create(&plan, NULL, &e), LM_ENV, "no-such-compiler");
+  CHECK_FAILS(lm_cpu_exec_create(&plan, NULL, &e), LM_ENV, "no-such-compiler");
   setenv("LMC_CC", "false", 1);
-  CHECK_FAILS(lm_exec_create(&plan, NULL, &e), LM_ENV, "--version");
+  CHECK_FAILS(lm_cpu_exec_create(&plan, NULL, &e), LM_ENV, "--version");
   compiler_make("*unit-*.c) kill -9 $$");
-  CHECK_FAILS(lm_exec_create(&plan, NULL, &e), LM_ENV, "signal 9");
+  CHECK_FAILS(lm_cpu_exec_create(&plan, NULL, &e), LM_ENV, "signal 9");
   CHECK(files_each(".c", file_remove) == 1);
   compiler_make("*unit-*.c) echo 'cc: fatal error: Killed signal terminated program cc1'; exit 1");
-  CHECK_FAILS(lm_exec_create(&plan, NULL, &e), LM_ENV, "terminated program");
+  CHECK_FAILS(lm_cpu_exec_create(&plan, NULL, &e), LM_ENV, "terminated program");
   compiler_make("*unit-*.c) echo 'ld: cannot open output file: Too many open files'; exit 1");
-  CHECK_FAILS(lm_exec_create(&plan, NULL, &e), LM_ENV, "ulimit -n");
+  CHECK_FAILS(lm_cpu_exec_create(&plan, NULL, &e), LM_ENV, "ulimit -n");
   compiler_make("*unit-*.c) exit 0");
-  CHECK_FAILS(lm_exec_create(&plan, NULL, &e), LM_ENV, "exited with status 0 but wrote no file");
+  CHECK_FAILS(lm_cpu_exec_create(&plan, NULL, &e), LM_ENV,
+              "exited with status 0 but wrote no file");
   compiler_make("*unit-*.c) echo 'clang: error: unable to execute command: Killed'; exit 1");
-  CHECK_FAILS(lm_exec_create(&plan, NULL, &e), LM_ENV, "unable to execute");
+  CHECK_FAILS(lm_cpu_exec_create(&plan, NULL, &e), LM_ENV, "unable to execute");
   CHECK(files_each(".c", file_remove) == 1 && files_each(".sh", file_remove) == 1);
   unsetenv("LMC_CC");
   setenv("LMC_CACHE", "/proc/no/such", 1);
-  CHECK_FAILS(lm_exec_create(&plan, NULL, &e), LM_ENV, "LMC_CACHE");
+  CHECK_FAILS(lm_cpu_exec_create(&plan, NULL, &e), LM_ENV, "LMC_CACHE");
   setenv("LMC_CACHE", dir, 1);
 }
 
@@ -224,7 +225,8 @@ static void replace_test(void) {
   snprintf(path, sizeof path, "%s/%s.c", dump, names[0]);
   CHECK_OK(lm_file_write_atomic(path, "void broken(( {\n", 16));
   lm_exec *e;
-  CHECK_FAILS(lm_exec_create(&plan, &(lm_exec_options){.load_dir = dump}, &e), LM_USER, "error:");
+  CHECK_FAILS(lm_cpu_exec_create(&plan, &(lm_exec_options){.load_dir = dump}, &e), LM_USER,
+              "error:");
   files_each(".c", file_remove);
   CHECK_OK(lm_file_write_atomic(path, sources[0], strlen(sources[0])));
   CHECK(run(&(lm_exec_options){.load_dir = dump}) == 0);

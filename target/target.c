@@ -1,0 +1,97 @@
+// target.c - see target.h.
+#include "target/target.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct gpu {
+  const char *name, *title, *device, *arch;
+  int multiprocessors;
+  double gb, gb_per_s, l2_mb, shared_kb, bf16, tf32, f32, f64;
+} gpu;
+
+static const gpu known[] = {
+#define GPU(NAME, TITLE, DEVICE, ARCH, MULTIPROCESSORS, GB, GB_PER_S, L2_MB, SHARED_KB, BF16,      \
+            TF32, F32, F64)                                                                        \
+  {NAME, TITLE, DEVICE, ARCH, MULTIPROCESSORS, GB, GB_PER_S, L2_MB, SHARED_KB,                     \
+   BF16, TF32,  F32,    F64},
+#include "target/known.def"
+};
+enum {
+  KNOWN = sizeof known / sizeof *known
+};
+
+void lm_target_set_bandwidth(lm_target *t, double bytes_per_second) {
+  for (int i = 0; i < LM_TARGET_SIZES; i++)
+    t->bandwidth[i] = bytes_per_second;
+}
+
+lm_target lm_target_any(lm_target_kind kind) {
+  lm_target t = {.kind = kind};
+  for (int i = 0; i < LM_DTYPES; i++)
+    t.math[i] = (lm_target_math){.native = i != LM_BF16 || kind == LM_TARGET_CUDA,
+                                 .accumulate = i == LM_BF16 ? LM_F32 : (lm_dtype)i};
+  return t;
+}
+
+static lm_target target_of(const gpu *g) {
+  lm_target t = lm_target_any(LM_TARGET_CUDA);
+  snprintf(t.name, sizeof t.name, "%s", g->name);
+  snprintf(t.title, sizeof t.title, "%s", g->title);
+  snprintf(t.arch, sizeof t.arch, "%s", g->arch);
+  t.units = g->multiprocessors;
+  t.memory = (int64_t)(g->gb * 1e9);
+  t.cache = (int64_t)(g->l2_mb * 1e6);
+  t.shared = (int64_t)g->shared_kb << 10;
+  t.warpgroups = !strcmp(g->arch, "sm_90a");
+  t.math[LM_BF16].peak = 1e12 * g->bf16;
+  t.math[LM_F32].peak = 1e12 * g->f32;
+  t.math[LM_F64].peak = 1e12 * g->f64;
+  t.peak_tf32 = 1e12 * g->tf32;
+  lm_target_set_bandwidth(&t, 1e9 * g->gb_per_s);
+  return t;
+}
+
+static bool found(const gpu *g, lm_target *out) {
+  if (g)
+    *out = target_of(g);
+  return g != NULL;
+}
+
+bool lm_target_known(const char *name, lm_target *out) {
+  const gpu *g = NULL;
+  for (int i = KNOWN - 1; i >= 0; i--)
+    if (!strcmp(known[i].arch, name) || !strcmp(known[i].name, name))
+      g = &known[i];
+  return found(g, out);
+}
+
+bool lm_target_known_device(const char *device, lm_target *out) {
+  const gpu *g = NULL;
+  for (int i = 0; i < KNOWN; i++)
+    if (!strcmp(known[i].device, device))
+      g = &known[i];
+  return found(g, out);
+}
+
+const char *lm_target_name(int i) {
+  return i < KNOWN ? known[i].name : NULL;
+}
+
+// The bandwidth of the largest size that is not larger, since a lower bound of the time must not be
+// too high.
+static double bandwidth_of(const lm_target *t, double bytes) {
+  int i = 0;
+  while (i + 1 < LM_TARGET_SIZES && bytes >= (double)((int64_t)LM_TARGET_MIN_BYTES << 2 * (i + 1)))
+    i++;
+  return t->bandwidth[i];
+}
+
+double lm_target_seconds(const lm_target *t, lm_dtype dtype, double flops, double bytes,
+                         bool *out_memory) {
+  double arithmetic = flops / t->math[dtype].peak;
+  double memory = bytes / bandwidth_of(t, bytes);
+  if (out_memory)
+    *out_memory = memory > arithmetic;
+  return memory > arithmetic ? memory : arithmetic;
+}

@@ -1,0 +1,90 @@
+// target.h - a machine as plain data: what it computes how fast, its memories, and the sizes that
+// suit it. The compiler reads it, the runtime fills it in for the machine that it finds, and
+// known.def lists machines that need not be there.
+#ifndef LM_TARGET_H
+#define LM_TARGET_H
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "contract/dtype.h"
+
+typedef enum {
+  LM_TARGET_CPU,
+  LM_TARGET_CUDA,
+  LM_TARGET_KINDS
+} lm_target_kind;
+
+// Working-set sizes for which a bandwidth is given: 128 KiB to 128 MiB, by factors of four.
+enum {
+  LM_TARGET_SIZES = 6,
+  LM_TARGET_MIN_BYTES = 128 << 10,
+  LM_TARGET_NAME = 64
+};
+
+// GEMMs on operands of a dtype.
+typedef struct lm_target_math {
+  bool native;         // the machine has instructions for it; others are emulated
+  lm_dtype accumulate; // the dtype of the sums
+  double peak;         // FLOP/s of dense GEMMs; 0: unknown
+} lm_target_math;
+
+// The packed layout in which a target's GEMM kernel reads a weight: panels of `lines` columns, in
+// which `group` elements along k are adjacent; N and K must be multiples of n and k. lines 0: not
+// packed. usual: such kernels are known to be profitable despite the extra memory.
+typedef struct lm_target_panel {
+  int lines, group, n, k;
+  bool usual;
+} lm_target_panel;
+
+// Sizes that the compiler chooses by the machine. 0: the default of the pass that reads it.
+typedef struct lm_target_choices {
+  int points;     // points of a kernel that occupy the machine
+  int chunks;     // chunks of a column sum
+  int rows;       // rows per tile of a large GEMM (pass tile_vocab)
+  int64_t launch; // cost of a kernel launch, in bytes moved; 0: free
+  // Bytes that stay in the cores' caches between steps, if memory bandwidth limits bf16 GEMMs; else
+  // 0.
+  int64_t slab;
+  int attend_tile; // side of the tiles of attention's map; 0: attention is unsupported
+  lm_target_panel panel[LM_DTYPES]; // by dtype of the operands
+} lm_target_choices;
+
+typedef struct lm_target {
+  char name[LM_TARGET_NAME];      // of --target: "h100", "sm_90a", "cpu"
+  char title[2 * LM_TARGET_NAME]; // "NVIDIA H100 SXM"
+  lm_target_kind kind;
+  char arch[16]; // that code is generated for: "sm_90a"; "" on a CPU, or for any
+  bool is_here;  // this process can use it
+  lm_target_math math[LM_DTYPES];
+  double peak_tf32;                  // FLOP/s of GEMMs that round f32 operands to 10 bits; 0: none
+  int units;                         // cores, or multiprocessors
+  int64_t memory;                    // bytes
+  int64_t cache;                     // bytes of the last level
+  int64_t shared;                    // bytes of shared memory that a block can have; 0: none
+  bool warpgroups;                   // of a GPU: warpgroups multiply (wgmma)
+  int vector;                        // of a CPU: floats of a vector; 0: unknown
+  bool tiles;                        // of a CPU: multiplies bf16 in tiles (AMX)
+  double bandwidth[LM_TARGET_SIZES]; // bytes read and written per second, by working set
+  lm_target_choices choices;
+} lm_target;
+
+// A machine of known.def by its name, or by an architecture, for which one machine stands. False if
+// there is none.
+bool lm_target_known(const char *name, lm_target *out);
+// The machine of known.def whose driver calls it `device`: "NVIDIA H100 80GB HBM3".
+bool lm_target_known_device(const char *device, lm_target *out);
+// The names of all machines of known.def: name i, or NULL.
+const char *lm_target_name(int i);
+
+// A machine of this kind of which nothing is known, for code that runs on all.
+lm_target lm_target_any(lm_target_kind kind);
+// Every bandwidth is this one.
+void lm_target_set_bandwidth(lm_target *t, double bytes_per_second);
+static inline double lm_target_bandwidth(const lm_target *t) {
+  return t->bandwidth[LM_TARGET_SIZES - 1]; // from memory
+}
+// A lower bound of the seconds that work on operands of a dtype takes. *out_memory (optional): true
+// if bandwidth is the limit.
+double lm_target_seconds(const lm_target *t, lm_dtype dtype, double flops, double bytes,
+                         bool *out_memory);
+#endif
