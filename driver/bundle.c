@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "driver/run_record.h"
+#include "dsl/syntax/imports.h"
 #include "runtime/io/json.h"
 
 // ---- the files' common folder
@@ -40,10 +41,15 @@ static size_t program_root(lm_arena *a, const lm_program *p, const char **paths)
 
 // ---- writing
 
-static lm_status file_copy(lm_arena *a, const lm_ctx *c, const lm_file *f, const char *to) {
-  const lm_source *text = &c->sources[f->tree->source];
-  LM_TRY(lm_dir_make(lm_path_dir(a, to)));
-  return lm_file_write_atomic(to, text->text, text->n);
+static lm_status file_copy(lm_arena *a, const lm_program *p, uint32_t file,
+                           const char *const *paths, const char *to) {
+  lm_buf text = {0};
+  lm_imports_rewrite(p, file, paths, &text);
+  lm_status s = lm_dir_make(lm_path_dir(a, to));
+  if (!s)
+    s = lm_file_write_atomic(to, text.p, text.n);
+  lm_buf_free(&text);
+  return s;
 }
 
 // main: the absolute path of the program's first file, of which `root` bytes are the folder of all.
@@ -87,7 +93,7 @@ static lm_status files_copy(lm_arena *a, const lm_program *p, const char *dir,
   const char *folder = lm_path_join(a, dir, "program");
   for (uint32_t i = 0; i < p->n_files; i++)
     if (paths[i])
-      LM_TRY(file_copy(a, p->c, p->files[i], lm_path_join(a, folder, paths[i] + *out_root)));
+      LM_TRY(file_copy(a, p, i, paths, lm_path_join(a, folder, paths[i] + *out_root)));
   return NULL;
 }
 

@@ -1,7 +1,8 @@
 // bundle.h - the program in a run folder, so that the folder alone is enough to generate and to
 // resume.
 //
-//   program/…      every file of the program, in the same relative folders
+//   program/…      every file of the program, in the same relative folders, with imports that are
+//                  relative
 //   program.json   {"main": "examples/quickstart.lm", "folder": "/home/me/lmc",
 //                   "recipe": "Quickstart", "set": ["optimizer.lr=1e-3"]}
 //   recipe.txt     every value of the resolved recipe and where it came from

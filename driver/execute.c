@@ -44,8 +44,7 @@ static lm_status params_init(const lm_execution *x, bool resumes) {
   if (!r->from || resumes)
     return NULL;
   LM_TRY(lm_project_from_check(x->compiled->project));
-  return r->from_hf ? lm_weights_import(x->compiled, r->from, params)
-                    : lm_weights_load(x->compiled, r->from, params);
+  return lm_weights_load_from(x->compiled, params);
 }
 
 static int by_path(const void *a, const void *b) {

@@ -150,3 +150,25 @@ lm_fingerprint_changes lm_fingerprint_compare(lm_arena *a, const lm_fingerprint 
   }
   return all;
 }
+
+// ---- printing
+
+static bool is_hash(const char *text) {
+  return text && strlen(text) == 16 && strspn(text, "0123456789abcdef") == 16;
+}
+
+static const char *part_name(const char *part) {
+  switch (lm_func_key_parse(part).id) {
+  case LM_FUNC_LOSS: return "the loss";
+  case LM_FUNC_EVAL: return "the loss in evaluation";
+  default: return "the optimizer";
+  }
+}
+
+void lm_fingerprint_change_print(const lm_fingerprint_change *c, lm_buf *out) {
+  if (is_hash(c->is) && is_hash(c->was))
+    lm_buf_printf(out, "\n  %s differs", part_name(c->part));
+  else
+    lm_buf_printf(out, "\n  %s was %s, is %s", c->part, c->was ? c->was : "absent",
+                  c->is ? c->is : "absent");
+}

@@ -146,29 +146,6 @@ static old_program old_read(const lm_session *s, const lm_resumption *x) {
   return old;
 }
 
-static bool is_hash(const char *text) {
-  return text && strlen(text) == 16 && strspn(text, "0123456789abcdef") == 16;
-}
-
-static const char *part_name(const char *part) {
-  switch (lm_func_key_parse(part).id) {
-  case LM_FUNC_LOSS: return "the loss";
-  case LM_FUNC_EVAL: return "the loss in evaluation";
-  default: return "the optimizer";
-  }
-}
-
-static void parts_print(const lm_fingerprint_changes *all, lm_buf *out) {
-  for (uint32_t i = 0; i < all->n; i++) {
-    const lm_fingerprint_change *c = &all->v[i];
-    if (is_hash(c->is) && is_hash(c->was))
-      lm_buf_printf(out, "\n  %s differs", part_name(c->part));
-    else
-      lm_buf_printf(out, "\n  %s was %s, is %s", c->part, c->was ? c->was : "absent",
-                    c->is ? c->is : "absent");
-  }
-}
-
 static void lines_print(const lm_session *s, const old_program *old, lm_buf *out) {
   uint32_t more = 0,
            n = old->program ? lm_program_diff(old->program, s->project.program, out, &more) : 0;
@@ -187,7 +164,8 @@ static void lines_print(const lm_session *s, const old_program *old, lm_buf *out
 static lm_status model_refuse(const lm_session *s, const lm_resumption *x, const old_program *old,
                               const lm_fingerprint_changes *all) {
   lm_buf text = {0};
-  parts_print(all, &text);
+  for (uint32_t i = 0; i < all->n; i++)
+    lm_fingerprint_change_print(&all->v[i], &text);
   lines_print(s, old, &text);
   lm_status status =
       lm_fail(LM_USER,

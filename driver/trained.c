@@ -7,10 +7,12 @@
 #include <unistd.h>
 
 #include "driver/bundle.h"
+#include "driver/fingerprint.h"
+#include "driver/history.h"
 #include "driver/text.h"
 #include "driver/weights/weights.h"
 #include "runtime/base/diag_code.h"
-#include "runtime/train/checkpoint.h"
+#include "runtime/train/checkpoint_state.h"
 
 static bool is_folder(const char *path) {
   struct stat st;
@@ -28,22 +30,74 @@ static void sets_append(lm_arena *a, lm_recipe_overrides *o, const lm_recipe_ove
   o->n_sets += more->n_sets;
 }
 
-// An imported model has no checkpoints: its program names its weights.
-static lm_status checkpoint_find(lm_session *s, const char *dir, const char *step,
-                                 const char **out_weights) {
-  lm_arena *a = s->project.ctx->arena;
-  lm_checkpoint_choice c;
-  LM_TRY(lm_checkpoint_choose(a, dir, step ? step : "last", LM_CHECKPOINT_WEIGHTS, &c));
-  if (!c.folder && !step && s->project.recipe->from)
+// Parts that an evaluation, a generation or an export depends on: the parameters and the loss,
+// which in an evaluation may differ from that of training.
+static bool is_compared(const lm_fingerprint *saved, const lm_fingerprint_change *c) {
+  bool has_eval = false;
+  for (uint32_t i = 0; i < saved->n; i++)
+    has_eval |= lm_func_key_parse(saved->v[i].key).id == LM_FUNC_EVAL;
+  if (!strcmp(c->part, "optimizer"))
+    return false;
+  return !has_eval || lm_func_key_parse(c->part).id != LM_FUNC_LOSS;
+}
+
+// LM_USER if the program is not the one that the checkpoint was trained with.
+static lm_status program_compare(const lm_session *s, const char *folder) {
+  lm_ctx *ctx = s->project.ctx;
+  lm_checkpoint was;
+  lm_buf text = {0};
+  LM_TRY(lm_checkpoint_state_read(ctx->arena, folder, &was));
+  lm_fingerprint saved = {(lm_train_key *)was.model, (uint32_t)was.n_model, 0};
+  lm_fingerprint is = lm_fingerprint_of(ctx, s->project.program, s->project.recipe);
+  if (!saved.n || !is.n)
+    return NULL; // errors of the program are reported when it is compiled
+  lm_fingerprint_changes all = lm_fingerprint_compare(ctx->arena, &saved, &is);
+  for (uint32_t i = 0; i < all.n; i++)
+    if (is_compared(&saved, &all.v[i]))
+      lm_fingerprint_change_print(&all.v[i], &text);
+  lm_status status =
+      text.n ? lm_fail(LM_USER,
+                       "%s: the program %s does not compute what these weights were trained "
+                       "with:%s\n  undo the change in that file, if it was edited; to use the "
+                       "weights with another program, name them in it: model M = ... from \"%s\"",
+                       folder, s->project.program->files[0]->path, text.p, folder)
+             : NULL;
+  lm_buf_free(&text);
+  return status;
+}
+
+// The run's checkpoint and the program that it was trained with. An imported model has no
+// checkpoints: its program names its weights.
+typedef struct run_choice {
+  lm_checkpoint_choice checkpoint;
+  lm_bundle *program;
+} run_choice;
+
+static lm_status run_choose(lm_arena *a, const char *dir, const char *step, run_choice *out) {
+  lm_history h;
+  out->program = LM_NEW(a, lm_bundle);
+  LM_TRY(lm_bundle_read(a, dir, out->program));
+  LM_TRY(
+      lm_checkpoint_choose(a, dir, step ? step : "last", LM_CHECKPOINT_WEIGHTS, &out->checkpoint));
+  if (!out->checkpoint.folder)
     return NULL;
-  if (!c.folder)
+  LM_TRY(lm_history_read(a, dir, &h));
+  const char *folder = lm_history_program(a, &h, dir, out->checkpoint.step);
+  return folder == dir ? NULL : lm_bundle_read(a, folder, out->program);
+}
+
+static lm_status checkpoint_take(lm_session *s, const char *dir, const char *step,
+                                 const lm_checkpoint_choice *c, const char **out_weights) {
+  if (!c->folder && !step && s->project.recipe->from)
+    return NULL;
+  if (!c->folder)
     return lm_fail(LM_USER, "%s holds no checkpoint yet", dir);
-  if (c.damage)
+  if (c->damage)
     lm_event_warning(s->project.events,
-                     "%s\n  the newest complete checkpoint is loaded, that of step %lld", c.damage,
-                     (long long)c.step);
-  *out_weights = lm_path_join(a, c.folder, "model.safetensors");
-  return NULL;
+                     "%s\n  the newest complete checkpoint is loaded, that of step %lld", c->damage,
+                     (long long)c->step);
+  *out_weights = lm_path_join(s->project.ctx->arena, c->folder, "model.safetensors");
+  return program_compare(s, c->folder);
 }
 
 // LM_USER if `dir` is the folder of a checkpoint within a run.
@@ -64,9 +118,10 @@ static lm_status run_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
                           const lm_trained_choice *x, const char **out_weights) {
   lm_arena *a = ctx->arena;
   const char *dir = x->from->path;
-  lm_bundle *b = LM_NEW(a, lm_bundle);
+  run_choice run;
   LM_TRY(refuse_checkpoint(a, dir));
-  LM_TRY(lm_bundle_read(a, dir, b));
+  LM_TRY(run_choose(a, dir, x->step, &run));
+  lm_bundle *b = run.program;
   sets_append(a, &b->overrides, &x->from->overrides);
   s->run.recorded_micro = b->micro;
   lm_recipe_choice from = {.path = b->path,
@@ -74,7 +129,7 @@ static lm_status run_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
                            .overrides = b->overrides,
                            .bundle = b};
   LM_TRY(lm_session_open(s, ctx, events, &from));
-  return checkpoint_find(s, dir, x->step, out_weights);
+  return checkpoint_take(s, dir, x->step, &run.checkpoint, out_weights);
 }
 
 static lm_status file_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
@@ -101,11 +156,8 @@ lm_status lm_trained_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
 }
 
 lm_status lm_trained_load(const lm_session *s, const char *weights, float *arena) {
-  const lm_recipe *r = s->project.recipe;
-  if (weights)
-    return lm_weights_load(&s->compiled, weights, arena);
-  return r->from_hf ? lm_weights_import(&s->compiled, r->from, arena)
-                    : lm_weights_load(&s->compiled, r->from, arena);
+  return weights ? lm_weights_load(&s->compiled, weights, arena)
+                 : lm_weights_load_from(&s->compiled, arena);
 }
 
 lm_status lm_trained_params(lm_session *s) {

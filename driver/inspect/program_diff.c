@@ -4,6 +4,8 @@
 #include <ctype.h>
 #include <string.h>
 
+#include "dsl/syntax/imports.h"
+
 enum {
   SHOWN = 16,
   TABLE_MOST = 4 << 20
@@ -41,7 +43,28 @@ static const char *plain_of(lm_arena *a, const char *text, size_t n) {
   return plain;
 }
 
-// Those that hold more than a comment. NULL: no file, no lines.
+// A copy of the program imports by another path (imports.h), so that an imported file counts
+// by its name, as in `counterpart`.
+static const ast_decl *import_on(const lm_file *f, uint32_t line) {
+  for (uint32_t i = 0; i < f->tree->n; i++)
+    if (f->tree->v[i]->kind == DC_IMPORT && f->tree->v[i]->loc.line == line)
+      return f->tree->v[i];
+  return NULL;
+}
+
+static const char *plain_line(lm_arena *a, const lm_source *s, const lm_file *f,
+                              const text_line *l) {
+  const ast_decl *d = import_on(f, l->number);
+  const char *path = d ? lm_import_path(a, d) : NULL;
+  if (!path)
+    return plain_of(a, l->text, l->n);
+  const char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
+  const char *end = s->text + lm_import_span_of(s, d).end;
+  size_t rest = end < l->text + l->n ? (size_t)(l->text + l->n - end) : 0;
+  return lm_arena_printf(a, "import\"%s\"%s", name, plain_of(a, end, rest));
+}
+
+// The lines that hold more than a comment. NULL: no file, no lines.
 static text_lines lines_of(lm_arena *a, const lm_program *p, const lm_file *f) {
   text_lines l = {0};
   if (!f)
@@ -52,7 +75,8 @@ static text_lines lines_of(lm_arena *a, const lm_program *p, const lm_file *f) {
   for (const char *at = source->text, *end = at + source->n; at < end; number++) {
     const char *newline = memchr(at, '\n', (size_t)(end - at));
     size_t n = newline ? (size_t)(newline - at) : (size_t)(end - at);
-    text_line line = {at, n, plain_of(a, at, n), number};
+    text_line line = {at, n, NULL, number};
+    line.plain = plain_line(a, source, f, &line);
     if (*line.plain)
       LM_PUSH(a, l.v, l.n, l.cap) = line;
     at += n + 1;

@@ -3,9 +3,11 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/train/checkpoint.h"
+#include "runtime/train/checkpoint_sum.h"
 
 lm_foreign_native *lm_weights_views(lm_arena *a, const lm_plan *plan, float *arena) {
   lm_foreign_native *views = LM_NEW_N(a, lm_foreign_native, plan->n_params);
@@ -70,31 +72,47 @@ static lm_status load(const lm_compiled *c, const lm_st *st, float *arena) {
   return status;
 }
 
-// Of a run's folder its newest checkpoint that is whole; other folders and files are themselves.
-// An imported model's folder has no checkpoints.
-static lm_status checkpoint_of_run(const lm_project *p, const char **path) {
+static bool is_folder(const char *path) {
+  struct stat st;
+  return !stat(path, &st) && S_ISDIR(st.st_mode);
+}
+
+// Of the folder of a run the newest undamaged checkpoint; a checkpoint, or its weights named by
+// themselves, must be undamaged. Other files and folders, an imported model's, stay as they are.
+static lm_status checkpoint_find(const lm_project *p, const char **path) {
   lm_arena *a = p->ctx->arena;
   lm_checkpoint_choice found;
-  if (access(lm_path_join(a, *path, "program.json"), F_OK))
+  bool folder = is_folder(*path);
+  const char *in = folder ? *path : lm_path_dir(a, *path);
+  if (!folder && access(lm_path_join(a, in, LM_CHECKPOINT_SUMS), F_OK))
     return NULL;
-  LM_TRY(lm_checkpoint_choose(a, *path, "last", LM_CHECKPOINT_WEIGHTS, &found));
-  if (!found.folder)
+  LM_TRY(lm_checkpoint_choose(a, in, "last", LM_CHECKPOINT_WEIGHTS, &found));
+  if (!found.folder || !folder)
     return NULL;
   if (found.damage)
     lm_event_warning(p->events, "%s\n  the newest complete checkpoint is loaded, that of step %lld",
                      found.damage, (long long)found.step);
-  lm_event_note(p->events, "the weights are loaded from %s", found.folder);
+  if (strcmp(found.folder, in))
+    lm_event_note(p->events, "the weights are loaded from %s", found.folder);
   *path = lm_path_join(a, found.folder, "model.safetensors");
   return NULL;
 }
 
 lm_status lm_weights_load(const lm_compiled *c, const char *path, float *arena) {
   lm_st *st;
-  LM_TRY(checkpoint_of_run(c->project, &path));
   LM_TRY(lm_st_open(path, &st));
   lm_status status = lm_annotate(load(c, st, arena), "%s", path);
   lm_st_close(st);
   return status;
+}
+
+lm_status lm_weights_load_from(const lm_compiled *c, float *arena) {
+  const lm_recipe *r = c->project->recipe;
+  const char *path = r->from;
+  if (r->from_hf)
+    return lm_weights_import(c, path, arena);
+  LM_TRY(checkpoint_find(c->project, &path));
+  return lm_weights_load(c, path, arena);
 }
 
 lm_status lm_weights_save(const lm_compiled *c, const char *path, const float *arena) {

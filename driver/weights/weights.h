@@ -12,7 +12,10 @@ lm_foreign_native *lm_weights_views(lm_arena *a, const lm_plan *plan, float *are
 // native names. One LM_USER status lists every tensor that is missing, has another shape, is not a
 // float, or is unknown.
 lm_status lm_weights_load(const lm_compiled *c, const char *path, float *arena);
-// The same through `map hf`.
+// The weights that the recipe's model is `from`: a file or a folder of safetensors, a run of which
+// the newest undamaged checkpoint is taken, or one checkpoint. LM_ENV if that one is damaged.
+lm_status lm_weights_load_from(const lm_compiled *c, float *arena);
+// As lm_weights_load, through `map hf`.
 lm_status lm_weights_import(const lm_compiled *c, const char *path, float *arena);
 // Writes `arena` as one file with native names.
 lm_status lm_weights_save(const lm_compiled *c, const char *path, const float *arena);
