@@ -7,8 +7,9 @@ static const lm_opt options[] = {
      .letter = 'd',
      .kind = LM_OPT_TEXT,
      .value = "PATH",
-     .help = "the text: a file, a folder or a 'pattern*'; plain, .jsonl, either as .zst; of a "
-             "folder and the folders in it, every kind of file that is UTF-8 text"},
+     .help =
+         "the text: a file, a folder or a 'pattern*'; plain, .jsonl, either as .zst or .gz; of a "
+         "folder and the folders in it, every kind of file that is UTF-8 text"},
     {.name = "minutes",
      .letter = 'm',
      .kind = LM_OPT_TEXT,

@@ -34,7 +34,7 @@ static bool ends_with(const char *s, const char *end) {
 }
 
 static bool is_packed(const char *path) {
-  return ends_with(path, ".zst");
+  return ends_with(path, ".zst") || ends_with(path, ".gz");
 }
 
 // ---- which sources there are
@@ -174,7 +174,7 @@ static void subfolders_add_by_pattern(surveyor *x, const char *path, const char 
   texts_add(x, lm_arena_printf(x->a, "%s*/", folder), &kinds);
 }
 
-// "3 .gz (packed; only .zst is unpacked), 240 .pyc (not UTF-8 text)"
+// "3 .xz (packed; only .zst and .gz are unpacked), 240 .pyc (not UTF-8 text)"
 void lm_survey_passed_over(const lm_dataset *s, lm_buf *b) {
   for (uint32_t i = 0; i < s->n_kinds; i++) {
     const lm_file_kind *k = &s->kinds[i];
@@ -227,14 +227,14 @@ static lm_status folder_add(surveyor *x, const char *path) {
 }
 
 static lm_status sources_find(surveyor *x, const char *path) {
-  static const char *const no_text[] = {".gz",      ".bz2",   ".xz",  ".zip",  ".tar", ".7z",
-                                        ".parquet", ".arrow", ".pdf", ".docx", ".epub"};
+  static const char *const no_text[] = {".tar.gz", ".tgz",     ".bz2",   ".xz",  ".zip",  ".tar",
+                                        ".7z",     ".parquet", ".arrow", ".pdf", ".docx", ".epub"};
   struct stat st;
   for (size_t i = 0; i < LM_COUNT(no_text); i++)
     if (ends_with(path, no_text[i]))
       return lm_fail(LM_USER,
-                     "%s: a %s file is not read; text and .jsonl are, as they are or as .zst", path,
-                     no_text[i]);
+                     "%s: a %s file is not read; text and .jsonl are, plain, as .zst or as .gz",
+                     path, no_text[i]);
   bool there = !stat(path, &st);
   if (there && S_ISDIR(st.st_mode))
     return folder_add(x, path);

@@ -16,8 +16,9 @@ typedef struct lm_dataset {
   lm_buf sample;               // text of the first documents of every source, a newline behind each
 } lm_dataset;
 
-// path: a file, a folder (with the folders in it), or a glob; text, JSON lines, either as .zst.
-// What is text in a folder is judged by content. LM_USER: there is nothing to train on, and why.
+// path: a file, a folder (with the folders in it), or a glob; text, JSON lines, either as .zst or
+// .gz. What is text in a folder is judged by content. LM_USER: there is nothing to train on, and
+// why.
 lm_status lm_dataset_inspect(lm_arena *a, const char *path, lm_dataset *out);
 // What a folder holds that is not read, and why; nothing if all is read.
 void lm_survey_passed_over(const lm_dataset *s, lm_buf *b);

@@ -24,19 +24,20 @@ static bool ends_with(const char *s, const char *end) {
 
 bool lm_is_jsonl(const char *path) {
   static const char *const names[] = {".jsonl",     ".ndjson",     ".json",
-                                      ".jsonl.zst", ".ndjson.zst", ".json.zst"};
+                                      ".jsonl.zst", ".ndjson.zst", ".json.zst",
+                                      ".jsonl.gz",  ".ndjson.gz",  ".json.gz"};
   for (size_t i = 0; i < LM_COUNT(names); i++)
     if (ends_with(path, names[i]))
       return true;
   return false;
 }
 
-// From the last dot on; of a file packed by zstd from the one before that, if there is one.
+// From the last dot on; of a file packed by zstd or gzip from the one before that, if there is one.
 static const char *extension_of(const char *name) {
   const char *dot = strrchr(name, '.');
   if (!dot || dot == name)
     return "";
-  if (strcasecmp(dot, ".zst"))
+  if (strcasecmp(dot, ".zst") && strcasecmp(dot, ".gz"))
     return dot;
   for (const char *p = dot; p > name + 1;)
     if (*--p == '.')
@@ -120,11 +121,12 @@ void lm_file_kinds_add(lm_arena *a, const char *folder, lm_file_kinds *out) {
 }
 
 static const char *why_not(lm_arena *a, const lm_file_kind *k) {
-  static const char *const packed[] = {".gz", ".bz2", ".xz", ".lz4", ".zip", ".zst"};
+  static const char *const packed[] = {".bz2", ".xz", ".lz4", ".zip"};
   for (size_t i = 0; i < LM_COUNT(packed); i++)
     if (!strcasecmp(k->extension, packed[i]))
-      return i + 1 < LM_COUNT(packed) ? "packed; only .zst is unpacked"
-                                      : "zstd of an unknown kind: name them like a.txt.zst";
+      return "packed; only .zst and .gz are unpacked";
+  if (!strcasecmp(k->extension, ".zst") || !strcasecmp(k->extension, ".gz"))
+    return "packed files of an unknown kind: name them like a.txt.zst";
   if (k->unusable == k->files)
     return "not UTF-8 text";
   if ((double)k->unusable > UNUSABLE_MOST * (double)k->files)

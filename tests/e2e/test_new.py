@@ -1,5 +1,5 @@
 """lmc new: the recipe that it writes for a text is whole, canonical, and trains; what it cannot do is reported, and leaves nothing."""
-import json, os, random, shutil, subprocess
+import gzip, json, os, random, shutil, subprocess
 
 import numpy as np
 from harness import check
@@ -90,16 +90,35 @@ def test_new_kinds_of_files(run):
     run.write("tree/sub/deep/c.py", "x = 1\n")
     run.write("tree/README", "words\n")
     run.write("tree/pretty.json", '{\n "a": 1\n}\n')
-    for name, data in (("image.png", b"\x89PNG\0\xff"), ("page.gz", b"\x1f\x8b\0"), ("latin.py", b"caf\xe9 " * 400)):
+    for name, data in (("image.png", b"\x89PNG\0\xff"), ("page.xz", b"\xfd7zXZ\0"), ("latin.py", b"caf\xe9 " * 400)):
         open(run.path(f"tree/{name}"), "wb").write(data)
     facts, text = made(run, "kinds", "tree")
     check('text("tree/*.py")' in text and 'text("tree/*/*.weird")' in text, text)
     check(facts["text"]["files"] == 121, facts)
-    for part in ("1 .png (not UTF-8 text)", "1 .gz (packed", "1 (without an extension", "1 .json (not one JSON object a line)", "1 folder further below"):
+    for part in ("1 .png (not UTF-8 text)", "1 .xz (packed", "1 (without an extension", "1 .json (not one JSON object a line)", "1 folder further below"):
         check(part in facts["text"]["not_read"], (part, facts))
     check("bad = 2%" in text or "bad = 3%" in text, text)         # latin.py is not UTF-8
     check("sample(5 docs)" in text or "sample(" in text, text)    # of many documents, some by chance
     run("run", "kinds.lm", "--steps", 1, "-q", cwd=run.folder)
+
+
+def test_new_gzip(run):
+    """files packed by gzip, of several members too, hold the same documents as plain ones; damaged ones are an error"""
+    for i in range(4):
+        text = prose(200, i).encode()
+        run.write(f"plain/page{i}.1", text.decode())
+        os.makedirs(run.path("packed"), exist_ok=True)
+        open(run.path(f"packed/page{i}.1.gz"), "wb").write(gzip.compress(text[:700]) + gzip.compress(text[700:]))
+    (plain, _), (packed, recipe) = made(run, "plain1", "plain"), made(run, "packed1", "packed")
+    check('text("packed/*.1.gz")' in recipe and packed["text"]["not_read"] == "", recipe)
+    check(packed["text"]["documents"] == plain["text"]["documents"] == 4, (plain, packed))
+    for x in ("plain", "packed"):
+        run("tokenizer", "train", "-o", f"{x}.json", "--vocab", 300, *sorted(os.listdir(run.path(x))), cwd=run.path(x))
+    check(open(run.path("plain/plain.json")).read() == open(run.path("packed/packed.json")).read(), "the same vocabulary")
+    with open(run.path("packed/page0.1.gz"), "r+b") as f:
+        f.truncate(os.path.getsize(f.name) - 20)
+    err = run("tokenizer", "train", "-o", "again.json", "--vocab", 300, "page0.1.gz", cwd=run.path("packed"), status=1)
+    check("page0.1.gz" in err and "truncated" in err, err)
 
 
 def test_new_minutes(run):
@@ -129,7 +148,7 @@ def test_new_refuses(run):
     run.write("blank.txt", " \n\n")
     run.write("hi.txt", "hi\n")
     run.write("fields.jsonl", '{"id": 3}\n')
-    for name in ("x.bin", "y.bin", "z.gz"):
+    for name in ("x.bin", "y.bin", "z.xz"):
         os.makedirs(run.path("folder"), exist_ok=True)
         open(run.path(f"folder/{name}"), "wb").write(b"\x1f\x8b\0\xff" * 1000)
     with open(run.path("noise.txt"), "wb") as f:
@@ -137,7 +156,7 @@ def test_new_refuses(run):
     for args, message in [
         (["x"], "which text?"), (["x", "--data", "nowhere.txt"], "there is no nowhere.txt"), (["x", "--data", "empty.txt"], "empty.txt is empty"),
         (["x", "--data", "blank.txt"], "holds no text"), (["x", "--data", "hi.txt"], "3 bytes of text"), (["x", "--data", "noise.txt"], "not UTF-8"), (["x", "--data", "*.log"], "no file matches"),
-        (["x", "--data", "fields.jsonl"], "JSON object with a text"), (["x", "--data", "folder"], "found: 2 .bin (not UTF-8 text), 1 .gz (packed"), (["x", "--data", "a.gz"], ".gz"),
+        (["x", "--data", "fields.jsonl"], "JSON object with a text"), (["x", "--data", "folder"], "found: 2 .bin (not UTF-8 text), 1 .xz (packed"), (["x", "--data", "a.xz"], ".xz"),
         (["x", "--data", ""], "needs a value"), (["x", "--data", "good.txt", "--minutes", "0"], "--minutes"), (["x", "--data", "good.txt", "--minutes", "1w"], "--minutes"),
         (["x", "--data", "good.txt", "--minutes", "1h 30"], "--minutes"), (["x", "--data", "good.txt", "--minutes", "-5"], "--minutes"),
         (["there", "--data", "good.txt"], "already"),

@@ -1,5 +1,5 @@
-// input.h - reads the bytes of one file; a file whose name ends in .zst is decompressed. Memory
-// does not grow with the size of the file.
+// input.h - reads the bytes of one file; a file whose name ends in .zst or .gz is decompressed.
+// Memory does not grow with the size of the file.
 #ifndef LM_DATA_READ_INPUT_H
 #define LM_DATA_READ_INPUT_H
 #include <sys/stat.h>

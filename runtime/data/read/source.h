@@ -11,7 +11,8 @@ typedef enum {
 typedef struct lm_data_source {
   lm_source_kind kind;
   const char *name; // used in messages
-  const char *path; // text, jsonl: a glob; .zst files are decompressed. batches: a safetensors file
+  const char *
+      path; // text, jsonl: a glob; .zst and .gz files are decompressed. batches: a safetensors file
   const char *split; // text: the separator of documents; NULL: each file is one document
   const char *field; // jsonl: the field that holds the text; NULL: "text"
 } lm_data_source;
