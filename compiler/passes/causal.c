@@ -1,18 +1,18 @@
 // causal.c - rejects a model in which a position depends on later positions, or on another
 // document. It analyzes @probe and removes it.
 //
-// @probe is @apply on one row of packed documents (causal_row.c). Values that depend only on its
-// integer columns are computed: positions, document indices, masks. For every other value with axis
-// t, each cell (t, s), where s is a position of the history, is either unknown or a constant that a
-// mask determines (causal_cells.c):
+// @probe is @apply and @loss on one row of packed documents (causal_row.c). Values that depend only
+// on its integer columns are computed: positions, document indices, masks. For every other value
+// with axis t, each cell (t, s), where s is a position of the history, is either unknown or a
+// constant that a mask determines (causal_cells.c):
 //   %m = ge %pos_t, %pos_s                known
 //   %a = select %m, %scores, -1e30        cells where %m is false: -1e30
 //   %e = exp(%a - %max)                   cells where %m is false: 0, but 1 in a fully masked row,
 //                                         whose maximum is -1e30 as well
 // A reduction over s must have a constant in every cell with s after t, and a dot over s must have
-// zero there. If @decode exists, an operation that combines positions in another way (a sum over t,
-// a shift along t, an iota along t) is an error too, because one position at a time gives another
-// result.
+// zero there. causal_reach.c follows all other operations along the positions. If @decode exists,
+// an operation of the logits that combines positions in another way (a sum over t, a shift along t,
+// an iota along t) is an error too, because one position at a time gives another result.
 #include "compiler/passes/causal.h"
 #include "runtime/base/diag_code.h"
 
@@ -185,6 +185,23 @@ static void check_past(probe *p, const lm_op *op) {
     lm_fact(p, op->in[0])->refused = true;
 }
 
+static void undecodable_add(probe *p, const lm_op *op) {
+  if (p->decoded)
+    LM_PUSH(p->a, p->undecodable, p->n_undecodable, p->cap_undecodable) = op;
+}
+
+static void refuse_undecodable(probe *p) {
+  for (uint32_t i = 0; i < p->n_undecodable; i++) {
+    const lm_op *op = p->undecodable[i];
+    if (op->code == LM_OP_IOTA)
+      lm_diag_help(p->c, refuse(p, LM_REPORT(p->c, op->loc, E0D2)),
+                   "use pos, the position within the document");
+    else
+      lm_diag_help(p->c, refuse(p, LM_REPORT(p->c, op->loc, E0D1)),
+                   "history(x, t -> s) gives all positions so far along axis s");
+  }
+}
+
 static void check_op(probe *p, const lm_op *op) {
   switch (op->code) {
   case LM_OP_SUM:
@@ -198,9 +215,8 @@ static void check_op(probe *p, const lm_op *op) {
     break;
   case LM_OP_IOTA: {
     lm_axis t;
-    if (p->decoded && lm_probe_has(p->is_position, op->out[0]->type, &t))
-      lm_diag_help(p->c, refuse(p, LM_REPORT(p->c, op->loc, E0D2)),
-                   "use pos, the position within the document");
+    if (lm_probe_has(p->is_position, op->out[0]->type, &t))
+      undecodable_add(p, op);
     return;
   }
   case LM_OP_SLICE:
@@ -215,10 +231,64 @@ static void check_op(probe *p, const lm_op *op) {
     op->code == LM_OP_CONCAT ? refuse_joined(p, op) : refuse_by_number(p, op);
     return;
   }
-  if (!lm_probe_over(op, p->is_position) || !p->decoded)
-    return;
-  lm_diag_help(p->c, refuse(p, LM_REPORT(p->c, op->loc, E0D1)),
-               "history(x, t -> s) gives all positions so far along axis s");
+  if (lm_probe_over(op, p->is_position))
+    undecodable_add(p, op);
+}
+
+// ---- the operations that the logits depend on
+
+static void need_region(probe *p, const lm_region *r);
+
+static void need_inputs(probe *p, const lm_op *op) {
+  for (uint32_t i = 0; i < op->n_in; i++)
+    p->needed[op->in[i]->id] = true;
+}
+
+static bool is_needed(const probe *p, const lm_op *op) {
+  for (uint32_t i = 0; i < op->n_out; i++)
+    if (p->needed[op->out[i]->id])
+      return true;
+  return false;
+}
+
+// A carry is needed if its result is, or if a later iteration needs it.
+static void need_loop(probe *p, const lm_op *op) {
+  const lm_region *body = op->body;
+  for (bool grown = true; grown;) {
+    grown = false;
+    for (uint32_t i = 0; i < op->n_out; i++)
+      if (p->needed[op->out[i]->id])
+        p->needed[body->last->in[i]->id] = true;
+    need_region(p, body);
+    for (uint32_t i = 0; i < op->n_in; i++) {
+      bool *result = &p->needed[op->out[i]->id];
+      grown |= p->needed[body->args[1 + i]->id] && !*result;
+      *result |= p->needed[body->args[1 + i]->id];
+    }
+  }
+  for (uint32_t i = 0; i < op->n_in; i++)
+    if (p->needed[op->out[i]->id])
+      p->needed[op->in[i]->id] = true;
+}
+
+static void need_region(probe *p, const lm_region *r) {
+  for (const lm_op *op = r->last; op; op = op->prev) {
+    if (!is_needed(p, op))
+      continue;
+    if (op->code == LM_OP_LOOP)
+      need_loop(p, op);
+    else
+      need_inputs(p, op);
+  }
+}
+
+// The logits are the result with an axis of positions; the results of the loss are scalars.
+static void need_logits(probe *p, const lm_func *f) {
+  const lm_op *end = f->body->last;
+  p->needed = LM_NEW_N(p->a, bool, p->m->n_values + 1);
+  for (uint32_t i = 0; i < end->n_in; i++)
+    p->needed[end->in[i]->id] |= end->in[i]->type.rank > 0;
+  need_region(p, f->body);
 }
 
 // ---- the walk
@@ -256,9 +326,11 @@ static void forget_used(probe *p, const lm_op *op) {
 static void visit(lm_op *op, void *user) {
   probe *p = user;
   mark_axes(p, op);
-  check_op(p, op);
+  if (is_needed(p, op))
+    check_op(p, op);
   spread_refusal(p, op);
   lm_fact_find(p, op);
+  lm_fact_prove(p, op);
   forget_used(p, op);
 }
 
@@ -274,6 +346,7 @@ static void probe_free(probe *p) {
   lm_free(p->is_history);
   lm_free(p->pos);
   lm_free(p->seg);
+  lm_arena_destroy(p->a);
 }
 
 bool lm_pass_causal(lm_module *m, const lm_pass_env *env) {
@@ -283,6 +356,7 @@ bool lm_pass_causal(lm_module *m, const lm_pass_env *env) {
   lm_axis t = f->body->args[0]->type.axis[1];
   probe p = {.m = m,
              .c = m->ctx,
+             .a = lm_arena_create(),
              .n_positions = lm_axis_size(m, t),
              .ok = true,
              .decoded = lm_func_get(m, LM_FUNC_DECODE, 0) != NULL};
@@ -294,7 +368,13 @@ bool lm_pass_causal(lm_module *m, const lm_pass_env *env) {
   p.seg = lm_calloc((size_t)p.n_positions, sizeof *p.seg);
   p.is_position[t] = true;
   lm_probe_row(&p, f);
+  p.proofs = LM_NEW_N(p.a, proof, m->n_values + 1);
+  need_logits(&p, f);
   lm_region_walk(f->body, visit, &p);
+  if (p.ok)
+    lm_probe_reach(&p, f);
+  if (p.ok)
+    refuse_undecodable(&p);
   probe_free(&p);
   lm_func_remove(m, f);
   return p.ok;

@@ -1,4 +1,4 @@
-// causal.h - facts about the values of @probe, shared by causal.c, causal_cells.c and causal_row.c.
+// causal.h - facts about the values of @probe, shared by the files causal*.c.
 #ifndef LM_CAUSAL_H
 #define LM_CAUSAL_H
 #include "compiler/eval/eval.h"
@@ -24,14 +24,32 @@ typedef struct fact {
   bool large;
 } fact;
 
+// What the facts prove about one value; kept after the facts are freed, for causal_reach.c. All
+// arrays are by t; NULL: nothing is proven.
+typedef enum {
+  TAKES_FIRST = 1,
+  TAKES_SECOND = 2,
+} taken;
+typedef struct proof {
+  bool *constant;        // the value is a constant at t
+  uint8_t *taken;        // select: the branches that t may take
+  int64_t *first, *last; // reduction over the history: bounds of the positions that t reads
+  int64_t *index;        // gather over positions: the position that t reads
+} proof;
+
 typedef struct probe {
   lm_module *m;
   lm_ctx *c;
+  lm_arena *a;                    // of the pass
   fact *facts;                    // by value id
+  proof *proofs;                  // by value id
+  bool *needed;                   // by value id: the logits depend on it
   uint32_t *uses;                 // by value id: remaining uses
   bool *is_position, *is_history; // by axis: t and its renamings; s
   int64_t n_positions;
-  double *pos, *seg; // the columns, by t
+  double *pos, *seg;         // the columns, by t
+  const lm_op **undecodable; // operations of E0D1 and E0D2
+  uint32_t n_undecodable, cap_undecodable;
   bool decoded, ok;
 } probe;
 
@@ -50,6 +68,13 @@ bool lm_probe_over(const lm_op *op, const bool *set);
 void lm_fact_find(probe *p, const lm_op *op);
 void lm_fact_free(fact *f);
 double lm_fact_cell(const probe *p, const lm_value *v, int64_t t, int64_t s);
+
+// Records p->proofs of the operation's result.
+void lm_fact_prove(probe *p, const lm_op *op);
+
+// ---- causal_reach.c: which positions each value depends on
+// Reports values of the logits that depend on later positions or on other documents.
+void lm_probe_reach(probe *p, const lm_func *f);
 
 // ---- causal_row.c: the row of packed documents
 // Consecutive positions at the start of the long document.

@@ -145,7 +145,8 @@ el_axis *el_axis_new_or_known(el_call_site c, lm_sym name, lm_size size, lm_loc 
   } else if (!lm_size_equal(known->size, size)) {
     el_val have = el_sized(known->size);
     el_val want = el_sized(size);
-    EL_ERR(c.e, at, E053, name, el_show(c.e, &have), el_show(c.e, &want));
+    lm_diag *d = EL_ERR(c.e, at, E053, name, el_show(c.e, &have), el_show(c.e, &want));
+    el_help_sequence(c.e, d, known);
     return NULL;
   }
   return known;

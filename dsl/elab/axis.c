@@ -115,6 +115,15 @@ bool el_axis_is_sequence(const lm_elab *e, const el_axis *x) {
   return e->m && e->mode == EL_DECODE && (x->dyn || (x->ir && x->ir == e->position));
 }
 
+void el_help_sequence(lm_elab *e, lm_diag *d, const el_axis *x) {
+  el_val size = el_sized(x->size);
+  if (e->m && x->ir && x->ir == e->position)
+    lm_diag_help(e->c, d,
+                 "'%s' is the axis of the positions, which has no fixed size: %s is its size in "
+                 "one of the functions that are checked; write the sizes in terms of %s",
+                 x->name, el_show(e, &size), x->name);
+}
+
 el_val el_axis_size(lm_elab *e, const el_axis *x, lm_loc at) {
   if (!el_axis_is_sequence(e, x))
     return el_sized(x->size);

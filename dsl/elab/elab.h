@@ -293,6 +293,9 @@ el_axis *el_axis_lookup(lm_elab *e, lm_sym name); // of the frame or its instanc
 // Whether x runs over positions (t, or s of `history`) in a decoding function, where its size
 // differs between calls.
 bool el_axis_is_sequence(const lm_elab *e, const el_axis *x);
+// Adds to an error that names the size of x, if x is the axis of positions, that the size is not
+// the user's.
+void el_help_sequence(lm_elab *e, lm_diag *d, const el_axis *x);
 el_val el_axis_size(lm_elab *e, const el_axis *x, lm_loc at);
 bool el_axes_has(const el_axes *s, const el_axis *x);
 int el_axes_find(const el_axes *s, const el_axis *x); // -1: not found

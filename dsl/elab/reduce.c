@@ -94,6 +94,14 @@ el_val p_dot(el_call_site c) {
   return el_in_order(c, x.kind, &axes, v);
 }
 
+static el_val index_has_axis(el_call_site c, const el_val *index, const el_axis *v) {
+  lm_diag *d = EL_ERR(c.e, el_arg_loc(c, 1), E07A, el_show(c.e, index), v->name);
+  lm_diag_help(c.e->c, d,
+               "rename the axis of the table: gather(rename(table, %s -> row), index, row)",
+               v->name);
+  return el_error();
+}
+
 el_val p_gather(el_call_site c) {
   el_val t = el_arg_tensor(c, 0);
   el_val i = el_arg_tensor(c, 1);
@@ -106,6 +114,8 @@ el_val p_gather(el_call_site c) {
     return i.k == V_ERROR ? i : EL_FAIL(c.e, el_arg_loc(c, 1), E05F, el_show(c.e, &i));
   if (t.kind == K_NUM)
     t = el_adapt(c.e, &t, K_F32, el_arg_loc(c, 0));
+  if (el_axes_find(&i.axes, v) >= 0)
+    return index_has_axis(c, &i, v);
   el_axes one = {0}, axes = i.axes;
   el_axes_push(c.e, &one, v);
   el_axes rest = el_axes_minus(c.e, &t.axes, &one);

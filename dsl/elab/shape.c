@@ -354,9 +354,12 @@ el_val p_slice(el_call_site c) {
   } else {
     size = step > 0 && first >= 0 && first < n ? (n - 1 - first) / step + 1 : 0;
   }
-  if (step <= 0 || first < 0 || first >= n || size <= 0 || size - 1 > (n - 1 - first) / step)
-    return EL_FAIL(c.e, a->loc, E061, (long long)size, (long long)first, (long long)step,
-                   from->name, (long long)n);
+  if (step <= 0 || first < 0 || first >= n || size <= 0 || size - 1 > (n - 1 - first) / step) {
+    lm_diag *d = EL_ERR(c.e, a->loc, E061, (long long)size, (long long)first, (long long)step,
+                        from->name, (long long)n);
+    el_help_sequence(c.e, d, from);
+    return el_error();
+  }
   if (!to) {
     to = el_axis_new(c.e, name, lm_size_number(c.e->a, size), 0);
     el_axis_bind_name(c.e, name, to);

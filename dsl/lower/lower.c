@@ -199,6 +199,41 @@ static void make_apply(lm_elab *e, el_inst *model, lm_func_key key, el_mode mode
   finish(e, x.f, &v, (lm_sym[]){lm_port_name(e, LM_PORT_LOGITS)}, 1);
 }
 
+// The logits of `apply` and the result of `loss`, if the model has them.
+static void make_probe(lm_elab *e, el_inst *model) {
+  lm_value *out[3];
+  lm_sym names[3];
+  uint32_t n = 0;
+  entry x = begin(e, (lm_func_key){LM_FUNC_PROBE}, 1, LM_PROBE_POSITIONS, 0, EL_EVAL, model->file);
+  if (el_method_find(model, LM_SYM(e->c, "apply"))) {
+    el_val r = lm_lower_logits(e, model, x.cols);
+    if (r.k == V_ERROR)
+      return;
+    names[n] = lm_port_name(e, LM_PORT_LOGITS);
+    out[n++] = lm_emit_cast(&e->b, r.v, LM_F32);
+  }
+  const ast_member *loss = el_method_find(model, LM_SYM(e->c, "loss"));
+  el_val pair;
+  e->n_emits = 0;
+  if (loss && (!emit_loss(e, model, &x, &pair) || !check_pair(e, &pair, loss->loc)))
+    return;
+  for (int i = 0; loss && i < 2; i++) {
+    names[n] = lm_port_name(e, i ? LM_PORT_WEIGHT : LM_PORT_SUM);
+    if (!(out[n++] = loss_item(e, &pair, i, loss->loc)))
+      return;
+  }
+  if (n)
+    finish(e, x.f, out, names, n);
+}
+
+static void lower_probe(lm_elab *e, el_inst *model) {
+  attempt a;
+  do {
+    a = attempt_begin(e);
+    make_probe(e, model);
+  } while (attempt_restart(e, &a, (lm_func_key){LM_FUNC_PROBE}));
+}
+
 static void lower_loss(lm_elab *e, el_inst *model, lm_func_key key, el_mode mode,
                        const lm_lower_options *o, lm_loc at) {
   attempt a;
@@ -291,10 +326,8 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, const lm_recipe *r, const lm_l
     lm_lower_options first = of_length(o, o->first ? o->first : o->seq);
     lower_apply(e, model, LM_FUNC_APPLY, EL_EVAL, &first, l, r->model.loc);
   }
-  if (o->what & LM_LOWER_PROBE && el_method_find(model, LM_SYM(c, "apply"))) {
-    lm_lower_options probe = {.rows = 1, .seq = LM_PROBE_POSITIONS};
-    lower_apply(e, model, LM_FUNC_PROBE, EL_EVAL, &probe, l, r->model.loc);
-  }
+  if (o->what & LM_LOWER_PROBE)
+    lower_probe(e, model);
   if (o->what & LM_LOWER_DECODE) {
     lower_apply(e, model, LM_FUNC_PREFILL, EL_DECODE, o, l, r->model.loc);
     if (c->n_errors == before)

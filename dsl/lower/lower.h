@@ -12,7 +12,7 @@
 //   run
 //            time and at most `chunk`.
 //   decode   the same with t = 1.
-//   probe    apply over one row, for the pass that rejects models that are not causal.
+//   probe    apply and loss over one row, for the pass that rejects models that are not causal.
 //   norm     g -> norm, the 2-norm of all gradients.
 //   rates    step, run (f64) -> every number of the optimizer that depends on no element.
 //   update   p, g, states [blk, el] f32; grad_scale; group [blk] int; results of rates -> p,

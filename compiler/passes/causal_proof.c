@@ -1,0 +1,86 @@
+// causal_proof.c - what the facts of causal_cells.c prove about one operation of @probe, recorded
+// in the form that causal_reach.c reads after the facts are freed.
+#include <math.h>
+#include "compiler/passes/causal.h"
+
+static proof *proof_of(const probe *p, const lm_op *op) {
+  return &p->proofs[op->out[0]->id];
+}
+
+static void prove_constant(probe *p, const lm_op *op) {
+  bool *constant = LM_NEW_N(p->a, bool, p->n_positions);
+  for (int64_t t = 0; t < p->n_positions; t++)
+    constant[t] = !isnan(lm_fact_cell(p, op->out[0], t, 0));
+  proof_of(p, op)->constant = constant;
+}
+
+static void prove_taken(probe *p, const lm_op *op) {
+  uint8_t *taken = LM_NEW_N(p->a, uint8_t, p->n_positions);
+  for (int64_t t = 0; t < p->n_positions; t++) {
+    double c = lm_fact_cell(p, op->in[0], t, 0);
+    taken[t] = isnan(c) ? TAKES_FIRST | TAKES_SECOND : c != 0 ? TAKES_FIRST : TAKES_SECOND;
+  }
+  proof_of(p, op)->taken = taken;
+}
+
+// Whether element t of a reduction over the history reads position s.
+static bool reads(const probe *p, const lm_op *op, int64_t t, int64_t s) {
+  if (op->code != LM_OP_DOT)
+    return isnan(lm_fact_cell(p, op->in[0], t, s));
+  for (uint32_t i = 0; i < op->n_in; i++)
+    if (lm_probe_gridded(p, op->in[i]->type) && lm_fact_cell(p, op->in[i], t, s) == 0)
+      return false;
+  return true;
+}
+
+static void prove_bounds(probe *p, const lm_op *op) {
+  proof *x = proof_of(p, op);
+  x->first = LM_NEW_N(p->a, int64_t, p->n_positions);
+  x->last = LM_NEW_N(p->a, int64_t, p->n_positions);
+  for (int64_t t = 0; t < p->n_positions; t++) {
+    int64_t first = 0, last = p->n_positions - 1;
+    while (first <= last && !reads(p, op, t, first))
+      first++;
+    while (last > first && !reads(p, op, t, last))
+      last--;
+    x->first[t] = first;
+    x->last[t] = last;
+  }
+}
+
+static void prove_index(probe *p, const lm_op *op) {
+  int64_t *index = LM_NEW_N(p->a, int64_t, p->n_positions);
+  for (int64_t t = 0; t < p->n_positions; t++) {
+    double i = lm_fact_cell(p, op->in[1], t, 0);
+    if (isnan(i))
+      return;
+    index[t] = i < 0 ? 0 : i >= (double)p->n_positions ? p->n_positions - 1 : (int64_t)i;
+  }
+  proof_of(p, op)->index = index;
+}
+
+static bool reduces_history(const probe *p, const lm_op *op) {
+  bool reduces = op->code == LM_OP_SUM || op->code == LM_OP_MAX || op->code == LM_OP_ARGMAX ||
+                 op->code == LM_OP_DOT;
+  bool gridded = false;
+  for (uint32_t i = 0; reduces && i < op->n_in; i++)
+    gridded |= lm_probe_gridded(p, op->in[i]->type);
+  return gridded && lm_probe_over(op, p->is_history);
+}
+
+void lm_fact_prove(probe *p, const lm_op *op) {
+  lm_axis t;
+  if (op->n_out != 1 || !lm_probe_has(p->is_position, op->out[0]->type, &t))
+    return;
+  bool plain = !lm_probe_gridded(p, op->out[0]->type);
+  const fact *result = lm_fact(p, op->out[0]);
+  if (plain && (result->known.v || result->cell))
+    prove_constant(p, op);
+  if (op->code == LM_OP_SELECT && !lm_probe_gridded(p, op->in[0]->type))
+    prove_taken(p, op);
+  if (plain && reduces_history(p, op))
+    prove_bounds(p, op);
+  if (op->code == LM_OP_GATHER && lm_probe_over(op, p->is_position) &&
+      lm_probe_has(p->is_position, op->in[1]->type, &t) && !lm_probe_gridded(p, op->in[1]->type))
+    prove_index(p, op);
+}
