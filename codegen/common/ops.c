@@ -18,6 +18,7 @@ static const lm_op_row table[LM_OPS] = {
     [LM_OP_SIN] = {"lm_sin($0)", "lm_sin64($0)", NULL},
     [LM_OP_COS] = {"lm_cos($0)", "lm_cos64($0)", NULL},
     [LM_OP_TANH] = {"lm_tanh($0)", "lm_tanh64($0)", NULL},
+    [LM_OP_LOGISTIC] = {"lm_logistic($0)", "lm_logistic64($0)", NULL},
     [LM_OP_ERF] = {"lm_erf($0)", "lm_erf64($0)", NULL},
     [LM_OP_FLOOR] = {"lm_floor($0)", "lm_floor64($0)", NULL},
     [LM_OP_ROUND] = {"lm_round($0)", "lm_round64($0)", NULL},

@@ -26,6 +26,7 @@ static double unary(lm_opcode code, double x) {
   case LM_OP_SIN: return sin(x);
   case LM_OP_COS: return cos(x);
   case LM_OP_TANH: return tanh(x);
+  case LM_OP_LOGISTIC: return 1 / (1 + exp(-x));
   case LM_OP_ERF: return erf(x);
   case LM_OP_FLOOR: return floor(x);
   case LM_OP_ROUND: return rint(x);

@@ -70,6 +70,13 @@ void vjp_cos(lm_grad *g, lm_op *op) {
   add(g, op, neg(g, mul(g, cotangent(g, op), lm_emit1(g->b, LM_OP_SIN, operand(g, op)))));
 }
 
+// g y (1 - y)
+void vjp_logistic(lm_grad *g, lm_op *op) {
+  lm_value *y = result(g, op);
+  lm_value *slope = mul(g, y, lm_emit2(g->b, LM_OP_SUB, scalar(g, op, 1), y));
+  add(g, op, mul(g, cotangent(g, op), slope));
+}
+
 // g (1 - y^2)
 void vjp_tanh(lm_grad *g, lm_op *op) {
   lm_value *y = result(g, op);

@@ -50,6 +50,9 @@ static el_val unary(el_call_site c, lm_opcode op, double (*f)(double)) {
     return el_error();
   return el_tensor(v.kind, &v.axes, v.v ? lm_emit1(&c.e->b, op, v.v) : NULL);
 }
+static double logistic(double x) {
+  return 1 / (1 + exp(-x));
+}
 static double reciprocal_root(double x) {
   return 1 / sqrt(x);
 }
@@ -79,6 +82,9 @@ static el_val p_cos(el_call_site c) {
 }
 static el_val p_tanh(el_call_site c) {
   return unary(c, LM_OP_TANH, tanh);
+}
+static el_val p_logistic(el_call_site c) {
+  return unary(c, LM_OP_LOGISTIC, logistic);
 }
 static el_val p_erf(el_call_site c) {
   return unary(c, LM_OP_ERF, erf);

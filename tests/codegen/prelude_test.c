@@ -41,6 +41,9 @@ typedef struct line {
   double bound;
 } line;
 
+static double logistic64(double x) {
+  return 1 / (1 + exp(-x));
+}
 static double rsqrt64(double x) {
   return 1 / sqrt(x);
 }
@@ -84,6 +87,8 @@ static void test_functions(void) {
       {"round", lm_round, rint, -0.f, -INFINITY, 0},
       {"tanh", lm_tanh, tanh, 0, 20, 2.5},
       {"tanh", lm_tanh, tanh, -0.f, -20, 2.5},
+      {"logistic", lm_logistic, logistic64, 0, 100, 2},
+      {"logistic", lm_logistic, logistic64, -0.f, -87, 2},
       {"erf", lm_erf, erf, 0, 10, 1.6},
       {"erf", lm_erf, erf, -0.f, -10, 1.6},
       {"sin", lm_sin, sin, 0, 1e5f, 2},

@@ -39,6 +39,7 @@ static const test tests[] = {
     {"sin", "a, c", "%z = sin %x"},
     {"cos", "a, c", "%z = cos %x"},
     {"tanh", "a, c", "%z = tanh %x"},
+    {"logistic", "a, c", "%z = logistic %x"},
     {"erf", "a, c", "%z = erf %x"},
     {"floor", "a, c", "%v = floor %x  %z = add %v, %x"},
     {"round", "a, c", "%v = round %x  %z = add %v, %x"},

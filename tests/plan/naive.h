@@ -145,6 +145,7 @@ static const char *formula(lm_opcode code) {
   case LM_OP_SIN: return "sinf(x)";
   case LM_OP_COS: return "cosf(x)";
   case LM_OP_TANH: return "tanhf(x)";
+  case LM_OP_LOGISTIC: return "1 / (1 + expf(-x))";
   case LM_OP_ERF: return "erff(x)";
   case LM_OP_FLOOR: return "floorf(x)";
   case LM_OP_ROUND: return "rintf(x)";

@@ -107,6 +107,11 @@ LM_INLINE float lm_tanh(float x) {
   return __builtin_copysignf(t / (t + 2.0f), x);
 }
 
+// 1 / (1 + e^-x), 2 ulp: relative, so that log(logistic(x)) is exact for negative x too.
+LM_INLINE float lm_logistic(float x) {
+  return 1.0f / (1.0f + lm_exp(-x));
+}
+
 // Error function, 1 ulp: odd polynomial near 0, 1 - e^(polynomial) beyond (after N. Juffa).
 LM_INLINE float lm_erf(float x) {
   float a = __builtin_fabsf(x);
@@ -236,6 +241,9 @@ LM_INLINE double lm_log1p64(double x) {
 }
 LM_INLINE double lm_tanh64(double x) {
   return __builtin_tanh(x);
+}
+LM_INLINE double lm_logistic64(double x) {
+  return 1.0 / (1.0 + __builtin_exp(-x));
 }
 LM_INLINE double lm_erf64(double x) {
   return __builtin_erf(x);
