@@ -26,21 +26,21 @@ def program(path):
     return test
 
 
-def functions():
-    """(printed name, name in the source, function) of each test that is a Python function"""
-    for path in [p for f in FOLDERS for p in sorted(glob.glob(os.path.join(f, "test_*.py")))]:
+def functions(file):
+    """(printed name, name in the source, function) of each test that is a Python function, of test_`file`.py or of all files"""
+    for path in [p for f in FOLDERS for p in sorted(glob.glob(os.path.join(f, f"test_{file or '*'}.py")))]:
         module = importlib.import_module(os.path.basename(path)[:-3])
         own = [(n, getattr(module, n)) for n in vars(module) if n.startswith("test_")]
         for name, test in own + (module.cases() if hasattr(module, "cases") else []):
             yield f"{module.__name__[5:]}.{name.removeprefix('test_')}", f"{module.__name__}.{name}", test
 
 
-def tests(only, programs):
+def tests(only, programs, file):
     """The tests of which the printed name or the name in the source contains `only`."""
     for path in programs:
         if only in path:
             yield os.path.basename(path), program(os.path.abspath(path))
-    for printed, source, test in functions():
+    for printed, source, test in functions(file):
         if only in printed or only in source:
             yield printed, test
 
@@ -86,7 +86,7 @@ def verdicts():
 
 def main():
     signal.signal(signal.SIGHUP, signal.SIG_DFL)   # under nohup the processes that a test starts would ignore it
-    TESTS.update(tests(ARGS.only, ARGS.programs))
+    TESTS.update(tests(ARGS.only, ARGS.programs, ARGS.file))
     if not TESTS:
         print(f"no test matches '{ARGS.only}'", file=sys.stderr)
         return 2
@@ -107,6 +107,7 @@ def arguments():
     p.add_argument("--slow", action="store_true", help="leave out what takes long; for sanitizer builds")
     p.add_argument("--nightly", action="store_true", help="every case of the tests that run only some of their cases by default")
     p.add_argument("--only", default="", metavar="TEXT", help="only tests whose printed name, or name in the source, contains TEXT")
+    p.add_argument("--file", metavar="NAME", help="only tests of test_NAME.py; what the other files import need not be installed")
     p.add_argument("--target", help="the --target of models, in tests that leave it open")
     p.add_argument("--jobs", type=int, default=1, metavar="N", help="tests at a time")
     p.add_argument("--times", type=int, default=1, metavar="N", help="run each test N times in a random order, and name the flaky ones")
