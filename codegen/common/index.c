@@ -134,7 +134,7 @@ uint16_t lm_ix_partition_find(const lm_vars *s, const lm_ix *a, int64_t bound, i
     lm_ix rest = *a;
     rest.t[i].coef = 0;
     lm_ix_range(s, &rest, &min, &max);
-    if (min < 0)
+    if (bound < min)
       continue;
     // Below `at` even the largest rest stays under the bound; from `at` on even the smallest
     // reaches it.

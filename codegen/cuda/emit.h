@@ -38,6 +38,15 @@ typedef struct cuda_stage {
   bool strided, vector;
 } cuda_stage;
 
+// A loop over the grid. Passes without reductions are independent, so loops with equal heads are
+// one loop, whose bodies share loads and subexpressions.
+typedef struct cuda_flat_loop {
+  const char *head;
+  lm_buf bodies;
+  double elements; // trip count times the width of a vector
+  int width;
+} cuda_flat_loop;
+
 typedef struct cuda_emit {
   lm_gen g;
   lm_op flat; // CUDA_FLAT: the kernel with no parallel axes
@@ -53,6 +62,9 @@ typedef struct cuda_emit {
   int stage_of[LM_GEN_ATOMS];
   uint16_t vector; // variable of the vector loop, 0: none
   // state of the whole kernel
+  // CUDA_FLAT: the loops of all passes, by head
+  cuda_flat_loop *loops;
+  uint32_t n_loops, cap_loops;
   int *sum_width;   // by result: the vector width that permutes its sums in shared memory
   int64_t shared;   // bytes of shared memory that the kernel declares
   int64_t max_pool; // limit in bytes of the pool
@@ -72,6 +84,9 @@ void cuda_shape_merge(cuda_emit *e);    // from the accesses of the attempt afte
 
 // ---- nest.c: one pass
 void cuda_pass_emit(cuda_emit *e, int pass);
+void cuda_flat_begin(cuda_emit *e); // forgets the loops of the previous attempt
+void cuda_flat_put(const cuda_emit *e, lm_buf *b);
+void cuda_flat_free(cuda_emit *e);
 bool cuda_load(lm_gen *g, const char *base, lm_type t, const lm_ix *at,
                lm_gen_text *out); // for lm_gen_target
 // Declares variables that decode `from`, a number below the product of the extents; the last varies

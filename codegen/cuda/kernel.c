@@ -45,6 +45,7 @@ static void parallel_vars(cuda_emit *e) {
 
 static void attempt(cuda_emit *e) {
   lm_gen_attempt(&e->g);
+  cuda_flat_begin(e);
   parallel_vars(e);
   for (uint32_t i = 0; i < e->g.s->n_passes; i++)
     cuda_pass_emit(e, (int)i);
@@ -120,6 +121,7 @@ static bool kernel_in_place(const lm_plan_options *o, const lm_op *kernel, uint3
   lm_arena *temporary = lm_arena_create();
   cuda_emit *e = cuda_emit_make(o, kernel, temporary);
   bool fine = in_place(e, operand, result);
+  cuda_flat_free(e);
   lm_gen_free(&e->g);
   lm_arena_destroy(temporary);
   return fine;
@@ -251,6 +253,7 @@ static void put_function(cuda_emit *e, lm_buf *out) {
         t, t, CUDA_THREADS, t, CUDA_THREADS);
     lm_buf_puts(&body, "(void)step;\n");
     lm_buf_add(&body, e->g.body.p, e->g.body.n);
+    cuda_flat_put(e, &body);
   } else {
     cuda_rows_declare(e, &head, &rows);
     put_team(e, &body);
@@ -286,9 +289,10 @@ static lm_plan_extent extent_product(const lm_module *m, const lm_axis *axes, in
   return x;
 }
 
-// Every pass runs over the whole grid, which fits the longest pass.
+// Every pass runs over the whole grid, which fits the longest loop, and with run-time extents the
+// longest pass.
 static void launch_flat(const cuda_emit *e, lm_kernel_code *out) {
-  double max = 0;
+  double max = 0, longest = 0;
   out->launch.per_block = CUDA_THREADS;
   for (uint32_t i = 0; i < e->g.s->n_passes; i++) {
     lm_type t = e->g.s->passes[i].space;
@@ -298,6 +302,14 @@ static void launch_flat(const cuda_emit *e, lm_kernel_code *out) {
     max = n;
     out->space = extent_product(e->g.m, t.axis, t.rank);
     out->launch.per_block = (int64_t)CUDA_THREADS * e->width[i];
+  }
+  for (uint32_t i = 0; !out->space.n_dyn && i < e->n_loops; i++) {
+    const cuda_flat_loop *l = &e->loops[i];
+    if (l->elements / l->width <= longest)
+      continue;
+    longest = l->elements / l->width;
+    out->space.fixed = (int64_t)l->elements;
+    out->launch.per_block = (int64_t)CUDA_THREADS * l->width;
   }
 }
 
@@ -331,6 +343,7 @@ static bool kernel_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena 
     cuda_emit *e = cuda_emit_make(o, kernel, temporary);
     put_function(e, &text);
     launch_of(e, out);
+    cuda_flat_free(e);
     lm_gen_free(&e->g);
   }
   out->name =

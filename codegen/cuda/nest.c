@@ -285,14 +285,85 @@ static int stage_axes(cuda_emit *e, int k, cuda_axis *out) {
   return n;
 }
 
+// ---- loops over the grid
+
+void cuda_flat_begin(cuda_emit *e) {
+  cuda_flat_free(e);
+  e->n_loops = 0;
+}
+
+void cuda_flat_free(cuda_emit *e) {
+  for (uint32_t i = 0; i < e->n_loops; i++)
+    lm_buf_free(&e->loops[i].bodies);
+}
+
+void cuda_flat_put(const cuda_emit *e, lm_buf *b) {
+  for (uint32_t i = 0; i < e->n_loops; i++) {
+    lm_buf_puts(b, e->loops[i].head);
+    lm_buf_add(b, e->loops[i].bodies.p, e->loops[i].bodies.n);
+    lm_buf_puts(b, "}\n");
+  }
+}
+
+static cuda_flat_loop *flat_loop(cuda_emit *e, const char *head) {
+  for (uint32_t i = 0; i < e->n_loops; i++)
+    if (!strcmp(e->loops[i].head, head))
+      return &e->loops[i];
+  cuda_flat_loop *l = &LM_PUSH(e->g.arena, e->loops, e->n_loops, e->cap_loops);
+  *l = (cuda_flat_loop){.head = head};
+  return l;
+}
+
+static const char *trip_count(cuda_emit *e, const cuda_axis *axes, int n) {
+  lm_buf b = {0};
+  for (int i = 0; i < n; i++)
+    lm_buf_printf(&b, "%s%s", i ? " * " : "", axes[i].extent);
+  const char *text = lm_arena_strndup(e->g.arena, b.p, b.n);
+  lm_buf_free(&b);
+  return text;
+}
+
+// The product of the current ranges of a stage's loops, at capacity.
+static double trips(const cuda_emit *e, int k) {
+  const lm_gen_domain *d = &e->g.domains[e->g.pass];
+  double n = 1;
+  for (int i = 0; i < d->n; i++) {
+    const lm_var *v = &e->g.vars.v[d->atom[i].var];
+    if (e->stage_of[i] == k)
+      n *= (double)(v->hi - v->lo);
+  }
+  return n;
+}
+
+// A strided loop of the flat form: over the grid.
+static void write_flat(cuda_emit *e, int k, const cuda_axis *axes, int n, const char *body) {
+  const char *type = e->g.target->index;
+  const char *head = n ? lm_arena_printf(e->g.arena, "for (%s p = first; p < %s; p += step) {\n",
+                                         type, trip_count(e, axes, n))
+                       : "if (first == 0) {\n";
+  cuda_flat_loop *l = flat_loop(e, head);
+  double elements = trips(e, k) * e->width[e->g.pass];
+  if (elements > l->elements) {
+    l->elements = elements;
+    l->width = e->width[e->g.pass];
+  }
+  lm_buf_puts(&l->bodies, "{\n");
+  if (n)
+    cuda_decode(e, axes, n, "p", &l->bodies);
+  lm_buf_printf(&l->bodies, "%s}\n", body);
+}
+
 static void write_loop(cuda_emit *e, int k, const char *body) {
   cuda_axis axes[LM_GEN_ATOMS];
   int n = stage_axes(e, k, axes);
   lm_buf *out = &e->g.level[k].loops;
   const char *type = e->g.target->index;
-  bool flat = e->form == CUDA_FLAT;
-  bool strided = e->stages[k].strided && (flat || e->team > 1);
-  const char *first = !strided ? "0" : flat ? "first" : "lane";
+  bool strided = e->stages[k].strided && (e->form == CUDA_FLAT || e->team > 1);
+  const char *first = strided ? "lane" : "0";
+  if (strided && e->form == CUDA_FLAT) {
+    write_flat(e, k, axes, n, body);
+    return;
+  }
   if (!n) {
     if (strided)
       lm_buf_printf(out, "if (%s == 0) {\n%s}\n", first, body);
@@ -303,17 +374,15 @@ static void write_loop(cuda_emit *e, int k, const char *body) {
   const lm_var *v = &e->g.vars.v[axes[0].var];
   bool direct = n == 1 && !v->lo;
   const char *name = direct ? v->name : "p";
-  const char *step = !strided ? "1" : flat ? "step" : lm_arena_printf(e->g.arena, "%d", e->team);
+  const char *step = strided ? lm_arena_printf(e->g.arena, "%d", e->team) : "1";
   bool alone = e->form == CUDA_TEAM && e->team == 1 && k + 1 == e->n_stages;
   if (e->stages[k].vector)
     lm_buf_puts(out, "LM_UNROLL\n");
   else if (alone)
     // Unrolled, so that the loads of a thread do not wait for each other.
     lm_buf_puts(out, "LM_UNROLL_8\n");
-  lm_buf_printf(out, "for (%s %s = %s; %s < ", type, name, first, name);
-  for (int i = 0; i < n; i++)
-    lm_buf_printf(out, "%s%s", i ? " * " : "", axes[i].extent);
-  lm_buf_printf(out, "; %s += %s) {\n", name, step);
+  lm_buf_printf(out, "for (%s %s = %s; %s < %s; %s += %s) {\n", type, name, first, name,
+                trip_count(e, axes, n), name, step);
   if (!direct)
     cuda_decode(e, axes, n, "p", out);
   lm_buf_printf(out, "%s}\n", body);

@@ -136,22 +136,40 @@ static int widest(const lm_op *kernel) {
   return 4;
 }
 
+// True if vectors of that width end where the loop does, and at each bound that partitions it.
+static bool width_fits(const lm_gen_atom *a, int width) {
+  bool fits = a->size % width == 0;
+  for (int i = 0; i < a->n_partitions; i++)
+    fits = fits && a->partition[i] % width == 0;
+  return fits;
+}
+
+// Splits the innermost loop into a loop over vectors, which keeps its partitions, and one within.
+static void vector_split(cuda_emit *e, lm_gen_domain *d, int width) {
+  lm_gen_atom whole = d->atom[d->n - 1];
+  lm_gen_atom_split(&e->g, d, d->n - 1, width);
+  lm_gen_atom *high = &d->atom[d->n - 2];
+  high->n_partitions = whole.n_partitions;
+  for (int i = 0; i < whole.n_partitions; i++)
+    high->partition[i] = whole.partition[i] / width;
+}
+
 static void vector_choose(cuda_emit *e, int pass) {
   lm_gen_domain *d = &e->g.domains[pass];
   const lm_sched_pass *p = &e->g.s->passes[pass];
   if (!d->n || is_partial(e->g.s, &p->roots[0]))
     return;
   const lm_gen_atom *last = &d->atom[d->n - 1];
-  if (last->dyn || last->n_partitions || d->n == LM_GEN_ATOMS || !contiguous(e, pass, last->var))
+  if (last->dyn || d->n == LM_GEN_ATOMS || !contiguous(e, pass, last->var))
     return;
   int width = widest(e->g.kernel);
-  while (last->size % width)
+  while (!width_fits(last, width))
     width /= 2;
   if (width == 1)
     return;
   e->width[pass] = width;
   if (last->size > width)
-    lm_gen_atom_split(&e->g, d, d->n - 1, width);
+    vector_split(e, d, width);
 }
 
 // ---- teams

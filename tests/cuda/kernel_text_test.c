@@ -1,0 +1,78 @@
+// kernel_text_test.c - properties of the text of CUDA kernels that results do not show.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "codegen/cuda/cuda.h"
+#include "compiler/passes/pass.h"
+#include "tests/runtime/check.h"
+
+// The only kernel of the program; it lives as long as `ctx`.
+static const lm_plan *plan_of(lm_ctx *ctx, const char *text) {
+  lm_module *m = lm_module_parse(ctx, lm_source_add(ctx, "test", text, strlen(text)));
+  CHECK(m);
+  lm_plan_options *o = LM_NEW(m->arena, lm_plan_options);
+  *o = lm_cuda_options("sm_90a", false);
+  CHECK(lm_pipeline_run(m, LM_STAGE_KERNEL,
+                        &(lm_pass_env){.target = &o->target, .codegen = o->codegen}));
+  lm_plan *plan = lm_plan_build(m, o);
+  CHECK(plan);
+  for (int i = 0; i < plan->n_kernels && getenv("SHOW"); i++)
+    printf("%s", plan->kernels[i].source);
+  CHECK(plan->n_kernels == 1);
+  return plan;
+}
+
+static int count(const char *text, const char *what) {
+  int n = 0;
+  for (const char *at = text; (at = strstr(at, what)); at++)
+    n++;
+  return n;
+}
+
+// A counter may reach twice the number of elements before its loop ends, so counters have 64 bits
+// from 2^30 elements on.
+static void test_counter(int64_t elements, const char *counter) {
+  lm_ctx *ctx = lm_ctx_create();
+  lm_buf text = {0};
+  lm_buf_printf(&text,
+                "stage step\naxis n = %lld\nfunc @f(%%x: f32[n]) -> (y: f32[n]) {\n"
+                "  %%y = exp %%x\n  return %%y\n}\n",
+                (long long)elements);
+  const char *source = plan_of(ctx, text.p)->kernels[0].source;
+  if (!strstr(source, counter))
+    fprintf(stderr, "%lld elements:\n%s", (long long)elements, source);
+  CHECK(strstr(source, counter));
+  lm_buf_free(&text);
+  lm_ctx_destroy(ctx);
+}
+
+// Parts of a concatenation and a result of their size, as in the derivative of SwiGLU: one loop, in
+// vectors, over a grid that has a thread for each vector of a part.
+static void test_concat(void) {
+  static const char text[] =
+      "stage step\naxis b = 4096, f = 512, w = 1536\n"
+      "func @f(%x: bf16[b, w], %g: bf16[b, f]) -> (h: bf16[b, f], d: bf16[b, w]) {\n"
+      "  %p = slice %x (w) -> (f) [0, 1]\n  %q = slice %x (w) -> (f) [512, 1]\n"
+      "  %r = slice %x (w) -> (f) [1024, 1]\n  %gp = mul %g, %p\n"
+      "  %gq = mul %g, %q\n  %gr = mul %g, %r\n  %d = concat %gp, %gq, %gr (f, f, f) -> (w)\n"
+      "  return %gp, %d\n}\n";
+  lm_ctx *ctx = lm_ctx_create();
+  const lm_plan *plan = plan_of(ctx, text);
+  const char *source = plan->kernels[0].source;
+  bool good = count(source, "for (int32_t p = ") == 1 && count(source, "lm_store8_bf16(") == 4 &&
+              !strstr(source, "lm_bf16_load(");
+  if (!good)
+    fprintf(stderr, "%s", source);
+  CHECK(good);
+  const lm_plan_step *step = plan->funcs[0].steps;
+  CHECK(step->kind == LM_STEP_KERNEL && step->space.fixed == 4096 * 512);
+  lm_ctx_destroy(ctx);
+}
+
+int main(void) {
+  test_counter(((int64_t)1 << 30) - 1, "for (int32_t ");
+  test_counter((int64_t)1 << 30, "for (int64_t ");
+  test_counter(((int64_t)3 << 29) - 1, "for (int64_t ");
+  test_concat();
+}
