@@ -96,6 +96,27 @@ lm_loc el_inst_origin(const el_inst *inst, uint32_t k) {
   return above < 0 ? x->loc : el_inst_origin(inst->owner, (uint32_t)above);
 }
 
+lm_loc el_inst_cause(const el_inst *inst, const ast_expr *x) {
+  int k = x->kind == EX_NAME ? param_find(&inst->decl->sig, x->text) : -1;
+  return k < 0 ? x->loc : el_inst_origin(inst, (uint32_t)k);
+}
+
+void el_inst_note_cause(lm_elab *e, lm_diag *d, const el_inst *inst, const ast_expr *x) {
+  const ast_sig *sig = &inst->decl->sig;
+  bool is_param = x->kind == EX_NAME && param_find(sig, x->text) >= 0;
+  int n_notes = d->n_notes;
+  if (is_param)
+    lm_diag_note(e->c, d, x->loc, "used here");
+  for (uint32_t k = 0; k < sig->n_params && !is_param; k++) {
+    lm_sym name = sig->params[k].name.text;
+    el_val v = el_inst_value(inst, name);
+    if (el_mentions(x, &(el_bind){.name = name}))
+      lm_diag_note(e->c, d, el_inst_origin(inst, k), "%s is %s", name, el_show(e, &v));
+  }
+  if (d->n_notes == n_notes && x->kind != EX_NUMBER && inst->at.file)
+    lm_diag_note(e->c, d, inst->at, "instantiated here");
+}
+
 // ---- evaluation inside an instance
 el_ref el_inst_ref(el_inst *inst) {
   el_ref ref = {.inst = inst, .n = inst->n_stack};
@@ -197,9 +218,9 @@ static void make_dims(lm_elab *e, el_inst *inst, const ast_member *m) {
     bool bad =
         v.k != V_NUM || (v.known && (!v.has_size || !lm_size_whole(v.size, &whole) || whole < 1));
     if (bad && v.k != V_ERROR) {
-      lm_diag *d = EL_ERR(e, m->exprs.v[k]->loc, E089, m->names.v[k].text, el_show(e, &v));
-      if (inst->at.file)
-        lm_diag_note(e->c, d, inst->at, "instantiated here");
+      const ast_expr *x = m->exprs.v[k];
+      lm_diag *d = EL_ERR(e, el_inst_cause(inst, x), E089, m->names.v[k].text, el_show(e, &v));
+      el_inst_note_cause(e, d, inst, x);
       inst->broken = true;
     }
     el_inst_bind(e, inst, m->names.v[k].text, bad ? el_error() : v);

@@ -12,6 +12,11 @@ el_ref el_inst_ref(el_inst *inst);
 el_frame *el_inst_enter(lm_elab *e, el_inst *inst, el_frame *out);
 el_val el_inst_eval(lm_elab *e, el_inst *inst, const ast_expr *x); // in the instance's scope
 
+// For an error in the value of x, a size or a count: its location, which is the argument that gives
+// the value if x is a parameter alone, and notes that lead from x to the arguments or back.
+lm_loc el_inst_cause(const el_inst *inst, const ast_expr *x);
+void el_inst_note_cause(lm_elab *e, lm_diag *d, const el_inst *inst, const ast_expr *x);
+
 void el_inst_add_params(lm_elab *e, el_inst *inst, const ast_member *m); // param.c
 void el_inst_add_sub(lm_elab *e, el_inst *inst, const ast_member *m);    // sub.c
 #endif

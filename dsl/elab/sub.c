@@ -79,6 +79,11 @@ static void find_by_index(lm_elab *e, el_insts *xs) {
   }
 }
 
+static void report_count(lm_elab *e, const el_inst *inst, const ast_member *m, const el_val *n) {
+  lm_diag *d = EL_ERR(e, el_inst_cause(inst, m->count), E087, MAX_REPEATS, el_show(e, n));
+  el_inst_note_cause(e, d, inst, m->count);
+}
+
 void el_inst_add_sub(lm_elab *e, el_inst *inst, const ast_member *m) {
   lm_sym name = m->names.v[0].text;
   lm_sym path =
@@ -94,7 +99,7 @@ void el_inst_add_sub(lm_elab *e, el_inst *inst, const ast_member *m) {
     if (count.k != V_NUM || (count.known && (!count.has_size || !lm_size_whole(count.size, &n) ||
                                              n < 1 || n > MAX_REPEATS))) {
       if (count.k != V_ERROR)
-        EL_ERR(e, m->count->loc, E087, MAX_REPEATS, el_show(e, &count));
+        report_count(e, inst, m, &count);
       n = 0;
     }
     int64_t all = n;
