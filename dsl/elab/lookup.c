@@ -57,6 +57,42 @@ static bool find_axes(lm_elab *e, lm_sym name, el_axes *out) {
   return axis != NULL;
 }
 
+static bool is_before(lm_loc a, lm_loc b) {
+  return a.line < b.line || (a.line == b.line && a.col < b.col);
+}
+
+static bool contains(const ast_body *body, lm_loc at) {
+  return is_before(body->open, at) && is_before(at, body->close);
+}
+
+// The body that contains a location of the file; NULL if there is none.
+static const ast_body *body_at(const ast_file *f, lm_loc at) {
+  for (uint32_t i = 0; i < f->n; i++) {
+    const ast_decl *d = f->v[i];
+    if (d->kind == DC_FN && contains(&d->body, at))
+      return &d->body;
+    for (uint32_t k = 0; k < d->members.n; k++)
+      if (contains(&d->members.v[k]->body, at))
+        return &d->members.v[k]->body;
+  }
+  return NULL;
+}
+
+// A name that is missing in a body is reported at its first use there, which counts the others.
+static bool is_counted(lm_elab *e, lm_diag_id id, const char *text, lm_loc at) {
+  const ast_file *f = e->frame->file ? e->frame->file->tree : NULL;
+  const ast_body *body = f && f->source == at.file ? body_at(f, at) : NULL;
+  for (lm_diag *d = body ? e->c->diags : NULL; d; d = d->next) {
+    bool same = d->code == lm_diag_table[id].code && !strcmp(d->text, text);
+    if (!same || d->loc.file != at.file || body_at(f, d->loc) != body)
+      continue;
+    if (d->loc.line != at.line || d->loc.col != at.col)
+      lm_diag_use(e->c, d, at);
+    return true;
+  }
+  return false;
+}
+
 // Whether the instance has a dim or parameter of that name whose error has been reported.
 static bool is_reported(const lm_elab *e, lm_sym name) {
   const el_inst *inst = e->frame->self ? e->frame->self->inst : NULL;
@@ -77,6 +113,8 @@ static const char *nearest_axis(const lm_elab *e, lm_sym name) {
 }
 
 static void report_no_axis(lm_elab *e, const ast_expr *x) {
+  if (is_counted(e, LM_DIAG_E041, lm_arena_printf(e->a, LM_TEXT_E041, x->text), x->loc))
+    return;
   lm_diag *d = EL_ERR(e, x->loc, E041, x->text);
   el_val v = el_lookup(e, x->text, x->loc, false);
   const char *near = nearest_axis(e, x->text);
@@ -165,6 +203,8 @@ static const char *nearest_value(const lm_elab *e, lm_sym name) {
 }
 
 static el_val report_unknown(lm_elab *e, lm_sym name, lm_loc at, bool is_declaration) {
+  if (is_counted(e, LM_DIAG_E020, lm_arena_printf(e->a, LM_TEXT_E020, name), at))
+    return el_error();
   const char *near = nearest_value(e, name);
   lm_diag *d = EL_ERR(e, at, E020, name);
   if (is_declaration)

@@ -150,6 +150,22 @@ void lm_diag_note(lm_ctx *c, lm_diag *d, lm_loc at, const char *fmt, ...) {
   d->note[d->n_notes++].text = text;
 }
 
+void lm_diag_use(lm_ctx *c, lm_diag *d, lm_loc at) {
+  for (uint32_t i = 0; i < d->n_uses; i++)
+    if (same_location(d->uses[i], at))
+      return;
+  if (!d->n_uses) {
+    d->uses_note = d->n_notes;
+    lm_diag_note(c, d, at, "1 further use");
+  }
+  LM_PUSH(c->arena, d->uses, d->n_uses, d->cap_uses) = at;
+  if (d->n_uses < 2 || d->uses_note == d->n_notes)
+    return;
+  d->note[d->uses_note].loc = at;
+  d->note[d->uses_note].text =
+      lm_arena_printf(c->arena, "%u further uses, the last one here", d->n_uses);
+}
+
 // ---- escaping
 
 // Terminal cells of a character: East Asian wide ones and emoji take two.

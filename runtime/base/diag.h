@@ -42,6 +42,9 @@ typedef struct lm_diag {
   } note[24]; // the lines "= text"
   int n_notes;
   const char *help; // NULL for none
+  lm_loc *uses;     // further locations of the mistake, which one note counts
+  uint32_t n_uses, cap_uses;
+  int uses_note; // index of that note
 } lm_diag;
 
 // The compilation context owns everything of one compilation. Used by one thread at a time.
@@ -84,6 +87,9 @@ void lm_diag_soften(lm_ctx *c, lm_diag *first, const char *what);
 void lm_diag_label(lm_ctx *c, lm_diag *d, const char *fmt, ...) LM_PRINTF(3, 4);
 void lm_diag_note(lm_ctx *c, lm_diag *d, lm_loc at, const char *fmt, ...) LM_PRINTF(4, 5);
 void lm_diag_help(lm_ctx *c, lm_diag *d, const char *fmt, ...) LM_PRINTF(3, 4);
+// Counts a further use of the name that d reports: "= 3 further uses, the last one here (line 12)".
+// A location counts once.
+void lm_diag_use(lm_ctx *c, lm_diag *d, lm_loc at);
 
 // Render all diagnostics, sorted by location; as text (`color`: with ANSI colours), or as a JSON
 // array of objects with the same data.
