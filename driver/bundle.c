@@ -173,7 +173,7 @@ lm_status lm_bundle_read(lm_arena *a, const char *dir, lm_bundle *out) {
   };
   const char *path = lm_path_join(a, dir, "program.json");
   if (access(path, F_OK))
-    return lm_fail(LM_USER, "%s is no run folder: it has no program.json", dir);
+    return lm_fail(LM_USER, "%s is not a run folder: it has no program.json", dir);
   json_t *j;
   LM_TRY(lm_json_read(path, MOST_BYTES, &j));
   lm_status s = parse(a, dir, j, out);

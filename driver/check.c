@@ -28,7 +28,7 @@ static void generation_check(const lm_session *s) {
 }
 
 // Sizes of batches. Those of finished batches are in their file; false if it cannot be read, which
-// is no error of the recipe.
+// is not an error of the recipe.
 static bool sizes_find(lm_session *s) {
   lm_ctx *ctx = s->project.ctx;
   lm_diag_mark before = lm_diag_mark_of(ctx);

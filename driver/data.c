@@ -1,4 +1,4 @@
-// text.c - a session's tokenizer and data: from the recipe's words to what the runtime opens.
+// data.c - the tokenizer and the data of a session.
 #include <limits.h>
 #include <string.h>
 #include <unistd.h>
@@ -92,7 +92,7 @@ static lm_status data_options(lm_session *s, lm_data_options *out) {
   return NULL;
 }
 
-// The source or holdout of the recipe that an error of the data is about; otherwise the data
+// The source or holdout of the recipe that an error of the data is about; else the data
 // section.
 static lm_loc location_of(const lm_recipe_data *d, const lm_data_options *o, const void *subject) {
   for (int i = 0; i < o->n_sources; i++)

@@ -40,8 +40,8 @@ static lm_status parts_find(const lm_session *s, const char *const *names, int n
   if (*out_n)
     return NULL;
   return lm_fail(LM_USER,
-                 "data %s holds nothing out: holdout dev = tail(1%%) does, --on train evaluates "
-                 "what was trained on",
+                 "data %s has no holdout: holdout dev = tail(1%%) declares one, --on train "
+                 "evaluates the training rows",
                  s->project.recipe->data.name);
 }
 
@@ -93,7 +93,7 @@ lm_status lm_evaluation_run(lm_session *s, const lm_evaluation_options *o) {
   int *parts, n;
   LM_TRY(lm_session_data(s));
   if (s->project.recipe->data.replays)
-    return lm_fail(LM_USER, "finished batches hold nothing out to evaluate on");
+    return lm_fail(LM_USER, "finished batches have no holdout to evaluate");
   LM_TRY(parts_find(s, o->parts, o->n_parts, &parts, &n));
   LM_TRY(lm_session_compile(s, LM_LOWER_EVAL, 0));
   LM_TRY(lm_session_check_ids(s));

@@ -101,7 +101,7 @@ lm_status lm_sample_check(const lm_session *s, int64_t n_prompt, int64_t n) {
   if (n_prompt <= s->compiled.limits.pos - n)
     return NULL;
   return lm_fail(LM_USER,
-                 "the model knows %lld positions; %lld tokens of prompt and %lld to make are more",
+                 "the model has %lld positions; a prompt of %lld tokens and %lld more exceed them",
                  (long long)s->compiled.limits.pos, (long long)n_prompt, (long long)n);
 }
 

@@ -7,10 +7,9 @@
 #include <sys/stat.h>
 
 static lm_status refuse(const char *path, const char *input) {
-  return lm_fail(
-      LM_USER,
-      "%s is read by this command (as %s) and would be overwritten; another name is needed", path,
-      input);
+  return lm_fail(LM_USER,
+                 "%s is read by this command (as %s) and would be overwritten; choose another name",
+                 path, input);
 }
 
 static bool is_same(const struct stat *st, const char *path) {
@@ -62,7 +61,7 @@ lm_status lm_output_file_check(const char *path) {
   if (!stat(path, &st) && S_ISDIR(st.st_mode))
     s = lm_fail(LM_USER, "%s is a folder; what is written is a file", path);
   else if (stat(dir, &st) || !S_ISDIR(st.st_mode))
-    s = lm_fail(LM_USER, "there is no folder %s to write %s in", dir, path);
+    s = lm_fail(LM_USER, "there is no folder %s for %s", dir, path);
   lm_arena_destroy(a);
   return s;
 }

@@ -83,7 +83,7 @@ static void change_add(comparison *c, const char *key, const char *was, const ch
       (lm_recipe_change){key, was, is};
 }
 
-// A value as it was printed; NULL if it is no expression, as the value of an option.
+// A value as it was printed; NULL if it is not an expression, as the value of an option.
 static const ast_expr *parse(const lm_session *s, const char *text) {
   lm_diag_mark before = lm_diag_mark_of(s->project.ctx);
   const ast_item *item = lm_parse_item(s->project.ctx, "value",

@@ -13,7 +13,7 @@ static const lm_opt options[] = {
     {.name = "emit",
      .kind = LM_OPT_TEXT,
      .value = "A,B",
-     .help = "what goes there, of ast,ir,c,dot (ir,c)"},
+     .help = "what to write, of ast,ir,c,dot (ir,c)"},
     {.name = "print-after",
      .kind = LM_OPT_TEXT,
      .value = "PASS",
@@ -78,8 +78,9 @@ const lm_command lm_cmd_compile = {
             "every step in order, and kernels/ with the generated C. Prints kernels, work and "
             "memory of a step. --emit=dot draws each\n"
             "function for Graphviz: dot -Tsvg plan/micro.dot.\n"
-            "For a GPU, which need not be there, it takes NVRTC: kernels/ holds CUDA C and machine "
-            "code, and kernels.txt, printed too,\n"
-            "says what each kernel takes of registers and shared memory and what it spills.\n\n"
+            "For a GPU target, which needs NVRTC but no GPU, kernels/ holds CUDA C and machine "
+            "code; kernels.txt, which is printed too,\n"
+            "lists the registers, the shared memory and the spilled bytes of each kernel.\n"
+            "\n"
             "  lmc compile examples/quickstart.lm -o plan --print-after=fuse\n"
             "  lmc compile examples/quickstart.lm --target sm_90a\n"};

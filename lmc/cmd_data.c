@@ -1,4 +1,4 @@
-// cmd_data.c - lmc data: what the recipe's data comes to.
+// cmd_data.c - lmc data: documents, tokens and rows of the recipe's data.
 #include "driver/report/report.h"
 #include "lmc/open.h"
 

@@ -54,7 +54,9 @@ const lm_command lm_cmd_eval = {.name = "eval",
                                 .most = 1,
                                 .run = run,
                                 .help =
-                                    "RUN is the folder of a run; its data is read where it was "
-                                    "when the run was made. Given a FILE, the weights are those\n"
-                                    "that its model is `from`.\n\n"
+                                    "RUN is the folder of a run; its data is read from the paths "
+                                    "of the recipe. Given a FILE, the weights are those that its\n"
+                                    "model is declared `from`. A part whose weights sum to 0 has "
+                                    "no metrics, and the exit status is 1.\n"
+                                    "\n"
                                     "  lmc eval runs/quickstart --step best --json\n"};

@@ -11,17 +11,17 @@
 static const lm_opt options[] = {
     {.name = "reference",
      .kind = LM_OPT_FLAG,
-     .help = "every key of recipes and data there is, as Markdown (no file is needed)"},
+     .help = "every key of recipes and data, as Markdown (no file is needed)"},
     {.name = "errors",
      .kind = LM_OPT_FLAG,
      .help = "every error and warning that has a code, as Markdown (no file is needed)"},
     {.name = "measure",
      .kind = LM_OPT_FLAG,
-     .help = "cost: also runs steps, and sets the time of each kernel beside its bound"},
+     .help = "cost: also runs steps, and prints the time of each kernel next to its minimum"},
     {.name = "svg",
      .kind = LM_OPT_TEXT,
      .value = "FILE",
-     .help = "memory: draws the activations over the steps there"},
+     .help = "memory: draws the activations over the steps in this file"},
     LM_OPT_PASSES,
     LM_OPT_TARGET,
     LM_OPT_RECIPE,
@@ -47,7 +47,7 @@ static lm_status changes_explain(lm_cli *cli, const char *dir) {
   lm_history h;
   lm_buf b = {0};
   if (access(lm_path_join(cli->ctx->arena, dir, "program.json"), F_OK))
-    return lm_fail(LM_USER, "%s is no run folder: it has no program.json", dir);
+    return lm_fail(LM_USER, "%s is not a run folder: it has no program.json", dir);
   LM_TRY(lm_history_read(cli->ctx->arena, dir, &h));
   (cli->json ? lm_history_json : lm_report_changes)(&h, &b);
   lm_cli_put(&b);
@@ -124,22 +124,23 @@ static lm_status run(lm_cli *cli) {
 const lm_command lm_cmd_explain = {
     .name = "explain",
     .usage = "FILE KEY|cost|memory [options], RUN changes, or CODE",
-    .summary = "where a value of the recipe came from; what a step costs, who holds its memory; "
-               "what was changed in a run; what an error means",
+    .summary =
+        "where a value of the recipe came from; what a step costs, which values take its memory; "
+        "what was changed in a run; what an error means",
     .options = options,
     .least = 0,
     .most = 2,
     .run = run,
-    .help = "KEY: the value, who gave it and where, and below it what it replaced.\n"
-            "cost: for each kernel of a training step what it moves and computes, the least time "
-            "that this machine needs for that, by\n"
-            "its bandwidth or its arithmetic (both measured, of a GPU as its driver states them), "
-            "and its share.\n"
-            "memory: the arenas, and who holds them when the most is needed, with their lines and "
-            "the steps between which they live.\n"
-            "changes: what --change and --change-model have changed in the middle of a run, and at "
-            "which step.\n"
-            "CODE: what an error or a warning such as E031 means, with an example.\n\n"
+    .help = "KEY: the value, where it was set, and below it the values that it replaced.\n"
+            "cost: for each kernel of a training step its bytes and FLOPs, the minimum time by "
+            "this machine's bandwidth and arithmetic\n"
+            "(both measured; of a GPU as its driver reports them), and its share.\n"
+            "memory: the arenas, and the values that take most of them when most is needed, with "
+            "their source lines and the steps\n"
+            "during which they are live.\n"
+            "changes: what --change and --change-model changed in a run, and from which step on.\n"
+            "CODE: what an error or a warning such as E031 means, with an example.\n"
+            "\n"
             "  lmc explain examples/quickstart.lm optimizer.lr\n"
             "  lmc explain E031\n"
             "  lmc explain examples/bench-6m.lm cost --measure\n"

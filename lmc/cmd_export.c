@@ -85,8 +85,9 @@ const lm_command lm_cmd_export = {
     .least = 1,
     .most = 1,
     .run = run,
-    .help = "The weights go out under the names and layouts of the model's `map hf`; config.json "
-            "holds what its tensors and its\n"
-            "`config { … }` tell. transformers loads the folder: "
-            "AutoModelForCausalLM.from_pretrained(\"DIR\").\n\n"
+    .help = "Writes the weights under the names and layouts of the model's `map hf`. config.json "
+            "holds what follows from the tensors\n"
+            "and from `config { … }`. transformers loads the folder: "
+            "AutoModelForCausalLM.from_pretrained(\"DIR\").\n"
+            "\n"
             "  lmc export runs/quickstart --format hf -o quickstart-hf\n"};

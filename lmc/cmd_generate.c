@@ -42,7 +42,7 @@ static const lm_opt options[] = {
     {.name = "top-p",
      .kind = LM_OPT_NUMBER,
      .value = "P",
-     .help = "samples among the most probable tokens that reach probability P together (all)",
+     .help = "samples among the most probable tokens that together reach probability P (all)",
      .least = 1e-9,
      .most = 1},
     {.name = "seed",
@@ -133,16 +133,17 @@ static lm_status run(lm_cli *cli) {
 const lm_command lm_cmd_generate = {
     .name = "generate",
     .usage = "RUN|FILE --prompt TEXT [options]",
-    .summary = "text from a trained model, as it is made",
+    .summary = "generates text with a trained model",
     .options = options,
     .least = 1,
     .most = 1,
     .run = run,
     .help =
-        "RUN is the folder of a run, of which the newest checkpoint is taken. Given a FILE, the "
-        "weights are those that its\n"
-        "model is `from`. It ends behind N tokens, at the end of a document (not with --ids), or "
-        "in front of a --stop.\n"
-        "--json prints all at the end: {\"text\": without the prompt, \"ids\": [...], \"end\": "
-        "\"length\", \"eos\" or \"stop\"}.\n\n"
+        "RUN is the folder of a run; its newest checkpoint is used. Given a FILE, the weights are "
+        "those that its model is declared\n"
+        "`from`. Generation ends after N tokens, at the end of a document (not with --ids), or "
+        "before a --stop text.\n"
+        "--json prints one object at the end: {\"text\": without the prompt, \"ids\": [...], "
+        "\"end\": \"length\", \"eos\" or \"stop\"}.\n"
+        "\n"
         "  lmc generate runs/quickstart --prompt 'In the beginning' -n 200 --temperature 0.8\n"};

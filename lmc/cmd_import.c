@@ -11,8 +11,7 @@ static const lm_opt options[] = {
      .letter = 'm',
      .kind = LM_OPT_TEXT,
      .value = "FILE:NAME",
-     .help =
-         "the model, where it is none of examples/zoo; NAME may be a call such as Llama(d = 512)"},
+     .help = "the model, if it is not in examples/zoo; NAME may be a call such as Llama(d = 512)"},
     {.name = "out",
      .letter = 'o',
      .kind = LM_OPT_TEXT,
@@ -21,7 +20,7 @@ static const lm_opt options[] = {
     {.name = "ignore-config",
      .kind = LM_OPT_LIST,
      .value = "KEY",
-     .help = "does not take or check config.json's KEY; * checks none; may be repeated"},
+     .help = "neither uses nor checks KEY of config.json; * is every key; may be repeated"},
     LM_OPT_JSON,
     {0}};
 
@@ -76,18 +75,19 @@ static lm_status run(lm_cli *cli) {
 const lm_command lm_cmd_import = {
     .name = "import",
     .usage = "hf DIR -o DIR [--model FILE:NAME] [options]",
-    .summary = "reads a model of Hugging Face's",
+    .summary = "reads a Hugging Face model",
     .options = options,
     .least = 2,
     .most = 2,
     .run = run,
-    .help = "config.json's model_type tells the model: those of examples/zoo are in the command, "
-            "another one is named by --model. Its\n"
-            "sizes and whatever else its `map hf { config { … } }` ties to its parameters come "
-            "from config.json, weights through its\n"
-            "map. Every tensor must find its place, and every key that changes what is computed "
-            "must be what the model computes.\n"
-            "The folder that is written holds the model's text, and can be generated from, run and "
-            "exported.\n\n"
+    .help = "The model follows from model_type in config.json: the models of examples/zoo are part "
+            "of the command, and --model names\n"
+            "another one. Its sizes, and whatever else `map hf { config { … } }` ties to its "
+            "parameters, come from config.json; the\n"
+            "weights are read through its map. Every tensor must be mapped, and every key that "
+            "changes what is computed must agree\n"
+            "with the model. The folder that is written holds the model's text: it can be trained, "
+            "generated from and exported.\n"
+            "\n"
             "  lmc import hf ckpt/qwen -o runs/qwen\n"
             "  lmc import hf ckpt/mine --model mine.lm:Mine -o runs/mine\n"};

@@ -47,8 +47,8 @@ const lm_command lm_cmd_new = {
     .least = 1,
     .most = 1,
     .run = run,
-    .help = "Looks at the text, measures the machine, and writes NAME.lm: a commented model with "
-            "its recipe, whose run takes about\n"
-            "the minutes asked for. Says what it chose and why. A file of that name is never "
-            "overwritten.\n\n"
+    .help = "Inspects the text, measures the machine, and writes NAME.lm: a commented model with "
+            "its recipe, whose run takes about the\n"
+            "requested time. Prints what it chose and why. An existing file is never overwritten.\n"
+            "\n"
             "  lmc new bible --data data/bible.txt --minutes 10\n"};

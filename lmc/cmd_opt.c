@@ -11,7 +11,7 @@
 static const lm_opt options[] = {
     {.name = "pass", .kind = LM_OPT_TEXT, .value = "A,B", .help = "passes to run, in this order"},
     {.name = "ops", .kind = LM_OPT_FLAG, .help = "every operation of the IR, as Markdown"},
-    {.name = "list", .kind = LM_OPT_FLAG, .help = "the passes there are, and the pipeline"},
+    {.name = "list", .kind = LM_OPT_FLAG, .help = "lists the passes and the pipeline"},
     {.name = "print-after",
      .kind = LM_OPT_TEXT,
      .value = "PASS",
@@ -20,7 +20,7 @@ static const lm_opt options[] = {
      .letter = 'o',
      .kind = LM_OPT_TEXT,
      .value = "FILE",
-     .help = "where the result goes (standard output)"},
+     .help = "the file to write (standard output)"},
     LM_OPT_JSON,
     {0}};
 

@@ -10,16 +10,15 @@
   {.name = "resume",                                                                               \
    .kind = LM_OPT_TEXT,                                                                            \
    .value = "auto|never|PATH",                                                                     \
-   .help =                                                                                         \
-       "resume from the newest checkpoint of the run's folder, from none, or from this one; "      \
-       "checkpoints that the run does not follow from are moved to superseded-N in the folder"},   \
+   .help = "resumes from the newest checkpoint of the run's folder, from none, or from this one; " \
+           "newer checkpoints are moved to superseded-N in the folder"},                           \
       {.name = "change",                                                                           \
        .kind = LM_OPT_LIST,                                                                        \
        .value = "KEY",                                                                             \
-       .help = "on resume accepts another value of KEY, such as optimizer.lr; may be repeated"},   \
+       .help = "on resume, accepts another value of KEY, such as optimizer.lr; may be repeated"},  \
   {                                                                                                \
     .name = "change-model", .kind = LM_OPT_FLAG,                                                   \
-    .help = "on resume accepts a program that computes something else; the old one is kept as "    \
+    .help = "on resume, accepts a program that computes something else; the old one is kept as "   \
             "program-STEP"                                                                         \
   }
 
@@ -27,26 +26,25 @@ static const lm_opt options[] = {
     {.name = "steps",
      .kind = LM_OPT_WHOLE,
      .value = "N",
-     .help = "the run's last step, in place of the recipe's",
+     .help = "the run's last step, instead of the recipe's",
      .least = 1,
      .most = 1e15},
     {.name = "out",
      .letter = 'o',
      .kind = LM_OPT_TEXT,
      .value = "DIR",
-     .help = "the run's folder, in place of the recipe's"},
+     .help = "the run's folder, instead of the recipe's"},
     LM_OPT_RESUME,
     LM_OPT_TARGET,
     {.name = "mode",
      .kind = LM_OPT_TEXT,
      .value = "MODE",
      .help =
-         "in place of the recipe's: default, reduce-overhead, which is the same, or max-autotune"},
+         "instead of the recipe's: default, reduce-overhead, which is the same, or max-autotune"},
     {.name = "profile",
      .kind = LM_OPT_MAYBE,
      .value = "FILE",
-     .help =
-         "writes when what ran, to look at in ui.perfetto.dev (profile.json of the run's folder)"},
+     .help = "writes a timeline of kernels for ui.perfetto.dev (profile.json in the run's folder)"},
     {.name = "quiet", .letter = 'q', .kind = LM_OPT_FLAG, .help = "prints nothing but errors"},
     LM_OPT_PASSES,
     LM_OPT_KERNELS,
@@ -107,7 +105,7 @@ static lm_status train(lm_cli *cli, lm_training *x) {
   return NULL;
 }
 
-// A training does not end when its output is no longer read (`| head`).
+// Training continues when its output is no longer read (`| head`).
 static lm_status run(lm_cli *cli) {
   signal(SIGPIPE, SIG_IGN);
   lm_training x = {0};
@@ -124,18 +122,20 @@ const lm_command lm_cmd_run = {
     .least = 1,
     .most = 1,
     .run = run,
-    .help = "Prints what the plan takes, then a status line while training. Checkpoints, "
+    .help = "Prints what the plan needs, then a status line while it trains. Checkpoints, "
             "metrics.jsonl and the program itself\n"
-            "go to the run's folder; the same command resumes from the newest checkpoint. Ctrl-C, "
-            "SIGTERM and SIGHUP save and stop,\n"
-            "with exit status 130, 143 and 129; a second one stops at once.\n\n"
-            "A run is resumed with the values that shape its result (model, optimizer, data, ...) "
-            "as they were, and with a program that\n"
-            "computes the same; another one is refused, with what differs. --change KEY and "
-            "--change-model accept it; the run's\n"
-            "history.json says what was changed (lmc explain RUN changes). Checkpoints that a run "
-            "does not follow from, with --resume\n"
-            "never or an older one, are moved to superseded-N in its folder, which is a run folder "
-            "too: nothing is deleted but what\n"
-            "`keep` says of this run's own.\n\n"
+            "are written to the run's folder; the same command resumes from the newest checkpoint. "
+            "Ctrl-C, SIGTERM and SIGHUP save\n"
+            "and stop, with exit status 130, 143 and 129; a second signal stops at once.\n"
+            "\n"
+            "A run is resumed with the same values of model, optimizer, data and whatever else "
+            "shapes its result, and with a program\n"
+            "that computes the same. Otherwise the command fails and lists the differences. "
+            "--change KEY and --change-model accept\n"
+            "them; history.json in the run's folder records the changes (lmc explain RUN changes). "
+            "With --resume never or an older\n"
+            "checkpoint, the newer checkpoints are moved to superseded-N in the folder, which is a "
+            "run folder too. Only `keep`\n"
+            "deletes checkpoints, and only those of this run.\n"
+            "\n"
             "  lmc run examples/quickstart.lm --set optimizer.lr=1e-3 --out runs/mine\n"};

@@ -61,8 +61,8 @@ static lm_status number_read(const lm_opt *o, const char *text, double *out) {
   return s;
 }
 
-// A place in the file system has a name.
-static bool is_place(const lm_opt *o) {
+// Whether the value is the path of a file or folder, which cannot be empty.
+static bool is_path(const lm_opt *o) {
   return o->value &&
          (!strcmp(o->value, "DIR") || !strcmp(o->value, "FILE") || !strcmp(o->value, "PATH"));
 }
@@ -72,7 +72,7 @@ static lm_status value_set(lm_args *a, int i, const char *text) {
   lm_opt_value *v = &a->values[i];
   if (v->given && o->kind != LM_OPT_LIST)
     return lm_fail(LM_USER, "--%s is given twice", o->name);
-  if (text && !*text && is_place(o))
+  if (text && !*text && is_path(o))
     return lm_fail(LM_USER, "--%s needs a value: %s", o->name, o->value);
   v->given = true;
   v->text = text;
@@ -103,8 +103,8 @@ static lm_status option_read(lm_args *a, int argc, char **argv, int *at) {
   return value_set(a, i, value ? value : argv[++*at]);
 }
 
-// An argument that is no option. Right behind one whose value follows only after =, it may have
-// been meant as that value.
+// An argument that is not an option. Directly after an option whose value must follow a =, it may
+// have been meant as that value.
 static void rest_add(lm_args *a, const char *before, const char *arg) {
   LM_PUSH(a->arena, a->rest, a->n_rest, a->cap_rest) = arg;
   int i = !strncmp(before, "--", 2) ? find_name(a->table, before + 2, strlen(before + 2)) : -1;
@@ -150,19 +150,19 @@ bool lm_args_given(const lm_args *a, const char *name) {
   return value_of(a, name)->given;
 }
 
-const char *lm_args_text(const lm_args *a, const char *name, const char *otherwise) {
+const char *lm_args_text(const lm_args *a, const char *name, const char *fallback) {
   const lm_opt_value *v = value_of(a, name);
-  return v->given && v->text ? v->text : otherwise;
+  return v->given && v->text ? v->text : fallback;
 }
 
-double lm_args_number(const lm_args *a, const char *name, double otherwise) {
+double lm_args_number(const lm_args *a, const char *name, double fallback) {
   const lm_opt_value *v = value_of(a, name);
-  return v->given ? v->number : otherwise;
+  return v->given ? v->number : fallback;
 }
 
-int64_t lm_args_whole(const lm_args *a, const char *name, int64_t otherwise) {
+int64_t lm_args_whole(const lm_args *a, const char *name, int64_t fallback) {
   const lm_opt_value *v = value_of(a, name);
-  return v->given ? (int64_t)v->number : otherwise;
+  return v->given ? (int64_t)v->number : fallback;
 }
 
 const char *const *lm_args_list(const lm_args *a, const char *name, int *out_n) {

@@ -1,7 +1,7 @@
 // options.h - one small parser for the arguments of every command, driven by a table.
 //
 //   --name VALUE, --name=VALUE, -n VALUE, -nVALUE; flags take no value; "--" ends the options.
-//   Options and the other arguments may stand in any order.
+//   Options and the other arguments may be given in any order.
 #ifndef LMC_OPTIONS_H
 #define LMC_OPTIONS_H
 #include "runtime/base/base.h"
@@ -19,7 +19,7 @@ typedef struct lm_opt {
   const char *name; // without dashes; NULL ends a table
   char letter;      // 0: none
   lm_opt_kind kind;
-  const char *value; // what stands for the value in the help
+  const char *value; // the placeholder of the value in the help
   const char *help;
   double least, most; // of numbers; both 0: any
 } lm_opt;
@@ -35,9 +35,9 @@ typedef struct lm_opt_value {
 typedef struct lm_args {
   lm_arena *arena;
   const lm_opt *table;
-  lm_opt_value *values; // by place in the table
+  lm_opt_value *values; // by index in the table
   const char **rest;
-  uint32_t n_rest, cap_rest; // arguments that are no options
+  uint32_t n_rest, cap_rest; // arguments that are not options
   const char *maybe,
       *after_maybe; // the last option that may take a value after =, and such an argument right
                     // behind it; else NULL
@@ -50,9 +50,9 @@ lm_status lm_args_parse(lm_arena *arena, const lm_opt *table, int argc, char **a
 
 // By name, which must be in the table.
 bool lm_args_given(const lm_args *a, const char *name);
-const char *lm_args_text(const lm_args *a, const char *name, const char *otherwise);
-int64_t lm_args_whole(const lm_args *a, const char *name, int64_t otherwise);
-double lm_args_number(const lm_args *a, const char *name, double otherwise);
+const char *lm_args_text(const lm_args *a, const char *name, const char *fallback);
+int64_t lm_args_whole(const lm_args *a, const char *name, int64_t fallback);
+double lm_args_number(const lm_args *a, const char *name, double fallback);
 const char *const *lm_args_list(const lm_args *a, const char *name, int *out_n);
 
 #endif

@@ -10,13 +10,13 @@
 
 static const int widths[LM_MACHINE_WIDTHS] = {64, 128, 256, 512};
 
-// Of the speed of products alone. Whole runs, by processor time on AVX2: 0.53 of it with 0.4M
+// Of the speed of GEMMs alone. Whole runs, by processor time on AVX2: 0.53 of it with 0.4M
 // parameters, 0.71 with 1.4M, 0.65 with 5.8M (quickstart).
 #define EFFICIENCY 0.65
 #define VOCAB_SHARE_MOST (2.0 / 3) // of the parameters
 #define FLOPS_MEASURED 3e9         // of each width
 enum {
-  ROWS = 512,           // of the products that are measured
+  ROWS = 512,           // of the GEMMs that are measured
   BYTES_PER_PARAM = 16, // weight, gradient, two moments, all f32
   LOGITS_MOST = 256 << 20,
   MICRO_MOST = 8192, // bytes of a micro-batch's logits, its tokens
@@ -102,8 +102,8 @@ static double token_seconds(const lm_advice *a, const lm_machine *m) {
 }
 
 static double memory_needed(const lm_advice *a) {
-  double place = 8.0 * (double)a->vocab + 4.0 * (double)(a->depth * (12 * a->d + 3 * a->ff));
-  return BYTES_PER_PARAM * a->params + place * MICRO_MOST;
+  double position = 8.0 * (double)a->vocab + 4.0 * (double)(a->depth * (12 * a->d + 3 * a->ff));
+  return BYTES_PER_PARAM * a->params + position * MICRO_MOST;
 }
 
 static double loss_expected(double params, double tokens) {

@@ -1,4 +1,4 @@
-// survey.c - what text stands behind a path, judged by a sample of it.
+// dataset.c - the text at a path, judged by a sample of it.
 #define _GNU_SOURCE
 #include "driver/advise/dataset.h"
 
@@ -25,7 +25,7 @@ typedef struct {
   lm_arena *a;
   lm_dataset *out;
   uint32_t cap;
-} surveyor;
+} inspector;
 
 static bool ends_with(const char *s, const char *end) {
   size_t n = strlen(s);
@@ -39,7 +39,7 @@ static bool is_packed(const char *path) {
 
 // ---- which sources there are
 
-static void source_add(surveyor *x, const char *path) {
+static void source_add(inspector *x, const char *path) {
   lm_dataset *s = x->out;
   uint32_t n = (uint32_t)s->n_sources;
   const char *name = n ? lm_arena_printf(x->a, "more%u", n) : "files";
@@ -56,7 +56,7 @@ static bool glob_finds(const char *pattern) {
 }
 
 // A name as a pattern that stands for it alone.
-static const char *escaped(surveyor *x, const char *name) {
+static const char *escaped(inspector *x, const char *name) {
   lm_buf b = {0};
   for (const char *p = name; *p; p++)
     lm_buf_printf(&b, strchr("*?[\\", *p) ? "\\%c" : "%c", *p);
@@ -65,7 +65,7 @@ static const char *escaped(surveyor *x, const char *name) {
   return text;
 }
 
-static void kind_remember(surveyor *x, const lm_file_kind *k) {
+static void kind_remember(inspector *x, const lm_file_kind *k) {
   lm_dataset *s = x->out;
   for (uint32_t i = 0; i < s->n_kinds; i++) {
     lm_file_kind *have = &s->kinds[i];
@@ -79,7 +79,7 @@ static void kind_remember(surveyor *x, const lm_file_kind *k) {
 }
 
 // A source for each kind of text. pattern: of the folders, with its '/'.
-static void texts_add(surveyor *x, const char *pattern, lm_file_kinds *kinds) {
+static void texts_add(inspector *x, const char *pattern, lm_file_kinds *kinds) {
   lm_file_kinds_judge(x->a, kinds);
   for (uint32_t i = 0; i < kinds->n; i++) {
     const lm_file_kind *k = &kinds->v[i];
@@ -107,7 +107,7 @@ static int by_kind_and_name(const void *a, const void *b) {
   return x->linked != y->linked ? x->linked - y->linked : strcmp(x->name, y->name);
 }
 
-static void subfolders_list(surveyor *x, const char *path, subfolders *out) {
+static void subfolders_list(inspector *x, const char *path, subfolders *out) {
   DIR *d = opendir(path);
   *out = (subfolders){0};
   for (struct dirent *e; d && (e = readdir(d));) {
@@ -130,14 +130,14 @@ static bool same_folder(const struct stat *a, const struct stat *b) {
   return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
 
-static void folders_count(surveyor *x, const char *path) {
+static void folders_count(inspector *x, const char *path) {
   subfolders below;
   subfolders_list(x, path, &below);
   x->out->folders_below += below.n;
 }
 
 // One by one, as a pattern would go through links that lead back.
-static lm_status subfolders_add(surveyor *x, const char *path, const char *folder,
+static lm_status subfolders_add(inspector *x, const char *path, const char *folder,
                                 const subfolders *all) {
   enum {
     MOST = 32
@@ -163,7 +163,7 @@ static lm_status subfolders_add(surveyor *x, const char *path, const char *folde
   return NULL;
 }
 
-static void subfolders_add_by_pattern(surveyor *x, const char *path, const char *folder,
+static void subfolders_add_by_pattern(inspector *x, const char *path, const char *folder,
                                       const subfolders *all) {
   lm_file_kinds kinds = {0};
   for (uint32_t i = 0; i < all->n; i++) {
@@ -175,7 +175,7 @@ static void subfolders_add_by_pattern(surveyor *x, const char *path, const char 
 }
 
 // "3 .xz (packed; only .zst and .gz are unpacked), 240 .pyc (not UTF-8 text)"
-void lm_survey_passed_over(const lm_dataset *s, lm_buf *b) {
+void lm_dataset_skipped(const lm_dataset *s, lm_buf *b) {
   for (uint32_t i = 0; i < s->n_kinds; i++) {
     const lm_file_kind *k = &s->kinds[i];
     if (!k->why)
@@ -200,9 +200,9 @@ static void unusable_find(lm_dataset *s) {
   s->unusable = files > 0 ? unusable / files : 0;
 }
 
-static lm_status no_text_found(surveyor *x, const char *path) {
+static lm_status no_text_found(inspector *x, const char *path) {
   lm_buf found = {0};
-  lm_survey_passed_over(x->out, &found);
+  lm_dataset_skipped(x->out, &found);
   lm_status s =
       lm_fail(LM_USER, "%s holds no text that can be read, nor do the folders in it; found: %s",
               path, found.n ? found.p : "nothing");
@@ -210,7 +210,7 @@ static lm_status no_text_found(surveyor *x, const char *path) {
   return s;
 }
 
-static lm_status folder_add(surveyor *x, const char *path) {
+static lm_status folder_add(inspector *x, const char *path) {
   const char *slash = path[strlen(path) - 1] == '/' ? "" : "/";
   const char *folder = lm_arena_printf(x->a, "%s%s", escaped(x, path), slash);
   subfolders below;
@@ -226,7 +226,7 @@ static lm_status folder_add(surveyor *x, const char *path) {
   return x->out->n_sources ? NULL : no_text_found(x, path);
 }
 
-static lm_status sources_find(surveyor *x, const char *path) {
+static lm_status sources_find(inspector *x, const char *path) {
   static const char *const no_text[] = {".tar.gz", ".tgz",     ".bz2",   ".xz",  ".zip",  ".tar",
                                         ".7z",     ".parquet", ".arrow", ".pdf", ".docx", ".epub"};
   struct stat st;
@@ -256,7 +256,7 @@ typedef struct {
 } field;
 
 // The strings of one line, by the names of their fields.
-static void fields_count(surveyor *x, const lm_text_span *s, field *fields, int *n) {
+static void fields_count(inspector *x, const lm_text_span *s, field *fields, int *n) {
   json_t *line = json_loadb(s->p, s->n, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL), *value;
   const char *key;
   json_object_foreach(line, key, value) {
@@ -275,12 +275,12 @@ static void fields_count(surveyor *x, const lm_text_span *s, field *fields, int 
 }
 
 // "text" or "content" if lines have it, else the field that holds the most.
-static lm_status field_find(surveyor *x, const lm_text_span *stretches, size_t n,
+static lm_status field_find(inspector *x, const lm_text_span *spans, size_t n,
                             lm_data_source *source) {
   field fields[FIELDS];
   int n_fields = 0, best = 0;
   for (size_t i = 0; i < n && i < LINES_ASKED; i++)
-    fields_count(x, &stretches[i], fields, &n_fields);
+    fields_count(x, &spans[i], fields, &n_fields);
   if (!n_fields)
     return lm_fail(LM_USER, "%s: no line is a JSON object with a text in it: {\"text\": \"...\"}",
                    source->path);
@@ -302,8 +302,8 @@ typedef struct {
   char fault[300];
 } tally;
 
-static void stretch_count(surveyor *x, const lm_text_span *s, const lm_data_source *source,
-                          tally *t) {
+static void span_count(inspector *x, const lm_text_span *s, const lm_data_source *source,
+                       tally *t) {
   lm_buf *sample = &x->out->sample;
   json_t *owner = NULL;
   char fault[200];
@@ -348,12 +348,12 @@ static lm_status tally_check(const lm_data_source *source, const tally *t, const
   for (size_t i = 0; blank && i < n; i++)
     blank = isspace((unsigned char)sample[i]);
   if (t->bad && (double)t->bad > 0.5 * (double)(t->bad + t->docs))
-    return lm_fail(LM_USER, "%s is no text to train on: %s", source->path, t->fault);
+    return lm_fail(LM_USER, "%s is not text to train on: %s", source->path, t->fault);
   return blank ? lm_fail(LM_USER, "%s holds no text", source->path) : NULL;
 }
 
 // A few of the files, spread over all: a small share of each of many would hold no whole line.
-static lm_file_list some_files(surveyor *x, const lm_file_list *all) {
+static lm_file_list some_files(inspector *x, const lm_file_list *all) {
   lm_file_list some = {.sources = all->sources, .n_sources = all->n_sources};
   uint32_t n = all->n < SAMPLE_FILES ? all->n : SAMPLE_FILES;
   some.files = LM_NEW_N(x->a, lm_file_entry, n);
@@ -364,16 +364,16 @@ static lm_file_list some_files(surveyor *x, const lm_file_list *all) {
   return some;
 }
 
-static lm_status sample_take(surveyor *x, const lm_file_list *files, lm_data_source *source,
+static lm_status sample_take(inspector *x, const lm_file_list *files, lm_data_source *source,
                              tally *t) {
   size_t before = x->out->sample.n, n;
-  const lm_text_span *stretches;
+  const lm_text_span *spans;
   lm_doc_reader *reader = lm_doc_reader_create(files, SAMPLE);
-  lm_status s = lm_doc_reader_next(reader, &stretches, &n);
+  lm_status s = lm_doc_reader_next(reader, &spans, &n);
   if (!s && source->kind == LM_SOURCE_JSONL)
-    s = field_find(x, stretches, n, source);
+    s = field_find(x, spans, n, source);
   for (size_t i = 0; !s && i < n; i++)
-    stretch_count(x, &stretches[i], source, t);
+    span_count(x, &spans[i], source, t);
   lm_doc_reader_destroy(reader);
   LM_TRY(s);
   const char *text = x->out->sample.p ? x->out->sample.p + before : "";
@@ -383,7 +383,7 @@ static lm_status sample_take(surveyor *x, const lm_file_list *files, lm_data_sou
   return NULL;
 }
 
-static lm_status files_survey(surveyor *x, const lm_file_list *files, lm_data_source *source) {
+static lm_status files_inspect(inspector *x, const lm_file_list *files, lm_data_source *source) {
   lm_dataset *out = x->out;
   double packing = 1;
   tally t = {0};
@@ -403,20 +403,20 @@ static lm_status files_survey(surveyor *x, const lm_file_list *files, lm_data_so
   return NULL;
 }
 
-static lm_status source_survey(surveyor *x, lm_data_source *source) {
+static lm_status source_inspect(inspector *x, lm_data_source *source) {
   lm_file_list files;
   LM_TRY(lm_file_list_make(source, 1, &files));
-  lm_status s = files_survey(x, &files, source);
+  lm_status s = files_inspect(x, &files, source);
   lm_file_list_free(&files);
   return s;
 }
 
 lm_status lm_dataset_inspect(lm_arena *a, const char *path, lm_dataset *out) {
-  surveyor x = {a, out, 0};
+  inspector x = {a, out, 0};
   *out = (lm_dataset){0};
   LM_TRY(sources_find(&x, path));
   for (int i = 0; i < out->n_sources; i++)
-    LM_TRY(source_survey(&x, &out->sources[i]));
+    LM_TRY(source_inspect(&x, &out->sources[i]));
   return NULL;
 }
 

@@ -1,6 +1,6 @@
-// survey.h - what text stands behind a path, judged by a sample of it.
-#ifndef LMC_SURVEY_H
-#define LMC_SURVEY_H
+// dataset.h - the text at a path, judged by a sample of it.
+#ifndef LM_DRIVER_DATASET_H
+#define LM_DRIVER_DATASET_H
 #include "runtime/data/feed/data.h"
 
 typedef struct lm_dataset {
@@ -10,7 +10,7 @@ typedef struct lm_dataset {
   double bytes, docs; // of text, unpacked
   bool estimated;     // bytes and docs: from the sample
   struct lm_file_kind *kinds;
-  uint32_t n_kinds, cap_kinds; // of a folder: what was found there, read or not (survey_folder.h)
+  uint32_t n_kinds, cap_kinds; // of a folder: what was found there, read or not (dataset_folder.h)
   uint64_t folders_below;      // folders of its folders, which are not looked at
   double unusable;             // share of the files that are read but are not UTF-8 text
   lm_buf sample;               // text of the first documents of every source, a newline behind each
@@ -21,6 +21,6 @@ typedef struct lm_dataset {
 // why.
 lm_status lm_dataset_inspect(lm_arena *a, const char *path, lm_dataset *out);
 // What a folder holds that is not read, and why; nothing if all is read.
-void lm_survey_passed_over(const lm_dataset *s, lm_buf *b);
+void lm_dataset_skipped(const lm_dataset *s, lm_buf *b);
 void lm_dataset_free(lm_dataset *s);
 #endif

@@ -1,4 +1,4 @@
-// survey_folder.c - see survey_folder.h.
+// dataset_folder.c - the kinds of files in folders.
 #define _GNU_SOURCE
 #include "driver/advise/dataset_folder.h"
 
@@ -13,8 +13,8 @@
 
 enum {
   LOOKED_AT = 64 << 10
-};                        // bytes of each file
-#define UNUSABLE_MOST 0.2 // of the files of a kind that is read nevertheless
+};                       // bytes of each file
+#define MAX_UNUSABLE 0.2 // of the files of a kind that is read nevertheless
 
 static bool ends_with(const char *s, const char *end) {
   size_t n = strlen(s);
@@ -129,7 +129,7 @@ static const char *why_not(lm_arena *a, const lm_file_kind *k) {
     return "packed files of an unknown kind: name them like a.txt.zst";
   if (k->unusable == k->files)
     return "not UTF-8 text";
-  if ((double)k->unusable > UNUSABLE_MOST * (double)k->files)
+  if ((double)k->unusable > MAX_UNUSABLE * (double)k->files)
     return lm_arena_printf(a, "%llu of them are not UTF-8 text", (unsigned long long)k->unusable);
   if (!k->bytes)
     return "empty";

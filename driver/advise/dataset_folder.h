@@ -1,7 +1,7 @@
-// survey_folder.h - the kinds of files in folders: by extension, each judged by the content of its
+// dataset_folder.h - the kinds of files in folders: by extension, each judged by the content of its
 // files.
-#ifndef LMC_SURVEY_FOLDER_H
-#define LMC_SURVEY_FOLDER_H
+#ifndef LM_DRIVER_DATASET_FOLDER_H
+#define LM_DRIVER_DATASET_FOLDER_H
 #include "driver/advise/dataset.h"
 
 // A kind is the files of one extension (".py", ".txt.zst", "" for none). why: the reason for not

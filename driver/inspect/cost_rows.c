@@ -111,7 +111,7 @@ static int by_seconds(const void *a, const void *b) {
   return p != q ? (p < q) - (p > q) : strcmp((*x)->name, (*y)->name);
 }
 
-// In an order of their own, as steps know their rows by number.
+// Sorted separately, because steps refer to rows by index.
 static const lm_cost_row **sorted(const lm_cost_rows *rows) {
   const lm_cost_row **list = lm_calloc(rows->n + 1, sizeof *list);
   for (uint32_t i = 0; i < rows->n; i++)

@@ -122,10 +122,11 @@ static void loop_draw(drawing *d, lm_op *op) {
                 "subgraph cluster_n%u {\nlabel=\"%lld times %s\" style=\"rounded,filled\" "
                 "fillcolor=\"#f6f6f2\" color=\"#aaaaaa\" fontsize=14;\n",
                 op->mark, (long long)op->attr.imm[0], axis);
-  lm_buf_printf(&d->nodes,
-                "n%u_in [shape=cds fillcolor=\"#ffffff\" label=\"each turn\"];\nn%u_out [shape=cds "
-                "fillcolor=\"#ffffff\" label=\"results\"];\n",
-                op->mark, op->mark);
+  lm_buf_printf(
+      &d->nodes,
+      "n%u_in [shape=cds fillcolor=\"#ffffff\" label=\"each iteration\"];\nn%u_out [shape=cds "
+      "fillcolor=\"#ffffff\" label=\"results\"];\n",
+      op->mark, op->mark);
   operands_draw(d, op, "_in");
   region_draw(d, op->body);
   const char *out = lm_arena_printf(d->arena, "n%u_out", op->mark);

@@ -157,7 +157,7 @@ static const char *name_of(const lm_file *f) {
   return slash ? slash + 1 : f->path;
 }
 
-// The main files stand for each other, others where they have the same name.
+// The main files correspond to each other, the others by name.
 static const lm_file *counterpart(const lm_program *p, const lm_program *of, uint32_t i) {
   if (i == 0)
     return p->files[0];

@@ -48,15 +48,15 @@ static lm_status name_read(lm_starter *x, const char *name) {
     n -= 3;
   if (!is_name(name, n))
     return lm_fail(LM_USER,
-                   "'%s' is no name for a recipe: letters, digits, '-', '_' and '.', at most 64, a "
+                   "'%s' is not a name for a recipe: expected letters, digits, '-', '_' and '.', "
+                   "at most 64, a "
                    "letter or digit first",
                    name);
   x->name = lm_arena_strndup(x->ctx->arena, name, n);
   x->path = lm_arena_printf(x->ctx->arena, "%s.lm", x->name);
   if (lstat(x->path, &st))
     return NULL;
-  return lm_fail(LM_USER, "%s is there already, and is left as it is; choose another name",
-                 x->path);
+  return lm_fail(LM_USER, "%s exists already and is not overwritten; choose another name", x->path);
 }
 
 static lm_status time_read(lm_starter *x, const char *text) {

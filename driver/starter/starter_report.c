@@ -48,7 +48,7 @@ static void text_print(const lm_starter *x, FILE *to) {
 
 static void files_print(const lm_starter *x, FILE *to) {
   lm_buf passed = {0};
-  lm_survey_passed_over(&x->dataset, &passed);
+  lm_dataset_skipped(&x->dataset, &passed);
   if (passed.n)
     lm_print_wrapped(to, INDENT, "not read  %s\n", passed.p);
   lm_buf_free(&passed);
@@ -61,7 +61,7 @@ static void machine_print(const lm_starter *x, FILE *to) {
   lm_show_bytes(&memory, m->memory);
   lm_show_count(&rate, x->advice.tokens_per_s);
   lm_print_wrapped(to, INDENT,
-                   "machine   %d core%s, %s memory; %sFLOP/s in matrix products %lld wide; %s "
+                   "machine   %d core%s, %s memory; %sFLOP/s in GEMMs %lld wide; %s "
                    "tokens a second with this model%s\n",
                    m->cores, m->cores == 1 ? "" : "s", memory.p, flops.p, (long long)x->advice.d,
                    rate.p, x->timed ? ", timed" : " (estimated)");
@@ -69,7 +69,7 @@ static void machine_print(const lm_starter *x, FILE *to) {
     lm_print_wrapped(to, INDENT,
                      "busy      other processes use the processors (load average %.1f on %d "
                      "core%s): the least of several timings counts, and the "
-                     "estimate is for a quiet machine; the run takes longer while they go on\n",
+                     "estimate is for a quiet machine; the run takes longer while they run\n",
                      m->load, m->cores, m->cores == 1 ? "" : "s");
   lm_buf_free(&flops);
   lm_buf_free(&memory);
@@ -132,10 +132,11 @@ static void choice_print(const lm_starter *x, FILE *to) {
 static void next_print(const lm_starter *x, FILE *to) {
   fprintf(to, "\n%s is written. Next:\n  lmc check %s\n  lmc run %s\n", x->path, x->path, x->path);
   if (!access(lm_arena_printf(x->ctx->arena, "runs/%s", x->name), F_OK))
-    fprintf(to,
-            "runs/%s is there already: another recipe's run does not go on in it; remove it, or "
-            "add --out\n",
-            x->name);
+    fprintf(
+        to,
+        "runs/%s exists already, and the run of another recipe is not resumed in it: remove it, or "
+        "add --out\n",
+        x->name);
 }
 
 void lm_starter_print(const lm_starter *x, FILE *to) {
@@ -150,9 +151,9 @@ void lm_starter_print(const lm_starter *x, FILE *to) {
 // ---- as JSON
 
 // The end of the object "text".
-static void passed_json(const lm_starter *x, lm_buf *b) {
+static void skipped_json(const lm_starter *x, lm_buf *b) {
   lm_buf passed = {0};
-  lm_survey_passed_over(&x->dataset, &passed);
+  lm_dataset_skipped(&x->dataset, &passed);
   lm_buf_puts(b, ", \"not_read\": ");
   lm_buf_json(b, passed.n ? passed.p : "");
   lm_buf_puts(b, "}");
@@ -170,7 +171,7 @@ void lm_starter_json(const lm_starter *x, lm_buf *out) {
                 "%.0f, \"estimated\": %s",
                 (unsigned long long)x->dataset.files, x->dataset.bytes, x->dataset.docs,
                 x->text.tokens, x->dataset.estimated ? "true" : "false");
-  passed_json(x, out);
+  skipped_json(x, out);
   lm_buf_printf(out,
                 ", \"machine\": {\"cores\": %d, \"memory\": %.0f, \"flops\": %.4g, \"load\": %.2f, "
                 "\"busy\": %s}",

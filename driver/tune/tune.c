@@ -12,7 +12,7 @@
 #include "runtime/cpu/kernels.h"
 #include "runtime/cpu/tune.h"
 
-static void cut_print(const lm_gemm_tiling *c, lm_buf *b) {
+static void tiling_print(const lm_gemm_tiling *c, lm_buf *b) {
   const lm_gemm_key *k = &c->key;
   lm_buf_printf(b,
                 "{\"m\": %lld, \"n\": %lld, \"k\": %lld, \"a\": [%lld, %lld], \"b\": [%lld, %lld], "
@@ -29,22 +29,22 @@ static void cut_print(const lm_gemm_tiling *c, lm_buf *b) {
 }
 
 typedef struct written {
-  const lm_gemm_tilings *cuts;
+  const lm_gemm_tilings *tilings;
   bool only_measured;
 } written;
 
 static bool written_print(const void *user, uint32_t i, lm_buf *b) {
   const written *x = user;
-  if (x->only_measured && !x->cuts->v[i].gain)
+  if (x->only_measured && !x->tilings->v[i].gain)
     return false;
-  cut_print(&x->cuts->v[i], b);
+  tiling_print(&x->tilings->v[i], b);
   return true;
 }
 
 // lock: the session whose lock it is; NULL: for the cache, which others read, only what was
 // measured.
-static lm_status cuts_write(lm_arena *a, const lm_cpu_info *cpu, const lm_gemm_tilings *cuts,
-                            const lm_session *lock, const char *path) {
+static lm_status tilings_write(lm_arena *a, const lm_cpu_info *cpu, const lm_gemm_tilings *tilings,
+                               const lm_session *lock, const char *path) {
   lm_buf head = {0};
   lm_buf_puts(&head, "\"processor\": ");
   lm_buf_json(&head, lm_tuned_processor(a, cpu));
@@ -52,7 +52,8 @@ static lm_status cuts_write(lm_arena *a, const lm_cpu_info *cpu, const lm_gemm_t
   lm_buf_json(&head, cpu->onednn);
   if (lock)
     lm_tuned_step_lock(lock, &head);
-  lm_status s = lm_tuned_list_write(path, head.p, cuts->n, written_print, &(written){cuts, !lock});
+  lm_status s =
+      lm_tuned_list_write(path, head.p, tilings->n, written_print, &(written){tilings, !lock});
   lm_buf_free(&head);
   return s;
 }
@@ -68,7 +69,7 @@ static bool dtype_read(const char *name, int64_t *out) {
   return false;
 }
 
-static bool cut_read(json_t *j, lm_gemm_tiling *out) {
+static bool tiling_read(json_t *j, lm_gemm_tiling *out) {
   json_int_t m, n, k, a[2], b[2], c[2], batch, sum, tile[2];
   const char *type, *result;
   int add, code;
@@ -114,25 +115,25 @@ static lm_status head_fits(void *user, const char *path) {
   if (!strcmp(r->processor, here) && !strcmp(r->onednn, r->cpu->onednn))
     return NULL;
   return lm_fail(LM_USER,
-                 "%s: made on %s with oneDNN %s, not %s with oneDNN %s; without it products are "
-                 "measured anew, and the run goes on in other roundings",
+                 "%s: made on %s with oneDNN %s, not %s with oneDNN %s; without it GEMMs are "
+                 "measured again, and the run continues with other rounding",
                  path, r->processor, r->onednn, here, r->cpu->onednn);
 }
 
-static bool product_read(void *user, json_t *product) {
+static bool gemm_read(void *user, json_t *gemm) {
   const reading *r = user;
-  lm_gemm_tiling cut;
-  if (!cut_read(product, &cut))
+  lm_gemm_tiling tiling;
+  if (!tiling_read(gemm, &tiling))
     return false;
-  LM_PUSH(r->a, r->out->v, r->out->n, r->out->cap) = cut;
+  LM_PUSH(r->a, r->out->v, r->out->n, r->out->cap) = tiling;
   return true;
 }
 
-static lm_status cuts_read(lm_arena *a, const lm_cpu_info *cpu, lm_session *lock, const char *path,
-                           lm_gemm_tilings *out) {
+static lm_status tilings_read(lm_arena *a, const lm_cpu_info *cpu, lm_session *lock,
+                              const char *path, lm_gemm_tilings *out) {
   reading r = {.a = a, .cpu = cpu, .out = out};
-  return lm_tuned_list_read(path, &(lm_tuned_reader){"how products are cut", head_read, head_fits,
-                                                     product_read, &r, lock});
+  return lm_tuned_list_read(
+      path, &(lm_tuned_reader){"tilings of GEMMs", head_read, head_fits, gemm_read, &r, lock});
 }
 
 // ---- the cache
@@ -148,14 +149,14 @@ static lm_status cache_path(lm_arena *a, const lm_cpu_info *cpu, int threads, co
   return NULL;
 }
 
-// What can't be read is as good as absent.
+// A file that cannot be read counts as absent.
 static lm_gemm_tilings cache_read(lm_arena *a, const lm_cpu_info *cpu, const char *path) {
-  lm_gemm_tilings cuts = {0};
-  lm_status s = access(path, R_OK) ? NULL : cuts_read(a, cpu, NULL, path, &cuts);
+  lm_gemm_tilings tilings = {0};
+  lm_status s = access(path, R_OK) ? NULL : tilings_read(a, cpu, NULL, path, &tilings);
   if (s)
-    cuts = (lm_gemm_tilings){0};
+    tilings = (lm_gemm_tilings){0};
   lm_status_free(s);
-  return cuts;
+  return tilings;
 }
 
 static void merge(lm_arena *a, lm_gemm_tilings *known, const lm_gemm_tilings *found) {
@@ -197,7 +198,7 @@ static lm_status measure(lm_session *s, const lm_cpu_info *cpu, int threads) {
   if (!t->measured)
     return NULL;
   merge(a, &known, &t->tilings);
-  return cuts_write(a, cpu, &known, NULL, path);
+  return tilings_write(a, cpu, &known, NULL, path);
 }
 
 lm_status lm_tuned_recall(lm_session *s, const char *run) {
@@ -211,7 +212,7 @@ lm_status lm_tuned_recall(lm_session *s, const char *run) {
   if (s->target.kind == LM_TARGET_CUDA)
     return lm_tuned_gpu_recall(s, lock);
   lm_cpu_detect(&cpu);
-  return cuts_read(s->project.ctx->arena, &cpu, s, lock, &s->tuned.tilings);
+  return tilings_read(s->project.ctx->arena, &cpu, s, lock, &s->tuned.tilings);
 }
 
 lm_status lm_tuned_find(lm_session *s, int threads) {
@@ -239,5 +240,5 @@ lm_status lm_tuned_write(const lm_session *s, const char *dir) {
   if (s->target.kind == LM_TARGET_CUDA)
     return lm_tuned_gpu_write(s, path);
   lm_cpu_detect(&cpu);
-  return cuts_write(a, &cpu, &s->tuned.tilings, s, path);
+  return tilings_write(a, &cpu, &s->tuned.tilings, s, path);
 }

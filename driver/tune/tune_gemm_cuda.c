@@ -82,18 +82,18 @@ static bool head_read(void *user, json_t *list) {
   return true;
 }
 
-static bool product_read(void *user, json_t *product) {
+static bool gemm_read(void *user, json_t *gemm) {
   lm_cuda_choices *out = user;
   lm_cuda_choice c;
-  if (!choice_read(product, &c))
+  if (!choice_read(gemm, &c))
     return false;
   LM_PUSH(out->arena, out->v, out->n, out->cap) = c;
   return true;
 }
 
 static lm_status choices_read(lm_session *lock, const char *path, lm_cuda_choices *out) {
-  return lm_tuned_list_read(path, &(lm_tuned_reader){"how products are computed on a GPU",
-                                                     head_read, NULL, product_read, out, lock});
+  return lm_tuned_list_read(path, &(lm_tuned_reader){"algorithms of GEMMs on a GPU", head_read,
+                                                     NULL, gemm_read, out, lock});
 }
 
 // ---- the cache
@@ -127,7 +127,7 @@ lm_status lm_tuned_gpu_find(lm_session *s) {
   LM_TRY(cache_path(s, &path));
   lm_status status = access(path, R_OK) ? NULL : choices_read(NULL, path, c);
   if (status)
-    *c = choices_none(s); // what can't be read is as good as absent
+    *c = choices_none(s); // a file that cannot be read counts as absent
   lm_status_free(status);
   return NULL;
 }

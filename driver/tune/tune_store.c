@@ -12,37 +12,39 @@ enum {
 lm_status lm_tuned_list_write(const char *path, const char *head, uint32_t n,
                               bool (*print)(const void *user, uint32_t i, lm_buf *b),
                               const void *user) {
-  lm_buf b = {0}, product = {0};
+  lm_buf b = {0}, gemm = {0};
   const char *between = "\n";
   lm_buf_printf(&b, "{\"version\": %d, %s, \"products\": [", VERSION, head);
   for (uint32_t i = 0; i < n; i++) {
-    product.n = 0;
-    if (!print(user, i, &product))
+    gemm.n = 0;
+    if (!print(user, i, &gemm))
       continue;
     lm_buf_printf(&b, "%s  ", between);
-    lm_buf_add(&b, product.p, product.n);
+    lm_buf_add(&b, gemm.p, gemm.n);
     between = ",\n";
   }
   lm_buf_puts(&b, "\n]}\n");
   lm_status s = lm_file_write_atomic(path, b.p, b.n);
-  lm_buf_free(&product);
+  lm_buf_free(&gemm);
   lm_buf_free(&b);
   return s;
 }
 
 static lm_status parse(const char *path, json_t *j, const lm_tuned_reader *r) {
   int version;
-  json_t *products;
-  if (json_unpack(j, "{s:i, s:o}", "version", &version, "products", &products) ||
-      version != VERSION || !json_is_array(products) || !r->head(r->user, j))
-    return lm_fail(LM_USER, "%s: not %s; without it they are measured anew", path, r->what);
+  json_t *gemms;
+  if (json_unpack(j, "{s:i, s:o}", "version", &version, "products", &gemms) || version != VERSION ||
+      !json_is_array(gemms) || !r->head(r->user, j))
+    return lm_fail(LM_USER, "%s: not a list of %s; without it they are measured again", path,
+                   r->what);
   if (r->fits)
     LM_TRY(r->fits(r->user, path));
   if (r->lock && !lm_tuned_step_recall(r->lock, json_object_get(j, "step")))
-    return lm_fail(LM_USER, "%s: its step is none; without the file it is measured anew", path);
-  for (size_t i = 0; i < json_array_size(products); i++)
-    if (!r->product(r->user, json_array_get(products, i)))
-      return lm_fail(LM_USER, "%s: product %zu is none; without the file they are measured anew",
+    return lm_fail(LM_USER, "%s: its step is malformed; without the file it is measured again",
+                   path);
+  for (size_t i = 0; i < json_array_size(gemms); i++)
+    if (!r->gemm(r->user, json_array_get(gemms, i)))
+      return lm_fail(LM_USER, "%s: GEMM %zu is malformed; without the file they are measured again",
                      path, i + 1);
   return NULL;
 }

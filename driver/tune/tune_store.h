@@ -15,15 +15,14 @@ lm_status lm_tuned_list_write(const char *path, const char *head, uint32_t n,
                               bool (*print)(const void *user, uint32_t i, lm_buf *b),
                               const void *user);
 
-// head takes what stands beside the products, then product takes each; false: it is none. what:
-// such lists, for a message.
+// head reads the members before the list, then gemm reads each element; false: it is malformed.
+// what: such lists, for a message.
 typedef struct lm_tuned_reader {
-  const char *what; // "how products are cut"
+  const char *what; // "tilings of GEMMs"
   bool (*head)(void *user, json_t *list);
-  lm_status (*fits)(
-      void *user,
-      const char *path); // behind head: whether it is of this machine; NULL: nobody asks
-  bool (*product)(void *user, json_t *product);
+  lm_status (*fits)(void *user,
+                    const char *path); // after head: whether it is of this machine; optional
+  bool (*gemm)(void *user, json_t *gemm);
   void *user;
   // the list is its lock, and says how its step is planned (tuned_step.h) too; NULL: it does not
   lm_session *lock;

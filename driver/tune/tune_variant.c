@@ -48,14 +48,14 @@ static const char *names_or_null(lm_arena *a, const char *names) {
 
 bool lm_variant_read(lm_arena *a, json_t *j, lm_variant *out, double *out_gain) {
   const char *off, *on;
-  json_int_t rows, places;
+  json_int_t rows, points;
   if (json_unpack_ex(j, NULL, JSON_STRICT, "{s:s, s:s, s:I, s:I, s:F}", "off", &off, "on", &on,
-                     "rows", &rows, "places", &places, "gain", out_gain))
+                     "rows", &rows, "places", &points, "gain", out_gain))
     return false;
-  if (rows < 0 || rows > MAX_NUMBER || places < 0 || places > MAX_NUMBER)
+  if (rows < 0 || rows > MAX_NUMBER || points < 0 || points > MAX_NUMBER)
     return false;
   lm_pass_env env = {0};
-  *out = (lm_variant){names_or_null(a, off), names_or_null(a, on), (int)rows, (int)places};
+  *out = (lm_variant){names_or_null(a, off), names_or_null(a, on), (int)rows, (int)points};
   lm_status none = out->off ? lm_pass_disable(a, out->off, &env) : NULL;
   if (!none && out->on)
     none = lm_pass_force(a, out->on, &env);

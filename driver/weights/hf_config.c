@@ -19,7 +19,7 @@ static void args_add(json_t *config, const lm_lowered *l) {
         json_object_set_new(config, ARGS[k].key, json_real(l->args[i].value));
 }
 
-// What transformers takes where its config does not say, and tensors cannot tell.
+// What transformers assumes if config.json does not say; the tensors do not determine it.
 static const struct {
   const char *key, *value;
 } ASSUMED[] = {{"rope_theta", "10000.0"}, {"rms_norm_eps", "1e-6"}, {"hidden_act", "\"silu\""}};
@@ -190,7 +190,7 @@ static void undeclared_check(checking *c, const char *key, const json_t *value) 
   if (k.meaning == LM_HF_NUMBERS)
     fault_add(c, key, value, " (%s), the model's config does not say what it computes", k.what);
   else if (!json_is_null(value))
-    fault_add(c, key, value, ", a key that lmc does not know%s", "");
+    fault_add(c, key, value, ", a key that is unknown to lmc%s", "");
 }
 
 static void entry_check(void *user, const char *key, const json_t *theirs) {

@@ -286,8 +286,8 @@ static lm_status tokenizer_check(importer *x) {
                    x->from, x->from, x->from);
   if (!one && !two) {
     lm_event_note(x->events,
-                  "%s has no tokenizer; imported.lm says bytes(), of which the model knows "
-                  "nothing: give token ids",
+                  "%s has no tokenizer; imported.lm declares bytes(), which the "
+                  "model was not trained with: give token ids",
                   x->from);
     return NULL;
   }
@@ -359,14 +359,14 @@ static lm_status program_write(importer *x) {
 
 // ---- weights
 
-// The instance with its arguments from config.json: its model may not have what they ask for.
+// The instance with its arguments from config.json, which the model may not support.
 static lm_status instance_open(importer *x, lm_session *s) {
   lm_status status = lm_session_open(s, x->ctx, x->events,
                                      &(lm_recipe_choice){.path = out_path(x, "imported.lm")});
   if (!status)
     status = lm_trained_params(s);
   if (status && x->config && x->ctx->n_errors)
-    lm_event_note(x->events, "%s/config.json asks for %s, which this model does not compute",
+    lm_event_note(x->events, "%s/config.json requires %s, which this model does not compute",
                   x->from, x->call);
   return status;
 }
@@ -388,18 +388,18 @@ static lm_status weights_write(importer *x, lm_session *s) {
 
 typedef struct {
   bool folder, of[LM_COUNT(OUTPUTS)], tokenizer[LM_COUNT(TOKENIZER_FILES)];
-} standing;
+} existing;
 
-static bool stands(const importer *x, const char *name) {
+static bool output_exists(const importer *x, const char *name) {
   return !access(out_path(x, name), F_OK);
 }
 
-static standing standing_of(const importer *x) {
-  standing was = {.folder = !access(x->dir, F_OK)};
+static existing existing_outputs(const importer *x) {
+  existing was = {.folder = !access(x->dir, F_OK)};
   for (size_t i = 0; i < LM_COUNT(OUTPUTS); i++)
-    was.of[i] = stands(x, OUTPUTS[i]);
+    was.of[i] = output_exists(x, OUTPUTS[i]);
   for (size_t i = 0; i < LM_COUNT(TOKENIZER_FILES); i++)
-    was.tokenizer[i] = stands(x, TOKENIZER_FILES[i]);
+    was.tokenizer[i] = output_exists(x, TOKENIZER_FILES[i]);
   return was;
 }
 
@@ -408,7 +408,7 @@ static void output_remove(const importer *x, const char *name) {
   lm_status_free(lm_path_remove(out_path(x, name)));
 }
 
-static void outputs_remove(const importer *x, const standing *was) {
+static void outputs_remove(const importer *x, const existing *was) {
   for (size_t i = 0; i < LM_COUNT(OUTPUTS); i++)
     if (!was->of[i])
       output_remove(x, OUTPUTS[i]);
@@ -424,7 +424,7 @@ static lm_status import(importer *x, const lm_import_options *o, lm_import_resul
   lm_session s = {0};
   LM_TRY(source_read(x, o));
   LM_TRY(tokenizer_check(x));
-  standing before = standing_of(x);
+  existing before = existing_outputs(x);
   lm_status status = program_write(x);
   if (!status)
     status = weights_write(x, &s);

@@ -43,7 +43,7 @@ static void guard_print(lm_buf *b, const lm_guard *g) {
       b,
       ",\n  \"mean_of\": %lld,\n  \"bad_steps\": %lld,\n  \"skipped\": %lld,\n  \"empty\": %lld,\n",
       (long long)g->seen, (long long)g->bad, (long long)g->skipped, (long long)g->empty);
-  lm_buf_printf(b, "  \"returns\": %lld,\n  \"shift\": %lld,\n", (long long)g->returns,
+  lm_buf_printf(b, "  \"returns\": %lld,\n  \"shift\": %lld,\n", (long long)g->rollbacks,
                 (long long)g->shift);
 }
 
@@ -54,7 +54,7 @@ static lm_guard guard_parse(const json_t *j) {
                     .bad = whole_of(j, "bad_steps"),
                     .skipped = whole_of(j, "skipped"),
                     .empty = whole_of(j, "empty"),
-                    .returns = whole_of(j, "returns"),
+                    .rollbacks = whole_of(j, "returns"),
                     .shift = whole_of(j, "shift")};
 }
 

@@ -42,6 +42,6 @@ void lm_guard_rollback(lm_guard *g, const lm_guard *then, int64_t saved, int64_t
   g->shift = then->shift + failed - saved;
   g->skipped = then->skipped;
   g->empty = then->empty;
-  g->returns = then->returns + 1;
+  g->rollbacks = then->rollbacks + 1;
   g->bad = 0;
 }

@@ -22,13 +22,13 @@ typedef struct lm_guard_options {
 } lm_guard_options;
 
 typedef struct lm_guard {
-  double mean;     // moving average of the losses of good steps, over about fifty steps
-  int64_t seen;    // number of good steps
-  int64_t bad;     // current number of bad steps in a row
-  int64_t skipped; // bad steps of the whole run
-  int64_t empty;   // empty steps of the whole run
-  int64_t returns; // rollbacks to the newest checkpoint since it was saved
-  int64_t shift;   // batches that rollbacks skipped: step s uses batch s - 1 + shift
+  double mean;       // moving average of the losses of good steps, over about fifty steps
+  int64_t seen;      // number of good steps
+  int64_t bad;       // current number of bad steps in a row
+  int64_t skipped;   // bad steps of the whole run
+  int64_t empty;     // empty steps of the whole run
+  int64_t rollbacks; // to the newest checkpoint since it was saved
+  int64_t shift;     // batches that rollbacks skipped: step s uses batch s - 1 + shift
 } lm_guard;
 
 typedef enum {

@@ -271,7 +271,7 @@ static lm_status save(run *r) {
   const lm_run_options *o = r->o;
   if (!o->dir || r->saved == r->state.step)
     return NULL;
-  r->state.guard.returns = 0;
+  r->state.guard.rollbacks = 0;
   LM_TRY(lm_data_unchanged(lm_trainer_options_of(o->trainer)->data));
   LM_TRY(data_key(r, &r->state.data));
   r->state.n_micro = lm_trainer_options_of(o->trainer)->n_micro;
@@ -380,7 +380,7 @@ static bool none_was_good(const run *r) {
 static lm_status give_up(const run *r, int64_t step, const char *why) {
   return lm_fail(LM_USER, "step %lld: %s%s; training stops and this state is not saved (%s%s). %s",
                  (long long)step, why,
-                 r->state.guard.returns ? ", also after a rollback to the newest checkpoint" : "",
+                 r->state.guard.rollbacks ? ", also after a rollback to the newest checkpoint" : "",
                  r->newest ? "the newest checkpoint is " : "there is no checkpoint",
                  r->newest ? r->newest : "",
                  none_was_good(r)
@@ -397,7 +397,7 @@ static bool batches_suffice(const run *r, int64_t shift) {
 static lm_status step_rollback(run *r, int64_t step, const char *why) {
   lm_guard then = r->state.guard;
   lm_checkpoint_choice from;
-  if (!r->newest || then.returns >= r->o->guard.rollback)
+  if (!r->newest || then.rollbacks >= r->o->guard.rollback)
     return give_up(r, step, why);
   LM_TRY(lm_checkpoint_load(r->arena, r->o->trainer, r->newest, &r->state, &from));
   stop_resume(r);

@@ -160,8 +160,8 @@ def test_new_refuses(run):
         (["x", "--data", ""], "needs a value"), (["x", "--data", "good.txt", "--minutes", "0"], "--minutes"), (["x", "--data", "good.txt", "--minutes", "1w"], "--minutes"),
         (["x", "--data", "good.txt", "--minutes", "1h 30"], "--minutes"), (["x", "--data", "good.txt", "--minutes", "-5"], "--minutes"),
         (["there", "--data", "good.txt"], "already"),
-        (["../x", "--data", "good.txt"], "no name"), (['a"b', "--data", "good.txt"], "no name"), (["", "--data", "good.txt"], "no name"),
-        (["x" * 65, "--data", "good.txt"], "no name"), (["x", "y", "--data", "good.txt"], "too many")]:
+        (["../x", "--data", "good.txt"], "not a name"), (['a"b', "--data", "good.txt"], "not a name"), (["", "--data", "good.txt"], "not a name"),
+        (["x" * 65, "--data", "good.txt"], "not a name"), (["x", "y", "--data", "good.txt"], "too many")]:
         err = run("new", *args, status=1, cwd=run.folder)
         check(message in err, f"lmc new {args}: {err!r}, expected '{message}'")
     check(not os.path.exists(run.path("x.lm")), "a refusal leaves no file")

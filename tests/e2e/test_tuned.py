@@ -111,11 +111,11 @@ def test_bad_locks(run):
     train(run, file, "run", "--steps", 4)
     good, resume = tuned(run, "run"), lambda status: run("run", file, "--out", run.path("run"), "-q", status=status)
     p = good["products"][0]
-    for text, words in [("{", "tuned.json"), ("[]", "not how products are cut"), (json.dumps({**good, "version": 1}), "not how products are cut"),
-                        (json.dumps({**good, "processor": "Z80"}), "made on Z80"), (json.dumps({**good, "products": [3]}), "product 1"),
-                        (json.dumps({**good, "products": [p, {**p, "tile": [0, 64]}]}), "product 2"),
-                        (json.dumps({**good, "products": [{**p, "type": "int"}]}), "product 1"), (json.dumps({**good, "step": []}), "its step is none"),
-                        *((json.dumps({**good, "step": {**STEP, **bad}}), "its step is none")
+    for text, words in [("{", "tuned.json"), ("[]", "not a list of tilings of GEMMs"), (json.dumps({**good, "version": 1}), "not a list of tilings of GEMMs"),
+                        (json.dumps({**good, "processor": "Z80"}), "made on Z80"), (json.dumps({**good, "products": [3]}), "GEMM 1 is malformed"),
+                        (json.dumps({**good, "products": [p, {**p, "tile": [0, 64]}]}), "GEMM 2 is malformed"),
+                        (json.dumps({**good, "products": [{**p, "type": "int"}]}), "GEMM 1 is malformed"), (json.dumps({**good, "step": []}), "its step is malformed"),
+                        *((json.dumps({**good, "step": {**STEP, **bad}}), "its step is malformed")
                           for bad in ({"off": "frob"}, {"off": "grad"}, {"off": "fuse_gemms"}, {"rows": -1}, {"places": 2**40}, {"gain": "fast"}, {"more": 1}))]:
         run.write("run/tuned.json", text)
         err = resume(1)
