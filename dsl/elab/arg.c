@@ -48,13 +48,25 @@ static void report_whole_parameter(el_call_site c, lm_loc at) {
                "optimizers over whole parameters (sums, norms, matrices) are not available yet");
 }
 
-bool el_over_elements(el_call_site c, const el_axes *axes, lm_loc at) {
+static bool has_elements(const el_axes *axes) {
   for (uint32_t i = 0; i < axes->n; i++)
-    if (axes->v[i]->element) {
-      report_whole_parameter(c, at);
+    if (axes->v[i]->element)
       return true;
-    }
   return false;
+}
+
+bool el_over_elements(el_call_site c, const el_axes *axes, lm_loc at) {
+  if (!has_elements(axes))
+    return false;
+  report_whole_parameter(c, at);
+  return true;
+}
+
+bool el_over_nothing(el_call_site c, const el_axes *x, const el_axes *axes, lm_loc at) {
+  if (axes->n || !has_elements(x))
+    return false;
+  report_whole_parameter(c, at);
+  return true;
 }
 
 bool el_is_random_allowed(el_call_site c) {

@@ -30,6 +30,9 @@ bool el_floating(el_call_site c, const el_val *x, lm_loc at);
 bool el_is_random_allowed(el_call_site c);
 // True: reported, as an optimizer's update sees one element of a parameter.
 bool el_over_elements(el_call_site c, const el_axes *axes, lm_loc at);
+// The same for a reduction over no axes of a value with elements: a row of axes is empty in an
+// update.
+bool el_over_nothing(el_call_site c, const el_axes *x, const el_axes *axes, lm_loc at);
 // True: reported, as decoding does not have all positions of x.
 bool el_moves_positions(el_call_site c, const el_axis *x, lm_loc at);
 // A tensor whose axes are in the order of `axes`; v may have another order.

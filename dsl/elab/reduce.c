@@ -12,7 +12,7 @@ static el_val reduce(el_call_site c, lm_opcode op, bool mean) {
     axes = x.axes;
   else if (!el_positional_axes(c, 1, &axes))
     return el_error();
-  if (el_over_elements(c, &axes, c.x->loc))
+  if (el_over_elements(c, &axes, c.x->loc) || el_over_nothing(c, &x.axes, &axes, c.x->loc))
     return el_error();
   for (uint32_t i = 0; i < axes.n; i++)
     if (el_lacks(c, &x, axes.v[i], el_arg_loc(c, 1)))
@@ -137,6 +137,16 @@ el_val p_gather(el_call_site c) {
       c.e->m ? lm_emit(&c.e->b, LM_OP_GATHER, (lm_value *[]){t.v, i.v}, 2, &attr, NULL) : NULL);
 }
 
+// The updates with the index's axes first and in its order, as the IR has them.
+static lm_value *updates_ordered(el_call_site c, const el_val *x, const el_axes *index,
+                                 const el_axes *rest) {
+  el_axes order = *index;
+  for (uint32_t k = 0; k < rest->n; k++)
+    el_axes_push(c.e, &order, rest->v[k]);
+  lm_type t = el_ir_type(c.e, x->kind, &order);
+  return lm_emit_permute(&c.e->b, x->v, t.axis, t.rank);
+}
+
 el_val p_scatter_add(el_call_site c) {
   el_val x = el_arg_tensor(c, 0);
   el_val i = el_arg_tensor(c, 1);
@@ -160,6 +170,7 @@ el_val p_scatter_add(el_call_site c) {
   if (c.e->m) {
     attr.axes[0] = el_axis_ir(c.e, v);
     t = el_ir_type(c.e, x.kind, &axes);
+    x.v = updates_ordered(c, &x, &i.axes, &rest);
   }
   return el_tensor(x.kind, &axes,
                    c.e->m ? lm_emit(&c.e->b, LM_OP_SCATTER, (lm_value *[]){x.v, i.v}, 2, &attr, &t)

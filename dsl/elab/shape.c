@@ -212,8 +212,10 @@ el_val p_view(el_call_site c) {
   el_val x = el_arg_tensor(c, 0);
   const ast_arg *a = el_arg_arrow(c, 1, "e -> (a, b)");
   el_axes src = {0}, dst = {0};
-  if (x.k == V_ERROR || !a || !el_arg_axes(c, a->expr, &src) || src.n == 0)
+  if (x.k == V_ERROR || !a || !el_arg_axes(c, a->expr, &src))
     return el_error();
+  if (src.n == 0)
+    return EL_FAIL(c.e, a->loc, E07D);
   lm_size total = lm_size_number(c.e->a, 1);
   for (uint32_t i = 0; i < src.n; i++) {
     if (el_lacks(c, &x, src.v[i], a->loc))

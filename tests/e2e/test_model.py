@@ -109,6 +109,34 @@ def test_two_tables(run):
     within("logits", distance(t["logits"], x @ a.T), 1e-6)
 
 
+SCATTERED = """model M(vocab = 64, d = 3) {
+  param a: real[vocab, d] = normal(1)
+  apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] { return dot(gather(a, tok, vocab), a, d) }
+  loss(bt: Batch[b, t]) -> (f32, f32) {
+    let x = gather(a, bt.tok, vocab)
+    let r = scatter_add(permute(x, (t, d, b)), bt.tok, vocab)
+    return (sum(f32(r * r * r)), 1)
+  }
+}
+data D { source s = batches("batches.safetensors") }
+recipe R { model = M(); data = D; run = 1 steps; batch = 64 tokens; optimizer = sgd(lr = 0); precision { compute = f32 } }
+"""
+
+
+def test_scattered(run):
+    """updates of scatter_add whose axes have another order than those of the index"""
+    import torch
+    batches = random_batches(1, 4, 16)
+    small(run, batches=batches)
+    t = run.trace(run.write("scattered.lm", SCATTERED))
+    a = torch.tensor(t["final.a"], dtype=torch.float64, requires_grad=True)
+    tok = torch.tensor(batches["tok"][0]).long().flatten()
+    loss = (torch.zeros_like(a).index_add(0, tok, a[tok]) ** 3).sum()
+    loss.backward()
+    within("loss", abs(float(t["loss"][0]) - float(loss)) / abs(float(loss)), 1e-5)
+    within("a", distance(t["grad.a"], a.grad.numpy()), 1e-5)
+
+
 ROUNDING = """import std.nn: softplus
 model M(vocab = round(63.5)) {
   param a: real[vocab] = normal(3)
