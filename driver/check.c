@@ -129,8 +129,10 @@ lm_status lm_check_run(lm_ctx *ctx, const lm_events *events, const lm_check_opti
   x.program = lm_program_load(ctx, o->from.path);
   if (!x.program)
     return lm_verdict(ctx);
-  if (ctx->n_errors)
+  if (ctx->n_errors) {
+    lm_recipe_check_all(ctx, x.program);
     lm_check(ctx, x.program, NULL);
+  }
   LM_TRY(lm_verdict(ctx));
   return recipes_check(&x, out_n);
 }

@@ -159,6 +159,13 @@ lm_recipe *lm_recipe_resolve(lm_ctx *c, const lm_program *p, const char *name,
   return r;
 }
 
+void lm_recipe_check_all(lm_ctx *c, const lm_program *p) {
+  const ast_file *f = p->files[0]->tree;
+  for (uint32_t i = 0; i < f->n; i++)
+    if (f->v[i]->kind == DC_RECIPE)
+      lm_recipe_resolve(c, p, f->v[i]->name.text, NULL);
+}
+
 void lm_recipe_report_unsupported(const lm_recipe *r) {
   for (uint32_t i = 0; i < r->n_unsupported; i++) {
     const lm_recipe_unsupported *u = &r->unsupported[i];

@@ -291,6 +291,9 @@ lm_status lm_recipe_mode_check(const char *mode); // LM_USER unless it is a valu
 lm_recipe *lm_recipe_resolve(lm_ctx *c, const lm_program *p, const char *name,
                              const lm_recipe_overrides *overrides);
 
+// Reports the errors of every recipe of the first file, where a syntax error elsewhere keeps them
+// from being used. Keys that could not be parsed are not reported as missing.
+void lm_recipe_check_all(lm_ctx *c, const lm_program *p);
 // Checks a data section that no recipe uses. A section without a source is not an error, because
 // another section may extend it.
 void lm_recipe_check_data(lm_ctx *c, const lm_program *p, lm_decl_ref ref);

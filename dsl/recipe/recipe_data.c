@@ -244,7 +244,7 @@ void lm_read_data(const lm_reader *recipe) {
   out->name = e->text;
   out->loc = ref.decl->name.loc;
   read_section(&d, out);
-  if (!has_source(&s))
+  if (!has_source(&s) && !recipe->R->incomplete)
     LM_REPORT(d.R->c, out->loc, E246, out->name);
   out->shuffle_docs = lm_read_whole(&d, "data.shuffle", 0);
   out->bad = lm_read_number(&d, "data.bad", 0);

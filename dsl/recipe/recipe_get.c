@@ -102,7 +102,7 @@ void lm_read_check_complete(const lm_reader *d, const char *section, lm_loc at, 
       first = k;
     lm_buf_printf(&names, "%s'%s'", n > 1 ? ", " : "", lm_schema_name(k));
   }
-  if (n && !d->R->base_missing) {
+  if (n && !d->R->incomplete) {
     lm_diag *e = LM_REPORT(d->R->c, at, E247, where, names.p);
     if (n == 1)
       lm_diag_help(d->R->c, e, "add %s  # %s", lm_schema_usage(d->R->c, first), first->help);

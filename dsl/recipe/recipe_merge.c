@@ -493,9 +493,25 @@ static void apply_dotted(merge *m, lm_settings *s, const char *section, dotted d
 
 // ---- items
 
+static bool is_broken(const ast_expr *x) {
+  bool broken = x && (x->kind == EX_ERROR || is_broken(x->a) || is_broken(x->b) || is_broken(x->c));
+  for (uint32_t i = 0; x && i < x->n_args && !broken; i++)
+    broken = is_broken(x->args[i].expr) || is_broken(x->args[i].to);
+  return broken;
+}
+
+static bool has_parse_error(const ast_item *it) {
+  bool broken = it->kind == IT_ERROR || is_broken(it->sel) || is_broken(it->expr);
+  for (uint32_t i = 0; i < it->n_args && !broken; i++)
+    broken = is_broken(it->args[i].expr) || is_broken(it->args[i].to);
+  return broken;
+}
+
 static void apply_item(merge *m, lm_settings *s, const char *section, const ast_item *it) {
-  if (it->kind == IT_ERROR)
+  if (has_parse_error(it)) {
+    m->R->incomplete = true;
     return;
+  }
   if (it->kind == IT_MAP) {
     LM_REPORT(m->R->c, it->loc, E24E);
     return;

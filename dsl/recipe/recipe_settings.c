@@ -18,7 +18,7 @@ static void report_no_base(lm_resolver *R, lm_decl_ref ref) {
 }
 
 // Stores `ref` and the declarations that it extends in `out`, the base last, and returns their
-// number. A broken chain is reported and sets base_missing.
+// number. A broken chain is reported and sets incomplete.
 static int chain_of(lm_resolver *R, lm_decl_ref ref, lm_decl_ref *out) {
   int n = 0;
   for (; n < MAX_EXTENDS; n++) {
@@ -28,12 +28,12 @@ static int chain_of(lm_resolver *R, lm_decl_ref ref, lm_decl_ref *out) {
     lm_decl_ref base = lm_program_find(R->p, ref.file, ref.decl->base.text);
     if (!base.decl || base.decl->kind != ref.decl->kind) {
       report_no_base(R, ref);
-      R->base_missing = true;
+      R->incomplete = true;
       return n + 1;
     }
     ref = base;
   }
-  R->base_missing = true;
+  R->incomplete = true;
   LM_REPORT(R->c, out[0].decl->base.loc, E21E, out[0].decl->name.text, MAX_EXTENDS);
   return 1;
 }

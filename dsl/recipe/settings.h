@@ -41,7 +41,7 @@ typedef struct lm_resolver {
   lm_file *set_file; // the scope of --set: names of the first file, paths of the working directory
   ast_items data_sets; // items of --set data.KEY without `data`, for the recipe's data section
   const ast_expr **defaults; // by index in LM_SCHEMA; parsed at the first use
-  bool base_missing;         // a chain of `extends` is broken, so missing keys are not reported
+  bool incomplete; // an item or base has a reported error, so missing keys are not reported
 } lm_resolver;
 
 typedef struct lm_settings_layer {

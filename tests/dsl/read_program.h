@@ -37,6 +37,7 @@ static inline void read_program(lm_ctx *c, const lm_program *library, const char
   if (!p)
     return;
   if (c->n_errors) { // as `lmc check`, which reports further errors and none twice
+    lm_recipe_check_all(c, p);
     lm_check(c, p, NULL);
     return;
   }
