@@ -277,6 +277,8 @@ static el_val report_unknown_function(lm_elab *e, const ast_expr *x) {
   lm_diag *d = EL_ERR(e, x->loc, E082, name);
   if (nn && lm_program_find(e->prog, nn, name).decl)
     lm_diag_help(e->c, d, "import std.nn: %s", name);
+  else if (el_help_word(e, d, name))
+    return el_error();
   else if (!near && near_nn)
     lm_diag_help(e->c, d, "did you mean '%s'? import std.nn: %s", near_nn, near_nn);
   else if (near)

@@ -279,6 +279,9 @@ void el_note_value(lm_elab *e, lm_diag *d, const el_val *v); // "= x: real[b, t,
 #define EL_ERR(e, at, code, ...) el_err(e, at, LM_DIAGNOSTIC(code, ##__VA_ARGS__))
 #define EL_FAIL(e, at, code, ...) el_fail(e, at, LM_DIAGNOSTIC(code, ##__VA_ARGS__))
 #define EL_REJECT(e, at, code, ...) el_reject(e, at, LM_DIAGNOSTIC(code, ##__VA_ARGS__))
+// The help for a word of other libraries or languages (words.def); NULL or false if there is none.
+const char *el_word_help(const char *word);
+bool el_help_word(lm_elab *e, lm_diag *d, const char *word);
 lm_diag *el_err(lm_elab *e, lm_loc at, lm_diag_id id, const char *fmt, ...) LM_PRINTF(4, 5);
 el_val el_fail(lm_elab *e, lm_loc at, lm_diag_id id, const char *fmt, ...) LM_PRINTF(4, 5);
 bool el_reject(lm_elab *e, lm_loc at, lm_diag_id id, const char *fmt, ...) LM_PRINTF(4, 5);

@@ -49,6 +49,8 @@ static el_val eval_field(lm_elab *e, const ast_expr *x) {
   else if (a.k == V_RECORD)
     lm_diag_help(e->c, d,
                  "a Batch has tok, pos, seg, next and w; further columns are not available yet");
+  else
+    el_help_word(e, d, x->text);
   return el_error();
 }
 

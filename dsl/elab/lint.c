@@ -201,12 +201,34 @@ static const char *member_word(ast_member_kind kind) {
   return kind == MB_DIM ? "dim" : kind == MB_PARAM ? "param" : kind == MB_STATE ? "state" : "sub";
 }
 
+static bool is_assigned(const ast_body *body, lm_sym name) {
+  for (uint32_t i = 0; i < body->n; i++) {
+    const ast_stmt *st = body->v[i];
+    if (st->kind == ST_SET && st->names.v[0].text == name)
+      return true;
+    if (st->kind == ST_FOR && is_assigned(&st->body, name))
+      return true;
+  }
+  return false;
+}
+
+static void state_check(lint *l, const ast_decl *d, const ast_name *name) {
+  for (uint32_t i = 0; i < d->members.n; i++)
+    if (is_assigned(&d->members.v[i]->body, name->text))
+      return;
+  lm_diag *g = LM_REPORT(l->c, name->loc, W007, name->text, d->name.text);
+  lm_diag_help(l->c, g, "assign its new value in update: %s = …", name->text);
+}
+
 static void member_check(lint *l, const ast_decl *d, const ast_member *m) {
   if (m->kind != MB_DIM && m->kind != MB_PARAM && m->kind != MB_STATE && m->kind != MB_SUB)
     return;
   for (uint32_t i = 0; i < m->names.n; i++) {
     const ast_name *name = &m->names.v[i];
-    if (set_has(&l->used, name->text) || set_has(&l->fields, name->text) || is_exempt(name->text))
+    bool used = set_has(&l->used, name->text) || set_has(&l->fields, name->text);
+    if (used && m->kind == MB_STATE)
+      state_check(l, d, name);
+    if (used || is_exempt(name->text))
       continue;
     lm_diag *g = LM_REPORT(l->c, name->loc, W003, member_word(m->kind), name->text, d->name.text);
     lm_diag_help(l->c, g, "delete it, or rename it to _%s", name->text);

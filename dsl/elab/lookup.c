@@ -135,8 +135,14 @@ static void report_no_axis(lm_elab *e, const ast_expr *x) {
 bool el_axis_list(lm_elab *e, const ast_expr *x, el_axes *out) {
   if (x->kind == EX_TUPLE || x->kind == EX_LIST)
     return axis_list_of(e, x, out);
-  if (x->kind != EX_NAME)
-    return EL_REJECT(e, x->loc, E040);
+  if (x->kind != EX_NAME) {
+    lm_diag *d = EL_ERR(e, x->loc, E040);
+    if (x->kind == EX_NUMBER)
+      lm_diag_help(e->c, d,
+                   "axes are given by name, not by index; maximum(x, y) and minimum(x, y) compare "
+                   "elements");
+    return false;
+  }
   if (find_axes(e, x->text, out))
     return true;
   if (!is_reported(e, x->text))
@@ -209,6 +215,8 @@ static el_val report_unknown(lm_elab *e, lm_sym name, lm_loc at, bool is_declara
   lm_diag *d = EL_ERR(e, at, E020, name);
   if (is_declaration)
     lm_diag_help(e->c, d, "'%s' is a declaration, not a value", name);
+  else if (el_help_word(e, d, name))
+    return el_error();
   else if (near)
     lm_diag_help(e->c, d, "did you mean '%s'?", near);
   return el_error();

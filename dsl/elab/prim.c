@@ -231,8 +231,11 @@ static bool is_named_argument(const char *primitive, const char *name) {
 
 static bool check_argument_names(lm_elab *e, const ast_expr *x, const char *primitive) {
   for (uint32_t k = 0; k < x->n_args; k++)
-    if (x->args[k].kind == ARG_NAMED && !is_named_argument(primitive, x->args[k].name))
-      return EL_REJECT(e, x->args[k].loc, E05B, primitive, x->args[k].name);
+    if (x->args[k].kind == ARG_NAMED && !is_named_argument(primitive, x->args[k].name)) {
+      lm_diag *d = EL_ERR(e, x->args[k].loc, E05B, primitive, x->args[k].name);
+      el_help_word(e, d, x->args[k].name);
+      return false;
+    }
   return true;
 }
 

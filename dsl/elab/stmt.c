@@ -5,7 +5,32 @@ void el_bind_name(lm_elab *e, lm_sym name, el_val v, bool settable) {
   el_names_add(e, &e->frame->names, name, v, settable);
 }
 
+static bool is_state(const lm_elab *e, lm_sym name) {
+  const ast_decl *d = e->frame->self ? e->frame->self->inst->decl : NULL;
+  for (uint32_t i = 0; d && i < d->members.n; i++) {
+    const ast_member *m = d->members.v[i];
+    for (uint32_t k = 0; m->kind == MB_STATE && k < m->names.n; k++)
+      if (m->names.v[k].text == name)
+        return true;
+  }
+  return false;
+}
+
+// A state of an optimizer or a carry of the innermost loop cannot be shadowed: the loop and the
+// optimizer read the new value by its name.
+static bool check_shadow(lm_elab *e, const ast_name *n) {
+  const el_bind *b = el_names_find(&e->frame->names, n->text);
+  if (!b || !b->settable)
+    return true;
+  bool state = e->mode == EL_UPDATE && is_state(e, n->text);
+  lm_diag *d = EL_ERR(e, n->loc, E02A, n->text, state ? "a state" : "a carry of the loop");
+  lm_diag_help(e->c, d, "write `%s = …` to assign it, or choose another name", n->text);
+  return false;
+}
+
 static void bind_let(lm_elab *e, const ast_name *n, el_val v) {
+  if (!check_shadow(e, n))
+    return;
   if (v.k == V_TENSOR || v.k == V_TUPLE) {
     v.name = n->text;
     v.loc = n->loc;

@@ -45,6 +45,10 @@ bool lm_groups_bind(lm_elab *e, const lm_recipe *r, el_inst *inst, const lm_grou
 // Checks all members; returns the method `update`. NULL: reported.
 const ast_member *lm_optimizer_members(lm_elab *e, const ast_decl *d);
 
+// Reports a parameter of `what` that has the name of an argument which is passed at another index.
+bool lm_check_order(lm_elab *e, const ast_sig *sig, const char *const *names, uint32_t n,
+                    const char *what);
+
 typedef struct lm_lowered_states {
   lm_lowered_state *v;
   uint32_t n, cap;

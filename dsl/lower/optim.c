@@ -5,7 +5,9 @@
 // float64 scalars and move to @rates (rates.c). An argument that groups set to different values is
 // selected for each block (groups.c).
 #include "dsl/lower/internal.h"
+#include "runtime/base/diag_code.h"
 #include "runtime/plan/plan.h"
+#include <math.h>
 #include <string.h>
 
 // ---- the schedule
@@ -14,6 +16,8 @@ static el_val host_scalar(lm_value *v) {
   return el_tensor(K_NUM, &none, v);
 }
 
+static const char *const schedule_arguments[] = {"step", "run"};
+
 // schedule(step, run, …)
 static el_val schedule(lm_elab *e, const lm_recipe *r, el_val step, el_val run) {
   if (!r->schedule.name || !r->schedule.target.decl)
@@ -21,6 +25,8 @@ static el_val schedule(lm_elab *e, const lm_recipe *r, el_val step, el_val run) 
   const ast_decl *d = r->schedule.target.decl;
   if (d->kind != DC_FN || d->sig.n_params < 2)
     return EL_FAIL(e, r->schedule.loc, E0B2);
+  if (!lm_check_order(e, &d->sig, schedule_arguments, LM_COUNT(schedule_arguments), d->name.text))
+    return el_error();
   ast_expr *call = LM_NEW(e->a, ast_expr);
   ast_expr *name = LM_NEW(e->a, ast_expr);
   *name = (ast_expr){.kind = EX_NAME, .text = d->name.text, .loc = r->schedule.loc};
@@ -52,6 +58,29 @@ static bool is_trial(const lm_recipe *r) {
   return o && (!strcmp(o->who, "--set") || !strcmp(o->who, "--steps"));
 }
 
+// Evaluates the schedule at a sample of steps: for its constraints, and for its sign.
+static void schedule_sample(lm_elab *e, const lm_recipe *r, int64_t steps) {
+  enum {
+    SAMPLE = 256
+  };
+  uint32_t before = e->c->n_errors;
+  int64_t last = 0;
+  for (int64_t i = 1; i <= SAMPLE && e->c->n_errors == before; i++) {
+    int64_t step = 1 + (int64_t)((double)(steps - 1) * (double)(i - 1) / (SAMPLE - 1));
+    if (step == last)
+      continue;
+    last = step;
+    el_val v = schedule(e, r, el_whole(e, step), el_whole(e, steps));
+    double x;
+    if (v.k == V_ERROR || !el_number_value(&v, &x))
+      return;
+    if (x >= 0 || isnan(x))
+      continue;
+    LM_REPORT(e->c, r->schedule.loc, W214, (long long)step, (long long)steps, x);
+    return;
+  }
+}
+
 void lm_lower_schedule_check(lm_ctx *c, lm_program *prog, const lm_recipe *r, int64_t steps) {
   if (!r->schedule.name || is_trial(r))
     return;
@@ -60,7 +89,7 @@ void lm_lower_schedule_check(lm_ctx *c, lm_program *prog, const lm_recipe *r, in
   e->frame = &frame;
   e->mode = EL_UPDATE;
   e->b = (lm_builder){.m = e->m, .at = lm_func_add(e->m, LM_SYM(c, "schedule"))->body};
-  schedule(e, r, el_whole(e, 1), el_whole(e, steps));
+  schedule_sample(e, r, steps);
 }
 
 // ---- @norm and @update

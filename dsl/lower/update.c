@@ -38,12 +38,34 @@ static bool check_type(lm_elab *e, const ast_type *t) {
   return false;
 }
 
+bool lm_check_order(lm_elab *e, const ast_sig *sig, const char *const *names, uint32_t n,
+                    const char *what) {
+  lm_buf order = {0};
+  for (uint32_t i = 0; i < n; i++)
+    lm_buf_printf(&order, "%s%s", i ? ", " : "", names[i]);
+  const char *text = lm_arena_printf(e->a, "(%s)", order.p);
+  lm_buf_free(&order);
+  for (uint32_t i = 0; i < sig->n_params; i++)
+    for (uint32_t k = 0; k < n; k++) {
+      const ast_name *name = &sig->params[i].name;
+      if (i == k || strcmp(name->text, names[k]))
+        continue;
+      EL_ERR(e, name->loc, E0F0, what, n == 2 ? "its first arguments" : "its arguments", text,
+             name->text, i + 1);
+      return false;
+    }
+  return true;
+}
+
 static bool check_update(lm_elab *e, const ast_member *m) {
+  static const char *const names[] = {"p", "g", "k"};
   const ast_sig *sig = &m->sig;
   if (sig->n_params != 2 && sig->n_params != 3) {
     report_form(e, m->loc);
     return false;
   }
+  if (!lm_check_order(e, sig, names, LM_COUNT(names), "update"))
+    return false;
   for (uint32_t i = 0; i < sig->n_params; i++) {
     if (!check_type(e, sig->params[i].type))
       return false;

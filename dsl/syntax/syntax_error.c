@@ -172,6 +172,14 @@ static const char *token_help(lm_parser *ps, const lm_expected *expected, const 
     return "comparisons cannot be chained: write a < b & b < c";
   if (!strcmp(token, "'mod'") && has(expected, "an expression"))
     return "mod is an infix operator: write a mod b";
+  if (!strcmp(found, "'where'") && has(expected, "an expression"))
+    return "the elementwise choice is select(condition, x, y)";
+  if (!strcmp(found, "'if'") && operator_expected)
+    return "a choice is written if c then x else y; select(c, x, y) chooses elements";
+  if (!strcmp(found, "'if'"))
+    return "if is an expression: let y = if c then x else z";
+  if (!strcmp(found, "'from'"))
+    return "an import is written import std.nn: rmsnorm";
   if (is_keyword(found) && has(expected, "a name"))
     return lm_arena_printf(ps->ctx->arena, "%s is a keyword and cannot be a name", found);
   return NULL;

@@ -216,6 +216,11 @@ static lm_status rates_run(lm_trainer *t, int64_t step) {
       lm_port_store(e, to, lm_port_value(e, from));
   }
   t->lr = lm_port_get(e, t->rates, LM_PORT_LR, 0);
+  if (t->lr < 0)
+    return lm_fail(LM_USER,
+                   "step %lld: the learning rate is %g; a negative one would increase the loss. "
+                   "Check lr and the schedule, whose step counts from 1 to run",
+                   (long long)step, t->lr);
   return NULL;
 }
 

@@ -88,3 +88,10 @@ def test_group_with_its_own_tuple(run):
     use = "o(lr = 0.1); group @w = (betas = (0.5, 0.25)); group @u = (betas = (0.75, 0.125))"
     body = "return p - lr * g * (b1 + b2 * k)"
     expect(run, body, lambda g, k: 0.1 * g * (0.5 + 0.25 * k if g > 0 else 0.75 + 0.125 * k), use)
+
+
+def test_negative_learning_rate_stops_the_run(run):
+    run.write("text.txt", "a sentence of some bytes. " * 60)
+    path = run.write("o.lm", MODEL % ("o(lr = -0.1)", "return p - lr * g"))
+    code, _, err = run.result("run", path)
+    check(code == 1 and "step 1: the learning rate is -0.1" in err, f"exit status {code}: {err}")
