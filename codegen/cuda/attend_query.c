@@ -26,7 +26,7 @@ static const char *row_dot(cuda_attend *e, const char *at) {
                            "x[8], y[8];\nlm_load8_%s(x, a%d + (%s));\nlm_load8_%s(y, a%d + (%s));\n"
                            "LM_UNROLL\nfor (int32_t i = 0; i < 8; i++) dot += x[i] * y[i];\n}\ndot "
                            "= lm_row_sum(dot);\n",
-                           e->groups ? "LM_UNROLL_1\n" : "", (long long)e->f.v_channels.size, kind,
+                           e->groups ? "LM_UNROLL_2\n" : "", (long long)e->f.v_channels.size, kind,
                            LM_ATTEND_O, where, kind, LM_ATTEND_DO, where);
   const char *x = lm_gen_load_text(e->g.arena, (lm_dtype)o.dtype,
                                    lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_O, where));
