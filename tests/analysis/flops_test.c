@@ -1,5 +1,5 @@
-// flops_test.c - operations counted from shapes: a product, an attention with and without order,
-// its derivative.
+// flops_test.c - FLOPs counted from shapes: a dot, attention with and without a causal mask, its
+// derivative.
 #include "compiler/analysis/flops.h"
 #include "tests/attend/cases.h"
 #include "tests/numeric/grad_check.h"
@@ -49,7 +49,7 @@ int main(void) {
               NULL, "f")
             .dot == 2 * 2 * 3 * 5);
   lm_arena *a = lm_arena_create();
-  // 0: causal, with scale; 1: all see all
+  // 0: causal, with a scale; 1: no mask
   sums causal = count(attend_text(a, &attend_cases[0], size), "attend,grad,dce", "micro");
   sums all = count(attend_text(a, &attend_cases[1], size), "attend,grad,dce", "micro");
   double products = 2.0 * PAIRS * (E + F);

@@ -31,7 +31,7 @@ static inline char *tree_of(const parsed *p) {
 static inline void check_text(const char *got, const char *expected, const char *file, int line) {
   if (!strcmp(got, expected))
     return;
-  fprintf(stderr, "%s:%d: got\n%s\nwanted\n%s\n", file, line, got, expected);
+  fprintf(stderr, "%s:%d: got\n%s\nexpected\n%s\n", file, line, got, expected);
   exit(1);
 }
 #define CHECK_TEXT(got, expected) check_text((got), (expected), __FILE__, __LINE__)

@@ -1,4 +1,4 @@
-// bad_test.c - what is wrong in .lmir text is said, where, and in these words.
+// bad_test.c - the location and the message of each error that the parser of .lmir text reports.
 #include "compiler/ir/ir.h"
 #include "tests/runtime/check.h"
 
@@ -125,22 +125,22 @@ static const struct {
 
 static bool says(const char *text, const char *message) {
   lm_ctx *c = lm_ctx_create();
-  lm_buf said = {0};
+  lm_buf reported = {0};
   CHECK(!lm_module_parse(c, lm_source_add(c, "bad.lmir", text, strlen(text))));
   CHECK(c->diags && c->n_errors == 1);
   const char *error = c->diags->text;
   size_t prefix = strlen(INVALID);
   CHECK(!strncmp(error, INVALID, prefix));
-  lm_buf_printf(&said, "%u:%u: %s", c->diags->loc.line, c->diags->loc.col, error + prefix);
-  bool same = !strcmp(said.p, message);
+  lm_buf_printf(&reported, "%u:%u: %s", c->diags->loc.line, c->diags->loc.col, error + prefix);
+  bool same = !strcmp(reported.p, message);
   if (!same)
-    fprintf(stderr, "%s\nexpected: %s\nreported: %s\n", text, message, said.p);
-  lm_buf_free(&said);
+    fprintf(stderr, "%s\nexpected: %s\nreported: %s\n", text, message, reported.p);
+  lm_buf_free(&reported);
   lm_ctx_destroy(c);
   return same;
 }
 
-// What the parser can't produce, the verifier sees: an operand that is defined later.
+// The verifier finds what the parser cannot produce: an operand that is defined later.
 static void check_order(void) {
   static const char text[] = FUNC "%y = neg %x\n%z = neg %y\nreturn %z\n}";
   lm_ctx *c = lm_ctx_create();

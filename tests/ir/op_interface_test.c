@@ -1,4 +1,5 @@
-// op_interface_test.c - the answers of compiler/ops/interface.h, against the reference interpreter.
+// op_interface_test.c - the properties in compiler/ops/interface.h against the reference
+// interpreter.
 #include <math.h>
 
 #include "compiler/eval/eval.h"
@@ -32,13 +33,13 @@ static bool is_active(const void *user, const lm_value *v) {
   return s->active >> v->index & 1;
 }
 
-// A quarter of a small whole number, so that sums are exact and comparisons meet equal operands.
+// A multiple of 1/4, so that sums are exact and comparisons also get equal operands.
 static double quarter(uint32_t *state) {
   *state = *state * 1664525 + 1013904223;
   return (*state >> 24) % 8 / 4.0;
 }
 
-// Whether f(x + y) + f(0) = f(x) + f(y) where x, y and 0 differ in the active operands alone.
+// Whether f(x + y) + f(0) = f(x) + f(y), where x, y and 0 differ only in the active operands.
 static bool adds_up(const sample *s) {
   enum {
     TRIALS = 200

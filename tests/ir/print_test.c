@@ -1,5 +1,5 @@
-// print_test.c - what is printed parses to the same text again, for every .lmir file given or in
-// tests/.
+// print_test.c - printing and parsing: the text of a module parses to a module with the same text.
+// For the .lmir files that are given, or for all in tests/.
 #include <dirent.h>
 #include "compiler/ir/ir.h"
 #include "tests/runtime/check.h"

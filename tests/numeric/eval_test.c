@@ -1,5 +1,5 @@
-// eval_test.c - the interpreter's own corners: places, extents, integers, random numbers, rounding.
-// (Every derivative is checked against finite differences of it elsewhere.)
+// eval_test.c - the reference interpreter: indices, extents, integers, random numbers, rounding.
+// op_grad_test.c checks derivatives against its finite differences.
 #include "runtime/base/philox.h"
 #include "tests/numeric/grad_check.h"
 
@@ -65,7 +65,7 @@ static void check_ints(lm_eval *e, lm_module *m) {
   free_all(out, 4);
 }
 
-// An index outside reads the nearest row, and adds to it.
+// An index out of bounds reads the nearest row, and adds to the nearest row.
 static void check_gather(lm_eval *e, lm_module *m) {
   lm_tensor out[2];
   run(e, m, "gather", (const double *[]){(double[]){10, 20, 30}, (double[]){2, -1, 0, 2, 9}}, out);
@@ -74,8 +74,7 @@ static void check_gather(lm_eval *e, lm_module *m) {
   free_all(out, 2);
 }
 
-// Two places, then one more; what is given back has the extent of the moment, the cache its
-// capacity.
+// Appends two positions, then one. The result has the current extent, the cache its capacity.
 static void check_append(lm_eval *e, lm_module *m) {
   lm_tensor out;
   lm_eval_extent_set(e, 1, 2);
@@ -108,7 +107,7 @@ static void check_round(lm_eval *e, lm_module *m) {
   lm_tensor out[2];
   lm_eval_round_set(e, true);
   run(e, m, "round", (const double *[]){(double[]){1.00390625, 1.01171875}}, out);
-  expect(&out[0], (double[]){1, 1.015625}); // halves go to the even neighbour
+  expect(&out[0], (double[]){1, 1.015625}); // ties round to even
   expect(&out[1], (double[]){(double)(float)(1.00390625 + (double)0.1f),
                              (double)(float)(1.01171875 + (double)0.1f)});
   lm_eval_round_set(e, false);

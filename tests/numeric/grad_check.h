@@ -1,5 +1,5 @@
-// grad_check.h - derivatives of @micro against central differences of @loss, in the float64
-// interpreter.
+// grad_check.h - compares gradients of @micro with central differences of @loss, both computed by
+// the float64 interpreter.
 #ifndef LM_TESTS_GRAD_CHECK_H
 #define LM_TESTS_GRAD_CHECK_H
 #include <math.h>
@@ -57,8 +57,8 @@ static inline double first_result(lm_eval *e, const lm_func *f, const lm_tensor 
   return v;
 }
 
-// One run of @micro behind some passes, its loss and, in e, its gradients: parameters in (-1, 1),
-// then what `fill` gives the arguments.
+// Runs @micro after some passes and returns its loss; e has the gradients. Parameters are random in
+// (-1, 1), and `fill` sets the arguments.
 typedef struct micro_run {
   lm_ctx *c;
   lm_module *m;
@@ -106,8 +106,8 @@ static inline double square_distance(const lm_tensor *a, const lm_tensor *b) {
   return sum;
 }
 
-// The same loss, and the same gradients of a's globals, but for the last digits. How many gradients
-// are not zero.
+// Checks that two runs have equal losses and gradients of a's globals, up to rounding. Returns the
+// number of gradients that are not zero.
 static inline int micro_runs_agree(const micro_run *a, const micro_run *b) {
   int seen = 0;
   CHECK(fabs(a->loss - b->loss) <= 1e-12 * fabs(a->loss));
@@ -135,8 +135,8 @@ static inline double difference(lm_eval *e, const lm_func *f, const lm_tensor *a
 }
 
 // Every `stride`-th element of every parameter: |derivative - difference| <= tolerance * (1 +
-// |difference|). Returns the number of elements looked at whose derivative is not zero, -1 if one
-// is wrong.
+// |difference|). Returns the number of compared elements whose derivative is not zero, -1 if one is
+// wrong.
 static inline int grad_check(lm_module *m, lm_eval *e, const lm_tensor *args, int64_t stride,
                              double tolerance) {
   const lm_func *loss = lm_func_find(m, "loss");

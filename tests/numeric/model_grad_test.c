@@ -1,5 +1,5 @@
-// model_grad_test.c - a Llama-like model by hand (tests/ir/llama.lmir): the derivative that `grad`
-// makes of it against finite differences, after every stage of cleaning.
+// model_grad_test.c - a hand-written model like Llama (tests/ir/llama.lmir): its gradients against
+// finite differences, after each group of clean-up passes.
 #include "tests/numeric/grad_check.h"
 
 static double check(const char *passes) {

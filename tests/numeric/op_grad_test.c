@@ -1,9 +1,9 @@
-// op_grad_test.c - every operation with a derivative against central differences, in the
+// op_grad_test.c - the derivative of every operation against central differences of the
 // interpreter.
 //
-// A case is a few lines that define %z from parameters; the loss is sum(z sin z). Sizes are odd, so
-// that no axis passes for another. An operation of ops.def that has a derivative and no case fails
-// the test.
+// A case is a few lines that define %z from parameters; the loss is sum(z sin z). Most
+// axes differ in size, so that an exchange of axes is found. An operation of ops.def that has a
+// derivative and no case fails the test.
 #include "compiler/ops/interface.h"
 #include "tests/numeric/grad_check.h"
 
@@ -129,12 +129,12 @@ static const test tests[] = {
      "  %v3 = mul %v2, %n  %v4 = tanh %v3  %v5 = add %v4, %fi  %v6 = mul %v5, %u  %v7 = sum %v6 "
      "over(c)  %v8 = mul %v6, %v7\n"
      "  %small = const 0.03 : f32  %v10 = mul %v8, %small  %v9 = sin %v10  yield %v9\n}"},
-    // two carried values that cross, one of which starts without a derivative; stacked results
+    // two carries that are exchanged, one of which starts without a derivative; stacked results
     {"loop", "l, a, c",
      "%zero = const 0 : f32[a, c]  %b9, %d9, %z = loop 4 over(l) %i1 carry(%b = %x, %d = %zero) {\n"
      "  %s1 = param @s[%i1]  %v1 = mul %b, %s1  %v2 = sin %v1  %v3 = add %v2, %d  yield %d, %v2, "
      "%v3\n}"},
-    // loops in a loop: stashes of stashes; a product inside; stacked twice
+    // nested loops: stashes of stashes; a dot inside; results stacked twice
     {"loop", "c",
      "%z = loop 4 %i1 carry(%b = %u) {\n"
      "  %b8 = loop 2 %i2 carry(%d = %b) {\n"
@@ -143,13 +143,13 @@ static const test tests[] = {
      "    %v5 = mul %v4, %b  yield %v5\n  }\n"
      "  %v6 = mul %b8, %b  %s1 = param @bias[%i1]  %v7 = add %v6, %s1  %v8 = tanh %v7  yield "
      "%v8\n}"},
-    // what is carried has the loop's own axis
+    // the carry has the axis of the loop
     {"loop", "l, a",
      "%v = param @s[%z3]  %v1 = rename %p4 (four) -> (l)  %v2 = permute %v1 : f32[l, a]\n"
      "%z, %zs = loop 4 over(l) %i1 carry(%b = %v2) {\n"
      "  %v3 = mul %b, %b  %v4 = sum %v3 over(l)  %v5 = mul %b, %v4  %o2 = const 0.2 : f32  %v7 = "
      "mul %v5, %o2  %v6 = sin %v7  yield %v6, %v4\n}"},
-    // a result of a turn read by a later loop; the carried value is not returned
+    // a later loop reads a stacked result; the carry is not returned
     {"loop", "a, c",
      "%b9, %st = loop 4 over(l) %i1 carry(%b = %x) {\n  %s1 = param @s[%i1]  %v1 = mul %b, %s1  "
      "%v2 = tanh %v1  yield %v2, %v1\n}\n"
@@ -199,7 +199,7 @@ static void check(const test *t, const char *passes, uint64_t seed) {
   lm_ctx_destroy(c);
 }
 
-// Of equal greatest elements the first gets all of the cotangent; sqrt has derivative 0 at 0.
+// The first of equal maxima gets the whole cotangent; sqrt has derivative 0 at 0.
 static void check_corners(void) {
   static const test corners[] = {{"max", "a", "%z = max %x over(c)"},
                                  {"sqrt", "a, c", "%z = sqrt %x"}};
@@ -236,7 +236,7 @@ int main(void) {
     for (size_t i = 0; i < LM_COUNT(tests); i++)
       found |= !strcmp(tests[i].op, lm_op_table[code].name);
     if (!found)
-      fprintf(stderr, "no case for the derivative of %s\n", lm_op_table[code].name);
+      fprintf(stderr, "expected a case for the derivative of %s\n", lm_op_table[code].name);
     CHECK(found);
   }
 }

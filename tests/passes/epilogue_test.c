@@ -1,10 +1,10 @@
-// epilogue_test.c - what products take over means the same: values and finite differences of a
-// model with biases, gelu and residuals, and its plan for a GPU on shadow memory.
+// epilogue_test.c - pass epilogue keeps the meaning of a model with biases, gelu and residuals:
+// values, gradients against finite differences, and its plan for a GPU on shadow memory.
 #include "codegen/cuda/cuda.h"
 #include "tests/numeric/grad_check.h"
 
-// Blocks of two products with a bias each, gelu between them, on a residual stream; a projection
-// whose bias runs along two axes.
+// Blocks of two GEMMs with a bias each and gelu between them, on a residual stream; a projection
+// whose bias has two axes.
 static const char text[] =
     "stage graph\naxis b = 3, t = 5, d = 16, ff = 24, n = 3, g = 2, e = 8\n"
     "param @wu : f32[n, d, ff] stacked 1 as @wu.# = ones  param @bu : f32[n, ff] stacked 1 as "
@@ -115,8 +115,8 @@ static const lm_plan_step *step_find(const lm_plan *p, const char *func, bool re
   return NULL;
 }
 
-// A residual stream that no backward pass reads has one place, which each block's last product goes
-// over.
+// A residual stream that no backward pass reads has one buffer, to which the last GEMM of each
+// block adds.
 static void check_plan(void) {
   lm_ctx *c = lm_ctx_create();
   lm_module *m = model(c, "bf16");
@@ -144,7 +144,7 @@ static void check_plan(void) {
   lm_ctx_destroy(c);
 }
 
-// Text of them parses back; what does not fit has a message.
+// dot_add and dot_gelu print and parse; malformed ones are rejected with a message.
 static void check_text(void) {
   static const char head[] =
       "stage kernel\naxis a = 3, c = 5, f = 8\nfunc @f(%x: f32[a, c], %w: f32[c, f], %r: f32[a, "
@@ -162,13 +162,14 @@ static void check_text(void) {
   };
   for (size_t i = 0; i < LM_COUNT(cases); i++) {
     lm_ctx *c = lm_ctx_create();
-    lm_buf b = {0}, said = {0};
+    lm_buf b = {0}, reported = {0};
     lm_buf_printf(&b, "%s%s", head, cases[i].body);
     lm_module *m = lm_module_parse(c, lm_source_add(c, "t.lmir", b.p, b.n));
-    lm_diag_render(c, &said, false);
-    CHECK(!m == (cases[i].error != NULL) && (!cases[i].error || strstr(said.p, cases[i].error)));
+    lm_diag_render(c, &reported, false);
+    CHECK(!m == (cases[i].error != NULL) &&
+          (!cases[i].error || strstr(reported.p, cases[i].error)));
     lm_buf_free(&b);
-    lm_buf_free(&said);
+    lm_buf_free(&reported);
     lm_ctx_destroy(c);
   }
 }

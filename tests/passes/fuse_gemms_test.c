@@ -1,10 +1,10 @@
-// fuse_gemms_test.c - products of one input side by side: the same loss and gradients as apart, in
-// fewer products.
+// fuse_gemms_test.c - GEMMs that share an input become one: the loss and the gradients are those of
+// separate GEMMs, and there are fewer GEMMs.
 #include "tests/numeric/grad_check.h"
 
-// Two layers of grouped queries, keys with a bias and values behind a norm, dropout on what comes
-// out. @wk of the first layer is read once more from outside (tied), @wf is stopped and stays
-// apart, @wt lies the other way round, as @wu does.
+// Two layers of grouped queries, keys with a bias, and values after a norm, with dropout on the
+// result. @wk of the first layer is also read outside of the loop (tied); @wf is behind a stop_grad
+// and is not fused; @wt and @wu are stored transposed.
 static const char text[] =
     "stage graph\naxis b = 2, t = 3, d = 4, g = 2, h = 3, e = 5, f = 6, layers = 2\n"
     "param @wq : f32[layers, d, g, h, e] stacked 1\nparam @wk : f32[layers, d, g, e] stacked "
@@ -56,10 +56,11 @@ static micro_run run(const char *passes) {
 
 static void compare(const micro_run *apart, const micro_run *side) {
   CHECK(apart->loss != 0);
-  CHECK(micro_runs_agree(apart, side) == (int)apart->m->n_globals - 1); // all but the stopped one
+  CHECK(micro_runs_agree(apart, side) ==
+        (int)apart->m->n_globals - 1); // all but @wf, which is behind a stop_grad
 }
 
-// What @copies makes prints and parses back.
+// The globals that @copies fills print and parse.
 static void reread(lm_module *m) {
   lm_buf text = {0}, again = {0};
   lm_module_print(m, &text);
@@ -76,8 +77,8 @@ int main(void) {
   micro_run apart = run("grad,simplify,cse,dce");
   micro_run side = run("fuse_gemms,dce,grad,simplify,cse,dce");
   micro_run made = run("fuse_gemms,dce,grad,simplify,cse,dce,accum_f32,hoist_params,dce");
-  // Forward and of the inputs' cotangents: of three products in the loop one is left, behind it one
-  // of wk and wl, one of wt and wu.
+  // Forward, and cotangents of the inputs: one GEMM is left of three in the loop; after it, one of
+  // wk and wl, and one of wt and wu.
   CHECK(products(&side) == products(&apart) - 2 * (2 + 1 + 1));
   compare(&apart, &side);
   compare(&apart, &made);

@@ -1,13 +1,11 @@
-// golden_test.c - what passes make of IR. A file of tests/passes/ is
-//   // passes: simplify,dce            or, where a pass asks for the target: // passes:
-//   epilogue,dce for sm_90a
-//                                      (cpu: a processor with vectors of 8 floats and a matrix unit
-//                                      for bf16)
-//   // what the case is about
-//   the module's text
+// golden_test.c - the IR before and after passes. A file of tests/passes/ holds
+//   // passes: simplify,dce
+//   // a description of the case
+//   the text of a module
 //   // gives:
 //   the text after the passes
-// With -r the expectations are written anew.
+// `// passes: epilogue,dce for sm_90a` runs them for a target; `cpu` is a processor with vectors of
+// 8 floats and a matrix unit for bf16. With -r the test rewrites the text after the passes.
 #include <dirent.h>
 #include "codegen/cpu/cpu.h"
 #include "codegen/cuda/cuda.h"
@@ -33,26 +31,26 @@ static void run(lm_module *m, const char *text) {
 }
 
 static void golden(const char *path, bool rewrite) {
-  lm_buf file = {0}, said = {0};
+  lm_buf file = {0}, printed = {0};
   CHECK_OK(lm_file_read(path, 1 << 20, &file));
   lm_ctx *c = lm_ctx_create();
   const char *at = strstr(file.p, mark);
   if (!at)
-    fprintf(stderr, "%s has no '// gives:'\n", path);
+    fprintf(stderr, "%s: expected a line '// gives:', found none\n", path);
   CHECK(at);
   size_t n = (size_t)(at - file.p) + strlen(mark);
   lm_module *m = must_parse(c, path, file.p, n);
   run(m, file.p);
-  lm_buf_add(&said, file.p, n);
-  lm_module_print(m, &said);
-  bool same = !strcmp(file.p, said.p);
+  lm_buf_add(&printed, file.p, n);
+  lm_module_print(m, &printed);
+  bool same = !strcmp(file.p, printed.p);
   if (!same && rewrite)
-    CHECK_OK(lm_file_write_atomic(path, said.p, said.n));
+    CHECK_OK(lm_file_write_atomic(path, printed.p, printed.n));
   else if (!same)
-    fprintf(stderr, "%s gives\n%s", path, said.p + n);
+    fprintf(stderr, "%s: expected the text after '// gives:', got\n%s", path, printed.p + n);
   CHECK(same || rewrite);
   lm_buf_free(&file);
-  lm_buf_free(&said);
+  lm_buf_free(&printed);
   lm_ctx_destroy(c);
 }
 

@@ -1,4 +1,5 @@
-// pass_test.c - the runner: lists of passes, what does not fit, what is switched off, who watches.
+// pass_test.c - the runner of passes: lists, passes of another stage, disabled and forced passes,
+// the callback before and after each.
 #include "tests/numeric/grad_check.h"
 
 static const char text[] = "stage graph\naxis b = 2\nparam @w : f32[b] = ones\n"
@@ -61,7 +62,7 @@ static void check_former_names(void) {
   lm_ctx_destroy(c);
 }
 
-// Errors of passes are the user's, at the place in the source that the operation came from.
+// Errors of passes are user errors, at the source location of the operation.
 static void check_errors(void) {
   static const struct {
     const char *text, *pass, *message;

@@ -1,9 +1,10 @@
-// tile_rows_test.c - where slabs are made: the bytes that they keep in caches against those that
-// they cost.
+// tile_rows_test.c - which tiles of rows are profitable: the bytes that they keep in the caches
+// against the bytes that they add.
 #include "compiler/plan/planner.h"
 #include "tests/numeric/grad_check.h"
 
-// A feed-forward half of a layer: bytes kept grow with rows, those paid with weights and turns.
+// The feed-forward half of a layer: the saved bytes grow with the rows, the added bytes with the
+// weights and the trip count.
 static const char text[] =
     "stage graph\naxis b = 8, t = %d, d = %d, ff = %d\n"
     "param @w : f32[d, ff]\nparam @v : f32[ff, d]\n"
@@ -23,7 +24,7 @@ typedef struct sizes {
   const char *type;
 } sizes;
 
-static int slabs(sizes n, const lm_target *target, bool asked) {
+static int tiled_loops(sizes n, const lm_target *target, bool asked) {
   lm_ctx *c = lm_ctx_create();
   const char *s = lm_arena_printf(c->arena, text, n.t, n.d, n.ff, n.type, n.type, n.type);
   lm_module *m = must_parse(c, "tile_rows", s, strlen(s));
@@ -45,19 +46,23 @@ int main(void) {
   lm_target none = {0}, caches = {.choices.slab = 4 << 20}, all = {.choices.slab = 1 << 30},
             large = {.choices = {.slab = 1 << 28, .rows = 512}},
             small = {.choices = {.slab = 1 << 18, .rows = 512}},
-            short_turns = {.choices = {.slab = 4 << 20, .rows = 32}},
+            short_iterations = {.choices = {.slab = 4 << 20, .rows = 32}},
             slow = {.choices = {.slab = 4 << 20, .launch = 32 << 20}};
-  CHECK(slabs(usual, &caches, false) == 1 && slabs(usual, &large, false) == 1);
-  CHECK(slabs(usual, &none, false) == 0 &&
-        slabs(usual, &none, true) == 1); // of a GPU, say, or where it is not known
-  CHECK(slabs(f32, &caches, false) == 0 &&
-        slabs(f32, &caches, true) == 1); // products take longer than memory
-  CHECK(slabs(usual, &all, true) == 0 && slabs(few, &caches, true) == 0);     // one turn
-  CHECK(slabs(usual, &small, false) == 0 && slabs(usual, &small, true) == 1); // no room
-  CHECK(slabs(heavy, &large, false) == 0 &&
-        slabs(heavy, &large, true) == 1); // few rows for their weights
-  CHECK(slabs(usual, &short_turns, false) == 0 &&
-        slabs(usual, &short_turns, true) == 1); // gradients of weights are added too often
-  CHECK(slabs(usual, &slow, false) == 0 && slabs(usual, &slow, true) == 1);
+  CHECK(tiled_loops(usual, &caches, false) == 1 && tiled_loops(usual, &large, false) == 1);
+  CHECK(tiled_loops(usual, &none, false) == 0 &&
+        tiled_loops(usual, &none, true) ==
+            1); // the caches of the target are not known, as of a GPU
+  CHECK(tiled_loops(f32, &caches, false) == 0 &&
+        tiled_loops(f32, &caches, true) == 1); // the GEMMs take longer than the memory traffic
+  CHECK(tiled_loops(usual, &all, true) == 0 &&
+        tiled_loops(few, &caches, true) == 0); // one iteration
+  CHECK(tiled_loops(usual, &small, false) == 0 &&
+        tiled_loops(usual, &small, true) == 1); // the caches are too small
+  CHECK(tiled_loops(heavy, &large, false) == 0 &&
+        tiled_loops(heavy, &large, true) == 1); // too few rows for the size of the weights
+  CHECK(tiled_loops(usual, &short_iterations, false) == 0 &&
+        tiled_loops(usual, &short_iterations, true) ==
+            1); // gradients of weights are accumulated too often
+  CHECK(tiled_loops(usual, &slow, false) == 0 && tiled_loops(usual, &slow, true) == 1);
   return 0;
 }

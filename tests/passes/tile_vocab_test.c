@@ -1,9 +1,10 @@
-// tile_vocab_test.c - the projection to the vocabulary and its loss, some rows at a time: the same
-// numbers as the whole at once, forward and backward in one loop, and the logits nowhere whole.
+// tile_vocab_test.c - the GEMM with the vocabulary and its loss in tiles of rows: the numbers are
+// those of the untiled model, forward and backward passes are one loop, and no tensor has the
+// logits of all rows.
 #include "tests/numeric/grad_check.h"
 
-// 1024 rows of 4104 logits: two turns of 512. TIED and a bias of the logits, a soft cap, smoothing
-// and a z-loss.
+// 1024 rows of 4104 logits: two iterations of 512 rows. Tied embeddings, a bias of the logits, soft
+// capping, label smoothing and a z-loss.
 static const char head[] =
     "stage graph\naxis b = 4, t = 256, d = 2, v = 4104\n"
     "param @embed : f32[v, d]\nparam @head : f32[v, d]\nparam @bias : f32[v]\nparam @scale : "
@@ -31,7 +32,7 @@ typedef struct shape {
   lm_module *m;
   int loops;
   int64_t largest;
-} shape; // of @micro: its loops, elements of its largest product
+} shape; // of @micro: its loops, elements of its largest GEMM result
 
 static void look(lm_op *op, void *user) {
   shape *s = user;

@@ -1,5 +1,5 @@
-// harness.h - a module of stage step, once through the interpreter and once as a plan, on the same
-// random numbers.
+// harness.h - runs a module of stage step by the interpreter and as a plan, on equal random
+// numbers, and compares the results.
 #ifndef LM_TESTS_PLAN_HARNESS_H
 #define LM_TESTS_PLAN_HARNESS_H
 #include <math.h>
@@ -10,7 +10,7 @@
 #include "tests/plan/naive.h"
 #include "tests/runtime/check.h"
 
-typedef struct subject { // one module, twice: as it is, and as a plan
+typedef struct subject { // two copies of one module: one for the interpreter, one planned
   lm_ctx *ctx[2];
   lm_module *step, *kernel;
   lm_plan *plan;
@@ -27,7 +27,7 @@ static void memory_check(const lm_plan *p) {
   lm_buf_free(&why);
 }
 
-// Makes the module with `make`, twice.
+// Calls `make` twice, once for each copy of the module.
 typedef lm_module *make_fn(lm_ctx *c, void *user);
 static subject subject_make(make_fn *make, void *user) {
   subject s = {.ctx = {lm_ctx_create(), lm_ctx_create()}};
@@ -61,7 +61,7 @@ static void subject_free(subject *s) {
   lm_ctx_destroy(s->ctx[1]);
 }
 
-// ---- numbers on both sides
+// ---- equal numbers for the interpreter and the plan
 
 static double draw(uint64_t *state) {
   *state = *state * 6364136223846793005u + 1442695040888963407u;
@@ -102,8 +102,8 @@ static void compare(const char *what, const double *want, const void *got, lm_dt
   }
 }
 
-// Calls fn on every logical parameter: its place in an arena, and in the interpreter's stacked
-// tensor.
+// Calls fn on every logical parameter: its location in an arena, and in the stacked tensor of the
+// interpreter.
 typedef void param_fn(const lm_plan_param *p, float *at, double *v);
 static void params_each(subject *s, lm_exec *e, lm_eval *eval, lm_arena_id arena, bool gradient,
                         param_fn *fn) {
@@ -188,7 +188,7 @@ static void run_compare(subject *s, const char *name) {
   lm_free(three.p);
 }
 
-// A folder of its own for compiled kernels, for the life of the program.
+// A temporary folder for compiled kernels, removed at the end of the program.
 static void cache_begin(char *dir) {
   CHECK(mkdtemp(dir));
   setenv("LMC_CACHE", dir, 1);

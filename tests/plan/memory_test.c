@@ -1,5 +1,5 @@
-// memory_test.c - plans as the compiler makes them: every function runs on shadow memory, and their
-// text parses back.
+// memory_test.c - plans of whole modules: every function runs on shadow memory, and the text of
+// each plan parses.
 //   memory_test [FILE.lmir…]   modules of any stage; without one, a small model and large products
 #include "codegen/cpu/cpu.h"
 #include "compiler/passes/pass.h"
@@ -14,7 +14,7 @@ static lm_plan *plan_make(lm_module *m) {
   return lm_plan_build(m, &target);
 }
 
-// The text of a plan is a plan: parsed and printed it is the same, and its memory holds as well.
+// The text of a plan parses to a plan with the same text, whose memory is correct too.
 static bool text_check(lm_ctx *c, const lm_plan *p, lm_buf *why) {
   lm_buf once = {0}, again = {0};
   lm_plan *q;
@@ -32,7 +32,7 @@ static bool text_check(lm_ctx *c, const lm_plan *p, lm_buf *why) {
   for (int i = 0; same && i < q->n_funcs; i++)
     same &= lm_plan_check(q, &q->funcs[i], why);
   for (size_t cut = 0; same && cut < once.n;
-       cut += 997) { // broken text is refused or read, and nothing worse
+       cut += 997) { // truncated text is read or rejected, without a crash
     lm_status broken = lm_plan_parse(c->arena, once.p + cut / 2, once.n - cut, &q);
     lm_status_free(broken);
   }

@@ -1,6 +1,6 @@
-// naive.h - the plainest road from stage step to a target: every operation a kernel of its own,
-// every kernel plain loops over dense arrays. What the planner and the executor do can so be tested
-// against the interpreter alone.
+// naive.h - a minimal lowering from stage step to a target: each operation is a kernel, and each
+// kernel is plain loops over dense arrays. It tests the planner and the executor against the
+// interpreter without the passes and code generators.
 #ifndef LM_TESTS_NAIVE_H
 #define LM_TESTS_NAIVE_H
 #include <stdio.h>

@@ -1,9 +1,8 @@
-// plan_test.c - plans of modules written by hand: results, memory, and what is written straight to
-// its place.
+// plan_test.c - plans of hand-written modules: results, memory, and results that are written to
+// their final location without a copy.
 //
-// Functions are given random arguments, parameters and caches, run once by the interpreter and once
-// through the plan, with one thread and with three; every plan's memory is checked on shadow
-// memory.
+// Functions get random arguments, parameters and caches and run by the interpreter and as a plan,
+// with one thread and with three. Every plan is checked on shadow memory.
 #include "compiler/passes/pass.h"
 #include "tests/plan/harness.h"
 
@@ -33,8 +32,8 @@ static subject text_subject(const char *s, const char *passes) {
   return subject_make(text_make, &(text){s, passes});
 }
 
-// Copies that a loop or a return made, since what they hand on was not written to its place at
-// once.
+// The copies at the end of a loop or of a function: of values that could not be written to their
+// final location.
 static int copies_of_control(const subject *s, const char *name) {
   const lm_plan_func *f = lm_plan_func_find(s->plan, name);
   int n = 0;
@@ -61,7 +60,7 @@ static void llama_test(void) {
   subject s = text_subject(text.p, "inline,simplify,cse,licm,dce,grad,simplify,cse,licm,dce");
   run_compare(&s, "micro");
   run_compare(&s, "loss");
-  // The loops carry in place, or through the slots of their stashes; gradients of matrices are
+  // The loops carry in place, or in the slots of their stashes; gradients of matrices are
   // added by their GEMMs, so that only those of norm, n1, n2 and the rows of embed are added by
   // steps of their own.
   CHECK(copies_of_control(&s, "loss") == 0 && copies_of_control(&s, "micro") == 0);
@@ -70,8 +69,8 @@ static void llama_test(void) {
   lm_buf_free(&text);
 }
 
-// A loop with everything that can go wrong with carries: swapped, unchanged, doubled, and stacked
-// before and after.
+// A loop with carries that are swapped, unchanged, used twice, and stacked before and after they
+// change.
 static const char carries[] = "stage step\n"
                               "axis a = 7, n = 4\n"
                               "func @f(%x: f32[a], %y: f32[a]) -> (p: f32[a], q: f32[a], r: "
@@ -89,8 +88,8 @@ static const char carries[] = "stage step\n"
                               "  return %p, %q, %rw, %s, %t, %u\n"
                               "}\n";
 
-// Loops in loops: the inner carry takes over from the outer one; an outer value outlives the inner
-// loop; reversed reading of what was stacked, at indices of both.
+// Nested loops: the inner carry starts from the outer one; an outer value is read after the inner
+// loop; a stack is read in reverse, at the indices of both loops.
 static const char nested[] = "stage step\n"
                              "axis a = 5, n = 3, k = 2, b = 5\n"
                              "param @w : f32[n, k, a, b] stacked 2 as @w.#.# = normal(1)\n"
@@ -124,8 +123,8 @@ static const char nested[] = "stage step\n"
                              "  return %y, %s, %z\n"
                              "}\n";
 
-// What is carried goes through an inner loop a part a turn. Written in place if each turn reads its
-// own part (PLACE) before it writes it, and no later (LATE).
+// An inner loop writes one part of the carry in each iteration: in place if each iteration reads
+// only its own part (PLACE), before it writes it and not later (LATE).
 static const char parts[] = "stage step\n"
                             "axis t = 6, a = 5, part = 3, row = 2\n"
                             "func @f(%%x: f32[t, a]) -> (y: f32[t, a], z: f32[part, row, a]) {\n"
@@ -206,7 +205,7 @@ static void parts_test(void) {
   static const struct {
     const char *place, *late;
     int copies;
-  } cases[] = {{"0, 1", "h", 1}, {"2, -1", "h", 2}, {"0, 1", "x1", 2}}; // one is of the argument
+  } cases[] = {{"0, 1", "h", 1}, {"2, -1", "h", 2}, {"0, 1", "x1", 2}}; // one copy of the argument
   for (size_t i = 0; i < LM_COUNT(cases); i++) {
     char text[sizeof parts + 16];
     snprintf(text, sizeof text, parts, cases[i].place, cases[i].late);

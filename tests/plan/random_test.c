@@ -1,6 +1,6 @@
-// random_test.c - plans of random programs: loops in loops whose carries are swapped, kept,
-// doubled, stacked before and after; values read through views, accumulated, returned twice.
-// Results against the interpreter, memory on shadow memory.
+// random_test.c - plans of random programs: nested loops whose carries are swapped, unchanged, used
+// twice, stacked before and after they change; values that are read through views, accumulated,
+// returned twice. Results are compared with the interpreter, memory is checked on shadow memory.
 //   random_test [FIRST COUNT]
 #include "tests/plan/harness.h"
 
@@ -15,7 +15,7 @@ typedef struct maker {
   lm_axis a, c, n[LM_PLAN_DEPTH + 1][4]; // n[depth][count - 1]: axes for stacking
   lm_type shape[SHAPES];
   lm_value *pool[POOL];
-  int n_pool; // of the types above, visible where the builder stands
+  int n_pool; // of the types above, visible at the insertion point
   lm_value *stack[POOL];
   int n_stack; // stacked results
   lm_value *index[LM_PLAN_DEPTH];
@@ -77,20 +77,19 @@ static void emit_param(maker *m) {
     lm_emit_op(&m->b, LM_OP_ACCUM, (lm_value *[]){pool_any(m, shape)}, 1, &at, NULL);
 }
 
-static void emit_view(
-    maker *m) { // the same numbers by another road: permuted there, summed into a vector back here
+static void emit_view(maker *m) { // permuted, and summed to a vector in the original order
   lm_value *p = lm_emit_permute(&m->b, pool_any(m, 2), (lm_axis[]){m->a, m->c}, 2);
   pool_add(m, bounded(m, lm_emit_dot(&m->b, p, pool_any(m, 1), &m->c, 1)));
 }
 
-static void emit_index(maker *m) { // the number of an iteration as a value
+static void emit_index(maker *m) { // the index of an iteration as a value
   if (!m->depth)
     return;
   lm_value *i = lm_emit_cast(&m->b, m->index[pick(m, m->depth)], LM_F32);
   pool_add(m, bounded(m, lm_emit2(&m->b, LM_OP_MUL, pool_any(m, 0), i)));
 }
 
-// A place of a stacked value, at the index of a loop that has as many iterations or at a constant.
+// An element of a stacked value, at the index of a loop of the same trip count or at a constant.
 static void emit_at(maker *m) {
   if (!m->n_stack)
     return;

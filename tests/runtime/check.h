@@ -1,4 +1,4 @@
-// check.h - assertions of the runtime's tests: the first that fails says where and ends the
+// check.h - assertions of test programs. The first one that fails reports its location and ends the
 // program.
 #ifndef LM_TESTS_CHECK_H
 #define LM_TESTS_CHECK_H
@@ -11,7 +11,7 @@
 #define CHECK(c)                                                                                   \
   do {                                                                                             \
     if (!(c)) {                                                                                    \
-      fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #c);                              \
+      fprintf(stderr, "%s:%d: expected %s\n", __FILE__, __LINE__, #c);                             \
       exit(1);                                                                                     \
     }                                                                                              \
   } while (0)
@@ -21,7 +21,7 @@
 static inline void check_ok(lm_status s, const char *file, int line) {
   if (!s)
     return;
-  fprintf(stderr, "%s:%d: failed: %s\n", file, line, s->text);
+  fprintf(stderr, "%s:%d: expected success, got \"%s\"\n", file, line, s->text);
   exit(1);
 }
 
@@ -31,7 +31,7 @@ static inline void check_fails(lm_status s, lm_kind kind, const char *part, cons
     lm_status_free(s);
     return;
   }
-  fprintf(stderr, "%s:%d: wanted a status of kind %d with \"%s\", got %d \"%s\"\n", file, line,
+  fprintf(stderr, "%s:%d: expected a status of kind %d with \"%s\", got %d \"%s\"\n", file, line,
           (int)kind, part, s ? (int)s->kind : 0, s ? s->text : "success");
   exit(1);
 }
