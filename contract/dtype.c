@@ -4,11 +4,14 @@
 const lm_dtype_info lm_dtype_table[LM_DTYPES] = {
 #define DTYPE(ID, NAME, BITS, IS_FLOAT, MEMORY, REGISTER, FILE, ...)                               \
   {NAME, BITS, IS_FLOAT, #MEMORY, #REGISTER, LM_ST_##FILE, LM_ONEDNN_##ID, LM_CUBLASLT_##ID},
+#define ABSTRACT(ID, NAME, IS_FLOAT)                                                               \
+  {.name = NAME, .is_float = IS_FLOAT, .onednn = LM_DTYPE_NO_CODE, .cublaslt = LM_DTYPE_NO_CODE},
 #include "contract/dtypes.def"
 };
 
 const char *const lm_dtype_names[LM_DTYPES] = {
 #define DTYPE(ID, NAME, ...) NAME,
+#define ABSTRACT(ID, NAME, ...) NAME,
 #include "contract/dtypes.def"
 };
 

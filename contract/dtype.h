@@ -6,6 +6,7 @@
 
 typedef enum {
 #define DTYPE(ID, ...) LM_##ID,
+#define ABSTRACT(ID, ...) LM_##ID,
 #include "contract/dtypes.def"
   LM_DTYPES
 } lm_dtype;

@@ -28,13 +28,19 @@ static const int64_t *lengths_of(const lm_project *p, const lm_run_spec *run, in
   return lengths;
 }
 
+static lm_dtype compute_asked(const lm_recipe *r) {
+  static const lm_dtype asked[] = {[LM_RECIPE_COMPUTE_AUTO] = LM_REAL,
+                                   [LM_RECIPE_COMPUTE_F32] = LM_F32,
+                                   [LM_RECIPE_COMPUTE_BF16] = LM_BF16};
+  return asked[r->precision.compute];
+}
+
 static lm_lower_options lower_options(const lm_project *p, const lm_compile_spec *spec) {
   lm_lower_options o = {.what = spec->what | LM_LOWER_PROBE,
                         .rows = spec->run.rows,
                         .seq = spec->run.seq,
                         .capacity = spec->capacity,
-                        .chunk = CHUNK,
-                        .bf16 = spec->target.math[LM_BF16].native};
+                        .chunk = CHUNK};
   if (p->recipe->from_hf)
     o.what |= LM_LOWER_MAPS;
   if (o.what & LM_LOWER_TRAIN)
@@ -47,6 +53,7 @@ static lm_lower_options lower_options(const lm_project *p, const lm_compile_spec
 lm_status lm_compile_lower(const lm_project *p, const lm_compile_spec *spec, lm_compiled *out) {
   lm_lower_options o = lower_options(p, spec);
   *out = (lm_compiled){.project = p, .spec = *spec, .run = spec->run};
+  out->compute = lm_precision_of(compute_asked(p->recipe), &spec->target);
   out->lowered = lm_lower(p->ctx, p->program, p->recipe, &o);
   LM_TRY(lm_verdict(p->ctx));
   lm_event_module(p->events, out->lowered->m);
@@ -66,9 +73,10 @@ static void analyses_take(lm_compiled *c) {
 }
 
 lm_status lm_compile_probe(lm_compiled *c) {
-  lm_pass_env env = {0};
+  lm_pass_env env = {.compute = c->compute};
   bool ok;
-  LM_TRY(lm_pass_run_list(c->lowered->m, "inline,analyze,simplify,cse,dce,causal", &env, &ok));
+  LM_TRY(lm_pass_run_list(c->lowered->m, "precision,inline,analyze,simplify,cse,dce,causal", &env,
+                          &ok));
   analyses_take(c);
   return lm_verdict(c->project->ctx);
 }
@@ -127,6 +135,7 @@ static lm_status passes_run(const lm_project *p, lm_plan_options *o, lm_compiled
   lm_recompute recompute = {.extra = c->spec.recompute};
   lm_pass_env env = {.target = &o->target,
                      .codegen = o->codegen,
+                     .compute = c->compute,
                      .recompute = &recompute,
                      .gradients_alone = true,
                      .watch = dump ? watch : NULL,
@@ -193,9 +202,9 @@ int64_t lm_compiled_memory(const lm_compiled *c) {
 }
 
 lm_target lm_compiled_machine(const lm_compiled *c, int threads) {
-  return lm_target_measured(&c->spec.target, threads, c->lowered->compute, c->spec.exec.tf32);
+  return lm_target_measured(&c->spec.target, threads, c->compute, c->spec.exec.tf32);
 }
 
 double lm_compiled_peak(const lm_compiled *c, int threads) {
-  return lm_target_peak(&c->spec.target, threads, c->lowered->compute, c->spec.exec.tf32);
+  return lm_target_peak(&c->spec.target, threads, c->compute, c->spec.exec.tf32);
 }

@@ -99,7 +99,7 @@ static lm_lowered *lower(lm_ctx *c, lm_program *p, const lm_recipe *r) {
   lm_pass_env env = {0};
   bool ok = false;
   if (l)
-    lm_status_free(lm_pass_run_list(l->m, "inline,simplify,cse,dce", &env, &ok));
+    lm_status_free(lm_pass_run_list(l->m, "precision,inline,simplify,cse,dce", &env, &ok));
   return ok ? l : NULL;
 }
 

@@ -27,7 +27,7 @@ static const double MACHINE_SHARE = 0.8; // of memory
 // For predictions. Of a machine without figures only FLOPs in the time of moving a byte are
 // assumed.
 static lm_target machine_of(const lm_compiled *c) {
-  lm_dtype compute = c->lowered->compute;
+  lm_dtype compute = c->compute;
   lm_target t = lm_compiled_machine(c, c->spec.exec.threads);
   if (t.math[compute].peak > 0 && lm_target_bandwidth(&t) > 0)
     return t;
@@ -47,8 +47,7 @@ static double seconds_of(const lm_compiled *c, const lm_target *t) {
     else if (x->kind == LM_STEP_END)
       times /= (double)f->steps[x->match].count;
     else
-      sum += times *
-             lm_target_seconds(t, c->lowered->compute, (double)x->flops, (double)x->moved, NULL);
+      sum += times * lm_target_seconds(t, c->compute, (double)x->flops, (double)x->moved, NULL);
   }
   return sum * (double)c->run.n_micro;
 }

@@ -98,7 +98,7 @@ int64_t lm_session_memory(const lm_session *s) {
 }
 
 const char *lm_session_compute(const lm_session *s) {
-  return lm_dtype_name(s->compiled.lowered->compute);
+  return lm_dtype_name(s->compiled.compute);
 }
 
 // ---- execution

@@ -41,7 +41,7 @@ lm_status lm_step_cost_find(lm_session *s, bool measured, lm_step_cost *out) {
   if (measured)
     LM_TRY(lm_session_start(s, &(lm_exec_options){.timeline = s->timeline}));
   out->threads = measured ? lm_exec_threads(s->execution.exec) : lm_threads(s->threads);
-  out->dtype = s->compiled.lowered->compute;
+  out->dtype = s->compiled.compute;
   out->machine = lm_compiled_machine(&s->compiled, out->threads);
   out->rows = lm_cost_rows_find(s->project.ctx->arena, s->compiled.plan, s->run.n_micro,
                                 &out->machine, out->dtype);

@@ -166,7 +166,7 @@ static lm_status profile_end(const lm_training *x) {
   if (!path)
     path = lm_path_join(a, x->dir ? x->dir : ".", "profile.json");
   lm_target machine = lm_compiled_machine(&x->s.compiled, lm_exec_threads(x->s.execution.exec));
-  LM_TRY(lm_profile_write(x->s.compiled.plan, t, &machine, x->s.compiled.lowered->compute, path));
+  LM_TRY(lm_profile_write(x->s.compiled.plan, t, &machine, x->s.compiled.compute, path));
   if (!x->options.to)
     return NULL;
   fprintf(x->options.to, "profile: %s", lm_show_path(a, path));

@@ -67,8 +67,11 @@ static lm_status run(lm_cli *cli) {
   lm_plan_options plan = lm_cpu_options();
   lm_dump dump = {.to = stderr};
   LM_TRY(lm_dump_after(&dump, lm_args_text(&cli->args, "print-after", NULL)));
-  lm_pass_env env = {
-      .target = &plan.target, .codegen = plan.codegen, .watch = watch, .user = &dump};
+  lm_pass_env env = {.target = &plan.target,
+                     .codegen = plan.codegen,
+                     .compute = LM_REAL,
+                     .watch = watch,
+                     .user = &dump};
   bool ok;
   LM_TRY(lm_pass_run_list(cli->module, lm_args_text(&cli->args, "pass", ""), &env, &ok));
   LM_TRY(lm_verdict(cli->ctx));

@@ -141,6 +141,7 @@ struct lm_module {
   lm_ctx *ctx;
   lm_arena *arena; // the context's
   lm_stage stage;
+  lm_dtype real; // what pass precision made of `real`; LM_REAL: it has not run
   lm_axis_info *axes;
   uint32_t n_axes, cap_axes; // [0] unused
   lm_global *globals;

@@ -8,6 +8,7 @@ lm_module *lm_module_create(lm_ctx *c) {
   lm_module *m = LM_NEW(c->arena, lm_module);
   m->ctx = c;
   m->arena = c->arena;
+  m->real = LM_REAL;
   m->funcs_tail = &m->funcs;
   LM_PUSH(m->arena, m->axes, m->n_axes, m->cap_axes) = (lm_axis_info){0};
   return m;

@@ -93,6 +93,8 @@ static void define(verify *v, const lm_func *f, const lm_op *op, const lm_value 
     v->defined[x->id] = 1;
   if (x->region != r || x->def != op)
     complain(v, f, op, "a value does not know where it is defined");
+  if (x->type.dtype == LM_REAL && (v->m->stage != LM_STAGE_GRAPH || v->m->real != LM_REAL))
+    complain(v, f, op, "a value is of type real after pass precision");
 }
 
 static void check_operands(verify *v, const lm_func *f, const lm_op *op) {

@@ -17,6 +17,7 @@ typedef struct lm_pass_env {
   int n_disabled;
   const char *const *forced; // names of passes that ignore their cost model
   int n_forced;
+  lm_dtype compute;        // of `real` (pass precision); LM_REAL: chosen by the target
   lm_recompute *recompute; // NULL: only marked values are recomputed
   bool gradients_alone;    // the losses are run for their gradients only: grad removes @loss
   // Called before and after each pass; optional.
@@ -27,6 +28,10 @@ typedef struct lm_pass_env {
 // Transforms m. False if errors in the user's program were added to m->ctx; m must not be used
 // then.
 typedef bool lm_pass_fn(lm_module *m, const lm_pass_env *env);
+
+// What pass precision makes of `real`: compute, or for LM_REAL what suits the target, which may be
+// NULL.
+lm_dtype lm_precision_of(lm_dtype compute, const lm_target *target);
 
 typedef struct lm_pass {
   const char *name, *summary;

@@ -87,7 +87,7 @@ static lm_cpu_gemm_times gemms_time(const lm_session *s, int threads, int repeat
     const lm_weight_product *x = &all->v[i];
     p[i] = (lm_cpu_linear){x->m, x->k, x->n, x->count};
   }
-  return lm_cpu_gemm_bench(p, (int)all->n, s->compiled.lowered->compute, threads, repeats);
+  return lm_cpu_gemm_bench(p, (int)all->n, s->compiled.compute, threads, repeats);
 }
 
 static void model_describe(const lm_session *s, lm_bench_figures *out) {

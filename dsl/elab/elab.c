@@ -3,7 +3,6 @@
 
 lm_elab *lm_elab_create(lm_ctx *c, lm_program *prog, lm_module *m) {
   lm_elab *e = LM_NEW(c->arena, lm_elab);
-  *e = (lm_elab){
-      .c = c, .a = c->arena, .prog = prog, .m = m, .budget = EL_EXPRESSIONS, .compute = LM_F32};
+  *e = (lm_elab){.c = c, .a = c->arena, .prog = prog, .m = m, .budget = EL_EXPRESSIONS};
   return e;
 }

@@ -198,7 +198,6 @@ struct lm_elab {
   lm_module *m; // NULL while only checking
   lm_builder b;
   el_mode mode;
-  lm_dtype compute; // the IR type of K_REAL
   el_frame *frame;
   uint32_t depth;  // of calls
   uint32_t budget; // expressions that may still be evaluated

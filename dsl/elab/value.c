@@ -46,7 +46,7 @@ el_kind el_kind_of_column(lm_column_id c) {
 }
 
 lm_dtype el_dtype(const lm_elab *e, el_kind k) {
-  return k == K_REAL ? e->compute : (lm_dtype[]){LM_F32, LM_F32, LM_INT, LM_BOOL, LM_F64}[k];
+  return (lm_dtype[]){LM_REAL, LM_F32, LM_INT, LM_BOOL, LM_F64}[k];
 }
 
 void el_mark_live(lm_elab *e, const el_val *v) {

@@ -306,9 +306,6 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, const lm_recipe *r, const lm_l
   l->m = lm_module_create(c);
   lm_elab *e = lm_elab_create(c, prog, l->m);
   e->seed = r->seed;
-  bool bf16 = r->precision.compute == LM_RECIPE_COMPUTE_BF16 ||
-              (r->precision.compute == LM_RECIPE_COMPUTE_AUTO && o->bf16);
-  e->compute = l->compute = bf16 ? LM_BF16 : LM_F32;
   el_inst *model = make_model(e, r);
   if (!model || c->n_errors > before)
     return NULL;

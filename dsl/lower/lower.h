@@ -46,7 +46,6 @@ typedef struct lm_lower_options {
   int n_lengths;
   int64_t first;           // the sequence length of the first step; 0: seq
   int64_t capacity, chunk; // of decoding, in positions
-  bool bf16;               // the target has bf16 matrix instructions, so `compute = auto` is bf16
 } lm_lower_options;
 
 // A state of the optimizer. Its initial value is the parameter's, or a number.
@@ -76,7 +75,6 @@ typedef struct lm_lowered_arg {
 // Allocated in the arena of the context.
 typedef struct lm_lowered {
   lm_module *m;
-  lm_dtype compute;
   int64_t vocab; // the size of the last axis of the logits; 0: unknown
   lm_lowered_state *states;
   int n_states;

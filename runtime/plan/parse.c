@@ -293,7 +293,7 @@ static void port(reader *r, bool result) {
   lm_plan_port x = {.name = word(r, ":")};
   x.id = lm_port_find(x.name);
   expect(r, ":");
-  x.dtype = (uint8_t)choice(r, lm_dtype_names, LM_DTYPES);
+  x.dtype = (uint8_t)choice(r, lm_dtype_names, LM_REAL);
   expect(r, "[");
   while (!r->failed && !take(r, "]")) {
     if (x.rank == (int)LM_COUNT(x.shape)) {

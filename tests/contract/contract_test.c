@@ -33,7 +33,7 @@ static void test_ports(void) {
 }
 
 static void test_dtypes(void) {
-  for (int i = 0; i < LM_DTYPES; i++) {
+  for (int i = 0; i < LM_REAL; i++) {
     const lm_st_dtype_info *stored = &lm_st_dtype_table[lm_dtype_table[i].stored];
     CHECK(stored->bytes == lm_dtype_bytes((lm_dtype)i));
     CHECK(stored->is_float == lm_dtype_is_float((lm_dtype)i));

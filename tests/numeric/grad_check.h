@@ -37,6 +37,7 @@ static inline lm_module *must_parse(lm_ctx *c, const char *path, const char *tex
 static inline void must_run_for(lm_module *m, const char *passes, const lm_pass_env *of) {
   bool ok = false;
   lm_pass_env env = *of;
+  env.compute = LM_REAL;
   if (env.target || env.codegen)
     CHECK_OK(lm_pass_force(m->arena, passes, &env));
   CHECK_OK(lm_pass_run_list(m, passes, &env, &ok));
