@@ -18,8 +18,10 @@ static lm_status show(lm_session *s, lm_cli *cli) {
   int64_t rows = lm_args_whole(&cli->args, "show", 0);
   if (rows && s->project.recipe->data.replays)
     return lm_fail(LM_USER, "finished batches have no text to show");
+  if (!cli->json)
+    return lm_report_data(s, rows, stdout);
   lm_buf text = {0};
-  lm_status status = (cli->json ? lm_report_data_json : lm_report_data)(s, rows, &text);
+  lm_status status = lm_report_data_json(s, rows, &text);
   if (status)
     lm_buf_free(&text);
   else

@@ -1,4 +1,5 @@
 // data_report.c - what lmc data prints: documents, tokens and rows, and the rows themselves.
+#include <stdio.h>
 #include <string.h>
 
 #include "driver/report/report.h"
@@ -111,7 +112,15 @@ static lm_status row_show(const lm_session *s, const lm_batch *b, int64_t seq, b
   return NULL;
 }
 
-static lm_status rows_show(const lm_session *s, int64_t n, int64_t seq, bool json, lm_buf *out) {
+// Prints and empties the text.
+static void flush(lm_buf *text, FILE *to) {
+  fwrite(text->p ? text->p : "", 1, text->n, to);
+  text->n = 0;
+}
+
+// to: receives each row as soon as it is complete; NULL: *out holds all of them.
+static lm_status rows_show(const lm_session *s, int64_t n, int64_t seq, bool json, lm_buf *out,
+                           FILE *to) {
   int64_t rows = lm_data_part(s->data, 0).rows;
   if (s->project.recipe->data.n_stages && !json)
     lm_buf_printf(
@@ -128,6 +137,8 @@ static lm_status rows_show(const lm_session *s, int64_t n, int64_t seq, bool jso
     else
       lm_buf_printf(out, "row %lld\n", (long long)i);
     status = row_show(s, &b, seq, json, out);
+    if (to)
+      flush(out, to);
   }
   if (json && n && rows)
     lm_buf_puts(out, "]");
@@ -135,10 +146,14 @@ static lm_status rows_show(const lm_session *s, int64_t n, int64_t seq, bool jso
   return status;
 }
 
-lm_status lm_report_data(const lm_session *s, int64_t rows, lm_buf *out) {
+lm_status lm_report_data(const lm_session *s, int64_t rows, FILE *to) {
   lm_data_info info = lm_data_info_of(s->data);
-  summary_text(s, &info, out);
-  return rows ? rows_show(s, rows, info.seq, false, out) : NULL;
+  lm_buf text = {0};
+  summary_text(s, &info, &text);
+  flush(&text, to);
+  lm_status status = rows ? rows_show(s, rows, info.seq, false, &text, to) : NULL;
+  lm_buf_free(&text);
+  return status;
 }
 
 lm_status lm_report_data_json(const lm_session *s, int64_t rows, lm_buf *out) {
@@ -146,7 +161,7 @@ lm_status lm_report_data_json(const lm_session *s, int64_t rows, lm_buf *out) {
   summary_json(s, &info, out);
   if (rows) {
     lm_buf_puts(out, ", \"rows\": [");
-    LM_TRY(rows_show(s, rows, info.seq, true, out));
+    LM_TRY(rows_show(s, rows, info.seq, true, out, NULL));
   }
   lm_buf_puts(out, rows ? "]}\n" : "}\n");
   return NULL;

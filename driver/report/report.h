@@ -25,7 +25,7 @@ void lm_report_ablation(const lm_ablation_row *x, int64_t micro, bool first, lm_
 void lm_report_ablation_json(const lm_ablation_row *x, int64_t micro, bool first, lm_buf *out);
 
 // lmc data: documents, tokens and rows; the first `rows` rows decoded.
-lm_status lm_report_data(const lm_session *s, int64_t rows, lm_buf *out);
+lm_status lm_report_data(const lm_session *s, int64_t rows, FILE *to);
 lm_status lm_report_data_json(const lm_session *s, int64_t rows, lm_buf *out);
 
 // lmc eval: one part of the data. As JSON the first one begins the object, which the caller ends.
