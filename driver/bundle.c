@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "driver/run_record.h"
@@ -91,6 +92,9 @@ static lm_status files_copy(lm_arena *a, const lm_program *p, const char *dir,
   if (!paths[0])
     return lm_fail(LM_ENV, "%s is gone", p->files[0]->path);
   const char *folder = lm_path_join(a, dir, "program");
+  struct stat st;
+  if (!lstat(folder, &st) && !S_ISDIR(st.st_mode))
+    return lm_fail(LM_ENV, "%s is in the way: it is no folder of its own", folder);
   for (uint32_t i = 0; i < p->n_files; i++)
     if (paths[i])
       LM_TRY(file_copy(a, p, i, paths, lm_path_join(a, folder, paths[i] + *out_root)));

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <fnmatch.h>
 #include <glob.h>
+#include <string.h>
 #include <sys/stat.h>
 
 static lm_status refuse(const char *path, const char *input) {
@@ -78,4 +79,22 @@ lm_status lm_output_folder_check(const lm_recipe *r, const char *dir, const char
     closedir(d);
   lm_arena_destroy(a);
   return status;
+}
+
+lm_status lm_output_weights_check(const char *dir) {
+  static const char *const others[] = {"*.safetensors", "*.safetensors.index.json",
+                                       "*.bin",         "*.bin.index.json",
+                                       "step-*",        "program.json"};
+  DIR *d = opendir(dir);
+  lm_status s = NULL;
+  for (struct dirent *file; d && !s && (file = readdir(d));)
+    for (size_t i = 0; i < LM_COUNT(others) && !s; i++)
+      if (strcmp(file->d_name, "model.safetensors") && !fnmatch(others[i], file->d_name, 0))
+        s = lm_fail(LM_USER,
+                    "%s holds %s: files of another model or a run; export into an empty folder, or "
+                    "into that of an earlier export",
+                    dir, file->d_name);
+  if (d)
+    closedir(d);
+  return s;
 }

@@ -12,4 +12,7 @@ lm_status lm_output_folder_check(const lm_recipe *r, const char *dir, const char
 // LM_USER if a file of this name cannot be made, because it is a folder or its folder is missing.
 // Called before the work whose result it receives.
 lm_status lm_output_file_check(const char *path);
+// LM_USER if `dir` holds weights beside model.safetensors, which transformers and lmc may read
+// instead of it, or a run.
+lm_status lm_output_weights_check(const char *dir);
 #endif

@@ -259,6 +259,45 @@ lm_status lm_resume_find(lm_session *s, const char *dir, const lm_resume_choice 
   return model_compare(s, x);
 }
 
+// ---- the tokenizer
+
+static const char TOKENIZER[] = "tokenizer", TOKENIZER_KEY[] = "data.tokenizer";
+
+// Of the files' content; NULL: it is made of no files, and the recipe says all.
+static const char *tokenizer_hash(const lm_session *s) {
+  uint64_t h = 0;
+  for (int i = 0; i < s->n_tokenizer_files; i++)
+    h = lm_hash(s->tokenizer_files[i].text.p, s->tokenizer_files[i].text.n, h);
+  return s->n_tokenizer_files
+             ? lm_arena_printf(s->project.ctx->arena, "%016llx", (unsigned long long)h)
+             : NULL;
+}
+
+static const char *tokenizer_saved(const lm_checkpoint *was) {
+  for (int i = 0; i < was->n_model; i++)
+    if (!strcmp(was->model[i].key, TOKENIZER))
+      return was->model[i].value;
+  return NULL;
+}
+
+lm_status lm_resume_tokenizer(const lm_session *s, lm_resumption *x) {
+  const char *is = tokenizer_hash(s);
+  const char *was = x->from.folder ? tokenizer_saved(&x->was) : NULL;
+  lm_fingerprint *f = &x->fingerprint;
+  if (is)
+    LM_PUSH(s->project.ctx->arena, f->v, f->n, f->cap) = (lm_train_key){TOKENIZER, is};
+  if (!is || !was || !strcmp(is, was))
+    return NULL;
+  if (!is_accepted(&x->wanted, TOKENIZER_KEY))
+    return lm_fail(LM_USER,
+                   "%s cannot be resumed: it was trained with another tokenizer; the content of "
+                   "the tokenizer's files has changed since\n  to resume with the new tokenizer: "
+                   "%s %s; to begin another run: --out DIR",
+                   x->from.folder, CHANGE, TOKENIZER_KEY);
+  entry_add(s, x, (lm_history_entry){.option = CHANGE, .key = TOKENIZER_KEY, .was = was, .is = is});
+  return NULL;
+}
+
 // The program, its manifest and its recipe.
 static lm_status program_keep(lm_arena *a, const char *from, const char *to) {
   static const char *const parts[] = {"program", "program.json", "run.json", "recipe.txt"};

@@ -39,6 +39,10 @@ typedef struct lm_resumption {
 // program with those that it was made with. LM_USER for a difference that is not accepted.
 lm_status lm_resume_find(lm_session *s, const char *dir, const lm_resume_choice *wanted,
                          lm_resumption *out);
+// Of a session with its tokenizer: adds the content of its files to the fingerprint, and compares
+// it with the tokenizer that the checkpoint was trained with. LM_USER for a difference that
+// `--change data.tokenizer` does not accept.
+lm_status lm_resume_tokenizer(const lm_session *s, lm_resumption *x);
 // Writes history.json and keeps a replaced program, before the folder receives the present one.
 lm_status lm_resume_record(const lm_session *s, const lm_resumption *x);
 #endif

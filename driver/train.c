@@ -194,6 +194,8 @@ lm_status lm_training_plan(lm_training *x) {
   int64_t positions;
   s->resumed_run = run;
   s->resumes = run != NULL;
+  LM_TRY(lm_session_tokenizer(s));
+  LM_TRY(lm_resume_tokenizer(s, &x->resumption));
   LM_TRY(lm_session_data(s));
   LM_TRY(samples_prepare(x, &positions));
   if (run)

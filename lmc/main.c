@@ -103,7 +103,7 @@ static int status_report(lm_cli *cli, lm_status s) {
     lm_report_plain(cli->ctx, (lm_loc){0}, "%s%s", whose, s->text);
   lm_cli_diagnostics(cli);
   if (has_text && !cli->json)
-    fprintf(stderr, "lmc: %s%s\n", whose, s->text);
+    lm_cli_note("lmc: %s%s\n", whose, s->text);
   fputs(hint.p ? hint.p : "", stderr);
   lm_buf_free(&hint);
   lm_status_free(s);

@@ -38,7 +38,7 @@ void lm_cli_write(void *user, const char *p, size_t n) {
 void lm_cli_note(const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);
-  vfprintf(stderr, fmt, ap);
+  lm_vprint_shown(stderr, fmt, ap);
   va_end(ap);
 }
 
@@ -53,7 +53,7 @@ static void note_print(void *user, const char *text) {
 }
 
 static void progress_print(void *user, const char *text) {
-  lm_cli_note("\r%s\033[K", text ? text : "");
+  fprintf(stderr, "\r%s\033[K", text ? text : "");
 }
 
 static void module_take(void *user, lm_module *m) {

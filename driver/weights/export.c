@@ -110,6 +110,7 @@ lm_status lm_export_hf(lm_session *s, const lm_export_options *o, lm_export_resu
   const char *read[] = {o->from, o->weights ? lm_path_dir(s->project.ctx->arena, o->weights)
                                             : s->project.recipe->from};
   LM_TRY(lm_output_check(o->dir, read, LM_COUNT(read)));
+  LM_TRY(lm_output_weights_check(o->dir));
   LM_TRY(lm_dir_make(o->dir));
   LM_TRY(weights_write(&x));
   LM_TRY(config_write(&x));

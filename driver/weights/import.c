@@ -12,6 +12,7 @@
 #include "driver/bundle.h"
 #include "driver/trained.h"
 #include "driver/weights/hf.h"
+#include "driver/weights/import_folder.h"
 #include "driver/weights/weights.h"
 #include "driver/weights/zoo.h"
 #include "runtime/io/json.h"
@@ -79,7 +80,7 @@ static lm_status zoo_model(importer *x) {
     return lm_fail(LM_USER,
                    "%s/config.json: model_type \"%s\" has no ready model; there are %s; a model of "
                    "your own is named by --model FILE:NAME",
-                   x->from, type, lm_zoo_types(x->arena));
+                   x->from, lm_shown(x->arena, type), lm_zoo_types(x->arena));
   x->name = x->zoo->model;
   x->file = lm_path_join(x->arena, lm_path_join(x->arena, x->dir, "program"), x->zoo->file);
   return NULL;
@@ -230,8 +231,8 @@ static void ignored_write(void *user, const char *key, const json_t *value) {
       lm_hf_key_find(key).meaning == LM_HF_IGNORED)
     return;
   char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
-  lm_buf_printf(&x->text, "# Not checked (--ignore-config): config.json says %s = %s.\n", key,
-                text);
+  lm_buf_printf(&x->text, "# Not checked (--ignore-config): config.json says %s = %s.\n",
+                lm_shown(x->arena, key), lm_shown(x->arena, text));
   lm_free(text);
 }
 
@@ -254,11 +255,12 @@ static const char *wrapped(importer *x, const char *call) {
 }
 
 static void text_make(importer *x, const char *model, const char *main) {
-  lm_buf_printf(&x->text, "# %s with the weights of %s.\n", model, x->from);
+  lm_buf_printf(&x->text, "# %s with the weights of %s.\n", model, lm_shown(x->arena, x->from));
   lm_hf_config_each(x->config, ignored_write, x);
-  lm_buf_printf(&x->text,
-                "import \"program/%s\": %s\n\nmodel Imported = %s from \"model.safetensors\"\n\n",
-                main, model, wrapped(x, x->call));
+  lm_buf_puts(&x->text, "import ");
+  lm_buf_json(&x->text, lm_path_join(x->arena, "program", main));
+  lm_buf_printf(&x->text, ": %s\n\nmodel Imported = %s from \"model.safetensors\"\n\n", model,
+                wrapped(x, x->call));
   lm_buf_printf(
       &x->text,
       "# To fine-tune: put text beside this file, or name it here, then lmc run.\ndata Text {\n  "
@@ -339,8 +341,6 @@ static lm_status zoo_write(const importer *x) {
 }
 
 static lm_status program_write(importer *x) {
-  static const char manifest[] =
-      "{\n  \"main\": \"../imported.lm\",\n  \"recipe\": \"Tune\",\n  \"set\": []\n}\n";
   const char *model, *main;
   LM_TRY(lm_dir_make(x->dir));
   if (x->zoo)
@@ -354,7 +354,7 @@ static lm_status program_write(importer *x) {
     LM_TRY(token_ids_write(x));
   text_make(x, model, main);
   LM_TRY(lm_file_write_atomic(out_path(x, "imported.lm"), x->text.p, x->text.n));
-  return lm_file_write_atomic(out_path(x, "program.json"), manifest, strlen(manifest));
+  return lm_import_manifest_write(x->dir, &x->text);
 }
 
 // ---- weights
@@ -403,6 +403,19 @@ static existing existing_outputs(const importer *x) {
   return was;
 }
 
+// What an earlier import has written here may be overwritten, but nothing else.
+static lm_status outputs_check(const importer *x) {
+  bool own;
+  LM_TRY(lm_import_folder_check(x->dir, &own));
+  for (size_t i = 0; i < LM_COUNT(OUTPUTS) && !own; i++)
+    if (output_exists(x, OUTPUTS[i]))
+      return lm_import_refuse(x->dir, OUTPUTS[i]);
+  for (size_t i = 0; i < LM_COUNT(TOKENIZER_FILES) && !own; i++)
+    if (output_exists(x, TOKENIZER_FILES[i]))
+      return lm_import_refuse(x->dir, TOKENIZER_FILES[i]);
+  return NULL;
+}
+
 // The error that led here is the one to report.
 static void output_remove(const importer *x, const char *name) {
   lm_status_free(lm_path_remove(out_path(x, name)));
@@ -424,6 +437,7 @@ static lm_status import(importer *x, const lm_import_options *o, lm_import_resul
   lm_session s = {0};
   LM_TRY(source_read(x, o));
   LM_TRY(tokenizer_check(x));
+  LM_TRY(outputs_check(x));
   existing before = existing_outputs(x);
   lm_status status = program_write(x);
   if (!status)

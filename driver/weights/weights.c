@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "runtime/base/diag.h"
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -50,8 +52,10 @@ static void extra_check(const lm_st *st, const lm_plan *plan, lm_buf *faults) {
   qsort(paths, (size_t)plan->n_params, sizeof *paths, by_path);
   for (size_t i = 0; i < lm_st_count(st); i++) {
     const char *name = lm_st_at(st, i)->name;
-    if (!bsearch(&name, paths, (size_t)plan->n_params, sizeof *paths, by_path))
-      lm_buf_printf(faults, "\n  extra: %s", name);
+    if (bsearch(&name, paths, (size_t)plan->n_params, sizeof *paths, by_path))
+      continue;
+    lm_buf_puts(faults, "\n  extra: ");
+    lm_buf_puts_shown(faults, name, strlen(name));
   }
   lm_free(paths);
 }

@@ -200,6 +200,32 @@ static int add_safe(lm_buf *b, const char *s, size_t n) {
   return width;
 }
 
+void lm_buf_puts_shown(lm_buf *b, const char *s, size_t n) {
+  add_safe(b, s, n);
+}
+
+void lm_vprint_shown(FILE *to, const char *fmt, va_list ap) {
+  lm_buf text = {0}, shown = {0};
+  lm_buf_vprintf(&text, fmt, ap);
+  for (const char *s = text.p; s && *s;) {
+    size_t n = strcspn(s, "\n");
+    add_safe(&shown, s, n);
+    lm_buf_puts(&shown, s[n] ? "\n" : "");
+    s += n + (s[n] != 0);
+  }
+  fputs(shown.p ? shown.p : "", to);
+  lm_buf_free(&text);
+  lm_buf_free(&shown);
+}
+
+const char *lm_shown(lm_arena *a, const char *s) {
+  lm_buf b = {0};
+  add_safe(&b, s, strlen(s));
+  const char *text = lm_arena_strndup(a, b.p ? b.p : "", b.n);
+  lm_buf_free(&b);
+  return text;
+}
+
 static void puts_safe(lm_buf *b, const char *s) {
   add_safe(b, s, strlen(s));
 }

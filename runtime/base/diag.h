@@ -8,6 +8,8 @@
 //      = help: declare wk as real[d, g, e]
 #ifndef LM_DIAG_H
 #define LM_DIAG_H
+#include <stdio.h>
+
 #include "runtime/base/base.h"
 
 // The location of a token. file 0: unknown; line and col count from 1; len is in bytes.
@@ -90,6 +92,13 @@ void lm_diag_help(lm_ctx *c, lm_diag *d, const char *fmt, ...) LM_PRINTF(3, 4);
 // Counts a further use of the name that d reports: "= 3 further uses, the last one here (line 12)".
 // A location counts once.
 void lm_diag_use(lm_ctx *c, lm_diag *d, lm_loc at);
+
+// Text of foreign origin (a file's name, a key, a tensor) as one line that is safe to print and to
+// write into a comment: control characters, newlines and characters that hide or reorder text are
+// escaped.
+void lm_buf_puts_shown(lm_buf *b, const char *s, size_t n);
+void lm_vprint_shown(FILE *to, const char *fmt, va_list ap); // the same, but keeps newlines
+const char *lm_shown(lm_arena *a, const char *s);
 
 // Render all diagnostics, sorted by location; as text (`color`: with ANSI colours), or as a JSON
 // array of objects with the same data.

@@ -117,6 +117,20 @@ static lm_status temp_unlink(const char *path, int failed) {
   return lm_fail_errno("cannot create %s", path);
 }
 
+lm_status lm_open_append(const char *path, int *out_fd) {
+  struct stat st;
+  int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+  if (fd < 0 && errno != ELOOP && errno != ENXIO && errno != EISDIR)
+    return lm_fail_errno("cannot open %s", path);
+  if (fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode)) {
+    *out_fd = fd;
+    return NULL;
+  }
+  if (fd >= 0)
+    close(fd);
+  return lm_fail(LM_ENV, "%s is in the way: it is no regular file", path);
+}
+
 lm_status lm_temp_open(const char *path, int *out_fd) {
   enum {
     ATTEMPTS = 100

@@ -6,11 +6,15 @@
 
 #include "runtime/base/philox.h"
 
+// -1 if there is none, or if one of the logits is NaN.
 static int32_t greatest(const float *logits, int32_t n) {
   int32_t best = -1;
-  for (int32_t i = 0; i < n; i++)
-    if (!isnan(logits[i]) && (best < 0 || logits[i] > logits[best]))
+  for (int32_t i = 0; i < n; i++) {
+    if (isnan(logits[i]))
+      return -1;
+    if (best < 0 || logits[i] > logits[best])
       best = i;
+  }
   return best;
 }
 
@@ -26,7 +30,7 @@ static double probabilities(const lm_sampler *s, const float *logits, int32_t n,
                             lm_candidate *out) {
   double sum = 0;
   for (int32_t i = 0; i < n; i++) {
-    double p = isnan(logits[i]) ? 0 : exp(((double)logits[i] - (double)top) / s->temperature);
+    double p = exp(((double)logits[i] - (double)top) / s->temperature);
     out[i] = (lm_candidate){p, i};
     sum += p;
   }
@@ -62,7 +66,9 @@ lm_status lm_sample(const lm_sampler *s, const float *logits, int32_t vocab, int
                     lm_candidate *workspace, int32_t *out) {
   int32_t best = greatest(logits, vocab);
   if (best < 0)
-    return lm_fail(LM_USER, "the model's logits are not numbers");
+    return lm_fail(
+        LM_USER, "the model's logits are NaN: its weights hold NaN or Inf, or values so large that "
+                 "the computation overflows");
   *out = best;
   if (!(s->temperature > 0) || isinf(logits[best]))
     return NULL;

@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/base/file.h"
+
 #include "runtime/io/json.h"
 
 struct lm_metrics {
@@ -29,15 +31,10 @@ static size_t kept_bytes(const lm_buf *text, int64_t step) {
   return at;
 }
 
-static lm_status truncate_to(const char *path, int64_t step) {
-  if (access(path, F_OK))
-    return NULL;
+static lm_status truncate_to(int fd, const char *path, int64_t step) {
   lm_buf text = {0};
-  struct stat st;
-  if (!stat(path, &st) && !S_ISREG(st.st_mode))
-    return lm_fail(LM_ENV, "%s is in the way: it is no regular file", path);
   lm_status s = lm_file_read(path, SIZE_MAX, &text);
-  if (!s && truncate(path, (off_t)kept_bytes(&text, step)))
+  if (!s && ftruncate(fd, (off_t)kept_bytes(&text, step)))
     s = lm_fail_errno("cannot truncate %s", path);
   lm_buf_free(&text);
   return s;
@@ -45,10 +42,13 @@ static lm_status truncate_to(const char *path, int64_t step) {
 
 lm_status lm_metrics_open(const char *path, int64_t step, lm_metrics **out) {
   *out = NULL;
-  LM_TRY(truncate_to(path, step));
-  int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (fd < 0)
-    return lm_fail_errno("cannot open %s", path);
+  int fd;
+  LM_TRY(lm_open_append(path, &fd));
+  lm_status s = truncate_to(fd, path, step);
+  if (s) {
+    close(fd);
+    return s;
+  }
   lm_metrics *m = lm_alloc(sizeof *m);
   m->fd = fd;
   m->path = lm_strdup(path);

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/base/file.h"
+
 struct lm_events {
   int fd;
   char *path;
@@ -159,10 +161,10 @@ static size_t kept_bytes(const lm_events *e, const lm_buf *file, int64_t step) {
 static lm_status truncate_to(const lm_events *e, int64_t step, bool *out_empty) {
   lm_buf file = {0};
   size_t kept = 0;
-  lm_status s = access(e->path, F_OK) ? NULL : lm_file_read(e->path, SIZE_MAX, &file);
+  lm_status s = lm_file_read(e->path, SIZE_MAX, &file);
   if (!s && file.n) {
     kept = kept_bytes(e, &file, step);
-    if (truncate(e->path, (off_t)kept))
+    if (ftruncate(e->fd, (off_t)kept))
       s = lm_fail_errno("cannot truncate %s", e->path);
   }
   *out_empty = !kept;
@@ -172,10 +174,8 @@ static lm_status truncate_to(const lm_events *e, int64_t step, bool *out_empty) 
 
 static lm_status file_open(lm_events *e, int64_t step) {
   bool empty;
+  LM_TRY(lm_open_append(e->path, &e->fd));
   LM_TRY(truncate_to(e, step, &empty));
-  e->fd = open(e->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (e->fd < 0)
-    return lm_fail_errno("cannot open %s", e->path);
   if (!empty)
     return NULL;
   static const char version[] = "brain.Event:2";

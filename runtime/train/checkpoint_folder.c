@@ -18,13 +18,15 @@ char *lm_checkpoint_path(lm_arena *a, const char *dir, int64_t step) {
   return lm_path_join(a, dir, step_name(a, step));
 }
 
-// The step of "step-000400"; -1 for other names.
+// The step of "step-000400"; -1 for other names, also for other spellings of a step: "step-400".
 static int64_t step_of(const char *name) {
+  char canonical[64];
   if (strncmp(name, "step-", 5) || !name[5] || strspn(name + 5, "0123456789") != strlen(name + 5))
     return -1;
   errno = 0;
   long long step = strtoll(name + 5, NULL, 10);
-  return errno ? -1 : step;
+  snprintf(canonical, sizeof canonical, "step-%06lld", step);
+  return errno || strcmp(name, canonical) ? -1 : step;
 }
 
 static int by_step_descending(const void *a, const void *b) {

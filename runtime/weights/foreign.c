@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/diag.h"
+
 typedef struct {
   const lm_foreign_map *map;
   const lm_foreign_native *native;
@@ -291,8 +293,10 @@ static lm_status import_check(const lm_foreign *f, const lm_st *st,
     tensor_check(st, f->parts[f->groups[i].from].map, &faults);
   for (size_t i = 0; i < lm_st_count(st); i++) {
     const char *name = lm_st_at(st, i)->name;
-    if (!is_mapped(f, name) && !(ignored && ignored(user, name)))
-      lm_buf_printf(&faults, "\n  extra: %s", name);
+    if (is_mapped(f, name) || (ignored && ignored(user, name)))
+      continue;
+    lm_buf_puts(&faults, "\n  extra: ");
+    lm_buf_puts_shown(&faults, name, strlen(name));
   }
   lm_status s = faults.n ? lm_fail(LM_USER, "the tensors do not fit the model:%s", faults.p) : NULL;
   lm_buf_free(&faults);

@@ -273,6 +273,23 @@ static lm_status names_sort(lm_st *st) {
   return NULL;
 }
 
+// An export into the folder of a checkpoint in several files leaves both there.
+static lm_status ambiguity_check(const char *folder, const char *single, const json_t *map) {
+  const char *name;
+  json_t *file;
+  if (access(single, F_OK))
+    return NULL;
+  json_object_foreach((json_t *)map, name, file) {
+    const char *named = json_string_value(file);
+    if (named && !strcmp(named, "model.safetensors"))
+      return NULL;
+  }
+  return lm_fail(LM_USER,
+                 "%s holds model.safetensors beside a model.safetensors.index.json that names "
+                 "other files, so there are two sets of weights; remove one of them",
+                 folder);
+}
+
 static lm_status folder_open(lm_st *st, const char *folder) {
   char *index = lm_path_join(st->arena, folder, "model.safetensors.index.json");
   char *single = lm_path_join(st->arena, folder, "model.safetensors");
@@ -280,7 +297,9 @@ static lm_status folder_open(lm_st *st, const char *folder) {
     json_t *j;
     LM_TRY(lm_json_read(index, HEADER_MAX, &j));
     const json_t *map = json_object_get(j, "weight_map");
-    lm_status s = indexed_open(st, folder, index, map);
+    lm_status s = ambiguity_check(folder, single, map);
+    if (!s)
+      s = indexed_open(st, folder, index, map);
     if (!s)
       s = names_sort(st);
     if (!s)

@@ -1,8 +1,9 @@
 """Run folders and the other folders that commands read and write: that they hold all they need, and that nothing is
 overwritten that another command wrote."""
-import os, shutil
+import json, os, shutil
 
-from harness import check
+import numpy as np
+from harness import ROOT, check, folder_bytes, load, remove, save, small
 from test_resume import PROGRAM, begin, changed, resume
 
 MODEL, RECIPE = PROGRAM.split("data D", 1)
@@ -96,3 +97,125 @@ def test_from_a_damaged_checkpoint(run):
 
 def from_checkpoint(run, source):
     return changed(run, ("model = M()", "model = N"), ("recipe R {", f'model N = M() from "{run.path(source)}"\nrecipe R {{'), name="from.lm")
+
+
+def exported(run, folder="hf"):
+    """a Hugging Face folder with a tokenizer, written by export"""
+    file = small(run, steps=1, vocab=256)
+    run("run", file, "--out", run.path("trained"), "-q")
+    run("export", run.path("trained"), "-o", run.path(folder))
+    return run.path(folder)
+
+
+def import_llama(run, source, out, **how):
+    return run("import", "hf", source, "-o", run.path(out), "--model", f"{ROOT}/examples/llama.lm:Llama({SIZES})", **how)
+
+
+SIZES = "depth = 2, d = 32, ff = 64, heads = 4, kv = 2, e = 8, vocab = 256, drop = 0"
+
+
+def test_export_beside_other_weights(run):
+    """export refuses a folder with weights that readers may take instead of its own, import one with two sets of weights"""
+    hf = exported(run)
+    run("export", run.path("trained"), "-o", hf)
+    os.rename(f"{hf}/model.safetensors", f"{hf}/model-00001-of-00001.safetensors")
+    names = load(f"{hf}/model-00001-of-00001.safetensors")
+    run.write("hf/model.safetensors.index.json", json.dumps({"weight_map": {n: "model-00001-of-00001.safetensors" for n in names}}))
+    import_llama(run, hf, "whole")
+    err = run("export", run.path("trained"), "-o", hf, status=1)
+    check("files of another model or a run; export into an empty folder" in err, err)
+    check(not os.path.exists(f"{hf}/model.safetensors"), "nothing was written")
+    shutil.copy(f"{hf}/model-00001-of-00001.safetensors", f"{hf}/model.safetensors")
+    err = import_llama(run, hf, "two", status=1)
+    check("there are two sets of weights; remove one of them" in err, err)
+
+
+def test_import_over_a_run(run):
+    """import overwrites neither a run, nor an edited import, nor a file that it did not write"""
+    hf = exported(run)
+    shutil.copytree(run.path("trained"), run.path("before"))
+    err = import_llama(run, hf, "trained", status=1)
+    check("trained is the folder of a run" in err, err)
+    check(folder_bytes(run.path("trained")) == folder_bytes(run.path("before")), "nothing changed")
+    import_llama(run, hf, "in")
+    import_llama(run, hf, "in")
+    with open(run.path("in/imported.lm"), "a") as f:
+        f.write("# mine\n")
+    err = import_llama(run, hf, "in", status=1)
+    check("in/imported.lm was edited since it was imported" in err, err)
+    run.write("other/tokenizer.json", "{}")
+    err = import_llama(run, hf, "other", status=1)
+    check("other holds tokenizer.json, which this import did not write" in err, err)
+    check(os.listdir(run.path("other")) == ["tokenizer.json"], "nothing was written")
+
+
+def test_other_tokenizer(run):
+    """a changed tokenizer file is named when the run is resumed; --change data.tokenizer accepts it"""
+    text = " ".join(f"word{i % 7} text{i % 11}" for i in range(400))
+    run.write("words.txt", text + "\n" + text.upper())
+    run("tokenizer", "train", "-o", run.path("tok.json"), "--vocab", 270, run.path("words.txt"))
+    begin(run)
+    changed(run, ("data D {", 'data D { tokenizer = bpe("tok.json");'), ("vocab = 256", "vocab = 300"))
+    resume(run, 2)
+    kept = folder_bytes(run.path("run"))
+    run("tokenizer", "train", "-o", run.path("tok.json"), "--vocab", 280, run.path("words.txt"))
+    err = resume(run, 4, status=1)
+    check("it was trained with another tokenizer" in err and "--change data.tokenizer" in err, err)
+    check(folder_bytes(run.path("run")) == kept, "nothing was overwritten")
+    resume(run, 4, "--change", "data.tokenizer")
+    check("data.tokenizer" in run("explain", run.path("run"), "changes"), "it is recorded")
+
+
+def test_links_in_a_run_folder(run):
+    """the files of a run are not written through links to files elsewhere"""
+    begin(run)
+    for name in "metrics.jsonl", "events.out.tfevents.lmc", "program":
+        remove(run.path("run"))
+        os.makedirs(run.path("run"))
+        run.write("elsewhere/mine", "mine\n")
+        os.symlink(run.path("elsewhere" if name == "program" else "elsewhere/mine"), run.path("run", name))
+        err = resume(run, 2, status=2)
+        check(f"run/{name} is in the way" in err, err)
+        check(folder_bytes(run.path("elsewhere")) == {"mine": b"mine\n"}, name)
+
+
+def test_other_spellings_of_a_step(run):
+    """step-6 and step-0000006 are no checkpoints"""
+    begin(run)
+    resume(run, 2)
+    for name in "step-6", "step-0000006":
+        os.makedirs(run.path("run", name))
+    resume(run, 4)
+    run("eval", run.path("run"))
+
+
+def test_foreign_names_are_escaped(run):
+    """names from a config.json and from a checkpoint become neither code in imported.lm nor control sequences on a terminal"""
+    hf = exported(run)
+    config = json.load(open(f"{hf}/config.json"))
+    json.dump({**config, "use_cache\nlet evil = 1 #": 1}, open(f"{hf}/config.json", "w"))
+    named = run.path("h\nlet evil2 = 1 #")
+    os.rename(hf, named)
+    run("import", "hf", named, "-o", run.path("in"), "--model", f"{ROOT}/examples/llama.lm:Llama({SIZES})", "--ignore-config", "*")
+    lines = open(run.path("in/imported.lm")).read().splitlines()
+    check(not [x for x in lines if x.startswith("let")] and "\\x0alet evil2" in lines[0], lines)
+    json.dump({**config, "model_type": "x\x1b]0;PWN\x07\nlmc: fine"}, open(f"{named}/config.json", "w"))
+    tensors = load(f"{named}/model.safetensors")
+    save(f"{named}/model.safetensors", {**tensors, "a\x1b[31m\nb": np.zeros(1, "<f4")})
+    for args in (), ("--model", f"{ROOT}/examples/llama.lm:Llama({SIZES})", "--ignore-config", "*"):
+        err = run("import", "hf", named, "-o", run.path("out"), *args, status=1)
+        check("\x1b" not in err and "\nlmc: fine" not in err and "\nb" not in err and "\\x1b" in err, repr(err))
+
+
+def test_not_a_number(run):
+    """a single logit that is NaN is an error, as the token that it stands for cannot be chosen or passed over"""
+    file = small(run, steps=1)
+    run("run", file, "--out", run.path("run"), "-q")
+    weights = load(run.path("run/step-000001/model.safetensors"))
+    embed = weights["embed"].copy()
+    embed[5, 0] = np.nan
+    save(run.path("w.safetensors"), {**weights, "embed": embed})
+    call = open(file).read().split("model = ", 1)[1].split("\n", 1)[0]
+    text = open(file).read().replace(f"model = {call}", "model = M").replace("recipe Small", f'model M = {call} from "w.safetensors"\nrecipe Small')
+    err = run("generate", run.write("nan.lm", text), "--prompt-ids", "1,2", "--ids", "-n", 2, status=1)
+    check("logits are NaN: its weights hold NaN or Inf" in err, err)
