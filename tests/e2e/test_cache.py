@@ -28,7 +28,7 @@ def as_user(run, user, file, cache, out, umask=0o022):
 
 
 def users(run):
-    """homes of two users, and the same recipe in each"""
+    """the home folders of two users with the same recipe"""
     if os.geteuid():
         raise Skip("several users take root")
     os.chmod(run.folder, 0o755)
@@ -69,7 +69,7 @@ def lm_hash(data, seed=0):
 
 
 def test_code_of_another_user(run):
-    """planted under the names that a run will ask for: in a folder for all, and in one that a group may write to"""
+    """foreign entries under the names that a run looks up, in a folder writable by all and in one writable by a group, are not loaded"""
     file = users(run)
     check(as_user(run, B, file, "home-20002/cache", "home-20002/run")[0] == 0, "names are found out")
     open(run.path("owned"), "w").close()
@@ -97,7 +97,7 @@ def test_code_of_another_user(run):
 
 
 def test_two_users(run):
-    """one folder for all: each has a part of it, which the other cannot read"""
+    """users that share a cache folder each have a private part of it"""
     file = users(run)
     os.mkdir(run.path("all"))
     os.chmod(run.path("all"), 0o1777)
@@ -111,7 +111,7 @@ def test_two_users(run):
 
 
 def test_links_in_the_cache(run):
-    """names of temporary files are links to a file of the user's"""
+    """links under the names of temporary files do not overwrite the file that they point to"""
     file = tiny(run)
     check(train(run, file, "cache")[0] == 0, "it runs")
     precious = run.write("precious", "precious")
@@ -124,7 +124,7 @@ def test_links_in_the_cache(run):
 
 
 def test_read_only_cache(run):
-    """what it holds is used; what it lacks goes to the default folder"""
+    """a read-only cache is used; new entries go to the default folder"""
     file = users(run)
     check(train(run, file, "image")[0] == 0, "it is filled")
     subprocess.run(["chmod", "-R", "a+rX", run.path("image")], check=True)
@@ -149,7 +149,7 @@ def replaced(path, what):
 
 
 def test_cache_entries(run):
-    """a FIFO, a link to a device or a loop in the place of entries: they are made anew"""
+    """a FIFO, a link to a device or a link loop in place of an entry: the entry is created again"""
     file = tiny(run)
     for what in ("fifo", "link", "loop"):
         check(train(run, file, "cache", f"run-{what}")[0] == 0, "it is filled")
@@ -185,7 +185,7 @@ def test_sources(run):
 
 
 def test_archive_bomb(run):
-    """a packed file of 100 KB that unpacks to 900 MB is left before much of it was written"""
+    """a compressed file of 100 KB that expands to 900 MB is rejected early"""
     try:
         zstd = ctypes.CDLL("libzstd.so.1")
     except OSError:
@@ -228,7 +228,7 @@ STEPS = 400
 
 
 def test_cached_data_changed(run):
-    """the cache's files made shorter or overwritten in place: never a signal, never silence"""
+    """truncated or overwritten cache files are reported; the process never dies from a signal"""
     file = tiny(run, STEPS, 20)
     change = {"tok": lambda p: overwritten(p, 0, b"\7" * 2000), "row": lambda p: os.truncate(p, 0), "doc": lambda p: os.truncate(p, 100)}
     for ending, how in change.items():
@@ -237,7 +237,7 @@ def test_cached_data_changed(run):
 
 
 def test_cached_data_deleted(run):
-    """deleting the files is harmless: they stay there for the run that has them open"""
+    """deleting the files is harmless to a run that has them open"""
     file = tiny(run, 60, 20)
     code, err, step = disturbed(run, file, "cache", lambda: [os.remove(p) for p in glob.glob(run.path("cache/data/*"))])
     check(code == 0 and step == 60, f"status {code}, step {step}: {err}")
@@ -266,7 +266,7 @@ def test_batches_changed(run):
 
 
 def test_touched_batches(run):
-    """another time or mode of the file is no other data"""
+    """a changed time or mode of a file is not changed data"""
     batches = random_batches(60, 4, 16)
     file = small(run, steps=60, batches=batches, more='save = checkpoint("run", every = 20 steps, keep = 2)')
     path = run.path("batches.safetensors")
@@ -281,7 +281,7 @@ def modes(folder):
 
 
 def test_private_text(run):
-    """what is made of text that others may not read, they may not read; of other text they may"""
+    """files derived from text have the permissions of the text"""
     file = tiny(run)
     for mode, mask in ((0o644, 0), (0o640, 0o007), (0o600, 0o077)):
         os.chmod(run.path("text.txt"), mode)
@@ -297,7 +297,7 @@ def test_private_text(run):
 # ---- what is left behind, and whose fault it is
 
 def test_killed_while_compiling(run):
-    """the next run removes what a killed one left, and nothing of one that is at work"""
+    """a run removes the temporary files of a killed run, and none of a run in progress"""
     file = tiny(run)
     slow = run.write("slow", '#!/bin/sh\ncase "$*" in *unit-*) sleep 60;; esac\nexec cc "$@"\n')
     os.chmod(slow, 0o755)
@@ -317,7 +317,7 @@ def test_killed_while_compiling(run):
 
 
 def test_noexec(run):
-    """a file system from which no code may be loaded"""
+    """a cache on a file system mounted with noexec"""
     file = tiny(run)
     os.mkdir(run.path("mounted"))
     command = f"mount -t tmpfs -o noexec x {run.path('mounted')} || exit 77; LMC_CACHE={run.path('mounted')} {run.lmc} compile {file}"
@@ -328,7 +328,7 @@ def test_noexec(run):
 
 
 def test_limit(run):
-    """more than LMC_CACHE_SIZE is not kept"""
+    """the cache keeps at most LMC_CACHE_SIZE"""
     file = tiny(run)
     env = {"LMC_CACHE_SIZE": "1"}
     check(train(run, file, "cache", env=env)[0] == 0, "one recipe")
@@ -345,7 +345,7 @@ def test_limit(run):
 
 
 def test_few_descriptors(run):
-    """at whatever point they run out: the machine's fault, and what to do about it"""
+    """running out of file descriptors at any point is an environment error with a remedy"""
     file = tiny(run)
     limited = 0
     for n in (4, 5, 6, 7, 8, 9, 10, 12, 14, 40):

@@ -94,7 +94,7 @@ recipe R { model = M(); data = D; run = 1 steps; batch = 32 tokens; save = check
 
 
 def test_export_of_no_family(run):
-    """names that a family has too, without the rest of its tensors, do not make a model one of it"""
+    """tensor names that a model family also has do not select that family without its other tensors"""
     run.write("t.txt", "some text to read " * 20)
     run("run", run.write("m.lm", MAPPED), "-q")
     code, out, err = run.result("export", run.path("run"), "-o", run.path("out"))
@@ -117,7 +117,7 @@ def test_lists_of_ids(run):
 
 
 def test_inputs_are_kept(run):
-    """what a command reads is not what it writes, under whatever name"""
+    """a command refuses to write the file that it reads, under any name"""
     file = small(run, steps=1, more='save = checkpoint("run")')
     run("run", file, "-q")
     text = run.write("text.txt", "some text to learn a vocabulary from\n" * 20)
@@ -134,7 +134,7 @@ def test_inputs_are_kept(run):
 
 
 def test_places_that_are_none(run):
-    """a folder where a file is to be written, a folder that is not there, no name at all: told before any work"""
+    """an output that is a folder, in a missing folder, or without a name is reported before any work"""
     file = small(run, steps=1)
     for args, what in ((("trace", file, "--out", run.folder), "is a folder; what is written is a file"),
                        (("trace", file, "--out", run.path("none/x")), "there is no folder"), (("run", file, "--out", ""), "--out needs a value: DIR"),
@@ -143,7 +143,7 @@ def test_places_that_are_none(run):
 
 
 def test_next_is_for_a_shell(run):
-    """the line that says what to do next can be given to a shell as it stands"""
+    """the suggested next command runs in a shell unchanged"""
     file = small(run, steps=1, name="it's a.lm", more='save = checkpoint("run")')
     out = run("run", file, "--out", run.path("it's $HOME"))
     check("next: lmc generate " in out and "it'\\''s $HOME' --prompt '...'" in out, out)

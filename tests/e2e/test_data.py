@@ -15,7 +15,7 @@ def test_every_document_once(run):
 
 
 def test_memory(run):
-    """ten times the text takes no more memory than the text"""
+    """memory does not grow with the size of the text"""
     if run.slow:
         raise Skip("a sanitizer's memory is not ours")
     bench = os.path.join(os.path.dirname(run.lmc), "data_bench")
@@ -36,7 +36,7 @@ FAULTS = {3: b'{"text": "\xff\xfe"}', 10: b'{"text": "no end', 11: b"\x00\x00", 
 
 
 def test_bad_rows(run):
-    """unusable lines are named with file and line; above the declared share the run does not begin"""
+    """unusable lines are reported with file and line; above the declared share the run does not start"""
     lines = [b'{"text": "a good document"}'] * 100
     for line, text in FAULTS.items():
         lines[line - 1] = text

@@ -84,7 +84,7 @@ def test_every_write_of_kernels(run):
 
 
 def test_every_allocation(run):
-    """each fails in a process forked there"""
+    """each allocation or write fails once, in a forked process"""
     f = Faulty(run)
     for kernels in (True, False):
         f.again(kernels)
@@ -95,7 +95,7 @@ def test_every_allocation(run):
 
 
 def test_after_an_allocation(run):
-    """what a run without memory leaves is no harm to the next one"""
+    """a run after one that ran out of memory succeeds"""
     f = Faulty(run)
     n = total(f, True, "allocations")
     for k in range(1, 9 if run.nightly else 4):

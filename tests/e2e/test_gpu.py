@@ -59,7 +59,7 @@ def test_toolkit_folder(run):
 
 
 def test_check(run):
-    """what a recipe comes to on a GPU that is not here"""
+    """a recipe compiled for a GPU that is not present"""
     file = small(run, compute="auto")
     check("computed in bf16, which `auto` chooses on this target" in run("check", file, "--target", "sm_90a"), "bf16 on a GPU")
 
@@ -123,7 +123,7 @@ def test_packing_pays(run):
 
 
 def wide(run, compute):
-    """one layer with heads of 64, 96 places"""
+    """one layer with heads of 64, 96 positions"""
     file = small(run, steps=1, rows=1, seq=96, depth=1, compute=compute, name=f"{compute}.lm")
     text = open(file).read()
     return run.write(f"{compute}.lm", text.replace("d = 32, ff = 64, heads = 4, kv = 2, e = 8", "d = 64, ff = 64, heads = 2, kv = 1, e = 64"))
@@ -176,7 +176,7 @@ def test_in_place(run):
 
 
 def test_tf32(run):
-    """operands of products lose 13 bits on a GPU, none on a processor"""
+    """operands of TF32 GEMMs lose 13 bits on a GPU, none on a CPU"""
     fake, how = Fake(run), ("--set", "precision.matmul=tf32", "--values", "loss,grads")
     file, out = tiny(run, steps=1), run.path("gpu.safetensors")
     cpu = run.trace(file, *how)
@@ -253,7 +253,7 @@ def test_tuned(run):
 
 
 def test_bad_step(run):
-    """a batch of not-a-numbers: the device itself leaves the step out, and the host hears of it"""
+    """a batch of NaN: the device skips the step and the host reports it"""
     fake, batches = Fake(run, heavy=True), random_batches(3, 2, 8)
     batches["w"][1, 0, 0] = math.nan
     file = tiny(run, steps=3, batches=batches, more='save = checkpoint("run", every = 1 steps, keep = all)')
@@ -280,7 +280,7 @@ def test_profile(run):
 
 
 def test_ranges(run):
-    """the ranges that a profiler of NVIDIA gets"""
+    """the NVTX ranges that NVIDIA's profilers show"""
     fake, tool = Fake(run), {"NVTX_INJECTION64_PATH": os.path.abspath(os.path.join(os.path.dirname(run.lmc), "fake", "libnvtxtool.so"))}
     _, _, err = run.result("bench", tiny(run), "--target", "cuda", "--steps", "1", env={**fake.env, **tool})
     lines = [line.removeprefix("range ") for line in err.splitlines() if line.startswith("range ")]
@@ -326,7 +326,7 @@ def test_no_driver(run):
 
 
 def gpu_program(run, name, *args, how=""):
-    """one of those that scripts/gpu-check runs"""
+    """one case of scripts/gpu-check"""
     program = os.path.join(os.path.dirname(run.lmc), name)
     if not os.path.exists(program):
         raise Skip("not built")

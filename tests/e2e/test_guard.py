@@ -23,7 +23,7 @@ def all_finite(run, step, folder="run"):
 
 
 def poisoned(steps, bad, **shape):
-    """batches of which some have a weight that is not a number"""
+    """batches, some with a weight that is NaN"""
     b = random_batches(steps, 4, 16)
     for step in bad:
         b["w"][step - 1, 0, 0] = math.nan
@@ -31,7 +31,7 @@ def poisoned(steps, bad, **shape):
 
 
 def test_left_out(run):
-    """two batches of not-a-numbers: both steps change nothing and are counted"""
+    """two batches of NaN: both steps are skipped and counted"""
     file = small(run, steps=12, batches=poisoned(12, (5, 6)), more=SAVE.format(every=4))
     out = run("run", file, "--out", run.path("run"))
     check("step 5: the loss is not a number; its batch is skipped" in out and "2 bad steps were skipped" in out, out)
@@ -46,7 +46,7 @@ def test_left_out(run):
 
 
 def test_many_in_a_row(run):
-    """more bad batches than `skip`, from the first step on: there is nothing to go back to"""
+    """more bad batches than `skip` from the first step on: there is no checkpoint to roll back to"""
     file = small(run, steps=8, batches=poisoned(8, range(1, 9)), more=SAVE.format(every=1) + "\n  guard { skip = 2 }")
     err = run("run", file, "--out", run.path("run"), status=1)
     check("step 3: the loss is not a number; training stops and this state is not saved (there is no checkpoint)" in err, err)
@@ -54,14 +54,14 @@ def test_many_in_a_row(run):
 
 
 def test_none_good(run):
-    """a run shorter than `skip` of which no step went well has trained nothing"""
+    """a run shorter than `skip` in which every step is skipped fails"""
     file = small(run, steps=2, batches=poisoned(2, (1, 2)), more=SAVE.format(every=1))
     err = run("run", file, "--out", run.path("run"), status=1)
     check("No step succeeded" in err and checkpoints(run) == [], (err, checkpoints(run)))
 
 
 def test_goes_back(run):
-    """five bad batches behind a checkpoint: back to it, and on with the batches behind them"""
+    """five bad batches after a checkpoint: roll back to it and continue with the next batches"""
     bad = range(7, 12)
     file = small(run, steps=16, batches=poisoned(24, bad), more=SAVE.format(every=4) + "\n  guard { skip = 3 }")
     out = run("run", file, "--out", run.path("run"))
@@ -82,7 +82,7 @@ fn bang(step: f32, run: f32) -> f32 {{ return select(step < {at}, 1, 1e38) }}
 
 
 def exploding(run, at, more):
-    """from step `at` on, the learning rate is beyond all numbers"""
+    """from step `at` on, the learning rate is infinite"""
     file = small(run, steps=20, batches=random_batches(60, 4, 16), more=more)
     text = open(file).read().replace("schedule = warmup_cosine(warmup = 5 steps)", "schedule = bang()").replace("adamw(lr = 3e-3)", "adamw(lr = 10)")
     first, rest = text.split("\n", 1)
@@ -91,7 +91,7 @@ def exploding(run, at, more):
 
 
 def test_stops(run):
-    """going back does not help: the run stops, and the newest checkpoint is from before"""
+    """if a rollback does not help, the run stops with the newest checkpoint before the failure"""
     file = exploding(run, 10, SAVE.format(every=4) + "\n  guard { skip = 1; rollback = 2 }")
     err = run("run", file, "--out", run.path("run"), status=1)
     check("also after a rollback to the newest checkpoint; training stops and this state is not saved" in err and "step-000008" in err, err)
@@ -100,13 +100,13 @@ def test_stops(run):
 
 
 def test_first_update_runs_away(run):
-    """the first step went well, its update did not: that is no fault of the data"""
+    """a finite first step with an update that is not finite is not blamed on the data"""
     err = run("run", exploding(run, 1, "guard { skip = 2 }"), status=1)
     check("step 4: the loss is not a number" in err and "No step succeeded" not in err and "smaller learning rate" in err, err)
 
 
 def test_update_runs_away(run):
-    """the step whose update spoils the parameters looked well, and a checkpoint is due just then"""
+    """a step with a finite loss whose update makes parameters not finite is not saved"""
     file = exploding(run, 12, SAVE.format(every=4) + "\n  guard { rollback = 1 }")
     err = run("run", file, "--out", run.path("run"), status=1)
     check("is no longer finite" in err and "step-000008" in err, err)
@@ -114,7 +114,7 @@ def test_update_runs_away(run):
 
 
 def test_spike(run):
-    """a text that was learned, then one batch of another: left out with spike, trained on without"""
+    """after training on one text, a batch of another text is skipped with `spike` and trained on without"""
     b = random_batches(40, 4, 16)
     for name in ("tok", "next"):
         b[name][:] = 3

@@ -6,7 +6,7 @@ from harness import check, children_seconds, distance, random_batches, small, wi
 
 
 def test_accumulation(run):
-    """8 micro-batches of one row = one of 8 rows"""
+    """8 micro-batches of one row give the loss of one of 8 rows"""
     a = run.trace(small(run, rows=8, micro=16))
     b = run.trace(small(run, rows=8, micro=128))
     for name in a:
@@ -22,7 +22,7 @@ def test_accumulation_of_dropout(run):
 
 
 def test_packed_as_apart(run):
-    """two documents in one row = each in a row of its own"""
+    """two documents packed in a row give the losses of separate rows"""
     rng = np.random.default_rng(3)
     n, seq = 16, 32
     docs = rng.integers(0, 64, (2, n + 1))
@@ -63,7 +63,7 @@ def test_depth(run):
 
 
 def test_stages_parse_back(run):
-    """lmc opt reads each stage's text and prints it again"""
+    """lmc opt parses the text of each stage and prints the same text"""
     run("compile", small(run), "-o", run.path("plan"))
     for stage in ("graph", "step", "kernel"):
         path = run.path("plan", f"{stage}.lmir")
@@ -71,7 +71,7 @@ def test_stages_parse_back(run):
 
 
 def test_learns(run):
-    """tokens that follow a rule are predicted nearly without loss"""
+    """a deterministic sequence is learned to a loss near 0"""
     b = random_batches(200, 4, 32)
     for batch in range(200):
         for r in range(4):

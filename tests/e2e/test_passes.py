@@ -48,7 +48,7 @@ def test_asked(run):
 
 
 def whole_panels(run):
-    """A model whose weights are multiples of 32 by 32: whole panels for vectors of any processor."""
+    """A model whose weights are multiples of 32 by 32, so that panels are complete at any vector width."""
     file = small(run, rows=2, seq=32, micro=32, drop=0.1)
     text = open(file).read()
     check("e = 8" in text)
@@ -130,7 +130,7 @@ def test_former_name(run):
 
 
 def test_resume(run):
-    """what may change bits may not change when a run goes on"""
+    """a resumed run refuses options that change bits"""
     file = small(run, steps=3)
     run("run", file, "--steps", 2, "-q", "--out", run.path("run"), "--disable-pass", "fuse")
     err = run("run", file, "-q", "--out", run.path("run"), status=1)
@@ -139,7 +139,7 @@ def test_resume(run):
 
 
 def test_depth(run):
-    """96 layers are compiled as 6 are: the same kernels, or nearly, in about the time"""
+    """96 layers compile to nearly the kernels of 6 layers, in about the same time"""
     shallow, deep = (json.loads(run("compile", small(run, depth=d, name=f"d{d}.lm"), "--json")) for d in (6, 96))
     check(deep["kernels"] == shallow["kernels"], f"{deep['kernels']} kernels, {shallow['kernels']}")
     check(deep["kernels_compiled"] <= 3, f"{deep['kernels_compiled']} differ")

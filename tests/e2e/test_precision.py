@@ -8,7 +8,7 @@ BF16 = ("--set", "precision.compute=bf16")
 
 
 def noisy_rule(steps, rows, seq, share=0.7):
-    """Tokens that follow a rule so often."""
+    """Tokens that follow a rule with this probability."""
     rng = np.random.default_rng(5)
     b = random_batches(steps, rows, seq, seed=5)
     for t in range(1, seq):
@@ -24,7 +24,7 @@ def losses(run, compute, steps, batches):
 
 
 def curve_check(run, steps):
-    """means of 20 steps within 1 %; LM_TEST_STEPS=1000 takes as many"""
+    """mean losses of 20 steps within 1 %; LM_TEST_STEPS sets the number of steps"""
     batches = noisy_rule(steps, 8, 32)
     f32, bf16 = (losses(run, c, steps, batches).reshape(-1, 20).mean(1) for c in ("f32", "bf16"))
     check(f32[-1] < 0.9 * f32[0], f"nothing was learnt: {f32[0]} to {f32[-1]}")
@@ -33,12 +33,12 @@ def curve_check(run, steps):
 
 
 def test_losses(run):
-    """a run in bf16 stays with one in f32"""
+    """the losses of a bf16 run follow those of an f32 run"""
     curve_check(run, 60 if run.slow else int(os.environ.get("LM_TEST_STEPS", 160)))
 
 
 def reference_check(run, name):
-    """PyTorch's float64 run, as far as 8 bits of mantissa tell"""
+    """PyTorch's float64 run, within the precision of an 8-bit mantissa"""
     folder = f"{ROOT}/tests/reference/{name}"
     numbers = json.load(open(f"{folder}/expected.json"))
     got = run.trace(f"{folder}/reference.lm", "--steps", len(numbers["loss"]), "--names", "hf", "--recipe", "Reference", *BF16)
@@ -50,17 +50,17 @@ def reference_check(run, name):
 
 
 def test_reference_llama(run):
-    """llama-tiny: grouped queries, rotary places, swiglu"""
+    """llama-tiny: grouped queries, rotary positions, SwiGLU"""
     reference_check(run, "llama-tiny")
 
 
 def test_reference_gpt2(run):
-    """gpt2-tiny: layer norm, learned places, biases, gelu"""
+    """gpt2-tiny: layer norm, learned positions, biases, GELU"""
     reference_check(run, "gpt2-tiny")
 
 
 def test_decoding(run):
-    """what follows a rule goes on by it through the cache"""
+    """decoding through the KV cache continues a learned sequence"""
     file = small(run, steps=150, rows=4, seq=32, lr="1e-2", compute="bf16", batches=noisy_rule(150, 4, 32, 1.0), more='save = checkpoint("run")')
     run("run", file, "-q")
     ids = run("generate", run.path("run"), "--prompt-ids", "3,10,31", "--ids", "-n", 12, "--temperature", 0)
@@ -70,7 +70,7 @@ def test_decoding(run):
 
 
 def test_threads(run):
-    """the number of processors changes no bit"""
+    """the number of threads changes no bit"""
     file = small(run, rows=8, seq=64, compute="bf16")
     one = on_one_cpu(lambda: run.trace(file, "--steps", 3))
     two = run.trace(file, "--steps", 3)

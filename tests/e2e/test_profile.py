@@ -1,4 +1,4 @@
-"""What a run shows of itself: when what ran."""
+"""Profiles of a run: which kernels ran when."""
 import json, os, re, shutil, subprocess
 
 from harness import Skip, check, small
@@ -13,7 +13,7 @@ def spans(trace, row):
 
 
 def inside(inner, outer):
-    """every span of inner lies in one of outer; a microsecond is lost to rounding"""
+    """every span of inner lies in a span of outer, up to a microsecond of rounding"""
     return all(any(o["ts"] - 1 <= i["ts"] and i["ts"] + i["dur"] <= o["ts"] + o["dur"] + 1 for o in outer) for i in inner)
 
 
@@ -36,7 +36,7 @@ def test_trace(run):
 
 
 def test_threads_of_trace(run):
-    """a row for each thread: its share of a shared step, then a wait until all have done theirs"""
+    """a row for each thread: its part of a step, then the wait at the barrier"""
     file = small(run, steps=2, rows=32, seq=64)
     run("run", file, "-q", "--out", run.path("run"), "--profile", env={"OMP_NUM_THREADS": "2"})
     trace = json.load(open(run.path("run/profile.json")))["traceEvents"]
@@ -56,7 +56,7 @@ def test_threads_of_trace(run):
 
 
 def test_elsewhere(run):
-    """a run that saves nothing, into a file by name; the bits are those of a run that nobody watches"""
+    """profiling writes the named file and changes no bit of the run"""
     file = small(run, steps=2)
     run("run", file, "-q", "--out", run.path("a"), f"--profile={run.path('p.json')}")
     run("run", file, "-q", "--out", run.path("b"))
@@ -69,7 +69,7 @@ def test_elsewhere(run):
 
 
 def test_cost(run):
-    """each kernel against the roofline, predicted and measured"""
+    """each kernel beside its roofline bound, predicted and measured"""
     file = small(run, steps=4, micro=32)
     cost = json.loads(run("explain", file, "cost", "--json"))
     check(cost["peak_flops"] > 1e8 and len(cost["bandwidth"]) == 6 and cost["measured_s"] == 0, "the machine")
@@ -88,7 +88,7 @@ def test_cost(run):
 
 
 def test_cost_elsewhere(run):
-    """the bounds of machines that are not here, by their published figures; the first of an architecture stands for it"""
+    """bounds of other machines come from their published figures; an architecture stands for its first machine"""
     file, bf16 = small(run), ("--set", "precision.compute=bf16")
     costs = {}
     for target, peak, bandwidth in ("h100", 989.4e12, 3350e9), ("sm_90a", 989.4e12, 3350e9), ("rtx-4090", 165.2e12, 1008e9), ("b200", 2250e12, 7700e9):
@@ -104,7 +104,7 @@ def test_cost_elsewhere(run):
 
 
 def test_threads(run):
-    """no more than OMP_NUM_THREADS says, nor than there are processors"""
+    """threads are limited by OMP_NUM_THREADS and by the number of processors"""
     file, cores = small(run), len(os.sched_getaffinity(0))
     for told, used in ("1", 1), ("1,4", 1), ("1000", cores), ("0", cores), ("some", cores):
         cost = json.loads(run("explain", file, "cost", "--json", env={"OMP_NUM_THREADS": told}))
@@ -112,7 +112,7 @@ def test_threads(run):
 
 
 def test_ablate(run):
-    """a row for each pass that can be switched off"""
+    """a row for each pass that can be disabled"""
     if run.slow:
         raise Skip("plans and steps are other tests' too")
     file = small(run, steps=4)
@@ -133,7 +133,7 @@ def test_ablate(run):
 
 
 def test_drawing(run):
-    """every line of a drawing joins nodes that are there; what can't be reached is none"""
+    """every edge of a graph joins existing nodes; unreachable nodes are left out"""
     file = small(run)
     run("compile", file, "-o", run.path("plan"), "--emit", "dot")
     text = open(run.path("plan/micro.dot")).read()

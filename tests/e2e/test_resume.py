@@ -1,4 +1,4 @@
-"""What a run may be resumed with, what is kept when it is not what it was, and how it ends when it is interrupted."""
+"""Resuming: which changes are accepted, what is kept when a run changes, and how an interrupted run ends."""
 import json, os, shutil, signal, subprocess, time
 
 import numpy as np
@@ -77,7 +77,7 @@ DIFFERENT = (
 
 
 def test_changed_program(run):
-    """another model, optimizer or default argument is refused, with the lines; nothing in the folder is touched"""
+    """a changed model, optimizer or default argument is refused with its lines; the run folder is unchanged"""
     begin(run)
     resume(run, 4)
     before = folder_bytes(run.path("run"))
@@ -99,7 +99,7 @@ SAME = (
 
 
 def test_same_program(run):
-    """names, comments, form and order are no change; nor are run, micro-batches, mode and evaluations"""
+    """changed names, comments, layout and order resume; so do run, micro-batches, mode and evaluations"""
     begin(run)
     resume(run, 2)
     step = 2
@@ -113,7 +113,7 @@ def test_same_program(run):
 
 
 def test_change_model(run):
-    """--change-model: the run goes on with the new program, the old one stays, and the history says so"""
+    """--change-model: the run resumes with the new program, the old one is kept, and the history records it"""
     begin(run)
     resume(run, 4)
     changed(run, ("+ swiglu", "+ geglu"))
@@ -213,7 +213,7 @@ def test_change(run):
 
 
 def test_changed_lr_counts(run):
-    """what was accepted is what is trained with"""
+    """an accepted change takes effect in training"""
     begin(run)
     resume(run, 4)
     changed(run, ("lr = 2e-3", "lr = 0"))
@@ -290,7 +290,7 @@ def test_no_weight_in_a_micro_batch(run):
 
 
 def test_no_weight_at_all(run):
-    """nothing but such batches: an end, and soon"""
+    """if all batches are skipped, the run fails early"""
     for steps in (4, 300):
         batches = random_batches(steps, 4, 16)
         batches["w"] = np.zeros_like(batches["w"])
@@ -300,7 +300,7 @@ def test_no_weight_at_all(run):
 
 
 def test_exit_status(run):
-    """128 + the signal, with the state saved; the same command goes on"""
+    """a signal saves a checkpoint and exits with 128 + signal; the same command resumes"""
     file = small(run, steps=100000, rows=2, more='save = checkpoint("run", every = 100000 steps)')
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         folder = run.path(f"run{number}")
@@ -316,7 +316,7 @@ def test_exit_status(run):
 
 
 def test_closed_pipe(run):
-    """nobody reads the progress any more: the run goes on to its end"""
+    """a closed standard output does not stop the run"""
     file = small(run, steps=30, more='save = checkpoint("run")')
     p = subprocess.run(f"'{run.lmc}' run '{file}' --out '{run.path('run')}' | head -n 1; echo ${{PIPESTATUS[0]}}", shell=True, executable="/bin/bash",
                        capture_output=True, text=True)
@@ -328,7 +328,7 @@ def test_closed_pipe(run):
 
 
 def test_time_left(run):
-    """what is said about time is about the steps that are left"""
+    """the estimated time counts the remaining steps only"""
     file = begin(run)
     first = run("run", file, "--out", run.path("run"))
     more = run("run", file, "--out", run.path("run"), "--steps", 10)
@@ -365,7 +365,7 @@ def test_from_on_resume(run):
 
 
 def test_check_refuses_what_run_refuses(run):
-    """what cannot run yet is an error of check too"""
+    """lmc check also reports what is not available yet"""
     begin(run)
     stages = (("pack best_fit(seq = 32 tokens) }", "pack best_fit(seq = 32 tokens); stage 50% { pack best_fit(seq = 16 tokens) } }"), ("run = 4 steps", "run = 2 epochs"))
     cases = [(changed(run, *stages, name="stages.lm"), ()), *((run.path("p.lm"), ("--set", x)) for x in (

@@ -1,4 +1,4 @@
-"""Runs that must give the same bits, whatever happens to them; and what a run says when it can't go on."""
+"""Interrupted runs give the bits of uninterrupted ones, and a run that cannot resume reports why."""
 import contextlib, json, os, random, resource, shutil, signal, subprocess, time
 
 from harness import ROOT, Skip, check, folder_bytes, on_one_cpu, random_batches, remove, save, small, wait_for
@@ -62,7 +62,7 @@ def test_kill_and_resume(run):
 
 
 def test_kills_while_saving(run):
-    """killed at random moments, saving after every step; what is there always loads"""
+    """a run killed at random moments always leaves a checkpoint that loads"""
     steps = 24
     file = small(run, steps=steps, rows=2, more=SAVED.format(every=1, keep=2))
     train(run, file, "whole")
@@ -88,7 +88,7 @@ def test_interrupt(run):
 
 
 def test_hangup(run):
-    """a terminal that closes: saved and stopped; under nohup it goes on"""
+    """SIGHUP saves and stops the run; under nohup it continues"""
     file = small(run, steps=100000, rows=2, more=SAVED.format(every=1000, keep=2))
     p = run.start("run", file, "--out", run.path("closed"))
     wait_for(run.path("closed/metrics.jsonl"), p)
@@ -108,7 +108,7 @@ def test_hangup(run):
 
 
 def test_what_is_there(run):
-    """a checkpoint, a part or a folder that is not there: what is there instead"""
+    """a missing checkpoint, part or folder is reported with those that exist"""
     file = small(run, steps=4, more=SAVED.format(every=2, keep="all"))
     train(run, file, "run")
     ids = ("--prompt-ids", "1", "-n", 1)
@@ -127,7 +127,7 @@ def test_what_is_there(run):
 
 
 def test_one_at_a_time(run):
-    """a second run in the folder of one that is at work"""
+    """a second run in the folder of a run in progress is refused"""
     file = small(run, steps=20000, more=SAVED.format(every=1, keep=1))
     first = run.start("run", file, "-q")
     wait_for(run.path("run/metrics.jsonl"), first)
@@ -141,7 +141,7 @@ def test_one_at_a_time(run):
 
 
 def test_file_limit(run):
-    """`ulimit -f`: an error of the write, not the end of the process"""
+    """a file size limit is a write error, not the death of the process"""
     file = small(run, steps=2, more='save = checkpoint("run")')
     run("run", file, "-q", "--out", run.path("warm"))
     limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
@@ -159,7 +159,7 @@ recipe Train {{
 
 
 def test_learned_vocabulary(run):
-    """the text changes between two parts of a run: its vocabulary does not; a new run learns its own"""
+    """a resumed run keeps its vocabulary when the text changes; a new run trains its own"""
     file = run.write("learned.lm", LEARNED.format(root=ROOT))
     run.write("text.txt", "the cat sat on the mat and the dog sat by the door\n" * 40)
     vocabulary = lambda folder: open(run.path(folder, "tokenizer.json")).read()
@@ -174,7 +174,7 @@ def test_learned_vocabulary(run):
 
 
 def test_learned_vocabulary_gone(run):
-    """a run's own vocabulary is not learned again behind its back"""
+    """a resumed run does not train its vocabulary again"""
     file = run.write("learned.lm", LEARNED.format(root=ROOT))
     run.write("text.txt", "the cat sat on the mat and the dog sat by the door\n" * 40)
     train(run, file, "run")
@@ -238,7 +238,7 @@ def test_resumed_with_another_micro(run):
 
 
 def test_longer(run):
-    """a finished run goes on when run is raised"""
+    """a finished run resumes when `run` is raised"""
     file = small(run, steps=12, more="schedule = none")
     text = open(file).read().replace("schedule = warmup_cosine(warmup = 5 steps)", "").replace("optimizer = adamw(lr = 3e-3);", "optimizer = adamw(lr = 3e-3)")
     open(file, "w").write(text)
@@ -358,7 +358,7 @@ def test_damaged_readers(run):
 
 
 def test_other_model(run):
-    """a checkpoint of another model, named on the command line"""
+    """a checkpoint of another model on the command line is refused"""
     file = small(run, depth=2)
     train(run, file, "run")
     other = small(run, depth=3, name="other.lm")
@@ -368,7 +368,7 @@ def test_other_model(run):
 
 
 def test_unwritable(run):
-    """a run folder that can't be made is reported before the first step"""
+    """a run folder that cannot be created is reported before the first step"""
     file = small(run)
     run.write("taken", "a file")
     err = run("run", file, "--out", run.path("taken/run"), status=2)
@@ -377,7 +377,7 @@ def test_unwritable(run):
 
 @contextlib.contextmanager
 def mounted(run, name, options):
-    """a folder of memory, where this may be done"""
+    """a tmpfs folder, if the test may mount one"""
     os.makedirs(run.path(name))
     if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", run.path(name)], stderr=subprocess.DEVNULL).returncode:
         raise Skip("mounting is for root")
@@ -396,7 +396,7 @@ def test_read_only(run):
 
 
 def test_too_small_a_disk(run):
-    """told before the first step: a checkpoint will not fit"""
+    """too little disk space for a checkpoint is reported before the first step"""
     file = small(run)
     with mounted(run, "disk", "size=100k") as disk:
         err = run("run", file, "--out", disk + "/run", status=2)
@@ -405,7 +405,7 @@ def test_too_small_a_disk(run):
 
 
 def test_full_later(run):
-    """the disk fills up while a checkpoint is written: the one before stays, and the run goes on once there is room"""
+    """a full disk during a checkpoint keeps the previous one; the run resumes when there is space"""
     file = small(run, more=SAVED.format(every=2, keep="all"))
     for steps in (2, 6):
         train(run, file, "whole", "--steps", steps)
@@ -425,7 +425,7 @@ def test_full_later(run):
 
 
 def test_full_cache(run):
-    """the compiler of kernels has no room: the environment's fault"""
+    """a full disk for the C compiler is an environment error"""
     with mounted(run, "disk", "size=64k") as disk:
         err = run("run", small(run), "--out", run.path("run"), env={"LMC_CACHE": disk + "/cache"}, status=2)
         check("No space left on device" in err, err)

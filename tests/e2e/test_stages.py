@@ -38,7 +38,7 @@ def losses(run, folder):
 
 
 def test_kill_and_resume(run):
-    """from a checkpoint before, at and behind a border (6, 12, 18), the end has the same bits"""
+    """resuming before, at and after the start of a stage (6, 12, 18) gives the same final bits"""
     texts(run)
     file = stages(run)
     run("run", file, "--out", run.path("whole"), "-q")
@@ -65,7 +65,7 @@ def test_first_stage(run):
 
 
 def test_evaluation(run):
-    """at the last length, on documents that were trained on at none"""
+    """holdouts are rows of the last length, of documents that no stage trains on"""
     texts(run)
     file = stages(run, holdout="holdout dev = tail(10%)", more="eval dev { data = Text.dev; every = 8 steps }")
     out = run("run", file, "--out", run.path("run"))
@@ -85,7 +85,7 @@ def test_trace(run):
 
 
 def test_all_compiled(run):
-    """the plan has a function for each length, and its text reads back"""
+    """the plan has a function for each length, and its text parses"""
     texts(run)
     file = stages(run)
     run("compile", file, "-o", run.path("plan"), "--emit", "ir,dot")

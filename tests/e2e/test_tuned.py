@@ -46,7 +46,7 @@ def test_lock_and_cache(run):
 
 
 def test_threads(run):
-    """one lock, any number of threads: the same bits, here of tiles that nobody would choose"""
+    """one tuned.json gives the same bits for any number of threads, here with unusual tiles"""
     file = file_of(run, "0 s")
     for name in ("one", "all"):
         train(run, file, name, "--steps", 4)
@@ -97,7 +97,7 @@ def test_step_cache(run):
 
 
 def test_no_time(run):
-    """without time nothing is measured, and nothing differs from the default"""
+    """with no time budget nothing is measured, and the plan is the default one"""
     none = train(run, file_of(run, "0 s"), "none", env={"LMC_CACHE": run.path("cache")})
     check(none["measured"] == none["tuned"] == 0, str(none))
     check(all(p["gain"] == 0 for p in tuned(run, "none")["products"]), "not measured")
