@@ -46,7 +46,7 @@ static void refuse_all(probe *p, const lm_op *op) {
 }
 
 static void refuse_hidden(probe *p, const lm_op *op, const leak *at) {
-  lm_diag *d = refuse_ahead(p, op);
+  lm_diag *d = refuse(p, LM_REPORT(p->c, op->loc, E0D7));
   lm_diag_note(
       p->c, d, (lm_loc){0},
       "the mask hides every position from position %.0f of a document, so its softmax gives "

@@ -461,6 +461,19 @@ static void inherit_hidden(probe *p, const lm_op *op) {
     f->hidden = lm_fact(p, op->in[i])->hidden;
 }
 
+// The maxima of rows that a mask hides, of a maximum that is known as a whole.
+static void find_hidden(probe *p, const lm_op *op) {
+  fact *f = lm_fact(p, op->out[0]);
+  lm_axis position;
+  if (op->code != LM_OP_MAX || !lm_probe_over(op, p->is_history) ||
+      !lm_probe_has(p->is_position, op->out[0]->type, &position))
+    return;
+  f->hidden = lm_calloc((size_t)p->n_positions, sizeof *f->hidden);
+  f->owns_hidden = true;
+  for (int64_t t = 0; t < p->n_positions; t++)
+    f->hidden[t] = lm_fact_cell(p, op->out[0], t, 0) <= LM_NEVER;
+}
+
 void lm_fact_find(probe *p, const lm_op *op) {
   lm_axis position;
   if (op->n_out != 1)
@@ -469,8 +482,11 @@ void lm_fact_find(probe *p, const lm_op *op) {
   bool elementwise = lm_op_info_of(op)->traits & LM_T_ELEMENTWISE;
   bool gridded = lm_probe_gridded(p, t);
   find_large(p, op);
-  if (!(elementwise && gridded) && find_known(p, op))
+  if (!(elementwise && gridded) && find_known(p, op)) {
+    inherit_hidden(p, op);
+    find_hidden(p, op);
     return;
+  }
   if (!lm_probe_has(p->is_position, t, &position) || op->n_in > OPERANDS)
     return;
   int64_t width = gridded ? p->n_positions : 1;

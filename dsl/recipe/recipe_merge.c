@@ -171,6 +171,18 @@ static const char *key_elsewhere(merge *m, const lm_settings *s, const char *nam
   return NULL;
 }
 
+// The key for a word of other programs; NULL if there is none.
+static const char *key_meant(const char *section, const char *word) {
+  static const char *const words[][2] = {
+      {"steps", "run"},          {"max_steps", "run"},   {"epochs", "run"},
+      {"batch_size", "batch"},   {"lr", "optimizer"},    {"learning_rate", "optimizer"},
+      {"scheduler", "schedule"}, {"warmup", "schedule"}, {"dtype", "precision"}};
+  for (size_t i = 0; i < LM_COUNT(words) && !strcmp(section, "recipe"); i++)
+    if (!strcmp(words[i][0], word))
+      return words[i][1];
+  return NULL;
+}
+
 static const lm_schema_key *key_find(merge *m, const lm_settings *s, const char *section,
                                      const ast_name *name) {
   const lm_schema_key *key = lm_schema_child(section, '.', name->text);
@@ -180,6 +192,8 @@ static const lm_schema_key *key_find(merge *m, const lm_settings *s, const char 
   int n = lm_schema_names(section, '.', names, LM_COUNT(names));
   lm_diag *d = LM_REPORT(m->R->c, name->loc, E201, section_name(section), name->text);
   const char *near = strcmp(section, "recipe") ? NULL : key_elsewhere(m, s, name->text);
+  if (!near)
+    near = key_meant(section, name->text);
   if (!near)
     near = lm_nearest(name->text, names, n);
   if (near)

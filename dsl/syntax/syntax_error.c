@@ -146,6 +146,11 @@ static const char *word_help(lm_parser *ps, const lm_expected *expected, const c
   lm_sym name = is_name ? lm_layout_name(ps->layout) : NULL;
   lm_sym before = lm_layout_word_before(ps->layout, &at);
   bool declares = name && has(expected, GROUPS[0].text);
+  bool assigns = before && expected->n == 1 && has(expected, "'('") && !strcmp(token, "'='");
+  if (assigns)
+    return lm_arena_printf(ps->ctx->arena,
+                           "a member begins with its kind: sub %s = …, dim %s = …, param %s: …",
+                           before, before, before);
   const char *near = declares ? start_meant(name) : first_word_meant(expected, before);
   const char *operator_text = operator_expected ? operator_meant(name) : NULL;
   const char *unit = operator_expected ? unit_meant(name) : NULL;
