@@ -77,4 +77,4 @@ COUNT = """fn repeat(x: real[..r], n: int) -> real[..r] {
 def test_count_of_a_definition_that_nothing_reaches(run):
     run("check", run.write("c.lm", COUNT))
     err = run("check", run.write("c.lm", COUNT.replace("n mod 3", "2.5")), status=1)
-    check("E028" in err, err)
+    check("E02B" in err, err)
