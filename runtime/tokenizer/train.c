@@ -242,15 +242,15 @@ static void index_grow(lm_bpe_trainer *t) {
 static pair *pair_get(lm_bpe_trainer *t, int32_t left, int32_t right) {
   if (2 * ((size_t)t->n_pairs + 1) > t->cap_index)
     index_grow(t);
-  uint32_t *place = index_at(t, left, right);
-  if (*place)
-    return &t->pairs[*place - 1];
+  uint32_t *slot = index_at(t, left, right);
+  if (*slot)
+    return &t->pairs[*slot - 1];
   if (t->n_pairs == t->cap_pairs) {
     t->cap_pairs = t->cap_pairs ? 2 * t->cap_pairs : 4096;
     t->pairs = lm_realloc(t->pairs, t->cap_pairs * sizeof *t->pairs);
   }
   t->pairs[t->n_pairs] = (pair){.left = left, .right = right};
-  *place = ++t->n_pairs;
+  *slot = ++t->n_pairs;
   return &t->pairs[t->n_pairs - 1];
 }
 

@@ -59,7 +59,7 @@ int64_t lm_data_predicted_bytes(const lm_data *d, int index) {
   for (int g = 0; g < d->groups && !s; g++)
     s = lm_data_span_visit(&d->lengths[0], &d->parts[index].spans[g], piece_bytes, &sum);
   lm_free(lengths);
-  bool known = !s; // otherwise filling the part reports the error
+  bool known = !s; // an error is reported when the part is filled
   lm_status_free(s);
   return known ? sum.total : 0;
 }
