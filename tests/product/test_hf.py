@@ -129,4 +129,4 @@ def test_another_model(run):
     err = run("import", "hf", run.path("hf"), "--model", f"{model}:Lama", "-o", run.path("out"), status=1)
     check("did you mean 'Llama'?" in err, err)
     err = run("generate", run.path("out"), "--prompt", "x", status=1)
-    check("is not a run folder" in err, err)
+    check("there is no run folder and no file" in err, err)
