@@ -58,5 +58,8 @@ const lm_command lm_cmd_eval = {.name = "eval",
                                     "of the recipe. Given a FILE, the weights are those that its\n"
                                     "model is declared `from`. A part whose weights sum to 0 has "
                                     "no metrics, and the exit status is 1.\n"
+                                    "The program is the copy in RUN; eval, generate and export "
+                                    "refuse one that does not compute what the weights were\n"
+                                    "trained with.\n"
                                     "\n"
                                     "  lmc eval runs/quickstart --step best --json\n"};

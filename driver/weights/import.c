@@ -12,6 +12,7 @@
 #include "driver/bundle.h"
 #include "driver/trained.h"
 #include "driver/weights/hf.h"
+#include "driver/weights/import_check.h"
 #include "driver/weights/import_folder.h"
 #include "driver/weights/weights.h"
 #include "driver/weights/zoo.h"
@@ -95,6 +96,7 @@ static lm_status source_read(importer *x, const lm_import_options *o) {
     return lm_fail(LM_USER, "there is no folder %s", x->from);
   LM_TRY(config_read(x));
   LM_TRY(ignored_check(x));
+  LM_TRY(lm_import_numbers_check(x->config, lm_path_join(x->arena, x->from, "config.json")));
   return o->model ? named_model(x, o->model) : zoo_model(x);
 }
 
@@ -254,6 +256,17 @@ static const char *wrapped(importer *x, const char *call) {
   return text;
 }
 
+// The usual 512, or the largest power of two that a model of fewer positions knows.
+static int sequence_length(const importer *x) {
+  json_int_t most = json_integer_value(json_object_get(x->config, "max_position_embeddings"));
+  if (!most)
+    most = json_integer_value(json_object_get(x->config, "n_positions"));
+  int length = 512;
+  while (most > 0 && length > most)
+    length /= 2;
+  return length;
+}
+
 static void text_make(importer *x, const char *model, const char *main) {
   lm_buf_printf(&x->text, "# %s with the weights of %s.\n", model, lm_shown(x->arena, x->from));
   lm_hf_config_each(x->config, ignored_write, x);
@@ -265,14 +278,14 @@ static void text_make(importer *x, const char *model, const char *main) {
       &x->text,
       "# To fine-tune: put text beside this file, or name it here, then lmc run.\ndata Text {\n  "
       "tokenizer = %s\n  source text = text(\"*.txt\")\n"
-      "  holdout dev = tail(1%%)\n  pack best_fit(seq = 512 tokens)\n}\n\n"
+      "  holdout dev = tail(1%%)\n  pack best_fit(seq = %d tokens)\n}\n\n"
       "recipe Tune {\n  model = Imported\n  data = Text\n  run = 1 epochs; batch = 8Ki tokens\n"
       "  optimizer = adamw(lr = 1e-4, betas = (0.9, 0.95), decay = 0.1)\n  schedule = "
       "warmup_cosine(warmup = 20 steps, floor = 10%%)\n"
       "  clip = global_norm(max = 1.0)\n  eval dev { data = Text.dev; every = 100 steps; metrics = "
       "[loss, perplexity] }\n"
       "  save = checkpoint(\"tuned\", every = 100 steps, keep = 2)\n}\n",
-      tokenizer_of(x));
+      tokenizer_of(x), sequence_length(x));
 }
 
 // What generate, run and eval would refuse later is refused here.
@@ -296,7 +309,10 @@ static lm_status tokenizer_check(importer *x) {
   const char *path = lm_path_join(x->arena, x->from, one ? "tokenizer.json" : "vocab.json");
   lm_status s =
       lm_tokenizer_bpe_open(path, one ? NULL : lm_path_join(x->arena, x->from, "merges.txt"), &t);
+  int64_t vocab = t ? t->vocab : 0;
   lm_tokenizer_destroy(t);
+  if (!s)
+    return lm_import_vocab_check(x->config, x->from, vocab);
   return lm_annotate(
       s, "the tokenizer cannot be used; a copy of the folder without it imports the weights alone");
 }
@@ -378,6 +394,8 @@ static lm_status weights_write(importer *x, lm_session *s) {
                               x->ignored, x->n_ignored));
   float *params = lm_alloc((size_t)s->compiled.plan->arena_bytes[LM_ARENA_PARAM]);
   lm_status status = lm_weights_import(&s->compiled, x->from, params);
+  if (!status)
+    status = lm_annotate(lm_import_finite_check(s->compiled.plan, params), "%s", x->from);
   if (!status)
     status = lm_weights_save(&s->compiled, out_path(x, "model.safetensors"), params);
   lm_free(params);

@@ -211,3 +211,32 @@ recipe R {{ model = Imported; data = D; run = 1 steps; batch = 64 tokens; optimi
         check({key: config[key] for key in ids} == ids, f"{source}: {config}")
         check(open(run.path("again/generation_config.json")).read() == open(f"{theirs}/generation_config.json").read(), source)
         os.remove(run.path("again/generation_config.json"))
+
+
+def test_values_refused(run):
+    """numbers that no computation can use, and a tokenizer of another model"""
+    for change, said in ((dict(rope_theta=0), "rope_theta is 0, expected a number above 0"), (dict(rms_norm_eps=-1e-5), "rms_norm_eps is -1e-05")):
+        err = run("import", "hf", folder(run, **change), "-o", run.path("out"), status=1)
+        check(said in err and "config.json" in err, err)
+    theirs = folder(run)
+    tensors = weights(CONFIG)
+    name = "model.layers.1.mlp.up_proj.weight"
+    bad = tensors[name].copy()
+    bad[0, :2] = np.nan, np.inf
+    save(f"{theirs}/model.safetensors", {**tensors, name: bad})
+    err = run("import", "hf", theirs, "-o", run.path("out"), status=1)
+    check("these parameters hold NaN or Inf:\n  layers.1." in err and ": 2 of 384 values" in err, err)
+    check(not os.path.exists(run.path("out")), "nothing is left")
+    theirs = folder(run, vocab_size=260)
+    run.write("words.txt", "some words of a text and some more words\n" * 20)
+    run("tokenizer", "train", "-o", f"{theirs}/tokenizer.json", "--vocab", 265, run.path("words.txt"))
+    err = run("import", "hf", theirs, "-o", run.path("out"), status=1)
+    check("the tokenizer has" in err and "vocab_size is 260" in err, err)
+
+
+def test_sequence_length(run):
+    """the starter recipe of a model of few positions trains"""
+    run("import", "hf", folder(run), "-o", run.path("in"))                            # 48 positions
+    check("best_fit(seq = 32 tokens)" in open(run.path("in/imported.lm")).read(), "")
+    run.write("in/t.txt", "a line of text\n" * 2000)
+    run("run", run.path("in/imported.lm"), "--steps", 1, "-q")

@@ -1,0 +1,55 @@
+// import_check.c - see import_check.h.
+#include "driver/weights/import_check.h"
+
+#include <math.h>
+
+lm_status lm_import_numbers_check(const json_t *config, const char *path) {
+  static const struct {
+    const char *key;
+    bool zero; // is a valid value
+  } least[] = {{"rope_theta", false},
+               {"rms_norm_eps", true},
+               {"layer_norm_eps", true},
+               {"layer_norm_epsilon", true}};
+  for (size_t i = 0; i < LM_COUNT(least); i++) {
+    const json_t *value = json_object_get(config, least[i].key);
+    double x = json_number_value(value);
+    if (json_is_number(value) && (x < 0 || (x == 0 && !least[i].zero)))
+      return lm_fail(LM_USER, "%s: %s is %g, expected a number %s 0", path, least[i].key, x,
+                     least[i].zero ? "of at least" : "above");
+  }
+  return NULL;
+}
+
+lm_status lm_import_vocab_check(const json_t *config, const char *dir, int64_t vocab) {
+  const json_t *size = json_object_get(config, "vocab_size");
+  if (!json_is_integer(size) || vocab <= json_integer_value(size))
+    return NULL;
+  return lm_fail(LM_USER,
+                 "%s: the tokenizer has %lld tokens, but the model's vocab_size is %lld; the "
+                 "tokenizer belongs to another model, or tokens were added to it; a copy of the "
+                 "folder without it imports the "
+                 "weights alone",
+                 dir, (long long)vocab, (long long)json_integer_value(size));
+}
+
+static int64_t not_finite(const float *v, int64_t n) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < n; i++)
+    count += !isfinite(v[i]);
+  return count;
+}
+
+lm_status lm_import_finite_check(const lm_plan *plan, const float *arena) {
+  lm_buf faults = {0};
+  for (int i = 0; i < plan->n_params; i++) {
+    const lm_plan_param *p = &plan->params[i];
+    int64_t bad = not_finite(arena + p->offset, p->elements);
+    if (bad)
+      lm_buf_printf(&faults, "\n  %s: %lld of %lld values", p->path, (long long)bad,
+                    (long long)p->elements);
+  }
+  lm_status s = faults.n ? lm_fail(LM_USER, "these parameters hold NaN or Inf:%s", faults.p) : NULL;
+  lm_buf_free(&faults);
+  return s;
+}
