@@ -23,13 +23,13 @@ MEET, ONCE = "this operation mixes the rows of a micro-batch", "this is added on
 CASES = {                              # name: apply, loss, what is said
     "sums": ("x * norm", PLAIN, None),
     "mean": ("x * norm", "return (mean(l), 1)", None),
-    "each row": ("x * norm - 0.5 * expand(mean(x, t), t, before = d)", PLAIN, None),
+    "each row": ("x * norm", "return (sum(l - 0.5 * expand(mean(l * l, t), t)), sum(bt.w))", None),
     "penalty by weight": ("x * norm", "return (sum(l) + 0.1 * f32(sum(embed * embed)) * sum(bt.w), sum(bt.w))", None),
     "z of tokens": ("x * norm", "let y = log(sum(exp(f32(z)), vocab))\n    return (sum(l + 0.01 * y * y), sum(bt.w))", None),
     "in a loop": ("x * norm", "let s = f32(0)\n    for n in 3 carry s { s = s + sum(l * 0.5) }\n    return (s, sum(bt.w))", None),
     "quotient": ("x * norm", "return (sum(l) / sum(bt.w), 1)", MEET),
-    "statistic": ("x - mean(x, (b, t))", PLAIN, MEET),
-    "greatest": ("x * (1 / max(abs(x), (b, t, d)))", PLAIN, MEET),
+    "statistic": ("x * norm", "return (sum((l - mean(l)) * (l - mean(l))), sum(bt.w))", MEET),
+    "greatest": ("x * norm", "return (sum(l * (1 / max(abs(l), (b, t)))), sum(bt.w))", MEET),
     "square of a sum": ("x * norm", "return (sum(l) + 0.1 * mean(l) * mean(l), sum(bt.w))", MEET),
     "penalty": ("x * norm", "return (sum(l) + 0.1 * f32(sum(embed * embed)), sum(bt.w))", ONCE),
 }
