@@ -178,10 +178,11 @@ static void subfolders_add_by_pattern(inspector *x, const char *path, const char
 void lm_dataset_skipped(const lm_dataset *s, lm_buf *b) {
   for (uint32_t i = 0; i < s->n_kinds; i++) {
     const lm_file_kind *k = &s->kinds[i];
-    if (!k->why)
+    if (!k->why && !k->unusable)
       continue;
-    lm_buf_printf(b, "%s%llu%s%s (%s)", b->n ? ", " : "", (unsigned long long)k->files,
-                  *k->extension ? " " : "", k->extension, k->why);
+    lm_buf_printf(b, "%s%llu%s%s (%s)", b->n ? ", " : "",
+                  (unsigned long long)(k->why ? k->files : k->unusable), *k->extension ? " " : "",
+                  k->extension, k->why ? k->why : "not UTF-8 text");
   }
   if (!s->folders_below)
     return;
@@ -198,6 +199,7 @@ static void unusable_find(lm_dataset *s) {
     unusable += (double)s->kinds[i].unusable;
   }
   s->unusable = files > 0 ? unusable / files : 0;
+  s->unusable_files = (uint64_t)unusable;
 }
 
 static lm_status no_text_found(inspector *x, const char *path) {
@@ -358,10 +360,16 @@ static lm_file_list some_files(inspector *x, const lm_file_list *all) {
   uint32_t n = all->n < SAMPLE_FILES ? all->n : SAMPLE_FILES;
   some.files = LM_NEW_N(x->a, lm_file_entry, n);
   for (uint32_t i = 0; i < n; i++) {
-    some.files[some.n++] = all->files[(uint64_t)i * all->n / n];
-    some.bytes += some.files[i].size;
+    uint32_t at = (uint32_t)((uint64_t)i * all->n / n);
+    uint32_t end = (uint32_t)((uint64_t)(i + 1) * all->n / n);
+    while (at < end && !lm_file_is_text(all->files[at].path))
+      at++;
+    if (at == end)
+      continue;
+    some.files[some.n++] = all->files[at];
+    some.bytes += all->files[at].size;
   }
-  return some;
+  return some.n ? some : *all;
 }
 
 static lm_status sample_take(inspector *x, const lm_file_list *files, lm_data_source *source,
@@ -417,6 +425,7 @@ lm_status lm_dataset_inspect(lm_arena *a, const char *path, lm_dataset *out) {
   LM_TRY(sources_find(&x, path));
   for (int i = 0; i < out->n_sources; i++)
     LM_TRY(source_inspect(&x, &out->sources[i]));
+  out->files -= out->unusable_files < out->files ? out->unusable_files : 0;
   return NULL;
 }
 

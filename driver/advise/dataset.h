@@ -12,7 +12,8 @@ typedef struct lm_dataset {
   struct lm_file_kind *kinds;
   uint32_t n_kinds, cap_kinds; // of a folder: what was found there, read or not (dataset_folder.h)
   uint64_t folders_below;      // folders of its folders, which are not looked at
-  double unusable;             // share of the files that are read but are not UTF-8 text
+  double unusable;             // share of the sources' files that are not UTF-8 text
+  uint64_t unusable_files;     // their number
   lm_buf sample;               // text of the first documents of every source, a newline behind each
 } lm_dataset;
 

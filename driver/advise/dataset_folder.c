@@ -13,8 +13,7 @@
 
 enum {
   LOOKED_AT = 64 << 10
-};                       // bytes of each file
-#define MAX_UNUSABLE 0.2 // of the files of a kind that is read nevertheless
+}; // bytes of each file
 
 static bool ends_with(const char *s, const char *end) {
   size_t n = strlen(s);
@@ -94,6 +93,14 @@ static lm_file_kind *kind_find(lm_arena *a, lm_file_kinds *kinds, const char *ex
   return &kinds->v[kinds->n - 1];
 }
 
+bool lm_file_is_text(const char *path) {
+  char *room = lm_alloc(LOOKED_AT);
+  size_t n;
+  bool text = beginning_read(path, room, &n) && is_text(room, n, n < LOOKED_AT);
+  lm_free(room);
+  return text;
+}
+
 static void file_look(const char *path, uint64_t size, char *room, lm_file_kind *kind) {
   size_t n;
   bool text = beginning_read(path, room, &n) && is_text(room, n, n < LOOKED_AT);
@@ -129,8 +136,6 @@ static const char *why_not(lm_arena *a, const lm_file_kind *k) {
     return "packed files of an unknown kind: name them like a.txt.zst";
   if (k->unusable == k->files)
     return "not UTF-8 text";
-  if ((double)k->unusable > MAX_UNUSABLE * (double)k->files)
-    return lm_arena_printf(a, "%llu of them are not UTF-8 text", (unsigned long long)k->unusable);
   if (!k->bytes)
     return "empty";
   if (!*k->extension)

@@ -20,5 +20,6 @@ typedef struct lm_file_kinds {
 void lm_file_kinds_add(lm_arena *a, const char *folder, lm_file_kinds *out);
 // Sorts by extension and decides which kinds are read.
 void lm_file_kinds_judge(lm_arena *a, lm_file_kinds *kinds);
-bool lm_is_jsonl(const char *path); // by its name
+bool lm_file_is_text(const char *path); // by its beginning
+bool lm_is_jsonl(const char *path);     // by its name
 #endif

@@ -60,7 +60,7 @@ static void sources_write(const lm_starter *x, lm_buf *b) {
     lm_buf_puts(b, ")");
   }
   if (x->dataset.unusable > USUAL_BAD)
-    lm_buf_printf(b, "\n  bad = %.0f%%", ceil(100 * x->dataset.unusable) + 1);
+    lm_buf_printf(b, "\n  bad = %.0f%%", fmin(100, ceil(100 * x->dataset.unusable) + 1));
 }
 
 // A number of tokens as it is written in a recipe: 2Ki, 512.

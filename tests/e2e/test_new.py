@@ -94,7 +94,7 @@ def test_new_kinds_of_files(run):
         open(run.path(f"tree/{name}"), "wb").write(data)
     facts, text = made(run, "kinds", "tree")
     check('text("tree/*.py")' in text and 'text("tree/*/*.weird")' in text, text)
-    check(facts["text"]["files"] == 121, facts)
+    check(facts["text"]["files"] == 120, facts)
     for part in ("1 .png (not UTF-8 text)", "1 .xz (packed", "1 (without an extension", "1 .json (not one JSON object a line)", "1 folder further below"):
         check(part in facts["text"]["not_read"], (part, facts))
     check("bad = 2%" in text or "bad = 3%" in text, text)         # latin.py is not UTF-8
@@ -208,3 +208,15 @@ def test_new_names_that_are_patterns(run):
         facts, text = made(run, name, data)
         check(facts["text"]["files"] == 1 and facts["text"]["bytes"] == os.path.getsize(run.path(files[0])), (data, facts))
         run("data", f"{name}.lm", cwd=run.folder)
+
+
+def test_new_decides_per_file(run):
+    """every good file of a kind is read, however many others of that kind are not; those are counted and named"""
+    for i in range(40):
+        run.write(f"mixed/good{i}.txt", ("\ufeff" if i % 2 else "") + prose(30, i))
+        if i < 20:
+            open(run.path(f"mixed/bad{i}.txt"), "wb").write(b"caf\xe9 " * 400)
+    facts, text = made(run, "mixed", "mixed")
+    check(facts["text"]["files"] == 40 and "20 .txt (not UTF-8 text)" in facts["text"]["not_read"], facts)
+    check('text("mixed/*.txt")' in text and "bad = 35%" in text, text)
+    run("run", "mixed.lm", "--steps", 1, "-q", cwd=run.folder)
