@@ -24,7 +24,7 @@ static void overview_print(lm_buf *b) {
       b, "\n`lmc COMMAND --help` says more, with an example. `lmc --version` prints the version.\n"
          "Exit status: 0 done, 1 the input is at fault, 2 the environment, 3 a bug in lmc; of a "
          "run that was interrupted and has saved\n"
-         "its state 130 (Ctrl-C), 143 (SIGTERM) or 129 (SIGHUP).\n");
+         "its state 130 (Ctrl-C), 143 (SIGTERM), 129 (SIGHUP) or 138 (SIGUSR1).\n");
 }
 
 static void option_print(const lm_opt *o, lm_buf *out) {

@@ -27,7 +27,7 @@ static void on_signal(int number) {
   interrupted = number;
 }
 
-static const int SIGNALS[] = {SIGINT, SIGTERM, SIGHUP};
+static const int SIGNALS[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 typedef struct {
   struct sigaction of[LM_COUNT(SIGNALS)];
 } old_handlers;

@@ -6,9 +6,9 @@
 // superseded checkpoints to a subfolder (checkpoint_folder.h). The caller compares keys and model
 // with those of the checkpoint.
 //
-// On SIGINT, SIGTERM or SIGHUP the run finishes the current step, saves and stops; a second signal
-// ends the process immediately. A process can have only one run at a time, since signal handlers
-// are global.
+// On SIGINT, SIGTERM, SIGHUP or SIGUSR1 the run finishes the current step, saves and stops; a
+// second signal ends the process immediately. A process can have only one run at a time, since
+// signal handlers are global.
 #ifndef LM_TRAIN_RUN_H
 #define LM_TRAIN_RUN_H
 #include "runtime/train/checkpoint.h"

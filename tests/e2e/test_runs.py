@@ -107,6 +107,18 @@ def test_hangup(run):
     p.wait()
 
 
+def test_user_signal(run):
+    """SIGUSR1, which batch systems send before the end of a job's time, saves and stops the run"""
+    file = small(run, steps=100000, rows=2, more=SAVED.format(every=1000, keep=2))
+    p = run.start("run", file, "--out", run.path("run"))
+    wait_for(run.path("run/metrics.jsonl"), p)
+    while p.poll() is None and not os.path.getsize(run.path("run/metrics.jsonl")):
+        time.sleep(0.01)
+    p.send_signal(signal.SIGUSR1)
+    out, err = p.communicate()
+    check(p.returncode == 128 + signal.SIGUSR1 and "interrupted after step" in out and ", saved" in out, out + err)
+
+
 def test_what_is_there(run):
     """a missing checkpoint, part or folder is reported with those that exist"""
     file = small(run, steps=4, more=SAVED.format(every=2, keep="all"))
