@@ -126,7 +126,7 @@ lm_status lm_bundle_write(const lm_session *s, const char *dir, const lm_recipe_
 
 // ---- reading
 
-static lm_status parse(lm_arena *a, const char *dir, const json_t *j, lm_bundle *out) {
+static lm_status bundle_parse(lm_arena *a, const char *dir, const json_t *j, lm_bundle *out) {
   const char *main = json_string_value(json_object_get(j, "main"));
   const char *recipe = json_string_value(json_object_get(j, "recipe"));
   const char *folder = json_string_value(json_object_get(j, "folder"));
@@ -180,7 +180,7 @@ lm_status lm_bundle_read(lm_arena *a, const char *dir, lm_bundle *out) {
     return lm_fail(LM_USER, "%s is not a run folder: it has no program.json", dir);
   json_t *j;
   LM_TRY(lm_json_read(path, MOST_BYTES, &j));
-  lm_status s = parse(a, dir, j, out);
+  lm_status s = bundle_parse(a, dir, j, out);
   json_decref(j);
   return s ? s : record_read(a, dir, out);
 }

@@ -21,7 +21,7 @@ static const char *text_of(lm_arena *a, const json_t *j, const char *key) {
   return text ? lm_arena_strndup(a, text, strlen(text)) : NULL;
 }
 
-static lm_status parse(lm_arena *a, const char *path, const json_t *list, lm_history *out) {
+static lm_status history_parse(lm_arena *a, const char *path, const json_t *list, lm_history *out) {
   if (!json_is_array(list))
     return lm_fail(LM_USER, "%s: not the history of a run", path);
   for (size_t i = 0; i < json_array_size(list); i++) {
@@ -46,7 +46,7 @@ lm_status lm_history_read(lm_arena *a, const char *dir, lm_history *out) {
   if (access(path, F_OK))
     return NULL;
   LM_TRY(lm_json_read(path, BYTES_MOST, &j));
-  lm_status s = parse(a, path, j, out);
+  lm_status s = history_parse(a, path, j, out);
   json_decref(j);
   return s;
 }

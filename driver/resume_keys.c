@@ -84,7 +84,7 @@ static void change_add(comparison *c, const char *key, const char *was, const ch
 }
 
 // A value as it was printed; NULL if it is not an expression, as the value of an option.
-static const ast_expr *parse(const lm_session *s, const char *text) {
+static const ast_expr *resume_keys_parse(const lm_session *s, const char *text) {
   lm_diag_mark before = lm_diag_mark_of(s->project.ctx);
   const ast_item *item = lm_parse_item(s->project.ctx, "value",
                                        lm_arena_printf(s->project.ctx->arena, "x = %s", text));
@@ -157,8 +157,8 @@ static void args_compare(comparison *c, const char *key, const ast_expr *was, co
 static void values_compare(comparison *c, const char *key, const char *was, const char *is) {
   if (!strcmp(was, is))
     return;
-  const ast_expr *old = parse(c->s, was);
-  const ast_expr *now = parse(c->s, is);
+  const ast_expr *old = resume_keys_parse(c->s, was);
+  const ast_expr *now = resume_keys_parse(c->s, is);
   if (old && now && same_callee(old, now))
     args_compare(c, key, old, now);
   else if (!old || !now || !same_value(c->s, old, now))
@@ -211,7 +211,7 @@ static void params_add(lm_arena *a, const char *key, const lm_recipe_call *call,
 
 static void args_add(const lm_session *s, const lm_train_key *k, key_names *out) {
   lm_arena *a = s->project.ctx->arena;
-  const ast_expr *e = parse(s, k->value);
+  const ast_expr *e = resume_keys_parse(s, k->value);
   for (uint32_t i = 0; e && has_arguments(e) && i < e->n_args; i++)
     LM_PUSH(a, out->v, out->n, out->cap) = lm_arena_printf(a, "%s.%s", k->key, arg_name(s, e, i));
 }

@@ -39,7 +39,7 @@ lm_status lm_run_record_write(const lm_session *s, const lm_recipe_overrides *op
   return status;
 }
 
-static lm_status parse(lm_arena *a, const char *path, json_t *j, lm_run_record *out) {
+static lm_status run_record_parse(lm_arena *a, const char *path, json_t *j, lm_run_record *out) {
   json_int_t micro;
   int chosen;
   json_t *steps, *mode;
@@ -64,7 +64,7 @@ lm_status lm_run_record_read(lm_arena *a, const char *dir, lm_run_record *out) {
   if (access(path, F_OK))
     return NULL;
   LM_TRY(lm_json_read(path, MAX_BYTES, &j));
-  lm_status s = parse(a, path, j, out);
+  lm_status s = run_record_parse(a, path, j, out);
   json_decref(j);
   return s;
 }

@@ -82,7 +82,7 @@ static lm_status ablate(const lm_cli *cli, const lm_bench_options *bench) {
   return NULL;
 }
 
-static lm_status run(lm_cli *cli) {
+static lm_status bench_run(lm_cli *cli) {
   lm_bench_options o;
   lm_bench_figures x;
   lm_buf b = {0};
@@ -102,7 +102,7 @@ const lm_command lm_cmd_bench = {
     .options = options,
     .least = 1,
     .most = 1,
-    .run = run,
+    .run = bench_run,
     .help =
         "The step is the fastest of those timed. GEMMs alone: forward, data and weight gradient of "
         "every GEMM with a parameter,\n"

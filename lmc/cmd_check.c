@@ -24,7 +24,7 @@ static void report_print(report *r, int n) {
     lm_cli_print("%s", n ? r->text.p : "no errors; no recipe\n");
 }
 
-static lm_status run(lm_cli *cli) {
+static lm_status check_run(lm_cli *cli) {
   lm_check_options o = {.from = lm_cli_recipe(cli)};
   report r = {.json = cli->json};
   int n;
@@ -43,7 +43,7 @@ const lm_command lm_cmd_check = {
     .options = options,
     .least = 1,
     .most = 1,
-    .run = run,
+    .run = check_run,
     .help = "Reports all errors of the file and what it imports at once. Without errors it prints "
             "the resolved recipe with\n"
             "where each value came from, the parameters, and what each pattern matched, as they "

@@ -56,7 +56,7 @@ static lm_status compile(lm_session *s, lm_cli *cli, lm_cuda_code *code) {
   return NULL;
 }
 
-static lm_status run(lm_cli *cli) {
+static lm_status compile_run(lm_cli *cli) {
   lm_session s = {0};
   lm_cuda_code code = {0};
   lm_status status = compile(&s, cli, &code);
@@ -72,7 +72,7 @@ const lm_command lm_cmd_compile = {
     .options = options,
     .least = 1,
     .most = 1,
-    .run = run,
+    .run = compile_run,
     .help = "The folder holds the IR at the end of each stage (graph.lmir, step.lmir, "
             "kernel.lmir), plan.txt with the memory map and\n"
             "every step in order, and kernels/ with the generated C. Prints kernels, work and "

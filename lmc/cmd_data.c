@@ -29,7 +29,7 @@ static lm_status show(lm_session *s, lm_cli *cli) {
   return status;
 }
 
-static lm_status run(lm_cli *cli) {
+static lm_status data_run(lm_cli *cli) {
   lm_session s = {0};
   lm_status status = show(&s, cli);
   lm_session_close(&s);
@@ -43,6 +43,6 @@ const lm_command lm_cmd_data = {
     .options = options,
     .least = 1,
     .most = 1,
-    .run = run,
+    .run = data_run,
     .help = "Reads, tokenises and packs the data of the recipe as a run would, and counts it.\n\n"
             "  lmc data examples/quickstart.lm --show 3\n"};

@@ -26,7 +26,7 @@ static void findings_json(const lm_finding *f, int n) {
   lm_buf_free(&b);
 }
 
-static lm_status run(lm_cli *cli) {
+static lm_status doctor_run(lm_cli *cli) {
   lm_machine_findings x;
   lm_machine_inspect(cli->ctx->arena, &x);
   if (cli->json)
@@ -48,7 +48,7 @@ const lm_command lm_cmd_doctor = {
     .options = options,
     .least = 0,
     .most = 0,
-    .run = run,
+    .run = doctor_run,
     .help =
         "Exit status 2 if models cannot be trained here. Environment variables of all "
         "commands:\n\n"

@@ -39,7 +39,7 @@ static lm_status eval(lm_session *s, lm_cli *cli) {
   return status;
 }
 
-static lm_status run(lm_cli *cli) {
+static lm_status eval_run(lm_cli *cli) {
   lm_session s = {0};
   lm_status status = eval(&s, cli);
   lm_session_close(&s);
@@ -52,7 +52,7 @@ const lm_command lm_cmd_eval = {.name = "eval",
                                 .options = options,
                                 .least = 1,
                                 .most = 1,
-                                .run = run,
+                                .run = eval_run,
                                 .help =
                                     "RUN is the folder of a run; its data is read from the paths "
                                     "of the recipe. Given a FILE, the weights are those that its\n"

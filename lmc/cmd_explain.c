@@ -87,7 +87,7 @@ static lm_status option_of(const lm_cli *cli, const char *option, const char *su
                  cli->args.rest[1]);
 }
 
-static lm_status run(lm_cli *cli) {
+static lm_status explain_run(lm_cli *cli) {
   lm_buf text = {0};
   bool errors = lm_args_given(&cli->args, "errors");
   bool reference = lm_args_given(&cli->args, "reference");
@@ -130,7 +130,7 @@ const lm_command lm_cmd_explain = {
     .options = options,
     .least = 0,
     .most = 2,
-    .run = run,
+    .run = explain_run,
     .help = "KEY: the value, where it was set, and below it the values that it replaced.\n"
             "cost: for each kernel of a training step its bytes and FLOPs, the minimum time by "
             "this machine's bandwidth and arithmetic\n"

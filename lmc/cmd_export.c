@@ -70,7 +70,7 @@ static lm_status export(lm_session *s, lm_cli *cli) {
   return NULL;
 }
 
-static lm_status run(lm_cli *cli) {
+static lm_status export_run(lm_cli *cli) {
   lm_session s = {0};
   lm_status status = export(&s, cli);
   lm_session_close(&s);
@@ -84,7 +84,7 @@ const lm_command lm_cmd_export = {
     .options = options,
     .least = 1,
     .most = 1,
-    .run = run,
+    .run = export_run,
     .help = "Writes the weights under the names and layouts of the model's `map hf`. config.json "
             "holds what follows from the tensors\n"
             "and from `config { … }`. transformers loads the folder: "

@@ -36,7 +36,7 @@ static void names_json(const char *const *names, uint32_t n, uint32_t of) {
   lm_buf_free(&b);
 }
 
-static lm_status run(lm_cli *cli) {
+static lm_status fmt_run(lm_cli *cli) {
   bool check = lm_args_given(&cli->args, "check");
   const char **names = LM_NEW_N(cli->ctx->arena, const char *, cli->args.n_rest);
   uint32_t changed = 0;
@@ -62,7 +62,7 @@ const lm_command lm_cmd_fmt = {.name = "fmt",
                                .options = options,
                                .least = 1,
                                .most = UINT32_MAX,
-                               .run = run,
+                               .run = fmt_run,
                                .help = "Rewrites each file in canonical layout and names those "
                                        "that changed. Comments and the author's line breaks stay.\n"
                                        "A file with syntax errors is left alone.\n\n"

@@ -121,7 +121,7 @@ static lm_status open_and_generate(lm_session *s, lm_cli *cli, lm_tokens *prompt
   return generate(s, cli, prompt, weights);
 }
 
-static lm_status run(lm_cli *cli) {
+static lm_status generate_run(lm_cli *cli) {
   lm_session s = {0};
   lm_tokens prompt = {0};
   lm_status status = open_and_generate(&s, cli, &prompt);
@@ -137,7 +137,7 @@ const lm_command lm_cmd_generate = {
     .options = options,
     .least = 1,
     .most = 1,
-    .run = run,
+    .run = generate_run,
     .help =
         "RUN is the folder of a run; its newest checkpoint is used. Given a FILE, the weights are "
         "those that its model is declared\n"

@@ -62,7 +62,7 @@ static void result_print(const lm_cli *cli, const lm_import_options *o, const lm
   lm_buf_free(&b);
 }
 
-static lm_status run(lm_cli *cli) {
+static lm_status import_run(lm_cli *cli) {
   lm_import_options o;
   lm_import_result r;
   LM_TRY(options_read(&cli->args, &o));
@@ -79,7 +79,7 @@ const lm_command lm_cmd_import = {
     .options = options,
     .least = 2,
     .most = 2,
-    .run = run,
+    .run = import_run,
     .help = "The model follows from model_type in config.json: the models of examples/zoo are part "
             "of the command, and --model names\n"
             "another one. Its sizes, and whatever else `map hf { config { … } }` ties to its "

@@ -27,7 +27,7 @@ static void result_print(const lm_cli *cli, const lm_starter *x) {
   lm_cli_put(&json);
 }
 
-static lm_status run(lm_cli *cli) {
+static lm_status new_run(lm_cli *cli) {
   lm_starter x;
   lm_starter_options o = {.name = cli->args.rest[0],
                           .data = lm_args_text(&cli->args, "data", NULL),
@@ -46,7 +46,7 @@ const lm_command lm_cmd_new = {
     .options = options,
     .least = 1,
     .most = 1,
-    .run = run,
+    .run = new_run,
     .help = "Inspects the text, measures the machine, and writes NAME.lm: a commented model with "
             "its recipe, whose run takes about the\n"
             "requested time. Prints what it chose and why. An existing file is never overwritten.\n"

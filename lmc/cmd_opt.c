@@ -50,7 +50,7 @@ static lm_status result_write(const lm_cli *cli, const lm_module *m) {
   return s;
 }
 
-static lm_status run(lm_cli *cli) {
+static lm_status opt_run(lm_cli *cli) {
   lm_buf text = {0};
   if (lm_args_given(&cli->args, "list"))
     (cli->json ? lm_report_passes_json : lm_report_passes)(&text);
@@ -84,7 +84,7 @@ const lm_command lm_cmd_opt = {.name = "opt",
                                .options = options,
                                .least = 0,
                                .most = 1,
-                               .run = run,
+                               .run = opt_run,
                                .help = "Reads a module, runs the passes in the order given, "
                                        "verifies after each, prints the result.\n\n"
                                        "  lmc opt --list\n"

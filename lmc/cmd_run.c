@@ -106,7 +106,7 @@ static lm_status train(lm_cli *cli, lm_training *x) {
 }
 
 // Training continues when its output is no longer read (`| head`).
-static lm_status run(lm_cli *cli) {
+static lm_status train_run(lm_cli *cli) {
   signal(SIGPIPE, SIG_IGN);
   lm_training x = {0};
   lm_status status = train(cli, &x);
@@ -121,7 +121,7 @@ const lm_command lm_cmd_run = {
     .options = options,
     .least = 1,
     .most = 1,
-    .run = run,
+    .run = train_run,
     .help = "Prints what the plan needs, then a status line while it trains. Checkpoints, "
             "metrics.jsonl and the program itself\n"
             "are written to the run's folder; the same command resumes from the newest checkpoint. "

@@ -117,7 +117,7 @@ static lm_status train(lm_cli *cli) {
   return s;
 }
 
-static lm_status run(lm_cli *cli) {
+static lm_status tokenizer_run(lm_cli *cli) {
   const char *verb = cli->args.rest[0];
   if (!strcmp(verb, "train"))
     return train(cli);
@@ -135,7 +135,7 @@ const lm_command lm_cmd_tokenizer = {
     .options = options,
     .least = 1,
     .most = UINT32_MAX,
-    .run = run,
+    .run = tokenizer_run,
     .help = "  lmc tokenizer train -o tokenizer.json --vocab 4096 FILE…     .jsonl files by their "
             "field \"text\" or that of --field, .zst and .gz unpacked\n"
             "  lmc tokenizer encode SPEC < text                             SPEC as in a recipe; "

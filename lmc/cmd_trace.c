@@ -86,7 +86,7 @@ static lm_status options_read(lm_cli *cli, lm_trace_options *o) {
   return NULL;
 }
 
-static lm_status run(lm_cli *cli) {
+static lm_status trace_run(lm_cli *cli) {
   lm_session s = {0};
   lm_trace t = {0};
   lm_trace_options o = {.s = &s};
@@ -107,7 +107,7 @@ const lm_command lm_cmd_trace = {
     .options = options,
     .least = 1,
     .most = 1,
-    .run = run,
+    .run = trace_run,
     .help = "loss, grad_norm (before clipping) and lr are [N], one of each step; logits [b, t, "
             "vocab] and grad.NAME (of the mean\n"
             "loss, before clipping) are of the first step; final.NAME are the parameters after the "

@@ -121,7 +121,7 @@ static int64_t elements_of(const finder *f, const lm_op *dot, lm_type of, lm_typ
   return n;
 }
 
-static void visit(lm_op *op, void *user) {
+static void flops_visit(lm_op *op, void *user) {
   finder *f = user;
   if (op->code != LM_OP_DOT)
     return;
@@ -143,6 +143,6 @@ lm_weight_products lm_weight_products_find(lm_arena *a, lm_module *m) {
   lm_weight_products out = {0};
   lm_func *loss = lm_func_get(m, LM_FUNC_LOSS, 0);
   if (loss)
-    lm_region_walk(loss->body, visit, &(finder){a, m, &out});
+    lm_region_walk(loss->body, flops_visit, &(finder){a, m, &out});
   return out;
 }

@@ -30,7 +30,7 @@ static int64_t *limit_of(const finder *f, const lm_value *v) {
   }
 }
 
-static void visit(lm_op *op, void *user) {
+static void id_limits_visit(lm_op *op, void *user) {
   finder *f = user;
   if (op->code != LM_OP_GATHER)
     return;
@@ -44,6 +44,6 @@ static void visit(lm_op *op, void *user) {
 lm_limits lm_limits_find(const lm_module *m) {
   lm_limits out = {INT64_MAX, INT64_MAX, INT64_MAX};
   for (lm_func *func = m->funcs; func; func = func->next)
-    lm_region_walk(func->body, visit, &(finder){func, &out});
+    lm_region_walk(func->body, id_limits_visit, &(finder){func, &out});
   return out;
 }

@@ -92,7 +92,7 @@ static fact any_function(const finder *f, const lm_op *op) {
   return r.kind == ZERO ? (fact){ONE} : r;
 }
 
-static fact product(const finder *f, const lm_op *op) {
+static fact dot_mix(const finder *f, const lm_op *op) {
   fact a = in_of(f, op, 0);
   fact b = in_of(f, op, 1);
   if (a.kind == MIXED || b.kind == MIXED)
@@ -161,7 +161,7 @@ static fact elementwise(const finder *f, const lm_op *op) {
   if (op->code == LM_OP_SELECT)
     return selection(f, op);
   if (lm_op_has(op, LM_T_BILINEAR))
-    return product(f, op);
+    return dot_mix(f, op);
   if (lm_op_has(op, LM_T_LINEAR_FIRST) && is_alike(in_of(f, op, 1)))
     return in_of(f, op, 0);
   if (!lm_op_has(op, LM_T_LINEAR) || rounds)
@@ -185,7 +185,7 @@ static fact rule(const finder *f, const lm_op *op) {
   if (lm_op_has(op, LM_T_REDUCE))
     return reduction(f, op);
   if (lm_op_has(op, LM_T_PRODUCT))
-    return contraction(f, op, product(f, op));
+    return contraction(f, op, dot_mix(f, op));
   if (op->code == LM_OP_SCATTER)
     return scattering(f, op);
   if (op->code == LM_OP_GATHER)

@@ -59,7 +59,8 @@ static bool splice(const lm_module *m, lm_type x, int at, int n, const lm_axis *
   return true;
 }
 
-static bool product(const lm_module *m, const lm_axis *axes, int n, int64_t *out, lm_buf *why) {
+static bool axes_product(const lm_module *m, const lm_axis *axes, int n, int64_t *out,
+                         lm_buf *why) {
   *out = 1;
   for (int i = 0; i < n; i++) {
     if (m->axes[axes[i]].dyn)
@@ -91,7 +92,8 @@ bool shape_view(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) 
   for (int i = 0; i < a->n_axes; i++)
     if (at + i >= x.rank || x.axis[at + i] != a->axes[i])
       return lm_why(why, "the axes are not adjacent in this order");
-  if (!product(m, a->axes, a->n_axes, &before, why) || !product(m, a->to, a->n_to, &after, why))
+  if (!axes_product(m, a->axes, a->n_axes, &before, why) ||
+      !axes_product(m, a->to, a->n_to, &after, why))
     return false;
   if (before != after)
     return lm_why(why, "%lld elements become %lld", (long long)before, (long long)after);

@@ -74,7 +74,7 @@ static void term(rewriter *w, lm_op *user, lm_value **in) {
       term(w, op, &op->in[i]);
 }
 
-static void visit(lm_op *op, void *user) {
+static void accum_f32_visit(lm_op *op, void *user) {
   rewriter *w = user;
   w->region = op->parent;
   if (op->code == LM_OP_ACCUM)
@@ -85,7 +85,7 @@ bool lm_pass_accum_f32(lm_module *m, const lm_pass_env *env) {
   for (lm_func *f = m->funcs; f; f = f->next) {
     uint32_t *uses = lm_func_uses(f);
     rewriter w = {.b = {.m = m}, .uses = uses, .n_uses = m->n_values};
-    lm_region_walk(f->body, visit, &w);
+    lm_region_walk(f->body, accum_f32_visit, &w);
     lm_free(uses);
   }
   return true;

@@ -323,7 +323,7 @@ static void forget_used(probe *p, const lm_op *op) {
       lm_fact_free(lm_fact(p, op->in[i]));
 }
 
-static void visit(lm_op *op, void *user) {
+static void causal_visit(lm_op *op, void *user) {
   probe *p = user;
   mark_axes(p, op);
   if (is_needed(p, op))
@@ -370,7 +370,7 @@ bool lm_pass_causal(lm_module *m, const lm_pass_env *env) {
   lm_probe_row(&p, f);
   p.proofs = LM_NEW_N(p.a, proof, m->n_values + 1);
   need_logits(&p, f);
-  lm_region_walk(f->body, visit, &p);
+  lm_region_walk(f->body, causal_visit, &p);
   if (p.ok)
     lm_probe_reach(&p, f);
   if (p.ok)

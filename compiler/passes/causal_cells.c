@@ -101,7 +101,7 @@ static double comparison(double x, double y, bool holds) {
 static double exponential(double x) {
   return x <= LM_NEVER ? 0 : exp(x);
 }
-static double product(double x, double y) {
+static double cell_product(double x, double y) {
   return x == 0 || y == 0 ? 0 : x * y;
 }
 static double both(double x, double y) {
@@ -142,7 +142,7 @@ static void combine(const lm_op *op, bool large, const double *const *in, int64_
   case LM_OP_SELECT: EACH(chosen(x[s], y[s], in[2][s])); break;
   case LM_OP_ADD: EACH(large ? x[s] + y[s] : negligible_sum(x[s], y[s])); break;
   case LM_OP_SUB: EACH(large ? x[s] - y[s] : difference(x[s], y[s])); break;
-  case LM_OP_MUL: EACH(product(x[s], y[s])); break;
+  case LM_OP_MUL: EACH(cell_product(x[s], y[s])); break;
   case LM_OP_DIV: EACH(x[s] == 0 ? 0 : x[s] / y[s]); break;
   case LM_OP_EXP: EACH(exponential(x[s])); break;
   case LM_OP_AND: EACH(both(x[s], y[s])); break;

@@ -70,7 +70,7 @@ static const lm_op *constant(const lm_value *v) {
   return v->def && v->def->code == LM_OP_CONST ? v->def : NULL;
 }
 
-static void visit(lm_op *op, void *user) {
+static void causal_row_visit(lm_op *op, void *user) {
   finder *f = user;
   bool follows = false;
   if (op->body)
@@ -100,7 +100,7 @@ static numbers constants(const probe *p, const lm_func *f) {
   finder x = {.p = p, .follows = lm_calloc(p->m->n_values + 1, sizeof *x.follows)};
   for (uint32_t i = 0; i < f->body->n_args; i++)
     x.follows[f->body->args[i]->id] = column_of(p, f->body->args[i]);
-  lm_region_walk(f->body, visit, &x);
+  lm_region_walk(f->body, causal_row_visit, &x);
   lm_free(x.follows);
   return x.found;
 }

@@ -72,7 +72,7 @@ static lm_value *scatter(lm_rewrite *r, lm_op *op) {
 
 // ---- long sums
 
-static int64_t product(const lm_module *m, const lm_axis *a, int n) {
+static int64_t axes_elements(const lm_module *m, const lm_axis *a, int n) {
   int64_t p = 1;
   for (int i = 0; i < n; i++)
     p *= lm_axis_size(m, a[i]);
@@ -93,10 +93,10 @@ static bool split_axes(const lm_module *m, const lm_op *op, lm_attr *outer, lm_a
       over |= op->attr.axes[j] == x.axis[i];
     if (!over)
       continue;
-    lm_attr *to = product(m, inner->axes, inner->n_axes) < LM_FUSE_ROW ? inner : outer;
+    lm_attr *to = axes_elements(m, inner->axes, inner->n_axes) < LM_FUSE_ROW ? inner : outer;
     to->axes[to->n_axes++] = x.axis[i];
   }
-  return outer->n_axes && product(m, outer->axes, outer->n_axes) > 1;
+  return outer->n_axes && axes_elements(m, outer->axes, outer->n_axes) > 1;
 }
 
 static lm_value *sum(lm_rewrite *r, lm_op *op) {

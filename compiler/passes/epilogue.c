@@ -273,7 +273,7 @@ static bool fuse_sum(epilogue *e, const sum *x) {
   return true;
 }
 
-static void visit(lm_op *op, void *user) {
+static void epilogue_visit(lm_op *op, void *user) {
   epilogue *e = user;
   sum x[TERMS + 1];
   int n = op->code == LM_OP_DOT && op->out[0]->id < e->s.n ? sums_of(&e->s, op, x) : 0;
@@ -294,7 +294,7 @@ bool lm_pass_epilogue(lm_module *m, const lm_pass_env *env) {
     lm_fuse_needs(&kernels);
     e.s.kernels = &kernels;
     e.s.map = lm_calloc(e.s.n + 1, sizeof *e.s.map);
-    lm_region_walk(f->body, visit, &e);
+    lm_region_walk(f->body, epilogue_visit, &e);
     lm_func_substitute(f, e.s.map, e.s.n);
     sums_free(&e.s);
     lm_arena_destroy(kernels.arena);

@@ -82,8 +82,8 @@ static lm_value *factored(expansion *u, lm_value *x) {
 }
 
 // The dot of x and y over the axes of `summed` that `kept` lacks, in the axis order of `to`.
-static lm_value *product(expansion *u, lm_value *x, lm_value *y, lm_type summed, lm_type kept,
-                         lm_type to) {
+static lm_value *dot_emit(expansion *u, lm_value *x, lm_value *y, lm_type summed, lm_type kept,
+                          lm_type to) {
   lm_axis over[LM_RANK];
   int n = 0;
   for (int i = 0; i < summed.rank; i++)
@@ -97,7 +97,7 @@ static lm_value *score_cotangent(expansion *u, lm_value *p) {
   lm_builder *b = &u->r.b;
   lm_value *v = u->op->in[LM_ATTEND_V];
   lm_value *go = u->op->in[LM_ATTEND_DO];
-  lm_value *raw = product(u, go, v, v->type, u->space, u->space);
+  lm_value *raw = dot_emit(u, go, v, v->type, u->space, u->space);
   lm_value *dp = factored(u, lm_emit_cast(b, raw, (lm_dtype)u->space.dtype));
   lm_value *mean = over_s(u, LM_OP_SUM, lm_emit2(b, LM_OP_MUL, p, dp));
   if (lm_attend_has_mean(u->op))
@@ -116,17 +116,17 @@ static void expand(expansion *u) {
   lm_value *p = weights(u, &lse);
   lm_value *scaled = lm_emit_cast(&u->r.b, factored(u, p), (lm_dtype)v.dtype);
   if (op->code == LM_OP_ATTEND) {
-    u->out[op->out[0]->id] = product(u, scaled, op->in[LM_ATTEND_V], s, none, op->out[0]->type);
+    u->out[op->out[0]->id] = dot_emit(u, scaled, op->in[LM_ATTEND_V], s, none, op->out[0]->type);
     u->out[op->out[1]->id] = lse;
     return;
   }
-  u->out[op->out[0]->id] = product(u, scaled, op->in[LM_ATTEND_DO], u->space, v, v);
+  u->out[op->out[0]->id] = dot_emit(u, scaled, op->in[LM_ATTEND_DO], u->space, v, v);
   u->map[op->body->args[0]->id] = score_cotangent(u, p);
   for (uint32_t i = 1; i < op->n_out; i++)
     u->out[op->out[i]->id] = yielded(u, i - 1 + LM_ATTEND_COTANGENTS);
 }
 
-static void visit(lm_op *op, void *user) {
+static void expand_attention_visit(lm_op *op, void *user) {
   expansion *u = user;
   if (!lm_op_attends(op) || u->codegen->attends(u->r.b.m, op))
     return;
@@ -152,7 +152,7 @@ bool lm_pass_expand_attention(lm_module *m, const lm_pass_env *env) {
   for (lm_func *f = m->funcs; f; f = f->next) {
     u.n_out = m->n_values;
     u.out = lm_calloc(u.n_out, sizeof *u.out);
-    lm_region_walk(f->body, visit, &u);
+    lm_region_walk(f->body, expand_attention_visit, &u);
     lm_func_substitute(f, u.out, u.n_out);
     lm_region_walk(f->body, sweep, &u);
     lm_free(u.out);

@@ -10,7 +10,7 @@
 #include <string.h>
 #include "compiler/passes/fuse.h"
 
-static double product(const lm_module *m, lm_type t) {
+static double type_elements(const lm_module *m, lm_type t) {
   return (double)lm_type_elements(m, t);
 }
 
@@ -113,7 +113,7 @@ static bool merged_axes(const lm_fuse *s, uint32_t a, uint32_t b, lm_type *out) 
 // one worker.
 static double workers(const lm_fuse *s, lm_type parallel, lm_axis innermost) {
   double lanes = lm_type_find(parallel, innermost) < 0 ? 1 : (double)lm_axis_size(s->m, innermost);
-  double points = product(s->m, parallel);
+  double points = type_elements(s->m, parallel);
   points /= lanes < LM_FUSE_ROW ? lanes : LM_FUSE_ROW;
   return points < lm_fuse_points(s->target) ? points : lm_fuse_points(s->target);
 }

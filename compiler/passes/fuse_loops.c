@@ -127,12 +127,12 @@ static lm_op *partner(lm_op *a) {
   return NULL;
 }
 
-static void visit(lm_module *m, lm_region *r) {
+static void fuse_loops_visit(lm_module *m, lm_region *r) {
   for (lm_op *op = r->first, *next; op; op = next) {
     next = op->next;
     if (op->code != LM_OP_LOOP)
       continue;
-    visit(m, op->body);
+    fuse_loops_visit(m, op->body);
     lm_op *b = partner(op);
     if (!b)
       continue;
@@ -143,6 +143,6 @@ static void visit(lm_module *m, lm_region *r) {
 
 bool lm_pass_fuse_loops(lm_module *m, const lm_pass_env *env) {
   for (lm_func *f = m->funcs; f; f = f->next)
-    visit(m, f->body);
+    fuse_loops_visit(m, f->body);
   return true;
 }

@@ -169,7 +169,7 @@ static lm_type allowed_axes(const lm_fuse *s, const lm_fuse_node *n) {
 
 // ---- column sums
 
-static double product(const lm_module *m, const lm_attr *a) {
+static double axes_elements(const lm_module *m, const lm_attr *a) {
   double p = 1;
   for (int i = 0; i < a->n_axes; i++)
     p *= (double)lm_axis_size(m, a->axes[i]);
@@ -182,7 +182,7 @@ static bool sums_many_rows(const lm_fuse *s, const lm_op *op) {
   if (op->code != LM_OP_SUM)
     return false;
   lm_type x = op->in[0]->type;
-  double rows = product(m, &op->attr);
+  double rows = axes_elements(m, &op->attr);
   double kept = elements(m, op->out[0]->type);
   for (int i = 0; i < op->attr.n_axes; i++)
     if (op->attr.axes[i] == x.axis[x.rank - 1])
@@ -202,7 +202,7 @@ static void chunk_sums(lm_fuse *s) {
     lm_op *op = s->nodes[i].op;
     if (!sums_many_rows(s, op))
       continue;
-    double rows = product(s->m, &op->attr);
+    double rows = axes_elements(s->m, &op->attr);
     double chunks = rows / 8 < lm_fuse_chunks(s->target) ? rows / 8 : lm_fuse_chunks(s->target);
     s->nodes[i].chunk = chunk_axis(s->m, op->in[0]->type, (int64_t)chunks);
   }

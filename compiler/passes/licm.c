@@ -63,17 +63,17 @@ static void hoist(lm_op *loop) {
 }
 
 // Inner loops first, so that operations can move through several loops.
-static void visit(lm_region *r) {
+static void licm_visit(lm_region *r) {
   for (lm_op *op = r->first; op; op = op->next) {
     if (op->code != LM_OP_LOOP)
       continue;
-    visit(op->body);
+    licm_visit(op->body);
     hoist(op);
   }
 }
 
 bool lm_pass_licm(lm_module *m, const lm_pass_env *env) {
   for (lm_func *f = m->funcs; f; f = f->next)
-    visit(f->body);
+    licm_visit(f->body);
   return true;
 }

@@ -30,7 +30,7 @@ lm_status lm_tuned_list_write(const char *path, const char *head, uint32_t n,
   return s;
 }
 
-static lm_status parse(const char *path, json_t *j, const lm_tuned_reader *r) {
+static lm_status tune_store_parse(const char *path, json_t *j, const lm_tuned_reader *r) {
   int version;
   json_t *gemms;
   if (json_unpack(j, "{s:i, s:o}", "version", &version, "products", &gemms) || version != VERSION ||
@@ -52,7 +52,7 @@ static lm_status parse(const char *path, json_t *j, const lm_tuned_reader *r) {
 lm_status lm_tuned_list_read(const char *path, const lm_tuned_reader *r) {
   json_t *j;
   LM_TRY(lm_json_read(path, MOST_BYTES, &j));
-  lm_status s = parse(path, j, r);
+  lm_status s = tune_store_parse(path, j, r);
   json_decref(j);
   return s;
 }

@@ -439,7 +439,7 @@ static int compare_entries(const void *x, const void *y) {
   return strcmp(((const entry *)x)->map->foreign, ((const entry *)y)->map->foreign);
 }
 
-static int64_t product(const int64_t *n, int rank) {
+static int64_t sizes_product(const int64_t *n, int rank) {
   int64_t out = 1;
   for (int i = 0; i < rank; i++)
     out *= n[i];
@@ -455,10 +455,10 @@ static bool same_shape(const lm_foreign_map *x, const lm_foreign_map *y) {
 // weights are read.
 static void check_tensor(lm_elab *e, const entry *x, uint32_t n) {
   const char *name = x->map->foreign;
-  int64_t covered = 0, total = product(x->map->shape_f, x->map->rank_f);
+  int64_t covered = 0, total = sizes_product(x->map->shape_f, x->map->rank_f);
   const entry *other = &x[n - 1];
   for (uint32_t i = 0; i < n; i++) {
-    covered += product(x[i].map->size, x[i].map->n);
+    covered += sizes_product(x[i].map->size, x[i].map->n);
     if (same_shape(x->map, x[i].map))
       continue;
     lm_diag_note(e->c, EL_ERR(e, x[i].by->expr->loc, E0C3, name), x->by->expr->loc,

@@ -150,7 +150,7 @@ static bool is_text(lm_ctx *c, uint16_t source) {
   return true;
 }
 
-static void parse(lm_parser *ps, bool is_item) {
+static void ast_parse(lm_parser *ps, bool is_item) {
   if (too_large(ps->ctx, ps->source) || !is_text(ps->ctx, ps->source))
     return;
   ps->layout = lm_layout_create(ps->ctx, ps->source, is_item);
@@ -162,7 +162,7 @@ ast_file *lm_parse_file(lm_ctx *c, uint16_t source) {
   lm_parser ps = {.ctx = c, .source = source, .file = LM_NEW(c->arena, ast_file)};
   ps.file->path = c->sources[source].path;
   ps.file->source = source;
-  parse(&ps, false);
+  ast_parse(&ps, false);
   return ps.file;
 }
 
@@ -188,7 +188,7 @@ ast_file *lm_parse_path(lm_ctx *c, const char *path, lm_loc import_at) {
 
 ast_item *lm_parse_item(lm_ctx *c, const char *path, const char *text) {
   lm_parser ps = {.ctx = c, .source = lm_source_add(c, path, text, strlen(text))};
-  parse(&ps, true);
+  ast_parse(&ps, true);
   return ps.item ? ps.item : lm_item_new(&ps, IT_ERROR, (ast_name){0});
 }
 

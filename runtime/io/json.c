@@ -72,7 +72,7 @@ static void big_integers_to_reals(const char *text, size_t n, lm_buf *out) {
   }
 }
 
-static json_t *parse(const char *text, size_t n, json_error_t *e) {
+static json_t *json_parse(const char *text, size_t n, json_error_t *e) {
   json_t *j = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, e);
   if (j || json_error_code(e) != json_error_numeric_overflow)
     return j;
@@ -85,7 +85,7 @@ static json_t *parse(const char *text, size_t n, json_error_t *e) {
 
 lm_status lm_json_parse(const char *text, size_t n, const char *what, json_t **out) {
   json_error_t e;
-  *out = parse(text, n, &e);
+  *out = json_parse(text, n, &e);
   if (*out)
     return NULL;
   return lm_fail(LM_USER, "%s:%d:%d: not JSON: %s", what, e.line, e.column, e.text);

@@ -378,8 +378,8 @@ static lm_status tokenizer_read(lm_bpe_reading *r, const json_t *root) {
   return decoder_read(r, json_object_get(root, "decoder"));
 }
 
-static lm_status parse(const char *text, size_t n, const char *what, const char *eos,
-                       lm_tokenizer **out) {
+static lm_status bpe_file_parse(const char *text, size_t n, const char *what, const char *eos,
+                                lm_tokenizer **out) {
   lm_bpe_reading r = {.b = lm_bpe_create()};
   json_t *root;
   lm_status s = lm_json_parse(text, n, what, &root);
@@ -399,7 +399,7 @@ static lm_status parse(const char *text, size_t n, const char *what, const char 
 }
 
 lm_status lm_tokenizer_bpe_parse(const char *json, size_t n, const char *what, lm_tokenizer **out) {
-  return parse(json, n, what, NULL, out);
+  return bpe_file_parse(json, n, what, NULL, out);
 }
 
 // Reads a file that the user named; failure is a user error.
@@ -477,7 +477,7 @@ lm_status lm_tokenizer_bpe_open(const char *path, const char *merges, lm_tokeniz
   if (!s)
     s = config_eos_read(lm_path_dir(a, path), &eos);
   if (!s)
-    s = parse(text.p, text.n, path, eos.p, out);
+    s = bpe_file_parse(text.p, text.n, path, eos.p, out);
   lm_buf_free(&text);
   lm_buf_free(&eos);
   lm_arena_destroy(a);

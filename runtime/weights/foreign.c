@@ -25,7 +25,7 @@ struct lm_foreign {
 
 // ---- coverage
 
-static int64_t product(const int64_t *size, int n) {
+static int64_t sizes_product(const int64_t *size, int n) {
   int64_t total = 1;
   for (int i = 0; i < n; i++)
     total *= size[i];
@@ -113,7 +113,7 @@ static const char *cover_fault(const footprint *parts, size_t n, int64_t element
   for (size_t i = 0; i < n; i++) {
     if (!is_inside(parts[i], elements))
       return "is mapped outside its shape";
-    total += product(parts[i].size, parts[i].n);
+    total += sizes_product(parts[i].size, parts[i].n);
     if (total > elements)
       return "has elements that are mapped twice";
   }
@@ -203,7 +203,7 @@ static void group_check(lm_foreign *f, group *g, lm_buf *faults) {
       fault = "is given two shapes";
     sides[i - g->from] = foreign_side(f->parts[i].map);
   }
-  g->elements = product(first->shape_f, first->rank_f);
+  g->elements = sizes_product(first->shape_f, first->rank_f);
   if (!fault)
     fault = cover_fault(sides, g->to - g->from, g->elements);
   if (fault)

@@ -19,7 +19,7 @@ static void test_sample(void) {
   CHECK(draw((lm_sampler){.temperature = 1}, wide, 2, 0) == 0);
   int32_t id;
   CHECK_FAILS(lm_sample(&(lm_sampler){.temperature = 1}, bad, 2, 0, scratch, &id), LM_USER,
-              "not numbers");
+              "logits are NaN");
   int all[4] = {0}, k2[4] = {0}, p[4] = {0}, hot[4] = {0};
   for (int i = 0; i < 20000; i++) {
     all[draw((lm_sampler){.temperature = 1, .seed = 5}, z, 4, i)]++;
