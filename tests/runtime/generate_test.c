@@ -13,7 +13,7 @@ static int32_t draw(lm_sampler s, const float *z, int32_t n, int64_t place) {
 
 static void test_sample(void) {
   float z[4] = {logf(0.1f), logf(0.4f), logf(0.2f), logf(0.3f)}, ties[3] = {1, 2, 2},
-        bad[2] = {NAN, NAN}, wide[2] = {1000, -1000};
+        bad[2] = {1, NAN}, wide[2] = {1000, -1000};
   CHECK(draw((lm_sampler){.temperature = 0}, z, 4, 0) == 1 &&
         draw((lm_sampler){.temperature = 0}, ties, 3, 0) == 1);
   CHECK(draw((lm_sampler){.temperature = 1}, wide, 2, 0) == 0);
