@@ -78,7 +78,7 @@ bool el_is_random_allowed(el_call_site c) {
 }
 
 bool el_arg_axes(el_call_site c, const ast_expr *x, el_axes *out) {
-  return el_axis_list(c.e, x, out) && !el_over_elements(c, out, x->loc);
+  return el_axis_list_of(c.e, x, &c.of, out) && !el_over_elements(c, out, x->loc);
 }
 
 bool el_one_axis(el_call_site c, const ast_expr *x, el_axis **out) {

@@ -216,7 +216,7 @@ static el_val eval_arguments(lm_elab *e, const ast_expr *x) {
 
 static el_val call_method(lm_elab *e, const ast_expr *x, const el_ref *ref, lm_sym name) {
   const ast_member *m = el_method_find(ref->inst, name);
-  if (ref->inst->broken)
+  if (ref->inst->broken || (!m && el_has_errors(ref->inst->decl)))
     return eval_arguments(e, x);
   if (!m) {
     lm_diag *d = EL_ERR(e, x->loc, E080, ref->inst->decl->name.text, name);

@@ -137,6 +137,7 @@ typedef struct el_frame {
   el_axes live; // axes that may occur in one type here; new IR axes get names unlike theirs
   bool has_result;
   el_val result;
+  bool incomplete; // after an error, names that later statements use may be missing
 } el_frame;
 
 typedef struct el_draws el_draws; // the random numbers drawn so far in a function (draw.c)
@@ -317,6 +318,12 @@ el_val el_as_tensor(lm_elab *e, const el_val *v, lm_loc at); // numbers become s
 el_val el_adapt(lm_elab *e, const el_val *v, el_kind kind, lm_loc at);
 // Appends an axis, a tuple or list of axes, or the axes of a row variable. False: reported.
 bool el_axis_list(lm_elab *e, const ast_expr *x, el_axes *out);
+// The same for the axes of operands, which the error about an unknown axis lists.
+typedef struct el_operands {
+  const el_val *v[2];
+  uint32_t n;
+} el_operands;
+bool el_axis_list_of(lm_elab *e, const ast_expr *x, const el_operands *of, el_axes *out);
 el_val el_lookup(lm_elab *e, lm_sym name, lm_loc at, bool report);
 // A parameter, dim or sub of the frame's instance.
 el_val el_lookup_member(lm_elab *e, lm_sym name, bool *out_found);
@@ -341,6 +348,7 @@ void el_count_check(lm_elab *e, uint32_t n, const char *what, lm_loc at);
 // Whether part of the file or block could not be parsed, so that a name that is not found may have
 // been declared there.
 bool el_is_incomplete(const lm_elab *e);
+bool el_has_errors(const ast_decl *d); // whether a member of d could not be parsed
 
 // ---- calls (call.c)
 el_val el_call(lm_elab *e, const ast_expr *x);

@@ -2,29 +2,38 @@
 //
 // A name is looked up in the scope of the body, then among the axes, then in the instance whose
 // method runs, and last among the declarations of the file.
+#include <strings.h>
 #include "dsl/elab/elab.h"
 
 enum {
   MAX_LET_DEPTH = 200
 };
 
-bool el_is_incomplete(const lm_elab *e) {
-  const ast_decl *d = e->frame->self ? e->frame->self->inst->decl : NULL;
-  for (uint32_t i = 0; d && i < d->members.n; i++)
+bool el_has_errors(const ast_decl *d) {
+  for (uint32_t i = 0; i < d->members.n; i++)
     if (d->members.v[i]->kind == MB_ERROR)
       return true;
-  return e->frame->file && e->frame->file->incomplete;
+  return false;
+}
+
+// Whether a statement or member with a reported error may have declared a name that is missing.
+static bool lacks_declarations(const lm_elab *e) {
+  return e->frame->incomplete || (e->frame->self && el_has_errors(e->frame->self->inst->decl));
+}
+
+bool el_is_incomplete(const lm_elab *e) {
+  return lacks_declarations(e) || (e->frame->file && e->frame->file->incomplete);
 }
 
 // ---- axes
-static bool axis_list_of(lm_elab *e, const ast_expr *x, el_axes *out) {
+static bool axis_tuple(lm_elab *e, const ast_expr *x, const el_operands *of, el_axes *out) {
   uint32_t first = out->n;
   for (uint32_t i = 0; i < x->n_args; i++) {
     const ast_arg *a = &x->args[i];
     ast_expr row = {.kind = EX_NAME, .text = a->name, .loc = a->loc};
     if (a->kind != ARG_ROW && a->kind != ARG_POS)
       return EL_REJECT(e, a->loc, E040);
-    if (!el_axis_list(e, a->kind == ARG_ROW ? &row : a->expr, out))
+    if (!el_axis_list_of(e, a->kind == ARG_ROW ? &row : a->expr, of, out))
       return false;
   }
   for (uint32_t i = first; i < out->n; i++)
@@ -93,8 +102,11 @@ static bool is_counted(lm_elab *e, lm_diag_id id, const char *text, lm_loc at) {
   return false;
 }
 
-// Whether the instance has a dim or parameter of that name whose error has been reported.
+// Whether the error of the declaration of that name has been reported.
 static bool is_reported(const lm_elab *e, lm_sym name) {
+  const el_bind *local = el_names_find(&e->frame->names, name);
+  if (lacks_declarations(e) || (local && local->val.k == V_ERROR))
+    return true;
   const el_inst *inst = e->frame->self ? e->frame->self->inst : NULL;
   for (const el_bind *b = inst ? el_names_find(&inst->vals, name) : NULL; b; b = b->hides)
     if (b->val.k == V_ERROR)
@@ -112,42 +124,82 @@ static const char *nearest_axis(const lm_elab *e, lm_sym name) {
   return lm_nearest(name, names, n);
 }
 
-static void report_no_axis(lm_elab *e, const ast_expr *x) {
-  if (is_counted(e, LM_DIAG_E041, lm_arena_printf(e->a, LM_TEXT_E041, x->text), x->loc))
-    return;
-  lm_diag *d = EL_ERR(e, x->loc, E041, x->text);
+// The axis of an operand that `name` was probably meant to be; NULL if there is none.
+static const char *nearest_operand_axis(const el_operands *of, const char *name) {
+  const char *names[2 * LM_RANK];
+  int n = 0;
+  for (uint32_t i = 0; i < of->n; i++)
+    for (uint32_t k = 0; k < of->v[i]->axes.n && n < 2 * LM_RANK; k++)
+      names[n++] = of->v[i]->axes.v[k]->name;
+  for (int i = 0; i < n; i++)
+    if (!strcasecmp(names[i], name))
+      return names[i];
+  return lm_nearest(name, names, n);
+}
+
+static void list_operands(lm_elab *e, lm_diag *d, const el_operands *of) {
+  const char *first = el_show(e, of->v[0]);
+  if (of->n == 1)
+    lm_diag_label(e->c, d, "the operand is %s", first);
+  else
+    lm_diag_label(e->c, d, "the operands are %s and %s", first, el_show(e, of->v[1]));
+  for (uint32_t i = 0; i < of->n; i++)
+    el_note_value(e, d, of->v[i]);
+}
+
+// Explains why a name that denotes a value is not an axis; false if it denotes none.
+static bool label_value(lm_elab *e, lm_diag *d, const ast_expr *x) {
   el_val v = el_lookup(e, x->text, x->loc, false);
-  const char *near = nearest_axis(e, x->text);
   if (v.k == V_TENSOR)
     lm_diag_label(e->c, d, "'%s' is %s", x->text, el_show(e, &v));
   else if (v.k == V_NUM)
     lm_diag_label(e->c, d, "'%s' is %s; the size of an axis is a whole number of 1 or more",
                   x->text, el_show(e, &v));
-  else if (near)
+  return v.k == V_TENSOR || v.k == V_NUM;
+}
+
+static void report_no_axis(lm_elab *e, const ast_expr *x, const el_operands *of) {
+  if (is_counted(e, LM_DIAG_E041, lm_arena_printf(e->a, LM_TEXT_E041, x->text), x->loc))
+    return;
+  lm_diag *d = EL_ERR(e, x->loc, E041, x->text);
+  if (label_value(e, d, x))
+    return;
+  const char *near = of->n ? nearest_operand_axis(of, x->text) : nearest_axis(e, x->text);
+  if (of->n)
+    list_operands(e, d, of);
+  if (near)
     lm_diag_help(e->c, d, "did you mean '%s'?", near);
-  else if (el_axis_lookup(e, LM_SYM(e->c, "t")))
+  else if (!of->n && el_axis_lookup(e, LM_SYM(e->c, "t")))
     lm_diag_help(e->c, d,
                  "history(x, t -> %s) makes '%s' the axis of all positions up to the current one; "
                  "expand(x, %s = n) makes one of size n",
                  x->text, x->text, x->text);
 }
 
-bool el_axis_list(lm_elab *e, const ast_expr *x, el_axes *out) {
+static void report_no_axis_name(lm_elab *e, const ast_expr *x) {
+  lm_diag *d = EL_ERR(e, x->loc, E040);
+  if (x->kind == EX_NUMBER)
+    lm_diag_help(e->c, d,
+                 "axes are given by name, not by index; maximum(x, y) and minimum(x, y) compare "
+                 "elements");
+}
+
+bool el_axis_list_of(lm_elab *e, const ast_expr *x, const el_operands *of, el_axes *out) {
   if (x->kind == EX_TUPLE || x->kind == EX_LIST)
-    return axis_list_of(e, x, out);
+    return axis_tuple(e, x, of, out);
   if (x->kind != EX_NAME) {
-    lm_diag *d = EL_ERR(e, x->loc, E040);
-    if (x->kind == EX_NUMBER)
-      lm_diag_help(e->c, d,
-                   "axes are given by name, not by index; maximum(x, y) and minimum(x, y) compare "
-                   "elements");
+    report_no_axis_name(e, x);
     return false;
   }
   if (find_axes(e, x->text, out))
     return true;
   if (!is_reported(e, x->text))
-    report_no_axis(e, x);
+    report_no_axis(e, x, of);
   return false;
+}
+
+bool el_axis_list(lm_elab *e, const ast_expr *x, el_axes *out) {
+  return el_axis_list_of(e, x, &(el_operands){0}, out);
 }
 
 // ---- values

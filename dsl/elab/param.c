@@ -112,7 +112,10 @@ void el_inst_add_params(lm_elab *e, el_inst *inst, const ast_member *m) {
     const ast_dim *d = &m->type->dims[i];
     if (d->row || d->expr->kind != EX_NAME) {
       lm_diag *g = EL_ERR(e, d->loc, E071);
-      lm_diag_help(e->c, g, "declare it first: dim three = 3");
+      if (!d->row && d->expr->kind == EX_NUMBER)
+        lm_diag_help(e->c, g, "declare it first: dim n = %s, and write n here", d->expr->spelling);
+      else
+        lm_diag_help(e->c, g, "declare it first: dim n = …, and write n here");
       ok = false;
       continue;
     }

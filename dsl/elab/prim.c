@@ -253,6 +253,31 @@ static bool check_argument_count(lm_elab *e, const ast_expr *x, size_t i) {
   return false;
 }
 
+static void bind_failed(lm_elab *e, lm_sym name) {
+  if (!el_axis_lookup(e, name) && !el_names_find(&e->frame->names, name))
+    el_bind_name(e, name, el_error(), false);
+}
+
+// After a failed call: binds the axes that it would have made to errors, so that uses of them
+// report nothing. They are the names on the right of an arrow, or in its place, and `name = size`.
+static void bind_failed_axes(lm_elab *e, const ast_expr *x, const char *form) {
+  for (uint32_t i = 0; i < x->n_args; i++) {
+    const ast_arg *a = &x->args[i];
+    const ast_expr *to = a->kind == ARG_ARROW                               ? a->to
+                         : a->kind == ARG_POS && i == 1 && strstr(form, "->") ? a->expr
+                                                                            : NULL;
+    if (a->kind == ARG_NAMED)
+      bind_failed(e, a->name);
+    if (to && to->kind == EX_NAME)
+      bind_failed(e, to->text);
+    for (uint32_t k = 0; to && to->kind == EX_TUPLE && k < to->n_args; k++)
+      if (to->args[k].kind == ARG_NAMED)
+        bind_failed(e, to->args[k].name);
+      else if (to->args[k].kind == ARG_POS && to->args[k].expr->kind == EX_NAME)
+        bind_failed(e, to->args[k].expr->text);
+  }
+}
+
 el_val el_primitive(lm_elab *e, const ast_expr *x, bool *out_found) {
   size_t i = 0;
   while (i < LM_COUNT(table) && strcmp(table[i].name, x->a->text))
@@ -261,9 +286,12 @@ el_val el_primitive(lm_elab *e, const ast_expr *x, bool *out_found) {
   if (!*out_found)
     return el_error();
   bool available = table[i].run != p_later;
-  if (available && (!check_argument_names(e, x, table[i].name) || !check_argument_count(e, x, i)))
-    return el_error();
+  bool fits = !available || (check_argument_names(e, x, table[i].name) &&
+                             check_argument_count(e, x, i));
   if (e->m)
     e->b.loc = x->loc;
-  return table[i].run((el_call_site){e, x});
+  el_val v = fits ? table[i].run((el_call_site){.e = e, .x = x}) : el_error();
+  if (v.k == V_ERROR)
+    bind_failed_axes(e, x, table[i].form);
+  return v;
 }

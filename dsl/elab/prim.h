@@ -9,6 +9,7 @@
 typedef struct {
   lm_elab *e;
   const ast_expr *x;
+  el_operands of; // the operands whose axes the call names
 } el_call_site;
 
 const ast_arg *el_positional(el_call_site c, uint32_t i);  // NULL if there is none; not reported

@@ -8,6 +8,7 @@ static el_val reduce(el_call_site c, lm_opcode op, bool mean) {
   el_axes axes = {0};
   if (x.k == V_ERROR)
     return x;
+  c.of = (el_operands){{&x}, 1};
   if (!el_positional(c, 1))
     axes = x.axes;
   else if (!el_positional_axes(c, 1, &axes))
@@ -53,6 +54,7 @@ el_val p_dot(el_call_site c) {
   if (!el_positional(c, 2) || el_positional(c, 2)->kind != ARG_POS)
     return EL_FAIL(c.e, c.x->loc, E05D);
   const ast_expr *list = el_positional(c, 2)->expr;
+  c.of = (el_operands){{&x, &w}, 2};
   if (!el_arg_axes(c, list, &over))
     return el_error();
   for (uint32_t i = 0; i < over.n; i++) {

@@ -212,6 +212,7 @@ el_val p_view(el_call_site c) {
   el_val x = el_arg_tensor(c, 0);
   const ast_arg *a = el_arg_arrow(c, 1, "e -> (a, b)");
   el_axes src = {0}, dst = {0};
+  c.of = (el_operands){{&x}, 1};
   if (x.k == V_ERROR || !a || !el_arg_axes(c, a->expr, &src))
     return el_error();
   if (src.n == 0)
@@ -251,6 +252,7 @@ el_val p_view(el_call_site c) {
 el_val p_permute(el_call_site c) {
   el_val x = el_arg_tensor(c, 0);
   el_axes order = {0};
+  c.of = (el_operands){{&x}, 1};
   if (x.k == V_ERROR || !el_positional_axes(c, 1, &order))
     return el_error();
   if (order.n != x.axes.n || !el_axes_subset(&order, &x.axes) || !el_axes_subset(&x.axes, &order))
@@ -334,7 +336,7 @@ el_val p_slice(el_call_site c) {
   el_val x = el_arg_tensor(c, 0);
   const ast_arg *a = el_arg_arrow(c, 1, "e -> a");
   el_axis *from, *to;
-  lm_sym name;
+  lm_sym name = NULL;
   const ast_expr *given;
   int64_t first = 0, step = 1, size = 0, n = 0;
   if (x.k == V_ERROR || !a || !el_one_axis(c, a->expr, &from) || el_lacks(c, &x, from, a->loc) ||
@@ -373,7 +375,7 @@ el_val p_pad(el_call_site c) {
   el_val x = el_arg_tensor(c, 0);
   const ast_arg *a = el_arg_arrow(c, 1, "e -> a");
   el_axis *from, *to;
-  lm_sym name;
+  lm_sym name = NULL;
   const ast_expr *given;
   int64_t before = 0, after = 0;
   if (x.k == V_ERROR || !a || !el_one_axis(c, a->expr, &from) || el_lacks(c, &x, from, a->loc) ||

@@ -48,6 +48,7 @@ static void run_let(lm_elab *e, const ast_stmt *st) {
     return;
   }
   bool fits = (v.k == V_TUPLE) && v.n == st->names.n;
+  e->frame->incomplete |= v.k == V_TUPLE && v.n > st->names.n;
   if (!fits && v.k != V_ERROR)
     EL_ERR(e, st->loc, E021, st->names.n,
            v.k == V_TUPLE ? lm_arena_printf(e->a, "%u values", v.n) : el_show(e, &v));
@@ -65,6 +66,8 @@ static void run_set(lm_elab *e, const ast_stmt *st) {
                  b ? "write `let %s = …` for a new value, or name it in `carry`"
                    : "write `let %s = …`",
                  n->text);
+    if (!b)
+      el_bind_name(e, n->text, el_error(), false);
     return;
   }
   v.name = n->text;

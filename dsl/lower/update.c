@@ -149,13 +149,6 @@ static const ast_member *update_find(const ast_decl *d) {
   return NULL;
 }
 
-static bool is_incomplete(const ast_decl *d) {
-  for (uint32_t i = 0; i < d->members.n; i++)
-    if (d->members.v[i]->kind == MB_ERROR)
-      return true;
-  return false;
-}
-
 static bool check_member(lm_elab *e, const ast_decl *d, const ast_member *m,
                          const ast_member *update) {
   if (m->kind == MB_ERROR)
@@ -171,10 +164,10 @@ static bool check_member(lm_elab *e, const ast_decl *d, const ast_member *m,
 
 const ast_member *lm_optimizer_members(lm_elab *e, const ast_decl *d) {
   const ast_member *update = update_find(d);
-  bool ok = update != NULL && !is_incomplete(d);
+  bool ok = update != NULL && !el_has_errors(d);
   for (uint32_t i = 0; i < d->members.n; i++)
     ok &= check_member(e, d, d->members.v[i], update);
-  if (!update && !is_incomplete(d))
+  if (!update && !el_has_errors(d))
     EL_ERR(e, d->loc, E0EA, d->name.text, form);
   return ok ? update : NULL;
 }

@@ -228,6 +228,7 @@ static token *peek(struct lm_layout *t) {
     n->loc = (lm_loc){t->scan.file, 1, t->scan.line, t->scan.col};
     if (t->ctx->n_errors - t->errors_before >= t->ctx->max_errors)
       t->stopped = true;
+    t->scan.skipping = t->recovery != NOT_RECOVERING && !n->after_newline;
     n->kind = t->stopped ? END : lm_scan_lex(&n->value, &n->loc, t->flex);
     if (n->kind == LM_SCAN_NEWLINE && !n->after_newline) {
       n->after_newline = true;
@@ -423,6 +424,14 @@ lm_sym lm_layout_word_before(const struct lm_layout *t, lm_loc *out_at) {
   *out_at = (lm_loc){t->current.loc.file, (uint16_t)(end - from), t->current.loc.line,
                      t->current.loc.col - (uint32_t)back};
   return lm_intern_n(t->ctx->intern, from, (size_t)(end - from));
+}
+
+bool lm_layout_begins_statement(const struct lm_layout *t, lm_loc word) {
+  const char *text = t->source->text;
+  const char *at = text + t->current.offset - (t->current.loc.col - word.col);
+  while (at > text && (at[-1] == ' ' || at[-1] == '\t'))
+    at--;
+  return at == text || strchr("\n;{", at[-1]);
 }
 
 void lm_layout_found(const struct lm_layout *t, lm_buf *out) {

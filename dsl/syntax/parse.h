@@ -73,6 +73,8 @@ typedef struct lm_scan {
   uint16_t file;
   size_t offset;
   uint32_t line, col;
+  bool skipping;  // the rest of a line with an error is skipped
+  lm_sym invalid; // the last invalid text; a line repeats no report of it, as for 'text'
 } lm_scan;
 
 // Tokens of flex that the grammar does not have: the end of a line, and invalid text that is
@@ -106,6 +108,8 @@ void lm_layout_found(const struct lm_layout *t, lm_buf *out);
 lm_sym lm_layout_name(const struct lm_layout *t);
 // The word before the current token on its line; NULL if there is none.
 lm_sym lm_layout_word_before(const struct lm_layout *t, lm_loc *out_at);
+// Whether the word that ends before the current token, on its line, begins a statement or item.
+bool lm_layout_begins_statement(const struct lm_layout *t, lm_loc word);
 // The innermost open ( or [; file 0 if there is none.
 lm_loc lm_layout_unclosed(const struct lm_layout *t, char *out_which);
 

@@ -139,6 +139,21 @@ static const char *operator_meant(const char *name) {
   return name ? meant_by(pairs, LM_COUNT(pairs), name) : NULL;
 }
 
+// The help for an expression in the place of a statement, and for a method with a keyword; NULL if
+// the error is another one. The name `before` begins the statement or member.
+static const char *start_help(const lm_expected *expected, const char *before, const char *token) {
+  static const char *const functions[] = {"def", "func", "function"};
+  bool is_operator = token[0] == '\'' && strchr("+-*/^&|<>([.", token[1]);
+  if (expected->n != 1)
+    return NULL;
+  if (is_operator && has(expected, "'='"))
+    return "an expression is not a statement: write return …, or let NAME = …";
+  for (size_t i = 0; i < LM_COUNT(functions) && has(expected, "'('"); i++)
+    if (!strcmp(functions[i], before) && !strcmp(token, "a name"))
+      return "a method has no keyword; it begins with its name: apply(x: …) -> … { … }";
+  return NULL;
+}
+
 // The help for a word that is probably a mistake; NULL if there is none.
 static const char *word_help(lm_parser *ps, const lm_expected *expected, const char *token) {
   lm_loc at;
@@ -151,6 +166,10 @@ static const char *word_help(lm_parser *ps, const lm_expected *expected, const c
     return lm_arena_printf(ps->ctx->arena,
                            "a member begins with its kind: sub %s = …, dim %s = …, param %s: …",
                            before, before, before);
+  bool begins = before && lm_layout_begins_statement(ps->layout, at);
+  const char *help = begins ? start_help(expected, before, token) : NULL;
+  if (help)
+    return help;
   const char *near = declares ? start_meant(name) : first_word_meant(expected, before);
   const char *operator_text = operator_expected ? operator_meant(name) : NULL;
   const char *unit = operator_expected ? unit_meant(name) : NULL;
