@@ -263,9 +263,9 @@ static void bind_failed(lm_elab *e, lm_sym name) {
 static void bind_failed_axes(lm_elab *e, const ast_expr *x, const char *form) {
   for (uint32_t i = 0; i < x->n_args; i++) {
     const ast_arg *a = &x->args[i];
-    const ast_expr *to = a->kind == ARG_ARROW                               ? a->to
+    const ast_expr *to = a->kind == ARG_ARROW                                 ? a->to
                          : a->kind == ARG_POS && i == 1 && strstr(form, "->") ? a->expr
-                                                                            : NULL;
+                                                                              : NULL;
     if (a->kind == ARG_NAMED)
       bind_failed(e, a->name);
     if (to && to->kind == EX_NAME)
@@ -286,8 +286,8 @@ el_val el_primitive(lm_elab *e, const ast_expr *x, bool *out_found) {
   if (!*out_found)
     return el_error();
   bool available = table[i].run != p_later;
-  bool fits = !available || (check_argument_names(e, x, table[i].name) &&
-                             check_argument_count(e, x, i));
+  bool fits =
+      !available || (check_argument_names(e, x, table[i].name) && check_argument_count(e, x, i));
   if (e->m)
     e->b.loc = x->loc;
   el_val v = fits ? table[i].run((el_call_site){.e = e, .x = x}) : el_error();

@@ -367,6 +367,13 @@ static const lm_recipe_origin *origin_in(const lm_recipe *r, const lm_settings *
   return arg_origin_find(r, &unset, key + first + 1);
 }
 
+static const lm_recipe_origin *origin_of(const lm_recipe *r, const char *key) {
+  bool data = !strncmp(key, "data.", 5);
+  return origin_in(r, r->settings, data ? "data" : "recipe", data ? key + 5 : key);
+}
+
+// The key that `key` was probably meant to be: one of a similar name, an argument of a value, or
+// the same part of a similar key. NULL if there is none.
 static const char *near_key(const lm_recipe *r, const char *key) {
   const char **names = LM_NEW_N(r->c->arena, const char *, LM_SCHEMA_COUNT);
   int n = 0;
@@ -375,15 +382,19 @@ static const char *near_key(const lm_recipe *r, const char *key) {
       names[n++] = LM_SCHEMA[i].path + (strncmp(LM_SCHEMA[i].path, "recipe.", 7) ? 0 : 7);
   size_t first = strcspn(key, ".");
   const char *near = lm_nearest(key, names, n);
+  for (int i = 0; i < n && !near; i++) {
+    const char *arg = lm_arena_printf(r->c->arena, "%s.%s", names[i], key);
+    near = origin_of(r, arg) ? arg : NULL;
+  }
   const char *head = near ? NULL : lm_nearest(lm_arena_strndup(r->c->arena, key, first), names, n);
   return head ? lm_arena_printf(r->c->arena, "%s%s", head, key + first) : near;
 }
 
 const lm_recipe_origin *lm_recipe_origin_find(const lm_recipe *r, const char *key,
                                               const char **out_near) {
-  bool data = !strncmp(key, "data.", 5);
-  const lm_recipe_origin *o =
-      origin_in(r, r->settings, data ? "data" : "recipe", data ? key + 5 : key);
-  *out_near = o ? NULL : near_key(r, key);
+  const lm_recipe_origin *o = origin_of(r, key);
+  const char *near = o ? NULL : near_key(r, key);
+  bool exists = near && origin_of(r, near);
+  *out_near = exists ? near : NULL;
   return o;
 }

@@ -22,8 +22,11 @@ static void read_tokenizer(const lm_reader *d, lm_recipe_data *out) {
   if (train)
     out->tokenizer.train =
         (int64_t)lm_number_eval(d->R, lm_read_file(d, lm_read_setting(d, key)), train);
+  const ast_expr *merges = lm_read_arg(d, key, e, "merges");
   if (!out->tokenizer.file == !train)
     LM_REPORT(d->R->c, e->loc, E243);
+  else if (train && merges)
+    LM_REPORT(d->R->c, merges->loc, E250);
 }
 
 static void read_source(const lm_reader *d, const lm_setting *s, lm_recipe_data *out) {

@@ -2,6 +2,7 @@
 // declarations that names refer to.
 #include "dsl/recipe/recipe_read.h"
 #include <string.h>
+#include <strings.h>
 
 // ---- values
 
@@ -131,6 +132,15 @@ const char *lm_read_nearest(lm_resolver *R, const lm_file *file, ast_decl_kind k
   return lm_nearest(name, library, n_library);
 }
 
+static const char *matrix_optimizer(ast_decl_kind kind, const char *name) {
+  static const char *const names[] = {"muon", "shampoo", "soap", "kron", "psgd", "galore"};
+  for (size_t i = 0; kind == DC_OPTIMIZER && i < LM_COUNT(names); i++)
+    if (!strcasecmp(name, names[i]))
+      return "optimizers over whole matrices are unsupported; `update` sees one element of a "
+             "parameter, as in adamw and lion of std.optim";
+  return NULL;
+}
+
 lm_decl_ref lm_read_decl(const lm_reader *d, const lm_file *file, ast_decl_kind kind, lm_sym name,
                          lm_loc at) {
   lm_decl_ref ref = lm_callable_find(d->R, file, name);
@@ -145,6 +155,10 @@ lm_decl_ref lm_read_decl(const lm_reader *d, const lm_file *file, ast_decl_kind 
     return (lm_decl_ref){0};
   }
   lm_diag *e = LM_REPORT(d->R->c, at, E207, kind_name(kind), name);
-  lm_read_suggest(d, e, lm_read_nearest(d->R, file, kind, name));
+  const char *unsupported = matrix_optimizer(kind, name);
+  if (unsupported)
+    lm_diag_help(d->R->c, e, "%s", unsupported);
+  else
+    lm_read_suggest(d, e, lm_read_nearest(d->R, file, kind, name));
   return (lm_decl_ref){0};
 }

@@ -104,6 +104,15 @@ static void chain_children(const lm_settings *fresh, const lm_settings *old) {
   }
 }
 
+static void report_twice(merge *m, const lm_setting *again, const lm_setting *first) {
+  const char *name = lm_schema_name(again->key);
+  if (again->sel)
+    name = lm_arena_printf(m->R->c->arena, "%s %s", name,
+                           again->sel->kind == EX_NAME ? again->sel->text : again->sel->spelling);
+  lm_diag *d = LM_REPORT(m->R->c, again->loc, E205, name);
+  lm_diag_note(m->R->c, d, first->loc, "first here");
+}
+
 static void insert(merge *m, lm_settings *s, lm_setting *fresh) {
   lm_setting **old = fresh->key->form == LM_FORM_RULES ? NULL : find(s, fresh->key, fresh->sel);
   note_args(m, fresh, old ? *old : NULL);
@@ -111,10 +120,8 @@ static void insert(merge *m, lm_settings *s, lm_setting *fresh) {
     LM_PUSH(m->R->c->arena, s->v, s->n, s->cap) = fresh;
     return;
   }
-  if (m->layer->once && (*old)->origin->who == m->layer->who) {
-    lm_diag *d = LM_REPORT(m->R->c, fresh->loc, E205, lm_schema_name(fresh->key));
-    lm_diag_note(m->R->c, d, (*old)->loc, "first here");
-  }
+  if (m->layer->once && (*old)->origin->who == m->layer->who)
+    report_twice(m, fresh, *old);
   fresh->origin->before = (*old)->origin;
   chain_children(&fresh->children, &(*old)->children);
   *old = fresh;
@@ -148,6 +155,11 @@ static const char *path_without_forms(merge *m, const lm_schema_key *key) {
   return path;
 }
 
+// The path as --set and `lmc explain` take it: "optimizer", "data.pack".
+static const char *path_in_recipe(const lm_schema_key *key) {
+  return strncmp(key->path, "recipe.", 7) ? key->path : key->path + 7;
+}
+
 // The path of a key of this name elsewhere: an argument of a value of the recipe, or a nested key
 // of the schema. NULL if there is none.
 static const char *key_elsewhere(merge *m, const lm_settings *s, const char *name) {
@@ -158,7 +170,7 @@ static const char *key_elsewhere(merge *m, const lm_settings *s, const char *nam
          (arg = lm_call_param(m->R, s->v[i]->key, s->v[i]->value, s->v[i]->file, k));
          k++)
       if (!strcmp(arg, name))
-        return lm_arena_printf(m->R->c->arena, "%s.%s", lm_schema_name(s->v[i]->key), name);
+        return lm_arena_printf(m->R->c->arena, "%s.%s", path_in_recipe(s->v[i]->key), name);
   for (int i = 0; i < LM_SCHEMA_COUNT; i++) {
     bool data = !strncmp(LM_SCHEMA[i].path, "data.", 5);
     if (strcmp(lm_schema_name(&LM_SCHEMA[i]), name) || LM_SCHEMA[i].form == LM_FORM_FORM ||
@@ -191,7 +203,8 @@ static const lm_schema_key *key_find(merge *m, const lm_settings *s, const char 
   const char *names[64];
   int n = lm_schema_names(section, '.', names, LM_COUNT(names));
   lm_diag *d = LM_REPORT(m->R->c, name->loc, E201, section_name(section), name->text);
-  const char *near = strcmp(section, "recipe") ? NULL : key_elsewhere(m, s, name->text);
+  bool by_path = !strcmp(section, "recipe") || !m->layer->once;
+  const char *near = by_path ? key_elsewhere(m, s, name->text) : NULL;
   if (!near)
     near = key_meant(section, name->text);
   if (!near)

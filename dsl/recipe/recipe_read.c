@@ -105,16 +105,25 @@ static bool check_multiple(const lm_recipe *r, const char *name, int64_t n, lm_l
     return true;
   int64_t near = (n / unit + (n % unit * 2 >= unit)) * unit;
   lm_diag *d = LM_REPORT(r->c, at, E206, name, (long long)n, of, (long long)unit);
-  lm_diag_help(r->c, d, "the nearest multiple is %lld tokens", (long long)(near ? near : unit));
+  if (near)
+    lm_diag_help(r->c, d, "the nearest multiple is %lld tokens", (long long)near);
+  else
+    lm_diag_help(r->c, d, "the smallest multiple is %lld tokens; or make %s at most %lld tokens",
+                 (long long)unit, of, (long long)n);
   return false;
 }
 
+// Without a size of micro-batches the batch is checked in its place.
+static bool check_rows(const lm_recipe *r, const char *of, int64_t seq) {
+  bool whole = r->micro_auto && r->micro == r->batch;
+  return check_multiple(r, whole ? "batch" : "micro", r->micro, whole ? r->batch_loc : r->micro_loc,
+                        of, seq);
+}
+
 bool lm_recipe_check_batches(const lm_recipe *r) {
-  bool of_seq =
-      check_multiple(r, "micro", r->micro, r->micro_loc, "the sequence length", r->data.seq);
+  bool of_seq = check_rows(r, "the sequence length", r->data.seq);
   for (uint32_t i = 0; i < r->data.n_stages && of_seq; i++)
-    of_seq = check_multiple(r, "micro", r->micro, r->micro_loc, "the sequence length of a stage",
-                            r->data.stages[i].seq);
+    of_seq = check_rows(r, "the sequence length of a stage", r->data.stages[i].seq);
   if (r->micro == r->batch)
     return of_seq;
   return check_multiple(r, "batch", r->batch, r->batch_loc, "micro", r->micro) && of_seq;

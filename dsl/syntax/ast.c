@@ -166,16 +166,23 @@ ast_file *lm_parse_file(lm_ctx *c, uint16_t source) {
   return ps.file;
 }
 
+static void help_unreadable(lm_ctx *c, lm_diag *d, const char *path) {
+  struct stat st;
+  const char *with_suffix = lm_arena_printf(c->arena, "%s.lm", path);
+  bool exists = !stat(path, &st);
+  if (exists && S_ISDIR(st.st_mode))
+    lm_diag_help(
+        c, d, "give the path of a .lm file; the program of a run is in its folder under program/");
+  else if (!exists && !stat(with_suffix, &st))
+    lm_diag_help(c, d, "did you mean %s?", with_suffix);
+}
+
 ast_file *lm_parse_path(lm_ctx *c, const char *path, lm_loc import_at) {
   lm_buf text = {0};
   lm_status s = lm_file_read(path, LM_MAX_FILE_BYTES, &text);
   if (s) {
     lm_diag *d = LM_REPORT(c, import_at, E001, s->text);
-    struct stat st;
-    if (!stat(path, &st) && S_ISDIR(st.st_mode))
-      lm_diag_help(
-          c, d,
-          "give the path of a .lm file; the program of a run is in its folder under program/");
+    help_unreadable(c, d, path);
     lm_status_free(s);
     lm_buf_free(&text);
     return NULL;

@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct lm_embedded {
   const char *path, *text;
@@ -153,6 +154,11 @@ static lm_file *load_std(loader *l, const char *module, lm_loc at, bool required
   return NULL;
 }
 
+// Whether `import nn` was probably meant to be `import std.nn`.
+static bool is_module_of_library(loader *l, const ast_decl *d) {
+  return d->import_path.n == 1 && embedded_find(l->c->arena, d->import_path.v[0].text);
+}
+
 static lm_file *load_path(loader *l, const char *path, lm_loc at) {
   char real[PATH_MAX];
   const char *key = realpath(path, real) ? lm_arena_strndup(l->c->arena, real, strlen(real)) : path;
@@ -172,8 +178,15 @@ static lm_file *load_import(loader *l, const lm_file *from, const ast_decl *d) {
     lm_buf_puts(&path, ".lm");
   const char *text = lm_arena_strndup(l->c->arena, path.p, path.n);
   lm_buf_free(&path);
-  return std ? load_std(l, text, at, true)
-             : load_path(l, lm_path_join(l->c->arena, from->dir, text), at);
+  if (std)
+    return load_std(l, text, at, true);
+  const char *file = lm_path_join(l->c->arena, from->dir, text);
+  if (access(file, F_OK) && is_module_of_library(l, d)) {
+    lm_diag *x = LM_REPORT(l->c, at, E001, lm_arena_printf(l->c->arena, "there is no %s", file));
+    lm_diag_help(l->c, x, "did you mean std.%s?", d->import_path.v[0].text);
+    return NULL;
+  }
+  return load_path(l, file, at);
 }
 
 static bool is_own(const lm_file *f, const lm_symbol *s) {
