@@ -139,8 +139,7 @@ lm_status lm_session_sources(lm_session *s) {
   LM_TRY(lm_verdict(s->project.ctx));
   LM_TRY(located(s, &o, lm_data_open(&o, &s->data)));
   lm_data_info info = lm_data_info_of(s->data);
-  lm_umask_add(
-      info.unshared); // what is made of text that others may not read, they may not read either
+  lm_umask_add(info.unshared); // files made from private text must be private too
   if (info.bad) {
     lm_diag *d = LM_REPORT(s->project.ctx, s->project.recipe->data.loc, W212, (long long)info.bad,
                            (long long)info.read);
@@ -208,8 +207,8 @@ static lm_status open_kept(lm_session *s, const char *run, bool *out_found) {
   return NULL;
 }
 
-// Learned again, of text that may have changed since, the numbers of the weights' tokens could
-// stand for other text.
+// The vocabulary is not trained again: the text may have changed, and then the token ids that the
+// weights were trained with would mean other tokens.
 static lm_status learned_missing(const lm_session *s, const char *run) {
   return lm_fail(LM_USER,
                  "%s is missing: the vocabulary that this run learned when it began; it is not "

@@ -57,7 +57,7 @@ static bool init_equal(const lm_init *x, const lm_init *y) {
   return x->kind == y->kind && x->a == y->a && x->b == y->b;
 }
 
-// Of a parameter of several layers: each initialisation once, as long as it lasts.
+// Writes the initialisers of a stacked parameter, once for consecutive layers with the same one.
 static void inits_write(lm_buf *b, const lm_global *g) {
   for (int64_t i = 0; i < g->n_paths; i++) {
     if (i && init_equal(&g->init[i], &g->init[i - 1]))
@@ -81,7 +81,8 @@ static void parameter_add(lm_ctx *c, lm_fingerprint *f, const lm_module *m, cons
 
 // ---- lowering
 
-// The recipe without what decides how something is computed, but not what.
+// A copy of the recipe without precision, memory rules and seed, which are not part of the
+// fingerprint.
 static lm_recipe plain_recipe(const lm_recipe *r) {
   lm_recipe plain = *r;
   plain.precision = (lm_recipe_precision){.compute = LM_RECIPE_COMPUTE_F32};

@@ -24,8 +24,8 @@ enum {
 };
 static const double MACHINE_SHARE = 0.8; // of memory
 
-// For predictions. Of a machine without figures only FLOPs in the time of moving a byte are
-// assumed.
+// The machine for predicted times. Without known peaks it assumes 16 FLOPs per byte moved, so only
+// ratios of times are meaningful.
 static lm_target machine_of(const lm_compiled *c) {
   lm_dtype compute = c->compute;
   lm_target t = lm_compiled_machine(c, c->spec.exec.threads);

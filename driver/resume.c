@@ -194,9 +194,10 @@ static void model_accept(const lm_session *s, lm_resumption *x, const old_progra
   }
 }
 
-// What differs from the program that the checkpoint was made with, where the saved fingerprint is
-// not today's. A recipe whose values have changed, as is accepted or allowed, has another
-// fingerprint; the old program called like it has that too.
+// The differences between the present program and the checkpoint's. Both are lowered with today's
+// recipe, since accepted changes of values change the fingerprint too. If they agree, compares the
+// saved fingerprint with the old program's, which finds changes of lmc itself. If the old program
+// cannot be read, compares the saved fingerprint with the present one.
 static lm_fingerprint_changes model_changes(const lm_session *s, const lm_resumption *x,
                                             const lm_fingerprint *saved, const old_program *old) {
   lm_arena *a = s->project.ctx->arena;
@@ -232,8 +233,8 @@ static lm_status model_compare(lm_session *s, lm_resumption *x) {
 
 // ---- both
 
-// What was changed at this step or later belongs to steps that are not resumed from. Another run's
-// programs stay there.
+// Drops history entries at or after the resumed step, because those steps are computed again. If
+// the checkpoint is of another run, the programs of its entries are not in this folder.
 static void history_cut(const lm_session *s, lm_resumption *x) {
   uint32_t n = 0;
   if (x->from.folder)

@@ -18,8 +18,8 @@
 #include "driver/inspect/cost.h"
 #include "runtime/cpu/gemm.h"
 
-// What stands beside a tokenizer's files, and goes with it from an imported model to its runs and
-// their exports.
+// Files that are copied with a tokenizer's own files, from an imported model to its runs and their
+// exports.
 typedef enum {
   LM_COMPANION_TOKENIZER_CONFIG,  // names the end of a document
   LM_COMPANION_GENERATION_CONFIG, // of an imported model

@@ -274,9 +274,9 @@ const char *lm_cpu_prelude_text(lm_arena *arena) {
   return text;
 }
 
-// Of processors that multiply bf16 in tiles: two cores have 4 MB of second-level cache at the
-// least. Where there are many, all that a layer computes finds room in theirs, and some thousand
-// rows are too few to share.
+// On processors with AMX, two cores have at least 4 MB of L2 cache. With more than FEW_PROCESSORS
+// cores the tensors of a layer fit the L2 caches, and a few thousand rows are too few to divide, so
+// rows are not tiled.
 static void choose(lm_target *t) {
   enum {
     SLAB = 4 << 20,

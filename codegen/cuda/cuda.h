@@ -6,9 +6,8 @@
 //
 //   flat     no reductions: all axes are one grid-stride loop over independent elements
 //   team     reductions: the threads of a team (part of a warp, a warp, or a block) share a point
-//   of
-//            the parallel axes; loops over inner axes are strided over the threads, sums end in a
-//            tree of shuffles. For sums over points a block computes a chunk, each of its teams
+//            of the parallel axes; loops over inner axes are strided over the threads, sums end in
+//            a tree of shuffles. For sums over points a block computes a chunk, each of its teams
 //            every n-th point, and adds the sums of the teams in order
 //   scatter  rows of the table are distributed over blocks, each of which looks for the updates of
 //            its rows in order

@@ -72,7 +72,7 @@ static int64_t place(lm_eval *e, const lm_op *op, const lm_value *index, const i
   if (p >= 0 && p < size)
     return p;
   if (!e->failed)
-    e->failed = lm_fail(LM_BUG_STATUS, "%s: place %lld of %lld", lm_op_info_of(op)->name,
+    e->failed = lm_fail(LM_BUG_STATUS, "%s: index %lld, size %lld", lm_op_info_of(op)->name,
                         (long long)p, (long long)size);
   return -1;
 }

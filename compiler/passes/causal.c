@@ -112,8 +112,8 @@ static bool is_hidden(const probe *p, int64_t t, int64_t s) {
   return s > t || p->seg[s] != p->seg[t];
 }
 
-// The largest constant of row t at the positions that t may depend on; NAN if one of them holds
-// another value.
+// The maximum of row t over the positions that t may depend on; NAN if one of these cells is not a
+// known constant.
 static double visible_max(const probe *p, const lm_value *v, int64_t t) {
   double most = -INFINITY;
   for (int64_t s = 0; s <= t; s++) {

@@ -10,8 +10,7 @@
 // 2. The other operations are grouped (fuse_group.c). A group becomes a kernel, with copies of the
 //    recomputed operations.
 // 3. A column sum, a sum of many rows, becomes a result of the kernel that computes the rows,
-// summed
-//    in chunks of points, and a small kernel that adds the chunks.
+//    summed in chunks of points, and a small kernel that adds the chunks.
 // 4. An operand of a GEMM that is a view without strides is copied first.
 //
 // Operations keep the order of the program, except that a kernel is placed right before the first

@@ -8,7 +8,7 @@
 //         %y = view %4 (panel, line) -> (g, e) : f32[b, t, g, e]
 //
 // The axis order of a type is the memory layout of its tensor: [k, n] is row-major, [panel, k,
-// line] consists of panels of `line` columns, [panel, place, line, pair] of bf16 panels in which
+// line] consists of panels of `line` columns, [panel, group, line, pair] of bf16 panels in which
 // pairs along k are adjacent, as matrix units multiply them (lm_target_choices.panel). The cast to
 // the same type is the copy; pass hoist_params moves it into @copies. In the plan such axes are
 // merged again (lm_gemm_panels), and the GEMM kernel reads panels instead of packing them.

@@ -66,8 +66,8 @@ static int64_t power_of_two(double x, int64_t least, int64_t most) {
   return n < least ? least : n > most ? most : n;
 }
 
-// About a token for each kilobyte: each is met often enough to be learned. Small texts are read
-// byte by byte.
+// About one token per kilobyte of text, so that each token is frequent enough to be learned. Below
+// 300 kB the tokens are bytes.
 int64_t lm_advise_vocab(double bytes) {
   return bytes < 3e5 ? 256 : power_of_two(bytes / 1000, VOCAB_LEAST, VOCAB_MOST);
 }

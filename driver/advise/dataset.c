@@ -100,8 +100,8 @@ typedef struct {
   bool linked;
 } subfolders;
 
-// Those that are there by themselves before those that are linked to, each by name: of two names of
-// one, the first counts.
+// Sorts real folders before symbolic links, then by name: if several names refer to one folder, the
+// first is used.
 static int by_kind_and_name(const void *a, const void *b) {
   const subfolder *x = a, *y = b;
   return x->linked != y->linked ? x->linked - y->linked : strcmp(x->name, y->name);
@@ -136,7 +136,7 @@ static void folders_count(inspector *x, const char *path) {
   x->out->folders_below += below.n;
 }
 
-// One by one, as a pattern would go through links that lead back.
+// Adds each folder separately, since a pattern would also follow symbolic links that form a cycle.
 static lm_status subfolders_add(inspector *x, const char *path, const char *folder,
                                 const subfolders *all) {
   enum {

@@ -1,4 +1,4 @@
-// graph.c - see draw.h.
+// graph.c - see graph.h.
 //
 //   n12 [label=<<b>rsqrt+sum</b><br/>llama.lm:26>];   subgraph cluster_n20 { n20_in … n20_out } n12
 //   -> n13 [label="f32[b, t, d]"];

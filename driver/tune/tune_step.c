@@ -18,7 +18,8 @@ enum {
 static const double SHARE = 0.5;         // of the budget
 static const double MACHINE_SHARE = 0.8; // of memory, for two plans at once
 
-// What is tried, the most probable gain first. A change that leaves the plan as it is is not run.
+// The changes to try, in the order of expected gain. A change that has no effect on the plan is not
+// timed.
 static const lm_variant changes[] = {
     {.off = "tile_vocab"}, {.on = "fuse_gemms"},  {.off = "fuse_gemms"}, {.on = "prepack"},
     {.off = "prepack"},    {.rows = 1024},        {.rows = 256},         {.rows = 2048},

@@ -4,9 +4,8 @@
 // Variants are tried in the order of their expected gain. Each is compiled and planned; if it fits
 // the memory limit, its steps alternate with steps of the best plan so far, on the first
 // micro-batch of the data. It replaces that plan only if it wins each of five comparisons by 3 %,
-// and the next variants build on it. So the chosen plan is never slower than the default by the
-// measured margin, and without time it is the default. Steps get half of the budget, GEMMs the
-// rest.
+// and the next variants build on it. So every replacement was measured as faster, and if the budget
+// allows no measurement, the default plan stays. Steps get half of the budget, GEMMs the rest.
 //
 //   RUN/tuned.json        …, "step": {"off": "tile_vocab", "on": "", "rows": 0, "places": 0,
 //                         "gain": 1.062}, "products": […

@@ -24,7 +24,8 @@ typedef struct lm_tuned_reader {
                     const char *path); // after head: whether it is of this machine; optional
   bool (*gemm)(void *user, json_t *gemm);
   void *user;
-  // the list is its lock, and says how its step is planned (tuned_step.h) too; NULL: it does not
+  // the session whose tuned.json this is, which also holds the variant of its steps
+  // (tune_variant.h); NULL: a file of the cache
   lm_session *lock;
 } lm_tuned_reader;
 lm_status lm_tuned_list_read(const char *path, const lm_tuned_reader *r);

@@ -40,8 +40,8 @@ static lm_status bytes_write(const lm_session *s, const char *dir) {
   return status;
 }
 
-// Byte pairs from one file go out as it came; the two of GPT-2 under the names that transformers
-// knows them by.
+// A tokenizer.json is copied unchanged; the two files of GPT-2 are written under the names that
+// transformers expects.
 static lm_status files_write(const lm_session *s, const char *dir) {
   static const char *const names[] = {"vocab.json", "merges.txt"};
   if (s->n_tokenizer_files == 1)

@@ -246,7 +246,7 @@ struct lm_elab {
 // ---- random numbers (draw.c)
 // The site of the next draw of the instance whose method runs, as in docs/language.md.
 uint64_t el_draw(lm_elab *e);
-// For each instance the higher of two counts, of which each is at least that of a common past.
+// For each instance the larger of its counts in a and b.
 const el_draws *el_draws_join(lm_elab *e, const el_draws *a, const el_draws *b);
 
 // ---- names (names.c)

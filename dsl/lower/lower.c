@@ -200,7 +200,7 @@ static void make_apply(lm_elab *e, el_inst *model, lm_func_key key, el_mode mode
 }
 
 // The logits of `apply` and the result of `loss`, if the model has them.
-static void make_probe(lm_elab *e, el_inst *model) {
+static void make_probe(lm_elab *e, el_inst *model, lm_lowered *lowered) {
   lm_value *out[3];
   lm_sym names[3];
   uint32_t n = 0;
@@ -210,7 +210,8 @@ static void make_probe(lm_elab *e, el_inst *model) {
     if (r.k == V_ERROR)
       return;
     names[n] = lm_port_name(e, LM_PORT_LOGITS);
-    out[n++] = lm_emit_cast(&e->b, r.v, LM_F32);
+    out[n] = lm_emit_cast(&e->b, r.v, LM_F32);
+    lowered->vocab = lm_axis_size(e->m, out[n++]->type.axis[2]);
   }
   const ast_member *loss = el_method_find(model, LM_SYM(e->c, "loss"));
   el_val pair;
@@ -226,11 +227,11 @@ static void make_probe(lm_elab *e, el_inst *model) {
     finish(e, x.f, out, names, n);
 }
 
-static void lower_probe(lm_elab *e, el_inst *model) {
+static void lower_probe(lm_elab *e, el_inst *model, lm_lowered *out) {
   attempt a;
   do {
     a = attempt_begin(e);
-    make_probe(e, model);
+    make_probe(e, model, out);
   } while (attempt_restart(e, &a, (lm_func_key){LM_FUNC_PROBE}));
 }
 
@@ -324,7 +325,7 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, const lm_recipe *r, const lm_l
     lower_apply(e, model, LM_FUNC_APPLY, EL_EVAL, &first, l, r->model.loc);
   }
   if (o->what & LM_LOWER_PROBE)
-    lower_probe(e, model);
+    lower_probe(e, model, l);
   if (o->what & LM_LOWER_DECODE) {
     lower_apply(e, model, LM_FUNC_PREFILL, EL_DECODE, o, l, r->model.loc);
     if (c->n_errors == before)

@@ -1,6 +1,5 @@
 // ast.c - constructors of tree nodes, and the entry points of the parser: a file, a path, one item
-// of
-// --set.
+// of --set.
 #include "dsl/syntax/parse.h"
 #include "runtime/base/utf8.h"
 #include <string.h>

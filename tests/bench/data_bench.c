@@ -1,10 +1,11 @@
 // data_bench.c - documents from a large file of JSON lines: memory, speed, and whether every one
 // comes once.
 //
-//   data_bench make FILE GB          writes that much text, a stream of numbered documents of 40 …
-//   8,000 bytes data_bench read FILE CACHE SEQ   opens it as a run does, again as a run that goes
-//   on does, then reads an epoch by 1, 2
-//                                    and 4 processes, each its own micro-batches
+//   data_bench make FILE GB          writes that much text as numbered documents of 40 to 8,000
+//                                    bytes
+//   data_bench read FILE CACHE SEQ   opens it as a new run does and as a resumed run does, then
+//                                    reads an epoch with 1, 2 and 4 processes, each of which reads
+//                                    its own micro-batches
 //
 // A document is its number in 12 digits, '|', and words without digits. Its first window tells
 // which it is; of the rest, the sums over an epoch of tokens and of their values must be those of

@@ -1,5 +1,5 @@
-// paired_timing_test.c - when a plan takes another's place: it wins every comparison by the margin,
-// whoever goes first.
+// paired_timing_test.c - a plan replaces another only if it wins every comparison by the margin,
+// whichever of them runs first.
 #include "driver/tune/paired_timing.h"
 #include "tests/runtime/check.h"
 

@@ -1,6 +1,5 @@
-// decode_test.c - cached decoding against the full forward: the logits of every place of a row, fed
-// in chunks through
-// @prefill and then one by one through @decode, are @apply's.
+// decode_test.c - cached decoding against the full forward pass: the logits of every position of a
+// row, through @prefill in chunks and then @decode one token at a time, equal those of @apply.
 //
 // Over the models of tests/models and tests/reference, with fresh parameters, f32, 1e-5 norm-wise.
 #include <glob.h>
@@ -55,7 +54,7 @@ static bool model_open(const char *path, model *out) {
   return out->plan && !lm_cpu_exec_create(out->plan, NULL, &out->exec);
 }
 
-// n tokens at places at … of f; their logits to out.
+// Calls f on n tokens at positions from `at` on; out receives their logits.
 static void feed(const model *m, const char *name, const int32_t *ids, int64_t n, int64_t at,
                  float *out) {
   const lm_plan_func *f = lm_plan_func_find(m->plan, name);

@@ -20,7 +20,7 @@ recipe R {{ model = M(); data = D; run = 2 steps; batch = 32 tokens; {more} }}
 
 def test_check_tells_of_generate(run):
     """positions that meet outside of history: a note of check, an error where the recipe has samples"""
-    for how, code in (("slice(pad(x, t -> u, 1, 0), u -> t)", "E0D1"), ("x + expand(expand(real(iota(t)), b, before = t), d)", "E0D2")):
+    for how, code in (("select(expand(pos, d) > 0, slice(pad(x, t -> u, 1, 0), u -> t), 0)", "E0D1"), ("x + expand(expand(real(iota(t)), b, before = t), d)", "E0D2")):
         code0, out, err = run.result("check", run.write("d.lm", DECODE.format(how=how, more="")))
         check(code0 == 0 and f"d.lm:6:" in err and f"note[{code}]: lmc generate will refuse this model" in err, err)
         sampled = run.write("s.lm", DECODE.format(how=how, more='sample { every = 1 steps; prompt = "x" }'))

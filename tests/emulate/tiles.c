@@ -1,6 +1,6 @@
-// tiles.c - preloaded in the guest, whose kernel knows nothing of tiles: who asks it for them
-// (arch_prctl) is permitted to. One thread alone may use them, as nobody saves them when
-// threads change.
+// tiles.c - preloaded in the guest, whose kernel does not support AMX: makes arch_prctl(2) report
+// that a request for the tile registers succeeded. Only one thread may use them, because the kernel
+// does not save them on a context switch.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdarg.h>

@@ -4,15 +4,14 @@
 //
 //   LM_FAULT=write=N         the N-th change of the disk fails as on a full one
 //   LM_FAULT=allocation=N    the N-th allocation fails
-//   LM_FAULT=allocations=N   every N-th allocation fails in a child forked for it, which must leave
-//   with status 2 and a word
-//                            about memory; the parent goes on, and says at the end how many there
-//                            were
-//   LM_FAULT=count           only says at the end how many there were
+//   LM_FAULT=allocations=N   forks at every N-th allocation: it fails in the child, which must exit
+//                            with status 2 and a message about memory; the parent continues and
+//                            reports the number of allocations at the end
+//   LM_FAULT=count           only reports these numbers
 //
-// A child that is forked in the middle has no threads but its own. It is enough for an allocation,
-// since none of ours returns without memory; what fails to write goes on to clean up, and needs a
-// process of its own.
+// A forked child has only the forking thread. That suffices for allocations, since the program
+// exits when one fails. After a failed write it cleans up, which needs all threads, so each such
+// case is a new process.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

@@ -3,8 +3,8 @@
 //
 //   NAME_fuzz [-runs=N] [-seed=N] FILE|FOLDER…
 //
-// Runs are a function of seed and files. The input being run stands in the file that is named at
-// the start, so it is there whatever ends the process, and is removed at the end of all.
+// Runs depend on seed and files only. The current input is in a memory-mapped file whose name is
+// printed at the start, so it survives a crash; the file is removed after the last run.
 #include <dirent.h>
 #include <sys/mman.h>
 

@@ -1,11 +1,11 @@
 // interpret_test.c - every case here, from its .lm text to trained weights and decoded tokens, on
 // the interpreter in float64.
 //
-// Each is run twice: as passes leave it where nothing is known of the target, and with products
-// side by side and slabs of a few rows.
+// Each is run twice: compiled without a target, and with passes fuse_gemms and tile_rows forced to
+// tiles of a few rows.
 //
-// Language, maps, derivative, optimizer and cached decoding are laid beside PyTorch's results
-// (generate.py) to rounding: 1e-9 for losses and gradient norms, which are kept in float64; 1e-6
+// Language, maps, derivative, optimizer and cached decoding are compared with PyTorch's results
+// (generate.py) up to rounding: 1e-9 for losses and gradient norms, which are kept in float64; 1e-6
 // for tensors, which are kept in float32.
 //
 // usage: interpret_test [CASE…]; in the repository's root

@@ -1,6 +1,6 @@
 // unroll_test.c - a loop means the same however it is lowered: as one loop, in segments, or
-// unrolled because the text decides by its index; rows of a micro-batch draw the random numbers
-// that they draw in a greater one.
+// unrolled because a condition depends on its index; a row draws the same random numbers in a
+// micro-batch of any size.
 #include <math.h>
 #include "compiler/eval/eval.h"
 #include "dsl/lower/lower.h"

@@ -117,7 +117,7 @@ static void check_round(lm_eval *e, lm_module *m) {
 static void check_place(lm_eval *e, lm_module *m) {
   const lm_func *f = lm_func_find(m, "place");
   lm_tensor in = given(e, f, 0, (double[]){3}), out;
-  CHECK_FAILS(lm_eval_call(e, f, &in, &out), LM_BUG_STATUS, "param: place 3 of 3");
+  CHECK_FAILS(lm_eval_call(e, f, &in, &out), LM_BUG_STATUS, "param: index 3, size 3");
   in.v[0] = 2;
   CHECK_OK(lm_eval_call(e, f, &in, &out));
   lm_tensor_free(&out);

@@ -55,8 +55,8 @@ enum {
 };
 static int doc_len[DOCS];
 
-// Document i is i's two digits in base 100, each plus 32, then places 0, 1, 2, …: every (document,
-// place) can be distinguished.
+// Document i is the two base-100 digits of i, each plus 128, then bytes 16, 17, 18, …, so that a
+// token identifies its position, and the first two tokens its document.
 static void docs_write(void) {
   lm_buf b = {0};
   for (int i = 0; i < DOCS; i++) {

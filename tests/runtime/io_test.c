@@ -129,8 +129,8 @@ static void test_json_faults(void) {
   }
 }
 
-// What is written in pieces of any size is what was given, and its sum that of the file: around
-// whole pieces and beyond.
+// Tensors of sizes around LM_SUM_PIECE are written unchanged, and the checksum computed while
+// writing is that of the file.
 static void test_sum(void) {
   enum {
     MOST = 3 * LM_SUM_PIECE

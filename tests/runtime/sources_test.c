@@ -230,7 +230,7 @@ static void file_shorten(void *path, uint64_t done, uint64_t total) {
   CHECK(!truncate(path, (off_t)(total / 2)) || done > total / 2);
 }
 
-// Nothing of it is kept under what the file was before.
+// A file that shrinks while it is read is an error and leaves no cache file.
 static void test_changed_while_read(void) {
   size_t n = 20 << 20;
   char *text = lm_alloc(n);

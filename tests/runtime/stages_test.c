@@ -1,6 +1,6 @@
-// Stages that change the length of rows, and the mix: every document once an epoch at each length,
-// a length that comes again goes on, any step can be read alone, and what is held out is trained on
-// at no length.
+// Stages that change the sequence length and the mix: every document occurs once per epoch of each
+// length, a length that is used again continues its epoch, any step can be read without the earlier
+// ones, and held-out documents are trained on at no length.
 #include <unistd.h>
 
 #include "runtime/data/feed/data.h"
@@ -19,8 +19,8 @@ static lm_arena *arena;
 static lm_tokenizer *bytes;
 static int doc_len[DOCS];
 
-// Document i of a source is i in three digits and a letter, again and again: any four places tell
-// which it is.
+// Document i repeats "%03d" of i and the letter of its source, so that any four consecutive
+// bytes identify it.
 static const char *docs_write(const char *name, char letter) {
   lm_buf b = {0};
   for (int i = 0; i < DOCS; i++) {
@@ -57,7 +57,7 @@ static void batch_count(const batch *x, int64_t seq, tally *t) {
   }
 }
 
-// One step: MICRO micro-batches of PLACES places.
+// Counts one step of MICRO micro-batches of PLACES tokens.
 static void step_count(const lm_data *d, int64_t step, tally *t) {
   batch x;
   lm_batch b = batch_of(&x);
@@ -131,8 +131,8 @@ static void test_every_one_once(void) {
   lm_data_close(d);
 }
 
-// Any step alone is as it is in its turn, behind a border too; what was fetched ahead of one is
-// what comes.
+// A step that is read first is equal to the same step read in sequence, also after a stage
+// boundary; prefetched batches are those of the next step.
 static void test_place(void) {
   lm_data_source s[] = {{LM_SOURCE_TEXT, "a", docs_write("a", 'a'), "\n"},
                         {LM_SOURCE_TEXT, "b", docs_write("b", 'b'), "\n"}};

@@ -281,7 +281,8 @@ static void test_data_key(void) {
   run_remove(in_dir("other"));
 }
 
-// What stands in a checkpoint as it was written, and is not this run's.
+// Checkpoints with invalid content: with old checksums they are damaged (LM_ENV), with matching
+// checksums malformed (LM_USER).
 static void test_foreign_state(void) {
   lm_run_outcome out;
   bench b = bench_open(in_dir("one"), 50);
@@ -338,7 +339,7 @@ static bench early_open(int64_t steps, int patience) {
   return b;
 }
 
-// Stops, stays so, and goes on when its terms change.
+// A run stops early, stays stopped when it is resumed, and continues with other stop conditions.
 static void test_early_stop(void) {
   static const struct {
     int64_t steps;

@@ -5,13 +5,13 @@ typedef __UINT32_TYPE__ uint32_t;
 typedef __UINT64_TYPE__ uint64_t;
 
 // Uniform in (0, 1), exact in float32: word `element` % 4 of the block with counter (element / 4,
-// layer, turn) under `key`, where `turn` is the step.
+// layer, step) under `key`.
 LM_INLINE float lm_uniform(uint32_t key0, uint32_t key1, uint64_t element, int32_t layer,
-                           int32_t turn) {
+                           int32_t step) {
   uint32_t c0 = (uint32_t)(element >> 2);
   uint32_t c1 = (uint32_t)(element >> 34);
   uint32_t c2 = (uint32_t)layer;
-  uint32_t c3 = (uint32_t)turn;
+  uint32_t c3 = (uint32_t)step;
   for (int round = 0; round < 10; round++) {
     uint64_t p0 = (uint64_t)0xd2511f53u * c0;
     uint64_t p1 = (uint64_t)0xcd9e8d57u * c2;
