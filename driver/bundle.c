@@ -94,7 +94,7 @@ static lm_status files_copy(lm_arena *a, const lm_program *p, const char *dir,
   const char *folder = lm_path_join(a, dir, "program");
   struct stat st;
   if (!lstat(folder, &st) && !S_ISDIR(st.st_mode))
-    return lm_fail(LM_ENV, "%s is in the way: it is no folder of its own", folder);
+    return lm_fail(LM_ENV, "%s exists and is not a folder", folder);
   for (uint32_t i = 0; i < p->n_files; i++)
     if (paths[i])
       LM_TRY(file_copy(a, p, i, paths, lm_path_join(a, folder, paths[i] + *out_root)));

@@ -8,9 +8,9 @@
 bool shape_given(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   double v = op->attr.num;
   if (out->dtype == LM_INT && (v != floor(v) || v < INT32_MIN || v > INT32_MAX))
-    return lm_why(why, "%.17g is no int", v);
+    return lm_why(why, "%.17g is not an int", v);
   if (out->dtype == LM_BOOL && v != 0 && v != 1)
-    return lm_why(why, "%.17g is no bool", v);
+    return lm_why(why, "%.17g is not a bool", v);
   return true;
 }
 

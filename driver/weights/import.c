@@ -49,7 +49,7 @@ static lm_status config_read(importer *x) {
   if (json_is_object(j))
     x->config = lm_hf_config_canonical(j);
   json_decref(j);
-  return x->config ? NULL : lm_fail(LM_USER, "%s holds no object", path);
+  return x->config ? NULL : lm_fail(LM_USER, "%s is not a JSON object", path);
 }
 
 static lm_status ignored_check(const importer *x) {

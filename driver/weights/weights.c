@@ -67,7 +67,7 @@ static lm_status load(const lm_compiled *c, const lm_st *st, float *arena) {
     tensor_check(lm_st_find(st, plan->params[i].path), &plan->params[i], &faults);
   extra_check(st, plan, &faults);
   lm_status status =
-      faults.n ? lm_fail(LM_USER, "the tensors do not fit the model:%s", faults.p) : NULL;
+      faults.n ? lm_fail(LM_USER, "the tensors do not match the model:%s", faults.p) : NULL;
   lm_buf_free(&faults);
   for (int i = 0; !status && i < plan->n_params; i++) {
     const lm_st_tensor *t = lm_st_find(st, plan->params[i].path);

@@ -7,7 +7,7 @@
 #include "runtime/base/base.h"
 
 static void oom_report(size_t bytes) {
-  fprintf(stderr, "lmc: out of memory (%zu bytes asked for)\n", bytes);
+  fprintf(stderr, "lmc: out of memory (%zu bytes requested)\n", bytes);
   _Exit(LM_ENV);
 }
 

@@ -128,7 +128,7 @@ lm_status lm_open_append(const char *path, int *out_fd) {
   }
   if (fd >= 0)
     close(fd);
-  return lm_fail(LM_ENV, "%s is in the way: it is no regular file", path);
+  return lm_fail(LM_ENV, "%s exists and is not a regular file", path);
 }
 
 lm_status lm_temp_open(const char *path, int *out_fd) {

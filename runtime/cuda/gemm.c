@@ -130,7 +130,7 @@ lm_status lm_cuda_gemm(lm_cuda_gemms *g, const lm_plan_step *s, const int64_t *v
   if (!x.p.m || !x.p.n || !all.batch.size)
     return NULL;
   if ((p->residual || p->bias || p->gelu) && (p->n_batch || rounds))
-    return lm_fail(LM_BUG_STATUS, "a GEMM that takes several calls has an epilogue");
+    return lm_fail(LM_BUG_STATUS, "a GEMM with batch axes or with rounding has an epilogue");
   for (int64_t i = 0; i < all.n_loops; i++) {
     lm_plan_batch to = lm_plan_batch_at(all.loop, all.n_loop, i);
     x.a = at[0] + bytes_of(to.a, x.ab);

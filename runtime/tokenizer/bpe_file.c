@@ -77,7 +77,7 @@ static lm_status vocab_read(lm_bpe_reading *r) {
   json_object_foreach(r->vocab, token, x) {
     LM_TRY(id_read(x, token, &id));
     if (id < r->b->base.vocab && r->b->pieces[id].p)
-      return lm_fail(LM_USER, "id %d is given to two tokens", id);
+      return lm_fail(LM_USER, "two tokens have id %d", id);
     piece_add(r, id, token, strlen(token));
   }
   for (uint32_t byte = 0; byte < 256 && !r->b->chars; byte++) {
@@ -146,7 +146,7 @@ static bool is_text(const json_t *x, const char *key) {
 
 static lm_status model_read(lm_bpe_reading *r, const json_t *model) {
   if (!json_is_object(model))
-    return lm_fail(LM_USER, "no model: this is not a tokenizer.json");
+    return lm_fail(LM_USER, "the file has no member 'model', so it is not a tokenizer.json");
   if (lm_json_type(model) && !lm_json_is_type(model, "BPE"))
     return lm_fail(LM_USER, "a model of type %s is unsupported; the only supported type is BPE",
                    lm_json_type(model));

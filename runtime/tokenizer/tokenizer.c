@@ -77,11 +77,11 @@ const char *lm_tokenizer_piece(const lm_tokenizer *t, int32_t id, size_t *out_n)
 lm_status lm_tokenizer_decode(const lm_tokenizer *t, const int32_t *ids, size_t n, lm_buf *out) {
   for (size_t i = 0; i < n; i++) {
     if (ids[i] < 0 || ids[i] >= t->vocab)
-      return lm_fail(LM_USER, "%d is no token: the vocabulary has %d", ids[i], t->vocab);
+      return lm_fail(LM_USER, "%d is not a token id: the vocabulary has %d", ids[i], t->vocab);
     size_t length;
     const char *p = lm_tokenizer_piece(t, ids[i], &length);
     if (!p)
-      return lm_fail(LM_USER, "%d is no token: the vocabulary has a gap there", ids[i]);
+      return lm_fail(LM_USER, "%d is not a token id: the vocabulary has a gap there", ids[i]);
     bool drop = !i && t->prefix_space && length && *p == ' ';
     lm_buf_add(out, p + drop, length - drop);
   }

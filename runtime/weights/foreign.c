@@ -298,7 +298,8 @@ static lm_status import_check(const lm_foreign *f, const lm_st *st,
     lm_buf_puts(&faults, "\n  extra: ");
     lm_buf_puts_shown(&faults, name, strlen(name));
   }
-  lm_status s = faults.n ? lm_fail(LM_USER, "the tensors do not fit the model:%s", faults.p) : NULL;
+  lm_status s =
+      faults.n ? lm_fail(LM_USER, "the tensors do not match the model:%s", faults.p) : NULL;
   lm_buf_free(&faults);
   return s;
 }

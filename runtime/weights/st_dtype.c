@@ -78,7 +78,7 @@ void lm_st_to_f32(lm_st_dtype t, const void *data, int64_t from, int64_t n, floa
       out[i] = (float)x;
     }
     break;
-  default: LM_BUG("%s is no float", lm_st_dtype_table[t].name);
+  default: LM_BUG("%s is not a float", lm_st_dtype_table[t].name);
   }
 }
 
@@ -107,7 +107,7 @@ void lm_st_from_f32(lm_st_dtype t, const float *x, int64_t n, void *out) {
       memcpy(p + 8 * i, &y, 8);
     }
     break;
-  default: LM_BUG("%s is no float", lm_st_dtype_table[t].name);
+  default: LM_BUG("%s is not a float", lm_st_dtype_table[t].name);
   }
 }
 

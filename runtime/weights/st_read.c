@@ -102,12 +102,12 @@ static lm_status tensor_parse(lm_st *st, const st_file *f, const char *name, con
     return lm_fail(LM_USER, "%s: tensor %s: dtype %s is not supported", f->path, name,
                    json_string_value(dtype));
   if (!shape_parse(json_object_get(entry, "shape"), &t))
-    return lm_fail(LM_USER, "%s: tensor %s: shape is no list of at most %d sizes that fit", f->path,
-                   name, LM_ST_RANK);
+    return lm_fail(LM_USER, "%s: tensor %s: shape is not a list of at most %d sizes that fit",
+                   f->path, name, LM_ST_RANK);
   const json_t *begin = json_array_get(offsets, 0);
   const json_t *end = json_array_get(offsets, 1);
   if (json_array_size(offsets) != 2 || !is_size(begin) || !is_size(end))
-    return lm_fail(LM_USER, "%s: tensor %s: data_offsets is no [begin, end]", f->path, name);
+    return lm_fail(LM_USER, "%s: tensor %s: data_offsets is not [begin, end]", f->path, name);
   int64_t from = json_integer_value(begin);
   int64_t to = json_integer_value(end);
   if (from > to || to > f->n_data)
@@ -154,13 +154,13 @@ static lm_status offsets_check(lm_st *st, const st_file *f, uint32_t from) {
                      st->tensors[i].offset < at ? "overlaps another's"
                                                 : "follows bytes that belong to no tensor");
   if (at != f->size)
-    return lm_fail(LM_USER, "%s: bytes behind the last tensor", f->path);
+    return lm_fail(LM_USER, "%s: bytes after the last tensor", f->path);
   return NULL;
 }
 
 static lm_status header_parse(lm_st *st, const st_file *f, json_t *header) {
   if (!json_is_object(header))
-    return lm_fail(LM_USER, "%s: the header is no JSON object", f->path);
+    return lm_fail(LM_USER, "%s: the header is not a JSON object", f->path);
   uint32_t from = st->n_tensors;
   const char *name;
   json_t *entry;

@@ -129,7 +129,7 @@ def test_what_is_there(run):
     check("is a checkpoint of the run" in err and "with --step 4" in err, err)
     os.remove(run.path("run/metrics.jsonl"))
     os.symlink("/dev/zero", run.path("run/metrics.jsonl"))
-    check("metrics.jsonl is in the way: it is no regular file" in run("run", file, "--out", run.path("run"), status=2), "a device")
+    check("metrics.jsonl exists and is not a regular file" in run("run", file, "--out", run.path("run"), status=2), "a device")
     os.remove(run.path("run/metrics.jsonl"))
     shutil.rmtree(run.path("run/step-000004"))
     run.write("run/step-000004", "a file")

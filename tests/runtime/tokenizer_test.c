@@ -29,7 +29,7 @@ static void test_bytes(void) {
   CHECK_OK(lm_tokenizer_decode(t, ids.ids, ids.n, &b));
   CHECK(b.n == 3 && !memcmp(b.p, "a\0\xff", 3));
   ids.ids[0] = 256;
-  CHECK_FAILS(lm_tokenizer_decode(t, ids.ids, 1, &b), LM_USER, "256 is no token");
+  CHECK_FAILS(lm_tokenizer_decode(t, ids.ids, 1, &b), LM_USER, "256 is not a token id");
   lm_tokens_free(&ids);
   lm_buf_free(&b);
   lm_tokenizer_destroy(t);
@@ -266,7 +266,7 @@ static void test_refused(void) {
   refused("model.vocab", "{\"a\": -1}", "\"a\": its id");
   refused("model.vocab", "{\"a\": 99999999}", "\"a\": its id");
   refused("model.vocab", "{\"a\": \"b\"}", "\"a\": its id");
-  refused("model.vocab", "{\"a\": 1, \"b\": 1}", "id 1 is given to two");
+  refused("model.vocab", "{\"a\": 1, \"b\": 1}", "two tokens have id 1");
   refused("model.vocab", "{}", "no vocabulary");
   refused("model.merges", "[\"zzz q\"]", "merge 1: \"zzz\" is not in the vocabulary");
   refused("model.merges", "[\"ab\"]", "merge 1: \"ab\" is not a pair");
