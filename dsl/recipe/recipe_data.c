@@ -117,6 +117,16 @@ static bool mix_is_consistent(const lm_reader *d, const lm_setting *mix,
   return sum > 0;
 }
 
+// Whether the section has a source of that name whose error has been reported.
+static bool is_broken_source(const lm_reader *d, lm_sym name) {
+  for (uint32_t i = 0; i < d->s->n; i++) {
+    const lm_setting *s = d->s->v[i];
+    if (s->broken && !strcmp(s->key->path, "data.source") && s->sel->text == name)
+      return true;
+  }
+  return false;
+}
+
 static void read_mix(const lm_reader *d, const lm_setting *mix, lm_recipe_stage *stage,
                      const lm_recipe_data *out) {
   if (!mix || mix->broken)
@@ -128,7 +138,7 @@ static void read_mix(const lm_reader *d, const lm_setting *mix, lm_recipe_stage 
     bool found = false;
     for (uint32_t k = 0; k < out->n_sources; k++)
       found |= out->sources[k].name == a->name;
-    if (!found)
+    if (!found && !is_broken_source(d, a->name))
       LM_REPORT(d->R->c, a->name_loc, E20C, a->name);
     known &= found;
     w[i] = (lm_recipe_weight){a->name, lm_number_eval(d->R, mix->file, a->expr), a->name_loc};

@@ -279,14 +279,29 @@ static bool check_word(lm_resolver *R, const lm_schema_key *key, const ast_expr 
   return false;
 }
 
+static bool check_path(lm_resolver *R, const ast_expr *e) {
+  const char *text = e->text;
+  bool is_home = text[0] == '~' && (!text[1] || text[1] == '/');
+  bool is_url = strstr(text, "://");
+  if (!*text) {
+    LM_REPORT(R->c, e->loc, E23D);
+    return false;
+  }
+  if (!is_home && !is_url)
+    return true;
+  lm_diag *d = LM_REPORT(R->c, e->loc, E251, text);
+  lm_diag_help(R->c, d, "%s",
+               is_url ? "download it first, and give the path of the file"
+                      : "the shell expands ~, not a .lm file: write the path in full");
+  return false;
+}
+
 static bool check_string(lm_resolver *R, const lm_schema_key *key, const ast_expr *e) {
   bool planned;
   if (e->kind != EX_STRING)
     return wrong(R, key, e);
-  if (key->types & T_PATH && !*e->text) {
-    LM_REPORT(R->c, e->loc, E23D);
+  if (key->types & T_PATH && !check_path(R, e))
     return false;
-  }
   if (!*key->words || lm_schema_has_word(key->words, e->text, &planned))
     return true;
   suggest(R, report(R, key, e), lm_schema_nearest_word(R->c, key->words, e->text));

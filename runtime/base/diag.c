@@ -5,6 +5,7 @@
 // bytes; the position of the caret counts terminal cells.
 #include "runtime/base/diag.h"
 #include "runtime/base/utf8.h"
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -478,22 +479,35 @@ static int min(int a, int b) {
   return a < b ? a : b;
 }
 
-// Optimal string alignment distance (insertions, deletions, replacements, transpositions of
-// neighbours), for words of up to NEAREST_MAX bytes.
+// Whether two characters are taken for each other: letters of either case, 0 and o, 1, l and i.
+static bool look_alike(char a, char b) {
+  static const char *const sets[] = {"0oO", "1lLiI"};
+  for (size_t i = 0; i < LM_COUNT(sets); i++)
+    if (strchr(sets[i], a) && strchr(sets[i], b))
+      return true;
+  return tolower((unsigned char)a) == tolower((unsigned char)b);
+}
+
+static int replace_cost(char a, char b) {
+  return a == b ? 0 : look_alike(a, b) ? 1 : 2;
+}
+
+// Twice the optimal string alignment distance (insertions, deletions, replacements, transpositions
+// of neighbours), for words of up to NEAREST_MAX bytes. A character that looks alike counts half.
 static int edit_distance(const char *a, int n, const char *b, int m) {
   int row[3][NEAREST_MAX + 1];
   for (int j = 0; j <= m; j++)
-    row[0][j] = j;
+    row[0][j] = 2 * j;
   for (int i = 1; i <= n; i++) {
     int *cur = row[i % 3];
     int *up = row[(i + 2) % 3];
     int *up2 = row[(i + 1) % 3];
-    cur[0] = i;
+    cur[0] = 2 * i;
     for (int j = 1; j <= m; j++) {
-      int cost = a[i - 1] != b[j - 1];
-      cur[j] = min(min(up[j] + 1, cur[j - 1] + 1), up[j - 1] + cost);
+      int cost = replace_cost(a[i - 1], b[j - 1]);
+      cur[j] = min(min(up[j] + 2, cur[j - 1] + 2), up[j - 1] + cost);
       if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-        cur[j] = min(cur[j], up2[j - 2] + 1);
+        cur[j] = min(cur[j], up2[j - 2] + 2);
     }
   }
   return row[n % 3][m];
@@ -525,7 +539,7 @@ const char *lm_nearest(const char *word, const char *const *names, int n) {
   if (len < 2 || len > NEAREST_MAX)
     return NULL; // every one-letter word would match
   const char *best = NULL;
-  int best_distance = min((int)(len + 2) / 3, 3) + 1;
+  int best_distance = 2 * min((int)(len + 2) / 3, 3) + 1;
   for (int i = 0; i < n; i++) {
     size_t m = names[i] ? strlen(names[i]) : 0;
     if (!m || m > NEAREST_MAX || !strcmp(word, names[i]))
