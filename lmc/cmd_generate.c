@@ -70,9 +70,7 @@ static lm_status prompt_read(const lm_session *s, const lm_args *a, lm_tokens *o
     return lm_fail(LM_USER, "give either --prompt TEXT or --prompt-ids 1,2,3");
   LM_TRY(ids ? lm_annotate(lm_ids_parse(ids, strlen(ids), out), "--prompt-ids %s", ids)
              : lm_tokenizer_encode(s->tokenizer, text, strlen(text), out));
-  return out->n ? NULL
-                : lm_fail(LM_USER, "the prompt is empty; the model continues at least "
-                                   "one token: --prompt TEXT or --prompt-ids 1,2,3");
+  return out->n ? NULL : lm_fail(LM_USER, "the prompt is empty; give one token or more");
 }
 
 // ---- the text
