@@ -184,6 +184,9 @@ void lm_dataset_skipped(const lm_dataset *s, lm_buf *b) {
                   (unsigned long long)(k->why ? k->files : k->unusable), *k->extension ? " " : "",
                   k->extension, k->why ? k->why : "not UTF-8 text");
   }
+  if (s->irregular)
+    lm_buf_printf(b, "%s%llu not regular files (such as links that lead nowhere)", b->n ? ", " : "",
+                  (unsigned long long)s->irregular);
   if (!s->folders_below)
     return;
   lm_buf_printf(b, "%s%llu folder%s further below", b->n ? ", " : "",
@@ -414,6 +417,9 @@ static lm_status files_inspect(inspector *x, const lm_file_list *files, lm_data_
 static lm_status source_inspect(inspector *x, lm_data_source *source) {
   lm_file_list files;
   LM_TRY(lm_file_list_make(source, 1, &files));
+  // the folders in a folder are read by sources of their own
+  bool in_folder = x->out->n_kinds > 0;
+  x->out->irregular += files.skipped - (in_folder ? files.skipped_folders : 0);
   lm_status s = files_inspect(x, &files, source);
   lm_file_list_free(&files);
   return s;

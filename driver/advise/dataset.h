@@ -12,6 +12,7 @@ typedef struct lm_dataset {
   struct lm_file_kind *kinds;
   uint32_t n_kinds, cap_kinds; // of a folder: what was found there, read or not (dataset_folder.h)
   uint64_t folders_below;      // folders of its folders, which are not looked at
+  uint64_t irregular;          // entries that a source's pattern matches, but that are no files
   double unusable;             // share of the sources' files that are not UTF-8 text
   uint64_t unusable_files;     // their number
   lm_buf sample;               // text of the first documents of every source, a newline behind each
@@ -21,7 +22,7 @@ typedef struct lm_dataset {
 // .gz. What is text in a folder is judged by content. LM_USER: there is nothing to train on, and
 // why.
 lm_status lm_dataset_inspect(lm_arena *a, const char *path, lm_dataset *out);
-// What a folder holds that is not read, and why; nothing if all is read.
+// What a folder holds or a pattern matches that is not read, and why; nothing if all is read.
 void lm_dataset_skipped(const lm_dataset *s, lm_buf *b);
 void lm_dataset_free(lm_dataset *s);
 #endif

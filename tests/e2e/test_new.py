@@ -220,3 +220,19 @@ def test_new_decides_per_file(run):
     check(facts["text"]["files"] == 40 and "20 .txt (not UTF-8 text)" in facts["text"]["not_read"], facts)
     check('text("mixed/*.txt")' in text and "bad = 35%" in text, text)
     run("run", "mixed.lm", "--steps", 1, "-q", cwd=run.folder)
+
+
+def test_new_skips_what_is_not_a_file(run):
+    """links that lead nowhere, FIFOs and folders beside good files are skipped and listed, not errors; named, they are errors"""
+    run.write("odd/a.txt", prose(200))
+    run.write("odd/d.txt/b.txt", prose(200, 2))
+    os.symlink("nowhere", run.path("odd/gone.txt"))
+    os.symlink("loop.txt", run.path("odd/loop.txt"))
+    os.mkfifo(run.path("odd/pipe.txt"))
+    for name, data, files, skipped in (("whole", "odd", 2, 3), ("pattern", "odd/*.txt", 1, 4)):
+        facts, text = made(run, name, data)
+        check(facts["text"]["files"] == files and facts["text"]["not_read"].startswith(f"{skipped} not regular files"), facts)
+        run("data", f"{name}.lm", cwd=run.folder)
+    for named, why in (("odd/gone.txt", "there is no odd/gone.txt"), ("odd/pipe.txt", "neither a file nor a folder"), ("odd/[gp]*.txt", "odd/gone.txt")):
+        out = run("new", "--data", named, "no.lm", cwd=run.folder, status=1)
+        check(why in out, (named, out))

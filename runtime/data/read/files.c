@@ -74,6 +74,26 @@ static void repeated_remove(lm_file_list *l, uint32_t first) {
   lm_free(order);
 }
 
+// Counts what a pattern matches besides files: links that lead nowhere, folders, FIFOs, devices.
+static bool is_skipped(lm_file_list *l, const char *path) {
+  struct stat st;
+  if (stat(path, &st))
+    st.st_mode = errno == ENOENT || errno == ELOOP ? 0 : S_IFREG; // file_add reports the others
+  bool skipped = !S_ISREG(st.st_mode);
+  l->skipped += skipped;
+  l->skipped_folders += S_ISDIR(st.st_mode);
+  return skipped;
+}
+
+// If none of the matches is a file, the error says what the first one is.
+static lm_status files_of_matches_add(lm_file_list *l, int index, const glob_t *found) {
+  uint32_t first = l->n;
+  for (size_t i = 0; i < found->gl_pathc; i++)
+    if (!is_skipped(l, found->gl_pathv[i]))
+      LM_TRY(file_add(l, index, found->gl_pathv[i]));
+  return l->n > first ? NULL : file_add(l, index, found->gl_pathv[0]);
+}
+
 static lm_status matches_add(lm_file_list *l, int index) {
   const char *path = l->sources[index].path;
   glob_t found;
@@ -84,9 +104,7 @@ static lm_status matches_add(lm_file_list *l, int index) {
     return lm_fail(LM_USER, "no file matches %s", path);
   if (rc)
     return lm_fail_errno("cannot search for %s", path);
-  lm_status s = NULL;
-  for (size_t i = 0; i < found.gl_pathc && !s; i++)
-    s = file_add(l, index, found.gl_pathv[i]);
+  lm_status s = files_of_matches_add(l, index, &found);
   globfree(&found);
   return s;
 }
