@@ -9,6 +9,7 @@
 #include "runtime/data/feed/data.h"
 #include "runtime/data/feed/mix.h"
 #include "runtime/data/read/reader.h"
+#include "runtime/data/rows/pack.h"
 #include "runtime/data/rows/vocab.h"
 #include "tests/runtime/check.h"
 
@@ -331,6 +332,33 @@ static void file_damage(const char *path, bool truncate_it) {
   close(fd);
 }
 
+// Overwrites the ends of rows and the pieces of a row index while it is open: hashes were compared
+// already, so that the values themselves must be checked.
+static void test_rows_changed_in_use(void) {
+  lm_data_source s = {LM_SOURCE_TEXT, "t", in_dir("changing.txt"), "\n"};
+  write_file("changing.txt", "abc\nde\nf\n", 9);
+  for (int fill = 0; fill < 256; fill += 51) {
+    glob_t found;
+    lm_data_options o = options(&s, 1, bytes);
+    row r;
+    lm_batch b = batch_of(&r);
+    o.cache = in_dir("changing");
+    lm_data *d = open_data(&o);
+    CHECK(!glob(lm_path_join(arena, o.cache, "*.row"), 0, NULL, &found) && found.gl_pathc == 1);
+    int fd = open(*found.gl_pathv, O_WRONLY);
+    unsigned char bytes[64];
+    memset(bytes, fill, sizeof bytes);
+    for (int at = fill ? 0 : 8; at < 8 + (int)sizeof(lm_piece); at += 8)
+      CHECK(pwrite(fd, bytes, 8, at) == 8);
+    CHECK_FAILS(lm_data_fill(d, 0, 0, 1, 1, &b), LM_ENV, "changed while it was in use");
+    close(fd);
+    globfree(&found);
+    lm_data_close(d);
+    files_remove("changing/*");
+  }
+  CHECK(!rmdir(in_dir("changing")));
+}
+
 static off_t tokens_size(lm_tokenizer *t, int32_t vocab) {
   glob_t found;
   struct stat st;
@@ -583,7 +611,7 @@ static void test_vocabulary(void) {
 
 static lm_tokenizer *bpe_create(void) {
   lm_data_source s = {LM_SOURCE_TEXT, "none", write_text("none.txt", "")};
-  lm_data_options o = options(&s, 1, NULL);
+  lm_data_options o = options(&s, 1, bytes);
   lm_buf json = {0};
   lm_tokenizer *t;
   CHECK_OK(lm_data_tokenizer_train(&o, 257, &json, NULL));
@@ -604,6 +632,7 @@ int main(void) {
   test_frames();
   test_most();
   test_changed_while_read();
+  test_rows_changed_in_use();
   test_wrong_files();
   test_long_document();
   test_widths();

@@ -205,6 +205,8 @@ lm_status lm_row_index_open(const lm_data_options *o, const lm_corpus *c, const 
   if (!s && !out->store)
     s = index_build(path, o->threads, c, plan, groups, out);
   lm_arena_destroy(a);
+  out->seq = (uint64_t)plan->seq;
+  out->n_tokens = c->tokens->n / (uint64_t)c->width;
   return s;
 }
 
@@ -230,19 +232,43 @@ static const lm_row_block *block_find(const lm_row_index *x, uint64_t set, uint6
   return first + low;
 }
 
+// Blocks are compared with their hashes only once, so the file may have changed since then.
+static lm_status row_changed(const lm_row_index *x, uint64_t set, uint64_t row) {
+  return lm_fail(LM_ENV,
+                 "%s holds no valid row %llu in set %llu: the file was changed while it was in "
+                 "use; delete it, and the next run rebuilds it",
+                 lm_store_name(x->store), (unsigned long long)row, (unsigned long long)set);
+}
+
+// *room: positions that are left in the row. The flags may have values that a bool must not have.
+static bool piece_fits(const lm_row_index *x, const lm_piece *p, uint64_t *room) {
+  unsigned char flags[2];
+  memcpy(flags, (const char *)p + offsetof(lm_piece, begins), sizeof flags);
+  if (flags[0] > 1 || flags[1] > 1 || !p->len || p->len > *room)
+    return false;
+  *room -= p->len;
+  uint64_t n = p->len + (uint64_t)!flags[1]; // the last token has a next one
+  return n <= x->n_tokens && p->start <= x->n_tokens - n;
+}
+
 static lm_status row_visit(const lm_row_index *x, uint64_t set, uint64_t row,
                            lm_status (*visit)(void *user, const lm_piece *p), void *user) {
   const lm_row_block *b = block_find(x, set, row);
-  uint64_t in_block = row - b->first_row;
+  uint64_t in_block = row - b->first_row, room = x->seq;
   uint64_t pieces = b->offset + ((b->n_rows + 1) * sizeof(uint32_t) + 7) / 8 * 8;
   uint32_t ends[2];
   LM_TRY(lm_store_read(x->store, b->offset + in_block * sizeof *ends, sizeof ends, ends));
+  if (ends[0] > ends[1] || ends[1] > b->n_pieces)
+    return row_changed(x, set, row);
   for (uint32_t at = ends[0]; at < ends[1];) {
     lm_piece some[32];
     uint32_t n = ends[1] - at < LM_COUNT(some) ? ends[1] - at : LM_COUNT(some);
     LM_TRY(lm_store_read(x->store, pieces + at * sizeof *some, n * sizeof *some, some));
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n; i++) {
+      if (!piece_fits(x, &some[i], &room))
+        return row_changed(x, set, row);
       LM_TRY(visit(user, &some[i]));
+    }
     at += n;
   }
   return NULL;

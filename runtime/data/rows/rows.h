@@ -23,6 +23,7 @@ typedef struct lm_row_index {
   uint64_t n_sets;
   const lm_row_block *blocks;
   uint64_t n_blocks;
+  uint64_t seq, n_tokens; // bounds of a row and of the corpus
 } lm_row_index;
 
 typedef struct lm_row_plan {
@@ -42,7 +43,8 @@ lm_status lm_row_index_open(const lm_data_options *o, const lm_corpus *c, const 
 void lm_row_index_close(lm_row_index *x);
 
 // Calls visit for each piece of rows first … first + n - 1 of a set, which must exist, until it
-// returns an error. LM_ENV: the file is damaged.
+// returns an error. The pieces are in the corpus, and a row of them is at most seq long. LM_ENV:
+// the file is damaged, or was changed while it was in use.
 lm_status lm_row_index_visit(const lm_row_index *x, uint64_t set, uint64_t first, uint64_t n,
                              lm_status (*visit)(void *user, const lm_piece *p), void *user);
 #endif
