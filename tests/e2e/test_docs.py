@@ -1,4 +1,7 @@
 """Pages that come from the program's tables are what it prints now."""
+import glob
+import subprocess
+
 from harness import ROOT, check
 
 
@@ -20,3 +23,8 @@ def test_errors(run):
 
 def test_ops(run):
     page_check("ops.md", run("opt", "--ops"))
+
+
+def test_stdlib(run):
+    command = [f"{ROOT}/scripts/library_reference", *sorted(glob.glob(f"{ROOT}/stdlib/*.lm"))]
+    page_check("stdlib.md", subprocess.run(command, capture_output=True, text=True, check=True).stdout)
