@@ -206,7 +206,7 @@ static void test_malformed(void) {
     const char *want;
   } bad[] = {
       {"{", 0, "not JSON"},
-      {"[1]", 0, "no JSON object"},
+      {"[1]", 0, "not a JSON object"},
       {"{\"a\":1}", 0, "no dtype"},
       {"{\"a\":{\"dtype\":\"F7\"}}", 0, "not supported"},
       {ENTRY("F32", "[-1]", 0, 4), 4, "shape"},
@@ -219,7 +219,7 @@ static void test_malformed(void) {
       {ENTRY("F32", "[1]", -4, 0), 4, "data_offsets"},
       {ENTRY("F32", "[2]", 0, 4), 4, "need 8"},
       {ENTRY("F32", "[1]", 4, 8), 8, "no tensor"},
-      {ENTRY("F32", "[1]", 0, 4), 8, "behind the last"},
+      {ENTRY("F32", "[1]", 0, 4), 8, "after the last"},
       {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"b\":{\"dtype\":\"U8\","
        "\"shape\":[2],\"data_offsets\":[1,3]}}",
        3, "overlaps"},
