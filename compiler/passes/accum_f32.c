@@ -5,7 +5,7 @@
 //
 // The gradient of an f32 parameter that is used in bf16 arrives through casts. The pass moves each
 // cast up through additions, data movement and sums to the operations that compute the terms, so
-// that no partial sum over positions is rounded to bf16. Rewritten operations stay region their
+// that no partial sum over positions is rounded to bf16. Rewritten operations stay at their
 // location. Declines: values with other uses, which keep their cast. Cost: f32 instead of bf16
 // where a partial sum is stored.
 #include "compiler/ops/interface.h"
@@ -27,7 +27,7 @@ static bool moves(const lm_op *op) {
   return lm_op_info_of(op)->traits & LM_T_VIEW && op->n_in == 1;
 }
 
-// The operation recomputed in f32 region its location; NULL if the operation rounds its result.
+// The operation recomputed in f32 at its location; NULL if the operation rounds its result.
 static lm_value *recomputed(rewriter *w, lm_op *op) {
   lm_value *in[LM_RANK];
   lm_type t = op->out[0]->type;

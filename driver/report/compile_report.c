@@ -25,8 +25,8 @@ void lm_report_compile(const lm_session *s, const lm_plan_figures *x, lm_buf *ou
     bytes.n = 0;
     lm_show_bytes(&bytes, (double)s->fit.natural);
     lm_buf_printf(out,
-                  "to fit the budget %d of %d kept values are computed again, about %.2f times the "
-                  "time; kept, the plan needs %s\n",
+                  "to fit the budget %d of %d stashed values are recomputed, about %.2f times the "
+                  "time; without that the plan needs %s\n",
                   s->fit.recomputed, s->fit.candidates, s->fit.slowdown, bytes.p);
   }
   lm_buf_free(&flops);

@@ -11,7 +11,7 @@ void lm_report_memory(const lm_session *s, const lm_memory_breakdown *h, lm_buf 
   lm_show_bytes(out, (double)lm_session_memory(s));
   lm_buf_printf(out, " with micro = %lld tokens", (long long)lm_run_micro(&s->run));
   if (s->fit.recomputed)
-    lm_buf_printf(out, "; %d of %d kept values are computed again", s->fit.recomputed,
+    lm_buf_printf(out, "; %d of %d stashed values are recomputed", s->fit.recomputed,
                   s->fit.candidates);
   if (h->func) {
     lm_buf_puts(out, "\nactivations: an arena of ");

@@ -62,7 +62,7 @@ lm_status lm_report_run_plan(const lm_training *x) {
   if (s->fit.recomputed)
     lm_print_wrapped(
         to, INDENT,
-        "        %d of %d kept values are computed again to fit, about %.2f times the time\n",
+        "        %d of %d stashed values are recomputed to fit, about %.2f times the time\n",
         s->fit.recomputed, s->fit.candidates, s->fit.slowdown);
   if (lm_tuned_step_text(s))
     lm_print_wrapped(to, INDENT, "tuned   the step is %s\n", lm_tuned_step_text(s));

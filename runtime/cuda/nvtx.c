@@ -10,12 +10,12 @@
 
 enum {
   FUNCTIONS = 16
-}; // of the largest module; the first is none
+}; // slots of the largest module; slot 0 is unused
 
 static const unsigned SIZES[LM_NVTX_MODULES] = {0, 16, 9, 15, 7, 16, 7};
 static struct {
   lm_nvtx_function slot[LM_NVTX_MODULES][FUNCTIONS],
-      *table[LM_NVTX_MODULES][FUNCTIONS + 1]; // NULL in front and behind
+      *table[LM_NVTX_MODULES][FUNCTIONS + 1]; // NULL before the first function and after the last
   bool opened;
 } process;
 

@@ -256,8 +256,10 @@ static void refused(const char *key, const char *value, const char *why) {
 static void test_refused(void) {
   lm_tokenizer *t;
   CHECK_FAILS(lm_tokenizer_bpe_parse("{", 1, "f.json", &t), LM_USER, "f.json:1:1: not JSON");
-  CHECK_FAILS(lm_tokenizer_bpe_parse("{}", 2, "f.json", &t), LM_USER, "f.json: the file has no member 'model'");
-  CHECK_FAILS(lm_tokenizer_bpe_parse("[]", 2, "f.json", &t), LM_USER, "f.json: the file has no member 'model'");
+  CHECK_FAILS(lm_tokenizer_bpe_parse("{}", 2, "f.json", &t), LM_USER,
+              "f.json: the file has no member 'model'");
+  CHECK_FAILS(lm_tokenizer_bpe_parse("[]", 2, "f.json", &t), LM_USER,
+              "f.json: the file has no member 'model'");
   refused("model", "{\"type\": \"WordPiece\"}", "WordPiece");
   refused("model.byte_fallback", "true", "byte_fallback");
   refused("model.dropout", "0.1", "model.dropout");

@@ -38,8 +38,8 @@ LM_INLINE int32_t lm_isub(int32_t a, int32_t b) {
 LM_INLINE int32_t lm_imul(int32_t a, int32_t b) {
   return (int32_t)((uint32_t)a * (uint32_t)b);
 }
-// floor(a / b), 0 for b = 0. A non-integral quotient of 32-bit integers is at least 2^-31 away from
-// every integer, so rounding it to double never reaches one.
+// floor(a / b), 0 for b = 0. A non-integral quotient is at least 1 / |b| away from every integer,
+// and its rounding to double moves it by at most 2^-53 |a / b| <= 2^-22 / |b|, so it reaches none.
 LM_INLINE int32_t lm_idiv(int32_t a, int32_t b) {
   double q = __builtin_floor((double)a / (double)(b ? b : 1));
   return b ? (int32_t)(int64_t)q : 0;
