@@ -47,39 +47,60 @@ static lm_status parts_find(const lm_session *s, const char *const *names, int n
 
 // ---- progress
 
+enum {
+  SHOWN_EVERY = 1, // seconds, on a terminal
+  NOTED_EVERY = 30 // seconds, where a line cannot replace the previous one
+};
+
 typedef struct watcher {
   const lm_events *events;
-  const char *part;
-  double start, shown;
+  lm_data_part_info part;
+  double start, shown; // times; shown: of the last report, 0 before the first
+  bool replaces;       // whether a report replaces the previous one
 } watcher;
+
+static watcher watcher_make(const lm_events *events, lm_data_part_info part) {
+  bool replaces = events && events->progress;
+  double now = lm_now();
+  return (watcher){events, part, now, replaces ? 0 : now, replaces};
+}
+
+static void progress_text(const watcher *w, int64_t done, int64_t all, lm_buf *b) {
+  double share = (double)done / (double)all;
+  lm_buf_printf(b, "%s: ", w->part.name);
+  lm_show_count(b, share * (double)w->part.tokens);
+  lm_buf_puts(b, " of ");
+  lm_show_count(b, (double)w->part.tokens);
+  lm_buf_puts(b, " tokens  ETA ");
+  lm_show_seconds(b, (lm_now() - w->start) * (1 / share - 1));
+}
 
 static void rows_report(void *user, int64_t done, int64_t all) {
   watcher *w = user;
   double now = lm_now();
-  if (done < all && now - w->shown < 1)
+  if (done == all) {
+    if (w->replaces && w->shown > 0)
+      lm_event_progress_end(w->events);
     return;
-  bool was_shown = w->shown > w->start;
+  }
+  if (now - w->shown < (w->replaces ? SHOWN_EVERY : NOTED_EVERY))
+    return;
+  lm_buf text = {0};
   w->shown = now;
-  lm_buf left = {0};
-  lm_show_seconds(&left, (now - w->start) / (double)done * (double)(all - done));
-  if (done < all)
-    lm_event_progress(w->events, "%s: %lld of %lld rows, about %s left", w->part, (long long)done,
-                      (long long)all, left.p);
-  else if (was_shown)
-    lm_event_progress_end(w->events);
-  lm_buf_free(&left);
+  progress_text(w, done, all, &text);
+  (w->replaces ? lm_event_progress : lm_event_note)(w->events, "%s", text.p);
+  lm_buf_free(&text);
 }
 
 // *empty: receives an error if the part has nothing to predict; the first one is kept.
 static lm_status part_evaluate(const lm_session *s, const lm_evaluation_options *o, int part,
                                lm_status *empty) {
   lm_eval_result x;
-  const char *name = lm_data_part(s->data, part).name;
-  double now = lm_now();
-  watcher w = {s->project.events, name, now, now};
-  bool watched = s->project.events && s->project.events->progress;
+  lm_data_part_info info = lm_data_part(s->data, part);
+  const char *name = info.name;
+  watcher w = watcher_make(s->project.events, info);
   LM_TRY(lm_eval_run(s->execution.exec, s->compiled.plan, s->data, part,
-                     watched ? &(lm_eval_watch){rows_report, &w} : NULL, &x));
+                     &(lm_eval_watch){rows_report, &w}, &x));
   o->result(o->user, name, &x);
   if (!(x.weight > 0) && !*empty)
     *empty = lm_fail(

@@ -60,6 +60,8 @@ const lm_command lm_cmd_eval = {.name = "eval",
                                     "no metrics, and the exit status is 1.\n"
                                     "The program is the copy in RUN; eval, generate and export "
                                     "refuse one that does not compute what the weights were\n"
-                                    "trained with.\n"
+                                    "trained with. Standard error shows the tokens that are done "
+                                    "and the time left: in one line of a terminal, else in a\n"
+                                    "note every 30 seconds.\n"
                                     "\n"
                                     "  lmc eval runs/quickstart --step best --json\n"};

@@ -1,7 +1,15 @@
 """What a terminal shows of a run: lines that fit its width, one row for the status line."""
 import fcntl, os, pty, re, struct, subprocess, termios, threading
 
-from harness import check, small
+from harness import ROOT, check, small
+
+BYTES = """import "{root}/examples/llama.lm": Llama
+data Text {{ tokenizer = bytes(); source s = text("text.txt"); pack best_fit(seq = 32 tokens) }}
+recipe Train {{
+  model = Llama(depth = 1, d = 32, ff = 64, heads = 2, kv = 1, e = 16, vocab = 256)
+  data = Text; run = 1 steps; batch = 128 tokens; optimizer = adamw(lr = 1e-2)
+}}
+"""
 
 
 class Screen:
@@ -93,3 +101,15 @@ def test_no_terminal(run):
     lines = [line for line in out.splitlines() if line.startswith("step ")]
     check(len(lines) == 3 and all("ETA" in x and re.search(r"\d[kMG]?B$", x) for x in lines), out)
     check(sum(line.startswith("memory") for line in out.splitlines()) == 1 and "\n        " not in out, out)
+
+
+def test_eval_shows_its_progress(run):
+    """lmc eval shows tokens done, tokens to do and the time left in one row, which the result replaces"""
+    run.write("text.txt", "the cat sat on the mat and the dog sat by the door\n" * 100)
+    run("run", run.write("bytes.lm", BYTES.format(root=ROOT)), "--out", run.path("run"), "-q")
+    text = on_terminal(run, 80, "eval", run.path("run"), "--on", "train")
+    updates = re.findall(r"\r(train: [^\r\n\x1b]*)", text)
+    check(updates and all(re.fullmatch(r"train: [\d.]+[kM]? of [\d.]+[kM]? tokens  ETA .*s", x) for x in updates), repr(text))
+    screen = Screen(80)
+    screen.feed(text)
+    check([row.split()[:2] for row in screen.rows if row.startswith("train")] == [["train", "loss"]], screen.rows)

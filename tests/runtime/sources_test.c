@@ -346,10 +346,10 @@ static void test_rows_changed_in_use(void) {
     lm_data *d = open_data(&o);
     CHECK(!glob(lm_path_join(arena, o.cache, "*.row"), 0, NULL, &found) && found.gl_pathc == 1);
     int fd = open(*found.gl_pathv, O_WRONLY);
-    unsigned char bytes[64];
-    memset(bytes, fill, sizeof bytes);
+    char wrong[8];
+    memset(wrong, fill, sizeof wrong);
     for (int at = fill ? 0 : 8; at < 8 + (int)sizeof(lm_piece); at += 8)
-      CHECK(pwrite(fd, bytes, 8, at) == 8);
+      CHECK(pwrite(fd, wrong, sizeof wrong, at) == sizeof wrong);
     CHECK_FAILS(lm_data_fill(d, 0, 0, 1, 1, &b), LM_ENV, "changed while it was in use");
     close(fd);
     globfree(&found);
