@@ -41,7 +41,21 @@ void lm_ctx_destroy(lm_ctx *c) {
     lm_arena_destroy(c->arena);
 }
 
+// A file that is loaded again, as for another variant of a plan, is the same source: what is
+// reported about it again is then recognised as a repetition.
+static uint16_t source_find(const lm_ctx *c, const char *path, const char *text, size_t n) {
+  for (uint32_t i = 1; i < c->n_sources; i++) {
+    const lm_source *s = &c->sources[i];
+    if (s->n == n && !strcmp(s->path, path) && !memcmp(s->text, text, n))
+      return (uint16_t)i;
+  }
+  return 0;
+}
+
 uint16_t lm_source_add(lm_ctx *c, const char *path, const char *text, size_t n) {
+  uint16_t same = source_find(c, path, text, n);
+  if (same)
+    return same;
   LM_ASSERT(c->n_sources < UINT16_MAX);
   lm_source s = {lm_arena_strndup(c->arena, path, strlen(path)),
                  lm_arena_strndup(c->arena, text, n), n};

@@ -1,7 +1,7 @@
 """Profiles of a run: which kernels ran when."""
 import json, os, re, shutil, subprocess
 
-from harness import Skip, check, small
+from harness import ROOT, Skip, check, small
 from test_passes import switchable
 
 SAVED = 'save = checkpoint("run", every = 2 steps, keep = all)'
@@ -143,3 +143,17 @@ def test_drawing(run):
     if shutil.which("dot"):
         p = subprocess.run(["dot", "-Tsvg", run.path("plan/micro.dot")], capture_output=True, text=True)
         check(p.returncode == 0 and not p.stderr and "</svg>" in p.stdout, p.stderr)
+
+
+def test_ablate_warns_once(run):
+    """a warning about the data is printed once, however many plans read the data"""
+    run.write("text.jsonl", '{"text": "the cat sat on the mat"}\n' * 200 + "not JSON\n")
+    file = run.write("warns.lm", f"""import "{ROOT}/examples/llama.lm": Llama
+data Text {{ tokenizer = bytes(); bad = 90%; source s = jsonl("text.jsonl", field = "text"); pack best_fit(seq = 32 tokens) }}
+recipe Train {{
+  model = Llama(depth = 1, d = 32, ff = 64, heads = 2, kv = 1, e = 16, vocab = 256)
+  data = Text; run = 4 steps; batch = 128 tokens; optimizer = adamw(lr = 1e-2)
+}}
+""")
+    code, out, err = run.result("bench", file, "--ablate", "--budget", 1, "--steps", 1)
+    check(code == 0 and err.count("W212") == 1, (code, err))
