@@ -29,6 +29,7 @@ typedef struct importer {
   const char *const *ignored;
   int n_ignored;
   lm_program *program; // of FILE
+  bool unmapped;       // the model has no `map hf` of its own
   const char *call;    // the instance as text: "Llama(depth = 2, d = 64)"
   lm_buf text;         // of imported.lm
 } importer;
@@ -200,6 +201,7 @@ static lm_status call_find(importer *x, const char **out_model) {
   LM_TRY(model_find(x, &ref));
   *out_model = ref.decl->name.text;
   if (ref.decl->kind == DC_MODEL) {
+    x->unmapped = !lm_model_has_map(x->ctx, ref.decl);
     x->call = call_make(x, ref.decl);
     return NULL;
   }
@@ -381,7 +383,12 @@ static lm_status instance_open(importer *x, lm_session *s) {
                                      &(lm_recipe_choice){.path = out_path(x, "imported.lm")});
   if (!status)
     status = lm_trained_params(s);
-  if (status && x->config && x->ctx->n_errors)
+  if (status && x->unmapped && x->ctx->n_errors)
+    lm_event_note(x->events,
+                  "model %s has no `map hf { … }`, which ties its parameters to config.json and to "
+                  "the names of the tensors in %s",
+                  x->call, x->from);
+  else if (status && x->config && x->ctx->n_errors)
     lm_event_note(x->events, "%s/config.json requires %s, which this model does not compute",
                   x->from, x->call);
   return status;

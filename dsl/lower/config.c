@@ -193,11 +193,22 @@ static void params_add(lm_ctx *c, const ast_decl *model, const ast_item *section
   }
 }
 
+static bool is_hf_map(lm_ctx *c, const ast_member *m) {
+  return m->kind == MB_MAP && m->names.v[0].text == LM_SYM(c, "hf");
+}
+
+bool lm_model_has_map(lm_ctx *c, const ast_decl *model) {
+  for (uint32_t i = 0; i < model->members.n; i++)
+    if (is_hf_map(c, model->members.v[i]))
+      return true;
+  return false;
+}
+
 lm_config_params lm_config_params_of(lm_ctx *c, const ast_decl *model) {
   lm_config_params out = {0};
   for (uint32_t i = 0; i < model->members.n; i++) {
     const ast_member *m = model->members.v[i];
-    if (m->kind != MB_MAP || m->names.v[0].text != LM_SYM(c, "hf"))
+    if (!is_hf_map(c, m))
       continue;
     for (uint32_t k = 0; k < m->items.n; k++)
       if (lm_item_is_config(m->items.v[k]))

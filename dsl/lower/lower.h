@@ -124,6 +124,8 @@ typedef struct lm_config_params {
   uint32_t n, cap;
 } lm_config_params;
 lm_config_params lm_config_params_of(lm_ctx *c, const ast_decl *model);
+// Whether the model itself has a `map hf`; its subs may have others.
+bool lm_model_has_map(lm_ctx *c, const ast_decl *model);
 
 // The number of blocks of LM_BLOCK elements in the parameter arena. Each tensor of each layer
 // starts at a block boundary.
