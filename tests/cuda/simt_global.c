@@ -267,15 +267,16 @@ ACCESSES(4)
 ACCESSES(8)
 ACCESSES(16)
 
-API void __tsan_read_range(void *p, unsigned long bytes) {
-  simt_global_touch(p, bytes, false, CODE);
+// GCC declares these functions itself, with these types.
+API void __tsan_read_range(void *p, long bytes) {
+  simt_global_touch(p, (size_t)bytes, false, CODE);
 }
-API void __tsan_write_range(void *p, unsigned long bytes) {
-  simt_global_touch(p, bytes, true, CODE);
+API void __tsan_write_range(void *p, long bytes) {
+  simt_global_touch(p, (size_t)bytes, true, CODE);
 }
 API void __tsan_init(void) {}
 API void __tsan_func_entry(void *caller) {}
-API void __tsan_func_exit(void) {}
+API void __tsan_func_exit(void *unused) {}
 // Clang announces copies in this way.
 API void *__tsan_memcpy(void *to, const void *from, unsigned long bytes) {
   simt_global_touch(from, bytes, false, CODE);
