@@ -5,7 +5,9 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "driver/bundle.h"
 #include "driver/trained.h"
 
 typedef struct {
@@ -95,6 +97,27 @@ static bool token_made(void *user, int32_t id) {
     return true;
   m->result->end = LM_SAMPLE_STOP;
   return false;
+}
+
+// An import without a tokenizer declares bytes(), which the weights were not trained with.
+static lm_status tokenizer_check(const lm_session *s, const char *weights) {
+  const lm_bundle *b = s->project.bundle;
+  const lm_recipe *r = s->project.recipe;
+  if (weights || !b || !r->from || r->data.tokenizer.kind != LM_RECIPE_TOKENIZER_BYTES)
+    return NULL;
+  const char *dir = lm_path_dir(s->project.ctx->arena, b->root);
+  if (access(lm_path_join(s->project.ctx->arena, dir, "imported.lm"), F_OK))
+    return NULL;
+  return lm_fail(LM_USER,
+                 "%s was imported without a tokenizer, so text cannot be encoded: give "
+                 "--prompt-ids 1,2,3 and --ids, or import a folder with a tokenizer.json",
+                 dir);
+}
+
+lm_status lm_sample_encode(const lm_session *s, const char *weights, const char *text,
+                           lm_tokens *out) {
+  LM_TRY(tokenizer_check(s, weights));
+  return lm_tokenizer_encode(s->tokenizer, text, strlen(text), out);
 }
 
 lm_status lm_sample_check(const lm_session *s, int64_t n_prompt, int64_t n) {

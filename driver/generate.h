@@ -39,6 +39,9 @@ lm_status lm_sample_make(const lm_session *s, const lm_sample_options *o,
 void lm_sample_free(lm_sample_result *r);
 // Writes the same as one line, a text with its prompt in front.
 lm_status lm_sample_print(const lm_session *s, const lm_sample_options *o);
+// The token ids of a text. LM_USER: the weights were imported without a tokenizer.
+lm_status lm_sample_encode(const lm_session *s, const char *weights, const char *text,
+                           lm_tokens *out);
 // LM_USER if the model has fewer positions than prompt and continuation together.
 lm_status lm_sample_check(const lm_session *s, int64_t n_prompt, int64_t n);
 #endif

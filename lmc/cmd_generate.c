@@ -63,13 +63,14 @@ static const lm_opt options[] = {
 
 // ---- the prompt
 
-static lm_status prompt_read(const lm_session *s, const lm_args *a, lm_tokens *out) {
+static lm_status prompt_read(const lm_session *s, const lm_args *a, const char *weights,
+                             lm_tokens *out) {
   const char *text = lm_args_text(a, "prompt", NULL);
   const char *ids = lm_args_text(a, "prompt-ids", NULL);
   if (!text == !ids)
     return lm_fail(LM_USER, "give either --prompt TEXT or --prompt-ids 1,2,3");
   LM_TRY(ids ? lm_annotate(lm_ids_parse(ids, strlen(ids), out), "--prompt-ids %s", ids)
-             : lm_tokenizer_encode(s->tokenizer, text, strlen(text), out));
+             : lm_sample_encode(s, weights, text, out));
   return out->n ? NULL : lm_fail(LM_USER, "the prompt is empty; give one token or more");
 }
 
@@ -117,7 +118,7 @@ static lm_status open_and_generate(lm_session *s, lm_cli *cli, lm_tokens *prompt
   LM_TRY(lm_cli_target(cli, &s->target));
   LM_TRY(lm_cli_open_trained(cli, s, &weights));
   LM_TRY(lm_session_tokenizer(s));
-  LM_TRY(prompt_read(s, &cli->args, prompt));
+  LM_TRY(prompt_read(s, &cli->args, weights, prompt));
   return generate(s, cli, prompt, weights);
 }
 

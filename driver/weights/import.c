@@ -29,6 +29,7 @@ typedef struct importer {
   const char *const *ignored;
   int n_ignored;
   lm_program *program; // of FILE
+  bool tokenized;      // DIR has a tokenizer
   bool unmapped;       // the model has no `map hf` of its own
   const char *call;    // the instance as text: "Llama(depth = 2, d = 64)"
   lm_buf text;         // of imported.lm
@@ -295,6 +296,7 @@ static lm_status tokenizer_check(importer *x) {
   bool one = exists(x, "tokenizer.json");
   bool two = exists(x, "vocab.json") && exists(x, "merges.txt");
   lm_tokenizer *t = NULL;
+  x->tokenized = one || two;
   if (!one && exists(x, "tokenizer.model"))
     return lm_fail(LM_USER,
                    "%s has its tokenizer as tokenizer.model, which lmc does not read; transformers "
@@ -468,7 +470,7 @@ static lm_status import(importer *x, const lm_import_options *o, lm_import_resul
   if (!status)
     status = weights_write(x, &s);
   if (!status)
-    *out = (lm_import_result){x->call, s.compiled.plan->n_params, s.compiled.params};
+    *out = (lm_import_result){x->call, x->tokenized, s.compiled.plan->n_params, s.compiled.params};
   else
     outputs_remove(x, &before);
   lm_session_close(&s);

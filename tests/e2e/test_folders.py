@@ -219,3 +219,24 @@ def test_not_a_number(run):
     text = open(file).read().replace(f"model = {call}", "model = M").replace("recipe Small", f'model M = {call} from "w.safetensors"\nrecipe Small')
     err = run("generate", run.write("nan.lm", text), "--prompt-ids", "1,2", "--ids", "-n", 2, status=1)
     check("logits are NaN: its weights hold NaN or Inf" in err, err)
+
+
+def test_import_without_tokenizer(run):
+    """the next step is --prompt-ids; text is refused, as the bytes() of the import encodes it in other ids"""
+    hf = exported(run)
+    check(not os.path.exists(os.path.join(hf, "tokenizer.json")), "finished batches have no tokenizer")
+    out = import_llama(run, hf, "bare")
+    check(out.strip().endswith("bare --prompt-ids 1,2,3 --ids"), out)
+    check("imported without a tokenizer" in run("generate", run.path("bare"), "--prompt", "a", status=1), "text")
+    check(len(run("generate", run.path("bare"), "--prompt-ids", "1,2,3", "--ids", "-n", 4).split()) == 4, "ids")
+    run.write("text.txt", "the cat sat on the mat\n" * 100)
+    run("run", run.write("bytes.lm", f"""import "{ROOT}/examples/llama.lm": Llama
+data Text {{ tokenizer = bytes(); source s = text("text.txt"); pack best_fit(seq = 32 tokens) }}
+recipe Train {{
+  model = Llama(depth = 1, d = 32, ff = 64, heads = 2, kv = 1, e = 16, vocab = 256)
+  data = Text; run = 1 steps; batch = 128 tokens; optimizer = adamw(lr = 1e-2)
+}}
+"""), "--out", run.path("bytes"), "-q")
+    run("export", run.path("bytes"), "-o", run.path("bytes-hf"))
+    check("--prompt '...'" in run("import", "hf", run.path("bytes-hf"), "-o", run.path("good")), "with a tokenizer")
+    run("generate", run.path("good"), "--prompt", "a", "-n", 2)
