@@ -64,6 +64,15 @@ def test_first_stage(run):
     check(all(a[k]["tokens"] - a[k - 1]["tokens"] > 0.8 * 256 for k in range(2, 25)), "batches are full at each length")
 
 
+def test_document_partly_held_out(run):
+    """a source of one document that a tail divides has no row in a stage of another length: the message says why"""
+    texts(run)
+    run.write("a.txt", "one long line of words " * 500)
+    file = stages(run, holdout="holdout dev = tail(10%)", stages="stage 50% { pack best_fit(seq = 32 tokens) }")
+    code, _, err = run.result("run", file)
+    check(code == 1 and "partly in a `tail` holdout is left out" in err and "no row of 16 tokens" in err, err)
+
+
 def test_evaluation(run):
     """holdouts are rows of the last length, of documents that no stage trains on"""
     texts(run)

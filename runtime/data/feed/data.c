@@ -231,15 +231,27 @@ static lm_status rows_make(lm_data *d, const lm_data_options *o) {
 
 // ---- opening
 
+static lm_status rowless(const lm_data *d, const lm_data_options *o, int source, int length) {
+  const char *name = o->sources[source].name;
+  bool left_out = length > 0 && d->lengths[0].train->spans[source].n;
+  lm_status s =
+      left_out ? lm_fail(LM_USER,
+                         "source %s has no row of %lld tokens: a document that is partly in a "
+                         "`tail` holdout is left out of stages with another sequence length than "
+                         "the last; hold out whole documents, as in sample(3 docs)",
+                         name, (long long)d->lengths[length].seq)
+               : lm_fail(LM_USER, "source %s has a weight in the mix but no row to train on", name);
+  return lm_status_about(s, &o->sources[source]);
+}
+
 // Checks that each source with a positive weight has rows.
 static lm_status mix_check(const lm_data *d, const lm_data_options *o) {
   for (int i = 0; i < o->n_stages; i++)
-    for (int g = 0; g < o->n_sources; g++)
-      if (d->mix.stages[i].share[g] && !d->lengths[d->stages[i].length].train->spans[g].n)
-        return lm_status_about(lm_fail(LM_USER,
-                                       "source %s has a weight in the mix but no row to train on",
-                                       o->sources[g].name),
-                               &o->sources[g]);
+    for (int g = 0; g < o->n_sources; g++) {
+      int length = d->stages[i].length;
+      if (d->mix.stages[i].share[g] && !d->lengths[length].train->spans[g].n)
+        return rowless(d, o, g, length);
+    }
   return NULL;
 }
 
