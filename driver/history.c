@@ -43,9 +43,9 @@ lm_status lm_history_read(lm_arena *a, const char *dir, lm_history *out) {
   const char *path = path_of(a, dir);
   json_t *j;
   *out = (lm_history){0};
-  if (access(path, F_OK))
+  LM_TRY(lm_json_read_existing(path, BYTES_MOST, &j));
+  if (!j)
     return NULL;
-  LM_TRY(lm_json_read(path, BYTES_MOST, &j));
   lm_status s = history_parse(a, path, j, out);
   json_decref(j);
   return s;

@@ -1,8 +1,6 @@
 // run_record.c - run.json of a run folder.
 #include "driver/run_record.h"
 
-#include <unistd.h>
-
 #include "runtime/io/json.h"
 
 static void options_print(const lm_recipe_overrides *o, lm_buf *b) {
@@ -61,9 +59,9 @@ lm_status lm_run_record_read(lm_arena *a, const char *dir, lm_run_record *out) {
   const char *path = lm_path_join(a, dir, "run.json");
   json_t *j;
   *out = (lm_run_record){0};
-  if (access(path, F_OK))
+  LM_TRY(lm_json_read_existing(path, MAX_BYTES, &j));
+  if (!j)
     return NULL;
-  LM_TRY(lm_json_read(path, MAX_BYTES, &j));
   lm_status s = run_record_parse(a, path, j, out);
   json_decref(j);
   return s;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 // jansson has one allocator per process. It is set before main, before any thread can use it.
 __attribute__((constructor)) static void use_our_allocator(void) {
@@ -99,6 +100,11 @@ lm_status lm_json_read(const char *path, size_t max_bytes, json_t **out) {
     s = lm_json_parse(text.p, text.n, path, out);
   lm_buf_free(&text);
   return s;
+}
+
+lm_status lm_json_read_existing(const char *path, size_t max_bytes, json_t **out) {
+  *out = NULL;
+  return access(path, F_OK) ? NULL : lm_json_read(path, max_bytes, out);
 }
 
 void lm_json_number(lm_buf *b, double x) {

@@ -10,6 +10,8 @@
 // calls the text `what` and gives line and column.
 lm_status lm_json_parse(const char *text, size_t n, const char *what, json_t **out);
 lm_status lm_json_read(const char *path, size_t max_bytes, json_t **out);
+// The same for a file that need not exist: *out is NULL if it does not.
+lm_status lm_json_read_existing(const char *path, size_t max_bytes, json_t **out);
 
 // Appends x in the fewest digits that read back as the same double; null if x is not finite.
 void lm_json_number(lm_buf *b, double x);
