@@ -183,3 +183,17 @@ bool lm_attend_is_supported(const lm_module *m, const lm_op *op) {
   lm_buf_free(&why);
   return known;
 }
+
+lm_attend_map_layout lm_attend_map_layout_of(const lm_attend_spec *f) {
+  lm_attend_map_layout x = {.operand = lm_attend_map(f->op)};
+  lm_type t = f->op->in[x.operand]->type;
+  x.n = t.rank - 2;
+  x.row = lm_axis_size(f->m, t.axis[t.rank - 1]);
+  int64_t stride = x.row * lm_axis_size(f->m, t.axis[t.rank - 2]);
+  for (int i = x.n - 1; i >= 0; i--) {
+    x.axis[i] = t.axis[i];
+    x.stride[i] = stride;
+    stride *= lm_axis_size(f->m, t.axis[i]);
+  }
+  return x;
+}

@@ -65,6 +65,16 @@ bool lm_attend_spec_make(const lm_module *m, const lm_op *op, lm_attend_spec *ou
 bool lm_attend_is_supported(const lm_module *m, const lm_op *op);
 // NULL if v is not a dot of operands.
 const lm_attend_dot *lm_attend_dot_of(const lm_attend_spec *f, const lm_value *v);
+// The layout of the block map, in elements. The outer axes are those before the tiles of t and s.
+typedef struct lm_attend_map_layout {
+  uint32_t operand;
+  lm_axis axis[LM_RANK];
+  int64_t stride[LM_RANK]; // of the outer axes
+  int n;
+  int64_t row; // stride of a tile of t; that of a tile of s is 1
+} lm_attend_map_layout;
+// Requires a map: tile_t is not 0.
+lm_attend_map_layout lm_attend_map_layout_of(const lm_attend_spec *f);
 // The number of the operand that `arg` stands for; -1 if it is not an argument, -2 for the
 // cotangent of the score.
 int lm_attend_operand(const lm_attend_spec *f, const lm_value *arg);

@@ -16,19 +16,13 @@ const char *cpu_attend_tile_extent(cpu_attend *e, bool row) {
 void cpu_attend_map_check(cpu_attend *e, lm_buf *b) {
   if (!e->f.tile_t)
     return;
-  uint32_t k = lm_attend_map(e->f.op);
-  lm_type t = e->f.op->in[k]->type;
-  int64_t across = lm_axis_size(e->f.m, t.axis[t.rank - 1]);
-  int64_t down = lm_axis_size(e->f.m, t.axis[t.rank - 2]);
-  int64_t stride = lm_type_elements(e->f.m, t);
-  lm_buf_printf(b, "const int32_t seen = a%u[0", k);
-  for (int i = 0; i + 2 < t.rank; i++) {
-    stride /= lm_axis_size(e->f.m, t.axis[i]);
-    lm_buf_printf(b, " + %s * %lld", cpu_attend_coordinate(e, t.axis[i]), (long long)stride);
-  }
-  LM_ASSERT(stride == across * down);
+  lm_attend_map_layout map = lm_attend_map_layout_of(&e->f);
+  lm_buf_printf(b, "const int32_t seen = a%u[0", map.operand);
+  for (int i = 0; i < map.n; i++)
+    lm_buf_printf(b, " + %s * %lld", cpu_attend_coordinate(e, map.axis[i]),
+                  (long long)map.stride[i]);
   lm_buf_printf(b, " + t0 / %lld * %lld + s0 / %lld];\nif (!seen) continue;\n", (long long)e->rows,
-                (long long)across, (long long)e->cols);
+                (long long)map.row, (long long)e->cols);
 }
 
 void cpu_attend_dots(cpu_attend *e, lm_buf *b) {

@@ -430,11 +430,7 @@ void cuda_attend_map_check(cuda_attend *e, lm_buf *b) {
     lm_buf_puts(b, "const bool full = false;\n(void)full;\n");
     return;
   }
-  uint32_t k = lm_attend_map(e->f.op);
-  lm_type t = e->f.op->in[k]->type;
-  int64_t across = lm_axis_size(e->f.m, t.axis[t.rank - 1]);
-  int64_t down = lm_axis_size(e->f.m, t.axis[t.rank - 2]);
-  int64_t stride = lm_type_elements(e->f.m, t);
+  lm_attend_map_layout map = lm_attend_map_layout_of(&e->f);
   int64_t n_row = tile_row < e->rows ? e->rows / tile_row : 1;
   int64_t n_col = tile_col < e->cols ? e->cols / tile_col : 1;
   const char *row = cuda_attend_extent(e, e->row);
@@ -446,14 +442,13 @@ void cuda_attend_map_check(cuda_attend *e, lm_buf *b) {
                 (long long)(n_row * n_col));
   lm_buf_printf(b, "const lm_at r = row0 + i / %lld * %lld, c = col0 + i %% %lld * %lld;\n",
                 (long long)n_col, (long long)tile_row, (long long)n_col, (long long)tile_col);
-  lm_buf_printf(b, "if (r >= %s || c >= %s) continue;\nconst int32_t seen = a%u[0", row, col, k);
-  for (int i = 0; i + 2 < t.rank; i++) {
-    stride /= lm_axis_size(e->f.m, t.axis[i]);
-    lm_buf_printf(b, " + %s * %lld", cuda_attend_coordinate(e, t.axis[i]), (long long)stride);
-  }
-  LM_ASSERT(stride == across * down);
+  lm_buf_printf(b, "if (r >= %s || c >= %s) continue;\nconst int32_t seen = a%u[0", row, col,
+                map.operand);
+  for (int i = 0; i < map.n; i++)
+    lm_buf_printf(b, " + %s * %lld", cuda_attend_coordinate(e, map.axis[i]),
+                  (long long)map.stride[i]);
   lm_buf_printf(b, " + %s / %lld * %lld + %s / %lld];\n", flip ? "c" : "r", (long long)e->f.tile_t,
-                (long long)across, flip ? "r" : "c", (long long)e->f.tile_s);
+                (long long)map.row, flip ? "r" : "c", (long long)e->f.tile_s);
   lm_buf_printf(b,
                 "some |= seen != 0;\npart |= seen != lm_min_index(%lld, %s - r / %lld * %lld + 1) "
                 "* lm_min_index(%lld, %s - c / %lld * %lld + 1);\n}\n",
