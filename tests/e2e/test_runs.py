@@ -87,22 +87,29 @@ def test_interrupt(run):
     same(checkpoint(run, "whole", STEPS), checkpoint(run, "stopped", STEPS), "after an interruption")
 
 
+def stopped_while_training(run, file, folder, number):
+    """What a long run printed that got the signal after its first step."""
+    p = run.start("run", file, "--out", run.path(folder))
+    metrics = run.path(folder, "metrics.jsonl")
+    wait_for(metrics, p)
+    while p.poll() is None and not os.path.getsize(metrics):
+        time.sleep(0.01)
+    p.send_signal(number)
+    out, err = p.communicate()
+    return p.returncode, out, err
+
+
 def test_hangup(run):
     """SIGHUP saves and stops the run; under nohup it continues"""
     file = small(run, steps=100000, rows=2, more=SAVED.format(every=1000, keep=2))
-    p = run.start("run", file, "--out", run.path("closed"))
-    wait_for(run.path("closed/metrics.jsonl"), p)
-    while p.poll() is None and not os.path.getsize(run.path("closed/metrics.jsonl")):
-        time.sleep(0.01)
-    p.send_signal(signal.SIGHUP)
-    out, err = p.communicate()
-    check(p.returncode == 129 and "interrupted after step" in out and ", saved" in out, out + err)
+    code, out, err = stopped_while_training(run, file, "closed", signal.SIGHUP)
+    check(code == 129 and "interrupted after step" in out and ", saved" in out, out + err)
     ignore = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
     p = subprocess.Popen([run.lmc, "run", file, "-q", "--out", run.path("nohup")], preexec_fn=ignore)
     wait_for(run.path("nohup/metrics.jsonl"), p)
     p.send_signal(signal.SIGHUP)
     time.sleep(0.2)
-    check(p.poll() is None, "it goes on")
+    check(p.poll() is None, "the run continues")
     p.kill()
     p.wait()
 
@@ -110,13 +117,8 @@ def test_hangup(run):
 def test_user_signal(run):
     """SIGUSR1, which batch systems send before the end of a job's time, saves and stops the run"""
     file = small(run, steps=100000, rows=2, more=SAVED.format(every=1000, keep=2))
-    p = run.start("run", file, "--out", run.path("run"))
-    wait_for(run.path("run/metrics.jsonl"), p)
-    while p.poll() is None and not os.path.getsize(run.path("run/metrics.jsonl")):
-        time.sleep(0.01)
-    p.send_signal(signal.SIGUSR1)
-    out, err = p.communicate()
-    check(p.returncode == 128 + signal.SIGUSR1 and "interrupted after step" in out and ", saved" in out, out + err)
+    code, out, err = stopped_while_training(run, file, "run", signal.SIGUSR1)
+    check(code == 128 + signal.SIGUSR1 and "interrupted after step" in out and ", saved" in out, out + err)
 
 
 def test_what_is_there(run):

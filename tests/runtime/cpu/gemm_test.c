@@ -10,6 +10,7 @@
 #include "runtime/cpu/gemm.h"
 #include "runtime/cpu/matmul.h"
 #include "tests/runtime/check.h"
+#include "tests/runtime/cpu/plan_gemm.h"
 
 typedef struct rng {
   uint64_t state;
@@ -18,10 +19,6 @@ typedef struct rng {
 static uint32_t draw(rng *r, uint32_t n) {
   r->state = r->state * 6364136223846793005u + 1442695040888963407u;
   return (uint32_t)((r->state >> 33) % n);
-}
-
-static lm_plan_extent fixed(int64_t n) {
-  return (lm_plan_extent){.fixed = n};
 }
 
 // Three operands. Axes are assigned strides in random order, innermost first, with occasional gaps.
@@ -249,18 +246,8 @@ static void primitives_exist(void) {
   lm_matmuls_destroy(all);
 }
 
-static int64_t scratch_of(int64_t n, int64_t k, lm_dtype dtype, int threads) {
-  lm_plan_gemm g = {.m = fixed(64),
-                    .n = fixed(n),
-                    .k = fixed(k),
-                    .a_m = k,
-                    .a_k = 1,
-                    .b_k = n,
-                    .b_n = 1,
-                    .c_m = n,
-                    .c_n = 1,
-                    .dtype_ab = (uint8_t)dtype,
-                    .dtype_c = (uint8_t)dtype};
+static int64_t workspace_of(int64_t n, int64_t k, lm_dtype dtype, int threads) {
+  lm_plan_gemm g = gemm_make(64, n, k, dtype);
   lm_plan_step step = {.kind = LM_STEP_GEMM, .gemm = &g};
   lm_plan_func func = {.name = "f", .steps = &step, .n_steps = 1};
   lm_plan plan = {.funcs = &func, .n_funcs = 1};
@@ -281,12 +268,12 @@ static int threads_alive(void) {
 // its size starts no threads.
 static void scratch_counts(void) {
   int before = threads_alive();
-  CHECK(scratch_of(96, 80, LM_F32, 4) == 0);
-  int64_t one = scratch_of(96, 1024, LM_F32, 1);
-  int64_t four = scratch_of(96, 1024, LM_F32, 4);
-  int64_t six = scratch_of(96, 1024, LM_F32, 6);
+  CHECK(workspace_of(96, 80, LM_F32, 4) == 0);
+  int64_t one = workspace_of(96, 1024, LM_F32, 1);
+  int64_t four = workspace_of(96, 1024, LM_F32, 4);
+  int64_t six = workspace_of(96, 1024, LM_F32, 6);
   CHECK(one > (int64_t)sizeof(lm_gemm_workspace) && (four - one) * 5 == (six - one) * 3);
-  CHECK(lm_cpu_has_bf16() || scratch_of(96, 80, LM_BF16, 2) > 0);
+  CHECK(lm_cpu_has_bf16() || workspace_of(96, 80, LM_BF16, 2) > 0);
   CHECK(threads_alive() == before);
 }
 

@@ -8,24 +8,7 @@
 #include "runtime/cpu/detect.h"
 #include "runtime/cpu/tune.h"
 #include "tests/runtime/check.h"
-
-static lm_plan_extent fixed(int64_t n) {
-  return (lm_plan_extent){.fixed = n};
-}
-
-static lm_plan_gemm gemm_make(int64_t m, int64_t n, int64_t k) {
-  return (lm_plan_gemm){.m = fixed(m),
-                        .n = fixed(n),
-                        .k = fixed(k),
-                        .a_m = k,
-                        .a_k = 1,
-                        .b_k = n,
-                        .b_n = 1,
-                        .c_m = n,
-                        .c_n = 1,
-                        .dtype_ab = LM_F32,
-                        .dtype_c = LM_F32};
-}
+#include "tests/runtime/cpu/plan_gemm.h"
 
 typedef struct planted {
   lm_tile fast, lucky; // fast: takes `time`; lucky: half of it, but only in its first `luck` runs
@@ -52,8 +35,8 @@ static double now(void *user) {
 static lm_gemm_tilings tune(lm_arena *a, planted *x, double budget, const lm_gemm_tilings *known,
                             int *measured) {
   // the cheaper one first, and twice: equal shapes are measured once
-  lm_plan_gemm gemms[] = {gemm_make(256, 128, 64), gemm_make(512, 512, 256),
-                          gemm_make(256, 128, 64), gemm_make(8, 8, 8)};
+  lm_plan_gemm gemms[] = {gemm_make(256, 128, 64, LM_F32), gemm_make(512, 512, 256, LM_F32),
+                          gemm_make(256, 128, 64, LM_F32), gemm_make(8, 8, 8, LM_F32)};
   lm_plan_step steps[LM_COUNT(gemms)] = {0};
   for (size_t i = 0; i < LM_COUNT(gemms); i++)
     steps[i] = (lm_plan_step){.kind = LM_STEP_GEMM, .gemm = &gemms[i]};
@@ -123,7 +106,7 @@ static bool code_is_usual(void) {
 // If a GEMM has a kernel, the kernel or the library is the default, depending on the processor, and
 // the other one is a candidate.
 static void code_check(lm_arena *a) {
-  lm_plan_gemm g = gemm_make(512, 512, 256);
+  lm_plan_gemm g = gemm_make(512, 512, 256, LM_F32);
   g.code = 1;
   lm_gemm_tiling other = {.tile = {.code = !code_is_usual()}};
   lm_gemm_tilings tilings = {&other, 1, 1};
@@ -155,7 +138,7 @@ static float *multiply(const lm_plan_gemm *g, int threads, uint32_t primitives,
 
 // primitives: also for f32, as for bf16 on processors that multiply it.
 static void gemms_check(uint32_t primitives) {
-  lm_plan_gemm g = gemm_make(300, 260, 190);
+  lm_plan_gemm g = gemm_make(300, 260, 190, LM_F32);
   lm_gemm_tiling tiling = {.tile = {48, 80}};
   lm_gemm_tilings tilings = {&tiling, 1, 1}, none = {0};
   CHECK(lm_gemm_key_find(&g, &tiling.key));
@@ -177,7 +160,7 @@ static void gemms_check(uint32_t primitives) {
 
 // Real runs and the real clock: the choice was measured and is a valid tile of the GEMM.
 static void real_check(lm_arena *a) {
-  lm_plan_gemm g = gemm_make(256, 256, 256);
+  lm_plan_gemm g = gemm_make(256, 256, 256, LM_F32);
   g.n_batch = 2;
   g.batch[0].size = fixed(2);
   g.batch[0].a = 256 * 256;
@@ -199,7 +182,7 @@ static void nothing(char *const *buf, const int64_t *var, int64_t lo, int64_t hi
 static void wrong_check(lm_arena *a) {
   setenv("LMC_CPU", "x86-64-v2", 1); // a level at which the library is the default
   CHECK(!code_is_usual());
-  lm_plan_gemm g = gemm_make(256, 256, 256);
+  lm_plan_gemm g = gemm_make(256, 256, 256, LM_F32);
   g.code = 1;
   lm_kernel_fn *const kernels[] = {nothing, nothing};
   int measured;
