@@ -29,7 +29,7 @@ packages() {
 }
 
 BUILD_PACKAGES=(gcc g++ libc6-dev cmake ninja-build flex bison
-                libdnnl-dev libjansson-dev libpcre2-dev libzstd-dev zlib1g-dev)
+                libdnnl-dev libjansson-dev libpcre2-dev libutf8proc-dev libzstd-dev zlib1g-dev)
 
 # build FOLDER [cmake options…] [-- targets…]: silent unless it fails.
 build() {

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <utf8proc.h>
 
 static const struct {
   const char *name;
@@ -24,9 +25,6 @@ static bool is_normal(lm_normal_form form, const char *text, size_t n) {
   return true;
 }
 
-#ifdef LM_HAS_UTF8PROC
-#include <utf8proc.h>
-
 static lm_status transform(lm_normal_form form, const char *text, size_t n, lm_buf *workspace) {
   static const utf8proc_option_t options[] = {
       [LM_NORMAL_NFC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE,
@@ -44,23 +42,11 @@ static lm_status transform(lm_normal_form form, const char *text, size_t n, lm_b
   free(made); // allocated by utf8proc with malloc
   return NULL;
 }
-static lm_status form_check(const char *name) {
-  return NULL;
-}
-#else
-static lm_status transform(lm_normal_form form, const char *text, size_t n, lm_buf *workspace) {
-  LM_BUG("no utf8proc");
-}
-static lm_status form_check(const char *name) {
-  return lm_fail(LM_USER, "normalizer %s: lmc was built without utf8proc (libutf8proc-dev)", name);
-}
-#endif
-
 lm_status lm_normal_form_find(const char *name, lm_normal_form *out) {
   for (size_t i = 1; i < LM_COUNT(forms); i++)
     if (!strcmp(name, forms[i].name)) {
       *out = (lm_normal_form)i;
-      return form_check(name);
+      return NULL;
     }
   return lm_fail(LM_USER, "normalizer %s is unsupported; use NFC, NFD, NFKC or NFKD", name);
 }

@@ -1,4 +1,4 @@
-// normal.h - Unicode normal forms, by utf8proc if the build found it.
+// normal.h - Unicode normal forms, by utf8proc.
 #ifndef LM_TOKENIZER_NORMAL_H
 #define LM_TOKENIZER_NORMAL_H
 #include "runtime/base/base.h"
@@ -11,7 +11,7 @@ typedef enum {
   LM_NORMAL_NFKD
 } lm_normal_form;
 
-// Looks up a form by name. LM_USER: there is no such form, or the build has no utf8proc.
+// Looks up a form by name. LM_USER: there is no such form.
 lm_status lm_normal_form_find(const char *name, lm_normal_form *out);
 // Normalizes text, which must be valid UTF-8. *out is `text` itself if a quick check shows that it
 // is normalized already, else the result in `workspace`.
