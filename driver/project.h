@@ -1,5 +1,5 @@
 // project.h - a program, a recipe and its overrides, resolved. Nothing changes it afterwards: what
-// compiling, fitting and tuning choose is in lm_run_spec, lm_fit and lm_tuned.
+// compiling, fitting and tuning choose is in lm_run_spec, lm_fit and lm_tuning.
 #ifndef LM_DRIVER_PROJECT_H
 #define LM_DRIVER_PROJECT_H
 #include "driver/events.h"

@@ -45,8 +45,8 @@ static void slow_kernel_report(void *events, const char *text) {
 
 static void *tuning_of(const lm_session *s) {
   if (s->target.kind == LM_TARGET_CUDA)
-    return s->tuned.choices;
-  return s->tuned.tilings.n ? (void *)&s->tuned.tilings : NULL;
+    return s->tuning.choices;
+  return s->tuning.tilings.n ? (void *)&s->tuning.tilings : NULL;
 }
 
 static lm_exec_options exec_options(const lm_session *s) {
@@ -109,7 +109,7 @@ lm_status lm_session_start(lm_session *s, const lm_exec_options *o) {
   all.dump_dir = s->dump_dir ? s->dump_dir : o ? o->dump_dir : NULL;
   all.load_dir = s->load_dir;
   LM_TRY(lm_execution_start(&s->compiled, &all, &s->execution));
-  return s->tuned.choices ? lm_tuned_gpu_keep(s) : NULL;
+  return s->tuning.choices ? lm_tune_gpu_keep(s) : NULL;
 }
 
 lm_status lm_session_train(lm_session *s) {

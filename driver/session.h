@@ -34,7 +34,7 @@ typedef struct lm_session_file {
 } lm_session_file;
 
 // What max-autotune found (tune/tune.h).
-typedef struct lm_tuned {
+typedef struct lm_tuning {
   lm_variant step;
   double step_gain;                // speedup of that variant; 0: none was searched for
   bool recalled;                   // all of it is read from the run that is resumed
@@ -44,7 +44,7 @@ typedef struct lm_tuned {
   int gemms;                       // all of the plan
   int measured;                    // by this session
   int chosen;                      // with another tiling or algorithm than the default
-} lm_tuned;
+} lm_tuning;
 
 typedef struct lm_session {
   // Set by the caller before the session is compiled.
@@ -71,7 +71,7 @@ typedef struct lm_session {
   // What was chosen.
   lm_run_spec run;
   lm_fit fit;
-  lm_tuned tuned;
+  lm_tuning tuning;
 
   lm_compiled compiled;
   lm_execution execution;

@@ -106,7 +106,7 @@ static lm_status begin(void *user) {
     return NULL;
   LM_TRY(lm_resume_record(&x->s, &x->resumption));
   LM_TRY(lm_session_tokenizer_write(&x->s, x->dir));
-  LM_TRY(lm_tuned_write(&x->s, x->dir));
+  LM_TRY(lm_tune_write(&x->s, x->dir));
   LM_TRY(lm_bundle_write(&x->s, x->dir, &x->options.from.overrides));
   return lm_run_record_write(&x->s, &x->options.from.overrides, x->dir);
 }
@@ -199,12 +199,12 @@ lm_status lm_training_plan(lm_training *x) {
   LM_TRY(lm_session_data(s));
   LM_TRY(samples_prepare(x, &positions));
   if (run)
-    LM_TRY(lm_tuned_recall(s, run));
+    LM_TRY(lm_tune_recall(s, run));
   LM_TRY(lm_session_compile_run(s, positions));
   LM_TRY(lm_session_check_ids(s));
   LM_TRY(samples_check(x));
-  LM_TRY(lm_tuned_step_find(s));
-  LM_TRY(lm_tuned_find(s, 0));
+  LM_TRY(lm_tune_step_find(s));
+  LM_TRY(lm_tune_find(s, 0));
   return lm_session_start(s, &(lm_exec_options){.timeline = s->timeline});
 }
 

@@ -11,7 +11,7 @@ void lm_analysis_of_model(lm_module *m) {
   lm_analysis *a = results(m);
   a->limits = lm_limits_find(m);
   a->rows = lm_rows_find(m);
-  a->products = lm_weight_products_find(m->arena, m);
+  a->gemms = lm_weight_gemms_find(m->arena, m);
 }
 
 void lm_analysis_count(lm_module *m) {

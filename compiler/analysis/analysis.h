@@ -12,7 +12,7 @@ struct lm_analysis {
   // Recorded by `analyze`.
   lm_limits limits;
   lm_rows rows;
-  lm_weight_products products;
+  lm_weight_gemms gemms;
   // Recorded by `count`, per function.
   lm_model_flops *flops;
   uint32_t n_flops, cap_flops;

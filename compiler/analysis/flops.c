@@ -23,12 +23,12 @@ static lm_type compared(const lm_value *v) {
 }
 
 // `t >= s` in any equivalent form, alone or in a conjunction.
-static bool orders_places(const lm_op *attend, const lm_value *mask) {
+static bool mask_is_causal(const lm_op *attend, const lm_value *mask) {
   const lm_op *op = mask->def;
   if (!op)
     return false;
   if (op->code == LM_OP_AND)
-    return orders_places(attend, op->in[0]) || orders_places(attend, op->in[1]);
+    return mask_is_causal(attend, op->in[0]) || mask_is_causal(attend, op->in[1]);
   if (op->code != LM_OP_GE && op->code != LM_OP_GT && op->code != LM_OP_LE && op->code != LM_OP_LT)
     return false;
   lm_type a = compared(op->in[0]);
@@ -53,7 +53,7 @@ static double attend_flops(const lm_module *m, const lm_op *op) {
   n += (op->code == LM_OP_ATTEND ? 2 : 4) * own * elements(m, space);
   for (const lm_op *o = op->body->first; o; o = o->next)
     n += lm_flops_of(m, o);
-  return orders_places(op, lm_attend_yield(op, LM_ATTEND_MASK)) ? n / 2 : n;
+  return mask_is_causal(op, lm_attend_yield(op, LM_ATTEND_MASK)) ? n / 2 : n;
 }
 
 double lm_flops_of(const lm_module *m, const lm_op *op) {
@@ -88,8 +88,8 @@ typedef struct counter {
 static void count(lm_op *op, void *user) {
   counter *c = user;
   const lm_op *owner = op->parent->owner;
-  bool product = op->code == LM_OP_DOT || op->code == LM_OP_ATTEND;
-  if (!product || (owner && owner->code == LM_OP_ATTEND))
+  bool multiplies = op->code == LM_OP_DOT || op->code == LM_OP_ATTEND;
+  if (!multiplies || (owner && owner->code == LM_OP_ATTEND))
     return;
   c->flops += (double)trips_around(op) * lm_flops_of(c->m, op);
 }
@@ -105,7 +105,7 @@ lm_model_flops lm_model_flops_of(const lm_func *f) {
 typedef struct finder {
   lm_arena *a;
   lm_module *m;
-  lm_weight_products *out;
+  lm_weight_gemms *out;
 } finder;
 
 // The number of elements of `of` along the axes that are (or are not) axes of `in` and are not
@@ -130,7 +130,7 @@ static void flops_visit(lm_op *op, void *user) {
     return;
   lm_type x = op->in[swapped]->type;
   lm_type w = op->in[!swapped]->type;
-  lm_weight_product p = {.k = 1};
+  lm_weight_gemm p = {.k = 1};
   p.m = elements_of(f, op, x, w, false);
   p.n = elements_of(f, op, w, x, false);
   for (int i = 0; i < op->attr.n_axes; i++)
@@ -139,8 +139,8 @@ static void flops_visit(lm_op *op, void *user) {
   LM_PUSH(f->a, f->out->v, f->out->n, f->out->cap) = p;
 }
 
-lm_weight_products lm_weight_products_find(lm_arena *a, lm_module *m) {
-  lm_weight_products out = {0};
+lm_weight_gemms lm_weight_gemms_find(lm_arena *a, lm_module *m) {
+  lm_weight_gemms out = {0};
   lm_func *loss = lm_func_get(m, LM_FUNC_LOSS, 0);
   if (loss)
     lm_region_walk(loss->body, flops_visit, &(finder){a, m, &out});

@@ -16,15 +16,15 @@ typedef struct lm_model_flops {
 lm_model_flops lm_model_flops_of(const lm_func *f);
 
 // y[m, n] = x[m, k] w[k, n], where w is a parameter; executed `count` times.
-typedef struct lm_weight_product {
+typedef struct lm_weight_gemm {
   int64_t m, k, n;
   int count;
-} lm_weight_product;
-typedef struct lm_weight_products {
-  lm_weight_product *v;
+} lm_weight_gemm;
+typedef struct lm_weight_gemms {
+  lm_weight_gemm *v;
   uint32_t n, cap;
-} lm_weight_products;
+} lm_weight_gemms;
 
 // The weight GEMMs of @loss, allocated in `a`; the module must have no calls.
-lm_weight_products lm_weight_products_find(lm_arena *a, lm_module *m);
+lm_weight_gemms lm_weight_gemms_find(lm_arena *a, lm_module *m);
 #endif

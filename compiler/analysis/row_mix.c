@@ -184,7 +184,7 @@ static fact rule(const finder *f, const lm_op *op) {
     return in_of(f, op, 0);
   if (lm_op_has(op, LM_T_REDUCE))
     return reduction(f, op);
-  if (lm_op_has(op, LM_T_PRODUCT))
+  if (lm_op_has(op, LM_T_DOT))
     return contraction(f, op, dot_mix(f, op));
   if (op->code == LM_OP_SCATTER)
     return scattering(f, op);

@@ -34,7 +34,7 @@ lm_status lm_bench_plan(lm_session *s) {
 }
 
 lm_status lm_bench_start(lm_session *s) {
-  LM_TRY(lm_tuned_find(s, s->threads));
+  LM_TRY(lm_tune_find(s, s->threads));
   return lm_session_start(s, NULL);
 }
 
@@ -81,10 +81,10 @@ static int64_t resident_bytes(void) {
 
 // The GEMMs of the model's weights alone, as a library computes them.
 static lm_cpu_gemm_times gemms_time(const lm_session *s, int threads, int repeats) {
-  const lm_weight_products *all = &lm_analysis_of(s->compiled.lowered->m)->products;
+  const lm_weight_gemms *all = &lm_analysis_of(s->compiled.lowered->m)->gemms;
   lm_cpu_linear *p = LM_NEW_N(s->project.ctx->arena, lm_cpu_linear, all->n + 1);
   for (uint32_t i = 0; i < all->n; i++) {
-    const lm_weight_product *x = &all->v[i];
+    const lm_weight_gemm *x = &all->v[i];
     p[i] = (lm_cpu_linear){x->m, x->k, x->n, x->count};
   }
   return lm_cpu_gemm_bench(p, (int)all->n, s->compiled.compute, threads, repeats);
@@ -92,16 +92,16 @@ static lm_cpu_gemm_times gemms_time(const lm_session *s, int threads, int repeat
 
 static void model_describe(const lm_session *s, lm_bench_figures *out) {
   lm_buf step = {0};
-  lm_tuned_step_json(s, &step);
+  lm_tune_step_report(s, &step);
   out->compute = lm_session_compute(s);
-  out->tuned_text = lm_tuned_step_text(s);
+  out->tuned_text = lm_tune_step_text(s);
   out->tuned_step = lm_arena_strndup(s->project.ctx->arena, step.p, step.n);
   out->params = s->compiled.params;
   out->peak_bytes = lm_session_memory(s);
   out->kernels = s->compiled.plan->n_kernels;
   out->compiled = lm_exec_kernels_compiled(s->execution.exec);
-  out->tuned = s->tuned.chosen;
-  out->measured = s->tuned.measured;
+  out->tuned = s->tuning.chosen;
+  out->measured = s->tuning.measured;
   lm_buf_free(&step);
 }
 
@@ -112,7 +112,7 @@ static lm_status session_measure(lm_session *s, lm_ctx *ctx, const lm_events *ev
   LM_TRY(lm_bench_open(s, ctx, events, o, 0));
   double opened = lm_now();
   LM_TRY(lm_bench_plan(s));
-  LM_TRY(lm_tuned_step_find(s));
+  LM_TRY(lm_tune_step_find(s));
   LM_TRY(lm_bench_start(s));
   out->compile_s = lm_now() - opened;
   LM_TRY(lm_session_train(s));

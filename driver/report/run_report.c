@@ -15,18 +15,18 @@ enum {
 // ---- the plan
 
 static void memory_line(const lm_session *s, lm_buf *b) {
-  int64_t scratch = s->compiled.workspace;
-  lm_show_bytes(b, (double)(lm_compiled_arenas(&s->compiled) + scratch));
+  int64_t workspace = s->compiled.workspace;
+  lm_show_bytes(b, (double)(lm_compiled_arenas(&s->compiled) + workspace));
   for (int i = 0; i < LM_ARENAS; i++) {
     if (!s->compiled.plan->arena_bytes[i] || i == LM_ARENA_IO) // which is small
       continue;
     lm_buf_printf(b, "%s%s ", i ? ", " : ": ", lm_arena_titles[i]);
     lm_show_bytes(b, (double)s->compiled.plan->arena_bytes[i]);
   }
-  if (!scratch)
+  if (!workspace)
     return;
   lm_buf_puts(b, ", GEMM workspace ");
-  lm_show_bytes(b, (double)scratch);
+  lm_show_bytes(b, (double)workspace);
 }
 
 // Nothing for a run that is finished.
@@ -64,12 +64,12 @@ lm_status lm_report_run_plan(const lm_training *x) {
         to, INDENT,
         "        %d of %d stashed values are recomputed to fit, about %.2f times the time\n",
         s->fit.recomputed, s->fit.candidates, s->fit.slowdown);
-  if (lm_tuned_step_text(s))
-    lm_print_wrapped(to, INDENT, "tuned   the step is %s\n", lm_tuned_step_text(s));
-  if (s->tuned.gemms)
+  if (lm_tune_step_text(s))
+    lm_print_wrapped(to, INDENT, "tuned   the step is %s\n", lm_tune_step_text(s));
+  if (s->tuning.gemms)
     lm_print_wrapped(to, INDENT,
                      "tuned   %d of %d GEMMs differ from the default; %d measured now\n",
-                     s->tuned.chosen, s->tuned.gemms, s->tuned.measured);
+                     s->tuning.chosen, s->tuning.gemms, s->tuning.measured);
   lm_buf_free(&params);
   lm_buf_free(&memory);
   LM_TRY(time_print(x));
@@ -94,9 +94,9 @@ void lm_report_run_json(const lm_training *x, const lm_run_outcome *r, lm_buf *o
     lm_buf_json(out, lm_checkpoint_path(a, x->dir, r->step));
   else
     lm_buf_puts(out, "null");
-  lm_buf_printf(out, ", \"tuned\": %d, \"measured\": %d, \"tuned_step\": ", x->s.tuned.chosen,
-                x->s.tuned.measured);
-  lm_tuned_step_json(&x->s, out);
+  lm_buf_printf(out, ", \"tuned\": %d, \"measured\": %d, \"tuned_step\": ", x->s.tuning.chosen,
+                x->s.tuning.measured);
+  lm_tune_step_report(&x->s, out);
   lm_buf_puts(out, "}\n");
 }
 

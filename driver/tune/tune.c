@@ -47,13 +47,13 @@ static lm_status tilings_write(lm_arena *a, const lm_cpu_info *cpu, const lm_gem
                                const lm_session *lock, const char *path) {
   lm_buf head = {0};
   lm_buf_puts(&head, "\"processor\": ");
-  lm_buf_json(&head, lm_tuned_processor(a, cpu));
+  lm_buf_json(&head, lm_tune_processor(a, cpu));
   lm_buf_puts(&head, ", \"onednn\": ");
   lm_buf_json(&head, cpu->onednn);
   if (lock)
-    lm_tuned_step_lock(lock, &head);
+    lm_tune_step_lock(lock, &head);
   lm_status s =
-      lm_tuned_list_write(path, head.p, tilings->n, written_print, &(written){tilings, !lock});
+      lm_tune_list_write(path, head.p, tilings->n, written_print, &(written){tilings, !lock});
   lm_buf_free(&head);
   return s;
 }
@@ -111,7 +111,7 @@ static bool head_read(void *user, json_t *list) {
 
 static lm_status head_fits(void *user, const char *path) {
   const reading *r = user;
-  const char *here = lm_tuned_processor(r->a, r->cpu);
+  const char *here = lm_tune_processor(r->a, r->cpu);
   if (!strcmp(r->processor, here) && !strcmp(r->onednn, r->cpu->onednn))
     return NULL;
   return lm_fail(LM_USER,
@@ -132,8 +132,8 @@ static bool gemm_read(void *user, json_t *gemm) {
 static lm_status tilings_read(lm_arena *a, const lm_cpu_info *cpu, lm_session *lock,
                               const char *path, lm_gemm_tilings *out) {
   reading r = {.a = a, .cpu = cpu, .out = out};
-  return lm_tuned_list_read(
-      path, &(lm_tuned_reader){"tilings of GEMMs", head_read, head_fits, gemm_read, &r, lock});
+  return lm_tune_list_read(
+      path, &(lm_tune_reader){"tilings of GEMMs", head_read, head_fits, gemm_read, &r, lock});
 }
 
 // ---- the cache
@@ -141,7 +141,7 @@ static lm_status tilings_read(lm_arena *a, const lm_cpu_info *cpu, lm_session *l
 static lm_status cache_path(lm_arena *a, const lm_cpu_info *cpu, int threads, const char **out) {
   const char *dir;
   LM_TRY(lm_cache_dir(a, &dir));
-  const char *parts[] = {lm_tuned_processor(a, cpu),
+  const char *parts[] = {lm_tune_processor(a, cpu),
                          lm_arena_printf(a, "%016llx", (unsigned long long)cpu->features),
                          cpu->onednn, lm_arena_printf(a, "%d", threads)};
   *out =
@@ -178,7 +178,7 @@ static void progress(void *user, int done, int all, double left) {
 
 static lm_status measure(lm_session *s, const lm_cpu_info *cpu, int threads) {
   lm_arena *a = s->project.ctx->arena;
-  lm_tuned *t = &s->tuned;
+  lm_tuning *t = &s->tuning;
   const char *path;
   lm_kernels kernels;
   LM_TRY(cache_path(a, cpu, threads, &path));
@@ -187,7 +187,7 @@ static lm_status measure(lm_session *s, const lm_cpu_info *cpu, int threads) {
                                      threads, &kernels);
   lm_tune_options o = {.threads = threads,
                        .kernels = kernels.fn,
-                       .budget = lm_tuned_budget(s),
+                       .budget = lm_tune_budget(s),
                        .progress = progress,
                        .user = s};
   if (!status)
@@ -201,27 +201,27 @@ static lm_status measure(lm_session *s, const lm_cpu_info *cpu, int threads) {
   return tilings_write(a, cpu, &known, NULL, path);
 }
 
-lm_status lm_tuned_recall(lm_session *s, const char *run) {
+lm_status lm_tune_recall(lm_session *s, const char *run) {
   const char *lock = lm_path_join(s->project.ctx->arena, run, "tuned.json");
   lm_cpu_info cpu;
-  if (!lm_tuned_is_requested(s))
+  if (!lm_tune_is_requested(s))
     return NULL;
-  s->tuned.recalled = !access(lock, F_OK);
-  if (!s->tuned.recalled)
+  s->tuning.recalled = !access(lock, F_OK);
+  if (!s->tuning.recalled)
     return NULL;
   if (s->target.kind == LM_TARGET_CUDA)
-    return lm_tuned_gpu_recall(s, lock);
+    return lm_tune_gpu_recall(s, lock);
   lm_cpu_detect(&cpu);
-  return tilings_read(s->project.ctx->arena, &cpu, s, lock, &s->tuned.tilings);
+  return tilings_read(s->project.ctx->arena, &cpu, s, lock, &s->tuning.tilings);
 }
 
-lm_status lm_tuned_find(lm_session *s, int threads) {
-  lm_tuned *t = &s->tuned;
+lm_status lm_tune_find(lm_session *s, int threads) {
+  lm_tuning *t = &s->tuning;
   lm_cpu_info cpu;
-  if (!lm_tuned_is_requested(s))
+  if (!lm_tune_is_requested(s))
     return NULL;
   if (s->target.kind == LM_TARGET_CUDA)
-    return t->recalled ? NULL : lm_tuned_gpu_find(s);
+    return t->recalled ? NULL : lm_tune_gpu_find(s);
   lm_cpu_detect(&cpu);
   if (!t->recalled)
     LM_TRY(measure(s, &cpu, threads > 0 ? threads : cpu.cores));
@@ -231,14 +231,14 @@ lm_status lm_tuned_find(lm_session *s, int threads) {
   return NULL;
 }
 
-lm_status lm_tuned_write(const lm_session *s, const char *dir) {
+lm_status lm_tune_write(const lm_session *s, const char *dir) {
   lm_arena *a = s->project.ctx->arena;
   lm_cpu_info cpu;
-  if (!lm_tuned_is_requested(s))
+  if (!lm_tune_is_requested(s))
     return NULL;
   const char *path = lm_path_join(a, dir, "tuned.json");
   if (s->target.kind == LM_TARGET_CUDA)
-    return lm_tuned_gpu_write(s, path);
+    return lm_tune_gpu_write(s, path);
   lm_cpu_detect(&cpu);
-  return tilings_write(a, &cpu, &s->tuned.tilings, s, path);
+  return tilings_write(a, &cpu, &s->tuning.tilings, s, path);
 }

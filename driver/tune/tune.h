@@ -6,7 +6,7 @@
 //   CACHE/tuned-KEY.json     by processor, library version and number of threads, for other runs
 //
 //   {"version": 2, "processor": "AMD EPYC 9B14 avx2 fma", "onednn": "2.6.3", "step": {…},
-//    "products": [
+//    "gemms": [
 //      {"m": 512, "n": 768, "k": 256, "a": [256, 1], "b": [1, 256], "c": [768, 1], "batch": 1,
 //       "sum": 1, "add": false, "type": "f32", "result": "f32", "tile": [256, 192], "code": true,
 //       "gain": 1.08}, …
@@ -17,8 +17,8 @@
 // Each of these does nothing unless the recipe asks for max-autotune.
 // Before planning: reads RUN/tuned.json of the run that is resumed, so that nothing is measured.
 // LM_USER if the file is malformed or of another processor.
-lm_status lm_tuned_recall(lm_session *s, const char *run);
-// After planning: fills s->tuned, unless it was recalled. threads: 0 for all cores.
-lm_status lm_tuned_find(lm_session *s, int threads);
-lm_status lm_tuned_write(const lm_session *s, const char *dir); // dir/tuned.json
+lm_status lm_tune_recall(lm_session *s, const char *run);
+// After planning: fills s->tuning, unless it was recalled. threads: 0 for all cores.
+lm_status lm_tune_find(lm_session *s, int threads);
+lm_status lm_tune_write(const lm_session *s, const char *dir); // dir/tuned.json
 #endif

@@ -10,11 +10,12 @@
 #include "driver/tune/tune_variant.h"
 #include "runtime/base/cache.h"
 #include "runtime/cuda/gemm.h"
+#include "runtime/io/json.h"
 
 // ---- text
 
 static void choice_print(const lm_cuda_choice *c, lm_buf *b) {
-  lm_buf_printf(b, "{\"product\": \"%016llx\", \"algorithm\": \"", (unsigned long long)c->gemm);
+  lm_buf_printf(b, "{\"gemm\": \"%016llx\", \"algorithm\": \"", (unsigned long long)c->gemm);
   for (size_t i = 0; i < LM_COUNT(c->algo.data); i++)
     lm_buf_printf(b, "%016llx", (unsigned long long)c->algo.data[i]);
   lm_buf_printf(b, "\", \"workspace\": %llu, \"gain\": %.3f}", (unsigned long long)c->workspace,
@@ -42,8 +43,8 @@ static lm_status choices_write(const lm_cuda_choices *c, const lm_session *lock,
   lm_buf_json(&head, c->device);
   lm_buf_printf(&head, ", \"cublaslt\": %llu", (unsigned long long)c->version);
   if (lock)
-    lm_tuned_step_lock(lock, &head);
-  lm_status s = lm_tuned_list_write(path, head.p, c->n, written_print, &(written){c, !lock});
+    lm_tune_step_lock(lock, &head);
+  lm_status s = lm_tune_list_write(path, head.p, c->n, written_print, &(written){c, !lock});
   lm_buf_free(&head);
   return s;
 }
@@ -60,14 +61,15 @@ static bool words_read(const char *text, uint64_t *out, size_t n) {
 }
 
 static bool choice_read(json_t *j, lm_cuda_choice *out) {
-  const char *product, *algorithm;
+  const char *gemm, *algorithm;
   json_int_t workspace;
-  if (json_unpack_ex(j, NULL, JSON_STRICT, "{s:s, s:s, s:I, s:F}", "product", &product, "algorithm",
+  lm_json_rename(j, "product", "gemm");
+  if (json_unpack_ex(j, NULL, JSON_STRICT, "{s:s, s:s, s:I, s:F}", "gemm", &gemm, "algorithm",
                      &algorithm, "workspace", &workspace, "gain", &out->gain))
     return false;
   out->workspace = (uint64_t)workspace;
   return workspace >= 0 && workspace <= LM_CUDA_WORKSPACE && out->gain >= 0 &&
-         words_read(product, &out->gemm, 1) &&
+         words_read(gemm, &out->gemm, 1) &&
          words_read(algorithm, out->algo.data, LM_COUNT(out->algo.data));
 }
 
@@ -92,8 +94,8 @@ static bool gemm_read(void *user, json_t *gemm) {
 }
 
 static lm_status choices_read(lm_session *lock, const char *path, lm_cuda_choices *out) {
-  return lm_tuned_list_read(path, &(lm_tuned_reader){"algorithms of GEMMs on a GPU", head_read,
-                                                     NULL, gemm_read, out, lock});
+  return lm_tune_list_read(path, &(lm_tune_reader){"algorithms of GEMMs on a GPU", head_read, NULL,
+                                                   gemm_read, out, lock});
 }
 
 // ---- the cache
@@ -110,18 +112,18 @@ static lm_status cache_path(const lm_session *s, const char **out) {
 // ---- finding
 
 static lm_cuda_choices choices_none(const lm_session *s) {
-  return (lm_cuda_choices){.arena = s->project.ctx->arena, .budget = lm_tuned_budget(s)};
+  return (lm_cuda_choices){.arena = s->project.ctx->arena, .budget = lm_tune_budget(s)};
 }
 
-lm_status lm_tuned_gpu_recall(lm_session *s, const char *lock) {
-  lm_cuda_choices *c = s->tuned.choices = LM_NEW(s->project.ctx->arena, lm_cuda_choices);
+lm_status lm_tune_gpu_recall(lm_session *s, const char *lock) {
+  lm_cuda_choices *c = s->tuning.choices = LM_NEW(s->project.ctx->arena, lm_cuda_choices);
   *c = choices_none(s);
   c->locked = true;
   return choices_read(s, lock, c);
 }
 
-lm_status lm_tuned_gpu_find(lm_session *s) {
-  lm_cuda_choices *c = s->tuned.choices = LM_NEW(s->project.ctx->arena, lm_cuda_choices);
+lm_status lm_tune_gpu_find(lm_session *s) {
+  lm_cuda_choices *c = s->tuning.choices = LM_NEW(s->project.ctx->arena, lm_cuda_choices);
   const char *path;
   *c = choices_none(s);
   LM_TRY(cache_path(s, &path));
@@ -132,19 +134,19 @@ lm_status lm_tuned_gpu_find(lm_session *s) {
   return NULL;
 }
 
-lm_status lm_tuned_gpu_keep(lm_session *s) {
-  const lm_cuda_choices *c = s->tuned.choices;
+lm_status lm_tune_gpu_keep(lm_session *s) {
+  const lm_cuda_choices *c = s->tuning.choices;
   const char *path;
-  s->tuned.gemms = (int)c->n;
-  s->tuned.measured = c->measured;
+  s->tuning.gemms = (int)c->n;
+  s->tuning.measured = c->measured;
   for (uint32_t i = 0; i < c->n; i++)
-    s->tuned.chosen += c->v[i].gain > 1;
+    s->tuning.chosen += c->v[i].gain > 1;
   if (!c->measured)
     return NULL;
   LM_TRY(cache_path(s, &path));
   return choices_write(c, NULL, path);
 }
 
-lm_status lm_tuned_gpu_write(const lm_session *s, const char *path) {
-  return choices_write(s->tuned.choices, s, path);
+lm_status lm_tune_gpu_write(const lm_session *s, const char *path) {
+  return choices_write(s->tuning.choices, s, path);
 }

@@ -4,10 +4,10 @@
 #include "driver/session.h"
 #include "runtime/cpu/detect.h"
 
-bool lm_tuned_is_requested(const lm_session *s); // the recipe asks for max-autotune
-double lm_tuned_budget(const lm_session *s);     // remaining seconds
+bool lm_tune_is_requested(const lm_session *s); // the recipe asks for max-autotune
+double lm_tune_budget(const lm_session *s);     // remaining seconds
 // "MODEL ISA MARCH" of the processor.
-const char *lm_tuned_processor(lm_arena *a, const lm_cpu_info *cpu);
+const char *lm_tune_processor(lm_arena *a, const lm_cpu_info *cpu);
 // The machine whose times are kept: a part of cache keys.
-const char *lm_tuned_machine(const lm_session *s);
+const char *lm_tune_machine(const lm_session *s);
 #endif

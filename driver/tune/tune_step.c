@@ -31,7 +31,7 @@ static const lm_variant changes[] = {
 static lm_status cache_path(const lm_session *s, const lm_buf *plan, const char **out) {
   lm_arena *a = s->project.ctx->arena;
   const char *dir,
-      *parts[] = {lm_tuned_machine(s), lm_arena_printf(a, "%d", s->threads),
+      *parts[] = {lm_tune_machine(s), lm_arena_printf(a, "%d", s->threads),
                   lm_arena_printf(a, "%016llx", (unsigned long long)lm_hash(plan->p, plan->n, 0))};
   LM_TRY(lm_cache_dir(a, &dir));
   *out = lm_arena_printf(a, "%s/step-%s.json", dir, lm_cache_key_make(parts, LM_COUNT(parts)).text);
@@ -48,14 +48,14 @@ static bool cache_read(lm_session *s, const char *path) {
   if (!none)
     json_decref(j);
   if (ok)
-    lm_tuned_step_set(s, &v, gain);
+    lm_tune_step_set(s, &v, gain);
   lm_status_free(none);
   return ok;
 }
 
 static lm_status cache_write(const lm_session *s, const char *path) {
   lm_buf b = {0};
-  lm_tuned_step_json(s, &b);
+  lm_tune_step_json(s, &b);
   lm_status status = lm_file_write_atomic(path, b.p, b.n);
   lm_buf_free(&b);
   return status;
@@ -223,22 +223,22 @@ static lm_status best_find(lm_session *s, trial *base) {
     return NULL;
   LM_TRY(trial_start(&x, base));
   LM_TRY(changes_try(&x));
-  lm_tuned_step_set(s, &base->compiled->spec.variant, x.gain);
+  lm_tune_step_set(s, &base->compiled->spec.variant, x.gain);
   return x.late ? NULL : cache_write(s, path); // another run may have the time
 }
 
-lm_status lm_tuned_step_find(lm_session *s) {
+lm_status lm_tune_step_find(lm_session *s) {
   trial base;
   double start = lm_now();
-  if (!lm_tuned_is_requested(s) || lm_variant_is_given(s) || s->tuned.recalled)
+  if (!lm_tune_is_requested(s) || lm_variant_is_given(s) || s->tuning.recalled)
     return NULL;
   lm_status status = trial_plan(s, &s->variant, &base);
   if (!status)
     status = best_find(s, &base);
   trial_close(&base);
   lm_event_module(s->project.events, s->compiled.lowered->m);
-  s->tuned.spent = lm_now() - start;
-  if (status || s->tuned.step_gain <= 1)
+  s->tuning.spent = lm_now() - start;
+  if (status || s->tuning.step_gain <= 1)
     return status;
   return lm_session_compile(s, s->compiled.spec.what, s->compiled.spec.capacity);
 }

@@ -7,8 +7,8 @@
 // and the next variants build on it. So every replacement was measured as faster, and if the budget
 // allows no measurement, the default plan stays. Steps get half of the budget, GEMMs the rest.
 //
-//   RUN/tuned.json        …, "step": {"off": "tile_vocab", "on": "", "rows": 0, "places": 0,
-//                         "gain": 1.062}, "products": […
+//   RUN/tuned.json        …, "step": {"off": "tile_vocab", "on": "", "rows": 0, "points": 0,
+//                         "gain": 1.062}, "gemms": […
 //   CACHE/step-KEY.json   the same object, by machine, threads and the text of the default plan
 #ifndef LM_DRIVER_TUNE_STEP_H
 #define LM_DRIVER_TUNE_STEP_H
@@ -16,5 +16,5 @@
 
 // Of a session that is planned and not started: finds the best variant and plans with it, if the
 // recipe asks for max-autotune and nothing was recalled.
-lm_status lm_tuned_step_find(lm_session *s);
+lm_status lm_tune_step_find(lm_session *s);
 #endif

@@ -9,12 +9,12 @@ enum {
   MOST_BYTES = 16 << 20
 };
 
-lm_status lm_tuned_list_write(const char *path, const char *head, uint32_t n,
-                              bool (*print)(const void *user, uint32_t i, lm_buf *b),
-                              const void *user) {
+lm_status lm_tune_list_write(const char *path, const char *head, uint32_t n,
+                             bool (*print)(const void *user, uint32_t i, lm_buf *b),
+                             const void *user) {
   lm_buf b = {0}, gemm = {0};
   const char *between = "\n";
-  lm_buf_printf(&b, "{\"version\": %d, %s, \"products\": [", VERSION, head);
+  lm_buf_printf(&b, "{\"version\": %d, %s, \"gemms\": [", VERSION, head);
   for (uint32_t i = 0; i < n; i++) {
     gemm.n = 0;
     if (!print(user, i, &gemm))
@@ -30,16 +30,17 @@ lm_status lm_tuned_list_write(const char *path, const char *head, uint32_t n,
   return s;
 }
 
-static lm_status tune_store_parse(const char *path, json_t *j, const lm_tuned_reader *r) {
+static lm_status tune_store_parse(const char *path, json_t *j, const lm_tune_reader *r) {
   int version;
   json_t *gemms;
-  if (json_unpack(j, "{s:i, s:o}", "version", &version, "products", &gemms) || version != VERSION ||
+  lm_json_rename(j, "products", "gemms");
+  if (json_unpack(j, "{s:i, s:o}", "version", &version, "gemms", &gemms) || version != VERSION ||
       !json_is_array(gemms) || !r->head(r->user, j))
     return lm_fail(LM_USER, "%s: not a list of %s; without it they are measured again", path,
                    r->what);
   if (r->fits)
     LM_TRY(r->fits(r->user, path));
-  if (r->lock && !lm_tuned_step_recall(r->lock, json_object_get(j, "step")))
+  if (r->lock && !lm_tune_step_recall(r->lock, json_object_get(j, "step")))
     return lm_fail(LM_USER, "%s: its step is malformed; without the file it is measured again",
                    path);
   for (size_t i = 0; i < json_array_size(gemms); i++)
@@ -49,7 +50,7 @@ static lm_status tune_store_parse(const char *path, json_t *j, const lm_tuned_re
   return NULL;
 }
 
-lm_status lm_tuned_list_read(const char *path, const lm_tuned_reader *r) {
+lm_status lm_tune_list_read(const char *path, const lm_tune_reader *r) {
   json_t *j;
   LM_TRY(lm_json_read(path, MOST_BYTES, &j));
   lm_status s = tune_store_parse(path, j, r);

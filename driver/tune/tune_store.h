@@ -1,8 +1,9 @@
 // tune_store.h - the file format that tuned GEMMs share in a run folder and in the cache:
-//   {"version": 2, HEAD, "products": [
+//   {"version": 2, HEAD, "gemms": [
 //     GEMM,
 //     …
 //   ]}
+// Earlier versions called the list `products`; that name is read too.
 // The callers define HEAD and GEMM: tune.c, tune_gemm_cuda.c.
 #ifndef LM_DRIVER_TUNE_STORE_H
 #define LM_DRIVER_TUNE_STORE_H
@@ -11,13 +12,13 @@
 #include "driver/session.h"
 
 // head: "\"gpu\": …". print appends GEMM i; false: it is left out.
-lm_status lm_tuned_list_write(const char *path, const char *head, uint32_t n,
-                              bool (*print)(const void *user, uint32_t i, lm_buf *b),
-                              const void *user);
+lm_status lm_tune_list_write(const char *path, const char *head, uint32_t n,
+                             bool (*print)(const void *user, uint32_t i, lm_buf *b),
+                             const void *user);
 
 // head reads the members before the list, then gemm reads each element; false: it is malformed.
 // what: such lists, for a message.
-typedef struct lm_tuned_reader {
+typedef struct lm_tune_reader {
   const char *what; // "tilings of GEMMs"
   bool (*head)(void *user, json_t *list);
   lm_status (*fits)(void *user,
@@ -27,6 +28,6 @@ typedef struct lm_tuned_reader {
   // the session whose tuned.json this is, which also holds the variant of its steps
   // (tune_variant.h); NULL: a file of the cache
   lm_session *lock;
-} lm_tuned_reader;
-lm_status lm_tuned_list_read(const char *path, const lm_tuned_reader *r);
+} lm_tune_reader;
+lm_status lm_tune_list_read(const char *path, const lm_tune_reader *r);
 #endif

@@ -2,24 +2,35 @@
 #include "driver/tune/tune_variant.h"
 
 #include "compiler/passes/pass.h"
+#include "runtime/io/json.h"
 
 enum {
   MAX_NUMBER = 1 << 20 // of rows and of points of a kernel
 };
 
-void lm_tuned_step_json(const lm_session *s, lm_buf *out) {
-  const lm_variant *v = &s->tuned.step;
+static void variant_print(const lm_session *s, lm_buf *out) {
+  const lm_variant *v = &s->tuning.step;
   lm_buf_puts(out, "{\"off\": ");
   lm_buf_json(out, v->off ? v->off : "");
   lm_buf_puts(out, ", \"on\": ");
   lm_buf_json(out, v->on ? v->on : "");
-  lm_buf_printf(out, ", \"rows\": %d, \"places\": %d, \"gain\": %.3f}", v->rows, v->points,
-                s->tuned.step_gain);
+  lm_buf_printf(out, ", \"rows\": %d, \"points\": %d, \"gain\": %.3f", v->rows, v->points,
+                s->tuning.step_gain);
 }
 
-void lm_tuned_step_lock(const lm_session *s, lm_buf *out) {
+void lm_tune_step_json(const lm_session *s, lm_buf *out) {
+  variant_print(s, out);
+  lm_buf_puts(out, "}");
+}
+
+void lm_tune_step_report(const lm_session *s, lm_buf *out) {
+  variant_print(s, out);
+  lm_buf_printf(out, ", \"places\": %d}", s->tuning.step.points);
+}
+
+void lm_tune_step_lock(const lm_session *s, lm_buf *out) {
   lm_buf_puts(out, ", \"step\": ");
-  lm_tuned_step_json(s, out);
+  lm_tune_step_json(s, out);
 }
 
 const char *lm_variant_text(lm_arena *a, const lm_variant *v) {
@@ -34,12 +45,12 @@ const char *lm_variant_text(lm_arena *a, const lm_variant *v) {
   return text;
 }
 
-const char *lm_tuned_step_text(const lm_session *s) {
-  if (s->tuned.step_gain <= 1)
+const char *lm_tune_step_text(const lm_session *s) {
+  if (s->tuning.step_gain <= 1)
     return NULL;
   return lm_arena_printf(s->project.ctx->arena, "%s, %.2f times as fast as by default",
-                         lm_variant_text(s->project.ctx->arena, &s->tuned.step),
-                         s->tuned.step_gain);
+                         lm_variant_text(s->project.ctx->arena, &s->tuning.step),
+                         s->tuning.step_gain);
 }
 
 static const char *names_or_null(lm_arena *a, const char *names) {
@@ -49,8 +60,9 @@ static const char *names_or_null(lm_arena *a, const char *names) {
 bool lm_variant_read(lm_arena *a, json_t *j, lm_variant *out, double *out_gain) {
   const char *off, *on;
   json_int_t rows, points;
+  lm_json_rename(j, "places", "points");
   if (json_unpack_ex(j, NULL, JSON_STRICT, "{s:s, s:s, s:I, s:I, s:F}", "off", &off, "on", &on,
-                     "rows", &rows, "places", &points, "gain", out_gain))
+                     "rows", &rows, "points", &points, "gain", out_gain))
     return false;
   if (rows < 0 || rows > MAX_NUMBER || points < 0 || points > MAX_NUMBER)
     return false;
@@ -63,9 +75,9 @@ bool lm_variant_read(lm_arena *a, json_t *j, lm_variant *out, double *out_gain) 
   return !none && *out_gain >= 0;
 }
 
-void lm_tuned_step_set(lm_session *s, const lm_variant *v, double gain) {
-  s->tuned.step = *v;
-  s->tuned.step_gain = gain;
+void lm_tune_step_set(lm_session *s, const lm_variant *v, double gain) {
+  s->tuning.step = *v;
+  s->tuning.step_gain = gain;
   s->variant = *v;
 }
 
@@ -73,7 +85,7 @@ bool lm_variant_is_given(const lm_session *s) {
   return s->variant.off || s->variant.on || s->load_dir;
 }
 
-bool lm_tuned_step_recall(lm_session *s, json_t *step) {
+bool lm_tune_step_recall(lm_session *s, json_t *step) {
   lm_variant v;
   double gain;
   if (!step)
@@ -81,6 +93,6 @@ bool lm_tuned_step_recall(lm_session *s, json_t *step) {
   if (!lm_variant_read(s->project.ctx->arena, step, &v, &gain))
     return false;
   if (!lm_variant_is_given(s))
-    lm_tuned_step_set(s, &v, gain);
+    lm_tune_step_set(s, &v, gain);
   return true;
 }

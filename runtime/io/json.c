@@ -124,3 +124,11 @@ void lm_json_number(lm_buf *b, double x) {
   }
   lm_buf_puts(b, text);
 }
+
+void lm_json_rename(json_t *object, const char *former, const char *name) {
+  json_t *value = json_object_get(object, former);
+  if (!value || json_object_get(object, name))
+    return;
+  json_object_set(object, name, value);
+  json_object_del(object, former);
+}

@@ -13,6 +13,10 @@ lm_status lm_json_read(const char *path, size_t max_bytes, json_t **out);
 // The same for a file that need not exist: *out is NULL if it does not.
 lm_status lm_json_read_existing(const char *path, size_t max_bytes, json_t **out);
 
+// Renames member `former` of an object to `name`, so that a file with the name of an earlier
+// version is read. Does nothing without such a member, or beside `name`.
+void lm_json_rename(json_t *object, const char *former, const char *name);
+
 // Appends x in the fewest digits that read back as the same double; null if x is not finite.
 void lm_json_number(lm_buf *b, double x);
 #endif

@@ -58,15 +58,15 @@ static void rows_test(void) {
 }
 
 // Five projections of 4 * 8 rows by 3 * 16, in a loop.
-static void products_test(void) {
+static void gemms_test(void) {
   lm_ctx *c;
   const lm_analysis *a =
       analyzed(&c, HEAD EMBED "  %y = loop 5 %i carry(%s = %r) {\n    %w0 = param @w[%i]\n"
                               "    %z = dot %x, %w0 over(d)\n    %n = sum %z over(v)\n"
                               "    %s1 = add %s, %n\n    yield %s1\n  }\n"
                               "  %u = mul %y, %w\n  %sum = sum %u over(b, t)\n" TAIL);
-  CHECK(a->products.n == 1);
-  const lm_weight_product *p = a->products.v;
+  CHECK(a->gemms.n == 1);
+  const lm_weight_gemm *p = a->gemms.v;
   CHECK(p->m == 32 && p->k == 3 && p->n == 16 && p->count == 5);
   CHECK(a->n_flops == 1 && a->flops[0].func.id == LM_FUNC_LOSS);
   CHECK(a->flops[0].flops == 3.0 * 5 * 2 * 32 * 3 * 16);
@@ -76,6 +76,6 @@ static void products_test(void) {
 int main(void) {
   limits_test();
   rows_test();
-  products_test();
+  gemms_test();
   return 0;
 }

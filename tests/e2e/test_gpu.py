@@ -241,7 +241,7 @@ def test_tuned(run):
     check(first["measured"] > 3 and again["measured"] == 0, f"{first} {again}")
     lock = run.path("parts", "tuned.json")
     kept = json.load(open(lock))
-    check(kept["gpu"] == "Fake GPU" and len(kept["products"]) == first["measured"] and all(len(p["algorithm"]) == 128 for p in kept["products"]), kept)
+    check(kept["gpu"] == "Fake GPU" and len(kept["gemms"]) == first["measured"] and all(len(p["algorithm"]) == 128 for p in kept["gemms"]), kept)
     shutil.rmtree(run.path("cache"))
     check(train("parts")["measured"] == 0, "the lock holds")
     files = [folder_bytes(run.path(f, "step-000002")) for f in ("parts", "whole")]

@@ -31,9 +31,9 @@ def test_lock_and_cache(run):
     file, own = file_of(run), {"LMC_CACHE": run.path("cache")}
     first = train(run, file, "whole", *PRODUCTS, env=own)
     lock = tuned(run, "whole")
-    check(first["measured"] == len(lock["products"]) > 2, f"{first} {lock}")
-    check(first["tuned"] == sum(p["gain"] > 1 for p in lock["products"]), f"{first} {lock}")
-    check(all(p["gain"] >= 1 for p in lock["products"]), str(lock))
+    check(first["measured"] == len(lock["gemms"]) > 2, f"{first} {lock}")
+    check(first["tuned"] == sum(p["gain"] > 1 for p in lock["gemms"]), f"{first} {lock}")
+    check(all(p["gain"] >= 1 for p in lock["gemms"]), str(lock))
     again = train(run, file, "parts", "--steps", 4, *PRODUCTS, env=own)
     check(again["measured"] == 0 and again["tuned"] == first["tuned"] and tuned(run, "parts") == lock, f"by the cache: {again}")
     for x in cached(run):
@@ -51,28 +51,36 @@ def test_threads(run):
     for name in ("one", "all"):
         train(run, file, name, "--steps", 4)
         lock = tuned(run, name)
-        for p in lock["products"]:
+        for p in lock["gemms"]:
             p["tile"] = [48, 80]
         run.write(f"{name}/tuned.json", json.dumps(lock))
     on_one_cpu(lambda: train(run, file, "one"))
     cut, usual = train(run, file, "all")["loss"], train(run, file, "usual", "--mode", "default")["loss"]
     check(abs(cut - usual) < 1e-4, f"{cut} and {usual}")
-    check(all(p["tile"] == [48, 80] for p in tuned(run, "one")["products"]), "the lock holds")
+    check(all(p["tile"] == [48, 80] for p in tuned(run, "one")["gemms"]), "the lock holds")
     same(checkpoint(run, "one", 8), checkpoint(run, "all", 8), "one thread and all")
 
 
-STEP = {"off": "licm", "on": "fuse_gemms", "rows": 256, "places": 8, "gain": 1.5}
+STEP = {"off": "licm", "on": "fuse_gemms", "rows": 256, "points": 8, "gain": 1.5}
+
+
+def former_names(lock):
+    """the lock as an earlier version wrote it"""
+    step = {"places" if key == "points" else key: value for key, value in lock["step"].items()}
+    return {**{key: value for key, value in lock.items() if key != "gemms"}, "products": lock["gemms"], "step": step}
 
 
 def test_step_lock(run):
-    """the plan of a step that the lock names is that of the run that goes on, here one that nobody would choose"""
+    """a resumed run takes the variant of its steps from tuned.json, here one that tuning would not choose, also under the former keys"""
     file, own = file_of(run, "0 s"), {"LMC_CACHE": run.path("cache")}
     for name in ("one", "other"):
         begun = train(run, file, name, "--steps", 4, env=own)
-        check(begun["tuned_step"] == {"off": "", "on": "", "rows": 0, "places": 0, "gain": 0}, f"without time: {begun}")
-        run.write(f"{name}/tuned.json", json.dumps({**tuned(run, name), "step": STEP}))
+        check(begun["tuned_step"] == {"off": "", "on": "", "rows": 0, "points": 0, "places": 0, "gain": 0}, f"without time: {begun}")
+        lock = {**tuned(run, name), "step": STEP}
+        run.write(f"{name}/tuned.json", json.dumps(lock if name == "one" else former_names(lock)))
     one, other, usual = train(run, file, "one"), train(run, file, "other"), train(run, file, "usual", "--mode", "default")
-    check(one["tuned_step"] == other["tuned_step"] == tuned(run, "one")["step"] == STEP, str(one))
+    check(one["tuned_step"] == other["tuned_step"] == {**STEP, "places": STEP["points"]}, str(one))
+    check(tuned(run, "one")["step"] == STEP, "tuned.json holds the current key only")
     check(abs(one["loss"] - usual["loss"]) < 1e-4, f"{one['loss']} and {usual['loss']}")
     same(checkpoint(run, "one", 8), checkpoint(run, "other", 8), "the same plan twice")
     run("run", file, "--out", run.path("one"), "--steps", 8, "--disable-pass", "fuse_loops", status=1)
@@ -87,9 +95,10 @@ def test_step_cache(run):
     first = bench()
     kept = [x for x in os.listdir(run.path("cache")) if x.startswith("step-")]
     check(len(kept) == 1 and first["gain"] >= 1, f"{kept} {first}")
-    check(json.load(open(run.path("cache", kept[0]))) == first == bench(), "kept, and found again")
+    cached = json.load(open(run.path("cache", kept[0])))
+    check({**cached, "places": cached["points"]} == first == bench(), "the second run reads the variant from the cache")
     run.write(f"cache/{kept[0]}", json.dumps(STEP))
-    check(bench() == STEP, "what is kept holds")
+    check(bench() == {**STEP, "places": STEP["points"]}, "the variant of the cache is used")
     check("the step is without licm, with fuse_gemms, 256 rows at a time, 8 points a kernel, 1.50 times as fast" in run("bench", file, "--steps", 1, env=own), "told")
     check(bench("--disable-pass", "fuse_loops")["gain"] == 0, "with passes of the user's choice")
     run.write(f"cache/{kept[0]}", "{")
@@ -100,7 +109,7 @@ def test_no_time(run):
     """with no time budget nothing is measured, and the plan is the default one"""
     none = train(run, file_of(run, "0 s"), "none", env={"LMC_CACHE": run.path("cache")})
     check(none["measured"] == none["tuned"] == 0, str(none))
-    check(all(p["gain"] == 0 for p in tuned(run, "none")["products"]), "not measured")
+    check(all(p["gain"] == 0 for p in tuned(run, "none")["gemms"]), "not measured")
     usual = train(run, file_of(run, "0 s"), "usual", "--mode", "default")
     check(usual["tuned"] == 0 and not os.path.exists(run.path("usual/tuned.json")), "--mode replaces the recipe's")
     same(checkpoint(run, "none", 8), checkpoint(run, "usual", 8), "no time, and the default")
@@ -110,18 +119,18 @@ def test_bad_locks(run):
     file = file_of(run, "0 s")
     train(run, file, "run", "--steps", 4)
     good, resume = tuned(run, "run"), lambda status: run("run", file, "--out", run.path("run"), "-q", status=status)
-    p = good["products"][0]
+    p = good["gemms"][0]
     for text, words in [("{", "tuned.json"), ("[]", "not a list of tilings of GEMMs"), (json.dumps({**good, "version": 1}), "not a list of tilings of GEMMs"),
-                        (json.dumps({**good, "processor": "Z80"}), "made on Z80"), (json.dumps({**good, "products": [3]}), "GEMM 1 is malformed"),
-                        (json.dumps({**good, "products": [p, {**p, "tile": [0, 64]}]}), "GEMM 2 is malformed"),
-                        (json.dumps({**good, "products": [{**p, "type": "int"}]}), "GEMM 1 is malformed"), (json.dumps({**good, "step": []}), "its step is malformed"),
+                        (json.dumps({**good, "processor": "Z80"}), "made on Z80"), (json.dumps({**good, "gemms": [3]}), "GEMM 1 is malformed"),
+                        (json.dumps({**good, "gemms": [p, {**p, "tile": [0, 64]}]}), "GEMM 2 is malformed"),
+                        (json.dumps({**good, "gemms": [{**p, "type": "int"}]}), "GEMM 1 is malformed"), (json.dumps({**good, "step": []}), "its step is malformed"),
                         *((json.dumps({**good, "step": {**STEP, **bad}}), "its step is malformed")
-                          for bad in ({"off": "frob"}, {"off": "grad"}, {"off": "fuse_gemms"}, {"rows": -1}, {"places": 2**40}, {"gain": "fast"}, {"more": 1}))]:
+                          for bad in ({"off": "frob"}, {"off": "grad"}, {"off": "fuse_gemms"}, {"rows": -1}, {"points": 2**40}, {"gain": "fast"}, {"more": 1}))]:
         run.write("run/tuned.json", text)
         err = resume(1)
         check(words in err and "tuned.json" in err, f"{text[:40]}: {err}")
     run("run", file, "--out", run.path("run"), "-q", "--steps", 5, "--mode", "default")   # nobody asks for it: it is not read
-    run.write("run/tuned.json", json.dumps({**good, "products": [{**x, "tile": [2**60, 2**60]} for x in good["products"]]}))
+    run.write("run/tuned.json", json.dumps({**good, "gemms": [{**x, "tile": [2**60, 2**60]} for x in good["gemms"]]}))
     resume(0)                                          # larger than the product: whole
 
 
