@@ -28,11 +28,11 @@ typedef struct lm_target_math {
   double peak;         // FLOP/s of dense GEMMs; 0: unknown
 } lm_target_math;
 
-// The packed layout in which a target's GEMM kernel reads a weight: panels of `lines` columns, in
-// which `group` elements along k are adjacent; N and K must be multiples of n and k. lines 0: not
-// packed. usual: such kernels are known to be profitable despite the extra memory.
+// The packed layout in which a target's GEMM kernel reads a weight: panels of `columns` columns,
+// in which `group` elements along k are adjacent; N and K must be multiples of n and k. columns 0:
+// not packed. usual: such kernels are known to be profitable despite the extra memory.
 typedef struct lm_target_panel {
-  int lines, group, n, k;
+  int columns, group, n, k;
   bool usual;
 } lm_target_panel;
 
@@ -42,9 +42,9 @@ typedef struct lm_target_choices {
   int chunks;     // chunks of a column sum
   int rows;       // rows per tile of a large GEMM (pass tile_vocab)
   int64_t launch; // cost of a kernel launch, in bytes moved; 0: free
-  // Bytes that stay in the cores' caches between steps, if memory bandwidth limits bf16 GEMMs; else
-  // 0.
-  int64_t slab;
+  // Bytes that stay in the cores' caches between two kernels, if memory bandwidth limits bf16
+  // GEMMs; else 0 (pass tile_rows).
+  int64_t cached_bytes;
   int attend_tile; // side of the tiles of attention's map; 0: attention is unsupported
   lm_target_panel panel[LM_DTYPES]; // by dtype of the operands
 } lm_target_choices;

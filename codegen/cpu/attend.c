@@ -223,7 +223,7 @@ static void workspace_add(const cpu_attend *e, lm_kernel_code *out) {
     sums += t.dtype == LM_BF16 ? lm_type_elements(e->f.m, t) : 0;
   }
   if (sums)
-    out->scratch[out->n_scratch++] = sums * (int64_t)sizeof(float);
+    out->workspace[out->n_workspaces++] = sums * (int64_t)sizeof(float);
 }
 
 bool lm_cpu_attend_emit(const lm_plan_options *o, const lm_op *op, lm_arena *arena,

@@ -39,11 +39,11 @@ static bool has_unit(const operand *x) {
 static bool shape_make(const lm_plan_gemm *g, gemm_shape *out) {
   bool bf16 = g->dtype_ab == LM_BF16;
   bool transposed = g->c_n != 1;
-  operand x = {bf16, g->a_m, g->a_k, 0}, y = {bf16, g->b_n, g->b_k, g->b_lines};
+  operand x = {bf16, g->a_m, g->a_k, 0}, y = {bf16, g->b_n, g->b_k, g->b_columns};
   *out = (gemm_shape){transposed ? g->n.fixed : g->m.fixed, transposed ? g->m.fixed : g->n.fixed,
                       g->k.fixed, transposed ? y : x, transposed ? x : y};
   if (g->m.n_dyn || g->n.n_dyn || g->k.n_dyn || g->dtype_ab == LM_F64 || g->dtype_c == LM_F64 ||
-      (g->b_lines && transposed))
+      (g->b_columns && transposed))
     return false;
   bool rows = transposed ? g->c_m == 1 && g->c_n >= out->n : g->c_m >= out->n;
   return rows && has_unit(&out->a) && has_unit(&out->b) && min64(out->m, out->n) >= MIN_SIZE &&
@@ -71,9 +71,9 @@ bool lm_cpu_gemm_is_profitable(const lm_plan_gemm *g) {
 // As in tile.h, tile_panel.h and tile_amx.h of the prelude; the generated code asserts it.
 void lm_cpu_panels(int vector, bool tiles, lm_target_panel *out) {
   if (vector)
-    out[LM_F32] = (lm_target_panel){.lines = 2 * vector, .group = 1, .n = 2 * vector, .k = 1};
+    out[LM_F32] = (lm_target_panel){.columns = 2 * vector, .group = 1, .n = 2 * vector, .k = 1};
   if (tiles)
-    out[LM_BF16] = (lm_target_panel){.lines = 16, .group = 2, .n = 32, .k = 32, .usual = true};
+    out[LM_BF16] = (lm_target_panel){.columns = 16, .group = 2, .n = 32, .k = 32, .usual = true};
 }
 
 // All GEMMs of a type share one function, whatever their sizes and strides. The width of panels is

@@ -222,8 +222,8 @@ bool lm_cpu_kernel_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena 
   cpu_emit *e = cpu_emit_make(lm_op_module(kernel), kernel, temporary);
   lm_buf text = {0};
   put_function(e, &text);
-  *out = (lm_kernel_code){.space = space_of(e), .n_scratch = e->n_workspaces};
-  memcpy(out->scratch, e->workspace, sizeof out->scratch);
+  *out = (lm_kernel_code){.space = space_of(e), .n_workspaces = e->n_workspaces};
+  memcpy(out->workspace, e->workspace, sizeof out->workspace);
   out->name = lm_arena_printf(arena, "k%016llx", (unsigned long long)lm_hash(text.p, text.n, 0));
   out->source = lm_arena_printf(arena, "void %s%s", out->name, text.p);
   lm_buf_free(&text);
@@ -279,11 +279,11 @@ const char *lm_cpu_prelude_text(lm_arena *arena) {
 // rows are not tiled.
 static void choose(lm_target *t) {
   enum {
-    SLAB = 4 << 20,
+    CACHED_BYTES = 4 << 20,
     FEW_PROCESSORS = 8
   };
   lm_cpu_panels(t->vector, t->tiles, t->choices.panel);
-  t->choices.slab = t->tiles && t->units <= FEW_PROCESSORS ? SLAB : 0;
+  t->choices.cached_bytes = t->tiles && t->units <= FEW_PROCESSORS ? CACHED_BYTES : 0;
   t->choices.attend_tile = 32;
 }
 

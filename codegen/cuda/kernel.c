@@ -317,8 +317,8 @@ static void launch_of(const cuda_emit *e, lm_kernel_code *out) {
   const lm_attr *a = &e->g.kernel->attr;
   out->launch = (lm_plan_launch){
       .threads = e->form == CUDA_FLAT ? CUDA_THREADS : e->team * e->teams, .extents = e->g.extents};
-  out->n_scratch = e->n_workspaces;
-  memcpy(out->scratch, e->workspace, sizeof out->scratch);
+  out->n_workspaces = e->n_workspaces;
+  memcpy(out->workspace, e->workspace, sizeof out->workspace);
   if (e->form == CUDA_FLAT) {
     launch_flat(e, out);
     return;

@@ -66,8 +66,8 @@ static void round_to_type(lm_tensor *t) {
 // ---- indices
 
 // Index first + step * i of the k-th index of op along axis a; -1 after recording a failure.
-static int64_t place(lm_eval *e, const lm_op *op, const lm_value *index, const int64_t *imm,
-                     int64_t size) {
+static int64_t index_of(lm_eval *e, const lm_op *op, const lm_value *index, const int64_t *imm,
+                        int64_t size) {
   int64_t p = imm[0] + imm[1] * (int64_t)of(e, index)->v[0];
   if (p >= 0 && p < size)
     return p;
@@ -81,7 +81,8 @@ static int64_t place(lm_eval *e, const lm_op *op, const lm_value *index, const i
 static int64_t part(lm_eval *e, const lm_op *op, const lm_global *g) {
   int64_t at = 0;
   for (int i = 0; i < g->n_stack; i++) {
-    int64_t p = place(e, op, op->in[i], &op->attr.imm[2 * i], lm_axis_size(e->m, g->type.axis[i]));
+    int64_t p =
+        index_of(e, op, op->in[i], &op->attr.imm[2 * i], lm_axis_size(e->m, g->type.axis[i]));
     if (p < 0)
       return -1;
     at = at * lm_axis_size(e->m, g->type.axis[i]) + p;
@@ -130,7 +131,7 @@ static void eval_append(lm_eval *e, const lm_op *op) {
   lm_axis s = op->attr.to[0];
   const lm_value *at = op->in[op->n_in - 2];
   int64_t room = lm_axis_size(e->m, s) - lm_eval_size(e, t) + 1;
-  int64_t first = room > 0 ? place(e, op, at, (int64_t[]){0, 1}, room) : -1;
+  int64_t first = room > 0 ? index_of(e, op, at, (int64_t[]){0, 1}, room) : -1;
   if (first < 0 && !e->failed)
     e->failed = lm_fail(LM_BUG_STATUS, "append: cache @%s is full", g->name);
   *of(e, op->out[0]) = lm_eval_tensor(e, op->out[0]->type);
@@ -155,7 +156,7 @@ static void eval_append(lm_eval *e, const lm_op *op) {
 static void eval_at(lm_eval *e, const lm_op *op) {
   const lm_tensor *x = of(e, op->in[0]);
   lm_tensor *t = of(e, op->out[0]);
-  int64_t p = place(e, op, op->in[1], op->attr.imm, lm_eval_size(e, x->type.axis[0]));
+  int64_t p = index_of(e, op, op->in[1], op->attr.imm, lm_eval_size(e, x->type.axis[0]));
   *t = lm_eval_tensor(e, op->out[0]->type);
   if (p >= 0)
     memcpy(t->v, x->v + p * t->n, (size_t)t->n * sizeof *t->v);

@@ -3,8 +3,8 @@
 //   dot %x, %w      dot_add %x, %w, [%residual,] [%bias]      dot_gelu %x, %w, [%residual,] [%bias]
 //
 // A residual has the type of the result; a bias has the last axes of the result, but not all.
-#ifndef LM_IR_PRODUCT_H
-#define LM_IR_PRODUCT_H
+#ifndef LM_IR_DOT_H
+#define LM_IR_DOT_H
 #include "compiler/ir/ir.h"
 
 // Operands; the third and fourth are added.
@@ -19,7 +19,7 @@ enum {
 };
 
 static inline bool lm_op_multiplies(const lm_op *op) {
-  return lm_op_info_of(op)->traits & LM_T_PRODUCT;
+  return lm_op_info_of(op)->traits & LM_T_DOT;
 }
 // NULL if there is none.
 static inline lm_value *lm_dot_residual(const lm_op *op) {

@@ -287,7 +287,7 @@ enum {
   LM_T_ASSEMBLE = 512, // concatenation or padding
   LM_T_SOURCE = 1024,  // no element of the result is computed from an operand; operands are indices
   LM_T_INDEXED = 2048, // the second operand holds positions along the attributes' axes
-  LM_T_PRODUCT = 4096, // a dot of the first two operands
+  LM_T_DOT = 4096,     // a dot of the first two operands
   LM_T_LINEAR = 8192,  // linear in all operands together (select: in its two branches)
   LM_T_BILINEAR = 16384,     // linear in either of its two operands
   LM_T_LINEAR_FIRST = 32768, // linear in the first operand only

@@ -137,7 +137,7 @@ bool lm_type_valid(const lm_module *m, lm_type t, lm_buf *why) {
   return false;
 }
 
-static int64_t stack_places(const lm_module *m, lm_type t, int n_stack) {
+static int64_t stack_points(const lm_module *m, lm_type t, int n_stack) {
   t.rank = (uint8_t)n_stack;
   return lm_type_elements(m, t);
 }
@@ -150,7 +150,7 @@ lm_global *lm_global_add(lm_module *m, lm_global_kind kind, lm_sym name, lm_type
     LM_BUG("global %s: %d stacked axes of %d", name, n_stack, type.rank);
   lm_global *g = &LM_PUSH(m->arena, m->globals, m->n_globals, m->cap_globals);
   *g = (lm_global){.kind = kind, .name = name, .type = type, .n_stack = n_stack};
-  g->n_paths = stack_places(m, type, n_stack);
+  g->n_paths = stack_points(m, type, n_stack);
   g->paths = LM_NEW_N(m->arena, lm_sym, g->n_paths);
   g->init = LM_NEW_N(m->arena, lm_init, g->n_paths);
   if (!n_stack)

@@ -10,7 +10,7 @@ static void axes_add(lm_type *t, const lm_axis *axes, int n) {
 lm_type lm_op_touched_axes(const lm_op *op, uint32_t i) {
   lm_type t = {0};
   bool index = op->code == LM_OP_GATHER && i == 1; // read at the position of the result
-  if (index || lm_op_has(op, LM_T_ELEMENTWISE | LM_T_REDUCE | LM_T_PRODUCT))
+  if (index || lm_op_has(op, LM_T_ELEMENTWISE | LM_T_REDUCE | LM_T_DOT))
     return t;
   axes_add(&t, op->attr.axes, op->attr.n_axes);
   axes_add(&t, op->attr.to, op->attr.n_to);
@@ -24,7 +24,7 @@ lm_row_class lm_op_row_class(const lm_op *op) {
     return LM_ROW_BY_INDEX;
   if (op->code == LM_OP_AT || op->body)
     return LM_ROW_MIXED;
-  uint32_t each = LM_T_ELEMENTWISE | LM_T_MOVE | LM_T_ASSEMBLE | LM_T_REDUCE | LM_T_PRODUCT;
+  uint32_t each = LM_T_ELEMENTWISE | LM_T_MOVE | LM_T_ASSEMBLE | LM_T_REDUCE | LM_T_DOT;
   return lm_op_has(op, each) ? LM_ROW_EACH : LM_ROW_MIXED;
 }
 

@@ -133,7 +133,8 @@ bool shape_rename(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
 }
 
 // The elements first + step * j for j < n are in [0, size).
-static bool places(const lm_module *m, const lm_attr *a, int64_t n, lm_axis whole, lm_buf *why) {
+static bool indices_fit(const lm_module *m, const lm_attr *a, int64_t n, lm_axis whole,
+                        lm_buf *why) {
   if (a->n_imm != 2)
     return lm_why(why, "needs [first, step]");
   int64_t first = a->imm[0];
@@ -158,7 +159,7 @@ bool shape_slice(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why)
     return lm_why(why, "needs one axis, and at most one new axis");
   if (!has_axis(m, x, a->axes[0], why))
     return false;
-  if (!places(m, a, a->n_to ? lm_axis_size(m, a->to[0]) : 1, a->axes[0], why))
+  if (!indices_fit(m, a, a->n_to ? lm_axis_size(m, a->to[0]) : 1, a->axes[0], why))
     return false;
   return splice(m, x, lm_type_find(x, a->axes[0]), 1, a->to, a->n_to, out, why);
 }
@@ -170,7 +171,7 @@ bool shape_pad(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
     return lm_why(why, "needs at most one axis, and one new axis");
   if (a->n_axes && !has_axis(m, x, a->axes[0], why))
     return false;
-  if (!places(m, a, a->n_axes ? lm_axis_size(m, a->axes[0]) : 1, a->to[0], why))
+  if (!indices_fit(m, a, a->n_axes ? lm_axis_size(m, a->axes[0]) : 1, a->to[0], why))
     return false;
   return splice(m, x, a->n_axes ? lm_type_find(x, a->axes[0]) : x.rank, a->n_axes, a->to, 1, out,
                 why);

@@ -44,7 +44,7 @@ void vjp_pad(lm_grad *g, lm_op *op) {
 // A slice of a dot along an axis of one operand is a dot with a slice of this operand. The
 // gradients of concatenated weights are thereby accumulated separately and never stored together.
 // NULL if gz is not such a dot.
-static lm_value *slice_of_product(lm_grad *g, const lm_op *dot, const lm_attr *cut) {
+static lm_value *slice_of_dot(lm_grad *g, const lm_op *dot, const lm_attr *cut) {
   if (!dot || dot->code != LM_OP_DOT)
     return NULL;
   lm_value *in[2] = {dot->in[0], dot->in[1]};
@@ -70,7 +70,7 @@ void vjp_concat(lm_grad *g, lm_op *op) {
     first += lm_axis_size(g->b->m, op->attr.axes[i]);
     if (!lm_grad_needs(g, op->in[i]))
       continue;
-    lm_value *part = lm_value_is_weight(op->in[i]) ? slice_of_product(g, gz->def, &a) : NULL;
+    lm_value *part = lm_value_is_weight(op->in[i]) ? slice_of_dot(g, gz->def, &a) : NULL;
     lm_grad_add(g, op->in[i], part ? part : lm_emit(g->b, LM_OP_SLICE, &gz, 1, &a, NULL));
   }
 }

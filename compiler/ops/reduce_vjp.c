@@ -8,7 +8,7 @@ void vjp_sum(lm_grad *g, lm_op *op) {
 
 // The row-major index over the axes `over` of every element of a tensor of type t; int, with t's
 // axes.
-static lm_value *place(lm_grad *g, lm_type t, const lm_attr *over) {
+static lm_value *flat_index(lm_grad *g, lm_type t, const lm_attr *over) {
   lm_builder *b = g->b;
   lm_value *sum = NULL;
   t.dtype = LM_INT;
@@ -28,7 +28,7 @@ void vjp_max(lm_grad *g, lm_op *op) {
   lm_value *x = lm_grad_value(g, op->in[0]);
   lm_value *gz = lm_grad_of(g, op->out[0]);
   lm_value *best = lm_emit(b, LM_OP_ARGMAX, &x, 1, &op->attr, NULL);
-  lm_value *here = lm_emit2(b, LM_OP_EQ, place(g, x->type, &op->attr), best);
+  lm_value *here = lm_emit2(b, LM_OP_EQ, flat_index(g, x->type, &op->attr), best);
   lm_value *zero = lm_emit_const(b, lm_type_make(gz->type.dtype, NULL, 0), 0);
   lm_grad_add(g, op->in[0], lm_emit_select(b, here, gz, zero));
 }

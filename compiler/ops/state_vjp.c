@@ -66,10 +66,10 @@ void vjp_at(lm_grad *g, lm_op *op) {
   lm_value *i = lm_grad_value(g, op->in[1]);
   lm_value *step = lm_emit_const(b, scalar, (double)op->attr.imm[1]);
   lm_value *first = lm_emit_const(b, scalar, (double)op->attr.imm[0]);
-  lm_value *place = lm_emit2(b, LM_OP_ADD, lm_emit2(b, LM_OP_MUL, i, step), first);
+  lm_value *index = lm_emit2(b, LM_OP_ADD, lm_emit2(b, LM_OP_MUL, i, step), first);
   wide.dtype = LM_INT;
   lm_value *here = lm_emit2(
-      b, LM_OP_EQ, lm_emit_expand(b, lm_emit(b, LM_OP_IOTA, NULL, 0, NULL, &line), wide), place);
+      b, LM_OP_EQ, lm_emit_expand(b, lm_emit(b, LM_OP_IOTA, NULL, 0, NULL, &line), wide), index);
   lm_grad_add(
       g, op->in[0],
       lm_emit_select(b, here, gz, lm_emit_const(b, lm_type_make(gz->type.dtype, NULL, 0), 0)));

@@ -170,10 +170,10 @@ static bool leak_find(const probe *p, const lm_op *op, const lm_value *v, leak *
 
 // A dot over s needs an operand that is zero wherever s comes after t.
 static void check_past(probe *p, const lm_op *op) {
-  bool product = op->code == LM_OP_DOT;
+  bool is_dot = op->code == LM_OP_DOT;
   leak at = {-1, -1, false};
   const lm_value *from = op->in[0];
-  for (uint32_t i = 0; i < (product ? 2 : 1); i++) {
+  for (uint32_t i = 0; i < (is_dot ? 2 : 1); i++) {
     if (!lm_probe_gridded(p, op->in[i]->type))
       continue;
     from = op->in[i];
@@ -181,7 +181,7 @@ static void check_past(probe *p, const lm_op *op) {
       return;
   }
   refuse_leak(p, op, from, &at);
-  if (!product)
+  if (!is_dot)
     lm_fact(p, op->in[0])->refused = true;
 }
 

@@ -240,7 +240,7 @@ static reach rule(const reacher *r, const lm_op *op, bool *out_moves) {
   }
   if (lm_op_has(op, LM_T_SOURCE))
     return (reach){.n = 0};
-  if (lm_op_has(op, LM_T_REDUCE | LM_T_PRODUCT))
+  if (lm_op_has(op, LM_T_REDUCE | LM_T_DOT))
     return changed(r, op, r->p->proofs[op->out[0]->id].first ? change_history : change_sum,
                    out_moves);
   return lm_op_has(op, LM_T_ELEMENTWISE) ? united(r, op) : collapsed(r, op, out_moves);

@@ -30,7 +30,7 @@ static bool outer_product(const lm_module *m, const lm_op *op) {
 static bool keeps(const lm_module *m, const lm_op *op) {
   if (op->keep == LM_REMAT_SAVE)
     return true;
-  if (lm_op_has(op, LM_T_PRODUCT))
+  if (lm_op_has(op, LM_T_DOT))
     return !outer_product(m, op);
   if (lm_op_has(op, LM_T_INDEXED))
     return lm_dtype_is_float(op->out[0]->type.dtype);

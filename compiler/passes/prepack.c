@@ -2,13 +2,13 @@
 // once per update instead of in each GEMM.
 //
 // before: %w = param @wq[%i] : f32[d, g, e]   %y = dot %x, %w over(d) : f32[b, t, g, e]
-// after:  %1 = view %w (g, e) -> (panel, line) : f32[d, panel, line]
-//         %2 = permute %1 : f32[panel, d, line]   %3 = cast %2 : f32[panel, d, line]
-//         %4 = dot %x, %3 over(d) : f32[b, t, panel, line]
-//         %y = view %4 (panel, line) -> (g, e) : f32[b, t, g, e]
+// after:  %1 = view %w (g, e) -> (panel, column) : f32[d, panel, column]
+//         %2 = permute %1 : f32[panel, d, column]   %3 = cast %2 : f32[panel, d, column]
+//         %4 = dot %x, %3 over(d) : f32[b, t, panel, column]
+//         %y = view %4 (panel, column) -> (g, e) : f32[b, t, g, e]
 //
 // The axis order of a type is the memory layout of its tensor: [k, n] is row-major, [panel, k,
-// line] consists of panels of `line` columns, [panel, group, line, pair] of bf16 panels in which
+// column] consists of panels of a few columns, [panel, k, column, pair] of bf16 panels in which
 // pairs along k are adjacent, as matrix units multiply them (lm_target_choices.panel). The cast to
 // the same type is the copy; pass hoist_params moves it into @copies. In the plan such axes are
 // merged again (lm_gemm_panels), and the GEMM kernel reads panels instead of packing them.
@@ -88,7 +88,7 @@ static bool has_code(const packing *l) {
   if (!lm_plan_gemm_from_dot(l->m, l->dot, &g) || g.n_batch || g.c_n != 1 ||
       g.n.fixed != l->n_cols || g.k.fixed != l->n_k)
     return false;
-  g.b_lines = l->panel.lines;
+  g.b_columns = l->panel.columns;
   g.b_group = l->panel.group;
   return l->codegen->gemm_is_profitable && l->codegen->gemm_is_profitable(&g);
 }
@@ -98,7 +98,7 @@ static bool packing_find(packing *l, lm_op *op) {
   if (op->code != LM_OP_DOT || lm_value_is_weight(op->in[0]) || !lm_value_is_weight(op->in[1]))
     return false;
   l->panel = l->target->choices.panel[op->in[1]->type.dtype];
-  if (!l->panel.lines || !(l->panel.usual || l->forced) || !runs_find(l))
+  if (!l->panel.columns || !(l->panel.usual || l->forced) || !runs_find(l))
     return false;
   return l->n_cols % l->panel.n == 0 && l->n_k % l->panel.k == 0 && has_code(l);
 }
@@ -124,11 +124,11 @@ static lm_value *run_split(packing *l, lm_builder *b, lm_value *v, run r, const 
 
 // The packed weight; sets the views of its free axes and of its reduction axes.
 static lm_value *weight_pack(packing *l, lm_builder *b, lm_attr *free, lm_attr *reduced) {
-  static const char *const lines[] = {"panel", "line"}, *const places[] = {"place", "pair"};
+  static const char *const columns[] = {"panel", "column"}, *const depths[] = {"k", "pair"};
   run summed;
-  lm_value *w = run_split(l, b, l->dot->in[1], l->free, lines, l->panel.lines, free);
+  lm_value *w = run_split(l, b, l->dot->in[1], l->free, columns, l->panel.columns, free);
   run_find(l->dot, w->type, true, &summed);
-  w = run_split(l, b, w, summed, places, l->panel.group, reduced);
+  w = run_split(l, b, w, summed, depths, l->panel.group, reduced);
   lm_axis order[] = {free->to[0], reduced->to[0], free->to[1], reduced->to[1]};
   w = lm_emit_permute(b, w, order, free->n_to + reduced->n_to);
   return lm_emit(b, LM_OP_CAST, &w, 1, NULL, &w->type);

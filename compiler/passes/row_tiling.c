@@ -68,7 +68,7 @@ static bool operands_fit(const lm_row_tiling *r, const lm_op *op) {
 // Indices of random numbers count from the first row (see copied).
 static bool by_row(const lm_row_tiling *r, const lm_op *op) {
   switch (lm_op_row_class(op)) {
-  case LM_ROW_EACH: return op->n_in && !lm_op_has(op, LM_T_PRODUCT); // the caller chooses the GEMMs
+  case LM_ROW_EACH: return op->n_in && !lm_op_has(op, LM_T_DOT); // the caller chooses the GEMMs
   case LM_ROW_BY_INDEX: return lm_type_intersects(op->in[1]->type, r->rows);
   case LM_ROW_NUMBERED: return op->n_in && lm_type_find(op->out[0]->type, r->rows.axis[0]) == 0;
   default: return false;

@@ -28,9 +28,9 @@
 // (forward and data gradient), their f32 gradients are read and written again, and three launches
 // per GEMM; and the cotangent of an outer value is stacked and added to its other contributions, 2
 // times its bytes. The tiling is profitable only if a tile fits the caches and memory bandwidth
-// limits the step: in bf16 on processors with bf16 dot products (lm_target_choices.slab), by
-// estimate. In f32 with AVX2 it makes no difference whether tensors between GEMMs take 2 or 32 MB,
-// so the pass runs there only if forced. Declines: unprofitable tilings; functions that are not
+// limits the step: in bf16 on processors with bf16 dot products (lm_target_choices.cached_bytes),
+// by estimate. In f32 with AVX2 it makes no difference whether tensors between GEMMs take 2 or 32
+// MB, so the pass runs there only if forced. Declines: unprofitable tilings; functions that are not
 // differentiated; dynamic extents; too few rows for two tiles; loops without carries (made by
 // pass tile_vocab). Compile time: linear in the operations of a region, per loop.
 #include <string.h>
@@ -169,8 +169,8 @@ static bool divides(lm_row_tiling *r, const lm_region *region, const lm_target *
       room = bytes;
   }
   double max_rows = ELEMENTS / widest > LM_ROWS ? ELEMENTS / widest : LM_ROWS;
-  if (target && target->choices.slab)
-    max_rows = (double)target->choices.slab / room;
+  if (target && target->choices.cached_bytes)
+    max_rows = (double)target->choices.cached_bytes / room;
   if (target && target->choices.rows)
     max_rows = target->choices.rows;
   return !lm_type_dynamic(r->m, r->rows) && max_rows >= 1 &&
@@ -373,7 +373,8 @@ static bool is_profitable(tiling *s, const lm_op *root, const lm_pass_env *env) 
   if (!n.kept || !target || lm_pass_is_forced(env, "tile_rows"))
     return n.kept > 0;
   double n_tiles = (double)s->rows.n_tiles;
-  return root->in[0]->type.dtype == LM_BF16 && n.tile / n_tiles <= (double)target->choices.slab &&
+  return root->in[0]->type.dtype == LM_BF16 &&
+         n.tile / n_tiles <= (double)target->choices.cached_bytes &&
          n.kept > n.once + (n_tiles - 1) * n.per_tile;
 }
 
@@ -475,7 +476,7 @@ static void tile_region(lm_func *f, const lm_region *r, int depth, const lm_pass
 
 bool lm_pass_tile_rows(lm_module *m, const lm_pass_env *env) {
   const lm_target *target = env ? env->target : NULL;
-  if (target && !target->choices.slab && !lm_pass_is_forced(env, "tile_rows"))
+  if (target && !target->choices.cached_bytes && !lm_pass_is_forced(env, "tile_rows"))
     return true;
   for (lm_func *f = m->funcs; f; f = f->next)
     if (f->key.id == LM_FUNC_LOSS)

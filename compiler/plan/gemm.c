@@ -204,22 +204,22 @@ static bool is_batch(const lm_plan_gemm *g, int i, int64_t a, int64_t b, int64_t
   return !g->batch[i].size.n_dyn && g->batch[i].a == a && g->batch[i].b == b && g->batch[i].c == c;
 }
 
-// Of [panel, place, line, pair], lines and pairs are axes of the call, panels are a batch axis and
-// k a summed batch axis; without pairs, k are K.
+// In a weight [panel, k, column, pair], `column` and `pair` are the axes N and K of the GEMM,
+// `panel` is a batch axis and `k` a summed batch axis; in [panel, k, column], `k` is K.
 bool lm_gemm_panels(lm_plan_gemm *g, lm_target_panel p) {
   bool paired = p.group > 1;
-  if (!p.lines || g->n_batch != 1 + paired || g->n.n_dyn || g->k.n_dyn || g->m.n_dyn)
+  if (!p.columns || g->n_batch != 1 + paired || g->n.n_dyn || g->k.n_dyn || g->m.n_dyn)
     return false;
   int64_t k = paired ? g->batch[1].size.fixed * p.group : g->k.fixed;
-  bool call =
-      g->n.fixed == p.lines && g->c_n == 1 && g->b_n == p.group && g->b_k == (paired ? 1 : p.lines);
+  bool call = g->n.fixed == p.columns && g->c_n == 1 && g->b_n == p.group &&
+              g->b_k == (paired ? 1 : p.columns);
   bool pairs = !paired || (g->k.fixed == p.group && g->a_k == 1 &&
-                           is_batch(g, 1, p.group, p.lines * p.group, 0));
-  if (!call || !pairs || g->batch[0].sum || !is_batch(g, 0, 0, k * p.lines, p.lines))
+                           is_batch(g, 1, p.group, p.columns * p.group, 0));
+  if (!call || !pairs || g->batch[0].sum || !is_batch(g, 0, 0, k * p.columns, p.columns))
     return false;
   g->n.fixed *= g->batch[0].size.fixed;
   g->k.fixed = k;
-  g->b_k = g->b_lines = p.lines;
+  g->b_k = g->b_columns = p.columns;
   g->b_n = k;
   g->b_group = p.group;
   g->n_batch = 0;

@@ -19,8 +19,8 @@ enum {
 typedef struct lm_kernel_code {
   const char *name, *source; // equal sources have equal names
   lm_plan_extent space;
-  int64_t scratch[LM_KERNEL_WORKSPACES]; // bytes of each workspace, at capacity
-  int n_scratch;
+  int64_t workspace[LM_KERNEL_WORKSPACES]; // bytes of each workspace, at capacity
+  int n_workspaces;
   lm_plan_launch launch;
 } lm_kernel_code;
 
@@ -79,5 +79,5 @@ bool lm_plan_dot_strides_ok(const lm_module *m, const lm_op *dot, int *out_opera
 bool lm_plan_gemm_from_dot(const lm_module *m, const lm_op *dot, lm_plan_gemm *out);
 // Describes a dot with an epilogue. False if it takes several GEMM calls, an operand must be copied
 // first, or the bias has another length than the rows of the result.
-bool lm_plan_gemm_from_epilogue(const lm_module *m, const lm_op *product, lm_plan_gemm *out);
+bool lm_plan_gemm_from_epilogue(const lm_module *m, const lm_op *dot, lm_plan_gemm *out);
 #endif

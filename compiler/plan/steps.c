@@ -172,7 +172,7 @@ void lm_step_kernel(planner *p, lm_op *op) {
   for (uint32_t i = 0; i < op->n_in; i++)
     in[i] = lm_value_dense(p, op->in[i], op);
   int index = kernel_find(p, op, &code);
-  pstep *s = lm_step_add(p, LM_STEP_KERNEL, op, (int)(op->n_in + op->n_out) + code.n_scratch);
+  pstep *s = lm_step_add(p, LM_STEP_KERNEL, op, (int)(op->n_in + op->n_out) + code.n_workspaces);
   s->step.kernel = index;
   s->step.space = code.space;
   s->step.n_read = (int)op->n_in;
@@ -185,9 +185,9 @@ void lm_step_kernel(planner *p, lm_op *op) {
     location out = result_new(p, op->out[i], op);
     *r++ = lm_location_ref(p, &out, op->out[i]->type);
   }
-  for (int i = 0; i < code.n_scratch; i++)
-    *r++ = (ref){.at = lm_storage_new(p, code.scratch[i], p->depth, s->step.label),
-                 .bytes = code.scratch[i]};
+  for (int i = 0; i < code.n_workspaces; i++)
+    *r++ = (ref){.at = lm_storage_new(p, code.workspace[i], p->depth, s->step.label),
+                 .bytes = code.workspace[i]};
 }
 
 // ---- dots

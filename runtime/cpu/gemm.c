@@ -178,7 +178,7 @@ static problem problem_make(const lm_cpu_gemms *all, const lm_plan_gemm *g, cons
                .n_batches = 1,
                .n_sums = 1,
                .accumulate = g->accumulate,
-               .panel = g->b_lines * g->b_group};
+               .panel = g->b_columns * g->b_group};
   p.flipped = !p.panel && lm_gemm_layouts_find(&p.s).c.trans == 'T';
   if (p.flipped)
     p.s = transposed(&p.s);

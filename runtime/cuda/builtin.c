@@ -15,9 +15,9 @@ struct lm_embedded {
 extern const struct lm_embedded lm_cuda_builtin_source[];
 
 const char *const lm_cuda_builtin_names[LM_CUDA_BUILTIN_KERNELS] = {
-    "lm_fill_8",     "lm_move_1",      "lm_move_2",      "lm_move_4",       "lm_move_8",
-    "lm_add_f32",    "lm_product_f32", "lm_product_f64", "lm_product_bf16", "lm_product_bf16_f32",
-    "lm_round_bf16", "lm_tally",       "lm_judge",       "lm_finish_f32",   "lm_finish_bf16"};
+    "lm_fill_8",     "lm_move_1",   "lm_move_2",   "lm_move_4",     "lm_move_8",
+    "lm_add_f32",    "lm_gemm_f32", "lm_gemm_f64", "lm_gemm_bf16",  "lm_gemm_bf16_f32",
+    "lm_round_bf16", "lm_tally",    "lm_judge",    "lm_finish_f32", "lm_finish_bf16"};
 
 const char *lm_cuda_builtin_text(lm_arena *a) {
   return lm_arena_printf(a, "%s%s", lm_cuda_builtin_source[0].text, lm_cuda_builtin_source[1].text);

@@ -6,10 +6,10 @@ typedef struct lm_move_args {
   int64_t size[12], from[12], to[12], at_to, at_more, at_limit, n;
   int32_t rank, step;
 } lm_move_args;
-typedef struct lm_product_args {
+typedef struct lm_gemm_args {
   int64_t m, n, k, a_m, a_k, b_k, b_n, c_m, c_n;
   int32_t add, spare;
-} lm_product_args;
+} lm_gemm_args;
 
 LM_KERNEL(256) lm_fill_8(uint64_t *y, uint64_t x, int64_t n) {
   for (int64_t i = lm_block() * 256 + lm_thread(); i < n; i += lm_grid() * 256)
@@ -48,8 +48,8 @@ LM_MOVE(lm_move_8, uint64_t, =)
 LM_MOVE(lm_add_f32, float, +=)
 
 // Each thread computes one element of C and sums in order of k.
-#define LM_PRODUCT(NAME, AB, LOAD, C, LOAD_C, STORE, SUM)                                          \
-  LM_KERNEL(256) NAME(const AB *a, const AB *b, C *c, lm_product_args p) {                         \
+#define LM_GEMM(NAME, AB, LOAD, C, LOAD_C, STORE, SUM)                                             \
+  LM_KERNEL(256) NAME(const AB *a, const AB *b, C *c, lm_gemm_args p) {                            \
     _Pragma("unroll 1") for (int64_t i = lm_block() * 256 + lm_thread(); i < p.m * p.n;            \
                              i += lm_grid() * 256) {                                               \
       int64_t row = (uint32_t)i / (uint32_t)p.n, col = (uint32_t)i % (uint32_t)p.n;                \
@@ -61,10 +61,10 @@ LM_MOVE(lm_add_f32, float, +=)
       *to = STORE(sum);                                                                            \
     }                                                                                              \
   }
-LM_PRODUCT(lm_product_f32, float, , float, , , float)
-LM_PRODUCT(lm_product_f64, double, , double, , , double)
-LM_PRODUCT(lm_product_bf16, uint16_t, lm_bf16_load, uint16_t, lm_bf16_load, lm_bf16_round, float)
-LM_PRODUCT(lm_product_bf16_f32, uint16_t, lm_bf16_load, float, , , float)
+LM_GEMM(lm_gemm_f32, float, , float, , , float)
+LM_GEMM(lm_gemm_f64, double, , double, , , double)
+LM_GEMM(lm_gemm_bf16, uint16_t, lm_bf16_load, uint16_t, lm_bf16_load, lm_bf16_round, float)
+LM_GEMM(lm_gemm_bf16_f32, uint16_t, lm_bf16_load, float, , , float)
 
 // An epilogue that the library did not compute: a bias along rows, storing the input of gelu, gelu.
 // Pointers may be NULL.

@@ -170,7 +170,7 @@ static void gemm(reader *r, lm_plan_step *s) {
     triple(r, &g->batch[i].a, &g->batch[i].b, &g->batch[i].c);
   }
   if (take(r, "panels=")) {
-    g->b_lines = (int)number(r);
+    g->b_columns = (int)number(r);
     expect(r, ",");
     g->b_group = (int)number(r);
   }
@@ -256,7 +256,7 @@ static void operands(reader *r, lm_plan_step *s) {
       part = 1;
       continue;
     }
-    if (take(r, "scratch")) {
+    if (take(r, "workspace")) {
       part = 2;
       continue;
     }

@@ -107,8 +107,8 @@ static void print_gemm(const lm_plan *p, const lm_plan_gemm *g, lm_buf *out) {
     lm_buf_printf(out, "(%lld,%lld,%lld)", (long long)g->batch[i].a, (long long)g->batch[i].b,
                   (long long)g->batch[i].c);
   }
-  if (g->b_lines)
-    lm_buf_printf(out, " panels=%d,%d", g->b_lines, g->b_group);
+  if (g->b_columns)
+    lm_buf_printf(out, " panels=%d,%d", g->b_columns, g->b_group);
   if (g->accumulate)
     lm_buf_puts(out, " accumulate");
   if (g->residual)
@@ -154,7 +154,7 @@ static void print_step(const lm_plan *p, const lm_plan_step *s, int number, int 
     if (i == s->n_read && s->n_write)
       lm_buf_puts(out, " ->");
     if (i == s->n_read + s->n_write)
-      lm_buf_puts(out, " scratch");
+      lm_buf_puts(out, " workspace");
     print_buf(&s->bufs[i], out);
   }
   lm_buf_printf(out, "%s%s\n", s->label && *s->label ? "  // " : "", s->label ? s->label : "");

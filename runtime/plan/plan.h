@@ -97,9 +97,9 @@ typedef struct lm_plan_kernel {
 typedef struct lm_plan_gemm {
   lm_plan_extent m, n, k;
   int64_t a_m, a_k, b_k, b_n, c_m, c_n; // of each operand's two strides one is 1
-  // b_lines != 0: B is prepacked in panels, [n / lines][k / group][lines][group], b_n is the stride
-  // of a column and b_k is b_lines. Only the plan's own kernels read that layout.
-  int b_lines, b_group;
+  // b_columns != 0: B is prepacked in panels, [n / columns][k / group][columns][group], b_n is the
+  // stride of a column and b_k is b_columns. Only the plan's own kernels read that layout.
+  int b_columns, b_group;
   int n_batch;
   struct {
     lm_plan_extent size;

@@ -302,12 +302,12 @@ static lm_status on_word_of_chars(void *user, const char *p, size_t n) {
 
 // ---- from text to words
 
-typedef lm_status stretch_fn(encoder *e, const char *text, size_t n, bool continues);
+typedef lm_status text_fn(encoder *e, const char *text, size_t n, bool continues);
 
 // Adds the ids of added tokens, and calls `between` for the text between them. Only the first part
 // can continue earlier text.
 static lm_status added_split(encoder *e, const lm_added *a, const char *text, size_t n,
-                             bool continues, stretch_fn *between) {
+                             bool continues, text_fn *between) {
   if (lm_added_is_empty(a))
     return between(e, text, n, continues);
   const lm_added_token *t;

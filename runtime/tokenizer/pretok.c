@@ -24,7 +24,7 @@ struct lm_pretok {
 };
 struct lm_pretok_room {
   lm_regex_room *regex;
-  lm_buf scratch[STEPS_MAX];
+  lm_buf buffers[STEPS_MAX];
 };
 
 typedef struct {
@@ -96,7 +96,7 @@ void lm_pretok_room_destroy(lm_pretok_room *m) {
     return;
   lm_regex_room_destroy(m->regex);
   for (int i = 0; i < STEPS_MAX; i++)
-    lm_buf_free(&m->scratch[i]);
+    lm_buf_free(&m->buffers[i]);
   lm_free(m);
 }
 
@@ -165,7 +165,7 @@ static lm_status split(const pass *x, int i, const char *p, size_t n) {
 static lm_status prefix(const pass *x, int i, const char *p, size_t n) {
   if (*p == ' ' || x->continues)
     return piece_cut(x, i + 1, p, n);
-  lm_buf *b = &x->m->scratch[i];
+  lm_buf *b = &x->m->buffers[i];
   b->n = 0;
   lm_buf_puts(b, " ");
   lm_buf_add(b, p, n);
@@ -173,7 +173,7 @@ static lm_status prefix(const pass *x, int i, const char *p, size_t n) {
 }
 
 static lm_status chars(const pass *x, int i, const char *p, size_t n) {
-  lm_buf *b = &x->m->scratch[i];
+  lm_buf *b = &x->m->buffers[i];
   b->n = 0;
   lm_bytes_to_chars(p, n, b);
   return piece_cut(x, i + 1, b->p, b->n);

@@ -34,7 +34,7 @@ static bool never(const lm_module *m, const lm_op *op) {
 
 // If a target does not support an attention, it is expanded to its operations, and no attend
 // remains.
-static void unattend(lm_module *m) {
+static void expand_attention(lm_module *m) {
   lm_codegen codegen = {.attends = never};
   CHECK(lm_pass_run(m, lm_pass_find("expand_attention"), &(lm_pass_env){.codegen = &codegen}));
   CHECK(attends_in(m) == 0);
@@ -73,7 +73,7 @@ static void check(const attend_case *c, const int *size) {
   arguments_free(plain, args);
   lm_eval_destroy(e);
   same(c->name, m, want);
-  unattend(m);
+  expand_attention(m);
   same(c->name, m, want);
   lm_ctx_destroy(x);
 }

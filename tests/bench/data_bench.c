@@ -150,11 +150,11 @@ static void worker_run(const lm_data_options *o, int who, int workers, uint64_t 
   lm_data *d;
   expect(lm_data_open(o, &d));
   int64_t rows = lm_data_part(d, 0).rows;
-  int64_t places = ROWS * o->seq;
+  int64_t tokens = ROWS * o->seq;
   int64_t per_step = MICRO * ROWS;
-  lm_batch b = {{lm_calloc((size_t)places, 4), lm_calloc((size_t)places, 4),
-                 lm_calloc((size_t)places, 4), lm_calloc((size_t)places, 4),
-                 lm_calloc((size_t)places, 4)}};
+  lm_batch b = {{lm_calloc((size_t)tokens, 4), lm_calloc((size_t)tokens, 4),
+                 lm_calloc((size_t)tokens, 4), lm_calloc((size_t)tokens, 4),
+                 lm_calloc((size_t)tokens, 4)}};
   for (int64_t step = 0; step * per_step < rows; step++)
     for (int micro = who; micro < MICRO; micro += workers) {
       expect(lm_data_fill(d, step, micro, MICRO, ROWS, &b));
@@ -216,10 +216,10 @@ static lm_data_part_info opened(const lm_data_options *o, const char *what) {
   double open = lm_now() - start;
   lm_data_part_info part = lm_data_part(d, 0);
   int64_t far = part.rows / ROWS / 2;
-  int64_t places = ROWS * o->seq;
-  lm_batch b = {{lm_calloc((size_t)places, 4), lm_calloc((size_t)places, 4),
-                 lm_calloc((size_t)places, 4), lm_calloc((size_t)places, 4),
-                 lm_calloc((size_t)places, 4)}};
+  int64_t tokens = ROWS * o->seq;
+  lm_batch b = {{lm_calloc((size_t)tokens, 4), lm_calloc((size_t)tokens, 4),
+                 lm_calloc((size_t)tokens, 4), lm_calloc((size_t)tokens, 4),
+                 lm_calloc((size_t)tokens, 4)}};
   start = lm_now();
   expect(lm_data_fill(d, far, 0, 1, ROWS, &b));
   printf("  %s: open %.3f s (%.1fM tokens/s), a batch in the middle %.4f s\n", what, open,

@@ -64,7 +64,7 @@ static double run(const bench *b, lm_cpu_gemms *all, const lm_plan_gemm *g, char
   return now(b) - start;
 }
 
-static void product_bench(const bench *b, lm_plan_gemm g, int count, total *t) {
+static void gemm_bench(const bench *b, lm_plan_gemm g, int count, total *t) {
   int64_t m = g.m.fixed;
   int64_t n = g.n.fixed;
   int64_t k = g.k.fixed;
@@ -80,9 +80,9 @@ static void product_bench(const bench *b, lm_plan_gemm g, int count, total *t) {
   CHECK_OK(lm_kernels_load(&plan, &(lm_exec_options){0}, 1, &kernels));
   lm_cpu_gemm_options o = {.threads = b->threads};
   lm_cpu_gemms *library = lm_cpu_gemms_create(&o);
-  lm_gemm_tiling cut = {.tile = {.code = true}};
-  lm_gemm_tilings tilings = {&cut, 1, 1};
-  o.code = lm_gemm_key_find(&g, &cut.key);
+  lm_gemm_tiling tiling = {.tile = {.code = true}};
+  lm_gemm_tilings tilings = {&tiling, 1, 1};
+  o.code = lm_gemm_key_find(&g, &tiling.key);
   o.tilings = &tilings;
   o.kernels = kernels.fn;
   lm_cpu_gemms *own = lm_cpu_gemms_create(&o);
@@ -117,40 +117,40 @@ static void projection_bench(const bench *b, const char *name, const lm_cpu_line
   lm_plan_extent k = fixed(p->k);
   lm_plan_extent n = fixed(p->n);
   printf("%-6s %6d %6d %6d", name, (int)p->m, (int)p->k, (int)p->n);
-  product_bench(b,
-                (lm_plan_gemm){.m = m,
-                               .n = n,
-                               .k = k,
-                               .a_m = p->k,
-                               .a_k = 1,
-                               .b_k = p->n,
-                               .b_n = 1,
-                               .c_m = p->n,
-                               .c_n = 1},
-                p->count, t);
-  product_bench(b,
-                (lm_plan_gemm){.m = m,
-                               .n = k,
-                               .k = n,
-                               .a_m = p->n,
-                               .a_k = 1,
-                               .b_k = 1,
-                               .b_n = p->n,
-                               .c_m = p->k,
-                               .c_n = 1},
-                p->count, t);
-  product_bench(b,
-                (lm_plan_gemm){.m = k,
-                               .n = n,
-                               .k = m,
-                               .a_m = 1,
-                               .a_k = p->k,
-                               .b_k = p->n,
-                               .b_n = 1,
-                               .c_m = p->n,
-                               .c_n = 1,
-                               .accumulate = true},
-                p->count, t);
+  gemm_bench(b,
+             (lm_plan_gemm){.m = m,
+                            .n = n,
+                            .k = k,
+                            .a_m = p->k,
+                            .a_k = 1,
+                            .b_k = p->n,
+                            .b_n = 1,
+                            .c_m = p->n,
+                            .c_n = 1},
+             p->count, t);
+  gemm_bench(b,
+             (lm_plan_gemm){.m = m,
+                            .n = k,
+                            .k = n,
+                            .a_m = p->n,
+                            .a_k = 1,
+                            .b_k = 1,
+                            .b_n = p->n,
+                            .c_m = p->k,
+                            .c_n = 1},
+             p->count, t);
+  gemm_bench(b,
+             (lm_plan_gemm){.m = k,
+                            .n = n,
+                            .k = m,
+                            .a_m = 1,
+                            .a_k = p->k,
+                            .b_k = p->n,
+                            .b_n = 1,
+                            .c_m = p->n,
+                            .c_n = 1,
+                            .accumulate = true},
+             p->count, t);
   printf("\n");
   fflush(stdout);
 }

@@ -79,7 +79,7 @@ static gemm_case prepacked_case(rng *r, const lm_target_panel *panel, bool half)
                  half, half && draw(r, 2), draw(r, 2), 1 + draw(r, 2), 1 + draw(r, 2));
   lm_plan_gemm *g = &p.g;
   int64_t size = g->n.fixed * g->k.fixed;
-  g->b_k = g->b_lines = panel->lines;
+  g->b_k = g->b_columns = panel->columns;
   g->b_n = g->k.fixed;
   g->b_group = panel->group;
   g->batch[0].b = size * g->batch[1].size.fixed;
@@ -124,11 +124,11 @@ static char *random_memory(rng *r, lm_dtype t, int64_t n) {
 // ---- expected results
 
 static int64_t offset_of_b(const lm_plan_gemm *g, int64_t k, int64_t j) {
-  int64_t lines = g->b_lines;
+  int64_t columns = g->b_columns;
   int64_t group = g->b_group;
-  return lines ? j / lines * lines * g->k.fixed + k / group * lines * group + j % lines * group +
-                     k % group
-               : k * g->b_k + j * g->b_n;
+  return columns ? j / columns * columns * g->k.fixed + k / group * columns * group +
+                       j % columns * group + k % group
+                 : k * g->b_k + j * g->b_n;
 }
 
 static double element(const lm_plan_gemm *g, const char *a, const char *b, const char *old,
@@ -246,7 +246,7 @@ static void emulated_run(lm_arena *a, rng *r, const lm_plan *plan, const gemm_ca
   }
   CHECK_OK(lm_kernels_load(&emulated, &(lm_exec_options){0}, 2, &kernels));
   for (int i = 0; i < CASES; i++)
-    if (all[i].g.dtype_ab == LM_BF16 && !all[i].g.b_lines)
+    if (all[i].g.dtype_ab == LM_BF16 && !all[i].g.b_columns)
       case_run(r, &all[i], &kernels);
   for (int i = 0; i < PANELS; i++)
     case_run(r, &prepacked[i], &kernels);
@@ -266,7 +266,7 @@ static void compiled_check(lm_arena *a, rng *r, const lm_plan *plan, const gemm_
   }
   for (int i = 0; i < CASES; i++) {
     lm_plan_gemm g = all[i].g;
-    if (g.b_lines)
+    if (g.b_columns)
       continue;
     g.code = 0;
     emit(a, &wide, &g);
@@ -295,7 +295,7 @@ int main(void) {
   while (n < CASES) {
     lm_kernel_code ignored;
     lm_dtype type = n % 2 ? LM_BF16 : LM_F32;
-    bool is_prepacked = n < PANELS && panel[type].lines;
+    bool is_prepacked = n < PANELS && panel[type].columns;
     all[n] = is_prepacked ? prepacked_case(&r, &panel[type], type == LM_BF16) : case_draw(&r, n);
     if (!lm_cpu_gemm_emit(&all[n].g, a, &ignored))
       continue;

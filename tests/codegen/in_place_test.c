@@ -22,13 +22,13 @@ static size_t bytes_of(const lm_module *m, lm_type t) {
 static memory memory_make(const lm_module *m, const lm_op *k, const lm_kernel_code *code) {
   memory x = {0};
   uint32_t n = 0;
-  CHECK(k->n_in + k->n_out + (uint32_t)code->n_scratch <= BUFS);
+  CHECK(k->n_in + k->n_out + (uint32_t)code->n_workspaces <= BUFS);
   for (uint32_t i = 0; i < k->n_in; i++)
     x.bytes[n++] = bytes_of(m, k->in[i]->type);
   for (uint32_t i = 0; i < k->n_out; i++)
     x.bytes[n++] = bytes_of(m, k->out[i]->type);
-  for (int i = 0; i < code->n_scratch; i++)
-    x.bytes[n++] = (size_t)code->scratch[i];
+  for (int i = 0; i < code->n_workspaces; i++)
+    x.bytes[n++] = (size_t)code->workspace[i];
   for (uint32_t i = 0; i < n; i++) {
     x.buf[i] = lm_alloc(x.bytes[i]);
     bool whole = i < k->n_in && !lm_dtype_is_float((lm_dtype)k->in[i]->type.dtype);

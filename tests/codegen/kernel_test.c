@@ -284,7 +284,7 @@ static const kernel_case cases[] = {
 };
 
 // A row that is too long for the stack and is held in the workspace.
-static const char scratch_case[] =
+static const char workspace_case[] =
     HEAD "axis b = 3, d = 90001\n"
          "func @f(%x: f32[b, d]) -> (y: f32[b, d]) {\n  %m = max %x over(d)\n  %z = sub %x, %m\n  "
          "%e = exp %z\n  %s = sum %e over(d)\n  %q = div %e, %s\n  %r = mul %q, %e\n  %t = sum %r "
@@ -338,7 +338,7 @@ int main(int argc, char **argv) {
   }
   if (argc > 1)
     return 0;
-  run_case("scratch", scratch_case, 1e-6, 0);
+  run_case("workspace", workspace_case, 1e-6, 0);
   test_dynamic();
   return 0;
 }

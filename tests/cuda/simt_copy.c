@@ -71,7 +71,7 @@ static phase_barrier *barrier_add(int64_t offset, int count) {
   if (simt.n_barriers == BARRIERS)
     LM_BUG("more than %d mbarriers", BARRIERS);
   memset(simt.gathered[simt.n_barriers], 0, sizeof simt.gathered[0]);
-  memset(simt.told[simt.n_barriers], 0, sizeof simt.told[0]);
+  memset(simt.published[simt.n_barriers], 0, sizeof simt.published[0]);
   phase_barrier *b = &simt.barriers[simt.n_barriers++];
   *b = (phase_barrier){.offset = offset,
                        .count = count,
@@ -88,7 +88,7 @@ static void phase_end(phase_barrier *b) {
   int k = (int)(b - simt.barriers);
   if (b->missing || b->bytes)
     return;
-  memcpy(simt.told[k], simt.gathered[k], sizeof simt.told[k]);
+  memcpy(simt.published[k], simt.gathered[k], sizeof simt.published[k]);
   b->missing = b->count;
   b->phase++;
 }
@@ -129,8 +129,8 @@ bool simt_phase_passed(const fiber *f) {
 void simt_phase_share_clocks(int thread) {
   fiber *f = &simt.fibers[thread];
   for (int t = 0; t < PARTIES; t++)
-    if (simt.told[f->phase_barrier][t] > simt.known[thread][t])
-      simt.known[thread][t] = simt.told[f->phase_barrier][t];
+    if (simt.published[f->phase_barrier][t] > simt.known[thread][t])
+      simt.known[thread][t] = simt.published[f->phase_barrier][t];
   f->wait = READY;
 }
 

@@ -155,7 +155,7 @@ typedef struct simt_state {
   box boxes[BOXES];
   int n_boxes;
   // Clocks contributed by arriving threads, and passed to waiting threads.
-  uint32_t gathered[BARRIERS][PARTIES], told[BARRIERS][PARTIES];
+  uint32_t gathered[BARRIERS][PARTIES], published[BARRIERS][PARTIES];
   char *shared;
   shadow *shadows;
   array arrays[ARRAYS];

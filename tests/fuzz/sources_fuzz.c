@@ -8,7 +8,7 @@
 #include "runtime/data/read/store.h"
 #include "tests/fuzz/fuzz.h"
 
-static void stretch_read(const lm_data_source *source, const lm_text_span *s) {
+static void span_read(const lm_data_source *source, const lm_text_span *s) {
   json_t *owner;
   char fault[300];
   size_t n;
@@ -26,7 +26,7 @@ static lm_status source_read(const lm_data_source *source, lm_doc_reader *r) {
     for (size_t i = 0; i < n; i++) {
       LM_ASSERT(s[i].line >= line);
       line = s[i].line;
-      stretch_read(source, &s[i]);
+      span_read(source, &s[i]);
     }
   }
   return NULL;

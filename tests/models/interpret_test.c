@@ -27,7 +27,7 @@ typedef struct {
   json_t *numbers;
   int64_t rows, seq, vocab, micro_rows, steps;
   lm_eval *e;
-  int slabs; // loops that carry nothing
+  int tiled; // loops over tiles of rows: they carry nothing
   int64_t n_blocks;
   double *arena[2 + 8]; // p, g, then the optimizer's states: [n_blocks, LM_BLOCK]
   const char *why;      // the first difference that is too large
@@ -35,8 +35,8 @@ typedef struct {
 } model_case;
 
 enum {
-  SLAB = 4
-}; // rows
+  TILE_ROWS = 4
+};
 static const char *const columns[] = {"tok", "pos", "seg", "next", "w"};
 
 static const char *in_folder(model_case *k, const char *name, const char *file) {
@@ -60,13 +60,13 @@ static void differ(model_case *k, const char *what, double by, double most) {
 }
 
 // ---- set up
-static void count_slab(lm_op *op, void *user) {
+static void count_tiled(lm_op *op, void *user) {
   model_case *k = user;
-  k->slabs += op->code == LM_OP_LOOP && !op->n_in;
+  k->tiled += op->code == LM_OP_LOOP && !op->n_in;
 }
 
-// slab: rows of one; 0: none.
-static bool compile(model_case *k, const char *name, int slab) {
+// rows: rows of a tile; 0: not tiled.
+static bool compile(model_case *k, const char *name, int rows) {
   lm_program *p = lm_program_load(k->c, in_folder(k, name, "reference.lm"));
   k->r = p ? lm_recipe_resolve(k->c, p, "Reference", NULL) : NULL;
   if (!k->r || diagnosed(k->c))
@@ -82,13 +82,13 @@ static bool compile(model_case *k, const char *name, int slab) {
   if (diagnosed(k->c) || !k->l)
     return false;
   lm_check(k->c, (lm_program *)k->r->program, k->r);
-  lm_target target = {.choices.rows = slab};
-  lm_pass_env env = {.target = slab ? &target : NULL};
-  if (slab)
+  lm_target target = {.choices.rows = rows};
+  lm_pass_env env = {.target = rows ? &target : NULL};
+  if (rows)
     CHECK_OK(lm_pass_force(k->c->arena, "fuse_gemms,tile_rows", &env));
   if (diagnosed(k->c) || !lm_pipeline_run(k->l->m, LM_STAGE_STEP, &env) || diagnosed(k->c))
     return false;
-  lm_region_walk(lm_func_find(k->l->m, "micro")->body, count_slab, k);
+  lm_region_walk(lm_func_find(k->l->m, "micro")->body, count_tiled, k);
   return true;
 }
 
@@ -393,12 +393,12 @@ static void decode(model_case *k) {
 }
 
 // ---- a case
-static bool run_case(const char *name, int slab, int *out_slabs) {
+static bool run_case(const char *name, int rows, int *out_tiled) {
   model_case k = {.c = lm_ctx_create()};
   CHECK_OK(lm_st_open(in_folder(&k, name, "batches.safetensors"), &k.batches));
   CHECK_OK(lm_st_open(in_folder(&k, name, "expected.safetensors"), &k.expected));
   CHECK((k.numbers = json_load_file(in_folder(&k, name, "expected.json"), 0, NULL)));
-  bool ok = compile(&k, name, slab);
+  bool ok = compile(&k, name, rows);
   if (ok) {
     k.e = lm_eval_create(k.l->m);
     k.n_blocks = lm_lowered_blocks(k.l);
@@ -412,8 +412,8 @@ static bool run_case(const char *name, int slab, int *out_slabs) {
       lm_free(k.arena[i]);
     lm_eval_destroy(k.e);
   }
-  *out_slabs += k.slabs;
-  printf("%-12s %3d slabs: %s%s (worst %.1e)\n", name, k.slabs,
+  *out_tiled += k.tiled;
+  printf("%-12s %3d tiled loops: %s%s (worst %.1e)\n", name, k.tiled,
          ok && !k.why ? "ok" : "FAILED: ", k.why ? k.why : "", k.worst);
   ok = ok && !k.why;
   json_decref(k.numbers);
@@ -430,28 +430,28 @@ static int is_case(const struct dirent *d) {
   return f && !fclose(f);
 }
 
-static bool run_twice(const char *name, int *out_slabs) {
+static bool run_twice(const char *name, int *out_tiled) {
   int none = 0;
   bool ok = run_case(name, 0, &none);
   CHECK(!none);
-  return run_case(name, SLAB, out_slabs) && ok;
+  return run_case(name, TILE_ROWS, out_tiled) && ok;
 }
 
 int main(int argc, char **argv) {
   bool ok = true;
-  int slabs = 0;
+  int tiled = 0;
   for (int i = 1; i < argc; i++)
-    ok = run_twice(argv[i], &slabs) && ok;
+    ok = run_twice(argv[i], &tiled) && ok;
   if (argc > 1)
     return !ok;
   struct dirent **found;
   int n = scandir("tests/models", &found, is_case, alphasort);
   CHECK(n > 0);
   for (int i = 0; i < n; i++) {
-    ok = run_twice(found[i]->d_name, &slabs) && ok;
+    ok = run_twice(found[i]->d_name, &tiled) && ok;
     free(found[i]);
   }
   free(found);
-  CHECK(slabs > 3 * n); // forward and backward, half a layer each
+  CHECK(tiled > 3 * n); // forward and backward, half a layer each
   return !ok;
 }

@@ -51,12 +51,12 @@ static int count_loops(const lm_region *r) {
   return n;
 }
 
-static double element(const char *name, int64_t row, int64_t place) {
+static double element(const char *name, int64_t row, int64_t position) {
   if (!strcmp(name, "w"))
     return 1;
   if (!strcmp(name, "pos"))
-    return (double)place;
-  return strcmp(name, "seg") ? (double)((row * 5 + place * 3) % 8) : 0;
+    return (double)position;
+  return strcmp(name, "seg") ? (double)((row * 5 + position * 3) % 8) : 0;
 }
 
 static void fill(const lm_func *f, lm_tensor *args, int64_t first_row, int64_t seq) {

@@ -43,11 +43,12 @@ static int tiled_loops(sizes n, const lm_target *target, bool asked) {
 int main(void) {
   sizes usual = {1024, 256, 768, "bf16"}, f32 = {1024, 256, 768, "f32"},
         few = {64, 256, 768, "bf16"}, heavy = {1024, 8192, 8192, "bf16"};
-  lm_target none = {0}, caches = {.choices.slab = 4 << 20}, all = {.choices.slab = 1 << 30},
-            large = {.choices = {.slab = 1 << 28, .rows = 512}},
-            small = {.choices = {.slab = 1 << 18, .rows = 512}},
-            short_iterations = {.choices = {.slab = 4 << 20, .rows = 32}},
-            slow = {.choices = {.slab = 4 << 20, .launch = 32 << 20}};
+  lm_target none = {0}, caches = {.choices.cached_bytes = 4 << 20},
+            all = {.choices.cached_bytes = 1 << 30},
+            large = {.choices = {.cached_bytes = 1 << 28, .rows = 512}},
+            small = {.choices = {.cached_bytes = 1 << 18, .rows = 512}},
+            short_iterations = {.choices = {.cached_bytes = 4 << 20, .rows = 32}},
+            slow = {.choices = {.cached_bytes = 4 << 20, .launch = 32 << 20}};
   CHECK(tiled_loops(usual, &caches, false) == 1 && tiled_loops(usual, &large, false) == 1);
   CHECK(tiled_loops(usual, &none, false) == 0 &&
         tiled_loops(usual, &none, true) ==

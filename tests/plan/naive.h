@@ -204,15 +204,15 @@ static void reduce_emit(emitter *e) {
 
 static void pad_emit(emitter *e) {
   const lm_attr *a = &e->op->attr;
-  char place[96];
+  char index[96];
   if (a->n_axes)
-    snprintf(place, sizeof place, "%lld + i%d * %lld", (long long)a->imm[0], a->axes[0],
+    snprintf(index, sizeof index, "%lld + i%d * %lld", (long long)a->imm[0], a->axes[0],
              (long long)a->imm[1]);
   else
-    snprintf(place, sizeof place, "%lld", (long long)a->imm[0]);
+    snprintf(index, sizeof index, "%lld", (long long)a->imm[0]);
   zero(e);
   loops_open(e, operand(e, 0));
-  element(e, "r", result(e), a->to[0], place);
+  element(e, "r", result(e), a->to[0], index);
   lm_buf_puts(e->out, " = ");
   element(e, "a0", operand(e, 0), 0, NULL);
   lm_buf_puts(e->out, ";\n");
@@ -222,11 +222,11 @@ static void concat_emit(emitter *e) {
   int64_t first = 0;
   for (uint32_t i = 0; i < e->op->n_in; i++) {
     lm_axis from = e->op->attr.axes[i];
-    char place[96];
-    snprintf(place, sizeof place, "%lld + i%d", (long long)first, from);
+    char index[96];
+    snprintf(index, sizeof index, "%lld + i%d", (long long)first, from);
     lm_buf_puts(e->out, "  ");
     loops_open(e, operand(e, (int)i));
-    element(e, "r", result(e), e->op->attr.to[0], place);
+    element(e, "r", result(e), e->op->attr.to[0], index);
     lm_buf_puts(e->out, " = ");
     element(e, operand_name((int)i), operand(e, (int)i), 0, NULL);
     lm_buf_puts(e->out, ";\n");

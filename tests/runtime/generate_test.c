@@ -3,11 +3,11 @@
 #include "runtime/infer/generate.h"
 #include "tests/runtime/bigram.h"
 
-static lm_candidate scratch[VOCAB];
+static lm_candidate candidates[VOCAB];
 
-static int32_t draw(lm_sampler s, const float *z, int32_t n, int64_t place) {
+static int32_t draw(lm_sampler s, const float *z, int32_t n, int64_t position) {
   int32_t id;
-  CHECK_OK(lm_sample(&s, z, n, place, scratch, &id));
+  CHECK_OK(lm_sample(&s, z, n, position, candidates, &id));
   return id;
 }
 
@@ -18,7 +18,7 @@ static void test_sample(void) {
         draw((lm_sampler){.temperature = 0}, ties, 3, 0) == 1);
   CHECK(draw((lm_sampler){.temperature = 1}, wide, 2, 0) == 0);
   int32_t id;
-  CHECK_FAILS(lm_sample(&(lm_sampler){.temperature = 1}, bad, 2, 0, scratch, &id), LM_USER,
+  CHECK_FAILS(lm_sample(&(lm_sampler){.temperature = 1}, bad, 2, 0, candidates, &id), LM_USER,
               "logits are NaN");
   int all[4] = {0}, k2[4] = {0}, p[4] = {0}, hot[4] = {0};
   for (int i = 0; i < 20000; i++) {

@@ -208,7 +208,7 @@ static void test_frames(void) {
 
 // Of 3 MB that a few hundred bytes unpack to, no more is read than was asked for.
 static void test_most(void) {
-  const lm_text_span *stretches;
+  const lm_text_span *spans;
   lm_file_list files;
   size_t n, all = 3000000, got = 0;
   char *text = memset(lm_alloc(all), 'a', all);
@@ -217,9 +217,9 @@ static void test_most(void) {
   lm_doc_reader *r = lm_doc_reader_create(&files, 100000);
   CHECK(files.bytes < 10000);
   do {
-    CHECK_OK(lm_doc_reader_next(r, &stretches, &n));
+    CHECK_OK(lm_doc_reader_next(r, &spans, &n));
     for (size_t i = 0; i < n; i++)
-      got += stretches[i].n;
+      got += spans[i].n;
   } while (n);
   CHECK(got >= 100000 && got <= 100001);
   lm_doc_reader_destroy(r);
@@ -523,12 +523,12 @@ static void test_mix_shares(void) { // exact in whole blocks
   lm_data_stage stage = {0, (double[]){0.001, 0.799, 0.2}};
   lm_data_options o = {.sources = s, .n_sources = 3, .stages = &stage, .n_stages = 1};
   lm_mix m;
-  static lm_mix_cursor place;
+  static lm_mix_cursor cursor;
   CHECK_OK(lm_mix_create(&o, &m));
   uint64_t count[3] = {0}, index;
   for (uint64_t q = 0; q < 100 * LM_MIX_BLOCK; q++) {
     int source;
-    lm_mix_find(&m, 0, q, 8, &place, &source, &index);
+    lm_mix_find(&m, 0, q, 8, &cursor, &source, &index);
     CHECK(index == count[source]++);
   }
   CHECK(count[0] == 102 && count[2] == 20480 && count[1] == 81818);

@@ -10,7 +10,7 @@ enum {
   DOCS = 300,
   SHORT = 16,
   LONG = 64,
-  PLACES = 4 * LONG,
+  TOKENS = 4 * LONG,
   MICRO = 2
 };
 
@@ -36,8 +36,8 @@ static const char *docs_write(const char *name, char letter) {
 }
 
 typedef struct {
-  int32_t tok[PLACES], pos[PLACES], seg[PLACES], next[PLACES];
-  float w[PLACES];
+  int32_t tok[TOKENS], pos[TOKENS], seg[TOKENS], next[TOKENS];
+  float w[TOKENS];
 } batch;
 static lm_batch batch_of(batch *x) {
   return (lm_batch){{x->tok, x->pos, x->seg, x->next, x->w}};
@@ -48,7 +48,7 @@ typedef struct {
 } tally; // by source
 
 static void batch_count(const batch *x, int64_t seq, tally *t) {
-  for (int i = 0; i < PLACES; i += 4) {
+  for (int i = 0; i < TOKENS; i += 4) {
     if (x->seg[i] < 0)
       continue;
     int doc = 100 * (x->tok[i] - '0') + 10 * (x->tok[i + 1] - '0') + x->tok[i + 2] - '0';
@@ -57,13 +57,13 @@ static void batch_count(const batch *x, int64_t seq, tally *t) {
   }
 }
 
-// Counts one step of MICRO micro-batches of PLACES tokens.
+// Counts one step of MICRO micro-batches of TOKENS tokens.
 static void step_count(const lm_data *d, int64_t step, tally *t) {
   batch x;
   lm_batch b = batch_of(&x);
   int64_t seq = lm_data_seq(d, step);
   for (int micro = 0; micro < MICRO; micro++) {
-    CHECK_OK(lm_data_fill(d, step, micro, MICRO, PLACES / seq, &b));
+    CHECK_OK(lm_data_fill(d, step, micro, MICRO, TOKENS / seq, &b));
     batch_count(&x, seq, t);
   }
 }
@@ -105,8 +105,8 @@ static void check_once(const tally *least, const tally *most, int source) {
 // Long, short, long again, short again: the two parts of a length are one sequence.
 static void test_every_one_once(void) {
   lm_data_source s = {LM_SOURCE_TEXT, "a", docs_write("a", 'a'), "\n"};
-  int64_t short_steps = rows_at(&s, SHORT) / (MICRO * PLACES / SHORT);
-  int64_t long_steps = rows_at(&s, LONG) / (MICRO * PLACES / LONG);
+  int64_t short_steps = rows_at(&s, SHORT) / (MICRO * TOKENS / SHORT);
+  int64_t long_steps = rows_at(&s, LONG) / (MICRO * TOKENS / LONG);
   CHECK(short_steps > 10 && long_steps > 10);
   lm_data_stage stages[] = {{0, NULL, LONG},
                             {long_steps / 2, NULL, SHORT},
@@ -141,7 +141,7 @@ static void test_place(void) {
   lm_data *in_turn = open_stages(s, 2, stages, 3, NULL, 0);
   for (int64_t step = 0; step < 20; step++) {
     lm_data *fresh = open_stages(s, 2, stages, 3, NULL, 0);
-    int64_t rows = PLACES / lm_data_seq(fresh, step);
+    int64_t rows = TOKENS / lm_data_seq(fresh, step);
     CHECK(lm_data_seq(fresh, step) == (step < 7 || step >= 12 ? SHORT : LONG));
     for (int micro = 0; micro < MICRO; micro++) {
       batch x = {0}, y = {0};
@@ -150,7 +150,7 @@ static void test_place(void) {
       CHECK_OK(lm_data_fill(in_turn, step, micro, MICRO, rows, &b));
       CHECK_OK(lm_data_fill(fresh, step, micro, MICRO, rows, &c));
       CHECK(!memcmp(&x, &y, sizeof x));
-      for (int i = 0; step >= 12 && i < PLACES; i += 4)
+      for (int i = 0; step >= 12 && i < TOKENS; i += 4)
         CHECK(x.seg[i] < 0 || x.tok[i + 3] == 'a');
     }
     lm_data_close(fresh);
@@ -162,7 +162,7 @@ static void part_count(const lm_data *d, int part, tally *t) {
   batch x;
   lm_batch b = batch_of(&x);
   int64_t seq = lm_data_info_of(d).seq;
-  int64_t rows = PLACES / seq;
+  int64_t rows = TOKENS / seq;
   for (int64_t first = 0; first < lm_data_part(d, part).rows; first += rows) {
     CHECK_OK(lm_data_fill_part(d, part, first, rows, &b));
     batch_count(&x, seq, t);

@@ -30,8 +30,8 @@ typedef uint16_t lm_quad_half __attribute__((vector_size(8), aligned(2), may_ali
 
 // The blocks of k are as even as multiples of four allow.
 LM_INLINE int64_t lm_kc_f32(int64_t k) {
-  int64_t slabs = (k + LM_KC - 1) / LM_KC;
-  return ((k + slabs - 1) / slabs + 3) / 4 * 4;
+  int64_t blocks = (k + LM_KC - 1) / LM_KC;
+  return ((k + blocks - 1) / blocks + 3) / 4 * 4;
 }
 
 LM_INLINE float lm_panel_f32(const float *p) {
@@ -253,9 +253,9 @@ LM_ROWS_MULTIPLY(bf16, uint16_t)
     float *c = (float *)buf[2], *pa = (float *)buf[3], *pb = pa + LM_PACKED_A_##UPPER;             \
     const int64_t columns = var[0], row = var[1], half = var[3], depth = var[4], a_row = var[5],   \
                   a_k = var[6], b_column = var[7], b_k = var[8];                                   \
-    const int64_t panels = var[9], slab = lm_kc_##T(depth);                                        \
-    for (int64_t k = 0; k < depth; k += slab) {                                                    \
-      const int64_t n = lm_min64(slab, depth - k), b_depth = panels ? depth : n;                   \
+    const int64_t panels = var[9], block = lm_kc_##T(depth);                                       \
+    for (int64_t k = 0; k < depth; k += block) {                                                   \
+      const int64_t n = lm_min64(block, depth - k), b_depth = panels ? depth : n;                  \
       const float *y = panels ? (const float *)(b + k * LM_PANEL_##UPPER) : pb;                    \
       if (!panels && b_k == 1)                                                                     \
         lm_pack_b_transposed_##T(b + k, b_column, n, columns, pb);                                 \

@@ -122,14 +122,14 @@ static void kernels_describe(const char *text, lm_buf *out, lm_buf *log) {
   lm_buf_free(&types);
 }
 
-// Macros that define kernels are recognized by their uses: LM_MOVE(NAME, ...), LM_PRODUCT(NAME,
+// Macros that define kernels are recognized by their uses: LM_MOVE(NAME, ...), LM_GEMM(NAME,
 // ...).
 static void preprocess_note(const char *text, lm_buf *out) {
   static const struct {
     const char *macro, *params;
   } known[] = {
       {"\nLM_MOVE(", "const void *x, void *y, const int32_t *at, int32_t *fault, lm_move_args m)"},
-      {"\nLM_PRODUCT(", "const void *a, const void *b, void *c, lm_product_args p)"},
+      {"\nLM_GEMM(", "const void *a, const void *b, void *c, lm_gemm_args p)"},
       {"\nLM_FINISH(", "void *y, const void *bias, void *before, lm_finish_args f)"}};
   lm_buf types = {0};
   for (size_t k = 0; k < LM_COUNT(known); k++)

@@ -266,7 +266,7 @@ static int threads_alive(void) {
 
 // Rows that the library supports need no workspace, other layouts need one per thread. Computing
 // its size starts no threads.
-static void scratch_counts(void) {
+static void workspace_counts(void) {
   int before = threads_alive();
   CHECK(workspace_of(96, 80, LM_F32, 4) == 0);
   int64_t one = workspace_of(96, 1024, LM_F32, 1);
@@ -286,7 +286,7 @@ static void peak_is_near(void) {
 
 int main(void) {
   rng r = {7};
-  scratch_counts();
+  workspace_counts();
   primitives_exist();
   peak_is_near();
   for (size_t k = 0; k < LM_COUNT(kinds); k++) {
