@@ -122,7 +122,7 @@ lm_fingerprint lm_fingerprint_of(lm_ctx *c, lm_program *p, const lm_recipe *r) {
 
 // ---- comparing
 
-static const char *part_find(const lm_fingerprint *f, const char *part) {
+const char *lm_fingerprint_part(const lm_fingerprint *f, const char *part) {
   for (uint32_t i = 0; i < f->n; i++)
     if (!strcmp(f->v[i].key, part))
       return f->v[i].value;
@@ -139,14 +139,14 @@ lm_fingerprint_changes lm_fingerprint_compare(lm_arena *a, const lm_fingerprint 
   for (uint32_t i = 0; i < is->n; i++) {
     const char *part = is->v[i].key;
     const char *now = is->v[i].value;
-    const char *old = part_find(was, part);
+    const char *old = lm_fingerprint_part(was, part);
     bool differs = old ? strcmp(old, now) != 0 : is_parameter(part);
     if (differs)
       LM_PUSH(a, all.v, all.n, all.cap) = (lm_fingerprint_change){part, old, now};
   }
   for (uint32_t i = 0; i < was->n; i++) {
     const char *part = was->v[i].key;
-    if (is_parameter(part) && !part_find(is, part))
+    if (is_parameter(part) && !lm_fingerprint_part(is, part))
       LM_PUSH(a, all.v, all.n, all.cap) = (lm_fingerprint_change){part, was->v[i].value, NULL};
   }
   return all;

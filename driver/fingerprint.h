@@ -4,6 +4,7 @@
 //   loss, eval, optimizer     a hash of the functions (compiler/ir/digest.c)
 //   parameter NAME            its type and initial values: "f32[256, 64] normal(0.02)"
 //
+// tokenizer_files.h adds parts for the files of the tokenizer.
 // It does not depend on the target, precision, micro-batches, memory rules or the seed.
 #ifndef LM_DRIVER_FINGERPRINT_H
 #define LM_DRIVER_FINGERPRINT_H
@@ -17,6 +18,8 @@ typedef struct lm_fingerprint {
 
 // The fingerprint of a resolved recipe. n is 0 if the program has errors, which are not reported.
 lm_fingerprint lm_fingerprint_of(lm_ctx *c, lm_program *p, const lm_recipe *r);
+// The value of a part; NULL: it has none of that name.
+const char *lm_fingerprint_part(const lm_fingerprint *f, const char *part);
 // The parts of `was` and `is` that differ, by name; a part that only one of them has counts if it
 // is a parameter.
 typedef struct lm_fingerprint_change {

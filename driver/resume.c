@@ -7,6 +7,7 @@
 #include "driver/bundle.h"
 #include "driver/inspect/program_diff.h"
 #include "driver/text.h"
+#include "driver/tokenizer_files.h"
 #include "runtime/train/checkpoint_state.h"
 
 static const char CHANGE[] = "--change", CHANGE_MODEL[] = "--change-model";
@@ -262,40 +263,22 @@ lm_status lm_resume_find(lm_session *s, const char *dir, const lm_resume_choice 
 
 // ---- the tokenizer
 
-static const char TOKENIZER[] = "tokenizer", TOKENIZER_KEY[] = "data.tokenizer";
-
-// Of the files' content; NULL: it is made of no files, and the recipe says all.
-static const char *tokenizer_hash(const lm_session *s) {
-  uint64_t h = 0;
-  for (int i = 0; i < s->n_tokenizer_files; i++)
-    h = lm_hash(s->tokenizer_files[i].text.p, s->tokenizer_files[i].text.n, h);
-  return s->n_tokenizer_files
-             ? lm_arena_printf(s->project.ctx->arena, "%016llx", (unsigned long long)h)
-             : NULL;
-}
-
-static const char *tokenizer_saved(const lm_checkpoint *was) {
-  for (int i = 0; i < was->n_model; i++)
-    if (!strcmp(was->model[i].key, TOKENIZER))
-      return was->model[i].value;
-  return NULL;
-}
-
 lm_status lm_resume_tokenizer(const lm_session *s, lm_resumption *x) {
-  const char *is = tokenizer_hash(s);
-  const char *was = x->from.folder ? tokenizer_saved(&x->was) : NULL;
-  lm_fingerprint *f = &x->fingerprint;
-  if (is)
-    LM_PUSH(s->project.ctx->arena, f->v, f->n, f->cap) = (lm_train_key){TOKENIZER, is};
-  if (!is || !was || !strcmp(is, was))
+  static const char key[] = "data.tokenizer";
+  lm_fingerprint saved = {(lm_train_key *)x->was.model, (uint32_t)x->was.n_model, 0};
+  lm_tokenizer_files_add(s, &x->fingerprint);
+  if (!x->from.folder || !s->n_tokenizer_files)
+    return NULL; // the recipe says which tokenizer it is, and was compared
+  lm_tokenizer_change c = lm_tokenizer_files_compare(s, &saved);
+  if (!c.file)
     return NULL;
-  if (!is_accepted(&x->wanted, TOKENIZER_KEY))
+  if (!is_accepted(&x->wanted, key))
     return lm_fail(LM_USER,
                    "%s cannot be resumed: it was trained with another tokenizer; the content of "
-                   "the tokenizer's files has changed since\n  to resume with the new tokenizer: "
-                   "%s %s; to begin another run: --out DIR",
-                   x->from.folder, CHANGE, TOKENIZER_KEY);
-  entry_add(s, x, (lm_history_entry){.option = CHANGE, .key = TOKENIZER_KEY, .was = was, .is = is});
+                   "%s has changed since\n  to resume with the new tokenizer: %s %s; to begin "
+                   "another run: --out DIR",
+                   x->from.folder, c.file, CHANGE, key);
+  entry_add(s, x, (lm_history_entry){.option = CHANGE, .key = key, .was = c.was, .is = c.is});
   return NULL;
 }
 

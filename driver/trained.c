@@ -10,6 +10,7 @@
 #include "driver/fingerprint.h"
 #include "driver/history.h"
 #include "driver/text.h"
+#include "driver/tokenizer_files.h"
 #include "driver/weights/weights.h"
 #include "runtime/base/diag_code.h"
 #include "runtime/train/checkpoint_state.h"
@@ -42,18 +43,16 @@ static bool is_compared(const lm_fingerprint *saved, const lm_fingerprint_change
 }
 
 // LM_USER if the program is not the one that the checkpoint was trained with.
-static lm_status program_compare(const lm_session *s, const char *folder) {
+static lm_status program_compare(const lm_session *s, const char *folder,
+                                 const lm_fingerprint *saved) {
   lm_ctx *ctx = s->project.ctx;
-  lm_checkpoint was;
   lm_buf text = {0};
-  LM_TRY(lm_checkpoint_state_read(ctx->arena, folder, &was));
-  lm_fingerprint saved = {(lm_train_key *)was.model, (uint32_t)was.n_model, 0};
   lm_fingerprint is = lm_fingerprint_of(ctx, s->project.program, s->project.recipe);
-  if (!saved.n || !is.n)
+  if (!saved->n || !is.n)
     return NULL; // errors of the program are reported when it is compiled
-  lm_fingerprint_changes all = lm_fingerprint_compare(ctx->arena, &saved, &is);
+  lm_fingerprint_changes all = lm_fingerprint_compare(ctx->arena, saved, &is);
   for (uint32_t i = 0; i < all.n; i++)
-    if (is_compared(&saved, &all.v[i]))
+    if (is_compared(saved, &all.v[i]))
       lm_fingerprint_change_print(&all.v[i], &text);
   lm_status status =
       text.n ? lm_fail(LM_USER,
@@ -64,6 +63,33 @@ static lm_status program_compare(const lm_session *s, const char *folder) {
              : NULL;
   lm_buf_free(&text);
   return status;
+}
+
+// LM_USER if the tokenizer is not the one that the checkpoint was trained with.
+static lm_status tokenizer_compare(lm_session *s, const char *dir, const char *folder,
+                                   const lm_fingerprint *saved) {
+  lm_arena *a = s->project.ctx->arena;
+  const char *original = s->project.recipe->data.tokenizer.file;
+  LM_TRY(lm_session_tokenizer(s));
+  const char *changed = lm_tokenizer_files_compare(s, saved).file;
+  if (!changed)
+    return NULL;
+  const char *source = original ? lm_arena_printf(a, "; the run copied it from the folder %s",
+                                                  lm_path_dir(a, original))
+                                : "";
+  return lm_fail(LM_USER,
+                 "%s: these weights were trained with another tokenizer; the content of %s has "
+                 "changed since\n  restore that file%s\n  to use the weights with another "
+                 "tokenizer, name them in a program: model M = ... from \"%s\"",
+                 folder, lm_path_join(a, dir, changed), source, folder);
+}
+
+static lm_status checkpoint_compare(lm_session *s, const char *dir, const char *folder) {
+  lm_checkpoint was;
+  LM_TRY(lm_checkpoint_state_read(s->project.ctx->arena, folder, &was));
+  lm_fingerprint saved = {(lm_train_key *)was.model, (uint32_t)was.n_model, 0};
+  LM_TRY(program_compare(s, folder, &saved));
+  return tokenizer_compare(s, dir, folder, &saved);
 }
 
 // The run's checkpoint and the program that it was trained with. An imported model has no
@@ -97,7 +123,7 @@ static lm_status checkpoint_take(lm_session *s, const char *dir, const char *ste
                      "%s\n  the newest complete checkpoint is loaded, that of step %lld", c->damage,
                      (long long)c->step);
   *out_weights = lm_path_join(s->project.ctx->arena, c->folder, "model.safetensors");
-  return program_compare(s, c->folder);
+  return checkpoint_compare(s, dir, c->folder);
 }
 
 // LM_USER if `dir` is the folder of a checkpoint within a run.

@@ -102,7 +102,8 @@ lm_status lm_export_hf(lm_session *s, const lm_export_options *o, lm_export_resu
   exporter x = {.s = s, .o = o, .out = out};
   *out = (lm_export_result){0};
   LM_TRY(dtype_find(o->dtype, &x.dtype));
-  if (!s->project.recipe->data.replays)
+  bool tokenized = !s->project.recipe->data.replays;
+  if (tokenized)
     LM_TRY(lm_session_tokenizer(s));
   LM_TRY(lm_trained_params(s));
   if (!s->compiled.lowered->n_maps)
@@ -115,5 +116,5 @@ lm_status lm_export_hf(lm_session *s, const lm_export_options *o, lm_export_resu
   LM_TRY(weights_write(&x));
   LM_TRY(config_write(&x));
   LM_TRY(generation_config_write(&x));
-  return s->tokenizer ? lm_hf_tokenizer_write(s, o->dir, &out->tokenizer) : NULL;
+  return tokenized ? lm_hf_tokenizer_write(s, o->dir, &out->tokenizer) : NULL;
 }

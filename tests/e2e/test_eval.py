@@ -137,6 +137,26 @@ def test_end_of_document(run):
     within("the run's loss and that of its folder", abs(after / during - 1), 1e-12)
 
 
+def test_tokenizer_of_the_run(run):
+    """eval, generate and export of a run refuse another tokenizer than the one that its checkpoint records"""
+    run.write("t.txt", "\n".join([TEXT] * 60))
+    train = lambda size, path: run("tokenizer", "train", "--vocab", size, "-o", run.write(path, ""), run.path("t.txt"))
+    train(280, "tok/tokenizer.json")
+    train(300, "other.json")
+    run("run", run.write("ended.lm", ENDED.format(root=ROOT)), "-q")
+    own = open(run.path("run/tokenizer.json")).read()
+    commands = [("eval", run.path("run")), ("generate", run.path("run"), "--prompt-ids", "1,2", "-n", 1),
+                ("export", run.path("run"), "-o", run.path("hf"))]
+    for command in commands[:2]:
+        run(*command)
+    for name, text in (("tokenizer.json", open(run.path("other.json")).read()), ("tokenizer_config.json", '{"eos_token": "e"}')):
+        run.write("run/tokenizer.json", own)
+        run.write("run/" + name, text)
+        for command in commands:
+            err = run(*command, status=1)
+            check("trained with another tokenizer" in err and f"run/{name} has changed" in err and "restore that file" in err, err)
+
+
 def test_nothing_to_predict(run):
     """a part whose weights sum to 0: no metric has a value, the other parts are reported, and the exit status is 1"""
     weight = "let w = select(bt.tok == 113, bt.w, 0)\n    return (sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * w), sum(w))"   # q

@@ -1,0 +1,54 @@
+// tokenizer_files.c - see tokenizer_files.h.
+#include "driver/tokenizer_files.h"
+
+#include <string.h>
+
+static const char TOKENIZER[] = "tokenizer", ABSENT[] = "absent";
+// generation_config.json is not among them: it changes no token.
+static const lm_companion COMPANIONS[] = {LM_COMPANION_TOKENIZER_CONFIG, LM_COMPANION_TOKEN_IDS};
+
+static const char *hash_text(const lm_session *s, uint64_t h) {
+  return lm_arena_printf(s->project.ctx->arena, "%016llx", (unsigned long long)h);
+}
+
+static const char *files_hash(const lm_session *s) {
+  uint64_t h = 0;
+  for (int i = 0; i < s->n_tokenizer_files; i++)
+    h = lm_hash(s->tokenizer_files[i].text.p, s->tokenizer_files[i].text.n, h);
+  return hash_text(s, h);
+}
+
+static const char *companion_hash(const lm_session *s, lm_companion c) {
+  const lm_session_file *f = &s->companions[c];
+  return f->name ? hash_text(s, lm_hash(f->text.p, f->text.n, 0)) : ABSENT;
+}
+
+static void part_add(const lm_session *s, lm_fingerprint *f, const char *part, const char *value) {
+  LM_PUSH(s->project.ctx->arena, f->v, f->n, f->cap) = (lm_train_key){part, value};
+}
+
+void lm_tokenizer_files_add(const lm_session *s, lm_fingerprint *f) {
+  if (!s->n_tokenizer_files)
+    return;
+  part_add(s, f, TOKENIZER, files_hash(s));
+  for (size_t i = 0; i < LM_COUNT(COMPANIONS); i++)
+    part_add(s, f, LM_COMPANION_NAMES[COMPANIONS[i]], companion_hash(s, COMPANIONS[i]));
+}
+
+lm_tokenizer_change lm_tokenizer_files_compare(const lm_session *s, const lm_fingerprint *saved) {
+  const char *was = lm_fingerprint_part(saved, TOKENIZER);
+  const char *is = s->n_tokenizer_files ? files_hash(s) : ABSENT;
+  if (!was)
+    return (lm_tokenizer_change){0};
+  if (strcmp(was, is))
+    return (lm_tokenizer_change){
+        s->n_tokenizer_files ? s->tokenizer_files[0].name : "tokenizer.json", was, is};
+  for (size_t i = 0; i < LM_COUNT(COMPANIONS); i++) {
+    const char *name = LM_COMPANION_NAMES[COMPANIONS[i]];
+    was = lm_fingerprint_part(saved, name);
+    is = companion_hash(s, COMPANIONS[i]);
+    if (was && strcmp(was, is))
+      return (lm_tokenizer_change){name, was, is};
+  }
+  return (lm_tokenizer_change){0};
+}
