@@ -22,8 +22,8 @@ typedef struct lm_func_info {
 extern const lm_func_info lm_func_table[LM_FUNCS];
 #define LM_PORT_BIT(id) (1u << (id))
 
-// A function by its id and the parameter of those that exist by length: the sequence length, or 0
-// for that of the last stage. The text of a key is "micro" or "micro.64".
+// A function by its id and, for a function that exists once per sequence length, that length; 0:
+// the length of the last stage. The text of a key is "micro" or "micro.64".
 typedef struct lm_func_key {
   lm_func_id id;
   int64_t seq;

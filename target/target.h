@@ -1,5 +1,5 @@
-// target.h - a machine as plain data: what it computes how fast, its memories, and the sizes that
-// suit it. The compiler reads it, the runtime fills it in for the machine that it finds, and
+// target.h - a machine as plain data: its speed by operation and dtype, its memories, and tile
+// sizes for it. The compiler reads it, the runtime fills it in for the machine that it finds, and
 // known.def lists machines that need not be there.
 #ifndef LM_TARGET_H
 #define LM_TARGET_H
@@ -68,23 +68,24 @@ typedef struct lm_target {
   lm_target_choices choices;
 } lm_target;
 
-// A machine of known.def by its name, or by an architecture, for which one machine stands. False if
-// there is none.
+// Finds a machine of known.def by its name, or by an architecture: the first machine of known.def
+// that has it. False if there is none.
+//
 bool lm_target_known(const char *name, lm_target *out);
-// The machine of known.def whose driver calls it `device`: "NVIDIA H100 80GB HBM3".
+// Finds the machine of known.def by the name that its driver reports: "NVIDIA H100 80GB HBM3".
 bool lm_target_known_device(const char *device, lm_target *out);
 // The names of all machines of known.def: name i, or NULL.
 const char *lm_target_name(int i);
 
-// A machine of this kind of which nothing is known, for code that runs on all.
+// Returns a machine of this kind without figures, for code that runs on all of them.
 lm_target lm_target_any(lm_target_kind kind);
-// Every bandwidth is this one.
+// Sets the bandwidth of every working set.
 void lm_target_set_bandwidth(lm_target *t, double bytes_per_second);
 static inline double lm_target_bandwidth(const lm_target *t) {
   return t->bandwidth[LM_TARGET_SIZES - 1]; // from memory
 }
-// A lower bound of the seconds that work on operands of a dtype takes. *out_memory (optional): true
-// if bandwidth is the limit.
+// Returns a lower bound of the seconds that work on operands of a dtype takes: the larger of flops
+// / peak and bytes / bandwidth. *out_memory (optional): true if bandwidth is the limit.
 double lm_target_seconds(const lm_target *t, lm_dtype dtype, double flops, double bytes,
                          bool *out_memory);
 #endif

@@ -71,7 +71,7 @@ typedef struct lm_attend_map_layout {
   lm_axis axis[LM_RANK];
   int64_t stride[LM_RANK]; // of the outer axes
   int n;
-  int64_t row; // stride of a tile of t; that of a tile of s is 1
+  int64_t row; // stride between tiles along t; the stride along s is 1
 } lm_attend_map_layout;
 // Requires a map: tile_t is not 0.
 lm_attend_map_layout lm_attend_map_layout_of(const lm_attend_spec *f);

@@ -51,8 +51,8 @@ bool lm_schedule_writes(const lm_schedule *s, lm_root r, uint32_t i) {
   return accumulator != r.copy;
 }
 
-// True if op reads operand i at indices other than those of the surrounding loops (the indices of
-// its result, or of its operand for a reduction).
+// True if op reads operand i at other indices than the current ones of the surrounding loops (the
+// indices of its result, or of its operand for a reduction).
 static bool reads_elsewhere(const lm_op *op, uint32_t i) {
   return !lm_op_is_reduction(op) && lm_op_touched_axes(op, i).rank;
 }

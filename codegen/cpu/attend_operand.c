@@ -141,7 +141,7 @@ static int64_t slots_of(const cpu_attend *e, const cpu_attend_operand *o) {
   return o->row || max_slots < 1 ? 1 : max_slots < tiles ? max_slots : tiles;
 }
 
-// Rows are filled first, whichever form is read. In f32 the rows are also the interleaved form.
+// Rows are always filled first. In f32 the rows are also the interleaved form.
 static void buffers_declare(cpu_attend *e, int k) {
   cpu_attend_operand *o = &e->operand[k];
   const char *type = o->bf16 ? "lm_operand" : "float";

@@ -2,8 +2,8 @@
 //
 // A block iterates over tiles of scores: `rows` positions of one axis, which it owns, by `cols`
 // positions of the other axis. In the forward pass and for sums over s the rows are positions of t,
-// for sums over t positions of s. A warp has 16 rows. Fragments are those of tile.cuh: element
-// [n][2 r + c] of a thread is in row lm_frag_row(r) and column lm_frag_col(n, c).
+// for sums over t positions of s. A warp has 16 rows. Fragments are laid out as in tile.cuh:
+// element [n][2 r + c] of a thread is in row lm_frag_row(r) and column lm_frag_col(n, c).
 #ifndef LM_CODEGEN_CUDA_ATTEND_H
 #define LM_CODEGEN_CUDA_ATTEND_H
 #include "codegen/common/attend.h"

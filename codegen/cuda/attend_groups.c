@@ -110,7 +110,7 @@ static void copies(cuda_attend *e, lm_buf *b, const cuda_attend_side *sides, int
 
 static const char *const NEXT = "if (++stage == 2) {\nstage = 0;\nparity ^= 1;\n}\n";
 
-// The barriers of a stream's stages come after those of the streams before.
+// The barriers of a stream's stages come after the barriers of all earlier streams.
 static const char *phase_of(cuda_attend *e, int stream, const char *stage) {
   return stream ? lm_arena_printf(e->g.arena, "%d + %s", stream * STAGES, stage) : stage;
 }

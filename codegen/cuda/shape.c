@@ -18,7 +18,7 @@ static bool same_axes(lm_type a, lm_type b) {
   return a.rank == b.rank && lm_type_subset(a, b);
 }
 
-// A reduction that keeps axes has a pass of its own.
+// True if op is a reduction that keeps axes; it gets a separate pass.
 static bool is_partial(const lm_schedule *s, const lm_root *r) {
   return reduces(r) && lm_kernel_inner(s->kernel, r->v->type).rank > 0;
 }
@@ -38,7 +38,7 @@ static void roots_number(lm_schedule *s) {
     }
 }
 
-// Moves sums that keep axes to a pass of their own, at a depth of its own, since other threads then
+// Moves sums that keep axes to a separate pass at a separate depth, since other threads then
 // read what the rest of the pass wrote.
 static void partial_split(lm_schedule *s) {
   lm_sched_pass *old = s->passes;

@@ -20,7 +20,7 @@ struct lm_analysis {
 
 void lm_analysis_of_model(lm_module *m); // the body of pass `analyze`
 void lm_analysis_count(lm_module *m);    // the body of pass `count`
-// The recorded facts; LM_BUG if `analyze` has not run.
+// Returns the recorded facts; LM_BUG if `analyze` has not run.
 const lm_analysis *lm_analysis_of(const lm_module *m);
 // FLOPs of a training micro-batch with this loss (see flops.h); 0 if the module has no such
 // function.

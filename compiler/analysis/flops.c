@@ -22,7 +22,7 @@ static lm_type compared(const lm_value *v) {
   return v->type;
 }
 
-// `t >= s` in any equivalent form, alone or in a conjunction.
+// True if the mask is `t >= s` in any equivalent form, alone or in a conjunction.
 static bool mask_is_causal(const lm_op *attend, const lm_value *mask) {
   const lm_op *op = mask->def;
   if (!op)

@@ -202,7 +202,8 @@ static void axes_follow(finder *f, const lm_op *op) {
       f->is_row[op->attr.to[i]] = true;
 }
 
-// Two axes of rows that no single operand has form pairs of rows.
+// True if the result has two axes of rows that no single operand has, so its elements are pairs of
+// rows.
 static bool makes_pairs(const finder *f, const lm_op *op) {
   int most = 1;
   for (uint32_t i = 0; i < op->n_in; i++)

@@ -185,15 +185,15 @@ static void eval_loop(lm_eval *e, const lm_op *op) {
   for (uint32_t i = 0; i < op->n_out; i++)
     *of(e, op->out[i]) =
         i < op->n_in ? lm_tensor_copy(of(e, op->in[i])) : lm_eval_tensor(e, op->out[i]->type);
-  for (int64_t turn = 0; turn < op->attr.imm[0]; turn++) {
+  for (int64_t iteration = 0; iteration < op->attr.imm[0]; iteration++) {
     *of(e, r->args[0]) = lm_tensor_create(r->args[0]->type, 1);
-    of(e, r->args[0])->v[0] = (double)turn;
+    of(e, r->args[0])->v[0] = (double)iteration;
     for (uint32_t i = 0; i < op->n_in; i++)
       *of(e, r->args[i + 1]) = lm_tensor_copy(of(e, op->out[i]));
     const lm_op *yield = run_region(e, r);
     for (uint32_t i = 0; i < op->n_out; i++) {
       const lm_tensor *y = of(e, yield->in[i]);
-      memcpy(of(e, op->out[i])->v + (i < op->n_in ? 0 : turn * y->n), y->v,
+      memcpy(of(e, op->out[i])->v + (i < op->n_in ? 0 : iteration * y->n), y->v,
              (size_t)y->n * sizeof *y->v);
     }
     region_forget(e, r);

@@ -47,7 +47,7 @@ lm_tensor lm_tensor_copy(const lm_tensor *t);
 // attend.c: attend and attend_vjp, between the runs of their region by eval.c
 // Sets the arguments of the region. cotangent: of the score, for attend_vjp; NULL: zero.
 void lm_eval_attend_bind(lm_eval *e, const lm_op *op, const lm_tensor *cotangent);
-// Computes the results of attend from what the region yields.
+// Computes the results of attend from the values that the region yields.
 void lm_eval_attend(lm_eval *e, const lm_op *op);
 // Computes the cotangent of v, the first result of attend_vjp. Returns the cotangent of the score,
 // which the caller frees.

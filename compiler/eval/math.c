@@ -124,13 +124,13 @@ static void elementwise(const lm_eval *e, run *r, nest_inner *inner) {
 static void rng_inner(void *user, int64_t n, const int64_t *at, const int64_t *step) {
   const run *r = user;
   lm_philox_key2 key = lm_philox_key((uint64_t)r->op->attr.imm[0], (uint64_t)r->op->attr.imm[1]);
-  uint32_t turn = (uint32_t)(int64_t)r->in[0][0];
+  uint32_t train_step = (uint32_t)(int64_t)r->in[0][0];
   uint32_t layer = (uint32_t)(int64_t)r->in[2][0];
   for (int64_t i = 0; i < n; i++) {
     uint64_t element = (uint64_t)(at[1] + i * step[1]);
     uint64_t block = element / 4;
     lm_philox4 w =
-        lm_philox((lm_philox4){{(uint32_t)block, (uint32_t)(block >> 32), layer, turn}}, key);
+        lm_philox((lm_philox4){{(uint32_t)block, (uint32_t)(block >> 32), layer, train_step}}, key);
     r->out[at[0] + i * step[0]] = lm_philox_unit(w.v[element % 4]);
   }
 }

@@ -13,7 +13,7 @@
 typedef struct frame {
   const lm_op *op;
   uint32_t next;
-} frame; // next: the operand to look at
+} frame; // next: the operand that is hashed next
 
 typedef struct digester {
   const lm_module *m;

@@ -32,7 +32,7 @@ static inline lm_value *lm_dot_bias(const lm_op *op) {
              ? op->in[op->n_in - 1]
              : NULL;
 }
-// b has the last axes of t, at least one and not all.
+// True if b has the last axes of t, at least one and not all.
 static inline bool lm_type_is_bias(lm_type b, lm_type t) {
   bool ends = b.dtype == t.dtype && b.rank > 0 && b.rank < t.rank;
   for (int i = 0; ends && i < b.rank; i++)

@@ -29,13 +29,13 @@ bool lm_op_infer(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why)
 // lm_op_infer, and checks that the stage allows op in its region, and that its results have the
 // inferred types.
 bool lm_op_check(const lm_module *m, const lm_op *op, lm_buf *why);
-// v may be used in region r: v is defined in r or in an outer region, without an isolated operation
-// in between.
+// True if v may be used in region r: v is defined in r or in an outer region, without an isolated
+// operation in between.
 bool lm_value_visible(const lm_value *v, const lm_region *r);
 
 // ---- types.c
 bool lm_type_wellformed(const lm_module *m, lm_type t,
                         lm_buf *why); // axes exist, without duplicates
-// Also checks that it has fewer than LM_ELEMENTS_MAX elements.
+// The same, and the type has fewer than LM_ELEMENTS_MAX elements.
 bool lm_type_valid(const lm_module *m, lm_type t, lm_buf *why);
 #endif

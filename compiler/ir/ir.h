@@ -80,7 +80,7 @@ typedef enum {
   LM_REMAT_RECOMPUTE,
   LM_REMATS
 } lm_remat;
-extern const char *const lm_remat_names[LM_REMATS]; // "", "save", "again"
+extern const char *const lm_remat_names[LM_REMATS]; // "", "save", "recompute"
 
 struct lm_op {
   lm_opcode code;
@@ -127,7 +127,7 @@ extern const char *const lm_global_names[LM_GLOBAL_KINDS]; // "param", "cache", 
 typedef struct lm_global {
   lm_global_kind kind;
   lm_sym name;  // path without indices: "layers.attn.wq"
-  lm_type type; // the n_stack leading axes are those of the enclosing repetitions
+  lm_type type; // the n_stack leading axes are the stacked ones, one per enclosing repetition
   int n_stack;
   // Logical names, one per index of the stacked axes: "layers.17.attn.wq". lm_global_add allocates
   // them, and sets the name of a global without stacked axes.
@@ -141,7 +141,7 @@ struct lm_module {
   lm_ctx *ctx;
   lm_arena *arena; // the context's
   lm_stage stage;
-  lm_dtype real; // what pass precision made of `real`; LM_REAL: it has not run
+  lm_dtype real; // the type by which pass precision replaced `real`; LM_REAL: it has not run
   lm_axis_info *axes;
   uint32_t n_axes, cap_axes; // [0] unused
   lm_global *globals;
@@ -226,7 +226,7 @@ lm_op *lm_loop_begin(lm_builder *b, int64_t count, lm_axis axis, lm_value *const
 void lm_loop_end(lm_builder *b, lm_op *loop, lm_value *const *next, uint32_t n_next,
                  lm_value *const *stacked, uint32_t n_stacked);
 // The results of a loop are its final carries, then the stacked values with the loop axis in front.
-// Kernels are built likewise; the arguments of the region correspond to the operands.
+// Kernels are built in the same way; their region has one argument per operand.
 lm_op *lm_kernel_begin(lm_builder *b, const lm_attr *attr, lm_value *const *in, uint32_t n_in);
 void lm_kernel_end(lm_builder *b, lm_op *kernel, lm_value *const *results, uint32_t n);
 // attend and attend_vjp are built like kernels; the first argument of attend_vjp's region is the
@@ -320,7 +320,7 @@ static inline bool lm_op_attends(const lm_op *op) {
   return op->code == LM_OP_ATTEND || op->code == LM_OP_ATTEND_VJP;
 }
 bool lm_value_is_weight(const lm_value *v); // a parameter, or a cast or view of one
-// The region of op can use its arguments only, not values of outer regions.
+// True if the region of op can use its arguments only, not values of outer regions.
 static inline bool lm_op_isolated(const lm_op *op) {
   return op->code == LM_OP_KERNEL || lm_op_attends(op);
 }

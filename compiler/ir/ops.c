@@ -9,7 +9,7 @@ const lm_op_info lm_op_table[LM_OPS] = {
 #undef OP
 };
 
-const char *const lm_remat_names[LM_REMATS] = {"", "save", "again"};
+const char *const lm_remat_names[LM_REMATS] = {"", "save", "recompute"};
 const char *const lm_global_names[LM_GLOBAL_KINDS] = {"param", "cache", "made"};
 
 bool lm_value_is_weight(const lm_value *v) {

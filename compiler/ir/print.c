@@ -6,7 +6,7 @@
 //   axis b = 4, t = 64, s = 64 dyn 1
 //   param @layers.wq : f32[layers, d, e] stacked 1 as @layers.#.wq = normal(0.02)
 //   func @loss(%tok.0: int[b, t]) -> (sum: f32, weight: f32) {
-//     %x.3 = dot %a.1, %b.2 over(d) : f32[b, t, e] again   loc(1:12:9)
+//     %x.3 = dot %a.1, %b.2 over(d) : f32[b, t, e] recompute   loc(1:12:9)
 //   }
 // Files are numbered in the order of their lines; a location is file:line:column.
 #include <ctype.h>

@@ -49,7 +49,7 @@ static int64_t tiles(const lm_module *m, lm_axis a, int64_t tile) {
   return (lm_axis_size(m, a) + tile - 1) / tile;
 }
 
-// The map's last axes are the tiles along t and s.
+// True if the last axes of the map are the tiles along t and s.
 static bool map_fits(const lm_module *m, const lm_op *op, lm_buf *why) {
   if (!op->attr.n_imm)
     return true;

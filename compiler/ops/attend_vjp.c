@@ -1,5 +1,5 @@
 // attend_vjp.c - the derivative of softmax attention: attend_vjp, whose region computes the scores
-// again and then the cotangents of what they depend on.
+// again and then the cotangents of the values that the scores depend on.
 #include "compiler/ir/attend.h"
 #include "compiler/ops/ops.h"
 

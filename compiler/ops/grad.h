@@ -35,7 +35,7 @@ static inline lm_value *lm_grad_of(lm_grad *g, lm_value *v) {
 static inline lm_value *lm_grad_value(lm_grad *g, lm_value *v) {
   return g->methods->value(g, v);
 }
-// v's cotangent is needed; otherwise a rule may skip it.
+// True if the cotangent of v is needed; if not, a rule may skip it.
 static inline bool lm_grad_needs(lm_grad *g, lm_value *v) {
   return g->methods->needed(g, v);
 }

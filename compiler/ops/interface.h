@@ -43,7 +43,8 @@ typedef enum {
 } lm_recompute_class;
 lm_recompute_class lm_op_recompute_class(const lm_op *op);
 
-// An element of the result may depend on many elements of the operands, or on an arbitrary one.
+// True if an element of the result may depend on many elements of the operands, or on an arbitrary
+// one.
 static inline bool lm_op_accumulates(const lm_op *op) {
   return lm_op_has(op, LM_T_REDUCE | LM_T_DOT | LM_T_INDEXED);
 }

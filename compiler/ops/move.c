@@ -132,7 +132,7 @@ bool shape_rename(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
   return true;
 }
 
-// The elements first + step * j for j < n are in [0, size).
+// True if the elements first + step * j for j < n are in [0, size).
 static bool indices_fit(const lm_module *m, const lm_attr *a, int64_t n, lm_axis whole,
                         lm_buf *why) {
   if (a->n_imm != 2)

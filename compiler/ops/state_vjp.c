@@ -2,8 +2,8 @@
 // values.
 #include "compiler/ops/ops.h"
 
-// The index is a column of the batch, whose ids are checked against the sizes of the tables when
-// the batch is read (compiler/analysis/id_limits.h).
+// True if the index is a column of the batch, whose ids are checked against the sizes of the tables
+// when the batch is read (compiler/analysis/id_limits.h).
 static bool is_checked(const lm_value *index) {
   const lm_value *v = index;
   while (v->def && (lm_op_info_of(v->def)->traits & LM_T_VIEW || v->def->code == LM_OP_EXPAND ||

@@ -5,8 +5,8 @@
 //
 // The gradient of an f32 parameter that is used in bf16 arrives through casts. The pass moves each
 // cast up through additions, data movement and sums to the operations that compute the terms, so
-// that no partial sum over positions is rounded to bf16. Rewritten operations stay at their
-// location. Declines: values with other uses, which keep their cast. Cost: f32 instead of bf16
+// that no partial sum over positions is rounded to bf16. Rewritten operations keep their order.
+// Declines: values with other uses, which keep their cast. Cost: f32 instead of bf16
 // where a partial sum is stored.
 #include "compiler/ops/interface.h"
 #include "compiler/passes/pass.h"

@@ -63,7 +63,7 @@ uint32_t lm_attend_chain_operand(const lm_op *op) {
          (op->code == LM_OP_MUL && op->in[0]->type.rank < op->in[1]->type.rank);
 }
 
-// Follows the operand of the dot up to the softmax: through casts, products with a factor and
+// Follows the operand of the dot up to the softmax: through casts, multiplications by a factor and
 // select(kept, …, 0).
 bool lm_attend_softmax_below(const attend_pass *p, lm_value *v, lm_axis s, attend_softmax *out) {
   for (; v->def && !is_softmax(v, s, out); v = v->def->in[lm_attend_chain_operand(v->def)]) {
@@ -76,8 +76,8 @@ bool lm_attend_softmax_below(const attend_pass *p, lm_value *v, lm_axis s, atten
   return v->def && used(p, v, 1) && used(p, v->def->in[0], 2);
 }
 
-// Of x - max(x, s), with or without stop_grad: x. With a sink, the subtrahend may be any value
-// without axis s.
+// Returns x of x - max(x, s), with or without stop_grad. With a sink, the subtrahend may be any
+// value without axis s.
 static lm_value *uncentred(lm_value *x, lm_axis s, bool sink, const lm_value **out_centre) {
   if (!lm_op_is(x, LM_OP_SUB))
     return x;
@@ -209,7 +209,7 @@ static void leaf(attend_match *x, lm_value *v) {
     LM_PUSH(x->p->m->arena, x->leaves, x->n_leaves, x->cap_leaves) = v;
 }
 
-// A dot of one operand with t and one with s, over axes that the scores lack.
+// True if op is a dot of one operand with t and one with s, over axes that the scores lack.
 static bool dot_fits(const attend_match *x, const lm_op *op) {
   for (int i = 0; i < op->attr.n_axes; i++)
     if (lm_type_find(x->scores->type, op->attr.axes[i]) >= 0)

@@ -54,13 +54,13 @@ typedef struct attend_match {
 // declines.
 bool lm_attend_match(attend_match *x, int side, lm_builder *b);
 
-// Follows v, the weights' operand of a dot over s, down to the softmax: through casts, products
-// with a factor and select(kept, …, 0). False if there is none.
+// Follows v, the weights' operand of a dot over s, down to the softmax: through casts,
+// multiplications by a factor and select(kept, …, 0). False if there is none.
 bool lm_attend_softmax_below(const attend_pass *p, lm_value *v, lm_axis s, attend_softmax *out);
 // The operand through which the weights reach an operation between the softmax and the dot.
 uint32_t lm_attend_chain_operand(const lm_op *op);
-// v has axis t and axis s.
+// True if v has axis t and axis s.
 bool lm_attend_is_tiled(const attend_match *x, const lm_value *v);
-// v has an axis of its own, which a cotangent of lse requires.
+// True if v has an axis that the scores lack, which a cotangent of lse requires.
 bool lm_attend_lse_fits(const attend_match *x);
 #endif

@@ -24,8 +24,8 @@ typedef struct fact {
   bool large;
 } fact;
 
-// What the facts prove about one value; kept after the facts are freed, for causal_reach.c. All
-// arrays are by t; NULL: nothing is proven.
+// Proofs about one value, derived from the facts and kept after these are freed, for
+// causal_reach.c. All arrays are by t; NULL: nothing is proven.
 typedef enum {
   TAKES_FIRST = 1,
   TAKES_SECOND = 2,
@@ -60,9 +60,9 @@ static inline fact *lm_fact(const probe *p, const lm_value *v) {
 // ---- causal_cells.c
 // Sets *out to the first axis of t that is in the set.
 bool lm_probe_has(const bool *set, lm_type t, lm_axis *out);
-// t has an axis of positions and an axis of the history.
+// True if t has an axis of positions and an axis of the history.
 bool lm_probe_gridded(const probe *p, lm_type t);
-// The operation names an axis of the set.
+// True if the operation names an axis of the set.
 bool lm_probe_over(const lm_op *op, const bool *set);
 // Derives the fact of the operation's result from the facts of its operands.
 void lm_fact_find(probe *p, const lm_op *op);

@@ -225,7 +225,7 @@ static void cells_begin(probe *p, const lm_op *op, int64_t width) {
   f->cell = lm_calloc((size_t)(p->n_positions * width), sizeof *f->cell);
 }
 
-// Each known operand is a single number.
+// True if each known operand is a single number.
 static bool is_uniform(const source *in, uint32_t n) {
   for (uint32_t i = 0; i < n; i++)
     if (in[i].v && (in[i].at_t || in[i].at_s))
@@ -393,8 +393,8 @@ static bool fill_known(const probe *p, const lm_value *v, lm_tensor *out) {
   return true;
 }
 
-// A value whose cells are all constants is known as a whole; false if some cell is not, or if the
-// value is too large.
+// Makes a value whose cells are all constants known as a whole; false if some cell is not, or if
+// the value is too large.
 static bool make_known(const probe *p, const lm_value *v) {
   fact *f = lm_fact(p, v);
   int64_t n = lm_type_elements(p->m, v->type);
@@ -461,7 +461,7 @@ static void inherit_hidden(probe *p, const lm_op *op) {
     f->hidden = lm_fact(p, op->in[i])->hidden;
 }
 
-// The maxima of rows that a mask hides, of a maximum that is known as a whole.
+// Finds the rows that a mask hides, for a maximum that is known as a whole.
 static void find_hidden(probe *p, const lm_op *op) {
   fact *f = lm_fact(p, op->out[0]);
   lm_axis position;

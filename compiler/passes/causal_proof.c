@@ -1,4 +1,4 @@
-// causal_proof.c - what the facts of causal_cells.c prove about one operation of @probe, recorded
+// causal_proof.c - proofs about one operation of @probe from the facts of causal_cells.c, recorded
 // in the form that causal_reach.c reads after the facts are freed.
 #include <math.h>
 #include "compiler/passes/causal.h"

@@ -4,7 +4,7 @@
 //   %u = slice %x (t) -> (u) [1, 1]       element j of u: position j + 1
 //   %y = pad %u (u) -> (t) [0, 1]         element t: position t + 1
 //   %z = add %x, %y                       element t: positions t … t + 1
-// Operations that move elements move the intervals; reductions and products take their unions. The
+// Operations that move elements move the intervals; reductions and dots take their unions. The
 // facts of causal_cells.c remove what masks exclude (causal_proof.c). Loops are visited until the
 // intervals of their carries are stable.
 //
@@ -27,8 +27,9 @@ typedef struct excess {
   bool later, same_document;
 } excess;
 
-// Positions of the sample after a gap have indices that do not agree with their positions. Padding
-// has no weight in the loss.
+// True if t follows the position before it. After a gap of the sample, index and position differ;
+// padding has no weight in the loss.
+//
 static bool is_consecutive(const reacher *r, int64_t t) {
   return r->p->pos[t] == (double)(t - r->start[t]) && r->p->seg[t] >= 0;
 }
@@ -65,7 +66,7 @@ static bool exceeds(const reacher *r, const reach *x, lm_axis t, excess *out) {
   return found;
 }
 
-// The value has one element, along the positions, for each position; not one for each pair.
+// True if the value has one element per position, not one per pair of positions.
 static bool is_by_position(const reacher *r, const lm_value *v, lm_axis *out_t) {
   return lm_probe_has(r->p->is_position, v->type, out_t) && !lm_probe_gridded(r->p, v->type);
 }

@@ -46,7 +46,7 @@ void lm_reach_join(const reacher *r, reach *x, const reach *y);             // t
 bool lm_reach_grow(const reacher *r, reach *x, const reach *y, bool widen); // false: no change
 // One interval along axis t, of all terms that have no axes but t; false if there is another term.
 term lm_reach_along(const reacher *r, const reach *x, lm_axis t);
-// Removes what the elements t with !keep[t] depend on.
+// Removes the positions that the elements t with !keep[t] depend on.
 void lm_reach_keep(const reacher *r, reach *x, lm_axis t, const bool *keep);
 bool lm_term_has(const term *x, const lm_axis *axes, int n);
 term lm_term_identity(const reacher *r, lm_axis t, int64_t offset);

@@ -144,7 +144,7 @@ static void pick_pair(picked *p, double a, double b) {
   pick_derived(p, a / b);
 }
 
-// What two of the constants give together.
+// Adds the sum, difference, product, quotient and root of each pair of constants.
 static void pick_pairs(picked *p, const numbers *c) {
   for (int i = 0; i < c->large.n; i++) {
     double a = c->large.v[i];

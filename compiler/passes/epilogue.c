@@ -76,7 +76,7 @@ static void sums_free(sums *s) {
 
 // ---- values in memory
 
-// Dense and stored in memory, whichever operation reads it.
+// True if v is dense and stored in memory for every reader.
 static bool stored(const sums *s, const lm_value *v) {
   while (!s->taken[v->id] && v->def && lm_op_has(v->def, LM_T_ORDERED))
     v = v->def->in[0];
@@ -87,8 +87,9 @@ static lm_value *other_operand(const lm_op *op, const lm_value *v) {
   return op->in[op->in[0] == v];
 }
 
-// v has a reader besides the kernel that would compute the sum. Before kernels are known: more than
-// one user.
+// True if v has a reader besides the kernel that would compute the sum; before kernels are known,
+// if it has more than one user.
+//
 static bool read_elsewhere(const sums *s, const lm_value *v) {
   const lm_fuse_node *n = s->kernels ? lm_fuse_node_of(s->kernels, v) : NULL;
   if (n)
@@ -99,7 +100,7 @@ static bool read_elsewhere(const sums *s, const lm_value *v) {
   return lm_fuse_stays(op) || (lm_fuse_is_view(op) && read_elsewhere(s, op->out[0]));
 }
 
-// v is stored anyway, or a further GEMM adds to v and that sum is stored.
+// True if v is stored in any case, or a further GEMM adds to v and that sum is stored.
 static bool kept(const sums *s, const lm_value *v) {
   if (read_elsewhere(s, v))
     return true;

@@ -36,9 +36,10 @@ typedef struct lm_fuse_node {
   lm_axis chunk;       // column sum: the axis of its chunks; else 0
   uint32_t n_group;    // representative: number of nodes
   double work;         // elements of its loops; representative: of the whole group
-  double widest;       // elements of its largest operand or result; likewise
-  lm_axis innermost;   // last axis of the largest operand or result; likewise
-  bool needed;         // used outside of its kernel
+  double widest; // elements of its largest operand or result; representative: of the whole group
+  lm_axis
+      innermost; // last axis of the largest operand or result; representative: of the whole group
+  bool needed;   // used outside of its kernel
   bool placed;
   lm_fuse_edge *deps; // operations of the same region that it depends on
   uint32_t n_deps, cap_deps;
@@ -69,7 +70,7 @@ void lm_fuse_walk(lm_region *r, void (*fn)(lm_op *op, void *user), void *user);
 lm_fuse_node *lm_fuse_node_of(const lm_fuse *s, const lm_value *v); // NULL for arguments
 bool lm_fuse_is_column_sum(const lm_fuse_node *n);
 bool lm_fuse_is_view(const lm_op *op);
-bool lm_fuse_stays(const lm_op *op); // remains outside of kernels
+bool lm_fuse_stays(const lm_op *op); // true: remains outside of kernels
 typedef void lm_fuse_leaf(void *user, lm_value *v, lm_type touched);
 // Visits the values that the kernel of an operation reads: through recomputed operations, up to
 // values in memory.

@@ -8,12 +8,12 @@
 //         %3 = slice %y (pack) -> (side) [0, 1]        %q = view %3 (side) -> (g, h, e)
 //         %4 = slice %y (pack) -> (side.1) [24, 1]     %k = view %4 (side.1) -> (g, e)
 //
-// This applies to queries, keys and values, and to gate and up. Names do not matter: the GEMMs must
-// read the same input, and the free axes of each weight must be adjacent, at the same index. The
-// pass runs before `grad`, which concatenates the cotangents of the slices: the gradient of x is
-// one GEMM over the joined axis instead of a sum of one GEMM per weight. The gradient of each
-// weight stays a GEMM (vjp_concat), which reads its slice in place and accumulates in place.
-// Parameters keep their names, shapes, checkpoints and groups.
+// The usual cases are the query, key and value projections, and the gate and up projections of a
+// gated MLP. The GEMMs must read the same input, and the free axes of each weight must be adjacent,
+// at the same index. The pass runs before `grad`, which concatenates the cotangents of the slices:
+// the gradient of x is one GEMM over the joined axis instead of a sum of one GEMM per weight. The
+// gradient of each weight stays a GEMM (vjp_concat), which reads its slice in place and accumulates
+// in place. Parameters keep their names, shapes, checkpoints and groups.
 //
 // Gain for n GEMMs: x is read once instead of n times, its cotangent is written and read once, and
 // 2 (n - 1) launches are saved. Cost: the weights are concatenated once per update (pass
@@ -50,7 +50,8 @@ typedef struct pack {
 
 // ---- matching
 
-// x and the weight share the reduction axes only, and the free axes of the weight are adjacent.
+// True if x and the weight share the reduction axes only, and the free axes of the weight are
+// adjacent.
 static bool member_of(const lm_module *m, lm_op *op, member *out) {
   if (op->code != LM_OP_DOT || lm_value_is_weight(op->in[0]) || !lm_value_is_weight(op->in[1]))
     return false;
@@ -70,7 +71,7 @@ static bool member_of(const lm_module *m, lm_op *op, member *out) {
   return out->n > 0 && op->out[0]->type.dtype == x.dtype;
 }
 
-// The type of the weight with `side` in place of its free axes.
+// Returns the type of the weight with axis `side` instead of its free axes.
 static lm_type sided(const member *a, lm_axis side) {
   lm_type w = a->dot->in[1]->type, t = {.dtype = w.dtype};
   for (int i = 0; i < w.rank; i++) {
@@ -139,9 +140,9 @@ static int fate_of(const lm_op *dot) {
   return fate;
 }
 
-// The bytes saved exceed the bytes of the cost. In a differentiated function the forward traffic
-// occurs in the backward pass as well; cotangents from separate kernels are concatenated by one
-// more kernel. Weights are concatenated once per update (pass hoist_params), which counts where
+// True if the bytes saved exceed the bytes of the cost. In a differentiated function the forward
+// traffic occurs in the backward pass as well; cotangents from separate kernels are concatenated by
+// one more kernel. Weights are concatenated once per update (pass hoist_params), which counts where
 // parameters change. launch: cost of a launch in bytes; once: hoist_params is enabled.
 static bool is_profitable(const pack *p, double launch, bool once) {
   double x = lm_type_traffic(p->m, p->of[0].dot->in[0]->type), w = launch, y = 0, gain;

@@ -49,7 +49,7 @@ static bool search(lm_fuse *s, uint32_t group, uint32_t target) {
   return false;
 }
 
-// `late` depends on `early` through an operation outside of both.
+// True if `late` depends on `early` through an operation outside of both.
 static bool path_around(lm_fuse *s, uint32_t early, uint32_t late) {
   s->visits++;
   s->nodes[late].visit = s->visits;
@@ -96,7 +96,7 @@ static bool scatters(const lm_fuse *s, uint32_t g) {
   return s->nodes[g].op->code == LM_OP_SCATTER;
 }
 
-// The parallel axes of a group with column sums are fixed.
+// Sets the parallel axes of the merged group. A group with column sums keeps its own.
 static bool merged_axes(const lm_fuse *s, uint32_t a, uint32_t b, lm_type *out) {
   lm_type touched = {0};
   if (!touched_between(s, a, b, &touched) || !touched_between(s, b, a, &touched))
@@ -118,8 +118,8 @@ static double workers(const lm_fuse *s, lm_type parallel, lm_axis innermost) {
   return points < lm_fuse_points(s->target) ? points : lm_fuse_points(s->target);
 }
 
-// One kernel is not slower than two that exchange values through memory. Times are in elements per
-// worker.
+// True if one kernel is not slower than two that exchange values through memory. Times are in
+// elements per worker.
 static bool is_profitable(const lm_fuse *s, uint32_t a, uint32_t b, lm_type parallel) {
   const lm_fuse_node *x = &s->nodes[a];
   const lm_fuse_node *y = &s->nodes[b];
@@ -240,7 +240,7 @@ void lm_fuse_needs(lm_fuse *s) {
   }
 }
 
-// The axis order is that of the operation with the most axes.
+// The axes are in the order of the operation with the most axes.
 lm_type lm_fuse_parallel_axes(const lm_fuse *s, uint32_t group) {
   lm_type allowed = s->nodes[group].allowed, best = allowed;
   int rank = 0;

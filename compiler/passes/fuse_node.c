@@ -128,7 +128,8 @@ static void keep_inside(const lm_op *op, lm_type *allowed) {
     *allowed = without_all(*allowed, op->attr.to, op->attr.n_to);
 }
 
-// A view of a value in memory is that memory under another type and needs no split.
+// True if op reads its operand as a whole: a view of a value in memory is the same memory under
+// another type.
 static bool reads_operand_whole(const lm_fuse *s, const lm_op *op) {
   if (op->code != LM_OP_VIEW)
     return false;
@@ -176,7 +177,8 @@ static double axes_elements(const lm_module *m, const lm_attr *a) {
   return p;
 }
 
-// A sum of many rows: the innermost axis is not reduced, so a point per row is not profitable.
+// True if op is a sum of many rows: the innermost axis is not reduced, so one point per row is not
+// profitable.
 static bool sums_many_rows(const lm_fuse *s, const lm_op *op) {
   const lm_module *m = s->m;
   if (op->code != LM_OP_SUM)

@@ -72,8 +72,8 @@ static uint32_t distance_to_parameter(const lm_value *v) {
   return lm_op_is(v, LM_OP_PARAM) ? n : 0;
 }
 
-// Propagates cotangents of such values to the parameters, which thereby become captured. The
-// maximum distant values are first, because intermediate values may have other uses.
+// Propagates cotangents of such values to the parameters, which thereby become captured. The values
+// farthest from their parameter come first, because intermediate values may have other uses.
 static void weights_reverse(gradient *g, frame *f) {
   uint32_t maximum = 0;
   for (uint32_t i = 0; i < f->n_captured; i++)

@@ -8,8 +8,8 @@
 #include "compiler/ops/interface.h"
 #include "compiler/passes/grad.h"
 
-// A dot of two activations that share axes, larger than either of them, such as attention scores:
-// recomputing it is cheaper than storing and loading it.
+// True if op is a dot of two activations that share axes, larger than either of them, such as
+// attention scores: recomputing it is cheaper than storing and loading it.
 static bool outer_product(const lm_module *m, const lm_op *op) {
   lm_type x = op->in[0]->type;
   lm_type w = op->in[1]->type;
@@ -22,11 +22,12 @@ static bool outer_product(const lm_module *m, const lm_op *op) {
   return n > lm_type_elements(m, x) && n > lm_type_elements(m, w);
 }
 
-// The policy. Stashed: dots except outer products, reductions, gathers and scatters of floats,
-// loops, attention. Recomputed: elementwise operations, data movement, parameters, constants, and
-// random numbers, which are functions of their index. Also stashed: carries (see owned_value), sums
-// that a GEMM computes (pass epilogue), and values that the recipe marks `save`. Values that it
-// marks `recompute` are the concern of pass recompute, which removes stashes.
+// True if op's result is stashed. Stashed: dots except outer products, reductions, gathers and
+// scatters of floats, loops, attention. Recomputed: elementwise operations, data movement,
+// parameters, constants, and random numbers, which are functions of their index. Also stashed:
+// carries (see owned_value), sums that a GEMM computes (pass epilogue), and values that the recipe
+// marks `save`. Values that it marks `recompute` are the concern of pass recompute, which removes
+// stashes.
 static bool keeps(const lm_module *m, const lm_op *op) {
   if (op->keep == LM_REMAT_SAVE)
     return true;

@@ -1,6 +1,6 @@
 // hoist_params.c - computes values derived from parameters once per update instead of at every use:
-// bf16 copies of f32 parameters, and weights that are concatenated (pass fuse_gemms) or laid out
-// recomputed (pass prepack), which end in a concat or in a cast to their own type.
+// bf16 copies of f32 parameters, and weights that are concatenated (pass fuse_gemms) or laid out in
+// another order (pass prepack), which end in a concat or in a cast to their own type.
 //
 // before: %w = param @w[%i] : f32[d, f]   %h = cast %w : bf16[d, f]   %y = dot %x, %h over(d)
 //         %g = param @g[%i] : f32[d, f]   %u = param @u[%i] : f32[d, f]
@@ -20,7 +20,7 @@
 // have changed since the last time. Declines: casts to other types; values that depend on anything
 // other than casts and views of parameters at one index of the same stacked axes; modules without
 // such values. Cost: two bytes per parameter that is cast, and one pass over all of them per update
-// instead of 2 n in a step of n micro-batches; likewise for the `made` globals.
+// instead of 2 n in a step of n micro-batches; the same for the `made` globals.
 #include <string.h>
 
 #include "compiler/passes/pass.h"
@@ -82,14 +82,15 @@ static bool of_parameters(lm_module *m, const lm_op *op) {
   return op->n_in > 0;
 }
 
-// A concat, or the copy of a new layout (pass prepack).
+// True if op is a concat, or the copy to a new layout (pass prepack).
 static bool is_copy(const lm_op *op) {
   return op->code == LM_OP_CONCAT ||
          (op->code == LM_OP_CAST && lm_type_equal(op->in[0]->type, op->out[0]->type));
 }
 
-// The same movements of the same parameters; the indices of the parameters may differ.
-static bool alike(const lm_value *a, const lm_value *b) {
+// True if both apply the same movements to the same parameters; the indices of the parameters may
+// differ.
+static bool is_equal_copy(const lm_value *a, const lm_value *b) {
   const lm_op *x = a->def;
   const lm_op *y = b->def;
   if (x->code != y->code || !lm_type_equal(a->type, b->type))
@@ -101,14 +102,14 @@ static bool alike(const lm_value *a, const lm_value *b) {
       memcmp(x->attr.imm, y->attr.imm, sizeof x->attr.imm) || x->n_in != y->n_in)
     return false;
   for (uint32_t i = 0; i < x->n_in; i++)
-    if (!alike(x->in[i], y->in[i]))
+    if (!is_equal_copy(x->in[i], y->in[i]))
       return false;
   return true;
 }
 
 static lm_sym made_add(lm_module *m, making *k, const lm_op *op) {
   for (uint32_t i = 0; i < k->n; i++)
-    if (alike(k->all[i].like->out[0], op->out[0]))
+    if (is_equal_copy(k->all[i].like->out[0], op->out[0]))
       return k->all[i].name;
   const lm_global *g = lm_global_find(m, param_under(op->in[0])->attr.sym);
   lm_type t = op->out[0]->type, whole = {.dtype = t.dtype, .rank = (uint8_t)(g->n_stack + t.rank)};

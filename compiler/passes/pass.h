@@ -4,15 +4,16 @@
 #include "compiler/ir/ir.h"
 #include "target/target.h"
 
-// The request to pass recompute, besides the values marked `recompute`: recompute `extra` more
-// stashes, the cheapest first. The pass sets `chosen` to the number that it found.
+// Asks pass recompute to recompute `extra` more stashes than the values marked `recompute`, the
+// cheapest first. The pass sets `chosen` to the number that it found.
+//
 typedef struct lm_recompute {
   int extra, chosen;
 } lm_recompute;
 
 typedef struct lm_pass_env {
   const lm_target *target;          // optional
-  const struct lm_codegen *codegen; // that of the target; optional
+  const struct lm_codegen *codegen; // the target's code generator; optional
   const char *const *disabled;      // names of disabled passes (see passes.def)
   int n_disabled;
   const char *const *forced; // names of passes that ignore their cost model
@@ -29,8 +30,9 @@ typedef struct lm_pass_env {
 // then.
 typedef bool lm_pass_fn(lm_module *m, const lm_pass_env *env);
 
-// What pass precision makes of `real`: compute, or for LM_REAL what suits the target, which may be
-// NULL.
+// The type by which pass precision replaces `real`: `compute`, or for LM_REAL bf16 if the target
+// (may be NULL) multiplies it, else f32.
+//
 lm_dtype lm_precision_of(lm_dtype compute, const lm_target *target);
 
 typedef struct lm_pass {
@@ -63,7 +65,7 @@ lm_status lm_pass_run_list(lm_module *m, const char *names, const lm_pass_env *e
 // Disables the passes of a comma-separated list; the names are allocated in `a`. LM_USER for an
 // unknown name or a pass that is needed.
 lm_status lm_pass_disable(lm_arena *a, const char *names, lm_pass_env *env);
-// Forces the passes of a comma-separated list, likewise. LM_USER also for a disabled pass.
+// Forces the passes of a comma-separated list, in the same way. LM_USER also for a disabled pass.
 lm_status lm_pass_force(lm_arena *a, const char *names, lm_pass_env *env);
 // Runs the passes of lm_pipeline up to `stage`. False if a pass reported errors.
 bool lm_pipeline_run(lm_module *m, lm_stage stage, const lm_pass_env *env);
@@ -71,6 +73,6 @@ bool lm_pipeline_run(lm_module *m, lm_stage stage, const lm_pass_env *env);
 // ---- pass_env.c
 bool lm_pass_is_off(const lm_pass_env *env, const char *name);
 bool lm_pass_is_forced(const lm_pass_env *env, const char *name);
-// `name` is one of the n names.
+// True if `name` is one of the n names.
 bool lm_pass_among(const char *const *names, int n, const char *name);
 #endif

@@ -45,7 +45,7 @@ typedef struct packing {
 
 // ---- matching
 
-// The reduced, or the other, axes of t if they are adjacent.
+// Finds the reduced axes of t, or the others; false if they are not adjacent.
 static bool run_find(const lm_op *dot, lm_type t, bool summed, run *out) {
   *out = (run){-1, 0};
   for (int i = 0; i < t.rank; i++) {
@@ -66,7 +66,7 @@ static int64_t run_size(const lm_module *m, lm_type t, run r) {
   return n;
 }
 
-// Both operands have adjacent reduction axes in the same order.
+// True if both operands have adjacent reduction axes in the same order.
 static bool runs_find(packing *l) {
   run x;
   const lm_op *dot = l->dot;
@@ -81,8 +81,8 @@ static bool runs_find(packing *l) {
          !memcmp(tx.axis + x.at, tw.axis + l->reduced.at, (size_t)x.n * sizeof *tx.axis);
 }
 
-// The dot is one GEMM call with a row-major result for which the target has a kernel that reads
-// panels.
+// True if the dot is one GEMM call with a row-major result for which the target has a kernel that
+// reads panels.
 static bool has_code(const packing *l) {
   lm_plan_gemm g;
   if (!lm_plan_gemm_from_dot(l->m, l->dot, &g) || g.n_batch || g.c_n != 1 ||

@@ -10,7 +10,7 @@
 // A stash is a stacked result that one later loop reads, each iteration the element of one forward
 // iteration. A recomputed value is computed from the remaining stashes, carries (which are stashed
 // for this), parameters and outer values. The pass runs after fusion and repeats kernels whole: the
-// same code reads the same bits and rounds at the same locations, and no other kernel changes.
+// same code reads the same bits and rounds in the same operations, and no other kernel changes.
 // Losses and gradients are therefore bit-identical, and no new kernel is compiled.
 //
 // Recomputed are the values marked `recompute`, and env->recompute->extra more, the cheapest first,
@@ -51,8 +51,8 @@ static void find_loops(lm_op *op, void *user) {
         (stash){.loop = op, .stacked = op->out[i], .v = op->body->last->in[i], .fits = true};
 }
 
-// The read is in a loop of equal trip count and at its own iteration, in either order, as in the
-// derivative of the loop.
+// True if the read is in a loop of equal trip count and at its own iteration, in either order, as
+// in the derivative of the loop.
 static bool read_by(const stash *s, const lm_op *at) {
   const lm_op *r = at->parent->owner;
   if (at->code != LM_OP_AT || !r || r->code != LM_OP_LOOP || r->parent != s->loop->parent ||

@@ -26,17 +26,18 @@ struct lm_rewrite {
 };
 int lm_rewrite_func(lm_func *f, lm_value *(*rule)(lm_rewrite *r, lm_op *op), void *user);
 
-// No effects and no region, and not the end of a region: may be removed, moved or merged.
+// True if op has no effects and no region, and does not end a region: it may be removed, moved or
+// merged.
 bool lm_op_pure(const lm_op *op);
-// v is the result of an operation with this opcode.
+// True if v is the result of an operation with this opcode.
 bool lm_op_is(const lm_value *v, lm_opcode code);
-// v is a constant; sets *out to its number.
+// True if v is a constant; sets *out to its number.
 bool lm_const_of(const lm_value *v, double *out);
 // x, whose axes are a subset of t's, permuted to t's order and broadcast along t's other axes.
 lm_value *lm_cast_to(lm_rewrite *r, lm_value *x, lm_type t);
 // Moves the operations between `from` and `to`, of one region, whose mark is `mark` before `to`, in
 // order.
 void lm_ops_sink(lm_op *from, lm_op *to, uint32_t mark);
-// r is outer or a region nested in it.
+// True if r is outer or a region nested in it.
 bool lm_region_inside(const lm_region *r, const lm_region *outer);
 #endif

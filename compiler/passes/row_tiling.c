@@ -51,7 +51,7 @@ bool lm_row_tiling_has_only_rows(const lm_row_tiling *r, lm_type t) {
   return t.rank == r->rows.rank && lm_row_tiling_is_contiguous(r, t);
 }
 
-// Each operand has all rows, no rows, or some axes of the rows and no other axis, which is
+// True if each operand has all rows, no rows, or some axes of the rows and no other axis, which is
 // broadcast over the other rows.
 static bool operands_fit(const lm_row_tiling *r, const lm_op *op) {
   for (uint32_t i = 0; i < op->n_in; i++) {

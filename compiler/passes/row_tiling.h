@@ -43,12 +43,13 @@ lm_type lm_dot_free_axes(const lm_op *dot, int side);
 // Sets row_count, the largest divisor of the number of rows up to `max`, and n_tiles. False if
 // there would be a single tile, or fewer rows per tile than LM_TILE_ROWS_MIN.
 bool lm_row_tiling_divide(lm_row_tiling *r, int64_t max);
-// t has all rows, adjacent and in order.
+// True if t has all rows, adjacent and in order.
 bool lm_row_tiling_is_contiguous(const lm_row_tiling *r, lm_type t);
 bool lm_row_tiling_has_only_rows(const lm_row_tiling *r, lm_type t);
-// The operation computes each row from the same row of its operands.
+// True if the operation computes each row from the same row of its operands.
 bool lm_row_tiling_is_rowwise(const lm_row_tiling *r, const lm_op *op);
-// A sum or maximum over rows and other axes: the other axes are reduced inside, the rows outside.
+// True if op is a sum or maximum over rows and other axes: the other axes are reduced inside the
+// loop, the rows outside.
 bool lm_row_tiling_is_row_sum(const lm_row_tiling *r, const lm_op *op);
 // Moves the marked operations from first to last into a loop. Operations that are marked FOLLOWS
 // and not INSIDE must have no effects.

@@ -154,7 +154,7 @@ static lm_value *selection(lm_rewrite *r, lm_op *op) {
   return to ? lm_cast_to(r, to, op->out[0]->type) : NULL;
 }
 
-// Every value of dtype a is a value of dtype b.
+// True if every value of dtype a is a value of dtype b.
 static bool embeds(lm_dtype a, lm_dtype b) {
   if (a == b || a == LM_BOOL)
     return true;

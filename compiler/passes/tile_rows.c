@@ -67,7 +67,7 @@ typedef struct tiling {
   uint32_t level; // of the root
 } tiling;
 
-// ---- operands, including those of nested regions
+// ---- operands, including the operands of nested regions
 
 typedef void operand_fn(tiling *s, node *user, node *of, const lm_value *v);
 typedef struct visit {

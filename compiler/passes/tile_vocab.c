@@ -10,9 +10,9 @@
 //         } : f32[part, row]
 //         %l = view %ls (part, row) -> (b, t) : f32[b, t]   %s = sum %l over(b, t)
 //
-// Rows are the axes of the result that only the first operand has, wide axes those of the second
-// operand only. Rowwise operations that depend on the GEMM move into the loop; the results that
-// leave the loop have one number per row. A sum or maximum over rows and wide axes leaves as a
+// Rows are the axes of the result that only the first operand has, wide axes the axes that only the
+// second operand has. Rowwise operations that depend on the GEMM move into the loop; the results
+// that leave the loop have one number per row. A sum or maximum over rows and wide axes leaves as a
 // value per row. The loop has no carries, so its derivative runs in the same order (pass grad) and
 // both loops are fused (pass fuse_loops): logits and their cotangents exist for one tile of rows at
 // a time. The number of rows per tile depends on sizes only. Declines: GEMMs that are small, have

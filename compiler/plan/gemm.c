@@ -59,8 +59,9 @@ static void dims_add(const lm_module *m, const lm_op *dot, lm_axis a, const int6
     d->extent.dyn[0].var = info->dyn - 1;
 }
 
-// The strides of `outer` are multiples of the extent of `inner` in every tensor, so both are one
-// axis.
+// True if both are one axis: the stride of `outer` is the extent of `inner` times its stride, in
+// every tensor.
+//
 static bool mergeable(const dim *outer, const dim *inner) {
   if (outer->kind != inner->kind || inner->dynamic || outer->extent.n_dyn == 4)
     return false;
@@ -87,8 +88,8 @@ static void dims_merge(dims *d) {
     }
 }
 
-// A matrix with row stride r and column stride c: one of them is 1, the other at least a whole row.
-// An absent axis (size 1) fits any.
+// True if a BLAS library accepts the matrix: of its row and column stride one is 1 and the other at
+// least a whole row. An absent axis (size 1) fits any.
 static bool matrix_ok(const dim *rows, const dim *cols, int t) {
   int64_t r = rows->s[t];
   int64_t c = cols->s[t];

@@ -132,8 +132,9 @@ storage *lm_storage_new(planner *p, int64_t bytes, int depth, const char *label)
 // The outermost storage that contains s, and the location of s in it.
 ref lm_storage_resolve(storage *s);
 // Makes the steps that compute `v` write to `to` directly instead of copying at the end of the
-// region. False if the previous contents of `to` may be read after v is first written, or if v has
-// no storage of its own. since: the first step that may read the previous contents; -1: none.
+// region. False if the previous contents of `to` may be read after v is first written, or if v
+// shares its storage with another value. since: the first step that may read the previous contents;
+// -1: none.
 bool lm_storage_claim(planner *p, lm_value *v, const location *to, int since, lm_op *at);
 // Sets the lifetimes and offsets of all storages in the work arena.
 void lm_storage_pack(planner *p, lm_plan_func *out);
@@ -150,7 +151,8 @@ void lm_step_append(planner *p, lm_op *op, lm_type t, const location *from, cons
 void lm_step_fill(planner *p, lm_op *op, lm_type t, double value, const location *to);
 void lm_step_kernel(planner *p, lm_op *op);
 void lm_step_dot(planner *p, lm_op *op);
-void lm_steps_code(planner *p); // code of GEMMs, when the steps are final
+// Generates the kernels of GEMMs. To be called when the steps are final.
+void lm_steps_code(planner *p);
 // Makes the GEMM that computes the accumulated value add to `to`. False if it cannot.
 bool lm_step_dot_accumulate(planner *p, lm_op *accum, const location *to);
 

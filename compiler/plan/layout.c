@@ -1,7 +1,7 @@
 // layout.c - the layout of parameters, caches and `made` globals.
 //
 // Parameters without stacked axes are consecutive. At the first parameter of a stack its bucket
-// begins, which holds all parameters of one iteration (inner stacks alike), repeated for each
+// begins, which holds all parameters of one iteration (including inner stacks), repeated for each
 // iteration. Each tensor begins at a multiple of LM_BLOCK elements.
 #include <string.h>
 

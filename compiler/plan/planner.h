@@ -31,23 +31,27 @@ typedef struct lm_plan_options {
   bool tf32;                 // GEMMs in kernels may round f32 operands to 10 bits of mantissa
 } lm_plan_options;
 
-// A code generator. Functions that are NULL are unsupported, if nothing else is said.
+// A code generator. A function that is NULL is not supported by the target, unless its comment says
+// otherwise.
 struct lm_codegen {
   void (*choose)(lm_target *t); // fills in t->choices for its kernels
   const char *(*prelude)(lm_arena *arena);
   // Generates the code of a kernel, attend or attend_vjp in `arena`; false after a diagnostic.
   bool (*kernel)(const lm_plan_options *o, const lm_op *kernel, lm_arena *arena,
                  lm_kernel_code *out);
-  // Result r may have the address of operand i, because the kernel reads each element of i before
-  // it writes the same element of r and never reads it afterwards; NULL: lm_plan_in_place decides.
+  // True if result r may have the address of operand i, because the kernel reads each element of i
+  // before it writes the same element of r and never reads it afterwards; NULL: lm_plan_in_place
+  // decides.
   bool (*in_place)(const lm_plan_options *o, const lm_op *kernel, uint32_t i, uint32_t r);
-  // A generated kernel is profitable for the GEMM (see plan.h); generates it, false if unsupported.
-  // Other GEMMs use the target's library. Both are NULL if all do.
+  // gemm_is_profitable: true if a generated kernel is expected to be faster than the target's
+  // library for this GEMM (see plan.h). gemm: generates it; false if the form is unsupported. Both
+  // are NULL if the library computes all GEMMs.
+  //
   bool (*gemm_is_profitable)(const lm_plan_gemm *g);
   bool (*gemm)(const lm_plan_gemm *g, lm_arena *arena, lm_kernel_code *out);
-  // `kernel` supports this attend or attend_vjp; NULL: it supports all.
+  // True if `kernel` supports this attend or attend_vjp; NULL: it supports all.
   bool (*attends)(const lm_module *m, const lm_op *op);
-  // The target's library supports this GEMM with its residual, bias or gelu; NULL: none.
+  // True if the target's library supports this GEMM with its residual, bias or gelu; NULL: none.
   bool (*epilogue)(const lm_plan_gemm *g);
 };
 
@@ -58,7 +62,7 @@ static inline const lm_module *lm_op_module(const lm_op *op) {
 // Builds the plan in the module's arena. NULL after diagnostics in the module's context.
 lm_plan *lm_plan_build(lm_module *kernel_stage, const lm_plan_options *o);
 
-// Every operation of the kernel is elementwise and operand o has the type of result r.
+// True if every operation of the kernel is elementwise and operand o has the type of result r.
 bool lm_plan_in_place(const lm_op *kernel, uint32_t o, uint32_t r);
 
 // The number of blocks of LM_BLOCK elements of the module's parameters: the first axis of the
@@ -70,9 +74,9 @@ int64_t lm_plan_layout_blocks(const lm_module *m);
 const char *lm_plan_origin(lm_arena *a, const lm_module *m, const lm_op *op);
 const char *lm_plan_label(lm_arena *a, const lm_module *m, const lm_op *op);
 
-// The dot can read its operands in GEMM calls through the views that define them (permute, rename,
-// view, slice, at, down to a dense value). If not, the caller makes the operand `out_operand` dense
-// in a kernel and calls again.
+// True if the dot can read its operands in GEMM calls through the views that define them (permute,
+// rename, view, slice, at, down to a dense value). If not, the caller makes the operand
+// `out_operand` dense in a kernel and calls again.
 bool lm_plan_dot_strides_ok(const lm_module *m, const lm_op *dot, int *out_operand);
 
 // Describes a dot whose operands are read through views. False if an operand must be copied first.

@@ -1,4 +1,4 @@
-// storage.c - storages: which may be placed inside which, their lifetimes, and their offsets.
+// storage.c - storages: which may be part of another one, their lifetimes, and their offsets.
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,7 +56,7 @@ static ref ref_resolve(const ref *r) {
   return out;
 }
 
-// Two references may overlap. References that move in a loop are assumed to overlap.
+// True if two references may overlap. References that move in a loop are assumed to overlap.
 static bool refs_meet(const ref *a, const ref *b) {
   ref x = ref_resolve(a);
   ref y = ref_resolve(b);
@@ -78,7 +78,7 @@ bool lm_plan_in_place(const lm_op *kernel, uint32_t o, uint32_t r) {
   return true;
 }
 
-// The result of a GEMM may have the address of its residual.
+// True if the result of a GEMM may have the address of its residual.
 static bool result_in_place(planner *p, const pstep *s, int o, int r) {
   if (s->step.kind == LM_STEP_GEMM)
     return s->step.gemm->residual && o == LM_DOT_ADDENDS && r == 0;
@@ -99,7 +99,7 @@ static bool step_in_place(planner *p, const pstep *s, const ref *from, const sto
   return true;
 }
 
-// In each iteration of the loop at `depth`, r is within that iteration's slot of `whole`.
+// True if in each iteration of the loop at `depth`, r is within that iteration's slot of `whole`.
 static bool is_own_slot(const ref *r, const ref *whole, int depth, int64_t slot) {
   int64_t offset = r->offset - whole->offset;
   for (int d = 0; d < LM_PLAN_DEPTH; d++)
@@ -108,8 +108,8 @@ static bool is_own_slot(const ref *r, const ref *whole, int depth, int64_t slot)
   return offset >= 0 && offset + r->bytes <= slot;
 }
 
-// The loop writes s one slot per iteration, reads only the same slot of `to` and before the write,
-// and no step after the loop reads it.
+// True if the loop writes s one slot per iteration, reads only the same slot of `to` and before the
+// write, and no step after the loop reads it.
 static bool slots_are_safe(planner *p, const storage *s, const ref *to, int loop) {
   ref whole = ref_resolve(to), own = {.at = (storage *)s};
   int64_t slot = s->bytes / p->steps[loop].step.count;
@@ -132,8 +132,9 @@ static bool slots_are_safe(planner *p, const storage *s, const ref *to, int loop
   return last_read < first_write;
 }
 
-// The previous contents of `to` are last read before s is first written, or in location by the same
-// step.
+// True if the previous contents of `to` are last read before s is first written, or by the same
+// step, which may write in place.
+//
 static bool claim_is_safe(planner *p, const storage *s, const ref *to, int since) {
   int first_write = INT_MAX, last_read = -1;
   for (int i = since; i < (int)p->n_steps; i++) {
@@ -196,7 +197,7 @@ static void uses_note(planner *p) {
 }
 
 // ---- offsets: each storage in order gets the tightest gap between the storages with an
-// overlapping lifetime that are already placed
+// overlapping lifetime that have their offsets
 
 static int by_bytes(const void *a, const void *b) {
   const storage *x = *(storage *const *)a;

@@ -205,7 +205,7 @@ static bool locations_equal(const planner *p, const location *a, const location 
   return lm_strides_are_dense(p->m, t, a->stride) && lm_strides_are_dense(p->m, t, b->stride);
 }
 
-// Another item must still be read from the storage that `items[k]` is written to.
+// True if another item must still be read from the storage that `items[k]` is written to.
 static bool read_by_another(planner *p, const item *items, int n, int k) {
   storage *to = lm_storage_resolve(items[k].to.at).at;
   for (int i = 0; i < n; i++) {
@@ -232,7 +232,7 @@ static void items_claim(planner *p, lm_op *op, item *items, int n, int since) {
   }
 }
 
-// An item in a storage that another item is written to is saved in a temporary first.
+// Stores the items. An item whose storage another item overwrites is first copied to a temporary.
 static void items_store(planner *p, lm_op *op, item *items, int n, int since) {
   items_claim(p, op, items, n, since);
   location *from = LM_NEW_N(p->arena, location, n + 1);
@@ -481,8 +481,9 @@ static int state_index(planner *p, lm_sym name) {
   return (int)p->n_states - 1;
 }
 
-// A tensor of all blocks is an arena: parameters `p`, gradients `g`, or the next optimizer state;
-// in bf16 the copies, which follow the `made` globals.
+// True if a tensor of type t has all blocks of the parameters. It is then a whole arena: parameters
+// `p`, gradients `g`, or the next optimizer state; in bf16 the copies, which follow the `made`
+// globals.
 static bool is_blocks(const planner *p, lm_type t) {
   return (t.dtype == LM_F32 || t.dtype == LM_BF16) && t.rank == 2 &&
          lm_axis_size(p->m, t.axis[0]) * LM_BLOCK == p->layout.param_elements &&

@@ -1,4 +1,4 @@
-// mma.cuh - tensor cores and copies to shared memory. Fragments are those of PTX (m16n8k16,
+// mma.cuh - tensor cores and copies to shared memory. Fragments are laid out as in PTX (m16n8k16,
 // ldmatrix): with g = lane / 4 and q = lane % 4, elements 0 and 1 of an accumulator are in row g,
 // columns 2q and 2q + 1, elements 2 and 3 in the same columns of row g + 8.
 LM_INLINE uint32_t lm_shared_address(const void *p) {

@@ -1,5 +1,5 @@
 // wgmma.cuh - sm_90a: GEMMs that a warpgroup of 128 threads issues and tensor cores execute
-// asynchronously. Accumulators are those of mma.cuh, 16 rows for each of four warps.
+// asynchronously. Accumulators are laid out as in mma.cuh, 16 rows for each of four warps.
 //
 // Two warpgroups alternate: lm_pingpong_wait(i) waits until the other group has called
 // lm_pingpong_arrive(i).
