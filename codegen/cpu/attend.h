@@ -60,6 +60,9 @@ const char *cpu_attend_buffer(cpu_attend *e, const char *prefix, int number, int
 // Opens loops over channel axes; returns the text of the number of an element among them. The
 // caller closes channels->n braces.
 const char *cpu_attend_channel_loops(cpu_attend *e, lm_buf *b, const lm_attend_axes *channels);
+// Loops over channel axes, in which `body` accumulates in partial results.
+void cpu_attend_channel_sum(cpu_attend *e, lm_buf *b, const lm_attend_axes *channels,
+                            const char *body);
 // The offset along channel axes, to be appended to cpu_attend_offset.
 void cpu_attend_channel_offset(cpu_attend *e, lm_buf *b, lm_type t, const lm_attend_axes *channels);
 // Elements from one position of axis a to the next in a tensor with exactly one channel axis, the

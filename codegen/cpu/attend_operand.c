@@ -5,6 +5,7 @@
 // the next tile of t and by the other heads of a group: as many of their tiles as fit are kept in
 // slots, each with the location in memory that it was filled from.
 #include "codegen/cpu/attend.h"
+#include "codegen/cpu/partials.h"
 
 enum {
   BF16_TILE = 32,        // sides of the tiles that the matrix unit multiplies
@@ -34,14 +35,38 @@ const char *cpu_attend_buffer(cpu_attend *e, const char *prefix, int number, int
   return name;
 }
 
+static long long channel_loop(cpu_attend *e, lm_buf *b, const lm_attend_axes *channels, int i) {
+  long long size = lm_axis_size(e->f.m, channels->axis[i]);
+  lm_buf_printf(b, "for (int64_t j%d = 0; j%d < %lld; j%d++) {\n", i, i, size, i);
+  return size;
+}
+
 const char *cpu_attend_channel_loops(cpu_attend *e, lm_buf *b, const lm_attend_axes *channels) {
   const char *flat = "0";
   for (int i = 0; i < channels->n; i++) {
-    long long size = lm_axis_size(e->f.m, channels->axis[i]);
-    lm_buf_printf(b, "for (int64_t j%d = 0; j%d < %lld; j%d++) {\n", i, i, size, i);
+    long long size = channel_loop(e, b, channels, i);
     flat = i ? lm_arena_printf(e->g.arena, "(%s) * %lld + j%d", flat, size, i) : "j0";
   }
   return flat;
+}
+
+void cpu_attend_channel_sum(cpu_attend *e, lm_buf *b, const lm_attend_axes *channels,
+                            const char *body) {
+  int last = channels->n - 1;
+  if (last < 0) {
+    lm_buf_printf(b, "{\nconst int64_t lane = 0;\n%s}\n", body);
+    return;
+  }
+  for (int i = 0; i < last; i++)
+    channel_loop(e, b, channels, i);
+  cpu_partials_loop l = {.name = lm_arena_printf(e->g.arena, "j%d", last),
+                         .from = "0",
+                         .to =
+                             lm_arena_printf(e->g.arena, "%lld",
+                                             (long long)lm_axis_size(e->f.m, channels->axis[last])),
+                         .block = "block"};
+  cpu_partials_loop_put(e->g.arena, b, &l, body);
+  cpu_attend_close(b, last);
 }
 
 void cpu_attend_channel_offset(cpu_attend *e, lm_buf *b, lm_type t,

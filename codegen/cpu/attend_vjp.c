@@ -196,10 +196,6 @@ static void mean_load(cpu_attend *e, lm_buf *b) {
     lm_buf_printf(b, "mean[i] = a%d[%s];\n", LM_ATTEND_O, lm_gen_take(&e->g, &at));
     return;
   }
-  lm_buf_puts(b, "float sum = 0;\n");
-  if (e->f.v_channels.n == 1)
-    lm_buf_puts(b, "#pragma omp simd reduction(+ : sum)\n");
-  cpu_attend_channel_loops(e, b, &e->f.v_channels);
   cpu_attend_offset(e, &at, o, "t0 + i", "");
   cpu_attend_channel_offset(e, &at, o, &e->f.v_channels);
   const char *offset = lm_gen_take(&e->g, &at);
@@ -207,9 +203,10 @@ static void mean_load(cpu_attend *e, lm_buf *b) {
       lm_gen_load_text(e->g.arena, t, lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_O, offset));
   const char *y =
       lm_gen_load_text(e->g.arena, t, lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_DO, offset));
-  lm_buf_printf(b, "sum += %s * %s;\n", x, y);
-  cpu_attend_close(b, e->f.v_channels.n);
-  lm_buf_puts(b, "mean[i] = sum;\n");
+  lm_buf_puts(b, "LM_PARTIALS_OF(float, sum, 0.0f)\n");
+  cpu_attend_channel_sum(e, b, &e->f.v_channels,
+                         lm_arena_printf(e->g.arena, "sum[lane] += %s * %s;\n", x, y));
+  lm_buf_puts(b, "mean[i] = lm_sum_float(sum);\n");
 }
 
 static void row_scalars_load(cpu_attend *e, lm_buf *b) {

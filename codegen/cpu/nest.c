@@ -2,17 +2,19 @@
 //
 // Level 0 is the point, level k the body of the k-th loop. Each level has statements before its
 // loops, the loops, and statements after them. Kept loops run over the axes of a reduction's
-// result. A reduction accumulates in a scalar of the last kept loop if all reduced loops are inside
-// of it, else in memory that is first filled with the identity element.
+// result. A reduction accumulates in partial results of the last kept loop (prelude/partial.h) if
+// all reduced loops are inside of it, else in memory that is first filled with the identity
+// element.
 //
 //   sum over e of [g, e]            sum over g of [g, e]
 //     for g                           for e: h[e] = 0
-//       s = 0                         for g
-//       for e: s += v                   for e: h[e] += v
-//       h[g] = s
+//       s[32] = 0                     for g
+//       for e: s[e % 32] += v           for e: h[e] += v
+//       h[g] = sum of s
 #include <stdlib.h>
 #include <string.h>
 #include "codegen/cpu/emit.h"
+#include "codegen/cpu/partials.h"
 
 enum {
   // Elements that are added in float32 before the sum continues in double.
@@ -129,14 +131,19 @@ static bool sums_float(const cpu_root *r) {
          r->v->type.dtype != LM_F64;
 }
 
-// True if the root accumulates blocks of a long innermost loop: in float in the scalar with suffix
-// b, then in double.
-static bool by_blocks(const cpu_emit *e, const cpu_root *r) {
-  return e->long_sum && sums_float(r) && r->level < e->n_levels;
+// True if the innermost loop accumulates in partial results that are declared outside of it.
+static bool in_partials(const cpu_emit *e, const cpu_root *r) {
+  return is_reduction(r) && r->v->def->code != LM_OP_SCATTER && r->level < e->n_levels;
 }
 
-// True if the root has a scalar at level k.
-static bool has_scalar(const cpu_emit *e, const cpu_root *r, int k) {
+// True if the root accumulates blocks of a long innermost loop: in float in the partial results
+// with suffix b, then in double.
+static bool by_blocks(const cpu_emit *e, const cpu_root *r) {
+  return e->long_sum && sums_float(r) && in_partials(e, r);
+}
+
+// True if the root has a scalar or partial results at level k.
+static bool has_accumulator(const cpu_emit *e, const cpu_root *r, int k) {
   return is_reduction(r) && r->v->def->code != LM_OP_SCATTER && r->level == k &&
          !(r->memory && k == e->n_levels);
 }
@@ -210,19 +217,35 @@ static void root_set_level(cpu_emit *e, cpu_root *r) {
 static void reductions_begin(cpu_emit *e, int k) {
   for (int i = 0; i < e->n_roots; i++) {
     cpu_root *r = &e->roots[i];
-    if (!has_scalar(e, r, k))
+    if (!has_accumulator(e, r, k))
       continue;
     r->acc = lm_gen_temp_name(&e->g, "s");
-    lm_gen_statement(&e->g, k, "%s %s = %s;",
-                     by_blocks(e, r) ? "double" : lm_gen_register_type(r->v->type.dtype), r->acc,
-                     lm_gen_identity(e->g.arena, r->v));
+    const char *type = lm_gen_register_type(r->v->type.dtype);
+    const char *identity = lm_gen_identity(e->g.arena, r->v);
+    if (by_blocks(e, r))
+      lm_gen_statement(&e->g, k, "double %s = 0;", r->acc);
+    else if (in_partials(e, r))
+      lm_gen_statement(&e->g, k, "LM_PARTIALS_OF(%s, %s, %s)", type, r->acc, identity);
+    else
+      lm_gen_statement(&e->g, k, "%s %s = %s;", type, r->acc, identity);
   }
+}
+
+// The accumulated result as an expression.
+static const char *accumulated(cpu_emit *e, const cpu_root *r) {
+  const char *type = lm_gen_register_type(r->v->type.dtype);
+  if (by_blocks(e, r))
+    return lm_arena_printf(e->g.arena, "(%s)%s", type, r->acc);
+  if (!in_partials(e, r))
+    return r->acc;
+  const char *operation = r->v->def->code == LM_OP_MAX ? "max" : "sum";
+  return lm_arena_printf(e->g.arena, "lm_%s_%s(%s)", operation, type, r->acc);
 }
 
 static void reductions_end(cpu_emit *e, int k) {
   for (int i = 0; i < e->n_roots; i++) {
     cpu_root *r = &e->roots[i];
-    if (!has_scalar(e, r, k))
+    if (!has_accumulator(e, r, k))
       continue;
     lm_ix ix[LM_RANK];
     lm_gen_loop_indices(&e->g, r->v->type, ix);
@@ -230,7 +253,7 @@ static void reductions_end(cpu_emit *e, int k) {
     lm_buf saved = e->g.level[k].before;
     e->g.level[k].before = e->g.level[k].after;
     const char *type = lm_gen_register_type(r->v->type.dtype);
-    const char *x = by_blocks(e, r) ? lm_arena_printf(e->g.arena, "(%s)%s", type, r->acc) : r->acc;
+    const char *x = accumulated(e, r);
     if (n->held == LM_HELD_SCALAR && !e->n_lane_groups)
       lm_gen_statement(&e->g, k, "const %s h%u = %s;", type, n->op->mark, x);
     else if (r->memory)
@@ -278,8 +301,9 @@ static void leaf(cpu_emit *e) {
     lm_gen_loop_indices(&e->g, r->v->type, ix);
     if (is_reduction(r)) {
       const char *to = r->memory && r->level == e->n_levels ? held_location(e, r->v, ix)
-                       : by_blocks(e, r) ? lm_arena_printf(e->g.arena, "%sb", r->acc)
-                                         : r->acc;
+                       : in_partials(e, r) ? lm_arena_printf(e->g.arena, "%s%s[lane]", r->acc,
+                                                             by_blocks(e, r) ? "b" : "")
+                                           : r->acc;
       accumulate(e, e->n_levels, r->v, to, x.text);
       continue;
     }
@@ -292,39 +316,39 @@ static void leaf(cpu_emit *e) {
 
 // ---- loops
 
-// reduction(...) clauses of the innermost loop, for scalars that are declared outside of it.
-static void simd_clauses(cpu_emit *e, lm_buf *b) {
-  for (int i = 0; i < e->n_roots; i++) {
-    const cpu_root *r = &e->roots[i];
-    if (!is_reduction(r) || !r->acc || r->level >= e->n_levels)
-      continue;
-    lm_buf_printf(b, " reduction(%s:%s%s)", r->v->def->code == LM_OP_MAX ? "max" : "+", r->acc,
-                  by_blocks(e, r) ? "b" : "");
-  }
-}
-
-static bool no_integer_sums(const cpu_emit *e) {
+static bool has_partials(const cpu_emit *e) {
   for (int i = 0; i < e->n_roots; i++)
-    if (is_reduction(&e->roots[i]) && e->roots[i].v->type.dtype == LM_INT)
-      return false;
-  return true;
-}
-
-static void loop_plain(cpu_emit *e, lm_buf *out, const char *name, const char *from, const char *to,
-                       bool innermost, const char *body) {
-  if (innermost && !e->ordered && no_integer_sums(e)) {
-    lm_buf_puts(out, "#pragma omp simd");
-    simd_clauses(e, out);
-    lm_buf_puts(out, "\n");
-  }
-  lm_buf_printf(out, "for (int64_t %s = %s; %s < %s; %s++) {\n%s}\n", name, from, name, to, name,
-                body);
+    if (in_partials(e, &e->roots[i]))
+      return true;
+  return false;
 }
 
 static bool is_number(const char *text, int64_t *out) {
   char *end;
   *out = strtoll(text, &end, 10);
   return end != text && !*end;
+}
+
+static void loop_partials(cpu_emit *e, lm_buf *out, const char *name, const char *from,
+                          const char *to, const char *body) {
+  cpu_partials_loop l = {name, from, to, lm_gen_temp_name(&e->g, "block"), e->ordered};
+  cpu_partials_loop_put(e->g.arena, out, &l, body);
+}
+
+static void loop_plain(cpu_emit *e, lm_buf *out, const char *name, const char *from, const char *to,
+                       bool innermost, const char *body) {
+  if (innermost && !e->ordered)
+    lm_buf_puts(out, "#pragma omp simd\n");
+  lm_buf_printf(out, "for (int64_t %s = %s; %s < %s; %s++) {\n%s}\n", name, from, name, to, name,
+                body);
+}
+
+static void loop_once(cpu_emit *e, lm_buf *out, const char *name, const char *from, bool innermost,
+                      const char *body) {
+  lm_buf_printf(out, "{  // %s = %s\n", name, from);
+  if (innermost && has_partials(e))
+    lm_buf_puts(out, "const int64_t lane = 0;\n");
+  lm_buf_printf(out, "%s}\n", body);
 }
 
 // A long sum: blocks are added in float32, the sums of blocks in double. If the block size divides
@@ -338,11 +362,11 @@ static void loop_long_sum(cpu_emit *e, lm_buf *out, const char *name, const char
   lm_buf_printf(out, divides ? "from + %d;\n" : "lm_min64(from + %d, %s);\n", LONG_SUM, to);
   for (int i = 0; i < e->n_roots; i++)
     if (by_blocks(e, &e->roots[i]))
-      lm_buf_printf(out, "float %sb = 0.0f;\n", e->roots[i].acc);
-  loop_plain(e, out, name, "from", "to", true, body);
+      lm_buf_printf(out, "LM_PARTIALS_OF(float, %sb, 0.0f)\n", e->roots[i].acc);
+  loop_partials(e, out, name, "from", "to", body);
   for (int i = 0; i < e->n_roots; i++)
     if (by_blocks(e, &e->roots[i]))
-      lm_buf_printf(out, "%s += %sb;\n", e->roots[i].acc, e->roots[i].acc);
+      lm_buf_printf(out, "%s += lm_sum_float(%sb);\n", e->roots[i].acc, e->roots[i].acc);
   lm_buf_puts(out, "}\n");
 }
 
@@ -377,9 +401,11 @@ static void emit_run(cpu_emit *e, int k, const char *name, const char *from, con
   lm_buf *out = &e->g.level[k - 1].loops;
   bool innermost = k == e->n_levels;
   if (once)
-    lm_buf_printf(out, "{  // %s = %s\n%s}\n", name, from, body);
+    loop_once(e, out, name, from, innermost, body);
   else if (innermost && e->long_sum)
     loop_long_sum(e, out, name, from, to, body);
+  else if (innermost && has_partials(e))
+    loop_partials(e, out, name, from, to, body);
   else
     loop_plain(e, out, name, from, to, innermost, body);
   if (innermost)

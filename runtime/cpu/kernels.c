@@ -27,9 +27,16 @@ static const char *const FLAGS[] = {
 // By default GCC's -O2 vectorizes only if that is free, so it needs a cost model; Clang does not
 // know the option and needs none.
 static const char *const GCC_FLAGS[] = {"-fvect-cost-model=dynamic"};
-// The passes of GCC's -O2 that make loops faster; tiles get all of -O2.
-static const char *const GCC_LOOPS[] = {"-O1", "-fschedule-insns2", "-fgcse",
-                                        "-frerun-cse-after-loop", NULL},
+// The passes of GCC's -O2 that make loops faster, and complete unrolling of loops of at most 4
+// vectors, which keeps the partial results of a sum in registers; tiles get all of -O2.
+static const char *const GCC_LOOPS[] = {"-O1",
+                                        "-fschedule-insns2",
+                                        "-fgcse",
+                                        "-frerun-cse-after-loop",
+                                        "-fpeel-loops",
+                                        "--param=max-completely-peel-times=4",
+                                        "--param=max-peel-times=0",
+                                        NULL},
                          *const TILES[] = {"-O2", NULL};
 enum {
   BATCHES_MIN = 2,
