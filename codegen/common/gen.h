@@ -73,6 +73,9 @@ typedef struct lm_gen_target {
   lm_gen_text (*held)(lm_gen *e, const lm_value *v, const lm_ix *ix);
   // Optional: a target-specific load of base[at]. False: use the ordinary load.
   bool (*load)(lm_gen *e, const char *base, lm_type t, const lm_ix *at, lm_gen_text *out);
+  // Optional: the target's form of an operation on f32 or bf16, in which $0 and $1 stand for the
+  // operands; NULL: the ordinary form.
+  const char *(*form)(const lm_op *op);
 } lm_gen_target;
 
 struct lm_gen {

@@ -104,12 +104,22 @@ static const char *substitute(lm_arena *a, const char *form, const char *const *
   return text;
 }
 
+// Attention of the CPU has no target.
+static const char *form_of(const lm_gen *e, const lm_op *op, lm_dtype t) {
+  const lm_op_row *row = &table[op->code];
+  if (!lm_dtype_is_float(t))
+    return row->integer;
+  if (t == LM_F64)
+    return row->f64;
+  const char *own = e->target && e->target->form ? e->target->form(op) : NULL;
+  return own ? own : row->f32;
+}
+
 const char *lm_gen_op_text(lm_gen *e, const lm_op *op, const char *const *in) {
   lm_dtype t = op->in[op->n_in - 1]->type.dtype;
   if (op->code == LM_OP_CAST)
     return cast_text(e->arena, t, op->out[0]->type.dtype, in[0]);
-  const lm_op_row *row = &table[op->code];
-  const char *form = t == LM_F64 ? row->f64 : lm_dtype_is_float(t) ? row->f32 : row->integer;
+  const char *form = form_of(e, op, t);
   if (!form)
     LM_BUG("no C for %s of %s", lm_op_info_of(op)->name, lm_dtype_name(t));
   return substitute(e->arena, form, in);

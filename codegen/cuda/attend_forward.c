@@ -97,12 +97,12 @@ static void weights(cuda_attend *e, lm_buf *b) {
         b, "change[r] = lm_exp2_approx((top[r] - most[r]) * %s);\nleast[r] = -most[r] * %s;\n",
         unit, unit);
   else
-    lm_buf_puts(b, "change[r] = lm_exp(top[r] - most[r]);\n");
+    lm_buf_puts(b, "change[r] = lm_exp_f32(top[r] - most[r]);\n");
   lm_buf_puts(b, "top[r] = most[r];\nsum[r] *= change[r];\n}\n");
   const char *p =
       e->bf16 ? lm_arena_printf(e->g.arena, "lm_exp2_approx(LM_FMA(x[n][2 * r + c], %s, least[r]))",
                                 unit)
-              : "lm_exp(x[n][2 * r + c] - top[r])";
+              : "lm_exp_f32(x[n][2 * r + c] - top[r])";
   cuda_attend_loops(e, b,
                     lm_arena_printf(e->g.arena,
                                     "const float p = %s;\nsum[r] += p;\nx[n][2 * r + c] = p%s;\n",

@@ -114,7 +114,7 @@ static void weights_write(cuda_attend *e, const section *s) {
                   "const float q = lm_exp2_approx(LM_FMA(x[n][2 * r + c], %s, %s));\n",
                   cuda_attend_log2(e), far);
   else
-    lm_buf_printf(&e->by_element, "const float q = lm_exp(x[n][2 * r + c] + %s);\n", far);
+    lm_buf_printf(&e->by_element, "const float q = lm_exp_f32(x[n][2 * r + c] + %s);\n", far);
   lm_buf_printf(&e->by_element, "const float w = %s;\n(void)w;\n", factor_text(e, "q"));
 }
 

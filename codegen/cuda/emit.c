@@ -1,9 +1,25 @@
-// emit.c - what every kernel of a fused region starts from: the width of its indices, and its
-// parameters.
+// emit.c - what every kernel of a fused region starts from: the width of its indices, the functions
+// that it calls, and its parameters.
 #include "codegen/cuda/emit.h"
 
-static const lm_gen_target narrow = {.index = "int32_t", .held = cuda_held, .load = cuda_load};
-static const lm_gen_target wide = {.index = "int64_t", .held = cuda_held, .load = cuda_load};
+// The functions of prelude/approx.cuh. They replace division only if the result is bf16: division
+// of f32, like addition, multiplication and square roots, is that of IEEE 754.
+static const char *approx_form(const lm_op *op) {
+  bool rounds = op->out[0]->type.dtype == LM_BF16;
+  switch (op->code) {
+  case LM_OP_EXP: return rounds ? "lm_exp_bf16($0)" : "lm_exp_f32($0)";
+  case LM_OP_LOGISTIC: return rounds ? "lm_logistic_bf16($0)" : "lm_logistic_f32($0)";
+  case LM_OP_TANH: return rounds ? "lm_tanh_bf16($0)" : "lm_tanh_f32($0)";
+  case LM_OP_RSQRT: return "lm_rsqrt_approx($0)";
+  case LM_OP_DIV: return rounds ? "lm_divide_approx($0, $1)" : NULL;
+  default: return NULL;
+  }
+}
+
+static const lm_gen_target narrow = {
+    .index = "int32_t", .held = cuda_held, .load = cuda_load, .form = approx_form};
+static const lm_gen_target wide = {
+    .index = "int64_t", .held = cuda_held, .load = cuda_load, .form = approx_form};
 
 // Indices have 32 bits if every tensor fits twice: the counter of a grid-stride loop ends at less
 // than the number of elements plus a step, and a step is at most that number.

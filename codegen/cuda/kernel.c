@@ -378,6 +378,7 @@ static const char *prelude(lm_arena *arena, bool device) {
   add_file(lm_common_prelude, "math.h", &b);
   add_file(lm_common_prelude, "random.h", &b);
   add_file(lm_cuda_prelude, device ? "device.cuh" : "simt.h", &b);
+  add_file(lm_cuda_prelude, "approx.cuh", &b);
   add_file(lm_cuda_prelude, "team.cuh", &b);
   add_file(lm_cuda_prelude, "vector.cuh", &b);
   if (device)

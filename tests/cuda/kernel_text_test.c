@@ -70,7 +70,26 @@ static void test_concat(void) {
   lm_ctx_destroy(ctx);
 }
 
+// A short form of a function if the result is bf16, a more exact one if it is f32; only a bf16
+// quotient is approximate.
+static void test_functions(const char *dtype, const char *form, const char *quotient) {
+  lm_ctx *ctx = lm_ctx_create();
+  lm_buf text = {0};
+  lm_buf_printf(&text,
+                "stage step\naxis n = 4096\nfunc @f(%%x: %s[n], %%y: %s[n]) -> (z: %s[n]) {\n"
+                "  %%a = logistic %%x\n  %%b = div %%a, %%y\n  %%z = tanh %%b\n  return %%z\n}\n",
+                dtype, dtype, dtype);
+  const char *source = plan_of(ctx, text.p)->kernels[0].source;
+  const char *tanh = lm_arena_printf(ctx->arena, "lm_tanh_%s(", form);
+  const char *logistic = lm_arena_printf(ctx->arena, "lm_logistic_%s(", form);
+  CHECK(strstr(source, tanh) && strstr(source, logistic) && strstr(source, quotient));
+  lm_buf_free(&text);
+  lm_ctx_destroy(ctx);
+}
+
 int main(void) {
+  test_functions("bf16", "bf16", " = lm_divide_approx(v");
+  test_functions("f32", "f32", " / x");
   test_counter(((int64_t)1 << 30) - 1, "for (int32_t ");
   test_counter((int64_t)1 << 30, "for (int64_t ");
   test_counter(((int64_t)3 << 29) - 1, "for (int64_t ");

@@ -69,11 +69,36 @@ LM_INLINE uint32_t lm_bf16_pair(float low, float high) {
   return u;
 }
 
-// 2^x, relative error about 2^-22; 0 below -126.
-LM_INLINE float lm_exp2_approx(float x) {
+// Approximations, with the bounds of the PTX manual for their relative errors. Results and operands
+// below 2^-126 count as 0, except where noted.
+LM_INLINE float lm_exp2_approx(float x) { // 2^-22; 2^0 is 1
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
+}
+LM_INLINE float lm_reciprocal_approx(float x) { // 2^-23
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+LM_INLINE float lm_rsqrt_approx(float x) { // 2^-22.9; also for operands below 2^-126
+  float y;
+  asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+LM_INLINE float lm_divide_approx(float x, float y) { // 2^-22, for all finite y
+  float q;
+  asm("div.full.f32 %0, %1, %2;" : "=f"(q) : "f"(x), "f"(y));
+  return q;
+}
+LM_INLINE float lm_fma(float x, float y, float z) {
+  return __fmaf_rn(x, y, z);
+}
+LM_INLINE float lm_fma_down(float x, float y, float z) { // rounded down
+  return __fmaf_rd(x, y, z);
+}
+LM_INLINE float lm_saturate(float x) { // to [0, 1]; 0 for NaN
+  return __saturatef(x);
 }
 LM_INLINE float lm_max_f32(float x, float y) {
   return fmaxf(x, y);

@@ -72,8 +72,36 @@ LM_SHUFFLE(f32, float)
 LM_SHUFFLE(f64, double)
 LM_SHUFFLE(int, int32_t)
 
+// Approximations are wrong by the bounds in device.cuh, in a direction that the bits of the operand
+// decide: a test that passes does not rely on a better unit.
+LM_INLINE float lm_simt_approx(double exact, double bound, float x) {
+  double error = (lm_bits(x) * 2654435769u) >> 31 ? bound - 0x1p-24 : 0x1p-24 - bound;
+  float y = (float)(exact * (1.0 + error));
+  return __builtin_fabsf(y) < 0x1p-126f ? 0.0f : y;
+}
 LM_INLINE float lm_exp2_approx(float x) {
-  return (float)__builtin_exp2((double)x);
+  return x == 0.0f ? 1.0f : lm_simt_approx(__builtin_exp2((double)x), 0x1p-22, x);
+}
+LM_INLINE float lm_reciprocal_approx(float x) {
+  float operand = __builtin_fabsf(x) < 0x1p-126f ? __builtin_copysignf(0.0f, x) : x;
+  return lm_simt_approx(1.0 / (double)operand, 0x1p-23, x);
+}
+LM_INLINE float lm_rsqrt_approx(float x) {
+  return lm_simt_approx(1.0 / __builtin_sqrt((double)x), 0x1.125fbfp-23, x);
+}
+LM_INLINE float lm_divide_approx(float x, float y) {
+  return lm_simt_approx((double)x / (double)y, 0x1p-22, x);
+}
+LM_INLINE float lm_fma(float x, float y, float z) {
+  return __builtin_fmaf(x, y, z);
+}
+LM_INLINE float lm_fma_down(float x, float y, float z) {
+  double exact = (double)x * (double)y + (double)z;
+  float near = (float)exact;
+  return (double)near > exact ? lm_of_bits(lm_bits(near) - 1u) : near; // of positive numbers
+}
+LM_INLINE float lm_saturate(float x) {
+  return x > 0.0f ? x < 1.0f ? x : 1.0f : 0.0f;
 }
 LM_INLINE float lm_max_f32(float x, float y) {
   return x > y ? x : y;

@@ -1,0 +1,48 @@
+// approx.cuh - elementary functions by the approximations of the special function unit, without
+// branches or tables.
+//
+// lm_NAME_f32 has a relative error of at most 2^-20.5. lm_NAME_bf16 serves operations whose result
+// is bf16 and has at most 2^-16, a hundredth of what rounding to bf16 loses (2^-9). Both bounds
+// follow from the bounds of PTX for the approximations (device.cuh); those of simt.h have errors as
+// large. Infinities and NaN follow IEEE 754. Results below 2^-126 are 0 or exact.
+//
+// tanh.approx is not used: its error of 2^-11 near -1 would be the whole of 1 + tanh(x), which gelu
+// and the logistic function need.
+#define LM_LOG2E 0x1.715476p0f
+#define LM_LOG2E_REST 0x1.4ae0cp-26f
+
+// 2^n 2^f, n = floor(x log2 e) in [-126, 126], which saturation limits; the rest is left to f.
+LM_INLINE float lm_exp_f32(float x) {
+  float j = lm_fma_down(lm_saturate(lm_fma(x, LM_LOG2E / 252.0f, 0.5f)), 252.0f, 0x1.800002p23f);
+  float n = j - (0x1.8p23f + 127.0f);
+  float f = lm_fma(x, LM_LOG2E_REST, lm_fma(x, LM_LOG2E, -n));
+  return lm_exp2_approx(f) * lm_of_bits(lm_bits(j) << 23);
+}
+LM_INLINE float lm_exp_bf16(float x) {
+  return lm_exp2_approx(x * LM_LOG2E);
+}
+
+LM_INLINE float lm_logistic_f32(float x) {
+  return lm_reciprocal_approx(1.0f + lm_exp_f32(-x));
+}
+LM_INLINE float lm_logistic_bf16(float x) {
+  return lm_reciprocal_approx(1.0f + lm_exp2_approx(-LM_LOG2E * x));
+}
+
+// t / (t + 2) with t = e^(2|x|) - 1, which keeps small x exact.
+LM_INLINE float lm_tanh_f32(float x) {
+  float a = __builtin_fabsf(x);
+  int32_t n;
+  float r = lm_exp_reduce(a > 9.5f ? 19.0f : 2.0f * a, &n);
+  float m = LM_FMA(lm_exp_poly(r), r * r, r);
+  float s = lm_exp2i(n);
+  float t = LM_FMA(m, s, s - 1.0f);
+  return __builtin_copysignf(t * lm_reciprocal_approx(t + 2.0f), x);
+}
+// 1 - 2 / (e^(2|x|) + 1), which loses digits near 0; there x - x^3 / 3.
+LM_INLINE float lm_tanh_bf16(float x) {
+  float a = __builtin_fabsf(x);
+  float far = lm_fma(-2.0f, lm_reciprocal_approx(1.0f + lm_exp2_approx(2.0f * LM_LOG2E * a)), 1.0f);
+  float near = lm_fma(x * x, -1.0f / 3.0f, 1.0f) * x;
+  return a < 0.0625f ? near : __builtin_copysignf(far, x);
+}
