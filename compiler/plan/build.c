@@ -112,6 +112,7 @@ static void func_plan(planner *p, lm_func *f) {
   lm_func_walk(p);
   if (p->failed)
     return;
+  lm_steps_initialize(p);
   lm_steps_code(p);
   lm_plan_func *out = &p->plan->funcs[p->plan->n_funcs - 1];
   lm_storage_pack(p, out);
@@ -148,6 +149,6 @@ lm_plan *lm_plan_build(lm_module *m, const lm_plan_options *o) {
   for (lm_func *f = m->funcs; f && !p.failed; f = f->next)
     func_plan(&p, f);
   arenas_size(&p);
-  lm_plan_copies_bind(p.plan);
+  lm_plan_funcs_bind(p.plan);
   return p.failed ? NULL : p.plan;
 }

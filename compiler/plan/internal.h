@@ -77,6 +77,7 @@ typedef struct pstep {
   ref *refs;
   int loop; // the innermost LOOP step around it, or -1
   lm_op *op;
+  const lm_op *accum; // whose gradient the step adds to, or NULL
 } pstep;
 
 // A loop that is being walked.
@@ -155,6 +156,11 @@ void lm_step_dot(planner *p, lm_op *op);
 void lm_steps_code(planner *p);
 // Makes the GEMM that computes the accumulated value add to `to`. False if it cannot.
 bool lm_step_dot_accumulate(planner *p, lm_op *accum, const location *to);
+
+// ---- first.c
+
+// Finds the steps that overwrite gradients in the first micro-batch, when the steps are final.
+void lm_steps_initialize(planner *p);
 
 // ---- walk.c
 

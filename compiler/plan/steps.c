@@ -292,5 +292,7 @@ bool lm_step_dot_accumulate(planner *p, lm_op *accum, const location *to) {
   memcpy(target.stride, stride, sizeof stride);
   s->refs[2] = lm_location_ref(p, &target, v->type);
   s->step.label = lm_arena_printf(p->arena, "%s, accumulated", s->step.label);
+  s->step.moved += lm_type_bytes(p, v->type);
+  s->accum = accum;
   return true;
 }

@@ -162,6 +162,7 @@ static void accum_walk(planner *p, lm_op *op) {
     return;
   }
   lm_step_copy(p, op, v->type, lm_value_location(p, v), &to, true);
+  p->steps[p->n_steps - 1].accum = op;
 }
 
 static void append_walk(planner *p, lm_op *op) {

@@ -29,9 +29,18 @@ static void cost_add(const lm_plan *p, lm_func_id id, double times, lm_cost *sum
   sum->launches += (int64_t)times * c.launches;
 }
 
+// Bytes that the first micro-batch of a step does not move.
+static double saved_of(const lm_plan_func *f) {
+  double sum = 0;
+  for (int i = 0; f && i < f->n_steps; i++)
+    sum += (double)lm_plan_step_saved(f, i);
+  return sum;
+}
+
 lm_cost lm_cost_of_step(const lm_plan *p, int64_t n_micro) {
   lm_cost sum = {0};
   cost_add(p, LM_FUNC_MICRO, (double)n_micro, &sum);
+  sum.bytes -= saved_of(lm_plan_func_get(p, LM_FUNC_MICRO, 0));
   cost_add(p, LM_FUNC_NORM, 1, &sum);
   cost_add(p, LM_FUNC_UPDATE, 1, &sum);
   cost_add(p, LM_FUNC_COPIES, 1, &sum);

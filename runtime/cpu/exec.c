@@ -126,10 +126,11 @@ static void workers_make(cpu_exec *e) {
 // code, 50 GFLOP/s of GEMMs, and 10 GB/s. These are conservative.
 static bool is_small(const lm_plan_step *s) {
   double flop = s->kind == LM_STEP_GEMM ? 0.02e-9 : 0.5e-9;
+  int64_t moved = s->kind == LM_STEP_FILL ? s->bytes : s->moved;
   if (s->kind == LM_STEP_KERNEL && s->flops + s->moved == 0)
     return false; // its cost is unknown
   return s->kind == LM_STEP_LOOP || s->kind == LM_STEP_END ||
-         (double)s->flops * flop + (double)s->moved * 0.1e-9 < ALONE;
+         (double)s->flops * flop + (double)moved * 0.1e-9 < ALONE;
 }
 
 static void alone_find(cpu_exec *e) {
@@ -233,8 +234,8 @@ static lm_status copy_run(worker *w, const lm_plan_step *s, const lm_share *shar
       return lm_fail(LM_USER, "%s: positions %lld to %lld are outside of a cache of %lld", s->label,
                      (long long)at, (long long)(at + length), (long long)m->at_limit);
   }
-  lm_cpu_move(m, w->walk.var, w->pointers[0], w->pointers[s->n_read], at, s->kind == LM_STEP_ADD,
-              share);
+  bool adds = s->kind == LM_STEP_ADD && !lm_plan_walk_overwrites(&w->walk, s);
+  lm_cpu_move(m, w->walk.var, w->pointers[0], w->pointers[s->n_read], at, adds, share);
   return NULL;
 }
 
@@ -244,8 +245,8 @@ static lm_status step_do(worker *w, const lm_plan_step *s, lm_share *share) {
   switch (s->kind) {
   case LM_STEP_KERNEL: kernel_run(w, s, share); return NULL;
   case LM_STEP_GEMM:
-    lm_cpu_gemm_share(w->e->gemms, s->gemm, w->walk.var, w->pointers[0], w->pointers[1],
-                      w->pointers[2], share);
+    lm_cpu_gemm_share(w->e->gemms, s->gemm, lm_plan_walk_overwrites(&w->walk, s), w->walk.var,
+                      w->pointers[0], w->pointers[1], w->pointers[2], share);
     return NULL;
   case LM_STEP_FILL:
     lm_cpu_fill(w->pointers[0], s->bytes, s->pattern, s->element, share);
@@ -335,6 +336,7 @@ static void worker_run(void *user, int me) {
   worker *w = &c->e->workers[me];
   w->share = (lm_share){&c->e->tickets, me, c->threads, 0};
   w->behind = false;
+  w->walk.first = c->e->hal.first;
   w->status = lm_plan_walk_run(&w->walk, c->f, c->extents, step_run, w);
 }
 

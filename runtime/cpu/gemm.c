@@ -228,7 +228,7 @@ static bool holds_sums(const problem *p) {
   return lm_gemm_layouts_find(&p->s).c.trans == 'N' && (p->s.cc == LM_F32 || once);
 }
 
-// The calls of a tile: the first one, and those that add, for every size of tile that occurs. make:
+// The calls of a tile, one that overwrites and those that add, for every size of tile. make:
 // creates their primitives. Returns true if all primitives exist.
 static bool matmuls_visit(lm_cpu_gemms *all, const problem *p, bool staged, bool make) {
   bool every = true;
@@ -239,7 +239,7 @@ static bool matmuls_visit(lm_cpu_gemms *all, const problem *p, bool staged, bool
     if (!s.m || !s.n)
       continue;
     s = summed(&s, staged);
-    for (int add = p->accumulate; add <= (p->n_sums > 1 || p->accumulate); add++) {
+    for (int add = 0; add <= (p->n_sums > 1 || p->accumulate); add++) {
       if (make)
         lm_matmuls_add(all->matmuls, &s, add);
       every &= lm_matmuls_find(all->matmuls, &s, add) != NULL;
@@ -350,8 +350,8 @@ static void task_run(const run *r, int64_t task, int thread) {
     lm_gemm_tile_store(&tile, sums, c); // generated code has stored them already
 }
 
-void lm_cpu_gemm_share(lm_cpu_gemms *all, const lm_plan_gemm *g, const int64_t *var, const char *a,
-                       const char *b, char *c, lm_share *share) {
+void lm_cpu_gemm_share(lm_cpu_gemms *all, const lm_plan_gemm *g, bool overwrites,
+                       const int64_t *var, const char *a, const char *b, char *c, lm_share *share) {
   run r = {.all = all, .p = problem_make(all, g, var), .a = a, .b = b, .c = c};
   problem *p = &r.p;
   if (p->n_batches == 0 || p->s.m == 0 || p->s.n == 0)
@@ -361,6 +361,7 @@ void lm_cpu_gemm_share(lm_cpu_gemms *all, const lm_plan_gemm *g, const int64_t *
     r.b = a;
   }
   r.w = strategy_choose(all, p);
+  p->accumulate &= !overwrites; // the strategy and the tiles are those of the GEMM that adds
   int64_t tasks = p->n_batches * pieces_of(p->s.m, p->tile_m) * pieces_of(p->s.n, p->tile_n);
   for (int64_t t; (t = lm_share_take(share, tasks)) >= 0;)
     task_run(&r, t, share->me);
@@ -378,7 +379,7 @@ typedef struct team_call {
 static void team_call_share(void *user, int me) {
   team_call *p = user;
   lm_share share = {&p->tickets, me, lm_team_size(p->all->team), 0};
-  lm_cpu_gemm_share(p->all, p->g, p->var, p->a, p->b, p->c, &share);
+  lm_cpu_gemm_share(p->all, p->g, false, p->var, p->a, p->b, p->c, &share);
 }
 
 void lm_cpu_gemm(lm_cpu_gemms *all, const lm_plan_gemm *g, const int64_t *var, const char *a,

@@ -161,7 +161,7 @@ static lm_status gemm_measure(void *user, const lm_plan_step *s) {
   if (s->kind != LM_STEP_GEMM)
     return NULL;
   cuda_exec_pointers_find(e, s);
-  return lm_cuda_gemm(e->gemms, s, e->walk.var, e->pointers, e->memory.workspace);
+  return lm_cuda_gemm(e->gemms, s, false, e->walk.var, e->pointers, e->memory.workspace);
 }
 
 // Measures the GEMMs of the functions without run-time extents. All memory is zero at this time,
@@ -237,8 +237,9 @@ static void destroy(lm_exec *hal) {
   if (e->stream)
     d->cuStreamSynchronize(e->stream);
   for (int i = 0; i < e->plan->n_funcs; i++)
-    if (e->funcs[i].graph)
-      d->cuGraphExecDestroy(e->funcs[i].graph);
+    for (int k = 0; k < (int)LM_COUNT(e->funcs[i].graph); k++)
+      if (e->funcs[i].graph[k])
+        d->cuGraphExecDestroy(e->funcs[i].graph[k]);
   for (uint32_t i = 0; i < e->n_events; i++)
     d->cuEventDestroy_v2(e->marks[i].event);
   lm_cuda_gemms_destroy(e->gemms);

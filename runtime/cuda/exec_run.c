@@ -112,16 +112,17 @@ static lm_status kernel_launch(cuda_exec *e, const lm_plan_step *s) {
 
 static lm_status move_launch(cuda_exec *e, const lm_plan_step *s) {
   lm_cuda_address at = s->move->at_dim >= 0 ? e->pointers[1] : 0;
+  bool adds = s->kind == LM_STEP_ADD && !lm_plan_walk_overwrites(&e->walk, s);
   return lm_cuda_move(&e->builtins, s->move, e->walk.var, e->pointers[0], at,
-                      e->pointers[s->n_read], s->kind == LM_STEP_ADD,
-                      (int)(s - e->func->steps) + 1);
+                      e->pointers[s->n_read], adds, (int)(s - e->func->steps) + 1);
 }
 
 static lm_status step_enqueue(cuda_exec *e, const lm_plan_step *s) {
   switch (s->kind) {
   case LM_STEP_KERNEL: return kernel_launch(e, s);
   case LM_STEP_GEMM:
-    return lm_cuda_gemm(e->gemms, s, e->walk.var, e->pointers, e->memory.workspace);
+    return lm_cuda_gemm(e->gemms, s, lm_plan_walk_overwrites(&e->walk, s), e->walk.var, e->pointers,
+                        e->memory.workspace);
   case LM_STEP_COPY:
   case LM_STEP_ADD: return move_launch(e, s);
   case LM_STEP_FILL: return lm_cuda_fill(&e->builtins, e->pointers[0], s);
@@ -183,11 +184,13 @@ static lm_status graph_record(cuda_exec *e, const lm_plan_func *f, void **out) {
 static lm_status steps_enqueue(cuda_exec *e, const lm_plan_func *f, const int64_t *extents) {
   func_state *x = &e->funcs[f - e->plan->funcs];
   bool recorded = e->graphs && x->fixed && x->runs++ > 0;
+  e->walk.first = e->hal.first && f->initializes;
   if (!recorded)
     return lm_plan_walk_run(&e->walk, f, extents, step_run, e);
-  if (!x->graph)
-    LM_TRY(graph_record(e, f, &x->graph));
-  return lm_cuda_check(&e->d, e->d.cuGraphLaunch(x->graph, e->stream), "%s", f->name);
+  void **graph = &x->graph[e->walk.first];
+  if (!*graph)
+    LM_TRY(graph_record(e, f, graph));
+  return lm_cuda_check(&e->d, e->d.cuGraphLaunch(*graph, e->stream), "%s", f->name);
 }
 
 static lm_status enqueue(cuda_exec *e, const lm_plan_func *f, const int64_t *extents) {

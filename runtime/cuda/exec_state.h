@@ -11,7 +11,7 @@ typedef struct func_state {
   bool fixed;     // does not depend on run-time extents
   bool may_fault; // has a move to a position that is read at run time and checked on the device
   int runs;
-  void *graph; // CUgraphExec; NULL until it is recorded
+  void *graph[2]; // CUgraphExec, of runs by lm_exec.first; NULL until it is recorded
 } func_state;
 
 // For profiles: an event that is recorded when a step is done.

@@ -108,7 +108,7 @@ static lm_cuda_epilogue epilogue_of(const lm_plan_step *s, const int64_t *var,
   return e;
 }
 
-lm_status lm_cuda_gemm(lm_cuda_gemms *g, const lm_plan_step *s, const int64_t *var,
+lm_status lm_cuda_gemm(lm_cuda_gemms *g, const lm_plan_step *s, bool overwrites, const int64_t *var,
                        const lm_cuda_address *at, lm_cuda_address workspace) {
   const lm_plan_gemm *p = s->gemm;
   problem all = problem_make(p, var);
@@ -121,7 +121,7 @@ lm_status lm_cuda_gemm(lm_cuda_gemms *g, const lm_plan_step *s, const int64_t *v
                           .b_n = p->b_n,
                           .c_m = p->c_m,
                           .c_n = p->c_n,
-                          .add = p->accumulate},
+                          .add = p->accumulate && !overwrites},
                     .batch = all.batch,
                     .ab = p->dtype_ab,
                     .cc = p->dtype_c,

@@ -102,7 +102,8 @@ void lm_cuda_gemms_destroy(lm_cuda_gemms *g);
 // Between a call with `on` and one without, lm_cuda_gemm measures algorithms and computes nothing.
 // Operands must be zeros.
 lm_status lm_cuda_gemms_measure(lm_cuda_gemms *g, bool on);
-// Enqueues a GEMM step on the builtins' stream. at: addresses of the step's buffers.
-lm_status lm_cuda_gemm(lm_cuda_gemms *g, const lm_plan_step *s, const int64_t *var,
+// Enqueues a GEMM step on the builtins' stream. overwrites: one that accumulates takes C as zeros.
+// at: addresses of the step's buffers.
+lm_status lm_cuda_gemm(lm_cuda_gemms *g, const lm_plan_step *s, bool overwrites, const int64_t *var,
                        const lm_cuda_address *at, lm_cuda_address workspace);
 #endif

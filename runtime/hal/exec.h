@@ -54,6 +54,7 @@ typedef struct lm_exec_ops {
 struct lm_exec {
   const lm_exec_ops *ops;
   bool copied;                  // the COPY arena is up to date with the parameters
+  bool first;                   // the current run takes the gradients as zeros
   double totals[LM_TOTALS_MAX]; // of a training step (totals.h)
 };
 
@@ -86,6 +87,16 @@ static inline lm_status lm_exec_run(lm_exec *e, const lm_plan_func *f, const int
     LM_TRY(e->ops->run(e, f->copies, extents));
   e->copied = (e->copied || f->copies) && !f->changes_params;
   return e->ops->run(e, f, extents);
+}
+// The same for the first function of a step that adds to the gradients, which count as zeros.
+static inline lm_status lm_exec_run_first(lm_exec *e, const lm_plan_func *f,
+                                          const int64_t *extents) {
+  if (!f->initializes)
+    e->ops->arena_clear(e, LM_ARENA_GRAD);
+  e->first = f->initializes;
+  lm_status s = lm_exec_run(e, f, extents);
+  e->first = false;
+  return s;
 }
 // Waits for all previous runs. An error on a device is reported here or by the next run, and by
 // every later call. After an error the contents of ports and arenas are undefined and must not be

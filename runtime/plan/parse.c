@@ -277,6 +277,7 @@ static void step(reader *r) {
   }
   lm_plan_step *s = ADD(r, r->f->steps, r->f->n_steps, r->cap_steps);
   *s = (lm_plan_step){.kind = (lm_step_kind)choice(r, lm_step_names, LM_STEP_KINDS)};
+  s->initializes = take(r, "init");
   switch (s->kind) {
   case LM_STEP_KERNEL: kernel(r, s); break;
   case LM_STEP_GEMM: gemm(r, s); break;
@@ -426,7 +427,7 @@ lm_status lm_plan_parse(lm_arena *a, const char *text, size_t n, lm_plan **out) 
   func_end(&r);
   if (r.failed)
     return lm_fail(LM_USER, "line %d: a loop without an end", r.line);
-  lm_plan_copies_bind(r.p);
+  lm_plan_funcs_bind(r.p);
   *out = r.p;
   return NULL;
 }

@@ -39,12 +39,36 @@ static bool touches(const lm_plan_func *f, lm_arena_id arena, bool write) {
   return false;
 }
 
-void lm_plan_copies_bind(lm_plan *p) {
+static bool initializes(const lm_plan_func *f) {
+  for (int i = 0; i < f->n_steps; i++)
+    if (f->steps[i].initializes)
+      return true;
+  return false;
+}
+
+void lm_plan_funcs_bind(lm_plan *p) {
   const lm_plan_func *copies = lm_plan_func_get(p, LM_FUNC_COPIES, 0);
   for (int i = 0; i < p->n_funcs; i++) {
     p->funcs[i].copies = touches(&p->funcs[i], LM_ARENA_COPY, false) ? copies : NULL;
     p->funcs[i].changes_params = touches(&p->funcs[i], LM_ARENA_PARAM, true);
+    p->funcs[i].initializes = initializes(&p->funcs[i]);
   }
+}
+
+int64_t lm_plan_step_saved(const lm_plan_func *f, int i) {
+  const lm_plan_step *s = &f->steps[i];
+  const lm_plan_buf *to = &s->bufs[s->n_read];
+  int64_t bytes = to->bytes;
+  if (!s->initializes)
+    return 0;
+  if (s->kind == LM_STEP_FILL)
+    return -s->bytes;
+  for (int k = 0; k < i; k++) {
+    const lm_plan_step *loop = &f->steps[k];
+    if (loop->kind == LM_STEP_LOOP && loop->match > i && to->stride[loop->depth])
+      bytes *= loop->count;
+  }
+  return bytes;
 }
 
 const lm_plan_port *lm_plan_port_get(const lm_plan_func *f, lm_port_id id, bool result) {
@@ -134,7 +158,8 @@ static void print_step(const lm_plan *p, const lm_plan_step *s, int number, int 
                        lm_buf *out) {
   if (s->kind == LM_STEP_END)
     --*depth;
-  lm_buf_printf(out, "  %4d %*s%s", number, 2 * *depth, "", lm_step_names[s->kind]);
+  lm_buf_printf(out, "  %4d %*s%s%s", number, 2 * *depth, "", lm_step_names[s->kind],
+                s->initializes ? " init" : "");
   switch (s->kind) {
   case LM_STEP_KERNEL:
     lm_buf_printf(out, " %s over ", p->kernels[s->kernel].name);

@@ -196,6 +196,11 @@ typedef struct lm_plan_step {
   int n_read, n_write;
   int64_t flops, moved; // FLOPs and bytes at capacity, for cost reports
   const char *label;    // IR operation and source line, for profiles and messages
+  // In a run that takes the gradients as zeros (lm_exec_run_first): a GEMM that accumulates, or an
+  // ADD, is the first step to touch its elements of the gradients and writes all of them, so it
+  // overwrites them in iteration 0 of the loops that do not move its result. A FILL clears
+  // gradients that no such step overwrites, and is skipped in other runs.
+  bool initializes;
 } lm_plan_step;
 
 // An argument or a result of a function, dense.
@@ -228,6 +233,7 @@ typedef struct lm_plan_func {
   // The function that makes the copies of parameters that this one reads; NULL if it reads none.
   const struct lm_plan_func *copies;
   bool changes_params; // invalidates the copies
+  bool initializes;    // has steps that initialize gradients
 } lm_plan_func;
 
 // A parameter by its path; offsets are in elements of the PARAM arena (the same in GRAD and each
@@ -262,7 +268,11 @@ typedef struct lm_plan {
 // NULL if absent. The second takes the name in the plan's text.
 const lm_plan_func *lm_plan_func_get(const lm_plan *p, lm_func_id id, int64_t seq);
 const lm_plan_func *lm_plan_func_find(const lm_plan *p, const char *name);
-void lm_plan_copies_bind(lm_plan *p); // computes `copies` and `changes_params` from the steps
+// Computes `copies`, `changes_params` and `initializes` of all functions from their steps.
+void lm_plan_funcs_bind(lm_plan *p);
+// Bytes that the executions of step i do not move if the run takes the gradients as zeros; negative
+// for a FILL, which is part of `moved` of no other run.
+int64_t lm_plan_step_saved(const lm_plan_func *f, int i);
 // NULL if absent. The second takes the name in the plan's text.
 const lm_plan_port *lm_plan_port_get(const lm_plan_func *f, lm_port_id id, bool result);
 const lm_plan_port *lm_plan_port_find(const lm_plan_func *f, const char *name, bool result);

@@ -28,6 +28,16 @@ int64_t lm_plan_walk_offset(const lm_plan_walk *w, const lm_plan_buf *b) {
   return offset;
 }
 
+bool lm_plan_walk_overwrites(const lm_plan_walk *w, const lm_plan_step *s) {
+  const int64_t *index = w->var + w->plan->n_extents;
+  if (!w->first || !s->initializes)
+    return false;
+  for (int d = 0; d < LM_PLAN_DEPTH; d++)
+    if (index[d] && !s->bufs[s->n_read].stride[d])
+      return false;
+  return true;
+}
+
 static lm_status extents_set(lm_plan_walk *w, const lm_plan_func *f, const int64_t *extents) {
   const lm_plan *p = w->plan;
   memset(w->var, 0, ((size_t)p->n_extents + LM_PLAN_DEPTH) * sizeof *w->var);
@@ -61,7 +71,9 @@ lm_status lm_plan_walk_run(lm_plan_walk *w, const lm_plan_func *f, const int64_t
   for (int pc = 0; pc < f->n_steps;) {
     const lm_plan_step *s = &f->steps[pc], *loop = NULL;
     if (s->kind != LM_STEP_LOOP && s->kind != LM_STEP_END) {
-      LM_TRY(step(user, s));
+      bool skipped = s->kind == LM_STEP_FILL && s->initializes && !w->first;
+      if (!skipped)
+        LM_TRY(step(user, s));
       pc++;
       continue;
     }

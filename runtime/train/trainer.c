@@ -178,7 +178,7 @@ static lm_status micro_fill(lm_trainer *t, int64_t step, int64_t batch, int64_t 
 static lm_status micros_run(lm_trainer *t, int64_t step, int64_t batch) {
   LM_TRY(micro_fill(t, step, batch, 0));
   for (int64_t m = 0; m < t->o.n_micro; m++) {
-    LM_TRY(lm_exec_run(t->o.exec, t->micro->f, t->extents));
+    LM_TRY((m ? lm_exec_run : lm_exec_run_first)(t->o.exec, t->micro->f, t->extents));
     LM_TRY(lm_totals_add(t->o.exec, t->micro->f, m == 0));
     if (m + 1 < t->o.n_micro)
       LM_TRY(micro_fill(t, step, batch, m + 1));
@@ -231,7 +231,6 @@ lm_status lm_trainer_gradients(lm_trainer *t, int64_t step, int64_t batch) {
   t->micro = micro_of(t, batch);
   if (t->rates)
     LM_TRY(rates_run(t, step));
-  lm_exec_arena_clear(t->o.exec, LM_ARENA_GRAD);
   LM_TRY(micros_run(t, step, batch));
   LM_TRY(lm_exec_run(t->o.exec, t->norm, t->extents));
   lm_timeline_add(t->o.timeline, LM_ROW_RUN, "gradients of step", NULL, step, start);

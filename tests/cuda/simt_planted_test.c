@@ -84,8 +84,7 @@ static char *run(const plant *p, bool planted, uint64_t *out_bits) {
   *out_bits = 0;
   for (int s = SIMT_SCHEDULES - 1; s >= 0 && !found; s--) {
     simt_schedule_set((simt_schedule)s);
-    lm_exec_arena_clear(e, LM_ARENA_GRAD);
-    CHECK_OK(lm_exec_run(e, lm_plan_func_find(plan, "micro"), NULL));
+    CHECK_OK(lm_exec_run_first(e, lm_plan_func_find(plan, "micro"), NULL));
     found = simt_report_take();
     *out_bits = lm_hash(lm_exec_arena_read(e, LM_ARENA_GRAD),
                         (size_t)plan->arena_bytes[LM_ARENA_GRAD], *out_bits);

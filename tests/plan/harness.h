@@ -127,6 +127,18 @@ static void param_set(const lm_plan_param *p, float *at, double *v) {
     at[i] = (float)v[i];
 }
 
+static void param_spoil(const lm_plan_param *p, float *at, double *v) {
+  for (int64_t i = 0; i < p->elements; i++)
+    at[i] = NAN;
+}
+
+// The gradients after two micro-batches with the same arguments.
+static void param_compare_twice(const lm_plan_param *p, float *at, double *v) {
+  for (int64_t i = 0; i < p->elements; i++)
+    v[i] *= 2;
+  compare(p->path, v, at, LM_F32, p->elements);
+}
+
 static void param_compare(const lm_plan_param *p, float *at, double *v) {
   compare(p->path, v, at, LM_F32, p->elements);
 }
@@ -160,7 +172,10 @@ static bits run(subject *s, const char *name, int threads) {
     to_memory(&args[i], lm_exec_port(e, lm_plan_port_find(pf, f->body->args[i]->name, false)));
   }
   CHECK_OK(lm_eval_call(eval, f, args, out));
-  CHECK_OK(lm_exec_run(e, pf, NULL));
+  bool differentiates = s->plan->arena_bytes[LM_ARENA_GRAD] > 0;
+  if (differentiates)
+    params_each(s, e, eval, LM_ARENA_GRAD, true, param_spoil);
+  CHECK_OK(lm_exec_run_first(e, pf, NULL));
   bits b = {0};
   for (uint32_t i = 0; i < f->n_out; i++) {
     const lm_plan_port *port = lm_plan_port_find(pf, f->out_names[i], true);
@@ -169,9 +184,11 @@ static bits run(subject *s, const char *name, int threads) {
     bits_add(&b, at, (size_t)out[i].n * (port->dtype == LM_BOOL ? 1 : 4));
     lm_tensor_free(&out[i]);
   }
-  if (s->plan->arena_bytes[LM_ARENA_GRAD]) {
+  if (differentiates) {
     params_each(s, e, eval, LM_ARENA_GRAD, true, param_compare);
     bits_add(&b, lm_exec_arena(e, LM_ARENA_GRAD), (size_t)s->plan->arena_bytes[LM_ARENA_GRAD]);
+    CHECK_OK(lm_exec_run(e, pf, NULL));
+    params_each(s, e, eval, LM_ARENA_GRAD, true, param_compare_twice);
   }
   for (uint32_t i = 0; i < f->body->n_args; i++)
     lm_tensor_free(&args[i]);

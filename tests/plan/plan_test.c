@@ -189,6 +189,53 @@ static const char views[] = "stage step\n"
                             "  return %o, %p, %m, %ee, %kk, %rz\n"
                             "}\n";
 
+// Gradients that a step overwrites: of every element (b), in the first iteration of a loop that
+// adds to one element (d, g); and gradients that are cleared: nothing adds to them (a), another
+// step of the loop adds to other elements first (c), only one element is written (e).
+static const char gradients[] = "stage step\n"
+                                "axis x = 5, y = 3, n = 4\n"
+                                "param @a : f32[x] = normal(1)\n"
+                                "param @b : f32[n, x] stacked 1 as @b.# = normal(1)\n"
+                                "param @c : f32[n, x] stacked 1 as @c.# = normal(1)\n"
+                                "param @d : f32[x] = normal(1)\n"
+                                "param @e : f32[n, x] stacked 1 as @e.# = normal(1)\n"
+                                "param @g : f32[y, x] = normal(1)\n"
+                                "func @f(%u: f32[x], %v: f32[y, n]) -> (o: f32[x]) {\n"
+                                "  %zero = const 0 : int\n"
+                                "  %o = loop 4 %i carry(%k = %u) {\n"
+                                "    %b = param @b[%i]\n"
+                                "    %h = mul %k, %b\n"
+                                "    accum @b[%i * -1 + 3], %h\n"
+                                "    accum @c[%i], %h\n"
+                                "    accum @c[%i * -1 + 3], %k\n"
+                                "    accum @d, %h\n"
+                                "    %w = dot %v, %h over()\n"
+                                "    %s = sum %w over(n)\n"
+                                "    %r = dot %s, %h over(x)\n"
+                                "    %z = dot %r, %h over()\n"
+                                "    accum @g, %z\n"
+                                "    accum @b[%i * -1 + 3], %b\n"
+                                "    yield %h\n"
+                                "  }\n"
+                                "  accum @d, %o\n"
+                                "  accum @e[%zero], %o\n"
+                                "  return %o\n"
+                                "}\n";
+
+static void gradients_test(void) {
+  subject s = text_subject(gradients, NULL);
+  run_compare(&s, "f");
+  const lm_plan_func *f = lm_plan_func_find(s.plan, "f");
+  int overwrites = 0, clears = 0;
+  for (int i = 0; i < f->n_steps; i++) {
+    overwrites += f->steps[i].initializes && f->steps[i].kind != LM_STEP_FILL;
+    clears += f->steps[i].initializes && f->steps[i].kind == LM_STEP_FILL;
+  }
+  CHECK(f->initializes && overwrites == 3);
+  CHECK(clears == 5); // a, and c and e side by side: four ranges that layers of b separate
+  subject_free(&s);
+}
+
 static void text_test(const char *text, const char *name) {
   subject s = text_subject(text, NULL);
   run_compare(&s, name);
@@ -389,6 +436,7 @@ int main(void) {
   nested_test();
   views_test();
   parts_test();
+  gradients_test();
   update_test();
   decode_test();
   refused_test();

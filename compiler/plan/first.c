@@ -1,0 +1,163 @@
+// first.c - which steps overwrite the gradients in the first micro-batch of a step, so that they
+// are neither cleared nor read.
+//
+// before: add work[0 : 3072] -> grad[0 : 3072]            gemm … accumulate … -> grad[4096 : 65536]
+// after:  add init work[0 : 3072] -> grad[0 : 3072]       gemm init … accumulate …
+//
+// A step initializes the gradient of a parameter if it is the first in the function to add to it
+// and writes every element: each stacked axis is indexed by a loop that visits all of its indices,
+// and later steps in that loop add to the same element. Gradients without such a step are cleared
+// by FILL steps in front of the function. Both depend on the run (lm_exec_run_first).
+#include <stdlib.h>
+#include <string.h>
+
+#include "compiler/plan/internal.h"
+
+// The loop whose index is v; NULL for a constant.
+static const lm_op *loop_of(const lm_value *v) {
+  return v->def ? NULL : v->region->owner;
+}
+
+static bool is_inside(const lm_op *op, const lm_op *loop) {
+  for (const lm_region *r = op->parent; r; r = r->owner ? r->owner->parent : NULL)
+    if (r->owner == loop)
+      return true;
+  return false;
+}
+
+// Index i of the accum takes every value of the stacked axis exactly once, by a loop that no other
+// index uses.
+static bool visits_all(const planner *p, const lm_global *g, const lm_op *accum, int i) {
+  const lm_op *loop = loop_of(accum->in[i]);
+  int64_t size = lm_axis_size(p->m, g->type.axis[i]);
+  if (!loop)
+    return size == 1;
+  for (int k = 0; k < g->n_stack; k++)
+    if (k != i && accum->in[k] == accum->in[i])
+      return false;
+  return loop->attr.imm[0] == size && llabs(accum->attr.imm[2 * i + 1]) == 1;
+}
+
+// In each loop that both are in and that indexes `first`, both have the same index.
+static bool indices_agree(const lm_global *g, const lm_op *first, const lm_op *other) {
+  for (int i = 0; i < g->n_stack; i++) {
+    const lm_op *loop = loop_of(first->in[i]);
+    bool same = first->in[i] == other->in[i] &&
+                !memcmp(&first->attr.imm[2 * i], &other->attr.imm[2 * i], 2 * sizeof(int64_t));
+    if (loop && is_inside(other, loop) && !same)
+      return false;
+  }
+  return true;
+}
+
+static bool is_of(const planner *p, const pstep *s, const lm_global *g) {
+  return s->accum && lm_global_find(p->m, s->accum->attr.sym) == g;
+}
+
+static bool initializes(const planner *p, const lm_global *g, const pstep *first) {
+  for (int i = 0; i < g->n_stack; i++)
+    if (!visits_all(p, g, first->accum, i))
+      return false;
+  for (const pstep *s = first + 1; s < p->steps + p->n_steps; s++)
+    if (is_of(p, s, g) && !indices_agree(g, first->accum, s->accum))
+      return false;
+  return true;
+}
+
+static bool global_initialize(planner *p, const lm_global *g) {
+  for (uint32_t i = 0; i < p->n_steps; i++)
+    if (is_of(p, &p->steps[i], g))
+      return p->steps[i].step.initializes = initializes(p, g, &p->steps[i]);
+  return false;
+}
+
+// ---- gradients that are cleared
+
+typedef struct range {
+  int64_t first, end; // bytes
+} range;
+typedef struct ranges {
+  range *v;
+  uint32_t n, cap;
+} ranges;
+
+static int by_first(const void *a, const void *b) {
+  const range *x = a;
+  const range *y = b;
+  return x->first < y->first ? -1 : x->first > y->first;
+}
+
+// The gradient of a parameter up to the end of its last block.
+static void range_add(const planner *p, const lm_plan_param *x, ranges *out) {
+  int64_t blocks = (x->elements + LM_BLOCK - 1) / LM_BLOCK;
+  int64_t unit = (int64_t)sizeof(float);
+  range r = {x->offset * unit, (x->offset + blocks * LM_BLOCK) * unit};
+  LM_PUSH(p->arena, out->v, out->n, out->cap) = r;
+}
+
+static void ranges_merge(ranges *r) {
+  uint32_t n = 0;
+  if (r->n)
+    qsort(r->v, r->n, sizeof *r->v, by_first);
+  for (uint32_t i = 0; i < r->n; i++) {
+    if (n && r->v[n - 1].end == r->v[i].first)
+      r->v[n - 1].end = r->v[i].end;
+    else
+      r->v[n++] = r->v[i];
+  }
+  r->n = n;
+}
+
+// Moves the steps behind n new ones.
+static void steps_shift(planner *p, uint32_t n) {
+  uint32_t old = p->n_steps;
+  for (uint32_t i = 0; i < n; i++)
+    LM_PUSH(p->arena, p->steps, p->n_steps, p->cap_steps) = (pstep){0};
+  memmove(p->steps + n, p->steps, old * sizeof *p->steps);
+  for (pstep *s = p->steps + n; s < p->steps + p->n_steps; s++) {
+    s->loop += s->loop >= 0 ? (int)n : 0;
+    if (s->step.kind == LM_STEP_LOOP || s->step.kind == LM_STEP_END)
+      s->step.match += (int)n;
+  }
+}
+
+static pstep clear_make(planner *p, range r) {
+  pstep s = {.step = {.kind = LM_STEP_FILL,
+                      .n_bufs = 1,
+                      .n_write = 1,
+                      .bytes = r.end - r.first,
+                      .element = (int)sizeof(float),
+                      .initializes = true,
+                      .label = "clear gradients"},
+             .refs = LM_NEW_N(p->arena, ref, 1),
+             .loop = -1};
+  s.refs[0] = (ref){.at = p->fixed[LM_ARENA_GRAD], .offset = r.first, .bytes = r.end - r.first};
+  return s;
+}
+
+static bool adds_to_gradients(const planner *p) {
+  for (uint32_t i = 0; i < p->n_steps; i++)
+    if (p->steps[i].accum)
+      return true;
+  return false;
+}
+
+void lm_steps_initialize(planner *p) {
+  ranges clear = {0};
+  int n = 0;
+  if (!adds_to_gradients(p))
+    return;
+  for (uint32_t i = 0; i < p->m->n_globals; i++) {
+    const lm_global *g = &p->m->globals[i];
+    if (g->kind != LM_GLOBAL_PARAM)
+      continue;
+    bool initialized = global_initialize(p, g);
+    for (int64_t k = 0; k < g->n_paths; k++, n++)
+      if (!initialized)
+        range_add(p, &p->plan->params[n], &clear);
+  }
+  ranges_merge(&clear);
+  steps_shift(p, clear.n);
+  for (uint32_t i = 0; i < clear.n; i++)
+    p->steps[i] = clear_make(p, clear.v[i]);
+}
