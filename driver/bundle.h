@@ -14,14 +14,14 @@
 typedef struct lm_bundle {
   const char *path, *recipe;     // the copy of the main file; the recipe's name
   const char *root;              // RUN/program
-  const char *folder;            // of the original files; NULL: it does not exist any more
+  const char *folder;            // of the original files; NULL: it no longer exists
   lm_recipe_overrides overrides; // of the command that started the run
-  int64_t micro;                 // tokens of the micro-batch that was chosen; 0: none was
+  int64_t micro;                 // tokens of the micro-batch that was chosen; 0: not chosen
 } lm_bundle;
 
-// Copies the program's files to dir/program. *out_main: the path of its main file in there, in `a`.
+// Copies the program's files to dir/program. *out_main: the path of the copied main file, in `a`.
 lm_status lm_bundle_copy(lm_arena *a, const lm_program *p, const char *dir, const char **out_main);
-// Without run.json.
+// Writes all of these files but run.json.
 lm_status lm_bundle_write(const lm_session *s, const char *dir, const lm_recipe_overrides *o);
 // Resolves the paths in the program's files relative to the folder of the original files, if that
 // still exists.

@@ -27,8 +27,8 @@ static void generation_check(const lm_session *s) {
     lm_diag_soften(ctx, *end, "lmc generate will refuse this model");
 }
 
-// Sizes of batches. Those of finished batches are in their file; false if it cannot be read, which
-// is not an error of the recipe.
+// Checks the sizes of batches. Prepared batches have their sizes in their file; false if it cannot
+// be read, which is not an error of the recipe.
 static bool sizes_find(lm_session *s) {
   lm_ctx *ctx = s->project.ctx;
   lm_diag_mark before = lm_diag_mark_of(ctx);

@@ -1,4 +1,4 @@
-// check.h - all that can be known of a recipe without weights, data or a device.
+// check.h - checks of recipes that need no weights, data or device.
 #ifndef LM_DRIVER_CHECK_H
 #define LM_DRIVER_CHECK_H
 #include "driver/session.h"

@@ -42,12 +42,12 @@ typedef struct lm_compiled {
   int64_t workspace; // bytes of GEMMs, beyond the arenas
 } lm_compiled;
 
-// The functions as graph IR, with their parameters.
+// Lowers the functions to graph IR, with their parameters.
 lm_status lm_compile_lower(const lm_project *p, const lm_compile_spec *spec, lm_compiled *out);
-// Of lowered functions: runs the passes that report errors of a model, such as one that is not
+// Runs the passes on lowered functions that report errors of a model, such as one that is not
 // causal, and the analyses.
 lm_status lm_compile_probe(lm_compiled *c);
-// From the recipe to a plan. `p` must outlive *out.
+// Compiles the recipe to a plan. `p` must outlive *out.
 lm_status lm_compile(const lm_project *p, const lm_compile_spec *spec, lm_compiled *out);
 
 // The target with its figures for the type of `real` (driver/target.h), and its FLOP/s alone.
@@ -55,7 +55,7 @@ lm_target lm_compiled_machine(const lm_compiled *c, int threads);
 double lm_compiled_peak(const lm_compiled *c, int threads);
 int64_t lm_compiled_arenas(const lm_compiled *c); // bytes of all arenas
 int64_t lm_compiled_memory(const lm_compiled *c); // with the workspace
-// Positions to plan a KV cache for: rounded up, so that nearby lengths share kernels.
+// The capacity of a KV cache for `positions`: rounded up, so that nearby lengths share kernels.
 int64_t lm_cache_capacity(int64_t positions);
 // Warns if the loss depends on the division of a step's rows into micro-batches.
 void lm_rows_warn(const lm_compiled *c);

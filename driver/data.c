@@ -216,8 +216,8 @@ static lm_status learned_missing(const lm_session *s, const char *run) {
                  lm_path_join(s->project.ctx->arena, run, "tokenizer.json"));
 }
 
-// The files that the recipe names: what is wrong with them is reported there, with the folder in
-// which they were looked for.
+// Opens the files that the recipe names. Their errors are reported at the recipe, with the folder
+// in which they were looked for.
 static lm_status open_named(lm_session *s) {
   const lm_recipe_tokenizer *t = &s->project.recipe->data.tokenizer;
   lm_status fault = open_files(s, t->file, t->merges);

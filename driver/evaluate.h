@@ -13,7 +13,7 @@ typedef struct lm_evaluation_options {
   void *user;
 } lm_evaluation_options;
 
-// Of a session that lm_trained_open has opened. LM_USER if a part does not exist, or, after the
+// s: a session that lm_trained_open has opened. LM_USER if a part does not exist, or, after the
 // results of all parts, if one of them has nothing to predict: its metrics are NAN.
 lm_status lm_evaluation_run(lm_session *s, const lm_evaluation_options *o);
 #endif

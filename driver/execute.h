@@ -14,11 +14,11 @@ typedef struct lm_execution {
 lm_status lm_execution_start(const lm_compiled *c, const lm_exec_options *o, lm_execution *out);
 typedef struct lm_execution_training {
   lm_data *data;
-  int64_t last;          // the last step that is executed; 0: that of the run
+  int64_t last;          // the last step that is executed; 0: the last step of the run
   lm_timeline *timeline; // optional
   bool resumes;          // a checkpoint will replace the parameters, so `from` is not read
 } lm_execution_training;
-// A trainer at step 0, with initial parameters or those of the model's `from`.
+// Makes a trainer at step 0, with initial parameters or the weights of the model's `from`.
 lm_status lm_execution_train(lm_execution *x, const lm_execution_training *o);
 // Seconds of one call of a plan's function: the shortest of the calls made in about `about`
 // seconds, at least two after a first one that does not count. 0 if the plan has no such function.

@@ -23,8 +23,9 @@ typedef struct lm_sample_options {
   int n_stops; // none is empty; the text ends before the first one that is complete
 } lm_sample_options;
 
-// All generated tokens, including those of a stop text or of the end of a document; the text
-// without them.
+// ids: all generated tokens, including the tokens of a stop text or of the end of a document; text:
+// without these.
+//
 typedef struct lm_sample_result {
   lm_tokens ids;
   lm_buf text;

@@ -1,4 +1,4 @@
-// history.c - what was changed in the middle of a run.
+// history.c - changes of the recipe or the program that were accepted when a run was resumed.
 #include "driver/history.h"
 
 #include <string.h>

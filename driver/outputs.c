@@ -60,7 +60,7 @@ lm_status lm_output_file_check(const char *path) {
   const char *dir = lm_path_dir(a, path);
   lm_status s = NULL;
   if (!stat(path, &st) && S_ISDIR(st.st_mode))
-    s = lm_fail(LM_USER, "%s is a folder; what is written is a file", path);
+    s = lm_fail(LM_USER, "%s is a folder, but the output is a file", path);
   else if (stat(dir, &st) || !S_ISDIR(st.st_mode))
     s = lm_fail(LM_USER, "there is no folder %s for %s", dir, path);
   lm_arena_destroy(a);
@@ -92,7 +92,7 @@ lm_status lm_output_weights_check(const char *dir) {
       if (strcmp(file->d_name, "model.safetensors") && !fnmatch(others[i], file->d_name, 0))
         s = lm_fail(LM_USER,
                     "%s holds %s: files of another model or a run; export into an empty folder, or "
-                    "into that of an earlier export",
+                    "into the folder of an earlier export",
                     dir, file->d_name);
   if (d)
     closedir(d);

@@ -18,7 +18,7 @@ typedef struct lm_recipe_choice {
   const char *path;   // of the program's main file
   const char *recipe; // its name; NULL: the file has one
   lm_recipe_overrides overrides;
-  const struct lm_bundle *bundle; // of a program in a run folder; NULL
+  const struct lm_bundle *bundle; // of a program in a run folder; else NULL
 } lm_recipe_choice;
 
 // Loads the program and resolves the recipe. `ctx` and `events` must outlive the project. Errors

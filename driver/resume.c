@@ -170,7 +170,8 @@ static lm_status model_refuse(const lm_session *s, const lm_resumption *x, const
   lines_print(s, old, &text);
   lm_status status =
       lm_fail(LM_USER,
-              "%s cannot be resumed: the program does not compute what it was trained with up to "
+              "%s cannot be resumed: the program computes something else than the one that it was "
+              "trained with up to "
               "step %lld:%s\n"
               "  to resume with the new program: %s; to begin another run: --out DIR",
               x->from.folder, (long long)x->was.step, text.p, CHANGE_MODEL);

@@ -1,5 +1,6 @@
-// resume.h - finds the checkpoint that a run resumes from, and compares its recipe and its program
-// with those that it was made with.
+// resume.h - finds the checkpoint that a run resumes from, and compares the recipe and the program
+// with the ones that made it.
+//
 //
 // Values of the recipe that influence the result are compared one by one; --change KEY accepts a
 // difference. Programs are compared by fingerprint, so names, comments and layout do not count;
@@ -12,7 +13,7 @@
 #include "driver/resume_keys.h"
 #include "runtime/train/run.h"
 
-// What the user says about resuming.
+// The user's options about resuming.
 typedef struct lm_resume_choice {
   const char *how; // "auto", "never", or the folder of a checkpoint; NULL: as the recipe says
   const char *const *changes;
@@ -32,14 +33,14 @@ typedef struct lm_resumption {
   const char *run;            // the folder of the run of that checkpoint
   const char *program;        // the folder of the program that it was made with
   const char *replaced;       // the folder of the program to keep, as it is replaced; NULL: none
-  lm_history history;         // changes up to that step, and those accepted now
+  lm_history history;         // changes up to that step, and the changes accepted now
 } lm_resumption;
 
-// Of an open session, before any expensive work: finds the checkpoint and compares recipe and
-// program with those that it was made with. LM_USER for a difference that is not accepted.
+// s: an open session, before any expensive work. Finds the checkpoint and compares recipe and
+// program with the ones that made it. LM_USER for a difference that is not accepted.
 lm_status lm_resume_find(lm_session *s, const char *dir, const lm_resume_choice *wanted,
                          lm_resumption *out);
-// Of a session with its tokenizer: adds the content of its files to the fingerprint, and compares
+// s: a session with its tokenizer. Adds the content of its files to the fingerprint, and compares
 // it with the tokenizer that the checkpoint was trained with. LM_USER for a difference that
 // `--change data.tokenizer` does not accept.
 lm_status lm_resume_tokenizer(const lm_session *s, lm_resumption *x);

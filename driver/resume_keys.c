@@ -42,7 +42,7 @@ static const char *model_text(const lm_session *s) {
 static lm_train_key key_of(const lm_session *s, const char *line, size_t n) {
   lm_arena *a = s->project.ctx->arena;
   const char *assigned = strstr(line, " = ");
-  size_t call = strcspn(line, "("); // what is assigned inside of it is an argument
+  size_t call = strcspn(line, "("); // an assignment inside of it is an argument
   size_t key = assigned && assigned < line + (call < n ? call : n) ? (size_t)(assigned - line)
                                                                    : strcspn(line, " \n");
   size_t value = key + (assigned == line + key ? strlen(" = ") : strlen(" "));
@@ -93,8 +93,8 @@ static const ast_expr *resume_keys_parse(const lm_session *s, const char *text) 
   return failed || !item ? NULL : item->expr;
 }
 
-// The parameter that a positional argument stands for: "argument 2" where what is called is not
-// declared in the language.
+// The parameter that a positional argument stands for: "argument 2" if the callee is not declared
+// in the language.
 static const char *position_name(const lm_session *s, const ast_expr *call, uint32_t i) {
   const lm_recipe *r = s->project.recipe;
   const lm_recipe_call *calls[] = {&r->optimizer, &r->model};
@@ -200,7 +200,7 @@ typedef struct key_names {
   uint32_t n, cap;
 } key_names;
 
-// The parameters of what is called, whether they are given or not.
+// The parameters of the callee, whether they are given or not.
 static void params_add(lm_arena *a, const char *key, const lm_recipe_call *call, uint32_t skip,
                        key_names *out) {
   const ast_decl *d = call->target.decl;

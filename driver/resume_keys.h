@@ -9,7 +9,7 @@ typedef struct lm_recipe_keys {
   lm_train_key *v;
   uint32_t n, cap;
 } lm_recipe_keys;
-// Of an open session, with the passes that its variant disables and enables.
+// The values of an open session, with the passes that its variant disables and enables.
 lm_recipe_keys lm_recipe_keys_of(const lm_session *s);
 
 typedef struct lm_recipe_change {

@@ -11,9 +11,9 @@
 #define LM_DRIVER_RUN_RECORD_H
 #include "driver/session.h"
 
-// What a folder's run.json says that the program and its recipe do not.
+// The values of run.json that the program and its recipe do not determine.
 typedef struct lm_run_record {
-  int64_t micro;    // tokens of the micro-batch that was chosen; 0: none was
+  int64_t micro;    // tokens of the micro-batch that was chosen; 0: not chosen
   int64_t steps;    // of --steps; 0: not given
   const char *mode; // of --mode; NULL: not given
 } lm_run_record;

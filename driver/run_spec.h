@@ -20,10 +20,10 @@ static inline int64_t lm_run_micro(const lm_run_spec *x) { // tokens of a micro-
   return x->rows * x->seq;
 }
 
-// Sets recipe, seq, rows, n_micro and micro_auto. `data`: of finished batches, which fix the
-// sequence length and, without `batch` in the recipe, the tokens of a step; NULL: the recipe says
-// both. False if batch, micro and sequence length are not multiples of each other, which is
-// reported.
+// Sets recipe, seq, rows, n_micro and micro_auto. `data`: prepared batches, which determine the
+// sequence length and, without `batch` in the recipe, the tokens of a step; NULL: the recipe
+// determines both. False if batch, micro and sequence length are not multiples of each other, which
+// is reported.
 bool lm_run_spec_size(lm_arena *a, const lm_recipe *r, const lm_data_info *data, lm_run_spec *x);
 // Micro-batches of `micro` tokens: whole rows, and a divisor of the batch.
 void lm_run_spec_set_micro(lm_run_spec *x, int64_t micro);

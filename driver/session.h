@@ -1,7 +1,7 @@
-// session.h - a project at work, as a front end holds it: the project, its data, what was chosen
-// for it, what was compiled, and what is in memory. The parts are independent of each other: a
-// project never changes (project.h), lm_compile is a function of a project and a spec (compile.h),
-// and several sessions may be used alternately in one process.
+// session.h - the state of a command: the project, its data, the choices of a micro-batch and of
+// tuning, the compiled plan, and the loaded kernels and arenas. The parts are independent of each
+// other: a project never changes (project.h), lm_compile is a function of a project and a spec
+// (compile.h), and several sessions may be used alternately in one process.
 //
 //   open      the program and its recipe
 //   data      the tokenizer, the rows, and sizes that only the data determines
@@ -9,7 +9,7 @@
 //   start     compiled kernels, allocated memory
 //   train     the trainer, with parameters and optimizer state of step 0
 //
-// Each step needs those before it. Errors in the program are diagnostics in the context and an
+// Each step needs the ones before it. Errors in the program are diagnostics in the context and an
 // LM_USER status without text.
 #ifndef LM_DRIVER_SESSION_H
 #define LM_DRIVER_SESSION_H
@@ -21,7 +21,7 @@
 // Files that are copied with a tokenizer's own files, from an imported model to its runs and their
 // exports.
 typedef enum {
-  LM_COMPANION_TOKENIZER_CONFIG,  // names the end of a document
+  LM_COMPANION_TOKENIZER_CONFIG,  // names the end-of-document token
   LM_COMPANION_GENERATION_CONFIG, // of an imported model
   LM_COMPANION_TOKEN_IDS,         // the special ids of its config.json: {"bos_token_id": 1, …}
   LM_COMPANIONS
@@ -33,7 +33,7 @@ typedef struct lm_session_file {
   lm_buf text;
 } lm_session_file;
 
-// What max-autotune found (tune/tune.h).
+// The results of max-autotune (tune/tune.h).
 typedef struct lm_tuning {
   lm_variant step;
   double step_gain;                // speedup of that variant; 0: none was searched for
@@ -60,7 +60,7 @@ typedef struct lm_session {
 
   lm_project project;
 
-  // The data of the recipe.
+  // Data of the recipe.
   const char *resumed_run; // set before the data is opened: a folder with its vocabulary
   lm_tokenizer *tokenizer;
   lm_session_file tokenizer_files[2]; // the files that it was made from
@@ -68,7 +68,7 @@ typedef struct lm_session {
   lm_session_file companions[LM_COMPANIONS]; // files beside those; name NULL: there is none
   lm_data *data;                             // NULL until it is opened
 
-  // What was chosen.
+  // Choices.
   lm_run_spec run;
   lm_fit fit;
   lm_tuning tuning;
@@ -82,7 +82,8 @@ lm_status lm_session_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
                           const lm_recipe_choice *from);
 lm_status lm_session_tokenizer(lm_session *s);
 lm_status lm_session_data(lm_session *s);
-// Sizes of batches. Opens the data only if finished batches fix the sizes; reads no text.
+// Sets the sizes of batches. Opens the data only if prepared batches determine the sizes; reads no
+// text.
 lm_status lm_session_sizes(lm_session *s);
 // The spec for the present choices. what: LM_LOWER_… bits; capacity: positions of the KV cache, for
 // decoding.

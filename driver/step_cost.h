@@ -1,4 +1,4 @@
-// step_cost.h - the kernels of a training step against what the machine can do at best.
+// step_cost.h - the kernels of a training step beside lower bounds of their times on the machine.
 #ifndef LM_DRIVER_STEP_COST_H
 #define LM_DRIVER_STEP_COST_H
 #include "driver/inspect/cost_rows.h"
@@ -11,7 +11,8 @@ typedef struct lm_step_cost {
   int threads;
 } lm_step_cost;
 
-// Compiles an open session. measured: also times each kernel over some steps. Without that the
-// target need not be here.
+// Compiles an open session. measured: also times each kernel over some steps. If not measured, the
+// target need not be this machine.
+//
 lm_status lm_step_cost_find(lm_session *s, bool measured, lm_step_cost *out);
 #endif

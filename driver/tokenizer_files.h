@@ -3,19 +3,20 @@
 //   tokenizer                 a hash of the files that it was made from
 //   tokenizer_config.json     a hash of that companion, or "absent"; the same of token_ids.json
 //
-// A tokenizer that is made of no files has no parts, as the recipe says all of it.
+// A tokenizer without files has no parts, because the recipe determines it.
 #ifndef LM_DRIVER_TOKENIZER_FILES_H
 #define LM_DRIVER_TOKENIZER_FILES_H
 #include "driver/fingerprint.h"
 
-// Of a session with its tokenizer.
+// Adds the parts of a session with its tokenizer.
 void lm_tokenizer_files_add(const lm_session *s, lm_fingerprint *f);
 
 typedef struct lm_tokenizer_change {
   const char *file;     // the name of the file that differs; NULL: all are the same
   const char *was, *is; // its parts
 } lm_tokenizer_change;
-// The first file whose content is not what a checkpoint recorded. Checkpoints of earlier versions
-// record fewer parts; those that they lack are not compared.
+// Finds the first file whose content differs from the record of a checkpoint. Checkpoints of
+// earlier versions record fewer parts; missing ones are not compared.
+//
 lm_tokenizer_change lm_tokenizer_files_compare(const lm_session *s, const lm_fingerprint *saved);
 #endif

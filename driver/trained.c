@@ -20,7 +20,7 @@ static bool is_folder(const char *path) {
   return !stat(path, &st) && S_ISDIR(st.st_mode);
 }
 
-// The overrides that the run was started with, then those of `more`.
+// The overrides that the run was started with, then the overrides of `more`.
 static void sets_append(lm_arena *a, lm_recipe_overrides *o, const lm_recipe_overrides *more) {
   const char **all = LM_NEW_N(a, const char *, o->n_sets + more->n_sets + 1);
   for (int i = 0; i < o->n_sets; i++)
@@ -32,7 +32,7 @@ static void sets_append(lm_arena *a, lm_recipe_overrides *o, const lm_recipe_ove
 }
 
 // Parts that an evaluation, a generation or an export depends on: the parameters and the loss,
-// which in an evaluation may differ from that of training.
+// which in an evaluation may differ from the loss of training.
 static bool is_compared(const lm_fingerprint *saved, const lm_fingerprint_change *c) {
   bool has_eval = false;
   for (uint32_t i = 0; i < saved->n; i++)
@@ -56,7 +56,8 @@ static lm_status program_compare(const lm_session *s, const char *folder,
       lm_fingerprint_change_print(&all.v[i], &text);
   lm_status status =
       text.n ? lm_fail(LM_USER,
-                       "%s: the program %s does not compute what these weights were trained "
+                       "%s: the program %s computes something else than the one that these weights "
+                       "were trained "
                        "with:%s\n  undo the change in that file, if it was edited; to use the "
                        "weights with another program, name them in it: model M = ... from \"%s\"",
                        folder, s->project.program->files[0]->path, text.p, folder)
@@ -120,7 +121,7 @@ static lm_status checkpoint_take(lm_session *s, const char *dir, const char *ste
     return lm_fail(LM_USER, "%s holds no checkpoint yet", dir);
   if (c->damage)
     lm_event_warning(s->project.events,
-                     "%s\n  the newest complete checkpoint is loaded, that of step %lld", c->damage,
+                     "%s\n  the newest complete checkpoint, of step %lld, is loaded", c->damage,
                      (long long)c->step);
   *out_weights = lm_path_join(s->project.ctx->arena, c->folder, "model.safetensors");
   return checkpoint_compare(s, dir, c->folder);

@@ -44,7 +44,7 @@ const lm_command lm_cmd_check = {
     .least = 1,
     .most = 1,
     .run = check_run,
-    .help = "Reports all errors of the file and what it imports at once. Without errors it prints "
+    .help = "Reports all errors of the file and of its imports at once. Without errors it prints "
             "the resolved recipe with\n"
             "where each value came from, the parameters, and what each pattern matched, as they "
             "are for the target.\n\n"

@@ -1,4 +1,5 @@
-// cmd_doctor.c - lmc doctor: what this machine has, and what each missing part would give.
+// cmd_doctor.c - lmc doctor: the parts of this machine that lmc uses, and what each missing part
+// would give.
 #include "driver/inspect/machine.h"
 #include "lmc/command.h"
 
@@ -44,7 +45,7 @@ static lm_status doctor_run(lm_cli *cli) {
 const lm_command lm_cmd_doctor = {
     .name = "doctor",
     .usage = "[--json]",
-    .summary = "what was found on this machine, and what is missing",
+    .summary = "parts of this machine that lmc uses, found or missing",
     .options = options,
     .least = 0,
     .most = 0,

@@ -124,9 +124,8 @@ static lm_status explain_run(lm_cli *cli) {
 const lm_command lm_cmd_explain = {
     .name = "explain",
     .usage = "FILE KEY|cost|memory [options], RUN changes, or CODE",
-    .summary =
-        "where a value of the recipe came from; what a step costs, which values take its memory; "
-        "what was changed in a run; what an error means",
+    .summary = "where a value of the recipe came from; the cost of a step, the values in its "
+               "memory; the changes of a run; the meaning of an error",
     .options = options,
     .least = 0,
     .most = 2,

@@ -86,7 +86,7 @@ const lm_command lm_cmd_export = {
     .most = 1,
     .run = export_run,
     .help = "Writes the weights under the names and layouts of the model's `map hf`. config.json "
-            "holds what follows from the tensors\n"
+            "holds keys that follow from the tensors\n"
             "and from `config { … }`. transformers loads the folder: "
             "AutoModelForCausalLM.from_pretrained(\"DIR\").\n"
             "\n"

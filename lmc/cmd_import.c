@@ -86,7 +86,7 @@ const lm_command lm_cmd_import = {
             "another one. Its sizes, and whatever else `map hf { config { … } }` ties to its "
             "parameters, come from config.json; the\n"
             "weights are read through its map. Every tensor must be mapped, and every key that "
-            "changes what is computed must agree\n"
+            "affects the computation must agree\n"
             "with the model. The folder that is written holds the model's text: it can be trained, "
             "generated from and exported.\n"
             "\n"

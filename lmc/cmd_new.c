@@ -49,6 +49,7 @@ const lm_command lm_cmd_new = {
     .run = new_run,
     .help = "Inspects the text, measures the machine, and writes NAME.lm: a commented model with "
             "its recipe, whose run takes about the\n"
-            "requested time. Prints what it chose and why. An existing file is never overwritten.\n"
+            "requested time. Prints its choices and their reasons. An existing file is never "
+            "overwritten.\n"
             "\n"
             "  lmc new bible --data data/bible.txt --minutes 10\n"};

@@ -136,6 +136,6 @@ const lm_command lm_cmd_run = {
             "With --resume never or an older\n"
             "checkpoint, the newer checkpoints are moved to superseded-N in the folder, which is a "
             "run folder too. Only `keep`\n"
-            "deletes checkpoints, and only those of this run.\n"
+            "deletes checkpoints, and only the ones of this run.\n"
             "\n"
             "  lmc run examples/quickstart.lm --set optimizer.lr=1e-3 --out runs/mine\n"};

@@ -137,7 +137,7 @@ const lm_command lm_cmd_tokenizer = {
     .most = UINT32_MAX,
     .run = tokenizer_run,
     .help = "  lmc tokenizer train -o tokenizer.json --vocab 4096 FILE…     .jsonl files by their "
-            "field \"text\" or that of --field, .zst and .gz unpacked\n"
+            "field \"text\" or the field of --field, .zst and .gz unpacked\n"
             "  lmc tokenizer encode SPEC < text                             SPEC as in a recipe; "
             "prints the ids\n"
             "  lmc tokenizer decode SPEC < ids\n\n"

@@ -1,7 +1,7 @@
-// command.h - what a subcommand consists of, and what it receives.
+// command.h - the definition of a subcommand, and its environment.
 //
 // A command returns a status; its kind is the exit status. Errors in the user's program are
-// diagnostics in the context; lm_verdict turns them into a status without text, for which main
+// diagnostics in the context; lm_verdict makes them a status without text, for which main
 // renders the diagnostics.
 #ifndef LMC_COMMAND_H
 #define LMC_COMMAND_H
@@ -24,7 +24,7 @@ typedef struct lm_cli {
 
 struct lm_command {
   const char *name;
-  const char *usage;   // what follows the name: "FILE [options]"
+  const char *usage;   // the arguments after the name: "FILE [options]"
   const char *summary; // one line
   const char *help;    // more, with an example
   const lm_opt *options;

@@ -1,5 +1,5 @@
-// open.h - what a command's options say to the driver: the recipe, the target, passes, kernels, and
-// the run or file of a trained model.
+// open.h - a command's options as arguments of the driver: the recipe, the target, passes, kernels,
+// and the run or file of a trained model.
 #ifndef LMC_OPEN_H
 #define LMC_OPEN_H
 #include "driver/session.h"

@@ -5,8 +5,9 @@
 // which embeds lm_gen as its first member, decides how loops are written, how points are
 // distributed and in which variables reductions accumulate. An expression is written in the
 // outermost level that defines everything it depends on. A pass that needs a loop split (i -> high,
-// low) or partitioned (into ranges) requests it while it is written; the kernel is then written
-// again.
+// low) or partitioned (into ranges) requests it while it is written; the kernel is then generated
+// from the beginning.
+//
 #ifndef LM_CODEGEN_GEN_H
 #define LM_CODEGEN_GEN_H
 #include "codegen/common/index.h"
@@ -153,7 +154,7 @@ const char *lm_gen_identity(lm_arena *a, const lm_value *v);
 
 // ---- loops.c: the loops of a pass
 void lm_gen_domain_init(const lm_gen *e, const lm_sched_pass *p, lm_gen_domain *out);
-// The current index along the axis.
+// Returns the current index along the axis.
 lm_ix lm_gen_axis_index(const lm_gen *e, lm_axis a);
 // The current index along each axis of t.
 void lm_gen_loop_indices(const lm_gen *e, lm_type t, lm_ix *out);

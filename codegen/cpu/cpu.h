@@ -16,7 +16,7 @@
 #include "compiler/plan/planner.h"
 
 extern const lm_codegen lm_cpu_codegen;
-// Options for this code on a processor of which nothing is known.
+// Options for code that runs on any processor, without figures of a machine.
 lm_plan_options lm_cpu_options(void);
 
 // Functions of lm_cpu_codegen.

@@ -1,5 +1,5 @@
-// emit.c - what every kernel of a fused region starts from: the width of its indices, the functions
-// that it calls, and its parameters.
+// emit.c - the common beginning of the kernels of fused regions: the width of its indices, the
+// functions that it calls, and its parameters.
 #include "codegen/cuda/emit.h"
 
 // The functions of prelude/approx.cuh. They replace division only if the result is bf16: division

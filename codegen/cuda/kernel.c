@@ -14,7 +14,8 @@ struct lm_embedded {
 };
 extern const struct lm_embedded lm_cuda_prelude[], lm_common_prelude[];
 
-// Bytes of dynamic shared memory for a pool, which leave a kilobyte for what a block has besides.
+// Bytes of dynamic shared memory for a pool, which leave a kilobyte for the other arrays of a
+// block.
 static int64_t max_pool(const lm_target *t) {
   enum {
     LEAST_SHARED = 99 << 10 // of all architectures
@@ -401,8 +402,9 @@ const char *lm_cuda_prelude_simt_text(lm_arena *arena) {
   return prelude(arena, false);
 }
 
-// What a block can have of dynamic shared memory, less one KB for what the kernel declares and
-// one that the system takes.
+// Sets the dynamic shared memory of a block: its maximum less one KB for declared arrays and one KB
+// that the system takes.
+//
 static void choose(lm_target *t) {
   t->choices.points = 1024;
   t->choices.chunks = 256;

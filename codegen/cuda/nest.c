@@ -9,7 +9,7 @@
 //                                       for each summed point, strided: s += x
 //                                       store the reduction of s over the team
 //
-// Partial sums keep axes; a kept point is a point of those.
+// Partial sums keep axes; a kept point is a point of the kept axes.
 #include <string.h>
 #include "codegen/cuda/emit.h"
 

@@ -417,7 +417,7 @@ static lm_status files_inspect(inspector *x, const lm_file_list *files, lm_data_
 static lm_status source_inspect(inspector *x, lm_data_source *source) {
   lm_file_list files;
   LM_TRY(lm_file_list_make(source, 1, &files));
-  // the folders in a folder are read by sources of their own
+  // each folder in a folder is a separate source
   bool in_folder = x->out->n_kinds > 0;
   x->out->irregular += files.skipped - (in_folder ? files.skipped_folders : 0);
   lm_status s = files_inspect(x, &files, source);

@@ -5,24 +5,26 @@
 
 typedef struct lm_dataset {
   lm_data_source *sources;
-  int n_sources; // as a data section would name them: patterns, fields, what parts documents
+  int n_sources; // the sources for a data section: patterns, fields, document separators
   uint64_t files;
   double bytes, docs; // of text, unpacked
   bool estimated;     // bytes and docs: from the sample
   struct lm_file_kind *kinds;
-  uint32_t n_kinds, cap_kinds; // of a folder: what was found there, read or not (dataset_folder.h)
-  uint64_t folders_below;      // folders of its folders, which are not looked at
-  uint64_t irregular;          // entries that a source's pattern matches, but that are no files
-  double unusable;             // share of the sources' files that are not UTF-8 text
-  uint64_t unusable_files;     // their number
-  lm_buf sample;               // text of the first documents of every source, a newline behind each
+  uint32_t n_kinds,
+      cap_kinds;           // of a folder: the kinds of files in it, read or not (dataset_folder.h)
+  uint64_t folders_below;  // folders two levels below, which are not inspected
+  uint64_t irregular;      // entries that match a source's pattern and are not regular files
+  double unusable;         // share of the sources' files that are not UTF-8 text
+  uint64_t unusable_files; // their number
+  lm_buf sample;           // text of the first documents of every source, a newline behind each
 } lm_dataset;
 
-// path: a file, a folder (with the folders in it), or a glob; text, JSON lines, either as .zst or
-// .gz. What is text in a folder is judged by content. LM_USER: there is nothing to train on, and
-// why.
+// Inspects a file, a folder (with the folders in it), or a glob of text or JSON lines, also as .zst
+// or .gz. Files of a folder are text if their content is. LM_USER: there is nothing to train on;
+// the message says why.
+//
 lm_status lm_dataset_inspect(lm_arena *a, const char *path, lm_dataset *out);
-// What a folder holds or a pattern matches that is not read, and why; nothing if all is read.
+// Appends the files of a folder or pattern that are not read, and why; nothing if all are read.
 void lm_dataset_skipped(const lm_dataset *s, lm_buf *b);
 void lm_dataset_free(lm_dataset *s);
 #endif

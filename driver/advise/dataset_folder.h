@@ -9,14 +9,14 @@
 typedef struct lm_file_kind {
   const char *extension, *why;
   uint64_t files, bytes, unusable; // unusable: files that are not UTF-8 text
-  bool lines;                      // the first file begins with a JSON object on a line of its own
+  bool lines;                      // the first line of the first file is a JSON object
 } lm_file_kind;
 typedef struct lm_file_kinds {
   lm_file_kind *v;
   uint32_t n, cap;
 } lm_file_kinds;
 
-// Adds the regular files of a folder; hidden ones are left out, as patterns leave them out.
+// Adds the regular files of a folder except hidden ones, which patterns do not match either.
 void lm_file_kinds_add(lm_arena *a, const char *folder, lm_file_kinds *out);
 // Sorts by extension and decides which kinds are read.
 void lm_file_kinds_judge(lm_arena *a, lm_file_kinds *kinds);

@@ -4,8 +4,9 @@
 // functions run alternately, so that other load on the machine affects both. If the plan without
 // the pass is the same, line by line, the pass may have declined, and the plan with the pass forced
 // is compared instead; if that is the same too, nothing is measured. If steps with the recipe's
-// micro-batch would exceed the budget, smaller ones are timed; memory is always that of the plan at
-// full size.
+// micro-batch would exceed the budget, smaller ones are timed; memory is always reported for the
+// plan at full size.
+//
 #include <string.h>
 
 #include "compiler/passes/pass.h"

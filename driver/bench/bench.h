@@ -1,4 +1,4 @@
-// bench.h - how fast a recipe trains on this machine, and what each optimization contributes.
+// bench.h - how fast a recipe trains on this machine, and how much each optimization contributes.
 #ifndef LM_DRIVER_BENCH_H
 #define LM_DRIVER_BENCH_H
 #include "driver/session.h"
@@ -45,8 +45,8 @@ double lm_ablation_ratio(const lm_ablation_row *x);
 
 typedef struct lm_ablation_options {
   lm_bench_options
-      bench;     // steps: the largest number of timed steps of a row; no variant, no folders
-  double budget; // seconds that it should take
+      bench; // steps: the maximum number of timed steps of a row; variant and folders are not used
+  double budget; // time limit in seconds
   // Receives each row as soon as it is measured. micro: tokens of the micro-batch that was timed.
   void (*row)(void *user, const lm_ablation_row *x, int64_t micro);
   void *user;

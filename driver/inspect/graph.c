@@ -38,7 +38,7 @@ static void markup(lm_buf *b, const char *s, size_t n) {
 
 // ---- nodes
 
-// What it does in bold, its lines below.
+// The label of a node: the operation in bold, its source lines below.
 static void op_draw(drawing *d, const lm_op *op) {
   const char *label = lm_plan_label(d->arena, d->m, op);
   const char *origin = lm_plan_origin(d->arena, d->m, op);

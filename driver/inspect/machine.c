@@ -1,4 +1,4 @@
-// machine.c - what training needs of a machine.
+// machine.c - the parts of a machine that training needs.
 #include "driver/inspect/machine.h"
 
 #include <dirent.h>
@@ -147,7 +147,7 @@ void lm_machine_inspect(lm_arena *a, lm_machine_findings *out) {
   lm_status no_cache;
   *out = (lm_machine_findings){0};
   lm_cpu_detect(cpu);
-  lm_status_free(lm_cpu_compiler_find(cpu)); // the finding reports what is missing
+  lm_status_free(lm_cpu_compiler_find(cpu)); // the finding reports that it is missing
   processor_inspect(a, cpu, out);
   finding_add(out,
               (lm_finding){.name = "compiler",

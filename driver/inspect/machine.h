@@ -1,13 +1,13 @@
-// machine.h - what training needs of a machine: what was found of it, and what is missing.
+// machine.h - the parts of a machine that training needs, found or missing.
 #ifndef LM_DRIVER_MACHINE_H
 #define LM_DRIVER_MACHINE_H
 #include "runtime/base/base.h"
 
 typedef struct lm_finding {
   const char *name;
-  bool found, required; // required: nothing can be trained without it
-  const char *what;     // was found
-  const char *gives;    // what the missing part would make possible
+  bool found, required; // required: training is impossible without it
+  const char *what;     // the part, such as "GCC 12.2"
+  const char *gives;    // the feature that the missing part enables
 } lm_finding;
 
 enum {
@@ -17,10 +17,10 @@ enum {
 typedef struct lm_machine_findings {
   lm_finding v[LM_FINDINGS];
   int n;
-  bool gpu; // one was found that can be trained on
+  bool gpu; // a GPU was found that lmc can train on
 } lm_machine_findings;
 
 void lm_machine_inspect(lm_arena *a, lm_machine_findings *out);
-// LM_ENV if nothing can be trained here, with what is missing.
+// LM_ENV, with the missing parts, if training is impossible on this machine.
 lm_status lm_machine_verdict(const lm_machine_findings *x);
 #endif

@@ -39,7 +39,7 @@ void lm_starter_free(lm_starter *x);
 // Writes or replaces the file for the present advice.
 lm_status lm_starter_write(const lm_starter *x);
 
-// What was found and chosen, and why, wrapped to the terminal that `to` may be.
+// Prints the findings and the choices with their reasons, wrapped if `to` is a terminal.
 void lm_starter_print(const lm_starter *x, FILE *to);
 void lm_starter_json(const lm_starter *x, lm_buf *out);
 #endif

@@ -1,4 +1,4 @@
-// starter_report.c - what was found and chosen for a first recipe, as text and as JSON.
+// starter_report.c - the findings and choices of a first recipe, as text and as JSON.
 #include <string.h>
 #include <unistd.h>
 

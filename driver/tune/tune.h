@@ -1,6 +1,6 @@
-// tune.h - what max-autotune measures and keeps: the variant of a run's steps (tune_step.h) and how
-// each GEMM is computed: on the CPU its tiling and whether by generated code, on a GPU its
-// algorithm (tune_gemm_cuda.h).
+// tune.h - the results that max-autotune measures and stores: the variant of a run's steps
+// (tune_step.h) and how each GEMM is computed: on the CPU its tiling and whether by generated code,
+// on a GPU its algorithm (tune_gemm_cuda.h).
 //
 //   RUN/tuned.json           of this run: resuming measures nothing and keeps the bits
 //   CACHE/tuned-KEY.json     by processor, library version and number of threads, for other runs

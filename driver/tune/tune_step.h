@@ -14,7 +14,7 @@
 #define LM_DRIVER_TUNE_STEP_H
 #include "driver/session.h"
 
-// Of a session that is planned and not started: finds the best variant and plans with it, if the
+// s: a session that is planned and not started. Finds the best variant and plans with it, if the
 // recipe asks for max-autotune and nothing was recalled.
 lm_status lm_tune_step_find(lm_session *s);
 #endif

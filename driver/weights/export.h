@@ -5,7 +5,7 @@
 
 typedef struct lm_export_options {
   const char *dir;     // the folder to write
-  const char *dtype;   // "f32", "bf16" or "f16": what the weights are rounded to
+  const char *dtype;   // "f32", "bf16" or "f16": the type to which weights are rounded
   const char *weights; // of lm_trained_open
   const char *from;    // the run folder or file that is read
 } lm_export_options;
@@ -16,7 +16,7 @@ typedef struct lm_export_result {
   const char *tokenizer; // names of the tokenizer's files; NULL: none
 } lm_export_result;
 
-// Of a session that lm_trained_open has opened: config.json, model.safetensors and the tokenizer.
-// LM_USER if the model has no `map hf`, or if a folder that is read would be overwritten.
+// Writes config.json, model.safetensors and the tokenizer of a session that lm_trained_open has
+// opened. LM_USER if the model has no `map hf`, or if a folder that is read would be overwritten.
 lm_status lm_export_hf(lm_session *s, const lm_export_options *o, lm_export_result *out);
 #endif

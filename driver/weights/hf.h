@@ -17,7 +17,7 @@ extern const char *const LM_HF_TOKEN_IDS[LM_HF_TOKEN_ID_KEYS];
 // keys that were assumed, NULL if none; in the context's arena.
 json_t *lm_hf_config_make(const lm_session *s, const char *dtype, const char **out_assumed);
 // `config` in its canonical form. One LM_USER status lists the keys that are unknown, and the keys
-// that change what is computed and differ from the model's `config { … }` or are missing there;
+// that affect the computation and differ from the model's `config { … }` or are missing there;
 // `ignored` ones are left out.
 lm_status lm_hf_config_check(const lm_session *s, const json_t *config, const char *path,
                              const char *const *ignored, int n_ignored);

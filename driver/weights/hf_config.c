@@ -39,7 +39,8 @@ static void assumed_add(const lm_session *s, json_t *config, const char **out_as
 const char *const LM_HF_TOKEN_IDS[LM_HF_TOKEN_ID_KEYS] = {"bos_token_id", "eos_token_id",
                                                           "pad_token_id"};
 
-// Those of the model that was imported; the others are unknown, but for the end of a document.
+// Writes the special ids of the imported model; for other models only the end of a document is
+// known.
 static void special_add(const lm_session *s, json_t *config) {
   int32_t eos = s->tokenizer ? s->tokenizer->eos : -1;
   const lm_buf *kept = &s->companions[LM_COMPANION_TOKEN_IDS].text;
@@ -188,7 +189,7 @@ static void undeclared_check(checking *c, const char *key, const json_t *value) 
   if (k.meaning == LM_HF_IGNORED || k.meaning == LM_HF_SHAPE || is_neutral(&k, value))
     return;
   if (k.meaning == LM_HF_NUMBERS)
-    fault_add(c, key, value, " (%s), the model's config does not say what it computes", k.what);
+    fault_add(c, key, value, " (%s), the model's config does not declare it", k.what);
   else if (!json_is_null(value))
     fault_add(c, key, value, ", a key that is unknown to lmc%s", "");
 }
@@ -233,7 +234,7 @@ lm_status lm_hf_config_check(const lm_session *s, const json_t *config, const ch
       !c.faults.n ? NULL
                   : lm_fail(LM_USER,
                             "%s is not of this model:%s\n"
-                            "  help: the model says what it computes in `map hf { config { KEY = "
+                            "  help: declare the value in the model's `map hf { config { KEY = "
                             "VALUE } }`; --ignore-config KEY imports without a check of KEY",
                             path, c.faults.p);
   lm_buf_free(&c.faults);

@@ -2,8 +2,8 @@
 //
 // The model is the one of examples/zoo for config.json's model_type, or the one that the caller
 // names; its `map hf` gives the foreign names of its parameters. Keys of its `config { … }` that
-// can be inverted to a parameter of the model set that parameter; every other key that changes what
-// is computed must agree (hf_config.c).
+// can be inverted to a parameter of the model set that parameter; every other key that affects the
+// computation must agree (hf_config.c).
 #include "driver/weights/import.h"
 
 #include <string.h>
@@ -30,7 +30,7 @@ typedef struct importer {
   int n_ignored;
   lm_program *program; // of FILE
   bool tokenized;      // DIR has a tokenizer
-  bool unmapped;       // the model has no `map hf` of its own
+  bool unmapped;       // the model itself has no `map hf`
   const char *call;    // the instance as text: "Llama(depth = 2, d = 64)"
   lm_buf text;         // of imported.lm
 } importer;
@@ -164,7 +164,7 @@ static const char *literal(importer *x, const json_t *value) {
 static const char *arg_text(importer *x, const ast_decl *model, const lm_config_param *p) {
   json_t *value = lm_hf_config_at(x->config, p->key);
   if (lm_hf_config_names(x->ignored, x->n_ignored, p->key))
-    return NULL; // "*" takes what it can
+    return NULL; // "*" takes every usable key
   bool null = value ? json_is_null(value) : strchr(p->key, '.') != NULL;
   if (!null)
     return value ? literal(x, value) : NULL;
@@ -346,7 +346,8 @@ static lm_status token_ids_write(const importer *x) {
   return status;
 }
 
-// The files of the model to DIR/program: that of the zoo, or the program that --model names.
+// Writes the files of the model to DIR/program: a file of the zoo, or the program that --model
+// names.
 static lm_status model_copy(importer *x, const char **out_main) {
   if (!x->zoo)
     return lm_bundle_copy(x->arena, x->program, x->dir, out_main);
@@ -411,7 +412,7 @@ static lm_status weights_write(importer *x, lm_session *s) {
   return status;
 }
 
-// ---- after an error the folder holds what it held before
+// ---- the folder is unchanged after an error
 
 typedef struct {
   bool folder, of[LM_COUNT(OUTPUTS)], tokenizer[LM_COUNT(TOKENIZER_FILES)];

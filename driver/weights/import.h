@@ -23,7 +23,7 @@ typedef struct lm_import_result {
 //   program/…           the files of the model
 //   model.safetensors   the weights under the model's own names
 //   program.json        the manifest of a run folder (bundle.h)
-// After an error the folder holds what it held before, without program.json.
+// After an error the folder is as before, without program.json.
 lm_status lm_import_hf(lm_ctx *ctx, const lm_events *events, const lm_import_options *o,
                        lm_import_result *out);
 #endif

@@ -26,7 +26,7 @@ lm_status lm_import_manifest_write(const char *dir, const lm_buf *text) {
 lm_status lm_import_refuse(const char *dir, const char *file) {
   return lm_fail(LM_USER,
                  "%s holds %s, which this import did not write and would overwrite; import into "
-                 "another folder, or remove what is there first",
+                 "another folder, or remove that file first",
                  dir, file);
 }
 

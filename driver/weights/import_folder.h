@@ -9,7 +9,7 @@
 
 lm_status lm_import_manifest_write(const char *dir, const lm_buf *text);
 // *out_own: an earlier import wrote the folder, and imported.lm is as it was written. LM_USER: the
-// folder is that of a run, or imported.lm was edited.
+// folder is a run's, or imported.lm was edited.
 lm_status lm_import_folder_check(const char *dir, bool *out_own);
 lm_status lm_import_refuse(const char *dir, const char *file); // the error: dir holds this file
 #endif

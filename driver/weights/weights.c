@@ -94,7 +94,7 @@ static lm_status checkpoint_find(const lm_project *p, const char **path) {
   if (!found.folder || !folder)
     return NULL;
   if (found.damage)
-    lm_event_warning(p->events, "%s\n  the newest complete checkpoint is loaded, that of step %lld",
+    lm_event_warning(p->events, "%s\n  the newest complete checkpoint, of step %lld, is loaded",
                      found.damage, (long long)found.step);
   if (strcmp(found.folder, in))
     lm_event_note(p->events, "the weights are loaded from %s", found.folder);

@@ -1,15 +1,15 @@
-// draw.c - which stream of random numbers a call draws from.
+// draw.c - the stream of random numbers of each random call.
 //
 // The stream, its site, is a function of the program's structure: of the path of the instance whose
 // method draws, and of how many draws of this instance come before it in the function. Locations in
-// the text and other instances do not count. Each iteration of a loop begins with the counts from
-// before the loop, since its number is part of the counter (ops.def); after the loop the counts are
-// the highest of all iterations, so no two draws share a site and an iteration.
+// the text and other instances do not count. Each iteration of a loop starts from the counts before
+// the loop, since its number is part of the counter (ops.def); after the loop the counts are the
+// highest of all iterations, so no two draws share a site and an iteration.
 #include <string.h>
 
 #include "dsl/elab/elab.h"
 
-// The counts of a function, as a list of changes: the last one of a path holds.
+// The counts of a function, as a list of changes, of which the last one of a path is valid.
 struct el_draws {
   lm_sym path;
   uint32_t n;

@@ -1,5 +1,5 @@
 // library.c - calls of library functions. The body is emitted once per signature, as a function of
-// the module, and called wherever the signature occurs again.
+// the module, and called for every further call with the signature.
 #include "dsl/elab/call.h"
 #include <string.h>
 

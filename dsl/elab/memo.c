@@ -30,7 +30,8 @@ static bool same_args(const struct el_memo_entry *m, const el_memo *o) {
   return same;
 }
 
-// Whether every caller can use the result: its axes are those of the arguments or of the model.
+// True if every caller can use the result: each of its axes is an axis of the arguments or of the
+// model.
 static bool is_portable(const el_val *r, const el_axes *known, const el_inst *model) {
   bool portable = r->k == V_TENSOR || r->k == V_TUPLE;
   for (uint32_t i = 0; r->k == V_TENSOR && i < r->axes.n; i++) {

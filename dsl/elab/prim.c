@@ -259,7 +259,8 @@ static void bind_failed(lm_elab *e, lm_sym name) {
 }
 
 // After a failed call: binds the axes that it would have made to errors, so that uses of them
-// report nothing. They are the names on the right of an arrow, or in its place, and `name = size`.
+// report nothing. They are the names on the right of an arrow, an argument that should have been an
+// arrow, and `name = size`.
 static void bind_failed_axes(lm_elab *e, const ast_expr *x, const char *form) {
   for (uint32_t i = 0; i < x->n_args; i++) {
     const ast_arg *a = &x->args[i];

@@ -13,7 +13,7 @@ typedef struct {
 } el_call_site;
 
 const ast_arg *el_positional(el_call_site c, uint32_t i);  // NULL if there is none; not reported
-const ast_arg *el_named(el_call_site c, const char *name); // likewise
+const ast_arg *el_named(el_call_site c, const char *name); // NULL if there is none; not reported
 el_val el_arg(el_call_site c, uint32_t i);
 el_val el_arg_tensor(el_call_site c, uint32_t i);
 lm_loc el_arg_loc(el_call_site c, uint32_t i);
@@ -29,12 +29,14 @@ bool el_size_undecided(el_call_site c, lm_loc at);
 bool el_lacks(el_call_site c, const el_val *x, el_axis *a, lm_loc at); // true: reported
 bool el_floating(el_call_site c, const el_val *x, lm_loc at);
 bool el_is_random_allowed(el_call_site c);
-// True: reported, as an optimizer's update sees one element of a parameter.
+// Reports a use of axes of all elements in an optimizer's update, which is evaluated for one
+// element of a parameter; true if it was reported.
 bool el_over_elements(el_call_site c, const el_axes *axes, lm_loc at);
 // The same for a reduction over no axes of a value with elements: a row of axes is empty in an
 // update.
 bool el_over_nothing(el_call_site c, const el_axes *x, const el_axes *axes, lm_loc at);
-// True: reported, as decoding does not have all positions of x.
+// Reports a movement of positions that decoding cannot compute, since it does not have all
+// positions of x; true if it was reported.
 bool el_moves_positions(el_call_site c, const el_axis *x, lm_loc at);
 // A tensor whose axes are in the order of `axes`; v may have another order.
 el_val el_in_order(el_call_site c, el_kind kind, const el_axes *axes, lm_value *v);

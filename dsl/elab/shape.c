@@ -128,8 +128,8 @@ static bool report_sizes(el_call_site c, const side *s, lm_loc at, lm_size total
 }
 
 // False also if the sizes cannot be compared, which happens only while checking.
-static bool side_divide(el_call_site c, side *s, const ast_expr *x, bool product) {
-  int64_t whole = 1, neutral = product ? 1 : 0;
+static bool side_divide(el_call_site c, side *s, const ast_expr *x, bool multiply) {
+  int64_t whole = 1, neutral = multiply ? 1 : 0;
   lm_size total = s->rest;
   for (uint32_t i = 0; i < s->n; i++) {
     if (!side_read(c, s, i))
@@ -137,8 +137,8 @@ static bool side_divide(el_call_site c, side *s, const ast_expr *x, bool product
     if (!s->found[i])
       continue;
     lm_size size = s->found[i]->size;
-    if (product ? !lm_size_div(c.e->a, s->rest, size, &s->rest)
-                : !lm_size_add(c.e->a, s->rest, size, -1, &s->rest))
+    if (multiply ? !lm_size_div(c.e->a, s->rest, size, &s->rest)
+                 : !lm_size_add(c.e->a, s->rest, size, -1, &s->rest))
       return el_size_undecided(c, s->args[i].loc);
   }
   bool decided = lm_size_is_const(s->rest);
@@ -146,15 +146,15 @@ static bool side_divide(el_call_site c, side *s, const ast_expr *x, bool product
   return !decided || fits || report_sizes(c, s, x->loc, total);
 }
 
-// The axes of x, whose sizes multiply (product) or add up to `total`.
-static bool side_axes(el_call_site c, const ast_expr *x, lm_size total, bool product,
+// The axes of x, whose sizes multiply (view) or add up (split) to `total`.
+static bool side_axes(el_call_site c, const ast_expr *x, lm_size total, bool multiply,
                       el_axes *out) {
   ast_arg single = {.kind = ARG_POS, .expr = (ast_expr *)x, .loc = x->loc};
   bool many = x->kind == EX_TUPLE || x->kind == EX_LIST;
   side s = {.args = many ? x->args : &single, .n = many ? x->n_args : 1, .open = -1, .rest = total};
   if (s.n > LM_RANK || s.n == 0)
     return EL_REJECT(c.e, x->loc, E06E, LM_RANK);
-  if (!side_divide(c, &s, x, product))
+  if (!side_divide(c, &s, x, multiply))
     return false;
   if (s.open >= 0) {
     lm_sym name = s.args[s.open].expr->text;

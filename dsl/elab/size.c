@@ -97,7 +97,7 @@ bool lm_size_add(lm_arena *a, lm_size x, lm_size y, int sign, lm_size *out) {
   return normal(a, t, x.n + y.n, out) && out->n <= MAX_TERMS;
 }
 
-// The product of two terms, or with sign = -1 their quotient. False: overflow or too many dims.
+// Multiplies two terms, or with sign = -1 divides them. False: overflow or too many dims.
 static bool times(const lm_size_term *x, const lm_size_term *y, int sign, lm_size_term *out) {
   *out = *x;
   for (int j = 0; j < y->n; j++) {

@@ -5,7 +5,7 @@
 #define LM_SIZE_H
 #include "runtime/base/base.h"
 
-// num / den times the product of dim ^ power.
+// (num / den) * dim[0] ^ power[0] * dim[1] ^ power[1] …
 typedef struct lm_size_term {
   int64_t num, den;
   int n;

@@ -1,7 +1,7 @@
 // unify.c - unification of the arguments of a call with the types of the parameters.
 //
 // Axes unify by position. A name of the signature that is not bound yet is bound to the caller's
-// axis. A name that is an axis of the instance remats its meaning, and the caller's axis is renamed
+// axis. A name that is an axis of the instance keeps its meaning, and the caller's axis is renamed
 // to it for the duration of the call.
 #include "dsl/elab/call.h"
 

@@ -3,9 +3,9 @@
 //
 //   @layers.#.attn.{wq,wk,wv} = ("….qkv_proj.weight", [(g, h, e) + (g, e) + (g, e), d])
 //
-// A layout is a list of dims. A dim is an axis, 1, a product in parentheses, or a sum, of which the
-// k-th name in braces takes the k-th term. The offset of an element in the tensor is therefore
-// offset + Σ stride · index, so a map consists of strides only.
+// A layout is a list of dims. A dim is an axis, 1, several axes in parentheses (merged into one),
+// or a sum, of which the k-th name in braces takes the k-th term. The offset of an element in the
+// tensor is therefore offset + Σ stride · index, so a map consists of strides only.
 #include "dsl/lower/internal.h"
 #include <stdlib.h>
 #include <string.h>
@@ -403,7 +403,7 @@ static bool apply_maps_of_subs(lm_elab *e, el_inst *inst, targets *t, lm_lowered
   return any;
 }
 
-// Maps of an instance take precedence over those of its subs, which are applied first. Returns
+// Maps of an instance take precedence over the maps of its subs, which are applied first. Returns
 // whether there is any `map hf`.
 static bool apply_maps(lm_elab *e, el_inst *inst, targets *t, lm_lowered *out) {
   const char *base = el_inst_path(e, inst, "");

@@ -110,7 +110,7 @@ static void make_norm(lm_elab *e, const el_axes *axes) {
 }
 
 // Returns the old values if the step is skipped, which the caller requests by a scale of NaN. Then
-// every element of the scaled gradient is NaN, so the test needs no loop of its own. A step that is
+// every element of the scaled gradient is NaN, so the test needs no separate loop. A step that is
 // not skipped has a finite norm, so it has no such element. The arguments are p, g and the states;
 // the results are p and the states.
 static void skip_bad_step(lm_elab *e, lm_value *scaled, lm_region *body, lm_value **results,

@@ -5,8 +5,9 @@
 #include <math.h>
 #include <string.h>
 
-// A value that begins like a path cannot be an expression. The shell removes quotes, so they are
-// added again here.
+// A value that begins like a path cannot be an expression. The shell removes quotes, so this adds
+// them.
+//
 static const char *with_quotes(lm_resolver *R, const char *text) {
   const char *value = strchr(text, '=');
   if (!value)
@@ -41,7 +42,7 @@ static void apply_set(lm_resolver *R, lm_settings *s, const char *text) {
   lm_settings_set(R, s, "recipe", &(ast_items){&item, 1, 1});
 }
 
-// One value that an option gives, as a layer of its own.
+// One value that an option gives, as a separate layer.
 static void apply_value(lm_resolver *R, lm_settings *s, const char *option, const char *key,
                         ast_expr *value) {
   ast_name name = {LM_SYM(R->c, key), {0}};

@@ -40,7 +40,7 @@ typedef struct lm_recipe_run {
 
 // A call of a declared function, optimizer or model. Quantities in the arguments are converted to
 // numbers: percent to a fraction, a duration (a parameter of type `steps`) to a number of steps or
-// to a product with LM_SCHEDULE_RUN. All other expressions are evaluated by dsl/elab.
+// to a multiple of LM_SCHEDULE_RUN. All other expressions are evaluated by dsl/elab.
 typedef struct lm_recipe_call {
   lm_sym name; // NULL: none
   lm_loc loc;
@@ -276,7 +276,7 @@ struct lm_recipe {
   struct lm_settings *settings; // every value with its origin
 };
 
-// Values that replace those of a recipe.
+// Values of options that replace values of a recipe.
 typedef struct lm_recipe_overrides {
   const char *const *sets; // of --set: "KEY = VALUE", applied in order
   int n_sets;

@@ -113,7 +113,8 @@ static bool check_multiple(const lm_recipe *r, const char *name, int64_t n, lm_l
   return false;
 }
 
-// Without a size of micro-batches the batch is checked in its place.
+// Checks that `value` consists of whole rows. If no micro-batch is given, this is called for the
+// batch.
 static bool check_rows(const lm_recipe *r, const char *of, int64_t seq) {
   bool whole = r->micro_auto && r->micro == r->batch;
   return check_multiple(r, whole ? "batch" : "micro", r->micro, whole ? r->batch_loc : r->micro_loc,

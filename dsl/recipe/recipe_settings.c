@@ -1,5 +1,5 @@
-// recipe_settings.c - the settings of a recipe or data declaration: its items merged with those of
-// the declarations that it extends, and with --set.
+// recipe_settings.c - the settings of a recipe or data declaration: its items merged with the items
+// of the declarations that it extends, and with --set.
 #include "dsl/recipe/settings.h"
 
 enum {

@@ -1,6 +1,7 @@
 // layout.c - the layer between flex and bison. It decides where a newline ends a statement, which
-// words are keywords in their context, where unclosed parentheses and braces end, and what is
-// skipped after an error.
+// words are keywords in their context, where unclosed parentheses and braces end, and which tokens
+// are skipped after an error.
+//
 //
 // As in Go, a ';' is inserted for a newline after an operand outside of parentheses (unless the
 // next word continues the statement), before '}' and at the end of the file. A ';' is also inserted

@@ -1,8 +1,8 @@
 // parse.h - private interface of lexer.l, layout.c and parser.y.
 //
 // The parser has three layers: flex splits the text into words, numbers and newlines; layout.c
-// decides where statements end, which words are keywords in their context and what is skipped after
-// an error; bison applies the grammar and builds the tree.
+// decides where statements end, which words are keywords in their context and which tokens are
+// skipped after an error; bison applies the grammar and builds the tree.
 #ifndef LM_PARSE_H
 #define LM_PARSE_H
 #include "dsl/syntax/ast.h"

@@ -78,7 +78,7 @@ static const char *check_alternatives(span inside, bool alone, int *out_count) {
   return NULL;
 }
 
-static const char *check_braced(span c, int *product, int *braces) {
+static const char *check_braced(span c, int *expansions, int *braces) {
   for (size_t i = 0; i < c.n;) {
     if (c.s[i] != '{') {
       size_t n = strcspn(c.s + i, "{");
@@ -97,8 +97,8 @@ static const char *check_braced(span c, int *product, int *braces) {
     const char *wrong = check_alternatives(inside, inside.n + 2 == c.n, &count);
     if (wrong)
       return wrong;
-    *product *= count;
-    if (*product > MAX_EXPANSIONS || ++*braces > LM_PATTERN_CAPTURES)
+    *expansions *= count;
+    if (*expansions > MAX_EXPANSIONS || ++*braces > LM_PATTERN_CAPTURES)
       return "too many alternatives";
     i = (size_t)(close - c.s) + 1;
   }
@@ -109,13 +109,13 @@ const char *lm_pattern_check(const char *pattern) {
   span rest = {pattern + 1, strlen(pattern) - 1};
   if (rest.n > MAX_BYTES)
     return "the pattern is too long";
-  int product = 1, braces = 0, wildcards = 0;
+  int expansions = 1, braces = 0, wildcards = 0;
   for (bool more = true; more;) {
     const char *end = rest.s + rest.n;
     span c = take(&rest, '.');
     more = c.s + c.n < end;
     const char *wrong =
-        memchr(c.s, '{', c.n) ? check_braced(c, &product, &braces) : check_component(c);
+        memchr(c.s, '{', c.n) ? check_braced(c, &expansions, &braces) : check_component(c);
     if (wrong)
       return wrong;
   }

@@ -139,8 +139,8 @@ static const char *operator_meant(const char *name) {
   return name ? meant_by(pairs, LM_COUNT(pairs), name) : NULL;
 }
 
-// The help for an expression in the place of a statement, and for a method with a keyword; NULL if
-// the error is another one. The name `before` begins the statement or member.
+// The help for an expression where a statement is expected, and for a method with a keyword; NULL
+// if the error is another one. The name `before` begins the statement or member.
 static const char *start_help(const lm_expected *expected, const char *before, const char *token) {
   static const char *const functions[] = {"def", "func", "function"};
   bool is_operator = token[0] == '\'' && strchr("+-*/^&|<>([.", token[1]);

@@ -41,8 +41,9 @@ void lm_ctx_destroy(lm_ctx *c) {
     lm_arena_destroy(c->arena);
 }
 
-// A file that is loaded again, as for another variant of a plan, is the same source: what is
-// reported about it again is then recognised as a repetition.
+// A file that is loaded again, as for another variant of a plan, is the same source, so that
+// repeated reports about it are recognised.
+//
 static uint16_t source_find(const lm_ctx *c, const char *path, const char *text, size_t n) {
   for (uint32_t i = 1; i < c->n_sources; i++) {
     const lm_source *s = &c->sources[i];
@@ -507,7 +508,8 @@ static int replace_cost(char a, char b) {
 }
 
 // Twice the optimal string alignment distance (insertions, deletions, replacements, transpositions
-// of neighbours), for words of up to NEAREST_MAX bytes. A character that looks alike counts half.
+// of neighbours), for words of up to NEAREST_MAX bytes. Replacing a character by a similar one
+// counts half.
 static int edit_distance(const char *a, int n, const char *b, int m) {
   int row[3][NEAREST_MAX + 1];
   for (int j = 0; j <= m; j++)

@@ -83,7 +83,7 @@ typedef struct lm_diag_mark {
 } lm_diag_mark;
 lm_diag_mark lm_diag_mark_of(const lm_ctx *c);
 void lm_diag_return(lm_ctx *c, lm_diag_mark to);
-// Turns the errors from `first` on (NULL: all errors) into notes under the headline "what: …", so
+// Makes the errors from `first` on (NULL: all errors) notes under the headline "what: …", so
 // that they do not fail the compilation.
 void lm_diag_soften(lm_ctx *c, lm_diag *first, const char *what);
 void lm_diag_label(lm_ctx *c, lm_diag *d, const char *fmt, ...) LM_PRINTF(3, 4);

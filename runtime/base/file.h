@@ -14,8 +14,9 @@ lm_status lm_open_regular(const char *path, int *out_fd);
 // The same for a name in the folder `dir` (a descriptor), without following links. `path` appears
 // in messages only.
 lm_status lm_open_regular_at(int dir, const char *name, const char *path, int *out_fd);
-// Opens or creates a regular file to append to, without following a link: LM_ENV if a link or
-// anything else stands there.
+// Opens or creates a regular file to append to, without following a link: LM_ENV if the path is a
+// link or anything but a regular file.
+//
 lm_status lm_open_append(const char *path, int *out_fd);
 // True if an errno from opening a path is due to the path (no such file, no permission), false if
 // it is due to the machine.

@@ -5,8 +5,8 @@
 
 // Calls body(user, i, worker) for every i in 0 … n - 1 with worker in 0 … threads - 1, and returns
 // when all calls have returned. threads: 0 is one per processor. The assignment of items to workers
-// is not deterministic, so results must be stored by item; only workspace may be per worker.
-// Creates the threads for each call.
+// is not deterministic, so results must be stored by item; only temporary buffers may be per
+// worker. Creates the threads for each call.
 typedef void (*lm_item_body)(void *user, int64_t i, int worker);
 void lm_parallel(int threads, int64_t n, lm_item_body body, void *user);
 

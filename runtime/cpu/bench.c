@@ -189,6 +189,6 @@ double lm_cpu_peak(int threads, lm_dtype dtype) {
   if (threads <= 0)
     threads = lm_threads(0);
   double registers = register_peak(threads);
-  double products = dtype == LM_BF16 && lm_cpu_has_bf16() ? lm_cpu_gemm_peak(threads, dtype) : 0;
-  return products > registers ? products : registers;
+  double gemms = dtype == LM_BF16 && lm_cpu_has_bf16() ? lm_cpu_gemm_peak(threads, dtype) : 0;
+  return gemms > registers ? gemms : registers;
 }

@@ -21,7 +21,7 @@
 // numbers of the transposed GEMM, which is the one that is computed.
 typedef struct lm_gemm_key {
   int64_t m, n, k, a_m, a_k, b_k, b_n, c_m, c_n;
-  int64_t batches, sums; // points of the batch axes that are not summed, and of those that are
+  int64_t batches, sums; // points of the batch axes that are not summed; points of the summed ones
   int64_t ab, cc, accumulate;
 } lm_gemm_key;
 // A tile size. code: use the plan's kernel. m 0: the default size for that implementation.

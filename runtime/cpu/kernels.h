@@ -17,7 +17,7 @@ enum {
   LM_KERNEL_FLAGS = 20
 };
 // Writes the compiler's flags, except for the optimization level, to `out` (LM_KERNEL_FLAGS
-// pointers); returns the end of what was written.
+// pointers); returns the end of the written flags.
 const char **lm_kernels_flags(const lm_cpu_info *cpu, const char **out);
 
 // LM_ENV without a compiler or a cache folder. LM_BUG_STATUS if a kernel does not compile (LM_USER

@@ -11,7 +11,7 @@
 lm_status lm_process_start(const char *const *argv, int dir, int output, pid_t *out);
 // Creates a file in memory for `output`.
 lm_status lm_process_output(int *out_fd);
-// Reads what was written to it.
+// Reads the output of the program from it.
 lm_status lm_process_output_read(int fd, size_t max_bytes, lm_buf *out);
 enum {
   LM_PROCESS_SIGNAL = 128

@@ -1,6 +1,6 @@
 // builtin.cu - kernels of the runtime: moves and fills of plans, GEMMs in strides that the library
 // does not support, totals of a step. The text follows the prelude of the plan's kernels and
-// hal/scale.h; the structs are those of runtime/cuda/builtin.c.
+// hal/scale.h; the structs are declared in runtime/cuda/builtin.c too.
 
 typedef struct lm_move_args {
   int64_t size[12], from[12], to[12], at_to, at_more, at_limit, n;

@@ -24,7 +24,7 @@ enum {
 };
 extern const char *const lm_cuda_builtin_names[LM_CUDA_BUILTIN_KERNELS];
 const char *lm_cuda_builtin_text(lm_arena *a);
-// functions: those of lm_cuda_builtin_names, in order.
+// functions: the addresses of lm_cuda_builtin_names, in order.
 void lm_cuda_builtins_set(lm_cuda_builtins *b, void *const *functions);
 
 lm_status lm_cuda_fill(const lm_cuda_builtins *b, lm_cuda_address to, const lm_plan_step *s);

@@ -62,8 +62,8 @@ static lm_status check(const lm_cuda_gemms *g, int status, const char *what) {
 }
 
 static lm_status library_open(lm_cuda_gemms *g, int driver) {
-  LM_TRY(lm_toolkit_open("cuBLASLt, matrix products of CUDA,", "libcublasLt.so", driver,
-                         &g->lt.library));
+  LM_TRY(
+      lm_toolkit_open("cuBLASLt, CUDA's GEMM library,", "libcublasLt.so", driver, &g->lt.library));
   LM_TRY(lm_library_resolve(g->lt.library, "cuBLASLt", names, LM_COUNT(names), g->lt.functions));
   return check(g, g->lt.cublasLtCreate(&g->handle), "starting");
 }

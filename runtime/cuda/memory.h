@@ -46,7 +46,7 @@ typedef struct lm_cuda_memory {
   lm_arena *arena;
   lm_cuda_address at[LM_ARENAS], workspace;
   int64_t workspace_bytes;
-  lm_cuda_mirror mirrors[LM_ARENAS]; // that of IO is pinned
+  lm_cuda_mirror mirrors[LM_ARENAS]; // the mirror of IO is pinned
   lm_cuda_io *io;                    // by function
   struct {
     char *host;

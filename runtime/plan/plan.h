@@ -9,7 +9,7 @@
 // over layers, the buckets of a loop follow each other at a constant stride, and every tensor is
 // padded with zeros to a multiple of LM_BLOCK elements. Gradients and optimizer states have the
 // same layout in their own arenas, so an optimizer is one launch over all blocks.
-// layout in arenas of their own, so an optimizer is one launch over all blocks.
+//
 #ifndef LM_PLAN_H
 #define LM_PLAN_H
 #include "contract/func.h"
@@ -96,7 +96,7 @@ typedef struct lm_plan_kernel {
 // stride.
 typedef struct lm_plan_gemm {
   lm_plan_extent m, n, k;
-  int64_t a_m, a_k, b_k, b_n, c_m, c_n; // of each operand's two strides one is 1
+  int64_t a_m, a_k, b_k, b_n, c_m, c_n; // one of each operand's two strides is 1
   // b_columns != 0: B is prepacked in panels, [n / columns][k / group][columns][group], b_n is the
   // stride of a column and b_k is b_columns. Only the plan's own kernels read that layout.
   int b_columns, b_group;

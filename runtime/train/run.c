@@ -155,7 +155,7 @@ static lm_status bits_compare(const run *r, const char *path) {
     warn(r, lm_arena_printf(r->arena,
                             "%s: up to step %lld a step had %lld micro-batch%s, now it has %lld: "
                             "sums are taken in another order,\n"
-                            "  so the bits differ from those of an uninterrupted run",
+                            "  so the bits differ from an uninterrupted run",
                             path, step, was, was == 1 ? "" : "es", is));
   return NULL;
 }

@@ -4,7 +4,8 @@
 //
 // A run that restarts in its folder, or resumes from one of its older checkpoints, moves the
 // superseded checkpoints to a subfolder (checkpoint_folder.h). The caller compares keys and model
-// with those of the checkpoint.
+// with the checkpoint's.
+//
 //
 // On SIGINT, SIGTERM, SIGHUP or SIGUSR1 the run finishes the current step, saves and stops; a
 // second signal ends the process immediately. A process can have only one run at a time, since

@@ -141,7 +141,7 @@ static int by_name(const void *a, const void *b) {
   return strcmp(((const lm_st_tensor *)a)->name, ((const lm_st_tensor *)b)->name);
 }
 
-// The tensors from index `from` on are those of the file. They cover its data without overlap or
+// The tensors from index `from` on belong to the file. They cover its data without overlap or
 // gap.
 static lm_status offsets_check(lm_st *st, const st_file *f, uint32_t from) {
   uint32_t n = st->n_tensors - from;

@@ -14,7 +14,7 @@ struct lm_st_writer {
   char *path, *temp;
   int fd;
   uint64_t left; // bytes of data still to come
-  lm_sum sum;    // of what is in the file
+  lm_sum sum;    // of the written part of the file
   size_t n;      // bytes in the buffer, which is written when it is full
   char buffer[LM_SUM_PIECE];
 };

@@ -88,7 +88,7 @@ class Trainer:
         return torch.autocast("cpu", torch.bfloat16, enabled=self.bf16)
 
     def compute(self):
-        """the type of the matrix products' results"""
+        """the type of the GEMMs' results"""
         with torch.no_grad(), self.autocast():
             dtype = self.model.layers[0].wq(self.model.embed(self.tok[:1])).dtype
         return {torch.float32: "f32", torch.bfloat16: "bf16"}[dtype]

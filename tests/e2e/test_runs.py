@@ -360,11 +360,11 @@ def test_damaged_readers(run):
     flip(run.path("run/step-000008/model.safetensors"))
     code, out, err = run.result(*generate)
     check(code == 0 and out == older and "step-000008/model.safetensors: the checksum is" in err
-          and "the newest complete checkpoint is loaded, that of step 4" in err, out + err)
+          and "the newest complete checkpoint, of step 4, is loaded" in err, out + err)
     err = run(*generate, "--step", 8, status=2)
     check("this checkpoint is damaged" in err and "model.safetensors" in err, err)
     code, out, err = run.result("export", run.path("run"), "-o", run.path("hf"))
-    check(code == 0 and "that of step 4" in err, err)
+    check(code == 0 and "of step 4, is loaded" in err, err)
     os.remove(run.path("run/step-000004/checksums.txt"))
     for command in (generate, ("export", run.path("run"), "-o", run.path("hf")), ("run", file, "--out", run.path("run"))):
         err = run(*command, status=2)

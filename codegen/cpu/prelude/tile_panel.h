@@ -66,8 +66,8 @@ LM_INLINE void lm_copy_bf16(int width, const uint16_t *from, float *to) {
 //   lm_pack_T: rows (columns) have unit stride, k has `stride`. Four panels at a time, so that
 //     whole cache lines are read.
 //   lm_pack_transposed_T: k has unit stride, rows (columns) have `stride`. Blocks of 4 x 4 are
-//     transposed, the last rows of a panel first: what they write beyond the width of their panel
-//     is overwritten, except for up to two floats after the last panel.
+//     transposed, the last rows of a panel first: floats that they write beyond the width of their
+//     panel are overwritten, except for up to two floats after the last panel.
 #define LM_PACK(T, TYPE)                                                                           \
   LM_INLINE void lm_pack_panels_##T(int width, int count, const TYPE *from, int64_t stride,        \
                                     int64_t n, float *to) {                                        \

@@ -1,4 +1,4 @@
-// state.c - what is known of opened data: its stages, its parts, its key.
+// state.c - the description of opened data: its stages, its parts, its key.
 #include "runtime/data/feed/state.h"
 
 #include <string.h>

@@ -301,7 +301,7 @@ static lm_status files_finish(build *b, lm_corpus *out) {
   lm_status s = lm_store_finish(docs, tail.p, tail.n, &out->docs);
   lm_buf_free(&tail);
   if (!s && !tail_read(out))
-    LM_BUG("the corpus differs from what was written");
+    LM_BUG("the corpus differs from the written one");
   return s;
 }
 

@@ -125,7 +125,7 @@ static lm_status train(const lm_data_options *o, const lm_file_list *files, int6
   return s;
 }
 
-// ---- the cache: the tokenizer.json, and in the tail what it was trained on
+// ---- the cache: the tokenizer.json, and in the tail a description of the training documents
 
 typedef struct {
   int64_t documents, unusable;
