@@ -25,7 +25,6 @@ typedef struct lm_sample_options {
 
 // ids: all generated tokens, including the tokens of a stop text or of the end of a document; text:
 // without these.
-//
 typedef struct lm_sample_result {
   lm_tokens ids;
   lm_buf text;

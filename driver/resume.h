@@ -1,7 +1,6 @@
 // resume.h - finds the checkpoint that a run resumes from, and compares the recipe and the program
 // with the ones that made it.
 //
-//
 // Values of the recipe that influence the result are compared one by one; --change KEY accepts a
 // difference. Programs are compared by fingerprint, so names, comments and layout do not count;
 // --change-model accepts a difference. Accepted changes are written to history.json, and the

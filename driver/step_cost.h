@@ -13,6 +13,5 @@ typedef struct lm_step_cost {
 
 // Compiles an open session. measured: also times each kernel over some steps. If not measured, the
 // target need not be this machine.
-//
 lm_status lm_step_cost_find(lm_session *s, bool measured, lm_step_cost *out);
 #endif

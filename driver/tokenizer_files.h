@@ -17,6 +17,5 @@ typedef struct lm_tokenizer_change {
 } lm_tokenizer_change;
 // Finds the first file whose content differs from the record of a checkpoint. Checkpoints of
 // earlier versions record fewer parts; missing ones are not compared.
-//
 lm_tokenizer_change lm_tokenizer_files_compare(const lm_session *s, const lm_fingerprint *saved);
 #endif

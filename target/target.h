@@ -70,7 +70,6 @@ typedef struct lm_target {
 
 // Finds a machine of known.def by its name, or by an architecture: the first machine of known.def
 // that has it. False if there is none.
-//
 bool lm_target_known(const char *name, lm_target *out);
 // Finds the machine of known.def by the name that its driver reports: "NVIDIA H100 80GB HBM3".
 bool lm_target_known_device(const char *device, lm_target *out);

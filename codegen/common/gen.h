@@ -7,7 +7,6 @@
 // outermost level that defines everything it depends on. A pass that needs a loop split (i -> high,
 // low) or partitioned (into ranges) requests it while it is written; the kernel is then generated
 // from the beginning.
-//
 #ifndef LM_CODEGEN_GEN_H
 #define LM_CODEGEN_GEN_H
 #include "codegen/common/index.h"

@@ -404,7 +404,6 @@ const char *lm_cuda_prelude_simt_text(lm_arena *arena) {
 
 // Sets the dynamic shared memory of a block: its maximum less one KB for declared arrays and one KB
 // that the system takes.
-//
 static void choose(lm_target *t) {
   t->choices.points = 1024;
   t->choices.chunks = 256;

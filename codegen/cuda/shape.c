@@ -40,7 +40,6 @@ static void roots_number(lm_schedule *s) {
 
 // Moves sums that keep axes to a separate pass at a separate depth, since other threads then read
 // the results of the rest of the pass.
-//
 static void partial_split(lm_schedule *s) {
   lm_sched_pass *old = s->passes;
   uint32_t n = s->n_passes;

@@ -9,7 +9,6 @@ double lm_flops_of(const lm_module *m, const lm_op *op);
 
 // Model FLOPs of a training step, as for MFU (Chowdhery et al. 2022, except that a causal mask
 // halves an attention): three times the dots and attentions of the loss, without recomputation.
-//
 typedef struct lm_model_flops {
   lm_func_key func;
   double flops;

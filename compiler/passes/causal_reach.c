@@ -29,7 +29,6 @@ typedef struct excess {
 
 // True if t follows the position before it. After a gap of the sample, index and position differ;
 // padding has no weight in the loss.
-//
 static bool is_consecutive(const reacher *r, int64_t t) {
   return r->p->pos[t] == (double)(t - r->start[t]) && r->p->seg[t] >= 0;
 }

@@ -23,7 +23,6 @@ static term term_new(const reacher *r, lm_type t) {
 
 // The offset in a tensor of type `from` of element i of a tensor of type `of`, whose axes include
 // the axes of `from`.
-//
 static int64_t offset_in(const reacher *r, lm_type from, lm_type of, int64_t i) {
   int64_t index[LM_RANK], at = 0;
   for (int k = of.rank - 1; k >= 0; k--) {

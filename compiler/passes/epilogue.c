@@ -89,7 +89,6 @@ static lm_value *other_operand(const lm_op *op, const lm_value *v) {
 
 // True if v has a reader besides the kernel that would compute the sum; before kernels are known,
 // if it has more than one user.
-//
 static bool read_elsewhere(const sums *s, const lm_value *v) {
   const lm_fuse_node *n = s->kernels ? lm_fuse_node_of(s->kernels, v) : NULL;
   if (n)

@@ -6,7 +6,6 @@
 
 // Asks pass recompute to recompute `extra` more stashes than the values marked `recompute`, the
 // cheapest first. The pass sets `chosen` to the number that it found.
-//
 typedef struct lm_recompute {
   int extra, chosen;
 } lm_recompute;
@@ -32,7 +31,6 @@ typedef bool lm_pass_fn(lm_module *m, const lm_pass_env *env);
 
 // The type by which pass precision replaces `real`: `compute`, or for LM_REAL bf16 if the target
 // (may be NULL) multiplies it, else f32.
-//
 lm_dtype lm_precision_of(lm_dtype compute, const lm_target *target);
 
 typedef struct lm_pass {

@@ -61,7 +61,6 @@ static void dims_add(const lm_module *m, const lm_op *dot, lm_axis a, const int6
 
 // True if both are one axis: the stride of `outer` is the extent of `inner` times its stride, in
 // every tensor.
-//
 static bool mergeable(const dim *outer, const dim *inner) {
   if (outer->kind != inner->kind || inner->dynamic || outer->extent.n_dyn == 4)
     return false;

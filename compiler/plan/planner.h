@@ -46,7 +46,6 @@ struct lm_codegen {
   // gemm_is_profitable: true if a generated kernel is expected to be faster than the target's
   // library for this GEMM (see plan.h). gemm: generates it; false if the form is unsupported. Both
   // are NULL if the library computes all GEMMs.
-  //
   bool (*gemm_is_profitable)(const lm_plan_gemm *g);
   bool (*gemm)(const lm_plan_gemm *g, lm_arena *arena, lm_kernel_code *out);
   // True if `kernel` supports this attend or attend_vjp; NULL: it supports all.

@@ -134,7 +134,6 @@ static bool slots_are_safe(planner *p, const storage *s, const ref *to, int loop
 
 // True if the previous contents of `to` are last read before s is first written, or by the same
 // step, which may write in place.
-//
 static bool claim_is_safe(planner *p, const storage *s, const ref *to, int since) {
   int first_write = INT_MAX, last_read = -1;
   for (int i = since; i < (int)p->n_steps; i++) {

@@ -22,7 +22,6 @@ typedef struct lm_dataset {
 // Inspects a file, a folder (with the folders in it), or a glob of text or JSON lines, also as .zst
 // or .gz. Files of a folder are text if their content is. LM_USER: there is nothing to train on;
 // the message says why.
-//
 lm_status lm_dataset_inspect(lm_arena *a, const char *path, lm_dataset *out);
 // Appends the files of a folder or pattern that are not read, and why; nothing if all are read.
 void lm_dataset_skipped(const lm_dataset *s, lm_buf *b);

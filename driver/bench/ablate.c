@@ -6,7 +6,6 @@
 // is compared instead; if that is the same too, nothing is measured. If steps with the recipe's
 // micro-batch would exceed the budget, smaller ones are timed; memory is always reported for the
 // plan at full size.
-//
 #include <string.h>
 
 #include "compiler/passes/pass.h"

@@ -43,7 +43,6 @@ static bool written_print(const void *user, uint32_t i, lm_buf *b) {
 
 // lock: the session whose lock it is; NULL: for the cache, which others read, only measured
 // tilings.
-//
 static lm_status tilings_write(lm_arena *a, const lm_cpu_info *cpu, const lm_gemm_tilings *tilings,
                                const lm_session *lock, const char *path) {
   lm_buf head = {0};

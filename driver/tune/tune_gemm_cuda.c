@@ -37,7 +37,6 @@ static bool written_print(const void *user, uint32_t i, lm_buf *b) {
 
 // lock: the session whose lock it is; NULL: for the cache, which others read, only measured
 // algorithms.
-//
 static lm_status choices_write(const lm_cuda_choices *c, const lm_session *lock, const char *path) {
   lm_buf head = {0};
   lm_buf_puts(&head, "\"gpu\": ");

@@ -7,7 +7,6 @@
 
 // A value that begins like a path cannot be an expression. The shell removes quotes, so this adds
 // them.
-//
 static const char *with_quotes(lm_resolver *R, const char *text) {
   const char *value = strchr(text, '=');
   if (!value)

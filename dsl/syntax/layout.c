@@ -2,7 +2,6 @@
 // words are keywords in their context, where unclosed parentheses and braces end, and which tokens
 // are skipped after an error.
 //
-//
 // As in Go, a ';' is inserted for a newline after an operand outside of parentheses (unless the
 // next word continues the statement), before '}' and at the end of the file. A ';' is also inserted
 // before a word that can only begin a statement or a declaration if it follows an operator or is

@@ -43,7 +43,6 @@ void lm_ctx_destroy(lm_ctx *c) {
 
 // A file that is loaded again, as for another variant of a plan, is the same source, so that
 // repeated reports about it are recognised.
-//
 static uint16_t source_find(const lm_ctx *c, const char *path, const char *text, size_t n) {
   for (uint32_t i = 1; i < c->n_sources; i++) {
     const lm_source *s = &c->sources[i];

@@ -16,7 +16,6 @@ lm_status lm_open_regular(const char *path, int *out_fd);
 lm_status lm_open_regular_at(int dir, const char *name, const char *path, int *out_fd);
 // Opens or creates a regular file to append to, without following a link: LM_ENV if the path is a
 // link or anything but a regular file.
-//
 lm_status lm_open_append(const char *path, int *out_fd);
 // True if an errno from opening a path is due to the path (no such file, no permission), false if
 // it is due to the machine.

@@ -9,7 +9,6 @@
 // over layers, the buckets of a loop follow each other at a constant stride, and every tensor is
 // padded with zeros to a multiple of LM_BLOCK elements. Gradients and optimizer states have the
 // same layout in their own arenas, so an optimizer is one launch over all blocks.
-//
 #ifndef LM_PLAN_H
 #define LM_PLAN_H
 #include "contract/func.h"

@@ -41,7 +41,6 @@ typedef enum {
 double lm_guard_limit(const lm_guard *g, const lm_guard_options *o);
 // Updates the guard with the result of a step. *out_why is the reason why the step is bad; NULL if
 // it is good.
-//
 lm_guard_verdict lm_guard_judge(lm_guard *g, const lm_guard_options *o, const lm_step_result *r,
                                 const char **out_why);
 // Updates the guard that was loaded from the checkpoint of step `saved` after step `failed` failed,

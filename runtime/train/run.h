@@ -6,7 +6,6 @@
 // superseded checkpoints to a subfolder (checkpoint_folder.h). The caller compares keys and model
 // with the checkpoint's.
 //
-//
 // On SIGINT, SIGTERM, SIGHUP or SIGUSR1 the run finishes the current step, saves and stops; a
 // second signal ends the process immediately. A process can have only one run at a time, since
 // signal handlers are global.
