@@ -1,4 +1,4 @@
-"""What a failed check expected and what it found, read from its source: `check(got["steps"] == 2, …)` that fails says
+"""The expected and the found values of a failed check, read from its source: `check(got["steps"] == 2, …)` that fails says
 
     test_json.py:36: expected got["steps"] == 2
       found got["steps"] = 3
@@ -12,7 +12,7 @@ SHORT.maxlevel = 4
 
 
 def call_of(frame):
-    """The syntax tree and the text of the call at which the frame stands; None without the source."""
+    """The syntax tree and the text of the call that the frame executes; None without the source."""
     where = list(frame.f_code.co_positions())[frame.f_lasti // 2]
     try:
         text = open(frame.f_code.co_filename, encoding="utf-8").read()
@@ -25,7 +25,7 @@ def call_of(frame):
 
 
 def is_plain(node):
-    """Evaluating it again changes nothing: names, attributes and elements."""
+    """True if a second evaluation has no effect: names, attributes and elements."""
     return all(isinstance(n, (ast.Name, ast.Attribute, ast.Subscript, ast.Slice, ast.Constant, ast.expr_context,
                               ast.UnaryOp, ast.unaryop)) for n in ast.walk(node))
 
@@ -61,7 +61,7 @@ def found(node, text, frame):
 
 
 def explain(frame):
-    """The lines about the failed call whose first argument is what was expected."""
+    """The lines about the failed call, whose first argument is the expected condition."""
     where = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
     call, text = call_of(frame)
     if not call or not call.args:

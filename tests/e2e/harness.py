@@ -1,4 +1,4 @@
-"""What the end-to-end tests share: running lmc, safetensors files, comparison. A test is a function test_* of tests/e2e/test_*.py
+"""Helpers of the end-to-end tests: running lmc, safetensors files, comparison. A test is a function test_* of tests/e2e/test_*.py
 that takes a Run; it passes if it returns."""
 import json, os, resource, shutil, struct, subprocess, sys, time
 
@@ -6,7 +6,7 @@ import numpy as np
 from expectation import explain
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-# No test depends on how busy the machine is: these limits only end what would never end.
+# No test depends on how busy the machine is: these limits only stop processes that hang.
 PROCESSOR_SECONDS = 3600   # of one process that a test starts
 HANG_SECONDS = 4 * 3600    # until the end of such a process
 DTYPES = {"F32": "<f4", "I32": "<i4"}
@@ -42,11 +42,11 @@ def distance(a, b, floor=0):
 
 
 class Skip(Exception):
-    """what this machine lacks for a test"""
+    """raised if this machine lacks something that the test needs; the text names it"""
 
 
 def check(ok, message=""):
-    """Fails with what was expected and found, as the source of the call says it, and with the message."""
+    """Fails with the expected and the found values from the source of the call, and with the message."""
     if not ok:
         raise AssertionError("\n".join([*explain(sys._getframe(1)), *([f"  {message}"] if str(message) else [])]))
 
@@ -58,12 +58,12 @@ def within(what, value, bar):
 
 
 def limits_set():
-    """In a process that a test starts, before its program."""
+    """Sets limits in a process that a test starts, before its program."""
     resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_SECONDS, PROCESSOR_SECONDS))
 
 
 class Run:
-    """One test's surroundings: the command, a folder of its own."""
+    """The environment of one test: the command and a separate folder."""
 
     def __init__(self, lmc, folder, slow, nightly=False, target=None):
         self.lmc, self.folder, self.target = os.path.abspath(lmc), folder, target
@@ -103,17 +103,17 @@ class Run:
 
 
 def children_seconds():
-    """processor time of the processes that this one has started and waited for"""
+    """processor seconds of the finished child processes"""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def doctor(run, name):
-    """The row of that name in what `lmc doctor` finds here, with the processor as LMC_CPU limits it."""
+    """The row of that name in the output of `lmc doctor`, with the processor as LMC_CPU limits it."""
     return next(row for row in json.loads(run.result("doctor", "--json")[1]) if row["name"] == name)
 
 
-# A small Llama of examples/llama.lm on finished batches, for tests that train.
+# A small Llama of examples/llama.lm on prepared batches, for tests that train.
 SMALL = """import "{root}/examples/llama.lm": Llama
 data Batches {{ source s = batches("batches.safetensors") }}
 recipe Small {{
@@ -153,12 +153,12 @@ def small(run, steps=8, rows=4, seq=16, micro=None, depth=2, drop=0, lr="3e-3", 
 
 
 def on_one_cpu(what):
-    """what it gives with one of the processors, and so with one thread"""
+    """the result of a function on one processor, and so with one thread"""
     cpus = os.sched_getaffinity(0)
     if len(cpus) == 1:
         raise Skip("one processor")
     try:
-        os.sched_setaffinity(0, {min(cpus)})           # what is started inherits it
+        os.sched_setaffinity(0, {min(cpus)})           # child processes inherit it
         return what()
     finally:
         os.sched_setaffinity(0, cpus)
@@ -175,7 +175,7 @@ def folder_bytes(path):
 
 
 def wait_for(path, process):
-    """until there is such a file, or the process has ended"""
+    """waits until there is such a file, or the process has ended"""
     end = time.time() + HANG_SECONDS
     while not os.path.exists(path) and process.poll() is None and time.time() < end:
         time.sleep(0.005)

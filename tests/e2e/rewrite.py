@@ -17,7 +17,7 @@ from test_cli import commands, fences, pattern, prepare, shell
 
 
 def similar(line, candidates):
-    """the candidate that is most like an expected line, or None"""
+    """the candidate that is most similar to an expected line, or None"""
     score = lambda c: difflib.SequenceMatcher(None, line, c).ratio()
     best = max(candidates, key=score, default=None)
     return best if best is not None and score(best) > 0.5 else None

@@ -64,7 +64,7 @@ def run(name):
 
 
 def order():
-    """The names to run: each `--times` times; shuffled if repeated or seeded, so that tests meet in other company."""
+    """The names to run: each `--times` times; shuffled if repeated or seeded, so that tests run beside other tests."""
     names = [name for name in TESTS for _ in range(ARGS.times)]
     if ARGS.times > 1 or ARGS.seed is not None:
         seed = random.randrange(1 << 32) if ARGS.seed is None else ARGS.seed

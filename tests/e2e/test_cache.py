@@ -1,5 +1,5 @@
-"""What others can do to the cache and to the files of a run, and what is left when something goes wrong: code of another user,
-FIFOs and devices in the place of files, data that is changed while a run reads it, private text, killed compilers, few descriptors."""
+"""Attacks on the cache and on the files of a run, and the files that failures leave behind: code of another user,
+FIFOs and devices instead of files, data that is changed while a run reads it, private text, killed compilers, few descriptors."""
 import ctypes, glob, os, shutil, signal, stat, struct, subprocess, time
 
 import numpy as np
@@ -42,14 +42,14 @@ def users(run):
 
 
 def plant(run, mine, to, owner=B):
-    """entries of another user's for all kernels in the folder `mine`: their constructor says who runs it"""
+    """plants entries of another user for all kernels in the folder `mine`; their constructor writes the user that runs it"""
     c = run.write("evil.c", '#include <stdio.h>\n#include <unistd.h>\n__attribute__((constructor)) static void f(void) {\n'
                   f'  FILE *o = fopen("{run.path("owned")}", "a");\n  if (o) fprintf(o, "%d\\n", (int)getuid());\n}}\n')
     subprocess.run(["cc", "-shared", "-fPIC", c, "-o", run.path("evil.so")], check=True)
     text = open(run.path("evil.so"), "rb").read()
     text += b"lmc-so1\0" + struct.pack("<QQ", len(text), lm_hash(text))
     names = glob.glob(os.path.join(mine, "**/*.so"), recursive=True)
-    check(names, "the names are known")
+    check(names, "the planted entries must have the names of the kernels")
     for name in names:
         path = os.path.join(to, os.path.basename(name))
         with open(path, "wb") as f:
@@ -71,7 +71,7 @@ def lm_hash(data, seed=0):
 def test_code_of_another_user(run):
     """foreign entries under the names that a run looks up, in a folder writable by all and in one writable by a group, are not loaded"""
     file = users(run)
-    check(as_user(run, B, file, "home-20002/cache", "home-20002/run")[0] == 0, "names are found out")
+    check(as_user(run, B, file, "home-20002/cache", "home-20002/run")[0] == 0, "the run that names the entries must succeed")
     open(run.path("owned"), "w").close()
     os.chmod(run.path("owned"), 0o666)
     for name, mode, owner in (("shared", 0o1777, 0), ("open", 0o777, 0), ("group", 0o775, A), ("of-other", 0o755, B)):
@@ -85,19 +85,19 @@ def test_code_of_another_user(run):
         code, text = as_user(run, A, file, name, f"home-20001/{name}", 0o002)
         check(code == 0, text)
         check(not open(run.path("owned")).read(), f"{name}: code of another user ran")
-    # a folder of one's own, with files of another's in it
+    # a private folder with files of another user in it
     for path in glob.glob(run.path("home-20001/probe/*.so")):
         os.remove(path)
     plant(run, run.path("home-20002/cache"), run.path("home-20001/probe"))
     check(as_user(run, A, file, "home-20001/probe", "home-20001/own")[0] == 0 and not open(run.path("owned")).read(), "files of another user's")
-    # the trap works: as A's own files the same entries are run
+    # the planted code works: as A's own files the same entries are run
     plant(run, run.path("home-20002/cache"), run.path("home-20001/probe"), A)
     as_user(run, A, file, "home-20001/probe", "home-20001/trapped")
-    check("20001" in open(run.path("owned")).read(), "the planted code is none that would run")
+    check("20001" in open(run.path("owned")).read(), "the planted code does not run even for its owner")
 
 
 def test_two_users(run):
-    """users that share a cache folder each have a private part of it"""
+    """each user of a shared cache folder has a private subfolder"""
     file = users(run)
     os.mkdir(run.path("all"))
     os.chmod(run.path("all"), 0o1777)
@@ -113,7 +113,7 @@ def test_two_users(run):
 def test_links_in_the_cache(run):
     """links under the names of temporary files do not overwrite the file that they point to"""
     file = tiny(run)
-    check(train(run, file, "cache")[0] == 0, "it runs")
+    check(train(run, file, "cache")[0] == 0, "the run must succeed")
     precious = run.write("precious", "precious")
     for path in glob.glob(run.path("cache/data/*")):
         os.remove(path)
@@ -126,17 +126,17 @@ def test_links_in_the_cache(run):
 def test_read_only_cache(run):
     """a read-only cache is used; new entries go to the default folder"""
     file = users(run)
-    check(train(run, file, "image")[0] == 0, "it is filled")
+    check(train(run, file, "image")[0] == 0, "the first run must fill the cache")
     subprocess.run(["chmod", "-R", "a+rX", run.path("image")], check=True)
     code, text = as_user(run, A, file, "image", "home-20001/run")
     check(code == 0 and not text, text)
     check(not glob.glob(run.path("home-20001/.cache/lmc/*.so")), "no kernel was compiled")
     os.remove(sorted(glob.glob(run.path("image/*.so")))[0])
-    check(as_user(run, A, file, "image", "home-20001/run2")[0] == 0, "one is missing")
-    check(len(glob.glob(run.path("home-20001/.cache/lmc/*.so"))) == 1, "it is compiled and kept")
+    check(as_user(run, A, file, "image", "home-20001/run2")[0] == 0, "a run with one missing entry must succeed")
+    check(len(glob.glob(run.path("home-20001/.cache/lmc/*.so"))) == 1, "the missing kernel must be compiled and stored")
 
 
-# ---- what is no regular file
+# ---- files that are not regular
 
 def replaced(path, what):
     os.remove(path)
@@ -149,10 +149,10 @@ def replaced(path, what):
 
 
 def test_cache_entries(run):
-    """a FIFO, a link to a device or a link loop in place of an entry: the entry is created again"""
+    """a FIFO, a link to a device or a link loop instead of an entry: the entry is created again"""
     file = tiny(run)
     for what in ("fifo", "link", "loop"):
-        check(train(run, file, "cache", f"run-{what}")[0] == 0, "it is filled")
+        check(train(run, file, "cache", f"run-{what}")[0] == 0, "the first run must fill the cache")
         for path in glob.glob(run.path("cache/*.so")) + glob.glob(run.path("cache/data/*")):
             replaced(path, what)
         code, _, err = train(run, file, "cache", f"again-{what}")
@@ -200,10 +200,10 @@ def test_archive_bomb(run):
     file = run.write("bomb.lm", TINY.replace("text.txt", "text.txt.zst"))
     code, _, err = train(run, file, "cache")
     check(code == 1 and "decompress to more than 1000 times as much" in err and "decompress it and use the result" in err, err)
-    check(not glob.glob(run.path("cache/data/*")), "nothing of it stays")
+    check(not glob.glob(run.path("cache/data/*")), "no cache file must be left")
 
 
-# ---- data that is changed under a run
+# ---- data that changes during a run
 
 def disturbed(run, file, cache, change):
     """(status, stderr, steps) of a run whose data is changed once it has saved"""
@@ -274,7 +274,7 @@ def test_touched_batches(run):
     check(code == 0 and step == 60, f"status {code}, step {step}: {err}")
 
 
-# ---- who may read it
+# ---- permissions
 
 def modes(folder):
     return {os.path.join(base, f): stat.S_IMODE(os.lstat(os.path.join(base, f)).st_mode) for base, dirs, files in os.walk(folder) for f in dirs + files}
@@ -294,7 +294,7 @@ def test_private_text(run):
         check(stat.S_IMODE(os.stat(run.path(f"cache-{mode:o}")).st_mode) == 0o700, "the cache")
 
 
-# ---- what is left behind, and whose fault it is
+# ---- files that are left behind, and the exit status
 
 def test_killed_while_compiling(run):
     """a run removes the temporary files of a killed run, and none of a run in progress"""
@@ -311,7 +311,7 @@ def test_killed_while_compiling(run):
     started[0].communicate()
     code, _, err = train(run, file, "cache")
     check(code == 0 and len(glob.glob(run.path("cache/.lmc-tmp-*"))) == 1, f"{err}{os.listdir(run.path('cache'))}")
-    check(not glob.glob(run.path("cache/data/*.tmp")), "and half a file of data")
+    check(not glob.glob(run.path("cache/data/*.tmp")), "the half-written data file must be removed too")
     started[1].kill()
     started[1].communicate()
 
@@ -338,8 +338,8 @@ def test_limit(run):
         os.utime(path, (1, 1))
     other = run.write("other.lm", TINY.replace("d = 8", "d = 12"))
     check(train(run, other, "cache", "run2", env=env)[0] == 0, "another one")
-    check(before and kernels() and all(os.stat(path).st_mtime > 1 for path in kernels()), "kernels that the second one does not need are gone")
-    check(glob.glob(run.path("cache/data/*.tok")), "data stays")
+    check(before and kernels() and all(os.stat(path).st_mtime > 1 for path in kernels()), "kernels that the second recipe does not need must be removed")
+    check(glob.glob(run.path("cache/data/*.tok")), "data must not be removed")
     err = run("run", file, "--out", run.path("x"), env={"LMC_CACHE_SIZE": "many"}, status=2)
     check("LMC_CACHE_SIZE is 'many'" in err, err)
 

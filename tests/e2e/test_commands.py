@@ -1,4 +1,4 @@
-"""What commands refuse before they do harm, and what they say to do next."""
+"""Errors that commands report before they write anything, and the remedies that they name."""
 import os, shutil
 
 from harness import check, folder_bytes, random_batches, save, small
@@ -18,8 +18,8 @@ recipe R {{ model = M(); data = D; run = 2 steps; batch = 32 tokens; {more} }}
 """
 
 
-def test_check_tells_of_generate(run):
-    """positions that meet outside of history: a note of check, an error where the recipe has samples"""
+def test_check_notes_mixed_positions(run):
+    """positions that mix outside of `history`: a note of check, an error if the recipe has samples"""
     for how, code in (("select(expand(pos, d) > 0, slice(pad(x, t -> u, 1, 0), u -> t), 0)", "E0D1"), ("x + expand(expand(real(iota(t)), b, before = t), d)", "E0D2")):
         code0, out, err = run.result("check", run.write("d.lm", DECODE.format(how=how, more="")))
         check(code0 == 0 and f"d.lm:6:" in err and f"note[{code}]: lmc generate will refuse this model" in err, err)
@@ -29,12 +29,12 @@ def test_check_tells_of_generate(run):
     check(code == 0 and not err, err)
 
 
-PLACES = """import std.nn: xent
-model M(d = 8, vocab = 256, places = 32) {{
+POSITIONS = """import std.nn: xent
+model M(d = 8, vocab = 256, positions = 32) {{
   param embed: real[vocab, d] = normal(0.02)
-  param at: real[places, d] = normal(0.02)
+  param at: real[positions, d] = normal(0.02)
   apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] {{
-    return dot(gather(embed, tok, vocab) + gather(at, pos, places), embed, d)
+    return dot(gather(embed, tok, vocab) + gather(at, pos, positions), embed, d)
   }}
   loss(bt: Batch[b, t]) -> (f32, f32) {{ return (sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w), sum(bt.w)) }}
 }}
@@ -43,14 +43,14 @@ recipe R {{ model = M({args}); data = D; run = 2 steps; batch = 64 tokens; {samp
 """
 
 
-def test_check_tells_of_tables(run):
-    """tables that are too small for what the recipe says of the data, without its text"""
+def test_check_notes_small_tables(run):
+    """tables that are too small for the data that the recipe describes, without reading its text"""
     def told(args="", tokenizer="bytes()", more="", sample=""):
-        code, out, err = run.result("check", run.write("p.lm", PLACES.format(args=args, tokenizer=tokenizer, more=more, sample=sample)))
+        code, out, err = run.result("check", run.write("p.lm", POSITIONS.format(args=args, tokenizer=tokenizer, more=more, sample=sample)))
         return code, err
     check(told() == (0, ""), told())
     for how, what in ((dict(args="vocab = 100"), "p.lm:11:20: error[E211]: the model's vocabulary has 100 tokens, the token ids of the data go up to 255"),
-                      (dict(args="places = 16"), "the model has 16 positions, the positions of the data go up to 31"),
+                      (dict(args="positions = 16"), "the model has 16 positions, the positions of the data go up to 31"),
                       (dict(more="stage 50% { pack best_fit(seq = 64 tokens) }"), "the model has 32 positions, the positions of the data go up to 63"),
                       (dict(sample='sample { every = 1 steps; prompt = "a"; n = 32 tokens }'), "the model has 32 positions, fewer than a prompt and 32 new tokens need")):
         code, err = told(**how)
@@ -60,7 +60,7 @@ def test_check_tells_of_tables(run):
 
 
 def test_failed_import(run):
-    """nothing of it stays, and nothing else goes"""
+    """a failed import leaves no file and removes none"""
     run.write("hf/config.json", "{}")
     run.write("hf/vocab.json", "{}")
     file = run.write("m.lm", DECODE.format(how="x", more=""))
@@ -97,7 +97,7 @@ recipe R { model = M(); data = D; run = 1 steps; batch = 32 tokens; save = check
 
 
 def test_export_of_no_family(run):
-    """tensor names that a model family also has do not select that family without its other tensors"""
+    """a model with some tensor names of a family is not of that family unless it has all of them"""
     run.write("t.txt", "some text to read " * 20)
     run("run", run.write("m.lm", MAPPED), "-q")
     code, out, err = run.result("export", run.path("run"), "-o", run.path("out"))
@@ -133,10 +133,10 @@ def test_inputs_are_kept(run):
                  ("tokenizer", "train", "-o", text, text), ("opt", "--pass=dce", run.path("plan/graph.lmir"), "-o", run.path("plan/graph.lmir")),
                  ("export", run.path("run"), "-o", step), ("export", run.path("run"), "-o", run.path("run"))):
         check("is read by this command" in run(*args, status=1), args)
-    check(before == folder_bytes(run.folder), "all is as it was")
+    check(before == folder_bytes(run.folder), "the files must be unchanged")
 
 
-def test_places_that_are_none(run):
+def test_unusable_outputs(run):
     """an output that is a folder, in a missing folder, or without a name is reported before any work"""
     file = small(run, steps=1)
     for args, what in ((("trace", file, "--out", run.folder), "is a folder, but the output is a file"),
@@ -158,7 +158,7 @@ def test_trace_needs_the_batches_of_its_steps(run):
     file = small(run, steps=2, batches=random_batches(1, 4, 16))
     one = run.trace(file, "--steps", 1, "--values", "loss,lr")
     whole = run.trace(small(run, steps=2, batches=random_batches(2, 4, 16), name="whole.lm"), "--values", "lr")
-    check(len(one["loss"]) == 1 and one["lr"][0] == whole["lr"][0], "a schedule follows the recipe's steps, not those asked for")
+    check(len(one["loss"]) == 1 and one["lr"][0] == whole["lr"][0], "the schedule must follow the recipe's steps, not --steps")
     save(run.path("batches.safetensors"), random_batches(1, 4, 16))
     err = run("trace", file, "--out", run.path("t"), status=1)
     check("the run has 2 steps, the data has only 1 batches" in err, err)

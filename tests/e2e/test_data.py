@@ -1,4 +1,4 @@
-"""Text in bulk: every document once an epoch, whichever number of processes share the work (tests/bench/data_bench.c)."""
+"""Large texts: every document occurs once an epoch for any number of processes (tests/bench/data_bench.c)."""
 import os, re, subprocess
 
 from harness import ROOT, Skip, check
@@ -17,7 +17,7 @@ def test_every_document_once(run):
 def test_memory(run):
     """memory does not grow with the size of the text"""
     if run.slow:
-        raise Skip("a sanitizer's memory is not ours")
+        raise Skip("the sanitizer's memory would be counted")
     bench = os.path.join(os.path.dirname(run.lmc), "data_bench")
     own = []
     for size in ("0.002", "0.02"):
@@ -48,6 +48,6 @@ def test_bad_rows(run):
     check("= help: mend those documents, or let data Lines leave out more of them: bad = " in err, err)
     for line in FAULTS:
         check(f"docs.jsonl:{line}: " in err, err)
-    check(not os.path.exists(run.path("run")), "nothing was begun")
+    check(not os.path.exists(run.path("run")), "the run must not begin")
     code, _, err = run.result("run", patient, "-q")
     check(code == 0 and "8 of 100 documents are unusable and were left out" in err and "docs.jsonl:3: " in err and "= … and 4 more" in err, err)

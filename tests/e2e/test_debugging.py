@@ -10,14 +10,14 @@ def test_edited_kernel(run):
     sources = glob.glob(run.path("k/*.c"))
     check(len(sources) > 5, sources)
     same = run.trace(file, "--steps", 2, "--values", "loss", "--load-dir", run.path("k"))["loss"]
-    check(list(same) == loss, "as they were dumped, they give the same")
+    check(list(same) == loss, "the dumped kernels must give the same results")
     os.makedirs(run.path("one"))
     path = next(p for p in sources if "exp" in open(p).read())
     text = open(path).read()
     at = text.index("{", text.index("void " + os.path.basename(path)[:-2]))
     edited = run.write(f"one/{os.path.basename(path)}", text[: at + 1] + " return;" + text[at + 1 :])
     other = run.trace(file, "--steps", 2, "--values", "loss", "--load-dir", run.path("one"))["loss"]
-    check(list(other) != loss, "a kernel that does nothing is seen")
+    check(list(other) != loss, "an empty kernel must change the results")
     open(edited, "w").write("no C\n")
     err = run("trace", file, "--steps", 1, "--out", run.path("t"), "--load-dir", run.path("one"), status=1)
     check("cannot compile" in err and "error:" in err, err)
@@ -33,8 +33,8 @@ def test_edited_kernel_is_another_run(run):
     check("--load-dir" in err, err)
 
 
-def test_bad_rows_are_told_once(run):
-    """before the training, as it may take long; not again behind it"""
+def test_bad_rows_are_reported_once(run):
+    """reported before the training, which may take long, and not repeated after it"""
     run.write("text.jsonl", "".join('{"text": "the cat sat on the mat"}\n' if i != 7 else "no JSON\n" for i in range(200)))
     file = run.write("r.lm", f"""import "{ROOT}/examples/llama.lm": Llama
 data D {{ source s = jsonl("text.jsonl"); pack best_fit(seq = 32 tokens) }}

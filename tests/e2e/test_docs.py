@@ -1,4 +1,4 @@
-"""Pages that come from the program's tables are what it prints now."""
+"""Pages that are generated from the program's tables are up to date."""
 import glob
 import subprocess
 
@@ -6,7 +6,7 @@ from harness import ROOT, check
 
 
 def page_check(name, text):
-    check(open(f"{ROOT}/docs/{name}").read() == text, f"docs/{name} is not what the program prints: run scripts/docs")
+    check(open(f"{ROOT}/docs/{name}").read() == text, f"docs/{name} differs from the output of the program: run scripts/docs")
 
 
 def test_commands(run):

@@ -1,4 +1,4 @@
-"""emit: what stands in a loop, in a layer, in a function is in the metrics under its places, and is what is computed there."""
+"""emit: values of loops, layers and functions are in the metrics under names with their indices, and equal the computed values."""
 import json
 
 import numpy as np
@@ -42,7 +42,7 @@ LOOPS = """for l in layers carry x { x = l(x) }
 
 
 def flat():
-    """the same without loops around what is emitted: a let for every value"""
+    """the same without loops around `emit`: a let for every value"""
     lines, x = ["for l in layers carry x { x = l(x) }"], "x"
     for o in range(2):
         for i in range(3):
@@ -67,7 +67,7 @@ def test_emit_in_loops(run):
             pairs = [(f"inner.{o}.{i}", f"i{o}{i}") for i in range(3)] + [(f"outer.{o}", f"o{o}"), (f"inside.{o}", f"s{o}")]
             for mine, theirs in pairs:
                 check(abs(a[mine] - b[theirs]) < 1e-5 * max(1, abs(b[theirs])), f"{mine} {a[mine]}, {theirs} {b[theirs]}")
-        check(all(abs(a[f"act.{i}"] - b[f"act.{i}"]) < 1e-6 for i in range(3)) and a["act.0"] != a["act.1"], "one for each layer")
+        check(all(abs(a[f"act.{i}"] - b[f"act.{i}"]) < 1e-6 for i in range(3)) and a["act.0"] != a["act.1"], "one value per layer")
         check(set(a) - {f"act.{i}" for i in range(3)} >= {"inner.1.2", "outer.1"} and "act.3" not in a, sorted(a))
 
 

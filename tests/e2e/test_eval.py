@@ -1,4 +1,4 @@
-"""Evaluations: perplexity and bits per byte are of the tokens, whatever else a loss holds; against NumPy in float64."""
+"""Evaluations: perplexity and bits per byte are computed from the tokens alone, for any further terms of the loss; compared with NumPy in float64."""
 import json, math
 
 import numpy as np
@@ -37,7 +37,7 @@ recipe R {{
   eval dev {{ data = D.dev; every = 3 steps; metrics = [loss, perplexity, bits_per_byte] }}
 }}
 """
-# a penalty on the logits' scale and on parameters, smoothed targets; and half a weight, for a mean that is not the tokens'
+# a penalty on the scale of logits and on parameters, smoothed targets; and a weight of 0.5, so that the mean is not over tokens
 AUX = """let (z, pull) = run(bt.tok, bt.pos, bt.seg)
     let zf = f32(z)
     let lse = log(sum(exp(zf), vocab))
@@ -69,7 +69,7 @@ def test_perplexity_of_tokens(run):
     file = run.write("aux.lm", MODEL.format(loss=AUX))
     run("run", file, "-q", "--out", run.path("run"))
     loss, nats = expected(run.path("run/step-000003/model.safetensors"))
-    check(abs(loss - nats) > 0.1, "a loss that is something else")
+    check(abs(loss - nats) > 0.1, "the loss must differ from the cross-entropy")
     line = [json.loads(x) for x in open(run.path("run/metrics.jsonl"))][-1]
     now = json.loads(run("eval", run.path("run"), "--json"))["dev"]
     for got in (now, {k[4:]: v for k, v in line.items() if k.startswith("dev.")}):
@@ -88,11 +88,11 @@ def flop_lines(run, name, loss):
 
 
 def test_logits_are_made_once(run):
-    """the evaluation of a loss with further terms has the model in it once"""
+    """the evaluation of a loss with further terms computes the model once"""
     run.write("t.txt", "\n".join([TEXT] * 60))
     for name, loss in (("plain", PLAIN), ("aux", AUX)):
         dots, loops = flop_lines(run, name, loss)
-        check(dots == 1 and loops == 1, f"{name}: {dots} products, {loops} loops of layers")
+        check(dots == 1 and loops == 1, f"{name}: {dots} dots, {loops} loops of layers")
 
 
 def test_metrics_need_logits(run):
@@ -109,7 +109,7 @@ def test_metrics_need_logits(run):
     check("dev loss" in out, out)
     out = run("eval", run.path("run"))
     check("perplexity" not in out and "loss" in out, out)
-    check(json.loads(run("eval", run.path("run"), "--json"))["dev"]["perplexity"] is None, "no number")
+    check(json.loads(run("eval", run.path("run"), "--json"))["dev"]["perplexity"] is None, "the metric must be null")
 
 
 ENDED = """import "{root}/examples/llama.lm": Llama
@@ -122,7 +122,7 @@ recipe R {{
 
 
 def test_end_of_document(run):
-    """what tokenizer_config.json says of the end of a document goes with the run"""
+    """the run folder keeps tokenizer_config.json, which names the end-of-document token"""
     run.write("t.txt", "\n".join([TEXT] * 60))
     path = run.path("tok/tokenizer.json")
     run("tokenizer", "train", "--vocab", 280, "-o", run.write("tok/tokenizer.json", ""), run.path("t.txt"))
@@ -134,7 +134,7 @@ def test_end_of_document(run):
     run("run", run.write("ended.lm", ENDED.format(root=ROOT)), "-q")
     during = json.loads(open(run.path("run/metrics.jsonl")).readlines()[-1])["dev.loss"]
     after = json.loads(run("eval", run.path("run"), "--json"))["dev"]["loss"]
-    within("the run's loss and that of its folder", abs(after / during - 1), 1e-12)
+    within("the loss of the run and of an evaluation of its folder", abs(after / during - 1), 1e-12)
 
 
 def test_tokenizer_of_the_run(run):

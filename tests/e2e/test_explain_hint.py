@@ -33,4 +33,4 @@ def test_hint_ends_errors_on_a_terminal(run):
     check(status == 1 and "lmc explain" not in text, text)
     text, status = on_a_terminal(run, "check", right)
     check(status == 0 and "W001" in text and "lmc explain" not in text, text)
-    check("lmc explain" not in run("check", wrong, status=1), "not a terminal")
+    check("lmc explain" not in run("check", wrong, status=1), "without a terminal nothing is added")

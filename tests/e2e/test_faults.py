@@ -1,5 +1,5 @@
-"""Memory and disk that run out at any moment of a compilation and two steps: status 2 with a message, the checkpoint that
-was there loads, and the same command then ends with the bits of an undisturbed run. Uses lmc_faulty (tests/fault/faulty.c)."""
+"""Memory or disk is exhausted at any moment of a compilation and two steps: status 2 with a message, the checkpoint that
+existed before loads, and the same command then ends with the bits of an undisturbed run. Uses lmc_faulty (tests/fault/faulty.c)."""
 import os, random, re, shutil
 
 from harness import Run, check, folder_bytes, remove
@@ -27,7 +27,7 @@ recipe R {
 
 
 class Faulty:
-    """a tiny run after its first step, which stands in `base`, and how it ends"""
+    """a tiny run after its first step, in the folder `base`, and its final checkpoint"""
 
     def __init__(self, run):
         self.run, self.faulty = run, Run(os.path.join(os.path.dirname(run.lmc), "lmc_faulty"), run.folder, run.slow)
@@ -55,9 +55,9 @@ class Faulty:
 
     def recovers(self, what):
         self.train(self.run, "run")
-        check(folder_bytes(self.run.path("run/step-000002")) == self.end, f"{what}: another end than undisturbed")
+        check(folder_bytes(self.run.path("run/step-000002")) == self.end, f"{what}: the final checkpoint differs from an undisturbed run")
         left = [f for f in os.listdir(self.run.path("run")) if f.startswith(".") or f.endswith(".tmp")]
-        check(not left, f"{what}: {left} stay behind")
+        check(not left, f"{what}: {left} are left behind")
 
 
 def total(f, kernels, what):
@@ -91,7 +91,7 @@ def test_every_allocation(run):
         code, err = f.train(f.faulty, "run", fault=f"allocations={1 if not run.slow or run.nightly else 9}")
         made = re.search(r"faults: (\d+) of (\d+) allocations failed, 0 not as they should", err)
         check(code == 0 and made and int(made.group(1)) > 200, err)
-        check(folder_bytes(run.path("run/step-000002")) == f.end, "and those that are left alone change nothing")
+        check(folder_bytes(run.path("run/step-000002")) == f.end, "processes without a fault must end normally")
 
 
 def test_after_an_allocation(run):

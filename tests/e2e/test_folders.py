@@ -1,4 +1,4 @@
-"""Run folders and the other folders that commands read and write: that they hold all they need, and that nothing is
+"""Run folders and the other folders that commands read and write: they are complete, and nothing is
 overwritten that another command wrote."""
 import json, os, shutil
 
@@ -28,12 +28,12 @@ def test_self_contained(run):
     begin_divided(run, f'"{run.path("lib", "parts.lm")}": M, Mine  # an absolute path')
     resume(run, 4)
     before = run("eval", run.path("run"))
-    check('import "lib/parts.lm": M, Mine  # an absolute path' in open(run.path("run/program/p.lm")).read(), "the copy's import")
+    check('import "lib/parts.lm": M, Mine  # an absolute path' in open(run.path("run/program/p.lm")).read(), "the copy must import the copied file")
     replace(run.path("lib/parts.lm"), "* scale", "* (0.1 * scale)")
-    check(run("eval", run.path("run")) == before, "the original is not read")
+    check(run("eval", run.path("run")) == before, "the original must not be read")
     shutil.rmtree(run.path("lib"))
     os.rename(run.path("run"), run.path("moved"))
-    check(run("eval", run.path("moved")) == before, "nor is it needed")
+    check(run("eval", run.path("moved")) == before, "the original must not be needed")
 
 
 def test_import_through_a_link(run):
@@ -46,7 +46,7 @@ def test_import_through_a_link(run):
 
 
 def test_import_unchanged(run):
-    """the copy's other import is no difference between the programs"""
+    """the rewritten import of the copy does not count as a changed program"""
     begin_divided(run, f'"{run.path("lib", "parts.lm")}": M, Mine')
     resume(run, 2)
     replace(run.path("lib/parts.lm"), "* scale", "* (0.1 * scale)")
@@ -75,8 +75,8 @@ def test_program_of_an_older_step(run):
     before = run("eval", run.path("run"))
     changed(run, ("* scale", "* (0.1 * scale)"))
     resume(run, 4, "--change-model")
-    check(run("eval", run.path("run"), "--step", 2) == before, "the older program")
-    check(run("eval", run.path("run")) != before, "the newer one")
+    check(run("eval", run.path("run"), "--step", 2) == before, "the checkpoint must be evaluated with the older program")
+    check(run("eval", run.path("run")) != before, "the newest checkpoint must be evaluated with the newer program")
 
 
 def test_from_a_damaged_checkpoint(run):
@@ -163,7 +163,7 @@ def test_other_tokenizer(run):
     check("it was trained with another tokenizer" in err and "--change data.tokenizer" in err, err)
     check(folder_bytes(run.path("run")) == kept, "nothing was overwritten")
     resume(run, 4, "--change", "data.tokenizer")
-    check("data.tokenizer" in run("explain", run.path("run"), "changes"), "it is recorded")
+    check("data.tokenizer" in run("explain", run.path("run"), "changes"), "the accepted change must be recorded")
 
 
 def test_links_in_a_run_folder(run):
@@ -190,7 +190,7 @@ def test_other_spellings_of_a_step(run):
 
 
 def test_foreign_names_are_escaped(run):
-    """names from a config.json and from a checkpoint become neither code in imported.lm nor control sequences on a terminal"""
+    """names from a config.json and from a checkpoint are escaped in imported.lm and on a terminal"""
     hf = exported(run)
     config = json.load(open(f"{hf}/config.json"))
     json.dump({**config, "use_cache\nlet evil = 1 #": 1}, open(f"{hf}/config.json", "w"))
@@ -208,7 +208,7 @@ def test_foreign_names_are_escaped(run):
 
 
 def test_not_a_number(run):
-    """a single logit that is NaN is an error, as the token that it stands for cannot be chosen or passed over"""
+    """a single logit that is NaN is an error, because its token can be neither chosen nor excluded"""
     file = small(run, steps=1)
     run("run", file, "--out", run.path("run"), "-q")
     weights = load(run.path("run/step-000001/model.safetensors"))
@@ -224,7 +224,7 @@ def test_not_a_number(run):
 def test_import_without_tokenizer(run):
     """the next step is --prompt-ids; text is refused, as the bytes() of the import encodes it in other ids"""
     hf = exported(run)
-    check(not os.path.exists(os.path.join(hf, "tokenizer.json")), "finished batches have no tokenizer")
+    check(not os.path.exists(os.path.join(hf, "tokenizer.json")), "prepared batches have no tokenizer")
     out = import_llama(run, hf, "bare")
     check(out.strip().endswith("bare --prompt-ids 1,2,3 --ids"), out)
     check("imported without a tokenizer" in run("generate", run.path("bare"), "--prompt", "a", status=1), "text")

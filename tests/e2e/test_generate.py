@@ -31,7 +31,7 @@ def stops_check(run, folder):
     whole = made(run, folder)
     text = whole["text"]
     check(whole["end"] == "length" and len(whole["ids"]) == 80, whole)
-    check(text.isascii() and len(text) > 60, f"a text to cut: {text!r}")
+    check(text.isascii() and len(text) > 60, f"the text must be long enough for stops: {text!r}")
     check(shown(run, folder) == f"the {text}\n", "streamed and JSON text")
     for first, last in ((0, 1), (7, 12), (20, 29), (len(text) - 4, len(text))):
         stop = text[first:last]
@@ -42,7 +42,7 @@ def stops_check(run, folder):
         check(shown(run, folder, "--stop", "\x01", "--stop", stop) == f"the {cut}\n", f"streamed with --stop {stop!r}")
         ids = shown(run, folder, "--ids", "--stop", stop)
         check(list(map(int, ids.split())) == got["ids"], "--ids ends with the token that completes the stop")
-    # Text that begins a stop and then is none, in the middle and at the very end, is all there.
+    # Text that only begins like a stop, in the middle and at the end, is printed.
     for stop in (text[10:16] + "\x01", text[-3:] + "\x01", "\x01" * 500):
         check(made(run, folder, "--stop", stop) == whole, f"--stop {stop!r} is never complete")
         check(shown(run, folder, "--stop", stop) == f"the {text}\n", f"--stop {stop!r}, streamed")
@@ -62,16 +62,16 @@ def test_stop_byte_pairs(run):
 
 
 def test_json_of_any_bytes(run):
-    """hot enough that bytes come out which are no UTF-8: still JSON, and as many characters as bytes that decode"""
+    """at a high temperature the bytes are not UTF-8: the output is still JSON, with as many characters as decoded bytes"""
     folder = trained(run, "bytes()")
     got = made(run, folder, temperature=50)
     raw = bytes(i for i in got["ids"] if i < 256)
-    check(any(b >= 0x80 for b in raw), "the test sees bytes that are no text")
-    check(got["text"].replace("\ufffd", "") == raw.decode("utf-8", "ignore"), "what is text comes through")
+    check(any(b >= 0x80 for b in raw), "the sample must have bytes that are not UTF-8")
+    check(got["text"].replace("\ufffd", "") == raw.decode("utf-8", "ignore"), "valid text must be printed unchanged")
 
 
 def decoded(run, *asked):
-    """the sample after the last step, and how many products a token takes"""
+    """the sample after the last step, and the number of GEMMs per token"""
     text = run("run", run.path("packed.lm"), "--out", run.path(f"run{len(asked)}"), *asked).split("sample after step 40:\n")[1].split("\n\ndone")[0]
     run("compile", run.path("packed.lm"), "--out", run.path("plan"), *asked)
     decode = re.search(r"^func decode\b.*?(?=^func |\Z)", open(run.path("plan/plan.txt")).read(), re.M | re.S)[0]
@@ -79,10 +79,10 @@ def decoded(run, *asked):
 
 
 def test_weights_side_by_side(run):
-    """decoding reads what @copies made of the weights that the run trains: the same words, by fewer products"""
+    """decoding reads the concatenated weights of @copies after training: the same text with fewer GEMMs"""
     run.write("text.txt", TEXT * 40)
     sample = 'sample { every = 40 steps; prompt = "the "; n = 40 tokens; temperature = 0 }; precision'
     run.write("packed.lm", PROGRAM.format(root=ROOT, tokenizer="bytes()").replace("precision", sample))
     (usual, products), (packed, fewer) = decoded(run), decoded(run, "--enable-pass", "fuse_gemms")
     check(packed == usual and usual.startswith("the "), f"{packed!r}, not {usual!r}")
-    check(fewer < products, f"{fewer} products a token, not fewer than {products}")
+    check(fewer < products, f"{fewer} GEMMs per token, not fewer than {products}")

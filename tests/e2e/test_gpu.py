@@ -1,4 +1,4 @@
-"""GPUs: compiling for them, which takes none, and running on NVIDIA's libraries as tests/cuda/fake has them."""
+"""GPUs: compiling without a GPU, and running on the fake NVIDIA libraries of tests/cuda/fake."""
 import glob, json, math, os, re, shutil, subprocess, sys
 
 import numpy as np
@@ -15,7 +15,7 @@ def test_compile(run):
     check(cold["kernels_compiled"] == cold["kernels"] and not warm["kernels_compiled"], f"{cold} {warm}")
     check(cold["target"] == "sm_90a" and cold["code_bytes"] > 10000 and cold["code_bytes"] == warm["code_bytes"], "bytes of code")
     code = cold["machine_code"]
-    check(len(code) == cold["kernels"] and code == warm["machine_code"], "a line a kernel")
+    check(len(code) == cold["kernels"] and code == warm["machine_code"], "one line per kernel")
     check(all(8 <= k["registers"] <= 255 and k["threads"] % 32 == 0 for k in code), str(code))
     check(any(k["shared"] > 0 for k in code) and any("llama.lm:26" in k["source"] for k in code), "shared memory, source lines")
     files = os.listdir(run.path("plan/kernels"))
@@ -29,11 +29,11 @@ def test_compile(run):
 
 def test_unknown_target(run):
     said = run("compile", small(run), "--target", "sm_20", status=1)
-    check("--target is cpu, cuda, native, sm_80, sm_89, sm_90a, sm_100a, h100, " in said and "not 'sm_20'" in said, "names what there is")
+    check("--target is cpu, cuda, native, sm_80, sm_89, sm_90a, sm_100a, h100, " in said and "not 'sm_20'" in said, "the error must list the accepted names")
 
 
 def test_toolkit_folder(run):
-    """NVRTC in a folder that only CUDA_HOME names: the loader has no cache of libraries and no path"""
+    """NVRTC in a folder that only CUDA_HOME names, outside of the loader's cache and path"""
     found = doctor(run, "nvrtc")
     loader = "/lib64/ld-linux-x86-64.so.2"
     path = re.search(r"\S*libnvrtc\.so\.\d+", found["what"])
@@ -64,7 +64,7 @@ def test_check(run):
     check("computed in bf16, which `auto` chooses on this target" in run("check", file, "--target", "sm_90a"), "bf16 on a GPU")
 
 
-# ---- running, on NVIDIA's libraries as tests/cuda/fake has them: the runtime is the real one, kernels run under the SIMT shim
+# ---- running on the fake NVIDIA libraries of tests/cuda/fake: the real runtime, with kernels under the SIMT shim
 
 
 class Fake:
@@ -72,7 +72,7 @@ class Fake:
 
     def __init__(self, run, heavy=False):
         if heavy and run.slow:
-            raise Skip("under a sanitizer the other tests of it will do")
+            raise Skip("with a sanitizer the unit tests of the fakes run instead")
         folder = os.path.join(os.path.dirname(run.lmc), "fake")
         if not os.path.exists(os.path.join(folder, "libcuda.so.1")):
             raise Skip("no fake libraries beside lmc")
@@ -104,7 +104,7 @@ def test_trace(run):
 
 
 def test_packed(run):
-    """weights side by side, as micro-batches large enough for it have them: parameters change between steps"""
+    """concatenated weights, as at large micro-batches, while parameters change between steps"""
     fake, file = Fake(run), tiny(run)
     cpu, gpu = run.trace(file), fake.trace(file, "--enable-pass", "fuse_gemms")
     for name in cpu:
@@ -151,7 +151,7 @@ def test_trace_bf16(run):
 
 
 def test_epilogues(run):
-    """biases, gelu and residuals that products take over, as the library's or, where it has none, as ours"""
+    """biases, gelu and residuals that GEMMs compute, by the library's epilogues or by builtin kernels"""
     fake, file = Fake(run, heavy=True), f"{ROOT}/tests/reference/gpt2-tiny/reference.lm"
     how = ("--recipe", "Reference", "--steps", "1", "--values", "loss,grads")
     out, cpu, near = run.path("gpu.safetensors"), run.trace(file, *how), {"f32": 2e-6, "bf16": 3e-2}
@@ -184,11 +184,11 @@ def test_tf32(run):
     fake("trace", file, *how, "--target", "cuda", "--out", out)
     far = [distance(x, cpu[k], 1e-3) for k, x in load(out).items() if k.startswith("grad.")]
     check(1e-5 < max(far) < 1e-2, f"rounded by {max(far)}")
-    check("it needs compute = f32" in run("check", file, "--set", "precision.matmul=tf32", "--set", "precision.compute=bf16", status=1), "bf16 is none of f32")
+    check("it needs compute = f32" in run("check", file, "--set", "precision.matmul=tf32", "--set", "precision.compute=bf16", status=1), "TF32 requires f32")
 
 
 def test_same_bits(run):
-    """one by one, waiting after each, or as graphs; the whole run, or in two parts"""
+    """kernels one by one, synchronously or as graphs; the whole run or in two parts"""
     fake, ways = Fake(run, heavy=True), {"graphs": {}, "steps": {"LMC_CUDA_GRAPHS": "0"}, "waiting": {"LMC_CUDA_SYNC": "1"}}
     file, files = tiny(run, drop=0.1), {}
     for way, env in ways.items():
@@ -197,7 +197,7 @@ def test_same_bits(run):
     fake("run", file, "--target", "cuda", "--out", run.path("parts"), "--quiet")
     for way in (*ways, "parts"):
         files[way] = {k: v for k, v in folder_bytes(run.path(way, "step-000002")).items() if k.endswith(".safetensors")}
-        check(files[way] and files[way] == files["graphs"], f"{way}: other bits")
+        check(files[way] and files[way] == files["graphs"], f"{way}: the results differ")
 
 
 BIGRAM = """import std.nn: xent
@@ -218,24 +218,24 @@ recipe Small {
 
 
 def test_arguments_ahead(run):
-    """batches travel while those before are computed with: as late as they may, or as early"""
+    """batches are copied during the computation of earlier ones, with copies as late or as early as allowed"""
     fake = Fake(run, heavy=True)
     save(run.path("batches.safetensors"), random_batches(1, 9, 16, 16))
     file = run.write("bigram.lm", BIGRAM)
     late, early, cpu = fake.trace(file), fake.trace(file, how="eager"), run.trace(file)
     for name in cpu:
-        check(np.array_equal(late[name], early[name]), f"{name}: other bits")
+        check(np.array_equal(late[name], early[name]), f"{name}: the results differ")
         within(name, distance(late[name], cpu[name], 1e-3), 1e-5)
 
 
 def test_tuned(run):
-    """max-autotune: algorithms of products are measured once, kept with the run and for others, and hold when it goes on"""
+    """max-autotune: algorithms of GEMMs are measured once, stored with the run and in the cache, and used on resume"""
     fake = Fake(run, heavy=True)
     file = small(run, steps=2, rows=1, seq=8, depth=1, more='save = checkpoint("run", every = 1 steps)\n  compile = mode("max-autotune", budget = 3600 s)')
-    own, products = {"LMC_CACHE": run.path("cache")}, ("--target", "cuda", "--enable-pass", "cse")   # passes of the user's choice: no other steps are tried
+    own, options = {"LMC_CACHE": run.path("cache")}, ("--target", "cuda", "--enable-pass", "cse")   # passes are given by an option, so no variant of the step is tried
 
     def train(folder, *args):
-        return json.loads(fake("run", file, *products, "--out", run.path(folder), "--json", "-q", *args, **own).splitlines()[-1])
+        return json.loads(fake("run", file, *options, "--out", run.path(folder), "--json", "-q", *args, **own).splitlines()[-1])
 
     first, again = train("parts", "--steps", "1"), train("whole")
     check(first["measured"] > 3 and again["measured"] == 0, f"{first} {again}")
@@ -243,12 +243,12 @@ def test_tuned(run):
     kept = json.load(open(lock))
     check(kept["gpu"] == "Fake GPU" and len(kept["gemms"]) == first["measured"] and all(len(p["algorithm"]) == 128 for p in kept["gemms"]), kept)
     shutil.rmtree(run.path("cache"))
-    check(train("parts")["measured"] == 0, "the lock holds")
+    check(train("parts")["measured"] == 0, "the algorithms of tuned.json must be used")
     files = [folder_bytes(run.path(f, "step-000002")) for f in ("parts", "whole")]
-    check(all(files[0][k] == files[1][k] for k in files[0] if k.endswith(".safetensors")), "other bits")
+    check(all(files[0][k] == files[1][k] for k in files[0] if k.endswith(".safetensors")), "the results differ")
     json.dump({**kept, "gpu": "NVIDIA H100 80GB HBM3"}, open(lock, "w"))
     shutil.rmtree(run.path("parts", "step-000002"))
-    err = fake("run", file, *products, "--out", run.path("parts"), status=1, **own)
+    err = fake("run", file, *options, "--out", run.path("parts"), status=1, **own)
     check("chosen on NVIDIA H100 80GB HBM3" in err and "not on Fake GPU" in err, err)
 
 
@@ -261,15 +261,15 @@ def test_bad_step(run):
     check("step 2: the loss is not a number; its batch is skipped" in out and "1 bad steps were skipped" in out, out)
     fake("run", file, "--target", "cuda", "--out", run.path("run"))
     one, two, three = (load(run.path("run", f"step-{k:06}", "model.safetensors")) for k in (1, 2, 3))
-    check(all(np.array_equal(one[k], two[k]) and np.isfinite(three[k]).all() for k in one), "it changed something")
-    check(any(not np.array_equal(two[k], three[k]) for k in two), "nothing changes any more")
+    check(all(np.array_equal(one[k], two[k]) and np.isfinite(three[k]).all() for k in one), "a skipped step must change nothing")
+    check(any(not np.array_equal(two[k], three[k]) for k in two), "parameters must change in later steps")
 
 
 def test_generate(run):
     fake, file = Fake(run), tiny(run, more='save = checkpoint("run", every = 2 steps)')
     run("run", file, "--quiet")
     how = ("generate", run.path("run"), "--prompt-ids", "1,2,3,4,5", "-n", "5", "-t", "0", "--ids")
-    check(fake(*how, "--target", "cuda") == run(*how), "other tokens")
+    check(fake(*how, "--target", "cuda") == run(*how), "the tokens differ")
 
 
 def test_profile(run):
@@ -292,7 +292,7 @@ def test_failures(run):
     how = ("run", file, "--target", "cuda", "--out", run.path("run"), "--quiet")
     check("there is no NVIDIA GPU" in fake(*how, how="none", status=2), "no device")
     check("compute capability 7.5" in fake(*how, how="cc=75", status=2), "an old device")
-    check("(tried libnvrtc.so.12)" in fake(*how, how="driver=12040", status=2), "a driver that runs nothing of CUDA 13")
+    check("(tried libnvrtc.so.12)" in fake(*how, how="driver=12040", status=2), "a driver that does not support CUDA 13")
     check("knows CUDA 11.8; CUDA 12 is the oldest" in fake(*how, how="driver=11080", status=2), "an old driver")
     check("makes no code for sm_100a" in fake(*how, how="cc=100", status=2), "a compiler older than the device")
     check("the plan is compiled for sm_90a, but" in fake("run", file, "--target", "sm_90a", how="cc=80", status=2), "another device")
@@ -305,7 +305,7 @@ def test_failures(run):
     check("copies … update failed on Fake GPU" in err and "CUDA_ERROR_ILLEGAL_ADDRESS" in err, f"a fault: {err}")
     err = fake(*how, how="fault=5", status=2, LMC_CUDA_SYNC="1")
     check("micro: kernel k" in err and "llama.lm:" in err, f"a fault, waiting: {err}")
-    check(not os.path.exists(run.path("run")) or not any(f.startswith("step-") for f in os.listdir(run.path("run"))), "something was saved")
+    check(not os.path.exists(run.path("run")) or not any(f.startswith("step-") for f in os.listdir(run.path("run"))), "nothing must be saved")
 
 
 def test_slow_kernels(run):
@@ -339,14 +339,14 @@ def test_random_kernels(run):
     gpu_program(run, "gpu_random_check", "100", "6")
 
 
-def test_products(run):
-    """in random strides, with further axes and sums, with epilogues that the library has or has not, bit for bit"""
+def test_gemms(run):
+    """random strides, batch axes and sums, with and without epilogues of the library, bit for bit"""
     gpu_program(run, "gpu_gemm_check", "1", "150")
     gpu_program(run, "gpu_gemm_check", "2", "150", how="plain")
 
 
 def bare_machine(run, build):
-    """a copy of the folder with what --pack gathers, and commands but for Python and what the fake NVRTC compiles with: none"""
+    """a copy of the packed folder, with no commands but Python and the compiler of the fake NVRTC"""
     for part in ("scripts", "examples", "tests/bench", "tests/e2e", "tests/cuda/fake", "tests/models/bigram"):
         shutil.copytree(os.path.join(ROOT, part), run.path("copy", part), ignore=shutil.ignore_patterns("__pycache__"))
     os.makedirs(run.path("bin"))
@@ -359,7 +359,7 @@ def bare_machine(run, build):
 
 
 def packed_alone(run):
-    """what is packed finds all but the system's libraries in its own folder, where no development packages are installed"""
+    """the packed programs find all but the system's libraries in their folder, without development packages"""
     folder = run.path("copy/build/gpu-check")
     out = subprocess.run(["ldd", f"{folder}/lmc"], capture_output=True, text=True, env={"LD_LIBRARY_PATH": f"{folder}/lib"}).stdout
     found = dict(re.findall(r"(\S+) => (\S+)", out))
@@ -367,7 +367,7 @@ def packed_alone(run):
 
 
 def test_gpu_check(run):
-    """the script itself, on the fakes, where nothing is built; what fails hides nothing of the others"""
+    """the script on the fake libraries, without a build; a failure does not hide other results"""
     Fake(run, heavy=True)
     build = os.path.dirname(run.lmc)
     if not os.path.exists(os.path.join(build, "gpu_attend_check")):
@@ -386,7 +386,7 @@ def test_gpu_check(run):
 
 
 def test_wrong_case(run):
-    """a case of gpu-check that fails is named with what it says, and the others run"""
+    """a failing case of gpu-check is reported with its output, and the others run"""
     fake = Fake(run, heavy=True)
     env = {**os.environ, **fake.env, "FAKE_CUDA": "fault=2", "OUT": run.path("out")}
     command = [sys.executable, f"{ROOT}/scripts/gpu-check", "1", "--build", os.path.abspath(os.path.dirname(run.lmc)), "--only", "attention", "--fake"]

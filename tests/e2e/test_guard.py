@@ -1,5 +1,5 @@
-"""What becomes of steps that go wrong, through the whole command: left out and counted, gone back behind, stopped with a
-message; and nothing of them saved."""
+"""Bad steps, through the whole command: they are skipped and counted, rolled back, or stop the run with a
+message; none of their results is saved."""
 import json, math, os
 
 import numpy as np
@@ -42,7 +42,7 @@ def test_left_out(run):
     check(json.loads(run("run", file, "--out", run.path("again"), "--json"))["skipped"] == 2, "the count of the JSON result")
     run("run", file, "--out", run.path("short"), "-q", "--steps", 6)
     four, six = (folder_bytes(run.path(f"short/step-{k:06}")) for k in (4, 6))
-    check(all(four[f] == six[f] for f in ("model.safetensors", "optimizer.safetensors")), "steps that are left out change nothing")
+    check(all(four[f] == six[f] for f in ("model.safetensors", "optimizer.safetensors")), "skipped steps must change nothing")
 
 
 def test_many_in_a_row(run):
@@ -60,7 +60,7 @@ def test_none_good(run):
     check("No step succeeded" in err and checkpoints(run) == [], (err, checkpoints(run)))
 
 
-def test_goes_back(run):
+def test_rollback(run):
     """five bad batches after a checkpoint: roll back to it and continue with the next batches"""
     bad = range(7, 12)
     file = small(run, steps=16, batches=poisoned(24, bad), more=SAVE.format(every=4) + "\n  guard { skip = 3 }")
@@ -68,12 +68,12 @@ def test_goes_back(run):
     check("step 10: the loss is not a number; rolling back to step 4 and skipping the batches since then" in out, out)
     m = metrics(run)
     check(sorted(m) == list(range(1, 17)), sorted(m))
-    check(m[5]["loss"] is None and all(math.isfinite(m[k]["loss"]) for k in range(6, 17)), "batch 11 is left out as step 5")
+    check(m[5]["loss"] is None and all(math.isfinite(m[k]["loss"]) for k in range(6, 17)), "step 5 uses batch 11, which is skipped")
     end = folder_bytes(run.path("run/step-000016"))
     for step in (12, 16):
         remove(run.path(f"run/step-{step:06}"))
-    check("resumed at step 8" in run("run", file, "--out", run.path("run")), "from a checkpoint behind the batches that were left out")
-    check(folder_bytes(run.path("run/step-000016")) == end, "which batches come is part of a checkpoint")
+    check("resumed at step 8" in run("run", file, "--out", run.path("run")), "the run must continue after the skipped batches")
+    check(folder_bytes(run.path("run/step-000016")) == end, "the index of the next batch must be part of a checkpoint")
 
 
 EXPLODES = """
@@ -96,7 +96,7 @@ def test_stops(run):
     err = run("run", file, "--out", run.path("run"), status=1)
     check("also after a rollback to the newest checkpoint; training stops and this state is not saved" in err and "step-000008" in err, err)
     check(checkpoints(run) == [4, 8] and all_finite(run, 8), checkpoints(run))
-    check(os.path.exists(run.path("run/metrics.jsonl")), "what led there can be read")
+    check(os.path.exists(run.path("run/metrics.jsonl")), "the losses before the failure must be in metrics.jsonl")
 
 
 def test_first_update_runs_away(run):

@@ -1,4 +1,4 @@
-"""--json: every command has it, and what it prints is JSON of what the text says."""
+"""--json: every command accepts it, and its JSON has the values of the text."""
 import json, math, os, re
 from decimal import Decimal
 
@@ -21,7 +21,7 @@ def test_json_explain(run):
     got = parsed(run, "explain", file, "optimizer.lr", "--set", "optimizer.lr = 1e-4")
     check([v["value"] for v in got["values"][:2]] == ["1e-4", "3e-3"] and got["values"][0]["from"] == "--set", got)
     check(got["values"][1]["file"] == file and got["values"][1]["line"] == 7, got)
-    check("Markdown" in run("explain", "--reference", "--json", status=1), "no JSON of the reference")
+    check("Markdown" in run("explain", "--reference", "--json", status=1), "the reference has no JSON form")
 
 
 def test_json_trace(run):
@@ -41,7 +41,7 @@ def test_json_opt(run):
 def test_json_fmt(run):
     loose, good = run.write("loose.lm", "let  a=1\n"), run.write("good.lm", "let a = 1\n")
     check(parsed(run, "fmt", loose, good) == {"files": 2, "changed": [loose]}, "one file changed")
-    check(parsed(run, "fmt", loose, good) == {"files": 2, "changed": []}, "now none does")
+    check(parsed(run, "fmt", loose, good) == {"files": 2, "changed": []}, "no file changes the second time")
 
 
 def test_json_tokenizer(run):
@@ -54,7 +54,7 @@ def test_json_tokenizer(run):
 
 
 def keys_of(x, at=""):
-    """a.b, a[]: as docs/json.md names what stands in a document"""
+    """the keys of a document in the notation of docs/json.md: a.b, a[]"""
     if isinstance(x, dict) and x:
         return {k for name, v in x.items() for k in keys_of(v, f"{at}.{name}" if at else name)}
     if isinstance(x, list) and x and isinstance(x[0], (dict, list)):
@@ -87,14 +87,14 @@ def span(x):
     return x - half, x + half
 
 
-def products_agree(a, b):
-    """Whether the products of two lists of printed positive numbers may be the same, rounded as they are."""
+def multiply_equal(a, b):
+    """True if the numbers of both lists, rounded as printed, may multiply to the same value."""
     (low_a, high_a), (low_b, high_b) = (map(math.prod, zip(*map(span, numbers))) for numbers in (a, b))
     return low_a <= high_b and low_b <= high_a
 
 
 def test_keys(run):
-    """each command prints the keys that docs/json.md names, and no others; numbers that say one thing twice agree"""
+    """each command prints the keys that docs/json.md names, and no others; numbers that are printed twice agree"""
     for name in "ab":
         run.write(f"{name}.txt", "the cat and the hat\n" * 200)
     file, folder = run.write("keys.lm", KEYS.format(root=ROOT)), run.path("run")
@@ -129,9 +129,9 @@ def test_keys(run):
         check(keys - {"[]"} == wanted, f"{name}: {sorted(keys ^ wanted)}")
     bench, trained, memory, compiled = (got[f"lmc {name}"][0] for name in ("bench", "run", "explain memory", "compile"))
     ms = bench["ms_per_step"]
-    check(products_agree([bench["tokens_per_s"], ms], [256, 1000]))
-    check(products_agree([bench["step_over_gemms"], bench["gemm_ms"]], [ms]))
-    check(products_agree([bench["mfu"], bench["peak_flops"], ms], [bench["model_flops"], 1000]))
+    check(multiply_equal([bench["tokens_per_s"], ms], [256, 1000]))
+    check(multiply_equal([bench["step_over_gemms"], bench["gemm_ms"]], [ms]))
+    check(multiply_equal([bench["mfu"], bench["peak_flops"], ms], [bench["model_flops"], 1000]))
     check(trained["peak_bytes"] == memory["bytes"] == compiled["peak_bytes"] >= bench["peak_bytes"], (trained, memory["bytes"], compiled))
     check(os.path.isdir(trained["checkpoint"]) and trained["step"] == 3, trained)
     again = parsed(run, "run", file)

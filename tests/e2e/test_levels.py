@@ -3,7 +3,7 @@
 import numpy as np
 from harness import Skip, check, save
 
-# No GEMM: the library computes each level's in its own order. Rows of 24, 40 and 5000 elements leave a rest in every vector width.
+# No GEMM: the library uses another order of summation at each level. Rows of 24, 40 and 5000 elements leave a remainder at every vector width.
 MODEL = """import std.nn: rmsnorm, layernorm, rope, attention, silu, gelu, gelu_tanh, xent
 model Rows(g = 2, e = 40, f = 24, vocab = 5000) {
   param q, k, v: real[vocab, g, e] = normal(1)

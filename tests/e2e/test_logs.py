@@ -1,4 +1,4 @@
-"""What a run leaves to look at, read by programs that are not ours: TensorBoard, and a parser of XML."""
+"""Logs of a run, read by other programs: TensorBoard and an XML parser."""
 import json, os, subprocess, xml.etree.ElementTree as xml
 
 from harness import Skip, check, small
@@ -38,7 +38,7 @@ def test_tensorboard(run):
 
 
 def test_numbers(run):
-    """whole numbers as such; lr is that of no group, also where groups have one of their own"""
+    """integers are written as integers; lr is the learning rate outside of groups, also if groups set another one"""
     file = small(run, steps=4, rows=64, more='save = checkpoint("run"); group @embed = (lr = 1e-5)')
     run("run", file, "--out", run.path("run"), "-q")
     lines = open(run.path("run/metrics.jsonl")).read().splitlines()
@@ -59,6 +59,6 @@ def test_chart(run):
     check([x for x, _ in curve] == sorted(x for x, _ in curve), "from left to right")
     losses = [m["loss"] for m in metrics]
     lowest = min(range(len(losses)), key=losses.__getitem__)
-    check(curve[lowest][1] == max(y for _, y in curve), "the least loss stands lowest")
+    check(curve[lowest][1] == max(y for _, y in curve), "the lowest loss must be lowest in the picture")
     width, height = (float(root.get(k)) for k in ("width", "height"))
-    check(all(0 <= x <= width and 0 <= y <= height for line in lines for x, y in line), "inside of the picture")
+    check(all(0 <= x <= width and 0 <= y <= height for line in lines for x, y in line), "all points must be inside of the picture")

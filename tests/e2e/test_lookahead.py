@@ -1,4 +1,4 @@
-"""Masks that look back only are accepted, whatever constants they hold. What is refused: tests/dsl/bad-semantic/look_ahead*."""
+"""Causal masks are accepted, for any constants in them. Rejected masks: tests/dsl/bad-semantic/look_ahead*."""
 
 from harness import check
 

@@ -1,4 +1,4 @@
-"""Memory: what is not stored whole, what is computed again, what a plan says and what is then taken."""
+"""Memory: tiled logits, recomputation, the peak of a plan, and the memory that a run uses."""
 import json, os, re, time
 
 import numpy as np
@@ -7,7 +7,7 @@ from harness import ROOT, check, distance, folder_bytes, small, wait_for, within
 
 
 def test_chunked_vocabulary(run):
-    """1024 rows of 4608 logits, 512 at a time = four micro-batches that need no such thing"""
+    """1024 rows of 4608 logits in tiles of 512 give the results of four small micro-batches without tiling"""
     how = dict(steps=2, rows=8, seq=128, depth=1, vocab=4608)
     whole, parts = small(run, micro=256, name="whole.lm", **how), small(run, name="parts.lm", **how)
     a, b = (run.trace(f, "--values", "loss,grads,params") for f in (whole, parts))
@@ -31,7 +31,7 @@ def same_bits(run, path, rules):
     files = path, recomputed(run, path, rules)
     a, b = (run.trace(f, "--steps", 1, "--values", "loss,grads") for f in files)
     plans = [plan_of(run, f) for f in files]
-    check(plans[0]["kernels"] + 1 >= plans[1]["kernels"], f"{rules}: {plans}")    # one to tell the layer
+    check(plans[0]["kernels"] + 1 >= plans[1]["kernels"], f"{rules}: {plans}")    # one kernel computes the number of the layer
     peak = [plan["peak_bytes"] for plan in plans]
     for name in a:
         check(np.array_equal(a[name], b[name]), f"{rules}: {name} differs by {distance(a[name], b[name]):g}")
@@ -39,14 +39,14 @@ def same_bits(run, path, rules):
 
 
 def test_recompute_llama(run):
-    """packed documents, grouped heads, dropout; all of a layer, or all but what attention gives"""
+    """packed documents, grouped heads, dropout; recomputing a whole layer, or all but the result of attention"""
     file = small(run, steps=1, rows=4, seq=64, depth=6, drop=0.1)
     same_bits(run, file, "recompute @layers.**")
     same_bits(run, file, "recompute @layers.**; save @layers.*.attn.o")
 
 
 def test_recompute_bf16(run):
-    """what is computed again is rounded where what is kept was"""
+    """recomputed values are rounded like stored ones"""
     file = small(run, steps=1, rows=4, seq=64, depth=6, drop=0.1, compute="bf16")
     for rules in "recompute @layers.**", "recompute @layers.*.attn.**", "recompute @layers.**; save @layers.*.attn.o":
         same_bits(run, file, rules)
@@ -69,14 +69,14 @@ def with_budget(run, budget, micro=None, **how):
 
 
 def test_budget(run):
-    """24 layers in less than half of the memory that they take: the same bits; in too little: who holds it, and what fits"""
+    """24 layers in less than half of their memory give the same bits; in too little memory the error lists the largest values and the budget that fits"""
     how = dict(steps=1, rows=8, seq=64, depth=24)
     file = small(run, **how)
     natural = plan_of(run, file)["peak_bytes"]
     less = with_budget(run, int(0.48 * natural), **how)
     plan = plan_of(run, less)
     check(plan["peak_bytes"] <= 0.48 * natural and plan["recomputed"] > 0 and 1 < plan["slowdown"] < 1.5, f"{plan}")
-    check(f"{plan['recomputed']} of" in run("compile", less), "what is computed again is said")
+    check(f"{plan['recomputed']} of" in run("compile", less), "the recomputed values must be reported")
     a, b = (run.trace(f, "--values", "loss,grads") for f in (file, less))
     for name in a:
         check(np.array_equal(a[name], b[name]), f"{name} differs by {distance(a[name], b[name]):g}")
@@ -87,7 +87,7 @@ def test_budget(run):
     check(fits["peak_bytes"] <= 0.34 * natural, f"{fits}")
     micro, size, unit = re.search(r"the least, with micro = (\d+) tokens, is ([\d.]+) (\w+)", run("compile", with_budget(run, 1000, **how), status=1)).groups()
     least = round(float(size) * {"kB": 1e3, "MB": 1e6}[unit])
-    check(0 <= least - plan_of(run, with_budget(run, least, f"{micro} tokens", **how))["peak_bytes"] < 0.01 * least, "what is said to be enough is")
+    check(0 <= least - plan_of(run, with_budget(run, least, f"{micro} tokens", **how))["peak_bytes"] < 0.01 * least, "the suggested budget must suffice")
 
 
 def test_check_budget(run):
@@ -96,28 +96,28 @@ def test_check_budget(run):
     checked, ran = (run(command, file, status=1) for command in ("check", "run"))
     check("error[E210]" in checked and checked == ran, checked + ran)
     absent = re.sub(r'batches\("[^"]*"\)', 'text("absent/*.txt"); pack best_fit(seq = 64 tokens)', open(file).read().replace("vocab = 64", "vocab = 256"))
-    check("error[E210]" in run("check", run.write("text.lm", absent), status=1), "the text is not there")
-    check("error" not in run("check", with_budget(run, 2**40, steps=1)), "a budget that is enough")
+    check("error[E210]" in run("check", run.write("text.lm", absent), status=1), "a budget that no plan fits must be reported without the text")
+    check("error" not in run("check", with_budget(run, 2**40, steps=1)), "a sufficient budget must be accepted")
 
 
 def test_budget_bf16(run):
-    """the same bits with seven tenths of what arenas take; GEMM workspace is a matter of cores"""
+    """the same bits with seven tenths of the memory of the arenas; GEMM workspace depends on the number of cores"""
     how = dict(steps=1, rows=8, seq=64, depth=12, compute="bf16")
     file = small(run, **how)
     said = json.loads(run("explain", file, "memory", "--json"))
     less = with_budget(run, said["workspace"] + sum(said["arenas"].values()) * 7 // 10, **how)
-    check(plan_of(run, less)["recomputed"] > 0, "values are computed again")
+    check(plan_of(run, less)["recomputed"] > 0, "values must be recomputed")
     a, b = (run.trace(f, "--values", "loss,grads") for f in (file, less))
-    check(all(np.array_equal(a[name], b[name]) for name in a), "other bits")
+    check(all(np.array_equal(a[name], b[name]) for name in a), "the results differ")
 
 
 def test_micro_auto(run):
-    """the largest micro-batch that fits; a run that goes on keeps it, whatever fits by then"""
+    """the largest micro-batch that fits is chosen; a resumed run keeps it under any other limit"""
     how = dict(steps=4, rows=8, seq=32, depth=2)
     sizes = {micro: plan_of(run, small(run, micro=micro, **how))["peak_bytes"] for micro in (64, 128)}
-    check(plan_of(run, with_budget(run, 2**40, "auto", **how))["micro"] == 256, "all of the batch")
+    check(plan_of(run, with_budget(run, 2**40, "auto", **how))["micro"] == 256, "the whole batch fits")
     tight = with_budget(run, (sizes[64] + sizes[128]) // 2, "auto", **how)
-    check(plan_of(run, tight)["micro"] == 64, "the largest that fits")
+    check(plan_of(run, tight)["micro"] == 64, "the largest micro-batch that fits")
     run("run", tight, "-q", "--out", run.path("whole"))
     run("run", tight, "-q", "--steps", 2, "--out", run.path("parts"))
     run("run", with_budget(run, 2**40, "auto", **how), "-q", "--out", run.path("parts"))
@@ -128,19 +128,19 @@ def test_micro_auto(run):
 
 
 def test_explain(run):
-    """holders add up to what is live at the peak; the picture is a picture"""
+    """the values add up to the live bytes at the peak; the picture is valid SVG"""
     file = small(run)
     svg = run.path("memory.svg")
     said = json.loads(run("explain", file, "memory", "--json", "--svg", svg))
     check(said["bytes"] == sum(said["arenas"].values()) + said["workspace"] == plan_of(run, file)["peak_bytes"], f"{said['arenas']}")
-    check(sum(h["bytes"] for h in said["holders"] if "func" in h) == said["peak_live"] <= said["arenas"]["work"], "what is live at the peak")
+    check(sum(h["bytes"] for h in said["holders"] if "func" in h) == said["peak_live"] <= said["arenas"]["work"], "live bytes at the peak")
     check(open(svg).read().count("<rect") > 10, "a picture")
     text = run("explain", file, "memory")
     check("parameters, always" in text and "llama.lm:" in text, text)
 
 
 def test_one_number(run):
-    """what compile, explain and run call the memory of a recipe is the same, evaluation and samples included, and its parts add up"""
+    """compile, explain and run report the same memory, evaluation and samples included, and its parts add up"""
     run.write("t.txt", "\n".join(["the quick brown fox jumps over the lazy dog"] * 40))
     file = run.write("one.lm", f"""import "{ROOT}/examples/llama.lm": Llama
 data D {{ source s = text("t.txt", split = "\\n"); holdout dev = sample(docs = 8 docs); pack best_fit(seq = 32 tokens) }}
@@ -161,7 +161,7 @@ recipe R {{
     check(f"peak memory {line[1]};" in run("compile", file), line[0])
     size = lambda text: float(text.split()[-2]) * {"B": 1, "kB": 1e3, "MB": 1e6}[text.split()[-1]]
     total, parts = size(line[1]), sum(size(part) for part in line[2].split(", "))
-    within("what the parts leave out", abs(total - parts - said["arenas"]["io"]) / total, 0.02)
+    within("bytes that no part lists", abs(total - parts - said["arenas"]["io"]) / total, 0.02)
 
 
 def anonymous_bytes(process):
@@ -170,13 +170,13 @@ def anonymous_bytes(process):
 
 
 def test_predicted(run):
-    """anonymous memory of a run: what the plan says, and at most 32 MB for everything else"""
+    """anonymous memory of a run is the plan's plus at most 32 MB"""
     file = small(run, steps=400, rows=128, seq=64)
     predicted = plan_of(run, file)["peak_bytes"]
     p = run.start("run", file, "-q", "--out", run.path("run"))
     wait_for(run.path("run/metrics.jsonl"), p)
     try:
-        while p.poll() is None and open(run.path("run/metrics.jsonl")).read().count("\n") < 3:   # all of it was written to by then
+        while p.poll() is None and open(run.path("run/metrics.jsonl")).read().count("\n") < 3:   # by then all of it was written to
             time.sleep(0.005)
         most = anonymous_bytes(p)
     finally:

@@ -1,4 +1,4 @@
-"""What must hold of any model: packing, accumulation and depth change nothing but what they should."""
+"""Properties of every model: results do not depend on packing and accumulation, nor kernels on depth."""
 import json
 
 import numpy as np
@@ -29,10 +29,9 @@ def test_packed_as_apart(run):
     z = lambda rows, t="<i4": np.zeros((1, rows, seq), t)
     packed, apart = dict(tok=z(2), pos=z(2), seg=z(2) - 1, next=z(2), w=z(2, "<f4")), dict(tok=z(2), pos=z(2), seg=z(2) - 1, next=z(2), w=z(2, "<f4"))
     for i, doc in enumerate(docs):
-        for batch, row, at in ((packed, 0, i * n), (apart, i, 0)):
-            place = (0, row, slice(at, at + n))
-            batch["tok"][place], batch["next"][place], batch["pos"][place] = doc[:-1], doc[1:], np.arange(n)
-            batch["seg"][place], batch["w"][place] = i if batch is packed else 0, 1
+        for batch, row, at in ((packed, 0, i * n), (apart, i, 0)):            part = (0, row, slice(at, at + n))
+            batch["tok"][part], batch["next"][part], batch["pos"][part] = doc[:-1], doc[1:], np.arange(n)
+            batch["seg"][part], batch["w"][part] = i if batch is packed else 0, 1
     a = run.trace(small(run, steps=1, rows=2, seq=seq, batches=packed))
     b = run.trace(small(run, steps=1, rows=2, seq=seq, batches=apart))
     within("logits", max(distance(a["logits"][0, :n], b["logits"][0, :n]), distance(a["logits"][0, n:], b["logits"][1, :n])), 1e-6)
@@ -58,7 +57,7 @@ def test_depth(run):
         before = children_seconds()
         run("compile", files[depth], "--json")
         seconds[depth].append(children_seconds() - before)
-    # Whatever looks at each layer apart takes 48 times as long.
+    # A pass that visits each layer separately would take 48 times as long.
     within("processor time of compiling 96 layers over 2", min(seconds[96]) / min(seconds[2]), 3)
 
 
@@ -100,7 +99,7 @@ recipe R { model = M(); data = D; run = 1 steps; batch = 64 tokens; optimizer = 
 
 
 def test_two_tables(run):
-    """what is made from one value twice, of other axes each time: neither has the other's"""
+    """two tables made of one value with different axes do not share axes"""
     batches = random_batches(1, 4, 16)
     small(run, batches=batches)
     t = run.trace(run.write("tables.lm", TABLES))
@@ -158,7 +157,7 @@ recipe R { model = M(); data = D; run = 1 steps; batch = 64 tokens; optimizer = 
 
 
 def test_rounding(run):
-    """floor, round, log1p, mod: values and gradients are those of PyTorch"""
+    """floor, round, log1p, mod: values and gradients equal PyTorch's"""
     import torch
     batches = random_batches(1, 4, 16)
     small(run, batches=batches)

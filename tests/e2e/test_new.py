@@ -1,4 +1,4 @@
-"""lmc new: the recipe that it writes for a text is whole, canonical, and trains; what it cannot do is reported, and leaves nothing."""
+"""lmc new: the recipe that it writes for a text is complete, canonical, and trains; an error leaves no file."""
 import gzip, json, os, random, shutil, subprocess
 
 import numpy as np
@@ -18,7 +18,7 @@ def made(run, name, data, minutes=0.1):
     run("fmt", "--check", f"{name}.lm", cwd=run.folder)
     run("check", f"{name}.lm", cwd=run.folder)
     bound = facts["model"]["bound"]
-    check(bound == "memory" or (bound == "text") == facts["run"]["text_ends"], f"what is said to be the limit is: {facts}")
+    check(bound == "memory" or (bound == "text") == facts["run"]["text_ends"], f"the reported limit must be the actual one: {facts}")
     return facts, open(run.path(f"{name}.lm")).read()
 
 
@@ -42,7 +42,7 @@ def test_new_more_time(run):
     little, much = made(run, "little", "small.txt")[0], made(run, "much", "small.txt", 500)[0]
     check(little["model"]["params"] <= much["model"]["params"] <= 4e6, (little, much))
     check(much["model"]["bound"] == "text" and much["run"]["text_ends"], (little, much))
-    check(much["run"]["steps"] * much["run"]["batch"] <= 4 * much["text"]["tokens"], "four rounds at the most")
+    check(much["run"]["steps"] * much["run"]["batch"] <= 4 * much["text"]["tokens"], "at most four epochs")
 
 
 def test_new_says_why(run):
@@ -53,7 +53,7 @@ def test_new_says_why(run):
 
 
 def test_new_byte_pairs_of_lines(run):
-    """JSON lines in a folder, packed where zstd is at hand: the field is found, the vocabulary learned"""
+    """JSON lines in a folder, compressed if zstd is installed: the field is found and a vocabulary trained"""
     lines = [json.dumps({"id": str(i), "url": "u", "body": prose(20, i)}) for i in range(320)]
     path = run.write("texts/part.jsonl", "\n".join(lines) + "\n")
     if shutil.which("zstd"):
@@ -66,7 +66,7 @@ def test_new_byte_pairs_of_lines(run):
 
 
 def test_new_many_files(run):
-    """a small share of every file would hold no whole line"""
+    """files so large that a small share of each holds no complete line"""
     for i in range(300):
         run.write(f"many/{i:03}.jsonl", json.dumps({"text": prose(60, i)}) + "\n" + json.dumps({"text": prose(60, -i)}) + "\n")
     facts = json.loads(run("new", "many", "--data", "many", "--minutes", 0.05, "--json", cwd=run.folder))
@@ -83,7 +83,7 @@ def test_new_documents(run):
 
 
 def test_new_kinds_of_files(run):
-    """what is text is found by content, whatever it is called; the rest is named with its number and the reason"""
+    """text is recognized by content under any name; other files are listed with their number and the reason"""
     for i in range(60):
         run.write(f"tree/a{i}.py", prose(20, i))
         run.write(f"tree/sub/b{i}.weird", prose(20, -i))
@@ -103,7 +103,7 @@ def test_new_kinds_of_files(run):
 
 
 def test_new_gzip(run):
-    """files packed by gzip, of several members too, hold the same documents as plain ones; damaged ones are an error"""
+    """gzip files, also of several members, hold the same documents as plain ones; damaged ones are an error"""
     for i in range(4):
         text = prose(200, i).encode()
         run.write(f"plain/page{i}.1", text.decode())
@@ -164,15 +164,15 @@ def test_new_refuses(run):
         (["x" * 65, "--data", "good.txt"], "not a name"), (["x", "y", "--data", "good.txt"], "too many")]:
         err = run("new", *args, status=1, cwd=run.folder)
         check(message in err, f"lmc new {args}: {err!r}, expected '{message}'")
-    check(not os.path.exists(run.path("x.lm")), "a refusal leaves no file")
-    check(open(run.path("there.lm")).read() == "# mine\n", "what is there stays")
+    check(not os.path.exists(run.path("x.lm")), "an error must leave no file")
+    check(open(run.path("there.lm")).read() == "# mine\n", "an existing file must be unchanged")
     if os.getuid():
         os.chmod(run.path("good.txt"), 0)
         check("good.txt" in run("new", "x", "--data", "good.txt", status=1, cwd=run.folder), "a file that cannot be read is named")
 
 
 def test_new_in_transformers(run):
-    """the template's `map hf` is right: its model, exported, says there what it says here"""
+    """the template's `map hf` is right: the exported model gives the same logits in transformers"""
     run.write("small.txt", prose(600))
     made(run, "small", "small.txt")
     run("run", "small.lm", "--steps", 3, "-q", cwd=run.folder)

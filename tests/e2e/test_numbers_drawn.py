@@ -1,4 +1,4 @@
-"""Random numbers are those that docs/language.md describes, written down here again."""
+"""Random numbers follow the rule of docs/language.md, implemented here a second time."""
 import re
 
 from harness import ROOT, check, random_batches, save

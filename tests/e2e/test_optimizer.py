@@ -1,4 +1,4 @@
-"""Optimizers of one's own: what the step decides meets what belongs to an element. The model's loss is linear in its
+"""User-defined optimizers combine values of the step with values of an element. The model's loss is linear in its
 parameters, so each gradient is a constant (2 for w, -3 for u) and the weights follow from a formula."""
 import math
 
@@ -29,7 +29,7 @@ def trained(run, body, use="o(lr = 0.1)"):
 
 
 def expect(run, body, step, use="o(lr = 0.1)"):
-    """step(g, k): what is taken from a weight whose gradient is g in step k"""
+    """step(g, k): the amount subtracted in step k from a weight whose gradient is g"""
     got = trained(run, body, use)
     want = [p - sum(step(g, k) for k in STEPS) for p, g in ((0.5, 2), (-0.25, -3))]
     check(all(abs(a - b) <= 2e-6 * max(1, abs(b)) for a, b in zip(got, want)), f"{body}: {got}, expected {want}")

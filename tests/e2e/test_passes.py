@@ -1,4 +1,4 @@
-"""Every optimization switched off alone: the same loss and gradients within the tolerance that passes.def states."""
+"""Each optimization disabled alone: the same loss and gradients within the tolerance that passes.def states."""
 import json, re
 
 import numpy as np
@@ -16,12 +16,12 @@ def switchable():
 
 def compare(run, file, *args):
     args = (*args, "--steps", 2, "--values", "loss,grads")
-    alone = {"OMP_NUM_THREADS": "1"}   # small products, which many threads only hold up
+    alone = {"OMP_NUM_THREADS": "1"}   # small GEMMs, which are slower with many threads
     whole = run.trace(file, *args, env=alone)
     for name, tolerance in switchable().items():
         part = run.trace(file, *args, "--disable-pass", name, env=alone)
         check(part.keys() == whole.keys(), name)
-        # a gradient that is a rest of cancellation is measured by the largest of them
+        # a gradient that cancels to rounding errors is measured against the largest gradient
         floor = 1e-3 * max(np.linalg.norm(v) for k, v in whole.items() if k.startswith("grad."))
         for key in whole:
             within(f"{key} without {name}", distance(part[key], whole[key], floor if key != "loss" else 0), tolerance)
@@ -36,8 +36,8 @@ def test_gpt2(run):
     compare(run, f"{ROOT}/tests/reference/gpt2-tiny/reference.lm")
 
 
-def test_asked(run):
-    """what this target's costs decline is right all the same: in bf16, with dropout, in two micro-batches, in layers that share
+def test_forced(run):
+    """passes that the cost model of this target declines are correct if forced: in bf16, with dropout, in two micro-batches, in layers that share
     weights, behind biases"""
     plans = {name: open(declined(run, name)).read() for name in ("fuse_gemms", "prepack")}
     usual = open(plan_of(run, whole_panels(run), "usual")).read()
@@ -83,27 +83,27 @@ recipe Small {{
 """
 
 
-def test_slab(run):
-    """half a layer some rows at a time, with dropout, in bf16, behind biases: loss and gradients; the same
-    bits whatever the number of threads, and with stashes computed again; less memory"""
+def test_tile_rows(run):
+    """rows of half a layer in tiles, with dropout, in bf16, after biases: loss and gradients; the same
+    bits for any number of threads, and with recomputed stashes; less memory"""
     asked, off = ("--enable-pass", "tile_rows"), ("--disable-pass", "tile_rows")
     llama = {compute: small(run, rows=16, seq=128, drop=0.1, compute=compute, name=f"{compute}.lm") for compute in ("f32", "bf16")}
     gpt2 = run.write("gpt2.lm", GPT2.format(root=ROOT))
     for file, bar in (llama["f32"], 1e-5), (llama["bf16"], 2e-2), (gpt2, 1e-5):
         args = (file, "--steps", 1, "--values", "loss,grads")
-        whole, slabs = run.trace(*args, *off), run.trace(*args, *asked)
+        whole, tiled = run.trace(*args, *off), run.trace(*args, *asked)
         floor = 1e-3 * max(np.linalg.norm(v) for k, v in whole.items() if k.startswith("grad."))
         for key in whole:
-            within(f"{key} of {file}", distance(slabs[key], whole[key], floor if key != "loss" else 0), bar)
+            within(f"{key} of {file}", distance(tiled[key], whole[key], floor if key != "loss" else 0), bar)
         one = on_one_cpu(lambda: run.trace(*args, *asked))
-        check(all(np.array_equal(one[key], slabs[key]) for key in slabs), f"{file} with one thread")
-        # How many rows a slab has depends on the processor; on one without AMX it is less than these have.
-        plans = [open(plan_of(run, file, how, *options, env={"LMC_CPU": "x86-64-v2"})).read() for how, options in (("whole", off), ("slabs", asked))]
+        check(all(np.array_equal(one[key], tiled[key]) for key in tiled), f"{file} with one thread")
+        # The number of rows per tile depends on the processor; without AMX it is less than the rows of these models.
+        plans = [open(plan_of(run, file, how, *options, env={"LMC_CPU": "x86-64-v2"})).read() for how, options in (("whole", off), ("tiled", asked))]
         loops, memory = zip(*((p.count(" loop i"), int(re.search("func micro work (\\d+)", p)[1])) for p in plans))
         check(loops[1] >= loops[0] + 4 and memory[1] < memory[0], f"{file}: {loops} loops, {memory} bytes")   # forward 2, backward 2
     budget = int(0.9 * json.loads(run("explain", gpt2, "memory", *asked, "--json"))["bytes"])
     short = run.trace(*args, *asked, "--set", f"memory.budget={budget} bytes")
-    check(all(np.array_equal(short[key], slabs[key]) for key in slabs), "with some of it computed again")
+    check(all(np.array_equal(short[key], tiled[key]) for key in tiled), "with recomputed values")
 
 
 def plan_of(run, file, name, *options, **how):

@@ -15,7 +15,7 @@ def seed_check(run, seed, *options):
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             generate.run(folder)
-    except generate.Tie:                    # two tokens as likely as each other: greedy decoding says nothing
+    except generate.Tie:                    # two tokens of equal probability: greedy decoding is ambiguous
         return 0
     try:
         case_check(run, folder, bars=BARS, options=options)
@@ -28,7 +28,7 @@ BARS = {"logits": 1e-5, "grad": 3e-5, "final": 1e-4}
 
 
 def cases():
-    """one of many in each, so that they run beside each other; each with another pass left out"""
+    """one test per seed, so that they run in parallel; each disables another pass"""
     return [(f"drawn{k}", lambda run, k=k, p=p: part_check(run, k, p)) for k, p in enumerate(("", "fuse", "attend", "tile_vocab", "cse,licm", "fuse_loops"))]
 
 
@@ -37,4 +37,4 @@ def part_check(run, k, left_out):
         return
     count = 60 if run.nightly else 1 if run.slow else 2
     options = ("--disable-pass", left_out) if left_out else ()
-    check(sum(seed_check(run, 1000 * k + i, *options) for i in range(count)), "every seed hangs on a tie")
+    check(sum(seed_check(run, 1000 * k + i, *options) for i in range(count)), "every seed has a tie")

@@ -5,9 +5,9 @@ import glob, json, os, re, shutil, subprocess
 from harness import ROOT, Skip, check, distance, load, within
 
 BARS = {"logits": 1e-5, "grad": 1e-5, "final": 1e-4}
-# tests/models holds cases that float32 itself serves less well (PyTorch in float32 comes to 5e-6 there); the interpreter's
-# test holds them to 1e-6 in float64.
-F32 = ("--set", "precision.compute=f32")       # whatever this processor does best
+# tests/models has cases with larger rounding errors in float32 (5e-6 in PyTorch's float32); the interpreter's
+# test compares them within 1e-6 in float64.
+F32 = ("--set", "precision.compute=f32")       # the default on this processor
 LOOSE = {"logits": 1e-5, "grad": 3e-5, "final": 1e-4}
 
 
@@ -53,7 +53,7 @@ def cases():
 
 
 def test_plain_vectors(run):
-    """a processor without AVX2, or what this one is without it"""
+    """a processor without AVX2, or this one restricted to x86-64-v2"""
     level = {"LMC_CPU": "x86-64-v2"}
     code, _, err = run.result("trace", f"{ROOT}/tests/reference/llama-tiny/reference.lm", "--steps", 1, "--out", run.path("x"), env=level)
     if "which this processor does not support" in err:
@@ -83,4 +83,4 @@ def test_native_names(run):
     foreign = run.trace(file, "--steps", 2, "--names", "hf", "--values", "grads,loss")
     q = foreign["grad.model.layers.1.self_attn.q_proj.weight"]
     check((got["grad.layers.1.attn.wq"].reshape(64, 64).T == q).all(), "the layout of q_proj")
-    check(not any(n.startswith("final.") or n == "logits" for n in foreign), "only what --values names")
+    check(not any(n.startswith("final.") or n == "logits" for n in foreign), "only the values of --values")

@@ -121,8 +121,8 @@ def test_change_model(run):
     h = history(run)
     check([(x["step"], x["option"], x["key"], x["program"]) for x in h] ==
           [(4, "--change-model", k, "program-000004") for k in ("loss", "eval")] and h[0]["old"] != h[0]["new"], h)
-    check(open(run.path("run/program-000004/program/p.lm")).read() == PROGRAM, "the old program")
-    check("+ geglu" in open(run.path("run/program/p.lm")).read(), "the new one")
+    check(open(run.path("run/program-000004/program/p.lm")).read() == PROGRAM, "the folder must hold the old program")
+    check("+ geglu" in open(run.path("run/program/p.lm")).read(), "the folder must hold the new program")
     out = run("explain", run.path("run"), "changes")
     check("from step 5 on  loss:" in out and "program-000004" in out, out)
     check(json.loads(run("explain", run.path("run"), "changes", "--json")) == h, "the same as JSON")
@@ -134,7 +134,7 @@ def test_change_model(run):
 
 
 def test_change_model_before_a_checkpoint(run):
-    """a change that was accepted, and no checkpoint since: the old program is still what the checkpoint was made with"""
+    """an accepted change without a later checkpoint: the checkpoint still belongs to the old program"""
     begin(run)
     resume(run, 4)
     changed(run, ("+ swiglu", "+ geglu"))
@@ -149,11 +149,11 @@ def test_change_model_before_a_checkpoint(run):
     check("p.lm:16: was let u = x + swiglu(" in err, err)
     begin(run)
     resume(run, 6)
-    check(history(run) == [], "nothing is left of the change")
+    check(history(run) == [], "the change must be gone")
 
 
 def test_old_run(run):
-    """a run without the fingerprint of its program: that is found from the program in its folder"""
+    """a run without the fingerprint of its program: it is computed from the program in its folder"""
     begin(run)
     resume(run, 4)
     state = run.path("run/step-000004/state.json")
@@ -223,7 +223,7 @@ def test_changed_lr_counts(run):
 
 
 def test_superseded(run):
-    """--resume never and an older checkpoint move the others aside, whole; `keep` does not count them"""
+    """--resume never, or resuming an older checkpoint, moves the later checkpoints to a complete superseded-N folder; `keep` does not count them"""
     file = begin(run)
     resume(run, 8)
     whole = {k: folder_bytes(run.path(f"run/step-{k:06}")) for k in (2, 4, 6, 8)}
@@ -231,7 +231,7 @@ def test_superseded(run):
     code, out, err = run.result("run", file, "--out", run.path("run"), "-q", "--steps", 6, "--resume", run.path("run/step-000004"), "--set", "save.keep = 1")
     check(code == 0 and "steps 6, 8" in err and "superseded-1" in err, err)
     check(steps_in(run) == [6] and steps_in(run, "run/superseded-1") == [6, 8], os.listdir(run.path("run")))
-    check(open(run.path("run/superseded-1/metrics.jsonl")).read() == metrics, "metrics of the steps that were left")
+    check(open(run.path("run/superseded-1/metrics.jsonl")).read() == metrics, "the metrics of superseded steps")
     code, out, err = run.result("run", file, "--out", run.path("run"), "-q", "--steps", 2, "--resume", "never")
     check(code == 0 and "superseded-2" in err and steps_in(run) == [2] and steps_in(run, "run/superseded-2") == [6], err)
     for k in (6, 8):
@@ -253,7 +253,7 @@ def losses(run, folder="run"):
 
 
 def test_no_weight(run):
-    """batches whose weights sum to 0, or to less: left out, counted, reported once; resumed to the same bits"""
+    """batches whose weights sum to 0 or less are skipped, counted and reported once; a resumed run gives the same bits"""
     save = 'save = checkpoint("run", every = 1 steps, keep = all)'
     for value in (0.0, -1.0):
         file = small(run, steps=12, batches=weightless(12, (3, 4, 5, 6, 7, 10), value), more=save)
@@ -346,7 +346,7 @@ def test_from_a_run(run):
     code, out, err = run.result("run", file, "--out", run.path("new"), "-q")
     check(code == 0 and "step-000002" in err and "model.safetensors has" in err, err)
     was, now = (open(run.path(x, "model.safetensors"), "rb").read() for x in ("run/step-000002", "new/step-000004"))
-    check(was == now, "the weights of step 2, as a rate of 0 changes nothing")
+    check(was == now, "the weights of step 2, because a learning rate of 0 changes nothing")
 
 
 def test_from_on_resume(run):

@@ -1,4 +1,4 @@
-"""A loss that depends on how rows are assigned to micro-batches is reported, and no other: compared with the losses themselves."""
+"""Losses that depend on the assignment of rows to micro-batches are reported, and no others; compared with computed losses."""
 from harness import check, random_batches, save
 
 MODEL = """import std.nn: xent
@@ -20,7 +20,7 @@ recipe R {{ model = M(); data = D; run = 1 steps; batch = 64 tokens; micro = 64 
 """
 PLAIN = "return (sum(l), sum(bt.w))"
 MEET, ONCE = "this operation mixes the rows of a micro-batch", "this is added once for each micro-batch"
-CASES = {                              # name: apply, loss, what is said
+CASES = {                              # name: apply, loss, expected message
     "sums": ("x * norm", PLAIN, None),
     "mean": ("x * norm", "return (mean(l), 1)", None),
     "each row": ("x * norm", "return (sum(l - 0.5 * expand(mean(l * l, t), t)), sum(bt.w))", None),

@@ -34,11 +34,11 @@ def test_threads(run):
     same(checkpoint(run, "one", 8), checkpoint(run, "all", 8), "one thread and all")
 
 
-STEPS = 300              # so many that a signal comes before the last of them; a run that was faster is repeated
+STEPS = 300              # enough steps that a signal arrives before the last one; a faster run is repeated
 
 
 def signal_sent(run, file, folder, path, number):
-    """What a run of STEPS steps printed that got the signal when it had made this file in its folder, before its last step."""
+    """The output of a run of STEPS steps that received the signal after it had written this file, before its last step."""
     for _ in range(20):
         remove(run.path(folder))
         p = run.start("run", file, "--out", run.path(folder))
@@ -51,7 +51,7 @@ def signal_sent(run, file, folder, path, number):
 
 
 def test_kill_and_resume(run):
-    """a run that is killed (SIGKILL) and continued gives the bits of one that never stopped"""
+    """a run that is killed (SIGKILL) and resumed gives the bits of an uninterrupted one"""
     file = small(run, steps=STEPS, rows=2, drop=0.1, more=SAVED.format(every=STEPS // 10, keep="all"))
     train(run, file, "whole")
     signal_sent(run, file, "killed", f"step-{STEPS // 10:06}", signal.SIGKILL)
@@ -78,7 +78,7 @@ def test_kills_while_saving(run):
 
 
 def test_interrupt(run):
-    """SIGINT saves and stops; the same command continues"""
+    """SIGINT saves and stops; the same command resumes"""
     file = small(run, steps=STEPS, rows=2, more=SAVED.format(every=10 * STEPS, keep="all"))
     train(run, file, "whole")
     code, out, err = signal_sent(run, file, "stopped", "metrics.jsonl", signal.SIGINT)
@@ -88,7 +88,7 @@ def test_interrupt(run):
 
 
 def stopped_while_training(run, file, folder, number):
-    """What a long run printed that got the signal after its first step."""
+    """The output of a long run that received the signal after its first step."""
     p = run.start("run", file, "--out", run.path(folder))
     metrics = run.path(folder, "metrics.jsonl")
     wait_for(metrics, p)
@@ -121,8 +121,8 @@ def test_user_signal(run):
     check(code == 128 + signal.SIGUSR1 and "interrupted after step" in out and ", saved" in out, out + err)
 
 
-def test_what_is_there(run):
-    """a missing checkpoint, part or folder is reported with those that exist"""
+def test_missing_parts(run):
+    """a missing checkpoint, part or folder is reported with the existing ones"""
     file = small(run, steps=4, more=SAVED.format(every=2, keep="all"))
     train(run, file, "run")
     ids = ("--prompt-ids", "1", "-n", 1)
@@ -137,7 +137,7 @@ def test_what_is_there(run):
     run.write("run/step-000004", "a file")
     code, out, err = run.result("run", file, "--out", run.path("run"), "-q")
     check(code == 0 and "is from step 2: 2 steps are repeated" in err, err)
-    check(os.path.isdir(run.path("run/step-000004")), "and it is replaced")
+    check(os.path.isdir(run.path("run/step-000004")), "the checkpoint must be written")
 
 
 def test_one_at_a_time(run):
@@ -147,7 +147,7 @@ def test_one_at_a_time(run):
     wait_for(run.path("run/metrics.jsonl"), first)
     try:
         check("another run is using" in run("run", file, "-q", status=1), "the second one")
-        check(first.poll() is None, "the first one goes on")
+        check(first.poll() is None, "the first run must continue")
     finally:
         first.kill()
         first.communicate()
@@ -183,8 +183,8 @@ def test_learned_vocabulary(run):
     train(run, file, "run", "--steps", 6)
     train(run, file, "branch", "--steps", 6, "--resume", run.path("run"))
     train(run, file, "new")
-    check(first == vocabulary("run") == vocabulary("branch"), "a run goes on with the tokens that it began with")
-    check(first != vocabulary("new"), "and a new one learns others")
+    check(first == vocabulary("run") == vocabulary("branch"), "a resumed run must keep its vocabulary")
+    check(first != vocabulary("new"), "a new run must train its own")
 
 
 def test_learned_vocabulary_gone(run):
@@ -198,7 +198,7 @@ def test_learned_vocabulary_gone(run):
         err = run(*args, status=1)
         check("run/tokenizer.json is missing: the vocabulary that this run learned" in err, (args, err))
     train(run, file, "run", "--resume", "never")
-    check(os.path.exists(run.path("run/tokenizer.json")), "a run that begins learns its own")
+    check(os.path.exists(run.path("run/tokenizer.json")), "a new run must train its own vocabulary")
 
 
 RESUMED = """import "{root}/examples/llama.lm": Llama
@@ -212,7 +212,7 @@ OTHER_DATA = "the data differs from the data that this run was trained on up to 
 
 
 def test_resumed_over_other_data(run):
-    """a run goes on over changed text, and says so once; text that was only touched is the same"""
+    """a run resumes over changed text with one warning; a changed modification time is not a change"""
     lines = lambda word, n: "".join(f"{word} number {i} of some lines\n" for i in range(n))
     for name, more in (("plain", "bad = 0%"), ("mixed", "mix = (a = 0.5, b = 0.5); stage 50% { pack best_fit(seq = 16 tokens); mix = (a = 1, b = 0) }")):
         file = run.write("resumed.lm", RESUMED.format(root=ROOT, more=more))
@@ -231,7 +231,7 @@ def test_resumed_over_other_data(run):
 
 
 def test_resumed_over_more_batches(run):
-    """finished batches may be followed by others; those that were trained on are the same"""
+    """batches may be appended to a file; the trained ones must be unchanged"""
     batches = random_batches(12, 4, 16)
     first = {k: v[:8] for k, v in batches.items()}
     file = small(run, steps=6, batches=first, more=SAVED.format(every=6, keep="all"))
@@ -279,7 +279,7 @@ recipe R {{
 
 
 def test_stopped_early(run):
-    """a run that stopped early says so when it is started again, and goes on when its terms change"""
+    """a run that stopped early reports it when it is started again, and resumes if its stopping rule changes"""
     run.write("t.txt", "\n".join(["the quick brown fox"] * 40))
     file = run.write("stop.lm", STOPS.format(patience=2))
     check("stopped after step 6, saved: 2 evaluations without a dev.loss by 100 below" in run("run", file), "the first time")
@@ -317,7 +317,7 @@ def test_wrong_tensors(run):
     check("all checkpoints of" in err and f"model.safetensors has {len(data) // 2} bytes, expected {len(data)}" in err, err)
     check("to restart in this folder, use lmc run with --resume never" in err, err)
     train(run, file, "run", "--resume", "never")
-    check(os.path.exists(run.path("run/step-000009")), "it does")
+    check(os.path.exists(run.path("run/step-000009")), "the run must resume")
 
 
 def flip(path):
@@ -331,7 +331,7 @@ def truncate(path):
 
 
 def test_damaged(run):
-    """each file of the newest checkpoint damaged in each way: named, and the run ends with the same bits from the one before"""
+    """each kind of damage to each file of the newest checkpoint is reported, and the run ends with the same bits from the previous checkpoint"""
     file = small(run, steps=9, rows=2, drop=0.1, more=SAVED.format(every=4, keep="all"))
     train(run, file, "whole")
     train(run, file, "run", "--steps", 8)
@@ -350,13 +350,13 @@ def test_damaged(run):
 
 
 def test_damaged_readers(run):
-    """generate, eval and export take the newest whole one and say so; what was asked for by its step is not replaced"""
+    """generate, eval and export take the newest undamaged checkpoint with a warning; a checkpoint that is given by its step is not replaced"""
     file = small(run, steps=8, more=SAVED.format(every=4, keep="all"))
     train(run, file, "run")
     generate = ("generate", run.path("run"), "--prompt-ids", "1,2,3", "--ids", "-n", 4, "--temperature", 0)
     older = run(*generate, "--step", 4)
     flip(run.path("run/step-000008/optimizer.safetensors"))
-    check(run.result(*generate)[2] == "", "what is not read is not looked at")
+    check(run.result(*generate)[2] == "", "files that are not read must not be checked")
     flip(run.path("run/step-000008/model.safetensors"))
     code, out, err = run.result(*generate)
     check(code == 0 and out == older and "step-000008/model.safetensors: the checksum is" in err
@@ -378,7 +378,7 @@ def test_other_model(run):
     other = small(run, depth=3, name="other.lm")
     err = run("run", other, "--out", run.path("new"), "--resume", run.path("run/step-000008"), status=1)
     check("cannot be resumed" in err and "model.depth was 2, is 3" in err, err)
-    check(not os.path.exists(run.path("new")), "nothing was begun")
+    check(not os.path.exists(run.path("new")), "the run must not begin")
 
 
 def test_unwritable(run):
@@ -415,7 +415,7 @@ def test_too_small_a_disk(run):
     with mounted(run, "disk", "size=100k") as disk:
         err = run("run", file, "--out", disk + "/run", status=2)
         check(" free, a checkpoint needs " in err, err)
-        check(not os.path.exists(disk + "/run/metrics.jsonl"), "nothing was begun")
+        check(not os.path.exists(disk + "/run/metrics.jsonl"), "the run must not begin")
 
 
 def test_full_later(run):

@@ -1,4 +1,4 @@
-"""lmc check takes time in proportion to the length of a program: four times the statements, nowhere near sixteen times the
+"""lmc check takes time in proportion to the length of a program: four times the statements take far less than sixteen times the
 processor time."""
 import resource
 

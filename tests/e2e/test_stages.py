@@ -1,4 +1,4 @@
-"""Stages that change the length of rows: one plan for all of them, the same bits through a kill at any border."""
+"""Stages that change the length of rows: one plan for all of them, and the same bits after a kill at any border."""
 import json
 
 import numpy as np
@@ -48,19 +48,19 @@ def test_kill_and_resume(run):
             remove(run.path(f"whole/step-{later:06}"))
         out = run("run", file, "--out", run.path("whole"))
         check(f"resumed at step {step}" in out, out)
-        check(folder_bytes(run.path("whole/step-000024")) == end, f"resumed at step {step}: another end")
-    check(sorted(losses(run, "whole")) == list(range(1, 25)), "every step once")
+        check(folder_bytes(run.path("whole/step-000024")) == end, f"resumed at step {step}: the final checkpoint differs")
+    check(sorted(losses(run, "whole")) == list(range(1, 25)), "metrics.jsonl must have every step once")
 
 
 def test_first_stage(run):
-    """as the same recipe does without those that follow; a step has as many places at each length"""
+    """the first stage gives the losses of a recipe without later stages; a step has equal numbers of positions at each length"""
     texts(run)
     run("run", stages(run), "--out", run.path("staged"), "-q")
     run("run", stages(run, "", "plain.lm"), "--out", run.path("plain"), "-q")
     a, b = losses(run, "staged"), losses(run, "plain")
     check(all(a[k]["loss"] == b[k]["loss"] for k in range(1, 7)) and a[7]["loss"] != b[7]["loss"], "losses of the first six steps alone are equal")
     x, y = (folder_bytes(run.path(f"{folder}/step-000006")) for folder in ("staged", "plain"))
-    check(all(x[f] == y[f] for f in ("model.safetensors", "optimizer.safetensors")), "and so are the parameters")
+    check(all(x[f] == y[f] for f in ("model.safetensors", "optimizer.safetensors")), "the parameters must be equal")
     check(all(a[k]["tokens"] - a[k - 1]["tokens"] > 0.8 * 256 for k in range(2, 25)), "batches are full at each length")
 
 
@@ -79,11 +79,11 @@ def test_evaluation(run):
     file = stages(run, holdout="holdout dev = tail(10%)", more="eval dev { data = Text.dev; every = 8 steps }")
     out = run("run", file, "--out", run.path("run"))
     check(out.count("dev loss") == 3, out)
-    check("rows of 32 tokens" in run("data", file), "what is held out has rows of the last length")
+    check("rows of 32 tokens" in run("data", file), "holdouts must have rows of the last length")
 
 
 def test_trace(run):
-    """two steps, one of each length: losses as of the run, logits of the first step's rows"""
+    """two steps, one of each length: the losses of the run, and the logits of the first step's rows"""
     texts(run)
     for name, (first, then) in {"up": (16, 64), "down": (64, 16)}.items():
         file = stages(run, f"stage 0% {{ pack best_fit(seq = {first} tokens) }}; stage 50% {{ pack best_fit(seq = {then} tokens) }}", f"{name}.lm")
@@ -98,7 +98,7 @@ def test_all_compiled(run):
     texts(run)
     file = stages(run)
     run("compile", file, "-o", run.path("plan"), "--emit", "ir,dot")
-    check('digraph "micro.64" {' in open(run.path("plan/micro.64.dot")).read(), "a name with a point stands in quotes")
+    check('digraph "micro.64" {' in open(run.path("plan/micro.64.dot")).read(), "a name with a point must be quoted")
     plan = open(run.path("plan/plan.txt")).read()
     check(all(f"func {f} " in plan for f in ("micro", "micro.16", "micro.64")), "lengths 32, 16, 64")
     check("func @micro.64" in run("opt", run.path("plan/kernel.lmir")), "kernel.lmir")

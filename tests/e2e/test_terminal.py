@@ -1,4 +1,4 @@
-"""What a terminal shows of a run: lines that fit its width, one row for the status line."""
+"""The output of a run on a terminal: lines that fit its width, and one row for the status line."""
 import fcntl, os, pty, re, struct, subprocess, termios, threading
 
 from harness import ROOT, check, small
@@ -53,7 +53,7 @@ def on_terminal(run, width, *args):
         try:
             while chunk := os.read(ours, 65536):
                 chunks.append(chunk)
-        except OSError:                     # the terminal's other side is closed
+        except OSError:                     # the other end of the terminal is closed
             pass
     reader = threading.Thread(target=read)
     reader.start()

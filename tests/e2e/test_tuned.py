@@ -1,4 +1,4 @@
-"""compile = mode("max-autotune"): what a run measures, keeps in its folder, and never measures again."""
+"""compile = mode("max-autotune"): a run measures once and stores the result in its folder."""
 import json, os
 
 from harness import Skip, check, on_one_cpu, small
@@ -7,7 +7,7 @@ from test_runs import checkpoint, same
 MORE = 'save = checkpoint("run", every = 4 steps)\n  compile = mode("max-autotune", budget = {budget})'
 
 
-PRODUCTS = ("--enable-pass", "cse")       # passes of the user's choice: steps are not tuned, only products
+GEMMS = ("--enable-pass", "cse")       # passes are given by an option, so only GEMMs are tuned, not steps
 
 
 def tuned(run, folder):
@@ -27,22 +27,22 @@ def file_of(run, budget="3600 s", name="small.lm"):
 
 
 def test_lock_and_cache(run):
-    """measured once: not by another run of the machine, not by one that goes on, whose bits are those of one that never stopped"""
+    """GEMMs are measured once, not by a second run on the machine nor by a resumed run, which gives the bits of an uninterrupted one"""
     file, own = file_of(run), {"LMC_CACHE": run.path("cache")}
-    first = train(run, file, "whole", *PRODUCTS, env=own)
+    first = train(run, file, "whole", *GEMMS, env=own)
     lock = tuned(run, "whole")
     check(first["measured"] == len(lock["gemms"]) > 2, f"{first} {lock}")
     check(first["tuned"] == sum(p["gain"] > 1 for p in lock["gemms"]), f"{first} {lock}")
     check(all(p["gain"] >= 1 for p in lock["gemms"]), str(lock))
-    again = train(run, file, "parts", "--steps", 4, *PRODUCTS, env=own)
+    again = train(run, file, "parts", "--steps", 4, *GEMMS, env=own)
     check(again["measured"] == 0 and again["tuned"] == first["tuned"] and tuned(run, "parts") == lock, f"by the cache: {again}")
     for x in cached(run):
         os.remove(run.path("cache", x))
-    rest = train(run, file, "parts", *PRODUCTS, env=own)
+    rest = train(run, file, "parts", *GEMMS, env=own)
     check(rest["resumed"] == 4 and rest["measured"] == 0 and rest["tuned"] == first["tuned"] and tuned(run, "parts") == lock, f"by the lock: {rest}")
     same(checkpoint(run, "whole", 8), checkpoint(run, "parts", 8), "in one and in two parts")
-    check(not cached(run), "nor is anything kept anew")
-    check("measured now" in run("run", file, "--out", run.path("told"), "--steps", 1, *PRODUCTS, env=own), "a run tells")
+    check(not cached(run), "the cache must be unchanged")
+    check("measured now" in run("run", file, "--out", run.path("reported"), "--steps", 1, *GEMMS, env=own), "the run must report its tuning")
 
 
 def test_threads(run):
@@ -57,7 +57,7 @@ def test_threads(run):
     on_one_cpu(lambda: train(run, file, "one"))
     cut, usual = train(run, file, "all")["loss"], train(run, file, "usual", "--mode", "default")["loss"]
     check(abs(cut - usual) < 1e-4, f"{cut} and {usual}")
-    check(all(p["tile"] == [48, 80] for p in tuned(run, "one")["gemms"]), "the lock holds")
+    check(all(p["tile"] == [48, 80] for p in tuned(run, "one")["gemms"]), "the tiles of tuned.json must be used")
     same(checkpoint(run, "one", 8), checkpoint(run, "all", 8), "one thread and all")
 
 
@@ -87,9 +87,9 @@ def test_step_lock(run):
 
 
 def test_step_cache(run):
-    """steps are measured once; what the cache says is what runs, on the user's own passes nothing is tuned"""
+    """steps are measured once; the variant of the cache is used; with passes of an option nothing is tuned"""
     if run.slow:
-        raise Skip("as step_lock, to a sanitizer")
+        raise Skip("a sanitizer gains nothing over step_lock")
     file, own = small(run, depth=1, steps=2, more='compile = mode("max-autotune", budget = 3600 s)'), {"LMC_CACHE": run.path("cache"), "OMP_NUM_THREADS": "1"}
     bench = lambda *options: json.loads(run("bench", file, "--json", "--steps", 1, *options, env=own))["tuned_step"]
     first = bench()
@@ -99,10 +99,10 @@ def test_step_cache(run):
     check({**cached, "places": cached["points"]} == first == bench(), "the second run reads the variant from the cache")
     run.write(f"cache/{kept[0]}", json.dumps(STEP))
     check(bench() == {**STEP, "places": STEP["points"]}, "the variant of the cache is used")
-    check("the step is without licm, with fuse_gemms, 256 rows at a time, 8 points a kernel, 1.50 times as fast" in run("bench", file, "--steps", 1, env=own), "told")
-    check(bench("--disable-pass", "fuse_loops")["gain"] == 0, "with passes of the user's choice")
+    check("the step is without licm, with fuse_gemms, 256 rows at a time, 8 points a kernel, 1.50 times as fast" in run("bench", file, "--steps", 1, env=own), "the variant must be reported")
+    check(bench("--disable-pass", "fuse_loops")["gain"] == 0, "with passes of an option nothing is tuned")
     run.write(f"cache/{kept[0]}", "{")
-    check(bench()["gain"] >= 1, "damaged: measured anew")
+    check(bench()["gain"] >= 1, "a damaged entry must be measured again")
 
 
 def test_no_time(run):
@@ -129,20 +129,20 @@ def test_bad_locks(run):
         run.write("run/tuned.json", text)
         err = resume(1)
         check(words in err and "tuned.json" in err, f"{text[:40]}: {err}")
-    run("run", file, "--out", run.path("run"), "-q", "--steps", 5, "--mode", "default")   # nobody asks for it: it is not read
+    run("run", file, "--out", run.path("run"), "-q", "--steps", 5, "--mode", "default")   # without max-autotune the file is not read
     run.write("run/tuned.json", json.dumps({**good, "gemms": [{**x, "tile": [2**60, 2**60]} for x in good["gemms"]]}))
-    resume(0)                                          # larger than the product: whole
+    resume(0)                                          # tiles larger than the GEMM are clipped
 
 
 def test_elsewhere(run):
-    """commands that measure nothing refuse it; a damaged cache is as good as none; bench tells too"""
+    """commands that measure nothing reject max-autotune; a damaged cache counts as empty; bench reports tuning too"""
     file = file_of(run)
     check("lmc run, lmc bench" in run("compile", file, "--mode", "max-autotune", status=1), "compile measures nothing")
     check("there are default" in run("run", file, "--mode", "fast", status=1), "the modes")
     own = {"LMC_CACHE": run.path("cache")}
-    bench = json.loads(run("bench", file, "--json", "--steps", 1, *PRODUCTS, env=own))
+    bench = json.loads(run("bench", file, "--json", "--steps", 1, *GEMMS, env=own))
     check(bench["measured"] > 2 and bench["tuned"] <= bench["measured"], str(bench))
     check(len(cached(run)) == 1, str(cached(run)))
-    check(json.loads(run("bench", file, "--json", "--steps", 1, *PRODUCTS, env=own))["measured"] == 0, "by the cache")
+    check(json.loads(run("bench", file, "--json", "--steps", 1, *GEMMS, env=own))["measured"] == 0, "by the cache")
     run.write(f"cache/{cached(run)[0]}", "{")
-    check(json.loads(run("bench", file, "--json", "--steps", 1, *PRODUCTS, env=own))["measured"] == bench["measured"], "anew")
+    check(json.loads(run("bench", file, "--json", "--steps", 1, *GEMMS, env=own))["measured"] == bench["measured"], "without the cache")

@@ -1,4 +1,4 @@
-"""Results are the same bits whatever the kernel cache holds. Kernels that are missing are compiled together, so what the cache holds decides
+"""Results have the same bits for any contents of the kernel cache. Missing kernels are compiled together, so the contents of the cache decide
 which ones share a translation unit."""
 import glob, os, random, shutil
 
