@@ -1,5 +1,6 @@
 // simt.c - fibers and their schedule, barriers and exchanges, and shared memory with its shadow;
 // see simt.h.
+#define _GNU_SOURCE
 #include "tests/cuda/simt_state.h"
 
 #include <stdlib.h>
@@ -104,14 +105,14 @@ static void fiber_main(void) {
     simt_report_add(me->wgmmas[0].line, "ends with GEMMs in flight");
   if (me->n_copies)
     simt_report_add(0, "ends with copies in flight");
-  simt.fibers[simt.current].wait = DONE;
+  simt.wait[simt.current] = DONE;
   simt_switch(&simt.fibers[simt.current].context, &simt.scheduler);
   abort();
 }
 
 void simt_wait_for(wait_kind wait, int line) {
   fiber *f = &simt.fibers[simt.current];
-  f->wait = wait;
+  simt.wait[simt.current] = (uint8_t)wait;
   f->line = line;
   simt_switch(&f->context, &simt.scheduler);
 }
@@ -121,40 +122,52 @@ uint32_t simt_random(void) {
   return (uint32_t)(simt.random >> 33);
 }
 
+static void learn(uint32_t *known, const uint32_t *published, int n) {
+  for (int i = 0; i < n; i++)
+    if (published[i] > known[i])
+      known[i] = published[i];
+}
+
+void simt_clocks_learn(uint32_t *known, const uint32_t *published) {
+  learn(known, published, simt.threads);
+  learn(known + ENGINE, published + ENGINE, BARRIERS);
+}
+
+static void clocks_clear(uint32_t *known) {
+  memset(known, 0, (size_t)simt.threads * sizeof *known);
+  memset(known + ENGINE, 0, BARRIERS * sizeof *known);
+}
+
 static void barrier_release(void) {
   int line = 0;
   for (int i = 0; i < simt.threads; i++) {
-    fiber *f = &simt.fibers[i];
-    if (f->wait != AT_BARRIER)
+    const fiber *f = &simt.fibers[i];
+    if (simt.wait[i] != AT_BARRIER)
       continue;
     if (line && f->line != line)
       simt_report_add(f->line, "meets threads that wait at another barrier, line %d", line);
     line = f->line;
-    f->wait = READY;
+    simt.wait[i] = READY;
   }
   for (int i = 0; i < simt.threads; i++)
     simt.base[i] = simt.fibers[i].clock++;
   for (int i = 0; i < simt.threads; i++)
-    for (int k = ENGINE; k < PARTIES; k++)
-      if (simt.known[i][k] > simt.base[k])
-        simt.base[k] = simt.known[i][k];
+    learn(simt.base + ENGINE, simt.known[i] + ENGINE, BARRIERS);
 }
 
 // After a warp barrier every thread of the mask knows what any of them knew.
 static void warp_share_clocks(int warp, uint32_t mask) {
   uint32_t all[PARTIES];
-  memset(all, 0, sizeof all);
+  clocks_clear(all);
   for (int i = 0; i < WARP; i++) {
     if (!(mask >> i & 1))
       continue;
-    for (int t = 0; t < PARTIES; t++)
-      if (simt.known[warp + i][t] > all[t])
-        all[t] = simt.known[warp + i][t];
+    simt_clocks_learn(all, simt.known[warp + i]);
     all[warp + i] = simt.fibers[warp + i].clock++;
   }
   for (int i = 0; i < WARP; i++)
     if (mask >> i & 1)
-      memcpy(simt.known[warp + i], all, sizeof all);
+      simt_clocks_learn(simt.known[warp + i], all);
 }
 
 static void exchange_complete(int first) {
@@ -187,7 +200,7 @@ static void exchange_complete(int first) {
       f->value = values[f->from];
     else if (f->kind == VOTE)
       f->value = votes;
-    f->wait = READY;
+    simt.wait[warp + i] = READY;
   }
 }
 
@@ -203,27 +216,26 @@ static bool exchange_ready(int i) {
     const fiber *g = &simt.fibers[warp + k];
     if (!(f->mask >> k & 1))
       continue;
-    if (warp + k >= simt.threads || g->wait != AT_WARP || g->mask != f->mask || g->kind != f->kind)
+    if (simt.wait[warp + k] != AT_WARP || g->mask != f->mask || g->kind != f->kind)
       return false;
   }
   return true;
 }
 
 static int ready_find(void) {
-  int n = simt.threads;
-  int start = simt.schedule == SIMT_SHUFFLED ? (int)(simt_random() % (unsigned)n) : 0;
-  for (int k = 0; k < n; k++) {
-    int i = simt.schedule == SIMT_BACKWARD ? n - 1 - k : (start + k) % n;
-    if (simt.fibers[i].wait == READY)
-      return i;
-  }
-  return -1;
+  size_t n = (size_t)simt.threads;
+  size_t start = simt.schedule == SIMT_SHUFFLED ? simt_random() % n : 0;
+  const uint8_t *at = simt.schedule == SIMT_BACKWARD ? memrchr(simt.wait, READY, n)
+                                                     : memchr(simt.wait + start, READY, n - start);
+  if (!at)
+    at = memchr(simt.wait, READY, start);
+  return at ? (int)(at - simt.wait) : -1;
 }
 
 static bool exchanges_complete(void) {
   bool any = false;
   for (int i = 0; i < simt.threads; i++)
-    if (simt.fibers[i].wait == AT_WARP && exchange_ready(i)) {
+    if (simt.wait[i] == AT_WARP && exchange_ready(i)) {
       exchange_complete(i);
       any = true;
     }
@@ -233,7 +245,7 @@ static bool exchanges_complete(void) {
       any = true;
     }
   for (int i = 0; i < simt.threads; i++)
-    if (simt.fibers[i].wait == AT_PHASE && simt_phase_passed(&simt.fibers[i])) {
+    if (simt.wait[i] == AT_PHASE && simt_phase_passed(&simt.fibers[i])) {
       simt_phase_share_clocks(i);
       any = true;
     }
@@ -246,7 +258,7 @@ static bool unblock(void) {
   if (exchanges_complete())
     return true;
   for (int i = 0; i < simt.threads; i++) {
-    wait_kind wait = simt.fibers[i].wait;
+    int wait = simt.wait[i];
     at_barrier += wait == AT_BARRIER;
     if (wait != AT_WARP && wait != AT_GROUP && wait != AT_PHASE)
       continue;
@@ -258,7 +270,7 @@ static bool unblock(void) {
   if (waiting && simt_box_deliver())
     return true;
   if (waiting) {
-    simt_report_add(line, simt.fibers[simt.current].wait == AT_PHASE
+    simt_report_add(line, simt.wait[simt.current] == AT_PHASE
                               ? "waits for a phase that never ends"
                               : "waits for lanes that never come");
     return false;
@@ -273,13 +285,14 @@ static void block_run(void) {
   simt.n_barriers = simt.n_boxes = 0;
   memset(simt.base, 0, sizeof simt.base);
   simt.declared = 0;
+  memset(simt.wait, DONE, sizeof simt.wait);
+  memset(simt.wait, READY, (size_t)simt.threads);
   for (int i = 0; i < simt.threads; i++) {
     fiber *f = &simt.fibers[i];
-    f->wait = READY;
     f->clock = 1;
     f->fenced = 0;
     f->n_copies = f->group = f->n_wgmmas = f->wgmma_group = 0;
-    memset(simt.known[i], 0, sizeof simt.known[0]);
+    clocks_clear(simt.known[i]);
     context_make(&f->context, simt.stacks + (size_t)i * STACK, fiber_main);
   }
   for (;;) {
@@ -305,14 +318,23 @@ static void *pages(size_t bytes) {
   return p;
 }
 
+static void memory_make(void) {
+  simt.stacks = pages((size_t)THREADS * STACK);
+  simt.shared = pages(SHARED);
+  simt.known = pages(THREADS * sizeof *simt.known);
+  simt.shadows = pages(SHARED / GRAIN * sizeof *simt.shadows);
+  wgmma *wgmmas = pages(THREADS * WGMMAS * sizeof *wgmmas);
+  copy *copies = pages(THREADS * COPIES * sizeof *copies);
+  for (int i = 0; i < THREADS; i++) {
+    simt.fibers[i].wgmmas = wgmmas + (size_t)i * WGMMAS;
+    simt.fibers[i].copies = copies + (size_t)i * COPIES;
+  }
+}
+
 void simt_run(void (*call)(void *args), void *args, int64_t blocks, int threads) {
   LM_ASSERT(threads > 0 && threads <= THREADS);
-  if (!simt.stacks) {
-    simt.stacks = pages((size_t)THREADS * STACK);
-    simt.shared = pages(SHARED);
-    simt.known = pages(THREADS * sizeof *simt.known);
-    simt.shadows = pages(SHARED / GRAIN * sizeof *simt.shadows);
-  }
+  if (!simt.stacks)
+    memory_make();
   simt.call = call;
   simt.args = args;
   simt.threads = threads;

@@ -196,7 +196,7 @@ static void wgmma_complete(int first, int k) {
 
 bool simt_group_ready(int first) {
   for (int i = first; i < first + GROUP; i++)
-    if (i >= simt.threads || simt.fibers[i].wait != AT_GROUP)
+    if (i >= simt.threads || simt.wait[i] != AT_GROUP)
       return false;
   return true;
 }
@@ -218,7 +218,7 @@ void simt_group_complete(int first) {
     fiber *g = &simt.fibers[i];
     g->n_wgmmas -= done;
     memmove(g->wgmmas, g->wgmmas + done, (size_t)g->n_wgmmas * sizeof *g->wgmmas);
-    g->wait = READY;
+    simt.wait[i] = READY;
   }
 }
 

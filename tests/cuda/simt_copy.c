@@ -93,12 +93,6 @@ static void phase_end(phase_barrier *b) {
   b->phase++;
 }
 
-static void gather(int k, const uint32_t *known) {
-  for (int t = 0; t < PARTIES; t++)
-    if (known[t] > simt.gathered[k][t])
-      simt.gathered[k][t] = known[t];
-}
-
 static void arrive(phase_barrier *b, int line) {
   int k = (int)(b - simt.barriers);
   int me = simt.current;
@@ -106,7 +100,7 @@ static void arrive(phase_barrier *b, int line) {
     simt_report_add(line, "arrives where all have arrived");
     return;
   }
-  gather(k, simt.known[me]);
+  simt_clocks_learn(simt.gathered[k], simt.known[me]);
   simt.gathered[k][me] = simt.fibers[me].clock++;
   b->missing--;
   phase_end(b);
@@ -127,11 +121,8 @@ bool simt_phase_passed(const fiber *f) {
 }
 
 void simt_phase_share_clocks(int thread) {
-  fiber *f = &simt.fibers[thread];
-  for (int t = 0; t < PARTIES; t++)
-    if (simt.published[f->phase_barrier][t] > simt.known[thread][t])
-      simt.known[thread][t] = simt.published[f->phase_barrier][t];
-  f->wait = READY;
+  simt_clocks_learn(simt.known[thread], simt.published[simt.fibers[thread].phase_barrier]);
+  simt.wait[thread] = READY;
 }
 
 // Waits until the phase of that parity is complete; before the first phase, parity 1 counts as

@@ -80,7 +80,6 @@ typedef struct copy {
 
 typedef struct fiber {
   context context;
-  wait_kind wait;
   int line; // the line at which it waits
   warp_kind kind;
   uint32_t mask; // of the exchange that it waits for
@@ -90,13 +89,13 @@ typedef struct fiber {
   uint32_t clock, fenced;
   int phase_barrier;
   uint32_t parity; // of the phase that it waits for
-  wgmma wgmmas[WGMMAS];
+  wgmma *wgmmas; // WGMMAS of them
   int n_wgmmas, wgmma_group, wgmmas_left;
   float *d;
   uint32_t *r;
   const uint32_t *a, *b; // operands of a tensor-core operation
   int64_t offset;        // of a matrix row in shared memory
-  copy copies[COPIES];
+  copy *copies; // COPIES of them
   // Copies that are not yet waited for; the group that is being filled.
   int n_copies, group;
 } fiber;
@@ -141,6 +140,7 @@ typedef struct simt_state {
   uint64_t random;
   char *stacks;
   fiber fibers[THREADS];
+  uint8_t wait[THREADS]; // by thread, a wait_kind; apart from fibers, since the scheduler scans it
   context scheduler;
   int threads, current;
   int64_t block, blocks;
@@ -179,6 +179,8 @@ void simt_grain_check(shadow *s, bool write, const array *a, int64_t byte, int l
 int64_t simt_access_check(const void *base, int64_t offset, int64_t bytes, int write, int line);
 
 uint32_t simt_random(void);
+// Adds what `published` knows of the parties of this launch to `known`.
+void simt_clocks_learn(uint32_t *known, const uint32_t *published);
 // True if the current thread knows of the access.
 bool simt_ordered(const touch *before);
 
