@@ -18,20 +18,30 @@ void lm_execution_close(lm_execution *x) {
   *x = (lm_execution){0};
 }
 
-// Other processes may slow some runs down, so the shortest one counts; the first one faults pages
-// in and does not.
-lm_status lm_execution_func_time(const lm_execution *x, lm_func_id id, int64_t seq, double about,
+enum {
+  RUNS_MIN = 2
+};
+#define CONFIRMED_AFTER 0.1 // of the time that the runs may take: processors raise their clock rate
+
+// The first run faults pages in and does not count.
+lm_status lm_execution_func_time(const lm_execution *x, lm_func_id id, int64_t seq, double most,
                                  double *out) {
   const lm_plan_func *f = lm_plan_func_get(x->compiled->plan, id, seq);
-  double begin = lm_now(), best = 1e30;
-  for (int i = 0; f && (i < 3 || lm_now() - begin < about); i++) {
-    double start = lm_now();
+  lm_shortest best = {0};
+  *out = 0;
+  if (!f)
+    return NULL;
+  LM_TRY(lm_exec_call(x->exec, f, NULL));
+  double begin = lm_now(), end = begin;
+  for (int i = 0; i < RUNS_MIN || end - begin < most; i++) {
+    if (lm_shortest_is_confirmed(&best) && end - begin > CONFIRMED_AFTER * most)
+      break;
+    double start = end;
     LM_TRY(lm_exec_call(x->exec, f, NULL));
-    double took = lm_now() - start;
-    if (i && took < best)
-      best = took;
+    end = lm_now();
+    lm_shortest_add(&best, end - start);
   }
-  *out = f ? best : 0;
+  *out = best.seconds;
   return NULL;
 }
 

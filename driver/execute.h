@@ -20,9 +20,10 @@ typedef struct lm_execution_training {
 } lm_execution_training;
 // Makes a trainer at step 0, with initial parameters or the weights of the model's `from`.
 lm_status lm_execution_train(lm_execution *x, const lm_execution_training *o);
-// Seconds of one call of a plan's function: the shortest of the calls made in about `about`
-// seconds, at least two after a first one that does not count. 0 if the plan has no such function.
-lm_status lm_execution_func_time(const lm_execution *x, lm_func_id id, int64_t seq, double about,
+// Seconds of one call of a plan's function: the shortest of the calls made in at most `most`
+// seconds, fewer if some confirm it. There are at least two calls, after a first one that does not
+// count. 0 if the plan has no such function.
+lm_status lm_execution_func_time(const lm_execution *x, lm_func_id id, int64_t seq, double most,
                                  double *out);
 void lm_execution_close(lm_execution *x);
 #endif

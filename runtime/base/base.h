@@ -132,6 +132,15 @@ void lm_sum_add(lm_sum *s, const void *piece, size_t n);
 lm_sum lm_sum_of(const void *p, size_t n); // splits p into pieces
 int64_t lm_memory_of_machine(void);        // bytes, limited by the control group
 double lm_now(void);                       // seconds, monotonic
+double lm_thread_seconds(void);            // of processor time of the calling thread
+// The shortest of several runs of the same work. A disturbance only makes a run longer, so a few
+// runs that take nearly as little time as the shortest confirm it.
+typedef struct lm_shortest {
+  double seconds; // 0: no run yet
+  int near;       // runs that took nearly as little
+} lm_shortest;
+void lm_shortest_add(lm_shortest *s, double seconds);
+bool lm_shortest_is_confirmed(const lm_shortest *s);
 // Reads a regular file, /dev/stdin or /dev/fd/N. LM_ENV or LM_USER if that fails or the file has
 // more than max_bytes.
 lm_status lm_file_read(const char *path, size_t max_bytes, lm_buf *out);

@@ -11,10 +11,35 @@
 
 #include "runtime/base/file.h"
 
-double lm_now(void) {
+static double clock_read(clockid_t id) {
   struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
+  clock_gettime(id, &t);
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+double lm_now(void) {
+  return clock_read(CLOCK_MONOTONIC);
+}
+double lm_thread_seconds(void) {
+  return clock_read(CLOCK_THREAD_CPUTIME_ID);
+}
+
+#define NEAR 0.02
+enum {
+  NEAR_RUNS = 5
+};
+
+void lm_shortest_add(lm_shortest *s, double seconds) {
+  bool first = !s->seconds;
+  if (first || seconds < s->seconds * (1 - NEAR))
+    s->near = 0;
+  else if (seconds <= s->seconds * (1 + NEAR))
+    s->near++;
+  if (first || seconds < s->seconds)
+    s->seconds = seconds;
+}
+
+bool lm_shortest_is_confirmed(const lm_shortest *s) {
+  return s->near >= NEAR_RUNS;
 }
 
 // A limit of the control group, a number or "max". 0 if there is none or it cannot be read.

@@ -1,5 +1,6 @@
 // bench.c - measures the machine's peaks: the GEMMs of a model's linear layers, and multiply-adds
 // in registers.
+#include <math.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -41,18 +42,16 @@ static lm_plan_extent fixed(int64_t n) {
 
 static double best_time(lm_cpu_gemms *all, lm_plan_gemm g, lm_dtype ab, lm_dtype cc, const char *a,
                         const char *b, char *c, int repeats) {
-  double best = 1e30;
+  lm_shortest best = {0};
   g.dtype_ab = (uint8_t)ab;
   g.dtype_c = (uint8_t)cc;
   lm_cpu_gemm_prepare(all, &g);
-  for (int i = 0; i < repeats; i++) {
+  for (int i = 0; i < repeats && !lm_shortest_is_confirmed(&best); i++) {
     double start = lm_now();
     lm_cpu_gemm(all, &g, NULL, a, b, c);
-    double took = lm_now() - start;
-    if (took < best)
-      best = took;
+    lm_shortest_add(&best, lm_now() - start);
   }
-  return best;
+  return best.seconds;
 }
 
 // x [m, k], w [k, n], y [m, n], all row-major
@@ -114,11 +113,11 @@ lm_cpu_gemm_times lm_cpu_gemm_bench(const lm_cpu_linear *p, int n, lm_dtype dtyp
 enum {
   CHAINS = 12,
   ROUNDS = 1 << 20,
-  PEAK_RUNS = 40 // of about 2 ms each, short enough that one of them runs undisturbed
+  PEAK_RUNS = 40 // at most, of about 2 ms each
 };
 #define CHAINS_OF(N, TARGET)                                                                       \
-  __attribute__((target(TARGET), optimize("fp-contract=fast"))) static float chains_##N(           \
-      float start) {                                                                               \
+  __attribute__((target(TARGET), optimize("fp-contract=fast"),                                     \
+                 no_sanitize("address", "undefined"))) static float chains_##N(float start) {      \
     typedef float lanes __attribute__((vector_size(N * 4)));                                       \
     lanes x[CHAINS], scale = {0}, add = {0};                                                       \
     scale += 0.999f + 1e-9f * start;                                                               \
@@ -145,30 +144,43 @@ static int lanes_best(void) {
 typedef struct chains {
   float (*run)(float);
   volatile float sink;
+  double *seconds; // by thread
 } chains;
 
 static void chains_run(void *user, int me) {
   chains *c = user;
+  double start = lm_thread_seconds();
   float v = c->run(1);
   if (v == 12345.0f)
     c->sink = v; // never; the result is used
+  c->seconds[me] = lm_thread_seconds() - start;
 }
 
+static double longest(const double *seconds, int n) {
+  double most = 0;
+  for (int i = 0; i < n; i++)
+    most = fmax(most, seconds[i]);
+  return most;
+}
+
+// Threads do not wait for each other, so processor time is the time that each needs, whatever else
+// the processors do.
 static double register_peak(int threads) {
-  double best = 1e30;
+  lm_shortest best = {0};
   int lanes = lanes_best();
-  chains c = {lanes == 16 ? chains_16 : lanes == 8 ? chains_8 : chains_4, 0};
   lm_team *team = lm_team_create(threads);
-  for (int i = 0; i < PEAK_RUNS; i++) {
-    double start = lm_now();
-    lm_team_run(team, chains_run, &c);
-    double took = lm_now() - start;
-    if (took < best)
-      best = took;
-  }
   threads = lm_team_size(team);
+  chains c = {.run = lanes == 16  ? chains_16
+                     : lanes == 8 ? chains_8
+                                  : chains_4,
+              .seconds = lm_calloc((size_t)threads, sizeof *c.seconds)};
+  for (int i = 0; i < PEAK_RUNS && !lm_shortest_is_confirmed(&best); i++) {
+    lm_team_run(team, chains_run, &c);
+    lm_shortest_add(&best, longest(c.seconds, threads));
+  }
   lm_team_destroy(team);
-  return (double)threads * CHAINS * lanes * 2 * ROUNDS / best;
+  lm_free(c.seconds);
+  return (double)threads * CHAINS * lanes * 2 * ROUNDS / best.seconds;
 }
 
 // Each thread computes its own tiles of C, whose operands fit into its caches.

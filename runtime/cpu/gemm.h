@@ -91,7 +91,7 @@ typedef struct lm_cpu_gemm_times {
 } lm_cpu_gemm_times;
 
 // Measures the three GEMMs of every linear layer on random operands of the given type; the gradient
-// of w is accumulated in f32. Each time is the minimum of `repeats` runs.
+// of w is accumulated in f32. Each time is the minimum of at most `repeats` runs.
 lm_cpu_gemm_times lm_cpu_gemm_bench(const lm_cpu_linear *p, int n, lm_dtype dtype, int threads,
                                     int repeats);
 

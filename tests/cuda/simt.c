@@ -270,9 +270,8 @@ static bool unblock(void) {
   if (waiting && simt_box_deliver())
     return true;
   if (waiting) {
-    simt_report_add(line, simt.wait[simt.current] == AT_PHASE
-                              ? "waits for a phase that never ends"
-                              : "waits for lanes that never come");
+    simt_report_add(line, simt.wait[simt.current] == AT_PHASE ? "waits for a phase that never ends"
+                                                              : "waits for lanes that never come");
     return false;
   }
   if (at_barrier)

@@ -89,13 +89,13 @@ typedef struct fiber {
   uint32_t clock, fenced;
   int phase_barrier;
   uint32_t parity; // of the phase that it waits for
-  wgmma *wgmmas; // WGMMAS of them
+  wgmma *wgmmas;   // WGMMAS of them
   int n_wgmmas, wgmma_group, wgmmas_left;
   float *d;
   uint32_t *r;
   const uint32_t *a, *b; // operands of a tensor-core operation
   int64_t offset;        // of a matrix row in shared memory
-  copy *copies; // COPIES of them
+  copy *copies;          // COPIES of them
   // Copies that are not yet waited for; the group that is being filled.
   int n_copies, group;
 } fiber;

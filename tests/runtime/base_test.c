@@ -141,8 +141,30 @@ static void test_philox(void) {
   CHECK(lm_philox_unit(0) > 0 && lm_philox_unit(~0u) < 1);
 }
 
+// Five runs that take nearly as little as the shortest confirm it; a clearly shorter one begins
+// anew.
+static void test_shortest(void) {
+  static const struct {
+    double seconds[8];
+    int n;
+    bool confirmed;
+    double shortest;
+  } cases[] = {{{1, 1, 1.01, 1.02, 1, 1.01}, 6, true, 1},
+               {{1, 1, 1, 1, 1}, 5, false, 1},
+               {{1, 2, 3, 1.5, 2, 2, 1.2, 1.1}, 8, false, 1},
+               {{2, 2, 2, 2, 2, 1, 1, 1}, 8, false, 1},
+               {{2, 1, 3, 1, 1, 1, 1, 0.99}, 8, true, 0.99}};
+  for (size_t i = 0; i < LM_COUNT(cases); i++) {
+    lm_shortest s = {0};
+    for (int k = 0; k < cases[i].n; k++)
+      lm_shortest_add(&s, cases[i].seconds[k]);
+    CHECK(lm_shortest_is_confirmed(&s) == cases[i].confirmed && s.seconds == cases[i].shortest);
+  }
+}
+
 int main(void) {
   test_arena();
+  test_shortest();
   test_intern();
   test_text();
   test_hash();
