@@ -5,7 +5,7 @@
 // the next tile of t and by the other heads of a group: as many of their tiles as fit are kept in
 // slots, each with the location in memory that it was filled from.
 #include "codegen/cpu/attend.h"
-#include "codegen/cpu/partials.h"
+#include "codegen/cpu/strip.h"
 
 enum {
   BF16_TILE = 32,        // sides of the tiles that the matrix unit multiplies
@@ -59,13 +59,13 @@ void cpu_attend_channel_sum(cpu_attend *e, lm_buf *b, const lm_attend_axes *chan
   }
   for (int i = 0; i < last; i++)
     channel_loop(e, b, channels, i);
-  cpu_partials_loop l = {.name = lm_arena_printf(e->g.arena, "j%d", last),
-                         .from = "0",
-                         .to =
-                             lm_arena_printf(e->g.arena, "%lld",
-                                             (long long)lm_axis_size(e->f.m, channels->axis[last])),
-                         .block = "block"};
-  cpu_partials_loop_put(e->g.arena, b, &l, body);
+  int64_t size = lm_axis_size(e->f.m, channels->axis[last]);
+  cpu_strip_loop l = {.name = lm_arena_printf(e->g.arena, "j%d", last),
+                      .from = "0",
+                      .to = lm_arena_printf(e->g.arena, "%lld", (long long)size),
+                      .count = size,
+                      .strip = "strip"};
+  cpu_strip_loop_put(e->g.arena, b, &l, body);
   cpu_attend_close(b, last);
 }
 

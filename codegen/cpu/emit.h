@@ -3,6 +3,7 @@
 #define LM_CODEGEN_CPU_EMIT_H
 #include "codegen/common/gen.h"
 #include "codegen/cpu/cpu.h"
+#include "codegen/cpu/strip.h"
 
 // A maximal run first..last of parallel axes that all indices treat as one axis.
 typedef struct cpu_group {
@@ -33,8 +34,11 @@ typedef struct cpu_emit {
   // the pass that is being written
   cpu_root *roots;
   int n_roots;
-  int n_levels;  // loops of the pass, including lanes
-  bool ordered;  // the innermost loop must not be vectorised
+  int n_levels; // loops of the pass, including lanes
+  bool ordered; // the innermost loop must not be vectorised
+  // bf16 results of the innermost loop that are stored by strips
+  cpu_strip_store *stores;
+  uint32_t n_stores, cap_stores;
   bool long_sum; // the innermost loop is a long sum: its blocks are added in double
   // state of the whole kernel
   int64_t workspace[LM_KERNEL_WORKSPACES];

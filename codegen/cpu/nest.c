@@ -11,10 +11,8 @@
 //       s[32] = 0                     for g
 //       for e: s[e % 32] += v           for e: h[e] += v
 //       h[g] = sum of s
-#include <stdlib.h>
 #include <string.h>
 #include "codegen/cpu/emit.h"
-#include "codegen/cpu/partials.h"
 
 enum {
   // Elements that are added in float32 before the sum continues in double.
@@ -92,6 +90,29 @@ static const char *held_location(cpu_emit *e, const lm_value *v, const lm_ix *ix
   return lm_arena_printf(e->g.arena, "h%d[%s]", n->op->mark, row_offset(e, v, ix));
 }
 
+// The variable of the innermost loop; 0 outside of loops.
+static uint16_t innermost_var(const cpu_emit *e) {
+  const lm_gen_domain *d = &e->g.domains[e->g.pass];
+  if (e->n_lane_groups)
+    return cpu_group_var(e, e->n_groups - 1);
+  return d->n ? d->atom[d->n - 1].var : 0;
+}
+
+// Stores x to result i; bf16 results that are contiguous along the innermost loop by strips.
+static void store_result(cpu_emit *e, uint32_t i, lm_type t, lm_gen_text x, const lm_ix *ix,
+                         int level) {
+  lm_ix at = lm_gen_dense_index(&e->g, t, ix, t);
+  const char *to = lm_arena_printf(e->g.arena, "r%u[%s]", i, lm_gen_index(&e->g, &at, true));
+  uint16_t var = innermost_var(e);
+  if (t.dtype != LM_BF16 || !var || lm_ix_coef(&at, var) != 1) {
+    lm_gen_statement(&e->g, level, "%s = %s;", to, lm_gen_store_text(e->g.arena, t.dtype, x.text));
+    return;
+  }
+  cpu_strip_store s = {lm_gen_temp_name(&e->g, "o"), to};
+  LM_PUSH(e->g.arena, e->stores, e->n_stores, e->cap_stores) = s;
+  lm_gen_statement(&e->g, level, "LM_HALF(%s, %s, %s)", s.name, to, x.text);
+}
+
 // Stores x to the results that the root defines; a summed result adds it to the sum of its chunk.
 static void store_results(cpu_emit *e, const cpu_root *r, lm_gen_text x, const lm_ix *ix,
                           int level) {
@@ -100,14 +121,13 @@ static void store_results(cpu_emit *e, const cpu_root *r, lm_gen_text x, const l
     if (!lm_schedule_writes(e->g.s, (lm_root){r->v, r->copy}, i))
       continue;
     lm_type t = r->v->type;
-    if (lm_kernel_result_summed(e->g.kernel, i)) {
-      lm_type inner = lm_kernel_inner(e->g.kernel, t);
-      lm_gen_statement(&e->g, level, "c%u[%s] += %s;", i, lm_gen_dense_offset(&e->g, t, ix, inner),
-                       x.text);
-    } else {
-      lm_gen_statement(&e->g, level, "r%u[%s] = %s;", i, lm_gen_dense_offset(&e->g, t, ix, t),
-                       lm_gen_store_text(e->g.arena, t.dtype, x.text));
+    if (!lm_kernel_result_summed(e->g.kernel, i)) {
+      store_result(e, i, t, x, ix, level);
+      continue;
     }
+    lm_type inner = lm_kernel_inner(e->g.kernel, t);
+    lm_gen_statement(&e->g, level, "c%u[%s] += %s;", i, lm_gen_dense_offset(&e->g, t, ix, inner),
+                     x.text);
   }
 }
 
@@ -316,54 +336,58 @@ static void leaf(cpu_emit *e) {
 
 // ---- loops
 
-static bool has_partials(const cpu_emit *e) {
+// A loop over [from, to) with a trip count; -1: known only at run time.
+typedef struct loop {
+  const char *name, *from, *to;
+  int64_t count;
+} loop;
+
+// True if the innermost loop runs in strips.
+static bool by_strips(const cpu_emit *e) {
+  bool any = e->n_stores;
   for (int i = 0; i < e->n_roots; i++)
-    if (in_partials(e, &e->roots[i]))
-      return true;
-  return false;
+    any |= in_partials(e, &e->roots[i]);
+  return any;
 }
 
-static bool is_number(const char *text, int64_t *out) {
-  char *end;
-  *out = strtoll(text, &end, 10);
-  return end != text && !*end;
+static void loop_strips(cpu_emit *e, lm_buf *out, const loop *l, const char *body) {
+  cpu_strip_loop s = {.name = l->name,
+                      .from = l->from,
+                      .to = l->to,
+                      .count = l->count,
+                      .strip = lm_gen_temp_name(&e->g, "strip"),
+                      .ordered = e->ordered,
+                      .stores = e->stores,
+                      .n_stores = (int)e->n_stores};
+  cpu_strip_loop_put(e->g.arena, out, &s, body);
 }
 
-static void loop_partials(cpu_emit *e, lm_buf *out, const char *name, const char *from,
-                          const char *to, const char *body) {
-  cpu_partials_loop l = {name, from, to, lm_gen_temp_name(&e->g, "block"), e->ordered};
-  cpu_partials_loop_put(e->g.arena, out, &l, body);
-}
-
-static void loop_plain(cpu_emit *e, lm_buf *out, const char *name, const char *from, const char *to,
-                       bool innermost, const char *body) {
+static void loop_plain(cpu_emit *e, lm_buf *out, const loop *l, bool innermost, const char *body) {
   if (innermost && !e->ordered)
     lm_buf_puts(out, "#pragma omp simd\n");
-  lm_buf_printf(out, "for (int64_t %s = %s; %s < %s; %s++) {\n%s}\n", name, from, name, to, name,
-                body);
+  lm_buf_printf(out, "for (int64_t %s = %s; %s < %s; %s++) {\n%s}\n", l->name, l->from, l->name,
+                l->to, l->name, body);
 }
 
-static void loop_once(cpu_emit *e, lm_buf *out, const char *name, const char *from, bool innermost,
-                      const char *body) {
-  lm_buf_printf(out, "{  // %s = %s\n", name, from);
-  if (innermost && has_partials(e))
+static void loop_once(cpu_emit *e, lm_buf *out, const loop *l, bool innermost, const char *body) {
+  lm_buf_printf(out, "{  // %s = %s\n", l->name, l->from);
+  if (innermost && by_strips(e))
     lm_buf_puts(out, "const int64_t lane = 0;\n");
   lm_buf_printf(out, "%s}\n", body);
 }
 
 // A long sum: blocks are added in float32, the sums of blocks in double. If the block size divides
 // the trip count, no remainder loop is needed.
-static void loop_long_sum(cpu_emit *e, lm_buf *out, const char *name, const char *from,
-                          const char *to, const char *body) {
-  int64_t first, last;
-  bool divides = is_number(from, &first) && is_number(to, &last) && (last - first) % LONG_SUM == 0;
-  lm_buf_printf(out, "for (int64_t from = %s; from < %s; from += %d) {\nconst int64_t to = ", from,
-                to, LONG_SUM);
-  lm_buf_printf(out, divides ? "from + %d;\n" : "lm_min64(from + %d, %s);\n", LONG_SUM, to);
+static void loop_long_sum(cpu_emit *e, lm_buf *out, const loop *l, const char *body) {
+  bool divides = l->count % LONG_SUM == 0;
+  lm_buf_printf(out,
+                "for (int64_t from = %s; from < %s; from += %d) {\nconst int64_t to = ", l->from,
+                l->to, LONG_SUM);
+  lm_buf_printf(out, divides ? "from + %d;\n" : "lm_min64(from + %d, %s);\n", LONG_SUM, l->to);
   for (int i = 0; i < e->n_roots; i++)
     if (by_blocks(e, &e->roots[i]))
       lm_buf_printf(out, "LM_PARTIALS_OF(float, %sb, 0.0f)\n", e->roots[i].acc);
-  loop_partials(e, out, name, "from", "to", body);
+  loop_strips(e, out, &(loop){l->name, "from", "to", divides ? LONG_SUM : -1}, body);
   for (int i = 0; i < e->n_roots; i++)
     if (by_blocks(e, &e->roots[i]))
       lm_buf_printf(out, "%s += lm_sum_float(%sb);\n", e->roots[i].acc, e->roots[i].acc);
@@ -391,23 +415,23 @@ static const char *level_close(cpu_emit *e, int k) {
 
 static void emit_level(cpu_emit *e, int k);
 
-// One loop of level k over [from, to).
-static void emit_run(cpu_emit *e, int k, const char *name, const char *from, const char *to,
-                     bool once) {
+// One loop of level k.
+static void emit_loop(cpu_emit *e, int k, const loop *l, bool once) {
   level_open(e, k);
+  e->n_stores = 0;
   emit_level(e, k + 1);
   const char *body = level_close(e, k);
   lm_gen_forget(&e->g, k);
   lm_buf *out = &e->g.level[k - 1].loops;
   bool innermost = k == e->n_levels;
   if (once)
-    loop_once(e, out, name, from, innermost, body);
+    loop_once(e, out, l, innermost, body);
   else if (innermost && e->long_sum)
-    loop_long_sum(e, out, name, from, to, body);
-  else if (innermost && has_partials(e))
-    loop_partials(e, out, name, from, to, body);
+    loop_long_sum(e, out, l, body);
+  else if (innermost && by_strips(e))
+    loop_strips(e, out, l, body);
   else
-    loop_plain(e, out, name, from, to, innermost, body);
+    loop_plain(e, out, l, innermost, body);
   if (innermost)
     e->ordered = false;
 }
@@ -433,8 +457,9 @@ static void emit_atom(cpu_emit *e, int k, int i) {
   span s = span_of(d, i);
   const char *name = e->g.vars.v[a->var].name;
   if (s.first < i || a->dyn) {
-    emit_run(e, k, name, "0",
-             lm_gen_extent(&e->g, d->atom[s.first].size, d->atom[s.first].dyn, s.times), false);
+    const lm_gen_atom *first = &d->atom[s.first];
+    const char *to = lm_gen_extent(&e->g, first->size, first->dyn, s.times);
+    emit_loop(e, k, &(loop){name, "0", to, first->dyn ? -1 : s.size}, false);
     return;
   }
   for (int c = 0; c <= a->n_partitions; c++) {
@@ -442,17 +467,23 @@ static void emit_atom(cpu_emit *e, int k, int i) {
     int64_t hi = c < a->n_partitions ? a->partition[c] : a->size;
     e->g.vars.v[a->var].lo = lo;
     e->g.vars.v[a->var].hi = hi;
-    emit_run(e, k, name, lm_gen_extent(&e->g, lo, 0, 1), lm_gen_extent(&e->g, hi, 0, 1),
-             hi - lo == 1);
+    loop l = {name, lm_gen_extent(&e->g, lo, 0, 1), lm_gen_extent(&e->g, hi, 0, 1), hi - lo};
+    emit_loop(e, k, &l, hi - lo == 1);
   }
   e->g.vars.v[a->var].lo = 0;
   e->g.vars.v[a->var].hi = a->size;
 }
 
 static void emit_lanes(cpu_emit *e, int k, int g) {
-  const char *from, *to;
-  lane_range(e, g, &from, &to);
-  emit_run(e, k, e->g.vars.v[cpu_group_var(e, g)].name, from, to, false);
+  const cpu_group *group = &e->groups[g];
+  bool blocked = e->block && g == e->n_groups - e->n_lane_groups;
+  loop l = {.name = e->g.vars.v[cpu_group_var(e, g)].name, .count = group->size};
+  lane_range(e, g, &l.from, &l.to);
+  if (blocked)
+    l.count = group->size % e->block ? -1 : e->block;
+  if (group->dyn)
+    l.count = -1;
+  emit_loop(e, k, &l, false);
 }
 
 static void emit_level(cpu_emit *e, int k) {

@@ -185,6 +185,8 @@ static void test_bf16(void) {
         lm_bf16_round(lm_of_bits(0x3f808001)) == 0x3f81);
   CHECK(lm_bf16_round(INFINITY) == 0x7f80 && isnan(lm_bf16_load(lm_bf16_round(NAN))));
   CHECK(isnan(lm_bf16_load(lm_bf16_round(lm_of_bits(0x7f800001)))) && lm_bf16_load(0xc000) == -2);
+  CHECK(lm_bf16_round(0x1p-126f) == 0x0080 && lm_bf16_round(0x1.fffffcp-127f) == 0 &&
+        lm_bf16_round(-0x1p-130f) == 0x8000 && lm_bf16_round(0x1.fffffep127f) == 0x7f80);
 }
 
 static void test_integers(void) {

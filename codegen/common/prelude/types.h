@@ -19,13 +19,17 @@ LM_INLINE float lm_f32_of_bits(uint32_t u) {
 }
 
 // bfloat16 is the upper half of a float32. Rounding is to nearest, ties to even; a NaN remains a
-// NaN.
+// NaN. On CPUs numbers below 2^-126 become zero of their sign, as the instructions of AVX512-BF16
+// and AMX make them; GPUs keep them.
 LM_INLINE float lm_bf16_load(uint16_t h) {
   return lm_f32_of_bits((uint32_t)h << 16);
 }
 LM_INLINE uint16_t lm_bf16_round(float x) {
   uint32_t u = lm_f32_bits(x);
   uint32_t rounded = u + 0x7fffu + ((u >> 16) & 1u);
+#ifndef __CUDACC__
+  rounded = u & 0x7f800000u ? rounded : u & 0x80000000u;
+#endif
   return (uint16_t)((x == x ? rounded : u | 0x400000u) >> 16);
 }
 
