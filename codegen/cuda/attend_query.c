@@ -2,8 +2,8 @@
 // the share of each position if all positions are masked.
 #include "codegen/cuda/attend.h"
 
-// The sum of do * o: four lanes read a row, lm_row_sum adds them; in vectors if the memory layout
-// allows it. If the sum is an operand, it is loaded.
+// The sum of do * o. If it is an operand, it is loaded; without the pass attend_mean four lanes
+// read a row and lm_row_sum adds them, in vectors if the memory layout allows it.
 static const char *row_dot(cuda_attend *e, const char *at) {
   lm_type o = e->f.op->in[LM_ATTEND_O]->type;
   lm_type d = e->f.op->in[LM_ATTEND_DO]->type;
@@ -70,19 +70,25 @@ static const char *staged_index(const cuda_attend *e, const char *col) {
   return e->groups ? lm_arena_printf(e->g.arena, "stage * %d + %s", e->cols, col) : col;
 }
 
-// If columns are queries: in shared memory, four lanes for each column.
+// If columns are queries: in shared memory. A lane loads the values of a column; if it computes the
+// mean, four lanes do.
 void cuda_attend_query_cols(cuda_attend *e, lm_buf *b) {
+  int lanes = lm_attend_has_mean(e->f.op) ? 1 : 4;
+  const char *me = e->groups ? "me" : "lm_thread()";
+
   cuda_attend_pool(e, "float", 4, "fars", -1, (e->groups ? 2 : 1) * e->cols);
   cuda_attend_pool(e, "float", 4, "means", -1, (e->groups ? 2 : 1) * e->cols);
-  lm_buf_printf(b, "%sfor (int32_t i = %s / 4; i < %d; i += %d) {\n",
-                e->groups ? "LM_UNROLL_1\n" : "", e->groups ? "me" : "lm_thread()", e->cols,
-                e->groups ? 32 : e->rows / 2);
+  lm_buf_printf(b, "%sfor (int32_t i = %s / %d; i < %d; i += %d) {\n",
+                e->groups ? "LM_UNROLL_1\n" : "", me, lanes, e->cols,
+                (e->groups ? 128 : 2 * e->rows) / lanes);
   lm_buf_printf(b, "const lm_at col = lm_min_index(col0 + i, %s);\nfloat dot = 0.0f;\n",
                 cuda_attend_extent(e, e->col));
   lm_buf_puts(b, row_dot(e, "col"));
-  lm_buf_printf(
-      b, "if (lm_thread() %% 4 == 0) {\nlm_put(fars, %s, %s);\nlm_put(means, %s, dot);\n}\n}\n",
-      staged_index(e, "i"), neg_lse_text(e, "col"), staged_index(e, "i"));
+  if (lanes > 1)
+    lm_buf_puts(b, "if (lm_thread() % 4 == 0) {\n");
+  lm_buf_printf(b, "lm_put(fars, %s, %s);\nlm_put(means, %s, dot);\n", staged_index(e, "i"),
+                neg_lse_text(e, "col"), staged_index(e, "i"));
+  lm_buf_puts(b, lanes > 1 ? "}\n}\n" : "}\n");
 }
 
 // The values of a column, if the columns are queries.

@@ -417,6 +417,7 @@ const lm_codegen lm_cuda_codegen = {.choose = choose,
                                     .kernel = kernel_emit,
                                     .in_place = kernel_in_place,
                                     .attends = lm_attend_is_supported,
+                                    .attend_mean = true,
                                     .epilogue = lm_cuda_epilogue_is_supported};
 
 lm_plan_options lm_cuda_options(const char *arch, bool tf32) {

@@ -22,13 +22,13 @@ static const struct {
 // Cleanup passes before `grad` reduce the stashes; cleanup passes after it remove redundant
 // backward code.
 const char *const lm_pipeline[] = {
-    "precision",  "inline",    "analyze",   "simplify",     "cse",        "licm",
-    "dce",        "causal",    "attend",    "cse",          "licm",       "tile_vocab",
-    "fuse_gemms", "dce",       "tile_rows", "cse",          "count",      "grad",
-    "simplify",   "cse",       "licm",      "dce",          "fuse_loops", "cse",
-    "dce",        "accum_f32", "prepack",   "hoist_params", "dce",        "expand_attention",
-    "decompose",  "cse",       "dce",       "epilogue",     "dce",        "fuse",
-    "recompute",  "dce",       NULL,
+    "precision",   "inline",    "analyze",   "simplify",     "cse",        "licm",
+    "dce",         "causal",    "attend",    "cse",          "licm",       "tile_vocab",
+    "fuse_gemms",  "dce",       "tile_rows", "cse",          "count",      "grad",
+    "simplify",    "cse",       "licm",      "dce",          "fuse_loops", "cse",
+    "dce",         "accum_f32", "prepack",   "hoist_params", "dce",        "expand_attention",
+    "attend_mean", "decompose", "cse",       "dce",          "epilogue",   "dce",
+    "fuse",        "recompute", "dce",       NULL,
 };
 
 const lm_pass *lm_pass_find(const char *name) {

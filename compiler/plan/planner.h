@@ -50,6 +50,8 @@ struct lm_codegen {
   bool (*gemm)(const lm_plan_gemm *g, lm_arena *arena, lm_kernel_code *out);
   // True if `kernel` supports this attend or attend_vjp; NULL: it supports all.
   bool (*attends)(const lm_module *m, const lm_op *op);
+  // Kernels of attend_vjp shall read the mean in place of o (see compiler/ir/attend.h).
+  bool attend_mean;
   // True if the target's library supports this GEMM with its residual, bias or gelu; NULL: none.
   bool (*epilogue)(const lm_plan_gemm *g);
 };

@@ -51,7 +51,7 @@ static const attend_case cases[] = {
 static char *text_of(lm_ctx *c, const attend_case *x) {
   lm_buf b = {0};
   text_make(x, &b);
-  char *text = bare_text(c, module_make(c, b.p, false));
+  char *text = bare_text(c, module_make(c, b.p, NULL));
   lm_buf_free(&b);
   return text;
 }

@@ -3,6 +3,7 @@
 // results.
 #ifndef LM_TESTS_CUDA_ATTEND_CASE_H
 #define LM_TESTS_CUDA_ATTEND_CASE_H
+#include "codegen/cuda/cuda.h"
 #include "tests/codegen/run.h"
 
 // `factor` computes the weights %pf from %ex, %l and %p; NULL: the weights are %p.
@@ -76,14 +77,19 @@ static inline int count(lm_region *r, lm_opcode code) {
   return n;
 }
 
-static inline lm_module *module_make(lm_ctx *ctx, const char *text, bool kernels) {
+// Passes to stage kernel: kernels of attend_vjp read the mean, or compute it.
+#define WITH_MEAN "attend_mean,decompose,cse,dce,fuse"
+#define WITHOUT_MEAN "decompose,cse,dce,fuse"
+
+// passes: NULL for a module at stage step.
+static inline lm_module *module_make(lm_ctx *ctx, const char *text, const char *passes) {
   lm_module *m = parse_and_run(ctx, text, "simplify,cse,dce,attend,grad,simplify,cse,licm,dce");
   lm_func *micro = lm_func_find(m, "micro");
   CHECK(micro && count(micro->body, LM_OP_ATTEND) == 1 &&
         count(micro->body, LM_OP_ATTEND_VJP) == 1);
   bool ok = true;
-  if (kernels)
-    CHECK_OK(lm_pass_run_list(m, "decompose,cse,dce,fuse", &(lm_pass_env){0}, &ok));
+  if (passes)
+    CHECK_OK(lm_pass_run_list(m, passes, &(lm_pass_env){.codegen = &lm_cuda_codegen}, &ok));
   return m;
 }
 #endif
