@@ -61,6 +61,7 @@ typedef struct cuda_emit {
   int n_stages;
   int stage_of[LM_GEN_ATOMS];
   uint16_t vector; // variable of the vector loop, 0: none
+  bool online;     // computes the maximum of the pass before it too (online.c)
   // state of the whole kernel
   // CUDA_FLAT: the loops of all passes, by head
   cuda_flat_loop *loops;
@@ -97,6 +98,13 @@ typedef struct cuda_axis {
 } cuda_axis;
 void cuda_decode(cuda_emit *e, const cuda_axis *axes, int n, const char *from, lm_buf *b);
 void cuda_team_sync(const cuda_emit *e, lm_buf *b);
+
+// ---- online.c: softmax
+// True if the pass is a maximum that the next pass, a sum of exponentials, computes too.
+bool cuda_online_is(const cuda_emit *e, int pass);
+void cuda_online_leaf(cuda_emit *e); // in place of the terms of both reductions
+// A thread's term of the sum, after the maximum of the team is known.
+const char *cuda_online_sum(const cuda_emit *e);
 
 // ---- rows.c: rows that passes hold, sums over points
 int64_t cuda_points(const cuda_emit *e); // points of the parallel axes, at capacity

@@ -175,7 +175,9 @@ static void partial_end(cuda_emit *e) {
 
 static void full_end(cuda_emit *e) {
   for (int i = 0; i < e->n_roots; i++) {
-    const cuda_root *r = &e->roots[i];
+    cuda_root *r = &e->roots[i];
+    if (e->online && i == 1)
+      r->acc = cuda_online_sum(e);
     if (r->reduces && !scattering(r))
       after(e, 0, "const %s h%u = %s;", lm_gen_register_type(r->v->type.dtype), r->v->def->mark,
             team_reduced(e, r));
@@ -420,7 +422,7 @@ static void emit_pieces(cuda_emit *e, int k, int atom) {
 
 static void emit_stage(cuda_emit *e, int k) {
   if (k == e->n_stages)
-    leaf(e);
+    (e->online ? cuda_online_leaf : leaf)(e);
   else
     emit_pieces(e, k, 0);
 }
@@ -503,23 +505,33 @@ static void scatter_clear(cuda_emit *e) {
     lm_buf_puts(b, "}\n");
 }
 
-void cuda_pass_emit(cuda_emit *e, int pass) {
-  const lm_sched_pass *p = &e->g.s->passes[pass];
-  e->g.pass = pass;
-  e->n_roots = 0;
-  if (p->n_roots > LM_COUNT(e->roots))
+static void roots_add(cuda_emit *e, const lm_sched_pass *p) {
+  if (e->n_roots + p->n_roots > LM_COUNT(e->roots))
     LM_BUG("a pass of more than %d roots", (int)LM_COUNT(e->roots));
   for (uint32_t i = 0; i < p->n_roots; i++) {
     lm_root r = p->roots[i];
     e->roots[e->n_roots++] = (cuda_root){
         .v = r.v, .copy = r.copy, .reduces = r.v->def && !r.copy && lm_op_is_reduction(r.v->def)};
   }
+}
+
+void cuda_pass_emit(cuda_emit *e, int pass) {
+  const lm_sched_pass *p = &e->g.s->passes[pass];
+  if (cuda_online_is(e, pass))
+    return;
+  e->g.pass = pass;
+  e->n_roots = 0;
+  e->online = pass && cuda_online_is(e, pass - 1);
+  if (e->online)
+    roots_add(e, p - 1);
+  roots_add(e, p);
   if (partial(e))
     stages_partial(e);
   else
     stages_plain(e);
   declare_vars(e);
-  if (pass && e->form == CUDA_TEAM && p->depth > e->g.s->passes[pass - 1].depth)
+  int before = pass - 1 - e->online;
+  if (before >= 0 && e->form == CUDA_TEAM && p->depth > e->g.s->passes[before].depth)
     cuda_team_sync(e, &e->g.body);
   level_open(e, 0);
   if (scattering(&e->roots[0]))
@@ -528,4 +540,6 @@ void cuda_pass_emit(cuda_emit *e, int pass) {
   lm_buf_puts(&e->g.body, level_close(e, 0));
   lm_gen_forget(&e->g, 1);
   e->g.done[pass] = e->form == CUDA_TEAM;
+  if (e->online)
+    e->g.done[pass - 1] = true;
 }

@@ -205,7 +205,7 @@ static int64_t longest(const cuda_emit *e) {
   double max = 1;
   for (uint32_t i = 0; i < e->g.s->n_passes; i++) {
     double n = times(&e->g.domains[i]) / e->width[i];
-    if (n > max)
+    if (n > max && !cuda_online_is(e, (int)i))
       max = n;
   }
   return max < 1e15 ? (int64_t)max : (int64_t)1e15;

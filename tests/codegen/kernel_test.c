@@ -94,6 +94,21 @@ static const kernel_case cases[] = {
      "  %t = sum %lw over(b, t)\n  %o = neg %w\n  %h = scatter_add %o, %y over(v) : f32[b, t, v]\n "
      " %q = div %w, %s\n  %p = mul %e, %q\n  %d = add %h, %p\n  return %t, %d\n}\n",
      1e-6, 0},
+    {"logarithms of sums of exponentials, with -inf",
+     HEAD "axis b = 5, d = 1031, e = 2048, f = 24, g = 300\n"
+          "func @f(%x: f32[b, d], %y: bf16[b, e], %z: f32[b, f], %u: f32[b, f, g]) -> (l: f32[b], "
+          "k: f32[b], p: bf16[b, e], j: f32[b], i: f32[b, g]) {\n"
+          "  %k1 = const 150 : f32\n  %low = const -inf : f32\n  %t = const 0.4 : f32\n"
+          "  %x0 = mul %x, %k1\n  %xc = gt %x, %t\n  %x1 = select %xc, %x0, %low\n"
+          "  %m = max %x1 over(d)\n  %xd = sub %x1, %m\n  %xe = exp %xd\n  %xs = sum %xe over(d)\n"
+          "  %xl = log %xs\n  %l = add %xl, %m\n"
+          "  %y0 = cast %y : f32[b, e]\n  %y1 = mul %y0, %k1\n  %n = max %y1 over(e)\n"
+          "  %yd = sub %y1, %n\n  %ye = exp %yd\n  %ys = sum %ye over(e)\n  %yl = log %ys\n"
+          "  %k = add %yl, %n\n  %yp = div %ye, %ys\n  %p = cast %yp : bf16[b, e]\n"
+          "  %o = max %z over(f)\n  %zd = sub %z, %o\n  %ze = exp %zd\n  %j = sum %ze over(f)\n"
+          "  %q = max %u over(f)\n  %ud = sub %u, %q\n  %ue = exp %ud\n  %i = sum %ue over(f)\n"
+          "  return %l, %k, %p, %j, %i\n}\n",
+     1e-6, 0},
     {"derivative of a norm: rows and many rows",
      HEAD "axis b = 8, t = 129, d = 70\n"
           "func @f(%x: f32[b, t, d], %dy: f32[b, t, d], %w: f32[d]) -> (dx: f32[b, t, d], dw: "

@@ -70,6 +70,19 @@ static void test_concat(void) {
   lm_ctx_destroy(ctx);
 }
 
+// The maximum and the sum of a softmax read the row once, the division reads it again.
+static void test_softmax(void) {
+  static const char text[] =
+      "stage step\naxis b = 4096, v = 4096\nfunc @f(%x: bf16[b, v]) -> (p: bf16[b, v]) {\n"
+      "  %xf = cast %x : f32[b, v]\n  %m = max %xf over(v)\n  %d = sub %xf, %m\n  %e = exp %d\n"
+      "  %s = sum %e over(v)\n  %q = div %e, %s\n  %p = cast %q : bf16[b, v]\n  return %p\n}\n";
+  lm_ctx *ctx = lm_ctx_create();
+  const char *source = plan_of(ctx, text)->kernels[0].source;
+  CHECK(count(source, "lm_load8_bf16(") == 2 &&
+        count(source, "lm_team_max_f32(") + count(source, "lm_block_max_f32(") == 1);
+  lm_ctx_destroy(ctx);
+}
+
 // A short form of a function if the result is bf16, a more exact one if it is f32; only a bf16
 // quotient is approximate.
 static void test_functions(const char *dtype, const char *form, const char *quotient) {
@@ -88,6 +101,7 @@ static void test_functions(const char *dtype, const char *form, const char *quot
 }
 
 int main(void) {
+  test_softmax();
   test_functions("bf16", "bf16", " = lm_divide_approx(v");
   test_functions("f32", "f32", " / x");
   test_counter(((int64_t)1 << 30) - 1, "for (int32_t ");
