@@ -28,12 +28,21 @@ typedef struct lm_target_math {
   double peak;         // FLOP/s of dense GEMMs; 0: unknown
 } lm_target_math;
 
-// The packed layout in which a target's GEMM kernel reads a weight: panels of `columns` columns,
-// in which `group` elements along k are adjacent; N and K must be multiples of n and k. columns 0:
-// not packed. usual: such kernels are known to be profitable despite the extra memory.
+// Where packed weights are known to be profitable despite the memory of another copy: nowhere; in
+// decoding, whose time is that of reading the weights, in a program that does not train;
+// everywhere.
+typedef enum {
+  LM_PANEL_NOWHERE,
+  LM_PANEL_IN_DECODING,
+  LM_PANEL_ALWAYS
+} lm_panel_use;
+
+// The packed layout in which a target's GEMM kernel reads a weight: panels of `columns` columns, in
+// which `group` elements along k are adjacent; N and K must be multiples of n and k. columns 0: not
+// packed.
 typedef struct lm_target_panel {
   int columns, group, n, k;
-  bool usual;
+  lm_panel_use use;
 } lm_target_panel;
 
 // Sizes that the compiler chooses by the machine. 0: the default of the pass that reads it.

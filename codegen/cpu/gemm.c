@@ -1,7 +1,7 @@
 // gemm.c - which GEMMs generated code computes, and the function for each.
 //
-// The work is done by tile_panel.h and tile_amx.h of the prelude, with one function for all GEMMs
-// of a type: sizes and strides are arguments (runtime/plan/plan.h).
+// The work is done by tile_rows.h of the prelude, with one function for all GEMMs of a type: sizes
+// and strides are arguments (runtime/plan/plan.h).
 #include "codegen/cpu/cpu.h"
 
 #include <stdio.h>
@@ -21,10 +21,11 @@ typedef struct operand {
   int64_t stride, k;
   int panel;
 } operand;
-// C has rows of unit stride.
+// C has rows of unit stride. any_rows: lm_plan_gemm_any_rows.
 typedef struct gemm_shape {
   int64_t m, n, k;
   operand a, b;
+  bool any_rows;
 } gemm_shape;
 
 static int64_t min64(int64_t a, int64_t b) {
@@ -34,23 +35,31 @@ static bool has_unit(const operand *x) {
   return x->panel || x->stride == 1 || x->k == 1;
 }
 
-// Returns false if sizes are known only at run time, an operand has no unit stride, or the types
-// are unsupported. If C has unit stride along m, its transpose is computed by exchanging A and B.
+// Returns false if columns or k are known only at run time, an operand has no unit stride, or the
+// types are unsupported. If C has unit stride along m, its transpose is computed by exchanging A
+// and B, unless the number of rows may be anything.
 static bool shape_make(const lm_plan_gemm *g, gemm_shape *out) {
   bool bf16 = g->dtype_ab == LM_BF16;
+  bool any_rows = lm_plan_gemm_any_rows(g);
   bool transposed = g->c_n != 1;
   operand x = {bf16, g->a_m, g->a_k, 0}, y = {bf16, g->b_n, g->b_k, g->b_columns};
-  *out = (gemm_shape){transposed ? g->n.fixed : g->m.fixed, transposed ? g->m.fixed : g->n.fixed,
-                      g->k.fixed, transposed ? y : x, transposed ? x : y};
-  if (g->m.n_dyn || g->n.n_dyn || g->k.n_dyn || g->dtype_ab == LM_F64 || g->dtype_c == LM_F64 ||
-      (g->b_columns && transposed))
+  *out = (gemm_shape){transposed ? g->n.fixed : g->m.fixed,
+                      transposed ? g->m.fixed : g->n.fixed,
+                      g->k.fixed,
+                      transposed ? y : x,
+                      transposed ? x : y,
+                      any_rows};
+  if (g->n.n_dyn || g->k.n_dyn || g->dtype_ab == LM_F64 || g->dtype_c == LM_F64 ||
+      ((g->b_columns || any_rows) && transposed))
     return false;
-  bool rows = transposed ? g->c_m == 1 && g->c_n >= out->n : g->c_m >= out->n;
-  return rows && has_unit(&out->a) && has_unit(&out->b) && min64(out->m, out->n) >= MIN_SIZE &&
-         out->k >= MIN_K;
+  bool one_row = !g->m.n_dyn && g->m.fixed == 1;
+  bool rows = one_row || (transposed ? g->c_m == 1 && g->c_n >= out->n : g->c_m >= out->n);
+  int64_t least = any_rows ? out->n : min64(out->m, out->n);
+  return rows && has_unit(&out->a) && has_unit(&out->b) && least >= MIN_SIZE && out->k >= MIN_K;
 }
 
-// The library cannot read prepacked panels. The other limits come from measurements with AVX2.
+// The library cannot read prepacked panels, and it sums in an order that depends on the number of
+// rows. The other limits come from measurements with AVX2.
 // Packing an element takes as long as 16 multiply-adds, 32 if its stride is large, and it is used
 // once for each column (row) of a tile. The library packs too: it is slowest if A is transposed, as
 // for the gradient of a weight (provided that k is long enough to amortise the access to C and the
@@ -59,7 +68,7 @@ bool lm_cpu_gemm_is_profitable(const lm_plan_gemm *g) {
   gemm_shape p;
   if (!shape_make(g, &p))
     return false;
-  if (p.b.panel)
+  if (p.b.panel || p.any_rows)
     return true;
   double panels =
       16.0 / (double)min64(p.n, MAX_AMORTIZED) + 32.0 / (double)min64(p.m, MAX_AMORTIZED);
@@ -70,10 +79,16 @@ bool lm_cpu_gemm_is_profitable(const lm_plan_gemm *g) {
 
 // As in tile.h, tile_panel.h and tile_amx.h of the prelude; the generated code asserts it.
 void lm_cpu_panels(int vector, bool tiles, lm_target_panel *out) {
-  if (vector)
-    out[LM_F32] = (lm_target_panel){.columns = 2 * vector, .group = 1, .n = 2 * vector, .k = 1};
+  int columns = 2 * vector;
+  if (vector) {
+    out[LM_F32] = (lm_target_panel){
+        .columns = columns, .group = 1, .n = columns, .k = 1, .use = LM_PANEL_IN_DECODING};
+    out[LM_BF16] = (lm_target_panel){
+        .columns = columns, .group = 2, .n = columns, .k = 2, .use = LM_PANEL_IN_DECODING};
+  }
   if (tiles)
-    out[LM_BF16] = (lm_target_panel){.columns = 16, .group = 2, .n = 32, .k = 32, .usual = true};
+    out[LM_BF16] =
+        (lm_target_panel){.columns = 16, .group = 2, .n = 32, .k = 32, .use = LM_PANEL_ALWAYS};
 }
 
 // All GEMMs of a type share one function, whatever their sizes and strides. The width of panels is

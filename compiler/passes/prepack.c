@@ -17,11 +17,11 @@
 //
 // Gain: each GEMM saves packing its weight, one read and one write per block of rows that a thread
 // computes. Cost: the bytes of the weight for each layout, one forward and one for the data
-// gradient, and packing them once per update. Declines: targets where this is not usual
-// (lm_target_panel), unless the pass is forced: with AVX2 it gains at most a few percent of the
-// GEMM time for twice the bytes of the weights; GEMMs that take several calls, weights whose axes
-// are not adjacent or not a multiple of the panels, GEMMs that the target leaves to its library.
-// Compile time: linear.
+// gradient, and packing them once per update. Declines: targets and programs for which this is not
+// profitable (lm_panel_use), unless the pass is forced: with AVX2 training gains at most a few
+// percent of the GEMM time for twice the bytes of the weights, whereas decoding reads panels up to
+// twice as fast as rows; GEMMs that take several calls, weights whose axes are not adjacent or not
+// a multiple of the panels, GEMMs that the target leaves to its library. Compile time: linear.
 #include <string.h>
 
 #include "compiler/passes/pass.h"
@@ -36,7 +36,7 @@ typedef struct packing {
   lm_module *m;
   const lm_target *target;
   const lm_codegen *codegen;
-  bool forced;
+  lm_panel_use least; // of the target's panels
   lm_op *dot;
   run free, reduced;   // the axes of the weight
   int64_t n_cols, n_k; // their numbers of elements
@@ -98,7 +98,7 @@ static bool packing_find(packing *l, lm_op *op) {
   if (op->code != LM_OP_DOT || lm_value_is_weight(op->in[0]) || !lm_value_is_weight(op->in[1]))
     return false;
   l->panel = l->target->choices.panel[op->in[1]->type.dtype];
-  if (!l->panel.columns || !(l->panel.usual || l->forced) || !runs_find(l))
+  if (!l->panel.columns || l->panel.use < l->least || !runs_find(l))
     return false;
   return l->n_cols % l->panel.n == 0 && l->n_k % l->panel.k == 0 && has_code(l);
 }
@@ -141,12 +141,19 @@ static lm_attr inverse(const lm_attr *view) {
   return a;
 }
 
+// The use of panels that is enough for this module. A module that decodes and does not train runs
+// nothing else of consequence.
+static lm_panel_use least_use(const lm_module *m, const lm_pass_env *env) {
+  if (lm_pass_is_forced(env, "prepack"))
+    return LM_PANEL_NOWHERE;
+  bool decodes = lm_func_get(m, LM_FUNC_DECODE, 0) && !lm_func_get(m, LM_FUNC_UPDATE, 0);
+  return decodes ? LM_PANEL_IN_DECODING : LM_PANEL_ALWAYS;
+}
+
 static lm_value *rule(lm_rewrite *r, lm_op *dot) {
   const lm_pass_env *env = r->user;
-  packing l = {.m = r->b.m,
-               .target = env->target,
-               .codegen = env->codegen,
-               .forced = lm_pass_is_forced(env, "prepack")};
+  packing l = {
+      .m = r->b.m, .target = env->target, .codegen = env->codegen, .least = least_use(r->b.m, env)};
   lm_attr free, reduced;
   if (!packing_find(&l, dot))
     return NULL;

@@ -200,25 +200,68 @@ bool lm_dot_gemm(const lm_module *m, const lm_op *dot, const int64_t *x, const i
 
 // ---- panels
 
-static bool is_batch(const lm_plan_gemm *g, int i, int64_t a, int64_t b, int64_t c) {
-  return !g->batch[i].size.n_dyn && g->batch[i].a == a && g->batch[i].b == b && g->batch[i].c == c;
+// The axes of columns and of k of a GEMM, of the call and around it.
+typedef struct panel_axes {
+  lm_plan_batch v[LM_PLAN_BATCH + 2]; // sizes and strides
+  int n;
+} panel_axes;
+
+static void panel_axis_add(panel_axes *x, lm_plan_batch axis) {
+  if (axis.size > 1)
+    x->v[x->n++] = axis;
 }
 
-// In a weight [panel, k, column, pair], `column` and `pair` are the axes N and K of the GEMM,
-// `panel` is a batch axis and `k` a summed batch axis; in [panel, k, column], `k` is K.
+static panel_axes panel_axes_of(const lm_plan_gemm *g) {
+  panel_axes x = {.n = 0};
+  panel_axis_add(&x, (lm_plan_batch){g->n.fixed, 0, g->b_n, g->c_n});
+  panel_axis_add(&x, (lm_plan_batch){g->k.fixed, g->a_k, g->b_k, 0});
+  for (int i = 0; i < g->n_batch; i++)
+    panel_axis_add(
+        &x, (lm_plan_batch){g->batch[i].size.fixed, g->batch[i].a, g->batch[i].b, g->batch[i].c});
+  return x;
+}
+
+// Removes the axis with these strides; returns its size, 1 if there is none. a < 0: any stride,
+// which is returned.
+static int64_t panel_axis_take(panel_axes *x, int64_t *a, int64_t b, int64_t c) {
+  for (int i = 0; i < x->n; i++) {
+    lm_plan_batch axis = x->v[i];
+    if (axis.b != b || axis.c != c || (*a >= 0 && axis.a != *a))
+      continue;
+    x->v[i] = x->v[--x->n];
+    *a = axis.a;
+    return axis.size;
+  }
+  return 1;
+}
+
+static bool has_extents(const lm_plan_gemm *g) {
+  bool any = g->n.n_dyn || g->k.n_dyn;
+  for (int i = 0; i < g->n_batch; i++)
+    any |= g->batch[i].size.n_dyn > 0;
+  return any;
+}
+
+// B is [panel, k, column, pair] or [panel, k, column]. Which of the axes are those of the call
+// depends on the number of rows.
 bool lm_gemm_panels(lm_plan_gemm *g, lm_target_panel p) {
+  if (!p.columns || has_extents(g))
+    return false;
+  panel_axes x = panel_axes_of(g);
   bool paired = p.group > 1;
-  if (!p.columns || g->n_batch != 1 + paired || g->n.n_dyn || g->k.n_dyn || g->m.n_dyn)
+  int64_t none = 0, unit = 1, a_k = paired ? p.group : -1;
+  int64_t columns = panel_axis_take(&x, &none, p.group, 1);
+  int64_t group = paired ? panel_axis_take(&x, &unit, 1, 0) : 1;
+  int64_t k = group * panel_axis_take(&x, &a_k, p.columns * p.group, 0);
+  int64_t panels = panel_axis_take(&x, &none, k * p.columns, p.columns);
+  bool matrix = panels == 1 && !paired; // a panel, but also a matrix that a library reads
+  if (columns != p.columns || group != p.group || x.n || k == group ||
+      (matrix && !lm_plan_gemm_any_rows(g)))
     return false;
-  int64_t k = paired ? g->batch[1].size.fixed * p.group : g->k.fixed;
-  bool call = g->n.fixed == p.columns && g->c_n == 1 && g->b_n == p.group &&
-              g->b_k == (paired ? 1 : p.columns);
-  bool pairs = !paired || (g->k.fixed == p.group && g->a_k == 1 &&
-                           is_batch(g, 1, p.group, p.columns * p.group, 0));
-  if (!call || !pairs || g->batch[0].sum || !is_batch(g, 0, 0, k * p.columns, p.columns))
-    return false;
-  g->n.fixed *= g->batch[0].size.fixed;
+  g->n.fixed = panels * columns;
   g->k.fixed = k;
+  g->a_k = a_k / p.group;
+  g->c_n = 1;
   g->b_k = g->b_columns = p.columns;
   g->b_n = k;
   g->b_group = p.group;

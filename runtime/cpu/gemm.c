@@ -20,6 +20,8 @@ enum {
   CODE_STEP_M = 12,
   CODE_STEP_N = 32,
   CODE_PIECES = 48,
+  FEW_PIECES = 4,        // per thread, of a GEMM of few rows, as long as each has at least
+  FEW_BYTES = 128 << 10, // this much of B
   ALIGN = 64,
 };
 
@@ -52,6 +54,7 @@ typedef struct problem {
   int64_t tile_m, tile_n;
   const lm_gemm_tiling *tiling; // NULL: the default
   int code;                     // as lm_plan_gemm; also 0 if the plan's kernels are not allowed
+  bool any_rows;                // lm_plan_gemm_any_rows
   int64_t panel; // B is in panels of this many columns, which tiles must not split; 0: it is not
 } problem;
 
@@ -124,6 +127,15 @@ static int64_t side_of(int64_t size, int64_t pieces, int64_t step, int64_t max) 
   return min(pieces_of(pieces_of(size, pieces), step) * step, min(size, max));
 }
 
+// For few rows: columns are divided as finely as is good for reading them from memory, in a
+// multiple of the threads.
+static void tiles_of_few(problem *p, int threads, int64_t max_n) {
+  int64_t bytes = lm_dtype_bytes((lm_dtype)p->s.ab) * p->s.k * p->s.n * p->n_sums;
+  int64_t pieces = min(bytes / FEW_BYTES / threads, FEW_PIECES) * threads;
+  p->tile_m = p->s.m;
+  p->tile_n = side_of(p->s.n, pieces > 0 ? pieces : threads, CODE_STEP_N, max_n);
+}
+
 // For generated code, whose bits do not depend on the tiling: minimizes the estimated time, with
 // few tiles so that operands are packed rarely, but enough that threads are evenly loaded. The
 // estimate is in cycles per element of k: one for a multiply-add of 16 floats, two for an element
@@ -135,6 +147,10 @@ static void tiles_of_code(problem *p, int threads, int64_t max) {
   double best = 1e300;
   if (tiling_apply(p, max, max_n))
     return;
+  if (p->s.m <= LM_GEMM_FEW_ROWS) {
+    tiles_of_few(p, threads, max_n);
+    return;
+  }
   for (int64_t i = 0; i <= CODE_PIECES; i += 1 + i / 3)
     for (int64_t j = 0; j <= CODE_PIECES; j += 1 + j / 3) {
       int64_t m = side_of(p->s.m, first_m + i, CODE_STEP_M, max);
@@ -178,6 +194,7 @@ static problem problem_make(const lm_cpu_gemms *all, const lm_plan_gemm *g, cons
                .n_batches = 1,
                .n_sums = 1,
                .accumulate = g->accumulate,
+               .any_rows = lm_plan_gemm_any_rows(g),
                .panel = g->b_columns * g->b_group};
   p.flipped = !p.panel && lm_gemm_layouts_find(&p.s).c.trans == 'T';
   if (p.flipped)
@@ -264,13 +281,13 @@ static strategy code_choose(const lm_cpu_gemms *all, problem *p) {
   return w;
 }
 
-// Only generated code reads panels. Other GEMMs use it if the tiling says so, by default if it is
-// faster.
+// Only generated code reads panels, and only its bits do not depend on the number of rows. Other
+// GEMMs use it if the tiling says so, by default if it is faster.
 static bool takes_code(const lm_cpu_gemms *all, const problem *p) {
   if (p->panel && !p->code)
     LM_BUG("a GEMM with B in panels, but without a kernel");
-  return p->code &&
-         (p->panel || (p->tiling ? p->tiling->tile.code : all->code_default >> p->s.ab & 1));
+  return p->code && (p->panel || p->any_rows ||
+                     (p->tiling ? p->tiling->tile.code : all->code_default >> p->s.ab & 1));
 }
 
 static strategy strategy_choose(lm_cpu_gemms *all, problem *p) {
@@ -311,7 +328,8 @@ static void multiply(const run *r, const lm_gemm_shape *s, const char *a, const 
   } else if (r->w.implementation == CODE) {
     char *buf[] = {(char *)(uintptr_t)a, (char *)(uintptr_t)b, c, workspace + r->all->call_bytes,
                    result};
-    int64_t var[] = {s->n,   s->c_m, add,    result ? r->p.s.c_m : 0, s->k, s->a_m,
+    int64_t result_row = r->p.s.m > 1 ? r->p.s.c_m : r->p.s.n; // of one row any, but not 0
+    int64_t var[] = {s->n,   s->c_m, add,    result ? result_row : 0, s->k, s->a_m,
                      s->a_k, s->b_n, s->b_k, r->p.panel != 0};
     r->all->kernels[r->p.code - 1](buf, var, 0, s->m);
   } else {
@@ -472,8 +490,15 @@ lm_tile lm_cpu_gemm_tile(lm_cpu_gemms *all, const lm_plan_gemm *g) {
   return (lm_tile){p.tile_m, p.tile_n, w.implementation == CODE};
 }
 
+static void other_bytes_take(lm_cpu_gemms *all, int64_t bytes) {
+  if (bytes > all->other_bytes)
+    all->other_bytes = bytes;
+}
+
 // Makes the primitives of a GEMM. Returns true if it needs a lm_gemm_workspace.
 static bool gemm_prepare(lm_cpu_gemms *all, const lm_plan_gemm *g) {
+  if (!is_fixed(g) && all->code && g->code)
+    other_bytes_take(all, LM_GEMM_KERNEL_WORKSPACE);
   if (!is_fixed(g))
     return true;
   problem p = problem_make(all, g, NULL);
@@ -489,8 +514,7 @@ static bool gemm_prepare(lm_cpu_gemms *all, const lm_plan_gemm *g) {
   int64_t other_bytes = w.implementation == CODE ? LM_GEMM_KERNEL_WORKSPACE
                         : all->matmuls           ? lm_matmuls_workspace(all->matmuls)
                                                  : 0;
-  if (other_bytes > all->other_bytes)
-    all->other_bytes = other_bytes;
+  other_bytes_take(all, other_bytes);
   lm_gemm_shape s = summed(&p.s, w.staged);
   return w.staged || (w.implementation == CALL && lm_gemm_packs(&s));
 }

@@ -3,13 +3,14 @@
 //
 // The implementation is chosen in this order:
 //   1. the plan's generated kernel, if there is one and it is known to be faster on this processor,
-//      or if B is in panels
+//      or if B is in panels, or if the number of rows is small or known only at run time
 //   2. oneDNN's matmul primitives, for bf16 on processors that multiply bf16
 //   3. oneDNN's f32 GEMM, with bf16 operands widened to f32
 //   4. a plain loop, for f64
-// A lm_gemm_tiling overrides the choice between 1 and the others. Sums are always in f32 and
-// rounded once. The order of every sum depends on the shape and its lm_gemm_tiling alone, and so do
-// the tiles that oneDNN is called on, so results are bitwise independent of the number of threads.
+// A lm_gemm_tiling overrides the choice between 1 and the others where neither is required. Sums
+// are always in f32 and rounded once. The order of every sum depends on the shape and its
+// lm_gemm_tiling alone, and so do the tiles that oneDNN is called on, so results are bitwise
+// independent of the number of threads.
 #ifndef LM_CPU_GEMM_H
 #define LM_CPU_GEMM_H
 #include "runtime/base/dtype.h"

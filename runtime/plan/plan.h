@@ -113,6 +113,16 @@ typedef struct lm_plan_gemm {
   int code;                  // 1 + index of the kernel that computes its tiles; 0: a library does
 } lm_plan_gemm;
 
+// A GEMM of few rows, or of a number of rows that is known only at run time, as in decoding. A
+// target that has a kernel for it always uses that kernel, so that the bits of a row do not depend
+// on the rows that are computed with it.
+enum {
+  LM_GEMM_FEW_ROWS = 16
+};
+static inline bool lm_plan_gemm_any_rows(const lm_plan_gemm *g) {
+  return g->m.n_dyn || g->m.fixed <= LM_GEMM_FEW_ROWS;
+}
+
 // A CPU kernel of a GEMM computes rows lo … hi - 1 of a tile: C (+)= A B in f32, at one point of
 // all batch axes.
 //   buf: A, B and C from the first element of the tile, and a workspace of LM_GEMM_KERNEL_WORKSPACE

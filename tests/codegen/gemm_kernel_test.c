@@ -1,6 +1,7 @@
 // gemm_kernel_test.c - generated code of GEMMs against plain loops in double: sizes that are not
 // multiples of tiles, every supported layout, types, reductions over several axes, accumulation;
-// and the same bits for any division of the rows. bf16 also for AMX, emulated.
+// and the same bits for any division of the rows and for any number of them. bf16 also for AMX,
+// emulated.
 #include "tests/codegen/cache.h"
 
 #include <math.h>
@@ -73,10 +74,10 @@ static gemm_case shape_make(int64_t m, int64_t n, int64_t k, int layout, bool ha
 
 // The same with B prepacked by pass layout.
 static gemm_case prepacked_case(rng *r, const lm_target_panel *panel, bool half) {
-  gemm_case p =
-      shape_make(17 + draw(r, 200), panel->n * (1 + draw(r, 5)),
-                 panel->k > 1 ? panel->k * (1 + draw(r, 20)) : 33 + draw(r, 500), (int)draw(r, 2),
-                 half, half && draw(r, 2), draw(r, 2), 1 + draw(r, 2), 1 + draw(r, 2));
+  gemm_case p = shape_make(
+      1 + draw(r, draw(r, 2) ? 20 : 200), panel->n * (1 + draw(r, 5)),
+      panel->k > 1 ? panel->k * (33 / panel->k + 1 + draw(r, 500 / panel->k)) : 33 + draw(r, 500),
+      (int)draw(r, 2), half, half && draw(r, 2), draw(r, 2), 1 + draw(r, 2), 1 + draw(r, 2));
   lm_plan_gemm *g = &p.g;
   int64_t size = g->n.fixed * g->k.fixed;
   g->b_k = g->b_columns = panel->columns;
@@ -203,6 +204,7 @@ static void case_run(rng *r, const gemm_case *p, const lm_kernels *kernels) {
 static void emit(lm_arena *a, lm_plan *plan, lm_plan_gemm *g) {
   lm_kernel_code code = {0};
   CHECK(lm_cpu_gemm_emit(g, a, &code));
+  g->code = 0;
   while (g->code < plan->n_kernels && strcmp(plan->kernels[g->code].name, code.name))
     g->code++;
   if (g->code == plan->n_kernels)
@@ -210,15 +212,79 @@ static void emit(lm_arena *a, lm_plan *plan, lm_plan_gemm *g) {
   g->code++;
 }
 
-// Unsupported by generated code: sizes known only at run time, small sizes, operands and results
+// ---- any number of rows
+
+enum {
+  ROWS = 37, // the most of them
+  ROW_CASES = 8
+};
+
+// The first m rows are the same as in `all`.
+static void prefix_check(lm_cpu_gemms *gemms, const lm_plan_gemm *g, int64_t m, int64_t row,
+                         const char *a, const char *b, const char *all, int64_t elements) {
+  char *c = lm_calloc((size_t)elements, 4);
+  lm_cpu_gemm_prepare(gemms, g);
+  lm_cpu_gemm(gemms, g, &m, a, b, c);
+  CHECK(!memcmp(c, all, (size_t)(m * row)));
+  lm_free(c);
+}
+
+// The first rows of a GEMM whose number of rows is known at run time have the bits of the GEMM with
+// ROWS rows; so has one row, which has no strides between rows.
+static void rows_run(rng *r, gemm_case p, const lm_kernels *kernels) {
+  lm_plan_gemm *g = &p.g;
+  char *a = random_memory(r, g->dtype_ab, p.elements[0]);
+  char *b = random_memory(r, g->dtype_ab, p.elements[1]);
+  char *old = lm_calloc((size_t)p.elements[2], 4);
+  lm_gemm_tiling usual = {.tile = {.code = true}};
+  lm_gemm_tilings whole = {&usual, 1, 1};
+  CHECK(lm_gemm_key_find(g, &usual.key));
+  char *all = run(g, kernels, 2, &whole, a, b, old, p.elements[2]);
+  g->m = (lm_plan_extent){.fixed = 1, .n_dyn = 1};
+  lm_cpu_gemms *gemms = lm_cpu_gemms_create(
+      &(lm_cpu_gemm_options){.threads = test_threads(2), .code = true, .kernels = kernels->fn});
+  int64_t row = g->c_m * lm_dtype_bytes((lm_dtype)g->dtype_c);
+  for (int64_t m = 1; m <= ROWS; m++)
+    prefix_check(gemms, g, m, row, a, b, all, p.elements[2]);
+  g->m = fixed(1);
+  g->a_m = g->c_m = 0;
+  prefix_check(gemms, g, 1, row, a, b, all, p.elements[2]);
+  lm_cpu_gemms_destroy(gemms);
+  char *used[] = {a, b, old, all};
+  for (size_t i = 0; i < LM_COUNT(used); i++)
+    lm_free(used[i]);
+}
+
+// B as rows, as columns and in panels, in f32 and bf16, with sums of one and of several blocks.
+static int rows_cases(rng *r, const lm_target_panel *panels, gemm_case *out) {
+  int n = 0;
+  for (int i = 0; i < ROW_CASES; i++) {
+    const lm_target_panel *panel = &panels[i & 1 ? LM_BF16 : LM_F32];
+    int64_t columns = 32 * (1 + draw(r, 3)), k = 32 + 32 * draw(r, 25);
+    gemm_case p = shape_make(ROWS, columns + (i & 2 ? 0 : 5), k + (i & 2 ? 0 : 3), i & 4 ? 2 : 0,
+                             i & 1, i == 7, false, 1, 1);
+    if (i & 2 && !panel->columns)
+      continue;
+    if (i & 2) {
+      p.g.b_k = p.g.b_columns = panel->columns;
+      p.g.b_n = k;
+      p.g.b_group = panel->group;
+    }
+    p.g.n_batch = 0;
+    out[n++] = p;
+  }
+  return n;
+}
+
+// Unsupported by generated code: columns known only at run time, small sizes, operands and results
 // without unit stride, float64; and unprofitable GEMMs.
 static void declined_check(lm_arena *a) {
   lm_plan_gemm usual = shape_make(1024, 512, 64, 0, false, false, false, 1, 1).g, g[6];
   for (size_t i = 0; i < LM_COUNT(g); i++)
     g[i] = usual;
-  g[0].m.n_dyn = 1;
+  g[0].n.n_dyn = 1;
   g[1].k = fixed(8);
-  g[2].m = fixed(3);
+  g[2].n = fixed(3);
   g[3].a_k = 2;
   g[4].c_n = 2;
   g[5].dtype_ab = g[5].dtype_c = LM_F64;
@@ -229,27 +295,34 @@ static void declined_check(lm_arena *a) {
   CHECK(lm_cpu_gemm_is_profitable(&usual));
   usual.n = fixed(64);
   CHECK(lm_cpu_gemm_emit(&usual, a, &code) && !lm_cpu_gemm_is_profitable(&usual));
+  usual.m = fixed(LM_GEMM_FEW_ROWS);
+  CHECK(lm_cpu_gemm_is_profitable(&usual));
 }
 
 static void emulated_run(lm_arena *a, rng *r, const lm_plan *plan, const gemm_case *all) {
-  lm_plan emulated = *plan;
+  lm_plan emulated = {.kernels = LM_NEW_N(a, lm_plan_kernel, CASES)};
   lm_kernels kernels;
-  lm_target_panel panel[LM_DTYPES];
-  gemm_case prepacked[PANELS];
+  lm_target_panel panel[LM_DTYPES] = {{0}};
+  gemm_case cases[CASES + PANELS], rows[ROW_CASES];
+  int n = 0;
   lm_cpu_panels(0, true, panel);
   emulated.prelude = lm_arena_printf(a, "#define LM_AMX_EMULATED\n%s", plan->prelude);
-  emulated.kernels = LM_NEW_N(a, lm_plan_kernel, CASES + PANELS);
-  memcpy(emulated.kernels, plan->kernels, (size_t)plan->n_kernels * sizeof *plan->kernels);
-  for (int i = 0; i < PANELS; i++) {
-    prepacked[i] = prepacked_case(r, &panel[LM_BF16], true);
-    emit(a, &emulated, &prepacked[i].g);
-  }
-  CHECK_OK(lm_kernels_load(&emulated, &(lm_exec_options){0}, 2, &kernels));
   for (int i = 0; i < CASES; i++)
     if (all[i].g.dtype_ab == LM_BF16 && !all[i].g.b_columns)
-      case_run(r, &all[i], &kernels);
+      cases[n++] = all[i];
   for (int i = 0; i < PANELS; i++)
-    case_run(r, &prepacked[i], &kernels);
+    cases[n++] = prepacked_case(r, &panel[LM_BF16], true);
+  for (int i = 0; i < n; i++)
+    emit(a, &emulated, &cases[i].g);
+  int n_rows = rows_cases(r, panel, rows);
+  for (int i = 0; i < n_rows; i++)
+    emit(a, &emulated, &rows[i].g);
+  CHECK_OK(lm_kernels_load(&emulated, &(lm_exec_options){0}, 2, &kernels));
+  for (int i = 0; i < n; i++)
+    case_run(r, &cases[i], &kernels);
+  for (int i = 0; i < n_rows; i++)
+    if (rows[i].g.dtype_ab == LM_BF16)
+      rows_run(r, rows[i], &kernels);
   lm_kernels_unload(&kernels);
 }
 
@@ -268,7 +341,6 @@ static void compiled_check(lm_arena *a, rng *r, const lm_plan *plan, const gemm_
     lm_plan_gemm g = all[i].g;
     if (g.b_columns)
       continue;
-    g.code = 0;
     emit(a, &wide, &g);
   }
   lm_buf_puts(&text, plan->prelude);
@@ -284,7 +356,7 @@ int main(void) {
   cache_begin();
   lm_arena *a = lm_arena_create();
   rng r = {11};
-  gemm_case all[CASES];
+  gemm_case all[CASES], rows[ROW_CASES];
   lm_plan plan = {.prelude = lm_cpu_prelude_text(a), .kernels = LM_NEW_N(a, lm_plan_kernel, CASES)};
   int n = 0;
   lm_target_panel panel[LM_DTYPES] = {{0}};
@@ -301,10 +373,15 @@ int main(void) {
       continue;
     emit(a, &plan, &all[n++].g);
   }
+  int n_rows = rows_cases(&r, panel, rows);
+  for (int i = 0; i < n_rows; i++)
+    emit(a, &plan, &rows[i].g);
   lm_kernels kernels;
   CHECK_OK(lm_kernels_load(&plan, &(lm_exec_options){0}, 2, &kernels));
   for (int i = 0; i < CASES; i++)
     case_run(&r, &all[i], &kernels);
+  for (int i = 0; i < n_rows; i++)
+    rows_run(&r, rows[i], &kernels);
   lm_kernels_unload(&kernels);
   emulated_run(a, &r, &plan, all);
   compiled_check(a, &r, &plan, all);

@@ -1,7 +1,9 @@
 // decode_test.c - cached decoding against the full forward pass: the logits of every position of a
 // row, through @prefill in chunks and then @decode one token at a time, equal those of @apply.
 //
-// Over the models of tests/models and tests/reference, with fresh parameters, f32, 1e-5 norm-wise.
+// Over the models of tests/models and tests/reference, with fresh parameters, f32, 1e-5 norm-wise,
+// compiled for this processor: weights are in panels. A Llama also in bf16, 1e-2. Every GEMM of a
+// position with a weight that fits panels is one call of the plan's kernel.
 #include <glob.h>
 #include <math.h>
 #include <string.h>
@@ -9,6 +11,7 @@
 #include "codegen/cpu/cpu.h"
 #include "compiler/passes/pass.h"
 #include "dsl/lower/lower.h"
+#include "runtime/cpu/detect.h"
 #include "runtime/cpu/exec.h"
 #include "runtime/train/init.h"
 #include "runtime/train/ports.h"
@@ -26,9 +29,10 @@ typedef struct {
   lm_plan *plan;
   lm_exec *exec;
   int64_t vocab;
+  lm_target_panel panel[LM_DTYPES];
 } model;
 
-static bool model_open(const char *path, model *out) {
+static bool model_open(const char *path, lm_dtype compute, model *out) {
   lm_ctx *c = out->c = lm_ctx_create();
   lm_program *p = lm_program_load(c, path);
   lm_recipe *r = p ? lm_recipe_resolve(c, p, "Reference", NULL) : NULL;
@@ -45,11 +49,16 @@ static bool model_open(const char *path, model *out) {
   lm_buf_free(&why);
   if (!l)
     return false;
-  lm_plan_options target = lm_cpu_options();
-  out->plan = lm_pipeline_run(l->m, LM_STAGE_KERNEL,
-                              &(lm_pass_env){.target = &target.target, .codegen = target.codegen})
-                  ? lm_plan_build(l->m, &target)
-                  : NULL;
+  lm_plan_options target = {.codegen = &lm_cpu_codegen};
+  lm_cpu_target_find(&target.target);
+  target.codegen->choose(&target.target);
+  memcpy(out->panel, target.target.choices.panel, sizeof out->panel);
+  out->plan =
+      lm_pipeline_run(
+          l->m, LM_STAGE_KERNEL,
+          &(lm_pass_env){.target = &target.target, .codegen = target.codegen, .compute = compute})
+          ? lm_plan_build(l->m, &target)
+          : NULL;
   out->vocab = l->vocab;
   return out->plan && !lm_cpu_exec_create(out->plan, NULL, &out->exec);
 }
@@ -85,10 +94,31 @@ static double distance(const float *a, const float *b, int64_t n) {
   return sqrt(difference / (norm > 0 ? norm : 1));
 }
 
-static void decode_check(const char *path) {
+static bool is_of_weight(const lm_plan_step *s) {
+  bool weight = s->kind == LM_STEP_GEMM && s->bufs[1].arena != LM_ARENA_CACHE;
+  return weight && !s->gemm->n.n_dyn && !s->gemm->k.n_dyn && s->bufs[1].arena != LM_ARENA_WORK;
+}
+
+// Returns the number of GEMMs that read panels.
+static int panels_count(const model *m) {
+  const lm_plan_func *f = lm_plan_func_find(m->plan, "decode");
+  int n = 0;
+  for (int i = 0; i < f->n_steps; i++) {
+    const lm_plan_gemm *g = f->steps[i].gemm;
+    if (!is_of_weight(&f->steps[i]) || !g->b_columns)
+      continue;
+    CHECK(g->code && !g->n_batch && g->m.fixed == 1 && !g->m.n_dyn);
+    n++;
+  }
+  return n;
+}
+
+static void decode_check(const char *path, lm_dtype compute, double limit, int panels) {
   model m = {0};
   printf("%s\n", path);
-  CHECK(model_open(path, &m));
+  CHECK(model_open(path, compute, &m));
+  if (m.panel[compute].columns)
+    CHECK(panels_count(&m) >= panels);
   lm_init_params(m.plan, 5, lm_exec_arena(m.exec, LM_ARENA_PARAM));
   int32_t ids[SEQ];
   for (int i = 0; i < SEQ; i++)
@@ -104,7 +134,7 @@ static void decode_check(const char *path) {
     feed(&m, "decode", ids + at, 1, at, cached + at * m.vocab);
   double d = distance(cached, whole, SEQ * m.vocab);
   printf("  %.2g\n", d);
-  CHECK(d <= 1e-5);
+  CHECK(d <= limit);
   lm_free(whole);
   lm_free(cached);
   lm_exec_destroy(m.exec);
@@ -112,13 +142,17 @@ static void decode_check(const char *path) {
 }
 
 int main(void) {
+  // of a layer: q, k, v, o, gate, up, down; and the logits
+  static const char llama[] = "tests/reference/llama-tiny/reference.lm";
+  decode_check(llama, LM_F32, 1e-5, 8);
+  decode_check(llama, LM_BF16, 1e-2, 8);
   static const char *const patterns[] = {"tests/reference/*/reference.lm",
                                          "tests/models/*/reference.lm"};
   for (size_t k = 0; k < LM_COUNT(patterns); k++) {
     glob_t g = {0};
     glob(patterns[k], 0, NULL, &g);
     for (size_t i = 0; i < g.gl_pathc; i++)
-      decode_check(g.gl_pathv[i]);
+      decode_check(g.gl_pathv[i], LM_F32, 1e-5, 0);
     CHECK(g.gl_pathc > 0);
     globfree(&g);
   }

@@ -2,8 +2,12 @@
 // in the order in which they are read: [row or column / width][k][width], with zeros after the last
 // row or column. A tile of C is then accumulated in registers from a panel of A with LM_MR rows and
 // a panel of B with LM_NR columns; the panel of B stays in the first-level cache, the panels of A
-// in the second-level cache. Each element of C is a sum over k in order, block by block, so its
-// bits do not depend on the tiling of C.
+// in the second-level cache.
+//
+// Each element of C is a sum over k, block by block, in an order that depends on the size of k
+// alone, so its bits depend neither on the tiling of C nor on its number of rows (tile_rows.h). In
+// f32, k ascends; in bf16 the second element of each pair along k precedes the first, as in the
+// processor's dot product of pairs (vdpbf16ps).
 #if defined(__AVX512F__)
 enum {
   LM_MR = 14,
@@ -61,6 +65,10 @@ LM_INLINE void lm_copy_bf16(int width, const uint16_t *from, float *to) {
     to[i] = lm_bf16_load(from[i]);
 }
 
+// The element along k that is `k`-th in the order of summation.
+#define LM_ORDER_f32(k, n) (k)
+#define LM_ORDER_bf16(k, n) (((k) ^ 1) < (n) ? (k) ^ 1 : (k))
+
 // Pack panels of `width` rows or columns, a constant, from elements of type T; `from` is the first
 // element of the block, n its elements along k.
 //   lm_pack_T: rows (columns) have unit stride, k has `stride`. Four panels at a time, so that
@@ -74,14 +82,16 @@ LM_INLINE void lm_copy_bf16(int width, const uint16_t *from, float *to) {
     for (int64_t k = 0; k < n; k++)                                                                \
       LM_UNROLL(4)                                                                                 \
     for (int p = 0; p < count; p++)                                                                \
-      lm_copy_##T(width, from + k * stride + p * width, to + (p * n + k) * width);                 \
+      lm_copy_##T(width, from + LM_ORDER_##T(k, n) * stride + p * width,                           \
+                  to + (p * n + k) * width);                                                       \
   }                                                                                                \
   static __attribute__((noinline)) void lm_pack_edge_##T(int width, const TYPE *from,              \
                                                          int64_t stride_mn, int64_t stride,        \
                                                          int64_t n, int64_t count_mn, float *to) { \
     for (int64_t k = 0; k < n; k++)                                                                \
       for (int i = 0; i < width; i++)                                                              \
-        to[k * width + i] = i < count_mn ? lm_panel_##T(from + i * stride_mn + k * stride) : 0;    \
+        to[k * width + i] =                                                                        \
+            i < count_mn ? lm_panel_##T(from + i * stride_mn + LM_ORDER_##T(k, n) * stride) : 0;   \
   }                                                                                                \
   LM_INLINE void lm_pack_##T(int width, const TYPE *from, int64_t stride, int64_t n,               \
                              int64_t count_mn, float *to) {                                        \
@@ -105,11 +115,13 @@ LM_INLINE void lm_copy_bf16(int width, const uint16_t *from, float *to) {
           for (int j = 0; j < 4; j++)                                                              \
             x[j] = i + j < width ? lm_quad_##T(from + (i + j) * stride + k) : (lm_quad){0};        \
           lm_quad_transpose(x);                                                                    \
-          LM_UNROLL(4) for (int j = 0; j < 4; j++) * (lm_quad *)(to + (k + j) * width + i) = x[j]; \
+          LM_UNROLL(4)                                                                             \
+          for (int j = 0; j < 4; j++)                                                              \
+            *(lm_quad *)(to + (k + j) * width + i) = x[LM_ORDER_##T(j, 4)];                        \
         }                                                                                          \
       for (; k < n; k++)                                                                           \
         for (int i = 0; i < width; i++)                                                            \
-          to[k * width + i] = lm_panel_##T(from + i * stride + k);                                 \
+          to[k * width + i] = lm_panel_##T(from + i * stride + LM_ORDER_##T(k, n));                \
     }                                                                                              \
     if (l < count_mn)                                                                              \
       lm_pack_edge_##T(width, from, stride, 1, n, count_mn - l, to);                               \
@@ -224,16 +236,46 @@ static __attribute__((noinline)) void lm_tiles_round(int64_t n, int64_t rows, in
   }
 LM_ROWS_MULTIPLY(f32, float)
 
-// bf16 is widened while it is packed, unless the processor has AMX (tile_amx.h).
+// B in panels of f32 is read in place.
+LM_INLINE const float *lm_panels_f32(const float *from, int64_t n, int64_t columns, int64_t depth,
+                                     float *to) {
+  return from;
+}
+#define LM_READS_PANELS_F32 1
+
+// bf16 is widened while it is packed, unless the processor has AMX (tile_amx.h). In panels, the
+// elements of a pair along k are adjacent: [column / LM_NR][k / 2][LM_NR][2].
 #ifndef LM_AMX
+typedef uint32_t lm_pairs __attribute__((vector_size(LM_LANES * 4), aligned(4), may_alias));
 LM_PACK(bf16, uint16_t)
 enum {
-  // LM_PANEL_BF16 = 0: B is never prepacked.
   LM_MC_BF16 = LM_MC_F32,
   LM_PACKED_A_BF16 = LM_PACKED_A_F32,
-  LM_PANEL_BF16 = 0
+  LM_PANEL_BF16 = LM_NR
 };
 #define lm_kc_bf16 lm_kc_f32
+LM_INLINE lm_lanes lm_pairs_first(lm_pairs x) {
+  return (lm_lanes)(x << 16);
+}
+LM_INLINE lm_lanes lm_pairs_second(lm_pairs x) {
+  return (lm_lanes)(x & 0xffff0000u);
+}
+
+// Widens panels that hold `depth` elements along k; n is even.
+static __attribute__((noinline)) const float *
+lm_panels_bf16(const uint16_t *from, int64_t n, int64_t columns, int64_t depth, float *to) {
+  for (int64_t j = 0; j < columns; j += LM_NR)
+    for (int64_t k = 0; k < n; k += 2)
+      LM_UNROLL(2)
+  for (int i = 0; i < 2; i++) {
+    lm_pairs x = *(const lm_pairs *)(from + j * depth + k * LM_NR + 2 * i * LM_LANES);
+    lm_lanes *rows = (lm_lanes *)(to + j * n + k * LM_NR) + i;
+    rows[0] = lm_pairs_second(x);
+    rows[2] = lm_pairs_first(x);
+  }
+  return to;
+}
+#define LM_READS_PANELS_BF16 0
 LM_INLINE void lm_tiles_bf16(int64_t n, int64_t rows, int64_t columns, const float *a,
                              const float *b, int64_t b_depth, const lm_sums *sums) {
   if (sums->half)
@@ -242,38 +284,10 @@ LM_INLINE void lm_tiles_bf16(int64_t n, int64_t rows, int64_t columns, const flo
     lm_tiles_f32(n, rows, columns, a, b, b_depth, sums);
 }
 LM_ROWS_MULTIPLY(bf16, uint16_t)
+#else
+LM_INLINE const float *lm_panels_bf16(const uint16_t *from, int64_t n, int64_t columns,
+                                      int64_t depth, float *to) {
+  return (const float *)from;
+}
+#define LM_READS_PANELS_BF16 1
 #endif
-
-// runtime/plan/plan.h describes buf and var. For each block of k: packs B, then LM_MC rows of A at
-// a time.
-#define LM_GEMM(T, UPPER, TYPE)                                                                    \
-  static __attribute__((noinline)) void lm_gemm_##T(char *const *buf, const int64_t *var,          \
-                                                    int64_t lo, int64_t hi) {                      \
-    const TYPE *a = (const TYPE *)buf[0], *b = (const TYPE *)buf[1];                               \
-    float *c = (float *)buf[2], *pa = (float *)buf[3], *pb = pa + LM_PACKED_A_##UPPER;             \
-    const int64_t columns = var[0], row = var[1], half = var[3], depth = var[4], a_row = var[5],   \
-                  a_k = var[6], b_column = var[7], b_k = var[8];                                   \
-    const int64_t panels = var[9], block = lm_kc_##T(depth);                                       \
-    for (int64_t k = 0; k < depth; k += block) {                                                   \
-      const int64_t n = lm_min64(block, depth - k), b_depth = panels ? depth : n;                  \
-      const float *y = panels ? (const float *)(b + k * LM_PANEL_##UPPER) : pb;                    \
-      if (!panels && b_k == 1)                                                                     \
-        lm_pack_b_transposed_##T(b + k, b_column, n, columns, pb);                                 \
-      else if (!panels)                                                                            \
-        lm_pack_b_##T(b + k * b_k, b_k, n, columns, pb);                                           \
-      for (int64_t i = lo; i < hi; i += LM_MC_##UPPER) {                                           \
-        const int64_t rows = lm_min64(LM_MC_##UPPER, hi - i);                                      \
-        const TYPE *x = a + i * a_row + k * a_k;                                                   \
-        const lm_sums sums = {c + i * row, row, var[2] || k > 0,                                   \
-                              half && k + n == depth ? (uint16_t *)buf[4] + i * half : 0, half};   \
-        if (a_k == 1) {                                                                            \
-          lm_gemm_rows_##T(n, rows, columns, x, a_row, pa, y, b_depth, &sums);                     \
-        } else {                                                                                   \
-          lm_pack_a_##T(x, a_k, n, rows, pa);                                                      \
-          lm_tiles_##T(n, rows, columns, pa, y, b_depth, &sums);                                   \
-        }                                                                                          \
-      }                                                                                            \
-    }                                                                                              \
-  }
-LM_GEMM(f32, F32, float)
-LM_GEMM(bf16, BF16, uint16_t)

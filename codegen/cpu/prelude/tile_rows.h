@@ -1,0 +1,225 @@
+// tile_rows.h - the GEMMs that kernels call: large ones by the tiles of tile_panel.h and
+// tile_amx.h, and those of few rows, as in decoding.
+//
+// The time of a GEMM of few rows is that of reading B once. Its sums stay in registers for all rows
+// of a strip of B, whose elements are used as they are loaded: from panels, which are contiguous,
+// or else from a strip that is packed in the first-level cache. Sums have the order of large GEMMs.
+enum {
+  LM_FEW = 16, // rows; more are computed by tiles
+#if defined(__AVX512F__)
+  LM_ROWS_MAX = 8, // rows whose sums fit the registers
+#else
+  LM_ROWS_MAX = 4,
+#endif
+  LM_STRIP = 4 // panels of a strip
+};
+
+// Rows of A in f32, n elements apart, in the order of summation if B is to be widened to f32.
+static __attribute__((noinline)) void lm_rows_take_f32(const float *from, int64_t row,
+                                                       int64_t stride, int64_t rows, int64_t n,
+                                                       int panels, float *to) {
+  for (int64_t i = 0; i < rows; i++, from += row, to += n)
+    if (stride == 1)
+      __builtin_memcpy(to, from, (uint64_t)n * sizeof *to);
+    else
+      for (int64_t k = 0; k < n; k++)
+        to[k] = from[k * stride];
+}
+
+// sum += a b for one element along k.
+LM_INLINE void lm_rows_add_f32(int rows, int panels, const float *a, int64_t row, const float *b,
+                               int64_t panel, lm_lanes (*sum)[2]) {
+  LM_UNROLL(2)
+  for (int p = 0; p < panels; p++) {
+    const lm_lanes *x = (const lm_lanes *)(b + p * panel);
+    LM_UNROLL(8)
+    for (int i = 0; i < rows; i++) {
+      lm_lanes v = LM_LANES_OF(a[i * row]);
+      sum[i * panels + p][0] = lm_lanes_fma(v, x[0], sum[i * panels + p][0]);
+      sum[i * panels + p][1] = lm_lanes_fma(v, x[1], sum[i * panels + p][1]);
+    }
+  }
+}
+
+// The same for a pair.
+#ifndef LM_AMX
+static __attribute__((noinline)) void lm_rows_take_bf16(const uint16_t *from, int64_t row,
+                                                        int64_t stride, int64_t rows, int64_t n,
+                                                        int panels, float *to) {
+  for (int64_t i = 0; i < rows; i++, from += row, to += n)
+    if (panels && stride == 1)
+      for (int64_t k = 0; k < n; k++)
+        to[k] = lm_bf16_load(from[k]);
+    else
+      for (int64_t k = 0; k < n; k++)
+        to[k] = lm_bf16_load(from[(panels ? k : LM_ORDER_bf16(k, n)) * stride]);
+}
+
+LM_INLINE void lm_rows_add_bf16(int rows, int panels, const float *a, int64_t row,
+                                const uint16_t *b, int64_t panel, lm_lanes (*sum)[2]) {
+  LM_UNROLL(2)
+  for (int p = 0; p < panels; p++) {
+    const lm_pairs *x = (const lm_pairs *)(b + p * panel);
+    lm_lanes first[2] = {lm_pairs_first(x[0]), lm_pairs_first(x[1])};
+    lm_lanes second[2] = {lm_pairs_second(x[0]), lm_pairs_second(x[1])};
+    LM_UNROLL(8)
+    for (int i = 0; i < rows; i++) {
+      lm_lanes *to = sum[i * panels + p];
+      to[0] = lm_lanes_fma(LM_LANES_OF(a[i * row + 1]), second[0], to[0]);
+      to[1] = lm_lanes_fma(LM_LANES_OF(a[i * row + 1]), second[1], to[1]);
+      to[0] = lm_lanes_fma(LM_LANES_OF(a[i * row]), first[0], to[0]);
+      to[1] = lm_lanes_fma(LM_LANES_OF(a[i * row]), first[1], to[1]);
+    }
+  }
+}
+#endif
+
+// Writes the sums of whole panels, or of the first columns of one.
+LM_INLINE void lm_rows_store(int rows, int panels, int64_t columns, lm_lanes (*sum)[2], float *c,
+                             int64_t c_row, int add) {
+  LM_UNROLL(8)
+  for (int i = 0; i < rows; i++)
+    LM_UNROLL(2)
+  for (int p = 0; p < panels; p++) {
+    lm_lanes t[2] = {sum[i * panels + p][0], sum[i * panels + p][1]}, keep[2] = {{0}};
+    float *to = c + i * c_row + p * LM_NR;
+    int64_t bytes = 4 * lm_min64(LM_NR, columns - p * LM_NR);
+    if (add)
+      __builtin_memcpy(keep, to, bytes == sizeof keep ? sizeof keep : (uint64_t)bytes);
+    t[0] = keep[0] + t[0];
+    t[1] = keep[1] + t[1];
+    __builtin_memcpy(to, t, bytes == sizeof t ? sizeof t : (uint64_t)bytes);
+  }
+}
+
+// c (+)= a b for n elements along k of `rows` rows, `row` apart, and `panels` panels, `panel`
+// apart: both counts are constants.
+//   lm_rows_T: all rows. A single row takes two panels at a time, since one of them is two chains
+//     of additions, which take longer than loading it.
+#define LM_ROWS(T, TYPE, STEP)                                                                     \
+  LM_INLINE void lm_rows_sum_##T(int rows, int panels, int64_t columns, int64_t n, const float *a, \
+                                 int64_t row, const TYPE *b, int64_t panel, float *c,              \
+                                 int64_t c_row, int add) {                                         \
+    lm_lanes sum[LM_ROWS_MAX][2];                                                                  \
+    LM_UNROLL(8)                                                                                   \
+    for (int i = 0; i < rows * panels; i++)                                                        \
+      sum[i][0] = sum[i][1] = (lm_lanes){0};                                                       \
+    for (int64_t k = 0; k < n; k += STEP)                                                          \
+      lm_rows_add_##T(rows, panels, a + k, row, b + k * LM_NR, panel, sum);                        \
+    lm_rows_store(rows, panels, columns, sum, c, c_row, add);                                      \
+  }                                                                                                \
+  static __attribute__((noinline)) void lm_rows_##T(                                               \
+      int64_t rows, int64_t columns, int64_t n, const float *a, int64_t row, const TYPE *b,        \
+      int64_t panel, float *c, int64_t c_row, int add) {                                           \
+    int64_t i = 0, j = 0;                                                                          \
+    for (; rows == 1 && columns - j > LM_NR; j += 2 * LM_NR)                                       \
+      lm_rows_sum_##T(1, 2, columns - j, n, a, row, b + j / LM_NR * panel, panel, c + j, c_row,    \
+                      add);                                                                        \
+    for (; j < columns; j += LM_NR, i = 0) {                                                       \
+      const TYPE *y = b + j / LM_NR * panel;                                                       \
+      const int64_t left = columns - j;                                                            \
+      float *z = c + j;                                                                            \
+      for (; i + LM_ROWS_MAX <= rows; i += LM_ROWS_MAX)                                            \
+        lm_rows_sum_##T(LM_ROWS_MAX, 1, left, n, a + i * row, row, y, panel, z + i * c_row, c_row, \
+                        add);                                                                      \
+      for (; LM_ROWS_MAX > 4 && i + 4 <= rows; i += 4)                                             \
+        lm_rows_sum_##T(4, 1, left, n, a + i * row, row, y, panel, z + i * c_row, c_row, add);     \
+      for (; i + 2 <= rows; i += 2)                                                                \
+        lm_rows_sum_##T(2, 1, left, n, a + i * row, row, y, panel, z + i * c_row, c_row, add);     \
+      for (; i < rows; i++)                                                                        \
+        lm_rows_sum_##T(1, 1, left, n, a + i * row, row, y, panel, z + i * c_row, c_row, add);     \
+    }                                                                                              \
+  }
+LM_ROWS(f32, float, 1)
+#ifndef LM_AMX
+LM_ROWS(bf16, uint16_t, 2)
+#endif
+
+// The operands of a call of lm_gemm_T: runtime/plan/plan.h describes buf and var.
+#define LM_GEMM_OPERANDS(UPPER, TYPE)                                                              \
+  const TYPE *a = (const TYPE *)buf[0], *b = (const TYPE *)buf[1];                                 \
+  float *c = (float *)buf[2], *pa = (float *)buf[3], *pb = pa + LM_PACKED_A_##UPPER;               \
+  const int64_t columns = var[0], row = var[1], half = var[3], depth = var[4], a_row = var[5],     \
+                a_k = var[6], b_column = var[7], b_k = var[8], panels = var[9];
+
+// Few rows: for each strip of B, the blocks of k. A is taken into the workspace first, as many
+// blocks of k as fit there.
+#define LM_GEMM_FEW(T, UPPER, TYPE)                                                                \
+  static __attribute__((noinline)) void lm_gemm_few_##T(char *const *buf, const int64_t *var,      \
+                                                        int64_t lo, int64_t hi) {                  \
+    LM_GEMM_OPERANDS(UPPER, TYPE)                                                                  \
+    const int64_t rows = hi - lo, block = lm_kc_##T(depth);                                        \
+    const int64_t most = LM_PACKED_A_##UPPER / rows / block * block;                               \
+    for (int64_t first = 0; first < depth; first += most) {                                        \
+      const int64_t taken = lm_min64(most, depth - first);                                         \
+      lm_rows_take_##T(a + lo * a_row + first * a_k, a_row, a_k, rows, taken, panels, pa);         \
+      for (int64_t j = 0; j < columns; j += LM_STRIP * LM_NR)                                      \
+        for (int64_t k = first; k < first + taken; k += block) {                                   \
+          const int64_t n = lm_min64(block, depth - k);                                            \
+          const int64_t across = lm_min64(LM_STRIP * LM_NR, columns - j);                          \
+          const lm_sums sums = {c + lo * row + j, row, var[2] || k > 0,                            \
+                                (uint16_t *)buf[4] + lo * half + j, half};                         \
+          if (panels) {                                                                            \
+            lm_rows_##T(rows, across, n, pa + k - first, taken, b + j * depth + k * LM_NR,         \
+                        depth * LM_NR, sums.c, row, sums.add);                                     \
+          } else {                                                                                 \
+            if (b_k == 1)                                                                          \
+              lm_pack_b_transposed_##T(b + j * b_column + k, b_column, n, across, pb);             \
+            else                                                                                   \
+              lm_pack_b_##T(b + j + k * b_k, b_k, n, across, pb);                                  \
+            lm_rows_f32(rows, across, n, pa + k - first, taken, pb, n * LM_NR, sums.c, row,        \
+                        sums.add);                                                                 \
+          }                                                                                        \
+          if (half && k + n == depth)                                                              \
+            lm_sums_round(&sums, rows, across);                                                    \
+        }                                                                                          \
+    }                                                                                              \
+  }
+LM_GEMM_FEW(f32, F32, float)
+#ifndef LM_AMX
+LM_GEMM_FEW(bf16, BF16, uint16_t)
+#define LM_FEW_BF16 LM_FEW
+#else
+enum {
+  LM_FEW_BF16 = 0 // tiles load B as fast as memory does
+};
+#define lm_gemm_few_bf16(...) ((void)0)
+#endif
+#define LM_FEW_F32 LM_FEW
+
+// For each block of k: packs B, then LM_MC rows of A at a time.
+#define LM_GEMM(T, UPPER, TYPE)                                                                    \
+  static __attribute__((noinline)) void lm_gemm_##T(char *const *buf, const int64_t *var,          \
+                                                    int64_t lo, int64_t hi) {                      \
+    LM_GEMM_OPERANDS(UPPER, TYPE)                                                                  \
+    const int64_t block = lm_kc_##T(depth);                                                        \
+    if (hi - lo <= LM_FEW_##UPPER) {                                                               \
+      lm_gemm_few_##T(buf, var, lo, hi);                                                           \
+      return;                                                                                      \
+    }                                                                                              \
+    for (int64_t k = 0; k < depth; k += block) {                                                   \
+      const int64_t n = lm_min64(block, depth - k);                                                \
+      const int64_t b_depth = panels && LM_READS_PANELS_##UPPER ? depth : n;                       \
+      const float *y = pb;                                                                         \
+      if (panels)                                                                                  \
+        y = lm_panels_##T(b + k * LM_PANEL_##UPPER, n, columns, depth, pb);                        \
+      else if (b_k == 1)                                                                           \
+        lm_pack_b_transposed_##T(b + k, b_column, n, columns, pb);                                 \
+      else                                                                                         \
+        lm_pack_b_##T(b + k * b_k, b_k, n, columns, pb);                                           \
+      for (int64_t i = lo; i < hi; i += LM_MC_##UPPER) {                                           \
+        const int64_t rows = lm_min64(LM_MC_##UPPER, hi - i);                                      \
+        const TYPE *x = a + i * a_row + k * a_k;                                                   \
+        const lm_sums sums = {c + i * row, row, var[2] || k > 0,                                   \
+                              half && k + n == depth ? (uint16_t *)buf[4] + i * half : 0, half};   \
+        if (a_k == 1) {                                                                            \
+          lm_gemm_rows_##T(n, rows, columns, x, a_row, pa, y, b_depth, &sums);                     \
+        } else {                                                                                   \
+          lm_pack_a_##T(x, a_k, n, rows, pa);                                                      \
+          lm_tiles_##T(n, rows, columns, pa, y, b_depth, &sums);                                   \
+        }                                                                                          \
+      }                                                                                            \
+    }                                                                                              \
+  }
+LM_GEMM(f32, F32, float)
+LM_GEMM(bf16, BF16, uint16_t)
