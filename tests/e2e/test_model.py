@@ -29,7 +29,8 @@ def test_packed_as_apart(run):
     z = lambda rows, t="<i4": np.zeros((1, rows, seq), t)
     packed, apart = dict(tok=z(2), pos=z(2), seg=z(2) - 1, next=z(2), w=z(2, "<f4")), dict(tok=z(2), pos=z(2), seg=z(2) - 1, next=z(2), w=z(2, "<f4"))
     for i, doc in enumerate(docs):
-        for batch, row, at in ((packed, 0, i * n), (apart, i, 0)):            part = (0, row, slice(at, at + n))
+        for batch, row, at in ((packed, 0, i * n), (apart, i, 0)):
+            part = (0, row, slice(at, at + n))
             batch["tok"][part], batch["next"][part], batch["pos"][part] = doc[:-1], doc[1:], np.arange(n)
             batch["seg"][part], batch["w"][part] = i if batch is packed else 0, 1
     a = run.trace(small(run, steps=1, rows=2, seq=seq, batches=packed))
