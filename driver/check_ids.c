@@ -36,7 +36,7 @@ lm_status lm_session_check_ids_of_recipe(lm_session *s) {
   for (uint32_t i = 0; i < d->n_stages; i++)
     if (d->stages[i].seq > longest)
       longest = d->stages[i].seq;
-  ids_check(s, d->tokenizer.kind == LM_RECIPE_TOKENIZER_BYTES ? UINT8_MAX : -1, longest - 1);
+  ids_check(s, d->tokenizer.kind == LM_TOKENIZER_BYTES ? UINT8_MAX : -1, longest - 1);
   for (uint32_t i = 0; i < s->project.recipe->n_samples; i++) {
     const lm_recipe_sample *x = &s->project.recipe->samples[i];
     if (x->n >= s->compiled.limits.pos)

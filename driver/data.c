@@ -175,35 +175,43 @@ static lm_status companions_open(lm_session *s, const char *dir) {
   return NULL;
 }
 
+// The names of a tokenizer's files in the folder of a run.
+static const char JSON[] = "tokenizer.json";
+static const char SENTENCEPIECE[] = "tokenizer.model";
+static const char ENCODER[] = "encoder.json";
+static const char MERGES[] = "vocab.bpe";
+
 static lm_status open_files(lm_session *s, const char *path, const char *merges) {
-  LM_TRY(lm_tokenizer_bpe_open(path, merges, &s->tokenizer));
+  LM_TRY(lm_tokenizer_open(path, merges, &s->tokenizer));
+  LM_TRY(lm_tokenizer_kind_check(s->tokenizer, s->project.recipe->data.tokenizer.kind, path));
   LM_TRY(companions_open(s, lm_path_dir(s->project.ctx->arena, path)));
-  LM_TRY(keep(&s->tokenizer_files[s->n_tokenizer_files++],
-              merges ? "encoder.json" : "tokenizer.json", path));
-  return merges ? keep(&s->tokenizer_files[s->n_tokenizer_files++], "vocab.bpe", merges) : NULL;
+  lm_session_file *f = &s->tokenizer_files[s->n_tokenizer_files++];
+  LM_TRY(keep(f, merges ? ENCODER : JSON, path));
+  if (!merges && lm_tokenizer_is_sentencepiece(f->text.p, f->text.n))
+    f->name = SENTENCEPIECE;
+  return merges ? keep(&s->tokenizer_files[s->n_tokenizer_files++], MERGES, merges) : NULL;
 }
 
 static lm_status train(lm_session *s) {
   lm_session_file *f = &s->tokenizer_files[s->n_tokenizer_files++];
   lm_data_options o;
   LM_TRY(data_options(s, &o));
-  f->name = "tokenizer.json";
+  f->name = JSON;
   LM_TRY(located(
       s, &o, lm_data_tokenizer_train(&o, s->project.recipe->data.tokenizer.train, &f->text, NULL)));
-  return lm_tokenizer_bpe_parse(f->text.p, f->text.n, "the trained tokenizer", &s->tokenizer);
+  return lm_tokenizer_parse(f->text.p, f->text.n, "the trained tokenizer", &s->tokenizer);
 }
 
 // What the run kept, so that its folder is enough.
 static lm_status open_kept(lm_session *s, const char *run, bool *out_found) {
   lm_arena *a = s->project.ctx->arena;
-  const char *one = lm_path_join(a, run, "tokenizer.json");
-  const char *encoder = lm_path_join(a, run, "encoder.json");
-  *out_found = true;
-  if (access(one, R_OK) == 0)
-    return open_files(s, one, NULL);
-  if (access(encoder, R_OK) == 0)
-    return open_files(s, encoder, lm_path_join(a, run, "vocab.bpe"));
-  *out_found = false;
+  static const char *const files[][2] = {{JSON}, {SENTENCEPIECE}, {ENCODER, MERGES}};
+  for (size_t i = 0; i < LM_COUNT(files); i++) {
+    const char *path = lm_path_join(a, run, files[i][0]);
+    *out_found = access(path, R_OK) == 0;
+    if (*out_found)
+      return open_files(s, path, files[i][1] ? lm_path_join(a, run, files[i][1]) : NULL);
+  }
   return NULL;
 }
 
@@ -213,7 +221,7 @@ static lm_status learned_missing(const lm_session *s, const char *run) {
   return lm_fail(LM_USER,
                  "%s is missing: the vocabulary that this run learned when it began; it is not "
                  "learned again, as its tokens might be others",
-                 lm_path_join(s->project.ctx->arena, run, "tokenizer.json"));
+                 lm_path_join(s->project.ctx->arena, run, JSON));
 }
 
 // Opens the files that the recipe names. Their errors are reported at the recipe, with the folder
@@ -239,7 +247,7 @@ lm_status lm_session_tokenizer(lm_session *s) {
   bool found = false;
   if (s->tokenizer)
     return NULL;
-  if (t->kind == LM_RECIPE_TOKENIZER_BYTES) {
+  if (t->kind == LM_TOKENIZER_BYTES) {
     s->tokenizer = lm_tokenizer_bytes_create();
     return s->project.bundle
                ? companions_open(s, lm_path_dir(s->project.ctx->arena, s->project.bundle->root))

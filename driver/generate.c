@@ -103,7 +103,7 @@ static bool token_made(void *user, int32_t id) {
 static lm_status tokenizer_check(const lm_session *s, const char *weights) {
   const lm_bundle *b = s->project.bundle;
   const lm_recipe *r = s->project.recipe;
-  if (weights || !b || !r->from || r->data.tokenizer.kind != LM_RECIPE_TOKENIZER_BYTES)
+  if (weights || !b || !r->from || r->data.tokenizer.kind != LM_TOKENIZER_BYTES)
     return NULL;
   const char *dir = lm_path_dir(s->project.ctx->arena, b->root);
   if (access(lm_path_join(s->project.ctx->arena, dir, "imported.lm"), F_OK))

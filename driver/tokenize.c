@@ -22,18 +22,27 @@ lm_status lm_tokenizer_spec_open(lm_ctx *ctx, const char *spec, lm_tokenizer **o
   LM_TRY(lm_verdict(ctx));
   const ast_expr *x = item->expr;
   const char *name = x && x->kind == EX_CALL && x->a->kind == EX_NAME ? x->a->text : "";
-  if (!strcmp(name, "bytes") && !x->n_args) {
+  bool pair = !strcmp(name, lm_tokenizer_names[LM_TOKENIZER_BPE]) && x->n_args == 2 &&
+              string_arg(x, 0) && string_arg(x, 1);
+  bool bytes = !strcmp(name, lm_tokenizer_names[LM_TOKENIZER_BYTES]) && !x->n_args;
+  int kind = 0;
+  while (kind < LM_TOKENIZERS && strcmp(name, lm_tokenizer_names[kind]))
+    kind++;
+  if (bytes) {
     *out = lm_tokenizer_bytes_create();
     return NULL;
   }
-  bool one = !strcmp(name, "bpe") && x->n_args == 1 && string_arg(x, 0);
-  bool two = !strcmp(name, "bpe") && x->n_args == 2 && string_arg(x, 0) && string_arg(x, 1);
-  if (one || two)
-    return lm_tokenizer_bpe_open(string_arg(x, 0), two ? string_arg(x, 1) : NULL, out);
-  return lm_fail(LM_USER,
-                 "'%s' is not a tokenizer: expected bytes(), bpe(\"tokenizer.json\") or "
-                 "bpe(\"encoder.json\", \"vocab.bpe\")",
-                 spec);
+  if (kind == LM_TOKENIZERS || !(pair || (x->n_args == 1 && string_arg(x, 0))))
+    return lm_fail(LM_USER,
+                   "'%s' is not a tokenizer: expected bytes(), bpe(\"tokenizer.json\"), "
+                   "unigram(\"tokenizer.json\"), wordpiece(\"tokenizer.json\") or "
+                   "bpe(\"encoder.json\", \"vocab.bpe\")",
+                   spec);
+  LM_TRY(lm_tokenizer_open(string_arg(x, 0), pair ? string_arg(x, 1) : NULL, out));
+  lm_status s = lm_tokenizer_kind_check(*out, (lm_tokenizer_kind)kind, string_arg(x, 0));
+  if (s)
+    lm_tokenizer_destroy(*out);
+  return s;
 }
 
 // ---- token ids as text
@@ -133,7 +142,7 @@ static lm_data_source *sources_make(lm_arena *a, const lm_vocabulary_options *o)
 
 static lm_status vocabulary_write(const char *path, const lm_buf *json, lm_vocabulary *out) {
   lm_tokenizer *made = NULL;
-  LM_TRY(lm_tokenizer_bpe_parse(json->p, json->n, path, &made));
+  LM_TRY(lm_tokenizer_parse(json->p, json->n, path, &made));
   out->vocab = made->vocab;
   lm_tokenizer_destroy(made);
   return lm_file_write_atomic(path, json->p, json->n);

@@ -4,8 +4,8 @@
 #include "driver/events.h"
 #include "runtime/data/rows/vocab.h"
 
-// spec, as in a recipe: bytes(), bpe("tokenizer.json"), bpe("encoder.json", "vocab.bpe"). LM_USER
-// for anything else.
+// spec, as in a recipe: bytes(), bpe("tokenizer.json"), bpe("encoder.json", "vocab.bpe"),
+// unigram("tokenizer.model"), wordpiece("tokenizer.json"). LM_USER for anything else.
 lm_status lm_tokenizer_spec_open(lm_ctx *ctx, const char *spec, lm_tokenizer **out);
 
 // Token ids as text: "1,2,3", "1 2 3" or "1, 2, 3" on any number of lines, with at most one comma

@@ -136,10 +136,13 @@ const lm_command lm_cmd_tokenizer = {
     .least = 1,
     .most = UINT32_MAX,
     .run = tokenizer_run,
-    .help = "  lmc tokenizer train -o tokenizer.json --vocab 4096 FILE…     .jsonl files by their "
-            "field \"text\" or the field of --field, .zst and .gz unpacked\n"
-            "  lmc tokenizer encode SPEC < text                             SPEC as in a recipe; "
-            "prints the ids\n"
-            "  lmc tokenizer decode SPEC < ids\n\n"
-            "  echo 'Hello, world!' | lmc tokenizer encode --lines 'bpe(\"encoder.json\", "
-            "\"vocab.bpe\")'\n"};
+    .help =
+        "  lmc tokenizer train -o tokenizer.json --vocab 4096 FILE…     .jsonl files by their "
+        "field \"text\" or the field of --field, .zst and .gz unpacked\n"
+        "  lmc tokenizer encode SPEC < text                             SPEC as in a recipe; "
+        "prints the ids\n"
+        "  lmc tokenizer decode SPEC < ids\n\n"
+        "SPEC: bytes(), bpe(FILE), unigram(FILE) or wordpiece(FILE), where FILE is a "
+        "tokenizer.json or a\ntokenizer.model; or bpe(ENCODER, MERGES) for GPT-2's two files\n\n"
+        "  echo 'Hello, world!' | lmc tokenizer encode --lines 'bpe(\"encoder.json\", "
+        "\"vocab.bpe\")'\n"};

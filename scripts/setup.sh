@@ -46,16 +46,17 @@ build() {
   fi
 }
 
-# hf_python: prints a Python that has transformers and TensorBoard, in a virtual environment outside
-# the tree, made once; nothing if they cannot be installed.
+# hf_python: prints a Python that has transformers, SentencePiece and TensorBoard, in a virtual
+# environment outside the tree, made once; nothing if they cannot be installed.
 hf_python() {
   local folder=${XDG_CACHE_HOME:-$HOME/.cache}/lmc-test/hf
-  if ! [ -e "$folder/complete" ]; then
+  if ! [ -e "$folder/complete-2" ]; then
     say "installing transformers in $folder"
     rm -rf "$folder"
     /usr/bin/python3 -m venv --system-site-packages "$folder" >/dev/null 2>&1 &&
-      "$folder/bin/pip" install -q transformers==4.40.2 tensorboard==2.16.2 >/dev/null 2>&1 &&
-      touch "$folder/complete" || return 0
+      "$folder/bin/pip" install -q transformers==4.40.2 sentencepiece==0.2.3 \
+        tensorboard==2.16.2 >/dev/null 2>&1 &&
+      touch "$folder/complete-2" || return 0
   fi
   echo "$folder/bin/python"
 }

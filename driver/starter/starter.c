@@ -85,7 +85,7 @@ static lm_status tokens_measure(lm_starter *x, int64_t vocab) {
   if (!s)
     s = lm_bpe_trainer_finish(trainer, (int32_t)x->text.vocab, &json);
   if (!s)
-    s = lm_tokenizer_bpe_parse(json.p, json.n, "the sample's tokenizer", &t);
+    s = lm_tokenizer_parse(json.p, json.n, "the sample's tokenizer", &t);
   if (!s)
     s = lm_tokenizer_encode(t, sample->p, sample->n, &ids);
   if (!s)

@@ -40,15 +40,20 @@ static lm_status bytes_write(const lm_session *s, const char *dir) {
   return status;
 }
 
-// A tokenizer.json is copied unchanged; the two files of GPT-2 are written under the names that
-// transformers expects.
+// A tokenizer.json or tokenizer.model is copied unchanged; the two files of GPT-2 are written under
+// the names that transformers expects.
 static lm_status files_write(const lm_session *s, const char *dir) {
   static const char *const names[] = {"vocab.json", "merges.txt"};
   if (s->n_tokenizer_files == 1)
-    return text_write(s, dir, "tokenizer.json", &s->tokenizer_files[0].text);
+    return text_write(s, dir, s->tokenizer_files[0].name, &s->tokenizer_files[0].text);
   for (int i = 0; i < s->n_tokenizer_files; i++)
     LM_TRY(text_write(s, dir, names[i], &s->tokenizer_files[i].text));
   return NULL;
+}
+
+static bool is_sentencepiece(const lm_session *s) {
+  const lm_buf *text = &s->tokenizer_files[0].text;
+  return s->n_tokenizer_files == 1 && lm_tokenizer_is_sentencepiece(text->p, text->n);
 }
 
 // The file that the tokenizer came with, if it did: it may hold a chat template and more special
@@ -58,15 +63,18 @@ static lm_status config_write(const lm_session *s, const char *dir) {
   const lm_session_file *kept = &s->companions[LM_COMPANION_TOKENIZER_CONFIG];
   if (kept->name)
     return text_write(s, dir, kept->name, &kept->text);
+  if (is_sentencepiece(s)) // transformers chooses the class by the model
+    return NULL;
   size_t n = 0;
   const char *eos =
       s->tokenizer->eos >= 0 ? lm_tokenizer_piece(s->tokenizer, s->tokenizer->eos, &n) : NULL;
+  bool spaced = eos && n && *eos == ' '; // as WordPiece decodes it
   lm_buf_printf(&text,
                 "{\n  \"tokenizer_class\": \"%s\",\n  \"clean_up_tokenization_spaces\": false",
                 s->n_tokenizer_files == 2 ? "GPT2Tokenizer" : "PreTrainedTokenizerFast");
   if (eos) {
     lm_buf_puts(&text, ",\n  \"eos_token\": ");
-    lm_buf_json(&text, lm_arena_strndup(s->project.ctx->arena, eos, n));
+    lm_buf_json(&text, lm_arena_strndup(s->project.ctx->arena, eos + spaced, n - spaced));
   }
   lm_buf_puts(&text, "\n}\n");
   lm_status status = text_write(s, dir, "tokenizer_config.json", &text);
@@ -75,7 +83,9 @@ static lm_status config_write(const lm_session *s, const char *dir) {
 }
 
 lm_status lm_hf_tokenizer_write(const lm_session *s, const char *dir, const char **out_what) {
-  *out_what = s->n_tokenizer_files == 2 ? "vocab.json and merges.txt" : "tokenizer.json";
+  *out_what = s->n_tokenizer_files == 2   ? "vocab.json and merges.txt"
+              : s->n_tokenizer_files == 1 ? s->tokenizer_files[0].name
+                                          : "tokenizer.json";
   LM_TRY(s->n_tokenizer_files ? files_write(s, dir) : bytes_write(s, dir));
   return config_write(s, dir);
 }

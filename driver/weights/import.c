@@ -28,11 +28,11 @@ typedef struct importer {
   json_t *config;          // in its canonical form; NULL: DIR has none
   const char *const *ignored;
   int n_ignored;
-  lm_program *program; // of FILE
-  bool tokenized;      // DIR has a tokenizer
-  bool unmapped;       // the model itself has no `map hf`
-  const char *call;    // the instance as text: "Llama(depth = 2, d = 64)"
-  lm_buf text;         // of imported.lm
+  lm_program *program;   // of FILE
+  const char *tokenizer; // of DIR, as in a recipe; NULL: it has none
+  bool unmapped;         // the model itself has no `map hf`
+  const char *call;      // the instance as text: "Llama(depth = 2, d = 64)"
+  lm_buf text;           // of imported.lm
 } importer;
 
 static bool exists(importer *x, const char *name) {
@@ -219,16 +219,8 @@ static lm_status call_find(importer *x, const char **out_model) {
 static const char *const OUTPUTS[] = {"imported.lm", "program", "model.safetensors",
                                       "token_ids.json"}; // beside program.json and
 static const char *const TOKENIZER_FILES[] = {
-    "tokenizer.json", "tokenizer_config.json",   "vocab.json",
+    "tokenizer.json", "tokenizer.model",         "tokenizer_config.json", "vocab.json",
     "merges.txt",     "special_tokens_map.json", "generation_config.json"};
-
-static const char *tokenizer_of(importer *x) {
-  if (exists(x, "tokenizer.json"))
-    return "bpe(\"tokenizer.json\")";
-  if (exists(x, "vocab.json") && exists(x, "merges.txt"))
-    return "bpe(\"vocab.json\", \"merges.txt\")";
-  return "bytes()";
-}
 
 static void ignored_write(void *user, const char *key, const json_t *value) {
   importer *x = user;
@@ -288,37 +280,43 @@ static void text_make(importer *x, const char *model, const char *main) {
       "  clip = global_norm(max = 1.0)\n  eval dev { data = Text.dev; every = 100 steps; metrics = "
       "[loss, perplexity] }\n"
       "  save = checkpoint(\"tuned\", every = 100 steps, keep = 2)\n}\n",
-      tokenizer_of(x), sequence_length(x));
+      x->tokenizer ? x->tokenizer : "bytes()", sequence_length(x));
 }
 
-// What generate, run and eval would refuse later is refused here.
+// The files of a tokenizer, in the order of preference.
+static const char *const TOKENIZERS[][2] = {
+    {"tokenizer.json"}, {"vocab.json", "merges.txt"}, {"tokenizer.model"}};
+
+static const char *const *tokenizer_files(importer *x) {
+  for (size_t i = 0; i < LM_COUNT(TOKENIZERS); i++)
+    if (exists(x, TOKENIZERS[i][0]) && (!TOKENIZERS[i][1] || exists(x, TOKENIZERS[i][1])))
+      return TOKENIZERS[i];
+  return NULL;
+}
+
+// A tokenizer that generate, run and eval would refuse later is refused here.
 static lm_status tokenizer_check(importer *x) {
-  bool one = exists(x, "tokenizer.json");
-  bool two = exists(x, "vocab.json") && exists(x, "merges.txt");
+  const char *const *files = tokenizer_files(x);
   lm_tokenizer *t = NULL;
-  x->tokenized = one || two;
-  if (!one && exists(x, "tokenizer.model"))
-    return lm_fail(LM_USER,
-                   "%s has its tokenizer as tokenizer.model, which lmc does not read; transformers "
-                   "writes a tokenizer.json by "
-                   "AutoTokenizer.from_pretrained(\"%s\").save_pretrained(\"%s\")",
-                   x->from, x->from, x->from);
-  if (!one && !two) {
+  if (!files) {
     lm_event_note(x->events,
                   "%s has no tokenizer; imported.lm declares bytes(), which the "
                   "model was not trained with: give token ids",
                   x->from);
     return NULL;
   }
-  const char *path = lm_path_join(x->arena, x->from, one ? "tokenizer.json" : "vocab.json");
-  lm_status s =
-      lm_tokenizer_bpe_open(path, one ? NULL : lm_path_join(x->arena, x->from, "merges.txt"), &t);
-  int64_t vocab = t ? t->vocab : 0;
+  const char *path = lm_path_join(x->arena, x->from, files[0]);
+  const char *merges = files[1] ? lm_path_join(x->arena, x->from, files[1]) : NULL;
+  lm_status s = lm_tokenizer_open(path, merges, &t);
+  if (s)
+    return lm_annotate(s, "the tokenizer cannot be used; a copy of the folder without it imports "
+                          "the weights alone");
+  int64_t vocab = t->vocab;
+  const char *kind = lm_tokenizer_names[t->kind];
+  x->tokenizer = merges ? lm_arena_printf(x->arena, "%s(\"%s\", \"%s\")", kind, files[0], files[1])
+                        : lm_arena_printf(x->arena, "%s(\"%s\")", kind, files[0]);
   lm_tokenizer_destroy(t);
-  if (!s)
-    return lm_import_vocab_check(x->config, x->from, vocab);
-  return lm_annotate(
-      s, "the tokenizer cannot be used; a copy of the folder without it imports the weights alone");
+  return lm_import_vocab_check(x->config, x->from, vocab);
 }
 
 static lm_status file_copy(importer *x, const char *name) {
@@ -471,7 +469,8 @@ static lm_status import(importer *x, const lm_import_options *o, lm_import_resul
   if (!status)
     status = weights_write(x, &s);
   if (!status)
-    *out = (lm_import_result){x->call, x->tokenized, s.compiled.plan->n_params, s.compiled.params};
+    *out = (lm_import_result){x->call, x->tokenizer != NULL, s.compiled.plan->n_params,
+                              s.compiled.params};
   else
     outputs_remove(x, &before);
   lm_session_close(&s);

@@ -8,6 +8,7 @@
 // Everything lives in the arena of the context.
 #ifndef LM_RECIPE_H
 #define LM_RECIPE_H
+#include "contract/tokenizer.h"
 #include "dsl/syntax/program.h"
 
 typedef struct lm_recipe lm_recipe;
@@ -65,14 +66,11 @@ typedef struct lm_recipe_unsupported {
 
 // ---- data
 
-typedef enum {
-  LM_RECIPE_TOKENIZER_BYTES,
-  LM_RECIPE_TOKENIZER_BPE
-} lm_tokenizer_kind;
 typedef struct lm_recipe_tokenizer {
   lm_tokenizer_kind kind;
-  const char *file, *merges; // BPE: tokenizer.json, or encoder.json and vocab.bpe; else NULL
-  int64_t train;             // BPE: vocabulary size to train on the data; 0: read from files
+  const char *file,
+      *merges;   // tokenizer.json or tokenizer.model; BPE: or encoder.json and vocab.bpe
+  int64_t train; // BPE: vocabulary size to train on the data; 0: read from files
   lm_loc loc, file_loc;
 } lm_recipe_tokenizer;
 

@@ -45,6 +45,13 @@ static inline int lm_utf8_is_hidden(uint32_t v) {
          (v >= 0x2060 && v <= 0x206f) || v == 0xfeff;
 }
 
+// The property White_Space.
+static inline int lm_utf8_is_space(uint32_t c) {
+  return c == ' ' || (c >= 9 && c <= 13) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f ||
+         c == 0x3000;
+}
+
 // Encodes a code point into `out` (4 bytes); returns the number of bytes written.
 static inline int lm_utf8_encode(uint32_t point, char *out) {
   if (point < 0x80) {

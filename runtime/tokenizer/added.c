@@ -1,29 +1,21 @@
-// added.c - see added.h. A trie over bytes: nodes have a first child and a next sibling; the root
-// has a table of children.
+// added.c - see added.h.
 #include "runtime/tokenizer/added.h"
 
 #include <string.h>
 
 #include "runtime/base/utf8.h"
-
-typedef struct {
-  unsigned char byte;
-  uint32_t child, sibling;
-  uint32_t token;
-} node; // 0: none; token: 1 + index
+#include "runtime/tokenizer/trie.h"
 
 struct lm_added {
-  node *nodes;
-  uint32_t n_nodes, cap_nodes; // [0] is unused
+  lm_trie *index; // of tokens, by their texts
   lm_added_token *tokens;
   uint32_t n, cap;
-  uint32_t root[256];
   lm_regex *word; // matches one word character; NULL: not needed
 };
 
 lm_added *lm_added_create(void) {
   lm_added *a = lm_alloc(sizeof *a);
-  a->n_nodes = 1;
+  a->index = lm_trie_create();
   return a;
 }
 
@@ -31,40 +23,13 @@ void lm_added_destroy(lm_added *a) {
   if (!a)
     return;
   lm_regex_destroy(a->word);
-  lm_free(a->nodes);
+  lm_trie_destroy(a->index);
   lm_free(a->tokens);
   lm_free(a);
 }
 
 bool lm_added_is_empty(const lm_added *a) {
   return !a->n;
-}
-
-static uint32_t node_add(lm_added *a, unsigned char byte) {
-  if (a->n_nodes >= a->cap_nodes) {
-    a->cap_nodes = a->cap_nodes ? 2 * a->cap_nodes : 64;
-    a->nodes = lm_realloc(a->nodes, a->cap_nodes * sizeof *a->nodes);
-  }
-  a->nodes[a->n_nodes] = (node){.byte = byte};
-  return a->n_nodes++;
-}
-
-static uint32_t child_find(const lm_added *a, uint32_t first, unsigned char byte) {
-  while (first && a->nodes[first].byte != byte)
-    first = a->nodes[first].sibling;
-  return first;
-}
-
-// The child of `parent` (0: the root) for a byte; creates it if necessary.
-static uint32_t child_make(lm_added *a, uint32_t parent, unsigned char byte) {
-  uint32_t found = parent ? child_find(a, a->nodes[parent].child, byte) : a->root[byte];
-  if (found)
-    return found;
-  found = node_add(a, byte);
-  if (!parent)
-    return a->root[byte] = found;
-  a->nodes[found].sibling = a->nodes[parent].child;
-  return a->nodes[parent].child = found;
 }
 
 void lm_added_token_add(lm_added *a, const lm_added_token *t) {
@@ -79,21 +44,8 @@ void lm_added_token_add(lm_added *a, const lm_added_token *t) {
     a->cap = a->cap ? 2 * a->cap : 16;
     a->tokens = lm_realloc(a->tokens, a->cap * sizeof *a->tokens);
   }
+  lm_trie_set(a->index, t->text, t->n, (int32_t)a->n);
   a->tokens[a->n++] = *t;
-  uint32_t at = 0;
-  for (size_t i = 0; i < t->n; i++)
-    at = child_make(a, at, (unsigned char)t->text[i]);
-  a->nodes[at].token = a->n;
-}
-
-static const lm_added_token *longest_at(const lm_added *a, const char *text, size_t n) {
-  uint32_t best = 0;
-  size_t i = 1;
-  for (uint32_t at = a->root[(unsigned char)*text]; at;
-       at = i < n ? child_find(a, a->nodes[at].child, (unsigned char)text[i++]) : 0)
-    if (a->nodes[at].token)
-      best = a->nodes[at].token;
-  return best ? &a->tokens[best - 1] : NULL;
 }
 
 // ---- characters adjacent to a token
@@ -126,16 +78,10 @@ static lm_status stands_alone(const lm_added *a, lm_regex_room *m, const char *t
   return NULL;
 }
 
-static bool is_space(uint32_t c) { // White_Space
-  return c == ' ' || (c >= 9 && c <= 13) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
-         (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f ||
-         c == 0x3000;
-}
-
 static size_t strip_left(const char *text, size_t start, size_t least) {
   for (uint32_t c; start > least;) {
     size_t before = char_before(text, start);
-    if (!lm_utf8_decode(text + before, start - before, &c) || !is_space(c))
+    if (!lm_utf8_decode(text + before, start - before, &c) || !lm_utf8_is_space(c))
       break;
     start = before;
   }
@@ -144,7 +90,7 @@ static size_t strip_left(const char *text, size_t start, size_t least) {
 
 static size_t strip_right(const char *text, size_t n, size_t end) {
   uint32_t c;
-  for (int len; (len = lm_utf8_decode(text + end, n - end, &c)) && is_space(c);)
+  for (int len; (len = lm_utf8_decode(text + end, n - end, &c)) && lm_utf8_is_space(c);)
     end += (size_t)len;
   return end;
 }
@@ -154,8 +100,9 @@ lm_status lm_added_find(const lm_added *a, lm_regex_room *m, const char *text, s
                         const lm_added_token **out) {
   *out = NULL;
   for (size_t i = *at; i < n;) {
-    const lm_added_token *t =
-        a->root[(unsigned char)text[i]] ? longest_at(a, text + i, n - i) : NULL;
+    size_t length;
+    int32_t found = lm_trie_longest(a->index, LM_TRIE_ROOT, text + i, n - i, &length);
+    const lm_added_token *t = found >= 0 ? &a->tokens[found] : NULL;
     bool taken = t != NULL;
     if (t && t->single_word)
       LM_TRY(stands_alone(a, m, text, n, i, i + t->n, &taken));

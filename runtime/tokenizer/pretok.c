@@ -1,6 +1,8 @@
 // pretok.c - see pretok.h. Each word is passed to the next step immediately; no list is built.
 #include "runtime/tokenizer/pretok.h"
 
+#include <string.h>
+
 #include "runtime/tokenizer/bytechar.h"
 
 enum {
@@ -9,6 +11,7 @@ enum {
 typedef enum {
   STEP_SPLIT,
   STEP_PREFIX,
+  STEP_METASPACE,
   STEP_CHARS
 } step_kind;
 typedef struct {
@@ -16,6 +19,7 @@ typedef struct {
   lm_regex *regex;
   lm_split_behavior behavior;
   bool invert;
+  lm_space_prefix prefix;
 } step;
 
 struct lm_pretok {
@@ -24,13 +28,14 @@ struct lm_pretok {
 };
 struct lm_pretok_room {
   lm_regex_room *regex;
-  lm_buf buffers[STEPS_MAX];
+  lm_buf word[STEPS_MAX]; // that a step made
 };
 
 typedef struct {
   const lm_pretok *p;
   lm_pretok_room *m;
-  bool continues;
+  const char *text;
+  bool follows, begun;
   lm_word_sink sink;
 } pass;
 
@@ -57,7 +62,7 @@ lm_status lm_pretok_split_add(lm_pretok *p, const char *pattern, size_t n, bool 
                               lm_split_behavior b, bool invert) {
   lm_regex *r;
   LM_TRY(lm_regex_create(pattern, n, literal, &r));
-  lm_status s = step_add(p, (step){STEP_SPLIT, r, b, invert});
+  lm_status s = step_add(p, (step){STEP_SPLIT, r, b, invert, LM_PREFIX_NONE});
   if (s)
     lm_regex_destroy(r);
   return s;
@@ -78,6 +83,13 @@ static lm_status step_add_once(lm_pretok *p, step_kind kind) {
 lm_status lm_pretok_prefix_add(lm_pretok *p) {
   return step_add_once(p, STEP_PREFIX);
 }
+
+lm_status lm_pretok_metaspace_add(lm_pretok *p, lm_space_prefix prefix, bool split) {
+  LM_TRY(step_add(p, (step){.kind = STEP_METASPACE, .prefix = prefix}));
+  const char *mark = LM_SPACE_MARK;
+  return split ? lm_pretok_split_add(p, mark, strlen(mark), true, LM_SPLIT_NEXT, false) : NULL;
+}
+
 lm_status lm_pretok_chars_add(lm_pretok *p) {
   return step_add_once(p, STEP_CHARS);
 }
@@ -96,7 +108,7 @@ void lm_pretok_room_destroy(lm_pretok_room *m) {
     return;
   lm_regex_room_destroy(m->regex);
   for (int i = 0; i < STEPS_MAX; i++)
-    lm_buf_free(&m->buffers[i]);
+    lm_buf_free(&m->word[i]);
   lm_free(m);
 }
 
@@ -162,18 +174,46 @@ static lm_status split(const pass *x, int i, const char *p, size_t n) {
   return g.any ? piece_cut(x, i + 1, g.p, g.n) : NULL;
 }
 
+// Whether an earlier text began the word.
+static bool is_continued(const pass *x, const char *p) {
+  return x->follows && p == x->text;
+}
+
 static lm_status prefix(const pass *x, int i, const char *p, size_t n) {
-  if (*p == ' ' || x->continues)
+  if (*p == ' ' || is_continued(x, p))
     return piece_cut(x, i + 1, p, n);
-  lm_buf *b = &x->m->buffers[i];
+  lm_buf *b = &x->m->word[i];
   b->n = 0;
   lm_buf_puts(b, " ");
   lm_buf_add(b, p, n);
   return piece_cut(x, i + 1, b->p, b->n);
 }
 
+static bool wants_mark(const pass *x, int i, const char *p, size_t n) {
+  lm_space_prefix rule = x->p->steps[i].prefix;
+  bool marked = *p == ' ' || (n >= 3 && !memcmp(p, LM_SPACE_MARK, 3));
+  bool first = p == x->text && !x->begun;
+  return !marked && !is_continued(x, p) &&
+         (rule == LM_PREFIX_ALL || (rule == LM_PREFIX_FIRST && first));
+}
+
+static lm_status metaspace(const pass *x, int i, const char *p, size_t n) {
+  lm_buf *b = &x->m->word[i];
+  b->n = 0;
+  if (wants_mark(x, i, p, n))
+    lm_buf_puts(b, LM_SPACE_MARK);
+  for (const char *end = p + n, *stop; p < end; p = stop + 1) {
+    stop = memchr(p, ' ', (size_t)(end - p));
+    lm_buf_add(b, p, (size_t)((stop ? stop : end) - p));
+    if (!stop)
+      break;
+    lm_buf_puts(b, LM_SPACE_MARK);
+  }
+  return piece_cut(x, i + 1, b->p, b->n);
+}
+
 static lm_status chars(const pass *x, int i, const char *p, size_t n) {
-  lm_buf *b = &x->m->buffers[i];
+  lm_buf *b = &x->m->word[i];
   b->n = 0;
   lm_bytes_to_chars(p, n, b);
   return piece_cut(x, i + 1, b->p, b->n);
@@ -187,13 +227,14 @@ static lm_status piece_cut(const pass *x, int i, const char *p, size_t n) {
   switch (x->p->steps[i].kind) {
   case STEP_SPLIT: return split(x, i, p, n);
   case STEP_PREFIX: return prefix(x, i, p, n);
+  case STEP_METASPACE: return metaspace(x, i, p, n);
   case STEP_CHARS: return chars(x, i, p, n);
   }
   return NULL;
 }
 
-lm_status lm_pretok_run(const lm_pretok *p, lm_pretok_room *m, const char *text, size_t n,
-                        bool continues, lm_word_sink sink) {
-  pass x = {p, m, continues, sink};
+lm_status lm_pretok_run(const lm_pretok *p, lm_pretok_room *m, const char *text, size_t n, int part,
+                        bool begun, lm_word_sink sink) {
+  pass x = {p, m, text, part & LM_TEXT_FOLLOWS, begun, sink};
   return piece_cut(&x, 0, text, n);
 }

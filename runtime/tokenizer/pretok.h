@@ -12,6 +12,7 @@
 #ifndef LM_TOKENIZER_PRETOK_H
 #define LM_TOKENIZER_PRETOK_H
 #include "runtime/tokenizer/regex.h"
+#include "runtime/tokenizer/tokenizer.h"
 
 typedef enum {
   LM_SPLIT_ISOLATED,
@@ -20,6 +21,15 @@ typedef enum {
   LM_SPLIT_NEXT,
   LM_SPLIT_CONTIGUOUS
 } lm_split_behavior;
+
+#define LM_SPACE_MARK "\xe2\x96\x81" // U+2581
+// The words before which U+2581 is inserted, unless they begin with one: none; all; the word at the
+// beginning of the whole text.
+typedef enum {
+  LM_PREFIX_NONE,
+  LM_PREFIX_ALL,
+  LM_PREFIX_FIRST
+} lm_space_prefix;
 
 typedef struct lm_pretok lm_pretok;           // immutable after its steps were added
 typedef struct lm_pretok_room lm_pretok_room; // workspace of one thread
@@ -31,6 +41,9 @@ lm_status lm_pretok_split_add(lm_pretok *p, const char *pattern, size_t n, bool 
                               lm_split_behavior b, bool invert);
 // Prepends a space to a word that does not begin with one.
 lm_status lm_pretok_prefix_add(lm_pretok *p);
+// Replaces spaces by U+2581, as SentencePiece does, and inserts one before a word (see
+// lm_space_prefix); split: splits before each of them.
+lm_status lm_pretok_metaspace_add(lm_pretok *p, lm_space_prefix prefix, bool split);
 // Replaces each byte by its character (bytechar.h), for the later steps and for `word`.
 lm_status lm_pretok_chars_add(lm_pretok *p);
 bool lm_pretok_gives_chars(const lm_pretok *p); // whether `word` receives such characters
@@ -42,10 +55,11 @@ typedef struct lm_word_sink {
   lm_status (*word)(void *user, const char *p, size_t n);
   void *user;
 } lm_word_sink;
-// Calls sink.word for each word of text, which must be valid UTF-8. continues: text continues an
-// earlier call's text, so no space is prepended.
-lm_status lm_pretok_run(const lm_pretok *p, lm_pretok_room *m, const char *text, size_t n,
-                        bool continues, lm_word_sink sink);
+// Calls sink.word for each word of text, which must be valid UTF-8. part: a set of lm_text_part; no
+// space is inserted before a word that an earlier text began. begun: there is an earlier text, or
+// an added token before this one.
+lm_status lm_pretok_run(const lm_pretok *p, lm_pretok_room *m, const char *text, size_t n, int part,
+                        bool begun, lm_word_sink sink);
 
 #define LM_PRETOK_GPT2                                                                             \
   "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"

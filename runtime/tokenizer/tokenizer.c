@@ -22,13 +22,20 @@ void lm_tokens_free(lm_tokens *t) {
   *t = (lm_tokens){0};
 }
 
-lm_status lm_tokenizer_encode(const lm_tokenizer *t, const char *text, size_t n, lm_tokens *out) {
-  return t->ops->encode(t, text, n, false, out);
+lm_status lm_tokenizer_kind_check(const lm_tokenizer *t, lm_tokenizer_kind kind, const char *path) {
+  if (t->kind == kind)
+    return NULL;
+  return lm_fail(LM_USER, "%s holds another kind of tokenizer; write %s(\"%s\")", path,
+                 lm_tokenizer_names[t->kind], path);
 }
 
-lm_status lm_tokenizer_encode_more(const lm_tokenizer *t, const char *text, size_t n,
+lm_status lm_tokenizer_encode(const lm_tokenizer *t, const char *text, size_t n, lm_tokens *out) {
+  return t->ops->encode(t, text, n, LM_TEXT_WHOLE, out);
+}
+
+lm_status lm_tokenizer_encode_part(const lm_tokenizer *t, const char *text, size_t n, int part,
                                    lm_tokens *out) {
-  return t->ops->encode(t, text, n, true, out);
+  return t->ops->encode(t, text, n, part, out);
 }
 
 lm_status lm_tokenizer_encode_framed(const lm_tokenizer *t, const char *text, size_t n,
@@ -82,7 +89,7 @@ lm_status lm_tokenizer_decode(const lm_tokenizer *t, const int32_t *ids, size_t 
     const char *p = lm_tokenizer_piece(t, ids[i], &length);
     if (!p)
       return lm_fail(LM_USER, "%d is not a token id: the vocabulary has a gap there", ids[i]);
-    bool drop = !i && t->prefix_space && length && *p == ' ';
+    bool drop = !i && t->prefix_space && ids[i] != t->spaced && length && *p == ' ';
     lm_buf_add(out, p + drop, length - drop);
   }
   return NULL;
@@ -100,7 +107,7 @@ typedef struct {
   char alphabet[256];
 } byte_tokenizer;
 
-static lm_status bytes_encode(const lm_tokenizer *self, const char *text, size_t n, bool continues,
+static lm_status bytes_encode(const lm_tokenizer *self, const char *text, size_t n, int part,
                               lm_tokens *out) {
   for (size_t i = 0; i < n; i++)
     lm_tokens_add(out, (unsigned char)text[i]);
@@ -119,7 +126,7 @@ static void bytes_destroy(lm_tokenizer *self) {
 lm_tokenizer *lm_tokenizer_bytes_create(void) {
   static const lm_tokenizer_ops ops = {bytes_encode, bytes_piece, bytes_destroy};
   byte_tokenizer *t = lm_alloc(sizeof *t);
-  t->base = (lm_tokenizer){.ops = &ops, .vocab = 256, .eos = -1};
+  t->base = (lm_tokenizer){.ops = &ops, .vocab = 256, .eos = -1, .spaced = -1};
   for (int i = 0; i < 256; i++)
     t->alphabet[i] = (char)i;
   return &t->base;

@@ -5,6 +5,7 @@
 // which merges apply.
 #ifndef LM_TOKENIZER_H
 #define LM_TOKENIZER_H
+#include "contract/tokenizer.h"
 #include "runtime/base/base.h"
 
 typedef struct lm_tokens {
@@ -17,10 +18,18 @@ void lm_tokens_free(lm_tokens *t);
 
 typedef struct lm_tokenizer lm_tokenizer;
 
+// What a text is a part of, as a set. A tokenizer may insert a space before a text, and remove
+// spaces at its ends, but not where the text was cut.
+typedef enum {
+  LM_TEXT_WHOLE = 0,
+  LM_TEXT_FOLLOWS = 1, // continues text that was encoded before
+  LM_TEXT_PRECEDES = 2 // more text follows
+} lm_text_part;
+
 // The functions of a kind of tokenizer. The first member of the object is the lm_tokenizer.
 typedef struct lm_tokenizer_ops {
-  // Appends the ids of text. continues: text continues text that was encoded before.
-  lm_status (*encode)(const lm_tokenizer *self, const char *text, size_t n, bool continues,
+  // Appends the ids of text. part: a set of lm_text_part.
+  lm_status (*encode)(const lm_tokenizer *self, const char *text, size_t n, int part,
                       lm_tokens *out);
   // The bytes of one token; NULL: no such token.
   const char *(*piece)(const lm_tokenizer *self, int32_t id, size_t *out_n);
@@ -32,9 +41,11 @@ enum {
 };
 struct lm_tokenizer {
   const lm_tokenizer_ops *ops;
+  lm_tokenizer_kind kind;
   int32_t vocab;     // ids are 0 … vocab - 1
   int32_t eos;       // appended to every document; -1: none
   bool prefix_space; // encoding prepends a space, which decoding removes
+  int32_t spaced;    // a token at whose beginning decoding removes no space; -1: none
   bool needs_utf8;   // text must be valid UTF-8; else any bytes are accepted
   // tokens that lm_tokenizer_encode_framed puts before and after a text
   int32_t prefix[LM_TOKENIZER_FRAME], suffix[LM_TOKENIZER_FRAME];
@@ -44,13 +55,18 @@ struct lm_tokenizer {
 
 lm_tokenizer *lm_tokenizer_bytes_create(void); // vocab 256: a token is a byte
 
-// Opens a Hugging Face tokenizer.json (merges NULL), or GPT-2's encoder.json and vocab.bpe. eos is
-// the token that tokenizer_config.json in the same folder names, else a special token with a common
-// name. LM_USER: a file is missing or malformed, or needs an unsupported feature, which the message
-// names.
-lm_status lm_tokenizer_bpe_open(const char *path, const char *merges, lm_tokenizer **out);
-// Parses the text of a tokenizer.json; messages call it `what`.
-lm_status lm_tokenizer_bpe_parse(const char *json, size_t n, const char *what, lm_tokenizer **out);
+// Opens a Hugging Face tokenizer.json or SentencePiece's tokenizer.model (merges NULL), or GPT-2's
+// encoder.json and vocab.bpe. eos is the token that tokenizer_config.json in the same folder names,
+// else the one of a tokenizer.model, else a special token with a common name. LM_USER: a file is
+// missing or malformed, or needs an unsupported feature, which the message names.
+lm_status lm_tokenizer_open(const char *path, const char *merges, lm_tokenizer **out);
+// Whether the content of a file is a tokenizer.model rather than JSON.
+bool lm_tokenizer_is_sentencepiece(const char *text, size_t n);
+// Parses the content of a tokenizer.json or tokenizer.model; messages call it `what`.
+lm_status lm_tokenizer_parse(const char *text, size_t n, const char *what, lm_tokenizer **out);
+
+// LM_USER: the tokenizer of the file `path` is of another kind.
+lm_status lm_tokenizer_kind_check(const lm_tokenizer *t, lm_tokenizer_kind kind, const char *path);
 
 // Appends the ids of text.
 lm_status lm_tokenizer_encode(const lm_tokenizer *t, const char *text, size_t n, lm_tokens *out);
@@ -58,8 +74,8 @@ lm_status lm_tokenizer_encode(const lm_tokenizer *t, const char *text, size_t n,
 // Hugging Face's encode() does.
 lm_status lm_tokenizer_encode_framed(const lm_tokenizer *t, const char *text, size_t n,
                                      lm_tokens *out);
-// Appends the ids of text that continues text that was encoded before.
-lm_status lm_tokenizer_encode_more(const lm_tokenizer *t, const char *text, size_t n,
+// Appends the ids of a part of a text, a set of lm_text_part.
+lm_status lm_tokenizer_encode_part(const lm_tokenizer *t, const char *text, size_t n, int part,
                                    lm_tokens *out);
 // An index at which text can be split without changing its ids, with all common pre-tokenizers:
 // between a letter or digit and a space that precedes a letter, or after a line break that follows

@@ -149,7 +149,8 @@ lm_status lm_bpe_trainer_add(lm_bpe_trainer *t, int worker, const char *text, si
   counter *c = &t->counters[worker];
   for (size_t at = 0, valid; at < n; at += valid + 1) {
     valid = lm_utf8_valid(text + at, n - at);
-    LM_TRY(lm_pretok_run(t->pretok, c->room, text + at, valid, true, (lm_word_sink){on_word, c}));
+    LM_TRY(lm_pretok_run(t->pretok, c->room, text + at, valid, LM_TEXT_FOLLOWS, true,
+                         (lm_word_sink){on_word, c}));
   }
   return NULL;
 }

@@ -41,7 +41,7 @@ int main(int argc, char **argv) {
     fprintf(stderr, "usage: tokenizer_bench TOKENIZER.json FILE\n");
     return 2;
   }
-  lm_status s = lm_tokenizer_bpe_open(argv[1], NULL, &t);
+  lm_status s = lm_tokenizer_open(argv[1], NULL, &t);
   if (!s)
     s = lm_file_read(argv[2], SIZE_MAX, &text);
   double start = processor();

@@ -71,7 +71,7 @@ static void test_base(void) {
   CHECK(r->from_hf && !strcmp(r->from, "weights"));
   CHECK(r->data.seq == 128 && r->data.n_sources == 1 && r->data.n_holdouts == 2 &&
         !r->data.replays);
-  CHECK(r->data.tokenizer.kind == LM_RECIPE_TOKENIZER_BPE && r->data.tokenizer.train == 4096);
+  CHECK(r->data.tokenizer.kind == LM_TOKENIZER_BPE && r->data.tokenizer.train == 4096);
   CHECK(!strcmp(r->data.sources[0].split, "\n\n") &&
         !strcmp(r->data.sources[0].path, "data/*.txt"));
   CHECK(r->data.holdouts[0].docs == 20000 && r->data.holdouts[1].fraction == 0.01);
@@ -145,7 +145,7 @@ static void test_set_data(void) {
   lm_ctx *c = lm_ctx_create();
   lm_recipe *r = resolve(c, "Child", sets, LM_COUNT(sets));
   CHECK(r->data.seq == 64 && r->data.n_sources == 2 && r->data.bad == 0.05 &&
-        r->data.tokenizer.kind == LM_RECIPE_TOKENIZER_BYTES);
+        r->data.tokenizer.kind == LM_TOKENIZER_BYTES);
   CHECK(!strcmp(r->data.sources[0].path, "other/*.txt") &&
         !strcmp(r->data.sources[0].split, "\n\n"));
   CHECK(r->data.sources[1].kind == LM_RECIPE_SOURCE_JSONL &&

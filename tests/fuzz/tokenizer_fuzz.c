@@ -5,7 +5,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n) {
   lm_tokenizer *t;
-  lm_status s = lm_tokenizer_bpe_parse((const char *)bytes, n, "fuzz", &t);
+  lm_status s = lm_tokenizer_parse((const char *)bytes, n, "fuzz", &t);
   if (!s) {
     lm_tokens ids = {0};
     lm_buf text = {0};

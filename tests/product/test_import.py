@@ -7,6 +7,7 @@ from harness import check, save
 CONFIG = dict(model_type="llama", architectures=["LlamaForCausalLM"], vocab_size=272, hidden_size=16, intermediate_size=24,
               num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=48, rms_norm_eps=1e-5,
               rope_theta=10000.0, hidden_act="silu", tie_word_embeddings=True, torch_dtype="float32")
+SEEDS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../fuzz/seeds/tokenizer")
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)
 
 
@@ -164,15 +165,40 @@ recipe R {{
     run("trace", file, "--steps", 1, "--out", run.path("t.safetensors"))
 
 
+def test_tokenizer_model(run):
+    """a folder with SentencePiece's own file: the form is the file's kind; a run, its resume and an export keep the file"""
+    theirs, text = folder(run), run.write("text.txt", "the cat sat on the mat and the rat ate the bat. " * 60)
+    for name, form in (("bpe", "bpe"), ("unigram", "unigram")):
+        model = open(f"{SEEDS}/{name}.model", "rb").read()
+        open(f"{theirs}/tokenizer.model", "wb").write(model)
+        out, tuned = run.path(name), run.path(name + "-run")
+        run("import", "hf", theirs, "-o", out)
+        check(f'{form}("tokenizer.model")' in open(f"{out}/imported.lm").read(), "imported.lm names another tokenizer")
+        file = run.write(name + ".lm", f"""import "{out}/imported.lm": Imported
+data D {{ tokenizer = {form}("{out}/tokenizer.model"); source s = text("{text}"); pack best_fit(seq = 16 tokens) }}
+recipe R {{ model = Imported; data = D; run = 2 steps; batch = 64 tokens; optimizer = adamw(lr = 1e-3); save = checkpoint("{tuned}") }}
+""")
+        run("run", file, "-q")
+        run("run", file, "-q", "--steps", 3)
+        said = run("generate", tuned, "--prompt", "the cat", "-n", 3)
+        check(said.startswith("the cat"), said)
+        run("export", tuned, "-o", run.path(name + "-hf"))
+        for kept in (tuned, run.path(name + "-hf")):
+            check(open(f"{kept}/tokenizer.model", "rb").read() == model, f"{kept} holds another tokenizer.model")
+    wrong = run.write("wrong.lm", open(file).read().replace("tokenizer = unigram", "tokenizer = bpe"))
+    err = run("run", wrong, "--out", run.path("wrong"), status=1)
+    check("holds another kind of tokenizer; write unigram(" in err and "wrong.lm:2:" in err, err)
+
+
 def test_tokenizer_refused(run):
     """what generate would refuse is reported at once, and nothing is written"""
     theirs = folder(run)
-    open(f"{theirs}/tokenizer.model", "w").write("x")
+    open(f"{theirs}/tokenizer.model", "wb").write(b"\n\x0e\n\x05<u")
     err = run("import", "hf", theirs, "-o", run.path("out"), status=1)
-    check("tokenizer.model, which lmc does not read" in err and "save_pretrained" in err, err)
-    json.dump({"model": {"type": "Unigram", "vocab": [["a", 0.0]]}}, open(f"{theirs}/tokenizer.json", "w"))
+    check("the tokenizer cannot be used" in err and "neither JSON nor a SentencePiece model" in err, err)
+    json.dump({"model": {"type": "WordLevel", "vocab": {"a": 0}}}, open(f"{theirs}/tokenizer.json", "w"))
     err = run("import", "hf", theirs, "-o", run.path("out"), status=1)
-    check("the tokenizer cannot be used" in err and "Unigram" in err, err)
+    check("the tokenizer cannot be used" in err and "WordLevel" in err, err)
     check(not os.path.exists(run.path("out")), "a folder is left")
 
 

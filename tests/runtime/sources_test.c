@@ -589,7 +589,7 @@ static void test_vocabulary(void) {
   CHECK(first.n == second.n && !memcmp(first.p, second.p, first.n) && third.n == first.n &&
         !memcmp(first.p, third.p, first.n));
   lm_tokenizer *t;
-  CHECK_OK(lm_tokenizer_bpe_parse(first.p, first.n, "trained", &t));
+  CHECK_OK(lm_tokenizer_parse(first.p, first.n, "trained", &t));
   lm_tokens ids = {0};
   CHECK_OK(lm_tokenizer_encode(t, " the", 4, &ids));
   CHECK(t->vocab == 300 && t->eos == 0 && ids.n == 1);
@@ -615,7 +615,7 @@ static lm_tokenizer *bpe_create(void) {
   lm_buf json = {0};
   lm_tokenizer *t;
   CHECK_OK(lm_data_tokenizer_train(&o, 257, &json, NULL));
-  CHECK_OK(lm_tokenizer_bpe_parse(json.p, json.n, "trained", &t));
+  CHECK_OK(lm_tokenizer_parse(json.p, json.n, "trained", &t));
   lm_buf_free(&json);
   return t;
 }

@@ -13,7 +13,7 @@ static json_t *cases; // the file
 static lm_tokenizer *parse(json_t *root) {
   lm_tokenizer *t;
   char *text = json_dumps(root, 0);
-  CHECK_OK(lm_tokenizer_bpe_parse(text, strlen(text), "case", &t));
+  CHECK_OK(lm_tokenizer_parse(text, strlen(text), "case", &t));
   lm_free(text);
   return t;
 }
@@ -81,7 +81,7 @@ static void test_cases(void) {
     char *text = json_dumps(root, 0);
     const char *name = json_string_value(json_object_get(c, "name"));
     lm_tokenizer *t;
-    CHECK_OK(lm_tokenizer_bpe_parse(text, strlen(text), name, &t));
+    CHECK_OK(lm_tokenizer_parse(text, strlen(text), name, &t));
     CHECK(t->eos == 0);
     case_run(name, t, json_object_get(c, "ids"), false);
     if (json_is_array(json_object_get(c, "framed")))
@@ -145,7 +145,8 @@ static void test_cut(void) {
     CHECK_OK(lm_tokenizer_encode(t, text.p, text.n, &whole));
     for (size_t at = 0, n; at < text.n; at += n) {
       n = text.n - at < 500 ? text.n - at : lm_tokenizer_cut(text.p + at, 500);
-      CHECK_OK((at ? lm_tokenizer_encode_more : lm_tokenizer_encode)(t, text.p + at, n, &parts));
+      int part = (at ? LM_TEXT_FOLLOWS : 0) | (at + n < text.n ? LM_TEXT_PRECEDES : 0);
+      CHECK_OK(lm_tokenizer_encode_part(t, text.p + at, n, part, &parts));
     }
     CHECK(whole.n == parts.n && !memcmp(whole.ids, parts.ids, whole.n * sizeof *whole.ids));
     lm_tokens_free(&whole);
@@ -201,7 +202,7 @@ static void test_two_files(void) {
   CHECK_OK(lm_file_write_atomic(encoder, vocab, strlen(vocab)));
   CHECK_OK(lm_file_write_atomic(lines, merges.p, merges.n));
   lm_tokenizer *t, *other = parse(json_object_get(cases, "base"));
-  CHECK_OK(lm_tokenizer_bpe_open(encoder, lines, &t));
+  CHECK_OK(lm_tokenizer_open(encoder, lines, &t));
   lm_tokens x = {0}, y = {0};
   const char *text = json_string_value(json_object_get(cases, "text"));
   CHECK_OK(lm_tokenizer_encode(t, text, strlen(text), &x));
@@ -212,10 +213,9 @@ static void test_two_files(void) {
   CHECK(x.n > 1);
   lm_tokenizer_destroy(t);
   CHECK_OK(lm_file_write_atomic(lines, "a b c\n", 6));
-  CHECK_FAILS(lm_tokenizer_bpe_open(encoder, lines, &t), LM_USER,
-              "merge 1: \"a b c\" is not a pair");
-  CHECK_FAILS(lm_tokenizer_bpe_open(encoder, "/nowhere", &t), LM_USER, "/nowhere");
-  CHECK_FAILS(lm_tokenizer_bpe_open("/nowhere", NULL, &t), LM_USER, "/nowhere");
+  CHECK_FAILS(lm_tokenizer_open(encoder, lines, &t), LM_USER, "merge 1: \"a b c\" is not a pair");
+  CHECK_FAILS(lm_tokenizer_open(encoder, "/nowhere", &t), LM_USER, "/nowhere");
+  CHECK_FAILS(lm_tokenizer_open("/nowhere", NULL, &t), LM_USER, "/nowhere");
   lm_tokens_free(&x);
   lm_tokens_free(&y);
   lm_tokenizer_destroy(other);
@@ -242,19 +242,20 @@ static void refused(const char *key, const char *value, const char *why) {
     json_object_set_new(root, key, v);
   char *text = json_dumps(root, 0);
   lm_tokenizer *t;
-  CHECK_FAILS(lm_tokenizer_bpe_parse(text, strlen(text), "f.json", &t), LM_USER, why);
+  CHECK_FAILS(lm_tokenizer_parse(text, strlen(text), "f.json", &t), LM_USER, why);
   lm_free(text);
   json_decref(root);
 }
 
 static void test_refused(void) {
   lm_tokenizer *t;
-  CHECK_FAILS(lm_tokenizer_bpe_parse("{", 1, "f.json", &t), LM_USER, "f.json:1:1: not JSON");
-  CHECK_FAILS(lm_tokenizer_bpe_parse("{}", 2, "f.json", &t), LM_USER,
+  CHECK_FAILS(lm_tokenizer_parse("{", 1, "f.json", &t), LM_USER, "f.json:1:1: not JSON");
+  CHECK_FAILS(lm_tokenizer_parse("{}", 2, "f.json", &t), LM_USER,
               "f.json: the file has no member 'model'");
-  CHECK_FAILS(lm_tokenizer_bpe_parse("[]", 2, "f.json", &t), LM_USER,
+  CHECK_FAILS(lm_tokenizer_parse("[]", 2, "f.json", &t), LM_USER,
               "f.json: the file has no member 'model'");
-  refused("model", "{\"type\": \"WordPiece\"}", "WordPiece");
+  refused("model", "{\"type\": \"WordLevel\"}", "a model of type WordLevel is unsupported");
+  refused("model", "{\"type\": \"WordPiece\"}", "WordPiece with a pre-tokenizer ByteLevel");
   refused("model.byte_fallback", "true", "byte_fallback");
   refused("model.dropout", "0.1", "model.dropout");
   refused("model.continuing_subword_prefix", "\"##\"", "continuing_subword_prefix");
@@ -268,7 +269,7 @@ static void test_refused(void) {
   refused("model.merges", "[\"ab\"]", "merge 1: \"ab\" is not a pair");
   refused("model.merges", "[3]", "merge 1");
   refused("model.merges", "3", "merges is not a list");
-  refused("normalizer", "{\"type\": \"Lowercase\"}", "normalizer Lowercase is unsupported");
+  refused("normalizer", "{\"type\": \"Nmt\"}", "normalizer Nmt is unsupported");
   refused("normalizer", "{}", "no type");
   refused("pre_tokenizer", "null", "no pre-tokenizer ByteLevel");
   refused("pre_tokenizer", "{\"type\": \"Metaspace\"}", "pre-tokenizer Metaspace");
@@ -299,6 +300,45 @@ static void test_refused(void) {
   refused("decoder", "{\"type\": \"WordPiece\"}", "decoder WordPiece");
   refused("added_tokens", "[{\"id\": 1}]", "no content");
   refused("added_tokens", "[{\"id\": 7, \"content\": \"!\"}]", "in the vocabulary");
+}
+
+// SentencePiece files: messages about fields, and files that end too early.
+static void test_sentencepiece_refused(void) {
+  static const struct {
+    const char *file;
+    size_t n;
+    const char *why;
+  } files[] = {
+      {"\n", 1, "neither JSON nor a SentencePiece model"},
+      {"\n\x05\n\x03<u", 6, "neither JSON nor a SentencePiece model"},
+      {"\n\x05\n\x03<u>", 7, "the model has no unknown piece"},
+      {"\n\x02\n\x00", 4, "piece 0 is malformed"},
+      {"\n\x03\n\x01\xff", 5, "piece 0 is malformed"},
+      {"\n\x05\n\x01u\x18\x02\x12\x02\x18\x03", 11, "a SentencePiece model of words"},
+      {"\n\x05\n\x01u\x18\x02\x12\x03\xc0\x01\x01", 12, "treat_whitespace_as_suffix"},
+      {"\n\x05\n\x01u\x18\x06", 7, "piece 0 is not a byte: \"u\""},
+      {"\n\x05\n\x01u\x18\x02\x1a\x05\x12\x03xyz", 14, "the character map of 3 bytes"},
+  };
+  lm_tokenizer *t;
+  for (size_t i = 0; i < LM_COUNT(files); i++)
+    CHECK_FAILS(lm_tokenizer_parse(files[i].file, files[i].n, "f.model", &t), LM_USER,
+                files[i].why);
+}
+
+// A text that is encoded in parts: no space is inserted before a part that follows another, and its
+// own one is kept.
+static void test_parts(void) {
+  const char *text = "the cat sat on the mat ";
+  lm_tokenizer *t;
+  lm_tokens whole = {0}, parts = {0};
+  CHECK_OK(lm_tokenizer_open("tests/fuzz/seeds/tokenizer/unigram.model", NULL, &t));
+  CHECK_OK(lm_tokenizer_encode(t, text, strlen(text), &whole));
+  CHECK_OK(lm_tokenizer_encode_part(t, text, 3, LM_TEXT_PRECEDES, &parts));
+  CHECK_OK(lm_tokenizer_encode_part(t, text + 3, strlen(text) - 3, LM_TEXT_FOLLOWS, &parts));
+  CHECK(whole.n == parts.n && !memcmp(whole.ids, parts.ids, whole.n * sizeof *whole.ids));
+  lm_tokens_free(&whole);
+  lm_tokens_free(&parts);
+  lm_tokenizer_destroy(t);
 }
 
 // ---- training
@@ -345,7 +385,7 @@ static void test_train_little(void) {
     lm_tokenizer *made;
     CHECK_OK(lm_bpe_trainer_add(t, 0, texts[i], strlen(texts[i])));
     CHECK_OK(lm_bpe_trainer_finish(t, 300, &json));
-    CHECK_OK(lm_tokenizer_bpe_parse(json.p, json.n, "trained", &made));
+    CHECK_OK(lm_tokenizer_parse(json.p, json.n, "trained", &made));
     CHECK(made->vocab >= LM_BPE_VOCAB_MIN && made->vocab < 300 && made->eos == 0);
     lm_tokenizer_destroy(made);
     lm_bpe_trainer_destroy(t);
@@ -366,6 +406,8 @@ int main(void) {
   test_threads();
   test_two_files();
   test_refused();
+  test_sentencepiece_refused();
+  test_parts();
   test_train();
   test_train_little();
   json_decref(cases);

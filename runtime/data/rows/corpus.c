@@ -62,7 +62,8 @@ static lm_status text_encode(const lm_tokenizer *t, const lm_text_span *s, const
   if (s->begins)
     lm_tokens_add_n(out, t->prefix, (size_t)t->n_prefix);
   size_t framed = out->n;
-  LM_TRY(s->begins ? lm_tokenizer_encode(t, p, n, out) : lm_tokenizer_encode_more(t, p, n, out));
+  int part = (s->begins ? 0 : LM_TEXT_FOLLOWS) | (s->ends ? 0 : LM_TEXT_PRECEDES);
+  LM_TRY(lm_tokenizer_encode_part(t, p, n, part, out));
   if (s->begins && s->ends && out->n == framed) { // an empty text is not a document
     out->n = before;
     return NULL;
