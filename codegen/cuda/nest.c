@@ -355,20 +355,50 @@ static void write_flat(cuda_emit *e, int k, const cuda_axis *axes, int n, const 
   lm_buf_printf(&l->bodies, "%s}\n", body);
 }
 
+static bool has_dyn(const cuda_emit *e, int k) {
+  const lm_gen_domain *d = &e->g.domains[e->g.pass];
+  for (int i = 0; i < d->n; i++)
+    if (e->stage_of[i] == k && d->atom[i].dyn)
+      return true;
+  return false;
+}
+
+// The head of a loop over the lanes of a team. If every lane has the same few iterations, their
+// number is a constant: the loop is then unrolled, and the loads of all iterations are in flight
+// together. Without an iteration for every lane it is a condition.
+static void team_head(cuda_emit *e, int k, const char *name, const char *count, lm_buf *out) {
+  enum {
+    UNROLLED = 4
+  };
+  const char *type = e->g.target->index;
+  int64_t n = has_dyn(e, k) ? INT64_MAX : (int64_t)trips(e, k);
+  if (n <= e->team) {
+    lm_buf_printf(out, n < e->team ? "if (lane < %lld) {\n" : "{\n", (long long)n);
+    lm_buf_printf(out, "const %s %s = lane;\n", type, name);
+  } else if (n % e->team == 0 && n / e->team <= UNROLLED) {
+    const char *u = lm_gen_temp_name(&e->g, "u");
+    lm_buf_printf(out, "LM_UNROLL\nfor (int32_t %s = 0; %s < %lld; %s++) {\n", u, u,
+                  (long long)(n / e->team), u);
+    lm_buf_printf(out, "const %s %s = lane + %s * %d;\n", type, name, u, e->team);
+  } else {
+    lm_buf_printf(out, "for (%s %s = lane; %s < %s; %s += %d) {\n", type, name, name, count, name,
+                  e->team);
+  }
+}
+
 static void write_loop(cuda_emit *e, int k, const char *body) {
   cuda_axis axes[LM_GEN_ATOMS];
   int n = stage_axes(e, k, axes);
   lm_buf *out = &e->g.level[k].loops;
   const char *type = e->g.target->index;
   bool strided = e->stages[k].strided && (e->form == CUDA_FLAT || e->team > 1);
-  const char *first = strided ? "lane" : "0";
   if (strided && e->form == CUDA_FLAT) {
     write_flat(e, k, axes, n, body);
     return;
   }
   if (!n) {
     if (strided)
-      lm_buf_printf(out, "if (%s == 0) {\n%s}\n", first, body);
+      lm_buf_printf(out, "if (lane == 0) {\n%s}\n", body);
     else
       lm_buf_printf(out, "{\n%s}\n", body);
     return;
@@ -376,15 +406,17 @@ static void write_loop(cuda_emit *e, int k, const char *body) {
   const lm_var *v = &e->g.vars.v[axes[0].var];
   bool direct = n == 1 && !v->lo;
   const char *name = direct ? v->name : "p";
-  const char *step = strided ? lm_arena_printf(e->g.arena, "%d", e->team) : "1";
   bool alone = e->form == CUDA_TEAM && e->team == 1 && k + 1 == e->n_stages;
   if (e->stages[k].vector)
     lm_buf_puts(out, "LM_UNROLL\n");
   else if (alone)
     // Unrolled, so that the loads of a thread do not wait for each other.
     lm_buf_puts(out, "LM_UNROLL_8\n");
-  lm_buf_printf(out, "for (%s %s = %s; %s < %s; %s += %s) {\n", type, name, first, name,
-                trip_count(e, axes, n), name, step);
+  if (strided)
+    team_head(e, k, name, trip_count(e, axes, n), out);
+  else
+    lm_buf_printf(out, "for (%s %s = 0; %s < %s; %s++) {\n", type, name, name,
+                  trip_count(e, axes, n), name);
   if (!direct)
     cuda_decode(e, axes, n, "p", out);
   lm_buf_printf(out, "%s}\n", body);

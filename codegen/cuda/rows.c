@@ -113,12 +113,21 @@ static int64_t sum_elements(const cuda_emit *e, uint32_t i) {
   return lm_type_elements(e->g.m, t) / lm_axis_size(e->g.m, t.axis[0]);
 }
 
+// Elements from the sums of a team to those of the next one. The teams of a warp begin as many
+// banks apart as a team has lanes.
+static int64_t sum_pitch(const cuda_emit *e, uint32_t i) {
+  int64_t n = sum_elements(e, i);
+  if (e->team >= CUDA_WARP)
+    return n;
+  return n + (e->team - n % CUDA_WARP + CUDA_WARP) % CUDA_WARP;
+}
+
 // Bytes of a team's sums of the results before that one.
 static int64_t sums_bytes(const cuda_emit *e, uint32_t result) {
   int64_t elements = 0;
   for (uint32_t i = 0; i < result; i++)
     if (lm_kernel_result_summed(e->g.kernel, i))
-      elements += sum_elements(e, i);
+      elements += sum_pitch(e, i);
   return elements * (int64_t)sizeof(float);
 }
 
@@ -161,8 +170,8 @@ void cuda_sum_add(cuda_emit *e, int level, uint32_t result, lm_type t, const lm_
   }
   const char *index = lm_gen_index(&e->g, &at, false);
   if (shared) {
-    const char *location =
-        lm_arena_printf(e->g.arena, "c%u, team * %lld + %s", result, (long long)n, index);
+    const char *location = lm_arena_printf(e->g.arena, "c%u, team * %lld + %s", result,
+                                           (long long)sum_pitch(e, result), index);
     lm_gen_statement(&e->g, level, "lm_put(%s, lm_get(%s) + %s);", location, location, x);
   } else {
     lm_gen_statement(&e->g, level, "c%u[%s] += %s;", result, index, x);
@@ -172,7 +181,7 @@ void cuda_sum_add(cuda_emit *e, int level, uint32_t result, lm_type t, const lm_
 // Declares the sums of a result; returns their number in a block.
 static long long sum_declare(cuda_emit *e, uint32_t i, lm_buf *b) {
   long long n = sum_elements(e, i);
-  long long all = n * e->teams;
+  long long all = sum_pitch(e, i) * e->teams;
   if (!sum_shared(e, i)) {
     lm_buf_printf(b, "float *c%u = r%u + (int64_t)lm_block() * %lld;\n", i, i, n);
     return n;
@@ -215,7 +224,7 @@ void cuda_sums_finish(cuda_emit *e, lm_buf *b) {
     if (width > 1)
       lm_buf_printf(b, "const int32_t at = z %% %d * %lld + z / %d;\n", width, n / width, width);
     lm_buf_printf(b, "for (int32_t j = 0; j < %d; j++) s += lm_get(c%u, j * %lld + %s);\n",
-                  e->teams, i, n, width > 1 ? "at" : "z");
+                  e->teams, i, (long long)sum_pitch(e, i), width > 1 ? "at" : "z");
     lm_buf_printf(b, "r%u[(int64_t)lm_block() * %lld + z] = s;\n}\n", i, n);
   }
 }

@@ -1,11 +1,14 @@
 // shape.c - the form of a kernel: whether teams of threads share a point, the size of a team, and
 // the loops that use vectors.
+#include <math.h>
 #include <string.h>
 #include "codegen/cuda/emit.h"
 
 enum {
   // Threads that keep a device busy.
-  THREADS_ENOUGH = 1 << 16
+  THREADS_ENOUGH = 1 << 16,
+  // Threads that all multiprocessors of a large device can hold.
+  THREADS_RESIDENT = 1 << 18
 };
 
 // ---- passes
@@ -211,6 +214,46 @@ static int64_t longest(const cuda_emit *e) {
   return max < 1e15 ? (int64_t)max : (int64_t)1e15;
 }
 
+// Iterations of the lanes of a team of that size in a pass, idle ones included: each range of a
+// partitioned loop ends with a round of all lanes.
+static double lane_iterations(const cuda_emit *e, int pass, int team) {
+  const lm_gen_domain *d = &e->g.domains[pass];
+  double n = times(d) / e->width[pass], all = 0;
+  const lm_gen_atom *split = NULL;
+  for (int i = 0; i < d->n; i++)
+    if (d->atom[i].n_partitions)
+      split = &d->atom[i];
+  if (!split)
+    return ceil(n / team) * team;
+  for (int i = 0; i <= split->n_partitions; i++) {
+    int64_t from = i ? split->partition[i - 1] : 0;
+    int64_t to = i < split->n_partitions ? split->partition[i] : split->size;
+    all += ceil(n / (double)split->size * (double)(to - from) / team) * team;
+  }
+  return all;
+}
+
+static double all_lane_iterations(const cuda_emit *e, int team) {
+  double n = 0;
+  for (uint32_t i = 0; i < e->g.s->n_passes; i++)
+    if (e->g.domains[i].n && !cuda_online_is(e, (int)i))
+      n += lane_iterations(e, (int)i, team);
+  return n;
+}
+
+// A smaller team if it leaves fewer lanes idle, as in a rotary embedding, whose loops cover halves
+// of a row; the lanes still access 32 neighbouring elements and fill the device.
+static void team_narrow(cuda_emit *e) {
+  int width = 1, best = e->team;
+  for (uint32_t i = 0; i < e->g.s->n_passes; i++)
+    width = e->width[i] > width ? e->width[i] : width;
+  for (int team = e->team / 2; team * width >= 32; team /= 2)
+    if (cuda_points(e) * team >= THREADS_RESIDENT &&
+        all_lane_iterations(e, team) < all_lane_iterations(e, best))
+      best = team;
+  e->team = best;
+}
+
 // At least two teams have sets of the sums in shared memory, or the team is the whole block.
 static void teams_fit(cuda_emit *e) {
   while (e->teams > 1 && !cuda_sums_fit(e, e->teams))
@@ -226,6 +269,7 @@ static void team_choose(cuda_emit *e) {
   e->team = 1;
   while (e->team < CUDA_WARP && e->team < n)
     e->team *= 2;
+  team_narrow(e);
   while (e->team >= CUDA_WARP && e->team < CUDA_MAX_THREADS &&
          (n > 8 * e->team || (points * e->team < THREADS_ENOUGH && n > e->team)))
     e->team *= 2;

@@ -7,8 +7,8 @@
 #include "compiler/passes/pass.h"
 #include "tests/runtime/check.h"
 
-// The only kernel of the program; it lives as long as `ctx`.
-static const lm_plan *plan_of(lm_ctx *ctx, const char *text) {
+// It lives as long as `ctx`.
+static const lm_plan *plan_of_all(lm_ctx *ctx, const char *text) {
   lm_module *m = lm_module_parse(ctx, lm_source_add(ctx, "test", text, strlen(text)));
   CHECK(m);
   lm_plan_options *o = LM_NEW(m->arena, lm_plan_options);
@@ -19,6 +19,12 @@ static const lm_plan *plan_of(lm_ctx *ctx, const char *text) {
   CHECK(plan);
   for (int i = 0; i < plan->n_kernels && getenv("SHOW"); i++)
     printf("%s", plan->kernels[i].source);
+  return plan;
+}
+
+// The plan of a program with one kernel.
+static const lm_plan *plan_of(lm_ctx *ctx, const char *text) {
+  const lm_plan *plan = plan_of_all(ctx, text);
   CHECK(plan->n_kernels == 1);
   return plan;
 }
@@ -83,6 +89,38 @@ static void test_softmax(void) {
   lm_ctx_destroy(ctx);
 }
 
+// A rotary embedding of normalized rows: its loops cover half a row, so half a row's vectors are a
+// team, and no lane is idle. Every lane has the same iterations, so there is no loop.
+static void test_rope(void) {
+  static const char text[] =
+      "stage step\naxis n = 131072, e = 64, two = 2, c = 32, one = 1\n"
+      "func @f(%x: bf16[n, e], %co: f32[n, c], %si: f32[n, c]) -> (y: bf16[n, e]) {\n"
+      "  %f = cast %x : f32[n, e]\n  %q = mul %f, %f\n  %s = sum %q over(e)\n  %r = rsqrt %s\n"
+      "  %n = mul %f, %r\n  %v = view %n (e) -> (two, c)\n"
+      "  %lo = slice %v (two) -> () [0, 1]\n  %hi = slice %v (two) -> () [1, 1]\n"
+      "  %lc = mul %lo, %co\n  %hs = mul %hi, %si\n  %y0 = sub %lc, %hs\n"
+      "  %hc = mul %hi, %co\n  %ls = mul %lo, %si\n  %y1 = add %hc, %ls\n"
+      "  %e0 = expand %y0 : f32[n, one, c]\n  %e1 = expand %y1 : f32[n, one, c]\n"
+      "  %z = concat %e0, %e1 (one, one) -> (two)\n  %w = view %z (two, c) -> (e)\n"
+      "  %y = cast %w : bf16[n, e]\n  return %y\n}\n";
+  lm_ctx *ctx = lm_ctx_create();
+  const char *source = plan_of(ctx, text)->kernels[0].source;
+  CHECK(strstr(source, "lane = lm_thread() % 4,") && !strstr(source, " = lane; i"));
+  lm_ctx_destroy(ctx);
+}
+
+// The sums of the four teams of a warp begin in different banks of shared memory.
+static void test_banks(void) {
+  static const char text[] =
+      "stage step\naxis n = 131072, d = 64\nfunc @f(%x: bf16[n, d]) -> (s: f32[d]) {\n"
+      "  %f = cast %x : f32[n, d]\n  %q = mul %f, %f\n  %s = sum %q over(n)\n  return %s\n}\n";
+  lm_ctx *ctx = lm_ctx_create();
+  const lm_plan *plan = plan_of_all(ctx, text);
+  CHECK(strstr(plan->kernels[0].source, "lane = lm_thread() % 8,"));
+  CHECK(strstr(plan->kernels[0].source, "lm_put(c0, team * 72 + "));
+  lm_ctx_destroy(ctx);
+}
+
 // A short form of a function if the result is bf16, a more exact one if it is f32; only a bf16
 // quotient is approximate.
 static void test_functions(const char *dtype, const char *form, const char *quotient) {
@@ -102,6 +140,8 @@ static void test_functions(const char *dtype, const char *form, const char *quot
 
 int main(void) {
   test_softmax();
+  test_rope();
+  test_banks();
   test_functions("bf16", "bf16", " = lm_divide_approx(v");
   test_functions("f32", "f32", " / x");
   test_counter(((int64_t)1 << 30) - 1, "for (int32_t ");
