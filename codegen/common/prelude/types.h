@@ -28,7 +28,7 @@ LM_INLINE uint16_t lm_bf16_round(float x) {
   uint32_t u = lm_f32_bits(x);
   uint32_t rounded = u + 0x7fffu + ((u >> 16) & 1u);
 #ifndef __CUDACC__
-  rounded = u & 0x7f800000u ? rounded : u & 0x80000000u;
+  rounded &= ~(-(uint32_t) !(u & 0x7f800000u) >> 1);
 #endif
   return (uint16_t)((x == x ? rounded : u | 0x400000u) >> 16);
 }

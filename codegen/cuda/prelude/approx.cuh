@@ -31,12 +31,7 @@ LM_INLINE float lm_logistic_bf16(float x) {
 
 // t / (t + 2) with t = e^(2|x|) - 1, which keeps small x exact.
 LM_INLINE float lm_tanh_f32(float x) {
-  float a = __builtin_fabsf(x);
-  int32_t n;
-  float r = lm_exp_reduce(a > 9.5f ? 19.0f : 2.0f * a, &n);
-  float m = LM_FMA(lm_exp_poly(r), r * r, r);
-  float s = lm_exp2i(n);
-  float t = LM_FMA(m, s, s - 1.0f);
+  float t = lm_tanh_part(__builtin_fabsf(x));
   return __builtin_copysignf(t * lm_reciprocal_approx(t + 2.0f), x);
 }
 // 1 - 2 / (e^(2|x|) + 1), which loses digits near 0; there x - x^3 / 3.
