@@ -50,6 +50,40 @@ static lm_lower_options lower_options(const lm_project *p, const lm_compile_spec
   return o;
 }
 
+static const char *count_text(lm_arena *a, void (*show)(lm_buf *, double), double n) {
+  lm_buf b = {0};
+  show(&b, n);
+  const char *text = lm_arena_strndup(a, b.p, b.n);
+  lm_buf_free(&b);
+  return text;
+}
+
+static const lm_global *largest_parameter(const lm_module *m) {
+  const lm_global *largest = NULL;
+  for (uint32_t i = 0; i < m->n_globals; i++) {
+    const lm_global *g = &m->globals[i];
+    bool larger = !largest || lm_type_elements(m, g->type) > lm_type_elements(m, largest->type);
+    if (g->kind == LM_GLOBAL_PARAM && larger)
+      largest = g;
+  }
+  return largest;
+}
+
+static lm_status size_check(const lm_project *p, const lm_compiled *c) {
+  static const double MAX_PARAMS = 0x1p40;
+  const lm_module *m = c->lowered->m;
+  lm_arena *a = p->ctx->arena;
+  double params = (double)c->params;
+  if (params < MAX_PARAMS)
+    return NULL;
+  const lm_global *g = largest_parameter(m);
+  lm_diag *d = LM_REPORT(p->ctx, p->recipe->model.loc, E252, count_text(a, lm_show_count, params),
+                         count_text(a, lm_show_bytes, params * sizeof(float)));
+  lm_diag_note(p->ctx, d, g->loc, "the largest parameter, %s: %s", g->name,
+               count_text(a, lm_show_bytes, lm_type_traffic(m, g->type)));
+  return lm_verdict(p->ctx);
+}
+
 lm_status lm_compile_lower(const lm_project *p, const lm_compile_spec *spec, lm_compiled *out) {
   lm_lower_options o = lower_options(p, spec);
   *out = (lm_compiled){.project = p, .spec = *spec, .run = spec->run};
@@ -58,6 +92,7 @@ lm_status lm_compile_lower(const lm_project *p, const lm_compile_spec *spec, lm_
   LM_TRY(lm_verdict(p->ctx));
   lm_event_module(p->events, out->lowered->m);
   out->params = lm_lowered_params(out->lowered);
+  LM_TRY(size_check(p, out));
   lm_run_spec_set_steps(p->ctx->arena, &out->run, (double)out->params);
   bool known = p->recipe->run.unit != LM_RECIPE_UNIT_EPOCHS || out->run.epoch_tokens > 0;
   if (o.what & LM_LOWER_TRAIN && known)

@@ -5,6 +5,7 @@
 
 #include "driver/data.h"
 #include "driver/tune/tune_gemm_cuda.h"
+#include "runtime/base/diag_code.h"
 
 lm_status lm_session_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
                           const lm_recipe_choice *from) {
@@ -103,8 +104,30 @@ const char *lm_session_compute(const lm_session *s) {
 
 // ---- execution
 
+static const char *bytes_text(const lm_session *s, int64_t bytes) {
+  lm_buf b = {0};
+  lm_show_bytes(&b, (double)bytes);
+  const char *text = lm_arena_strndup(s->project.ctx->arena, b.p, b.n);
+  lm_buf_free(&b);
+  return text;
+}
+
+// The system grants more memory than there is, and ends the process when it is used.
+static lm_status memory_check(const lm_session *s) {
+  int64_t need = lm_session_memory(s);
+  int64_t machine = lm_memory_of_machine();
+  if (s->target.kind != LM_TARGET_CPU || need <= machine)
+    return NULL;
+  LM_REPORT(s->project.ctx, s->project.recipe->model.loc, E253, bytes_text(s, need),
+            bytes_text(s, machine));
+  return lm_verdict(s->project.ctx);
+}
+
 lm_status lm_session_start(lm_session *s, const lm_exec_options *o) {
   lm_exec_options all = exec_options(s);
+  bool executes = !o || !o->dump_dir; // a plan that is only read may be for a larger machine
+  if (executes)
+    LM_TRY(memory_check(s));
   all.timeline = o ? o->timeline : NULL;
   all.dump_dir = s->dump_dir ? s->dump_dir : o ? o->dump_dir : NULL;
   all.load_dir = s->load_dir;

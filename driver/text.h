@@ -3,9 +3,7 @@
 #define LM_DRIVER_TEXT_H
 #include "runtime/base/base.h"
 
-// Append a rounded quantity with its unit: "12.3 MB", "4.2M", "1 min 20 s".
-void lm_show_bytes(lm_buf *b, double bytes);
-void lm_show_count(lm_buf *b, double n);
+// Appends a rounded time with its unit: "1 min 20 s". For bytes and counts see base.h.
 void lm_show_seconds(lm_buf *b, double seconds);
 // The reverse of lm_show_seconds: numbers with units, "1h 30m"; a number alone is minutes. 0: not a
 // time.

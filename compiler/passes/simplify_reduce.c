@@ -18,7 +18,8 @@ static lm_value *of_expand(lm_rewrite *r, lm_op *op, lm_value *x) {
     else
       times *= (double)lm_axis_size(m, a);
   }
-  if (rest.n_axes == op->attr.n_axes || (op->code == LM_OP_SUM && times > 0x1p24))
+  bool exact = times <= 0x1p24 || x->type.dtype == LM_F64; // as a constant of the type
+  if (rest.n_axes == op->attr.n_axes || (op->code == LM_OP_SUM && !exact))
     return NULL;
   lm_value *y = lm_emit_reduce(&r->b, op->code, x, rest.axes, rest.n_axes);
   if (op->code == LM_OP_SUM) {

@@ -132,17 +132,36 @@ el_val el_axis_size(lm_elab *e, const el_axis *x, lm_loc at) {
   return el_error();
 }
 
+// The sizes of the axes, and the bytes of the whole.
+static void sizes_note(lm_elab *e, lm_diag *d, lm_type t) {
+  lm_buf b = {0};
+  lm_dtype dtype = (lm_dtype)t.dtype == LM_REAL ? LM_F32 : (lm_dtype)t.dtype;
+  double bytes = lm_dtype_bytes(dtype);
+  for (int i = 0; i < t.rank; i++) {
+    int64_t size = lm_axis_size(e->m, t.axis[i]);
+    lm_buf_printf(&b, "%s = %lld, ", e->m->axes[t.axis[i]].name, (long long)size);
+    bytes *= (double)size;
+  }
+  lm_buf_puts(&b, "in all ");
+  lm_show_bytes(&b, bytes);
+  lm_diag_note(e->c, d, (lm_loc){0}, "%s", b.p);
+  lm_buf_free(&b);
+}
+
 bool el_size_check(lm_elab *e, lm_type t, lm_loc at) {
+  for (int i = 0; i < t.rank; i++) {
+    const lm_axis_info *a = &e->m->axes[t.axis[i]];
+    if (a->size <= INT32_MAX)
+      continue;
+    sizes_note(e, EL_ERR(e, at, E0F1, a->name, (long long)a->size), t);
+    return false;
+  }
   if (lm_type_elements(e->m, t) < LM_ELEMENTS_MAX)
     return true;
-  lm_buf b = {0}, sizes = {0};
+  lm_buf b = {0};
   lm_type_print(e->m, t, &b);
-  for (int i = 0; i < t.rank; i++)
-    lm_buf_printf(&sizes, "%s%s = %lld", i ? ", " : "", e->m->axes[t.axis[i]].name,
-                  (long long)lm_axis_size(e->m, t.axis[i]));
-  lm_diag_note(e->c, EL_ERR(e, at, E05A, b.p), (lm_loc){0}, "%s", sizes.p);
+  sizes_note(e, EL_ERR(e, at, E05A, b.p), t);
   lm_buf_free(&b);
-  lm_buf_free(&sizes);
   return false;
 }
 

@@ -64,6 +64,9 @@ void lm_buf_json_n(lm_buf *b, const char *s, size_t n); // the same for n bytes,
 // (0, 1e-6) denotes the exclusive bound 0; a `max` of 1e9 or more is mentioned only if x exceeds
 // it.
 void lm_buf_bounds(lm_buf *b, double min, double max, double x, const char *unit);
+// Append a rounded quantity with its unit: "12.3 MB", "4.2M".
+void lm_show_bytes(lm_buf *b, double bytes);
+void lm_show_count(lm_buf *b, double n);
 void lm_buf_free(lm_buf *b);
 
 // ---- status: NULL is success. The kind is the exit status of lmc.

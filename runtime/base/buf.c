@@ -98,3 +98,22 @@ void lm_buf_json_n(lm_buf *b, const char *s, size_t left) {
 void lm_buf_json(lm_buf *b, const char *s) {
   lm_buf_json_n(b, s, strlen(s));
 }
+
+// ---- quantities
+
+static void scaled(lm_buf *b, double x, const char *const *units, int n) {
+  int k = 0;
+  for (; x >= 999.5 && k + 1 < n; k++)
+    x /= 1000;
+  lm_buf_printf(b, k ? "%.3g%s" : "%.0f%s", x, units[k]);
+}
+
+void lm_show_bytes(lm_buf *b, double bytes) {
+  static const char *const units[] = {" bytes", " kB", " MB", " GB", " TB", " PB", " EB"};
+  scaled(b, bytes, units, LM_COUNT(units));
+}
+
+void lm_show_count(lm_buf *b, double n) {
+  static const char *const units[] = {"", "k", "M", "G", "T", "P"};
+  scaled(b, n, units, LM_COUNT(units));
+}

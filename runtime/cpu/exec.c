@@ -81,20 +81,24 @@ static bool mapping_make(int64_t bytes, mapping *out) {
   return true;
 }
 
-static lm_status arenas_make(cpu_exec *e) {
+static lm_status arena_refuse(const lm_plan *plan, int arena) {
+  lm_buf need = {0}, sizes = {0};
+  lm_show_bytes(&need, (double)plan->arena_bytes[arena]);
+  lm_status s = lm_fail_errno("cannot allocate %s for %s", need.p, lm_arena_titles[arena]);
   for (int i = 0; i < LM_ARENAS; i++) {
-    if (mapping_make(e->plan->arena_bytes[i], &e->arenas[i]))
-      continue;
-    lm_status s = lm_fail_errno("cannot allocate %.1f MB for %s",
-                                (double)e->plan->arena_bytes[i] * 1e-6, lm_arena_titles[i]);
-    lm_buf sizes = {0};
-    for (int j = 0; j < LM_ARENAS; j++)
-      lm_buf_printf(&sizes, "%s%s %.1f MB", j ? ", " : "", lm_arena_titles[j],
-                    (double)e->plan->arena_bytes[j] * 1e-6);
-    s = lm_annotate(s, "the plan needs %s", sizes.p);
-    lm_buf_free(&sizes);
-    return s;
+    lm_buf_printf(&sizes, "%s%s ", i ? ", " : "", lm_arena_titles[i]);
+    lm_show_bytes(&sizes, (double)plan->arena_bytes[i]);
   }
+  s = lm_annotate(s, "the plan needs %s", sizes.p);
+  lm_buf_free(&need);
+  lm_buf_free(&sizes);
+  return s;
+}
+
+static lm_status arenas_make(cpu_exec *e) {
+  for (int i = 0; i < LM_ARENAS; i++)
+    if (!mapping_make(e->plan->arena_bytes[i], &e->arenas[i]))
+      return arena_refuse(e->plan, i);
   return NULL;
 }
 
