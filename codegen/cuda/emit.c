@@ -3,7 +3,7 @@
 #include "codegen/cuda/emit.h"
 
 // The functions of prelude/approx.cuh. They replace division only if the result is bf16: division
-// of f32, like addition, multiplication and square roots, is that of IEEE 754.
+// of f32, like addition, multiplication and square roots, follows IEEE 754.
 static const char *approx_form(const lm_op *op) {
   bool rounds = op->out[0]->type.dtype == LM_BF16;
   switch (op->code) {

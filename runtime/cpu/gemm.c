@@ -379,7 +379,7 @@ void lm_cpu_gemm_share(lm_cpu_gemms *all, const lm_plan_gemm *g, bool overwrites
     r.b = a;
   }
   r.w = strategy_choose(all, p);
-  p->accumulate &= !overwrites; // the strategy and the tiles are those of the GEMM that adds
+  p->accumulate &= !overwrites; // the strategy and the tiles are chosen as for the GEMM that adds
   int64_t tasks = p->n_batches * pieces_of(p->s.m, p->tile_m) * pieces_of(p->s.n, p->tile_n);
   for (int64_t t; (t = lm_share_take(share, tasks)) >= 0;)
     task_run(&r, t, share->me);

@@ -52,11 +52,11 @@ int main(void) {
   // 0: causal, with a scale; 1: no mask
   sums causal = count(attend_text(a, &attend_cases[0], size), "attend,grad,dce", "micro");
   sums all = count(attend_text(a, &attend_cases[1], size), "attend,grad,dce", "micro");
-  double products = 2.0 * PAIRS * (E + F);
+  double dots = 2.0 * PAIRS * (E + F);
   double backward = 2.0 * PAIRS * (3 * E + 2 * F); // backward: scores again, dq, dk; dp, dv
   CHECK(causal.dot == 0 && all.dot == 0);
-  CHECK(all.attend >= products && all.attend < products + 8.0 * PAIRS);
-  CHECK(causal.attend >= products / 2 && causal.attend < products / 2 + 8.0 * PAIRS);
+  CHECK(all.attend >= dots && all.attend < dots + 8.0 * PAIRS);
+  CHECK(causal.attend >= dots / 2 && causal.attend < dots / 2 + 8.0 * PAIRS);
   CHECK(all.vjp >= backward && all.vjp < backward + 16.0 * PAIRS);
   CHECK(causal.vjp >= backward / 2 && causal.vjp < backward / 2 + 16.0 * PAIRS);
   lm_arena_destroy(a);

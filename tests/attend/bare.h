@@ -4,7 +4,7 @@
 #define LM_TESTS_ATTEND_BARE_H
 #include "tests/codegen/run.h"
 
-// Turns parameters into arguments, and accumulated gradients into results of @micro.
+// Replaces parameters by arguments, and accumulated gradients into results of @micro.
 typedef struct bare {
   lm_module *m;
   lm_func *f;

@@ -99,7 +99,7 @@ static const attend_case attend_cases[] = {
      "%s2 = select %m3, %n, %z1\n%w2 = expand %s2 : f32[b, t, g, h, s]\n%y0 = add %w1, "
      "%z\n%y = add %y0, %w2\n",
      NULL, false},
-    {"masks in masks, what is hidden first", "", QK SCALE "%z = mul %a, %c\n",
+    {"nested masks, with the hidden value first", "", QK SCALE "%z = mul %a, %c\n",
      POSITIONS
      "%n = const -1e30 : f32\n%m1 = ge %pt, %ps\n%m2 = ne %st, %ss\n%y0 = select %m1, %z, "
      "%n\n%y = select %m2, %n, %y0\n",

@@ -8,8 +8,8 @@
 //                                    its own micro-batches
 //
 // A document is its number in 12 digits, '|', and words without digits. Its first window tells
-// which it is; of the rest, the sums over an epoch of tokens and of their values must be those of
-// the text.
+// which it is; of the rest, the sums over an epoch of tokens and of their values must be equal to
+// the text's.
 #define _GNU_SOURCE
 #include <stdatomic.h>
 #include <stdio.h>
@@ -93,8 +93,8 @@ static void memory_print(const char *when) {
   }
   if (f)
     fclose(f);
-  printf("  memory %s: %ld MB of its own; with mapped files %ld MB at the most\n", when,
-         anonymous / 1024, all / 1024);
+  printf("  memory %s: %ld MB private; with mapped files at most %ld MB\n", when, anonymous / 1024,
+         all / 1024);
 }
 
 // ---- processor time since the last call, of this process or of those that it waited for

@@ -1,4 +1,4 @@
-// gemm_bench.c - the products of the models of docs/benchmarks.md by the library and by generated
+// gemm_bench.c - the GEMMs of the models of docs/benchmarks.md by the library and by generated
 // code, each the best of some runs in turn: GFLOP/s of the library, and the time of the code ÷ the
 // library's.
 //   gemm_bench [THREADS [f32|bf16 [RUNS]]]

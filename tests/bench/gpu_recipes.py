@@ -17,7 +17,7 @@ MODELS = f"""import "{ROOT}/examples/llama.lm": Llama
 import "{ROOT}/examples/gpt2.lm": GPT2
 """
 # Parameters alone take part, since their gradients are what a trace holds; `embed` makes it a model of tokens.
-PRODUCT = """model Product(m = {m}, n = {n}, k = {k}, vocab = 16) {{
+GEMM = """model Gemm(m = {m}, n = {n}, k = {k}, vocab = 16) {{
   param left: real[m, k] = normal(1)
   param right: real[k, n] = normal(1)
   param r: real[m, n] = normal(1)
@@ -75,8 +75,8 @@ def gpt2(folder, name, rows, seq, depth=12, d=768, heads=12, vocab=50257, **how)
     return write(folder, name, MODELS, model, rows, seq, vocab, **how)
 
 
-def product(folder, m, n, k):
-    return write(folder, f"product-{m}-{n}-{k}", PRODUCT.format(m=m, n=n, k=k), "Product()", 1, 8, 16)
+def gemm(folder, m, n, k):
+    return write(folder, f"gemm-{m}-{n}-{k}", GEMM.format(m=m, n=n, k=k), "Gemm()", 1, 8, 16)
 
 
 def attention(folder, rows, t, heads, kv, e, window):

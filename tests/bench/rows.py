@@ -45,7 +45,7 @@ class Kernel:
         buffers = line.split("//")[0].split(" over ")[1]
         self.points = int(buffers.split()[0])
         types = re.findall(r"(const )?(\w+) \*[ar]\d+ = ", source)
-        sizes = [int(x) for x in re.findall(r"\[[^\]]*: (\d+)\]", buffers.split(" scratch ")[0])]
+        sizes = [int(x) for x in re.findall(r"\[[^\]]*: (\d+)\]", buffers.split(" workspace ")[0])]
         self.types = [t for _, t in types]
         self.n_in = sum(bool(c) for c, _ in types)
         self.counts = [n // SIZES[t] for n, t in zip(sizes, self.types)]

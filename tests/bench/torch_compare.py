@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Computes in PyTorch what `lmc trace` wrote, and times PyTorch's own kernels; prints one line of JSON. For scripts/gpu-check.
 
-usage: torch_compare.py product|attention|llama|gpt2 TRACE [--batches FILE] [--window N]     worst relative difference of a gradient
-       torch_compare.py time-products [[M, N, K], ...]                   TFLOP/s of forward, data and weight gradient, in bf16
+usage: torch_compare.py gemm|attention|llama|gpt2 TRACE [--batches FILE] [--window N]     worst relative difference of a gradient
+       torch_compare.py time-gemms [[M, N, K], ...]                   TFLOP/s of forward, data and weight gradient, in bf16
        torch_compare.py time-attention [[ROWS, T, HEADS, KV, E, WINDOW], ...]   ms of forward and backward, for each backend of SDPA
 
-References are computed in f32 without TF32, attention as products and a softmax. A trace must have a learning rate of 0, so that its
+References are computed in f32 without TF32, attention as gemms and a softmax. A trace must have a learning rate of 0, so that its
 final parameters are the first ones.
 """
 import argparse, json, math, os, sys, time
@@ -38,7 +38,7 @@ def differences(got, want):
 # ---- single operations
 
 
-def product(trace, weight, o):
+def gemm(trace, weight, o):
     p = {k: x.bfloat16().float() for k, x in of(trace, "final.").items()}
     want = dict(left=p["r"] @ p["right"].T, right=p["left"].T @ p["r"], r=p["left"] @ p["right"])
     return differences(of(trace, "grad."), {k: x / weight for k, x in want.items()})
@@ -169,7 +169,7 @@ def milliseconds(call, device, seconds=0.2):
     return sorted(times)[len(times) // 2]
 
 
-def time_products(shapes, device):
+def time_gemms(shapes, device):
     rows = []
     for m, n, k in shapes:
         a, b, c = (torch.randn(s, device=device, dtype=torch.bfloat16) for s in ((m, k), (k, n), (m, n)))
@@ -212,7 +212,7 @@ def main():
     p.add_argument("--device", default="cuda")
     o = p.parse_args()
     if o.what.startswith("time-"):
-        timed = dict(products=time_products, attention=time_attention)[o.what[len("time-"):]]
+        timed = dict(gemms=time_gemms, attention=time_attention)[o.what[len("time-"):]]
         print(json.dumps(timed(json.loads(o.subject), o.device)))
         return
     trace = tensors(o.subject, o.device)
@@ -220,7 +220,7 @@ def main():
         print(json.dumps(model(dict(llama=llama, gpt2=gpt2)[o.what], trace, o)))
         return
     weight = float(tensors(o.batches, o.device)["w"].sum())
-    print(json.dumps(dict(product=product, attention=attention)[o.what](trace, weight, o)))
+    print(json.dumps(dict(gemm=gemm, attention=attention)[o.what](trace, weight, o)))
 
 
 main()

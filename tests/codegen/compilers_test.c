@@ -44,7 +44,7 @@ static void results_check(lm_exec *e, const lm_plan_func *f, int sum, int differ
   }
 }
 
-// The bits of every result, appended to those of other functions.
+// Appends the bits of every result.
 static void function_run(lm_exec *e, const lm_plan *plan, const char *name, int sum, int difference,
                          lm_buf *out_bits) {
   const lm_plan_func *f = lm_plan_func_find(plan, name);

@@ -89,7 +89,7 @@ static void check_kernel(lm_op *k, void *user) {
       bool may = lm_cpu_kernel_in_place(&options, k, o, r);
       *(may ? &t->allowed : &t->refused) += 1;
       if (may && !same_bits(t->m, k, &code, loaded.fn[0], o, r)) {
-        fprintf(stderr, "result %u over operand %u changes what comes out:\n%s", r, o, code.source);
+        fprintf(stderr, "result %u over operand %u changes the result:\n%s", r, o, code.source);
         exit(1);
       }
     }

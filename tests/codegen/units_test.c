@@ -1,4 +1,4 @@
-// units_test.c - a kernel gives the same bits whichever kernels are compiled in its translation
+// units_test.c - a kernel gives the same bits with any other kernels in its translation
 // unit: alone, beside all others, and beside some in another order, under each installed compiler.
 #include "tests/codegen/cache.h"
 #include "runtime/cpu/process.h"

@@ -1,4 +1,4 @@
-// contract_test.c - the tables of contract/: names parse to what was printed, and names that only
+// contract_test.c - the tables of contract/: names parse to the printed entry, and names that only
 // resemble one are the program's.
 #include <string.h>
 

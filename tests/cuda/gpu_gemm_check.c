@@ -134,7 +134,7 @@ static void step_make(gemm *p, bool keeps) {
   const bool is[TENSORS] = {true, true, true, g->residual, g->bias, keeps};
   static const int order[TENSORS] = {A, B, RESIDUAL, BIAS, C, BEFORE};
   p->step =
-      (lm_plan_step){.kind = LM_STEP_GEMM, .gemm = &p->gemm, .bufs = p->bufs, .label = "a product"};
+      (lm_plan_step){.kind = LM_STEP_GEMM, .gemm = &p->gemm, .bufs = p->bufs, .label = "a GEMM"};
   for (int i = 0; i < TENSORS; i++) {
     if (!is[order[i]])
       continue;
@@ -291,7 +291,7 @@ static void gemm_check(dice *r, lm_exec *e, const lm_plan_func *f, const gemm *p
       continue;
     fprintf(
         stderr,
-        "run %d of a product of %s to %s is wrong: m %lld n %lld k %lld, %d further axes%s%s%s%s\n",
+        "run %d of a GEMM of %s to %s is wrong: m %lld n %lld k %lld, %d further axes%s%s%s%s\n",
         time + 1, lm_dtype_name(p->t[0].type), lm_dtype_name(p->t[2].type), (long long)p->size[0],
         (long long)p->size[1], (long long)p->size[2], p->gemm.n_batch,
         p->gemm.accumulate ? ", adds" : "", p->gemm.residual ? ", residual" : "",
@@ -312,7 +312,7 @@ static void check_add(checks *all, int64_t bytes) {
   gemm *p = &all->v[all->n];
   lm_plan *plan = &all->plan;
   plan->funcs[all->n++] =
-      (lm_plan_func){.name = "product", .steps = &p->step, .n_steps = 1, .work_bytes = bytes};
+      (lm_plan_func){.name = "gemm", .steps = &p->step, .n_steps = 1, .work_bytes = bytes};
   plan->n_funcs = all->n;
   if (bytes > plan->arena_bytes[LM_ARENA_WORK])
     plan->arena_bytes[LM_ARENA_WORK] = bytes;

@@ -1,5 +1,6 @@
 // headers_test.c - the declarations of NVIDIA's libraries in runtime/cuda against their headers
-// and, if that needs no GPU, against the libraries. Prints a note and skips what is not installed.
+// and, if that needs no GPU, against the libraries. Prints a note for each missing header and skips
+// it.
 #include "runtime/base/dtype.h"
 #include "runtime/cuda/driver.h"
 #include "runtime/cuda/gemm.h"

@@ -161,7 +161,7 @@ static float matrix_element(uint64_t at, int line, int k, bool transposed, int t
   return bf16_of(half, 0);
 }
 
-// Fragments are those of mma, 16 rows for each of four warps, n / 8 of them side by side.
+// Fragments are laid out as for mma, 16 rows for each of four warps, n / 8 of them side by side.
 static void wgmma_complete(int first, int k) {
   static float a[64][16], b[16][256];
   const wgmma *p = &simt.fibers[first].wgmmas[k];

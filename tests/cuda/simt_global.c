@@ -34,7 +34,7 @@ typedef struct touched {
 } touched;
 
 typedef struct word {
-  uint32_t launch; // of the accesses; those of earlier launches do not count
+  uint32_t launch; // of the accesses; accesses of earlier launches do not count
   touched write[SLOTS], read[SLOTS];
 } word;
 
@@ -135,7 +135,7 @@ static int line_of(const void *code) {
     lm_buf_printf(&path, "/proc/%d/%s", (int)getpid(), file + strlen("/proc/self/"));
   else
     lm_buf_puts(&path, file);
-  // The address is that of the next instruction.
+  // The address is the next instruction's.
   snprintf(command, sizeof command, "addr2line -e %s %#lx 2>&1", path.p,
            (unsigned long)((const char *)code - (const char *)at.dli_fbase - 1));
   lm_buf_free(&path);
@@ -149,7 +149,7 @@ static int line_of(const void *code) {
 }
 
 // The parameter of the kernel that contains the address, and the offset in it.
-static void place_print(uintptr_t at, lm_buf *out) {
+static void location_print(uintptr_t at, lm_buf *out) {
   const simt_buffers *b = global.buffers;
   int best = -1;
   for (int i = 0; b && i < b->n; i++)
@@ -173,18 +173,18 @@ static bool pair_known(pair p) {
 
 static void race_report(uintptr_t at, const touched *before, bool wrote, bool write,
                         const void *code) {
-  lm_buf place = {0};
+  lm_buf location = {0};
   // Both accesses are in one library, which is smaller than 2 GiB.
   const char *other = (const char *)code + (int32_t)(before->code - (uint32_t)(uintptr_t)code);
   if (pair_known((pair){(uint32_t)(uintptr_t)code, before->code}))
     return;
-  place_print(at, &place);
+  location_print(at, &location);
   simt_report_add(line_of(code), "%s %s, which thread %d of block %u %s at line %d %s",
-                  write ? "writes" : "reads", place.p, before->thread, before->block,
+                  write ? "writes" : "reads", location.p, before->thread, before->block,
                   wrote ? "wrote" : "read", line_of(other),
                   before->block == (uint32_t)simt.block ? "with no barrier since"
                                                         : "in the same launch");
-  lm_buf_free(&place);
+  lm_buf_free(&location);
 }
 
 // ---- accesses
@@ -244,7 +244,7 @@ void simt_global_touch(const void *p, size_t bytes, bool write, const void *code
   }
 }
 
-// ---- what the compiler calls; the thread sanitizer's library defines it in a program of its own
+// ---- what the compiler calls; the thread sanitizer's library defines it in a separate program
 
 #ifndef __SANITIZE_THREAD__
 #define CODE __builtin_return_address(0)

@@ -1,17 +1,17 @@
 // paired_timing_test.c - a plan replaces another only if it wins every comparison by the margin,
-// whichever of them runs first.
+// for either order of the two.
 #include "driver/tune/paired_timing.h"
 #include "tests/runtime/check.h"
 
 typedef struct plan {
   double ms, drift;
-  int turns, *order, me;
-} plan; // drift: what each turn adds
+  int calls, *order, me;
+} plan; // drift: milliseconds that each call adds
 
-static lm_status turn(void *user, double *out_ms) {
+static lm_status call(void *user, double *out_ms) {
   plan *p = user;
   *p->order = *p->order * 2 + p->me;
-  *out_ms = p->ms + p->drift * p->turns++;
+  *out_ms = p->ms + p->drift * p->calls++;
   return NULL;
 }
 
@@ -20,7 +20,7 @@ static double gain_of(plan a, plan b, int *out_order) {
   *out_order = 1;
   a.order = b.order = out_order;
   b.me = 1;
-  CHECK_OK(lm_pair_compare(turn, &a, &b, &gain));
+  CHECK_OK(lm_pair_compare(call, &a, &b, &gain));
   return gain;
 }
 

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 // What examples take for granted. An example with a model, a data section, or a recipe that extends
-// Base is completed by those of the three that it lacks. The model calls `fn mix`, or has a part
+// Base is completed by the missing ones of the three. The model calls `fn mix`, or has a part
 // `block Part`, if the example declares it.
 static const char model_begin[] = "import std.nn: xent\n"
                                   "model M(d = 8, vocab = 256) {\n"
@@ -112,7 +112,7 @@ static const char *complete(lm_ctx *c, lm_buf *out, const char *example) {
   return lm_arena_strndup(c->arena, name, strcspn(name, " "));
 }
 
-// Reads a program in a context of its own, which the caller destroys.
+// Reads a program in a new context, which the caller destroys.
 static lm_ctx *read_text(const lm_program *library, const char *path, const char *example) {
   lm_buf text = {0};
   lm_ctx *c = lm_ctx_create_on(library->c);
@@ -173,7 +173,7 @@ static void test_examples(void) {
   lm_ctx_destroy(c);
 }
 
-// ---- what is printed
+// ---- printed entries
 
 static void test_title(void) {
   const lm_diag_info d = {.text = "%s of %.*s: %lld, 2%% and 0x%02x"};

@@ -1,5 +1,5 @@
 // decode_test.c - cached decoding against the full forward pass: the logits of every position of a
-// row, through @prefill in chunks and then @decode one token at a time, equal those of @apply.
+// row, through @prefill in chunks and then @decode one token at a time, equal the logits of @apply.
 //
 // Over the models of tests/models and tests/reference, with fresh parameters, f32, 1e-5 norm-wise,
 // compiled for this processor: weights are in panels. A Llama also in bf16, 1e-2. Every GEMM of a

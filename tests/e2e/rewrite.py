@@ -2,8 +2,8 @@
 """Rewrites the expected output of transcripts after a change of messages: tests/cli/*.txt, README.md and docs/*.md.
 
 A line that still matches stays as it is, `...` included. A line that no longer matches becomes the most similar line of
-the new output; where the old line held `...` the program says so, since the new line holds the text in full and somebody
-has to put the `...` back. Read the resulting diff: it shows each message that users will see.
+the new output; where the old line held `...` the program says so, since the new line holds the text in full and the `...` must be put back by hand.
+Read the resulting diff: it shows each message that users will see.
 
 usage: rewrite.py [--lmc build/lmc] FILE...
 """

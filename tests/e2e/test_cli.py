@@ -2,10 +2,10 @@
 
 A transcript is lines of
   $ COMMAND          run by bash, in an empty folder where tests/cli/files lies beside it; `lmc` is the build's
-  OUTPUT             what it prints, standard error included; a line `...` stands for any lines, `...` within a line for
+  OUTPUT             its output, standard error included; a line `...` stands for any lines, `...` within a line for
                      any text
   [N]                its exit status, if it is not 0
-Lines that begin with # in front of a command say what follows.
+Lines that begin with # in front of a command describe the command.
 """
 import glob, os, re, shutil, subprocess
 

@@ -45,17 +45,17 @@ recipe R {{ model = M({args}); data = D; run = 2 steps; batch = 64 tokens; {samp
 
 def test_check_notes_small_tables(run):
     """tables that are too small for the data that the recipe describes, without reading its text"""
-    def told(args="", tokenizer="bytes()", more="", sample=""):
+    def checked(args="", tokenizer="bytes()", more="", sample=""):
         code, out, err = run.result("check", run.write("p.lm", POSITIONS.format(args=args, tokenizer=tokenizer, more=more, sample=sample)))
         return code, err
-    check(told() == (0, ""), told())
+    check(checked() == (0, ""), checked())
     for how, what in ((dict(args="vocab = 100"), "p.lm:11:20: error[E211]: the model's vocabulary has 100 tokens, the token ids of the data go up to 255"),
                       (dict(args="positions = 16"), "the model has 16 positions, the positions of the data go up to 31"),
                       (dict(more="stage 50% { pack best_fit(seq = 64 tokens) }"), "the model has 32 positions, the positions of the data go up to 63"),
                       (dict(sample='sample { every = 1 steps; prompt = "a"; n = 32 tokens }'), "the model has 32 positions, fewer than a prompt and 32 new tokens need")):
-        code, err = told(**how)
+        code, err = checked(**how)
         check(code == 1 and what in err, err)
-    code, err = told(tokenizer="bpe(train = 300)")
+    code, err = checked(tokenizer="bpe(train = 300)")
     check(code == 0 and "p.lm:10:22: warning[W211]: this learns up to 300 tokens, the model's vocabulary has 256" in err, err)
 
 

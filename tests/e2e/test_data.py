@@ -23,7 +23,7 @@ def test_memory(run):
     for size in ("0.002", "0.02"):
         subprocess.run([bench, "make", run.path("docs.jsonl"), size], check=True, stdout=subprocess.DEVNULL)
         p = subprocess.run([bench, "read", run.path("docs.jsonl"), run.path("cache"), "256"], stdout=subprocess.PIPE, text=True)
-        own.append(max(int(x) for x in re.findall(r"(\d+) MB of its own", p.stdout)))
+        own.append(max(int(x) for x in re.findall(r"(\d+) MB private", p.stdout)))
     check(own[1] <= own[0] + 16, f"{own} MB")
 
 

@@ -115,7 +115,7 @@ SIZES = "depth = 2, d = 32, ff = 64, heads = 4, kv = 2, e = 8, vocab = 256, drop
 
 
 def test_export_beside_other_weights(run):
-    """export refuses a folder with weights that readers may take instead of its own, import one with two sets of weights"""
+    """export refuses a folder with weights that readers may take instead of the exported ones, import one with two sets of weights"""
     hf = exported(run)
     run("export", run.path("trained"), "-o", hf)
     os.rename(f"{hf}/model.safetensors", f"{hf}/model-00001-of-00001.safetensors")

@@ -83,6 +83,6 @@ def test_weights_side_by_side(run):
     run.write("text.txt", TEXT * 40)
     sample = 'sample { every = 40 steps; prompt = "the "; n = 40 tokens; temperature = 0 }; precision'
     run.write("packed.lm", PROGRAM.format(root=ROOT, tokenizer="bytes()").replace("precision", sample))
-    (usual, products), (packed, fewer) = decoded(run), decoded(run, "--enable-pass", "fuse_gemms")
+    (usual, gemms), (packed, fewer) = decoded(run), decoded(run, "--enable-pass", "fuse_gemms")
     check(packed == usual and usual.startswith("the "), f"{packed!r}, not {usual!r}")
-    check(fewer < products, f"{fewer} GEMMs per token, not fewer than {products}")
+    check(fewer < gemms, f"{fewer} GEMMs per token, not fewer than {gemms}")

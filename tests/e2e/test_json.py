@@ -121,11 +121,11 @@ def test_keys(run):
         "lmc doctor": [json.loads(run.result("doctor", "--json")[1])],
         "Diagnostics, of every command": [json.loads(run.result("check", run.write("bad.lm", "let a = (1\nlet b = 2"), "--json")[2]),
                                      json.loads(run.result("run", file, "--steps", "x", "--json")[2])]}
-    told = documented()
-    check(set(told) == set(got), set(told) ^ set(got))
+    documented_keys = documented()
+    check(set(documented_keys) == set(got), set(documented_keys) ^ set(got))
     for name, documents in got.items():
         keys = {re.sub(r"^dev\.", "HOLDOUT.", re.sub(r"mix\.\w+", "mix.SOURCE", k)) for d in documents for k in keys_of(d)}
-        wanted = {k for k in told[name] if name != "Diagnostics, of every command" or "notes" not in k} | {k for k in keys if ".notes" in k}
+        wanted = {k for k in documented_keys[name] if name != "Diagnostics, of every command" or "notes" not in k} | {k for k in keys if ".notes" in k}
         check(keys - {"[]"} == wanted, f"{name}: {sorted(keys ^ wanted)}")
     bench, trained, memory, compiled = (got[f"lmc {name}"][0] for name in ("bench", "run", "explain memory", "compile"))
     ms = bench["ms_per_step"]

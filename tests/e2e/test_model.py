@@ -124,7 +124,7 @@ recipe R { model = M(); data = D; run = 1 steps; batch = 64 tokens; optimizer = 
 
 
 def test_scattered(run):
-    """updates of scatter_add whose axes have another order than those of the index"""
+    """updates of scatter_add whose axes have another order than the axes of the index"""
     import torch
     batches = random_batches(1, 4, 16)
     small(run, batches=batches)

@@ -186,7 +186,7 @@ def test_new_in_transformers(run):
 
 
 def test_new_links(run):
-    """links that lead back are not followed, nothing is counted twice, and the run reads what was counted"""
+    """links that lead back are not followed, nothing is counted twice, and the run reads the counted files"""
     run.write("texts/a.txt", prose(200))
     run.write("texts/sub/b.txt", prose(200, 2))
     run.write("elsewhere/c.txt", prose(200, 3))

@@ -33,7 +33,7 @@ def curve_check(run, steps):
 
 
 def test_losses(run):
-    """the losses of a bf16 run follow those of an f32 run"""
+    """the losses of a bf16 run follow an f32 run"""
     curve_check(run, 60 if run.slow else int(os.environ.get("LM_TEST_STEPS", 160)))
 
 

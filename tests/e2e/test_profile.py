@@ -106,9 +106,9 @@ def test_cost_elsewhere(run):
 def test_threads(run):
     """threads are limited by OMP_NUM_THREADS and by the number of processors"""
     file, cores = small(run), len(os.sched_getaffinity(0))
-    for told, used in ("1", 1), ("1,4", 1), ("1000", cores), ("0", cores), ("some", cores):
-        cost = json.loads(run("explain", file, "cost", "--json", env={"OMP_NUM_THREADS": told}))
-        check(cost["threads"] == used, f"{reported}: {cost['threads']}")
+    for threads, used in ("1", 1), ("1,4", 1), ("1000", cores), ("0", cores), ("some", cores):
+        cost = json.loads(run("explain", file, "cost", "--json", env={"OMP_NUM_THREADS": threads}))
+        check(cost["threads"] == used, f"{threads}: {cost['threads']}")
 
 
 def test_ablate(run):

@@ -1,4 +1,4 @@
-"""Resuming: which changes are accepted, what is kept when a run changes, and how an interrupted run ends."""
+"""Resuming: accepted changes, the files that are kept when a run changes, and how an interrupted run ends."""
 import json, os, shutil, signal, subprocess, time
 
 import numpy as np
@@ -365,7 +365,7 @@ def test_from_on_resume(run):
 
 
 def test_check_refuses_what_run_refuses(run):
-    """lmc check also reports what is not available yet"""
+    """lmc check also reports features that are not available yet"""
     begin(run)
     stages = (("pack best_fit(seq = 32 tokens) }", "pack best_fit(seq = 32 tokens); stage 50% { pack best_fit(seq = 16 tokens) } }"), ("run = 4 steps", "run = 2 epochs"))
     cases = [(changed(run, *stages, name="stages.lm"), ()), *((run.path("p.lm"), ("--set", x)) for x in (

@@ -236,11 +236,11 @@ def test_resumed_over_more_batches(run):
     first = {k: v[:8] for k, v in batches.items()}
     file = small(run, steps=6, batches=first, more=SAVED.format(every=6, keep="all"))
     train(run, file, "run")
-    for told, tensors in ((False, batches), (True, {**batches, "tok": batches["tok"][::-1].copy()})):
+    for warned, tensors in ((False, batches), (True, {**batches, "tok": batches["tok"][::-1].copy()})):
         save(run.path("batches.safetensors"), tensors)
-        shutil.copytree(run.path("run"), run.path(f"more{told}"))
-        code, out, err = run.result("run", file, "--out", run.path(f"more{told}"), "--steps", 10)
-        check(code == 0 and "resumed at step 6" in out and (OTHER_DATA in err) == told, err)
+        shutil.copytree(run.path("run"), run.path(f"more{warned}"))
+        code, out, err = run.result("run", file, "--out", run.path(f"more{warned}"), "--steps", 10)
+        check(code == 0 and "resumed at step 6" in out and (OTHER_DATA in err) == warned, err)
 
 
 def test_resumed_with_another_micro(run):

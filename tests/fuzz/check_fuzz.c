@@ -1,6 +1,6 @@
-// check_fuzz.c - the language behind the parser, as `lmc check` goes: the text as a file of its
-// own, its imports, every recipe of it resolved, checked, lowered and probed. What is lowered
-// passes the verifier.
+// check_fuzz.c - the language behind the parser, as `lmc check` goes: the text as a whole file,
+// its imports, every recipe of it resolved, checked, lowered and probed. Lowered modules must pass
+// the verifier.
 #include "compiler/passes/pass.h"
 #include "dsl/lower/lower.h"
 #include "tests/fuzz/fuzz.h"

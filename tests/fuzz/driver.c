@@ -133,7 +133,7 @@ static void change(void) {
   }
 }
 
-// A copy of exactly the size, so that a sanitizer sees what is read behind it.
+// A copy of exactly the size, so that a sanitizer detects reads beyond its end.
 static void run(void) {
   uint8_t *exact = malloc(driver.n ? driver.n : 1);
   memcpy(exact, driver.work, driver.n);

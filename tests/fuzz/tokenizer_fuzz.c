@@ -1,4 +1,4 @@
-// tokenizer_fuzz.c - tokenizer.json: what is taken as a tokenizer must encode the same bytes, and
+// tokenizer_fuzz.c - tokenizer.json: a file that is accepted must encode the same bytes, and
 // its ids must be its own.
 #include "runtime/tokenizer/tokenizer.h"
 #include "tests/fuzz/fuzz.h"

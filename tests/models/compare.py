@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Runs `lmc trace` and `lmc generate` on the cases here and lays the results beside expected.*, within float32's reach.
+"""Runs `lmc trace` and `lmc generate` on the cases here and compares the results with expected.*, within float32's precision.
 
-usage: compare.py LMC [CASE…] [-- OPTION…]      what follows -- goes to `lmc trace`
+usage: compare.py LMC [CASE…] [-- OPTION…]      arguments after -- are passed to `lmc trace`
 Loss 2e-6 and gradient norm 1e-5 relative in each step; logits and every gradient 1e-5, final weights 1e-4 norm-wise.
 """
 import json, math, os, struct, subprocess, sys, tempfile

@@ -7,7 +7,7 @@ model.py knows nothing of the language. It gives
   params(P)                    calls P(name, *shape, std=…) or P(name, *shape, fill=…) for every tensor, by its foreign name
   logits(W, tok, pos, seg)     W[name]; int64 [B, T] each -> [B, T, vocab]
   loss(W, bt)                  optional: (sum, weight) of one micro-batch; else the weighted cross-entropy
-  VOCAB; B, T, STEPS, MICRO (rows of a micro-batch), NO_DECAY (regular expression), … where they differ from what is below
+  VOCAB; B, T, STEPS, MICRO (rows of a micro-batch), NO_DECAY (regular expression), … where they differ from the values below
 A parameter starts near its value, never at it. The last row of a batch ends in padding (seg -1, w 0).
 """
 import importlib.util, json, math, os, re, struct, sys
@@ -68,11 +68,11 @@ def rate(c, k):
 
 
 class Tie(Exception):
-    """two tokens of which either may be the greedy one"""
+    """raised if the greedy token is ambiguous"""
 
 
 def greedy(case, model, W, D, c):
-    """the likeliest continuation of the first row's beginning, by running everything again for every token"""
+    """the most probable continuation of the first row's beginning, with a full forward pass per token"""
     prompt, gap = D["tok"][0, 0, :6].tolist(), 1e9
     ids = list(prompt)
     with torch.no_grad():

@@ -20,7 +20,7 @@ def angles(pos, e, theta):
 
 
 def rope(x, pos, theta=10000.0):
-    """x: [B, T, heads, e]; element i turns with element i + e/2"""
+    """x: [B, T, heads, e]; rotates element i with element i + e/2"""
     e = x.shape[-1]
     a = angles(pos, e, theta)
     lo, hi = x[..., : e // 2], x[..., e // 2:]
@@ -28,14 +28,14 @@ def rope(x, pos, theta=10000.0):
 
 
 def rope_pairs(x, pos, theta=10000.0):
-    """the same, element 2i turns with element 2i + 1"""
+    """the same, rotates element 2i with element 2i + 1"""
     a = angles(pos, x.shape[-1], theta)
     lo, hi = x[..., 0::2], x[..., 1::2]
     return torch.stack((lo * a.cos() - hi * a.sin(), hi * a.cos() + lo * a.sin()), -1).flatten(-2)
 
 
 def rope_part(x, pos, n, theta=10000.0):
-    """only the first n elements turn"""
+    """rotates the first n elements only"""
     return torch.cat((rope(x[..., :n], pos, theta), x[..., n:]), -1)
 
 

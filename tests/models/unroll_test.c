@@ -87,7 +87,7 @@ static lm_lowered *lower(lm_ctx *c, const variant *v, int64_t rows) {
   return l;
 }
 
-// The loss of eight rows, in micro-batches of `rows`, with parameters that depend on their place
+// The loss of eight rows, in micro-batches of `rows`, with parameters that depend on their index
 // alone.
 static double loss_of(const variant *v, int64_t rows) {
   lm_ctx *c = lm_ctx_create();
@@ -136,8 +136,8 @@ int main(void) {
   same(&loop, &(variant){"if i > 3 then 0.02 * (i + j) else 0.02 * (i + j)", "0.1 * k", 6, 5, 7});
   same(&loop, &(variant){"if j > 3 then 0.02 * (i + j) else 0.02 * (i + j)", "0.1 * k", 6, 5, 2});
   same(&loop, &(variant){"0.02 * (i + j)", "if k == 1 then 0.1 else 0.1 * k", 6, 5, 2});
-  // few values make segments; once layers are unrolled, the steps of each have numbers of their own
-  // and are one segment again
+  // few values make segments; once layers are unrolled, the steps of each have separate numbers and
+  // are one segment again
   same(&(variant){"0.1 * (i mod 2 + j)", "0", 6, 2, 3},
        &(variant){"if (i + j) mod 2 == 0 then 0.1 * (i mod 2 + j) else 0.1 * (i mod 2 + j)", "0", 6,
                   2, 6});

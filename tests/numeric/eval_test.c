@@ -18,7 +18,7 @@ static const char text[] =
     "  %layer = const 3 : int  %u = rng %step, %row, %layer [1337, 42] : f32[b, k]  return %u\n}\n"
     "func @round(%x: f32[b]) -> (y: bf16[b], z: f32[b]) {\n"
     "  %y = cast %x : bf16[b]  %c = const 0.1 : f32  %z = add %x, %c  return %y, %z\n}\n"
-    "func @place(%i: int) -> (w: f32[b]) {\n  %w = param @w[%i]  return %w\n}\n"
+    "func @part(%i: int) -> (w: f32[b]) {\n  %w = param @w[%i]  return %w\n}\n"
     "func @argmax(%x: f32[b, k]) -> (i: int, m: f32[b], a: int[b]) {\n"
     "  %i = argmax %x over(b, k)  %m = max %x over(k)  %a = argmax %x over(k)  return %i, %m, "
     "%a\n}\n";
@@ -115,7 +115,7 @@ static void check_round(lm_eval *e, lm_module *m) {
 }
 
 static void check_place(lm_eval *e, lm_module *m) {
-  const lm_func *f = lm_func_find(m, "place");
+  const lm_func *f = lm_func_find(m, "part");
   lm_tensor in = given(e, f, 0, (double[]){3}), out;
   CHECK_FAILS(lm_eval_call(e, f, &in, &out), LM_BUG_STATUS, "param: index 3, size 3");
   in.v[0] = 2;

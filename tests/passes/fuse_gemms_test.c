@@ -1,4 +1,4 @@
-// fuse_gemms_test.c - GEMMs that share an input become one: the loss and the gradients are those of
+// fuse_gemms_test.c - GEMMs that share an input become one: the loss and the gradients equal
 // separate GEMMs, and there are fewer GEMMs.
 #include "tests/numeric/grad_check.h"
 
@@ -38,7 +38,7 @@ static void count(lm_op *op, void *user) {
   *(int *)user += op->code == LM_OP_DOT;
 }
 
-static int products(const micro_run *r) {
+static int dots(const micro_run *r) {
   int n = 0;
   lm_region_walk(lm_func_find(r->m, "micro")->body, count, &n);
   return n;
@@ -79,7 +79,7 @@ int main(void) {
   micro_run made = run("fuse_gemms,dce,grad,simplify,cse,dce,accum_f32,hoist_params,dce");
   // Forward, and cotangents of the inputs: one GEMM is left of three in the loop; after it, one of
   // wk and wl, and one of wt and wu.
-  CHECK(products(&side) == products(&apart) - 2 * (2 + 1 + 1));
+  CHECK(dots(&side) == dots(&apart) - 2 * (2 + 1 + 1));
   compare(&apart, &side);
   compare(&apart, &made);
   reread(made.m);

@@ -1,6 +1,6 @@
-// tile_vocab_test.c - the GEMM with the vocabulary and its loss in tiles of rows: the numbers are
-// those of the untiled model, forward and backward passes are one loop, and no tensor has the
-// logits of all rows.
+// tile_vocab_test.c - the GEMM with the vocabulary and its loss in tiles of rows: the numbers equal
+// the untiled model's, forward and backward passes are one loop, and no tensor has the logits of
+// all rows.
 #include "tests/numeric/grad_check.h"
 
 // 1024 rows of 4104 logits: two iterations of 512 rows. Tied embeddings, a bias of the logits, soft

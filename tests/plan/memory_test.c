@@ -1,6 +1,6 @@
 // memory_test.c - plans of whole modules: every function runs on shadow memory, and the text of
 // each plan parses.
-//   memory_test [FILE.lmir…]   modules of any stage; without one, a small model and large products
+//   memory_test [FILE.lmir…]   modules of any stage; without one, a small model and large GEMMs
 #include "codegen/cpu/cpu.h"
 #include "compiler/passes/pass.h"
 #include "tests/runtime/check.h"

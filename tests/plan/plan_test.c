@@ -61,8 +61,8 @@ static void llama_test(void) {
   run_compare(&s, "micro");
   run_compare(&s, "loss");
   // The loops carry in place, or in the slots of their stashes; gradients of matrices are
-  // added by their GEMMs, so that only those of norm, n1, n2 and the rows of embed are added by
-  // steps of their own.
+  // added by their GEMMs, so that only norm, n1, n2 and the rows of embed have separate steps that
+  // add gradients.
   CHECK(copies_of_control(&s, "loss") == 0 && copies_of_control(&s, "micro") == 0);
   CHECK(adds_of(&s, "micro") == 4);
   subject_free(&s);
@@ -124,7 +124,7 @@ static const char nested[] = "stage step\n"
                              "}\n";
 
 // An inner loop writes one part of the carry in each iteration: in place if each iteration reads
-// only its own part (PLACE), before it writes it and not later (LATE).
+// only its own part (READ_AT), before it writes it and not later (READ_LATE).
 static const char parts[] = "stage step\n"
                             "axis t = 6, a = 5, part = 3, row = 2\n"
                             "func @f(%%x: f32[t, a]) -> (y: f32[t, a], z: f32[part, row, a]) {\n"
@@ -250,12 +250,12 @@ static void nested_test(void) {
 }
 static void parts_test(void) {
   static const struct {
-    const char *place, *late;
+    const char *read_at, *read_late;
     int copies;
   } cases[] = {{"0, 1", "h", 1}, {"2, -1", "h", 2}, {"0, 1", "x1", 2}}; // one copy of the argument
   for (size_t i = 0; i < LM_COUNT(cases); i++) {
     char text[sizeof parts + 16];
-    snprintf(text, sizeof text, parts, cases[i].place, cases[i].late);
+    snprintf(text, sizeof text, parts, cases[i].read_at, cases[i].read_late);
     subject s = text_subject(text, NULL);
     run_compare(&s, "f");
     int n = copies_of_control(&s, "f");
@@ -369,7 +369,7 @@ static void decode_test(void) {
   subject_free(&s);
 }
 
-// Layer-major: all of one iteration side by side, inner repetitions alike, every tensor at a
+// Layer-major: all of one iteration side by side, inner repetitions too, every tensor at a
 // multiple of a block.
 static const char layout[] = "stage step\n"
                              "axis a = 10, b = 2000, n = 3, k = 2\n"

@@ -64,7 +64,7 @@ static void emit_dot(maker *m) { // [c, a] · [a] -> [c], or [c, a] · [c] -> [a
   pool_add(m, bounded(m, lm_emit_dot(&m->b, x, pool_any(m, over_a ? 0 : 1), &over, 1)));
 }
 
-static void emit_outer(maker *m) { // [c], [a] -> [c, a]: a product without a sum
+static void emit_outer(maker *m) { // [c], [a] -> [c, a]: an outer product
   pool_add(m, bounded(m, lm_emit_dot(&m->b, pool_any(m, 1), pool_any(m, 0), NULL, 0)));
 }
 

@@ -1,4 +1,4 @@
-"""SentencePiece-style BPE tokenizers of Hugging Face's tokenizers, and what they make of awkward texts.
+"""SentencePiece-style BPE tokenizers of Hugging Face's tokenizers, and their results for awkward texts.
 usage: sentencepiece_side.py DIR: writes DIR/NAME.json for each variation, and prints {"texts": …, "cases": {NAME: …}}"""
 import json, os, random, sys
 

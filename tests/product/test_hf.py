@@ -22,7 +22,7 @@ def python():
 
 
 def side(*args, may=0, env={}):
-    """runs hf_side.py; may: an exit status that is no failure"""
+    """runs hf_side.py; may: an exit status that is not a failure"""
     p = subprocess.run([python(), SIDE, *args], capture_output=True, text=True, timeout=600, env={**os.environ, **env})
     check(p.returncode in (0, may), p.stderr[-2000:])
     return p
@@ -51,21 +51,21 @@ def difference(a, b):
 
 
 def case(run, kind):
-    """their model, read; and written again, loaded there"""
+    """imports their model, exports it and loads the export there"""
     if run.slow and kind not in ("llama", "gpt2"):
-        raise Skip("like llama, to a sanitizer")
+        raise Skip("a sanitizer gains nothing over llama")
     theirs, imported, again = run.path("theirs"), run.path("imported"), run.path("again")
     if side("make", kind, theirs, may=UNKNOWN).returncode == UNKNOWN:
         raise Skip(f"this transformers has no {kind}")
     said = run("import", "hf", theirs, "--model", f"{ROOT}/examples/{MODELS[kind]}", "-o", imported, "--json")
     check(json.loads(said)["tensors"] > 20, said)
     truth = their_logits(run, theirs)
-    check(np.abs(truth).max() > 1, "logits that say something")
+    check(np.abs(truth).max() > 1, "logits must differ between tokens")
     within("our logits", difference(our_logits(run, imported), truth), 1e-4)
     run("export", imported, "--format", "hf", "-o", again)
-    within("their logits of what was exported", difference(their_logits(run, again), truth), 1e-5)
+    within("their logits of the export", difference(their_logits(run, again), truth), 1e-5)
     a, b = load(f"{theirs}/model.safetensors"), load(f"{again}/model.safetensors")
-    for name in b:   # with or without the inner model's name in front
+    for name in b:   # with or without the prefix of the inner model
         check((a.get(name, a.get(f"transformer.{name}")) == b[name]).all(), name)
 
 
@@ -80,7 +80,7 @@ MODEL = {   # what a transformers without Qwen 3 can load, too
 
 
 def trained_here(run, tokenizer):
-    """a run's folder: exported, loaded; the same token numbers, the same continuation"""
+    """a run's folder, exported and loaded there: the same token ids and the same continuation"""
     python()
     text = run.write("text.txt", "the cat sat on the mat and the dog lay on the log. " * 400)
     file = run.write("small.lm", f'''import "{ROOT}/examples/decoders.lm": Llama
@@ -93,8 +93,8 @@ recipe R {{
     run("run", file, "-q")
     run("export", run.path("run"), "-o", run.path("hf"))
     prompt, awkward = "the cat ", "it's  a naïve 🎉 日本\n\ttest of the mat"
-    told = json.loads(side("tokens", run.path("hf"), awkward).stdout)
-    check(told["text"] == awkward, told)
+    got = json.loads(side("tokens", run.path("hf"), awkward).stdout)
+    check(got["text"] == awkward, got)
     spec = tokenizer if tokenizer == "bytes()" else f'bpe("{run.path("hf/tokenizer.json")}")'
     ours = run("tokenizer", "encode", spec, "--lines", stdin=awkward.split("\n")[0]).split()
     check(list(map(int, ours)) == json.loads(side("tokens", run.path("hf"), awkward.split("\n")[0]).stdout)["ids"], ours)
@@ -111,12 +111,12 @@ def test_trained_bytes(run):
 
 def test_trained_bpe(run):
     if run.slow:
-        raise Skip("as trained_bytes, to a sanitizer")
+        raise Skip("a sanitizer gains nothing over trained_bytes")
     trained_here(run, "bpe(train = 300)")
 
 
 def test_another_model(run):
-    """what does not fit is named, all of it"""
+    """all differences from the model are named"""
     os.makedirs(run.path("hf"))
     config = dict(model_type="llama", hidden_size=32, num_hidden_layers=2, rms_norm_eps=1e-5, head_dim=8, num_attention_heads=4)
     json.dump(config, open(run.path("hf/config.json"), "w"))

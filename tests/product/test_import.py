@@ -1,4 +1,4 @@
-"""lmc import without transformers: what of a config.json is taken, checked, refused; the tokenizer that stands beside it."""
+"""lmc import without transformers: the keys of config.json that are used, checked or rejected, and the tokenizer in the folder."""
 import json, os
 
 import numpy as np
@@ -38,7 +38,7 @@ def folder(run, name="theirs", without=(), **changes):
     return path
 
 
-REFUSED = [   # change of config.json, what must be said
+REFUSED = [   # change of config.json, expected message
     (dict(hidden_act="quick_gelu"), 'got "quick_gelu"'),
     (dict(rope_scaling=dict(rope_type="dynamic", factor=2.0)), 'got "dynamic"'),
     (dict(rope_scaling=dict(rope_type="dynamic", factor=2.0)), "config.json requires Llama(depth = 2,"),
@@ -57,7 +57,7 @@ REFUSED = [   # change of config.json, what must be said
 
 
 def test_refused(run):
-    """whatever changes the numbers and is not what the model computes is an error, and leaves no folder"""
+    """a key that affects the numbers and differs from the model is an error, and leaves no folder"""
     for change, said in REFUSED:
         err = run("import", "hf", folder(run, **change), "-o", run.path("out"), status=1)
         check(said in err, f"{change}: {err}")
@@ -65,7 +65,7 @@ def test_refused(run):
 
 
 def test_accepted(run):
-    """what does not change the numbers, or is absent, or null; other ways of writing the same"""
+    """keys that do not affect the numbers, absent and null keys, and equivalent spellings"""
     plain = imported(run, folder(run))
     same = [dict(use_cache=False, initializer_range=0.1, attention_dropout=0.1, bos_token_id=7, temperature=0.5, pretraining_tp=2),
             dict(rope_scaling=None, attention_bias=False, mlp_bias=False, sliding_window=None, some_new_key=None),
@@ -80,7 +80,7 @@ def test_accepted(run):
 
 
 def imported(run, theirs, *args):
-    """config.json of what comes out again"""
+    """config.json of the export"""
     run("import", "hf", theirs, "-o", run.path("in"), *args)
     run("export", run.path("in"), "-o", run.path("again"))
     return json.load(open(run.path("again/config.json")))
@@ -91,14 +91,14 @@ def test_inverse(run):
     for change in (dict(rope_scaling=LLAMA3, max_position_embeddings=128), dict(rope_theta=5e5, rms_norm_eps=3e-6, hidden_act="gelu"),
                    dict(rope_scaling=dict(type="linear", factor=4.0)), dict(tie_word_embeddings=False, num_key_value_heads=1, head_dim=8)):
         out = imported(run, folder(run, **change))
-        for key, value in {**CONFIG, **change}.items():   # a real stays one, as transformers 5 insists on it
+        for key, value in {**CONFIG, **change}.items():   # a real stays a real, which transformers 5 requires
             check(out[key] == value and type(out[key]) is type(value), f"{key}: {out[key]}, {value}")
             for inner in value if isinstance(value, dict) else ():
                 check(type(out[key][inner]) is type(value[inner]), f"{key}.{inner}: {out[key]}")
 
 
 def test_ignore_config(run):
-    """--ignore-config goes on, and the folder says so"""
+    """--ignore-config imports, and records it in the folder"""
     theirs = folder(run, attention_multiplier=0.5, rope_scaling=dict(rope_type="dynamic", factor=2.0))
     run("import", "hf", theirs, "-o", run.path("in"), "--ignore-config", "rope_scaling", status=1)
     run("import", "hf", theirs, "-o", run.path("in"), "--ignore-config", "rope_scaling", "--ignore-config", "attention_multiplier")
@@ -126,7 +126,7 @@ model Own(d = 8, vocab = 272, cap = 1, kind = "a", deep = false, mix = 0.5) {
 
 
 def test_own_model(run):
-    """a model of one's own: texts, truths and nulls are read through its config"""
+    """a user's model: strings, booleans and nulls are read through its config"""
     model, path = run.write("own.lm", OWN), run.path("own")
     os.makedirs(path)
     save(f"{path}/model.safetensors", {"embed": np.zeros((16, 4), "<f4")})
@@ -151,7 +151,7 @@ def test_tokenizer_config(run):
     run("generate", out, "--prompt", "the cat", "-n", 3)
     run("export", out, "-o", run.path("again"))
     for name in ("tokenizer.json", "tokenizer_config.json"):
-        check(open(f"{theirs}/{name}").read() == open(run.path("again", name)).read(), f"{name} is not what was imported")
+        check(open(f"{theirs}/{name}").read() == open(run.path("again", name)).read(), f"{name} differs from the imported file")
     file = run.write("tune.lm", f"""import "{out}/imported.lm": Imported
 data D {{ tokenizer = bpe("{out}/tokenizer.json"); source s = text("{text}"); holdout dev = tail(10%); pack best_fit(seq = 16 tokens) }}
 recipe R {{
@@ -191,7 +191,7 @@ recipe R {{ model = Imported; data = D; run = 2 steps; batch = 64 tokens; optimi
 
 
 def test_tokenizer_refused(run):
-    """what generate would refuse is reported at once, and nothing is written"""
+    """a tokenizer that generate would reject is reported by import, and nothing is written"""
     theirs = folder(run)
     open(f"{theirs}/tokenizer.model", "wb").write(b"\n\x0e\n\x05<u")
     err = run("import", "hf", theirs, "-o", run.path("out"), status=1)
@@ -199,11 +199,11 @@ def test_tokenizer_refused(run):
     json.dump({"model": {"type": "WordLevel", "vocab": {"a": 0}}}, open(f"{theirs}/tokenizer.json", "w"))
     err = run("import", "hf", theirs, "-o", run.path("out"), status=1)
     check("the tokenizer cannot be used" in err and "WordLevel" in err, err)
-    check(not os.path.exists(run.path("out")), "a folder is left")
+    check(not os.path.exists(run.path("out")), "no folder must be left")
 
 
 def test_tokenizer_train_field(run):
-    """documents without the field are an error that names the fields there are; --field names another; the rest is counted"""
+    """documents without the field are an error that lists the existing fields; --field names another; unusable documents are counted"""
     rows = [{"content": "the cat sat on the mat " * 20, "id": i} for i in range(9)] + [{"id": 9}]
     file = run.write("rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     out = run.path("t.json")
@@ -212,10 +212,10 @@ def test_tokenizer_train_field(run):
     check(not os.path.exists(out), "a tokenizer was written")
     for _ in range(2):   # the second from the cache
         code, said, err = run.result("tokenizer", "train", "-o", out, "--vocab", 300, "--field", "content", file, "--json")
-        told = json.loads(said)
-        check(code == 0 and told["documents"] == 10 and told["unusable"] == 1 and told["vocab_most"] == 300, said + err)
+        result = json.loads(said)
+        check(code == 0 and result["documents"] == 10 and result["unusable"] == 1 and result["vocab_most"] == 300, said + err)
         vocab = json.load(open(out))["model"]["vocab"]
-        check(257 < told["vocab"] == max(vocab.values()) + 1, f"{said} {len(vocab)}")
+        check(257 < result["vocab"] == max(vocab.values()) + 1, f"{said} {len(vocab)}")
         check(f'{file}:10: no field "content"; the fields are "id"' in err, err)
 
 
@@ -252,7 +252,7 @@ def test_values_refused(run):
     save(f"{theirs}/model.safetensors", {**tensors, name: bad})
     err = run("import", "hf", theirs, "-o", run.path("out"), status=1)
     check("these parameters hold NaN or Inf:\n  layers.1." in err and ": 2 of 384 values" in err, err)
-    check(not os.path.exists(run.path("out")), "nothing is left")
+    check(not os.path.exists(run.path("out")), "no folder must be left")
     theirs = folder(run, vocab_size=260)
     run.write("words.txt", "some words of a text and some more words\n" * 20)
     run("tokenizer", "train", "-o", f"{theirs}/tokenizer.json", "--vocab", 265, run.path("words.txt"))

@@ -8,7 +8,7 @@ SIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "sentencepiece_s
 
 
 def piped(run, verb, spec, text):
-    """bytes, so that line ends stay what they are"""
+    """passes bytes, so that line ends are not converted"""
     p = subprocess.run([run.lmc, "tokenizer", verb, spec], input=text.encode(), capture_output=True, timeout=60)
     check(p.returncode == 0, f"{verb} {spec}: {p.stderr.decode()}")
     return p.stdout.decode(errors="replace")
@@ -17,10 +17,10 @@ def piped(run, verb, spec, text):
 def test_sentencepiece(run):
     p = subprocess.run([python(), SIDE, run.folder], capture_output=True, text=True, timeout=600)
     check(p.returncode == 0, p.stderr[-2000:])
-    told = json.loads(p.stdout)
-    for name, case in told["cases"].items():
+    reference = json.loads(p.stdout)
+    for name, case in reference["cases"].items():
         spec = f'bpe("{run.path(name)}.json")'
-        for text, ids, back in zip(told["texts"], case["ids"], case["back"]):
+        for text, ids, back in zip(reference["texts"], case["ids"], case["back"]):
             out = piped(run, "encode", spec, text)
             check(list(map(int, out.split())) == ids, f"{name}: {text!r}: {out.split()}, not {ids}")
             if "\ufffd" in back or (name.startswith("metaspace") and "<0x" in back):

@@ -1,5 +1,5 @@
 """The models of examples/zoo against transformers: random weights saved there, found here by config.json alone, the same logits
-and the same greedy continuation, and what is exported again gives the same logits there. LMC_HF_PYTHON as in test_hf.py."""
+and the same greedy continuation, and the export gives the same logits there. LMC_HF_PYTHON as in test_hf.py."""
 import json, os
 
 import numpy as np
@@ -75,14 +75,14 @@ def case(run, kind, config, least="0.0"):
     within("our logits", difference(our_logits(run, imported), truth), 1e-5)
     ours = run("generate", imported, "--prompt-ids", ",".join(map(str, IDS)), "--ids", "-n", COUNT, "--temperature", 0,
                "--set", "precision.compute=f32").split()
-    told = json.loads(side("greedy", theirs, json.dumps(IDS), str(COUNT)).stdout)
-    check(list(map(int, ours)) == told, f"greedy: {ours} and {told}")
+    reference = json.loads(side("greedy", theirs, json.dumps(IDS), str(COUNT)).stdout)
+    check(list(map(int, ours)) == reference, f"greedy: {ours} and {reference}")
     run("export", imported, "-o", again)
-    within("their logits of what was exported", difference(their_logits(run, again), truth), 1e-6)
+    within("their logits of the export", difference(their_logits(run, again), truth), 1e-6)
     limit = "n_positions" if kind == "gpt2" else "max_position_embeddings"
     check(json.load(open(f"{again}/config.json"))[limit] == 64, "the limit of positions is kept")
     a, b = load(f"{theirs}/model.safetensors"), load(f"{again}/model.safetensors")
-    for name in b:   # with or without the inner model's name in front
+    for name in b:   # with or without the prefix of the inner model
         check((a.get(name, a.get(f"transformer.{name}")) == b[name]).all(), name)
 
 

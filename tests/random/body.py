@@ -1,7 +1,7 @@
 """Bodies of functions drawn at random: each operation is written at once in the language and in PyTorch.
 
 In PyTorch a tensor's axes stand in the order that the language's rules give them; named.py holds what the rules say.
-What is drawn is smooth or has kinks, never jumps, and no norm is taken of less than four numbers: float32 has to follow float64.
+Drawn functions are continuous, possibly with kinks, and no norm is taken of less than four numbers: float32 has to follow float64.
 """
 import math
 
@@ -39,7 +39,7 @@ class Body:
         return f"{prefix}{self.n}"
 
     def axis(self, size, *taken):
-        """a name for a new axis of this size; it may be that of a declared one of the same size"""
+        """a name for a new axis of this size, possibly the name of a declared axis of the same size"""
         names = [a for a in INNER if a not in taken and self.size.get(a, size) == size]
         if not names:
             return None
@@ -94,7 +94,7 @@ class Body:
         return math.prod(self.size[a] for a in axes) ** -0.5
 
     def to(self, v, axes):
-        """v, made to have exactly these inner axes after b and t: by a product if it can be, else by a table of weights"""
+        """v, made to have exactly these inner axes after b and t: by a dot if possible, else by a table of weights"""
         lost, new = [a for a in v.inner if a not in axes], [a for a in axes if a not in v.axes]
         if lost:
             w = self.param(self.some(lost + new, len(lost + new)), std=self.norm(lost))
@@ -209,7 +209,7 @@ class Body:
                         f"torch.cat(({', '.join(p[3].format(p[0]) for p in parts)}), {i})", v.axes)
 
     def interval(self):
-        """a stretch of an axis, somewhere among zeros"""
+        """a range of an axis, padded with zeros"""
         v = self.pick(1)
         a = self.r.choice(v.inner)
         n, i = self.size[a], v.axes.index(a)
@@ -249,13 +249,13 @@ class Body:
         axes = [n, *inner]
         self.r.shuffle(axes)
         w = self.param(axes, std=1)
-        index, place = self.r.choice((("pos mod {n}", "pos % {n}"), ("idiv(pos, 2) mod {n}", "pos // 2 % {n}"), ("minimum(pos, {n} - 1)", "pos.clamp(max={n} - 1)")))
+        index, formula = self.r.choice((("pos mod {n}", "pos % {n}"), ("idiv(pos, 2) mod {n}", "pos // 2 % {n}"), ("minimum(pos, {n} - 1)", "pos.clamp(max={n} - 1)")))
         rest = [a for a in axes if a != n]
         return self.let(f"gather({w.name}, {index.format(n=n)}, {n})",
-                        f"spread({w.text}, '{' '.join([n] + rest)}')[{place.format(n=self.size[n])}]", ["b", "t", *rest])
+                        f"spread({w.text}, '{' '.join([n] + rest)}')[{formula.format(n=self.size[n])}]", ["b", "t", *rest])
 
     def chosen(self):
-        """of each place's values the one that its position names"""
+        """for each position the value that its position selects"""
         v = self.pick(1)
         a = self.r.choice(v.inner)
         if v.inner != [a]:
@@ -280,7 +280,7 @@ class Body:
         return a, f, vs, ps, ss
 
     def biased(self, a, heads, g, ps, taken):
-        """a soft cap, a slope for each group, or a table of relative places on the scores a[b, t, heads, s]"""
+        """a soft cap, a slope for each group, or a table of relative positions on the scores a[b, t, heads, s]"""
         order, over, kind = f"b t {' '.join(heads)} s", ", ".join(heads), self.r.choice(("", "", "cap", "slope", "table"))
         if kind == "cap":
             self.both(f"let {a}c = 3 * tanh({a} / 3)", f"{a}c = 3 * ({a} / 3).tanh()")

@@ -3,7 +3,7 @@
 
 usage: model.py SEED FOLDER       writes FOLDER/reference.lm and FOLDER/model.py
 
-Blocks have axes of their own under names that meet their callers'; a repetition carries one tensor or two, changes with its
+Blocks have own axes whose names occur in their callers too; a repetition carries one tensor or two, changes with its
 index, holds a block that holds another; weights have foreign layouts; a loss has terms beside the cross-entropy.
 """
 import math, os, random, sys

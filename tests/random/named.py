@@ -46,7 +46,7 @@ def layer(x, have, w, over, c, eps=1e-5):
 
 
 def rope(x, have, pos, theta):
-    """the last axis turns, element i with element i + e/2; pos is [b, t]"""
+    """rotates the last axis, element i with element i + e/2; pos is [b, t]"""
     e = x.shape[-1]
     a = spread(pos.double()[..., None] * theta ** (-2.0 * torch.arange(e // 2) / e), "b t c", " ".join(have.split()[:-1]) + " c")
     lo, hi = x[..., : e // 2], x[..., e // 2:]

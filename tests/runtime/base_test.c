@@ -141,8 +141,8 @@ static void test_philox(void) {
   CHECK(lm_philox_unit(0) > 0 && lm_philox_unit(~0u) < 1);
 }
 
-// Five runs that take nearly as little as the shortest confirm it; a clearly shorter one begins
-// anew.
+// Five runs that take nearly as little as the shortest confirm it; a clearly shorter one starts a
+// new series.
 static void test_shortest(void) {
   static const struct {
     double seconds[8];

@@ -26,7 +26,7 @@ static void test_permute(void) {
   CHECK(lm_permute(lm_philox_key(0, 0), big, big - 1) < big);
 }
 
-// Each row once; only a stretch of them in use at a time; another order in another epoch.
+// Each row occurs once; only a window of them is in use at a time; another epoch has another order.
 static void test_order(void) {
   enum {
     N = 1003,
@@ -41,7 +41,7 @@ static void test_order(void) {
     seen[row] = 1;
     uint64_t apart = (row + N - from) % N;
     CHECK(i >= 9 * WINDOW || apart < WINDOW ||
-          apart > N - WINDOW); // of those that begin the stretch; the last is longer
+          apart > N - WINDOW); // of the rows that begin the window; the last window is longer
     same += row == lm_row_order(5, 2, N, WINDOW, i);
     CHECK(lm_row_order(5, 1, N, N, i) == lm_permute(lm_philox_key(5, 1), N, i));
     CHECK(lm_row_order(5, 1, N, 0, i) == lm_permute(lm_philox_key(5, 1), N, i));
@@ -189,7 +189,7 @@ static void test_holdout(void) {
   row r, s;
   lm_batch b = batch_of(&r);
   lm_batch c = batch_of(&s);
-  for (int64_t q = 0; q < dev.rows; q++) { // what is held out does not depend on the seed
+  for (int64_t q = 0; q < dev.rows; q++) { // the held-out rows do not depend on the seed
     CHECK_OK(lm_data_fill_part(d, 1, q, 1, &b));
     CHECK_OK(lm_data_fill_part(other, 1, q, 1, &c));
     CHECK(!memcmp(&r, &s, sizeof r));

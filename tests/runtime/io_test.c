@@ -1,4 +1,4 @@
-// safetensors: what we write and what Python wrote, malformed files; foreign maps both ways;
+// safetensors: files of lmc and of Python, malformed files; foreign maps both ways;
 // metrics.
 #include <math.h>
 #include <sys/stat.h>
@@ -47,7 +47,7 @@ static void test_round_trip(void) {
   lm_st_close(st);
 }
 
-// ---- files that change under the reader, and what is in the way of the writer
+// ---- files that change under the reader, and obstacles of the writer
 
 static void test_truncated(void) {
   enum {
@@ -112,7 +112,7 @@ static void test_json_integers(void) {
   }
 }
 
-// What is no JSON stays an error, with its position.
+// Text that is not JSON is an error, with its position.
 static void test_json_faults(void) {
   static const char *const faults[] = {"[99999999999999999999",
                                        "99999999999999999999 1",
@@ -130,7 +130,7 @@ static void test_json_faults(void) {
 }
 
 // Tensors of sizes around LM_SUM_PIECE are written unchanged, and the checksum computed while
-// writing is that of the file.
+// writing equals the file's.
 static void test_sum(void) {
   enum {
     MOST = 3 * LM_SUM_PIECE

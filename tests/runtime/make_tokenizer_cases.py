@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tokenizer_cases.json: what Hugging Face's tokenizers (pip install tokenizers) make of awkward texts, with the
+"""Writes tokenizer_cases.json: the results of Hugging Face's tokenizers (pip install tokenizers) for awkward texts, with the
 settings that byte-level vocabularies use. `base` is a tokenizer.json trained on `text`; a case replaces parts of it."""
 import json
 import pathlib

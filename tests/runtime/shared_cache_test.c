@@ -75,8 +75,8 @@ static void test_not_regular(void) {
   close(ends[0]);
 }
 
-// A temporary file is nobody else's: what is in its place is removed, and the files behind links
-// keep their content.
+// A temporary file belongs to this process alone: anything else of its name is removed, and the
+// files behind links keep their content.
 static void test_temp(void) {
   const char *precious = in_root("precious");
   const char *path = in_root("new");

@@ -174,7 +174,7 @@ static void test_text(void) {
   write_text("c.t", "c");
   write_text("b.t", "\xff");
   s = (lm_data_source){LM_SOURCE_TEXT, "t", in_dir("?.t")};
-  documents_are(d = open_data(&o), "[\xff][c]"); // bytes are what they are
+  documents_are(d = open_data(&o), "[\xff][c]"); // bytes are taken unchanged
   lm_data_close(d);
   o.tokenizer = bpe;
   CHECK_FAILS(lm_data_open(&o, &d), LM_USER, "b.t:1: not UTF-8 (byte 0xff)");
@@ -270,7 +270,8 @@ static void test_wrong_files(void) {
   CHECK_FAILS(lm_data_open(&o, &d), LM_USER, "contain no text");
 }
 
-// One document of 3 MB, read in stretches by several threads: its tokens are those of the whole.
+// One document of 3 MB, read in spans by several threads: its tokens equal the tokens of the whole
+// text.
 static void test_long_document(void) {
   lm_buf text = {0};
   for (int i = 0; text.n < 3 << 20; i++)
@@ -446,7 +447,7 @@ static void test_cache(void) {
 
 // ---- mixes
 
-// Source s has documents of one row, all of the letter 'a' + s, but for a number in front.
+// Source s has documents of one row, all of the letter 'a' + s, after a number.
 static void mix_sources(lm_data_source *s, char names[][16], int n, const int *rows) {
   for (int i = 0; i < n; i++) {
     lm_buf text = {0};

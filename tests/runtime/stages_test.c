@@ -132,8 +132,8 @@ static void test_every_one_once(void) {
 }
 
 // A step that is read first is equal to the same step read in sequence, also after a stage
-// boundary; prefetched batches are those of the next step.
-static void test_place(void) {
+// boundary; prefetched batches belong to the next step.
+static void test_position(void) {
   lm_data_source s[] = {{LM_SOURCE_TEXT, "a", docs_write("a", 'a'), "\n"},
                         {LM_SOURCE_TEXT, "b", docs_write("b", 'b'), "\n"}};
   lm_data_stage stages[] = {
@@ -211,7 +211,7 @@ int main(void) {
   arena = lm_arena_create();
   bytes = lm_tokenizer_bytes_create();
   test_every_one_once();
-  test_place();
+  test_position();
   test_held_out();
   test_refusals();
   lm_tokenizer_destroy(bytes);

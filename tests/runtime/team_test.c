@@ -158,8 +158,8 @@ static void programs(void *user, int me) {
   program_run();
 }
 
-// Before this process has threads: a process that ends while those of its team sleep, and one that
-// is forked beside them.
+// Before this process has threads: a process that ends while the threads of its team sleep, and one
+// that is forked beside them.
 static void exit_check(void) {
   int state;
   pid_t pid = fork();

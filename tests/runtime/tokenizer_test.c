@@ -227,7 +227,7 @@ static void test_two_files(void) {
   lm_arena_destroy(a);
 }
 
-// ---- what is refused
+// ---- rejected files
 
 static void refused(const char *key, const char *value, const char *why) {
   json_error_t e;
@@ -343,7 +343,7 @@ static void test_parts(void) {
 
 // ---- training
 
-// Vocabulary and merges are those of Hugging Face's trainer.
+// Vocabulary and merges equal Hugging Face's trainer.
 static void test_train(void) {
   const char *text = json_string_value(json_object_get(cases, "text"));
   json_t *made, *want = json_object_get(json_object_get(cases, "base"), "model"), *m;

@@ -219,7 +219,8 @@ static void test_resume_exact(void) {
   fresh.o.resume = LM_RESUME_NEVER;
   CHECK(bench_run(&fresh).resumed == 0 && same_state(&whole, &fresh) &&
         exists(in_dir("two/superseded-2/step-000035")));
-  bench own = bench_open(two, 35); // an older one of its own: the later ones go aside
+  bench own =
+      bench_open(two, 35); // an older checkpoint of the same run: the later ones are moved aside
   own.o.resume = LM_RESUME_PATH;
   own.o.resume_path = in_dir("two/step-000030");
   CHECK(bench_run(&own).resumed == 30 && exists(in_dir("two/step-000030")) &&
@@ -348,7 +349,7 @@ static void test_early_stop(void) {
     bool early;
   } runs[] = {
       {40, 2, 0, 15, true}, // the first evaluation at 5, then two without gain
-      {40, 2, 15, 15, true}, {40, 3, 15, 30, true}, // counted anew
+      {40, 2, 15, 15, true}, {40, 3, 15, 30, true}, // counted from 0 again
       {40, 3, 30, 30, true}, {50, 3, 30, 45, true}, {50, 0, 45, 50, false}, {50, 2, 50, 50, false},
   };
   for (size_t i = 0; i < LM_COUNT(runs); i++) {

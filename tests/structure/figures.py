@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Measures the source tree and fails where a figure is beyond its bound.
+"""Measures the source tree and fails if a figure exceeds its bound.
 
 usage: figures.py [BUILD]
     BUILD   a build folder: also the circles of calls between source files, from object files
@@ -119,12 +119,12 @@ class Report:
     def __init__(self):
         self.failed = 0
 
-    def line(self, what, value, bound, places=()):
+    def line(self, what, value, bound, locations=()):
         bad = value > bound
         self.failed += bad
         print(f"{'FAIL' if bad else 'ok  '}  {what}: {value:.4g} (at most {bound})")
-        for place in list(places)[:10] if bad else ():
-            print(f"        {place}")
+        for location in list(locations)[:10] if bad else ():
+            print(f"        {location}")
 
 
 def main():

@@ -3,8 +3,8 @@
 //
 // lm_NAME_f32 has a relative error of at most 2^-20.5. lm_NAME_bf16 serves operations whose result
 // is bf16 and has at most 2^-16, a hundredth of what rounding to bf16 loses (2^-9). Both bounds
-// follow from the bounds of PTX for the approximations (device.cuh); those of simt.h have errors as
-// large. Infinities and NaN follow IEEE 754. Results below 2^-126 are 0 or exact.
+// follow from the bounds of PTX for the approximations (device.cuh); the functions of simt.h have
+// errors as large. Infinities and NaN follow IEEE 754. Results below 2^-126 are 0 or exact.
 //
 // tanh.approx is not used: its error of 2^-11 near -1 would be the whole of 1 + tanh(x), which gelu
 // and the logistic function need.

@@ -316,10 +316,10 @@ static void gemm_run(void *args) {
                   ? driver.memory(p->d.aux, aux_elements * (size_t)unit, "what gelu is taken of")
                   : NULL;
   for (int64_t i = 0; i < p->c.count; i++) {
-    const char *a = matrix(p->at[0], &p->a, i, "A of a product");
-    const char *b = matrix(p->at[1], &p->b, i, "B of a product");
-    const char *c = p->beta ? matrix(p->at[2], &p->c, i, "C of a product") : NULL;
-    char *to = matrix(p->at[3], &p->c, i, "D of a product");
+    const char *a = matrix(p->at[0], &p->a, i, "A of a GEMM");
+    const char *b = matrix(p->at[1], &p->b, i, "B of a GEMM");
+    const char *c = p->beta ? matrix(p->at[2], &p->c, i, "C of a GEMM") : NULL;
+    char *to = matrix(p->at[3], &p->c, i, "D of a GEMM");
     for (int64_t n = 0; n < (int64_t)p->c.cols; n++)
       for (int64_t m = 0; m < (int64_t)p->c.rows; m++) {
         double sum = 0;
@@ -362,7 +362,7 @@ FAKE_API int cublasLtMatmul(void *handle, void *d, const void *alpha, const void
       return INVALID;
   if (workspace_bytes)
     driver.memory((unsigned long long)(uintptr_t)workspace, workspace_bytes,
-                  "a product's workspace");
+                  "the workspace of a GEMM");
   int scale = ((desc *)d)->scale;
   gemm p = {*(desc *)d,
             *(layout *)a_layout,

@@ -43,7 +43,7 @@ FAKE_API char *fake_memory(address a, size_t bytes, const char *what) {
   if (!b)
     fake_complain("an address that is not on the device", what);
   if (at + bytes > b->at + b->bytes)
-    fake_complain("goes beyond what was allocated", what);
+    fake_complain("exceeds the allocation", what);
   return at;
 }
 

@@ -8,8 +8,8 @@
 //   memory      is not zeroed; a device address is not a host address; copies and pointers of
 //               kernels must be inside allocations; leaks at the end of the process are reported
 //   streams     do nothing before a wait, so that a premature read sees old data, and a premature
-//               write to pinned memory changes what is copied
-//   kernels     run under the SIMT shim, which reports races, in global memory too, and accesses
+//   write to pinned memory changes the copied bytes kernels     run under the SIMT shim, which
+//   reports races, in global memory too, and accesses
 //               out of bounds
 //   GEMMs       run as loops, after all checks of the library
 //

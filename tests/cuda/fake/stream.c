@@ -86,7 +86,7 @@ FAKE_API int fake_enqueue(void *handle, void (*fn)(void *args), const void *args
   if (fake.sticky)
     return fake.sticky;
   if (!s)
-    fake_complain("the default stream, which nobody waits for", "enqueue");
+    fake_complain("the default stream, which is never synchronized", "enqueue");
   op o = {.fn = fn, .args = malloc(bytes + 1)};
   memcpy(o.args, args, bytes);
   if (s->capture)

@@ -1,12 +1,12 @@
 """ALBERT-like decoder: a narrow embedding projected up, one block applied five times, projected down for the head."""
 from ops import *
 
-VOCAB, D, N, H, FF, TIMES, PLACES = 32, 16, 6, 4, 24, 5, 16
+VOCAB, D, N, H, FF, TIMES, CONTEXT = 32, 16, 6, 4, 24, 5, 16
 
 
 def params(P):
     P("embeddings.word.weight", VOCAB, N, std=0.3)
-    P("embeddings.position.weight", PLACES, N, std=0.3)
+    P("embeddings.position.weight", CONTEXT, N, std=0.3)
     P("embeddings.norm.weight", N, fill=1), P("embeddings.norm.bias", N, std=0.1)
     P("up.weight", D, N, std=N ** -0.5), P("up.bias", D, std=0.1)
     for n in "query", "key", "value", "dense":

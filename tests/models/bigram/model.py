@@ -1,4 +1,4 @@
-"""The smallest: a table, a hidden layer; no place sees another, so decoding keeps nothing."""
+"""The smallest: a table, a hidden layer; no position depends on another, so decoding has no cache."""
 from ops import *
 
 VOCAB, D, FF = 24, 8, 12

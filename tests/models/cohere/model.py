@@ -1,4 +1,4 @@
-"""Command R: layernorm without bias, q and k normalised by head, neighbours turn together, parallel branches, scaled logits."""
+"""Command R: layernorm without bias, q and k normalised by head, neighbours are rotated together, parallel branches, scaled logits."""
 from ops import *
 
 VOCAB, D, L, H, G, E, FF, SCALE = 32, 16, 2, 4, 2, 4, 24, 0.25

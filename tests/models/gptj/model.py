@@ -1,7 +1,7 @@
-"""GPT-J: neighbours turn together, part of each head only; attention and feed-forward side by side; a bias on the head."""
+"""GPT-J: neighbours are rotated together, in a part of each head; attention and feed-forward side by side; a bias on the head."""
 from ops import *
 
-VOCAB, D, L, H, E, TURN = 32, 16, 2, 2, 8, 4
+VOCAB, D, L, H, E, ROTARY = 32, 16, 2, 2, 8, 4
 
 
 def params(P):
@@ -23,7 +23,7 @@ def logits(W, tok, pos, seg):
         w = lambda n: W[f"transformer.h.{i}.{n}"]
         y = ln(x, w("ln_1.weight"), w("ln_1.bias"))
         q, k, v = (heads(y @ w(f"attn.{n}_proj.weight").T, H) for n in "qkv")
-        q, k = (torch.cat((rope_pairs(z[..., :TURN], pos), z[..., TURN:]), -1) for z in (q, k))
+        q, k = (torch.cat((rope_pairs(z[..., :ROTARY], pos), z[..., ROTARY:]), -1) for z in (q, k))
         a = attend(scores(q, k), v, causal(pos, seg)) @ w("attn.out_proj.weight").T
         y = F.gelu(y @ w("mlp.fc_in.weight").T + w("mlp.fc_in.bias"), approximate="tanh")
         x = x + a + y @ w("mlp.fc_out.weight").T + w("mlp.fc_out.bias")

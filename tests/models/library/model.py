@@ -1,4 +1,4 @@
-"""Blocks from another file: gelu and silu layers in turn, an optimizer of one's own that does what AdamW does."""
+"""Blocks from another file: gelu and silu layers in rotary, a user-defined optimizer that computes AdamW."""
 from ops import *
 
 VOCAB, D, L, H, FF = 32, 12, 4, 3, 20

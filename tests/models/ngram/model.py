@@ -1,4 +1,4 @@
-"""A hashed embedding of the last two tokens, a mix with the place before, attention sinks, smoothed labels, a second token predicted."""
+"""A hashed embedding of the last two tokens, a mix with the previous position, attention sinks, smoothed labels, a second token predicted."""
 from ops import *
 
 VOCAB, D, H, FF, SLOTS = 32, 12, 2, 20, 13
@@ -14,7 +14,7 @@ def params(P):
 
 
 def before(pos, seg):
-    """[B, T, S]: s is the place just before t in its document"""
+    """[B, T, S]: s is the position just before t in its document"""
     return (pos[:, :, None] - pos[:, None, :] == 1) & (seg[:, :, None] == seg[:, None, :])
 
 

@@ -1,7 +1,7 @@
-"""Phi-3: q, k, v in one matrix, gate and up in another; only a part of each head turns."""
+"""Phi-3: q, k, v in one matrix, gate and up in another; only a part of each head is rotated."""
 from ops import *
 
-VOCAB, D, L, H, G, E, FF, TURN = 32, 16, 2, 4, 2, 6, 24, 4
+VOCAB, D, L, H, G, E, FF, ROTARY = 32, 16, 2, 4, 2, 6, 24, 4
 
 
 def params(P):
@@ -25,7 +25,7 @@ def logits(W, tok, pos, seg):
         w = lambda n: W[f"model.layers.{i}.{n}.weight"]
         qkv = rms(x, w("input_layernorm"), 1e-5) @ w("self_attn.qkv_proj").T
         q, k, v = (heads(y, n) for y, n in zip(qkv.split([H * E, G * E, G * E], -1), (H, G, G)))
-        x = x + attend(scores(rope_part(q, pos, TURN), rope_part(k, pos, TURN)), v, see) @ w("self_attn.o_proj").T
+        x = x + attend(scores(rope_part(q, pos, ROTARY), rope_part(k, pos, ROTARY)), v, see) @ w("self_attn.o_proj").T
         gate, up = (rms(x, w("post_attention_layernorm"), 1e-5) @ w("mlp.gate_up_proj").T).chunk(2, -1)
         x = x + (up * F.silu(gate)) @ w("mlp.down_proj").T
     return rms(x, W["model.norm.weight"], 1e-5) @ W["lm_head.weight"].T

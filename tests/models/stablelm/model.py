@@ -1,7 +1,7 @@
-"""StableLM 2: layernorms, a quarter of each head turns, biases on q, k, v, a layernorm of its own for every head of q and k."""
+"""StableLM 2: layernorms, a quarter of each head is rotated, biases on q, k, v, a separate layernorm for every head of q and k."""
 from ops import *
 
-VOCAB, D, L, H, G, E, FF, TURN = 32, 16, 2, 2, 1, 8, 24, 2
+VOCAB, D, L, H, G, E, FF, ROTARY = 32, 16, 2, 2, 1, 8, 24, 2
 
 
 def params(P):
@@ -30,7 +30,7 @@ def logits(W, tok, pos, seg):
         own = lambda x, n: torch.stack([ln(x[:, :, h], w(f"self_attn.{n}_layernorm.norms.{h}.weight")) for h in range(x.shape[2])], 2)
         y = ln(x, w("input_layernorm.weight"), w("input_layernorm.bias"))
         q, k, v = (heads(y @ w(f"self_attn.{n}_proj.weight").T + w(f"self_attn.{n}_proj.bias"), m) for n, m in (("q", H), ("k", G), ("v", G)))
-        q, k = rope_part(own(q, "q"), pos, TURN), rope_part(own(k, "k"), pos, TURN)
+        q, k = rope_part(own(q, "q"), pos, ROTARY), rope_part(own(k, "k"), pos, ROTARY)
         x = x + attend(scores(q, k), v, causal(pos, seg)) @ w("self_attn.o_proj.weight").T
         y = ln(x, w("post_attention_layernorm.weight"), w("post_attention_layernorm.bias"))
         x = x + swiglu(y, *(w(f"mlp.{n}_proj.weight") for n in ("gate", "up", "down")))
