@@ -227,7 +227,7 @@ def test_resumed_over_other_data(run):
         code, out, err = run.result("run", file, "--out", run.path(name), "--json", "--steps", 9)
         check(code == 0 and json.loads(out)["resumed"] == 6 and err.count(OTHER_DATA) == 1, out + err)
         code, out, err = run.result("run", file, "--out", run.path(name))
-        check(code == 0 and "resumed at step 9" in out and "is not what this run" not in err, err)
+        check(code == 0 and "resumed at step 9" in out and "differs from the data that this run" not in err, err)
 
 
 def test_resumed_over_more_batches(run):
