@@ -29,8 +29,7 @@ typedef struct lm_target_math {
 } lm_target_math;
 
 // Where packed weights are known to be profitable despite the memory of another copy: nowhere; in
-// decoding, whose time is that of reading the weights, in a program that does not train;
-// everywhere.
+// decoding, which is limited by reading the weights, in a program that does not train; everywhere.
 typedef enum {
   LM_PANEL_NOWHERE,
   LM_PANEL_IN_DECODING,

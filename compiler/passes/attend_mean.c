@@ -1,4 +1,4 @@
-// attend_mean.c - computes the mean of attend_vjp once, in an operation of its own.
+// attend_mean.c - computes the mean of attend_vjp once, in a separate operation.
 //
 // before: %dv, … = attend_vjp over(t, s) (%v, %o, %lse, %do, …)
 // after:  %m = sum (%do * %o) over(the axes that only %v has)

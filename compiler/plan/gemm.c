@@ -242,8 +242,8 @@ static bool has_extents(const lm_plan_gemm *g) {
   return any;
 }
 
-// B is [panel, k, column, pair] or [panel, k, column]. Which of the axes are those of the call
-// depends on the number of rows.
+// B is [panel, k, column, pair] or [panel, k, column]. Which of the axes belong to the call depends
+// on the number of rows.
 bool lm_gemm_panels(lm_plan_gemm *g, lm_target_panel p) {
   if (!p.columns || has_extents(g))
     return false;

@@ -6,7 +6,7 @@ typedef float lm_float16 __attribute__((vector_size(64), aligned(4), may_alias))
 typedef uint16_t lm_half16 __attribute__((vector_size(32), aligned(2), may_alias));
 typedef uint16_t lm_half32 __attribute__((vector_size(64), aligned(2), may_alias));
 
-// n is at most 32, and a constant but for the rest of a loop.
+// n is at most 32, and a constant except in the remainder of a loop.
 LM_INLINE void lm_bf16_put(uint16_t *to, const float *x, int64_t n) {
   int64_t from = 0;
   if (n == 32) {

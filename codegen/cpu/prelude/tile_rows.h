@@ -1,9 +1,10 @@
 // tile_rows.h - the GEMMs that kernels call: large ones by the tiles of tile_panel.h and
-// tile_amx.h, and those of few rows, as in decoding.
+// tile_amx.h, and GEMMs of few rows, as in decoding.
 //
-// The time of a GEMM of few rows is that of reading B once. Its sums stay in registers for all rows
-// of a strip of B, whose elements are used as they are loaded: from panels, which are contiguous,
-// or else from a strip that is packed in the first-level cache. Sums have the order of large GEMMs.
+// The time of a GEMM of few rows is the time to read B once. Its sums stay in registers for all
+// rows of a strip of B, whose elements are used as they are loaded: from panels, which are
+// contiguous, or else from a strip that is packed in the first-level cache. Sums have the order of
+// large GEMMs.
 enum {
   LM_FEW = 16, // rows; more are computed by tiles
 #if defined(__AVX512F__)
