@@ -113,7 +113,7 @@ static int64_t sum_elements(const cuda_emit *e, uint32_t i) {
   return lm_type_elements(e->g.m, t) / lm_axis_size(e->g.m, t.axis[0]);
 }
 
-// Elements from the sums of a team to those of the next one. The teams of a warp begin as many
+// Elements from the sums of one team to the sums of the next. The teams of a warp begin as many
 // banks apart as a team has lanes.
 static int64_t sum_pitch(const cuda_emit *e, uint32_t i) {
   int64_t n = sum_elements(e, i);

@@ -117,7 +117,7 @@ static lm_status post_read(lm_tokenizer_reading *r, const json_t *x) {
 
 // ---- decoders
 
-// A decoder turns tokens into text as lm_token_text_set does.
+// A decoder converts tokens to text as lm_token_text_set does.
 static bool decoder_is_text(const lm_tokenizer_reading *r, const json_t *x) {
   json_t *pattern = json_object_get(x, "pattern");
   if (!lm_json_type(x))

@@ -192,7 +192,7 @@ static lm_status bpe_read(lm_tokenizer_reading *r, const json_t *model) {
 // ---- unigram
 
 enum {
-  UNKNOWN_PENALTY = 10 // an unknown character scores so much less than the worst token
+  UNKNOWN_PENALTY = 10 // an unknown character subtracted from the score of the worst token
 };
 
 static lm_status scores_read(lm_tokenizer_reading *r, const json_t *list) {

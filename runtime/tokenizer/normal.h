@@ -1,8 +1,8 @@
 // normal.h - normalizers: change the characters of a text before it is split into words. Private to
 // runtime/tokenizer.
 //
-// A normalizer is a list of steps; each step reads the result of the step before. The steps are
-// those of Hugging Face tokenizers.
+// A normalizer is a list of steps; each step reads the result of the step before. The steps have
+// the semantics of Hugging Face tokenizers.
 #ifndef LM_TOKENIZER_NORMAL_H
 #define LM_TOKENIZER_NORMAL_H
 #include "runtime/tokenizer/charsmap.h"

@@ -66,7 +66,7 @@ static lm_tokenizer_reading reading_begin(void) {
   return (lm_tokenizer_reading){.t = lm_subword_create()};
 }
 
-// Frees what was read; *out is the tokenizer unless s is an error.
+// Frees the parts that were read; *out is the tokenizer unless s is an error.
 static lm_status reading_end(lm_tokenizer_reading *r, lm_status s, lm_tokenizer **out) {
   json_decref(r->vocab);
   lm_buf_free(&r->bytes);

@@ -259,7 +259,7 @@ static void merges_set(lm_subword *t, const proto *m) {
 }
 
 // As SentencePiece scores: user-defined pieces are preferred to all others; an unknown character
-// scores 10 less than the worst piece. Both extremes are those of normal pieces.
+// scores 10 less than the worst piece. Both extremes are taken over normal pieces.
 static void scores_set(lm_subword *t, const proto *m) {
   double most = -HUGE_VAL, least = HUGE_VAL;
   t->unigram.scores = lm_calloc(m->n, sizeof(double));

@@ -19,7 +19,7 @@ enum {
   LM_SUBWORD_IDS = 1 << 22 // ids are less than this
 };
 
-// The text of a token: of what it is decoded to.
+// The text to which a token is decoded.
 typedef struct lm_subword_piece {
   const char *p;
   uint32_t n;
@@ -92,8 +92,8 @@ struct lm_subword {
 // Without a model. Free with lm_tokenizer_destroy(&t->base).
 lm_subword *lm_subword_create(void);
 void lm_subword_piece_set(lm_subword *t, int32_t id, const char *p, size_t n); // copies
-// Appends the ids of a unit (a character, or bytes that are not valid UTF-8) without a token of its
-// own: the tokens of its bytes, else `unk`. *unknown: whether the unit before became `unk`, and
+// Appends the ids of a unit (a character, or bytes that are not valid UTF-8) without a token:
+// the tokens of its bytes, else `unk`. *unknown: whether the unit before became `unk`, and
 // whether this one did.
 void lm_subword_unknown_add(const lm_subword *t, const char *p, size_t n, bool *unknown,
                             lm_tokens *out);
