@@ -9,8 +9,8 @@
 //            of the parallel axes; loops over inner axes are strided over the threads, sums end in
 //            a tree of shuffles. For sums over points a block computes a chunk, each of its teams
 //            every n-th point, and adds the sums of the teams in order
-//   scatter  rows of the table are distributed over blocks, each of which looks for the updates of
-//            its rows in order
+//   scatter  rows of the table are distributed over blocks, each of which lists the updates of its
+//            rows and adds them in order
 //
 // and for attention, forward and backward, tiles of scores in registers: GEMMs on tensor cores if
 // everything is bf16, by warps on any architecture, by warpgroups on sm_90a; f32 operands use TF32

@@ -2,18 +2,26 @@
 //
 //   %z = scatter_add %u : f32[b, t, d], %i : int[b, t] over(v) : f32[v, d]
 //
-// A block owns some rows of v and some columns of d. Each of its warps reads all indices, 32 at a
-// time, and for each index of a row of the block adds the update to the row's sum, with columns
-// distributed over lanes. A sum is therefore computed in the order of the indices by one thread,
-// without atomic operations. Declined if the table has further axes, or if the index and the table
-// share axes.
+// A block owns some rows of v and all columns of d, or 1024 of them. It reads all indices, CHUNK at
+// a time, and lists those of its rows: each warp reads a part of the chunk, and the counts of the
+// warps before it say where its part of the list begins, so the list has the order of the indices.
+// Then a thread adds the listed updates of its columns to the sums of their rows, several loads at
+// a time and one addition after the other. A sum is therefore computed in the order of the indices
+// by one thread, without atomic operations. Declined if the table has further axes, or if the index
+// and the table share axes.
 #include <string.h>
 #include "codegen/cuda/emit.h"
 
 enum {
-  ROWS = 16,
-  COLUMNS = 256,
-  THREADS = 128
+  THREADS = 256,
+  WARPS = THREADS / CUDA_WARP,
+  MAX_COLUMNS = 1024,
+  MAX_ROWS = 64,
+  SUM_BYTES = 48 << 10, // three blocks of a multiprocessor have room for their sums and lists
+  BLOCKS_ENOUGH = 264,  // two for each multiprocessor
+  ROUNDS = 16,          // indices that a thread reads of a chunk
+  CHUNK = THREADS * ROUNDS,
+  LOADS = 8, // updates that a thread loads at a time
 };
 
 static const lm_op *scatter_of(const lm_op *kernel) {
@@ -103,8 +111,25 @@ typedef struct scatter {
   lm_axis v;
   const char *type; // of indices
   long long rows, columns, n;
+  int own_rows, own_columns; // of a block
   numbering at_column, at_index, at_row;
 } scatter;
+
+static int own_columns(int64_t columns) {
+  return columns < MAX_COLUMNS ? (int)columns : MAX_COLUMNS;
+}
+
+static int64_t column_blocks(int64_t columns) {
+  return (columns + MAX_COLUMNS - 1) / MAX_COLUMNS;
+}
+
+static int own_rows(int64_t rows, int64_t columns) {
+  int64_t fit = SUM_BYTES / (4 * own_columns(columns));
+  int64_t shared_out = rows * column_blocks(columns) / BLOCKS_ENOUGH;
+  int64_t n = fit < MAX_ROWS ? fit : MAX_ROWS;
+  n = shared_out < n ? shared_out : n;
+  return n > 1 ? (int)n : 1;
+}
 
 static scatter scatter_make(cuda_emit *e, const lm_op *op) {
   scatter s = {.e = e,
@@ -117,63 +142,94 @@ static scatter scatter_make(cuda_emit *e, const lm_op *op) {
   s.rows = lm_axis_size(e->g.m, s.v);
   s.columns = lm_type_elements(e->g.m, s.table) / s.rows;
   s.n = lm_type_elements(e->g.m, s.index);
+  s.own_columns = own_columns(s.columns);
+  s.own_rows = own_rows(s.rows, s.columns);
   s.at_column = number(e, s.table, s.v, "i_", 0);
   s.at_index = number(e, s.index, 0, "i_", 0);
   s.at_row = number(e, s.index, 0, "i_", 0);
   return s;
 }
 
-static void put_begin(lm_buf *b, long long columns) {
-  long long blocks = (columns + COLUMNS - 1) / COLUMNS;
-  lm_buf_printf(b, "LM_SHARED(float, sum, %d);  // [%d rows][%d columns]\n", ROWS * COLUMNS, ROWS,
-                COLUMNS);
+static void put_begin(const scatter *s, lm_buf *b) {
+  long long blocks = column_blocks(s->columns);
+  int sums = s->own_rows * s->own_columns;
+  lm_buf_printf(b, "LM_POOL_DECLARE();\nLM_POOL(float, sum, 0, %d);  // [%d rows][%d columns]\n",
+                sums, s->own_rows, s->own_columns);
+  lm_buf_printf(b, "LM_SHARED(int32_t, list, %d);\nLM_SHARED(int32_t, counts, %d);\n", CHUNK,
+                WARPS);
+  lm_buf_printf(
+      b,
+      "const int32_t lane = lm_thread() %% 32, warp = lm_thread() / 32;\n"
+      "const int32_t first = lm_block() / %lld * %d, column0 = lm_block() %% %lld * %d;\n",
+      blocks, s->own_rows, blocks, s->own_columns);
   lm_buf_printf(b,
-                "const int32_t lane = lm_thread() %% 32, first = lm_block() / %lld * %d, column0 = "
-                "lm_block() %% %lld * %d;\n",
-                blocks, ROWS, blocks, COLUMNS);
-  lm_buf_printf(b,
-                "for (int32_t z = lm_thread(); z < %d; z += %d)\nfor (int32_t j = 0; j < %d; j++) "
-                "lm_put(sum, j * %d + z, 0.0f);\n",
-                COLUMNS, THREADS, ROWS, COLUMNS);
+                "for (int32_t z = lm_thread(); z < %d; z += %d) lm_put(sum, z, 0.0f);\n"
+                "for (%s from = 0; from < %lld; from += %d) {\n",
+                sums, THREADS, s->type, s->n, CHUNK);
 }
 
-// Opens the loop over indices, 32 at a time; slot: the block's row that this lane's index names.
+// Finds the block's rows (slots) that the indices of a thread name: those of a warp are neighbours.
 static void put_search(const scatter *s, lm_buf *b) {
   lm_ix ix[LM_RANK];
   lm_buf_printf(b,
-                "for (%s from = 0; from < %lld; from += 32) {\nint32_t slot = -1;\nif (from + "
-                "lane < %lld) {\nconst %s p = from + lane;\n",
-                s->type, s->n, s->n, s->type);
+                "const %s part = from + warp * %d + lane;\nint32_t slot[%d], count = 0;\n"
+                "uint32_t found[%d];\nLM_UNROLL\nfor (int32_t k = 0; k < %d; k++) {\n"
+                "slot[k] = -1;\nif (part + k * 32 < %lld) {\nconst %s p = part + k * 32;\n",
+                s->type, CHUNK / WARPS, ROUNDS, ROUNDS, ROUNDS, s->n, s->type);
   decode(s->e, s->index, 0, &s->at_index, "p", b);
   along(s->e, s->index, s->index, &s->at_index, ix);
   lm_gen_text i = pull(s->e, s->op->in[1], ix, 0, b);
-  lm_buf_printf(b, "const int32_t at = (int32_t)lm_clamp(%s, %lld);\n", i.text, s->rows);
-  lm_buf_printf(b, "if (at >= first && at < first + %d) slot = at - first;\n}\n", ROWS);
+  lm_buf_printf(b,
+                "const int32_t at = (int32_t)lm_clamp(%s, %lld) - first;\n"
+                "if (at >= 0 && at < %d) slot[k] = at;\n}\n",
+                i.text, s->rows, s->own_rows);
+  lm_buf_puts(b, "found[k] = lm_ballot(slot[k] >= 0);\ncount += lm_bits_count(found[k]);\n}\n");
+}
+
+// Lists them: the number of the index in its chunk, and the slot in the upper half.
+static void put_list(lm_buf *b) {
+  lm_buf_printf(b,
+                "if (lane == 0) lm_put(counts, warp, count);\nlm_barrier();\n"
+                "int32_t start = 0, total = 0;\nfor (int32_t w = 0; w < %d; w++) {\n"
+                "if (w == warp) start = total;\ntotal += lm_get(counts, w);\n}\n",
+                WARPS);
+  lm_buf_printf(b,
+                "LM_UNROLL\nfor (int32_t k = 0; k < %d; k++) {\n"
+                "const int32_t before = lm_bits_count(found[k] & ((1u << lane) - 1u));\n"
+                "const int32_t p = warp * %d + k * 32 + lane;\n"
+                "if (slot[k] >= 0) lm_put(list, start + before, p | slot[k] << 16);\n"
+                "start += lm_bits_count(found[k]);\n}\nlm_barrier();\n",
+                ROUNDS, CHUNK / WARPS);
 }
 
 static void put_column_loop(const scatter *s, lm_buf *b) {
   lm_buf_printf(b,
                 "for (int32_t z = lm_thread(); z < %d && column0 + z < %lld; z += %d) {\nconst "
                 "int32_t column = column0 + z;\n",
-                COLUMNS, s->columns, THREADS);
+                s->own_columns, s->columns, THREADS);
   decode(s->e, s->table, s->v, &s->at_column, "column", b);
 }
 
-// Adds the updates that were found, in order, and closes the loop over indices.
+// Adds the listed updates, in order, and closes the loop over chunks.
 static void put_updates(const scatter *s, lm_buf *b) {
   lm_ix ix[LM_RANK];
-  lm_buf_puts(b, "for (uint32_t found = lm_ballot(slot >= 0); found; found &= found - 1) {\n");
-  lm_buf_printf(b,
-                "const int32_t j = lm_lowest_bit(found), row = lm_shuffle_int(~0u, slot, j);\n"
-                "const %s p = from + j;\n",
-                s->type);
-  decode(s->e, s->index, 0, &s->at_row, "p", b);
   put_column_loop(s, b);
+  lm_buf_printf(b,
+                "for (int32_t j = 0; j < total; j += %d) {\nfloat x[%d];\nint32_t row[%d];\n"
+                "LM_UNROLL\nfor (int32_t k = 0; k < %d; k++) {\n"
+                "const int32_t entry = lm_get(list, j + k < total ? j + k : j);\n"
+                "row[k] = entry >> 16;\nconst %s p = from + (entry & 0xffff);\n",
+                LOADS, LOADS, LOADS, LOADS, s->type);
+  decode(s->e, s->index, 0, &s->at_row, "p", b);
   along(s->e, s->update, s->index, &s->at_row, ix);
   along(s->e, s->update, s->table, &s->at_column, ix);
   lm_gen_text x = pull(s->e, s->op->in[0], ix, 0, b);
-  lm_buf_printf(b, "lm_put(sum, row * %d + z, lm_get(sum, row * %d + z) + %s);\n}\n}\n}\n", COLUMNS,
-                COLUMNS, x.text);
+  lm_buf_printf(b,
+                "x[k] = %s;\n}\nLM_UNROLL\nfor (int32_t k = 0; k < %d; k++) {\n"
+                "const int32_t at = row[k] * %d + z;\n"
+                "if (j + k < total) lm_put(sum, at, lm_get(sum, at) + x[k]);\n}\n}\n}\n"
+                "lm_barrier();\n}\n",
+                x.text, LOADS, s->own_columns);
 }
 
 static void put_results(const scatter *s, lm_buf *b) {
@@ -186,15 +242,16 @@ static void put_results(const scatter *s, lm_buf *b) {
   to[lm_type_find(s->table, s->v)] = lm_ix_var(&e->g.vars, j);
   lm_buf_printf(
       b, "for (int32_t j = 0; j < %d && first + j < %lld; j++) {\nconst %s slot = first + j;\n",
-      ROWS, s->rows, s->type);
+      s->own_rows, s->rows, s->type);
   lm_buf_printf(b, "r0[%s] = lm_get(sum, j * %d + z);\n}\n}\n",
-                lm_gen_dense_offset(&e->g, s->table, to, s->table), COLUMNS);
+                lm_gen_dense_offset(&e->g, s->table, to, s->table), s->own_columns);
 }
 
 static void emit_body(cuda_emit *e, const lm_op *op, lm_buf *b) {
   scatter s = scatter_make(e, op);
-  put_begin(b, s.columns);
+  put_begin(&s, b);
   put_search(&s, b);
+  put_list(b);
   put_updates(&s, b);
   put_results(&s, b);
 }
@@ -219,9 +276,10 @@ void cuda_scatter_emit(const lm_module *m, const lm_op *kernel, lm_arena *arena,
   lm_gen_indent(b.p, text);
   int64_t rows = lm_axis_size(m, op->attr.axes[0]);
   int64_t columns = lm_type_elements(m, op->out[0]->type) / rows;
-  out->launch = (lm_plan_launch){.threads = THREADS, .per_block = 1};
-  out->space =
-      (lm_plan_extent){.fixed = ((rows + ROWS - 1) / ROWS) * ((columns + COLUMNS - 1) / COLUMNS)};
+  int own = own_rows(rows, columns);
+  out->launch = (lm_plan_launch){
+      .threads = THREADS, .per_block = 1, .shared = 4 * own * own_columns(columns)};
+  out->space = (lm_plan_extent){.fixed = (rows + own - 1) / own * column_blocks(columns)};
   lm_buf_free(&b);
   lm_gen_free(&e->g);
 }

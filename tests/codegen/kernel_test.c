@@ -192,6 +192,15 @@ static const kernel_case cases[] = {
           "f32[v, d]\n  %one = const 1 : f32[b, t]\n  %n = scatter_add %one, %i over(v) : f32[v]\n "
           " return %x, %dw, %n\n}\n",
      1e-6, 0},
+    {"scatters of many indices, into wide rows and into one column",
+     HEAD "axis n = 4500, v = 7, d = 9, k = 30, w = 600, e = 1100\n"
+          "func @f(%i: int[n], %g: f32[n, d], %h: bf16[n], %j: int[k], %u: bf16[k, e]) -> (dw: "
+          "f32[v, d], dc: f32[v], du: f32[w, e]) {\n"
+          "  %dw = scatter_add %g, %i over(v) : f32[v, d]\n  %hf = cast %h : f32[n]\n"
+          "  %dc = scatter_add %hf, %i over(v) : f32[v]\n  %uf = cast %u : f32[k, e]\n"
+          "  %c = const 149 : int\n  %jw = mul %j, %c\n"
+          "  %du = scatter_add %uf, %jw over(w) : f32[w, e]\n  return %dw, %dc, %du\n}\n",
+     2e-6, 0},
     {"embedding and its derivative, out of range",
      HEAD "axis b = 3, t = 41, v = 5, d = 70\n"
           "func @f(%w: f32[v, d], %i: int[b, t], %g: f32[b, t, d]) -> (x: f32[b, t, d], dw: f32[v, "

@@ -52,14 +52,11 @@ LM_INLINE int32_t lm_shuffle_xor_int(uint32_t mask, int32_t x, int32_t other) {
 LM_INLINE float lm_shuffle_f32(uint32_t mask, float x, int32_t from) {
   return __shfl_sync(mask, x, from);
 }
-LM_INLINE int32_t lm_shuffle_int(uint32_t mask, int32_t x, int32_t from) {
-  return __shfl_sync(mask, x, from);
-}
 LM_INLINE uint32_t lm_ballot(bool x) {
   return __ballot_sync(~0u, x);
 }
-LM_INLINE int32_t lm_lowest_bit(uint32_t bits) {
-  return __ffs((int32_t)bits) - 1;
+LM_INLINE int32_t lm_bits_count(uint32_t bits) {
+  return __popc(bits);
 }
 
 // Two bf16 in a word, the first in the lower half.

@@ -106,8 +106,8 @@ LM_INLINE float lm_saturate(float x) {
 LM_INLINE float lm_max_f32(float x, float y) {
   return x > y ? x : y;
 }
-LM_INLINE int32_t lm_lowest_bit(uint32_t bits) {
-  return __builtin_ctz(bits);
+LM_INLINE int32_t lm_bits_count(uint32_t bits) {
+  return __builtin_popcount(bits);
 }
 LM_INLINE uint32_t lm_bf16_pair(float low, float high) {
   return lm_bf16_round(low) | (uint32_t)lm_bf16_round(high) << 16;
