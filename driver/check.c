@@ -1,10 +1,10 @@
-// check.c - all that can be known of a recipe without weights, data or a device.
+// check.c - checks of recipes that need no weights, data or device.
 #include "driver/check.h"
 
 #include <string.h>
 
-// What only generation requires. Without samples in the recipe its errors are warnings: the model
-// may have another purpose.
+// Checks the requirements of generation. Without samples in the recipe its errors are warnings,
+// because the model may have another purpose.
 static void generation_check(const lm_session *s) {
   enum {
     CAPACITY = 64
@@ -40,7 +40,7 @@ static bool sizes_find(lm_session *s) {
   return found;
 }
 
-// Whether a run's plan fits the budget, if the recipe has one.
+// Checks that a run's plan fits the budget, if the recipe has one.
 static lm_status budget_check(const lm_session *s) {
   const lm_recipe *r = s->project.recipe;
   lm_session run = {.target = s->target, .project = s->project, .run = {.recipe = r}};
@@ -115,7 +115,7 @@ static lm_status recipes_check(const checker *x, int *out_n) {
     (*out_n)++;
     LM_TRY(named_check(x, tree->v[i]->name.text));
   }
-  if (!*out_n && (from->recipe || from->overrides.n_sets)) // reports which recipes there are
+  if (!*out_n && (from->recipe || from->overrides.n_sets)) // reports the existing recipes
     lm_recipe_resolve(x->ctx, x->program, from->recipe, &from->overrides);
   else if (!*out_n)
     lm_check(x->ctx, x->program, NULL);

@@ -202,7 +202,7 @@ static lm_status train(lm_session *s) {
   return lm_tokenizer_parse(f->text.p, f->text.n, "the trained tokenizer", &s->tokenizer);
 }
 
-// What the run kept, so that its folder is enough.
+// Opens the tokenizer that the run keeps in its folder.
 static lm_status open_kept(lm_session *s, const char *run, bool *out_found) {
   lm_arena *a = s->project.ctx->arena;
   static const char *const files[][2] = {{JSON}, {SENTENCEPIECE}, {ENCODER, MERGES}};

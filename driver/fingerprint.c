@@ -1,4 +1,4 @@
-// fingerprint.c - what a program trains, part by part.
+// fingerprint.c - hashes of the parts of a program that training depends on.
 #include "driver/fingerprint.h"
 
 #include <stdio.h>

@@ -2,7 +2,7 @@
 // one, for `micro = auto`, a share of this machine's memory.
 //
 //   1. With micro = auto, the largest micro-batch whose plan fits; if none does, the smallest one.
-//   2. As few recomputed stashes as are enough, the cheapest first (pass recompute).
+//   2. The smallest sufficient number of recomputed stashes, the cheapest first (pass recompute).
 //   3. If the plan still exceeds the budget: an error with the largest items of memory and a
 //      micro-batch that would fit.
 //
@@ -140,7 +140,7 @@ static const char *bytes_text(const fitter *x, int64_t bytes) {
   return text;
 }
 
-// Rounded up, so that a budget of that size is enough.
+// Rounds up, so that a budget of the printed size suffices.
 static const char *need_text(const fitter *x, int64_t bytes) {
   int64_t unit = 1;
   while (bytes / unit >= 1000)

@@ -142,7 +142,7 @@ lm_status lm_sample_make(const lm_session *s, const lm_sample_options *o, lm_sam
                            .token = token_made,
                            .user = &m};
   lm_status status = lm_generate(&g);
-  text_show(&m, out->text.n); // what might have become a stop
+  text_show(&m, out->text.n); // text that could have become a stop
   return status;
 }
 

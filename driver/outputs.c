@@ -21,7 +21,7 @@ static bool is_same(const struct stat *st, const char *path) {
 lm_status lm_output_check(const char *path, const char *const *inputs, size_t n) {
   struct stat st;
   if (!path || stat(path, &st))
-    return NULL; // nothing there to overwrite
+    return NULL; // no file would be overwritten
   for (size_t i = 0; i < n; i++)
     if (is_same(&st, inputs[i]))
       return refuse(path, inputs[i]);

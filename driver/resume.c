@@ -1,4 +1,4 @@
-// resume.c - a run that is resumed.
+// resume.c - see resume.h.
 #include "driver/resume.h"
 
 #include <string.h>
@@ -134,7 +134,7 @@ static void old_fingerprints(const lm_session *s, const lm_bundle *b, old_progra
   out->today = lm_fingerprint_of(s->project.ctx, p, &today);
 }
 
-// Errors in it are not today's.
+// Reads the old program. Its errors are not reported.
 static old_program old_read(const lm_session *s, const lm_resumption *x) {
   old_program old = {.folder = x->program};
   lm_bundle *b = LM_NEW(s->project.ctx->arena, lm_bundle);
@@ -269,7 +269,7 @@ lm_status lm_resume_tokenizer(const lm_session *s, lm_resumption *x) {
   lm_fingerprint saved = {(lm_train_key *)x->was.model, (uint32_t)x->was.n_model, 0};
   lm_tokenizer_files_add(s, &x->fingerprint);
   if (!x->from.folder || !s->n_tokenizer_files)
-    return NULL; // the recipe says which tokenizer it is, and was compared
+    return NULL; // the recipe names the tokenizer, and was compared
   lm_tokenizer_change c = lm_tokenizer_files_compare(s, &saved);
   if (!c.file)
     return NULL;

@@ -8,7 +8,8 @@
 
 // ---- collecting
 
-// line: the path of a key, alone or with its value. A key of the recipe decides for all under it.
+// line: the path of a key, alone or with its value. The row of a key in the schema applies to its
+// arguments too.
 static bool may_change(lm_arena *a, const char *line) {
   const char *path = lm_arena_printf(a, "recipe.%.*s", (int)strcspn(line, " ."), line);
   const lm_schema_key *key = lm_schema_find(path);
@@ -118,7 +119,7 @@ static const ast_expr *arg_find(const lm_session *s, const ast_expr *call, const
   return NULL;
 }
 
-// 2e-3 is 0.002.
+// True if both expressions have the same value, such as 2e-3 and 0.002.
 static bool same_value(const lm_session *s, const ast_expr *x, const ast_expr *y) {
   bool numbers = x->kind == y->kind && (x->kind == EX_NUMBER || x->kind == EX_QUANTITY);
   if (numbers)

@@ -1,4 +1,4 @@
-// session.c - a project at work: the steps that commands share.
+// session.c - see session.h: the steps that commands share.
 #include "driver/session.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-// step_cost.c - the kernels of a training step against what the machine can do at best.
+// step_cost.c - the kernels of a training step beside lower bounds of their times on the machine.
 #include "driver/step_cost.h"
 
 #include <math.h>

@@ -35,7 +35,7 @@ static lm_status unknown(const char *text) {
   return s;
 }
 
-// The GPU that is here, if it runs the code of t: it may have less shared memory.
+// Replaces t by the GPU of this machine if it runs the code of t: it may have less shared memory.
 static void here_prefer(lm_target *t) {
   lm_target here;
   lm_status none = lm_cuda_runtime.find(&here);

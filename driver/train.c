@@ -208,7 +208,7 @@ lm_status lm_training_plan(lm_training *x) {
   return lm_session_start(s, &(lm_exec_options){.timeline = s->timeline});
 }
 
-// ---- how long it takes
+// ---- estimated time
 
 #define MICRO_TIMED_S 0.2
 

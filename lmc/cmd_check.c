@@ -1,4 +1,4 @@
-// cmd_check.c - lmc check: everything that can be known without weights, data or a device.
+// cmd_check.c - lmc check: checks that need no weights, data or device.
 #include "driver/check.h"
 #include "driver/report/report.h"
 #include "lmc/open.h"

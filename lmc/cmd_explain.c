@@ -1,5 +1,5 @@
-// cmd_explain.c - lmc explain: what an error code means, where a value of the recipe came from,
-// what a step costs and which tensors hold its memory.
+// cmd_explain.c - lmc explain: the meaning of an error code, the origin of a value of the recipe,
+// the cost of a step and the tensors in its memory.
 #include <string.h>
 #include <unistd.h>
 

@@ -1,4 +1,5 @@
-// cmd_explain_plan.c - lmc explain FILE cost and memory: what a training step costs and holds.
+// cmd_explain_plan.c - lmc explain FILE cost and memory: the time and the memory of a training
+// step.
 #include "driver/outputs.h"
 #include "driver/report/report.h"
 #include "lmc/cmd_explain.h"

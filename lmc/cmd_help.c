@@ -1,4 +1,4 @@
-// cmd_help.c - lmc help: the commands, and what each of them takes.
+// cmd_help.c - lmc help: the commands and their arguments.
 #include <stdio.h>
 #include <string.h>
 

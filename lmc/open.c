@@ -1,4 +1,4 @@
-// open.c - what a command's options say to the driver.
+// open.c - a command's options as arguments of the driver.
 #include "lmc/open.h"
 
 #include <string.h>

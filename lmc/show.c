@@ -1,4 +1,4 @@
-// show.c - what every command prints: results, diagnostics, and the events of the driver.
+// show.c - output that all commands share: results, diagnostics, and the events of the driver.
 #include <stdio.h>
 
 #include "lmc/command.h"

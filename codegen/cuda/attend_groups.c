@@ -338,7 +338,7 @@ int64_t cuda_attend_groups_forward(cuda_attend *e, lm_buf *b) {
                         .n_streams = 2};
   cuda_attend_groups_pools(e, &w);
   lm_buf tile = {0};
-  // Only for its declarations of arrays by row.
+  // called only for its declarations of arrays by row
   cuda_attend_softmax(e, &tile);
   lm_buf_free(&tile);
   int64_t blocks = cuda_attend_forward_begin(e, b);

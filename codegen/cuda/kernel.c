@@ -205,7 +205,7 @@ static void put_team(cuda_emit *e, lm_buf *b) {
     lm_buf_puts(b, "LM_SHARED(double, partials, 32);\n");
 }
 
-// One point for each team.
+// Writes the coordinates of one point per team.
 static void put_points(cuda_emit *e, lm_buf *b, const char *rows) {
   cuda_axis axes[LM_RANK];
   int n = parallel_axes(e, axes);
@@ -223,7 +223,7 @@ static void put_points(cuda_emit *e, lm_buf *b, const char *rows) {
   lm_buf_add(b, e->g.body.p, e->g.body.n);
 }
 
-// One chunk of points for each block.
+// Writes the loop over a chunk of points per block.
 static void put_chunk(cuda_emit *e, lm_buf *b, const char *rows) {
   cuda_axis axes[LM_RANK];
   int n = parallel_axes(e, axes);

@@ -147,7 +147,7 @@ static void scalars_begin(cuda_emit *e) {
   }
 }
 
-// One thread writes the reduction of a kept point to its row or result.
+// Ends a partial sum: one thread writes the reduction of a kept point to its row or result.
 static void partial_end(cuda_emit *e) {
   const cuda_root *r = &e->roots[0];
   const lm_node *n = lm_schedule_node(e->g.s, r->v);

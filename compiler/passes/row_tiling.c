@@ -199,7 +199,7 @@ static void note_use(lm_op *op, void *user) {
     used[op->in[i]->id] = 1;
 }
 
-// By value id.
+// By value id: 1 if the value is used outside of the loop.
 static uint8_t *used_outside(lm_row_tiling *r) {
   uint8_t *used = lm_calloc((size_t)r->m->n_values + 1, 1);
   for (lm_op *op = r->first; op; op = op->next) {

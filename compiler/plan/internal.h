@@ -103,7 +103,7 @@ typedef struct planner {
   lm_sym *states;
   uint32_t n_states, cap_states;
   uint32_t cap_kernels;
-  // Of the current function.
+  // State of the current function.
   lm_func *f;
   location *locations;       // by value id; at is NULL if the value has none
   uint32_t *last_use, *uses; // by value id; last_use includes the uses of views of the value

@@ -59,7 +59,7 @@ static uint32_t region_number(lm_region *r, uint32_t n) {
   return n;
 }
 
-// Backwards, so that the uses of a view are known before the value that it views.
+// Visits operations backwards, so that the uses of a view are known before the value that it views.
 static void region_uses(planner *p, lm_region *r) {
   for (lm_op *op = r->last; op; op = op->prev) {
     if (op->code == LM_OP_LOOP)

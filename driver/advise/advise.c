@@ -1,4 +1,4 @@
-// advise.c - which model, and how long, for a text, a machine and a time.
+// advise.c - chooses a model and a number of steps for a text, a machine and a time.
 #include "driver/advise/advise.h"
 
 #include <math.h>
@@ -10,8 +10,8 @@
 
 static const int widths[LM_MACHINE_WIDTHS] = {64, 128, 256, 512};
 
-// Of the speed of GEMMs alone. Whole runs, by processor time on AVX2: 0.53 of it with 0.4M
-// parameters, 0.71 with 1.4M, 0.65 with 5.8M (quickstart).
+// The speed of a training step relative to its GEMMs alone. Measured on whole runs, in processor
+// time with AVX2: 0.53 with 0.4M parameters, 0.71 with 1.4M, 0.65 with 5.8M (quickstart).
 #define EFFICIENCY 0.65
 #define VOCAB_SHARE_MOST (2.0 / 3) // of the parameters
 #define FLOPS_MEASURED 3e9         // of each width
@@ -110,8 +110,8 @@ static double loss_expected(double params, double tokens) {
   return 1.69 + 406.4 / pow(params, 0.34) + 410.7 / pow(tokens, 0.28);
 }
 
-// A step is about the square root of the run: some hundred steps of a short one, ten thousands of a
-// long one.
+// Sets tokens of a step to about the square root of the tokens of the run: some hundred steps for a
+// short run, ten thousand for a long one.
 static void batch_set(lm_advice *a, double tokens) {
   a->batch = power_of_two(sqrt(tokens), a->seq > 512 ? a->seq : 512, 1 << 20);
   int64_t most = power_of_two((double)LOGITS_MOST / 4 / (double)a->vocab, a->seq, MICRO_MOST);
@@ -148,15 +148,15 @@ void lm_advise(const lm_machine *m, const lm_text_facts *text, double seconds, l
 
 // ---- the run
 
-// To two digits, down.
+// Rounds down to two digits.
 static int64_t rounded(double n) {
   double unit = fmax(1, pow(10, floor(log10(fmax(n, 1))) - 1));
   int64_t r = (int64_t)(floor(n / unit) * unit);
   return r < 1 ? 1 : r;
 }
 
-// Evaluations read the held-out part at a third of a step's cost; together they shall take no more
-// than about 2 % of the run.
+// Evaluations read the held-out part at a third of a step's cost; together they should take at most
+// about 2 % of the run.
 static void holdout_set(lm_advice *a, const lm_text_facts *text) {
   double run = (double)(a->steps * a->batch);
   double dev = fmax(fmin(0.01 * text->tokens, 0.02 * 3 / LM_ADVICE_REPORTS * run),

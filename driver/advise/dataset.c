@@ -37,7 +37,7 @@ static bool is_packed(const char *path) {
   return ends_with(path, ".zst") || ends_with(path, ".gz");
 }
 
-// ---- which sources there are
+// ---- sources
 
 static void source_add(inspector *x, const char *path) {
   lm_dataset *s = x->out;
@@ -55,7 +55,7 @@ static bool glob_finds(const char *pattern) {
   return any;
 }
 
-// A name as a pattern that stands for it alone.
+// Escapes a name, so that as a pattern it matches only itself.
 static const char *escaped(inspector *x, const char *name) {
   lm_buf b = {0};
   for (const char *p = name; *p; p++)
@@ -78,7 +78,7 @@ static void kind_remember(inspector *x, const lm_file_kind *k) {
   LM_PUSH(x->a, s->kinds, s->n_kinds, s->cap_kinds) = *k;
 }
 
-// A source for each kind of text. pattern: of the folders, with its '/'.
+// Adds a source for each kind of text. pattern: the folders, with a final '/'.
 static void texts_add(inspector *x, const char *pattern, lm_file_kinds *kinds) {
   lm_file_kinds_judge(x->a, kinds);
   for (uint32_t i = 0; i < kinds->n; i++) {

@@ -31,7 +31,8 @@ bool lm_is_jsonl(const char *path) {
   return false;
 }
 
-// From the last dot on; of a file packed by zstd or gzip from the one before that, if there is one.
+// The extension from the last dot on; for a file compressed by zstd or gzip from the dot before, if
+// there is one.
 static const char *extension_of(const char *name) {
   const char *dot = strrchr(name, '.');
   if (!dot || dot == name)
@@ -44,7 +45,7 @@ static const char *extension_of(const char *name) {
   return dot;
 }
 
-// Well-formed UTF-8 without NUL. The last character may be cut off.
+// True for well-formed UTF-8 without NUL. The last character may be incomplete.
 static bool is_text(const char *p, size_t n, bool whole) {
   uint32_t point;
   for (size_t i = 0; i < n;) {

@@ -1,4 +1,4 @@
-// ablate.c - what each optimization contributes.
+// ablate.c - measures how much each optimization contributes.
 //
 // Two models at a time are in memory, the one with the default plan and one without a pass. Their
 // functions run alternately, so that other load on the machine affects both. If the plan without

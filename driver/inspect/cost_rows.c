@@ -8,7 +8,7 @@
 
 static const lm_func_id FUNCS[LM_STEP_FUNCS] = {LM_FUNC_MICRO, LM_FUNC_NORM, LM_FUNC_UPDATE};
 
-// ---- which steps are one row
+// ---- steps that share a row
 
 // "8192x256x256", further axes in front: "8 of 128x128x32".
 static const char *gemm_sizes(lm_arena *a, const lm_plan *plan, const lm_plan_gemm *g) {

@@ -88,7 +88,8 @@ static const char *source_of(const drawing *d, const lm_value *v) {
   return lm_arena_printf(d->arena, "n%u%s", op->mark, part);
 }
 
-// From half a point for a number to five for what fills memory.
+// The width of an edge: from half a point for a scalar to five points for a tensor as large as
+// memory.
 static double width_of(const drawing *d, lm_type t) {
   double bytes = lm_type_traffic(d->m, t);
   double w = 0.25 * (log2(bytes) - 8);

@@ -1,4 +1,4 @@
-// memory.c - who holds the memory of a plan, and when.
+// memory.c - the values in the memory of a plan, and their lifetimes.
 #include "driver/inspect/memory.h"
 
 #include <stdlib.h>

@@ -67,7 +67,7 @@ static void rows_print(lm_buf *b, int threads) {
   }
 }
 
-// A span at a time, as there may be many.
+// Writes one span at a time, because there may be many.
 lm_status lm_profile_write(const lm_plan *plan, const lm_timeline *t, const lm_target *machine,
                            lm_dtype dtype, const char *path) {
   FILE *f = fopen(path, "w");
@@ -76,7 +76,7 @@ lm_status lm_profile_write(const lm_plan *plan, const lm_timeline *t, const lm_t
   double zero = t->n_spans ? t->spans[0].start : 0;
   for (uint32_t i = 0; i < t->n_spans; i++)
     if (t->spans[i].start < zero)
-      zero = t->spans[i].start; // what encloses others is added after them
+      zero = t->spans[i].start; // a span is added after the spans that it encloses
   lm_buf b = {0};
   rows_print(&b, threads_of(t));
   for (uint32_t i = 0; i < t->n_spans; i++) {

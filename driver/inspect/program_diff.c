@@ -30,7 +30,7 @@ typedef struct differ {
 
 // ---- lines
 
-// Without comment and spaces.
+// The text of a line without comments and spaces.
 static const char *plain_of(lm_arena *a, const char *text, size_t n) {
   char *plain = lm_arena_strndup(a, text, n), *to = plain;
   bool quoted = false;
@@ -172,7 +172,7 @@ static void file_compare(differ *d, const lm_program *was, const lm_file *old, c
   text_lines x = lines_of(d->a, was, old);
   text_lines y = lines_of(d->a, is, now);
   if (now)
-    x.path = now->path; // what a user edits is today's file
+    x.path = now->path; // the user edits the present file
   common_trim(&x, &y);
   lines_compare(d, &x, &y);
 }

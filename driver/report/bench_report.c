@@ -1,4 +1,4 @@
-// bench_report.c - what lmc bench prints: the figures of a step, and the rows of an ablation.
+// bench_report.c - the output of lmc bench: the figures of a step, and the rows of an ablation.
 #include "driver/report/report.h"
 #include "driver/text.h"
 

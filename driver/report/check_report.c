@@ -1,5 +1,5 @@
-// check_report.c - what lmc check prints of a recipe: its values, its parameters, and what each
-// pattern matched.
+// check_report.c - the output of lmc check for a recipe: its values, its parameters, and the
+// matches of each pattern.
 #include <string.h>
 
 #include "driver/report/report.h"

@@ -1,4 +1,4 @@
-// compile_report.c - what lmc compile prints: kernels, work and memory of a step.
+// compile_report.c - the output of lmc compile: kernels, work and memory of a step.
 #include "driver/inspect/machine_code.h"
 #include "driver/report/report.h"
 #include "driver/text.h"

@@ -1,4 +1,4 @@
-// cost_report.c - what lmc explain FILE cost prints.
+// cost_report.c - the output of lmc explain FILE cost.
 #include "driver/report/report.h"
 
 void lm_report_cost(const lm_target *t, const lm_step_cost *x, lm_buf *out) {

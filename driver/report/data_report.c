@@ -1,4 +1,4 @@
-// data_report.c - what lmc data prints: documents, tokens and rows, and the rows themselves.
+// data_report.c - the output of lmc data: documents, tokens and rows, and the rows themselves.
 #include <stdio.h>
 #include <string.h>
 

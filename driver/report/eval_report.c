@@ -1,4 +1,4 @@
-// eval_report.c - what lmc eval prints of a part of the data.
+// eval_report.c - the output of lmc eval for a part of the data.
 #include <math.h>
 
 #include "driver/report/report.h"

@@ -1,4 +1,4 @@
-// generate_report.c - what lmc generate prints as JSON.
+// generate_report.c - the JSON output of lmc generate.
 #include "driver/report/report.h"
 
 void lm_report_sample_json(const lm_sample_result *r, lm_buf *out) {

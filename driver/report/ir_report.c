@@ -1,4 +1,4 @@
-// ir_report.c - what lmc opt prints of the compiler: its passes and operations.
+// ir_report.c - the output of lmc opt about the compiler: its passes and operations.
 #include "compiler/ops/interface.h"
 #include "compiler/passes/pass.h"
 #include "driver/report/report.h"

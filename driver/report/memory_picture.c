@@ -28,7 +28,7 @@ static void xml_put(lm_buf *b, const char *text) {
   }
 }
 
-// From steps and bytes to pixels.
+// Maps steps and bytes to pixels.
 typedef struct scale {
   double step, byte;
   int64_t bytes;

@@ -1,5 +1,5 @@
-// memory_report.c - what lmc explain FILE memory prints: arenas, and the values that take most of
-// them when most is needed.
+// memory_report.c - the output of lmc explain FILE memory: arenas, and the largest values at the
+// peak.
 #include "driver/report/report.h"
 #include "driver/text.h"
 

@@ -1,4 +1,5 @@
-// origin_report.c - what lmc explain prints of a key of the recipe, and of the changes in a run.
+// origin_report.c - the output of lmc explain for a key of the recipe, and for the changes in a
+// run.
 #include "driver/report/report.h"
 
 static void origin_print(const lm_ctx *c, const lm_recipe_origin *o, lm_buf *out) {

@@ -1,4 +1,4 @@
-// run_report.c - what lmc run prints: the plan before the training, and how the run ended.
+// run_report.c - the output of lmc run: the plan before the training, and how the run ended.
 #include <math.h>
 
 #include "driver/report/report.h"
@@ -29,7 +29,7 @@ static void memory_line(const lm_session *s, lm_buf *b) {
   lm_show_bytes(b, (double)workspace);
 }
 
-// Nothing for a run that is finished.
+// Prints nothing for a finished run.
 static lm_status time_print(const lm_training *x) {
   int64_t left;
   double seconds;

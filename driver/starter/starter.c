@@ -18,14 +18,14 @@ enum {
   PROMPT_BYTES = 24,
   STEPS_TIMED = 3
 };
-// What a run does beside training: it reads the text, starts, and makes samples, whose tokens each
-// read all weights once.
+// Time of a run beside training: reading the text, starting, and making samples, of which each
+// token reads all weights once.
 static const double READ_BYTES_PER_S = 1e7;
 static const double START_SECONDS = 1.5;
 static const double MEMORY_BYTES_PER_S = 8e9;
 static const double OVERHEAD = 0.03; // share of the time for evaluations and checkpoints
 
-static const double TIMED_SECONDS = 1;        // a micro-batch is timed for so long
+static const double TIMED_SECONDS = 1;        // minimum time for measuring a micro-batch
 static const double TIMED_SECONDS_BUSY = 2.5; // if other processes use the processors
 static const double MAX_TIMED_SECONDS = 20;   // a step that is expected to take longer is not timed
 // Where a step reaches a smaller share of the speed that the GEMMs promise, the model is chosen

@@ -12,7 +12,7 @@ enum {
   SHOWN_BYTES = 96
 };
 
-// One line of the text, its control characters replaced by blanks.
+// Prints one line of the text, with control characters replaced by blanks.
 static void line_print(const char *line, size_t n, bool cut, FILE *to) {
   lm_buf b = {0};
   lm_buf_add(&b, line, n);

@@ -63,7 +63,7 @@ static lm_status cache_write(const lm_session *s, const char *path) {
 
 // ---- trials
 
-// A variant of the plan, which stands beside the session's own plan.
+// A variant of the plan, in memory beside the session's plan.
 typedef struct trial {
   lm_compiled *compiled;
   lm_execution execution;
@@ -121,7 +121,8 @@ static bool fits(const search *x, const trial *t) {
                                both <= (int64_t)(MACHINE_SHARE * (double)lm_memory_of_machine()));
 }
 
-// t replaces the best one if it wins. A variant that finds no memory beside it is left out.
+// Times t; it replaces the best variant if it wins. A variant for which no memory is left is
+// skipped.
 static lm_status trial_run(search *x, trial *t) {
   double gain = 0;
   lm_status status = trial_start(x, t);
@@ -149,7 +150,7 @@ static const char *both(lm_arena *a, const char *x, const char *y) {
   return x && y ? lm_arena_printf(a, "%s,%s", x, y) : x ? x : y;
 }
 
-// The best variant with one more change; false if it already decides what the change decides.
+// Adds a change to the best variant; false if that already sets the same option.
 static bool changed(lm_arena *a, const lm_variant *best, const lm_variant *change,
                     lm_variant *out) {
   bool said = names_one(best->off, change->off) || names_one(best->off, change->on) ||
@@ -160,7 +161,8 @@ static bool changed(lm_arena *a, const lm_variant *best, const lm_variant *chang
   return !said && !(best->rows && change->rows) && !(best->points && change->points);
 }
 
-// Tiles of rows fit the caches of cores; a GPU computes all rows at once.
+// True if the change applies to the target: tiles of rows fit the caches of cores, while a GPU
+// computes all rows at once.
 static bool is_for(const lm_session *s, const lm_variant *change) {
   return s->target.kind == LM_TARGET_CPU || !names_one(change->on, "tile_rows");
 }

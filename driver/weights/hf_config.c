@@ -3,7 +3,7 @@
 
 #include "driver/weights/hf.h"
 
-// ---- what the model's own numbers are called there
+// ---- keys for the model's parameters
 
 static const struct {
   const char *arg, *key;
@@ -19,7 +19,8 @@ static void args_add(json_t *config, const lm_lowered *l) {
         json_object_set_new(config, ARGS[k].key, json_real(l->args[i].value));
 }
 
-// What transformers assumes if config.json does not say; the tensors do not determine it.
+// Defaults of transformers for keys that are missing in config.json and that the tensors do not
+// determine.
 static const struct {
   const char *key, *value;
 } ASSUMED[] = {{"rope_theta", "10000.0"}, {"rms_norm_eps", "1e-6"}, {"hidden_act", "\"silu\""}};

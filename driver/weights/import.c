@@ -159,8 +159,8 @@ static const char *literal(importer *x, const json_t *value) {
   return text;
 }
 
-// What config.json says of the parameter, as text of the language; NULL: nothing, or what the
-// parameter is by default.
+// The value of the parameter in config.json, as text of the language; NULL: there is none, or it is
+// the default.
 static const char *arg_text(importer *x, const ast_decl *model, const lm_config_param *p) {
   json_t *value = lm_hf_config_at(x->config, p->key);
   if (lm_hf_config_names(x->ignored, x->n_ignored, p->key))
@@ -294,7 +294,7 @@ static const char *const *tokenizer_files(importer *x) {
   return NULL;
 }
 
-// A tokenizer that generate, run and eval would refuse later is refused here.
+// Rejects a tokenizer that generate, run and eval would reject later.
 static lm_status tokenizer_check(importer *x) {
   const char *const *files = tokenizer_files(x);
   lm_tokenizer *t = NULL;
@@ -429,7 +429,7 @@ static existing existing_outputs(const importer *x) {
   return was;
 }
 
-// What an earlier import has written here may be overwritten, but nothing else.
+// LM_USER if the folder holds files that were not written by an earlier import.
 static lm_status outputs_check(const importer *x) {
   bool own;
   LM_TRY(lm_import_folder_check(x->dir, &own));
@@ -454,7 +454,7 @@ static void outputs_remove(const importer *x, const existing *was) {
   for (size_t i = 0; i < LM_COUNT(TOKENIZER_FILES); i++)
     if (!was->tokenizer[i])
       output_remove(x, TOKENIZER_FILES[i]);
-  output_remove(x, "program.json"); // the folder is no run folder any more
+  output_remove(x, "program.json"); // the folder is no longer a run folder
   if (!was->folder)
     rmdir(x->dir);
 }

@@ -30,7 +30,7 @@ lm_status lm_import_refuse(const char *dir, const char *file) {
                  dir, file);
 }
 
-// The hash that an earlier import recorded; NULL: none did.
+// The hash that an earlier import recorded; NULL: there is none.
 static const char *recorded_hash(lm_arena *a, const char *manifest) {
   json_t *j = NULL;
   lm_status_free(lm_json_read(manifest, 1 << 20, &j));

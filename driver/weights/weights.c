@@ -81,8 +81,9 @@ static bool is_folder(const char *path) {
   return !stat(path, &st) && S_ISDIR(st.st_mode);
 }
 
-// Of the folder of a run the newest undamaged checkpoint; a checkpoint, or its weights named by
-// themselves, must be undamaged. Other files and folders, an imported model's, stay as they are.
+// Replaces the folder of a run by its newest undamaged checkpoint. A checkpoint, or the weights
+// file of one, must be undamaged. Other files and folders, such as an imported model, are returned
+// unchanged.
 static lm_status checkpoint_find(const lm_project *p, const char **path) {
   lm_arena *a = p->ctx->arena;
   lm_checkpoint_choice found;
@@ -161,8 +162,8 @@ lm_status lm_weights_foreign(const lm_compiled *c, const lm_foreign_native *view
 
 // Checkpoints of one architecture come with and without the name of its inner model in front of
 // every tensor
-// ("transformer.wte.weight", "wte.weight"). The prefix under which every mapped tensor is there, ""
-// if there is none.
+// ("transformer.wte.weight", "wte.weight"). Finds the prefix with which every mapped tensor exists,
+// "" if there is none.
 static bool prefix_fits(const lm_compiled *c, const lm_st *st, lm_arena *a, const char *prefix) {
   for (uint32_t i = 0; i < c->lowered->n_maps; i++)
     if (!lm_st_find(st, lm_arena_printf(a, "%s%s", prefix, c->lowered->maps[i].foreign)))

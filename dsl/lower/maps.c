@@ -177,7 +177,7 @@ static bool check_axes(mapping *m, int indexed) {
   return true;
 }
 
-// One map, or one for each index of the axis of `{E}` in the name.
+// Adds one map, or one for each index of the axis of `{E}` in the name.
 static void add_entries(mapping *m, const char *name) {
   const char *open = strchr(name, '{');
   const char *close = open ? strchr(open, '}') : NULL;

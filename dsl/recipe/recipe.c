@@ -41,7 +41,7 @@ static void apply_set(lm_resolver *R, lm_settings *s, const char *text) {
   lm_settings_set(R, s, "recipe", &(ast_items){&item, 1, 1});
 }
 
-// One value that an option gives, as a separate layer.
+// Applies one value of an option as a separate layer.
 static void apply_value(lm_resolver *R, lm_settings *s, const char *option, const char *key,
                         ast_expr *value) {
   ast_name name = {LM_SYM(R->c, key), {0}};

@@ -365,7 +365,7 @@ void lm_layout_recover(struct lm_layout *t) {
     t->recovery = TO_DECLARATION;
 }
 
-// Only a keyword in column 1 is certain to begin a declaration.
+// True for a keyword in column 1: only there it certainly begins a declaration.
 static bool begins_declaration(const token *k) {
   return k->loc.col == 1 && (k->class == DECLARES || k->kind == LM_TOKEN_LET);
 }

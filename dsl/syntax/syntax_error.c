@@ -77,7 +77,8 @@ static bool is_comparison(const char *token) {
   return token[0] == '\'' && strchr("<>=!", token[1]) && strcmp(token, "'='");
 }
 
-// By its text, because layout.c inserts a ';' before a word that begins a member or a statement.
+// True if the unexpected token is a keyword, by its text, because layout.c inserts a ';' before a
+// word that begins a member or a statement.
 static bool is_keyword(const char *found) {
   return found[0] == '\'' && found[1] >= 'a' && found[1] <= 'z';
 }

@@ -1,7 +1,7 @@
 // pretok.h - pre-tokenizers: split text into the words within which byte pairs are merged.
 //
 // A pre-tokenizer is a list of steps; each step splits every word of the step before. The behaviors
-// are the ones of Hugging Face tokenizers. They say how the matches of a regular expression, and
+// are named as in Hugging Face tokenizers. They define how the matches of a regular expression, and
 // the gaps between matches, become words:
 //   ISOLATED    each match and each gap is a word
 //   REMOVED     each gap is a word; matches are dropped

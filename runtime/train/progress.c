@@ -142,7 +142,8 @@ static void line_print(const fields *f, int width, lm_buf *b) {
     b->p[b->n = (size_t)width] = 0;
 }
 
-// Without a terminal, a run prints about fifty lines, including the first and the last step.
+// True if the line of a step is printed: without a terminal about fifty steps, including the first
+// and the last.
 static bool is_shown(const lm_progress *p, int64_t step) {
   int64_t every = p->steps / 50 > 1 ? p->steps / 50 : 1;
   return p->terminal || step == p->first + 1 || step == p->steps || step % every == 0;

@@ -305,7 +305,8 @@ static lm_status eval_write(run *r, const lm_run_eval *e, const lm_eval_result *
   return n ? lm_run_log_add(r->log, r->state.step, line, n) : NULL;
 }
 
-// Without weight there is no loss. Training does not depend on it, so this is reported only once.
+// Reports an evaluation whose weights sum to 0, which has no loss. Training does not depend on it,
+// so it is reported only once.
 static lm_status eval_empty(run *r, const lm_run_eval *e, const lm_eval_result *x) {
   if (!r->evals_empty)
     lm_progress_say(

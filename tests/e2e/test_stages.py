@@ -124,6 +124,6 @@ def test_data(run):
         check(line in out, out)
     shown = run("data", file, "--show", 1)
     check("rows of the last stage, of 32 tokens" in shown and shown.index("rows of the last stage") < shown.index("row 0"), shown)
-    stages = json.loads(run("data", file, "--json"))["stages"]
-    check([(x["first"], x["last"], x["seq"], x["rows"], x["mix"]["a"]) for x in stages] ==
-          [(1, 6, 16, 16, 0.75), (7, 12, 64, 4, 0.75), (13, 18, 16, 16, 0.25), (19, 24, 32, 8, 0.25)], stages)
+    reported = json.loads(run("data", file, "--json"))["stages"]
+    check([(x["first"], x["last"], x["seq"], x["rows"], x["mix"]["a"]) for x in reported] ==
+          [(1, 6, 16, 16, 0.75), (7, 12, 64, 4, 0.75), (13, 18, 16, 16, 0.25), (19, 24, 32, 8, 0.25)], reported)
