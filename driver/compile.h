@@ -32,7 +32,7 @@ typedef struct lm_compiled {
   lm_compile_spec spec;
   lm_run_spec run; // of the spec, with steps and stages
   lm_lowered *lowered;
-  lm_dtype compute;   // the type that stands for `real`
+  lm_dtype compute;   // the type that replaces `real`
   lm_limits limits;   // of token ids and positions
   lm_rows row_mix;    // whether the loss mixes the rows of a micro-batch
   int64_t params;     // elements of all parameters

@@ -67,7 +67,7 @@ static bool has_loops(const cpu_emit *e) {
   return false;
 }
 
-// For an elementwise kernel: makes lanes of as many of the last parallel axes as give a point
+// For an elementwise kernel: uses as many of the last parallel axes as lanes as give a point
 // enough work.
 static void lanes_elementwise(cpu_emit *e) {
   int64_t n = 1;

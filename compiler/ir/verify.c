@@ -43,7 +43,7 @@ bool lm_op_check(const lm_module *m, const lm_op *op, lm_buf *why) {
   if (!stage_allows(m, op, why))
     return false;
   if (lm_op_ends_region(op) && (op->next || !op->parent->owner != (op->code == LM_OP_RETURN)))
-    return lm_why(why, "does not stand at the end of a %s",
+    return lm_why(why, "is not at the end of a %s",
                   op->code == LM_OP_RETURN ? "function" : "region");
   int64_t n = lm_op_result_count(m, op, why);
   if (n < 0)

@@ -25,7 +25,7 @@ static bool region_fits(const lm_module *m, const lm_op *op, lm_buf *why) {
       return lm_why(why, "argument %u is not of its operand's type", i);
   for (const lm_op *o = r->first; o; o = o->next)
     if (!region_op_fits(o))
-      return lm_why(why, "%s stands in the region", lm_op_info_of(o)->name);
+      return lm_why(why, "%s is not allowed in the region", lm_op_info_of(o)->name);
   if (!r->last || r->last->code != LM_OP_YIELD || r->last->n_in < LM_ATTEND_COTANGENTS)
     return lm_why(why, "the region does not yield score, mask and factor");
   return !lead || lm_type_equal(r->args[0]->type, lm_attend_space(op)) ||

@@ -1,4 +1,5 @@
-// precision.c - pass `precision`: chooses the type that stands for `real`, and makes it explicit.
+// precision.c - pass `precision`: chooses the type by which `real` is replaced, and makes it
+// explicit.
 //
 //   %x = cast %w : real[d]                        %x = cast %w : bf16[d]
 //   %y = mul %x, %x : real[d]           =>        %y = mul %x, %x : bf16[d]

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---- where an import stands in the text
+// ---- the location of an import in the text
 
 static size_t offset_of(const lm_source *s, uint32_t line, uint32_t col) {
   const char *at = s->text;

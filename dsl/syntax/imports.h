@@ -1,4 +1,4 @@
-// imports.h - imports of a program's files: where they stand in the text, and the text with
+// imports.h - imports of a program's files: their locations in the text, and the text with
 // imports that lead to the copies of the files.
 #ifndef LM_IMPORTS_H
 #define LM_IMPORTS_H

@@ -1,4 +1,5 @@
-// analysis_test.c - what passes `analyze` and `count` record: table sizes, row mixing, FLOPs.
+// analysis_test.c - the facts that passes `analyze` and `count` record: table sizes, row mixing,
+// FLOPs.
 #include "compiler/analysis/analysis.h"
 #include "tests/numeric/grad_check.h"
 

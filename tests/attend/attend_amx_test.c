@@ -1,6 +1,6 @@
 // attend_amx_test.c - attention in bf16 as a processor with a matrix unit (AMX) computes it,
 // emulated, against the interpreter: loss and derivatives, odd sizes, masks, scores, grouped heads;
-// and that everything compiles for such a processor. With LM_TEST_AMX in the environment, by the
+// and all of it compiles for such a processor. With LM_TEST_AMX in the environment, by the
 // instructions themselves (tests/emulate).
 #include "tests/codegen/cache.h"
 #include <unistd.h>

@@ -72,7 +72,7 @@ static gemm_case shape_make(int64_t m, int64_t n, int64_t k, int layout, bool ha
   return p;
 }
 
-// The same with B prepacked by pass layout.
+// The same with B prepacked by pass prepack.
 static gemm_case prepacked_case(rng *r, const lm_target_panel *panel, bool half) {
   gemm_case p = shape_make(
       1 + draw(r, draw(r, 2) ? 20 : 200), panel->n * (1 + draw(r, 5)),
@@ -215,7 +215,7 @@ static void emit(lm_arena *a, lm_plan *plan, lm_plan_gemm *g) {
 // ---- any number of rows
 
 enum {
-  ROWS = 37, // the most of them
+  ROWS = 37, // maximum number of rows
   ROW_CASES = 8
 };
 

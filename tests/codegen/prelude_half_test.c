@@ -1,5 +1,5 @@
-// prelude_half_test.c - rows rounded to bf16 by the instructions of AVX512-BF16 are those that
-// lm_bf16_round gives, which every other processor uses.
+// prelude_half_test.c - rows rounded to bf16 by the instructions of AVX512-BF16 equal the results
+// of lm_bf16_round, which every other processor uses.
 #if defined(__x86_64__) && !defined(__AVX512BF16__)
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512bf16")
 #endif

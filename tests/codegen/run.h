@@ -97,8 +97,8 @@ static inline double element_load(const void *p, lm_dtype t, int64_t i) {
 }
 
 // The offset in memory, whose strides are by capacity, of element i of a tensor at its extents.
-static inline int64_t memory_place(const lm_module *m, lm_type t, const int64_t *extents,
-                                   int64_t i) {
+static inline int64_t memory_offset(const lm_module *m, lm_type t, const int64_t *extents,
+                                    int64_t i) {
   int64_t at = 0, stride = 1;
   for (int k = t.rank - 1; k >= 0; k--) {
     int64_t n = axis_extent(m, t.axis[k], extents);
@@ -129,7 +129,7 @@ static inline double worst_error(const lm_tensor *want, const lm_module *m, cons
       most = fabs(want->v[i]);
   for (int64_t i = 0; i < want->n; i++) {
     double w = want->v[i];
-    double g = element_load(got, want->type.dtype, memory_place(m, want->type, o->extents, i));
+    double g = element_load(got, want->type.dtype, memory_offset(m, want->type, o->extents, i));
     double allowed = sums ? sums[i] * RUN_SLACK : 0;
     double e = w == g || (isnan(w) && isnan(g)) ? 0 : (fabs(g - w) - allowed) / (fabs(w) + most);
     if (!(e <= worst)) {
@@ -164,7 +164,7 @@ static inline void compare_results(const run_options *o, const char *text, lm_mo
     fprintf(stderr, "%s: @%s, result %s[%lld]: %.9g, not %.9g (error %g)\n", o->name, f->name,
             f->out_names[i], (long long)at,
             element_load(lm_exec_port(e, &pf->out[i]), want[i].type.dtype,
-                         memory_place(f->module, want[i].type, o->extents, at)),
+                         memory_offset(f->module, want[i].type, o->extents, at)),
             want[i].v[at], error);
     fail_with(text, kernel, plan);
   }
@@ -225,7 +225,7 @@ static inline int run_both(const char *text, const run_options *o) {
       random_fill(&args[i], &state);
       for (int64_t j = 0; j < args[i].n; j++)
         element_store(lm_exec_port(e, &pf->in[i]), args[i].type.dtype,
-                      memory_place(step, args[i].type, o->extents, j), args[i].v[j]);
+                      memory_offset(step, args[i].type, o->extents, j), args[i].v[j]);
     }
     CHECK_OK(lm_eval_call(eval, f, args, want));
     for (uint32_t i = 0; i < f->n_out; i++)

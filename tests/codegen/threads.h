@@ -1,4 +1,4 @@
-// threads.h - how many threads a test computes with.
+// threads.h - the number of threads of a test.
 #ifndef LM_TESTS_CODEGEN_THREADS_H
 #define LM_TESTS_CODEGEN_THREADS_H
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 // approx_test.c - the functions of approx.cuh against libm in double. The shim's approximations are
-// wrong by the bounds of PTX, so what holds here holds on a device.
+// wrong by the bounds of PTX, so bounds that hold here hold on a device.
 #include <math.h>
 #include <stdio.h>
 #include "codegen/common/prelude/inline.h"

@@ -29,7 +29,7 @@ typedef struct simt_buffers {
   char *const *at;
   int n;
 } simt_buffers;
-// Of the next launches; it must outlive them.
+// Sets the arguments of the next launches; `b` must outlive them.
 void simt_buffers_set(const simt_buffers *b);
 // Makes lm_exec compile kernels so that they announce accesses to memory.
 void simt_compiler_set(void);

@@ -244,7 +244,8 @@ void simt_global_touch(const void *p, size_t bytes, bool write, const void *code
   }
 }
 
-// ---- what the compiler calls; the thread sanitizer's library defines it in a separate program
+// ---- functions that the compiler calls; the thread sanitizer's library defines it in a separate
+// program
 
 #ifndef __SANITIZE_THREAD__
 #define CODE __builtin_return_address(0)

@@ -7,9 +7,9 @@
 #include <ctype.h>
 #include <unistd.h>
 
-// What examples take for granted. An example with a model, a data section, or a recipe that extends
-// Base is completed by the missing ones of the three. The model calls `fn mix`, or has a part
-// `block Part`, if the example declares it.
+// Declarations that examples assume. An example with a model, a data section, or a recipe that
+// extends Base is completed by the missing ones of the three. The model calls `fn mix`, or has a
+// part `block Part`, if the example declares it.
 static const char model_begin[] = "import std.nn: xent\n"
                                   "model M(d = 8, vocab = 256) {\n"
                                   "  param embed: real[vocab, d] = normal(0.02)\n";

@@ -100,7 +100,7 @@ recipe R { model = M(); data = D; run = 1 steps; batch = 64 tokens; optimizer = 
 
 
 def test_two_tables(run):
-    """two tables made of one value with different axes do not share axes"""
+    """two tables made from one value with different axes do not share axes"""
     batches = random_batches(1, 4, 16)
     small(run, batches=batches)
     t = run.trace(run.write("tables.lm", TABLES))

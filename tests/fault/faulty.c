@@ -1,6 +1,6 @@
-// faulty.c - what makes `lmc` into `lmc_faulty`: a linker that wraps the functions below puts them
-// in front of libc's in every object of ours, so that any allocation and any change of the disk can
-// be made to fail.
+// faulty.c - the difference between `lmc` and `lmc_faulty`: a linker that wraps the functions below
+// puts them in front of libc's in every object of ours, so that any allocation and any change of
+// the disk can be made to fail.
 //
 //   LM_FAULT=write=N         the N-th change of the disk fails as on a full one
 //   LM_FAULT=allocation=N    the N-th allocation fails

@@ -1,4 +1,4 @@
-// check_fuzz.c - the language behind the parser, as `lmc check` goes: the text as a whole file,
+// check_fuzz.c - the language after parsing, in the steps of `lmc check`: the text as a whole file,
 // its imports, every recipe of it resolved, checked, lowered and probed. Lowered modules must pass
 // the verifier.
 #include "compiler/passes/pass.h"

@@ -116,7 +116,7 @@ static void change(void) {
   case 3: range_replace(at, n, NULL, 0); break;
   case 4: range_replace(at, 0, other->p + from, some); break;
   case 5: range_replace(at, n, other->p + from, some); break;
-  case 6: // said twice
+  case 6: // duplicated
     n = n < sizeof piece ? n : sizeof piece;
     memcpy(piece, driver.work + at, n);
     range_replace(at, 0, piece, n);

@@ -1,4 +1,4 @@
-// fuzz.h - what the targets share. Each is one function over any bytes, run by libFuzzer
+// fuzz.h - functions that the targets share. Each is one function over any bytes, run by libFuzzer
 // (scripts/fuzz) or by driver.c.
 #ifndef LM_TESTS_FUZZ_H
 #define LM_TESTS_FUZZ_H
@@ -21,7 +21,7 @@ static inline void fuzz_file_remove(void) {
   unlink(fuzz_path());
 }
 
-// The bytes as a file in memory; the one before it is gone.
+// Makes a file in memory of the bytes; replaces the previous one.
 static inline const char *fuzz_file(const char *ending, const uint8_t *data, size_t n) {
   char *path = fuzz_path();
   if (!*path)
@@ -36,7 +36,7 @@ static inline const char *fuzz_file(const char *ending, const uint8_t *data, siz
   return path;
 }
 
-// Every diagnostic, as people and as machines read it.
+// Renders every diagnostic as text and as JSON.
 static inline void fuzz_render(const lm_ctx *c) {
   lm_buf out = {0};
   lm_diag_render(c, &out, true);

@@ -1,6 +1,6 @@
 // lm_fuzz.c - the text of the language: parser, formatter, tree printer, diagnostics. A text that
-// parses must keep its tree through the formatter, and be left alone by it the second time. What a
-// text means is check_fuzz.c's.
+// parses must keep its tree through the formatter, and must not change when it is formatted again.
+// check_fuzz.c covers the meaning of a text.
 #include "dsl/syntax/ast.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,5 +1,5 @@
-// lmir_fuzz.c - any bytes as .lmir: what parses prints to text that parses to the same, and every
-// pass keeps it well-formed (the runner verifies).
+// lmir_fuzz.c - any bytes as .lmir: a module that parses prints to text that parses to the same
+// module, and every pass keeps it well-formed (the runner verifies).
 #include "compiler/passes/pass.h"
 #include "tests/fuzz/fuzz.h"
 

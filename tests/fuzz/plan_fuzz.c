@@ -1,4 +1,4 @@
-// plan_fuzz.c - the text of a plan: what parses prints to text that parses to the same.
+// plan_fuzz.c - the text of a plan: a plan that parses prints to text that parses to the same plan.
 #include "runtime/plan/plan.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,4 +1,4 @@
-// safetensors_fuzz.c - safetensors files: what opens must be readable to its last element.
+// safetensors_fuzz.c - safetensors files: a file that opens must be readable to its last element.
 #include "runtime/weights/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,6 +1,6 @@
 // sources_fuzz.c - text, JSON lines, packed files and files of the cache. The first byte chooses
-// which. What the reader gives as text is well-formed, without NUL, and its lines are counted
-// forward. A megabyte is read: a small file unpacks to hundreds.
+// which. The reader's text must be well-formed, without NUL, and its line numbers must not
+// decrease. A megabyte is read: a small file unpacks to hundreds.
 #include <jansson.h>
 
 #include "runtime/base/utf8.h"
@@ -38,7 +38,7 @@ static void source_open(lm_source_kind kind, const char *path, const char *split
   lm_status s = lm_file_list_make(&source, 1, &files);
   LM_ASSERT(!s);
   lm_doc_reader *r = lm_doc_reader_create(&files, 1 << 20);
-  lm_status_free(source_read(&source, r)); // of a packed file that is none
+  lm_status_free(source_read(&source, r)); // a compressed file that is malformed
   lm_doc_reader_destroy(r);
   lm_file_list_free(&files);
 }

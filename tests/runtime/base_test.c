@@ -63,7 +63,7 @@ static void test_hash(void) {
   CHECK(all == UINT64_C(0xf52621d028d99756)); // stored files depend on it
 }
 
-// Bytes that make a factor of the hash 0 or 2^64 - 1 do not make it forget those before them.
+// Bytes that make a factor of the hash 0 or 2^64 - 1 do not make it forget the bytes before them.
 static void test_hash_forgets_nothing(void) {
   static const uint64_t constants[] = {0xe7037ed1a0b428dbull, 0x1d8e4e27c47d124full};
   for (int i = 0; i < 4; i++) {
@@ -79,7 +79,7 @@ static void test_hash_forgets_nothing(void) {
     lm_hash_key(one, a, sizeof a);
     lm_hash_key(other, b, sizeof b);
     CHECK(one[0] != other[0] && one[1] != other[1] && one[0] != one[1]);
-    CHECK((one[0] ^ other[0]) != (one[1] ^ other[1])); // the halves do not fall together
+    CHECK((one[0] ^ other[0]) != (one[1] ^ other[1])); // the halves do not collide together
   }
 }
 

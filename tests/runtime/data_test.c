@@ -77,7 +77,7 @@ static lm_batch batch_of(row *r) {
   return (lm_batch){{r->tok, r->pos, r->seg, r->next, r->w}};
 }
 
-// A row's own consistency; counts its tokens and its documents' ends.
+// Checks the consistency of a row; counts its tokens and the ends of documents.
 static void row_check(const row *r, int *tokens, int *ends) {
   for (int i = 0; i < SEQ; i++) {
     if (r->seg[i] < 0) {

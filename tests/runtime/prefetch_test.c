@@ -1,4 +1,4 @@
-// prefetch_test.c - without another thread there is no prefetching, and nothing is left behind.
+// prefetch_test.c - without another thread there is no prefetching, and no memory is leaked.
 // These definitions stand in for the C library's.
 #include <errno.h>
 #include <pthread.h>

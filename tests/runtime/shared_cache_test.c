@@ -1,6 +1,6 @@
 // Files that others may have put there: FIFOs, links, files of another user; what killed processes
-// leave behind; and the rules of the kernel cache: which folder is used, whose entries are taken,
-// which are removed when there are too many.
+// leave behind; and the rules of the kernel cache: the folder that is used, the entries that are
+// trusted, and the entries that are removed when there are too many.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -134,7 +134,7 @@ static void test_temp_dirs(void) {
   lm_temp_dir_remove(&mine);
 }
 
-// ---- which folder
+// ---- the folder
 
 static lm_cache cache_open(const char *dir) {
   lm_cache c;
@@ -285,7 +285,7 @@ static void age(const lm_cache *c, const char *name, time_t when) {
   CHECK(!utimensat(c->fd, name, times, 0));
 }
 
-// The least recently used goes first, but nothing that is open, and nothing that was just added.
+// The least recently used entry is removed first, but no entry that is open or was just added.
 static void test_eviction(void) {
   CHECK(!setenv("LMC_CACHE_SIZE", "2500", 1));
   lm_cache c = cache_open(in_root("evicting"));

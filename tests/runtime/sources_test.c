@@ -61,8 +61,8 @@ static lm_batch batch_of(row *r) {
   return (lm_batch){{r->tok, r->pos, r->seg, r->next, r->w}};
 }
 
-// All documents of part 0, in the order of the index, each in brackets; only for those that fit in
-// a row.
+// Compares all documents of part 0, in the order of the index, each in brackets; every document
+// must fit in a row.
 static void documents_are(const lm_data *d, const char *want) {
   lm_buf got = {0};
   row r;
@@ -206,7 +206,7 @@ static void test_frames(void) {
   lm_buf_free(&file);
 }
 
-// Of 3 MB that a few hundred bytes unpack to, no more is read than was asked for.
+// A few hundred bytes that decompress to 3 MB are read only up to the requested size.
 static void test_most(void) {
   const lm_text_span *spans;
   lm_file_list files;

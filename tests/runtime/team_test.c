@@ -200,7 +200,7 @@ static void refused_check(void) {
 static void refused_check(void) {}
 #endif
 
-// ---- how they wait
+// ---- waiting
 
 static void policy_check(void) {
   int most = lm_processors();

@@ -92,7 +92,7 @@ static void test_cases(void) {
   }
 }
 
-// ---- what any byte-level tokenizer keeps
+// ---- properties of byte-level tokenizers
 
 static void test_round_trip(void) {
   lm_tokenizer *t = parse(json_object_get(cases, "base"));

@@ -1,6 +1,6 @@
 // Initialisers; the loop on a hand-made plan: losses fall, resumption is exact to the bit,
-// checkpoints survive kills and full disks, interruption saves, what may not change is refused, bad
-// numbers are never saved.
+// checkpoints survive kills and full disks, interruption saves, changes that are not allowed are
+// rejected, bad numbers are never saved.
 #define _GNU_SOURCE
 #include <signal.h>
 #include <sys/resource.h>
@@ -118,7 +118,7 @@ static void run_remove(const char *folder) {
 
 // ---- tests
 
-// By the C library, in double.
+// Computed by the C library in double.
 static void normal_pair_expect(lm_philox_key2 key, int64_t i, double std, double out[2]) {
   lm_philox4 x = lm_philox_block(key, (uint64_t)i / 4);
   double r = std * sqrt(-2 * log((double)lm_philox_unit(x.v[i % 4])));
@@ -207,7 +207,8 @@ static void test_resume_exact(void) {
   bench again = bench_open(two, 40); // a finished run: nothing to do
   out = bench_run(&again);
   CHECK(out.resumed == 40 && out.step == 40 && same_state(&whole, &again));
-  bench old = bench_open(two, 35); // a checkpoint of another folder: all that is here goes aside
+  bench old =
+      bench_open(two, 35); // a checkpoint of another folder: all checkpoints here are moved aside
   old.o.resume = LM_RESUME_PATH;
   old.o.resume_path = in_dir("one/step-000030");
   CHECK(bench_run(&old).resumed == 30 && exists(in_dir("two/step-000035")) &&
@@ -240,7 +241,7 @@ static void test_refusals(void) {
   lm_trainer_destroy(b.trainer);
 }
 
-// Checksums of the files as they stand.
+// Writes the checksums of the present files.
 static void sums_renew(const char *folder, int n) {
   static const char *const files[] = {"state.json", "model.safetensors", "optimizer.safetensors"};
   lm_sum sums[3];
@@ -257,7 +258,7 @@ static void warning_count(void *user, const char *text) {
   ((bench *)user)->warnings += strstr(text, "the data differs from") != NULL;
 }
 
-// A run over other data warns; from a state that says nothing of its data it cannot know.
+// A run over other data warns; a state without a record of its data gives no warning.
 static void test_data_key(void) {
   char *state = in_dir("one/step-000040/state.json");
   char *good = text_of(state);
@@ -362,7 +363,7 @@ static void test_early_stop(void) {
   run_remove(in_dir("early"));
 }
 
-// A file size limit stands for a full disk: the run fails as the environment's fault, the old
+// A file size limit simulates a full disk: the run fails as the environment's fault, the old
 // checkpoint stays whole.
 static void test_full_disk(void) {
   bench b = bench_open(in_dir("full"), 10);
@@ -388,8 +389,8 @@ static void test_full_disk(void) {
   run_remove(in_dir("full"));
 }
 
-// Children that save after every step are killed at any moment; what the last one left always
-// loads, and training from there ends where an undisturbed run does.
+// Children that save after every step are killed at any moment; the last checkpoint always loads,
+// and training from there ends where an undisturbed run does.
 static void test_kill(void) {
   bench whole = bench_open(NULL, 40);
   bench_run(&whole);
