@@ -53,6 +53,7 @@ typedef struct lm_target_choices {
   // Bytes that stay in the cores' caches between two kernels, if memory bandwidth limits bf16
   // GEMMs; else 0 (pass tile_rows).
   int64_t cached_bytes;
+  bool pads_gemms; // GEMMs are slow unless rows are multiples of 16 bytes apart (pass pad_gemms)
   int attend_tile; // side of the tiles of attention's map; 0: attention is unsupported
   lm_target_panel panel[LM_DTYPES]; // by dtype of the operands
 } lm_target_choices;

@@ -409,6 +409,7 @@ static void choose(lm_target *t) {
   t->choices.chunks = 256;
   t->choices.rows = 4096;
   t->choices.launch = LAUNCH;
+  t->choices.pads_gemms = true;
   t->choices.attend_tile = 32;
 }
 

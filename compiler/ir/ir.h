@@ -183,6 +183,12 @@ lm_global *lm_global_add(lm_module *m, lm_global_kind kind, lm_sym name, lm_type
 // the index along one of them. NULL if the template does not have n_stack of them.
 lm_sym lm_path_fill(const lm_module *m, const lm_global *g, const char *template, int64_t i);
 lm_global *lm_global_find(lm_module *m, lm_sym name); // pointers move when globals are added
+// The rows, of the first axis that is not stacked, for which a parameter has memory. Behind the
+// rows of a large table are rows of zeros up to a multiple of 64, also in gradients and optimizer
+// states.
+int64_t lm_global_stored_rows(const lm_module *m, const lm_global *g);
+// The elements of these rows, for one index of the stacked axes.
+int64_t lm_global_stored_elements(const lm_module *m, const lm_global *g);
 
 // ---- build (build.c). The shape rule of ops.def computes result types; an invalid operation is an
 // LM_BUG, because the checker rejects such programs. `type` is the result type of operations that

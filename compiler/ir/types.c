@@ -191,3 +191,23 @@ lm_sym lm_path_fill(const lm_module *m, const lm_global *g, const char *template
   lm_buf_free(&b);
   return path;
 }
+
+// ---- memory of parameters
+
+enum {
+  ROWS_MULTIPLE = 64,
+  ROWS_MIN = 4096 // of a tensor whose rows are padded
+};
+
+int64_t lm_global_stored_rows(const lm_module *m, const lm_global *g) {
+  int64_t rows = g->type.rank > g->n_stack ? lm_axis_size(m, g->type.axis[g->n_stack]) : 1;
+  bool pads = g->kind == LM_GLOBAL_PARAM && g->type.rank > g->n_stack + 1 && rows >= ROWS_MIN;
+  return pads ? (rows + ROWS_MULTIPLE - 1) / ROWS_MULTIPLE * ROWS_MULTIPLE : rows;
+}
+
+int64_t lm_global_stored_elements(const lm_module *m, const lm_global *g) {
+  int64_t n = lm_global_stored_rows(m, g);
+  for (int i = g->n_stack + 1; i < g->type.rank; i++)
+    n *= lm_axis_size(m, g->type.axis[i]);
+  return n;
+}

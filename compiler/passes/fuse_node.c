@@ -26,7 +26,7 @@ bool lm_fuse_is_column_sum(const lm_fuse_node *n) {
 }
 
 bool lm_fuse_stays(const lm_op *op) {
-  return lm_op_recompute_class(op) == LM_RECOMPUTE_UNFUSED;
+  return lm_op_recompute_class(op) == LM_RECOMPUTE_UNFUSED || lm_plan_pads_in_place(op);
 }
 bool lm_fuse_is_view(const lm_op *op) {
   return lm_op_has(op, LM_T_VIEW) && !lm_fuse_stays(op);

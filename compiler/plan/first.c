@@ -7,7 +7,8 @@
 // A step initializes the gradient of a parameter if it is the first in the function to add to it
 // and writes every element: each stacked axis is indexed by a loop that visits all of its indices,
 // and later steps in that loop add to the same element. Gradients without such a step are cleared
-// by FILL steps in front of the function. Both depend on the run (lm_exec_run_first).
+// by FILL steps in front of the function, and so are rows of padding that it does not write. Both
+// depend on the run (lm_exec_run_first).
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,11 +65,16 @@ static bool initializes(const planner *p, const lm_global *g, const pstep *first
   return true;
 }
 
-static bool global_initialize(planner *p, const lm_global *g) {
-  for (uint32_t i = 0; i < p->n_steps; i++)
-    if (is_of(p, &p->steps[i], g))
-      return p->steps[i].step.initializes = initializes(p, g, &p->steps[i]);
-  return false;
+// The step that initializes the gradient of g, or NULL.
+static const pstep *global_initialize(planner *p, const lm_global *g) {
+  for (uint32_t i = 0; i < p->n_steps; i++) {
+    pstep *s = &p->steps[i];
+    if (!is_of(p, s, g))
+      continue;
+    s->step.initializes = initializes(p, g, s);
+    return s->step.initializes ? s : NULL;
+  }
+  return NULL;
 }
 
 // ---- gradients that are cleared
@@ -87,11 +93,12 @@ static int by_first(const void *a, const void *b) {
   return x->first < y->first ? -1 : x->first > y->first;
 }
 
-// The gradient of a parameter up to the end of its last block.
-static void range_add(const planner *p, const lm_plan_param *x, ranges *out) {
-  int64_t blocks = (x->elements + LM_BLOCK - 1) / LM_BLOCK;
+// The gradient of a parameter from element `first` up to the end of its last block.
+static void range_add(const planner *p, const lm_global *g, const lm_plan_param *x, int64_t first,
+                      ranges *out) {
+  int64_t blocks = (lm_global_stored_elements(p->m, g) + LM_BLOCK - 1) / LM_BLOCK;
   int64_t unit = (int64_t)sizeof(float);
-  range r = {x->offset * unit, (x->offset + blocks * LM_BLOCK) * unit};
+  range r = {(x->offset + first) * unit, (x->offset + blocks * LM_BLOCK) * unit};
   LM_PUSH(p->arena, out->v, out->n, out->cap) = r;
 }
 
@@ -151,10 +158,13 @@ void lm_steps_initialize(planner *p) {
     const lm_global *g = &p->m->globals[i];
     if (g->kind != LM_GLOBAL_PARAM)
       continue;
-    bool initialized = global_initialize(p, g);
-    for (int64_t k = 0; k < g->n_paths; k++, n++)
-      if (!initialized)
-        range_add(p, &p->plan->params[n], &clear);
+    const pstep *s = global_initialize(p, g);
+    for (int64_t k = 0; k < g->n_paths; k++, n++) {
+      const lm_plan_param *x = &p->plan->params[n];
+      int64_t written = s ? s->refs[s->step.n_read].bytes / (int64_t)sizeof(float) : 0;
+      if (written < lm_global_stored_elements(p->m, g))
+        range_add(p, g, x, written, &clear);
+    }
   }
   ranges_merge(&clear);
   steps_shift(p, clear.n);

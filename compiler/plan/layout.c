@@ -13,11 +13,15 @@ typedef struct layer {
   bool *done; // by global, at the level being laid out
 } layer;
 
-static int64_t tensor_elements(const lm_module *m, const lm_global *g) {
-  int64_t n = 1;
-  for (int i = g->n_stack; i < g->type.rank; i++)
-    n *= lm_axis_size(m, g->type.axis[i]);
-  return n;
+bool lm_plan_pads_in_place(const lm_op *op) {
+  const lm_op *param = op->code == LM_OP_PAD ? op->in[0]->def : NULL;
+  const lm_attr *a = &op->attr;
+  if (!param || param->code != LM_OP_PARAM || !a->n_axes || a->imm[0] || a->imm[1] != 1)
+    return false;
+  lm_module *m = op->parent->func->module;
+  const lm_global *g = lm_global_find(m, param->attr.sym);
+  return g->kind == LM_GLOBAL_PARAM && a->axes[0] == g->type.axis[g->n_stack] &&
+         lm_axis_size(m, a->to[0]) == lm_global_stored_rows(m, g);
 }
 
 static bool in_bucket(const lm_global *g, const lm_axis *prefix, int level) {
@@ -39,7 +43,7 @@ static int64_t bucket_lay(layer *l, const lm_axis *prefix, int level, int64_t ba
     if (g->n_stack == level) {
       l->done[i] = true;
       l->out->globals[i].offset = base + size;
-      size += (tensor_elements(l->m, g) + LM_BLOCK - 1) / LM_BLOCK * LM_BLOCK;
+      size += (lm_global_stored_elements(l->m, g) + LM_BLOCK - 1) / LM_BLOCK * LM_BLOCK;
       continue;
     }
     lm_axis inner[LM_RANK];

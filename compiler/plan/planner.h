@@ -70,6 +70,9 @@ bool lm_plan_in_place(const lm_op *kernel, uint32_t o, uint32_t r);
 // arguments of @update.
 int64_t lm_plan_layout_blocks(const lm_module *m);
 
+// The operation pads a parameter by rows that its memory has, so that its result is that memory.
+bool lm_plan_pads_in_place(const lm_op *op);
+
 // lm_plan_origin: the source lines of an operation, such as "llama.lm:10,12", or "". lm_plan_label:
 // its name and lines, such as "kernel exp+sum llama.lm:10,12".
 const char *lm_plan_origin(lm_arena *a, const lm_module *m, const lm_op *op);

@@ -267,11 +267,28 @@ static pstep *dot_step(planner *p, const lm_op *dot, const lm_op *at) {
   return NULL;
 }
 
+// The slice takes all but the rows of padding that follow the gradient in memory, so a GEMM may
+// write the whole tensor.
+static bool slice_is_padded(const planner *p, const lm_op *accum, const lm_op *slice,
+                            const int64_t *stride) {
+  const lm_attr *a = &slice->attr;
+  const lm_global *g = lm_global_find(p->m, accum->attr.sym);
+  lm_type t = slice->out[0]->type;
+  if (slice->code != LM_OP_SLICE || !a->n_to || a->imm[0] || a->imm[1] != 1)
+    return false;
+  int64_t rows = lm_axis_size(p->m, a->to[0]);
+  return rows == lm_axis_size(p->m, g->type.axis[g->n_stack]) &&
+         lm_axis_size(p->m, a->axes[0]) == lm_global_stored_rows(p->m, g) &&
+         stride[lm_type_find(t, a->to[0])] * rows == lm_type_elements(p->m, t);
+}
+
 bool lm_step_dot_accumulate(planner *p, lm_op *accum, const location *to) {
   lm_value *v = accum->in[accum->n_in - 1];
   int64_t stride[LM_RANK], in[LM_RANK];
   memcpy(stride, to->stride, sizeof stride);
   for (; v->def && p->uses[v->id] == 1 && v->def->code != LM_OP_DOT; v = v->def->in[0]) {
+    if (slice_is_padded(p, accum, v->def, stride))
+      continue; // the strides are the same
     if (!(lm_op_info_of(v->def)->traits & LM_T_VIEW) || !lm_view_invert(p->m, v->def, stride, in))
       return false;
     memcpy(stride, in, sizeof stride);

@@ -151,6 +151,14 @@ static void param_walk(planner *p, lm_op *op) {
   location_set(p, op->out[0], global_location(p, op, copied ? LM_ARENA_COPY : LM_ARENA_PARAM, t));
 }
 
+// Rows of zeros follow the parameter in memory.
+static void pad_walk(planner *p, lm_op *op) {
+  location at = *lm_value_location(p, op->in[0]);
+  if (!lm_plan_pads_in_place(op))
+    LM_BUG("a pad outside a kernel");
+  location_set(p, op->out[0], at);
+}
+
 static void accum_walk(planner *p, lm_op *op) {
   lm_value *v = op->in[op->n_in - 1];
   location to = global_location(p, op, LM_ARENA_GRAD, v->type);
@@ -452,6 +460,7 @@ static void op_walk(planner *p, lm_op *op) {
   case LM_OP_RENAME:
   case LM_OP_SLICE: view_walk(p, op); break;
   case LM_OP_AT: at_walk(p, op); break;
+  case LM_OP_PAD: pad_walk(p, op); break;
   case LM_OP_PARAM: param_walk(p, op); break;
   case LM_OP_ACCUM: accum_walk(p, op); break;
   case LM_OP_APPEND: append_walk(p, op); break;

@@ -15,7 +15,7 @@ int64_t lm_lowered_blocks(const lm_lowered *l) {
   for (uint32_t i = 0; i < l->m->n_globals; i++) {
     const lm_global *g = &l->m->globals[i];
     if (g->kind == LM_GLOBAL_PARAM)
-      n += g->n_paths * ((lm_type_elements(l->m, g->type) / g->n_paths + LM_BLOCK - 1) / LM_BLOCK);
+      n += g->n_paths * ((lm_global_stored_elements(l->m, g) + LM_BLOCK - 1) / LM_BLOCK);
   }
   return n;
 }

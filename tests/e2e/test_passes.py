@@ -106,6 +106,21 @@ def test_tile_rows(run):
     check(all(np.array_equal(short[key], tiled[key]) for key in tiled), "with recomputed values")
 
 
+def test_padded(run):
+    """logits of a vocabulary that is no multiple of 64, padded in the plan: loss, gradients and parameters, which nothing pads"""
+    asked, off = ("--enable-pass", "pad_gemms"), ("--disable-pass", "pad_gemms")
+    for compute, bar in ("f32", 1e-5), ("bf16", 2e-2):
+        file = small(run, rows=2, seq=16, micro=16, vocab=4100, compute=compute, name=f"{compute}.lm")
+        args = (file, "--steps", 3, "--values", "loss,grads,params")
+        plain, padded = run.trace(*args, *off), run.trace(*args, *asked)
+        check({k: v.shape for k, v in plain.items()} == {k: v.shape for k, v in padded.items()}, "the same tensors")
+        floor = 1e-3 * max(np.linalg.norm(v) for k, v in plain.items() if k.startswith("grad."))
+        for key in plain:
+            within(f"{key} of {file}", distance(padded[key], plain[key], floor if key != "loss" else 0), bar)
+        plan = open(plan_of(run, file, "padded", *asked)).read()
+        check("n=4160(" in plan and "=4100(" not in plan, "every GEMM is padded")
+
+
 def plan_of(run, file, name, *options, **how):
     run("compile", file, "--out", run.path(name), *options, **how)
     return run.path(name) + "/plan.txt"

@@ -25,6 +25,7 @@ static bool stays(const lm_op *op) {
   case LM_OP_PERMUTE:
   case LM_OP_RENAME:
   case LM_OP_SLICE: return true;
+  case LM_OP_PAD: return lm_plan_pads_in_place(op);
   default: return false;
   }
 }

@@ -236,6 +236,54 @@ static void gradients_test(void) {
   subject_free(&s);
 }
 
+// A table whose memory ends with rows of zeros: a padded GEMM reads them, and the GEMM of its
+// gradient writes them. The gradient of v, whose rows are added without padding, has its padding
+// cleared.
+static const char table[] = "stage step\n"
+                            "axis v = 4097, p = 4160, d = 3, b = 5, n = 2\n"
+                            "param @w : f32[v, d] = normal(1)\n"
+                            "param @v : f32[n, v, d] stacked 1 as @v.# = normal(1)\n"
+                            "func @f(%x: f32[b, d], %y: f32[b, p]) -> (z: f32[b, p]) {\n"
+                            "  %w = param @w\n"
+                            "  %wp = pad %w (v) -> (p) [0, 1]\n"
+                            "  %z = dot %x, %wp over(d)\n"
+                            "  %i = iota : int[p]\n"
+                            "  %n = const 4097 : int\n"
+                            "  %m = lt %i, %n\n"
+                            "  %zero = const 0 : f32\n"
+                            "  %c = select %m, %y, %zero\n"
+                            "  %g = dot %c, %x over(b)\n"
+                            "  %gw = slice %g (p) -> (v) [0, 1]\n"
+                            "  accum @w, %gw\n"
+                            "  %s = loop 2 %k carry(%a = %w) {\n"
+                            "    %v = param @v[%k]\n"
+                            "    %u = mul %v, %a\n"
+                            "    accum @v[%k], %u\n"
+                            "    yield %u\n"
+                            "  }\n"
+                            "  accum @w, %s\n"
+                            "  return %z\n"
+                            "}\n";
+
+static void table_test(void) {
+  subject s = text_subject(table, NULL);
+  run_compare(&s, "f");
+  const lm_plan_func *f = lm_plan_func_find(s.plan, "f");
+  int64_t stored = 4160 * 3 * 4, cleared = 0, written = 0;
+  for (int i = 0; i < f->n_steps; i++) {
+    const lm_plan_step *x = &f->steps[i];
+    CHECK(x->kind != LM_STEP_COPY || x->move->rank != 2);
+    if (x->kind == LM_STEP_FILL && x->initializes)
+      cleared += x->bytes;
+    if (x->kind == LM_STEP_GEMM && x->initializes)
+      written = x->bufs[x->n_read].bytes;
+  }
+  CHECK(written == stored && s.plan->params[0].elements == 4097 * 3);
+  int64_t blocks = (stored + 4 * LM_BLOCK - 1) / (4 * LM_BLOCK);
+  CHECK(cleared == 2 * (blocks * 4 * LM_BLOCK - 4097 * 3 * 4));
+  subject_free(&s);
+}
+
 static void text_test(const char *text, const char *name) {
   subject s = text_subject(text, NULL);
   run_compare(&s, name);
@@ -437,6 +485,7 @@ int main(void) {
   views_test();
   parts_test();
   gradients_test();
+  table_test();
   update_test();
   decode_test();
   refused_test();
