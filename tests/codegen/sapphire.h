@@ -32,8 +32,15 @@ static inline bool sapphire_compile(lm_arena *a, const char *text, lm_buf *listi
   CHECK(mkdtemp(dir));
   const char *c = lm_path_join(a, dir, "kernels.c"), *o = lm_path_join(a, dir, "kernels.o");
   const char *known[] = {cpu.compiler, "-march=sapphirerapids", "-E", "-x", "c", "/dev/null", NULL};
-  const char *rest[] = {
-      "-O2", "-mprefer-vector-width=512", "-march=sapphirerapids", "-c", c, "-o", o, NULL};
+  const char *rest[] = {"-ULM_AMX_EMULATED", // as tests/emulate/amx defines it
+                        "-O2",
+                        "-mprefer-vector-width=512",
+                        "-march=sapphirerapids",
+                        "-c",
+                        c,
+                        "-o",
+                        o,
+                        NULL};
   const char *compile[LM_KERNEL_FLAGS + LM_COUNT(rest)] = {cpu.compiler};
   memcpy(lm_kernels_flags(&cpu, compile + 1), rest, sizeof rest);
   bool knows = sapphire_run(known, &words),
