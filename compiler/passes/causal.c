@@ -320,7 +320,7 @@ static void spread_refusal(probe *p, const lm_op *op) {
 static void forget_used(probe *p, const lm_op *op) {
   for (uint32_t i = 0; i < op->n_in; i++)
     if (--p->uses[op->in[i]->id] == 0)
-      lm_fact_free(lm_fact(p, op->in[i]));
+      lm_fact_free(p, lm_fact(p, op->in[i]));
 }
 
 static void causal_visit(lm_op *op, void *user) {
@@ -336,10 +336,12 @@ static void causal_visit(lm_op *op, void *user) {
 
 static void probe_free(probe *p) {
   for (uint32_t i = 0; i < p->m->n_values; i++) {
-    lm_fact_free(&p->facts[i]);
+    lm_fact_free(p, &p->facts[i]);
     if (p->facts[i].owns_hidden)
       lm_free(p->facts[i].hidden);
   }
+  for (uint32_t i = 0; i < p->n_spare; i++)
+    lm_free(p->spare[i]);
   lm_free(p->facts);
   lm_free(p->uses);
   lm_free(p->is_position);

@@ -40,8 +40,10 @@ typedef struct proof {
 typedef struct probe {
   lm_module *m;
   lm_ctx *c;
-  lm_arena *a;                    // of the pass
-  fact *facts;                    // by value id
+  lm_arena *a;    // of the pass
+  fact *facts;    // by value id
+  double **spare; // cells of freed facts, one for each (t, s)
+  uint32_t n_spare, cap_spare;
   proof *proofs;                  // by value id
   bool *needed;                   // by value id: the logits depend on it
   uint32_t *uses;                 // by value id: remaining uses
@@ -66,7 +68,7 @@ bool lm_probe_gridded(const probe *p, lm_type t);
 bool lm_probe_over(const lm_op *op, const bool *set);
 // Derives the fact of the operation's result from the facts of its operands.
 void lm_fact_find(probe *p, const lm_op *op);
-void lm_fact_free(fact *f);
+void lm_fact_free(probe *p, fact *f);
 double lm_fact_cell(const probe *p, const lm_value *v, int64_t t, int64_t s);
 
 // Records p->proofs of the operation's result.

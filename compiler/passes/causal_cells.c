@@ -219,10 +219,14 @@ static bool any_known(const source *in, uint32_t n) {
   return false;
 }
 
+// The cells of a fact, which the caller fills. Those of a grid are megabytes and are used again.
 static void cells_begin(probe *p, const lm_op *op, int64_t width) {
   fact *f = lm_fact(p, op->out[0]);
   f->width = width;
-  f->cell = lm_calloc((size_t)(p->n_positions * width), sizeof *f->cell);
+  if (width > 1 && p->n_spare)
+    f->cell = p->spare[--p->n_spare];
+  else
+    f->cell = lm_alloc((size_t)(p->n_positions * width) * sizeof *f->cell);
 }
 
 // True if each known operand is a single number.
@@ -503,8 +507,11 @@ void lm_fact_find(probe *p, const lm_op *op) {
     find_moved(p, op, width);
 }
 
-void lm_fact_free(fact *f) {
-  lm_free(f->cell);
+void lm_fact_free(probe *p, fact *f) {
+  if (f->cell && f->width > 1)
+    LM_PUSH(p->a, p->spare, p->n_spare, p->cap_spare) = f->cell;
+  else
+    lm_free(f->cell);
   lm_tensor_free(&f->known);
   f->cell = NULL;
 }

@@ -23,25 +23,33 @@ static void prove_taken(probe *p, const lm_op *op) {
   proof_of(p, op)->taken = taken;
 }
 
-// Whether element t of a reduction over the history reads position s.
-static bool reads(const probe *p, const lm_op *op, int64_t t, int64_t s) {
+// Whether element t of a reduction over the history reads position s. gridded: the operands with
+// both axes, a bit for each.
+static bool reads(const probe *p, const lm_op *op, unsigned gridded, int64_t t, int64_t s) {
   if (op->code != LM_OP_DOT)
     return isnan(lm_fact_cell(p, op->in[0], t, s));
   for (uint32_t i = 0; i < op->n_in; i++)
-    if (lm_probe_gridded(p, op->in[i]->type) && lm_fact_cell(p, op->in[i], t, s) == 0)
+    if (gridded >> i & 1 && lm_fact_cell(p, op->in[i], t, s) == 0)
       return false;
   return true;
 }
 
-static void prove_bounds(probe *p, const lm_op *op) {
+static unsigned gridded_operands(const probe *p, const lm_op *op) {
+  unsigned found = 0;
+  for (uint32_t i = 0; i < op->n_in; i++)
+    found |= (unsigned)lm_probe_gridded(p, op->in[i]->type) << i;
+  return found;
+}
+
+static void prove_bounds(probe *p, const lm_op *op, unsigned gridded) {
   proof *x = proof_of(p, op);
   x->first = LM_NEW_N(p->a, int64_t, p->n_positions);
   x->last = LM_NEW_N(p->a, int64_t, p->n_positions);
   for (int64_t t = 0; t < p->n_positions; t++) {
     int64_t first = 0, last = p->n_positions - 1;
-    while (first <= last && !reads(p, op, t, first))
+    while (first <= last && !reads(p, op, gridded, t, first))
       first++;
-    while (last > first && !reads(p, op, t, last))
+    while (last > first && !reads(p, op, gridded, t, last))
       last--;
     x->first[t] = first;
     x->last[t] = last;
@@ -62,10 +70,7 @@ static void prove_index(probe *p, const lm_op *op) {
 static bool reduces_history(const probe *p, const lm_op *op) {
   bool reduces = op->code == LM_OP_SUM || op->code == LM_OP_MAX || op->code == LM_OP_ARGMAX ||
                  op->code == LM_OP_DOT;
-  bool gridded = false;
-  for (uint32_t i = 0; reduces && i < op->n_in; i++)
-    gridded |= lm_probe_gridded(p, op->in[i]->type);
-  return gridded && lm_probe_over(op, p->is_history);
+  return reduces && lm_probe_over(op, p->is_history);
 }
 
 void lm_fact_prove(probe *p, const lm_op *op) {
@@ -78,8 +83,9 @@ void lm_fact_prove(probe *p, const lm_op *op) {
     prove_constant(p, op);
   if (op->code == LM_OP_SELECT && !lm_probe_gridded(p, op->in[0]->type))
     prove_taken(p, op);
-  if (plain && reduces_history(p, op))
-    prove_bounds(p, op);
+  unsigned gridded = plain && reduces_history(p, op) ? gridded_operands(p, op) : 0;
+  if (gridded)
+    prove_bounds(p, op, gridded);
   if (op->code == LM_OP_GATHER && lm_probe_over(op, p->is_position) &&
       lm_probe_has(p->is_position, op->in[1]->type, &t) && !lm_probe_gridded(p, op->in[1]->type))
     prove_index(p, op);
