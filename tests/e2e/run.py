@@ -86,6 +86,8 @@ def verdicts():
 
 def main():
     signal.signal(signal.SIGHUP, signal.SIG_DFL)   # under nohup the processes that a test starts would ignore it
+    if ARGS.nightly:
+        os.environ["LM_TEST_NIGHTLY"] = "1"        # for programs
     TESTS.update(tests(ARGS.only, ARGS.programs, ARGS.file))
     if not TESTS:
         print(f"no test matches '{ARGS.only}'", file=sys.stderr)

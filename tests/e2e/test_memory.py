@@ -3,7 +3,7 @@ import json, os, re, time
 
 import numpy as np
 
-from harness import ROOT, check, distance, folder_bytes, small, wait_for, within
+from harness import ROOT, Skip, check, distance, folder_bytes, small, wait_for, within
 
 
 def test_chunked_vocabulary(run):
@@ -70,6 +70,8 @@ def with_budget(run, budget, micro=None, **how):
 
 def test_budget(run):
     """24 layers in less than half of their memory give the same bits; in too little memory the error lists the largest values and the budget that fits"""
+    if run.slow:
+        raise Skip("a sanitizer gains nothing over budget_bf16 and check_budget")
     how = dict(steps=1, rows=8, seq=64, depth=24)
     file = small(run, **how)
     natural = plan_of(run, file)["peak_bytes"]

@@ -3,7 +3,7 @@ import json, re
 
 import numpy as np
 
-from harness import ROOT, check, distance, doctor, on_one_cpu, small, within
+from harness import ROOT, Skip, check, distance, doctor, on_one_cpu, small, within
 
 
 def switchable():
@@ -33,6 +33,8 @@ def test_llama(run):
 
 
 def test_gpt2(run):
+    if run.slow:
+        raise Skip("a sanitizer gains nothing over llama")
     compare(run, f"{ROOT}/tests/reference/gpt2-tiny/reference.lm")
 
 

@@ -1,7 +1,10 @@
 """The side of transformers, run by the Python that has it. usage: hf_side.py make TYPE DIR [CONFIG] |
 logits DIR IDS OUT.npy | greedy DIR IDS N | tokens DIR TEXT; exit status 3: this
-transformers does not have that, or is older than $HF_LEAST"""
-import json, os, sys
+transformers does not have that, or is older than `least`.
+
+serve: reads commands, {"args": [...], "least": VERSION} on each line, and writes {"status":, "out":, "error":} for
+each, computed in a child process."""
+import json, os, sys, tempfile, traceback
 
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
 import numpy as np
@@ -52,16 +55,54 @@ def tokens(folder, text):
 
 
 UNKNOWN = 3            # exit status: a model that this transformers does not have
-command, args = sys.argv[1], sys.argv[2:]
-if command == "make":
-    version = tuple(map(int, transformers.__version__.split(".")[:2]))
-    least = tuple(map(int, os.environ.get("HF_LEAST", "0.0").split(".")))
-    if args[0] not in transformers.models.auto.configuration_auto.CONFIG_MAPPING or version < least:
-        sys.exit(UNKNOWN)
-    make(*args)
-elif command == "logits":
-    logits(args[0], json.loads(args[1]), args[2])
-elif command == "greedy":
-    greedy(args[0], json.loads(args[1]), int(args[2]))
-elif command == "tokens":
-    tokens(*args)
+
+
+def numbers(version):
+    return tuple(map(int, version.split(".")[:2]))
+
+
+def run(command, *args, least="0.0"):
+    """a command; its exit status"""
+    if command == "make":
+        if args[0] not in transformers.models.auto.configuration_auto.CONFIG_MAPPING or numbers(transformers.__version__) < numbers(least):
+            return UNKNOWN
+        make(*args)
+    elif command == "logits":
+        logits(args[0], json.loads(args[1]), args[2])
+    elif command == "greedy":
+        greedy(args[0], json.loads(args[1]), int(args[2]))
+    elif command == "tokens":
+        tokens(*args)
+    return 0
+
+
+def run_apart(request, out, error):
+    """in a process that ends here"""
+    os.dup2(out.fileno(), 1)
+    os.dup2(error.fileno(), 2)
+    try:
+        status = run(*request["args"], least=request["least"])
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def serve():
+    for line in sys.stdin:
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as error:
+            child = os.fork()
+            if not child:
+                run_apart(json.loads(line), out, error)
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            out.seek(0)
+            error.seek(0)
+            print(json.dumps({"status": status, "out": out.read(), "error": error.read()}), flush=True)
+
+
+if sys.argv[1] == "serve":
+    serve()
+else:
+    sys.exit(run(*sys.argv[1:]))

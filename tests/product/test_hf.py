@@ -21,11 +21,25 @@ def python():
     return os.environ["LMC_HF_PYTHON"]
 
 
-def side(*args, may=0, env={}):
-    """runs hf_side.py; may: an exit status that is not a failure"""
-    p = subprocess.run([python(), SIDE, *args], capture_output=True, text=True, timeout=600, env={**os.environ, **env})
-    check(p.returncode in (0, may), p.stderr[-2000:])
-    return p
+class Server:
+    """hf_side.py with its libraries loaded, which takes seconds; one for each process that runs tests"""
+    started = None
+
+    def __init__(self):
+        self.process = subprocess.Popen([python(), SIDE, "serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def answer(self, args, least):
+        print(json.dumps({"args": args, "least": least}), file=self.process.stdin, flush=True)
+        return json.loads(self.process.stdout.readline() or '{"status": "hf_side.py has ended", "out": "", "error": ""}')
+
+
+def side(*args, may=0, least="0.0"):
+    """runs a command of hf_side.py and returns its exit status and output; may: an exit status that is not a failure"""
+    if not Server.started:
+        Server.started = Server()
+    answer = Server.started.answer(args, least)
+    check(answer["status"] in (0, may), f"{answer['status']}: {answer['error'][-2000:]}")
+    return answer["status"], answer["out"]
 
 
 def their_logits(run, folder):
@@ -55,7 +69,7 @@ def case(run, kind):
     if run.slow and kind not in ("llama", "gpt2"):
         raise Skip("a sanitizer gains nothing over llama")
     theirs, imported, again = run.path("theirs"), run.path("imported"), run.path("again")
-    if side("make", kind, theirs, may=UNKNOWN).returncode == UNKNOWN:
+    if side("make", kind, theirs, may=UNKNOWN)[0] == UNKNOWN:
         raise Skip(f"this transformers has no {kind}")
     said = run("import", "hf", theirs, "--model", f"{ROOT}/examples/{MODELS[kind]}", "-o", imported, "--json")
     check(json.loads(said)["tensors"] > 20, said)
@@ -93,12 +107,12 @@ recipe R {{
     run("run", file, "-q")
     run("export", run.path("run"), "-o", run.path("hf"))
     prompt, awkward = "the cat ", "it's  a naïve 🎉 日本\n\ttest of the mat"
-    got = json.loads(side("tokens", run.path("hf"), awkward).stdout)
+    got = json.loads(side("tokens", run.path("hf"), awkward)[1])
     check(got["text"] == awkward, got)
     spec = tokenizer if tokenizer == "bytes()" else f'bpe("{run.path("hf/tokenizer.json")}")'
     ours = run("tokenizer", "encode", spec, "--lines", stdin=awkward.split("\n")[0]).split()
-    check(list(map(int, ours)) == json.loads(side("tokens", run.path("hf"), awkward.split("\n")[0]).stdout)["ids"], ours)
-    ids = json.loads(side("tokens", run.path("hf"), prompt).stdout)["ids"]
+    check(list(map(int, ours)) == json.loads(side("tokens", run.path("hf"), awkward.split("\n")[0])[1])["ids"], ours)
+    ids = json.loads(side("tokens", run.path("hf"), prompt)[1])["ids"]
     side("logits", run.path("hf"), json.dumps(ids), run.path("x.npy"))
     best = int(np.load(run.path("x.npy"))[-1].argmax())
     ours = run("generate", run.path("run"), "--prompt-ids", ",".join(map(str, ids)), "--ids", "-n", 1, "--temperature", 0)

@@ -20,7 +20,8 @@ def test_sentencepiece(run):
     reference = json.loads(p.stdout)
     for name, case in reference["cases"].items():
         spec = f'bpe("{run.path(name)}.json")'
-        for text, ids, back in zip(reference["texts"], case["ids"], case["back"]):
+        rows = list(zip(reference["texts"], case["ids"], case["back"]))
+        for text, ids, back in rows[::5 if run.slow else 1]:
             out = piped(run, "encode", spec, text)
             check(list(map(int, out.split())) == ids, f"{name}: {text!r}: {out.split()}, not {ids}")
             if "\ufffd" in back or (name.startswith("metaspace") and "<0x" in back):

@@ -68,14 +68,14 @@ def difference(a, b):
 
 def case(run, kind, config, least="0.0"):
     theirs, imported, again = run.path("theirs"), run.path("imported"), run.path("again")
-    if side("make", kind, theirs, json.dumps(config), may=UNKNOWN, env={"HF_LEAST": least}).returncode == UNKNOWN:
+    if side("make", kind, theirs, json.dumps(config), may=UNKNOWN, least=least)[0] == UNKNOWN:
         raise Skip(f"this transformers has no {kind}, or not this variation of it")
     run("import", "hf", theirs, "-o", imported)
     truth = their_logits(run, theirs)
     within("our logits", difference(our_logits(run, imported), truth), 1e-5)
     ours = run("generate", imported, "--prompt-ids", ",".join(map(str, IDS)), "--ids", "-n", COUNT, "--temperature", 0,
                "--set", "precision.compute=f32").split()
-    reference = json.loads(side("greedy", theirs, json.dumps(IDS), str(COUNT)).stdout)
+    reference = json.loads(side("greedy", theirs, json.dumps(IDS), str(COUNT))[1])
     check(list(map(int, ours)) == reference, f"greedy: {ours} and {reference}")
     run("export", imported, "-o", again)
     within("their logits of the export", difference(their_logits(run, again), truth), 1e-6)
