@@ -7,7 +7,6 @@
 #include "runtime/base/diag_code.h"
 
 enum {
-  CHUNK = 64, // positions that prefill processes at a time
   MIN_CAPACITY = 256
 };
 
@@ -40,7 +39,7 @@ static lm_lower_options lower_options(const lm_project *p, const lm_compile_spec
                         .rows = spec->run.rows,
                         .seq = spec->run.seq,
                         .capacity = spec->capacity,
-                        .chunk = CHUNK};
+                        .chunk = LM_PREFILL_CHUNK};
   if (p->recipe->from_hf)
     o.what |= LM_LOWER_MAPS;
   if (o.what & LM_LOWER_TRAIN)

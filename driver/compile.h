@@ -55,6 +55,9 @@ lm_target lm_compiled_machine(const lm_compiled *c, int threads);
 double lm_compiled_peak(const lm_compiled *c, int threads);
 int64_t lm_compiled_arenas(const lm_compiled *c); // bytes of all arenas
 int64_t lm_compiled_memory(const lm_compiled *c); // with the workspace
+enum {
+  LM_PREFILL_CHUNK = 128 // positions that @prefill computes in a call
+};
 // The capacity of a KV cache for `positions`: rounded up, so that nearby lengths share kernels.
 int64_t lm_cache_capacity(int64_t positions);
 // Warns if the loss depends on the division of a step's rows into micro-batches.
