@@ -47,12 +47,16 @@ typedef struct cpu_emit {
 
 // ---- nest.c: loops
 void cpu_pass_emit(cpu_emit *e, int pass);
+
+// ---- row.c: values that are held outside of the results
 lm_gen_text cpu_held(lm_gen *g, const lm_value *v, const lm_ix *ix); // for lm_gen_target
 // Number of lanes in a point; 1 if there are no lanes.
 int64_t cpu_lanes(const cpu_emit *e);
 bool cpu_held_in_row(const cpu_emit *e, const lm_node *n);
 int64_t cpu_row_elements(const cpu_emit *e, const lm_node *n);
 uint16_t cpu_group_var(const cpu_emit *e, int group);
+// The index of an element in the row of v, as text.
+const char *cpu_row_offset(cpu_emit *e, const lm_value *v, const lm_ix *ix);
 
 // ---- shape.c: merging of loops, choice of the innermost loops
 void cpu_groups_reset(cpu_emit *e); // makes every parallel axis a group

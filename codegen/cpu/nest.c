@@ -11,74 +11,18 @@
 //       s[32] = 0                     for g
 //       for e: s[e % 32] += v           for e: h[e] += v
 //       h[g] = sum of s
+//
+// If each index of the loop around the innermost one has its own body, as the halves of rotary
+// positions, the bodies are written side by side in the innermost loop, where they share loads.
 #include <string.h>
 #include "codegen/cpu/emit.h"
 
 enum {
   // Elements that are added in float32 before the sum continues in double.
-  LONG_SUM = 2048
+  LONG_SUM = 2048,
+  // Bodies that are written side by side.
+  BODIES = 4
 };
-
-// ---- extents, locations of values
-
-uint16_t cpu_group_var(const cpu_emit *e, int group) {
-  return e->g.parallel[e->groups[group].last];
-}
-
-int64_t cpu_lanes(const cpu_emit *e) {
-  int64_t n = 1;
-  for (int g = e->n_groups - e->n_lane_groups; g < e->n_groups; g++) {
-    bool blocked = e->block && g == e->n_groups - e->n_lane_groups;
-    n *= blocked ? e->block : e->groups[g].size;
-  }
-  return n;
-}
-
-bool cpu_held_in_row(const cpu_emit *e, const lm_node *n) {
-  return n->held == LM_HELD_ROW || (n->held == LM_HELD_SCALAR && e->n_lane_groups);
-}
-
-int64_t cpu_row_elements(const cpu_emit *e, const lm_node *n) {
-  return lm_type_elements(e->g.m, lm_kernel_inner(e->g.kernel, n->op->out[0]->type)) * cpu_lanes(e);
-}
-
-// ---- rows
-
-// Lanes are innermost in a row; the first lane group is indexed from the beginning of the block.
-static lm_ix row_index(const cpu_emit *e, const lm_value *v, const lm_ix *ix) {
-  lm_type inner = lm_kernel_inner(e->g.kernel, v->type);
-  lm_ix at = lm_ix_scale(lm_gen_dense_index(&e->g, v->type, ix, inner), cpu_lanes(e));
-  int64_t stride = cpu_lanes(e);
-  for (int g = e->n_groups - e->n_lane_groups; g < e->n_groups; g++) {
-    bool blocked = e->block && g == e->n_groups - e->n_lane_groups;
-    uint16_t var = e->g.parallel[e->groups[g].last];
-    stride /= blocked ? e->block : e->groups[g].size;
-    lm_ix lane = {.n = 1, .t = {{var, 1}}};
-    at = lm_ix_add(at, lm_ix_scale(lane, stride));
-  }
-  return at;
-}
-
-static const char *row_offset(cpu_emit *e, const lm_value *v, const lm_ix *ix) {
-  lm_ix at = row_index(e, v, ix);
-  const char *text = lm_gen_index(&e->g, &at, true);
-  if (!e->n_lane_groups || !e->block)
-    return text;
-  int64_t stride = cpu_lanes(e) / e->block;
-  return lm_arena_printf(e->g.arena, stride == 1 ? "%s - first" : "%s - first * %lld", text,
-                         (long long)stride);
-}
-
-// Reads a value that is held outside of the results: in a variable or in a row.
-lm_gen_text cpu_held(lm_gen *g, const lm_value *v, const lm_ix *ix) {
-  cpu_emit *e = (cpu_emit *)g;
-  const lm_node *n = lm_schedule_node(g->s, v);
-  if (n->held == LM_HELD_SCALAR && !e->n_lane_groups)
-    return (lm_gen_text){lm_arena_printf(g->arena, "h%d", n->op->mark), 0};
-  lm_ix at = row_index(e, v, ix);
-  const char *location = lm_arena_printf(g->arena, "h%d[%s]", n->op->mark, row_offset(e, v, ix));
-  return lm_gen_temp(g, v->type.dtype, lm_ix_level(&g->vars, &at), location, NULL, v->type);
-}
 
 // ---- locations of results
 
@@ -87,7 +31,7 @@ static const char *held_location(cpu_emit *e, const lm_value *v, const lm_ix *ix
   if (n->held == LM_HELD_RESULT)
     return lm_arena_printf(e->g.arena, "r%d[%s]", n->slot,
                            lm_gen_dense_offset(&e->g, v->type, ix, v->type));
-  return lm_arena_printf(e->g.arena, "h%d[%s]", n->op->mark, row_offset(e, v, ix));
+  return lm_arena_printf(e->g.arena, "h%d[%s]", n->op->mark, cpu_row_offset(e, v, ix));
 }
 
 // The variable of the innermost loop; 0 outside of loops.
@@ -307,7 +251,18 @@ static void leaf_scatter(cpu_emit *e, const cpu_root *r) {
   accumulate(e, e->n_levels, r->v, held_location(e, r->v, ix), x.text);
 }
 
-static void leaf(cpu_emit *e) {
+// The loop that is written as bodies in the innermost one.
+static const lm_gen_atom *unrolled(const cpu_emit *e) {
+  const lm_gen_domain *d = &e->g.domains[e->g.pass];
+  if (e->n_lane_groups || d->n < 2)
+    return NULL;
+  const lm_gen_atom *a = &d->atom[d->n - 2];
+  bool apart = a->size <= BODIES && a->n_partitions == a->size - 1 && !a->dyn;
+  bool fits = !a->merge && !a[1].n_partitions && lm_gen_alike(&e->g, e->g.pass, a->axis, a[1].axis);
+  return apart && fits ? a : NULL;
+}
+
+static void body(cpu_emit *e) {
   for (int i = 0; i < e->n_roots; i++) {
     cpu_root *r = &e->roots[i];
     lm_ix ix[LM_RANK];
@@ -486,6 +441,21 @@ static void emit_lanes(cpu_emit *e, int k, int g) {
   emit_loop(e, k, &l, false);
 }
 
+static void leaf(cpu_emit *e) {
+  const lm_gen_atom *a = unrolled(e);
+  if (!a) {
+    body(e);
+    return;
+  }
+  for (int64_t i = 0; i < a->size; i++) {
+    e->g.vars.v[a->var].lo = i;
+    e->g.vars.v[a->var].hi = i + 1;
+    body(e);
+  }
+  e->g.vars.v[a->var].lo = 0;
+  e->g.vars.v[a->var].hi = a->size;
+}
+
 static void emit_level(cpu_emit *e, int k) {
   const lm_gen_domain *d = &e->g.domains[e->g.pass];
   int loops = e->n_levels - e->n_lane_groups;
@@ -498,7 +468,7 @@ static void emit_level(cpu_emit *e, int k) {
     return;
   }
   for (int i = 0; i < d->n; i++)
-    if (!d->atom[i].merge && e->g.vars.v[d->atom[i].var].level == k) {
+    if (!d->atom[i].merge && &d->atom[i] != unrolled(e) && e->g.vars.v[d->atom[i].var].level == k) {
       emit_atom(e, k, i);
       return;
     }
@@ -519,7 +489,7 @@ static void declare_vars(cpu_emit *e) {
                                              .dyn = a->dyn,
                                              .hi = a->size,
                                              .level = level + 1});
-    level += !a->merge;
+    level += !a->merge && a != unrolled(e);
   }
   for (int i = d->n - 2; i >= 0; i--)
     if (d->atom[i].merge) {

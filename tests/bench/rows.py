@@ -12,7 +12,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 # What the row is, operations in the plan's note, numbers of operands and results; of several kernels, the one of most elements.
 ROWS = [("SwiGLU forward", "logistic", 2, 1), ("SwiGLU backward", "logistic", 3, 3), ("RMS norm, rows of 256", "sum+rsqrt", 2, 2),
         ("residual, RMS norm", "sum+rsqrt", 3, 3), ("RMS norm backward, rows of 256", "rsqrt+sum", 7, 3),
-        ("q norm + rope, rows of 32", "sum+rsqrt", 4, 2), ("q norm + rope backward, rows of 32", "sum", 6, 2),
+        ("q norm + rope, rows of 32", "sum+rsqrt", 4, 2), ("q norm + rope backward, rows of 32", "rsqrt+sum", 6, 2),
         ("softmax + loss, rows of 4096", "max+exp+sum+log", 3, 2), ("sum of squares, rows of 1024", "sum", 1, 1)]
 SIZES = {"float": 4, "uint16_t": 2, "int32_t": 4, "double": 8}
 HELPER = r"""

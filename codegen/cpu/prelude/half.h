@@ -2,13 +2,15 @@
 // iteration of a strip stores to element `lane` of an array of float32, which is rounded as a
 // whole; on others it rounds its own number. Both round as lm_bf16_round.
 #ifdef __AVX512BF16__
+typedef float lm_float8 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef uint16_t lm_half8 __attribute__((vector_size(16), aligned(2), may_alias));
 typedef float lm_float16 __attribute__((vector_size(64), aligned(4), may_alias));
-typedef uint16_t lm_half16 __attribute__((vector_size(32), aligned(2), may_alias));
 typedef uint16_t lm_half32 __attribute__((vector_size(64), aligned(2), may_alias));
 
-// n is at most 32, and a constant except in the remainder of a loop.
+// n is at most 32, and a constant except in the remainder of a loop. Loops of fewer than 32
+// iterations are compiled to vectors of 8 floats, from which a load of 16 could not be forwarded.
 LM_INLINE void lm_bf16_put(uint16_t *to, const float *x, int64_t n) {
-  int64_t from = 0;
+  int64_t done = 0;
   if (n == 32) {
     lm_half32 y;
     __asm__("vcvtne2ps2bf16 %1, %2, %0"
@@ -17,14 +19,14 @@ LM_INLINE void lm_bf16_put(uint16_t *to, const float *x, int64_t n) {
     *(lm_half32 *)to = y;
     return;
   }
-  if (n >= 16) {
-    lm_half16 y;
-    __asm__("vcvtneps2bf16 %1, %0" : "=v"(y) : "v"(*(const lm_float16 *)x));
-    *(lm_half16 *)to = y;
-    from = 16;
+  LM_UNROLL(3)
+  for (; done + 8 <= n; done += 8) {
+    lm_half8 y;
+    __asm__("vcvtneps2bf16 %1, %0" : "=v"(y) : "v"(*(const lm_float8 *)(x + done)));
+    *(lm_half8 *)(to + done) = y;
   }
   LM_PRAGMA(omp simd)
-  for (int64_t i = from; i < n; i++)
+  for (int64_t i = done; i < n; i++)
     to[i] = lm_bf16_round(x[i]);
 }
 
