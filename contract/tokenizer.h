@@ -8,4 +8,6 @@ typedef enum {
   LM_TOKENIZERS
 } lm_tokenizer_kind;
 extern const char *const lm_tokenizer_names[LM_TOKENIZERS];
+// LM_TOKENIZERS: there is no kind of that name.
+lm_tokenizer_kind lm_tokenizer_kind_find(const char *name);
 #endif

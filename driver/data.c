@@ -197,8 +197,9 @@ static lm_status train(lm_session *s) {
   lm_data_options o;
   LM_TRY(data_options(s, &o));
   f->name = JSON;
-  LM_TRY(located(
-      s, &o, lm_data_tokenizer_train(&o, s->project.recipe->data.tokenizer.train, &f->text, NULL)));
+  LM_TRY(located(s, &o,
+                 lm_data_tokenizer_train(&o, s->project.recipe->data.tokenizer.kind,
+                                         s->project.recipe->data.tokenizer.train, &f->text, NULL)));
   return lm_tokenizer_parse(f->text.p, f->text.n, "the trained tokenizer", &s->tokenizer);
 }
 

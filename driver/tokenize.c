@@ -25,9 +25,7 @@ lm_status lm_tokenizer_spec_open(lm_ctx *ctx, const char *spec, lm_tokenizer **o
   bool pair = !strcmp(name, lm_tokenizer_names[LM_TOKENIZER_BPE]) && x->n_args == 2 &&
               string_arg(x, 0) && string_arg(x, 1);
   bool bytes = !strcmp(name, lm_tokenizer_names[LM_TOKENIZER_BYTES]) && !x->n_args;
-  int kind = 0;
-  while (kind < LM_TOKENIZERS && strcmp(name, lm_tokenizer_names[kind]))
-    kind++;
+  lm_tokenizer_kind kind = lm_tokenizer_kind_find(name);
   if (bytes) {
     *out = lm_tokenizer_bytes_create();
     return NULL;
@@ -39,7 +37,7 @@ lm_status lm_tokenizer_spec_open(lm_ctx *ctx, const char *spec, lm_tokenizer **o
                    "bpe(\"encoder.json\", \"vocab.bpe\")",
                    spec);
   LM_TRY(lm_tokenizer_open(string_arg(x, 0), pair ? string_arg(x, 1) : NULL, out));
-  lm_status s = lm_tokenizer_kind_check(*out, (lm_tokenizer_kind)kind, string_arg(x, 0));
+  lm_status s = lm_tokenizer_kind_check(*out, kind, string_arg(x, 0));
   if (s)
     lm_tokenizer_destroy(*out);
   return s;
@@ -155,10 +153,13 @@ lm_status lm_vocabulary_train(lm_arena *a, const lm_vocabulary_options *o, lm_vo
   if (!o->n_files)
     return lm_fail(LM_USER,
                    "train needs text: lmc tokenizer train -o tokenizer.json --vocab 4096 FILE…");
+  lm_tokenizer_kind kind = lm_tokenizer_kind_find(o->kind);
+  if (kind != LM_TOKENIZER_BPE && kind != LM_TOKENIZER_UNIGRAM)
+    return lm_fail(LM_USER, "'%s' cannot be trained; expected bpe or unigram", o->kind);
   lm_data_options data = {.sources = sources_make(a, o), .n_sources = (int)o->n_files, .bad = 1};
   lm_buf json = {0};
   LM_TRY(lm_data_cache_dir(a, &data.cache));
-  lm_status s = lm_data_tokenizer_train(&data, o->vocab, &json, &out->on);
+  lm_status s = lm_data_tokenizer_train(&data, kind, o->vocab, &json, &out->on);
   if (!s)
     s = vocabulary_write(o->path, &json, out);
   lm_buf_free(&json);

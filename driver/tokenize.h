@@ -20,6 +20,7 @@ lm_status lm_tokenize_ids(const lm_tokenizer *t, const char *text, size_t n, boo
 
 typedef struct lm_vocabulary_options {
   const char *path; // of the tokenizer.json to write
+  const char *kind; // "bpe" or "unigram"
   int64_t vocab;
   const char *field; // of .jsonl files; NULL: "text"
   const char *const *files;
@@ -31,7 +32,7 @@ typedef struct lm_vocabulary {
   int32_t vocab;         // at most the requested size
 } lm_vocabulary;
 
-// Trains byte-pair encoding on files and writes it. Free *out in any case.
+// Trains a vocabulary on files and writes it. Free *out in any case.
 lm_status lm_vocabulary_train(lm_arena *a, const lm_vocabulary_options *o, lm_vocabulary *out);
 void lm_vocabulary_free(lm_vocabulary *v);
 #endif

@@ -17,6 +17,7 @@ static const lm_opt options[] = {
      .kind = LM_OPT_TEXT,
      .value = "FILE",
      .help = "train: the file to write (tokenizer.json)"},
+    {.name = "kind", .kind = LM_OPT_TEXT, .value = "KIND", .help = "train: bpe or unigram (bpe)"},
     {.name = "vocab",
      .kind = LM_OPT_WHOLE,
      .value = "N",
@@ -96,8 +97,8 @@ static void trained_print(const lm_cli *cli, const lm_vocabulary_options *o,
                   v->vocab, (long long)o->vocab, (long long)v->on.documents,
                   (long long)v->on.unusable);
   } else {
-    lm_buf_printf(&b, "%s: %d tokens; in a recipe: tokenizer = bpe(\"%s\")\n", o->path, v->vocab,
-                  o->path);
+    lm_buf_printf(&b, "%s: %d tokens; in a recipe: tokenizer = %s(\"%s\")\n", o->path, v->vocab,
+                  o->kind, o->path);
   }
   lm_cli_put(&b);
 }
@@ -105,6 +106,7 @@ static void trained_print(const lm_cli *cli, const lm_vocabulary_options *o,
 static lm_status train(lm_cli *cli) {
   const lm_args *a = &cli->args;
   lm_vocabulary_options o = {.path = lm_args_text(a, "out", "tokenizer.json"),
+                             .kind = lm_args_text(a, "kind", "bpe"),
                              .vocab = lm_args_whole(a, "vocab", VOCAB),
                              .field = lm_args_text(a, "field", NULL),
                              .files = a->rest + 1,

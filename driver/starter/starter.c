@@ -80,10 +80,10 @@ static lm_status tokens_measure(lm_starter *x, int64_t vocab) {
   lm_buf json = {0};
   lm_tokens ids = {0};
   lm_tokenizer *t = NULL;
-  lm_bpe_trainer *trainer = lm_bpe_trainer_create(1);
-  lm_status s = lm_bpe_trainer_add(trainer, 0, sample->p, sample->n);
+  lm_vocab_trainer *trainer = lm_vocab_trainer_create(LM_TOKENIZER_BPE, 1);
+  lm_status s = lm_vocab_trainer_add(trainer, 0, sample->p, sample->n);
   if (!s)
-    s = lm_bpe_trainer_finish(trainer, (int32_t)x->text.vocab, &json);
+    s = lm_vocab_trainer_finish(trainer, (int32_t)x->text.vocab, &json);
   if (!s)
     s = lm_tokenizer_parse(json.p, json.n, "the sample's tokenizer", &t);
   if (!s)
@@ -92,7 +92,7 @@ static lm_status tokens_measure(lm_starter *x, int64_t vocab) {
     x->text.bytes_per_token = (double)sample->n / (double)ids.n;
   x->text.tokens = x->dataset.bytes / x->text.bytes_per_token;
   lm_tokenizer_destroy(t);
-  lm_bpe_trainer_destroy(trainer);
+  lm_vocab_trainer_destroy(trainer);
   lm_tokens_free(&ids);
   lm_buf_free(&json);
   return s;

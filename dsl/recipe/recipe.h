@@ -70,7 +70,7 @@ typedef struct lm_recipe_tokenizer {
   lm_tokenizer_kind kind;
   const char *file,
       *merges;   // tokenizer.json or tokenizer.model; BPE: or encoder.json and vocab.bpe
-  int64_t train; // BPE: vocabulary size to train on the data; 0: read from files
+  int64_t train; // BPE, UNIGRAM: vocabulary size to train on the data; 0: read from files
   lm_loc loc, file_loc;
 } lm_recipe_tokenizer;
 

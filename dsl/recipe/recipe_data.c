@@ -3,23 +3,19 @@
 #include <math.h>
 #include <string.h>
 
-static lm_tokenizer_kind tokenizer_kind(const char *name) {
-  int kind = 0;
-  while (kind + 1 < LM_TOKENIZERS && strcmp(name, lm_tokenizer_names[kind]))
-    kind++;
-  return (lm_tokenizer_kind)kind;
-}
-
-// Byte pairs are also trained, or read from two files.
-static void read_bpe(const lm_reader *d, const ast_expr *e, lm_recipe_tokenizer *out) {
+// A kind that can be trained is read from files, or trained to a size of its vocabulary.
+static void read_trained(const lm_reader *d, const ast_expr *e, lm_recipe_tokenizer *out) {
   static const char key[] = "data.tokenizer";
   const ast_expr *train = lm_read_arg(d, key, e, "train");
-  const ast_expr *merges = lm_read_arg(d, key, e, "merges");
-  out->merges = lm_read_arg_path(d, key, e, "merges");
+  bool pair = out->kind == LM_TOKENIZER_BPE;
+  const ast_expr *merges = pair ? lm_read_arg(d, key, e, "merges") : NULL;
+  const char *name = lm_tokenizer_names[out->kind];
+  if (merges)
+    out->merges = lm_read_arg_path(d, key, e, "merges");
   if (train)
     out->train = (int64_t)lm_number_eval(d->R, lm_read_file(d, lm_read_setting(d, key)), train);
   if (!out->file == !train)
-    LM_REPORT(d->R->c, e->loc, E243);
+    LM_REPORT(d->R->c, e->loc, E243, name, name, name);
   else if (train && merges)
     LM_REPORT(d->R->c, merges->loc, E250);
 }
@@ -28,16 +24,18 @@ static void read_tokenizer(const lm_reader *d, lm_recipe_data *out) {
   static const char key[] = "data.tokenizer";
   const ast_expr *e = lm_read_value(d, key);
   lm_recipe_tokenizer *t = &out->tokenizer;
-  *t = (lm_recipe_tokenizer){
-      .kind = tokenizer_kind(lm_callee(e)), .loc = e->loc, .file_loc = e->loc};
+  lm_tokenizer_kind kind = lm_tokenizer_kind_find(lm_callee(e));
+  *t = (lm_recipe_tokenizer){.kind = kind, .loc = e->loc, .file_loc = e->loc};
+  if (kind == LM_TOKENIZERS) // not a call of a form, which was reported
+    t->kind = LM_TOKENIZER_BYTES;
   if (t->kind == LM_TOKENIZER_BYTES)
     return;
   const ast_expr *file = lm_read_arg(d, key, e, "file");
   t->file = lm_read_arg_path(d, key, e, "file");
   if (file)
     t->file_loc = file->loc;
-  if (t->kind == LM_TOKENIZER_BPE)
-    read_bpe(d, e, t);
+  if (kind == LM_TOKENIZER_BPE || kind == LM_TOKENIZER_UNIGRAM)
+    read_trained(d, e, t);
 }
 
 static void read_source(const lm_reader *d, const lm_setting *s, lm_recipe_data *out) {

@@ -61,6 +61,7 @@ typedef struct lm_word_sink {
 lm_status lm_pretok_run(const lm_pretok *p, lm_pretok_room *m, const char *text, size_t n, int part,
                         bool begun, lm_word_sink sink);
 
+#define LM_PRETOK_LINES "[\\r\\n]+"
 #define LM_PRETOK_GPT2                                                                             \
   "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 #endif

@@ -26,3 +26,20 @@ def test_tokenizers(run):
         back = lines(run, "decode", case["spec"], "".join(" ".join(map(str, x)) + "\n" for x in case["ids"]))
         for text, want, out in zip(reference["texts"], case["back"], back):
             check(out == want or "\ufffd" in want, f"{name}: {text!r} is decoded to {out!r}, not {want!r}")
+
+
+def test_tokenizers_trained(run):
+    """a unigram vocabulary that lmc trains encodes its text in no more tokens than SentencePiece's of the same size, and with the ids of
+    Hugging Face's tokenizers; the text comes back"""
+    whole = open("data/bible.txt").read()
+    text, made = run.write("text.txt", whole[: whole.index("\n", 200_000)]), run.path("made.json")
+    out = run("tokenizer", "train", "--kind", "unigram", "-o", made, "--vocab", 1000, text)
+    check("1000 tokens" in out and f'unigram("{made}")' in out, out)
+    p = subprocess.run([python(), SIDE, "compress", text, "1000", made], capture_output=True, text=True, timeout=600)
+    check(p.returncode == 0, p.stderr[-2000:])
+    found = json.loads(p.stdout)
+    check(found["ours"] <= found["theirs"], f"{found['ours']} tokens, SentencePiece {found['theirs']}")
+    ids = lines(run, "encode", f'unigram("{made}")', open(text).read())
+    check(sum(len(x.split()) for x in ids) == found["ours"], "another number of tokens than Hugging Face's")
+    back = lines(run, "decode", f'unigram("{made}")', "\n".join(ids) + "\n")
+    check("\n".join(back) == open(text).read(), "another text comes back")

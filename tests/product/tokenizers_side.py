@@ -1,7 +1,9 @@
 """Tokenizers of the kinds unigram, wordpiece and bpe as Hugging Face's tokenizers and SentencePiece make them, and the ids and texts
 that those libraries give.
 
-usage: tokenizers_side.py DIR COUNT: writes the files of each tokenizer to DIR, and prints {"texts": …, "cases": {NAME: {"spec": …,
+usage: tokenizers_side.py compress TEXT VOCAB OURS.json: prints {"theirs": tokens of a unigram model that SentencePiece trains on the
+file TEXT, "ours": tokens of OURS.json}, line by line.
+tokenizers_side.py DIR COUNT: writes the files of each tokenizer to DIR, and prints {"texts": …, "cases": {NAME: {"spec": …,
 "ids": …, "back": …}}}"""
 import base64, io, json, os, random, sys
 
@@ -170,4 +172,17 @@ def main(folder, count):
     print(json.dumps({"texts": texts, "cases": cases}))
 
 
-main(*sys.argv[1:])
+def compress(path, vocab, ours):
+    lines = open(path).read().split("\n")
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(lines), model_writer=model, vocab_size=int(vocab), model_type="unigram",
+                                             byte_fallback=True, normalization_rule_name="identity", minloglevel=2)
+    theirs, ours = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()), Tokenizer.from_file(ours)
+    print(json.dumps({"theirs": sum(len(theirs.encode(x)) for x in lines),
+                      "ours": sum(len(ours.encode(x, add_special_tokens=False).ids) for x in lines)}))
+
+
+if sys.argv[1] == "compress":
+    compress(*sys.argv[2:])
+else:
+    main(*sys.argv[1:])

@@ -582,11 +582,11 @@ static void test_vocabulary(void) {
   lm_data_source s[] = {{LM_SOURCE_JSONL, "j", write_file("v.jsonl", text.p, text.n)},
                         {LM_SOURCE_TEXT, "t", write_text("v.txt", "the the the \xff text")}};
   lm_data_options o = options(s, 2, NULL);
-  CHECK_OK(lm_data_tokenizer_train(&o, 300, &first, NULL));
+  CHECK_OK(lm_data_tokenizer_train(&o, LM_TOKENIZER_BPE, 300, &first, NULL));
   o.threads = 1;
   o.cache = in_dir("cache");
-  CHECK_OK(lm_data_tokenizer_train(&o, 300, &second, NULL));
-  CHECK_OK(lm_data_tokenizer_train(&o, 300, &third, NULL));
+  CHECK_OK(lm_data_tokenizer_train(&o, LM_TOKENIZER_BPE, 300, &second, NULL));
+  CHECK_OK(lm_data_tokenizer_train(&o, LM_TOKENIZER_BPE, 300, &third, NULL));
   CHECK(first.n == second.n && !memcmp(first.p, second.p, first.n) && third.n == first.n &&
         !memcmp(first.p, third.p, first.n));
   lm_tokenizer *t;
@@ -599,7 +599,8 @@ static void test_vocabulary(void) {
       open_data(&(lm_data_options){.sources = s, .n_sources = 1, .tokenizer = t, .seq = SEQ});
   CHECK(lm_data_part(d, 0).docs == 2000);
   lm_data_close(d);
-  CHECK_FAILS(lm_data_tokenizer_train(&o, 256, &first, NULL), LM_USER, "the least is 257");
+  CHECK_FAILS(lm_data_tokenizer_train(&o, LM_TOKENIZER_BPE, 256, &first, NULL), LM_USER,
+              "the least is 257");
   lm_tokens_free(&ids);
   lm_tokenizer_destroy(t);
   lm_buf_free(&text);
@@ -615,7 +616,7 @@ static lm_tokenizer *bpe_create(void) {
   lm_data_options o = options(&s, 1, bytes);
   lm_buf json = {0};
   lm_tokenizer *t;
-  CHECK_OK(lm_data_tokenizer_train(&o, 257, &json, NULL));
+  CHECK_OK(lm_data_tokenizer_train(&o, LM_TOKENIZER_BPE, 257, &json, NULL));
   CHECK_OK(lm_tokenizer_parse(json.p, json.n, "trained", &t));
   lm_buf_free(&json);
   return t;

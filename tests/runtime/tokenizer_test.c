@@ -348,10 +348,10 @@ static void test_train(void) {
   const char *text = json_string_value(json_object_get(cases, "text"));
   json_t *made, *want = json_object_get(json_object_get(cases, "base"), "model"), *m;
   lm_buf json = {0}, again = {0};
-  lm_bpe_trainer *t = lm_bpe_trainer_create(1);
-  lm_bpe_trainer *u = lm_bpe_trainer_create(3);
-  CHECK_OK(lm_bpe_trainer_add(t, 0, text, strlen(text)));
-  CHECK_OK(lm_bpe_trainer_finish(t, 400, &json));
+  lm_vocab_trainer *t = lm_vocab_trainer_create(LM_TOKENIZER_BPE, 1);
+  lm_vocab_trainer *u = lm_vocab_trainer_create(LM_TOKENIZER_BPE, 3);
+  CHECK_OK(lm_vocab_trainer_add(t, 0, text, strlen(text)));
+  CHECK_OK(lm_vocab_trainer_finish(t, 400, &json));
   CHECK_OK(lm_json_parse(json.p, json.n, "trained", &made));
   CHECK(json_equal(json_object_get(json_object_get(made, "model"), "vocab"),
                    json_object_get(want, "vocab")));
@@ -364,12 +364,12 @@ static void test_train(void) {
   }
   CHECK(i == json_array_size(json_object_get(want, "merges")));
   size_t cut = lm_tokenizer_cut(text, 700); // in parts, by several, in another order
-  CHECK_OK(lm_bpe_trainer_add(u, 2, text + cut, strlen(text) - cut));
-  CHECK_OK(lm_bpe_trainer_add(u, 1, text, cut));
-  CHECK_OK(lm_bpe_trainer_finish(u, 400, &again));
+  CHECK_OK(lm_vocab_trainer_add(u, 2, text + cut, strlen(text) - cut));
+  CHECK_OK(lm_vocab_trainer_add(u, 1, text, cut));
+  CHECK_OK(lm_vocab_trainer_finish(u, 400, &again));
   CHECK(json.n == again.n && !memcmp(json.p, again.p, json.n));
-  lm_bpe_trainer_destroy(t);
-  lm_bpe_trainer_destroy(u);
+  lm_vocab_trainer_destroy(t);
+  lm_vocab_trainer_destroy(u);
   lm_buf_free(&json);
   lm_buf_free(&again);
   json_decref(made);
@@ -380,21 +380,56 @@ static void test_train(void) {
 static void test_train_little(void) {
   static const char *const texts[] = {"", "aaaa aaaa", "abc abc ab bc abc abcabc", "\xff\xff", "x"};
   for (size_t i = 0; i < LM_COUNT(texts); i++) {
-    lm_bpe_trainer *t = lm_bpe_trainer_create(1);
+    lm_vocab_trainer *t = lm_vocab_trainer_create(LM_TOKENIZER_BPE, 1);
     lm_buf json = {0};
     lm_tokenizer *made;
-    CHECK_OK(lm_bpe_trainer_add(t, 0, texts[i], strlen(texts[i])));
-    CHECK_OK(lm_bpe_trainer_finish(t, 300, &json));
+    CHECK_OK(lm_vocab_trainer_add(t, 0, texts[i], strlen(texts[i])));
+    CHECK_OK(lm_vocab_trainer_finish(t, 300, &json));
     CHECK_OK(lm_tokenizer_parse(json.p, json.n, "trained", &made));
-    CHECK(made->vocab >= LM_BPE_VOCAB_MIN && made->vocab < 300 && made->eos == 0);
+    CHECK(made->vocab >= LM_TRAINED_BPE_MIN && made->vocab < 300 && made->eos == 0);
     lm_tokenizer_destroy(made);
-    lm_bpe_trainer_destroy(t);
+    lm_vocab_trainer_destroy(t);
     lm_buf_free(&json);
   }
-  lm_bpe_trainer *t = lm_bpe_trainer_create(1);
+  lm_vocab_trainer *t = lm_vocab_trainer_create(LM_TOKENIZER_BPE, 1);
   lm_buf json = {0};
-  CHECK_FAILS(lm_bpe_trainer_finish(t, 256, &json), LM_USER, "257");
-  lm_bpe_trainer_destroy(t);
+  CHECK_FAILS(lm_vocab_trainer_finish(t, 256, &json), LM_USER, "257");
+  lm_vocab_trainer_destroy(t);
+}
+
+// A unigram vocabulary does not depend on threads or order, has the requested size, and gives the
+// text back, with characters that it lacks and with line breaks.
+static void test_train_unigram(void) {
+  const char *text = json_string_value(json_object_get(cases, "text"));
+  const char *other = "the earth\r\n\n\tz\xc3\xa9\xe2\x82\xac  the";
+  lm_vocab_trainer *t = lm_vocab_trainer_create(LM_TOKENIZER_UNIGRAM, 1);
+  lm_vocab_trainer *u = lm_vocab_trainer_create(LM_TOKENIZER_UNIGRAM, 2);
+  lm_buf json = {0}, again = {0}, back = {0};
+  lm_tokenizer *made;
+  lm_tokens ids = {0};
+  CHECK_OK(lm_vocab_trainer_add(t, 0, text, strlen(text)));
+  CHECK_OK(lm_vocab_trainer_add(t, 0, other, strlen(other)));
+  CHECK_OK(lm_vocab_trainer_finish(t, 350, &json));
+  CHECK_OK(lm_vocab_trainer_add(u, 1, other, strlen(other)));
+  CHECK_OK(lm_vocab_trainer_add(u, 0, text, strlen(text)));
+  CHECK_OK(lm_vocab_trainer_finish(u, 350, &again));
+  CHECK(json.n == again.n && !memcmp(json.p, again.p, json.n));
+  CHECK_OK(lm_tokenizer_parse(json.p, json.n, "trained", &made));
+  CHECK(made->kind == LM_TOKENIZER_UNIGRAM && made->vocab == 350 && made->eos == 0);
+  CHECK_OK(lm_tokenizer_encode(made, other, strlen(other), &ids));
+  CHECK_OK(lm_tokenizer_decode(made, ids.ids, ids.n, &back));
+  CHECK(back.n == strlen(other) && !memcmp(back.p, other, back.n));
+  lm_vocab_trainer_destroy(t);
+  lm_vocab_trainer_destroy(u);
+  lm_tokenizer_destroy(made);
+  lm_tokens_free(&ids);
+  lm_buf_free(&json);
+  lm_buf_free(&again);
+  lm_buf_free(&back);
+  t = lm_vocab_trainer_create(LM_TOKENIZER_UNIGRAM, 1); // no text at all
+  CHECK_OK(lm_vocab_trainer_finish(t, 300, &json));
+  lm_vocab_trainer_destroy(t);
+  lm_buf_free(&json);
 }
 
 int main(void) {
@@ -410,6 +445,7 @@ int main(void) {
   test_parts();
   test_train();
   test_train_little();
+  test_train_unigram();
   json_decref(cases);
   return 0;
 }

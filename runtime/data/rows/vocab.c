@@ -12,7 +12,7 @@
 
 enum {
   TEXT_MAX = 1 << 30,
-  FORMAT = 2,
+  FORMAT = 3,
   LISTED = 20
 };
 
@@ -23,7 +23,7 @@ typedef struct {
 
 typedef struct {
   const lm_file_list *files;
-  lm_bpe_trainer *trainer;
+  lm_vocab_trainer *trainer;
   const lm_text_span *spans;
   fault *faults;
   size_t cap_faults;   // faults has one element per span of the round
@@ -43,7 +43,7 @@ static void span_count(void *user, int64_t i, int worker) {
       lm_text_span_read(s, source, true, &n, &owner, why, sizeof why, &c->faults[i].line);
   c->faults[i].text = p ? NULL : lm_strdup(why);
   if (p && !c->statuses[worker])
-    c->statuses[worker] = lm_bpe_trainer_add(c->trainer, worker, p, n);
+    c->statuses[worker] = lm_vocab_trainer_add(c->trainer, worker, p, n);
   json_decref(owner);
 }
 
@@ -105,11 +105,11 @@ static lm_status usable_check(const lm_data_trained_on *on) {
                  (int)on->list.n - 1, on->list.p);
 }
 
-static lm_status train(const lm_data_options *o, const lm_file_list *files, int64_t vocab,
-                       lm_buf *out, lm_data_trained_on *on) {
+static lm_status train(const lm_data_options *o, const lm_file_list *files, lm_tokenizer_kind kind,
+                       int64_t vocab, lm_buf *out, lm_data_trained_on *on) {
   int threads = lm_threads(o->threads);
   counting c = {.files = files,
-                .trainer = lm_bpe_trainer_create(threads),
+                .trainer = lm_vocab_trainer_create(kind, threads),
                 .on = on,
                 .statuses = lm_calloc((size_t)threads, sizeof(lm_status))};
   lm_doc_reader *reader = lm_doc_reader_create(files, TEXT_MAX);
@@ -117,9 +117,9 @@ static lm_status train(const lm_data_options *o, const lm_file_list *files, int6
   if (!s)
     s = usable_check(on);
   if (!s)
-    s = lm_bpe_trainer_finish(c.trainer, (int32_t)vocab, out);
+    s = lm_vocab_trainer_finish(c.trainer, (int32_t)vocab, out);
   lm_doc_reader_destroy(reader);
-  lm_bpe_trainer_destroy(c.trainer);
+  lm_vocab_trainer_destroy(c.trainer);
   lm_free(c.statuses);
   lm_free(c.faults);
   return s;
@@ -165,8 +165,9 @@ static lm_status found(const lm_data_options *o, const char *path, lm_buf *out,
   return s;
 }
 
-static lm_status train_and_keep(const lm_data_options *o, const lm_file_list *files, int64_t vocab,
-                                const char *path, lm_buf *out, lm_data_trained_on *on) {
+static lm_status train_and_keep(const lm_data_options *o, const lm_file_list *files,
+                                lm_tokenizer_kind kind, int64_t vocab, const char *path,
+                                lm_buf *out, lm_data_trained_on *on) {
   lm_store_writer *to;
   lm_store *made = NULL;
   lm_buf tail = {0};
@@ -176,7 +177,7 @@ static lm_status train_and_keep(const lm_data_options *o, const lm_file_list *fi
   LM_TRY(lm_store_writer_create(path, &to));
   lm_status s = found(o, path, out, on, &there); // by another process, while we waited for the lock
   if (!s && !there)
-    s = train(o, files, vocab, out, on);
+    s = train(o, files, kind, vocab, out, on);
   if (!s && !there)
     s = lm_store_add(to, out->p + before, out->n - before);
   if (!s && !there)
@@ -190,11 +191,13 @@ static lm_status train_and_keep(const lm_data_options *o, const lm_file_list *fi
   return s;
 }
 
-static lm_status vocabulary_get(const lm_data_options *o, const lm_file_list *files, int64_t vocab,
-                                lm_buf *out, lm_data_trained_on *on) {
+static lm_status vocabulary_get(const lm_data_options *o, const lm_file_list *files,
+                                lm_tokenizer_kind kind, int64_t vocab, lm_buf *out,
+                                lm_data_trained_on *on) {
   if (!o->cache)
-    return train(o, files, vocab, out, on);
-  uint64_t parts[] = {FORMAT, files->key[0], files->key[1], (uint64_t)vocab}, key[2] = {0};
+    return train(o, files, kind, vocab, out, on);
+  uint64_t parts[] = {FORMAT, files->key[0], files->key[1], (uint64_t)kind, (uint64_t)vocab},
+           key[2] = {0};
   lm_hash_key(key, parts, sizeof parts);
   bool there = false;
   lm_arena *a = lm_arena_create();
@@ -203,18 +206,18 @@ static lm_status vocabulary_get(const lm_data_options *o, const lm_file_list *fi
   if (!s)
     s = found(o, path, out, on, &there);
   if (!s && !there)
-    s = train_and_keep(o, files, vocab, path, out, on);
+    s = train_and_keep(o, files, kind, vocab, path, out, on);
   lm_arena_destroy(a);
   return s;
 }
 
-lm_status lm_data_tokenizer_train(const lm_data_options *o, int64_t vocab, lm_buf *out_json,
-                                  lm_data_trained_on *out_on) {
+lm_status lm_data_tokenizer_train(const lm_data_options *o, lm_tokenizer_kind kind, int64_t vocab,
+                                  lm_buf *out_json, lm_data_trained_on *out_on) {
   lm_data_trained_on on = {0};
   lm_file_list files;
-  if (vocab < LM_BPE_VOCAB_MIN || vocab > INT32_MAX)
+  if (vocab < lm_trained_min(kind) || vocab > INT32_MAX)
     return lm_fail(LM_USER, "a vocabulary of %lld tokens cannot be trained; the least is %d",
-                   (long long)vocab, LM_BPE_VOCAB_MIN);
+                   (long long)vocab, lm_trained_min(kind));
   for (int i = 0; i < o->n_sources; i++)
     if (o->sources[i].kind == LM_SOURCE_BATCHES)
       return lm_status_about(
@@ -222,7 +225,7 @@ lm_status lm_data_tokenizer_train(const lm_data_options *o, int64_t vocab, lm_bu
                   o->sources[i].name),
           &o->sources[i]);
   LM_TRY(lm_file_list_make(o->sources, o->n_sources, &files));
-  lm_status s = vocabulary_get(o, &files, vocab, out_json, &on);
+  lm_status s = vocabulary_get(o, &files, kind, vocab, out_json, &on);
   lm_file_list_free(&files);
   if (out_on)
     *out_on = on;
