@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "compiler/passes/pass.h"
+#include "compiler/plan/cost.h"
 #include "driver/inspect/memory.h"
 #include "driver/text.h"
 #include "runtime/base/diag_code.h"
@@ -24,32 +25,19 @@ enum {
 };
 static const double MACHINE_SHARE = 0.8; // of memory
 
-// The machine for predicted times. Without known peaks it assumes 16 FLOPs per byte moved, so only
-// ratios of times are meaningful.
+// The machine for predicted times. Without known peaks it assumes 16 FLOPs per byte moved and
+// launches that cost nothing, so only ratios of times are meaningful.
 static lm_target machine_of(const lm_compiled *c) {
   lm_dtype compute = c->compute;
   lm_target t = lm_compiled_machine(c, c->spec.exec.threads);
   if (t.math[compute].peak > 0 && lm_target_bandwidth(&t) > 0)
     return t;
-  t.math[compute].peak = 16;
+  for (int i = 0; i < LM_DTYPES; i++)
+    t.math[i].peak = 16;
   lm_target_set_bandwidth(&t, 1);
+  t.kind = LM_TARGET_CPU; // no multiprocessors, whose waves would count
+  t.rates = (lm_target_rates){.memory = 1, .math = 1, .mma_sync = 1};
   return t;
-}
-
-// A lower bound of a step on machine t.
-static double seconds_of(const lm_compiled *c, const lm_target *t) {
-  double sum = 0, times = 1;
-  const lm_plan_func *f = lm_plan_func_get(c->plan, LM_FUNC_MICRO, 0);
-  for (int i = 0; f && i < f->n_steps; i++) {
-    const lm_plan_step *x = &f->steps[i];
-    if (x->kind == LM_STEP_LOOP)
-      times *= (double)x->count;
-    else if (x->kind == LM_STEP_END)
-      times /= (double)f->steps[x->match].count;
-    else
-      sum += times * lm_target_seconds(t, c->compute, (double)x->flops, (double)x->moved, NULL);
-  }
-  return sum * (double)c->run.n_micro;
 }
 
 // ---- attempts
@@ -200,7 +188,7 @@ static lm_status micro_choose(const fitter *x, int64_t limit) {
 static lm_status recompute_choose(const fitter *x, int64_t limit) {
   int extra, most;
   lm_target machine = machine_of(x->c);
-  double before = seconds_of(x->c, &machine);
+  double before = lm_cost_of_training(&machine, x->c->plan, x->c->run.n_micro).seconds;
   x->fit->natural = lm_compiled_memory(x->c);
   LM_TRY(recompute_search(x, limit, &extra, &most));
   if (extra < 0)
@@ -208,7 +196,8 @@ static lm_status recompute_choose(const fitter *x, int64_t limit) {
   LM_TRY(attempt(x, micro_of(x), extra));
   x->fit->recomputed = extra;
   x->fit->candidates = most;
-  x->fit->slowdown = seconds_of(x->c, &machine) / before;
+  double after = lm_cost_of_training(&machine, x->c->plan, x->c->run.n_micro).seconds;
+  x->fit->slowdown = after / before;
   return NULL;
 }
 

@@ -93,7 +93,7 @@ lm_status lm_plan_folder_write(lm_session *s, const lm_plan_folder *f, double be
   *out = (lm_plan_figures){
       .kernels = s->compiled.plan->n_kernels,
       .compiled = s->execution.exec ? lm_exec_kernels_compiled(s->execution.exec) : code->compiled,
-      .step = lm_cost_of_step(s->compiled.plan, s->run.n_micro),
+      .step = lm_cost_of_training(NULL, s->compiled.plan, s->run.n_micro),
       .peak = lm_session_memory(s),
       .seconds = lm_now() - began,
       .code = s->execution.exec ? NULL : code};

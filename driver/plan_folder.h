@@ -28,7 +28,7 @@ typedef struct lm_plan_folder {
 
 typedef struct lm_plan_figures {
   int kernels, compiled; // compiled: those that were not in the cache
-  lm_cost step;
+  lm_cost_sum step;
   int64_t peak; // bytes of memory
   double seconds;
   const lm_cuda_code *code; // NULL: the target is the CPU

@@ -15,7 +15,7 @@
 #define LM_DRIVER_SESSION_H
 #include "driver/execute.h"
 #include "driver/fit.h"
-#include "driver/inspect/cost.h"
+#include "compiler/plan/cost.h"
 #include "runtime/cpu/gemm.h"
 
 // Files that are copied with a tokenizer's own files, from an imported model to its runs and their

@@ -9,6 +9,7 @@ typedef struct lm_step_cost {
   lm_target machine; // with its figures for `dtype`, the type of `real`
   lm_dtype dtype;
   int threads;
+  double tokens; // of a training step
 } lm_step_cost;
 
 // Compiles an open session. measured: also times each kernel over some steps. If not measured, the

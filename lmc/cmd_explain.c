@@ -131,9 +131,10 @@ const lm_command lm_cmd_explain = {
     .most = 2,
     .run = explain_run,
     .help = "KEY: the value, where it was set, and below it the values that it replaced.\n"
-            "cost: for each kernel of a training step its bytes and FLOPs, the minimum time by "
-            "this machine's bandwidth and arithmetic\n"
-            "(both measured; of a GPU as its driver reports them), and its share.\n"
+            "cost: for each kernel of a training step the time that the cost model predicts, a "
+            "lower bound by bandwidth and arithmetic\n"
+            "(both measured on a CPU; published figures of a GPU, which need not be here), and "
+            "what bounds it; then tokens per second.\n"
             "memory: the arenas, and the values that take most of them when most is needed, with "
             "their source lines and the steps\n"
             "during which they are live.\n"
@@ -143,4 +144,5 @@ const lm_command lm_cmd_explain = {
             "  lmc explain examples/quickstart.lm optimizer.lr\n"
             "  lmc explain E031\n"
             "  lmc explain examples/bench-6m.lm cost --measure\n"
+            "  lmc explain examples/bench-180m.lm cost --target h100\n"
             "  lmc explain examples/bench-6m.lm memory --svg memory.svg\n"};

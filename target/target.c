@@ -7,15 +7,26 @@
 typedef struct gpu {
   const char *name, *title, *device, *arch;
   int multiprocessors;
-  double gb, gb_per_s, l2_mb, shared_kb, bf16, tf32, f32, f64;
+  double gb, gb_per_s, l2_mb, l2_gb_per_s, shared_kb, bf16, tf32, f32, f64;
 } gpu;
 
 static const gpu known[] = {
-#define GPU(NAME, TITLE, DEVICE, ARCH, MULTIPROCESSORS, GB, GB_PER_S, L2_MB, SHARED_KB, BF16,      \
-            TF32, F32, F64)                                                                        \
-  {NAME, TITLE, DEVICE, ARCH, MULTIPROCESSORS, GB, GB_PER_S, L2_MB, SHARED_KB,                     \
+#define GPU(NAME, TITLE, DEVICE, ARCH, MULTIPROCESSORS, GB, GB_PER_S, L2_MB, L2_GB_PER_S,          \
+            SHARED_KB, BF16, TF32, F32, F64)                                                       \
+  {NAME, TITLE, DEVICE, ARCH, MULTIPROCESSORS, GB, GB_PER_S, L2_MB, L2_GB_PER_S, SHARED_KB,        \
    BF16, TF32,  F32,    F64},
 #include "target/known.def"
+};
+
+// In percent.
+typedef struct rates {
+  const char *arch;
+  double memory, math, mma_sync, clock;
+} rates;
+
+static const rates reached[] = {
+#define RATES(ARCH, BANDWIDTH, GEMM, MMA_SYNC, CLOCK) {ARCH, BANDWIDTH, GEMM, MMA_SYNC, CLOCK},
+#include "target/rates.def"
 };
 enum {
   KNOWN = sizeof known / sizeof *known
@@ -26,12 +37,39 @@ void lm_target_set_bandwidth(lm_target *t, double bytes_per_second) {
     t->bandwidth[i] = bytes_per_second;
 }
 
+// A GPU runs the kernels of a function as one graph: a kernel that does nothing takes LAUNCH, the
+// next one starts GAP later, and the host starts the next function after CALL. A step of 1,041
+// launches in five functions has 1.0 to 1.3 ms of such gaps on an H100.
+static lm_target_rates rates_of(lm_target_kind kind) {
+  static const double LAUNCH = 2.5e-6, GAP = 0.85e-6, CALL = 50e-6;
+  // Of a CPU: threads that wake up and meet again; GEMMs of the library.
+  static const double TEAM = 3e-6, LIBRARY = 0.85;
+  if (kind == LM_TARGET_CUDA)
+    return (lm_target_rates){
+        .launch = LAUNCH, .gap = GAP, .call = CALL, .memory = 1, .math = 1, .mma_sync = 1};
+  return (lm_target_rates){.launch = TEAM, .memory = 1, .math = LIBRARY};
+}
+
 lm_target lm_target_any(lm_target_kind kind) {
-  lm_target t = {.kind = kind};
+  lm_target t = {.kind = kind, .rates = rates_of(kind)};
   for (int i = 0; i < LM_DTYPES; i++)
     t.math[i] = (lm_target_math){.native = i != LM_BF16 || kind == LM_TARGET_CUDA,
                                  .accumulate = i == LM_BF16 ? LM_F32 : (lm_dtype)i};
   return t;
+}
+
+void lm_target_set_rates(lm_target *t, double lanes, double cache) {
+  for (size_t i = 0; i < sizeof reached / sizeof *reached; i++) {
+    const rates *r = &reached[i];
+    if (strcmp(r->arch, t->arch))
+      continue;
+    t->rates.memory = r->memory / 100;
+    t->rates.math = r->math / 100;
+    t->rates.mma_sync = r->mma_sync / 100;
+    lanes *= r->clock / 100;
+  }
+  t->rates.cache = cache;
+  t->rates.lanes = lanes;
 }
 
 static lm_target target_of(const gpu *g) {
@@ -49,6 +87,8 @@ static lm_target target_of(const gpu *g) {
   t.math[LM_F64].peak = 1e12 * g->f64;
   t.peak_tf32 = 1e12 * g->tf32;
   lm_target_set_bandwidth(&t, 1e9 * g->gb_per_s);
+  // A lane is a multiply-add in f32, of two FLOPs, in each cycle.
+  lm_target_set_rates(&t, 0.5e12 * g->f32, 1e9 * g->l2_gb_per_s);
   return t;
 }
 
@@ -78,9 +118,7 @@ const char *lm_target_name(int i) {
   return i < KNOWN ? known[i].name : NULL;
 }
 
-// The bandwidth of the largest size that is not larger, since a lower bound of the time must not be
-// too high.
-static double bandwidth_of(const lm_target *t, double bytes) {
+double lm_target_bandwidth_of(const lm_target *t, double bytes) {
   int i = 0;
   while (i + 1 < LM_TARGET_SIZES && bytes >= (double)((int64_t)LM_TARGET_MIN_BYTES << 2 * (i + 1)))
     i++;
@@ -90,7 +128,7 @@ static double bandwidth_of(const lm_target *t, double bytes) {
 double lm_target_seconds(const lm_target *t, lm_dtype dtype, double flops, double bytes,
                          bool *out_memory) {
   double arithmetic = flops / t->math[dtype].peak;
-  double memory = bytes / bandwidth_of(t, bytes);
+  double memory = bytes / lm_target_bandwidth_of(t, bytes);
   if (out_memory)
     *out_memory = memory > arithmetic;
   return memory > arithmetic ? memory : arithmetic;

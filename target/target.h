@@ -58,6 +58,19 @@ typedef struct lm_target_choices {
   lm_target_panel panel[LM_DTYPES]; // by dtype of the operands
 } lm_target_choices;
 
+// Rates that the cost model (compiler/plan/cost.h) needs besides peaks and bandwidths: the share of
+// a published figure that programs reach, and fixed costs. known.def gives them for GPUs.
+typedef struct lm_target_rates {
+  double launch;   // seconds that the shortest kernel takes
+  double gap;      // seconds between the end of a kernel and the start of the next
+  double call;     // seconds between the end of a plan's function and the start of the next
+  double memory;   // share of the bandwidth that a long kernel reaches
+  double math;     // share of a GEMM's peak that its main loop reaches
+  double mma_sync; // of a GPU: share of the peak that instructions of a warp (mma.sync) reach
+  double cache;    // bytes per second of the last cache; 0: `bandwidth` gives them by size
+  double lanes;    // instructions per second, counted for each element of a vector or thread
+} lm_target_rates;
+
 typedef struct lm_target {
   char name[LM_TARGET_NAME];      // of --target: "h100", "sm_90a", "cpu"
   char title[2 * LM_TARGET_NAME]; // "NVIDIA H100 SXM"
@@ -74,6 +87,7 @@ typedef struct lm_target {
   int vector;                        // of a CPU: floats of a vector; 0: unknown
   bool tiles;                        // of a CPU: multiplies bf16 in tiles (AMX)
   double bandwidth[LM_TARGET_SIZES]; // bytes read and written per second, by working set
+  lm_target_rates rates;
   lm_target_choices choices;
 } lm_target;
 
@@ -92,6 +106,11 @@ void lm_target_set_bandwidth(lm_target *t, double bytes_per_second);
 static inline double lm_target_bandwidth(const lm_target *t) {
   return t->bandwidth[LM_TARGET_SIZES - 1]; // from memory
 }
+// The rates of a GPU by its architecture. lanes: instructions per second at the maximum clock, of
+// all lanes; cache: bytes per second of the last cache.
+void lm_target_set_rates(lm_target *t, double lanes, double cache);
+// The bandwidth of the largest size that is not larger than the working set.
+double lm_target_bandwidth_of(const lm_target *t, double bytes);
 // Returns a lower bound of the seconds that work on operands of a dtype takes: the larger of flops
 // / peak and bytes / bandwidth. *out_memory (optional): true if bandwidth is the limit.
 double lm_target_seconds(const lm_target *t, lm_dtype dtype, double flops, double bytes,

@@ -2,10 +2,44 @@
 #include "codegen/common/gen.h"
 #include <string.h>
 
+// ---- instructions
+
+// The iterations of a level at capacity, within the current ranges of the loops.
+static double iterations(const lm_gen *e, int level) {
+  const lm_gen_domain *d = &e->domains[e->pass];
+  double n = 1;
+  for (int i = 0; i < e->kernel->attr.n_axes; i++) {
+    const lm_var *v = &e->vars.v[e->parallel[i]];
+    if (v->level <= level)
+      n *= (double)v->size;
+  }
+  for (int i = 0; i < d->n; i++) {
+    const lm_var *v = &e->vars.v[d->atom[i].var];
+    if (v->level <= level)
+      n *= (double)(v->hi - v->lo);
+  }
+  return n;
+}
+
+void lm_gen_count(lm_gen *e, int level, double n, const lm_op *op) {
+  double lanes = e->target->lanes ? e->target->lanes(e, level) : 1;
+  double all = n * lanes * iterations(e, level);
+  e->instructions += all;
+  if (op)
+    e->counted[op->mark] += all;
+}
+
+void lm_gen_count_reset(lm_gen *e) {
+  memset(e->counted, 0, e->s->n_nodes * sizeof *e->counted);
+}
+
+// ---- creation and reset
+
 void lm_gen_init(lm_gen *e, const lm_gen_target *target, const lm_module *m, const lm_op *kernel,
                  lm_schedule *s, lm_arena *arena) {
   *e = (lm_gen){.target = target, .m = m, .kernel = kernel, .arena = arena, .s = s};
   e->domains = LM_NEW_N(arena, lm_gen_domain, s->n_passes + 1);
+  e->counted = LM_NEW_N(arena, double, s->n_nodes + 1);
   e->done = LM_NEW_N(arena, bool, s->n_passes + 1);
   for (uint32_t i = 0; i < s->n_passes; i++) {
     lm_gen_domain_init(e, &s->passes[i], &e->domains[i]);
@@ -20,6 +54,8 @@ void lm_gen_attempt(lm_gen *e) {
   e->n_temps = 0;
   e->n_accesses = 0;
   e->extents = 0;
+  e->instructions = 0;
+  lm_gen_count_reset(e);
   e->request.kind = LM_GEN_REQUEST_NONE;
   e->body.n = 0;
   memset(e->done, 0, e->s->n_passes);

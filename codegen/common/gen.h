@@ -66,16 +66,24 @@ typedef enum {
   LM_GEN_REQUEST_PARTITION
 } lm_gen_request;
 
+// An operation as C, in which $0, $1 and $2 stand for the operands, and the instructions that an
+// element of f32 takes.
+typedef struct lm_gen_form {
+  const char *text;
+  int instructions;
+} lm_gen_form;
+
 typedef struct lm_gen lm_gen;
 typedef struct lm_gen_target {
   const char *index; // C type of indices
   // Reads a value that an earlier pass holds outside of the results.
   lm_gen_text (*held)(lm_gen *e, const lm_value *v, const lm_ix *ix);
+  // Optional: the lanes of threads that execute one iteration of a statement of a level; NULL: one.
+  double (*lanes)(const lm_gen *e, int level);
   // Optional: a target-specific load of base[at]. False: use the ordinary load.
   bool (*load)(lm_gen *e, const char *base, lm_type t, const lm_ix *at, lm_gen_text *out);
-  // Optional: the target's form of an operation on f32 or bf16, in which $0 and $1 stand for the
-  // operands; NULL: the ordinary form.
-  const char *(*form)(const lm_op *op);
+  // Optional: the target's form of an operation on f32 or bf16; without text, the ordinary form.
+  lm_gen_form (*form)(const lm_op *op);
 } lm_gen_target;
 
 struct lm_gen {
@@ -107,7 +115,10 @@ struct lm_gen {
     int64_t at;
   } request;        // the first request to change the loops
   uint32_t extents; // bit mask of the run-time extents that are used
-  lm_buf body;      // text of one point
+  // An estimate of the instructions of a launch at capacity, counted for each lane; and the part of
+  // each operation of the body (by op->mark) since the last call of lm_gen_count_reset.
+  double instructions, *counted;
+  lm_buf body; // text of one point
 };
 
 // ---- gen.c: creation, attempts
@@ -115,6 +126,10 @@ void lm_gen_init(lm_gen *e, const lm_gen_target *target, const lm_module *m, con
                  lm_schedule *s, lm_arena *arena);
 void lm_gen_attempt(lm_gen *e); // discards the text of the previous attempt
 void lm_gen_free(lm_gen *e);
+// Counts n instructions for each iteration of a level. op: the operation of the body that they
+// compute, or NULL.
+void lm_gen_count(lm_gen *e, int level, double n, const lm_op *op);
+void lm_gen_count_reset(lm_gen *e);
 // "0", as part of a C name; a split loop appends _h or _l.
 const char *lm_gen_axis_name(lm_gen *e, lm_axis a);
 void lm_gen_type_print(lm_gen *e, lm_type t, lm_buf *b); // "f32[i_0, i_2]"
@@ -140,6 +155,8 @@ uint16_t lm_gen_temp_index(lm_gen *e, const char *text, int level, int64_t size,
 const char *lm_gen_temp_name(lm_gen *e, const char *prefix);
 
 // ---- ops.c: operations as C expressions
+// Instructions that one element takes: of an operation, or of a load if op is NULL.
+double lm_gen_op_instructions(const lm_gen *e, const lm_op *op);
 const char *lm_gen_op_text(lm_gen *e, const lm_op *op, const char *const *in);
 const char *lm_gen_const_text(lm_arena *a, lm_dtype t, double v);
 const char *lm_gen_load_text(lm_arena *a, lm_dtype t,

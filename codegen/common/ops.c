@@ -4,41 +4,44 @@
 #include <string.h>
 #include "codegen/common/gen.h"
 
-// $0, $1, $2 stand for the operands. The type of the last operand selects the column.
+// $0, $1, $2 stand for the operands. The type of the last operand selects the column. instructions:
+// that an element takes in f32, or in integers if there is no f32, as compiled for sm_90a
+// (tests/cuda/nvrtc_count_test.c); a vector of a CPU takes about as many.
 typedef struct lm_op_row {
   const char *f32, *f64, *integer;
+  int instructions;
 } lm_op_row;
 static const lm_op_row table[LM_OPS] = {
-    [LM_OP_NEG] = {"-$0", "-$0", "lm_isub(0, $0)"},
-    [LM_OP_EXP] = {"lm_exp($0)", "lm_exp64($0)", NULL},
-    [LM_OP_LOG] = {"lm_log($0)", "lm_log64($0)", NULL},
-    [LM_OP_LOG1P] = {"lm_log1p($0)", "lm_log1p64($0)", NULL},
-    [LM_OP_SQRT] = {"lm_sqrt($0)", "lm_sqrt64($0)", NULL},
-    [LM_OP_RSQRT] = {"lm_rsqrt($0)", "lm_rsqrt64($0)", NULL},
-    [LM_OP_SIN] = {"lm_sin($0)", "lm_sin64($0)", NULL},
-    [LM_OP_COS] = {"lm_cos($0)", "lm_cos64($0)", NULL},
-    [LM_OP_TANH] = {"lm_tanh($0)", "lm_tanh64($0)", NULL},
-    [LM_OP_LOGISTIC] = {"lm_logistic($0)", "lm_logistic64($0)", NULL},
-    [LM_OP_ERF] = {"lm_erf($0)", "lm_erf64($0)", NULL},
-    [LM_OP_FLOOR] = {"lm_floor($0)", "lm_floor64($0)", NULL},
-    [LM_OP_ROUND] = {"lm_round($0)", "lm_round64($0)", NULL},
-    [LM_OP_NOT] = {NULL, NULL, "!$0"},
-    [LM_OP_ADD] = {"$0 + $1", "$0 + $1", "lm_iadd($0, $1)"},
-    [LM_OP_SUB] = {"$0 - $1", "$0 - $1", "lm_isub($0, $1)"},
-    [LM_OP_MUL] = {"$0 * $1", "$0 * $1", "lm_imul($0, $1)"},
-    [LM_OP_DIV] = {"$0 / $1", "$0 / $1", NULL},
-    [LM_OP_POW] = {"lm_pow($0, $1)", "lm_pow64($0, $1)", NULL},
-    [LM_OP_IDIV] = {NULL, NULL, "lm_idiv($0, $1)"},
-    [LM_OP_MOD] = {"lm_mod($0, $1)", "lm_mod64($0, $1)", "lm_imod($0, $1)"},
-    [LM_OP_EQ] = {"$0 == $1", "$0 == $1", "$0 == $1"},
-    [LM_OP_NE] = {"$0 != $1", "$0 != $1", "$0 != $1"},
-    [LM_OP_LT] = {"$0 < $1", "$0 < $1", "$0 < $1"},
-    [LM_OP_LE] = {"$0 <= $1", "$0 <= $1", "$0 <= $1"},
-    [LM_OP_GT] = {"$0 > $1", "$0 > $1", "$0 > $1"},
-    [LM_OP_GE] = {"$0 >= $1", "$0 >= $1", "$0 >= $1"},
-    [LM_OP_AND] = {NULL, NULL, "$0 & $1"},
-    [LM_OP_OR] = {NULL, NULL, "$0 | $1"},
-    [LM_OP_SELECT] = {"$0 ? $1 : $2", "$0 ? $1 : $2", "$0 ? $1 : $2"},
+    [LM_OP_NEG] = {"-$0", "-$0", "lm_isub(0, $0)", 1},
+    [LM_OP_EXP] = {"lm_exp($0)", "lm_exp64($0)", NULL, 18},
+    [LM_OP_LOG] = {"lm_log($0)", "lm_log64($0)", NULL, 32},
+    [LM_OP_LOG1P] = {"lm_log1p($0)", "lm_log1p64($0)", NULL, 50},
+    [LM_OP_SQRT] = {"lm_sqrt($0)", "lm_sqrt64($0)", NULL, 11},
+    [LM_OP_RSQRT] = {"lm_rsqrt($0)", "lm_rsqrt64($0)", NULL, 22},
+    [LM_OP_SIN] = {"lm_sin($0)", "lm_sin64($0)", NULL, 26},
+    [LM_OP_COS] = {"lm_cos($0)", "lm_cos64($0)", NULL, 26},
+    [LM_OP_TANH] = {"lm_tanh($0)", "lm_tanh64($0)", NULL, 35},
+    [LM_OP_LOGISTIC] = {"lm_logistic($0)", "lm_logistic64($0)", NULL, 29},
+    [LM_OP_ERF] = {"lm_erf($0)", "lm_erf64($0)", NULL, 34},
+    [LM_OP_FLOOR] = {"lm_floor($0)", "lm_floor64($0)", NULL, 1},
+    [LM_OP_ROUND] = {"lm_round($0)", "lm_round64($0)", NULL, 1},
+    [LM_OP_NOT] = {NULL, NULL, "!$0", 1},
+    [LM_OP_ADD] = {"$0 + $1", "$0 + $1", "lm_iadd($0, $1)", 1},
+    [LM_OP_SUB] = {"$0 - $1", "$0 - $1", "lm_isub($0, $1)", 1},
+    [LM_OP_MUL] = {"$0 * $1", "$0 * $1", "lm_imul($0, $1)", 1},
+    [LM_OP_DIV] = {"$0 / $1", "$0 / $1", NULL, 10},
+    [LM_OP_POW] = {"lm_pow($0, $1)", "lm_pow64($0, $1)", NULL, 150},
+    [LM_OP_IDIV] = {NULL, NULL, "lm_idiv($0, $1)", 20},
+    [LM_OP_MOD] = {"lm_mod($0, $1)", "lm_mod64($0, $1)", "lm_imod($0, $1)", 20},
+    [LM_OP_EQ] = {"$0 == $1", "$0 == $1", "$0 == $1", 1},
+    [LM_OP_NE] = {"$0 != $1", "$0 != $1", "$0 != $1", 1},
+    [LM_OP_LT] = {"$0 < $1", "$0 < $1", "$0 < $1", 1},
+    [LM_OP_LE] = {"$0 <= $1", "$0 <= $1", "$0 <= $1", 1},
+    [LM_OP_GT] = {"$0 > $1", "$0 > $1", "$0 > $1", 1},
+    [LM_OP_GE] = {"$0 >= $1", "$0 >= $1", "$0 >= $1", 1},
+    [LM_OP_AND] = {NULL, NULL, "$0 & $1", 1},
+    [LM_OP_OR] = {NULL, NULL, "$0 | $1", 1},
+    [LM_OP_SELECT] = {"$0 ? $1 : $2", "$0 ? $1 : $2", "$0 ? $1 : $2", 1},
 };
 
 const char *lm_gen_register_type(lm_dtype t) {
@@ -105,14 +108,33 @@ static const char *substitute(lm_arena *a, const char *form, const char *const *
 }
 
 // Attention of the CPU has no target.
+static lm_gen_form own_form(const lm_gen *e, const lm_op *op) {
+  return e->target && e->target->form ? e->target->form(op) : (lm_gen_form){0};
+}
+
 static const char *form_of(const lm_gen *e, const lm_op *op, lm_dtype t) {
   const lm_op_row *row = &table[op->code];
   if (!lm_dtype_is_float(t))
     return row->integer;
   if (t == LM_F64)
     return row->f64;
-  const char *own = e->target && e->target->form ? e->target->form(op) : NULL;
+  const char *own = own_form(e, op).text;
   return own ? own : row->f32;
+}
+
+double lm_gen_op_instructions(const lm_gen *e, const lm_op *op) {
+  enum {
+    LOAD = 4,    // an address, the load, a conversion
+    RANDOM = 80, // ten rounds of Philox
+    OTHER = 1
+  };
+  if (!op)
+    return LOAD;
+  if (op->code == LM_OP_RNG)
+    return RANDOM;
+  int own = own_form(e, op).instructions;
+  int usual = table[op->code].instructions;
+  return own ? own : usual ? usual : OTHER;
 }
 
 const char *lm_gen_op_text(lm_gen *e, const lm_op *op, const char *const *in) {

@@ -10,8 +10,10 @@
 
 // ---- statements and names
 
+// Counts as one instruction, to which lm_gen_temp adds.
 void lm_gen_statement(lm_gen *e, int level, const char *fmt, ...) {
   va_list ap;
+  lm_gen_count(e, level, 1, NULL);
   lm_buf *b = &e->level[level].before;
   va_start(ap, fmt);
   lm_buf_vprintf(b, fmt, ap);
@@ -51,6 +53,7 @@ lm_gen_text lm_gen_temp(lm_gen *e, lm_dtype t, int level, const char *text, cons
   const char *name = lm_gen_temp_name(e, "v");
   lm_buf note = {0};
   lm_gen_type_print(e, type, &note);
+  lm_gen_count(e, level, lm_gen_op_instructions(e, op) - 1, op);
   lm_gen_statement(e, level, "const %s %s = %s;  // %s : %s", lm_gen_register_type(t), name, text,
                    op ? lm_op_info_of(op)->name : "load", note.p);
   lm_buf_free(&note);

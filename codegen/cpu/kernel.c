@@ -222,7 +222,8 @@ bool lm_cpu_kernel_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena 
   cpu_emit *e = cpu_emit_make(lm_op_module(kernel), kernel, temporary);
   lm_buf text = {0};
   put_function(e, &text);
-  *out = (lm_kernel_code){.space = space_of(e), .n_workspaces = e->n_workspaces};
+  *out = (lm_kernel_code){
+      .space = space_of(e), .n_workspaces = e->n_workspaces, .instructions = e->g.instructions};
   memcpy(out->workspace, e->workspace, sizeof out->workspace);
   out->name = lm_arena_printf(arena, "k%016llx", (unsigned long long)lm_hash(text.p, text.n, 0));
   out->source = lm_arena_printf(arena, "void %s%s", out->name, text.p);

@@ -3,23 +3,34 @@
 #include "codegen/cuda/emit.h"
 
 // The functions of prelude/approx.cuh. They replace division only if the result is bf16: division
-// of f32, like addition, multiplication and square roots, follows IEEE 754.
-static const char *approx_form(const lm_op *op) {
+// of f32, like addition, multiplication and square roots, follows IEEE 754. The instructions are
+// those of sm_90a (nvrtc_count_test).
+static lm_gen_form approx_form(const lm_op *op) {
   bool rounds = op->out[0]->type.dtype == LM_BF16;
   switch (op->code) {
-  case LM_OP_EXP: return rounds ? "lm_exp_bf16($0)" : "lm_exp_f32($0)";
-  case LM_OP_LOGISTIC: return rounds ? "lm_logistic_bf16($0)" : "lm_logistic_f32($0)";
-  case LM_OP_TANH: return rounds ? "lm_tanh_bf16($0)" : "lm_tanh_f32($0)";
-  case LM_OP_RSQRT: return "lm_rsqrt_approx($0)";
-  case LM_OP_DIV: return rounds ? "lm_divide_approx($0, $1)" : NULL;
-  default: return NULL;
+  case LM_OP_EXP:
+    return rounds ? (lm_gen_form){"lm_exp_bf16($0)", 2} : (lm_gen_form){"lm_exp_f32($0)", 8};
+  case LM_OP_LOGISTIC:
+    return rounds ? (lm_gen_form){"lm_logistic_bf16($0)", 4}
+                  : (lm_gen_form){"lm_logistic_f32($0)", 9};
+  case LM_OP_TANH:
+    return rounds ? (lm_gen_form){"lm_tanh_bf16($0)", 11} : (lm_gen_form){"lm_tanh_f32($0)", 21};
+  case LM_OP_RSQRT: return (lm_gen_form){"lm_rsqrt_approx($0)", 4};
+  case LM_OP_DIV: return rounds ? (lm_gen_form){"lm_divide_approx($0, $1)", 8} : (lm_gen_form){0};
+  default: return (lm_gen_form){0};
   }
 }
 
-static const lm_gen_target narrow = {
-    .index = "int32_t", .held = cuda_held, .load = cuda_load, .form = approx_form};
-static const lm_gen_target wide = {
-    .index = "int64_t", .held = cuda_held, .load = cuda_load, .form = approx_form};
+static const lm_gen_target narrow = {.index = "int32_t",
+                                     .held = cuda_held,
+                                     .load = cuda_load,
+                                     .form = approx_form,
+                                     .lanes = cuda_lanes};
+static const lm_gen_target wide = {.index = "int64_t",
+                                   .held = cuda_held,
+                                   .load = cuda_load,
+                                   .form = approx_form,
+                                   .lanes = cuda_lanes};
 
 // Indices have 32 bits if every tensor fits twice: the counter of a grid-stride loop ends at less
 // than the number of elements plus a step, and a step is at most that number.

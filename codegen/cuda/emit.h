@@ -11,6 +11,7 @@ enum {
   // Limit in bytes for rows in shared memory, and for sums in arrays that the kernel declares.
   // Larger rows are in the workspace, larger sums in the pool, whose size the launch gives.
   CUDA_MAX_SHARED = 40 << 10,
+  CUDA_UNROLLED = 8,    // iterations of a loop of a thread without a team that run at a time
   CUDA_MAX_LOCAL = 128, // limit in elements for a row in a thread's local array
 };
 
@@ -45,6 +46,7 @@ typedef struct cuda_flat_loop {
   lm_buf bodies;
   double elements; // trip count times the width of a vector
   int width;
+  double *counted; // instructions by operation, the most of a body
 } cuda_flat_loop;
 
 typedef struct cuda_emit {
@@ -105,6 +107,16 @@ bool cuda_online_is(const cuda_emit *e, int pass);
 void cuda_online_leaf(cuda_emit *e); // in place of the terms of both reductions
 // A thread's term of the sum, after the maximum of the team is known.
 const char *cuda_online_sum(const cuda_emit *e);
+
+// ---- count.c
+double cuda_lanes(const lm_gen *g, int level); // for lm_gen_target
+// The product of the current ranges of a stage's loops, at capacity.
+double cuda_trips(const cuda_emit *e, int k);
+// Ends a body of a loop over the grid: operations that an earlier body of the loop has computed are
+// not computed again.
+void cuda_count_shared(cuda_emit *e, cuda_flat_loop *l);
+// Counts the loop of stage k, whose counter is decoded into the indices of `axes` axes.
+void cuda_count_loop(cuda_emit *e, int k, int axes, int unrolled);
 
 // ---- rows.c: rows that passes hold, sums over points
 int64_t cuda_points(const cuda_emit *e); // points of the parallel axes, at capacity

@@ -318,6 +318,7 @@ static void launch_of(const cuda_emit *e, lm_kernel_code *out) {
   const lm_attr *a = &e->g.kernel->attr;
   out->launch = (lm_plan_launch){
       .threads = e->form == CUDA_FLAT ? CUDA_THREADS : e->team * e->teams, .extents = e->g.extents};
+  out->instructions = e->g.instructions;
   out->n_workspaces = e->n_workspaces;
   memcpy(out->workspace, e->workspace, sizeof out->workspace);
   if (e->form == CUDA_FLAT) {
@@ -325,6 +326,7 @@ static void launch_of(const cuda_emit *e, lm_kernel_code *out) {
     return;
   }
   out->launch.per_block = a->n_to ? 1 : e->teams;
+  out->launch.ways = e->team == 1 ? CUDA_UNROLLED : 0;
   out->launch.shared = a->n_to ? cuda_sums_pool(e) : 0;
   out->space = a->n_to ? (lm_plan_extent){.fixed = lm_axis_size(e->g.m, a->to[0])}
                        : extent_product(e->g.m, a->axes, a->n_axes);

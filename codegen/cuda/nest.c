@@ -70,6 +70,8 @@ bool cuda_load(lm_gen *g, const char *base, lm_type t, const lm_ix *at, lm_gen_t
   lm_gen_statement(g, level, "lm_load%d_%s(%s, %s + (%s));  // %s", width, lm_dtype_name(t.dtype),
                    name, base, printed(e, &rest), note.p);
   lm_buf_free(&note);
+  // The address, and a conversion of each element from bf16.
+  lm_gen_count(g, level, t.dtype == LM_BF16 ? 3 + width : 3, NULL);
   *out = (lm_gen_text){lm_arena_printf(g->arena, "%s[%s]", name, g->vars.v[e->vector].name),
                        g->vars.v[e->vector].level};
   return true;
@@ -312,7 +314,7 @@ static cuda_flat_loop *flat_loop(cuda_emit *e, const char *head) {
     if (!strcmp(e->loops[i].head, head))
       return &e->loops[i];
   cuda_flat_loop *l = &LM_PUSH(e->g.arena, e->loops, e->n_loops, e->cap_loops);
-  *l = (cuda_flat_loop){.head = head};
+  *l = (cuda_flat_loop){.head = head, .counted = LM_NEW_N(e->g.arena, double, e->g.s->n_nodes + 1)};
   return l;
 }
 
@@ -325,18 +327,6 @@ static const char *trip_count(cuda_emit *e, const cuda_axis *axes, int n) {
   return text;
 }
 
-// The product of the current ranges of a stage's loops, at capacity.
-static double trips(const cuda_emit *e, int k) {
-  const lm_gen_domain *d = &e->g.domains[e->g.pass];
-  double n = 1;
-  for (int i = 0; i < d->n; i++) {
-    const lm_var *v = &e->g.vars.v[d->atom[i].var];
-    if (e->stage_of[i] == k)
-      n *= (double)(v->hi - v->lo);
-  }
-  return n;
-}
-
 // A strided loop of the flat form: over the grid.
 static void write_flat(cuda_emit *e, int k, const cuda_axis *axes, int n, const char *body) {
   const char *type = e->g.target->index;
@@ -344,7 +334,9 @@ static void write_flat(cuda_emit *e, int k, const cuda_axis *axes, int n, const 
                                          type, trip_count(e, axes, n))
                        : "if (first == 0) {\n";
   cuda_flat_loop *l = flat_loop(e, head);
-  double elements = trips(e, k) * e->width[e->g.pass];
+  cuda_count_shared(e, l);
+  cuda_count_loop(e, k, n, 1);
+  double elements = cuda_trips(e, k) * e->width[e->g.pass];
   if (elements > l->elements) {
     l->elements = elements;
     l->width = e->width[e->g.pass];
@@ -371,7 +363,7 @@ static void team_head(cuda_emit *e, int k, const char *name, const char *count, 
     UNROLLED = 4
   };
   const char *type = e->g.target->index;
-  int64_t n = has_dyn(e, k) ? INT64_MAX : (int64_t)trips(e, k);
+  int64_t n = has_dyn(e, k) ? INT64_MAX : (int64_t)cuda_trips(e, k);
   if (n <= e->team) {
     lm_buf_printf(out, n < e->team ? "if (lane < %lld) {\n" : "{\n", (long long)n);
     lm_buf_printf(out, "const %s %s = lane;\n", type, name);
@@ -407,11 +399,13 @@ static void write_loop(cuda_emit *e, int k, const char *body) {
   bool direct = n == 1 && !v->lo;
   const char *name = direct ? v->name : "p";
   bool alone = e->form == CUDA_TEAM && e->team == 1 && k + 1 == e->n_stages;
+  if (!e->stages[k].vector)
+    cuda_count_loop(e, k, n, alone ? CUDA_UNROLLED : 1);
   if (e->stages[k].vector)
     lm_buf_puts(out, "LM_UNROLL\n");
   else if (alone)
     // Unrolled, so that the loads of a thread do not wait for each other.
-    lm_buf_puts(out, "LM_UNROLL_8\n");
+    lm_buf_printf(out, "LM_UNROLL_%d\n", CUDA_UNROLLED);
   if (strided)
     team_head(e, k, name, trip_count(e, axes, n), out);
   else

@@ -256,6 +256,15 @@ static void emit_body(cuda_emit *e, const lm_op *op, lm_buf *b) {
   put_results(&s, b);
 }
 
+// Estimates: a block reads each index once and counts it, then adds the updates of its rows.
+static double instructions(double blocks, int64_t indices, int64_t updates) {
+  enum {
+    SEARCH = 24,
+    ADD = 8
+  };
+  return blocks * (double)indices * SEARCH + (double)updates * ADD;
+}
+
 void cuda_scatter_emit(const lm_module *m, const lm_op *kernel, lm_arena *arena, lm_buf *text,
                        lm_kernel_code *out) {
   const lm_op *op = scatter_of(kernel);
@@ -280,6 +289,8 @@ void cuda_scatter_emit(const lm_module *m, const lm_op *kernel, lm_arena *arena,
   out->launch = (lm_plan_launch){
       .threads = THREADS, .per_block = 1, .shared = 4 * own * own_columns(columns)};
   out->space = (lm_plan_extent){.fixed = (rows + own - 1) / own * column_blocks(columns)};
+  out->instructions = instructions((double)out->space.fixed, lm_type_elements(m, op->in[1]->type),
+                                   lm_type_elements(m, op->in[0]->type));
   lm_buf_free(&b);
   lm_gen_free(&e->g);
 }

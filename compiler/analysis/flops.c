@@ -40,6 +40,10 @@ static bool mask_is_causal(const lm_op *attend, const lm_value *mask) {
   return straight != crossed;
 }
 
+bool lm_attend_is_causal(const lm_op *attend) {
+  return mask_is_causal(attend, lm_attend_yield(attend, LM_ATTEND_MASK));
+}
+
 // The dots with v (one forward; those with do and for dv backward) and the operations of the
 // region. A causal mask halves the pairs; the number of pairs that packed documents mask is not
 // known statically.
@@ -53,7 +57,7 @@ static double attend_flops(const lm_module *m, const lm_op *op) {
   n += (op->code == LM_OP_ATTEND ? 2 : 4) * own * elements(m, space);
   for (const lm_op *o = op->body->first; o; o = o->next)
     n += lm_flops_of(m, o);
-  return mask_is_causal(op, lm_attend_yield(op, LM_ATTEND_MASK)) ? n / 2 : n;
+  return lm_attend_is_causal(op) ? n / 2 : n;
 }
 
 double lm_flops_of(const lm_module *m, const lm_op *op) {

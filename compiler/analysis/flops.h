@@ -7,6 +7,9 @@
 // half.
 double lm_flops_of(const lm_module *m, const lm_op *op);
 
+// The mask of an attention hides about half of the pairs: it compares positions of t and s.
+bool lm_attend_is_causal(const lm_op *attend);
+
 // Model FLOPs of a training step, as for MFU (Chowdhery et al. 2022, except that a causal mask
 // halves an attention): three times the dots and attentions of the loss, without recomputation.
 typedef struct lm_model_flops {

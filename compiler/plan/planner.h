@@ -22,6 +22,7 @@ typedef struct lm_kernel_code {
   int64_t workspace[LM_KERNEL_WORKSPACES]; // bytes of each workspace, at capacity
   int n_workspaces;
   lm_plan_launch launch;
+  double instructions; // at capacity, counted for each lane; 0: not counted
 } lm_kernel_code;
 
 typedef struct lm_codegen lm_codegen;

@@ -85,8 +85,8 @@ static lm_status rows_plan(ablation *a) {
 static int64_t micro_choose(const ablation *a) {
   const lm_session *s = &a->full;
   const lm_recipe *r = s->run.recipe;
-  double per_token = lm_cost_of_step(s->compiled.plan, s->run.n_micro).flops / (double)r->batch /
-                     (SPEED * lm_compiled_peak(&s->compiled, s->threads));
+  double per_token = lm_cost_of_training(NULL, s->compiled.plan, s->run.n_micro).flops /
+                     (double)r->batch / (SPEED * lm_compiled_peak(&s->compiled, s->threads));
   double run = ((a->end - lm_now()) / (a->to_measure + 1) - START) / (1 + 2 * MIN_STEPS);
   int64_t best = s->run.seq;
   if (r->data.n_stages || !a->to_measure)

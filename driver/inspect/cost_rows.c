@@ -6,8 +6,6 @@
 
 #include "driver/text.h"
 
-static const lm_func_id FUNCS[LM_STEP_FUNCS] = {LM_FUNC_MICRO, LM_FUNC_NORM, LM_FUNC_UPDATE};
-
 // ---- steps that share a row
 
 // "8192x256x256", further axes in front: "8 of 128x128x32".
@@ -43,45 +41,58 @@ static uint32_t row_of(lm_arena *a, lm_cost_rows *rows, const lm_plan_step *s) {
   return rows->n - 1;
 }
 
-static void func_add(lm_arena *a, lm_cost_rows *rows, int func, int64_t times, const lm_target *t,
+static void step_add(lm_cost_row *x, lm_cost_rows *rows, const lm_plan_step *s, double times,
+                     const lm_target *t, lm_dtype dtype) {
+  lm_dtype math = s->kind == LM_STEP_GEMM ? (lm_dtype)s->gemm->dtype_ab : dtype;
+  if (!(t->math[math].peak > 0))
+    math = dtype;
+  lm_cost c = lm_cost_of_step(t, rows->plan, s);
+  double least = times * lm_target_seconds(t, math, (double)s->flops, (double)s->moved, NULL);
+  x->times += (int64_t)times;
+  x->flops += times * (double)s->flops;
+  x->bytes += times * (double)s->moved;
+  x->instructions += times * s->instructions;
+  x->least += least;
+  x->predicted += times * c.seconds;
+  x->bound = c.bound;
+  rows->least += least;
+  rows->predicted += times * c.seconds;
+}
+
+static void func_add(lm_arena *a, lm_cost_rows *rows, int func, const lm_target *t,
                      lm_dtype dtype) {
-  const lm_plan_func *f = lm_plan_func_get(rows->plan, FUNCS[func], 0);
-  if (!f)
-    return;
+  const lm_plan_func *f = rows->calls[func].func;
+  double times = (double)rows->calls[func].calls;
+  rows->func[func] = lm_cost_of_func(t, rows->plan, f);
   rows->row[func] = LM_NEW_N(a, uint32_t, f->n_steps + 1);
   for (int i = 0; i < f->n_steps; i++) {
     const lm_plan_step *s = &f->steps[i];
     if (s->kind == LM_STEP_LOOP)
-      times *= s->count;
+      times *= (double)s->count;
     if (s->kind == LM_STEP_END)
-      times /= f->steps[s->match].count;
+      times /= (double)f->steps[s->match].count;
     if (s->kind == LM_STEP_LOOP || s->kind == LM_STEP_END)
       continue;
     rows->row[func][i] = row_of(a, rows, s);
-    lm_cost_row *x = &rows->v[rows->row[func][i]];
-    double least =
-        (double)times * lm_target_seconds(t, dtype, (double)s->flops, (double)s->moved, &x->memory);
-    x->times += times;
-    x->flops += (double)times * (double)s->flops;
-    x->bytes += (double)times * (double)s->moved;
-    x->least += least;
-    rows->least += least;
+    step_add(&rows->v[rows->row[func][i]], rows, s, times, t, dtype);
   }
 }
 
 lm_cost_rows lm_cost_rows_find(lm_arena *a, const lm_plan *plan, int64_t n_micro,
                                const lm_target *t, lm_dtype dtype) {
   lm_cost_rows rows = {.plan = plan};
-  for (int i = 0; i < LM_STEP_FUNCS; i++)
-    func_add(a, &rows, i, i ? 1 : n_micro, t, dtype);
+  rows.n_calls = lm_cost_calls(plan, n_micro, rows.calls);
+  for (int i = 0; i < rows.n_calls; i++)
+    func_add(a, &rows, i, t, dtype);
+  rows.step = lm_cost_of_training(t, plan, n_micro);
   return rows;
 }
 
 static lm_cost_row *row_of_span(const lm_cost_rows *rows, const lm_span *span) {
   const lm_plan_step *s = span->what;
-  for (int i = 0; s && i < LM_STEP_FUNCS; i++) {
-    const lm_plan_func *f = lm_plan_func_get(rows->plan, FUNCS[i], 0);
-    if (f && s >= f->steps && s < f->steps + f->n_steps)
+  for (int i = 0; s && i < rows->n_calls; i++) {
+    const lm_plan_func *f = rows->calls[i].func;
+    if (s >= f->steps && s < f->steps + f->n_steps)
       return &rows->v[rows->row[i][s - f->steps]];
   }
   return NULL;
@@ -105,8 +116,8 @@ static int by_seconds(const void *a, const void *b) {
   double p = (*x)->seconds;
   double q = (*y)->seconds;
   if (p == q) {
-    p = (*x)->least;
-    q = (*y)->least;
+    p = (*x)->predicted;
+    q = (*y)->predicted;
   }
   return p != q ? (p < q) - (p > q) : strcmp((*x)->name, (*y)->name);
 }
@@ -120,42 +131,59 @@ static const lm_cost_row **sorted(const lm_cost_rows *rows) {
   return list;
 }
 
-static void cell(lm_buf *out, void (*show)(lm_buf *, double), double x) {
-  lm_buf text = {0};
-  show(&text, x);
-  lm_buf_printf(out, "  %8s", text.p);
-  lm_buf_free(&text);
+// `text` in at most `columns` columns, its middle left out: the front names the
+// operations, the end the source lines or the sizes.
+static void clipped_print(const char *text, int columns, lm_buf *out) {
+  int n = (int)strlen(text);
+  int head = (columns - 1) / 2;
+  if (n <= columns)
+    lm_buf_puts(out, text);
+  else
+    lm_buf_printf(out, "%.*s…%s", head, text, text + n - (columns - 1 - head));
 }
+
+static const char *const bound_words[LM_COST_BOUNDS] = {"launch", "memory", "instr", "math"};
+
+enum {
+  WHAT = 39,         // columns for what a row computes
+  WHAT_MEASURED = 24 // beside the measured time
+};
 
 static void row_print(const lm_cost_row *x, const lm_cost_rows *rows, lm_buf *out) {
   bool measured = rows->seconds > 0;
-  double share = measured ? x->seconds / rows->seconds : x->least / rows->least;
+  double share = measured ? x->seconds / rows->seconds : x->predicted / rows->predicted;
   lm_buf_printf(out, "%5.1f%%", 100 * share);
   if (measured)
-    lm_buf_printf(out, "  %9.3f", 1e3 * x->seconds);
-  lm_buf_printf(out, "  %9.3f", 1e3 * x->least);
-  if (measured)
-    lm_buf_printf(out, "  %5.1f", x->seconds / x->least);
-  lm_buf_printf(out, "  %-10s", x->memory ? "memory" : "arithmetic");
-  cell(out, lm_show_bytes, x->bytes);
-  cell(out, lm_show_count, x->flops);
-  lm_buf_printf(out, "  %5lld  %s\n", (long long)x->times, x->name);
+    lm_buf_printf(out, " %8.3f %5.2f", 1e3 * x->seconds, x->predicted / x->seconds);
+  lm_buf_printf(out, " %8.3f %8.3f  %-6s %6lld  ", 1e3 * x->predicted, 1e3 * x->least,
+                bound_words[x->bound], (long long)x->times);
+  clipped_print(x->name, measured ? WHAT_MEASURED : WHAT, out);
+  lm_buf_puts(out, "\n");
+}
+
+static void functions_print(const lm_cost_rows *rows, lm_buf *out) {
+  lm_buf_puts(out, "\nfunction  calls  launches  model ms\n");
+  for (int i = 0; i < rows->n_calls; i++) {
+    const lm_cost_call *c = &rows->calls[i];
+    lm_buf_printf(out, "%-8s %6lld %9lld %9.3f\n", c->func->name, (long long)c->calls,
+                  (long long)(c->calls * rows->func[i].launches),
+                  1e3 * (double)c->calls * rows->func[i].seconds);
+  }
 }
 
 void lm_cost_rows_print(const lm_cost_rows *rows, lm_buf *out) {
   const lm_cost_row **list = sorted(rows);
   bool measured = rows->seconds > 0;
-  lm_buf_printf(out, " share%s   least ms%s  bound by       moves     FLOPs  times  what\n",
-                measured ? "         ms" : "", measured ? "  ratio" : "");
+  lm_buf_printf(out, " share%s  model ms floor ms  bound   times  what\n",
+                measured ? "       ms model" : "");
   for (uint32_t i = 0; i < rows->n; i++)
     row_print(list[i], rows, out);
   lm_buf_puts(out, "100.0%");
   if (measured)
-    lm_buf_printf(out, "  %9.3f", 1e3 * rows->seconds);
-  lm_buf_printf(out, "  %9.3f", 1e3 * rows->least);
-  if (measured)
-    lm_buf_printf(out, "  %5.1f", rows->seconds / rows->least);
-  lm_buf_puts(out, "  a training step\n");
+    lm_buf_printf(out, " %8.3f %5.2f", 1e3 * rows->seconds, rows->predicted / rows->seconds);
+  lm_buf_printf(out, " %8.3f %8.3f          %6lld  a training step\n", 1e3 * rows->predicted,
+                1e3 * rows->least, (long long)rows->step.launches);
+  functions_print(rows, out);
   lm_free(list);
 }
 
@@ -168,10 +196,12 @@ void lm_cost_rows_json(const lm_cost_rows *rows, lm_buf *out) {
     lm_buf_json(out, x->name);
     if (x->step->kind == LM_STEP_KERNEL)
       lm_buf_printf(out, ", \"kernel\": \"%s\"", rows->plan->kernels[x->step->kernel].name);
-    lm_buf_printf(
-        out,
-        ", \"times\": %lld, \"bytes\": %.0f, \"flops\": %.0f, \"least_s\": %.6g, \"bound\": \"%s\"",
-        (long long)x->times, x->bytes, x->flops, x->least, x->memory ? "memory" : "arithmetic");
+    lm_buf_printf(out,
+                  ", \"times\": %lld, \"bytes\": %.0f, \"flops\": %.0f, "
+                  "\"instructions\": %.6g, \"least_s\": %.6g, \"predicted_s\": %.6g, "
+                  "\"bound\": \"%s\"",
+                  (long long)x->times, x->bytes, x->flops, x->instructions, x->least, x->predicted,
+                  lm_cost_bound_names[x->bound]);
     if (rows->seconds > 0)
       lm_buf_printf(out, ", \"measured_s\": %.6g", x->seconds);
     lm_buf_puts(out, "}");

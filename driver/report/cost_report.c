@@ -12,6 +12,17 @@ void lm_report_cost(const lm_target *t, const lm_step_cost *x, lm_buf *out) {
         out, "%d thread%s: %.1f GFLOP/s; %.1f GB/s from memory, %.1f from the nearest cache\n\n",
         x->threads, x->threads == 1 ? "" : "s", peak, memory, 1e-9 * x->machine.bandwidth[0]);
   lm_cost_rows_print(&x->rows, out);
+  double seconds = x->rows.step.seconds;
+  lm_buf_printf(out, "a step of %.0f tokens: %.3f ms, %.0f tokens/s, as the cost model predicts\n",
+                x->tokens, 1e3 * seconds, x->tokens / seconds);
+}
+
+static void functions_json(const lm_cost_rows *rows, lm_buf *out) {
+  for (int i = 0; i < rows->n_calls; i++)
+    lm_buf_printf(
+        out, "%s{\"name\": \"%s\", \"calls\": %lld, \"predicted_s\": %.6g, \"launches\": %lld}",
+        i ? ", " : "", rows->calls[i].func->name, (long long)rows->calls[i].calls,
+        rows->func[i].seconds, (long long)rows->func[i].launches);
 }
 
 void lm_report_cost_json(const lm_target *t, const lm_step_cost *x, lm_buf *out) {
@@ -19,8 +30,13 @@ void lm_report_cost_json(const lm_target *t, const lm_step_cost *x, lm_buf *out)
                 x->machine.math[x->dtype].peak);
   for (int i = 0; i < LM_TARGET_SIZES; i++)
     lm_buf_printf(out, "%s%.6g", i ? ", " : "", x->machine.bandwidth[i]);
-  lm_buf_printf(out, "], \"least_s\": %.6g, \"measured_s\": %.6g, \"rows\": ", x->rows.least,
-                x->rows.seconds);
+  double seconds = x->rows.step.seconds;
+  lm_buf_printf(out, "], \"least_s\": %.6g, \"measured_s\": %.6g, \"predicted_s\": %.6g, ",
+                x->rows.least, x->rows.seconds, seconds);
+  lm_buf_printf(out, "\"tokens\": %.0f, \"tokens_per_s\": %.6g, \"functions\": [", x->tokens,
+                x->tokens / seconds);
+  functions_json(&x->rows, out);
+  lm_buf_puts(out, "], \"rows\": ");
   lm_cost_rows_json(&x->rows, out);
   lm_buf_puts(out, "}\n");
 }

@@ -53,6 +53,10 @@ void lm_cpu_measure(lm_target *t, int threads, lm_dtype dtype) {
   if (threads <= 0)
     threads = lm_threads(0);
   t->math[dtype].peak = lm_cpu_peak(threads, dtype);
+  // Lanes of a vector that multiply and add, two FLOPs, in f32.
+  double f32 = dtype == LM_F32 ? t->math[dtype].peak : lm_cpu_peak(threads, LM_F32);
+  t->math[LM_F32].peak = f32;
+  t->rates.lanes = f32 / 2;
   lm_team *team = lm_team_create(threads);
   for (int i = 0; i < LM_TARGET_SIZES; i++) {
     int64_t bytes = (int64_t)LM_TARGET_MIN_BYTES << 2 * i;

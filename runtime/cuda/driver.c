@@ -38,14 +38,14 @@ static lm_status driver_open(lm_cuda_driver *out) {
   return lm_cuda_check(out, out->cuInit(0), "the NVIDIA driver does not start");
 }
 
-// flops: per multiprocessor and cycle; shared: KB that a block can have
+// flops, lanes: per multiprocessor and cycle; shared: KB that a block can have
 static const struct {
   int major, minor;
   const char *arch;
-  int flops, shared;
-} generations[] = {{8, 0, "sm_80", 2048, 163},  {8, 6, "sm_80", 1024, 99},
-                   {8, 7, "sm_80", 1024, 163},  {8, 9, "sm_89", 1024, 99},
-                   {9, 0, "sm_90a", 4096, 227}, {10, 0, "sm_100a", 8192, 227}};
+  int flops, lanes, shared;
+} generations[] = {{8, 0, "sm_80", 2048, 64, 163},   {8, 6, "sm_80", 1024, 128, 99},
+                   {8, 7, "sm_80", 1024, 128, 163},  {8, 9, "sm_89", 1024, 128, 99},
+                   {9, 0, "sm_90a", 4096, 128, 227}, {10, 0, "sm_100a", 8192, 128, 227}};
 
 // A GPU that target/known.def does not have, from its clocks.
 static lm_target target_guess(const lm_cuda_device *x, double hertz, double bandwidth) {
@@ -58,6 +58,8 @@ static lm_target target_guess(const lm_cuda_device *x, double hertz, double band
     t.shared = generations[i].shared << 10;
     t.math[LM_BF16].peak = generations[i].flops * hertz * x->target.units;
     t.math[LM_F32].peak = t.math[LM_BF16].peak;
+    // The cache is taken to be as fast as memory.
+    lm_target_set_rates(&t, generations[i].lanes * hertz * x->target.units, bandwidth);
   }
   lm_target_set_bandwidth(&t, bandwidth);
   return t;

@@ -11,6 +11,7 @@
 // same layout in their own arenas, so an optimizer is one launch over all blocks.
 #ifndef LM_PLAN_H
 #define LM_PLAN_H
+#include "contract/dtype.h"
 #include "contract/func.h"
 #include "runtime/base/base.h"
 
@@ -78,6 +79,7 @@ typedef struct lm_plan_launch {
   uint32_t extents;  // bit mask of the run-time extents that it takes
   const struct lm_plan_map *maps;
   int n_maps;
+  int ways;         // iterations that a thread runs at a time, for cost reports; 0: one
   const char *note; // optional: a remark on the kernel's form for reports
 } lm_plan_launch;
 
@@ -169,6 +171,15 @@ typedef struct lm_plan_move {
   int64_t at_limit; // size of the destination along at_dim
 } lm_plan_move;
 
+// Sizes of an attention at capacity, for cost reports: t queries by s keys at each of `points`
+// points (rows, heads), scores from GEMMs of the width qk, which is summed over all of them, values
+// of the width v. causal: the mask hides about half of the pairs.
+typedef struct lm_plan_attend {
+  int64_t points, t, s, qk, v;
+  bool causal, backward;
+  lm_dtype dtype; // of the operands
+} lm_plan_attend;
+
 typedef enum {
   LM_STEP_KERNEL,
   LM_STEP_GEMM,
@@ -204,7 +215,10 @@ typedef struct lm_plan_step {
   // workspaces.
   int n_read, n_write;
   int64_t flops, moved; // FLOPs and bytes at capacity, for cost reports
-  const char *label;    // IR operation and source line, for profiles and messages
+  // KERNEL: instructions of the generated code at capacity, of all lanes; sizes of an attention.
+  double instructions;
+  const lm_plan_attend *attend; // NULL: another kernel
+  const char *label;            // IR operation and source line, for profiles and messages
   // In a run that takes the gradients as zeros (lm_exec_run_first): a GEMM that accumulates, or an
   // ADD, is the first step to touch its elements of the gradients and writes all of them, so it
   // overwrites them in iteration 0 of the loops that do not move its result. A FILL clears

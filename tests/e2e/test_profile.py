@@ -80,11 +80,18 @@ def test_cost(run):
     for row in cost["rows"]:
         bandwidth = max(cost["bandwidth"])
         check(row["least_s"] >= max(row["flops"] / cost["peak_flops"], row["bytes"] / bandwidth) * 0.999, str(row))
+        check(row["predicted_s"] > 0 and row["bound"] in ("launch", "memory", "instructions", "arithmetic"), str(row))
+        check(("kernel" in row and not row["name"].startswith("attend")) == (row["instructions"] > 0), f"kernels must have instructions: {row}")
     check(abs(sum(row["least_s"] for row in cost["rows"]) / cost["least_s"] - 1) < 1e-3, "the bounds of the rows must add up to the bound of the step")
+    check(sum(row["predicted_s"] for row in cost["rows"]) <= cost["predicted_s"] * 1.05, "a step must have the gaps too")
+    functions = {f["name"]: f for f in cost["functions"]}
+    check(functions["micro"]["calls"] == 2 and functions["update"]["calls"] == 1, str(functions))
+    check(abs(cost["tokens"] / cost["predicted_s"] / cost["tokens_per_s"] - 1) < 1e-3 and cost["tokens"] == 64, "tokens must be the tokens of a step")
     measured = json.loads(run("explain", file, "cost", "--measure", "--json"))
     check(all(row["measured_s"] > 0 for row in measured["rows"]) and measured["rows"][0]["measured_s"] == max(r["measured_s"] for r in measured["rows"]), "all rows must be measured")
     table = run("explain", file, "cost", "--measure").splitlines()
-    check(len(table) == len(names) + 4 and "100.0%" in table[-1], "one row per kernel")
+    check(len(table) == len(names) + 7 + len(functions) and table[len(names) + 3].startswith("100.0%"), "one row per kernel and one per function")
+    check(max(map(len, table)) <= 80, "lines must have at most 80 columns")
 
 
 def test_cost_elsewhere(run):
@@ -97,7 +104,10 @@ def test_cost_elsewhere(run):
         for row in costs[target]["rows"]:
             least = row["times"] * max(row["flops"] / row["times"] / peak, row["bytes"] / row["times"] / bandwidth)
             check(abs(row["least_s"] / least - 1) < 1e-3, f"{target}: {row}")
+        for row in costs[target]["rows"]:
+            check(row["predicted_s"] >= 2e-6 * row["times"], f"a launch must take 2 us or more: {row}")
     check(costs["h100"]["rows"] == costs["sm_90a"]["rows"], "the first machine of the architecture must be used")
+    check(costs["b200"]["predicted_s"] <= costs["h100"]["predicted_s"] <= 1.2 * costs["rtx-4090"]["predicted_s"], "faster machines must take less time")
     check(run("explain", file, "cost", "--target", "h100", *bf16).startswith("NVIDIA H100 SXM, sm_90a: 989400.0 GFLOP/s; 3350.0 GB/s from memory"), "names the machine")
     rounded = json.loads(run("explain", file, "cost", "--target", "h100", "--set", "precision.compute=f32", "--set", "precision.matmul=tf32", "--json"))
     check(rounded["peak_flops"] == 494.7e12, f"f32 in TF32: {rounded['peak_flops']}")

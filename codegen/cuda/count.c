@@ -1,0 +1,48 @@
+// count.c - the instructions of a kernel, which the generator counts while it writes statements
+// (lm_gen_count): the lanes that execute a loop, and what its iterations take besides statements.
+#include <math.h>
+
+#include "codegen/cuda/emit.h"
+
+double cuda_trips(const cuda_emit *e, int k) {
+  const lm_gen_domain *d = &e->g.domains[e->g.pass];
+  double n = 1;
+  for (int i = 0; i < d->n; i++) {
+    const lm_var *v = &e->g.vars.v[d->atom[i].var];
+    if (e->stage_of[i] == k)
+      n *= (double)(v->hi - v->lo);
+  }
+  return n;
+}
+
+// All lanes of a team execute the statements outside of its strided loop; inside, lanes beyond the
+// end of the last round are idle.
+double cuda_lanes(const lm_gen *g, int level) {
+  const cuda_emit *e = (const cuda_emit *)g;
+  if (e->form == CUDA_FLAT)
+    return 1;
+  for (int k = 0; k < level && k < e->n_stages; k++) {
+    if (!e->stages[k].strided)
+      continue;
+    double n = cuda_trips(e, k);
+    return ceil(n / e->team) * e->team / n;
+  }
+  return e->team;
+}
+
+void cuda_count_shared(cuda_emit *e, cuda_flat_loop *l) {
+  for (uint32_t i = 0; i < e->g.s->n_nodes; i++) {
+    double here = e->g.counted[i];
+    e->g.instructions -= here < l->counted[i] ? here : l->counted[i];
+    l->counted[i] = here > l->counted[i] ? here : l->counted[i];
+  }
+  lm_gen_count_reset(&e->g);
+}
+
+void cuda_count_loop(cuda_emit *e, int k, int axes, int unrolled) {
+  enum {
+    LOOP = 3,
+    DIVISION = 6 // of an index, by a constant
+  };
+  lm_gen_count(&e->g, k + 1, LOOP / (double)unrolled + DIVISION * (axes > 1 ? axes - 1 : 0), NULL);
+}

@@ -1,0 +1,92 @@
+// cost.c - see cost.h: steps of a plan, and sums over functions.
+#include "compiler/plan/cost.h"
+
+#include <math.h>
+
+const char *const lm_cost_bound_names[LM_COST_BOUNDS] = {"launch", "memory", "instructions",
+                                                         "arithmetic"};
+
+// ---- steps
+
+static lm_cost kernel_cost(const lm_target *t, const lm_plan *p, const lm_plan_step *s) {
+  const lm_plan_launch *launch = &p->kernels[s->kernel].launch;
+  if (s->attend)
+    return lm_cost_of_attend(t, s->attend, (double)s->moved, launch->n_maps > 0);
+  int64_t capacity[LM_COUNT(p->extents)];
+  for (int i = 0; i < p->n_extents; i++)
+    capacity[i] = p->extents[i].capacity;
+  double points = (double)lm_plan_extent_value(&s->space, capacity);
+  double blocks = launch->per_block > 0 ? ceil(points / (double)launch->per_block) : 0;
+  double threads = blocks * launch->threads * (launch->ways ? launch->ways : 1);
+  return lm_cost_of_kernel(t, &(lm_cost_kernel){(double)s->moved, s->instructions, threads});
+}
+
+lm_cost lm_cost_of_step(const lm_target *t, const lm_plan *p, const lm_plan_step *s) {
+  if (s->kind == LM_STEP_KERNEL)
+    return kernel_cost(t, p, s);
+  if (s->kind == LM_STEP_GEMM) {
+    lm_cost_gemm g = lm_cost_gemm_of(p, s);
+    return lm_cost_of_gemm(t, &g);
+  }
+  return lm_cost_of_kernel(t, &(lm_cost_kernel){.bytes = (double)s->moved});
+}
+
+// ---- functions
+
+static bool launches(const lm_plan_step *s) {
+  return s->kind != LM_STEP_LOOP && s->kind != LM_STEP_END;
+}
+
+lm_cost_sum lm_cost_of_func(const lm_target *t, const lm_plan *p, const lm_plan_func *f) {
+  lm_cost_sum c = {.seconds = t ? t->rates.call : 0};
+  double times = 1;
+  for (int i = 0; i < f->n_steps; i++) {
+    const lm_plan_step *s = &f->steps[i];
+    if (s->kind == LM_STEP_LOOP)
+      times *= (double)s->count;
+    else if (s->kind == LM_STEP_END)
+      times /= (double)f->steps[s->match].count;
+    if (!launches(s))
+      continue;
+    c.flops += times * (double)s->flops;
+    c.bytes += times * (double)s->moved;
+    c.launches += (int64_t)times;
+    c.seconds += t ? times * (lm_cost_of_step(t, p, s).seconds + t->rates.gap) : 0;
+  }
+  return c;
+}
+
+int lm_cost_calls(const lm_plan *p, int64_t n_micro, lm_cost_call out[LM_COST_CALLS]) {
+  static const lm_func_id ids[] = {LM_FUNC_MICRO, LM_FUNC_NORM, LM_FUNC_RATES, LM_FUNC_UPDATE,
+                                   LM_FUNC_COPIES};
+  int n = 0;
+  for (size_t i = 0; i < LM_COUNT(ids); i++) {
+    const lm_plan_func *f = lm_plan_func_get(p, ids[i], 0);
+    if (f)
+      out[n++] = (lm_cost_call){f, ids[i] == LM_FUNC_MICRO ? n_micro : 1};
+  }
+  return n;
+}
+
+// Bytes that the first micro-batch of a step does not move.
+static double saved_of(const lm_plan_func *f) {
+  double sum = 0;
+  for (int i = 0; f && i < f->n_steps; i++)
+    sum += (double)lm_plan_step_saved(f, i);
+  return sum;
+}
+
+lm_cost_sum lm_cost_of_training(const lm_target *t, const lm_plan *p, int64_t n_micro) {
+  lm_cost_call calls[LM_COST_CALLS];
+  double saved = saved_of(lm_plan_func_get(p, LM_FUNC_MICRO, 0));
+  lm_cost_sum sum = {.bytes = -saved, .seconds = t ? -lm_cost_memory(t, saved) : 0};
+  int n = lm_cost_calls(p, n_micro, calls);
+  for (int i = 0; i < n; i++) {
+    lm_cost_sum c = lm_cost_of_func(t, p, calls[i].func);
+    sum.flops += (double)calls[i].calls * c.flops;
+    sum.bytes += (double)calls[i].calls * c.bytes;
+    sum.seconds += (double)calls[i].calls * c.seconds;
+    sum.launches += calls[i].calls * c.launches;
+  }
+  return sum;
+}

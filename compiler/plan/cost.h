@@ -1,0 +1,86 @@
+// cost.h - the cost model: the time that the steps of a plan take on a machine.
+//
+// A machine is plain data (target/target.h), so it need not be here. A step takes a launch and the
+// longest of three terms, which overlap: moving bytes, issuing instructions, multiplying matrices.
+// docs/cost.md has the formulas and where their constants come from.
+//
+// The parts (a kernel, a GEMM, an attention) are functions of plain sizes, so passes use them
+// before there is a plan.
+#ifndef LM_COMPILER_COST_H
+#define LM_COMPILER_COST_H
+#include "runtime/plan/plan.h"
+#include "target/target.h"
+
+// What most of a step's time is spent on.
+typedef enum {
+  LM_COST_LAUNCH,
+  LM_COST_MEMORY,
+  LM_COST_INSTRUCTIONS, // of generated code
+  LM_COST_ARITHMETIC,   // GEMMs
+  LM_COST_BOUNDS
+} lm_cost_bound;
+extern const char *const lm_cost_bound_names[LM_COST_BOUNDS];
+
+typedef struct lm_cost {
+  double seconds; // predicted
+  lm_cost_bound bound;
+} lm_cost;
+
+// ---- cost_kernel.c
+
+// The time of two things that overlap: more than the longer, as they disturb each other.
+double lm_cost_overlap(double a, double b);
+double lm_cost_memory(const lm_target *t, double bytes);
+// FLOP/s of GEMMs that are large enough; of another dtype where none is known.
+double lm_cost_peak(const lm_target *t, lm_dtype dtype);
+
+// A kernel of generated code. threads: of all blocks of a GPU's launch, times the iterations that
+// each runs at a time; 0: enough.
+typedef struct lm_cost_kernel {
+  double bytes, instructions, threads;
+} lm_cost_kernel;
+lm_cost lm_cost_of_kernel(const lm_target *t, const lm_cost_kernel *k);
+
+// ---- cost_gemm.c
+
+typedef struct lm_cost_gemm {
+  double m, n, k, batch;
+  lm_dtype ab;   // of the operands
+  double bytes;  // of the operands and the result
+  int alignment; // bytes to which the rows of all three are aligned, at most 16
+} lm_cost_gemm;
+lm_cost lm_cost_of_gemm(const lm_target *t, const lm_cost_gemm *g);
+lm_cost_gemm lm_cost_gemm_of(const lm_plan *p, const lm_plan_step *s);
+
+// ---- cost_attend.c
+
+// warpgroups: its GEMMs are instructions of warpgroups, else of warps.
+lm_cost lm_cost_of_attend(const lm_target *t, const lm_plan_attend *a, double bytes,
+                          bool warpgroups);
+
+// ---- cost.c
+
+lm_cost lm_cost_of_step(const lm_target *t, const lm_plan *p, const lm_plan_step *s);
+
+// A function, or a whole training step, with the iterations of all loops. seconds include the gaps
+// between kernels; 0 without a machine.
+typedef struct lm_cost_sum {
+  double flops, bytes, seconds;
+  int64_t launches;
+} lm_cost_sum;
+lm_cost_sum lm_cost_of_func(const lm_target *t, const lm_plan *p, const lm_plan_func *f);
+
+// The functions that a training step calls. calls: of each in a step.
+typedef struct lm_cost_call {
+  const lm_plan_func *func;
+  int64_t calls;
+} lm_cost_call;
+enum {
+  LM_COST_CALLS = 5
+};
+int lm_cost_calls(const lm_plan *p, int64_t n_micro, lm_cost_call out[LM_COST_CALLS]);
+// Of a whole step: n_micro micro-batches, of which the first one overwrites the gradients, norm,
+// rates, update and copies. t may be NULL.
+lm_cost_sum lm_cost_of_training(const lm_target *t, const lm_plan *p, int64_t n_micro);
+
+#endif
