@@ -332,6 +332,15 @@ static void launch_of(const cuda_emit *e, lm_kernel_code *out) {
                        : extent_product(e->g.m, a->axes, a->n_axes);
 }
 
+// Sums over points have about two blocks for each multiprocessor (choose): their registers shall
+// leave room for both, if the sums in shared memory do.
+static const char *bounds_of(const lm_plan_options *o, const lm_op *kernel,
+                             const lm_plan_launch *launch) {
+  bool paired = kernel->attr.n_to && launch->threads <= CUDA_THREADS &&
+                2 * launch->shared <= max_pool(&o->target);
+  return paired ? "LM_KERNEL_PAIRED" : "LM_KERNEL";
+}
+
 static bool kernel_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena *arena,
                         lm_kernel_code *out) {
   const lm_module *m = lm_op_module(kernel);
@@ -352,8 +361,8 @@ static bool kernel_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena 
   out->name =
       lm_arena_printf(arena, "k%016llx",
                       (unsigned long long)lm_hash(text.p, text.n, (uint64_t)out->launch.threads));
-  out->source =
-      lm_arena_printf(arena, "LM_KERNEL(%d) %s%s", out->launch.threads, out->name, text.p);
+  out->source = lm_arena_printf(arena, "%s(%d) %s%s", bounds_of(o, kernel, &out->launch),
+                                out->launch.threads, out->name, text.p);
   lm_buf_free(&text);
   lm_arena_destroy(temporary);
   return true;

@@ -1,9 +1,10 @@
 // device.cuh - threads, barriers, shared memory and shuffles of the hardware. simt.h is the same
 // for a host.
 //
-// LM_KERNEL asks for one block for each multiprocessor; otherwise the compiler spills registers to
-// reach a higher occupancy.
+// LM_KERNEL asks for one block for each multiprocessor, LM_KERNEL_PAIRED for two; otherwise the
+// compiler spills registers to reach a higher occupancy.
 #define LM_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads, 1)
+#define LM_KERNEL_PAIRED(threads) extern "C" __global__ void __launch_bounds__(threads, 2)
 #define LM_RESTRICT __restrict__
 #define LM_CONSTANT const __grid_constant__
 #define LM_UNROLL _Pragma("unroll")

@@ -2,6 +2,7 @@
 // memory is checked. The functions belong to the host program that runs the kernel; see
 // tests/cuda/simt.h.
 #define LM_KERNEL(threads) void
+#define LM_KERNEL_PAIRED(threads) void
 #define LM_RESTRICT
 #define LM_CONSTANT const
 #define LM_UNROLL
