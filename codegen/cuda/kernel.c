@@ -3,10 +3,12 @@
 #include <string.h>
 #include "codegen/common/attend.h"
 #include "codegen/cuda/emit.h"
+#include "compiler/plan/cost.h"
 
 enum {
   ATTEMPTS = 64,
-  LAUNCH = 8 << 20 /* bytes an H100 moves in 2.5 µs */
+  // Of a GPU whose bandwidth is unknown: bytes that an H100 moves in 2.5 µs.
+  LAUNCH = 8 << 20
 };
 
 struct lm_embedded {
@@ -419,7 +421,7 @@ static void choose(lm_target *t) {
   t->choices.points = 1024;
   t->choices.chunks = 256;
   t->choices.rows = 4096;
-  t->choices.launch = LAUNCH;
+  t->choices.launch = lm_target_bandwidth(t) > 0 ? (int64_t)lm_cost_launch_bytes(t) : LAUNCH;
   t->choices.pads_gemms = true;
   t->choices.attend_tile = 32;
 }

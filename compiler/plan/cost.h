@@ -31,6 +31,8 @@ typedef struct lm_cost {
 // The time of two things that overlap: more than the longer, as they disturb each other.
 double lm_cost_overlap(double a, double b);
 double lm_cost_memory(const lm_target *t, double bytes);
+// The bytes that a long kernel moves in the time that one more launch takes.
+double lm_cost_launch_bytes(const lm_target *t);
 // FLOP/s of GEMMs that are large enough; of another dtype where none is known.
 double lm_cost_peak(const lm_target *t, lm_dtype dtype);
 

@@ -21,6 +21,10 @@ double lm_cost_memory(const lm_target *t, double bytes) {
   return bytes / (cached ? r->cache : r->memory * lm_target_bandwidth_of(t, bytes));
 }
 
+double lm_cost_launch_bytes(const lm_target *t) {
+  return (t->rates.launch + t->rates.gap) * t->rates.memory * lm_target_bandwidth(t);
+}
+
 double lm_cost_peak(const lm_target *t, lm_dtype dtype) {
   double peak = t->math[dtype].peak;
   for (int i = 0; i < LM_DTYPES && !(peak > 0); i++)

@@ -10,6 +10,7 @@
 
 #include <math.h>
 
+#include "codegen/cuda/cuda.h"
 #include "tests/runtime/check.h"
 
 static lm_target h100(void) {
@@ -256,6 +257,14 @@ static void test_bounds(const lm_target *t) {
   CHECK(lm_cost_of_kernel(t, &(lm_cost_kernel){1e3, 1e3, 0}).bound == LM_COST_LAUNCH);
 }
 
+// Passes weigh a launch against bytes: of each machine, those that it moves in that time.
+static void test_launch_bytes(void) {
+  check_within("launch of an H100, MB",
+               1e-6 * (double)lm_cuda_options("h100", false).target.choices.launch, 8, 11);
+  check_within("launch of an L4, MB",
+               1e-6 * (double)lm_cuda_options("l4", false).target.choices.launch, 0.7, 1.1);
+}
+
 int main(void) {
   lm_target t = h100();
   for (size_t i = 0; i < LM_COUNT(kernel_rows); i++)
@@ -268,6 +277,7 @@ int main(void) {
   test_attention(&t);
   test_decode(&t);
   test_gaps(&t);
+  test_launch_bytes();
   for (int i = 0; lm_target_name(i); i++) {
     CHECK(lm_target_known(lm_target_name(i), &t));
     test_order(&t);
