@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/diag.h"
+
 void lm_show_seconds(lm_buf *b, double seconds) {
   if (seconds < 1)
     lm_buf_printf(b, "%.0f ms", seconds * 1e3);
@@ -30,6 +32,16 @@ const char *lm_show_path(lm_arena *a, const char *path) {
   free(here);
   free(real);
   return shown;
+}
+
+lm_status lm_path_check(lm_arena *a, const char *path) {
+  for (const char *p = path; *p; p++)
+    if ((unsigned char)*p < ' ' || *p == 0x7f)
+      return lm_fail(LM_USER,
+                     "'%s' holds the control character \\x%02x, which no path may have here; "
+                     "rename that file or folder",
+                     lm_shown(a, path), (unsigned char)*p);
+  return NULL;
 }
 
 const char *lm_show_quoted(lm_arena *a, const char *text) {

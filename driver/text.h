@@ -8,6 +8,8 @@ void lm_show_seconds(lm_buf *b, double seconds);
 // The reverse of lm_show_seconds: numbers with units, "1h 30m"; a number alone is minutes. 0: not a
 // time.
 double lm_seconds_parse(const char *text);
+// LM_USER if `path` holds a control character, such as a newline: reports have one path in a line.
+lm_status lm_path_check(lm_arena *a, const char *path);
 // The results are allocated in `a`, or are `text` and `path` themselves.
 const char *lm_show_word(lm_arena *a, const char *text); // quoted for a shell if it must be
 const char *lm_show_quoted(lm_arena *a, const char *text);

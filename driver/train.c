@@ -169,7 +169,7 @@ static lm_status profile_end(const lm_training *x) {
   LM_TRY(lm_profile_write(x->s.compiled.plan, t, &machine, x->s.compiled.compute, path));
   if (!x->options.to)
     return NULL;
-  fprintf(x->options.to, "profile: %s", lm_show_path(a, path));
+  fprintf(x->options.to, "profile: %s", lm_shown(a, lm_show_path(a, path)));
   fprintf(x->options.to, t->left_out ? ", the first %.0f%% of the run\n" : "\n",
           100.0 * t->n_spans / (t->n_spans + (double)t->left_out));
   return NULL;

@@ -45,7 +45,7 @@ static lm_status result_write(const lm_cli *cli, const lm_module *m) {
   if (!s && cli->json)
     result_json(path, &text);
   else if (!path)
-    lm_cli_print("%s", text.p);
+    lm_cli_write(NULL, text.p, text.n); // the IR as it is, to parse it again
   lm_buf_free(&text);
   return s;
 }

@@ -74,7 +74,7 @@ void lm_help_print(const lm_command *c, bool markdown);
 // Prints the diagnostics that were not printed yet to standard error. main does so at the end; a
 // command does so before work that takes long.
 void lm_cli_diagnostics(const lm_cli *cli);
-// Writes to standard output; main checks at the end whether that failed.
+// To standard output, escaped like messages; main checks at the end whether writing failed.
 void lm_cli_print(const char *fmt, ...) LM_PRINTF(1, 2);
 void lm_cli_put(lm_buf *text); // prints and frees a text
 // Writes bytes to standard output at once; a callback of the driver.

@@ -32,10 +32,7 @@ static lm_status count_check(const lm_cli *cli) {
 }
 
 static bool has_option(const lm_command *c, const char *name) {
-  for (const lm_opt *o = c->options; o->name; o++)
-    if (!strcmp(o->name, name))
-      return true;
-  return false;
+  return lm_opt_find(c->options, name, strlen(name)) >= 0;
 }
 
 // Called before options are parsed, because their errors are reported as JSON too.
@@ -55,6 +52,8 @@ static lm_status command_run(lm_cli *cli, int argc, char **argv) {
     return NULL;
   }
   LM_TRY(count_check(cli));
+  for (uint32_t i = 0; i < cli->args.n_rest; i++)
+    LM_TRY(lm_path_check(cli->ctx->arena, cli->args.rest[i]));
   static const char *const lists[] = {"disable-pass", "enable-pass", "pass", "print-after"};
   for (size_t i = 0; i < LM_COUNT(lists); i++)
     if (has_option(cli->command, lists[i]))

@@ -6,20 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "driver/text.h"
 #include "runtime/base/diag.h"
 
 enum {
   OPTIONS_MAX = 64
 };
 
-static int table_size(const lm_opt *table) {
-  int n = 0;
-  while (table[n].name)
-    n++;
-  return n;
-}
-
-static int find_name(const lm_opt *table, const char *name, size_t n) {
+int lm_opt_find(const lm_opt *table, const char *name, size_t n) {
   for (int i = 0; table[i].name; i++)
     if (strlen(table[i].name) == n && !memcmp(table[i].name, name, n))
       return i;
@@ -35,9 +29,9 @@ static int find_letter(const lm_opt *table, char letter) {
 
 static lm_status unknown(const lm_opt *table, const char *arg) {
   const char *names[OPTIONS_MAX];
-  int n = table_size(table);
-  for (int i = 0; i < n; i++)
-    names[i] = table[i].name;
+  int n = 0;
+  for (; table[n].name; n++)
+    names[n] = table[n].name;
   const char *near = arg[1] == '-' ? lm_nearest(arg + 2, names, n) : NULL;
   return near ? lm_fail(LM_USER, "there is no option %s; did you mean --%s?", arg, near)
               : lm_fail(LM_USER, "there is no option %s; --help lists them", arg);
@@ -74,6 +68,8 @@ static lm_status value_set(lm_args *a, int i, const char *text) {
     return lm_fail(LM_USER, "--%s is given twice", o->name);
   if (text && !*text && is_path(o))
     return lm_fail(LM_USER, "--%s needs a value: %s", o->name, o->value);
+  if (text && is_path(o))
+    LM_TRY(lm_annotate(lm_path_check(a->arena, text), "--%s", o->name));
   v->given = true;
   v->text = text;
   if (o->kind == LM_OPT_LIST)
@@ -87,7 +83,7 @@ static lm_status option_read(lm_args *a, int argc, char **argv, int *at) {
   const char *arg = argv[*at], *value = NULL;
   bool is_long = arg[1] == '-';
   size_t n = is_long ? strcspn(arg + 2, "=") : 1;
-  int i = is_long ? find_name(a->table, arg + 2, n) : find_letter(a->table, arg[1]);
+  int i = is_long ? lm_opt_find(a->table, arg + 2, n) : find_letter(a->table, arg[1]);
   if (i < 0)
     return unknown(a->table, arg);
   if (is_long && arg[2 + n] == '=')
@@ -107,7 +103,7 @@ static lm_status option_read(lm_args *a, int argc, char **argv, int *at) {
 // have been meant as that value.
 static void rest_add(lm_args *a, const char *before, const char *arg) {
   LM_PUSH(a->arena, a->rest, a->n_rest, a->cap_rest) = arg;
-  int i = !strncmp(before, "--", 2) ? find_name(a->table, before + 2, strlen(before + 2)) : -1;
+  int i = !strncmp(before, "--", 2) ? lm_opt_find(a->table, before + 2, strlen(before + 2)) : -1;
   if (i < 0 || a->table[i].kind != LM_OPT_MAYBE)
     return;
   a->maybe = a->table[i].name;
@@ -118,7 +114,7 @@ lm_status lm_args_parse(lm_arena *arena, const lm_opt *table, int argc, char **a
                         bool *out_help) {
   *out = (lm_args){.arena = arena,
                    .table = table,
-                   .values = LM_NEW_N(arena, lm_opt_value, table_size(table) + 1)};
+                   .values = LM_NEW_N(arena, lm_opt_value, OPTIONS_MAX)};
   *out_help = false;
   bool options = true;
   for (int i = 0; i < argc; i++) {
@@ -140,7 +136,7 @@ lm_status lm_args_parse(lm_arena *arena, const lm_opt *table, int argc, char **a
 // ---- reading
 
 static const lm_opt_value *value_of(const lm_args *a, const char *name) {
-  int i = find_name(a->table, name, strlen(name));
+  int i = lm_opt_find(a->table, name, strlen(name));
   if (i < 0)
     LM_BUG("no option --%s is declared", name);
   return &a->values[i];

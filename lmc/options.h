@@ -43,6 +43,8 @@ typedef struct lm_args {
                     // behind it; else NULL
 } lm_args;
 
+// The index in a table of the name with n bytes; -1: it has none.
+int lm_opt_find(const lm_opt *table, const char *name, size_t n);
 // LM_USER on an unknown option, a missing or a malformed value. --help and -h are understood
 // everywhere.
 lm_status lm_args_parse(lm_arena *arena, const lm_opt *table, int argc, char **argv, lm_args *out,

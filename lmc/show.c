@@ -21,12 +21,12 @@ void lm_cli_diagnostics(const lm_cli *cli) {
 void lm_cli_print(const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);
-  vprintf(fmt, ap);
+  lm_vprint_shown(stdout, fmt, ap);
   va_end(ap);
 }
 
 void lm_cli_put(lm_buf *text) {
-  fputs(text->p ? text->p : "", stdout);
+  lm_puts_shown(stdout, text->p);
   lm_buf_free(text);
 }
 

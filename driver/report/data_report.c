@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "driver/report/report.h"
+#include "runtime/base/diag.h"
 
 // If the length of the run follows from the model, there is one stage, and it begins at 0.
 static lm_run_stages stages_of(const lm_session *s, const lm_data_info *info) {
@@ -54,16 +55,14 @@ static void summary_json(const lm_session *s, const lm_data_info *info, lm_buf *
 
 // ---- rows
 
-// Text on one line: control characters and broken UTF-8 as escapes.
+// Text on one line.
 static void escaped(const char *s, size_t n, lm_buf *out) {
-  for (size_t i = 0; i < n; i++) {
-    unsigned char c = (unsigned char)s[i];
-    if (c == '\n')
-      lm_buf_puts(out, "\\n");
-    else if (c < 32 || c == 127)
-      lm_buf_printf(out, "\\x%02x", c);
-    else
-      lm_buf_add(out, &s[i], 1);
+  for (size_t i = 0, line; i < n; i += line) {
+    const char *end = memchr(s + i, '\n', n - i);
+    line = end ? (size_t)(end - s) - i : n - i;
+    lm_buf_puts_shown(out, s + i, line);
+    lm_buf_puts(out, end ? "\\n" : "");
+    line += end != NULL;
   }
 }
 
@@ -114,7 +113,7 @@ static lm_status row_show(const lm_session *s, const lm_batch *b, int64_t seq, b
 
 // Prints and empties the text.
 static void flush(lm_buf *text, FILE *to) {
-  fwrite(text->p ? text->p : "", 1, text->n, to);
+  lm_puts_shown(to, text->p);
   text->n = 0;
 }
 

@@ -4,6 +4,7 @@
 
 #include "driver/starter/starter.h"
 #include "driver/text.h"
+#include "runtime/base/diag.h"
 #include "runtime/base/terminal.h"
 
 enum {
@@ -12,15 +13,16 @@ enum {
   SHOWN_BYTES = 96
 };
 
-// Prints one line of the text, with control characters replaced by blanks.
+static void print(FILE *to, const char *fmt, ...) LM_PRINTF(2, 3);
+static void print(FILE *to, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  lm_vprint_shown(to, fmt, ap);
+  va_end(ap);
+}
+
 static void line_print(const char *line, size_t n, bool cut, FILE *to) {
-  lm_buf b = {0};
-  lm_buf_add(&b, line, n);
-  for (size_t i = 0; i < n; i++)
-    if ((unsigned char)b.p[i] < 32 || b.p[i] == 127)
-      b.p[i] = ' ';
-  fprintf(to, "          | %s%s\n", b.p, cut ? "..." : "");
-  lm_buf_free(&b);
+  print(to, "          | %.*s%s\n", (int)n, line, cut ? "..." : "");
 }
 
 static void text_print(const lm_starter *x, FILE *to) {
@@ -29,7 +31,7 @@ static void text_print(const lm_starter *x, FILE *to) {
   const char *line = x->dataset.sample.p;
   lm_show_bytes(&bytes, x->dataset.bytes);
   lm_show_count(&docs, x->dataset.docs);
-  fprintf(to, "text      %s: %s%s in %llu file%s, %s%s document%s\n", x->data, about, bytes.p,
+  print(to, "text      %s: %s%s in %llu file%s, %s%s document%s\n", x->data, about, bytes.p,
           (unsigned long long)x->dataset.files, x->dataset.files == 1 ? "" : "s", about, docs.p,
           x->dataset.docs == 1 ? "" : "s");
   for (int i = 0; i < SHOWN_LINES && *line; line += strcspn(line, "\n"), line += *line == '\n') {
@@ -130,9 +132,9 @@ static void choice_print(const lm_starter *x, FILE *to) {
 }
 
 static void next_print(const lm_starter *x, FILE *to) {
-  fprintf(to, "\n%s is written. Next:\n  lmc check %s\n  lmc run %s\n", x->path, x->path, x->path);
+  print(to, "\n%s is written. Next:\n  lmc check %s\n  lmc run %s\n", x->path, x->path, x->path);
   if (!access(lm_arena_printf(x->ctx->arena, "runs/%s", x->name), F_OK))
-    fprintf(
+    print(
         to,
         "runs/%s exists already, and the run of another recipe is not resumed in it: remove it, or "
         "add --out\n",

@@ -58,7 +58,8 @@ void lm_buf_add(lm_buf *b, const void *s, size_t n);
 void lm_buf_puts(lm_buf *b, const char *s);
 void lm_buf_printf(lm_buf *b, const char *fmt, ...) LM_PRINTF(2, 3);
 void lm_buf_vprintf(lm_buf *b, const char *fmt, va_list ap);
-void lm_buf_json(lm_buf *b, const char *s);             // s as a JSON string with quotes
+void lm_buf_json(lm_buf *b, const char *s);             // s as a JSON string with quotes; what
+                                                        // output escapes is escaped in it
 void lm_buf_json_n(lm_buf *b, const char *s, size_t n); // the same for n bytes, which may hold NULs
 // Appends the bound that x violates: "from 0 to 1", "more than 0", "at least 1". A `min` in
 // (0, 1e-6) denotes the exclusive bound 0; a `max` of 1e9 or more is mentioned only if x exceeds

@@ -85,6 +85,8 @@ void lm_buf_json_n(lm_buf *b, const char *s, size_t left) {
       lm_buf_puts(b, "\\ufffd");
     else if (c < 0x20 || c == 0x7f || c == '"' || c == '\\')
       json_escape(b, c);
+    else if (lm_utf8_is_hidden(point))
+      lm_buf_printf(b, "\\u%04x", point);
     else
       lm_buf_add(b, s, (size_t)n);
     if (!n)

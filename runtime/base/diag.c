@@ -219,18 +219,27 @@ void lm_buf_puts_shown(lm_buf *b, const char *s, size_t n) {
   add_safe(b, s, n);
 }
 
-void lm_vprint_shown(FILE *to, const char *fmt, va_list ap) {
-  lm_buf text = {0}, shown = {0};
-  lm_buf_vprintf(&text, fmt, ap);
-  for (const char *s = text.p; s && *s;) {
+void lm_buf_lines_shown(lm_buf *b, const char *s) {
+  while (s && *s) {
     size_t n = strcspn(s, "\n");
-    add_safe(&shown, s, n);
-    lm_buf_puts(&shown, s[n] ? "\n" : "");
+    add_safe(b, s, n);
+    lm_buf_puts(b, s[n] ? "\n" : "");
     s += n + (s[n] != 0);
   }
+}
+
+void lm_puts_shown(FILE *to, const char *text) {
+  lm_buf shown = {0};
+  lm_buf_lines_shown(&shown, text);
   fputs(shown.p ? shown.p : "", to);
-  lm_buf_free(&text);
   lm_buf_free(&shown);
+}
+
+void lm_vprint_shown(FILE *to, const char *fmt, va_list ap) {
+  lm_buf text = {0};
+  lm_buf_vprintf(&text, fmt, ap);
+  lm_puts_shown(to, text.p);
+  lm_buf_free(&text);
 }
 
 const char *lm_shown(lm_arena *a, const char *s) {

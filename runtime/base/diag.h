@@ -97,8 +97,12 @@ void lm_diag_use(lm_ctx *c, lm_diag *d, lm_loc at);
 // write into a comment: control characters, newlines and characters that hide or reorder text are
 // escaped.
 void lm_buf_puts_shown(lm_buf *b, const char *s, size_t n);
-void lm_vprint_shown(FILE *to, const char *fmt, va_list ap); // the same, but keeps newlines
 const char *lm_shown(lm_arena *a, const char *s);
+// The same, but with the newlines kept: a message or a report of several lines. Everything that a
+// command prints passes through one of them, except the text that a model or a tokenizer makes.
+void lm_buf_lines_shown(lm_buf *b, const char *text); // text may be NULL
+void lm_puts_shown(FILE *to, const char *text);
+void lm_vprint_shown(FILE *to, const char *fmt, va_list ap);
 
 // Render all diagnostics, sorted by location; as text (`color`: with ANSI colours), or as a JSON
 // array of objects with the same data.

@@ -5,6 +5,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "runtime/base/diag.h"
+
 enum {
   USUAL_WIDTH = 80
 };
@@ -53,11 +55,13 @@ void lm_text_wrap(lm_buf *b, const char *text, int width, int indent) {
 }
 
 void lm_vprint_wrapped(FILE *to, int indent, const char *fmt, va_list ap) {
-  lm_buf text = {0}, wrapped = {0};
+  lm_buf text = {0}, shown = {0}, wrapped = {0};
   lm_buf_vprintf(&text, fmt, ap);
-  lm_text_wrap(&wrapped, text.p, lm_terminal_width(to), indent);
-  fputs(wrapped.p, to);
+  lm_buf_lines_shown(&shown, text.p);
+  lm_text_wrap(&wrapped, shown.p ? shown.p : "", lm_terminal_width(to), indent);
+  fputs(wrapped.p ? wrapped.p : "", to);
   lm_buf_free(&text);
+  lm_buf_free(&shown);
   lm_buf_free(&wrapped);
 }
 

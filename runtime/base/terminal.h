@@ -16,7 +16,8 @@ int lm_text_columns(const char *text);
 // with `indent` blanks. Words longer than a line are not broken. width 0: no wrapping.
 void lm_text_wrap(lm_buf *b, const char *text, int width, int indent);
 
-// Prints text wrapped to the width of the stream's terminal, unwrapped if it is not a terminal.
+// Prints text, escaped as by lm_buf_lines_shown, wrapped to the width of the stream's terminal,
+// unwrapped if it is not a terminal.
 void lm_print_wrapped(FILE *to, int indent, const char *fmt, ...) LM_PRINTF(3, 4);
 void lm_vprint_wrapped(FILE *to, int indent, const char *fmt, va_list ap);
 #endif

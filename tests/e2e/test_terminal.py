@@ -1,5 +1,5 @@
 """The output of a run on a terminal: lines that fit its width, and one row for the status line."""
-import fcntl, os, pty, re, struct, subprocess, termios, threading
+import fcntl, json, os, pty, re, struct, subprocess, termios, threading
 
 from harness import ROOT, check, small
 
@@ -113,3 +113,42 @@ def test_eval_shows_its_progress(run):
     screen = Screen(80)
     screen.feed(text)
     check([row.split()[:2] for row in screen.rows if row.startswith("train")] == [["train", "loss"]], screen.rows)
+
+
+HOSTILE = "red \x1b[31m rtl \u202e bell \x07 tab \t del \x7f c1 \x9b"
+
+
+def hidden(text):
+    return [c for c in text if (ord(c) < 32 and c != "\n") or 0x7f <= ord(c) < 0xa0 or c in "\u202a\u202b\u202c\u202d\u202e\u2066\u2069"]
+
+
+def test_reports_are_escaped(run):
+    """text of files, names of files and arguments reach standard output and standard error without control characters"""
+    run.write("text.txt", (HOSTILE + "\n") * 200)
+    name = "c1 \x9b[31m bidi \u202e.lm"
+    file = run.write(name, f'''import "{ROOT}/examples/llama.lm": Llama
+data D {{ source s = text("text.txt", split = "\\n"); holdout dev = tail(10%); pack best_fit(seq = 32 tokens) }}
+recipe R {{
+  model = Llama(depth = 1, d = 16, ff = 16, heads = 2, kv = 1, e = 8, vocab = 256); data = D
+  run = 1 steps; batch = 64 tokens; optimizer = adamw(lr = 1e-3); eval dev {{ data = D.dev; every = 1 steps }}
+}}
+''')
+    out = run.path("run \x9b[32m \u202e")
+    for command in (("check", file), ("explain", file, "optimizer.lr"), ("explain", file, "memory"), ("data", file, "--show", 2),
+                    ("run", file, "--out", out), ("eval", out), ("tokenizer", "train", "-o", run.path("tok \u202e.json"), run.path("text.txt")),
+                    ("new", "first", "--data", run.path("text.txt"), "--minutes", "3 s"), ("check", file + "gone")):
+        for json_too in ((), ("--json",)):
+            if command[0] == "new" and json_too:
+                continue
+            code, printed, err = run.result(*command, *json_too, cwd=run.folder)
+            check(not hidden(printed + err), (command, hidden(printed + err), printed + err))
+            check(code == (1 if file + "gone" in command else 0), (command, err))
+            if json_too and code == 0:
+                json.loads(printed)
+
+
+def test_paths_without_control_characters(run):
+    """a control character in a path of the command line is refused by an error of one line"""
+    for args in (("check", "a\nb.lm"), ("eval", "a\tb"), ("run", "a.lm", "--out", "x\ny"), ("tokenizer", "train", "-o", "t\x1bx.json", "a")):
+        code, out, err = run.result(*args)
+        check(code == 1 and "holds the control character" in err and len(err.splitlines()) == 1 and not hidden(err), err)
