@@ -1,7 +1,7 @@
 """Large texts: every document occurs once an epoch for any number of processes (tests/bench/data_bench.c)."""
-import os, re, subprocess
+import json, os, re, struct, subprocess
 
-from harness import ROOT, Skip, check
+from harness import ROOT, Skip, check, small
 
 
 def test_every_document_once(run):
@@ -51,3 +51,17 @@ def test_bad_rows(run):
     check(not os.path.exists(run.path("run")), "the run must not begin")
     code, _, err = run.result("run", patient, "-q")
     check(code == 0 and "8 of 100 documents are unusable and were left out" in err and "docs.jsonl:3: " in err and "= … and 4 more" in err, err)
+
+
+def test_batches_of_other_types(run):
+    """a tensor of another type in a file of batches is refused, with the list of types"""
+    file = small(run, steps=1)
+    raw = open(run.path("batches.safetensors"), "rb").read()
+    n = struct.unpack("<Q", raw[:8])[0]
+    head = json.loads(raw[8 : 8 + n])
+    for name, to in (("tok", "F32"), ("w", "I32")):
+        text = json.dumps({**head, name: {**head[name], "dtype": to}}).encode().ljust(n)
+        with open(run.path("batches.safetensors"), "wb") as f:
+            f.write(struct.pack("<Q", len(text)) + text + raw[8 + n :])
+        err = run("run", file, status=1)
+        check(f"{name} is {to}; a file of batches holds tok I32, pos I32, seg I32, next I32, w F32" in err, err)

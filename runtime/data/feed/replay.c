@@ -16,6 +16,18 @@ struct lm_replay {
   int32_t max_of[LM_COLUMNS];
 };
 
+// "tok I32, pos I32, …, w F32"
+static lm_status dtype_refuse(const char *path, const lm_st_tensor *t) {
+  lm_buf list = {0};
+  for (int c = 0; c < LM_COLUMNS; c++)
+    lm_buf_printf(&list, "%s%s %s", c ? ", " : "", lm_column_table[c].name,
+                  lm_st_dtype_name(lm_dtype_table[lm_column_table[c].dtype].stored));
+  lm_status s = lm_fail(LM_USER, "%s: %s is %s; a file of batches holds %s", path, t->name,
+                        lm_st_dtype_name(t->dtype), list.p);
+  lm_buf_free(&list);
+  return s;
+}
+
 static lm_status column_find(lm_replay *r, const char *path, int c) {
   const lm_st_tensor *t = lm_st_find(r->file, lm_column_table[c].name);
   const lm_st_tensor *first = r->column[0];
@@ -23,8 +35,7 @@ static lm_status column_find(lm_replay *r, const char *path, int c) {
     return lm_fail(LM_USER, "%s: no tensor %s", path, lm_column_table[c].name);
   lm_st_dtype dtype = lm_dtype_table[lm_column_table[c].dtype].stored;
   if (t->dtype != dtype)
-    return lm_fail(LM_USER, "%s: %s is %s, should be %s", path, t->name, lm_st_dtype_name(t->dtype),
-                   lm_st_dtype_name(dtype));
+    return dtype_refuse(path, t);
   if (t->rank != 3 || !t->elements)
     return lm_fail(LM_USER, "%s: %s is not [steps, rows, seq]", path, t->name);
   if (c && memcmp(t->shape, first->shape, 3 * sizeof *t->shape))

@@ -188,10 +188,25 @@ static lm_status file_close(lm_doc_reader *r) {
       &r->list->sources[f->source]);
 }
 
-static void byte_order_mark_skip(lm_doc_reader *r, bool first) {
-  bool jsonl = r->list->sources[r->list->files[r->file].source].kind == LM_SOURCE_JSONL;
-  if (first && jsonl && r->n - r->at >= 3 && !memcmp(r->buf + r->at, "\xef\xbb\xbf", 3))
+// UTF-16 and UTF-32 begin with one of these marks, which no UTF-8 text does.
+static bool begins_with_utf16(const char *p, size_t n) {
+  return n >= 2 && (!memcmp(p, "\xff\xfe", 2) || !memcmp(p, "\xfe\xff", 2));
+}
+
+// The mark at the beginning of a file says how it is encoded and is no part of its text.
+static lm_status byte_order_mark_skip(lm_doc_reader *r) {
+  const lm_file_entry *f = &r->list->files[r->file];
+  const char *p = r->buf + r->at;
+  size_t n = r->n - r->at;
+  if (begins_with_utf16(p, n))
+    return lm_source_status(lm_fail(LM_USER,
+                                    "%s is UTF-16 text, expected UTF-8: convert it, as with iconv "
+                                    "-f UTF-16 -t UTF-8",
+                                    f->path),
+                            &r->list->sources[f->source]);
+  if (n >= 3 && !memcmp(p, "\xef\xbb\xbf", 3))
     r->at += 3;
+  return NULL;
 }
 
 // Makes room for the next chunk and returns its size; a small file needs less than a full chunk.
@@ -216,7 +231,8 @@ static lm_status chunk_read(lm_doc_reader *r) {
   r->n += got;
   r->left -= r->left == UINT64_MAX ? 0 : got;
   r->eof = !got || !r->left;
-  byte_order_mark_skip(r, first);
+  if (first)
+    LM_TRY(byte_order_mark_skip(r));
   buffer_split(r);
   return r->eof ? file_close(r) : NULL;
 }

@@ -14,7 +14,7 @@ enum {
   CHUNK = 128 << 10,
   LISTED = 20,
   HOPELESS_MIN = 10000,
-  FORMAT = 2
+  FORMAT = 3
 };
 
 typedef struct {
