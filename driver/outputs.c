@@ -81,6 +81,47 @@ lm_status lm_output_folder_check(const lm_recipe *r, const char *dir, const char
   return status;
 }
 
+// ---- folders that an earlier command of the same kind wrote
+
+#define NAMES(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+const lm_output_kind LM_OUTPUT_RUN = {
+    "the folder of a run", "program.json",
+    NAMES("program", "program-*", "recipe.txt", "run.json", "history.json", "tokenizer.json",
+          "tokenizer_config.json", "generation_config.json", "token_ids.json", "encoder.json",
+          "vocab.bpe", "tuned*.json", "metrics.jsonl", "loss.svg", "events.out.tfevents.lmc",
+          "profile.json", "step-*", "superseded-*")};
+const lm_output_kind LM_OUTPUT_PLAN = {
+    "a plan that lmc compile wrote", "plan.txt",
+    NAMES("*.lmir", "*.dot", "plan.txt", "program.ast", "kernels.txt", "kernels")};
+const lm_output_kind LM_OUTPUT_EXPORT = {
+    "an earlier export", "model.safetensors",
+    NAMES("config.json", "model.safetensors", "generation_config.json", "tokenizer.json",
+          "tokenizer_config.json", "vocab.json", "merges.txt", "special_tokens_map.json")};
+
+static bool is_own(const lm_output_kind *kind, const char *name) {
+  for (const char *const *p = kind->own; *p; p++)
+    if (!fnmatch(*p, name, 0))
+      return true;
+  return *name == '.';
+}
+
+lm_status lm_output_kind_check(const char *dir, const lm_output_kind *kind) {
+  lm_arena *a = lm_arena_create();
+  struct stat st;
+  bool marked = !stat(lm_path_join(a, dir, kind->mark), &st);
+  DIR *d = marked ? NULL : opendir(dir);
+  lm_status s = NULL;
+  for (struct dirent *file; d && !s && (file = readdir(d));)
+    if (!is_own(kind, file->d_name))
+      s = lm_fail(LM_USER, "%s holds %s and is not %s; choose a new or an empty folder", dir,
+                  file->d_name, kind->what);
+  if (d)
+    closedir(d);
+  lm_arena_destroy(a);
+  return s;
+}
+
 lm_status lm_output_weights_check(const char *dir) {
   static const char *const others[] = {"*.safetensors", "*.safetensors.index.json",
                                        "*.bin",         "*.bin.index.json",

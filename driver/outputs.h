@@ -12,6 +12,15 @@ lm_status lm_output_folder_check(const lm_recipe *r, const char *dir, const char
 // LM_USER if a file of this name cannot be made, because it is a folder or its folder is missing.
 // Called before the work whose result it receives.
 lm_status lm_output_file_check(const char *path);
+// LM_USER if `dir` holds a file that the command has not written. Names that begin with a dot do
+// not count.
+typedef struct lm_output_kind {
+  const char *what;       // "the folder of a run"
+  const char *mark;       // a file that only such a folder holds: beside it any file may lie
+  const char *const *own; // patterns of the names that the command writes, ending with NULL
+} lm_output_kind;
+extern const lm_output_kind LM_OUTPUT_RUN, LM_OUTPUT_PLAN, LM_OUTPUT_EXPORT;
+lm_status lm_output_kind_check(const char *dir, const lm_output_kind *kind);
 // LM_USER if `dir` holds weights beside model.safetensors, which transformers and lmc may read
 // instead of it, or a run.
 lm_status lm_output_weights_check(const char *dir);

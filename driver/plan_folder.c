@@ -49,6 +49,7 @@ lm_status lm_plan_folder_prepare(const lm_session *s, const lm_plan_folder *f) {
   static const char *const kernels[] = {"*", NULL};
   if (!f->dir)
     return NULL;
+  LM_TRY(lm_output_kind_check(f->dir, &LM_OUTPUT_PLAN));
   LM_TRY(lm_dir_make(f->dir));
   LM_TRY(lm_output_folder_check(s->project.recipe, f->dir, written));
   return lm_output_folder_check(s->project.recipe,

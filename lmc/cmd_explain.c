@@ -21,7 +21,8 @@ static const lm_opt options[] = {
     {.name = "svg",
      .kind = LM_OPT_TEXT,
      .value = "FILE",
-     .help = "memory: draws the activations over the steps in this file"},
+     .help =
+         "memory: draws the activations over the steps in this file, replacing an existing one"},
     LM_OPT_PASSES,
     LM_OPT_TARGET,
     LM_OPT_RECIPE,

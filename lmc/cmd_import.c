@@ -16,7 +16,9 @@ static const lm_opt options[] = {
      .letter = 'o',
      .kind = LM_OPT_TEXT,
      .value = "DIR",
-     .help = "the folder to write"},
+     .help =
+         "the folder to write: without files of its names, or an earlier import, unedited, which "
+         "is replaced"},
     {.name = "ignore-config",
      .kind = LM_OPT_LIST,
      .value = "KEY",

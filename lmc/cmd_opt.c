@@ -20,7 +20,7 @@ static const lm_opt options[] = {
      .letter = 'o',
      .kind = LM_OPT_TEXT,
      .value = "FILE",
-     .help = "the file to write (standard output)"},
+     .help = "the file to write (standard output); an existing file is replaced"},
     LM_OPT_JSON,
     {0}};
 

@@ -33,7 +33,7 @@ static const lm_opt options[] = {
      .letter = 'o',
      .kind = LM_OPT_TEXT,
      .value = "DIR",
-     .help = "the run's folder, instead of the recipe's"},
+     .help = "the run's folder, instead of the recipe's: new, empty or the folder of a run"},
     LM_OPT_RESUME,
     LM_OPT_TARGET,
     {.name = "mode",

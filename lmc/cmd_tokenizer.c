@@ -16,7 +16,7 @@ static const lm_opt options[] = {
      .letter = 'o',
      .kind = LM_OPT_TEXT,
      .value = "FILE",
-     .help = "train: the file to write (tokenizer.json)"},
+     .help = "train: the file to write (tokenizer.json); an existing file is replaced"},
     {.name = "kind", .kind = LM_OPT_TEXT, .value = "KIND", .help = "train: bpe or unigram (bpe)"},
     {.name = "vocab",
      .kind = LM_OPT_WHOLE,
@@ -52,8 +52,7 @@ static lm_status each_line(const lm_cli *cli, const lm_tokenizer *t, converter *
   lm_status s = NULL;
   for (ssize_t n; !s && (n = getline(&line, &cap, stdin)) >= 0;) {
     size_t length = (size_t)(n && line[n - 1] == '\n' ? n - 1 : n);
-    number++;
-    s = lm_annotate(converted_print(cli, t, one, line, length), "line %zu", number);
+    s = lm_annotate(converted_print(cli, t, one, line, length), "line %zu", ++number);
   }
   free(line);
   return s;
@@ -74,8 +73,7 @@ static lm_status convert(lm_cli *cli, converter *one) {
   if (cli->args.n_rest != 2)
     return lm_fail(LM_USER, "expected one SPEC: bpe(\"tokenizer.json\")");
   LM_TRY(lm_tokenizer_spec_open(cli->ctx, cli->args.rest[1], &t));
-  bool lines = lm_args_given(&cli->args, "lines");
-  lm_status s = (lines ? each_line : whole_input)(cli, t, one);
+  lm_status s = (lm_args_given(&cli->args, "lines") ? each_line : whole_input)(cli, t, one);
   lm_tokenizer_destroy(t);
   return s;
 }
@@ -88,6 +86,10 @@ static void trained_print(const lm_cli *cli, const lm_vocabulary_options *o,
   if (v->on.unusable)
     lm_cli_note("warning: %lld of %lld documents cannot be used and were left out\n%s",
                 (long long)v->on.unusable, (long long)v->on.documents, v->on.list.p);
+  if (v->vocab < o->vocab)
+    lm_cli_note("note: the vocabulary has %d tokens, fewer than the %lld of --vocab: no pair of "
+                "tokens occurs twice in the text any more\n",
+                v->vocab, (long long)o->vocab);
   if (cli->json) {
     lm_buf_puts(&b, "{\"file\": ");
     lm_buf_json(&b, o->path);

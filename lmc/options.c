@@ -112,9 +112,8 @@ static void rest_add(lm_args *a, const char *before, const char *arg) {
 
 lm_status lm_args_parse(lm_arena *arena, const lm_opt *table, int argc, char **argv, lm_args *out,
                         bool *out_help) {
-  *out = (lm_args){.arena = arena,
-                   .table = table,
-                   .values = LM_NEW_N(arena, lm_opt_value, OPTIONS_MAX)};
+  *out = (lm_args){
+      .arena = arena, .table = table, .values = LM_NEW_N(arena, lm_opt_value, OPTIONS_MAX)};
   *out_help = false;
   bool options = true;
   for (int i = 0; i < argc; i++) {

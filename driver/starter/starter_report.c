@@ -32,8 +32,8 @@ static void text_print(const lm_starter *x, FILE *to) {
   lm_show_bytes(&bytes, x->dataset.bytes);
   lm_show_count(&docs, x->dataset.docs);
   print(to, "text      %s: %s%s in %llu file%s, %s%s document%s\n", x->data, about, bytes.p,
-          (unsigned long long)x->dataset.files, x->dataset.files == 1 ? "" : "s", about, docs.p,
-          x->dataset.docs == 1 ? "" : "s");
+        (unsigned long long)x->dataset.files, x->dataset.files == 1 ? "" : "s", about, docs.p,
+        x->dataset.docs == 1 ? "" : "s");
   for (int i = 0; i < SHOWN_LINES && *line; line += strcspn(line, "\n"), line += *line == '\n') {
     size_t n = strcspn(line, "\n"), shown = n;
     if (n > SHOWN_BYTES)

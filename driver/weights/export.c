@@ -112,6 +112,7 @@ lm_status lm_export_hf(lm_session *s, const lm_export_options *o, lm_export_resu
                                             : s->project.recipe->from};
   LM_TRY(lm_output_check(o->dir, read, LM_COUNT(read)));
   LM_TRY(lm_output_weights_check(o->dir));
+  LM_TRY(lm_output_kind_check(o->dir, &LM_OUTPUT_EXPORT));
   LM_TRY(lm_dir_make(o->dir));
   LM_TRY(weights_write(&x));
   LM_TRY(config_write(&x));

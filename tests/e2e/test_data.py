@@ -65,3 +65,13 @@ def test_batches_of_other_types(run):
             f.write(struct.pack("<Q", len(text)) + text + raw[8 + n :])
         err = run("run", file, status=1)
         check(f"{name} is {to}; a file of batches holds tok I32, pos I32, seg I32, next I32, w F32" in err, err)
+
+
+def test_vocabulary_stops_early(run):
+    """tokenizer train says when the text has fewer pairs than the vocabulary was asked to have, and how large it is"""
+    text = run.write("t.txt", "some text here of words\n" * 300)
+    code, out, err = run.result("tokenizer", "train", "--vocab", 5000, "-o", run.path("t.json"), text)
+    size = len(json.load(open(run.path("t.json")))["model"]["vocab"])
+    check(code == 0 and f"note: the vocabulary has {size} tokens, fewer than the 5000 of --vocab" in err, err)
+    code, out, err = run.result("tokenizer", "train", "--vocab", 260, "-o", run.path("t.json"), text)
+    check(code == 0 and err == "", err)

@@ -194,11 +194,11 @@ def test_foreign_names_are_escaped(run):
     hf = exported(run)
     config = json.load(open(f"{hf}/config.json"))
     json.dump({**config, "use_cache\nlet evil = 1 #": 1}, open(f"{hf}/config.json", "w"))
-    named = run.path("h\nlet evil2 = 1 #")
+    named = run.path("h\u2028let evil2 = 1 #")
     os.rename(hf, named)
     run("import", "hf", named, "-o", run.path("in"), "--model", f"{ROOT}/examples/llama.lm:Llama({SIZES})", "--ignore-config", "*")
     lines = open(run.path("in/imported.lm")).read().splitlines()
-    check(not [x for x in lines if x.startswith("let")] and "\\x0alet evil2" in lines[0], lines)
+    check(not [x for x in lines if x.startswith("let")] and "\\u{2028}let evil2" in lines[0], lines)
     json.dump({**config, "model_type": "x\x1b]0;PWN\x07\nlmc: fine"}, open(f"{named}/config.json", "w"))
     tensors = load(f"{named}/model.safetensors")
     save(f"{named}/model.safetensors", {**tensors, "a\x1b[31m\nb": np.zeros(1, "<f4")})
@@ -240,3 +240,21 @@ recipe Train {{
     run("export", run.path("bytes"), "-o", run.path("bytes-hf"))
     check("--prompt '...'" in run("import", "hf", run.path("bytes-hf"), "-o", run.path("good")), "with a tokenizer")
     run("generate", run.path("good"), "--prompt", "a", "-n", 2)
+
+
+def test_out_is_another_folder(run):
+    """run, compile and export write into no folder of other files, and again into the folders that they wrote"""
+    exported(run)
+    file = run.path("small.lm")
+    run.write("mine/notes.txt", "precious")
+    os.makedirs(run.path("empty"))
+    commands = [(("run", file, "-q", "--out"), "the folder of a run"), (("compile", file, "-o"), "a plan that lmc compile wrote"),
+                (("export", run.path("trained"), "-o"), "an earlier export")]
+    for command, what in commands:
+        err = run(*command, run.path("mine"), status=1)
+        check(f"mine holds notes.txt and is not {what}; choose a new or an empty folder" in err, err)
+        check(os.listdir(run.path("mine")) == ["notes.txt"], "nothing is written")
+        shutil.rmtree(run.path("empty"))
+        os.makedirs(run.path("empty"))
+        for _ in range(2):
+            run(*command, run.path("empty"))

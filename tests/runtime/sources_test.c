@@ -178,7 +178,8 @@ static void test_text(void) {
   lm_data_close(d);
   const char *marked = write_text("mark.m", "\xef\xbb\xbfone \xef\xbb\xbf|two");
   s = (lm_data_source){LM_SOURCE_TEXT, "t", marked, "|"};
-  documents_are(d = open_data(&o), "[one \xef\xbb\xbf][two]"); // a mark alone at the start is no text
+  documents_are(d = open_data(&o),
+                "[one \xef\xbb\xbf][two]"); // a mark alone at the start is no text
   lm_data_close(d);
   s.path = write_text("utf16.m", "\xff\xfeo\x01");
   CHECK_FAILS(lm_data_open(&o, &d), LM_USER, "utf16.m is UTF-16 text, expected UTF-8");
