@@ -162,7 +162,7 @@ static const char *part_name(const char *part) {
   switch (lm_func_key_parse(part).id) {
   case LM_FUNC_LOSS: return "the loss";
   case LM_FUNC_EVAL: return "the loss in evaluation";
-  default: return "the optimizer";
+  default: return strcmp(part, "optimizer") ? part : "the optimizer";
   }
 }
 

@@ -31,7 +31,8 @@ static lm_status history_parse(lm_arena *a, const char *path, const json_t *list
                           text_of(a, j, "key"),
                           text_of(a, j, "old"),
                           text_of(a, j, "new"),
-                          text_of(a, j, "program")};
+                          text_of(a, j, "program"),
+                          text_of(a, j, "lines")};
     if (!e.option || !e.key || !e.was || !e.is)
       return lm_fail(LM_USER, "%s: not the history of a run", path);
     LM_PUSH(a, out->v, out->n, out->cap) = e;
@@ -81,6 +82,7 @@ void lm_history_json(const lm_history *h, lm_buf *b) {
     member(b, "old", e->was);
     member(b, "new", e->is);
     member(b, "program", e->program);
+    member(b, "lines", e->lines);
     lm_buf_puts(b, "}");
   }
   lm_buf_puts(b, "]\n");

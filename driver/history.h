@@ -2,18 +2,18 @@
 // resumed.
 //
 //   [{"step": 20, "option": "--change", "key": "optimizer.lr", "old": "2e-3", "new": "1e-3",
-//   "program": null}, …]
+//   "program": null, "lines": null}, …]
 //
 // program: the folder within the run folder that holds the program up to that step, if the model
-// was changed.
+// was changed. lines: of its first entry, the lines of the program that differ.
 #ifndef LM_DRIVER_HISTORY_H
 #define LM_DRIVER_HISTORY_H
 #include "runtime/base/base.h"
 
 typedef struct lm_history_entry {
   int64_t step;
-  const char *option, *key, *was, *is, *program;
-} lm_history_entry; // program NULL: it was not changed
+  const char *option, *key, *was, *is, *program, *lines;
+} lm_history_entry; // program NULL: it was not changed; lines: optional
 typedef struct lm_history {
   lm_history_entry *v;
   uint32_t n, cap;

@@ -179,6 +179,14 @@ static lm_status model_refuse(const lm_session *s, const lm_resumption *x, const
   return status;
 }
 
+static const char *lines_text(const lm_session *s, const old_program *old) {
+  lm_buf b = {0};
+  lines_print(s, old, &b);
+  const char *text = lm_arena_strndup(s->project.ctx->arena, b.p ? b.p : "", b.n);
+  lm_buf_free(&b);
+  return text;
+}
+
 static void model_accept(const lm_session *s, lm_resumption *x, const old_program *old,
                          const lm_fingerprint_changes *all) {
   const char *kept = old->program ? lm_arena_printf(s->project.ctx->arena, "program-%06lld",
@@ -192,7 +200,8 @@ static void model_accept(const lm_session *s, lm_resumption *x, const old_progra
                                  .key = c->part,
                                  .was = c->was ? c->was : "absent",
                                  .is = c->is ? c->is : "absent",
-                                 .program = kept});
+                                 .program = kept,
+                                 .lines = i ? NULL : lines_text(s, old)});
   }
 }
 

@@ -1,5 +1,6 @@
 // origin_report.c - the output of lmc explain for a key of the recipe, and for the changes in a
 // run.
+#include "driver/fingerprint.h"
 #include "driver/report/report.h"
 
 static void origin_print(const lm_ctx *c, const lm_recipe_origin *o, lm_buf *out) {
@@ -38,11 +39,13 @@ void lm_report_origins(const lm_ctx *c, const char *key, const lm_recipe_origin 
 // ---- changes in a run
 
 static void change_print(const lm_history_entry *e, lm_buf *out) {
-  lm_buf_printf(out, "from step %lld on  %s: %s, before %s", (long long)e->step + 1, e->key, e->is,
-                e->was);
+  const lm_fingerprint_change c = {e->key, e->was, e->is};
+  lm_buf_printf(out, "from step %lld on:", (long long)e->step + 1);
+  lm_fingerprint_change_print(&c, out);
+  lm_buf_puts(out, e->lines ? e->lines : "");
   if (e->program)
-    lm_buf_printf(out, "  (the program until then: %s)", e->program);
-  lm_buf_printf(out, "\n");
+    lm_buf_printf(out, "\n  (the program until then: %s)", e->program);
+  lm_buf_puts(out, "\n");
 }
 
 void lm_report_changes(const lm_history *h, lm_buf *out) {
