@@ -87,9 +87,8 @@ static void trained_print(const lm_cli *cli, const lm_vocabulary_options *o,
     lm_cli_note("warning: %lld of %lld documents cannot be used and were left out\n%s",
                 (long long)v->on.unusable, (long long)v->on.documents, v->on.list.p);
   if (v->vocab < o->vocab)
-    lm_cli_note("note: the vocabulary has %d tokens, fewer than the %lld of --vocab: no pair of "
-                "tokens occurs twice in the text any more\n",
-                v->vocab, (long long)o->vocab);
+    lm_cli_note("note: the vocabulary has %d tokens, fewer than the %lld of --vocab\n", v->vocab,
+                (long long)o->vocab);
   if (cli->json) {
     lm_buf_puts(&b, "{\"file\": ");
     lm_buf_json(&b, o->path);
@@ -125,10 +124,9 @@ static lm_status tokenizer_run(lm_cli *cli) {
   const char *verb = cli->args.rest[0];
   if (!strcmp(verb, "train"))
     return train(cli);
-  if (!strcmp(verb, "encode"))
-    return convert(cli, lm_tokenize_text);
-  if (!strcmp(verb, "decode"))
-    return convert(cli, lm_tokenize_ids);
+  bool encode = !strcmp(verb, "encode");
+  if (encode || !strcmp(verb, "decode"))
+    return convert(cli, encode ? lm_tokenize_text : lm_tokenize_ids);
   return lm_fail(LM_USER, "'%s' is not train, encode or decode", verb);
 }
 
