@@ -16,11 +16,14 @@
 //           return %c, %m }
 //
 // Such a param reads the arena of copies: the `made` globals, then the bf16 copies in the layout of
-// the parameters. The runtime runs @copies before a function that reads the arena if parameters
-// have changed since the last time. Declines: casts to other types; values that depend on anything
-// other than casts and views of parameters at one index of the same stacked axes; modules without
-// such values. Cost: two bytes per parameter that is cast, and one pass over all of them per update
-// instead of 2 n in a step of n micro-batches; the same for the `made` globals.
+// the parameters. @update writes the bf16 copies with the parameters, and @packs makes the `made`
+// globals from them. The runtime runs @packs before a function that reads the arena after an
+// update, and
+// @copies if the parameters have changed otherwise. Declines: casts to other types; values that
+// depend on anything other than casts and views of parameters at one index of the same stacked
+// axes; modules without such values. Cost: two bytes per parameter that is cast, and one pass over
+// all of them per update instead of 2 n in a step of n micro-batches; the same for the `made`
+// globals.
 #include <string.h>
 
 #include "compiler/passes/pass.h"
@@ -135,30 +138,35 @@ static lm_value *made_rule(lm_rewrite *r, lm_op *op) {
 
 // ---- @copies
 
-static lm_value *recomputed(lm_builder *b, const lm_value *v, lm_value *const *index, uint32_t n) {
+// copied: from the bf16 copies.
+static lm_value *recomputed(lm_builder *b, const lm_value *v, bool copied, lm_value *const *index,
+                            uint32_t n) {
   const lm_op *op = v->def;
   lm_value *in[LM_RANK];
   if (op->code != LM_OP_PARAM) {
     for (uint32_t i = 0; i < op->n_in; i++)
-      in[i] = recomputed(b, op->in[i], index, n);
+      in[i] = recomputed(b, op->in[i], copied, index, n);
     return lm_emit(b, op->code, in, op->n_in, &op->attr, &v->type);
   }
   lm_attr a = {.sym = op->attr.sym, .n_imm = (uint8_t)(2 * n)};
   for (uint32_t i = 0; i < n; i++)
     a.imm[2 * i + 1] = 1;
-  return lm_emit_cast(b, lm_emit(b, LM_OP_PARAM, index, n, &a, NULL), (lm_dtype)v->type.dtype);
+  bool bf16 = copied && v->type.dtype == LM_BF16;
+  lm_value *p = lm_emit(b, LM_OP_PARAM, index, n, &a, bf16 ? &v->type : NULL);
+  return lm_emit_cast(b, p, (lm_dtype)v->type.dtype);
 }
 
 // A loop nest over the stacked axes from `level` on.
-static lm_value *made_whole(lm_builder *b, const made *x, lm_value **index, uint32_t level) {
+static lm_value *made_whole(lm_builder *b, const made *x, bool copied, lm_value **index,
+                            uint32_t level) {
   const lm_global *g = lm_global_find(b->m, x->name);
   if (level == (uint32_t)g->n_stack)
-    return recomputed(b, x->like->out[0], index, level);
+    return recomputed(b, x->like->out[0], copied, index, level);
   lm_region *parent = b->at;
   lm_axis axis = g->type.axis[level];
   lm_op *loop = lm_loop_begin(b, lm_axis_size(b->m, axis), axis, NULL, 0);
   index[level] = loop->body->args[0];
-  lm_value *v = made_whole(b, x, index, level + 1);
+  lm_value *v = made_whole(b, x, copied, index, level + 1);
   lm_loop_end(b, loop, NULL, 0, &v, 1);
   b->at = parent;
   b->before = NULL;
@@ -173,8 +181,9 @@ static lm_value *copies_cast(lm_builder *b) {
   return lm_emit_cast(b, lm_arg_add(m, b->at, lm_type_make(LM_F32, axes, 2), p), LM_BF16);
 }
 
-static void copies_make(lm_module *m, bool casts, const making *k) {
-  lm_func *f = lm_func_add_key(m, (lm_func_key){LM_FUNC_COPIES});
+// id: LM_FUNC_COPIES, or LM_FUNC_PACKS, which reads the copies.
+static void func_make(lm_module *m, lm_func_id id, bool casts, const making *k) {
+  lm_func *f = lm_func_add_key(m, (lm_func_key){id});
   lm_builder b = {.m = m, .at = f->body};
   lm_value **out = LM_NEW_N(m->arena, lm_value *, k->n + 1), *index[LM_RANK];
   f->out_names = LM_NEW_N(m->arena, lm_sym, k->n + 1);
@@ -184,9 +193,37 @@ static void copies_make(lm_module *m, bool casts, const making *k) {
   }
   for (uint32_t i = 0; i < k->n; i++) {
     f->out_names[f->n_out] = k->all[i].name;
-    out[f->n_out++] = made_whole(&b, &k->all[i], index, 0);
+    out[f->n_out++] = made_whole(&b, &k->all[i], id == LM_FUNC_PACKS, index, 0);
   }
   lm_emit_op(&b, LM_OP_RETURN, out, f->n_out, NULL, NULL);
+}
+
+// The update also gives its new parameters in bf16. False if the module has none.
+static bool update_cast(lm_module *m) {
+  lm_func *f = lm_func_get(m, LM_FUNC_UPDATE, 0);
+  uint32_t p = 0;
+  while (f && p < f->n_out && strcmp(f->out_names[p], lm_port_table[LM_PORT_P].name))
+    p++;
+  if (!f || p == f->n_out)
+    return false;
+  lm_op *ret = f->body->last;
+  lm_builder b = {m, f->body, ret, ret->loc};
+  lm_value **in = LM_NEW_N(m->arena, lm_value *, ret->n_in + 1);
+  lm_sym *names = LM_NEW_N(m->arena, lm_sym, ret->n_in + 1);
+  memcpy(in, ret->in, ret->n_in * sizeof *in);
+  memcpy(names, f->out_names, ret->n_in * sizeof *names);
+  in[ret->n_in] = lm_emit_cast(&b, ret->in[p], LM_BF16);
+  names[f->n_out++] = LM_SYM(m->ctx, lm_port_table[LM_PORT_COPIES].name);
+  ret->n_in++;
+  ret->in = in;
+  f->out_names = names;
+  return true;
+}
+
+static void copies_make(lm_module *m, bool casts, const making *k) {
+  func_make(m, LM_FUNC_COPIES, casts, k);
+  if (casts && update_cast(m) && k->n)
+    func_make(m, LM_FUNC_PACKS, false, k);
 }
 
 static void is_read(lm_op *op, void *user) {

@@ -53,7 +53,12 @@ typedef struct lm_exec_ops {
 // The first member of every backend's executor.
 struct lm_exec {
   const lm_exec_ops *ops;
-  bool copied;                  // the COPY arena is up to date with the parameters
+  // What the COPY arena has of the parameters: nothing, all but what lm_plan_func.packs makes, all.
+  enum {
+    LM_COPIED_NOTHING,
+    LM_COPIED_PART,
+    LM_COPIED_ALL
+  } copied;
   bool first;                   // the current run takes the gradients as zeros
   double totals[LM_TOTALS_MAX]; // of a training step (totals.h)
 };
@@ -79,13 +84,21 @@ static inline void lm_exec_destroy(lm_exec *e) {
   if (e)
     e->ops->destroy(e);
 }
+// Brings the copies of parameters that f reads up to date.
+static inline lm_status lm_exec_copy(lm_exec *e, const lm_plan_func *f, const int64_t *extents) {
+  const lm_plan_func *make = e->copied == LM_COPIED_PART ? f->packs : f->copies;
+  if (!f->copies || e->copied == LM_COPIED_ALL)
+    return NULL;
+  e->copied = LM_COPIED_ALL;
+  return make ? e->ops->run(e, make, extents) : NULL;
+}
 // Runs a function once with the given run-time extents (plan->n_extents of them; may be NULL if
 // there are none). A device may still be computing when this returns; access to a port or an arena
 // waits for it.
 static inline lm_status lm_exec_run(lm_exec *e, const lm_plan_func *f, const int64_t *extents) {
-  if (f->copies && !e->copied)
-    LM_TRY(e->ops->run(e, f->copies, extents));
-  e->copied = (e->copied || f->copies) && !f->changes_params;
+  LM_TRY(lm_exec_copy(e, f, extents));
+  if (f->changes_params)
+    e->copied = f->makes_copies ? LM_COPIED_PART : LM_COPIED_NOTHING;
   return e->ops->run(e, f, extents);
 }
 // The same for the first function of a step that adds to the gradients, which count as zeros.
@@ -112,14 +125,16 @@ static inline lm_status lm_exec_call(lm_exec *e, const lm_plan_func *f, const in
 // The contents of an arena. lm_exec_arena: for reading and writing until the next run;
 // lm_exec_arena_read: for reading only.
 static inline void *lm_exec_arena(lm_exec *e, lm_arena_id id) {
-  e->copied &= id != LM_ARENA_PARAM;
+  if (id == LM_ARENA_PARAM)
+    e->copied = LM_COPIED_NOTHING;
   return e->ops->arena(e, id, true);
 }
 static inline const void *lm_exec_arena_read(lm_exec *e, lm_arena_id id) {
   return e->ops->arena(e, id, false);
 }
 static inline void lm_exec_arena_clear(lm_exec *e, lm_arena_id id) { // fills it with zeros
-  e->copied &= id != LM_ARENA_PARAM;
+  if (id == LM_ARENA_PARAM)
+    e->copied = LM_COPIED_NOTHING;
   e->ops->arena_clear(e, id);
 }
 // The memory of an argument, to be written before its function runs and reusable when lm_exec_run

@@ -48,9 +48,13 @@ static bool initializes(const lm_plan_func *f) {
 
 void lm_plan_funcs_bind(lm_plan *p) {
   const lm_plan_func *copies = lm_plan_func_get(p, LM_FUNC_COPIES, 0);
+  const lm_plan_func *packs = lm_plan_func_get(p, LM_FUNC_PACKS, 0);
   for (int i = 0; i < p->n_funcs; i++) {
     p->funcs[i].copies = touches(&p->funcs[i], LM_ARENA_COPY, false) ? copies : NULL;
+    p->funcs[i].packs = p->funcs[i].copies ? packs : NULL;
     p->funcs[i].changes_params = touches(&p->funcs[i], LM_ARENA_PARAM, true);
+    p->funcs[i].makes_copies =
+        p->funcs[i].changes_params && touches(&p->funcs[i], LM_ARENA_COPY, true);
     p->funcs[i].initializes = initializes(&p->funcs[i]);
   }
 }

@@ -255,7 +255,10 @@ typedef struct lm_plan_func {
   int n_live;
   // The function that makes the copies of parameters that this one reads; NULL if it reads none.
   const struct lm_plan_func *copies;
+  // The function that completes them after an update that has made a part; NULL if none is needed.
+  const struct lm_plan_func *packs;
   bool changes_params; // invalidates the copies
+  bool makes_copies;   // all of them but what `packs` makes, of the parameters that it changes
   bool initializes;    // has steps that initialize gradients
 } lm_plan_func;
 
@@ -291,7 +294,8 @@ typedef struct lm_plan {
 // NULL if absent. The second takes the name in the plan's text.
 const lm_plan_func *lm_plan_func_get(const lm_plan *p, lm_func_id id, int64_t seq);
 const lm_plan_func *lm_plan_func_find(const lm_plan *p, const char *name);
-// Computes `copies`, `changes_params` and `initializes` of all functions from their steps.
+// Computes `copies`, `packs`, `changes_params`, `makes_copies` and `initializes` of all functions
+// from their steps.
 void lm_plan_funcs_bind(lm_plan *p);
 // Bytes that the executions of step i do not move if the run takes the gradients as zeros; negative
 // for a FILL, which is part of `moved` of no other run.
