@@ -15,6 +15,9 @@ static void map_print(const cuda_attend *e, const lm_plan_map *m, lm_buf *b) {
     lm_buf_printf(b, x->n_dyn ? "%sn%lld" : "%s%lld", i ? "x" : " in ",
                   x->n_dyn ? (long long)x->dyn[0].var : (long long)x->fixed);
   }
+  for (int i = 0; i < LM_PLAN_MAP_RANK; i++)
+    lm_buf_printf(b, i ? "x%lld" : ", %lld", (long long)m->dim[i].stride);
+  lm_buf_puts(b, " bytes apart");
   lm_buf_puts(b, "\n");
 }
 
@@ -108,12 +111,22 @@ static bool choose(cuda_attend *e, lm_buf *body, int64_t *blocks) {
   return false;
 }
 
-static bool fits_int(const lm_attend_spec *f) {
+// From the first to the last element of operand k.
+static int64_t span(const cuda_attend *e, uint32_t k) {
+  lm_type t = e->f.op->in[k]->type;
+  int64_t n = 1;
+  for (int i = 0; i < t.rank; i++)
+    n += (lm_axis_size(e->f.m, t.axis[i]) - 1) * e->stride[k][i];
+  return n;
+}
+
+static bool fits_int(const cuda_attend *e) {
+  const lm_op *op = e->f.op;
   int64_t max = 0;
-  for (uint32_t i = 0; i < f->op->n_in + f->op->n_out; i++) {
-    lm_type t = i < f->op->n_in ? f->op->in[i]->type : f->op->out[i - f->op->n_in]->type;
-    if (lm_type_elements(f->m, t) > max)
-      max = lm_type_elements(f->m, t);
+  for (uint32_t i = 0; i < op->n_in + op->n_out; i++) {
+    int64_t n = i < op->n_in ? span(e, i) : lm_type_elements(e->f.m, op->out[i - op->n_in]->type);
+    if (n > max)
+      max = n;
   }
   return max < (int64_t)1 << 30;
 }
@@ -130,7 +143,7 @@ static void finish(cuda_attend *e, const lm_buf *body, int64_t blocks, lm_arena 
   lm_buf raw = {0}, text = {0};
   put_params(e, &raw);
   lm_buf_printf(&raw, "typedef %s lm_at;\nLM_POOL_DECLARE();\n",
-                fits_int(&e->f) ? "int32_t" : "int64_t");
+                fits_int(e) ? "int32_t" : "int64_t");
   lm_buf_add(&raw, body->p, body->n);
   lm_buf_puts(&raw, "}\n");
   lm_gen_indent(raw.p, &text);
@@ -163,6 +176,7 @@ bool cuda_attend_emit(const lm_plan_options *o, const lm_op *op, lm_arena *arena
   e.scale = 1;
   if (ok)
     e.score = e.bf16 ? cuda_attend_unscaled(e.f.score, &e.scale) : e.f.score;
+  e.stride = cuda_attend_strides(m, op, temporary);
   e.name = LM_NEW_N(temporary, const char *, m->n_values + 1);
   e.has_tile = LM_NEW_N(temporary, bool, op->n_in + 1);
   if (ok && !choose(&e, &body, &blocks)) {

@@ -18,10 +18,11 @@ enum {
 typedef struct cuda_attend {
   lm_gen g; // for its arena, names and extents
   lm_attend_spec f;
-  bool bf16;             // tiles are bf16, else f32
-  const char *gemm_kind; // suffix of the GEMM macros: BF16 and TF32 use tensor cores, F32 does not
-  bool groups;           // uses wgmma
-  const char *note;      // for the launch
+  bool bf16;              // tiles are bf16, else f32
+  const char *gemm_kind;  // suffix of the GEMM macros: BF16 and TF32 use tensor cores, F32 does not
+  bool groups;            // uses wgmma
+  const char *note;       // for the launch
+  const int64_t **stride; // of the operands in memory, in elements
   const lm_value *score;
   double scale; // the score is `scale` times this value
   int rows, cols, threads;
@@ -49,11 +50,12 @@ const lm_value *cuda_attend_unscaled(const lm_value *v, double *out_c);
 const char *cuda_attend_inside(cuda_attend *e);
 const char *cuda_attend_coordinate(cuda_attend *e,
                                    lm_axis a); // the loop variable of a parallel axis
-// "0 + i_b * 64 + ...": the offset of an element of type t in memory, without channel axes.
-void cuda_attend_offset(cuda_attend *e, lm_buf *b, lm_type t, const char *at_row,
-                        const char *at_col);
+// "0 + i_b * 64 + ...": the offset of an element of type t in memory, without channel axes; of a
+// dense tensor if stride is NULL.
+void cuda_attend_offset(cuda_attend *e, lm_buf *b, lm_type t, const int64_t *stride,
+                        const char *at_row, const char *at_col);
 // The offset along channel axes, from the text of an element's number among them.
-void cuda_attend_channel_offset(cuda_attend *e, lm_buf *b, lm_type t,
+void cuda_attend_channel_offset(cuda_attend *e, lm_buf *b, lm_type t, const int64_t *stride,
                                 const lm_attend_axes *channels, const char *flat);
 // Writes for (n) for (c) for (r) with the statements in by_pair, by_col and by_element, then
 // `body`; empties all three.
@@ -149,6 +151,12 @@ void cuda_attend_query_rows(cuda_attend *e, lm_buf *b);
 void cuda_attend_query_cols(cuda_attend *e, lm_buf *b);
 // Declares the values of a column in by_col, if columns are queries.
 void cuda_attend_query_col(cuda_attend *e);
+
+// ---- attend_strides.c: operands in memory
+// The strides of each operand, in elements.
+const int64_t **cuda_attend_strides(const lm_module *m, const lm_op *op, lm_arena *arena);
+// The stride of the axes from..to - 1 of operand k as one axis; 0 if they have one element.
+int64_t cuda_attend_unit(const cuda_attend *e, uint32_t k, int from, int to);
 
 // ---- attend_vjp.c
 // Writes all sections; returns the number of blocks.

@@ -146,7 +146,7 @@ void cuda_attend_results(cuda_attend *e, lm_buf *b) {
                  "lm_row_sum(sum[r]), part = 1.0f / all;\n");
   lm_buf_printf(b, "const lm_at row = row0 + lm_frag_row(r);\nif (row >= %s) continue;\n",
                 cuda_attend_extent(e, e->row));
-  cuda_attend_offset(e, &at, lse, "row", "");
+  cuda_attend_offset(e, &at, lse, NULL, "row", "");
   const char *top =
       e->scale == 1 ? "top[r]"
                     : lm_arena_printf(e->g.arena, "(top[r] > %s ? top[r] * %s : -1e30f)",

@@ -53,8 +53,9 @@ static void map_need(cuda_attend *e, const cuda_attend_side *side) {
   int inner = t.rank - side->channels->n;
   const lm_axis_info *position = &e->f.m->axes[t.axis[at]];
   int64_t size[] = {side->channels->size, axes_size(e, t, at + 1, inner), position->size,
-                    axes_size(e, t, 0, at)},
-          stride = 2;
+                    axes_size(e, t, 0, at)};
+  int64_t stride[] = {1, cuda_attend_unit(e, side->k, at + 1, inner), e->stride[side->k][at],
+                      cuda_attend_unit(e, side->k, 0, at)};
   for (int i = 0; i < e->n_maps; i++)
     if (e->maps[i].buf == (int)side->k)
       return;
@@ -63,9 +64,8 @@ static void map_need(cuda_attend *e, const cuda_attend_side *side) {
   *m = (lm_plan_map){.buf = (int)side->k};
   for (int i = 0; i < LM_PLAN_MAP_RANK; i++) {
     m->dim[i].size.fixed = size[i];
-    m->dim[i].stride = stride;
+    m->dim[i].stride = 2 * (stride[i] ? stride[i] : stride[2]); // any, of one element
     m->dim[i].box = i % 2 ? 1 : BOX;
-    stride *= size[i];
   }
   if (position->dyn)
     m->dim[2].size = (lm_plan_extent){.fixed = 1, .n_dyn = 1, .dyn = {{.var = position->dyn - 1}}};

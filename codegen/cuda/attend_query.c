@@ -10,14 +10,14 @@ static const char *row_dot(cuda_attend *e, const char *at) {
   bool vector = lm_type_equal(o, d) && cuda_attend_in_runs(o, &e->f.v_channels, 8) &&
                 (o.dtype == LM_BF16 || o.dtype == LM_F32);
   lm_buf offset = {0};
-  cuda_attend_offset(e, &offset, o, at, at);
+  cuda_attend_offset(e, &offset, o, NULL, at, at);
   if (lm_attend_has_mean(e->f.op))
     return lm_arena_printf(e->g.arena, "dot = a%d[%s];\n", LM_ATTEND_O,
                            lm_gen_take(&e->g, &offset));
   if (vector)
     lm_buf_puts(&offset, " + j");
   else
-    cuda_attend_channel_offset(e, &offset, o, &e->f.v_channels, "j");
+    cuda_attend_channel_offset(e, &offset, o, NULL, &e->f.v_channels, "j");
   const char *where = lm_gen_take(&e->g, &offset);
   const char *kind = lm_dtype_name(o.dtype);
   if (vector)
@@ -42,7 +42,7 @@ static const char *row_dot(cuda_attend *e, const char *at) {
 // masked a value whose exponential is 0.
 static const char *neg_lse_text(cuda_attend *e, const char *at) {
   lm_buf offset = {0};
-  cuda_attend_offset(e, &offset, e->f.op->in[LM_ATTEND_LSE]->type, at, at);
+  cuda_attend_offset(e, &offset, e->f.op->in[LM_ATTEND_LSE]->type, NULL, at, at);
   return lm_arena_printf(e->g.arena, "lm_negative_lse(a%d[%s]) * %s", LM_ATTEND_LSE,
                          lm_gen_take(&e->g, &offset), e->bf16 ? "1.44269504f" : "1.0f");
 }

@@ -31,33 +31,43 @@ const char *cuda_attend_extent(cuda_attend *e, lm_axis a) {
 
 // ---- offsets in memory
 
-void cuda_attend_offset(cuda_attend *e, lm_buf *b, lm_type t, const char *at_row,
-                        const char *at_col) {
-  int64_t stride = lm_type_elements(e->f.m, t);
+static const int64_t *strides_of(cuda_attend *e, lm_type t, const int64_t *stride) {
+  int64_t *dense = LM_NEW_N(e->g.arena, int64_t, LM_RANK);
+  int64_t n = 1;
+  if (stride)
+    return stride;
+  for (int i = t.rank - 1; i >= 0; i--) {
+    dense[i] = n;
+    n *= lm_axis_size(e->f.m, t.axis[i]);
+  }
+  return dense;
+}
+
+void cuda_attend_offset(cuda_attend *e, lm_buf *b, lm_type t, const int64_t *stride,
+                        const char *at_row, const char *at_col) {
+  stride = strides_of(e, t, stride);
   lm_buf_puts(b, "0");
   for (int i = 0; i < t.rank; i++) {
     lm_axis a = t.axis[i];
-    stride /= lm_axis_size(e->f.m, a);
     if (!cuda_attend_has(e->f.space, a))
       continue;
     const char *at = a == e->row ? at_row : a == e->col ? at_col : cuda_attend_coordinate(e, a);
-    lm_buf_printf(b, " + %s * %lld", at, (long long)stride);
+    lm_buf_printf(b, " + %s * %lld", at, (long long)stride[i]);
   }
 }
 
-void cuda_attend_channel_offset(cuda_attend *e, lm_buf *b, lm_type t,
+void cuda_attend_channel_offset(cuda_attend *e, lm_buf *b, lm_type t, const int64_t *stride,
                                 const lm_attend_axes *channels, const char *flat) {
   int64_t below = 1;
+  stride = strides_of(e, t, stride);
   for (int k = channels->n - 1; k >= 0; k--) {
-    int64_t stride = lm_type_elements(e->f.m, t);
     int64_t size = lm_axis_size(e->f.m, channels->axis[k]);
-    for (int i = 0; i <= lm_type_find(t, channels->axis[k]); i++)
-      stride /= lm_axis_size(e->f.m, t.axis[i]);
+    int64_t apart = stride[lm_type_find(t, channels->axis[k])];
     if (channels->n == 1)
-      lm_buf_printf(b, " + %s * %lld", flat, (long long)stride);
+      lm_buf_printf(b, " + %s * %lld", flat, (long long)apart);
     else
       lm_buf_printf(b, " + %s / %lld %% %lld * %lld", flat, (long long)below, (long long)size,
-                    (long long)stride);
+                    (long long)apart);
     below *= size;
   }
 }
@@ -150,7 +160,7 @@ static const char *load_pair(cuda_attend *e, const lm_value *arg) {
   const char *name = lm_arena_printf(e->g.arena, "k%d", e->n_names++);
   const char *kind = lm_dtype_name(arg->type.dtype);
   lm_buf b = {0};
-  cuda_attend_offset(e, &b, arg->type, "row", "(col0 + lm_frag_col(n, 0))");
+  cuda_attend_offset(e, &b, arg->type, NULL, "row", "(col0 + lm_frag_col(n, 0))");
   lm_buf_printf(&e->by_pair, "%s %s[2];\nlm_load2_%s(%s, a%d + (%s));\n",
                 lm_gen_register_type((lm_dtype)arg->type.dtype), name, kind, name,
                 lm_attend_operand(&e->f, arg), lm_gen_take(&e->g, &b));
@@ -162,7 +172,7 @@ static const char *load(cuda_attend *e, const lm_value *arg, level at) {
   if (at == COL && in_pairs(e, arg->type))
     return load_pair(e, arg);
   lm_buf_printf(&b, "a%d[", lm_attend_operand(&e->f, arg));
-  cuda_attend_offset(e, &b, arg->type, "row", "col");
+  cuda_attend_offset(e, &b, arg->type, e->stride[lm_attend_operand(&e->f, arg)], "row", "col");
   lm_buf_puts(&b, "]");
   return statement(e, at, (lm_dtype)arg->type.dtype,
                    lm_gen_load_text(e->g.arena, (lm_dtype)arg->type.dtype, lm_gen_take(&e->g, &b)));
@@ -183,7 +193,7 @@ static const char *random_number(cuda_attend *e, const lm_op *op) {
   const char *layer = cuda_attend_value(e, op->in[2]);
   lm_buf b = {0};
   lm_buf_printf(&b, "lm_uniform(%uu, %uu, (uint64_t)(", key.v[0], key.v[1]);
-  cuda_attend_offset(e, &b, t, "row", "col");
+  cuda_attend_offset(e, &b, t, NULL, "row", "col");
   lm_buf_printf(&b, " + (int64_t)%s * %lld), %s, %s)", first, (long long)row, layer, step);
   return lm_gen_take(&e->g, &b);
 }
@@ -281,7 +291,7 @@ static void fill_rows(cuda_attend *e, lm_buf *b, uint32_t k, const lm_attend_axe
   long long pitch = cuda_attend_pitch(e, channels->size);
   lm_type t = e->f.op->in[k]->type;
   lm_buf at = {0};
-  cuda_attend_offset(e, &at, t, "at", "at");
+  cuda_attend_offset(e, &at, t, e->stride[k], "at", "at");
   lm_buf_printf(b, "for (int32_t i = lm_thread(); i < %lld; i += %d) {\n", positions * width / 8,
                 2 * e->rows);
   lm_buf_printf(b,
@@ -304,8 +314,8 @@ static void fill_elements(cuda_attend *e, lm_buf *b, uint32_t k, const lm_attend
   long long pitch = cuda_attend_pitch(e, channels->size);
   lm_type t = e->f.op->in[k]->type;
   lm_buf at = {0};
-  cuda_attend_offset(e, &at, t, "at", "at");
-  cuda_attend_channel_offset(e, &at, t, channels, "k");
+  cuda_attend_offset(e, &at, t, e->stride[k], "at", "at");
+  cuda_attend_channel_offset(e, &at, t, e->stride[k], channels, "k");
   const char *from = lm_arena_printf(e->g.arena, "a%u[%s]", k, lm_gen_take(&e->g, &at));
   lm_buf_printf(b, "for (int32_t i = lm_thread(); i < %lld; i += %d) {\n", positions * width,
                 2 * e->rows);
@@ -390,11 +400,11 @@ void cuda_attend_row_store(cuda_attend *e, lm_buf *b, uint32_t i, const lm_atten
   lm_type t = e->f.op->out[i]->type;
   bool pairs = cuda_attend_in_runs(t, channels, 2) && (t.dtype == LM_BF16 || t.dtype == LM_F32);
   lm_buf at = {0};
-  cuda_attend_offset(e, &at, t, "row", "row");
+  cuda_attend_offset(e, &at, t, NULL, "row", "row");
   if (pairs)
     lm_buf_puts(&at, " + j");
   else
-    cuda_attend_channel_offset(e, &at, t, channels, "j");
+    cuda_attend_channel_offset(e, &at, t, NULL, channels, "j");
   lm_buf_printf(b, "LM_UNROLL\nfor (int32_t i = 0; i < %lld; i++) {\n",
                 (long long)cuda_attend_width(channels->size) / 8);
   if (pairs) {

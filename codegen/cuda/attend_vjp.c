@@ -333,7 +333,7 @@ static void store(cuda_attend *e, lm_buf *b, int i) {
   }
   lm_type t = result_type(e, i);
   lm_buf at = {0};
-  cuda_attend_offset(e, &at, t, "row", "row");
+  cuda_attend_offset(e, &at, t, NULL, "row", "row");
   lm_buf_printf(
       b,
       "const float s%d = lm_row_sum(c%d[r])%s;\nif (inside && lm_thread() %% 4 == 0) r%u[%s] = "

@@ -76,6 +76,9 @@ typedef struct cuda_emit {
 } cuda_emit;
 
 // ---- attend.c
+// Operand k of an attend or attend_vjp need not be dense: its tiles are copied from where its views
+// are, whose positions begin at multiples of 16 bytes.
+bool cuda_attend_reads_strided(const lm_op *attend, uint32_t k);
 bool cuda_attend_emit(const lm_plan_options *o, const lm_op *attend, lm_arena *arena,
                       lm_kernel_code *out);
 

@@ -430,6 +430,7 @@ const lm_codegen lm_cuda_codegen = {.choose = choose,
                                     .prelude = lm_cuda_prelude_text,
                                     .kernel = kernel_emit,
                                     .in_place = kernel_in_place,
+                                    .reads_strided = cuda_attend_reads_strided,
                                     .attends = lm_attend_is_supported,
                                     .attend_mean = true,
                                     .epilogue = lm_cuda_epilogue_is_supported};

@@ -17,10 +17,10 @@
 //
 // Gain for n GEMMs: x is read once instead of n times, its cotangent is written and read once, and
 // 2 (n - 1) launches are saved. Cost: the weights are concatenated once per update (pass
-// hoist_params); a slice that attention reads is copied, and again in the backward pass (other
-// kernels read slices in place); if separate kernels compute the cotangents, after a norm or
-// attention, one more kernel concatenates them. The cost model counts bytes;
-// lm_target_choices.launch is the cost of a launch.
+// hoist_params); a slice that attention reads is copied, and again in the backward pass, unless the
+// target's kernels read strided operands (other kernels read slices in place); if separate kernels
+// compute the cotangents, after a norm or attention, one more kernel concatenates them. The cost
+// model counts bytes; lm_target_choices.launch is the cost of a launch.
 //
 // Declines: unprofitable merges, unless the pass is forced; targets without launch cost (on a CPU
 // without matrix unit the merged GEMM took 0.82 to 1.07 of the separate time forward, and 1.00 to
@@ -144,7 +144,8 @@ static int fate_of(const lm_op *dot) {
 // traffic occurs in the backward pass as well; cotangents from separate kernels are concatenated by
 // one more kernel. Weights are concatenated once per update (pass hoist_params), which counts where
 // parameters change. launch: cost of a launch in bytes; once: hoist_params is enabled.
-static bool is_profitable(const pack *p, double launch, bool once) {
+// copies: attention needs dense operands.
+static bool is_profitable(const pack *p, double launch, bool once, bool copies) {
   double x = lm_type_traffic(p->m, p->of[0].dot->in[0]->type), w = launch, y = 0, gain;
   int trains = p->f->key.id == LM_FUNC_LOSS;
   int ways = 1 + trains;
@@ -153,7 +154,7 @@ static bool is_profitable(const pack *p, double launch, bool once) {
   for (int i = 0; i < p->n; i++) {
     const lm_op *dot = p->of[i].dot;
     int fate = fate_of(dot);
-    if (fate & COPIED)
+    if (copies && fate & COPIED)
       gain -= ways * (2 * lm_type_traffic(p->m, dot->out[0]->type) + launch);
     w += 2 * lm_type_traffic(p->m, dot->in[1]->type);
     y += lm_type_traffic(p->m, dot->out[0]->type);
@@ -168,8 +169,9 @@ static bool is_enabled(const pack *p, const lm_pass_env *env) {
   const lm_target *target = env ? env->target : NULL;
   if (!target || lm_pass_is_forced(env, "fuse_gemms"))
     return true;
-  return target->choices.launch > 0 &&
-         is_profitable(p, (double)target->choices.launch, !lm_pass_is_off(env, "hoist_params"));
+  bool copies = !env->codegen || !env->codegen->reads_strided;
+  return target->choices.launch > 0 && is_profitable(p, (double)target->choices.launch,
+                                                     !lm_pass_is_off(env, "hoist_params"), copies);
 }
 
 // ---- rewriting

@@ -275,27 +275,29 @@ static bool is_alias(const lm_op *op) {
   return op && lm_op_info_of(op)->traits & LM_T_VIEW;
 }
 
-// The strides of a value through its chain of views. False if it has none.
-static bool chain_strides(const lm_module *m, const lm_value *v, int64_t *out) {
+bool lm_plan_strides(const lm_module *m, const lm_value *v, int64_t *out, int64_t *offsets) {
   const lm_op *op = v->def;
   if (!is_alias(op)) {
     lm_strides_dense(m, v->type, out);
+    *offsets = 0;
     return true;
   }
-  int64_t in[LM_RANK + 1], offset;
-  if (!chain_strides(m, op->in[0], in))
+  int64_t in[LM_RANK + 1], offset = 0;
+  if (!lm_plan_strides(m, op->in[0], in, offsets))
     return false;
-  if (op->code != LM_OP_AT)
-    return lm_view_strides(m, op, in, out, &offset);
-  memcpy(out, in + 1, v->type.rank * sizeof *out);
+  if (op->code == LM_OP_AT)
+    memcpy(out, in + 1, v->type.rank * sizeof *out);
+  else if (!lm_view_strides(m, op, in, out, &offset))
+    return false;
+  *offsets |= op->code == LM_OP_AT ? in[0] : offset;
   return true;
 }
 
 bool lm_plan_dot_strides_ok(const lm_module *m, const lm_op *dot, int *out_operand) {
-  int64_t s[3][LM_RANK];
+  int64_t s[3][LM_RANK], offsets;
   for (int i = 0; i < 2; i++) {
     *out_operand = i;
-    if (!chain_strides(m, dot->in[i], s[i]))
+    if (!lm_plan_strides(m, dot->in[i], s[i], &offsets))
       return false;
   }
   lm_strides_dense(m, dot->out[0]->type, s[2]);
@@ -315,9 +317,9 @@ static bool bias_fits(const lm_module *m, const lm_op *dot, const lm_plan_gemm *
 }
 
 bool lm_plan_gemm_from_dot(const lm_module *m, const lm_op *dot, lm_plan_gemm *out) {
-  int64_t s[3][LM_RANK];
+  int64_t s[3][LM_RANK], offsets;
   for (int i = 0; i < 2; i++)
-    if (!chain_strides(m, dot->in[i], s[i]))
+    if (!lm_plan_strides(m, dot->in[i], s[i], &offsets))
       return false;
   lm_strides_dense(m, dot->out[0]->type, s[2]);
   return lm_dot_gemm(m, dot, s[0], s[1], s[2], out, NULL);

@@ -49,6 +49,9 @@ struct lm_codegen {
   // are NULL if the library computes all GEMMs.
   bool (*gemm_is_profitable)(const lm_plan_gemm *g);
   bool (*gemm)(const lm_plan_gemm *g, lm_arena *arena, lm_kernel_code *out);
+  // True if the kernel reads operand i at the strides of lm_plan_strides; NULL: all operands are
+  // dense.
+  bool (*reads_strided)(const lm_op *kernel, uint32_t i);
   // True if `kernel` supports this attend or attend_vjp; NULL: it supports all.
   bool (*attends)(const lm_module *m, const lm_op *op);
   // Kernels of attend_vjp shall read the mean in place of o (see compiler/ir/attend.h).
@@ -83,6 +86,10 @@ const char *lm_plan_label(lm_arena *a, const lm_module *m, const lm_op *op);
 // rename, view, slice, at, down to a dense value). If not, the caller makes the operand
 // `out_operand` dense in a kernel and calls again.
 bool lm_plan_dot_strides_ok(const lm_module *m, const lm_op *dot, int *out_operand);
+
+// The strides of v, in elements, through the views that define it, down to a dense value. *offsets:
+// the bitwise or of the views' offsets. False if v has no strides.
+bool lm_plan_strides(const lm_module *m, const lm_value *v, int64_t *out, int64_t *offsets);
 
 // Describes a dot whose operands are read through views. False if an operand must be copied first.
 bool lm_plan_gemm_from_dot(const lm_module *m, const lm_op *dot, lm_plan_gemm *out);

@@ -191,6 +191,12 @@ static location result_new(planner *p, lm_value *v, lm_op *op) {
   return p->locations[v->id] = out;
 }
 
+// Where the kernel reads operand i: in place if it takes the strides, else from a dense copy.
+static location operand_location(planner *p, lm_op *op, uint32_t i) {
+  bool strided = p->codegen->reads_strided && p->codegen->reads_strided(op, i);
+  return strided ? *lm_value_location(p, op->in[i]) : lm_value_dense(p, op->in[i], op);
+}
+
 void lm_step_kernel(planner *p, lm_op *op) {
   lm_kernel_code code = {0};
   if (!p->codegen->kernel(p->o, op, p->arena, &code)) {
@@ -199,7 +205,7 @@ void lm_step_kernel(planner *p, lm_op *op) {
   }
   location *in = LM_NEW_N(p->arena, location, op->n_in + 1);
   for (uint32_t i = 0; i < op->n_in; i++)
-    in[i] = lm_value_dense(p, op->in[i], op);
+    in[i] = operand_location(p, op, i);
   int index = kernel_find(p, op, &code);
   pstep *s = lm_step_add(p, LM_STEP_KERNEL, op, (int)(op->n_in + op->n_out) + code.n_workspaces);
   s->step.kernel = index;
