@@ -155,7 +155,7 @@ def test_new_refuses(run):
         f.write(b"\xff\xfe\x00\x80" * 1000)
     for args, message in [
         (["x"], "which text?"), (["x", "--data", "nowhere.txt"], "there is no nowhere.txt"), (["x", "--data", "empty.txt"], "empty.txt is empty"),
-        (["x", "--data", "blank.txt"], "holds no text"), (["x", "--data", "hi.txt"], "3 bytes of text"), (["x", "--data", "noise.txt"], "not UTF-8"), (["x", "--data", "*.log"], "no file matches"),
+        (["x", "--data", "blank.txt"], "holds no text"), (["x", "--data", "hi.txt"], "3 bytes of text"), (["x", "--data", "noise.txt"], "is UTF-16 text, expected UTF-8"), (["x", "--data", "*.log"], "no file matches"),
         (["x", "--data", "fields.jsonl"], "JSON object with a text"), (["x", "--data", "folder"], "found: 2 .bin (not UTF-8 text), 1 .xz (packed"), (["x", "--data", "a.xz"], ".xz"),
         (["x", "--data", ""], "needs a value"), (["x", "--data", "good.txt", "--minutes", "0"], "--minutes"), (["x", "--data", "good.txt", "--minutes", "1w"], "--minutes"),
         (["x", "--data", "good.txt", "--minutes", "1h 30"], "--minutes"), (["x", "--data", "good.txt", "--minutes", "-5"], "--minutes"),
