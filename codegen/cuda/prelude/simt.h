@@ -108,7 +108,10 @@ LM_INLINE float lm_max_f32(float x, float y) {
   return x > y ? x : y;
 }
 LM_INLINE int32_t lm_bits_count(uint32_t bits) {
-  return __builtin_popcount(bits);
+  // by halves: __builtin_popcount is a call of libgcc on processors without an instruction for it
+  bits -= bits >> 1 & 0x55555555u;
+  bits = (bits & 0x33333333u) + (bits >> 2 & 0x33333333u);
+  return (int)(((bits + (bits >> 4)) & 0x0f0f0f0fu) * 0x01010101u >> 24);
 }
 LM_INLINE uint32_t lm_bf16_pair(float low, float high) {
   return lm_bf16_round(low) | (uint32_t)lm_bf16_round(high) << 16;
