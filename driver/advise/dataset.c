@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "driver/advise/dataset_folder.h"
 #include "runtime/data/read/input.h"
@@ -97,8 +98,14 @@ typedef struct {
 typedef struct {
   subfolder *v;
   uint32_t n, cap;
-  bool linked;
+  bool linked; // some are symbolic links
+  uint32_t runs;
 } subfolders;
+
+// What run, import and export write into their folders is no text to train on.
+static bool is_run(inspector *x, const char *folder) {
+  return !access(lm_path_join(x->a, folder, "program.json"), F_OK);
+}
 
 // Sorts real folders before symbolic links, then by name: if several names refer to one folder, the
 // first is used.
@@ -115,6 +122,10 @@ static void subfolders_list(inspector *x, const char *path, subfolders *out) {
     const char *full = lm_path_join(x->a, path, s.name);
     if (*s.name == '.' || stat(full, &s.st) || !S_ISDIR(s.st.st_mode))
       continue;
+    if (is_run(x, full)) {
+      out->runs++;
+      continue;
+    }
     struct stat own;
     s.linked = !lstat(full, &own) && S_ISLNK(own.st_mode);
     out->linked |= s.linked;
@@ -134,9 +145,11 @@ static void folders_count(inspector *x, const char *path) {
   subfolders below;
   subfolders_list(x, path, &below);
   x->out->folders_below += below.n;
+  x->out->runs += below.runs;
 }
 
-// Adds each folder separately, since a pattern would also follow symbolic links that form a cycle.
+// Adds each folder separately. A pattern would also match runs, and follow symbolic links that
+// form a cycle.
 static lm_status subfolders_add(inspector *x, const char *path, const char *folder,
                                 const subfolders *all) {
   enum {
@@ -155,10 +168,11 @@ static lm_status subfolders_add(inspector *x, const char *path, const char *fold
     lm_file_kinds_add(x->a, lm_path_join(x->a, path, all->v[i].name), &kinds);
     texts_add(x, lm_arena_printf(x->a, "%s%s/", folder, escaped(x, all->v[i].name)), &kinds);
     if (x->out->n_sources > MOST)
-      return lm_fail(LM_USER,
-                     "%s has links to folders and more than %d folders of text; name them by a "
-                     "pattern: --data '%s*/*.txt'",
-                     path, MOST, folder);
+      return lm_fail(
+          LM_USER,
+          "%s has links to folders or runs, and more than %d folders of text; name them by a "
+          "pattern: --data '%s*/*.txt'",
+          path, MOST, folder);
   }
   return NULL;
 }
@@ -187,6 +201,9 @@ void lm_dataset_skipped(const lm_dataset *s, lm_buf *b) {
   if (s->irregular)
     lm_buf_printf(b, "%s%llu not regular files (such as links that lead nowhere)", b->n ? ", " : "",
                   (unsigned long long)s->irregular);
+  if (s->runs)
+    lm_buf_printf(b, "%s%llu folder%s of runs", b->n ? ", " : "", (unsigned long long)s->runs,
+                  s->runs == 1 ? "" : "s");
   if (!s->folders_below)
     return;
   lm_buf_printf(b, "%s%llu folder%s further below", b->n ? ", " : "",
@@ -223,7 +240,8 @@ static lm_status folder_add(inspector *x, const char *path) {
   subfolders_list(x, path, &below);
   lm_file_kinds_add(x->a, path, &kinds);
   texts_add(x, folder, &kinds);
-  if (below.linked)
+  x->out->runs += below.runs;
+  if (below.linked || below.runs)
     LM_TRY(subfolders_add(x, path, folder, &below));
   else
     subfolders_add_by_pattern(x, path, folder, &below);

@@ -12,6 +12,7 @@ typedef struct lm_dataset {
   struct lm_file_kind *kinds;
   uint32_t n_kinds,
       cap_kinds;           // of a folder: the kinds of files in it, read or not (dataset_folder.h)
+  uint64_t runs;           // folders of runs, which are not read
   uint64_t folders_below;  // folders two levels below, which are not inspected
   uint64_t irregular;      // entries that match a source's pattern and are not regular files
   double unusable;         // share of the sources' files that are not UTF-8 text

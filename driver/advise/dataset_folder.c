@@ -135,6 +135,8 @@ static const char *why_not(lm_arena *a, const lm_file_kind *k) {
       return "packed; only .zst and .gz are unpacked";
   if (!strcasecmp(k->extension, ".zst") || !strcasecmp(k->extension, ".gz"))
     return "packed files of an unknown kind: name them like a.txt.zst";
+  if (!strcmp(k->extension, ".lm"))
+    return "programs of lmc; a pattern can name them";
   if (k->unusable == k->files)
     return "not UTF-8 text";
   if (!k->bytes)

@@ -102,6 +102,17 @@ def test_new_kinds_of_files(run):
     run("run", "kinds.lm", "--steps", 1, "-q", cwd=run.folder)
 
 
+def test_new_beside_programs_and_runs(run):
+    """of a folder, programs and runs of lmc are not text: a second recipe for it reads what the first one read"""
+    run.write("work/a.txt", prose(300))
+    for name in ("first", "second"):
+        out = json.loads(run("new", name, "--data", ".", "--minutes", 0.05, "--json", cwd=run.path("work")))
+        text = open(run.path(f"work/{name}.lm")).read()
+        check('text("./*.txt")' in text and text.count(" = text(") == 1, text)
+        run("run", f"{name}.lm", "--steps", 1, "--out", f"{name}-run", "-q", cwd=run.path("work"))
+    check(out["text"]["not_read"] == "1 .lm (programs of lmc; a pattern can name them), 1 folder of runs", out)
+
+
 def test_new_gzip(run):
     """gzip files, also of several members, hold the same documents as plain ones; damaged ones are an error"""
     for i in range(4):
