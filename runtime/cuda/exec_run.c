@@ -24,14 +24,15 @@ lm_status cuda_exec_fail(cuda_exec *e, lm_status s) {
   return cuda_exec_failure_copy(e);
 }
 
-// "micro: kernel k12ab (llama.lm:12,13)"
+// "micro: kernel k12ab (llama.lm:12,13)"; kernels that copy parameters have no origin
 static void step_name(const cuda_exec *e, const lm_plan_step *s, lm_buf *out) {
+  const lm_plan_kernel *k = s->kind == LM_STEP_KERNEL ? &e->plan->kernels[s->kernel] : NULL;
   lm_buf_printf(out, "%s: ", e->func->name);
-  if (s->kind == LM_STEP_KERNEL)
-    lm_buf_printf(out, "kernel %s (%s)", e->plan->kernels[s->kernel].name,
-                  e->plan->kernels[s->kernel].origin ? e->plan->kernels[s->kernel].origin
-                                                     : s->label);
-  else
+  if (k)
+    lm_buf_printf(out, "kernel %s", k->name);
+  if (k && k->origin && *k->origin)
+    lm_buf_printf(out, " (%s)", k->origin);
+  if (!k)
     lm_buf_puts(out, s->label ? s->label : "a step");
 }
 

@@ -301,11 +301,11 @@ def test_failures(run):
     for n, what in ((1, "for parameters"), (3, "for optimizer state"), (5, "memory"), (6, "for activations")):
         err = fake(*how, how=f"alloc={n}", status=2)
         check("CUDA_ERROR_OUT_OF_MEMORY" in err, f"allocation {n}: {err}")
-    err = fake(*how, how="launch=5", status=2)
+    err = fake(*how, how="launch=12", status=2)
     check("micro: kernel k" in err and "llama.lm:" in err, f"a launch: {err}")
-    err = fake(*how, how="fault=5", status=2)
+    err = fake(*how, how="fault=12", status=2)
     check("copies … update failed on Fake GPU" in err and "CUDA_ERROR_ILLEGAL_ADDRESS" in err, f"a fault: {err}")
-    err = fake(*how, how="fault=5", status=2, LMC_CUDA_SYNC="1")
+    err = fake(*how, how="fault=12", status=2, LMC_CUDA_SYNC="1")
     check("micro: kernel k" in err and "llama.lm:" in err, f"a fault, waiting: {err}")
     check(not os.path.exists(run.path("run")) or not any(f.startswith("step-") for f in os.listdir(run.path("run"))), "nothing must be saved")
 
