@@ -152,7 +152,7 @@ lm_status lm_session_sources(lm_session *s) {
 
 // ---- tokenizer
 
-static lm_status keep(lm_session_file *f, const char *name, const char *path) {
+static lm_status file_keep(lm_session_file *f, const char *name, const char *path) {
   f->name = name;
   return lm_file_read(path, (size_t)1 << 30, &f->text);
 }
@@ -170,7 +170,7 @@ static lm_status companions_open(lm_session *s, const char *dir) {
   for (int i = 0; i < LM_COMPANIONS; i++) {
     const char *path = lm_path_join(a, dir, LM_COMPANION_NAMES[i]);
     if ((imported || i == LM_COMPANION_TOKENIZER_CONFIG) && !access(path, R_OK))
-      LM_TRY(keep(&s->companions[i], LM_COMPANION_NAMES[i], path));
+      LM_TRY(file_keep(&s->companions[i], LM_COMPANION_NAMES[i], path));
   }
   return NULL;
 }
@@ -186,10 +186,10 @@ static lm_status open_files(lm_session *s, const char *path, const char *merges)
   LM_TRY(lm_tokenizer_kind_check(s->tokenizer, s->project.recipe->data.tokenizer.kind, path));
   LM_TRY(companions_open(s, lm_path_dir(s->project.ctx->arena, path)));
   lm_session_file *f = &s->tokenizer_files[s->n_tokenizer_files++];
-  LM_TRY(keep(f, merges ? ENCODER : JSON, path));
+  LM_TRY(file_keep(f, merges ? ENCODER : JSON, path));
   if (!merges && lm_tokenizer_is_sentencepiece(f->text.p, f->text.n))
     f->name = SENTENCEPIECE;
-  return merges ? keep(&s->tokenizer_files[s->n_tokenizer_files++], MERGES, merges) : NULL;
+  return merges ? file_keep(&s->tokenizer_files[s->n_tokenizer_files++], MERGES, merges) : NULL;
 }
 
 static lm_status train(lm_session *s) {

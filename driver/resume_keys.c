@@ -40,7 +40,7 @@ static const char *model_text(const lm_session *s) {
 }
 
 // "key = value", or "key value" where a value is called: "data.pack best_fit(seq = 128 tokens)".
-static lm_train_key key_of(const lm_session *s, const char *line, size_t n) {
+static lm_train_key train_key_of(const lm_session *s, const char *line, size_t n) {
   lm_arena *a = s->project.ctx->arena;
   const char *assigned = strstr(line, " = ");
   size_t call = strcspn(line, "("); // an assignment inside of it is an argument
@@ -61,7 +61,7 @@ lm_recipe_keys lm_recipe_keys_of(const lm_session *s) {
   lm_recipe_print(s->project.recipe, false, &text);
   for (const char *line = text.p; line && *line; line += strcspn(line, "\n"), line += *line == '\n')
     if (!may_change(a, line))
-      LM_PUSH(a, k.v, k.n, k.cap) = key_of(s, line, strcspn(line, "\n"));
+      LM_PUSH(a, k.v, k.n, k.cap) = train_key_of(s, line, strcspn(line, "\n"));
   lm_buf_free(&text);
   if (s->variant.off)
     LM_PUSH(a, k.v, k.n, k.cap) = (lm_train_key){"--disable-pass", s->variant.off};

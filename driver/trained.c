@@ -159,8 +159,8 @@ static lm_status run_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
   return checkpoint_take(s, dir, x->step, &run.checkpoint, out_weights);
 }
 
-static lm_status file_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
-                           const lm_trained_choice *x) {
+static lm_status program_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
+                              const lm_trained_choice *x) {
   LM_TRY(lm_session_open(s, ctx, events, x->from));
   if (x->step)
     return lm_fail(LM_USER, "--step takes the folder of a run; %s is a file", x->from->path);
@@ -179,7 +179,8 @@ lm_status lm_trained_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
   *out_weights = NULL;
   if (access(path, F_OK))
     return lm_fail(LM_USER, "there is no run folder and no file %s", path);
-  return is_folder(path) ? run_open(s, ctx, events, x, out_weights) : file_open(s, ctx, events, x);
+  return is_folder(path) ? run_open(s, ctx, events, x, out_weights)
+                         : program_open(s, ctx, events, x);
 }
 
 lm_status lm_trained_load(const lm_session *s, const char *weights, float *arena) {

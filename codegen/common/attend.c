@@ -44,7 +44,7 @@ static const lm_value *unpermuted(const lm_value *v) {
 
 // ---- dots
 
-static bool same_axes(const lm_attend_axes *a, const lm_attend_axes *b) {
+static bool attend_axes_equal(const lm_attend_axes *a, const lm_attend_axes *b) {
   bool same = a->n == b->n;
   for (int i = 0; i < a->n && same; i++) {
     bool found = false;
@@ -62,7 +62,7 @@ static lm_attend_axes row_order(const lm_attend_spec *f, uint32_t operand,
                                 const lm_attend_axes *fallback) {
   for (int i = 0; i < f->n_dots; i++) {
     const lm_attend_dot *p = &f->dots[i];
-    if ((p->row == operand || p->col == operand) && same_axes(&p->over, fallback))
+    if ((p->row == operand || p->col == operand) && attend_axes_equal(&p->over, fallback))
       return p->over;
   }
   return *fallback;

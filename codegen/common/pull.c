@@ -225,8 +225,8 @@ static lm_ix clamped(lm_gen *e, lm_ix ix, int64_t n, const char **out_inside, in
                         level, n, 0));
 }
 
-static lm_gen_text choose(lm_gen *e, const lm_op *op, const char *cond, int level, lm_gen_text yes,
-                          lm_gen_text no) {
+static lm_gen_text select_text(lm_gen *e, const lm_op *op, const char *cond, int level,
+                               lm_gen_text yes, lm_gen_text no) {
   const char *text = lm_arena_printf(e->arena, "%s ? %s : %s", cond, yes.text, no.text);
   return lm_gen_temp(e, op->out[0]->type.dtype, deeper(level, deeper(yes.level, no.level)), text,
                      op, op->out[0]->type);
@@ -253,7 +253,7 @@ static lm_gen_text pull_concat(lm_gen *e, const lm_op *op, const lm_ix *ix) {
     int level;
     in[at] = clamped(e, local, size, &inside, &level);
     lm_gen_text part = lm_gen_pull(e, op->in[i], in);
-    sum = sum.text ? choose(e, op, inside, level, part, sum) : part;
+    sum = sum.text ? select_text(e, op, inside, level, part, sum) : part;
   }
   return sum;
 }
@@ -297,9 +297,9 @@ static lm_gen_text pull_pad(lm_gen *e, const lm_op *op, const lm_ix *ix) {
   lm_gen_text x = lm_gen_pull(e, op->in[0], in);
   if (decided)
     return x;
-  return choose(e, op,
-                divisible ? lm_arena_printf(e->arena, "%s & (%s)", inside, divisible) : inside,
-                level, x, zero);
+  return select_text(e, op,
+                     divisible ? lm_arena_printf(e->arena, "%s & (%s)", inside, divisible) : inside,
+                     level, x, zero);
 }
 
 // A variable that holds the index, clamped to the extent of the table's axis.

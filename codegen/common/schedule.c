@@ -65,10 +65,6 @@ static void hold(lm_schedule *s, lm_node *n, lm_held how, int slot) {
   n->slot = how == LM_HELD_ROW ? s->n_rows++ : slot;
 }
 
-static bool same_axes(lm_type a, lm_type b) {
-  return a.rank == b.rank && lm_type_subset(a, b);
-}
-
 // A result holds its own value unless it is summed over points. A bf16 result is rounded, and so is
 // a value read back from it; reductions therefore accumulate elsewhere.
 static void keep_results(lm_schedule *s) {
@@ -119,7 +115,7 @@ typedef struct use {
 } use;
 
 static void use_add(use *u, int phase, lm_type space) {
-  if (u->any && (u->phase != phase || !same_axes(u->space, space)))
+  if (u->any && (u->phase != phase || !lm_type_same_axes(u->space, space)))
     u->many = true;
   *u = (use){phase, space, true, u->many, u->elsewhere};
 }
@@ -195,7 +191,7 @@ static void reach_walk(reach *r, const lm_value *v, bool elsewhere) {
     return;
   }
   bool complete = elsewhere || lm_op_is_reduction(n->op) ||
-                  !same_axes(lm_kernel_space(r->s->kernel, (lm_root){v, false}), r->space);
+                  !lm_type_same_axes(lm_kernel_space(r->s->kernel, (lm_root){v, false}), r->space);
   int depth = r->s->passes[n->pass].depth + complete;
   if (depth > r->depth)
     r->depth = depth;
@@ -217,7 +213,7 @@ static int pass_for(lm_schedule *s, lm_root root) {
   lm_type space = lm_kernel_space(s->kernel, root);
   int depth = depth_of(s, root);
   for (uint32_t i = 0; i < s->n_passes; i++)
-    if (s->passes[i].depth == depth && same_axes(s->passes[i].space, space))
+    if (s->passes[i].depth == depth && lm_type_same_axes(s->passes[i].space, space))
       return (int)i;
   LM_PUSH(s->arena, s->passes, s->n_passes, s->cap_passes) =
       (lm_sched_pass){.space = space, .depth = depth};

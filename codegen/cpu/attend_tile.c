@@ -57,7 +57,7 @@ static const char *statement(cpu_attend *e, level at, lm_dtype t, const char *te
   return name;
 }
 
-static const char *keep(cpu_attend *e, const lm_value *v, level at, const char *text) {
+static const char *variable_keep(cpu_attend *e, const lm_value *v, level at, const char *text) {
   if (at >= COL)
     LM_PUSH(e->g.arena, e->local, e->n_local, e->cap_local) = v;
   return e->name[v->id] = text;
@@ -72,7 +72,7 @@ void cpu_attend_loops_end(cpu_attend *e) {
 
 // ---- values
 
-static const char *load(cpu_attend *e, const lm_value *arg, level at) {
+static const char *operand_load(cpu_attend *e, const lm_value *arg, level at) {
   lm_buf b = {0};
   lm_buf_printf(&b, "a%d[", lm_attend_operand(&e->f, arg));
   cpu_attend_offset(e, &b, arg->type, "t0 + m", "s0 + n");
@@ -130,8 +130,8 @@ const char *cpu_attend_value(cpu_attend *e, const lm_value *v) {
   level at = level_of(e, v->type);
   const lm_attend_dot *p = lm_attend_dot_of(&e->f, v);
   if (p)
-    return keep(
+    return variable_keep(
         e, v, at,
         lm_arena_printf(e->g.arena, "p%d[n * %lld + m]", (int)(p - e->f.dots), (long long)e->rows));
-  return keep(e, v, at, v->def ? computed(e, v->def, at) : load(e, v, at));
+  return variable_keep(e, v, at, v->def ? computed(e, v->def, at) : operand_load(e, v, at));
 }

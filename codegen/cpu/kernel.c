@@ -278,7 +278,7 @@ const char *lm_cpu_prelude_text(lm_arena *arena) {
 // On processors with AMX, two cores have at least 4 MB of L2 cache. With more than FEW_PROCESSORS
 // cores the tensors of a layer fit the L2 caches, and a few thousand rows are too few to divide, so
 // rows are not tiled.
-static void choose(lm_target *t) {
+static void choices_set(lm_target *t) {
   enum {
     CACHED_BYTES = 4 << 20,
     FEW_PROCESSORS = 8
@@ -288,7 +288,7 @@ static void choose(lm_target *t) {
   t->choices.attend_tile = 32;
 }
 
-const lm_codegen lm_cpu_codegen = {.choose = choose,
+const lm_codegen lm_cpu_codegen = {.choose = choices_set,
                                    .prelude = lm_cpu_prelude_text,
                                    .kernel = lm_cpu_kernel_emit,
                                    .in_place = lm_cpu_kernel_in_place,
@@ -298,6 +298,6 @@ const lm_codegen lm_cpu_codegen = {.choose = choose,
 
 lm_plan_options lm_cpu_options(void) {
   lm_plan_options o = {.target = lm_target_any(LM_TARGET_CPU), .codegen = &lm_cpu_codegen};
-  choose(&o.target);
+  choices_set(&o.target);
   return o;
 }

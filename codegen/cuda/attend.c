@@ -91,7 +91,7 @@ static size_t size_first(const cuda_attend *e) {
   return widest(&e->f) > 96 ? 3 : 1;
 }
 
-static bool choose(cuda_attend *e, lm_buf *body, int64_t *blocks) {
+static bool form_choose(cuda_attend *e, lm_buf *body, int64_t *blocks) {
   const char *why = !e->groups ? NULL
                     : e->f.vjp ? cuda_attend_groups_backward_why(e)
                                : cuda_attend_groups_forward_why(e);
@@ -179,7 +179,7 @@ bool cuda_attend_emit(const lm_plan_options *o, const lm_op *op, lm_arena *arena
   e.stride = cuda_attend_strides(m, op, temporary);
   e.name = LM_NEW_N(temporary, const char *, m->n_values + 1);
   e.has_tile = LM_NEW_N(temporary, bool, op->n_in + 1);
-  if (ok && !choose(&e, &body, &blocks)) {
+  if (ok && !form_choose(&e, &body, &blocks)) {
     ok = false;
     lm_buf_printf(&why, "heads of %lld elements do not fit into shared memory",
                   (long long)widest(&e.f));

@@ -89,7 +89,7 @@ static const char *statement(cuda_attend *e, level at, lm_dtype t, const char *t
   return name;
 }
 
-static const char *keep(cuda_attend *e, const lm_value *v, level at, const char *text) {
+static const char *variable_keep(cuda_attend *e, const lm_value *v, level at, const char *text) {
   if (at >= COL)
     LM_PUSH(e->g.arena, e->local, e->n_local, e->cap_local) = v;
   return e->name[v->id] = text;
@@ -167,7 +167,7 @@ static const char *load_pair(cuda_attend *e, const lm_value *arg) {
   return lm_arena_printf(e->g.arena, "%s[c]", name);
 }
 
-static const char *load(cuda_attend *e, const lm_value *arg, level at) {
+static const char *operand_load(cuda_attend *e, const lm_value *arg, level at) {
   lm_buf b = {0};
   if (at == COL && in_pairs(e, arg->type))
     return load_pair(e, arg);
@@ -223,8 +223,9 @@ const char *cuda_attend_value(cuda_attend *e, const lm_value *v) {
   level at = level_of(e, v->type);
   const lm_attend_dot *p = lm_attend_dot_of(&e->f, v);
   if (p)
-    return keep(e, v, at, lm_arena_printf(e->g.arena, "p%d[n][2 * r + c]", (int)(p - e->f.dots)));
-  return keep(e, v, at, v->def ? computed(e, v->def, at) : load(e, v, at));
+    return variable_keep(e, v, at,
+                         lm_arena_printf(e->g.arena, "p%d[n][2 * r + c]", (int)(p - e->f.dots)));
+  return variable_keep(e, v, at, v->def ? computed(e, v->def, at) : operand_load(e, v, at));
 }
 
 static bool constant(const lm_value *v, double *out) {

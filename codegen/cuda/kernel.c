@@ -417,7 +417,7 @@ const char *lm_cuda_prelude_simt_text(lm_arena *arena) {
 
 // Sets the dynamic shared memory of a block: its maximum less one KB for declared arrays and one KB
 // that the system takes.
-static void choose(lm_target *t) {
+static void choices_set(lm_target *t) {
   t->choices.points = 1024;
   t->choices.chunks = 256;
   t->choices.rows = 4096;
@@ -426,7 +426,7 @@ static void choose(lm_target *t) {
   t->choices.attend_tile = 32;
 }
 
-const lm_codegen lm_cuda_codegen = {.choose = choose,
+const lm_codegen lm_cuda_codegen = {.choose = choices_set,
                                     .prelude = lm_cuda_prelude_text,
                                     .kernel = kernel_emit,
                                     .in_place = kernel_in_place,
@@ -440,6 +440,6 @@ lm_plan_options lm_cuda_options(const char *arch, bool tf32) {
       .target = lm_target_any(LM_TARGET_CUDA), .codegen = &lm_cuda_codegen, .tf32 = tf32};
   if (arch && !lm_target_known(arch, &o.target))
     LM_BUG("no machine of architecture %s is known", arch);
-  choose(&o.target);
+  choices_set(&o.target);
   return o;
 }

@@ -17,10 +17,6 @@ static bool reduces(const lm_root *r) {
   return r->v->def && !r->copy && lm_op_is_reduction(r->v->def);
 }
 
-static bool same_axes(lm_type a, lm_type b) {
-  return a.rank == b.rank && lm_type_subset(a, b);
-}
-
 // True if op is a reduction that keeps axes; it gets a separate pass.
 static bool is_partial(const lm_schedule *s, const lm_root *r) {
   return reduces(r) && lm_kernel_inner(s->kernel, r->v->type).rank > 0;
@@ -73,7 +69,7 @@ static void flat_passes(lm_schedule *s) {
     uint32_t at = 0;
     for (uint32_t j = 0; j < i; j++)
       duplicate |= yield->in[j] == yield->in[i];
-    while (at < s->n_passes && !same_axes(s->passes[at].space, r.v->type))
+    while (at < s->n_passes && !lm_type_same_axes(s->passes[at].space, r.v->type))
       at++;
     if (duplicate)
       continue;

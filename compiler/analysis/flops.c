@@ -4,12 +4,8 @@
 #include "compiler/ir/attend.h"
 #include "compiler/ir/dot.h"
 
-static double elements(const lm_module *m, lm_type t) {
-  return (double)lm_type_elements(m, t);
-}
-
 static double dot_flops(const lm_module *m, const lm_op *dot) {
-  double n = 2 * elements(m, dot->out[0]->type);
+  double n = 2 * (double)lm_type_elements(m, dot->out[0]->type);
   for (int i = 0; i < dot->attr.n_axes; i++)
     n *= (double)lm_axis_size(m, dot->attr.axes[i]);
   return n;
@@ -54,7 +50,7 @@ static double attend_flops(const lm_module *m, const lm_op *op) {
   for (int i = 0; i < v.rank; i++)
     if (lm_type_find(space, v.axis[i]) < 0)
       own *= (double)lm_axis_size(m, v.axis[i]);
-  n += (op->code == LM_OP_ATTEND ? 2 : 4) * own * elements(m, space);
+  n += (op->code == LM_OP_ATTEND ? 2 : 4) * own * (double)lm_type_elements(m, space);
   for (const lm_op *o = op->body->first; o; o = o->next)
     n += lm_flops_of(m, o);
   return lm_attend_is_causal(op) ? n / 2 : n;
@@ -67,8 +63,8 @@ double lm_flops_of(const lm_module *m, const lm_op *op) {
   if (op->code == LM_OP_ATTEND || op->code == LM_OP_ATTEND_VJP)
     return attend_flops(m, op);
   if (info->traits & LM_T_REDUCE)
-    return info->flops * elements(m, op->in[0]->type);
-  double n = op->n_out ? info->flops * elements(m, op->out[0]->type) : 0;
+    return info->flops * (double)lm_type_elements(m, op->in[0]->type);
+  double n = op->n_out ? info->flops * (double)lm_type_elements(m, op->out[0]->type) : 0;
   for (const lm_op *o = op->code == LM_OP_KERNEL ? op->body->first : NULL; o; o = o->next)
     n += lm_flops_of(m, o);
   return n;

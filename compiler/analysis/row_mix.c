@@ -173,7 +173,7 @@ static fact table_read(const finder *f, const lm_op *op) {
   return any_row(f, op->attr.axes, op->attr.n_axes) ? made(op, MIXED) : any_function(f, op);
 }
 
-static fact rule(const finder *f, const lm_op *op) {
+static fact row_fact(const finder *f, const lm_op *op) {
   if (lm_op_has(op, LM_T_SOURCE))
     return source(f, op);
   if (op->code == LM_OP_EXPAND)
@@ -241,7 +241,7 @@ static void region_visit(finder *f, const lm_region *r) {
     if (op->code == LM_OP_LOOP)
       loop_visit(f, op);
     else if (op->n_out == 1) {
-      fact x = rule(f, op);
+      fact x = row_fact(f, op);
       f->of[op->out[0]->id] = x.kind != MIXED && makes_pairs(f, op) ? made(op, MIXED) : x;
     }
   }

@@ -165,6 +165,7 @@ lm_type lm_type_make(lm_dtype dtype, const lm_axis *axes, int n);
 bool lm_type_equal(lm_type a, lm_type b);
 int lm_type_find(lm_type t, lm_axis a);                  // index, -1 if absent
 bool lm_type_subset(lm_type a, lm_type b);               // every axis of a is in b
+bool lm_type_same_axes(lm_type a, lm_type b);            // in any order
 int64_t lm_type_elements(const lm_module *m, lm_type t); // at capacity
 // Bytes at capacity, as a double that cannot overflow.
 static inline double lm_type_traffic(const lm_module *m, lm_type t) {

@@ -88,6 +88,10 @@ bool lm_type_subset(lm_type a, lm_type b) {
   return true;
 }
 
+bool lm_type_same_axes(lm_type a, lm_type b) {
+  return a.rank == b.rank && lm_type_subset(a, b);
+}
+
 // Saturates; lm_type_valid rejects such a type.
 int64_t lm_type_elements(const lm_module *m, lm_type t) {
   int64_t n = 1;

@@ -15,7 +15,8 @@ static const lm_op *yield_of(const lm_op *op, lm_buf *why) {
   return NULL;
 }
 
-static bool same(const lm_module *m, const char *what, lm_type want, lm_type got, lm_buf *why) {
+static bool types_agree(const lm_module *m, const char *what, lm_type want, lm_type got,
+                        lm_buf *why) {
   if (lm_type_equal(want, got))
     return true;
   lm_buf_printf(why, "%s is ", what);
@@ -33,13 +34,13 @@ bool shape_loop(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) 
     return lm_why(why, "the trip count is not from 1 to 2^31 - 1");
   if (op->body->n_args != op->n_in + 1 || yield->n_in < op->n_in)
     return lm_why(why, "%u values are carried", op->n_in);
-  if (!same(m, "the index", lm_type_make(LM_INT, NULL, 0), op->body->args[0]->type, why))
+  if (!types_agree(m, "the index", lm_type_make(LM_INT, NULL, 0), op->body->args[0]->type, why))
     return false;
   for (uint32_t i = 0; i < op->n_in; i++) {
     out[i] = op->in[i]->type;
-    if (!same(m, "the argument of a carry", out[i], op->body->args[i + 1]->type, why))
+    if (!types_agree(m, "the argument of a carry", out[i], op->body->args[i + 1]->type, why))
       return false;
-    if (!same(m, "the next value of a carry", out[i], yield->in[i]->type, why))
+    if (!types_agree(m, "the next value of a carry", out[i], yield->in[i]->type, why))
       return false;
   }
   if (op->attr.n_axes && lm_axis_size(m, op->attr.axes[0]) != op->attr.imm[0])
@@ -69,7 +70,7 @@ bool shape_call(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) 
   if (op->n_in != f->body->n_args)
     return lm_why(why, "@%s takes %u operands", f->name, f->body->n_args);
   for (uint32_t i = 0; i < op->n_in; i++)
-    if (!same(m, "an operand", f->body->args[i]->type, op->in[i]->type, why))
+    if (!types_agree(m, "an operand", f->body->args[i]->type, op->in[i]->type, why))
       return false;
   for (uint32_t i = 0; i < f->n_out; i++)
     out[i] = f->body->last->in[i]->type;
@@ -104,7 +105,7 @@ bool shape_kernel(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
   if (op->body->n_args != op->n_in)
     return lm_why(why, "the body has %u arguments for %u operands", op->body->n_args, op->n_in);
   for (uint32_t i = 0; i < op->n_in; i++)
-    if (!same(m, "an argument", op->in[i]->type, op->body->args[i]->type, why))
+    if (!types_agree(m, "an argument", op->in[i]->type, op->body->args[i]->type, why))
       return false;
   if (a->n_to > 1 || a->n_imm != a->n_to || (a->n_to && !a->n_axes))
     return lm_why(why,

@@ -291,7 +291,7 @@ static void hoist_dots(const attend_pass *p, lm_region *r) {
 
 // ---- the pass
 
-static lm_value *rule(lm_rewrite *r, lm_op *op) {
+static lm_value *attend_rule(lm_rewrite *r, lm_op *op) {
   attend_pass *p = r->user;
   if (op->code == LM_OP_LOG || op->code == LM_OP_ADD)
     return lse_of(p, r, op);
@@ -319,7 +319,7 @@ bool lm_pass_attend(lm_module *m, const lm_pass_env *env) {
     p.n_values = m->n_values;
     p.known = NULL;
     hoist_dots(&p, f->body);
-    lm_rewrite_func(f, rule, &p);
+    lm_rewrite_func(f, attend_rule, &p);
     lm_free(p.uses);
     lm_free(p.active);
   }

@@ -222,7 +222,7 @@ static reach collapsed(const reacher *r, const lm_op *op, bool *out_moves) {
   return x;
 }
 
-static reach rule(const reacher *r, const lm_op *op, bool *out_moves) {
+static reach op_reach(const reacher *r, const lm_op *op, bool *out_moves) {
   bool ignored = false;
   switch (op->code) {
   case LM_OP_SELECT: return selected(r, op);
@@ -320,7 +320,7 @@ static void region_visit(reacher *r, const lm_region *x) {
     bool moves = false;
     if (op->code == LM_OP_GATHER)
       pair_check(r, op);
-    reach out = rule(r, op, &moves);
+    reach out = op_reach(r, op, &moves);
     drop_constants(r, op, &out);
     cause_find(r, op, moves, &out);
     r->of[op->out[0]->id] = out;

@@ -179,26 +179,22 @@ static term joined(const reacher *r, const term *x, const term *y) {
   return out;
 }
 
-static bool same_axes(lm_type a, lm_type b) {
-  return a.rank == b.rank && lm_type_subset(a, b);
-}
-
-static int find(const reach *x, lm_type t) {
+static int term_find(const reach *x, lm_type t) {
   for (int i = 0; i < x->n; i++)
-    if (same_axes(x->v[i].type, t))
+    if (lm_type_same_axes(x->v[i].type, t))
       return i;
   return -1;
 }
 
 void lm_reach_add(const reacher *r, reach *x, term t) {
-  int i = find(x, t.type);
+  int i = term_find(x, t.type);
   if (i < 0 && x->n == MAX_TERMS) {
     reach all = {.n = 0, .tokens = x->tokens, .targets = x->targets, .cause = x->cause};
     for (int k = 0; k < x->n; k++)
       lm_reach_add(r, &all, whole(r, &x->v[k]));
     *x = all;
     t = whole(r, &t);
-    i = find(x, t.type);
+    i = term_find(x, t.type);
   }
   if (i < 0)
     x->v[x->n++] = t;
@@ -260,7 +256,7 @@ bool lm_reach_grow(const reacher *r, reach *x, const reach *y, bool widen) {
   bool changed = false;
   lm_reach_join(r, x, y);
   for (int i = 0; i < x->n; i++) {
-    int k = find(&old, x->v[i].type);
+    int k = term_find(&old, x->v[i].type);
     if (k >= 0 && is_within(&x->v[i], &old.v[k], elements(r, x->v[i].type)))
       continue;
     changed = true;

@@ -65,7 +65,7 @@ static bool reaches(const lm_op *earlier, const lm_region *r) {
   return true;
 }
 
-static lm_value *rule(lm_rewrite *r, lm_op *op) {
+static lm_value *cse_rule(lm_rewrite *r, lm_op *op) {
   table *t = r->user;
   if (!lm_op_pure(op))
     return NULL;
@@ -86,7 +86,7 @@ bool lm_pass_cse(lm_module *m, const lm_pass_env *env) {
     t.n_buckets *= 2;
   for (lm_func *f = m->funcs; f; f = f->next) {
     t.bucket = LM_NEW_N(t.arena, entry *, t.n_buckets);
-    lm_rewrite_func(f, rule, &t);
+    lm_rewrite_func(f, cse_rule, &t);
   }
   lm_arena_destroy(t.arena);
   return true;

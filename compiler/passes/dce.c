@@ -84,7 +84,7 @@ static bool mark_region(liveness *l, lm_region *r) {
 }
 
 // Keeps the entries of v whose result, at the same index, is live. Returns their number.
-static uint32_t keep(const liveness *l, lm_value **v, lm_value *const *results, uint32_t n) {
+static uint32_t values_keep(const liveness *l, lm_value **v, lm_value *const *results, uint32_t n) {
   uint32_t kept = 0;
   for (uint32_t i = 0; i < n; i++)
     if (l->live[results[i]->id])
@@ -100,9 +100,9 @@ static void renumber(lm_value **v, uint32_t n) {
 static void prune_loop(const liveness *l, lm_op *op) {
   lm_region *r = op->body;
   lm_op *yield = r->last;
-  yield->n_in = keep(l, yield->in, op->out, op->n_out);
-  uint32_t carried = keep(l, r->args + 1, op->out, op->n_in);
-  op->n_in = keep(l, op->in, op->out, op->n_in);
+  yield->n_in = values_keep(l, yield->in, op->out, op->n_out);
+  uint32_t carried = values_keep(l, r->args + 1, op->out, op->n_in);
+  op->n_in = values_keep(l, op->in, op->out, op->n_in);
   r->n_args = carried + 1;
   uint32_t n = 0;
   for (uint32_t i = 0; i < op->n_out; i++)

@@ -116,7 +116,7 @@ static lm_value *sum(lm_rewrite *r, lm_op *op) {
   return lm_emit(&r->b, LM_OP_SUM, &row, 1, &outer, NULL);
 }
 
-static lm_value *rule(lm_rewrite *r, lm_op *op) {
+static lm_value *decompose_rule(lm_rewrite *r, lm_op *op) {
   switch (op->code) {
   case LM_OP_ARGMAX: return argmax(r, op);
   case LM_OP_SCATTER: return scatter(r, op);
@@ -128,6 +128,6 @@ static lm_value *rule(lm_rewrite *r, lm_op *op) {
 bool lm_pass_decompose(lm_module *m, const lm_pass_env *env) {
   int points = lm_fuse_points(env->target);
   for (lm_func *f = m->funcs; f; f = f->next)
-    lm_rewrite_func(f, rule, &points);
+    lm_rewrite_func(f, decompose_rule, &points);
   return true;
 }

@@ -81,10 +81,6 @@ static bool touched_between(const lm_fuse *s, uint32_t a, uint32_t b, lm_type *t
   return true;
 }
 
-static bool same_axes(lm_type a, lm_type b) {
-  return a.rank == b.rank && lm_type_subset(a, b);
-}
-
 static bool has_column_sum(const lm_fuse *s, uint32_t g) {
   for (uint32_t n = g; n; n = s->nodes[n].next)
     if (s->nodes[n].chunk)
@@ -106,7 +102,7 @@ static bool merged_axes(const lm_fuse *s, uint32_t a, uint32_t b, lm_type *out) 
   *out = subtract(x.rank >= y.rank ? intersect(x, y) : intersect(y, x), touched);
   bool fixed_a = has_column_sum(s, a);
   bool fixed_b = has_column_sum(s, b);
-  return (!fixed_a || same_axes(*out, x)) && (!fixed_b || same_axes(*out, y));
+  return (!fixed_a || lm_type_same_axes(*out, x)) && (!fixed_b || lm_type_same_axes(*out, y));
 }
 
 // Parallel workers of a kernel: its points, where points along the innermost axis are SIMD lanes of
@@ -197,7 +193,7 @@ static void join_reader(void *user, lm_value *v, lm_type touched) {
   uint32_t other = r->last[v->id];
   uint32_t me = group_of(s, r->node);
   bool near = other && s->nodes[other].op->parent == s->nodes[r->node].op->parent;
-  if (near && same_axes(s->nodes[group_of(s, other)].allowed, s->nodes[me].allowed))
+  if (near && lm_type_same_axes(s->nodes[group_of(s, other)].allowed, s->nodes[me].allowed))
     try_join(s, group_of(s, other), me);
   r->last[v->id] = r->node;
 }

@@ -14,10 +14,6 @@ enum {
 };
 static const double FREE_BYTES = 1.3;
 
-static double elements(const lm_module *m, lm_type t) {
-  return (double)lm_type_elements(m, t);
-}
-
 lm_fuse_node *lm_fuse_node_of(const lm_fuse *s, const lm_value *v) {
   return v->def ? &s->nodes[v->def->mark] : NULL;
 }
@@ -79,7 +75,7 @@ void lm_fuse_leaves(const lm_fuse *s, const lm_op *op, lm_fuse_leaf *fn, void *u
 // Bytes of v that a recomputation of a value of type t reads: all of v, or fewer if t is smaller.
 static double bytes_read(const lm_module *m, lm_type t, const lm_value *v) {
   double all = lm_type_traffic(m, v->type);
-  double some = elements(m, t) * lm_dtype_bytes((lm_dtype)v->type.dtype);
+  double some = (double)lm_type_elements(m, t) * lm_dtype_bytes((lm_dtype)v->type.dtype);
   return all < some ? all : some;
 }
 
@@ -90,17 +86,20 @@ static void classify(lm_fuse *s, lm_fuse_node *n) {
   if (lm_fuse_stays(op))
     return;
   double own = lm_type_traffic(s->m, t);
-  n->flops = lm_op_info_of(op)->flops * elements(s->m, t);
+  n->flops = lm_op_info_of(op)->flops * (double)lm_type_elements(s->m, t);
   for (uint32_t i = 0; i < op->n_in; i++) {
     lm_fuse_node *from = lm_fuse_node_of(s, op->in[i]);
     bool recomputed = from && from->kind == LM_FUSE_REMAT;
-    double part = recomputed && elements(s->m, op->in[i]->type) > elements(s->m, t)
-                      ? elements(s->m, t) / elements(s->m, op->in[i]->type)
-                      : 1;
+    double part =
+        recomputed &&
+                (double)lm_type_elements(s->m, op->in[i]->type) > (double)lm_type_elements(s->m, t)
+            ? (double)lm_type_elements(s->m, t) / (double)lm_type_elements(s->m, op->in[i]->type)
+            : 1;
     n->flops += recomputed ? from->flops * part : 0;
     n->bytes += recomputed ? from->bytes * part : bytes_read(s->m, t, op->in[i]);
   }
-  bool cheap = n->flops <= FREE_FLOPS * elements(s->m, t) && n->bytes <= FREE_BYTES * own;
+  bool cheap =
+      n->flops <= FREE_FLOPS * (double)lm_type_elements(s->m, t) && n->bytes <= FREE_BYTES * own;
   lm_recompute_class class = lm_op_recompute_class(op);
   bool recomputed = class == LM_RECOMPUTE_FREE || (class == LM_RECOMPUTE_CHEAP && cheap);
   n->kind = recomputed ? LM_FUSE_REMAT : LM_FUSE_FUSED;
@@ -185,11 +184,11 @@ static bool sums_many_rows(const lm_fuse *s, const lm_op *op) {
     return false;
   lm_type x = op->in[0]->type;
   double rows = axes_elements(m, &op->attr);
-  double kept = elements(m, op->out[0]->type);
+  double kept = (double)lm_type_elements(m, op->out[0]->type);
   for (int i = 0; i < op->attr.n_axes; i++)
     if (op->attr.axes[i] == x.axis[x.rank - 1])
       return false;
-  return elements(m, x) > LM_FUSE_MAX_SERIAL && rows >= lm_fuse_chunks(s->target) &&
+  return (double)lm_type_elements(m, x) > LM_FUSE_MAX_SERIAL && rows >= lm_fuse_chunks(s->target) &&
          kept <= 16 * LM_FUSE_MAX_CHUNKED_SUMS &&
          (kept < LM_FUSE_MAX_CHUNKED_SUMS || rows >= 16 * lm_fuse_chunks(s->target));
 }
@@ -251,9 +250,9 @@ static void enter(lm_op *op, void *user) {
 }
 
 static void note_size(const lm_fuse *s, lm_fuse_node *n, lm_type t) {
-  if (elements(s->m, t) <= n->widest)
+  if ((double)lm_type_elements(s->m, t) <= n->widest)
     return;
-  n->widest = elements(s->m, t);
+  n->widest = (double)lm_type_elements(s->m, t);
   n->innermost = t.rank ? t.axis[t.rank - 1] : 0;
 }
 

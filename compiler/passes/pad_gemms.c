@@ -182,7 +182,7 @@ static lm_value *consumer_pad(lm_rewrite *r, lm_op *op, uint32_t i, const padded
   }
 }
 
-static lm_value *rule(lm_rewrite *r, lm_op *op) {
+static lm_value *pad_rule(lm_rewrite *r, lm_op *op) {
   if (op->code == LM_OP_DOT)
     return dot_pad(r, op);
   for (uint32_t i = 0; i < op->n_in; i++) {
@@ -201,7 +201,7 @@ bool lm_pass_pad_gemms(lm_module *m, const lm_pass_env *env) {
   padder p = {0};
   for (lm_func *f = m->funcs; f && is_enabled(env); f = f->next)
     if (f->key.id == LM_FUNC_LOSS || f->key.id == LM_FUNC_EVAL)
-      lm_rewrite_func(f, rule, &p);
+      lm_rewrite_func(f, pad_rule, &p);
   lm_idmap_free(&p.by_slice);
   return true;
 }

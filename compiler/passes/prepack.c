@@ -150,7 +150,7 @@ static lm_panel_use least_use(const lm_module *m, const lm_pass_env *env) {
   return decodes ? LM_PANEL_IN_DECODING : LM_PANEL_ALWAYS;
 }
 
-static lm_value *rule(lm_rewrite *r, lm_op *dot) {
+static lm_value *prepack_rule(lm_rewrite *r, lm_op *dot) {
   const lm_pass_env *env = r->user;
   packing l = {
       .m = r->b.m, .target = env->target, .codegen = env->codegen, .least = least_use(r->b.m, env)};
@@ -179,6 +179,6 @@ bool lm_pass_prepack(lm_module *m, const lm_pass_env *env) {
   if (!env || !env->target || !env->codegen)
     return true;
   for (lm_func *f = m->funcs; f; f = f->next)
-    lm_rewrite_func(f, rule, (void *)(uintptr_t)env);
+    lm_rewrite_func(f, prepack_rule, (void *)(uintptr_t)env);
   return true;
 }

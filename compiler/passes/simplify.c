@@ -172,7 +172,8 @@ static lm_value *casting(lm_rewrite *r, lm_op *op) {
   return lm_emit_cast(&r->b, x->def->in[0], op->out[0]->type.dtype);
 }
 
-static bool same_axes(lm_type a, lm_type b) {
+// True if the types are equal except for their dtypes.
+static bool shapes_equal(lm_type a, lm_type b) {
   a.dtype = b.dtype;
   return lm_type_equal(a, b);
 }
@@ -187,12 +188,12 @@ static lm_value *before_expand(lm_rewrite *r, lm_op *op) {
     in[i] = op->in[i];
     if (!in[i]->type.rank)
       continue;
-    if (!lm_op_is(in[i], LM_OP_EXPAND) || !same_axes(in[i]->type, t))
+    if (!lm_op_is(in[i], LM_OP_EXPAND) || !shapes_equal(in[i]->type, t))
       return NULL;
     in[i] = in[i]->def->in[0];
     if (!first)
       first = in[i];
-    if (!same_axes(first->type, in[i]->type))
+    if (!shapes_equal(first->type, in[i]->type))
       return NULL;
   }
   if (!first)
@@ -219,7 +220,7 @@ static void narrow_operands(lm_rewrite *r, lm_op *op) {
   lm_buf_free(&why);
 }
 
-static lm_value *rule(lm_rewrite *r, lm_op *op) {
+static lm_value *simplify_rule(lm_rewrite *r, lm_op *op) {
   lm_value *z = fold(r, op);
   if (z)
     return z;
@@ -265,7 +266,7 @@ static void mark_multiplied(lm_op *op, void *user) {
 bool lm_pass_simplify(lm_module *m, const lm_pass_env *env) {
   for (lm_func *f = m->funcs; f; f = f->next) {
     lm_region_walk(f->body, mark_multiplied, NULL);
-    for (int i = 0; i < ROUNDS && lm_rewrite_func(f, rule, NULL); i++)
+    for (int i = 0; i < ROUNDS && lm_rewrite_func(f, simplify_rule, NULL); i++)
       continue;
   }
   return true;

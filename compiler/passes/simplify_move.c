@@ -4,7 +4,7 @@
 #include "compiler/passes/simplify.h"
 #include "compiler/ops/interface.h"
 
-static bool same_axes(const lm_axis *a, int n_a, const lm_axis *b, int n_b) {
+static bool axes_equal(const lm_axis *a, int n_a, const lm_axis *b, int n_b) {
   return n_a == n_b && !memcmp(a, b, (size_t)n_a * sizeof *a);
 }
 
@@ -44,9 +44,9 @@ static lm_value *view(lm_rewrite *r, lm_op *op) {
     return NULL;
   const lm_attr *in = &x->def->attr;
   const lm_attr *out = &op->attr;
-  if (!same_axes(in->to, in->n_to, out->axes, out->n_axes))
+  if (!axes_equal(in->to, in->n_to, out->axes, out->n_axes))
     return NULL;
-  if (same_axes(in->axes, in->n_axes, out->to, out->n_to))
+  if (axes_equal(in->axes, in->n_axes, out->to, out->n_to))
     return x->def->in[0];
   lm_attr a = *in;
   memcpy(a.to, out->to, sizeof a.to);

@@ -273,7 +273,7 @@ static void leave(tiling *s, node *user, node *of, const lm_value *v) {
 
 // Operands of operations inside are inside too, except operations at the end that only move or
 // widen values.
-static void keep(tiling *s, node *user, node *of, const lm_value *v) {
+static void node_keep(tiling *s, node *user, node *of, const lm_value *v) {
   (void)v;
   if (!user->inside || !at_level(s, of))
     return;
@@ -303,7 +303,7 @@ static void members_find(tiling *s) {
     node *n = &s->nodes[i];
     if (!n->read && only_moves(n->op))
       n->inside = false;
-    operands(s, n, keep);
+    operands(s, n, node_keep);
   }
 }
 

@@ -126,7 +126,7 @@ static bool is_kind(const dims *d, int i, axis_kind kind) {
 }
 
 // Prefers a valid form, then the larger one.
-static choice choose(const dims *d) {
+static choice layout_choose(const dims *d) {
   choice best = {-1, -1, -1, 0, 3};
   for (int m = -1; m < d->n; m++)
     for (int n = -1; is_kind(d, m, OF_M) && n < d->n; n++)
@@ -186,7 +186,7 @@ bool lm_dot_gemm(const lm_module *m, const lm_op *dot, const int64_t *x, const i
     if (lm_type_find(tx, tw.axis[i]) < 0)
       dims_add(m, dot, tw.axis[i], strides, &d);
   dims_merge(&d);
-  choice c = choose(&d);
+  choice c = layout_choose(&d);
   gemm_fill(&d, c, out);
   out->dtype_ab = tx.dtype;
   out->dtype_c = dot->out[0]->type.dtype;

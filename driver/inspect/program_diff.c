@@ -84,7 +84,7 @@ static text_lines lines_of(lm_arena *a, const lm_program *p, const lm_file *f) {
   return l;
 }
 
-static bool same(const text_line *x, const text_line *y) {
+static bool lines_equal(const text_line *x, const text_line *y) {
   return !strcmp(x->plain, y->plain);
 }
 
@@ -108,9 +108,9 @@ static uint32_t *table_make(lm_arena *a, const text_lines *x, const text_lines *
     for (uint32_t j = y->n; j-- > 0;) {
       uint32_t down = table[(i + 1) * m + j];
       uint32_t right = table[i * m + j + 1];
-      table[i * m + j] = same(&x->v[i], &y->v[j]) ? table[(i + 1) * m + j + 1] + 1
-                         : down > right           ? down
-                                                  : right;
+      table[i * m + j] = lines_equal(&x->v[i], &y->v[j]) ? table[(i + 1) * m + j + 1] + 1
+                         : down > right                  ? down
+                                                         : right;
     }
   return table;
 }
@@ -123,7 +123,7 @@ static void lines_compare(differ *d, const text_lines *was, const text_lines *is
   uint32_t j = 0;
   while (i < was->n || j < is->n) {
     bool both = i < was->n && j < is->n;
-    if (both && same(&was->v[i], &is->v[j])) {
+    if (both && lines_equal(&was->v[i], &is->v[j])) {
       i++;
       j++;
     } else if (i < was->n &&
@@ -137,14 +137,14 @@ static void lines_compare(differ *d, const text_lines *was, const text_lines *is
 
 static void common_trim(text_lines *x, text_lines *y) {
   uint32_t front = 0;
-  while (front < x->n && front < y->n && same(&x->v[front], &y->v[front]))
+  while (front < x->n && front < y->n && lines_equal(&x->v[front], &y->v[front]))
     front++;
   x->v += front;
   x->n -= front;
   y->v += front;
   y->n -= front;
   uint32_t back = 0;
-  while (back < x->n && back < y->n && same(&x->v[x->n - 1 - back], &y->v[y->n - 1 - back]))
+  while (back < x->n && back < y->n && lines_equal(&x->v[x->n - 1 - back], &y->v[y->n - 1 - back]))
     back++;
   x->n -= back;
   y->n -= back;

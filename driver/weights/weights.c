@@ -60,7 +60,7 @@ static void extra_check(const lm_st *st, const lm_plan *plan, lm_buf *faults) {
   lm_free(paths);
 }
 
-static lm_status load(const lm_compiled *c, const lm_st *st, float *arena) {
+static lm_status arena_load(const lm_compiled *c, const lm_st *st, float *arena) {
   const lm_plan *plan = c->plan;
   lm_buf faults = {0};
   for (int i = 0; i < plan->n_params; i++)
@@ -106,7 +106,7 @@ static lm_status checkpoint_find(const lm_project *p, const char **path) {
 lm_status lm_weights_load(const lm_compiled *c, const char *path, float *arena) {
   lm_st *st;
   LM_TRY(lm_st_open(path, &st));
-  lm_status status = lm_annotate(load(c, st, arena), "%s", path);
+  lm_status status = lm_annotate(arena_load(c, st, arena), "%s", path);
   lm_st_close(st);
   return status;
 }

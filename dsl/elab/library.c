@@ -11,7 +11,7 @@ struct el_library_call {
   struct el_library_call *next;
 };
 
-static void key_of(lm_elab *e, const el_val *v, lm_buf *b) {
+static void value_key(lm_elab *e, const el_val *v, lm_buf *b) {
   switch (v->k) {
   case V_NUM: lm_buf_printf(b, "n%.17g;", v->num); break;
   case V_BOOL: lm_buf_printf(b, "b%d;", v->num != 0); break;
@@ -136,7 +136,7 @@ bool el_call_library(lm_elab *e, el_invocation *v, const ast_decl *d, const lm_f
   el_axes now = {0};
   for (uint32_t i = 0; i < v->sig->n_params; i++)
     if (v->given[i]) {
-      key_of(e, &v->args[i], &b);
+      value_key(e, &v->args[i], &b);
       el_known_axes(e, &v->args[i], &now);
     } else
       lm_buf_puts(&b, "_");

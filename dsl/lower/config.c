@@ -86,7 +86,7 @@ static bool value_print(lm_elab *e, const ast_expr *x, int depth, lm_buf *b) {
   return v.k != V_ERROR && b->n;
 }
 
-static lm_sym key_of(lm_ctx *c, const ast_item *item) {
+static lm_sym config_key(lm_ctx *c, const ast_item *item) {
   const char *first = item->path.v[0].text;
   return item->path.n == 1
              ? first
@@ -94,7 +94,7 @@ static lm_sym key_of(lm_ctx *c, const ast_item *item) {
 }
 
 static void entry_add(lm_elab *e, const ast_item *item, lm_lowered *out) {
-  lm_sym key = key_of(e->c, item);
+  lm_sym key = config_key(e->c, item);
   lm_buf text = {0};
   for (uint32_t i = 0; i < out->n_config; i++)
     if (out->config[i].key == key) {
@@ -189,7 +189,8 @@ static void params_add(lm_ctx *c, const ast_decl *model, const ast_item *section
         item->kind == IT_SET && item->path.n <= 2 ? inverted(c, item->expr, &absent) : NULL;
     if (!param || !has_param(model, param))
       continue;
-    LM_PUSH(c->arena, out->v, out->n, out->cap) = (lm_config_param){key_of(c, item), param, absent};
+    LM_PUSH(c->arena, out->v, out->n, out->cap) =
+        (lm_config_param){config_key(c, item), param, absent};
   }
 }
 

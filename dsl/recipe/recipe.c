@@ -128,7 +128,7 @@ static lm_decl_ref report_choice(lm_ctx *c, const lm_program *p, const char *wan
   return (lm_decl_ref){0};
 }
 
-static lm_decl_ref choose(lm_ctx *c, const lm_program *p, const char *wanted) {
+static lm_decl_ref recipe_choose(lm_ctx *c, const lm_program *p, const char *wanted) {
   const lm_file *f = p->files[0];
   lm_decl_ref found = {0};
   int n = 0;
@@ -144,7 +144,7 @@ static lm_decl_ref choose(lm_ctx *c, const lm_program *p, const char *wanted) {
 
 lm_recipe *lm_recipe_resolve(lm_ctx *c, const lm_program *p, const char *name,
                              const lm_recipe_overrides *overrides) {
-  lm_decl_ref ref = choose(c, p, name);
+  lm_decl_ref ref = recipe_choose(c, p, name);
   if (!ref.decl)
     return NULL;
   lm_resolver R = lm_resolver_new(c, p, ref.decl);

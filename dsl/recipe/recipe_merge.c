@@ -74,7 +74,8 @@ static bool same_selector(const ast_expr *a, const ast_expr *b) {
   return a->kind == EX_QUANTITY ? a->num == b->num && a->unit == b->unit : a->text == b->text;
 }
 
-static lm_setting **find(const lm_settings *s, const lm_schema_key *key, const ast_expr *sel) {
+static lm_setting **setting_find(const lm_settings *s, const lm_schema_key *key,
+                                 const ast_expr *sel) {
   for (uint32_t i = 0; i < s->n; i++)
     if (s->v[i]->key == key && same_selector(s->v[i]->sel, sel))
       return &s->v[i];
@@ -98,7 +99,7 @@ static lm_setting *setting_new(merge *m, const lm_schema_key *key, const ast_ite
 
 static void chain_children(const lm_settings *fresh, const lm_settings *old) {
   for (uint32_t i = 0; i < fresh->n; i++) {
-    lm_setting **same = find(old, fresh->v[i]->key, fresh->v[i]->sel);
+    lm_setting **same = setting_find(old, fresh->v[i]->key, fresh->v[i]->sel);
     if (same && fresh->v[i]->key->form != LM_FORM_RULES)
       fresh->v[i]->origin->before = (*same)->origin;
   }
@@ -114,7 +115,8 @@ static void report_twice(merge *m, const lm_setting *again, const lm_setting *fi
 }
 
 static void insert(merge *m, lm_settings *s, lm_setting *fresh) {
-  lm_setting **old = fresh->key->form == LM_FORM_RULES ? NULL : find(s, fresh->key, fresh->sel);
+  lm_setting **old =
+      fresh->key->form == LM_FORM_RULES ? NULL : setting_find(s, fresh->key, fresh->sel);
   note_args(m, fresh, old ? *old : NULL);
   if (!old) {
     LM_PUSH(m->R->c->arena, s->v, s->n, s->cap) = fresh;
@@ -426,7 +428,7 @@ static void set_argument(merge *m, lm_setting *s, const dotted *d) {
 
 static lm_setting *section_make(merge *m, lm_settings *s, const lm_schema_key *key,
                                 const ast_item *it) {
-  lm_setting **old = find(s, key, NULL);
+  lm_setting **old = setting_find(s, key, NULL);
   if (old)
     return *old;
   lm_setting *fresh = setting_new(m, key, it, NULL, NULL);
@@ -475,7 +477,8 @@ static void apply_named(merge *m, lm_settings *s, const lm_schema_key *key, dott
       apply_in_named(m, x, (dotted){d.item, d.at + 1});
     return;
   }
-  bool nameless = find(s, key, NULL) || is_last(&d) || lm_schema_child(key->path, '.', name->text);
+  bool nameless =
+      setting_find(s, key, NULL) || is_last(&d) || lm_schema_child(key->path, '.', name->text);
   if (key->types & T_OPTIONAL && nameless)
     apply_dotted(m, &section_make(m, s, key, d.item)->children, key->path, d);
   else
@@ -483,13 +486,13 @@ static void apply_named(merge *m, lm_settings *s, const lm_schema_key *key, dott
 }
 
 static void apply_value_field(merge *m, lm_settings *s, const lm_schema_key *key, const dotted *d) {
-  lm_setting **old = find(s, key, NULL);
+  lm_setting **old = setting_find(s, key, NULL);
   if (!old && lm_schema_has_default(key)) {
     lm_setting *fresh = setting_new(m, key, d->item, NULL, lm_value_default(m->R, key));
     fresh->loc = (lm_loc){0};
     fresh->origin = lm_recipe_origin_new(m->R, fresh->loc, "default", fresh->value);
     LM_PUSH(m->R->c->arena, s->v, s->n, s->cap) = fresh;
-    old = find(s, key, NULL);
+    old = setting_find(s, key, NULL);
   }
   if (old)
     set_argument(m, *old, d);

@@ -31,8 +31,8 @@ typedef struct loader {
   uint32_t n, cap;
 } loader;
 
-static lm_file *load(loader *l, const char *path, const char *key, const struct lm_embedded *std,
-                     lm_loc at);
+static lm_file *file_load(loader *l, const char *path, const char *key,
+                          const struct lm_embedded *std, lm_loc at);
 
 // ---- symbols: an array in source order, and a hash table of indices into it, keyed by the pointer
 // of the interned name
@@ -148,7 +148,7 @@ static lm_file *load_std(loader *l, const char *module, lm_loc at, bool required
     if (!strcmp(l->library->files[i]->path, name))
       return l->library->files[i];
   if (std)
-    return load(l, name, std->path, std, at);
+    return file_load(l, name, std->path, std, at);
   if (required)
     report_unknown_module(l, module, at);
   return NULL;
@@ -162,7 +162,7 @@ static bool is_module_of_library(loader *l, const ast_decl *d) {
 static lm_file *load_path(loader *l, const char *path, lm_loc at) {
   char real[PATH_MAX];
   const char *key = realpath(path, real) ? lm_arena_strndup(l->c->arena, real, strlen(real)) : path;
-  return load(l, path, key, NULL, at);
+  return file_load(l, path, key, NULL, at);
 }
 
 static lm_file *load_import(loader *l, const lm_file *from, const ast_decl *d) {
@@ -251,8 +251,8 @@ static void load_prelude(loader *l) {
     l->p->prelude = load_std(l, "prelude", (lm_loc){0}, false);
 }
 
-static lm_file *load(loader *l, const char *path, const char *key, const struct lm_embedded *std,
-                     lm_loc at) {
+static lm_file *file_load(loader *l, const char *path, const char *key,
+                          const struct lm_embedded *std, lm_loc at) {
   for (uint32_t i = 0; i < l->n; i++) {
     if (strcmp(l->v[i].key, key))
       continue;

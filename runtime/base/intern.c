@@ -26,7 +26,7 @@ lm_intern *lm_intern_create(lm_arena *a, const lm_intern *base) {
 }
 
 // The slot that contains the text, or the free slot for it.
-static slot *find(slot *slots, size_t cap, const char *s, size_t n, uint64_t hash) {
+static slot *slot_find(slot *slots, size_t cap, const char *s, size_t n, uint64_t hash) {
   for (size_t i = hash & (cap - 1);; i = (i + 1) & (cap - 1)) {
     slot *x = &slots[i];
     if (!x->text || (x->hash == hash && x->n == n && !memcmp(x->text, s, n)))
@@ -40,7 +40,7 @@ static void grow(lm_intern *t) {
   for (size_t i = 0; i < t->cap; i++) {
     slot *x = &t->slots[i];
     if (x->text)
-      *find(slots, cap, x->text, x->n, x->hash) = *x;
+      *slot_find(slots, cap, x->text, x->n, x->hash) = *x;
   }
   t->slots = slots;
   t->cap = cap;
@@ -49,16 +49,16 @@ static void grow(lm_intern *t) {
 lm_sym lm_intern_n(lm_intern *t, const char *s, size_t n) {
   uint64_t hash = lm_hash(s, n, 0);
   for (const lm_intern *b = t->base; b; b = b->base) {
-    const slot *x = find(b->slots, b->cap, s, n, hash);
+    const slot *x = slot_find(b->slots, b->cap, s, n, hash);
     if (x->text)
       return x->text;
   }
-  slot *x = find(t->slots, t->cap, s, n, hash);
+  slot *x = slot_find(t->slots, t->cap, s, n, hash);
   if (x->text)
     return x->text;
   if (2 * (t->n + 1) > t->cap) {
     grow(t);
-    x = find(t->slots, t->cap, s, n, hash);
+    x = slot_find(t->slots, t->cap, s, n, hash);
   }
   t->n++;
   *x = (slot){lm_arena_strndup(t->arena, s, n), hash, n};

@@ -166,7 +166,7 @@ static void tiles_of_code(problem *p, int threads, int64_t max) {
     }
 }
 
-static lm_gemm_key key_of(const problem *p) {
+static lm_gemm_key tiling_key(const problem *p) {
   const lm_gemm_shape *s = &p->s;
   return (lm_gemm_key){s->m,   s->n,   s->k,         s->a_m,    s->a_k, s->b_k, s->b_n,
                        s->c_m, s->c_n, p->n_batches, p->n_sums, s->ab,  s->cc,  p->accumulate};
@@ -207,7 +207,7 @@ static problem problem_make(const lm_cpu_gemms *all, const lm_plan_gemm *g, cons
     *(g->batch[i].sum ? &p.n_sums : &p.n_batches) *= x.size;
   }
   if (all && all->tilings) {
-    lm_gemm_key key = key_of(&p);
+    lm_gemm_key key = tiling_key(&p);
     p.tiling = lm_gemm_tilings_find(all->tilings, &key);
   }
   if (all && all->code)
@@ -480,7 +480,7 @@ bool lm_gemm_key_find(const lm_plan_gemm *g, lm_gemm_key *out) {
   if (!is_fixed(g))
     return false;
   problem p = problem_make(NULL, g, NULL);
-  *out = key_of(&p);
+  *out = tiling_key(&p);
   return true;
 }
 

@@ -498,7 +498,7 @@ static lm_status missing_compile(loader *l, int *missing, int n, int cores) {
   return batches_run(l, batches, u.loops + u.tiles);
 }
 
-static lm_status load(loader *l, int cores) {
+static lm_status library_load(loader *l, int cores) {
   LM_TRY(lm_cpu_compiler_find(&l->cpu));
   LM_TRY(lm_cpu_march_check(&l->cpu));
   flags_make(&l->cpu, l->flags);
@@ -522,7 +522,7 @@ lm_status lm_kernels_load(const lm_plan *plan, const lm_exec_options *options, i
               .name = LM_NEW_N(out->arena, const char *, plan->n_kernels),
               .cache = {.fd = -1, .shared_fd = -1}};
   lm_cpu_detect(&l.cpu);
-  lm_status s = load(&l, cores);
+  lm_status s = library_load(&l, cores);
   lm_temp_dir_remove(&l.temp);
   lm_cache_close(&l.cache);
   return s;

@@ -50,7 +50,7 @@ static key key_of(const lm_gemm_shape *s, bool add) {
   return (key){{s->m, s->n, s->k, types, f.a.ld, f.b.ld, f.c.ld}};
 }
 
-static lm_matmul *find(const lm_matmuls *all, const key *k) {
+static lm_matmul *matmul_find(const lm_matmuls *all, const key *k) {
   for (uint32_t i = 0; i < all->n; i++)
     if (!memcmp(&all->v[i]->key, k, sizeof *k))
       return all->v[i];
@@ -59,7 +59,7 @@ static lm_matmul *find(const lm_matmuls *all, const key *k) {
 
 const lm_matmul *lm_matmuls_find(const lm_matmuls *all, const lm_gemm_shape *s, bool add) {
   key k = key_of(s, add);
-  const lm_matmul *x = find(all, &k);
+  const lm_matmul *x = matmul_find(all, &k);
   return x && x->primitive ? x : NULL;
 }
 
@@ -153,7 +153,7 @@ static void primitive_make(lm_matmuls *all, lm_matmul *x, const lm_gemm_shape *s
 
 void lm_matmuls_add(lm_matmuls *all, const lm_gemm_shape *s, bool add) {
   key k = key_of(s, add);
-  if (find(all, &k))
+  if (matmul_find(all, &k))
     return;
   lm_matmul *x = LM_NEW(all->arena, lm_matmul);
   x->key = k;

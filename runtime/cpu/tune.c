@@ -175,7 +175,7 @@ static int64_t side(int64_t tile, int64_t size, int factor) {
   return wanted < size ? wanted : size;
 }
 
-static bool same(lm_tile x, lm_tile y) {
+static bool tiles_equal(lm_tile x, lm_tile y) {
   return x.m == y.m && x.n == y.n && x.code == y.code;
 }
 
@@ -228,9 +228,9 @@ static int candidates_list(bench *b, lm_tile base, lm_tile *out) {
   wanted[n_wanted++] = (lm_tile){side(base.m, k->m, 2), k->n, base.code};
   for (int i = 0; i < n_wanted; i++) {
     lm_tile t = tile_set(b, tile_set(b, wanted[i]));
-    bool new = !same(t, base);
+    bool new = !tiles_equal(t, base);
     for (int j = 0; j < n; j++)
-      new &= !same(t, out[j]);
+      new &= !tiles_equal(t, out[j]);
     if (new && (t.code == base.code || agree(b, t, base)))
       out[n++] = t;
   }

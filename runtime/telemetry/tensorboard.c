@@ -172,7 +172,7 @@ static lm_status truncate_to(const lm_events *e, int64_t step, bool *out_empty) 
   return s;
 }
 
-static lm_status file_open(lm_events *e, int64_t step) {
+static lm_status events_open(lm_events *e, int64_t step) {
   bool empty;
   LM_TRY(lm_open_append(e->path, &e->fd));
   LM_TRY(truncate_to(e, step, &empty));
@@ -189,7 +189,7 @@ lm_status lm_events_open(const char *path, int64_t step, lm_events **out) {
   e->fd = -1;
   e->path = lm_strdup(path);
   crc_table(e->crc);
-  lm_status s = file_open(e, step);
+  lm_status s = events_open(e, step);
   if (s)
     lm_events_close(e);
   *out = s ? NULL : e;

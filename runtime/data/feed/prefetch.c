@@ -95,7 +95,7 @@ void lm_prefetch_destroy(lm_prefetch *p) {
   prefetch_free(p);
 }
 
-static bool same(const lm_batch_id *a, const lm_batch_id *b) {
+static bool batches_equal(const lm_batch_id *a, const lm_batch_id *b) {
   return a->step == b->step && a->micro == b->micro && a->n_micro == b->n_micro &&
          a->rows == b->rows && a->seq == b->seq;
 }
@@ -106,7 +106,7 @@ lm_status lm_prefetch_take(lm_prefetch *p, const lm_batch_id *id, const lm_batch
   while (p->state == REQUESTED)
     pthread_cond_wait(&p->changed, &p->lock);
   lm_status s = p->status;
-  bool ready = p->state == READY && same(&p->id, id);
+  bool ready = p->state == READY && batches_equal(&p->id, id);
   p->status = NULL;
   if (!ready) {
     lm_status_free(s); // of a batch that is not needed

@@ -285,7 +285,7 @@ lm_status lm_store_finish(lm_store_writer *w, const void *tail, size_t n_tail, l
 }
 
 // Removes a link, a FIFO, a device or another user's file that has the path of a cache file.
-static lm_status file_open(const char *path, int *out_fd) {
+static lm_status regular_open(const char *path, int *out_fd) {
   struct stat st;
   lm_status s = lm_open_regular_at(AT_FDCWD, path, path, out_fd);
   if (!s) {
@@ -307,7 +307,7 @@ static lm_status file_open(const char *path, int *out_fd) {
 lm_status lm_store_open(const char *path, int threads, lm_store **out) {
   int fd;
   *out = NULL;
-  LM_TRY(file_open(path, &fd));
+  LM_TRY(regular_open(path, &fd));
   if (fd < 0)
     return NULL;
   LM_TRY(store_read(fd, path, out));
