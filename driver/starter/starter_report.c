@@ -6,6 +6,7 @@
 #include "driver/text.h"
 #include "runtime/base/diag.h"
 #include "runtime/base/terminal.h"
+#include "runtime/base/utf8.h"
 
 enum {
   INDENT = 10,
@@ -37,8 +38,9 @@ static void text_print(const lm_starter *x, FILE *to) {
   for (int i = 0; i < SHOWN_LINES && *line; line += strcspn(line, "\n"), line += *line == '\n') {
     size_t n = strcspn(line, "\n"), shown = n;
     if (n > SHOWN_BYTES)
-      for (shown = SHOWN_BYTES; shown && ((unsigned char)line[shown] & 0xc0) == 0x80; shown--) {
-      }
+      shown = SHOWN_BYTES;
+    while (shown && shown < n && lm_utf8_continues(line[shown]))
+      shown--;
     if (n) {
       line_print(line, shown, shown < n, to);
       i++;

@@ -13,6 +13,7 @@
 //   - There is at most one empty line, and none after '{' or before '}'. Trailing comments of
 //     consecutive lines are aligned.
 #include "dsl/syntax/scan.h"
+#include "runtime/base/utf8.h"
 #include <string.h>
 
 enum {
@@ -176,11 +177,8 @@ static bool space_between(const lexeme *before, const lexeme *a, const lexeme *b
 
 // ---- lines
 
-static uint32_t width(const char *s, size_t n) { // in characters
-  uint32_t w = 0;
-  for (size_t i = 0; i < n; i++)
-    w += ((unsigned char)s[i] & 0xc0) != 0x80;
-  return w;
+static uint32_t width(const out_line *l) { // in characters
+  return (uint32_t)lm_utf8_count(l->code.p, l->code.n);
 }
 
 static out_line *current(layout *f) {
@@ -233,7 +231,7 @@ static void add_text(lm_buf *b, const lexeme *p) {
 }
 
 static void open_paren(layout *f, const lexeme *next) {
-  uint32_t column = width(current(f)->code.p, current(f)->code.n);
+  uint32_t column = width(current(f));
   bool hanging = !next || next->newlines || next->kind == COMMENT || column > FARTHEST_ALIGNED;
   paren_columns p =
       hanging ? (paren_columns){f->indent + 2, f->indent} : (paren_columns){column, column - 1};
@@ -275,7 +273,7 @@ static void put_lexeme(layout *f, uint32_t i, const lexeme *before, const lexeme
 static void write_run(layout *f, uint32_t from, uint32_t to, lm_buf *out) {
   uint32_t column = 0;
   for (uint32_t i = from; i < to; i++) {
-    uint32_t w = width(f->lines[i].code.p, f->lines[i].code.n);
+    uint32_t w = width(&f->lines[i]);
     if (w > column)
       column = w;
   }
@@ -286,7 +284,7 @@ static void write_run(layout *f, uint32_t from, uint32_t to, lm_buf *out) {
     if (l->code.n)
       lm_buf_add(out, l->code.p, l->code.n);
     if (l->comment)
-      lm_buf_printf(out, "%*s", (int)(column + 2 - width(l->code.p, l->code.n)), "");
+      lm_buf_printf(out, "%*s", (int)(column + 2 - width(l)), "");
     if (l->comment)
       lm_buf_add(out, l->comment, l->comment_n);
     lm_buf_puts(out, "\n");
@@ -299,8 +297,8 @@ static bool aligned_with_next(const layout *f, uint32_t i) {
   const out_line *b = a + 1;
   if (!a->comment || !b->comment)
     return false;
-  uint32_t wa = width(a->code.p, a->code.n);
-  uint32_t wb = width(b->code.p, b->code.n);
+  uint32_t wa = width(a);
+  uint32_t wb = width(b);
   return wa < wb + UNALIGNED_DIFFERENCE && wb < wa + UNALIGNED_DIFFERENCE;
 }
 

@@ -275,10 +275,6 @@ static span line_of(const lm_source *src, uint32_t line) {
   return (span){p, n};
 }
 
-static bool continues(char c) {
-  return ((unsigned char)c & 0xc0) == 0x80;
-}
-
 // Selects the part [*from, *to) of a long line that contains the caret, on character boundaries.
 static void excerpt_bounds(span l, size_t caret, size_t *from, size_t *to) {
   *from = 0;
@@ -289,9 +285,9 @@ static void excerpt_bounds(span l, size_t caret, size_t *from, size_t *to) {
     *from = caret - LINE_BEFORE_CARET;
   if (l.n - *from > LINE_MAX_BYTES)
     *to = *from + LINE_MAX_BYTES;
-  for (int i = 0; i < 3 && *from < caret && continues(l.s[*from]); i++)
+  for (int i = 0; i < 3 && *from < caret && lm_utf8_continues(l.s[*from]); i++)
     ++*from;
-  for (int i = 0; i < 3 && *to > caret && *to < l.n && continues(l.s[*to]); i++)
+  for (int i = 0; i < 3 && *to > caret && *to < l.n && lm_utf8_continues(l.s[*to]); i++)
     --*to;
 }
 

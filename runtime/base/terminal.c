@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "runtime/base/diag.h"
+#include "runtime/base/utf8.h"
 
 enum {
   USUAL_WIDTH = 80
@@ -20,15 +21,8 @@ int lm_terminal_width(FILE *f) {
   return size.ws_col;
 }
 
-static int columns(const char *text, size_t bytes) {
-  int n = 0;
-  for (size_t i = 0; i < bytes; i++)
-    n += ((unsigned char)text[i] & 0xc0) != 0x80; // all but continuation bytes
-  return n;
-}
-
 int lm_text_columns(const char *text) {
-  return columns(text, strlen(text));
+  return (int)lm_utf8_count(text, strlen(text));
 }
 
 void lm_text_wrap(lm_buf *b, const char *text, int width, int indent) {
@@ -36,7 +30,7 @@ void lm_text_wrap(lm_buf *b, const char *text, int width, int indent) {
   while (*text) {
     size_t blanks = strspn(text, " ");
     size_t word = strcspn(text + blanks, " \n");
-    int wide = (int)blanks + columns(text + blanks, word);
+    int wide = (int)blanks + (int)lm_utf8_count(text + blanks, word);
     if (width && column > indent && column + wide > width) {
       lm_buf_printf(b, "\n%*s", indent, "");
       lm_buf_add(b, text + blanks, word);

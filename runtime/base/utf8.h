@@ -1,9 +1,37 @@
 // utf8.h - UTF-8 by RFC 3629: no overlong forms, no surrogates, at most U+10FFFF.
 #ifndef LM_UTF8_H
 #define LM_UTF8_H
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+
+// True if a byte continues a character: it is not the first of its bytes.
+static inline bool lm_utf8_continues(char byte) {
+  return ((unsigned char)byte & 0xc0) == 0x80;
+}
+
+// The length in bytes of the character at `s`, which is well-formed.
+static inline size_t lm_utf8_length(const char *s) {
+  unsigned char first = (unsigned char)*s;
+  return first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+}
+
+// The number of characters of s[0..n).
+static inline size_t lm_utf8_count(const char *s, size_t n) {
+  size_t count = 0;
+  for (size_t i = 0; i < n; i++)
+    count += !lm_utf8_continues(s[i]);
+  return count;
+}
+
+// The index at which the character begins that ends before s[at]; at > 0.
+static inline size_t lm_utf8_before(const char *s, size_t at) {
+  do
+    at--;
+  while (at && lm_utf8_continues(s[at]));
+  return at;
+}
 
 // The length in bytes of the sequence at `text` (of n bytes), 0 if it is malformed. `*out` is its
 // code point.
@@ -22,7 +50,7 @@ static inline int lm_utf8_decode(const char *text, size_t n, uint32_t *out) {
     return 0;
   uint32_t v = len == 1 ? s[0] : s[0] & (0x7fu >> len);
   for (int i = 1; i < len; i++) {
-    if ((s[i] & 0xc0) != 0x80)
+    if (!lm_utf8_continues(text[i]))
       return 0;
     v = v << 6 | (s[i] & 0x3f);
   }
@@ -50,6 +78,27 @@ static inline int lm_utf8_is_space(uint32_t c) {
   return c == ' ' || (c >= 9 && c <= 13) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
          (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f ||
          c == 0x3000;
+}
+
+// The index at which the white space ends with which s[0..n) begins.
+static inline size_t lm_utf8_spaces_end(const char *s, size_t n) {
+  uint32_t c;
+  size_t at = 0;
+  for (int len; (len = lm_utf8_decode(s + at, n - at, &c)) && lm_utf8_is_space(c);)
+    at += (size_t)len;
+  return at;
+}
+
+// The index at which the white space begins with which s[0..n) ends.
+static inline size_t lm_utf8_spaces_start(const char *s, size_t n) {
+  uint32_t c = 0;
+  for (size_t before; n; n = before) {
+    before = lm_utf8_before(s, n);
+    bool whole = (size_t)lm_utf8_decode(s + before, n - before, &c) == n - before;
+    if (!whole || !lm_utf8_is_space(c))
+      break;
+  }
+  return n;
 }
 
 // Encodes a code point into `out` (4 bytes); returns the number of bytes written.

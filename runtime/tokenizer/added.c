@@ -50,13 +50,6 @@ void lm_added_token_add(lm_added *a, const lm_added_token *t) {
 
 // ---- characters adjacent to a token
 
-static size_t char_before(const char *text, size_t at) {
-  do
-    at--;
-  while (at && ((unsigned char)text[at] & 0xc0) == 0x80);
-  return at;
-}
-
 static lm_status is_word(const lm_added *a, lm_regex_room *m, const char *text, size_t n, size_t at,
                          bool *out) {
   uint32_t point;
@@ -71,28 +64,16 @@ static lm_status stands_alone(const lm_added *a, lm_regex_room *m, const char *t
                               size_t start, size_t end, bool *out) {
   bool before = false, behind = false;
   if (start)
-    LM_TRY(is_word(a, m, text, n, char_before(text, start), &before));
+    LM_TRY(is_word(a, m, text, n, lm_utf8_before(text, start), &before));
   if (end < n)
     LM_TRY(is_word(a, m, text, n, end, &behind));
   *out = !before && !behind;
   return NULL;
 }
 
+// The index at which the white space before `start` begins, at `least` or behind it.
 static size_t strip_left(const char *text, size_t start, size_t least) {
-  for (uint32_t c; start > least;) {
-    size_t before = char_before(text, start);
-    if (!lm_utf8_decode(text + before, start - before, &c) || !lm_utf8_is_space(c))
-      break;
-    start = before;
-  }
-  return start < least ? least : start;
-}
-
-static size_t strip_right(const char *text, size_t n, size_t end) {
-  uint32_t c;
-  for (int len; (len = lm_utf8_decode(text + end, n - end, &c)) && lm_utf8_is_space(c);)
-    end += (size_t)len;
-  return end;
+  return start < least ? least : least + lm_utf8_spaces_start(text + least, start - least);
 }
 
 lm_status lm_added_find(const lm_added *a, lm_regex_room *m, const char *text, size_t n,
@@ -109,7 +90,7 @@ lm_status lm_added_find(const lm_added *a, lm_regex_room *m, const char *text, s
     *at = i + (t ? t->n : 1);
     if (taken) {
       *out_start = t->strip_left ? strip_left(text, i, done) : i;
-      *out_end = t->strip_right ? strip_right(text, n, *at) : *at;
+      *out_end = t->strip_right ? *at + lm_utf8_spaces_end(text + *at, n - *at) : *at;
       *out = t;
       return NULL;
     }

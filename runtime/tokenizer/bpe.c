@@ -1,6 +1,5 @@
 // bpe.c - byte-pair encoding. A word is a linked list of symbols, with a heap of candidate merges:
 // O(n log n) in the length of the word.
-#include "runtime/base/utf8.h"
 #include "runtime/tokenizer/subword.h"
 
 typedef struct {
@@ -119,11 +118,8 @@ static void pair_merge(encoder *e, const candidate *c) {
 // Appends the ids of the units of a word: its bytes or characters.
 static void units_add(encoder *e, const lm_subword *t, const char *p, size_t n) {
   bool unknown = false;
-  uint32_t point;
   for (size_t i = 0, unit; i < n; i += unit) {
-    unit = t->chars ? (size_t)lm_utf8_decode(p + i, n - i, &point) : 1;
-    if (!unit)
-      unit = 1; // a byte that is not valid UTF-8
+    unit = t->chars ? lm_subword_unit(p + i, n - i) : 1;
     int32_t id = t->chars ? lm_trie_find(t->words, p + i, unit) : -1;
     if (id < 0) {
       lm_subword_unknown_add(t, p + i, unit, &unknown, &e->ids);

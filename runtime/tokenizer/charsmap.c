@@ -68,7 +68,7 @@ size_t lm_charsmap_find(const lm_charsmap *c, const char *text, size_t n, bool l
     if (!ends || at >= c->n_units)
       continue;
     size_t start = c->units[at] & ~(1u << 31);
-    bool between = i + 1 == n || ((unsigned char)text[i + 1] & 0xc0) != 0x80; // characters
+    bool between = i + 1 == n || !lm_utf8_continues(text[i + 1]); // characters
     if (start >= c->n_text || !between)
       continue;
     const char *made = c->text + start;

@@ -25,7 +25,8 @@ struct step {
   step_fn *run;
   utf8proc_option_t form;
   unsigned char first; // the least byte that a normal form may change; 0: any
-  bool left, right;    // strip: the ends. marks: spacing ones too
+  bool left, right;    // strip: the ends
+  bool spacing;        // marks: spacing ones too
   lm_regex *regex;
   char *content;
   lm_charsmap *map;
@@ -151,7 +152,7 @@ lm_status lm_normalizer_lowercase_add(lm_normalizer *n) {
 static void unmarked_point(const step *s, uint32_t point, lm_buf *out) {
   utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)point);
   bool spacing = c == UTF8PROC_CATEGORY_MC || c == UTF8PROC_CATEGORY_ME;
-  if (c != UTF8PROC_CATEGORY_MN && !(spacing && s->left))
+  if (c != UTF8PROC_CATEGORY_MN && !(spacing && s->spacing))
     point_add(out, point);
 }
 
@@ -160,7 +161,7 @@ static lm_status marks_run(const step *s, lm_normalizer_room *m, text_part in, l
 }
 
 lm_status lm_normalizer_marks_remove_add(lm_normalizer *n, bool spacing) {
-  return step_add(n, (step){marks_run, .left = spacing, .first = 0xcc});
+  return step_add(n, (step){marks_run, .spacing = spacing, .first = 0xcc});
 }
 
 static bool is_control(uint32_t point) {
@@ -209,27 +210,12 @@ lm_status lm_normalizer_ideographs_add(lm_normalizer *n) {
 
 // ---- the ends of a text
 
-static size_t space_before(const char *text, size_t at) {
-  uint32_t point;
-  size_t start = at;
-  do
-    start--;
-  while (start && ((unsigned char)text[start] & 0xc0) == 0x80);
-  return lm_utf8_decode(text + start, at - start, &point) && lm_utf8_is_space(point) ? at - start
-                                                                                     : 0;
-}
-
 static lm_status strip_run(const step *s, lm_normalizer_room *m, text_part in, lm_buf *out) {
-  size_t start = 0, end = in.n, n;
-  uint32_t point;
   bool left = s->left && !(in.part & LM_TEXT_FOLLOWS);
   bool right = s->right && !(in.part & LM_TEXT_PRECEDES);
-  while (left && (n = (size_t)lm_utf8_decode(in.text + start, end - start, &point)) &&
-         lm_utf8_is_space(point))
-    start += n;
-  while (right && end > start && (n = space_before(in.text, end)))
-    end -= n;
-  lm_buf_add(out, in.text + start, end - start);
+  size_t start = left ? lm_utf8_spaces_end(in.text, in.n) : 0;
+  size_t n = in.n - start;
+  lm_buf_add(out, in.text + start, right ? lm_utf8_spaces_start(in.text + start, n) : n);
   return NULL;
 }
 

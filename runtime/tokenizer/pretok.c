@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "runtime/base/utf8.h"
 #include "runtime/tokenizer/bytechar.h"
 
 enum {
@@ -149,16 +150,11 @@ static lm_status span_add(const pass *x, int i, growing *g, const char *p, size_
   return NULL;
 }
 
-static size_t char_length(const char *p) {
-  unsigned char c = (unsigned char)*p;
-  return c < 0x80 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
-}
-
 // An empty match splits the text; the search continues one character later.
 static lm_status split(const pass *x, int i, const char *p, size_t n) {
   growing g = {0};
   size_t start, end, cut = 0;
-  for (size_t at = 0; at <= n; at = end > start || end >= n ? end : end + char_length(p + end)) {
+  for (size_t at = 0; at <= n; at = end > start || end >= n ? end : end + lm_utf8_length(p + end)) {
     LM_TRY(lm_regex_find(x->p->steps[i].regex, x->m->regex, p, n, at, &start, &end));
     if (start >= n)
       break;

@@ -10,6 +10,7 @@
 #define LM_TOKENIZER_SUBWORD_H
 #include <pthread.h>
 
+#include "runtime/base/utf8.h"
 #include "runtime/tokenizer/added.h"
 #include "runtime/tokenizer/normal.h"
 #include "runtime/tokenizer/pretok.h"
@@ -92,6 +93,13 @@ struct lm_subword {
 // Without a model. Free with lm_tokenizer_destroy(&t->base).
 lm_subword *lm_subword_create(void);
 void lm_subword_piece_set(lm_subword *t, int32_t id, const char *p, size_t n); // copies
+// The length of the unit at the beginning of p[0..n), n > 0: of a character, or of a byte that is
+// not valid UTF-8.
+static inline size_t lm_subword_unit(const char *p, size_t n) {
+  uint32_t point;
+  int length = lm_utf8_decode(p, n, &point);
+  return length ? (size_t)length : 1;
+}
 // Appends the ids of a unit (a character, or bytes that are not valid UTF-8) without a token:
 // the tokens of its bytes, else `unk`. *unknown: whether the unit before became `unk`, and
 // whether this one did.

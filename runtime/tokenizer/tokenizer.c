@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "runtime/base/utf8.h"
+
 void lm_tokens_add_n(lm_tokens *t, const int32_t *ids, size_t n) {
   if (n > t->cap - t->n) {
     t->cap = t->n + n > 2 * t->cap ? t->n + n + 256 : 2 * t->cap;
@@ -61,7 +63,7 @@ static int cut_quality(const char *p) {
   // require ASCII before the line break, since other white space could belong to it
   if (p[-1] == '\n' && p[-2] > ' ' && is_letter(p[0]))
     return 2;
-  return ((unsigned char)p[0] & 0xc0) != 0x80;
+  return !lm_utf8_continues(p[0]);
 }
 
 size_t lm_tokenizer_cut(const char *text, size_t n) {

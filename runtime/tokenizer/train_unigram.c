@@ -58,11 +58,6 @@ typedef struct {
   size_t cap_ends;
 } trainer;
 
-static size_t character_length(const char *p) {
-  unsigned char c = (unsigned char)*p;
-  return c < 0x80 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
-}
-
 // ---- the first pieces
 
 static int by_count(const void *x, const void *y) {
@@ -73,20 +68,13 @@ static int by_count(const void *x, const void *y) {
   return order ? order : (a->n > b->n) - (a->n < b->n);
 }
 
-static size_t characters(const char *p, size_t n) {
-  size_t count = 0;
-  for (size_t i = 0; i < n; i += character_length(p + i))
-    count++;
-  return count;
-}
-
 // Counts the substrings of two and more characters of a word.
 static size_t substrings_count(lm_word_table *t, const lm_word *w) {
   size_t counted = 0;
-  for (uint32_t start = 0; start < w->n; start += (uint32_t)character_length(w->p + start)) {
-    uint32_t end = start + (uint32_t)character_length(w->p + start);
+  for (uint32_t start = 0; start < w->n; start += (uint32_t)lm_utf8_length(w->p + start)) {
+    uint32_t end = start + (uint32_t)lm_utf8_length(w->p + start);
     for (int i = 1; i < PIECE_CHARACTERS && end < w->n; i++, counted++) {
-      end += (uint32_t)character_length(w->p + end);
+      end += (uint32_t)lm_utf8_length(w->p + end);
       lm_word_count(t, w->p + start, end - start, w->count);
     }
   }
@@ -94,8 +82,8 @@ static size_t substrings_count(lm_word_table *t, const lm_word *w) {
 }
 
 static void characters_count(lm_word_table *t, const lm_word *w) {
-  for (uint32_t i = 0; i < w->n; i += (uint32_t)character_length(w->p + i))
-    lm_word_count(t, w->p + i, character_length(w->p + i), w->count);
+  for (uint32_t i = 0; i < w->n; i += (uint32_t)lm_utf8_length(w->p + i))
+    lm_word_count(t, w->p + i, lm_utf8_length(w->p + i), w->count);
 }
 
 static void piece_add(trainer *t, const lm_word *w, bool required) {
@@ -117,7 +105,7 @@ static void characters_add(trainer *t, const lm_word *list, size_t n, size_t mos
 // A substring's value is its count times its length in characters.
 static void substrings_add(trainer *t, lm_word *list, size_t n, size_t most) {
   for (size_t i = 0; i < n; i++)
-    list[i].count = list[i].count < 2 ? 0 : list[i].count * characters(list[i].p, list[i].n);
+    list[i].count = list[i].count < 2 ? 0 : list[i].count * lm_utf8_count(list[i].p, list[i].n);
   qsort(list, n, sizeof *list, by_count);
   for (size_t i = 0; i < n && i < most && list[i].count; i++)
     piece_add(t, &list[i], false);
@@ -176,7 +164,7 @@ static void arcs_make(trainer *t, const char *p, size_t n, int32_t except) {
   for (size_t start = 0, one; start < n; start += one) {
     uint32_t at = LM_TRIE_ROOT;
     bool single = false;
-    one = character_length(p + start);
+    one = lm_utf8_length(p + start);
     for (size_t end = start; end < n;) {
       at = lm_trie_step(t->trie, at, (unsigned char)p[end++]);
       if (at == LM_TRIE_ROOT)

@@ -1,7 +1,6 @@
 // unigram.c - the unigram language model of SentencePiece (Kudo 2018, arXiv:1804.10959): the
 // segmentation of a word into tokens whose scores, log probabilities, have the greatest sum, by
 // Viterbi's algorithm.
-#include "runtime/base/utf8.h"
 #include "runtime/tokenizer/subword.h"
 
 // The best segmentation of the word up to an index.
@@ -40,11 +39,9 @@ static void token_offer(const lm_subword *t, lattice *x, size_t start, size_t en
 
 // Offers all tokens that begin at `start`, and `unk` if none of them is a character.
 static size_t tokens_offer(const lm_subword *t, lattice *x, const char *p, size_t n, size_t start) {
-  uint32_t point, at = LM_TRIE_ROOT;
-  size_t one = (size_t)lm_utf8_decode(p + start, n - start, &point);
+  uint32_t at = LM_TRIE_ROOT;
+  size_t one = lm_subword_unit(p + start, n - start);
   bool single = false;
-  if (!one)
-    one = 1; // a byte that is not valid UTF-8
   for (size_t end = start; end < n;) {
     at = lm_trie_step(t->words, at, (unsigned char)p[end++]);
     if (at == LM_TRIE_ROOT)

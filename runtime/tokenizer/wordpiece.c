@@ -1,18 +1,12 @@
 // wordpiece.c - WordPiece, the vocabulary of BERT: greedy, the longest token first.
+#include "runtime/base/utf8.h"
 #include "runtime/tokenizer/subword.h"
-
-static size_t characters(const char *p, size_t n) {
-  size_t count = 0;
-  for (size_t i = 0; i < n; i++)
-    count += ((unsigned char)p[i] & 0xc0) != 0x80;
-  return count;
-}
 
 static void wordpiece_encode(const lm_subword *t, void *room, const char *p, size_t n,
                              lm_tokens *out) {
   size_t before = out->n, length;
   const lm_wordpiece *w = &t->wordpiece;
-  bool known = characters(p, n) <= w->longest;
+  bool known = lm_utf8_count(p, n) <= w->longest;
   for (size_t at = 0; at < n && known; at += length) {
     int32_t id = lm_trie_longest(t->words, at ? w->inner : LM_TRIE_ROOT, p + at, n - at, &length);
     known = id >= 0 && (!at || w->has_inner);

@@ -6,6 +6,7 @@
 
 #include "runtime/base/base.h"
 #include "runtime/base/philox.h"
+#include "runtime/base/utf8.h"
 #include "tests/runtime/check.h"
 
 static void test_arena(void) {
@@ -52,6 +53,21 @@ static void test_text(void) {
   CHECK(s->kind == LM_USER && !strcmp(s->text, "in x: no 3"));
   lm_status_free(s);
   CHECK(lm_annotate(NULL, "x") == NULL);
+}
+
+static void test_utf8(void) {
+  const char *text = "\xc2\xa0 a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\t\xe3\x80\x80";
+  static const size_t starts[] = {0, 2, 3, 4, 6, 9, 13, 14};
+  size_t n = strlen(text), end = n;
+  CHECK(lm_utf8_count(text, n) == LM_COUNT(starts));
+  for (size_t i = LM_COUNT(starts); i-- > 0; end = starts[i]) {
+    CHECK(lm_utf8_before(text, end) == starts[i] && !lm_utf8_continues(text[starts[i]]));
+    CHECK(lm_utf8_length(text + starts[i]) == end - starts[i]);
+  }
+  CHECK(lm_utf8_spaces_end(text, n) == 3 && lm_utf8_spaces_start(text, n) == 13);
+  CHECK(lm_utf8_spaces_end(text, 3) == 3 && lm_utf8_spaces_start(text, 3) == 0);
+  CHECK(!lm_utf8_spaces_end(text, 0) && !lm_utf8_spaces_start(text, 0));
+  CHECK(lm_utf8_spaces_end("\xff ", 2) == 0 && lm_utf8_spaces_start(" \x80", 2) == 2);
 }
 
 static void test_hash(void) {
@@ -167,6 +183,7 @@ int main(void) {
   test_shortest();
   test_intern();
   test_text();
+  test_utf8();
   test_hash();
   test_hash_forgets_nothing();
   test_hash_in_pieces();
