@@ -108,13 +108,12 @@ lm_status lm_vocab_trainer_finish(lm_vocab_trainer *t, int32_t vocab, lm_buf *ou
   if (vocab < lm_trained_min(t->kind))
     return lm_fail(LM_USER, "a vocabulary of %d tokens is too small; the least is %d", vocab,
                    lm_trained_min(t->kind));
-  lm_word_table **tables = lm_calloc((size_t)t->n_counters, sizeof *tables);
+  lm_word_table *all = &t->counters[0].words;
   size_t n;
-  for (int i = 0; i < t->n_counters; i++)
-    tables[i] = &t->counters[i].words;
-  lm_word *words = lm_words_collect(tables, t->n_counters, &n);
+  for (int i = 1; i < t->n_counters; i++)
+    lm_words_add(all, &t->counters[i].words);
+  lm_word *words = lm_words_list(all, &n);
   lm_status s = words_train(t, words, n, vocab, out_json);
   lm_free(words);
-  lm_free(tables);
   return s;
 }

@@ -26,7 +26,7 @@ typedef struct {
 
 typedef struct {
   lm_word *words;
-  size_t n_words;  // sorted by their bytes
+  size_t n_words;
   uint64_t *first; // [n_words]: word w is symbols[first[w]] … + words[w].n - 1; n shrinks
   int32_t *symbols;
   pair *pairs;
@@ -346,9 +346,17 @@ static void trainer_free(trainer *t) {
   lm_free(t->merges);
 }
 
+// The result does not depend on the order of the words; this one keeps similar words together in
+// memory.
+static int by_bytes(const void *x, const void *y) {
+  const lm_word *a = x, *b = y;
+  return lm_bytes_compare(a->p, a->n, b->p, b->n);
+}
+
 void lm_train_bpe(lm_word *words, size_t n_words, int32_t vocab, lm_buf *out_json) {
   int32_t byte_id[256];
   trainer t = {.words = words, .n_words = n_words};
+  qsort(words, n_words, sizeof *words, by_bytes);
   piece_add(&t, LM_TRAINED_EOS, strlen(LM_TRAINED_EOS));
   bytes_add(&t, byte_id);
   symbols_make(&t, byte_id);

@@ -5,8 +5,8 @@
 
 #define LM_TRAINED_EOS "<|endoftext|>" // id 0
 
-// Train `vocab` tokens on words, which are sorted by their bytes; the words are changed. They
-// append the rest of a tokenizer.json to out_json, from the pre-tokenizer on.
+// Train `vocab` tokens on words in any order; the words are changed. They append the rest of a
+// tokenizer.json to out_json, from the pre-tokenizer on.
 void lm_train_bpe(lm_word *words, size_t n_words, int32_t vocab, lm_buf *out_json);
 void lm_train_unigram(lm_word *words, size_t n_words, int32_t vocab, lm_buf *out_json);
 #endif

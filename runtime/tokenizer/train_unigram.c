@@ -64,8 +64,7 @@ static int by_count(const void *x, const void *y) {
   const lm_word *a = x, *b = y;
   if (a->count != b->count)
     return a->count < b->count ? 1 : -1;
-  int order = memcmp(a->p, b->p, a->n < b->n ? a->n : b->n);
-  return order ? order : (a->n > b->n) - (a->n < b->n);
+  return lm_bytes_compare(a->p, a->n, b->p, b->n);
 }
 
 // Counts the substrings of two and more characters of a word.
@@ -126,8 +125,8 @@ static void seeds_make(trainer *t, lm_word_table *singles, lm_word_table *longer
     characters_count(singles, &t->words[w]);
   for (size_t w = 0, n = 0; w < t->n_words && n < SUBSTRINGS_MAX; w++)
     n += substrings_count(longer, &t->words[w]);
-  lm_word *single = lm_words_collect(&singles, 1, &n_single);
-  lm_word *other = lm_words_collect(&longer, 1, &n_longer);
+  lm_word *single = lm_words_list(singles, &n_single);
+  lm_word *other = lm_words_list(longer, &n_longer);
   t->pieces = lm_calloc(room + SEEDS_PER_TOKEN * vocab, sizeof *t->pieces);
   qsort(single, n_single, sizeof *single, by_count);
   characters_add(t, single, n_single, room);
@@ -269,8 +268,7 @@ static int by_loss(const void *x, const void *y) {
     return a->required ? -1 : 1;
   if (a->loss != b->loss)
     return a->loss < b->loss ? 1 : -1;
-  int order = memcmp(a->p, b->p, a->n < b->n ? a->n : b->n);
-  return order ? order : (a->n > b->n) - (a->n < b->n);
+  return lm_bytes_compare(a->p, a->n, b->p, b->n);
 }
 
 // How often each piece occurs in the best segmentations of the words.
@@ -341,8 +339,7 @@ static int by_score(const void *x, const void *y) {
   const piece *a = x, *b = y;
   if (a->score != b->score)
     return a->score < b->score ? 1 : -1;
-  int order = memcmp(a->p, b->p, a->n < b->n ? a->n : b->n);
-  return order ? order : (a->n > b->n) - (a->n < b->n);
+  return lm_bytes_compare(a->p, a->n, b->p, b->n);
 }
 
 // Required pieces, and the most probable others.

@@ -1,9 +1,6 @@
 // words.c - see words.h.
 #include "runtime/tokenizer/words.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 lm_word *lm_word_at(const lm_word_table *t, const char *p, size_t n) {
   size_t at = lm_hash(p, n, 0) & (t->cap - 1);
   while (t->at[at].p && (t->at[at].n != n || memcmp(t->at[at].p, p, n)))
@@ -33,23 +30,17 @@ lm_word *lm_word_count(lm_word_table *t, const char *p, size_t n, uint64_t count
   return w;
 }
 
-static int by_bytes(const void *x, const void *y) {
-  const lm_word *a = x, *b = y;
-  int order = memcmp(a->p, b->p, a->n < b->n ? a->n : b->n);
-  return order ? order : (a->n > b->n) - (a->n < b->n);
+void lm_words_add(lm_word_table *t, const lm_word_table *from) {
+  for (size_t i = 0; i < from->cap; i++)
+    if (from->at[i].p)
+      lm_word_count(t, from->at[i].p, from->at[i].n, from->at[i].count);
 }
 
-lm_word *lm_words_collect(lm_word_table *const *tables, int n, size_t *out_n) {
-  lm_word_table *all = tables[0];
-  for (int i = 1; i < n; i++)
-    for (size_t k = 0; k < tables[i]->cap; k++)
-      if (tables[i]->at[k].p)
-        lm_word_count(all, tables[i]->at[k].p, tables[i]->at[k].n, tables[i]->at[k].count);
-  lm_word *words = lm_calloc(all->n + 1, sizeof *words);
+lm_word *lm_words_list(const lm_word_table *t, size_t *out_n) {
+  lm_word *words = lm_calloc(t->n + 1, sizeof *words);
   *out_n = 0;
-  for (size_t k = 0; k < all->cap; k++)
-    if (all->at[k].p)
-      words[(*out_n)++] = all->at[k];
-  qsort(words, *out_n, sizeof *words, by_bytes);
+  for (size_t i = 0; i < t->cap; i++)
+    if (t->at[i].p)
+      words[(*out_n)++] = t->at[i];
   return words;
 }
