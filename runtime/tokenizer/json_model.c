@@ -201,14 +201,14 @@ static lm_status scores_read(lm_tokenizer_reading *r, const json_t *list) {
   double least = 0;
   size_t n = json_array_size(list);
   if (!n || n > LM_SUBWORD_IDS)
-    return lm_fail(LM_USER, "model.vocab is not a list of 1 to %d tokens", LM_SUBWORD_IDS);
+    return lm_fail(LM_USER, "model.vocab must be a list of 1 to %d tokens", LM_SUBWORD_IDS);
   r->vocab = json_object();
   r->t->unigram.scores = lm_calloc(n, sizeof(double));
   json_array_foreach(list, i, x) {
     const char *token = json_string_value(json_array_get(x, 0));
     json_t *score = json_array_get(x, 1);
     if (!token || !json_is_number(score))
-      return lm_fail(LM_USER, "model.vocab: item %zu is not a pair of a token and its score", i);
+      return lm_fail(LM_USER, "model.vocab: item %zu must be a pair of a token and its score", i);
     json_object_set_new(r->vocab, token, json_integer((json_int_t)i));
     lm_token_text_set(r, (int32_t)i, token, strlen(token));
     r->t->unigram.scores[i] = json_number_value(score);

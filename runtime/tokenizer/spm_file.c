@@ -210,7 +210,7 @@ static lm_status pieces_set(lm_tokenizer_reading *r, const proto *m) {
   for (size_t i = 0; i < m->n; i++) {
     const piece *x = &m->pieces[i];
     if (x->kind == PIECE_BYTE && lm_fallback_byte(x->text, x->n) < 0)
-      return lm_fail(LM_USER, "piece %zu is not a byte: \"%.*s\"", i,
+      return lm_fail(LM_USER, "piece %zu, \"%.*s\", has the type BYTE but not the form <0x41>", i,
                      (int)(x->n < 100 ? x->n : 100), x->text);
     lm_token_text_set(r, (int32_t)i, x->text, x->n);
     if (x->kind == PIECE_UNKNOWN)

@@ -265,6 +265,7 @@ static void test_refused(void) {
   refused("model.vocab", "{\"a\": \"b\"}", "\"a\": its id");
   refused("model.vocab", "{\"a\": 1, \"b\": 1}", "two tokens have id 1");
   refused("model.vocab", "{}", "no vocabulary");
+  refused("model", "{\"type\": \"Unigram\"}", "Unigram with a pre-tokenizer ByteLevel");
   refused("model.merges", "[\"zzz q\"]", "merge 1: \"zzz\" is not in the vocabulary");
   refused("model.merges", "[\"ab\"]", "merge 1: \"ab\" is not a pair");
   refused("model.merges", "[3]", "merge 1");
@@ -302,6 +303,22 @@ static void test_refused(void) {
   refused("added_tokens", "[{\"id\": 7, \"content\": \"!\"}]", "in the vocabulary");
 }
 
+static void test_unigram_refused(void) {
+  static const char *const files[][2] = {
+      {"3", "model.vocab must be a list of 1 to 4194304 tokens"},
+      {"[]", "model.vocab must be a list of 1 to 4194304 tokens"},
+      {"[[\"a\", 0], [\"b\"]]", "model.vocab: item 1 must be a pair of a token and its score"},
+      {"[[\"a\", 0]]", "model.unk_id is not the id of a token"},
+  };
+  lm_tokenizer *t;
+  for (size_t i = 0; i < LM_COUNT(files); i++) {
+    lm_buf b = {0};
+    lm_buf_printf(&b, "{\"model\": {\"type\": \"Unigram\", \"vocab\": %s}}", files[i][0]);
+    CHECK_FAILS(lm_tokenizer_parse(b.p, b.n, "f.json", &t), LM_USER, files[i][1]);
+    lm_buf_free(&b);
+  }
+}
+
 // SentencePiece files: messages about fields, and files that end too early.
 static void test_sentencepiece_refused(void) {
   static const struct {
@@ -316,7 +333,7 @@ static void test_sentencepiece_refused(void) {
       {"\n\x03\n\x01\xff", 5, "piece 0 is malformed"},
       {"\n\x05\n\x01u\x18\x02\x12\x02\x18\x03", 11, "a SentencePiece model of words"},
       {"\n\x05\n\x01u\x18\x02\x12\x03\xc0\x01\x01", 12, "treat_whitespace_as_suffix"},
-      {"\n\x05\n\x01u\x18\x06", 7, "piece 0 is not a byte: \"u\""},
+      {"\n\x05\n\x01u\x18\x06", 7, "piece 0, \"u\", has the type BYTE but not the form"},
       {"\n\x05\n\x01u\x18\x02\x1a\x05\x12\x03xyz", 14, "the character map of 3 bytes"},
   };
   lm_tokenizer *t;
@@ -441,6 +458,7 @@ int main(void) {
   test_threads();
   test_two_files();
   test_refused();
+  test_unigram_refused();
   test_sentencepiece_refused();
   test_parts();
   test_train();
