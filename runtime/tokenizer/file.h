@@ -9,8 +9,9 @@
 
 typedef struct {
   lm_subword *t;
-  json_t *vocab;   // an object: ids by token
-  json_t *decoder; // NULL: none
+  json_t *vocab;      // an object: ids by token
+  json_t *decoder;    // NULL: none
+  const char *prefix; // WordPiece: of tokens that continue a word
   lm_buf bytes;
   bool byte_level;   // the pre-tokenizer has turned bytes into characters
   bool fallback;     // tokens <0x00> … <0xFF> are bytes
@@ -44,12 +45,13 @@ lm_status lm_json_normalizer_read(lm_tokenizer_reading *r, const json_t *x);
 lm_status lm_json_pretok_read(lm_tokenizer_reading *r, const json_t *x);
 // GPT-2's vocab.bpe: a merge a line.
 lm_status lm_merge_lines_read(lm_tokenizer_reading *r, const char *text, size_t n);
-lm_status lm_json_vocab_read(lm_tokenizer_reading *r); // from r->vocab
+// Sets the text that a token is decoded to.
+typedef void lm_token_text_fn(lm_tokenizer_reading *r, int32_t id, const char *token, size_t n);
+lm_token_text_fn lm_token_text_set; // of any model but WordPiece, and of added tokens
+lm_status lm_json_vocab_read(lm_tokenizer_reading *r, lm_token_text_fn *text_set); // from r->vocab
 // The id of a token of r->vocab; -1: there is none.
 int32_t lm_json_token_find(const lm_tokenizer_reading *r, const char *token);
 lm_status lm_json_id_read(const json_t *x, const char *token, int32_t *out);
-// Sets the text that a token is decoded to.
-void lm_token_text_set(lm_tokenizer_reading *r, int32_t id, const char *token, size_t n);
 // The byte of a token <0x00> … <0xFF>; -1: another token.
 int lm_fallback_byte(const char *token, size_t n);
 

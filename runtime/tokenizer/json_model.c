@@ -34,6 +34,11 @@ static void spaced_add(lm_buf *out, const char *token, size_t n) {
   }
 }
 
+// Sets the text of a token to r->bytes.
+static void piece_set(lm_tokenizer_reading *r, int32_t id) {
+  lm_subword_piece_set(r->t, id, r->bytes.p ? r->bytes.p : "", r->bytes.n);
+}
+
 // The characters of a byte-level vocabulary are bytes (bytechar.h); a token with other characters
 // is its own text.
 void lm_token_text_set(lm_tokenizer_reading *r, int32_t id, const char *token, size_t n) {
@@ -48,7 +53,7 @@ void lm_token_text_set(lm_tokenizer_reading *r, int32_t id, const char *token, s
     r->bytes.n = 0;
     lm_buf_add(&r->bytes, token, n);
   }
-  lm_subword_piece_set(r->t, id, r->bytes.p ? r->bytes.p : "", r->bytes.n);
+  piece_set(r, id);
 }
 
 int32_t lm_json_token_find(const lm_tokenizer_reading *r, const char *token) {
@@ -56,7 +61,7 @@ int32_t lm_json_token_find(const lm_tokenizer_reading *r, const char *token) {
   return id ? (int32_t)json_integer_value(id) : -1;
 }
 
-lm_status lm_json_vocab_read(lm_tokenizer_reading *r) {
+lm_status lm_json_vocab_read(lm_tokenizer_reading *r, lm_token_text_fn *text_set) {
   const char *token;
   json_t *x;
   int32_t id = -1;
@@ -66,7 +71,7 @@ lm_status lm_json_vocab_read(lm_tokenizer_reading *r) {
     LM_TRY(lm_json_id_read(x, token, &id));
     if (id < r->t->base.vocab && r->t->pieces[id].p)
       return lm_fail(LM_USER, "two tokens have id %d", id);
-    lm_token_text_set(r, id, token, strlen(token));
+    text_set(r, id, token, strlen(token));
   }
   for (uint32_t byte = 0; byte < 256 && !r->t->chars; byte++) {
     char c[5] = {0};
@@ -178,7 +183,7 @@ static lm_status bpe_read(lm_tokenizer_reading *r, const json_t *model) {
   if (r->fallback && !t->chars)
     return lm_unsupported("model.byte_fallback with a pre-tokenizer ByteLevel");
   r->vocab = json_incref(json_object_get(model, "vocab"));
-  LM_TRY(lm_json_vocab_read(r));
+  LM_TRY(lm_json_vocab_read(r, lm_token_text_set));
   LM_TRY(merges_read(r, json_object_get(model, "merges")));
   t->unk =
       is_text(model, "unk_token") ? lm_json_token_find(r, lm_json_text(model, "unk_token")) : -1;
@@ -246,32 +251,27 @@ static bool is_joined(const char *token) {
 }
 
 // A token continues a word, or is decoded to a space and its text.
-static void wordpiece_texts_set(lm_tokenizer_reading *r, const char *prefix) {
-  const char *token;
-  json_t *x;
-  bool cleanup = lm_json_flag(r->decoder, "cleanup", true);
-  json_object_foreach(r->vocab, token, x) {
-    size_t n = strlen(prefix);
-    bool continues = n && !strncmp(token, prefix, n);
-    bool joined = continues || (cleanup && is_joined(token));
-    r->bytes.n = 0;
-    lm_buf_puts(&r->bytes, joined ? "" : " ");
-    lm_buf_puts(&r->bytes, token + (continues ? n : 0));
-    lm_subword_piece_set(r->t, (int32_t)json_integer_value(x), r->bytes.p, r->bytes.n);
-  }
+static void wordpiece_text_set(lm_tokenizer_reading *r, int32_t id, const char *token, size_t n) {
+  size_t prefix = strlen(r->prefix);
+  bool continues = prefix && !strncmp(token, r->prefix, prefix);
+  bool joined = continues || (lm_json_flag(r->decoder, "cleanup", true) && is_joined(token));
+  size_t start = continues ? prefix : 0;
+  r->bytes.n = 0;
+  lm_buf_puts(&r->bytes, joined ? "" : " ");
+  lm_buf_add(&r->bytes, token + start, n - start);
+  piece_set(r, id);
 }
 
 static lm_status wordpiece_read(lm_tokenizer_reading *r, const json_t *model) {
   lm_subword *t = r->t;
   json_t *most = json_object_get(model, "max_input_chars_per_word");
-  const char *prefix = lm_json_text(model, "continuing_subword_prefix");
   const char *unk = lm_json_text(model, "unk_token");
+  r->prefix = lm_json_text(model, "continuing_subword_prefix");
   if (!t->chars)
     return lm_unsupported("a model WordPiece with a pre-tokenizer ByteLevel");
   r->vocab = json_incref(json_object_get(model, "vocab"));
-  LM_TRY(lm_json_vocab_read(r));
+  LM_TRY(lm_json_vocab_read(r, wordpiece_text_set));
   words_index(r, true);
-  wordpiece_texts_set(r, prefix);
   t->unk = lm_json_token_find(r, unk);
   if (t->unk < 0)
     return lm_fail(LM_USER, "model.unk_token \"%.100s\" is not in the vocabulary", unk);
@@ -279,7 +279,7 @@ static lm_status wordpiece_read(lm_tokenizer_reading *r, const json_t *model) {
                              ? (size_t)json_integer_value(most)
                              : 100;
   t->wordpiece.has_inner = true;
-  for (const char *p = prefix; *p && t->wordpiece.has_inner; p++) {
+  for (const char *p = r->prefix; *p && t->wordpiece.has_inner; p++) {
     t->wordpiece.inner = lm_trie_step(t->words, t->wordpiece.inner, (unsigned char)*p);
     t->wordpiece.has_inner = t->wordpiece.inner != LM_TRIE_ROOT;
   }

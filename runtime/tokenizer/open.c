@@ -128,7 +128,7 @@ static lm_status pair_of_files_read(lm_tokenizer_reading *r, const char *path, c
   LM_TRY(lm_json_parse(encoder->p, encoder->n, path, &r->vocab));
   r->t->base.kind = LM_TOKENIZER_BPE;
   r->t->model = &LM_BPE;
-  LM_TRY(lm_annotate(lm_json_vocab_read(r), "%s", path));
+  LM_TRY(lm_annotate(lm_json_vocab_read(r, lm_token_text_set), "%s", path));
   LM_TRY(lm_annotate(lm_merge_lines_read(r, lines->p, lines->n), "%s", merges));
   LM_TRY(lm_pretok_split_add(r->t->pretok, LM_PRETOK_GPT2, strlen(LM_PRETOK_GPT2), false,
                              LM_SPLIT_ISOLATED, false));
