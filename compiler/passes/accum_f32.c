@@ -6,8 +6,8 @@
 // The gradient of an f32 parameter that is used in bf16 arrives through casts. The pass moves each
 // cast up through additions, data movement and sums to the operations that compute the terms, so
 // that no partial sum over positions is rounded to bf16. Rewritten operations keep their order.
-// Declines: values with other uses, which keep their cast. Cost: f32 instead of bf16
-// where a partial sum is stored.
+// Declines: a value with more than one use, which stays in bf16 and is cast. Cost: a partial sum
+// that is stored takes the memory of f32 instead of bf16.
 #include "compiler/ops/interface.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"

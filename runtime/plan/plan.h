@@ -259,7 +259,7 @@ typedef struct lm_plan_func {
   const struct lm_plan_func *packs;
   bool changes_params; // invalidates the copies
   bool makes_copies;   // all of them but what `packs` makes, of the parameters that it changes
-  bool initializes;    // has steps that initialize gradients
+  bool initializes;    // some step initializes gradients (see lm_plan_step)
 } lm_plan_func;
 
 // A parameter by its path; offsets are in elements of the PARAM arena (the same in GRAD and each

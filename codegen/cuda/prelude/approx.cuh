@@ -6,8 +6,8 @@
 // follow from the bounds of PTX for the approximations (device.cuh); the functions of simt.h have
 // errors as large. Infinities and NaN follow IEEE 754. Results below 2^-126 are 0 or exact.
 //
-// tanh.approx is not used: its error of 2^-11 near -1 would be the whole of 1 + tanh(x), which gelu
-// and the logistic function need.
+// tanh.approx is not used: gelu and the logistic function compute 1 + tanh(x), which is as small as
+// the error of tanh.approx, 2^-11, where tanh(x) is close to -1.
 #define LM_LOG2E 0x1.715476p0f
 #define LM_LOG2E_REST 0x1.4ae0cp-26f
 
