@@ -93,10 +93,10 @@ static void test_functions(void) {
       {"logistic", lm_logistic, logistic64, -0.f, -87, 2.5},
       {"erf", lm_erf, erf, 0, 10, 1.6},
       {"erf", lm_erf, erf, -0.f, -10, 1.6},
-      {"sin", lm_sin, sin, 0, 1e5f, 2},
-      {"sin", lm_sin, sin, -0.f, -1e5f, 2},
-      {"cos", lm_cos, cos, 0, 1e5f, 2},
-      {"cos", lm_cos, cos, -0.f, -1e5f, 2},
+      {"sin", lm_sin, sin, 0, 0x1.fffffep27f, 2},
+      {"sin", lm_sin, sin, -0.f, -0x1.fffffep27f, 2},
+      {"cos", lm_cos, cos, 0, 0x1.fffffep27f, 2},
+      {"cos", lm_cos, cos, -0.f, -0x1.fffffep27f, 2},
       {"sqrt", lm_sqrt, sqrt, 0, INFINITY, 0.51},
       {"rsqrt", lm_rsqrt, rsqrt64, 0x1p-126f, INFINITY, 1.6},
   };
@@ -163,6 +163,7 @@ static void test_edges(void) {
   CHECK(lm_erf(INFINITY) == 1 && lm_erf(-INFINITY) == -1 && isnan(lm_erf(NAN)));
   CHECK(isnan(lm_sin(INFINITY)) && isnan(lm_cos(-INFINITY)) && isnan(lm_sin(NAN)) &&
         lm_cos(0) == 1);
+  CHECK(isnan(lm_sin(0x1p28f)) && isnan(lm_cos(-0x1p28f)) && isnan(lm_sin(0x1p100f)));
 }
 
 static void test_pow(void) {

@@ -137,12 +137,14 @@ LM_INLINE float lm_erf(float x) {
   return a > 0.927734375f ? far : near;
 }
 
-// Splits x = n pi/2 + r in double: n * (the upper 25 bits of pi/2) is exact for |x| < 2^28.
+// Splits x = n pi/2 + r in double: n * (the upper 25 bits of pi/2) is exact for |x| < 2^28. Beyond,
+// where neighbours of x in f32 are 32 and more apart, r is NaN.
 LM_INLINE float lm_trig_reduce(float x, uint32_t *out_quadrant) {
   double t = (double)x * 0.63661977236758134308 + 0x1.8p52;
   double n = t - 0x1.8p52;
   *out_quadrant = (uint32_t)lm_bits64(t);
-  return (float)((double)x - n * 1.57079631090164184570 - n * 1.58932547735281966916e-8);
+  double r = (double)x - n * 1.57079631090164184570 - n * 1.58932547735281966916e-8;
+  return __builtin_fabsf(x) < 0x1p28f ? (float)r : __builtin_nanf("");
 }
 LM_INLINE float lm_sin_poly(float r, float s) {
   float p = LM_FMA(-1.9515295891e-4f, s, 8.3321608736e-3f);
@@ -157,7 +159,7 @@ LM_INLINE float lm_quarter(float r, uint32_t quadrant) {
   float y = quadrant & 1u ? lm_cos_poly(s) : lm_sin_poly(r, s);
   return quadrant & 2u ? -y : y;
 }
-// sine and cosine, 2 ulp for |x| < 2^28
+// sine and cosine, 2 ulp for |x| < 2^28; NaN beyond
 LM_INLINE float lm_sin(float x) {
   uint32_t q;
   float r = lm_trig_reduce(x, &q);
