@@ -28,7 +28,8 @@ for row in $rows; do
   echo "$found" | sed 's/^/  /'
   bad=1
 done
-for folder in $(git ls-files '*.c' | grep -Ev '^(tests|scripts)/' | xargs -n1 dirname | sort -u); do
+sources=$(git ls-files '*.c') || exit 2
+for folder in $(echo "$sources" | grep -Ev '^(tests|scripts)/' | xargs -n1 dirname | sort -u); do
   case $above in *" $folder "*) continue ;; esac
   case $above in *" ${folder%/*} "*) ;; *) echo "docs/tour.md has no row for $folder"; bad=1 ;; esac
 done
