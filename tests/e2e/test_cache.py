@@ -22,16 +22,17 @@ def train(run, file, cache, out="run", **how):
 def as_user(run, user, file, cache, out, umask=0o022):
     """lmc run as that user of group 20000"""
     env = {**os.environ, "LMC_CACHE": run.path(cache), "HOME": run.path(f"home-{user}")}
-    p = subprocess.run([run.lmc, "run", file, "--out", run.path(out), "-q"], env=env, user=user, group=20000, extra_groups=[], umask=umask,
+    p = subprocess.run([run.path("lmc"), "run", file, "--out", run.path(out), "-q"], env=env, user=user, group=20000, extra_groups=[], umask=umask,
                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return p.returncode, p.stdout
 
 
 def users(run):
-    """the home folders of two users with the same recipe"""
+    """the home folders of two users with the same recipe, and a copy of the command where both reach it"""
     if os.geteuid():
         raise Skip("several users take root")
     os.chmod(run.folder, 0o755)
+    shutil.copy(run.lmc, run.path("lmc"))
     file = tiny(run)
     for user in (A, B):
         os.mkdir(run.path(f"home-{user}"))
