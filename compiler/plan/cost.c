@@ -39,15 +39,11 @@ static bool launches(const lm_plan_step *s) {
 
 lm_cost_sum lm_cost_of_func(const lm_target *t, const lm_plan *p, const lm_plan_func *f) {
   lm_cost_sum c = {.seconds = t ? t->rates.call : 0};
-  double times = 1;
   for (int i = 0; i < f->n_steps; i++) {
     const lm_plan_step *s = &f->steps[i];
-    if (s->kind == LM_STEP_LOOP)
-      times *= (double)s->count;
-    else if (s->kind == LM_STEP_END)
-      times /= (double)f->steps[s->match].count;
     if (!launches(s))
       continue;
+    double times = (double)lm_plan_step_times(f, i);
     c.flops += times * (double)s->flops;
     c.bytes += times * (double)s->moved;
     c.launches += (int64_t)times;

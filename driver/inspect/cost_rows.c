@@ -62,18 +62,15 @@ static void step_add(lm_cost_row *x, lm_cost_rows *rows, const lm_plan_step *s, 
 static void func_add(lm_arena *a, lm_cost_rows *rows, int func, const lm_target *t,
                      lm_dtype dtype) {
   const lm_plan_func *f = rows->calls[func].func;
-  double times = (double)rows->calls[func].calls;
+  double calls = (double)rows->calls[func].calls;
   rows->func[func] = lm_cost_of_func(t, rows->plan, f);
   rows->row[func] = LM_NEW_N(a, uint32_t, f->n_steps + 1);
   for (int i = 0; i < f->n_steps; i++) {
     const lm_plan_step *s = &f->steps[i];
-    if (s->kind == LM_STEP_LOOP)
-      times *= (double)s->count;
-    if (s->kind == LM_STEP_END)
-      times /= (double)f->steps[s->match].count;
     if (s->kind == LM_STEP_LOOP || s->kind == LM_STEP_END)
       continue;
     rows->row[func][i] = row_of(a, rows, s);
+    double times = calls * (double)lm_plan_step_times(f, i);
     step_add(&rows->v[rows->row[func][i]], rows, s, times, t, dtype);
   }
 }

@@ -67,16 +67,9 @@ static void job_add(tuner *t, const lm_plan_gemm *g, double times) {
 }
 
 static void jobs_collect(tuner *t, const lm_plan_func *f) {
-  double times = 1;
-  for (int i = 0; i < f->n_steps; i++) {
-    const lm_plan_step *s = &f->steps[i];
-    if (s->kind == LM_STEP_LOOP)
-      times *= (double)s->count;
-    if (s->kind == LM_STEP_END)
-      times /= (double)f->steps[s->match].count;
-    if (s->kind == LM_STEP_GEMM)
-      job_add(t, s->gemm, times);
-  }
+  for (int i = 0; i < f->n_steps; i++)
+    if (f->steps[i].kind == LM_STEP_GEMM)
+      job_add(t, f->steps[i].gemm, (double)lm_plan_step_times(f, i));
 }
 
 // Most expensive first; ties are broken by key.

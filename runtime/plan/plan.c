@@ -59,6 +59,20 @@ void lm_plan_funcs_bind(lm_plan *p) {
   }
 }
 
+int64_t lm_plan_step_times(const lm_plan_func *f, int i) {
+  int64_t times = 1;
+  for (int k = 0; k < i; k++) {
+    const lm_plan_step *loop = &f->steps[k];
+    if (loop->kind != LM_STEP_LOOP)
+      continue;
+    if (loop->match > i)
+      times *= loop->count;
+    else
+      k = loop->match;
+  }
+  return times;
+}
+
 int64_t lm_plan_step_saved(const lm_plan_func *f, int i) {
   const lm_plan_step *s = &f->steps[i];
   const lm_plan_buf *to = &s->bufs[s->n_read];

@@ -297,6 +297,8 @@ const lm_plan_func *lm_plan_func_find(const lm_plan *p, const char *name);
 // Computes `copies`, `packs`, `changes_params`, `makes_copies` and `initializes` of all functions
 // from their steps.
 void lm_plan_funcs_bind(lm_plan *p);
+// Executions of step i in one run of f: the product of the trip counts of the loops around it.
+int64_t lm_plan_step_times(const lm_plan_func *f, int i);
 // Bytes that the executions of step i do not move if the run takes the gradients as zeros; negative
 // for a FILL, which is part of `moved` of no other run.
 int64_t lm_plan_step_saved(const lm_plan_func *f, int i);

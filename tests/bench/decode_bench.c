@@ -76,19 +76,15 @@ static void bench_open(bench *b, const char *path, const char *recipe, lm_dtype 
 // Bytes of B of all GEMMs of @decode on parameters or on copies of them.
 static double weight_bytes(bench *b) {
   const lm_plan_func *f = lm_plan_func_find(b->plan, "decode");
-  double sum = 0, times = 1;
+  double sum = 0;
   for (int i = 0; i < f->n_steps; i++) {
     const lm_plan_step *s = &f->steps[i];
-    if (s->kind == LM_STEP_LOOP)
-      times *= (double)s->count;
-    if (s->kind == LM_STEP_END)
-      times /= (double)f->steps[s->match].count;
     if (s->kind != LM_STEP_GEMM)
       continue;
     uint8_t arena = s->bufs[1].arena;
     if (arena != LM_ARENA_PARAM && arena != LM_ARENA_COPY)
       continue;
-    sum += times * (double)s->bufs[1].bytes;
+    sum += (double)(lm_plan_step_times(f, i) * s->bufs[1].bytes);
     b->weights = (lm_arena_id)arena;
   }
   return sum;

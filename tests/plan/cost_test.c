@@ -265,6 +265,21 @@ static void test_launch_bytes(void) {
                1e-6 * (double)lm_cuda_options("l4", false).target.choices.launch, 0.7, 1.1);
 }
 
+// A loop of three iterations whose body is a step and a loop of four.
+static void test_times(void) {
+  lm_plan_step steps[] = {{.kind = LM_STEP_LOOP, .count = 3, .match = 5},
+                          {.kind = LM_STEP_FILL},
+                          {.kind = LM_STEP_LOOP, .count = 4, .match = 4},
+                          {.kind = LM_STEP_FILL},
+                          {.kind = LM_STEP_END, .match = 2},
+                          {.kind = LM_STEP_END, .match = 0},
+                          {.kind = LM_STEP_FILL}};
+  static const int64_t times[] = {1, 3, 3, 12, 3, 1, 1};
+  lm_plan_func f = {.steps = steps, .n_steps = (int)LM_COUNT(steps)};
+  for (int i = 0; i < f.n_steps; i++)
+    CHECK(lm_plan_step_times(&f, i) == times[i]);
+}
+
 int main(void) {
   lm_target t = h100();
   for (size_t i = 0; i < LM_COUNT(kernel_rows); i++)
@@ -278,6 +293,7 @@ int main(void) {
   test_decode(&t);
   test_gaps(&t);
   test_launch_bytes();
+  test_times();
   for (int i = 0; lm_target_name(i); i++) {
     CHECK(lm_target_known(lm_target_name(i), &t));
     test_order(&t);
