@@ -12,6 +12,7 @@
 #include "codegen/cpu/prelude/tile.h"
 #include "codegen/cpu/prelude/tile_attend.h"
 #pragma GCC pop_options
+#include "tests/codegen/sweep.h"
 #include "tests/runtime/check.h"
 
 #ifdef __FMA__
@@ -35,47 +36,27 @@ static double ulps(float got, double want) {
   return fabs((double)got - want) / unit;
 }
 
-typedef struct line {
-  const char *name;
-  float (*f)(float);
-  double (*g)(double);
-  float lo, hi;
-  double bound;
-} line;
-
-static double logistic64(double x) {
-  return 1 / (1 + exp(-x));
-}
-static double rsqrt64(double x) {
-  return 1 / sqrt(x);
-}
-
-// Every step-th float from lo to hi (both of one sign).
-static void sweep(const line *l, float lo, float hi) {
-  uint32_t a = lm_bits(lo);
-  uint32_t b = lm_bits(hi);
-  uint32_t from = a < b ? a : b;
-  uint32_t to = a < b ? b : a;
-  uint32_t step = (to - from) / 400000 + 1;
-  double worst = 0;
-  float at = lo;
-  for (uint64_t u = from; u <= to; u += step) {
-    float x = lm_of_bits((uint32_t)u);
-    double e = ulps(l->f(x), l->g(x));
-    if (e > worst) {
-      worst = e;
-      at = x;
-    }
-  }
-  if (worst > l->bound) {
-    fprintf(stderr, "%s: %g ulp at %.9g: %.9g, not %.17g\n", l->name, worst, at, l->f(at),
-            l->g(at));
+static void sweep(const sweep_case *c) {
+  float at;
+  double worst = sweep_worst(c, 400000, ulps, &at);
+  if (worst > c->bound) {
+    fprintf(stderr, "%s: %g ulp at %.9g: %.9g, not %.17g\n", c->name, worst, at, c->f(at),
+            c->g(at));
     exit(1);
   }
 }
 
+// Ranges of a thousandth between larger steps, from `from` to `to`.
+static void sweep_dense(sweep_case c, float from, float to) {
+  for (float x = from; x < to; x += 0.5f) {
+    c.from = x < 0 ? x + 0.001f : x;
+    c.to = x < 0 ? x : x + 0.001f;
+    sweep(&c);
+  }
+}
+
 static void test_functions(void) {
-  static const line lines[] = {
+  static const sweep_case cases[] = {
       {"exp", lm_exp, exp, 0, 89, EXP},
       {"exp", lm_exp, exp, -0.f, -86.5f, EXP},
       {"exp of attention", lm_exp_low, exp, 0, 80, EXP_LOW},
@@ -100,14 +81,10 @@ static void test_functions(void) {
       {"sqrt", lm_sqrt, sqrt, 0, INFINITY, 0.51},
       {"rsqrt", lm_rsqrt, rsqrt64, 0x1p-126f, INFINITY, 1.6},
   };
-  for (size_t i = 0; i < LM_COUNT(lines); i++)
-    sweep(&lines[i], lines[i].lo, lines[i].hi);
-  line dense = {"exp", lm_exp, exp, 0, 0, EXP};
-  for (float x = -86; x < 88; x += 0.5f)
-    sweep(&dense, x, x + 0.001f);
-  line tail = {"logistic", lm_logistic, logistic64, 0, 0, 2.5};
-  for (float x = -86; x < 0; x += 0.5f)
-    sweep(&tail, x, x + 0.001f);
+  for (size_t i = 0; i < LM_COUNT(cases); i++)
+    sweep(&cases[i]);
+  sweep_dense((sweep_case){"exp", lm_exp, exp, 0, 0, EXP}, -86, 88);
+  sweep_dense((sweep_case){"logistic", lm_logistic, logistic64, 0, 0, 2.5}, -86, 0);
 }
 
 // The scores of one query form a lane, keys follow each other; scaled by 0.5, in two tiles, the

@@ -10,27 +10,13 @@
 #include "codegen/cuda/prelude/simt.h"
 #include "codegen/cuda/prelude/approx.cuh"
 #pragma GCC pop_options
+#include "tests/codegen/sweep.h"
 #include "tests/runtime/check.h"
 
 static const double F32 = 0x1.6a09e6p-21; // 2^-20.5
 static const double BF16 = 0x1p-16;
 
-typedef struct line {
-  const char *name;
-  float (*f)(float);
-  double (*g)(double);
-  float from, to; // of one sign
-  double bound;
-} line;
-
-static double logistic64(double x) {
-  return 1 / (1 + exp(-x));
-}
-static double rsqrt64(double x) {
-  return 1 / sqrt(x);
-}
-
-static const line lines[] = {
+static const sweep_case cases[] = {
     {"exp_f32", lm_exp_f32, exp, 0, 88.7f, F32},
     {"exp_f32", lm_exp_f32, exp, -0.f, -87.3f, F32},
     {"exp_bf16", lm_exp_bf16, exp, 0, 88.7f, BF16},
@@ -50,22 +36,11 @@ static double relative_error(float got, double want) {
   return (double)got == want ? 0 : fabs((double)got - want) / fabs(want);
 }
 
-// A million floats from one end of the range to the other.
-static void sweep(const line *l) {
-  uint32_t from = lm_bits(l->from), to = lm_bits(l->to);
-  uint32_t step = (to - from) / 1000000 + 1;
-  double worst = 0;
-  float at = l->from;
-  for (uint32_t u = from; u <= to && u >= from; u += step) {
-    float x = lm_of_bits(u);
-    double e = relative_error(l->f(x), l->g((double)x));
-    if (!(e <= worst)) {
-      worst = isnan(e) ? INFINITY : e;
-      at = x;
-    }
-  }
-  printf("%s: 2^%.1f at %.9g\n", l->name, log2(worst), (double)at);
-  CHECK(worst <= l->bound);
+static void sweep(const sweep_case *c) {
+  float at;
+  double worst = sweep_worst(c, 1000000, relative_error, &at);
+  printf("%s: 2^%.1f at %.9g\n", c->name, log2(worst), (double)at);
+  CHECK(worst <= c->bound);
 }
 
 // 1 + tanh(x) and 1 - logistic(x) for negative and positive x, the cancellations of gelu and silu.
@@ -95,8 +70,8 @@ static void test_limits(void) {
 }
 
 int main(void) {
-  for (int i = 0; i < (int)LM_COUNT(lines); i++)
-    sweep(&lines[i]);
+  for (int i = 0; i < (int)LM_COUNT(cases); i++)
+    sweep(&cases[i]);
   test_cancellation();
   test_limits();
 }
