@@ -89,15 +89,16 @@ const lm_output_kind LM_OUTPUT_RUN = {
     "the folder of a run", "program.json",
     NAMES("program", "program-*", "recipe.txt", "run.json", "history.json", "tokenizer.json",
           "tokenizer_config.json", "generation_config.json", "token_ids.json", "encoder.json",
-          "vocab.bpe", "tuned*.json", "metrics.jsonl", "loss.svg", "events.out.tfevents.lmc",
-          "profile.json", "step-*", "superseded-*")};
+          "vocab.bpe", "tokenizer.model", "tuned*.json", "metrics.jsonl", "loss.svg",
+          "events.out.tfevents.lmc", "profile.json", "step-*", "superseded-*")};
 const lm_output_kind LM_OUTPUT_PLAN = {
     "a plan that lmc compile wrote", "plan.txt",
     NAMES("*.lmir", "*.dot", "plan.txt", "program.ast", "kernels.txt", "kernels")};
 const lm_output_kind LM_OUTPUT_EXPORT = {
     "an earlier export", "model.safetensors",
     NAMES("config.json", "model.safetensors", "generation_config.json", "tokenizer.json",
-          "tokenizer_config.json", "vocab.json", "merges.txt", "special_tokens_map.json")};
+          "tokenizer.model", "tokenizer_config.json", "vocab.json", "merges.txt",
+          "special_tokens_map.json")};
 
 static bool is_own(const lm_output_kind *kind, const char *name) {
   for (const char *const *p = kind->own; *p; p++)

@@ -242,6 +242,16 @@ recipe Train {{
     run("generate", run.path("good"), "--prompt", "a", "-n", 2)
 
 
+def test_out_holds_only_a_tokenizer(run):
+    """run and export write into a folder in which an earlier one, which was stopped, has only left the tokenizer"""
+    exported(run)
+    for command in ("run", run.path("small.lm"), "-q", "--out"), ("export", run.path("trained"), "-o"):
+        for name in "tokenizer.json", "tokenizer.model":
+            run.write("left/" + name, "")
+            run(*command, run.path("left"))
+            shutil.rmtree(run.path("left"))
+
+
 def test_out_is_another_folder(run):
     """run, compile and export write into no folder of other files, and again into the folders that they wrote"""
     exported(run)
