@@ -108,13 +108,17 @@ lm_status lm_bundle_copy(lm_arena *a, const lm_program *p, const char *dir, cons
   return NULL;
 }
 
+static const char *manifest_path(lm_arena *a, const char *dir) {
+  return lm_path_join(a, dir, "program.json");
+}
+
 static lm_status bundle_write(lm_arena *a, const lm_session *s, const char *dir,
                               const lm_recipe_overrides *o) {
   const char *main;
   size_t root;
   LM_TRY(files_copy(a, s->project.program, dir, &main, &root));
   LM_TRY(recipe_write(s, lm_path_join(a, dir, "recipe.txt")));
-  return manifest_write(s, lm_path_join(a, dir, "program.json"), main, root, o);
+  return manifest_write(s, manifest_path(a, dir), main, root, o);
 }
 
 lm_status lm_bundle_write(const lm_session *s, const char *dir, const lm_recipe_overrides *o) {
@@ -162,6 +166,16 @@ void lm_bundle_restore(lm_program *p, const lm_bundle *b) {
   }
 }
 
+bool lm_bundle_exists(lm_arena *a, const char *dir) {
+  return !access(manifest_path(a, dir), F_OK);
+}
+
+lm_status lm_bundle_check(lm_arena *a, const char *dir) {
+  if (lm_bundle_exists(a, dir))
+    return NULL;
+  return lm_fail(LM_USER, "%s is not a run folder: it has no program.json", dir);
+}
+
 static lm_status record_read(lm_arena *a, const char *dir, lm_bundle *out) {
   lm_run_record r;
   LM_TRY(lm_run_record_read(a, dir, &r));
@@ -175,11 +189,9 @@ lm_status lm_bundle_read(lm_arena *a, const char *dir, lm_bundle *out) {
   enum {
     MOST_BYTES = 16 << 20
   };
-  const char *path = lm_path_join(a, dir, "program.json");
-  if (access(path, F_OK))
-    return lm_fail(LM_USER, "%s is not a run folder: it has no program.json", dir);
   json_t *j;
-  LM_TRY(lm_json_read(path, MOST_BYTES, &j));
+  LM_TRY(lm_bundle_check(a, dir));
+  LM_TRY(lm_json_read(manifest_path(a, dir), MOST_BYTES, &j));
   lm_status s = bundle_parse(a, dir, j, out);
   json_decref(j);
   return s ? s : record_read(a, dir, out);

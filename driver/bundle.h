@@ -26,6 +26,9 @@ lm_status lm_bundle_write(const lm_session *s, const char *dir, const lm_recipe_
 // Resolves the paths in the program's files relative to the folder of the original files, if that
 // still exists.
 void lm_bundle_restore(lm_program *p, const lm_bundle *b);
+// True if dir is a run folder, which holds program.json.
+bool lm_bundle_exists(lm_arena *a, const char *dir);
+lm_status lm_bundle_check(lm_arena *a, const char *dir); // LM_USER if it is not
 // LM_USER if dir is not a run folder.
 lm_status lm_bundle_read(lm_arena *a, const char *dir, lm_bundle *out);
 #endif

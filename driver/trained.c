@@ -132,8 +132,7 @@ static lm_status refuse_checkpoint(lm_arena *a, const char *dir) {
   const char *name = strrchr(dir, '/');
   const char *run = lm_path_dir(a, dir);
   long long step;
-  if (sscanf(name ? name + 1 : dir, "step-%lld", &step) != 1 ||
-      access(lm_path_join(a, run, "program.json"), F_OK))
+  if (sscanf(name ? name + 1 : dir, "step-%lld", &step) != 1 || !lm_bundle_exists(a, run))
     return NULL;
   return lm_fail(LM_USER,
                  "%s is a checkpoint of the run %s, which holds the program: give the run's folder "

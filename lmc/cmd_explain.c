@@ -1,8 +1,8 @@
 // cmd_explain.c - lmc explain: the meaning of an error code, the origin of a value of the recipe,
 // the cost of a step and the tensors in its memory.
 #include <string.h>
-#include <unistd.h>
 
+#include "driver/bundle.h"
 #include "driver/report/report.h"
 #include "lmc/cmd_explain.h"
 #include "runtime/base/diag_code.h"
@@ -47,8 +47,7 @@ static lm_status key_explain(const lm_cli *cli, const lm_recipe *r, const char *
 static lm_status changes_explain(lm_cli *cli, const char *dir) {
   lm_history h;
   lm_buf b = {0};
-  if (access(lm_path_join(cli->ctx->arena, dir, "program.json"), F_OK))
-    return lm_fail(LM_USER, "%s is not a run folder: it has no program.json", dir);
+  LM_TRY(lm_bundle_check(cli->ctx->arena, dir));
   LM_TRY(lm_history_read(cli->ctx->arena, dir, &h));
   (cli->json ? lm_history_json : lm_report_changes)(&h, &b);
   lm_cli_put(&b);
