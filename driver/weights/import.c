@@ -197,11 +197,25 @@ static const char *call_make(importer *x, const ast_decl *model) {
   return text;
 }
 
+// LM_USER if an argument that config.json gives a model of the zoo is a name that none computes. A
+// model that the caller names may know more of them.
+static lm_status names_check(importer *x, const ast_decl *model) {
+  const char *path = lm_path_join(x->arena, x->from, "config.json");
+  lm_config_params params = lm_config_params_of(x->ctx, model);
+  for (uint32_t i = 0; x->zoo && i < params.n; i++) {
+    const char *key = params.v[i].key;
+    if (!lm_hf_config_ignores(x->ignored, x->n_ignored, key))
+      LM_TRY(lm_import_name_check(key, lm_hf_config_at(x->config, key), path));
+  }
+  return NULL;
+}
+
 static lm_status call_find(importer *x, const char **out_model) {
   lm_decl_ref ref;
   LM_TRY(model_find(x, &ref));
   *out_model = ref.decl->name.text;
   if (ref.decl->kind == DC_MODEL) {
+    LM_TRY(names_check(x, ref.decl));
     x->unmapped = !lm_model_has_map(x->ctx, ref.decl);
     x->call = call_make(x, ref.decl);
     return NULL;

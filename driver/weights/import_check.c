@@ -2,6 +2,7 @@
 #include "driver/weights/import_check.h"
 
 #include <math.h>
+#include <string.h>
 
 lm_status lm_import_numbers_check(const json_t *config, const char *path) {
   static const struct {
@@ -17,6 +18,42 @@ lm_status lm_import_numbers_check(const json_t *config, const char *path) {
     if (json_is_number(value) && (x < 0 || (x == 0 && !least[i].zero)))
       return lm_fail(LM_USER, "%s: %s is %g, expected a number %s 0", path, least[i].key, x,
                      least[i].zero ? "of at least" : "above");
+  }
+  return NULL;
+}
+
+// The names that `rope_table` and `activation` of stdlib/nn.lm take.
+#define SCALINGS "default linear llama3 yarn"
+#define ACTIVATIONS "silu swish gelu gelu_new gelu_pytorch_tanh relu"
+static const struct {
+  const char *key, *names;
+} NAMES[] = {{"rope_scaling.rope_type", SCALINGS},
+             {"hidden_act", ACTIVATIONS},
+             {"hidden_activation", ACTIVATIONS},
+             {"activation_function", ACTIVATIONS}};
+
+static bool has_name(const char *names, const char *name) {
+  size_t n = strlen(name);
+  for (const char *at = names; *at; at += strspn(at, " ")) {
+    size_t length = strcspn(at, " ");
+    if (length == n && !memcmp(at, name, n))
+      return true;
+    at += length;
+  }
+  return false;
+}
+
+lm_status lm_import_name_check(const char *key, const json_t *value, const char *path) {
+  for (size_t i = 0; i < LM_COUNT(NAMES); i++) {
+    if (strcmp(NAMES[i].key, key) || !json_is_string(value) ||
+        has_name(NAMES[i].names, json_string_value(value)))
+      continue;
+    char *text = json_dumps(value, JSON_ENCODE_ANY);
+    lm_status s =
+        lm_fail(LM_USER, "%s: %s is %s, expected one of %s; --ignore-config %s imports without it",
+                path, key, text, NAMES[i].names, key);
+    lm_free(text);
+    return s;
   }
   return NULL;
 }

@@ -8,6 +8,9 @@
 // LM_USER if a number of config.json is out of its range: a rope_theta that is not positive, a
 // negative epsilon. config may be NULL.
 lm_status lm_import_numbers_check(const json_t *config, const char *path);
+// LM_USER if the value of a key of config.json is a name that no model of examples/zoo computes: a
+// RoPE scaling or an activation that std.nn does not have. value may be NULL.
+lm_status lm_import_name_check(const char *key, const json_t *value, const char *path);
 // LM_USER if the tokenizer has more tokens than config.json's vocab_size.
 lm_status lm_import_vocab_check(const json_t *config, const char *dir, int64_t vocab);
 // LM_USER with the names of the parameters in `arena` that hold NaN or Inf.

@@ -39,9 +39,11 @@ def folder(run, name="theirs", without=(), **changes):
 
 
 REFUSED = [   # change of config.json, expected message
-    (dict(hidden_act="quick_gelu"), 'got "quick_gelu"'),
-    (dict(rope_scaling=dict(rope_type="dynamic", factor=2.0)), 'got "dynamic"'),
-    (dict(rope_scaling=dict(rope_type="dynamic", factor=2.0)), "config.json requires Llama(depth = 2,"),
+    (dict(hidden_act="quick_gelu"), 'theirs/config.json: hidden_act is "quick_gelu", expected one of silu swish'),
+    (dict(rope_scaling=dict(rope_type="dynamic", factor=2.0)),
+     'theirs/config.json: rope_scaling.rope_type is "dynamic", expected one of default linear llama3 yarn; --ignore-config rope_scaling'),
+    (dict(rope_scaling=dict(type="longrope", factor=2.0)), 'theirs/config.json: rope_scaling.rope_type is "longrope"'),
+    (dict(num_key_value_heads=3), "config.json requires Llama(depth = 2,"),
     (dict(rope_scaling=dict(LLAMA3, mscale=1.0)), "rope_scaling.mscale is 1.0, a key that is unknown to lmc"),
     (dict(rope_parameters=dict(LLAMA3, rope_theta=10000.0, truncate=False)), "rope_scaling.truncate is false"),
     (dict(use_sliding_window=True, sliding_window=8), "sliding_window is 8 (the size of the sliding window), the model's config does"),
