@@ -4,8 +4,9 @@
 #include <unistd.h>
 
 #include "driver/bundle.h"
-#include "driver/stages.h"
 #include "driver/data.h"
+#include "driver/stages.h"
+#include "driver/tokenize.h"
 #include "runtime/base/diag_code.h"
 #include "runtime/data/rows/vocab.h"
 
@@ -193,14 +194,15 @@ static lm_status open_files(lm_session *s, const char *path, const char *merges)
 }
 
 static lm_status train(lm_session *s) {
+  const lm_recipe_tokenizer *t = &s->project.recipe->data.tokenizer;
   lm_session_file *f = &s->tokenizer_files[s->n_tokenizer_files++];
   lm_data_options o;
   LM_TRY(data_options(s, &o));
   f->name = JSON;
-  LM_TRY(located(s, &o,
-                 lm_data_tokenizer_train(&o, s->project.recipe->data.tokenizer.kind,
-                                         s->project.recipe->data.tokenizer.train, &f->text, NULL)));
-  return lm_tokenizer_parse(f->text.p, f->text.n, "the trained tokenizer", &s->tokenizer);
+  LM_TRY(located(s, &o, lm_data_tokenizer_train(&o, t->kind, t->train, &f->text, NULL)));
+  LM_TRY(lm_tokenizer_parse(f->text.p, f->text.n, "the trained tokenizer", &s->tokenizer));
+  lm_vocabulary_note(s->project.events, s->tokenizer->vocab, t->train, "train");
+  return NULL;
 }
 
 // Opens the tokenizer that the run keeps in its folder.

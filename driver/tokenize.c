@@ -146,7 +146,14 @@ static lm_status vocabulary_write(const char *path, const lm_buf *json, lm_vocab
   return lm_file_write_atomic(path, json->p, json->n);
 }
 
-lm_status lm_vocabulary_train(lm_arena *a, const lm_vocabulary_options *o, lm_vocabulary *out) {
+void lm_vocabulary_note(const lm_events *e, int64_t vocab, int64_t most, const char *option) {
+  if (vocab < most)
+    lm_event_note(e, "the vocabulary has %lld tokens, fewer than the %lld of %s", (long long)vocab,
+                  (long long)most, option);
+}
+
+lm_status lm_vocabulary_train(lm_arena *a, const lm_events *e, const lm_vocabulary_options *o,
+                              lm_vocabulary *out) {
   *out = (lm_vocabulary){0};
   LM_TRY(lm_output_check(o->path, o->files, o->n_files));
   LM_TRY(lm_output_file_check(o->path));
@@ -162,6 +169,8 @@ lm_status lm_vocabulary_train(lm_arena *a, const lm_vocabulary_options *o, lm_vo
   lm_status s = lm_data_tokenizer_train(&data, kind, o->vocab, &json, &out->on);
   if (!s)
     s = vocabulary_write(o->path, &json, out);
+  if (!s)
+    lm_vocabulary_note(e, out->vocab, o->vocab, "--vocab");
   lm_buf_free(&json);
   return s;
 }

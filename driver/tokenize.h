@@ -33,6 +33,10 @@ typedef struct lm_vocabulary {
 } lm_vocabulary;
 
 // Trains a vocabulary on files and writes it. Free *out in any case.
-lm_status lm_vocabulary_train(lm_arena *a, const lm_vocabulary_options *o, lm_vocabulary *out);
+lm_status lm_vocabulary_train(lm_arena *a, const lm_events *e, const lm_vocabulary_options *o,
+                              lm_vocabulary *out);
 void lm_vocabulary_free(lm_vocabulary *v);
+// A note if a trained vocabulary has fewer tokens than `most`, which `option` asked for: the text
+// has no more of them.
+void lm_vocabulary_note(const lm_events *e, int64_t vocab, int64_t most, const char *option);
 #endif

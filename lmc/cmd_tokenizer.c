@@ -86,9 +86,6 @@ static void trained_print(const lm_cli *cli, const lm_vocabulary_options *o,
   if (v->on.unusable)
     lm_cli_note("warning: %lld of %lld documents cannot be used and were left out\n%s",
                 (long long)v->on.unusable, (long long)v->on.documents, v->on.list.p);
-  if (v->vocab < o->vocab)
-    lm_cli_note("note: the vocabulary has %d tokens, fewer than the %lld of --vocab\n", v->vocab,
-                (long long)o->vocab);
   if (cli->json) {
     lm_buf_puts(&b, "{\"file\": ");
     lm_buf_json(&b, o->path);
@@ -113,7 +110,7 @@ static lm_status train(lm_cli *cli) {
                              .files = a->rest + 1,
                              .n_files = a->n_rest - 1};
   lm_vocabulary v;
-  lm_status s = lm_vocabulary_train(cli->ctx->arena, &o, &v);
+  lm_status s = lm_vocabulary_train(cli->ctx->arena, &cli->events, &o, &v);
   if (!s)
     trained_print(cli, &o, &v);
   lm_vocabulary_free(&v);

@@ -75,3 +75,20 @@ def test_vocabulary_stops_early(run):
     check(code == 0 and f"note: the vocabulary has {size} tokens, fewer than the 5000 of --vocab" in err, err)
     code, out, err = run.result("tokenizer", "train", "--vocab", 260, "-o", run.path("t.json"), text)
     check(code == 0 and err == "", err)
+
+
+def test_vocabulary_of_a_recipe_stops_early(run):
+    """a vocabulary that a recipe trains is reported the same way, and once: a resumed run has it already"""
+    run.write("t.txt", "some text here of words\n" * 300)
+    for kind in ("bpe", "unigram"):
+        model = "Llama(depth = 1, d = 8, ff = 8, heads = 1, kv = 1, e = 8, vocab = 900)"
+        file = run.write(f"{kind}.lm", f"""import "{ROOT}/examples/llama.lm": Llama
+data D {{ tokenizer = {kind}(train = 900); source s = text("t.txt"); pack best_fit(seq = 16 tokens) }}
+recipe R {{ model = {model}; data = D; run = 1 steps; batch = 64 tokens; save = checkpoint("{kind}") }}
+""")
+        code, out, err = run.result("run", file)
+        size = len(json.load(open(run.path(kind, "tokenizer.json")))["model"]["vocab"])
+        check(code == 0 and err.count(f"note: the vocabulary has {size} tokens, fewer than the 900 of train") == 1, (size, err))
+        check("vocabulary" not in run.result("run", file, "--steps", 2)[2], "a resumed run trains no vocabulary")
+    code, out, err = run.result("run", run.path("bpe.lm"), "--set", "data.tokenizer=bpe(train=257)", "--out", run.path("least"))
+    check(code == 0 and "fewer" not in err, err)
