@@ -6,34 +6,37 @@
 #include "runtime/base/processors.h"
 
 enum {
-  WARM = 1,
-  MEASURED = 2,
+  MEASURED_MIN = 2, // steps, after a first one that does not count
+  MEASURED = 8,
   MAX_SPANS = 1 << 22
 };
+#define MEASURED_SECONDS 10 // after these no further step is begun
 
-static lm_status steps_run(lm_session *s, int64_t first, int64_t n) {
-  for (int64_t step = first; step < first + n; step++) {
-    lm_step_result r;
-    LM_TRY(lm_trainer_step(s->execution.trainer, step, 0, INFINITY, &r));
-    LM_TRY(lm_step_check(step, &r));
-  }
-  return NULL;
+// Runs the first step once more, of which the timeline then holds the spans alone.
+static lm_status step_run(lm_session *s) {
+  lm_step_result r;
+  s->timeline->n_spans = 0;
+  LM_TRY(lm_trainer_step(s->execution.trainer, 1, 0, INFINITY, &r));
+  return lm_step_check(1, &r);
 }
 
 static lm_status measure(lm_session *s, lm_cost_rows *rows) {
   LM_TRY(lm_session_check_ids(s));
   LM_TRY(lm_session_train(s));
-  LM_TRY(steps_run(s, 1, WARM));
-  s->timeline->n_spans = 0;
-  LM_TRY(steps_run(s, 1 + WARM, MEASURED));
-  if (s->timeline->left_out)
-    return lm_fail(LM_USER,
-                   "a step has too many launches to measure each; use fewer micro-batches");
-  lm_cost_rows_measure(rows, s->timeline, MEASURED);
-  return NULL;
+  LM_TRY(step_run(s));
+  double end = lm_now() + MEASURED_SECONDS;
+  for (int i = 1; i <= MEASURED && (i <= MEASURED_MIN || lm_now() < end); i++) {
+    LM_TRY(step_run(s));
+    lm_cost_rows_measure(s->project.ctx->arena, rows, s->timeline);
+  }
+  return !s->timeline->left_out
+             ? NULL
+             : lm_fail(LM_USER, "a step has too many launches to measure each; use fewer "
+                                "micro-batches");
 }
 
 lm_status lm_step_cost_find(lm_session *s, bool measured, lm_step_cost *out) {
+  out->load = lm_load_measure();
   LM_TRY(measured ? lm_session_data(s) : lm_session_sizes(s));
   LM_TRY(lm_session_compile(s, LM_LOWER_TRAIN, 0));
   s->timeline = LM_NEW(s->project.ctx->arena, lm_timeline);

@@ -1,6 +1,7 @@
 // step_cost.h - the kernels of a training step beside lower bounds of their times on the machine.
 #ifndef LM_DRIVER_STEP_COST_H
 #define LM_DRIVER_STEP_COST_H
+#include "driver/advise/load.h"
 #include "driver/inspect/cost_rows.h"
 #include "driver/session.h"
 
@@ -10,9 +11,10 @@ typedef struct lm_step_cost {
   lm_dtype dtype;
   int threads;
   double tokens; // of a training step
+  lm_load load;  // before the steps
 } lm_step_cost;
 
-// Compiles an open session. measured: also times each kernel over some steps. If not measured, the
-// target need not be this machine.
+// Compiles an open session. measured: also times each kernel in some steps, the least of which
+// counts. If not measured, the target need not be this machine.
 lm_status lm_step_cost_find(lm_session *s, bool measured, lm_step_cost *out);
 #endif

@@ -54,12 +54,14 @@ static lm_status options_read(const lm_cli *cli, lm_bench_options *o) {
 typedef struct table {
   bool json;
   int rows;
+  lm_load load;
 } table;
 
 static void row_print(void *user, const lm_ablation_row *x, int64_t micro) {
   table *t = user;
   lm_buf b = {0};
   bool first = t->rows++ == 0;
+  t->load = x->load;
   (t->json ? lm_report_ablation_json : lm_report_ablation)(x, micro, first, &b);
   lm_cli_put(&b);
   fflush(stdout);
@@ -77,8 +79,12 @@ static lm_status ablate(const lm_cli *cli, const lm_bench_options *bench) {
       return lm_fail(LM_USER, "--%s cannot be combined with --ablate, which chooses passes itself",
                      alone[i]);
   LM_TRY(lm_ablation_run(cli->ctx, &cli->events, &o));
+  lm_buf end = {0};
   if (cli->json)
-    lm_cli_print("\n]\n");
+    lm_buf_puts(&end, "\n]\n");
+  else
+    lm_load_line(&t.load, &end);
+  lm_cli_put(&end);
   return NULL;
 }
 

@@ -2,8 +2,6 @@
 #include "driver/advise/advise.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include "runtime/cpu/detect.h"
 #include "runtime/cpu/gemm.h"
@@ -29,25 +27,14 @@ enum {
 
 // ---- the machine
 
-#define BUSY_LOAD 0.5 // for each core
-
-bool lm_machine_is_busy(const lm_machine *m) {
-  return m->load > BUSY_LOAD * m->cores;
-}
-
 void lm_machine_measure(lm_machine *out) {
-  if (getloadavg(&out->load, 1) != 1)
-    out->load = 0;
-  lm_cpu_info *cpu = lm_alloc(sizeof *cpu);
-  lm_cpu_detect(cpu);
-  out->cores = cpu->cores;
+  out->load = lm_load_measure();
   out->memory = (double)lm_memory_of_machine();
-  lm_free(cpu);
   for (int i = 0; i < LM_MACHINE_WIDTHS; i++) {
     lm_cpu_linear p = {.m = ROWS, .k = widths[i], .n = 3 * widths[i], .count = 1};
     double flops = 6.0 * (double)p.m * (double)p.k * (double)p.n;
-    lm_cpu_gemm_times t = lm_cpu_gemm_bench(&p, 1, lm_cpu_has_bf16() ? LM_BF16 : LM_F32, out->cores,
-                                            2 + (int)(FLOPS_MEASURED / flops));
+    lm_cpu_gemm_times t = lm_cpu_gemm_bench(&p, 1, lm_cpu_has_bf16() ? LM_BF16 : LM_F32,
+                                            out->load.cores, 2 + (int)(FLOPS_MEASURED / flops));
     out->flops[i] = flops / (t.forward + t.data + t.weight);
   }
 }

@@ -10,20 +10,18 @@
 // PARAMS_LEAST if that is more: a larger model would memorise the text.
 #ifndef LM_DRIVER_ADVISE_H
 #define LM_DRIVER_ADVISE_H
-#include "runtime/base/base.h"
+#include "driver/advise/load.h"
 
 enum {
   LM_MACHINE_WIDTHS = 4
 };
 typedef struct lm_machine {
-  int cores;
+  lm_load load;  // before the measurement
   double memory; // bytes
-  double load;   // processes that ran or waited to run in the last minute, before the measurement
   // FLOP/s of the GEMMs of a layer of width 64, 128, 256, 512
   double flops[LM_MACHINE_WIDTHS];
 } lm_machine;
-bool lm_machine_is_busy(const lm_machine *m); // other processes use its cores
-void lm_machine_measure(lm_machine *out);     // takes well under a second
+void lm_machine_measure(lm_machine *out); // takes well under a second
 
 typedef struct lm_text_facts {
   double tokens, bytes_per_token;

@@ -15,7 +15,8 @@
 enum {
   MIN_STEPS = 2 // of both models, after a first one that does not count
 };
-static const double START = 3;   // seconds to compile and start a model, an estimate
+static const double CONFIRM_SECONDS = 0.5; // of a row, after which only the wanted steps follow
+static const double START = 3;             // seconds to compile and start a model, an estimate
 static const double SPEED = 0.4; // share of the machine's peak, an estimate to choose a micro-batch
 
 typedef struct ablation {
@@ -28,6 +29,7 @@ typedef struct ablation {
   int n, to_measure, measured;
   int64_t micro;     // tokens of a micro-batch
   double end, spent; // time when the budget ends; seconds on rows that were measured
+  lm_load load;
 } ablation;
 
 // ---- plans
@@ -72,6 +74,7 @@ static lm_status rows_plan(ablation *a) {
       continue;
     lm_ablation_row *x = &a->rows[a->n++];
     x->pass = lm_passes[i].name;
+    x->load = a->load;
     LM_TRY(variant_plan(a, x));
     x->off = x->same;
     if (x->off)
@@ -110,36 +113,46 @@ static lm_status full_start(ablation *a) {
 
 // ---- timing
 
+// Runs a step of each of the n models in turn, `steps` times or until `end`. If they have not
+// confirmed the shortest by then, because other processes disturb them, further ones follow.
+static lm_status alternate(const lm_session *const *models, lm_step_times *times, int n,
+                           int64_t steps, double end) {
+  double begin = lm_now(), start = begin;
+  for (int64_t i = 0;; i++) {
+    double now = lm_now();
+    bool confirmed = lm_step_is_confirmed(&times[0]) && lm_step_is_confirmed(&times[n - 1]);
+    if (i >= steps && (confirmed || now - begin > CONFIRM_SECONDS))
+      return NULL;
+    if (i >= MIN_STEPS && 2 * now - start > end)
+      return NULL;
+    start = now;
+    for (int k = 0; k < n; k++)
+      LM_TRY(lm_step_measure(&models[k]->execution, true, &times[k]));
+  }
+}
+
 // The first step of a model faults its memory in and does not count. The number of further steps
-// follows from the row's share of the budget.
-static lm_status alternate(ablation *a, lm_session *part, lm_step_times *of_full,
-                           lm_step_times *of_part) {
+// follows from the row's share of the budget. times: of the default plan, of the other one.
+static lm_status pair_measure(ablation *a, lm_session *part, lm_step_times *times) {
   double share = (a->end - lm_now()) / (a->to_measure - a->measured);
   double end = lm_now() + share;
   LM_TRY(lm_step_batch(&part->execution, part->data));
-  LM_TRY(lm_step_measure(&part->execution, false, of_part));
-  for (int64_t i = 0; i < a->o->bench.steps; i++) {
-    double start = lm_now();
-    LM_TRY(lm_step_measure(&a->full.execution, true, of_full));
-    LM_TRY(lm_step_measure(&part->execution, true, of_part));
-    if (i + 1 >= MIN_STEPS && 2 * lm_now() - start > end)
-      break;
-  }
-  return NULL;
+  LM_TRY(lm_step_measure(&part->execution, false, &times[1]));
+  return alternate((const lm_session *const[]){&a->full, part}, times, 2, a->o->bench.steps, end);
 }
 
 static lm_status row_measure(ablation *a, lm_ablation_row *x) {
   lm_session part = {0};
-  lm_step_times of_full = {0}, of_part = {0};
+  lm_step_times times[2] = {0};
   lm_status status = model_plan(a, &part, x, a->micro);
   if (!status)
     status = model_start(&part);
   if (!status)
-    status = alternate(a, &part, &of_full, &of_part);
+    status = pair_measure(a, &part, times);
   if (!status)
-    *(x->off ? &x->without_ms : &x->with_ms) = lm_step_ms(&a->full.execution, &of_full);
+    *(x->off ? &x->without_ms : &x->with_ms) = lm_step_ms(&a->full.execution, &times[0]);
   if (!status)
-    *(x->off ? &x->with_ms : &x->without_ms) = lm_step_ms(&part.execution, &of_part);
+    *(x->off ? &x->with_ms : &x->without_ms) = lm_step_ms(&part.execution, &times[1]);
   lm_session_close(&part);
   return lm_annotate(status, "%s %s", x->off ? "with" : "without", x->pass);
 }
@@ -147,10 +160,12 @@ static lm_status row_measure(ablation *a, lm_ablation_row *x) {
 // The time of the default plan, if the plan without the pass is the same.
 static lm_status row_same(ablation *a, lm_ablation_row *x) {
   lm_step_times t = {0};
-  LM_TRY(lm_step_measure(&a->full.execution, true, &t));
+  const lm_session *full = &a->full;
+  LM_TRY(alternate(&full, &t, 1, 1, lm_now() + CONFIRM_SECONDS));
   x->with_ms = x->without_ms = lm_step_ms(&a->full.execution, &t);
   return NULL;
 }
+
 // ---- all rows
 
 static void progress(const ablation *a, const lm_ablation_row *x) {
@@ -184,7 +199,8 @@ static lm_status rows_measure(ablation *a) {
 }
 
 lm_status lm_ablation_run(lm_ctx *ctx, const lm_events *events, const lm_ablation_options *o) {
-  ablation a = {.ctx = ctx, .events = events, .o = o, .end = lm_now() + o->budget};
+  ablation a = {
+      .ctx = ctx, .events = events, .o = o, .end = lm_now() + o->budget, .load = lm_load_measure()};
   lm_status status = rows_plan(&a);
   if (!status)
     status = full_start(&a);

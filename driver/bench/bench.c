@@ -133,7 +133,7 @@ static lm_status session_measure(lm_session *s, lm_ctx *ctx, const lm_events *ev
 lm_status lm_bench_run(lm_ctx *ctx, const lm_events *events, const lm_bench_options *o,
                        lm_bench_figures *out) {
   lm_session s = {0};
-  *out = (lm_bench_figures){0};
+  *out = (lm_bench_figures){.load = lm_load_measure()};
   lm_status status = session_measure(&s, ctx, events, o, out);
   lm_session_close(&s);
   return status;

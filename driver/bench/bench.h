@@ -1,6 +1,7 @@
 // bench.h - how fast a recipe trains on this machine, and how much each optimization contributes.
 #ifndef LM_DRIVER_BENCH_H
 #define LM_DRIVER_BENCH_H
+#include "driver/advise/load.h"
 #include "driver/session.h"
 
 typedef struct lm_bench_options {
@@ -23,6 +24,7 @@ typedef struct lm_bench_figures {
   double tokens_per_s, model_flops, peak_flops;
   int64_t params, peak_bytes, resident_bytes;
   int kernels, compiled, tuned, measured;
+  lm_load load; // before the steps
 } lm_bench_figures;
 
 // Times `steps` training steps after a first one, and the GEMMs of the model's weights alone. Texts
@@ -38,14 +40,16 @@ typedef struct lm_ablation_row {
   bool unmeasured; // no time was left
   double with_ms, without_ms;
   int64_t with_bytes, without_bytes;
+  lm_load load; // before the first step of the first row
 } lm_ablation_row;
 
 // 0 if it was not measured.
 double lm_ablation_ratio(const lm_ablation_row *x);
 
 typedef struct lm_ablation_options {
-  lm_bench_options
-      bench; // steps: the maximum number of timed steps of a row; variant and folders are not used
+  // steps: timed steps of a row. They are fewer if the budget ends, and more if they are short and
+  // do not confirm each other. The variant and the folders are not used.
+  lm_bench_options bench;
   double budget; // time limit in seconds
   // Receives each row as soon as it is measured. micro: tokens of the micro-batch that was timed.
   void (*row)(void *user, const lm_ablation_row *x, int64_t micro);

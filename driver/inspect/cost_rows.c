@@ -95,12 +95,26 @@ static lm_cost_row *row_of_span(const lm_cost_rows *rows, const lm_span *span) {
   return NULL;
 }
 
-void lm_cost_rows_measure(lm_cost_rows *rows, const lm_timeline *t, int64_t steps) {
+// The least time of call i of a step, which takes `seconds` in this one.
+static double call_least(lm_arena *a, lm_cost_rows *rows, uint32_t i, double seconds) {
+  if (i == rows->n_call)
+    LM_PUSH(a, rows->call, rows->n_call, rows->cap_call) = seconds;
+  if (seconds < rows->call[i])
+    rows->call[i] = seconds;
+  return rows->call[i];
+}
+
+// Every step makes the same calls in the same order.
+void lm_cost_rows_measure(lm_arena *a, lm_cost_rows *rows, const lm_timeline *t) {
+  uint32_t n = 0;
+  rows->seconds = 0;
+  for (uint32_t i = 0; i < rows->n; i++)
+    rows->v[i].seconds = 0;
   for (uint32_t i = 0; i < t->n_spans; i++) {
     lm_cost_row *x = row_of_span(rows, &t->spans[i]);
     if (!x)
       continue;
-    double seconds = (t->spans[i].end - t->spans[i].start) / (double)steps;
+    double seconds = call_least(a, rows, n++, t->spans[i].end - t->spans[i].start);
     x->seconds += seconds;
     rows->seconds += seconds;
   }

@@ -14,7 +14,7 @@ typedef struct lm_cost_row {
   double least;             // minimum of seconds, by the roofline
   double predicted;         // seconds, by the cost model
   lm_cost_bound bound;      // of the predicted time
-  double seconds;           // measured; 0: not measured
+  double seconds;           // measured, the least time of each call; 0: not measured
 } lm_cost_row;
 
 typedef struct lm_cost_rows {
@@ -26,13 +26,16 @@ typedef struct lm_cost_rows {
   uint32_t *row[LM_COST_CALLS];          // of each plan step of each function
   lm_cost_sum func[LM_COST_CALLS], step; // predicted, with the gaps between launches
   double least, predicted, seconds;      // of all rows
+  double *call;                          // of each call of a step, the least that was measured
+  uint32_t n_call, cap_call;
 } lm_cost_rows;
 
 // n_micro: micro-batches of a step. dtype: of the peak for kernels. Rows are allocated in `a`.
 lm_cost_rows lm_cost_rows_find(lm_arena *a, const lm_plan *plan, int64_t n_micro,
                                const lm_target *t, lm_dtype dtype);
-// Adds the times that a timeline recorded of `steps` training steps.
-void lm_cost_rows_measure(lm_cost_rows *rows, const lm_timeline *t, int64_t steps);
+// Measures the rows by the timeline of one training step. After several, each call of a kernel has
+// the least of its times, so that other load of the machine adds little. Allocates in `a`.
+void lm_cost_rows_measure(lm_arena *a, lm_cost_rows *rows, const lm_timeline *t);
 // The most expensive row first, by measured time if there is one, in 80 columns; then the
 // functions.
 void lm_cost_rows_print(const lm_cost_rows *rows, lm_buf *out);

@@ -21,6 +21,7 @@ void lm_report_bench(const lm_bench_figures *x, lm_buf *out) {
     lm_buf_printf(out, "tuned         the step is %s\n", x->tuned_text);
   if (x->tuned || x->measured)
     lm_buf_printf(out, "tuned         %10d       GEMMs, %d measured now\n", x->tuned, x->measured);
+  lm_load_line(&x->load, out);
   lm_buf_free(&memory);
 }
 
@@ -32,13 +33,15 @@ void lm_report_bench_json(const lm_bench_figures *x, lm_buf *out) {
                 "\"mfu\": %.5f, \"model_flops\": %.0f, \"peak_flops\": %.0f, \"peak_bytes\": %lld, "
                 "\"resident_bytes\": %lld, \"params\": %lld, \"kernels\": %d, "
                 "\"kernels_compiled\": %d, \"compile_s\": %.3f, \"tuned\": %d, \"measured\": %d, "
-                "\"tuned_step\": %s}\n",
+                "\"tuned_step\": %s, ",
                 x->compute, x->tokens_per_s, x->ms_per_step, x->ms_mean, x->ms_first, x->first_s,
                 x->gemm_ms, x->gemm_ms ? x->ms_per_step / x->gemm_ms : 0,
                 x->model_flops / (x->ms_per_step * 1e-3) / x->peak_flops, x->model_flops,
                 x->peak_flops, (long long)x->peak_bytes, (long long)x->resident_bytes,
                 (long long)x->params, x->kernels, x->compiled, x->compile_s, x->tuned, x->measured,
                 x->tuned_step);
+  lm_load_json(&x->load, out);
+  lm_buf_puts(out, "}\n");
 }
 
 // ---- the ablation
@@ -67,8 +70,10 @@ void lm_report_ablation_json(const lm_ablation_row *x, int64_t micro, bool first
       out,
       "%s  {\"pass\": \"%s\", \"measured\": %s, \"same\": %s, \"default\": %s, \"micro\": "
       "%lld, \"with_ms\": %.6g, \"without_ms\": %.6g, \"ratio\": %.6g, \"with_bytes\": "
-      "%lld, \"without_bytes\": %lld}",
+      "%lld, \"without_bytes\": %lld, ",
       first ? "[\n" : ",\n", x->pass, x->unmeasured ? "false" : "true", x->same ? "true" : "false",
       x->off && !x->same ? "false" : "true", (long long)micro, x->with_ms, x->without_ms,
       lm_ablation_ratio(x), (long long)x->with_bytes, (long long)x->without_bytes);
+  lm_load_json(&x->load, out);
+  lm_buf_puts(out, "}");
 }

@@ -15,6 +15,8 @@ void lm_report_cost(const lm_target *t, const lm_step_cost *x, lm_buf *out) {
   double seconds = x->rows.step.seconds;
   lm_buf_printf(out, "a step of %.0f tokens: %.3f ms, %.0f tokens/s, as the cost model predicts\n",
                 x->tokens, 1e3 * seconds, x->tokens / seconds);
+  if (x->rows.seconds > 0)
+    lm_load_line(&x->load, out);
 }
 
 static void functions_json(const lm_cost_rows *rows, lm_buf *out) {
@@ -26,7 +28,9 @@ static void functions_json(const lm_cost_rows *rows, lm_buf *out) {
 }
 
 void lm_report_cost_json(const lm_target *t, const lm_step_cost *x, lm_buf *out) {
-  lm_buf_printf(out, "{\"threads\": %d, \"peak_flops\": %.6g, \"bandwidth\": [", x->threads,
+  lm_buf_puts(out, "{");
+  lm_load_json(&x->load, out);
+  lm_buf_printf(out, ", \"threads\": %d, \"peak_flops\": %.6g, \"bandwidth\": [", x->threads,
                 x->machine.math[x->dtype].peak);
   for (int i = 0; i < LM_TARGET_SIZES; i++)
     lm_buf_printf(out, "%s%.6g", i ? ", " : "", x->machine.bandwidth[i]);

@@ -121,7 +121,7 @@ static void prompt_find(lm_starter *x) {
 
 static lm_status funcs_time(const lm_starter *x, lm_session *s, double *out) {
   double micro, norm, update;
-  double about = lm_machine_is_busy(&x->machine) ? TIMED_SECONDS_BUSY : TIMED_SECONDS;
+  double about = lm_load_is_busy(&x->machine.load) ? TIMED_SECONDS_BUSY : TIMED_SECONDS;
   LM_TRY(lm_session_open(s, x->ctx, x->events, &(lm_recipe_choice){.path = x->path}));
   LM_TRY(lm_session_sizes(s));
   LM_TRY(lm_session_compile(s, LM_LOWER_TRAIN, 0));

@@ -60,21 +60,22 @@ static void files_print(const lm_starter *x, FILE *to) {
 
 static void machine_print(const lm_starter *x, FILE *to) {
   const lm_machine *m = &x->machine;
-  lm_buf flops = {0}, memory = {0}, rate = {0};
+  lm_buf flops = {0}, memory = {0}, rate = {0}, load = {0};
   lm_show_count(&flops, x->advice.flops);
   lm_show_bytes(&memory, m->memory);
+  lm_load_text(&m->load, &load);
   lm_show_count(&rate, x->advice.tokens_per_s);
   lm_print_wrapped(to, INDENT,
                    "machine   %d core%s, %s memory; %sFLOP/s in GEMMs %lld wide; %s "
                    "tokens a second with this model%s\n",
-                   m->cores, m->cores == 1 ? "" : "s", memory.p, flops.p, (long long)x->advice.d,
-                   rate.p, x->timed ? ", timed" : " (estimated)");
-  if (lm_machine_is_busy(m))
+                   m->load.cores, m->load.cores == 1 ? "" : "s", memory.p, flops.p,
+                   (long long)x->advice.d, rate.p, x->timed ? ", timed" : " (estimated)");
+  if (lm_load_is_busy(&m->load))
     lm_print_wrapped(to, INDENT,
-                     "busy      other processes use the processors (load average %.1f on %d "
-                     "core%s): the least of several timings counts, and the "
-                     "estimate is for a quiet machine; the run takes longer while they run\n",
-                     m->load, m->cores, m->cores == 1 ? "" : "s");
+                     "busy      %s, and the estimate is for a quiet machine; the run takes longer "
+                     "while other processes use the processors\n",
+                     load.p);
+  lm_buf_free(&load);
   lm_buf_free(&flops);
   lm_buf_free(&memory);
   lm_buf_free(&rate);
@@ -176,11 +177,10 @@ void lm_starter_json(const lm_starter *x, lm_buf *out) {
                 (unsigned long long)x->dataset.files, x->dataset.bytes, x->dataset.docs,
                 x->text.tokens, x->dataset.estimated ? "true" : "false");
   skipped_json(x, out);
-  lm_buf_printf(out,
-                ", \"machine\": {\"cores\": %d, \"memory\": %.0f, \"flops\": %.4g, \"load\": %.2f, "
-                "\"busy\": %s}",
-                x->machine.cores, x->machine.memory, a->flops, x->machine.load,
-                lm_machine_is_busy(&x->machine) ? "true" : "false");
+  lm_buf_printf(out, ", \"machine\": {\"memory\": %.0f, \"flops\": %.4g, ", x->machine.memory,
+                a->flops);
+  lm_load_json(&x->machine.load, out);
+  lm_buf_puts(out, "}");
   lm_buf_printf(out,
                 ", \"model\": {\"params\": %.0f, \"depth\": %lld, \"d\": %lld, \"ff\": %lld, "
                 "\"heads\": %lld, \"vocab\": %lld, \"bound\": \"%s\"}",

@@ -34,15 +34,14 @@ lm_status lm_step_batch(const lm_execution *x, lm_data *data) {
   return status;
 }
 
-static lm_status func_time(const lm_execution *x, lm_func_id id, bool counts, double *best) {
+static lm_status func_time(const lm_execution *x, lm_func_id id, bool counts, lm_shortest *best) {
   const lm_plan_func *f = lm_plan_func_get(x->compiled->plan, id, 0);
   double start = lm_now();
   if (!f)
     return NULL;
   LM_TRY(lm_exec_call(x->exec, f, NULL));
-  double took = lm_now() - start;
-  if (counts && (*best == 0 || took < *best))
-    *best = took;
+  if (counts)
+    lm_shortest_add(best, lm_now() - start);
   return NULL;
 }
 
@@ -52,6 +51,15 @@ lm_status lm_step_measure(const lm_execution *x, bool counts, lm_step_times *t) 
   return func_time(x, LM_FUNC_UPDATE, counts, &t->update);
 }
 
+static bool is_confirmed(const lm_shortest *s) {
+  return !s->seconds || lm_shortest_is_confirmed(s);
+}
+
+bool lm_step_is_confirmed(const lm_step_times *t) {
+  return is_confirmed(&t->micro) && is_confirmed(&t->norm) && is_confirmed(&t->update);
+}
+
 double lm_step_ms(const lm_execution *x, const lm_step_times *t) {
-  return 1e3 * ((double)x->compiled->run.n_micro * t->micro + t->norm + t->update);
+  return 1e3 * ((double)x->compiled->run.n_micro * t->micro.seconds + t->norm.seconds +
+                t->update.seconds);
 }

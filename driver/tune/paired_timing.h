@@ -6,8 +6,8 @@
 #include "driver/execute.h"
 
 typedef struct lm_step_times {
-  double micro, norm, update;
-} lm_step_times; // seconds, the shortest so far; 0: not measured
+  lm_shortest micro, norm, update;
+} lm_step_times;
 
 // Copies the first micro-batch of the data to the inputs of @micro.
 lm_status lm_step_batch(const lm_execution *x, lm_data *data);
@@ -22,6 +22,8 @@ enum {
 };
 lm_status lm_pair_compare(lm_status (*step)(void *plan, double *out_ms), void *first, void *second,
                           double *out);
-double lm_step_ms(const lm_execution *x,
-                  const lm_step_times *t); // milliseconds of a step with all its micro-batches
+// True if several calls of each function that was measured took nearly as little as its shortest.
+bool lm_step_is_confirmed(const lm_step_times *t);
+// Milliseconds of a step with all its micro-batches, of the shortest calls.
+double lm_step_ms(const lm_execution *x, const lm_step_times *t);
 #endif

@@ -196,7 +196,7 @@ static lm_status changes_try(search *x) {
   lm_step_times once = {0};
   for (int i = 0; i < 2; i++)
     LM_TRY(lm_step_measure(&x->best->execution, true, &once));
-  x->step = once.micro + once.norm + once.update;
+  x->step = once.micro.seconds + once.norm.seconds + once.update.seconds;
   for (int i = 0; i < (int)LM_COUNT(changes); i++) {
     progress(x, i);
     if (lm_now() + (1 + 2 * LM_PAIR_COMPARISONS) * x->step < x->end)
