@@ -11,6 +11,7 @@
 #include "driver/history.h"
 #include "driver/text.h"
 #include "driver/tokenizer_files.h"
+#include "driver/weights/import_folder.h"
 #include "driver/weights/weights.h"
 #include "runtime/base/diag_code.h"
 #include "runtime/train/checkpoint_state.h"
@@ -93,6 +94,25 @@ static lm_status checkpoint_compare(lm_session *s, const char *dir, const char *
   return tokenizer_compare(s, dir, folder, &saved);
 }
 
+// LM_USER if the tokenizer is not the one that was imported with the weights.
+static lm_status import_compare(lm_session *s, const char *dir) {
+  lm_fingerprint saved;
+  LM_TRY(lm_import_tokenizer_read(s->project.ctx->arena, dir, &saved));
+  if (!saved.n)
+    return NULL;
+  LM_TRY(lm_session_tokenizer(s));
+  const char *changed = lm_tokenizer_files_compare(s, &saved).file;
+  bool pair = changed && s->n_tokenizer_files == 2 && changed == s->tokenizer_files[0].name;
+  return !changed
+             ? NULL
+             : lm_fail(LM_USER,
+                       "%s: the tokenizer is not the one that was imported with these weights; "
+                       "the content of %s/%s has changed since\n  restore that file, or import "
+                       "the model again; to use the weights with another tokenizer, name them "
+                       "in a program: model M = ... from \"%s/model.safetensors\"",
+                       dir, dir, pair ? "vocab.json or merges.txt" : changed, dir);
+}
+
 // The run's checkpoint and the program that it was trained with. An imported model has no
 // checkpoints: its program names its weights.
 typedef struct run_choice {
@@ -116,7 +136,7 @@ static lm_status run_choose(lm_arena *a, const char *dir, const char *step, run_
 static lm_status checkpoint_take(lm_session *s, const char *dir, const char *step,
                                  const lm_checkpoint_choice *c, const char **out_weights) {
   if (!c->folder && !step && s->project.recipe->from)
-    return NULL;
+    return import_compare(s, dir);
   if (!c->folder)
     return lm_fail(LM_USER, "%s holds no checkpoint yet", dir);
   if (c->damage)

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "driver/bundle.h"
+#include "driver/tokenizer_files.h"
 #include "driver/trained.h"
 #include "driver/weights/hf.h"
 #include "driver/weights/import_check.h"
@@ -297,9 +298,9 @@ static void text_make(importer *x, const char *model, const char *main) {
       x->tokenizer ? x->tokenizer : "bytes()", sequence_length(x));
 }
 
-// The files of a tokenizer, in the order of preference.
+// The files of a tokenizer, in the order of preference, which is the order of a run folder.
 static const char *const TOKENIZERS[][2] = {
-    {"tokenizer.json"}, {"vocab.json", "merges.txt"}, {"tokenizer.model"}};
+    {"tokenizer.json"}, {"tokenizer.model"}, {"vocab.json", "merges.txt"}};
 
 static const char *const *tokenizer_files(importer *x) {
   for (size_t i = 0; i < LM_COUNT(TOKENIZERS); i++)
@@ -386,8 +387,14 @@ static lm_status program_write(importer *x) {
   if (x->config)
     LM_TRY(token_ids_write(x));
   text_make(x, model, main);
-  LM_TRY(lm_file_write_atomic(out_path(x, "imported.lm"), x->text.p, x->text.n));
-  return lm_import_manifest_write(x->dir, &x->text);
+  return lm_file_write_atomic(out_path(x, "imported.lm"), x->text.p, x->text.n);
+}
+
+static lm_status manifest_write(const importer *x, lm_session *s) {
+  lm_fingerprint tokenizer = {0};
+  LM_TRY(lm_session_tokenizer(s));
+  lm_tokenizer_files_add(s, &tokenizer);
+  return lm_import_manifest_write(x->dir, &x->text, &tokenizer);
 }
 
 // ---- weights
@@ -396,6 +403,8 @@ static lm_status program_write(importer *x) {
 static lm_status instance_open(importer *x, lm_session *s) {
   lm_status status = lm_session_open(s, x->ctx, x->events,
                                      &(lm_recipe_choice){.path = out_path(x, "imported.lm")});
+  if (!status)
+    status = manifest_write(x, s);
   if (!status)
     status = lm_trained_params(s);
   if (status && x->unmapped && x->ctx->n_errors)

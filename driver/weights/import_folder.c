@@ -10,17 +10,36 @@ static const char *hash_of(lm_arena *a, const lm_buf *text) {
   return lm_arena_printf(a, "%016llx", (unsigned long long)lm_hash(text->p, text->n, 0));
 }
 
-lm_status lm_import_manifest_write(const char *dir, const lm_buf *text) {
+lm_status lm_import_manifest_write(const char *dir, const lm_buf *text,
+                                   const lm_fingerprint *tokenizer) {
   lm_arena *a = lm_arena_create();
   lm_buf b = {0};
   lm_buf_printf(&b,
                 "{\n  \"main\": \"../imported.lm\",\n  \"recipe\": \"Tune\",\n  \"set\": [],\n"
-                "  \"imported\": \"%s\"\n}\n",
+                "  \"imported\": \"%s\",\n  \"tokenizer\": {",
                 hash_of(a, text));
+  for (uint32_t i = 0; i < tokenizer->n; i++)
+    lm_buf_printf(&b, "%s\"%s\": \"%s\"", i ? ", " : "", tokenizer->v[i].key,
+                  tokenizer->v[i].value);
+  lm_buf_puts(&b, "}\n}\n");
   lm_status s = lm_file_write_atomic(lm_path_join(a, dir, "program.json"), b.p, b.n);
   lm_buf_free(&b);
   lm_arena_destroy(a);
   return s;
+}
+
+lm_status lm_import_tokenizer_read(lm_arena *a, const char *dir, lm_fingerprint *out) {
+  json_t *j, *value;
+  const char *part;
+  *out = (lm_fingerprint){0};
+  LM_TRY(lm_json_read(lm_path_join(a, dir, "program.json"), 1 << 20, &j));
+  json_object_foreach(json_object_get(j, "tokenizer"), part, value) {
+    if (json_is_string(value))
+      LM_PUSH(a, out->v, out->n, out->cap) = (lm_train_key){
+          lm_arena_printf(a, "%s", part), lm_arena_printf(a, "%s", json_string_value(value))};
+  }
+  json_decref(j);
+  return NULL;
 }
 
 lm_status lm_import_refuse(const char *dir, const char *file) {

@@ -204,6 +204,47 @@ def test_tokenizer_refused(run):
     check(not os.path.exists(run.path("out")), "no folder must be left")
 
 
+def test_tokenizer_of_the_import(run):
+    """eval, generate and export of an imported model refuse another tokenizer than the one that was imported with it"""
+    theirs, out, text = folder(run), run.path("in"), run.write("text.txt", "the cat sat on the mat and the dog lay on the log. " * 60)
+    for size, path in ((272, f"{theirs}/tokenizer.json"), (265, run.path("other.json"))):
+        run("tokenizer", "train", "-o", path, "--vocab", size, text)
+    run("import", "hf", theirs, "-o", out)
+    run.write("in/text.txt", open(text).read() * 9)
+    commands = [("eval", out), ("generate", out, "--prompt-ids", "1,2", "-n", 1), ("export", out, "-o", run.path("hf"))]
+    for command in commands:
+        run(*command)
+    own = open(f"{out}/tokenizer.json").read()
+    for name, other in (("tokenizer.json", open(run.path("other.json")).read()), ("tokenizer_config.json", '{"eos_token": "e"}')):
+        run.write("in/tokenizer.json", own)
+        run.write("in/" + name, other)
+        for command in commands:
+            err = run(*command, status=1)
+            check("imported with these weights" in err and f"in/{name} has changed" in err and "restore that file" in err, err)
+    os.remove(f"{out}/tokenizer_config.json")
+    run("import", "hf", theirs, "-o", out)   # over the changed one
+    manifest = json.load(open(f"{out}/program.json"))
+    run(*commands[1])
+    json.dump({key: manifest[key] for key in manifest if key != "tokenizer"}, open(f"{out}/program.json", "w"))
+    run.write("in/tokenizer.json", open(run.path("other.json")).read())
+    run(*commands[1])   # an import by an earlier version is not compared
+
+
+def test_tokenizer_of_two_files(run):
+    """vocab.json and merges.txt of an import are compared too"""
+    theirs, out, text = folder(run), run.path("in"), run.write("text.txt", "the cat sat on the mat and the dog lay on the log. " * 60)
+    run("tokenizer", "train", "-o", run.path("t.json"), "--vocab", 272, text)
+    model = json.load(open(run.path("t.json")))["model"]
+    json.dump(model["vocab"], open(f"{theirs}/vocab.json", "w"))
+    merges = [" ".join(m) if isinstance(m, list) else m for m in model["merges"]]
+    open(f"{theirs}/merges.txt", "w").write("#version: 0.2\n" + "".join(m + "\n" for m in merges))
+    run("import", "hf", theirs, "-o", out)
+    run("generate", out, "--prompt", "the cat", "-n", 1)
+    run.write("in/merges.txt", "#version: 0.2\n" + "".join(m + "\n" for m in merges[:-1]))
+    err = run("generate", out, "--prompt", "the cat", "-n", 1, status=1)
+    check("in/vocab.json or merges.txt has changed" in err, err)
+
+
 def test_tokenizer_train_field(run):
     """documents without the field are an error that lists the existing fields; --field names another; unusable documents are counted"""
     rows = [{"content": "the cat sat on the mat " * 20, "id": i} for i in range(9)] + [{"id": 9}]
