@@ -127,7 +127,7 @@ static lm_status located(const lm_session *s, const lm_data_options *o, lm_statu
   if (list) {
     list_note(s, diag, list + 1, INT_MAX);
     lm_diag_help(s->project.ctx, diag,
-                 "mend those documents, or let data %s leave out more of them: bad = …", d->name);
+                 "fix those documents, or let data %s leave out more of them: bad = …", d->name);
   }
   lm_status_free(fault);
   return lm_verdict(s->project.ctx);

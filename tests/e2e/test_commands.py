@@ -49,14 +49,14 @@ def test_check_notes_small_tables(run):
         code, out, err = run.result("check", run.write("p.lm", POSITIONS.format(args=args, tokenizer=tokenizer, more=more, sample=sample)))
         return code, err
     check(checked() == (0, ""), checked())
-    for how, what in ((dict(args="vocab = 100"), "p.lm:11:20: error[E211]: the model's vocabulary has 100 tokens, the token ids of the data go up to 255"),
-                      (dict(args="positions = 16"), "the model has 16 positions, the positions of the data go up to 31"),
-                      (dict(more="stage 50% { pack best_fit(seq = 64 tokens) }"), "the model has 32 positions, the positions of the data go up to 63"),
+    for how, what in ((dict(args="vocab = 100"), "p.lm:11:20: error[E211]: the model's vocabulary has 100 tokens, the largest token id of the data is 255"),
+                      (dict(args="positions = 16"), "the model has 16 positions, the largest position of the data is 31"),
+                      (dict(more="stage 50% { pack best_fit(seq = 64 tokens) }"), "the model has 32 positions, the largest position of the data is 63"),
                       (dict(sample='sample { every = 1 steps; prompt = "a"; n = 32 tokens }'), "the model has 32 positions, fewer than a prompt and 32 new tokens need")):
         code, err = checked(**how)
         check(code == 1 and what in err, err)
     code, err = checked(tokenizer="bpe(train = 300)")
-    check(code == 0 and "p.lm:10:22: warning[W211]: this learns up to 300 tokens, the model's vocabulary has 256" in err, err)
+    check(code == 0 and "p.lm:10:22: warning[W211]: the tokenizer may learn up to 300 tokens, but the model's vocabulary has 256" in err, err)
 
 
 def test_failed_import(run):

@@ -45,7 +45,7 @@ def test_bad_rows(run):
     strict, patient = (run.write(f"{name}.lm", BAD.format(root=ROOT, share=share)) for name, share in (("strict", "7%"), ("patient", "8%")))
     err = run("run", strict, status=1)
     check("strict.lm:2:31: error[E214]: invalid data: 8 of 100 documents cannot be used, more than the 7% that `bad` allows" in err, err)
-    check("= help: mend those documents, or let data Lines leave out more of them: bad = " in err, err)
+    check("= help: fix those documents, or let data Lines leave out more of them: bad = " in err, err)
     for line in FAULTS:
         check(f"docs.jsonl:{line}: " in err, err)
     check(not os.path.exists(run.path("run")), "the run must not begin")
