@@ -58,15 +58,15 @@ typedef struct lm_target_choices {
   lm_target_panel panel[LM_DTYPES]; // by dtype of the operands
 } lm_target_choices;
 
-// Rates that the cost model (compiler/plan/cost.h) needs besides peaks and bandwidths: the share of
-// a published figure that programs reach, and fixed costs. known.def gives them for GPUs.
+// What the cost model (compiler/plan/cost.h) needs besides peaks and bandwidths: fixed costs, and
+// the achievable fraction (efficiency) of published figures, which rates.def gives for GPUs.
 typedef struct lm_target_rates {
   double launch;   // seconds that the shortest kernel takes
   double gap;      // seconds between the end of a kernel and the start of the next
   double call;     // seconds between the end of a plan's function and the start of the next
-  double memory;   // share of the bandwidth that a long kernel reaches
-  double math;     // share of a GEMM's peak that its main loop reaches
-  double mma_sync; // of a GPU: share of the peak that instructions of a warp (mma.sync) reach
+  double memory;   // achievable fraction of the bandwidth, by a long kernel
+  double math;     // achievable fraction of a GEMM's peak, by its main loop
+  double mma_sync; // of a GPU: achievable fraction of the peak with mma.sync
   double cache;    // bytes per second of the last cache; 0: `bandwidth` gives them by size
   double lanes;    // instructions per second, counted for each element of a vector or thread
 } lm_target_rates;

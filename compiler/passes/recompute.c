@@ -14,8 +14,9 @@
 // Losses and gradients are therefore bit-identical, and no new kernel is compiled.
 //
 // Recomputed are the values marked `recompute`, and env->recompute->extra more, the cheapest first,
-// in seconds per byte freed. Values marked `save` stay. Stashes are chosen one at a time, because a
-// choice changes the cost of the others. Declines: carries, and values inside an inner loop that
+// in cost per byte freed; the cost of an operation is the larger of the bytes that it moves and its
+// FLOPs / 16. Values marked `save` stay. Stashes are chosen one at a time, because a choice changes
+// the cost of the others. Declines: carries, and values inside an inner loop that
 // are indexed by the index of this one. Cost: the recomputed operations, in each iteration of the
 // backward loop.
 #include <string.h>

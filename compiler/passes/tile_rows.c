@@ -28,7 +28,7 @@
 // (forward and data gradient), their f32 gradients are read and written again, and three launches
 // per GEMM; and the cotangent of an outer value is stacked and added to its other contributions, 2
 // times its bytes. The tiling is profitable only if a tile fits the caches and memory bandwidth
-// limits the step: in bf16 on processors with bf16 dot products (lm_target_choices.cached_bytes),
+// limits the step: in bf16 on processors with AMX and few cores (lm_target_choices.cached_bytes),
 // by estimate. In f32 with AVX2 it makes no difference whether tensors between GEMMs take 2 or 32
 // MB, so the pass runs there only if forced. Declines: unprofitable tilings; functions that are not
 // differentiated; dynamic extents; too few rows for two tiles; loops without carries (made by

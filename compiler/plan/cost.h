@@ -1,8 +1,9 @@
 // cost.h - the cost model: the time that the steps of a plan take on a machine.
 //
-// A machine is plain data (target/target.h), so it need not be here. A step takes a launch and the
-// longest of three terms, which overlap: moving bytes, issuing instructions, multiplying matrices.
-// docs/cost.md has the formulas and where their constants come from.
+// A machine is plain data (target/target.h), so it need not be here. A step takes a launch and
+// the time of up to three terms, which overlap but not perfectly (lm_cost_overlap): moving bytes,
+// issuing instructions, multiplying matrices. docs/cost.md has the formulas and where their
+// constants come from.
 //
 // The parts (a kernel, a GEMM, an attention) are functions of plain sizes, so passes use them
 // before there is a plan.
@@ -28,7 +29,8 @@ typedef struct lm_cost {
 
 // ---- cost_kernel.c
 
-// The time of two things that overlap: more than the longer, as they disturb each other.
+// The time of two terms that overlap: (a^3 + b^3)^(1/3), which is more than the longer one, because
+// each slows the other.
 double lm_cost_overlap(double a, double b);
 double lm_cost_memory(const lm_target *t, double bytes);
 // The bytes that a long kernel moves in the time that one more launch takes.

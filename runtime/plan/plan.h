@@ -299,8 +299,8 @@ const lm_plan_func *lm_plan_func_find(const lm_plan *p, const char *name);
 void lm_plan_funcs_bind(lm_plan *p);
 // Executions of step i in one run of f: the product of the trip counts of the loops around it.
 int64_t lm_plan_step_times(const lm_plan_func *f, int i);
-// Bytes that the executions of step i do not move if the run takes the gradients as zeros; negative
-// for a FILL, which is part of `moved` of no other run.
+// Bytes that the executions of step i do not move if the run takes the gradients as zeros. Negative
+// for a FILL: it moves bytes only in such runs, and `moved` excludes it.
 int64_t lm_plan_step_saved(const lm_plan_func *f, int i);
 // NULL if absent. The second takes the name in the plan's text.
 const lm_plan_port *lm_plan_port_get(const lm_plan_func *f, lm_port_id id, bool result);

@@ -1,6 +1,6 @@
-// simt.h - runs generated CUDA kernels on a host: each thread of a block is a fiber, and behaviour
-// that the hardware leaves undefined is reported. Kernels are compiled with the prelude simt.h,
-// which calls the functions of simt.c.
+// simt.h - the SIMT emulator (the shim): runs generated CUDA kernels on a host: each thread of a
+// block is a fiber, and behaviour that the hardware leaves undefined is reported. Kernels are
+// compiled with the prelude simt.h, which calls the functions of simt.c.
 //
 // Reported: accesses to shared memory that are out of bounds, that read unwritten bytes, or that
 // are not ordered after another thread's access by a barrier; accesses to global memory of which

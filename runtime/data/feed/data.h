@@ -9,10 +9,10 @@
 // rebuilt.
 //
 // A row has `seq` positions. A longer document is split into windows; best-fit packing puts windows
-// and short documents into rows. Each position has: tok; pos, from 0 in each window; seg, the index
-// of the window in its row; next, the document's next token, also across windows; w, 0 at the last
-// token of a document, which has no target, and 1 elsewhere. Padding has tok 0, pos 0, seg -1,
-// next 0, w 0.
+// and short documents into rows. Here a short document is one window. Each position has: tok; pos,
+// from 0 in each window; seg, the index of the window in its row; next, the document's next token,
+// also across windows; w, 0 at the last token of a document, which has no target, and 1 elsewhere.
+// Padding has tok 0, pos 0, seg -1, next 0, w 0.
 //
 // The order of rows is a function of (seed, step), so each step can be computed without the steps
 // before it. Without a mix, row q of the endless sequence of training rows is row

@@ -1,4 +1,4 @@
-// fake.h - stand-ins on a host for the parts of NVIDIA's libraries that lmc uses: libcuda.so.1,
+// fake.h - fakes on a host of the parts of NVIDIA's libraries that lmc uses: libcuda.so.1,
 // libnvrtc.so.13 and libcublasLt.so.13, for tests of the runtime on machines without a GPU:
 //
 //   LD_LIBRARY_PATH=build/fake lmc run ... --target cuda
