@@ -1,5 +1,5 @@
 // fit.c - searches for a plan within the memory limit: the recipe's `memory { budget }`; without
-// one, for `micro = auto`, a share of this machine's memory.
+// one, what a GPU has free, and for `micro = auto` a share of the machine's memory.
 //
 //   1. With micro = auto, the largest micro-batch whose plan fits; if none does, the smallest one.
 //   2. The smallest sufficient number of recomputed stashes, the cheapest first (pass recompute).
@@ -23,7 +23,8 @@ enum {
   SHOWN_ITEMS = 3,
   CANDIDATES = 4096
 };
-static const double MACHINE_SHARE = 0.8; // of memory
+static const double MACHINE_SHARE = 0.8; // of a CPU's memory: other processes use it too
+static const double DEVICE_SHARE = 0.95; // of a GPU's free memory: kernels and libraries are loaded
 
 // The machine for predicted times. Without known peaks it assumes 16 FLOPs per byte moved and
 // launches that cost nothing, so only ratios of times are meaningful.
@@ -48,10 +49,15 @@ typedef struct fitter {
   const lm_compile_spec *spec;
   lm_fit *fit;
   lm_compiled *c;
+  int64_t limit; // bytes
 } fitter;
 
 static int64_t micro_of(const fitter *x) {
   return lm_run_micro(&x->c->run);
+}
+
+static bool fits(const fitter *x) {
+  return lm_compiled_memory(x->c) <= x->limit;
 }
 
 // recompute: stashes.
@@ -82,12 +88,12 @@ static int micros_of(const fitter *x, int64_t *out) {
 // *out: the index, from `from` on, of the largest micro-batch whose plan fits; n if none does.
 // Smaller micro-batches need less memory.
 static lm_status micro_search(const fitter *x, const int64_t *micros, int from, int n, int extra,
-                              int64_t limit, int *out) {
+                              int *out) {
   int low = from, high = n;
   while (low < high) {
     int mid = low + (high - low) / 2;
     LM_TRY(attempt(x, micros[mid], extra));
-    if (lm_compiled_memory(x->c) <= limit)
+    if (fits(x))
       high = mid;
     else
       low = mid + 1;
@@ -98,18 +104,18 @@ static lm_status micro_search(const fitter *x, const int64_t *micros, int from, 
 
 // *out: the smallest number of recomputed stashes with which the plan fits; -1 if it fits with no
 // number of them. *out_most: how many there are.
-static lm_status recompute_search(const fitter *x, int64_t limit, int *out, int *out_most) {
+static lm_status recompute_search(const fitter *x, int *out, int *out_most) {
   int64_t micro = micro_of(x);
   LM_TRY(attempt(x, micro, INT32_MAX));
   *out_most = x->c->recomputed;
   *out = -1;
-  if (lm_compiled_memory(x->c) > limit)
+  if (!fits(x))
     return NULL;
   int low = 1, high = *out_most;
   while (low < high) {
     int mid = low + (high - low) / 2;
     LM_TRY(attempt(x, micro, mid));
-    if (lm_compiled_memory(x->c) <= limit)
+    if (fits(x))
       high = mid;
     else
       low = mid + 1;
@@ -141,15 +147,15 @@ static const char *need_text(const fitter *x, int64_t bytes) {
 static lm_status remedy_find(const fitter *x, const char **out) {
   int64_t micro = micro_of(x);
   int64_t *micros = LM_NEW_N(x->p->ctx->arena, int64_t, CANDIDATES);
-  int n = micros_of(x, micros), from = 0, fits;
+  int n = micros_of(x, micros), from = 0, at;
   while (from < n && micros[from] >= micro)
     from++;
-  LM_TRY(micro_search(x, micros, from, n, INT32_MAX, x->p->recipe->memory.budget, &fits));
-  int64_t tried = fits < n ? micros[fits] : n ? micros[n - 1] : micro;
+  LM_TRY(micro_search(x, micros, from, n, INT32_MAX, &at));
+  int64_t tried = at < n ? micros[at] : n ? micros[n - 1] : micro;
   LM_TRY(attempt(x, tried, INT32_MAX));
   *out = lm_arena_printf(x->p->ctx->arena,
-                         fits < n ? "micro = %lld tokens takes %s and fits"
-                                  : "the least, with micro = %lld tokens, is %s",
+                         at < n ? "micro = %lld tokens takes %s and fits"
+                                : "the least, with micro = %lld tokens, is %s",
                          (long long)tried, need_text(x, lm_compiled_memory(x->c)));
   return NULL;
 }
@@ -176,21 +182,21 @@ static lm_status refuse(const fitter *x, int most) {
 
 // ---- the search
 
-static lm_status micro_choose(const fitter *x, int64_t limit) {
+static lm_status micro_choose(const fitter *x) {
   int64_t *micros = LM_NEW_N(x->p->ctx->arena, int64_t, CANDIDATES);
   int n = micros_of(x, micros), at;
   if (n < 2)
     return NULL;
-  LM_TRY(micro_search(x, micros, 1, n, 0, limit, &at));
+  LM_TRY(micro_search(x, micros, 1, n, 0, &at));
   return attempt(x, micros[at < n ? at : n - 1], 0);
 }
 
-static lm_status recompute_choose(const fitter *x, int64_t limit) {
+static lm_status recompute_choose(const fitter *x) {
   int extra, most;
   lm_target machine = machine_of(x->c);
   double before = lm_cost_of_training(&machine, x->c->plan, x->c->run.n_micro).seconds;
   x->fit->natural = lm_compiled_memory(x->c);
-  LM_TRY(recompute_search(x, limit, &extra, &most));
+  LM_TRY(recompute_search(x, &extra, &most));
   if (extra < 0)
     return x->p->recipe->memory.budget ? refuse(x, most) : NULL;
   LM_TRY(attempt(x, micro_of(x), extra));
@@ -201,25 +207,35 @@ static lm_status recompute_choose(const fitter *x, int64_t limit) {
   return NULL;
 }
 
-static lm_status search(const fitter *x) {
-  const lm_recipe *r = x->p->recipe;
+// Bytes that the plan may take. A CPU limits only `micro = auto`: its system can swap. Another GPU
+// than this machine's is taken to be unused.
+static int64_t limit_find(const fitter *x, bool automatic) {
+  const lm_target *t = &x->spec->target;
+  bool gpu = t->kind == LM_TARGET_CUDA;
+  if (x->p->recipe->memory.budget)
+    return x->p->recipe->memory.budget;
+  if (!(x->spec->what & LM_LOWER_TRAIN) || !(automatic || (gpu && t->is_here)))
+    return INT64_MAX;
+  int64_t memory = t->is_here ? lm_target_runtime(t)->memory(t) : t->memory;
+  double share = gpu ? DEVICE_SHARE : MACHINE_SHARE;
+  return memory ? (int64_t)(share * (double)memory) : INT64_MAX;
+}
+
+static lm_status search(fitter *x, int64_t most) {
   bool trains = x->spec->what & LM_LOWER_TRAIN;
   bool automatic = x->spec->run.micro_auto && trains;
-  int64_t limit = r->memory.budget ? r->memory.budget
-                  : automatic && x->spec->target.kind == LM_TARGET_CPU
-                      ? (int64_t)(MACHINE_SHARE * (double)lm_memory_of_machine())
-                      : INT64_MAX;
+  x->limit = most ? most : limit_find(x, automatic);
   LM_TRY(attempt(x, lm_run_micro(&x->spec->run), x->spec->recompute));
-  if (lm_compiled_memory(x->c) > limit && automatic)
-    LM_TRY(micro_choose(x, limit));
-  if (lm_compiled_memory(x->c) > limit && trains)
-    LM_TRY(recompute_choose(x, limit));
-  bool too_large = r->memory.budget && lm_compiled_memory(x->c) > limit;
+  if (!fits(x) && automatic)
+    LM_TRY(micro_choose(x));
+  if (!fits(x) && trains)
+    LM_TRY(recompute_choose(x));
+  bool too_large = x->p->recipe->memory.budget && !fits(x);
   return too_large && !x->p->ctx->n_errors ? refuse(x, 0) : NULL;
 }
 
-lm_status lm_fit_find(const lm_project *p, const lm_compile_spec *spec, lm_fit *out_choice,
-                      lm_compiled *out) {
+lm_status lm_fit_find(const lm_project *p, const lm_compile_spec *spec, int64_t most,
+                      lm_fit *out_choice, lm_compiled *out) {
   *out_choice = (lm_fit){0};
-  return search(&(fitter){.p = p, .spec = spec, .fit = out_choice, .c = out});
+  return search(&(fitter){.p = p, .spec = spec, .fit = out_choice, .c = out}, most);
 }

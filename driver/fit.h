@@ -12,7 +12,7 @@ typedef struct lm_fit {
 // Compiles with the spec, and with other micro-batches and more recomputed stashes until the plan
 // fits the memory limit. *out is the plan that was chosen, and its run and its spec say with which
 // micro-batch. A budget of the recipe that cannot be met is error E210. Changes nothing but the
-// results.
-lm_status lm_fit_find(const lm_project *p, const lm_compile_spec *spec, lm_fit *out_choice,
-                      lm_compiled *out);
+// results. most: a limit in bytes, of a recipe without a budget; 0: what the machine has.
+lm_status lm_fit_find(const lm_project *p, const lm_compile_spec *spec, int64_t most,
+                      lm_fit *out_choice, lm_compiled *out);
 #endif

@@ -72,7 +72,7 @@ lm_compile_spec lm_session_spec(lm_session *s, uint32_t what, int64_t capacity) 
 
 lm_status lm_session_compile(lm_session *s, uint32_t what, int64_t capacity) {
   lm_compile_spec spec = lm_session_spec(s, what, capacity);
-  LM_TRY(lm_fit_find(&s->project, &spec, &s->fit, &s->compiled));
+  LM_TRY(lm_fit_find(&s->project, &spec, 0, &s->fit, &s->compiled));
   s->run = s->compiled.run;
   if (what & LM_LOWER_TRAIN)
     lm_rows_warn(&s->compiled);
@@ -112,15 +112,56 @@ static const char *bytes_text(const lm_session *s, int64_t bytes) {
   return text;
 }
 
-// The system grants more memory than there is, and ends the process when it is used.
+// A CPU's system grants more memory than there is, and ends the process when it is used; a GPU's
+// driver refuses after the kernels are compiled.
 static lm_status memory_check(const lm_session *s) {
   int64_t need = lm_session_memory(s);
-  int64_t machine = lm_memory_of_machine();
-  if (s->target.kind != LM_TARGET_CPU || need <= machine)
+  int64_t memory = lm_target_runtime(&s->target)->memory(&s->target);
+  if (!memory || need <= memory)
     return NULL;
   LM_REPORT(s->project.ctx, s->project.recipe->model.loc, E253, bytes_text(s, need),
-            bytes_text(s, machine));
+            s->target.kind == LM_TARGET_CPU ? "this machine" : s->target.title,
+            bytes_text(s, memory));
   return lm_verdict(s->project.ctx);
+}
+
+#define LESS 0.05 // of the arenas that could not be allocated
+
+// Replaces a plan whose memory could not be allocated by one that takes less; *out: there is one.
+static lm_status plan_shrink(lm_session *s, bool *out) {
+  lm_compile_spec spec = lm_session_spec(s, s->compiled.spec.what, s->compiled.spec.capacity);
+  int64_t most = lm_session_memory(s) - (int64_t)(LESS * (double)lm_compiled_arenas(&s->compiled));
+  lm_fit fit;
+  lm_compiled less;
+  *out = false;
+  if (s->project.recipe->memory.budget || !(spec.what & LM_LOWER_TRAIN))
+    return NULL;
+  LM_TRY(lm_fit_find(&s->project, &spec, most, &fit, &less));
+  if (lm_compiled_memory(&less) > most)
+    return NULL;
+  lm_event_warning(s->project.events, "%s could not allocate %s; a plan of %s is used instead",
+                   s->target.title, bytes_text(s, lm_session_memory(s)),
+                   bytes_text(s, lm_compiled_memory(&less)));
+  s->fit = fit;
+  s->compiled = less;
+  s->run = less.run;
+  *out = true;
+  return NULL;
+}
+
+// Memory that a driver reports as free may be in pieces, or taken by another process meanwhile.
+static lm_status execution_start(lm_session *s, const lm_exec_options *o) {
+  for (;;) {
+    bool shrunk;
+    lm_status failed = lm_execution_start(&s->compiled, o, &s->execution);
+    if (!failed || failed->subject != s->compiled.plan)
+      return failed;
+    lm_status stop = plan_shrink(s, &shrunk);
+    if (!stop && !shrunk)
+      return failed;
+    lm_status_free(failed);
+    LM_TRY(stop);
+  }
 }
 
 lm_status lm_session_start(lm_session *s, const lm_exec_options *o) {
@@ -131,7 +172,7 @@ lm_status lm_session_start(lm_session *s, const lm_exec_options *o) {
   all.timeline = o ? o->timeline : NULL;
   all.dump_dir = s->dump_dir ? s->dump_dir : o ? o->dump_dir : NULL;
   all.load_dir = s->load_dir;
-  LM_TRY(lm_execution_start(&s->compiled, &all, &s->execution));
+  LM_TRY(execution_start(s, &all));
   return s->tuning.choices ? lm_tune_gpu_keep(s) : NULL;
 }
 

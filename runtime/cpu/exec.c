@@ -385,6 +385,10 @@ static double peak(const lm_target *t, int threads, lm_dtype dtype) {
   return lm_cpu_peak(threads, dtype);
 }
 
+static int64_t memory(const lm_target *t) {
+  return t->memory; // what other processes use can be freed, or swapped
+}
+
 static lm_status create(const lm_plan *plan, const lm_target *t, const lm_exec_options *o,
                         lm_exec **out) {
   return lm_cpu_exec_create(plan, o, out);
@@ -394,4 +398,5 @@ const lm_runtime lm_cpu_runtime = {.find = find,
                                    .measure = lm_cpu_measure,
                                    .peak = peak,
                                    .create = create,
+                                   .memory = memory,
                                    .workspace = workspace};

@@ -376,6 +376,30 @@ static double peak(const lm_target *t, int threads, lm_dtype dtype) {
   return t->math[dtype].peak;
 }
 
+// A context exists meanwhile, as in an execution: it takes memory itself.
+static lm_status memory_measure(size_t *out_free) {
+  lm_cuda_driver d;
+  lm_cuda_device device;
+  void *context;
+  size_t total;
+  LM_TRY(lm_cuda_device_find(&d, &device));
+  LM_TRY(lm_cuda_check(&d, d.cuDevicePrimaryCtxRetain(&context, device.number), "a context"));
+  int result = d.cuCtxSetCurrent(context);
+  if (!result)
+    result = d.cuMemGetInfo_v2(out_free, &total);
+  d.cuDevicePrimaryCtxRelease_v2(device.number);
+  return lm_cuda_check(&d, result, "free memory");
+}
+
+// Creating an executor reports why a device cannot be used.
+static int64_t memory(const lm_target *t) {
+  size_t bytes = 0;
+  lm_status s = memory_measure(&bytes);
+  bool known = !s;
+  lm_status_free(s);
+  return known ? (int64_t)bytes : 0;
+}
+
 static lm_status create(const lm_plan *plan, const lm_target *t, const lm_exec_options *o,
                         lm_exec **out) {
   return lm_cuda_exec_create(plan, t->arch, o, out);
@@ -385,5 +409,9 @@ static int64_t workspace(const lm_plan *plan, const lm_exec_options *o) {
   return workspace_bytes();
 }
 
-const lm_runtime lm_cuda_runtime = {
-    .find = find, .measure = measure, .peak = peak, .create = create, .workspace = workspace};
+const lm_runtime lm_cuda_runtime = {.find = find,
+                                    .measure = measure,
+                                    .peak = peak,
+                                    .create = create,
+                                    .memory = memory,
+                                    .workspace = workspace};

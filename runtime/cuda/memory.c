@@ -25,7 +25,7 @@ static lm_status out_of_memory(const lm_cuda_memory *m, int result, int64_t byte
   s = lm_annotate(s, "the plan needs %s, workspace %.1f MB", sizes.p,
                   (double)m->workspace_bytes * 1e-6);
   lm_buf_free(&sizes);
-  return s;
+  return lm_status_about(s, m->plan);
 }
 
 static lm_status arena_make(lm_cuda_memory *m, int i) {

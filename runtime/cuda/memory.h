@@ -56,8 +56,8 @@ typedef struct lm_cuda_memory {
   int slot;
 } lm_cuda_memory;
 
-// Allocates every arena, zeroed. LM_ENV with the sizes if memory does not suffice. Also after an
-// error, lm_cuda_memory_free must be called.
+// Allocates every arena, zeroed. LM_ENV with the sizes, about the plan, if memory does not suffice.
+// Also after an error, lm_cuda_memory_free must be called.
 lm_status lm_cuda_memory_make(lm_cuda_memory *m, const lm_plan *plan, const lm_cuda_driver *d,
                               const lm_cuda_device *device, void *stream, int64_t workspace);
 void lm_cuda_memory_free(lm_cuda_memory *m);

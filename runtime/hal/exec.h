@@ -72,10 +72,13 @@ typedef struct lm_runtime {
   void (*measure)(lm_target *t, int threads, lm_dtype dtype);
   double (*peak)(const lm_target *t, int threads, lm_dtype dtype); // FLOP/s alone; 0: unknown
   // The plan must be compiled for the target and outlive the executor. Allocates every arena,
-  // zeroed. LM_ENV with the sizes if memory does not suffice. o->tuning: lm_gemm_tilings of
-  // runtime/cpu/gemm.h, or lm_cuda_choices of runtime/cuda/gemm.h.
+  // zeroed. LM_ENV with the sizes, about the plan (lm_status_s.subject), if memory does not
+  // suffice. o->tuning: lm_gemm_tilings of runtime/cpu/gemm.h, or lm_cuda_choices of
+  // runtime/cuda/gemm.h.
   lm_status (*create)(const lm_plan *plan, const lm_target *t, const lm_exec_options *o,
                       lm_exec **out);
+  // Bytes that this process could allocate now; 0 if that is not known.
+  int64_t (*memory)(const lm_target *t);
   // Bytes that the executor allocates in addition to the arenas.
   int64_t (*workspace)(const lm_plan *plan, const lm_exec_options *o);
 } lm_runtime;

@@ -119,7 +119,7 @@ static void test_repeatable(const char *path) {
   lm_fit fit;
   lm_compiled fitted;
   lm_compile_spec asked = spec;
-  check_ctx(x.ctx, lm_fit_find(&x.s.project, &asked, &fit, &fitted));
+  check_ctx(x.ctx, lm_fit_find(&x.s.project, &asked, 0, &fit, &fitted));
   lm_buf c = plan_text(&x, &spec);
   CHECK(a.n == c.n && !memcmp(a.p, c.p, a.n));
   CHECK(a.n != b.n || memcmp(a.p, b.p, a.n));

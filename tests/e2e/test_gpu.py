@@ -289,6 +289,38 @@ def test_ranges(run):
     check(lines[:7] == ["step 1", "  rates", "  copies", "  micro", "  micro", "  norm", "  update"] and "step 2" in lines, err)
 
 
+MEMORY = dict(steps=2, rows=8, seq=32, depth=2)   # a batch of 256 tokens
+
+
+def automatic(run):
+    """a small recipe with micro = auto, and the bytes that its plans with other micro-batches take"""
+    file = run.write("auto.lm", re.sub(r"micro = \d+ tokens", "micro = auto", open(small(run, **MEMORY)).read()))
+    bytes_of = lambda micro: json.loads(run("compile", file, "--target", "sm_90a", "--json", "--set", f"micro={micro} tokens"))["peak_bytes"]
+    return file, {micro: bytes_of(micro) for micro in (32, 64, 128, 256)}
+
+
+def test_memory_of_the_device(run):
+    """micro = auto takes the largest micro-batch that the GPU has memory for; a given one recomputes, or is refused before kernels are compiled"""
+    fake, (file, sizes) = Fake(run), automatic(run)
+    room = (sizes[64] + sizes[128]) / 2
+    how = f"memory={int(room / 0.95)}"
+    check(json.loads(fake("compile", file, "--target", "cuda", "--json", how=how))["micro"] == 64, "the largest that fits")
+    check(json.loads(fake("compile", file, "--target", "cuda", "--json"))["micro"] == 256, "the whole batch fits")
+    given = (file, "--target", "cuda", "--set", "micro=256 tokens")
+    less = 0.1 * sizes[64] + 0.9 * sizes[256]
+    check(json.loads(fake("compile", *given, "--json", how=f"memory={int(less / 0.95)}"))["recomputed"] > 0, "recomputed to fit")
+    err = fake("run", *given, "--out", run.path("none"), how=f"memory={sizes[32] // 2}", status=1)
+    check("error[E253]" in err and "Fake GPU" in err and "of memory" in err, err)
+
+
+def test_allocation_fails(run):
+    """the next smaller plan is used, with a warning, if the driver cannot allocate memory that it reports as free"""
+    fake, (file, _) = Fake(run), automatic(run)
+    code, out, err = run.result("run", file, "--target", "cuda", "--out", run.path("run"), "-q", env={**fake.env, "FAKE_CUDA": "alloc=3"})
+    check(code == 0 and "could not allocate" in err and "is used instead" in err, f"{code}: {out}{err}")
+    check(json.load(open(run.path("run", "run.json")))["micro"] == 128, "a smaller micro-batch")
+
+
 def test_failures(run):
     fake, file = Fake(run), tiny(run)
     how = ("run", file, "--target", "cuda", "--out", run.path("run"), "--quiet")
@@ -298,8 +330,8 @@ def test_failures(run):
     check("knows CUDA 11.8; CUDA 12 is the oldest" in fake(*how, how="driver=11080", status=2), "an old driver")
     check("makes no code for sm_100a" in fake(*how, how="cc=100", status=2), "a compiler older than the device")
     check("the plan is compiled for sm_90a, but" in fake("run", file, "--target", "sm_90a", how="cc=80", status=2), "another device")
-    for n, what in ((1, "for parameters"), (3, "for optimizer state"), (5, "memory"), (6, "for activations")):
-        err = fake(*how, how=f"alloc={n}", status=2)
+    for n in (1, 2, 3):   # the second is the runtime's own, the third an arena: no plan takes less
+        err = fake(*how, "--set", "model.depth=1", how=f"alloc={n}", status=2)
         check("CUDA_ERROR_OUT_OF_MEMORY" in err, f"allocation {n}: {err}")
     err = fake(*how, how="launch=12", status=2)
     check("micro: kernel k" in err and "llama.lm:" in err, f"a launch: {err}")

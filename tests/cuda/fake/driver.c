@@ -47,12 +47,19 @@ FAKE_API char *fake_memory(address a, size_t bytes, const char *what) {
   return at;
 }
 
+static long memory_left(void) {
+  long left = fake.memory;
+  for (int i = 0; i < fake.n_device; i++)
+    left -= (long)fake.device[i].bytes;
+  return left;
+}
+
 FAKE_API int cuMemAlloc_v2(address *out, size_t bytes) {
   if (fake.sticky)
     return fake.sticky;
   if (!bytes)
     return INVALID;
-  if (fake.alloc && !--fake.alloc)
+  if ((fake.alloc && !--fake.alloc) || (long)bytes > memory_left())
     return OUT_OF_MEMORY;
   if (fake.n_device == BLOCKS)
     fake_complain("too many blocks", "cuMemAlloc");
@@ -73,10 +80,8 @@ FAKE_API int cuMemFree_v2(address a) {
 }
 
 FAKE_API int cuMemGetInfo_v2(size_t *left, size_t *total) {
-  *total = (size_t)8 << 30;
-  *left = *total;
-  for (int i = 0; i < fake.n_device; i++)
-    *left -= fake.device[i].bytes;
+  *total = (size_t)fake.memory;
+  *left = (size_t)memory_left();
   return fake.sticky;
 }
 
@@ -122,6 +127,7 @@ FAKE_API int cuInit(unsigned flags) {
   fake.capability = (int)word(text, "cc=");
   fake.alloc = word(text, "alloc=");
   fake.launch = word(text, "launch=");
+  fake.memory = word(text, "memory=");
   fake.fault = word(text, "fault=");
   fake.eager = text && strstr(text, "eager");
   fake.version = (int)word(text, "driver=");
@@ -129,6 +135,8 @@ FAKE_API int cuInit(unsigned flags) {
     fake.capability = 90;
   if (!fake.version)
     fake.version = 13000;
+  if (!fake.memory)
+    fake.memory = 8l << 30;
   if (!dladdr((void *)cuInit, &me) || !dlopen(me.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL))
     fake_complain("cannot be loaded again", "libcuda");
   atexit(at_end);
@@ -148,7 +156,7 @@ FAKE_API int cuDeviceGet(int *device, int number) {
   return number ? NO_DEVICE : 0;
 }
 FAKE_API int cuDeviceTotalMem_v2(size_t *bytes, int device) {
-  *bytes = (size_t)8 << 30;
+  *bytes = (size_t)fake.memory;
   return 0;
 }
 FAKE_API int cuDevicePrimaryCtxRetain(void **context, int device) {

@@ -31,6 +31,7 @@ typedef struct fake_state {
   bool started, none, eager;
   int capability, version;
   long alloc, launch, fault; // countdowns, 0: never
+  long memory;               // bytes
   int sticky;
 } fake_state;
 extern fake_state fake;

@@ -17,9 +17,10 @@
 //
 // FAKE_CUDA in the environment, words separated by commas: none (no GPU), cc=80 (compute
 // capability), alloc=N, launch=N (the N-th allocation or launch fails), fault=N (the N-th kernel
-// faults; from then on everything fails), driver=12040 (the CUDA version of the driver), plain
-// (cuBLASLt has no algorithm for a GEMM with an epilogue), eager (every stream but the first
-// executes at once), serialized (NVRTC reports that it serialized the GEMMs of attention)
+// faults; from then on everything fails), memory=BYTES (8 GiB by default), driver=12040 (the CUDA
+// version of the driver), plain (cuBLASLt has no algorithm for a GEMM with an epilogue), eager
+// (every stream but the first executes at once), serialized (NVRTC reports that it serialized the
+// GEMMs of attention)
 #ifndef FAKE_H
 #define FAKE_H
 #include <stddef.h>
