@@ -118,9 +118,9 @@ static void element_loops(cpu_attend *e, lm_buf *b, bool masked) {
   else
     lm_buf_printf(t, "const float w = p, dp = d[n * %lld + m];\n", rows);
   if (mask)
-    lm_buf_printf(t, "const float g = %s ? p * (dp - mean[m]) : 0.0f;\n", mask);
+    lm_buf_printf(t, "const float g = %s ? p * (dp - delta[m]) : 0.0f;\n", mask);
   else
-    lm_buf_puts(t, "const float g = p * (dp - mean[m]);\n");
+    lm_buf_puts(t, "const float g = p * (dp - delta[m]);\n");
   lm_buf_printf(t, "z0[n * %lld + m] = w;\n", rows);
   e->name[e->f.op->body->args[0]->id] = "g";
   for (int i = 1; i < e->f.n_sums; i++) {
@@ -187,13 +187,13 @@ static void tile_backward(cpu_attend *e, lm_buf *b) {
 // ---- a tile of t
 
 // The sum of do * o, unless it is an operand.
-static void mean_load(cpu_attend *e, lm_buf *b) {
+static void delta_load(cpu_attend *e, lm_buf *b) {
   lm_type o = e->f.op->in[LM_ATTEND_O]->type;
   lm_dtype t = (lm_dtype)o.dtype;
   lm_buf at = {0};
-  if (lm_attend_has_mean(e->f.op)) {
+  if (lm_attend_has_delta(e->f.op)) {
     cpu_attend_offset(e, &at, o, "t0 + i", "");
-    lm_buf_printf(b, "mean[i] = a%d[%s];\n", LM_ATTEND_O, lm_gen_take(&e->g, &at));
+    lm_buf_printf(b, "delta[i] = a%d[%s];\n", LM_ATTEND_O, lm_gen_take(&e->g, &at));
     return;
   }
   cpu_attend_offset(e, &at, o, "t0 + i", "");
@@ -206,7 +206,7 @@ static void mean_load(cpu_attend *e, lm_buf *b) {
   lm_buf_puts(b, "LM_PARTIALS_OF(float, sum, 0.0f)\n");
   cpu_attend_channel_sum(e, b, &e->f.v_channels,
                          lm_arena_printf(e->g.arena, "sum[lane] += %s * %s;\n", x, y));
-  lm_buf_puts(b, "mean[i] = lm_sum_float(sum);\n");
+  lm_buf_puts(b, "delta[i] = lm_sum_float(sum);\n");
 }
 
 static void row_scalars_load(cpu_attend *e, lm_buf *b) {
@@ -218,7 +218,7 @@ static void row_scalars_load(cpu_attend *e, lm_buf *b) {
                 lm_gen_take(&e->g, &at));
   lm_buf_printf(b, "part[i] = lse[i] < -1e29f ? 1.0f / (float)%s : 1.0f;\n",
                 lm_gen_extent(&e->g, s->size, s->dyn, 1));
-  mean_load(e, b);
+  delta_load(e, b);
   lm_buf_puts(b, "}\n");
 }
 
@@ -246,7 +246,7 @@ static void row_results(cpu_attend *e, lm_buf *b) {
 }
 
 static void buffers(cpu_attend *e) {
-  static const char *const names[] = {"lse", "part", "mean"};
+  static const char *const names[] = {"lse", "part", "delta"};
   int64_t elements = e->rows * e->cols;
   for (size_t i = 0; i < LM_COUNT(names); i++)
     cpu_attend_buffer(e, names[i], -1, e->rows);

@@ -144,7 +144,7 @@ const char *cuda_attend_groups_tile_why(cuda_attend *e, uint32_t k, const lm_att
 const char *cuda_attend_groups_forward_why(cuda_attend *e);
 int64_t cuda_attend_groups_forward(cuda_attend *e, lm_buf *b); // returns the number of blocks
 
-// ---- attend_query.c: values of a query, named far (-lse), mean (the sum of do * o) and share
+// ---- attend_query.c: values of a query, named neg_lse (-lse), delta (the sum of do * o) and share
 // If rows are queries: in registers, computed by the four lanes of a row together.
 void cuda_attend_query_rows(cuda_attend *e, lm_buf *b);
 // If columns are queries: in shared memory, four lanes for each column.

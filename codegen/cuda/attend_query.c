@@ -2,7 +2,7 @@
 // the share of each position if all positions are masked.
 #include "codegen/cuda/attend.h"
 
-// The sum of do * o. If it is an operand, it is loaded; without the pass attend_mean four lanes
+// The sum of do * o. If it is an operand, it is loaded; without the pass attend_delta four lanes
 // read a row and lm_row_sum adds them, in vectors if the memory layout allows it.
 static const char *row_dot(cuda_attend *e, const char *at) {
   lm_type o = e->f.op->in[LM_ATTEND_O]->type;
@@ -11,7 +11,7 @@ static const char *row_dot(cuda_attend *e, const char *at) {
                 (o.dtype == LM_BF16 || o.dtype == LM_F32);
   lm_buf offset = {0};
   cuda_attend_offset(e, &offset, o, NULL, at, at);
-  if (lm_attend_has_mean(e->f.op))
+  if (lm_attend_has_delta(e->f.op))
     return lm_arena_printf(e->g.arena, "dot = a%d[%s];\n", LM_ATTEND_O,
                            lm_gen_take(&e->g, &offset));
   if (vector)
@@ -48,21 +48,21 @@ static const char *neg_lse_text(cuda_attend *e, const char *at) {
 }
 
 // The weight of each position of a query that is entirely masked.
-static const char *share_text(cuda_attend *e, const char *far) {
-  return lm_arena_printf(e->g.arena, "%s < -1e38f ? 1.0f / (float)%s : 0.0f", far,
+static const char *share_text(cuda_attend *e, const char *neg_lse) {
+  return lm_arena_printf(e->g.arena, "%s < -1e38f ? 1.0f / (float)%s : 0.0f", neg_lse,
                          cuda_attend_extent(e, e->f.s));
 }
 
 // If rows are queries: in registers, computed by the four lanes of a row together.
 void cuda_attend_query_rows(cuda_attend *e, lm_buf *b) {
-  lm_buf_puts(b,
-              "float far[2], mean[2], share[2];\nLM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\n");
+  lm_buf_puts(
+      b, "float neg_lse[2], delta[2], share[2];\nLM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\n");
   lm_buf_printf(b,
                 "const lm_at row = lm_min_index(row0 + lm_frag_row(r), %s);\nfloat dot = 0.0f;\n",
                 cuda_attend_extent(e, e->row));
   lm_buf_puts(b, row_dot(e, "row"));
-  lm_buf_printf(b, "far[r] = %s;\nmean[r] = dot;\nshare[r] = %s;\n(void)share;\n}\n",
-                neg_lse_text(e, "row"), share_text(e, "far[r]"));
+  lm_buf_printf(b, "neg_lse[r] = %s;\ndelta[r] = dot;\nshare[r] = %s;\n(void)share;\n}\n",
+                neg_lse_text(e, "row"), share_text(e, "neg_lse[r]"));
 }
 
 // The index of a column in the arrays that accompany the tiles.
@@ -71,13 +71,13 @@ static const char *staged_index(const cuda_attend *e, const char *col) {
 }
 
 // If columns are queries: in shared memory. A lane loads the values of a column; if it computes the
-// mean, four lanes do.
+// delta, four lanes do.
 void cuda_attend_query_cols(cuda_attend *e, lm_buf *b) {
-  int lanes = lm_attend_has_mean(e->f.op) ? 1 : 4;
+  int lanes = lm_attend_has_delta(e->f.op) ? 1 : 4;
   const char *me = e->groups ? "me" : "lm_thread()";
 
-  cuda_attend_pool(e, "float", 4, "fars", -1, (e->groups ? 2 : 1) * e->cols);
-  cuda_attend_pool(e, "float", 4, "means", -1, (e->groups ? 2 : 1) * e->cols);
+  cuda_attend_pool(e, "float", 4, "neg_lses", -1, (e->groups ? 2 : 1) * e->cols);
+  cuda_attend_pool(e, "float", 4, "deltas", -1, (e->groups ? 2 : 1) * e->cols);
   lm_buf_printf(b, "%sfor (int32_t i = %s / %d; i < %d; i += %d) {\n",
                 e->groups ? "LM_UNROLL_1\n" : "", me, lanes, e->cols,
                 (e->groups ? 128 : 2 * e->rows) / lanes);
@@ -86,7 +86,7 @@ void cuda_attend_query_cols(cuda_attend *e, lm_buf *b) {
   lm_buf_puts(b, row_dot(e, "col"));
   if (lanes > 1)
     lm_buf_puts(b, "if (lm_thread() % 4 == 0) {\n");
-  lm_buf_printf(b, "lm_put(fars, %s, %s);\nlm_put(means, %s, dot);\n", staged_index(e, "i"),
+  lm_buf_printf(b, "lm_put(neg_lses, %s, %s);\nlm_put(deltas, %s, dot);\n", staged_index(e, "i"),
                 neg_lse_text(e, "col"), staged_index(e, "i"));
   lm_buf_puts(b, lanes > 1 ? "}\n}\n" : "}\n");
 }
@@ -94,8 +94,8 @@ void cuda_attend_query_cols(cuda_attend *e, lm_buf *b) {
 // The values of a column, if the columns are queries.
 void cuda_attend_query_col(cuda_attend *e) {
   const char *at = staged_index(e, "lm_frag_col(n, c)");
-  lm_buf_printf(
-      &e->by_col,
-      "const float far = lm_get(fars, %s), mean = lm_get(means, %s), share = %s;\n(void)share;\n",
-      at, at, share_text(e, "far"));
+  lm_buf_printf(&e->by_col,
+                "const float neg_lse = lm_get(neg_lses, %s), delta = lm_get(deltas, %s), "
+                "share = %s;\n(void)share;\n",
+                at, at, share_text(e, "neg_lse"));
 }

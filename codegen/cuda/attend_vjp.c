@@ -85,7 +85,7 @@ static uint32_t value_side(const cuda_attend *e, lm_axis a) {
 }
 
 // ---- elements: q = e^(x - lse), 0 where masked; weights w = q, or a share for each position of a
-// query that is entirely masked; g = q (dp - mean); and the tiles to be summed
+// query that is entirely masked; g = q (dp - delta); and the tiles to be summed
 
 // True if only g is summed apart from the weights: then exponentials need not wait for dp, nor the
 // sums of weights for g.
@@ -106,22 +106,22 @@ static const char *factor_text(cuda_attend *e, const char *x) {
 }
 
 static void weights_write(cuda_attend *e, const section *s) {
-  const char *far = s->over_s ? "far[r]" : "far";
+  const char *neg_lse = s->over_s ? "neg_lse[r]" : "neg_lse";
   if (!s->over_s)
     cuda_attend_query_col(e);
   if (e->bf16)
     lm_buf_printf(&e->by_element,
                   "const float q = lm_exp2_approx(LM_FMA(x[n][2 * r + c], %s, %s));\n",
-                  cuda_attend_log2(e), far);
+                  cuda_attend_log2(e), neg_lse);
   else
-    lm_buf_printf(&e->by_element, "const float q = lm_exp_f32(x[n][2 * r + c] + %s);\n", far);
+    lm_buf_printf(&e->by_element, "const float q = lm_exp_f32(x[n][2 * r + c] + %s);\n", neg_lse);
   lm_buf_printf(&e->by_element, "const float w = %s;\n(void)w;\n", factor_text(e, "q"));
 }
 
 static void gradients_write(cuda_attend *e, const section *s) {
   e->name[e->f.op->body->args[0]->id] = "g";
   lm_buf_printf(&e->by_element, "const float g = q * (%s - %s);\n(void)g;\n",
-                factor_text(e, "d[n][2 * r + c]"), s->over_s ? "mean[r]" : "mean");
+                factor_text(e, "d[n][2 * r + c]"), s->over_s ? "delta[r]" : "delta");
   for (int k = 0; k < e->f.n_sums; k++) {
     double c;
     const lm_value *tile = tile_value(e, k, &c);

@@ -432,7 +432,7 @@ const lm_codegen lm_cuda_codegen = {.choose = choices_set,
                                     .in_place = kernel_in_place,
                                     .reads_strided = cuda_attend_reads_strided,
                                     .attends = lm_attend_is_supported,
-                                    .attend_mean = true,
+                                    .attend_delta = true,
                                     .epilogue = lm_cuda_epilogue_is_supported};
 
 lm_plan_options lm_cuda_options(const char *arch, bool tf32) {

@@ -123,8 +123,8 @@ void lm_eval_attend(lm_eval *e, const lm_op *op) {
   work_free(&w);
 }
 
-// g = p (dp - mean), 0 where masked; dp = factor * (do . v); mean = sum of p dp over s unless it is
-// given
+// g = p (dp - delta), 0 where masked; dp = factor * (do . v); delta = sum of p dp over s unless it
+// is given
 static lm_tensor score_cotangent(work *w, const lm_op *op, lm_tensor p) {
   lm_eval *e = w->e;
   lm_type space = lm_attend_space(op);
@@ -134,10 +134,10 @@ static lm_tensor score_cotangent(work *w, const lm_op *op, lm_tensor p) {
   raw.type.dtype = space.dtype;
   lm_tensor dp = apply2(w, LM_OP_MUL, in_order(w, raw, space),
                         of_value(e, lm_attend_yield(op, LM_ATTEND_FACTOR)));
-  lm_tensor mean = over(w, LM_OP_SUM, apply2(w, LM_OP_MUL, p, dp), lm_attend_s(op));
-  if (lm_attend_has_mean(op))
-    mean = of_value(e, op->in[LM_ATTEND_O]);
-  lm_tensor g = apply2(w, LM_OP_MUL, p, apply2(w, LM_OP_SUB, dp, mean));
+  lm_tensor delta = over(w, LM_OP_SUM, apply2(w, LM_OP_MUL, p, dp), lm_attend_s(op));
+  if (lm_attend_has_delta(op))
+    delta = of_value(e, op->in[LM_ATTEND_O]);
+  lm_tensor g = apply2(w, LM_OP_MUL, p, apply2(w, LM_OP_SUB, dp, delta));
   lm_tensor mask = of_value(e, lm_attend_yield(op, LM_ATTEND_MASK));
   return apply(w, LM_OP_SELECT, NULL, (lm_tensor[]){mask, g, scalar(w, (lm_dtype)space.dtype, 0)},
                3, NULL);

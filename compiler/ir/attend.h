@@ -3,10 +3,10 @@
 //   attend     %v, [%map,] rest…
 //   attend_vjp %v, %o, %lse, %do, [%map,] rest…
 //
-// o and lse are the results of the attend, do is the cotangent of o. The operand %o, which is only
-// read for the mean (the sum of do * o over the axes that only v has), may be the mean itself,
-// which has the type of lse. The map is present if the operation has two immediates, the tile sizes
-// along t and s.
+// o and lse are the results of the attend, do is the cotangent of o. The operand %o is only read
+// for delta, the sum of do * o over the axes that only v has. It may be delta itself, which has the
+// type of lse. The map is present if the operation has two immediates, the tile sizes along t and
+// s.
 #ifndef LM_IR_ATTEND_H
 #define LM_IR_ATTEND_H
 #include "compiler/ir/ir.h"
@@ -32,7 +32,7 @@ static inline uint32_t lm_attend_fixed(const lm_op *op) {
 static inline bool lm_attend_has_map(const lm_op *op) {
   return op->attr.n_imm == 2;
 }
-static inline bool lm_attend_has_mean(const lm_op *vjp) {
+static inline bool lm_attend_has_delta(const lm_op *vjp) {
   return vjp->in[LM_ATTEND_O]->type.rank < vjp->in[LM_ATTEND_DO]->type.rank;
 }
 static inline uint32_t lm_attend_map(const lm_op *op) {

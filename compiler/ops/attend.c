@@ -108,7 +108,7 @@ bool shape_attend_vjp(const lm_module *m, const lm_op *op, lm_type *out, lm_buf 
   lm_type o, lse;
   if (!attends(m, op, why) || !result_types(m, op, &o, &lse, why))
     return false;
-  bool ok = lm_type_equal(op->in[LM_ATTEND_O]->type, lm_attend_has_mean(op) ? lse : o) &&
+  bool ok = lm_type_equal(op->in[LM_ATTEND_O]->type, lm_attend_has_delta(op) ? lse : o) &&
             lm_type_equal(op->in[LM_ATTEND_DO]->type, o) &&
             lm_type_equal(op->in[LM_ATTEND_LSE]->type, lse);
   if (!ok)

@@ -48,10 +48,10 @@ static uint32_t terms_split(lm_builder *b, const lm_op *vjp, lm_value *c, lm_val
   return n + 1;
 }
 
-// The mean: the sum of do * o over the axes that only v has, minus the cotangent of lse. It is
+// Delta: the sum of do * o over the axes that only v has, minus the cotangent of lse. It is
 // subtracted in the cotangent of the score.
-static lm_value *mean_make(lm_grad *g, const lm_op *op, lm_value *o, lm_value *go,
-                           lm_value *g_lse) {
+static lm_value *delta_make(lm_grad *g, const lm_op *op, lm_value *o, lm_value *go,
+                            lm_value *g_lse) {
   lm_builder *b = g->b;
   lm_type lse = op->out[1]->type;
   lm_axis own[LM_RANK];
@@ -73,7 +73,7 @@ static lm_op *vjp_begin(lm_grad *g, lm_op *op) {
   in[LM_ATTEND_DO] = lm_grad_of(g, op->out[0]);
   lm_value *g_lse = lm_grad_of(g, op->out[1]);
   if (g_lse)
-    in[LM_ATTEND_O] = mean_make(g, op, in[LM_ATTEND_O], in[LM_ATTEND_DO], g_lse);
+    in[LM_ATTEND_O] = delta_make(g, op, in[LM_ATTEND_O], in[LM_ATTEND_DO], g_lse);
   for (uint32_t i = 1; i < op->n_in; i++)
     in[i + more] = lm_grad_value(g, op->in[i]);
   return lm_attend_begin(g->b, &op->attr, in, op->n_in + more, &score);

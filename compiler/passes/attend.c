@@ -34,12 +34,12 @@
 // computes the cotangent of v, and the cotangents that its region yields. %g is the score's
 // cotangent:
 //
-//   p = e^(score - lse)   dp = factor * dot(do, v)   g = p * (dp - mean), 0 where masked
-//   mean = sum over the axes that only v has of do * o
+//   p = e^(score - lse)   dp = factor * dot(do, v)   g = p * (dp - delta), 0 where masked
+//   delta = sum over the axes that only v has of do * o
 //   dv = dot(p * factor, do) over the axes that v lacks
 //   c1, … : dots or sums of tiles, such as dq = dot(ds, k) over s
 //
-// The operand %o may be the mean itself: if lse has a cotangent, it is subtracted from the mean. A
+// The operand %o may be delta itself: if lse has a cotangent, it is subtracted from delta. A
 // query without visible keys has lse = -1e30; its p is 1 / (extent of s).
 //
 // The tile map: int[…, t / tile_t, s / tile_s], one value per tile. 0: all pairs are masked and the

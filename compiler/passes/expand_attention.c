@@ -9,7 +9,7 @@
 // attend_vjp becomes its definition in attend.c, with the weights recomputed the same way:
 //
 //         dv = dot(p * factor, do)   dp = factor * dot(do, v)
-//         g = select(mask, p * (dp - mean), 0)   mean = sum(p * dp), or the given operand
+//         g = select(mask, p * (dp - delta), 0)   delta = sum(p * dp), or the given operand
 //         the operations of the region, with g
 //
 // Declines: attention that the target supports; everything if there is no target. Cost: the tensors
@@ -99,10 +99,10 @@ static lm_value *score_cotangent(expansion *u, lm_value *p) {
   lm_value *go = u->op->in[LM_ATTEND_DO];
   lm_value *raw = dot_emit(u, go, v, v->type, u->space, u->space);
   lm_value *dp = factored(u, lm_emit_cast(b, raw, (lm_dtype)u->space.dtype));
-  lm_value *mean = over_s(u, LM_OP_SUM, lm_emit2(b, LM_OP_MUL, p, dp));
-  if (lm_attend_has_mean(u->op))
-    mean = lm_emit_cast(b, u->op->in[LM_ATTEND_O], (lm_dtype)u->space.dtype);
-  return hidden(u, lm_emit2(b, LM_OP_MUL, p, lm_emit2(b, LM_OP_SUB, dp, mean)), 0);
+  lm_value *delta = over_s(u, LM_OP_SUM, lm_emit2(b, LM_OP_MUL, p, dp));
+  if (lm_attend_has_delta(u->op))
+    delta = lm_emit_cast(b, u->op->in[LM_ATTEND_O], (lm_dtype)u->space.dtype);
+  return hidden(u, lm_emit2(b, LM_OP_MUL, p, lm_emit2(b, LM_OP_SUB, dp, delta)), 0);
 }
 
 static void expand(expansion *u) {

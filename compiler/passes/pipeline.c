@@ -53,7 +53,7 @@ const char *const lm_pipeline[] = {
     "hoist_params",
     "dce",
     "expand_attention",
-    "attend_mean",
+    "attend_delta",
     "decompose",
     "cse",
     "dce",

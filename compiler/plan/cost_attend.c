@@ -15,7 +15,7 @@ typedef struct shape {
 
 // Instructions of all lanes for a score, where an exponential counts as 8, since a multiprocessor
 // computes 16 of them in a cycle in which it issues 128 others. Forward: the maximum, scale, sum,
-// conversion to bf16. Backward: the difference from the mean and two multiplications too, but no
+// conversion to bf16. Backward: the difference from delta and two multiplications too, but no
 // maximum and no rescaling.
 static const double FORWARD = 17, BACKWARD = 13;
 // Share of the main loop's rate. Backward both factors of a GEMM come from shared memory, whose

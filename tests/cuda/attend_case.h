@@ -77,9 +77,9 @@ static inline int count(lm_region *r, lm_opcode code) {
   return n;
 }
 
-// Passes to stage kernel: kernels of attend_vjp read the mean, or compute it.
-#define WITH_MEAN "attend_mean,decompose,cse,dce,fuse"
-#define WITHOUT_MEAN "decompose,cse,dce,fuse"
+// Passes to stage kernel: kernels of attend_vjp read delta, or compute it.
+#define WITH_DELTA "attend_delta,decompose,cse,dce,fuse"
+#define WITHOUT_DELTA "decompose,cse,dce,fuse"
 
 // passes: NULL for a module at stage step.
 static inline lm_module *module_make(lm_ctx *ctx, const char *text, const char *passes) {

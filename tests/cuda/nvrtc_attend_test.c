@@ -79,7 +79,7 @@ static void test_case(const attend_case *c, const char *arch, bool hindered) {
   lm_buf text = {0};
   text_make(c, &text);
   lm_ctx *ctx = lm_ctx_create();
-  lm_module *m = module_make(ctx, text.p, WITH_MEAN);
+  lm_module *m = module_make(ctx, text.p, WITH_DELTA);
   lm_plan_options target = lm_cuda_options(arch, strstr(c->name, "tf32") != NULL);
   lm_plan *plan = lm_plan_build(m, &target);
   CHECK(plan);

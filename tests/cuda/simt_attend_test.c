@@ -148,9 +148,9 @@ static void run_case(const attend_case *c, const char *passes, const char *arch,
   lm_ctx_destroy(ctx[1]);
 }
 
-// A third of the cases computes the mean in attend_vjp, as with --disable-pass attend_mean.
+// A third of the cases computes delta in attend_vjp, as with --disable-pass attend_delta.
 static const char *passes_of(size_t i) {
-  return i % 3 == 1 ? WITHOUT_MEAN : WITH_MEAN;
+  return i % 3 == 1 ? WITHOUT_DELTA : WITH_DELTA;
 }
 
 // Many more shapes, for both kinds of kernels; takes minutes.

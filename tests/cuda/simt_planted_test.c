@@ -70,7 +70,7 @@ static char *run(const plant *p, bool planted, uint64_t *out_bits) {
   lm_buf text = {0};
   text_make(&shape, &text);
   lm_ctx *ctx = lm_ctx_create();
-  lm_module *m = module_make(ctx, text.p, WITH_MEAN);
+  lm_module *m = module_make(ctx, text.p, WITH_DELTA);
   lm_plan_options target = simt_options_of(p->arch, false);
   lm_plan *plan = lm_plan_build(m, &target);
   CHECK(plan);

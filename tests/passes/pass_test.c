@@ -42,9 +42,10 @@ static void check_disabled(void) {
 // A former name stands for the pass in lists, and disables it.
 static void check_former_names(void) {
   static const char *const names[][2] = {
-      {"lookahead", "causal"}, {"chunk", "tile_vocab"},    {"pack", "fuse_gemms"},
-      {"slab", "tile_rows"},   {"jam", "fuse_loops"},      {"widen", "accum_f32"},
-      {"layout", "prepack"},   {"copies", "hoist_params"}, {"unattend", "expand_attention"},
+      {"lookahead", "causal"},         {"chunk", "tile_vocab"},    {"pack", "fuse_gemms"},
+      {"slab", "tile_rows"},           {"jam", "fuse_loops"},      {"widen", "accum_f32"},
+      {"layout", "prepack"},           {"copies", "hoist_params"}, {"unattend", "expand_attention"},
+      {"attend_mean", "attend_delta"},
   };
   for (size_t i = 0; i < LM_COUNT(names); i++) {
     const lm_pass *pass = lm_pass_former(names[i][0], strlen(names[i][0]));

@@ -1,17 +1,17 @@
-// attend_mean.c - computes the mean of attend_vjp once, in a separate operation.
+// attend_delta.c - computes delta of attend_vjp once, in a separate operation.
 //
 // before: %dv, … = attend_vjp over(t, s) (%v, %o, %lse, %do, …)
 // after:  %m = sum (%do * %o) over(the axes that only %v has)
 //         %dv, … = attend_vjp over(t, s) (%v, %m, %lse, %do, …)
 //
-// Every tile of queries that a kernel visits needs the mean; with %o it computes it each time from
+// Every tile of queries that a kernel visits needs delta; with %o it computes it each time from
 // two rows of %o and %do, with %m it reads one number. Declines: targets whose kernels do not ask
 // for it; operations that have it. Cost: one kernel, which reads %o and %do once.
 #include "compiler/ir/attend.h"
 #include "compiler/passes/pass.h"
 #include "compiler/plan/planner.h"
 
-static lm_value *mean_emit(lm_builder *b, const lm_op *op) {
+static lm_value *delta_emit(lm_builder *b, const lm_op *op) {
   lm_type lse = op->in[LM_ATTEND_LSE]->type;
   lm_value *o = lm_emit_cast(b, op->in[LM_ATTEND_O], LM_F32);
   lm_value *go = lm_emit_cast(b, op->in[LM_ATTEND_DO], LM_F32);
@@ -25,15 +25,15 @@ static lm_value *mean_emit(lm_builder *b, const lm_op *op) {
 }
 
 static void visit(lm_op *op, void *user) {
-  if (op->code != LM_OP_ATTEND_VJP || lm_attend_has_mean(op))
+  if (op->code != LM_OP_ATTEND_VJP || lm_attend_has_delta(op))
     return;
   lm_builder b = {.m = user, .at = op->parent, .before = op, .loc = op->loc, .keep = op->keep};
-  op->in[LM_ATTEND_O] = mean_emit(&b, op);
+  op->in[LM_ATTEND_O] = delta_emit(&b, op);
   lm_attend_arg(op, LM_ATTEND_O)->type = op->in[LM_ATTEND_O]->type;
 }
 
-bool lm_pass_attend_mean(lm_module *m, const lm_pass_env *env) {
-  if (!env->codegen || !env->codegen->attend_mean)
+bool lm_pass_attend_delta(lm_module *m, const lm_pass_env *env) {
+  if (!env->codegen || !env->codegen->attend_delta)
     return true;
   for (lm_func *f = m->funcs; f; f = f->next)
     lm_region_walk(f->body, visit, m);
