@@ -11,7 +11,7 @@ static _Noreturn void refuse(lm_builder *b, const lm_op *op, lm_buf *why) {
 static lm_op *op_new(lm_builder *b, lm_opcode code, lm_value *const *in, uint32_t n_in,
                      const lm_attr *attr) {
   lm_op *op = lm_op_new(b->m, code, in, n_in, attr, b->loc);
-  op->keep = b->keep;
+  op->remat = b->remat;
   return op;
 }
 

@@ -84,7 +84,7 @@ extern const char *const lm_remat_names[LM_REMATS]; // "", "save", "recompute"
 
 struct lm_op {
   lm_opcode code;
-  uint8_t keep; // lm_remat
+  uint8_t remat; // lm_remat
   lm_loc loc;
   lm_op *prev, *next;
   lm_region *parent;
@@ -199,7 +199,7 @@ typedef struct lm_builder {
   lm_region *at;
   lm_op *before /* NULL: at the end */;
   lm_loc loc;
-  uint8_t keep;
+  uint8_t remat;
 } lm_builder;
 lm_func *lm_func_add(lm_module *m, lm_sym name);
 // The function of a symbol of the program; lm_func_get: the one of functions.def. NULL if there is

@@ -267,10 +267,10 @@ static bool head(parser *p, lm_region *r, lm_op *op, operands *in) {
   }
 }
 
-static bool op_keep(parser *p, lm_op *op) {
+static bool op_remat(parser *p, lm_op *op) {
   for (int k = 1; k < LM_REMATS; k++)
     if (lmir_opt_word(p, lm_remat_names[k]))
-      op->keep = (uint8_t)k;
+      op->remat = (uint8_t)k;
   return !p->failed;
 }
 
@@ -293,7 +293,7 @@ static bool operation(parser *p, lm_region *r) {
   op->n_in = in.n;
   if (op->body && !body(p, op))
     return false;
-  if (!result_types(p, &res) || !op_keep(p, op) || !lmir_location(p, &op->loc))
+  if (!result_types(p, &res) || !op_remat(p, op) || !lmir_location(p, &op->loc))
     return false;
   lm_op_link(r, NULL, op);
   return judge(p, op, &res, at);

@@ -250,8 +250,8 @@ static void put_region(printer *p, const lm_region *r, int depth) {
       lm_buf_printf(p->out, "%*s}", 2 * depth, "");
     }
     put_result_types(p->m, p->out, op);
-    if (op->keep)
-      lm_buf_printf(p->out, " %s", lm_remat_names[op->keep]);
+    if (op->remat)
+      lm_buf_printf(p->out, " %s", lm_remat_names[op->remat]);
     put_loc(p, op->loc);
     lm_buf_puts(p->out, "\n");
   }

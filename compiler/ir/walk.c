@@ -44,7 +44,7 @@ static void region_clone(lm_builder *b, lm_op *copy, const lm_op *op, lm_value *
 
 lm_op *lm_op_clone(lm_builder *b, const lm_op *op, lm_value **map) {
   lm_op *copy = lm_op_new(b->m, op->code, op->in, op->n_in, &op->attr, op->loc);
-  copy->keep = op->keep;
+  copy->remat = op->remat;
   for (uint32_t i = 0; i < op->n_in; i++)
     copy->in[i] = mapped(map, op->in[i]);
   lm_op_link(b->at, b->before, copy);

@@ -132,8 +132,8 @@ static void expand_attention_visit(lm_op *op, void *user) {
     return;
   u->op = op;
   u->space = lm_attend_space(op);
-  u->r.b =
-      (lm_builder){.m = u->r.b.m, .at = op->parent, .before = op, .loc = op->loc, .keep = op->keep};
+  u->r.b = (lm_builder){
+      .m = u->r.b.m, .at = op->parent, .before = op, .loc = op->loc, .remat = op->remat};
   u->map = lm_calloc(u->r.b.m->n_values, sizeof *u->map);
   expand(u);
   lm_free(u->map);

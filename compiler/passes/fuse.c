@@ -91,7 +91,7 @@ static lm_value *copy_op(body *k, lm_op *op) {
   for (uint32_t i = 0; i < op->n_in; i++)
     in[i] = inside(k, op->in[i]);
   k->b.loc = op->loc;
-  k->b.keep = op->keep;
+  k->b.remat = op->remat;
   lm_value *v = lm_emit(&k->b, op->code, in, op->n_in, &op->attr, &op->out[0]->type);
   v->name = op->out[0]->name;
   lm_idmap_set(&k->map, op->out[0], v);

@@ -86,7 +86,7 @@ static lm_type sided(const member *a, lm_axis side) {
 static bool fits(const member *a, const member *b) {
   const lm_op *x = a->dot;
   const lm_op *y = b->dot;
-  if (x->in[0] != y->in[0] || x->keep != y->keep || x->attr.n_axes != y->attr.n_axes)
+  if (x->in[0] != y->in[0] || x->remat != y->remat || x->attr.n_axes != y->attr.n_axes)
     return false;
   for (int i = 0; i < x->attr.n_axes; i++)
     if (!lm_attr_has_axis(&y->attr, x->attr.axes[i]))
@@ -237,9 +237,9 @@ static void pack_write(pack *p) {
   }
   join.to[0] = lm_axis_add(m, LM_SYM(m->ctx, "pack"), size, 0);
   lm_value *w = lm_emit(&b, LM_OP_CONCAT, side, (uint32_t)p->n, &join, NULL);
-  b.keep = first->keep;
+  b.remat = first->remat;
   lm_value *y = lm_emit_dot(&b, first->in[0], w, first->attr.axes, first->attr.n_axes);
-  b.keep = LM_REMAT_AUTO;
+  b.remat = LM_REMAT_AUTO;
   for (int64_t i = 0, at = 0; i < p->n; at += lm_axis_size(m, p->of[i++].side))
     stand[p->of[i].dot->out[0]->id] = part_of(&b, &p->of[i], y, join.to[0], at);
   for (int i = 0; i < p->n; i++)

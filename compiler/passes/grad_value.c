@@ -29,7 +29,7 @@ static bool outer_product(const lm_module *m, const lm_op *op) {
 // marks `save`. Values that it marks `recompute` are the concern of pass recompute, which removes
 // stashes.
 static bool keeps(const lm_module *m, const lm_op *op) {
-  if (op->keep == LM_REMAT_SAVE)
+  if (op->remat == LM_REMAT_SAVE)
     return true;
   if (lm_op_has(op, LM_T_DOT))
     return !outer_product(m, op);

@@ -46,8 +46,8 @@ static void identity_note(lm_op *op, void *user) {
   const resolution *x = user;
   if (op->code != LM_OP_CAST || op->in[0]->type.dtype != op->out[0]->type.dtype)
     return;
-  if (op->keep && op->in[0]->def && !op->in[0]->def->keep)
-    op->in[0]->def->keep = op->keep;
+  if (op->remat && op->in[0]->def && !op->in[0]->def->remat)
+    op->in[0]->def->remat = op->remat;
   lm_value *from = x->map[op->in[0]->id];
   x->map[op->out[0]->id] = from ? from : op->in[0];
 }

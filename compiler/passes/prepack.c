@@ -158,7 +158,7 @@ static lm_value *prepack_rule(lm_rewrite *r, lm_op *dot) {
   if (!packing_find(&l, dot))
     return NULL;
   lm_builder b = r->b;
-  b.keep = LM_REMAT_AUTO;
+  b.remat = LM_REMAT_AUTO;
   lm_value *w = weight_pack(&l, &b, &free, &reduced);
   lm_value *x = dot->in[0];
   lm_type t = dot->out[0]->type;
@@ -170,7 +170,7 @@ static lm_value *prepack_rule(lm_rewrite *r, lm_op *dot) {
     x = lm_emit(&b, LM_OP_VIEW, &x, 1, &reduced, NULL);
   lm_attr sum = {.n_axes = reduced.n_to}, back = inverse(&free);
   memcpy(sum.axes, reduced.to, sizeof sum.axes);
-  b.keep = dot->keep;
+  b.remat = dot->remat;
   lm_value *y = lm_emit(&b, LM_OP_DOT, (lm_value *[]){x, w}, 2, &sum, &t);
   return lm_emit(&r->b, LM_OP_VIEW, &y, 1, &back, NULL);
 }

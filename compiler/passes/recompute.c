@@ -176,9 +176,9 @@ static lm_remat keep_of(const lm_value *v) {
     v = v->def->body->last->in[v->index];
   if (!v->def)
     return LM_REMAT_AUTO;
-  if (lm_op_is(v, LM_OP_RENAME) && !v->def->keep && v->def->in[0]->def)
+  if (lm_op_is(v, LM_OP_RENAME) && !v->def->remat && v->def->in[0]->def)
     v = v->def->in[0]; // stacked under another axis name
-  return (lm_remat)v->def->keep;
+  return (lm_remat)v->def->remat;
 }
 
 static void choose_marked(pass *p) {

@@ -39,14 +39,14 @@ static void rewrite_region(lm_rewrite *r, lm_region *region) {
     r->b.at = region;
     r->b.before = op;
     r->b.loc = op->loc;
-    r->b.keep = op->keep;
+    r->b.remat = op->remat;
     lm_value *to = r->rule(r, op);
     if (!to)
       continue;
     if (to->def && !to->name)
       to->name = op->out[0]->name;
-    if (to->def && op->keep == LM_REMAT_SAVE)
-      to->def->keep = op->keep;
+    if (to->def && op->remat == LM_REMAT_SAVE)
+      to->def->remat = op->remat;
     lm_idmap_set(&r->map, op->out[0], to);
     lm_op_remove(op);
     r->changes++;

@@ -172,7 +172,7 @@ static lm_value *copied(lm_row_tiling *r, lm_op *op) {
   lm_attr a = op->mark & LM_ROW_TILE_REDUCED ? without_rows(r, op, &rows) : op->attr;
   lm_builder b = r->b;
   b.loc = op->loc;
-  b.keep = op->keep;
+  b.remat = op->remat;
   lm_value *v = lm_emit(&b, op->code, in, op->n_in, &a, &t);
   v->name = op->out[0]->name;
   return v;

@@ -424,7 +424,7 @@ lm_elab *lm_elab_create(lm_ctx *c, lm_program *prog, lm_module *m);
 typedef struct lm_recipe_memory lm_recipe_memory;
 void el_remat_begin(lm_elab *e, const lm_recipe_memory *rules);
 // Applies the rules to the operations emitted from here on, in a method of self. Returns the value
-// to restore e->b.keep with at the end of the method.
+// to restore e->b.remat with at the end of the method.
 uint8_t el_remat_enter(lm_elab *e, const el_ref *self);
 void el_remat_let(lm_elab *e, const el_val *v, lm_sym name, bool carried);
 void el_remat_check(lm_elab *e); // reports rules that match no value

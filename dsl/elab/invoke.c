@@ -229,9 +229,9 @@ static el_val run_body(lm_elab *e, el_invocation *v, const ast_body *body) {
   v->ran = el_where_check_all(e, &(el_where){v->sig, v->what, v->at, v->locs});
   if (!v->ran)
     return el_error();
-  uint8_t keep = self ? el_remat_enter(e, self) : e->b.keep;
+  uint8_t remat = self ? el_remat_enter(e, self) : e->b.remat;
   el_run(e, body);
-  e->b.keep = keep;
+  e->b.remat = remat;
   if (frame->has_result)
     return el_check_result(e, v->sig->ret, frame->result, v->what);
   if (e->budget)

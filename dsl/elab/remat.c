@@ -58,7 +58,7 @@ static int64_t count_matches(lm_elab *e, const lm_recipe_memory_rule *rule, el_i
 static lm_remat remat_of(lm_elab *e, const el_ref *self, lm_sym name, bool carried,
                          lm_remat fallback) {
   struct el_remats *s = e->remats;
-  lm_remat keep = fallback;
+  lm_remat remat = fallback;
   bool repeats = self->n > 0 || (e->b.at->owner && !carried);
   for (uint32_t k = 0; k < s->rules->n_rules; k++) {
     const lm_recipe_memory_rule *rule = &s->rules->rules[k];
@@ -70,12 +70,12 @@ static lm_remat remat_of(lm_elab *e, const el_ref *self, lm_sym name, bool carri
     s->hit[k] = true;
     s->repeats[k] |= repeats;
     if (hits == total)
-      keep = rule->kind == LM_RECIPE_MEMORY_SAVE ? LM_REMAT_SAVE : LM_REMAT_RECOMPUTE;
+      remat = rule->kind == LM_RECIPE_MEMORY_SAVE ? LM_REMAT_SAVE : LM_REMAT_RECOMPUTE;
     else if (!s->split[k])
       EL_ERR(e, rule->loc, E209, rule->pattern);
     s->split[k] |= hits != total;
   }
-  return keep;
+  return remat;
 }
 
 static bool is_enabled(const lm_elab *e, const el_ref *self) {
@@ -84,9 +84,9 @@ static bool is_enabled(const lm_elab *e, const el_ref *self) {
 }
 
 uint8_t el_remat_enter(lm_elab *e, const el_ref *self) {
-  uint8_t was = e->b.keep;
+  uint8_t was = e->b.remat;
   if (is_enabled(e, self))
-    e->b.keep = (uint8_t)remat_of(e, self, LM_SYM(e->c, "_"), false, LM_REMAT_AUTO);
+    e->b.remat = (uint8_t)remat_of(e, self, LM_SYM(e->c, "_"), false, LM_REMAT_AUTO);
   return was;
 }
 
@@ -96,7 +96,7 @@ void el_remat_let(lm_elab *e, const el_val *v, lm_sym name, bool carried) {
     return;
   LM_PUSH(e->a, e->remats->names, e->remats->n_names, e->remats->cap_names) = name;
   if (v->k == V_TENSOR && v->v && v->v->def)
-    v->v->def->keep = (uint8_t)remat_of(e, self, name, carried, (lm_remat)v->v->def->keep);
+    v->v->def->remat = (uint8_t)remat_of(e, self, name, carried, (lm_remat)v->v->def->remat);
 }
 
 static void report_unmatched(lm_elab *e, const lm_recipe_memory_rule *rule) {
