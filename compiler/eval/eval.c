@@ -302,7 +302,7 @@ static void eval_op(lm_eval *e, const lm_op *op) {
     round_to_type(of(e, op->out[i]));
 }
 
-// The `made` globals are computed again for each call.
+// The `derived` globals are computed again for each call.
 static lm_status made_fill(lm_eval *e, const lm_func *copies) {
   lm_tensor *args = lm_calloc(copies->body->n_args + 1, sizeof *args);
   lm_tensor *out = lm_calloc(copies->n_out + 1, sizeof *out);
@@ -310,7 +310,7 @@ static lm_status made_fill(lm_eval *e, const lm_func *copies) {
     args[i] = lm_eval_tensor(e, copies->body->args[i]->type);
   lm_status s = lm_eval_call(e, copies, args, out);
   for (uint32_t i = 0; i < e->n_globals && !s; i++)
-    for (uint32_t k = 0; k < copies->n_out && e->m->globals[i].kind == LM_GLOBAL_MADE; k++)
+    for (uint32_t k = 0; k < copies->n_out && e->m->globals[i].kind == LM_GLOBAL_DERIVED; k++)
       if (copies->out_names[k] == e->m->globals[i].name)
         memcpy(e->global[i].v, out[k].v, (size_t)out[k].n * sizeof *out[k].v);
   for (uint32_t k = 0; k < copies->n_out; k++)
@@ -324,7 +324,7 @@ static lm_status made_fill(lm_eval *e, const lm_func *copies) {
 
 static bool has_made(const lm_eval *e) {
   for (uint32_t i = 0; i < e->n_globals; i++)
-    if (e->m->globals[i].kind == LM_GLOBAL_MADE)
+    if (e->m->globals[i].kind == LM_GLOBAL_DERIVED)
       return true;
   return false;
 }

@@ -119,10 +119,10 @@ struct lm_func {
 typedef enum {
   LM_GLOBAL_PARAM,
   LM_GLOBAL_CACHE,
-  LM_GLOBAL_MADE, // computed from parameters: the result of @copies of the same name
+  LM_GLOBAL_DERIVED, // computed from parameters: the result of @copies of the same name
   LM_GLOBAL_KINDS,
 } lm_global_kind;
-extern const char *const lm_global_names[LM_GLOBAL_KINDS]; // "param", "cache", "made"
+extern const char *const lm_global_names[LM_GLOBAL_KINDS]; // "param", "cache", "derived"
 
 typedef struct lm_global {
   lm_global_kind kind;

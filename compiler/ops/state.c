@@ -65,13 +65,13 @@ static bool pairs_fit(const lm_attr *a, lm_buf *why) {
 
 // ---- globals
 
-// A global of this kind, or a `made` global.
+// A global of this kind, or a `derived` global.
 static const lm_global *global(const lm_module *m, const lm_op *op, lm_global_kind kind,
                                uint32_t extra, lm_buf *why) {
   const char *kinds[] = {"parameter", "cache"};
   const lm_global *g = op->attr.sym ? lm_global_find((lm_module *)m, op->attr.sym) : NULL;
-  bool made = g && g->kind == LM_GLOBAL_MADE && op->code == LM_OP_PARAM;
-  if (!g || (g->kind != kind && !made)) {
+  bool derived = g && g->kind == LM_GLOBAL_DERIVED && op->code == LM_OP_PARAM;
+  if (!g || (g->kind != kind && !derived)) {
     lm_why(why, "there is no %s @%s", kinds[kind], op->attr.sym ? op->attr.sym : "");
     return NULL;
   }

@@ -6,24 +6,23 @@
 //         %g = param @g[%i] : f32[d, f]   %u = param @u[%i] : f32[d, f]
 //         %c = concat %g, %u (f, f) -> (pack)
 // after:  %h = param @w[%i] : bf16[d, f]   %y = dot %x, %h over(d)
-//         %c = param @made.0[%i] : f32[d, pack]
-//         made @made.0 : f32[layers, d, pack] stacked 1
+//         %c = param @derived.0[%i] : f32[d, pack]
+//         derived @derived.0 : f32[layers, d, pack] stacked 1
 //         func @copies(%p: f32[blk, el])
-//             -> (copies: bf16[blk, el], made.0: f32[layers, d, pack]) {
+//             -> (copies: bf16[blk, el], derived.0: f32[layers, d, pack]) {
 //           %c = cast %p
 //           %m = loop 24 over(layers) %i {
 //             %g = param @g[%i]   %u = param @u[%i]   %c1 = concat %g, %u   yield %c1 }
 //           return %c, %m }
 //
-// Such a param reads the arena of copies: the `made` globals, then the bf16 copies in the layout of
-// the parameters. @update writes the bf16 copies with the parameters, and @packs makes the `made`
-// globals from them. The runtime runs @packs before a function that reads the arena after an
-// update, and
-// @copies if the parameters have changed otherwise. Declines: casts to other types; values that
-// depend on anything other than casts and views of parameters at one index of the same stacked
-// axes; modules without such values. Cost: two bytes per parameter that is cast, and one pass over
-// all of them per update instead of 2 n in a step of n micro-batches; the same for the `made`
-// globals.
+// Such a param reads the arena of copies: the `derived` globals, then the bf16 copies in the layout
+// of the parameters. @update writes the bf16 copies with the parameters, and @packs computes the
+// `derived` globals from them. The runtime runs @packs before a function that reads the arena after
+// an update, and @copies if the parameters have changed otherwise. Declines: casts to other types;
+// values that depend on anything other than casts and views of parameters at one index of the same
+// stacked axes; modules without such values. Cost: two bytes per parameter that is cast, and one
+// pass over all of them per update instead of 2 n in a step of n micro-batches; the same for the
+// `derived` globals.
 #include <string.h>
 
 #include "compiler/passes/pass.h"
@@ -42,12 +41,12 @@ static lm_value *cast_rule(lm_rewrite *r, lm_op *op) {
 
 // ---- concatenated and prepacked weights
 
-typedef struct made {
+typedef struct derived {
   lm_sym name;
   const lm_op *like; // one of the operations that the global replaces
-} made;
+} derived;
 typedef struct making {
-  made *all;
+  derived *all;
   uint32_t n, cap;
 } making;
 
@@ -120,9 +119,9 @@ static lm_sym made_add(lm_module *m, making *k, const lm_op *op) {
     return NULL;
   memcpy(whole.axis, g->type.axis, (size_t)g->n_stack * sizeof *whole.axis);
   memcpy(whole.axis + g->n_stack, t.axis, t.rank * sizeof *whole.axis);
-  lm_sym name = LM_SYM(m->ctx, lm_arena_printf(m->arena, "made.%u", k->n));
-  lm_global_add(m, LM_GLOBAL_MADE, name, whole, g->n_stack);
-  LM_PUSH(m->arena, k->all, k->n, k->cap) = (made){name, op};
+  lm_sym name = LM_SYM(m->ctx, lm_arena_printf(m->arena, "derived.%u", k->n));
+  lm_global_add(m, LM_GLOBAL_DERIVED, name, whole, g->n_stack);
+  LM_PUSH(m->arena, k->all, k->n, k->cap) = (derived){name, op};
   return name;
 }
 
@@ -157,8 +156,8 @@ static lm_value *recomputed(lm_builder *b, const lm_value *v, bool copied, lm_va
 }
 
 // A loop nest over the stacked axes from `level` on.
-static lm_value *made_whole(lm_builder *b, const made *x, bool copied, lm_value **index,
-                            uint32_t level) {
+static lm_value *derived_whole(lm_builder *b, const derived *x, bool copied, lm_value **index,
+                               uint32_t level) {
   const lm_global *g = lm_global_find(b->m, x->name);
   if (level == (uint32_t)g->n_stack)
     return recomputed(b, x->like->out[0], copied, index, level);
@@ -166,7 +165,7 @@ static lm_value *made_whole(lm_builder *b, const made *x, bool copied, lm_value 
   lm_axis axis = g->type.axis[level];
   lm_op *loop = lm_loop_begin(b, lm_axis_size(b->m, axis), axis, NULL, 0);
   index[level] = loop->body->args[0];
-  lm_value *v = made_whole(b, x, copied, index, level + 1);
+  lm_value *v = derived_whole(b, x, copied, index, level + 1);
   lm_loop_end(b, loop, NULL, 0, &v, 1);
   b->at = parent;
   b->before = NULL;
@@ -193,7 +192,7 @@ static void func_make(lm_module *m, lm_func_id id, bool casts, const making *k) 
   }
   for (uint32_t i = 0; i < k->n; i++) {
     f->out_names[f->n_out] = k->all[i].name;
-    out[f->n_out++] = made_whole(&b, &k->all[i], id == LM_FUNC_PACKS, index, 0);
+    out[f->n_out++] = derived_whole(&b, &k->all[i], id == LM_FUNC_PACKS, index, 0);
   }
   lm_emit_op(&b, LM_OP_RETURN, out, f->n_out, NULL, NULL);
 }

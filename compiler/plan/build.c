@@ -130,7 +130,7 @@ static void arenas_size(planner *p) {
   bytes[LM_ARENA_STATE] = params * p->plan->n_states;
   bytes[LM_ARENA_IO] = p->io_bytes;
   bytes[LM_ARENA_CACHE] = p->layout.cache_bytes;
-  bytes[LM_ARENA_COPY] = p->layout.made_bytes +
+  bytes[LM_ARENA_COPY] = p->layout.derived_bytes +
                          (p->has_copies ? p->layout.param_elements * lm_dtype_bytes(LM_BF16) : 0);
 }
 

@@ -1,4 +1,4 @@
-// layout.c - the layout of parameters, caches and `made` globals.
+// layout.c - the layout of parameters, caches and `derived` globals.
 //
 // Parameters without stacked axes are consecutive. At the first parameter of a stack its bucket
 // begins, which holds all parameters of one iteration (including inner stacks), repeated for each
@@ -83,7 +83,7 @@ void lm_layout_make(const lm_module *m, lm_arena *arena, lm_layout *out) {
   layer l = {m, out, LM_NEW_N(arena, bool, m->n_globals + 1)};
   out->param_elements = bucket_lay(&l, NULL, 0, 0);
   out->cache_bytes = dense_lay(m, out, LM_GLOBAL_CACHE);
-  out->made_bytes = dense_lay(m, out, LM_GLOBAL_MADE);
+  out->derived_bytes = dense_lay(m, out, LM_GLOBAL_DERIVED);
 }
 
 int64_t lm_plan_layout_blocks(const lm_module *m) {

@@ -138,7 +138,7 @@ static location global_location(planner *p, lm_op *op, lm_arena_id arena, lm_typ
                                             : lm_dtype_bytes(LM_F32);
   location out = lm_location_dense(p, p->fixed[arena], t);
   out.offset = p->layout.globals[i].offset * unit +
-               (g->kind == LM_GLOBAL_PARAM && arena == LM_ARENA_COPY ? p->layout.made_bytes : 0);
+               (g->kind == LM_GLOBAL_PARAM && arena == LM_ARENA_COPY ? p->layout.derived_bytes : 0);
   for (int s = 0; s < g->n_stack; s++)
     location_index(p, op, op->in[s], &op->attr.imm[2 * s], lm_axis_size(p->m, g->type.axis[s]),
                    p->layout.globals[i].stride[s] * unit, &out);
@@ -147,7 +147,7 @@ static location global_location(planner *p, lm_op *op, lm_arena_id arena, lm_typ
 
 static void param_walk(planner *p, lm_op *op) {
   lm_type t = op->out[0]->type;
-  bool copied = t.dtype == LM_BF16 || lm_global_find(p->m, op->attr.sym)->kind == LM_GLOBAL_MADE;
+  bool copied = t.dtype == LM_BF16 || lm_global_find(p->m, op->attr.sym)->kind == LM_GLOBAL_DERIVED;
   location_set(p, op->out[0], global_location(p, op, copied ? LM_ARENA_COPY : LM_ARENA_PARAM, t));
 }
 
@@ -492,7 +492,7 @@ static int state_index(planner *p, lm_sym name) {
 }
 
 // True if a tensor of type t has all blocks of the parameters. It is then a whole arena: parameters
-// `p`, gradients `g`, or the next optimizer state; in bf16 the copies, which follow the `made`
+// `p`, gradients `g`, or the next optimizer state; in bf16 the copies, which follow the `derived`
 // globals.
 static bool is_blocks(const planner *p, lm_type t) {
   return (t.dtype == LM_F32 || t.dtype == LM_BF16) && t.rank == 2 &&
@@ -508,7 +508,7 @@ static location blocks_location(planner *p, lm_sym name, lm_type t) {
   p->has_copies |= arena == LM_ARENA_COPY;
   p->has_gradients |= arena == LM_ARENA_GRAD;
   if (arena == LM_ARENA_COPY)
-    out.offset = p->layout.made_bytes;
+    out.offset = p->layout.derived_bytes;
   if (arena == LM_ARENA_STATE)
     out.offset = state_index(p, name) * lm_type_bytes(p, t);
   return out;
@@ -516,7 +516,7 @@ static location blocks_location(planner *p, lm_sym name, lm_type t) {
 
 static location port_location(planner *p, lm_sym name, lm_type t) {
   const lm_global *g = lm_global_find(p->m, name);
-  if (g && g->kind == LM_GLOBAL_MADE) {
+  if (g && g->kind == LM_GLOBAL_DERIVED) {
     location out = lm_location_dense(p, p->fixed[LM_ARENA_COPY], t);
     out.offset = p->layout.globals[g - p->m->globals].offset;
     return out;

@@ -65,9 +65,9 @@ static void reread(lm_module *m) {
   lm_buf text = {0}, again = {0};
   lm_module_print(m, &text);
   lm_ctx *c = lm_ctx_create();
-  lm_module_print(must_parse(c, "made", text.p, text.n), &again);
+  lm_module_print(must_parse(c, "derived", text.p, text.n), &again);
   CHECK(!strcmp(text.p, again.p) &&
-        strstr(text.p, "\nmade @made.0 : f32[layers, d, pack] stacked 1\n"));
+        strstr(text.p, "\nderived @derived.0 : f32[layers, d, pack] stacked 1\n"));
   lm_buf_free(&text);
   lm_buf_free(&again);
   lm_ctx_destroy(c);
