@@ -72,7 +72,7 @@ static lm_status recipe_check(lm_session *s) {
   LM_TRY(lm_compile_lower(p, &spec, c));
   LM_TRY(lm_compile_probe(c));
   LM_TRY(lm_session_check_ids_of_recipe(s));
-  lm_rows_warn(c);
+  lm_row_mix_warn(c);
   generation_check(s);
   LM_TRY(lm_verdict(p->ctx));
   LM_TRY(lm_project_from_check(p));

@@ -103,7 +103,7 @@ lm_status lm_compile_lower(const lm_project *p, const lm_compile_spec *spec, lm_
 
 static void analyses_take(lm_compiled *c) {
   c->limits = lm_analysis_of(c->lowered->m)->limits;
-  c->row_mix = lm_analysis_of(c->lowered->m)->rows;
+  c->row_mix = lm_analysis_of(c->lowered->m)->row_mix;
 }
 
 lm_status lm_compile_probe(lm_compiled *c) {
@@ -115,19 +115,19 @@ lm_status lm_compile_probe(lm_compiled *c) {
   return lm_verdict(c->project->ctx);
 }
 
-void lm_rows_warn(const lm_compiled *c) {
+void lm_row_mix_warn(const lm_compiled *c) {
   const lm_run_spec *run = &c->run;
-  const lm_rows *mix = &c->row_mix;
+  const lm_row_mix *mix = &c->row_mix;
   const lm_recipe *r = run->recipe;
-  if (mix->kind == LM_ROWS_APART || run->n_micro < 2)
+  if (mix->kind == LM_ROW_MIX_INDEPENDENT || run->n_micro < 2)
     return;
-  bool meet = mix->kind == LM_ROWS_MEET;
-  lm_diag *d = meet ? LM_REPORT(c->project->ctx, mix->loc, W216)
-                    : LM_REPORT(c->project->ctx, mix->loc, W217);
+  bool mixed = mix->kind == LM_ROW_MIX_MIXED;
+  lm_diag *d = mixed ? LM_REPORT(c->project->ctx, mix->loc, W216)
+                     : LM_REPORT(c->project->ctx, mix->loc, W217);
   lm_diag_note(c->project->ctx, d, r->micro_loc,
                "a step of %lld tokens is %lld micro-batches of %lld", (long long)r->batch,
                (long long)run->n_micro, (long long)(r->batch / run->n_micro));
-  if (meet)
+  if (mixed)
     lm_diag_help(c->project->ctx, d, "micro = %lld tokens computes it over all rows of a step",
                  (long long)r->batch);
   else

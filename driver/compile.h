@@ -34,7 +34,7 @@ typedef struct lm_compiled {
   lm_lowered *lowered;
   lm_dtype compute;   // the type that replaces `real`
   lm_limits limits;   // of token ids and positions
-  lm_rows row_mix;    // whether the loss mixes the rows of a micro-batch
+  lm_row_mix row_mix; // whether the loss mixes the rows of a micro-batch
   int64_t params;     // elements of all parameters
   double model_flops; // of a micro-batch, at the sequence length of the run's end
   lm_plan *plan;
@@ -61,7 +61,7 @@ enum {
 // The capacity of a KV cache for `positions`: rounded up, so that nearby lengths share kernels.
 int64_t lm_cache_capacity(int64_t positions);
 // Warns if the loss depends on the division of a step's rows into micro-batches.
-void lm_rows_warn(const lm_compiled *c);
+void lm_row_mix_warn(const lm_compiled *c);
 // Notes the former names of passes in `names`, a list joined by commas; NULL: none. option: whose
 // value it is.
 void lm_pass_names_note(const lm_events *e, const char *option, const char *names);

@@ -75,7 +75,7 @@ lm_status lm_session_compile(lm_session *s, uint32_t what, int64_t capacity) {
   LM_TRY(lm_fit_find(&s->project, &spec, 0, &s->fit, &s->compiled));
   s->run = s->compiled.run;
   if (what & LM_LOWER_TRAIN)
-    lm_rows_warn(&s->compiled);
+    lm_row_mix_warn(&s->compiled);
   return NULL;
 }
 

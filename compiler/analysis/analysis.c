@@ -10,7 +10,7 @@ static lm_analysis *results(lm_module *m) {
 void lm_analysis_of_model(lm_module *m) {
   lm_analysis *a = results(m);
   a->limits = lm_limits_find(m);
-  a->rows = lm_rows_find(m);
+  a->row_mix = lm_row_mix_find(m);
   a->gemms = lm_weight_gemms_find(m->arena, m);
 }
 

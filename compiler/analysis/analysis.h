@@ -11,7 +11,7 @@
 struct lm_analysis {
   // Recorded by `analyze`.
   lm_limits limits;
-  lm_rows rows;
+  lm_row_mix row_mix;
   lm_weight_gemms gemms;
   // Recorded by `count`, per function.
   lm_model_flops *flops;

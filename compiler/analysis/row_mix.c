@@ -247,18 +247,19 @@ static void region_visit(finder *f, const lm_region *r) {
   }
 }
 
-static lm_rows verdict(fact sum, fact weight) {
+static lm_row_mix verdict(fact sum, fact weight) {
   if (sum.kind == MIXED || weight.kind == MIXED)
-    return (lm_rows){LM_ROWS_MEET, sum.kind == MIXED ? sum.loc : weight.loc};
+    return (lm_row_mix){LM_ROW_MIX_MIXED, sum.kind == MIXED ? sum.loc : weight.loc};
   if (weight.kind == BOTH)
-    return (lm_rows){LM_ROWS_ONCE, weight.loc};
-  return (lm_rows){sum.kind == BOTH && weight.kind == SUM ? LM_ROWS_ONCE : LM_ROWS_APART, sum.loc};
+    return (lm_row_mix){LM_ROW_MIX_PER_MICRO_BATCH, weight.loc};
+  bool once = sum.kind == BOTH && weight.kind == SUM;
+  return (lm_row_mix){once ? LM_ROW_MIX_PER_MICRO_BATCH : LM_ROW_MIX_INDEPENDENT, sum.loc};
 }
 
-lm_rows lm_rows_find(lm_module *m) {
+lm_row_mix lm_row_mix_find(lm_module *m) {
   const lm_func *loss = lm_func_get(m, LM_FUNC_LOSS, 0);
   if (!loss || !loss->body->last || loss->body->last->n_in < 2)
-    return (lm_rows){LM_ROWS_APART};
+    return (lm_row_mix){LM_ROW_MIX_INDEPENDENT};
   lm_arena *a = lm_arena_create();
   finder f = {m, LM_NEW_N(a, fact, m->n_values + 1), LM_NEW_N(a, bool, m->n_axes + 1)};
   f.is_row[loss->body->args[0]->type.axis[0]] = true;
@@ -266,7 +267,7 @@ lm_rows lm_rows_find(lm_module *m) {
     f.of[loss->body->args[i]->id] = (fact){loss->body->args[i]->type.rank ? EACH : ONE};
   region_visit(&f, loss->body);
   const lm_op *end = loss->body->last;
-  lm_rows r = verdict(f.of[end->in[0]->id], f.of[end->in[1]->id]);
+  lm_row_mix r = verdict(f.of[end->in[0]->id], f.of[end->in[1]->id]);
   lm_arena_destroy(a);
   return r;
 }

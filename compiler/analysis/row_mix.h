@@ -9,15 +9,15 @@
 #include "compiler/ir/ir.h"
 
 typedef enum {
-  LM_ROWS_APART,
-  LM_ROWS_MEET, // rows are combined other than by a sum
-  LM_ROWS_ONCE, // a term is added once per micro-batch
-} lm_rows_kind;
-typedef struct lm_rows {
-  lm_rows_kind kind;
+  LM_ROW_MIX_INDEPENDENT,     // of the assignment
+  LM_ROW_MIX_MIXED,           // rows are combined other than by a sum
+  LM_ROW_MIX_PER_MICRO_BATCH, // a term of the sum is added once per micro-batch
+} lm_row_mix_kind;
+typedef struct lm_row_mix {
+  lm_row_mix_kind kind;
   lm_loc loc; // the first operation with this effect
-} lm_rows;
+} lm_row_mix;
 
 // Classifies @loss, in a module without calls.
-lm_rows lm_rows_find(lm_module *m);
+lm_row_mix lm_row_mix_find(lm_module *m);
 #endif

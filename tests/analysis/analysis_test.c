@@ -28,30 +28,31 @@ static void limits_test(void) {
   lm_ctx_destroy(c);
 }
 
-static lm_rows_kind rows_of(const char *text) {
+static lm_row_mix_kind row_mix_of(const char *text) {
   lm_ctx *c;
-  lm_rows_kind kind = analyzed(&c, text)->rows.kind;
+  lm_row_mix_kind kind = analyzed(&c, text)->row_mix.kind;
   lm_ctx_destroy(c);
   return kind;
 }
 
-static void rows_test(void) {
+static void row_mix_test(void) {
   static const struct {
     const char *text;
-    lm_rows_kind kind;
+    lm_row_mix_kind kind;
   } tests[] = {
-      {HEAD EMBED "  %y = mul %r, %w\n  %sum = sum %y over(b, t)\n" TAIL, LM_ROWS_APART},
+      {HEAD EMBED "  %y = mul %r, %w\n  %sum = sum %y over(b, t)\n" TAIL, LM_ROW_MIX_INDEPENDENT},
       {HEAD EMBED "  %y = log1p %r\n  %z = div %y, %w\n  %sum = sum %z over(b, t)\n" TAIL,
-       LM_ROWS_APART},
+       LM_ROW_MIX_INDEPENDENT},
       {HEAD EMBED "  %m = sum %r over(b)\n  %s = exp %m\n  %sum = sum %s over(t)\n" TAIL,
-       LM_ROWS_MEET},
-      {HEAD EMBED "  %y = max %r over(b)\n  %sum = sum %y over(t)\n" TAIL, LM_ROWS_MEET},
-      {HEAD EMBED "  %k = slice %r (b) -> () [1, 1]\n  %sum = sum %k over(t)\n" TAIL, LM_ROWS_MEET},
+       LM_ROW_MIX_MIXED},
+      {HEAD EMBED "  %y = max %r over(b)\n  %sum = sum %y over(t)\n" TAIL, LM_ROW_MIX_MIXED},
+      {HEAD EMBED "  %k = slice %r (b) -> () [1, 1]\n  %sum = sum %k over(t)\n" TAIL,
+       LM_ROW_MIX_MIXED},
       {HEAD EMBED "  %y = sum %r over(b, t)\n  %n = const 2 : f32\n  %sum = add %y, %n\n" TAIL,
-       LM_ROWS_ONCE},
+       LM_ROW_MIX_PER_MICRO_BATCH},
   };
   for (size_t i = 0; i < LM_COUNT(tests); i++) {
-    if (rows_of(tests[i].text) == tests[i].kind)
+    if (row_mix_of(tests[i].text) == tests[i].kind)
       continue;
     fprintf(stderr, "not %d:\n%s", tests[i].kind, tests[i].text);
     exit(1);
@@ -76,7 +77,7 @@ static void gemms_test(void) {
 
 int main(void) {
   limits_test();
-  rows_test();
+  row_mix_test();
   gemms_test();
   return 0;
 }
