@@ -328,7 +328,7 @@ static void launch_of(const cuda_emit *e, lm_kernel_code *out) {
     return;
   }
   out->launch.per_block = a->n_to ? 1 : e->teams;
-  out->launch.ways = e->team == 1 ? CUDA_UNROLLED : 0;
+  out->launch.unroll = e->team == 1 ? CUDA_UNROLLED : 0;
   out->launch.shared = a->n_to ? cuda_sums_pool(e) : 0;
   out->space = a->n_to ? (lm_plan_extent){.fixed = lm_axis_size(e->g.m, a->to[0])}
                        : extent_product(e->g.m, a->axes, a->n_axes);

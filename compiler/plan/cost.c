@@ -17,7 +17,7 @@ static lm_cost kernel_cost(const lm_target *t, const lm_plan *p, const lm_plan_s
     capacity[i] = p->extents[i].capacity;
   double points = (double)lm_plan_extent_value(&s->space, capacity);
   double blocks = launch->per_block > 0 ? ceil(points / (double)launch->per_block) : 0;
-  double threads = blocks * launch->threads * (launch->ways ? launch->ways : 1);
+  double threads = blocks * launch->threads * (launch->unroll ? launch->unroll : 1);
   return lm_cost_of_kernel(t, &(lm_cost_kernel){(double)s->moved, s->instructions, threads});
 }
 

@@ -79,7 +79,7 @@ typedef struct lm_plan_launch {
   uint32_t extents;  // bit mask of the run-time extents that it takes
   const struct lm_plan_map *maps;
   int n_maps;
-  int ways;         // iterations that a thread runs at a time, for cost reports; 0: one
+  int unroll;       // iterations that a thread runs at a time, for cost reports; 0: one
   const char *note; // optional: a remark on the kernel's form for reports
 } lm_plan_launch;
 
