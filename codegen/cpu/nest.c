@@ -54,7 +54,7 @@ static void store_result(cpu_emit *e, uint32_t i, lm_type t, lm_gen_text x, cons
   }
   cpu_strip_store s = {lm_gen_temp_name(&e->g, "o"), to};
   LM_PUSH(e->g.arena, e->stores, e->n_stores, e->cap_stores) = s;
-  lm_gen_statement(&e->g, level, "LM_HALF(%s, %s, %s)", s.name, to, x.text);
+  lm_gen_statement(&e->g, level, "LM_BF16_STORE(%s, %s, %s)", s.name, to, x.text);
 }
 
 // Stores x to the results that the root defines; a summed result adds it to the sum of its chunk.

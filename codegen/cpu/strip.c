@@ -8,15 +8,15 @@ enum {
 // `lanes` iterations from variable `strip` on.
 static void strip_put(lm_buf *out, const cpu_strip_loop *l, const char *lanes, const char *body) {
   for (int i = 0; i < l->n_stores; i++)
-    lm_buf_printf(out, "LM_HALVES(%s)\n", l->stores[i].name);
+    lm_buf_printf(out, "LM_BF16_STRIP(%s)\n", l->stores[i].name);
   lm_buf_puts(out, l->ordered ? "" : "#pragma omp simd\n");
   lm_buf_printf(out, "for (int64_t lane = 0; lane < %s; lane++) {\n", lanes);
   lm_buf_printf(out, "const int64_t %s = %s + lane;\n%s}\n", l->name, l->strip, body);
   if (l->n_stores)
     lm_buf_printf(out, "const int64_t %s = %s;\n", l->name, l->strip);
   for (int i = 0; i < l->n_stores; i++)
-    lm_buf_printf(out, "LM_HALVES_PUT(%s, %s, %s)\n", l->stores[i].name, l->stores[i].location,
-                  lanes);
+    lm_buf_printf(out, "LM_BF16_STRIP_ROUND(%s, %s, %s)\n", l->stores[i].name,
+                  l->stores[i].location, lanes);
 }
 
 // Strips of STRIP iterations, then the rest.

@@ -2,8 +2,8 @@
 //
 // An iteration of a strip has a number, `lane`. Sums and maxima accumulate in element `lane` of
 // arrays of partial results (prelude/partial.h), and bf16 results are stored to element `lane` of
-// an array of float32 that is rounded as a whole (prelude/half.h). The compiler keeps these arrays
-// in registers, since it unrolls the strip.
+// an array of float32 that is rounded as a whole (prelude/strip_bf16.h). The compiler keeps these
+// arrays in registers, since it unrolls the strip.
 #ifndef LM_CODEGEN_CPU_STRIP_H
 #define LM_CODEGEN_CPU_STRIP_H
 #include "runtime/base/base.h"

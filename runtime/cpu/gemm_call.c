@@ -40,15 +40,15 @@ static bool packs(uint8_t dtype, const lm_gemm_layout *f, int64_t uses) {
 
 // Converts or gathers n elements, `stride` apart.
 static void line_widen(uint8_t dtype, const char *from, int64_t stride, int64_t n, float *to) {
-  const uint16_t *half = (const uint16_t *)from;
+  const uint16_t *bf16 = (const uint16_t *)from;
   const float *full = (const float *)from;
   if (dtype == LM_BF16 && stride == 1) {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-      to[i] = lm_bf16_to_f32(half[i]);
+      to[i] = lm_bf16_to_f32(bf16[i]);
   } else if (dtype == LM_BF16) {
     for (int64_t i = 0; i < n; i++)
-      to[i] = lm_bf16_to_f32(half[i * stride]);
+      to[i] = lm_bf16_to_f32(bf16[i * stride]);
   } else if (stride == 1) {
     memcpy(to, full, (size_t)n * sizeof *to);
   } else {

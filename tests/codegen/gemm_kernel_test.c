@@ -37,7 +37,7 @@ typedef struct gemm_case {
 
 // One batch axis and one reduction axis besides k, each of size 1 to 3; operands are contiguous
 // along them.
-static gemm_case shape_make(int64_t m, int64_t n, int64_t k, int layout, bool half, bool half_c,
+static gemm_case shape_make(int64_t m, int64_t n, int64_t k, int layout, bool bf16, bool bf16_c,
                             bool add, int64_t batch, int64_t sum) {
   bool ta = layout & 1;
   bool tb = layout & 2;
@@ -53,8 +53,8 @@ static gemm_case shape_make(int64_t m, int64_t n, int64_t k, int layout, bool ha
                        .c_n = tc ? m + 5 : 1,
                        .n_batch = 2,
                        .accumulate = add,
-                       .dtype_ab = half ? LM_BF16 : LM_F32,
-                       .dtype_c = half_c ? LM_BF16 : LM_F32}};
+                       .dtype_ab = bf16 ? LM_BF16 : LM_F32,
+                       .dtype_c = bf16_c ? LM_BF16 : LM_F32}};
   int64_t a = ta ? k * p.g.a_k : m * p.g.a_m;
   int64_t b = tb ? n * p.g.b_n : k * p.g.b_k;
   int64_t c = tc ? n * p.g.c_n : m * p.g.c_m;
@@ -73,11 +73,11 @@ static gemm_case shape_make(int64_t m, int64_t n, int64_t k, int layout, bool ha
 }
 
 // The same with B prepacked by pass prepack.
-static gemm_case prepacked_case(rng *r, const lm_target_panel *panel, bool half) {
+static gemm_case prepacked_case(rng *r, const lm_target_panel *panel, bool bf16) {
   gemm_case p = shape_make(
       1 + draw(r, draw(r, 2) ? 20 : 200), panel->n * (1 + draw(r, 5)),
       panel->k > 1 ? panel->k * (33 / panel->k + 1 + draw(r, 500 / panel->k)) : 33 + draw(r, 500),
-      (int)draw(r, 2), half, half && draw(r, 2), draw(r, 2), 1 + draw(r, 2), 1 + draw(r, 2));
+      (int)draw(r, 2), bf16, bf16 && draw(r, 2), draw(r, 2), 1 + draw(r, 2), 1 + draw(r, 2));
   lm_plan_gemm *g = &p.g;
   int64_t size = g->n.fixed * g->k.fixed;
   g->b_k = g->b_columns = panel->columns;
@@ -94,8 +94,8 @@ static gemm_case case_draw(rng *r, int i) {
   int64_t m = odd[draw(r, 8)];
   int64_t n = odd[draw(r, 8)];
   int64_t k = i % 7 ? odd[draw(r, 6) + 2] : 257 + draw(r, 400);
-  bool half = i % 3 == 2;
-  return shape_make(m, n, k, (int)draw(r, 8), half, half && draw(r, 2), draw(r, 2), 1 + draw(r, 2),
+  bool bf16 = i % 3 == 2;
+  return shape_make(m, n, k, (int)draw(r, 8), bf16, bf16 && draw(r, 2), draw(r, 2), 1 + draw(r, 2),
                     1 + draw(r, 3));
 }
 

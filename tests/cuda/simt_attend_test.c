@@ -108,7 +108,7 @@ static void run_case(const attend_case *c, const char *passes, const char *arch,
       element_store(lm_exec_port(e, &pf->in[i]), args[i].type.dtype, j, args[i].v[j]);
   }
   CHECK_OK(lm_eval_call(eval, f, args, want));
-  bool half = !strcmp(c->type, "bf16");
+  bool bf16 = !strcmp(c->type, "bf16");
   size_t bytes = (size_t)plan->arena_bytes[LM_ARENA_GRAD];
   char *first = lm_alloc(bytes);
   for (int time = 0; time < RUN_TIMES; time++) {
@@ -131,8 +131,8 @@ static void run_case(const attend_case *c, const char *passes, const char *arch,
       worst = error;
   }
   if (!tf32)
-    RUN_ERROR(half ? LM_BF16 : LM_F32, worst);
-  if (!(worst <= (half ? 2e-2 : tf32 ? 2e-3 : 2e-6)) || (tf32 && worst < 1e-5)) {
+    RUN_ERROR(bf16 ? LM_BF16 : LM_F32, worst);
+  if (!(worst <= (bf16 ? 2e-2 : tf32 ? 2e-3 : 2e-6)) || (tf32 && worst < 1e-5)) {
     fprintf(stderr, "%s: off by %g (sum %g, not %g)\n", c->name, worst, sum, want[0].v[0]);
     exit(1);
   }

@@ -89,21 +89,21 @@ static __attribute__((noinline)) void lm_tile_gemm(int64_t rows, int64_t width, 
 // ---- results of large GEMMs (tile_panel.h, tile_amx.h)
 
 // Where sums are stored: rows of f32, to which they are added if `add` is set. At the last block of
-// k of a GEMM with a bf16 result, `half` is the location of that result, to which the sums are
+// k of a GEMM with a bf16 result, `bf16` is the location of that result, to which the sums are
 // rounded; c then only holds the sums of the previous blocks.
 typedef struct lm_sums {
   float *c;
   int64_t row;
   int add;
-  uint16_t *half;
-  int64_t half_row;
+  uint16_t *bf16;
+  int64_t bf16_row;
 } lm_sums;
 
 LM_INLINE lm_sums lm_sums_at(const lm_sums *s, int64_t i, int64_t j) {
   lm_sums x = *s;
   x.c += i * x.row + j;
-  if (x.half)
-    x.half += i * x.half_row + j;
+  if (x.bf16)
+    x.bf16 += i * x.bf16_row + j;
   return x;
 }
 
@@ -111,7 +111,7 @@ static __attribute__((noinline)) void lm_sums_round(const lm_sums *s, int64_t ro
                                                     int64_t columns) {
   for (int64_t i = 0; i < rows; i++) {
     const float *from = s->c + i * s->row;
-    uint16_t *to = s->half + i * s->half_row;
+    uint16_t *to = s->bf16 + i * s->bf16_row;
     for (int64_t j = 0; j < columns; j++)
       to[j] = lm_bf16_round(from[j]);
   }

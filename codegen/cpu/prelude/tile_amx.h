@@ -72,10 +72,10 @@ LM_INLINE void lm_amx_begin(lm_amx *x) {
 // ---- panels
 
 typedef float lm_wide __attribute__((vector_size(64), aligned(4), may_alias));
-typedef uint16_t lm_wide_halves __attribute__((vector_size(64), aligned(2), may_alias));
+typedef uint16_t lm_bf16_wide __attribute__((vector_size(64), aligned(2), may_alias));
 typedef uint32_t lm_words __attribute__((vector_size(64), aligned(4), may_alias));
 typedef int32_t lm_words_order __attribute__((vector_size(64)));
-typedef uint16_t lm_sixteen_halves __attribute__((vector_size(32), aligned(2), may_alias));
+typedef uint16_t lm_bf16x16 __attribute__((vector_size(32), aligned(2), may_alias));
 
 #define LM_ALL(F, S)                                                                               \
   F(S, 0), F(S, 1), F(S, 2), F(S, 3), F(S, 4), F(S, 5), F(S, 6), F(S, 7), F(S, 8), F(S, 9),        \
@@ -104,8 +104,8 @@ LM_INLINE void lm_words_transpose(lm_words *x, char *to, int64_t bytes) {
 // instructions after the loads instead of nine.
 #define LM_INTERLEAVE(S, L) L, 16 + L
 LM_INLINE lm_words lm_words_interleave(const uint16_t *low, const uint16_t *high) {
-  lm_sixteen_halves x = *(const lm_sixteen_halves *)low;
-  lm_sixteen_halves y = *(const lm_sixteen_halves *)high;
+  lm_bf16x16 x = *(const lm_bf16x16 *)low;
+  lm_bf16x16 y = *(const lm_bf16x16 *)high;
 #if defined(__clang__) || __GNUC__ >= 12
   return (lm_words)__builtin_shufflevector(x, y, LM_ALL(LM_INTERLEAVE, 0));
 #else
@@ -248,8 +248,8 @@ static __attribute__((noinline)) void lm_amx_edge(lm_amx *x, int64_t steps, int6
 }
 
 // Rounds to bf16, `low` first. The instruction flushes numbers below 2^-126 to zero.
-LM_INLINE lm_wide_halves lm_halves_round(lm_wide low, lm_wide high) {
-  lm_wide_halves to;
+LM_INLINE lm_bf16_wide lm_bf16_wide_round(lm_wide low, lm_wide high) {
+  lm_bf16_wide to;
 #ifdef __AVX512BF16__
   __asm__("vcvtne2ps2bf16 %1, %2, %0" : "=v"(to) : "v"(low), "v"(high));
 #else
@@ -268,7 +268,7 @@ LM_INLINE void lm_amx_round(const lm_sums *s, int64_t rows, int64_t columns) {
   }
   for (int64_t i = 0; i < rows; i++) {
     const lm_wide *from = (const lm_wide *)(s->c + i * s->row);
-    *(lm_wide_halves *)(s->half + i * s->half_row) = lm_halves_round(from[0], from[1]);
+    *(lm_bf16_wide *)(s->bf16 + i * s->bf16_row) = lm_bf16_wide_round(from[0], from[1]);
   }
 }
 
@@ -285,7 +285,7 @@ LM_INLINE void lm_amx_tiles(int64_t n, int64_t rows, int64_t columns, lm_squares
       int64_t down = lm_min64(LM_AMX_SIDE, rows - i);
       int64_t across = lm_min64(LM_AMX_SIDE, columns - j);
       lm_sums z = lm_sums_at(sums, i, j);
-      if (z.half && !z.add) {
+      if (z.bf16 && !z.add) {
         z.c = &t[0][0];
         z.row = LM_AMX_SIDE;
       }
@@ -293,7 +293,7 @@ LM_INLINE void lm_amx_tiles(int64_t n, int64_t rows, int64_t columns, lm_squares
         lm_amx_edge(&x, steps, down, across, p, q, z.c, z.row, z.add);
       else
         lm_amx_sum(&x, steps, p, q, z.c, z.row, z.add);
-      if (z.half)
+      if (z.bf16)
         lm_amx_round(&z, down, across);
     }
   LM_AMX_END(&x);

@@ -152,15 +152,15 @@ lm_form_lhs_transposed_bf16(int64_t positions, int64_t channels, const lm_operan
 }
 
 // Two rows of Z rounded to bf16 and interleaved.
-LM_INLINE lm_wide_halves lm_halves_interleave(lm_wide low, lm_wide high) {
-  lm_wide_halves x = lm_halves_round(low, high);
-  return LM_SHUFFLE(lm_wide_halves, x, x, LM_ALL(LM_INTERLEAVE, 0));
+LM_INLINE lm_bf16_wide lm_bf16_wide_interleave(lm_wide low, lm_wide high) {
+  lm_bf16_wide x = lm_bf16_wide_round(low, high);
+  return LM_SHUFFLE(lm_bf16_wide, x, x, LM_ALL(LM_INTERLEAVE, 0));
 }
 
 // to: [s][t], zeros from `rows` on
 LM_INLINE void lm_z_rows(int64_t rows, const float *z, lm_operand *to) {
   for (int64_t n = 0; n < LM_AMX_SIDE; n++, z += LM_AMX_SIDE, to += LM_AMX_SIDE) {
-    *(lm_wide_halves *)to = lm_halves_round(*(const lm_wide *)z, *(const lm_wide *)(z + 16));
+    *(lm_bf16_wide *)to = lm_bf16_wide_round(*(const lm_wide *)z, *(const lm_wide *)(z + 16));
     for (int64_t m = rows; m < LM_AMX_SIDE; m++)
       to[m] = 0;
   }
@@ -174,13 +174,13 @@ LM_INLINE void lm_z_pairs(int64_t cols, const float *z, lm_operand *to) {
   for (; n < cols - 1; n += 2, z += PAIR, to += PAIR)
     LM_UNROLL(2)
   for (int m = 0; m < LM_AMX_SIDE; m += 16)
-    *(lm_wide_halves *)(to + 2 * m) =
-        lm_halves_interleave(*(const lm_wide *)(z + m), *(const lm_wide *)(z + LM_AMX_SIDE + m));
+    *(lm_bf16_wide *)(to + 2 * m) =
+        lm_bf16_wide_interleave(*(const lm_wide *)(z + m), *(const lm_wide *)(z + LM_AMX_SIDE + m));
   for (; n < LM_AMX_SIDE; n += 2, z += PAIR, to += PAIR)
     for (int m = 0; m < LM_AMX_SIDE; m += 16)
-      *(lm_wide_halves *)(to + 2 * m) =
-          n < cols ? lm_halves_interleave(*(const lm_wide *)(z + m), (lm_wide){0})
-                   : (lm_wide_halves){0};
+      *(lm_bf16_wide *)(to + 2 * m) =
+          n < cols ? lm_bf16_wide_interleave(*(const lm_wide *)(z + m), (lm_wide){0})
+                   : (lm_bf16_wide){0};
 }
 
 LM_INLINE int64_t lm_square_count(int64_t channels) {
@@ -199,9 +199,9 @@ static __attribute__((noinline)) void lm_sum_s_bf16(lm_unit *x, int64_t cols, in
                                                     int64_t channels,
                                                     const lm_operand *lhs_transposed,
                                                     int64_t positions, const float *z, float *c) {
-  lm_operand half[LM_AMX_SIDE * LM_AMX_SIDE] __attribute__((aligned(64)));
-  lm_squares_at b = {half, LM_TILE_BYTES, 64, 0};
-  lm_z_pairs(cols, z, half);
+  lm_operand rounded[LM_AMX_SIDE * LM_AMX_SIDE] __attribute__((aligned(64)));
+  lm_squares_at b = {rounded, LM_TILE_BYTES, 64, 0};
+  lm_z_pairs(cols, z, rounded);
   for (int64_t j = 0; j < channels; j += LM_AMX_SIDE)
     lm_amx_sum(x, 1,
                (lm_squares_at){lhs_transposed + j * positions, 2 * positions, 32 * positions, 0}, b,
@@ -211,9 +211,9 @@ static __attribute__((noinline)) void lm_sum_t_bf16(lm_unit *x, int64_t cols, in
                                                     int64_t side, int64_t channels, const float *z,
                                                     const lm_operand *interleaved,
                                                     int64_t stride_row, float *c) {
-  lm_operand half[LM_AMX_SIDE * LM_AMX_SIDE] __attribute__((aligned(64)));
-  lm_squares_at a = {half, LM_TILE_BYTES / 2, 16 * LM_TILE_BYTES / 2, 0};
-  lm_z_rows(rows, z, half);
+  lm_operand rounded[LM_AMX_SIDE * LM_AMX_SIDE] __attribute__((aligned(64)));
+  lm_squares_at a = {rounded, LM_TILE_BYTES / 2, 16 * LM_TILE_BYTES / 2, 0};
+  lm_z_rows(rows, z, rounded);
   for (int64_t j = 0; j < channels; j += LM_AMX_SIDE)
     lm_amx_sum(x, 1, a, (lm_squares_at){interleaved + 2 * j, 4 * stride_row, 64, 0}, c + j,
                stride_row, 0);

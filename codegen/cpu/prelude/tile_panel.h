@@ -30,7 +30,7 @@ enum {
   LM_MC_F32 = 168,      // rows of A that are packed at a time: a multiple of every LM_MR
   LM_PACKED_A_F32 = LM_MC_F32 * LM_KC + 16 // floats of their panels
 };
-typedef uint16_t lm_quad_half __attribute__((vector_size(8), aligned(2), may_alias));
+typedef uint16_t lm_bf16_quad __attribute__((vector_size(8), aligned(2), may_alias));
 
 // The blocks of k are as even as multiples of four allow.
 LM_INLINE int64_t lm_kc_f32(int64_t k) {
@@ -48,7 +48,7 @@ LM_INLINE lm_quad lm_quad_f32(const float *p) {
   return *(const lm_quad *)p;
 }
 LM_INLINE lm_quad lm_quad_bf16(const uint16_t *p) {
-  return (lm_quad)(__builtin_convertvector(*(const lm_quad_half *)p, lm_quad_int) << 16);
+  return (lm_quad)(__builtin_convertvector(*(const lm_bf16_quad *)p, lm_quad_int) << 16);
 }
 
 // Copies `width` elements, a constant, of one k. Vectors are written out, which takes the compiler
@@ -278,7 +278,7 @@ lm_panels_bf16(const uint16_t *from, int64_t n, int64_t columns, int64_t depth, 
 #define LM_READS_PANELS_BF16 0
 LM_INLINE void lm_tiles_bf16(int64_t n, int64_t rows, int64_t columns, const float *a,
                              const float *b, int64_t b_depth, const lm_sums *sums) {
-  if (sums->half)
+  if (sums->bf16)
     lm_tiles_round(n, rows, columns, a, b, b_depth, sums);
   else
     lm_tiles_f32(n, rows, columns, a, b, b_depth, sums);

@@ -140,7 +140,7 @@ LM_ROWS(bf16, uint16_t, 2)
 #define LM_GEMM_OPERANDS(UPPER, TYPE)                                                              \
   const TYPE *a = (const TYPE *)buf[0], *b = (const TYPE *)buf[1];                                 \
   float *c = (float *)buf[2], *pa = (float *)buf[3], *pb = pa + LM_PACKED_A_##UPPER;               \
-  const int64_t columns = var[0], row = var[1], half = var[3], depth = var[4], a_row = var[5],     \
+  const int64_t columns = var[0], row = var[1], bf16_row = var[3], depth = var[4], a_row = var[5], \
                 a_k = var[6], b_column = var[7], b_k = var[8], panels = var[9];
 
 // Few rows: for each strip of B, the blocks of k. A is taken into the workspace first, as many
@@ -159,7 +159,7 @@ LM_ROWS(bf16, uint16_t, 2)
           const int64_t n = lm_min64(block, depth - k);                                            \
           const int64_t across = lm_min64(LM_STRIP * LM_NR, columns - j);                          \
           const lm_sums sums = {c + lo * row + j, row, var[2] || k > 0,                            \
-                                (uint16_t *)buf[4] + lo * half + j, half};                         \
+                                (uint16_t *)buf[4] + lo * bf16_row + j, bf16_row};                 \
           if (panels) {                                                                            \
             lm_rows_##T(rows, across, n, pa + k - first, taken, b + j * depth + k * LM_NR,         \
                         depth * LM_NR, sums.c, row, sums.add);                                     \
@@ -171,7 +171,7 @@ LM_ROWS(bf16, uint16_t, 2)
             lm_rows_f32(rows, across, n, pa + k - first, taken, pb, n * LM_NR, sums.c, row,        \
                         sums.add);                                                                 \
           }                                                                                        \
-          if (half && k + n == depth)                                                              \
+          if (bf16_row && k + n == depth)                                                          \
             lm_sums_round(&sums, rows, across);                                                    \
         }                                                                                          \
     }                                                                                              \
@@ -212,7 +212,8 @@ enum {
         const int64_t rows = lm_min64(LM_MC_##UPPER, hi - i);                                      \
         const TYPE *x = a + i * a_row + k * a_k;                                                   \
         const lm_sums sums = {c + i * row, row, var[2] || k > 0,                                   \
-                              half && k + n == depth ? (uint16_t *)buf[4] + i * half : 0, half};   \
+                              bf16_row && k + n == depth ? (uint16_t *)buf[4] + i * bf16_row : 0,  \
+                              bf16_row};                                                           \
         if (a_k == 1) {                                                                            \
           lm_gemm_rows_##T(n, rows, columns, x, a_row, pa, y, b_depth, &sums);                     \
         } else {                                                                                   \

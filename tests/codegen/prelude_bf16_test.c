@@ -1,4 +1,4 @@
-// prelude_half_test.c - rows rounded to bf16 by the instructions of AVX512-BF16 equal the results
+// prelude_bf16_test.c - rows rounded to bf16 by the instructions of AVX512-BF16 equal the results
 // of lm_bf16_round, which every other processor uses.
 #if defined(__x86_64__) && !defined(__AVX512BF16__)
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512bf16")
@@ -6,7 +6,7 @@
 #include "codegen/common/prelude/inline.h"
 #include "codegen/common/prelude/types.h"
 #include "codegen/cpu/prelude/compiler.h"
-#include "codegen/cpu/prelude/half.h"
+#include "codegen/cpu/prelude/strip_bf16.h"
 #include "tests/runtime/check.h"
 
 #ifdef __x86_64__
