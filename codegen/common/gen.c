@@ -14,7 +14,7 @@ static double iterations(const lm_gen *e, int level) {
       n *= (double)v->size;
   }
   for (int i = 0; i < d->n; i++) {
-    const lm_var *v = &e->vars.v[d->atom[i].var];
+    const lm_var *v = &e->vars.v[d->loop[i].var];
     if (v->level <= level)
       n *= (double)(v->hi - v->lo);
   }
@@ -44,7 +44,7 @@ void lm_gen_init(lm_gen *e, const lm_gen_target *target, const lm_module *m, con
   for (uint32_t i = 0; i < s->n_passes; i++) {
     lm_gen_domain_init(e, &s->passes[i], &e->domains[i]);
     for (int j = 0; j < e->domains[i].n; j++)
-      e->domains[i].atom[j].name = lm_gen_axis_name(e, e->domains[i].atom[j].axis);
+      e->domains[i].loop[j].name = lm_gen_axis_name(e, e->domains[i].loop[j].axis);
   }
 }
 

@@ -14,13 +14,13 @@
 
 enum {
   LM_GEN_LEVELS = 40,
-  LM_GEN_ATOMS = 24,
+  LM_GEN_LOOPS = 24,
   LM_GEN_PARTITIONS = 8
 };
 
-// A loop of a pass: part of an inner axis. An index along the axis contains the loop's variable
-// times `stride`.
-typedef struct lm_gen_atom {
+// A loop of a pass, over an inner axis or a part of it. An index along the axis contains the loop's
+// variable times `stride`.
+typedef struct lm_gen_loop {
   lm_axis axis;
   const char *name;
   int64_t size, stride;
@@ -30,9 +30,9 @@ typedef struct lm_gen_atom {
   int n_partitions;
   bool merge; // merged into the next loop
   uint16_t var;
-} lm_gen_atom;
+} lm_gen_loop;
 typedef struct lm_gen_domain {
-  lm_gen_atom atom[LM_GEN_ATOMS];
+  lm_gen_loop loop[LM_GEN_LOOPS];
   int n;
 } lm_gen_domain;
 
@@ -111,7 +111,7 @@ struct lm_gen {
   uint32_t n_accesses, cap_accesses;
   struct {
     lm_gen_request kind;
-    int pass, atom;
+    int pass, loop;
     int64_t at;
   } request;        // the first request to change the loops
   uint32_t extents; // bit mask of the run-time extents that are used
@@ -180,10 +180,10 @@ void lm_gen_forget(lm_gen *e, int scope);
 // Returns false if nothing was requested or the request cannot be met.
 bool lm_gen_request_apply(lm_gen *e);
 // Replaces loop i by (high, low) with i = high * by + low.
-void lm_gen_atom_split(lm_gen *e, lm_gen_domain *d, int at, int64_t by);
+void lm_gen_loop_split(lm_gen *e, lm_gen_domain *d, int at, int64_t by);
 // True if every index printed in `pass` (-1: in any pass) allows the loops over u (outer) and v
 // (inner, of the given size) to be merged into one.
 bool lm_gen_one_loop(const lm_gen *e, uint16_t u, uint16_t v, int64_t size, int pass);
 // True if every reduction of the pass either keeps both axes or reduces both.
-bool lm_gen_alike(const lm_gen *e, int pass, lm_axis a, lm_axis b);
+bool lm_gen_reduced_together(const lm_gen *e, int pass, lm_axis a, lm_axis b);
 #endif

@@ -16,7 +16,7 @@ void lm_gen_domain_init(const lm_gen *e, const lm_sched_pass *p, lm_gen_domain *
     const lm_axis_info *a = &e->m->axes[p->space.axis[i]];
     if (a->size == 1 && !a->dyn)
       continue;
-    out->atom[out->n++] = (lm_gen_atom){
+    out->loop[out->n++] = (lm_gen_loop){
         .axis = p->space.axis[i], .name = a->name, .size = a->size, .stride = 1, .dyn = a->dyn};
   }
 }
@@ -28,8 +28,8 @@ lm_ix lm_gen_axis_index(const lm_gen *e, lm_axis a) {
   lm_ix at = lm_ix_const(0);
   const lm_gen_domain *d = &e->domains[e->pass];
   for (int i = 0; i < d->n; i++)
-    if (d->atom[i].axis == a)
-      at = lm_ix_add(at, lm_ix_scale(lm_ix_var(&e->vars, d->atom[i].var), d->atom[i].stride));
+    if (d->loop[i].axis == a)
+      at = lm_ix_add(at, lm_ix_scale(lm_ix_var(&e->vars, d->loop[i].var), d->loop[i].stride));
   return at;
 }
 
@@ -50,27 +50,27 @@ void lm_gen_forget(lm_gen *e, int scope) {
 
 // ---- requested changes
 
-static void atom_insert(lm_gen_domain *d, int at, lm_gen_atom a) {
-  if (d->n == LM_GEN_ATOMS)
-    LM_BUG("a pass of more than %d loops", LM_GEN_ATOMS);
-  memmove(d->atom + at + 1, d->atom + at, (size_t)(d->n++ - at) * sizeof *d->atom);
-  d->atom[at] = a;
+static void loop_insert(lm_gen_domain *d, int at, lm_gen_loop a) {
+  if (d->n == LM_GEN_LOOPS)
+    LM_BUG("a pass of more than %d loops", LM_GEN_LOOPS);
+  memmove(d->loop + at + 1, d->loop + at, (size_t)(d->n++ - at) * sizeof *d->loop);
+  d->loop[at] = a;
 }
 
 // Replaces loop i by (high, low) with i = high * by + low.
-void lm_gen_atom_split(lm_gen *e, lm_gen_domain *d, int at, int64_t by) {
-  lm_gen_atom high = d->atom[at], low = high;
+void lm_gen_loop_split(lm_gen *e, lm_gen_domain *d, int at, int64_t by) {
+  lm_gen_loop high = d->loop[at], low = high;
   high.n_partitions = low.n_partitions = 0;
   high.size /= by;
   high.stride *= by;
   low.size = by;
   high.name = lm_arena_printf(e->arena, "%s_h", high.name);
   low.name = lm_arena_printf(e->arena, "%s_l", low.name);
-  d->atom[at] = low;
-  atom_insert(d, at, high);
+  d->loop[at] = low;
+  loop_insert(d, at, high);
 }
 
-static bool atom_partition(lm_gen_atom *a, int64_t at) {
+static bool loop_partition(lm_gen_loop *a, int64_t at) {
   int i = a->n_partitions;
   if (i == LM_GEN_PARTITIONS)
     return false;
@@ -86,10 +86,10 @@ bool lm_gen_request_apply(lm_gen *e) {
     return false;
   lm_gen_domain *d = &e->domains[e->request.pass];
   if (e->request.kind == LM_GEN_REQUEST_PARTITION)
-    return atom_partition(&d->atom[e->request.atom], e->request.at);
-  if (d->n == LM_GEN_ATOMS)
+    return loop_partition(&d->loop[e->request.loop], e->request.at);
+  if (d->n == LM_GEN_LOOPS)
     return false;
-  lm_gen_atom_split(e, d, e->request.atom, e->request.at);
+  lm_gen_loop_split(e, d, e->request.loop, e->request.at);
   return true;
 }
 
@@ -106,7 +106,7 @@ bool lm_gen_one_loop(const lm_gen *e, uint16_t u, uint16_t v, int64_t size, int 
   return true;
 }
 
-bool lm_gen_alike(const lm_gen *e, int pass, lm_axis a, lm_axis b) {
+bool lm_gen_reduced_together(const lm_gen *e, int pass, lm_axis a, lm_axis b) {
   const lm_sched_pass *p = &e->s->passes[pass];
   for (uint32_t i = 0; i < p->n_roots; i++) {
     lm_type t = p->roots[i].v->type;

@@ -104,22 +104,22 @@ static lm_gen_text load_operand(lm_gen *e, const lm_value *arg, lm_type t, const
 
 // ---- requests to split and partition loops
 
-static int atom_of(const lm_gen *e, uint16_t var) {
+static int loop_of(const lm_gen *e, uint16_t var) {
   const lm_gen_domain *d = &e->domains[e->pass];
   for (int i = 0; i < d->n; i++)
-    if (d->atom[i].var == var)
+    if (d->loop[i].var == var)
       return i;
   return -1;
 }
 
 static bool request(lm_gen *e, lm_gen_request kind, uint16_t var, int64_t at) {
-  int atom = var ? atom_of(e, var) : -1;
-  if (atom < 0)
+  int loop = var ? loop_of(e, var) : -1;
+  if (loop < 0)
     return false;
   if (e->request.kind == LM_GEN_REQUEST_NONE) {
     e->request.kind = kind;
     e->request.pass = e->pass;
-    e->request.atom = atom;
+    e->request.loop = loop;
     e->request.at = at;
   }
   return true;

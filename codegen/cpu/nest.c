@@ -39,7 +39,7 @@ static uint16_t innermost_var(const cpu_emit *e) {
   const lm_gen_domain *d = &e->g.domains[e->g.pass];
   if (e->n_lane_groups)
     return cpu_group_var(e, e->n_groups - 1);
-  return d->n ? d->atom[d->n - 1].var : 0;
+  return d->n ? d->loop[d->n - 1].var : 0;
 }
 
 // Stores x to result i; bf16 results that are contiguous along the innermost loop by strips.
@@ -166,8 +166,8 @@ static void root_set_level(cpu_emit *e, cpu_root *r) {
   int first_reduced = LM_GEN_LEVELS + 1;
   r->level = 0;
   for (int i = 0; i < d->n; i++) {
-    int level = e->g.vars.v[d->atom[i].var].level;
-    if (!axis_reduced(r, d->atom[i].axis))
+    int level = e->g.vars.v[d->loop[i].var].level;
+    if (!axis_reduced(r, d->loop[i].axis))
       r->level = level;
     else if (level < first_reduced)
       first_reduced = level;
@@ -252,13 +252,14 @@ static void leaf_scatter(cpu_emit *e, const cpu_root *r) {
 }
 
 // The loop that is written as bodies in the innermost one.
-static const lm_gen_atom *unrolled(const cpu_emit *e) {
+static const lm_gen_loop *unrolled(const cpu_emit *e) {
   const lm_gen_domain *d = &e->g.domains[e->g.pass];
   if (e->n_lane_groups || d->n < 2)
     return NULL;
-  const lm_gen_atom *a = &d->atom[d->n - 2];
+  const lm_gen_loop *a = &d->loop[d->n - 2];
   bool apart = a->size <= BODIES && a->n_partitions == a->size - 1 && !a->dyn;
-  bool fits = !a->merge && !a[1].n_partitions && lm_gen_alike(&e->g, e->g.pass, a->axis, a[1].axis);
+  bool fits = !a->merge && !a[1].n_partitions &&
+              lm_gen_reduced_together(&e->g, e->g.pass, a->axis, a[1].axis);
   return apart && fits ? a : NULL;
 }
 
@@ -400,19 +401,19 @@ typedef struct span {
 } span;
 static span span_of(const lm_gen_domain *d, int i) {
   span s = {i, 1, 0};
-  for (; s.first > 0 && d->atom[s.first - 1].merge; s.first--)
-    s.times *= d->atom[s.first].size;
-  s.size = s.times * d->atom[s.first].size;
+  for (; s.first > 0 && d->loop[s.first - 1].merge; s.first--)
+    s.times *= d->loop[s.first].size;
+  s.size = s.times * d->loop[s.first].size;
   return s;
 }
 
 static void emit_atom(cpu_emit *e, int k, int i) {
   const lm_gen_domain *d = &e->g.domains[e->g.pass];
-  const lm_gen_atom *a = &d->atom[i];
+  const lm_gen_loop *a = &d->loop[i];
   span s = span_of(d, i);
   const char *name = e->g.vars.v[a->var].name;
   if (s.first < i || a->dyn) {
-    const lm_gen_atom *first = &d->atom[s.first];
+    const lm_gen_loop *first = &d->loop[s.first];
     const char *to = lm_gen_extent(&e->g, first->size, first->dyn, s.times);
     emit_loop(e, k, &(loop){name, "0", to, first->dyn ? -1 : s.size}, false);
     return;
@@ -442,7 +443,7 @@ static void emit_lanes(cpu_emit *e, int k, int g) {
 }
 
 static void leaf(cpu_emit *e) {
-  const lm_gen_atom *a = unrolled(e);
+  const lm_gen_loop *a = unrolled(e);
   if (!a) {
     body(e);
     return;
@@ -468,7 +469,7 @@ static void emit_level(cpu_emit *e, int k) {
     return;
   }
   for (int i = 0; i < d->n; i++)
-    if (!d->atom[i].merge && &d->atom[i] != unrolled(e) && e->g.vars.v[d->atom[i].var].level == k) {
+    if (!d->loop[i].merge && &d->loop[i] != unrolled(e) && e->g.vars.v[d->loop[i].var].level == k) {
       emit_atom(e, k, i);
       return;
     }
@@ -481,7 +482,7 @@ static void declare_vars(cpu_emit *e) {
   lm_gen_domain *d = &e->g.domains[e->g.pass];
   int level = 0;
   for (int i = 0; i < d->n; i++) {
-    lm_gen_atom *a = &d->atom[i];
+    lm_gen_loop *a = &d->loop[i];
     const char *name = lm_arena_printf(e->g.arena, "i_%s", a->name);
     a->var = lm_var_add(&e->g.vars, (lm_var){.kind = LM_VAR_LOOP,
                                              .name = name,
@@ -492,9 +493,9 @@ static void declare_vars(cpu_emit *e) {
     level += !a->merge && a != unrolled(e);
   }
   for (int i = d->n - 2; i >= 0; i--)
-    if (d->atom[i].merge) {
-      lm_var *to = &e->g.vars.v[d->atom[i + 1].var];
-      e->g.vars.v[d->atom[i].var].into = to->into ? to->into : d->atom[i + 1].var;
+    if (d->loop[i].merge) {
+      lm_var *to = &e->g.vars.v[d->loop[i + 1].var];
+      e->g.vars.v[d->loop[i].var].into = to->into ? to->into : d->loop[i + 1].var;
     }
   e->n_levels = level + e->n_lane_groups;
   if (e->n_levels > LM_GEN_LEVELS)
@@ -511,7 +512,7 @@ static bool is_long(const cpu_emit *e) {
   const lm_gen_domain *d = &e->g.domains[e->g.pass];
   if (e->n_lane_groups || !d->n)
     return false;
-  if (span_of(d, d->n - 1).size <= LONG_SUM || d->atom[d->n - 1].n_partitions)
+  if (span_of(d, d->n - 1).size <= LONG_SUM || d->loop[d->n - 1].n_partitions)
     return false;
   for (int r = 0; r < e->n_roots; r++)
     if (sums_float(&e->roots[r]) && e->roots[r].level < e->n_levels)

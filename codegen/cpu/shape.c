@@ -17,10 +17,10 @@ enum {
 static void merge_inner(cpu_emit *e, int pass) {
   lm_gen_domain *d = &e->g.domains[pass];
   for (int i = 0; i + 1 < d->n; i++) {
-    lm_gen_atom *a = &d->atom[i];
-    lm_gen_atom *b = &d->atom[i + 1];
+    lm_gen_loop *a = &d->loop[i];
+    lm_gen_loop *b = &d->loop[i + 1];
     bool plain = !a->n_partitions && !b->n_partitions && !b->dyn &&
-                 lm_gen_alike(&e->g, pass, a->axis, b->axis);
+                 lm_gen_reduced_together(&e->g, pass, a->axis, b->axis);
     a->merge = plain && lm_gen_one_loop(&e->g, a->var, b->var, b->size, pass);
   }
 }
@@ -92,8 +92,8 @@ static bool lanes_win(const cpu_emit *e) {
     if (!a->memory)
       continue;
     for (int j = 0; j < d->n; j++)
-      times *= (double)d->atom[j].size;
-    if (d->n && lm_ix_coef(&a->ix, d->atom[d->n - 1].var) == 1)
+      times *= (double)d->loop[j].size;
+    if (d->n && lm_ix_coef(&a->ix, d->loop[d->n - 1].var) == 1)
       inner += times;
     if (lm_ix_coef(&a->ix, lane) == 1)
       lanes += times;

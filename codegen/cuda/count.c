@@ -8,7 +8,7 @@ double cuda_trips(const cuda_emit *e, int k) {
   const lm_gen_domain *d = &e->g.domains[e->g.pass];
   double n = 1;
   for (int i = 0; i < d->n; i++) {
-    const lm_var *v = &e->g.vars.v[d->atom[i].var];
+    const lm_var *v = &e->g.vars.v[d->loop[i].var];
     if (e->stage_of[i] == k)
       n *= (double)(v->hi - v->lo);
   }

@@ -61,7 +61,7 @@ typedef struct cuda_emit {
   int n_roots;
   cuda_stage stages[3];
   int n_stages;
-  int stage_of[LM_GEN_ATOMS];
+  int stage_of[LM_GEN_LOOPS];
   uint16_t vector; // variable of the vector loop, 0: none
   bool online;     // computes the maximum of the pass before it too (online.c)
   // state of the whole kernel

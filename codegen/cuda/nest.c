@@ -272,16 +272,16 @@ static int stage_axes(cuda_emit *e, int k, cuda_axis *out) {
   const lm_gen_domain *d = &e->g.domains[e->g.pass];
   int n = 0;
   for (int i = 0; i < d->n; i++) {
-    const lm_gen_atom *a = &d->atom[i];
+    const lm_gen_loop *a = &d->loop[i];
     const lm_var *v = &e->g.vars.v[a->var];
     if (e->stage_of[i] != k || a->merge || (v->hi - v->lo == 1 && !a->dyn))
       continue;
     int64_t times = 1;
     int first = i;
-    for (; first > 0 && d->atom[first - 1].merge; first--)
-      times *= d->atom[first].size;
+    for (; first > 0 && d->loop[first - 1].merge; first--)
+      times *= d->loop[first].size;
     bool complete = first < i || a->dyn;
-    const lm_gen_atom *front = &d->atom[first];
+    const lm_gen_loop *front = &d->loop[first];
     out[n].var = a->var;
     out[n++].extent = complete ? lm_gen_extent(&e->g, front->size, front->dyn, times)
                                : lm_gen_extent(&e->g, v->hi - v->lo, 0, 1);
@@ -350,7 +350,7 @@ static void write_flat(cuda_emit *e, int k, const cuda_axis *axes, int n, const 
 static bool has_dyn(const cuda_emit *e, int k) {
   const lm_gen_domain *d = &e->g.domains[e->g.pass];
   for (int i = 0; i < d->n; i++)
-    if (e->stage_of[i] == k && d->atom[i].dyn)
+    if (e->stage_of[i] == k && d->loop[i].dyn)
       return true;
   return false;
 }
@@ -379,7 +379,7 @@ static void team_head(cuda_emit *e, int k, const char *name, const char *count, 
 }
 
 static void write_loop(cuda_emit *e, int k, const char *body) {
-  cuda_axis axes[LM_GEN_ATOMS];
+  cuda_axis axes[LM_GEN_LOOPS];
   int n = stage_axes(e, k, axes);
   lm_buf *out = &e->g.level[k].loops;
   const char *type = e->g.target->index;
@@ -427,20 +427,20 @@ static void emit_run(cuda_emit *e, int k) {
 }
 
 // Writes stage k once for each combination of the ranges into which its loops are partitioned.
-static void emit_pieces(cuda_emit *e, int k, int atom) {
+static void emit_pieces(cuda_emit *e, int k, int loop) {
   const lm_gen_domain *d = &e->g.domains[e->g.pass];
-  while (atom < d->n && (e->stage_of[atom] != k || !d->atom[atom].n_partitions))
-    atom++;
-  if (atom == d->n) {
+  while (loop < d->n && (e->stage_of[loop] != k || !d->loop[loop].n_partitions))
+    loop++;
+  if (loop == d->n) {
     emit_run(e, k);
     return;
   }
-  const lm_gen_atom *a = &d->atom[atom];
+  const lm_gen_loop *a = &d->loop[loop];
   for (int c = 0; c <= a->n_partitions; c++) {
     lm_var *v = &e->g.vars.v[a->var];
     v->lo = c ? a->partition[c - 1] : 0;
     v->hi = c < a->n_partitions ? a->partition[c] : a->size;
-    emit_pieces(e, k, atom + 1);
+    emit_pieces(e, k, loop + 1);
   }
   e->g.vars.v[a->var].lo = 0;
   e->g.vars.v[a->var].hi = a->size;
@@ -473,9 +473,9 @@ static void stages_partial(cuda_emit *e) {
   const cuda_root *r = &e->roots[0];
   double kept = 1;
   for (int i = 0; i < d->n; i++) {
-    e->stage_of[i] = !scattering(r) && lm_type_find(r->v->type, d->atom[i].axis) < 0;
+    e->stage_of[i] = !scattering(r) && lm_type_find(r->v->type, d->loop[i].axis) < 0;
     if (!e->stage_of[i])
-      kept *= (double)d->atom[i].size;
+      kept *= (double)d->loop[i].size;
   }
   bool many = kept >= e->team / 2.0;
   e->stages[0] = (cuda_stage){.strided = many};
@@ -487,7 +487,7 @@ static void declare_vars(cuda_emit *e) {
   lm_gen_domain *d = &e->g.domains[e->g.pass];
   e->vector = 0;
   for (int i = 0; i < d->n; i++) {
-    lm_gen_atom *a = &d->atom[i];
+    lm_gen_loop *a = &d->loop[i];
     const char *name = lm_arena_printf(e->g.arena, "i_%s", a->name);
     a->var = lm_var_add(&e->g.vars, (lm_var){.kind = LM_VAR_LOOP,
                                              .name = name,
@@ -499,9 +499,9 @@ static void declare_vars(cuda_emit *e) {
       e->vector = a->var;
   }
   for (int i = d->n - 2; i >= 0; i--)
-    if (d->atom[i].merge) {
-      lm_var *to = &e->g.vars.v[d->atom[i + 1].var];
-      e->g.vars.v[d->atom[i].var].into = to->into ? to->into : d->atom[i + 1].var;
+    if (d->loop[i].merge) {
+      lm_var *to = &e->g.vars.v[d->loop[i + 1].var];
+      e->g.vars.v[d->loop[i].var].into = to->into ? to->into : d->loop[i + 1].var;
     }
 }
 

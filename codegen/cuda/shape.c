@@ -112,7 +112,7 @@ void cuda_shape_begin(cuda_emit *e, const lm_module *m, const lm_op *kernel, lm_
 static double times(const lm_gen_domain *d) {
   double n = 1;
   for (int i = 0; i < d->n; i++)
-    n *= (double)d->atom[i].size;
+    n *= (double)d->loop[i].size;
   return n;
 }
 
@@ -136,7 +136,7 @@ static int widest(const lm_op *kernel) {
 }
 
 // True if vectors of that width end where the loop does, and at each bound that partitions it.
-static bool width_fits(const lm_gen_atom *a, int width) {
+static bool width_fits(const lm_gen_loop *a, int width) {
   bool fits = a->size % width == 0;
   for (int i = 0; i < a->n_partitions; i++)
     fits = fits && a->partition[i] % width == 0;
@@ -145,9 +145,9 @@ static bool width_fits(const lm_gen_atom *a, int width) {
 
 // Splits the innermost loop into a loop over vectors, which keeps its partitions, and one within.
 static void vector_split(cuda_emit *e, lm_gen_domain *d, int width) {
-  lm_gen_atom whole = d->atom[d->n - 1];
-  lm_gen_atom_split(&e->g, d, d->n - 1, width);
-  lm_gen_atom *high = &d->atom[d->n - 2];
+  lm_gen_loop whole = d->loop[d->n - 1];
+  lm_gen_loop_split(&e->g, d, d->n - 1, width);
+  lm_gen_loop *high = &d->loop[d->n - 2];
   high->n_partitions = whole.n_partitions;
   for (int i = 0; i < whole.n_partitions; i++)
     high->partition[i] = whole.partition[i] / width;
@@ -158,8 +158,8 @@ static void vector_choose(cuda_emit *e, int pass) {
   const lm_sched_pass *p = &e->g.s->passes[pass];
   if (!d->n || is_partial(e->g.s, &p->roots[0]))
     return;
-  const lm_gen_atom *last = &d->atom[d->n - 1];
-  if (last->dyn || d->n == LM_GEN_ATOMS || !contiguous(e, pass, last->var))
+  const lm_gen_loop *last = &d->loop[d->n - 1];
+  if (last->dyn || d->n == LM_GEN_LOOPS || !contiguous(e, pass, last->var))
     return;
   int width = widest(e->g.kernel);
   while (!width_fits(last, width))
@@ -192,7 +192,7 @@ static bool points_contiguous(const cuda_emit *e) {
     const lm_gen_domain *d = &e->g.domains[a->pass];
     if (!a->memory)
       continue;
-    if (d->n && lm_ix_coef(&a->ix, d->atom[d->n - 1].var) == 1)
+    if (d->n && lm_ix_coef(&a->ix, d->loop[d->n - 1].var) == 1)
       inner += times(d);
     if (lm_ix_coef(&a->ix, e->g.parallel[n - 1]) == 1)
       parallel += times(d);
@@ -215,10 +215,10 @@ static int64_t longest(const cuda_emit *e) {
 static double lane_iterations(const cuda_emit *e, int pass, int team) {
   const lm_gen_domain *d = &e->g.domains[pass];
   double n = times(d) / e->width[pass], all = 0;
-  const lm_gen_atom *split = NULL;
+  const lm_gen_loop *split = NULL;
   for (int i = 0; i < d->n; i++)
-    if (d->atom[i].n_partitions)
-      split = &d->atom[i];
+    if (d->loop[i].n_partitions)
+      split = &d->loop[i];
   if (!split)
     return ceil(n / team) * team;
   for (int i = 0; i <= split->n_partitions; i++) {
@@ -297,18 +297,18 @@ void cuda_shape_choose(cuda_emit *e) {
 
 static bool mergeable(const cuda_emit *e, int pass, int i) {
   const lm_gen_domain *d = &e->g.domains[pass];
-  const lm_gen_atom *a = &d->atom[i];
-  const lm_gen_atom *b = &d->atom[i + 1];
+  const lm_gen_loop *a = &d->loop[i];
+  const lm_gen_loop *b = &d->loop[i + 1];
   bool into_vector = e->width[pass] > 1 && i + 1 == d->n - 1;
   return !into_vector && !a->n_partitions && !b->n_partitions && !b->dyn &&
-         lm_gen_alike(&e->g, pass, a->axis, b->axis) &&
+         lm_gen_reduced_together(&e->g, pass, a->axis, b->axis) &&
          lm_gen_one_loop(&e->g, a->var, b->var, b->size, pass);
 }
 
 void cuda_shape_merge(cuda_emit *e) {
   for (uint32_t p = 0; p < e->g.s->n_passes; p++)
     for (int i = 0; i + 1 < e->g.domains[p].n; i++)
-      e->g.domains[p].atom[i].merge = mergeable(e, (int)p, i);
+      e->g.domains[p].loop[i].merge = mergeable(e, (int)p, i);
   for (int i = 0; i + 1 < e->g.kernel->attr.n_axes; i++) {
     const lm_axis_info *b = &e->g.m->axes[e->g.kernel->attr.axes[i + 1]];
     e->parallel_merge[i] =
