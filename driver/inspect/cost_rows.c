@@ -47,15 +47,15 @@ static void step_add(lm_cost_row *x, lm_cost_rows *rows, const lm_plan_step *s, 
   if (!(t->math[math].peak > 0))
     math = dtype;
   lm_cost c = lm_cost_of_step(t, rows->plan, s);
-  double least = times * lm_target_seconds(t, math, (double)s->flops, (double)s->moved, NULL);
+  double lower_bound = times * lm_target_seconds(t, math, (double)s->flops, (double)s->moved, NULL);
   x->times += (int64_t)times;
   x->flops += times * (double)s->flops;
   x->bytes += times * (double)s->moved;
   x->instructions += times * s->instructions;
-  x->least += least;
+  x->lower_bound += lower_bound;
   x->predicted += times * c.seconds;
   x->bound = c.bound;
-  rows->least += least;
+  rows->lower_bound += lower_bound;
   rows->predicted += times * c.seconds;
 }
 
@@ -166,7 +166,7 @@ static void row_print(const lm_cost_row *x, const lm_cost_rows *rows, lm_buf *ou
   lm_buf_printf(out, "%5.1f%%", 100 * share);
   if (measured)
     lm_buf_printf(out, " %8.3f %5.2f", 1e3 * x->seconds, x->predicted / x->seconds);
-  lm_buf_printf(out, " %8.3f %8.3f  %-6s %6lld  ", 1e3 * x->predicted, 1e3 * x->least,
+  lm_buf_printf(out, " %8.3f %8.3f  %-6s %6lld  ", 1e3 * x->predicted, 1e3 * x->lower_bound,
                 bound_words[x->bound], (long long)x->times);
   clipped_print(x->name, measured ? WHAT_MEASURED : WHAT, out);
   lm_buf_puts(out, "\n");
@@ -185,7 +185,7 @@ static void functions_print(const lm_cost_rows *rows, lm_buf *out) {
 void lm_cost_rows_print(const lm_cost_rows *rows, lm_buf *out) {
   const lm_cost_row **list = sorted(rows);
   bool measured = rows->seconds > 0;
-  lm_buf_printf(out, " share%s  model ms floor ms  bound   times  what\n",
+  lm_buf_printf(out, " share%s  model ms lower ms  bound   times  what\n",
                 measured ? "       ms model" : "");
   for (uint32_t i = 0; i < rows->n; i++)
     row_print(list[i], rows, out);
@@ -193,7 +193,7 @@ void lm_cost_rows_print(const lm_cost_rows *rows, lm_buf *out) {
   if (measured)
     lm_buf_printf(out, " %8.3f %5.2f", 1e3 * rows->seconds, rows->predicted / rows->seconds);
   lm_buf_printf(out, " %8.3f %8.3f          %6lld  a training step\n", 1e3 * rows->predicted,
-                1e3 * rows->least, (long long)rows->step.launches);
+                1e3 * rows->lower_bound, (long long)rows->step.launches);
   functions_print(rows, out);
   lm_free(list);
 }
@@ -209,10 +209,10 @@ void lm_cost_rows_json(const lm_cost_rows *rows, lm_buf *out) {
       lm_buf_printf(out, ", \"kernel\": \"%s\"", rows->plan->kernels[x->step->kernel].name);
     lm_buf_printf(out,
                   ", \"times\": %lld, \"bytes\": %.0f, \"flops\": %.0f, "
-                  "\"instructions\": %.6g, \"least_s\": %.6g, \"predicted_s\": %.6g, "
-                  "\"bound\": \"%s\"",
-                  (long long)x->times, x->bytes, x->flops, x->instructions, x->least, x->predicted,
-                  lm_cost_bound_names[x->bound]);
+                  "\"instructions\": %.6g, \"lower_bound_s\": %.6g, \"least_s\": %.6g, "
+                  "\"predicted_s\": %.6g, \"bound\": \"%s\"",
+                  (long long)x->times, x->bytes, x->flops, x->instructions, x->lower_bound,
+                  x->lower_bound, x->predicted, lm_cost_bound_names[x->bound]);
     if (rows->seconds > 0)
       lm_buf_printf(out, ", \"measured_s\": %.6g", x->seconds);
     lm_buf_puts(out, "}");

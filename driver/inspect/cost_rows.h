@@ -11,7 +11,7 @@ typedef struct lm_cost_row {
   int64_t times;            // calls in a training step
   double flops, bytes;      // of all these calls
   double instructions;      // of all these calls of a generated kernel, of all lanes
-  double least;             // minimum of seconds, by the roofline
+  double lower_bound;       // of seconds, by the roofline
   double predicted;         // seconds, by the cost model
   lm_cost_bound bound;      // of the predicted time
   double seconds;           // measured, the least time of each call; 0: not measured
@@ -23,10 +23,10 @@ typedef struct lm_cost_rows {
   uint32_t n, cap;
   lm_cost_call calls[LM_COST_CALLS]; // the functions of a training step
   int n_calls;
-  uint32_t *row[LM_COST_CALLS];          // of each plan step of each function
-  lm_cost_sum func[LM_COST_CALLS], step; // predicted, with the gaps between launches
-  double least, predicted, seconds;      // of all rows
-  double *call;                          // of each call of a step, the least that was measured
+  uint32_t *row[LM_COST_CALLS];           // of each plan step of each function
+  lm_cost_sum func[LM_COST_CALLS], step;  // predicted, with the gaps between launches
+  double lower_bound, predicted, seconds; // of all rows
+  double *call;                           // of each call of a step, the least that was measured
   uint32_t n_call, cap_call;
 } lm_cost_rows;
 

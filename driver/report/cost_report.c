@@ -35,8 +35,10 @@ void lm_report_cost_json(const lm_target *t, const lm_step_cost *x, lm_buf *out)
   for (int i = 0; i < LM_TARGET_SIZES; i++)
     lm_buf_printf(out, "%s%.6g", i ? ", " : "", x->machine.bandwidth[i]);
   double seconds = x->rows.step.seconds;
-  lm_buf_printf(out, "], \"least_s\": %.6g, \"measured_s\": %.6g, \"predicted_s\": %.6g, ",
-                x->rows.least, x->rows.seconds, seconds);
+  lm_buf_printf(out,
+                "], \"lower_bound_s\": %.6g, \"least_s\": %.6g, \"measured_s\": %.6g, "
+                "\"predicted_s\": %.6g, ",
+                x->rows.lower_bound, x->rows.lower_bound, x->rows.seconds, seconds);
   lm_buf_printf(out, "\"tokens\": %.0f, \"tokens_per_s\": %.6g, \"functions\": [", x->tokens,
                 x->tokens / seconds);
   functions_json(&x->rows, out);
