@@ -41,19 +41,19 @@ static bool written_print(const void *user, uint32_t i, lm_buf *b) {
   return true;
 }
 
-// lock: the session whose lock it is; NULL: for the cache, which others read, only measured
+// pinned_by: the session whose run pins them; NULL: for the cache, which others read, only measured
 // tilings.
 static lm_status tilings_write(lm_arena *a, const lm_cpu_info *cpu, const lm_gemm_tilings *tilings,
-                               const lm_session *lock, const char *path) {
+                               const lm_session *pinned_by, const char *path) {
   lm_buf head = {0};
   lm_buf_puts(&head, "\"processor\": ");
   lm_buf_json(&head, lm_tune_processor(a, cpu));
   lm_buf_puts(&head, ", \"onednn\": ");
   lm_buf_json(&head, cpu->onednn);
-  if (lock)
-    lm_tune_step_lock(lock, &head);
+  if (pinned_by)
+    lm_tune_step_pin(pinned_by, &head);
   lm_status s =
-      lm_tune_list_write(path, head.p, tilings->n, written_print, &(written){tilings, !lock});
+      lm_tune_list_write(path, head.p, tilings->n, written_print, &(written){tilings, !pinned_by});
   lm_buf_free(&head);
   return s;
 }
@@ -129,11 +129,11 @@ static bool gemm_read(void *user, json_t *gemm) {
   return true;
 }
 
-static lm_status tilings_read(lm_arena *a, const lm_cpu_info *cpu, lm_session *lock,
+static lm_status tilings_read(lm_arena *a, const lm_cpu_info *cpu, lm_session *pinned_by,
                               const char *path, lm_gemm_tilings *out) {
   reading r = {.a = a, .cpu = cpu, .out = out};
   return lm_tune_list_read(
-      path, &(lm_tune_reader){"tilings of GEMMs", head_read, head_fits, gemm_read, &r, lock});
+      path, &(lm_tune_reader){"tilings of GEMMs", head_read, head_fits, gemm_read, &r, pinned_by});
 }
 
 // ---- the cache
@@ -202,17 +202,17 @@ static lm_status measure(lm_session *s, const lm_cpu_info *cpu, int threads) {
 }
 
 lm_status lm_tune_recall(lm_session *s, const char *run) {
-  const char *lock = lm_path_join(s->project.ctx->arena, run, "tuned.json");
+  const char *path = lm_path_join(s->project.ctx->arena, run, "tuned.json");
   lm_cpu_info cpu;
   if (!lm_tune_is_requested(s))
     return NULL;
-  s->tuning.recalled = !access(lock, F_OK);
+  s->tuning.recalled = !access(path, F_OK);
   if (!s->tuning.recalled)
     return NULL;
   if (s->target.kind == LM_TARGET_CUDA)
-    return lm_tune_gpu_recall(s, lock);
+    return lm_tune_gpu_recall(s, path);
   lm_cpu_detect(&cpu);
-  return tilings_read(s->project.ctx->arena, &cpu, s, lock, &s->tuning.tilings);
+  return tilings_read(s->project.ctx->arena, &cpu, s, path, &s->tuning.tilings);
 }
 
 lm_status lm_tune_find(lm_session *s, int threads) {

@@ -35,16 +35,17 @@ static bool written_print(const void *user, uint32_t i, lm_buf *b) {
   return true;
 }
 
-// lock: the session whose lock it is; NULL: for the cache, which others read, only measured
+// pinned_by: the session whose run pins them; NULL: for the cache, which others read, only measured
 // algorithms.
-static lm_status choices_write(const lm_cuda_choices *c, const lm_session *lock, const char *path) {
+static lm_status choices_write(const lm_cuda_choices *c, const lm_session *pinned_by,
+                               const char *path) {
   lm_buf head = {0};
   lm_buf_puts(&head, "\"gpu\": ");
   lm_buf_json(&head, c->device);
   lm_buf_printf(&head, ", \"cublaslt\": %llu", (unsigned long long)c->version);
-  if (lock)
-    lm_tune_step_lock(lock, &head);
-  lm_status s = lm_tune_list_write(path, head.p, c->n, written_print, &(written){c, !lock});
+  if (pinned_by)
+    lm_tune_step_pin(pinned_by, &head);
+  lm_status s = lm_tune_list_write(path, head.p, c->n, written_print, &(written){c, !pinned_by});
   lm_buf_free(&head);
   return s;
 }
@@ -93,9 +94,9 @@ static bool gemm_read(void *user, json_t *gemm) {
   return true;
 }
 
-static lm_status choices_read(lm_session *lock, const char *path, lm_cuda_choices *out) {
+static lm_status choices_read(lm_session *pinned_by, const char *path, lm_cuda_choices *out) {
   return lm_tune_list_read(path, &(lm_tune_reader){"algorithms of GEMMs on a GPU", head_read, NULL,
-                                                   gemm_read, out, lock});
+                                                   gemm_read, out, pinned_by});
 }
 
 // ---- the cache
@@ -115,11 +116,11 @@ static lm_cuda_choices choices_none(const lm_session *s) {
   return (lm_cuda_choices){.arena = s->project.ctx->arena, .budget = lm_tune_budget(s)};
 }
 
-lm_status lm_tune_gpu_recall(lm_session *s, const char *lock) {
+lm_status lm_tune_gpu_recall(lm_session *s, const char *path) {
   lm_cuda_choices *c = s->tuning.choices = LM_NEW(s->project.ctx->arena, lm_cuda_choices);
   *c = choices_none(s);
-  c->locked = true;
-  return choices_read(s, lock, c);
+  c->pinned = true;
+  return choices_read(s, path, c);
 }
 
 lm_status lm_tune_gpu_find(lm_session *s) {

@@ -7,9 +7,9 @@
 #define LM_DRIVER_TUNE_GEMM_CUDA_H
 #include "driver/session.h"
 
-// Set s->tuning.choices: from the file `lock`, whose choices are final; from the cache, to which
+// Set s->tuning.choices: from the file `path`, which pins them; from the cache, to which
 // the executor adds its measurements.
-lm_status lm_tune_gpu_recall(lm_session *s, const char *lock);
+lm_status lm_tune_gpu_recall(lm_session *s, const char *path);
 lm_status lm_tune_gpu_find(lm_session *s);
 lm_status
 lm_tune_gpu_keep(lm_session *s); // after the start: writes the executor's measurements to the cache

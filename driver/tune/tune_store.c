@@ -40,7 +40,7 @@ static lm_status tune_store_parse(const char *path, json_t *j, const lm_tune_rea
                    r->what);
   if (r->fits)
     LM_TRY(r->fits(r->user, path));
-  if (r->lock && !lm_tune_step_recall(r->lock, json_object_get(j, "step")))
+  if (r->pinned_by && !lm_tune_step_recall(r->pinned_by, json_object_get(j, "step")))
     return lm_fail(LM_USER, "%s: its step is malformed; without the file it is measured again",
                    path);
   for (size_t i = 0; i < json_array_size(gemms); i++)

@@ -27,7 +27,7 @@ typedef struct lm_tune_reader {
   void *user;
   // the session whose tuned.json this is, which also holds the variant of its steps
   // (tune_variant.h); NULL: a file of the cache
-  lm_session *lock;
+  lm_session *pinned_by;
 } lm_tune_reader;
 lm_status lm_tune_list_read(const char *path, const lm_tune_reader *r);
 #endif

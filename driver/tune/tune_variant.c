@@ -28,7 +28,7 @@ void lm_tune_step_report(const lm_session *s, lm_buf *out) {
   lm_buf_printf(out, ", \"places\": %d}", s->tuning.step.points);
 }
 
-void lm_tune_step_lock(const lm_session *s, lm_buf *out) {
+void lm_tune_step_pin(const lm_session *s, lm_buf *out) {
   lm_buf_puts(out, ", \"step\": ");
   lm_tune_step_json(s, out);
 }

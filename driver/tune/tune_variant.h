@@ -22,7 +22,7 @@ bool lm_variant_is_given(const lm_session *s);
 void lm_tune_step_json(const lm_session *s, lm_buf *out); // {"off": …}
 // The same for the output of a command, with the former key `places` beside `points`.
 void lm_tune_step_report(const lm_session *s, lm_buf *out);
-void lm_tune_step_lock(const lm_session *s, lm_buf *out); // , "step": {"off": …}
+void lm_tune_step_pin(const lm_session *s, lm_buf *out); // , "step": {"off": …}
 // "without tile_vocab, 1.06 times as fast as by default"; NULL: the step is the default one.
 const char *lm_tune_step_text(const lm_session *s);
 #endif

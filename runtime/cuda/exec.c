@@ -197,7 +197,7 @@ static lm_status exec_make(cuda_exec *e, const char *arch, const lm_exec_options
   LM_TRY(lm_cuda_memory_make(&e->memory, plan, &e->d, &e->device, e->stream, workspace_bytes()));
   LM_TRY(cuda_exec_synchronize(e));
   const lm_cuda_choices *choices = o->tuning;
-  return choices && !choices->locked ? gemms_measure(e) : NULL;
+  return choices && !choices->pinned ? gemms_measure(e) : NULL;
 }
 
 static bool env_enabled(const char *name, bool by_default) {

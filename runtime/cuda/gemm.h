@@ -88,7 +88,7 @@ typedef struct lm_cuda_choices {
   uint64_t version; // of the library; `device` NULL: there are no choices yet
   lm_cuda_choice *v;
   uint32_t n, cap;
-  bool locked;   // read-only: LM_USER if they are for another device or version
+  bool pinned;   // read-only: LM_USER if they are for another device or version
   double budget; // seconds for measuring missing choices
   int measured;  // number of choices that were measured
 } lm_cuda_choices;

@@ -68,14 +68,14 @@ static lm_status library_open(lm_cuda_gemms *g, int driver) {
   return check(g, g->lt.cublasLtCreate(&g->handle), "starting");
 }
 
-// Choices for another device or version are an error if they are locked, else they are discarded.
+// Choices for another device or version are an error if they are pinned, else they are discarded.
 static lm_status choices_check(lm_cuda_gemms *g, const lm_cuda_device *device) {
   lm_cuda_choices *c = g->choices;
   uint64_t version = g->lt.cublasLtGetVersion();
   bool same = c && c->device && !strcmp(c->device, device->name) && c->version == version;
   if (!c || same)
     return NULL;
-  if (c->locked)
+  if (c->pinned)
     return lm_fail(LM_USER,
                    "GEMM algorithms were chosen on %s with cuBLASLt %llu, not on %s with %llu; "
                    "without tuned.json they are measured again, and the run continues with "
