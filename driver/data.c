@@ -140,7 +140,7 @@ lm_status lm_session_sources(lm_session *s) {
   LM_TRY(lm_verdict(s->project.ctx));
   LM_TRY(located(s, &o, lm_data_open(&o, &s->data)));
   lm_data_info info = lm_data_info_of(s->data);
-  lm_umask_add(info.unshared); // files made from private text must be private too
+  lm_umask_add(info.umask); // files made from private text must be private too
   if (info.bad) {
     lm_diag *d = LM_REPORT(s->project.ctx, s->project.recipe->data.loc, W212, (long long)info.bad,
                            (long long)info.read);

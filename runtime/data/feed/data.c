@@ -258,7 +258,7 @@ static lm_status mix_check(const lm_data *d, const lm_data_options *o) {
 static lm_status files_open(lm_data *d, const lm_data_options *o) {
   lm_file_list files;
   LM_TRY(lm_file_list_make(o->sources, o->n_sources, &files));
-  d->unshared = files.unshared;
+  d->umask = files.umask;
   lm_status s = lm_corpus_open(o, &files, &d->corpus);
   lm_file_list_free(&files);
   return s;
@@ -290,7 +290,7 @@ static lm_status replay_open(lm_data *d, const lm_data_options *o) {
   LM_TRY(lm_source_status(lm_replay_open(o->sources[0].path, &d->replay), &o->sources[0]));
   int64_t steps, rows;
   lm_replay_shape(d->replay, &steps, &rows, &d->seq);
-  d->unshared = lm_replay_unshared(d->replay);
+  d->umask = lm_replay_umask(d->replay);
   d->parts[0].n = (uint64_t)(steps * rows);
   d->parts[0].tokens = steps * rows * d->seq;
   return NULL;

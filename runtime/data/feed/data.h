@@ -49,9 +49,9 @@ typedef struct lm_data_info {
   int64_t read, bad;         // documents that were read; how many of them were skipped
   const char *bad_list;      // the first of these, a line each: "FILE:LINE: why"; "" if none
   bool from_cache;           // nothing had to be tokenized
-  // mode bits for the group and for others that some source file withholds; files that are derived
-  // from the data must withhold them too
-  unsigned unshared;
+  // permission bits to clear on files that are derived from the data: those of the group and of
+  // others, if some source file withholds them
+  unsigned umask;
 } lm_data_info;
 
 // b.tok, b.pos and so on, as elements of the column's type; or by number.

@@ -131,8 +131,8 @@ void lm_replay_close(lm_replay *r) {
   lm_free(r);
 }
 
-unsigned lm_replay_unshared(const lm_replay *r) {
-  return lm_input_unshared(&r->opened);
+unsigned lm_replay_umask(const lm_replay *r) {
+  return lm_input_umask(&r->opened);
 }
 
 static bool is_same_time(const struct timespec *a, const struct timespec *b) {

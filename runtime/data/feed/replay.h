@@ -11,8 +11,8 @@ void lm_replay_close(lm_replay *r); // r may be NULL
 void lm_replay_shape(const lm_replay *r, int64_t *out_steps, int64_t *out_rows, int64_t *out_seq);
 // A hash of the batches of the first `steps` steps.
 lm_status lm_replay_key(const lm_replay *r, int64_t steps, uint64_t *out);
-unsigned lm_replay_unshared(const lm_replay *r); // see lm_data_info
-lm_status lm_replay_unchanged(lm_replay *r);     // LM_ENV: the file was changed since it was opened
+unsigned lm_replay_umask(const lm_replay *r); // see lm_data_info
+lm_status lm_replay_unchanged(lm_replay *r);  // LM_ENV: the file was changed since it was opened
 void lm_replay_limits(const lm_replay *r, int32_t *out_max_id, int32_t *out_max_pos);
 // Fills rows first … first + n - 1, counted over all steps. LM_ENV: the file was truncated, or
 // holds values that it did not hold when it was opened.

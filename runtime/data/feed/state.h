@@ -33,7 +33,7 @@ struct lm_data {
   int64_t seq; // sequence length of the last stage
   const lm_tokenizer *tokenizer;
   lm_replay *replay; // NULL: the members below are used
-  unsigned unshared; // see lm_data_info
+  unsigned umask;    // see lm_data_info
   lm_corpus corpus;
   lm_data_stage_start *stages;
   int n_stages; // at least one, the first from step 0

@@ -32,7 +32,7 @@ static lm_status file_add(lm_file_list *l, int source, const char *path) {
                                      {st.st_mtim.tv_sec, st.st_mtim.tv_nsec},
                                      {st.st_dev, st.st_ino}};
   l->bytes += (uint64_t)st.st_size;
-  l->unshared |= lm_input_unshared(&st);
+  l->umask |= lm_input_umask(&st);
   int64_t facts[] = {source,
                      st.st_size,
                      st.st_mtim.tv_sec,

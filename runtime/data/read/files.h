@@ -19,7 +19,7 @@ typedef struct lm_file_list {
   uint32_t n, cap;
   uint32_t skipped, skipped_folders; // matches that are not files; how many of them are folders
   uint64_t bytes;                    // sum of the sizes on disk
-  unsigned unshared;                 // see lm_data_info
+  unsigned umask;                    // see lm_data_info
   uint64_t key[2];                   // hash of sources, paths, sizes and modification times
 } lm_file_list;
 

@@ -64,7 +64,7 @@ lm_status lm_input_look(const char *path, struct stat *out) {
       path);
 }
 
-unsigned lm_input_unshared(const struct stat *st) {
+unsigned lm_input_umask(const struct stat *st) {
   unsigned group = st->st_mode & S_IRGRP ? 0 : S_IRWXG;
   return group | (st->st_mode & S_IROTH ? 0 : S_IRWXO);
 }

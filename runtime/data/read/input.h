@@ -9,8 +9,9 @@
 typedef struct lm_input lm_input;
 // Calls stat. LM_USER: the file does not exist, or is a folder, a FIFO or a device.
 lm_status lm_input_look(const char *path, struct stat *out);
-// Read permissions that the file withholds from its group and from others; see lm_data_info.
-unsigned lm_input_unshared(const struct stat *st);
+// The permission bits of the group and of others, if the file withholds reading from them; see
+// lm_data_info.
+unsigned lm_input_umask(const struct stat *st);
 lm_status lm_input_open(const char *path, lm_input **out); // LM_USER: the file cannot be read
 void lm_input_close(lm_input *in);                         // in may be NULL
 // Reads up to n bytes; *out_n = 0 only at the end. LM_USER: the file is damaged or truncated, or
