@@ -92,17 +92,17 @@ static size_t size_first(const cuda_attend *e) {
 }
 
 static bool form_choose(cuda_attend *e, lm_buf *body, int64_t *blocks) {
-  const char *why = !e->groups ? NULL
-                    : e->f.vjp ? cuda_attend_groups_backward_why(e)
-                               : cuda_attend_groups_forward_why(e);
+  const char *why = !e->warpgroups ? NULL
+                    : e->f.vjp     ? cuda_attend_warpgroups_backward_why(e)
+                                   : cuda_attend_warpgroups_forward_why(e);
   if (why)
     e->note = lm_arena_printf(e->g.arena, "mma.sync on tiles copied by cp.async: %s", why);
-  e->groups = e->groups && !why;
-  if (e->groups) {
+  e->warpgroups = e->warpgroups && !why;
+  if (e->warpgroups) {
     e->note = "wgmma on tiles that TMA copies";
-    e->rows = CUDA_GROUP_ROWS;
+    e->rows = CUDA_WARPGROUP_ROWS;
     e->cols = e->f.vjp ? 64 : 128;
-    *blocks = e->f.vjp ? cuda_attend_backward(e, body) : cuda_attend_groups_forward(e, body);
+    *blocks = e->f.vjp ? cuda_attend_backward(e, body) : cuda_attend_warpgroups_forward(e, body);
     return true;
   }
   for (size_t i = size_first(e); i < LM_COUNT(sizes); i++)
@@ -165,7 +165,7 @@ bool cuda_attend_emit(const lm_plan_options *o, const lm_op *op, lm_arena *arena
   const lm_module *m = lm_op_module(op);
   lm_arena *temporary = lm_arena_create();
   cuda_attend e = {.g = {.target = cuda_gen_target(m, op), .arena = temporary, .m = m},
-                   .groups = o->target.warpgroups,
+                   .warpgroups = o->target.warpgroups,
                    .gemm_kind = o->tf32 ? "TF32" : "F32"};
   lm_buf why = {0}, body = {0};
   int64_t blocks = 0;

@@ -11,8 +11,8 @@
 #include "codegen/cuda/cuda.h"
 
 enum {
-  CUDA_MAX_POOL = 96 << 10, // bytes of shared memory that every architecture gives a block
-  CUDA_GROUP_ROWS = 128,    // rows of a block that uses wgmma
+  CUDA_MAX_POOL = 96 << 10,  // bytes of shared memory that every architecture gives a block
+  CUDA_WARPGROUP_ROWS = 128, // rows of a block that uses wgmma
 };
 
 typedef struct cuda_attend {
@@ -20,7 +20,7 @@ typedef struct cuda_attend {
   lm_attend_spec f;
   bool bf16;              // tiles are bf16, else f32
   const char *gemm_kind;  // suffix of the GEMM macros: BF16 and TF32 use tensor cores, F32 does not
-  bool groups;            // uses wgmma
+  bool warpgroups;        // uses wgmma
   const char *note;       // for the launch
   const int64_t **stride; // of the operands in memory, in elements
   const lm_value *score;
@@ -114,7 +114,7 @@ void cuda_attend_rescale(lm_buf *b, long long width);
 const char *cuda_attend_log2(const cuda_attend *e); // the factor of x in exponents of 2
 void cuda_attend_results(cuda_attend *e, lm_buf *b);
 
-// ---- attend_groups.c
+// ---- attend_warpgroups.c
 // The tiles of an operand.
 typedef struct cuda_attend_side {
   uint32_t k;
@@ -137,12 +137,13 @@ typedef struct cuda_attend_work {
 void cuda_attend_work_side(cuda_attend_side *to, int *n, uint32_t k,
                            const lm_attend_axes *channels);
 // Must precede other pools of the section.
-void cuda_attend_groups_pools(cuda_attend *e, const cuda_attend_work *w);
-void cuda_attend_groups_put(cuda_attend *e, lm_buf *b, const cuda_attend_work *w);
+void cuda_attend_warpgroups_pools(cuda_attend *e, const cuda_attend_work *w);
+void cuda_attend_warpgroups_put(cuda_attend *e, lm_buf *b, const cuda_attend_work *w);
 // Why wgmma cannot read the tiles of operand k; NULL if it can.
-const char *cuda_attend_groups_tile_why(cuda_attend *e, uint32_t k, const lm_attend_axes *channels);
-const char *cuda_attend_groups_forward_why(cuda_attend *e);
-int64_t cuda_attend_groups_forward(cuda_attend *e, lm_buf *b); // returns the number of blocks
+const char *cuda_attend_warpgroups_tile_why(cuda_attend *e, uint32_t k,
+                                            const lm_attend_axes *channels);
+const char *cuda_attend_warpgroups_forward_why(cuda_attend *e);
+int64_t cuda_attend_warpgroups_forward(cuda_attend *e, lm_buf *b); // returns the number of blocks
 
 // ---- attend_query.c: values of a query, named neg_lse (-lse), delta (the sum of do * o) and share
 // If rows are queries: in registers, computed by the four lanes of a row together.
@@ -161,5 +162,5 @@ int64_t cuda_attend_unit(const cuda_attend *e, uint32_t k, int from, int to);
 // ---- attend_vjp.c
 // Writes all sections; returns the number of blocks.
 int64_t cuda_attend_backward(cuda_attend *e, lm_buf *b);
-const char *cuda_attend_groups_backward_why(cuda_attend *e);
+const char *cuda_attend_warpgroups_backward_why(cuda_attend *e);
 #endif

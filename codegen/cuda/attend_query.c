@@ -26,8 +26,8 @@ static const char *row_dot(cuda_attend *e, const char *at) {
                            "x[8], y[8];\nlm_load8_%s(x, a%d + (%s));\nlm_load8_%s(y, a%d + (%s));\n"
                            "LM_UNROLL\nfor (int32_t i = 0; i < 8; i++) dot += x[i] * y[i];\n}\ndot "
                            "= lm_row_sum(dot);\n",
-                           e->groups ? "LM_UNROLL_2\n" : "", (long long)e->f.v_channels.size, kind,
-                           LM_ATTEND_O, where, kind, LM_ATTEND_DO, where);
+                           e->warpgroups ? "LM_UNROLL_2\n" : "", (long long)e->f.v_channels.size,
+                           kind, LM_ATTEND_O, where, kind, LM_ATTEND_DO, where);
   const char *x = lm_gen_load_text(e->g.arena, (lm_dtype)o.dtype,
                                    lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_O, where));
   const char *y = lm_gen_load_text(e->g.arena, (lm_dtype)d.dtype,
@@ -67,20 +67,20 @@ void cuda_attend_query_rows(cuda_attend *e, lm_buf *b) {
 
 // The index of a column in the arrays that accompany the tiles.
 static const char *staged_index(const cuda_attend *e, const char *col) {
-  return e->groups ? lm_arena_printf(e->g.arena, "stage * %d + %s", e->cols, col) : col;
+  return e->warpgroups ? lm_arena_printf(e->g.arena, "stage * %d + %s", e->cols, col) : col;
 }
 
 // If columns are queries: in shared memory. A lane loads the values of a column; if it computes the
 // delta, four lanes do.
 void cuda_attend_query_cols(cuda_attend *e, lm_buf *b) {
   int lanes = lm_attend_has_delta(e->f.op) ? 1 : 4;
-  const char *me = e->groups ? "me" : "lm_thread()";
+  const char *me = e->warpgroups ? "me" : "lm_thread()";
 
-  cuda_attend_pool(e, "float", 4, "neg_lses", -1, (e->groups ? 2 : 1) * e->cols);
-  cuda_attend_pool(e, "float", 4, "deltas", -1, (e->groups ? 2 : 1) * e->cols);
+  cuda_attend_pool(e, "float", 4, "neg_lses", -1, (e->warpgroups ? 2 : 1) * e->cols);
+  cuda_attend_pool(e, "float", 4, "deltas", -1, (e->warpgroups ? 2 : 1) * e->cols);
   lm_buf_printf(b, "%sfor (int32_t i = %s / %d; i < %d; i += %d) {\n",
-                e->groups ? "LM_UNROLL_1\n" : "", me, lanes, e->cols,
-                (e->groups ? 128 : 2 * e->rows) / lanes);
+                e->warpgroups ? "LM_UNROLL_1\n" : "", me, lanes, e->cols,
+                (e->warpgroups ? 128 : 2 * e->rows) / lanes);
   lm_buf_printf(b, "const lm_at col = lm_min_index(col0 + i, %s);\nfloat dot = 0.0f;\n",
                 cuda_attend_extent(e, e->col));
   lm_buf_puts(b, row_dot(e, "col"));

@@ -352,12 +352,12 @@ void cuda_attend_fills_wait(cuda_attend *e, lm_buf *b) {
 
 void cuda_attend_dot(cuda_attend *e, lm_buf *b, const char *to, uint32_t x, uint32_t y,
                      int64_t width) {
-  if (e->groups) {
+  if (e->warpgroups) {
     lm_buf_printf(b,
                   "float %s[%d][4];\nLM_GROUP_DOT(%s, %d, b%u, lm_thread() / 128 * 64, %d, b%u "
                   "+ stage * %lld, %lld)\n",
-                  to, e->cols / 8, to, e->cols, x, CUDA_GROUP_ROWS, y, e->cols * (long long)width,
-                  (long long)width);
+                  to, e->cols / 8, to, e->cols, x, CUDA_WARPGROUP_ROWS, y,
+                  e->cols * (long long)width, (long long)width);
     return;
   }
   lm_buf_printf(b, "float %s[%d][4] = {{0}};\n", to, e->cols / 8);
@@ -368,7 +368,7 @@ void cuda_attend_dot(cuda_attend *e, lm_buf *b, const char *to, uint32_t x, uint
 
 void cuda_attend_gemms_wait(cuda_attend *e, lm_buf *b, int left, int n, const char *const *to,
                             const int64_t *width) {
-  if (!e->groups || !n)
+  if (!e->warpgroups || !n)
     return;
   lm_buf_printf(b, "lm_wgmma_wait(%d);\n", left);
   for (int i = 0; i < n; i++)
@@ -376,14 +376,14 @@ void cuda_attend_gemms_wait(cuda_attend *e, lm_buf *b, int left, int n, const ch
 }
 
 void cuda_attend_pack(cuda_attend *e, lm_buf *b, const char *z) {
-  if (e->groups)
+  if (e->warpgroups)
     lm_buf_printf(b, "uint32_t %s_bf16[%d][4];\nLM_GROUP_PACK(%s_bf16, %s, %d)\n", z, e->cols / 16,
                   z, z, e->cols);
 }
 
 void cuda_attend_weighted(cuda_attend *e, lm_buf *b, const char *to, const char *z, uint32_t k,
                           int64_t width) {
-  if (e->groups) {
+  if (e->warpgroups) {
     lm_buf_printf(b, "LM_GROUP_WEIGHTED(%s, %lld, %s_bf16, %d, b%u + stage * %lld)\n", to,
                   (long long)width, z, e->cols, k, e->cols * (long long)width);
     return;

@@ -90,7 +90,7 @@ static uint32_t value_side(const cuda_attend *e, lm_axis a) {
 // True if only g is summed apart from the weights: then exponentials need not wait for dp, nor the
 // sums of weights for g.
 static bool can_pipeline(const cuda_attend *e, const section *s) {
-  bool plain = e->groups && !e->f.factor;
+  bool plain = e->warpgroups && !e->f.factor;
   for (int i = 0; i < e->f.n_sums; i++) {
     double c;
     const lm_value *tile = tile_value(e, i, &c);
@@ -384,7 +384,7 @@ static void section_groups(cuda_attend *e, lm_buf *text, const section *s) {
   lm_buf around = {0}, first = {0}, rows = {0}, tile = {0}, last = {0}, cols = {0};
   cuda_attend_work w = {.n_streams = 1, .n_loops = s->n_rest};
   work_of(e, e->row, e->col, &w);
-  cuda_attend_groups_pools(e, &w);
+  cuda_attend_warpgroups_pools(e, &w);
   if (!s->over_s)
     cuda_attend_query_cols(e, &cols);
   dots(e, &tile, s);
@@ -401,7 +401,7 @@ static void section_groups(cuda_attend *e, lm_buf *text, const section *s) {
   w.rows = rows.n ? rows.p : "";
   w.tile = tile.p;
   w.last = last.p;
-  cuda_attend_groups_put(e, text, &w);
+  cuda_attend_warpgroups_put(e, text, &w);
   lm_buf *used[] = {&around, &first, &rows, &tile, &last, &cols};
   for (size_t i = 0; i < LM_COUNT(used); i++)
     lm_buf_free(used[i]);
@@ -434,7 +434,7 @@ static int64_t section_put(cuda_attend *e, lm_buf *b, const section *s) {
   lm_buf text = {0};
   cuda_attend_section_begin(e, !s->over_s);
   int64_t blocks = cuda_attend_rows_begin(e, &text, s->axes, s->n_axes, s->points);
-  if (e->groups)
+  if (e->warpgroups)
     section_groups(e, &text, s);
   else
     section_tiles(e, &text, s);
@@ -477,10 +477,10 @@ static const char *section_why(cuda_attend *e, const section *s) {
       if (cuda_attend_has(e->f.op->in[w.row[i].k]->type, s->rest[k]))
         return "keys that change along the axes that they are summed over";
   for (int i = 0; !why && i < w.n_row; i++)
-    why = cuda_attend_groups_tile_why(e, w.row[i].k, w.row[i].channels);
+    why = cuda_attend_warpgroups_tile_why(e, w.row[i].k, w.row[i].channels);
   for (int i = 0; !why && i < w.n_col; i++)
-    why = cuda_attend_groups_tile_why(e, w.col[i].k, w.col[i].channels);
-  return why || lm_axis_size(e->f.m, row) > CUDA_GROUP_ROWS / 2 ? why : "64 positions or less";
+    why = cuda_attend_warpgroups_tile_why(e, w.col[i].k, w.col[i].channels);
+  return why || lm_axis_size(e->f.m, row) > CUDA_WARPGROUP_ROWS / 2 ? why : "64 positions or less";
 }
 
 // True if the operand of sum i already has tiles, as an operand of a dot.
@@ -491,7 +491,7 @@ static bool has_side(const cuda_attend *e, const section *s, int i) {
          (uint32_t)x->other == of_axis(e, &e->f.dots[0], col);
 }
 
-const char *cuda_attend_groups_backward_why(cuda_attend *e) {
+const char *cuda_attend_warpgroups_backward_why(cuda_attend *e) {
   const char *why = !e->bf16           ? "operands that are not bf16"
                     : e->f.n_dots != 1 ? "scores of several dots"
                                        : NULL;

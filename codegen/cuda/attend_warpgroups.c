@@ -1,5 +1,5 @@
-// attend_groups.c - attention for sm_90a: two consumer warpgroups multiply, a third, the producer,
-// starts the copies of tiles by TMA.
+// attend_warpgroups.c - attention for sm_90a: two consumer warpgroups multiply, a third, the
+// producer, starts the copies of tiles by TMA.
 //
 //   thread 256 on   one thread copies the block's own rows; then, for each tile of columns that is
 //                   not masked: waits until a stage is free and starts the copy into it; the phase
@@ -16,7 +16,7 @@
 #include "codegen/cuda/attend.h"
 
 enum {
-  ROWS = CUDA_GROUP_ROWS,
+  ROWS = CUDA_WARPGROUP_ROWS,
   STAGES = 2,
   BOX = 64,
   GROUP = 128,
@@ -24,8 +24,8 @@ enum {
   MAX_POOL = 227 << 10
 };
 
-const char *cuda_attend_groups_tile_why(cuda_attend *e, uint32_t k,
-                                        const lm_attend_axes *channels) {
+const char *cuda_attend_warpgroups_tile_why(cuda_attend *e, uint32_t k,
+                                            const lm_attend_axes *channels) {
   if (channels->size != 64 && channels->size != 128)
     return lm_arena_printf(e->g.arena, "heads of %lld elements, not 64 or 128",
                            (long long)channels->size);
@@ -125,7 +125,8 @@ static int arrivals(const cuda_attend_work *w) {
 static int rows_phase(const cuda_attend_work *w) {
   return w->n_streams * STAGES;
 }
-// Registers of a thread; the three groups share 504. Addresses for the additional work take some.
+// Registers of a thread; the three warpgroups share 504. Addresses for the additional work take
+// some.
 static int producer_registers(const cuda_attend_work *w) {
   return *w->per_tile ? 40 : 24;
 }
@@ -200,7 +201,7 @@ static void consumer(cuda_attend *e, lm_buf *b, const cuda_attend_work *w) {
   lm_buf_puts(b, w->last);
 }
 
-void cuda_attend_groups_pools(cuda_attend *e, const cuda_attend_work *w) {
+void cuda_attend_warpgroups_pools(cuda_attend *e, const cuda_attend_work *w) {
   for (int i = 0; i < w->n_row; i++)
     cuda_attend_pool(e, "uint16_t", 2, "b", (int)w->row[i].k, ROWS * w->row[i].channels->size);
   for (int i = 0; i < w->n_col; i++)
@@ -229,7 +230,7 @@ static void groups_put(cuda_attend *e, lm_buf *b, const cuda_attend_work *w,
   lm_buf_puts(b, "}\n");
 }
 
-void cuda_attend_groups_put(cuda_attend *e, lm_buf *b, const cuda_attend_work *w) {
+void cuda_attend_warpgroups_put(cuda_attend *e, lm_buf *b, const cuda_attend_work *w) {
   lm_buf text = {0};
   consumer(e, &text, w);
   groups_put(e, b, w, &text);
@@ -246,7 +247,7 @@ void cuda_attend_work_side(cuda_attend_side *to, int *n, uint32_t k,
 
 // ---- forward
 
-const char *cuda_attend_groups_forward_why(cuda_attend *e) {
+const char *cuda_attend_warpgroups_forward_why(cuda_attend *e) {
   const lm_attend_dot *p = e->f.dots;
   const char *why = NULL;
   if (!e->bf16)
@@ -255,10 +256,10 @@ const char *cuda_attend_groups_forward_why(cuda_attend *e) {
     return "scores of several dots";
   if (lm_axis_size(e->f.m, e->f.t) <= ROWS / 2)
     return "64 queries or less";
-  why = cuda_attend_groups_tile_why(e, p->row, &p->over);
+  why = cuda_attend_warpgroups_tile_why(e, p->row, &p->over);
   if (!why)
-    why = cuda_attend_groups_tile_why(e, p->col, &p->over);
-  return why ? why : cuda_attend_groups_tile_why(e, LM_ATTEND_V, &e->f.v_channels);
+    why = cuda_attend_warpgroups_tile_why(e, p->col, &p->over);
+  return why ? why : cuda_attend_warpgroups_tile_why(e, LM_ATTEND_V, &e->f.v_channels);
 }
 
 // The scores of the tile at `stage` and their softmax; `between` is the text between the issue of
@@ -289,7 +290,7 @@ static void values_issue(cuda_attend *e, lm_buf *b) {
 }
 
 // o += w v of a tile is in flight while the scores of the next tile are multiplied and weighted.
-// The scores are issued first, since they are waited for first. The groups alternate in issuing
+// The scores are issued first, since they are waited for first. The warpgroups alternate in issuing
 // GEMMs (named barriers), so that the exponentials of one group overlap with the GEMMs of the
 // other.
 static void forward_consumer(cuda_attend *e, lm_buf *b, const cuda_attend_work *w) {
@@ -324,7 +325,7 @@ static void forward_consumer(cuda_attend *e, lm_buf *b, const cuda_attend_work *
                 w->last);
 }
 
-int64_t cuda_attend_groups_forward(cuda_attend *e, lm_buf *b) {
+int64_t cuda_attend_warpgroups_forward(cuda_attend *e, lm_buf *b) {
   const lm_attend_dot *p = e->f.dots;
   lm_buf rows = {0}, last = {0}, multiply = {0}, text = {0};
   cuda_attend_section_begin(e, false);
@@ -336,7 +337,7 @@ int64_t cuda_attend_groups_forward(cuda_attend *e, lm_buf *b) {
                         .col = {{p->col, &p->over}, {LM_ATTEND_V, &e->f.v_channels}},
                         .n_col = 2,
                         .n_streams = 2};
-  cuda_attend_groups_pools(e, &w);
+  cuda_attend_warpgroups_pools(e, &w);
   lm_buf tile = {0};
   // called only for its declarations of arrays by row
   cuda_attend_softmax(e, &tile);
