@@ -170,7 +170,7 @@ static lm_status refuse(const fitter *x, int most) {
   lm_diag *d = LM_REPORT(x->p->ctx, m->budget_loc, E210, need, bytes_text(x, m->budget));
   if (most)
     lm_diag_note(x->p->ctx, d, (lm_loc){0},
-                 "%d values are computed again in it; kept, they make it %s", most,
+                 "it recomputes %d values; with these kept it would need %s", most,
                  bytes_text(x, x->fit->natural));
   for (int i = 0; i < h.n && i < SHOWN_ITEMS; i++)
     lm_diag_note(x->p->ctx, d, (lm_loc){0}, "%s: %s, %s", bytes_text(x, h.v[i].bytes), h.v[i].label,

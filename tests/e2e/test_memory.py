@@ -83,7 +83,7 @@ def test_budget(run):
     for name in a:
         check(np.array_equal(a[name], b[name]), f"{name} differs by {distance(a[name], b[name]):g}")
     err = run("compile", with_budget(run, int(0.34 * natural), **how), status=1)
-    check("error[E210]" in err and "x carry of loop llama.lm" in err and "computed again in it" in err, err)
+    check("error[E210]" in err and "x carry of loop llama.lm" in err and "it recomputes" in err, err)
     micro = int(re.search(r"micro = (\d+) tokens takes .* and fits", err)[1])
     fits = plan_of(run, with_budget(run, int(0.34 * natural), f"{micro} tokens", **how))
     check(fits["peak_bytes"] <= 0.34 * natural, f"{fits}")
