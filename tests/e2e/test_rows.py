@@ -19,7 +19,7 @@ data D {{ source s = batches("batches.safetensors") }}
 recipe R {{ model = M(); data = D; run = 1 steps; batch = 64 tokens; micro = 64 tokens; optimizer = sgd(lr = 1e-2); precision {{ compute = f32 }} }}
 """
 PLAIN = "return (sum(l), sum(bt.w))"
-MEET, ONCE = "this operation mixes the rows of a micro-batch", "this is added once for each micro-batch"
+MEET, ONCE = "this operation mixes the rows of a micro-batch", "this term is added once per micro-batch"
 CASES = {                              # name: apply, loss, expected message
     "sums": ("x * norm", PLAIN, None),
     "mean": ("x * norm", "return (mean(l), 1)", None),
