@@ -127,11 +127,7 @@ static lm_status recompute_search(const fitter *x, int *out, int *out_most) {
 // ---- the error
 
 static const char *bytes_text(const fitter *x, int64_t bytes) {
-  lm_buf b = {0};
-  lm_show_bytes(&b, (double)bytes);
-  const char *text = lm_arena_strndup(x->p->ctx->arena, b.p, b.n);
-  lm_buf_free(&b);
-  return text;
+  return lm_bytes_text(x->p->ctx->arena, bytes);
 }
 
 // Rounds up, so that a budget of the printed size suffices.
@@ -218,6 +214,7 @@ static int64_t limit_find(const fitter *x, bool automatic) {
     return INT64_MAX;
   int64_t memory = t->is_here ? lm_target_runtime(t)->memory(t) : t->memory;
   double share = gpu ? DEVICE_SHARE : MACHINE_SHARE;
+  x->fit->memory = memory;
   return memory ? (int64_t)(share * (double)memory) : INT64_MAX;
 }
 

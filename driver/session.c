@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "driver/data.h"
+#include "driver/text.h"
 #include "driver/tune/tune_gemm_cuda.h"
 #include "runtime/base/diag_code.h"
 
@@ -104,24 +105,19 @@ const char *lm_session_compute(const lm_session *s) {
 
 // ---- execution
 
-static const char *bytes_text(const lm_session *s, int64_t bytes) {
-  lm_buf b = {0};
-  lm_show_bytes(&b, (double)bytes);
-  const char *text = lm_arena_strndup(s->project.ctx->arena, b.p, b.n);
-  lm_buf_free(&b);
-  return text;
-}
-
 // A CPU's system grants more memory than there is, and ends the process when it is used; a GPU's
 // driver refuses after the kernels are compiled.
 static lm_status memory_check(const lm_session *s) {
+  lm_arena *a = s->project.ctx->arena;
   int64_t need = lm_session_memory(s);
-  int64_t memory = lm_target_runtime(&s->target)->memory(&s->target);
+  int64_t memory = s->fit.memory;
+  if (!memory)
+    memory = lm_target_runtime(&s->target)->memory(&s->target);
   if (!memory || need <= memory)
     return NULL;
-  LM_REPORT(s->project.ctx, s->project.recipe->model.loc, E253, bytes_text(s, need),
+  LM_REPORT(s->project.ctx, s->project.recipe->model.loc, E253, lm_bytes_text(a, need),
             s->target.kind == LM_TARGET_CPU ? "this machine" : s->target.title,
-            bytes_text(s, memory));
+            lm_bytes_text(a, memory));
   return lm_verdict(s->project.ctx);
 }
 
@@ -130,7 +126,9 @@ static lm_status memory_check(const lm_session *s) {
 // Replaces a plan whose memory could not be allocated by one that takes less; *out: there is one.
 static lm_status plan_shrink(lm_session *s, bool *out) {
   lm_compile_spec spec = lm_session_spec(s, s->compiled.spec.what, s->compiled.spec.capacity);
-  int64_t most = lm_session_memory(s) - (int64_t)(LESS * (double)lm_compiled_arenas(&s->compiled));
+  lm_arena *a = s->project.ctx->arena;
+  int64_t need = lm_session_memory(s);
+  int64_t most = need - (int64_t)(LESS * (double)lm_compiled_arenas(&s->compiled));
   lm_fit fit;
   lm_compiled less;
   *out = false;
@@ -140,8 +138,8 @@ static lm_status plan_shrink(lm_session *s, bool *out) {
   if (lm_compiled_memory(&less) > most)
     return NULL;
   lm_event_warning(s->project.events, "%s could not allocate %s; a plan of %s is used instead",
-                   s->target.title, bytes_text(s, lm_session_memory(s)),
-                   bytes_text(s, lm_compiled_memory(&less)));
+                   s->target.title, lm_bytes_text(a, need),
+                   lm_bytes_text(a, lm_compiled_memory(&less)));
   s->fit = fit;
   s->compiled = less;
   s->run = less.run;

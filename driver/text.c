@@ -81,6 +81,14 @@ static double unit_seconds(const char *text, size_t *out_n) {
   return 0;
 }
 
+const char *lm_bytes_text(lm_arena *a, int64_t bytes) {
+  lm_buf b = {0};
+  lm_show_bytes(&b, (double)bytes);
+  const char *text = lm_arena_strndup(a, b.p, b.n);
+  lm_buf_free(&b);
+  return text;
+}
+
 double lm_seconds_parse(const char *text) {
   double total = 0;
   do {

@@ -5,6 +5,8 @@
 
 // Appends a rounded time with its unit: "1 min 20 s". For bytes and counts see base.h.
 void lm_show_seconds(lm_buf *b, double seconds);
+// Bytes rounded with their unit, "1.5 GB", allocated in `a`.
+const char *lm_bytes_text(lm_arena *a, int64_t bytes);
 // The reverse of lm_show_seconds: numbers with units, "1h 30m"; a number alone is minutes. 0: not a
 // time.
 double lm_seconds_parse(const char *text);

@@ -148,8 +148,8 @@ static lm_status vocabulary_write(const char *path, const lm_buf *json, lm_vocab
 
 void lm_vocabulary_note(const lm_events *e, int64_t vocab, int64_t most, const char *option) {
   if (vocab < most)
-    lm_event_note(e, "the vocabulary has %lld tokens, fewer than the %lld of %s", (long long)vocab,
-                  (long long)most, option);
+    lm_event_note(e, "the vocabulary has %lld tokens, fewer than the %lld that %s asks for",
+                  (long long)vocab, (long long)most, option);
 }
 
 lm_status lm_vocabulary_train(lm_arena *a, const lm_events *e, const lm_vocabulary_options *o,

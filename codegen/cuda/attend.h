@@ -12,7 +12,7 @@
 
 enum {
   CUDA_MAX_POOL = 96 << 10,  // bytes of shared memory that every architecture gives a block
-  CUDA_WARPGROUP_ROWS = 128, // rows of a block that uses wgmma
+  CUDA_WARPGROUP_ROWS = 128, // rows per block, with wgmma
 };
 
 typedef struct cuda_attend {

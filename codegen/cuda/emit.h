@@ -53,7 +53,7 @@ typedef struct cuda_emit {
   lm_gen g;
   lm_op flat; // CUDA_FLAT: the kernel with no parallel axes
   cuda_form form;
-  int team, teams;              // threads of a thread group; thread groups of a block
+  int team, teams;              // threads per thread group; thread groups per block
   int *width;                   // by pass: elements of a vector, 1: none
   bool parallel_merge[LM_RANK]; // parallel axis i is merged with the next
   // the pass that is being written

@@ -54,7 +54,7 @@ struct lm_codegen {
   bool (*reads_strided)(const lm_op *kernel, uint32_t i);
   // True if `kernel` supports this attend or attend_vjp; NULL: it supports all.
   bool (*attends)(const lm_module *m, const lm_op *op);
-  // True if kernels of attend_vjp read delta in place of o (see compiler/ir/attend.h).
+  // True if kernels of attend_vjp read delta instead of o (see compiler/ir/attend.h).
   bool attend_delta;
   // True if the target's library supports this GEMM with its residual, bias or gelu; NULL: none.
   bool (*epilogue)(const lm_plan_gemm *g);

@@ -13,6 +13,14 @@ static const lm_exec_ops OPS;
 
 // ---- creation and destruction
 
+// *out: the context, also after an error, if it must be released.
+static lm_status context_open(const lm_cuda_driver *d, const lm_cuda_device *x, void **out) {
+  *out = NULL;
+  LM_TRY(
+      lm_cuda_check(d, d->cuDevicePrimaryCtxRetain(out, x->number), "%s cannot be used", x->name));
+  return lm_cuda_check(d, d->cuCtxSetCurrent(*out), "%s cannot be used", x->name);
+}
+
 static lm_status device_open(cuda_exec *e, const char *arch) {
   LM_TRY(lm_cuda_device_find(&e->d, &e->device));
   if (!*e->device.target.arch)
@@ -21,10 +29,7 @@ static lm_status device_open(cuda_exec *e, const char *arch) {
   if (arch && *arch && strcmp(arch, e->device.target.arch))
     return lm_fail(LM_ENV, "the plan is compiled for %s, but %s runs code for %s", arch,
                    e->device.name, e->device.target.arch);
-  LM_TRY(lm_cuda_check(&e->d, e->d.cuDevicePrimaryCtxRetain(&e->context, e->device.number),
-                       "%s cannot be used", e->device.name));
-  LM_TRY(
-      lm_cuda_check(&e->d, e->d.cuCtxSetCurrent(e->context), "%s cannot be used", e->device.name));
+  LM_TRY(context_open(&e->d, &e->device, &e->context));
   return lm_cuda_check(&e->d, e->d.cuStreamCreate(&e->stream, LM_CU_STREAM_NON_BLOCKING),
                        "a stream");
 }
@@ -383,12 +388,12 @@ static lm_status memory_measure(size_t *out_free) {
   void *context;
   size_t total;
   LM_TRY(lm_cuda_device_find(&d, &device));
-  LM_TRY(lm_cuda_check(&d, d.cuDevicePrimaryCtxRetain(&context, device.number), "a context"));
-  int result = d.cuCtxSetCurrent(context);
-  if (!result)
-    result = d.cuMemGetInfo_v2(out_free, &total);
-  d.cuDevicePrimaryCtxRelease_v2(device.number);
-  return lm_cuda_check(&d, result, "free memory");
+  lm_status s = context_open(&d, &device, &context);
+  if (!s)
+    s = lm_cuda_check(&d, d.cuMemGetInfo_v2(out_free, &total), "free memory");
+  if (context)
+    d.cuDevicePrimaryCtxRelease_v2(device.number);
+  return s;
 }
 
 // Creating an executor reports why a device cannot be used.

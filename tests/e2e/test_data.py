@@ -72,7 +72,7 @@ def test_vocabulary_stops_early(run):
     text = run.write("t.txt", "some text here of words\n" * 300)
     code, out, err = run.result("tokenizer", "train", "--vocab", 5000, "-o", run.path("t.json"), text)
     size = len(json.load(open(run.path("t.json")))["model"]["vocab"])
-    check(code == 0 and f"note: the vocabulary has {size} tokens, fewer than the 5000 of --vocab" in err, err)
+    check(code == 0 and f"note: the vocabulary has {size} tokens, fewer than the 5000 that --vocab asks for" in err, err)
     code, out, err = run.result("tokenizer", "train", "--vocab", 260, "-o", run.path("t.json"), text)
     check(code == 0 and err == "", err)
 
@@ -88,7 +88,7 @@ recipe R {{ model = {model}; data = D; run = 1 steps; batch = 64 tokens; save = 
 """)
         code, out, err = run.result("run", file)
         size = len(json.load(open(run.path(kind, "tokenizer.json")))["model"]["vocab"])
-        check(code == 0 and err.count(f"note: the vocabulary has {size} tokens, fewer than the 900 of train") == 1, (size, err))
+        check(code == 0 and err.count(f"note: the vocabulary has {size} tokens, fewer than the 900 that train asks for") == 1, (size, err))
         check("vocabulary" not in run.result("run", file, "--steps", 2)[2], "a resumed run trains no vocabulary")
     code, out, err = run.result("run", run.path("bpe.lm"), "--set", "data.tokenizer=bpe(train=257)", "--out", run.path("least"))
     check(code == 0 and "fewer" not in err, err)
