@@ -84,6 +84,20 @@ static int32_t *groups_of_blocks(const lm_compiled *c) {
   return group;
 }
 
+// The input `elements` of @update: the elements of each block before its padding.
+static int32_t *elements_of_blocks(const lm_compiled *c) {
+  const lm_plan *plan = c->plan;
+  int32_t *elements = LM_NEW_N(c->project->ctx->arena, int32_t, plan->n_blocks + 1);
+  for (int i = 0; i < plan->n_params; i++) {
+    const lm_plan_param *p = &plan->params[i];
+    for (int64_t at = 0; at < p->elements; at += LM_BLOCK) {
+      int64_t left = p->elements - at;
+      elements[(p->offset + at) / LM_BLOCK] = (int32_t)(left < LM_BLOCK ? left : LM_BLOCK);
+    }
+  }
+  return elements;
+}
+
 lm_status lm_execution_train(lm_execution *x, const lm_execution_training *t) {
   const lm_compiled *c = x->compiled;
   const lm_lowered *l = c->lowered;
@@ -91,9 +105,9 @@ lm_status lm_execution_train(lm_execution *x, const lm_execution_training *t) {
   lm_train_state *states = LM_NEW_N(a, lm_train_state, l->n_states + 1);
   for (int i = 0; i < l->n_states; i++)
     states[i] = (lm_train_state){l->states[i].name, l->states[i].is_param, l->states[i].value};
-  lm_train_table *group = LM_NEW(a, lm_train_table);
-  *group = (lm_train_table){LM_PORT_GROUP, groups_of_blocks(c),
-                            sizeof(int32_t) * (size_t)c->plan->n_blocks};
+  size_t bytes = sizeof(int32_t) * (size_t)c->plan->n_blocks;
+  lm_train_table tables[] = {{LM_PORT_GROUP, groups_of_blocks(c), bytes},
+                             {LM_PORT_ELEMENTS, elements_of_blocks(c), bytes}};
   lm_trainer_options o = {.plan = c->plan,
                           .exec = x->exec,
                           .data = t->data,
@@ -102,8 +116,8 @@ lm_status lm_execution_train(lm_execution *x, const lm_execution_training *t) {
                           .n_micro = c->run.n_micro,
                           .timeline = t->timeline,
                           .clip = c->project->recipe->clip,
-                          .tables = group,
-                          .n_tables = 1,
+                          .tables = tables,
+                          .n_tables = LM_COUNT(tables),
                           .states = states};
   LM_TRY(lm_trainer_create(&o, &x->trainer));
   LM_TRY(params_init(x, t->resumes));

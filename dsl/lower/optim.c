@@ -126,9 +126,39 @@ static el_axis *element_axis(lm_elab *e, const char *name, int64_t size) {
   return x;
 }
 
+typedef struct {
+  lm_func *rates, *update;
+  lm_value *step, *run; // of @rates
+  lm_value *p, *g, *scale, *group;
+  lm_value *elements; // of each block, before its padding; NULL: no function reads padding
+  lm_lowered_states states;
+  el_val *state;
+} functions;
+
+// GEMMs read the rows of padding behind a table (lm_global_stored_rows).
+static bool has_padded_rows(const lm_module *m) {
+  for (uint32_t i = 0; i < m->n_globals; i++) {
+    const lm_global *g = &m->globals[i];
+    if (g->kind == LM_GLOBAL_PARAM &&
+        lm_global_stored_elements(m, g) * g->n_paths > lm_type_elements(m, g->type))
+      return true;
+  }
+  return false;
+}
+
+// Keeps the padding at 0, whatever the optimizer makes of a gradient of 0: sgn(g) = g / |g| is NaN.
+static lm_value *padding_clear(lm_elab *e, lm_value *p, lm_value *elements) {
+  lm_type all = p->type, line = lm_type_make(LM_INT, &all.axis[1], 1);
+  all.dtype = LM_INT;
+  lm_value *at = lm_emit(&e->b, LM_OP_IOTA, NULL, 0, NULL, &line);
+  lm_value *inside = lm_emit2(&e->b, LM_OP_LT, lm_emit_expand(&e->b, at, all), elements);
+  return lm_emit_select(&e->b, inside, p, lm_emit_const(&e->b, lm_type_make(LM_F32, NULL, 0), 0));
+}
+
 // @update's results, in the order of its arguments p and states.
-static void update_return(lm_elab *e, lm_func *f, const lm_lowered *l, const el_val *new,
+static void update_return(lm_elab *e, const functions *x, const lm_lowered *l, const el_val *new,
                           lm_value *scaled) {
+  lm_func *f = x->update;
   uint32_t n = (uint32_t)l->n_states + 1;
   lm_value **results = LM_NEW_N(e->a, lm_value *, n);
   f->out_names = LM_NEW_N(e->a, lm_sym, n);
@@ -137,6 +167,8 @@ static void update_return(lm_elab *e, lm_func *f, const lm_lowered *l, const el_
     results[i] = new[i].v;
     f->out_names[i] = i ? l->states[i - 1].name : lm_port_name(e, LM_PORT_P);
   }
+  if (x->elements)
+    results[0] = padding_clear(e, results[0], x->elements);
   skip_bad_step(e, scaled, f->body, results, (int)n);
   lm_emit_op(&e->b, LM_OP_RETURN, results, n, NULL, NULL);
 }
@@ -146,13 +178,6 @@ static bool is_host_scalar(const el_val *v) {
 }
 
 // ---- @rates and @update
-typedef struct {
-  lm_func *rates, *update;
-  lm_value *step, *run; // of @rates
-  lm_value *p, *g, *scale, *group;
-  lm_lowered_states states;
-  el_val *state;
-} functions;
 
 static functions functions_begin(lm_elab *e, const ast_decl *d, lm_loc at, const el_axes *axes,
                                  const el_axes *blk, bool has_groups) {
@@ -173,6 +198,9 @@ static functions functions_begin(lm_elab *e, const ast_decl *d, lm_loc at, const
       lm_arg_add(e->m, body, lm_type_make(LM_F32, NULL, 0), lm_port_name(e, LM_PORT_GRAD_SCALE));
   if (has_groups)
     f.group = lm_arg_add(e->m, body, el_ir_type(e, K_INT, blk), lm_port_name(e, LM_PORT_GROUP));
+  if (has_padded_rows(e->m))
+    f.elements =
+        lm_arg_add(e->m, body, el_ir_type(e, K_INT, blk), lm_port_name(e, LM_PORT_ELEMENTS));
   return f;
 }
 
@@ -199,7 +227,7 @@ static void lower_body(lm_elab *e, const lm_recipe *r, el_inst *inst, const ast_
   lm_optimizer_values in = {m, &axes, {p, g, host_scalar(f.step)}, f.states, f.state};
   if (!lm_optimizer_run(e, &in, new))
     return;
-  update_return(e, f.update, out, new, scaled);
+  update_return(e, &f, out, new, scaled);
   lm_lower_rates(e, f.rates, f.update, is_host_scalar(&lr) ? lr.v : NULL);
 }
 
