@@ -101,11 +101,13 @@ static void declared_add(json_t *config, const lm_lowered_config *c) {
 }
 
 // Before transformers 4.43, linear scaling was the only one here, and its key was called `type`,
-// which later versions read too.
+// which later versions read too, but not for Gemma 3, which version 4.50 added.
 static void rope_type_rename(json_t *config) {
+  const char *model = json_string_value(json_object_get(config, "model_type"));
   json_t *rope = json_object_get(config, "rope_scaling");
   json_t *type = json_object_get(rope, "rope_type");
-  if (!json_is_string(type) || strcmp(json_string_value(type), "linear"))
+  if (!json_is_string(type) || strcmp(json_string_value(type), "linear") ||
+      (model && !strcmp(model, "gemma3_text")))
     return;
   json_object_set(rope, "type", type);
   json_object_del(rope, "rope_type");

@@ -9,10 +9,11 @@ struct lm_embedded {
 extern const struct lm_embedded lm_zoo[];
 
 static const lm_zoo_model MODELS[] = {
-    {"gemma2", "gemma2.lm", "Gemma2"},      {"gpt2", "gpt2.lm", "GPT2"},
-    {"gpt_neox", "gpt_neox.lm", "GPTNeoX"}, {"llama", "llama.lm", "Llama"},
-    {"qwen2", "qwen2.lm", "Qwen2"},         {"qwen3", "qwen3.lm", "Qwen3"},
-    {"mistral", "mistral.lm", "Mistral"}};
+    {"gemma2", "gemma2.lm", "Gemma2"}, {"gemma3_text", "gemma3.lm", "Gemma3"},
+    {"gpt2", "gpt2.lm", "GPT2"},       {"gpt_neox", "gpt_neox.lm", "GPTNeoX"},
+    {"llama", "llama.lm", "Llama"},    {"mistral", "mistral.lm", "Mistral"},
+    {"phi3", "phi3.lm", "Phi3"},       {"qwen2", "qwen2.lm", "Qwen2"},
+    {"qwen3", "qwen3.lm", "Qwen3"}};
 
 const lm_zoo_model *lm_zoo_find(const char *type) {
   for (size_t i = 0; i < LM_COUNT(MODELS); i++)

@@ -118,6 +118,7 @@ static const struct {
     {"layer_norm_epsilon", "epsilon of the norms", NULL},
     {"rope_theta", "the base of the rotary positions", NULL},
     {"rotary_emb_base", "the base of the rotary positions", NULL},
+    {"rope_local_base_freq", "the base of the rotary positions under a sliding window", NULL},
     {"rotary_pct", "the share of a head that is rotated", "1.0"},
     {"partial_rotary_factor", "the share of a head that is rotated", "1.0"},
     {"rope_scaling", "scaling of the rotary positions", "null"},
@@ -136,6 +137,7 @@ static const struct {
     {"mlp_bias", "biases of the feed-forward part", "false"},
     {"use_sliding_window", "a sliding window", "false"},
     {"sliding_window", "the size of the sliding window", "null"},
+    {"sliding_window_pattern", "which layers have no sliding window", NULL},
     {"layer_types", "layers with and without a sliding window", NULL},
     {"attn_logit_softcapping", "a cap of the attention's scores", "null"},
     {"final_logit_softcapping", "a cap of the logits", "null"},
@@ -143,7 +145,7 @@ static const struct {
     {"scale_attn_weights", "the scale of the attention's scores", "true"},
     {"scale_attn_by_inverse_layer_idx", "the scale of the attention's scores by layer", "false"},
     {"use_parallel_residual", "whether attention and feed-forward part read the same input", NULL},
-    {"use_bidirectional_attention", "attention to later positions", "null"},
+    {"use_bidirectional_attention", "attention to later positions", "false"},
     {"add_cross_attention", "attention to an encoder", "false"},
     {"quantization_config", "quantized weights", "null"},
 };
@@ -170,32 +172,37 @@ static const struct {
   const char *types, *key, *value;
   bool null_too;
 } DEFAULTS[] = {
-    {"llama mistral qwen2 qwen3", "hidden_act", "\"silu\"", false},
-    {"gemma2", "hidden_activation", "\"gelu_pytorch_tanh\"", true},
+    {"llama mistral qwen2 qwen3 phi3", "hidden_act", "\"silu\"", false},
+    {"gemma2 gemma3_text", "hidden_activation", "\"gelu_pytorch_tanh\"", true},
     {"gpt_neox", "hidden_act", "\"gelu\"", false},
     {"gpt2", "activation_function", "\"gelu_new\"", false},
-    {"llama mistral qwen2 qwen3 gemma2", "rms_norm_eps", "1e-6", false},
+    {"llama mistral qwen2 qwen3 gemma2 gemma3_text", "rms_norm_eps", "1e-6", false},
+    {"phi3", "rms_norm_eps", "1e-5", false},
     {"gpt_neox", "layer_norm_eps", "1e-5", false},
     {"gpt2", "layer_norm_epsilon", "1e-5", false},
-    {"llama mistral qwen2 qwen3 gemma2", "rope_theta", "10000.0", true},
+    {"llama mistral qwen2 qwen3 gemma2 phi3", "rope_theta", "10000.0", true},
+    {"gemma3_text", "rope_theta", "1000000.0", true},
+    {"gemma3_text", "rope_local_base_freq", "10000.0", true},
+    {"phi3", "partial_rotary_factor", "1.0", true},
     {"gpt_neox", "rotary_emb_base", "10000", true},
     {"gpt_neox", "rotary_pct", "0.25", true},
-    {"llama mistral qwen2 qwen3 gpt_neox", "tie_word_embeddings", "false", false},
-    {"gpt2 gemma2", "tie_word_embeddings", "true", false},
-    {"llama", "num_key_value_heads", "=num_attention_heads", true},
+    {"llama mistral qwen2 qwen3 gpt_neox phi3", "tie_word_embeddings", "false", false},
+    {"gpt2 gemma2 gemma3_text", "tie_word_embeddings", "true", false},
+    {"llama phi3", "num_key_value_heads", "=num_attention_heads", true},
     {"mistral", "num_key_value_heads", "8", false},
     {"qwen2 qwen3", "num_key_value_heads", "32", false},
-    {"gemma2", "num_key_value_heads", "4", false},
+    {"gemma2 gemma3_text", "num_key_value_heads", "4", false},
     {"mistral qwen2 qwen3", "num_key_value_heads", "=num_attention_heads", true},
     {"qwen3", "head_dim", "128", false},
-    {"gemma2", "head_dim", "256", false},
+    {"gemma2 gemma3_text", "head_dim", "256", false},
     {"gpt_neox", "use_parallel_residual", "true", false},
     {"gpt_neox", "attention_bias", "true", false},
-    {"mistral gemma2", "sliding_window", "4096", false},
+    {"mistral gemma2 gemma3_text", "sliding_window", "4096", false},
+    {"gemma3_text", "sliding_window_pattern", "6", false},
     {"qwen2 qwen3", "sliding_window", "4096", false},
     {"qwen2 qwen3", "use_sliding_window", "false", false},
     {"qwen2 qwen3", "max_window_layers", "28", false},
-    {"gemma2", "query_pre_attn_scalar", "256", false},
+    {"gemma2 gemma3_text", "query_pre_attn_scalar", "256", false},
     {"gemma2", "attn_logit_softcapping", "50.0", false},
     {"gemma2", "final_logit_softcapping", "30.0", false},
 };
@@ -261,6 +268,26 @@ static void key_move(json_t *from, const char *key, json_t *to, const char *name
   json_object_del(from, key);
 }
 
+// Transformers 5 writes a table for each kind of layer of Gemma 3. Layers with a window have
+// another base and no scaling.
+static void rope_by_layer(json_t *config) {
+  json_t *tables = json_object_get(config, "rope_parameters");
+  json_t *whole = json_object_get(tables, "full_attention");
+  json_t *window = json_object_get(tables, "sliding_attention");
+  if (!json_is_object(whole) || !json_is_object(window))
+    return;
+  window = json_copy(window);
+  key_move(window, "rope_theta", config, "rope_local_base_freq");
+  const char *type = json_string_value(json_object_get(window, "rope_type"));
+  if (type && !strcmp(type, "default"))
+    json_object_del(window, "rope_type");
+  whole = json_copy(whole);
+  if (json_object_size(window))
+    json_object_set(whole, "sliding_attention", window); // unknown: import refuses it
+  json_object_set_new(config, "rope_parameters", whole);
+  json_decref(window);
+}
+
 // Transformers 5, and 4 from 4.43 on, write one table. Its theta and its share move to the keys
 // that version 4 has for them; the rest becomes rope_scaling.
 static void rope_canonical(json_t *config, const char *table) {
@@ -303,6 +330,9 @@ static bool has_window(const json_t *config, json_int_t i) {
     return false;
   if (!strcmp(type_of(config), "gemma2"))
     return i % 2 == 0;
+  json_int_t period = json_integer_value(json_object_get(config, "sliding_window_pattern"));
+  if (!strcmp(type_of(config), "gemma3_text"))
+    return period <= 0 || (i + 1) % period != 0;
   return i >= json_integer_value(json_object_get(config, "max_window_layers"));
 }
 
@@ -331,12 +361,35 @@ static void windows_canonical(json_t *config) {
     json_object_del(config, "layer_types");
 }
 
+// Transformers 4.53 and later write the period of the layers with an underscore or, as 5 does,
+// only layer_types, which has it: the index plus 1 of the first layer without a window.
+static void period_canonical(json_t *config) {
+  json_t *layers = json_object_get(config, "layer_types"), *layer;
+  size_t i;
+  key_move(config, "_sliding_window_pattern", config, "sliding_window_pattern");
+  if (json_object_get(config, "sliding_window_pattern"))
+    return;
+  json_array_foreach(layers, i, layer) {
+    const char *kind = json_string_value(layer);
+    if (!kind || strcmp(kind, "full_attention"))
+      continue;
+    json_object_set_new(config, "sliding_window_pattern", json_integer((json_int_t)i + 1));
+    return;
+  }
+}
+
 json_t *lm_hf_config_canonical(const json_t *config) {
   json_t *out = json_copy((json_t *)config);
-  if (!strcmp(type_of(out), "gemma2"))
+  if (has_word("gemma2 gemma3_text", type_of(out)))
     json_object_del(out, "hidden_act"); // transformers reads hidden_activation
+  if (!strcmp(type_of(out), "gemma3_text")) {
+    rope_by_layer(out);
+    period_canonical(out);
+  }
   for (size_t i = 0; i < LM_COUNT(TABLES); i++)
     rope_canonical(out, TABLES[i]);
+  if (!strcmp(type_of(out), "phi3") && json_is_null(json_object_get(out, "rope_scaling")))
+    json_object_del(out, "original_max_position_embeddings"); // a term of the scaling
   defaults_add(out);
   sizes_add(out);
   context_add(out);

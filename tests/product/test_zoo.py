@@ -39,6 +39,12 @@ CASES = {
     "gpt_neox_tied": ("gpt_neox", dict(NEOX, rotary_pct=0.5, tie_word_embeddings=True, rotary_emb_base=5000), NEW),
     "gemma2": ("gemma2", dict(BASE, head_dim=16, sliding_window=6, query_pre_attn_scalar=24, final_logit_softcapping=3.0,
                               attn_logit_softcapping=2.0), NEW),
+    "gemma3": ("gemma3_text", dict(BASE, head_dim=16, sliding_window=6, query_pre_attn_scalar=24, sliding_window_pattern=2), NEW),
+    "gemma3_scaled": ("gemma3_text", dict(BASE, num_hidden_layers=7, head_dim=16, sliding_window=9, rope_theta=5e5,
+                                          rope_local_base_freq=5e3, rope_scaling=dict(rope_type="linear", factor=8.0),
+                                          final_logit_softcapping=3.0), NEW),
+    "phi3": ("phi3", dict(BASE, rms_norm_eps=1e-5), NEW),
+    "phi3_window": ("phi3", dict(BASE, num_key_value_heads=4, sliding_window=7, partial_rotary_factor=0.5, tie_word_embeddings=True), NEW),
     "gemma2_uncapped": ("gemma2", dict(BASE, head_dim=16, final_logit_softcapping=None, attn_logit_softcapping=None), NEW),
 }
 IDS = [(7 * i * i + 3 * i + 5) % 272 for i in range(40)]   # beyond the 16 positions of the original contexts
