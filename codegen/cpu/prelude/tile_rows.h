@@ -30,7 +30,7 @@ static __attribute__((noinline)) void lm_rows_take_f32(const float *from, int64_
 // sum += a b for one element along k.
 LM_INLINE void lm_rows_add_f32(int rows, int panels, const float *a, int64_t row, const float *b,
                                int64_t panel, lm_lanes (*sum)[2]) {
-  LM_UNROLL(2)
+  LM_UNROLL(4)
   for (int p = 0; p < panels; p++) {
     const lm_lanes *x = (const lm_lanes *)(b + p * panel);
     LM_UNROLL(8)
@@ -58,7 +58,7 @@ static __attribute__((noinline)) void lm_rows_take_bf16(const uint16_t *from, in
 
 LM_INLINE void lm_rows_add_bf16(int rows, int panels, const float *a, int64_t row,
                                 const uint16_t *b, int64_t panel, lm_lanes (*sum)[2]) {
-  LM_UNROLL(2)
+  LM_UNROLL(4)
   for (int p = 0; p < panels; p++) {
     const lm_pairs *x = (const lm_pairs *)(b + p * panel);
     lm_lanes first[2] = {lm_pairs_first(x[0]), lm_pairs_first(x[1])};
@@ -80,7 +80,7 @@ LM_INLINE void lm_rows_store(int rows, int panels, int64_t columns, lm_lanes (*s
                              int64_t c_row, int add) {
   LM_UNROLL(8)
   for (int i = 0; i < rows; i++)
-    LM_UNROLL(2)
+    LM_UNROLL(4)
   for (int p = 0; p < panels; p++) {
     lm_lanes t[2] = {sum[i * panels + p][0], sum[i * panels + p][1]}, keep[2] = {{0}};
     float *to = c + i * c_row + p * LM_NR;
@@ -95,7 +95,7 @@ LM_INLINE void lm_rows_store(int rows, int panels, int64_t columns, lm_lanes (*s
 
 // c (+)= a b for n elements along k of `rows` rows, `row` apart, and `panels` panels, `panel`
 // apart: both counts are constants.
-//   lm_rows_T: all rows. A single row takes two panels at a time, since one of them is two chains
+//   lm_rows_T: all rows. A single row takes four panels at a time, since one of them is two chains
 //     of additions, which take longer than loading it.
 #define LM_ROWS(T, TYPE, STEP)                                                                     \
   LM_INLINE void lm_rows_sum_##T(int rows, int panels, int64_t columns, int64_t n, const float *a, \
@@ -113,8 +113,8 @@ LM_INLINE void lm_rows_store(int rows, int panels, int64_t columns, lm_lanes (*s
       int64_t rows, int64_t columns, int64_t n, const float *a, int64_t row, const TYPE *b,        \
       int64_t panel, float *c, int64_t c_row, int add) {                                           \
     int64_t i = 0, j = 0;                                                                          \
-    for (; rows == 1 && columns - j > LM_NR; j += 2 * LM_NR)                                       \
-      lm_rows_sum_##T(1, 2, columns - j, n, a, row, b + j / LM_NR * panel, panel, c + j, c_row,    \
+    for (; rows == 1 && columns - j > 3 * LM_NR; j += 4 * LM_NR)                                   \
+      lm_rows_sum_##T(1, 4, columns - j, n, a, row, b + j / LM_NR * panel, panel, c + j, c_row,    \
                       add);                                                                        \
     for (; j < columns; j += LM_NR, i = 0) {                                                       \
       const TYPE *y = b + j / LM_NR * panel;                                                       \
