@@ -91,23 +91,24 @@ void lm_cpu_panels(int vector, bool tiles, lm_target_panel *out) {
         (lm_target_panel){.columns = 16, .group = 2, .n = 32, .k = 32, .use = LM_PANEL_ALWAYS};
 }
 
-// All GEMMs of a type share one function, whatever their sizes and strides. The width of panels is
-// asserted.
-static void put_function(const gemm_shape *p, lm_buf *out) {
+// All GEMMs of a type share one function, whatever their sizes and strides; any_rows: one that is
+// also fast for few rows, but takes twice as long to compile. The width of panels is asserted.
+static void put_function(const gemm_shape *p, bool any_rows, lm_buf *out) {
   bool bf16 = p->a.bf16;
+  const char *any = any_rows ? "any_" : "";
   lm_buf_puts(out, "(char *const *buf, const int64_t *var, int64_t lo, int64_t hi) {\n");
   if (p->b.panel)
     lm_buf_printf(out, "  _Static_assert(LM_PANEL_%s == %d, \"panels of another width\");\n",
                   bf16 ? "BF16" : "F32", p->b.panel);
-  lm_buf_printf(out, "  lm_gemm_%s(buf, var, lo, hi);\n}\n", bf16 ? "bf16" : "f32");
+  lm_buf_printf(out, "  lm_gemm_%s%s(buf, var, lo, hi);\n}\n", any, bf16 ? "bf16" : "f32");
 }
 
-bool lm_cpu_gemm_emit(const lm_plan_gemm *g, lm_arena *arena, lm_kernel_code *out) {
+bool lm_cpu_gemm_emit(const lm_plan_gemm *g, bool any_rows, lm_arena *arena, lm_kernel_code *out) {
   gemm_shape p;
   lm_buf text = {0};
   if (!shape_make(g, &p))
     return false;
-  put_function(&p, &text);
+  put_function(&p, any_rows || p.any_rows, &text);
   *out = (lm_kernel_code){
       .name = lm_arena_printf(arena, "p%016llx", (unsigned long long)lm_hash(text.p, text.n, 0))};
   out->source = lm_arena_printf(arena, "void %s%s", out->name, text.p);

@@ -45,10 +45,11 @@ struct lm_codegen {
   // decides.
   bool (*in_place)(const lm_plan_options *o, const lm_op *kernel, uint32_t i, uint32_t r);
   // gemm_is_profitable: true if a generated kernel is expected to be faster than the target's
-  // library for this GEMM (see plan.h). gemm: generates it; false if the form is unsupported. Both
-  // are NULL if the library computes all GEMMs.
+  // library for this GEMM (see plan.h). gemm: generates it; false if the form is unsupported;
+  // any_rows: the plan has GEMMs with a run-time number of rows, which can share their code with
+  // the others. Both are NULL if the library computes all GEMMs.
   bool (*gemm_is_profitable)(const lm_plan_gemm *g);
-  bool (*gemm)(const lm_plan_gemm *g, lm_arena *arena, lm_kernel_code *out);
+  bool (*gemm)(const lm_plan_gemm *g, bool any_rows, lm_arena *arena, lm_kernel_code *out);
   // True if the kernel reads operand i at the strides of lm_plan_strides; NULL: all operands are
   // dense.
   bool (*reads_strided)(const lm_op *kernel, uint32_t i);

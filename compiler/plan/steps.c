@@ -284,11 +284,12 @@ void lm_step_dot(planner *p, lm_op *op) {
 }
 
 void lm_steps_code(planner *p) {
+  bool any_rows = p->plan->n_extents > 0;
   for (uint32_t i = 0; i < p->n_steps && p->codegen->gemm; i++) {
     pstep *s = &p->steps[i];
     lm_kernel_code code = {0};
     if (s->step.kind == LM_STEP_GEMM && p->codegen->gemm_is_profitable(s->step.gemm) &&
-        p->codegen->gemm(s->step.gemm, p->arena, &code))
+        p->codegen->gemm(s->step.gemm, any_rows, p->arena, &code))
       s->step.gemm->code = 1 + kernel_find(p, s->op, &code);
   }
 }

@@ -201,9 +201,10 @@ static void case_run(rng *r, const gemm_case *p, const lm_kernels *kernels) {
     lm_free(used[i]);
 }
 
+// Half of the GEMMs by the function for any number of rows.
 static void emit(lm_arena *a, lm_plan *plan, lm_plan_gemm *g) {
   lm_kernel_code code = {0};
-  CHECK(lm_cpu_gemm_emit(g, a, &code));
+  CHECK(lm_cpu_gemm_emit(g, g->m.fixed % 2, a, &code));
   g->code = 0;
   while (g->code < plan->n_kernels && strcmp(plan->kernels[g->code].name, code.name))
     g->code++;
@@ -289,12 +290,12 @@ static void declined_check(lm_arena *a) {
   g[4].c_n = 2;
   g[5].dtype_ab = g[5].dtype_c = LM_F64;
   lm_kernel_code code;
-  CHECK(lm_cpu_gemm_emit(&usual, a, &code));
+  CHECK(lm_cpu_gemm_emit(&usual, true, a, &code));
   for (size_t i = 0; i < LM_COUNT(g); i++)
-    CHECK(!lm_cpu_gemm_emit(&g[i], a, &code) && !lm_cpu_gemm_is_profitable(&g[i]));
+    CHECK(!lm_cpu_gemm_emit(&g[i], true, a, &code) && !lm_cpu_gemm_is_profitable(&g[i]));
   CHECK(lm_cpu_gemm_is_profitable(&usual));
   usual.n = fixed(64);
-  CHECK(lm_cpu_gemm_emit(&usual, a, &code) && !lm_cpu_gemm_is_profitable(&usual));
+  CHECK(lm_cpu_gemm_emit(&usual, true, a, &code) && !lm_cpu_gemm_is_profitable(&usual));
   usual.m = fixed(LM_GEMM_FEW_ROWS);
   CHECK(lm_cpu_gemm_is_profitable(&usual));
 }
@@ -369,7 +370,7 @@ int main(void) {
     lm_dtype type = n % 2 ? LM_BF16 : LM_F32;
     bool is_prepacked = n < PANELS && panel[type].columns;
     all[n] = is_prepacked ? prepacked_case(&r, &panel[type], type == LM_BF16) : case_draw(&r, n);
-    if (!lm_cpu_gemm_emit(&all[n].g, a, &ignored))
+    if (!lm_cpu_gemm_emit(&all[n].g, true, a, &ignored))
       continue;
     emit(a, &plan, &all[n++].g);
   }

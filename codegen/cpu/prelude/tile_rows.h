@@ -188,16 +188,14 @@ enum {
 #endif
 #define LM_FEW_F32 LM_FEW
 
-// For each block of k: packs B, then LM_MC rows of A at a time.
+// For each block of k: packs B, then LM_MC rows of A at a time. For any number of rows; a GEMM that
+// may have few of them calls lm_gemm_any_T, since lm_gemm_few_T takes as long to compile as all
+// else.
 #define LM_GEMM(T, UPPER, TYPE)                                                                    \
   static __attribute__((noinline)) void lm_gemm_##T(char *const *buf, const int64_t *var,          \
                                                     int64_t lo, int64_t hi) {                      \
     LM_GEMM_OPERANDS(UPPER, TYPE)                                                                  \
     const int64_t block = lm_kc_##T(depth);                                                        \
-    if (hi - lo <= LM_FEW_##UPPER) {                                                               \
-      lm_gemm_few_##T(buf, var, lo, hi);                                                           \
-      return;                                                                                      \
-    }                                                                                              \
     for (int64_t k = 0; k < depth; k += block) {                                                   \
       const int64_t n = lm_min64(block, depth - k);                                                \
       const int64_t b_depth = panels && LM_READS_PANELS_##UPPER ? depth : n;                       \
@@ -225,3 +223,13 @@ enum {
   }
 LM_GEMM(f32, F32, float)
 LM_GEMM(bf16, BF16, uint16_t)
+
+#define LM_GEMM_ANY(T, UPPER)                                                                      \
+  LM_INLINE void lm_gemm_any_##T(char *const *buf, const int64_t *var, int64_t lo, int64_t hi) {   \
+    if (hi - lo <= LM_FEW_##UPPER)                                                                 \
+      lm_gemm_few_##T(buf, var, lo, hi);                                                           \
+    else                                                                                           \
+      lm_gemm_##T(buf, var, lo, hi);                                                               \
+  }
+LM_GEMM_ANY(f32, F32)
+LM_GEMM_ANY(bf16, BF16)
