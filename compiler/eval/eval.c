@@ -80,14 +80,15 @@ static int64_t index_of(lm_eval *e, const lm_op *op, const lm_value *index, cons
 // The offset of the part of a global that op's indices select, in elements; -1 on failure.
 static int64_t part(lm_eval *e, const lm_op *op, const lm_global *g) {
   int64_t at = 0;
-  for (int i = 0; i < g->n_stack; i++) {
+  int indices = op->attr.n_imm / 2;
+  for (int i = 0; i < indices; i++) {
     int64_t p =
         index_of(e, op, op->in[i], &op->attr.imm[2 * i], lm_axis_size(e->m, g->type.axis[i]));
     if (p < 0)
       return -1;
     at = at * lm_axis_size(e->m, g->type.axis[i]) + p;
   }
-  for (int i = g->n_stack; i < g->type.rank; i++)
+  for (int i = indices; i < g->type.rank; i++)
     at *= lm_axis_size(e->m, g->type.axis[i]);
   return at;
 }

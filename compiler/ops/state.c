@@ -2,7 +2,8 @@
 // stacked values.
 //
 // The element along an axis is first + step * i of an index i. `param`, `accum` and `append` have
-// one index, and one (first, step) pair, for each stacked axis of their global.
+// one index, and one (first, step) pair, for each stacked axis of their global; an `accum` may have
+// fewer, and then adds to all elements of the remaining stacked axes.
 #include <string.h>
 #include "compiler/ops/ops.h"
 
@@ -75,13 +76,15 @@ static const lm_global *global(const lm_module *m, const lm_op *op, lm_global_ki
     lm_why(why, "there is no %s @%s", kinds[kind], op->attr.sym ? op->attr.sym : "");
     return NULL;
   }
-  if (op->n_in != (uint32_t)g->n_stack + extra || op->attr.n_imm != 2 * g->n_stack) {
+  int indices = op->attr.n_imm / 2;
+  bool enough = indices == g->n_stack || (indices < g->n_stack && op->code == LM_OP_ACCUM);
+  if (!enough || op->attr.n_imm != 2 * indices || op->n_in != (uint32_t)indices + extra) {
     lm_why(why, "@%s needs %d indices", g->name, g->n_stack);
     return NULL;
   }
   if (!pairs_fit(&op->attr, why))
     return NULL;
-  for (int i = 0; i < g->n_stack; i++)
+  for (int i = 0; i < indices; i++)
     if (op->in[i]->type.dtype != LM_INT || op->in[i]->type.rank) {
       lm_why(why, "index %d is not a scalar int", i);
       return NULL;
@@ -110,7 +113,7 @@ bool shape_accum(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why)
   const lm_global *p = global(m, op, LM_GLOBAL_PARAM, 1, why);
   if (!p)
     return false;
-  lm_type want = unstacked(p->type, p->n_stack);
+  lm_type want = unstacked(p->type, op->attr.n_imm / 2);
   lm_type got = op->in[op->n_in - 1]->type;
   return lm_type_equal(want, got) || lm_why_type(why, m, "the gradient is not ", want, "");
 }

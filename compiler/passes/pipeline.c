@@ -60,6 +60,7 @@ const char *const lm_pipeline[] = {
     "epilogue",
     "dce",
     "fuse",
+    "defer_sums",
     "recompute",
     "dce",
     NULL,

@@ -5,14 +5,18 @@
 // after:  add init work[0 : 3072] -> grad[0 : 3072]       gemm init … accumulate …
 //
 // A step initializes the gradient of a parameter if it is the first in the function to add to it
-// and writes every element: each stacked axis is indexed by a loop that visits all of its indices,
-// and later steps in that loop add to the same element. Gradients without such a step are cleared
-// by FILL steps in front of the function, and so are rows of padding that it does not write. Both
-// depend on the run (lm_exec_run_first).
+// and writes every element: each stacked axis has no index, or is indexed by a loop that visits all
+// of its indices, and later steps in that loop add to the same element. Gradients without such a
+// step are cleared by FILL steps in front of the function, and so are rows of padding that it does
+// not write. Both depend on the run (lm_exec_run_first).
 #include <stdlib.h>
 #include <string.h>
 
 #include "compiler/plan/internal.h"
+
+static int indices_of(const lm_op *accum) {
+  return accum->attr.n_imm / 2;
+}
 
 // The loop whose index is v; NULL for a constant.
 static const lm_op *loop_of(const lm_value *v) {
@@ -33,17 +37,17 @@ static bool visits_all(const planner *p, const lm_global *g, const lm_op *accum,
   int64_t size = lm_axis_size(p->m, g->type.axis[i]);
   if (!loop)
     return size == 1;
-  for (int k = 0; k < g->n_stack; k++)
+  for (int k = 0; k < indices_of(accum); k++)
     if (k != i && accum->in[k] == accum->in[i])
       return false;
   return loop->attr.imm[0] == size && llabs(accum->attr.imm[2 * i + 1]) == 1;
 }
 
 // In each loop that both are in and that indexes `first`, both have the same index.
-static bool indices_agree(const lm_global *g, const lm_op *first, const lm_op *other) {
-  for (int i = 0; i < g->n_stack; i++) {
+static bool indices_agree(const lm_op *first, const lm_op *other) {
+  for (int i = 0; i < indices_of(first); i++) {
     const lm_op *loop = loop_of(first->in[i]);
-    bool same = first->in[i] == other->in[i] &&
+    bool same = i < indices_of(other) && first->in[i] == other->in[i] &&
                 !memcmp(&first->attr.imm[2 * i], &other->attr.imm[2 * i], 2 * sizeof(int64_t));
     if (loop && is_inside(other, loop) && !same)
       return false;
@@ -56,11 +60,11 @@ static bool is_of(const planner *p, const pstep *s, const lm_global *g) {
 }
 
 static bool initializes(const planner *p, const lm_global *g, const pstep *first) {
-  for (int i = 0; i < g->n_stack; i++)
+  for (int i = 0; i < indices_of(first->accum); i++)
     if (!visits_all(p, g, first->accum, i))
       return false;
   for (const pstep *s = first + 1; s < p->steps + p->n_steps; s++)
-    if (is_of(p, s, g) && !indices_agree(g, first->accum, s->accum))
+    if (is_of(p, s, g) && !indices_agree(first->accum, s->accum))
       return false;
   return true;
 }
@@ -91,6 +95,13 @@ static int by_first(const void *a, const void *b) {
   const range *x = a;
   const range *y = b;
   return x->first < y->first ? -1 : x->first > y->first;
+}
+
+// The elements of one iteration's gradient that the step writes: a GEMM also those of padding.
+static int64_t elements_written(const planner *p, const lm_global *g, const pstep *s) {
+  if (indices_of(s->accum) == g->n_stack)
+    return s->refs[s->step.n_read].bytes / (int64_t)sizeof(float);
+  return lm_type_elements(p->m, g->type) / g->n_paths;
 }
 
 // The gradient of a parameter from element `first` up to the end of its last block.
@@ -161,7 +172,7 @@ void lm_steps_initialize(planner *p) {
     const pstep *s = global_initialize(p, g);
     for (int64_t k = 0; k < g->n_paths; k++, n++) {
       const lm_plan_param *x = &p->plan->params[n];
-      int64_t written = s ? s->refs[s->step.n_read].bytes / (int64_t)sizeof(float) : 0;
+      int64_t written = s ? elements_written(p, g, s) : 0;
       if (written < lm_global_stored_elements(p->m, g))
         range_add(p, g, x, written, &clear);
     }

@@ -129,7 +129,8 @@ static void at_walk(planner *p, lm_op *op) {
   location_set(p, op->out[0], out);
 }
 
-// The location of a global's tensor at the indices that are the first operands of op.
+// The location of a global's tensor at the indices that are the first operands of op. t has the
+// stacked axes that have no index.
 static location global_location(planner *p, lm_op *op, lm_arena_id arena, lm_type t) {
   const lm_global *g = lm_global_find(p->m, op->attr.sym);
   uint32_t i = (uint32_t)(g - p->m->globals);
@@ -139,7 +140,10 @@ static location global_location(planner *p, lm_op *op, lm_arena_id arena, lm_typ
   location out = lm_location_dense(p, p->fixed[arena], t);
   out.offset = p->layout.globals[i].offset * unit +
                (g->kind == LM_GLOBAL_PARAM && arena == LM_ARENA_COPY ? p->layout.derived_bytes : 0);
-  for (int s = 0; s < g->n_stack; s++)
+  int indices = op->attr.n_imm / 2;
+  for (int s = indices; s < g->n_stack; s++)
+    out.stride[s - indices] = p->layout.globals[i].stride[s];
+  for (int s = 0; s < indices; s++)
     location_index(p, op, op->in[s], &op->attr.imm[2 * s], lm_axis_size(p->m, g->type.axis[s]),
                    p->layout.globals[i].stride[s] * unit, &out);
   return out;

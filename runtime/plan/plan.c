@@ -73,14 +73,24 @@ int64_t lm_plan_step_times(const lm_plan_func *f, int i) {
   return times;
 }
 
+// The bytes of a gradient that step s adds to. Those of an ADD may be apart from each other.
+static int64_t gradient_bytes(const lm_plan_step *s) {
+  if (s->kind != LM_STEP_ADD)
+    return s->bufs[s->n_read].bytes;
+  int64_t bytes = s->move->element;
+  for (int i = 0; i < s->move->rank; i++)
+    bytes *= s->move->dim[i].size.fixed;
+  return bytes;
+}
+
 int64_t lm_plan_step_saved(const lm_plan_func *f, int i) {
   const lm_plan_step *s = &f->steps[i];
   const lm_plan_buf *to = &s->bufs[s->n_read];
-  int64_t bytes = to->bytes;
   if (!s->initializes)
     return 0;
   if (s->kind == LM_STEP_FILL)
     return -s->bytes;
+  int64_t bytes = gradient_bytes(s);
   for (int k = 0; k < i; k++) {
     const lm_plan_step *loop = &f->steps[k];
     if (loop->kind == LM_STEP_LOOP && loop->match > i && to->stride[loop->depth])

@@ -108,6 +108,25 @@ def test_tile_rows(run):
     check(all(np.array_equal(short[key], tiled[key]) for key in tiled), "with recomputed values")
 
 
+def test_defer_sums(run):
+    """gradients of norms and biases, summed over all layers behind the loop: the same bits, with several micro-batches and
+    with recomputed stashes; fewer steps of the plan"""
+    llama = small(run, depth=3, rows=32, seq=128, micro=2048)
+    gpt2 = run.write("gpt2.lm", GPT2.format(root=ROOT).replace("depth = 2", "depth = 3").replace("2048", "4096").replace("1024", "2048"))
+    asked, off = ("--enable-pass", "defer_sums"), ("--disable-pass", "defer_sums")
+    for name, file, sums in ("llama", llama, 4), ("gpt2", gpt2, 8):
+        plans = [open(plan_of(run, file, f"{name}{i}", *options)).read().split("func micro ")[1] for i, options in enumerate((off, asked))]
+        bodies = [re.split(r"\n +\d+ end ", p) for p in plans]
+        adds = [[len(re.findall(r" add .*accum", part)) for part in body] for body in bodies]
+        check(max(adds[0]) >= sums and max(adds[1][:-1]) <= max(adds[0]) - sums, f"{name}: adds in the loop, {adds}")
+        args = (file, "--steps", 2, "--values", "loss,grads,params")
+        usual, deferred = run.trace(*args, *off), run.trace(*args, *asked)
+        check(all(np.array_equal(usual[k], deferred[k]) for k in usual), f"{name}: the same bits")
+        budget = int(0.9 * json.loads(run("explain", file, "memory", *asked, "--json"))["bytes"])
+        short = run.trace(*args, *asked, "--set", f"memory.budget={budget} bytes")
+        check(all(np.array_equal(short[k], deferred[k]) for k in deferred), f"{name} with recomputed values")
+
+
 def test_padded(run):
     """logits of a vocabulary that is no multiple of 64, padded in the plan: loss, gradients and parameters, which nothing pads"""
     asked, off = ("--enable-pass", "pad_gemms"), ("--disable-pass", "pad_gemms")

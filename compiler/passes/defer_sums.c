@@ -1,0 +1,137 @@
+// defer_sums.c - adds the chunks of column sums, such as the gradients of norms and biases, for all
+// iterations of a loop in one kernel behind it.
+//
+// before: %y = loop 24 … %j {
+//           %x, %c = kernel (b, t) -> (chunk) … : bf16[b, t, d], f32[chunk, d]
+//           %s = kernel (d) (%c) { sum %c over(chunk) }   accum @layers.n[%j * -1 + 23], %s   … }
+// after:  %y, %cs = loop 24 … %j { %x, %c = kernel (b, t) -> (chunk) …   …   yield …, %c }
+//         %s = kernel (layers, d) (%cs) {
+//           %1 = slice %cs (trip) -> (layers) [23, -1]   sum %1 over(chunk) } : f32[layers, d]
+//         accum @layers.n, %s
+//
+// Each element is the sum of the same terms in the same order, so gradients keep their bits. Gain:
+// two launches of a few microseconds for each iteration. Declines: targets without launch cost,
+// unless the pass is forced; sums with other users; accums that do not visit each index of the
+// stacked axis once; terms that depend on the loop otherwise. Cost: the chunks of all iterations in
+// memory, in total as many as the sums times lm_target_choices.chunks.
+#include <string.h>
+
+#include "compiler/passes/pass.h"
+#include "compiler/passes/rewrite.h"
+
+typedef struct deferral {
+  lm_module *m;
+  uint32_t *uses;
+  uint32_t n_uses; // values with a higher id are new
+  lm_op *loop;
+} deferral;
+
+static bool used_once(const deferral *d, const lm_value *v) {
+  return v->id < d->n_uses && d->uses[v->id] == 1;
+}
+
+// The chunks that `v` is the sum of, computed by another kernel of the loop's body; NULL if it is
+// not such a sum.
+static lm_value *chunks_of(const deferral *d, const lm_value *v) {
+  const lm_op *kernel = v->def;
+  if (!lm_op_is(v, LM_OP_KERNEL) || kernel->parent != d->loop->body || kernel->n_in != 1 ||
+      kernel->n_out != 1 || kernel->attr.n_to || !used_once(d, v))
+    return NULL;
+  const lm_op *sum = kernel->body->first;
+  lm_value *c = kernel->in[0];
+  if (sum->code != LM_OP_SUM || sum->next != kernel->body->last || sum->attr.n_axes != 1 ||
+      sum->attr.axes[0] != c->type.axis[0])
+    return NULL;
+  bool fits = c->type.dtype == LM_F32 && c->type.rank < LM_RANK;
+  return fits && lm_op_is(c, LM_OP_KERNEL) && c->def->parent == d->loop->body && used_once(d, c)
+             ? c
+             : NULL;
+}
+
+// True if the innermost index takes every value of its stacked axis once, in either order, and the
+// others do not depend on the loop.
+static bool visits_all(const deferral *d, const lm_op *accum) {
+  const lm_global *g = lm_global_find(d->m, accum->attr.sym);
+  int last = (int)accum->n_in - 2;
+  if (last < 0 || accum->in[last] != d->loop->body->args[0])
+    return false;
+  for (int i = 0; i < last; i++)
+    if (accum->in[i]->region == d->loop->body)
+      return false;
+  int64_t n = d->loop->attr.imm[0];
+  int64_t first = accum->attr.imm[2 * last];
+  int64_t step = accum->attr.imm[2 * last + 1];
+  bool all = (first == 0 && step == 1) || (first == n - 1 && step == -1);
+  return all && n > 1 && n == lm_axis_size(d->m, g->type.axis[last]);
+}
+
+// The sum behind the loop, with the stacked axes that the accum no longer indexes.
+static lm_value *sum_all(const deferral *d, lm_builder *b, const lm_op *accum, lm_value *chunks) {
+  const lm_global *g = lm_global_find(d->m, accum->attr.sym);
+  const lm_value *one = accum->in[accum->n_in - 1];
+  int last = (int)accum->n_in - 2;
+  lm_axis axis = g->type.axis[last];
+  lm_attr points = {.n_axes = (uint8_t)(one->type.rank + 1), .axes = {axis}};
+  memcpy(points.axes + 1, one->type.axis, one->type.rank * sizeof *points.axes);
+  lm_attr over = {.axes = {chunks->type.axis[0]}, .n_axes = 1};
+  lm_value *stacked = lm_loop_stack(d->m, d->loop, chunks);
+  lm_attr order = {.axes = {stacked->type.axis[0]},
+                   .n_axes = 1,
+                   .to = {axis},
+                   .n_to = 1,
+                   .imm = {accum->attr.imm[2 * last], accum->attr.imm[2 * last + 1]},
+                   .n_imm = 2};
+  lm_op *kernel = lm_kernel_begin(b, &points, &stacked, 1);
+  lm_value *v = kernel->body->args[0];
+  if (stacked->type.axis[0] != axis || order.imm[1] != 1)
+    v = lm_emit(b, LM_OP_SLICE, &v, 1, &order, NULL);
+  v = lm_emit(b, LM_OP_SUM, &v, 1, &over, NULL);
+  lm_kernel_end(b, kernel, &v, 1);
+  return kernel->out[0];
+}
+
+static void defer(const deferral *d, lm_op *accum, lm_value *chunks) {
+  lm_op *sum = accum->in[accum->n_in - 1]->def;
+  lm_builder b = {d->m, d->loop->parent, d->loop->next, accum->loc};
+  lm_attr a = accum->attr;
+  lm_value *in[LM_RANK + 1];
+  uint32_t n = accum->n_in - 2;
+  memcpy(in, accum->in, n * sizeof *in);
+  in[n] = sum_all(d, &b, accum, chunks);
+  a.n_imm -= 2;
+  a.imm[a.n_imm] = a.imm[a.n_imm + 1] = 0;
+  lm_emit_op(&b, LM_OP_ACCUM, in, n + 1, &a, NULL);
+  lm_op_remove(accum);
+  lm_op_remove(sum);
+}
+
+// Kernels are isolated, and sums of inner loops have moved behind these by the time that the loop
+// around them is visited.
+static void region_visit(deferral *d, lm_region *r) {
+  for (lm_op *loop = r->first; loop; loop = loop->next) {
+    if (loop->code != LM_OP_LOOP)
+      continue;
+    region_visit(d, loop->body);
+    d->loop = loop;
+    for (lm_op *op = loop->body->first, *next; op; op = next) {
+      next = op->next;
+      lm_value *chunks =
+          op->code == LM_OP_ACCUM && visits_all(d, op) ? chunks_of(d, op->in[op->n_in - 1]) : NULL;
+      if (chunks)
+        defer(d, op, chunks);
+    }
+  }
+}
+
+static bool is_enabled(const lm_pass_env *env) {
+  return !env->target || env->target->choices.launch > 0 || lm_pass_is_forced(env, "defer_sums");
+}
+
+bool lm_pass_defer_sums(lm_module *m, const lm_pass_env *env) {
+  for (lm_func *f = m->funcs; f && is_enabled(env); f = f->next) {
+    deferral d = {.m = m, .uses = lm_func_uses(f), .n_uses = m->n_values};
+    region_visit(&d, f->body);
+    lm_free(d.uses);
+  }
+  return true;
+}
