@@ -119,7 +119,7 @@ lm_status lm_evaluation_run(lm_session *s, const lm_evaluation_options *o) {
   LM_TRY(lm_session_compile(s, LM_LOWER_EVAL, 0));
   LM_TRY(lm_session_check_ids(s));
   LM_TRY(lm_session_start(s, NULL));
-  LM_TRY(lm_trained_load(s, o->weights, lm_exec_arena(s->execution.exec, LM_ARENA_PARAM)));
+  LM_TRY(lm_trained_load(s, o->weights, lm_weights_in(s->execution.exec)));
   lm_status failed = NULL, empty = NULL;
   for (int i = 0; i < n && !failed; i++)
     failed = part_evaluate(s, o, parts[i], &empty);

@@ -49,12 +49,15 @@ lm_status lm_execution_func_time(const lm_execution *x, lm_func_id id, int64_t s
 
 static lm_status params_init(const lm_execution *x, bool resumes) {
   const lm_recipe *r = x->compiled->project->recipe;
-  float *params = lm_exec_arena(x->exec, LM_ARENA_PARAM);
-  lm_init_params(x->compiled->plan, r->seed, params);
-  if (!r->from || resumes)
+  const lm_plan *plan = x->compiled->plan;
+  lm_weights w = lm_weights_in(x->exec);
+  lm_init_params(plan, r->seed, w.trained);
+  if (!r->from || (resumes && !plan->n_frozen)) {
+    lm_init_frozen(plan, r->seed, w.frozen);
     return NULL;
+  }
   LM_TRY(lm_project_from_check(x->compiled->project));
-  return lm_weights_load_from(x->compiled, params);
+  return lm_weights_load_from(x->compiled, w);
 }
 
 static int by_path(const void *a, const void *b) {

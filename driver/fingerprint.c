@@ -69,7 +69,8 @@ static void inits_write(lm_buf *b, const lm_global *g) {
 
 static void parameter_add(lm_ctx *c, lm_fingerprint *f, const lm_module *m, const lm_global *g) {
   lm_buf b = {0};
-  lm_buf_printf(&b, "%s[", lm_dtype_name((lm_dtype)g->type.dtype));
+  bool frozen = g->kind == LM_GLOBAL_FIXED;
+  lm_buf_printf(&b, "%s%s[", frozen ? "frozen " : "", lm_dtype_name((lm_dtype)g->type.dtype));
   for (int i = 0; i < g->type.rank; i++)
     lm_buf_printf(&b, "%s%lld", i ? ", " : "", (long long)lm_axis_size(m, g->type.axis[i]));
   lm_buf_puts(&b, "]");
@@ -115,7 +116,7 @@ lm_fingerprint lm_fingerprint_of(lm_ctx *c, lm_program *p, const lm_recipe *r) {
   func_add(c, &f, l->m, LM_FUNC_EVAL);
   optimizer_add(c, &f, l);
   for (uint32_t i = 0; i < l->m->n_globals; i++)
-    if (l->m->globals[i].kind == LM_GLOBAL_PARAM)
+    if (lm_global_is_weight(&l->m->globals[i]))
       parameter_add(c, &f, l->m, &l->m->globals[i]);
   return f;
 }

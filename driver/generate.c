@@ -177,5 +177,5 @@ lm_status lm_sample_start(lm_session *s, int64_t positions, const char *weights)
   s->run.seq = 1;
   LM_TRY(lm_session_compile(s, LM_LOWER_DECODE, lm_cache_capacity(positions)));
   LM_TRY(lm_session_start(s, NULL));
-  return lm_trained_load(s, weights, lm_exec_arena(s->execution.exec, LM_ARENA_PARAM));
+  return lm_trained_load(s, weights, lm_weights_in(s->execution.exec));
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "driver/base.h"
 #include "driver/bundle.h"
 #include "driver/inspect/program_diff.h"
 #include "driver/text.h"
@@ -114,6 +115,8 @@ static lm_recipe_call with_arguments(lm_recipe_call old, const lm_recipe_call *n
 static lm_recipe called_as_today(const lm_recipe *old, const lm_recipe *now) {
   lm_recipe r = *now;
   r.program = old->program;
+  r.surgery = old->surgery;
+  r.surgery_file = old->surgery_file;
   r.model = with_arguments(old->model, &now->model);
   r.optimizer = with_arguments(old->optimizer, &now->optimizer);
   r.schedule = with_arguments(old->schedule, &now->schedule);
@@ -290,6 +293,19 @@ lm_status lm_resume_tokenizer(const lm_session *s, lm_resumption *x) {
                    x->from.folder, c.file, CHANGE, key);
   entry_add(s, x, (lm_history_entry){.option = CHANGE, .key = key, .was = c.was, .is = c.is});
   return NULL;
+}
+
+// ---- frozen parameters
+
+lm_status lm_resume_base(const lm_session *s, lm_resumption *x) {
+  lm_fingerprint saved = {(lm_train_key *)x->was.model, (uint32_t)x->was.n_model, 0};
+  const char *base;
+  LM_TRY(lm_base_of(s, &base));
+  if (!base)
+    return NULL;
+  LM_PUSH(s->project.ctx->arena, x->fingerprint.v, x->fingerprint.n, x->fingerprint.cap) =
+      (lm_train_key){LM_BASE, base};
+  return x->from.folder ? lm_base_compare(s, x->from.folder, &saved, base) : NULL;
 }
 
 // The program, its manifest and its recipe.

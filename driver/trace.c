@@ -40,8 +40,7 @@ static lm_status native_add(lm_trace *t, const char *prefix, const float *arena,
 
 static lm_status foreign_add(lm_trace *t, const char *prefix, float *arena, double scale) {
   lm_foreign *f;
-  LM_TRY(lm_weights_foreign(&t->o.s->compiled,
-                            lm_weights_views(t->arena, t->o.s->compiled.plan, arena), &f));
+  LM_TRY(lm_weights_foreign(&t->o.s->compiled, t->arena, (lm_weights){.trained = arena}, &f));
   for (size_t i = 0; i < lm_foreign_count(f); i++) {
     lm_st_tensor x;
     lm_foreign_describe(f, i, &x);

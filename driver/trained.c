@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "driver/base.h"
 #include "driver/bundle.h"
 #include "driver/fingerprint.h"
 #include "driver/history.h"
@@ -202,9 +203,20 @@ lm_status lm_trained_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
                          : program_open(s, ctx, events, x);
 }
 
-lm_status lm_trained_load(const lm_session *s, const char *weights, float *arena) {
-  return weights ? lm_weights_load(&s->compiled, weights, arena)
-                 : lm_weights_load_from(&s->compiled, arena);
+lm_status lm_trained_load(const lm_session *s, const char *weights, lm_weights w) {
+  lm_arena *a = s->project.ctx->arena;
+  if (!weights)
+    return lm_weights_load_from(&s->compiled, w);
+  if (s->compiled.plan->n_frozen) {
+    lm_checkpoint was;
+    LM_TRY(lm_checkpoint_state_read(a, lm_path_dir(a, weights), &was));
+    lm_fingerprint saved = {(lm_train_key *)was.model, (uint32_t)was.n_model, 0};
+    const char *base;
+    LM_TRY(lm_base_of(s, &base));
+    LM_TRY(lm_base_compare(s, weights, &saved, base));
+    LM_TRY(lm_base_load(&s->compiled, w));
+  }
+  return lm_weights_load(&s->compiled, weights, (lm_weights){.trained = w.trained});
 }
 
 lm_status lm_trained_params(lm_session *s) {

@@ -3,6 +3,7 @@
 #ifndef LM_DRIVER_TRAINED_H
 #define LM_DRIVER_TRAINED_H
 #include "driver/session.h"
+#include "driver/weights/weights.h"
 
 typedef struct lm_trained_choice {
   const lm_recipe_choice *from; // path: the folder of a run or a file; its sets follow the run's
@@ -14,8 +15,9 @@ typedef struct lm_trained_choice {
 // `from` names the weights. LM_USER if there are no weights.
 lm_status lm_trained_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
                           const lm_trained_choice *x, const char **out_weights);
-// Fills `arena`, laid out as the plan's parameters.
-lm_status lm_trained_load(const lm_session *s, const char *weights, float *arena);
+// Fills w. Frozen parameters come from the model's `from` or the seed; LM_USER if these are not
+// what the checkpoint was trained on.
+lm_status lm_trained_load(const lm_session *s, const char *weights, lm_weights w);
 // Lowers and plans only what `map hf` needs: the parameters and their foreign names.
 lm_status lm_trained_params(lm_session *s);
 #endif

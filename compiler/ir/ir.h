@@ -120,9 +120,10 @@ typedef enum {
   LM_GLOBAL_PARAM,
   LM_GLOBAL_CACHE,
   LM_GLOBAL_DERIVED, // computed from parameters: the result of @copies of the same name
+  LM_GLOBAL_FIXED,   // a frozen parameter: of any dtype, without gradient
   LM_GLOBAL_KINDS,
 } lm_global_kind;
-extern const char *const lm_global_names[LM_GLOBAL_KINDS]; // "param", "cache", "derived"
+extern const char *const lm_global_names[LM_GLOBAL_KINDS]; // "param", "cache", "derived", "fixed"
 
 typedef struct lm_global {
   lm_global_kind kind;
@@ -136,6 +137,11 @@ typedef struct lm_global {
   int64_t n_paths;
   lm_loc loc;
 } lm_global;
+
+// True for a parameter, trained or frozen. Only trained ones have gradients and optimizer states.
+static inline bool lm_global_is_weight(const lm_global *g) {
+  return g->kind == LM_GLOBAL_PARAM || g->kind == LM_GLOBAL_FIXED;
+}
 
 struct lm_module {
   lm_ctx *ctx;

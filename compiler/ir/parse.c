@@ -151,7 +151,7 @@ static bool section(parser *p) {
       return global(p, (lm_global_kind)kind);
   if (lmir_opt_word(p, "func"))
     return lmir_function(p);
-  return lmir_fail(p, p->t.loc, "expected file, axis, param, cache, derived or func");
+  return lmir_fail(p, p->t.loc, "expected file, axis, param, cache, derived, fixed or func");
 }
 
 static bool verified(parser *p) {

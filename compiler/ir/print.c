@@ -375,7 +375,7 @@ static void put_global(printer *p, const lm_global *g) {
   put_type(p->m, p->out, g->type);
   if (g->n_stack)
     lm_buf_printf(p->out, " stacked %d", g->n_stack);
-  if (g->kind == LM_GLOBAL_PARAM) {
+  if (lm_global_is_weight(g)) {
     put_paths(p, g);
     put_inits(p->out, g);
   }

@@ -205,7 +205,7 @@ enum {
 
 int64_t lm_global_stored_rows(const lm_module *m, const lm_global *g) {
   int64_t rows = g->type.rank > g->n_stack ? lm_axis_size(m, g->type.axis[g->n_stack]) : 1;
-  bool pads = g->kind == LM_GLOBAL_PARAM && g->type.rank > g->n_stack + 1 && rows >= ROWS_MIN;
+  bool pads = lm_global_is_weight(g) && g->type.rank > g->n_stack + 1 && rows >= ROWS_MIN;
   return pads ? (rows + ROWS_MULTIPLE - 1) / ROWS_MULTIPLE * ROWS_MULTIPLE : rows;
 }
 

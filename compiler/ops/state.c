@@ -66,13 +66,14 @@ static bool pairs_fit(const lm_attr *a, lm_buf *why) {
 
 // ---- globals
 
-// A global of this kind, or a `derived` global.
+// A global of this kind; for a param also a `derived` or `fixed` one.
 static const lm_global *global(const lm_module *m, const lm_op *op, lm_global_kind kind,
                                uint32_t extra, lm_buf *why) {
   const char *kinds[] = {"parameter", "cache"};
   const lm_global *g = op->attr.sym ? lm_global_find((lm_module *)m, op->attr.sym) : NULL;
-  bool derived = g && g->kind == LM_GLOBAL_DERIVED && op->code == LM_OP_PARAM;
-  if (!g || (g->kind != kind && !derived)) {
+  bool read =
+      g && op->code == LM_OP_PARAM && (g->kind == LM_GLOBAL_DERIVED || g->kind == LM_GLOBAL_FIXED);
+  if (!g || (g->kind != kind && !read)) {
     lm_why(why, "there is no %s @%s", kinds[kind], op->attr.sym ? op->attr.sym : "");
     return NULL;
   }
@@ -98,10 +99,10 @@ static lm_type unstacked(lm_type t, int n) {
   return u;
 }
 
-// A param of an f32 global may be bf16: it reads the copy.
+// A param of a trained f32 global may be bf16: it reads the copy.
 bool shape_param(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   const lm_global *p = global(m, op, LM_GLOBAL_PARAM, 0, why);
-  bool copy = p && p->type.dtype == LM_F32 && out->dtype == LM_BF16;
+  bool copy = p && p->kind != LM_GLOBAL_FIXED && p->type.dtype == LM_F32 && out->dtype == LM_BF16;
   if (p)
     *out = unstacked(p->type, p->n_stack);
   if (copy)

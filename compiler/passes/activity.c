@@ -16,6 +16,11 @@ static void activate(activity *a, const lm_value *v) {
   a->changed = true;
 }
 
+static bool is_trained(const lm_op *op) {
+  return op->code == LM_OP_PARAM &&
+         lm_global_find(op->parent->func->module, op->attr.sym)->kind == LM_GLOBAL_PARAM;
+}
+
 static void activity_region(activity *a, const lm_region *r);
 
 static void activity_loop(activity *a, const lm_op *op) {
@@ -35,7 +40,7 @@ static void activity_region(activity *a, const lm_region *r) {
       activity_loop(a, op);
       continue;
     }
-    bool any = op->code == LM_OP_PARAM;
+    bool any = is_trained(op);
     for (uint32_t i = 0; i < op->n_in; i++)
       any |= a->of[op->in[i]->id];
     any &= lm_op_derivative(op->code) != LM_DERIVATIVE_ZERO;

@@ -25,9 +25,9 @@
 // Declines: unprofitable merges, unless the pass is forced; targets without launch cost (on a CPU
 // without matrix unit the merged GEMM took 0.82 to 1.07 of the separate time forward, and 1.00 to
 // 1.49 for the gradient of x); weights that differ in layout, in the axes shared with x, or in
-// their rematerialization mark; axes with dynamic extent; weights that depend on more than
-// parameters. Cost in memory: one more copy of the weights. Compile time is linear, except for
-// pairs of GEMMs in one region.
+// their rematerialization mark; trained with frozen weights; axes with dynamic extent; weights that
+// depend on more than parameters. Cost in memory: one more copy of the weights. Compile time is
+// linear, except for pairs of GEMMs in one region.
 #include <string.h>
 
 #include "compiler/ir/internal.h"
@@ -83,9 +83,19 @@ static lm_type sided(const member *a, lm_axis side) {
   return t;
 }
 
-static bool fits(const member *a, const member *b) {
+// Whether the parameter under a weight is frozen. A weight derived from a trained one is made again
+// after each update.
+static bool is_frozen(const lm_module *m, const lm_value *w) {
+  while (!lm_op_is(w, LM_OP_PARAM))
+    w = w->def->in[0];
+  return lm_global_find((lm_module *)m, w->def->attr.sym)->kind == LM_GLOBAL_FIXED;
+}
+
+static bool fits(const lm_module *m, const member *a, const member *b) {
   const lm_op *x = a->dot;
   const lm_op *y = b->dot;
+  if (is_frozen(m, x->in[1]) != is_frozen(m, y->in[1]))
+    return false;
   if (x->in[0] != y->in[0] || x->remat != y->remat || x->attr.n_axes != y->attr.n_axes)
     return false;
   for (int i = 0; i < x->attr.n_axes; i++)
@@ -102,7 +112,7 @@ static bool pack_find(pack *p, lm_op *first) {
   p->n = 1;
   for (lm_op *op = first->next; op && p->n < LM_RANK; op = op->next)
     if (op->code == LM_OP_DOT && op->in[0] == first->in[0] && member_of(p->m, op, &p->of[p->n]))
-      p->n += fits(&p->of[0], &p->of[p->n]);
+      p->n += fits(p->m, &p->of[0], &p->of[p->n]);
   return p->n > 1;
 }
 

@@ -44,6 +44,7 @@ static lm_value *cast_rule(lm_rewrite *r, lm_op *op) {
 typedef struct derived {
   lm_sym name;
   const lm_op *like; // one of the operations that the global replaces
+  bool frozen;       // of frozen parameters: an update does not change it
 } derived;
 typedef struct making {
   derived *all;
@@ -68,7 +69,7 @@ static bool same_indices(const lm_op *a, const lm_op *b) {
 static bool same_stack(lm_module *m, lm_sym a, lm_sym b) {
   const lm_global *x = lm_global_find(m, a);
   const lm_global *y = lm_global_find(m, b);
-  return x->kind == LM_GLOBAL_PARAM && y->kind == LM_GLOBAL_PARAM && x->n_stack == y->n_stack &&
+  return lm_global_is_weight(x) && x->kind == y->kind && x->n_stack == y->n_stack &&
          !memcmp(x->type.axis, y->type.axis, (size_t)x->n_stack * sizeof *x->type.axis);
 }
 
@@ -114,6 +115,7 @@ static lm_sym made_add(lm_module *m, making *k, const lm_op *op) {
     if (is_equal_copy(k->all[i].like->out[0], op->out[0]))
       return k->all[i].name;
   const lm_global *g = lm_global_find(m, param_under(op->in[0])->attr.sym);
+  bool frozen = g->kind == LM_GLOBAL_FIXED;
   lm_type t = op->out[0]->type, whole = {.dtype = t.dtype, .rank = (uint8_t)(g->n_stack + t.rank)};
   if (whole.rank > LM_RANK)
     return NULL;
@@ -121,7 +123,7 @@ static lm_sym made_add(lm_module *m, making *k, const lm_op *op) {
   memcpy(whole.axis + g->n_stack, t.axis, t.rank * sizeof *whole.axis);
   lm_sym name = LM_SYM(m->ctx, lm_arena_printf(m->arena, "derived.%u", k->n));
   lm_global_add(m, LM_GLOBAL_DERIVED, name, whole, g->n_stack);
-  LM_PUSH(m->arena, k->all, k->n, k->cap) = (derived){name, op};
+  LM_PUSH(m->arena, k->all, k->n, k->cap) = (derived){name, op, frozen};
   return name;
 }
 
@@ -180,7 +182,8 @@ static lm_value *copies_cast(lm_builder *b) {
   return lm_emit_cast(b, lm_arg_add(m, b->at, lm_type_make(LM_F32, axes, 2), p), LM_BF16);
 }
 
-// id: LM_FUNC_COPIES, or LM_FUNC_PACKS, which reads the copies.
+// id: LM_FUNC_COPIES, or LM_FUNC_PACKS, which reads the copies and leaves out globals that are
+// derived from frozen parameters.
 static void func_make(lm_module *m, lm_func_id id, bool casts, const making *k) {
   lm_func *f = lm_func_add_key(m, (lm_func_key){id});
   lm_builder b = {.m = m, .at = f->body};
@@ -191,6 +194,8 @@ static void func_make(lm_module *m, lm_func_id id, bool casts, const making *k) 
     out[f->n_out++] = copies_cast(&b);
   }
   for (uint32_t i = 0; i < k->n; i++) {
+    if (k->all[i].frozen && id == LM_FUNC_PACKS)
+      continue;
     f->out_names[f->n_out] = k->all[i].name;
     out[f->n_out++] = derived_whole(&b, &k->all[i], id == LM_FUNC_PACKS, index, 0);
   }
@@ -219,9 +224,16 @@ static bool update_cast(lm_module *m) {
   return true;
 }
 
+static bool any_trained(const making *k) {
+  for (uint32_t i = 0; i < k->n; i++)
+    if (!k->all[i].frozen)
+      return true;
+  return false;
+}
+
 static void copies_make(lm_module *m, bool casts, const making *k) {
   func_make(m, LM_FUNC_COPIES, casts, k);
-  if (casts && update_cast(m) && k->n)
+  if (casts && update_cast(m) && any_trained(k))
     func_make(m, LM_FUNC_PACKS, false, k);
 }
 

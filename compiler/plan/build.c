@@ -26,12 +26,14 @@ static void extents_collect(planner *p) {
       plan->extents[i].name = "unused";
 }
 
-// One logical parameter per index of the stacked axes; the last axis varies fastest.
-static void params_of(planner *p, uint32_t index, int *n) {
+// One logical parameter per index of the stacked axes; the last axis varies fastest. unit: bytes of
+// the layout's offsets.
+static void params_of(planner *p, uint32_t index, lm_plan_param *list, int *n, int64_t unit) {
   const lm_global *g = &p->m->globals[index];
   for (int64_t i = 0; i < g->n_paths; i++) {
-    lm_plan_param *out = &p->plan->params[(*n)++];
+    lm_plan_param *out = &list[(*n)++];
     *out = (lm_plan_param){.path = g->paths[i],
+                           .dtype = g->type.dtype,
                            .offset = p->layout.globals[index].offset,
                            .elements = 1,
                            .rank = g->type.rank - g->n_stack,
@@ -48,22 +50,30 @@ static void params_of(planner *p, uint32_t index, int *n) {
       out->shape[d] = lm_axis_size(p->m, g->type.axis[g->n_stack + d]);
       out->elements *= out->shape[d];
     }
+    out->offset /= unit;
   }
 }
 
+static int64_t paths_count(const lm_module *m, lm_global_kind kind) {
+  int64_t n = 0;
+  for (uint32_t i = 0; i < m->n_globals; i++)
+    n += m->globals[i].kind == kind ? m->globals[i].n_paths : 0;
+  return n;
+}
+
 static void params_collect(planner *p) {
-  int n = 0;
-  for (uint32_t i = 0; i < p->m->n_globals; i++)
-    if (p->m->globals[i].kind == LM_GLOBAL_PARAM)
-      n += (int)p->m->globals[i].n_paths;
-  p->plan->params = LM_NEW_N(p->arena, lm_plan_param, n);
+  lm_plan *plan = p->plan;
+  plan->params = LM_NEW_N(p->arena, lm_plan_param, paths_count(p->m, LM_GLOBAL_PARAM));
+  plan->frozen = LM_NEW_N(p->arena, lm_plan_param, paths_count(p->m, LM_GLOBAL_FIXED));
   for (uint32_t i = 0; i < p->m->n_globals; i++) {
     const lm_global *g = &p->m->globals[i];
+    if (g->kind == LM_GLOBAL_FIXED)
+      params_of(p, i, plan->frozen, &plan->n_frozen, lm_dtype_bytes((lm_dtype)g->type.dtype));
     if (g->kind != LM_GLOBAL_PARAM)
       continue;
     if (g->type.dtype != LM_F32)
       LM_PLAN_ERROR(p, NULL, E704, g->name, lm_dtype_name(g->type.dtype));
-    params_of(p, i, &p->plan->n_params);
+    params_of(p, i, plan->params, &plan->n_params, 1);
   }
   p->plan->n_blocks = (int)(p->layout.param_elements / LM_BLOCK);
 }
@@ -130,6 +140,7 @@ static void arenas_size(planner *p) {
   bytes[LM_ARENA_STATE] = params * p->plan->n_states;
   bytes[LM_ARENA_IO] = p->io_bytes;
   bytes[LM_ARENA_CACHE] = p->layout.cache_bytes;
+  bytes[LM_ARENA_FIXED] = p->layout.fixed_bytes;
   bytes[LM_ARENA_COPY] = p->layout.derived_bytes +
                          (p->has_copies ? p->layout.param_elements * lm_dtype_bytes(LM_BF16) : 0);
 }

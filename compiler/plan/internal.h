@@ -20,6 +20,7 @@ typedef struct lm_layout {
   } * globals;
   int64_t param_elements, cache_bytes;
   int64_t derived_bytes; // the `derived` globals precede the bf16 copies in the arena of copies
+  int64_t fixed_bytes;   // of the frozen parameters
 } lm_layout;
 
 void lm_layout_make(const lm_module *m, lm_arena *arena, lm_layout *out);

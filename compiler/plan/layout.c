@@ -1,4 +1,4 @@
-// layout.c - the layout of parameters, caches and `derived` globals.
+// layout.c - the layout of parameters, caches, `derived` and `fixed` globals.
 //
 // Parameters without stacked axes are consecutive. At the first parameter of a stack its bucket
 // begins, which holds all parameters of one iteration (including inner stacks), repeated for each
@@ -20,7 +20,7 @@ bool lm_plan_pads_in_place(const lm_op *op) {
     return false;
   lm_module *m = op->parent->func->module;
   const lm_global *g = lm_global_find(m, param->attr.sym);
-  return g->kind == LM_GLOBAL_PARAM && a->axes[0] == g->type.axis[g->n_stack] &&
+  return lm_global_is_weight(g) && a->axes[0] == g->type.axis[g->n_stack] &&
          lm_axis_size(m, a->to[0]) == lm_global_stored_rows(m, g);
 }
 
@@ -78,12 +78,33 @@ static int64_t dense_lay(const lm_module *m, lm_layout *out, lm_global_kind kind
   return bytes;
 }
 
+// Lays out the frozen parameters consecutively; returns their bytes. Each tensor of each iteration
+// is dense and aligned, with the zero rows of lm_global_stored_rows behind it.
+static int64_t frozen_lay(const lm_module *m, lm_layout *out) {
+  int64_t bytes = 0;
+  for (uint32_t i = 0; i < m->n_globals; i++) {
+    const lm_global *g = &m->globals[i];
+    if (g->kind != LM_GLOBAL_FIXED)
+      continue;
+    int64_t one =
+        aligned(lm_global_stored_elements(m, g) * lm_dtype_bytes((lm_dtype)g->type.dtype));
+    out->globals[i].offset = bytes;
+    for (int s = g->n_stack - 1; s >= 0; s--) {
+      out->globals[i].stride[s] = one;
+      one *= lm_axis_size(m, g->type.axis[s]);
+    }
+    bytes += one;
+  }
+  return bytes;
+}
+
 void lm_layout_make(const lm_module *m, lm_arena *arena, lm_layout *out) {
   *out = (lm_layout){.globals = lm_arena_alloc(arena, sizeof *out->globals * (m->n_globals + 1))};
   layer l = {m, out, LM_NEW_N(arena, bool, m->n_globals + 1)};
   out->param_elements = bucket_lay(&l, NULL, 0, 0);
   out->cache_bytes = dense_lay(m, out, LM_GLOBAL_CACHE);
   out->derived_bytes = dense_lay(m, out, LM_GLOBAL_DERIVED);
+  out->fixed_bytes = frozen_lay(m, out);
 }
 
 int64_t lm_plan_layout_blocks(const lm_module *m) {

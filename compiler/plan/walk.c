@@ -151,8 +151,12 @@ static location global_location(planner *p, lm_op *op, lm_arena_id arena, lm_typ
 
 static void param_walk(planner *p, lm_op *op) {
   lm_type t = op->out[0]->type;
-  bool copied = t.dtype == LM_BF16 || lm_global_find(p->m, op->attr.sym)->kind == LM_GLOBAL_DERIVED;
-  location_set(p, op->out[0], global_location(p, op, copied ? LM_ARENA_COPY : LM_ARENA_PARAM, t));
+  lm_global_kind kind = lm_global_find(p->m, op->attr.sym)->kind;
+  bool copied = t.dtype == LM_BF16 || kind == LM_GLOBAL_DERIVED;
+  lm_arena_id arena = kind == LM_GLOBAL_FIXED ? LM_ARENA_FIXED
+                      : copied                ? LM_ARENA_COPY
+                                              : LM_ARENA_PARAM;
+  location_set(p, op->out[0], global_location(p, op, arena, t));
 }
 
 // Rows of zeros follow the parameter in memory.

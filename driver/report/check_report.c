@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "driver/report/report.h"
+#include "driver/text.h"
 
 static void name_with_stars(const lm_global *g, lm_buf *out) {
   if (!g->n_stack) {
@@ -29,6 +30,34 @@ static void shape_print(const lm_module *m, const lm_global *g, lm_buf *out) {
   lm_buf_puts(out, "]");
 }
 
+static double bytes_of_frozen(const lm_session *s) {
+  const lm_module *m = s->compiled.lowered->m;
+  double bytes = 0;
+  for (uint32_t i = 0; i < m->n_globals; i++) {
+    const lm_global *g = &m->globals[i];
+    lm_dtype t = g->type.dtype == LM_REAL ? s->compiled.compute : (lm_dtype)g->type.dtype;
+    if (g->kind == LM_GLOBAL_FIXED)
+      bytes += (double)lm_type_elements(m, g->type) * lm_dtype_bytes(t);
+  }
+  return bytes;
+}
+
+// The counts of trained and frozen parameters, and the bytes that they take.
+static void shares_print(const lm_session *s, lm_buf *out) {
+  const lm_lowered *l = s->compiled.lowered;
+  int64_t trained = lm_lowered_trained(l), frozen = s->compiled.params - trained;
+  double copies = (2 + l->n_states) * (double)sizeof(float);
+  if (!frozen)
+    return;
+  lm_buf_printf(out, "  %-32s %-44s %6s %12lld  %.3g%%, ", "trained", "", "", (long long)trained,
+                100.0 * (double)trained / (double)s->compiled.params);
+  lm_show_bytes(out, copies * (double)trained);
+  lm_buf_printf(out, " with gradients and optimizer states\n  %-32s %-44s %6s %12lld  ", "frozen",
+                "", "", (long long)frozen);
+  lm_show_bytes(out, bytes_of_frozen(s));
+  lm_buf_puts(out, "\n");
+}
+
 static void parameters_print(const lm_session *s, lm_buf *out) {
   const lm_module *m = s->compiled.lowered->m;
   lm_buf_printf(out, "\nparameters\n  %-32s %-44s %6s %12s\n", "name", "shape", "times",
@@ -36,16 +65,18 @@ static void parameters_print(const lm_session *s, lm_buf *out) {
   for (uint32_t i = 0; i < m->n_globals; i++) {
     const lm_global *g = &m->globals[i];
     lm_buf name = {0}, shape = {0};
-    if (g->kind != LM_GLOBAL_PARAM)
+    if (!lm_global_is_weight(g))
       continue;
     name_with_stars(g, &name);
     shape_print(m, g, &shape);
-    lm_buf_printf(out, "  %-32s %-44s %6lld %12lld\n", name.p, shape.p, (long long)g->n_paths,
-                  (long long)lm_type_elements(m, g->type));
+    lm_buf_printf(out, "  %-32s %-44s %6lld %12lld%s\n", name.p, shape.p, (long long)g->n_paths,
+                  (long long)lm_type_elements(m, g->type),
+                  g->kind == LM_GLOBAL_FIXED ? "  frozen" : "");
     lm_buf_free(&name);
     lm_buf_free(&shape);
   }
   lm_buf_printf(out, "  %-32s %-44s %6s %12lld\n", "total", "", "", (long long)s->compiled.params);
+  shares_print(s, out);
 }
 
 static void patterns_print(const lm_lowered *l, lm_buf *out) {
@@ -83,17 +114,19 @@ static void parameter_json(const lm_module *m, const lm_global *g, lm_buf *out) 
   for (int i = g->n_stack; i < g->type.rank; i++)
     lm_buf_printf(out, "%s%lld", i > g->n_stack ? ", " : "",
                   (long long)lm_axis_size(m, g->type.axis[i]));
-  lm_buf_printf(out, "], \"times\": %lld, \"elements\": %lld}", (long long)g->n_paths,
-                (long long)lm_type_elements(m, g->type));
+  lm_buf_printf(out, "], \"times\": %lld, \"elements\": %lld, \"frozen\": %s}",
+                (long long)g->n_paths, (long long)lm_type_elements(m, g->type),
+                g->kind == LM_GLOBAL_FIXED ? "true" : "false");
   lm_buf_free(&name);
 }
 
 static void parameters_json(const lm_session *s, lm_buf *out) {
   const lm_module *m = s->compiled.lowered->m;
   int n = 0;
-  lm_buf_printf(out, ", \"params\": %lld, \"parameters\": [", (long long)s->compiled.params);
+  lm_buf_printf(out, ", \"params\": %lld, \"trained\": %lld, \"parameters\": [",
+                (long long)s->compiled.params, (long long)lm_lowered_trained(s->compiled.lowered));
   for (uint32_t i = 0; i < m->n_globals; i++) {
-    if (m->globals[i].kind != LM_GLOBAL_PARAM)
+    if (!lm_global_is_weight(&m->globals[i]))
       continue;
     lm_buf_puts(out, n++ ? ",\n  " : "\n  ");
     parameter_json(m, &m->globals[i], out);

@@ -49,12 +49,19 @@ static lm_status time_print(const lm_training *x) {
 lm_status lm_report_run_plan(const lm_training *x) {
   const lm_session *s = &x->s;
   FILE *to = x->options.to;
+  const lm_plan *plan = s->compiled.plan;
   lm_buf params = {0}, memory = {0};
   lm_show_count(&params, (double)s->compiled.params);
+  if (plan->n_frozen) {
+    lm_buf_puts(&memory, ", trained ");
+    lm_show_count(&memory, (double)lm_lowered_trained(s->compiled.lowered));
+    lm_buf_printf(&memory, " in %d", plan->n_params);
+  }
+  lm_print_wrapped(to, INDENT, "model   %s: %s parameters in %d tensors%s, computed in %s\n",
+                   s->project.recipe->model.name, params.p, plan->n_params + plan->n_frozen,
+                   memory.n ? memory.p : "", lm_session_compute(s));
+  lm_buf_free(&memory);
   memory_line(s, &memory);
-  lm_print_wrapped(to, INDENT, "model   %s: %s parameters in %d tensors, computed in %s\n",
-                   s->project.recipe->model.name, params.p, s->compiled.plan->n_params,
-                   lm_session_compute(s));
   lm_print_wrapped(to, INDENT, "memory  %s\n", memory.p);
   if (s->run.micro_auto && s->run.n_micro > 1)
     lm_print_wrapped(to, INDENT, "micro   %lld tokens, the most that fit\n",

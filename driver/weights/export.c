@@ -38,9 +38,9 @@ static const char *path_in(const exporter *x, const char *name) {
 
 // ---- weights
 
-static lm_status foreign_write(const exporter *x, const lm_foreign_native *views) {
+static lm_status foreign_write(const exporter *x, lm_weights w) {
   lm_foreign *f;
-  LM_TRY(lm_weights_foreign(&x->s->compiled, views, &f));
+  LM_TRY(lm_weights_foreign(&x->s->compiled, x->s->project.ctx->arena, w, &f));
   x->out->tensors = lm_foreign_count(f);
   lm_status status = lm_foreign_export(f, path_in(x, "model.safetensors"), x->dtype->type);
   lm_foreign_destroy(f);
@@ -49,11 +49,11 @@ static lm_status foreign_write(const exporter *x, const lm_foreign_native *views
 
 static lm_status weights_write(const exporter *x) {
   const lm_session *s = x->s;
-  float *params = lm_alloc((size_t)s->compiled.plan->arena_bytes[LM_ARENA_PARAM]);
-  lm_status status = lm_trained_load(s, x->o->weights, params);
+  lm_weights w = lm_weights_alloc(s->compiled.plan);
+  lm_status status = lm_trained_load(s, x->o->weights, w);
   if (!status)
-    status = foreign_write(x, lm_weights_views(s->project.ctx->arena, s->compiled.plan, params));
-  lm_free(params);
+    status = foreign_write(x, w);
+  lm_weights_free(w);
   return status;
 }
 

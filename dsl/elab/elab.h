@@ -148,6 +148,7 @@ typedef struct el_param {
   el_kind kind;
   lm_loc loc;
   lm_sym global;
+  const struct el_division *division; // edit.h; NULL: there is one global for all instances
 } el_param;
 
 // sub xs[index < n]: one instance for each index; all have parameters of the same shapes.
@@ -228,6 +229,7 @@ struct lm_elab {
   const void **unrolled; // loops that must be unrolled, as in loops[].over (unroll.c)
   uint32_t n_unrolled, cap_unrolled;
   bool restart;             // the current function must be emitted again
+  struct el_edits *edits;   // edit.h; NULL: the model has none
   struct el_remats *remats; // remat.c; NULL: the recipe has no memory rules
   // Metrics. In a loop each iteration emits one; its indices become the suffix of its name:
   // name.3, name.3.0.

@@ -1,4 +1,5 @@
 // param.c - parameters of an instance: their types, initial values and globals of the module.
+#include "dsl/elab/edit.h"
 #include "dsl/elab/inst.h"
 #include <string.h>
 
@@ -55,23 +56,31 @@ static lm_init initializer(lm_elab *e, el_inst *inst, const ast_expr *x) {
   return (lm_init){0};
 }
 
-static void register_param(lm_elab *e, el_inst *inst, el_param *p, lm_init init) {
-  lm_axis axes[LM_RANK];
-  int rank = 0;
-  int64_t n_paths = 1, index = 0;
-  if (inst->n_stack + p->axes.n > LM_RANK) {
-    EL_ERR(e, p->loc, E06C, LM_RANK);
-    return;
-  }
+// The axes of the repetitions around a parameter, over the instances that its global has, and the
+// index of this instance among them. Returns their number.
+static int64_t stack_axes(lm_elab *e, const el_inst *inst, const el_param *p, lm_axis *axes,
+                          int64_t *out_index) {
+  const el_division *d = p->division;
+  int64_t n_paths = 1;
+  *out_index = 0;
   for (int k = 0; k < inst->n_stack; k++) {
-    lm_sym name = LM_SYM(e->c, lm_arena_printf(e->a, "stack.%s", inst->stack_name[k]));
-    axes[rank] = lm_axis_find(e->m, name);
-    if (!axes[rank])
-      axes[rank] = lm_axis_add(e->m, name, inst->stack[k], 0);
-    rank++;
-    n_paths *= inst->stack[k];
-    index = index * inst->stack[k] + inst->index[k];
+    bool part = d && d->level == k;
+    int64_t n = part ? d->n[el_division_is_frozen(d, inst)] : inst->stack[k];
+    const char *text = lm_arena_printf(e->a, "stack.%s", inst->stack_name[k]);
+    lm_sym name = LM_SYM(e->c, part ? lm_arena_printf(e->a, "%s.%lld", text, (long long)n) : text);
+    axes[k] = lm_axis_find(e->m, name);
+    if (!axes[k])
+      axes[k] = lm_axis_add(e->m, name, n, 0);
+    n_paths *= n;
+    *out_index = *out_index * n + (part ? d->rank[inst->index[k]] : inst->index[k]);
   }
+  return n_paths;
+}
+
+// The type of a parameter: trained ones are f32, frozen ones have the type they are computed with.
+static lm_type param_type(lm_elab *e, el_inst *inst, const el_param *p, lm_axis *axes) {
+  int rank = inst->n_stack;
+  bool frozen = el_division_is_frozen(p->division, inst);
   el_frame frame = {.up = e->frame}, *was = e->frame;
   e->frame = &frame; // IR names must differ only among the axes of this parameter
   for (el_axis_bind *b = inst->axes; b; b = b->up)
@@ -79,13 +88,29 @@ static void register_param(lm_elab *e, el_inst *inst, el_param *p, lm_init init)
   for (uint32_t k = 0; k < p->axes.n; k++)
     axes[rank++] = el_axis_ir(e, p->axes.v[k]);
   e->frame = was;
-  lm_type type = lm_type_make(LM_F32, axes, rank);
+  return lm_type_make(frozen ? el_dtype(e, p->kind) : LM_F32, axes, rank);
+}
+
+static void register_param(lm_elab *e, el_inst *inst, el_param *p, lm_init init) {
+  lm_axis axes[LM_RANK];
+  int64_t index;
+  if (inst->n_stack + p->axes.n > LM_RANK) {
+    EL_ERR(e, p->loc, E06C, LM_RANK);
+    return;
+  }
+  p->division = el_division_of(e, inst, p);
+  bool frozen = el_division_is_frozen(p->division, inst);
+  if (frozen && p->division->level >= 0)
+    p->global = LM_SYM(e->c, lm_arena_printf(e->a, "%s.frozen", p->global));
+  int64_t n_paths = stack_axes(e, inst, p, axes, &index);
+  lm_type type = param_type(e, inst, p, axes);
   if (!el_size_check(e, type, p->loc))
     return;
   lm_global *g = lm_global_find(e->m, p->global);
   if (!g) {
     el_count_check(e, e->m->n_globals, "parameters", p->loc);
-    g = lm_global_add(e->m, LM_GLOBAL_PARAM, p->global, type, inst->n_stack);
+    g = lm_global_add(e->m, frozen ? LM_GLOBAL_FIXED : LM_GLOBAL_PARAM, p->global, type,
+                      inst->n_stack);
     g->n_paths = n_paths;
     g->paths = LM_NEW_N(e->a, lm_sym, n_paths);
     g->init = LM_NEW_N(e->a, lm_init, n_paths);
@@ -144,6 +169,19 @@ void el_inst_add_params(lm_elab *e, el_inst *inst, const ast_member *m) {
   }
 }
 
+// The index along stacked axis k. A loop over instances that read the same globals visits the
+// instances of a part at a constant distance.
+static el_index index_in_global(const el_ref *ref, const el_param *p, int k) {
+  const el_division *d = p->division;
+  el_index at = ref->at[k];
+  if (!d || d->level != k)
+    return at;
+  int64_t next = at.first + at.step;
+  bool steps = at.loop && next < d->n[0] + d->n[1];
+  return (el_index){at.loop, d->rank[at.first],
+                    steps ? d->rank[next] - d->rank[at.first] : at.step};
+}
+
 el_val el_param_value(lm_elab *e, const el_ref *ref, el_param *p) {
   el_val v = el_tensor(p->kind, &p->axes, NULL);
   v.name = p->name;
@@ -158,10 +196,10 @@ el_val el_param_value(lm_elab *e, const el_ref *ref, el_param *p) {
   lm_attr attr = {.sym = p->global};
   lm_value *in[4];
   for (int k = 0; k < ref->n; k++) {
-    in[k] =
-        ref->at[k].loop ? ref->at[k].loop : lm_emit_const(&e->b, lm_type_make(LM_INT, NULL, 0), 0);
-    attr.imm[attr.n_imm++] = ref->at[k].first;
-    attr.imm[attr.n_imm++] = ref->at[k].step;
+    el_index at = index_in_global(ref, p, k);
+    in[k] = at.loop ? at.loop : lm_emit_const(&e->b, lm_type_make(LM_INT, NULL, 0), 0);
+    attr.imm[attr.n_imm++] = at.first;
+    attr.imm[attr.n_imm++] = at.step;
   }
   v.v = lm_emit_cast(&e->b, lm_emit(&e->b, LM_OP_PARAM, in, (uint32_t)ref->n, &attr, NULL),
                      el_dtype(e, p->kind));

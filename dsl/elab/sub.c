@@ -5,6 +5,7 @@
 // equal structure (el_insts_segment); an iteration may run several elements, as for `i mod 2 == 0`.
 // An argument that takes more than MAX_VARIANTS values is computed from the loop index instead, so
 // that it does not split the loop.
+#include "dsl/elab/edit.h"
 #include "dsl/elab/inst.h"
 #include <string.h>
 
@@ -181,7 +182,7 @@ el_ref el_ref_sub(lm_elab *e, const el_ref *owner, el_inst *sub) {
 }
 
 // ---- loops over repeated subs
-static bool same_structure(const el_insts *xs, int64_t i, int64_t j) {
+static bool same_structure(const lm_elab *e, const el_insts *xs, int64_t i, int64_t j) {
   const ast_sig *sig = &xs->of[0]->decl->sig;
   for (uint32_t k = 0; k < sig->n_params; k++) {
     el_val x = el_inst_value(xs->of[i], sig->params[k].name.text);
@@ -189,17 +190,18 @@ static bool same_structure(const el_insts *xs, int64_t i, int64_t j) {
     if (!xs->by_index[k] && !same_value(&x, &y))
       return false;
   }
-  return true;
+  return el_edits_agree(e, xs->of[i], xs->of[j]);
 }
 
 int64_t el_insts_segment(lm_elab *e, const el_insts *xs, int64_t first, int *out_period) {
   int64_t best = 0;
   for (int q = 1; q <= MAX_PERIOD && first + q <= xs->n; q++) {
     int64_t end = first + q;
-    while (end < xs->n && same_structure(xs, end, end - q))
+    while (end < xs->n && same_structure(e, xs, end, end - q))
       end++;
     int64_t count = (end - first) / q;
-    if (count * q > best && (q == 1 || count > 1 || end == xs->n)) {
+    bool tail = end == xs->n && !(e->edits && best > 1); // edits leave runs of equal elements
+    if (count * q > best && (q == 1 || count > 1 || tail)) {
       best = count * q;
       *out_period = q;
     }

@@ -7,6 +7,7 @@
 //
 // `group` is the index of a block's set of groups. An optimizer parameter with one value for all
 // sets is a scalar.
+#include "dsl/elab/edit.h"
 #include "dsl/lower/internal.h"
 #include <string.h>
 
@@ -41,40 +42,6 @@ static void report_group(lm_elab *e, lm_lowered *out, const lm_recipe_group *g, 
   out->resolved[out->n_resolved - 1].n = hits;
 }
 
-static bool matches_any(const lm_elab *e, const char *pattern) {
-  for (uint32_t i = 0; i < e->m->n_globals; i++) {
-    const lm_global *g = &e->m->globals[i];
-    for (int64_t j = 0; g->kind == LM_GLOBAL_PARAM && j < g->n_paths; j++)
-      if (lm_pattern_match(e->c, pattern, g->paths[j], NULL))
-        return true;
-  }
-  return false;
-}
-
-static const char *nearest_param(const lm_elab *e, const char *pattern) {
-  const char *names[256], *last = strrchr(pattern, '.');
-  uint32_t n = 0;
-  for (; n < e->m->n_globals && n < LM_COUNT(names); n++) {
-    const char *own = strrchr(e->m->globals[n].name, '.');
-    names[n] = own ? own + 1 : e->m->globals[n].name;
-  }
-  return lm_nearest(last ? last + 1 : pattern + 1, names, (int)n);
-}
-
-// Every alternative of a pattern must match a parameter.
-static void check_pattern(lm_elab *e, const char *pattern, lm_loc at) {
-  int n;
-  const char **alts = lm_pattern_expand(e->c, pattern, &n);
-  for (int k = 0; k < n; k++) {
-    if (matches_any(e, alts[k]))
-      continue;
-    const char *near = nearest_param(e, alts[k]);
-    lm_diag *d = n > 1 ? EL_ERR(e, at, E0BB, pattern, alts[k]) : EL_ERR(e, at, E0B0, pattern);
-    if (near)
-      lm_diag_help(e->c, d, "there is a parameter '%s'", near);
-  }
-}
-
 // The set of groups that match a parameter.
 static uint64_t set_of(lm_elab *e, const lm_recipe *r, lm_sym path, uint32_t *hits) {
   uint64_t set = 0;
@@ -92,7 +59,7 @@ lm_group_sets lm_groups_assign(lm_elab *e, const lm_recipe *r, lm_lowered *out) 
   if (r->n_groups > MAX_GROUPS)
     EL_ERR(e, r->groups[MAX_GROUPS].loc, E0B1, MAX_GROUPS);
   for (uint32_t i = 0; i < r->n_groups; i++)
-    check_pattern(e, r->groups[i].pattern, r->groups[i].loc);
+    el_pattern_check(e, r->groups[i].pattern, r->groups[i].loc);
   uint32_t hits[MAX_GROUPS] = {0};
   for (uint32_t i = 0; i < e->m->n_globals; i++) {
     const lm_global *g = &e->m->globals[i];

@@ -1,6 +1,6 @@
 // lower.c - lowers the model of a recipe to the functions of the module, and checks a file.
 #include "dsl/lower/lower.h"
-#include "dsl/elab/elab.h"
+#include "dsl/elab/edit.h"
 #include "dsl/elab/lint.h"
 #include "dsl/lower/internal.h"
 #include "runtime/plan/plan.h"
@@ -271,6 +271,9 @@ static void lower_apply(lm_elab *e, el_inst *model, lm_func_id id, el_mode mode,
 static el_inst *make_model(lm_elab *e, const lm_recipe *r) {
   if (!r->model.target.decl)
     return NULL;
+  frame_of(e, r->surgery ? r->surgery_file : r->model.file);
+  if (r->surgery && !el_edits_read(e, r->surgery))
+    return NULL;
   frame_of(e, r->model.file);
   ast_expr *name = LM_NEW(e->a, ast_expr);
   ast_expr *call = LM_NEW(e->a, ast_expr);
@@ -290,11 +293,39 @@ static el_inst *make_model(lm_elab *e, const lm_recipe *r) {
     return NULL;
   if (!e->m->n_globals && !e->c->n_errors)
     EL_ERR(e, r->model.loc, E0A3);
+  el_edits_check(e);
   return e->m->n_globals ? model : NULL;
+}
+
+static bool trains_any(const lm_module *m) {
+  for (uint32_t i = 0; i < m->n_globals; i++)
+    if (m->globals[i].kind == LM_GLOBAL_PARAM)
+      return true;
+  return false;
+}
+
+// What each edit matches, for `lmc check`.
+static void edits_resolve(lm_elab *e, lm_lowered *out) {
+  for (uint32_t k = 0; e->edits && k < e->edits->n; k++) {
+    const el_edit *x = &e->edits->v[k];
+    uint32_t hits = 0;
+    for (uint32_t i = 0; i < e->m->n_globals; i++)
+      for (int64_t j = 0; j < e->m->globals[i].n_paths; j++)
+        hits += lm_pattern_match(e->c, x->pattern, e->m->globals[i].paths[j], NULL);
+    (void)LM_PUSH(e->a, out->resolved, out->n_resolved, out->cap_resolved);
+    out->resolved[out->n_resolved - 1].pattern = x->pattern;
+    out->resolved[out->n_resolved - 1].what = el_edit_names[x->kind];
+    out->resolved[out->n_resolved - 1].n = hits;
+  }
 }
 
 static void lower_train(lm_elab *e, const lm_recipe *r, el_inst *model, const lm_lower_options *o) {
   uint32_t before = e->c->n_errors;
+  if (!trains_any(e->m)) {
+    lm_diag *d = EL_ERR(e, e->edits->v[e->edits->n - 1].at, E303, r->model.name);
+    lm_diag_note(e->c, d, r->loc, "the recipe that trains it");
+    return;
+  }
   el_remat_begin(e, &r->memory);
   lower_loss(e, model, (lm_func_key){LM_FUNC_LOSS}, EL_TRAIN, o, r->model.loc);
   if (e->c->n_errors == before)
@@ -310,6 +341,7 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, const lm_recipe *r, const lm_l
   el_inst *model = make_model(e, r);
   if (!model || c->n_errors > before)
     return NULL;
+  edits_resolve(e, l);
   if (o->what & LM_LOWER_TRAIN)
     lower_train(e, r, model, o);
   for (int i = 0; i < o->n_lengths && o->what & LM_LOWER_TRAIN && c->n_errors == before; i++)
@@ -347,6 +379,10 @@ static void check_block(lm_elab *e, const lm_file *file, ast_decl *d) {
 
 static void check_instance(lm_elab *e, lm_decl_ref ref) {
   lm_recipe r = {.loc = ref.decl->loc, .model = lm_recipe_model_of(e->c, e->prog, ref)};
+  if (ref.decl->items.n) {
+    r.surgery = &ref.decl->items;
+    r.surgery_file = ref.file;
+  }
   if (r.model.target.decl)
     make_model(lm_elab_create(e->c, e->prog, lm_module_create(e->c)), &r);
 }

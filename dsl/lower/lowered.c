@@ -5,6 +5,14 @@
 int64_t lm_lowered_params(const lm_lowered *l) {
   int64_t n = 0;
   for (uint32_t i = 0; i < l->m->n_globals; i++)
+    if (lm_global_is_weight(&l->m->globals[i]))
+      n += lm_type_elements(l->m, l->m->globals[i].type);
+  return n;
+}
+
+int64_t lm_lowered_trained(const lm_lowered *l) {
+  int64_t n = 0;
+  for (uint32_t i = 0; i < l->m->n_globals; i++)
     if (l->m->globals[i].kind == LM_GLOBAL_PARAM)
       n += lm_type_elements(l->m, l->m->globals[i].type);
   return n;

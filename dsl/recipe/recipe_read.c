@@ -55,7 +55,6 @@ static const ast_expr *read_named_model(const lm_reader *d, const ast_expr *e,
   if (ref.decl->items.n) {
     d->r->surgery = &ref.decl->items;
     d->r->surgery_file = ref.file;
-    lm_unsupported_add(d->R, ref.decl->items.v[0]->loc, "changing a model with 'with'");
   }
   d->r->model_decl = ref;
   *file = ref.file;

@@ -128,7 +128,7 @@ static inline lm_status lm_exec_call(lm_exec *e, const lm_plan_func *f, const in
 // The contents of an arena. lm_exec_arena: for reading and writing until the next run;
 // lm_exec_arena_read: for reading only.
 static inline void *lm_exec_arena(lm_exec *e, lm_arena_id id) {
-  if (id == LM_ARENA_PARAM)
+  if (id == LM_ARENA_PARAM || id == LM_ARENA_FIXED)
     e->copied = LM_COPIED_NOTHING;
   return e->ops->arena(e, id, true);
 }
@@ -136,7 +136,7 @@ static inline const void *lm_exec_arena_read(lm_exec *e, lm_arena_id id) {
   return e->ops->arena(e, id, false);
 }
 static inline void lm_exec_arena_clear(lm_exec *e, lm_arena_id id) { // fills it with zeros
-  if (id == LM_ARENA_PARAM)
+  if (id == LM_ARENA_PARAM || id == LM_ARENA_FIXED)
     e->copied = LM_COPIED_NOTHING;
   e->ops->arena_clear(e, id);
 }

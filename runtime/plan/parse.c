@@ -16,7 +16,7 @@ typedef struct {
   const char *at, *end; // of the line
   int line;
   lm_plan_func *f; // the function being read
-  uint32_t cap_params, cap_kernels, cap_funcs, cap_steps, cap_in, cap_out, cap_live;
+  uint32_t cap_params, cap_frozen, cap_kernels, cap_funcs, cap_steps, cap_in, cap_out, cap_live;
   int open[LM_PLAN_DEPTH], depth; // LOOP steps without their END
   bool failed;
 } reader;
@@ -391,6 +391,13 @@ static void top_line(reader *r) {
   } else if (take(r, "param ")) {
     lm_plan_param *x = ADD(r, p->params, p->n_params, r->cap_params);
     *x = (lm_plan_param){.path = word(r, " ")};
+    x->offset = number(r);
+    expect(r, ":");
+    x->elements = number(r);
+  } else if (take(r, "frozen ")) {
+    lm_plan_param *x = ADD(r, p->frozen, p->n_frozen, r->cap_frozen);
+    *x = (lm_plan_param){.path = word(r, " ")};
+    x->dtype = (uint8_t)choice(r, lm_dtype_names, LM_REAL);
     x->offset = number(r);
     expect(r, ":");
     x->elements = number(r);

@@ -49,10 +49,11 @@ static bool initializes(const lm_plan_func *f) {
 void lm_plan_funcs_bind(lm_plan *p) {
   const lm_plan_func *copies = lm_plan_func_get(p, LM_FUNC_COPIES, 0);
   const lm_plan_func *packs = lm_plan_func_get(p, LM_FUNC_PACKS, 0);
+  bool of_params = copies && touches(copies, LM_ARENA_PARAM, false); // else of frozen ones only
   for (int i = 0; i < p->n_funcs; i++) {
     p->funcs[i].copies = touches(&p->funcs[i], LM_ARENA_COPY, false) ? copies : NULL;
     p->funcs[i].packs = p->funcs[i].copies ? packs : NULL;
-    p->funcs[i].changes_params = touches(&p->funcs[i], LM_ARENA_PARAM, true);
+    p->funcs[i].changes_params = of_params && touches(&p->funcs[i], LM_ARENA_PARAM, true);
     p->funcs[i].makes_copies =
         p->funcs[i].changes_params && touches(&p->funcs[i], LM_ARENA_COPY, true);
     p->funcs[i].initializes = initializes(&p->funcs[i]);
@@ -247,6 +248,10 @@ void lm_plan_print(const lm_plan *p, lm_buf *out) {
   for (int i = 0; i < p->n_params; i++)
     lm_buf_printf(out, "param %s %lld : %lld\n", p->params[i].path, (long long)p->params[i].offset,
                   (long long)p->params[i].elements);
+  for (int i = 0; i < p->n_frozen; i++)
+    lm_buf_printf(out, "frozen %s %s %lld : %lld\n", p->frozen[i].path,
+                  lm_dtype_name((lm_dtype)p->frozen[i].dtype), (long long)p->frozen[i].offset,
+                  (long long)p->frozen[i].elements);
   for (int i = 0; i < p->n_kernels; i++)
     lm_buf_printf(out, "kernel %s %s\n", p->kernels[i].name,
                   p->kernels[i].origin ? p->kernels[i].origin : "");

@@ -263,7 +263,7 @@ typedef struct lm_plan_func {
 } lm_plan_func;
 
 // A parameter by its path; offsets are in elements of the PARAM arena (the same in GRAD and each
-// STATE).
+// STATE), of a frozen parameter in elements of its type in the FIXED arena.
 typedef struct lm_plan_param {
   const char *path; // "layers.17.attn.wq"
   int64_t offset, elements;
@@ -271,14 +271,17 @@ typedef struct lm_plan_param {
   int64_t shape[12]; // of one layer, without stacked axes
   uint8_t init;      // lm_init_kind
   double init_a, init_b;
+  uint8_t dtype; // lm_dtype; F32 in PARAM
 } lm_plan_param;
 
 typedef struct lm_plan {
   int64_t arena_bytes[LM_ARENAS];
   int n_blocks; // of LM_BLOCK elements in PARAM
   int n_states;
-  lm_plan_param *params;
+  lm_plan_param *params; // trained
   int n_params;
+  lm_plan_param *frozen;
+  int n_frozen;
   const char *prelude; // C text that precedes the kernels
   lm_plan_kernel *kernels;
   int n_kernels;

@@ -6,6 +6,7 @@
 
 #include "runtime/base/parallel.h"
 #include "runtime/base/philox.h"
+#include "runtime/weights/safetensors.h"
 
 static void constant_fill(float *out, int64_t n, float value) {
   for (int64_t i = 0; i < n; i++)
@@ -136,5 +137,16 @@ void lm_init_params(const lm_plan *plan, uint64_t seed, float *arena) {
     const lm_plan_param *p = &plan->params[i];
     lm_init_fill((lm_init){p->init, p->init_a, p->init_b}, seed, p->path, arena + p->offset,
                  p->elements);
+  }
+}
+
+void lm_init_frozen(const lm_plan *plan, uint64_t seed, void *arena) {
+  for (int i = 0; i < plan->n_frozen; i++) {
+    const lm_plan_param *p = &plan->frozen[i];
+    const lm_dtype_info *type = &lm_dtype_table[p->dtype];
+    float *values = lm_alloc((size_t)p->elements * sizeof *values);
+    lm_init_fill((lm_init){p->init, p->init_a, p->init_b}, seed, p->path, values, p->elements);
+    lm_st_from_f32(type->stored, values, p->elements, (char *)arena + p->offset * (type->bits / 8));
+    lm_free(values);
   }
 }

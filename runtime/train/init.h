@@ -11,4 +11,5 @@
 
 void lm_init_fill(lm_init init, uint64_t seed, const char *path, float *out, int64_t n);
 void lm_init_params(const lm_plan *plan, uint64_t seed, float *arena); // arena: LM_ARENA_PARAM
+void lm_init_frozen(const lm_plan *plan, uint64_t seed, void *arena);  // arena: LM_ARENA_FIXED
 #endif

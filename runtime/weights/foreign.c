@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "runtime/base/diag.h"
+#include "runtime/base/dtype.h"
 
 typedef struct {
   const lm_foreign_map *map;
@@ -304,15 +305,33 @@ static lm_status import_check(const lm_foreign *f, const lm_st *st,
   return s;
 }
 
-static void copy(float *to, footprint p, const float *from, footprint q) {
+// The elements of a tensor in memory; exactly one of f32 and bf16 is set.
+typedef struct {
+  float *f32;
+  uint16_t *bf16;
+} elements;
+
+static elements elements_of(const lm_foreign_native *n) {
+  return n->dtype == LM_ST_BF16 ? (elements){.bf16 = n->data} : (elements){.f32 = n->data};
+}
+
+static void element_copy(elements to, int64_t i, elements from, int64_t k) {
+  float x = from.bf16 ? lm_bf16_to_f32(from.bf16[k]) : from.f32[k];
+  if (to.bf16)
+    to.bf16[i] = lm_bf16_from_f32(x);
+  else
+    to.f32[i] = x;
+}
+
+static void copy(elements to, footprint p, elements from, footprint q) {
   int64_t index[LM_FOREIGN_AXES] = {0}, inner = p.n ? p.size[p.n - 1] : 1;
   int64_t to_step = p.n ? p.stride[p.n - 1] : 0;
   int64_t from_step = p.n ? q.stride[p.n - 1] : 0;
   do {
-    float *out = to + offset_of(p.offset, index, p.stride, p.n);
-    const float *in = from + offset_of(q.offset, index, q.stride, q.n);
+    int64_t out = offset_of(p.offset, index, p.stride, p.n);
+    int64_t in = offset_of(q.offset, index, q.stride, q.n);
     for (int64_t i = 0; i < inner; i++)
-      out[i * to_step] = in[i * from_step];
+      element_copy(to, out + i * to_step, from, in + i * from_step);
   } while (advance(index, p.size, p.n));
 }
 
@@ -320,7 +339,7 @@ static lm_status group_import(const lm_foreign *f, const group *g, const lm_st_t
   float *values = lm_calloc((size_t)g->elements, sizeof *values);
   lm_status s = lm_st_read_f32(t, 0, g->elements, values);
   for (uint32_t k = g->from; k < g->to && !s; k++)
-    copy(f->parts[k].native->data, native_side(f->parts[k].map), values,
+    copy(elements_of(f->parts[k].native), native_side(f->parts[k].map), (elements){.f32 = values},
          foreign_side(f->parts[k].map));
   lm_free(values);
   return s;
@@ -351,7 +370,7 @@ void lm_foreign_describe(const lm_foreign *f, size_t i, lm_st_tensor *t) {
 
 void lm_foreign_gather(const lm_foreign *f, size_t i, float *out) {
   for (uint32_t k = f->groups[i].from; k < f->groups[i].to; k++)
-    copy(out, foreign_side(f->parts[k].map), f->parts[k].native->data,
+    copy((elements){.f32 = out}, foreign_side(f->parts[k].map), elements_of(f->parts[k].native),
          native_side(f->parts[k].map));
 }
 

@@ -26,9 +26,10 @@ typedef struct lm_foreign_map {
 
 typedef struct lm_foreign_native {
   const char *name;
-  float *data;
+  void *data; // dense
   int64_t elements;
-} lm_foreign_native; // dense
+  lm_st_dtype dtype; // F32 or BF16
+} lm_foreign_native;
 
 // Borrows the mappings and the native tensors. Foreign tensors are sorted by name.
 typedef struct lm_foreign lm_foreign;

@@ -124,7 +124,7 @@ static void import_weights(model_case *k, const char *name) {
     int64_t first, m;
     double *v = lm_eval_global(k->e, global_of(k, natives[i].name, &first, &m)->name)->v + first;
     for (int64_t j = 0; j < m; j++)
-      v[j] = natives[i].data[j];
+      v[j] = ((float *)natives[i].data)[j];
     lm_free(natives[i].data);
   }
   lm_foreign_destroy(f);

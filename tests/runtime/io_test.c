@@ -290,7 +290,9 @@ static bool ignore_junk(void *user, const char *name) {
 // 2] is one tensor for each first index.
 static void test_foreign(void) {
   float q[6], k[3], e[4], out[9];
-  lm_foreign_native natives[] = {{"q", q, 6}, {"k", k, 3}, {"e", e, 4}};
+  lm_foreign_native natives[] = {{.name = "q", .data = q, .elements = 6},
+                                 {.name = "k", .data = k, .elements = 3},
+                                 {.name = "e", .data = e, .elements = 4}};
   lm_foreign_map maps[] = {
       {"q", "qk", 2, {3, 3}, 2, {2, 3}, {3, 1}, {1, 3}, 0, 0},
       {"k", "qk", 2, {3, 3}, 2, {1, 3}, {3, 1}, {1, 3}, 0, 2},
