@@ -31,6 +31,8 @@ packages() {
 BUILD_PACKAGES=(gcc g++ libc6-dev cmake ninja-build flex bison
                 libdnnl-dev libjansson-dev libpcre2-dev libutf8proc-dev libzstd-dev zlib1g-dev)
 
+MPI_PACKAGES=(libopenmpi-dev openmpi-bin)     # for several CPU ranks; optional
+
 # build FOLDER [cmake options…] [-- targets…]: silent unless it fails.
 build() {
   local folder=$1 log=$1/build.log options=() targets=()

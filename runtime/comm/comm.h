@@ -1,0 +1,119 @@
+// comm.h - this process among the ranks of a run: their machines, agreements of the host, and
+// collectives over tensors.
+//
+// A NULL lm_comm is one process: every function then works for one rank, and no communication
+// library is loaded. Otherwise each function is called by all ranks (of the group, for collectives)
+// in the same order.
+//
+// Two channels connect the ranks. Tensors travel through an engine (engine.h): MPI. A control
+// channel of TCP connections to rank 0 (control.h) carries small values of the host, and notices
+// within seconds when a rank has ended, is stopped or cannot be reached. Every function then
+// returns the same LM_ENV status on all ranks that are left, which names that rank, its host and
+// the collectives in which it and the others were.
+//
+// Sums are made in the order of the ranks, so they have the same bits in every run: the ranks are
+// added in blocks of eight, and the sums of the blocks then in order. bf16 is added in f32 and
+// rounded once.
+//
+// Threads: one thread uses an lm_comm.
+#ifndef LM_COMM_COMM_H
+#define LM_COMM_COMM_H
+#include "contract/dtype.h"
+#include "runtime/base/base.h"
+
+typedef struct lm_comm lm_comm;
+
+// ---- opening and closing
+
+typedef struct lm_comm_options {
+  // Ends the process; must not return. Called by another thread if the run has failed and the
+  // caller has not closed the comm some seconds later: it may be in the middle of a long
+  // computation. `speaks`: this rank reports the failure.
+  void (*end)(void *user, lm_kind kind, const char *text, bool speaks);
+  void *user;
+} lm_comm_options;
+
+// Joins the processes that a launcher has started with this one (launch.h); NULL without one.
+// LM_ENV: the engine's plugin is missing, or the ranks do not find each other.
+lm_status lm_comm_open(const lm_comm_options *o, lm_comm **out);
+// failed: why this rank ends before the others, which then end too; NULL: it waits until all ranks
+// close their comms. A failure that rank 0 has too is reported by rank 0 alone. c may be NULL.
+void lm_comm_close(lm_comm *c, lm_status failed);
+// True if this rank reports to the user: rank 0, or one rank of each host if rank 0 is lost.
+bool lm_comm_speaks(const lm_comm *c);
+
+typedef struct lm_comm_self {
+  int rank, size;
+  int local_rank, local_size; // among the ranks of this host
+  int sharing;                // ranks that may use the processors that this rank may use
+  const char *host;           // name of this rank's machine
+} lm_comm_self;
+lm_comm_self lm_comm_self_of(const lm_comm *c);
+static inline bool lm_comm_is_first(const lm_comm *c) { // rank 0 decides and writes
+  return !c || lm_comm_self_of(c).rank == 0;
+}
+
+// ---- decisions of the host. `what` names the call in messages: "the step's totals".
+
+// Gathers `bytes` of every rank: all[rank * bytes]. For small values.
+lm_status lm_comm_agree(lm_comm *c, const char *what, const void *own, size_t bytes, void *all);
+// Sets *value to rank 0's.
+lm_status lm_comm_decide(lm_comm *c, const char *what, void *value, size_t bytes);
+// Returns `own`, unless another rank has failed where this one did not: then that failure, with the
+// rank's name. So all ranks continue, or none.
+lm_status lm_comm_settle(lm_comm *c, const char *what, lm_status own);
+// LM_ENV with the name of `what` and of the first rank that differs, unless all ranks have the same
+// hash.
+lm_status lm_comm_equal(lm_comm *c, const char *what, uint64_t hash);
+
+// ---- groups of ranks
+
+// Names of the axes of a mesh of ranks; "" in a mesh that is not divided.
+enum {
+  LM_COMM_AXES = 6
+};
+typedef struct lm_comm_mesh {
+  int n;
+  int size[LM_COMM_AXES]; // outermost first: neighboring ranks differ in the last one
+} lm_comm_mesh;
+// Makes a group of each line of ranks along each axis. The sizes multiply to the number of
+// ranks. Group 0 is all ranks, group 1 + a the ranks that differ from this one in axis a alone.
+lm_status lm_comm_groups(lm_comm *c, const lm_comm_mesh *m);
+int lm_comm_group_size(const lm_comm *c, int group);
+int lm_comm_group_rank(const lm_comm *c, int group); // this rank's index in the group
+
+// ---- collectives
+
+typedef enum {
+  LM_COLL_ALL_REDUCE,     // from[count] -> to[count], the sum or maximum over the ranks
+  LM_COLL_REDUCE_SCATTER, // from[size * count] -> to[count], this rank's slice of it
+  LM_COLL_ALL_GATHER,     // from[count] -> to[size * count]
+  LM_COLL_ALL_TO_ALL,     // from[size * count] -> to[size * count]: slice i goes to rank i
+  LM_COLL_SEND,           // from[count] -> rank `peer` of the group
+  LM_COLL_RECEIVE,        // rank `peer` of the group -> to[count]
+  LM_COLLS
+} lm_coll_kind;
+typedef enum {
+  LM_COLL_SUM,
+  LM_COLL_MAX // NAN if any is
+} lm_coll_op;
+
+typedef struct lm_coll {
+  lm_coll_kind kind;
+  lm_dtype dtype; // f32, bf16, f64 or int for sums and maxima; any otherwise
+  lm_coll_op op;
+  int group;
+  int64_t count; // elements, see lm_coll_kind
+  const void *from;
+  void *to; // may be `from` of an all_reduce; of an all_gather, `from` may be the own slice of it
+  int peer;
+  const char *label; // names the tensors in messages; must outlive the comm
+} lm_coll;
+
+// Starts a collective, whose memory must remain untouched until lm_comm_wait(handle) returns.
+// Ranks may run apart between the two. The ranks of a group start its collectives in one order;
+// sends to a rank and its receives from there are matched in the order in which they start.
+lm_status lm_comm_start(lm_comm *c, const lm_coll *x, int *handle);
+lm_status lm_comm_wait(lm_comm *c, int handle);
+lm_status lm_comm_run(lm_comm *c, const lm_coll *x); // both
+#endif

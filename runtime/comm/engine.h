@@ -1,0 +1,50 @@
+// engine.h - what moves bytes between ranks: a library that is loaded as a plugin.
+//
+// A plugin is a shared library with the function lm_engine_table. It is compiled without the rest
+// of lmc, so this header needs nothing else, and errors are texts of at most LM_ENGINE_TEXT bytes.
+// Every collective of comm.h is made of messages, so that two engines compute the same bits.
+//
+// Threads: one thread calls an engine.
+#ifndef LM_COMM_ENGINE_H
+#define LM_COMM_ENGINE_H
+#include <stdbool.h>
+#include <stddef.h>
+
+enum {
+  LM_ENGINE_VERSION = 1, // changes with this header
+  LM_ENGINE_TEXT = 256,
+  LM_ENGINE_LANES = 16, // maximum number of lanes of an engine
+};
+
+// Part of a collective. `peer` is a rank of the lane; `data` is read by a message that sends.
+typedef struct lm_message {
+  int peer;
+  bool sends;
+  void *data;
+  size_t bytes; // at least 1
+} lm_message;
+
+// Functions that return bool return true on success; otherwise they have filled `error`.
+typedef struct lm_engine_ops {
+  int version; // LM_ENGINE_VERSION
+  const char *name;
+  // Joins the other processes. *out is the engine; the ranks are those of the launcher.
+  bool (*open)(void **out, int *rank, int *size, char *error);
+  // Copies `bytes` from rank 0 to all.
+  bool (*share)(void *engine, void *data, size_t bytes, char *error);
+  // Every rank calls it: makes a lane of the ranks that give the same color, in order of their
+  // ranks. A lane is a group with its own order of messages.
+  bool (*split)(void *engine, int color, int *lane, char *error);
+  // Starts all messages; their memory must remain until they are complete. Messages between two
+  // ranks are matched in the order in which they were started with an equal tag (0 … 32767).
+  bool (*start)(void *engine, int lane, int tag, const lm_message *m, int n, int *request,
+                char *error);
+  // *left: how many messages of the request are not complete. The request is released when none is.
+  bool (*test)(void *engine, int request, int *left, char *error);
+  // All ranks call it, with no request left.
+  void (*close)(void *engine);
+} lm_engine_ops;
+
+typedef const lm_engine_ops *lm_engine_table_fn(void);
+#define LM_ENGINE_SYMBOL "lm_engine_table"
+#endif

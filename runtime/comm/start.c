@@ -1,0 +1,130 @@
+// start.c - see start.h.
+#define _GNU_SOURCE // pipe2
+#include "runtime/comm/start.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+// ---- signals. A handler can access only global state.
+
+static volatile sig_atomic_t received; // the first signal; 0: none
+static volatile sig_atomic_t times;
+static volatile sig_atomic_t child;
+
+// mpirun itself ends its processes on SIGTERM, without waiting until they have saved, but passes
+// SIGUSR1 on to them.
+static void on_signal(int number) {
+  if (!times++)
+    received = number;
+  if (child > 0)
+    kill(child, times == 1 ? SIGUSR1 : SIGTERM);
+}
+
+static const int SIGNALS[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+
+static void signals_set(struct sigaction *old, bool restore) {
+  struct sigaction a = {.sa_handler = on_signal};
+  sigemptyset(&a.sa_mask);
+  for (size_t i = 0; i < LM_COUNT(SIGNALS); i++)
+    sigaction(SIGNALS[i], restore ? &old[i] : &a, restore ? NULL : &old[i]);
+}
+
+// ---- the command
+
+static char **command_make(int ranks, const char *count, char *const *argv) {
+  static char *const options[] = {"-q",    "--oversubscribe",           "--bind-to", "none",
+                                  "--mca", "odls_base_sigkill_timeout", "5"};
+  enum {
+    OWN = LM_COUNT(options) + 3
+  };
+  size_t n = 0, at = 0;
+  while (argv[n])
+    n++;
+  char **command = lm_calloc(n + OWN + 1, sizeof *command);
+  command[at++] = "mpirun";
+  for (size_t i = 0; i < LM_COUNT(options); i++)
+    command[at++] = options[i];
+  command[at++] = "-n";
+  command[at++] = (char *)count;
+  for (size_t i = 0; i < n; i++)
+    command[at++] = argv[i];
+  return command;
+}
+
+// Open MPI refuses root unless these say that it is meant, as in a container.
+static void environment_set(void) {
+  if (geteuid() == 0) {
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
+  }
+  setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+  setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0); // containers forbid the others
+}
+
+// In the child: another process group, so that the terminal's signals reach this program alone.
+static _Noreturn void command_run(char *const *command, int report) {
+  int null = open("/dev/null", O_RDONLY);
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  dup2(null, STDIN_FILENO);
+  environment_set();
+  execvp(command[0], command);
+  int error = errno;
+  ssize_t n = write(report, &error, sizeof error);
+  (void)n;
+  _exit(127);
+}
+
+// True if the number is the exit status of a run that was interrupted and has saved its state.
+static bool is_interrupted(int status) {
+  for (size_t i = 0; i < LM_COUNT(SIGNALS); i++)
+    if (status == 128 + SIGNALS[i])
+      return true;
+  return false;
+}
+
+static int exit_of(int status) {
+  int code = WIFEXITED(status) ? WEXITSTATUS(status) : LM_ENV;
+  if (code <= LM_BUG_STATUS)
+    return code;
+  if (!is_interrupted(code))
+    return LM_ENV;
+  return received ? 128 + received : code;
+}
+
+lm_status lm_ranks_start(int ranks, char *const *argv, int *out_exit) {
+  struct sigaction old[LM_COUNT(SIGNALS)];
+  char count[16];
+  int report[2], error = 0, status = 0;
+  snprintf(count, sizeof count, "%d", ranks);
+  if (pipe2(report, O_CLOEXEC))
+    return lm_fail_errno("cannot start mpirun");
+  char **command = command_make(ranks, count, argv);
+  fflush(stdout);
+  signals_set(old, false);
+  pid_t pid = fork();
+  if (pid == 0)
+    command_run(command, report[1]);
+  child = pid;
+  close(report[1]);
+  ssize_t n = pid > 0 ? read(report[0], &error, sizeof error) : 0;
+  while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
+    continue;
+  child = 0;
+  signals_set(old, true);
+  close(report[0]);
+  lm_free(command);
+  *out_exit = exit_of(status);
+  if (pid > 0 && n != sizeof error)
+    return NULL;
+  errno = pid > 0 ? error : errno;
+  return lm_annotate(lm_fail_errno("cannot start mpirun"),
+                     "--ranks needs Open MPI (on Debian: apt-get install openmpi-bin)");
+}

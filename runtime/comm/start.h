@@ -1,0 +1,15 @@
+// start.h - starts a command as several ranks of this machine.
+#ifndef LM_COMM_START_H
+#define LM_COMM_START_H
+#include "runtime/base/base.h"
+
+enum {
+  LM_RANKS_MAX = 4096
+};
+
+// Runs `argv` (ends with NULL; argv[0] is a path) as so many processes under mpirun and waits for
+// them. SIGINT, SIGTERM and SIGHUP are passed on as a request to save and stop; a second signal
+// ends the ranks. *out_exit is the command's exit status: 2 if a signal ended one of the ranks.
+// LM_ENV: there is no mpirun.
+lm_status lm_ranks_start(int ranks, char *const *argv, int *out_exit);
+#endif
