@@ -180,10 +180,10 @@ lm_status lm_training_open(lm_training *x, lm_ctx *ctx, const lm_events *events,
   x->options = *o;
   LM_TRY(lm_session_open(&x->s, ctx, events, &o->from));
   x->dir = o->dir ? o->dir : x->s.project.recipe->save.dir;
-  if (x->dir)
-    LM_TRY(lm_output_kind_check(x->dir, &LM_OUTPUT_RUN));
-  if (x->dir)
+  if (x->dir) { // locked first: another run may be writing its first files
     LM_TRY(lm_run_folder_lock(x->dir, &x->o.lock));
+    LM_TRY(lm_output_kind_check(x->dir, &LM_OUTPUT_RUN));
+  }
   LM_TRY(lm_resume_find(&x->s, x->dir, &o->resume, &x->resumption));
   LM_TRY(micro_recall(x));
   return profile_begin(x);

@@ -1,5 +1,5 @@
 """Interrupted runs give the bits of uninterrupted ones, and a run that cannot resume reports why."""
-import contextlib, json, os, random, resource, shutil, signal, subprocess, time
+import contextlib, fcntl, json, os, random, resource, shutil, signal, subprocess, time
 
 from harness import ROOT, Skip, check, folder_bytes, on_one_cpu, random_batches, remove, save, small, wait_for
 
@@ -152,6 +152,12 @@ def test_one_at_a_time(run):
         first.kill()
         first.communicate()
     run("run", file, "-q", "--steps", 1, "--out", run.path("other"))
+    folder = os.path.dirname(run.write("begun/unit.tmp", ""))   # as by a run that writes its first files
+    held = os.open(folder, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    check("another run is using" in run("run", file, "-q", "--out", folder, status=1), "a folder that is not complete yet")
+    os.close(held)
+    check("and is not the folder of a run" in run("run", file, "-q", "--out", folder, status=1), "a folder of something else")
 
 
 def test_file_limit(run):
