@@ -2,6 +2,11 @@
 #ifndef LM_CONTRACT_ARENA_H
 #define LM_CONTRACT_ARENA_H
 
+// The parameters, their gradients and each optimizer state consist of blocks of this many elements.
+enum {
+  LM_BLOCK = 1024
+};
+
 typedef enum {
 #define ARENA(ID, NAME, TITLE) LM_ARENA_##ID,
 #include "contract/arenas.def"

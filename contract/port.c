@@ -9,7 +9,7 @@ const lm_column_info lm_column_table[LM_COLUMNS] = {
 };
 
 const lm_port_info lm_port_table[LM_PORTS] = {
-#define PORT(ID, NAME, ROLE, ARENA, TYPE) {NAME, LM_ROLE_##ROLE, LM_ARENA_##ARENA, LM_##TYPE},
+#define PORT(ID, NAME, ROLE, TYPE) {NAME, LM_ROLE_##ROLE, LM_##TYPE},
 #include "contract/ports.def"
 };
 
@@ -21,6 +21,21 @@ const lm_port_info lm_port_table[LM_PORTS] = {
 lm_column_id lm_column_find(const char *name) {
   lm_port_id port = lm_port_find(name);
   return (int)port < LM_COLUMNS ? (lm_column_id)port : LM_COLUMNS;
+}
+
+const char *const lm_role_names[LM_ROLES] = {[LM_ROLE_PARAM] = "param",
+                                             [LM_ROLE_GRAD] = "grad",
+                                             [LM_ROLE_STATE] = "state",
+                                             [LM_ROLE_COPY] = "copy"};
+
+lm_arena_id lm_role_arena(lm_port_role role) {
+  switch (role) {
+  case LM_ROLE_PARAM: return LM_ARENA_PARAM;
+  case LM_ROLE_GRAD: return LM_ARENA_GRAD;
+  case LM_ROLE_STATE: return LM_ARENA_STATE;
+  case LM_ROLE_COPY: return LM_ARENA_COPY;
+  default: return LM_ARENA_IO;
+  }
 }
 
 lm_port_id lm_port_find(const char *name) {

@@ -21,13 +21,22 @@ enum {
 extern const lm_column_info lm_column_table[LM_COLUMNS];
 lm_column_id lm_column_find(const char *name); // LM_COLUMNS: no column
 
+// What the memory of a port holds (ports.def).
 typedef enum {
   LM_ROLE_COLUMN,
   LM_ROLE_SCALAR,
   LM_ROLE_TABLE,
-  LM_ROLE_BLOCKS,
-  LM_ROLE_LOGITS
+  LM_ROLE_LOGITS,
+  LM_ROLE_OTHER,
+  LM_ROLE_PARAM,
+  LM_ROLE_GRAD,
+  LM_ROLE_STATE,
+  LM_ROLE_COPY,
+  LM_ROLES
 } lm_port_role;
+lm_arena_id lm_role_arena(lm_port_role role);
+// As in the text of a plan: "param", "grad", "state", "copy"; NULL for the roles of other arenas.
+extern const char *const lm_role_names[LM_ROLES];
 typedef enum {
 #define PORT(ID, ...) LM_PORT_##ID,
 #include "contract/ports.def"
@@ -36,7 +45,6 @@ typedef enum {
 typedef struct lm_port_info {
   const char *name;
   lm_port_role role;
-  lm_arena_id arena;
   lm_dtype dtype;
 } lm_port_info;
 extern const lm_port_info lm_port_table[LM_PORTS];

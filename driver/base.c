@@ -92,10 +92,8 @@ lm_status lm_base_compare(const lm_session *s, const char *path, const lm_finger
 
 lm_status lm_base_load(const lm_compiled *c, lm_weights w) {
   const lm_recipe *r = c->project->recipe;
-  if (!r->from) {
-    lm_init_frozen(c->plan, r->seed, w.frozen);
-    return NULL;
-  }
+  if (!r->from)
+    return lm_weights_init_frozen(c->plan, r->seed, w);
   LM_TRY(lm_project_from_check(c->project));
   return lm_weights_load_from(c, w);
 }

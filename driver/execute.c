@@ -50,18 +50,24 @@ lm_status lm_execution_func_time(const lm_execution *x, lm_func_id id, int64_t s
 static lm_status params_init(const lm_execution *x, bool resumes) {
   const lm_recipe *r = x->compiled->project->recipe;
   const lm_plan *plan = x->compiled->plan;
-  lm_weights w = lm_weights_in(x->exec);
-  lm_init_params(plan, r->seed, w.trained);
-  if (!r->from || (resumes && !plan->n_frozen)) {
-    lm_init_frozen(plan, r->seed, w.frozen);
+  LM_TRY(lm_init_params(x->exec, plan, r->seed));
+  if (!r->from || (resumes && !plan->n_frozen))
+    return lm_weights_init_frozen(plan, r->seed, lm_weights_in(x->exec));
     return NULL;
   }
   LM_TRY(lm_project_from_check(x->compiled->project));
-  return lm_weights_load_from(x->compiled, w);
+  return lm_weights_load_from(x->compiled, lm_weights_in(x->exec));
 }
 
 static int by_path(const void *a, const void *b) {
   return strcmp(((const lm_lowered_path *)a)->path, ((const lm_lowered_path *)b)->path);
+}
+
+static void blocks_set(int32_t *group, const lm_plan_param *p, const lm_plan_piece *piece,
+                       int32_t value) {
+  int64_t last = (lm_piece_end(p, piece) - 1) / LM_BLOCK;
+  for (int64_t b = piece->offset / LM_BLOCK; b <= last; b++)
+    group[b] = value;
 }
 
 // The input `group` of @update: the parameter group of each block.
@@ -79,12 +85,19 @@ static int32_t *groups_of_blocks(const lm_compiled *c) {
         bsearch(&(lm_lowered_path){p->path, 0}, paths, l->n_paths, sizeof *paths, by_path);
     if (!found)
       LM_BUG("parameter %s is in no group", p->path);
-    int64_t first = p->offset / LM_BLOCK;
-    int64_t last = (p->offset + p->elements - 1) / LM_BLOCK;
-    for (int64_t b = first; b <= last; b++)
-      group[b] = found->group;
+    for (int k = 0; k < p->n_pieces; k++)
+      blocks_set(group, p, &p->pieces[k], found->group);
   }
   return group;
+}
+
+// Elements first … end - 1 of the blocks are of a parameter.
+static void blocks_extend(int32_t *elements, int64_t first, int64_t end) {
+  for (int64_t b = first / LM_BLOCK; b * LM_BLOCK < end; b++) {
+    int64_t of_block = end - b * LM_BLOCK < LM_BLOCK ? end - b * LM_BLOCK : LM_BLOCK;
+    if (elements[b] < of_block)
+      elements[b] = (int32_t)of_block;
+  }
 }
 
 // The input `elements` of @update: the elements of each block before its padding.
@@ -93,10 +106,8 @@ static int32_t *elements_of_blocks(const lm_compiled *c) {
   int32_t *elements = LM_NEW_N(c->project->ctx->arena, int32_t, plan->n_blocks + 1);
   for (int i = 0; i < plan->n_params; i++) {
     const lm_plan_param *p = &plan->params[i];
-    for (int64_t at = 0; at < p->elements; at += LM_BLOCK) {
-      int64_t left = p->elements - at;
-      elements[(p->offset + at) / LM_BLOCK] = (int32_t)(left < LM_BLOCK ? left : LM_BLOCK);
-    }
+    for (int k = 0; k < p->n_pieces; k++)
+      blocks_extend(elements, p->pieces[k].offset, lm_piece_end(p, &p->pieces[k]));
   }
   return elements;
 }
@@ -109,8 +120,9 @@ lm_status lm_execution_train(lm_execution *x, const lm_execution_training *t) {
   for (int i = 0; i < l->n_states; i++)
     states[i] = (lm_train_state){l->states[i].name, l->states[i].is_param, l->states[i].value};
   size_t bytes = sizeof(int32_t) * (size_t)c->plan->n_blocks;
-  lm_train_table tables[] = {{LM_PORT_GROUP, groups_of_blocks(c), bytes},
-                             {LM_PORT_ELEMENTS, elements_of_blocks(c), bytes}};
+  lm_train_table *tables = LM_NEW_N(a, lm_train_table, 2); // outlives the trainer
+  tables[0] = (lm_train_table){LM_PORT_GROUP, groups_of_blocks(c), bytes};
+  tables[1] = (lm_train_table){LM_PORT_ELEMENTS, elements_of_blocks(c), bytes};
   lm_trainer_options o = {.plan = c->plan,
                           .exec = x->exec,
                           .data = t->data,
@@ -120,10 +132,9 @@ lm_status lm_execution_train(lm_execution *x, const lm_execution_training *t) {
                           .timeline = t->timeline,
                           .clip = c->project->recipe->clip,
                           .tables = tables,
-                          .n_tables = LM_COUNT(tables),
+                          .n_tables = 2,
                           .states = states};
   LM_TRY(lm_trainer_create(&o, &x->trainer));
   LM_TRY(params_init(x, t->resumes));
-  lm_trainer_init_states(x->trainer);
-  return NULL;
+  return lm_trainer_init_states(x->trainer);
 }

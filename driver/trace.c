@@ -23,7 +23,7 @@ static float *tensor_add(lm_trace *t, const char *name, int rank, const int64_t 
 
 // ---- parameters and gradients
 
-static lm_status native_add(lm_trace *t, const char *prefix, const float *arena, double scale) {
+static lm_status native_add(lm_trace *t, const char *prefix, lm_weights w, double scale) {
   const lm_plan *plan = t->o.s->compiled.plan;
   for (int i = 0; i < plan->n_params; i++) {
     const lm_plan_param *p = &plan->params[i];
@@ -33,14 +33,14 @@ static lm_status native_add(lm_trace *t, const char *prefix, const float *arena,
     float *out =
         tensor_add(t, lm_arena_printf(t->arena, "%s.%s", prefix, p->path), p->rank, p->shape);
     for (int64_t k = 0; k < p->elements; k++)
-      out[k] = (float)(arena[p->offset + k] * scale);
+      out[k] = (float)(((const float *)w.host[i].data)[k] * scale);
   }
   return NULL;
 }
 
-static lm_status foreign_add(lm_trace *t, const char *prefix, float *arena, double scale) {
+static lm_status foreign_add(lm_trace *t, const char *prefix, lm_weights w, double scale) {
   lm_foreign *f;
-  LM_TRY(lm_weights_foreign(&t->o.s->compiled, t->arena, (lm_weights){.trained = arena}, &f));
+  LM_TRY(lm_weights_foreign(&t->o.s->compiled, t->arena, w, &f));
   for (size_t i = 0; i < lm_foreign_count(f); i++) {
     lm_st_tensor x;
     lm_foreign_describe(f, i, &x);
@@ -53,10 +53,14 @@ static lm_status foreign_add(lm_trace *t, const char *prefix, float *arena, doub
   return NULL;
 }
 
-static lm_status arena_add(lm_trace *t, const char *prefix, lm_arena_id id, double scale) {
-  float *arena = (float *)lm_exec_arena_read(t->o.s->execution.exec, id);
-  LM_TRY(lm_exec_wait(t->o.s->execution.exec));
-  return t->o.foreign ? foreign_add(t, prefix, arena, scale) : native_add(t, prefix, arena, scale);
+static lm_status weights_add(lm_trace *t, const char *prefix, lm_port_role role, double scale) {
+  const lm_plan *plan = t->o.s->compiled.plan;
+  lm_weights w = lm_weights_alloc(plan, true);
+  lm_status s = lm_weights_get(t->o.s->execution.exec, plan, role, w);
+  if (!s)
+    s = t->o.foreign ? foreign_add(t, prefix, w, scale) : native_add(t, prefix, w, scale);
+  lm_weights_free(w);
+  return s;
 }
 
 // ---- logits
@@ -92,7 +96,7 @@ static lm_status step_trace(lm_trace *t, int64_t step) {
   LM_TRY(lm_trainer_result(t->o.s->execution.trainer, &r));
   LM_TRY(lm_step_check(step, &r));
   if (step == 1 && t->o.values & LM_TRACE_GRADS)
-    LM_TRY(arena_add(t, "grad", LM_ARENA_GRAD, 1 / r.weight));
+    LM_TRY(weights_add(t, "grad", LM_ROLE_GRAD, 1 / r.weight));
   LM_TRY(lm_trainer_update(t->o.s->execution.trainer, INFINITY));
   const double values[3] = {r.loss, r.grad_norm, r.lr};
   for (int i = 0; i < 3; i++)
@@ -107,7 +111,7 @@ static lm_status steps_trace(lm_trace *t) {
       t->curves[i] = tensor_add(t, LM_TRACE_NAMES[i], 1, &t->steps);
   for (int64_t step = 1; step <= t->steps; step++)
     LM_TRY(step_trace(t, step));
-  return t->o.values & LM_TRACE_PARAMS ? arena_add(t, "final", LM_ARENA_PARAM, 1) : NULL;
+  return t->o.values & LM_TRACE_PARAMS ? weights_add(t, "final", LM_ROLE_PARAM, 1) : NULL;
 }
 
 static lm_status model_start(lm_trace *t) {

@@ -216,7 +216,8 @@ lm_status lm_trained_load(const lm_session *s, const char *weights, lm_weights w
     LM_TRY(lm_base_compare(s, weights, &saved, base));
     LM_TRY(lm_base_load(&s->compiled, w));
   }
-  return lm_weights_load(&s->compiled, weights, (lm_weights){.trained = w.trained});
+  w.trained_only = true;
+  return lm_weights_load(&s->compiled, weights, w);
 }
 
 lm_status lm_trained_params(lm_session *s) {

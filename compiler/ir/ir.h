@@ -150,6 +150,9 @@ struct lm_module {
   lm_dtype real; // the type by which pass precision replaced `real`; LM_REAL: it has not run
   lm_axis_info *axes;
   uint32_t n_axes, cap_axes; // [0] unused
+  // The blocks of all parameters, the first axis of the arguments of @update that are memory of
+  // parameters, gradients and optimizer states. The planner settles its size. 0: there is none.
+  lm_axis blocks;
   lm_global *globals;
   uint32_t n_globals, cap_globals;
   lm_func *funcs, **funcs_tail;
@@ -164,6 +167,8 @@ lm_axis lm_axis_add(lm_module *m, lm_sym name, int64_t size, int dyn);
 lm_axis lm_axis_find(const lm_module *m, lm_sym name); // 0 if there is none
 // An axis of this name and size that `except` lacks; created if there is none.
 lm_axis lm_axis_shared(lm_module *m, lm_sym name, int64_t size, lm_type except);
+// The module's axis of blocks, which the first call adds.
+lm_axis lm_axis_blocks(lm_module *m);
 static inline int64_t lm_axis_size(const lm_module *m, lm_axis a) {
   return m->axes[a].size;
 }
@@ -183,6 +188,9 @@ static inline bool lm_attr_has_axis(const lm_attr *a, lm_axis axis) {
       return true;
   return false;
 }
+// All blocks: the axis of blocks, and an axis of LM_BLOCK elements.
+lm_type lm_type_blocks(lm_module *m, lm_dtype dtype);
+bool lm_type_is_blocks(const lm_module *m, lm_type t);
 bool lm_type_dynamic(const lm_module *m, lm_type t);
 void lm_type_print(const lm_module *m, lm_type t, lm_buf *out); // "f32[b, t, d]", scalars "f32"
 lm_global *lm_global_add(lm_module *m, lm_global_kind kind, lm_sym name, lm_type type, int n_stack);
@@ -196,6 +204,9 @@ lm_global *lm_global_find(lm_module *m, lm_sym name); // pointers move when glob
 int64_t lm_global_stored_rows(const lm_module *m, const lm_global *g);
 // The elements of these rows, for one index of the stacked axes.
 int64_t lm_global_stored_elements(const lm_module *m, const lm_global *g);
+// The blocks of these elements, and those of all parameters for all indices.
+int64_t lm_global_blocks(const lm_module *m, const lm_global *g);
+int64_t lm_module_blocks(const lm_module *m);
 
 // ---- build (build.c). The shape rule of ops.def computes result types; an invalid operation is an
 // LM_BUG, because the checker rejects such programs. `type` is the result type of operations that

@@ -16,6 +16,16 @@ enum {
 
 // ---- the module's tables
 
+// The planner settles the size of the axis of blocks.
+static bool blocks_axis(parser *p, lm_loc at, lm_axis a) {
+  if (p->m->blocks || p->m->axes[a].dyn)
+    return lmir_fail(p, at,
+                     p->m->blocks ? "a second axis of blocks"
+                                  : "an axis of blocks has no dynamic extent");
+  p->m->blocks = a;
+  return true;
+}
+
 static bool axis_table(parser *p) {
   do {
     lm_token t;
@@ -33,7 +43,9 @@ static bool axis_table(parser *p) {
       return lmir_fail(p, at, "the number of a dynamic extent is from 1 to %d", MAX_DYN);
     if (p->m->n_axes == MAX_AXES)
       return lmir_fail(p, t.loc, "more than %d axes", MAX_AXES);
-    lm_axis_add(p->m, t.sym, size, (int)dyn);
+    lm_axis made = lm_axis_add(p->m, t.sym, size, (int)dyn);
+    if (lmir_opt_word(p, "blocks") && !blocks_axis(p, t.loc, made))
+      return false;
   } while (lmir_opt(p, ','));
   return !p->failed;
 }

@@ -61,6 +61,13 @@ lm_axis lm_axis_shared(lm_module *m, lm_sym name, int64_t size, lm_type except) 
   return lm_axis_add(m, name, size, 0);
 }
 
+lm_axis lm_axis_blocks(lm_module *m) {
+  int64_t n = m->blocks ? 0 : lm_module_blocks(m);
+  if (!m->blocks)
+    m->blocks = lm_axis_add(m, LM_SYM(m->ctx, "blk"), n ? n : 1, 0);
+  return m->blocks;
+}
+
 lm_type lm_type_make(lm_dtype dtype, const lm_axis *axes, int n) {
   if (n > LM_RANK)
     LM_BUG("a tensor with %d axes", n);
@@ -68,6 +75,16 @@ lm_type lm_type_make(lm_dtype dtype, const lm_axis *axes, int n) {
   for (int i = 0; i < n; i++)
     t.axis[i] = axes[i];
   return t;
+}
+
+lm_type lm_type_blocks(lm_module *m, lm_dtype dtype) {
+  lm_axis axes[] = {lm_axis_blocks(m),
+                    lm_axis_shared(m, LM_SYM(m->ctx, "el"), LM_BLOCK, (lm_type){0})};
+  return lm_type_make(dtype, axes, LM_COUNT(axes));
+}
+
+bool lm_type_is_blocks(const lm_module *m, lm_type t) {
+  return t.rank == 2 && t.axis[0] == m->blocks && lm_axis_size(m, t.axis[1]) == LM_BLOCK;
 }
 
 bool lm_type_equal(lm_type a, lm_type b) {
@@ -213,5 +230,17 @@ int64_t lm_global_stored_elements(const lm_module *m, const lm_global *g) {
   int64_t n = lm_global_stored_rows(m, g);
   for (int i = g->n_stack + 1; i < g->type.rank; i++)
     n *= lm_axis_size(m, g->type.axis[i]);
+  return n;
+}
+
+int64_t lm_global_blocks(const lm_module *m, const lm_global *g) {
+  return (lm_global_stored_elements(m, g) + LM_BLOCK - 1) / LM_BLOCK;
+}
+
+int64_t lm_module_blocks(const lm_module *m) {
+  int64_t n = 0;
+  for (uint32_t i = 0; i < m->n_globals; i++)
+    if (m->globals[i].kind == LM_GLOBAL_PARAM)
+      n += m->globals[i].n_paths * lm_global_blocks(m, &m->globals[i]);
   return n;
 }

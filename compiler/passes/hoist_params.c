@@ -176,10 +176,8 @@ static lm_value *derived_whole(lm_builder *b, const derived *x, bool copied, lm_
 
 static lm_value *copies_cast(lm_builder *b) {
   lm_module *m = b->m;
-  lm_axis axes[2] = {lm_axis_add(m, LM_SYM(m->ctx, "blk"), lm_plan_layout_blocks(m), 0),
-                     lm_axis_add(m, LM_SYM(m->ctx, "el"), LM_BLOCK, 0)};
   lm_sym p = LM_SYM(m->ctx, lm_port_table[LM_PORT_P].name);
-  return lm_emit_cast(b, lm_arg_add(m, b->at, lm_type_make(LM_F32, axes, 2), p), LM_BF16);
+  return lm_emit_cast(b, lm_arg_add(m, b->at, lm_type_blocks(m, LM_F32), p), LM_BF16);
 }
 
 // id: LM_FUNC_COPIES, or LM_FUNC_PACKS, which reads the copies and leaves out globals that are

@@ -26,31 +26,37 @@ static void extents_collect(planner *p) {
       plan->extents[i].name = "unused";
 }
 
-// One logical parameter per index of the stacked axes; the last axis varies fastest. unit: bytes of
-// the layout's offsets.
-static void params_of(planner *p, uint32_t index, lm_plan_param *list, int *n, int64_t unit) {
+// One logical parameter per index of the stacked axes, of one dense piece; the last axis varies
+// fastest.
+static void params_of(planner *p, uint32_t index, lm_plan_param *list, int *n) {
   const lm_global *g = &p->m->globals[index];
+  const lm_layout_location *at = &p->layout.globals[index].value;
+  int64_t unit = lm_dtype_bytes(at->dtype);
   for (int64_t i = 0; i < g->n_paths; i++) {
     lm_plan_param *out = &list[(*n)++];
+    lm_plan_piece *piece = LM_NEW(p->arena, lm_plan_piece);
     *out = (lm_plan_param){.path = g->paths[i],
-                           .dtype = g->type.dtype,
-                           .offset = p->layout.globals[index].offset,
+                           .dtype = (uint8_t)at->dtype,
+                           .arena = (uint8_t)at->arena,
                            .elements = 1,
+                           .pieces = piece,
+                           .n_pieces = 1,
                            .rank = g->type.rank - g->n_stack,
                            .init = (uint8_t)g->init[i].kind,
                            .init_a = g->init[i].a,
                            .init_b = g->init[i].b};
+    piece->offset = at->offset / unit;
     int64_t rest = i;
     for (int s = g->n_stack - 1; s >= 0; s--) {
       int64_t size = lm_axis_size(p->m, g->type.axis[s]);
-      out->offset += rest % size * p->layout.globals[index].stride[s];
+      piece->offset += rest % size * at->stride[s] / unit;
       rest /= size;
     }
-    for (int d = 0; d < out->rank; d++) {
-      out->shape[d] = lm_axis_size(p->m, g->type.axis[g->n_stack + d]);
+    for (int d = out->rank - 1; d >= 0; d--) {
+      out->shape[d] = piece->size[d] = lm_axis_size(p->m, g->type.axis[g->n_stack + d]);
+      piece->stride[d] = out->elements;
       out->elements *= out->shape[d];
     }
-    out->offset /= unit;
   }
 }
 
@@ -68,14 +74,14 @@ static void params_collect(planner *p) {
   for (uint32_t i = 0; i < p->m->n_globals; i++) {
     const lm_global *g = &p->m->globals[i];
     if (g->kind == LM_GLOBAL_FIXED)
-      params_of(p, i, plan->frozen, &plan->n_frozen, lm_dtype_bytes((lm_dtype)g->type.dtype));
+      params_of(p, i, plan->frozen, &plan->n_frozen);
     if (g->kind != LM_GLOBAL_PARAM)
       continue;
     if (g->type.dtype != LM_F32)
       LM_PLAN_ERROR(p, NULL, E704, g->name, lm_dtype_name(g->type.dtype));
-    params_of(p, i, plan->params, &plan->n_params, 1);
+    params_of(p, i, plan->params, &plan->n_params);
   }
-  p->plan->n_blocks = (int)(p->layout.param_elements / LM_BLOCK);
+  p->plan->n_blocks = (int)p->layout.blocks;
 }
 
 static void fixed_make(planner *p) {
@@ -132,7 +138,8 @@ static void func_plan(planner *p, lm_func *f) {
 }
 
 static void arenas_size(planner *p) {
-  int64_t params = p->layout.param_elements * (int64_t)sizeof(float);
+  int64_t elements = p->layout.blocks * LM_BLOCK;
+  int64_t params = elements * (int64_t)sizeof(float);
   int64_t *bytes = p->plan->arena_bytes;
   p->plan->n_states = (int)p->n_states;
   bytes[LM_ARENA_PARAM] = params;
@@ -141,8 +148,8 @@ static void arenas_size(planner *p) {
   bytes[LM_ARENA_IO] = p->io_bytes;
   bytes[LM_ARENA_CACHE] = p->layout.cache_bytes;
   bytes[LM_ARENA_FIXED] = p->layout.fixed_bytes;
-  bytes[LM_ARENA_COPY] = p->layout.derived_bytes +
-                         (p->has_copies ? p->layout.param_elements * lm_dtype_bytes(LM_BF16) : 0);
+  bytes[LM_ARENA_COPY] =
+      p->layout.derived_bytes + (p->has_copies ? elements * lm_dtype_bytes(LM_BF16) : 0);
 }
 
 lm_plan *lm_plan_build(lm_module *m, const lm_plan_options *o) {
@@ -150,6 +157,8 @@ lm_plan *lm_plan_build(lm_module *m, const lm_plan_options *o) {
       .m = m, .o = o, .codegen = o->codegen, .arena = m->arena, .plan = LM_NEW(m->arena, lm_plan)};
   p.plan->prelude = o->codegen->prelude(p.arena);
   lm_layout_make(m, p.arena, &p.layout);
+  if (m->blocks)
+    m->axes[m->blocks].size = p.layout.blocks;
   fixed_make(&p);
   extents_collect(&p);
   params_collect(&p);

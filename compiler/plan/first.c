@@ -107,9 +107,9 @@ static int64_t elements_written(const planner *p, const lm_global *g, const pste
 // The gradient of a parameter from element `first` up to the end of its last block.
 static void range_add(const planner *p, const lm_global *g, const lm_plan_param *x, int64_t first,
                       ranges *out) {
-  int64_t blocks = (lm_global_stored_elements(p->m, g) + LM_BLOCK - 1) / LM_BLOCK;
+  int64_t blocks = lm_global_blocks(p->m, g);
   int64_t unit = (int64_t)sizeof(float);
-  range r = {(x->offset + first) * unit, (x->offset + blocks * LM_BLOCK) * unit};
+  range r = {(x->pieces->offset + first) * unit, (x->pieces->offset + blocks * LM_BLOCK) * unit};
   LM_PUSH(p->arena, out->v, out->n, out->cap) = r;
 }
 

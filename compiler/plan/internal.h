@@ -12,13 +12,21 @@
 
 // ---- layout.c: the layout of globals
 
+// The location of a tensor that no other contains: its type, the offset of its first element in
+// the arena and the strides of its stacked axes, in bytes. Its other axes are dense.
+typedef struct lm_layout_location {
+  lm_arena_id arena;
+  lm_dtype dtype;
+  int64_t offset, stride[LM_RANK];
+} lm_layout_location;
+// grad, copy: of a parameter; `copy` has the parameter in bf16, if the module has such copies.
+typedef struct lm_layout_global {
+  lm_layout_location value, grad, copy;
+} lm_layout_global;
 typedef struct lm_layout {
-  // By index in module.globals, in elements for params and bytes for others. stride: of the stacked
-  // axes.
-  struct {
-    int64_t offset, stride[LM_RANK];
-  } * globals;
-  int64_t param_elements, cache_bytes;
+  lm_layout_global *globals; // by index in module.globals
+  int64_t blocks;            // of all parameters
+  int64_t cache_bytes;
   int64_t derived_bytes; // the `derived` globals precede the bf16 copies in the arena of copies
   int64_t fixed_bytes;   // of the frozen parameters
 } lm_layout;

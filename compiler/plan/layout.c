@@ -9,8 +9,10 @@
 
 typedef struct layer {
   const lm_module *m;
-  lm_layout *out;
   bool *done; // by global, at the level being laid out
+  struct {
+    int64_t offset, stride[LM_RANK];
+  } * elements; // by global
 } layer;
 
 bool lm_plan_pads_in_place(const lm_op *op) {
@@ -42,8 +44,8 @@ static int64_t bucket_lay(layer *l, const lm_axis *prefix, int level, int64_t ba
       continue;
     if (g->n_stack == level) {
       l->done[i] = true;
-      l->out->globals[i].offset = base + size;
-      size += (lm_global_stored_elements(l->m, g) + LM_BLOCK - 1) / LM_BLOCK * LM_BLOCK;
+      l->elements[i].offset = base + size;
+      size += lm_global_blocks(l->m, g) * LM_BLOCK;
       continue;
     }
     lm_axis inner[LM_RANK];
@@ -51,7 +53,7 @@ static int64_t bucket_lay(layer *l, const lm_axis *prefix, int level, int64_t ba
     int64_t bucket = bucket_lay(l, inner, level + 1, base + size);
     for (uint32_t j = 0; j < l->m->n_globals; j++)
       if (in_bucket(&l->m->globals[j], inner, level + 1))
-        l->out->globals[j].stride[level] = bucket;
+        l->elements[j].stride[level] = bucket;
     size += bucket * lm_axis_size(l->m, inner[level]);
   }
   return size;
@@ -62,17 +64,19 @@ static int64_t aligned(int64_t n) {
 }
 
 // Lays out the globals of a kind consecutively and densely; returns their bytes.
-static int64_t dense_lay(const lm_module *m, lm_layout *out, lm_global_kind kind) {
+static int64_t dense_lay(const lm_module *m, lm_layout *out, lm_global_kind kind,
+                         lm_arena_id arena) {
   int64_t bytes = 0;
   for (uint32_t i = 0; i < m->n_globals; i++) {
     const lm_global *g = &m->globals[i];
     if (g->kind != kind)
       continue;
+    lm_layout_location *x = &out->globals[i].value;
     int64_t dense[LM_RANK], size = lm_dtype_bytes(g->type.dtype);
     lm_strides_dense(m, g->type, dense);
-    out->globals[i].offset = bytes;
+    *x = (lm_layout_location){.arena = arena, .dtype = g->type.dtype, .offset = bytes};
     for (int j = 0; j < g->n_stack; j++)
-      out->globals[i].stride[j] = dense[j] * size;
+      x->stride[j] = dense[j] * size;
     bytes += aligned(lm_type_elements(m, g->type) * size);
   }
   return bytes;
@@ -86,11 +90,12 @@ static int64_t frozen_lay(const lm_module *m, lm_layout *out) {
     const lm_global *g = &m->globals[i];
     if (g->kind != LM_GLOBAL_FIXED)
       continue;
-    int64_t one =
-        aligned(lm_global_stored_elements(m, g) * lm_dtype_bytes((lm_dtype)g->type.dtype));
-    out->globals[i].offset = bytes;
+    lm_dtype dtype = (lm_dtype)g->type.dtype;
+    int64_t one = aligned(lm_global_stored_elements(m, g) * lm_dtype_bytes(dtype));
+    lm_layout_location *x = &out->globals[i].value;
+    *x = (lm_layout_location){.arena = LM_ARENA_FIXED, .dtype = dtype, .offset = bytes};
     for (int s = g->n_stack - 1; s >= 0; s--) {
-      out->globals[i].stride[s] = one;
+      x->stride[s] = one;
       one *= lm_axis_size(m, g->type.axis[s]);
     }
     bytes += one;
@@ -98,19 +103,36 @@ static int64_t frozen_lay(const lm_module *m, lm_layout *out) {
   return bytes;
 }
 
-void lm_layout_make(const lm_module *m, lm_arena *arena, lm_layout *out) {
-  *out = (lm_layout){.globals = lm_arena_alloc(arena, sizeof *out->globals * (m->n_globals + 1))};
-  layer l = {m, out, LM_NEW_N(arena, bool, m->n_globals + 1)};
-  out->param_elements = bucket_lay(&l, NULL, 0, 0);
-  out->cache_bytes = dense_lay(m, out, LM_GLOBAL_CACHE);
-  out->derived_bytes = dense_lay(m, out, LM_GLOBAL_DERIVED);
-  out->fixed_bytes = frozen_lay(m, out);
+// The location of parameter i in an arena of blocks, whose first block is `base` bytes into the
+// arena.
+static lm_layout_location location_of(const layer *l, uint32_t i, lm_arena_id arena, lm_dtype dtype,
+                                      int64_t base) {
+  int64_t size = lm_dtype_bytes(dtype);
+  lm_layout_location x = {
+      .arena = arena, .dtype = dtype, .offset = base + l->elements[i].offset * size};
+  for (int j = 0; j < l->m->globals[i].n_stack; j++)
+    x.stride[j] = l->elements[i].stride[j] * size;
+  return x;
 }
 
-int64_t lm_plan_layout_blocks(const lm_module *m) {
-  lm_layout l;
-  lm_arena *temporary = lm_arena_create();
-  lm_layout_make(m, temporary, &l);
-  lm_arena_destroy(temporary);
-  return l.param_elements / LM_BLOCK;
+static void params_locate(const layer *l, lm_layout *out) {
+  for (uint32_t i = 0; i < l->m->n_globals; i++) {
+    if (l->m->globals[i].kind != LM_GLOBAL_PARAM)
+      continue;
+    out->globals[i] =
+        (lm_layout_global){.value = location_of(l, i, LM_ARENA_PARAM, LM_F32, 0),
+                           .grad = location_of(l, i, LM_ARENA_GRAD, LM_F32, 0),
+                           .copy = location_of(l, i, LM_ARENA_COPY, LM_BF16, out->derived_bytes)};
+  }
+}
+
+void lm_layout_make(const lm_module *m, lm_arena *arena, lm_layout *out) {
+  layer l = {.m = m, .done = LM_NEW_N(arena, bool, m->n_globals + 1)};
+  l.elements = lm_arena_alloc(arena, sizeof *l.elements * (m->n_globals + 1));
+  *out = (lm_layout){.globals = LM_NEW_N(arena, lm_layout_global, m->n_globals + 1)};
+  out->blocks = bucket_lay(&l, NULL, 0, 0) / LM_BLOCK;
+  out->cache_bytes = dense_lay(m, out, LM_GLOBAL_CACHE, LM_ARENA_CACHE);
+  out->derived_bytes = dense_lay(m, out, LM_GLOBAL_DERIVED, LM_ARENA_COPY);
+  out->fixed_bytes = frozen_lay(m, out);
+  params_locate(&l, out);
 }

@@ -71,10 +71,6 @@ lm_plan *lm_plan_build(lm_module *kernel_stage, const lm_plan_options *o);
 // True if every operation of the kernel is elementwise and operand o has the type of result r.
 bool lm_plan_in_place(const lm_op *kernel, uint32_t o, uint32_t r);
 
-// The number of blocks of LM_BLOCK elements of the module's parameters: the first axis of the
-// arguments of @update.
-int64_t lm_plan_layout_blocks(const lm_module *m);
-
 // The operation pads a parameter by rows that its memory has, so that its result is that memory.
 bool lm_plan_pads_in_place(const lm_op *op);
 

@@ -129,34 +129,33 @@ static void at_walk(planner *p, lm_op *op) {
   location_set(p, op->out[0], out);
 }
 
-// The location of a global's tensor at the indices that are the first operands of op. t has the
-// stacked axes that have no index.
-static location global_location(planner *p, lm_op *op, lm_arena_id arena, lm_type t) {
+// The location of a global's tensor, of which `whole` is the location, at the indices that are the
+// first operands of op. t has the stacked axes that have no index.
+static location location_of_global(planner *p, lm_op *op, const lm_layout_location *whole,
+                                   lm_type t) {
   const lm_global *g = lm_global_find(p->m, op->attr.sym);
-  uint32_t i = (uint32_t)(g - p->m->globals);
-  int64_t unit = g->kind != LM_GLOBAL_PARAM ? 1
-                 : arena == LM_ARENA_COPY   ? lm_dtype_bytes(LM_BF16)
-                                            : lm_dtype_bytes(LM_F32);
-  location out = lm_location_dense(p, p->fixed[arena], t);
-  out.offset = p->layout.globals[i].offset * unit +
-               (g->kind == LM_GLOBAL_PARAM && arena == LM_ARENA_COPY ? p->layout.derived_bytes : 0);
+  location out = lm_location_dense(p, p->fixed[whole->arena], t);
+  out.offset = whole->offset;
   int indices = op->attr.n_imm / 2;
   for (int s = indices; s < g->n_stack; s++)
-    out.stride[s - indices] = p->layout.globals[i].stride[s];
+    out.stride[s - indices] = whole->stride[s] / lm_dtype_bytes(whole->dtype);
   for (int s = 0; s < indices; s++)
     location_index(p, op, op->in[s], &op->attr.imm[2 * s], lm_axis_size(p->m, g->type.axis[s]),
-                   p->layout.globals[i].stride[s] * unit, &out);
+                   whole->stride[s], &out);
   return out;
+}
+
+static const lm_layout_global *layout_of(const planner *p, const lm_op *op) {
+  return &p->layout.globals[lm_global_find(p->m, op->attr.sym) - p->m->globals];
 }
 
 static void param_walk(planner *p, lm_op *op) {
   lm_type t = op->out[0]->type;
-  lm_global_kind kind = lm_global_find(p->m, op->attr.sym)->kind;
-  bool copied = t.dtype == LM_BF16 || kind == LM_GLOBAL_DERIVED;
-  lm_arena_id arena = kind == LM_GLOBAL_FIXED ? LM_ARENA_FIXED
-                      : copied                ? LM_ARENA_COPY
-                                              : LM_ARENA_PARAM;
-  location_set(p, op->out[0], global_location(p, op, arena, t));
+  const lm_layout_global *x = layout_of(p, op);
+  const lm_layout_location *from = t.dtype == x->value.dtype ? &x->value : &x->copy;
+  if (t.dtype != from->dtype)
+    LM_BUG("@%s has no memory of type %s", op->attr.sym, lm_dtype_name(t.dtype));
+  location_set(p, op->out[0], location_of_global(p, op, from, t));
 }
 
 // Rows of zeros follow the parameter in memory.
@@ -169,11 +168,12 @@ static void pad_walk(planner *p, lm_op *op) {
 
 static void accum_walk(planner *p, lm_op *op) {
   lm_value *v = op->in[op->n_in - 1];
-  location to = global_location(p, op, LM_ARENA_GRAD, v->type);
+  const lm_layout_location *grad = &layout_of(p, op)->grad;
+  location to = location_of_global(p, op, grad, v->type);
   p->has_gradients = true;
   if (lm_step_dot_accumulate(p, op, &to))
     return;
-  if (v->type.dtype != LM_F32) {
+  if (v->type.dtype != grad->dtype) {
     LM_PLAN_ERROR(p, op, E708, lm_dtype_name(v->type.dtype));
     return;
   }
@@ -185,7 +185,7 @@ static void append_walk(planner *p, lm_op *op) {
   lm_value *at = op->in[op->n_in - 2];
   lm_value *x = op->in[op->n_in - 1];
   lm_type t = op->out[0]->type;
-  location to = global_location(p, op, LM_ARENA_CACHE, t);
+  location to = location_of_global(p, op, &layout_of(p, op)->value, t);
   int axis = lm_type_find(x->type, op->attr.axes[0]);
   lm_step_append(p, op, x->type, lm_value_location(p, x), &to, axis,
                  lm_axis_size(p->m, op->attr.to[0]), lm_value_location(p, at));
@@ -499,48 +499,51 @@ static int state_index(planner *p, lm_sym name) {
   return (int)p->n_states - 1;
 }
 
-// True if a tensor of type t has all blocks of the parameters. It is then a whole arena: parameters
-// `p`, gradients `g`, or the next optimizer state; in bf16 the copies, which follow the `derived`
-// globals.
-static bool is_blocks(const planner *p, lm_type t) {
-  return (t.dtype == LM_F32 || t.dtype == LM_BF16) && t.rank == 2 &&
-         lm_axis_size(p->m, t.axis[0]) * LM_BLOCK == p->layout.param_elements &&
-         lm_axis_size(p->m, t.axis[1]) == LM_BLOCK;
+// The role of a port in a function (contract/ports.def).
+static lm_port_role role_of(const planner *p, lm_sym name, lm_type t) {
+  lm_port_id id = lm_port_find(name);
+  const lm_global *g = lm_global_find(p->m, name);
+  lm_port_role role = id < LM_PORTS ? lm_port_table[id].role : LM_ROLE_OTHER;
+  bool is_memory = lm_role_arena(role) != LM_ARENA_IO;
+  if (g && g->kind == LM_GLOBAL_DERIVED)
+    return LM_ROLE_COPY;
+  if (lm_type_is_blocks(p->m, t))
+    return is_memory ? role : LM_ROLE_STATE;
+  return is_memory ? LM_ROLE_OTHER : role;
 }
 
-static location blocks_location(planner *p, lm_sym name, lm_type t) {
-  lm_port_id port = t.dtype == LM_BF16 ? LM_PORT_COPIES : lm_port_find(name);
-  bool listed = port < LM_PORTS && lm_port_table[port].role == LM_ROLE_BLOCKS;
-  lm_arena_id arena = listed ? lm_port_table[port].arena : LM_ARENA_STATE;
-  location out = lm_location_dense(p, p->fixed[arena], t);
-  p->has_copies |= arena == LM_ARENA_COPY;
-  p->has_gradients |= arena == LM_ARENA_GRAD;
-  if (arena == LM_ARENA_COPY)
-    out.offset = p->layout.derived_bytes;
-  if (arena == LM_ARENA_STATE)
+// Of a port whose memory is not an argument's or a result's own.
+static location blocks_location(planner *p, lm_sym name, lm_type t, lm_port_role role) {
+  const lm_global *g = lm_global_find(p->m, name);
+  location out = lm_location_dense(p, p->fixed[lm_role_arena(role)], t);
+  if (role == LM_ROLE_STATE)
     out.offset = state_index(p, name) * lm_type_bytes(p, t);
+  if (role != LM_ROLE_COPY)
+    return out;
+  bool derived = g && g->kind == LM_GLOBAL_DERIVED;
+  out.offset =
+      derived ? p->layout.globals[g - p->m->globals].value.offset : p->layout.derived_bytes;
+  p->has_copies |= !derived;
   return out;
 }
 
-static location port_location(planner *p, lm_sym name, lm_type t) {
-  const lm_global *g = lm_global_find(p->m, name);
-  if (g && g->kind == LM_GLOBAL_DERIVED) {
-    location out = lm_location_dense(p, p->fixed[LM_ARENA_COPY], t);
-    out.offset = p->layout.globals[g - p->m->globals].offset;
-    return out;
-  }
-  if (is_blocks(p, t))
-    return blocks_location(p, name, t);
+static location port_location(planner *p, lm_sym name, lm_type t, lm_port_role role) {
+  p->has_gradients |= role == LM_ROLE_GRAD;
+  if (lm_role_arena(role) != LM_ARENA_IO)
+    return blocks_location(p, name, t, role);
   location out = lm_location_dense(p, p->fixed[LM_ARENA_IO], t);
   out.offset = p->io_bytes;
   p->io_bytes += aligned(lm_type_bytes(p, t));
   return out;
 }
 
-static lm_plan_port port_make(planner *p, lm_sym name, lm_type t, const location *at) {
+static lm_plan_port port_make(planner *p, lm_sym name, lm_type t, lm_port_role role,
+                              const location *at) {
   lm_plan_port port = {
       .name = name,
       .id = lm_port_find(name),
+      .role = role,
+      .state = role == LM_ROLE_STATE ? state_index(p, name) : 0,
       .dtype = t.dtype,
       .rank = t.rank,
       .buf = {
@@ -556,9 +559,10 @@ static void arguments_walk(planner *p, lm_plan_func *out) {
   out->n_in = (int)body->n_args;
   for (uint32_t i = 0; i < body->n_args; i++) {
     lm_value *v = body->args[i];
-    location at = port_location(p, v->name, v->type);
+    lm_port_role role = role_of(p, v->name, v->type);
+    location at = port_location(p, v->name, v->type, role);
     location_set(p, v, at);
-    out->in[i] = port_make(p, v->name, v->type, &at);
+    out->in[i] = port_make(p, v->name, v->type, role, &at);
   }
 }
 
@@ -569,9 +573,11 @@ static void results_walk(planner *p, lm_plan_func *out) {
   out->n_out = (int)ret->n_in;
   for (uint32_t i = 0; i < ret->n_in; i++) {
     lm_value *v = ret->in[i];
-    location to = port_location(p, p->f->out_names[i], v->type);
+    lm_sym name = p->f->out_names[i];
+    lm_port_role role = role_of(p, name, v->type);
+    location to = port_location(p, name, v->type, role);
     items[i] = (item){v, to, to.at->arena == LM_ARENA_IO || to.at->arena == LM_ARENA_COPY, false};
-    out->out[i] = port_make(p, p->f->out_names[i], v->type, &to);
+    out->out[i] = port_make(p, name, v->type, role, &to);
   }
   items_store(p, ret, items, (int)ret->n_in, 0);
 }

@@ -49,7 +49,7 @@ static lm_status foreign_write(const exporter *x, lm_weights w) {
 
 static lm_status weights_write(const exporter *x) {
   const lm_session *s = x->s;
-  lm_weights w = lm_weights_alloc(s->compiled.plan);
+  lm_weights w = lm_weights_alloc(s->compiled.plan, false);
   lm_status status = lm_trained_load(s, x->o->weights, w);
   if (!status)
     status = foreign_write(x, w);

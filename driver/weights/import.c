@@ -423,10 +423,10 @@ static lm_status weights_write(importer *x, lm_session *s) {
   if (x->config)
     LM_TRY(lm_hf_config_check(s, x->config, lm_path_join(x->arena, x->from, "config.json"),
                               x->ignored, x->n_ignored));
-  lm_weights w = lm_weights_alloc(s->compiled.plan);
+  lm_weights w = lm_weights_alloc(s->compiled.plan, false);
   lm_status status = lm_weights_import(&s->compiled, x->from, w);
   if (!status)
-    status = lm_annotate(lm_import_finite_check(s->compiled.plan, w.trained), "%s", x->from);
+    status = lm_annotate(lm_import_finite_check(w), "%s", x->from);
   if (!status)
     status = lm_weights_save(&s->compiled, out_path(x, "model.safetensors"), w);
   lm_weights_free(w);

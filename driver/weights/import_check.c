@@ -77,13 +77,13 @@ static int64_t not_finite(const float *v, int64_t n) {
   return count;
 }
 
-lm_status lm_import_finite_check(const lm_plan *plan, const float *arena) {
+lm_status lm_import_finite_check(lm_weights w) {
   lm_buf faults = {0};
-  for (int i = 0; i < plan->n_params; i++) {
-    const lm_plan_param *p = &plan->params[i];
-    int64_t bad = not_finite(arena + p->offset, p->elements);
+  for (int i = 0; i < w.n_host; i++) {
+    const lm_foreign_native *p = &w.host[i];
+    int64_t bad = p->dtype == LM_ST_F32 ? not_finite(p->data, p->elements) : 0;
     if (bad)
-      lm_buf_printf(&faults, "\n  %s: %lld of %lld values", p->path, (long long)bad,
+      lm_buf_printf(&faults, "\n  %s: %lld of %lld values", p->name, (long long)bad,
                     (long long)p->elements);
   }
   lm_status s = faults.n ? lm_fail(LM_USER, "these parameters hold NaN or Inf:%s", faults.p) : NULL;

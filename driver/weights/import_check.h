@@ -3,7 +3,7 @@
 #define LM_DRIVER_IMPORT_CHECK_H
 #include <jansson.h>
 
-#include "runtime/plan/plan.h"
+#include "driver/weights/weights.h"
 
 // LM_USER if a number of config.json is out of its range: a rope_theta that is not positive, a
 // negative epsilon. config may be NULL.
@@ -13,6 +13,6 @@ lm_status lm_import_numbers_check(const json_t *config, const char *path);
 lm_status lm_import_name_check(const char *key, const json_t *value, const char *path);
 // LM_USER if the tokenizer has more tokens than config.json's vocab_size.
 lm_status lm_import_vocab_check(const json_t *config, const char *dir, int64_t vocab);
-// LM_USER with the names of the parameters in `arena` that hold NaN or Inf.
-lm_status lm_import_finite_check(const lm_plan *plan, const float *arena);
+// LM_USER with the names of the parameters that hold NaN or Inf.
+lm_status lm_import_finite_check(lm_weights w);
 #endif

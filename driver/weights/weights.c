@@ -8,41 +8,102 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "runtime/hal/exec.h"
+#include "runtime/hal/tensor.h"
 #include "runtime/train/checkpoint.h"
 #include "runtime/train/checkpoint_sum.h"
+#include "runtime/train/init.h"
 
-lm_weights lm_weights_in(lm_exec *e) {
-  return (lm_weights){lm_exec_arena(e, LM_ARENA_PARAM), lm_exec_arena(e, LM_ARENA_FIXED)};
+static const lm_plan_param *param_at(const lm_plan *plan, int i) {
+  return i < plan->n_params ? &plan->params[i] : &plan->frozen[i - plan->n_params];
 }
 
-lm_weights lm_weights_alloc(const lm_plan *plan) {
-  return (lm_weights){lm_alloc((size_t)plan->arena_bytes[LM_ARENA_PARAM]),
-                      lm_alloc((size_t)plan->arena_bytes[LM_ARENA_FIXED])};
+static int params_count(const lm_plan *plan, lm_weights w) {
+  return plan->n_params + (w.trained_only ? 0 : plan->n_frozen);
+}
+
+lm_weights lm_weights_alloc(const lm_plan *plan, bool trained_only) {
+  lm_weights w = {.trained_only = trained_only};
+  w.n_host = params_count(plan, w);
+  w.host = lm_calloc((size_t)w.n_host + 1, sizeof *w.host);
+  for (int i = 0; i < w.n_host; i++) {
+    const lm_plan_param *p = param_at(plan, i);
+    const lm_dtype_info *type = &lm_dtype_table[p->dtype];
+    w.host[i] =
+        (lm_foreign_native){p->path, lm_calloc((size_t)p->elements, (size_t)type->bits / 8),
+                            p->elements, type->stored};
+  }
+  return w;
 }
 
 void lm_weights_free(lm_weights w) {
-  lm_free(w.trained);
-  lm_free(w.frozen);
+  for (int i = 0; i < w.n_host; i++)
+    lm_free(w.host[i].data);
+  lm_free(w.host);
 }
 
-static lm_foreign_native frozen_view(const lm_plan_param *p, lm_weights w) {
-  const lm_dtype_info *type = &lm_dtype_table[p->dtype];
-  return (lm_foreign_native){p->path, (char *)w.frozen + p->offset * (type->bits / 8), p->elements,
-                             type->stored};
+lm_status lm_weights_get(lm_exec *e, const lm_plan *plan, lm_port_role role, lm_weights w) {
+  for (int i = 0; i < plan->n_params; i++)
+    LM_TRY(lm_tensor_get(e, plan, (lm_plan_tensor){&plan->params[i], role}, 0,
+                         w.host[i].elements, w.host[i].data));
+  return NULL;
 }
 
-lm_foreign_native *lm_weights_views(lm_arena *a, const lm_plan *plan, lm_weights w, size_t *out_n) {
-  int n_frozen = w.frozen ? plan->n_frozen : 0;
-  lm_foreign_native *views = LM_NEW_N(a, lm_foreign_native, plan->n_params + n_frozen + 1);
-  for (int i = 0; i < plan->n_params; i++) {
-    const lm_plan_param *p = &plan->params[i];
-    views[i] = (lm_foreign_native){p->path, w.trained + p->offset, p->elements, LM_ST_F32};
+// Elements first … first + n - 1 of parameter i, rounded to its type.
+static lm_status elements_put(const lm_plan *plan, lm_weights w, int i, int64_t first, int64_t n,
+                              const float *from) {
+  if (w.exec)
+    return lm_tensor_set(w.exec, plan, (lm_plan_tensor){param_at(plan, i), LM_ROLE_PARAM}, first, n,
+                         from);
+  const lm_foreign_native *to = &w.host[i];
+  lm_st_from_f32(to->dtype, from, n, (char *)to->data + first * lm_st_dtype_bytes(to->dtype));
+  return NULL;
+}
+
+// Fills parameter i in parts that `make` computes or reads.
+typedef lm_status maker(const void *user, int64_t first, int64_t n, float *out);
+static lm_status param_fill(const lm_plan *plan, lm_weights w, int i, maker *make,
+                            const void *user) {
+  int64_t elements = param_at(plan, i)->elements;
+  float *buffer = lm_alloc(LM_TENSOR_CHUNK * sizeof *buffer);
+  lm_status s = NULL;
+  for (int64_t at = 0; !s && at < elements; at += LM_TENSOR_CHUNK) {
+    int64_t n = elements - at < LM_TENSOR_CHUNK ? elements - at : LM_TENSOR_CHUNK;
+    s = make(user, at, n, buffer);
+    if (!s)
+      s = elements_put(plan, w, i, at, n, buffer);
   }
-  for (int i = 0; i < n_frozen; i++)
-    views[plan->n_params + i] = frozen_view(&plan->frozen[i], w);
-  *out_n = (size_t)(plan->n_params + n_frozen);
-  return views;
+  lm_free(buffer);
+  return s;
+}
+
+typedef struct initial {
+  const lm_plan_param *p;
+  uint64_t seed;
+} initial;
+
+static lm_status initial_make(const void *user, int64_t first, int64_t n, float *out) {
+  const initial *x = user;
+  lm_init init = {x->p->init, x->p->init_a, x->p->init_b};
+  lm_init_fill(init, x->seed, x->p->path, first, n, out);
+  return NULL;
+}
+
+lm_status lm_weights_init_frozen(const lm_plan *plan, uint64_t seed, lm_weights w) {
+  for (int i = plan->n_params; i < params_count(plan, w); i++)
+    LM_TRY(param_fill(plan, w, i, initial_make, &(initial){param_at(plan, i), seed}));
+  return NULL;
+}
+
+static lm_status native_read(const void *user, int64_t first, int64_t n, float *out) {
+  const lm_foreign_native *x = user;
+  lm_st_to_f32(x->dtype, x->data, first, n, out);
+  return NULL;
+}
+
+static lm_status host_send(const lm_plan *plan, lm_weights host, lm_exec *e) {
+  for (int i = 0; i < host.n_host; i++)
+    LM_TRY(param_fill(plan, lm_weights_in(e), i, native_read, &host.host[i]));
+  return NULL;
 }
 
 // ---- native names
@@ -70,10 +131,11 @@ static int by_path(const void *a, const void *b) {
   return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-static void extra_check(const lm_st *st, const lm_foreign_native *views, size_t n, lm_buf *faults) {
+static void extra_check(const lm_st *st, const lm_plan *plan, lm_weights w, lm_buf *faults) {
+  size_t n = (size_t)params_count(plan, w);
   const char **paths = lm_calloc(n + 1, sizeof *paths);
   for (size_t i = 0; i < n; i++)
-    paths[i] = views[i].name;
+    paths[i] = param_at(plan, (int)i)->path;
   qsort(paths, n, sizeof *paths, by_path);
   for (size_t i = 0; i < lm_st_count(st); i++) {
     const char *name = lm_st_at(st, i)->name;
@@ -85,43 +147,20 @@ static void extra_check(const lm_st *st, const lm_foreign_native *views, size_t 
   lm_free(paths);
 }
 
-static void tensors_check(const lm_plan *plan, const lm_st *st, lm_weights w, lm_buf *faults) {
-  for (int i = 0; i < plan->n_params; i++)
-    tensor_check(lm_st_find(st, plan->params[i].path), &plan->params[i], faults);
-  for (int i = 0; w.frozen && i < plan->n_frozen; i++)
-    tensor_check(lm_st_find(st, plan->frozen[i].path), &plan->frozen[i], faults);
+static lm_status tensor_read(const void *user, int64_t first, int64_t n, float *out) {
+  return lm_st_read_f32(user, first, n, out);
 }
 
-// Reads a tensor to the memory of a parameter, which may be bf16, in pieces.
-static lm_status tensor_read(const lm_st_tensor *t, const lm_foreign_native *to) {
-  enum {
-    PIECE = 1 << 16 // elements
-  };
-  if (to->dtype == LM_ST_F32)
-    return lm_st_read_f32(t, 0, t->elements, to->data);
-  float *piece = lm_alloc(PIECE * sizeof *piece);
-  lm_status status = NULL;
-  for (int64_t at = 0; !status && at < t->elements; at += PIECE) {
-    int64_t n = t->elements - at < PIECE ? t->elements - at : PIECE;
-    status = lm_st_read_f32(t, at, n, piece);
-    if (!status)
-      lm_st_from_f32(to->dtype, piece, n, (char *)to->data + at * lm_st_dtype_bytes(to->dtype));
-  }
-  lm_free(piece);
-  return status;
-}
-
-static lm_status views_load(const lm_compiled *c, const lm_st *st, lm_arena *a, lm_weights w) {
+static lm_status tensors_load(const lm_plan *plan, const lm_st *st, lm_weights w) {
   lm_buf faults = {0};
-  size_t n;
-  const lm_foreign_native *views = lm_weights_views(a, c->plan, w, &n);
-  tensors_check(c->plan, st, w, &faults);
-  extra_check(st, views, n, &faults);
+  for (int i = 0; i < params_count(plan, w); i++)
+    tensor_check(lm_st_find(st, param_at(plan, i)->path), param_at(plan, i), &faults);
+  extra_check(st, plan, w, &faults);
   lm_status status =
       faults.n ? lm_fail(LM_USER, "the tensors do not match the model:%s", faults.p) : NULL;
   lm_buf_free(&faults);
-  for (size_t i = 0; !status && i < n; i++)
-    status = tensor_read(lm_st_find(st, views[i].name), &views[i]);
+  for (int i = 0; !status && i < params_count(plan, w); i++)
+    status = param_fill(plan, w, i, tensor_read, lm_st_find(st, param_at(plan, i)->path));
   return status;
 }
 
@@ -155,9 +194,7 @@ static lm_status checkpoint_find(const lm_project *p, bool quiet, const char **p
 lm_status lm_weights_load(const lm_compiled *c, const char *path, lm_weights w) {
   lm_st *st;
   LM_TRY(lm_st_open(path, &st));
-  lm_arena *a = lm_arena_create();
-  lm_status status = lm_annotate(views_load(c, st, a, w), "%s", path);
-  lm_arena_destroy(a);
+  lm_status status = lm_annotate(tensors_load(c->plan, st, w), "%s", path);
   lm_st_close(st);
   return status;
 }
@@ -177,21 +214,18 @@ lm_status lm_weights_load_from(const lm_compiled *c, lm_weights w) {
   return lm_weights_load(c, path, w);
 }
 
-static lm_status tensors_list(const lm_plan *plan, lm_arena *a, lm_weights w, lm_st_tensor **out,
-                              size_t *out_n) {
-  const lm_foreign_native *views = lm_weights_views(a, plan, w, out_n);
-  *out = LM_NEW_N(a, lm_st_tensor, *out_n + 1);
-  for (size_t i = 0; i < *out_n; i++) {
-    const lm_plan_param *p =
-        i < (size_t)plan->n_params ? &plan->params[i] : &plan->frozen[i - (size_t)plan->n_params];
+static lm_status tensors_list(const lm_plan *plan, lm_arena *a, lm_weights w, lm_st_tensor **out) {
+  *out = LM_NEW_N(a, lm_st_tensor, w.n_host + 1);
+  for (int i = 0; i < w.n_host; i++) {
+    const lm_plan_param *p = param_at(plan, i);
     if (p->rank > LM_ST_RANK)
       return lm_fail(LM_USER, "%s has %d axes, a file's tensors at most %d", p->path, p->rank,
                      LM_ST_RANK);
     (*out)[i] = (lm_st_tensor){.name = p->path,
-                               .dtype = views[i].dtype,
+                               .dtype = w.host[i].dtype,
                                .rank = p->rank,
                                .elements = p->elements,
-                               .data = views[i].data};
+                               .data = w.host[i].data};
     for (int k = 0; k < p->rank; k++)
       (*out)[i].shape[k] = p->shape[k];
   }
@@ -201,10 +235,9 @@ static lm_status tensors_list(const lm_plan *plan, lm_arena *a, lm_weights w, lm
 lm_status lm_weights_save(const lm_compiled *c, const char *path, lm_weights w) {
   lm_arena *a = lm_arena_create();
   lm_st_tensor *list;
-  size_t n;
-  lm_status status = tensors_list(c->plan, a, w, &list, &n);
+  lm_status status = tensors_list(c->plan, a, w, &list);
   if (!status)
-    status = lm_st_write(path, list, n);
+    status = lm_st_write(path, list, (size_t)w.n_host);
   lm_arena_destroy(a);
   return status;
 }
@@ -242,12 +275,13 @@ static size_t maps_select(const lm_lowered *l, const lm_foreign_native *views, s
 
 lm_status lm_weights_foreign(const lm_compiled *c, lm_arena *a, lm_weights w, lm_foreign **out) {
   const lm_lowered *l = c->lowered;
-  size_t n;
+  size_t n = (size_t)w.n_host;
   if (!l->n_maps)
     return lm_weights_no_map(c);
-  lm_foreign_native *views = lm_weights_views(a, c->plan, w, &n);
-  if (w.frozen || !c->plan->n_frozen)
-    return lm_foreign_create(l->maps, l->n_maps, views, n, out);
+  if (!w.trained_only || !c->plan->n_frozen)
+    return lm_foreign_create(l->maps, l->n_maps, w.host, n, out);
+  lm_foreign_native *views = LM_NEW_N(a, lm_foreign_native, n + 1);
+  memcpy(views, w.host, n * sizeof *views);
   lm_foreign_map *maps = LM_NEW_N(a, lm_foreign_map, l->n_maps);
   qsort(views, n, sizeof *views, by_view);
   size_t n_maps = maps_select(l, views, n, maps);
@@ -305,8 +339,6 @@ static bool is_ignored(void *user, const char *name) {
 
 static lm_status import(const lm_compiled *c, lm_arena *a, lm_weights w, const lm_st *st) {
   const lm_lowered *l = c->lowered;
-  size_t n;
-  const lm_foreign_native *views = lm_weights_views(a, c->plan, w, &n);
   const char *prefix = prefix_find(c, st, a);
   lm_foreign_map *maps = LM_NEW_N(a, lm_foreign_map, l->n_maps + 1);
   lm_foreign *foreign;
@@ -314,7 +346,7 @@ static lm_status import(const lm_compiled *c, lm_arena *a, lm_weights w, const l
     maps[i] = l->maps[i];
     maps[i].foreign = lm_arena_printf(a, "%s%s", prefix, l->maps[i].foreign);
   }
-  LM_TRY(lm_foreign_create(maps, l->n_maps, views, n, &foreign));
+  LM_TRY(lm_foreign_create(maps, l->n_maps, w.host, (size_t)w.n_host, &foreign));
   ignoring x = {c, strlen(prefix)};
   lm_status status = lm_foreign_import(foreign, st, is_ignored, &x);
   lm_foreign_destroy(foreign);
@@ -327,7 +359,12 @@ lm_status lm_weights_import(const lm_compiled *c, const char *path, lm_weights w
     return lm_weights_no_map(c);
   LM_TRY(lm_st_open(path, &st));
   lm_arena *a = lm_arena_create();
-  lm_status status = lm_annotate(import(c, a, w, st), "%s", path);
+  lm_weights host = w.exec ? lm_weights_alloc(c->plan, w.trained_only) : w;
+  lm_status status = lm_annotate(import(c, a, host, st), "%s", path);
+  if (!status && w.exec)
+    status = host_send(c->plan, host, w.exec);
+  if (w.exec)
+    lm_weights_free(host);
   lm_arena_destroy(a);
   lm_st_close(st);
   return status;

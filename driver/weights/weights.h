@@ -2,20 +2,28 @@
 #ifndef LM_DRIVER_WEIGHTS_H
 #define LM_DRIVER_WEIGHTS_H
 #include "driver/compile.h"
+#include "runtime/hal/tensor.h"
 #include "runtime/weights/foreign.h"
 
-// Memory laid out as the plan's arenas of parameters. frozen NULL: the trained ones only. trained
-// may be gradients or an optimizer state, then without frozen.
+// The parameters of a plan, trained and then frozen ones: in an executor, or as dense tensors in the
+// host's memory.
 typedef struct lm_weights {
-  float *trained; // LM_ARENA_PARAM
-  void *frozen;   // LM_ARENA_FIXED
+  lm_exec *exec;
+  lm_foreign_native *host; // if exec is NULL; frozen parameters in their own type
+  int n_host;
+  bool trained_only; // without the frozen parameters
 } lm_weights;
-lm_weights lm_weights_in(lm_exec *e); // the arenas of an executor, to write to
-// Allocated; free with lm_weights_free.
-lm_weights lm_weights_alloc(const lm_plan *plan);
+static inline lm_weights lm_weights_in(lm_exec *e) {
+  return (lm_weights){.exec = e};
+}
+// In the host's memory, zeros; free with lm_weights_free.
+lm_weights lm_weights_alloc(const lm_plan *plan, bool trained_only);
 void lm_weights_free(lm_weights w);
-// Views of the parameters that w has, *out_n of them, allocated in `a`.
-lm_foreign_native *lm_weights_views(lm_arena *a, const lm_plan *plan, lm_weights w, size_t *out_n);
+// Fills w, which is in the host's memory, from an executor: the trained parameters (role
+// LM_ROLE_PARAM) or their gradients (LM_ROLE_GRAD).
+lm_status lm_weights_get(lm_exec *e, const lm_plan *plan, lm_port_role role, lm_weights w);
+// Gives the frozen parameters of w their initial values.
+lm_status lm_weights_init_frozen(const lm_plan *plan, uint64_t seed, lm_weights w);
 
 // Fills w from a safetensors file or a folder of them, by native names. One LM_USER status lists
 // every tensor that is missing, has another shape, is not a float, or is unknown.
@@ -27,10 +35,10 @@ lm_status lm_weights_load_from(const lm_compiled *c, lm_weights w);
 lm_status lm_weights_from(const lm_compiled *c, const char **out);
 // As lm_weights_load, through `map hf`.
 lm_status lm_weights_import(const lm_compiled *c, const char *path, lm_weights w);
-// Writes w as one file with native names.
+// Writes w, which is in the host's memory, as one file with native names.
 lm_status lm_weights_save(const lm_compiled *c, const char *path, lm_weights w);
-// The parameters of w under their foreign names; foreign tensors that also have elements of others
-// are left out. `a` holds the views. The caller destroys *out first.
+// The parameters of w, which is in the host's memory, under their foreign names; foreign tensors that also have elements of others
+// are left out. `a` holds memory of *out. The caller destroys *out before w.
 lm_status lm_weights_foreign(const lm_compiled *c, lm_arena *a, lm_weights w, lm_foreign **out);
 lm_status lm_weights_no_map(const lm_compiled *c); // the error of a model without `map hf`
 #endif

@@ -127,9 +127,6 @@ lm_config_params lm_config_params_of(lm_ctx *c, const ast_decl *model);
 // Whether the model itself has a `map hf`; its subs may have others.
 bool lm_model_has_map(lm_ctx *c, const ast_decl *model);
 
-// The number of blocks of LM_BLOCK elements in the parameter arena. Each tensor of each layer
-// starts at a block boundary.
-int64_t lm_lowered_blocks(const lm_lowered *l);
 // The number of elements of all parameters, and of the trained ones, without padding.
 int64_t lm_lowered_params(const lm_lowered *l);
 int64_t lm_lowered_trained(const lm_lowered *l);

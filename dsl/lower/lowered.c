@@ -1,6 +1,5 @@
 // lowered.c - sizes of a lowered program.
 #include "dsl/lower/lower.h"
-#include "runtime/plan/plan.h"
 
 int64_t lm_lowered_params(const lm_lowered *l) {
   int64_t n = 0;
@@ -15,15 +14,5 @@ int64_t lm_lowered_trained(const lm_lowered *l) {
   for (uint32_t i = 0; i < l->m->n_globals; i++)
     if (l->m->globals[i].kind == LM_GLOBAL_PARAM)
       n += lm_type_elements(l->m, l->m->globals[i].type);
-  return n;
-}
-
-int64_t lm_lowered_blocks(const lm_lowered *l) {
-  int64_t n = 0;
-  for (uint32_t i = 0; i < l->m->n_globals; i++) {
-    const lm_global *g = &l->m->globals[i];
-    if (g->kind == LM_GLOBAL_PARAM)
-      n += g->n_paths * ((lm_global_stored_elements(l->m, g) + LM_BLOCK - 1) / LM_BLOCK);
-  }
   return n;
 }

@@ -120,8 +120,10 @@ static void skip_bad_step(lm_elab *e, lm_value *scaled, lm_region *body, lm_valu
     results[i] = lm_emit_select(&e->b, good, results[i], body->args[i ? i + 1 : 0]);
 }
 
-static el_axis *element_axis(lm_elab *e, const char *name, int64_t size) {
-  el_axis *x = el_axis_new(e, LM_SYM(e->c, name), lm_size_number(e->a, size), 0);
+static el_axis *element_axis(lm_elab *e, lm_axis ir) {
+  const lm_axis_info *a = &e->m->axes[ir];
+  el_axis *x = el_axis_new(e, a->name, lm_size_number(e->a, a->size), 0);
+  x->ir = ir;
   x->element = true;
   return x;
 }
@@ -207,9 +209,10 @@ static functions functions_begin(lm_elab *e, const ast_decl *d, lm_loc at, const
 static void lower_body(lm_elab *e, const lm_recipe *r, el_inst *inst, const ast_member *m,
                        const lm_group_sets *c, lm_lowered *out) {
   el_axes axes = {0}, blk = {0};
-  el_axis *b = element_axis(e, "blk", lm_lowered_blocks(out));
+  lm_type all = lm_type_blocks(e->m, LM_F32);
+  el_axis *b = element_axis(e, all.axis[0]);
   el_axes_push(e, &axes, b);
-  el_axes_push(e, &axes, element_axis(e, "el", LM_BLOCK));
+  el_axes_push(e, &axes, element_axis(e, all.axis[1]));
   el_axes_push(e, &blk, b);
   make_norm(e, &axes);
   functions f = functions_begin(e, inst->decl, m->loc, &axes, &blk, c->n > 1);

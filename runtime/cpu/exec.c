@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "runtime/base/parallel.h"
 #include "runtime/base/processors.h"
 #include "runtime/base/team.h"
 #include "runtime/cpu/detect.h"
@@ -194,8 +195,38 @@ static void destroy(lm_exec *hal) {
   lm_free(e);
 }
 
-static void *arena(lm_exec *e, lm_arena_id id, bool change) {
-  return ((cpu_exec *)e)->arenas[id].start;
+static char *slice(lm_exec *e, lm_arena_id id, int64_t offset, int64_t bytes) {
+  const cpu_exec *self = (const cpu_exec *)e;
+  LM_ASSERT(offset >= 0 && bytes >= 0 && offset + bytes <= self->plan->arena_bytes[id]);
+  return self->arenas[id].start + offset;
+}
+
+static lm_status arena_read(lm_exec *e, lm_arena_id id, int64_t offset, int64_t bytes, void *to) {
+  if (bytes)
+    memcpy(to, slice(e, id, offset, bytes), (size_t)bytes);
+  return NULL;
+}
+
+typedef struct writing {
+  char *to;
+  const char *from;
+} writing;
+
+static void bytes_write(void *user, int64_t first, int64_t last) {
+  const writing *w = user;
+  memcpy(w->to + first, w->from + first, (size_t)(last - first));
+}
+
+// The threads share the cost of the first access to each page.
+static lm_status arena_write(lm_exec *e, lm_arena_id id, int64_t offset, int64_t bytes,
+                             const void *from) {
+  enum {
+    BYTES_OF_THREAD = 1 << 20
+  };
+  if (bytes)
+    lm_parallel_ranges(bytes, BYTES_OF_THREAD, bytes_write,
+                       &(writing){slice(e, id, offset, bytes), from});
+  return NULL;
 }
 
 static void arena_clear(lm_exec *e, lm_arena_id id) {
@@ -368,7 +399,8 @@ static lm_status run(lm_exec *hal, const lm_plan_func *f, const int64_t *extents
 
 static const lm_exec_ops OPS = {.destroy = destroy,
                                 .run = run,
-                                .arena = arena,
+                                .read = arena_read,
+                                .write = arena_write,
                                 .arena_clear = arena_clear,
                                 .port = port,
                                 .threads = threads,

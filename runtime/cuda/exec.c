@@ -134,9 +134,6 @@ static void func_describe(const cuda_exec *e, const lm_plan_func *f, func_state 
     x->fixed = x->fixed && step_fixed(s) &&
                (s->kind != LM_STEP_KERNEL || !e->plan->kernels[s->kernel].launch.extents);
     x->may_fault |= s->kind == LM_STEP_COPY && s->move->at_dim >= 0;
-    for (int j = s->kind == LM_STEP_FILL || s->kind == LM_STEP_LOOP ? 0 : s->n_read; j < s->n_bufs;
-         j++)
-      x->writes[s->bufs[j].arena] = true;
   }
 }
 
@@ -281,12 +278,17 @@ static bool is_synchronized(cuda_exec *e) {
   return !s;
 }
 
-static void *arena(lm_exec *hal, lm_arena_id id, bool change) {
+static lm_status arena_read(lm_exec *hal, lm_arena_id id, int64_t offset, int64_t bytes, void *to) {
   cuda_exec *e = (cuda_exec *)hal;
-  if (is_synchronized(e))
-    lm_status_free(cuda_exec_fail(e, lm_cuda_memory_fetch(&e->memory, id)));
-  e->memory.mirrors[id].ahead |= change;
-  return lm_cuda_memory_mirror(&e->memory, id);
+  LM_TRY(cuda_exec_synchronize(e));
+  return cuda_exec_fail(e, lm_cuda_memory_read(&e->memory, id, offset, bytes, to));
+}
+
+static lm_status arena_write(lm_exec *hal, lm_arena_id id, int64_t offset, int64_t bytes,
+                             const void *from) {
+  cuda_exec *e = (cuda_exec *)hal;
+  LM_TRY(cuda_exec_synchronize(e));
+  return cuda_exec_fail(e, lm_cuda_memory_write(&e->memory, id, offset, bytes, from));
 }
 
 static void arena_clear(lm_exec *hal, lm_arena_id id) {
@@ -298,12 +300,10 @@ static void arena_clear(lm_exec *hal, lm_arena_id id) {
 static void *port(lm_exec *hal, const lm_plan_port *p) {
   cuda_exec *e = (cuda_exec *)hal;
   if (p->buf.arena != LM_ARENA_IO)
-    return (char *)arena(hal, (lm_arena_id)p->buf.arena,
-                         lm_cuda_memory_is_argument(&e->memory, p)) +
-           p->buf.offset;
+    LM_BUG("port %s is not in the IO arena", p->name);
   if (!lm_cuda_memory_is_argument(&e->memory, p) && is_synchronized(e))
     lm_status_free(cuda_exec_fail(e, lm_cuda_memory_result(&e->memory, p)));
-  return e->memory.mirrors[LM_ARENA_IO].host + p->buf.offset;
+  return e->memory.io_host + p->buf.offset;
 }
 
 // ---- totals of a step
@@ -350,7 +350,8 @@ static int kernels_compiled(const lm_exec *e) {
 static const lm_exec_ops OPS = {.destroy = destroy,
                                 .run = cuda_exec_run,
                                 .wait = wait,
-                                .arena = arena,
+                                .read = arena_read,
+                                .write = arena_write,
                                 .arena_clear = arena_clear,
                                 .port = port,
                                 .threads = threads,

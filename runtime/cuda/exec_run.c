@@ -203,7 +203,7 @@ static lm_status enqueue(cuda_exec *e, const lm_plan_func *f, const int64_t *ext
   if (e->timeline)
     LM_TRY(mark_add(e, NULL));
   LM_TRY(steps_enqueue(e, f, extents));
-  LM_TRY(lm_cuda_memory_end(&e->memory, f, x->writes));
+  LM_TRY(lm_cuda_memory_end(&e->memory, f));
   if (!x->may_fault)
     return NULL;
   e->may_fault = f;

@@ -7,7 +7,6 @@
 #include "runtime/plan/walk.h"
 
 typedef struct func_state {
-  bool writes[LM_ARENAS];
   bool fixed;     // does not depend on run-time extents
   bool may_fault; // has a move to a position that is read at run time and checked on the device
   int runs;

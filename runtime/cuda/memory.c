@@ -5,8 +5,9 @@
 #include <string.h>
 
 enum {
-  SMALL = 64 << 10, // results of at most this many bytes are copied back after each run
-  FEW = 512         // arguments of at most this many bytes are not worth a separate stream
+  SMALL = 64 << 10,  // results of at most this many bytes are copied back after each run
+  FEW = 512,         // arguments of at most this many bytes are not worth a separate stream
+  TRANSFER = 4 << 20 // bytes of the pinned buffer of slices
 };
 
 // ---- the device's memory
@@ -130,7 +131,7 @@ lm_status lm_cuda_memory_make(lm_cuda_memory *m, const lm_plan *plan, const lm_c
   int result = workspace ? d->cuMemAlloc_v2(&m->workspace, (size_t)workspace) : 0;
   if (result)
     return out_of_memory(m, result, workspace, "the workspace of GEMMs");
-  LM_TRY(pinned_make(m, plan->arena_bytes[LM_ARENA_IO], &m->mirrors[LM_ARENA_IO].host));
+  LM_TRY(pinned_make(m, plan->arena_bytes[LM_ARENA_IO], &m->io_host));
   return staging_make(m);
 }
 
@@ -138,16 +139,15 @@ void lm_cuda_memory_free(lm_cuda_memory *m) {
   const lm_cuda_driver *d = m->driver;
   if (!m->arena)
     return;
-  for (int i = 0; i < LM_ARENAS; i++) {
+  for (int i = 0; i < LM_ARENAS; i++)
     if (m->at[i])
       d->cuMemFree_v2(m->at[i]);
-    if (i != LM_ARENA_IO)
-      lm_free(m->mirrors[i].host);
-  }
   if (m->workspace)
     d->cuMemFree_v2(m->workspace);
-  if (m->mirrors[LM_ARENA_IO].host)
-    d->cuMemFreeHost(m->mirrors[LM_ARENA_IO].host);
+  if (m->io_host)
+    d->cuMemFreeHost(m->io_host);
+  if (m->transfer)
+    d->cuMemFreeHost(m->transfer);
   for (int i = 0; i < 2; i++) {
     if (m->staging[i].host)
       d->cuMemFreeHost(m->staging[i].host);
@@ -165,23 +165,9 @@ void lm_cuda_memory_free(lm_cuda_memory *m) {
 
 // ---- copies before and after a run
 
-static lm_status mirrors_send(lm_cuda_memory *m) {
-  for (int i = 0; i < LM_ARENAS; i++) {
-    if (!m->mirrors[i].ahead)
-      continue;
-    LM_TRY(
-        lm_cuda_check(m->driver,
-                      m->driver->cuMemcpyHtoDAsync_v2(m->at[i], m->mirrors[i].host,
-                                                      (size_t)m->plan->arena_bytes[i], m->stream),
-                      "%s to the GPU", lm_arena_titles[i]));
-    m->mirrors[i].ahead = false;
-  }
-  return NULL;
-}
-
 static void arguments_pack(const lm_cuda_memory *m, const lm_cuda_io *io, char *to) {
   for (int i = 0; i < io->n_in; to += io->in[i++].bytes)
-    memcpy(to, m->mirrors[LM_ARENA_IO].host + io->in[i].offset, (size_t)io->in[i].bytes);
+    memcpy(to, m->io_host + io->in[i].offset, (size_t)io->in[i].bytes);
 }
 
 // Copies few arguments directly to their addresses.
@@ -218,7 +204,6 @@ static lm_status arguments_send_ahead(const lm_cuda_memory *m, const lm_cuda_io 
 // Synchronizing with an event that was never recorded returns at once.
 lm_status lm_cuda_memory_begin(lm_cuda_memory *m, const lm_plan_func *f) {
   const lm_cuda_io *io = &m->io[f - m->plan->funcs];
-  LM_TRY(mirrors_send(m));
   if (!io->n_in)
     return NULL;
   m->slot = !m->slot;
@@ -233,44 +218,61 @@ lm_status lm_cuda_memory_begin(lm_cuda_memory *m, const lm_plan_func *f) {
 
 static lm_status io_fetch(lm_cuda_memory *m, int64_t offset, int64_t bytes) {
   return lm_cuda_check(m->driver,
-                       m->driver->cuMemcpyDtoHAsync_v2(m->mirrors[LM_ARENA_IO].host + offset,
+                       m->driver->cuMemcpyDtoHAsync_v2(m->io_host + offset,
                                                        m->at[LM_ARENA_IO] + (uint64_t)offset,
                                                        (size_t)bytes, m->stream),
                        "results from the GPU");
 }
 
-lm_status lm_cuda_memory_end(lm_cuda_memory *m, const lm_plan_func *f, const bool *writes) {
+lm_status lm_cuda_memory_end(lm_cuda_memory *m, const lm_plan_func *f) {
   lm_cuda_io *io = &m->io[f - m->plan->funcs];
   for (int i = 0; i < io->n_out; i++)
     LM_TRY(io_fetch(m, io->out[i].offset, io->out[i].bytes));
   for (int i = 0; i < f->n_out; i++)
     io->behind[i] = f->out[i].buf.bytes > SMALL;
-  for (int i = 0; i < LM_ARENAS; i++)
-    if (i != LM_ARENA_IO)
-      m->mirrors[i].behind |= writes[i];
   return NULL;
 }
 
 // ---- access by the host
 
-char *lm_cuda_memory_mirror(lm_cuda_memory *m, lm_arena_id id) {
-  lm_cuda_mirror *x = &m->mirrors[id];
-  if (!x->host)
-    x->host = lm_alloc((size_t)m->plan->arena_bytes[id] + 1);
-  return x->host;
+// The address of a slice; makes the pinned buffer.
+static lm_status slice_begin(lm_cuda_memory *m, lm_arena_id id, int64_t offset, int64_t bytes,
+                             lm_cuda_address *out) {
+  LM_ASSERT(offset >= 0 && bytes >= 0 && offset + bytes <= m->plan->arena_bytes[id]);
+  *out = m->at[id] + (uint64_t)offset;
+  return m->transfer ? NULL : pinned_make(m, TRANSFER, &m->transfer);
 }
 
-lm_status lm_cuda_memory_fetch(lm_cuda_memory *m, lm_arena_id id) {
-  lm_cuda_mirror *x = &m->mirrors[id];
-  if (!x->behind)
-    return NULL;
-  LM_TRY(lm_cuda_check(m->driver,
-                       m->driver->cuMemcpyDtoHAsync_v2(lm_cuda_memory_mirror(m, id), m->at[id],
-                                                       (size_t)m->plan->arena_bytes[id], m->stream),
-                       "%s from the GPU", lm_arena_titles[id]));
-  LM_TRY(lm_cuda_check(m->driver, m->driver->cuStreamSynchronize(m->stream), "%s from the GPU",
-                       lm_arena_titles[id]));
-  x->behind = false;
+static lm_status transferred(const lm_cuda_memory *m, int result, lm_arena_id id,
+                             const char *where) {
+  if (!result)
+    result = m->driver->cuStreamSynchronize(m->stream);
+  return lm_cuda_check(m->driver, result, "%s %s the GPU", lm_arena_titles[id], where);
+}
+
+lm_status lm_cuda_memory_read(lm_cuda_memory *m, lm_arena_id id, int64_t offset, int64_t bytes,
+                              void *to) {
+  lm_cuda_address at;
+  LM_TRY(slice_begin(m, id, offset, bytes, &at));
+  for (int64_t done = 0; done < bytes; done += TRANSFER) {
+    size_t n = (size_t)(bytes - done < TRANSFER ? bytes - done : TRANSFER);
+    int result = m->driver->cuMemcpyDtoHAsync_v2(m->transfer, at + (uint64_t)done, n, m->stream);
+    LM_TRY(transferred(m, result, id, "from"));
+    memcpy((char *)to + done, m->transfer, n);
+  }
+  return NULL;
+}
+
+lm_status lm_cuda_memory_write(lm_cuda_memory *m, lm_arena_id id, int64_t offset, int64_t bytes,
+                               const void *from) {
+  lm_cuda_address at;
+  LM_TRY(slice_begin(m, id, offset, bytes, &at));
+  for (int64_t done = 0; done < bytes; done += TRANSFER) {
+    size_t n = (size_t)(bytes - done < TRANSFER ? bytes - done : TRANSFER);
+    memcpy(m->transfer, (const char *)from + done, n);
+    int result = m->driver->cuMemcpyHtoDAsync_v2(at + (uint64_t)done, m->transfer, n, m->stream);
+    LM_TRY(transferred(m, result, id, "to"));
+  }
   return NULL;
 }
 
@@ -297,8 +299,6 @@ lm_status lm_cuda_memory_result(lm_cuda_memory *m, const lm_plan_port *p) {
 lm_status lm_cuda_memory_clear(lm_cuda_memory *m, lm_arena_id id) {
   if (!m->plan->arena_bytes[id])
     return NULL;
-  m->mirrors[id].ahead = false;
-  m->mirrors[id].behind = true;
   return lm_cuda_check(
       m->driver,
       m->driver->cuMemsetD8Async(m->at[id], 0, (size_t)m->plan->arena_bytes[id], m->stream),

@@ -1,9 +1,8 @@
-// memory.h - a plan's arenas on a GPU, and the host's copies of them.
+// memory.h - a plan's arenas on a GPU, and their exchange with the host.
 //
-// A mirror is the host's copy of an arena, created on first access. It is `behind` after the device
-// has written to the arena, and `ahead` after it was returned to a caller who may change it.
+// Slices of arenas are copied through a pinned buffer. The host has a copy of the IO arena only.
 //
-// Arguments and results have separate rules. Arguments are copied to the device with every run of
+// Arguments are copied to the device with every run of
 // their function, through one of two staging buffers, so that the next arguments can be written
 // during the copy. Small results are copied back after the run, large ones on access.
 //
@@ -18,10 +17,6 @@
 #define LM_CUDA_MEMORY_H
 #include "runtime/cuda/builtin.h"
 
-typedef struct lm_cuda_mirror {
-  char *host;
-  bool ahead, behind;
-} lm_cuda_mirror;
 // A range of the IO arena.
 typedef struct lm_cuda_range {
   int64_t offset, bytes;
@@ -46,8 +41,9 @@ typedef struct lm_cuda_memory {
   lm_arena *arena;
   lm_cuda_address at[LM_ARENAS], workspace;
   int64_t workspace_bytes;
-  lm_cuda_mirror mirrors[LM_ARENAS]; // the mirror of IO is pinned
-  lm_cuda_io *io;                    // by function
+  char *io_host;  // pinned copy of the IO arena
+  char *transfer; // pinned buffer of slices; NULL before the first
+  lm_cuda_io *io; // by function
   struct {
     char *host;
     lm_cuda_address device;
@@ -63,13 +59,14 @@ lm_status lm_cuda_memory_make(lm_cuda_memory *m, const lm_plan *plan, const lm_c
 void lm_cuda_memory_free(lm_cuda_memory *m);
 // Enqueues the copies to the device before a run of f.
 lm_status lm_cuda_memory_begin(lm_cuda_memory *m, const lm_plan_func *f);
-// Enqueues the copies from the device after a run of f. writes: by arena, true if f writes to it.
-lm_status lm_cuda_memory_end(lm_cuda_memory *m, const lm_plan_func *f, const bool *writes);
-// The following functions require that the stream is idle. lm_cuda_memory_fetch updates a mirror
-// that is behind.
-lm_status lm_cuda_memory_fetch(lm_cuda_memory *m, lm_arena_id id);
+// Enqueues the copies from the device after a run of f.
+lm_status lm_cuda_memory_end(lm_cuda_memory *m, const lm_plan_func *f);
+// The following functions require that the stream is idle. Slices lie within their arena.
+lm_status lm_cuda_memory_read(lm_cuda_memory *m, lm_arena_id id, int64_t offset, int64_t bytes,
+                              void *to);
+lm_status lm_cuda_memory_write(lm_cuda_memory *m, lm_arena_id id, int64_t offset, int64_t bytes,
+                               const void *from);
 lm_status lm_cuda_memory_result(lm_cuda_memory *m, const lm_plan_port *p);
 bool lm_cuda_memory_is_argument(const lm_cuda_memory *m, const lm_plan_port *p);
-char *lm_cuda_memory_mirror(lm_cuda_memory *m, lm_arena_id id);
 lm_status lm_cuda_memory_clear(lm_cuda_memory *m, lm_arena_id id);
 #endif

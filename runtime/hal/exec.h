@@ -1,8 +1,9 @@
 // exec.h - an executor runs the functions of a plan. Backends implement it as a table of functions.
 //
-// A backend owns the arenas, which may be in a device's memory. These functions return host
-// addresses, which stay valid as long as the executor exists; the executor copies between host and
-// device as needed. Memory that was requested for reading only is not copied back.
+// A backend owns the arenas, which may be in a device's memory. Arguments and results have host
+// addresses, which stay valid as long as the executor exists; the executor copies them between host
+// and device. Other memory is read and written in slices (lm_exec_read, lm_exec_write; tensor.h
+// for parameters).
 //
 //   create of an lm_runtime (below)
 //   write arguments to lm_exec_port(e, in); lm_exec_run(e, f, extents); read results from
@@ -37,7 +38,8 @@ typedef struct lm_exec_ops {
   void (*destroy)(lm_exec *e);
   lm_status (*run)(lm_exec *e, const lm_plan_func *f, const int64_t *extents);
   lm_status (*wait)(lm_exec *e); // NULL if `run` is synchronous
-  void *(*arena)(lm_exec *e, lm_arena_id id, bool change);
+  lm_status (*read)(lm_exec *e, lm_arena_id id, int64_t offset, int64_t bytes, void *to);
+  lm_status (*write)(lm_exec *e, lm_arena_id id, int64_t offset, int64_t bytes, const void *from);
   void (*arena_clear)(lm_exec *e, lm_arena_id id);
   void *(*port)(lm_exec *e, const lm_plan_port *p);
   int (*threads)(const lm_exec *e);
@@ -125,23 +127,26 @@ static inline lm_status lm_exec_call(lm_exec *e, const lm_plan_func *f, const in
   LM_TRY(lm_exec_run(e, f, extents));
   return lm_exec_wait(e);
 }
-// The contents of an arena. lm_exec_arena: for reading and writing until the next run;
-// lm_exec_arena_read: for reading only.
-static inline void *lm_exec_arena(lm_exec *e, lm_arena_id id) {
+// Copies a slice of an arena, which lies within it, from and to the host's memory. Both wait for
+// previous runs, whose error they return.
+static inline lm_status lm_exec_read(lm_exec *e, lm_arena_id id, int64_t offset, int64_t bytes,
+                                     void *to) {
+  return e->ops->read(e, id, offset, bytes, to);
+}
+static inline lm_status lm_exec_write(lm_exec *e, lm_arena_id id, int64_t offset, int64_t bytes,
+                                      const void *from) {
   if (id == LM_ARENA_PARAM || id == LM_ARENA_FIXED)
     e->copied = LM_COPIED_NOTHING;
-  return e->ops->arena(e, id, true);
-}
-static inline const void *lm_exec_arena_read(lm_exec *e, lm_arena_id id) {
-  return e->ops->arena(e, id, false);
+  return e->ops->write(e, id, offset, bytes, from);
 }
 static inline void lm_exec_arena_clear(lm_exec *e, lm_arena_id id) { // fills it with zeros
   if (id == LM_ARENA_PARAM || id == LM_ARENA_FIXED)
     e->copied = LM_COPIED_NOTHING;
   e->ops->arena_clear(e, id);
 }
-// The memory of an argument, to be written before its function runs and reusable when lm_exec_run
-// returns; or of a result, to be read after its function ran.
+// The memory of an argument or a result in the IO arena: of an argument, to be written before its
+// function runs and reusable when lm_exec_run returns; or of a result, to be read after its
+// function ran.
 static inline void *lm_exec_port(lm_exec *e, const lm_plan_port *p) {
   return e->ops->port(e, p);
 }

@@ -18,6 +18,8 @@ typedef struct {
   lm_plan_func *f; // the function being read
   uint32_t cap_params, cap_frozen, cap_kernels, cap_funcs, cap_steps, cap_in, cap_out, cap_live;
   int open[LM_PLAN_DEPTH], depth; // LOOP steps without their END
+  lm_plan_piece *pieces;          // of the parameter being read
+  uint32_t cap_pieces;
   bool failed;
 } reader;
 
@@ -290,6 +292,19 @@ static void step(reader *r) {
   operands(r, s);
 }
 
+// A port without a role in the text has the one of the table.
+static void role(reader *r, lm_plan_port *x) {
+  x->role = x->id < LM_PORTS ? lm_port_table[x->id].role : LM_ROLE_OTHER;
+  if (!take(r, "as "))
+    return;
+  int i = LM_ROLE_PARAM;
+  while (i < LM_ROLES && !take(r, lm_role_names[i]))
+    i++;
+  r->failed |= i == LM_ROLES;
+  x->role = i < LM_ROLES ? (lm_port_role)i : LM_ROLE_OTHER;
+  x->state = x->role == LM_ROLE_STATE ? (int)number(r) : 0;
+}
+
 static void port(reader *r, bool result) {
   lm_plan_port x = {.name = word(r, ":")};
   x.id = lm_port_find(x.name);
@@ -305,6 +320,7 @@ static void port(reader *r, bool result) {
       expect(r, ",");
     x.shape[x.rank++] = number(r);
   }
+  role(r, &x);
   x.buf = buffer(r);
   if (result)
     *ADD(r, r->f->out, r->f->n_out, r->cap_out) = x;
@@ -375,6 +391,67 @@ static void func(reader *r) {
   r->cap_steps = r->cap_in = r->cap_out = r->cap_live = 0;
 }
 
+static int numbers(reader *r, int64_t *out) {
+  int n = 0;
+  expect(r, "[");
+  while (!r->failed && !take(r, "]")) {
+    if (n == LM_PLAN_RANK) {
+      r->failed = true;
+      return n;
+    }
+    if (n)
+      expect(r, ",");
+    out[n++] = number(r);
+  }
+  return n;
+}
+
+static bool at_numbers(reader *r) {
+  blanks(r);
+  return r->at < r->end && *r->at == '[';
+}
+
+// A parameter of one dense piece has no shape in the text: it is read as one axis.
+static void param(reader *r, lm_plan_param *x, lm_arena_id arena) {
+  *x = (lm_plan_param){.path = word(r, " "), .arena = (uint8_t)arena};
+  if (arena == LM_ARENA_FIXED)
+    x->dtype = (uint8_t)choice(r, lm_dtype_names, LM_REAL);
+  r->param = x;
+  r->cap_pieces = 0;
+  r->pieces = NULL;
+  bool dense = !at_numbers(r);
+  int64_t offset = dense ? number(r) : 0;
+  if (!dense)
+    x->rank = numbers(r, x->shape);
+  expect(r, ":");
+  x->elements = number(r);
+  if (!dense)
+    return;
+  lm_plan_piece *piece = LM_NEW(r->a, lm_plan_piece);
+  *piece = (lm_plan_piece){.offset = offset, .size = {x->elements}, .stride = {1}};
+  x->rank = 1;
+  x->shape[0] = x->elements;
+  x->pieces = piece;
+  x->n_pieces = 1;
+}
+
+static void piece(reader *r) {
+  lm_plan_param *x = r->param;
+  if (!x || (x->n_pieces && !r->pieces)) {
+    r->failed = true;
+    return;
+  }
+  lm_plan_piece *to = ADD(r, r->pieces, x->n_pieces, r->cap_pieces);
+  *to = (lm_plan_piece){.offset = number(r)};
+  x->pieces = r->pieces;
+  r->failed |= numbers(r, to->first) != x->rank;
+  r->failed |= numbers(r, to->size) != x->rank;
+  expect(r, "by");
+  r->failed |= numbers(r, to->stride) != x->rank;
+  for (int d = 0; d < x->rank; d++)
+    r->failed |= to->first[d] < 0 || to->size[d] < 1 || to->size[d] > x->shape[d] - to->first[d];
+}
+
 static void top_line(reader *r) {
   lm_plan *p = r->p;
   if (take(r, "arena ")) {
@@ -389,18 +466,9 @@ static void top_line(reader *r) {
     expect(r, "<=");
     p->extents[p->n_extents++].capacity = number(r);
   } else if (take(r, "param ")) {
-    lm_plan_param *x = ADD(r, p->params, p->n_params, r->cap_params);
-    *x = (lm_plan_param){.path = word(r, " ")};
-    x->offset = number(r);
-    expect(r, ":");
-    x->elements = number(r);
+    param(r, ADD(r, p->params, p->n_params, r->cap_params), LM_ARENA_PARAM);
   } else if (take(r, "frozen ")) {
-    lm_plan_param *x = ADD(r, p->frozen, p->n_frozen, r->cap_frozen);
-    *x = (lm_plan_param){.path = word(r, " ")};
-    x->dtype = (uint8_t)choice(r, lm_dtype_names, LM_REAL);
-    x->offset = number(r);
-    expect(r, ":");
-    x->elements = number(r);
+    param(r, ADD(r, p->frozen, p->n_frozen, r->cap_frozen), LM_ARENA_FIXED);
   } else if (take(r, "kernel ")) {
     lm_plan_kernel *x = ADD(r, p->kernels, p->n_kernels, r->cap_kernels);
     *x = (lm_plan_kernel){.name = word(r, " ")};
@@ -423,6 +491,8 @@ lm_status lm_plan_parse(lm_arena *a, const char *text, size_t n, lm_plan **out) 
       continue;
     if (*r.at == ' ' && r.f)
       func_line(&r);
+    else if (take(&r, "piece "))
+      piece(&r);
     else
       top_line(&r);
     if (!r.failed && (blanks(&r), r.at < r.end))

@@ -221,7 +221,52 @@ static void print_ports(const char *what, const lm_plan_port *ports, int n, lm_b
     for (int d = 0; d < ports[i].rank; d++)
       lm_buf_printf(out, "%s%lld", d ? ", " : "", (long long)ports[i].shape[d]);
     lm_buf_puts(out, "]");
+    if (lm_role_names[ports[i].role])
+      lm_buf_printf(out, " as %s", lm_role_names[ports[i].role]);
+    if (ports[i].role == LM_ROLE_STATE)
+      lm_buf_printf(out, " %d", ports[i].state);
     print_buf(&ports[i].buf, out);
+    lm_buf_puts(out, "\n");
+  }
+}
+
+static void print_numbers(const int64_t *v, int n, lm_buf *out) {
+  for (int i = 0; i < n; i++)
+    lm_buf_printf(out, "%s%lld", i ? ", " : "[", (long long)v[i]);
+  lm_buf_puts(out, n ? "]" : "[]");
+}
+
+static bool is_dense(const lm_plan_param *x) {
+  int64_t n = 1;
+  for (int d = x->rank - 1; x->n_pieces == 1 && d >= 0; d--) {
+    if (x->pieces->size[d] != x->shape[d] || x->pieces->stride[d] != n)
+      return false;
+    n *= x->shape[d];
+  }
+  return x->n_pieces == 1;
+}
+
+// param layers.0.wo 8192 : 4096                 one dense piece: its offset and elements
+// param layers.0.wq [64, 32] : 2048             others: the shape, then the pieces
+//   piece 0 [0, 0] [64, 16] by [96, 1]          offset, first indices, sizes and strides
+static void print_param(const lm_plan_param *x, lm_buf *out) {
+  bool frozen = x->arena == LM_ARENA_FIXED;
+  lm_buf_printf(out, "%s %s ", frozen ? "frozen" : "param", x->path);
+  if (frozen)
+    lm_buf_printf(out, "%s ", lm_dtype_name((lm_dtype)x->dtype));
+  if (is_dense(x)) {
+    lm_buf_printf(out, "%lld : %lld\n", (long long)x->pieces->offset, (long long)x->elements);
+    return;
+  }
+  print_numbers(x->shape, x->rank, out);
+  lm_buf_printf(out, " : %lld\n", (long long)x->elements);
+  for (int i = 0; i < x->n_pieces; i++) {
+    lm_buf_printf(out, "  piece %lld ", (long long)x->pieces[i].offset);
+    print_numbers(x->pieces[i].first, x->rank, out);
+    lm_buf_puts(out, " ");
+    print_numbers(x->pieces[i].size, x->rank, out);
+    lm_buf_puts(out, " by ");
+    print_numbers(x->pieces[i].stride, x->rank, out);
     lm_buf_puts(out, "\n");
   }
 }
@@ -246,12 +291,9 @@ void lm_plan_print(const lm_plan *p, lm_buf *out) {
     lm_buf_printf(out, "extent %s <= %lld\n", p->extents[i].name,
                   (long long)p->extents[i].capacity);
   for (int i = 0; i < p->n_params; i++)
-    lm_buf_printf(out, "param %s %lld : %lld\n", p->params[i].path, (long long)p->params[i].offset,
-                  (long long)p->params[i].elements);
+    print_param(&p->params[i], out);
   for (int i = 0; i < p->n_frozen; i++)
-    lm_buf_printf(out, "frozen %s %s %lld : %lld\n", p->frozen[i].path,
-                  lm_dtype_name((lm_dtype)p->frozen[i].dtype), (long long)p->frozen[i].offset,
-                  (long long)p->frozen[i].elements);
+    print_param(&p->frozen[i], out);
   for (int i = 0; i < p->n_kernels; i++)
     lm_buf_printf(out, "kernel %s %s\n", p->kernels[i].name,
                   p->kernels[i].origin ? p->kernels[i].origin : "");

@@ -5,10 +5,12 @@
 // range of an arena; inside loops its address advances by a stride per iteration of each enclosing
 // loop. A function is a list of steps that run in order.
 //
-// Parameters are laid out layer-major: a bucket holds all parameters of one iteration of a loop
-// over layers, the buckets of a loop follow each other at a constant stride, and every tensor is
-// padded with zeros to a multiple of LM_BLOCK elements. Gradients and optimizer states have the
-// same layout in their own arenas, so an optimizer is one launch over all blocks.
+// A parameter is a tensor of the model, whose elements are in one or more pieces of memory. By
+// default it is one dense piece. Parameters are laid out layer-major: a bucket holds all parameters
+// of one iteration of a loop over layers, the buckets of a loop follow each other at a constant
+// stride, and every tensor is padded with zeros to a multiple of LM_BLOCK elements. Gradients and
+// optimizer states have the same layout in their own arenas, so an optimizer is one launch over all
+// blocks.
 #ifndef LM_PLAN_H
 #define LM_PLAN_H
 #include "contract/dtype.h"
@@ -16,10 +18,10 @@
 #include "runtime/base/base.h"
 
 enum {
-  LM_BLOCK = 1024,
   LM_PLAN_DEPTH = 4, // maximum depth of nested loops
   LM_PLAN_ALIGN = 64,
-  LM_PLAN_BATCH = 24 // maximum batch axes of a GEMM: all axes of two operands
+  LM_PLAN_BATCH = 24, // maximum batch axes of a GEMM: all axes of two operands
+  LM_PLAN_RANK = 12   // maximum axes of a tensor
 };
 
 // Only the alignment of an element is guaranteed: the buffers of loops (stashes, carries) start at
@@ -166,7 +168,7 @@ typedef struct lm_plan_move {
   struct {
     lm_plan_extent size;
     int64_t from, to; // strides in bytes
-  } dim[12];
+  } dim[LM_PLAN_RANK];
   int at_dim;       // the dim whose start in the destination is the value in bufs[1]; -1: none
   int64_t at_limit; // size of the destination along at_dim
 } lm_plan_move;
@@ -230,10 +232,12 @@ typedef struct lm_plan_step {
 typedef struct lm_plan_port {
   const char *name;
   lm_port_id id; // LM_PORTS: the program names it
+  lm_port_role role;
+  int state; // STATE: the number of the optimizer state
   lm_plan_buf buf;
   uint8_t dtype; // lm_dtype
   int rank;
-  int64_t shape[12];
+  int64_t shape[LM_PLAN_RANK];
 } lm_plan_port;
 
 // A range of the work arena and the steps during which it is in use (both included).
@@ -262,17 +266,41 @@ typedef struct lm_plan_func {
   bool initializes;    // some step initializes gradients (see lm_plan_step)
 } lm_plan_func;
 
-// A parameter by its path; offsets are in elements of the PARAM arena (the same in GRAD and each
-// STATE), of a frozen parameter in elements of its type in the FIXED arena.
+// A box of a parameter: its element at the indices first[d] + i[d], where 0 <= i[d] < size[d], is
+// the element offset + sum over d of i[d] * stride[d] of the parameter's arena; of the PARAM arena,
+// and the same of GRAD and of each STATE.
+typedef struct lm_plan_piece {
+  int64_t offset;
+  int64_t first[LM_PLAN_RANK], size[LM_PLAN_RANK], stride[LM_PLAN_RANK];
+} lm_plan_piece;
+
+// A parameter by its path. Its pieces contain each element once.
 typedef struct lm_plan_param {
   const char *path; // "layers.17.attn.wq"
-  int64_t offset, elements;
+  int64_t elements;
   int rank;
-  int64_t shape[12]; // of one layer, without stacked axes
-  uint8_t init;      // lm_init_kind
+  int64_t shape[LM_PLAN_RANK]; // of one layer, without stacked axes
+  const lm_plan_piece *pieces;
+  int n_pieces;
+  uint8_t init; // lm_init_kind
   double init_a, init_b;
   uint8_t dtype; // lm_dtype; F32 in PARAM
+  uint8_t arena; // PARAM; FIXED: a frozen parameter, which has neither gradient nor states
 } lm_plan_param;
+
+// A tensor that belongs to a parameter: its value (PARAM, also of a frozen parameter), its gradient
+// (GRAD) or the optimizer state of a number (STATE). Gradients and states are f32.
+typedef struct lm_plan_tensor {
+  const lm_plan_param *param;
+  lm_port_role role;
+  int state;
+} lm_plan_tensor;
+
+// Elements first … first + n - 1 of a tensor, in row-major order, at `offset` bytes of an arena.
+typedef struct lm_tensor_run {
+  lm_arena_id arena;
+  int64_t offset, first, n;
+} lm_tensor_run;
 
 typedef struct lm_plan {
   int64_t arena_bytes[LM_ARENAS];
@@ -308,8 +336,15 @@ int64_t lm_plan_step_saved(const lm_plan_func *f, int i);
 // NULL if absent. The second takes the name in the plan's text.
 const lm_plan_port *lm_plan_port_get(const lm_plan_func *f, lm_port_id id, bool result);
 const lm_plan_port *lm_plan_port_find(const lm_plan_func *f, const char *name, bool result);
-// Reads the text that lm_plan_print writes, into `a`. Kernels have no source and parameters no
-// shapes; printing gives the same text again. LM_USER with the line number of the first mistake.
+// Calls fn for each run of contiguous memory of elements first … first + n - 1 of a tensor, a piece
+// after the other. Returns the first status that is not NULL.
+typedef lm_status lm_tensor_run_fn(void *user, const lm_tensor_run *r);
+lm_status lm_tensor_runs(const lm_plan *p, lm_plan_tensor t, int64_t first, int64_t n,
+                         lm_tensor_run_fn *fn, void *user);
+int64_t lm_piece_end(const lm_plan_param *x, const lm_plan_piece *piece); // after the last element
+// Reads the text that lm_plan_print writes, into `a`. Kernels have no source and parameters of one
+// dense piece no shapes; printing gives the same text again. LM_USER with the line number of the
+// first mistake.
 lm_status lm_plan_parse(lm_arena *a, const char *text, size_t n, lm_plan **out);
 // Prints arenas, parameters, steps with their buffers, and peaks.
 void lm_plan_print(const lm_plan *p, lm_buf *out);

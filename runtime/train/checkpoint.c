@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/hal/tensor.h"
 #include "runtime/weights/safetensors.h"
 #include "runtime/train/checkpoint_folder.h"
 #include "runtime/train/checkpoint_state.h"
@@ -18,13 +19,14 @@ static const char *const FILES[] = {STATE, MODEL, OPTIMIZER};
 
 // ---- tensors
 
-// The elements of the parameters (state < 0) or of one state.
-static float *arena_of(const lm_trainer *t, int state, bool change) {
-  const lm_trainer_options *o = lm_trainer_options_of(t);
-  lm_arena_id id = state < 0 ? LM_ARENA_PARAM : LM_ARENA_STATE;
-  float *arena = change ? lm_exec_arena(o->exec, id) : (float *)lm_exec_arena_read(o->exec, id);
-  return state < 0 ? arena : arena + (int64_t)state * o->plan->n_blocks * LM_BLOCK;
-}
+// The tensors of a file: the parameters (state -1), or states first … last - 1, a state after the
+// other.
+typedef struct tensor_list {
+  const lm_trainer *t;
+  int first;
+  lm_st_tensor *of;
+  size_t n;
+} tensor_list;
 
 static char *tensor_name(lm_arena *a, const lm_trainer *t, int state, const lm_plan_param *p) {
   return state < 0
@@ -32,70 +34,94 @@ static char *tensor_name(lm_arena *a, const lm_trainer *t, int state, const lm_p
              : lm_arena_printf(a, "%s.%s", lm_trainer_options_of(t)->states[state].name, p->path);
 }
 
-static lm_st_tensor tensor_of(lm_arena *a, const lm_trainer *t, int state, const lm_plan_param *p,
-                              bool change) {
+static lm_st_tensor tensor_of(lm_arena *a, const lm_trainer *t, int state, const lm_plan_param *p) {
   lm_st_tensor x = {.name = tensor_name(a, t, state, p),
                     .dtype = LM_ST_F32,
                     .rank = p->rank,
-                    .elements = p->elements,
-                    .data = arena_of(t, state, change) + p->offset};
+                    .elements = p->elements};
   for (int k = 0; k < p->rank; k++)
     x.shape[k] = p->shape[k];
   return x;
 }
 
-static lm_status tensors_list(lm_arena *a, const lm_trainer *t, int first, int last, bool change,
-                              lm_st_tensor **out, size_t *out_n) {
+static lm_status tensors_list(lm_arena *a, const lm_trainer *t, int first, int last,
+                              tensor_list *out) {
   const lm_plan *plan = lm_trainer_options_of(t)->plan;
-  lm_st_tensor *list = LM_NEW_N(a, lm_st_tensor, (last - first) * plan->n_params);
-  size_t n = 0;
+  *out = (tensor_list){
+      .t = t, .first = first, .of = LM_NEW_N(a, lm_st_tensor, (last - first) * plan->n_params)};
   for (int state = first; state < last; state++)
     for (int i = 0; i < plan->n_params; i++) {
       if (plan->params[i].rank > LM_ST_RANK)
         return lm_fail(LM_USER, "parameter %s has %d axes; a checkpoint supports at most %d",
                        plan->params[i].path, plan->params[i].rank, LM_ST_RANK);
-      list[n++] = tensor_of(a, t, state, &plan->params[i], change);
+      out->of[out->n++] = tensor_of(a, t, state, &plan->params[i]);
     }
-  *out = list;
-  *out_n = n;
   return NULL;
+}
+
+// Tensor i of the list in the plan.
+static lm_plan_tensor planned(const tensor_list *l, size_t i) {
+  const lm_plan *plan = lm_trainer_options_of(l->t)->plan;
+  int state = l->first + (int)(i / (size_t)plan->n_params);
+  return (lm_plan_tensor){.param = &plan->params[i % (size_t)plan->n_params],
+                          .role = state < 0 ? LM_ROLE_PARAM : LM_ROLE_STATE,
+                          .state = state < 0 ? 0 : state};
+}
+
+static lm_status tensor_read(void *user, size_t i, int64_t first, int64_t n, void *out) {
+  const tensor_list *l = user;
+  const lm_trainer_options *o = lm_trainer_options_of(l->t);
+  return lm_tensor_get(o->exec, o->plan, planned(l, i), first, n, out);
 }
 
 static lm_status tensors_save(lm_arena *a, const lm_trainer *t, int first, int last,
                               const char *path, lm_sum *out_sum) {
-  lm_st_tensor *list;
-  size_t n;
-  LM_TRY(tensors_list(a, t, first, last, false, &list, &n));
-  LM_TRY(lm_exec_wait(lm_trainer_options_of(t)->exec));
-  return lm_st_write_summed(path, list, n, out_sum);
+  tensor_list l;
+  LM_TRY(tensors_list(a, t, first, last, &l));
+  return lm_st_write_from(path, l.of, l.n, tensor_read, &l, out_sum);
 }
 
-static lm_status tensors_copy(const lm_st *st, const char *path, const lm_st_tensor *list,
-                              size_t n) {
-  if (lm_st_count(st) != n)
-    return lm_fail(LM_USER, "%s has %zu tensors, the model has %zu", path, lm_st_count(st), n);
-  for (size_t i = 0; i < n; i++) {
-    const lm_st_tensor *x = lm_st_find(st, list[i].name);
-    if (!x)
-      return lm_fail(LM_USER, "%s has no tensor %s", path, list[i].name);
-    size_t shape_bytes = sizeof *x->shape * (size_t)x->rank;
-    if (x->dtype != LM_ST_F32 || x->rank != list[i].rank ||
-        memcmp(x->shape, list[i].shape, shape_bytes))
-      return lm_fail(LM_USER, "%s: tensor %s has another type or shape than in the model", path,
-                     x->name);
-  }
-  for (size_t i = 0; i < n; i++)
-    LM_TRY(lm_st_read(lm_st_find(st, list[i].name), 0, list[i].elements, (float *)list[i].data));
+static lm_status tensor_check(const lm_st *st, const char *path, const lm_st_tensor *want) {
+  const lm_st_tensor *x = lm_st_find(st, want->name);
+  if (!x)
+    return lm_fail(LM_USER, "%s has no tensor %s", path, want->name);
+  size_t shape_bytes = sizeof *x->shape * (size_t)x->rank;
+  if (x->dtype != LM_ST_F32 || x->rank != want->rank || memcmp(x->shape, want->shape, shape_bytes))
+    return lm_fail(LM_USER, "%s: tensor %s has another type or shape than in the model", path,
+                   x->name);
   return NULL;
 }
 
+static lm_status tensor_load(const tensor_list *l, size_t i, const lm_st *st, float *buffer) {
+  const lm_trainer_options *o = lm_trainer_options_of(l->t);
+  const lm_st_tensor *x = lm_st_find(st, l->of[i].name);
+  for (int64_t at = 0; at < x->elements; at += LM_TENSOR_CHUNK) {
+    int64_t n = x->elements - at < LM_TENSOR_CHUNK ? x->elements - at : LM_TENSOR_CHUNK;
+    LM_TRY(lm_st_read(x, at, n, buffer));
+    LM_TRY(lm_tensor_set(o->exec, o->plan, planned(l, i), at, n, buffer));
+  }
+  return NULL;
+}
+
+static lm_status tensors_copy(const tensor_list *l, const lm_st *st, const char *path) {
+  if (lm_st_count(st) != l->n)
+    return lm_fail(LM_USER, "%s has %zu tensors, the model has %zu", path, lm_st_count(st), l->n);
+  for (size_t i = 0; i < l->n; i++)
+    LM_TRY(tensor_check(st, path, &l->of[i]));
+  float *buffer = lm_alloc(LM_TENSOR_CHUNK * sizeof *buffer);
+  lm_status s = NULL;
+  for (size_t i = 0; i < l->n && !s; i++)
+    s = tensor_load(l, i, st, buffer);
+  lm_free(buffer);
+  return s;
+}
+
 static lm_status tensors_load(lm_arena *a, lm_trainer *t, int first, int last, const char *path) {
-  lm_st_tensor *list;
-  size_t n;
-  LM_TRY(tensors_list(a, t, first, last, true, &list, &n));
+  tensor_list l;
+  LM_TRY(tensors_list(a, t, first, last, &l));
   lm_st *st;
   LM_TRY(lm_st_open(path, &st));
-  lm_status s = tensors_copy(st, path, list, n);
+  lm_status s = tensors_copy(&l, st, path);
   lm_st_close(st);
   return s;
 }
@@ -143,7 +169,8 @@ int64_t lm_checkpoint_bytes(const lm_plan *plan) {
 
 lm_status lm_checkpoint_save(const lm_trainer *t, const char *dir, const lm_checkpoint *c, int keep,
                              int64_t also) {
-  const char *bad = lm_trainer_not_finite(t);
+  const char *bad;
+  LM_TRY(lm_trainer_not_finite(t, &bad));
   if (bad)
     return lm_fail(LM_USER, "step %lld: parameter %s is no longer finite; this state is not saved",
                    (long long)c->step, bad);

@@ -6,7 +6,6 @@
 
 #include "runtime/base/parallel.h"
 #include "runtime/base/philox.h"
-#include "runtime/weights/safetensors.h"
 
 static void constant_fill(float *out, int64_t n, float value) {
   for (int64_t i = 0; i < n; i++)
@@ -98,8 +97,8 @@ enum {
 typedef struct filling {
   lm_init init;
   lm_philox_key2 key;
-  float *out;
-  int64_t n;
+  float *out; // of element `first`
+  int64_t first, end;
 } filling;
 
 static void chunks_fill(void *user, int64_t first, int64_t last) {
@@ -107,46 +106,60 @@ static void chunks_fill(void *user, int64_t first, int64_t last) {
   for (int64_t from = first * CHUNK; from < last * CHUNK; from += CHUNK) {
     words drawn;
     values made;
-    int64_t left = f->n - from < CHUNK ? f->n - from : CHUNK;
+    int64_t begin = from < f->first ? f->first : from;
+    int64_t end = from + CHUNK < f->end ? from + CHUNK : f->end;
     words_draw(f->key, (uint64_t)from / 4, &drawn);
     (f->init.kind == LM_INIT_NORMAL ? normal_make : uniform_make)(&drawn, f->init, &made);
-    for (int64_t i = 0; i < left; i++)
-      f->out[from + i] = made.v[i % 4][i / 4];
+    for (int64_t i = begin - from; i < end - from; i++)
+      f->out[from + i - f->first] = made.v[i % 4][i / 4];
   }
 }
 
-static void random_fill(lm_init init, lm_philox_key2 key, float *out, int64_t n) {
-  filling f = {init, key, out, n};
-  lm_parallel_ranges((n + CHUNK - 1) / CHUNK, CHUNKS_OF_THREAD, chunks_fill, &f);
+typedef struct chunks {
+  filling f;
+  int64_t first; // chunk
+} chunks;
+
+static void chunks_of(void *user, int64_t first, int64_t last) {
+  chunks *c = user;
+  chunks_fill(&c->f, c->first + first, c->first + last);
 }
 
-void lm_init_fill(lm_init init, uint64_t seed, const char *path, float *out, int64_t n) {
+static void random_fill(lm_init init, lm_philox_key2 key, int64_t first, int64_t n, float *out) {
+  chunks c = {{init, key, out, first, first + n}, first / CHUNK};
+  int64_t last = (first + n + CHUNK - 1) / CHUNK;
+  lm_parallel_ranges(last - c.first, CHUNKS_OF_THREAD, chunks_of, &c);
+}
+
+void lm_init_fill(lm_init init, uint64_t seed, const char *path, int64_t first, int64_t n,
+                  float *out) {
   switch (init.kind) {
   case LM_INIT_ZEROS: constant_fill(out, n, 0); break;
   case LM_INIT_ONES: constant_fill(out, n, 1); break;
   case LM_INIT_CONST: constant_fill(out, n, (float)init.a); break;
   case LM_INIT_NORMAL:
   case LM_INIT_UNIFORM:
-    random_fill(init, lm_philox_key(seed, lm_hash(path, strlen(path), 0)), out, n);
+    random_fill(init, lm_philox_key(seed, lm_hash(path, strlen(path), 0)), first, n, out);
     break;
   }
 }
 
-void lm_init_params(const lm_plan *plan, uint64_t seed, float *arena) {
-  for (int i = 0; i < plan->n_params; i++) {
-    const lm_plan_param *p = &plan->params[i];
-    lm_init_fill((lm_init){p->init, p->init_a, p->init_b}, seed, p->path, arena + p->offset,
-                 p->elements);
+static lm_status param_init(lm_exec *e, const lm_plan *plan, const lm_plan_param *p, uint64_t seed,
+                            float *buffer) {
+  lm_init init = {p->init, p->init_a, p->init_b};
+  for (int64_t at = 0; at < p->elements; at += LM_TENSOR_CHUNK) {
+    int64_t n = p->elements - at < LM_TENSOR_CHUNK ? p->elements - at : LM_TENSOR_CHUNK;
+    lm_init_fill(init, seed, p->path, at, n, buffer);
+    LM_TRY(lm_tensor_set(e, plan, (lm_plan_tensor){p, LM_ROLE_PARAM}, at, n, buffer));
   }
+  return NULL;
 }
 
-void lm_init_frozen(const lm_plan *plan, uint64_t seed, void *arena) {
-  for (int i = 0; i < plan->n_frozen; i++) {
-    const lm_plan_param *p = &plan->frozen[i];
-    const lm_dtype_info *type = &lm_dtype_table[p->dtype];
-    float *values = lm_alloc((size_t)p->elements * sizeof *values);
-    lm_init_fill((lm_init){p->init, p->init_a, p->init_b}, seed, p->path, values, p->elements);
-    lm_st_from_f32(type->stored, values, p->elements, (char *)arena + p->offset * (type->bits / 8));
-    lm_free(values);
-  }
+lm_status lm_init_params(lm_exec *e, const lm_plan *plan, uint64_t seed) {
+  float *buffer = lm_alloc(LM_TENSOR_CHUNK * sizeof *buffer);
+  lm_status s = NULL;
+  for (int i = 0; !s && i < plan->n_params; i++)
+    s = param_init(e, plan, &plan->params[i], seed, buffer);
+  lm_free(buffer);
+  return s;
 }

@@ -7,9 +7,11 @@
 #ifndef LM_TRAIN_INIT_H
 #define LM_TRAIN_INIT_H
 #include "runtime/base/dtype.h"
-#include "runtime/plan/plan.h"
+#include "runtime/hal/tensor.h"
 
-void lm_init_fill(lm_init init, uint64_t seed, const char *path, float *out, int64_t n);
-void lm_init_params(const lm_plan *plan, uint64_t seed, float *arena); // arena: LM_ARENA_PARAM
-void lm_init_frozen(const lm_plan *plan, uint64_t seed, void *arena);  // arena: LM_ARENA_FIXED
+// Elements first … first + n - 1 of the parameter.
+void lm_init_fill(lm_init init, uint64_t seed, const char *path, int64_t first, int64_t n,
+                  float *out);
+// Sets all trained parameters.
+lm_status lm_init_params(lm_exec *e, const lm_plan *plan, uint64_t seed);
 #endif

@@ -420,7 +420,9 @@ static bool save_is_due(const run *r) {
 
 // Detects values that became infinite or NAN in the update of a step whose loss was finite.
 static lm_status save_or_rollback(run *r, int64_t step) {
-  const char *bad = r->o->dir ? lm_trainer_not_finite(r->o->trainer) : NULL;
+  const char *bad = NULL;
+  if (r->o->dir)
+    LM_TRY(lm_trainer_not_finite(r->o->trainer, &bad));
   if (bad)
     return step_rollback(r, step,
                          lm_arena_printf(r->arena, "parameter %s is no longer finite", bad));

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/base/parallel.h"
+#include "runtime/hal/tensor.h"
 #include "runtime/train/init.h"
 
 typedef struct {
@@ -113,35 +113,35 @@ const lm_trainer_options *lm_trainer_options_of(const lm_trainer *t) {
   return &t->o;
 }
 
-typedef struct state_filling {
-  const float *from;
-  float value, *to;
-} state_filling;
-
-static void state_fill(void *user, int64_t first, int64_t last) {
-  const state_filling *f = user;
-  for (int64_t i = first; i < last; i++)
-    f->to[i] = f->from ? f->from[i] : f->value;
-}
-
-// The threads share the cost of the first access to each page.
-void lm_trainer_init_states(lm_trainer *t) {
-  enum {
-    FLOATS_OF_THREAD = 1 << 18
-  };
-  int64_t n = (int64_t)t->o.plan->n_blocks * LM_BLOCK;
-  const float *params = lm_exec_arena(t->o.exec, LM_ARENA_PARAM);
-  float *state = lm_exec_arena(t->o.exec, LM_ARENA_STATE);
-  for (int i = 0; i < t->o.plan->n_states; i++, state += n) {
-    const lm_train_state *s = &t->o.states[i];
-    state_filling f = {s->is_param ? params : NULL, (float)s->value, state};
-    lm_parallel_ranges(n, FLOATS_OF_THREAD, state_fill, &f);
+// Also the padding of parameters, since the optimizer computes whole blocks.
+static lm_status state_init(lm_trainer *t, int k, float *buffer) {
+  const lm_train_state *s = &t->o.states[k];
+  int64_t all = (int64_t)t->o.plan->n_blocks * LM_BLOCK;
+  for (int64_t at = 0; at < all; at += LM_TENSOR_CHUNK) {
+    int64_t n = all - at < LM_TENSOR_CHUNK ? all - at : LM_TENSOR_CHUNK;
+    int64_t from = at * (int64_t)sizeof *buffer, bytes = n * (int64_t)sizeof *buffer;
+    if (s->is_param)
+      LM_TRY(lm_exec_read(t->o.exec, LM_ARENA_PARAM, from, bytes, buffer));
+    for (int64_t i = 0; i < n && !s->is_param; i++)
+      buffer[i] = (float)s->value;
+    LM_TRY(lm_exec_write(t->o.exec, LM_ARENA_STATE, k * all * (int64_t)sizeof *buffer + from, bytes,
+                         buffer));
   }
+  return NULL;
 }
 
-void lm_trainer_init(lm_trainer *t, uint64_t seed) {
-  lm_init_params(t->o.plan, seed, lm_exec_arena(t->o.exec, LM_ARENA_PARAM));
-  lm_trainer_init_states(t);
+lm_status lm_trainer_init_states(lm_trainer *t) {
+  float *buffer = lm_alloc(LM_TENSOR_CHUNK * sizeof *buffer);
+  lm_status s = NULL;
+  for (int i = 0; !s && i < t->o.plan->n_states; i++)
+    s = state_init(t, i, buffer);
+  lm_free(buffer);
+  return s;
+}
+
+lm_status lm_trainer_init(lm_trainer *t, uint64_t seed) {
+  LM_TRY(lm_init_params(t->o.exec, t->o.plan, seed));
+  return lm_trainer_init_states(t);
 }
 
 // ---- gradients
@@ -328,17 +328,34 @@ static bool all_finite(const float *x, int64_t n) {
   return !found;
 }
 
-const char *lm_trainer_not_finite(const lm_trainer *t) {
-  const lm_plan *p = t->o.plan;
-  const float *params = lm_exec_arena_read(t->o.exec, LM_ARENA_PARAM);
-  const float *states = lm_exec_arena_read(t->o.exec, LM_ARENA_STATE);
-  for (int i = 0; i < p->n_params; i++) {
-    const lm_plan_param *x = &p->params[i];
-    bool finite = all_finite(params + x->offset, x->elements);
-    for (int k = 0; finite && k < p->n_states; k++)
-      finite = all_finite(states + (int64_t)k * p->n_blocks * LM_BLOCK + x->offset, x->elements);
-    if (!finite)
-      return x->path;
+static lm_status tensor_check(const lm_trainer *t, lm_plan_tensor x, float *buffer, bool *finite) {
+  for (int64_t at = 0; *finite && at < x.param->elements; at += LM_TENSOR_CHUNK) {
+    int64_t left = x.param->elements - at;
+    int64_t n = left < LM_TENSOR_CHUNK ? left : LM_TENSOR_CHUNK;
+    LM_TRY(lm_tensor_get(t->o.exec, t->o.plan, x, at, n, buffer));
+    *finite = all_finite(buffer, n);
   }
   return NULL;
+}
+
+static lm_status param_check(const lm_trainer *t, const lm_plan_param *p, float *buffer,
+                             bool *finite) {
+  LM_TRY(tensor_check(t, (lm_plan_tensor){p, LM_ROLE_PARAM}, buffer, finite));
+  for (int k = 0; k < t->o.plan->n_states; k++)
+    LM_TRY(tensor_check(t, (lm_plan_tensor){p, LM_ROLE_STATE, k}, buffer, finite));
+  return NULL;
+}
+
+lm_status lm_trainer_not_finite(const lm_trainer *t, const char **out) {
+  const lm_plan *p = t->o.plan;
+  float *buffer = lm_alloc(LM_TENSOR_CHUNK * sizeof *buffer);
+  lm_status s = NULL;
+  *out = NULL;
+  for (int i = 0; !s && !*out && i < p->n_params; i++) {
+    bool finite = true;
+    s = param_check(t, &p->params[i], buffer, &finite);
+    *out = s || finite ? NULL : p->params[i].path;
+  }
+  lm_free(buffer);
+  return s;
 }

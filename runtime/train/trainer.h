@@ -59,8 +59,8 @@ void lm_trainer_destroy(lm_trainer *t); // t may be NULL
 const lm_trainer_options *lm_trainer_options_of(const lm_trainer *t);
 // Initializes the parameters from the seed, and the states. Some states are copies of parameters:
 // call lm_trainer_init_states after parameters were loaded from elsewhere.
-void lm_trainer_init(lm_trainer *t, uint64_t seed);
-void lm_trainer_init_states(lm_trainer *t);
+lm_status lm_trainer_init(lm_trainer *t, uint64_t seed);
+lm_status lm_trainer_init_states(lm_trainer *t);
 
 // Computes the gradients of a step (from 1) on batch `batch` of the data (from 0). Afterwards the
 // gradient arena holds d(Σ sum) / d(parameter); nothing else has changed, so the caller may abandon
@@ -78,7 +78,7 @@ lm_status lm_trainer_step(lm_trainer *t, int64_t step, int64_t batch, double lim
 // For callers that cannot skip a step. LM_USER: the loss or the norm is not finite, or the weights
 // sum to 0 or less.
 lm_status lm_step_check(int64_t step, const lm_step_result *r);
-// The name of a parameter that has an element that is not finite, in the parameter or in its
+// *out: the name of a parameter that has an element that is not finite, in the parameter or in its
 // states; NULL: all are finite.
-const char *lm_trainer_not_finite(const lm_trainer *t);
+lm_status lm_trainer_not_finite(const lm_trainer *t, const char **out);
 #endif

@@ -60,6 +60,9 @@ lm_status lm_st_writer_finish(lm_st_writer *w); // frees w, also on failure
 void lm_st_writer_abort(lm_st_writer *w); // removes the temporary file, frees w; w may be NULL
 // Writes all tensors from their `data`.
 lm_status lm_st_write(const char *path, const lm_st_tensor *tensors, size_t n);
-lm_status lm_st_write_summed(const char *path, const lm_st_tensor *tensors, size_t n,
-                             lm_sum *out_sum); // checksum of the file
+// Writes all tensors from `read`, which copies n elements of tensor i, the first at index `first`.
+// *out_sum: checksum of the file.
+typedef lm_status lm_st_source(void *user, size_t i, int64_t first, int64_t n, void *out);
+lm_status lm_st_write_from(const char *path, const lm_st_tensor *tensors, size_t n,
+                           lm_st_source *read, void *user, lm_sum *out_sum);
 #endif

@@ -277,14 +277,16 @@ static void roundings_pass(const tensor *t, const double *slack, char *want, con
 
 static void gemm_check(dice *r, lm_exec *e, const lm_plan_func *f, const gemm *p, int64_t bytes) {
   char *want = lm_alloc((size_t)bytes);
+  char *got = lm_alloc((size_t)bytes);
   double *slack = lm_calloc((size_t)p->t[C].elements, sizeof *slack);
   for (int time = 0; time < RUN_TIMES; time++) {
-    char *base = lm_exec_arena(e, LM_ARENA_WORK);
-    fill(r, base, p);
-    memcpy(want, base, (size_t)bytes);
+    CHECK_OK(lm_exec_read(e, LM_ARENA_WORK, 0, bytes, got));
+    fill(r, got, p);
+    memcpy(want, got, (size_t)bytes);
     expect(p, want, slack);
+    CHECK_OK(lm_exec_write(e, LM_ARENA_WORK, 0, bytes, got));
     CHECK_OK(lm_exec_call(e, f, NULL));
-    const char *got = lm_exec_arena_read(e, LM_ARENA_WORK);
+    CHECK_OK(lm_exec_read(e, LM_ARENA_WORK, 0, bytes, got));
     for (int i = 0; i < p->step.n_write; i++)
       roundings_pass(&p->t[i ? BEFORE : C], slack, want, got);
     if (!memcmp(want, got, (size_t)bytes))
@@ -299,6 +301,7 @@ static void gemm_check(dice *r, lm_exec *e, const lm_plan_func *f, const gemm *p
     exit(1);
   }
   lm_free(want);
+  lm_free(got);
   lm_free(slack);
 }
 

@@ -3,7 +3,9 @@
 // scores with biases and caps, masks with empty and full tiles.
 #include "tests/codegen/cache.h" // defines _GNU_SOURCE, so it comes first
 #include "tests/cuda/simt_run.h"
+#include "runtime/hal/tensor.h"
 #include "tests/cuda/attend_case.h"
+#include "tests/runtime/arena.h"
 
 static const attend_case cases[] = {
     {"f32, causal, grouped", "f32", "b = 2, t = 70, s = 70, g = 2, h = 3, e = 24", "", PLAIN,
@@ -56,22 +58,27 @@ static const attend_case rounded[] = {
 
 static double gradient_error(const lm_plan *plan, const lm_plan_param *p, lm_exec *e,
                              lm_eval *eval) {
-  const float *got = (const float *)lm_exec_arena_read(e, LM_ARENA_GRAD) + p->offset;
+  float *got = lm_alloc((size_t)p->elements * sizeof *got);
+  CHECK_OK(lm_tensor_get(e, plan, (lm_plan_tensor){p, LM_ROLE_GRAD}, 0, p->elements, got));
   const lm_tensor *want = lm_eval_gradient(eval, p->path);
   double off = 0, norm = 0;
   for (int64_t i = 0; i < p->elements; i++) {
     off += pow(got[i] - want->v[i], 2);
     norm += pow(want->v[i], 2);
   }
+  lm_free(got);
   return sqrt(off / (norm + 1e-30));
 }
 
 static void fill(lm_plan *plan, lm_exec *e, lm_eval *eval, uint64_t *state) {
   for (int i = 0; i < plan->n_params; i++) {
     lm_tensor *t = lm_eval_global(eval, plan->params[i].path);
-    float *to = (float *)lm_exec_arena(e, LM_ARENA_PARAM) + plan->params[i].offset;
+    float *to = lm_alloc((size_t)t->n * sizeof *to);
     for (int64_t k = 0; k < t->n; k++)
       t->v[k] = to[k] = bf16_value((float)(1.5 * draw(state)));
+    CHECK_OK(
+        lm_tensor_set(e, plan, (lm_plan_tensor){&plan->params[i], LM_ROLE_PARAM}, 0, t->n, to));
+    lm_free(to);
   }
 }
 
@@ -116,10 +123,11 @@ static void run_case(const attend_case *c, const char *passes, const char *arch,
     CHECK_OK(lm_exec_run_first(e, pf, NULL));
     CHECK_OK(lm_exec_wait(e));
     RUN_AFTER(c->name);
-    const void *bits = lm_exec_arena_read(e, LM_ARENA_GRAD);
+    void *bits = arena_read(e, plan, LM_ARENA_GRAD);
     if (!time)
       memcpy(first, bits, bytes);
     CHECK(!memcmp(first, bits, bytes));
+    lm_free(bits);
   }
   double sum = *(float *)lm_exec_port(e, &pf->out[0]);
   double worst = fabs(sum - want[0].v[0]) / (fabs(want[0].v[0]) + sqrt((double)args[1].n));

@@ -5,7 +5,9 @@
 #include "tests/codegen/cache.h" // defines _GNU_SOURCE, so it comes first
 #include "tests/cuda/simt_run.h"
 #include "codegen/cuda/cuda.h"
+#include "runtime/hal/tensor.h"
 #include "tests/cuda/attend_case.h"
+#include "tests/runtime/arena.h"
 
 typedef struct plant {
   const char *arch, *line, *instead;
@@ -55,10 +57,11 @@ static void mistake_plant(lm_plan_kernel *k, const plant *p, lm_arena *a) {
 
 static void inputs_fill(const lm_plan *plan, lm_exec *e) {
   uint64_t state = 5;
-  float *to = (float *)lm_exec_arena(e, LM_ARENA_PARAM);
   for (int i = 0; i < plan->n_params; i++)
-    for (int64_t k = 0; k < plan->params[i].elements; k++)
-      to[plan->params[i].offset + k] = bf16_value((float)draw(&state));
+    for (int64_t k = 0; k < plan->params[i].elements; k++) {
+      float v = bf16_value((float)draw(&state));
+      CHECK_OK(lm_tensor_set(e, plan, (lm_plan_tensor){&plan->params[i], LM_ROLE_PARAM}, k, 1, &v));
+    }
   const lm_plan_port *w = &lm_plan_func_find(plan, "micro")->in[1];
   for (int64_t k = 0; k < w->buf.bytes / 4; k++)
     ((float *)lm_exec_port(e, w))[k] = (float)draw(&state);
@@ -86,8 +89,9 @@ static char *run(const plant *p, bool planted, uint64_t *out_bits) {
     simt_schedule_set((simt_schedule)s);
     CHECK_OK(lm_exec_run_first(e, lm_plan_func_find(plan, "micro"), NULL));
     found = simt_report_take();
-    *out_bits = lm_hash(lm_exec_arena_read(e, LM_ARENA_GRAD),
-                        (size_t)plan->arena_bytes[LM_ARENA_GRAD], *out_bits);
+    void *grad = arena_read(e, plan, LM_ARENA_GRAD);
+    *out_bits = lm_hash(grad, (size_t)plan->arena_bytes[LM_ARENA_GRAD], *out_bits);
+    lm_free(grad);
   }
   lm_exec_destroy(e);
   lm_ctx_destroy(ctx);

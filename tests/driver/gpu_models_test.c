@@ -15,7 +15,7 @@ static void test_ports(const lm_plan_func *f, const lm_plan_port *ports, int n, 
   for (int i = 0; i < n; i++) {
     lm_port_id id = ports[i].id;
     bool known = id < LM_PORTS && listed & LM_PORT_BIT(id);
-    if (known ? ports[i].buf.arena == lm_port_table[id].arena
+    if (known ? ports[i].buf.arena == lm_role_arena(lm_port_table[id].role)
               : lm_func_table[f->key.id].form & LM_FUNC_OPEN)
       continue;
     fprintf(stderr, "functions.def does not list port %s of %s\n", ports[i].name, f->name);

@@ -119,7 +119,7 @@ static void decode_check(const char *path, lm_dtype compute, double limit, int p
   CHECK(model_open(path, compute, &m));
   if (m.panel[compute].columns)
     CHECK(panels_count(&m) >= panels);
-  lm_init_params(m.plan, 5, lm_exec_arena(m.exec, LM_ARENA_PARAM));
+  CHECK_OK(lm_init_params(m.exec, m.plan, 5));
   int32_t ids[SEQ];
   for (int i = 0; i < SEQ; i++)
     ids[i] = (int32_t)((i * 7 + 3) * 5 % m.vocab);

@@ -401,7 +401,7 @@ static bool run_case(const char *name, int rows, int *out_tiled) {
   bool ok = compile(&k, name, rows);
   if (ok) {
     k.e = lm_eval_create(k.l->m);
-    k.n_blocks = lm_lowered_blocks(k.l);
+    k.n_blocks = lm_module_blocks(k.l->m);
     for (int i = 0; i < 2 + k.l->n_states; i++)
       k.arena[i] = lm_calloc((size_t)k.n_blocks * LM_BLOCK, sizeof(double));
     import_weights(&k, name);

@@ -7,7 +7,9 @@
 
 #include "compiler/eval/eval.h"
 #include "runtime/cpu/exec.h"
+#include "runtime/hal/tensor.h"
 #include "tests/plan/naive.h"
+#include "tests/runtime/arena.h"
 #include "tests/runtime/check.h"
 
 typedef struct subject { // two copies of one module: one for the interpreter, one planned
@@ -102,11 +104,11 @@ static void compare(const char *what, const double *want, const void *got, lm_dt
   }
 }
 
-// Calls fn on every logical parameter: its location in an arena, and in the stacked tensor of the
-// interpreter.
+// Calls fn on every logical parameter: its tensor, which fn may change, and its elements in the
+// stacked tensor of the interpreter.
 typedef void param_fn(const lm_plan_param *p, float *at, double *v);
-static void params_each(subject *s, lm_exec *e, lm_eval *eval, lm_arena_id arena, bool gradient,
-                        param_fn *fn) {
+static void params_each(subject *s, lm_exec *e, lm_eval *eval, lm_port_role role, param_fn *fn) {
+  bool gradient = role == LM_ROLE_GRAD;
   int n = 0;
   for (uint32_t i = 0; i < s->step->n_globals; i++) {
     const lm_global *g = &s->step->globals[i];
@@ -115,8 +117,13 @@ static void params_each(subject *s, lm_exec *e, lm_eval *eval, lm_arena_id arena
     lm_tensor *t = gradient ? lm_eval_gradient(eval, g->name) : lm_eval_global(eval, g->name);
     for (int64_t k = 0; k < g->n_paths; k++, n++) {
       const lm_plan_param *p = &s->plan->params[n];
-      CHECK(!strcmp(p->path, g->paths[k]) && p->offset % LM_BLOCK == 0);
-      fn(p, (float *)lm_exec_arena(e, arena) + p->offset, t->v + k * p->elements);
+      lm_plan_tensor x = {p, role};
+      float *at = lm_alloc((size_t)p->elements * sizeof *at);
+      CHECK(!strcmp(p->path, g->paths[k]) && p->pieces->offset % LM_BLOCK == 0);
+      CHECK_OK(lm_tensor_get(e, s->plan, x, 0, p->elements, at));
+      fn(p, at, t->v + k * p->elements);
+      CHECK_OK(lm_tensor_set(e, s->plan, x, 0, p->elements, at));
+      lm_free(at);
     }
   }
   CHECK(n == s->plan->n_params);
@@ -164,7 +171,7 @@ static bits run(subject *s, const char *name, int threads) {
   for (uint32_t i = 0; i < s->step->n_globals; i++)
     if (s->step->globals[i].kind == LM_GLOBAL_PARAM)
       random_fill(lm_eval_global(eval, s->step->globals[i].name), &state);
-  params_each(s, e, eval, LM_ARENA_PARAM, false, param_set);
+  params_each(s, e, eval, LM_ROLE_PARAM, param_set);
   lm_tensor args[16], out[16];
   for (uint32_t i = 0; i < f->body->n_args; i++) {
     args[i] = lm_eval_tensor(eval, f->body->args[i]->type);
@@ -174,7 +181,7 @@ static bits run(subject *s, const char *name, int threads) {
   CHECK_OK(lm_eval_call(eval, f, args, out));
   bool differentiates = s->plan->arena_bytes[LM_ARENA_GRAD] > 0;
   if (differentiates)
-    params_each(s, e, eval, LM_ARENA_GRAD, true, param_spoil);
+    params_each(s, e, eval, LM_ROLE_GRAD, param_spoil);
   CHECK_OK(lm_exec_run_first(e, pf, NULL));
   bits b = {0};
   for (uint32_t i = 0; i < f->n_out; i++) {
@@ -185,10 +192,12 @@ static bits run(subject *s, const char *name, int threads) {
     lm_tensor_free(&out[i]);
   }
   if (differentiates) {
-    params_each(s, e, eval, LM_ARENA_GRAD, true, param_compare);
-    bits_add(&b, lm_exec_arena(e, LM_ARENA_GRAD), (size_t)s->plan->arena_bytes[LM_ARENA_GRAD]);
+    params_each(s, e, eval, LM_ROLE_GRAD, param_compare);
+    void *grad = arena_read(e, s->plan, LM_ARENA_GRAD);
+    bits_add(&b, grad, (size_t)s->plan->arena_bytes[LM_ARENA_GRAD]);
+    lm_free(grad);
     CHECK_OK(lm_exec_run(e, pf, NULL));
-    params_each(s, e, eval, LM_ARENA_GRAD, true, param_compare_twice);
+    params_each(s, e, eval, LM_ROLE_GRAD, param_compare_twice);
   }
   for (uint32_t i = 0; i < f->body->n_args; i++)
     lm_tensor_free(&args[i]);

@@ -322,7 +322,7 @@ static void views_test(void) {
 // their arenas.
 static const char update[] =
     "stage step\n"
-    "axis a = 1500, n = 3, blk = 8, el = 1024\n"
+    "axis a = 1500, n = 3, blk = 9 blocks, el = 1024\n"
     "param @v : f32[a] = ones\n"
     "param @w : f32[n, a] stacked 1 as @w.#.w = normal(1)\n"
     "func @update(%p: f32[blk, el], %g: f32[blk, el], %m: f32[blk, el], %scale: f32, %rate: "
@@ -337,14 +337,19 @@ static const char update[] =
 static void update_test(void) {
   subject s = text_subject(update, NULL);
   const lm_plan_func *f = lm_plan_func_find(s.plan, "update");
-  CHECK(s.plan->n_blocks == 8 && lm_plan_layout_blocks(s.kernel) == 8 && s.plan->n_states == 1);
+  CHECK(s.plan->n_blocks == 8 && s.plan->n_states == 1);
   CHECK(copies_of_control(&s, "update") == 0);
+  CHECK(lm_axis_size(s.kernel, s.kernel->blocks) == 8); // the planner settled it
   CHECK(lm_plan_port_find(f, "m", true)->buf.arena == LM_ARENA_STATE);
+  CHECK(lm_plan_port_find(f, "m", true)->role == LM_ROLE_STATE);
+  CHECK(lm_plan_port_find(f, "p", false)->role == LM_ROLE_PARAM);
+  CHECK(lm_plan_port_find(f, "g", false)->role == LM_ROLE_GRAD);
+  CHECK(lm_plan_port_find(f, "scale", false)->role == LM_ROLE_OTHER);
   lm_exec *e;
   CHECK_OK(lm_cpu_exec_create(s.plan, NULL, &e));
-  float *p = lm_exec_arena(e, LM_ARENA_PARAM);
-  float *g = lm_exec_arena(e, LM_ARENA_GRAD);
-  float *m = lm_exec_arena(e, LM_ARENA_STATE);
+  float *p = arena_read(e, s.plan, LM_ARENA_PARAM);
+  float *g = arena_read(e, s.plan, LM_ARENA_GRAD);
+  float *m = arena_read(e, s.plan, LM_ARENA_STATE);
   float *rate = lm_exec_port(e, lm_plan_port_find(f, "rate", false));
   for (int i = 0; i < 8 * LM_BLOCK; i++) {
     p[i] = (float)i;
@@ -354,11 +359,21 @@ static void update_test(void) {
   for (int i = 0; i < 8; i++)
     rate[i] = (float)i;
   *(float *)lm_exec_port(e, lm_plan_port_find(f, "scale", false)) = 0.5f;
+  arena_write(e, s.plan, LM_ARENA_PARAM, p);
+  arena_write(e, s.plan, LM_ARENA_GRAD, g);
+  arena_write(e, s.plan, LM_ARENA_STATE, m);
   CHECK_OK(lm_exec_run(e, f, NULL));
+  lm_free(p);
+  lm_free(m);
+  p = arena_read(e, s.plan, LM_ARENA_PARAM);
+  m = arena_read(e, s.plan, LM_ARENA_STATE);
   for (int i = 0; i < 8 * LM_BLOCK; i++) {
     CHECK(m[i] == 1 + (float)(i % 7));
     CHECK(p[i] == (float)i - m[i] * 0.5f * (float)(i / LM_BLOCK));
   }
+  lm_free(p);
+  lm_free(g);
+  lm_free(m);
   lm_exec_destroy(e);
   subject_free(&s);
 }
@@ -387,7 +402,7 @@ static void decode_test(void) {
   CHECK_OK(lm_cpu_exec_create(s.plan, NULL, &e));
   float *x = lm_exec_port(e, lm_plan_port_find(f, "x", false));
   float *y = lm_exec_port(e, lm_plan_port_find(f, "y", true));
-  float all[2][8][4], *cache = lm_exec_arena(e, LM_ARENA_CACHE);
+  float all[2][8][4];
   int32_t *at = lm_exec_port(e, lm_plan_port_find(f, "at", false));
   int64_t length = 0;
   static const int64_t more[] = {3, 1, 2, 1};
@@ -407,8 +422,10 @@ static void decode_test(void) {
             want += 2 * x[b * 12 + i * 4 + c] * all[b][j][c];
           CHECK(y[b * 24 + i * 8 + j] == want);
         }
+    float *cache = arena_read(e, s.plan, LM_ARENA_CACHE);
     for (int b = 0; b < 2; b++)
       CHECK(!memcmp(cache + b * 32, all[b], (size_t)length * 16));
+    lm_free(cache);
   }
   *at = 6;
   CHECK_FAILS(lm_exec_run(e, f, (int64_t[]){3, 8}), LM_USER, "cache of 8");
@@ -442,7 +459,7 @@ static void layout_test(void) {
   CHECK(s.plan->n_params == (int)LM_COUNT(want) && s.plan->n_blocks == 17);
   for (size_t i = 0; i < LM_COUNT(want); i++)
     CHECK(!strcmp(s.plan->params[i].path, want[i].path) &&
-          s.plan->params[i].offset == want[i].block * LM_BLOCK);
+          s.plan->params[i].pieces->offset == want[i].block * LM_BLOCK);
   run_compare(&s, "f");
   subject_free(&s);
 }

@@ -30,8 +30,14 @@ static inline bigram *bigram_of(lm_exec *e) {
 static inline float *floats(lm_exec *e, lm_arena_id id) {
   return (float *)bigram_of(e)->arena[id];
 }
-static void *bigram_arena(lm_exec *e, lm_arena_id id, bool change) {
-  return bigram_of(e)->arena[id];
+static lm_status bigram_read(lm_exec *e, lm_arena_id id, int64_t offset, int64_t n, void *to) {
+  memcpy(to, bigram_of(e)->arena[id] + offset, (size_t)n);
+  return NULL;
+}
+static lm_status bigram_write(lm_exec *e, lm_arena_id id, int64_t offset, int64_t n,
+                              const void *from) {
+  memcpy(bigram_of(e)->arena[id] + offset, from, (size_t)n);
+  return NULL;
 }
 static void bigram_clear(lm_exec *e, lm_arena_id id) {
   memset(bigram_of(e)->arena[id], 0, (size_t)bigram_of(e)->plan->arena_bytes[id]);
@@ -189,9 +195,11 @@ static inline lm_plan *bigram_plan(lm_arena *a) {
   p->n_states = 2;
   p->n_params = 2;
   p->params = LM_NEW_N(a, lm_plan_param, 2);
-  p->params[0] =
-      (lm_plan_param){"table", 0, VOCAB * VOCAB, 2, {VOCAB, VOCAB}, LM_INIT_NORMAL, 0.02, 0};
-  p->params[1] = (lm_plan_param){"bias", BIAS, VOCAB, 1, {VOCAB}, LM_INIT_ZEROS, 0, 0};
+  static const lm_plan_piece table = {.size = {VOCAB, VOCAB}, .stride = {VOCAB, 1}};
+  static const lm_plan_piece bias = {.offset = BIAS, .size = {VOCAB}, .stride = {1}};
+  p->params[0] = (lm_plan_param){"table",        VOCAB * VOCAB, 2, {VOCAB, VOCAB}, &table, 1,
+                                 LM_INIT_NORMAL, 0.02,          0};
+  p->params[1] = (lm_plan_param){"bias", VOCAB, 1, {VOCAB}, &bias, 1, LM_INIT_ZEROS, 0, 0};
   p->n_extents = 2;
   p->extents[0].name = "t";
   p->extents[0].capacity = 3;
@@ -203,8 +211,11 @@ static inline lm_plan *bigram_plan(lm_arena *a) {
 }
 
 static inline lm_exec *bigram_exec(lm_arena *a, const lm_plan *p) {
-  static const lm_exec_ops ops = {
-      .run = bigram_run, .arena = bigram_arena, .arena_clear = bigram_clear, .port = bigram_at};
+  static const lm_exec_ops ops = {.run = bigram_run,
+                                  .read = bigram_read,
+                                  .write = bigram_write,
+                                  .arena_clear = bigram_clear,
+                                  .port = bigram_at};
   bigram *e = LM_NEW(a, bigram);
   e->hal.ops = &ops;
   e->plan = p;

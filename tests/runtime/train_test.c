@@ -64,7 +64,7 @@ static bench bench_open(const char *folder, int64_t steps) {
                           .n_tables = 1,
                           .states = states};
   CHECK_OK(lm_trainer_create(&o, &b.trainer));
-  lm_trainer_init(b.trainer, 7);
+  CHECK_OK(lm_trainer_init(b.trainer, 7));
   b.o = (lm_run_options){.trainer = b.trainer,
                          .steps = steps,
                          .seed = 7,
@@ -132,7 +132,7 @@ static void test_init_normal(void) {
     N = 100000
   };
   float *a = lm_alloc(N * sizeof *a);
-  lm_init_fill((lm_init){LM_INIT_NORMAL, 0.5, 0}, 3, "w", a, N);
+  lm_init_fill((lm_init){LM_INIT_NORMAL, 0.5, 0}, 3, "w", 0, N, a);
   lm_philox_key2 key = lm_philox_key(3, lm_hash("w", 1, 0));
   for (int64_t i = 0; i < N; i += 2) {
     double expected[2];
@@ -145,21 +145,24 @@ static void test_init_normal(void) {
 
 static void test_init(void) {
   float a[1001], b[1001];
-  lm_init_fill((lm_init){LM_INIT_NORMAL, 0.5, 0}, 3, "layers.1.w", a, 1001);
-  lm_init_fill((lm_init){LM_INIT_NORMAL, 0.5, 0}, 3, "layers.1.w", b, 7);
+  lm_init_fill((lm_init){LM_INIT_NORMAL, 0.5, 0}, 3, "layers.1.w", 0, 1001, a);
+  lm_init_fill((lm_init){LM_INIT_NORMAL, 0.5, 0}, 3, "layers.1.w", 0, 7, b);
   CHECK(!memcmp(a, b, 7 * sizeof *a)); // element by element, whatever the size
+  lm_init_fill((lm_init){LM_INIT_NORMAL, 0.5, 0}, 3, "layers.1.w", 498, 503, b);
+  CHECK(!memcmp(a + 498, b, 503 * sizeof *a)); // and whatever the first
+  lm_init_fill((lm_init){LM_INIT_NORMAL, 0.5, 0}, 3, "layers.1.w", 0, 7, b);
   double mean = 0, square = 0;
   for (int i = 0; i < 1001; i++) {
     mean += a[i] / 1001;
     square += a[i] * a[i] / 1001;
   }
   CHECK(fabs(mean) < 0.05 && fabs(sqrt(square) - 0.5) < 0.05);
-  lm_init_fill((lm_init){LM_INIT_NORMAL, 0.5, 0}, 3, "layers.2.w", b, 7);
+  lm_init_fill((lm_init){LM_INIT_NORMAL, 0.5, 0}, 3, "layers.2.w", 0, 7, b);
   CHECK(a[0] != b[0] && a[1] != b[1]);
-  lm_init_fill((lm_init){LM_INIT_UNIFORM, -2, 1}, 3, "u", a, 1001);
+  lm_init_fill((lm_init){LM_INIT_UNIFORM, -2, 1}, 3, "u", 0, 1001, a);
   for (int i = 0; i < 1001; i++)
     CHECK(a[i] > -2 && a[i] < 1);
-  lm_init_fill((lm_init){LM_INIT_CONST, 2.5, 0}, 3, "u", a, 3);
+  lm_init_fill((lm_init){LM_INIT_CONST, 2.5, 0}, 3, "u", 0, 3, a);
   CHECK(a[2] == 2.5f && a[3] != 2.5f);
 }
 
