@@ -26,6 +26,9 @@ static const char *fault_of(const lm_guard *g, const lm_guard_options *o, const 
 
 lm_guard_verdict lm_guard_judge(lm_guard *g, const lm_guard_options *o, const lm_step_result *r,
                                 const char **out_why) {
+  *out_why = NULL;
+  if (r->weight <= 0)
+    return LM_GUARD_EMPTY;
   *out_why = fault_of(g, o, r);
   if (*out_why) {
     g->skipped++;

@@ -32,6 +32,7 @@ typedef struct lm_guard {
 } lm_guard;
 
 typedef enum {
+  LM_GUARD_EMPTY,
   LM_GUARD_GOOD,
   LM_GUARD_SKIP,
   LM_GUARD_ROLLBACK
@@ -40,7 +41,7 @@ typedef enum {
 // A loss above the result is bad; INFINITY: no limit.
 double lm_guard_limit(const lm_guard *g, const lm_guard_options *o);
 // Updates the guard with the result of a step. *out_why is the reason why the step is bad; NULL if
-// it is good.
+// it is good or empty.
 lm_guard_verdict lm_guard_judge(lm_guard *g, const lm_guard_options *o, const lm_step_result *r,
                                 const char **out_why);
 // Updates the guard that was loaded from the checkpoint of step `saved` after step `failed` failed,

@@ -1,53 +1,16 @@
 // run.c - the training loop.
 #include "runtime/train/run.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
-#include <signal.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "runtime/train/checkpoint_folder.h"
+#include "runtime/train/decisions.h"
+#include "runtime/train/interrupt.h"
 #include "runtime/train/log.h"
-
-// ---- interruption. A signal handler can access only global state.
-
-static volatile sig_atomic_t interrupted; // the signal; 0: none
-
-// The second signal has its default action, which ends the process.
-static void on_signal(int number) {
-  if (interrupted) {
-    signal(number, SIG_DFL);
-    raise(number);
-  }
-  interrupted = number;
-}
-
-static const int SIGNALS[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
-typedef struct {
-  struct sigaction of[LM_COUNT(SIGNALS)];
-} old_handlers;
-
-// nohup ignores SIGHUP; keep it ignored.
-static void signals_catch(old_handlers *old) {
-  struct sigaction a = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
-  sigemptyset(&a.sa_mask);
-  interrupted = 0;
-  for (size_t i = 0; i < LM_COUNT(SIGNALS); i++) {
-    sigaction(SIGNALS[i], NULL, &old->of[i]);
-    if (SIGNALS[i] != SIGHUP || old->of[i].sa_handler != SIG_IGN)
-      sigaction(SIGNALS[i], &a, NULL);
-  }
-}
-
-static void signals_release(const old_handlers *old) {
-  for (size_t i = 0; i < LM_COUNT(SIGNALS); i++)
-    sigaction(SIGNALS[i], &old->of[i], NULL);
-}
 
 // ---- the run
 
@@ -62,6 +25,8 @@ typedef struct {
   int64_t saved;      // step of the newest checkpoint in the run's own folder; -1: none
   int lock;           // lock of the run's folder that this run owns; 0: none
   bool evals_empty;   // an evaluation without weight was reported
+  bool best;          // an evaluation of this step is the best so far
+  lm_decisions now;   // of the current step
 } run;
 
 static lm_timeline *timeline_of(const run *r) {
@@ -217,22 +182,6 @@ static lm_status space_check(run *r) {
   return s;
 }
 
-lm_status lm_run_folder_lock(const char *dir, int *out) {
-  *out = 0;
-  int lock = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (lock < 0)
-    return errno == ENOENT || errno == ENOTDIR
-               ? NULL
-               : lm_fail_errno("cannot open the run's folder %s", dir);
-  // other errors mean that the file system has no locks
-  if (!flock(lock, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK) {
-    *out = lock;
-    return NULL;
-  }
-  close(lock);
-  return lm_fail(LM_USER, "another run is using %s; choose another folder with --out", dir);
-}
-
 static lm_status folder_lock(run *r) {
   if (!r->o->dir)
     return NULL;
@@ -317,7 +266,7 @@ static lm_status eval_empty(run *r, const lm_run_eval *e, const lm_eval_result *
   return NULL;
 }
 
-static lm_status evaluate(run *r, int i, bool *out_best) {
+static lm_status evaluate(run *r, int i) {
   const lm_run_eval *e = &r->o->evals[i];
   const lm_trainer_options *t = lm_trainer_options_of(r->o->trainer);
   lm_eval_result x;
@@ -337,23 +286,60 @@ static lm_status evaluate(run *r, int i, bool *out_best) {
   lm_buf_free(&more);
   if (i == r->o->stop.eval)
     stop_watch(r, x.value[r->o->stop.metric]);
-  *out_best |= i == r->o->best.eval && best_watch(r, x.value[r->o->best.metric]);
+  if (i == r->o->best.eval && best_watch(r, x.value[r->o->best.metric]))
+    r->best = true;
   return NULL;
 }
 
-// Saves the best checkpoint after all evaluations, so that it contains their effect on the state.
-static lm_status evaluations(run *r) {
-  bool best = false;
+static bool is_due(const lm_run_eval *e, int64_t step) {
+  return step % e->every == 0;
+}
+
+// ---- decisions
+
+static bool any_due(const run *r, int64_t step) {
   for (int i = 0; i < r->o->n_evals; i++)
-    if (r->state.step % r->o->evals[i].every == 0)
-      LM_TRY(evaluate(r, i, &best));
-  return best ? save(r) : NULL;
+    if (is_due(&r->o->evals[i], step))
+      return true;
+  return false;
+}
+
+// The best checkpoint is saved after all evaluations, so that it contains their effect on the
+// state.
+static void end_decide(run *r, lm_decisions *d) {
+  int64_t step = r->state.step;
+  d->interrupted = lm_interrupted();
+  d->over = step >= r->o->steps || d->interrupted || r->out->stopped_early;
+  d->save =
+      d->over || r->best || (r->o->every && step % r->o->every == 0 && !r->state.guard.bad);
+}
+
+// Makes the decisions of a moment of the current step. The only place where they are made: several
+// processes of one run must act on the same ones.
+static lm_status decide(run *r, lm_moment moment, const lm_step_result *x) {
+  lm_decisions *d = &r->now;
+  const char *bad;
+  switch (moment) {
+  case LM_AT_RESULT:
+    d->verdict = lm_guard_judge(&r->state.guard, &r->o->guard, x, &d->why);
+    d->evaluate = d->verdict == LM_GUARD_GOOD && any_due(r, r->state.step + 1);
+    return NULL;
+  case LM_AT_END: end_decide(r, d); return NULL;
+  case LM_AT_SAVE:
+    LM_TRY(lm_trainer_not_finite(r->o->trainer, &bad));
+    d->not_finite = bad;
+    return NULL;
+  }
+  return NULL;
 }
 
 // ---- steps
 
-static bool is_over(const run *r) {
-  return r->state.step >= r->o->steps || interrupted || r->out->stopped_early;
+static lm_status evaluations(run *r) {
+  for (int i = 0; i < r->o->n_evals; i++)
+    if (is_due(&r->o->evals[i], r->state.step))
+      LM_TRY(evaluate(r, i));
+  return NULL;
 }
 
 static void step_count(run *r, int64_t step, const lm_step_result *x) {
@@ -365,7 +351,7 @@ static lm_status step_good(run *r, int64_t step, lm_step_result *x) {
   step_count(r, step, x);
   lm_progress_step(&r->progress, step, x);
   LM_TRY(metrics_write(r, step, x));
-  return evaluations(r);
+  return r->now.evaluate ? evaluations(r) : NULL;
 }
 
 static lm_status step_skip(run *r, int64_t step, lm_step_result *x, const char *why) {
@@ -411,21 +397,19 @@ static lm_status step_rollback(run *r, int64_t step, const char *why) {
                   (long long)step, why, (long long)r->state.step);
   lm_run_log_close(r->log);
   r->log = NULL;
-  return r->o->dir ? lm_run_log_open(r->o->dir, r->state.step, &r->log) : NULL;
-}
-
-static bool save_is_due(const run *r) {
-  return is_over(r) || (r->o->every && r->state.step % r->o->every == 0 && !r->state.guard.bad);
+  if (r->o->dir)
+    LM_TRY(lm_run_log_open(r->o->dir, r->state.step, &r->log));
+  return decide(r, LM_AT_END, NULL);
 }
 
 // Detects values that became infinite or NAN in the update of a step whose loss was finite.
 static lm_status save_or_rollback(run *r, int64_t step) {
-  const char *bad = NULL;
-  if (r->o->dir)
-    LM_TRY(lm_trainer_not_finite(r->o->trainer, &bad));
-  if (bad)
-    return step_rollback(r, step,
-                         lm_arena_printf(r->arena, "parameter %s is no longer finite", bad));
+  if (!r->o->dir)
+    return NULL;
+  LM_TRY(decide(r, LM_AT_SAVE, NULL));
+  if (r->now.not_finite)
+    return step_rollback(
+        r, step, lm_arena_printf(r->arena, "parameter %s is no longer finite", r->now.not_finite));
   return save(r);
 }
 
@@ -452,29 +436,33 @@ static lm_status step_empty(run *r, int64_t step, lm_step_result *x) {
   return metrics_write(r, step, x);
 }
 
-static lm_status step_judge(run *r, int64_t step, lm_step_result *x) {
-  const char *why;
-  lm_guard_verdict verdict = lm_guard_judge(&r->state.guard, &r->o->guard, x, &why);
-  if (verdict == LM_GUARD_ROLLBACK)
-    return step_rollback(r, step, why);
-  if (verdict == LM_GUARD_GOOD)
-    return step_good(r, step, x);
-  LM_TRY(step_skip(r, step, x, why));
-  return r->state.step >= r->o->steps && none_was_good(r) ? give_up(r, step, why) : NULL;
+static lm_status step_act(run *r, int64_t step, lm_step_result *x) {
+  const lm_decisions *d = &r->now;
+  switch (d->verdict) {
+  case LM_GUARD_EMPTY: return step_empty(r, step, x);
+  case LM_GUARD_ROLLBACK: return step_rollback(r, step, d->why);
+  case LM_GUARD_GOOD: return step_good(r, step, x);
+  case LM_GUARD_SKIP: break;
+  }
+  LM_TRY(step_skip(r, step, x, d->why));
+  return r->state.step >= r->o->steps && none_was_good(r) ? give_up(r, step, d->why) : NULL;
 }
 
 static lm_status step_run(run *r) {
   const lm_run_options *o = r->o;
   int64_t step = r->state.step + 1;
   lm_step_result *x = &r->out->last;
+  r->best = false;
   LM_TRY(lm_trainer_step(o->trainer, step, step - 1 + r->state.guard.shift,
                          lm_guard_limit(&r->state.guard, &o->guard), x));
-  LM_TRY(x->weight <= 0 ? step_empty(r, step, x) : step_judge(r, step, x));
+  LM_TRY(decide(r, LM_AT_RESULT, x));
+  LM_TRY(step_act(r, step, x));
   if (r->state.step != step)
     return NULL; // rolled back
   if (o->after_step)
     LM_TRY(o->after_step(o->user, step, x, &r->progress));
-  if (save_is_due(r))
+  LM_TRY(decide(r, LM_AT_END, x));
+  if (r->now.save)
     LM_TRY(save_or_rollback(r, step));
   lm_progress_pause(&r->progress);
   return NULL;
@@ -495,7 +483,7 @@ static int64_t own_last(const run *r) {
 
 static lm_status supersede(run *r) {
   lm_checkpoint_aside aside;
-  if (!r->o->dir || is_over(r))
+  if (!r->o->dir || r->now.over)
     return NULL;
   LM_TRY(lm_checkpoint_steps_set_aside(r->arena, r->o->dir, own_last(r), &aside));
   if (!aside.folder)
@@ -514,6 +502,7 @@ static lm_status supersede(run *r) {
 
 static lm_status train(run *r) {
   LM_TRY(resume(r));
+  LM_TRY(decide(r, LM_AT_END, NULL));
   LM_TRY(folder_lock(r));
   LM_TRY(supersede(r));
   LM_TRY(folder_open(r));
@@ -521,7 +510,7 @@ static lm_status train(run *r) {
     LM_TRY(r->o->begin(r->o->user));
   r->out->resumed = r->state.step;
   lm_progress_start(&r->progress, r->state.step);
-  while (!is_over(r))
+  while (!r->now.over)
     LM_TRY(step_run(r));
   LM_TRY(lm_data_unchanged(lm_trainer_options_of(r->o->trainer)->data));
   return lm_run_log_draw(r->log);
@@ -545,7 +534,7 @@ static void outcome_report(run *r) {
   r->out->step = r->state.step;
   r->out->skipped = r->state.guard.skipped;
   r->out->empty = r->state.guard.empty;
-  r->out->interrupted = r->state.step < r->o->steps ? interrupted : 0;
+  r->out->interrupted = r->state.step < r->o->steps ? r->now.interrupted : 0;
   lm_progress_end(&r->progress);
   const char *saved = r->o->dir && r->saved == r->state.step ? ", saved" : "";
   if (r->out->interrupted)
@@ -577,10 +566,10 @@ lm_status lm_run_train(const lm_run_options *o, lm_run_outcome *out) {
                      .n_model = o->n_model,
                      .best = NAN,
                      .stop_best = NAN}};
-  old_handlers old;
-  signals_catch(&old);
+  lm_interrupts signals;
+  lm_interrupts_catch(&signals);
   lm_status s = train(&r);
-  signals_release(&old);
+  lm_interrupts_release(&signals);
   lm_run_log_close(r.log);
   if (r.lock)
     close(r.lock);
