@@ -50,7 +50,7 @@ static lm_status tables_write(lm_trainer *t) {
 static lm_status data_check(const lm_trainer *t) {
   lm_data_info data = lm_data_info_of(t->o.data);
   const lm_batch_ports *in = &t->micros[0].in;
-  int64_t rows = t->o.n_micro * in->rows;
+  int64_t rows = t->o.n_micro * t->o.parts * in->rows;
   if (data.seq != in->seq)
     return lm_fail(LM_USER, "the data's rows have %lld tokens, the model was compiled for %lld",
                    (long long)data.seq, (long long)in->seq);
@@ -93,6 +93,7 @@ static lm_status trainer_open(lm_trainer *t) {
 lm_status lm_trainer_create(const lm_trainer_options *o, lm_trainer **out) {
   lm_trainer *t = lm_alloc(sizeof *t);
   t->o = *o;
+  t->o.parts = o->parts ? o->parts : 1;
   lm_status s = trainer_open(t);
   if (s)
     lm_trainer_destroy(t);
@@ -165,10 +166,12 @@ static const micro_func *micro_of(const lm_trainer *t, int64_t batch) {
 static lm_status micro_fill(lm_trainer *t, int64_t step, int64_t batch, int64_t micro) {
   const micro_func *x = t->micro;
   double start = lm_timeline_now(t->o.timeline);
-  LM_TRY(lm_data_fill(t->o.data, batch, micro, t->o.n_micro, x->in.rows, &x->in.batch));
+  int64_t rows = t->o.parts * x->in.rows, first = t->o.part * x->in.rows;
+  LM_TRY(lm_data_fill_rows(t->o.data, batch, micro, t->o.n_micro, rows, first, x->in.rows,
+                           &x->in.batch));
   lm_timeline_add(t->o.timeline, LM_ROW_DATA, "rows of a micro-batch", NULL, micro, start);
   lm_port_set(t->o.exec, x->f, LM_PORT_STEP, (double)step);
-  lm_port_set(t->o.exec, x->f, LM_PORT_ROW, (double)(micro * x->in.rows));
+  lm_port_set(t->o.exec, x->f, LM_PORT_ROW, (double)(micro * rows + first));
   t->tokens += positions_used(&x->in);
   return NULL;
 }

@@ -34,6 +34,9 @@ typedef struct lm_trainer_options {
   int64_t steps;         // of the run, for schedules
   int64_t last;          // the last step that the caller will run; 0: steps
   int64_t n_micro;       // micro-batches per step
+  // A micro-batch has `parts` times the rows of the plan, of which this process computes those of
+  // part number `part`. parts = 0 is 1.
+  int part, parts;
   lm_timeline *timeline; // optional
   double clip;           // maximum gradient norm; 0: no clipping
   const lm_train_table *tables;

@@ -490,6 +490,7 @@ static void test_mix(void) {
   lm_data *d = open_data(&o);
   o.prefetch = true;
   lm_data *ahead = open_data(&o);
+  lm_data *parts = open_data(&o);
   row r[STEP], r2[STEP];
   int seen[3] = {0}, at_change[3] = {0}, used[3][ROWS_B] = {0};
   for (int step = 0; step < 2 * CHANGE; step++) {
@@ -500,6 +501,8 @@ static void test_mix(void) {
       lm_batch c = batch_of(&r2[q]);
       CHECK_OK(lm_data_fill(d, step, q, STEP, 1, &b));
       CHECK_OK(lm_data_fill(ahead, step, q, STEP, 1, &c));
+      CHECK(!memcmp(&r[q], &r2[q], sizeof r[q]));
+      CHECK_OK(lm_data_fill_rows(parts, step, 0, 1, STEP, q, 1, &c)); // of one micro-batch
       CHECK(!memcmp(&r[q], &r2[q], sizeof r[q]));
       int source = r[q].tok[SEQ - 1] - 'a', number = 0;
       for (int i = 0; i < 4; i++)
@@ -524,6 +527,7 @@ static void test_mix(void) {
   CHECK(!memcmp(&again, &first, sizeof first));
   lm_data_close(fresh);
   lm_data_close(ahead);
+  lm_data_close(parts);
   lm_data_close(d);
 }
 

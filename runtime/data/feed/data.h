@@ -87,6 +87,9 @@ int64_t lm_data_seq(const lm_data *d, int64_t step); // sequence length of a ste
 // sequence length. Steps of equal length have equal numbers of rows. Not thread-safe.
 lm_status lm_data_fill(const lm_data *d, int64_t step, int64_t micro, int64_t n_micro, int64_t rows,
                        const lm_batch *b);
+// The same for n rows of the micro-batch, from row `first`: what one of several processes computes.
+lm_status lm_data_fill_rows(const lm_data *d, int64_t step, int64_t micro, int64_t n_micro,
+                            int64_t rows, int64_t first, int64_t n, const lm_batch *b);
 // Fills rows first … first + rows - 1 of a part, in the order of its index, at the last stage's
 // length; rows after the part's last are padding. LM_ENV: the cache is damaged.
 lm_status lm_data_fill_part(const lm_data *d, int part, int64_t first, int64_t rows,

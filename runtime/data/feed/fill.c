@@ -122,7 +122,7 @@ static lm_status replay_fill(const lm_data *d, const lm_batch_id *id, uint64_t f
   if (id->step >= info.steps)
     return lm_fail(LM_USER, "step %lld: there are only %lld batches", (long long)id->step + 1,
                    (long long)info.steps);
-  return lm_replay_fill(d->replay, (int64_t)first, id->rows, b);
+  return lm_replay_fill(d->replay, (int64_t)first, id->own, b);
 }
 
 // The number of rows in earlier stages of equal sequence length.
@@ -153,12 +153,12 @@ static lm_status training_row_fill(const lm_data *d, int index, uint64_t row,
 lm_status lm_data_batch_fill(void *user, const lm_batch_id *id, const lm_batch *b) {
   const lm_data *d = user;
   uint64_t rows_per_step = (uint64_t)id->n_micro * (uint64_t)id->rows;
-  uint64_t in_step = (uint64_t)id->micro * (uint64_t)id->rows;
+  uint64_t in_step = (uint64_t)id->micro * (uint64_t)id->rows + (uint64_t)id->first;
   if (d->replay)
     return replay_fill(d, id, (uint64_t)id->step * rows_per_step + in_step, b);
   int index = lm_data_stage_of(d, id->step);
   uint64_t first = (uint64_t)(id->step - d->stages[index].first_step) * rows_per_step + in_step;
-  for (int64_t r = 0; r < id->rows; r++)
+  for (int64_t r = 0; r < id->own; r++)
     LM_TRY(training_row_fill(d, index, first + (uint64_t)r, rows_per_step, r * id->seq, b));
   return NULL;
 }
@@ -167,15 +167,27 @@ lm_status lm_data_batch_fill(void *user, const lm_batch_id *id, const lm_batch *
 static lm_batch_id id_after(const lm_data *d, const lm_batch_id *id) {
   bool last = id->micro + 1 >= id->n_micro;
   int64_t step = id->step + last;
-  int64_t seq = lm_data_seq(d, step);
-  return (lm_batch_id){step, last ? 0 : id->micro + 1, id->n_micro, id->rows * id->seq / seq, seq};
+  int64_t seq = lm_data_seq(d, step), micro = last ? 0 : id->micro + 1;
+  return (lm_batch_id){.step = step,
+                       .micro = micro,
+                       .n_micro = id->n_micro,
+                       .rows = id->rows * id->seq / seq,
+                       .seq = seq,
+                       .first = id->first * id->seq / seq,
+                       .own = id->own * id->seq / seq};
+}
+
+lm_status lm_data_fill_rows(const lm_data *d, int64_t step, int64_t micro, int64_t n_micro,
+                            int64_t rows, int64_t first, int64_t n, const lm_batch *b) {
+  lm_batch_id id = {step, micro, n_micro, rows, lm_data_seq(d, step), first, n};
+  lm_batch_id next = id_after(d, &id);
+  return d->prefetch ? lm_prefetch_take(d->prefetch, &id, &next, b)
+                     : lm_data_batch_fill((void *)d, &id, b);
 }
 
 lm_status lm_data_fill(const lm_data *d, int64_t step, int64_t micro, int64_t n_micro, int64_t rows,
                        const lm_batch *b) {
-  lm_batch_id id = {step, micro, n_micro, rows, lm_data_seq(d, step)}, next = id_after(d, &id);
-  return d->prefetch ? lm_prefetch_take(d->prefetch, &id, &next, b)
-                     : lm_data_batch_fill((void *)d, &id, b);
+  return lm_data_fill_rows(d, step, micro, n_micro, rows, 0, rows, b);
 }
 
 // Fills row i of a part, counted over its groups.

@@ -97,7 +97,7 @@ void lm_prefetch_destroy(lm_prefetch *p) {
 
 static bool batches_equal(const lm_batch_id *a, const lm_batch_id *b) {
   return a->step == b->step && a->micro == b->micro && a->n_micro == b->n_micro &&
-         a->rows == b->rows && a->seq == b->seq;
+         a->rows == b->rows && a->seq == b->seq && a->first == b->first && a->own == b->own;
 }
 
 lm_status lm_prefetch_take(lm_prefetch *p, const lm_batch_id *id, const lm_batch_id *next,
@@ -112,12 +112,12 @@ lm_status lm_prefetch_take(lm_prefetch *p, const lm_batch_id *id, const lm_batch
     lm_status_free(s); // of a batch that is not needed
     s = p->fill(p->user, id, b);
   } else if (!s) {
-    batch_copy(b, &p->slot, id->rows * id->seq);
+    batch_copy(b, &p->slot, id->own * id->seq);
   }
   p->state = s ? EMPTY : REQUESTED;
   p->id = *next;
   if (!s)
-    slot_resize(p, next->rows * next->seq);
+    slot_resize(p, next->own * next->seq);
   pthread_cond_broadcast(&p->changed);
   pthread_mutex_unlock(&p->lock);
   return s;

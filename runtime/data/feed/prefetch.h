@@ -3,8 +3,9 @@
 #define LM_DATA_FEED_PREFETCH_H
 #include "runtime/data/feed/data.h"
 
+// Rows first … first + own - 1 of the `rows` rows of a micro-batch, each of `seq` positions.
 typedef struct lm_batch_id {
-  int64_t step, micro, n_micro, rows, seq;
+  int64_t step, micro, n_micro, rows, seq, first, own;
 } lm_batch_id;
 typedef lm_status lm_fill_fn(void *user, const lm_batch_id *id, const lm_batch *b);
 
