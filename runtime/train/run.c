@@ -310,11 +310,10 @@ static void end_decide(run *r, lm_decisions *d) {
   int64_t step = r->state.step;
   d->interrupted = lm_interrupted();
   d->over = step >= r->o->steps || d->interrupted || r->out->stopped_early;
-  d->save =
-      d->over || r->best || (r->o->every && step % r->o->every == 0 && !r->state.guard.bad);
+  d->save = d->over || r->best || (r->o->every && step % r->o->every == 0 && !r->state.guard.bad);
 }
 
-// Makes the decisions of a moment of the current step. The only place where they are made: several
+// Makes the decisions of a moment of the current step. No other function makes them: several
 // processes of one run must act on the same ones.
 static lm_status decide(run *r, lm_moment moment, const lm_step_result *x) {
   lm_decisions *d = &r->now;

@@ -30,10 +30,10 @@ typedef struct lm_train_state {
 typedef struct lm_trainer_options {
   const lm_plan *plan;
   lm_exec *exec;
-  const lm_data *data;   // must outlive the trainer
-  int64_t steps;         // of the run, for schedules
-  int64_t last;          // the last step that the caller will run; 0: steps
-  int64_t n_micro;       // micro-batches per step
+  const lm_data *data; // must outlive the trainer
+  int64_t steps;       // of the run, for schedules
+  int64_t last;        // the last step that the caller will run; 0: steps
+  int64_t n_micro;     // micro-batches per step
   // A micro-batch has `parts` times the rows of the plan, of which this process computes those of
   // part number `part`. parts = 0 is 1.
   int part, parts;

@@ -87,7 +87,7 @@ int64_t lm_data_seq(const lm_data *d, int64_t step); // sequence length of a ste
 // sequence length. Steps of equal length have equal numbers of rows. Not thread-safe.
 lm_status lm_data_fill(const lm_data *d, int64_t step, int64_t micro, int64_t n_micro, int64_t rows,
                        const lm_batch *b);
-// The same for n rows of the micro-batch, from row `first`: what one of several processes computes.
+// The same for n rows of the micro-batch, from row `first`: the share of one of several processes.
 lm_status lm_data_fill_rows(const lm_data *d, int64_t step, int64_t micro, int64_t n_micro,
                             int64_t rows, int64_t first, int64_t n, const lm_batch *b);
 // Fills rows first … first + rows - 1 of a part, in the order of its index, at the last stage's
