@@ -53,8 +53,6 @@ static lm_status params_init(const lm_execution *x, bool resumes) {
   LM_TRY(lm_init_params(x->exec, plan, r->seed));
   if (!r->from || (resumes && !plan->n_frozen))
     return lm_weights_init_frozen(plan, r->seed, lm_weights_in(x->exec));
-    return NULL;
-  }
   LM_TRY(lm_project_from_check(x->compiled->project));
   return lm_weights_load_from(x->compiled, lm_weights_in(x->exec));
 }

@@ -28,9 +28,8 @@ lm_weights lm_weights_alloc(const lm_plan *plan, bool trained_only) {
   for (int i = 0; i < w.n_host; i++) {
     const lm_plan_param *p = param_at(plan, i);
     const lm_dtype_info *type = &lm_dtype_table[p->dtype];
-    w.host[i] =
-        (lm_foreign_native){p->path, lm_calloc((size_t)p->elements, (size_t)type->bits / 8),
-                            p->elements, type->stored};
+    w.host[i] = (lm_foreign_native){p->path, lm_calloc((size_t)p->elements, (size_t)type->bits / 8),
+                                    p->elements, type->stored};
   }
   return w;
 }
@@ -43,8 +42,8 @@ void lm_weights_free(lm_weights w) {
 
 lm_status lm_weights_get(lm_exec *e, const lm_plan *plan, lm_port_role role, lm_weights w) {
   for (int i = 0; i < plan->n_params; i++)
-    LM_TRY(lm_tensor_get(e, plan, (lm_plan_tensor){&plan->params[i], role}, 0,
-                         w.host[i].elements, w.host[i].data));
+    LM_TRY(lm_tensor_get(e, plan, (lm_plan_tensor){&plan->params[i], role}, 0, w.host[i].elements,
+                         w.host[i].data));
   return NULL;
 }
 

@@ -5,8 +5,8 @@
 #include "runtime/hal/tensor.h"
 #include "runtime/weights/foreign.h"
 
-// The parameters of a plan, trained and then frozen ones: in an executor, or as dense tensors in the
-// host's memory.
+// The parameters of a plan, trained and then frozen ones: in an executor, or as dense tensors in
+// the host's memory.
 typedef struct lm_weights {
   lm_exec *exec;
   lm_foreign_native *host; // if exec is NULL; frozen parameters in their own type
@@ -37,8 +37,9 @@ lm_status lm_weights_from(const lm_compiled *c, const char **out);
 lm_status lm_weights_import(const lm_compiled *c, const char *path, lm_weights w);
 // Writes w, which is in the host's memory, as one file with native names.
 lm_status lm_weights_save(const lm_compiled *c, const char *path, lm_weights w);
-// The parameters of w, which is in the host's memory, under their foreign names; foreign tensors that also have elements of others
-// are left out. `a` holds memory of *out. The caller destroys *out before w.
+// The parameters of w, which is in the host's memory, under their foreign names; foreign tensors
+// that also have elements of others are left out. `a` holds memory of *out. The caller destroys
+// *out before w.
 lm_status lm_weights_foreign(const lm_compiled *c, lm_arena *a, lm_weights w, lm_foreign **out);
 lm_status lm_weights_no_map(const lm_compiled *c); // the error of a model without `map hf`
 #endif

@@ -18,7 +18,8 @@ typedef struct {
   lm_plan_func *f; // the function being read
   uint32_t cap_params, cap_frozen, cap_kernels, cap_funcs, cap_steps, cap_in, cap_out, cap_live;
   int open[LM_PLAN_DEPTH], depth; // LOOP steps without their END
-  lm_plan_piece *pieces;          // of the parameter being read
+  lm_plan_param *param;           // being read
+  lm_plan_piece *pieces;          // of it
   uint32_t cap_pieces;
   bool failed;
 } reader;
