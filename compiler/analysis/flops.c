@@ -1,6 +1,7 @@
 // flops.c - see flops.h.
 #include "compiler/analysis/flops.h"
 
+#include "compiler/analysis/activity.h"
 #include "compiler/ir/attend.h"
 #include "compiler/ir/dot.h"
 
@@ -82,8 +83,18 @@ static int64_t trips_around(const lm_op *op) {
 
 typedef struct counter {
   const lm_module *m;
+  const uint8_t *active; // by value id: it has a gradient (activity.h)
   double flops;
 } counter;
+
+// A dot takes as long again for the gradient of each operand that has one, an attention twice as
+// long for those of all its operands.
+static int gemms_of(const counter *c, const lm_op *op) {
+  int n = 0;
+  for (uint32_t i = 0; i < op->n_in; i++)
+    n += c->active[op->in[i]->id];
+  return op->code == LM_OP_DOT ? 1 + n : n ? 3 : 1;
+}
 
 static void count(lm_op *op, void *user) {
   counter *c = user;
@@ -91,13 +102,15 @@ static void count(lm_op *op, void *user) {
   bool multiplies = op->code == LM_OP_DOT || op->code == LM_OP_ATTEND;
   if (!multiplies || (owner && owner->code == LM_OP_ATTEND))
     return;
-  c->flops += (double)trips_around(op) * lm_flops_of(c->m, op);
+  c->flops += (double)(trips_around(op) * gemms_of(c, op)) * lm_flops_of(c->m, op);
 }
 
 lm_model_flops lm_model_flops_of(const lm_func *f) {
-  counter c = {.m = f->module};
+  uint8_t *active = lm_activity_of_func(f);
+  counter c = {.m = f->module, .active = active};
   lm_region_walk(f->body, count, &c);
-  return (lm_model_flops){f->key, 3 * c.flops};
+  lm_free(active);
+  return (lm_model_flops){f->key, c.flops};
 }
 
 // ---- weight GEMMs

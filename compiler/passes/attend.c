@@ -55,7 +55,7 @@
 // and s is stored.
 #include "compiler/ir/attend.h"
 #include <string.h>
-#include "compiler/passes/activity.h"
+#include "compiler/analysis/activity.h"
 #include "compiler/passes/attend_match.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"

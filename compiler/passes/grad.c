@@ -20,7 +20,7 @@
 // spent on them. Declines: a module without @loss only changes its stage. Cost: the backward pass,
 // and the stashes of the forward loops.
 #include "compiler/passes/grad.h"
-#include "compiler/passes/activity.h"
+#include "compiler/analysis/activity.h"
 #include "compiler/passes/epilogue.h"
 #include "compiler/passes/pass.h"
 #include "runtime/base/diag_code.h"

@@ -37,7 +37,7 @@
 
 #include "compiler/ops/interface.h"
 #include "compiler/passes/row_tiling.h"
-#include "compiler/passes/activity.h"
+#include "compiler/analysis/activity.h"
 #include "compiler/passes/pass.h"
 #include "compiler/plan/planner.h"
 

@@ -33,6 +33,15 @@ def arenas(run, file, recipe):
     return json.loads(run("explain", file, "memory", "--recipe", recipe, "--json"))["arenas"]
 
 
+def test_frozen_flops(run):
+    """FLOPs of a step, for MFU, without the gradients of frozen parameters"""
+    flops = lambda file, recipe: json.loads(run("bench", file, "--recipe", recipe, "--steps", "1", "--json"))["model_flops"]
+    whole, frozen, last = flops(program(run), "Whole"), flops(program(run, "freeze @layers.**"), "Part"), flops(program(run, "freeze @**; train @norm"), "Part")
+    weights = 2 * 64 * (32 * 32 * 2 + 32 * 16 * 2 + 3 * 32 * 64) * 4   # GEMMs of the layers
+    check(whole - frozen == weights, f"{whole} less {frozen}, expected {weights}")
+    check(last == whole / 3 + 2 * 64 * 32 * 64, f"{last}: forward, and the gradient of the logits' input")
+
+
 def test_frozen_gradients(run):
     """trained parameters have the gradients that they have without freezing, and frozen ones none"""
     for compute, bar in ("f32", 1e-6), ("bf16", 3e-2):

@@ -1,6 +1,6 @@
 // activity.c - see activity.h. A forward data-flow analysis, repeated until the carries of loops
 // no longer change.
-#include "compiler/passes/activity.h"
+#include "compiler/analysis/activity.h"
 
 #include "compiler/ops/interface.h"
 
