@@ -28,6 +28,14 @@ typedef struct lm_target_math {
   double peak;         // FLOP/s of dense GEMMs; 0: unknown
 } lm_target_math;
 
+// Instructions of a CPU for matrices of bf16: tiles of 16 rows, or blocks of two rows and two
+// columns.
+typedef enum {
+  LM_MATRIX_NONE,
+  LM_MATRIX_AMX,
+  LM_MATRIX_BFMMLA
+} lm_matrix_unit;
+
 // Where packed weights are known to be profitable despite the memory of another copy: nowhere; in
 // decoding, which is limited by reading the weights, in a program that does not train; everywhere.
 typedef enum {
@@ -53,8 +61,9 @@ typedef struct lm_target_choices {
   // Bytes that stay in the cores' caches between two kernels, if memory bandwidth limits bf16
   // GEMMs; else 0 (pass tile_rows).
   int64_t cached_bytes;
-  bool pads_gemms; // GEMMs are slow unless rows are multiples of 16 bytes apart (pass pad_gemms)
-  int attend_tile; // side of the tiles of attention's map; 0: attention is unsupported
+  bool codes_gemms; // generated GEMMs are faster than the library in every form that they support
+  bool pads_gemms;  // GEMMs are slow unless rows are multiples of 16 bytes apart (pass pad_gemms)
+  int attend_tile;  // side of the tiles of attention's map; 0: attention is unsupported
   lm_target_panel panel[LM_DTYPES]; // by dtype of the operands
 } lm_target_choices;
 
@@ -85,7 +94,7 @@ typedef struct lm_target {
   int64_t shared;                    // bytes of shared memory that a block can have; 0: none
   bool warpgroups;                   // of a GPU: warpgroups multiply (wgmma)
   int vector;                        // of a CPU: floats of a vector; 0: unknown
-  bool tiles;                        // of a CPU: multiplies bf16 in tiles (AMX)
+  lm_matrix_unit matrix;             // of a CPU
   double bandwidth[LM_TARGET_SIZES]; // bytes read and written per second, by working set
   lm_target_rates rates;
   lm_target_choices choices;

@@ -31,12 +31,12 @@ bool lm_cpu_kernel_in_place(const lm_plan_options *o, const lm_op *kernel, uint3
 // rows; it returns false if the GEMM has an unsupported form. lm_cpu_gemm_is_profitable tells
 // whether that code is expected to be faster than the library.
 bool lm_cpu_gemm_emit(const lm_plan_gemm *g, bool any_rows, lm_arena *arena, lm_kernel_code *out);
-bool lm_cpu_gemm_is_profitable(const lm_plan_gemm *g);
+bool lm_cpu_gemm_is_profitable(const lm_target *t, const lm_plan_gemm *g);
 
 // The panel layouts in which that code reads a weight, by type of operands, for vectors of `vector`
-// floats (0: none) and, with `tiles`, a matrix unit for bf16. A matrix unit needs as long to
-// multiply as vector instructions need to pack its operands, so prepacking is the default there.
-void lm_cpu_panels(int vector, bool tiles, lm_target_panel *out);
+// floats (0: none) and a matrix unit for bf16. AMX needs as long to multiply as vector instructions
+// need to pack its operands, so prepacking is the default there.
+void lm_cpu_panels(int vector, lm_matrix_unit unit, lm_target_panel *out);
 
 // The text that every translation unit of kernels begins with.
 const char *lm_cpu_prelude_text(lm_arena *arena);

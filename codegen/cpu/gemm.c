@@ -64,11 +64,11 @@ static bool shape_make(const lm_plan_gemm *g, gemm_shape *out) {
 // once for each column (row) of a tile. The library packs too: it is slowest if A is transposed, as
 // for the gradient of a weight (provided that k is long enough to amortise the access to C and the
 // elements along k are not a page apart each), and fastest if B has rows of unit stride.
-bool lm_cpu_gemm_is_profitable(const lm_plan_gemm *g) {
+bool lm_cpu_gemm_is_profitable(const lm_target *t, const lm_plan_gemm *g) {
   gemm_shape p;
   if (!shape_make(g, &p))
     return false;
-  if (p.b.panel || p.any_rows)
+  if (p.b.panel || p.any_rows || t->choices.codes_gemms)
     return true;
   double panels =
       16.0 / (double)min64(p.n, MAX_AMORTIZED) + 32.0 / (double)min64(p.m, MAX_AMORTIZED);
@@ -77,8 +77,9 @@ bool lm_cpu_gemm_is_profitable(const lm_plan_gemm *g) {
   return panels <= (p.b.k == 1 ? 0.1 : 0.09);
 }
 
-// As in tile.h, tile_panel.h and tile_amx.h of the prelude; the generated code asserts it.
-void lm_cpu_panels(int vector, bool tiles, lm_target_panel *out) {
+// As in tile.h, tile_panel.h, tile_amx.h and tile_bfmmla.h of the prelude; the generated code
+// asserts it.
+void lm_cpu_panels(int vector, lm_matrix_unit unit, lm_target_panel *out) {
   int columns = 2 * vector;
   if (vector) {
     out[LM_F32] = (lm_target_panel){
@@ -86,9 +87,12 @@ void lm_cpu_panels(int vector, bool tiles, lm_target_panel *out) {
     out[LM_BF16] = (lm_target_panel){
         .columns = columns, .group = 2, .n = columns, .k = 2, .use = LM_PANEL_IN_DECODING};
   }
-  if (tiles)
+  if (unit == LM_MATRIX_AMX)
     out[LM_BF16] =
         (lm_target_panel){.columns = 16, .group = 2, .n = 32, .k = 32, .use = LM_PANEL_ALWAYS};
+  if (unit == LM_MATRIX_BFMMLA)
+    out[LM_BF16] =
+        (lm_target_panel){.columns = 8, .group = 4, .n = 8, .k = 4, .use = LM_PANEL_IN_DECODING};
 }
 
 // All GEMMs of a type share one function, whatever their sizes and strides; any_rows: one that is

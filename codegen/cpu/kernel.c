@@ -277,15 +277,18 @@ const char *lm_cpu_prelude_text(lm_arena *arena) {
 
 // On processors with AMX, two cores have at least 4 MB of L2 cache. With more than FEW_PROCESSORS
 // cores the tensors of a layer fit the L2 caches, and a few thousand rows are too few to divide, so
-// rows are not tiled.
+// rows are not tiled. The library has no kernels of GEMMs for NEON.
 static void choices_set(lm_target *t) {
   enum {
+    NEON = 4,
     CACHED_BYTES = 4 << 20,
     FEW_PROCESSORS = 8
   };
-  lm_cpu_panels(t->vector, t->tiles, t->choices.panel);
-  t->choices.cached_bytes = t->tiles && t->units <= FEW_PROCESSORS ? CACHED_BYTES : 0;
+  bool tiles = t->matrix == LM_MATRIX_AMX;
+  lm_cpu_panels(t->vector, t->matrix, t->choices.panel);
+  t->choices.cached_bytes = tiles && t->units <= FEW_PROCESSORS ? CACHED_BYTES : 0;
   t->choices.attend_tile = 32;
+  t->choices.codes_gemms = t->vector == NEON;
 }
 
 const lm_codegen lm_cpu_codegen = {.choose = choices_set,

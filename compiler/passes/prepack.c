@@ -90,7 +90,7 @@ static bool has_code(const packing *l) {
     return false;
   g.b_columns = l->panel.columns;
   g.b_group = l->panel.group;
-  return l->codegen->gemm_is_profitable && l->codegen->gemm_is_profitable(&g);
+  return l->codegen->gemm_is_profitable && l->codegen->gemm_is_profitable(l->target, &g);
 }
 
 static bool packing_find(packing *l, lm_op *op) {

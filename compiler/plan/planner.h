@@ -48,7 +48,7 @@ struct lm_codegen {
   // library for this GEMM (see plan.h). gemm: generates it; false if the form is unsupported;
   // any_rows: the plan has GEMMs with a run-time number of rows, which can share their code with
   // the others. Both are NULL if the library computes all GEMMs.
-  bool (*gemm_is_profitable)(const lm_plan_gemm *g);
+  bool (*gemm_is_profitable)(const lm_target *t, const lm_plan_gemm *g);
   bool (*gemm)(const lm_plan_gemm *g, bool any_rows, lm_arena *arena, lm_kernel_code *out);
   // True if the kernel reads operand i at the strides of lm_plan_strides; NULL: all operands are
   // dense.

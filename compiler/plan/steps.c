@@ -246,7 +246,7 @@ static void panels_find(const planner *p, lm_plan_gemm *g) {
   if (!p->codegen->gemm_is_profitable ||
       !lm_gemm_panels(&panels, p->o->target.choices.panel[g->dtype_ab]))
     return;
-  if (p->codegen->gemm_is_profitable(&panels))
+  if (p->codegen->gemm_is_profitable(&p->o->target, &panels))
     *g = panels;
 }
 
@@ -288,7 +288,8 @@ void lm_steps_code(planner *p) {
   for (uint32_t i = 0; i < p->n_steps && p->codegen->gemm; i++) {
     pstep *s = &p->steps[i];
     lm_kernel_code code = {0};
-    if (s->step.kind == LM_STEP_GEMM && p->codegen->gemm_is_profitable(s->step.gemm) &&
+    if (s->step.kind == LM_STEP_GEMM &&
+        p->codegen->gemm_is_profitable(&p->o->target, s->step.gemm) &&
         p->codegen->gemm(s->step.gemm, any_rows, p->arena, &code))
       s->step.gemm->code = 1 + kernel_find(p, s->op, &code);
   }

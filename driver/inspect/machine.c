@@ -118,14 +118,14 @@ static void processor_inspect(lm_arena *a, const lm_cpu_info *cpu, lm_machine_fi
   finding_add(out, (lm_finding){.name = "instructions",
                                 .found = cpu->isa[0],
                                 .what = cpu->isa,
-                                .gives = "fast kernels: at least AVX2 and FMA"});
+                                .gives = "fast kernels: at least AVX2 and FMA, or NEON"});
   finding_add(out,
               (lm_finding){.name = "bf16",
                            .found = lm_cpu_has_bf16(),
                            .what = "GEMMs by the processor's own instructions, which compute = "
                                    "auto uses",
-                           .gives = "faster GEMMs on AVX512-BF16 or AMX; compute = auto is "
-                                    "f32"});
+                           .gives = "faster GEMMs on AVX512-BF16, AMX or aarch64 with bf16; "
+                                    "compute = auto is f32"});
 }
 
 static void libraries_inspect(lm_arena *a, lm_machine_findings *out) {

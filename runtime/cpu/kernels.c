@@ -117,7 +117,7 @@ const char **lm_kernels_flags(const lm_cpu_info *cpu, const char **out) {
 // AMX even if the processor has it.
 static void flags_make(const lm_cpu_info *cpu, const char **out) {
   out = lm_kernels_flags(cpu, out);
-  if (strstr(cpu->isa, "bf16"))
+  if (lm_cpu_vector(cpu) == 16 && strstr(cpu->isa, "bf16"))
     *out++ = "-mprefer-vector-width=512";
   if (strstr(cpu->isa, "amx") && !lm_cpu_tiles_ask())
     *out++ = "-DLM_AMX_REFUSED";

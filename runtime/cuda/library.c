@@ -15,7 +15,8 @@ enum {
 };
 
 static void *open_in(const char *folder, const char *name) {
-  static const char *const parts[] = {"lib64", "lib", "targets/x86_64-linux/lib"};
+  static const char *const parts[] = {"lib64", "lib", "targets/x86_64-linux/lib",
+                                      "targets/sbsa-linux/lib"};
   void *found = NULL;
   for (size_t i = 0; folder && *folder && !found && i < LM_COUNT(parts); i++) {
     lm_buf path = {0};

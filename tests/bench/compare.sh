@@ -15,8 +15,10 @@ trap 'rm -rf "$cache"' EXIT
 
 get() { "$python" -c 'import json, sys; x = json.loads(sys.stdin.readlines()[-1]); print(eval(sys.argv[1], {}, x))' "$1"; }
 
-echo "machine: $(sed -n 's/^model name\s*: //p;T;q' /proc/cpuinfo), $(nproc) cores, load $(cut -d' ' -f1 /proc/loadavg); $(date -u +%F)"
-grep -qE 'avx512_bf16|amx_bf16' /proc/cpuinfo && dtypes="f32 bf16" || dtypes=f32
+doctor() { "$lmc" doctor --json | "$python" -c 'import json, sys; x = {r["name"]: r for r in json.load(sys.stdin)}; print(eval(sys.argv[1]))' "$1"; }
+
+echo "machine: $(doctor 'x["processor"]["what"] + " (" + x["instructions"]["what"] + ")"'), load $(cut -d' ' -f1 /proc/loadavg); $(date -u +%F)"
+[ "$(doctor 'x["bf16"]["found"]')" = True ] && dtypes="f32 bf16" || dtypes=f32
 printf '\n%-5s %-9s %12s %12s %7s %13s %7s %12s\n' model lmc/torch 'lmc tok/s' 'torch tok/s' ratio 'step / GEMMs' MFU 'resident - plan'
 for model in $models; do
   for dtype in $dtypes; do

@@ -70,10 +70,13 @@ static void gemm_bench(const bench *b, lm_plan_gemm g, int count, total *t) {
   int64_t k = g.k.fixed;
   g.dtype_ab = (uint8_t)b->dtype;
   g.dtype_c = g.accumulate ? LM_F32 : (uint8_t)b->dtype;
+  lm_target target;
+  lm_cpu_target_find(&target);
+  lm_cpu_codegen.choose(&target);
   lm_kernel_code code = {0};
   lm_plan_kernel kernel = {0};
   lm_plan plan = {.prelude = lm_cpu_prelude_text(b->arena), .kernels = &kernel};
-  if (lm_cpu_gemm_is_profitable(&g) && lm_cpu_gemm_emit(&g, true, b->arena, &code))
+  if (lm_cpu_gemm_is_profitable(&target, &g) && lm_cpu_gemm_emit(&g, true, b->arena, &code))
     plan.n_kernels = g.code = 1;
   kernel = (lm_plan_kernel){.name = code.name, .source = code.source};
   lm_kernels kernels;

@@ -1,7 +1,7 @@
 // gemm_kernel_test.c - generated code of GEMMs against plain loops in double: sizes that are not
 // multiples of tiles, every supported layout, types, reductions over several axes, accumulation;
-// and the same bits for any division of the rows and for any number of them. bf16 also for AMX,
-// emulated.
+// and the same bits for any division of the rows and for any number of them. bf16 also for AMX and
+// for BFMMLA of aarch64, emulated; where BFMMLA is, it gives the bits of its emulation.
 #include "tests/codegen/cache.h"
 
 #include <math.h>
@@ -75,7 +75,7 @@ static gemm_case shape_make(int64_t m, int64_t n, int64_t k, int layout, bool bf
 // The same with B prepacked by pass prepack.
 static gemm_case prepacked_case(rng *r, const lm_target_panel *panel, bool bf16) {
   gemm_case p = shape_make(
-      1 + draw(r, draw(r, 2) ? 20 : 200), panel->n * (1 + draw(r, 5)),
+      1 + draw(r, draw(r, 2) ? 20 : 200), panel->n * (1 + (panel->n < 16) + draw(r, 5)),
       panel->k > 1 ? panel->k * (33 / panel->k + 1 + draw(r, 500 / panel->k)) : 33 + draw(r, 500),
       (int)draw(r, 2), bf16, bf16 && draw(r, 2), draw(r, 2), 1 + draw(r, 2), 1 + draw(r, 2));
   lm_plan_gemm *g = &p.g;
@@ -289,25 +289,74 @@ static void declined_check(lm_arena *a) {
   g[3].a_k = 2;
   g[4].c_n = 2;
   g[5].dtype_ab = g[5].dtype_c = LM_F64;
+  lm_target any = lm_target_any(LM_TARGET_CPU);
   lm_kernel_code code;
   CHECK(lm_cpu_gemm_emit(&usual, true, a, &code));
   for (size_t i = 0; i < LM_COUNT(g); i++)
-    CHECK(!lm_cpu_gemm_emit(&g[i], true, a, &code) && !lm_cpu_gemm_is_profitable(&g[i]));
-  CHECK(lm_cpu_gemm_is_profitable(&usual));
+    CHECK(!lm_cpu_gemm_emit(&g[i], true, a, &code) && !lm_cpu_gemm_is_profitable(&any, &g[i]));
+  CHECK(lm_cpu_gemm_is_profitable(&any, &usual));
   usual.n = fixed(64);
-  CHECK(lm_cpu_gemm_emit(&usual, true, a, &code) && !lm_cpu_gemm_is_profitable(&usual));
+  CHECK(lm_cpu_gemm_emit(&usual, true, a, &code) && !lm_cpu_gemm_is_profitable(&any, &usual));
   usual.m = fixed(LM_GEMM_FEW_ROWS);
-  CHECK(lm_cpu_gemm_is_profitable(&usual));
+  CHECK(lm_cpu_gemm_is_profitable(&any, &usual));
 }
 
-static void emulated_run(lm_arena *a, rng *r, const lm_plan *plan, const gemm_case *all) {
+// Numbers of every precision that bf16 has and of many magnitudes, so that sums are rounded.
+static char *wide_memory(rng *r, int64_t n) {
+  uint16_t *p = lm_calloc((size_t)n, 4);
+  for (int64_t i = 0; i < n; i++)
+    p[i] = (uint16_t)(draw(r, 2) << 15 | (120 + draw(r, 12)) << 7 | draw(r, 128));
+  return (char *)p;
+}
+
+static void same_bits_check(rng *r, const gemm_case *p, const lm_kernels *one,
+                            const lm_kernels *other) {
+  lm_gemm_tiling usual = {.tile = {.code = true}};
+  lm_gemm_tilings whole = {&usual, 1, 1};
+  CHECK(lm_gemm_key_find(&p->g, &usual.key));
+  char *a = wide_memory(r, p->elements[0]), *b = wide_memory(r, p->elements[1]);
+  char *old = random_memory(r, p->g.dtype_c, p->elements[2]);
+  char *x = run(&p->g, one, 2, &whole, a, b, old, p->elements[2]);
+  char *y = run(&p->g, other, 2, &whole, a, b, old, p->elements[2]);
+  CHECK(!memcmp(x, y, (size_t)p->elements[2] * 4));
+  char *used[] = {a, b, old, x, y};
+  for (size_t j = 0; j < LM_COUNT(used); j++)
+    lm_free(used[j]);
+}
+
+// For a processor with BFMMLA: the instruction gives the bits of its emulation, for each layout.
+static void instruction_check(lm_arena *a, rng *r, const lm_plan *plan) {
+  lm_plan real = {.prelude = plan->prelude, .kernels = LM_NEW_N(a, lm_plan_kernel, 4)};
+  lm_plan emulated = {.prelude =
+                          lm_arena_printf(a, "#define LM_BFMMLA_EMULATED\n%s", plan->prelude)};
+  lm_kernels kernels[2];
+  gemm_case cases[4];
+  for (int i = 0; i < 4; i++) {
+    cases[i] = shape_make(29, 19, 530, i, true, i == 3, i == 2, 1, 1);
+    emit(a, &real, &cases[i].g);
+  }
+  emulated.kernels = real.kernels;
+  emulated.n_kernels = real.n_kernels;
+  CHECK_OK(lm_kernels_load(&real, &(lm_exec_options){0}, 2, &kernels[0]));
+  CHECK_OK(lm_kernels_load(&emulated, &(lm_exec_options){0}, 2, &kernels[1]));
+  for (int i = 0; i < 4; i++)
+    same_bits_check(r, &cases[i], &kernels[0], &kernels[1]);
+  lm_kernels_unload(&kernels[0]);
+  lm_kernels_unload(&kernels[1]);
+}
+
+// Code for AMX and BFMMLA in plain C, with the panels of that unit.
+static void emulated_run(lm_arena *a, rng *r, const lm_plan *plan, const gemm_case *all,
+                         lm_matrix_unit emulates) {
+  static const char *const names[] = {[LM_MATRIX_AMX] = "AMX", [LM_MATRIX_BFMMLA] = "BFMMLA"};
   lm_plan emulated = {.kernels = LM_NEW_N(a, lm_plan_kernel, CASES)};
   lm_kernels kernels;
   lm_target_panel panel[LM_DTYPES] = {{0}};
   gemm_case cases[CASES + PANELS], rows[ROW_CASES];
   int n = 0;
-  lm_cpu_panels(0, true, panel);
-  emulated.prelude = lm_arena_printf(a, "#define LM_AMX_EMULATED\n%s", plan->prelude);
+  lm_cpu_panels(0, emulates, panel);
+  emulated.prelude =
+      lm_arena_printf(a, "#define LM_%s_EMULATED\n%s", names[emulates], plan->prelude);
   for (int i = 0; i < CASES; i++)
     if (all[i].g.dtype_ab == LM_BF16 && !all[i].g.b_columns)
       cases[n++] = all[i];
@@ -333,7 +382,7 @@ static void compiled_check(lm_arena *a, rng *r, const lm_plan *plan, const gemm_
   lm_target_panel panel[LM_DTYPES];
   lm_plan wide = {.kernels = LM_NEW_N(a, lm_plan_kernel, CASES + 2)};
   gemm_case prepacked[2] = {0};
-  lm_cpu_panels(16, true, panel);
+  lm_cpu_panels(16, LM_MATRIX_AMX, panel);
   for (int i = 0; i < 2; i++) {
     prepacked[i] = prepacked_case(r, &panel[i ? LM_BF16 : LM_F32], i);
     emit(a, &wide, &prepacked[i].g);
@@ -363,7 +412,8 @@ int main(void) {
   lm_target_panel panel[LM_DTYPES] = {{0}};
   lm_cpu_info cpu;
   lm_cpu_detect(&cpu);
-  lm_cpu_panels(lm_cpu_vector(&cpu), lm_cpu_has_tiles(&cpu) || getenv("LM_TEST_AMX"), panel);
+  lm_matrix_unit unit = getenv("LM_TEST_AMX") ? LM_MATRIX_AMX : lm_cpu_matrix_unit(&cpu);
+  lm_cpu_panels(lm_cpu_vector(&cpu), unit, panel);
   declined_check(a);
   while (n < CASES) {
     lm_kernel_code ignored;
@@ -384,7 +434,12 @@ int main(void) {
   for (int i = 0; i < n_rows; i++)
     rows_run(&r, rows[i], &kernels);
   lm_kernels_unload(&kernels);
-  emulated_run(a, &r, &plan, all);
+  if (unit == LM_MATRIX_BFMMLA) {
+    instruction_check(a, &r, &plan);
+  } else {
+    emulated_run(a, &r, &plan, all, LM_MATRIX_AMX);
+    emulated_run(a, &r, &plan, all, LM_MATRIX_BFMMLA);
+  }
   compiled_check(a, &r, &plan, all);
   lm_arena_destroy(a);
 }

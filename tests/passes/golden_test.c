@@ -25,7 +25,7 @@ static void run(lm_module *m, const char *text) {
     bool cpu = !strcmp(arch + strlen(" for "), "cpu");
     o = cpu ? lm_cpu_options() : lm_cuda_options(arch + strlen(" for "), false);
     if (cpu)
-      lm_cpu_panels(8, true, o.target.choices.panel);
+      lm_cpu_panels(8, LM_MATRIX_AMX, o.target.choices.panel);
   }
   must_run_for(m, passes, &(lm_pass_env){.target = arch ? &o.target : NULL, .codegen = o.codegen});
 }

@@ -6,7 +6,7 @@ typedef __INT64_TYPE__ int64_t;
 typedef __UINT32_TYPE__ uint32_t;
 typedef __UINT64_TYPE__ uint64_t;
 
-#ifdef __FMA__
+#if defined(__FMA__) || defined(__aarch64__)
 #define LM_FMA(a, b, c) __builtin_fmaf(a, b, c)
 #define LM_FMA64(a, b, c) __builtin_fma(a, b, c)
 #else

@@ -13,6 +13,11 @@ enum {
   LM_LANES = 8,
   LM_BLOCK = 6
 };
+#elif defined(__aarch64__)
+enum {
+  LM_LANES = 4,
+  LM_BLOCK = 8
+};
 #else
 enum {
   LM_LANES = 4,
@@ -26,10 +31,15 @@ typedef float lm_lanes __attribute__((vector_size(LM_LANES * 4), aligned(4), may
 
 // a * b + c, rounded once if the processor has such an instruction, as LM_FMA for one number.
 LM_INLINE lm_lanes lm_lanes_fma(lm_lanes a, lm_lanes b, lm_lanes c) {
-#ifndef __FMA__
+#if !defined(__FMA__) && !defined(__aarch64__)
   return a * b + c;
 #elif defined(__clang__) && __has_builtin(__builtin_elementwise_fma)
   return __builtin_elementwise_fma(a, b, c);
+#elif defined(__aarch64__) && defined(__clang__)
+  __asm__("fmla %0.4s, %1.4s, %2.4s" : "+w"(c) : "w"(a), "w"(b));
+  return c;
+#elif defined(__aarch64__)
+  return __builtin_aarch64_fmav4sf(a, b, c);
 #elif defined(__AVX512F__)
   return __builtin_ia32_vfmaddps512_mask(a, b, c, (uint16_t)-1, 4 /* the current rounding mode */);
 #else
@@ -86,7 +96,7 @@ static __attribute__((noinline)) void lm_tile_gemm(int64_t rows, int64_t width, 
     lm_tile_rows(2, width, n, a + i * a_row, a_row, b, b_row, c + i * c_row, c_row, add);
 }
 
-// ---- results of large GEMMs (tile_panel.h, tile_amx.h)
+// ---- results of large GEMMs (tile_panel.h, tile_amx.h, tile_bfmmla.h)
 
 // Where sums are stored: rows of f32, to which they are added if `add` is set. At the last block of
 // k of a GEMM with a bf16 result, `bf16` is the location of that result, to which the sums are

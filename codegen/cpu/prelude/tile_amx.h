@@ -10,6 +10,7 @@
 #if ((defined(__AMX_BF16__) || defined(__AMXBF16__)) && !defined(LM_AMX_REFUSED)) ||               \
     defined(LM_AMX_EMULATED)
 #define LM_AMX
+#define LM_MATRIX_UNIT
 enum {
   LM_SQUARE = 16,
   LM_AMX_SIDE = 32,

@@ -258,13 +258,14 @@ LM_INLINE lm_lanes lm_lanes_exp_low(lm_lanes x) {
                     ~(lm_lanes_bits)(x < (float)LM_EXP_MIN));
 }
 
+// The larger one; a if they are equal or unordered.
 LM_INLINE lm_lanes lm_lanes_max(lm_lanes a, lm_lanes b) {
 #if defined(__AVX__)
   __asm__("vmaxps %1, %2, %0" : "=v"(a) : "v"(a), "v"(b));
   return a;
 #else
-  lm_lanes_bits more = (lm_lanes_bits)(a > b);
-  return (lm_lanes)(((lm_lanes_bits)a & more) | ((lm_lanes_bits)b & ~more));
+  lm_lanes_bits more = (lm_lanes_bits)(b > a);
+  return (lm_lanes)(((lm_lanes_bits)b & more) | ((lm_lanes_bits)a & ~more));
 #endif
 }
 

@@ -18,6 +18,11 @@ enum {
   LM_MR = 6,
   LM_KC = 256
 };
+#elif defined(__aarch64__)
+enum {
+  LM_MR = 12, // 24 of 32 registers hold sums, 5 operands
+  LM_KC = 256
+};
 #else
 enum {
   LM_MR = 4,
@@ -144,6 +149,26 @@ LM_INLINE void lm_copy_bf16(int width, const uint16_t *from, float *to) {
   }
 LM_PACK(f32, float)
 
+// The elements of a panel of A at one k, each a factor of a vector. Multiply-adds of NEON take it
+// out of a vector; the empty instruction keeps GCC from loading elements one by one.
+#ifdef __aarch64__
+typedef lm_quad lm_factors[LM_MR / 4];
+LM_INLINE void lm_factors_load(const float *from, lm_quad *to) {
+  LM_UNROLL(4)
+  for (int i = 0; i < LM_MR / 4; i++) {
+    to[i] = ((const lm_quad *)from)[i];
+    __asm__("" : "+w"(to[i]));
+  }
+}
+#define LM_FACTORS(NAME, FROM)                                                                     \
+  lm_factors NAME;                                                                                 \
+  lm_factors_load(FROM, NAME)
+#define LM_FACTOR(NAME, I) NAME[(I) / 4][(I) % 4]
+#else
+#define LM_FACTORS(NAME, FROM) const float *NAME = FROM
+#define LM_FACTOR(NAME, I) NAME[I]
+#endif
+
 // c (+)= a b for one panel of each. The rows of c are prefetched.
 static __attribute__((noinline)) void lm_tile_sum(int64_t n, const float *a, const float *b,
                                                   float *c, int64_t row, int add) {
@@ -156,10 +181,11 @@ static __attribute__((noinline)) void lm_tile_sum(int64_t n, const float *a, con
   for (int64_t k = 0; k < n; k++, a += LM_MR, b += LM_NR) {
     lm_lanes x = *(const lm_lanes *)b;
     lm_lanes y = *(const lm_lanes *)(b + LM_LANES);
+    LM_FACTORS(factor, a);
     LM_UNROLL(16)
     for (int i = 0; i < LM_MR; i++) {
-      sum[i][0] = lm_lanes_fma(LM_LANES_OF(a[i]), x, sum[i][0]);
-      sum[i][1] = lm_lanes_fma(LM_LANES_OF(a[i]), y, sum[i][1]);
+      sum[i][0] = lm_lanes_fma(LM_LANES_OF(LM_FACTOR(factor, i)), x, sum[i][0]);
+      sum[i][1] = lm_lanes_fma(LM_LANES_OF(LM_FACTOR(factor, i)), y, sum[i][1]);
     }
   }
   LM_UNROLL(16)
@@ -243,9 +269,10 @@ LM_INLINE const float *lm_panels_f32(const float *from, int64_t n, int64_t colum
 }
 #define LM_READS_PANELS_F32 1
 
-// bf16 is widened while it is packed, unless the processor has AMX (tile_amx.h). In panels, the
+// bf16 is widened while it is packed, unless the processor has instructions for matrices of bf16
+// (tile_amx.h, tile_bfmmla.h: LM_MATRIX_UNIT). In panels, the
 // elements of a pair along k are adjacent: [column / LM_NR][k / 2][LM_NR][2].
-#ifndef LM_AMX
+#ifndef LM_MATRIX_UNIT
 typedef uint32_t lm_pairs __attribute__((vector_size(LM_LANES * 4), aligned(4), may_alias));
 LM_PACK(bf16, uint16_t)
 enum {

@@ -1,5 +1,5 @@
-// tile_rows.h - the GEMMs that kernels call: large ones by the tiles of tile_panel.h and
-// tile_amx.h, and GEMMs of few rows, as in decoding.
+// tile_rows.h - the GEMMs that kernels call: large ones by the tiles of tile_panel.h,
+// tile_amx.h and tile_bfmmla.h, and GEMMs of few rows, as in decoding.
 //
 // The time of a GEMM of few rows is the time to read B once. Its sums stay in registers for all
 // rows of a strip of B, whose elements are used as they are loaded: from panels, which are
@@ -7,7 +7,7 @@
 // large GEMMs.
 enum {
   LM_FEW = 16, // rows; more are computed by tiles
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(__aarch64__)
   LM_ROWS_MAX = 8, // rows whose sums fit the registers
 #else
   LM_ROWS_MAX = 4,
@@ -43,7 +43,7 @@ LM_INLINE void lm_rows_add_f32(int rows, int panels, const float *a, int64_t row
 }
 
 // The same for a pair.
-#ifndef LM_AMX
+#ifndef LM_MATRIX_UNIT
 static __attribute__((noinline)) void lm_rows_take_bf16(const uint16_t *from, int64_t row,
                                                         int64_t stride, int64_t rows, int64_t n,
                                                         int panels, float *to) {
@@ -132,7 +132,7 @@ LM_INLINE void lm_rows_store(int rows, int panels, int64_t columns, lm_lanes (*s
     }                                                                                              \
   }
 LM_ROWS(f32, float, 1)
-#ifndef LM_AMX
+#ifndef LM_MATRIX_UNIT
 LM_ROWS(bf16, uint16_t, 2)
 #endif
 
@@ -177,7 +177,7 @@ LM_ROWS(bf16, uint16_t, 2)
     }                                                                                              \
   }
 LM_GEMM_FEW(f32, F32, float)
-#ifndef LM_AMX
+#ifndef LM_MATRIX_UNIT
 LM_GEMM_FEW(bf16, BF16, uint16_t)
 #define LM_FEW_BF16 LM_FEW
 #else

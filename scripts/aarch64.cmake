@@ -1,0 +1,18 @@
+# aarch64.cmake - a toolchain that builds for aarch64 on another processor, by Debian's cross compiler, with the libraries that
+# scripts/aarch64 puts aside. Programs of the build run under qemu-user, in ctest too.
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
+set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
+set(CMAKE_LIBRARY_ARCHITECTURE aarch64-linux-gnu)
+if(DEFINED ENV{XDG_CACHE_HOME})
+  set(LM_ROOT $ENV{XDG_CACHE_HOME}/lmc-test/aarch64)
+else()
+  set(LM_ROOT $ENV{HOME}/.cache/lmc-test/aarch64)
+endif()
+set(CMAKE_FIND_ROOT_PATH ${LM_ROOT})
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
+set(CMAKE_C_FLAGS_INIT "-isystem ${LM_ROOT}/usr/include")
+set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64 -L /usr/aarch64-linux-gnu)
