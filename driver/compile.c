@@ -165,6 +165,17 @@ static lm_status variant_apply(const lm_project *p, const lm_variant *v, lm_targ
   return v->on ? lm_pass_force(p->ctx->arena, v->on, env) : NULL;
 }
 
+static int group_of(const lm_lowered *l, lm_sym path) {
+  for (uint32_t i = 0; i < l->n_paths; i++)
+    if (l->paths[i].path == path)
+      return l->paths[i].group;
+  return 0;
+}
+
+static bool updates_alike(const void *lowered, lm_sym path, lm_sym other) {
+  return group_of(lowered, path) == group_of(lowered, other);
+}
+
 static lm_status passes_run(const lm_project *p, lm_plan_options *o, lm_compiled *c) {
   lm_dump *dump = c->spec.dump;
   lm_recompute recompute = {.extra = c->spec.recompute};
@@ -173,6 +184,8 @@ static lm_status passes_run(const lm_project *p, lm_plan_options *o, lm_compiled
                      .compute = c->compute,
                      .recompute = &recompute,
                      .gradients_alone = true,
+                     .updates_alike = updates_alike,
+                     .lowered = c->lowered,
                      .watch = dump ? watch : NULL,
                      .user = dump};
   LM_TRY(variant_apply(p, &c->spec.variant, &o->target, &env));

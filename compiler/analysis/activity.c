@@ -18,7 +18,7 @@ static void activate(activity *a, const lm_value *v) {
 
 static bool is_trained(const lm_op *op) {
   return op->code == LM_OP_PARAM &&
-         lm_global_find(op->parent->func->module, op->attr.sym)->kind == LM_GLOBAL_PARAM;
+         lm_global_is_trained(lm_global_find(op->parent->func->module, op->attr.sym));
 }
 
 static void activity_region(activity *a, const lm_region *r);

@@ -104,9 +104,40 @@ static const lm_global *global_of(lm_eval *e, const lm_op *op, uint32_t *k) {
 
 // ---- operations with state
 
+// The elements of a packed global are those of its members: adds t, a part of it, to their
+// gradients, or reads it from their values.
+static void packed_visit(lm_eval *e, const lm_op *op, const lm_global *packed, lm_tensor *t,
+                         bool accumulates) {
+  int64_t first = 0, inner = 1, sum = lm_axis_size(e->m, packed->along);
+  int at = lm_type_find(packed->type, packed->along);
+  for (int i = at + 1; i < packed->type.rank; i++)
+    inner *= lm_axis_size(e->m, packed->type.axis[i]);
+  for (uint32_t k = 0; k < packed->n_members; k++) {
+    uint32_t index = global_index(e, packed->members[k]);
+    const lm_global *g = &e->m->globals[index];
+    int64_t size = lm_global_packed_size(e->m, packed, g), from = part(e, op, g);
+    for (int64_t i = 0; from >= 0 && i < t->n; i++) {
+      int64_t outer = i / inner / sum, along = i / inner % sum - first;
+      if (along < 0 || along >= size)
+        continue;
+      int64_t j = from + (outer * size + along) * inner + i % inner;
+      if (accumulates)
+        e->gradient[index].v[j] += t->v[i];
+      else
+        t->v[i] = e->global[index].v[j];
+    }
+    first += size;
+  }
+}
+
 static void eval_param(lm_eval *e, const lm_op *op) {
   uint32_t k;
   const lm_global *g = global_of(e, op, &k);
+  if (g->kind == LM_GLOBAL_PACKED) {
+    *of(e, op->out[0]) = lm_eval_tensor(e, op->out[0]->type);
+    packed_visit(e, op, g, of(e, op->out[0]), false);
+    return;
+  }
   int64_t at = part(e, op, g);
   lm_tensor *t = of(e, op->out[0]);
   *t = lm_eval_tensor(e, op->out[0]->type);
@@ -117,8 +148,12 @@ static void eval_param(lm_eval *e, const lm_op *op) {
 static void eval_accum(lm_eval *e, const lm_op *op) {
   uint32_t k;
   const lm_global *g = global_of(e, op, &k);
+  lm_tensor *t = of(e, op->in[op->n_in - 1]);
+  if (g->kind == LM_GLOBAL_PACKED) {
+    packed_visit(e, op, g, t, true);
+    return;
+  }
   int64_t at = part(e, op, g);
-  const lm_tensor *t = of(e, op->in[op->n_in - 1]);
   for (int64_t i = 0; at >= 0 && i < t->n; i++)
     e->gradient[k].v[at + i] += t->v[i];
 }

@@ -121,9 +121,10 @@ typedef enum {
   LM_GLOBAL_CACHE,
   LM_GLOBAL_DERIVED, // computed from parameters: the result of @copies of the same name
   LM_GLOBAL_FIXED,   // a frozen parameter: of any dtype, without gradient
+  LM_GLOBAL_PACKED,  // trained parameters side by side in memory, under one type
   LM_GLOBAL_KINDS,
 } lm_global_kind;
-extern const char *const lm_global_names[LM_GLOBAL_KINDS]; // "param", "cache", "derived", "fixed"
+extern const char *const lm_global_names[LM_GLOBAL_KINDS]; // "param", "cache", …
 
 typedef struct lm_global {
   lm_global_kind kind;
@@ -135,12 +136,22 @@ typedef struct lm_global {
   lm_sym *paths;
   lm_init *init; // one per path; initially zeros
   int64_t n_paths;
+  // packed: its parameters, in order, and the axis along which their elements are side by side. The
+  // axes of a member that it replaces are adjacent.
+  lm_sym *members;
+  uint32_t n_members;
+  lm_axis along;
   lm_loc loc;
 } lm_global;
 
 // True for a parameter, trained or frozen. Only trained ones have gradients and optimizer states.
 static inline bool lm_global_is_weight(const lm_global *g) {
   return g->kind == LM_GLOBAL_PARAM || g->kind == LM_GLOBAL_FIXED;
+}
+
+// True if it has a gradient: parameters that are trained, alone or packed.
+static inline bool lm_global_is_trained(const lm_global *g) {
+  return g->kind == LM_GLOBAL_PARAM || g->kind == LM_GLOBAL_PACKED;
 }
 
 struct lm_module {
@@ -198,6 +209,14 @@ lm_global *lm_global_add(lm_module *m, lm_global_kind kind, lm_sym name, lm_type
 // the index along one of them. NULL if the template does not have n_stack of them.
 lm_sym lm_path_fill(const lm_module *m, const lm_global *g, const char *template, int64_t i);
 lm_global *lm_global_find(lm_module *m, lm_sym name); // pointers move when globals are added
+// The packed global that has g as a member, or NULL; *out_first is the index of its first element
+// along that global's axis.
+const lm_global *lm_global_pack(const lm_module *m, const lm_global *g, int64_t *out_first);
+// The elements of a member along the axis of its packed global.
+int64_t lm_global_packed_size(const lm_module *m, const lm_global *packed, const lm_global *g);
+// The strides in memory of the axes of g that are not stacked, in elements; returns the offset of
+// its first element from the beginning of its packed global.
+int64_t lm_global_strides(const lm_module *m, const lm_global *g, int64_t *out);
 // The rows, of the first axis that is not stacked, for which a parameter has memory. Behind the
 // rows of a large table are rows of zeros up to a multiple of 64, also in gradients and optimizer
 // states.

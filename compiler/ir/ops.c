@@ -10,7 +10,8 @@ const lm_op_info lm_op_table[LM_OPS] = {
 };
 
 const char *const lm_remat_names[LM_REMATS] = {"", "save", "recompute"};
-const char *const lm_global_names[LM_GLOBAL_KINDS] = {"param", "cache", "derived", "fixed"};
+const char *const lm_global_names[LM_GLOBAL_KINDS] = {"param", "cache", "derived", "fixed",
+                                                      "packed"};
 
 bool lm_value_is_weight(const lm_value *v) {
   for (const lm_op *op = v->def; op; op = op->n_in ? op->in[0]->def : NULL) {

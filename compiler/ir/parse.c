@@ -109,6 +109,46 @@ static bool paths(parser *p, lm_global *g) {
   return true;
 }
 
+// A member has the axes of the packed global, and other adjacent ones instead of `along`. Its
+// memory has no rows of padding.
+static bool member_fits(const lm_module *m, const lm_global *packed, const lm_global *g) {
+  int more = g->type.rank - packed->type.rank, at = lm_type_find(packed->type, packed->along);
+  if (g->kind != LM_GLOBAL_PARAM || g->n_stack != packed->n_stack || more < 0)
+    return false;
+  for (int i = 0; i < packed->type.rank; i++)
+    if (i != at && g->type.axis[i + (i > at ? more : 0)] != packed->type.axis[i])
+      return false;
+  return g->type.dtype == packed->type.dtype &&
+         lm_global_stored_elements(m, g) * g->n_paths == lm_type_elements(m, g->type);
+}
+
+// along (axis) (@member, @member)
+static bool members(parser *p, lm_global *g) {
+  lm_token t;
+  uint32_t cap = 0;
+  int64_t size = 0, first;
+  lm_axis axes[LM_RANK];
+  uint8_t n = 0;
+  if (!lmir_opt_word(p, "along") || !lmir_want(p, '(') || !lmir_axis_list(p, ')', axes, &n) ||
+      n != 1 || !lmir_want(p, '('))
+    return lmir_fail(p, p->t.loc, "a packed global needs 'along (axis) (@param, …)'");
+  g->along = axes[0];
+  if (lm_type_find(g->type, g->along) < g->n_stack)
+    return lmir_fail(p, p->t.loc, "@%s has no such axis that is not stacked", g->name);
+  do {
+    if (!lmir_want_kind(p, TK_SYM, "a @param", &t))
+      return false;
+    const lm_global *member = lm_global_find(p->m, t.sym);
+    if (!member || !member_fits(p->m, g, member) || lm_global_pack(p->m, member, &first))
+      return lmir_fail(p, t.loc, "@%s does not fit as a member of @%s", t.sym, g->name);
+    size += lm_global_packed_size(p->m, g, member);
+    LM_PUSH(p->m->arena, g->members, g->n_members, cap) = t.sym;
+  } while (lmir_opt(p, ','));
+  if (size != lm_axis_size(p->m, g->along))
+    return lmir_fail(p, t.loc, "the members of @%s have %lld elements", g->name, (long long)size);
+  return lmir_want(p, ')');
+}
+
 static bool global(parser *p, lm_global_kind kind) {
   lm_token t;
   lm_type ty;
@@ -128,6 +168,8 @@ static bool global(parser *p, lm_global_kind kind) {
   if (lmir_opt_word(p, "as") && !paths(p, g))
     return false;
   if (lmir_opt(p, '=') && !inits(p, g))
+    return false;
+  if (kind == LM_GLOBAL_PACKED && !members(p, g))
     return false;
   return !p->failed && lmir_location(p, &g->loc);
 }
@@ -163,7 +205,8 @@ static bool section(parser *p) {
       return global(p, (lm_global_kind)kind);
   if (lmir_opt_word(p, "func"))
     return lmir_function(p);
-  return lmir_fail(p, p->t.loc, "expected file, axis, param, cache, derived, fixed or func");
+  return lmir_fail(p, p->t.loc,
+                   "expected file, axis, param, cache, derived, fixed, packed or func");
 }
 
 static bool verified(parser *p) {

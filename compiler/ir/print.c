@@ -370,6 +370,15 @@ static void put_paths(printer *p, const lm_global *g) {
   lm_buf_puts(p->out, ")");
 }
 
+static void put_members(printer *p, const lm_global *g) {
+  lm_buf_printf(p->out, " along (%s) (", p->m->axes[g->along].name);
+  for (uint32_t i = 0; i < g->n_members; i++) {
+    lm_buf_puts(p->out, i ? ", " : "");
+    put_sym(p->out, g->members[i]);
+  }
+  lm_buf_puts(p->out, ")");
+}
+
 static void put_global(printer *p, const lm_global *g) {
   lm_buf_printf(p->out, "%s ", lm_global_names[g->kind]);
   put_sym(p->out, g->name);
@@ -381,6 +390,8 @@ static void put_global(printer *p, const lm_global *g) {
     put_paths(p, g);
     put_inits(p->out, g);
   }
+  if (g->kind == LM_GLOBAL_PACKED)
+    put_members(p, g);
   put_loc(p, g->loc);
   lm_buf_puts(p->out, "\n");
 }

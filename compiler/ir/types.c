@@ -215,6 +215,48 @@ lm_sym lm_path_fill(const lm_module *m, const lm_global *g, const char *template
 
 // ---- memory of parameters
 
+static int along_of(const lm_global *packed) {
+  return lm_type_find(packed->type, packed->along);
+}
+
+int64_t lm_global_packed_size(const lm_module *m, const lm_global *packed, const lm_global *g) {
+  int n = g->type.rank - packed->type.rank + 1, at = along_of(packed);
+  int64_t size = 1;
+  for (int i = at; i < at + n; i++)
+    size *= lm_axis_size(m, g->type.axis[i]);
+  return size;
+}
+
+const lm_global *lm_global_pack(const lm_module *m, const lm_global *g, int64_t *out_first) {
+  for (uint32_t i = 0; i < m->n_globals; i++) {
+    const lm_global *packed = &m->globals[i];
+    int64_t first = 0;
+    for (uint32_t k = 0; k < packed->n_members; k++) {
+      *out_first = first;
+      if (packed->members[k] == g->name)
+        return packed;
+      const lm_global *member = lm_global_find((lm_module *)m, packed->members[k]);
+      first += lm_global_packed_size(m, packed, member);
+    }
+  }
+  return NULL;
+}
+
+int64_t lm_global_strides(const lm_module *m, const lm_global *g, int64_t *out) {
+  int64_t n = 1, first, inner = 1;
+  const lm_global *packed = lm_global_pack(m, g, &first);
+  int at = packed ? along_of(packed) : -1;
+  for (int i = packed ? at + 1 : 0; packed && i < packed->type.rank; i++)
+    inner *= lm_axis_size(m, packed->type.axis[i]);
+  for (int i = g->type.rank - 1; i >= g->n_stack; i--) {
+    out[i - g->n_stack] = n;
+    n *= lm_axis_size(m, g->type.axis[i]);
+    if (i == at)
+      n = inner * lm_axis_size(m, packed->along);
+  }
+  return packed ? first * inner : 0;
+}
+
 enum {
   ROWS_MULTIPLE = 64,
   ROWS_MIN = 4096 // of a tensor whose rows are padded

@@ -66,13 +66,15 @@ static bool pairs_fit(const lm_attr *a, lm_buf *why) {
 
 // ---- globals
 
-// A global of this kind; for a param also a `derived` or `fixed` one.
+// A global of this kind; for a param also a `derived` or `fixed` one, for a param or an accum a
+// `packed` one.
 static const lm_global *global(const lm_module *m, const lm_op *op, lm_global_kind kind,
                                uint32_t extra, lm_buf *why) {
   const char *kinds[] = {"parameter", "cache"};
   const lm_global *g = op->attr.sym ? lm_global_find((lm_module *)m, op->attr.sym) : NULL;
   bool read =
       g && op->code == LM_OP_PARAM && (g->kind == LM_GLOBAL_DERIVED || g->kind == LM_GLOBAL_FIXED);
+  read |= g && g->kind == LM_GLOBAL_PACKED && kind == LM_GLOBAL_PARAM;
   if (!g || (g->kind != kind && !read)) {
     lm_why(why, "there is no %s @%s", kinds[kind], op->attr.sym ? op->attr.sym : "");
     return NULL;

@@ -8,26 +8,35 @@
 //         %3 = slice %y (pack) -> (side) [0, 1]        %q = view %3 (side) -> (g, h, e)
 //         %4 = slice %y (pack) -> (side.1) [24, 1]     %k = view %4 (side.1) -> (g, e)
 //
+// or, if the weights can be side by side in memory:
+//         packed @packed.0 : f32[layers, d, pack] stacked 1 along (pack) (@wq, @wk)
+//         %w = param @packed.0[%i] : f32[d, pack]
+//
 // The usual cases are the query, key and value projections, and the gate and up projections of a
 // gated MLP. The GEMMs must read the same input, and the free axes of each weight must be adjacent,
 // at the same index. The pass runs before `grad`, which concatenates the cotangents of the slices:
-// the gradient of x is one GEMM over the joined axis instead of a sum of one GEMM per weight. The
-// gradient of each weight stays a GEMM (vjp_concat), which reads its slice in place and accumulates
-// in place. Parameters keep their names, shapes, checkpoints and groups.
+// the gradient of x is one GEMM over the joined axis instead of a sum of one GEMM per weight, and
+// so is the gradient of a packed weight. The gradient of each concatenated weight stays a GEMM
+// (vjp_concat), which reads its slice in place and accumulates in place. Parameters keep their
+// names, shapes, checkpoints and groups.
+//
+// Weights are packed if they are the parameters themselves, or casts of them, with whole blocks of
+// elements (the arena of parameters consists of blocks) and one group of the optimizer.
 //
 // Gain for n GEMMs: x is read once instead of n times, its cotangent is written and read once, and
-// 2 (n - 1) launches are saved. Cost: the weights are concatenated once per update (pass
-// hoist_params); a slice that attention reads is copied, and again in the backward pass, unless the
-// target's kernels read strided operands (other kernels read slices in place); if separate kernels
-// compute the cotangents, after a norm or attention, one more kernel concatenates them. The cost
-// model counts bytes; lm_target_choices.launch is the cost of a launch.
+// 2 (n - 1) launches are saved, 3 (n - 1) for packed weights. Cost: weights that cannot be packed
+// are concatenated once per update (pass hoist_params); a slice that attention reads is copied, and
+// again in the backward pass, unless the target's kernels read strided operands (other kernels read
+// slices in place); if separate kernels compute the cotangents, after a norm or attention, one more
+// kernel concatenates them. The cost model counts bytes; lm_target_choices.launch is the cost of a
+// launch.
 //
 // Declines: unprofitable merges, unless the pass is forced; targets without launch cost (on a CPU
 // without matrix unit the merged GEMM took 0.82 to 1.07 of the separate time forward, and 1.00 to
 // 1.49 for the gradient of x); weights that differ in layout, in the axes shared with x, or in
 // their rematerialization mark; trained with frozen weights; axes with dynamic extent; weights that
-// depend on more than parameters. Cost in memory: one more copy of the weights. Compile time is
-// linear, except for pairs of GEMMs in one region.
+// depend on more than parameters. Cost in memory: one more copy of concatenated weights. Compile
+// time is linear, except for pairs of GEMMs in one region.
 #include <string.h>
 
 #include "compiler/ir/internal.h"
@@ -46,6 +55,7 @@ typedef struct pack {
   lm_func *f;
   member of[LM_RANK];
   int n;
+  lm_sym packed; // the global that has the weights as members; NULL: they are concatenated
 } pack;
 
 // ---- matching
@@ -116,6 +126,73 @@ static bool pack_find(pack *p, lm_op *first) {
   return p->n > 1;
 }
 
+// ---- weights that are side by side in memory
+
+// The parameter that a weight is, or is a cast of; NULL for other weights.
+static const lm_op *param_of(const lm_value *w) {
+  const lm_op *op = w->def;
+  if (op->code == LM_OP_CAST)
+    op = op->in[0]->def;
+  return op->code == LM_OP_PARAM ? op : NULL;
+}
+
+static const lm_global *global_of(const pack *p, int i) {
+  const lm_op *param = param_of(p->of[i].dot->in[1]);
+  return param ? lm_global_find(p->m, param->attr.sym) : NULL;
+}
+
+static bool same_indices(const lm_op *a, const lm_op *b) {
+  bool same = a->n_in == b->n_in && !memcmp(a->attr.imm, b->attr.imm, sizeof a->attr.imm);
+  for (uint32_t i = 0; same && i < a->n_in; i++)
+    same = a->in[i] == b->in[i];
+  return same;
+}
+
+// True if the weight can be beside the first: the same iteration of the same stack, whole blocks
+// without padding, and one group of the optimizer.
+static bool is_packable(const pack *p, int i, const lm_pass_env *env) {
+  const lm_global *first = global_of(p, 0), *g = global_of(p, i);
+  if (!first || !g || g->kind != LM_GLOBAL_PARAM || g->type.dtype != LM_F32 ||
+      p->of[i].dot->in[1]->type.dtype != p->of[0].dot->in[1]->type.dtype ||
+      lm_global_stored_elements(p->m, g) % LM_BLOCK ||
+      lm_global_stored_rows(p->m, g) != lm_axis_size(p->m, g->type.axis[g->n_stack]))
+    return false;
+  if (g->n_stack != first->n_stack ||
+      memcmp(g->type.axis, first->type.axis, (size_t)g->n_stack * sizeof *g->type.axis) ||
+      !same_indices(param_of(p->of[0].dot->in[1]), param_of(p->of[i].dot->in[1])))
+    return false;
+  for (int64_t k = 0; env && env->updates_alike && k < g->n_paths; k++)
+    if (!env->updates_alike(env->lowered, first->paths[k], g->paths[k]))
+      return false;
+  for (int k = 0; k < i; k++)
+    if (global_of(p, k) == g)
+      return false;
+  return true;
+}
+
+// The packed global that has exactly these members; *out_taken: a member is in another one.
+static const lm_global *packed_find(const pack *p, bool *out_taken) {
+  int64_t at;
+  const lm_global *found = lm_global_pack(p->m, global_of(p, 0), &at);
+  *out_taken = false;
+  for (int i = 0; i < p->n; i++)
+    *out_taken |= lm_global_pack(p->m, global_of(p, i), &at) != found;
+  *out_taken |= found && found->n_members != (uint32_t)p->n;
+  for (int i = 0; found && !*out_taken && i < p->n; i++)
+    *out_taken |= found->members[i] != global_of(p, i)->name;
+  return found;
+}
+
+// True if the weights can be side by side in memory.
+static bool packable(const pack *p, const lm_pass_env *env) {
+  bool taken = false;
+  for (int i = 0; i < p->n; i++)
+    if (!is_packable(p, i, env))
+      return false;
+  packed_find(p, &taken);
+  return !taken;
+}
+
 // ---- the cost model
 
 // op->mark: a view of the GEMM's result; computed from the result elementwise.
@@ -150,38 +227,49 @@ static int fate_of(const lm_op *dot) {
   return fate;
 }
 
+typedef struct costs {
+  double launch; // in bytes
+  bool once;     // hoist_params is enabled
+  bool copies;   // attention needs dense operands
+  bool packs;    // the weights are side by side in memory
+} costs;
+
 // True if the bytes saved exceed the bytes of the cost. In a differentiated function the forward
 // traffic occurs in the backward pass as well; cotangents from separate kernels are concatenated by
-// one more kernel. Weights are concatenated once per update (pass hoist_params), which counts where
-// parameters change. launch: cost of a launch in bytes; once: hoist_params is enabled.
-// copies: attention needs dense operands.
-static bool is_profitable(const pack *p, double launch, bool once, bool copies) {
-  double x = lm_type_traffic(p->m, p->of[0].dot->in[0]->type), w = launch, y = 0, gain;
+// one more kernel. Weights that are not side by side in memory are concatenated once per update
+// (pass hoist_params), which counts where parameters change; the gradients of those that are take
+// one GEMM.
+static bool is_profitable(const pack *p, const costs *c) {
+  double x = lm_type_traffic(p->m, p->of[0].dot->in[0]->type), w = c->launch, y = 0, gain;
   int trains = p->f->key.id == LM_FUNC_LOSS;
   int ways = 1 + trains;
   int fates = 0;
-  gain = (p->n - 1) * (x + launch) + trains * (p->n - 1) * (2 * x + launch);
+  gain = (p->n - 1) * (x + c->launch) + trains * (p->n - 1) * (2 * x + c->launch);
+  if (trains && c->packs)
+    gain += (p->n - 1) * (x + c->launch);
   for (int i = 0; i < p->n; i++) {
     const lm_op *dot = p->of[i].dot;
     int fate = fate_of(dot);
-    if (copies && fate & COPIED)
-      gain -= ways * (2 * lm_type_traffic(p->m, dot->out[0]->type) + launch);
+    if (c->copies && fate & COPIED)
+      gain -= ways * (2 * lm_type_traffic(p->m, dot->out[0]->type) + c->launch);
     w += 2 * lm_type_traffic(p->m, dot->in[1]->type);
     y += lm_type_traffic(p->m, dot->out[0]->type);
     fates |= fate;
   }
   if (trains && fates & APART)
-    gain -= 2 * y + launch;
-  return gain > w * (once ? trains : ways);
+    gain -= 2 * y + c->launch;
+  return gain > (c->packs ? 0 : w * (c->once ? trains : ways));
 }
 
-static bool is_enabled(const pack *p, const lm_pass_env *env) {
+static bool is_enabled(const pack *p, const lm_pass_env *env, bool packs) {
   const lm_target *target = env ? env->target : NULL;
   if (!target || lm_pass_is_forced(env, "fuse_gemms"))
     return true;
-  bool copies = !env->codegen || !env->codegen->reads_strided;
-  return target->choices.launch > 0 && is_profitable(p, (double)target->choices.launch,
-                                                     !lm_pass_is_off(env, "hoist_params"), copies);
+  costs c = {.launch = (double)target->choices.launch,
+             .once = !lm_pass_is_off(env, "hoist_params"),
+             .copies = !env->codegen || !env->codegen->reads_strided,
+             .packs = packs};
+  return target->choices.launch > 0 && is_profitable(p, &c);
 }
 
 // ---- rewriting
@@ -229,6 +317,53 @@ static lm_value *part_of(lm_builder *b, const member *a, lm_value *y, lm_axis ax
   return z;
 }
 
+static lm_sym packed_add(pack *p) {
+  lm_module *m = p->m;
+  const lm_global *first = global_of(p, 0);
+  lm_type side = sided(&p->of[0], 0), t = {.dtype = LM_F32, .rank = (uint8_t)first->n_stack};
+  lm_sym *members = LM_NEW_N(m->arena, lm_sym, p->n);
+  int64_t size = 0;
+  uint32_t n = 0;
+  for (int i = 0; i < p->n; i++) {
+    lm_type w = p->of[i].dot->in[1]->type;
+    int64_t columns = 1;
+    for (int k = p->of[i].at; k < p->of[i].at + p->of[i].n; k++)
+      columns *= lm_axis_size(m, w.axis[k]);
+    size += columns;
+    members[i] = global_of(p, i)->name;
+  }
+  for (uint32_t i = 0; i < m->n_globals; i++)
+    n += m->globals[i].kind == LM_GLOBAL_PACKED;
+  if (t.rank + side.rank > LM_RANK)
+    return NULL;
+  lm_axis along = lm_axis_add(m, LM_SYM(m->ctx, "pack"), size, 0);
+  memcpy(t.axis, first->type.axis, t.rank * sizeof *t.axis);
+  for (int i = 0; i < side.rank; i++)
+    t.axis[t.rank++] = side.axis[i] ? side.axis[i] : along;
+  int n_stack = first->n_stack;
+  lm_sym name = LM_SYM(m->ctx, lm_arena_printf(m->arena, "packed.%u", n));
+  lm_global *g = lm_global_add(m, LM_GLOBAL_PACKED, name, t, n_stack);
+  g->members = members;
+  g->n_members = (uint32_t)p->n;
+  g->along = along;
+  return name;
+}
+
+static lm_sym packed_of(pack *p) {
+  bool taken;
+  const lm_global *found = packed_find(p, &taken);
+  return found ? found->name : packed_add(p);
+}
+
+static lm_value *packed_read(pack *p, lm_builder *b) {
+  const lm_value *w = p->of[0].dot->in[1];
+  const lm_op *param = param_of(w);
+  lm_attr a = param->attr;
+  a.sym = p->packed;
+  lm_value *v = lm_emit(b, LM_OP_PARAM, param->in, param->n_in, &a, NULL);
+  return lm_emit_cast(b, v, (lm_dtype)w->type.dtype);
+}
+
 static void pack_write(pack *p) {
   lm_module *m = p->m;
   lm_op *first = p->of[0].dot;
@@ -245,8 +380,10 @@ static void pack_write(pack *p) {
     join.axes[i] = p->of[i].side;
     size += lm_axis_size(m, p->of[i].side);
   }
-  join.to[0] = lm_axis_add(m, LM_SYM(m->ctx, "pack"), size, 0);
-  lm_value *w = lm_emit(&b, LM_OP_CONCAT, side, (uint32_t)p->n, &join, NULL);
+  join.to[0] = p->packed ? lm_global_find(m, p->packed)->along
+                         : lm_axis_add(m, LM_SYM(m->ctx, "pack"), size, 0);
+  lm_value *w =
+      p->packed ? packed_read(p, &b) : lm_emit(&b, LM_OP_CONCAT, side, (uint32_t)p->n, &join, NULL);
   b.remat = first->remat;
   lm_value *y = lm_emit_dot(&b, first->in[0], w, first->attr.axes, first->attr.n_axes);
   b.remat = LM_REMAT_AUTO;
@@ -263,9 +400,13 @@ static void pack_region(pack *p, lm_region *r, const lm_pass_env *env) {
     next = op->next;
     if (op->code == LM_OP_LOOP)
       pack_region(p, op->body, env);
-    if (!pack_find(p, op) || !is_enabled(p, env))
+    if (!pack_find(p, op))
+      continue;
+    bool packs = packable(p, env);
+    if (!is_enabled(p, env, packs))
       continue;
     lm_op *before = op->prev;
+    p->packed = packs ? packed_of(p) : NULL;
     pack_write(p);
     next = before ? before->next : r->first;
   }

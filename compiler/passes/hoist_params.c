@@ -69,7 +69,7 @@ static bool same_indices(const lm_op *a, const lm_op *b) {
 static bool same_stack(lm_module *m, lm_sym a, lm_sym b) {
   const lm_global *x = lm_global_find(m, a);
   const lm_global *y = lm_global_find(m, b);
-  return lm_global_is_weight(x) && x->kind == y->kind && x->n_stack == y->n_stack &&
+  return x->kind != LM_GLOBAL_DERIVED && x->kind == y->kind && x->n_stack == y->n_stack &&
          !memcmp(x->type.axis, y->type.axis, (size_t)x->n_stack * sizeof *x->type.axis);
 }
 
@@ -237,8 +237,7 @@ static void copies_make(lm_module *m, bool casts, const making *k) {
 
 static void is_read(lm_op *op, void *user) {
   if (op->code == LM_OP_PARAM && op->out[0]->type.dtype == LM_BF16)
-    *(bool *)user |=
-        lm_global_find(op->parent->func->module, op->attr.sym)->kind == LM_GLOBAL_PARAM;
+    *(bool *)user |= lm_global_is_trained(lm_global_find(op->parent->func->module, op->attr.sym));
 }
 
 bool lm_pass_hoist_params(lm_module *m, const lm_pass_env *env) {

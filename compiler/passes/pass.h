@@ -20,6 +20,10 @@ typedef struct lm_pass_env {
   lm_dtype compute;        // of `real` (pass precision); LM_REAL: chosen by the target
   lm_recompute *recompute; // NULL: only marked values are recomputed
   bool gradients_alone;    // the losses are run for their gradients only: grad removes @loss
+  // True if the optimizer updates both parameters by the same numbers, so that they may be side by
+  // side in a block; optional: it does.
+  bool (*updates_alike)(const void *lowered, lm_sym path, lm_sym other);
+  const void *lowered;
   // Called before and after each pass; optional.
   void (*watch)(void *user, const char *pass, bool after, const lm_module *m);
   void *user;

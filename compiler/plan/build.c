@@ -26,8 +26,8 @@ static void extents_collect(planner *p) {
       plan->extents[i].name = "unused";
 }
 
-// One logical parameter per index of the stacked axes, of one dense piece; the last axis varies
-// fastest.
+// One logical parameter per index of the stacked axes, of one piece, which is dense unless it is a
+// member of a packed global.
 static void params_of(planner *p, uint32_t index, lm_plan_param *list, int *n) {
   const lm_global *g = &p->m->globals[index];
   const lm_layout_location *at = &p->layout.globals[index].value;
@@ -52,9 +52,9 @@ static void params_of(planner *p, uint32_t index, lm_plan_param *list, int *n) {
       piece->offset += rest % size * at->stride[s] / unit;
       rest /= size;
     }
+    lm_global_strides(p->m, g, piece->stride);
     for (int d = out->rank - 1; d >= 0; d--) {
       out->shape[d] = piece->size[d] = lm_axis_size(p->m, g->type.axis[g->n_stack + d]);
-      piece->stride[d] = out->elements;
       out->elements *= out->shape[d];
     }
   }

@@ -55,11 +55,17 @@ static bool indices_agree(const lm_op *first, const lm_op *other) {
   return true;
 }
 
+// True if the step adds to the gradient of g, or of a member of it.
 static bool is_of(const planner *p, const pstep *s, const lm_global *g) {
-  return s->accum && lm_global_find(p->m, s->accum->attr.sym) == g;
+  bool is = s->accum && s->accum->attr.sym == g->name;
+  for (uint32_t i = 0; s->accum && i < g->n_members; i++)
+    is |= s->accum->attr.sym == g->members[i];
+  return is;
 }
 
 static bool initializes(const planner *p, const lm_global *g, const pstep *first) {
+  if (first->accum->attr.sym != g->name)
+    return false; // a member's elements are not all
   for (int i = 0; i < indices_of(first->accum); i++)
     if (!visits_all(p, g, first->accum, i))
       return false;
@@ -104,10 +110,10 @@ static int64_t elements_written(const planner *p, const lm_global *g, const pste
   return lm_type_elements(p->m, g->type) / g->n_paths;
 }
 
-// The gradient of a parameter from element `first` up to the end of its last block.
-static void range_add(const planner *p, const lm_global *g, const lm_plan_param *x, int64_t first,
+// The gradient from element `first` up to the end of the last of `blocks` blocks, of which x is the
+// first parameter.
+static void range_add(const planner *p, int64_t blocks, const lm_plan_param *x, int64_t first,
                       ranges *out) {
-  int64_t blocks = lm_global_blocks(p->m, g);
   int64_t unit = (int64_t)sizeof(float);
   range r = {(x->pieces->offset + first) * unit, (x->pieces->offset + blocks * LM_BLOCK) * unit};
   LM_PUSH(p->arena, out->v, out->n, out->cap) = r;
@@ -160,22 +166,47 @@ static bool adds_to_gradients(const planner *p) {
   return false;
 }
 
-void lm_steps_initialize(planner *p) {
-  ranges clear = {0};
-  int n = 0;
-  if (!adds_to_gradients(p))
-    return;
+// The number of the first parameter of each global, of a packed one that of its first member.
+static int *first_params(const planner *p) {
+  int *first = LM_NEW_N(p->arena, int, p->m->n_globals + 1), n = 0;
   for (uint32_t i = 0; i < p->m->n_globals; i++) {
     const lm_global *g = &p->m->globals[i];
-    if (g->kind != LM_GLOBAL_PARAM)
-      continue;
-    const pstep *s = global_initialize(p, g);
-    for (int64_t k = 0; k < g->n_paths; k++, n++) {
-      const lm_plan_param *x = &p->plan->params[n];
-      int64_t written = s ? elements_written(p, g, s) : 0;
-      if (written < lm_global_stored_elements(p->m, g))
-        range_add(p, g, x, written, &clear);
-    }
+    first[i] = n;
+    n += g->kind == LM_GLOBAL_PARAM ? (int)g->n_paths : 0;
+  }
+  for (uint32_t i = 0; i < p->m->n_globals; i++)
+    if (p->m->globals[i].n_members)
+      first[i] = first[lm_global_find(p->m, p->m->globals[i].members[0]) - p->m->globals];
+  return first;
+}
+
+static int64_t blocks_of(const planner *p, const lm_global *g) {
+  int64_t n = g->n_members ? 0 : lm_global_blocks(p->m, g);
+  for (uint32_t i = 0; i < g->n_members; i++)
+    n += lm_global_blocks(p->m, lm_global_find(p->m, g->members[i]));
+  return n;
+}
+
+static void global_clear(planner *p, const lm_global *g, const lm_plan_param *params,
+                         ranges *clear) {
+  const pstep *s = global_initialize(p, g);
+  int64_t written = s ? elements_written(p, g, s) : 0;
+  int64_t all = g->n_members ? blocks_of(p, g) * LM_BLOCK : lm_global_stored_elements(p->m, g);
+  for (int64_t k = 0; k < g->n_paths && written < all; k++)
+    range_add(p, blocks_of(p, g), &params[k], written, clear);
+}
+
+void lm_steps_initialize(planner *p) {
+  ranges clear = {0};
+  int64_t at;
+  if (!adds_to_gradients(p))
+    return;
+  const int *first = first_params(p);
+  for (uint32_t i = 0; i < p->m->n_globals; i++) {
+    const lm_global *g = &p->m->globals[i];
+    bool packed = g->kind == LM_GLOBAL_PACKED;
+    if (packed || (g->kind == LM_GLOBAL_PARAM && !lm_global_pack(p->m, g, &at)))
+      global_clear(p, g, &p->plan->params[first[i]], &clear);
   }
   ranges_merge(&clear);
   steps_shift(p, clear.n);

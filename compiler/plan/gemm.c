@@ -277,9 +277,13 @@ static bool is_alias(const lm_op *op) {
 
 bool lm_plan_strides(const lm_module *m, const lm_value *v, int64_t *out, int64_t *offsets) {
   const lm_op *op = v->def;
+  *offsets = 0;
+  if (op && op->code == LM_OP_PARAM) {
+    *offsets = lm_global_strides(m, lm_global_find((lm_module *)m, op->attr.sym), out);
+    return true;
+  }
   if (!is_alias(op)) {
     lm_strides_dense(m, v->type, out);
-    *offsets = 0;
     return true;
   }
   int64_t in[LM_RANK + 1], offset = 0;

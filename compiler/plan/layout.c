@@ -2,7 +2,8 @@
 //
 // Parameters without stacked axes are consecutive. At the first parameter of a stack its bucket
 // begins, which holds all parameters of one iteration (including inner stacks), repeated for each
-// iteration. Each tensor begins at a multiple of LM_BLOCK elements.
+// iteration. Each tensor begins at a multiple of LM_BLOCK elements, except for members of a packed
+// global, whose rows are side by side where its first member would be.
 #include <string.h>
 
 #include "compiler/plan/internal.h"
@@ -27,7 +28,7 @@ bool lm_plan_pads_in_place(const lm_op *op) {
 }
 
 static bool in_bucket(const lm_global *g, const lm_axis *prefix, int level) {
-  if (g->kind != LM_GLOBAL_PARAM || g->n_stack < level)
+  if (!lm_global_is_trained(g) || g->n_stack < level)
     return false;
   for (int i = 0; i < level; i++)
     if (g->type.axis[i] != prefix[i])
@@ -35,17 +36,35 @@ static bool in_bucket(const lm_global *g, const lm_axis *prefix, int level) {
   return true;
 }
 
+// Lays out a parameter from element `base`, with all others of its packed global; returns their
+// size.
+static int64_t param_lay(layer *l, uint32_t i, int64_t base) {
+  const lm_module *m = l->m;
+  int64_t first, size = 0, stride[LM_RANK];
+  const lm_global *packed = lm_global_pack(m, &m->globals[i], &first);
+  l->done[i] = true;
+  l->elements[i].offset = base;
+  for (uint32_t k = 0; packed && k < packed->n_members; k++) {
+    const lm_global *g = lm_global_find((lm_module *)m, packed->members[k]);
+    l->done[g - m->globals] = true;
+    l->elements[g - m->globals].offset = base + lm_global_strides(m, g, stride);
+    size += lm_global_blocks(m, g) * LM_BLOCK;
+  }
+  if (!packed)
+    return lm_global_blocks(m, &m->globals[i]) * LM_BLOCK;
+  l->elements[packed - m->globals].offset = base;
+  return size;
+}
+
 // Lays out one iteration of the stacks `prefix` from element `base`; returns its size.
 static int64_t bucket_lay(layer *l, const lm_axis *prefix, int level, int64_t base) {
   int64_t size = 0;
   for (uint32_t i = 0; i < l->m->n_globals; i++) {
     const lm_global *g = &l->m->globals[i];
-    if (l->done[i] || !in_bucket(g, prefix, level))
+    if (l->done[i] || g->kind == LM_GLOBAL_PACKED || !in_bucket(g, prefix, level))
       continue;
     if (g->n_stack == level) {
-      l->done[i] = true;
-      l->elements[i].offset = base + size;
-      size += lm_global_blocks(l->m, g) * LM_BLOCK;
+      size += param_lay(l, i, base + size);
       continue;
     }
     lm_axis inner[LM_RANK];
@@ -117,7 +136,7 @@ static lm_layout_location location_of(const layer *l, uint32_t i, lm_arena_id ar
 
 static void params_locate(const layer *l, lm_layout *out) {
   for (uint32_t i = 0; i < l->m->n_globals; i++) {
-    if (l->m->globals[i].kind != LM_GLOBAL_PARAM)
+    if (!in_bucket(&l->m->globals[i], NULL, 0))
       continue;
     out->globals[i] =
         (lm_layout_global){.value = location_of(l, i, LM_ARENA_PARAM, LM_F32, 0),

@@ -137,6 +137,8 @@ static location location_of_global(planner *p, lm_op *op, const lm_layout_locati
   location out = lm_location_dense(p, p->fixed[whole->arena], t);
   out.offset = whole->offset;
   int indices = op->attr.n_imm / 2;
+  if (g->kind == LM_GLOBAL_PARAM)
+    lm_global_strides(p->m, g, out.stride + g->n_stack - indices);
   for (int s = indices; s < g->n_stack; s++)
     out.stride[s - indices] = whole->stride[s] / lm_dtype_bytes(whole->dtype);
   for (int s = 0; s < indices; s++)

@@ -1,9 +1,9 @@
 """Each optimization disabled alone: the same loss and gradients within the tolerance that passes.def states."""
-import json, re
+import glob, json, re
 
 import numpy as np
 
-from harness import ROOT, Skip, check, distance, doctor, on_one_cpu, small, within
+from harness import ROOT, Skip, check, distance, doctor, load, on_one_cpu, small, within
 
 
 def switchable():
@@ -125,6 +125,68 @@ def test_defer_sums(run):
         budget = int(0.9 * json.loads(run("explain", file, "memory", *asked, "--json"))["bytes"])
         short = run.trace(*args, *asked, "--set", f"memory.budget={budget} bytes")
         check(all(np.array_equal(short[k], deferred[k]) for k in deferred), f"{name} with recomputed values")
+
+
+TWICE = """
+model Twice(d = 32, f = 64, vocab = 64) {{
+  param embed: real[vocab, d] = normal(0.3)
+  param g, u: real[d, f] = normal(0.3)
+  param down: real[f, d] = normal(0.3)
+  apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] {{
+    let x = gather(embed, tok, vocab)
+    return dot(dot(dot(x, g, d) * dot(x, u, d), down, f), embed, d)
+  }}
+  loss(bt: Batch[b, t]) -> (f32, f32) {{
+    let z = apply(bt.tok, bt.pos, bt.seg)
+    return (sum(xent(z, bt.next) * bt.w) + sum(bt.w) * sum(f32({used})), sum(bt.w))
+  }}
+}}
+data Batches {{ source s = batches("batches.safetensors") }}
+recipe R {{
+  model = Twice(); data = Batches; seed = 7; run = 2 steps; batch = 512 tokens; micro = 64 tokens
+  optimizer = adamw(lr = 1e-2); precision {{ compute = f32 }}
+}}
+"""
+
+
+def test_packed_weights(run):
+    """weights of merged GEMMs side by side in memory: losses, gradients and parameters as with separate ones, also with an
+    optimizer group of some of them, which stay separate, and with further uses of one; checkpoints and resumed runs"""
+    file = small(run, rows=32, micro=64, more="", name="wide.lm")
+    text = open(file).read().replace("kv = 2", "kv = 4")
+    asked, off = ("--enable-pass", "fuse_gemms"), ("--disable-pass", "fuse_gemms")
+    for compute, bar in ("f32", 1e-5), ("bf16", 2e-2):
+        for name, group, packed in ("one", "", 6), ("two", "group @**.attn.wq = (decay = 0.3)\n", 0):
+            body = text.replace("compute = f32", f"compute = {compute}").replace("  clip =", f"  {group}  clip =")
+            model = run.write(f"{name}_{compute}.lm", body)
+            plan = open(plan_of(run, model, f"{name}{compute}", *asked)).read()
+            pieces = re.findall(r"param layers\.\d\.(\S+) .*\n  piece .* by \[(\d+),", plan)
+            check(len(pieces) == 4 + packed, f"{name}: pieces of w{pieces}")
+            check(all(stride == {"w": "128", "a": "96"}[path[0]] for path, stride in pieces), pieces)
+            args = (model, "--steps", 2, "--values", "loss,grads,params")
+            apart, merged = run.trace(*args, *off), run.trace(*args, *asked)
+            check({k: v.shape for k, v in apart.items()} == {k: v.shape for k, v in merged.items()}, "the same tensors")
+            floor = 1e-3 * max(np.linalg.norm(v) for k, v in apart.items() if k.startswith("grad."))
+            for key in apart:
+                within(f"{key} of {name} in {compute}", distance(merged[key], apart[key], floor if key != "loss" else 0), bar)
+    for i, used in enumerate(("0.1 * g * g", "sin(u) - 0.1 * g * u", "0.1 * f32(dot(g, u, d)) ^ 2")):
+        twice = run.write(f"twice{i}.lm", "import std.nn: xent\n" + TWICE.format(used=used))
+        check(open(plan_of(run, twice, f"twice{i}", *asked)).read().count("  piece ") == 2, "g and u are packed")
+        args = (twice, "--values", "loss,grads,params")
+        apart, merged = run.trace(*args, *off), run.trace(*args, *asked)
+        for key in apart:
+            within(f"{key} with {used}", distance(merged[key], apart[key], 1e-3), 1e-5)
+    model = run.path("one_f32.lm")
+    for out, steps, options in ("whole", 3, asked), ("half", 2, asked), ("half", 3, asked), ("apart", 3, off):
+        run("run", model, "--steps", steps, "-q", "--out", run.path(out), *options)
+    whole, half, apart = ([load(f) for f in sorted(glob.glob(run.path(out) + "/**/*.safetensors", recursive=True))] for out in ("whole", "half", "apart"))
+    check(len(whole) == len(apart) and whole, "the same files")
+    for x, y in zip(whole, apart):
+        check({k: v.shape for k, v in x.items()} == {k: v.shape for k, v in y.items()}, "the same tensors")
+        for key in x:
+            within(f"{key} of the checkpoint", distance(x[key], y[key], 1e-3), 1e-3)
+    last = half[-len(whole):]
+    check(all(np.array_equal(x[k], y[k]) for x, y in zip(whole, last) for k in x), "a resumed run has the same bits")
 
 
 def test_padded(run):

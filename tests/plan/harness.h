@@ -119,7 +119,9 @@ static void params_each(subject *s, lm_exec *e, lm_eval *eval, lm_port_role role
       const lm_plan_param *p = &s->plan->params[n];
       lm_plan_tensor x = {p, role};
       float *at = lm_alloc((size_t)p->elements * sizeof *at);
-      CHECK(!strcmp(p->path, g->paths[k]) && p->pieces->offset % LM_BLOCK == 0);
+      int64_t first;
+      bool apart = !lm_global_pack(s->step, g, &first) || !first;
+      CHECK(!strcmp(p->path, g->paths[k]) && (p->pieces->offset % LM_BLOCK == 0) == apart);
       CHECK_OK(lm_tensor_get(e, s->plan, x, 0, p->elements, at));
       fn(p, at, t->v + k * p->elements);
       CHECK_OK(lm_tensor_set(e, s->plan, x, 0, p->elements, at));

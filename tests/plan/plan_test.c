@@ -284,6 +284,56 @@ static void table_test(void) {
   subject_free(&s);
 }
 
+// Weights side by side in memory: GEMMs read both together, and one alone at its strides. Gradients
+// are initialized by a step that writes both, if it comes first.
+static const char side_by_side[] =
+    "stage step\n"
+    "axis d = 32, g = 64, h = 4, e = 8, p = 96, b = 5, n = 2\n"
+    "param @g : f32[n, d, g] stacked 1 as @g.# = normal(1)\n"
+    "param @u : f32[n, d, h, e] stacked 1 as @u.# = normal(1)\n"
+    "packed @p : f32[n, d, p] stacked 1 along (p) (@g, @u)\n"
+    "func @f(%%x: f32[b, d], %%y: f32[b, p]) -> (z: f32[n, b, p], q: f32[n, b, h, e]) {\n"
+    "  %%z, %%q, %%v = loop 2 over(n) %%k carry() {\n"
+    "    %%w = param @p[%%k]\n"
+    "    %%u = param @u[%%k]\n"
+    "    %%z1 = dot %%x, %%w over(d)\n"
+    "    %%q1 = dot %%x, %%u over(d)\n"
+    "    %%s = mul %%u, %%u\n"
+    "    %%t = dot %%x, %%y over(b)\n"
+    "    %s\n"
+    "    yield %%z1, %%q1, %%s\n"
+    "  }\n"
+    "  %s\n"
+    "  return %%z, %%q\n"
+    "}\n";
+
+static void side_by_side_test(void) {
+  static const struct {
+    const char *inside, *behind;
+    bool clears;
+  } cases[] = {
+      {"accum @p[%k], %t  accum @u[%k], %s", "", false},
+      {"accum @p[%k], %t", "accum @u, %v", false},
+      {"accum @u[%k], %s  %r = mul %w, %w  accum @p[%k], %r", "", true},
+      {"accum @p[%k], %t  accum @u[%k * -1 + 1], %s", "", true},
+      {"", "accum @u, %v", true},
+  };
+  for (size_t i = 0; i < LM_COUNT(cases); i++) {
+    char text[sizeof side_by_side + 128];
+    snprintf(text, sizeof text, side_by_side, cases[i].inside, cases[i].behind);
+    subject s = text_subject(text, NULL);
+    run_compare(&s, "f");
+    const lm_plan_func *f = lm_plan_func_find(s.plan, "f");
+    int64_t cleared = 0;
+    for (int k = 0; k < f->n_steps; k++)
+      if (f->steps[k].kind == LM_STEP_FILL && f->steps[k].initializes)
+        cleared += f->steps[k].bytes;
+    CHECK(cleared == (cases[i].clears ? 2 * 32 * 96 * 4 : 0));
+    CHECK(s.plan->params[0].pieces->stride[0] == 96 && s.plan->params[2].pieces->stride[0] == 96);
+    subject_free(&s);
+  }
+}
+
 static void text_test(const char *text, const char *name) {
   subject s = text_subject(text, NULL);
   run_compare(&s, name);
@@ -503,6 +553,7 @@ int main(void) {
   parts_test();
   gradients_test();
   table_test();
+  side_by_side_test();
   update_test();
   decode_test();
   refused_test();
