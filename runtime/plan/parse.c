@@ -293,9 +293,11 @@ static void step(reader *r) {
   operands(r, s);
 }
 
-// A port without a role in the text has the one of the table.
+// A port without a role in the text has the one of the table, if that is not printed.
 static void role(reader *r, lm_plan_port *x) {
   x->role = x->id < LM_PORTS ? lm_port_table[x->id].role : LM_ROLE_OTHER;
+  if (lm_role_names[x->role])
+    x->role = LM_ROLE_OTHER;
   if (!take(r, "as "))
     return;
   int i = LM_ROLE_PARAM;
