@@ -43,11 +43,12 @@ static bool sizes_find(lm_session *s) {
 // Checks that a run's plan fits the budget, if the recipe has one.
 static lm_status budget_check(const lm_session *s) {
   const lm_recipe *r = s->project.recipe;
-  lm_session run = {.target = s->target, .project = s->project, .run = {.recipe = r}};
+  lm_session run = {
+      .target = s->target, .project = s->project, .run = {.recipe = r}, .divides = true};
   lm_status status = NULL;
-  if (!r->memory.budget)
+  if (!r->memory.budget && r->parallel.ranks < 2)
     return NULL;
-  if (sizes_find(&run))
+  if (sizes_find(&run) && r->memory.budget)
     status = lm_session_compile_run(&run, 0);
   lm_session_close(&run);
   return status ? status : lm_verdict(s->project.ctx);
@@ -65,7 +66,8 @@ static lm_status recipe_check(lm_session *s) {
   lm_recipe_report_unsupported(r);
   lm_check(p->ctx, p->program, r);
   LM_TRY(lm_verdict(p->ctx));
-  s->run.rows = ROWS;
+  s->run.rows = ROWS * r->parallel.ranks;
+  s->run.ranks = r->parallel.ranks;
   s->run.seq = r->data.seq ? r->data.seq : SEQ;
   s->run.n_micro = r->micro && !r->micro_auto ? r->batch / r->micro : 0;
   lm_compile_spec spec = lm_session_spec(s, LM_LOWER_TRAIN | LM_LOWER_MAPS, 0);

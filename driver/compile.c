@@ -105,14 +105,34 @@ lm_status lm_compile_lower(const lm_project *p, const lm_compile_spec *spec, lm_
 static void analyses_take(lm_compiled *c) {
   c->limits = lm_analysis_of(c->lowered->m)->limits;
   c->row_mix = lm_analysis_of(c->lowered->m)->row_mix;
+  c->row_results = lm_analysis_of(c->lowered->m)->row_results;
+}
+
+// A loss of which each rank computes the part of its rows is the sum of the parts.
+static void division_check(const lm_compiled *c) {
+  const lm_recipe *r = c->project->recipe;
+  if (r->parallel.ranks < 2 || !(c->spec.what & LM_LOWER_TRAIN))
+    return;
+  for (uint32_t i = 0; i < c->row_results.n; i++) {
+    const lm_row_result *x = &c->row_results.v[i];
+    bool metric = i >= 2; // behind sum and weight
+    if (x->kind == LM_ROW_RESULT_SUM || (metric && x->kind == LM_ROW_RESULT_EQUAL))
+      continue;
+    lm_loc at = x->kind == LM_ROW_RESULT_OTHER ? x->loc : r->parallel.loc;
+    lm_diag *d = LM_REPORT(c->project->ctx, at, E256, x->name);
+    lm_diag_note(c->project->ctx, d, r->parallel.loc, "%d ranks compute a part of the rows each",
+                 r->parallel.ranks);
+  }
 }
 
 lm_status lm_compile_probe(lm_compiled *c) {
-  lm_pass_env env = {.compute = c->compute};
+  lm_pass_env env = {.compute = c->compute, .ranks = c->spec.run.ranks};
   bool ok;
-  LM_TRY(lm_pass_run_list(c->lowered->m, "precision,inline,analyze,simplify,cse,dce,causal", &env,
-                          &ok));
+  LM_TRY(lm_pass_run_list(
+      c->lowered->m, "precision,inline,divide_rows,analyze,simplify,cse,dce,causal", &env, &ok));
+  LM_TRY(lm_verdict(c->project->ctx));
   analyses_take(c);
+  division_check(c);
   return lm_verdict(c->project->ctx);
 }
 
@@ -182,6 +202,7 @@ static lm_status passes_run(const lm_project *p, lm_plan_options *o, lm_compiled
   lm_pass_env env = {.target = &o->target,
                      .codegen = o->codegen,
                      .compute = c->compute,
+                     .ranks = c->spec.run.ranks,
                      .recompute = &recompute,
                      .gradients_alone = true,
                      .updates_alike = updates_alike,
@@ -195,6 +216,8 @@ static lm_status passes_run(const lm_project *p, lm_plan_options *o, lm_compiled
     return lm_fail(LM_BUG_STATUS, "a pass failed without saying why");
   c->recomputed = recompute.chosen;
   analyses_take(c);
+  division_check(c);
+  LM_TRY(lm_verdict(p->ctx));
   return dump ? dump->failed : NULL;
 }
 
@@ -202,10 +225,11 @@ static lm_status passes_run(const lm_project *p, lm_plan_options *o, lm_compiled
 
 static void flops_take(lm_compiled *c) {
   const lm_module *m = c->lowered->m;
-  c->model_flops = lm_analysis_flops(m, LM_FUNC_LOSS, 0);
+  int ranks = c->run.ranks > 1 ? c->run.ranks : 1; // the module computes the part of one
+  c->model_flops = ranks * lm_analysis_flops(m, LM_FUNC_LOSS, 0);
   for (int i = 0; i < c->run.stages.n; i++) {
     lm_run_stage *stage = &c->run.stages.v[i];
-    stage->flops = lm_analysis_flops(m, LM_FUNC_LOSS, stage->func_seq);
+    stage->flops = ranks * lm_analysis_flops(m, LM_FUNC_LOSS, stage->func_seq);
   }
 }
 

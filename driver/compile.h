@@ -23,6 +23,7 @@ typedef struct lm_compile_spec {
   lm_target target;
   lm_variant variant;
   int recompute;        // stashes that are recomputed in addition to the profitable ones
+  int64_t memory;       // bytes that the machine has for the plan; 0: all that it has
   lm_exec_options exec; // how the plan will be executed, which decides the workspace of GEMMs
   lm_dump *dump;        // receives IR; optional
 } lm_compile_spec;
@@ -32,11 +33,12 @@ typedef struct lm_compiled {
   lm_compile_spec spec;
   lm_run_spec run; // of the spec, with steps and stages
   lm_lowered *lowered;
-  lm_dtype compute;   // the type that replaces `real`
-  lm_limits limits;   // of token ids and positions
-  lm_row_mix row_mix; // whether the loss mixes the rows of a micro-batch
-  int64_t params;     // elements of all parameters
-  double model_flops; // of a micro-batch, at the sequence length of the run's end
+  lm_dtype compute;           // the type that replaces `real`
+  lm_limits limits;           // of token ids and positions
+  lm_row_mix row_mix;         // whether the loss mixes the rows of a micro-batch
+  lm_row_results row_results; // how its results follow from those of parts of the rows
+  int64_t params;             // elements of all parameters
+  double model_flops;         // of a micro-batch, at the sequence length of the run's end
   lm_plan *plan;
   int recomputed;    // stashes that spec.recompute has added
   int64_t workspace; // bytes of GEMMs, beyond the arenas

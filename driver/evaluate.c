@@ -99,7 +99,7 @@ static lm_status part_evaluate(const lm_session *s, const lm_evaluation_options 
   lm_data_part_info info = lm_data_part(s->data, part);
   const char *name = info.name;
   watcher w = watcher_make(s->project.events, info);
-  LM_TRY(lm_eval_run(s->execution.exec, s->compiled.plan, s->data, part,
+  LM_TRY(lm_eval_run(s->execution.exec, s->compiled.plan, s->data, part, NULL,
                      &(lm_eval_watch){rows_report, &w}, &x));
   o->result(o->user, name, &x);
   if (!(x.weight > 0) && !*empty)

@@ -110,6 +110,14 @@ static int32_t *elements_of_blocks(const lm_compiled *c) {
   return elements;
 }
 
+static void equal_results_find(const lm_compiled *c, lm_trainer_options *o) {
+  const char **names = LM_NEW_N(c->project->ctx->arena, const char *, c->row_results.n + 1);
+  for (uint32_t i = 0; i < c->row_results.n; i++)
+    if (c->row_results.v[i].kind == LM_ROW_RESULT_EQUAL)
+      names[o->n_equal++] = c->row_results.v[i].name;
+  o->equal = names;
+}
+
 lm_status lm_execution_train(lm_execution *x, const lm_execution_training *t) {
   const lm_compiled *c = x->compiled;
   const lm_lowered *l = c->lowered;
@@ -127,11 +135,15 @@ lm_status lm_execution_train(lm_execution *x, const lm_execution_training *t) {
                           .steps = c->run.steps,
                           .last = t->last,
                           .n_micro = c->run.n_micro,
+                          .comm = t->comm,
+                          .part = lm_comm_self_of(t->comm).rank,
+                          .parts = lm_comm_self_of(t->comm).size,
                           .timeline = t->timeline,
                           .clip = c->project->recipe->clip,
                           .tables = tables,
                           .n_tables = 2,
                           .states = states};
+  equal_results_find(c, &o);
   LM_TRY(lm_trainer_create(&o, &x->trainer));
   LM_TRY(params_init(x, t->resumes));
   return lm_trainer_init_states(x->trainer);

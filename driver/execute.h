@@ -14,6 +14,7 @@ typedef struct lm_execution {
 lm_status lm_execution_start(const lm_compiled *c, const lm_exec_options *o, lm_execution *out);
 typedef struct lm_execution_training {
   lm_data *data;
+  lm_comm *comm;         // NULL: one process
   int64_t last;          // the last step that is executed; 0: the last step of the run
   lm_timeline *timeline; // optional
   bool resumes;          // a checkpoint will replace the parameters, so `from` is not read

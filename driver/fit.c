@@ -76,9 +76,10 @@ static int micros_of(const fitter *x, int64_t *out) {
   int n = 0;
   for (int64_t k = 1; k <= r->batch / seq && n < CANDIDATES; k++) {
     int64_t micro = r->batch / k;
-    bool fits = r->batch % k == 0 && micro % seq == 0;
+    int64_t ranks = x->spec->run.ranks > 1 ? x->spec->run.ranks : 1;
+    bool fits = r->batch % k == 0 && micro % (seq * ranks) == 0;
     for (uint32_t i = 0; i < r->data.n_stages; i++)
-      fits &= micro % r->data.stages[i].seq == 0;
+      fits &= micro % (r->data.stages[i].seq * ranks) == 0;
     if (fits)
       out[n++] = micro;
   }
@@ -212,7 +213,9 @@ static int64_t limit_find(const fitter *x, bool automatic) {
     return x->p->recipe->memory.budget;
   if (!(x->spec->what & LM_LOWER_TRAIN) || !(automatic || (gpu && t->is_here)))
     return INT64_MAX;
-  int64_t memory = t->is_here ? lm_target_runtime(t)->memory(t) : t->memory;
+  int64_t memory = x->spec->memory ? x->spec->memory
+                   : t->is_here    ? lm_target_runtime(t)->memory(t)
+                                   : t->memory;
   double share = gpu ? DEVICE_SHARE : MACHINE_SHARE;
   x->fit->memory = memory;
   return memory ? (int64_t)(share * (double)memory) : INT64_MAX;

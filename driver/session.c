@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "driver/data.h"
+#include "driver/ranks.h"
 #include "driver/text.h"
 #include "driver/tune/tune_gemm_cuda.h"
 #include "runtime/base/diag_code.h"
@@ -21,7 +22,8 @@ static lm_status sizes_settle(lm_session *s, const lm_data_info *info) {
   const lm_project *p = &s->project;
   if (!lm_run_spec_size(p->ctx->arena, p->recipe, info, &s->run))
     return lm_verdict(p->ctx);
-  return NULL;
+  s->run.ranks = s->divides ? p->recipe->parallel.ranks : 1;
+  return lm_ranks_rows_check(s);
 }
 
 lm_status lm_session_data(lm_session *s) {
@@ -66,6 +68,7 @@ lm_compile_spec lm_session_spec(lm_session *s, uint32_t what, int64_t capacity) 
                            .capacity = capacity,
                            .run = s->run,
                            .target = s->target,
+                           .memory = s->memory,
                            .variant = s->variant,
                            .exec = exec_options(s),
                            .dump = &s->dump};
@@ -110,7 +113,7 @@ const char *lm_session_compute(const lm_session *s) {
 static lm_status memory_check(const lm_session *s) {
   lm_arena *a = s->project.ctx->arena;
   int64_t need = lm_session_memory(s);
-  int64_t memory = s->fit.memory;
+  int64_t memory = s->fit.memory ? s->fit.memory : s->memory;
   if (!memory)
     memory = lm_target_runtime(&s->target)->memory(&s->target);
   if (!memory || need <= memory)
@@ -176,6 +179,7 @@ lm_status lm_session_start(lm_session *s, const lm_exec_options *o) {
 
 lm_status lm_session_train(lm_session *s) {
   return lm_execution_train(&s->execution, &(lm_execution_training){.data = s->data,
+                                                                    .comm = s->comm,
                                                                     .last = s->last_step,
                                                                     .timeline = s->timeline,
                                                                     .resumes = s->resumes});

@@ -16,6 +16,7 @@
 #include "driver/execute.h"
 #include "driver/fit.h"
 #include "compiler/plan/cost.h"
+#include "runtime/comm/comm.h"
 #include "runtime/cpu/gemm.h"
 
 // Files that are copied with a tokenizer's own files, from an imported model to its runs and their
@@ -57,6 +58,10 @@ typedef struct lm_session {
   const char *load_dir;  // folder of kernel sources to use; optional
   int64_t last_step;     // of the steps that are executed; 0: the last step of the run
   bool resumes;          // the parameters come from a checkpoint, not from the model's `from`
+  lm_comm *comm;         // the ranks of this run; NULL: one process
+  // Compiles the part of one rank, if the recipe has a mesh.
+  bool divides;
+  int64_t memory; // bytes that this rank may take of its machine's memory; 0: all that it has
 
   lm_project project;
 

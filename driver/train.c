@@ -8,6 +8,7 @@
 #include "driver/data.h"
 #include "driver/inspect/profile.h"
 #include "driver/outputs.h"
+#include "driver/ranks.h"
 #include "driver/run_record.h"
 #include "driver/text.h"
 #include "driver/tune/tune.h"
@@ -175,18 +176,39 @@ static lm_status profile_end(const lm_training *x) {
   return NULL;
 }
 
+// Rank 0 locks the folder for all.
+static lm_status folder_lock(lm_training *x) {
+  if (!x->dir || !lm_comm_is_first(x->s.comm))
+    return NULL;
+  LM_TRY(lm_run_folder_lock(x->dir, &x->o.lock)); // another run may be writing its first files
+  return lm_output_kind_check(x->dir, &LM_OUTPUT_RUN);
+}
+
 lm_status lm_training_open(lm_training *x, lm_ctx *ctx, const lm_events *events,
                            const lm_training_options *o) {
   x->options = *o;
+  x->s.comm = o->comm;
+  x->s.divides = true;
   LM_TRY(lm_session_open(&x->s, ctx, events, &o->from));
+  LM_TRY(lm_ranks_check(&x->s));
+  LM_TRY(lm_ranks_share(&x->s));
   x->dir = o->dir ? o->dir : x->s.project.recipe->save.dir;
-  if (x->dir) { // locked first: another run may be writing its first files
-    LM_TRY(lm_run_folder_lock(x->dir, &x->o.lock));
-    LM_TRY(lm_output_kind_check(x->dir, &LM_OUTPUT_RUN));
-  }
+  LM_TRY(lm_comm_settle(o->comm, "the folder of the run", folder_lock(x)));
   LM_TRY(lm_resume_find(&x->s, x->dir, &o->resume, &x->resumption));
   LM_TRY(micro_recall(x));
   return profile_begin(x);
+}
+
+static lm_status data_prepare(void *user) {
+  lm_training *x = user;
+  LM_TRY(lm_session_tokenizer(&x->s));
+  LM_TRY(lm_resume_tokenizer(&x->s, &x->resumption));
+  return lm_session_data(&x->s);
+}
+
+static lm_status kernels_prepare(void *user) {
+  lm_session *s = user;
+  return lm_session_start(s, &(lm_exec_options){.timeline = s->timeline});
 }
 
 lm_status lm_training_plan(lm_training *x) {
@@ -196,9 +218,7 @@ lm_status lm_training_plan(lm_training *x) {
   int64_t positions;
   s->resumed_run = run;
   s->resumes = run != NULL;
-  LM_TRY(lm_session_tokenizer(s));
-  LM_TRY(lm_resume_tokenizer(s, &x->resumption));
-  LM_TRY(lm_session_data(s));
+  LM_TRY(lm_ranks_in_order(s->comm, "the data", data_prepare, x));
   LM_TRY(samples_prepare(x, &positions));
   if (run)
     LM_TRY(lm_tune_recall(s, run));
@@ -208,7 +228,8 @@ lm_status lm_training_plan(lm_training *x) {
   LM_TRY(samples_check(x));
   LM_TRY(lm_tune_step_find(s));
   LM_TRY(lm_tune_find(s, 0));
-  return lm_session_start(s, &(lm_exec_options){.timeline = s->timeline});
+  LM_TRY(lm_ranks_compare(s));
+  return lm_ranks_in_order(s->comm, "the kernels", kernels_prepare, s);
 }
 
 // ---- estimated time
@@ -246,6 +267,7 @@ static const lm_progress_stage *progress_stages(const lm_session *s) {
 static void run_options_fill(lm_training *x) {
   const lm_session *s = &x->s;
   x->o.trainer = s->execution.trainer;
+  x->o.comm = s->comm;
   x->o.steps = s->run.steps;
   x->o.seed = s->project.recipe->seed;
   x->o.dir = x->dir;
@@ -259,8 +281,10 @@ static void run_options_fill(lm_training *x) {
       .memory = lm_session_memory(s),
       .stages = progress_stages(s),
       .n_stages = s->run.stages.n,
-      .peak_flops =
-          x->options.to ? lm_compiled_peak(&s->compiled, lm_exec_threads(s->execution.exec)) : 0};
+      .peak_flops = x->options.to
+                        ? lm_comm_self_of(s->comm).size *
+                              lm_compiled_peak(&s->compiled, lm_exec_threads(s->execution.exec))
+                        : 0};
   x->o.begin = begin;
   x->o.warn = warn;
   x->o.after_step = after_step;

@@ -41,6 +41,12 @@ static const lm_opt options[] = {
      .value = "MODE",
      .help =
          "instead of the recipe's: default, reduce-overhead, which is the same, or max-autotune"},
+    {.name = "ranks",
+     .kind = LM_OPT_WHOLE,
+     .value = "N",
+     .help = "starts so many processes under mpirun, which train together (docs/parallel.md)",
+     .least = 1,
+     .most = 4096},
     {.name = "profile",
      .kind = LM_OPT_MAYBE,
      .value = "FILE",
@@ -63,15 +69,17 @@ static lm_status resume_check(const char *how) {
 
 static lm_status options_read(lm_cli *cli, lm_training *x, lm_training_options *o) {
   const lm_args *a = &cli->args;
+  bool first = lm_comm_is_first(cli->comm);
   *o = (lm_training_options){.from = lm_cli_recipe(cli),
                              .dir = lm_args_text(a, "out", NULL),
                              .resume = {.how = lm_args_text(a, "resume", NULL),
                                         .change_model = lm_args_given(a, "change-model")},
-                             .profile = lm_args_given(a, "profile"),
+                             .comm = cli->comm,
+                             .profile = first && lm_args_given(a, "profile"),
                              .profile_path = lm_args_text(a, "profile", NULL),
-                             .terminal = isatty(STDOUT_FILENO)};
+                             .terminal = lm_cli_terminal(cli)};
   o->resume.changes = lm_args_list(a, "change", &o->resume.n_changes);
-  o->to = lm_args_given(a, "quiet") || cli->json ? NULL : stdout;
+  o->to = lm_args_given(a, "quiet") || cli->json || !first ? NULL : stdout;
   o->write = o->to ? lm_cli_write : NULL;
   x->s.variant = lm_cli_variant(cli);
   lm_cli_kernels(cli, &x->s);
@@ -90,13 +98,13 @@ static lm_status train(lm_cli *cli, lm_training *x) {
   LM_TRY(options_read(cli, x, &o));
   LM_TRY(lm_training_open(x, cli->ctx, &cli->events, &o));
   LM_TRY(lm_training_plan(x));
-  if (!cli->json)
+  if (!cli->json && lm_comm_is_first(cli->comm))
     lm_cli_diagnostics(cli); // before the training, which may take days
   if (o.to)
     LM_TRY(lm_report_run_plan(x));
   LM_TRY(lm_training_run(x, &out));
   lm_buf text = {0};
-  if (cli->json)
+  if (cli->json && lm_comm_is_first(cli->comm))
     lm_report_run_json(x, &out, &text);
   else if (o.to)
     lm_report_run(x, &out, &text);
@@ -109,9 +117,10 @@ static lm_status train(lm_cli *cli, lm_training *x) {
 static lm_status train_run(lm_cli *cli) {
   signal(SIGPIPE, SIG_IGN);
   lm_training x = {0};
+  LM_TRY(lm_cli_ranks_join(cli));
   lm_status status = train(cli, &x);
   lm_training_close(&x);
-  return status;
+  return lm_cli_ranks_leave(cli, status);
 }
 
 const lm_command lm_cmd_run = {

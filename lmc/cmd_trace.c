@@ -1,6 +1,7 @@
 // cmd_trace.c - lmc trace: writes the values of a few steps, to compare with another framework.
 #include <string.h>
 
+#include "driver/ranks.h"
 #include "driver/trace.h"
 #include "lmc/open.h"
 #include "driver/outputs.h"
@@ -81,6 +82,7 @@ static lm_status options_read(lm_cli *cli, lm_trace_options *o) {
   lm_cli_kernels(cli, o->s);
   LM_TRY(lm_cli_target(cli, &o->s->target));
   LM_TRY(lm_cli_open(cli, o->s));
+  LM_TRY(lm_ranks_check(o->s));
   LM_TRY(lm_output_check_recipe(o->s->project.recipe, o->path));
   LM_TRY(lm_output_file_check(o->path));
   o->s->last_step = lm_args_whole(a, "steps", 0);

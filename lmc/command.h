@@ -15,11 +15,12 @@ typedef struct lm_cli {
   const lm_command *command;
   lm_args args;
   lm_ctx *ctx;
-  bool json;         // --json was given
-  bool color;        // standard error is a terminal
-  int interrupted;   // the signal that ended the command early, with its work saved; 0: none
-  lm_module *module; // being compiled, for the dump after an internal error
-  lm_events events;  // prints what the driver reports
+  bool json;            // --json was given
+  bool color;           // standard error is a terminal
+  struct lm_comm *comm; // the ranks of the run; NULL: one process
+  int interrupted;      // the signal that ended the command early, with its work saved; 0: none
+  lm_module *module;    // being compiled, for the dump after an internal error
+  lm_events events;     // prints what the driver reports
 } lm_cli;
 
 struct lm_command {
@@ -71,15 +72,18 @@ void lm_help_print(const lm_command *c, bool markdown);
     .help = "uses the kernels there, which were dumped and edited"                                 \
   }
 
+// cmd_ranks.c: starts the ranks that --ranks asks for, or joins those of a launcher; ends as one.
+lm_status lm_cli_ranks_join(lm_cli *cli);
+lm_status lm_cli_ranks_leave(lm_cli *cli, lm_status s);
+bool lm_cli_terminal(const lm_cli *cli); // standard output is a terminal
+
 // Prints the diagnostics that were not printed yet to standard error. main does so at the end; a
 // command does so before work that takes long.
 void lm_cli_diagnostics(const lm_cli *cli);
 // To standard output, escaped like messages; main checks at the end whether writing failed.
 void lm_cli_print(const char *fmt, ...) LM_PRINTF(1, 2);
-void lm_cli_put(lm_buf *text); // prints and frees a text
-// Writes bytes to standard output at once; a callback of the driver.
-void lm_cli_write(void *user, const char *p, size_t n);
+void lm_cli_put(lm_buf *text);                          // prints and frees a text
+void lm_cli_write(void *user, const char *p, size_t n); // to standard output at once; a callback
 void lm_cli_note(const char *fmt, ...) LM_PRINTF(1, 2); // to standard error
-// Fills cli->events.
-void lm_cli_events(lm_cli *cli);
+void lm_cli_events(lm_cli *cli);                        // fills cli->events
 #endif

@@ -21,8 +21,7 @@
 lm_recipe_choice lm_cli_recipe(const lm_cli *cli); // the command's file, --recipe and --set
 lm_status lm_cli_open(lm_cli *cli, lm_session *s); // opens it
 lm_status lm_cli_target(const lm_cli *cli, lm_target *out);
-lm_variant lm_cli_variant(const lm_cli *cli);             // LM_OPT_PASSES
-void lm_cli_kernels(const lm_cli *cli, lm_session *s);    // LM_OPT_KERNELS, before it is started
-lm_status lm_cli_open_trained(lm_cli *cli, lm_session *s, // RUN or FILE
-                              const char **out_weights);
+lm_variant lm_cli_variant(const lm_cli *cli);          // LM_OPT_PASSES
+void lm_cli_kernels(const lm_cli *cli, lm_session *s); // LM_OPT_KERNELS, before it is started
+lm_status lm_cli_open_trained(lm_cli *cli, lm_session *s, const char **out_weights); // RUN|FILE
 #endif

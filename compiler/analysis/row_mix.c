@@ -256,18 +256,46 @@ static lm_row_mix verdict(fact sum, fact weight) {
   return (lm_row_mix){once ? LM_ROW_MIX_PER_MICRO_BATCH : LM_ROW_MIX_INDEPENDENT, sum.loc};
 }
 
-lm_row_mix lm_row_mix_find(lm_module *m) {
-  const lm_func *loss = lm_func_get(m, LM_FUNC_LOSS, 0);
-  if (!loss || !loss->body->last || loss->body->last->n_in < 2)
-    return (lm_row_mix){LM_ROW_MIX_INDEPENDENT};
-  lm_arena *a = lm_arena_create();
+static finder function_visit(lm_arena *a, const lm_module *m, const lm_func *loss) {
   finder f = {m, LM_NEW_N(a, fact, m->n_values + 1), LM_NEW_N(a, bool, m->n_axes + 1)};
   f.is_row[loss->body->args[0]->type.axis[0]] = true;
   for (uint32_t i = 0; i < loss->body->n_args; i++)
     f.of[loss->body->args[i]->id] = (fact){loss->body->args[i]->type.rank ? EACH : ONE};
   region_visit(&f, loss->body);
+  return f;
+}
+
+lm_row_mix lm_row_mix_find(lm_module *m) {
+  const lm_func *loss = lm_func_get(m, LM_FUNC_LOSS, 0);
+  if (!loss || !loss->body->last || loss->body->last->n_in < 2)
+    return (lm_row_mix){LM_ROW_MIX_INDEPENDENT};
+  lm_arena *a = lm_arena_create();
+  finder f = function_visit(a, m, loss);
   const lm_op *end = loss->body->last;
   lm_row_mix r = verdict(f.of[end->in[0]->id], f.of[end->in[1]->id]);
+  lm_arena_destroy(a);
+  return r;
+}
+
+static lm_row_result_kind result_kind(fact x) {
+  return x.kind == SUM                     ? LM_ROW_RESULT_SUM
+         : x.kind == ZERO || x.kind == ONE ? LM_ROW_RESULT_EQUAL
+                                           : LM_ROW_RESULT_OTHER;
+}
+
+lm_row_results lm_row_results_find(lm_module *m) {
+  const lm_func *loss = lm_func_get(m, LM_FUNC_LOSS, 0);
+  lm_row_results r = {0};
+  if (!loss || !loss->body->last)
+    return r;
+  const lm_op *end = loss->body->last;
+  lm_arena *a = lm_arena_create();
+  finder f = function_visit(a, m, loss);
+  r.v = LM_NEW_N(m->arena, lm_row_result, end->n_in + 1);
+  for (; r.n < end->n_in; r.n++) {
+    fact x = f.of[end->in[r.n]->id];
+    r.v[r.n] = (lm_row_result){loss->out_names[r.n], result_kind(x), x.loc};
+  }
   lm_arena_destroy(a);
   return r;
 }

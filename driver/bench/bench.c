@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "driver/ranks.h"
 #include "driver/tune/tune.h"
 #include "driver/tune/tune_step.h"
 #include "driver/tune/tune_variant.h"
@@ -22,6 +23,7 @@ lm_status lm_bench_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
   s->dump_dir = o->dump_dir;
   s->load_dir = o->load_dir;
   LM_TRY(lm_session_open(s, ctx, events, &o->from));
+  LM_TRY(lm_ranks_check(s));
   LM_TRY(lm_session_data(s));
   if (micro)
     lm_run_spec_set_micro(&s->run, micro);

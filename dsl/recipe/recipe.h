@@ -170,6 +170,11 @@ typedef struct lm_recipe_memory {
   uint32_t n_rules, cap_rules;
 } lm_recipe_memory;
 
+typedef struct lm_recipe_parallel {
+  int ranks; // of the mesh: those of its axis dp; 1 without a mesh
+  lm_loc loc;
+} lm_recipe_parallel;
+
 // Optimizer arguments of the parameters that match. Later groups override earlier ones.
 typedef struct lm_recipe_group {
   const char *pattern;
@@ -259,6 +264,7 @@ struct lm_recipe {
   uint32_t n_groups, cap_groups;
   lm_recipe_precision precision;
   lm_recipe_memory memory;
+  lm_recipe_parallel parallel;
   lm_recipe_eval *evals;
   uint32_t n_evals, cap_evals;
   lm_recipe_guard guard;

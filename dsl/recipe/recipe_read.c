@@ -1,6 +1,7 @@
 // recipe_read.c - fills in lm_recipe from checked settings: resolves names, converts amounts to
 // base units, and checks conditions between several keys.
 #include "dsl/recipe/recipe_read.h"
+#include <math.h>
 #include <string.h>
 
 // ---- the model
@@ -322,6 +323,21 @@ static void read_eval(const lm_reader *recipe, const lm_setting *s) {
   LM_PUSH(d.R->c->arena, d.r->evals, d.r->n_evals, d.r->cap_evals) = x;
 }
 
+static void read_parallel(const lm_reader *recipe) {
+  lm_settings none = {0};
+  lm_reader d = inside(recipe, "recipe.parallel", &none);
+  const lm_setting *s = lm_read_setting(&d, "recipe.parallel.mesh");
+  d.r->parallel = (lm_recipe_parallel){1, s && s->value ? s->value->loc : d.r->loc};
+  for (uint32_t i = 0; s && s->value && i < s->value->n_args; i++) {
+    const ast_expr *size = s->value->args[i].expr;
+    double n = lm_number_eval(d.R, lm_read_file(&d, s), size);
+    if (n != floor(n))
+      LM_REPORT(d.R->c, size->loc, E23C, lm_key_label(d.R->c, s->key));
+    else if (s->value->args[i].name && !strcmp(s->value->args[i].name, "dp"))
+      d.r->parallel.ranks = (int)n;
+  }
+}
+
 // EVAL.METRIC
 static lm_recipe_watch read_watch(const lm_reader *d, const ast_expr *e) {
   lm_recipe_watch none = {-1, LM_RECIPE_METRIC_LOSS};
@@ -443,6 +459,7 @@ void lm_recipe_read(lm_resolver *R, const lm_settings *s) {
   read_optimizer(&d);
   read_precision(&d);
   read_memory(&d);
+  read_parallel(&d);
   for (uint32_t i = 0; i < s->n; i++)
     if (!strcmp(s->v[i]->key->path, "recipe.eval"))
       read_eval(&d, s->v[i]);

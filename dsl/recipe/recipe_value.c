@@ -545,6 +545,17 @@ static void collect_word(lm_resolver *R, const lm_schema_key *key, const ast_exp
     collect_word(R, key, e->args[i].expr);
 }
 
+// (pp = 2): the names of numbers
+static void collect_names(lm_resolver *R, const lm_schema_key *key, const ast_expr *e) {
+  bool planned;
+  for (uint32_t i = 0; key->types & T_WEIGHTS && e->kind == EX_TUPLE && i < e->n_args; i++)
+    if (*key->words && e->args[i].name &&
+        lm_schema_has_word(key->words, e->args[i].name, &planned) && planned)
+      lm_unsupported_add(
+          R, e->args[i].name_loc,
+          lm_arena_printf(R->c->arena, "%s of %s", e->args[i].name, lm_key_label(R->c, key)));
+}
+
 void lm_value_collect_unsupported(lm_resolver *R, const lm_schema_key *key, const ast_expr *e,
                                   lm_loc at) {
   if (key->planned) {
@@ -554,6 +565,7 @@ void lm_value_collect_unsupported(lm_resolver *R, const lm_schema_key *key, cons
   if (!e)
     return;
   collect_word(R, key, e);
+  collect_names(R, key, e);
   const lm_schema_key *form = form_of(key, e);
   if (form && form->planned)
     lm_unsupported_add(R, e->loc, lm_key_label(R->c, form));

@@ -149,6 +149,18 @@ lm_status lm_comm_decide(lm_comm *c, const char *what, void *value, size_t bytes
   return c ? lm_control_decide(c->control, what, value, bytes) : NULL;
 }
 
+lm_status lm_comm_any(lm_comm *c, const char *what, int *value) {
+  if (!c)
+    return NULL;
+  int *all = lm_calloc((size_t)c->size, sizeof *all);
+  lm_status s = lm_control_agree(c->control, what, value, sizeof *value, all);
+  *value = 0;
+  for (int r = 0; r < c->size && !s && !*value; r++)
+    *value = all[r];
+  lm_free(all);
+  return s;
+}
+
 typedef struct outcome {
   int32_t kind;
   char text[1020];

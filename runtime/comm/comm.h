@@ -59,6 +59,8 @@ static inline bool lm_comm_is_first(const lm_comm *c) { // rank 0 decides and wr
 lm_status lm_comm_agree(lm_comm *c, const char *what, const void *own, size_t bytes, void *all);
 // Sets *value to rank 0's.
 lm_status lm_comm_decide(lm_comm *c, const char *what, void *value, size_t bytes);
+// Sets *value to that of the first rank where it is not 0; 0: it is 0 on all ranks.
+lm_status lm_comm_any(lm_comm *c, const char *what, int *value);
 // Returns `own`, unless another rank has failed where this one did not: then that failure, with the
 // rank's name. So all ranks continue, or none.
 lm_status lm_comm_settle(lm_comm *c, const char *what, lm_status own);

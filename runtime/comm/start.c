@@ -64,6 +64,7 @@ static void environment_set(void) {
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
   }
+  setenv("LMC_RANKS_TERMINAL", isatty(STDOUT_FILENO) ? "1" : "0", 1);
   setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
   setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0); // containers forbid the others
 }

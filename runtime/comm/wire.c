@@ -59,7 +59,7 @@ bool lm_wire_receive(lm_wire *w) {
     w->in.n -= w->used;
     w->used = 0;
   }
-  for (;;) {
+  while (w->in.n < w->bytes_max) {
     ssize_t n = recv(w->fd, piece, sizeof piece, 0);
     if (n < 0)
       return is_later(errno);
@@ -67,6 +67,7 @@ bool lm_wire_receive(lm_wire *w) {
       return false;
     lm_buf_add(&w->in, piece, (size_t)n);
   }
+  return true;
 }
 
 bool lm_wire_next(lm_wire *w, lm_frame *out, bool *bad) {

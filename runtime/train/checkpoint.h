@@ -37,6 +37,7 @@ typedef struct lm_checkpoint {
   int64_t tokens;      // trained on so far
   uint64_t data;       // lm_data_key of the training data; 0: unknown
   int64_t n_micro;     // micro-batches per step; 0: unknown
+  int64_t ranks;       // that shared the rows of a micro-batch; 0 and 1: none
   lm_guard guard;
 } lm_checkpoint;
 

@@ -1,6 +1,7 @@
 // eval.h - computes the loss, the cross-entropy and the perplexity over a part of the data.
 #ifndef LM_TRAIN_EVAL_H
 #define LM_TRAIN_EVAL_H
+#include "runtime/comm/comm.h"
 #include "runtime/train/ports.h"
 
 typedef enum {
@@ -27,7 +28,8 @@ typedef struct lm_eval_watch {
 } lm_eval_watch;
 
 // Runs the plan's function `eval` on every row of the part; the last call is filled up with
-// padding. All values are NAN if the weights sum to 0 or less. watch is optional.
-lm_status lm_eval_run(lm_exec *e, const lm_plan *plan, const lm_data *data, int part,
+// padding. All values are NAN if the weights sum to 0 or less. watch is optional. The calls are
+// divided among the ranks of comm (NULL: one process), and their sums added in order.
+lm_status lm_eval_run(lm_exec *e, const lm_plan *plan, const lm_data *data, int part, lm_comm *comm,
                       const lm_eval_watch *watch, lm_eval_result *out);
 #endif

@@ -3,14 +3,14 @@
 
 #include <math.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "runtime/train/checkpoint_folder.h"
 #include "runtime/train/decisions.h"
 #include "runtime/train/interrupt.h"
 #include "runtime/train/log.h"
+#include "runtime/train/rank_sums.h"
+#include "runtime/train/run_folder.h"
 
 // ---- the run
 
@@ -101,6 +101,19 @@ static lm_status data_key(const run *r, uint64_t *out) {
                      r->state.step + r->state.guard.shift, out);
 }
 
+static lm_status ranks_compare(const run *r, const char *path) {
+  long long was = r->state.ranks > 1 ? (long long)r->state.ranks : 1;
+  long long is = lm_comm_self_of(r->o->comm).size;
+  if (was != is)
+    warn(r,
+         lm_arena_printf(r->arena,
+                         "%s: up to step %lld the run had %lld rank%s, now it has %lld: sums are "
+                         "taken in another order,\n"
+                         "  so the bits differ from an uninterrupted run",
+                         path, (long long)r->state.step, was, was == 1 ? "" : "s", is));
+  return NULL;
+}
+
 // Warns about changes with which the run can continue, but not bit for bit as if uninterrupted.
 static lm_status bits_compare(const run *r, const char *path) {
   uint64_t key;
@@ -122,7 +135,7 @@ static lm_status bits_compare(const run *r, const char *path) {
                             "sums are taken in another order,\n"
                             "  so the bits differ from an uninterrupted run",
                             path, step, was, was == 1 ? "" : "es", is));
-  return NULL;
+  return ranks_compare(r, path);
 }
 
 static lm_status resume(run *r) {
@@ -156,30 +169,10 @@ static int64_t checkpoints_kept(const lm_run_options *o) {
   return o->keep && kept < saved ? kept : saved;
 }
 
-static lm_status space_check(run *r) {
-  struct statvfs v;
-  lm_buf need = {0}, all = {0}, available = {0};
-  if (statvfs(r->o->dir, &v))
-    return lm_fail_errno("cannot read the free space of %s", r->o->dir);
-  double bytes = (double)lm_checkpoint_bytes(lm_trainer_options_of(r->o->trainer)->plan);
-  double free = (double)v.f_bavail * (double)v.f_frsize;
-  double max = bytes * (double)(checkpoints_kept(r->o) + 1); // including one that is being written
-  lm_buf_printf(&need, "%.1f MB", bytes / 1e6);
-  lm_buf_printf(&all, "%.1f MB", max / 1e6);
-  lm_buf_printf(&available, "%.1f MB", free / 1e6);
-  lm_status s = NULL;
-  if (free < bytes)
-    s = lm_fail(LM_ENV, "%s has %s free, a checkpoint needs %s", r->o->dir, available.p, need.p);
-  else if (free < max)
-    lm_progress_say(
-        &r->progress,
-        "note: %s has %s free; all checkpoints of this run need up to %s (`keep` of save "
-        "limits their number)",
-        r->o->dir, available.p, all.p);
-  lm_buf_free(&need);
-  lm_buf_free(&all);
-  lm_buf_free(&available);
-  return s;
+// Rank 0 alone writes metrics.
+static lm_status log_open(run *r) {
+  bool writes = r->o->dir && lm_comm_is_first(r->o->comm);
+  return writes ? lm_run_log_open(r->o->dir, r->state.step, &r->log) : NULL;
 }
 
 static lm_status folder_lock(run *r) {
@@ -195,8 +188,9 @@ static lm_status folder_open(run *r) {
     return NULL;
   if (access(dir, W_OK | X_OK))
     return lm_fail_errno("cannot write to the run's folder %s", dir);
-  LM_TRY(space_check(r));
-  return lm_run_log_open(dir, r->state.step, &r->log);
+  int64_t bytes = lm_checkpoint_bytes(lm_trainer_options_of(r->o->trainer)->plan);
+  LM_TRY(lm_run_folder_space(dir, bytes, checkpoints_kept(r->o), &r->progress));
+  return log_open(r);
 }
 
 // ---- metrics and checkpoints
@@ -216,17 +210,29 @@ static lm_status metrics_write(run *r, int64_t step, const lm_step_result *x) {
   return lm_run_log_add(r->log, step, line, n + (size_t)x->n_emitted);
 }
 
+// Rank 0 writes; the others have the same values.
+static lm_status checkpoint_write(run *r) {
+  const lm_run_options *o = r->o;
+  const lm_trainer_options *t = lm_trainer_options_of(o->trainer);
+  LM_TRY(lm_data_unchanged(t->data));
+  LM_TRY(data_key(r, &r->state.data));
+  r->state.n_micro = t->n_micro;
+  r->state.ranks = lm_comm_self_of(o->comm).size;
+  if (!lm_comm_is_first(o->comm))
+    return NULL;
+  return lm_checkpoint_save(o->trainer, o->dir, &r->state, o->keep,
+                            o->best.eval >= 0 ? r->state.best_step : -1);
+}
+
 static lm_status save(run *r) {
   const lm_run_options *o = r->o;
+  const lm_trainer_options *t = lm_trainer_options_of(o->trainer);
   if (!o->dir || r->saved == r->state.step)
     return NULL;
   r->state.guard.rollbacks = 0;
-  LM_TRY(lm_data_unchanged(lm_trainer_options_of(o->trainer)->data));
-  LM_TRY(data_key(r, &r->state.data));
-  r->state.n_micro = lm_trainer_options_of(o->trainer)->n_micro;
   double start = lm_timeline_now(timeline_of(r));
-  LM_TRY(lm_checkpoint_save(o->trainer, o->dir, &r->state, o->keep,
-                            o->best.eval >= 0 ? r->state.best_step : -1));
+  LM_TRY(lm_rank_params_compare(o->comm, t->exec, t->plan));
+  LM_TRY(lm_comm_settle(o->comm, "a checkpoint", checkpoint_write(r)));
   lm_timeline_add(timeline_of(r), LM_ROW_SAVE, "checkpoint", NULL, r->state.step, start);
   r->saved = r->state.step;
   r->newest = lm_checkpoint_path(r->arena, o->dir, r->saved);
@@ -272,7 +278,7 @@ static lm_status evaluate(run *r, int i) {
   lm_eval_result x;
   lm_buf more = {0};
   double start = lm_timeline_now(t->timeline);
-  LM_TRY(lm_eval_run(t->exec, t->plan, t->data, e->part, NULL, &x));
+  LM_TRY(lm_eval_run(t->exec, t->plan, t->data, e->part, r->o->comm, NULL, &x));
   lm_timeline_add(t->timeline, LM_ROW_RUN, "evaluation", NULL, r->state.step, start);
   if (x.weight <= 0)
     return eval_empty(r, e, &x);
@@ -305,12 +311,14 @@ static bool any_due(const run *r, int64_t step) {
 }
 
 // The best checkpoint is saved after all evaluations, so that it contains their effect on the
-// state.
-static void end_decide(run *r, lm_decisions *d) {
+// state. A signal that any rank has received counts for all of them.
+static lm_status end_decide(run *r, lm_decisions *d) {
   int64_t step = r->state.step;
   d->interrupted = lm_interrupted();
+  LM_TRY(lm_comm_any(r->o->comm, "the end of the step", &d->interrupted));
   d->over = step >= r->o->steps || d->interrupted || r->out->stopped_early;
   d->save = d->over || r->best || (r->o->every && step % r->o->every == 0 && !r->state.guard.bad);
+  return NULL;
 }
 
 // Makes the decisions of a moment of the current step. No other function makes them: several
@@ -323,7 +331,7 @@ static lm_status decide(run *r, lm_moment moment, const lm_step_result *x) {
     d->verdict = lm_guard_judge(&r->state.guard, &r->o->guard, x, &d->why);
     d->evaluate = d->verdict == LM_GUARD_GOOD && any_due(r, r->state.step + 1);
     return NULL;
-  case LM_AT_END: end_decide(r, d); return NULL;
+  case LM_AT_END: return end_decide(r, d);
   case LM_AT_SAVE:
     LM_TRY(lm_trainer_not_finite(r->o->trainer, &bad));
     d->not_finite = bad;
@@ -396,8 +404,7 @@ static lm_status step_rollback(run *r, int64_t step, const char *why) {
                   (long long)step, why, (long long)r->state.step);
   lm_run_log_close(r->log);
   r->log = NULL;
-  if (r->o->dir)
-    LM_TRY(lm_run_log_open(r->o->dir, r->state.step, &r->log));
+  LM_TRY(log_open(r));
   return decide(r, LM_AT_END, NULL);
 }
 
@@ -469,14 +476,9 @@ static lm_status step_run(run *r) {
 
 // ---- the folder of the run
 
-static bool same_folder(const char *x, const char *y) {
-  struct stat a, b;
-  return !stat(x, &a) && !stat(y, &b) && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
-}
-
 // The last step of the checkpoints in the run's folder that this run continues; -1: none.
 static int64_t own_last(const run *r) {
-  bool own = r->newest && same_folder(lm_path_dir(r->arena, r->newest), r->o->dir);
+  bool own = r->newest && lm_run_folder_same(lm_path_dir(r->arena, r->newest), r->o->dir);
   return own ? r->state.step : -1;
 }
 
@@ -499,14 +501,22 @@ static lm_status supersede(run *r) {
   return NULL;
 }
 
-static lm_status train(run *r) {
-  LM_TRY(resume(r));
-  LM_TRY(decide(r, LM_AT_END, NULL));
+// Rank 0 prepares the folder and writes the files of the beginning.
+static lm_status folder_prepare(run *r) {
+  if (!lm_comm_is_first(r->o->comm))
+    return NULL;
   LM_TRY(folder_lock(r));
   LM_TRY(supersede(r));
   LM_TRY(folder_open(r));
-  if (r->o->begin)
-    LM_TRY(r->o->begin(r->o->user));
+  return r->o->begin ? r->o->begin(r->o->user) : NULL;
+}
+
+static lm_status train(run *r) {
+  LM_TRY(resume(r));
+  // All ranks read the same folder, so it has to be on a file system that they share.
+  LM_TRY(lm_comm_equal(r->o->comm, "the newest checkpoint", (uint64_t)r->state.step));
+  LM_TRY(decide(r, LM_AT_END, NULL));
+  LM_TRY(lm_comm_settle(r->o->comm, "the folder of the run", folder_prepare(r)));
   r->out->resumed = r->state.step;
   lm_progress_start(&r->progress, r->state.step);
   while (!r->now.over)

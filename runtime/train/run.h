@@ -40,6 +40,7 @@ lm_status lm_run_folder_lock(const char *dir, int *out);
 
 typedef struct lm_run_options {
   lm_trainer *trainer; // parameters and states hold the values of step 0
+  lm_comm *comm;       // the trainer's; rank 0 writes, reports and decides. NULL: one process
   int64_t steps;       // the last step
   uint64_t seed;
   const char *dir; // folder of the run; NULL: nothing is written

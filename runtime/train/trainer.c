@@ -7,6 +7,7 @@
 
 #include "runtime/hal/tensor.h"
 #include "runtime/train/init.h"
+#include "runtime/train/rank_sums.h"
 
 typedef struct {
   const lm_plan_func *f;
@@ -189,6 +190,18 @@ static lm_status micros_run(lm_trainer *t, int64_t step, int64_t batch) {
   return NULL;
 }
 
+static lm_status ranks_add(lm_trainer *t) {
+  double start = lm_timeline_now(t->o.timeline);
+  lm_rank_results x = {t->micro->f, t->o.equal, t->o.n_equal};
+  if (!t->o.comm)
+    return NULL;
+  LM_TRY(lm_exec_wait(t->o.exec));
+  LM_TRY(lm_rank_totals_add(t->o.comm, t->o.exec, &x, &t->tokens));
+  LM_TRY(lm_rank_gradients_add(t->o.comm, t->o.exec, t->o.plan));
+  lm_timeline_add(t->o.timeline, LM_ROW_RUN, "sums over the ranks", NULL, t->step, start);
+  return NULL;
+}
+
 static lm_status finite_check(int64_t step, const char *what, double x) {
   if (isfinite(x))
     return NULL;
@@ -235,6 +248,7 @@ lm_status lm_trainer_gradients(lm_trainer *t, int64_t step, int64_t batch) {
   if (t->rates)
     LM_TRY(rates_run(t, step));
   LM_TRY(micros_run(t, step, batch));
+  LM_TRY(ranks_add(t));
   LM_TRY(lm_exec_run(t->o.exec, t->norm, t->extents));
   lm_timeline_add(t->o.timeline, LM_ROW_RUN, "gradients of step", NULL, step, start);
   return NULL;

@@ -7,8 +7,13 @@
 // loss = Σ sum / Σ weight over the micro-batches; grad_norm = norm / Σ weight. grad_scale is
 // computed from both on the device (hal/totals.h), so that the device does not wait for the host,
 // and a bad step changes nothing. Sums over micro-batches are in float64, in order.
+//
+// With several ranks each computes its rows of every micro-batch. At the end of the step the
+// gradients and the totals are added in the order of the ranks, so all ranks have the same bits and
+// make the same update.
 #ifndef LM_TRAIN_TRAINER_H
 #define LM_TRAIN_TRAINER_H
+#include "runtime/comm/comm.h"
 #include "runtime/hal/totals.h"
 #include "runtime/telemetry/metrics.h"
 #include "runtime/train/ports.h"
@@ -38,7 +43,11 @@ typedef struct lm_trainer_options {
   // part number `part`. parts = 0 is 1.
   int part, parts;
   lm_timeline *timeline; // optional
-  double clip;           // maximum gradient norm; 0: no clipping
+  lm_comm *comm;         // the ranks that compute the other parts; NULL: one process
+  // Results of micro that do not depend on rows, so that they are taken once, not from every rank.
+  const char *const *equal;
+  int n_equal;
+  double clip; // maximum gradient norm; 0: no clipping
   const lm_train_table *tables;
   int n_tables;
   const lm_train_state *states; // [plan->n_states]

@@ -168,7 +168,7 @@ static void test_init(void) {
 
 static double dev_loss(bench *b) {
   lm_eval_result x;
-  CHECK_OK(lm_eval_run(b->exec, bigram_of(b->exec)->plan, data, 1, NULL, &x));
+  CHECK_OK(lm_eval_run(b->exec, bigram_of(b->exec)->plan, data, 1, NULL, NULL, &x));
   CHECK(fabs(x.value[LM_EVAL_BITS_PER_BYTE] - x.value[LM_EVAL_LOSS] / log(2)) <
         1e-9); // a token is a byte
   CHECK(x.value[LM_EVAL_PERPLEXITY] == exp(x.value[LM_EVAL_LOSS]));

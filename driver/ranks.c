@@ -1,0 +1,68 @@
+// ranks.c - see ranks.h.
+#include "driver/ranks.h"
+
+#include "driver/text.h"
+#include "runtime/base/diag_code.h"
+#include "runtime/base/processors.h"
+
+static void unsupported_report(const lm_session *s, const char *what, lm_loc at) {
+  LM_REPORT(s->project.ctx, at, E257, what);
+}
+
+lm_status lm_ranks_check(const lm_session *s) {
+  const lm_recipe *r = s->project.recipe;
+  lm_ctx *c = s->project.ctx;
+  int ranks = lm_comm_self_of(s->comm).size;
+  int mesh = r->parallel.ranks;
+  if (mesh != ranks) {
+    lm_diag *d = LM_REPORT(c, r->parallel.loc, E254, mesh, mesh == 1 ? "" : "s", ranks,
+                           ranks == 1 ? "" : "s");
+    if (ranks > 1)
+      lm_diag_help(c, d, "parallel { mesh = (dp = %d) } fits the ranks", ranks);
+    else
+      lm_diag_help(c, d, "lmc run FILE --ranks %d starts as many", mesh);
+  }
+  if (mesh > 1 && s->target.kind == LM_TARGET_CUDA)
+    unsupported_report(s, "a GPU as target", r->parallel.loc);
+  if (mesh > 1 && r->compile == LM_RECIPE_COMPILE_MAX_AUTOTUNE)
+    unsupported_report(s, "compile = mode(\"max-autotune\")", r->compile_loc);
+  return lm_verdict(c);
+}
+
+// The least share counts, so that all ranks choose the same plan.
+lm_status lm_ranks_share(lm_session *s) {
+  lm_comm_self self = lm_comm_self_of(s->comm);
+  if (!s->comm)
+    return NULL;
+  int threads = lm_processors() / self.sharing;
+  int most = lm_threads(s->threads);
+  s->threads = threads < 1 ? 1 : threads < most ? threads : most;
+  lm_session_spec(s, 0, 0); // finds the target
+  int64_t own = lm_target_runtime(&s->target)->memory(&s->target) / self.local_size;
+  int64_t *all = LM_NEW_N(s->project.ctx->arena, int64_t, self.size);
+  LM_TRY(lm_comm_agree(s->comm, "the memory of the machines", &own, sizeof own, all));
+  s->memory = all[0];
+  for (int i = 1; i < self.size; i++)
+    s->memory = all[i] < s->memory ? all[i] : s->memory;
+  return NULL;
+}
+
+lm_status lm_ranks_in_order(lm_comm *c, const char *what, lm_status (*call)(void *user),
+                            void *user) {
+  bool first = lm_comm_self_of(c).local_rank == 0;
+  LM_TRY(lm_comm_settle(c, what, first ? call(user) : NULL));
+  return first ? NULL : call(user);
+}
+
+lm_status lm_ranks_compare(const lm_session *s) {
+  lm_buf text = {0};
+  uint64_t key;
+  if (!s->comm)
+    return NULL;
+  lm_plan_print(s->compiled.plan, &text);
+  uint64_t plan = lm_hash(text.p, text.n, (uint64_t)s->run.n_micro);
+  lm_buf_free(&text);
+  LM_TRY(lm_comm_equal(s->comm, "the plan", plan));
+  LM_TRY(lm_data_key(s->data, s->run.steps, &key));
+  return lm_comm_equal(s->comm, "the data", key);
+}

@@ -1,0 +1,35 @@
+// ranks_rows.c - whether a mesh divides the rows of a micro-batch.
+#include "driver/ranks.h"
+#include "runtime/base/diag_code.h"
+
+// The nearest smaller number that divides n.
+static int64_t divisor_below(int64_t n, int64_t x) {
+  while (x > 1 && n % x)
+    x--;
+  return x;
+}
+
+static bool rows_divide(const lm_session *s, int64_t seq) {
+  const lm_recipe *r = s->project.recipe;
+  int64_t rows = lm_run_micro(&s->run) / seq;
+  if (rows % s->run.ranks == 0)
+    return true;
+  lm_diag *d = LM_REPORT(s->project.ctx, r->parallel.loc, E255, s->run.ranks, (long long)rows,
+                         (long long)seq);
+  lm_diag_note(s->project.ctx, d, r->micro_loc, "a micro-batch of the whole mesh has %lld tokens",
+               (long long)lm_run_micro(&s->run));
+  int64_t nearest = divisor_below(rows, s->run.ranks);
+  if (nearest > 1)
+    lm_diag_help(s->project.ctx, d, "dp = %lld does", (long long)nearest);
+  return false;
+}
+
+lm_status lm_ranks_rows_check(const lm_session *s) {
+  const lm_recipe *r = s->project.recipe;
+  if (s->run.ranks < 2)
+    return NULL;
+  bool divides = rows_divide(s, s->run.seq);
+  for (uint32_t i = 0; i < r->data.n_stages && divides; i++)
+    divides = rows_divide(s, r->data.stages[i].seq);
+  return divides ? NULL : lm_verdict(s->project.ctx);
+}

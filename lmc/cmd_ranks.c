@@ -1,0 +1,108 @@
+// cmd_ranks.c - a command as one of several ranks, or as what starts them.
+//
+// Rank 0 prints; the others are silent, and rank 0 reports their failures (runtime/comm/comm.h).
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "lmc/command.h"
+#include "runtime/comm/comm.h"
+#include "runtime/comm/launch.h"
+#include "runtime/comm/start.h"
+
+// ---- --ranks N
+
+// The arguments of this process without --ranks, under the path of the program.
+static lm_status arguments_find(lm_arena *a, char ***out) {
+  char self[4096] = {0};
+  lm_buf all = {0};
+  int n = 0;
+  LM_TRY(lm_file_read("/proc/self/cmdline", 1 << 24, &all));
+  char *text = lm_arena_strndup(a, all.p ? all.p : "", all.n);
+  char **list = LM_NEW_N(a, char *, all.n + 2);
+  bool skip = false;
+  for (size_t at = 0; at < all.n; at += strlen(text + at) + 1) {
+    char *word = text + at;
+    bool separate = !strcmp(word, "--ranks");
+    if (!skip && !separate && strncmp(word, "--ranks=", 8) != 0)
+      list[n++] = word;
+    skip = separate;
+  }
+  lm_buf_free(&all);
+  if (readlink("/proc/self/exe", self, sizeof self - 1) > 0)
+    list[0] = lm_arena_strndup(a, self, strlen(self));
+  *out = list;
+  return NULL;
+}
+
+static lm_status ranks_start(const lm_cli *cli) {
+  int64_t ranks = lm_args_whole(&cli->args, "ranks", 0);
+  lm_launch launch;
+  char **arguments;
+  int status;
+  if (!ranks)
+    return NULL;
+  LM_TRY(lm_launch_find(&launch));
+  if (launch.size > 1)
+    return lm_fail(LM_USER, "--ranks %lld is given to one of %d processes that %s started",
+                   (long long)ranks, launch.size, launch.name);
+  if (ranks == 1)
+    return NULL;
+  LM_TRY(arguments_find(cli->ctx->arena, &arguments));
+  LM_TRY(lm_ranks_start((int)ranks, arguments, &status));
+  exit(status); // the ranks have reported everything
+}
+
+// ---- one of the ranks
+
+// The caller computes, so that it has not noticed that the run has failed.
+static void end(void *user, lm_kind kind, const char *text, bool speaks) {
+  if (speaks)
+    lm_cli_note("lmc: %s\n", text);
+  _exit((int)kind);
+}
+
+lm_status lm_cli_ranks_join(lm_cli *cli) {
+  LM_TRY(ranks_start(cli));
+  LM_TRY(lm_comm_open(&(lm_comm_options){.end = end}, &cli->comm));
+  if (lm_comm_is_first(cli->comm))
+    return NULL;
+  cli->events = (lm_events){.module = cli->events.module, .user = cli};
+  return NULL;
+}
+
+// mpirun gives its processes a terminal, wherever it prints itself.
+bool lm_cli_terminal(const lm_cli *cli) {
+  const char *started = getenv("LMC_RANKS_TERMINAL");
+  return cli->comm ? started && !strcmp(started, "1") : isatty(STDOUT_FILENO);
+}
+
+// The text of a failure: the status's, or the diagnostics.
+static lm_status failure_of(const lm_cli *cli, const lm_status s) {
+  lm_buf b = {0};
+  if (!*s->text)
+    lm_diag_render(cli->ctx, &b, false);
+  lm_status whole = lm_fail(s->kind, "%s", b.n ? b.p : s->text);
+  lm_buf_free(&b);
+  return whole;
+}
+
+lm_status lm_cli_ranks_leave(lm_cli *cli, lm_status s) {
+  lm_comm *c = cli->comm;
+  if (!c)
+    return s;
+  if (!s)
+    s = lm_verdict(cli->ctx);
+  bool first = lm_comm_is_first(c);
+  bool speaks = lm_comm_speaks(c);
+  lm_status failure = s ? failure_of(cli, s) : NULL;
+  lm_comm_close(c, failure);
+  cli->comm = NULL;
+  lm_status_free(failure);
+  if (s && !speaks)
+    _exit((int)s->kind); // rank 0 reports it; MPI is left as it is
+  if (!first)
+    cli->interrupted = 0;
+  return s;
+}

@@ -1,0 +1,224 @@
+"""Runs of several ranks over MPI: against one process, killed, stopped, interrupted, resumed with another number of ranks."""
+import json, os, re, shutil, signal, socket, subprocess, time
+
+from harness import ROOT, Skip, check, folder_bytes, load, small, wait_for, within
+
+QUICK = {"LMC_COMM_SILENCE": "2", "LMC_COMM_STUCK": "10", "LSAN_OPTIONS": f"suppressions={ROOT}/tests/comm/lsan.txt"}
+MESH = "parallel { mesh = (dp = 2) }"
+SAVE = 'save = checkpoint("run", every = 4 steps, keep = all)'
+
+
+def mpi_needed(run):
+    if not os.path.exists(os.path.join(os.path.dirname(run.lmc), "liblm_mpi.so")) or not shutil.which("mpirun"):
+        raise Skip("built without MPI, or there is no mpirun")
+
+
+def ranks(run, n, file, *args, **how):
+    mesh = ("--set", f"parallel.mesh=(dp = {n})") if n > 1 else ()
+    return run("run", file, *mesh, *(("--ranks", n) if n > 1 else ()), *args, env=QUICK, **how)
+
+
+def curve(folder, name):
+    rows = [json.loads(line) for line in open(os.path.join(folder, "metrics.jsonl"))]
+    return [row[name] for row in rows if name in row]
+
+
+def tensors(folder, step):
+    return open(os.path.join(folder, f"step-{step:06d}", "model.safetensors"), "rb").read()
+
+
+def curves_check(run, one, many, what):
+    for name in ("loss", "grad_norm", "tokens"):
+        a, b = curve(run.path(one), name), curve(run.path(many), name)
+        check(len(a) == len(b) > 0, f"{what}: {len(a)} and {len(b)} steps")
+        for step, (x, y) in enumerate(zip(a, b)):
+            within(f"{what}: {name} of step {step + 1}", abs(x - y) / abs(x), 2e-6)
+
+
+def model(run, **how):
+    return small(run, steps=20, rows=8, drop=0.1, lr="1e-3", more=SAVE, **{"micro": 64, **how})
+
+
+def test_as_one_process(run):
+    """Loss and gradient norm of 20 steps with dropout, whose mask depends on the row of the whole micro-batch."""
+    mpi_needed(run)
+    file = model(run)
+    ranks(run, 1, file, "-q", "--out", run.path("one"))
+    for n in (2, 4):
+        ranks(run, n, file, "-q", "--out", run.path(f"ranks{n}"))
+        curves_check(run, "one", f"ranks{n}", f"{n} ranks")
+    out = ranks(run, 2, file, "--out", run.path("again"))
+    check(tensors(run.path("again"), 20) == tensors(run.path("ranks2"), 20), "two runs of 2 ranks differ")
+    check(tensors(run.path("again"), 20) != tensors(run.path("one"), 20), "planted: sums in another order have the same bits")
+    check(len(re.findall(r"^step 20/20 ", out, re.M)) == 1, out)
+
+
+def test_reference(run):
+    """The reference that PyTorch computed in float64."""
+    mpi_needed(run)
+    folder = f"{ROOT}/tests/reference/llama-tiny"
+    numbers = json.load(open(f"{folder}/expected.json"))
+    ranks(run, 2, f"{folder}/reference.lm", "-q", "--recipe", "Reference", "--set", "precision.compute=f32",
+          "--steps", len(numbers["loss"]), "--out", run.path("run"))
+    for name in ("loss", "grad_norm"):
+        for step, (a, b) in enumerate(zip(curve(run.path("run"), name), numbers[name])):
+            within(f"{name} of step {step + 1}", abs(a - b) / abs(b), 2e-6)
+
+
+def test_killed_and_resumed(run):
+    """kill -9 of a rank: the others end with one message; the run resumes byte for byte."""
+    mpi_needed(run)
+    file = model(run)
+    ranks(run, 2, file, "-q", "--out", run.path("whole"))
+    p = run.start("run", file, "--ranks", "2", "--set", "parallel.mesh=(dp = 2)", "--out", run.path("cut"), env=QUICK)
+    wait_for(run.path("cut", "step-000004"), p)
+    victim = rank_pid(p, 1)
+    if victim:
+        os.kill(victim, signal.SIGKILL)
+    out, err = p.communicate(timeout=600)
+    if victim and p.returncode:
+        check(p.returncode == 2, f"{p.returncode}: {out}{err}")
+        check(len(re.findall(rf"rank 1 \(host {re.escape(socket.gethostname())}, process {victim}\)", err + out)) == 1, err + out)
+    ranks(run, 2, file, "-q", "--out", run.path("cut"))
+    check(tensors(run.path("cut"), 20) == tensors(run.path("whole"), 20), "the resumed run differs")
+
+
+def rank_pid(p, rank):
+    """The process of a rank: a descendant of the command; None if it has ended."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            env = open(f"/proc/{pid}/environ", "rb").read().split(b"\0")
+            up = int(pid)
+            while up > 1 and up != p.pid:
+                up = int(re.search(r"\) \S (\d+)", open(f"/proc/{up}/stat").read())[1])
+        except (OSError, TypeError):
+            continue
+        if up == p.pid and b"OMPI_COMM_WORLD_RANK=%d" % rank in env:
+            return int(pid)
+
+
+def test_stopped(run):
+    """SIGSTOP of a rank, after which Open MPI alone waits forever."""
+    mpi_needed(run)
+    file = model(run)
+    p = run.start("run", file, "--ranks", "2", "--set", "parallel.mesh=(dp = 2)", "--out", run.path("run"), env=QUICK)
+    wait_for(run.path("run", "step-000004"), p)
+    victim = rank_pid(p, 1)
+    if victim:
+        os.kill(victim, signal.SIGSTOP)
+    out, err = p.communicate(timeout=600)
+    if victim and p.returncode:
+        check(p.returncode == 2 and "is stopped" in err + out, f"{p.returncode}: {out}{err}")
+
+
+def test_interrupted(run):
+    """SIGINT of the command saves; one process continues where two ranks stopped."""
+    mpi_needed(run)
+    file = model(run)
+    p = run.start("run", file, "--ranks", "2", "--set", "parallel.mesh=(dp = 2)", "--out", run.path("run"), env=QUICK)
+    wait_for(run.path("run", "step-000004"), p)
+    p.send_signal(signal.SIGINT)
+    out, err = p.communicate(timeout=600)
+    check(p.returncode in (0, 130), f"{p.returncode}: {out}{err}")
+    check(p.returncode == 0 or "interrupted after step" in out, out + err)
+    err = run.result("run", file, "--out", run.path("run"))[2]
+    check(p.returncode == 0 or "the run had 2 ranks, now it has 1" in err, err)
+    ranks(run, 1, file, "-q", "--out", run.path("one"))
+    curves_check(run, "one", "run", "2 ranks, then 1")
+
+
+def test_evaluation(run):
+    """Evaluations are divided too, and samples are printed once."""
+    mpi_needed(run)
+    run.write("t.txt", "".join(f"line {i} of a text, {i * i} and more\n" for i in range(90)))
+    file = run.write("t.lm", f'''import "{ROOT}/examples/llama.lm": Llama
+data D {{ source s = text("t.txt", split = "\\n"); holdout dev = sample(30 docs); pack best_fit(seq = 32 tokens) }}
+recipe R {{
+  model = Llama(depth = 1, d = 32, ff = 64, heads = 4, kv = 2, e = 8, vocab = 256); data = D; seed = 1
+  run = 4 steps; batch = 256 tokens; micro = 128 tokens
+  optimizer = adamw(lr = 2e-3); precision {{ compute = f32 }}
+  eval dev {{ data = D.dev; every = 2 steps; metrics = [loss, bits_per_byte] }}
+  save = checkpoint("run", every = 4 steps)
+  sample {{ every = 4 steps; prompt = "line"; n = 8 tokens; temperature = 0 }}
+}}
+''')
+    one = ranks(run, 1, file, "--out", run.path("one"))
+    two = ranks(run, 2, file, "--out", run.path("two"))
+    for name in ("dev.loss", "dev.bits_per_byte"):
+        for a, b in zip(curve(run.path("one"), name), curve(run.path("two"), name), strict=True):
+            within(name, abs(a - b) / abs(a), 2e-6)
+    sample = lambda text: re.search(r"sample after step 4:\n(.*?)\ndone", text, re.S)[1]
+    check(sample(one) == sample(two), two)
+    check(two.count("sample after step 4") == 1, two)
+
+
+def test_refused(run):
+    """Ranks and mesh that do not fit each other: nothing is trained."""
+    mpi_needed(run)
+    file = model(run)
+    err = run("run", file, "--set", "parallel.mesh=(dp = 2)", status=1)
+    check("error[E254]" in err and "--ranks 2" in err, err)
+    err = run("run", file, "--ranks", 2, status=1, env=QUICK)
+    check(err.count("error[E254]") == 1 and "mesh = (dp = 2)" in err, err)
+    err = run("run", file, "--set", "parallel.mesh=(dp = 3)", "--ranks", 3, status=1, env=QUICK)
+    check(err.count("error[E255]") == 1 and "dp = 2 does" in err, err)
+    for option in (("trace", "--out", run.path("x")), ("bench",)):
+        err = run(option[0], file, "--set", "parallel.mesh=(dp = 2)", *option[1:], status=1)
+        check("error[E254]" in err, err)
+    err = run("run", file, status=1, env={"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"})
+    check("mpirun -n 2 lmc run FILE" in err, err)
+    check(not os.path.exists(run.path("run")), "a folder was made")
+
+
+def test_rank_fails(run):
+    """What only one rank cannot do ends all, and is reported with its name."""
+    mpi_needed(run)
+    file = model(run)
+    script = run.write("rank.sh", 'if [ "$OMPI_COMM_WORLD_RANK" = 1 ]; then export LMC_CACHE=/proc/none; fi\nexec "$@"\n')
+    p = subprocess.run(["mpirun", "-q", "--oversubscribe", "-n", "2", "sh", script, run.lmc, "run", file, "--set",
+                        "parallel.mesh=(dp = 2)", "--out", run.path("run")], text=True, capture_output=True,
+                       env={**os.environ, **QUICK, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                            "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}, timeout=600)
+    check(p.returncode == 2 and "rank 1 (host" in p.stderr, f"{p.returncode}: {p.stdout}{p.stderr}")
+
+
+LOSS = """import std.nn: xent
+model M(d = 8, vocab = 16) {{
+  param embed: real[vocab, d] = normal(0.02)
+  apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] {{ return dot(gather(embed, tok, vocab), embed, d) }}
+  loss(bt: Batch[b, t]) -> (f32, f32) {{
+    let l = xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w
+    {loss}
+  }}
+}}
+data D {{ source s = text("t.txt"); pack best_fit(seq = 16 tokens) }}
+recipe R {{
+  model = M(vocab = 256); data = D; run = 2 steps; batch = {batch} tokens; micro = 64 tokens; optimizer = adamw(lr = 1e-3)
+  parallel {{ mesh = (dp = {dp}) }}
+}}
+"""
+
+
+def test_losses(run):
+    """A loss that is no sum over rows cannot be computed in parts; lmc check says so, and names the operation."""
+    run.write("t.txt", "some text\n")
+    plain = "return (sum(l), sum(bt.w))"
+    for loss, dp, message in ((plain, 2, None), ("emit zero = sum(embed * embed); " + plain, 4, None), (plain, 3, "error[E255]"),
+                              ("return (sum(l) + f32(sum(embed * embed)), sum(bt.w))", 2, "result 'sum'"),
+                              ("return (sum(l), 1.0)", 2, "result 'weight'"),
+                              ("let m = view(l, (b, t) -> n); return (sum(m), sum(bt.w))", 2, "error[E257]"),
+                              ("emit peak = max(max(l, t), b); " + plain, 2, "result 'peak'")):
+        file = run.write("loss.lm", LOSS.format(loss=loss, dp=dp, batch=128))
+        err = run.result("check", file)[2]
+        check((message or "") in err and (message is not None or "error" not in err), f"{loss}: {err}")
+
+
+def test_without_mpi(run):
+    """A command that was built without MPI names the missing packages."""
+    mpi_needed(run)
+    file = model(run)
+    lmc = run.path("lmc")
+    shutil.copy(run.lmc, lmc)
+    p = subprocess.run([lmc, "run", file, "--set", "parallel.mesh=(dp = 2)", "--ranks", "2", "--out", run.path("run")], text=True,
+                       capture_output=True, env={**os.environ, **QUICK}, timeout=600)
+    check(p.returncode == 2 and "built without MPI" in p.stderr + p.stdout, f"{p.returncode}: {p.stdout}{p.stderr}")
