@@ -25,6 +25,8 @@ typedef struct cpu_root {
 
 typedef struct cpu_emit {
   lm_gen g;
+  // A scan, or NULL. `g.kernel` is then one position of it.
+  const lm_op *scan;
   cpu_group groups[LM_RANK];
   int n_groups;
   // This many of the last groups are innermost loops.

@@ -2,7 +2,9 @@
 // for the planner.
 #include <string.h>
 #include "codegen/common/attend.h"
+#include "codegen/common/scan.h"
 #include "codegen/cpu/emit.h"
+#include "compiler/ir/scan.h"
 
 enum {
   ATTEMPTS = 64,
@@ -42,6 +44,10 @@ static void attempt(cpu_emit *e) {
 
 cpu_emit *cpu_emit_make(const lm_module *m, const lm_op *kernel, lm_arena *arena) {
   cpu_emit *e = LM_NEW(arena, cpu_emit);
+  if (kernel->code == LM_OP_SCAN) {
+    e->scan = kernel;
+    kernel = lm_gen_scan_position(arena, kernel);
+  }
   lm_gen_init(&e->g, &target, m, kernel, lm_schedule_make(m, kernel, true, arena), arena);
   cpu_groups_reset(e);
   for (int i = 0; i < ATTEMPTS; i++) {
@@ -94,19 +100,26 @@ static int64_t max_points(const cpu_emit *e) {
   return n;
 }
 
+static void put_operand(cpu_emit *e, lm_buf *b, lm_type t, const char *name, bool read,
+                        uint32_t buffer) {
+  const char *type = lm_gen_memory_type(t.dtype), *constant = read ? "const " : "";
+  lm_buf_printf(b, "%s%s *%s = (%s%s *)buf[%u]", constant, type, name, constant, type, buffer);
+  lm_gen_type_note(&e->g, b, t);
+}
+
 static void put_operands(cpu_emit *e, lm_buf *b) {
-  for (uint32_t i = 0; i < e->g.kernel->n_in; i++) {
-    lm_type t = e->g.kernel->in[i]->type;
-    const char *type = lm_gen_memory_type(t.dtype);
-    lm_buf_printf(b, "const %s *a%u = (const %s *)buf[%u]", type, i, type, i);
-    lm_gen_type_note(&e->g, b, t);
+  const lm_op *op = e->scan ? e->scan : e->g.kernel;
+  for (uint32_t i = 0; i < op->n_in; i++) {
+    const char *name =
+        e->scan ? lm_gen_scan_operand(e->g.arena, op, i) : lm_arena_printf(e->g.arena, "a%u", i);
+    put_operand(e, b, op->in[i]->type, name, true, i);
   }
-  for (uint32_t i = 0; i < e->g.kernel->n_out; i++) {
-    lm_type t = e->g.kernel->out[i]->type;
-    const char *type = lm_gen_memory_type(t.dtype);
-    lm_buf_printf(b, "%s *r%u = (%s *)buf[%u]", type, i, type, e->g.kernel->n_in + i);
-    lm_gen_type_note(&e->g, b, t);
-  }
+  for (uint32_t i = 0; i < op->n_out; i++)
+    put_operand(e, b, op->out[i]->type, lm_arena_printf(e->g.arena, e->scan ? "out%u" : "r%u", i),
+                false, op->n_in + i);
+  if (e->scan)
+    lm_gen_scan_put_carries(&e->g, op, lm_arena_printf(e->g.arena, "buf[%u]", op->n_in + op->n_out),
+                            b);
   for (int i = 0; i < 32; i++)
     if (e->g.extents >> i & 1)
       lm_buf_printf(b, "const int64_t n%d = var[%d];\n", i, i);
@@ -191,7 +204,10 @@ static void put_points(cpu_emit *e, lm_buf *b, const char *rows) {
                   chunks, chunks);
   }
   put_coordinates(e, b, sums ? "p" : "point");
-  lm_buf_add(b, e->g.body.p, e->g.body.n);
+  if (e->scan)
+    lm_gen_scan_put_loop(&e->g, e->scan, &e->g.body, b);
+  else
+    lm_buf_add(b, e->g.body.p, e->g.body.n);
   lm_buf_puts(b, sums ? "}\n}\n" : "}\n");
 }
 
@@ -199,6 +215,8 @@ static void put_points(cpu_emit *e, lm_buf *b, const char *rows) {
 
 static void put_function(cpu_emit *e, lm_buf *out) {
   lm_buf head = {0}, rows = {0}, text = {0};
+  if (e->scan)
+    e->workspace[e->n_workspaces++] = lm_gen_scan_workspace(e->g.m, e->scan);
   put_rows(e, &head, &rows);
   lm_buf points = {0};
   put_points(e, &points, rows.n ? rows.p : "");
@@ -222,8 +240,11 @@ bool lm_cpu_kernel_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena 
   cpu_emit *e = cpu_emit_make(lm_op_module(kernel), kernel, temporary);
   lm_buf text = {0};
   put_function(e, &text);
-  *out = (lm_kernel_code){
-      .space = space_of(e), .n_workspaces = e->n_workspaces, .instructions = e->g.instructions};
+  *out = (lm_kernel_code){.space = space_of(e),
+                          .n_workspaces = e->n_workspaces,
+                          .instructions =
+                              e->g.instructions *
+                              (e->scan ? (double)lm_axis_size(e->g.m, lm_scan_axis(e->scan)) : 1)};
   memcpy(out->workspace, e->workspace, sizeof out->workspace);
   out->name = lm_arena_printf(arena, "k%016llx", (unsigned long long)lm_hash(text.p, text.n, 0));
   out->source = lm_arena_printf(arena, "void %s%s", out->name, text.p);

@@ -8,6 +8,7 @@
 
 enum {
   POINT_ELEMENTS = 2048,
+  SCAN_ELEMENTS = 256, // carries that stay in the nearest cache
   ROW_LANES = 64,
   ROW_ELEMENTS = 32768
 };
@@ -70,14 +71,14 @@ static bool has_loops(const cpu_emit *e) {
 // For an elementwise kernel: uses as many of the last parallel axes as lanes as give a point
 // enough work.
 static void lanes_elementwise(cpu_emit *e) {
-  int64_t n = 1;
-  while (e->n_lane_groups < e->n_groups && n < POINT_ELEMENTS / 2)
+  int64_t n = 1, point = e->scan ? SCAN_ELEMENTS : POINT_ELEMENTS;
+  while (e->n_lane_groups < e->n_groups && n < point / 2)
     n *= e->groups[e->n_groups - ++e->n_lane_groups].size;
   if (!e->n_lane_groups)
     return;
   int64_t rest = n / e->groups[e->n_groups - e->n_lane_groups].size;
-  if (n > 2 * POINT_ELEMENTS)
-    e->block = POINT_ELEMENTS / rest;
+  if (n > 2 * point)
+    e->block = point / rest;
 }
 
 // Compares the accesses that are contiguous along the innermost loops with those that are

@@ -2,13 +2,16 @@
 //
 // A kernel becomes one __global__ function. Its text needs only the prelude (no toolkit headers),
 // is valid C as well as C++, and depends only on what the kernel computes, so equal kernels have
-// equal text. There are three forms:
+// equal text. There are four forms:
 //
 //   flat     no reductions: all axes are one grid-stride loop over independent elements
 //   team     reductions: the threads of a team (part of a warp, a warp, or a block) share a point
 //            of the parallel axes; loops over inner axes are strided over the threads, sums end in
 //            a tree of shuffles. For sums over points a block computes a chunk, each of its teams
 //            every n-th point, and adds the sums of the teams in order
+//   scan     a thread for each point of the axes along which positions are independent; in it a
+//   loop
+//            over the positions around the passes of a kernel (codegen/common/scan.h)
 //   scatter  rows of the table are distributed over blocks, each of which lists the updates of its
 //            rows and adds them in order
 //

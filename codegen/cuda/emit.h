@@ -51,6 +51,8 @@ typedef struct cuda_flat_loop {
 
 typedef struct cuda_emit {
   lm_gen g;
+  // A scan, or NULL. `g.kernel` is then one position of it, at whose points single threads work.
+  const lm_op *scan;
   lm_op flat; // CUDA_FLAT: the kernel with no parallel axes
   cuda_form form;
   int team, teams;              // threads per thread group; thread groups per block

@@ -2,7 +2,9 @@
 // table for the planner.
 #include <string.h>
 #include "codegen/common/attend.h"
+#include "codegen/common/scan.h"
 #include "codegen/cuda/emit.h"
+#include "compiler/ir/scan.h"
 #include "compiler/plan/cost.h"
 
 enum {
@@ -57,7 +59,9 @@ static void attempt(cuda_emit *e) {
 cuda_emit *cuda_emit_make(const lm_plan_options *o, const lm_op *kernel, lm_arena *arena) {
   cuda_emit *e = LM_NEW(arena, cuda_emit);
   e->max_pool = max_pool(&o->target);
-  cuda_shape_begin(e, lm_op_module(kernel), kernel, arena);
+  e->scan = kernel->code == LM_OP_SCAN ? kernel : NULL;
+  cuda_shape_begin(e, lm_op_module(kernel), e->scan ? lm_gen_scan_position(arena, kernel) : kernel,
+                   arena);
   for (int i = 0; i < ATTEMPTS; i++) {
     attempt(e);
     if (!lm_gen_request_apply(&e->g))
@@ -140,9 +144,23 @@ static bool may_alias(void *user, uint32_t operand) {
 
 // ---- the function around the passes
 
+// What the loop over the positions only reads is not written by it.
+static void put_scan_params(cuda_emit *e, lm_buf *b) {
+  const lm_op *s = e->scan;
+  for (uint32_t i = 0; i < s->n_in; i++)
+    lm_buf_printf(b, "%sconst %s *%s%s", i ? ", " : "", lm_gen_memory_type(s->in[i]->type.dtype),
+                  i < lm_scan_carries(s) ? "" : "LM_RESTRICT ",
+                  lm_gen_scan_operand(e->g.arena, s, i));
+  for (uint32_t i = 0; i < s->n_out; i++)
+    lm_buf_printf(b, ", %s *out%u", lm_gen_memory_type(s->out[i]->type.dtype), i);
+}
+
 static void put_params(cuda_emit *e, lm_buf *b) {
   lm_buf_puts(b, "(");
-  cuda_params(&e->g, may_alias, e, b);
+  if (e->scan)
+    put_scan_params(e, b);
+  else
+    cuda_params(&e->g, may_alias, e, b);
   for (int i = 0; i < e->n_workspaces; i++)
     lm_buf_printf(b, ", void *w%d", i);
   for (int i = 0; i < 32; i++)
@@ -222,7 +240,12 @@ static void put_points(cuda_emit *e, lm_buf *b, const char *rows) {
     lm_buf_printf(b, "if (point >= %s) return;\n", points_text(e, axes, n));
   lm_buf_puts(b, rows);
   cuda_decode(e, axes, n, "point", b);
-  lm_buf_add(b, e->g.body.p, e->g.body.n);
+  if (e->scan) {
+    lm_gen_scan_put_carries(&e->g, e->scan, "w0", b);
+    lm_gen_scan_put_loop(&e->g, e->scan, &e->g.body, b);
+  } else {
+    lm_buf_add(b, e->g.body.p, e->g.body.n);
+  }
 }
 
 // Writes the loop over a chunk of points per block.
@@ -258,6 +281,8 @@ static void put_function(cuda_emit *e, lm_buf *out) {
     lm_buf_add(&body, e->g.body.p, e->g.body.n);
     cuda_flat_put(e, &body);
   } else {
+    if (e->scan)
+      e->workspace[e->n_workspaces++] = lm_gen_scan_workspace(e->g.m, e->scan);
     cuda_rows_declare(e, &head, &rows);
     put_team(e, &body);
     if (head.n)
@@ -321,6 +346,8 @@ static void launch_of(const cuda_emit *e, lm_kernel_code *out) {
   out->launch = (lm_plan_launch){
       .threads = e->form == CUDA_FLAT ? CUDA_THREADS : e->team * e->teams, .extents = e->g.extents};
   out->instructions = e->g.instructions;
+  if (e->scan)
+    out->instructions *= (double)lm_axis_size(e->g.m, lm_scan_axis(e->scan));
   out->n_workspaces = e->n_workspaces;
   memcpy(out->workspace, e->workspace, sizeof out->workspace);
   if (e->form == CUDA_FLAT) {
@@ -346,12 +373,12 @@ static const char *bounds_of(const lm_plan_options *o, const lm_op *kernel,
 static bool kernel_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena *arena,
                         lm_kernel_code *out) {
   const lm_module *m = lm_op_module(kernel);
-  if (kernel->code != LM_OP_KERNEL)
+  if (lm_op_attends(kernel))
     return cuda_attend_emit(o, kernel, arena, out);
   lm_arena *temporary = lm_arena_create();
   lm_buf text = {0};
   *out = (lm_kernel_code){0};
-  if (cuda_scatter_fits(m, kernel)) {
+  if (kernel->code == LM_OP_KERNEL && cuda_scatter_fits(m, kernel)) {
     cuda_scatter_emit(m, kernel, temporary, &text, out);
   } else {
     cuda_emit *e = cuda_emit_make(o, kernel, temporary);

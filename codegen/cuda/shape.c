@@ -89,7 +89,8 @@ static bool has_reductions(const lm_op *kernel) {
 }
 
 void cuda_shape_begin(cuda_emit *e, const lm_module *m, const lm_op *kernel, lm_arena *arena) {
-  e->form = has_reductions(kernel) || kernel->attr.n_to ? CUDA_TEAM : CUDA_FLAT;
+  bool teams = e->scan || has_reductions(kernel) || kernel->attr.n_to;
+  e->form = teams ? CUDA_TEAM : CUDA_FLAT;
   e->flat = *kernel;
   if (e->form == CUDA_FLAT)
     e->flat.attr.n_axes = 0;
@@ -281,8 +282,8 @@ static void team_choose(cuda_emit *e) {
 }
 
 void cuda_shape_choose(cuda_emit *e) {
-  bool alone =
-      e->form == CUDA_TEAM && !e->g.kernel->attr.n_to && (scatters(e) || points_contiguous(e));
+  bool alone = e->scan || (e->form == CUDA_TEAM && !e->g.kernel->attr.n_to &&
+                           (scatters(e) || points_contiguous(e)));
   if (alone) {
     e->teams = cuda_points(e) >= THREADS_ENOUGH ? CUDA_THREADS : 2 * CUDA_WARP;
     return;

@@ -4,6 +4,7 @@
 #include "compiler/analysis/activity.h"
 #include "compiler/ir/attend.h"
 #include "compiler/ir/dot.h"
+#include "compiler/ir/scan.h"
 
 static double dot_flops(const lm_module *m, const lm_op *dot) {
   double n = 2 * (double)lm_type_elements(m, dot->out[0]->type);
@@ -66,18 +67,22 @@ double lm_flops_of(const lm_module *m, const lm_op *op) {
   if (info->traits & LM_T_REDUCE)
     return info->flops * (double)lm_type_elements(m, op->in[0]->type);
   double n = op->n_out ? info->flops * (double)lm_type_elements(m, op->out[0]->type) : 0;
-  for (const lm_op *o = op->code == LM_OP_KERNEL ? op->body->first : NULL; o; o = o->next)
-    n += lm_flops_of(m, o);
+  bool scans = op->code == LM_OP_SCAN;
+  double times = scans ? (double)lm_axis_size(m, lm_scan_axis(op)) : 1;
+  for (const lm_op *o = scans || op->code == LM_OP_KERNEL ? op->body->first : NULL; o; o = o->next)
+    n += times * lm_flops_of(m, o);
   return n;
 }
 
 // ---- models
 
-static int64_t trips_around(const lm_op *op) {
+static int64_t trips_around(const lm_module *m, const lm_op *op) {
   int64_t n = 1;
   for (const lm_op *owner = op->parent->owner; owner; owner = owner->parent->owner)
     if (owner->code == LM_OP_LOOP)
       n *= owner->attr.imm[0];
+    else if (owner->code == LM_OP_SCAN)
+      n *= lm_axis_size(m, lm_scan_axis(owner));
   return n;
 }
 
@@ -87,12 +92,21 @@ typedef struct counter {
   double flops;
 } counter;
 
+// True if operand i has a gradient; in a scan, if a result of the scan has one.
+static bool is_active(const counter *c, const lm_op *op, uint32_t i) {
+  const lm_op *owner = op->parent->owner;
+  bool any = c->active[op->in[i]->id];
+  for (uint32_t k = 0; owner && owner->code == LM_OP_SCAN && k < owner->n_out; k++)
+    any |= c->active[owner->out[k]->id];
+  return any;
+}
+
 // A dot takes as long again for the gradient of each operand that has one, an attention twice as
 // long for those of all its operands.
 static int gemms_of(const counter *c, const lm_op *op) {
   int n = 0;
   for (uint32_t i = 0; i < op->n_in; i++)
-    n += c->active[op->in[i]->id];
+    n += is_active(c, op, i);
   return op->code == LM_OP_DOT ? 1 + n : n ? 3 : 1;
 }
 
@@ -102,7 +116,7 @@ static void count(lm_op *op, void *user) {
   bool multiplies = op->code == LM_OP_DOT || op->code == LM_OP_ATTEND;
   if (!multiplies || (owner && owner->code == LM_OP_ATTEND))
     return;
-  c->flops += (double)(trips_around(op) * gemms_of(c, op)) * lm_flops_of(c->m, op);
+  c->flops += (double)(trips_around(c->m, op) * gemms_of(c, op)) * lm_flops_of(c->m, op);
 }
 
 lm_model_flops lm_model_flops_of(const lm_func *f) {
@@ -148,7 +162,7 @@ static void flops_visit(lm_op *op, void *user) {
   p.n = elements_of(f, op, w, x, false);
   for (int i = 0; i < op->attr.n_axes; i++)
     p.k *= lm_axis_size(f->m, op->attr.axes[i]);
-  p.count = (int)(trips_around(op) * elements_of(f, op, x, w, true));
+  p.count = (int)(trips_around(f->m, op) * elements_of(f, op, x, w, true));
   LM_PUSH(f->a, f->out->v, f->out->n, f->out->cap) = p;
 }
 

@@ -10,6 +10,7 @@
 // their carries are stable.
 #include "compiler/analysis/row_mix.h"
 
+#include "compiler/ir/scan.h"
 #include "compiler/ops/interface.h"
 
 typedef enum {
@@ -214,25 +215,43 @@ static bool makes_pairs(const finder *f, const lm_op *op) {
 
 static void region_visit(finder *f, const lm_region *r);
 
+// Visits the body until the kinds of its n carries, which begin with those of the initial values,
+// are stable.
+static void carries_settle(finder *f, const lm_region *body, lm_value *const *carries, uint32_t n) {
+  for (bool changed = true; changed;) {
+    changed = false;
+    region_visit(f, body);
+    for (uint32_t i = 0; i < n; i++) {
+      fact *carried = &f->of[carries[i]->id];
+      fact next = join(*carried, f->of[body->last->in[i]->id]);
+      changed |= next.kind != carried->kind;
+      if (next.kind != carried->kind)
+        *carried = next;
+    }
+  }
+}
+
 static void loop_visit(finder *f, const lm_op *op) {
   const lm_region *body = op->body;
   const lm_op *yield = body->last;
   f->of[body->args[0]->id] = (fact){ONE};
   for (uint32_t i = 0; i < op->n_in; i++)
     f->of[body->args[1 + i]->id] = in_of(f, op, i);
-  for (bool changed = true; changed;) {
-    changed = false;
-    region_visit(f, body);
-    for (uint32_t i = 0; i < op->n_in; i++) {
-      fact *carried = &f->of[body->args[1 + i]->id];
-      fact next = join(*carried, f->of[yield->in[i]->id]);
-      changed |= next.kind != carried->kind;
-      if (next.kind != carried->kind)
-        *carried = next;
-    }
-  }
+  carries_settle(f, body, body->args + 1, op->n_in);
   for (uint32_t i = 0; i < op->n_out; i++)
     f->of[op->out[i]->id] = i < op->n_in ? f->of[body->args[1 + i]->id] : f->of[yield->in[i]->id];
+}
+
+// The arguments of a scan's region have the kinds of its operands; those of carries are joined with
+// the next carries.
+static void scan_visit(finder *f, const lm_op *op) {
+  const lm_region *body = op->body;
+  for (uint32_t i = 0; i < op->n_in; i++)
+    f->of[body->args[i]->id] = in_of(f, op, i);
+  carries_settle(f, body, body->args, lm_scan_carries(op));
+  for (uint32_t i = 0; i < op->n_out; i++)
+    f->of[op->out[i]->id] =
+        f->of[i < lm_scan_carries(op) ? body->args[i]->id : body->last->in[i]->id];
 }
 
 static void region_visit(finder *f, const lm_region *r) {
@@ -240,6 +259,8 @@ static void region_visit(finder *f, const lm_region *r) {
     axes_follow(f, op);
     if (op->code == LM_OP_LOOP)
       loop_visit(f, op);
+    else if (op->code == LM_OP_SCAN)
+      scan_visit(f, op);
     else if (op->n_out == 1) {
       fact x = row_fact(f, op);
       f->of[op->out[0]->id] = x.kind != MIXED && makes_pairs(f, op) ? made(op, MIXED) : x;

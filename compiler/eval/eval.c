@@ -3,6 +3,7 @@
 #include <string.h>
 #include "compiler/eval/internal.h"
 #include "compiler/ir/dot.h"
+#include "compiler/ir/scan.h"
 
 // ---- the environment
 
@@ -158,6 +159,15 @@ static void eval_accum(lm_eval *e, const lm_op *op) {
     e->gradient[k].v[at + i] += t->v[i];
 }
 
+static void eval_retain(lm_eval *e, const lm_op *op) {
+  uint32_t k;
+  const lm_global *g = global_of(e, op, &k);
+  int64_t at = part(e, op, g);
+  const lm_tensor *t = of(e, op->in[op->n_in - 1]);
+  if (at >= 0)
+    memcpy(e->global[k].v + at, t->v, (size_t)t->n * sizeof *t->v);
+}
+
 static void eval_append(lm_eval *e, const lm_op *op) {
   uint32_t k;
   const lm_global *g = global_of(e, op, &k);
@@ -229,11 +239,44 @@ static void eval_loop(lm_eval *e, const lm_op *op) {
     const lm_op *yield = run_region(e, r);
     for (uint32_t i = 0; i < op->n_out; i++) {
       const lm_tensor *y = of(e, yield->in[i]);
-      memcpy(of(e, op->out[i])->v + (i < op->n_in ? 0 : iteration * y->n), y->v,
+      int64_t slot = lm_loop_is_reversed(op) ? op->attr.imm[0] - 1 - iteration : iteration;
+      memcpy(of(e, op->out[i])->v + (i < op->n_in ? 0 : slot * y->n), y->v,
              (size_t)y->n * sizeof *y->v);
     }
     region_forget(e, r);
   }
+}
+
+// One position of a scan: binds the arguments, runs the region, stores its yields.
+static void run_position(lm_eval *e, const lm_op *op, int64_t at) {
+  lm_region *r = op->body;
+  for (uint32_t i = 0; i < op->n_in; i++) {
+    bool carry = i < lm_scan_carries(op);
+    const lm_tensor *x = of(e, carry ? op->out[i] : op->in[i]);
+    lm_tensor *arg = of(e, r->args[i]);
+    if (!lm_scan_operand_is_slice(op, i)) {
+      *arg = lm_tensor_copy(x);
+      continue;
+    }
+    *arg = lm_eval_tensor(e, r->args[i]->type);
+    memcpy(arg->v, x->v + at * arg->n, (size_t)arg->n * sizeof *arg->v);
+  }
+  const lm_op *yield = run_region(e, r);
+  for (uint32_t i = 0; i < op->n_out; i++) {
+    const lm_tensor *y = of(e, yield->in[i]);
+    memcpy(of(e, op->out[i])->v + (i < lm_scan_carries(op) ? 0 : at * y->n), y->v,
+           (size_t)y->n * sizeof *y->v);
+  }
+  region_forget(e, r);
+}
+
+static void eval_scan(lm_eval *e, const lm_op *op) {
+  int64_t n = lm_eval_size(e, lm_scan_axis(op));
+  for (uint32_t i = 0; i < op->n_out; i++)
+    *of(e, op->out[i]) = i < lm_scan_carries(op) ? lm_tensor_copy(of(e, op->in[i]))
+                                                 : lm_eval_tensor(e, op->out[i]->type);
+  for (int64_t i = 0; i < n; i++)
+    run_position(e, op, lm_scan_is_backward(op) ? n - 1 - i : i);
 }
 
 // Results from imm[0] on are column sums over the parallel axes in chunks. The interpreter stores
@@ -322,13 +365,16 @@ void lm_eval_known(lm_module *m, const lm_op *op, const lm_tensor *in, lm_tensor
 static void eval_op(lm_eval *e, const lm_op *op) {
   switch (op->code) {
   case LM_OP_LOOP: eval_loop(e, op); break;
+  case LM_OP_SCAN: eval_scan(e, op); break;
   case LM_OP_KERNEL: eval_kernel(e, op); break;
   case LM_OP_ATTEND:
   case LM_OP_ATTEND_VJP: eval_attend(e, op); break;
   case LM_OP_CALL: eval_call(e, op); break;
-  case LM_OP_PARAM: eval_param(e, op); break;
+  case LM_OP_PARAM:
+  case LM_OP_RECALL: eval_param(e, op); break;
   case LM_OP_ACCUM: eval_accum(e, op); break;
   case LM_OP_APPEND: eval_append(e, op); break;
+  case LM_OP_RETAIN: eval_retain(e, op); break;
   case LM_OP_AT: eval_at(e, op); break;
   case LM_OP_DOT_ADD:
   case LM_OP_DOT_GELU: eval_epilogue(e, op); break;

@@ -117,8 +117,7 @@ lm_op *lm_loop_begin(lm_builder *b, int64_t count, lm_axis axis, lm_value *const
   return op;
 }
 
-// The results of an operation with a region follow from its yield.
-static void region_end(lm_builder *b, lm_op *op, lm_value *const *yields, uint32_t n) {
+void lm_region_end(lm_builder *b, lm_op *op, lm_value *const *yields, uint32_t n) {
   b->at = op->body;
   b->before = NULL;
   lm_emit_op(b, LM_OP_YIELD, yields, n, NULL, NULL);
@@ -142,7 +141,7 @@ void lm_loop_end(lm_builder *b, lm_op *loop, lm_value *const *next, uint32_t n_n
     all[n_next + i] = stacked[i];
   if (n_next != loop->n_in)
     LM_BUG("a loop that carries %u values yields %u", loop->n_in, n_next);
-  region_end(b, loop, all, n_next + n_stacked);
+  lm_region_end(b, loop, all, n_next + n_stacked);
 }
 
 static lm_op *isolated_begin(lm_builder *b, lm_opcode code, const lm_attr *attr,
@@ -164,7 +163,7 @@ lm_op *lm_kernel_begin(lm_builder *b, const lm_attr *attr, lm_value *const *in, 
 }
 
 void lm_kernel_end(lm_builder *b, lm_op *kernel, lm_value *const *results, uint32_t n) {
-  region_end(b, kernel, results, n);
+  lm_region_end(b, kernel, results, n);
 }
 
 lm_op *lm_attend_begin(lm_builder *b, const lm_attr *attr, lm_value *const *in, uint32_t n_in,
@@ -173,7 +172,7 @@ lm_op *lm_attend_begin(lm_builder *b, const lm_attr *attr, lm_value *const *in, 
 }
 
 void lm_attend_end(lm_builder *b, lm_op *attend, lm_value *const *yields, uint32_t n) {
-  region_end(b, attend, yields, n);
+  lm_region_end(b, attend, yields, n);
 }
 
 lm_value *lm_loop_stack(lm_module *m, lm_op *loop, lm_value *v) {

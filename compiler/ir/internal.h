@@ -16,6 +16,10 @@ void lm_op_link(lm_region *r, lm_op *before, lm_op *op);
 // region.
 void lm_op_results_make(lm_module *m, lm_op *op, const lm_type *types, uint32_t n);
 
+// ---- build.c
+// Ends the region of op with a yield; the results of op follow from it. Moves the builder after op.
+void lm_region_end(lm_builder *b, lm_op *op, lm_value *const *yields, uint32_t n);
+
 // ---- infer.c
 // The number of results of op (from a loop's yield, or a call's function); -1 with a reason if it
 // is unknown.

@@ -92,15 +92,15 @@ struct lm_op {
   lm_value **in;
   lm_value **out;
   lm_attr attr;
-  lm_region *body; // loop, kernel, attend
+  lm_region *body; // loop, scan, kernel, attend
   uint32_t mark;   // temporary data of a pass
 };
 
 struct lm_region {
   lm_op *first, *last;
   lm_value **args;
-  // func: its parameters; loop: the index (int), then the carries; kernel: one per operand. Values
-  // of outer regions are visible in loops, not in kernels.
+  // func: its parameters; loop: the index (int), then the carries; others: one per operand. Values
+  // of outer regions are visible in loops, not in other regions.
   uint32_t n_args;
   lm_op *owner; // NULL for a function's body
   lm_func *func;
@@ -359,12 +359,16 @@ static inline bool lm_op_info_indexed(const lm_op_info *i) {
 static inline bool lm_op_ends_region(const lm_op *op) {
   return op->code == LM_OP_YIELD || op->code == LM_OP_RETURN;
 }
+// True if iteration i of the loop stores its stacked results in slot (trip count - 1 - i).
+static inline bool lm_loop_is_reversed(const lm_op *loop) {
+  return loop->attr.n_imm > 1 && loop->attr.imm[1];
+}
 static inline bool lm_op_attends(const lm_op *op) {
   return op->code == LM_OP_ATTEND || op->code == LM_OP_ATTEND_VJP;
 }
 bool lm_value_is_weight(const lm_value *v); // a parameter, or a cast or view of one
 // True if the region of op can use its arguments only, not values of outer regions.
 static inline bool lm_op_isolated(const lm_op *op) {
-  return op->code == LM_OP_KERNEL || lm_op_attends(op);
+  return op->code == LM_OP_KERNEL || op->code == LM_OP_SCAN || lm_op_attends(op);
 }
 #endif

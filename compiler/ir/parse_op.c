@@ -69,7 +69,15 @@ typedef struct results {
 
 static bool region(parser *p, lm_region *r);
 
-static bool bind(parser *p, lm_region *outer, lm_region *body, operands *in) {
+// The type of the argument for operand i: a slice of a scan lacks the scan's axis.
+static lm_type argument_type(const lm_region *body, const lm_attr *a, uint32_t i, lm_type t) {
+  bool scan = body->owner->code == LM_OP_SCAN && a->n_imm == 3 && t.rank;
+  if (!scan || i < a->imm[0] || i - a->imm[0] >= a->imm[1])
+    return t;
+  return lm_type_make((lm_dtype)t.dtype, t.axis + 1, t.rank - 1);
+}
+
+static bool bind(parser *p, lm_region *outer, lm_region *body, const lm_attr *a, operands *in) {
   if (!lmir_want(p, '('))
     return false;
   while (!lmir_at(p, ')')) {
@@ -79,7 +87,8 @@ static bool bind(parser *p, lm_region *outer, lm_region *body, operands *in) {
     if (!lmir_want_kind(p, TK_VALUE, "a value such as %x", &t) || !lmir_want(p, '=') ||
         !lmir_use(p, outer, in))
       return false;
-    if (!lmir_define(p, &t, lm_arg_add(p->m, body, in->v[in->n - 1]->type, NULL)))
+    lm_type type = argument_type(body, a, in->n - 1, in->v[in->n - 1]->type);
+    if (!lmir_define(p, &t, lm_arg_add(p->m, body, type, NULL)))
       return false;
   }
   return lmir_next(p);
@@ -88,7 +97,11 @@ static bool bind(parser *p, lm_region *outer, lm_region *body, operands *in) {
 static bool loop_head(parser *p, lm_region *outer, lm_region *body, lm_attr *a, operands *in) {
   lm_token t;
   a->n_imm = 1;
-  if (!lmir_integer(p, &a->imm[0]) || !attr_axes(p, LM_OP_LOOP, a))
+  if (!lmir_integer(p, &a->imm[0]))
+    return false;
+  if (lmir_opt_word(p, "reversed"))
+    a->imm[a->n_imm++] = 1;
+  if (!attr_axes(p, LM_OP_LOOP, a))
     return false;
   if (!lmir_want_kind(p, TK_VALUE, "the loop's index", &t))
     return false;
@@ -96,11 +109,12 @@ static bool loop_head(parser *p, lm_region *outer, lm_region *body, lm_attr *a, 
     return false;
   if (!lmir_opt_word(p, "carry"))
     return lmir_fail(p, p->t.loc, "expected carry(…)");
-  return bind(p, outer, body, in);
+  return bind(p, outer, body, a, in);
 }
 
-static bool kernel_head(parser *p, lm_region *outer, lm_region *body, lm_attr *a, operands *in) {
-  return attr_axes(p, LM_OP_KERNEL, a) && attr_imm(p, LM_OP_KERNEL, a) && bind(p, outer, body, in);
+static bool kernel_head(parser *p, lm_region *outer, lm_region *body, lm_opcode code, lm_attr *a,
+                        operands *in) {
+  return attr_axes(p, code, a) && attr_imm(p, code, a) && bind(p, outer, body, a, in);
 }
 
 // The type of the score's cotangent is written, because no operand has it.
@@ -111,10 +125,10 @@ static bool attend_head(parser *p, lm_region *outer, lm_region *body, lm_opcode 
   if (!attr_axes(p, code, a) || !attr_imm(p, code, a))
     return false;
   if (code == LM_OP_ATTEND)
-    return bind(p, outer, body, in);
+    return bind(p, outer, body, a, in);
   return lmir_want_kind(p, TK_VALUE, "the score's cotangent", &t) && lmir_want(p, ':') &&
          lmir_type(p, &of) && lmir_define(p, &t, lm_arg_add(p->m, body, of, NULL)) &&
-         bind(p, outer, body, in);
+         bind(p, outer, body, a, in);
 }
 
 static bool call_operands(parser *p, lm_region *r, operands *in) {
@@ -260,7 +274,8 @@ static bool opcode(parser *p, lm_opcode *out) {
 static bool head(parser *p, lm_region *r, lm_op *op, operands *in) {
   switch (op->code) {
   case LM_OP_LOOP: return loop_head(p, r, op->body, &op->attr, in);
-  case LM_OP_KERNEL: return kernel_head(p, r, op->body, &op->attr, in);
+  case LM_OP_KERNEL:
+  case LM_OP_SCAN: return kernel_head(p, r, op->body, op->code, &op->attr, in);
   case LM_OP_ATTEND:
   case LM_OP_ATTEND_VJP: return attend_head(p, r, op->body, op->code, &op->attr, in);
   default: return plain_head(p, r, op->code, &op->attr, in);

@@ -140,7 +140,8 @@ static void put_bindings(lm_buf *out, const lm_op *op, uint32_t first_arg) {
 }
 
 static void put_loop(const lm_module *m, lm_buf *out, const lm_op *op) {
-  lm_buf_printf(out, " %lld", (long long)op->attr.imm[0]);
+  lm_buf_printf(out, lm_loop_is_reversed(op) ? " %lld reversed" : " %lld",
+                (long long)op->attr.imm[0]);
   if (op->attr.n_axes) {
     lm_buf_puts(out, " over");
     put_axes(m, out, op->attr.axes, op->attr.n_axes);
@@ -214,7 +215,7 @@ static void put_head(const lm_module *m, lm_buf *out, const lm_op *op) {
   lm_buf_printf(out, "%s%s", op->n_out ? " = " : "", lm_op_info_of(op)->name);
   if (op->code == LM_OP_LOOP)
     put_loop(m, out, op);
-  else if (op->code == LM_OP_KERNEL)
+  else if (op->code == LM_OP_KERNEL || op->code == LM_OP_SCAN)
     put_kernel(m, out, op);
   else if (lm_op_attends(op))
     put_attend(m, out, op);

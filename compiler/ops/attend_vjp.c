@@ -92,7 +92,7 @@ static uint32_t region_back(lm_grad *g, const lm_op *op, const lm_op *vjp, lm_va
     which[n] = i;
     wrt[n++] = lm_attend_arg(vjp, i + FIXED - 1);
   }
-  lm_grad_region(g, vjp->body, score, vjp->body->args[0], wrt, n, out);
+  lm_grad_region(g, vjp->body, &score, vjp->body->args, 1, wrt, n, out);
   for (uint32_t i = 0; i < n; i++) {
     uint32_t from = n_terms;
     if (out[i])

@@ -30,7 +30,8 @@ bool shape_loop(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) 
   const lm_op *yield = yield_of(op, why);
   if (!yield)
     return false;
-  if (op->attr.n_imm != 1 || op->attr.imm[0] < 1 || op->attr.imm[0] > INT32_MAX)
+  if (op->attr.n_imm < 1 || op->attr.n_imm > 2 || op->attr.imm[0] < 1 ||
+      op->attr.imm[0] > INT32_MAX)
     return lm_why(why, "the trip count is not from 1 to 2^31 - 1");
   if (op->body->n_args != op->n_in + 1 || yield->n_in < op->n_in)
     return lm_why(why, "%u values are carried", op->n_in);

@@ -23,8 +23,8 @@ typedef struct lm_grad_methods {
   bool (*add_iteration)(lm_grad *g, const lm_op *at, lm_value *cotangent);
   void (*indices)(lm_grad *g, const lm_op *op, uint32_t n, lm_value **out, lm_attr *attr);
   void (*loop)(lm_grad *g, lm_op *loop);
-  void (*region)(lm_grad *g, lm_region *body, lm_value *of, lm_value *cotangent,
-                 lm_value *const *wrt, uint32_t n, lm_value **out);
+  void (*region)(lm_grad *g, lm_region *body, lm_value *const *of, lm_value *const *cotangent,
+                 uint32_t n_of, lm_value *const *wrt, uint32_t n, lm_value **out);
 } lm_grad_methods;
 
 // The cotangent of a forward value, NULL for zero.
@@ -59,11 +59,12 @@ static inline void lm_grad_indices(lm_grad *g, const lm_op *op, uint32_t n, lm_v
                                    lm_attr *attr) {
   g->methods->indices(g, op, n, out, attr);
 }
-// Appends to an isolated region the derivative of its value `of`, given its cotangent, with respect
-// to n values of the region. out: their cotangents, NULL for zero.
-static inline void lm_grad_region(lm_grad *g, lm_region *body, lm_value *of, lm_value *cotangent,
-                                  lm_value *const *wrt, uint32_t n, lm_value **out) {
-  g->methods->region(g, body, of, cotangent, wrt, n, out);
+// Appends to an isolated region the derivative of its n_of values `of`, given their cotangents
+// (NULL: zero), with respect to n values of the region. out: their cotangents, NULL for zero.
+static inline void lm_grad_region(lm_grad *g, lm_region *body, lm_value *const *of,
+                                  lm_value *const *cotangent, uint32_t n_of, lm_value *const *wrt,
+                                  uint32_t n, lm_value **out) {
+  g->methods->region(g, body, of, cotangent, n_of, wrt, n, out);
 }
 static inline void lm_grad_loop(lm_grad *g, lm_op *loop) {
   g->methods->loop(g, loop);

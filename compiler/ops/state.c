@@ -101,6 +101,22 @@ static lm_type unstacked(lm_type t, int n) {
   return u;
 }
 
+bool shape_recall(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
+  const lm_global *c = global(m, op, LM_GLOBAL_CACHE, 0, why);
+  if (c)
+    *out = unstacked(c->type, c->n_stack);
+  return c != NULL;
+}
+
+bool shape_retain(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
+  const lm_global *c = global(m, op, LM_GLOBAL_CACHE, 1, why);
+  if (!c)
+    return false;
+  lm_type want = unstacked(c->type, c->n_stack);
+  return lm_type_equal(want, op->in[op->n_in - 1]->type) ||
+         lm_why_type(why, m, "the value is not ", want, "");
+}
+
 // A param of a trained f32 global may be bf16: it reads the copy.
 bool shape_param(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   const lm_global *p = global(m, op, LM_GLOBAL_PARAM, 0, why);

@@ -330,7 +330,10 @@ static void causal_visit(lm_op *op, void *user) {
     check_op(p, op);
   spread_refusal(p, op);
   lm_fact_find(p, op);
-  lm_fact_prove(p, op);
+  if (op->code == LM_OP_SCAN)
+    lm_scan_prove(p, op);
+  else
+    lm_fact_prove(p, op);
   forget_used(p, op);
 }
 

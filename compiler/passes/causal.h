@@ -74,6 +74,10 @@ double lm_fact_cell(const probe *p, const lm_value *v, int64_t t, int64_t s);
 // Records p->proofs of the operation's result.
 void lm_fact_prove(probe *p, const lm_op *op);
 
+// ---- causal_scan.c
+// Records p->proofs of the values in the region of a scan, from the facts of its operands.
+void lm_scan_prove(probe *p, const lm_op *scan);
+
 // ---- causal_reach.c: which positions each value depends on
 // Reports values of the logits that depend on later positions or on other documents.
 void lm_probe_reach(probe *p, const lm_func *f);

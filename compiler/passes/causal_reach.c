@@ -309,10 +309,32 @@ static void loop_visit(reacher *r, const lm_op *op) {
     r->of[op->out[i]->id] = i < op->n_in ? of(r, body->args[1 + i]) : of(r, yield->in[i]);
 }
 
+// The cause of a result: that of an operand that exceeds already, or the scan.
+static void scan_visit(reacher *r, const lm_op *op) {
+  const cause *before = NULL, *excess = NULL;
+  for (uint32_t i = 0; i < op->n_in; i++) {
+    reach in = of(r, op->in[i]);
+    before = before ? before : in.cause;
+    if (!excess && in.cause && value_exceeds(r, op->in[i], &in))
+      excess = in.cause;
+  }
+  lm_reach_scan(r, op);
+  for (uint32_t i = 0; i < op->n_out; i++) {
+    reach *x = &r->of[op->out[i]->id];
+    lm_axis t;
+    bool moves = !is_by_position(r, op->out[i], &t) || value_exceeds(r, op->out[i], x);
+    x->cause = excess ? excess : moves ? cause_new(r, op, before) : before;
+  }
+}
+
 static void region_visit(reacher *r, const lm_region *x) {
   for (const lm_op *op = x->first; op; op = op->next) {
     if (op->code == LM_OP_LOOP) {
       loop_visit(r, op);
+      continue;
+    }
+    if (op->code == LM_OP_SCAN) {
+      scan_visit(r, op);
       continue;
     }
     if (op->n_out != 1)
@@ -370,7 +392,9 @@ static void refuse_logits(const reacher *r, const lm_op *at, const cause *c, con
                p->pos[e->t], p->pos[e->at], e->later ? "a later" : "an earlier");
   path_note(r, d, c ? c->before : NULL);
   lm_diag_help(p->c, d, "%s",
-               lm_probe_over(op, p->is_history)
+               op->code == LM_OP_SCAN
+                   ? "begin each document without the carry: select(pos > 0, h, 0) in place of h"
+               : lm_probe_over(op, p->is_history)
                    ? "separate the documents in the mask: … & expand(seg, s) == ss, where ss is "
                      "history(seg, t -> s)"
                    : "exclude them by a condition on pos or seg, such as select(expand(pos >= 1, "

@@ -40,6 +40,10 @@ typedef struct reacher {
   int64_t pair_t;
 } reacher;
 
+// ---- causal_scan.c
+// Sets r->of of the results of a scan, without causes.
+void lm_reach_scan(const reacher *r, const lm_op *scan);
+
 // ---- causal_term.c
 void lm_reach_add(const reacher *r, reach *x, term t);
 void lm_reach_join(const reacher *r, reach *x, const reach *y);             // the causes: the first

@@ -73,6 +73,8 @@ static const lm_op *constant(const lm_value *v) {
 static void causal_row_visit(lm_op *op, void *user) {
   finder *f = user;
   bool follows = false;
+  for (uint32_t i = 0; op->code == LM_OP_SCAN && i < op->n_in; i++)
+    f->follows[op->body->args[i]->id] = f->follows[op->in[i]->id];
   if (op->body)
     return;
   for (uint32_t i = 0; i < op->n_in; i++)

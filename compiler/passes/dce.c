@@ -51,8 +51,8 @@ static void mark_loop(liveness *l, lm_op *op) {
   }
 }
 
-// Kernels and attends are kept or removed as a whole: a kernel with fewer results would be another
-// kernel, which may round differently.
+// Kernels, scans and attends are kept or removed as a whole: a kernel with fewer results would be
+// another kernel, which may round differently.
 static void mark_whole(liveness *l, lm_op *op) {
   for (uint32_t i = 0; i < op->body->last->n_in; i++)
     mark_live(l, op->body->last->in[i]);
@@ -74,7 +74,7 @@ static bool mark_region(liveness *l, lm_region *r) {
       continue;
     if (op->code == LM_OP_LOOP)
       mark_loop(l, op);
-    else if (op->code == LM_OP_KERNEL || lm_op_attends(op))
+    else if (lm_op_isolated(op))
       mark_whole(l, op);
     else
       for (uint32_t i = 0; i < op->n_in; i++)

@@ -26,8 +26,9 @@
 #include "runtime/base/diag_code.h"
 #include <string.h>
 
-static void differentiate_region(lm_grad *base, lm_region *body, lm_value *of, lm_value *cotangent,
-                                 lm_value *const *wrt, uint32_t n, lm_value **out) {
+static void differentiate_region(lm_grad *base, lm_region *body, lm_value *const *of,
+                                 lm_value *const *cotangent, uint32_t n_of, lm_value *const *wrt,
+                                 uint32_t n, lm_value **out) {
   lm_module *m = base->b->m;
   gradient g = {.base.methods = base->methods,
                 .m = m,
@@ -35,7 +36,9 @@ static void differentiate_region(lm_grad *base, lm_region *body, lm_value *of, l
                 .n_active = m->n_values};
   frame f = {.forward = body, .b = {m, body, NULL, base->b->loc}};
   lm_gradient_enter(&g, &f);
-  lm_gradient_add(&g.base, of, cotangent);
+  for (uint32_t i = 0; i < n_of; i++)
+    if (cotangent[i])
+      lm_gradient_add(&g.base, of[i], cotangent[i]);
   lm_gradient_reverse(&g);
   for (uint32_t i = 0; i < n; i++)
     out[i] = lm_gradient_cotangent(&g.base, wrt[i]);

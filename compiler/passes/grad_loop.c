@@ -13,8 +13,9 @@
 //
 // A loop without carries is reversed to a loop in the same order, so that pass fuse_loops can fuse
 // both. If each iteration reads its own element of an outer value, the reversed loop stacks the
-// cotangents of the elements; cotangents from other uses are added inside the loop, per iteration,
-// instead of to the whole tensor afterwards.
+// cotangents of the elements, from the last slot to the first if its order is reversed; cotangents
+// from other uses are added inside the loop, per iteration, instead of to the whole tensor
+// afterwards.
 #include "compiler/passes/grad.h"
 
 static lm_value *zeros(lm_builder *b, lm_type t) {
@@ -113,7 +114,8 @@ static lm_value **element_cotangents(gradient *g, frame *f) {
   lm_value **own = LM_NEW_N(g->m->arena, lm_value *, f->n_sliced + 1);
   for (uint32_t i = 0; i < f->n_sliced; i++) {
     lm_value *others = lm_gradient_take(g, f->outer, f->sliced[i]);
-    lm_attr index = {.imm = {0, 1}, .n_imm = 2};
+    lm_attr index = {.n_imm = 2};
+    lm_gradient_iteration(f, 0, 1, index.imm);
     own[i] = lm_idmap_get(&f->elements, f->sliced[i]);
     if (others)
       own[i] = lm_emit2(&f->b, LM_OP_ADD, own[i],
@@ -122,6 +124,8 @@ static lm_value **element_cotangents(gradient *g, frame *f) {
   }
   if (f->n_sliced)
     f->reversed->attr.axes[f->reversed->attr.n_axes++] = f->sliced[0]->type.axis[0];
+  if (f->n_sliced && !f->in_order)
+    f->reversed->attr.imm[f->reversed->attr.n_imm++] = 1;
   return own;
 }
 

@@ -53,11 +53,11 @@ void lm_gradient_add_slice(lm_grad *base, const lm_op *slice, lm_value *cotangen
     add_part((gradient *)base, slice->in[0], cotangent, slice);
 }
 
-// True if each iteration of a loop that runs in order reads its own element of an outer value, and
-// all elements are read.
+// True if each iteration of the loop reads its own element of an outer value, and all elements are
+// read.
 static bool reads_own_elements(const gradient *g, const lm_op *at) {
   const frame *f = g->at;
-  if (!f->in_order || at->in[1] != f->forward->args[0] || at->in[0]->region == f->forward)
+  if (!f->loop || at->in[1] != f->forward->args[0] || at->in[0]->region == f->forward)
     return false;
   bool in_order = at->attr.imm[0] == 0 && at->attr.imm[1] == 1;
   return in_order && lm_axis_size(g->m, at->in[0]->type.axis[0]) == f->loop->attr.imm[0];

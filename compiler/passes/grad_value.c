@@ -92,6 +92,15 @@ static bool is_index(const frame *f, const lm_value *v) {
   return f->loop && v == f->forward->args[0];
 }
 
+// The index of `at`, and its (first, step) for the backward loop in *a.
+static lm_value *element_index(gradient *g, const lm_op *op, lm_attr *a) {
+  frame *f = owner(g, op->in[1]);
+  if (!is_index(f, op->in[1]))
+    return lm_gradient_value(&g->base, op->in[1]);
+  lm_gradient_iteration(f, op->attr.imm[0], op->attr.imm[1], a->imm);
+  return f->reversed->body->args[0];
+}
+
 static lm_value *recomputed(gradient *g, frame *f, lm_op *op) {
   frame *inner = g->at;
   lm_value **in = LM_NEW_N(g->m->arena, lm_value *, op->n_in + 1);
@@ -101,7 +110,8 @@ static lm_value *recomputed(gradient *g, frame *f, lm_op *op) {
   if (indexed)
     lm_gradient_indices(&g->base, op, indexed, in, &a);
   for (uint32_t i = indexed; i < op->n_in; i++)
-    in[i] = lm_gradient_value(&g->base, op->in[i]);
+    in[i] = op->code == LM_OP_AT && i == 1 ? element_index(g, op, &a)
+                                           : lm_gradient_value(&g->base, op->in[i]);
   g->at = inner;
   lm_loc at = f->b.loc;
   f->b.loc = op->loc;

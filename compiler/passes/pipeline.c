@@ -22,16 +22,17 @@ static const struct {
 // Cleanup passes before `grad` reduce the stashes; cleanup passes after it remove redundant
 // backward code.
 const char *const lm_pipeline[] = {
-    "precision",    "inline",       "divide_rows", "analyze",
-    "simplify",     "cse",          "licm",        "dce",
-    "causal",       "attend",       "cse",         "licm",
-    "tile_vocab",   "pad_gemms",    "fuse_gemms",  "dce",
-    "tile_rows",    "cse",          "count",       "grad",
-    "simplify",     "cse",          "licm",        "dce",
-    "fuse_loops",   "cse",          "dce",         "accum_f32",
-    "prepack",      "hoist_params", "dce",         "expand_attention",
-    "attend_delta", "decompose",    "cse",         "dce",
-    "epilogue",     "dce",          "fuse",        "defer_sums",
+    "precision", // on the graph, until `grad`
+    "inline",       "divide_rows",  "analyze", "simplify",
+    "cse",          "licm",         "dce",     "causal",
+    "attend",       "cse",          "licm",    "tile_vocab",
+    "pad_gemms",    "fuse_gemms",   "dce",     "tile_rows",
+    "cse",          "tile_scan",    "count",   "grad",
+    "simplify",     "cse",          "licm",    "dce",
+    "fuse_loops",   "cse",          "dce",     "accum_f32",
+    "prepack",      "hoist_params", "dce",     "expand_attention",
+    "attend_delta", "decompose",    "cse",     "dce",
+    "epilogue",     "dce",          "fuse",    "defer_sums",
     "recompute",    "dce",          NULL,
 };
 

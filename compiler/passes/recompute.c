@@ -47,7 +47,9 @@ typedef struct pass {
 
 static void find_loops(lm_op *op, void *user) {
   pass *p = user;
-  for (uint32_t i = op->n_in; op->code == LM_OP_LOOP && i < op->n_out; i++)
+  if (op->code != LM_OP_LOOP || lm_loop_is_reversed(op))
+    return;
+  for (uint32_t i = op->n_in; i < op->n_out; i++)
     LM_PUSH(p->m->arena, p->all, p->n, p->cap) =
         (stash){.loop = op, .stacked = op->out[i], .v = op->body->last->in[i], .fits = true};
 }

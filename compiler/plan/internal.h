@@ -135,6 +135,14 @@ location *lm_value_location(planner *p, lm_value *v); // LM_BUG if it has none
 location lm_location_dense(const planner *p, storage *at, lm_type t);
 // The bytes of a tensor of type t at a location, as one range of its storage.
 ref lm_location_ref(const planner *p, const location *at, lm_type t);
+void lm_location_set(planner *p, lm_value *v, location at);
+// Moves `at` to index first + step * i of an axis of `size` elements, `stride` bytes apart. imm:
+// first, step.
+void lm_location_index(planner *p, lm_op *op, lm_value *i, const int64_t *imm, int64_t size,
+                       int64_t stride, location *at);
+// The location of a global's tensor, of which `whole` is the location, at the indices that are the
+// first operands of op. t has the stacked axes that have no index.
+location lm_location_of_global(planner *p, lm_op *op, const lm_layout_location *whole, lm_type t);
 
 // ---- storage.c
 

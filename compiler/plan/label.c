@@ -30,7 +30,7 @@ static void lines_add(lines *l, lm_loc loc) {
 const char *lm_plan_origin(lm_arena *a, const lm_module *m, const lm_op *op) {
   lines l = {0};
   lines_add(&l, op->loc);
-  if (op->code == LM_OP_KERNEL)
+  if (op->code == LM_OP_KERNEL || op->code == LM_OP_SCAN)
     for (const lm_op *o = op->body->first; o; o = o->next)
       lines_add(&l, o->loc);
   if (!l.n || l.file >= m->ctx->n_sources)
@@ -61,7 +61,7 @@ static void kernel_summary(const lm_op *op, lm_buf *out) {
 const char *lm_plan_label(lm_arena *a, const lm_module *m, const lm_op *op) {
   lm_buf text = {0};
   lm_buf_puts(&text, lm_op_info_of(op)->name);
-  if (op->code == LM_OP_KERNEL)
+  if (op->code == LM_OP_KERNEL || op->code == LM_OP_SCAN)
     kernel_summary(op, &text);
   const char *origin = lm_plan_origin(a, m, op);
   if (*origin)

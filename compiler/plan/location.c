@@ -37,3 +37,51 @@ ref lm_location_ref(const planner *p, const location *at, lm_type t) {
       r.bytes += (lm_axis_size(p->m, t.axis[i]) - 1) * at->stride[i] * lm_dtype_bytes(t.dtype);
   return r;
 }
+
+// ---- locations of operations
+
+void lm_location_set(planner *p, lm_value *v, location at) {
+  p->locations[v->id] = at;
+  if (at.at->last_use < p->last_use[v->id])
+    at.at->last_use = p->last_use[v->id];
+}
+
+void lm_location_index(planner *p, lm_op *op, lm_value *i, const int64_t *imm, int64_t size,
+                       int64_t stride, location *at) {
+  int64_t first = imm[0];
+  int64_t step = imm[1];
+  int64_t last;
+  int depth = p->depth - 1;
+  if (i->def && i->def->code == LM_OP_CONST) {
+    first += step * (int64_t)i->def->attr.num;
+    last = first;
+  } else {
+    while (depth >= 0 && p->frames[depth].op->body->args[0] != i)
+      depth--;
+    if (depth < 0) {
+      LM_PLAN_ERROR(p, op, E706, lm_op_info_of(op)->name);
+      return;
+    }
+    last = first + step * (p->frames[depth].op->attr.imm[0] - 1);
+    at->loop[depth] += step * stride;
+  }
+  at->offset += first * stride;
+  if (first < 0 || first >= size || last < 0 || last >= size)
+    LM_PLAN_ERROR(p, op, E707, lm_op_info_of(op)->name, (long long)first, (long long)last,
+                  (long long)size);
+}
+
+location lm_location_of_global(planner *p, lm_op *op, const lm_layout_location *whole, lm_type t) {
+  const lm_global *g = lm_global_find(p->m, op->attr.sym);
+  location out = lm_location_dense(p, p->fixed[whole->arena], t);
+  out.offset = whole->offset;
+  int indices = op->attr.n_imm / 2;
+  if (g->kind == LM_GLOBAL_PARAM)
+    lm_global_strides(p->m, g, out.stride + g->n_stack - indices);
+  for (int s = indices; s < g->n_stack; s++)
+    out.stride[s - indices] = whole->stride[s] / lm_dtype_bytes(whole->dtype);
+  for (int s = 0; s < indices; s++)
+    lm_location_index(p, op, op->in[s], &op->attr.imm[2 * s], lm_axis_size(p->m, g->type.axis[s]),
+                      whole->stride[s], &out);
+  return out;
+}

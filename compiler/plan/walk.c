@@ -4,12 +4,6 @@
 
 #include "compiler/plan/internal.h"
 
-static void location_set(planner *p, lm_value *v, location at) {
-  p->locations[v->id] = at;
-  if (at.at->last_use < p->last_use[v->id])
-    at.at->last_use = p->last_use[v->id];
-}
-
 static location slot_location(const planner *p, storage *at, lm_type t, int64_t offset, int depth,
                               int64_t stride) {
   location out = lm_location_dense(p, at, t);
@@ -29,9 +23,9 @@ static bool is_alias(const lm_op *op) {
 static bool is_index(const planner *p, const lm_op *op, uint32_t i) {
   if (op->code == LM_OP_AT)
     return i == 1;
-  if (op->code == LM_OP_PARAM)
+  if (op->code == LM_OP_PARAM || op->code == LM_OP_RECALL)
     return true;
-  if (op->code == LM_OP_ACCUM)
+  if (op->code == LM_OP_ACCUM || op->code == LM_OP_RETAIN)
     return i + 1 < op->n_in;
   return op->code == LM_OP_APPEND && i + 2 < op->n_in;
 }
@@ -91,60 +85,16 @@ static void view_walk(planner *p, lm_op *op) {
     lm_view_strides(p->m, op, in.stride, out.stride, &offset);
   }
   out.offset += offset * lm_dtype_bytes(op->out[0]->type.dtype);
-  location_set(p, op->out[0], out);
-}
-
-// Moves `at` to index first + step * i of an axis of `size` elements, `stride` bytes apart.
-static void location_index(planner *p, lm_op *op, lm_value *i, const int64_t *imm, int64_t size,
-                           int64_t stride, location *at) {
-  int64_t first = imm[0];
-  int64_t step = imm[1];
-  int64_t last;
-  int depth = p->depth - 1;
-  if (is_const(i)) {
-    first += step * (int64_t)i->def->attr.num;
-    last = first;
-  } else {
-    while (depth >= 0 && p->frames[depth].op->body->args[0] != i)
-      depth--;
-    if (depth < 0) {
-      LM_PLAN_ERROR(p, op, E706, lm_op_info_of(op)->name);
-      return;
-    }
-    last = first + step * (p->frames[depth].op->attr.imm[0] - 1);
-    at->loop[depth] += step * stride;
-  }
-  at->offset += first * stride;
-  if (first < 0 || first >= size || last < 0 || last >= size)
-    LM_PLAN_ERROR(p, op, E707, lm_op_info_of(op)->name, (long long)first, (long long)last,
-                  (long long)size);
+  lm_location_set(p, op->out[0], out);
 }
 
 static void at_walk(planner *p, lm_op *op) {
   lm_type x = op->in[0]->type;
   location in = *lm_value_location(p, op->in[0]), out = in;
   memcpy(out.stride, in.stride + 1, (size_t)(x.rank - 1) * sizeof *in.stride);
-  location_index(p, op, op->in[1], op->attr.imm, lm_axis_size(p->m, x.axis[0]),
-                 in.stride[0] * lm_dtype_bytes(x.dtype), &out);
-  location_set(p, op->out[0], out);
-}
-
-// The location of a global's tensor, of which `whole` is the location, at the indices that are the
-// first operands of op. t has the stacked axes that have no index.
-static location location_of_global(planner *p, lm_op *op, const lm_layout_location *whole,
-                                   lm_type t) {
-  const lm_global *g = lm_global_find(p->m, op->attr.sym);
-  location out = lm_location_dense(p, p->fixed[whole->arena], t);
-  out.offset = whole->offset;
-  int indices = op->attr.n_imm / 2;
-  if (g->kind == LM_GLOBAL_PARAM)
-    lm_global_strides(p->m, g, out.stride + g->n_stack - indices);
-  for (int s = indices; s < g->n_stack; s++)
-    out.stride[s - indices] = whole->stride[s] / lm_dtype_bytes(whole->dtype);
-  for (int s = 0; s < indices; s++)
-    location_index(p, op, op->in[s], &op->attr.imm[2 * s], lm_axis_size(p->m, g->type.axis[s]),
-                   whole->stride[s], &out);
-  return out;
+  lm_location_index(p, op, op->in[1], op->attr.imm, lm_axis_size(p->m, x.axis[0]),
+                    in.stride[0] * lm_dtype_bytes(x.dtype), &out);
+  lm_location_set(p, op->out[0], out);
 }
 
 static const lm_layout_global *layout_of(const planner *p, const lm_op *op) {
@@ -157,7 +107,7 @@ static void param_walk(planner *p, lm_op *op) {
   const lm_layout_location *from = t.dtype == x->value.dtype ? &x->value : &x->copy;
   if (t.dtype != from->dtype)
     LM_BUG("@%s has no memory of type %s", op->attr.sym, lm_dtype_name(t.dtype));
-  location_set(p, op->out[0], location_of_global(p, op, from, t));
+  lm_location_set(p, op->out[0], lm_location_of_global(p, op, from, t));
 }
 
 // Rows of zeros follow the parameter in memory.
@@ -165,13 +115,13 @@ static void pad_walk(planner *p, lm_op *op) {
   location at = *lm_value_location(p, op->in[0]);
   if (!lm_plan_pads_in_place(op))
     LM_BUG("a pad outside a kernel");
-  location_set(p, op->out[0], at);
+  lm_location_set(p, op->out[0], at);
 }
 
 static void accum_walk(planner *p, lm_op *op) {
   lm_value *v = op->in[op->n_in - 1];
   const lm_layout_location *grad = &layout_of(p, op)->grad;
-  location to = location_of_global(p, op, grad, v->type);
+  location to = lm_location_of_global(p, op, grad, v->type);
   p->has_gradients = true;
   if (lm_step_dot_accumulate(p, op, &to))
     return;
@@ -187,20 +137,33 @@ static void append_walk(planner *p, lm_op *op) {
   lm_value *at = op->in[op->n_in - 2];
   lm_value *x = op->in[op->n_in - 1];
   lm_type t = op->out[0]->type;
-  location to = location_of_global(p, op, &layout_of(p, op)->value, t);
+  location to = lm_location_of_global(p, op, &layout_of(p, op)->value, t);
   int axis = lm_type_find(x->type, op->attr.axes[0]);
   lm_step_append(p, op, x->type, lm_value_location(p, x), &to, axis,
                  lm_axis_size(p->m, op->attr.to[0]), lm_value_location(p, at));
-  location_set(p, op->out[0], to);
+  lm_location_set(p, op->out[0], to);
+}
+
+// A cache that is read is copied, because it may be written before the last use.
+static void cache_walk(planner *p, lm_op *op) {
+  lm_value *v = op->n_out ? op->out[0] : op->in[op->n_in - 1];
+  location cache = lm_location_of_global(p, op, &layout_of(p, op)->value, v->type);
+  if (op->n_out)
+    lm_location_set(
+        p, v,
+        lm_location_dense(p, lm_storage_new(p, lm_type_bytes(p, v->type), p->depth, "carry"),
+                          v->type));
+  const location *at = lm_value_location(p, v);
+  lm_step_copy(p, op, v->type, op->n_out ? &cache : at, op->n_out ? at : &cache, false);
 }
 
 static void const_walk(planner *p, lm_op *op) {
   lm_value *v = op->out[0];
   if (!p->in_memory[v->id])
     return;
-  location_set(p, v,
-               lm_location_dense(p, lm_storage_new(p, lm_type_bytes(p, v->type), p->depth, "const"),
-                                 v->type));
+  lm_location_set(p, v,
+                  lm_location_dense(
+                      p, lm_storage_new(p, lm_type_bytes(p, v->type), p->depth, "const"), v->type));
   lm_step_fill(p, op, v->type, op->attr.num, &p->locations[v->id]);
 }
 
@@ -305,7 +268,7 @@ static const lm_op *yield_of(const lm_op *loop) {
 static stacking stacking_find(const lm_op *loop, const frame *f, uint32_t s) {
   const lm_value *v = yield_of(loop)->in[loop->n_in + s];
   for (uint32_t k = 0; k < loop->n_in; k++) {
-    if (f->slots[k])
+    if (f->slots[k] || lm_loop_is_reversed(loop))
       continue;
     if (v == loop->body->args[k + 1])
       return (stacking){STACK_BEFORE, k};
@@ -392,12 +355,12 @@ static void loop_begin(planner *p, frame *f, lm_op *op) {
     s->refs[0] = (ref){.at = f->index, .bytes = sizeof(int32_t)};
   int depth = p->depth++;
   if (f->index)
-    location_set(p, index, lm_location_dense(p, f->index, index->type));
+    lm_location_set(p, index, lm_location_dense(p, f->index, index->type));
   for (uint32_t k = 0; k < op->n_in; k++) {
     lm_value *arg = op->body->args[k + 1];
-    location_set(p, arg,
-                 slot_location(p, f->carry[k], arg->type, 0, depth,
-                               f->slots[k] ? lm_type_bytes(p, arg->type) : 0));
+    lm_location_set(p, arg,
+                    slot_location(p, f->carry[k], arg->type, 0, depth,
+                                  f->slots[k] ? lm_type_bytes(p, arg->type) : 0));
   }
 }
 
@@ -413,8 +376,12 @@ static void loop_yield(planner *p, frame *f, lm_op *op, const stacking *kinds) {
       continue; // stored with the carry
     bool stacked = i >= n_carry || f->slots[i];
     storage *at = i < n_carry ? f->carry[i] : f->stack[i - n_carry];
-    location to =
-        slot_location(p, at, v->type, i < n_carry && stacked ? slot : 0, depth, stacked ? slot : 0);
+    int64_t first = i < n_carry && stacked ? slot : 0;
+    if (i >= n_carry && lm_loop_is_reversed(op)) {
+      first = slot * (op->attr.imm[0] - 1);
+      slot = -slot;
+    }
+    location to = slot_location(p, at, v->type, first, depth, stacked ? slot : 0);
     items[n++] = (item){v, to, stacked, false};
   }
   items_store(p, yield, items, n, f->step);
@@ -432,9 +399,9 @@ static void loop_end(planner *p, frame *f, lm_op *op, const stacking *kinds) {
     int64_t slot = lm_type_bytes(p, yield_of(op)->in[i]->type);
     int64_t offset = i < op->n_in ? (f->slots[i] ? slot * op->attr.imm[0] : 0)
                                   : (kinds[i - op->n_in].kind == STACK_AFTER ? slot : 0);
-    location_set(p, v,
-                 slot_location(p, i < op->n_in ? f->carry[i] : f->stack[i - op->n_in], v->type,
-                               offset, -1, 0));
+    lm_location_set(p, v,
+                    slot_location(p, i < op->n_in ? f->carry[i] : f->stack[i - op->n_in], v->type,
+                                  offset, -1, 0));
   }
 }
 
@@ -460,6 +427,7 @@ static void loop_walk(planner *p, lm_op *op) {
 static void op_walk(planner *p, lm_op *op) {
   switch (op->code) {
   case LM_OP_KERNEL:
+  case LM_OP_SCAN:
   case LM_OP_ATTEND:
   case LM_OP_ATTEND_VJP: lm_step_kernel(p, op); break;
   case LM_OP_DOT:
@@ -474,6 +442,8 @@ static void op_walk(planner *p, lm_op *op) {
   case LM_OP_PARAM: param_walk(p, op); break;
   case LM_OP_ACCUM: accum_walk(p, op); break;
   case LM_OP_APPEND: append_walk(p, op); break;
+  case LM_OP_RECALL:
+  case LM_OP_RETAIN: cache_walk(p, op); break;
   case LM_OP_CONST: const_walk(p, op); break;
   case LM_OP_LOOP: loop_walk(p, op); break;
   case LM_OP_YIELD:
@@ -563,7 +533,7 @@ static void arguments_walk(planner *p, lm_plan_func *out) {
     lm_value *v = body->args[i];
     lm_port_role role = role_of(p, v->name, v->type);
     location at = port_location(p, v->name, v->type, role);
-    location_set(p, v, at);
+    lm_location_set(p, v, at);
     out->in[i] = port_make(p, v->name, v->type, role, &at);
   }
 }

@@ -51,6 +51,7 @@ el_axis *el_axis_new(lm_elab *e, lm_sym name, lm_size size, int dyn) {
 el_axis *el_axis_copy(lm_elab *e, const el_axis *x) {
   el_axis *copy = el_axis_new(e, x->name, x->size, x->dyn);
   copy->element = x->element;
+  copy->history = x->history;
   return copy;
 }
 
@@ -98,7 +99,7 @@ void el_axis_bind_name(lm_elab *e, lm_sym name, el_axis *x) {
 el_axis *el_axis_lookup(lm_elab *e, lm_sym name) {
   for (el_axis_bind *b = e->frame->axes; b; b = b->up)
     if (b->name == name)
-      return b->axis;
+      return el_scan_hides(e, b->axis) ? NULL : b->axis;
   if (!e->frame->self)
     return NULL;
   // a size that depends on the index of a loop

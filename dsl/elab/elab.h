@@ -24,6 +24,7 @@ typedef struct el_axis {
   lm_axis ir;   // 0 until the axis is part of an emitted type, and while only checking
   int dyn;      // as in lm_axis_info
   bool opaque;  // represents the unknown axes of a row variable (checking only)
+  bool history; // made by `history`
   bool element; // runs over the elements of all parameters; an optimizer sees one of them
 } el_axis;
 
@@ -226,6 +227,7 @@ struct lm_elab {
     const void *over; // the el_insts or the ast_stmt that the loop runs over
   } loops[4];         // around the current statement
   int n_loops;
+  struct el_scan *scan;  // the loop over positions whose body is evaluated, or NULL (scan.c)
   const void **unrolled; // loops that must be unrolled, as in loops[].over (unroll.c)
   uint32_t n_unrolled, cap_unrolled;
   bool restart;             // the current function must be emitted again
@@ -390,8 +392,27 @@ bool el_where_check_all(lm_elab *e, const el_where *s);
 // ---- statements (stmt.c, loop.c)
 void el_run(lm_elab *e, const ast_body *body);
 void el_run_for(lm_elab *e, const ast_stmt *st);
+// Evaluates the body of a loop once, with the carries bound to `in`. var: the value of the loop's
+// name, or NULL. out: the new values of the carries.
+void el_run_body(lm_elab *e, const ast_stmt *st, const el_val *var, const el_val *in, el_val *out);
+// A `let` of one name.
+void el_bind_let(lm_elab *e, const ast_name *n, el_val v);
 void el_bind_name(lm_elab *e, lm_sym name, el_val v, bool settable);
 bool el_emits_check(lm_elab *e, lm_loc at, uint64_t n); // whether n values may be emitted
+
+// ---- loops over positions (scan.c)
+// Runs the loop over axis x. carry: the values before the loop, then the values after it.
+void el_run_scan(lm_elab *e, const ast_stmt *st, el_axis *x, el_val *carry);
+// v, named at `at`, as the body of the loop sees it: tensors with the loop's axis are slices.
+el_val el_scan_slice(lm_elab *e, el_val v, lm_loc at);
+// Whether x is the axis of the loop, which its body cannot name.
+bool el_scan_hides(const lm_elab *e, const el_axis *x);
+bool el_scan_names(const lm_elab *e, lm_sym name); // the same for the name of the axis
+// `emit` in the body of the loop. False: it is a metric.
+bool el_scan_emit(lm_elab *e, const ast_stmt *st);
+// Whether x is the axis of positions. In a definition that the recipe does not use, any axis of an
+// argument may be.
+bool el_is_positions(lm_elab *e, el_axis *x);
 
 // ---- instances (inst.c, param.c, sub.c)
 typedef struct el_inst_site {

@@ -162,6 +162,12 @@ static void report_no_axis(lm_elab *e, const ast_expr *x, const el_operands *of)
   if (is_counted(e, LM_DIAG_E041, lm_arena_printf(e->a, LM_TEXT_E041, x->text), x->loc))
     return;
   lm_diag *d = EL_ERR(e, x->loc, E041, x->text);
+  if (el_scan_names(e, x->text)) {
+    lm_diag_help(e->c, d,
+                 "in the body of the loop a tensor is its slice at the position, without axis '%s'",
+                 x->text);
+    return;
+  }
   if (label_value(e, d, x))
     return;
   const char *near = of->n ? nearest_operand_axis(of, x->text) : nearest_axis(e, x->text);
@@ -278,7 +284,7 @@ el_val el_lookup(lm_elab *e, lm_sym name, lm_loc at, bool report) {
   const el_bind *here = el_names_find(&e->frame->names, name);
   bool found = false;
   if (here)
-    return here->val;
+    return el_scan_slice(e, here->val, at);
   for (el_axis_bind *b = e->frame->axes; b; b = b->up)
     if (b->name == name)
       return el_axis_size(e, b->axis, at);

@@ -52,12 +52,11 @@ static bool has_parse_error(const ast_body *body) {
   return false;
 }
 
-// Evaluates the body once, with the carries bound to `in`. out: their new values.
-static void run_body_once(lm_elab *e, const ast_stmt *st, const el_val *var, const el_val *in,
-                          el_val *out) {
+void el_run_body(lm_elab *e, const ast_stmt *st, const el_val *var, const el_val *in, el_val *out) {
   const el_bind *names = e->frame->names.last;
   el_axis_bind *axes = e->frame->axes;
-  el_bind_name(e, st->names.v[0].text, *var, false);
+  if (var)
+    el_bind_name(e, st->names.v[0].text, *var, false);
   for (uint32_t i = 0; i < st->carry.n; i++)
     el_bind_name(e, st->carry.v[i].text, in[i], true);
   el_run(e, &st->body);
@@ -127,7 +126,7 @@ static void run_iteration(lm_elab *e, const iteration *it, lm_value *index, cons
     el_val var = it->repeat ? el_index_value(e, &at) : el_insts_at(e, it->over, &at);
     uint32_t emitted = e->n_emits;
     e->draws = it->draws_before;
-    run_body_once(e, it->st, &var, now, out);
+    el_run_body(e, it->st, &var, now, out);
     e->draws = *it->draws_after = el_draws_join(e, *it->draws_after, e->draws);
     for (uint32_t i = emitted; i < e->n_emits; i++)
       e->emits[i].index = it->first + j;
@@ -222,17 +221,18 @@ static void run_loop(lm_elab *e, const iteration *it, int64_t count, lm_sym name
     run_emitted(e, it, count, name, carry);
 }
 
-// Whether x names an axis of a tensor, as in `for at in t`, and not a number of the instance.
-static bool names_axis(lm_elab *e, const ast_expr *x) {
-  if (x->kind != EX_NAME)
-    return false;
+// The axis of a tensor that x names, as in `for at in t`; NULL if x is a number of the instance or
+// no axis.
+static el_axis *axis_named(lm_elab *e, const ast_expr *x) {
+  if (x->kind != EX_NAME || e->mode == EL_UPDATE)
+    return NULL;
   const el_bind *bound = el_names_find(&e->frame->names, x->text);
   if (bound)
-    return bound->val.k == V_AXES;
+    return bound->val.k == V_AXES && bound->val.axes.n == 1 ? bound->val.axes.v[0] : NULL;
   for (el_axis_bind *b = e->frame->axes; b; b = b->up)
     if (b->name == x->text)
-      return true;
-  return false;
+      return b->axis;
+  return NULL;
 }
 
 // While only checking, an unknown number may be whole.
@@ -292,19 +292,25 @@ static void run_over_count(lm_elab *e, const ast_stmt *st, const el_val *over, i
 
 static void report_not_loopable(lm_elab *e, const ast_stmt *st, const el_val *over) {
   lm_diag *d = EL_ERR(e, st->expr->loc, E02B, el_show(e, over));
-  lm_diag_help(e->c, d, "loop over `sub xs[i < n]` or a whole number");
+  lm_diag_help(e->c, d, "loop over `sub xs[i < n]`, a whole number or the axis of positions");
 }
 
 void el_run_for(lm_elab *e, const ast_stmt *st) {
-  el_val over = el_eval(e, st->expr);
+  el_axis *axis = axis_named(e, st->expr);
+  el_val over = axis ? (el_val){.k = V_AXES} : el_eval(e, st->expr);
   uint32_t n = st->carry.n;
   int64_t count = 1;
   el_val *carry = LM_NEW_N(e->a, el_val, n + 1);
   for (uint32_t i = 0; i < n; i++)
     carry[i] = carry_in(e, &st->carry.v[i]);
-  if (over.k != V_ERROR && names_axis(e, st->expr))
-    over = EL_FAIL(e, st->expr->loc, E907);
-  if (over.k == V_INSTS)
+  if (e->scan)
+    over = EL_FAIL(e, st->loc, E02C, "a loop");
+  if (over.k == V_ERROR)
+    for (uint32_t i = 0; i < n; i++)
+      carry[i] = el_error();
+  else if (axis)
+    el_run_scan(e, st, axis, carry);
+  else if (over.k == V_INSTS)
     run_over_insts(e, st, &over, carry);
   else if (is_count(e, &over, &count))
     run_over_count(e, st, &over, over.known ? count : 1, carry);

@@ -279,6 +279,15 @@ static void bind_failed_axes(lm_elab *e, const ast_expr *x, const char *form) {
   }
 }
 
+// Whether the primitive may stand in the body of a loop over positions.
+static bool is_local(const char *name) {
+  static const char *const others[] = {"gather", "scatter_add", "rng", "dropout", "history"};
+  for (size_t i = 0; i < LM_COUNT(others); i++)
+    if (!strcmp(name, others[i]))
+      return false;
+  return true;
+}
+
 el_val el_primitive(lm_elab *e, const ast_expr *x, bool *out_found) {
   size_t i = 0;
   while (i < LM_COUNT(table) && strcmp(table[i].name, x->a->text))
@@ -286,6 +295,10 @@ el_val el_primitive(lm_elab *e, const ast_expr *x, bool *out_found) {
   *out_found = i < LM_COUNT(table);
   if (!*out_found)
     return el_error();
+  if (e->scan && !is_local(table[i].name)) {
+    EL_ERR(e, x->loc, E02C, table[i].name);
+    return el_error();
+  }
   bool available = table[i].run != p_later;
   bool fits =
       !available || (check_argument_names(e, x, table[i].name) && check_argument_count(e, x, i));

@@ -239,9 +239,7 @@ static el_val history(lm_elab *e, const el_val *v, el_axis *t, el_axis *s, lm_lo
   return el_tensor(x.kind, &axes, lm_emit(&e->b, LM_OP_HISTORY, &x.v, 1, &attr, NULL));
 }
 
-// Whether t is the axis of positions. In a definition that the recipe does not use, any axis of an
-// argument may be.
-static bool is_positions(lm_elab *e, el_axis *t) {
+bool el_is_positions(lm_elab *e, el_axis *t) {
   if (e->m)
     return e->mode != EL_UPDATE && el_axis_ir(e, t) == e->position;
   for (el_axis_bind *b = e->frame->self ? e->frame->self->inst->axes : NULL; b; b = b->up)
@@ -273,7 +271,7 @@ el_val p_history(el_call_site c) {
     return EL_FAIL(e, a->to->loc, E067, a->to->text);
   if (s == t)
     return EL_FAIL(e, a->to->loc, E06A, t->name);
-  if (!is_positions(e, t)) {
+  if (!el_is_positions(e, t)) {
     report_not_positions(e, t, a->loc);
     return el_error();
   }
@@ -281,6 +279,7 @@ el_val p_history(el_call_site c) {
     s = el_axis_new(e, a->to->text, size, cached ? e->history_dyn : t->dyn);
     el_axis_bind_name(e, a->to->text, s);
   }
+  s->history = true;
   if (v.k != V_TUPLE)
     return history(e, &v, t, s, el_arg_loc(c, 0));
   el_val *items = LM_NEW_N(e->a, el_val, v.n + 1);

@@ -78,8 +78,9 @@ static lm_remat remat_of(lm_elab *e, const el_ref *self, lm_sym name, bool carri
   return remat;
 }
 
+// Rules do not apply to values in the body of a loop over positions, which keeps none of them.
 static bool is_enabled(const lm_elab *e, const el_ref *self) {
-  return e->remats && e->m && e->mode == EL_TRAIN && !e->in_library && self &&
+  return e->remats && e->m && e->mode == EL_TRAIN && !e->in_library && !e->scan && self &&
          e->remats->rules->n_rules;
 }
 

@@ -28,7 +28,7 @@ static bool check_shadow(lm_elab *e, const ast_name *n) {
   return false;
 }
 
-static void bind_let(lm_elab *e, const ast_name *n, el_val v) {
+void el_bind_let(lm_elab *e, const ast_name *n, el_val v) {
   if (!check_shadow(e, n))
     return;
   if (v.k == V_TENSOR || v.k == V_TUPLE) {
@@ -44,7 +44,7 @@ static void bind_let(lm_elab *e, const ast_name *n, el_val v) {
 static void run_let(lm_elab *e, const ast_stmt *st) {
   el_val v = el_eval(e, st->expr);
   if (!st->is_tuple) {
-    bind_let(e, &st->names.v[0], v);
+    el_bind_let(e, &st->names.v[0], v);
     return;
   }
   bool fits = (v.k == V_TUPLE) && v.n == st->names.n;
@@ -53,7 +53,7 @@ static void run_let(lm_elab *e, const ast_stmt *st) {
     EL_ERR(e, st->loc, E021, st->names.n,
            v.k == V_TUPLE ? lm_arena_printf(e->a, "%u values", v.n) : el_show(e, &v));
   for (uint32_t i = 0; i < st->names.n; i++)
-    bind_let(e, &st->names.v[i], fits ? v.items[i] : el_error());
+    el_bind_let(e, &st->names.v[i], fits ? v.items[i] : el_error());
 }
 
 static void run_set(lm_elab *e, const ast_stmt *st) {
@@ -79,6 +79,11 @@ static void run_set(lm_elab *e, const ast_stmt *st) {
 static void run_emit(lm_elab *e, const ast_stmt *st) {
   if (e->mode == EL_UPDATE) {
     EL_ERR(e, st->loc, E0B9);
+    return;
+  }
+  if (e->scan) {
+    if (!el_scan_emit(e, st))
+      EL_ERR(e, st->loc, E02C, "a metric");
     return;
   }
   el_val v = el_eval(e, st->expr);

@@ -52,6 +52,31 @@ static const kernel_case cases[] = {
           "  %e = exp %d\n  %k = add %g, %e\n  %l = cast %k : f32[n]\n  %m = cast %i : bool[n]\n  "
           "%o = mul %h, %h\n  return %a, %b, %f, %k, %l, %m, %o\n}\n",
      1e-6, 3},
+    {"scan of lanes",
+     HEAD
+     "axis b = 3, t = 7, d = 301, e = 5\n"
+     "func @f(%h0: f32[b, d], %a: f32[t, b, d], %x: bf16[t, b, d], %pos: int[t, b], %w: f32[d]) "
+     "-> (h: f32[b, d], y: bf16[t, b, d], z: f32[t, b, d]) {\n"
+     "  %h9, %y, %z = scan over(t) [1, 3, 0] (%h = %h0, %a1 = %a, %x1 = %x, %p = %pos, %w1 = "
+     "%w) {\n"
+     "    %one = const 1 : int\n  %in = gt %p, %one\n  %no = const 0 : f32\n  %k = select %in, "
+     "%h, %no\n  %m = mul %k, %a1\n  %c = cast %x1 : f32[b, d]\n  %s = mul %c, %w1\n"
+     "    %n = add %m, %s\n  %o = tanh %n\n  %u = cast %o : bf16[b, d]\n  yield %o, %u, %h\n  }\n"
+     "  return %h9, %y, %z\n}\n",
+     1e-5, 1},
+    {"scan with sums",
+     HEAD
+     "axis b = 3, t = 6, d = 37, n = 5\n"
+     "func @f(%h0: f32[b, d, n], %a: f32[t, b, d], %x: f32[t, b, n], %w: f32[d, n], %m0: f32[b]) "
+     "-> (h: f32[b, d, n], m: f32[b], y: f32[t, b, d], z: f32[t, b]) {\n"
+     "  %h9, %m9, %y, %z = scan over(t) [2, 2, 1] (%h = %h0, %m = %m0, %a1 = %a, %x1 = %x, %w1 = "
+     "%w) {\n"
+     "    %v = mul %h, %a1\n  %f = expand %w1 : f32[b, d, n]\n  %c = mul %f, %a1\n  %e = expand "
+     "%x1 : f32[b, d, n]\n  %q = mul %e, "
+     "%c\n  %g = add %v, %q\n  %i = tanh %g\n  %s = sum %i over(n)\n  %k = max %x1 over(n)\n"
+     "    %j = add %k, %m\n  yield %i, %j, %s, %m\n  }\n"
+     "  return %h9, %m9, %y, %z\n}\n",
+     1e-5, 1},
     {"rmsnorm",
      HEAD
      "axis b = 3, t = 7, d = 45\n"
@@ -325,6 +350,16 @@ static const char dynamic_case[] =
          "iota : int[t]\n  %g = gather %w, %p over(s)\n  %r = exp %g\n  %u = max %a over(b)\n  "
          "return %y, %m, %n, %o, %r, %u\n}\n";
 
+// A scan over positions whose number is known at run time, one position among them.
+static const char dynamic_scan[] =
+    HEAD "axis b = 3, t = 20 dyn 1, s = 40 dyn 2, d = 70\n"
+         "func @f(%h0: f32[b, d], %a: f32[t, b, d], %k: f32[b, s]) -> (h: f32[b, d], y: f32[t, b, "
+         "d]) {\n"
+         "  %h9, %y = scan over(t) [1, 1, 0] (%h = %h0, %a1 = %a, %k1 = %k) {\n"
+         "    %m = max %k1 over(s)\n  %v = mul %h, %a1\n  %w = mul %v, %m\n  %n = tanh %w\n  yield "
+         "%n, %v\n  }\n"
+         "  return %h9, %y\n}\n";
+
 static void run_case(const char *name, const char *text, double tolerance, int kernels) {
   run_options o = {.name = name, .tolerance = tolerance};
   int n = run_both(text, &o);
@@ -343,6 +378,7 @@ static void test_dynamic(void) {
                      .n_extents = 2,
                      .seed = i};
     run_both(dynamic_case, &o);
+    run_both(dynamic_scan, &o);
   }
 }
 

@@ -9,7 +9,8 @@
 
 static const char head[] =
     "stage graph\n"
-    "axis a = 3, c = 5, e = 2, f = 7, four = 4, six = 6, eight = 8, k = 3, l = 4, one = 1, c2 = 5, "
+    "axis a = 3, c = 5, e = 2, f = 7, ten = 10, four = 4, six = 6, eight = 8, k = 3, l = 4, one = "
+    "1, c2 = 5, "
     "h = 2, e2 = 2\n"
     "param @x : f32[a, c] = ones  param @y : f32[c, a] = ones  param @u : f32[c] = ones  param @n "
     ": f32 = ones\n"
@@ -143,6 +144,37 @@ static const test tests[] = {
      "    %v5 = mul %v4, %b  yield %v5\n  }\n"
      "  %v6 = mul %b8, %b  %s1 = param @bias[%i1]  %v7 = add %v6, %s1  %v8 = tanh %v7  yield "
      "%v8\n}"},
+    // a value that is the same at each position, and a slice, lack axes of the carry
+    {"scan", "a, c, e",
+     "%h0 = sum %m over(a)\n"
+     "%h9, %z = scan over(a) [1, 2, 0] (%h = %h0, %x1 = %x, %m1 = %m, %u1 = %u) {\n"
+     "  %v1 = mul %h, %u1  %v2 = mul %m1, %x1  %v3 = add %v1, %v2  %v4 = tanh %v3  %v5 = mul %v4, "
+     "%x1\n"
+     "  yield %v4, %v5\n}\n"},
+    // from the last position to the first; a dot in the region; the final carry
+    {"scan", "c",
+     "%wr = rename %w (c) -> (c2)  %ww = dot %w, %wr over(f)\n"
+     "%z, %s9 = scan over(a) [1, 1, 1] (%h = %u, %x1 = %x, %w1 = %ww) {\n"
+     "  %v1 = dot %h, %w1 over(c)  %v2 = rename %v1 (c2) -> (c)  %v3 = mul %v2, %x1  %k1 = const "
+     "0.05 : f32  %v5 = mul %v3, %k1  %v4 = sin %v5\n"
+     "  yield %v4, %v1\n}\n"},
+    // two carries, of which one is an int; reductions; operations that cannot take more axes
+    {"scan", "a, c",
+     "%k0 = const 0 : int\n"
+     "%h9, %k9, %z = scan over(a) [2, 1, 0] (%h = %u, %k = %k0, %x1 = %x, %u1 = %u) {\n"
+     "  %one1 = const 1 : int  %k1 = add %k, %one1  %f1 = cast %k1 : f32\n"
+     "  %v1 = concat %h, %x1 (c, c) -> (ten)  %v2 = slice %v1 (ten) -> (c) [1, 2]  %v3 = max %v1 "
+     "over(ten)\n"
+     "  %v4 = mul %v2, %u1  %v5 = div %v4, %v3  %v6 = mul %v5, %f1\n"
+     "  yield %v5, %k1, %v6\n}\n"},
+    // an axis of the scan in a loop, whose iterations read their own elements
+    {"scan", "l, a, c",
+     "%e1 = expand %x : f32[l, a, c]  %s = sin %e1\n"
+     "%b9, %z = loop 4 over(l) %i1 carry(%b = %u) {\n"
+     "  %s1 = at %s, %i1 [0, 1]\n"
+     "  %h9, %y1 = scan over(a) [1, 1, 0] (%h = %b, %x1 = %s1) {\n"
+     "    %v1 = mul %h, %x1  %v2 = tanh %v1  yield %v2, %v1\n  }\n"
+     "  yield %h9, %y1\n}\n"},
     // the carry has the axis of the loop
     {"loop", "l, a",
      "%v = param @s[%z3]  %v1 = rename %p4 (four) -> (l)  %v2 = permute %v1 : f32[l, a]\n"
