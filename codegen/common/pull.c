@@ -330,21 +330,22 @@ static lm_gen_text pull_iota(lm_gen *e, const lm_op *op, const lm_ix *ix) {
                      op->out[0]->type);
 }
 
-// The number of the element counts rows from operand 1 along the first axis.
 static lm_gen_text pull_rng(lm_gen *e, const lm_op *op, const lm_ix *ix) {
   lm_type t = op->out[0]->type;
   lm_philox_key2 key = lm_philox_key((uint64_t)op->attr.imm[0], (uint64_t)op->attr.imm[1]);
-  lm_ix at = lm_gen_dense_index(e, t, ix, t);
-  int64_t row = t.rank ? lm_type_elements(e->m, t) / lm_axis_size(e->m, t.axis[0]) : 0;
-  lm_gen_text in[3];
-  int level = lm_ix_level(&e->vars, &at);
-  for (int i = 0; i < 3; i++) {
-    in[i] = lm_gen_pull(e, op->in[i], ix);
+  lm_ix column = t.rank ? ix[t.rank - 1] : lm_ix_const(0), at[LM_RANK];
+  lm_gen_text in[4];
+  int level = lm_ix_level(&e->vars, &column);
+  for (int i = 0; i < 4; i++) {
+    copy_shared(op, ix, op->in[i]->type, at);
+    in[i] = lm_gen_pull(e, op->in[i], at);
     level = deeper(level, in[i].level);
   }
   const char *text = lm_arena_printf(
-      e->arena, "lm_uniform(%uu, %uu, (uint64_t)(%s + (int64_t)%s * %lld), %s, %s)", key.v[0],
-      key.v[1], lm_gen_index(e, &at, false), in[1].text, (long long)row, in[2].text, in[0].text);
+      e->arena,
+      "lm_uniform(%uu, %uu, (uint64_t)(uint32_t)%s * %lldu + (uint64_t)(%s + %s), %s, %s)",
+      key.v[0], key.v[1], in[1].text, (long long)op->attr.imm[2], lm_gen_index(e, &column, false),
+      in[2].text, in[3].text, in[0].text);
   return lm_gen_temp(e, t.dtype, level, text, op, t);
 }
 

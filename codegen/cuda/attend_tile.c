@@ -183,19 +183,17 @@ static const char *iota(cuda_attend *e, lm_axis a) {
   return lm_arena_printf(e->g.arena, "(int32_t)(%s)", at);
 }
 
-// The number of the element counts rows from operand 1 along the first axis (ops.def).
 static const char *random_number(cuda_attend *e, const lm_op *op) {
   lm_type t = op->out[0]->type;
   lm_philox_key2 key = lm_philox_key((uint64_t)op->attr.imm[0], (uint64_t)op->attr.imm[1]);
-  int64_t row = t.rank ? lm_type_elements(e->f.m, t) / lm_axis_size(e->f.m, t.axis[0]) : 0;
-  const char *step = cuda_attend_value(e, op->in[0]);
-  const char *first = cuda_attend_value(e, op->in[1]);
-  const char *layer = cuda_attend_value(e, op->in[2]);
-  lm_buf b = {0};
-  lm_buf_printf(&b, "lm_uniform(%uu, %uu, (uint64_t)(", key.v[0], key.v[1]);
-  cuda_attend_offset(e, &b, t, NULL, "row", "col");
-  lm_buf_printf(&b, " + (int64_t)%s * %lld), %s, %s)", first, (long long)row, layer, step);
-  return lm_gen_take(&e->g, &b);
+  const char *in[4];
+  for (int i = 0; i < 4; i++)
+    in[i] = cuda_attend_value(e, op->in[i]);
+  return lm_arena_printf(
+      e->g.arena,
+      "lm_uniform(%uu, %uu, (uint64_t)(uint32_t)%s * %lldu + (uint64_t)(%s + %s), %s, %s)",
+      key.v[0], key.v[1], in[1], (long long)op->attr.imm[2],
+      t.rank ? iota(e, t.axis[t.rank - 1]) : "0", in[2], in[3], in[0]);
 }
 
 // For a sum of cotangents over parallel axes the term is returned: every operation after it is

@@ -7,7 +7,7 @@
 typedef struct run {
   const lm_op *op;
   const lm_eval *e;
-  const double *in[3];
+  const double *in[4];
   double *out;
   int64_t size, stride;
   double *best;
@@ -119,15 +119,17 @@ static void elementwise(const lm_eval *e, run *r, nest_inner *inner) {
   nest_run(&n, inner, r);
 }
 
-// ---- random numbers: operand 1 of the nest is the element's index at capacity
+// ---- random numbers: operand 1 of the nest is the column, operand 2 the rows
 
 static void rng_inner(void *user, int64_t n, const int64_t *at, const int64_t *step) {
   const run *r = user;
   lm_philox_key2 key = lm_philox_key((uint64_t)r->op->attr.imm[0], (uint64_t)r->op->attr.imm[1]);
   uint32_t train_step = (uint32_t)(int64_t)r->in[0][0];
-  uint32_t layer = (uint32_t)(int64_t)r->in[2][0];
+  uint32_t layer = (uint32_t)(int64_t)r->in[3][0];
+  uint64_t width = (uint64_t)r->op->attr.imm[2];
   for (int64_t i = 0; i < n; i++) {
-    uint64_t element = (uint64_t)(at[1] + i * step[1]);
+    uint32_t row = (uint32_t)(int64_t)r->in[1][at[2] + i * step[2]];
+    uint64_t element = row * width + (uint64_t)(at[1] + i * step[1]);
     uint64_t block = element / 4;
     lm_philox4 w =
         lm_philox((lm_philox4){{(uint32_t)block, (uint32_t)(block >> 32), layer, train_step}}, key);
@@ -139,9 +141,9 @@ static void rng(const lm_eval *e, run *r) {
   lm_type t = r->op->out[0]->type;
   nest n = nest_over(e, t.axis, t.rank);
   nest_operand(e, &n, 0, t);
-  nest_operand_capacity(e, &n, 1, t);
-  if (t.rank)
-    n.start[1] = (int64_t)r->in[1][0] * n.step[1][0];
+  nest_operand(e, &n, 1, lm_type_make(LM_INT, t.axis + t.rank - (t.rank > 0), t.rank > 0));
+  nest_operand(e, &n, 2, r->op->in[1]->type);
+  n.start[1] = (int64_t)r->in[2][0];
   nest_run(&n, rng_inner, r);
 }
 
@@ -299,7 +301,7 @@ void lm_eval_dot(const lm_eval *e, const lm_op *op, const lm_tensor *in, lm_tens
 
 void lm_eval_math(lm_eval *e, const lm_op *op, const lm_tensor *in, lm_tensor *out) {
   run r = {.op = op, .e = e, .out = out->v};
-  for (uint32_t i = 0; i < op->n_in && i < 3; i++)
+  for (uint32_t i = 0; i < op->n_in && i < 4; i++)
     r.in[i] = in[i].v;
   switch (op->code) {
   case LM_OP_CONST:

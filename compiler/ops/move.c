@@ -21,11 +21,15 @@ bool shape_iota(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) 
 }
 
 bool shape_rng(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
-  for (uint32_t i = 0; i < 3; i++)
-    if (op->in[i]->type.dtype != LM_INT || op->in[i]->type.rank)
-      return lm_why(why, "step, row and layer are scalars of type int");
-  if (op->attr.n_imm != 2)
-    return lm_why(why, "needs [seed, site]");
+  lm_type rows = op->in[1]->type, lines = *out;
+  for (uint32_t i = 0; i < 4; i++)
+    if (op->in[i]->type.dtype != LM_INT || (i != 1 && op->in[i]->type.rank))
+      return lm_why(why, "step, first and layer are scalars of type int, and rows are ints");
+  lines.rank -= lines.rank > 0;
+  if (!lm_type_subset(rows, lines))
+    return lm_why_type(why, m, "rows ", rows, " have other axes than the result without its last");
+  if (op->attr.n_imm != 3 || op->attr.imm[2] < 1)
+    return lm_why(why, "needs [seed, site, width]");
   return out->dtype == LM_F32 || lm_why_type(why, m, "", *out, " is not f32");
 }
 

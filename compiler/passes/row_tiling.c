@@ -65,12 +65,17 @@ static bool operands_fit(const lm_row_tiling *r, const lm_op *op) {
   return true;
 }
 
-// Indices of random numbers count from the first row (see copied).
+static lm_type last_axis(lm_type t) {
+  return lm_type_make(LM_INT, t.axis + t.rank - (t.rank > 0), t.rank > 0);
+}
+
+// Random numbers are numbered by an operand and by the index along the last axis.
 static bool by_row(const lm_row_tiling *r, const lm_op *op) {
   switch (lm_op_row_class(op)) {
   case LM_ROW_EACH: return op->n_in && !lm_op_has(op, LM_T_DOT); // the caller chooses the GEMMs
   case LM_ROW_BY_INDEX: return lm_type_intersects(op->in[1]->type, r->rows);
-  case LM_ROW_NUMBERED: return op->n_in && lm_type_find(op->out[0]->type, r->rows.axis[0]) == 0;
+  case LM_ROW_NUMBERED:
+    return op->n_in && !lm_type_intersects(last_axis(op->out[0]->type), r->rows);
   default: return false;
   }
 }
@@ -150,25 +155,12 @@ static lm_value *sliced(lm_row_tiling *r, lm_value *v) {
 
 static lm_value *inside(lm_row_tiling *r, lm_value *v);
 
-// Converts the index of the tensor's first row along the first row axis to the index of the tile's
-// first row among all rows.
-static lm_value *first_row(lm_row_tiling *r, lm_value *row) {
-  int64_t length = lm_type_elements(r->m, r->rows) / lm_axis_size(r->m, r->rows.axis[0]);
-  lm_type scalar = lm_type_make(LM_INT, NULL, 0);
-  lm_value *whole = lm_emit2(&r->b, LM_OP_MUL, row, lm_emit_const(&r->b, scalar, (double)length));
-  lm_value *tile = lm_emit2(&r->b, LM_OP_MUL, r->loop->body->args[0],
-                            lm_emit_const(&r->b, scalar, (double)r->row_count));
-  return lm_emit2(&r->b, LM_OP_ADD, whole, tile);
-}
-
 static lm_value *copied(lm_row_tiling *r, lm_op *op) {
   bool rows = false;
   lm_value **in = LM_NEW_N(r->m->arena, lm_value *, op->n_in + 1);
   lm_type t = tile_type(r, op->out[0]->type);
   for (uint32_t i = 0; i < op->n_in; i++)
     in[i] = inside(r, op->in[i]);
-  if (op->code == LM_OP_RNG)
-    in[1] = first_row(r, in[1]);
   lm_attr a = op->mark & LM_ROW_TILE_REDUCED ? without_rows(r, op, &rows) : op->attr;
   lm_builder b = r->b;
   b.loc = op->loc;

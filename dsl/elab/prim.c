@@ -156,6 +156,28 @@ static el_val p_iota(el_call_site c) {
   return el_tensor(K_NUM, &axes, v);
 }
 
+static lm_value *int_const(lm_elab *e, int64_t v) {
+  return lm_emit_const(&e->b, lm_type_make(LM_INT, NULL, 0), (double)v);
+}
+
+// The numbers of the rows of a tensor of type t, its axes without the last, row-major: along the
+// first axis they begin with the batch's first row in its step.
+static lm_value *row_numbers(lm_elab *e, lm_type t) {
+  lm_value *rows = NULL;
+  for (int k = 0; k + 1 < t.rank; k++) {
+    lm_type line = lm_type_make(LM_INT, &t.axis[k], 1),
+            so_far = lm_type_make(LM_INT, t.axis, k + 1);
+    lm_value *at = lm_emit(&e->b, LM_OP_IOTA, NULL, 0, NULL, &line);
+    if (!rows) {
+      rows = lm_emit2(&e->b, LM_OP_ADD, at, e->row);
+      continue;
+    }
+    rows = lm_emit2(&e->b, LM_OP_MUL, rows, int_const(e, lm_axis_size(e->m, t.axis[k])));
+    rows = lm_emit2(&e->b, LM_OP_ADD, lm_emit_expand(&e->b, rows, so_far), at);
+  }
+  return rows ? rows : int_const(e, 0);
+}
+
 static lm_value *random_numbers(lm_elab *e, const el_axes *axes) {
   if (!e->m)
     return NULL;
@@ -164,10 +186,13 @@ static lm_value *random_numbers(lm_elab *e, const el_axes *axes) {
   if (!e->step)
     return lm_emit_const(&e->b, el_ir_type(e, K_F32, axes), 0.5);
   e->n_sites++;
-  lm_attr attr = {.imm = {(int64_t)e->seed, (int64_t)el_draw(e)}, .n_imm = 2};
-  lm_value *zero = e->layer ? e->layer : lm_emit_const(&e->b, lm_type_make(LM_INT, NULL, 0), 0);
   lm_type t = el_ir_type(e, K_F32, axes);
-  return lm_emit(&e->b, LM_OP_RNG, (lm_value *[]){e->step, e->row, zero}, 3, &attr, &t);
+  int64_t width = t.rank ? lm_axis_size(e->m, t.axis[t.rank - 1]) : 1;
+  lm_attr attr = {.imm = {(int64_t)e->seed, (int64_t)el_draw(e), width}, .n_imm = 3};
+  lm_value *first = t.rank == 1 ? e->row : int_const(e, 0); // of one axis: the columns of row 0
+  lm_value *layer = e->layer ? e->layer : int_const(e, 0);
+  return lm_emit(&e->b, LM_OP_RNG, (lm_value *[]){e->step, row_numbers(e, t), first, layer}, 4,
+                 &attr, &t);
 }
 
 static el_val p_dropout(el_call_site c) {

@@ -60,8 +60,13 @@ static const attend_case attend_cases[] = {
     {"values first", "", QK SCALE "%z = mul %a, %c\n", CAUSAL,
      "%o1 = dot %v, %p over(s)\n%o = permute %o1 : f32[b, t, g, h, f]\n", false},
     {"dropout", "", QK SCALE "%z = mul %a, %c\n", CAUSAL,
-     "%row = const 0 : int\n%r = rng %row, %row, %row [7, 9] : f32[b, t, g, h, s]\n%rate = const "
-     "0.25 : f32\n%keep = ge %r, %rate\n"
+     "%n0 = const 0 : int\n%n1 = const 1000 : int\n%rb = iota : int[b]\n%rb1 = mul %rb, %n1\n"
+     "%rb2 = expand %rb1 : int[b, t]\n%rt = iota : int[t]\n%rbt = add %rb2, %rt\n"
+     "%rbt1 = mul %rbt, %n1\n%rbt2 = expand %rbt1 : int[b, t, g]\n%rg = iota : int[g]\n"
+     "%rbtg = add %rbt2, %rg\n%rbtg1 = mul %rbtg, %n1\n"
+     "%rbtg2 = expand %rbtg1 : int[b, t, g, h]\n%rh = iota : int[h]\n%rows = add %rbtg2, %rh\n"
+     "%r = rng %n0, %rows, %n1, %n0 [7, 9, 4000] : f32[b, t, g, h, s]\n"
+     "%rate = const 0.25 : f32\n%keep = ge %r, %rate\n"
      "%gain = const 1.3333334 : f32\n%pg = mul %p, %gain\n%zf = const 0 : f32\n%pd = select %keep, "
      "%pg, %zf\n%o = dot %pd, %v over(s)\n",
      false},

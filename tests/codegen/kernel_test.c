@@ -269,8 +269,9 @@ static const kernel_case cases[] = {
     {"iota and random numbers",
      HEAD "axis b = 3, d = 25\n"
           "func @f(%step: int, %row: int) -> (r: f32[b, d], i: int[b, d], z: f32[b, d]) {\n"
-          "  %l = const 4 : int\n  %r = rng %step, %row, %l [1337, 99] : f32[b, d]\n  %i = iota : "
-          "int[d]\n  %ie = expand %i : int[b, d]\n  %h = const 0.5 : f32\n  %c = lt %r, %h\n  "
+          "  %l = const 4 : int\n  %ib = iota : int[b]\n  %rows = add %ib, %row\n"
+          "  %r = rng %step, %rows, %l, %l [1337, 99, 29] : f32[b, d]\n  %i = iota : int[d]\n  %ie "
+          "= expand %i : int[b, d]\n  %h = const 0.5 : f32\n  %c = lt %r, %h\n  "
           "%zero = const 0 : f32\n"
           "  %z = select %c, %r, %zero\n  return %r, %ie, %z\n}\n",
      0, 0},

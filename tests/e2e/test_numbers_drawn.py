@@ -61,7 +61,7 @@ def sites(run, file):
     run("compile", file, "-o", run.path("plan"))
     text = open(run.path("plan", "graph.lmir")).read()
     loss = text[text.index("func @loss"):]
-    found = re.findall(r"rng [^\[]*\[(-?\d+), (\d+)\]", loss[:loss.index("\n}")])
+    found = re.findall(r"rng [^\[]*\[(-?\d+), (\d+), \d+\]", loss[:loss.index("\n}")])
     check(all(seed == "77" for seed, _ in found), f"draws of @loss: {found}")
     return [int(x) for _, x in found]
 

@@ -15,7 +15,8 @@ static const char text[] =
     "func @append(%x: f32[b, t], %at: int, %i: int) -> (c: f32[b, s]) {\n"
     "  %c = append @c[%i * -1 + 2], %at, %x (t) -> (s)  return %c\n}\n"
     "func @rng(%step: int, %row: int) -> (u: f32[b, k]) {\n"
-    "  %layer = const 3 : int  %u = rng %step, %row, %layer [1337, 42] : f32[b, k]  return %u\n}\n"
+    "  %layer = const 3 : int  %i = iota : int[b]  %r = add %i, %row  %first = const 2 : int\n"
+    "  %u = rng %step, %r, %first, %layer [1337, 42, 9] : f32[b, k]  return %u\n}\n"
     "func @round(%x: f32[b]) -> (y: bf16[b], z: f32[b]) {\n"
     "  %y = cast %x : bf16[b]  %c = const 0.1 : f32  %z = add %x, %c  return %y, %z\n}\n"
     "func @part(%i: int) -> (w: f32[b]) {\n  %w = param @w[%i]  return %w\n}\n"
@@ -96,10 +97,17 @@ static void check_rng(lm_eval *e, lm_module *m) {
   lm_tensor out;
   run(e, m, "rng", (const double *[]){(double[]){7}, (double[]){10}}, &out);
   for (uint32_t i = 0; i < 10; i++) {
-    uint32_t element = 10 * 5 + i; // rows begin at 10, of 5 elements
+    uint32_t element = (10 + i / 5) * 9 + 2 + i % 5; // rows from 10, columns 2 to 6 of 9
     lm_philox4 w = lm_philox((lm_philox4){{element / 4, 0, 3, 7}}, lm_philox_key(1337, 42));
     CHECK(out.v[i] == lm_philox_unit(w.v[element % 4]));
   }
+  lm_tensor_free(&out);
+  run(e, m, "rng", (const double *[]){(double[]){7}, (double[]){-2}}, &out);
+  uint64_t element = (uint64_t)UINT32_MAX * 9 + 2; // the number of a row is unsigned
+  lm_philox4 w =
+      lm_philox((lm_philox4){{(uint32_t)(element / 4), (uint32_t)(element / 4 >> 32), 3, 7}},
+                lm_philox_key(1337, 42));
+  CHECK(out.v[5] == lm_philox_unit(w.v[element % 4]));
   lm_tensor_free(&out);
 }
 
