@@ -18,6 +18,7 @@
 // Threads: one thread uses an lm_comm.
 #ifndef LM_COMM_COMM_H
 #define LM_COMM_COMM_H
+#include "contract/collective.h"
 #include "contract/dtype.h"
 #include "runtime/base/base.h"
 
@@ -86,26 +87,13 @@ int lm_comm_group_rank(const lm_comm *c, int group); // this rank's index in the
 
 // ---- collectives
 
-typedef enum {
-  LM_COLL_ALL_REDUCE,     // from[count] -> to[count], the sum or maximum over the ranks
-  LM_COLL_REDUCE_SCATTER, // from[size * count] -> to[count], this rank's slice of it
-  LM_COLL_ALL_GATHER,     // from[count] -> to[size * count]
-  LM_COLL_ALL_TO_ALL,     // from[size * count] -> to[size * count]: slice i goes to rank i
-  LM_COLL_SEND,           // from[count] -> rank `peer` of the group
-  LM_COLL_RECEIVE,        // rank `peer` of the group -> to[count]
-  LM_COLLS
-} lm_coll_kind;
-typedef enum {
-  LM_COLL_SUM,
-  LM_COLL_MAX // NAN if any is
-} lm_coll_op;
-
+// from and to of each kind: contract/collectives.def.
 typedef struct lm_coll {
   lm_coll_kind kind;
   lm_dtype dtype; // f32, bf16, f64 or int for sums and maxima; any otherwise
   lm_coll_op op;
   int group;
-  int64_t count; // elements, see lm_coll_kind
+  int64_t count; // elements, see contract/collectives.def
   const void *from;
   void *to; // may be `from` of an all_reduce; of an all_gather, `from` may be the own slice of it
   int peer;

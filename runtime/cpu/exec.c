@@ -154,6 +154,7 @@ lm_status lm_cpu_exec_create(const lm_plan *plan, const lm_exec_options *o, lm_e
   static const lm_exec_options defaults = {0};
   if (!o)
     o = &defaults;
+  LM_TRY(lm_plan_of_one_process(plan));
   cpu_exec *e = lm_alloc(sizeof *e);
   e->hal.ops = &OPS;
   e->plan = plan;

@@ -212,6 +212,7 @@ lm_status lm_cuda_exec_create(const lm_plan *plan, const char *arch, const lm_ex
   static const lm_exec_options defaults = {0};
   if (!o)
     o = &defaults;
+  LM_TRY(lm_plan_of_one_process(plan));
   cuda_exec *e = lm_alloc(sizeof *e);
   *e = (cuda_exec){.hal.ops = &OPS,
                    .plan = plan,

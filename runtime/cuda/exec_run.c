@@ -133,6 +133,8 @@ static lm_status step_enqueue(cuda_exec *e, const lm_plan_step *s) {
                                                (unsigned)lm_plan_walk_index(&e->walk, s), 1,
                                                e->stream),
                          "an index");
+  case LM_STEP_START:
+  case LM_STEP_WAIT:
   case LM_STEP_END: break;
   }
   LM_BUG("step of kind %d", (int)s->kind);

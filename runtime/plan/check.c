@@ -3,6 +3,9 @@
 // Each granule of the work arena records the live range, and the life of it, through which it was
 // last written. Live ranges inside a loop's body begin a new life with each iteration, since values
 // of an earlier iteration must not be read.
+//
+// A collective reads and writes its buffers at any time between its START and its WAIT. Its results
+// count as written at the WAIT.
 #include "runtime/plan/plan.h"
 
 enum {
@@ -14,12 +17,24 @@ typedef struct mark {
   int live, life;
 } mark;
 
+// A buffer of a collective that is under way.
+typedef struct hold {
+  int handle, start; // start: the step
+  uint8_t arena;
+  int64_t lo, hi;
+  bool written;
+} hold;
+
 typedef struct checker {
   const lm_plan *plan;
   const lm_plan_func *f;
   mark *shadow;
   int *life; // by live range
   int64_t index[LM_PLAN_DEPTH];
+  int depth;   // of the current step
+  hold *holds; // of all collectives that are under way
+  uint32_t n_holds, cap_holds;
+  lm_arena *arena;
   lm_buf *why;
   int faults;
 } checker;
@@ -31,10 +46,7 @@ static void fault(checker *c, int step, int buf, const char *what) {
 }
 
 static int64_t offset_of(const checker *c, const lm_plan_buf *b) {
-  int64_t offset = b->offset;
-  for (int d = 0; d < LM_PLAN_DEPTH; d++)
-    offset += b->stride[d] * c->index[d];
-  return offset;
+  return lm_plan_buf_offset(b, c->index);
 }
 
 static bool bounds_hold(checker *c, int step, int i) {
@@ -81,12 +93,96 @@ static void touch(checker *c, int step, int i, bool write) {
   }
 }
 
-static void step_check(checker *c, int step) {
+static void step_touch(checker *c, int step) {
   const lm_plan_step *s = &c->f->steps[step];
   for (int i = 0; i < s->n_read; i++)
     touch(c, step, i, false);
   for (int i = s->n_read; i < s->n_bufs; i++)
     touch(c, step, i, true);
+}
+
+// ---- collectives
+
+static int64_t iteration_of(const checker *c) {
+  return c->depth ? c->index[c->depth - 1] : 0;
+}
+
+static int handle_of(const checker *c, const lm_plan_comm *x) {
+  return x->handle + (x->slots ? (int)((iteration_of(c) + x->ahead) % x->slots) : 0);
+}
+
+static void holds_respect(checker *c, int step) {
+  const lm_plan_step *s = &c->f->steps[step];
+  for (int i = 0; i < s->n_bufs; i++) {
+    const lm_plan_buf *b = &s->bufs[i];
+    int64_t lo = offset_of(c, b), hi = lo + b->bytes;
+    for (uint32_t k = 0; k < c->n_holds; k++) {
+      const hold *h = &c->holds[k];
+      if (h->arena == b->arena && lo < h->hi && h->lo < hi && (h->written || i >= s->n_read))
+        return fault(c, step, i, "touches the memory of a collective that is under way");
+    }
+  }
+}
+
+static bool is_under_way(const checker *c, int handle) {
+  for (uint32_t k = 0; k < c->n_holds; k++)
+    if (c->holds[k].handle == handle)
+      return true;
+  return false;
+}
+
+static void collective_start(checker *c, int step) {
+  const lm_plan_step *s = &c->f->steps[step];
+  int handle = handle_of(c, s->comm);
+  if (is_under_way(c, handle))
+    return fault(c, step, 0, "its handle is that of a collective that is under way");
+  if (!s->n_bufs)
+    return fault(c, step, 0, "a collective without buffers");
+  for (int i = 0; i < s->n_read; i++)
+    touch(c, step, i, false);
+  for (int i = 0; i < s->n_bufs; i++) {
+    int64_t lo = offset_of(c, &s->bufs[i]);
+    bounds_hold(c, step, i);
+    LM_PUSH(c->arena, c->holds, c->n_holds, c->cap_holds) =
+        (hold){handle, step, s->bufs[i].arena, lo, lo + s->bufs[i].bytes, i >= s->n_read};
+  }
+}
+
+// The WAIT's buffers are those of the START that it ends.
+static void collective_wait(checker *c, int step) {
+  const lm_plan_step *s = &c->f->steps[step];
+  int handle = handle_of(c, s->comm), n = 0;
+  uint32_t kept = 0;
+  bool same = true;
+  for (uint32_t k = 0; k < c->n_holds; k++) {
+    const hold *h = &c->holds[k];
+    if (h->handle != handle) {
+      c->holds[kept++] = *h;
+      continue;
+    }
+    const lm_plan_buf *b = n < s->n_bufs ? &s->bufs[n] : NULL;
+    same &= b && b->arena == h->arena && offset_of(c, b) == h->lo && b->bytes == h->hi - h->lo &&
+            (n >= s->n_read) == h->written;
+    n++;
+  }
+  c->n_holds = kept;
+  if (!n)
+    return fault(c, step, 0, "waits for a collective that is not under way");
+  if (!same || n != s->n_bufs)
+    return fault(c, step, 0, "has other buffers than the collective that it ends");
+  for (int i = s->n_read; i < s->n_bufs; i++)
+    touch(c, step, i, true);
+}
+
+static void step_check(checker *c, int step) {
+  switch (c->f->steps[step].kind) {
+  case LM_STEP_START:
+    holds_respect(c, step);
+    collective_start(c, step);
+    break;
+  case LM_STEP_WAIT: collective_wait(c, step); break;
+  default: holds_respect(c, step); step_touch(c, step);
+  }
 }
 
 static void iteration_begin(checker *c, int loop) {
@@ -102,8 +198,10 @@ static int loop_step(checker *c, int pc) {
   int loop = s->kind == LM_STEP_LOOP ? pc : s->match;
   int64_t *index = &c->index[s->depth];
   *index = s->kind == LM_STEP_LOOP ? 0 : *index + 1;
+  c->depth = s->depth;
   if (*index < c->f->steps[loop].count) {
     iteration_begin(c, loop);
+    c->depth = s->depth + 1;
     return loop + 1;
   }
   *index = 0;
@@ -123,7 +221,7 @@ static void ranges_check(checker *c) {
 }
 
 bool lm_plan_check(const lm_plan *p, const lm_plan_func *f, lm_buf *why) {
-  checker c = {.plan = p, .f = f, .why = why};
+  checker c = {.plan = p, .f = f, .why = why, .arena = lm_arena_create()};
   c.shadow = lm_calloc((size_t)(p->arena_bytes[LM_ARENA_WORK] / GRANULE) + 1, sizeof *c.shadow);
   c.life = lm_calloc((size_t)f->n_live + 1, sizeof *c.life);
   ranges_check(&c);
@@ -131,9 +229,14 @@ bool lm_plan_check(const lm_plan *p, const lm_plan_func *f, lm_buf *why) {
     lm_step_kind kind = f->steps[pc].kind;
     if (kind == LM_STEP_LOOP || kind == LM_STEP_END)
       pc = loop_step(&c, pc);
-    else
+    else if (lm_plan_step_runs(&f->steps[pc], iteration_of(&c)))
       step_check(&c, pc++);
+    else
+      pc++;
   }
+  for (uint32_t k = 0; k < c.n_holds; k++)
+    fault(&c, c.holds[k].start, (int)k, "nothing waits for this collective");
+  lm_arena_destroy(c.arena);
   lm_free(c.shadow);
   lm_free(c.life);
   return !c.faults;

@@ -89,19 +89,41 @@ static int choice(reader *r, const char *const *names, int n) {
 
 // ---- parts of a line
 
+// i0, (i0 mod 2) or (i0+1 mod 2); returns the depth of the loop.
+static int slot(reader *r, int *out_slots, int *out_ahead) {
+  bool ring = take(r, "(");
+  *out_slots = *out_ahead = 0;
+  expect(r, "i");
+  int64_t d = number(r), ahead = 0, slots = 0;
+  if (ring && r->at < r->end && *r->at == '+')
+    ahead = number(r);
+  if (ring) {
+    expect(r, "mod");
+    slots = number(r);
+    expect(r, ")");
+  }
+  if (d < 0 || d >= LM_PLAN_DEPTH || (ring && (slots < 1 || slots > MAX_ITEMS)) ||
+      ahead > MAX_ITEMS)
+    r->failed = true;
+  *out_slots = (int)slots;
+  *out_ahead = (int)ahead;
+  return r->failed ? 0 : (int)d;
+}
+
 static lm_plan_buf buffer(reader *r) {
   lm_plan_buf b = {.arena = (uint8_t)choice(r, lm_arena_names, LM_ARENAS), .live = -1};
   expect(r, "[");
   b.offset = number(r);
   while (!r->failed && r->at < r->end && (*r->at == '+' || *r->at == '-')) {
     int64_t stride = number(r);
-    expect(r, "*i");
-    int64_t d = number(r);
-    if (d < 0 || d >= LM_PLAN_DEPTH) {
-      r->failed = true;
+    int slots, ahead;
+    expect(r, "*");
+    int d = slot(r, &slots, &ahead);
+    if (r->failed)
       break;
-    }
     b.stride[d] = stride;
+    b.ring[d].slots = slots;
+    b.ring[d].ahead = ahead;
   }
   expect(r, ":");
   b.bytes = number(r);
@@ -247,6 +269,54 @@ static void kernel(reader *r, lm_plan_step *s) {
   s->space = extent(r);
 }
 
+// A number from 0 that fits an int.
+static int small(reader *r) {
+  int64_t n = number(r);
+  if (n < 0 || n > MAX_ITEMS)
+    r->failed = true;
+  return r->failed ? 0 : (int)n;
+}
+
+static void handle(reader *r, lm_plan_comm *c) {
+  c->handle = small(r);
+  if (take(r, "+") && (slot(r, &c->slots, &c->ahead) != r->depth - 1 || !c->slots))
+    r->failed = true; // of another loop than the innermost one
+}
+
+static void comm(reader *r, lm_plan_step *s) {
+  lm_plan_comm *c = s->comm = LM_NEW(r->a, lm_plan_comm);
+  *c = (lm_plan_comm){.kind = LM_COLLS};
+  if (s->kind == LM_STEP_START) {
+    c->kind = (lm_coll_kind)choice(r, lm_coll_names, LM_COLLS);
+    if (c->kind == LM_COLL_ALL_REDUCE || c->kind == LM_COLL_REDUCE_SCATTER)
+      c->op = (lm_coll_op)choice(r, lm_coll_op_names, LM_COLL_OPS);
+    c->dtype = (lm_dtype)choice(r, lm_dtype_names, LM_REAL);
+    c->count = number(r);
+    expect(r, "group");
+    c->group = small(r);
+    if (c->kind == LM_COLL_SEND || c->kind == LM_COLL_RECEIVE) {
+      expect(r, "peer");
+      c->peer = small(r);
+    }
+    expect(r, "lane");
+    c->lane = small(r);
+    expect(r, "as");
+  }
+  handle(r, c);
+}
+
+// when 1..22
+static void iterations(reader *r, lm_plan_step *s) {
+  if (!take(r, "when "))
+    return;
+  s->from = number(r);
+  expect(r, "..");
+  if (r->at < r->end && *r->at != ' ')
+    s->end = number(r) + 1;
+  bool plain = s->kind == LM_STEP_LOOP || s->kind == LM_STEP_END || !r->depth;
+  r->failed |= plain || s->from < 0 || (s->end && s->end <= s->from) || (!s->from && !s->end);
+}
+
 static void operands(reader *r, lm_plan_step *s) {
   uint32_t cap = 0;
   int part = 0, count[3] = {0}; // read, written, workspaces
@@ -281,6 +351,7 @@ static void step(reader *r) {
   lm_plan_step *s = ADD(r, r->f->steps, r->f->n_steps, r->cap_steps);
   *s = (lm_plan_step){.kind = (lm_step_kind)choice(r, lm_step_names, LM_STEP_KINDS)};
   s->initializes = take(r, "init");
+  iterations(r, s);
   switch (s->kind) {
   case LM_STEP_KERNEL: kernel(r, s); break;
   case LM_STEP_GEMM: gemm(r, s); break;
@@ -288,6 +359,8 @@ static void step(reader *r) {
   case LM_STEP_END: loop_end(r, s, index); break;
   case LM_STEP_COPY:
   case LM_STEP_ADD: move(r, s); break;
+  case LM_STEP_START:
+  case LM_STEP_WAIT: comm(r, s); break;
   case LM_STEP_FILL: s->pattern = strtoull(word(r, " "), NULL, 16); break;
   }
   operands(r, s);

@@ -39,6 +39,15 @@ static bool touches(const lm_plan_func *f, lm_arena_id arena, bool write) {
   return false;
 }
 
+lm_status lm_plan_of_one_process(const lm_plan *p) {
+  for (int i = 0; i < p->n_funcs; i++)
+    for (int k = 0; k < p->funcs[i].n_steps; k++)
+      if (p->funcs[i].steps[k].kind == LM_STEP_START || p->funcs[i].steps[k].kind == LM_STEP_WAIT)
+        return lm_fail(LM_BUG_STATUS, "%s: step %d is of a collective, but there is one process",
+                       p->funcs[i].name, k);
+  return NULL;
+}
+
 static bool initializes(const lm_plan_func *f) {
   for (int i = 0; i < f->n_steps; i++)
     if (f->steps[i].initializes)
@@ -61,17 +70,23 @@ void lm_plan_funcs_bind(lm_plan *p) {
 }
 
 int64_t lm_plan_step_times(const lm_plan_func *f, int i) {
-  int64_t times = 1;
+  const lm_plan_step *s = &f->steps[i];
+  int64_t times = 1, innermost = 1;
   for (int k = 0; k < i; k++) {
     const lm_plan_step *loop = &f->steps[k];
     if (loop->kind != LM_STEP_LOOP)
       continue;
-    if (loop->match > i)
-      times *= loop->count;
-    else
+    if (loop->match > i) {
+      times *= innermost;
+      innermost = loop->count;
+    } else {
       k = loop->match;
+    }
   }
-  return times;
+  if (s->kind == LM_STEP_LOOP || s->kind == LM_STEP_END || (!s->from && !s->end))
+    return times * innermost;
+  int64_t end = s->end && s->end < innermost ? s->end : innermost;
+  return times * (end > s->from ? end - s->from : 0);
 }
 
 // The bytes of a gradient that step s adds to. Those of an ADD may be apart from each other.
@@ -121,16 +136,48 @@ const lm_plan_port *lm_plan_port_find(const lm_plan_func *f, const char *name, b
 // ---- text
 
 const char *const lm_step_names[LM_STEP_KINDS] = {
-    [LM_STEP_KERNEL] = "kernel", [LM_STEP_GEMM] = "gemm", [LM_STEP_LOOP] = "loop",
-    [LM_STEP_END] = "end",       [LM_STEP_COPY] = "copy", [LM_STEP_FILL] = "fill",
-    [LM_STEP_ADD] = "add"};
+    [LM_STEP_KERNEL] = "kernel", [LM_STEP_GEMM] = "gemm",   [LM_STEP_LOOP] = "loop",
+    [LM_STEP_END] = "end",       [LM_STEP_COPY] = "copy",   [LM_STEP_FILL] = "fill",
+    [LM_STEP_ADD] = "add",       [LM_STEP_START] = "start", [LM_STEP_WAIT] = "wait"};
+
+// i0, or (i0 mod 2), or (i0+1 mod 2)
+static void print_slot(int depth, int slots, int ahead, lm_buf *out) {
+  if (!slots)
+    lm_buf_printf(out, "i%d", depth);
+  else if (ahead)
+    lm_buf_printf(out, "(i%d%+d mod %d)", depth, ahead, slots);
+  else
+    lm_buf_printf(out, "(i%d mod %d)", depth, slots);
+}
 
 static void print_buf(const lm_plan_buf *b, lm_buf *out) {
   lm_buf_printf(out, " %s[%lld", lm_arena_names[b->arena], (long long)b->offset);
-  for (int d = 0; d < LM_PLAN_DEPTH; d++)
-    if (b->stride[d])
-      lm_buf_printf(out, "%+lld*i%d", (long long)b->stride[d], d);
+  for (int d = 0; d < LM_PLAN_DEPTH; d++) {
+    if (!b->stride[d])
+      continue;
+    lm_buf_printf(out, "%+lld*", (long long)b->stride[d]);
+    print_slot(d, b->ring[d].slots, b->ring[d].ahead, out);
+  }
   lm_buf_printf(out, " : %lld]", (long long)b->bytes);
+}
+
+// start all_reduce sum f32 4096 group 1 lane 2 as 4 + (i0 mod 2)
+// start send f32 64 group 1 to 3 lane 0 as 0
+static void print_comm(const lm_plan_comm *c, int depth, bool start, lm_buf *out) {
+  bool reduces = c->kind == LM_COLL_ALL_REDUCE || c->kind == LM_COLL_REDUCE_SCATTER;
+  if (start) {
+    lm_buf_printf(out, " %s%s%s %s %lld group %d", lm_coll_names[c->kind], reduces ? " " : "",
+                  reduces ? lm_coll_op_names[c->op] : "", lm_dtype_name(c->dtype),
+                  (long long)c->count, c->group);
+    if (c->kind == LM_COLL_SEND || c->kind == LM_COLL_RECEIVE)
+      lm_buf_printf(out, " peer %d", c->peer);
+    lm_buf_printf(out, " lane %d as", c->lane);
+  }
+  lm_buf_printf(out, " %d", c->handle);
+  if (c->slots) {
+    lm_buf_puts(out, " + ");
+    print_slot(depth - 1, c->slots, c->ahead, out);
+  }
 }
 
 static void print_extent(const lm_plan *p, const lm_plan_extent *e, lm_buf *out) {
@@ -189,6 +236,10 @@ static void print_step(const lm_plan *p, const lm_plan_step *s, int number, int 
     --*depth;
   lm_buf_printf(out, "  %4d %*s%s%s", number, 2 * *depth, "", lm_step_names[s->kind],
                 s->initializes ? " init" : "");
+  if (s->kind != LM_STEP_LOOP && (s->from || s->end))
+    lm_buf_printf(out, " when %lld..", (long long)s->from);
+  if (s->kind != LM_STEP_LOOP && s->end)
+    lm_buf_printf(out, "%lld", (long long)s->end - 1);
   switch (s->kind) {
   case LM_STEP_KERNEL:
     lm_buf_printf(out, " %s over ", p->kernels[s->kernel].name);
@@ -202,6 +253,8 @@ static void print_step(const lm_plan *p, const lm_plan_step *s, int number, int 
   case LM_STEP_COPY:
   case LM_STEP_ADD: print_move(p, s->move, out); break;
   case LM_STEP_FILL: lm_buf_printf(out, " %#llx", (unsigned long long)s->pattern); break;
+  case LM_STEP_START:
+  case LM_STEP_WAIT: print_comm(s->comm, *depth, s->kind == LM_STEP_START, out); break;
   case LM_STEP_END: break;
   }
   for (int i = 0; i < s->n_bufs; i++) {

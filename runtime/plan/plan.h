@@ -3,7 +3,8 @@
 //
 // Memory consists of a few arenas, each one allocation whose size the plan gives. A buffer is a
 // range of an arena; inside loops its address advances by a stride per iteration of each enclosing
-// loop. A function is a list of steps that run in order.
+// loop, or cycles through the slots of a ring. A function is a list of steps that run in order. A
+// collective begins in one step and ends in another, and the steps between run meanwhile.
 //
 // A parameter is a tensor of the model, whose elements are in one or more pieces of memory. By
 // default it is one dense piece. Parameters are laid out layer-major: a bucket holds all parameters
@@ -13,12 +14,13 @@
 // blocks.
 #ifndef LM_PLAN_H
 #define LM_PLAN_H
+#include "contract/collective.h"
 #include "contract/dtype.h"
 #include "contract/func.h"
 #include "runtime/base/base.h"
 
 enum {
-  LM_PLAN_DEPTH = 4, // maximum depth of nested loops
+  LM_PLAN_DEPTH = 6, // maximum depth of nested loops
   LM_PLAN_ALIGN = 64,
   LM_PLAN_BATCH = 24, // maximum batch axes of a GEMM: all axes of two operands
   LM_PLAN_RANK = 12   // maximum axes of a tensor
@@ -31,8 +33,24 @@ typedef struct lm_plan_buf {
   int live;                      // WORK: index into the function's live table; else -1
   int64_t offset;                // bytes
   int64_t stride[LM_PLAN_DEPTH]; // bytes per iteration of loop depth 0 (outermost), 1, …
-  int64_t bytes;                 // from the first to the last byte that a step may access
+  // slots > 0: the stride is multiplied by the slot (iteration + ahead) mod slots instead of the
+  // iteration.
+  struct {
+    int slots, ahead;
+  } ring[LM_PLAN_DEPTH];
+  int64_t bytes; // from the first to the last byte that a step may access
 } lm_plan_buf;
+// What multiplies the stride of depth d in iteration i of that loop.
+static inline int64_t lm_plan_buf_slot(const lm_plan_buf *b, int d, int64_t i) {
+  return b->ring[d].slots ? (i + b->ring[d].ahead) % b->ring[d].slots : i;
+}
+// The offset in the arena, in the iterations index[LM_PLAN_DEPTH] of the enclosing loops.
+static inline int64_t lm_plan_buf_offset(const lm_plan_buf *b, const int64_t *index) {
+  int64_t offset = b->offset;
+  for (int d = 0; d < LM_PLAN_DEPTH; d++)
+    offset += b->stride[d] * lm_plan_buf_slot(b, d, index[d]);
+  return offset;
+}
 
 // A size: fixed times the product of the run-time extents var[…].
 typedef struct lm_plan_extent {
@@ -189,13 +207,29 @@ typedef enum {
   // an int that receives the index of the iteration
   LM_STEP_LOOP,
   LM_STEP_END,
-  LM_STEP_COPY, // bufs[0] -> the last buffer, by `move`; the optional one between is the position
-  LM_STEP_FILL, // fills `bytes` of bufs[0] with `pattern` of `element` bytes
-  LM_STEP_ADD,  // bufs[1] += bufs[0], f32, by `move`
+  LM_STEP_COPY,  // bufs[0] -> the last buffer, by `move`; the optional one between is the position
+  LM_STEP_FILL,  // fills `bytes` of bufs[0] with `pattern` of `element` bytes
+  LM_STEP_ADD,   // bufs[1] += bufs[0], f32, by `move`
+  LM_STEP_START, // begins the collective `comm` on bufs
+  // ends it, with the same buffers: until then no step writes the memory that the collective reads,
+  // and none touches that of its results
+  LM_STEP_WAIT
 } lm_step_kind;
 enum {
-  LM_STEP_KINDS = LM_STEP_ADD + 1
+  LM_STEP_KINDS = LM_STEP_WAIT + 1
 };
+
+// A collective of the ranks of a group. START and WAIT have equal handles: those of a function that
+// are under way differ. slots > 0: the handle is `handle` + (iteration of the innermost loop +
+// ahead) mod slots.
+typedef struct lm_plan_comm {
+  lm_coll_kind kind;
+  lm_coll_op op; // of all_reduce and reduce_scatter
+  lm_dtype dtype;
+  int64_t count; // elements, see contract/collectives.def
+  int group, lane, peer;
+  int handle, slots, ahead;
+} lm_plan_comm;
 extern const char *const lm_step_names[LM_STEP_KINDS]; // as in the text of a plan
 
 typedef struct lm_plan_step {
@@ -204,10 +238,14 @@ typedef struct lm_plan_step {
   lm_plan_extent space; // KERNEL: size of the parallel space
   lm_plan_gemm *gemm;
   lm_plan_move *move; // COPY, ADD
+  lm_plan_comm *comm; // START, WAIT
   int64_t count;      // LOOP: trip count
-  int depth;          // LOOP, END: index of the loop's variable
-  int match;          // LOOP: index of its END step; END: of its LOOP step
-  int64_t bytes;      // FILL, and the next two
+  // Other kinds, in a loop: the step runs in iterations from … end - 1 of the innermost loop; end =
+  // 0: up to the last one.
+  int64_t from, end;
+  int depth;     // LOOP, END: index of the loop's variable
+  int match;     // LOOP: index of its END step; END: of its LOOP step
+  int64_t bytes; // FILL, and the next two
   uint64_t pattern;
   int element;
   // GEMM: A, B, residual, bias, C and, if it is stored, the input of gelu
@@ -325,10 +363,16 @@ typedef struct lm_plan {
 // NULL if absent. The second takes the name in the plan's text.
 const lm_plan_func *lm_plan_func_get(const lm_plan *p, lm_func_id id, int64_t seq);
 const lm_plan_func *lm_plan_func_find(const lm_plan *p, const char *name);
+// LM_BUG_STATUS if a function has a collective, which an executor of one process cannot run.
+lm_status lm_plan_of_one_process(const lm_plan *p);
 // Computes `copies`, `packs`, `changes_params`, `makes_copies` and `initializes` of all functions
 // from their steps.
 void lm_plan_funcs_bind(lm_plan *p);
-// Executions of step i in one run of f: the product of the trip counts of the loops around it.
+static inline bool lm_plan_step_runs(const lm_plan_step *s, int64_t iteration) {
+  return iteration >= s->from && (!s->end || iteration < s->end);
+}
+// Executions of step i in one run of f: the product of the trip counts of the loops around it,
+// without the iterations in which it does not run.
 int64_t lm_plan_step_times(const lm_plan_func *f, int i);
 // Bytes that the executions of step i do not move if the run takes the gradients as zeros. Negative
 // for a FILL: it moves bytes only in such runs, and `moved` excludes it.
@@ -349,7 +393,8 @@ lm_status lm_plan_parse(lm_arena *a, const char *text, size_t n, lm_plan **out);
 // Prints arenas, parameters, steps with their buffers, and peaks.
 void lm_plan_print(const lm_plan *p, lm_buf *out);
 // Runs f on shadow memory and checks that every byte of the work arena that is read was last
-// written through the same range, and that every buffer is within its arena. Appends the errors to
+// written through the same range, that every buffer is within its arena, and that no step touches
+// the memory of a collective that is under way. Appends the errors to
 // `why`; returns true if there are none. Visits every byte that f accesses, in every iteration.
 bool lm_plan_check(const lm_plan *p, const lm_plan_func *f, lm_buf *why);
 #endif

@@ -21,20 +21,19 @@ int lm_plan_bufs_max(const lm_plan *p) {
 }
 
 int64_t lm_plan_walk_offset(const lm_plan_walk *w, const lm_plan_buf *b) {
-  const int64_t *index = w->var + w->plan->n_extents;
-  int64_t offset = b->offset;
-  for (int d = 0; d < LM_PLAN_DEPTH; d++)
-    offset += b->stride[d] * index[d];
-  return offset;
+  return lm_plan_buf_offset(b, w->var + w->plan->n_extents);
 }
 
 bool lm_plan_walk_overwrites(const lm_plan_walk *w, const lm_plan_step *s) {
   const int64_t *index = w->var + w->plan->n_extents;
   if (!w->first || !s->initializes)
     return false;
-  for (int d = 0; d < LM_PLAN_DEPTH; d++)
-    if (index[d] && !s->bufs[s->n_read].stride[d])
+  const lm_plan_buf *to = &s->bufs[s->n_read];
+  for (int d = 0; d < LM_PLAN_DEPTH; d++) {
+    bool moves = to->stride[d] && (!to->ring[d].slots || index[d] < to->ring[d].slots);
+    if (index[d] && !moves)
       return false;
+  }
   return true;
 }
 
@@ -51,14 +50,16 @@ static lm_status extents_set(lm_plan_walk *w, const lm_plan_func *f, const int64
 }
 
 // Advances from a LOOP or END step. *out_loop: the loop, if an iteration of it begins, else NULL.
-// LOOP and END refer to each other, so no stack is needed.
-static int loop_step(lm_plan_walk *w, const lm_plan_func *f, int pc,
+// *depth: of the loops around the next step. LOOP and END refer to each other, so no stack is
+// needed.
+static int loop_step(lm_plan_walk *w, const lm_plan_func *f, int pc, int *depth,
                      const lm_plan_step **out_loop) {
   const lm_plan_step *s = &f->steps[pc];
   const lm_plan_step *loop = s->kind == LM_STEP_LOOP ? s : &f->steps[s->match];
   int64_t *index = &w->var[w->plan->n_extents + s->depth];
   *index = s->kind == LM_STEP_LOOP ? 0 : *index + 1;
   *out_loop = *index < loop->count ? loop : NULL;
+  *depth = s->depth + (*out_loop != NULL);
   if (*out_loop)
     return (s->kind == LM_STEP_LOOP ? pc : s->match) + 1;
   *index = 0;
@@ -67,17 +68,20 @@ static int loop_step(lm_plan_walk *w, const lm_plan_func *f, int pc,
 
 lm_status lm_plan_walk_run(lm_plan_walk *w, const lm_plan_func *f, const int64_t *extents,
                            lm_status (*step)(void *user, const lm_plan_step *s), void *user) {
+  int depth = 0;
   LM_TRY(extents_set(w, f, extents));
   for (int pc = 0; pc < f->n_steps;) {
     const lm_plan_step *s = &f->steps[pc], *loop = NULL;
     if (s->kind != LM_STEP_LOOP && s->kind != LM_STEP_END) {
-      bool skipped = s->kind == LM_STEP_FILL && s->initializes && !w->first;
+      int64_t iteration = depth ? w->var[w->plan->n_extents + depth - 1] : 0;
+      bool skipped = (s->kind == LM_STEP_FILL && s->initializes && !w->first) ||
+                     !lm_plan_step_runs(s, iteration);
       if (!skipped)
         LM_TRY(step(user, s));
       pc++;
       continue;
     }
-    pc = loop_step(w, f, pc, &loop);
+    pc = loop_step(w, f, pc, &depth, &loop);
     if (loop && loop->n_bufs)
       LM_TRY(step(user, loop));
   }

@@ -12,10 +12,10 @@ typedef struct lm_plan_walk {
 
 void lm_plan_walk_open(const lm_plan *plan, lm_plan_walk *out);
 void lm_plan_walk_close(lm_plan_walk *w);
-// Calls `step` for every execution of every step except LOOP and END, and at the start of each
-// iteration for a LOOP that has a buffer for its index. A FILL that initializes gradients is left
-// out unless w->first. extents: optional, default the capacities.
-// Returns the first status of `step` that is not NULL.
+// Calls `step` for every execution of every step in the iterations in which it runs, except LOOP
+// and END, and at the start of each iteration for a LOOP that has a buffer for its index. A FILL
+// that initializes gradients is left out unless w->first. extents: optional, default the
+// capacities. Returns the first status of `step` that is not NULL.
 lm_status lm_plan_walk_run(lm_plan_walk *w, const lm_plan_func *f, const int64_t *extents,
                            lm_status (*step)(void *user, const lm_plan_step *s), void *user);
 // The buffer's offset in its arena, in bytes, in the current iterations.

@@ -1,0 +1,18 @@
+// collective.h - the collectives of ranks (collectives.def).
+#ifndef LM_CONTRACT_COLLECTIVE_H
+#define LM_CONTRACT_COLLECTIVE_H
+
+typedef enum {
+#define COLLECTIVE(ID, NAME) LM_COLL_##ID,
+#include "contract/collectives.def"
+  LM_COLLS
+} lm_coll_kind;
+extern const char *const lm_coll_names[LM_COLLS];
+
+typedef enum {
+  LM_COLL_SUM,
+  LM_COLL_MAX, // NAN if any is
+  LM_COLL_OPS
+} lm_coll_op;
+extern const char *const lm_coll_op_names[LM_COLL_OPS]; // "sum", "max"
+#endif

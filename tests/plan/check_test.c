@@ -1,0 +1,154 @@
+// check_test.c - rings, iterations of steps and collectives in plans: the text parses back, the
+// executor computes their addresses, and the checker finds planted mistakes.
+#include <string.h>
+
+#include "runtime/base/diag.h"
+#include "runtime/cpu/exec.h"
+#include "tests/runtime/arena.h"
+
+static lm_plan *parsed(lm_arena *a, const char *text) {
+  lm_plan *p;
+  lm_buf again = {0};
+  CHECK_OK(lm_plan_parse(a, text, strlen(text), &p));
+  lm_plan_print(p, &again);
+  if (!strstr(again.p, strchr(text, 'f'))) { // from "func" on
+    fprintf(stderr, "the text does not come back:\n%s\n%s", text, again.p);
+    exit(1);
+  }
+  lm_buf_free(&again);
+  return p;
+}
+
+// ---- execution: iteration i copies input i into slot i mod 2, and the slot of i - 1 to output i
+
+static const char ring[] =
+    "arena io 192\narena work 128\n"
+    "func ring work 128\n"
+    "     0 loop i0 < 5\n"
+    "     1   copy 4(4,4) io[0+16*i0 : 16] -> work[0+64*(i0 mod 2) : 16]\n"
+    "     2   copy when 1..3 4(4,4) work[0+64*(i0+1 mod 2) : 16] -> io[96+16*i0 : 16]\n"
+    "     3 end\n"
+    "  live 0: work[0 : 128] steps 0..3 slots\n";
+
+static void ring_test(lm_arena *a) {
+  lm_plan *p = parsed(a, ring);
+  lm_buf why = {0};
+  CHECK(lm_plan_check(p, &p->funcs[0], &why));
+  CHECK(lm_plan_step_times(&p->funcs[0], 1) == 5 && lm_plan_step_times(&p->funcs[0], 2) == 3);
+  for (int i = 1; i <= 2; i++)
+    p->funcs[0].steps[i].move->element = 4;
+  for (int threads = 1; threads <= 2; threads++) {
+    lm_exec *e;
+    int32_t io[48] = {0};
+    for (int i = 0; i < 20; i++)
+      io[i] = 100 + i;
+    CHECK_OK(lm_cpu_exec_create(p, &(lm_exec_options){.threads = threads}, &e));
+    arena_write(e, p, LM_ARENA_IO, io);
+    CHECK_OK(lm_exec_call(e, &p->funcs[0], NULL));
+    int32_t *got = arena_read(e, p, LM_ARENA_IO);
+    for (int i = 0; i < 5; i++)
+      for (int k = 0; k < 4; k++) // in iterations 1 to 3 only
+        CHECK(got[24 + 4 * i + k] == (i >= 1 && i <= 3 ? 100 + 4 * (i - 1) + k : 0));
+    lm_free(got);
+    lm_exec_destroy(e);
+  }
+}
+
+// ---- the checker: gradients of iteration i are reduced from window i mod 2, while iteration i + 1
+// fills the other one
+
+#define HEAD "arena grad 256\narena work 192\nfunc f work 192\n     0 loop i0 < 4\n"
+#define WAIT                                                                                       \
+  "     1   wait when 2.. 4 + (i0 mod 2) work[0+64*(i0 mod 2) : 64] -> grad[-128+64*i0 : 64]\n"
+#define FILL "     2   fill 0x1 -> work[0+64*(i0 mod 2) : 64]\n"
+#define START(handle)                                                                              \
+  "     3   start reduce_scatter sum f32 16 group 1 lane 0 as " handle                             \
+  " work[0+64*(i0 mod 2) : 64] -> grad[0+64*i0 : 64]\n"
+#define SLOT "4 + (i0 mod 2)"
+#define END "     4 end\n"
+#define LAST                                                                                       \
+  "     5 wait 4 work[0 : 64] -> grad[128 : 64]\n     6 wait 5 work[64 : 64] -> grad[192 : 64]\n"
+#define LIVE "  live 0: work[0 : 128] steps 0..6 windows\n"
+
+static void checks_test(lm_arena *a) {
+  static const struct {
+    const char *text, *found;
+  } cases[] = {
+      {HEAD WAIT FILL START(SLOT) END LAST LIVE, NULL},
+      {HEAD "     1   wait when 3.. 4 + (i0 mod 2) work[0+64*(i0 mod 2) : 64] -> "
+            "grad[-128+64*i0 : 64]\n" FILL START(SLOT) END LAST LIVE,
+       "step 2 (), buffer 0: touches the memory of a collective that is under way"},
+      {HEAD WAIT FILL START("4") END LAST LIVE, "its handle is that of a collective"},
+      {HEAD WAIT FILL START(SLOT) END "     5 wait 4 work[0 : 64] -> grad[128 : 64]\n" LIVE,
+       "nothing waits for this collective"},
+      {HEAD WAIT FILL START(SLOT) END LAST "     7 wait 6 work[0 : 64] -> grad[0 : 64]\n" LIVE,
+       "waits for a collective that is not under way"},
+      {HEAD WAIT FILL START(SLOT) END
+       "     5 wait 4 work[64 : 64] -> grad[128 : 64]\n     6 wait 5 work[64 : 64] -> grad[192 : "
+       "64]\n" LIVE,
+       "has other buffers than the collective that it ends"},
+      {HEAD WAIT "     2   fill 0x1 -> work[0+64*(i0+1 mod 2) : 64]\n" START(SLOT) END LAST LIVE,
+       "step 3 (), buffer 0: read before it was written"},
+      {HEAD WAIT FILL START(SLOT) END
+       "     5 copy 16(4,4) grad[128 : 64] -> grad[0 : 64]\n     6 wait 4 work[0 : 64] -> "
+       "grad[128 : 64]\n     7 wait 5 work[64 : 64] -> grad[192 : 64]\n"
+       "  live 0: work[0 : 128] steps 0..7 windows\n",
+       "step 5 (), buffer 0: touches the memory of a collective"},
+      {HEAD "     1   fill 0x1 -> work[0+64*(i0 mod 4) : 64]\n     2 end\n"
+            "  live 0: work[0 : 192] steps 0..2 windows\n",
+       "outside its arena"}};
+  for (size_t i = 0; i < LM_COUNT(cases); i++) {
+    lm_plan *p = parsed(a, cases[i].text);
+    lm_buf why = {0};
+    bool good = lm_plan_check(p, &p->funcs[0], &why);
+    if (good != !cases[i].found || (!good && !strstr(why.p, cases[i].found))) {
+      fprintf(stderr, "case %zu: %s\n", i, why.p ? why.p : "no fault");
+      exit(1);
+    }
+    lm_buf_free(&why);
+  }
+  lm_exec *e;
+  CHECK_FAILS(lm_cpu_exec_create(parsed(a, cases[0].text), NULL, &e), LM_BUG_STATUS,
+              "step 1 is of a collective");
+}
+
+// ---- mistakes in the text
+
+static void text_test(lm_arena *a) {
+  static const char *const lines[] = {
+      "fill when 2..1 0x1 -> work[0 : 64]",     // no iteration
+      "fill when -1.. 0x1 -> work[0 : 64]",     // before the first
+      "fill 0x1 -> work[0+64*(i0 mod 0) : 64]", // no slots
+      "fill 0x1 -> work[0+64*(i9 mod 2) : 64]",
+      "fill 0x1 -> work[0+64*(i0 mod 2 : 64]",
+      "start all_reduce f32 16 group 1 lane 0 as 0 work[0 : 64] -> work[0 : 64]", // no operation
+      "start gather f32 16 group 1 lane 0 as 0 work[0 : 64] -> work[0 : 64]",
+      "start send f32 16 group 1 lane 0 as 0 work[0 : 64]", // no peer
+      "wait 4 + (i1 mod 2) work[0 : 64]",                   // not the innermost loop
+      "wait 4 + i0 work[0 : 64]",
+      "wait -1 work[0 : 64]"};
+  static const char *const good[] = {
+      "start all_gather bf16 16 group 2 lane 1 as 0 work[0 : 32] -> work[64 : 64]",
+      "start send f32 16 group 1 peer 3 lane 0 as 7 work[0 : 64]",
+      "start receive f32 16 group 1 peer 0 lane 0 as 7 -> work[0 : 64]",
+      "start all_reduce max f32 16 group 0 lane 0 as 1 + (i0+1 mod 3) work[0 : 64] -> work[0 : 64]",
+      "wait 1 + (i0+1 mod 3) work[0 : 64] -> work[0 : 64]"};
+  lm_plan *q;
+  for (size_t i = 0; i < LM_COUNT(lines); i++) {
+    const char *text = lm_arena_printf(a, HEAD "     1   %s\n     2 end\n", lines[i]);
+    lm_status s = lm_plan_parse(a, text, strlen(text), &q);
+    if (!s)
+      fprintf(stderr, "accepted: %s\n", lines[i]);
+    CHECK_FAILS(s, LM_USER, "line 5");
+  }
+  for (size_t i = 0; i < LM_COUNT(good); i++)
+    parsed(a, lm_arena_printf(a, HEAD "     1   %s\n     2 end\n", good[i]));
+}
+
+int main(void) {
+  lm_arena *a = lm_arena_create();
+  ring_test(a);
+  checks_test(a);
+  text_test(a);
+  lm_arena_destroy(a);
+}
