@@ -86,7 +86,7 @@ static lm_status size_check(const lm_project *p, const lm_compiled *c) {
 lm_status lm_compile_lower(const lm_project *p, const lm_compile_spec *spec, lm_compiled *out) {
   lm_lower_options o = lower_options(p, spec);
   *out = (lm_compiled){.project = p, .spec = *spec, .run = spec->run};
-  bool files = spec->what == LM_LOWER_MAPS; // nothing is computed, and no frozen parameter rounded
+  bool files = !(spec->what & ~(uint32_t)(LM_LOWER_MAPS | LM_LOWER_MERGED)); // rounds no parameter
   out->compute = files ? LM_F32 : lm_precision_of(compute_asked(p->recipe), &spec->target);
   out->lowered = lm_lower(p->ctx, p->program, p->recipe, &o);
   LM_TRY(lm_verdict(p->ctx));

@@ -222,5 +222,5 @@ lm_status lm_trained_load(const lm_session *s, const char *weights, lm_weights w
 
 lm_status lm_trained_params(lm_session *s) {
   s->run.rows = s->run.seq = 1;
-  return lm_session_compile(s, LM_LOWER_MAPS, 0);
+  return lm_session_compile(s, LM_LOWER_MAPS | LM_LOWER_MERGED, 0);
 }

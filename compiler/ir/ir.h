@@ -141,6 +141,7 @@ typedef struct lm_global {
   lm_sym *members;
   uint32_t n_members;
   lm_axis along;
+  int added; // 1 + the number of the edit of the model that adds it: weights of its base lack it
   lm_loc loc;
 } lm_global;
 

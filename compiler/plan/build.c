@@ -38,6 +38,7 @@ static void params_of(planner *p, uint32_t index, lm_plan_param *list, int *n) {
     *out = (lm_plan_param){.path = g->paths[i],
                            .dtype = (uint8_t)at->dtype,
                            .arena = (uint8_t)at->arena,
+                           .added = g->added,
                            .elements = 1,
                            .pieces = piece,
                            .n_pieces = 1,

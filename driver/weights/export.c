@@ -16,7 +16,7 @@ static const dtype DTYPES[] = {
     {"f32", "float32", LM_ST_F32}, {"bf16", "bfloat16", LM_ST_BF16}, {"f16", "float16", LM_ST_F16}};
 
 typedef struct exporter {
-  const lm_session *s;
+  lm_session *s;
   const lm_export_options *o;
   const dtype *dtype;
   lm_export_result *out;
@@ -47,10 +47,31 @@ static lm_status foreign_write(const exporter *x, lm_weights w) {
   return status;
 }
 
+// Replaces each adapted parameter of w by the same with its adapters merged.
+static lm_status merge(lm_session *s, lm_weights w) {
+  const lm_plan *plan = s->compiled.plan;
+  lm_arena *a = s->project.ctx->arena;
+  const lm_plan_func *f = lm_plan_func_get(plan, LM_FUNC_MERGED, 0);
+  if (!f)
+    return NULL;
+  LM_TRY(lm_session_start(s, NULL));
+  LM_TRY(lm_weights_put(plan, w, s->execution.exec));
+  LM_TRY(lm_exec_call(s->execution.exec, f, NULL));
+  for (int i = 0; i < w.n_host; i++) {
+    const lm_foreign_native *to = &w.host[i];
+    const lm_plan_port *p = lm_plan_port_find(f, lm_arena_printf(a, "merged.%s", to->name), true);
+    if (p)
+      lm_st_from_f32(to->dtype, lm_exec_port(s->execution.exec, p), to->elements, to->data);
+  }
+  return NULL;
+}
+
 static lm_status weights_write(const exporter *x) {
-  const lm_session *s = x->s;
+  lm_session *s = x->s;
   lm_weights w = lm_weights_alloc(s->compiled.plan, false);
   lm_status status = lm_trained_load(s, x->o->weights, w);
+  if (!status)
+    status = merge(s, w);
   if (!status)
     status = foreign_write(x, w);
   lm_weights_free(w);

@@ -21,6 +21,10 @@ static int params_count(const lm_plan *plan, lm_weights w) {
   return plan->n_params + (w.trained_only ? 0 : plan->n_frozen);
 }
 
+static bool has_param(const lm_plan *plan, lm_weights w, int i) {
+  return !w.base || !param_at(plan, i)->added;
+}
+
 lm_weights lm_weights_alloc(const lm_plan *plan, bool trained_only) {
   lm_weights w = {.trained_only = trained_only};
   w.n_host = params_count(plan, w);
@@ -99,9 +103,10 @@ static lm_status native_read(const void *user, int64_t first, int64_t n, float *
   return NULL;
 }
 
-static lm_status host_send(const lm_plan *plan, lm_weights host, lm_exec *e) {
-  for (int i = 0; i < host.n_host; i++)
-    LM_TRY(param_fill(plan, lm_weights_in(e), i, native_read, &host.host[i]));
+lm_status lm_weights_put(const lm_plan *plan, lm_weights w, lm_exec *e) {
+  for (int i = 0; i < w.n_host; i++)
+    if (has_param(plan, w, i))
+      LM_TRY(param_fill(plan, lm_weights_in(e), i, native_read, &w.host[i]));
   return NULL;
 }
 
@@ -131,10 +136,11 @@ static int by_path(const void *a, const void *b) {
 }
 
 static void extra_check(const lm_st *st, const lm_plan *plan, lm_weights w, lm_buf *faults) {
-  size_t n = (size_t)params_count(plan, w);
-  const char **paths = lm_calloc(n + 1, sizeof *paths);
-  for (size_t i = 0; i < n; i++)
-    paths[i] = param_at(plan, (int)i)->path;
+  size_t n = 0;
+  const char **paths = lm_calloc((size_t)params_count(plan, w) + 1, sizeof *paths);
+  for (int i = 0; i < params_count(plan, w); i++)
+    if (has_param(plan, w, i))
+      paths[n++] = param_at(plan, i)->path;
   qsort(paths, n, sizeof *paths, by_path);
   for (size_t i = 0; i < lm_st_count(st); i++) {
     const char *name = lm_st_at(st, i)->name;
@@ -153,13 +159,15 @@ static lm_status tensor_read(const void *user, int64_t first, int64_t n, float *
 static lm_status tensors_load(const lm_plan *plan, const lm_st *st, lm_weights w) {
   lm_buf faults = {0};
   for (int i = 0; i < params_count(plan, w); i++)
-    tensor_check(lm_st_find(st, param_at(plan, i)->path), param_at(plan, i), &faults);
+    if (has_param(plan, w, i))
+      tensor_check(lm_st_find(st, param_at(plan, i)->path), param_at(plan, i), &faults);
   extra_check(st, plan, w, &faults);
   lm_status status =
       faults.n ? lm_fail(LM_USER, "the tensors do not match the model:%s", faults.p) : NULL;
   lm_buf_free(&faults);
   for (int i = 0; !status && i < params_count(plan, w); i++)
-    status = param_fill(plan, w, i, tensor_read, lm_st_find(st, param_at(plan, i)->path));
+    if (has_param(plan, w, i))
+      status = param_fill(plan, w, i, tensor_read, lm_st_find(st, param_at(plan, i)->path));
   return status;
 }
 
@@ -204,9 +212,21 @@ lm_status lm_weights_from(const lm_compiled *c, const char **out) {
   return r->from_hf ? NULL : checkpoint_find(c->project, true, out);
 }
 
+// Gives the parameters that edits add their initial values.
+static lm_status added_init(const lm_compiled *c, lm_weights w) {
+  const lm_plan *plan = c->plan;
+  for (int i = 0; i < params_count(plan, w); i++)
+    if (param_at(plan, i)->added)
+      LM_TRY(param_fill(plan, w, i, initial_make,
+                        &(initial){param_at(plan, i), c->project->recipe->seed}));
+  return NULL;
+}
+
 lm_status lm_weights_load_from(const lm_compiled *c, lm_weights w) {
   const lm_recipe *r = c->project->recipe;
   const char *path = r->from;
+  LM_TRY(added_init(c, w));
+  w.base = true;
   if (r->from_hf)
     return lm_weights_import(c, path, w);
   LM_TRY(checkpoint_find(c->project, false, &path));
@@ -272,12 +292,19 @@ static size_t maps_select(const lm_lowered *l, const lm_foreign_native *views, s
   return n_out;
 }
 
+static bool any_added(const lm_plan *plan) {
+  for (int i = 0; i < plan->n_params + plan->n_frozen; i++)
+    if (param_at(plan, i)->added)
+      return true;
+  return false;
+}
+
 lm_status lm_weights_foreign(const lm_compiled *c, lm_arena *a, lm_weights w, lm_foreign **out) {
   const lm_lowered *l = c->lowered;
   size_t n = (size_t)w.n_host;
   if (!l->n_maps)
     return lm_weights_no_map(c);
-  if (!w.trained_only || !c->plan->n_frozen)
+  if ((!w.trained_only || !c->plan->n_frozen) && !any_added(c->plan))
     return lm_foreign_create(l->maps, l->n_maps, w.host, n, out);
   lm_foreign_native *views = LM_NEW_N(a, lm_foreign_native, n + 1);
   memcpy(views, w.host, n * sizeof *views);
@@ -345,7 +372,12 @@ static lm_status import(const lm_compiled *c, lm_arena *a, lm_weights w, const l
     maps[i] = l->maps[i];
     maps[i].foreign = lm_arena_printf(a, "%s%s", prefix, l->maps[i].foreign);
   }
-  LM_TRY(lm_foreign_create(maps, l->n_maps, w.host, (size_t)w.n_host, &foreign));
+  lm_foreign_native *views = LM_NEW_N(a, lm_foreign_native, w.n_host + 1);
+  size_t n_views = 0;
+  for (int i = 0; i < w.n_host; i++)
+    if (has_param(c->plan, w, i))
+      views[n_views++] = w.host[i];
+  LM_TRY(lm_foreign_create(maps, l->n_maps, views, n_views, &foreign));
   ignoring x = {c, strlen(prefix)};
   lm_status status = lm_foreign_import(foreign, st, is_ignored, &x);
   lm_foreign_destroy(foreign);
@@ -359,9 +391,10 @@ lm_status lm_weights_import(const lm_compiled *c, const char *path, lm_weights w
   LM_TRY(lm_st_open(path, &st));
   lm_arena *a = lm_arena_create();
   lm_weights host = w.exec ? lm_weights_alloc(c->plan, w.trained_only) : w;
+  host.base = w.base;
   lm_status status = lm_annotate(import(c, a, host, st), "%s", path);
   if (!status && w.exec)
-    status = host_send(c->plan, host, w.exec);
+    status = lm_weights_put(c->plan, host, w.exec);
   if (w.exec)
     lm_weights_free(host);
   lm_arena_destroy(a);

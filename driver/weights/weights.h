@@ -12,6 +12,7 @@ typedef struct lm_weights {
   lm_foreign_native *host; // if exec is NULL; frozen parameters in their own type
   int n_host;
   bool trained_only; // without the frozen parameters
+  bool base;         // without the parameters that edits of the model add
 } lm_weights;
 static inline lm_weights lm_weights_in(lm_exec *e) {
   return (lm_weights){.exec = e};
@@ -22,13 +23,16 @@ void lm_weights_free(lm_weights w);
 // Fills w, which is in the host's memory, from an executor: the trained parameters (role
 // LM_ROLE_PARAM) or their gradients (LM_ROLE_GRAD).
 lm_status lm_weights_get(lm_exec *e, const lm_plan *plan, lm_port_role role, lm_weights w);
+// Writes the parameters of w, which is in the host's memory, to an executor.
+lm_status lm_weights_put(const lm_plan *plan, lm_weights w, lm_exec *e);
 // Gives the frozen parameters of w their initial values.
 lm_status lm_weights_init_frozen(const lm_plan *plan, uint64_t seed, lm_weights w);
 
 // Fills w from a safetensors file or a folder of them, by native names. One LM_USER status lists
 // every tensor that is missing, has another shape, is not a float, or is unknown.
 lm_status lm_weights_load(const lm_compiled *c, const char *path, lm_weights w);
-// The weights that the recipe's model is `from`: a file or a folder of safetensors, a run of which
+// The weights that the recipe's model is `from`, and the initial values of parameters that edits
+// add: a file or a folder of safetensors, a run of which
 // the newest undamaged checkpoint is taken, or one checkpoint. LM_ENV if that one is damaged.
 lm_status lm_weights_load_from(const lm_compiled *c, lm_weights w);
 // The path that lm_weights_load_from reads. It reports nothing but errors.
@@ -37,9 +41,9 @@ lm_status lm_weights_from(const lm_compiled *c, const char **out);
 lm_status lm_weights_import(const lm_compiled *c, const char *path, lm_weights w);
 // Writes w, which is in the host's memory, as one file with native names.
 lm_status lm_weights_save(const lm_compiled *c, const char *path, lm_weights w);
-// The parameters of w, which is in the host's memory, under their foreign names; foreign tensors
-// that also have elements of others are left out. `a` holds memory of *out. The caller destroys
-// *out before w.
+// The parameters of w, which is in the host's memory, under their foreign names; parameters that
+// edits add, and foreign tensors that also have elements of others, are left out. `a` holds memory
+// of *out. The caller destroys *out before w.
 lm_status lm_weights_foreign(const lm_compiled *c, lm_arena *a, lm_weights w, lm_foreign **out);
 lm_status lm_weights_no_map(const lm_compiled *c); // the error of a model without `map hf`
 #endif

@@ -82,7 +82,12 @@ static el_val symbolic_argument(lm_elab *e, const ast_param *p) {
 
 static void run_symbolic(lm_elab *e, const char *what, const ast_sig *sig, const ast_body *body,
                          const lm_file *file, el_ref *self) {
-  el_frame frame = {.up = e->frame, .what = what, .file = file, .self = self, .real = K_REAL};
+  el_frame frame = {.up = e->frame,
+                    .what = what,
+                    .file = file,
+                    .self = self,
+                    .rows = self ? el_rows_copy(e, self->inst->rows) : NULL,
+                    .real = K_REAL};
   el_frame *caller = e->frame;
   e->frame = &frame;
   bool sound = el_type_check(e, sig->ret);

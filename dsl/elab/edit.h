@@ -1,7 +1,9 @@
-// edit.h - the edits of a model instance: `model X = M() with { freeze @P; train @P }`.
+// edit.h - the edits of a model instance: `model X = M() with { freeze @P; adapt @P = B(…) }`.
 //
-// Edits are applied while the model is instantiated. Of the edits that match a parameter the last
-// one decides whether it is trained; without any it is.
+// Edits are applied while the model is instantiated. Of the `freeze` and `train` lines that match a
+// parameter the last one decides whether it is trained; without any it is. `adapt` gives each
+// parameter that it matches an instance of a block, whose method `use` computes the result of each
+// `dot` with the parameter, or whose method `merge` computes the weight (adapt.c).
 #ifndef LM_ELAB_EDIT_H
 #define LM_ELAB_EDIT_H
 #include "dsl/elab/elab.h"
@@ -18,35 +20,90 @@ typedef struct el_edit {
   el_edit_kind kind;
   const char *pattern;
   lm_loc at;
+  int number;           // lines before it
+  bool failed;          // an instance of it has an error, which was reported
+  const ast_expr *call; // ADAPT: the instance
+  lm_decl_ref block;    // ADAPT
 } el_edit;
 
-// The instances of a parameter in its repetitions, divided into trained and frozen ones. Each part
-// is a separate global, stacked over the instances that it has.
+// The instances of a parameter in its repetitions, divided into classes. Each class is a separate
+// global, stacked over the instances that it has: trained ones, frozen ones, and for a parameter of
+// an adapter those of each `adapt` line.
 typedef struct el_division {
   lm_sym base;   // the path without indices
-  int level;     // the repetition whose index decides; -1: all instances are equal
-  bool *frozen;  // by that index; one element if level is -1
-  int64_t *rank; // by that index: the index in the part
-  int64_t n[2];  // instances of the trained and of the frozen part along that repetition
+  int level;     // the repetition whose index decides; -1: all instances are of one class
+  int64_t n;     // size of that repetition, or 1
+  int *classes;  // by that index
+  int64_t *rank; // by that index: the index in the class
+  int64_t *size; // by class
+  int first;     // the first class that has instances
   struct el_division *next;
 } el_division;
+
+// How a model uses a parameter in `dot`: in: axes that are summed over; batch: axes that are shared
+// with the other operand and the result. Bit k is axis k of the parameter.
+typedef struct el_role {
+  lm_sym base; // the parameter, by its path without indices
+  uint32_t in, batch;
+  bool is_gather; // the use is a gather
+  lm_loc at;
+  struct el_role *other; // a use that disagrees with this one, which is the first; NULL: none
+  struct el_role *next;
+} el_role;
+
+typedef struct el_adapter {
+  el_inst *inst;
+  const el_edit *by;
+  struct el_adapter *next; // in the order of the lines
+} el_adapter;
+
+// The parameter that a value is, for a `dot` with it.
+typedef struct el_origin {
+  const el_param *p;
+  el_ref ref;
+} el_origin;
 
 typedef struct el_edits {
   el_edit *v;
   uint32_t n, cap;
+  const lm_file *file; // of the edits
+  bool has_adapters;
+  bool records; // the model is elaborated to find the roles; nothing is edited
+  el_role *roles;
   el_division *divisions;
-  bool divides; // some division has two parts
+  bool divides; // some instances of a repetition may differ
 } el_edits;
 
-// Reads the items of `with` to e->edits. False: reported.
+// Reads the items of `with` in e's frame to e->edits. False: reported.
 bool el_edits_read(lm_elab *e, const ast_items *items);
-// The division of a parameter; NULL if the model has no edits or after an error, which is reported.
+// The division of a parameter; NULL if the model has no edits. Errors are reported.
 const el_division *el_division_of(lm_elab *e, const el_inst *inst, const el_param *p);
+// The number of instances in the class of this one along the repetition that decides.
+int64_t el_division_size(const el_division *d, const el_inst *inst);
 bool el_division_is_frozen(const el_division *d, const el_inst *inst);
-// Whether two elements of a repetition read the same globals.
+// The global of the instance's class.
+lm_sym el_division_global(lm_elab *e, const el_division *d, const el_inst *inst);
+// Whether two elements of a repetition are computed in the same way, from the same globals.
 bool el_edits_agree(const lm_elab *e, const el_inst *x, const el_inst *y);
 // Reports patterns that match no parameter of the model.
 void el_edits_check(lm_elab *e);
-// Reports an alternative of a pattern that matches no parameter, with the nearest name.
-void el_pattern_check(lm_elab *e, const char *pattern, lm_loc at);
+// Reports an alternative of a pattern that matches no parameter, with the nearest name. Parameters
+// that an edit from line `before` on adds do not count.
+void el_pattern_check(lm_elab *e, const char *pattern, lm_loc at, int before);
+// Whether an edit has an effect on a parameter that its pattern matches.
+bool el_edit_reaches(const el_edit *x, const lm_global *g);
+
+// ---- adapters (adapt.c)
+// Instantiates the adapters of a parameter, the last of inst->params.
+void el_adapters_add(lm_elab *e, el_inst *inst, uint32_t param);
+// The line that gave an instance, or the adapter around it, to a parameter; NULL: the model's own.
+const el_edit *el_edit_of(const el_inst *inst);
+// The last line that adapts the parameter `path` by the block; NULL: none does.
+const el_edit *el_edit_adapting(lm_elab *e, lm_sym path, const ast_decl *block);
+// An adapted parameter with its adapters merged. V_ERROR if one has no method `merge`; reported.
+el_val el_merged(lm_elab *e, el_inst *inst, uint32_t param);
+// Records that a table is gathered from.
+void el_gather_record(lm_elab *e, const el_val *table, lm_loc at);
+// Whether a value must not be passed to a function of the module, since a use of it is edited.
+bool el_is_edited(const lm_elab *e, const el_val *v);
 #endif

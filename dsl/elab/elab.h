@@ -89,6 +89,8 @@ typedef struct el_val {
   const lm_sym *names;    // of the items of V_RECORD
   el_ref ref;             // of V_INST; of V_INSTS the instance that owns the list
   struct el_insts *insts; // of V_INSTS
+  const struct el_origin
+      *of; // edit.h; of V_TENSOR, in a model with edits: the parameter that it is
 } el_val;
 
 struct el_bind {
@@ -150,6 +152,7 @@ typedef struct el_param {
   lm_loc loc;
   lm_sym global;
   const struct el_division *division; // edit.h; NULL: there is one global for all instances
+  struct el_adapter *adapters;        // edit.h
 } el_param;
 
 // sub xs[index < n]: one instance for each index; all have parameters of the same shapes.
@@ -173,6 +176,9 @@ struct el_inst {
   el_inst *owner;
   el_names vals; // parameters and dims
   el_axis_bind *axes;
+  el_row *rows;                   // of an adapter: the axes of the parameter, by role
+  const struct el_edit *added_by; // of an adapter: its line (edit.h)
+  lm_sym host;                    // of an adapter: the owner's parameter that it adapts
   el_param *params;
   uint32_t n_params, cap_params;
   struct el_sub {
@@ -398,6 +404,7 @@ void el_run_body(lm_elab *e, const ast_stmt *st, const el_val *var, const el_val
 // A `let` of one name.
 void el_bind_let(lm_elab *e, const ast_name *n, el_val v);
 void el_bind_name(lm_elab *e, lm_sym name, el_val v, bool settable);
+el_row *el_rows_copy(lm_elab *e, const el_row *rows);   // type.c; frames map the axes of theirs
 bool el_emits_check(lm_elab *e, lm_loc at, uint64_t n); // whether n values may be emitted
 
 // ---- loops over positions (scan.c)
@@ -422,6 +429,9 @@ typedef struct el_inst_site {
   int n_stack;
   int64_t stack[4], index[4];
   lm_sym stack_name[4];
+  el_row *rows; // of an adapter, as the next two
+  const struct el_edit *added_by;
+  lm_sym host;
 } el_inst_site;
 // NULL: reported.
 el_inst *el_inst_make(lm_elab *e, const ast_expr *call, const lm_file *file,

@@ -134,6 +134,7 @@ el_frame *el_inst_enter(lm_elab *e, el_inst *inst, el_frame *out) {
                     .called_at = inst->at,
                     .file = inst->file,
                     .self = self,
+                    .rows = el_rows_copy(e, inst->rows),
                     .real = K_REAL};
   e->frame = out;
   return was;
@@ -348,6 +349,9 @@ el_inst *el_inst_make(lm_elab *e, const ast_expr *call, const lm_file *file,
                     .owner = where->owner,
                     .at = call->loc,
                     .call = call,
+                    .rows = where->rows,
+                    .added_by = where->added_by,
+                    .host = where->host,
                     .n_stack = where->n_stack};
   memcpy(inst->stack, where->stack, sizeof inst->stack);
   memcpy(inst->index, where->index, sizeof inst->index);
@@ -370,9 +374,26 @@ el_inst *el_inst_make(lm_elab *e, const ast_expr *call, const lm_file *file,
   return inst;
 }
 
+// Binds the rows of an adapter, each to one axis that represents unknown ones.
+static void bind_symbolic_rows(lm_elab *e, el_inst *inst) {
+  const char *names[] = {"i", "o"};
+  bool adapts =
+      el_method_find(inst, LM_SYM(e->c, "use")) || el_method_find(inst, LM_SYM(e->c, "merge"));
+  for (size_t i = 0; i < LM_COUNT(names) && adapts; i++) {
+    lm_sym name = LM_SYM(e->c, names[i]);
+    el_row *r = LM_NEW(e->a, el_row);
+    el_axis *axis = LM_NEW(e->a, el_axis);
+    *axis = (el_axis){.name = name, .size = lm_size_dim(e->a, name), .opaque = true};
+    *r = (el_row){.name = name, .up = inst->rows};
+    el_axes_push(e, &r->axes, axis);
+    inst->rows = r;
+  }
+}
+
 el_inst *el_inst_generic(lm_elab *e, ast_decl *d, const lm_file *file) {
   el_inst *inst = LM_NEW(e->a, el_inst);
   *inst = (el_inst){.decl = d, .file = file, .path = ""};
+  bind_symbolic_rows(e, inst);
   for (uint32_t k = 0; k < d->sig.n_params; k++) {
     lm_sym name = d->sig.params[k].name.text;
     el_val v = d->sig.params[k].init ? el_inst_eval(e, inst, d->sig.params[k].init)

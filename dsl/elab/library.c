@@ -1,6 +1,7 @@
 // library.c - calls of library functions. The body is emitted once per signature, as a function of
 // the module, and called for every further call with the signature.
 #include "dsl/elab/call.h"
+#include "dsl/elab/edit.h"
 #include <string.h>
 
 struct el_library_call {
@@ -38,6 +39,8 @@ bool el_can_be_library(const el_invocation *v, const lm_file *file, lm_elab *e) 
   for (uint32_t i = 0; i < v->sig->n_params; i++) {
     el_vkind k = v->args[i].k;
     any |= k == V_TENSOR;
+    if (el_is_edited(e, &v->args[i]))
+      return false;
     if (v->given[i] && k != V_TENSOR && k != V_NUM && k != V_BOOL && k != V_AXES)
       return false;
     if ((k == V_NUM && !v->args[i].known) || (k == V_TENSOR && v->args[i].kind == K_NUM))
@@ -65,6 +68,7 @@ static el_library_call *library_make(lm_elab *e, el_invocation *v, const ast_dec
   e->b = (lm_builder){.m = e->m, .at = f->body, .loc = saved.loc};
   for (uint32_t i = 0; i < v->sig->n_params; i++) {
     args[i] = v->args[i];
+    args[i].of = NULL;
     el_known_axes(e, &args[i], &lib->axes);
     if (args[i].k == V_TENSOR)
       args[i].v = lm_arg_add(e->m, f->body, args[i].v->type, v->sig->params[i].name.text);

@@ -235,16 +235,17 @@ static void member_check(lint *l, const ast_decl *d, const ast_member *m) {
   }
 }
 
-// The parameters of a model's apply and loss and of an optimizer's update are given by the caller.
-static bool is_interface(const ast_decl *d) {
-  return d->kind != DC_BLOCK;
+// The parameters of a model's apply and loss, of an optimizer's update and of an adapter's use are
+// given by the caller.
+static bool is_interface(const ast_decl *d, const ast_member *m) {
+  return d->kind != DC_BLOCK || !strcmp(m->names.v[0].text, "use");
 }
 
 static void method_check(lint *l, const ast_decl *d, const ast_member *m, name_set *later) {
   uses u = {l, later};
   body_walk(l, &m->body, later);
   use_sig(&u, &m->sig);
-  for (uint32_t i = 0; i < m->sig.n_params && !is_interface(d); i++) {
+  for (uint32_t i = 0; i < m->sig.n_params && !is_interface(d, m); i++) {
     const ast_name *name = &m->sig.params[i].name;
     if (set_has(later, name->text) || is_exempt(name->text))
       continue;

@@ -3,7 +3,7 @@
 // A name is looked up in the scope of the body, then among the axes, then in the instance whose
 // method runs, and last among the declarations of the file.
 #include <strings.h>
-#include "dsl/elab/elab.h"
+#include "dsl/elab/call.h"
 
 enum {
   MAX_LET_DEPTH = 200
@@ -280,6 +280,15 @@ static el_val report_unknown(lm_elab *e, lm_sym name, lm_loc at, bool is_declara
   return el_error();
 }
 
+// A row of an adapter as a number: the sizes of its axes, multiplied.
+static el_val row_size(lm_elab *e, const el_row *r) {
+  lm_size n = lm_size_number(e->a, 1);
+  for (uint32_t i = 0; i < r->axes.n; i++)
+    if (!lm_size_mul(e->a, n, r->axes.v[i]->size, &n))
+      return el_unknown_number();
+  return el_sized(n);
+}
+
 el_val el_lookup(lm_elab *e, lm_sym name, lm_loc at, bool report) {
   const el_bind *here = el_names_find(&e->frame->names, name);
   bool found = false;
@@ -291,6 +300,8 @@ el_val el_lookup(lm_elab *e, lm_sym name, lm_loc at, bool report) {
   el_val member = e->frame->self ? el_lookup_member(e, name, &found) : el_error();
   if (found)
     return member;
+  if (el_row_is_of_instance(e, name))
+    return row_size(e, el_row_find(e, name));
   lm_decl_ref top = lm_program_find(e->prog, e->frame->file, name);
   if (top.decl && top.decl->kind == DC_LET && top.decl->let_expr)
     return eval_top_level_let(e, top, name, at);

@@ -66,6 +66,7 @@ void el_run_body(lm_elab *e, const ast_stmt *st, const el_val *var, const el_val
   e->frame->has_result = false;
   for (uint32_t i = 0; i < st->carry.n; i++) {
     out[i] = *carried_value(e, st->carry.v[i].text);
+    out[i].of = NULL;
     if (incomplete || out[i].k == V_ERROR || in[i].k == V_ERROR) {
       out[i] = el_error();
       continue;
@@ -252,7 +253,9 @@ static el_val carry_in(lm_elab *e, const ast_name *name) {
     return el_adapt(e, v, K_F32, name->loc);
   if (v->k != V_TENSOR && v->k != V_ERROR)
     return EL_FAIL(e, name->loc, E029, name->text, el_show(e, v));
-  return *v;
+  el_val carried = *v;
+  carried.of = NULL; // it changes
+  return carried;
 }
 
 static void carry_out(lm_elab *e, const ast_name *name, el_val v) {

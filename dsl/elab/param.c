@@ -1,4 +1,5 @@
 // param.c - parameters of an instance: their types, initial values and globals of the module.
+#include "dsl/elab/call.h"
 #include "dsl/elab/edit.h"
 #include "dsl/elab/inst.h"
 #include <string.h>
@@ -65,7 +66,7 @@ static int64_t stack_axes(lm_elab *e, const el_inst *inst, const el_param *p, lm
   *out_index = 0;
   for (int k = 0; k < inst->n_stack; k++) {
     bool part = d && d->level == k;
-    int64_t n = part ? d->n[el_division_is_frozen(d, inst)] : inst->stack[k];
+    int64_t n = part ? el_division_size(d, inst) : inst->stack[k];
     const char *text = lm_arena_printf(e->a, "stack.%s", inst->stack_name[k]);
     lm_sym name = LM_SYM(e->c, part ? lm_arena_printf(e->a, "%s.%lld", text, (long long)n) : text);
     axes[k] = lm_axis_find(e->m, name);
@@ -100,8 +101,8 @@ static void register_param(lm_elab *e, el_inst *inst, el_param *p, lm_init init)
   }
   p->division = el_division_of(e, inst, p);
   bool frozen = el_division_is_frozen(p->division, inst);
-  if (frozen && p->division->level >= 0)
-    p->global = LM_SYM(e->c, lm_arena_printf(e->a, "%s.frozen", p->global));
+  if (p->division)
+    p->global = el_division_global(e, p->division, inst);
   int64_t n_paths = stack_axes(e, inst, p, axes, &index);
   lm_type type = param_type(e, inst, p, axes);
   if (!el_size_check(e, type, p->loc))
@@ -114,6 +115,7 @@ static void register_param(lm_elab *e, el_inst *inst, el_param *p, lm_init init)
     g->n_paths = n_paths;
     g->paths = LM_NEW_N(e->a, lm_sym, n_paths);
     g->init = LM_NEW_N(e->a, lm_init, n_paths);
+    g->added = el_edit_of(inst) ? el_edit_of(inst)->number + 1 : 0;
     g->loc = p->loc;
   } else if (!lm_type_equal(g->type, type)) {
     lm_diag *d = EL_ERR(e, inst->at, E085, p->global);
@@ -135,6 +137,12 @@ void el_inst_add_params(lm_elab *e, el_inst *inst, const ast_member *m) {
   }
   for (uint32_t i = 0; i < m->type->n_dims; i++) {
     const ast_dim *d = &m->type->dims[i];
+    if (d->row && el_row_is_of_instance(e, d->row)) {
+      const el_row *r = el_row_find(e, d->row);
+      for (uint32_t k = 0; k < r->axes.n; k++)
+        el_axes_push(e, &axes, r->axes.v[k]);
+      continue;
+    }
     if (d->row || d->expr->kind != EX_NAME) {
       lm_diag *g = EL_ERR(e, d->loc, E071);
       if (!d->row && d->expr->kind == EX_NUMBER)
@@ -164,8 +172,10 @@ void el_inst_add_params(lm_elab *e, el_inst *inst, const ast_member *m) {
       continue;
     }
     LM_PUSH(e->a, inst->params, inst->n_params, inst->cap_params) = p;
-    if (e->m)
-      register_param(e, inst, &inst->params[inst->n_params - 1], init);
+    if (!e->m)
+      continue;
+    register_param(e, inst, &inst->params[inst->n_params - 1], init);
+    el_adapters_add(e, inst, inst->n_params - 1);
   }
 }
 
@@ -177,7 +187,7 @@ static el_index index_in_global(const el_ref *ref, const el_param *p, int k) {
   if (!d || d->level != k)
     return at;
   int64_t next = at.first + at.step;
-  bool steps = at.loop && next < d->n[0] + d->n[1];
+  bool steps = at.loop && next < d->n;
   return (el_index){at.loop, d->rank[at.first],
                     steps ? d->rank[next] - d->rank[at.first] : at.step};
 }
@@ -203,5 +213,10 @@ el_val el_param_value(lm_elab *e, const el_ref *ref, el_param *p) {
   }
   v.v = lm_emit_cast(&e->b, lm_emit(&e->b, LM_OP_PARAM, in, (uint32_t)ref->n, &attr, NULL),
                      el_dtype(e, p->kind));
+  if (e->edits && e->edits->has_adapters) {
+    el_origin *of = LM_NEW(e->a, el_origin);
+    *of = (el_origin){p, *ref};
+    v.of = of;
+  }
   return v;
 }

@@ -46,6 +46,12 @@ bool el_distinct(el_call_site c, const el_axes *axes); // whether a tensor may h
 // The axes of s with the n axes at index `at` replaced by `now`.
 el_axes el_spliced(el_call_site c, const el_axes *s, uint32_t at, uint32_t n, const el_axes *now);
 
+// The dot of x and w, and the same edited if one of them is an adapted parameter (adapt.c); y: the
+// result without edits.
+el_val el_dot(el_call_site c, const el_val *x, const el_val *w, const el_axes *over);
+el_val el_dot_edited(el_call_site c, const el_val *x, const el_val *w, const el_axes *over,
+                     el_val y);
+
 el_val p_concat(el_call_site c);
 el_val p_dot(el_call_site c);
 el_val p_expand(el_call_site c);

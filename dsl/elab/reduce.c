@@ -1,5 +1,6 @@
 // reduce.c - primitives that combine elements along axes: reductions, dot, gather, scatter_add,
 // history.
+#include "dsl/elab/edit.h"
 #include "dsl/elab/prim.h"
 
 // ---- reductions, dot, gather and scatter
@@ -45,6 +46,22 @@ el_val p_mean(el_call_site c) {
   return reduce(c, LM_OP_SUM, true);
 }
 
+el_val el_dot(el_call_site c, const el_val *x, const el_val *w, const el_axes *over) {
+  el_axes axes = el_axes_minus(c.e, &x->axes, over);
+  el_axes own = el_axes_minus(c.e, &w->axes, over);
+  own = el_axes_minus(c.e, &own, &x->axes);
+  for (uint32_t i = 0; i < own.n; i++)
+    el_axes_push(c.e, &axes, own.v[i]);
+  if (!el_distinct(c, &axes))
+    return el_error();
+  lm_value *v = NULL;
+  if (c.e->m) {
+    lm_type t = el_ir_type(c.e, x->kind, over);
+    v = lm_emit_dot(&c.e->b, x->v, w->v, t.axis, t.rank);
+  }
+  return el_in_order(c, x->kind, &axes, v);
+}
+
 el_val p_dot(el_call_site c) {
   el_val x = el_arg_tensor(c, 0);
   el_val w = el_arg_tensor(c, 1);
@@ -81,19 +98,8 @@ el_val p_dot(el_call_site c) {
                    "cast one: f32(…) or real(…)");
     return el_error();
   }
-  el_axes axes = el_axes_minus(c.e, &x.axes, &over);
-  el_axes own = el_axes_minus(c.e, &w.axes, &over);
-  own = el_axes_minus(c.e, &own, &x.axes);
-  for (uint32_t i = 0; i < own.n; i++)
-    el_axes_push(c.e, &axes, own.v[i]);
-  if (!el_distinct(c, &axes))
-    return el_error();
-  lm_value *v = NULL;
-  if (c.e->m) {
-    lm_type t = el_ir_type(c.e, x.kind, &over);
-    v = lm_emit_dot(&c.e->b, x.v, w.v, t.axis, t.rank);
-  }
-  return el_in_order(c, x.kind, &axes, v);
+  el_val y = el_dot(c, &x, &w, &over);
+  return el_dot_edited(c, &x, &w, &over, y);
 }
 
 static el_val index_has_axis(el_call_site c, const el_val *index, const el_axis *v) {
@@ -116,6 +122,7 @@ el_val p_gather(el_call_site c) {
     return i.k == V_ERROR ? i : EL_FAIL(c.e, el_arg_loc(c, 1), E05F, el_show(c.e, &i));
   if (t.kind == K_NUM)
     t = el_adapt(c.e, &t, K_F32, el_arg_loc(c, 0));
+  el_gather_record(c.e, &t, c.x->loc);
   if (el_axes_find(&i.axes, v) >= 0)
     return index_has_axis(c, &i, v);
   el_axes one = {0}, axes = i.axes;

@@ -16,7 +16,8 @@ static bool check_dim(lm_elab *e, const ast_type *t, uint32_t i) {
   const ast_dim *d = &t->dims[i];
   bool rows = false, twice = false;
   for (uint32_t k = 0; k < i; k++) {
-    rows |= d->row && t->dims[k].row;
+    rows |= d->row && t->dims[k].row && !el_row_is_of_instance(e, d->row) &&
+            !el_row_is_of_instance(e, t->dims[k].row);
     twice |= same_axis(d, &t->dims[k]);
   }
   if (rows)
@@ -66,6 +67,22 @@ el_row *el_row_find(lm_elab *e, lm_sym name) {
     if (r->name == name)
       return r;
   return NULL;
+}
+
+el_row *el_rows_copy(lm_elab *e, const el_row *rows) {
+  if (!rows)
+    return NULL;
+  el_row *r = LM_NEW(e->a, el_row);
+  *r = *rows;
+  r->up = el_rows_copy(e, rows->up);
+  return r;
+}
+
+bool el_row_is_of_instance(const lm_elab *e, lm_sym name) {
+  const el_row *r = e->frame->self ? e->frame->self->inst->rows : NULL;
+  while (r && r->name != name)
+    r = r->up;
+  return r;
 }
 
 void el_row_bind(lm_elab *e, lm_sym name, el_axes axes) {

@@ -56,19 +56,38 @@ static const char *bind_axis(lm_elab *e, el_invocation *v, lm_sym name, el_axis 
   return NULL;
 }
 
-static const char *unify(lm_elab *e, el_invocation *v, const ast_type *t, const el_axes *axes) {
-  int row = -1;
+// The number of axes of the rows of a type that the instance determines; of two of them, the last
+// one is not counted. *out_row: the dim of the row that is not counted, -1 if there is none.
+static uint32_t rows_measure(lm_elab *e, const ast_type *t, int *out_row) {
+  uint32_t n = 0;
+  *out_row = -1;
   for (uint32_t i = 0; i < t->n_dims; i++) {
-    if (t->dims[i].row)
-      row = (int)i;
+    if (!t->dims[i].row)
+      continue;
+    int other = *out_row;
+    bool counts = other >= 0 && el_row_is_of_instance(e, t->dims[other].row);
+    if (counts)
+      n += el_row_find(e, t->dims[other].row)->axes.n;
+    if (counts || other < 0)
+      *out_row = (int)i;
+    else
+      n += el_row_find(e, t->dims[i].row)->axes.n;
   }
-  uint32_t fixed = t->n_dims - (row >= 0);
+  return n;
+}
+
+static const char *unify(lm_elab *e, el_invocation *v, const ast_type *t, const el_axes *axes) {
+  int row;
+  uint32_t in_rows = rows_measure(e, t, &row), n_rows = 0;
+  for (uint32_t i = 0; i < t->n_dims; i++)
+    n_rows += t->dims[i].row != NULL;
+  uint32_t fixed = t->n_dims - n_rows + in_rows;
   if (row < 0 ? axes->n != fixed : axes->n < fixed)
     return lm_arena_printf(e->a, "expected %s%u axes, got %s", row < 0 ? "" : "at least ", fixed,
                            el_show_axes(e, axes));
   uint32_t extra = axes->n - fixed, k = 0;
   for (uint32_t i = 0; i < t->n_dims; i++) {
-    if ((int)i != row) {
+    if (!t->dims[i].row) {
       lm_sym name = el_dim_name(e, &t->dims[i]);
       const char *reason = name ? bind_axis(e, v, name, axes->v[k]) : NULL;
       if (reason)
@@ -77,9 +96,9 @@ static const char *unify(lm_elab *e, el_invocation *v, const ast_type *t, const 
       continue;
     }
     el_axes got = {0};
-    for (uint32_t j = 0; j < extra; j++)
-      el_axes_push(e, &got, axes->v[k++]);
     el_row *have = el_row_find(e, t->dims[i].row);
+    for (uint32_t j = 0, n = (int)i == row ? extra : have->axes.n; j < n; j++)
+      el_axes_push(e, &got, axes->v[k++]);
     if (!have) {
       el_row_bind(e, t->dims[i].row, got);
       continue;

@@ -267,13 +267,45 @@ static void lower_apply(lm_elab *e, el_inst *model, lm_func_id id, el_mode mode,
   } while (attempt_restart(e, &a, key));
 }
 
+// ---- merged adapters
+typedef struct {
+  lm_value **v;
+  lm_sym *names;
+  uint32_t n, cap_v, n_names, cap_names;
+} merged;
+
+static void merged_collect(lm_elab *e, el_inst *inst, merged *out) {
+  for (uint32_t i = 0; i < inst->n_params; i++) {
+    if (!inst->params[i].adapters)
+      continue;
+    el_val w = el_merged(e, inst, i);
+    if (w.k == V_ERROR)
+      return;
+    lm_sym path = el_inst_path(e, inst, inst->params[i].name);
+    LM_PUSH(e->a, out->v, out->n, out->cap_v) = lm_emit_cast(&e->b, w.v, LM_F32);
+    LM_PUSH(e->a, out->names, out->n_names, out->cap_names) =
+        LM_SYM(e->c, lm_arena_printf(e->a, "merged.%s", path));
+  }
+  for (uint32_t i = 0; i < inst->n_subs; i++) {
+    if (inst->subs[i].one)
+      merged_collect(e, inst->subs[i].one, out);
+    for (int64_t k = 0; inst->subs[i].many && k < inst->subs[i].many->n; k++)
+      merged_collect(e, inst->subs[i].many->of[k], out);
+  }
+}
+
+static void lower_merged(lm_elab *e, el_inst *model) {
+  merged all = {0};
+  if (!e->edits || !e->edits->has_adapters)
+    return;
+  entry x = begin(e, (lm_func_key){LM_FUNC_MERGED}, 1, 1, 0, EL_EVAL, model->file);
+  merged_collect(e, model, &all);
+  if (!e->c->n_errors)
+    finish(e, x.f, all.v, all.names, all.n);
+}
+
 // ---- the model and its parameters
-static el_inst *make_model(lm_elab *e, const lm_recipe *r) {
-  if (!r->model.target.decl)
-    return NULL;
-  frame_of(e, r->surgery ? r->surgery_file : r->model.file);
-  if (r->surgery && !el_edits_read(e, r->surgery))
-    return NULL;
+static el_inst *instantiate(lm_elab *e, const lm_recipe *r) {
   frame_of(e, r->model.file);
   ast_expr *name = LM_NEW(e->a, ast_expr);
   ast_expr *call = LM_NEW(e->a, ast_expr);
@@ -293,8 +325,40 @@ static el_inst *make_model(lm_elab *e, const lm_recipe *r) {
     return NULL;
   if (!e->m->n_globals && !e->c->n_errors)
     EL_ERR(e, r->model.loc, E0A3);
-  el_edits_check(e);
   return e->m->n_globals ? model : NULL;
+}
+
+// Elaborates the model without its edits, to find how it uses each parameter. False: the model has
+// errors, which are reported.
+static bool roles_find(lm_elab *e, const lm_recipe *r) {
+  uint32_t before = e->c->n_errors;
+  lm_diag_mark mark = lm_diag_mark_of(e->c);
+  lm_elab *plain = lm_elab_create(e->c, e->prog, lm_module_create(e->c));
+  lm_lowered unused = {.m = plain->m};
+  plain->edits = LM_NEW(e->a, el_edits);
+  *plain->edits = (el_edits){.records = true, .has_adapters = true};
+  el_inst *model = instantiate(plain, r);
+  if (model)
+    lower_probe(plain, model, &unused);
+  if (e->c->n_errors > before)
+    return false;
+  lm_diag_return(e->c, mark); // the second elaboration gives the same warnings
+  e->edits->roles = plain->edits->roles;
+  return true;
+}
+
+static el_inst *make_model(lm_elab *e, const lm_recipe *r) {
+  if (!r->model.target.decl)
+    return NULL;
+  frame_of(e, r->surgery ? r->surgery_file : r->model.file);
+  if (r->surgery && !el_edits_read(e, r->surgery))
+    return NULL;
+  if (e->edits && e->edits->has_adapters && !roles_find(e, r))
+    return NULL;
+  el_inst *model = instantiate(e, r);
+  if (model)
+    el_edits_check(e);
+  return model;
 }
 
 static bool trains_any(const lm_module *m) {
@@ -309,9 +373,11 @@ static void edits_resolve(lm_elab *e, lm_lowered *out) {
   for (uint32_t k = 0; e->edits && k < e->edits->n; k++) {
     const el_edit *x = &e->edits->v[k];
     uint32_t hits = 0;
-    for (uint32_t i = 0; i < e->m->n_globals; i++)
-      for (int64_t j = 0; j < e->m->globals[i].n_paths; j++)
-        hits += lm_pattern_match(e->c, x->pattern, e->m->globals[i].paths[j], NULL);
+    for (uint32_t i = 0; i < e->m->n_globals; i++) {
+      const lm_global *g = &e->m->globals[i];
+      for (int64_t j = 0; el_edit_reaches(x, g) && j < g->n_paths; j++)
+        hits += lm_pattern_match(e->c, x->pattern, g->paths[j], NULL);
+    }
     (void)LM_PUSH(e->a, out->resolved, out->n_resolved, out->cap_resolved);
     out->resolved[out->n_resolved - 1].pattern = x->pattern;
     out->resolved[out->n_resolved - 1].what = el_edit_names[x->kind];
@@ -365,6 +431,8 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, const lm_recipe *r, const lm_l
   }
   if (o->what & LM_LOWER_MAPS)
     lm_lower_maps(e, model, l, r->from_hf ? r->from_loc : r->model.loc);
+  if (o->what & LM_LOWER_MERGED)
+    lower_merged(e, model);
   if (o->what & LM_LOWER_TRAIN)
     lm_lower_optimizer(e, r, l);
   return c->n_errors > before ? NULL : l;
@@ -383,8 +451,13 @@ static void check_instance(lm_elab *e, lm_decl_ref ref) {
     r.surgery = &ref.decl->items;
     r.surgery_file = ref.file;
   }
-  if (r.model.target.decl)
-    make_model(lm_elab_create(e->c, e->prog, lm_module_create(e->c)), &r);
+  if (!r.model.target.decl)
+    return;
+  lm_elab *own = lm_elab_create(e->c, e->prog, lm_module_create(e->c));
+  lm_lowered unused = {.m = own->m};
+  el_inst *model = make_model(own, &r);
+  if (model && own->edits && own->edits->has_adapters)
+    lower_probe(own, model, &unused); // their methods are only called with the roles of a model
 }
 
 // Parts of recipes. They are checked only if the file has no other errors.

@@ -12,6 +12,7 @@
 //   run
 //            time and at most `chunk`.
 //   decode   the same with t = 1.
+//   merged   -> merged.PATH, f32, of each adapted parameter: with its adapters merged. For export.
 //   probe    apply and loss over one row, for the pass that rejects models that are not causal.
 //   norm     g -> norm, the 2-norm of all gradients.
 //   rates    step, run (f64) -> every number of the optimizer that depends on no element.
@@ -36,7 +37,8 @@ enum {
   LM_LOWER_APPLY = 4,
   LM_LOWER_DECODE = 8,
   LM_LOWER_MAPS = 16,
-  LM_LOWER_PROBE = 32
+  LM_LOWER_PROBE = 32,
+  LM_LOWER_MERGED = 64
 };
 
 typedef struct lm_lower_options {

@@ -324,6 +324,7 @@ typedef struct lm_plan_param {
   double init_a, init_b;
   uint8_t dtype; // lm_dtype; F32 in PARAM
   uint8_t arena; // PARAM; FIXED: a frozen parameter, which has neither gradient nor states
+  bool added;    // by an edit of the model: the weights that the model is `from` lack it
 } lm_plan_param;
 
 // A tensor that belongs to a parameter: its value (PARAM, also of a frozen parameter), its gradient

@@ -113,3 +113,150 @@ def test_frozen_from_seed(run):
     first = run.trace(file, "--recipe", "Whole", "--values", "params", "--steps", "1", "--set", "optimizer.lr=0")
     out = load(run.path("a/model.safetensors"))
     check(np.array_equal(out["model.embed_tokens.weight"], first["final.embed"]))
+
+
+# ---- adapters
+
+LINEAR = """import std.nn: xent
+import std.adapt: lora
+model M(d = 8, f = 6, vocab = 16) {{
+  param embed: real[vocab, d] = normal(1.0)
+  param w: real[d, f] = normal(0.5)
+  param u: real[vocab, f] = normal(0.5)
+  apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] {{
+    return dot(dot(gather(embed, tok, vocab), w, d), u, f)
+  }}
+  loss(bt: Batch[b, t]) -> (f32, f32) {{
+    return (sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w), sum(bt.w))
+  }}
+}}
+model Adapted = M() with {{ freeze @**; adapt @{{w,u}} = lora(rank = 2, alpha = 6) }}
+data Batches {{ source s = batches("batches.safetensors") }}
+recipe Plain {{ model = M(); data = Batches; seed = 3; run = 5 steps; batch = 64 tokens; micro = 32 tokens; optimizer = sgd(lr = {lr})
+  precision {{ compute = f32 }} }}
+recipe R extends Plain {{ model = Adapted }}
+"""
+
+
+def linear_step(P, D, k, scale, lr):
+    """loss and gradients of the formulas of LINEAR in float64; then one step of SGD on the adapters"""
+    x = P["embed"][D["tok"][k]]
+    h = x @ P["w"] + scale * (x @ P["w.lora.a"]) @ P["w.lora.b"]
+    z = h @ P["u"].T + scale * (h @ P["u.lora.a"]) @ P["u.lora.b"]
+    z = z - z.max(-1, keepdims=True)
+    p = np.exp(z) / np.exp(z).sum(-1, keepdims=True)
+    w = D["w"][k].astype("f8")
+    hot = np.eye(16)[D["next"][k]]
+    loss = -(np.log((p * hot).sum(-1)) * w).sum() / w.sum()
+    dz = ((p - hot) * w[..., None] / w.sum()).reshape(-1, 16)
+    x, h = x.reshape(-1, 8), h.reshape(-1, 6)
+    g = {"u.lora.b": scale * (h @ P["u.lora.a"]).T @ dz, "u.lora.a": scale * h.T @ (dz @ P["u.lora.b"].T)}
+    dh = dz @ P["u"] + scale * (dz @ P["u.lora.b"].T) @ P["u.lora.a"].T
+    g |= {"w.lora.b": scale * (x @ P["w.lora.a"]).T @ dh, "w.lora.a": scale * x.T @ (dh @ P["w.lora.b"].T)}
+    for n in g:
+        P[n] = P[n] - lr * g[n]
+    return loss, g
+
+
+def test_lora_float64(run):
+    """losses, gradients and weights of LoRA are those of the formulas in float64; a is within in ^ -0.5, b is 0"""
+    save(run.path("batches.safetensors"), random_batches(5, 4, 16, vocab=16))
+    start, D = run.write("start.lm", LINEAR.format(lr="0")), load(run.path("batches.safetensors"))
+    plain = run.trace(start, "--recipe", "Plain", "--values", "loss,params", "--steps", "1")
+    got = run.trace(start, "--recipe", "R", "--values", "loss,params", "--steps", "1")
+    check(plain["loss"].tobytes() == got["loss"].tobytes())          # b is 0: the bits of the base
+    P = {n[6:]: t.astype("f8") for n, t in {**plain, **got}.items() if n.startswith("final.")}
+    check(P["w.lora.a"].shape == (8, 2) and P["u.lora.a"].shape == (6, 2) and P["u.lora.b"].shape == (2, 16))
+    check(0.5 * 8**-0.5 < abs(P["w.lora.a"]).max() <= 8**-0.5 and not P["w.lora.b"].any())
+    got = run.trace(run.write("p.lm", LINEAR.format(lr="0.3")), "--recipe", "R")
+    for k in range(5):
+        loss, g = linear_step(P, D, k, 3, 0.3)
+        within(f"loss of step {k + 1}", abs(got["loss"][k] / loss - 1), 1e-5)
+        for n in g if k == 0 else ():
+            within("gradient of " + n, distance(got["grad." + n], g[n], floor=1e-3), 1e-5)
+    for n in g:
+        within(n, distance(got["final." + n], P[n]), 1e-5)
+
+
+ADAPTED = "freeze @**; adapt @layers.*.**.{wq,wv,wg} = lora(rank = 4, alpha = 8)"
+
+
+def adapted(run, **how):
+    file = program(run, **{"edits": ADAPTED, **how})
+    text = open(file).read()
+    return run.write(os.path.basename(file), "import std.adapt: lora\n" + text)
+
+
+def test_lora_starts_as_base(run):
+    """step 0 has the bits of the base; the memory has gradients and states of the adapters alone"""
+    for compute in "f32", "bf16":
+        file = adapted(run, compute=compute)
+        args = "--values", "loss,logits", "--steps", "1"
+        base, lora = run.trace(file, "--recipe", "Whole", *args), run.trace(file, "--recipe", "Part", *args)
+        check(base["loss"].tobytes() == lora["loss"].tobytes() and base["logits"].tobytes() == lora["logits"].tobytes(), compute)
+    rows = json.loads(run("check", file, "--recipe", "Part", "--json"))[0]
+    check(rows["trained"] == 4 * (2 * 32 * 4 + 4 * (32 + 16) + 32 * 4 + 4 * 64))
+    a = arenas(run, file, "Part")
+    check(a["param"] == a["grad"] == a["state"] // 2 == 4 * 6 * 1024 * 4)
+
+
+def test_lora_merged(run):
+    """a run on a base: the checkpoint holds the adapters, resuming gives equal bytes, and the merged export has the run's loss"""
+    run("run", program(run), "--recipe", "Whole", "-q")
+    file = adapted(run, source=' from "runs/whole"', steps=8, name="q.lm")
+    run("run", file, "--recipe", "Part", "-q")
+    last = run.path("runs/part/step-000008")
+    held = load(os.path.join(last, "model.safetensors"))
+    check(len(held) == 4 * 3 * 2 and all(".lora." in n for n in held) and held["layers.3.wg.lora.b"].any())
+    want = folder_bytes(last)
+    shutil.rmtree(last)
+    run("run", file, "--recipe", "Part", "-q")
+    check(folder_bytes(last) == want)
+    run("export", run.path("runs/part"), "-o", run.path("merged"))
+    run("export", run.path("runs/whole"), "-o", run.path("base"))
+    merged, base = load(run.path("merged/model.safetensors")), load(run.path("base/model.safetensors"))
+    changed = {n for n in base if not np.array_equal(merged[n], base[n])}
+    check(set(merged) == set(base) and len(changed) == 12 and all(n.split(".")[-2] in ("q_proj", "v_proj", "gate_proj") for n in changed))
+    a, b = (held[f"layers.1.wg.lora.{n}"].astype("f8") for n in "ab")
+    want = base["model.layers.1.mlp.gate_proj.weight"] + 2 * (a @ b).T
+    within("merged weight", distance(merged["model.layers.1.mlp.gate_proj.weight"], want), 1e-6)
+    text = run("generate", run.path("runs/part"), "--ids", "--prompt-ids", "1,2,3", "-n", "12", "--temperature", "0")
+    ours = run.write("m.lm", open(file).read().replace('from "runs/whole"', 'from "hf:merged"'))
+    check(text == run("generate", ours, "--recipe", "Whole", "--ids", "--prompt-ids", "1,2,3", "-n", "12", "--temperature", "0"))
+
+
+def test_lora_on_some_layers(run):
+    """adapters on some instances of a repetition make segments of its loop; other lines give other ranks"""
+    edits = "freeze @**; adapt @layers.{1,2}.**.wq = lora(rank = 2); adapt @layers.2.**.wq = lora(rank = 3, alpha = 1)"
+    file = adapted(run, edits=edits)
+    out = run.trace(file, "--recipe", "Part", "--values", "grads,params", "--steps", "2")
+    shapes = {n[6:]: t.shape for n, t in out.items() if n.startswith("final.")}
+    check(shapes["layers.1.attn.wq.lora.a"] == (32, 2) and shapes["layers.2.attn.wq.lora.a"] == (32, 3) and len(shapes) == 4)
+    check(all(t.any() for n, t in out.items() if n.endswith(".b")))
+
+
+OWN = """block scaled(start = 1) {
+  param s: real[..o] = const(start)
+  merge(w: real[..i, ..o]) -> real[..i, ..o] { return w * s }
+}
+"""
+
+
+def test_own_adapter(run):
+    """an adapter in the user's file: IA3's scale of a weight's outputs, by `merge` alone"""
+    file = program(run, edits="freeze @**; adapt @layers.*.{wg,wu} = scaled()")
+    run.write("p.lm", OWN + open(file).read())
+    args = "--values", "loss,params,grads", "--steps", "2"
+    base, own = run.trace(file, "--recipe", "Whole", *args), run.trace(file, "--recipe", "Part", *args)
+    check(base["loss"][0] == own["loss"][0] and own["final.layers.0.wg.scaled.s"].shape == (64,))
+    # d loss / d s = sum over the inputs of w * d loss / d w
+    start = run.trace(file, "--recipe", "Whole", "--values", "params", "--steps", "1", "--set", "optimizer.lr=0")
+    for n in "layers.0.wg", "layers.3.wu":
+        want = (start["final." + n].astype("f8") * base["grad." + n]).sum(0)
+        within(n, distance(own[f"grad.{n}.scaled.s"], want), 1e-5)
+    # a model that was not trained: adapters have their initial values
+    run("run", file, "--recipe", "Whole", "-q")
+    more = program(run, edits="freeze @**; adapt @layers.*.{wg,wu} = scaled()", source=' from "runs/whole"', name="q.lm")
+    run.write("q.lm", OWN + open(more).read())
+    args = "--ids", "--prompt-ids", "1,2,3", "-n", "12", "--temperature", "0"
+    check(run("generate", more, "--recipe", "Part", *args) == run("generate", more, "--recipe", "Whole", *args))

@@ -1,0 +1,254 @@
+// adapt.c - adapters: instances of blocks that compute the uses of a parameter.
+//
+//   adapt @layers.*.wq = lora(rank = 4)         let q = dot(y, wq, d)
+//   ->
+//   param layers.#.wq.lora.a: real[d, rank]     let q = lora.use(y, wq, dot(y, wq, d))
+//   param layers.#.wq.lora.b: real[rank, g, e]
+//
+// The axes of the parameter that its uses sum over are the row `..i` of the block, the other ones
+// the row `..o`. They follow from a first elaboration of the model without edits, which records
+// each use. A value keeps the parameter that it is (el_val.of) as an argument of a call and as a
+// name; any operation clears that.
+#include "dsl/elab/edit.h"
+#include "dsl/elab/inst.h"
+#include "dsl/elab/prim.h"
+#include <string.h>
+
+// ---- roles
+
+static el_role *role_find(const lm_elab *e, lm_sym base) {
+  el_role *r = e->edits->roles;
+  while (r && r->base != base)
+    r = r->next;
+  return r;
+}
+
+static void role_record(lm_elab *e, el_role use) {
+  el_role *r = role_find(e, use.base);
+  if (!r) {
+    r = LM_NEW(e->a, el_role);
+    *r = use;
+    r->next = e->edits->roles;
+    e->edits->roles = r;
+  } else if (!r->other &&
+             (r->in != use.in || r->batch != use.batch || r->is_gather != use.is_gather)) {
+    r->other = LM_NEW(e->a, el_role);
+    *r->other = use;
+  }
+}
+
+static void dot_record(lm_elab *e, const el_val *w, const el_val *other, const el_axes *over,
+                       lm_loc at) {
+  if (!w->of)
+    return;
+  el_role use = {.base = w->of->p->global, .at = at};
+  for (uint32_t k = 0; k < w->axes.n; k++) {
+    bool in = el_axes_has(over, w->axes.v[k]);
+    use.in |= (uint32_t)in << k;
+    use.batch |= (uint32_t)(!in && el_axes_has(&other->axes, w->axes.v[k])) << k;
+  }
+  role_record(e, use);
+}
+
+void el_gather_record(lm_elab *e, const el_val *table, lm_loc at) {
+  if (e->edits && e->edits->records && table->of)
+    role_record(e, (el_role){.base = table->of->p->global, .at = at, .is_gather = true});
+}
+
+// The axes of a parameter that have a role, in words: "sums over (d)".
+static const char *role_text(lm_elab *e, const el_param *p, const el_role *r) {
+  el_axes in = {0};
+  for (uint32_t k = 0; k < p->axes.n; k++)
+    if (r->in >> k & 1)
+      el_axes_push(e, &in, p->axes.v[k]);
+  return r->is_gather ? "this use selects rows of it"
+                      : lm_arena_printf(e->a, "this use sums over %s", el_show_axes(e, &in));
+}
+
+// Whether the uses of a parameter give its axes a role; reports why not.
+static bool has_role(lm_elab *e, const el_param *p, const el_edit *by, const el_role *r,
+                     lm_sym path) {
+  lm_diag *d;
+  if (!r) {
+    d = EL_ERR(e, by->at, E305, path);
+    lm_diag_note(e->c, d, p->loc, "declared here");
+    return false;
+  }
+  if (!r->other && !r->is_gather && !r->batch)
+    return true;
+  if (r->other) {
+    d = EL_ERR(e, by->at, E306, path);
+    lm_diag_note(e->c, d, r->at, "%s", role_text(e, p, r));
+    lm_diag_note(e->c, d, r->other->at, "%s", role_text(e, p, r->other));
+    return false;
+  }
+  d = EL_ERR(e, by->at, E307, path, r->is_gather ? "a table of `gather`" : "with batch axes");
+  lm_diag_note(e->c, d, r->at, "used here");
+  return false;
+}
+
+// ---- instances
+
+static el_row *row_of(lm_elab *e, const el_param *p, const char *name, uint32_t bits, el_row *up) {
+  el_row *r = LM_NEW(e->a, el_row);
+  *r = (el_row){.name = LM_SYM(e->c, name), .up = up};
+  for (uint32_t k = 0; k < p->axes.n; k++)
+    if (bits >> k & 1)
+      el_axes_push(e, &r->axes, p->axes.v[k]);
+  return r;
+}
+
+static el_inst *adapter_make(lm_elab *e, el_inst *inst, const el_param *p, const el_edit *by,
+                             const el_role *role) {
+  const char *base = lm_arena_printf(e->a, "%s.%s", p->division->base, by->block.decl->name.text);
+  el_inst_site site = {.decl = by->block,
+                       .owner = inst,
+                       .path = LM_SYM(e->c, base),
+                       .n_stack = inst->n_stack,
+                       .added_by = by,
+                       .host = p->name};
+  memcpy(site.stack, inst->stack, sizeof site.stack);
+  memcpy(site.index, inst->index, sizeof site.index);
+  memcpy(site.stack_name, inst->stack_name, sizeof site.stack_name);
+  site.rows = row_of(e, p, "i", role->in, row_of(e, p, "o", ~role->in, NULL));
+  el_frame frame = {.file = e->edits->file, .real = K_REAL}, *was = e->frame;
+  e->frame = &frame;
+  el_inst *made = el_inst_make(e, by->call, e->edits->file, &site);
+  e->frame = was;
+  return made && !made->broken ? made : NULL;
+}
+
+void el_adapters_add(lm_elab *e, el_inst *inst, uint32_t param) {
+  if (!e->edits || e->edits->records || !e->edits->has_adapters || el_edit_of(inst))
+    return;
+  el_param *p = &inst->params[param];
+  el_adapter **end = &p->adapters;
+  lm_sym path = el_inst_path(e, inst, p->name);
+  for (uint32_t i = 0; i < e->edits->n; i++) {
+    el_edit *x = &e->edits->v[i];
+    bool adapts = x->kind == EL_EDIT_ADAPT && lm_pattern_match(e->c, x->pattern, path, NULL);
+    if (!adapts || x->failed || el_edit_adapting(e, path, x->block.decl) != x)
+      continue;
+    const el_role *role = role_find(e, p->division->base);
+    el_inst *made = has_role(e, p, x, role, path) ? adapter_make(e, inst, p, x, role) : NULL;
+    x->failed = !made;
+    if (!made)
+      continue;
+    *end = LM_NEW(e->a, el_adapter);
+    **end = (el_adapter){.inst = made, .by = x};
+    end = &(*end)->next;
+  }
+}
+
+// ---- uses
+
+bool el_is_edited(const lm_elab *e, const el_val *v) {
+  return e->edits && v->k == V_TENSOR && v->of && (e->edits->records || v->of->p->adapters);
+}
+
+// Between the axes of a use and those of the parameter, which a call may have renamed.
+typedef struct renaming {
+  el_axes from, to;
+} renaming;
+
+static bool renaming_find(lm_elab *e, const el_val *w, const el_val *other, renaming *out) {
+  const el_axes *own = &w->of->p->axes;
+  for (uint32_t k = 0; k < own->n; k++) {
+    if (w->axes.v[k] == own->v[k])
+      continue;
+    if (el_axes_has(&other->axes, own->v[k]))
+      return false;
+    el_axes_push(e, &out->from, w->axes.v[k]);
+    el_axes_push(e, &out->to, own->v[k]);
+  }
+  return true;
+}
+
+// The parameter with the axes of the row `..i` in front.
+static el_val weight_of(el_call_site c, const el_val *w, const el_inst *adapter) {
+  el_axes order = {0};
+  for (const el_row *r = adapter->rows; r; r = r->up)
+    for (uint32_t k = 0; k < r->axes.n; k++)
+      el_axes_push(c.e, &order, r->axes.v[k]);
+  return el_in_order(c, w->kind, &order, w->v);
+}
+
+// The result of a method, which has the type of `like`.
+static el_val call(el_call_site c, const el_ref *ref, const char *method, const el_val *args,
+                   uint32_t n, const el_val *like) {
+  lm_elab *e = c.e;
+  el_val r = el_invoke_method(e, ref, LM_SYM(e->c, method), args, n, c.x->loc);
+  if (r.k == V_ERROR ||
+      (r.k == V_TENSOR && r.kind == like->kind && el_axes_same(&r.axes, &like->axes)))
+    return r;
+  lm_diag *d = EL_ERR(e, el_method_find(ref->inst, LM_SYM(e->c, method))->loc, E308,
+                      ref->inst->decl->name.text, method, el_show(e, &r), el_show(e, like));
+  lm_diag_note(e->c, d, c.x->loc, "used here");
+  return el_error();
+}
+
+static el_val merge(el_call_site c, const el_adapter *a, const el_ref *ref, const el_val *w) {
+  el_val own = weight_of(c, w, a->inst);
+  el_val merged = call(c, ref, "merge", &own, 1, &own);
+  return merged.k == V_ERROR ? merged : el_in_order(c, w->kind, &w->axes, merged.v);
+}
+
+el_val el_merged(lm_elab *e, el_inst *inst, uint32_t param) {
+  el_param *p = &inst->params[param];
+  el_ref ref = el_inst_ref(inst);
+  el_val w = el_param_value(e, &ref, p);
+  for (const el_adapter *a = p->adapters; a && w.k != V_ERROR; a = a->next) {
+    ref.inst = a->inst;
+    if (!el_method_find(a->inst, LM_SYM(e->c, "merge"))) {
+      lm_diag *d = EL_ERR(e, a->by->at, E309, a->inst->decl->name.text);
+      lm_diag_note(e->c, d, a->inst->decl->name.loc, "declared here");
+      return el_error();
+    }
+    ast_expr at = {.kind = EX_NAME, .loc = a->by->at};
+    w = merge((el_call_site){.e = e, .x = &at}, a, &ref, &w);
+  }
+  return w;
+}
+
+static el_val apply(el_call_site c, const el_adapter *a, const el_val *other, const el_val *w,
+                    const el_axes *over, el_val y) {
+  lm_elab *e = c.e;
+  renaming by = {0};
+  el_ref ref = w->of->ref;
+  ref.inst = a->inst;
+  ref.indexed = NULL;
+  if (!renaming_find(e, w, other, &by))
+    return EL_FAIL(e, c.x->loc, E307, el_inst_path(e, w->of->ref.inst, w->of->p->name),
+                   "whose axes are renamed");
+  el_val own = el_rename(e, w, &by.from, &by.to);
+  if (el_method_find(a->inst, LM_SYM(e->c, "use"))) {
+    el_val args[] = {el_rename(e, other, &by.from, &by.to), weight_of(c, &own, a->inst),
+                     el_rename(e, &y, &by.from, &by.to)};
+    el_val r = call(c, &ref, "use", args, 3, &args[2]);
+    return r.k == V_ERROR ? r : el_rename(e, &r, &by.to, &by.from);
+  }
+  el_val merged = merge(c, a, &ref, &own);
+  if (merged.k == V_ERROR)
+    return merged;
+  merged = el_rename(e, &merged, &by.to, &by.from);
+  el_val z = el_dot(c, other, &merged, over);
+  return z.k == V_ERROR ? z : el_in_order(c, z.kind, &y.axes, z.v);
+}
+
+el_val el_dot_edited(el_call_site c, const el_val *x, const el_val *w, const el_axes *over,
+                     el_val y) {
+  lm_elab *e = c.e;
+  if (y.k == V_ERROR || (!el_is_edited(e, x) && !el_is_edited(e, w)))
+    return y;
+  if (e->edits->records) {
+    dot_record(e, w, x, over, c.x->loc);
+    dot_record(e, x, w, over, c.x->loc);
+    return y;
+  }
+  if (el_is_edited(e, x) && el_is_edited(e, w))
+    return EL_FAIL(e, c.x->loc, E307, w->of->p->global, "in a `dot` with another adapted one");
+  const el_val *own = el_is_edited(e, w) ? w : x;
+  for (const el_adapter *a = own->of->p->adapters; a && y.k != V_ERROR; a = a->next)
+    y = apply(c, a, own == w ? x : w, own, over, y);
+  return y;
+}
