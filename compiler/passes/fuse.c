@@ -20,6 +20,7 @@
 #include <string.h>
 #include "compiler/ir/internal.h"
 #include "compiler/ir/dot.h"
+#include "compiler/ir/scan.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
 #include "compiler/plan/planner.h"
@@ -36,9 +37,28 @@ static lm_value *dense(lm_builder *b, lm_value *v) {
   return lm_emit(b, LM_OP_CAST, &v, 1, NULL, &v->type);
 }
 
+// A slice of a scan that is a view of a permutation is read from a copy of the whole permutation,
+// which the kernel that computes it can write in that order. Without, each tile of positions would
+// be copied where it is read: forward, for the carries again, and backward.
+static void dense_slices(lm_module *m, lm_op *scan) {
+  for (uint32_t i = lm_scan_carries(scan); i < scan->n_in && lm_scan_operand_is_slice(scan, i);
+       i++) {
+    lm_value **v = &scan->in[i];
+    while (lm_op_is(*v, LM_OP_AT) || lm_op_is(*v, LM_OP_VIEW) || lm_op_is(*v, LM_OP_RENAME))
+      v = &(*v)->def->in[0];
+    if (!lm_op_is(*v, LM_OP_PERMUTE))
+      continue;
+    lm_op *permute = (*v)->def;
+    lm_builder b = {m, permute->parent, permute->next, permute->loc};
+    *v = lm_emit(&b, LM_OP_CAST, v, 1, NULL, &(*v)->type);
+  }
+}
+
 static void dense_operands(lm_op *op, void *user) {
   lm_module *m = user;
   int k;
+  if (op->code == LM_OP_SCAN)
+    dense_slices(m, op);
   if (!lm_op_multiplies(op))
     return;
   lm_builder b = {m, op->parent, op, op->loc};
