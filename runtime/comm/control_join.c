@@ -152,8 +152,10 @@ static lm_status all_accept(lm_control *c) {
     int fd = accept4(c->listener, NULL, NULL, SOCK_CLOEXEC);
     if (fd >= 0)
       lobby_add(&l, fd);
+    else if (errno == EMFILE || errno == ENFILE)
+      s = lm_fail_errno("rank 0 cannot accept the connections of %d ranks", c->size);
     lobby_visit(c, &l);
-    if (lm_now() - c->begun > c->limits.start)
+    if (!s && lm_now() - c->begun > c->limits.start)
       s = missing_report(c);
   }
   for (int i = 0; i < l.n; i++)
@@ -271,6 +273,8 @@ lm_status lm_control_join(lm_control *c, int rank, int size, const lm_control_ad
   c->peers = lm_calloc((size_t)c->n_peers, sizeof *c->peers);
   for (int i = 0; i < c->n_peers; i++)
     c->peers[i].wire.fd = -1;
+  if (!c->has_thread)
+    return lm_fail(LM_ENV, "the control channel cannot create a thread");
   LM_TRY(rank ? others_join(c, a) : first_join(c));
   pthread_mutex_lock(&c->lock);
   c->joined = true;

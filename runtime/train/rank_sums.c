@@ -4,7 +4,8 @@
 #include <string.h>
 
 enum {
-  SLICE = LM_SUM_PIECE // bytes of an arena that are copied at a time
+  SLICE = 8 << 20, // bytes of the gradients that are added at a time
+  PIECE = LM_SUM_PIECE
 };
 
 static bool is_equal(const lm_rank_results *x, const char *result) {
@@ -36,8 +37,8 @@ lm_status lm_rank_totals_add(lm_comm *c, lm_exec *e, const lm_rank_results *x, i
   return s;
 }
 
-static int64_t slice_bytes(int64_t bytes, int64_t at) {
-  return bytes - at < SLICE ? bytes - at : SLICE;
+static int64_t rest(int64_t bytes, int64_t at, int64_t most) {
+  return bytes - at < most ? bytes - at : most;
 }
 
 static lm_status slice_add(lm_comm *c, lm_exec *e, int64_t at, int64_t n, void *slice) {
@@ -56,7 +57,7 @@ lm_status lm_rank_gradients_add(lm_comm *c, lm_exec *e, const lm_plan *plan) {
   void *slice = lm_calloc(SLICE, 1);
   lm_status s = NULL;
   for (int64_t at = 0; at < bytes && !s; at += SLICE)
-    s = slice_add(c, e, at, slice_bytes(bytes, at), slice);
+    s = slice_add(c, e, at, rest(bytes, at, SLICE), slice);
   lm_free(slice);
   return s;
 }
@@ -67,11 +68,11 @@ lm_status lm_rank_params_compare(lm_comm *c, lm_exec *e, const lm_plan *plan) {
   lm_sum sum = {0};
   if (!c)
     return NULL;
-  void *slice = lm_calloc(SLICE, 1);
-  for (int64_t at = 0; at < bytes && !s; at += SLICE) {
-    s = lm_exec_read(e, LM_ARENA_PARAM, at, slice_bytes(bytes, at), slice);
-    lm_sum_add(&sum, slice, (size_t)slice_bytes(bytes, at));
+  void *piece = lm_calloc(PIECE, 1);
+  for (int64_t at = 0; at < bytes && !s; at += PIECE) {
+    s = lm_exec_read(e, LM_ARENA_PARAM, at, rest(bytes, at, PIECE), piece);
+    lm_sum_add(&sum, piece, (size_t)rest(bytes, at, PIECE));
   }
-  lm_free(slice);
+  lm_free(piece);
   return s ? s : lm_comm_equal(c, "the hash of the parameters", sum.hash);
 }
