@@ -117,7 +117,7 @@ static void processor_inspect(lm_arena *a, const lm_cpu_info *cpu, lm_machine_fi
   finding_add(out, (lm_finding){.name = "threads", .found = true, .what = threads_text(a)});
   finding_add(out, (lm_finding){.name = "instructions",
                                 .found = cpu->isa[0],
-                                .what = cpu->isa,
+                                .what = lm_arena_printf(a, "%s%s", cpu->isa, lm_cpu_remark()),
                                 .gives = "fast kernels: at least AVX2 and FMA, or NEON"});
   finding_add(out,
               (lm_finding){.name = "bf16",

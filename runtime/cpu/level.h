@@ -4,6 +4,9 @@
 // is "native", all of the processor.
 #ifndef LM_CPU_LEVEL_H
 #define LM_CPU_LEVEL_H
+#if !defined(__x86_64__) && !defined(__aarch64__)
+#error "lmc runs on x86-64 and aarch64"
+#endif
 #include <string.h>
 
 #include "runtime/cpu/detect.h"

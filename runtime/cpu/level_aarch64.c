@@ -78,6 +78,10 @@ void lm_cpu_level_read(int level, lm_cpu_info *out) {
   snprintf(out->march, sizeof out->march, "%s", LEVELS[bf16 ? BF16 : BASE].name);
 }
 
+const char *lm_cpu_remark(void) {
+  return "; lmc was tested on aarch64 under emulation only";
+}
+
 bool lm_cpu_tiles_ask(void) {
   return false;
 }

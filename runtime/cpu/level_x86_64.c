@@ -82,6 +82,10 @@ bool lm_cpu_level_has_bf16(int level) {
   return (isa & bf16) == bf16;
 }
 
+const char *lm_cpu_remark(void) {
+  return "";
+}
+
 bool lm_cpu_tiles_ask(void) {
   enum {
     REQUEST = 0x1023, // ARCH_REQ_XCOMP_PERM

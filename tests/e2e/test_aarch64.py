@@ -46,8 +46,8 @@ def test_doctor(run):
     """its processor, instructions and levels"""
     arm = emulated(run)
     rows = lambda **env: arm("doctor", env=env)
-    check("neon bf16" in rows(), "instructions")
-    check("neon\n" in rows(LMC_CPU="armv8-a"), "armv8-a")
+    check("neon bf16; lmc was tested on aarch64 under emulation only" in rows(), "instructions")
+    check("neon; " in rows(LMC_CPU="armv8-a"), "armv8-a")
     err = arm("trace", f"{ROOT}/tests/reference/gemma2/reference.lm", "--steps", 1, "--out", run.path("x"), env={"LMC_CPU": "x86-64-v3"}, status=2)
     check("LMC_CPU is 'x86-64-v3'; expected native, armv8-a or armv8.2-a+bf16" in err, err)
 
