@@ -109,8 +109,9 @@ int64_t lm_plan_step_saved(const lm_plan_func *f, int i) {
   int64_t bytes = gradient_bytes(s);
   for (int k = 0; k < i; k++) {
     const lm_plan_step *loop = &f->steps[k];
+    int64_t slots = to->ring[loop->depth].slots;
     if (loop->kind == LM_STEP_LOOP && loop->match > i && to->stride[loop->depth])
-      bytes *= loop->count;
+      bytes *= slots && slots < loop->count ? slots : loop->count;
   }
   return bytes;
 }

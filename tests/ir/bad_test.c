@@ -13,7 +13,7 @@ static const struct {
     // text
     {"", "1:1: expected 'stage graph', 'stage step' or 'stage kernel'"},
     {"stage plan", "1:7: expected graph, step or kernel"},
-    {"stage graph\nfoo", "2:1: expected file, axis, param, cache, derived, fixed or func"},
+    {"stage graph\nfoo", "2:1: expected file, axis, param, cache, derived, fixed, packed or func"},
     {"stage graph $", "1:13: unexpected token"},
     {"stage graph\naxis a = 0", "2:10: the size of an axis is from 1 to 2^47"},
     {"stage graph\naxis a = 1.5", "2:10: expected an integer"},
