@@ -9,7 +9,7 @@ import os, re, subprocess, sys
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TOKEN = re.compile(r'''"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[A-Za-z_]\w*|\d[\w.]*|->|\+\+|--|<<=?|>>=?'''
                    r'''|[-+*/%&|^=!<>]=|&&|\|\||\.\.\.|\S''')
-MAY_BE_CIRCULAR = re.compile(r"^dsl/(elab|.*/elab)")     # an evaluator of nested expressions
+MAY_BE_CIRCULAR = re.compile(r"^(dsl/(elab|.*/elab)|runtime/template)")     # evaluators of nested expressions
 
 
 def tracked(*patterns):
