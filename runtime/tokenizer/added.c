@@ -76,14 +76,25 @@ static size_t strip_left(const char *text, size_t start, size_t least) {
   return start < least ? least : least + lm_utf8_spaces_start(text + least, start - least);
 }
 
-lm_status lm_added_find(const lm_added *a, lm_regex_room *m, const char *text, size_t n,
-                        size_t done, size_t *at, size_t *out_start, size_t *out_end,
-                        const lm_added_token **out) {
+static bool is_allowed(lm_added_allowed x, const lm_added_token *t, size_t at) {
+  if (x.plain && t->special)
+    return false;
+  for (size_t i = 0; x.own && i < t->n; i++)
+    if (!x.own[at + i])
+      return false;
+  return true;
+}
+
+lm_status lm_added_find(const lm_added *a, lm_regex_room *m, lm_added_allowed allowed,
+                        const char *text, size_t n, size_t done, size_t *at, size_t *out_start,
+                        size_t *out_end, const lm_added_token **out) {
   *out = NULL;
   for (size_t i = *at; i < n;) {
     size_t length;
     int32_t found = lm_trie_longest(a->index, LM_TRIE_ROOT, text + i, n - i, &length);
     const lm_added_token *t = found >= 0 ? &a->tokens[found] : NULL;
+    if (t && !is_allowed(allowed, t, i))
+      t = NULL;
     bool taken = t != NULL;
     if (t && t->single_word)
       LM_TRY(stands_alone(a, m, text, n, i, i + t->n, &taken));

@@ -10,6 +10,7 @@ typedef struct lm_added_token {
   int32_t id;
   bool single_word;             // matches only if no letter, digit or mark is adjacent
   bool strip_left, strip_right; // the match includes the white space on that side
+  bool special;                 // marks structure, such as the end of a text
 } lm_added_token;
 
 typedef struct lm_added lm_added; // immutable after its tokens were added
@@ -20,9 +21,15 @@ void lm_added_destroy(lm_added *a); // a may be NULL
 void lm_added_token_add(lm_added *a, const lm_added_token *t);
 bool lm_added_is_empty(const lm_added *a);
 
-// Finds the first token at or after *at and moves *at to its end. *out is NULL if there is none.
-// *out_start … *out_end is the match, with stripped white space, but never before `done`.
-lm_status lm_added_find(const lm_added *a, lm_regex_room *m, const char *text, size_t n,
-                        size_t done, size_t *at, size_t *out_start, size_t *out_end,
-                        const lm_added_token **out);
+// Which tokens are found.
+typedef struct lm_added_allowed {
+  const unsigned char *own; // [n]: a token consists of bytes that are marked; NULL: of any
+  bool plain;               // special tokens are not found
+} lm_added_allowed;
+
+// Finds the first allowed token at or after *at and moves *at to its end. *out is NULL if there is
+// none. *out_start … *out_end is the match, with stripped white space, but never before `done`.
+lm_status lm_added_find(const lm_added *a, lm_regex_room *m, lm_added_allowed allowed,
+                        const char *text, size_t n, size_t done, size_t *at, size_t *out_start,
+                        size_t *out_end, const lm_added_token **out);
 #endif

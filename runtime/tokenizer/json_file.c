@@ -37,7 +37,10 @@ static lm_status added_read(lm_tokenizer_reading *r, const json_t *x) {
                       id,
                       lm_json_flag(x, "single_word", false),
                       lm_json_flag(x, "lstrip", false),
-                      lm_json_flag(x, "rstrip", false)};
+                      lm_json_flag(x, "rstrip", false),
+                      lm_json_flag(x, "special", false)};
+  if (t.special)
+    lm_subword_special_add(r->t, &t);
   if (!lm_json_flag(x, "normalized", !lm_json_flag(x, "special", false))) {
     lm_added_token_add(r->t->added, &t);
     return NULL;

@@ -217,6 +217,11 @@ static lm_status pieces_set(lm_tokenizer_reading *r, const proto *m) {
       t->unk = (int32_t)i;
     if (is_word(x))
       lm_trie_set(t->words, x->text, x->n, (int32_t)i);
+    if (x->kind == PIECE_CONTROL)
+      lm_subword_special_add(t, &(lm_added_token){.text = lm_arena_strndup(t->arena, x->text, x->n),
+                                                  .n = x->n,
+                                                  .id = (int32_t)i,
+                                                  .special = true});
     if (x->kind != PIECE_USER_DEFINED)
       continue;
     lm_trie_set(t->verbatim, x->text, x->n, (int32_t)i);

@@ -26,6 +26,7 @@ typedef struct lm_subword_encoder {
   cached *cache; // [CACHE]
   lm_buf bytes;
   bool begun; // part of the text is encoded
+  bool plain; // special tokens are found by encode_own only
   lm_tokens *out;
 } encoder;
 
@@ -40,6 +41,7 @@ lm_subword *lm_subword_create(void) {
   t->pretok = lm_pretok_create();
   t->added = lm_added_create();
   t->added_normal = lm_added_create();
+  t->special = lm_added_create();
   t->unk = t->base.eos = t->base.spaced = -1;
   t->base.needs_utf8 = true;
   memset(t->byte_id, 0xff, sizeof t->byte_id);
@@ -59,6 +61,17 @@ void lm_subword_piece_set(lm_subword *t, int32_t id, const char *p, size_t n) {
   t->pieces[id] = (lm_subword_piece){lm_arena_strndup(t->arena, p, n), (uint32_t)n};
   if (id >= t->base.vocab)
     t->base.vocab = id + 1;
+}
+
+void lm_subword_special_add(lm_subword *t, const lm_added_token *x) {
+  if ((uint32_t)x->id >= t->cap_special) {
+    uint32_t cap = (uint32_t)x->id + 1024;
+    t->is_special = lm_realloc(t->is_special, cap);
+    memset(t->is_special + t->cap_special, 0, cap - t->cap_special);
+    t->cap_special = cap;
+  }
+  t->is_special[x->id] = 1;
+  lm_added_token_add(t->special, x);
 }
 
 // ---- from words to ids
@@ -128,15 +141,17 @@ static int part_of(int part, size_t start, size_t end, size_t n) {
   return part & keep;
 }
 
-// Adds the ids of added tokens, and calls `between` for the text between them.
-static lm_status added_split(encoder *e, const lm_added *a, const char *text, size_t n, int part,
-                             text_fn *between) {
+// Adds the ids of added tokens, and calls `between` for the text between them. own: see
+// lm_added_allowed.
+static lm_status added_split(encoder *e, const lm_added *a, const unsigned char *own,
+                             const char *text, size_t n, int part, text_fn *between) {
+  lm_added_allowed allowed = {own, e->plain && !own};
   if (lm_added_is_empty(a))
     return between(e, text, n, part);
   const lm_added_token *t;
   size_t done = 0, at = 0, start, end;
   for (;;) {
-    LM_TRY(lm_added_find(a, e->regex, text, n, done, &at, &start, &end, &t));
+    LM_TRY(lm_added_find(a, e->regex, allowed, text, n, done, &at, &start, &end, &t));
     if (!t)
       break;
     if (start > done)
@@ -157,7 +172,7 @@ static lm_status words_encode(encoder *e, const char *text, size_t n, int part) 
 
 static lm_status normal_encode(encoder *e, const char *text, size_t n, int part) {
   LM_TRY(lm_normalizer_run(e->t->normal, e->normal, text, n, part, &text, &n));
-  return added_split(e, e->t->added_normal, text, n, part, words_encode);
+  return added_split(e, e->t->added_normal, NULL, text, n, part, words_encode);
 }
 
 // Text behind bytes that are not valid UTF-8 follows them.
@@ -167,7 +182,7 @@ static lm_status text_encode(encoder *e, const char *text, size_t n, int part) {
     size_t end = at + valid;
     int more = end < n ? LM_TEXT_PRECEDES : 0;
     if (valid)
-      LM_TRY(added_split(e, e->t->added, text + at, valid, part | more, normal_encode));
+      LM_TRY(added_split(e, e->t->added, NULL, text + at, valid, part | more, normal_encode));
     uint32_t point;
     for (at = end; at < n && !lm_utf8_decode(text + at, n - at, &point);)
       at++;
@@ -175,6 +190,73 @@ static lm_status text_encode(encoder *e, const char *text, size_t n, int part) {
       LM_TRY(on_word(e, text + end, at - end));
   }
   return NULL;
+}
+
+// ---- text of which some bytes may be special tokens
+
+// The index behind the first character of the next special token's text in plain text; n: there is
+// none.
+static lm_status special_break(encoder *e, const char *text, size_t n, size_t *out) {
+  const lm_added_token *x;
+  size_t at = 0, start, end;
+  LM_TRY(lm_added_find(e->t->special, e->regex, (lm_added_allowed){0}, text, n, 0, &at, &start,
+                       &end, &x));
+  *out = x ? at - x->n + lm_subword_unit(x->text, x->n) : n;
+  return NULL;
+}
+
+static bool subword_is_special(const lm_tokenizer *self, int32_t id) {
+  const lm_subword *t = (const lm_subword *)self;
+  return (uint32_t)id < t->cap_special && t->is_special[id];
+}
+
+static bool has_special(const lm_subword *t, const lm_tokens *ids, size_t from) {
+  for (size_t i = from; i < ids->n; i++)
+    if (subword_is_special(&t->base, ids->ids[i]))
+      return true;
+  return false;
+}
+
+// A vocabulary may hold the text of a special token as an ordinary word. Where one appears, the
+// text is cut behind its first character.
+static lm_status plain_encode(encoder *e, const char *text, size_t n, int part) {
+  size_t before = e->out->n, cut;
+  bool begun = e->begun;
+  LM_TRY(text_encode(e, text, n, part));
+  if (!has_special(e->t, e->out, before))
+    return NULL;
+  e->out->n = before;
+  e->begun = begun;
+  for (size_t at = 0; at < n; at += cut) {
+    LM_TRY(special_break(e, text + at, n - at, &cut));
+    int to = (at ? LM_TEXT_FOLLOWS : 0) | (at + cut < n ? LM_TEXT_PRECEDES : 0);
+    LM_TRY(text_encode(e, text + at, cut, part | to));
+  }
+  return has_special(e->t, e->out, before)
+             ? lm_fail(LM_USER, "text that is no special token becomes one")
+             : NULL;
+}
+
+static lm_status own_encode(encoder *e, const char *text, size_t n, const unsigned char *own,
+                            int part) {
+  e->plain = true;
+  return lm_added_is_empty(e->t->special)
+             ? text_encode(e, text, n, part)
+             : added_split(e, e->t->special, own, text, n, part, plain_encode);
+}
+
+static lm_status subword_special_find(const lm_tokenizer *self, const char *text, size_t n,
+                                      const unsigned char *own, size_t *out_end, bool *out_found) {
+  const lm_subword *t = (const lm_subword *)self;
+  const lm_added_token *x = NULL;
+  lm_regex_room *m = lm_regex_room_create();
+  size_t at = 0, start;
+  lm_status s =
+      lm_added_find(t->special, m, (lm_added_allowed){own}, text, n, 0, &at, &start, out_end, &x);
+  lm_regex_room_destroy(m);
+  *out_end = at; // without white space that the token strips
+  *out_found = x != NULL;
+  return s;
 }
 
 // ---- encoders and the tokenizer
@@ -216,13 +298,14 @@ static void encoder_give_back(lm_subword *t, encoder *e) {
   pthread_mutex_unlock(&t->lock);
 }
 
-static lm_status subword_encode(const lm_tokenizer *self, const char *text, size_t n, int part,
-                                lm_tokens *out) {
+static lm_status subword_encode(const lm_tokenizer *self, const char *text, size_t n,
+                                const unsigned char *own, int part, lm_tokens *out) {
   lm_subword *t = (lm_subword *)self;
   encoder *e = encoder_take(t);
   e->out = out;
-  e->begun = false;
-  lm_status s = text_encode(e, text, n, part);
+  e->begun = part & LM_TEXT_BEGUN;
+  e->plain = false;
+  lm_status s = own ? own_encode(e, text, n, own, part) : text_encode(e, text, n, part);
   encoder_give_back(t, e);
   return s;
 }
@@ -244,13 +327,16 @@ static void subword_destroy(lm_tokenizer *self) {
   lm_pretok_destroy(t->pretok);
   lm_added_destroy(t->added);
   lm_added_destroy(t->added_normal);
+  lm_added_destroy(t->special);
   lm_trie_destroy(t->words);
   lm_trie_destroy(t->verbatim);
   lm_arena_destroy(t->arena);
   lm_free(t->pieces);
+  lm_free(t->is_special);
   lm_free(t->bpe.pairs);
   lm_free(t->unigram.scores);
   lm_free(t);
 }
 
-static const lm_tokenizer_ops ops = {subword_encode, subword_piece, subword_destroy};
+static const lm_tokenizer_ops ops = {subword_encode, subword_special_find, subword_is_special,
+                                     subword_piece, subword_destroy};

@@ -85,6 +85,9 @@ struct lm_subword {
   lm_normalizer *normal;
   lm_trie *verbatim;              // strings that the normalizer does not change; NULL: none
   lm_added *added, *added_normal; // matched before, after normalization
+  lm_added *special;              // all special tokens, for lm_tokenizer_encode_own
+  unsigned char *is_special;      // [cap_special]: by id
+  uint32_t cap_special;
   lm_pretok *pretok;
   pthread_mutex_t lock;            // protects idle
   struct lm_subword_encoder *idle; // list of workspaces that no thread uses
@@ -93,6 +96,8 @@ struct lm_subword {
 // Without a model. Free with lm_tokenizer_destroy(&t->base).
 lm_subword *lm_subword_create(void);
 void lm_subword_piece_set(lm_subword *t, int32_t id, const char *p, size_t n); // copies
+// x->text must outlive t, and is not normalized.
+void lm_subword_special_add(lm_subword *t, const lm_added_token *x);
 // The length of the unit at the beginning of p[0..n), n > 0: of a character, or of a byte that is
 // not valid UTF-8.
 static inline size_t lm_subword_unit(const char *p, size_t n) {

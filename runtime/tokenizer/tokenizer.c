@@ -32,12 +32,28 @@ lm_status lm_tokenizer_kind_check(const lm_tokenizer *t, lm_tokenizer_kind kind,
 }
 
 lm_status lm_tokenizer_encode(const lm_tokenizer *t, const char *text, size_t n, lm_tokens *out) {
-  return t->ops->encode(t, text, n, LM_TEXT_WHOLE, out);
+  return t->ops->encode(t, text, n, NULL, LM_TEXT_WHOLE, out);
 }
 
 lm_status lm_tokenizer_encode_part(const lm_tokenizer *t, const char *text, size_t n, int part,
                                    lm_tokens *out) {
-  return t->ops->encode(t, text, n, part, out);
+  return t->ops->encode(t, text, n, NULL, part, out);
+}
+
+lm_status lm_tokenizer_encode_own(const lm_tokenizer *t, const char *text, size_t n,
+                                  const unsigned char *own, int part, lm_tokens *out) {
+  return t->ops->encode(t, text, n, own, part, out);
+}
+
+bool lm_tokenizer_is_special(const lm_tokenizer *t, int32_t id) {
+  return t->ops->is_special && t->ops->is_special(t, id);
+}
+
+lm_status lm_tokenizer_special_find(const lm_tokenizer *t, const char *text, size_t n,
+                                    const unsigned char *own, size_t *out_end, bool *out_found) {
+  *out_end = n;
+  *out_found = false;
+  return t->ops->special_find ? t->ops->special_find(t, text, n, own, out_end, out_found) : NULL;
 }
 
 lm_status lm_tokenizer_encode_framed(const lm_tokenizer *t, const char *text, size_t n,
@@ -109,8 +125,8 @@ typedef struct {
   char alphabet[256];
 } byte_tokenizer;
 
-static lm_status bytes_encode(const lm_tokenizer *self, const char *text, size_t n, int part,
-                              lm_tokens *out) {
+static lm_status bytes_encode(const lm_tokenizer *self, const char *text, size_t n,
+                              const unsigned char *own, int part, lm_tokens *out) {
   for (size_t i = 0; i < n; i++)
     lm_tokens_add(out, (unsigned char)text[i]);
   return NULL;
@@ -126,7 +142,7 @@ static void bytes_destroy(lm_tokenizer *self) {
 }
 
 lm_tokenizer *lm_tokenizer_bytes_create(void) {
-  static const lm_tokenizer_ops ops = {bytes_encode, bytes_piece, bytes_destroy};
+  static const lm_tokenizer_ops ops = {bytes_encode, NULL, NULL, bytes_piece, bytes_destroy};
   byte_tokenizer *t = lm_alloc(sizeof *t);
   t->base = (lm_tokenizer){.ops = &ops, .vocab = 256, .eos = -1, .spaced = -1};
   for (int i = 0; i < 256; i++)

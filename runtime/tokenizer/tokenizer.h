@@ -22,15 +22,20 @@ typedef struct lm_tokenizer lm_tokenizer;
 // spaces at its ends, but not where the text was cut.
 typedef enum {
   LM_TEXT_WHOLE = 0,
-  LM_TEXT_FOLLOWS = 1, // continues text that was encoded before
-  LM_TEXT_PRECEDES = 2 // more text follows
+  LM_TEXT_FOLLOWS = 1,  // continues text that was encoded before
+  LM_TEXT_PRECEDES = 2, // more text follows
+  LM_TEXT_BEGUN = 4     // text was encoded before, and a special token ends it
 } lm_text_part;
 
 // The functions of a kind of tokenizer. The first member of the object is the lm_tokenizer.
 typedef struct lm_tokenizer_ops {
-  // Appends the ids of text. part: a set of lm_text_part.
-  lm_status (*encode)(const lm_tokenizer *self, const char *text, size_t n, int part,
-                      lm_tokens *out);
+  // Appends the ids of text. own: see lm_tokenizer_encode_own; NULL: lm_tokenizer_encode_part.
+  lm_status (*encode)(const lm_tokenizer *self, const char *text, size_t n,
+                      const unsigned char *own, int part, lm_tokens *out);
+  // lm_tokenizer_special_find; NULL: there are no special tokens.
+  lm_status (*special_find)(const lm_tokenizer *self, const char *text, size_t n,
+                            const unsigned char *own, size_t *out_end, bool *out_found);
+  bool (*is_special)(const lm_tokenizer *self, int32_t id); // NULL: none is
   // The bytes of one token; NULL: no such token.
   const char *(*piece)(const lm_tokenizer *self, int32_t id, size_t *out_n);
   void (*destroy)(lm_tokenizer *self);
@@ -77,6 +82,15 @@ lm_status lm_tokenizer_encode_framed(const lm_tokenizer *t, const char *text, si
 // Appends the ids of a part of a text, a set of lm_text_part.
 lm_status lm_tokenizer_encode_part(const lm_tokenizer *t, const char *text, size_t n, int part,
                                    lm_tokens *out);
+// The same, but a special token is made only of bytes that own[n] marks with 1: elsewhere its text
+// is plain text, whatever the vocabulary holds. Special are the added tokens of a tokenizer.json
+// with `special`, and the control pieces of a tokenizer.model.
+lm_status lm_tokenizer_encode_own(const lm_tokenizer *t, const char *text, size_t n,
+                                  const unsigned char *own, int part, lm_tokens *out);
+bool lm_tokenizer_is_special(const lm_tokenizer *t, int32_t id); // true of such a token
+// Whether the text holds such a token; *out_end: the index behind the first one.
+lm_status lm_tokenizer_special_find(const lm_tokenizer *t, const char *text, size_t n,
+                                    const unsigned char *own, size_t *out_end, bool *out_found);
 // An index at which text can be split without changing its ids, with all common pre-tokenizers:
 // between a letter or digit and a space that precedes a letter, or after a line break that follows
 // text and precedes a letter. Returns the last such index in the upper half of text; if there is
