@@ -6,6 +6,7 @@
 #include "driver/bundle.h"
 #include "driver/data.h"
 #include "driver/stages.h"
+#include "driver/template.h"
 #include "driver/tokenize.h"
 #include "runtime/base/diag_code.h"
 #include "runtime/data/rows/vocab.h"
@@ -17,9 +18,13 @@ enum {
 // ---- sources
 
 static lm_source_kind kind_of(lm_recipe_source_kind k) {
-  return k == LM_RECIPE_SOURCE_BATCHES ? LM_SOURCE_BATCHES
-         : k == LM_RECIPE_SOURCE_JSONL ? LM_SOURCE_JSONL
-                                       : LM_SOURCE_TEXT;
+  switch (k) {
+  case LM_RECIPE_SOURCE_BATCHES: return LM_SOURCE_BATCHES;
+  case LM_RECIPE_SOURCE_JSONL: return LM_SOURCE_JSONL;
+  case LM_RECIPE_SOURCE_CHAT:
+  case LM_RECIPE_SOURCE_PROMPT: return LM_SOURCE_CHAT;
+  default: return LM_SOURCE_TEXT;
+  }
 }
 
 static void sources_fill(const lm_session *s, lm_data_options *o) {
@@ -34,6 +39,8 @@ static void sources_fill(const lm_session *s, lm_data_options *o) {
                                   .path = x->path,
                                   .split = x->split,
                                   .field = x->field};
+    if (sources[i].kind == LM_SOURCE_CHAT)
+      sources[i].chat = lm_session_source_chat(s, x);
   }
   for (uint32_t i = 0; i < d->n_holdouts; i++) {
     const lm_recipe_holdout *x = &d->holdouts[i];
@@ -84,6 +91,7 @@ static lm_status data_options(lm_session *s, lm_data_options *out) {
                        .seed = s->project.recipe->seed,
                        .bad = s->project.recipe->data.bad,
                        .shuffle = s->project.recipe->data.shuffle_docs,
+                       .long_documents = (lm_long_documents)s->project.recipe->data.long_documents,
                        .prefetch = true,
                        .progress = progress,
                        .user = s};
@@ -141,6 +149,16 @@ lm_status lm_session_sources(lm_session *s) {
   LM_TRY(located(s, &o, lm_data_open(&o, &s->data)));
   lm_data_info info = lm_data_info_of(s->data);
   lm_umask_add(info.umask); // files made from private text must be private too
+  if (info.dropped)
+    lm_event_note(s->project.events,
+                  "%lld documents of more than %lld tokens are left out (long = %s)",
+                  (long long)info.dropped, (long long)info.seq,
+                  s->project.recipe->data.long_documents == LM_RECIPE_LONG_CUT
+                      ? "cut: nothing of their beginning is trained"
+                      : "drop");
+  if (info.cut)
+    lm_event_note(s->project.events, "%lld documents are cut behind %lld tokens (long = cut)",
+                  (long long)info.cut, (long long)info.seq);
   if (info.bad) {
     lm_diag *d = LM_REPORT(s->project.ctx, s->project.recipe->data.loc, W212, (long long)info.bad,
                            (long long)info.read);
@@ -158,11 +176,6 @@ static lm_status file_keep(lm_session_file *f, const char *name, const char *pat
   return lm_file_read(path, (size_t)1 << 30, &f->text);
 }
 
-const char *const LM_COMPANION_NAMES[LM_COMPANIONS] = {
-    [LM_COMPANION_TOKENIZER_CONFIG] = "tokenizer_config.json",
-    [LM_COMPANION_GENERATION_CONFIG] = "generation_config.json",
-    [LM_COMPANION_TOKEN_IDS] = "token_ids.json"};
-
 // The companions in `dir`. Only an import writes the special ids; without them, a
 // generation_config.json is of another model than the one that uses the tokenizer.
 static lm_status companions_open(lm_session *s, const char *dir) {
@@ -170,7 +183,8 @@ static lm_status companions_open(lm_session *s, const char *dir) {
   bool imported = !access(lm_path_join(a, dir, LM_COMPANION_NAMES[LM_COMPANION_TOKEN_IDS]), R_OK);
   for (int i = 0; i < LM_COMPANIONS; i++) {
     const char *path = lm_path_join(a, dir, LM_COMPANION_NAMES[i]);
-    if ((imported || i == LM_COMPANION_TOKENIZER_CONFIG) && !access(path, R_OK))
+    bool own = i == LM_COMPANION_TOKENIZER_CONFIG || i == LM_COMPANION_CHAT_TEMPLATE;
+    if ((imported || own) && !access(path, R_OK))
       LM_TRY(file_keep(&s->companions[i], LM_COMPANION_NAMES[i], path));
   }
   return NULL;
@@ -245,11 +259,9 @@ static lm_status open_named(lm_session *s) {
   return lm_verdict(s->project.ctx);
 }
 
-lm_status lm_session_tokenizer(lm_session *s) {
+static lm_status tokenizer_open(lm_session *s) {
   const lm_recipe_tokenizer *t = &s->project.recipe->data.tokenizer;
   bool found = false;
-  if (s->tokenizer)
-    return NULL;
   if (t->kind == LM_TOKENIZER_BYTES) {
     s->tokenizer = lm_tokenizer_bytes_create();
     return s->project.bundle
@@ -266,6 +278,13 @@ lm_status lm_session_tokenizer(lm_session *s) {
   if (run && !t->file)
     return learned_missing(s, run);
   return t->file ? open_named(s) : train(s);
+}
+
+lm_status lm_session_tokenizer(lm_session *s) {
+  if (s->tokenizer)
+    return NULL;
+  LM_TRY(tokenizer_open(s));
+  return s->project.recipe->data.chats ? lm_session_template(s) : NULL;
 }
 
 static lm_status file_put(const lm_session *s, const char *dir, const lm_session_file *f) {

@@ -88,7 +88,8 @@ static bool token_made(void *user, int32_t id) {
   size_t n = 0;
   lm_tokens_add(&m->result->ids, id);
   id_show(m, id);
-  if (!m->o->ids && id == m->tokenizer->eos) {
+  bool ends = id == m->tokenizer->eos || (m->o->has_end && id == m->o->end_id);
+  if (!m->o->ids && ends) {
     m->result->end = LM_SAMPLE_EOS;
     return false;
   }
@@ -163,7 +164,7 @@ static lm_status prompt_print(const lm_session *s, const lm_sample_options *o) {
 lm_status lm_sample_print(const lm_session *s, const lm_sample_options *o) {
   lm_sample_result result;
   LM_TRY(lm_sample_check(s, o->n_prompt, o->n));
-  if (!o->ids)
+  if (!o->ids && !o->bare)
     LM_TRY(prompt_print(s, o));
   lm_status status = lm_sample_make(s, o, &result);
   if (result.ids.n || !o->ids)

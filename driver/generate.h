@@ -18,7 +18,10 @@ typedef struct lm_sample_options {
   // Optional.
   void (*write)(void *user, const char *p, size_t n);
   void *user;
-  bool ids; // writes token ids instead of text; an end-of-document token does not end it
+  bool bare;      // lm_sample_print leaves out the prompt
+  bool ids;       // writes token ids instead of text; an end-of-document token does not end it
+  int32_t end_id; // with has_end: a further token that ends it, as the end of a document does
+  bool has_end;
   const char *const *stops;
   int n_stops; // none is empty; the text ends before the first one that is complete
 } lm_sample_options;

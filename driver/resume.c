@@ -277,20 +277,21 @@ lm_status lm_resume_find(lm_session *s, const char *dir, const lm_resume_choice 
 // ---- the tokenizer
 
 lm_status lm_resume_tokenizer(const lm_session *s, lm_resumption *x) {
-  static const char key[] = "data.tokenizer";
   lm_fingerprint saved = {(lm_train_key *)x->was.model, (uint32_t)x->was.n_model, 0};
   lm_tokenizer_files_add(s, &x->fingerprint);
-  if (!x->from.folder || !s->n_tokenizer_files)
+  if (!x->from.folder || (!s->n_tokenizer_files && !s->template))
     return NULL; // the recipe names the tokenizer, and was compared
   lm_tokenizer_change c = lm_tokenizer_files_compare(s, &saved);
+  const char *key = c.template ? "data.source" : "data.tokenizer";
+  const char *what = c.template ? "chat template" : "tokenizer";
   if (!c.file)
     return NULL;
   if (!is_accepted(&x->wanted, key))
     return lm_fail(LM_USER,
-                   "%s cannot be resumed: it was trained with another tokenizer; the content of "
-                   "%s has changed since\n  to resume with the new tokenizer: %s %s; to begin "
+                   "%s cannot be resumed: it was trained with another %s; the content of "
+                   "%s has changed since\n  to resume with the new %s: %s %s; to begin "
                    "another run: --out DIR",
-                   x->from.folder, c.file, CHANGE, key);
+                   x->from.folder, what, c.file, what, CHANGE, key);
   entry_add(s, x, (lm_history_entry){.option = CHANGE, .key = key, .was = c.was, .is = c.is});
   return NULL;
 }

@@ -191,6 +191,7 @@ void lm_session_close(lm_session *s) {
   lm_tokenizer_destroy(s->tokenizer);
   for (int i = 0; i < s->n_tokenizer_files; i++)
     lm_buf_free(&s->tokenizer_files[i].text);
+  lm_template_destroy(s->template);
   for (int i = 0; i < LM_COMPANIONS; i++)
     lm_buf_free(&s->companions[i].text);
 }

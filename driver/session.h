@@ -18,6 +18,7 @@
 #include "compiler/plan/cost.h"
 #include "runtime/comm/comm.h"
 #include "runtime/cpu/gemm.h"
+#include "runtime/template/template.h"
 
 // Files that are copied with a tokenizer's own files, from an imported model to its runs and their
 // exports.
@@ -25,6 +26,7 @@ typedef enum {
   LM_COMPANION_TOKENIZER_CONFIG,  // names the end-of-document token
   LM_COMPANION_GENERATION_CONFIG, // of an imported model
   LM_COMPANION_TOKEN_IDS,         // the special ids of its config.json: {"bos_token_id": 1, …}
+  LM_COMPANION_CHAT_TEMPLATE,
   LM_COMPANIONS
 } lm_companion;
 extern const char *const LM_COMPANION_NAMES[LM_COMPANIONS];
@@ -71,6 +73,7 @@ typedef struct lm_session {
   lm_session_file tokenizer_files[2]; // the files that it was made from
   int n_tokenizer_files;
   lm_session_file companions[LM_COMPANIONS]; // files beside those; name NULL: there is none
+  lm_template *template;                     // of chats; NULL: none is needed, or not opened yet
   lm_data *data;                             // NULL until it is opened
 
   // Choices.

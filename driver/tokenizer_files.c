@@ -3,7 +3,14 @@
 
 #include <string.h>
 
+const char *const LM_COMPANION_NAMES[LM_COMPANIONS] = {
+    [LM_COMPANION_TOKENIZER_CONFIG] = "tokenizer_config.json",
+    [LM_COMPANION_GENERATION_CONFIG] = "generation_config.json",
+    [LM_COMPANION_TOKEN_IDS] = "token_ids.json",
+    [LM_COMPANION_CHAT_TEMPLATE] = "chat_template.jinja"};
+
 static const char TOKENIZER[] = "tokenizer", ABSENT[] = "absent";
+static const char TEMPLATE[] = "chat_template.jinja";
 // generation_config.json is not among them: it changes no token.
 static const lm_companion COMPANIONS[] = {LM_COMPANION_TOKENIZER_CONFIG, LM_COMPANION_TOKEN_IDS};
 
@@ -27,7 +34,14 @@ static void part_add(const lm_session *s, lm_fingerprint *f, const char *part, c
   LM_PUSH(s->project.ctx->arena, f->v, f->n, f->cap) = (lm_train_key){part, value};
 }
 
+// Whether the data of the run depends on the chat template.
+static bool has_template(const lm_session *s) {
+  return s->template && s->project.recipe->data.chats;
+}
+
 void lm_tokenizer_files_add(const lm_session *s, lm_fingerprint *f) {
+  if (has_template(s))
+    part_add(s, f, TEMPLATE, companion_hash(s, LM_COMPANION_CHAT_TEMPLATE));
   if (!s->n_tokenizer_files)
     return;
   part_add(s, f, TOKENIZER, files_hash(s));
@@ -35,7 +49,18 @@ void lm_tokenizer_files_add(const lm_session *s, lm_fingerprint *f) {
     part_add(s, f, LM_COMPANION_NAMES[COMPANIONS[i]], companion_hash(s, COMPANIONS[i]));
 }
 
+static bool template_changed(const lm_session *s, const lm_fingerprint *saved,
+                             lm_tokenizer_change *out) {
+  const char *was = lm_fingerprint_part(saved, TEMPLATE);
+  const char *is = has_template(s) ? companion_hash(s, LM_COMPANION_CHAT_TEMPLATE) : ABSENT;
+  *out = (lm_tokenizer_change){TEMPLATE, was, is, true};
+  return was && strcmp(was, is) != 0;
+}
+
 lm_tokenizer_change lm_tokenizer_files_compare(const lm_session *s, const lm_fingerprint *saved) {
+  lm_tokenizer_change template;
+  if (template_changed(s, saved, &template))
+    return template;
   const char *was = lm_fingerprint_part(saved, TOKENIZER);
   const char *is = s->n_tokenizer_files ? files_hash(s) : ABSENT;
   if (!was)

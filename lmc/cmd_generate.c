@@ -1,6 +1,7 @@
 // cmd_generate.c - lmc generate: cached decoding from a run folder or a file.
 #include <string.h>
 
+#include "driver/chat.h"
 #include "driver/report/report.h"
 #include "driver/tokenize.h"
 #include "lmc/open.h"
@@ -10,11 +11,11 @@ enum {
 };
 
 static const lm_opt options[] = {
-    {.name = "prompt",
-     .letter = 'p',
+    {"prompt", 'p', LM_OPT_TEXT, "TEXT", "the text to continue"},
+    {.name = "chat",
      .kind = LM_OPT_TEXT,
      .value = "TEXT",
-     .help = "the text to continue"},
+     .help = "a user's message: the chat template makes the prompt, and the answer is printed"},
     {.name = "prompt-ids", .kind = LM_OPT_TEXT, .value = "1,2,3", .help = "the same as token ids"},
     {.name = "ids",
      .kind = LM_OPT_FLAG,
@@ -26,31 +27,11 @@ static const lm_opt options[] = {
      .help = "tokens to generate (128)",
      .least = 1,
      .most = 1e9},
-    {.name = "temperature",
-     .letter = 't',
-     .kind = LM_OPT_NUMBER,
-     .value = "T",
-     .help = "0: always the most probable token (1)",
-     .least = 0,
-     .most = 1000},
-    {.name = "top-k",
-     .kind = LM_OPT_WHOLE,
-     .value = "K",
-     .help = "samples among the K most probable tokens (all)",
-     .least = 0,
-     .most = 1e9},
-    {.name = "top-p",
-     .kind = LM_OPT_NUMBER,
-     .value = "P",
-     .help = "samples among the most probable tokens that together reach probability P (all)",
-     .least = 1e-9,
-     .most = 1},
-    {.name = "seed",
-     .kind = LM_OPT_WHOLE,
-     .value = "S",
-     .help = "of sampling (0)",
-     .least = 0,
-     .most = 9e15},
+    {"temperature", 't', LM_OPT_NUMBER, "T", "0: always the most probable token (1)", 0, 1000},
+    {"top-k", 0, LM_OPT_WHOLE, "K", "samples among the K most probable tokens (all)", 0, 1e9},
+    {"top-p", 0, LM_OPT_NUMBER, "P",
+     "samples among the most probable tokens that together reach probability P (all)", 1e-9, 1},
+    {"seed", 0, LM_OPT_WHOLE, "S", "of sampling (0)", 0, 9e15},
     {.name = "stop",
      .kind = LM_OPT_LIST,
      .value = "TEXT",
@@ -63,12 +44,21 @@ static const lm_opt options[] = {
 
 // ---- the prompt
 
-static lm_status prompt_read(const lm_session *s, const lm_args *a, const char *weights,
-                             lm_tokens *out) {
-  const char *text = lm_args_text(a, "prompt", NULL);
+// The tokens of the prompt, and how an answer to a chat ends.
+typedef struct {
+  lm_tokens ids;
+  lm_buf stop;
+  int32_t end;
+} question;
+
+static lm_status prompt_read(lm_session *s, const lm_args *a, const char *weights, question *q) {
+  const char *text = lm_args_text(a, "prompt", NULL), *chat = lm_args_text(a, "chat", NULL);
   const char *ids = lm_args_text(a, "prompt-ids", NULL);
-  if (!text == !ids)
-    return lm_fail(LM_USER, "give either --prompt TEXT or --prompt-ids 1,2,3");
+  lm_tokens *out = &q->ids;
+  if ((text != NULL) + (ids != NULL) + (chat != NULL) != 1)
+    return lm_fail(LM_USER, "give one of --prompt TEXT, --chat TEXT and --prompt-ids 1,2,3");
+  if (chat)
+    return lm_session_question(s, chat, out, &q->stop, &q->end);
   LM_TRY(ids ? lm_annotate(lm_ids_parse(ids, strlen(ids), out), "--prompt-ids %s", ids)
              : lm_sample_encode(s, weights, text, out));
   return out->n ? NULL : lm_fail(LM_USER, "the prompt is empty; give one token or more");
@@ -87,33 +77,42 @@ static lm_status json_print(const lm_session *s, const lm_sample_options *o) {
   return status;
 }
 
-static lm_status stops_read(const lm_args *a, lm_sample_options *o) {
-  o->stops = lm_args_list(a, "stop", &o->n_stops);
+static lm_status stops_read(lm_arena *arena, const lm_args *a, const question *q,
+                            lm_sample_options *o) {
+  const char *const *given = lm_args_list(a, "stop", &o->n_stops);
+  const char **stops = LM_NEW_N(arena, const char *, o->n_stops + 1);
+  for (int i = 0; i < o->n_stops; i++)
+    stops[i] = given[i];
+  o->stops = stops;
+  o->bare = lm_args_given(a, "chat");
+  o->end_id = q->end;
+  o->has_end = o->bare && q->end >= 0;
   for (int i = 0; i < o->n_stops; i++)
     if (!*o->stops[i])
       return lm_fail(LM_USER, "--stop needs text of at least one byte");
+  if (o->bare && !o->has_end && q->stop.n)
+    stops[o->n_stops++] = q->stop.p;
   return NULL;
 }
 
-static lm_status generate(lm_session *s, const lm_cli *cli, const lm_tokens *prompt,
+static lm_status generate(lm_session *s, const lm_cli *cli, const question *q,
                           const char *weights) {
+  const lm_tokens *prompt = &q->ids;
   const lm_args *a = &cli->args;
   int64_t n = lm_args_whole(a, "tokens", TOKENS);
-  lm_sampler sampler = {lm_args_number(a, "temperature", 1), (int32_t)lm_args_whole(a, "top-k", 0),
-                        lm_args_number(a, "top-p", 1), (uint64_t)lm_args_whole(a, "seed", 0)};
   bool json = cli->json;
   lm_sample_options o = {.prompt = prompt->ids,
                          .n_prompt = (int64_t)prompt->n,
                          .n = n,
-                         .sampler = sampler,
+                         .sampler = lm_cli_sampler(a, 1),
                          .write = json ? NULL : lm_cli_write,
                          .ids = lm_args_given(a, "ids")};
-  LM_TRY(stops_read(a, &o));
+  LM_TRY(stops_read(cli->ctx->arena, a, q, &o));
   LM_TRY(lm_sample_start(s, (int64_t)prompt->n + n, weights));
   return json ? json_print(s, &o) : lm_sample_print(s, &o);
 }
 
-static lm_status open_and_generate(lm_session *s, lm_cli *cli, lm_tokens *prompt) {
+static lm_status open_and_generate(lm_session *s, lm_cli *cli, question *prompt) {
   const char *weights;
   LM_TRY(lm_cli_target(cli, &s->target));
   LM_TRY(lm_cli_open_trained(cli, s, &weights));
@@ -124,9 +123,10 @@ static lm_status open_and_generate(lm_session *s, lm_cli *cli, lm_tokens *prompt
 
 static lm_status generate_run(lm_cli *cli) {
   lm_session s = {0};
-  lm_tokens prompt = {0};
+  question prompt = {0};
   lm_status status = open_and_generate(&s, cli, &prompt);
-  lm_tokens_free(&prompt);
+  lm_tokens_free(&prompt.ids);
+  lm_buf_free(&prompt.stop);
   lm_session_close(&s);
   return status;
 }

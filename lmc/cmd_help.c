@@ -5,14 +5,14 @@
 #include "lmc/command.h"
 
 extern const lm_command lm_cmd_check, lm_cmd_fmt, lm_cmd_compile, lm_cmd_run, lm_cmd_data,
-    lm_cmd_generate, lm_cmd_trace, lm_cmd_explain, lm_cmd_eval, lm_cmd_export, lm_cmd_import,
-    lm_cmd_tokenizer, lm_cmd_opt, lm_cmd_bench, lm_cmd_doctor, lm_cmd_new;
+    lm_cmd_generate, lm_cmd_chat, lm_cmd_trace, lm_cmd_explain, lm_cmd_eval, lm_cmd_export,
+    lm_cmd_import, lm_cmd_tokenizer, lm_cmd_opt, lm_cmd_bench, lm_cmd_doctor, lm_cmd_new;
 
 static const lm_command *const commands[] = {
-    &lm_cmd_new,       &lm_cmd_check,  &lm_cmd_run,     &lm_cmd_generate,
-    &lm_cmd_eval,      &lm_cmd_export, &lm_cmd_import,  &lm_cmd_data,
-    &lm_cmd_tokenizer, &lm_cmd_trace,  &lm_cmd_compile, &lm_cmd_explain,
-    &lm_cmd_bench,     &lm_cmd_opt,    &lm_cmd_fmt,     &lm_cmd_doctor,
+    &lm_cmd_new,   &lm_cmd_check,   &lm_cmd_run,     &lm_cmd_generate, &lm_cmd_chat,
+    &lm_cmd_eval,  &lm_cmd_export,  &lm_cmd_import,  &lm_cmd_data,     &lm_cmd_tokenizer,
+    &lm_cmd_trace, &lm_cmd_compile, &lm_cmd_explain, &lm_cmd_bench,    &lm_cmd_opt,
+    &lm_cmd_fmt,   &lm_cmd_doctor,
 };
 
 static void overview_print(lm_buf *b) {

@@ -2,7 +2,7 @@
 // and the run or file of a trained model.
 #ifndef LMC_OPEN_H
 #define LMC_OPEN_H
-#include "driver/session.h"
+#include "driver/chat.h"
 #include "lmc/command.h"
 
 #define LM_OPT_TARGET                                                                              \
@@ -24,4 +24,7 @@ lm_status lm_cli_target(const lm_cli *cli, lm_target *out);
 lm_variant lm_cli_variant(const lm_cli *cli);          // LM_OPT_PASSES
 void lm_cli_kernels(const lm_cli *cli, lm_session *s); // LM_OPT_KERNELS, before it is started
 lm_status lm_cli_open_trained(lm_cli *cli, lm_session *s, const char **out_weights); // RUN|FILE
+lm_sampler lm_cli_sampler(const lm_args *a, double temperature); // temperature: the default
+// Reads messages and commands to the end of the input; system: of the conversation so far.
+lm_status lm_cli_talk(lm_chatter *chat, const char *system, bool terminal);
 #endif

@@ -66,36 +66,80 @@ static void escaped(const char *s, size_t n, lm_buf *out) {
   }
 }
 
-static void segment_text(const lm_buf *text, int seg, int64_t tokens, int64_t predicted,
+// The text of a segment; `trained` holds the bytes at which trained text begins and ends, in turn.
+typedef struct {
+  lm_buf text;
+  size_t *trained;
+  uint32_t n_trained, cap_trained;
+} segment;
+
+static void segment_text(const segment *x, int seg, int64_t tokens, int64_t predicted,
                          lm_buf *out) {
+  static const char *const marks[] = {"«", "»"};
   lm_buf line = {0};
-  escaped(text->p ? text->p : "", text->n, &line);
+  const char *text = x->text.p ? x->text.p : "";
+  size_t at = 0;
+  for (uint32_t i = 0; i < x->n_trained; at = x->trained[i++]) {
+    escaped(text + at, x->trained[i] - at, &line);
+    lm_buf_puts(&line, marks[i % 2]);
+  }
+  escaped(text + at, x->text.n - at, &line);
   lm_buf_printf(out, "  seg %d: %lld tokens, %lld predicted: %s\n", seg, (long long)tokens,
                 (long long)predicted, line.p ? line.p : "");
   lm_buf_free(&line);
 }
 
-static void segment_json(const lm_buf *text, int64_t tokens, int64_t predicted, lm_buf *out) {
+static void segment_json(const segment *x, bool marked, int64_t tokens, int64_t predicted,
+                         lm_buf *out) {
   lm_buf_printf(out, "{\"tokens\": %lld, \"predicted\": %lld, \"text\": ", (long long)tokens,
                 (long long)predicted);
-  lm_buf_json_n(out, text->p ? text->p : "", text->n);
+  lm_buf_json_n(out, x->text.p ? x->text.p : "", x->text.n);
+  if (marked) {
+    lm_buf_puts(out, ", \"trained\": [");
+    for (uint32_t i = 0; i < x->n_trained; i += 2)
+      lm_buf_printf(out, "%s[%zu, %zu]", i ? ", " : "", x->trained[i], x->trained[i + 1]);
+    lm_buf_puts(out, "]");
+  }
   lm_buf_puts(out, "}");
+}
+
+// Appends the text of positions first … last - 1, and where trained text begins and ends: the
+// weight of a token as a target is that of the position before it.
+static lm_status segment_read(const lm_session *s, const lm_batch *b, int64_t first, int64_t last,
+                              lm_arena *a, segment *x) {
+  bool marked = s->project.recipe->data.chats, was = false;
+  for (int64_t i = first; i < last; i++) {
+    bool is = marked && i > first && b->w[i - 1] != 0;
+    size_t n;
+    if (is != was)
+      LM_PUSH(a, x->trained, x->n_trained, x->cap_trained) = x->text.n;
+    was = is;
+    const char *piece = i > first ? lm_tokenizer_piece(s->tokenizer, b->tok[i], &n) : NULL;
+    if (piece)
+      lm_buf_add(&x->text, piece, n);
+    else
+      LM_TRY(lm_tokenizer_decode(s->tokenizer, b->tok + i, 1, &x->text));
+  }
+  if (was)
+    LM_PUSH(a, x->trained, x->n_trained, x->cap_trained) = x->text.n;
+  return NULL;
 }
 
 // Positions first … last - 1 of a row, which hold one segment.
 static lm_status segment_show(const lm_session *s, const lm_batch *b, int64_t first, int64_t last,
                               bool json, lm_buf *out) {
-  lm_buf text = {0};
+  segment x = {0};
+  lm_arena *a = lm_arena_create();
   int64_t predicted = 0;
   for (int64_t i = first; i < last; i++)
     predicted += b->w[i] != 0;
-  lm_status status =
-      lm_tokenizer_decode(s->tokenizer, b->tok + first, (size_t)(last - first), &text);
+  lm_status status = segment_read(s, b, first, last, a, &x);
   if (!status && json)
-    segment_json(&text, last - first, predicted, out);
+    segment_json(&x, s->project.recipe->data.chats, last - first, predicted, out);
   else if (!status)
-    segment_text(&text, b->seg[first], last - first, predicted, out);
-  lm_buf_free(&text);
+    segment_text(&x, b->seg[first], last - first, predicted, out);
+  lm_buf_free(&x.text);
+  lm_arena_destroy(a);
   return status;
 }
 

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "driver/weights/hf.h"
+#include "runtime/io/json.h"
 #include "runtime/tokenizer/bytechar.h"
 
 static lm_status text_write(const lm_session *s, const char *dir, const char *name,
@@ -56,13 +57,30 @@ static bool is_sentencepiece(const lm_session *s) {
   return s->n_tokenizer_files == 1 && lm_tokenizer_is_sentencepiece(text->p, text->n);
 }
 
-// The file that the tokenizer came with, if it did: it may hold a chat template and more special
-// tokens.
+// The file that the tokenizer came with, which may hold more special tokens, with the chat template
+// of the run in it.
+static lm_status kept_config_write(const lm_session *s, const char *dir,
+                                   const lm_session_file *kept, const lm_session_file *template) {
+  json_t *config;
+  if (!template->name)
+    return text_write(s, dir, kept->name, &kept->text);
+  LM_TRY(lm_json_parse(kept->text.p, kept->text.n, kept->name, &config));
+  json_object_set_new(config, "chat_template", json_stringn(template->text.p, template->text.n));
+  char *text = json_dumps(config, JSON_INDENT(2));
+  lm_status status = text_write(s, dir, kept->name, &(lm_buf){.p = text, .n = strlen(text)});
+  lm_free(text);
+  json_decref(config);
+  return status;
+}
+
 static lm_status config_write(const lm_session *s, const char *dir) {
   lm_buf text = {0};
   const lm_session_file *kept = &s->companions[LM_COMPANION_TOKENIZER_CONFIG];
+  const lm_session_file *template = &s->companions[LM_COMPANION_CHAT_TEMPLATE];
+  if (template->name)
+    LM_TRY(text_write(s, dir, template->name, &template->text));
   if (kept->name)
-    return text_write(s, dir, kept->name, &kept->text);
+    return kept_config_write(s, dir, kept, template);
   if (is_sentencepiece(s)) // transformers chooses the class by the model
     return NULL;
   size_t n = 0;
@@ -75,6 +93,10 @@ static lm_status config_write(const lm_session *s, const char *dir) {
   if (eos) {
     lm_buf_puts(&text, ",\n  \"eos_token\": ");
     lm_buf_json(&text, lm_arena_strndup(s->project.ctx->arena, eos + spaced, n - spaced));
+  }
+  if (template->name) {
+    lm_buf_puts(&text, ",\n  \"chat_template\": ");
+    lm_buf_json_n(&text, template->text.p, template->text.n);
   }
   lm_buf_puts(&text, "\n}\n");
   lm_status status = text_write(s, dir, "tokenizer_config.json", &text);

@@ -234,8 +234,8 @@ static lm_status call_find(importer *x, const char **out_model) {
 static const char *const OUTPUTS[] = {"imported.lm", "program", "model.safetensors",
                                       "token_ids.json"}; // beside program.json and
 static const char *const TOKENIZER_FILES[] = {
-    "tokenizer.json", "tokenizer.model",         "tokenizer_config.json", "vocab.json",
-    "merges.txt",     "special_tokens_map.json", "generation_config.json"};
+    "tokenizer.json", "tokenizer.model", "tokenizer_config.json",   "chat_template.jinja",
+    "vocab.json",     "merges.txt",      "special_tokens_map.json", "generation_config.json"};
 
 static void ignored_write(void *user, const char *key, const json_t *value) {
   importer *x = user;

@@ -77,7 +77,9 @@ typedef struct lm_recipe_tokenizer {
 typedef enum {
   LM_RECIPE_SOURCE_TEXT,
   LM_RECIPE_SOURCE_JSONL,
-  LM_RECIPE_SOURCE_BATCHES
+  LM_RECIPE_SOURCE_BATCHES,
+  LM_RECIPE_SOURCE_CHAT,
+  LM_RECIPE_SOURCE_PROMPT
 } lm_recipe_source_kind;
 typedef struct lm_recipe_source {
   lm_sym name;
@@ -86,8 +88,21 @@ typedef struct lm_recipe_source {
   const char *path; // text, jsonl: a glob
   lm_loc path_loc;
   const char *split; // text: the separator of documents; NULL: a file is one document
-  const char *field; // jsonl: the field that holds the text
+  const char
+      *field; // jsonl: the field that holds the text; chat: the messages; NULL: the usual one
+  // chat, prompt: a name or the path of a file, as written and joined; NULL: none is named
+  const char *template, *template_path;
+  lm_loc template_loc;
+  unsigned train_on;               // chat: bits of the roles in the order of the schema
+  const char *prompt, *completion; // prompt: fields
+  int64_t date;                    // chat, prompt: seconds since 1970; 0: none
 } lm_recipe_source;
+typedef enum {
+  LM_RECIPE_LONG_SPLIT,
+  LM_RECIPE_LONG_DROP,
+  LM_RECIPE_LONG_CUT,
+  LM_RECIPE_LONG_ERROR
+} lm_recipe_long;
 
 typedef enum {
   LM_RECIPE_HOLDOUT_SAMPLE,
@@ -130,6 +145,8 @@ typedef struct lm_recipe_data {
   double bad;   // maximum share of unusable documents
   int64_t seq;  // sequence length in tokens at the end of the run; 0: from the file of batches
   bool replays; // the only source is prepared batches
+  bool chats;   // some source is a chat or a prompt
+  lm_recipe_long long_documents;
 } lm_recipe_data;
 
 // ---- the rest

@@ -1,7 +1,9 @@
 // recipe_data.c - reads the data section of a recipe: tokenizer, sources, holdouts and stages.
+#define _GNU_SOURCE
 #include "dsl/recipe/recipe_read.h"
 #include <math.h>
 #include <string.h>
+#include <time.h>
 
 // A kind that can be trained is read from files, or trained to a size of its vocabulary.
 static void read_trained(const lm_reader *d, const ast_expr *e, lm_recipe_tokenizer *out) {
@@ -38,6 +40,64 @@ static void read_tokenizer(const lm_reader *d, lm_recipe_data *out) {
     read_trained(d, e, t);
 }
 
+// ---- conversations
+
+// Seconds since 1970 of "2025-07-26".
+static int64_t read_date(const lm_reader *d, const char *key, const ast_expr *call) {
+  const ast_expr *e = lm_read_arg(d, key, call, "date");
+  struct tm t = {0};
+  const char *end = e ? strptime(e->text, "%Y-%m-%d", &t) : NULL;
+  int64_t seconds = end && !*end ? (int64_t)timegm(&t) : 0;
+  if (e && seconds <= 0)
+    LM_REPORT(d->R->c, e->loc, E260, e->text);
+  return seconds;
+}
+
+static void read_template(const lm_reader *d, const char *key, const ast_expr *call,
+                          lm_recipe_source *x) {
+  const ast_expr *e = lm_read_arg(d, key, call, "template");
+  x->template_loc = e ? e->loc : call->loc;
+  x->template = e ? e->text : NULL;
+  x->template_path = lm_read_arg_path(d, key, call, "template");
+  x->date = read_date(d, key, call);
+}
+
+static void read_chat(const lm_reader *d, const ast_expr *call, lm_recipe_source *x) {
+  static const char key[] = "data.source";
+  static const char *const roles[] = {"system", "user", "assistant", "tool"};
+  if (x->kind == LM_RECIPE_SOURCE_PROMPT) {
+    x->prompt = lm_read_arg_text(d, key, call, "prompt");
+    x->completion = lm_read_arg_text(d, key, call, "completion");
+    return;
+  }
+  const ast_expr *words = lm_read_arg(d, key, call, "train_on");
+  for (uint32_t i = 0; i < words->n_args; i++)
+    for (unsigned k = 0; k < LM_COUNT(roles); k++)
+      if (!strcmp(words->args[i].expr->text, roles[k]))
+        x->train_on |= 1u << k;
+  if (!x->train_on)
+    LM_REPORT(d->R->c, words->loc, E261);
+  x->field = lm_read_arg_text(d, key, call, "field");
+}
+
+static lm_recipe_source_kind source_kind(lm_sym form) {
+  static const struct {
+    const char *name;
+    lm_recipe_source_kind kind;
+  } kinds[] = {{"text", LM_RECIPE_SOURCE_TEXT},
+               {"jsonl", LM_RECIPE_SOURCE_JSONL},
+               {"chat", LM_RECIPE_SOURCE_CHAT},
+               {"prompt", LM_RECIPE_SOURCE_PROMPT}};
+  for (size_t i = 0; i < LM_COUNT(kinds); i++)
+    if (!strcmp(form, kinds[i].name))
+      return kinds[i].kind;
+  return LM_RECIPE_SOURCE_BATCHES;
+}
+
+static bool is_chat(const lm_recipe_source *x) {
+  return x->kind == LM_RECIPE_SOURCE_CHAT || x->kind == LM_RECIPE_SOURCE_PROMPT;
+}
+
 static void read_source(const lm_reader *d, const lm_setting *s, lm_recipe_data *out) {
   static const char key[] = "data.source";
   const ast_expr *e = s->value;
@@ -46,15 +106,18 @@ static void read_source(const lm_reader *d, const lm_setting *s, lm_recipe_data 
                         .loc = s->loc,
                         .path = lm_read_arg_path(d, key, e, "path"),
                         .path_loc = lm_read_arg(d, key, e, "path")->loc};
-  x.kind = !strcmp(form, "text")    ? LM_RECIPE_SOURCE_TEXT
-           : !strcmp(form, "jsonl") ? LM_RECIPE_SOURCE_JSONL
-                                    : LM_RECIPE_SOURCE_BATCHES;
+  x.kind = source_kind(form);
+  if (is_chat(&x)) {
+    read_template(d, key, e, &x);
+    read_chat(d, e, &x);
+  }
   if (x.kind == LM_RECIPE_SOURCE_TEXT)
     x.split = lm_read_arg_text(d, key, e, "split");
   if (x.kind == LM_RECIPE_SOURCE_JSONL)
     x.field = lm_read_arg_text(d, key, e, "field");
   if (x.split && !*x.split)
     LM_REPORT(d->R->c, e->loc, E225);
+  out->chats |= is_chat(&x);
   out->replays |= x.kind == LM_RECIPE_SOURCE_BATCHES;
   LM_PUSH(d->R->c->arena, out->sources, out->n_sources, out->cap_sources) = x;
 }
@@ -219,6 +282,35 @@ static void check_sources(const lm_reader *d, const lm_recipe_data *x) {
     LM_REPORT(d->R->c, x->holdouts[i].loc, E22B);
 }
 
+// The sources of one data section have one template, which the run keeps.
+static void check_templates(const lm_reader *d, const lm_recipe_data *x) {
+  const lm_recipe_source *first = NULL;
+  for (uint32_t i = 0; i < x->n_sources; i++) {
+    const lm_recipe_source *s = &x->sources[i];
+    bool has = s->template || s->kind == LM_RECIPE_SOURCE_CHAT;
+    if (!has)
+      continue;
+    bool same = !first || !s->template == !first->template;
+    if (first && same && s->template)
+      same = !strcmp(s->template, first->template);
+    if (!same)
+      lm_diag_note(d->R->c, LM_REPORT(d->R->c, s->template_loc, E262, s->name, first->name),
+                   first->template_loc, "'%s' is declared here", first->name);
+    first = first ? first : s;
+  }
+  if (x->chats && x->tokenizer.train)
+    LM_REPORT(d->R->c, x->tokenizer.loc, E263);
+}
+
+static void read_long(const lm_reader *d, lm_recipe_data *out) {
+  static const char *const words[] = {"split", "drop", "cut", "error"};
+  const ast_expr *e = lm_read_value(d, "data.long");
+  out->long_documents = out->chats ? LM_RECIPE_LONG_ERROR : LM_RECIPE_LONG_SPLIT;
+  for (int i = 0; i < (int)LM_COUNT(words); i++)
+    if (lm_read_is_word(e, words[i]))
+      out->long_documents = (lm_recipe_long)i;
+}
+
 // Reads and checks the keys and values that are set. Required keys are checked elsewhere.
 static void read_section(const lm_reader *d, lm_recipe_data *out) {
   const lm_settings *s = d->s;
@@ -235,6 +327,8 @@ static void read_section(const lm_reader *d, lm_recipe_data *out) {
     read_stages(d, out);
   }
   check_sources(d, out);
+  check_templates(d, out);
+  read_long(d, out);
 }
 
 void lm_recipe_check_data(lm_ctx *c, const lm_program *p, lm_decl_ref ref) {

@@ -212,7 +212,10 @@ static void windows_make(lm_data *d) {
 
 static lm_status rows_make(lm_data *d, const lm_data_options *o) {
   int64_t samples[d->n_parts];
-  lm_row_plan plan = {.seq = d->seq, .by_source = d->groups > 1, .samples = samples};
+  lm_row_plan plan = {.seq = d->seq,
+                      .long_documents = o->long_documents,
+                      .by_source = d->groups > 1,
+                      .samples = samples};
   LM_TRY(samples_check(d, o, samples, &plan.n_samples));
   LM_TRY(parts_make(d, o, &plan));
   if (d->n_lengths == 1) {
@@ -278,6 +281,10 @@ static lm_status corpus_open(lm_data *d, const lm_data_options *o) {
     return lm_fail(LM_USER, "the sources contain no text");
   d->groups = d->mix.n_stages && o->n_sources > 1 ? o->n_sources : 1;
   LM_TRY(rows_make(d, o));
+  for (int i = 0; i < d->n_lengths; i++)
+    if (d->groups == 1 && !d->lengths[i].train->n)
+      return lm_fail(LM_USER, "no document fits into a row of %lld tokens",
+                     (long long)d->lengths[i].seq);
   d->cursor = d->groups > 1 ? lm_alloc(sizeof *d->cursor) : NULL;
   return d->groups > 1 ? mix_check(d, o) : NULL;
 }

@@ -11,7 +11,8 @@
 // A row has `seq` positions. A longer document is split into windows; best-fit packing puts windows
 // and short documents into rows. Here a short document is one window. Each position has: tok; pos,
 // from 0 in each window; seg, the index of the window in its row; next, the document's next token,
-// also across windows; w, 0 at the last token of a document, which has no target, and 1 elsewhere.
+// also across windows; w, 0 at the last token of a document, which has no target, and 1 elsewhere;
+// of a conversation 1 where the next token is trained (runtime/chat).
 // Padding has tok 0, pos 0, seg -1, next 0, w 0.
 //
 // The order of rows is a function of (seed, step), so each step can be computed without the steps
@@ -48,6 +49,7 @@ typedef struct lm_data_info {
   int32_t max_id, max_pos;   // maximum of tok and next, and of pos, over all steps
   int64_t read, bad;         // documents that were read; how many of them were skipped
   const char *bad_list;      // the first of these, a line each: "FILE:LINE: why"; "" if none
+  int64_t dropped, cut;      // documents of more tokens than a row, of all parts
   bool from_cache;           // nothing had to be tokenized
   // permission bits to clear on files that are derived from the data: those of the group and of
   // others, if some source file withholds them

@@ -40,12 +40,13 @@ typedef struct {
 static lm_status piece_bytes(void *user, const lm_piece *p) {
   bytes_sum *sum = user;
   int32_t ids[SOME];
+  float weights[SOME];
   uint64_t end = p->start + p->len + !p->ends, n; // the first token is not predicted
   for (uint64_t at = p->start + 1; at < end; at += n) {
     n = end - at < SOME ? end - at : SOME;
-    LM_TRY(lm_corpus_read(sum->corpus, at, n, ids));
+    LM_TRY(lm_corpus_read(sum->corpus, at, n, ids, weights));
     for (uint64_t i = 0; i < n; i++)
-      sum->total += sum->lengths[ids[i]];
+      sum->total += weights[i] != 0 ? sum->lengths[ids[i]] : 0;
   }
   return NULL;
 }
@@ -91,14 +92,15 @@ typedef struct {
 static lm_status piece_fill(void *user, const lm_piece *p) {
   filling *f = user;
   int32_t ids[SOME + 1];
+  float weights[SOME + 1];
   for (uint32_t done = 0, n; done < p->len; done += n) {
     n = p->len - done < SOME ? p->len - done : SOME;
     bool ends = p->ends && done + n == p->len; // the document ends here
-    LM_TRY(lm_corpus_read(f->corpus, p->start + done, n + !ends, ids));
+    LM_TRY(lm_corpus_read(f->corpus, p->start + done, n + !ends, ids, weights));
     for (uint32_t i = 0; i < n; i++) {
       bool last = ends && i + 1 == n;
       position_fill(f->b, f->at++, ids[i], (int32_t)(done + i), f->seg, last ? 0 : ids[i + 1],
-                    last ? 0 : 1);
+                    last ? 0 : weights[i + 1]);
     }
   }
   f->seg++;

@@ -32,6 +32,10 @@ lm_data_info lm_data_info_of(const lm_data *d) {
     info.read = (int64_t)d->corpus.read;
     info.bad = (int64_t)d->corpus.bad;
     info.bad_list = d->corpus.bad_list;
+    for (uint64_t i = 0; i < d->lengths[0].index.n_sets; i++) {
+      info.dropped += (int64_t)d->lengths[0].index.sets[i].dropped;
+      info.cut += (int64_t)d->lengths[0].index.sets[i].cut;
+    }
     info.from_cache = d->corpus.from_cache;
   }
   return info;

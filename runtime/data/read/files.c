@@ -116,6 +116,8 @@ static lm_status source_add(lm_file_list *l, int index) {
   key_add(l, &kind, sizeof kind);
   key_add_text(l, x->split);
   key_add_text(l, x->field);
+  if (x->chat)
+    key_add(l, x->chat->key, sizeof x->chat->key);
   LM_TRY(matches_add(l, index));
   repeated_remove(l, first);
   return NULL;

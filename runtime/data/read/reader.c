@@ -151,7 +151,7 @@ static void documents_split(lm_doc_reader *r, const char *split) {
 
 static void buffer_split(lm_doc_reader *r) {
   const lm_data_source *s = &r->list->sources[r->list->files[r->file].source];
-  if (s->kind == LM_SOURCE_JSONL)
+  if (s->kind == LM_SOURCE_JSONL || s->kind == LM_SOURCE_CHAT)
     lines_split(r);
   else
     documents_split(r, s->split);

@@ -14,11 +14,11 @@ enum {
   CHUNK = 128 << 10,
   LISTED = 20,
   HOPELESS_MIN = 10000,
-  FORMAT = 3
+  FORMAT = 4
 };
 
 typedef struct {
-  uint64_t format, token_root, n_docs, read, bad, width, n_sources, n_list;
+  uint64_t format, token_root, n_docs, read, bad, width, marked, n_sources, n_list;
 } doc_tail; // followed by source_first and the list of bad documents
 
 typedef struct {
@@ -52,6 +52,7 @@ typedef struct {
   void *narrow;
   size_t cap_narrow; // the ids of a chunk, in the width in which they are stored
   int width;
+  bool marked;
 } build;
 
 // ---- tokenizing
@@ -76,6 +77,25 @@ static lm_status text_encode(const lm_tokenizer *t, const lm_text_span *s, const
   return NULL;
 }
 
+// A conversation that has an error, or nothing to train on, is a bad document.
+static void chat_encode(const build *b, const lm_chat *chat, size_t i, lm_tokens *out) {
+  const lm_text_span *s = &b->spans[i];
+  result *r = &b->results[i];
+  lm_conversation c = {0};
+  size_t before = out->n;
+  lm_status fault = s->fault ? lm_fail(LM_USER, "%s", s->fault) : NULL;
+  if (!fault)
+    fault = lm_conversation_read(chat, s->p, s->n, &c);
+  if (!fault)
+    fault = lm_chat_encode(chat, &c, false, out);
+  lm_conversation_free(&c);
+  r->line = s->line;
+  r->fault = fault ? lm_strdup(fault->text) : NULL;
+  out->n = fault ? before : out->n;
+  r->n = (uint32_t)(out->n - before);
+  lm_status_free(fault);
+}
+
 static lm_status span_encode(const build *b, size_t i, lm_tokens *out) {
   const lm_text_span *s = &b->spans[i];
   result *r = &b->results[i];
@@ -83,6 +103,10 @@ static lm_status span_encode(const build *b, size_t i, lm_tokens *out) {
   char fault[300];
   size_t n, before = out->n;
   const lm_data_source *source = &b->files->sources[b->files->files[s->file].source];
+  if (source->chat) {
+    chat_encode(b, source->chat, i, out);
+    return NULL;
+  }
   const char *p = lm_text_span_read(s, source, b->o->tokenizer->needs_utf8, &n, &owner, fault,
                                     sizeof fault, &r->line);
   lm_status status = p ? text_encode(b->o->tokenizer, s, p, n, out) : NULL;
@@ -134,7 +158,16 @@ static void round_split(build *b) {
 
 // ---- writing
 
+// The mark of an untrained token becomes the highest bit of the width.
+static int32_t stored(const build *b, int32_t id) {
+  bool marked = id & LM_TOKEN_UNTRAINED;
+  uint32_t mark = marked ? 1u << (8 * b->width - 1) : 0;
+  return (int32_t)((uint32_t)(id & ~LM_TOKEN_UNTRAINED) | mark);
+}
+
 static lm_status ids_write(build *b, const lm_tokens *t) {
+  for (size_t i = 0; b->marked && i < t->n; i++)
+    t->ids[i] = stored(b, t->ids[i]);
   if (b->width == 4)
     return lm_store_add(b->tokens, t->ids, t->n * 4);
   if (t->n > b->cap_narrow) {
@@ -258,6 +291,7 @@ static bool tail_read(lm_corpus *c) {
   c->read = t.read;
   c->bad = t.bad;
   c->width = (int)t.width;
+  c->marked = t.marked;
   c->source_first = (const uint64_t *)(c->docs->tail + sizeof t);
   c->bad_list = (const char *)(c->source_first + t.n_sources + 1);
   return c->docs->n_tail == sizeof t + (t.n_sources + 1) * sizeof(uint64_t) + t.n_list;
@@ -286,13 +320,8 @@ static lm_status files_finish(build *b, lm_corpus *out) {
   lm_store_writer *docs = b->docs;
   b->tokens = NULL;
   LM_TRY(lm_store_finish(tokens, NULL, 0, &out->tokens));
-  doc_tail t = {FORMAT,
-                out->tokens->root,
-                b->n_docs,
-                b->read,
-                b->bad,
-                (uint64_t)b->width,
-                (uint64_t)b->files->n_sources,
+  doc_tail t = {FORMAT,       out->tokens->root,  b->n_docs, b->read,
+                b->bad,       (uint64_t)b->width, b->marked, (uint64_t)b->files->n_sources,
                 b->list.n + 1};
   lm_buf tail = {0};
   lm_buf_add(&tail, &t, sizeof t);
@@ -323,12 +352,20 @@ static int width_of(int64_t vocab) {
   return vocab <= 256 ? 1 : vocab <= 65536 ? 2 : 4;
 }
 
+static bool has_marks(const lm_data_options *o) {
+  for (int i = 0; i < o->n_sources; i++)
+    if (o->sources[i].chat)
+      return true;
+  return false;
+}
+
 static lm_status corpus_build(const lm_data_options *o, const lm_file_list *files,
                               const char *tokens, const char *docs, lm_corpus *out) {
   build b = {.o = o,
              .files = files,
              .reader = lm_doc_reader_create(files, UINT64_MAX),
-             .width = width_of(o->tokenizer->vocab)};
+             .marked = has_marks(o)};
+  b.width = width_of(b.marked ? 2 * (int64_t)o->tokenizer->vocab : o->tokenizer->vocab);
   b.source_first = lm_calloc((size_t)files->n_sources + 1, sizeof *b.source_first);
   bool ready = false;
   if (o->cache)
@@ -401,9 +438,21 @@ static lm_status ids_check(const lm_corpus *c, uint64_t first, uint64_t n, const
                  lm_store_name(c->tokens), max, (unsigned long long)first, (long long)c->vocab);
 }
 
+// Takes the highest bits of ids as their weights.
+static void marks_take(const lm_corpus *c, uint64_t n, int32_t *ids, float *weights) {
+  uint32_t mark = c->marked ? 1u << (8 * c->width - 1) : 0;
+  for (uint64_t i = 0; i < n; i++) {
+    bool untrained = (uint32_t)ids[i] & mark;
+    if (weights)
+      weights[i] = untrained ? 0 : 1;
+    ids[i] = (int32_t)((uint32_t)ids[i] & ~mark);
+  }
+}
+
 // Reads narrow ids into the end of the buffer; widening them from the front then never overwrites
 // an id that is not widened yet.
-lm_status lm_corpus_read(const lm_corpus *c, uint64_t first, uint64_t n, int32_t *out) {
+lm_status lm_corpus_read(const lm_corpus *c, uint64_t first, uint64_t n, int32_t *out,
+                         float *weights) {
   uint64_t width = (uint64_t)c->width;
   unsigned char *ids = (unsigned char *)(out + n) - n * width;
   LM_TRY(lm_store_read(c->tokens, first * width, n * width, ids));
@@ -414,6 +463,8 @@ lm_status lm_corpus_read(const lm_corpus *c, uint64_t first, uint64_t n, int32_t
     memcpy(&id, ids + 2 * i, sizeof id);
     out[i] = id;
   }
+  if (c->marked || weights)
+    marks_take(c, n, out, weights);
   return ids_check(c, first, n, out);
 }
 

@@ -13,6 +13,9 @@ typedef struct lm_doc {
 typedef struct lm_corpus {
   lm_store *tokens, *docs;
   int width; // bytes of a stored id: 1 for vocabularies up to 256, 2 up to 65,536, else 4
+  // some source has untrained tokens: the highest bit of a stored id is LM_TOKEN_UNTRAINED, and
+  // vocabularies are half as large for a width
+  bool marked;
   uint64_t n_docs;
   int64_t vocab; // all ids are less than this
   // [n_sources + 1]: source i has documents source_first[i] … source_first[i + 1] - 1
@@ -22,8 +25,10 @@ typedef struct lm_corpus {
   bool from_cache;
 } lm_corpus;
 
-// Reads n tokens from index `first`; the range must exist. LM_ENV: the file is damaged.
-lm_status lm_corpus_read(const lm_corpus *c, uint64_t first, uint64_t n, int32_t *out);
+// Reads n tokens from index `first`; the range must exist. weights: of each token as a target, 0 or
+// 1; optional. LM_ENV: the file is damaged.
+lm_status lm_corpus_read(const lm_corpus *c, uint64_t first, uint64_t n, int32_t *out,
+                         float *weights);
 // Reads the ranges of n documents from index `first`; they must exist. LM_ENV: as above.
 lm_status lm_corpus_docs(const lm_corpus *c, uint64_t first, uint64_t n, lm_doc *out);
 // LM_ENV: a file was changed since it was opened.

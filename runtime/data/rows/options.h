@@ -24,6 +24,14 @@ typedef struct lm_data_stage {
   int64_t seq;           // sequence length; 0: the one of the options
 } lm_data_stage;
 
+// What becomes of a document of more tokens than a row has.
+typedef enum {
+  LM_LONG_SPLIT, // it is split into windows
+  LM_LONG_DROP,  // it is left out
+  LM_LONG_CUT,   // its first `seq` tokens are kept
+  LM_LONG_ERROR
+} lm_long_documents;
+
 enum {
   LM_DATA_MIX_MAX = 32, // maximum number of sources of a mix
   LM_DATA_STAGES = 64   // maximum number of stages
@@ -38,7 +46,8 @@ typedef struct lm_data_options {
   const lm_tokenizer *tokenizer; // unused if the source is a file of batches
   int64_t seq;                   // tokens in a row, without stages; unused for batches
   uint64_t seed;
-  int64_t shuffle;             // minimum size, in documents, of a shuffle window; 0: everything
+  int64_t shuffle; // minimum size, in documents, of a shuffle window; 0: everything
+  lm_long_documents long_documents;
   const lm_data_stage *stages; // sorted by first_step, the first from step 0
   int n_stages;                // may be 0
   const char *cache;           // folder of the cache; NULL: keep everything in memory

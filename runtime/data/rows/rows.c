@@ -8,7 +8,7 @@
 enum {
   PIECES = 1 << 18,
   DOCS = 1 << 12,
-  FORMAT = 1,
+  FORMAT = 2,
   STREAM_SAMPLE = 1
 };
 
@@ -76,8 +76,47 @@ static lm_status block_flush(packing *p, lm_row_set *set) {
   return s;
 }
 
-static lm_status document_add(packing *p, lm_row_set *set, const lm_doc *d) {
+// Whether any token of a document's first n, but its first, has a weight.
+static lm_status is_trained(const lm_corpus *c, const lm_doc *d, uint64_t n, bool *out) {
+  int32_t ids[256];
+  float weights[LM_COUNT(ids)];
+  *out = !c->marked;
+  for (uint64_t at = 1, some; !*out && at < n; at += some) {
+    some = n - at < LM_COUNT(ids) ? n - at : LM_COUNT(ids);
+    LM_TRY(lm_corpus_read(c, d->start + at, some, ids, weights));
+    for (uint64_t i = 0; i < some; i++)
+      *out |= weights[i] != 0;
+  }
+  return NULL;
+}
+
+static lm_status too_long(const packing *p, const lm_doc *d) {
+  return lm_fail(LM_USER,
+                 "a document of %llu tokens is longer than a row of %lld: `long = drop` leaves out "
+                 "such documents, `long = cut` keeps their beginning",
+                 (unsigned long long)(d->end - d->start), (long long)p->plan->seq);
+}
+
+// A document that is longer than a row, where it is not split: left out (*out_kept false) or cut.
+static lm_status long_document(packing *p, lm_row_set *set, lm_doc *d, bool *out_kept) {
+  bool trained = true;
+  if (p->plan->long_documents == LM_LONG_ERROR)
+    return too_long(p, d);
+  if (p->plan->long_documents == LM_LONG_CUT)
+    LM_TRY(is_trained(p->c, d, (uint64_t)p->plan->seq, &trained));
+  *out_kept = p->plan->long_documents == LM_LONG_CUT && trained;
+  d->end = d->start + (uint64_t)p->plan->seq;
+  *(*out_kept ? &set->cut : &set->dropped) += 1;
+  return NULL;
+}
+
+static lm_status document_add(packing *p, lm_row_set *set, lm_doc *d) {
   uint64_t seq = (uint64_t)p->plan->seq;
+  bool kept = true;
+  if (d->end - d->start > seq && p->plan->long_documents != LM_LONG_SPLIT)
+    LM_TRY(long_document(p, set, d, &kept));
+  if (!kept)
+    return NULL;
   set->docs++;
   set->tokens += d->end - d->start;
   for (uint64_t at = d->start, len; at < d->end; at += len) {
@@ -110,7 +149,8 @@ static lm_status set_pack(packing *p, int sample, int group) {
     if (!here)
       continue;
     LM_TRY(documents_reach(p, i));
-    LM_TRY(document_add(p, set, &p->docs[i - p->first_doc]));
+    lm_doc d = p->docs[i - p->first_doc];
+    LM_TRY(document_add(p, set, &d));
   }
   return block_flush(p, set);
 }
@@ -183,9 +223,14 @@ static lm_status index_build(const char *path, int threads, const lm_corpus *c,
 }
 
 static void index_key(const lm_corpus *c, const lm_row_plan *plan, int groups, uint64_t key[2]) {
-  uint64_t parts[] = {
-      FORMAT,           c->tokens->root,           c->docs->root,     (uint64_t)plan->seq,
-      (uint64_t)groups, (uint64_t)plan->by_source, plan->left_out_key};
+  uint64_t parts[] = {FORMAT,
+                      c->tokens->root,
+                      c->docs->root,
+                      (uint64_t)plan->seq,
+                      (uint64_t)groups,
+                      (uint64_t)plan->by_source,
+                      plan->left_out_key,
+                      (uint64_t)plan->long_documents};
   key[0] = key[1] = 0;
   lm_hash_key(key, parts, sizeof parts);
   lm_hash_key(key, plan->samples, (size_t)plan->n_samples * sizeof *plan->samples);

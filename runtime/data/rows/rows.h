@@ -15,6 +15,7 @@ typedef struct lm_row_block {
 } lm_row_block;
 typedef struct lm_row_set {
   uint64_t first_block, n_blocks, n_rows, docs, tokens;
+  uint64_t dropped, cut; // documents of more than seq tokens
 } lm_row_set;
 
 typedef struct lm_row_index {
@@ -28,6 +29,7 @@ typedef struct lm_row_index {
 
 typedef struct lm_row_plan {
   int64_t seq;
+  lm_long_documents long_documents;
   bool by_source;         // each row holds documents of one source only
   const int64_t *samples; // [n_samples]: documents of each holdout of kind sample
   int n_samples;

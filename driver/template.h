@@ -1,0 +1,15 @@
+// template.h - the chat template of a session.
+#ifndef LM_DRIVER_TEMPLATE_H
+#define LM_DRIVER_TEMPLATE_H
+#include "driver/session.h"
+#include "runtime/chat/chat.h"
+
+// Opens the template of a session with a tokenizer: of a run folder the file that it keeps; else
+// the one that the sources name, or the one that comes with the tokenizer. Its text becomes a
+// companion of the tokenizer. A diagnostic if there is none, or it cannot be used.
+lm_status lm_session_template(lm_session *s);
+// How a source's conversations become tokens; in the session's arena.
+const lm_chat *lm_session_source_chat(const lm_session *s, const lm_recipe_source *x);
+// Sets the tokenizer, the template (NULL unless with_template), bos, eos and the key.
+void lm_session_chat_fill(const lm_session *s, bool with_template, lm_chat *c);
+#endif

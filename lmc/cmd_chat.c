@@ -1,0 +1,97 @@
+// cmd_chat.c - lmc chat: a conversation with a model, in a terminal or through a pipe.
+#include <stdio.h>
+#include <unistd.h>
+
+#include "driver/chat.h"
+#include "lmc/open.h"
+
+enum {
+  TOKENS = 256,
+  CONTEXT = 2048
+};
+
+static const lm_opt options[] = {
+    {.name = "system",
+     .kind = LM_OPT_TEXT,
+     .value = "TEXT",
+     .help = "the system's message at the beginning"},
+    {.name = "tokens",
+     .letter = 'n',
+     .kind = LM_OPT_WHOLE,
+     .value = "N",
+     .help = "most tokens of an answer (256)",
+     .least = 1,
+     .most = 1e9},
+    {.name = "context",
+     .kind = LM_OPT_WHOLE,
+     .value = "N",
+     .help = "most tokens of the conversation that the model sees; "
+             "earlier messages are left out (2048)",
+     .least = 2,
+     .most = 1e9},
+    {"temperature", 't', LM_OPT_NUMBER, "T", "0: always the most probable token (0.7)", 0, 1000},
+    {"top-k", 0, LM_OPT_WHOLE, "K", "samples among the K most probable tokens (all)", 0, 1e9},
+    {"top-p", 0, LM_OPT_NUMBER, "P",
+     "samples among the most probable tokens that together reach probability P (all)", 1e-9, 1},
+    {"seed", 0, LM_OPT_WHOLE, "S", "of sampling (0)", 0, 9e15},
+    LM_OPT_STEP,
+    LM_OPT_TARGET,
+    LM_OPT_RECIPE,
+    {0}};
+
+lm_sampler lm_cli_sampler(const lm_args *a, double temperature) {
+  return (lm_sampler){lm_args_number(a, "temperature", temperature),
+                      (int32_t)lm_args_whole(a, "top-k", 0), lm_args_number(a, "top-p", 1),
+                      (uint64_t)lm_args_whole(a, "seed", 0)};
+}
+
+static lm_status talk(lm_session *s, lm_cli *cli, const char *weights) {
+  const lm_args *a = &cli->args;
+  bool terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
+  lm_chatter *chat;
+  lm_chatter_options o = {.system = lm_args_text(a, "system", NULL),
+                          .tokens = lm_args_whole(a, "tokens", TOKENS),
+                          .context = lm_args_whole(a, "context", CONTEXT),
+                          .sampler = lm_cli_sampler(a, 0.7),
+                          .write = lm_cli_write};
+  if (o.tokens >= o.context)
+    return lm_fail(LM_USER, "--tokens %lld leaves no room for a prompt in --context %lld",
+                   (long long)o.tokens, (long long)o.context);
+  LM_TRY(lm_chatter_create(s, weights, &o, &chat));
+  if (terminal)
+    lm_cli_note("/help lists commands");
+  lm_status status = lm_cli_talk(chat, o.system, terminal);
+  lm_chatter_destroy(chat);
+  return status;
+}
+
+static lm_status open_and_talk(lm_session *s, lm_cli *cli) {
+  const char *weights;
+  LM_TRY(lm_cli_target(cli, &s->target));
+  LM_TRY(lm_cli_open_trained(cli, s, &weights));
+  LM_TRY(lm_session_tokenizer(s));
+  return talk(s, cli, weights);
+}
+
+static lm_status chat_run(lm_cli *cli) {
+  lm_session s = {0};
+  lm_status status = open_and_talk(&s, cli);
+  lm_session_close(&s);
+  return status;
+}
+
+const lm_command lm_cmd_chat = {
+    .name = "chat",
+    .usage = "RUN|FILE [options]",
+    .summary = "a conversation with a trained model",
+    .options = options,
+    .least = 1,
+    .most = 1,
+    .run = chat_run,
+    .help = "Each line of standard input is a message; the answer follows as it is made. The chat "
+            "template of the run, or of its\n"
+            "tokenizer, makes the prompt of the conversation. A line with / is a command: /help "
+            "lists them.\n"
+            "\n"
+            "  lmc chat runs/tuned --system 'You are brief.'\n"
+            "  echo 'Name a vowel.' | lmc chat runs/tuned -t 0\n"};

@@ -1,0 +1,151 @@
+// conversation.c - reads the messages of one line of JSON.
+#include <string.h>
+
+#include "runtime/chat/chat.h"
+
+const char *const lm_chat_role_names[LM_CHAT_ROLES] = {"system", "user", "assistant", "tool"};
+
+void lm_conversation_free(lm_conversation *c) {
+  json_decref(c->root);
+  json_decref(c->messages);
+  json_decref(c->given);
+  *c = (lm_conversation){0};
+}
+
+// ---- ShareGPT
+
+static const char *role_of(const char *from) {
+  static const char *const names[][2] = {{"human", "user"},        {"user", "user"},
+                                         {"gpt", "assistant"},     {"assistant", "assistant"},
+                                         {"chatgpt", "assistant"}, {"bot", "assistant"},
+                                         {"model", "assistant"},   {"system", "system"},
+                                         {"tool", "tool"},         {"observation", "tool"}};
+  for (size_t i = 0; from && i < LM_COUNT(names); i++)
+    if (!strcmp(names[i][0], from))
+      return names[i][1];
+  return NULL;
+}
+
+static lm_status sharegpt_add(json_t *messages, const json_t *x, size_t i) {
+  const char *from = json_string_value(json_object_get(x, "from"));
+  json_t *value = json_object_get(x, "value");
+  const char *role = role_of(from);
+  if (!from || !json_is_string(value))
+    return lm_fail(LM_USER, "message %zu needs \"from\" and \"value\"", i);
+  if (!role)
+    return lm_fail(LM_USER, "message %zu is from \"%.40s\", expected human, gpt, system or tool", i,
+                   from);
+  json_array_append_new(messages, json_pack("{s:s, s:O}", "role", role, "content", value));
+  return NULL;
+}
+
+// ---- OpenAI
+
+// OpenAI has the arguments of a call as a text of JSON; templates expect the object.
+static void arguments_parse(json_t *message) {
+  size_t i;
+  json_t *call;
+  json_array_foreach(json_object_get(message, "tool_calls"), i, call) {
+    json_t *f = json_object_get(call, "function");
+    json_t *holder = json_is_object(f) ? f : call;
+    json_t *text = json_object_get(holder, "arguments");
+    json_t *parsed = json_is_string(text)
+                         ? json_loadb(json_string_value(text), json_string_length(text), 0, NULL)
+                         : NULL;
+    if (json_is_object(parsed))
+      json_object_set(holder, "arguments", parsed);
+    json_decref(parsed);
+  }
+}
+
+static lm_status openai_add(json_t *messages, json_t *x, size_t i) {
+  json_t *content = json_object_get(x, "content");
+  if (!json_is_string(json_object_get(x, "role")))
+    return lm_fail(LM_USER, "message %zu has no \"role\"", i);
+  if (content && !json_is_string(content) && !json_is_null(content) && !json_is_array(content))
+    return lm_fail(LM_USER, "message %zu has a \"content\" that is neither text nor a list", i);
+  arguments_parse(x);
+  json_array_append(messages, x);
+  return NULL;
+}
+
+static lm_status messages_read(const json_t *list, json_t *out) {
+  for (size_t i = 0; i < json_array_size(list); i++) {
+    json_t *x = json_array_get(list, i);
+    if (!json_is_object(x))
+      return lm_fail(LM_USER, "message %zu is not a JSON object", i);
+    LM_TRY(json_object_get(x, "from") ? sharegpt_add(out, x, i) : openai_add(out, x, i));
+  }
+  return NULL;
+}
+
+// ---- the line
+
+// Tools and documents may be a text of JSON.
+static lm_status list_give(json_t *given, const json_t *root, const char *key) {
+  json_t *x = json_object_get(root, key), *parsed = NULL;
+  if (!x || json_is_null(x))
+    return NULL;
+  if (json_is_string(x))
+    parsed = json_loadb(json_string_value(x), json_string_length(x), 0, NULL);
+  if (!json_is_array(parsed ? parsed : x)) {
+    json_decref(parsed);
+    return lm_fail(LM_USER, "\"%s\" is not a list", key);
+  }
+  json_object_set(given, key, parsed ? parsed : x);
+  json_decref(parsed);
+  return NULL;
+}
+
+static lm_status given_read(lm_conversation *c) {
+  const char *key;
+  json_t *value;
+  LM_TRY(list_give(c->given, c->root, "tools"));
+  LM_TRY(list_give(c->given, c->root, "documents"));
+  json_object_foreach(json_object_get(c->root, "chat_template_kwargs"), key, value)
+      json_object_set(c->given, key, value);
+  return NULL;
+}
+
+static lm_status pair_read(const lm_chat *chat, lm_conversation *c) {
+  const char *fields[] = {chat->prompt, chat->completion};
+  static const char *const roles[] = {"user", "assistant"};
+  for (int i = 0; i < 2; i++) {
+    json_t *x = json_object_get(c->root, fields[i]);
+    if (!json_is_string(x))
+      return lm_fail(LM_USER, "no text in the field \"%.100s\"", fields[i]);
+    json_array_append_new(c->messages, json_pack("{s:s, s:O}", "role", roles[i], "content", x));
+  }
+  return NULL;
+}
+
+static lm_status list_find(const lm_chat *chat, const json_t *root, json_t **out) {
+  static const char *const usual[] = {"messages", "conversations", "conversation"};
+  *out = chat->field ? json_object_get(root, chat->field) : NULL;
+  for (size_t i = 0; !chat->field && !*out && i < LM_COUNT(usual); i++)
+    *out = json_object_get(root, usual[i]);
+  if (!*out && chat->field)
+    return lm_fail(LM_USER, "no field \"%.100s\"", chat->field);
+  if (!*out)
+    return lm_fail(LM_USER, "no field \"messages\" or \"conversations\"");
+  return json_is_array(*out) ? NULL : lm_fail(LM_USER, "the messages are not a list");
+}
+
+lm_status lm_conversation_read(const lm_chat *chat, const char *line, size_t n,
+                               lm_conversation *out) {
+  json_error_t e;
+  json_t *list;
+  *out = (lm_conversation){.messages = json_array(), .given = json_object()};
+  out->root = json_loadb(line, n, JSON_REJECT_DUPLICATES, &e);
+  if (!out->root)
+    return lm_fail(LM_USER, "not JSON: %s (column %d)", e.text, e.column);
+  if (!json_is_object(out->root))
+    return lm_fail(LM_USER, "not a JSON object");
+  if (chat->prompt)
+    return pair_read(chat, out);
+  LM_TRY(list_find(chat, out->root, &list));
+  LM_TRY(messages_read(list, out->messages));
+  if (!json_array_size(out->messages))
+    return lm_fail(LM_USER, "a conversation without messages");
+  return given_read(out);
+}

@@ -1,0 +1,265 @@
+// encode.c - which text of a rendered conversation is trained, and its tokens.
+#define _GNU_SOURCE
+#include <string.h>
+
+#include "runtime/chat/chat.h"
+
+// A rendered conversation. own: bytes of the template's own text.
+typedef struct {
+  lm_rendered r;
+  unsigned char *own, *trained; // [n]
+} marked;
+
+static void marked_free(marked *m) {
+  lm_rendered_free(&m->r);
+  lm_free(m->own);
+  lm_free(m->trained);
+}
+
+static lm_status render(const lm_chat *chat, const lm_conversation *c, size_t n, bool prompt,
+                        marked *out) {
+  lm_template_input in = {.messages = c->messages,
+                          .n_messages = n,
+                          .given = c->given,
+                          .bos = chat->bos,
+                          .eos = chat->eos,
+                          .prompt = prompt,
+                          .now = chat->now};
+  *out = (marked){0};
+  LM_TRY(lm_template_render(chat->template, &in, &out->r));
+  out->own = lm_alloc(out->r.n + 1);
+  out->trained = lm_alloc(out->r.n + 1);
+  for (size_t i = 0; i < out->r.n; i++)
+    out->own[i] = out->r.from[i] == LM_ORIGIN_TEMPLATE;
+  return NULL;
+}
+
+// ---- spans
+
+// True if byte i is text of a message, and not its role.
+static bool is_said(const lm_rendered *r, size_t i, int64_t message) {
+  return lm_origin_message(r->from[i]) == message && lm_origin_field(r->from[i]) != LM_FIELD_ROLE;
+}
+
+// Behind the last byte that messages before `message` say; 0: they say nothing.
+static size_t said_before(const lm_rendered *r, int64_t message) {
+  size_t end = 0;
+  for (size_t i = 0; i < r->n; i++) {
+    int64_t m = lm_origin_message(r->from[i]);
+    if (m >= 0 && m < message && lm_origin_field(r->from[i]) != LM_FIELD_ROLE)
+      end = i + 1;
+  }
+  return end;
+}
+
+// The range of what a message says; false: nothing.
+static bool said_range(const lm_rendered *r, int64_t message, size_t *out_first, size_t *out_end) {
+  bool any = false;
+  for (size_t i = 0; i < r->n; i++) {
+    if (!is_said(r, i, message))
+      continue;
+    *out_first = any ? *out_first : i;
+    *out_end = i + 1;
+    any = true;
+  }
+  return any;
+}
+
+// Where the prompt for a message ends in m: the text behind earlier messages begins with the
+// text behind them in the prompt. False: it does not, or the template refuses the prompt.
+static bool prompt_end(const lm_chat *chat, const lm_conversation *c, const marked *m,
+                       size_t message, size_t *out) {
+  marked p;
+  lm_status s = render(chat, c, message, true, &p);
+  bool found = false;
+  if (!s) {
+    size_t here = said_before(&m->r, (int64_t)message);
+    size_t there = said_before(&p.r, (int64_t)message), n = p.r.n - there;
+    found = n <= m->r.n - here && !memcmp(m->r.text + here, p.r.text + there, n);
+    *out = here + n;
+  }
+  lm_status_free(s);
+  marked_free(&p);
+  return found;
+}
+
+// The end of the template's text behind a message that is trained: `from`, or behind it.
+static lm_status tail_end(const lm_chat *chat, const marked *m, size_t from, size_t *out) {
+  size_t end = from, n;
+  bool found;
+  while (end < m->r.n && m->own[end])
+    end++;
+  LM_TRY(lm_tokenizer_special_find(chat->tokenizer, m->r.text + from, end - from, m->own + from, &n,
+                                   &found));
+  const char *line = memchr(m->r.text + from, '\n', end - from);
+  *out = found ? from + n : line ? (size_t)(line - m->r.text) + 1 : end;
+  return NULL;
+}
+
+static lm_chat_role role_at(const lm_conversation *c, size_t i) {
+  static const char *const names[][LM_CHAT_ROLES] = {
+      [LM_CHAT_SYSTEM] = {"system", "developer"},
+      [LM_CHAT_USER] = {"user", "human"},
+      [LM_CHAT_ASSISTANT] = {"assistant", "model"},
+      [LM_CHAT_TOOL] = {"tool", "function", "ipython"}};
+  const char *role = json_string_value(json_object_get(json_array_get(c->messages, i), "role"));
+  for (int k = 0; role && k < LM_CHAT_ROLES; k++)
+    for (int j = 0; j < LM_CHAT_ROLES && names[k][j]; j++)
+      if (!strcmp(names[k][j], role))
+        return (lm_chat_role)k;
+  return LM_CHAT_ROLES;
+}
+
+static lm_status message_mark(const lm_chat *chat, const lm_conversation *c, marked *m,
+                              size_t message) {
+  size_t first = 0, end = 0, begin;
+  bool says = said_range(&m->r, (int64_t)message, &first, &end);
+  bool known = prompt_end(chat, c, m, message, &begin);
+  if (!says && !known)
+    return NULL;
+  if (!known || (says && begin > first))
+    begin = first;
+  LM_TRY(tail_end(chat, m, says ? end : begin, &end));
+  for (size_t i = begin; i < end; i++) {
+    int64_t from = lm_origin_message(m->r.from[i]);
+    m->trained[i] = from < 0 || from == (int64_t)message;
+  }
+  return NULL;
+}
+
+static lm_status mark(const lm_chat *chat, const lm_conversation *c, size_t n, marked *m) {
+  if (lm_template_has_generation(chat->template)) {
+    memcpy(m->trained, m->r.generated, m->r.n);
+    return NULL;
+  }
+  for (size_t i = 0; i < n; i++) {
+    lm_chat_role role = role_at(c, i);
+    if (role < LM_CHAT_ROLES && chat->train_on >> role & 1)
+      LM_TRY(message_mark(chat, c, m, i));
+  }
+  return NULL;
+}
+
+// ---- tokens
+
+static void untrained_set(lm_tokens *t, size_t from) {
+  for (size_t i = from; i < t->n; i++)
+    t->ids[i] |= LM_TOKEN_UNTRAINED;
+}
+
+// The tokens of each run of text that is trained or not.
+static lm_status pieces_encode(const lm_chat *chat, const marked *m, lm_tokens *out) {
+  size_t first = out->n;
+  for (size_t at = 0, end; at < m->r.n; at = end) {
+    size_t before = out->n;
+    for (end = at + 1; end < m->r.n && m->trained[end] == m->trained[at];)
+      end++;
+    bool special =
+        before > first &&
+        lm_tokenizer_is_special(chat->tokenizer, out->ids[before - 1] & ~LM_TOKEN_UNTRAINED);
+    int part = (!at       ? LM_TEXT_WHOLE
+                : special ? LM_TEXT_BEGUN
+                          : LM_TEXT_FOLLOWS) |
+               (end < m->r.n ? LM_TEXT_PRECEDES : 0);
+    LM_TRY(
+        lm_tokenizer_encode_own(chat->tokenizer, m->r.text + at, end - at, m->own + at, part, out));
+    if (!m->trained[at])
+      untrained_set(out, before);
+  }
+  return NULL;
+}
+
+static bool any_trained(const lm_tokens *t, size_t from) {
+  for (size_t i = from + 1; i < t->n; i++) // nothing predicts the first
+    if (!(t->ids[i] & LM_TOKEN_UNTRAINED))
+      return true;
+  return false;
+}
+
+// A prompt and its completion as a text document: the tokens that frame a text, the two texts, and
+// the end of the document.
+static lm_status plain_encode(const lm_chat *chat, const lm_conversation *c, lm_tokens *out) {
+  const lm_tokenizer *t = chat->tokenizer;
+  size_t before = out->n;
+  lm_tokens_add_n(out, t->prefix, (size_t)t->n_prefix);
+  for (size_t i = 0; i < 2; i++) {
+    const json_t *x = json_object_get(json_array_get(c->messages, i), "content");
+    size_t n = json_string_length(x);
+    unsigned char *own = lm_alloc(n + 1);
+    lm_status s = lm_tokenizer_encode_own(t, json_string_value(x), n, own,
+                                          i ? LM_TEXT_FOLLOWS : LM_TEXT_PRECEDES, out);
+    lm_free(own);
+    LM_TRY(s);
+    if (!i)
+      untrained_set(out, before);
+  }
+  lm_tokens_add_n(out, t->suffix, (size_t)t->n_suffix);
+  if (t->eos >= 0 && (out->n == before || (out->ids[out->n - 1] & ~LM_TOKEN_UNTRAINED) != t->eos))
+    lm_tokens_add(out, t->eos);
+  return NULL;
+}
+
+lm_status lm_chat_encode(const lm_chat *chat, const lm_conversation *c, bool prompt,
+                         lm_tokens *out) {
+  size_t before = out->n, n = json_array_size(c->messages);
+  marked m = {0};
+  lm_status s;
+  if (chat->template) {
+    s = render(chat, c, n, prompt, &m);
+    if (!s)
+      s = mark(chat, c, n, &m);
+    if (!s)
+      s = pieces_encode(chat, &m, out);
+    marked_free(&m);
+  } else {
+    s = plain_encode(chat, c, out);
+  }
+  if (!s && !prompt && !any_trained(out, before))
+    s = lm_fail(LM_USER, "nothing to train on: no text of the roles in train_on");
+  return s;
+}
+
+// ---- the end of an answer
+
+lm_status lm_chat_stop(const lm_chat *chat, lm_buf *out, int32_t *out_id) {
+  lm_conversation c = {.messages = json_pack("[{s:s, s:s}, {s:s, s:s}]", "role", "user", "content",
+                                             "question", "role", "assistant", "content", "answer"),
+                       .given = json_object()};
+  size_t first, end = 0, to;
+  lm_tokens ids = {0};
+  marked m;
+  *out_id = -1;
+  lm_status s = render(chat, &c, 2, false, &m);
+  if (!s && said_range(&m.r, 1, &first, &end))
+    s = tail_end(chat, &m, end, &to);
+  else if (!s)
+    s = lm_fail(LM_USER, "the template does not render an answer");
+  if (!s) {
+    size_t at;
+    bool special = false;
+    lm_buf_add(out, m.r.text + end, to - end);
+    s = lm_tokenizer_special_find(chat->tokenizer, m.r.text + end, to - end, m.own + end, &at,
+                                  &special);
+    if (!s && special)
+      s = lm_tokenizer_encode_own(chat->tokenizer, m.r.text + end, to - end, m.own + end,
+                                  LM_TEXT_FOLLOWS | LM_TEXT_PRECEDES, &ids);
+    if (!s && special && ids.n)
+      *out_id = ids.ids[ids.n - 1];
+  }
+  lm_tokens_free(&ids);
+  marked_free(&m);
+  lm_conversation_free(&c);
+  return s;
+}
+
+void lm_chat_key_set(lm_chat *chat, const char *text, size_t n) {
+  const char *names[] = {chat->bos, chat->eos, chat->field, chat->prompt, chat->completion};
+  uint64_t numbers[] = {1, chat->train_on, (uint64_t)chat->now, n, chat->template != NULL};
+  chat->key[0] = chat->key[1] = 0;
+  lm_hash_key(chat->key, numbers, sizeof numbers);
+  lm_hash_key(chat->key, text, n);
+  for (size_t i = 0; i < LM_COUNT(names); i++) {
+    lm_hash_key(chat->key, names[i] ? names[i] : "\x01", names[i] ? strlen(names[i]) : 1);
+    lm_hash_key(chat->key, "", 1);
+  }
+}
