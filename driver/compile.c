@@ -198,7 +198,7 @@ static bool updates_alike(const void *lowered, lm_sym path, lm_sym other) {
 
 static lm_status passes_run(const lm_project *p, lm_plan_options *o, lm_compiled *c) {
   lm_dump *dump = c->spec.dump;
-  lm_recompute recompute = {.extra = c->spec.recompute};
+  lm_recompute recompute = {.bytes = c->spec.recompute};
   lm_pass_env env = {.target = &o->target,
                      .codegen = o->codegen,
                      .compute = c->compute,

@@ -22,7 +22,7 @@ typedef struct lm_compile_spec {
   lm_run_spec run;  // sizes of batches
   lm_target target;
   lm_variant variant;
-  int recompute;        // stashes that are recomputed in addition to the profitable ones
+  int64_t recompute;    // bytes of stashes that are recomputed in addition to the profitable ones
   int64_t memory;       // bytes that the machine has for the plan; 0: all that it has
   lm_exec_options exec; // how the plan will be executed, which decides the workspace of GEMMs
   lm_dump *dump;        // receives IR; optional

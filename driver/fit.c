@@ -2,12 +2,11 @@
 // one, what a GPU has free, and for `micro = auto` a share of the machine's memory.
 //
 //   1. With micro = auto, the largest micro-batch whose plan fits; if none does, the smallest one.
-//   2. The smallest sufficient number of recomputed stashes, the cheapest first (pass recompute).
+//   2. The recomputed stashes that free the missing bytes in the least time (pass recompute).
 //   3. If the plan still exceeds the budget: an error with the largest items of memory and a
 //      micro-batch that would fit.
 //
-// Each attempt compiles up to the plan; the searches are binary. The same project, spec and limit
-// give the same choice.
+// Each attempt compiles up to the plan. The same project, spec and limit give the same choice.
 #include "driver/fit.h"
 
 #include <stdlib.h>
@@ -21,7 +20,8 @@
 
 enum {
   SHOWN_ITEMS = 3,
-  CANDIDATES = 4096
+  CANDIDATES = 4096,
+  ATTEMPTS = 16 // to free enough stashes
 };
 static const double MACHINE_SHARE = 0.8; // of a CPU's memory: other processes use it too
 static const double DEVICE_SHARE = 0.95; // of a GPU's free memory: kernels and libraries are loaded
@@ -60,8 +60,8 @@ static bool fits(const fitter *x) {
   return lm_compiled_memory(x->c) <= x->limit;
 }
 
-// recompute: stashes.
-static lm_status attempt(const fitter *x, int64_t micro, int recompute) {
+// recompute: bytes of stashes.
+static lm_status attempt(const fitter *x, int64_t micro, int64_t recompute) {
   lm_compile_spec spec = *x->spec;
   if (micro != lm_run_micro(&spec.run))
     lm_run_spec_set_micro(&spec.run, micro);
@@ -88,12 +88,12 @@ static int micros_of(const fitter *x, int64_t *out) {
 
 // *out: the index, from `from` on, of the largest micro-batch whose plan fits; n if none does.
 // Smaller micro-batches need less memory.
-static lm_status micro_search(const fitter *x, const int64_t *micros, int from, int n, int extra,
-                              int *out) {
+static lm_status micro_search(const fitter *x, const int64_t *micros, int from, int n,
+                              int64_t recompute, int *out) {
   int low = from, high = n;
   while (low < high) {
     int mid = low + (high - low) / 2;
-    LM_TRY(attempt(x, micros[mid], extra));
+    LM_TRY(attempt(x, micros[mid], recompute));
     if (fits(x))
       high = mid;
     else
@@ -103,25 +103,28 @@ static lm_status micro_search(const fitter *x, const int64_t *micros, int from, 
   return NULL;
 }
 
-// *out: the smallest number of recomputed stashes with which the plan fits; -1 if it fits with no
-// number of them. *out_most: how many there are.
+// *out: the number of recomputed stashes with which the plan fits; -1 if it fits with no number of
+// them. *out_most: how many there are. The bytes of stashes that a plan lacks are not exactly those
+// that it exceeds the limit by: recomputation needs memory too.
 static lm_status recompute_search(const fitter *x, int *out, int *out_most) {
-  int64_t micro = micro_of(x);
-  LM_TRY(attempt(x, micro, INT32_MAX));
+  int64_t micro = micro_of(x), missing = lm_compiled_memory(x->c) - x->limit;
+  LM_TRY(attempt(x, micro, INT64_MAX));
   *out_most = x->c->recomputed;
   *out = -1;
   if (!fits(x))
     return NULL;
-  int low = 1, high = *out_most;
-  while (low < high) {
-    int mid = low + (high - low) / 2;
-    LM_TRY(attempt(x, micro, mid));
-    if (fits(x))
-      high = mid;
-    else
-      low = mid + 1;
+  for (int i = 0; i < ATTEMPTS; i++) {
+    LM_TRY(attempt(x, micro, missing));
+    x->fit->freed = missing;
+    if (fits(x) || x->c->recomputed == *out_most)
+      break;
+    missing += lm_compiled_memory(x->c) - x->limit;
   }
-  *out = high;
+  if (!fits(x)) {
+    x->fit->freed = INT64_MAX;
+    LM_TRY(attempt(x, micro, INT64_MAX));
+  }
+  *out = x->c->recomputed;
   return NULL;
 }
 
@@ -147,9 +150,9 @@ static lm_status remedy_find(const fitter *x, const char **out) {
   int n = micros_of(x, micros), from = 0, at;
   while (from < n && micros[from] >= micro)
     from++;
-  LM_TRY(micro_search(x, micros, from, n, INT32_MAX, &at));
+  LM_TRY(micro_search(x, micros, from, n, INT64_MAX, &at));
   int64_t tried = at < n ? micros[at] : n ? micros[n - 1] : micro;
-  LM_TRY(attempt(x, tried, INT32_MAX));
+  LM_TRY(attempt(x, tried, INT64_MAX));
   *out = lm_arena_printf(x->p->ctx->arena,
                          at < n ? "micro = %lld tokens takes %s and fits"
                                 : "the least, with micro = %lld tokens, is %s",
@@ -196,7 +199,6 @@ static lm_status recompute_choose(const fitter *x) {
   LM_TRY(recompute_search(x, &extra, &most));
   if (extra < 0)
     return x->p->recipe->memory.budget ? refuse(x, most) : NULL;
-  LM_TRY(attempt(x, micro_of(x), extra));
   x->fit->recomputed = extra;
   x->fit->candidates = most;
   double after = lm_cost_of_training(&machine, x->c->plan, x->c->run.n_micro).seconds;

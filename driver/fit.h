@@ -5,6 +5,7 @@
 
 typedef struct lm_fit {
   int recomputed, candidates; // stashes that are recomputed to fit, and how many could be
+  int64_t freed;              // bytes of stashes that were asked of pass recompute
   int64_t natural;            // bytes of the plan that recomputes none of them
   double slowdown;            // predicted time of a step, relative to that plan
   int64_t memory;             // bytes that the machine could allocate; 0: that was not asked

@@ -4,10 +4,11 @@
 #include "compiler/ir/ir.h"
 #include "target/target.h"
 
-// Asks pass recompute to recompute `extra` more stashes than the values marked `recompute`, the
-// cheapest first. The pass sets `chosen` to the number that it found.
+// Asks pass recompute to free `bytes` of stashes in addition to the values marked `recompute`, as
+// cheaply as it can; INT64_MAX: all that can be recomputed. The pass sets `chosen` to their number.
 typedef struct lm_recompute {
-  int extra, chosen;
+  int64_t bytes;
+  int chosen;
 } lm_recompute;
 
 typedef struct lm_pass_env {

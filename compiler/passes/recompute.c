@@ -13,17 +13,23 @@
 // same code reads the same bits and rounds in the same operations, and no other kernel changes.
 // Losses and gradients are therefore bit-identical, and no new kernel is compiled.
 //
-// Recomputed are the values marked `recompute`, and env->recompute->extra more, the cheapest first,
-// in cost per byte freed; the cost of an operation is the larger of the bytes that it moves and its
-// FLOPs / 16. Values marked `save` stay. Stashes are chosen one at a time, because a choice changes
-// the cost of the others. Declines: carries, and values inside an inner loop that
-// are indexed by the index of this one. Cost: the recomputed operations, in each iteration of the
-// backward loop.
+// Recomputed are the values marked `recompute`, and more until env->recompute->bytes of stashes are
+// freed: of up to 12 candidates those that take the least time together, of more the cheapest per
+// byte first. On a GPU the cost model predicts the time of an operation (compiler/plan/cost.h);
+// elsewhere it is the larger of the bytes that it moves and its FLOPs / 16. Values marked `save`
+// stay. The cost of a stash depends on the others, because they may share operations. Declines:
+// carries, and values inside an inner loop that are indexed by the index of this one. Cost: the
+// recomputed operations, in each iteration of the backward loop.
 #include <string.h>
 #include "compiler/ir/dot.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
+#include "compiler/plan/cost.h"
+#include "compiler/plan/planner.h"
 
+enum {
+  SUBSETS = 12 // candidates of which every subset is considered
+};
 static const double FLOPS_PER_BYTE = 16; // flops in the time that one byte is moved
 
 typedef struct stash {
@@ -36,6 +42,7 @@ typedef struct stash {
 typedef struct pass {
   lm_module *m;
   lm_func *f;
+  const lm_target *machine; // NULL: without a cost model
   stash *all;
   uint32_t n, cap;
   uint32_t *of;     // by value id: the number of its stash, from 1
@@ -105,7 +112,8 @@ typedef struct cone {
   double seconds;
 } cone;
 
-static double seconds_of(const lm_module *m, const lm_op *op) {
+// In bytes moved.
+static double bytes_of(const lm_module *m, const lm_op *op) {
   double flops = 0, bytes = 0;
   const lm_op_info *info = lm_op_info_of(op);
   bool memory = lm_op_multiplies(op) || op->code == LM_OP_GATHER ||
@@ -121,8 +129,52 @@ static double seconds_of(const lm_module *m, const lm_op *op) {
   for (int i = 0; lm_op_multiplies(op) && i < op->attr.n_axes; i++)
     flops *= (double)lm_axis_size(m, op->attr.axes[i]);
   for (const lm_op *o = op->body ? op->body->first : NULL; o; o = o->next)
-    flops += seconds_of(m, o) * FLOPS_PER_BYTE;
+    flops += bytes_of(m, o) * FLOPS_PER_BYTE;
   return flops / FLOPS_PER_BYTE > bytes ? flops / FLOPS_PER_BYTE : bytes;
+}
+
+static double bytes_moved(const lm_module *m, const lm_op *op) {
+  double bytes = 0;
+  for (uint32_t i = 0; i < op->n_in; i++)
+    bytes += lm_type_traffic(m, op->in[i]->type);
+  for (uint32_t i = 0; i < op->n_out; i++)
+    bytes += lm_type_traffic(m, op->out[i]->type);
+  return bytes;
+}
+
+static double gemm_seconds(const lm_target *t, const lm_module *m, const lm_op *dot) {
+  lm_type x = dot->in[LM_DOT_X]->type, w = dot->in[LM_DOT_W]->type;
+  lm_cost_gemm g = {.m = 1,
+                    .n = 1,
+                    .k = 1,
+                    .batch = 1,
+                    .ab = (lm_dtype)x.dtype,
+                    .bytes = bytes_moved(m, dot),
+                    .alignment = 16};
+  for (int i = 0; i < x.rank; i++) {
+    double size = (double)lm_axis_size(m, x.axis[i]);
+    bool summed = lm_attr_has_axis(&dot->attr, x.axis[i]);
+    *(summed ? &g.k : lm_type_find(w, x.axis[i]) < 0 ? &g.m : &g.batch) *= size;
+  }
+  for (int i = 0; i < w.rank; i++)
+    if (lm_type_find(x, w.axis[i]) < 0)
+      g.n *= (double)lm_axis_size(m, w.axis[i]);
+  return lm_cost_of_gemm(t, &g).seconds;
+}
+
+static double seconds_of(const pass *p, const lm_op *op) {
+  const lm_target *t = p->machine;
+  if (!t)
+    return bytes_of(p->m, op);
+  if (lm_op_multiplies(op))
+    return gemm_seconds(t, p->m, op);
+  if (lm_op_attends(op)) {
+    lm_plan_attend a = lm_plan_attend_sizes(p->m, op);
+    return lm_cost_of_attend(t, &a, bytes_moved(p->m, op), true).seconds;
+  }
+  if (op->code == LM_OP_KERNEL)
+    return lm_cost_of_kernel(t, &(lm_cost_kernel){.bytes = bytes_moved(p->m, op)}).seconds;
+  return 0;
 }
 
 static void cone_add(cone *c, lm_value *v);
@@ -145,7 +197,7 @@ static void cone_add(cone *c, lm_value *v) {
   lm_op *op = v->def;
   for (uint32_t i = 0; i < op->n_out; i++)
     p->in_cone[op->out[i]->id] = 1;
-  c->seconds += seconds_of(p->m, op) * (double)c->s->loop->attr.imm[0];
+  c->seconds += seconds_of(p, op) * (double)c->s->loop->attr.imm[0];
   c->possible &= !(lm_op_info_of(op)->traits & LM_T_EFFECT);
   for (uint32_t i = 0; i < op->n_in; i++)
     cone_add(c, op->in[i]);
@@ -153,12 +205,11 @@ static void cone_add(cone *c, lm_value *v) {
     lm_region_walk(op->body, cone_captured, c);
 }
 
-// Time (in bytes moved) of all chosen stashes and s; -1 if s cannot be recomputed.
-static double seconds_with(pass *p, stash *s) {
+// The time of all chosen stashes; -1 if one of them cannot be recomputed.
+static double seconds_chosen(pass *p) {
   double seconds = 0;
-  bool was = s->recomputed, possible = true;
+  bool possible = true;
   memset(p->in_cone, 0, p->m->n_values + 1);
-  s->recomputed = true;
   for (uint32_t i = 0; i < p->n; i++) {
     if (!p->all[i].recomputed)
       continue;
@@ -167,8 +218,16 @@ static double seconds_with(pass *p, stash *s) {
     seconds += c.seconds;
     possible &= c.possible;
   }
-  s->recomputed = was;
   return possible ? seconds : -1;
+}
+
+// The same with s.
+static double seconds_with(pass *p, stash *s) {
+  bool was = s->recomputed;
+  s->recomputed = true;
+  double seconds = seconds_chosen(p);
+  s->recomputed = was;
+  return seconds;
 }
 
 // ---- the choice
@@ -191,36 +250,85 @@ static void choose_marked(pass *p) {
   }
 }
 
-// Chooses up to `extra` stashes; returns their number.
-static int choose_cheapest(pass *p, int extra) {
-  double now = 0, best_rate = 0;
+static bool is_candidate(pass *p, stash *s) {
+  return !s->recomputed && s->fits && keep_of(s->v) != LM_REMAT_SAVE && seconds_with(p, s) >= 0;
+}
+
+static double bytes_of_stash(const pass *p, const stash *s) {
+  return lm_type_traffic(p->m, s->stacked->type);
+}
+
+// Chooses stashes of at least `bytes`, the cheapest per byte first; returns their number.
+static int choose_cheapest(pass *p, double bytes) {
+  double best_rate = 0, freed = 0;
   stash *best;
   int n = 0;
-  for (uint32_t i = 0; i < p->n; i++)
-    if (p->all[i].recomputed)
-      now = seconds_with(p, &p->all[i]);
   do {
+    double now = seconds_chosen(p);
     best = NULL;
-    double then = 0;
-    for (uint32_t i = 0; i < p->n; i++) {
+    for (uint32_t i = 0; i < p->n && freed < bytes; i++) {
       stash *s = &p->all[i];
-      if (s->recomputed || !s->fits || keep_of(s->v) == LM_REMAT_SAVE)
+      if (!is_candidate(p, s))
         continue;
-      double seconds = seconds_with(p, s);
-      double rate = (seconds - now) / lm_type_traffic(p->m, s->stacked->type);
-      if (seconds < 0 || (best && rate >= best_rate))
+      double rate = (seconds_with(p, s) - now) / bytes_of_stash(p, s);
+      if (best && rate >= best_rate)
         continue;
       best = s;
       best_rate = rate;
-      then = seconds;
     }
-    if (best && n < extra) {
+    if (best) {
       best->recomputed = true;
-      now = then;
+      freed += bytes_of_stash(p, best);
       n++;
     }
-  } while (best && n < extra);
+  } while (best);
   return n;
+}
+
+// Marks the candidates of a subset; returns their bytes.
+static double subset_mark(const pass *p, stash *const *of, int n, uint32_t subset) {
+  double bytes = 0;
+  for (int i = 0; i < n; i++) {
+    of[i]->recomputed = subset >> i & 1;
+    bytes += of[i]->recomputed ? bytes_of_stash(p, of[i]) : 0;
+  }
+  return bytes;
+}
+
+// Chooses the subset of the candidates that frees `bytes` in the least time; returns their number,
+// 0 if none frees as many.
+static int choose_subset(pass *p, stash *const *of, int n, double bytes) {
+  uint32_t best = 0;
+  double least = 0;
+  int chosen = 0;
+  for (uint32_t subset = 1; subset < 1u << n; subset++) {
+    if (subset_mark(p, of, n, subset) < bytes)
+      continue;
+    double seconds = seconds_chosen(p);
+    if (seconds < 0 || (best && seconds >= least))
+      continue;
+    best = subset;
+    least = seconds;
+  }
+  subset_mark(p, of, n, best);
+  for (int i = 0; i < n; i++)
+    chosen += of[i]->recomputed;
+  return chosen;
+}
+
+// Chooses stashes of at least `bytes`, or all if they have fewer; returns their number.
+static int choose(pass *p, int64_t bytes) {
+  stash *of[SUBSETS];
+  int n = 0;
+  for (uint32_t i = 0; bytes > 0 && i < p->n; i++) {
+    if (!is_candidate(p, &p->all[i]))
+      continue;
+    if (n < SUBSETS)
+      of[n] = &p->all[i];
+    n++;
+  }
+  int chosen = n <= SUBSETS ? choose_subset(p, of, n, (double)bytes) : 0;
+  return chosen ? chosen : choose_cheapest(p, (double)bytes);
 }
 
 // ---- recomputing
@@ -325,10 +433,11 @@ static void rewrite_readers(pass *p, uint32_t n_values) {
   lm_free(map);
 }
 
-static int recompute_func(lm_module *m, lm_func *f, int extra) {
+static int recompute_func(lm_module *m, lm_func *f, const lm_target *machine, int64_t bytes) {
   uint32_t n_values = m->n_values;
   pass p = {.m = m,
             .f = f,
+            .machine = machine,
             .of = lm_calloc((size_t)n_values + 1, sizeof *p.of),
             .in_cone = lm_calloc((size_t)n_values + 1, 1),
             .map = lm_calloc((size_t)n_values + 1, sizeof *p.map)};
@@ -337,7 +446,7 @@ static int recompute_func(lm_module *m, lm_func *f, int extra) {
     p.of[p.all[i].stacked->id] = i + 1;
   lm_region_walk(f->body, find_reads, &p);
   choose_marked(&p);
-  int chosen = choose_cheapest(&p, extra);
+  int chosen = choose(&p, bytes);
   rewrite_readers(&p, n_values);
   lm_free(p.of);
   lm_free(p.in_cone);
@@ -345,10 +454,18 @@ static int recompute_func(lm_module *m, lm_func *f, int extra) {
   return chosen;
 }
 
+// The machine whose figures the cost model has.
+static const lm_target *machine_of(const lm_pass_env *env) {
+  const lm_target *t = env->target;
+  bool known = t && t->kind == LM_TARGET_CUDA && lm_target_bandwidth(t) > 0;
+  return known && lm_cost_peak(t, LM_BF16) > 0 ? t : NULL;
+}
+
 bool lm_pass_recompute(lm_module *m, const lm_pass_env *env) {
-  int extra = env->recompute ? env->recompute->extra : 0, chosen = 0;
+  int64_t bytes = env->recompute ? env->recompute->bytes : 0;
+  int chosen = 0;
   for (lm_func *f = m->funcs; f; f = f->next)
-    chosen += recompute_func(m, f, extra - chosen);
+    chosen += recompute_func(m, f, machine_of(env), bytes);
   if (env->recompute)
     env->recompute->chosen = chosen;
   return true;

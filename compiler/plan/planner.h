@@ -79,6 +79,8 @@ bool lm_plan_pads_in_place(const lm_op *op);
 const char *lm_plan_origin(lm_arena *a, const lm_module *m, const lm_op *op);
 const char *lm_plan_label(lm_arena *a, const lm_module *m, const lm_op *op);
 
+lm_plan_attend lm_plan_attend_sizes(const lm_module *m, const lm_op *attend);
+
 // True if the dot can read its operands in GEMM calls through the views that define them (permute,
 // rename, view, slice, at, down to a dense value). If not, the caller makes the operand
 // `out_operand` dense in a kernel and calls again.

@@ -147,27 +147,26 @@ static int64_t bytes_read(const planner *p, const lm_region *r, const lm_value *
 
 // The widths of a tile's GEMMs: of the scores, over axes that neither t nor s is; of v, over the
 // axes that the scores lack.
-static lm_plan_attend *attend_sizes(const planner *p, const lm_op *op) {
-  lm_plan_attend *a = LM_NEW(p->arena, lm_plan_attend);
+lm_plan_attend lm_plan_attend_sizes(const lm_module *m, const lm_op *op) {
   lm_type space = lm_attend_space(op);
   lm_type v = op->in[LM_ATTEND_V]->type;
-  *a = (lm_plan_attend){.t = lm_axis_size(p->m, lm_attend_t(op)),
-                        .s = lm_axis_size(p->m, lm_attend_s(op)),
-                        .v = 1,
-                        .causal = lm_attend_is_causal(op),
-                        .backward = op->code == LM_OP_ATTEND_VJP,
-                        .dtype = (lm_dtype)v.dtype};
-  a->points = lm_type_elements(p->m, space) / (a->t * a->s);
+  lm_plan_attend a = {.t = lm_axis_size(m, lm_attend_t(op)),
+                      .s = lm_axis_size(m, lm_attend_s(op)),
+                      .v = 1,
+                      .causal = lm_attend_is_causal(op),
+                      .backward = op->code == LM_OP_ATTEND_VJP,
+                      .dtype = (lm_dtype)v.dtype};
+  a.points = lm_type_elements(m, space) / (a.t * a.s);
   for (int i = 0; i < v.rank; i++)
     if (lm_type_find(space, v.axis[i]) < 0)
-      a->v *= lm_axis_size(p->m, v.axis[i]);
+      a.v *= lm_axis_size(m, v.axis[i]);
   for (const lm_op *o = op->body->first; o; o = o->next) {
     bool sum =
         lm_attr_has_axis(&o->attr, lm_attend_t(op)) || lm_attr_has_axis(&o->attr, lm_attend_s(op));
     int64_t width = 1;
     for (int i = 0; i < o->attr.n_axes; i++)
-      width *= lm_axis_size(p->m, o->attr.axes[i]);
-    a->qk += o->code == LM_OP_DOT && !sum ? width : 0;
+      width *= lm_axis_size(m, o->attr.axes[i]);
+    a.qk += o->code == LM_OP_DOT && !sum ? width : 0;
   }
   return a;
 }
@@ -180,7 +179,11 @@ static void kernel_cost(planner *p, const lm_op *op, lm_plan_step *s) {
   for (uint32_t i = 0; i < op->n_out; i++)
     s->moved += lm_type_bytes(p, op->out[i]->type);
   s->flops = (int64_t)lm_flops_of(p->m, op);
-  s->attend = lm_op_attends(op) ? attend_sizes(p, op) : NULL;
+  if (!lm_op_attends(op))
+    return;
+  lm_plan_attend *a = LM_NEW(p->arena, lm_plan_attend);
+  *a = lm_plan_attend_sizes(p->m, op);
+  s->attend = a;
 }
 
 static location result_new(planner *p, lm_value *v, lm_op *op) {

@@ -84,7 +84,7 @@ static lm_status trial_plan(lm_session *s, const lm_variant *v, trial *out) {
   spec.what = LM_LOWER_TRAIN;
   spec.variant = *v;
   spec.capacity = 0;
-  spec.recompute = s->fit.recomputed;
+  spec.recompute = s->fit.freed;
   spec.dump = NULL;
   *out = (trial){.compiled = LM_NEW(s->project.ctx->arena, lm_compiled)};
   LM_TRY(lm_compile(&s->project, &spec, out->compiled));

@@ -92,6 +92,15 @@ def test_budget(run):
     check(0 <= least - plan_of(run, with_budget(run, least, f"{micro} tokens", **how))["peak_bytes"] < 0.01 * least, "the suggested budget must suffice")
 
 
+def test_budget_by_time(run):
+    """on a GPU, stashes that free the missing bytes in the least time that the cost model predicts, and no more than these"""
+    file, ms = f"{ROOT}/examples/bench-180m.lm", {}
+    for budget in 20, 9, 8, 6, 5:
+        text = run("explain", file, "cost", "--target", "h100", "--set", f"memory.budget={budget} GB")
+        ms[budget] = float(re.search(r"a step of \d+ tokens: ([\d.]+) ms", text)[1])
+    check(ms[20] < ms[9] < ms[8] < ms[6] <= ms[5] and ms[9] < 1.04 * ms[20] and ms[8] < 1.08 * ms[20], f"{ms}")
+
+
 def test_check_budget(run):
     """`lmc check` reports a budget that no plan fits, as a run would, and needs no data for it"""
     file = with_budget(run, 1000, steps=1, rows=8, seq=64, depth=4)
