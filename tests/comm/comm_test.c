@@ -129,7 +129,8 @@ static lm_status coll_try(test *t, lm_coll x, bool in_place) {
   x.to = in_place ? from : to;
   x.label = "collective of the test";
   lm_status s = lm_comm_run(t->c, &x);
-  for (int64_t i = 0; !s && i < (wide_to ? all : x.count); i++)
+  int64_t n = wide_to ? all : x.count, step = n > 100000 ? 97 : 1; // of a large one, a sample
+  for (int64_t i = 0; !s && i < n; i += step)
     element_check(t, x.dtype, x.to, i, expected_of(t, &x, i));
   lm_free(from);
   lm_free(to);
