@@ -210,12 +210,22 @@ static void eval_at(lm_eval *e, const lm_op *op) {
 
 // ---- control
 
-static void eval_op(lm_eval *e, const lm_op *op);
+// The ranks run each operation in lockstep: collectives are operations on the tensors of all.
+typedef struct team {
+  lm_eval **rank;
+  int n;
+} team;
+
+static void team_op(team t, const lm_op *op);
+
+static const lm_op *team_run(team t, const lm_region *r) {
+  for (const lm_op *op = r->first; op != r->last; op = op->next)
+    team_op(t, op);
+  return r->last;
+}
 
 static const lm_op *run_region(lm_eval *e, const lm_region *r) {
-  for (const lm_op *op = r->first; op != r->last; op = op->next)
-    eval_op(e, op);
-  return r->last;
+  return team_run((team){&e, 1}, r);
 }
 
 static void region_forget(lm_eval *e, const lm_region *r) {
@@ -226,24 +236,40 @@ static void region_forget(lm_eval *e, const lm_region *r) {
       lm_tensor_free(of(e, op->out[i]));
 }
 
-static void eval_loop(lm_eval *e, const lm_op *op) {
-  lm_region *r = op->body;
+static void loop_begin(lm_eval *e, const lm_op *op) {
   for (uint32_t i = 0; i < op->n_out; i++)
     *of(e, op->out[i]) =
         i < op->n_in ? lm_tensor_copy(of(e, op->in[i])) : lm_eval_tensor(e, op->out[i]->type);
+}
+
+static void iteration_begin(lm_eval *e, const lm_op *op, int64_t iteration) {
+  lm_region *r = op->body;
+  *of(e, r->args[0]) = lm_tensor_create(r->args[0]->type, 1);
+  of(e, r->args[0])->v[0] = (double)iteration;
+  for (uint32_t i = 0; i < op->n_in; i++)
+    *of(e, r->args[i + 1]) = lm_tensor_copy(of(e, op->out[i]));
+}
+
+static void iteration_end(lm_eval *e, const lm_op *op, int64_t iteration) {
+  const lm_op *yield = op->body->last;
+  int64_t slot = lm_loop_is_reversed(op) ? op->attr.imm[0] - 1 - iteration : iteration;
+  for (uint32_t i = 0; i < op->n_out; i++) {
+    const lm_tensor *y = of(e, yield->in[i]);
+    memcpy(of(e, op->out[i])->v + (i < op->n_in ? 0 : slot * y->n), y->v,
+           (size_t)y->n * sizeof *y->v);
+  }
+  region_forget(e, op->body);
+}
+
+static void team_loop(team t, const lm_op *op) {
+  for (int k = 0; k < t.n; k++)
+    loop_begin(t.rank[k], op);
   for (int64_t iteration = 0; iteration < op->attr.imm[0]; iteration++) {
-    *of(e, r->args[0]) = lm_tensor_create(r->args[0]->type, 1);
-    of(e, r->args[0])->v[0] = (double)iteration;
-    for (uint32_t i = 0; i < op->n_in; i++)
-      *of(e, r->args[i + 1]) = lm_tensor_copy(of(e, op->out[i]));
-    const lm_op *yield = run_region(e, r);
-    for (uint32_t i = 0; i < op->n_out; i++) {
-      const lm_tensor *y = of(e, yield->in[i]);
-      int64_t slot = lm_loop_is_reversed(op) ? op->attr.imm[0] - 1 - iteration : iteration;
-      memcpy(of(e, op->out[i])->v + (i < op->n_in ? 0 : slot * y->n), y->v,
-             (size_t)y->n * sizeof *y->v);
-    }
-    region_forget(e, r);
+    for (int k = 0; k < t.n; k++)
+      iteration_begin(t.rank[k], op, iteration);
+    team_run(t, op->body);
+    for (int k = 0; k < t.n; k++)
+      iteration_end(t.rank[k], op, iteration);
   }
 }
 
@@ -314,14 +340,17 @@ static void eval_attend(lm_eval *e, const lm_op *op) {
   region_forget(e, op->body);
 }
 
-static void eval_call(lm_eval *e, const lm_op *op) {
-  const lm_func *f = lm_func_find(e->m, op->attr.sym);
-  for (uint32_t i = 0; i < op->n_in; i++)
-    *of(e, f->body->args[i]) = lm_tensor_copy(of(e, op->in[i]));
-  const lm_op *ret = run_region(e, f->body);
-  for (uint32_t i = 0; i < op->n_out; i++)
-    *of(e, op->out[i]) = lm_tensor_copy(of(e, ret->in[i]));
-  region_forget(e, f->body);
+static void team_call(team t, const lm_op *op) {
+  const lm_func *f = lm_func_find(t.rank[0]->m, op->attr.sym);
+  for (int k = 0; k < t.n; k++)
+    for (uint32_t i = 0; i < op->n_in; i++)
+      *of(t.rank[k], f->body->args[i]) = lm_tensor_copy(of(t.rank[k], op->in[i]));
+  const lm_op *ret = team_run(t, f->body);
+  for (int k = 0; k < t.n; k++) {
+    for (uint32_t i = 0; i < op->n_out; i++)
+      *of(t.rank[k], op->out[i]) = lm_tensor_copy(of(t.rank[k], ret->in[i]));
+    region_forget(t.rank[k], f->body);
+  }
 }
 
 static void eval_math(lm_eval *e, const lm_op *op) {
@@ -364,12 +393,10 @@ void lm_eval_known(lm_module *m, const lm_op *op, const lm_tensor *in, lm_tensor
 
 static void eval_op(lm_eval *e, const lm_op *op) {
   switch (op->code) {
-  case LM_OP_LOOP: eval_loop(e, op); break;
   case LM_OP_SCAN: eval_scan(e, op); break;
   case LM_OP_KERNEL: eval_kernel(e, op); break;
   case LM_OP_ATTEND:
   case LM_OP_ATTEND_VJP: eval_attend(e, op); break;
-  case LM_OP_CALL: eval_call(e, op); break;
   case LM_OP_PARAM:
   case LM_OP_RECALL: eval_param(e, op); break;
   case LM_OP_ACCUM: eval_accum(e, op); break;
@@ -380,8 +407,21 @@ static void eval_op(lm_eval *e, const lm_op *op) {
   case LM_OP_DOT_GELU: eval_epilogue(e, op); break;
   default: eval_math(e, op); break;
   }
-  for (uint32_t i = 0; e->round && i < op->n_out; i++)
-    round_to_type(of(e, op->out[i]));
+}
+
+static void team_op(team t, const lm_op *op) {
+  if (op->code == LM_OP_LOOP)
+    team_loop(t, op);
+  else if (op->code == LM_OP_CALL)
+    team_call(t, op);
+  else if (lm_op_info_of(op)->attrs & LM_A_MESH)
+    lm_eval_collective(t.rank, t.n, op);
+  else
+    for (int k = 0; k < t.n; k++)
+      eval_op(t.rank[k], op);
+  for (int k = 0; k < t.n; k++)
+    for (uint32_t i = 0; t.rank[k]->round && i < op->n_out; i++)
+      round_to_type(of(t.rank[k], op->out[i]));
 }
 
 // The `derived` globals are computed again for each call.
@@ -411,23 +451,82 @@ static bool has_made(const lm_eval *e) {
   return false;
 }
 
-lm_status lm_eval_call(lm_eval *e, const lm_func *f, const lm_tensor *args, lm_tensor *out) {
+static lm_status call_begin(lm_eval *e, const lm_func *f, const lm_tensor *args) {
   const lm_func *copies = has_made(e) ? lm_func_get(e->m, LM_FUNC_COPIES, 0) : NULL;
   if (copies && f != copies)
     LM_TRY(made_fill(e, copies));
   e->env = lm_calloc((size_t)e->m->n_values + 1, sizeof *e->env);
-  for (uint32_t i = 0; i < f->body->n_args && !e->failed; i++) {
+  for (uint32_t i = 0; i < f->body->n_args; i++) {
     if (!lm_type_equal(args[i].type, f->body->args[i]->type))
       e->failed = lm_fail(LM_BUG_STATUS, "argument %u of @%s has another type", i, f->name);
     *of(e, f->body->args[i]) = lm_tensor_copy(&args[i]);
   }
-  if (!e->failed)
-    run_region(e, f->body);
-  for (uint32_t i = 0; i < f->n_out && !e->failed; i++)
+  return e->failed;
+}
+
+static void call_end(lm_eval *e, const lm_func *f, bool ok, lm_tensor *out) {
+  if (!e->env)
+    return;
+  for (uint32_t i = 0; i < f->n_out && ok; i++)
     out[i] = lm_tensor_copy(of(e, f->body->last->in[i]));
   region_forget(e, f->body);
   lm_free(e->env);
-  lm_status s = e->failed;
+  e->env = NULL;
   e->failed = NULL;
+}
+
+static lm_status team_failed(team t) {
+  for (int k = 0; k < t.n; k++)
+    if (t.rank[k]->failed)
+      return t.rank[k]->failed;
+  return NULL;
+}
+
+static lm_status call(team t, const lm_func *f, const lm_tensor *args, lm_tensor *out) {
+  lm_status s = NULL;
+  for (int k = 0; k < t.n && !s; k++)
+    s = call_begin(t.rank[k], f, args + (size_t)k * f->body->n_args);
+  if (!s) {
+    team_run(t, f->body);
+    s = team_failed(t);
+  }
+  for (int k = 0; k < t.n; k++)
+    call_end(t.rank[k], f, !s, out + (size_t)k * f->n_out);
   return s;
+}
+
+lm_status lm_eval_call(lm_eval *e, const lm_func *f, const lm_tensor *args, lm_tensor *out) {
+  return call((team){&e, 1}, f, args, out);
+}
+
+// ---- the ranks of a mesh
+
+struct lm_eval_mesh {
+  lm_eval **rank;
+  int n;
+};
+
+lm_eval_mesh *lm_eval_mesh_create(lm_module *m) {
+  lm_eval_mesh *e = lm_alloc(sizeof *e);
+  e->n = lm_mesh_ranks(m);
+  e->rank = lm_calloc((size_t)e->n, sizeof(lm_eval *));
+  for (int k = 0; k < e->n; k++)
+    e->rank[k] = lm_eval_create(m);
+  return e;
+}
+
+void lm_eval_mesh_destroy(lm_eval_mesh *e) {
+  for (int k = 0; k < e->n; k++)
+    lm_eval_destroy(e->rank[k]);
+  lm_free(e->rank);
+  lm_free(e);
+}
+
+lm_eval *lm_eval_mesh_rank(lm_eval_mesh *e, int rank) {
+  return e->rank[rank];
+}
+
+lm_status lm_eval_mesh_call(lm_eval_mesh *e, const lm_func *f, const lm_tensor *args,
+                            lm_tensor *out) {
+  return call((team){e->rank, e->n}, f, args, out);
 }

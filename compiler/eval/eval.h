@@ -29,9 +29,25 @@ lm_tensor *lm_eval_gradient(lm_eval *e, const char *name);
 lm_tensor lm_eval_tensor(const lm_eval *e, lm_type type);
 void lm_tensor_free(lm_tensor *t);
 // Sets out to f's results, which the caller frees with lm_tensor_free; unchanged on failure. Fails
-// with LM_BUG_STATUS if an argument has the wrong type, or if an index of `at`, `param`, `accum` or
-// `append` is out of bounds.
+// with LM_BUG_STATUS if an argument has the wrong type, if an index of `at`, `param`, `accum` or
+// `append` is out of bounds, or at a collective if the mesh has several ranks.
 lm_status lm_eval_call(lm_eval *e, const lm_func *f, const lm_tensor *args, lm_tensor *out);
+
+// The ranks of the module's mesh, each with its own globals and gradients. They run each operation
+// in lockstep.
+typedef struct lm_eval_mesh lm_eval_mesh;
+lm_eval_mesh *lm_eval_mesh_create(lm_module *m);
+void lm_eval_mesh_destroy(lm_eval_mesh *e);
+lm_eval *lm_eval_mesh_rank(lm_eval_mesh *e, int rank);
+// As lm_eval_call; the arguments and results of rank r are from args[r * arguments] and
+// out[r * results] on.
+lm_status lm_eval_mesh_call(lm_eval_mesh *e, const lm_func *f, const lm_tensor *args,
+                            lm_tensor *out);
+// The rank's part of a tensor that has whole axes where `type` has divided ones; the caller frees
+// it. lm_eval_whole_set writes the part back.
+lm_tensor lm_eval_part(const lm_module *m, int rank, const lm_tensor *whole, lm_type type);
+void lm_eval_whole_set(const lm_module *m, int rank, const lm_tensor *part, lm_tensor *whole);
+
 // Evaluates one operation with a single result and no state; operands are at capacity. The caller
 // frees *out.
 void lm_eval_known(lm_module *m, const lm_op *op, const lm_tensor *in, lm_tensor *out);

@@ -55,6 +55,9 @@ lm_tensor lm_eval_attend_vjp(lm_eval *e, const lm_op *op);
 // The other results of attend_vjp, from the region that was run with that cotangent.
 void lm_eval_attend_vjp_results(lm_eval *e, const lm_op *op);
 
+// mesh.c: the results of a collective on all ranks
+void lm_eval_collective(lm_eval *const *rank, int n, const lm_op *op);
+
 // math.c: operations that compute one result from whole operands
 void lm_eval_math(lm_eval *e, const lm_op *op, const lm_tensor *in, lm_tensor *out);
 // out += the dot of in[0] and in[1] over op's axes

@@ -38,6 +38,8 @@ static uint64_t axis_mix(digester *d, uint64_t h, lm_axis axis) {
     d->axes[axis] = ++d->n_axes;
   h = mix(h, d->axes[axis]);
   h = mix(h, (uint64_t)info->size);
+  if (info->mesh)
+    h = axis_mix(d, mix(h, info->mesh), info->whole);
   return mix(h, (uint64_t)info->dyn);
 }
 
@@ -66,6 +68,8 @@ static uint64_t attr_mix(digester *d, uint64_t h, const lm_op *op) {
     h = mix(h, (uint64_t)a->imm[i]);
   if (has & LM_A_NUM)
     h = number_mix(h, a->num);
+  if (has & LM_A_MESH)
+    h = mix(h, a->mesh);
   return has & LM_A_SYM ? mix_text(h, a->sym) : h;
 }
 

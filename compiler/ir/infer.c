@@ -43,6 +43,8 @@ static bool attributes_fit(const lm_module *m, const lm_op *op, lm_buf *why) {
     return lm_why(why, "takes no @name");
   if (!a->sym && (has & LM_A_SYM))
     return lm_why(why, "needs a @name");
+  if (!a->mesh != !(has & LM_A_MESH) || a->mesh > m->mesh.n)
+    return lm_why(why, has & LM_A_MESH ? "needs an axis of the mesh" : "takes no axis of the mesh");
   if (!op->body != !(has & LM_A_BODY))
     return lm_why(why, op->body ? "takes no body" : "needs a body");
   return axes_known(m, a->axes, a->n_axes, why) && axes_known(m, a->to, a->n_to, why);

@@ -28,10 +28,31 @@
 
 typedef uint16_t lm_axis; // index into module.axes; 0 is no axis
 typedef struct lm_axis_info {
-  lm_sym name;  // unique in the module: "t", "t.1"
-  int64_t size; // dynamic: the capacity (strides use it)
-  int dyn;      // 0: static; k > 0: extent number k-1, known at run time, <= size
+  lm_sym name;   // unique in the module: "t", "t.1", "g@tp"
+  int64_t size;  // dynamic: the capacity (strides use it); divided: of one part
+  int dyn;       // 0: static; k > 0: extent number k-1, known at run time, <= size
+  lm_axis whole; // divided axes: the axis of which each rank has a part; else 0
+  uint8_t mesh;  // divided axes: the axis of the mesh that divides it, from 1; else 0
 } lm_axis_info;
+
+// The ranks of a run. Each has one coordinate along each axis; coordinates are row-major over the
+// axes in order, so ranks along the last axis are neighbours.
+#define LM_MESH_AXES 6
+typedef struct lm_mesh_axis {
+  lm_sym name; // "tp"
+  int size;
+  lm_loc loc; // of its entry in the recipe
+  // The axes to divide, by name without a suffix ("g" for "g" and "g.1"), in order of preference;
+  // pass `shard` divides them and sets n_shard to 0.
+  lm_sym *shard;
+  uint32_t n_shard;
+} lm_mesh_axis;
+typedef struct lm_mesh {
+  lm_mesh_axis axis[LM_MESH_AXES];
+  int n; // 0: one rank
+} lm_mesh;
+// A set of axes of the mesh: bit k - 1 is axis k.
+typedef uint8_t lm_mesh_set;
 
 #define LM_RANK 12
 #define LM_ELEMENTS_MAX ((int64_t)1 << 47) // elements of a tensor are below it
@@ -70,6 +91,7 @@ typedef struct lm_attr {
   uint8_t n_imm; // e.g. slice: first, step; loop: trip count
   double num;    // const
   lm_sym sym;    // param, accum, append: global; call: function; emit: name
+  uint8_t mesh;  // collectives, rank: the axis of the mesh, from 1
 } lm_attr;
 
 // How the backward pass obtains the value: automatic choice, stash, or recomputation. Printed after
@@ -111,7 +133,8 @@ struct lm_func {
   lm_func_key key; // of the name; its id is LM_FUNCS if contract/functions.def has none such
   lm_region *body; // args[i]->name is the name of parameter i; ends with `return`
   lm_sym *out_names;
-  uint32_t n_out; // names of the results
+  lm_mesh_set *out_partial; // by result: its value is the sum over these axes; NULL: none
+  uint32_t n_out;           // names of the results
   lm_module *module;
   lm_func *next;
 };
@@ -142,6 +165,8 @@ typedef struct lm_global {
   uint32_t n_members;
   lm_axis along;
   int added; // 1 + the number of the edit of the model that adds it: weights of its base lack it
+  // Parameters: the gradient is the sum of what accum adds on the ranks along these axes.
+  lm_mesh_set partial;
   lm_loc loc;
 } lm_global;
 
@@ -165,6 +190,7 @@ struct lm_module {
   // The blocks of all parameters, the first axis of the arguments of @update that are memory of
   // parameters, gradients and optimizer states. The planner settles its size. 0: there is none.
   lm_axis blocks;
+  lm_mesh mesh;
   lm_global *globals;
   uint32_t n_globals, cap_globals;
   lm_func *funcs, **funcs_tail;
@@ -177,6 +203,17 @@ lm_module *lm_module_create(lm_ctx *c);
 // A new axis; if the name is taken, ".1", ".2", … is appended. Sizes are positive.
 lm_axis lm_axis_add(lm_module *m, lm_sym name, int64_t size, int dyn);
 lm_axis lm_axis_find(const lm_module *m, lm_sym name); // 0 if there is none
+// The axis of one part of `whole` when the ranks along a mesh axis (from 1) divide it evenly:
+// always the same for the same two. It is named whole@mesh. LM_BUG if the size does not divide.
+lm_axis lm_axis_part(lm_module *m, lm_axis whole, int mesh);
+// The length of an axis' name without a suffix: of "g" in "g.1", "g@tp".
+size_t lm_axis_base_length(const char *name);
+int lm_mesh_find(const lm_module *m, const char *name); // from 1; 0 if there is none
+int lm_mesh_ranks(const lm_module *m);                  // the sizes multiplied
+// The coordinate of a rank along axis `mesh` (from 1), and the distance of the ranks of
+// neighbouring coordinates.
+int lm_mesh_coordinate(const lm_module *m, int rank, int mesh);
+int lm_mesh_stride(const lm_module *m, int mesh);
 // An axis of this name and size that `except` lacks; created if there is none.
 lm_axis lm_axis_shared(lm_module *m, lm_sym name, int64_t size, lm_type except);
 // The module's axis of blocks, which the first call adds.
@@ -316,7 +353,8 @@ enum {
   LM_A_IMM = 4,
   LM_A_NUM = 8,
   LM_A_SYM = 16,
-  LM_A_BODY = 32
+  LM_A_BODY = 32,
+  LM_A_MESH = 64
 };
 enum {
   LM_T_ELEMENTWISE = 1, // result[i] depends on operand[i] only
@@ -335,7 +373,22 @@ enum {
   LM_T_LINEAR = 8192,  // linear in all operands together (select: in its two branches)
   LM_T_BILINEAR = 16384,     // linear in either of its two operands
   LM_T_LINEAR_FIRST = 32768, // linear in the first operand only
+  LM_T_COLLECTIVE = 65536,   // exchanges data between the ranks along an axis of the mesh
 };
+// How pass `shard` divides an operation, and how the states of its operands give the states of its
+// results (compiler/passes/mesh_state.h).
+typedef enum {
+  LM_FACTOR_MAP,   // along an axis that operands and result share; operands that lack it are whole
+  LM_FACTOR_SUM,   // the same; along an axis that is summed the result is partial
+  LM_FACTOR_MAX,   // the same, with a maximum of the ranks' maxima
+  LM_FACTOR_INDEX, // the same; along the indexed axis each rank has a part of the table
+  LM_FACTOR_MOVE,  // the same; an axis of the attributes may be divided if its counterpart is
+  LM_FACTOR_WHOLE, // the same, except along the axes of the attributes
+  LM_FACTOR_ROWS,  // random numbers: by the number of the row
+  LM_FACTOR_STATE, // globals: as the global is divided
+  LM_FACTOR_FLOW,  // control: by its operands
+  LM_FACTOR_NONE,  // is not divided: created by `shard` or after it
+} lm_factor;
 enum {
   LM_IN_GRAPH = 1,
   LM_IN_STEP = 2,
@@ -346,6 +399,7 @@ typedef struct lm_op_info {
   const char *name;
   int n_in, n_out; // -1: any number
   uint32_t attrs, traits, stages;
+  lm_factor factor;
   double flops; // per result element (reductions: per operand element)
   const char *doc;
 } lm_op_info;

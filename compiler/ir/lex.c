@@ -96,7 +96,7 @@ static void quoted(lm_lexer *x, lm_token *t) {
 
 static void name(lm_lexer *x, lm_token *t) {
   const char *from = x->p;
-  while (x->p < x->end && (word(*x->p) || *x->p == '#'))
+  while (x->p < x->end && (word(*x->p) || *x->p == '#' || *x->p == '@'))
     x->p++;
   if (x->p - from > NAME_MAX_BYTES)
     bad(t);

@@ -5,7 +5,7 @@
 
 typedef enum {
   TK_END,
-  TK_NAME,   // sym: stage, f32, t.1, "quoted text"
+  TK_NAME,   // sym: stage, f32, t.1, g@tp, "quoted text"
   TK_VALUE,  // %x.12: sym is the spelling, name is "x" or NULL, id is 12 or -1
   TK_SYM,    // @layers.wq, @"quoted": sym without the @
   TK_NUMBER, // num; is_int and inum if it is a 64-bit integer

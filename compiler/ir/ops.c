@@ -3,8 +3,8 @@
 #include "compiler/ir/ir.h"
 
 const lm_op_info lm_op_table[LM_OPS] = {
-#define OP(E, NAME, IN, OUT, ATTRS, TRAITS, STAGES, SHAPE, VJP, FLOPS, DOC)                        \
-  [LM_OP_##E] = {NAME, IN, OUT, ATTRS, TRAITS, STAGES, FLOPS, DOC},
+#define OP(E, NAME, IN, OUT, ATTRS, TRAITS, STAGES, SHAPE, VJP, FACTOR, FLOPS, DOC)                \
+  [LM_OP_##E] = {NAME, IN, OUT, ATTRS, TRAITS, STAGES, LM_FACTOR_##FACTOR, FLOPS, DOC},
 #include "compiler/ir/ops.def"
 #undef OP
 };

@@ -10,6 +10,7 @@
 
 enum {
   MAX_AXES = 8192,
+  MAX_RANKS = 1 << 20,
   MAX_STACKED = 1 << 16, // elements of the stacked axes of a global
   MAX_DYN = 8
 };
@@ -24,6 +25,59 @@ static bool blocks_axis(parser *p, lm_loc at, lm_axis a) {
                                   : "an axis of blocks has no dynamic extent");
   p->m->blocks = a;
   return true;
+}
+
+// axis g@tp = 2: a part of axis g, which is defined before it
+static bool divided_axis(parser *p, const lm_token *t, int64_t size) {
+  const char *at = strrchr(t->sym, '@');
+  lm_sym name = lm_intern_n(p->c->intern, t->sym, (size_t)(at - t->sym));
+  lm_axis whole = lm_axis_find(p->m, name);
+  int mesh = lm_mesh_find(p->m, at + 1);
+  if (!whole)
+    return lmir_fail(p, t->loc, "there is no axis %s", name);
+  if (!mesh)
+    return lmir_fail(p, t->loc, "the mesh has no axis %s", at + 1);
+  const lm_axis_info *a = &p->m->axes[whole];
+  int ranks = p->m->mesh.axis[mesh - 1].size;
+  if (a->dyn || a->size % ranks || size != a->size / ranks)
+    return lmir_fail(p, t->loc, "%lld is not the size of one of %d parts of axis %s",
+                     (long long)size, ranks, a->name);
+  lm_axis_part(p->m, whole, mesh);
+  return true;
+}
+
+// mesh dp = 2 shard(b), tp = 4 shard(g, ff)
+static bool mesh(parser *p) {
+  int64_t ranks = 1;
+  if (p->m->mesh.n || p->m->n_axes > 1)
+    return lmir_fail(p, p->t.loc, "the mesh is given once, before the axes");
+  do {
+    lm_token t;
+    int64_t size;
+    if (!lmir_want_kind(p, TK_NAME, "an axis of the mesh", &t) || !lmir_want(p, '='))
+      return false;
+    if (p->m->mesh.n == LM_MESH_AXES || lm_mesh_find(p->m, t.sym) || strchr(t.sym, '@'))
+      return lmir_fail(p, t.loc, "a mesh has at most %d axes, each once", LM_MESH_AXES);
+    if (!lmir_integer(p, &size))
+      return false;
+    if (size < 1 || size > MAX_RANKS || (ranks *= size) > MAX_RANKS)
+      return lmir_fail(p, t.loc, "a mesh has at most %d ranks", MAX_RANKS);
+    lm_mesh_axis *a = &p->m->mesh.axis[p->m->mesh.n++];
+    *a = (lm_mesh_axis){.name = t.sym, .size = (int)size, .loc = t.loc};
+    uint32_t cap = 0;
+    if (!lmir_opt_word(p, "shard"))
+      continue;
+    if (!lmir_want(p, '('))
+      return false;
+    do {
+      if (!lmir_want_kind(p, TK_NAME, "an axis", &t))
+        return false;
+      LM_PUSH(p->m->arena, a->shard, a->n_shard, cap) = t.sym;
+    } while (lmir_opt(p, ','));
+    if (!lmir_want(p, ')'))
+      return false;
+  } while (lmir_opt(p, ','));
+  return !p->failed;
 }
 
 static bool axis_table(parser *p) {
@@ -43,8 +97,13 @@ static bool axis_table(parser *p) {
       return lmir_fail(p, at, "the number of a dynamic extent is from 1 to %d", MAX_DYN);
     if (p->m->n_axes == MAX_AXES)
       return lmir_fail(p, t.loc, "more than %d axes", MAX_AXES);
-    lm_axis made = lm_axis_add(p->m, t.sym, size, (int)dyn);
-    if (lmir_opt_word(p, "blocks") && !blocks_axis(p, t.loc, made))
+    bool part = strchr(t.sym, '@');
+    lm_axis made = part ? 0 : lm_axis_add(p->m, t.sym, size, (int)dyn);
+    if (part && dyn)
+      return lmir_fail(p, at, "a divided axis is not dynamic");
+    if (part && !divided_axis(p, &t, size))
+      return false;
+    if (!part && lmir_opt_word(p, "blocks") && !blocks_axis(p, t.loc, made))
       return false;
   } while (lmir_opt(p, ','));
   return !p->failed;
@@ -165,6 +224,8 @@ static bool global(parser *p, lm_global_kind kind) {
   if (lm_type_elements(p->m, stack) > MAX_STACKED)
     return lmir_fail(p, t.loc, "@%s is stacked more than %d times", t.sym, MAX_STACKED);
   lm_global *g = lm_global_add(p->m, kind, t.sym, ty, (int)n_stack);
+  if (!lmir_partial(p, &g->partial))
+    return false;
   if (lmir_opt_word(p, "as") && !paths(p, g))
     return false;
   if (lmir_opt(p, '=') && !inits(p, g))
@@ -198,6 +259,8 @@ static bool file(parser *p) {
 static bool section(parser *p) {
   if (lmir_opt_word(p, "file"))
     return file(p);
+  if (lmir_opt_word(p, "mesh"))
+    return mesh(p);
   if (lmir_opt_word(p, "axis"))
     return axis_table(p);
   for (int kind = 0; kind < LM_GLOBAL_KINDS; kind++)
@@ -206,7 +269,7 @@ static bool section(parser *p) {
   if (lmir_opt_word(p, "func"))
     return lmir_function(p);
   return lmir_fail(p, p->t.loc,
-                   "expected file, axis, param, cache, derived, fixed, packed or func");
+                   "expected file, mesh, axis, param, cache, derived, fixed, packed or func");
 }
 
 static bool verified(parser *p) {

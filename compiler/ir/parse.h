@@ -57,7 +57,9 @@ bool lmir_use(parser *p, lm_region *r, operands *o);
 void lmir_number_values(parser *p); // at the end: numbers for the values without one
 bool lmir_axis_list(parser *p, char close, lm_axis *out, uint8_t *n);
 bool lmir_type(parser *p, lm_type *out);
-bool lmir_location(parser *p, lm_loc *out); // loc(file:line:column), or nothing
+bool lmir_mesh_axis(parser *p, uint8_t *out);   // the name of an axis of the mesh: from 1
+bool lmir_partial(parser *p, lm_mesh_set *out); // partial(dp, tp), or nothing
+bool lmir_location(parser *p, lm_loc *out);     // loc(file:line:column), or nothing
 
 // ---- parse_op.c
 bool lmir_function(parser *p); // after the word `func`

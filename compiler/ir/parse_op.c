@@ -11,6 +11,9 @@ enum {
 // (d) -> (g, e), or over(d) for reductions
 static bool attr_axes(parser *p, lm_opcode code, lm_attr *a) {
   uint32_t has = lm_op_table[code].attrs;
+  if (has & LM_A_MESH && (!lmir_opt_word(p, "over") || !lmir_want(p, '(') ||
+                          !lmir_mesh_axis(p, &a->mesh) || !lmir_want(p, ')')))
+    return p->failed ? false : lmir_fail(p, p->t.loc, "expected over(…)");
   if (!(has & LM_A_AXES))
     return true;
   if (!(has & LM_A_TO)) {
@@ -349,7 +352,8 @@ static bool arguments(parser *p) {
 typedef struct outs {
   lm_sym *names;
   lm_type *types;
-  uint32_t n, cap, n_types, cap_types;
+  lm_mesh_set *partial;
+  uint32_t n, cap, n_types, cap_types, n_partial, cap_partial;
 } outs;
 
 static bool out_list(parser *p, outs *o) {
@@ -364,6 +368,10 @@ static bool out_list(parser *p, outs *o) {
     LM_PUSH(p->m->arena, o->names, o->n, o->cap) = t.sym;
     lm_type *ty = &LM_PUSH(p->m->arena, o->types, o->n_types, o->cap_types);
     if (!lmir_want(p, ':') || !lmir_type(p, ty))
+      return false;
+    lm_mesh_set *partial = &LM_PUSH(p->m->arena, o->partial, o->n_partial, o->cap_partial);
+    *partial = 0;
+    if (!lmir_partial(p, partial))
       return false;
   }
   return lmir_next(p);
@@ -393,6 +401,7 @@ bool lmir_function(parser *p) {
   if (!arguments(p) || !out_list(p, &o) || !lmir_want(p, '{') || !region(p, p->f->body))
     return false;
   p->f->out_names = o.names;
+  p->f->out_partial = o.partial;
   p->f->n_out = o.n;
   return returns_match(p, &o, t.loc);
 }

@@ -193,6 +193,28 @@ bool lmir_type(parser *p, lm_type *out) {
   return ok;
 }
 
+bool lmir_mesh_axis(parser *p, uint8_t *out) {
+  lm_token t;
+  if (!lmir_want_kind(p, TK_NAME, "an axis of the mesh", &t))
+    return false;
+  *out = (uint8_t)lm_mesh_find(p->m, t.sym);
+  return *out || lmir_fail(p, t.loc, "the mesh has no axis %s", t.sym);
+}
+
+bool lmir_partial(parser *p, lm_mesh_set *out) {
+  if (!lmir_opt_word(p, "partial"))
+    return !p->failed;
+  if (!lmir_want(p, '('))
+    return false;
+  do {
+    uint8_t k;
+    if (!lmir_mesh_axis(p, &k))
+      return false;
+    *out |= (lm_mesh_set)(1 << (k - 1));
+  } while (lmir_opt(p, ','));
+  return lmir_want(p, ')');
+}
+
 bool lmir_location(parser *p, lm_loc *out) {
   int64_t v[3];
   lm_loc at = p->t.loc;

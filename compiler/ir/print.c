@@ -3,7 +3,8 @@
 //
 //   stage graph
 //   file "llama.lm"
-//   axis b = 4, t = 64, s = 64 dyn 1, blk = 18 blocks
+//   mesh dp = 2, tp = 2
+//   axis b = 4, t = 64, s = 64 dyn 1, blk = 18 blocks, b@dp = 2
 //   param @layers.wq : f32[layers, d, e] stacked 1 as @layers.#.wq = normal(0.02)
 //   func @loss(%tok.0: int[b, t]) -> (sum: f32, weight: f32) {
 //     %x.3 = dot %a.1, %b.2 over(d) : f32[b, t, e] recompute   loc(1:12:9)
@@ -25,7 +26,7 @@ static bool plain(const char *s) {
   if (!isalpha((unsigned char)*s) && *s != '_')
     return false;
   for (; *s; s++)
-    if (!isalnum((unsigned char)*s) && *s != '_' && *s != '.' && *s != '#')
+    if (!isalnum((unsigned char)*s) && *s != '_' && *s != '.' && *s != '#' && *s != '@')
       return false;
   return true;
 }
@@ -53,7 +54,7 @@ static void put_number(lm_buf *out, double v) {
 }
 
 static void put_value(lm_buf *out, const lm_value *v) {
-  if (v->name && plain(v->name) && !strchr(v->name, '#'))
+  if (v->name && plain(v->name) && !strpbrk(v->name, "#@"))
     lm_buf_printf(out, "%%%s.%u", v->name, v->id);
   else
     lm_buf_printf(out, "%%%u", v->id);
@@ -69,6 +70,12 @@ static void put_type(const lm_module *m, lm_buf *out, lm_type t) {
     lm_buf_puts(out, "]");
 }
 
+static void put_mesh_axis(const lm_module *m, lm_buf *out, int mesh) {
+  lm_buf_puts(out, " over(");
+  put_name(out, m->mesh.axis[mesh - 1].name);
+  lm_buf_puts(out, ")");
+}
+
 static void put_axes(const lm_module *m, lm_buf *out, const lm_axis *axes, int n) {
   lm_buf_puts(out, "(");
   for (int i = 0; i < n; i++) {
@@ -77,6 +84,16 @@ static void put_axes(const lm_module *m, lm_buf *out, const lm_axis *axes, int n
     put_name(out, m->axes[axes[i]].name);
   }
   lm_buf_puts(out, ")");
+}
+
+// " partial(dp, tp)"
+static void put_partial(const lm_module *m, lm_buf *out, lm_mesh_set set) {
+  for (int i = 0, n = 0; i < m->mesh.n; i++)
+    if (set >> i & 1) {
+      lm_buf_puts(out, n++ ? ", " : " partial(");
+      put_name(out, m->mesh.axis[i].name);
+    }
+  lm_buf_puts(out, set ? ")" : "");
 }
 
 static void put_loc(printer *p, lm_loc at) {
@@ -116,6 +133,8 @@ static void put_imm(lm_buf *out, const lm_op *op) {
 
 static void put_attr_axes(const lm_module *m, lm_buf *out, const lm_op *op) {
   uint32_t has = lm_op_info_of(op)->attrs;
+  if (has & LM_A_MESH && op->attr.mesh)
+    put_mesh_axis(m, out, op->attr.mesh);
   if (!(has & LM_A_AXES))
     return;
   lm_buf_puts(out, has & LM_A_TO ? " " : " over");
@@ -280,6 +299,8 @@ static void put_func(printer *p, const lm_func *f) {
     lm_buf_puts(p->out, ": ");
     if (end && i < end->n_in)
       put_type(p->m, p->out, end->in[i]->type);
+    if (f->out_partial)
+      put_partial(p->m, p->out, f->out_partial[i]);
   }
   lm_buf_puts(p->out, ") {\n");
   put_region(p, f->body, 1);
@@ -288,6 +309,23 @@ static void put_func(printer *p, const lm_func *f) {
 
 void lm_func_print(const lm_func *f, lm_buf *out) {
   put_func(&(printer){f->module, out, NULL}, f);
+}
+
+static void put_mesh(printer *p) {
+  const lm_mesh *mesh = &p->m->mesh;
+  for (int i = 0; i < mesh->n; i++) {
+    const lm_mesh_axis *a = &mesh->axis[i];
+    lm_buf_puts(p->out, i ? ", " : "mesh ");
+    put_name(p->out, a->name);
+    lm_buf_printf(p->out, " = %d", a->size);
+    for (uint32_t k = 0; k < a->n_shard; k++) {
+      lm_buf_puts(p->out, k ? ", " : " shard(");
+      put_name(p->out, a->shard[k]);
+    }
+    lm_buf_puts(p->out, a->n_shard ? ")" : "");
+  }
+  if (mesh->n)
+    lm_buf_puts(p->out, "\n");
 }
 
 static void put_axis_table(printer *p) {
@@ -387,6 +425,7 @@ static void put_global(printer *p, const lm_global *g) {
   put_type(p->m, p->out, g->type);
   if (g->n_stack)
     lm_buf_printf(p->out, " stacked %d", g->n_stack);
+  put_partial(p->m, p->out, g->partial);
   if (lm_global_is_weight(g)) {
     put_paths(p, g);
     put_inits(p->out, g);
@@ -422,6 +461,7 @@ void lm_module_print(const lm_module *m, lm_buf *out) {
       lm_buf_json(out, m->ctx->sources[i].path);
       lm_buf_puts(out, "\n");
     }
+  put_mesh(&p);
   put_axis_table(&p);
   for (uint32_t i = 0; i < m->n_globals; i++)
     put_global(&p, &m->globals[i]);

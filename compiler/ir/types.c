@@ -1,4 +1,5 @@
 // types.c - modules, axes, tensor types and globals.
+#include <ctype.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,14 @@ lm_module *lm_module_create(lm_ctx *c) {
   m->funcs_tail = &m->funcs;
   LM_PUSH(m->arena, m->axes, m->n_axes, m->cap_axes) = (lm_axis_info){0};
   return m;
+}
+
+size_t lm_axis_base_length(const char *name) {
+  size_t n = strcspn(name, "@");
+  size_t digits = n;
+  while (digits && isdigit((unsigned char)name[digits - 1]))
+    digits--;
+  return digits < n && digits > 1 && name[digits - 1] == '.' ? digits - 1 : n;
 }
 
 lm_axis lm_axis_find(const lm_module *m, lm_sym name) {
@@ -40,14 +49,60 @@ lm_axis lm_axis_add(lm_module *m, lm_sym name, int64_t size, int dyn) {
     LM_BUG("axis %s of size %lld", name, (long long)size);
   if (m->n_axes > UINT16_MAX)
     LM_BUG("more than %d axes", UINT16_MAX);
+  if (strchr(name, '@')) // only lm_axis_part divides
+    name = lm_intern_n(m->ctx->intern, name, strcspn(name, "@"));
   lm_sym unique = name;
   for (unsigned long k = 0; lm_axis_find(m, unique); k++) {
     if (!k)
       k = 1 + last_variant(m, name);
     unique = LM_SYM(m->ctx, lm_arena_printf(m->arena, "%s.%lu", name, k));
   }
-  LM_PUSH(m->arena, m->axes, m->n_axes, m->cap_axes) = (lm_axis_info){unique, size, dyn};
+  LM_PUSH(m->arena, m->axes, m->n_axes, m->cap_axes) =
+      (lm_axis_info){.name = unique, .size = size, .dyn = dyn};
   return (lm_axis)(m->n_axes - 1);
+}
+
+lm_axis lm_axis_part(lm_module *m, lm_axis whole, int mesh) {
+  const lm_axis_info *a = &m->axes[whole];
+  const lm_mesh_axis *by = &m->mesh.axis[mesh - 1];
+  for (uint32_t i = 1; i < m->n_axes; i++)
+    if (m->axes[i].whole == whole && m->axes[i].mesh == mesh)
+      return (lm_axis)i;
+  if (a->dyn || a->size % by->size)
+    LM_BUG("%d ranks do not divide axis %s of size %lld", by->size, a->name, (long long)a->size);
+  lm_sym name = LM_SYM(m->ctx, lm_arena_printf(m->arena, "%s@%s", a->name, by->name));
+  lm_axis_info part = {.name = name, .size = a->size / by->size, .whole = whole, .mesh = mesh};
+  if (m->n_axes > UINT16_MAX)
+    LM_BUG("more than %d axes", UINT16_MAX);
+  LM_PUSH(m->arena, m->axes, m->n_axes, m->cap_axes) = part;
+  return (lm_axis)(m->n_axes - 1);
+}
+
+// ---- the mesh
+
+int lm_mesh_find(const lm_module *m, const char *name) {
+  for (int i = 0; i < m->mesh.n; i++)
+    if (!strcmp(m->mesh.axis[i].name, name))
+      return i + 1;
+  return 0;
+}
+
+int lm_mesh_ranks(const lm_module *m) {
+  int n = 1;
+  for (int i = 0; i < m->mesh.n; i++)
+    n *= m->mesh.axis[i].size;
+  return n;
+}
+
+int lm_mesh_stride(const lm_module *m, int mesh) {
+  int n = 1;
+  for (int i = mesh; i < m->mesh.n; i++)
+    n *= m->mesh.axis[i].size;
+  return n;
+}
+
+int lm_mesh_coordinate(const lm_module *m, int rank, int mesh) {
+  return rank / lm_mesh_stride(m, mesh) % m->mesh.axis[mesh - 1].size;
 }
 
 lm_axis lm_axis_shared(lm_module *m, lm_sym name, int64_t size, lm_type except) {

@@ -71,6 +71,7 @@ lm_func *lm_func_clone(const lm_func *f, lm_sym name) {
     lm_op_clone(&b, op, map);
   copy->n_out = f->n_out;
   copy->out_names = f->out_names;
+  copy->out_partial = f->out_partial;
   lm_free(map);
   return copy;
 }

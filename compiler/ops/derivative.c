@@ -4,7 +4,8 @@
 #include "compiler/ops/ops.h"
 
 static lm_vjp_rule *const rules[LM_OPS] = {
-#define OP(E, NAME, IN, OUT, ATTRS, TRAITS, STAGES, SHAPE, VJP, FLOPS, DOC) [LM_OP_##E] = VJP,
+#define OP(E, NAME, IN, OUT, ATTRS, TRAITS, STAGES, SHAPE, VJP, FACTOR, FLOPS, DOC)                \
+  [LM_OP_##E] = VJP,
 #include "compiler/ir/ops.def"
 #undef OP
 };

@@ -13,7 +13,7 @@
 typedef bool lm_shape_rule(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why);
 typedef void lm_vjp_rule(lm_grad *g, lm_op *op);
 
-#define OP(E, NAME, IN, OUT, ATTRS, TRAITS, STAGES, SHAPE, VJP, FLOPS, DOC)                        \
+#define OP(E, NAME, IN, OUT, ATTRS, TRAITS, STAGES, SHAPE, VJP, FACTOR, FLOPS, DOC)                \
   lm_shape_rule SHAPE;                                                                             \
   lm_vjp_rule VJP;
 #include "compiler/ir/ops.def"

@@ -2,7 +2,8 @@
 #include "compiler/ops/ops.h"
 
 static lm_shape_rule *const rules[LM_OPS] = {
-#define OP(E, NAME, IN, OUT, ATTRS, TRAITS, STAGES, SHAPE, VJP, FLOPS, DOC) [LM_OP_##E] = SHAPE,
+#define OP(E, NAME, IN, OUT, ATTRS, TRAITS, STAGES, SHAPE, VJP, FACTOR, FLOPS, DOC)                \
+  [LM_OP_##E] = SHAPE,
 #include "compiler/ir/ops.def"
 #undef OP
 };

@@ -31,13 +31,15 @@ static uint64_t attr_hash(const lm_attr *a, uint64_t h) {
   h = lm_hash(a->to, sizeof a->to, h);
   h = lm_hash(a->imm, sizeof a->imm, h);
   h = lm_hash(&a->num, sizeof a->num, h);
+  h = lm_hash(&a->mesh, sizeof a->mesh, h);
   return lm_hash(&a->sym, sizeof a->sym, h);
 }
 
 static bool attr_equal(const lm_attr *a, const lm_attr *b) {
   return a->n_axes == b->n_axes && a->n_to == b->n_to && a->n_imm == b->n_imm && a->sym == b->sym &&
-         !memcmp(a->axes, b->axes, sizeof a->axes) && !memcmp(a->to, b->to, sizeof a->to) &&
-         !memcmp(a->imm, b->imm, sizeof a->imm) && !memcmp(&a->num, &b->num, sizeof a->num);
+         a->mesh == b->mesh && !memcmp(a->axes, b->axes, sizeof a->axes) &&
+         !memcmp(a->to, b->to, sizeof a->to) && !memcmp(a->imm, b->imm, sizeof a->imm) &&
+         !memcmp(&a->num, &b->num, sizeof a->num);
 }
 
 static uint64_t op_hash(const lm_op *op) {

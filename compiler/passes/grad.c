@@ -14,7 +14,7 @@
 // last iteration to its first (grad_loop.c), which reads the stashes of the forward loop or
 // recomputes values (grad_value.c). Only values that depend on a parameter get cotangents, and zero
 // cotangents are not materialized: a parameter that the loss does not depend on gets no accum.
-// `stop_grad` and `history` have no meaning after this pass: they become their operand and a
+// `stop_grad`, `fan` and `history` have no meaning after this pass: they become their operand and a
 // rename. @loss.N, the loss at another sequence length, gives @micro.N. Losses that are never run
 // on their own are removed (lm_pass_env.gradients_alone), so that no pass, kernel or memory is
 // spent on them. Declines: a module without @loss only changes its stage. Cost: the backward pass,
@@ -80,7 +80,7 @@ static void differentiate(lm_func *f, bool sums) {
 // ---- the stage
 
 static lm_value *lower_op(lm_rewrite *r, lm_op *op) {
-  if (op->code == LM_OP_STOP)
+  if (op->code == LM_OP_STOP || op->code == LM_OP_FAN)
     return op->in[0];
   if (op->code != LM_OP_HISTORY)
     return NULL;

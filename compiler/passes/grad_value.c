@@ -22,17 +22,27 @@ static bool outer_product(const lm_module *m, const lm_op *op) {
   return n > lm_type_elements(m, x) && n > lm_type_elements(m, w);
 }
 
+// True if a collective sends data for a result that is no larger than its operand. What all_gather
+// gives is gathered again: its operand is smaller.
+static bool received(const lm_module *m, const lm_op *op) {
+  if (op->code == LM_OP_PART || op->code == LM_OP_FIRST)
+    return false;
+  return lm_type_elements(m, op->out[0]->type) <= lm_type_elements(m, op->in[0]->type);
+}
+
 // True if op's result is stashed. Stashed: dots except outer products, reductions, gathers and
-// scatters of floats, loops, attention. Recomputed: elementwise operations, data movement,
-// parameters, constants, and random numbers, which are functions of their index. Also stashed:
-// carries (see owned_value), sums that a GEMM computes (pass epilogue), and values that the recipe
-// marks `save`. Values that it marks `recompute` are the concern of pass recompute, which removes
-// stashes.
+// scatters of floats, loops, attention, what collectives reduce. Recomputed: elementwise
+// operations, data movement, parameters, constants, and random numbers, which are functions of
+// their index. Also stashed: carries (see owned_value), sums that a GEMM computes (pass epilogue),
+// and values that the recipe marks `save`. Values that it marks `recompute` are the concern of pass
+// recompute, which removes stashes.
 static bool keeps(const lm_module *m, const lm_op *op) {
   if (op->remat == LM_REMAT_SAVE)
     return true;
   if (lm_op_has(op, LM_T_DOT))
     return !outer_product(m, op);
+  if (lm_op_has(op, LM_T_COLLECTIVE))
+    return received(m, op);
   if (lm_op_has(op, LM_T_INDEXED))
     return lm_dtype_is_float(op->out[0]->type.dtype);
   return lm_op_accumulates(op) || op->body;

@@ -5,6 +5,9 @@
 #define HEAD                                                                                       \
   "stage graph\naxis b = 2, t = 3, d = 4, s = 3, big = 1000000, dd = 5 dyn 1\nparam @w : f32[t, "  \
   "d] stacked 1\n"
+#define MESH                                                                                       \
+  "stage graph\nmesh dp = 2, tp = 2\naxis a = 4, c = 4, a@tp = 2, c@tp = 2 "                       \
+  "func @f(%x: f32[a]) -> (y: f32[a]) {\n"
 #define FUNC HEAD "func @f(%x: f32[b, t], %i: int[b], %c: bool[b], %k: int) -> (y: f32[b, t]) {\n"
 
 static const struct {
@@ -13,7 +16,31 @@ static const struct {
     // text
     {"", "1:1: expected 'stage graph', 'stage step' or 'stage kernel'"},
     {"stage plan", "1:7: expected graph, step or kernel"},
-    {"stage graph\nfoo", "2:1: expected file, axis, param, cache, derived, fixed, packed or func"},
+    {"stage graph\nfoo", "2:1: expected file, mesh, axis, param, cache, derived or func"},
+    // the mesh and its axes
+    {"stage graph\naxis a = 2\nmesh tp = 2", "3:6: the mesh is given once, before the axes"},
+    {"stage graph\nmesh tp = 2, tp = 2", "2:14: a mesh has at most 6 axes, each once"},
+    {"stage graph\nmesh tp = 0", "2:6: a mesh has at most 1048576 ranks"},
+    {"stage graph\nmesh dp = 4096, tp = 4096", "2:17: a mesh has at most 1048576 ranks"},
+    {"stage graph\nmesh tp = 2 shard()", "2:19: expected an axis"},
+    {"stage graph\naxis a = 4, a@tp = 2", "2:13: the mesh has no axis tp"},
+    {"stage graph\nmesh tp = 2\naxis a@tp = 2", "3:6: there is no axis a"},
+    {"stage graph\nmesh tp = 2\naxis a = 4, a@tp = 4",
+     "3:13: 4 is not the size of one of 2 parts of axis a"},
+    {"stage graph\nmesh tp = 2\naxis a = 3, a@tp = 1",
+     "3:13: 1 is not the size of one of 2 parts of axis a"},
+    {"stage graph\nmesh tp = 2\nparam @w : f32 partial(dp)", "3:24: the mesh has no axis dp"},
+    {MESH "%y = fan %x\nreturn %x\n}", "5:1: expected over(…)"},
+    {MESH "%y = fan %x over(a)\nreturn %x\n}", "4:18: the mesh has no axis a"},
+    {MESH "%y = neg %x over(tp)\nreturn %x\n}", "4:13: there is no operation over"},
+    {MESH "%y = all_gather %x over(tp) (a) -> (a@tp)\nreturn %x\n}",
+     "4:6: all_gather: a is not axis a@tp divided by tp"},
+    {MESH "%y = part %x over(tp) (a@tp) -> (a)\nreturn %x\n}",
+     "4:6: part: a is not axis a@tp divided by tp"},
+    {MESH "%y = part %x over(dp) (a) -> (a@tp)\nreturn %x\n}",
+     "4:6: part: a@tp is not axis a divided by dp"},
+    {MESH "%y = part %x over(tp) (c) -> (c@tp)\nreturn %x\n}", "4:6: part: f32[a] has no axis c"},
+    {MESH "%y = ring_shift %x over(tp)\nreturn %x\n}", "4:6: ring_shift: needs [distance]"},
     {"stage graph $", "1:13: unexpected token"},
     {"stage graph\naxis a = 0", "2:10: the size of an axis is from 1 to 2^47"},
     {"stage graph\naxis a = 1.5", "2:10: expected an integer"},
