@@ -1,0 +1,321 @@
+// mesh_state.c - see mesh_state.h. A forward analysis; loops are repeated until the states of their
+// carries no longer change.
+#include "compiler/passes/mesh_state.h"
+#include "compiler/ops/interface.h"
+#include "compiler/analysis/activity.h"
+#include <string.h>
+
+typedef struct analysis {
+  const lm_func *f;
+  const lm_module *m;
+  int mesh;
+  bool graph;
+  uint8_t *state, *active;
+  lm_buf *why; // NULL: the states are not final, mistakes are not reported
+} analysis;
+
+static lm_mesh_state of(const analysis *a, const lm_value *v) {
+  return (lm_mesh_state)a->state[v->id];
+}
+
+static lm_mesh_state mistake(analysis *a, const lm_op *op, const char *what) {
+  if (a->why) {
+    lm_buf_printf(a->why, "%s@%s: ", a->why->n ? "\n" : "", a->f->name);
+    lm_op_print(op, a->why);
+    lm_buf_printf(a->why, ": %s (along %s)", what, a->m->mesh.axis[a->mesh - 1].name);
+  }
+  return LM_MESH_LOCAL;
+}
+
+// ---- types
+
+static bool is_divided(const analysis *a, lm_axis axis) {
+  for (; axis; axis = a->m->axes[axis].whole)
+    if (a->m->axes[axis].mesh == a->mesh)
+      return true;
+  return false;
+}
+
+static lm_axis divided_axis(const analysis *a, lm_type t) {
+  for (int i = 0; i < t.rank; i++)
+    if (is_divided(a, t.axis[i]))
+      return t.axis[i];
+  return 0;
+}
+
+static bool reduces(const lm_op *op, lm_axis axis) {
+  return axis && lm_attr_has_axis(&op->attr, axis);
+}
+
+// ---- what the operands of an operation are
+
+typedef struct operands {
+  uint32_t zero, equal, whole, terms, parts, partial, own, maxima, rows, local, n;
+  lm_axis axis; // of the divided operands
+  bool two_axes;
+} operands;
+
+static operands operands_of(const analysis *a, const lm_op *op) {
+  operands x = {.n = op->n_in};
+  for (uint32_t i = 0; i < op->n_in; i++) {
+    lm_mesh_state s = of(a, op->in[i]);
+    x.zero += s == LM_MESH_ZERO;
+    x.equal += s == LM_MESH_EQUAL;
+    x.whole += s == LM_MESH_WHOLE;
+    x.terms += s == LM_MESH_TERMS;
+    x.parts += s == LM_MESH_PARTS;
+    x.partial += s == LM_MESH_PARTIAL;
+    x.own += s == LM_MESH_OWN;
+    x.maxima += s == LM_MESH_MAXIMA;
+    x.rows += s == LM_MESH_ROWS;
+    x.local += s == LM_MESH_LOCAL;
+    lm_axis own = s == LM_MESH_PARTS ? divided_axis(a, op->in[i]->type) : 0;
+    x.two_axes |= own && x.axis && own != x.axis;
+    x.axis = own ? own : x.axis;
+  }
+  return x;
+}
+
+// ---- rules
+
+static lm_mesh_state equal_form(analysis *a, const lm_op *op, operands x) {
+  if (a->graph && x.whole && x.terms)
+    return mistake(a, op,
+                   "mixes a value that entered the divided computation with one that did "
+                   "not: `fan` is missing");
+  if (x.zero == x.n && x.n)
+    return LM_MESH_ZERO;
+  if (!a->graph)
+    return LM_MESH_EQUAL;
+  return x.whole ? LM_MESH_WHOLE : x.terms ? LM_MESH_TERMS : LM_MESH_EQUAL;
+}
+
+static lm_mesh_state of_parts(analysis *a, const lm_op *op, operands x) {
+  if (a->graph && x.whole)
+    return mistake(a, op,
+                   "mixes parts with a value that did not enter the divided computation: "
+                   "`fan` is missing");
+  if (x.two_axes && lm_op_info_of(op)->factor != LM_FACTOR_MOVE)
+    return mistake(a, op, "mixes parts along two axes");
+  if (op->code == LM_OP_SCATTER && !divided_axis(a, op->out[0]->type))
+    return LM_MESH_PARTIAL; // rows are summed
+  if (!reduces(op, x.axis) || lm_op_info_of(op)->factor == LM_FACTOR_MOVE)
+    return divided_axis(a, op->out[0]->type) ? LM_MESH_PARTS : LM_MESH_LOCAL;
+  switch (lm_op_info_of(op)->factor) {
+  case LM_FACTOR_SUM: return LM_MESH_PARTIAL;
+  case LM_FACTOR_MAX: return LM_MESH_MAXIMA;
+  case LM_FACTOR_INDEX: return LM_MESH_LOCAL;
+  default: // the derivative of `max` asks for the local index of a maximum
+    return a->graph ? mistake(a, op, "needs the whole of an axis that is divided") : LM_MESH_LOCAL;
+  }
+}
+
+static bool sums(lm_mesh_state s) {
+  return s == LM_MESH_PARTIAL || s == LM_MESH_OWN;
+}
+
+static bool is_partial(const void *user, const lm_value *v) {
+  return sums(of(user, v));
+}
+
+static lm_mesh_state of_partial(analysis *a, const lm_op *op, operands x) {
+  uint32_t n = x.partial + x.own;
+  if (x.parts)
+    return x.partial ? mistake(a, op, "mixes a partial sum with parts") : of_parts(a, op, x);
+  if (!lm_op_is_linear(op, is_partial, a))
+    return mistake(a, op, "uses a partial sum before it is reduced");
+  bool bilinear = lm_op_has(op, LM_T_BILINEAR | LM_T_LINEAR_FIRST);
+  bool select = op->code == LM_OP_SELECT;
+  if (!bilinear && n + x.zero + (select && !sums(of(a, op->in[0]))) < x.n)
+    return mistake(a, op, "adds a partial sum to a value that is none");
+  if (a->graph && bilinear && x.whole)
+    return mistake(a, op,
+                   "mixes a partial sum with a value that did not enter the divided "
+                   "computation: `fan` is missing");
+  return LM_MESH_PARTIAL;
+}
+
+// Values that depend on the rank: own rows of a table are valid where a mask says so, and zero
+// elsewhere behind a select. Other such values are not followed.
+static lm_mesh_state of_local(analysis *a, const lm_op *op, operands x) {
+  bool table = lm_op_info_of(op)->factor == LM_FACTOR_INDEX && op->n_in == 2;
+  if (op->code == LM_OP_GATHER && reduces(op, divided_axis(a, op->in[0]->type)))
+    return LM_MESH_ROWS;
+  if (table && op->code == LM_OP_SCATTER && divided_axis(a, op->out[0]->type)) {
+    lm_mesh_state updates = of(a, op->in[0]);
+    bool fits = updates == LM_MESH_OWN || updates == LM_MESH_ZERO || updates == LM_MESH_LOCAL;
+    return fits ? LM_MESH_PARTS : mistake(a, op, "scatters rows that are not the rank's own");
+  }
+  if (op->code == LM_OP_SELECT && of(a, op->in[0]) == LM_MESH_LOCAL && x.zero &&
+      lm_dtype_is_float(op->out[0]->type.dtype) && !x.parts && !x.maxima) {
+    if (a->graph && x.whole)
+      return mistake(a, op,
+                     "masks a value that did not enter the divided computation: `fan` is "
+                     "missing");
+    return x.partial ? mistake(a, op, "masks a partial sum") : LM_MESH_OWN;
+  }
+  return divided_axis(a, op->out[0]->type) ? LM_MESH_PARTS : LM_MESH_LOCAL;
+}
+
+static lm_mesh_state of_maxima(analysis *a, const lm_op *op, operands x) {
+  lm_mesh_state s = divided_axis(a, op->out[0]->type) ? LM_MESH_PARTS : LM_MESH_LOCAL;
+  return a->graph ? mistake(a, op, "uses the ranks' maxima before `all_max`") : s;
+}
+
+static lm_mesh_state source(analysis *a, const lm_op *op) {
+  bool divided = divided_axis(a, op->out[0]->type) != 0;
+  if (op->code == LM_OP_CONST)
+    return !op->attr.num ? LM_MESH_ZERO : divided ? LM_MESH_PARTS : LM_MESH_EQUAL;
+  if (op->code == LM_OP_IOTA)
+    return divided ? LM_MESH_LOCAL : LM_MESH_EQUAL;
+  if (op->code == LM_OP_RNG) {
+    bool rows = of(a, op->in[1]) == LM_MESH_LOCAL;
+    return divided == rows ? divided ? LM_MESH_PARTS : LM_MESH_EQUAL : LM_MESH_LOCAL;
+  }
+  return divided ? LM_MESH_PARTS : LM_MESH_EQUAL;
+}
+
+// ---- collectives along this axis of the mesh
+
+static lm_mesh_state received(analysis *a, const lm_op *op) {
+  return a->graph && a->active[op->out[0]->id] ? LM_MESH_WHOLE : LM_MESH_EQUAL;
+}
+
+static lm_mesh_state entered(analysis *a, const lm_op *op) {
+  return a->graph && a->active[op->out[0]->id] ? LM_MESH_TERMS : LM_MESH_EQUAL;
+}
+
+static lm_mesh_state collective(analysis *a, const lm_op *op) {
+  lm_mesh_state s = op->n_in ? of(a, op->in[0]) : LM_MESH_EQUAL;
+  bool any = s == LM_MESH_ZERO || s == LM_MESH_LOCAL;
+  bool equal = any || s == LM_MESH_EQUAL;
+  switch (op->code) {
+  case LM_OP_RANK: return LM_MESH_LOCAL;
+  case LM_OP_FAN:
+    return equal || s == LM_MESH_WHOLE ? entered(a, op)
+                                       : mistake(a, op, "needs a value that is equal on all ranks");
+  case LM_OP_FIRST:
+    return equal || s == LM_MESH_TERMS ? LM_MESH_PARTIAL
+                                       : mistake(a, op,
+                                                 "needs a value that is equal on all ranks "
+                                                 "and entered the divided computation");
+  case LM_OP_PART:
+    return equal || s == LM_MESH_WHOLE ? LM_MESH_PARTS
+                                       : mistake(a, op, "needs a value that is equal on all ranks");
+  case LM_OP_ALL_REDUCE:
+    return any || sums(s)
+               ? received(a, op)
+               : mistake(a, op, "reduces a value that is no partial sum: a reduction too many");
+  case LM_OP_REDUCE_SCATTER:
+    return any || sums(s)
+               ? LM_MESH_PARTS
+               : mistake(a, op, "reduces a value that is no partial sum: a reduction too many");
+  case LM_OP_ALL_MAX:
+    return any || s == LM_MESH_MAXIMA || s == LM_MESH_EQUAL
+               ? received(a, op)
+               : mistake(a, op, "needs the ranks' maxima");
+  case LM_OP_ALL_GATHER:
+  case LM_OP_COLLECT:
+    if (!any && s != LM_MESH_PARTS)
+      return mistake(a, op, "needs parts");
+    return op->code == LM_OP_COLLECT ? received(a, op) : entered(a, op);
+  default: return any || s == LM_MESH_PARTS ? LM_MESH_PARTS : mistake(a, op, "needs parts");
+  }
+}
+
+// ---- control
+
+static lm_mesh_state joined(lm_mesh_state x, lm_mesh_state y) {
+  if (x == y || y == LM_MESH_ZERO)
+    return x;
+  if (x == LM_MESH_ZERO)
+    return y;
+  if (sums(x) && sums(y))
+    return LM_MESH_PARTIAL;
+  bool equal = x <= LM_MESH_TERMS && y <= LM_MESH_TERMS;
+  return !equal ? LM_MESH_LOCAL : x == LM_MESH_EQUAL ? y : y == LM_MESH_EQUAL ? x : LM_MESH_LOCAL;
+}
+
+static void region_run(analysis *a, const lm_region *r);
+
+static void loop_run(analysis *a, const lm_op *op) {
+  const lm_op *yield = op->body->last;
+  lm_buf *why = a->why;
+  a->state[op->body->args[0]->id] = LM_MESH_EQUAL;
+  for (uint32_t i = 0; i < op->n_in; i++)
+    a->state[op->body->args[i + 1]->id] = a->state[op->in[i]->id];
+  a->why = NULL;
+  for (bool changed = true; changed;) {
+    changed = false;
+    region_run(a, op->body);
+    for (uint32_t i = 0; i < op->n_in; i++) {
+      uint8_t *arg = &a->state[op->body->args[i + 1]->id];
+      lm_mesh_state now = joined((lm_mesh_state)*arg, of(a, yield->in[i]));
+      changed |= now != *arg;
+      *arg = (uint8_t)now;
+    }
+  }
+  a->why = why;
+  region_run(a, op->body);
+  for (uint32_t i = 0; i < op->n_out; i++)
+    a->state[op->out[i]->id] =
+        i < op->n_in ? a->state[op->body->args[i + 1]->id] : a->state[yield->in[i]->id];
+  for (uint32_t i = 0; i < op->n_in; i++)
+    if (of(a, op->out[i]) == LM_MESH_LOCAL && of(a, op->in[i]) != LM_MESH_LOCAL &&
+        of(a, yield->in[i]) != LM_MESH_LOCAL)
+      mistake(a, yield, "a carry begins and continues in different forms");
+}
+
+static lm_mesh_state op_state(analysis *a, const lm_op *op) {
+  if (lm_op_info_of(op)->attrs & LM_A_MESH) {
+    if (op->attr.mesh == a->mesh)
+      return collective(a, op);
+    return op->n_in ? of(a, op->in[0]) : LM_MESH_EQUAL;
+  }
+  if (lm_op_has(op, LM_T_SOURCE) || op->code == LM_OP_APPEND)
+    return source(a, op);
+  operands x = operands_of(a, op);
+  if (x.local || x.rows)
+    return of_local(a, op, x);
+  if (x.maxima)
+    return of_maxima(a, op, x);
+  if (x.partial || x.own)
+    return of_partial(a, op, x);
+  if (x.parts)
+    return of_parts(a, op, x);
+  if (divided_axis(a, op->out[0]->type)) // expand, or a move of undivided elements
+    return op->code == LM_OP_EXPAND && !x.whole ? LM_MESH_PARTS : of_parts(a, op, x);
+  return equal_form(a, op, x);
+}
+
+static void region_run(analysis *a, const lm_region *r) {
+  for (const lm_op *op = r->first; op; op = op->next) {
+    if (op->code == LM_OP_LOOP) {
+      loop_run(a, op);
+      continue;
+    }
+    for (uint32_t i = 0; i < op->n_out; i++)
+      a->state[op->out[i]->id] = op->body ? LM_MESH_LOCAL : (uint8_t)op_state(a, op);
+    bool inactive = op->n_out && a->graph && !a->active[op->out[0]->id];
+    if (inactive && (of(a, op->out[0]) == LM_MESH_WHOLE || of(a, op->out[0]) == LM_MESH_TERMS))
+      a->state[op->out[0]->id] = LM_MESH_EQUAL;
+  }
+}
+
+uint8_t *lm_mesh_states(const lm_func *f, int mesh, lm_buf *why) {
+  const lm_module *m = f->module;
+  analysis a = {.f = f,
+                .m = m,
+                .mesh = mesh,
+                .graph = m->stage == LM_STAGE_GRAPH,
+                .state = lm_calloc((size_t)m->n_values + 1, 1),
+                .active = lm_activity_of_func(f),
+                .why = why};
+  for (uint32_t i = 0; i < f->body->n_args; i++) {
+    const lm_value *v = f->body->args[i];
+    a.state[v->id] = divided_axis(&a, v->type) ? LM_MESH_PARTS : LM_MESH_EQUAL;
+  }
+  region_run(&a, f->body);
+  lm_free(a.active);
+  return a.state;
+}

@@ -1,0 +1,127 @@
+// shard_models_test.c - the models of tests/models, sharded: results and gradients on all ranks of
+// a mesh, in float64, against one rank. Every axis of a parameter that two ranks can divide is
+// divided.
+//
+// usage: shard_models_test [MODEL…]; in the repository's root
+#include <dirent.h>
+#include <unistd.h>
+#include "dsl/lower/lower.h"
+#include "tests/passes/shard_check.h"
+
+enum {
+  ROWS = 4,
+  NAMES = 32
+};
+
+// The graph of the loss and of the optimizer as text, before pass `shard`.
+static char *graph_text(lm_ctx *c, const char *model, int64_t *ids) {
+  lm_program *p =
+      lm_program_load(c, lm_arena_printf(c->arena, "tests/models/%s/reference.lm", model));
+  lm_recipe *r = p ? lm_recipe_resolve(c, p, "Reference", NULL) : NULL;
+  if (!r)
+    return NULL;
+  lm_lower_options o = {.what = LM_LOWER_TRAIN | LM_LOWER_EVAL | LM_LOWER_APPLY,
+                        .rows = ROWS,
+                        .seq = 8,
+                        .chunk = 8,
+                        .capacity = 8};
+  lm_lowered *l = lm_lower(c, p, r, &o);
+  bool ok = false;
+  if (!l)
+    return NULL;
+  CHECK_OK(lm_pass_run_list(l->m, "precision,inline,analyze,simplify,cse,licm,dce",
+                            &(lm_pass_env){.compute = LM_F32}, &ok));
+  CHECK(ok);
+  *ids = l->vocab ? l->vocab : 8;
+  lm_buf text = {0};
+  lm_module_print(l->m, &text);
+  char *out = lm_arena_strndup(c->arena, text.p, text.n);
+  lm_buf_free(&text);
+  return out;
+}
+
+static void loop_axis(lm_op *op, void *user) {
+  if (op->code == LM_OP_LOOP && op->attr.n_axes)
+    ((bool *)user)[op->attr.axes[0]] = true;
+}
+
+// True if two ranks divide every axis of this name, and none counts the iterations of a loop.
+static bool divides(const lm_module *m, const bool *counts, const char *base, size_t n) {
+  for (uint32_t a = 1; a < m->n_axes; a++) {
+    const char *name = m->axes[a].name;
+    bool same = lm_axis_base_length(name) == n && !memcmp(name, base, n);
+    if (same && (counts[a] || m->axes[a].dyn || m->axes[a].size % 2))
+      return false;
+  }
+  return true;
+}
+
+// The names of the axes of parameters, in order: "vocab, g, ff".
+static const char *axes_of(lm_arena *a, const char *text) {
+  machine k = compile("axes", text, NULL, "dce");
+  bool *counts = LM_NEW_N(k.c->arena, bool, k.m->n_axes);
+  const char *seen[NAMES];
+  int n_seen = 0;
+  lm_buf list = {0};
+  for (lm_func *f = k.m->funcs; f; f = f->next)
+    lm_region_walk(f->body, loop_axis, counts);
+  for (uint32_t i = 0; i < k.m->n_globals; i++)
+    for (int s = 0; s < k.m->globals[i].n_stack; s++)
+      counts[k.m->globals[i].type.axis[s]] = true;
+  for (uint32_t i = 0; i < k.m->n_globals; i++)
+    for (int s = k.m->globals[i].type.rank - 1; s >= k.m->globals[i].n_stack; s--) {
+      const char *name = k.m->axes[k.m->globals[i].type.axis[s]].name;
+      size_t n = lm_axis_base_length(name);
+      const char *base = lm_arena_strndup(a, name, n);
+      bool known = !strcmp(base, "d"); // the axis of the residual stream, which is never divided
+      for (int q = 0; q < n_seen; q++)
+        known |= !strcmp(seen[q], base);
+      if (known || n_seen == NAMES || !divides(k.m, counts, base, n))
+        continue;
+      seen[n_seen++] = base;
+      lm_buf_printf(&list, "%s%s", list.n ? ", " : "", base);
+    }
+  const char *out = lm_arena_printf(a, "%s", list.n ? list.p : "vocab");
+  lm_buf_free(&list);
+  lm_ctx_destroy(k.c);
+  return out;
+}
+
+static void model_check(const char *model) {
+  lm_ctx *c = lm_ctx_create();
+  int64_t ids;
+  char *text = graph_text(c, model, &ids);
+  if (!text) {
+    lm_buf b = {0};
+    lm_diag_render(c, &b, false);
+    fprintf(stderr, "%s: %s\n", model, b.p);
+  }
+  CHECK(text);
+  const char *axes = axes_of(c->arena, text);
+  if (getenv("SHOW"))
+    fprintf(stderr, "%s: %s\n", model, axes);
+  text_check(model, text, lm_arena_printf(c->arena, "dp = 2 shard(b), tp = 2 shard(%s)", axes),
+             ids);
+  text_check(model, text, lm_arena_printf(c->arena, "tp = 2 shard(%s, t)", axes), ids);
+  text_check(model, text, "dp = 2 shard(b), cp = 2 shard(t)", ids);
+  lm_ctx_destroy(c);
+}
+
+int main(int argc, char **argv) {
+  if (argc > 1) {
+    for (int i = 1; i < argc; i++)
+      model_check(argv[i]);
+    return 0;
+  }
+  struct dirent **found;
+  int n = scandir("tests/models", &found, NULL, alphasort);
+  CHECK(n > 0);
+  for (int i = 0; i < n; i++) {
+    char path[512];
+    snprintf(path, sizeof path, "tests/models/%s/reference.lm", found[i]->d_name);
+    if (found[i]->d_name[0] != '.' && !access(path, R_OK))
+      model_check(found[i]->d_name);
+    free(found[i]);
+  }
+  free(found);
+}

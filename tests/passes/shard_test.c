@@ -1,0 +1,373 @@
+// shard_test.c - a sharded module on all ranks of a mesh, in float64 and in lockstep, against one
+// rank: results and gradients, up to rounding.
+//
+// usage: shard_test [FIRST COUNT]: only these random programs
+#include "tests/passes/shard_check.h"
+#include "tests/passes/shard_random.h"
+
+// ---- random programs and meshes
+
+static const char *random_mesh(lm_arena *a, uint64_t seed) {
+  static const char *const by_two[] = {"g", "ff", "v", "d", "e", "h", "t", "gh", "g2", "s", "v2"};
+  static const char *const by_four[] = {"g", "ff", "v", "t", "gh", "g2", "s", "v2"};
+  static const int dp[] = {1, 2, 2, 4}, tp[] = {1, 2, 2, 4, 2};
+  program p = {.state = seed * 7919 + 3};
+  int rows = dp[draw(&p, 4)], parts = tp[draw(&p, 5)];
+  bool two = rows == 2 && draw(&p, 2);
+  lm_buf list = {0};
+  for (int i = 0; i < 12; i++) {
+    const char *name = parts == 4 ? by_four[draw(&p, 8)] : by_two[draw(&p, 11)];
+    if (draw(&p, 2))
+      lm_buf_printf(&list, "%s%s", list.n ? ", " : "", name);
+  }
+  if (!list.n)
+    lm_buf_puts(&list, "ff, v, g");
+  const char *out = lm_arena_printf(a, "dp = %d shard(b), %stp = %d shard(%s)", rows,
+                                    two ? "fsdp = 2 shard(b), " : "", parts, list.p);
+  lm_buf_free(&list);
+  return out;
+}
+
+static void random_check(uint64_t seed) {
+  lm_arena *a = lm_arena_create();
+  const char *text = program_text(a, seed);
+  char name[40];
+  snprintf(name, sizeof name, "random program %llu", (unsigned long long)seed);
+  text_check(name, text, random_mesh(a, seed), 8);
+  lm_arena_destroy(a);
+}
+
+// ---- collectives against finite differences
+
+typedef struct test {
+  const char *op, *body;
+} test;
+
+static const char head[] =
+    "stage graph\n"
+    "param @x : f32[a@m, c] = ones  param @y : f32[c@m, a] = ones  param @r : f32[a, c] = ones\n"
+    "param @k : f32[a@m, e] = ones\n"
+    "func @loss() -> (sum: f32, weight: f32) {\n"
+    "%x = param @x  %y = param @y  %r = param @r  %k = param @k  %one = const 1 : f32\n"
+    "%weight = first %one over(m)\n";
+
+// %t is partial.
+static const test collectives[] = {
+    {"fan", "%s = sin %r  %f = fan %s over(m)  %v = dot %f, %x over(c)  %u = sin %v\n"
+            "%t = sum %u over(a, a@m)"},
+    {"all_reduce", "%p = dot %x, %k over(a@m)  %w = all_reduce %p over(m)  %s = sin %w\n"
+                   "%f = fan %s over(m)  %h = first %f over(m)  %t = sum %h over(c, e)"},
+    {"first",
+     "%s = sin %r  %f = fan %s over(m)  %h = first %f over(m)  %g = all_reduce %h over(m)\n"
+     "%g2 = mul %g, %g  %p = part %g2 over(m) (a) -> (a@m)  %t = sum %p over(a@m, c)"},
+    {"all_gather", "%s = sin %x  %v = all_gather %s over(m) (a@m) -> (a)  %w = mul %v, %v\n"
+                   "%d = dot %w, %y over(a)  %u = sin %d  %t = sum %u over(c, c@m)"},
+    {"reduce_scatter", "%p = dot %x, %k over(a@m)  %w = reduce_scatter %p over(m) (c) -> (c@m)\n"
+                       "%s = sin %w  %t = sum %s over(c@m, e)"},
+    {"collect", "%s = sin %x  %v = collect %s over(m) (a@m) -> (a)  %w = mul %v, %r  %u = sin %w\n"
+                "%p = part %u over(m) (a) -> (a@m)  %q = mul %p, %x  %t = sum %q over(a@m, c)"},
+    {"part", "%s = sin %r  %p = part %s over(m) (c) -> (c@m)  %q = mul %p, %y\n"
+             "%t = sum %q over(a, c@m)"},
+    {"all_to_all", "%s = sin %x  %v = all_to_all %s over(m) (a@m, c) -> (a, c@m)\n"
+                   "%w = mul %v, %y  %u = sin %w  %t = sum %u over(a, c@m)"},
+    {"ring_shift", "%s = sin %x  %v = ring_shift %s over(m) [1]  %w = mul %v, %x\n"
+                   "%v2 = ring_shift %w over(m) [-2]  %u = mul %v2, %s  %t = sum %u over(a@m, c)"},
+    {"all_max", "%s = sin %x  %l = max %s over(a@m)  %v = all_max %l over(m)  %w = mul %v, %v\n"
+                "%f = fan %w over(m)  %u = mul %x, %f  %t = sum %u over(a@m, c)"},
+};
+
+static lm_type whole_type(const lm_module *m, lm_type t) {
+  for (int i = 0; i < t.rank; i++)
+    while (m->axes[t.axis[i]].whole)
+      t.axis[i] = m->axes[t.axis[i]].whole;
+  return t;
+}
+
+static void set_parts(const lm_module *m, lm_eval_mesh *e, const char *name,
+                      const lm_tensor *whole) {
+  for (int r = 0; r < lm_mesh_ranks(m); r++) {
+    lm_tensor *own = lm_eval_global(lm_eval_mesh_rank(e, r), name);
+    lm_tensor part = lm_eval_part(m, r, whole, own->type);
+    lm_tensor_free(own);
+    *own = part;
+  }
+}
+
+// The sum of a partial result.
+static double total(lm_eval_mesh *e, const lm_module *m, const char *func) {
+  const lm_func *f = lm_func_find(m, func);
+  lm_tensor out[16];
+  double sum = 0;
+  CHECK(lm_mesh_ranks(m) * (int)f->n_out <= (int)LM_COUNT(out) && f->n_out == 2);
+  CHECK_OK(lm_eval_mesh_call(e, f, NULL, out));
+  for (int r = 0; r < lm_mesh_ranks(m); r++) {
+    sum += out[2 * r].v[0];
+    lm_tensor_free(&out[2 * r]);
+    lm_tensor_free(&out[2 * r + 1]);
+  }
+  return sum;
+}
+
+static double difference_of(const lm_module *m, lm_eval_mesh *e, const char *name, lm_tensor *whole,
+                            int64_t i) {
+  static const double at[4] = {-2, -1, 1, 2}, weight[4] = {1, -8, 8, -1};
+  double was = whole->v[i], sum = 0, h = 1e-3;
+  for (int k = 0; k < 4; k++) {
+    whole->v[i] = was + at[k] * h;
+    set_parts(m, e, name, whole);
+    sum += weight[k] * total(e, m, "loss");
+  }
+  whole->v[i] = was;
+  set_parts(m, e, name, whole);
+  return sum / (12 * h);
+}
+
+static int difference_check(const machine *k) {
+  run r = {0};
+  int seen = 0;
+  uint64_t state = 3;
+  lm_eval_mesh *e = lm_eval_mesh_create(k->m);
+  lm_tensor whole[8];
+  for (uint32_t i = 0; i < k->m->n_globals; i++) {
+    whole[i] = lm_eval_tensor(lm_eval_mesh_rank(e, 0), whole_type(k->m, k->m->globals[i].type));
+    fill_real(&whole[i], -1, 1, &state);
+    set_parts(k->m, e, k->m->globals[i].name, &whole[i]);
+  }
+  total(e, k->m, "micro");
+  r.small = 0.01;
+  for (uint32_t i = 0; i < k->m->n_globals; i++) {
+    const lm_global *g = &k->m->globals[i];
+    lm_tensor want = lm_eval_tensor(lm_eval_mesh_rank(e, 0), whole[i].type);
+    for (int64_t at = 0; at < want.n; at++) {
+      want.v[at] = difference_of(k->m, e, g->name, &whole[i], at);
+      seen += fabs(want.v[at]) > 1e-3;
+    }
+    compare_gradient(&r, k, e, g, &want);
+    lm_tensor_free(&want);
+  }
+  for (uint32_t i = 0; i < k->m->n_globals; i++)
+    lm_tensor_free(&whole[i]);
+  lm_eval_mesh_destroy(e);
+  if (!(r.worst <= 1e-8))
+    fprintf(stderr, "the gradient of @%s differs by %.3g\n", r.what, r.worst);
+  CHECK(r.worst <= 1e-8);
+  return seen;
+}
+
+static void collectives_check(const test *t, int ranks) {
+  char mesh[16], axes[120];
+  lm_buf text = {0};
+  snprintf(mesh, sizeof mesh, "m = %d", ranks);
+  snprintf(axes, sizeof axes, "axis a = 6, c = 6, e = 2, a@m = %d, c@m = %d\n", 6 / ranks,
+           6 / ranks);
+  size_t n = strcspn(head, "\n") + 1;
+  lm_buf_add(&text, head, n);
+  lm_buf_printf(&text, "%s%s%s\nreturn %%t, %%weight\n}\n", axes, head + n, t->body);
+  machine k = compile(t->op, text.p, mesh, "mesh,grad,mesh");
+  CHECK(difference_check(&k) > 10);
+  lm_ctx_destroy(k.c);
+  lm_buf_free(&text);
+}
+
+static void every_collective_has_a_case(void) {
+  for (int code = 0; code < LM_OPS; code++) {
+    bool found = !(lm_op_table[code].attrs & LM_A_MESH) || !lm_op_table[code].n_in;
+    for (size_t i = 0; i < LM_COUNT(collectives); i++)
+      found |= !strcmp(collectives[i].op, lm_op_table[code].name);
+    if (!found)
+      fprintf(stderr, "expected a case for %s\n", lm_op_table[code].name);
+    CHECK(found);
+  }
+}
+
+// ---- a Llama: textbook counts
+
+static char *llama_text(lm_arena *a) {
+  static const char *const changes[][2] = {{"axis b = 2, t = 5", "axis b = 4, t = 8"},
+                                           {"ff = 7", "ff = 8"},
+                                           {"v = 11, s = 5", "v = 8, s = 8"}};
+  lm_buf text = {0}, out = {0};
+  CHECK_OK(lm_file_read("tests/ir/llama.lmir", 1 << 20, &text));
+  for (size_t i = 0; i < LM_COUNT(changes); i++) {
+    char *at = strstr(text.p, changes[i][0]);
+    CHECK(at);
+    char *whole = lm_arena_printf(a, "%.*s%s%s", (int)(at - text.p), text.p, changes[i][1],
+                                  at + strlen(changes[i][0]));
+    text.n = 0;
+    lm_buf_puts(&text, whole);
+  }
+  const char *body = strstr(text.p, "stage graph");
+  machine k = compile("llama", body, NULL, "inline,simplify,cse,licm,dce");
+  lm_module_print(k.m, &out);
+  char *printed = lm_arena_printf(a, "%s", out.p);
+  lm_ctx_destroy(k.c);
+  lm_buf_free(&text);
+  lm_buf_free(&out);
+  return printed;
+}
+
+typedef struct counts {
+  int of[LM_OPS], inside[LM_OPS];
+} counts;
+
+static void count_op(lm_op *op, void *user) {
+  counts *n = user;
+  n->of[op->code]++;
+  n->inside[op->code] += op->parent->owner != NULL;
+}
+
+static counts count(const lm_module *m, const char *func) {
+  counts n = {0};
+  lm_region_walk(lm_func_find(m, func)->body, count_op, &n);
+  return n;
+}
+
+// Korthikanti et al. 2022: with tensor parallelism two all-reduces a layer forwards and two
+// backwards; with sequence parallelism an all-gather and a reduce-scatter in place of each. The
+// vocabulary adds one for the embedding, a maximum and two sums of cross-entropy, and one
+// backwards.
+static void llama_check(void) {
+  lm_arena *a = lm_arena_create();
+  const char *text = llama_text(a);
+  const char *clean = "shard,mesh,grad,mesh,simplify,cse,licm,dce";
+  machine tp = compile("llama", text, "tp = 2 shard(g, ff, v)", clean);
+  counts loss = count(tp.m, "loss"), micro = count(tp.m, "micro");
+  CHECK(loss.of[LM_OP_ALL_REDUCE] == 2 + 3 && loss.inside[LM_OP_ALL_REDUCE] == 2);
+  CHECK(loss.of[LM_OP_ALL_MAX] == 1 && loss.of[LM_OP_ALL_GATHER] == 0);
+  CHECK(micro.of[LM_OP_ALL_REDUCE] == 2 + 3 + 2 + 1 && micro.inside[LM_OP_ALL_REDUCE] == 2 + 2);
+  CHECK(micro.of[LM_OP_ALL_MAX] == 1 && micro.of[LM_OP_COLLECT] == 0);
+  machine sp = compile("llama", text, "tp = 2 shard(g, ff, v, t)", clean);
+  loss = count(sp.m, "loss"), micro = count(sp.m, "micro");
+  CHECK(loss.inside[LM_OP_ALL_GATHER] == 2 && loss.inside[LM_OP_REDUCE_SCATTER] == 2);
+  CHECK(loss.inside[LM_OP_ALL_REDUCE] == 0);
+  CHECK(micro.inside[LM_OP_REDUCE_SCATTER] == 4);
+  CHECK(micro.inside[LM_OP_ALL_GATHER] == 2 + 2 + 2); // and what the weights' gradients read again
+  static const char *const meshes[] = {"dp = 2 shard(b)",
+                                       "dp = 4 shard(b)",
+                                       "tp = 2 shard(g, ff, v)",
+                                       "tp = 2 shard(g, ff, v, t)",
+                                       "dp = 2 shard(b), tp = 2 shard(g, ff, v)",
+                                       "dp = 2 shard(b), tp = 2 shard(g, ff, v, t)",
+                                       "tp = 2 shard(v), dp = 2 shard(b), fsdp = 2 shard(b)",
+                                       "dp = 2 shard(b), cp = 2 shard(t), tp = 2 shard(g, ff)",
+                                       "tp = 1 shard(g)"};
+  for (size_t i = 0; i < LM_COUNT(meshes); i++)
+    text_check("llama", text, meshes[i], 8);
+  lm_ctx_destroy(tp.c);
+  lm_ctx_destroy(sp.c);
+  lm_arena_destroy(a);
+}
+
+// ---- mistakes
+
+// A sharded program in which a collective is missing, too many or of the wrong kind.
+typedef struct mistake {
+  const char *from, *to, *message;
+} mistake;
+
+static const char sharded[] =
+    "stage graph\nmesh dp = 2, tp = 2\naxis b = 4, d = 3, ff = 4, b@dp = 2, ff@tp = 2\n"
+    "param @u : f32[d, ff@tp] = ones\nparam @n : f32[d] = ones\nparam @v : f32[ff@tp, d] = ones\n"
+    "func @loss(%x: f32[b@dp, d]) -> (sum: f32, weight: f32) {\n"
+    "%n = param @n\n%xn = mul %x, %n\n%q = mul %xn, %xn\n%f = fan %q over(tp)\n"
+    "%u = param @u\n%y = dot %f, %u over(d)\n%a = tanh %y\n%v = param @v\n"
+    "%z = dot %a, %v over(ff@tp)\n%r = all_reduce %z over(tp)\n%e = add %r, %xn\n%o = mul %e, %e\n"
+    "%s = sum %o over(b@dp, d)\n%w = const 4 : f32\n%g = first %w over(dp)\nreturn %s, %g\n}\n";
+
+static const mistake mistakes[] = {
+    {"mesh dp", "mesh dp", NULL},
+    {"%f = fan %q over(tp)\n", "%f = neg %q\n", "adds a partial sum to a value that is none"},
+    {"%o = mul %e, %e",
+     "%y2 = dot %e, %u over(d)\n%z2 = dot %y2, %v over(ff@tp)\n%r2 = all_reduce "
+     "%z2 over(tp)\n%o = mul %e, %r2",
+     "`fan` is missing"},
+    {"%r = all_reduce %z over(tp)\n", "%r = neg %z\n",
+     "adds a partial sum to a value that is none"},
+    {"%r = all_reduce %z over(tp)\n",
+     "%r2 = all_reduce %z over(tp)\n%r = all_reduce %r2 over(tp)\n", "a reduction too many"},
+    {"%a = tanh %y", "%y2 = all_reduce %y over(tp)\n%a = tanh %y2", "a reduction too many"},
+    {"%r = all_reduce %z over(tp)\n", "%t = tanh %z\n%r = all_reduce %t over(tp)\n",
+     "uses a partial sum before it is reduced"},
+    {"param @n : f32[d] =", "param @n : f32[d] partial(dp, tp) =",
+     "the gradient of n is not partial over the axes that are stated"},
+    {"param @u : f32[d, ff@tp] =", "param @u : f32[d, ff@tp] partial(tp) =",
+     "the gradient of u is not partial over the axes that are stated"},
+    {"(sum: f32,", "(sum: f32 partial(tp),", "result sum is not partial over the axes"},
+    {"%s = sum %o over(b@dp, d)", "%s0 = sum %o over(b@dp, d)\n%s = all_reduce %s0 over(tp)",
+     "a reduction too many"},
+};
+
+static char *replaced(lm_arena *a, const char *text, const char *from, const char *to) {
+  const char *at = strstr(text, from);
+  CHECK(at);
+  return lm_arena_printf(a, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+}
+
+// The diagnostics of the passes over a text; empty if there are none.
+static lm_buf judged(const char *text, const char *passes) {
+  lm_ctx *c = lm_ctx_create();
+  lm_buf out = {0};
+  lm_module *m = lm_module_parse(c, lm_source_add(c, "mistake", text, strlen(text)));
+  bool ok = true;
+  if (m)
+    CHECK_OK(lm_pass_run_list(m, passes, &(lm_pass_env){0}, &ok));
+  lm_diag_render(c, &out, false);
+  CHECK((m && ok) == !out.n);
+  lm_ctx_destroy(c);
+  return out;
+}
+
+static void expect(const char *text, const char *passes, const char *message) {
+  lm_buf got = judged(text, passes);
+  bool as_expected = message ? got.n && strstr(got.p, message) : !got.n;
+  if (!as_expected)
+    fprintf(stderr, "%s\nexpected %s, got %s\n", text, message ? message : "nothing",
+            got.n ? got.p : "nothing");
+  CHECK(as_expected);
+  lm_buf_free(&got);
+}
+
+static void mistakes_check(void) {
+  for (size_t i = 0; i < LM_COUNT(mistakes); i++) {
+    lm_arena *a = lm_arena_create();
+    const char *text = replaced(a, sharded, mistakes[i].from, mistakes[i].to);
+    expect(text, "mesh,grad,mesh", mistakes[i].message);
+    lm_arena_destroy(a);
+  }
+}
+
+// Meshes that do not fit a model.
+static void meshes_check(void) {
+  static const mistake meshes[] = {
+      {"", "tp = 8 shard(g)", "tp = 8 does not divide g = 2: 1 and 2 do"},
+      {"", "tp = 3 shard(d, ff)", "tp = 3 does not divide ff = 8: 1, 2, 4 and 8 do"},
+      {"", "dp = 8 shard(b)", "dp = 8 does not divide b = 4: 1, 2 and 4 do"},
+      {"", "tp = 2 shard(gg)", "the model has no axis 'gg' to divide; did you mean g?"},
+      {"", "tp = 2 shard(layers)", "axis 'layers' counts the instances of a repetition"},
+      {"", "dp = 2 shard(b), tp = 4 shard(ff, h)", "tp = 4 does not divide h = 2: 1 and 2 do"},
+      {"", "tp = 2 shard(g, zzzzzz)", "the model has no axis 'zzzzzz' to divide\n"},
+  };
+  lm_arena *a = lm_arena_create();
+  const char *text = llama_text(a);
+  for (size_t i = 0; i < LM_COUNT(meshes); i++) {
+    const char *mesh = lm_arena_printf(a, "stage graph\nmesh %s\n", meshes[i].to);
+    expect(replaced(a, text, "stage graph\n", mesh), "shard", meshes[i].message);
+  }
+  lm_arena_destroy(a);
+}
+
+int main(int argc, char **argv) {
+  uint64_t first = argc > 2 ? strtoull(argv[1], NULL, 10) : 0;
+  uint64_t count = argc > 2 ? strtoull(argv[2], NULL, 10) : 300;
+  for (uint64_t i = 0; i < count; i++)
+    random_check(first + i);
+  if (argc > 2)
+    return 0;
+  every_collective_has_a_case();
+  for (size_t i = 0; i < LM_COUNT(collectives); i++)
+    for (int ranks = 1; ranks <= 3; ranks++)
+      collectives_check(&collectives[i], ranks);
+  mistakes_check();
+  meshes_check();
+  llama_check();
+}
