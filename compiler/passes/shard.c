@@ -372,124 +372,6 @@ static void region_divide(lm_shard *s, lm_region *r) {
   }
 }
 
-// ---- the list of axes
-
-static bool named(const lm_module *m, lm_axis a, const char *base) {
-  const char *name = m->axes[a].name;
-  size_t n = lm_axis_base_length(name);
-  return strlen(base) == n && !memcmp(base, name, n);
-}
-
-static void loop_axes(lm_op *op, void *user) {
-  if (op->code == LM_OP_LOOP && op->attr.n_axes)
-    ((uint8_t *)user)[op->attr.axes[0]] = 1;
-}
-
-// By axis: it counts the iterations of a loop, or the instances of a repetition.
-static uint8_t *repetitions(const lm_module *m) {
-  uint8_t *out = lm_calloc(m->n_axes, 1);
-  for (const lm_func *f = m->funcs; f; f = f->next)
-    lm_region_walk(f->body, loop_axes, out);
-  for (uint32_t i = 0; i < m->n_globals; i++)
-    for (int k = 0; k < m->globals[i].n_stack; k++)
-      out[m->globals[i].type.axis[k]] = 1;
-  return out;
-}
-
-static void mark_type(uint8_t *used, lm_type t) {
-  for (int i = 0; i < t.rank; i++)
-    used[t.axis[i]] = 1;
-}
-
-static void mark_region(uint8_t *used, const lm_region *r) {
-  for (uint32_t i = 0; i < r->n_args; i++)
-    mark_type(used, r->args[i]->type);
-  for (const lm_op *op = r->first; op; op = op->next) {
-    for (uint32_t i = 0; i < op->n_out; i++)
-      mark_type(used, op->out[i]->type);
-    if (op->body)
-      mark_region(used, op->body);
-  }
-}
-
-// The functions that train and evaluate, and the parameters, need every listed axis to divide; the
-// other functions have other sizes of the batch, and may leave an axis whole.
-static uint8_t *must_divide(const lm_module *m) {
-  uint8_t *used = lm_calloc(m->n_axes, 1);
-  for (const lm_func *f = m->funcs; f; f = f->next)
-    if (f->key.id == LM_FUNC_LOSS || f->key.id == LM_FUNC_EVAL)
-      mark_region(used, f->body);
-  for (uint32_t i = 0; i < m->n_globals; i++)
-    if (m->globals[i].kind == LM_GLOBAL_PARAM)
-      mark_type(used, m->globals[i].type);
-  return used;
-}
-
-static bool can_divide(const lm_module *m, lm_axis a, int ranks) {
-  return !m->axes[a].dyn && m->axes[a].size % ranks == 0;
-}
-
-// "1, 2 and 4"
-static void divisors(int64_t n, lm_buf *out) {
-  int64_t last = 0;
-  for (int64_t d = 1; d <= n && d <= 64; d++)
-    if (n % d == 0) {
-      if (last)
-        lm_buf_printf(out, "%s%lld", last == 1 ? "" : ", ", (long long)last);
-      last = d;
-    }
-  lm_buf_printf(out, "%s%lld", last > 1 ? " and " : "", (long long)last);
-}
-
-static bool report_size(const lm_module *m, const lm_mesh_axis *by, lm_axis a) {
-  lm_buf legal = {0};
-  divisors(m->axes[a].size, &legal);
-  LM_REPORT(m->ctx, by->loc, E910, by->name, by->size, m->axes[a].name, (long long)m->axes[a].size,
-            legal.p);
-  lm_buf_free(&legal);
-  return false;
-}
-
-static bool report_name(const lm_module *m, const lm_mesh_axis *by, const char *name) {
-  const char **names = LM_NEW_N(m->arena, const char *, m->n_axes);
-  int n = 0;
-  for (uint32_t i = 1; i < m->n_axes; i++)
-    if (!m->axes[i].mesh)
-      names[n++] = m->axes[i].name;
-  const char *near = lm_nearest(name, names, n);
-  LM_REPORT(m->ctx, by->loc, E911, name, near ? "; did you mean " : "", near ? near : "",
-            near ? "?" : "");
-  return false;
-}
-
-// Sets the order of the axes that the list names; false if one is wrong.
-static bool list_read(const lm_module *m, const lm_mesh_axis *by, uint32_t *order) {
-  uint8_t *counts = repetitions(m);
-  uint8_t *must = must_divide(m);
-  bool ok = true;
-  for (uint32_t k = 0; k < by->n_shard; k++) {
-    bool found = false;
-    for (lm_axis a = 1; a < m->n_axes && ok; a++) {
-      if (!named(m, a, by->shard[k]))
-        continue;
-      found = true;
-      if (must[a] && counts[a]) {
-        LM_REPORT(m->ctx, by->loc, E912, m->axes[a].name);
-        ok = false;
-      } else if (must[a] && !can_divide(m, a, by->size)) {
-        ok = report_size(m, by, a);
-      } else if (!order[a]) {
-        order[a] = counts[a] || !can_divide(m, a, by->size) ? 0 : k + 1;
-      }
-    }
-    if (!found)
-      ok = report_name(m, by, by->shard[k]);
-  }
-  lm_free(counts);
-  lm_free(must);
-  return ok;
-}
-
 // ---- functions and globals
 
 // Rows are divided by every axis of the mesh but tp, whose ranks see the same rows.
@@ -533,7 +415,7 @@ static bool axis_divide(lm_module *m, int mesh) {
   lm_mesh_axis *by = &m->mesh.axis[mesh - 1];
   lm_shard s = {.m = m, .mesh = mesh, .batch = divides_rows(by)};
   s.order = lm_calloc((size_t)m->n_axes * 2 + 1, sizeof *s.order);
-  bool ok = list_read(m, by, s.order);
+  bool ok = lm_shard_list(m, by, s.order);
   if (ok && by->size > 1) {
     uint8_t *whole_params = lm_calloc((size_t)m->n_globals + 1, 1);
     uint8_t *others = lm_calloc((size_t)m->n_globals + 1, 1); // of functions without gradients
@@ -552,8 +434,24 @@ static bool axis_divide(lm_module *m, int mesh) {
   return ok;
 }
 
+static void note_undivided(lm_op *op, void *user) {
+  const lm_op **first = user;
+  if (!*first && lm_op_info_of(op)->factor == LM_FACTOR_NONE)
+    *first = op;
+}
+
+// Calls are inlined before this pass, and attention is recognized after it.
+static bool can_run(const lm_module *m) {
+  const lm_op *found = NULL;
+  for (const lm_func *f = m->funcs; f; f = f->next)
+    lm_region_walk(f->body, note_undivided, &found);
+  if (found)
+    LM_REPORT(m->ctx, found->loc, E914, lm_op_info_of(found)->name);
+  return !found;
+}
+
 bool lm_pass_shard(lm_module *m, const lm_pass_env *env) {
-  bool ok = true;
+  bool ok = !m->mesh.n || can_run(m);
   for (int k = 1; k <= m->mesh.n && ok; k++)
     if (m->mesh.axis[k - 1].n_shard)
       ok = axis_divide(m, k);

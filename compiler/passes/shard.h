@@ -64,4 +64,9 @@ lm_spread lm_shard_carry(const lm_shard *s, const lm_op *loop, uint32_t i, lm_ax
 // Chooses the spread of every value of the function. `whole_params` by global, initially zeros: set
 // for parameters of which a use needs the whole cotangent.
 void lm_shard_choose(lm_shard *s, uint8_t *whole_params);
+
+// ---- shard_list.c
+// Sets the order of the axes that the list of `by` names (lm_shard.order); false if errors were
+// reported.
+bool lm_shard_list(const lm_module *m, const lm_mesh_axis *by, uint32_t *order);
 #endif

@@ -61,8 +61,8 @@ static inline bool along(const lm_module *m, int a, int b, lm_mesh_set set) {
 
 typedef struct run {
   double worst; // difference, relative to the norm
-  double small; // a hundredth of the norm of all gradients: bounds norms from below, since some
-                // gradients, such as of a bias of keys, are zero up to rounding
+  double small; // added to norms; for gradients, some of which are zero up to rounding, a hundredth
+                // of the norm of all
   const char *what;
 } run;
 
@@ -73,105 +73,144 @@ static inline void worse(run *r, double by, const char *what) {
   }
 }
 
-static inline void compare_results(run *r, const machine *k, const lm_func *f, const lm_tensor *one,
-                                   const lm_tensor *out) {
-  int n = lm_mesh_ranks(k->m);
-  for (int rank = 0; rank < n; rank++)
-    for (uint32_t i = 0; i < f->n_out; i++) {
-      double sum = 0;
-      for (int other = 0; other < n; other++)
-        if (along(k->m, rank, other, f->out_partial ? f->out_partial[i] : 0))
-          sum += out[other * (int)f->n_out + (int)i].v[0];
-      worse(r, fabs(sum - one[i].v[0]) / (fabs(one[i].v[0]) + 1e-3), f->out_names[i]);
-    }
+// The sum over the ranks that differ from `rank` along `set` only.
+static inline lm_tensor sum_along(const lm_module *m, int rank, lm_mesh_set set,
+                                  const lm_tensor *const *of) {
+  lm_tensor sum = *of[rank];
+  sum.v = lm_calloc((size_t)sum.n, sizeof *sum.v);
+  for (int other = 0; other < lm_mesh_ranks(m); other++)
+    for (int64_t i = 0; along(m, rank, other, set) && i < sum.n; i++)
+      sum.v[i] += of[other]->v[i];
+  return sum;
 }
 
-static inline void compare_gradient(run *r, const machine *k, lm_eval_mesh *e, const lm_global *g,
-                                    const lm_tensor *one) {
-  int n = lm_mesh_ranks(k->m);
+// Compares the sum along `set` with the rank's part of `one`.
+static inline void compare_tensor(run *r, const lm_module *m, const char *name, lm_mesh_set set,
+                                  const lm_tensor *one, const lm_tensor *const *of) {
   double norm = sqrt(square_norm(one)) + r->small;
-  for (int rank = 0; rank < n; rank++) {
-    lm_tensor want = lm_eval_part(k->m, rank, one, g->type);
-    lm_tensor sum = lm_eval_part(k->m, rank, one, g->type);
-    memset(sum.v, 0, (size_t)sum.n * sizeof *sum.v);
-    for (int other = 0; other < n; other++) {
-      const lm_tensor *x = lm_eval_gradient(lm_eval_mesh_rank(e, other), g->name);
-      for (int64_t i = 0; along(k->m, rank, other, g->partial) && i < x->n; i++)
-        sum.v[i] += x->v[i];
-    }
-    worse(r, sqrt(square_distance(&want, &sum)) / norm, g->name);
+  for (int rank = 0; rank < lm_mesh_ranks(m); rank++) {
+    lm_tensor want = lm_eval_part(m, rank, one, of[rank]->type);
+    lm_tensor sum = sum_along(m, rank, set, of);
+    worse(r, sqrt(square_distance(&want, &sum)) / norm, name);
     lm_tensor_free(&want);
     lm_tensor_free(&sum);
   }
 }
 
-static inline run compare(const machine *one, const machine *all, int64_t ids) {
-  run r = {0};
-  lm_eval *e = lm_eval_create(one->m);
-  lm_eval_mesh *ranks = lm_eval_mesh_create(all->m);
-  int n = lm_mesh_ranks(all->m);
-  const lm_func *f = lm_func_find(one->m, "micro");
-  const lm_func *g = lm_func_find(all->m, "micro");
-  lm_tensor args[8], out[8];
-  uint64_t state = 11;
-  CHECK(f->body->n_args <= 8 && f->n_out <= 8);
-  for (uint32_t i = 0; i < one->m->n_globals; i++) {
-    lm_tensor *whole = lm_eval_global(e, one->m->globals[i].name);
-    fill_real(whole, -1, 1, &state);
-    for (int k = 0; k < n; k++) {
-      lm_tensor *own = lm_eval_global(lm_eval_mesh_rank(ranks, k), one->m->globals[i].name);
-      lm_type type = own->type;
-      lm_tensor_free(own);
-      *own = lm_eval_part(all->m, k, whole, type);
-    }
+static inline void compare_results(run *r, const machine *k, const lm_func *f, const lm_tensor *one,
+                                   const lm_tensor *out) {
+  int n = lm_mesh_ranks(k->m);
+  const lm_tensor **of = lm_calloc((size_t)n, sizeof *of);
+  for (uint32_t i = 0; i < f->n_out; i++) {
+    for (int rank = 0; rank < n; rank++)
+      of[rank] = &out[rank * (int)f->n_out + (int)i];
+    compare_tensor(r, k->m, f->out_names[i], f->out_partial ? f->out_partial[i] : 0, &one[i], of);
   }
-  fill_args(one->m, e, f, args, ids);
-  lm_tensor *args_all = lm_calloc((size_t)n * g->body->n_args, sizeof *args_all);
-  lm_tensor *out_all = lm_calloc((size_t)n * g->n_out, sizeof *out_all);
-  for (int k = 0; k < n; k++)
-    for (uint32_t i = 0; i < g->body->n_args; i++)
-      args_all[k * (int)g->body->n_args + (int)i] =
-          lm_eval_part(all->m, k, &args[i], g->body->args[i]->type);
-  CHECK_OK(lm_eval_call(e, f, args, out));
-  CHECK_OK(lm_eval_mesh_call(ranks, g, args_all, out_all));
-  compare_results(&r, all, g, out, out_all);
-  for (uint32_t i = 0; i < one->m->n_globals; i++)
-    if (one->m->globals[i].kind == LM_GLOBAL_PARAM)
-      r.small += square_norm(lm_eval_gradient(e, one->m->globals[i].name));
-  r.small = 0.01 * sqrt(r.small);
-  for (uint32_t i = 0; i < all->m->n_globals; i++)
-    if (all->m->globals[i].kind == LM_GLOBAL_PARAM)
-      compare_gradient(&r, all, ranks, &all->m->globals[i],
-                       lm_eval_gradient(e, all->m->globals[i].name));
-  for (uint32_t i = 0; i < f->body->n_args; i++)
-    lm_tensor_free(&args[i]);
-  for (uint32_t i = 0; i < f->n_out; i++)
-    lm_tensor_free(&out[i]);
-  for (uint32_t i = 0; i < (uint32_t)n * g->body->n_args; i++)
-    lm_tensor_free(&args_all[i]);
-  for (uint32_t i = 0; i < (uint32_t)n * g->n_out; i++)
-    lm_tensor_free(&out_all[i]);
-  lm_free(args_all);
-  lm_free(out_all);
-  lm_eval_mesh_destroy(ranks);
-  lm_eval_destroy(e);
-  return r;
+  lm_free(of);
 }
 
-// ids: token ids are below it
+static inline void compare_gradient(run *r, const machine *k, lm_eval_mesh *e, const lm_global *g,
+                                    const lm_tensor *one) {
+  int n = lm_mesh_ranks(k->m);
+  const lm_tensor **of = lm_calloc((size_t)n, sizeof *of);
+  for (int rank = 0; rank < n; rank++)
+    of[rank] = lm_eval_gradient(lm_eval_mesh_rank(e, rank), g->name);
+  compare_tensor(r, k->m, g->name, g->partial, one, of);
+  lm_free(of);
+}
+
+// ---- a function on one rank and on all
+
+typedef struct both {
+  const machine *one, *all;
+  lm_eval *e;
+  lm_eval_mesh *ranks;
+  int n;
+} both;
+
+static inline both both_open(const machine *one, const machine *all) {
+  both b = {one, all, lm_eval_create(one->m), lm_eval_mesh_create(all->m), lm_mesh_ranks(all->m)};
+  uint64_t state = 11;
+  for (uint32_t i = 0; i < one->m->n_globals; i++) {
+    lm_tensor *whole = lm_eval_global(b.e, one->m->globals[i].name);
+    fill_real(whole, -1, 1, &state);
+    for (int k = 0; k < b.n; k++) {
+      lm_tensor *own = lm_eval_global(lm_eval_mesh_rank(b.ranks, k), one->m->globals[i].name);
+      lm_tensor part = lm_eval_part(all->m, k, whole, own->type);
+      lm_tensor_free(own);
+      *own = part;
+    }
+  }
+  return b;
+}
+
+static inline void tensors_free(lm_tensor *t, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++)
+    lm_tensor_free(&t[i]);
+  lm_free(t);
+}
+
+static inline void compare_calls(run *r, const both *b, const char *func, int64_t ids) {
+  const lm_func *f = lm_func_find(b->one->m, func);
+  const lm_func *g = lm_func_find(b->all->m, func);
+  uint32_t n_args = f->body->n_args;
+  uint32_t n = (uint32_t)b->n;
+  CHECK(g && n_args == g->body->n_args && f->n_out == g->n_out);
+  lm_tensor *args = lm_calloc(n_args + 1, sizeof *args);
+  lm_tensor *out = lm_calloc(f->n_out + 1, sizeof *out);
+  lm_tensor *args_all = lm_calloc(n * n_args + 1, sizeof *args_all);
+  lm_tensor *out_all = lm_calloc(n * f->n_out + 1, sizeof *out_all);
+  fill_args(b->one->m, b->e, f, args, ids);
+  for (uint32_t k = 0; k < n; k++)
+    for (uint32_t i = 0; i < n_args; i++)
+      args_all[k * n_args + i] = lm_eval_part(b->all->m, (int)k, &args[i], g->body->args[i]->type);
+  CHECK_OK(lm_eval_call(b->e, f, args, out));
+  CHECK_OK(lm_eval_mesh_call(b->ranks, g, args_all, out_all));
+  r->small = 1e-3;
+  compare_results(r, b->all, g, out, out_all);
+  tensors_free(args, n_args);
+  tensors_free(out, f->n_out);
+  tensors_free(args_all, n * n_args);
+  tensors_free(out_all, n * f->n_out);
+}
+
+static inline void compare_gradients(run *r, const both *b) {
+  double all = 0;
+  for (uint32_t i = 0; i < b->one->m->n_globals; i++)
+    if (b->one->m->globals[i].kind == LM_GLOBAL_PARAM)
+      all += square_norm(lm_eval_gradient(b->e, b->one->m->globals[i].name));
+  r->small = 0.01 * sqrt(all);
+  for (uint32_t i = 0; i < b->all->m->n_globals; i++) {
+    const lm_global *g = &b->all->m->globals[i];
+    if (g->kind == LM_GLOBAL_PARAM)
+      compare_gradient(r, b->all, b->ranks, g, lm_eval_gradient(b->e, g->name));
+  }
+}
+
+// Compares the results of @micro and of the other functions of the text that compute the model, and
+// the gradients. ids: token ids are below it.
 static inline void text_check(const char *name, const char *text, const char *mesh, int64_t ids) {
+  static const char *const others[] = {"eval", "apply", "decode"};
   machine one = compile(name, text, NULL, "grad");
   machine all = compile(name, text, mesh, "shard,mesh,grad,mesh");
-  run r = compare(&one, &all, ids);
+  run r = {0};
+  both b = both_open(&one, &all);
+  compare_calls(&r, &b, "micro", ids);
+  compare_gradients(&r, &b);
+  for (size_t i = 0; i < LM_COUNT(others); i++)
+    if (lm_func_find(one.m, others[i]))
+      compare_calls(&r, &b, others[i], ids);
   if (!(r.worst <= 1e-12)) {
-    lm_buf b = {0};
-    lm_module_print(all.m, &b);
+    lm_buf printed = {0};
+    lm_module_print(all.m, &printed);
     fprintf(stderr, "%s, mesh %s: %s differs by %.3g\n", name, mesh, r.what, r.worst);
     if (getenv("SHOW"))
-      fprintf(stderr, "%s\n%s\n", text, b.p);
-    lm_buf_free(&b);
+      fprintf(stderr, "%s\n%s\n", text, printed.p);
+    lm_buf_free(&printed);
   }
   CHECK(r.worst <= 1e-12);
+  lm_eval_mesh_destroy(b.ranks);
+  lm_eval_destroy(b.e);
   lm_ctx_destroy(one.c);
   lm_ctx_destroy(all.c);
 }

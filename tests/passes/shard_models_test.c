@@ -13,14 +13,14 @@ enum {
   NAMES = 32
 };
 
-// The graph of the loss and of the optimizer as text, before pass `shard`.
+// The graph of the model's functions and of the optimizer as text, before pass `shard`.
 static char *graph_text(lm_ctx *c, const char *model, int64_t *ids) {
   lm_program *p =
       lm_program_load(c, lm_arena_printf(c->arena, "tests/models/%s/reference.lm", model));
   lm_recipe *r = p ? lm_recipe_resolve(c, p, "Reference", NULL) : NULL;
   if (!r)
     return NULL;
-  lm_lower_options o = {.what = LM_LOWER_TRAIN | LM_LOWER_EVAL | LM_LOWER_APPLY,
+  lm_lower_options o = {.what = LM_LOWER_TRAIN | LM_LOWER_EVAL | LM_LOWER_APPLY | LM_LOWER_DECODE,
                         .rows = ROWS,
                         .seq = 8,
                         .chunk = 8,

@@ -353,6 +353,10 @@ static void meshes_check(void) {
     const char *mesh = lm_arena_printf(a, "stage graph\nmesh %s\n", meshes[i].to);
     expect(replaced(a, text, "stage graph\n", mesh), "shard", meshes[i].message);
   }
+  expect("stage graph\nmesh tp = 2 shard(x)\naxis x = 2\n"
+         "func @g(%x: f32[x]) -> (y: f32[x]) { return %x }\n"
+         "func @f(%x: f32[x]) -> (y: f32[x]) { %y = call @g(%x) : f32[x]  return %y }\n",
+         "shard", "pass shard divides no operation 'call'");
   lm_arena_destroy(a);
 }
 
