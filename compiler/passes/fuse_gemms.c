@@ -187,7 +187,7 @@ static const lm_global *packed_find(const pack *p, bool *out_taken) {
 static bool packable(const pack *p, const lm_pass_env *env) {
   bool taken = false;
   for (int i = 0; i < p->n; i++)
-    if (!is_packable(p, i, env))
+    if (!is_packable(p, i, env) || global_of(p, i)->partial != global_of(p, 0)->partial)
       return false;
   packed_find(p, &taken);
   return !taken;
@@ -341,11 +341,13 @@ static lm_sym packed_add(pack *p) {
   for (int i = 0; i < side.rank; i++)
     t.axis[t.rank++] = side.axis[i] ? side.axis[i] : along;
   int n_stack = first->n_stack;
+  lm_mesh_set partial = first->partial; // of all members
   lm_sym name = LM_SYM(m->ctx, lm_arena_printf(m->arena, "packed.%u", n));
   lm_global *g = lm_global_add(m, LM_GLOBAL_PACKED, name, t, n_stack);
   g->members = members;
   g->n_members = (uint32_t)p->n;
   g->along = along;
+  g->partial = partial;
   return name;
 }
 

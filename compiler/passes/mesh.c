@@ -9,8 +9,9 @@
 // Types do not say whether a value is equal on all ranks or a term of a sum; mesh_state.h derives
 // it, along one axis of the mesh after the other, and finds collectives that are missing or too
 // many. The pass runs behind `shard` and behind `grad`. It records over which axes a function's
-// results, and the gradient of a parameter in @micro, are to be added. Declines: without a mesh.
-// Cost: a walk for each axis of the mesh.
+// results, and the gradient of a parameter in @micro, are to be added. Where a view has merged a
+// divided axis with another (pass tile_rows), it cannot tell, and what `shard` has recorded stands.
+// Declines: without a mesh. Cost: a walk for each axis of the mesh.
 #include <string.h>
 #include "compiler/passes/mesh_state.h"
 #include "compiler/passes/pass.h"
@@ -20,7 +21,8 @@ typedef struct recorder {
   lm_module *m;
   lm_func *f;
   const uint8_t *state;
-  lm_mesh_set *gradient; // by global
+  lm_mesh_set *gradient; // by global: partial along these axes
+  lm_mesh_set *known;    // by global: along the others the record of pass shard stands
   uint8_t *seen;         // by global: bit 1: added, bit 2: partial along the present axis
   lm_mesh_set bit;
   lm_buf *why;
@@ -38,7 +40,7 @@ static void note_accum(lm_op *op, void *user) {
   const lm_value *v = op->in[op->n_in - 1];
   const lm_global *g = lm_global_find(r->m, op->attr.sym);
   uint32_t k = (uint32_t)(g - r->m->globals);
-  if (r->state[v->id] == LM_MESH_ZERO)
+  if (r->state[v->id] == LM_MESH_ZERO || r->state[v->id] == LM_MESH_UNKNOWN)
     return;
   if (r->state[v->id] == LM_MESH_LOCAL)
     lm_buf_printf(r->why, "%s@%s: the gradient of @%s depends on the rank", r->why->n ? "\n" : "",
@@ -48,6 +50,7 @@ static void note_accum(lm_op *op, void *user) {
     lm_buf_printf(r->why, "%s@%s: the gradient of @%s is partial in one term and not in another",
                   r->why->n ? "\n" : "", r->f->name, g->name);
   r->seen[k] = now;
+  r->known[k] |= r->bit;
   if (now == 3)
     r->gradient[k] |= r->bit;
 }
@@ -55,9 +58,11 @@ static void note_accum(lm_op *op, void *user) {
 // The results of a function that are sums along the axes of the mesh so far.
 static void note_results(recorder *r, lm_mesh_set *partial) {
   const lm_op *end = r->f->body->last;
-  for (uint32_t i = 0; i < end->n_in; i++)
-    if (is_sum(r, end->in[i]))
+  for (uint32_t i = 0; i < end->n_in; i++) {
+    bool unknown = r->state[end->in[i]->id] == LM_MESH_UNKNOWN && r->f->out_partial;
+    if (unknown ? r->f->out_partial[i] & r->bit : is_sum(r, end->in[i]))
       partial[i] |= r->bit;
+  }
 }
 
 static void complain(const recorder *r, const char *what, const char *name) {
@@ -79,9 +84,10 @@ static void record_results(recorder *r, lm_mesh_set *partial) {
 static void record_gradients(recorder *r) {
   for (uint32_t k = 0; k < r->m->n_globals; k++) {
     lm_global *g = &r->m->globals[k];
-    if (g->partial && g->partial != r->gradient[k])
+    lm_mesh_set stated = g->partial & r->known[k];
+    if (stated && stated != r->gradient[k])
       complain(r, "the gradient of", g->name);
-    g->partial = r->gradient[k];
+    g->partial = (lm_mesh_set)(r->gradient[k] | (g->partial & ~r->known[k]));
   }
 }
 
@@ -89,6 +95,7 @@ static void func_check(lm_module *m, lm_func *f, lm_buf *why) {
   recorder r = {.m = m, .f = f, .why = why};
   lm_mesh_set *partial = LM_NEW_N(m->arena, lm_mesh_set, f->n_out + 1);
   r.gradient = lm_calloc((size_t)m->n_globals + 1, sizeof *r.gradient);
+  r.known = lm_calloc((size_t)m->n_globals + 1, sizeof *r.known);
   r.seen = lm_calloc((size_t)m->n_globals + 1, 1);
   for (int k = 1; k <= m->mesh.n; k++) {
     uint8_t *state = lm_mesh_states(f, k, why);
@@ -103,6 +110,7 @@ static void func_check(lm_module *m, lm_func *f, lm_buf *why) {
   if (f->key.id == LM_FUNC_MICRO)
     record_gradients(&r);
   lm_free(r.gradient);
+  lm_free(r.known);
   lm_free(r.seen);
 }
 

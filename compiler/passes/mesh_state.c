@@ -24,7 +24,7 @@ static lm_mesh_state mistake(analysis *a, const lm_op *op, const char *what) {
     lm_op_print(op, a->why);
     lm_buf_printf(a->why, ": %s (along %s)", what, a->m->mesh.axis[a->mesh - 1].name);
   }
-  return LM_MESH_LOCAL;
+  return LM_MESH_UNKNOWN;
 }
 
 // ---- types
@@ -50,7 +50,7 @@ static bool reduces(const lm_op *op, lm_axis axis) {
 // ---- what the operands of an operation are
 
 typedef struct operands {
-  uint32_t zero, equal, whole, terms, parts, partial, own, maxima, rows, local, n;
+  uint32_t zero, equal, whole, terms, parts, partial, own, maxima, rows, local, unknown, n;
   lm_axis axis; // of the divided operands
   bool two_axes;
 } operands;
@@ -69,6 +69,7 @@ static operands operands_of(const analysis *a, const lm_op *op) {
     x.maxima += s == LM_MESH_MAXIMA;
     x.rows += s == LM_MESH_ROWS;
     x.local += s == LM_MESH_LOCAL;
+    x.unknown += s == LM_MESH_UNKNOWN;
     lm_axis own = s == LM_MESH_PARTS ? divided_axis(a, op->in[i]->type) : 0;
     x.two_axes |= own && x.axis && own != x.axis;
     x.axis = own ? own : x.axis;
@@ -95,16 +96,18 @@ static lm_mesh_state of_parts(analysis *a, const lm_op *op, operands x) {
     return mistake(a, op,
                    "mixes parts with a value that did not enter the divided computation: "
                    "`fan` is missing");
+  if (lm_op_has(op, LM_T_ASSEMBLE) && !divided_axis(a, op->out[0]->type))
+    return LM_MESH_UNKNOWN; // weights of GEMMs that are merged
   if (x.two_axes && lm_op_info_of(op)->factor != LM_FACTOR_MOVE)
     return mistake(a, op, "mixes parts along two axes");
   if (op->code == LM_OP_SCATTER && !divided_axis(a, op->out[0]->type))
     return LM_MESH_PARTIAL; // rows are summed
   if (!reduces(op, x.axis) || lm_op_info_of(op)->factor == LM_FACTOR_MOVE)
-    return divided_axis(a, op->out[0]->type) ? LM_MESH_PARTS : LM_MESH_LOCAL;
+    return divided_axis(a, op->out[0]->type) ? LM_MESH_PARTS : LM_MESH_UNKNOWN;
   switch (lm_op_info_of(op)->factor) {
   case LM_FACTOR_SUM: return LM_MESH_PARTIAL;
   case LM_FACTOR_MAX: return LM_MESH_MAXIMA;
-  case LM_FACTOR_INDEX: return LM_MESH_LOCAL;
+  case LM_FACTOR_INDEX: return LM_MESH_UNKNOWN;
   default: // the derivative of `max` asks for the local index of a maximum
     return a->graph ? mistake(a, op, "needs the whole of an axis that is divided") : LM_MESH_LOCAL;
   }
@@ -157,20 +160,32 @@ static lm_mesh_state of_local(analysis *a, const lm_op *op, operands x) {
   return divided_axis(a, op->out[0]->type) ? LM_MESH_PARTS : LM_MESH_LOCAL;
 }
 
-static lm_mesh_state of_maxima(analysis *a, const lm_op *op, operands x) {
+static lm_mesh_state of_maxima(analysis *a, const lm_op *op) {
   lm_mesh_state s = divided_axis(a, op->out[0]->type) ? LM_MESH_PARTS : LM_MESH_LOCAL;
   return a->graph ? mistake(a, op, "uses the ranks' maxima before `all_max`") : s;
 }
 
+// Members of a packed weight that are divided are side by side along an axis that is not.
+static bool packs_parts(const analysis *a, const lm_op *op) {
+  lm_module *m = (lm_module *)a->m;
+  const lm_global *g = op->code == LM_OP_PARAM ? lm_global_find(m, op->attr.sym) : NULL;
+  for (uint32_t i = 0; g && i < g->n_members; i++)
+    if (divided_axis(a, lm_global_find(m, g->members[i])->type))
+      return true;
+  return false;
+}
+
 static lm_mesh_state source(analysis *a, const lm_op *op) {
   bool divided = divided_axis(a, op->out[0]->type) != 0;
+  if (!divided && packs_parts(a, op))
+    return LM_MESH_UNKNOWN;
   if (op->code == LM_OP_CONST)
     return !op->attr.num ? LM_MESH_ZERO : divided ? LM_MESH_PARTS : LM_MESH_EQUAL;
   if (op->code == LM_OP_IOTA)
     return divided ? LM_MESH_LOCAL : LM_MESH_EQUAL;
   if (op->code == LM_OP_RNG) {
     bool rows = of(a, op->in[1]) == LM_MESH_LOCAL;
-    return divided == rows ? divided ? LM_MESH_PARTS : LM_MESH_EQUAL : LM_MESH_LOCAL;
+    return divided == rows ? divided ? LM_MESH_PARTS : LM_MESH_EQUAL : LM_MESH_UNKNOWN;
   }
   return divided ? LM_MESH_PARTS : LM_MESH_EQUAL;
 }
@@ -187,7 +202,7 @@ static lm_mesh_state entered(analysis *a, const lm_op *op) {
 
 static lm_mesh_state collective(analysis *a, const lm_op *op) {
   lm_mesh_state s = op->n_in ? of(a, op->in[0]) : LM_MESH_EQUAL;
-  bool any = s == LM_MESH_ZERO || s == LM_MESH_LOCAL;
+  bool any = s == LM_MESH_ZERO || s == LM_MESH_LOCAL || s == LM_MESH_UNKNOWN;
   bool equal = any || s == LM_MESH_EQUAL;
   switch (op->code) {
   case LM_OP_RANK: return LM_MESH_LOCAL;
@@ -233,7 +248,9 @@ static lm_mesh_state joined(lm_mesh_state x, lm_mesh_state y) {
   if (sums(x) && sums(y))
     return LM_MESH_PARTIAL;
   bool equal = x <= LM_MESH_TERMS && y <= LM_MESH_TERMS;
-  return !equal ? LM_MESH_LOCAL : x == LM_MESH_EQUAL ? y : y == LM_MESH_EQUAL ? x : LM_MESH_LOCAL;
+  if (equal && (x == LM_MESH_EQUAL || y == LM_MESH_EQUAL))
+    return x == LM_MESH_EQUAL ? y : x;
+  return LM_MESH_UNKNOWN;
 }
 
 static void region_run(analysis *a, const lm_region *r);
@@ -261,12 +278,30 @@ static void loop_run(analysis *a, const lm_op *op) {
     a->state[op->out[i]->id] =
         i < op->n_in ? a->state[op->body->args[i + 1]->id] : a->state[yield->in[i]->id];
   for (uint32_t i = 0; i < op->n_in; i++)
-    if (of(a, op->out[i]) == LM_MESH_LOCAL && of(a, op->in[i]) != LM_MESH_LOCAL &&
-        of(a, yield->in[i]) != LM_MESH_LOCAL)
+    if (of(a, op->out[i]) == LM_MESH_UNKNOWN && of(a, op->in[i]) != LM_MESH_UNKNOWN &&
+        of(a, yield->in[i]) != LM_MESH_UNKNOWN)
       mistake(a, yield, "a carry begins and continues in different forms");
 }
 
-static lm_mesh_state op_state(analysis *a, const lm_op *op) {
+// Attention is divided along the axes that its operands share; the cotangent of an operand that
+// lacks a divided axis is a sum over it.
+static lm_mesh_state of_attention(analysis *a, const lm_op *op, operands x, uint32_t i) {
+  bool back = op->code == LM_OP_ATTEND_VJP;
+  bool divided = divided_axis(a, op->out[i]->type) != 0;
+  if (x.unknown || x.local || x.rows || x.maxima)
+    return divided ? LM_MESH_PARTS : LM_MESH_UNKNOWN;
+  if (x.partial + x.own && (!back || x.parts))
+    return mistake(a, op, "uses a partial sum before it is reduced");
+  if (a->graph && x.parts && x.whole)
+    return mistake(a, op,
+                   "mixes parts with a value that did not enter the divided computation: "
+                   "`fan` is missing");
+  if (x.parts)
+    return divided ? LM_MESH_PARTS : back ? LM_MESH_PARTIAL : LM_MESH_UNKNOWN;
+  return x.partial + x.own ? LM_MESH_PARTIAL : equal_form(a, op, x);
+}
+
+static lm_mesh_state op_state(analysis *a, const lm_op *op, uint32_t i) {
   if (lm_op_info_of(op)->attrs & LM_A_MESH) {
     if (op->attr.mesh == a->mesh)
       return collective(a, op);
@@ -275,10 +310,16 @@ static lm_mesh_state op_state(analysis *a, const lm_op *op) {
   if (lm_op_has(op, LM_T_SOURCE) || op->code == LM_OP_APPEND)
     return source(a, op);
   operands x = operands_of(a, op);
+  if (lm_op_attends(op))
+    return of_attention(a, op, x, i);
+  if (op->body)
+    return LM_MESH_UNKNOWN;
+  if (x.unknown)
+    return divided_axis(a, op->out[0]->type) ? LM_MESH_PARTS : LM_MESH_UNKNOWN;
   if (x.local || x.rows)
     return of_local(a, op, x);
   if (x.maxima)
-    return of_maxima(a, op, x);
+    return of_maxima(a, op);
   if (x.partial || x.own)
     return of_partial(a, op, x);
   if (x.parts)
@@ -295,7 +336,7 @@ static void region_run(analysis *a, const lm_region *r) {
       continue;
     }
     for (uint32_t i = 0; i < op->n_out; i++)
-      a->state[op->out[i]->id] = op->body ? LM_MESH_LOCAL : (uint8_t)op_state(a, op);
+      a->state[op->out[i]->id] = (uint8_t)op_state(a, op, i);
     bool inactive = op->n_out && a->graph && !a->active[op->out[0]->id];
     if (inactive && (of(a, op->out[0]) == LM_MESH_WHOLE || of(a, op->out[0]) == LM_MESH_TERMS))
       a->state[op->out[0]->id] = LM_MESH_EQUAL;

@@ -18,10 +18,11 @@ typedef enum {
   LM_MESH_OWN,     // the same, and zero where the index of a table row is another rank's
   LM_MESH_MAXIMA,  // the value is the maximum of the ranks' values
   LM_MESH_ROWS,    // rows of the own part of a table, valid where the index is the rank's own
-  LM_MESH_LOCAL,   // depends on the rank in a way that is not followed
+  LM_MESH_LOCAL,   // depends on the rank: indices and masks of own rows
+  LM_MESH_UNKNOWN, // not followed, such as parts behind a view that merges their axis with another
 } lm_mesh_state;
 
 // The states of all values of f, by value id, in an array that the caller frees. An operation whose
-// operands do not fit together is appended to `why`, and its result is LOCAL.
+// operands do not fit together is appended to `why`, and its result is UNKNOWN.
 uint8_t *lm_mesh_states(const lm_func *f, int mesh, lm_buf *why);
 #endif

@@ -298,9 +298,13 @@ static void op_partial(lm_shard *s, lm_op *op) {
     op->in[i] = lm_shard_of(s, op->in[i])->now;
 }
 
-// Reads and writes of globals: the last operand of `append` is spread as its cache is.
+// Reads and writes of globals: the last operand of `append` is spread as its cache is. The gradient
+// of a whole parameter whose cotangent has terms is partial.
 static void op_state(lm_shard *s, lm_op *op) {
-  lm_axis along = lm_shard_of(s, op->out[0])->along;
+  const lm_shard_value *v = lm_shard_of(s, op->out[0]);
+  lm_axis along = v->along;
+  if (s->f->key.id == LM_FUNC_LOSS && v->active && !along && has_terms(v))
+    lm_global_find(s->m, op->attr.sym)->partial |= (lm_mesh_set)(1 << (s->mesh - 1));
   for (uint32_t i = 0; i < op->n_in; i++) {
     bool data = op->code == LM_OP_APPEND && i + 1 == op->n_in && along;
     need(s, op, i, data ? FORM_PARTS : FORM_WHOLE, along);

@@ -188,11 +188,12 @@ static inline void compare_gradients(run *r, const both *b) {
 }
 
 // Compares the results of @micro and of the other functions of the text that compute the model, and
-// the gradients. ids: token ids are below it.
-static inline void text_check(const char *name, const char *text, const char *mesh, int64_t ids) {
+// the gradients, after `passes`; ids: token ids are below it.
+static inline void passes_check(const char *name, const char *text, const char *mesh,
+                                const char *passes, const char *shard, double bound, int64_t ids) {
   static const char *const others[] = {"eval", "apply", "decode"};
-  machine one = compile(name, text, NULL, "grad");
-  machine all = compile(name, text, mesh, "shard,mesh,grad,mesh");
+  machine one = compile(name, text, NULL, passes);
+  machine all = compile(name, text, mesh, shard);
   run r = {0};
   both b = both_open(&one, &all);
   compare_calls(&r, &b, "micro", ids);
@@ -200,18 +201,23 @@ static inline void text_check(const char *name, const char *text, const char *me
   for (size_t i = 0; i < LM_COUNT(others); i++)
     if (lm_func_find(one.m, others[i]))
       compare_calls(&r, &b, others[i], ids);
-  if (!(r.worst <= 1e-12)) {
+  if (!(r.worst <= bound)) {
     lm_buf printed = {0};
     lm_module_print(all.m, &printed);
-    fprintf(stderr, "%s, mesh %s: %s differs by %.3g\n", name, mesh, r.what, r.worst);
+    fprintf(stderr, "%s, mesh %s: %s differs by %.3g after %s\n", name, mesh, r.what, r.worst,
+            shard);
     if (getenv("SHOW"))
       fprintf(stderr, "%s\n%s\n", text, printed.p);
     lm_buf_free(&printed);
   }
-  CHECK(r.worst <= 1e-12);
+  CHECK(r.worst <= bound);
   lm_eval_mesh_destroy(b.ranks);
   lm_eval_destroy(b.e);
   lm_ctx_destroy(one.c);
   lm_ctx_destroy(all.c);
+}
+
+static inline void text_check(const char *name, const char *text, const char *mesh, int64_t ids) {
+  passes_check(name, text, mesh, "grad", "shard,mesh,grad,mesh", 1e-12, ids);
 }
 #endif
