@@ -184,8 +184,12 @@ static lm_mesh_state source(analysis *a, const lm_op *op) {
   if (op->code == LM_OP_IOTA)
     return divided ? LM_MESH_LOCAL : LM_MESH_EQUAL;
   if (op->code == LM_OP_RNG) {
-    bool rows = of(a, op->in[1]) == LM_MESH_LOCAL;
-    return divided == rows ? divided ? LM_MESH_PARTS : LM_MESH_EQUAL : LM_MESH_UNKNOWN;
+    bool rows = of(a, op->in[1]) == LM_MESH_PARTS;
+    bool column = of(a, op->in[2]) == LM_MESH_LOCAL;
+    bool equal = of(a, op->in[1]) <= LM_MESH_EQUAL && of(a, op->in[2]) <= LM_MESH_EQUAL;
+    return divided && (rows || column) ? LM_MESH_PARTS
+           : !divided && equal         ? LM_MESH_EQUAL
+                                       : LM_MESH_UNKNOWN;
   }
   return divided ? LM_MESH_PARTS : LM_MESH_EQUAL;
 }

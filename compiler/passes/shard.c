@@ -236,13 +236,18 @@ static void scatter_own(lm_shard *s, lm_op *op) {
   op->out[0]->type = divided(s, op->out[0]->type, table);
 }
 
-// Random numbers are functions of the row's number, which begins at operand 1.
+// Random numbers are functions of the row's number, which operand 1 holds, and of the column, which
+// begins at operand 2.
 static void rng_rows(lm_shard *s, lm_op *op, lm_axis along) {
-  for (uint32_t i = 0; i < op->n_in; i++)
-    need(s, op, i, FORM_WHOLE, 0);
+  lm_type t = lm_shard_of(s, op->out[0])->type;
+  for (uint32_t i = 0; i < op->n_in; i++) {
+    bool has = lm_type_find(lm_shard_of(s, op->in[i])->type, along) >= 0;
+    need(s, op, i, has ? FORM_PARTS : FORM_WHOLE, has ? along : 0);
+  }
   s->b = (lm_builder){s->m, op->parent, op, op->loc, 0};
-  op->in[1] = lm_emit2(&s->b, LM_OP_ADD, op->in[1], first_of(s, along));
-  op->out[0]->type = divided(s, op->out[0]->type, along);
+  if (t.axis[t.rank - 1] == along)
+    op->in[2] = lm_emit2(&s->b, LM_OP_ADD, op->in[2], first_of(s, along));
+  op->out[0]->type = divided(s, t, along);
 }
 
 static lm_axis operand_axis(const lm_shard *s, const lm_op *op, uint32_t i, lm_axis factor) {

@@ -60,8 +60,8 @@ static bool divides(const lm_shard *s, const lm_op *op, lm_axis a) {
   case LM_FACTOR_MAP:
   case LM_FACTOR_SUM:
   case LM_FACTOR_MAX:
-  case LM_FACTOR_INDEX: return true;
-  case LM_FACTOR_ROWS: return a == of(s, op->out[0])->type.axis[0];
+  case LM_FACTOR_INDEX:
+  case LM_FACTOR_ROWS: return true;
   case LM_FACTOR_MOVE: return moved(s, op, a) != 0;
   case LM_FACTOR_WHOLE:
     if (op->code == LM_OP_AT && a == of(s, op->in[0])->type.axis[0])

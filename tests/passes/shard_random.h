@@ -372,10 +372,17 @@ static inline void emit_numbers(program *p) {
   int id = p->next++;
   if (!x.n)
     return;
-  if (draw(p, 2))
-    lm_buf_printf(&p->body, "  %%m%d_ = rng %%step, %%row, %%step [3, %d] : %s\n", id, id,
-                  type_text(p, "f32", &x));
-  else
+  if (draw(p, 2)) { // rows by the first axis, or equal rows
+    var rows = {.n = x.n > 1, .axis = {x.axis[0]}};
+    if (rows.n)
+      lm_buf_printf(&p->body, "  %%j%d_ = iota : int[%s]  %%r%d_ = add %%j%d_, %%row\n", id,
+                    test_axes[x.axis[0]].name, id, id);
+    else
+      lm_buf_printf(&p->body, "  %%r%d_ = add %%row, %%step\n", id);
+    lm_buf_printf(&p->body, "  %%f%d_ = const 0 : int\n", id);
+    lm_buf_printf(&p->body, "  %%m%d_ = rng %%step, %%r%d_, %%f%d_, %%step [3, %d, %d] : %s\n", id,
+                  id, id, id, test_axes[x.axis[x.n - 1]].size, type_text(p, "f32", &x));
+  } else
     lm_buf_printf(
         &p->body,
         "  %%n%d_ = iota : int[%s]  %%o%d_ = cast %%n%d_ : f32[%s]  %%m%d_ = sin %%o%d_\n", id,
