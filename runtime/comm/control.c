@@ -86,20 +86,21 @@ static void peer_lost(lm_control *c, lm_peer *p, const char *what) {
   lm_buf_free(&b);
 }
 
-// A silent machine acknowledges nothing; a stopped process has a kernel that does.
-static bool machine_answers(const lm_peer *p) {
+// A machine that is silent acknowledges none of the beats sent to it, while the kernel of a stopped
+// process does, if perhaps not yet the last one.
+static bool machine_answers(const lm_peer *p, double silent_s) {
   struct tcp_info t = {0};
   socklen_t n = sizeof t;
   if (getsockopt(p->wire.fd, IPPROTO_TCP, TCP_INFO, &t, &n))
     return true;
-  return !t.tcpi_unacked && !t.tcpi_retransmits;
+  return (!t.tcpi_unacked && !t.tcpi_retransmits) || 1e-3 * t.tcpi_last_ack_recv < silent_s / 2;
 }
 
 static void peer_silent(lm_control *c, lm_peer *p, double seconds) {
   char text[160];
   snprintf(text, sizeof text, "has been silent for %.3g s: %s", seconds,
-           machine_answers(p) ? "its process is stopped, or gets no processor time"
-                              : "its machine does not answer");
+           machine_answers(p, seconds) ? "its process is stopped, or gets no processor time"
+                                       : "its machine does not answer");
   peer_lost(c, p, text);
 }
 
