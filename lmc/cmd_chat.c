@@ -37,6 +37,7 @@ static const lm_opt options[] = {
     LM_OPT_STEP,
     LM_OPT_TARGET,
     LM_OPT_RECIPE,
+    LM_OPT_JSON,
     {0}};
 
 lm_sampler lm_cli_sampler(const lm_args *a, double temperature) {
@@ -47,20 +48,20 @@ lm_sampler lm_cli_sampler(const lm_args *a, double temperature) {
 
 static lm_status talk(lm_session *s, lm_cli *cli, const char *weights) {
   const lm_args *a = &cli->args;
-  bool terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
+  bool terminal = !cli->json && isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
   lm_chatter *chat;
   lm_chatter_options o = {.system = lm_args_text(a, "system", NULL),
                           .tokens = lm_args_whole(a, "tokens", TOKENS),
                           .context = lm_args_whole(a, "context", CONTEXT),
                           .sampler = lm_cli_sampler(a, 0.7),
-                          .write = lm_cli_write};
+                          .write = cli->json ? NULL : lm_cli_write};
   if (o.tokens >= o.context)
     return lm_fail(LM_USER, "--tokens %lld leaves no room for a prompt in --context %lld",
                    (long long)o.tokens, (long long)o.context);
   LM_TRY(lm_chatter_create(s, weights, &o, &chat));
   if (terminal)
     lm_cli_note("/help lists commands");
-  lm_status status = lm_cli_talk(chat, o.system, terminal);
+  lm_status status = lm_cli_talk(chat, o.system, terminal, cli->json);
   lm_chatter_destroy(chat);
   return status;
 }
@@ -91,7 +92,8 @@ const lm_command lm_cmd_chat = {
     .help = "Each line of standard input is a message; the answer follows as it is made. The chat "
             "template of the run, or of its\n"
             "tokenizer, makes the prompt of the conversation. A line with / is a command: /help "
-            "lists them.\n"
+            "lists them. --json prints the conversation\n"
+            "at its end: {\"messages\": [{\"role\": …, \"content\": …}, …]}.\n"
             "\n"
             "  lmc chat runs/tuned --system 'You are brief.'\n"
             "  echo 'Name a vowel.' | lmc chat runs/tuned -t 0\n"};

@@ -15,6 +15,7 @@ typedef struct {
   const char *system; // NULL: none
   lm_buf kept;        // the text of `system`, if a command set it
   bool terminal;      // people read and write: a prompt, and mistakes do not end it
+  bool json;          // only the whole conversation is printed, at its end
   bool ended;
 } talk;
 
@@ -28,10 +29,24 @@ static const char COMMANDS[] =
 
 // ---- commands
 
+static void text_print(const talk *t, const char *text) {
+  if (!t->json)
+    lm_cli_print("%s", text);
+}
+
 static void history_print(const talk *t) {
   char *text = json_dumps(lm_chatter_messages(t->chat), JSON_INDENT(2));
+  text_print(t, text);
+  text_print(t, "\n");
+  lm_free(text);
+}
+
+static void conversation_print(const talk *t) {
+  json_t *all = json_pack("{s:O}", "messages", lm_chatter_messages(t->chat));
+  char *text = json_dumps(all, JSON_COMPACT);
   lm_cli_print("%s\n", text);
   lm_free(text);
+  json_decref(all);
 }
 
 static void restart(talk *t, const char *system) {
@@ -43,8 +58,8 @@ static void restart(talk *t, const char *system) {
   lm_chatter_reset(t->chat, t->system);
 }
 
-static lm_status shown(lm_status s, int dropped) {
-  lm_cli_write(NULL, "\n", 1);
+static lm_status shown(const talk *t, lm_status s, int dropped) {
+  text_print(t, "\n");
   if (dropped)
     lm_cli_note("the first %d messages are no longer in the context", dropped);
   return s;
@@ -56,7 +71,7 @@ static lm_status command_run(talk *t, const char *line) {
   if (!strcmp(line, "/exit") || !strcmp(line, "/quit"))
     t->ended = true;
   else if (!strcmp(line, "/help"))
-    lm_cli_print("%s", COMMANDS);
+    text_print(t, COMMANDS);
   else if (!strcmp(line, "/history"))
     history_print(t);
   else if (!strcmp(line, "/reset"))
@@ -64,7 +79,7 @@ static lm_status command_run(talk *t, const char *line) {
   else if (!strncmp(line, "/system ", 8))
     restart(t, line + 8);
   else if (!strcmp(line, "/again"))
-    return s = lm_chatter_again(t->chat, &dropped), shown(s, dropped);
+    return s = lm_chatter_again(t->chat, &dropped), shown(t, s, dropped);
   else
     return lm_fail(LM_USER, "there is no command %.40s; /help lists them", line);
   return NULL;
@@ -80,7 +95,7 @@ static lm_status line_say(talk *t, const char *line, size_t n) {
     return command_run(t, line);
   size_t skip = *line == '/';
   lm_status s = lm_chatter_say(t->chat, line + skip, n - skip, &dropped);
-  return shown(s, dropped);
+  return shown(t, s, dropped);
 }
 
 // In a terminal a mistake is shown and the conversation continues; in a pipe it ends.
@@ -106,9 +121,11 @@ static lm_status lines_say(talk *t) {
   return s;
 }
 
-lm_status lm_cli_talk(lm_chatter *chat, const char *system, bool terminal) {
-  talk t = {.chat = chat, .system = system, .terminal = terminal};
+lm_status lm_cli_talk(lm_chatter *chat, const char *system, bool terminal, bool json) {
+  talk t = {.chat = chat, .system = system, .terminal = terminal, .json = json};
   lm_status s = lines_say(&t);
+  if (!s && json)
+    conversation_print(&t);
   lm_buf_free(&t.kept);
   return s;
 }

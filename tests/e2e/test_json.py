@@ -69,6 +69,10 @@ def documented():
     return {name: {key for row in rows(text) for key in re.findall(r"`([^`]+)`", row)} for name, text in zip(parts[1::2], parts[2::2])}
 
 
+TALK = """import "{root}/examples/llama.lm": Llama
+data Talk {{ source s = chat("talk.jsonl", template = "plain"); mix = (s = 1); pack best_fit(seq = 32 tokens) }}
+recipe R {{ model = Llama(depth = 1, d = 32, ff = 64, heads = 2, kv = 1, e = 16); data = Talk; run = 1 steps; batch = 64 tokens; save = checkpoint("talk") }}
+"""
 KEYS = """import "{root}/examples/decoders.lm": Llama
 data D {{ source a = text("a.txt", split = "\\n"); source b = text("b.txt", split = "\\n"); mix = (a = 3, b = 1); holdout HOLDOUT = sample(docs = 5 docs); pack best_fit(seq = 32 tokens) }}
 recipe R {{
@@ -102,12 +106,16 @@ def test_keys(run):
     text = run.path("a.txt")
     run("run", file, "--out", run.path("changed"), "-q")
     run("run", file, "--out", run.path("changed"), "-q", "--steps", 4, "--set", "optimizer.lr=1e-4", "--change", "optimizer.lr")
+    run.write("talk.jsonl", json.dumps({"messages": [{"role": "user", "content": "ping"}, {"role": "assistant", "content": "pong"}]}) + "\n")
+    talk = run.write("talk.lm", TALK.format(root=ROOT))
+    run("run", talk, "-q")
     got = {
+        "lmc chat": [parsed(run, "chat", run.path("talk"), "-n", 4, "--context", 64, stdin="ping\n/help\n/history\n")],
         "lmc check": [parsed(run, "check", file)], "lmc run": [parsed(run, "run", file)],
         "lmc generate": [parsed(run, "generate", folder, "--prompt", "the", "-n", 2)], "lmc eval": [parsed(run, "eval", folder)],
         "lmc export": [parsed(run, "export", folder, "-o", run.path("hf"))],
         "lmc import": [parsed(run, "import", "hf", run.path("hf"), "--model", f"{ROOT}/examples/decoders.lm:Llama", "-o", run.path("in"))],
-        "lmc data": [parsed(run, "data", file, "--show", 1)], "lmc trace": [parsed(run, "trace", file, "--steps", 2, "--out", run.path("t"))],
+        "lmc data": [parsed(run, "data", file, "--show", 1), parsed(run, "data", talk, "--show", 1)], "lmc trace": [parsed(run, "trace", file, "--steps", 2, "--out", run.path("t"))],
         "lmc compile": [parsed(run, "compile", file)], "lmc explain KEY": [parsed(run, "explain", file, "optimizer.lr")],
         "lmc explain changes": [parsed(run, "explain", run.path("changed"), "changes")],
         "lmc explain memory": [parsed(run, "explain", file, "memory")],
