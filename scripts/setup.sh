@@ -33,6 +33,12 @@ BUILD_PACKAGES=(gcc g++ libc6-dev cmake ninja-build flex bison
 
 MPI_PACKAGES=(libopenmpi-dev openmpi-bin)     # for several CPU ranks; optional
 
+# apt_mirror SUITE: prints the address from which apt has the packages of that suite of Debian.
+apt_mirror() {
+  apt-get indextargets --format '$(RELEASE) $(REPO_URI)' "Created-By: Packages" |
+    sed -n "s/^$1 //p" | head -n 1
+}
+
 # build FOLDER [cmake options…] [-- targets…]: silent unless it fails.
 build() {
   local folder=$1 log=$1/build.log options=() targets=()

