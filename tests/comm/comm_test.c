@@ -418,7 +418,8 @@ int main(int argc, char **argv) {
   fault_test("exit", 2, 1, 2, WORDS("rank 1 (host ", "its process has ended"));
   fault_test("fail", 3, 2, 1, WORDS("rank 2 (host ", "there is no such file"));
   fault_test("first", 3, 2, 2, WORDS("rank 0 (host ", "its process has ended"));
-  fault_test("compute", 3, 2, 2, WORDS("rank 2 (host ", "its process has ended"));
+  // mpirun may end the rank that computes before that rank's own limit does.
+  fault_test("compute", 3, 1, 2, WORDS("rank 2 (host ", "its process has ended"));
   fault_test("apart", 3, 3, 2,
              WORDS("waited for each other", "rank 2 (host ", "another agreement'"));
   fault_test("count", 2, 2, 2, WORDS("waited for each other", "gradients of step"));
