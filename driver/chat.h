@@ -16,7 +16,8 @@ typedef struct lm_chatter_options {
   int64_t tokens;     // of an answer, at most
   int64_t context;    // of prompt and answer together
   lm_sampler sampler;
-  void (*write)(void *user, const char *p, size_t n); // the answer as it is made; optional
+  void (*write)(void *user, const char *p,
+                size_t n); // called for each token of the answer; optional
   void *user;
 } lm_chatter_options;
 

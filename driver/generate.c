@@ -51,7 +51,7 @@ static size_t stop_longest(const lm_sample_options *o) {
   return most;
 }
 
-// ---- tokens as they are made
+// ---- output token by token
 
 static void text_show(maker *m, size_t until) {
   const lm_sample_options *o = m->o;

@@ -2,7 +2,7 @@
 #include "driver/ranks.h"
 #include "runtime/base/diag_code.h"
 
-// The nearest smaller number that divides n.
+// The largest divisor of n that is at most x.
 static int64_t divisor_below(int64_t n, int64_t x) {
   while (x > 1 && n % x)
     x--;

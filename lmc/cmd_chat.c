@@ -89,8 +89,8 @@ const lm_command lm_cmd_chat = {
     .least = 1,
     .most = 1,
     .run = chat_run,
-    .help = "Each line of standard input is a message; the answer follows as it is made. The chat "
-            "template of the run, or of its\n"
+    .help = "Each line of standard input is a message; the answer is printed token by token. The "
+            "chat template of the run, or of its\n"
             "tokenizer, makes the prompt of the conversation. A line with / is a command: /help "
             "lists them. --json prints the conversation\n"
             "at its end: {\"messages\": [{\"role\": …, \"content\": …}, …]}.\n"

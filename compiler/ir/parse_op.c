@@ -72,7 +72,8 @@ typedef struct results {
 
 static bool region(parser *p, lm_region *r);
 
-// The type of the argument for operand i: a slice of a scan lacks the scan's axis.
+// The type of the body's argument for operand i. A scan passes its body one slice of a sliced
+// operand, without the axis that the scan runs along.
 static lm_type argument_type(const lm_region *body, const lm_attr *a, uint32_t i, lm_type t) {
   bool scan = body->owner->code == LM_OP_SCAN && a->n_imm == 3 && t.rank;
   if (!scan || i < a->imm[0] || i - a->imm[0] >= a->imm[1])

@@ -393,7 +393,7 @@ static void refuse_logits(const reacher *r, const lm_op *at, const cause *c, con
   path_note(r, d, c ? c->before : NULL);
   lm_diag_help(p->c, d, "%s",
                op->code == LM_OP_SCAN
-                   ? "begin each document without the carry: select(pos > 0, h, 0) in place of h"
+                   ? "begin each document without the carry: select(pos > 0, h, 0) instead of h"
                : lm_probe_over(op, p->is_history)
                    ? "separate the documents in the mask: … & expand(seg, s) == ss, where ss is "
                      "history(seg, t -> s)"

@@ -1,5 +1,6 @@
-// defer_sums.c - adds the chunks of column sums, such as the gradients of norms and biases, for all
-// iterations of a loop in one kernel behind it.
+// defer_sums.c - finishes column sums, such as the gradients of norms and biases, after the loop
+// over layers: the loop stacks the partial sums of all its iterations, and one kernel behind it
+// adds them.
 //
 // before: %y = loop 24 … %j {
 //           %x, %c = kernel (b, t) -> (chunk) … : bf16[b, t, d], f32[chunk, d]

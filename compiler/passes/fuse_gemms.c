@@ -17,8 +17,8 @@
 // at the same index. The pass runs before `grad`, which concatenates the cotangents of the slices:
 // the gradient of x is one GEMM over the joined axis instead of a sum of one GEMM per weight, and
 // so is the gradient of a packed weight. The gradient of each concatenated weight stays a GEMM
-// (vjp_concat), which reads its slice in place and accumulates in place. Parameters keep their
-// names, shapes, checkpoints and groups.
+// (vjp_concat), which reads its slice through strides and adds to the gradient in memory.
+// Parameters keep their names, shapes, checkpoints and groups.
 //
 // Weights are packed if they are the parameters themselves, or casts of them, with whole blocks of
 // elements (the arena of parameters consists of blocks) and one group of the optimizer.

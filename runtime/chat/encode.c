@@ -147,7 +147,8 @@ static void untrained_set(lm_tokens *t, size_t from) {
     t->ids[i] |= LM_TOKEN_UNTRAINED;
 }
 
-// The tokens of each run of text that is trained or not.
+// Tokenizes the maximal runs of trained and of untrained text one by one, so that no token crosses
+// a boundary between them.
 static lm_status pieces_encode(const lm_chat *chat, const marked *m, lm_tokens *out) {
   size_t first = out->n;
   for (size_t at = 0, end; at < m->r.n; at = end) {

@@ -17,8 +17,8 @@ typedef struct lm_comm_group {
   uint32_t tag; // of the next collective
 } lm_comm_group;
 
-// A collective that is under way. It exchanges slices of `n` elements from `at` on, adds them, and
-// passes the sums on, as often as the workspace demands.
+// A collective in progress. The workspace holds `n` elements of each rank, so the collective works
+// in rounds: each exchanges the elements from `at` on, adds them, and sends the sums to all ranks.
 typedef struct lm_coll_state {
   bool used;
   lm_coll x;

@@ -218,7 +218,7 @@ static void bytes_write(void *user, int64_t first, int64_t last) {
   memcpy(w->to + first, w->from + first, (size_t)(last - first));
 }
 
-// The threads share the cost of the first access to each page.
+// All threads copy a part, so that the page faults of a new arena are divided among them.
 static lm_status arena_write(lm_exec *e, lm_arena_id id, int64_t offset, int64_t bytes,
                              const void *from) {
   enum {

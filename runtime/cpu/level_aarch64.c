@@ -2,7 +2,7 @@
 //
 // Generated code uses NEON, which every aarch64 processor has, and the instructions for bf16
 // (FEAT_BF16) where they are. Longer vectors (SVE) are not used. The compiler gets the name of an
-// architecture in place of "native", so it may be one that runs on another machine.
+// architecture instead of "native", so it may be one that runs on another machine.
 #ifdef __aarch64__
 #include "runtime/cpu/level.h"
 

@@ -223,7 +223,7 @@ static counts count(const lm_module *m, const char *func) {
 }
 
 // Korthikanti et al. 2022: with tensor parallelism two all-reduces a layer forwards and two
-// backwards; with sequence parallelism an all-gather and a reduce-scatter in place of each. The
+// backwards; with sequence parallelism an all-gather and a reduce-scatter instead of each. The
 // vocabulary adds one for the embedding, a maximum and two sums of cross-entropy, and one
 // backwards.
 static void llama_check(void) {
