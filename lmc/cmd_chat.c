@@ -11,40 +11,18 @@ enum {
 };
 
 static const lm_opt options[] = {
-    {.name = "system",
-     .kind = LM_OPT_TEXT,
-     .value = "TEXT",
-     .help = "the system's message at the beginning"},
-    {.name = "tokens",
-     .letter = 'n',
-     .kind = LM_OPT_WHOLE,
-     .value = "N",
-     .help = "most tokens of an answer (256)",
-     .least = 1,
-     .most = 1e9},
-    {.name = "context",
-     .kind = LM_OPT_WHOLE,
-     .value = "N",
-     .help = "most tokens of the conversation that the model sees; "
-             "earlier messages are left out (2048)",
-     .least = 2,
-     .most = 1e9},
+    {"system", 0, LM_OPT_TEXT, "TEXT", "the system's message at the beginning"},
+    {"tokens", 'n', LM_OPT_WHOLE, "N", "most tokens of an answer (256)", 1, 1e9},
+    {"context", 0, LM_OPT_WHOLE, "N",
+     "most tokens of the conversation that the model sees; earlier messages are left out (2048)", 2,
+     1e9},
     {"temperature", 't', LM_OPT_NUMBER, "T", "0: always the most probable token (0.7)", 0, 1000},
-    {"top-k", 0, LM_OPT_WHOLE, "K", "samples among the K most probable tokens (all)", 0, 1e9},
-    {"top-p", 0, LM_OPT_NUMBER, "P",
-     "samples among the most probable tokens that together reach probability P (all)", 1e-9, 1},
-    {"seed", 0, LM_OPT_WHOLE, "S", "of sampling (0)", 0, 9e15},
+#include "lmc/sampler.def"
     LM_OPT_STEP,
     LM_OPT_TARGET,
     LM_OPT_RECIPE,
     LM_OPT_JSON,
     {0}};
-
-lm_sampler lm_cli_sampler(const lm_args *a, double temperature) {
-  return (lm_sampler){lm_args_number(a, "temperature", temperature),
-                      (int32_t)lm_args_whole(a, "top-k", 0), lm_args_number(a, "top-p", 1),
-                      (uint64_t)lm_args_whole(a, "seed", 0)};
-}
 
 static lm_status talk(lm_session *s, lm_cli *cli, const char *weights) {
   const lm_args *a = &cli->args;

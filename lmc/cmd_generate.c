@@ -28,10 +28,7 @@ static const lm_opt options[] = {
      .least = 1,
      .most = 1e9},
     {"temperature", 't', LM_OPT_NUMBER, "T", "0: always the most probable token (1)", 0, 1000},
-    {"top-k", 0, LM_OPT_WHOLE, "K", "samples among the K most probable tokens (all)", 0, 1e9},
-    {"top-p", 0, LM_OPT_NUMBER, "P",
-     "samples among the most probable tokens that together reach probability P (all)", 1e-9, 1},
-    {"seed", 0, LM_OPT_WHOLE, "S", "of sampling (0)", 0, 9e15},
+#include "lmc/sampler.def"
     {.name = "stop",
      .kind = LM_OPT_LIST,
      .value = "TEXT",

@@ -32,6 +32,12 @@ void lm_cli_kernels(const lm_cli *cli, lm_session *s) {
   s->load_dir = lm_args_text(&cli->args, "load-dir", NULL);
 }
 
+lm_sampler lm_cli_sampler(const lm_args *a, double temperature) {
+  return (lm_sampler){lm_args_number(a, "temperature", temperature),
+                      (int32_t)lm_args_whole(a, "top-k", 0), lm_args_number(a, "top-p", 1),
+                      (uint64_t)lm_args_whole(a, "seed", 0)};
+}
+
 lm_status lm_cli_open_trained(lm_cli *cli, lm_session *s, const char **out_weights) {
   lm_recipe_choice from = lm_cli_recipe(cli);
   lm_trained_choice x = {
