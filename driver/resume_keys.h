@@ -23,7 +23,7 @@ typedef struct lm_recipe_changes {
 lm_recipe_changes lm_recipe_keys_compare(const lm_session *s, const lm_train_key *was, int n_was,
                                          const lm_recipe_keys *is);
 
-// Whether `path` is the key or a prefix of it: optimizer is a prefix of optimizer.lr.
+// True if `path` is the key or a prefix of it: optimizer is a prefix of optimizer.lr.
 bool lm_recipe_key_under(const char *key, const char *path);
 // LM_USER if `path` names no value of the recipe.
 lm_status lm_recipe_key_check(const lm_session *s, const lm_recipe_keys *keys, const char *path);

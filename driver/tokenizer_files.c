@@ -34,7 +34,7 @@ static void part_add(const lm_session *s, lm_fingerprint *f, const char *part, c
   LM_PUSH(s->project.ctx->arena, f->v, f->n, f->cap) = (lm_train_key){part, value};
 }
 
-// Whether the data of the run depends on the chat template.
+// True if the data of the run depends on the chat template.
 static bool has_template(const lm_session *s) {
   return s->template && s->project.recipe->data.chats;
 }

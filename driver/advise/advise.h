@@ -49,7 +49,7 @@ enum {
 };                                     // tokens of a sample; evaluations; epochs
 int64_t lm_advise_vocab(double bytes); // size of a vocabulary for a text of that size; 256: bytes
 void lm_advise(const lm_machine *m, const lm_text_facts *text, double seconds, lm_advice *out);
-// Whether the vocabulary has at most two thirds of the parameters, or has the minimum size.
+// True if the vocabulary has at most two thirds of the parameters, or has the minimum size.
 bool lm_advice_balanced(const lm_advice *a);
 // Sets the number of steps, and the values that depend on it, for steps of `step_seconds`.
 void lm_advise_steps(lm_advice *a, const lm_text_facts *text, double seconds, double step_seconds);

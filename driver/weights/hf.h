@@ -21,7 +21,7 @@ json_t *lm_hf_config_make(const lm_session *s, const char *dtype, const char **o
 // `ignored` ones are left out.
 lm_status lm_hf_config_check(const lm_session *s, const json_t *config, const char *path,
                              const char *const *ignored, int n_ignored);
-// Whether `ignored` contains the key or its table; lm_hf_config_ignores: or "*", which is all keys.
+// True if `ignored` contains the key or its table; lm_hf_config_ignores: or "*", which is all keys.
 bool lm_hf_config_names(const char *const *ignored, int n, const char *key);
 bool lm_hf_config_ignores(const char *const *ignored, int n, const char *key);
 

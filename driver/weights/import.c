@@ -120,7 +120,7 @@ static lm_status model_find(importer *x, lm_decl_ref *out) {
               : lm_fail(LM_USER, "%s has no model '%s'", x->file, name);
 }
 
-// Whether the call's text already gives the argument.
+// True if the call's text already gives the argument.
 static bool is_given(const char *call, const char *param) {
   size_t n = strlen(param);
   for (const char *p = call; (p = strstr(p, param)); p += n) {

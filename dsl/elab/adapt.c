@@ -65,7 +65,7 @@ static const char *role_text(lm_elab *e, const el_param *p, const el_role *r) {
                       : lm_arena_printf(e->a, "this use sums over %s", el_show_axes(e, &in));
 }
 
-// Whether the uses of a parameter give its axes a role; reports why not.
+// True if the uses of a parameter give its axes a role; reports why not.
 static bool has_role(lm_elab *e, const el_param *p, const el_edit *by, const el_role *r,
                      lm_sym path) {
   lm_diag *d;

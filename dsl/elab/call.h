@@ -31,7 +31,7 @@ bool el_is_duration(const ast_type *t);                  // `steps`, a type of p
 const char *el_type_text(lm_elab *e, const ast_type *t); // "real[b, t, d]"
 el_row *el_row_find(lm_elab *e, lm_sym name);
 void el_row_bind(lm_elab *e, lm_sym name, el_axes axes);
-// Whether the row variable is one of the instance whose method runs.
+// True if the row variable is one of the instance whose method runs.
 bool el_row_is_of_instance(const lm_elab *e, lm_sym name);
 lm_sym el_dim_name(lm_elab *e, const ast_dim *d); // NULL: reported
 

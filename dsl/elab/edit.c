@@ -203,7 +203,7 @@ static int *classes_find(lm_elab *e, const el_inst *inst, const el_param *p, int
   return classes;
 }
 
-// Whether the index at a level alone decides, of which there are `size`. below: instances for each
+// True if the index at a level alone decides, of which there are `size`. below: instances for each
 // index at it.
 static bool decides(const int *classes, int64_t n, int64_t size, int64_t below, int *out) {
   for (int64_t i = 0; i < n; i++) {

@@ -83,14 +83,14 @@ int64_t el_division_size(const el_division *d, const el_inst *inst);
 bool el_division_is_frozen(const el_division *d, const el_inst *inst);
 // The global of the instance's class.
 lm_sym el_division_global(lm_elab *e, const el_division *d, const el_inst *inst);
-// Whether two elements of a repetition are computed in the same way, from the same globals.
+// True if two elements of a repetition are computed in the same way, from the same globals.
 bool el_edits_agree(const lm_elab *e, const el_inst *x, const el_inst *y);
 // Reports patterns that match no parameter of the model.
 void el_edits_check(lm_elab *e);
 // Reports an alternative of a pattern that matches no parameter, with the nearest name. Parameters
 // that an edit from line `before` on adds do not count.
 void el_pattern_check(lm_elab *e, const char *pattern, lm_loc at, int before);
-// Whether an edit has an effect on a parameter that its pattern matches.
+// True if an edit has an effect on a parameter that its pattern matches.
 bool el_edit_reaches(const el_edit *x, const lm_global *g);
 
 // ---- adapters (adapt.c)
@@ -104,6 +104,6 @@ const el_edit *el_edit_adapting(lm_elab *e, lm_sym path, const ast_decl *block);
 el_val el_merged(lm_elab *e, el_inst *inst, uint32_t param);
 // Records that a table is gathered from.
 void el_gather_record(lm_elab *e, const el_val *table, lm_loc at);
-// Whether a value must not be passed to a function of the module, since a use of it is edited.
+// True if a value must not be passed to a function of the module, since a use of it is edited.
 bool el_is_edited(const lm_elab *e, const el_val *v);
 #endif

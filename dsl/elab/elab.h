@@ -303,7 +303,7 @@ el_axis *el_axis_copy(lm_elab *e, const el_axis *x); // a second axis with the p
 lm_axis el_axis_ir(lm_elab *e, el_axis *x);
 void el_axis_bind_name(lm_elab *e, lm_sym name, el_axis *x);
 el_axis *el_axis_lookup(lm_elab *e, lm_sym name); // of the frame or its instance; or NULL
-// Whether x runs over positions (t, or s of `history`) in a decoding function, where its size
+// True if x runs over positions (t, or s of `history`) in a decoding function, where its size
 // differs between calls.
 bool el_axis_is_sequence(const lm_elab *e, const el_axis *x);
 // Adds to an error that names the size of x, if x is the axis of positions, that the size is not
@@ -317,7 +317,7 @@ bool el_axes_same(const el_axes *x, const el_axes *y); // the same axes in the s
 void el_axes_push(lm_elab *e, el_axes *s, el_axis *x);
 el_axes el_axes_minus(lm_elab *e, const el_axes *s, const el_axes *drop);
 lm_type el_ir_type(lm_elab *e, el_kind kind, const el_axes *axes);
-// Whether a tensor may have the size of t; reports an error if not.
+// True if a tensor may have the size of t; reports an error if not.
 bool el_size_check(lm_elab *e, lm_type t, lm_loc at);
 
 // ---- expressions (expr.c, arith.c, lookup.c, prim.c)
@@ -355,7 +355,7 @@ enum {
 };
 bool el_budget(lm_elab *e, lm_loc at); // takes one expression from the budget; false: reported
 void el_count_check(lm_elab *e, uint32_t n, const char *what, lm_loc at);
-// Whether part of the file or block could not be parsed, so that a name that is not found may have
+// True if part of the file or block could not be parsed, so that a name that is not found may have
 // been declared there.
 bool el_is_incomplete(const lm_elab *e);
 bool el_has_errors(const ast_decl *d); // whether a member of d could not be parsed
@@ -412,12 +412,12 @@ bool el_emits_check(lm_elab *e, lm_loc at, uint64_t n); // whether n values may 
 void el_run_scan(lm_elab *e, const ast_stmt *st, el_axis *x, el_val *carry);
 // v, named at `at`, as the body of the loop sees it: tensors with the loop's axis are slices.
 el_val el_scan_slice(lm_elab *e, el_val v, lm_loc at);
-// Whether x is the axis of the loop, which its body cannot name.
+// True if x is the axis of the loop, which its body cannot name.
 bool el_scan_hides(const lm_elab *e, const el_axis *x);
 bool el_scan_names(const lm_elab *e, lm_sym name); // the same for the name of the axis
 // `emit` in the body of the loop. False: it is a metric.
 bool el_scan_emit(lm_elab *e, const ast_stmt *st);
-// Whether x is the axis of positions. In a definition that the recipe does not use, any axis of an
+// True if x is the axis of positions. In a definition that the recipe does not use, any axis of an
 // argument may be.
 bool el_is_positions(lm_elab *e, el_axis *x);
 

@@ -262,7 +262,7 @@ static bool is_axis_of(const ast_type *t, lm_sym name) {
   return false;
 }
 
-// Whether the declaration has tensors with an axis of that name.
+// True if the declaration has tensors with an axis of that name.
 static bool names_axis(const ast_decl *d, lm_sym name) {
   for (uint32_t i = 0; i < d->members.n; i++) {
     const ast_member *m = d->members.v[i];

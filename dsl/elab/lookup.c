@@ -16,7 +16,7 @@ bool el_has_errors(const ast_decl *d) {
   return false;
 }
 
-// Whether a statement or member with a reported error may have declared a name that is missing.
+// True if a statement or member with a reported error may have declared a name that is missing.
 static bool lacks_declarations(const lm_elab *e) {
   return e->frame->incomplete || (e->frame->self && el_has_errors(e->frame->self->inst->decl));
 }
@@ -102,7 +102,7 @@ static bool is_counted(lm_elab *e, lm_diag_id id, const char *text, lm_loc at) {
   return false;
 }
 
-// Whether the error of the declaration of that name has been reported.
+// True if the error of the declaration of that name has been reported.
 static bool is_reported(const lm_elab *e, lm_sym name) {
   const el_bind *local = el_names_find(&e->frame->names, name);
   if (lacks_declarations(e) || (local && local->val.k == V_ERROR))

@@ -43,7 +43,7 @@ static el_val *carried_value(lm_elab *e, lm_sym name) {
   return b ? &b->val : NULL;
 }
 
-// Whether a statement of the body could not be parsed. That is reported, and the statements after
+// True if a statement of the body could not be parsed. That is reported, and the statements after
 // it are not evaluated.
 static bool has_parse_error(const ast_body *body) {
   for (uint32_t i = 0; i < body->n; i++)

@@ -304,7 +304,7 @@ static void bind_failed_axes(lm_elab *e, const ast_expr *x, const char *form) {
   }
 }
 
-// Whether the primitive may stand in the body of a loop over positions.
+// True if the primitive may stand in the body of a loop over positions.
 static bool is_local(const char *name) {
   static const char *const others[] = {"gather", "scatter_add", "rng", "dropout", "history"};
   for (size_t i = 0; i < LM_COUNT(others); i++)

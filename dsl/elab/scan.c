@@ -250,7 +250,7 @@ static void run_emitted(lm_elab *e, const ast_stmt *st, struct el_scan *s, el_va
   bind_emitted(e, s, s->op->out + n);
 }
 
-// Whether the loop may run over x here; reports an error if not.
+// True if the loop may run over x here; reports an error if not.
 static bool may_run(lm_elab *e, const ast_stmt *st, el_axis *x, const el_val *carry) {
   if (!el_is_positions(e, x))
     return EL_REJECT(e, st->expr->loc, E02D, x->name);

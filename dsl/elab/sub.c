@@ -131,7 +131,7 @@ void el_inst_add_sub(lm_elab *e, el_inst *inst, const ast_member *m) {
 }
 
 // ---- arguments that depend on an index
-// Whether a dim or a count of the declaration depends on the parameter.
+// True if a dim or a count of the declaration depends on the parameter.
 static bool shapes_by(const ast_decl *d, lm_sym name) {
   el_bind one = {.name = name};
   for (uint32_t i = 0; i < d->members.n; i++) {

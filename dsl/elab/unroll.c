@@ -18,7 +18,7 @@ bool el_is_unrolled(const lm_elab *e, const void *over) {
   return false;
 }
 
-// Whether v is computed from constants and loop indices only. *loops: the set of these loops.
+// True if v is computed from constants and loop indices only. *loops: the set of these loops.
 static bool from_indices(const lm_elab *e, const lm_value *v, uint32_t *loops, int *visits) {
   if (++*visits > MAX_VISITS)
     return false;

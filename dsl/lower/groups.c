@@ -161,7 +161,7 @@ static bool values_read(lm_elab *e, const lm_recipe *r, el_inst *inst, const lm_
   return true;
 }
 
-// Whether an argument has the form of the default: a number, a condition, or a tuple of the same
+// True if an argument has the form of the default: a number, a condition, or a tuple of the same
 // length. Without a default it may have any of these forms.
 static bool values_fits(lm_elab *e, const el_inst *inst, uint32_t k, const el_val *v, lm_loc at) {
   const ast_param *p = &inst->decl->sig.params[k];

@@ -100,7 +100,7 @@ static attempt attempt_begin(lm_elab *e) {
   return (attempt){e->m->n_globals, lm_diag_mark_of(e->c)};
 }
 
-// Whether the function must be emitted again. If so, this attempt is undone.
+// True if the function must be emitted again. If so, this attempt is undone.
 static bool attempt_restart(lm_elab *e, const attempt *a, lm_func_key key) {
   lm_func *f = lm_func_get(e->m, key.id, key.seq);
   if (!e->restart)

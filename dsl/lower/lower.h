@@ -126,7 +126,7 @@ typedef struct lm_config_params {
   uint32_t n, cap;
 } lm_config_params;
 lm_config_params lm_config_params_of(lm_ctx *c, const ast_decl *model);
-// Whether the model itself has a `map hf`; its subs may have others.
+// True if the model itself has a `map hf`; its subs may have others.
 bool lm_model_has_map(lm_ctx *c, const ast_decl *model);
 
 // The number of elements of all parameters, and of the trained ones, without padding.

@@ -340,7 +340,7 @@ static bool has_param_named(const ast_decl *d, lm_sym name) {
   return false;
 }
 
-// Whether a block that is visible in the file declares the parameter that the pattern ends with.
+// True if a block that is visible in the file declares the parameter that the pattern ends with.
 // The pattern is then for a branch of `sub … = if` that was not selected. All parameters of the
 // model must be mapped in any case (E0C2).
 static bool is_of_another_branch(const lm_elab *e, const lm_file *file, const char *pattern) {

@@ -51,7 +51,7 @@ static el_val schedule(lm_elab *e, const lm_recipe *r, el_val step, el_val run) 
   return v;
 }
 
-// Whether --set or --steps shortened the run. A trial may end during warmup.
+// True if --set or --steps shortened the run. A trial may end during warmup.
 static bool is_trial(const lm_recipe *r) {
   const char *near;
   const lm_recipe_origin *o = lm_recipe_origin_find(r, "run", &near);

@@ -21,7 +21,7 @@ static lm_diag *report_form(lm_elab *e, lm_loc at) {
   return d;
 }
 
-// Whether t is f32, the type of one element.
+// True if t is f32, the type of one element.
 static bool is_element(lm_elab *e, const ast_type *t, const char *whole, bool *out_reported) {
   *out_reported = t->n_dims > 0;
   if (t->n_dims)
@@ -244,7 +244,7 @@ bool lm_optimizer_run(lm_elab *e, const lm_optimizer_values *in, el_val *out) {
 
 // ---- an optimizer that the recipe does not use
 
-// Whether the body has a `let (a, b) = name`.
+// True if the body has a `let (a, b) = name`.
 static bool is_tuple(const ast_body *body, lm_sym name) {
   for (uint32_t i = 0; i < body->n; i++) {
     const ast_stmt *st = body->v[i];

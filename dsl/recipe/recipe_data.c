@@ -189,7 +189,7 @@ static bool mix_is_consistent(const lm_reader *d, const lm_setting *mix,
   return sum > 0;
 }
 
-// Whether the section has a source of that name whose error has been reported.
+// True if the section has a source of that name whose error has been reported.
 static bool is_broken_source(const lm_reader *d, lm_sym name) {
   for (uint32_t i = 0; i < d->s->n; i++) {
     const lm_setting *s = d->s->v[i];

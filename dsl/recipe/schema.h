@@ -66,7 +66,7 @@ int lm_schema_names(const char *prefix, char separator, const char **out, int ma
 bool lm_schema_is_required(const lm_schema_key *k);
 bool lm_schema_has_default(const lm_schema_key *k);
 
-// Whether `word` is in a list such as "f32 bf16?". *out_planned: a "?" marks it as not available
+// True if `word` is in a list such as "f32 bf16?". *out_planned: a "?" marks it as not available
 // yet.
 bool lm_schema_has_word(const char *list, const char *word, bool *out_planned);
 const char *lm_schema_nearest_word(lm_ctx *c, const char *list, const char *word);

@@ -122,7 +122,7 @@ static bool is_operand(int kind) {
   }
 }
 
-// Whether a line that begins with this token continues the statement of the previous line.
+// True if a line that begins with this token continues the statement of the previous line.
 static bool continues_statement(int kind) {
   return kind == LM_TOKEN_WHERE || kind == LM_TOKEN_FROM || kind == LM_TOKEN_WITH ||
          kind == LM_TOKEN_THEN || kind == LM_TOKEN_ELSE;
@@ -319,7 +319,7 @@ static bool after_separator(const struct lm_layout *t) {
   return t->last == SEPARATOR || t->last == '{';
 }
 
-// Whether all open parentheses and braces end before n.
+// True if all open parentheses and braces end before n.
 static bool ends_all(const struct lm_layout *t, const token *n) {
   return n->kind == END || (n->class == DECLARES && t->braces > t->base);
 }

@@ -108,7 +108,7 @@ void lm_layout_found(const struct lm_layout *t, lm_buf *out);
 lm_sym lm_layout_name(const struct lm_layout *t);
 // The word before the current token on its line; NULL if there is none.
 lm_sym lm_layout_word_before(const struct lm_layout *t, lm_loc *out_at);
-// Whether the word that ends before the current token, on its line, begins a statement or item.
+// True if the word that ends before the current token, on its line, begins a statement or item.
 bool lm_layout_begins_statement(const struct lm_layout *t, lm_loc word);
 // The innermost open ( or [; file 0 if there is none.
 lm_loc lm_layout_unclosed(const struct lm_layout *t, char *out_which);

@@ -154,7 +154,7 @@ static lm_file *load_std(loader *l, const char *module, lm_loc at, bool required
   return NULL;
 }
 
-// Whether `import nn` was probably meant to be `import std.nn`.
+// True if `import nn` was probably meant to be `import std.nn`.
 static bool is_module_of_library(loader *l, const ast_decl *d) {
   return d->import_path.n == 1 && embedded_find(l->c->arena, d->import_path.v[0].text);
 }
