@@ -56,32 +56,22 @@ static const char *bind_axis(lm_elab *e, el_invocation *v, lm_sym name, el_axis 
   return NULL;
 }
 
-// The number of axes of the rows of a type that the instance determines; of two of them, the last
-// one is not counted. *out_row: the dim of the row that is not counted, -1 if there is none.
-static uint32_t rows_measure(lm_elab *e, const ast_type *t, int *out_row) {
-  uint32_t n = 0;
-  *out_row = -1;
-  for (uint32_t i = 0; i < t->n_dims; i++) {
-    if (!t->dims[i].row)
-      continue;
-    int other = *out_row;
-    bool counts = other >= 0 && el_row_is_of_instance(e, t->dims[other].row);
-    if (counts)
-      n += el_row_find(e, t->dims[other].row)->axes.n;
-    if (counts || other < 0)
-      *out_row = (int)i;
-    else
-      n += el_row_find(e, t->dims[i].row)->axes.n;
-  }
-  return n;
+// The row of a type that takes the axes which its other dims leave: the one that the instance does
+// not determine, else the last one. -1: the type has no rows.
+static int open_row(const lm_elab *e, const ast_type *t) {
+  int row = -1;
+  for (uint32_t i = 0; i < t->n_dims; i++)
+    if (t->dims[i].row && (row < 0 || el_row_is_of_instance(e, t->dims[row].row)))
+      row = (int)i;
+  return row;
 }
 
 static const char *unify(lm_elab *e, el_invocation *v, const ast_type *t, const el_axes *axes) {
-  int row;
-  uint32_t in_rows = rows_measure(e, t, &row), n_rows = 0;
+  int row = open_row(e, t);
+  uint32_t fixed = 0;
   for (uint32_t i = 0; i < t->n_dims; i++)
-    n_rows += t->dims[i].row != NULL;
-  uint32_t fixed = t->n_dims - n_rows + in_rows;
+    if ((int)i != row)
+      fixed += t->dims[i].row ? el_row_find(e, t->dims[i].row)->axes.n : 1;
   if (row < 0 ? axes->n != fixed : axes->n < fixed)
     return lm_arena_printf(e->a, "expected %s%u axes, got %s", row < 0 ? "" : "at least ", fixed,
                            el_show_axes(e, axes));
