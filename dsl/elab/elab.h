@@ -266,6 +266,7 @@ void el_names_truncate(el_names *s, const el_bind *last); // removes the binding
 
 // ---- values (value.c)
 el_val el_error(void);
+bool el_any_error(const el_val *v, uint32_t n);
 el_val el_number(lm_elab *e, double v);
 el_val el_whole(lm_elab *e, int64_t v);
 el_val el_sized(lm_size s);

@@ -137,13 +137,6 @@ static void run_iteration(lm_elab *e, const iteration *it, lm_value *index, cons
   e->layer = outer;
 }
 
-static bool any_error(const el_val *v, uint32_t n) {
-  for (uint32_t i = 0; i < n; i++)
-    if (v[i].k == V_ERROR)
-      return true;
-  return false;
-}
-
 // Evaluates the body without a loop of the IR.
 static void run_inline(lm_elab *e, const iteration *it, el_val *carry) {
   uint32_t n = it->st->carry.n, emitted = e->n_emits;
@@ -216,7 +209,7 @@ static void run_loop(lm_elab *e, const iteration *it, int64_t count, lm_sym name
       carry[i] = el_error();
     return;
   }
-  if (!e->m || it->unrolled || any_error(carry, n))
+  if (!e->m || it->unrolled || el_any_error(carry, n))
     run_inline(e, it, carry);
   else
     run_emitted(e, it, count, name, carry);
@@ -317,7 +310,7 @@ void el_run_for(lm_elab *e, const ast_stmt *st) {
     run_over_insts(e, st, &over, carry);
   else if (is_count(e, &over, &count))
     run_over_count(e, st, &over, over.known ? count : 1, carry);
-  else if (over.k != V_ERROR && !el_request_unroll(e, &over))
+  else if (!el_request_unroll(e, &over))
     report_not_loopable(e, st, &over);
   for (uint32_t i = 0; i < n; i++)
     carry_out(e, &st->carry.v[i], carry[i]);

@@ -24,8 +24,7 @@ struct el_scan {
   } * slices;
   struct emitted {
     const ast_name *name;
-    el_val val;
-    lm_value *v; // of the body
+    el_val val; // in the body
   } * emitted;
   uint32_t n_emitted, cap_emitted;
 };
@@ -108,8 +107,7 @@ bool el_scan_emit(lm_elab *e, const ast_stmt *st) {
     }
   if (v.k == V_TENSOR && v.axes.n + 1 > LM_RANK)
     v = EL_FAIL(e, st->expr->loc, E06D, LM_RANK);
-  LM_PUSH(e->a, s->emitted, s->n_emitted, s->cap_emitted) =
-      (struct emitted){name, v, v.k == V_TENSOR ? v.v : NULL};
+  LM_PUSH(e->a, s->emitted, s->n_emitted, s->cap_emitted) = (struct emitted){name, v};
   return true;
 }
 
@@ -123,7 +121,7 @@ static void bind_emitted(lm_elab *e, const struct el_scan *s, lm_value *const *s
       el_axes_push(e, &axes, s->axis);
       for (uint32_t j = 0; j < x->val.axes.n; j++)
         el_axes_push(e, &axes, x->val.axes.v[j]);
-      v = el_tensor(x->val.kind, &axes, x->v && stacked ? stacked[k++] : NULL);
+      v = el_tensor(x->val.kind, &axes, x->val.v && stacked ? stacked[k++] : NULL);
       v.name = x->name->text;
       v.loc = x->name->loc;
       if (v.v && !el_size_check(e, v.v->type, x->name->loc))
@@ -179,39 +177,33 @@ static void retain(lm_elab *e, cache *c, lm_value *v) {
 
 // ---- the loop
 
-static bool any_error(const el_val *v, uint32_t n) {
-  for (uint32_t i = 0; i < n; i++)
-    if (v[i].k == V_ERROR)
-      return true;
-  return false;
-}
-
-static void evaluate_body(lm_elab *e, const ast_stmt *st, struct el_scan *s, const el_val *in,
-                          el_val *out) {
+static void evaluate_body(lm_elab *e, struct el_scan *s, const el_val *in, el_val *out) {
   e->scan = s;
-  el_run_body(e, st, NULL, in, out);
+  el_run_body(e, s->st, NULL, in, out);
   e->scan = NULL;
 }
 
-// Evaluates the body without emitting a scan: while only checking, and after an error.
-static void run_checked(lm_elab *e, const ast_stmt *st, struct el_scan *s, el_val *carry) {
-  uint32_t n = st->carry.n;
+// After an error before the loop: every name that the loop gives a value has an error.
+static void run_failed(lm_elab *e, const ast_stmt *st, el_val *carry) {
+  for (uint32_t i = 0; i < st->carry.n; i++)
+    carry[i] = el_error();
+  for (uint32_t i = 0; i < st->body.n; i++)
+    if (st->body.v[i]->kind == ST_EMIT)
+      el_bind_name(e, st->body.v[i]->names.v[0].text, el_error(), false);
+}
+
+// While only checking: evaluates the body without a scan of the IR.
+static void run_checked(lm_elab *e, struct el_scan *s, el_val *carry) {
+  uint32_t n = s->st->carry.n;
   el_val *out = LM_NEW_N(e->a, el_val, n + 1);
-  if (e->m) {
-    for (uint32_t i = 0; i < n; i++)
-      carry[i] = el_error();
-    for (uint32_t i = 0; i < st->body.n; i++)
-      if (st->body.v[i]->kind == ST_EMIT)
-        el_bind_name(e, st->body.v[i]->names.v[0].text, el_error(), false);
-    return;
-  }
-  evaluate_body(e, st, s, carry, out);
+  evaluate_body(e, s, carry, out);
   for (uint32_t i = 0; i < n; i++)
     carry[i] = out[i];
   bind_emitted(e, s, NULL);
 }
 
-static void run_emitted(lm_elab *e, const ast_stmt *st, struct el_scan *s, el_val *carry) {
+static void run_emitted(lm_elab *e, struct el_scan *s, el_val *carry) {
+  const ast_stmt *st = s->st;
   uint32_t n = st->carry.n, n_stacked = 0;
   el_val *in = LM_NEW_N(e->a, el_val, n + 1), *out = LM_NEW_N(e->a, el_val, n + 1);
   lm_value **v = LM_NEW_N(e->a, lm_value *, n + 1);
@@ -232,18 +224,19 @@ static void run_emitted(lm_elab *e, const ast_stmt *st, struct el_scan *s, el_va
     in[i] = carry[i];
     in[i].v = s->op->body->args[i];
   }
-  evaluate_body(e, st, s, in, out);
+  evaluate_body(e, s, in, out);
   for (uint32_t i = 0; i < n; i++)
     v[i] = out[i].k == V_ERROR ? in[i].v : out[i].v;
   lm_value **stacked = LM_NEW_N(e->a, lm_value *, s->n_emitted + 1);
   for (uint32_t i = 0; i < s->n_emitted; i++)
-    if (s->emitted[i].v)
-      stacked[n_stacked++] = s->emitted[i].v;
+    if (s->emitted[i].val.v)
+      stacked[n_stacked++] = s->emitted[i].val.v;
   e->b.loc = st->loc;
   lm_scan_end(&e->b, s->op, v, stacked, n_stacked);
   for (uint32_t i = 0; i < n; i++) {
-    carry[i] = out[i].k == V_ERROR ? el_error() : out[i];
-    carry[i].v = s->op->out[i];
+    carry[i] = out[i];
+    if (carry[i].k != V_ERROR)
+      carry[i].v = s->op->out[i];
     if (caches)
       retain(e, &caches[i], s->op->out[i]);
   }
@@ -271,12 +264,13 @@ void el_run_scan(lm_elab *e, const ast_stmt *st, el_axis *x, el_val *carry) {
   for (uint32_t i = 0; i < n; i++)
     if (carry[i].k == V_TENSOR && carry[i].kind == K_NUM)
       carry[i] = el_adapt(e, &carry[i], K_F32, st->carry.v[i].loc);
-  bool fine = may_run(e, st, x, carry);
-  if (!fine)
+  if (!may_run(e, st, x, carry))
     for (uint32_t i = 0; i < n; i++)
       carry[i] = el_error();
-  if (!e->m || any_error(carry, n))
-    run_checked(e, st, &s, carry);
+  if (!e->m)
+    run_checked(e, &s, carry);
+  else if (el_any_error(carry, n))
+    run_failed(e, st, carry);
   else
-    run_emitted(e, st, &s, carry);
+    run_emitted(e, &s, carry);
 }

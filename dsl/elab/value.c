@@ -5,6 +5,12 @@
 el_val el_error(void) {
   return (el_val){.k = V_ERROR};
 }
+bool el_any_error(const el_val *v, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++)
+    if (v[i].k == V_ERROR)
+      return true;
+  return false;
+}
 el_val el_sized(lm_size s) {
   el_val v = {.k = V_NUM, .known = lm_size_is_const(s), .has_size = true, .size = s};
   if (v.known)
