@@ -187,34 +187,42 @@ el_val p_scatter_add(el_call_site c) {
 }
 
 // ---- positions
-static lm_value *append_to_cache(lm_elab *e, const el_val *x, el_axis *t, el_axis *s) {
-  lm_attr attr = {.n_axes = 1, .n_to = 1, .n_imm = 0};
-  lm_value *in[8];
+
+bool el_cache_make(lm_elab *e, lm_type of, el_cache *out) {
   lm_axis axes[LM_RANK];
   int rank = 0;
-  uint32_t n = 0;
+  *out = (el_cache){.n = 0};
+  if (e->n_loops + of.rank > LM_RANK)
+    return false;
   for (int k = 0; k < e->n_loops; k++) {
-    lm_op *loop = e->loops[k].index->region->owner;
-    axes[rank++] = loop->attr.axes[0];
-    in[n++] = e->loops[k].index;
-    attr.imm[attr.n_imm++] = 0;
-    attr.imm[attr.n_imm++] = 1;
+    axes[rank++] = e->loops[k].index->region->owner->attr.axes[0];
+    out->in[out->n++] = e->loops[k].index;
+    out->attr.imm[out->attr.n_imm++] = 0;
+    out->attr.imm[out->attr.n_imm++] = 1;
   }
-  if (rank + (int)x->axes.n > LM_RANK)
-    return NULL;
-  for (uint32_t i = 0; i < x->axes.n; i++)
-    axes[rank++] = el_axis_ir(e, x->axes.v[i] == t ? s : x->axes.v[i]);
-  lm_type type = lm_type_make((lm_dtype)x->v->type.dtype, axes, rank);
-  attr.sym = LM_SYM(e->c, lm_arena_printf(e->a, "cache.%u", e->n_caches++));
-  lm_global *g = lm_global_find(e->m, attr.sym);
+  for (int i = 0; i < of.rank; i++)
+    axes[rank++] = of.axis[i];
+  lm_type type = lm_type_make((lm_dtype)of.dtype, axes, rank);
+  out->attr.sym = LM_SYM(e->c, lm_arena_printf(e->a, "cache.%u", e->n_caches++));
+  const lm_global *g = lm_global_find(e->m, out->attr.sym);
   if (!g)
-    g = lm_global_add(e->m, LM_GLOBAL_CACHE, attr.sym, type, e->n_loops);
+    g = lm_global_add(e->m, LM_GLOBAL_CACHE, out->attr.sym, type, e->n_loops);
   LM_ASSERT(lm_type_equal(g->type, type));
-  attr.axes[0] = el_axis_ir(e, t);
-  attr.to[0] = el_axis_ir(e, s);
-  in[n++] = e->at;
-  in[n++] = x->v;
-  return lm_emit(&e->b, LM_OP_APPEND, in, n, &attr, NULL);
+  return true;
+}
+
+// The cache with x at the position of the call. axes: those of x with s for t. NULL: too many axes.
+static lm_value *append_to_cache(lm_elab *e, const el_val *x, const el_axes *axes, el_axis *t,
+                                 el_axis *s) {
+  el_cache c;
+  if (!el_cache_make(e, el_ir_type(e, x->kind, axes), &c))
+    return NULL;
+  c.attr.n_axes = c.attr.n_to = 1;
+  c.attr.axes[0] = el_axis_ir(e, t);
+  c.attr.to[0] = el_axis_ir(e, s);
+  c.in[c.n++] = e->at;
+  c.in[c.n++] = x->v;
+  return lm_emit(&e->b, LM_OP_APPEND, c.in, c.n, &c.attr, NULL);
 }
 
 static el_val history(lm_elab *e, const el_val *v, el_axis *t, el_axis *s, lm_loc at) {
@@ -235,7 +243,7 @@ static el_val history(lm_elab *e, const el_val *v, el_axis *t, el_axis *s, lm_lo
   if (!x.v)
     return el_tensor(x.kind, &axes, NULL);
   if (e->mode == EL_DECODE && el_axis_ir(e, t) == e->position) {
-    lm_value *all = append_to_cache(e, &x, t, s);
+    lm_value *all = append_to_cache(e, &x, &axes, t, s);
     if (!all)
       return EL_FAIL(e, at, E06D, LM_RANK);
     return el_tensor(x.kind, &axes, all);

@@ -133,46 +133,16 @@ static void bind_emitted(lm_elab *e, const struct el_scan *s, lm_value *const *s
 
 // ---- caches
 
-typedef struct cache {
-  lm_attr attr;
-  lm_value *index[LM_COUNT(((lm_elab *)0)->loops) + 1];
-  uint32_t n;
-} cache;
-
-// The cache of a carry, one for each iteration of the loops around. False: too many axes.
-static bool cache_make(lm_elab *e, lm_type of, cache *out) {
-  lm_axis axes[LM_RANK];
-  int rank = 0;
-  *out = (cache){.n = 0};
-  if (e->n_loops + of.rank > LM_RANK)
-    return false;
-  for (int k = 0; k < e->n_loops; k++) {
-    axes[rank++] = e->loops[k].index->region->owner->attr.axes[0];
-    out->index[out->n++] = e->loops[k].index;
-    out->attr.imm[out->attr.n_imm++] = 0;
-    out->attr.imm[out->attr.n_imm++] = 1;
-  }
-  for (int i = 0; i < of.rank; i++)
-    axes[rank++] = of.axis[i];
-  lm_type type = lm_type_make((lm_dtype)of.dtype, axes, rank);
-  out->attr.sym = LM_SYM(e->c, lm_arena_printf(e->a, "cache.%u", e->n_caches++));
-  const lm_global *g = lm_global_find(e->m, out->attr.sym);
-  if (!g)
-    g = lm_global_add(e->m, LM_GLOBAL_CACHE, out->attr.sym, type, e->n_loops);
-  LM_ASSERT(lm_type_equal(g->type, type));
-  return true;
-}
-
 // The carry of the last position that was computed; `init` if there is none.
-static lm_value *recalled(lm_elab *e, const cache *c, lm_value *init) {
-  lm_value *kept = lm_emit(&e->b, LM_OP_RECALL, c->index, c->n, &c->attr, NULL);
+static lm_value *recalled(lm_elab *e, const el_cache *c, lm_value *init) {
+  lm_value *kept = lm_emit(&e->b, LM_OP_RECALL, c->in, c->n, &c->attr, NULL);
   lm_value *zero = lm_emit_const(&e->b, lm_type_make(LM_INT, NULL, 0), 0);
   return lm_emit_select(&e->b, lm_emit2(&e->b, LM_OP_GT, e->at, zero), kept, init);
 }
 
-static void retain(lm_elab *e, cache *c, lm_value *v) {
-  c->index[c->n] = v;
-  lm_emit_op(&e->b, LM_OP_RETAIN, c->index, c->n + 1, &c->attr, NULL);
+static void retain(lm_elab *e, el_cache *c, lm_value *v) {
+  c->in[c->n] = v;
+  lm_emit_op(&e->b, LM_OP_RETAIN, c->in, c->n + 1, &c->attr, NULL);
 }
 
 // ---- the loop
@@ -207,11 +177,11 @@ static void run_emitted(lm_elab *e, struct el_scan *s, el_val *carry) {
   uint32_t n = st->carry.n, n_stacked = 0;
   el_val *in = LM_NEW_N(e->a, el_val, n + 1), *out = LM_NEW_N(e->a, el_val, n + 1);
   lm_value **v = LM_NEW_N(e->a, lm_value *, n + 1);
-  cache *caches = e->mode == EL_DECODE ? LM_NEW_N(e->a, cache, n) : NULL;
+  el_cache *caches = e->mode == EL_DECODE ? LM_NEW_N(e->a, el_cache, n) : NULL;
   lm_axis t = el_axis_ir(e, s->axis);
   for (uint32_t i = 0; i < n; i++) {
     v[i] = carry[i].v;
-    if (caches && !cache_make(e, v[i]->type, &caches[i])) {
+    if (caches && !el_cache_make(e, v[i]->type, &caches[i])) {
       EL_ERR(e, st->loc, E06D, LM_RANK);
       caches = NULL;
     }
