@@ -99,7 +99,7 @@ jt_value jt_item(jt_run *r, const jt_value *of, const jt_value *key) {
       return *v;
   }
   if (is_indexed(of) && (key->kind == JT_INT || key->kind == JT_BOOL))
-    return element(r, of, key->kind == JT_INT ? key->i : key->b);
+    return element(r, of, jt_whole(key));
   if (key->kind == JT_STRING)
     return jt_attribute(r, of, key->s);
   return jt_undefined(jt_text("the element"));

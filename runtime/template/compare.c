@@ -25,13 +25,13 @@ double jt_number(const jt_value *v) {
   return v->kind == JT_BOOL ? v->b : v->kind == JT_INT ? (double)v->i : v->d;
 }
 
-static int64_t whole(const jt_value *v) {
+int64_t jt_whole(const jt_value *v) {
   return v->kind == JT_BOOL ? v->b : v->i;
 }
 
 static int numbers_order(const jt_value *x, const jt_value *y) {
   if (x->kind != JT_FLOAT && y->kind != JT_FLOAT)
-    return (whole(x) > whole(y)) - (whole(x) < whole(y));
+    return (jt_whole(x) > jt_whole(y)) - (jt_whole(x) < jt_whole(y));
   double a = jt_number(x), b = jt_number(y);
   return (a > b) - (a < b);
 }
@@ -81,7 +81,7 @@ bool jt_equal(jt_run *r, const jt_value *x, const jt_value *y) {
   }
 }
 
-static int strings_order(jt_string x, jt_string y) { // of UTF-8: the order of characters
+int jt_string_order(jt_string x, jt_string y) { // of UTF-8, bytes have the order of code points
   uint32_t n = x.n < y.n ? x.n : y.n;
   int order = n ? memcmp(x.p, y.p, n) : 0;
   return order ? order : (x.n > y.n) - (x.n < y.n);
@@ -92,7 +92,7 @@ int jt_order(jt_run *r, const jt_value *x, const jt_value *y) {
     return numbers_order(x, y);
   if (x->kind == JT_STRING && y->kind == JT_STRING) {
     jt_pay(r, x->s.n);
-    return strings_order(x->s, y->s);
+    return jt_string_order(x->s, y->s);
   }
   jt_fail(r, "%s and %s have no order", jt_kind_name(x), jt_kind_name(y));
   return 0;

@@ -36,10 +36,6 @@ static jt_value mismatch(jt_run *r, const char *sign, const jt_value *x, const j
   return jt_fail(r, "'%s' of %s and %s", sign, jt_kind_name(x), jt_kind_name(y));
 }
 
-static int64_t whole(const jt_value *v) {
-  return v->kind == JT_BOOL ? v->b : v->i;
-}
-
 static int64_t floor_divide(int64_t a, int64_t b) {
   return a / b - (a % b != 0 && (a % b < 0) != (b < 0));
 }
@@ -106,7 +102,7 @@ static jt_value binary(jt_run *r, jt_string sign, const jt_value *x, const jt_va
   if (jt_is_number(x) && jt_is_number(y)) {
     bool real = x->kind == JT_FLOAT || y->kind == JT_FLOAT;
     return real ? real_binary(r, *sign.p, floors, jt_number(x), jt_number(y))
-                : whole_binary(r, *sign.p, floors, whole(x), whole(y));
+                : whole_binary(r, *sign.p, floors, jt_whole(x), jt_whole(y));
   }
   if (x->safe || y->safe)
     return jt_fail(r, "'%s' of a string that `safe` marks is unsupported", sign.p);
@@ -151,7 +147,7 @@ static jt_value negate(jt_run *r, const jt_value *v) {
   if (v->kind == JT_FLOAT)
     return jt_float(-v->d);
   if (v->kind == JT_BOOL || v->kind == JT_INT)
-    return whole_binary(r, '-', false, 0, whole(v));
+    return whole_binary(r, '-', false, 0, jt_whole(v));
   return jt_fail(r, "'-' of %s", jt_kind_name(v));
 }
 

@@ -75,19 +75,21 @@ static jt_value replace(jt_run *r, jt_value v, const jt_args *a) {
   return method_of(r, v, "replace", &all);
 }
 
+static jt_string spaces(jt_run *r, int64_t n) {
+  jt_out o = {0};
+  for (int64_t i = 0; i < n && !r->fault; i++)
+    jt_out_puts(r, &o, " ", 1, LM_ORIGIN_TEMPLATE);
+  return jt_out_string(&o);
+}
+
 // Lines behind the first begin with `width` spaces or with the text; blank ones do not.
 static jt_value indent(jt_run *r, jt_value v, const jt_args *a) {
   const jt_value *width = jt_arg(a, 0, "width");
   jt_string s = jt_to_string(r, &v), by = jt_text("    ");
   bool first = flag(a, 1, "first", false), blank = flag(a, 2, "blank", false);
-  jt_out spaces = {0}, o = {0};
-  if (width && width->kind == JT_INT) {
-    for (int64_t i = 0; i < width->i && !r->fault; i++)
-      jt_out_puts(r, &spaces, " ", 1, LM_ORIGIN_TEMPLATE);
-    by = jt_out_string(&spaces);
-  } else if (width) {
-    by = jt_to_string(r, width);
-  }
+  jt_out o = {0};
+  if (width)
+    by = width->kind == JT_INT ? spaces(r, width->i) : jt_to_string(r, width);
   if (s.n && memchr(s.p, '\r', s.n))
     return jt_fail(r, "indent of a text with carriage returns is unsupported");
   for (size_t at = 0, n; at <= s.n && !r->fault; at += n + 1) {
@@ -104,16 +106,14 @@ static jt_value indent(jt_run *r, jt_value v, const jt_args *a) {
 static jt_value tojson(jt_run *r, jt_value v, const jt_args *a) {
   const jt_value *indent = jt_arg(a, 1, "indent"), *separators = jt_arg(a, 2, "separators");
   jt_json o = {.ascii = flag(a, 0, "ensure_ascii", false), .sort = flag(a, 3, "sort_keys", false)};
-  jt_out spaces = {0}, out = {0};
+  jt_out out = {0};
   o.lines = indent && indent->kind != JT_NONE;
   if (separators && separators->kind != JT_NONE)
     return jt_fail(r, "tojson with separators is unsupported");
   if (o.lines && indent->kind == JT_STRING)
     o.indent = indent->s;
-  for (int64_t i = 0; o.lines && indent->kind == JT_INT && i < indent->i && !r->fault; i++)
-    jt_out_puts(r, &spaces, " ", 1, LM_ORIGIN_TEMPLATE);
-  if (spaces.n)
-    o.indent = jt_out_string(&spaces);
+  else if (o.lines && indent->kind == JT_INT)
+    o.indent = spaces(r, indent->i);
   jt_to_json(r, &v, &o, 0, &out);
   return jt_str(jt_out_string(&out));
 }
@@ -125,8 +125,7 @@ static jt_value to_int(jt_run *r, jt_value v, const jt_args *a) {
   jt_value none = absent ? *absent : jt_int(0);
   if (jt_is_number(&v)) {
     double d = jt_number(&v);
-    return v.kind == JT_FLOAT ? fabs(d) < 9e18 ? jt_int((int64_t)d) : none
-                              : jt_int(v.kind == JT_BOOL ? v.b : v.i);
+    return v.kind == JT_FLOAT ? fabs(d) < 9e18 ? jt_int((int64_t)d) : none : jt_int(jt_whole(&v));
   }
   if (v.kind != JT_STRING)
     return none;
@@ -162,7 +161,7 @@ static jt_value to_float(jt_run *r, jt_value v, const jt_args *a) {
 static jt_value absolute(jt_run *r, jt_value v, const jt_args *a) {
   if (!jt_is_number(&v) || (v.kind == JT_INT && v.i == INT64_MIN))
     return jt_fail(r, "abs of %s", jt_kind_name(&v));
-  return v.kind == JT_FLOAT ? jt_float(fabs(v.d)) : jt_int(v.kind == JT_BOOL ? v.b : llabs(v.i));
+  return v.kind == JT_FLOAT ? jt_float(fabs(v.d)) : jt_int(llabs(jt_whole(&v)));
 }
 
 // ---- sequences
@@ -358,10 +357,10 @@ static void sort_range(jt_run *r, sorted *v, sorted *room, uint32_t first, uint3
   memcpy(v + first, room + first, (end - first) * sizeof *v);
 }
 
-static jt_value sort_by(jt_run *r, const jt_list *from, jt_sequence form, const jt_value *by,
-                        bool sensitive, bool back) {
+static jt_value sort_by(jt_run *r, const jt_list *from, const jt_value *by, bool sensitive,
+                        bool back) {
   sorted *v = LM_NEW_N(r->a, sorted, from->n + 1), *room = LM_NEW_N(r->a, sorted, from->n + 1);
-  jt_list *l = jt_list_new(r, form);
+  jt_list *l = jt_list_new(r, JT_OF_LIST);
   for (uint32_t i = 0; i < from->n && !r->fault; i++) {
     jt_value key = by && by->kind == JT_STRING ? member(r, from->v[i], by->s)
                    : by && by->kind == JT_INT  ? jt_item(r, &from->v[i], by)
@@ -395,8 +394,8 @@ static jt_value max(jt_run *r, jt_value v, const jt_args *a) {
 
 static jt_value sort(jt_run *r, jt_value v, const jt_args *a) {
   const jt_list *from = jt_elements(r, v, "sort");
-  return sort_by(r, from, JT_OF_LIST, jt_arg(a, 2, "attribute"),
-                 flag(a, 1, "case_sensitive", false), flag(a, 0, "reverse", false));
+  return sort_by(r, from, jt_arg(a, 2, "attribute"), flag(a, 1, "case_sensitive", false),
+                 flag(a, 0, "reverse", false));
 }
 
 static jt_value dictsort(jt_run *r, jt_value v, const jt_args *a) {
@@ -405,8 +404,8 @@ static jt_value dictsort(jt_run *r, jt_value v, const jt_args *a) {
     return jt_fail(r, "dictsort of %s", jt_kind_name(&v));
   bool by_value = by && by->kind == JT_STRING && jt_is(by->s, "value");
   jt_value position = jt_int(by_value);
-  return sort_by(r, jt_pairs(r, v.dict, JT_OF_LIST), JT_OF_LIST, &position,
-                 flag(a, 0, "case_sensitive", false), flag(a, 2, "reverse", false));
+  return sort_by(r, jt_pairs(r, v.dict, JT_OF_LIST), &position, flag(a, 0, "case_sensitive", false),
+                 flag(a, 2, "reverse", false));
 }
 
 // ---- the table

@@ -226,9 +226,7 @@ typedef struct {
 } sorted_key;
 
 static int key_compare(const void *x, const void *y) {
-  jt_string a = ((const sorted_key *)x)->key.s, b = ((const sorted_key *)y)->key.s;
-  int order = memcmp(a.p, b.p, a.n < b.n ? a.n : b.n);
-  return order ? order : (a.n > b.n) - (a.n < b.n);
+  return jt_string_order(((const sorted_key *)x)->key.s, ((const sorted_key *)y)->key.s);
 }
 
 static uint32_t *dict_order(jt_run *r, const jt_dict *d, bool sort) {

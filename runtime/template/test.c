@@ -96,8 +96,8 @@ static bool has_case(jt_run *r, const jt_value *v, bool upper) {
   uint32_t c = 0;
   jt_string s = jt_to_string(r, v);
   jt_pay(r, 16 * (size_t)s.n);
-  for (size_t at = 0; at < s.n; at += (size_t)lm_utf8_decode(s.p + at, s.n - at, &c)) {
-    lm_utf8_decode(s.p + at, s.n - at, &c);
+  for (size_t at = 0; at < s.n;) {
+    at += (size_t)lm_utf8_decode(s.p + at, s.n - at, &c);
     utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
     if (k == UTF8PROC_CATEGORY_LT || k == (upper ? UTF8PROC_CATEGORY_LL : UTF8PROC_CATEGORY_LU))
       return false;

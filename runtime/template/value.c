@@ -193,11 +193,6 @@ const jt_value *jt_dict_find(jt_run *r, const jt_dict *d, const jt_value *key) {
   return NULL;
 }
 
-const jt_value *jt_dict_get(jt_run *r, const jt_dict *d, const char *key) {
-  jt_value name = jt_str(jt_text(key));
-  return jt_dict_find(r, d, &name);
-}
-
 static void dict_push(jt_run *r, jt_dict *d, jt_value key, jt_value v) {
   uint32_t n = d->n;
   LM_PUSH(r->a, d->keys, n, d->cap_keys) = key;

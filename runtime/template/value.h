@@ -139,7 +139,6 @@ jt_dict *jt_dict_new(jt_run *r);
 jt_value jt_dict_value(jt_dict *d);
 void jt_dict_set(jt_run *r, jt_dict *d, jt_value key, jt_value v);
 const jt_value *jt_dict_find(jt_run *r, const jt_dict *d, const jt_value *key); // NULL: absent
-const jt_value *jt_dict_get(jt_run *r, const jt_dict *d, const char *key);
 jt_list *jt_pairs(jt_run *r, const jt_dict *d, jt_sequence form);
 // The elements of a sequence, of a dict (its keys), or of a string (its characters). A fault if v
 // is neither; `what` is what needs them.
@@ -155,6 +154,8 @@ int jt_order(jt_run *r, const jt_value *x, const jt_value *y); // < 0, 0, > 0; a
 bool jt_contains(jt_run *r, const jt_value *in, const jt_value *v);
 bool jt_is_number(const jt_value *v); // also a bool
 double jt_number(const jt_value *v);
+int64_t jt_whole(const jt_value *v);                   // of a bool or an integer
+int jt_string_order(jt_string x, jt_string y);         // < 0, 0, > 0: by code points
 jt_string jt_to_string(jt_run *r, const jt_value *v);  // Python's str
 void jt_repr(jt_run *r, const jt_value *v, jt_out *o); // Python's repr
 typedef struct jt_json {
