@@ -103,11 +103,13 @@ void jt_lex(jt_parser *p, const char *text, size_t n);
 jt_string jt_unescape(jt_parser *p, const jt_token *t);
 
 const jt_token *jt_peek(const jt_parser *p);
-const jt_token *jt_look(const jt_parser *p);                          // the token behind that
-bool jt_at(const jt_parser *p, jt_token_kind kind, const char *text); // text NULL: any
-bool jt_skip(jt_parser *p, jt_token_kind kind, const char *text);     // takes it if it is there
+const jt_token *jt_look(const jt_parser *p);                               // the token behind that
+bool jt_token_is(const jt_token *t, jt_token_kind kind, const char *text); // text NULL: any
+bool jt_at(const jt_parser *p, jt_token_kind kind, const char *text);      // of the next token
+bool jt_skip(jt_parser *p, jt_token_kind kind, const char *text); // takes it if it is there
 void jt_expect(jt_parser *p, jt_token_kind kind, const char *text);
 const char *jt_token_text(jt_parser *p, const jt_token *t); // for messages
+jt_string jt_take_name(jt_parser *p);                       // a fault if the next token is no name
 jt_node *jt_node_new(jt_parser *p, jt_node_kind kind);
 void jt_node_push(jt_parser *p, jt_node *to, jt_node *x);
 jt_node *jt_parse_expression(jt_parser *p);

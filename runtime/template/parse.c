@@ -35,9 +35,12 @@ const jt_token *jt_look(const jt_parser *p) {
   return token_at(p, p->at + 1);
 }
 
-bool jt_at(const jt_parser *p, jt_token_kind kind, const char *text) {
-  const jt_token *t = jt_peek(p);
+bool jt_token_is(const jt_token *t, jt_token_kind kind, const char *text) {
   return t->kind == kind && (!text || (strlen(text) == t->n && !memcmp(text, t->p, t->n)));
+}
+
+bool jt_at(const jt_parser *p, jt_token_kind kind, const char *text) {
+  return jt_token_is(jt_peek(p), kind, text);
 }
 
 bool jt_skip(jt_parser *p, jt_token_kind kind, const char *text) {
@@ -60,6 +63,12 @@ void jt_expect(jt_parser *p, jt_token_kind kind, const char *text) {
   jt_refuse(p, jt_peek(p)->line, "expected %s, found %s", wanted, jt_token_text(p, jt_peek(p)));
 }
 
+jt_string jt_take_name(jt_parser *p) {
+  jt_string name = jt_text(jt_token_text(p, jt_peek(p)));
+  jt_expect(p, JT_NAME, NULL);
+  return name;
+}
+
 jt_node *jt_node_new(jt_parser *p, jt_node_kind kind) {
   jt_node *x = LM_NEW(p->t->a, jt_node);
   x->kind = kind;
@@ -77,14 +86,12 @@ static jt_node *statements(jt_parser *p, const char *const *ends);
 
 static jt_node *one_target(jt_parser *p) {
   jt_node *x = jt_node_new(p, JN_LOOKUP);
-  x->text = jt_text(jt_token_text(p, jt_peek(p)));
-  jt_expect(p, JT_NAME, NULL);
+  x->text = jt_take_name(p);
   if (!jt_skip(p, JT_SIGN, "."))
     return x;
   jt_node *member = jt_node_new(p, JN_ATTRIBUTE);
   member->a = x;
-  member->text = jt_text(jt_token_text(p, jt_peek(p)));
-  jt_expect(p, JT_NAME, NULL);
+  member->text = jt_take_name(p);
   return member;
 }
 
@@ -103,15 +110,40 @@ jt_node *jt_parse_target(jt_parser *p) {
   return x;
 }
 
-// Takes `{% end %}` behind a body.
+// Takes `end %}`, the rest of the tag behind a body.
 static void end_take(jt_parser *p, const char *end) {
   jt_expect(p, JT_NAME, end);
   jt_expect(p, JT_END_TAG, NULL);
 }
 
+// Takes the end of a tag, the statements behind it, and their `{% end %}`.
+static jt_node *body_parse(jt_parser *p, const char *end) {
+  const char *const ends[] = {end, NULL};
+  jt_expect(p, JT_END_TAG, NULL);
+  jt_node *body = statements(p, ends);
+  end_take(p, end);
+  return body;
+}
+
+// The same of a body that is a function: `break` and `continue` do not leave it.
+static jt_node *function_parse(jt_parser *p, const char *end) {
+  int loops = p->loops;
+  p->loops = 0;
+  jt_node *body = body_parse(p, end);
+  p->loops = loops;
+  return body;
+}
+
+// Behind the body of `if` or `for`: the statements of `else`, if there is one; takes the end.
+static jt_node *otherwise_parse(jt_parser *p, const char *end) {
+  if (jt_skip(p, JT_NAME, "else"))
+    return body_parse(p, end);
+  end_take(p, end);
+  return NULL;
+}
+
 static jt_node *if_parse(jt_parser *p) {
   static const char *const ends[] = {"elif", "else", "endif", NULL};
-  static const char *const last[] = {"endif", NULL};
   jt_node *x = jt_node_new(p, JN_IF);
   p->at++;
   x->a = jt_parse_tuple(p);
@@ -125,17 +157,12 @@ static jt_node *if_parse(jt_parser *p) {
     p->depth--;
     return x;
   }
-  if (jt_skip(p, JT_NAME, "else")) {
-    jt_expect(p, JT_END_TAG, NULL);
-    x->otherwise = statements(p, last);
-  }
-  end_take(p, "endif");
+  x->otherwise = otherwise_parse(p, "endif");
   return x;
 }
 
 static jt_node *for_parse(jt_parser *p) {
   static const char *const ends[] = {"else", "endfor", NULL};
-  static const char *const last[] = {"endfor", NULL};
   jt_node *x = jt_node_new(p, JN_FOR);
   p->at++;
   x->target = jt_parse_target(p);
@@ -149,16 +176,11 @@ static jt_node *for_parse(jt_parser *p) {
   p->loops++;
   x->body = statements(p, ends);
   p->loops--;
-  if (jt_skip(p, JT_NAME, "else")) {
-    jt_expect(p, JT_END_TAG, NULL);
-    x->otherwise = statements(p, last);
-  }
-  end_take(p, "endfor");
+  x->otherwise = otherwise_parse(p, "endfor");
   return x;
 }
 
 static jt_node *set_parse(jt_parser *p) {
-  static const char *const ends[] = {"endset", NULL};
   jt_node *x = jt_node_new(p, JN_SET);
   p->at++;
   x->target = jt_parse_target(p);
@@ -169,20 +191,15 @@ static jt_node *set_parse(jt_parser *p) {
   }
   x->kind = JN_SET_BLOCK;
   x->a = jt_parse_filters(p, NULL, false);
-  jt_expect(p, JT_END_TAG, NULL);
-  x->body = statements(p, ends);
-  end_take(p, "endset");
+  x->body = body_parse(p, "endset");
   return x;
 }
 
 static jt_node *filter_parse(jt_parser *p) {
-  static const char *const ends[] = {"endfilter", NULL};
   jt_node *x = jt_node_new(p, JN_FILTER_BLOCK);
   p->at++;
   x->a = jt_parse_filters(p, NULL, true);
-  jt_expect(p, JT_END_TAG, NULL);
-  x->body = statements(p, ends);
-  end_take(p, "endfilter");
+  x->body = body_parse(p, "endfilter");
   return x;
 }
 
@@ -193,8 +210,7 @@ static void parameters_parse(jt_parser *p, jt_node *macro) {
     if (macro->n_list)
       jt_expect(p, JT_SIGN, ",");
     jt_node *x = jt_node_new(p, JN_LOOKUP);
-    x->text = jt_text(jt_token_text(p, jt_peek(p)));
-    jt_expect(p, JT_NAME, NULL);
+    x->text = jt_take_name(p);
     if (jt_skip(p, JT_SIGN, "="))
       x->a = jt_parse_expression(p);
     jt_node_push(p, macro, x);
@@ -203,32 +219,19 @@ static void parameters_parse(jt_parser *p, jt_node *macro) {
 }
 
 static jt_node *macro_parse(jt_parser *p) {
-  static const char *const ends[] = {"endmacro", NULL};
   jt_node *x = jt_node_new(p, JN_DEFINE);
   p->at++;
-  x->text = jt_text(jt_token_text(p, jt_peek(p)));
-  jt_expect(p, JT_NAME, NULL);
+  x->text = jt_take_name(p);
   parameters_parse(p, x);
-  jt_expect(p, JT_END_TAG, NULL);
-  int loops = p->loops;
-  p->loops = 0;
-  x->body = statements(p, ends);
-  p->loops = loops;
-  end_take(p, "endmacro");
+  x->body = function_parse(p, "endmacro");
   return x;
 }
 
 static jt_node *generation_parse(jt_parser *p) {
-  static const char *const ends[] = {"endgeneration", NULL};
   jt_node *x = jt_node_new(p, JN_GENERATION);
   p->at++;
-  jt_expect(p, JT_END_TAG, NULL);
   p->t->generation = true;
-  int loops = p->loops;
-  p->loops = 0; // its body is a separate function
-  x->body = statements(p, ends);
-  p->loops = loops;
-  end_take(p, "endgeneration");
+  x->body = function_parse(p, "endgeneration");
   return x;
 }
 

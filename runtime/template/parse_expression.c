@@ -15,16 +15,6 @@ static bool enter(jt_parser *p) {
   return !p->fault;
 }
 
-static jt_node *unary(jt_parser *p, bool with_filters);
-
-static jt_node *binary_of(jt_parser *p, jt_node *a, const char *sign, jt_node *b) {
-  jt_node *x = jt_node_new(p, JN_BINARY);
-  x->text = jt_text(sign);
-  x->a = a;
-  x->b = b;
-  return x;
-}
-
 // ---- primary expressions
 
 static jt_node *constant(jt_parser *p, jt_value v) {
@@ -94,16 +84,21 @@ static jt_node *name(jt_parser *p) {
   return x;
 }
 
+// True if another element of a list that ends with `close` follows; takes the comma before it. A
+// comma may also follow the last.
+static bool has_element(jt_parser *p, const jt_node *list, const char *close) {
+  if (p->fault || jt_at(p, JT_SIGN, close))
+    return false;
+  if (list->n_list)
+    jt_expect(p, JT_SIGN, ",");
+  return !p->fault && !jt_at(p, JT_SIGN, close);
+}
+
 static jt_node *list(jt_parser *p) {
   jt_node *x = jt_node_new(p, JN_LIST);
   p->at++;
-  while (!jt_at(p, JT_SIGN, "]") && !p->fault) {
-    if (x->n_list)
-      jt_expect(p, JT_SIGN, ",");
-    if (jt_at(p, JT_SIGN, "]"))
-      break;
+  while (has_element(p, x, "]"))
     jt_node_push(p, x, jt_parse_expression(p));
-  }
   jt_expect(p, JT_SIGN, "]");
   return x;
 }
@@ -111,11 +106,7 @@ static jt_node *list(jt_parser *p) {
 static jt_node *pairs(jt_parser *p) {
   jt_node *x = jt_node_new(p, JN_PAIRS);
   p->at++;
-  while (!jt_at(p, JT_SIGN, "}") && !p->fault) {
-    if (x->n_list)
-      jt_expect(p, JT_SIGN, ",");
-    if (jt_at(p, JT_SIGN, "}"))
-      break;
+  while (has_element(p, x, "}")) {
     jt_node_push(p, x, jt_parse_expression(p));
     jt_expect(p, JT_SIGN, ":");
     jt_node_push(p, x, jt_parse_expression(p));
@@ -156,14 +147,9 @@ static jt_node *primary(jt_parser *p) {
 // ---- behind a primary expression
 
 void jt_parse_arguments(jt_parser *p, jt_node *call) {
-  while (!jt_at(p, JT_SIGN, ")") && !p->fault) {
-    if (call->n_list)
-      jt_expect(p, JT_SIGN, ",");
-    if (jt_at(p, JT_SIGN, ")"))
-      break;
-    const jt_token *t = jt_peek(p), *behind = jt_look(p);
-    bool named =
-        t->kind == JT_NAME && behind->kind == JT_SIGN && behind->n == 1 && *behind->p == '=';
+  while (has_element(p, call, ")")) {
+    const jt_token *t = jt_peek(p);
+    bool named = t->kind == JT_NAME && jt_token_is(jt_look(p), JT_SIGN, "=");
     if (jt_at(p, JT_SIGN, "*") || jt_at(p, JT_SIGN, "**"))
       jt_refuse(p, t->line, "arguments with '*' are unsupported");
     if (named) {
@@ -195,8 +181,7 @@ static jt_node *attribute_of(jt_parser *p, jt_node *of) {
     x->b = number(p);
     return x;
   }
-  x->text = jt_text(jt_token_text(p, t));
-  jt_expect(p, JT_NAME, NULL);
+  x->text = jt_take_name(p);
   return x;
 }
 
@@ -251,8 +236,7 @@ static jt_node *test_of(jt_parser *p, jt_node *of) {
   bool negated = jt_skip(p, JT_NAME, "not");
   const jt_token *t = jt_peek(p);
   x->a = of;
-  x->text = jt_text(jt_token_text(p, t));
-  jt_expect(p, JT_NAME, NULL);
+  x->text = jt_take_name(p);
   if (!p->fault && !jt_has_test(x->text))
     jt_refuse(p, t->line, "test '%s' is unsupported", x->text.p);
   const jt_token *next = jt_peek(p);
@@ -275,8 +259,7 @@ jt_node *jt_parse_filters(jt_parser *p, jt_node *of, bool begun) {
     begun = false;
     const jt_token *t = jt_peek(p);
     x->a = of;
-    x->text = jt_text(jt_token_text(p, t));
-    jt_expect(p, JT_NAME, NULL);
+    x->text = jt_take_name(p);
     if (!p->fault && !jt_has_filter(x->text))
       jt_refuse(p, t->line, "filter '%s' is unsupported", x->text.p);
     if (jt_skip(p, JT_SIGN, "("))
@@ -318,20 +301,37 @@ static jt_node *unary(jt_parser *p, bool with_filters) {
   return x;
 }
 
-static jt_node *term(jt_parser *p) {
-  static const char *const signs[] = {"*", "/", "//", "%"};
-  jt_node *x = unary(p, true);
-  for (size_t i = 0; i < LM_COUNT(signs) && !p->fault;) {
-    if (jt_at(p, JT_SIGN, "**"))
-      jt_refuse(p, jt_peek(p)->line, "operator '**' is unsupported");
-    if (jt_skip(p, JT_SIGN, signs[i])) {
-      x = binary_of(p, x, signs[i], unary(p, true));
-      i = 0;
-    } else {
-      i++;
-    }
+// Takes one of the signs, which end with NULL; NULL: the next token is none of them.
+static const char *sign_take(jt_parser *p, const char *const *signs) {
+  for (; *signs; signs++)
+    if (jt_skip(p, JT_SIGN, *signs))
+      return *signs;
+  return NULL;
+}
+
+// Operators of one precedence, which group from left to right.
+static jt_node *operators(jt_parser *p, const char *const *signs,
+                          jt_node *(*operand)(jt_parser *p)) {
+  jt_node *x = operand(p);
+  for (const char *sign; (sign = sign_take(p, signs));) {
+    jt_node *y = operand(p), *both = jt_node_new(p, JN_BINARY);
+    both->text = jt_text(sign);
+    both->a = x;
+    both->b = y;
+    x = both;
   }
   return x;
+}
+
+static jt_node *factor(jt_parser *p) {
+  jt_node *x = unary(p, true);
+  if (jt_at(p, JT_SIGN, "**"))
+    jt_refuse(p, jt_peek(p)->line, "operator '**' is unsupported");
+  return x;
+}
+
+static jt_node *term(jt_parser *p) {
+  return operators(p, (const char *const[]){"*", "/", "//", "%", NULL}, factor);
 }
 
 static jt_node *concat(jt_parser *p) {
@@ -346,28 +346,16 @@ static jt_node *concat(jt_parser *p) {
 }
 
 static jt_node *sum(jt_parser *p) {
-  jt_node *x = concat(p);
-  while (!p->fault) {
-    if (jt_skip(p, JT_SIGN, "+"))
-      x = binary_of(p, x, "+", concat(p));
-    else if (jt_skip(p, JT_SIGN, "-"))
-      x = binary_of(p, x, "-", concat(p));
-    else
-      break;
-  }
-  return x;
+  return operators(p, (const char *const[]){"+", "-", NULL}, concat);
 }
 
 static const char *comparison(jt_parser *p) {
-  static const char *const signs[] = {"==", "!=", "<", "<=", ">", ">="};
-  for (size_t i = 0; i < LM_COUNT(signs); i++)
-    if (jt_skip(p, JT_SIGN, signs[i]))
-      return signs[i];
+  const char *sign = sign_take(p, (const char *const[]){"==", "!=", "<", "<=", ">", ">=", NULL});
+  if (sign)
+    return sign;
   if (jt_skip(p, JT_NAME, "in"))
     return "in";
-  const jt_token *behind = jt_look(p);
-  bool not_in = jt_at(p, JT_NAME, "not") && behind->kind == JT_NAME && behind->n == 2 &&
-                !memcmp(behind->p, "in", 2);
+  bool not_in = jt_at(p, JT_NAME, "not") && jt_token_is(jt_look(p), JT_NAME, "in");
   p->at += not_in ? 2 : 0;
   return not_in ? "not in" : NULL;
 }
