@@ -88,6 +88,9 @@ struct lm_template {
   bool generation; // it has {% generation %}
 };
 
+// An error of the user with the name of the template and the line.
+lm_status jt_fault(const lm_template *t, uint32_t line, const char *fmt, va_list ap);
+
 typedef struct jt_parser {
   lm_template *t;
   jt_token *tokens;

@@ -35,10 +35,8 @@ static void move(lexer *x, size_t to) {
 }
 
 static size_t spaces_end(const lexer *x, size_t at) {
-  uint32_t c;
-  for (int n; (n = lm_utf8_decode(x->s + at, x->n - at, &c)) && jt_is_space(c);)
-    at += (size_t)n;
-  return at;
+  jt_string rest = {.p = x->s + at, .n = (uint32_t)(x->n - at)};
+  return x->n - jt_strip(rest, true, false).n;
 }
 
 static size_t strip_end(const char *s, size_t n) {

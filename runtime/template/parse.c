@@ -9,14 +9,11 @@ enum {
 };
 
 void jt_refuse(jt_parser *p, uint32_t line, const char *fmt, ...) {
-  lm_buf b = {0};
   va_list ap;
   va_start(ap, fmt);
-  lm_buf_vprintf(&b, fmt, ap);
-  va_end(ap);
   if (!p->fault)
-    p->fault = lm_fail(LM_USER, "%s:%u: %s", p->t->what, line, b.p);
-  lm_buf_free(&b);
+    p->fault = jt_fault(p->t, line, fmt, ap);
+  va_end(ap);
 }
 
 // ---- tokens

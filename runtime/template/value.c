@@ -10,15 +10,20 @@ enum {
   ELEMENTS_A_STEP = 8
 };
 
-jt_value jt_fail(jt_run *r, const char *fmt, ...) {
+lm_status jt_fault(const lm_template *t, uint32_t line, const char *fmt, va_list ap) {
   lm_buf b = {0};
+  lm_buf_vprintf(&b, fmt, ap);
+  lm_status s = lm_fail(LM_USER, "%s:%u: %s", t->what, line, b.p);
+  lm_buf_free(&b);
+  return s;
+}
+
+jt_value jt_fail(jt_run *r, const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);
-  lm_buf_vprintf(&b, fmt, ap);
-  va_end(ap);
   if (!r->fault)
-    r->fault = lm_fail(LM_USER, "%s:%u: %s", r->t->what, r->line, b.p);
-  lm_buf_free(&b);
+    r->fault = jt_fault(r->t, r->line, fmt, ap);
+  va_end(ap);
   return jt_undefined(jt_text(""));
 }
 
