@@ -41,6 +41,12 @@ static lm_status sharegpt_add(json_t *messages, const json_t *x, size_t i) {
 
 // ---- OpenAI
 
+// The value of a text of JSON, to be released; NULL: it is no such text.
+static json_t *text_parse(const json_t *x) {
+  return json_is_string(x) ? json_loadb(json_string_value(x), json_string_length(x), 0, NULL)
+                           : NULL;
+}
+
 // OpenAI has the arguments of a call as a text of JSON; templates expect the object.
 static void arguments_parse(json_t *message) {
   size_t i;
@@ -48,10 +54,7 @@ static void arguments_parse(json_t *message) {
   json_array_foreach(json_object_get(message, "tool_calls"), i, call) {
     json_t *f = json_object_get(call, "function");
     json_t *holder = json_is_object(f) ? f : call;
-    json_t *text = json_object_get(holder, "arguments");
-    json_t *parsed = json_is_string(text)
-                         ? json_loadb(json_string_value(text), json_string_length(text), 0, NULL)
-                         : NULL;
+    json_t *parsed = text_parse(json_object_get(holder, "arguments"));
     if (json_is_object(parsed))
       json_object_set(holder, "arguments", parsed);
     json_decref(parsed);
@@ -83,11 +86,10 @@ static lm_status messages_read(const json_t *list, json_t *out) {
 
 // Tools and documents may be a text of JSON.
 static lm_status list_give(json_t *given, const json_t *root, const char *key) {
-  json_t *x = json_object_get(root, key), *parsed = NULL;
+  json_t *x = json_object_get(root, key);
   if (!x || json_is_null(x))
     return NULL;
-  if (json_is_string(x))
-    parsed = json_loadb(json_string_value(x), json_string_length(x), 0, NULL);
+  json_t *parsed = text_parse(x);
   if (!json_is_array(parsed ? parsed : x)) {
     json_decref(parsed);
     return lm_fail(LM_USER, "\"%s\" is not a list", key);

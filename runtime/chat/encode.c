@@ -84,27 +84,28 @@ static bool prompt_end(const lm_chat *chat, const lm_conversation *c, const mark
 }
 
 // The end of the template's text behind a message that is trained: `from`, or behind it.
-static lm_status tail_end(const lm_chat *chat, const marked *m, size_t from, size_t *out) {
+// *out_special: it is the end of a special token.
+static lm_status tail_end(const lm_chat *chat, const marked *m, size_t from, size_t *out,
+                          bool *out_special) {
   size_t end = from, n;
-  bool found;
   while (end < m->r.n && m->own[end])
     end++;
   LM_TRY(lm_tokenizer_special_find(chat->tokenizer, m->r.text + from, end - from, m->own + from, &n,
-                                   &found));
+                                   out_special));
   const char *line = memchr(m->r.text + from, '\n', end - from);
-  *out = found ? from + n : line ? (size_t)(line - m->r.text) + 1 : end;
+  *out = *out_special ? from + n : line ? (size_t)(line - m->r.text) + 1 : end;
   return NULL;
 }
 
 static lm_chat_role role_at(const lm_conversation *c, size_t i) {
-  static const char *const names[][LM_CHAT_ROLES] = {
+  static const char *const names[LM_CHAT_ROLES][3] = {
       [LM_CHAT_SYSTEM] = {"system", "developer"},
       [LM_CHAT_USER] = {"user", "human"},
       [LM_CHAT_ASSISTANT] = {"assistant", "model"},
       [LM_CHAT_TOOL] = {"tool", "function", "ipython"}};
   const char *role = json_string_value(json_object_get(json_array_get(c->messages, i), "role"));
   for (int k = 0; role && k < LM_CHAT_ROLES; k++)
-    for (int j = 0; j < LM_CHAT_ROLES && names[k][j]; j++)
+    for (size_t j = 0; j < LM_COUNT(names[k]) && names[k][j]; j++)
       if (!strcmp(names[k][j], role))
         return (lm_chat_role)k;
   return LM_CHAT_ROLES;
@@ -113,13 +114,13 @@ static lm_chat_role role_at(const lm_conversation *c, size_t i) {
 static lm_status message_mark(const lm_chat *chat, const lm_conversation *c, marked *m,
                               size_t message) {
   size_t first = 0, end = 0, begin;
-  bool says = said_range(&m->r, (int64_t)message, &first, &end);
+  bool special, says = said_range(&m->r, (int64_t)message, &first, &end);
   bool known = prompt_end(chat, c, m, message, &begin);
   if (!says && !known)
     return NULL;
   if (!known || (says && begin > first))
     begin = first;
-  LM_TRY(tail_end(chat, m, says ? end : begin, &end));
+  LM_TRY(tail_end(chat, m, says ? end : begin, &end, &special));
   for (size_t i = begin; i < end; i++) {
     int64_t from = lm_origin_message(m->r.from[i]);
     m->trained[i] = from < 0 || from == (int64_t)message;
@@ -228,25 +229,21 @@ lm_status lm_chat_stop(const lm_chat *chat, lm_buf *out, int32_t *out_id) {
                        .given = json_object()};
   size_t first, end = 0, to;
   lm_tokens ids = {0};
+  bool special = false;
   marked m;
   *out_id = -1;
   lm_status s = render(chat, &c, 2, false, &m);
   if (!s && said_range(&m.r, 1, &first, &end))
-    s = tail_end(chat, &m, end, &to);
+    s = tail_end(chat, &m, end, &to, &special);
   else if (!s)
     s = lm_fail(LM_USER, "the template does not render an answer");
-  if (!s) {
-    size_t at;
-    bool special = false;
+  if (!s)
     lm_buf_add(out, m.r.text + end, to - end);
-    s = lm_tokenizer_special_find(chat->tokenizer, m.r.text + end, to - end, m.own + end, &at,
-                                  &special);
-    if (!s && special)
-      s = lm_tokenizer_encode_own(chat->tokenizer, m.r.text + end, to - end, m.own + end,
-                                  LM_TEXT_FOLLOWS | LM_TEXT_PRECEDES, &ids);
-    if (!s && special && ids.n)
-      *out_id = ids.ids[ids.n - 1];
-  }
+  if (!s && special)
+    s = lm_tokenizer_encode_own(chat->tokenizer, m.r.text + end, to - end, m.own + end,
+                                LM_TEXT_FOLLOWS | LM_TEXT_PRECEDES, &ids);
+  if (!s && ids.n)
+    *out_id = ids.ids[ids.n - 1];
   lm_tokens_free(&ids);
   marked_free(&m);
   lm_conversation_free(&c);
