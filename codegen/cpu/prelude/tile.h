@@ -96,6 +96,15 @@ static __attribute__((noinline)) void lm_tile_gemm(int64_t rows, int64_t width, 
     lm_tile_rows(2, width, n, a + i * a_row, a_row, b, b_row, c + i * c_row, c_row, add);
 }
 
+// ---- operands of large GEMMs
+
+// Defines a function that packs rows of A or columns of B: PACK with the given constants.
+#define LM_PACK_FUNCTION(NAME, TYPE, PACK, ...)                                                    \
+  static __attribute__((noinline)) void NAME(const TYPE *from, int64_t stride, int64_t n,          \
+                                             int64_t count_mn, float *to) {                        \
+    PACK(__VA_ARGS__, from, stride, n, count_mn, to);                                              \
+  }
+
 // ---- results of large GEMMs (tile_panel.h, tile_amx.h, tile_bfmmla.h)
 
 // Where sums are stored: rows of f32, to which they are added if `add` is set. At the last block of
@@ -114,6 +123,16 @@ LM_INLINE lm_sums lm_sums_at(const lm_sums *s, int64_t i, int64_t j) {
   x.c += i * x.row + j;
   if (x.bf16)
     x.bf16 += i * x.bf16_row + j;
+  return x;
+}
+
+// Those of a tile. Sums that are only rounded are stored in `t` instead of c, in rows of `row`.
+LM_INLINE lm_sums lm_sums_of_tile(const lm_sums *s, int64_t i, int64_t j, float *t, int64_t row) {
+  lm_sums x = lm_sums_at(s, i, j);
+  if (x.bf16 && !x.add) {
+    x.c = t;
+    x.row = row;
+  }
   return x;
 }
 

@@ -161,24 +161,10 @@ LM_INLINE void lm_squares(int rows, int interleaved, const uint16_t *from, int64
         lm_square_fill(rows, interleaved, at, stride, *square);
     }
 }
-static __attribute__((noinline)) void lm_pack_a_bf16(const uint16_t *from, int64_t stride,
-                                                     int64_t n, int64_t count_mn, float *to) {
-  lm_squares(1, 1, from, stride, n, count_mn, to);
-}
-static __attribute__((noinline)) void lm_pack_a_transposed_bf16(const uint16_t *from,
-                                                                int64_t stride, int64_t n,
-                                                                int64_t count_mn, float *to) {
-  lm_squares(1, 0, from, stride, n, count_mn, to);
-}
-static __attribute__((noinline)) void lm_pack_b_bf16(const uint16_t *from, int64_t stride,
-                                                     int64_t n, int64_t count_mn, float *to) {
-  lm_squares(0, 1, from, stride, n, count_mn, to);
-}
-static __attribute__((noinline)) void lm_pack_b_transposed_bf16(const uint16_t *from,
-                                                                int64_t stride, int64_t n,
-                                                                int64_t count_mn, float *to) {
-  lm_squares(0, 0, from, stride, n, count_mn, to);
-}
+LM_PACK_FUNCTION(lm_pack_a_bf16, uint16_t, lm_squares, 1, 1)
+LM_PACK_FUNCTION(lm_pack_a_transposed_bf16, uint16_t, lm_squares, 1, 0)
+LM_PACK_FUNCTION(lm_pack_b_bf16, uint16_t, lm_squares, 0, 1)
+LM_PACK_FUNCTION(lm_pack_b_transposed_bf16, uint16_t, lm_squares, 0, 0)
 
 // ---- tiles
 
@@ -285,11 +271,7 @@ LM_INLINE void lm_amx_tiles(int64_t n, int64_t rows, int64_t columns, lm_squares
       lm_squares_at q = lm_squares_move(b, j);
       int64_t down = lm_min64(LM_AMX_SIDE, rows - i);
       int64_t across = lm_min64(LM_AMX_SIDE, columns - j);
-      lm_sums z = lm_sums_at(sums, i, j);
-      if (z.bf16 && !z.add) {
-        z.c = &t[0][0];
-        z.row = LM_AMX_SIDE;
-      }
+      lm_sums z = lm_sums_of_tile(sums, i, j, &t[0][0], LM_AMX_SIDE);
       if (down < LM_AMX_SIDE || across < LM_AMX_SIDE)
         lm_amx_edge(&x, steps, down, across, p, q, z.c, z.row, z.add);
       else

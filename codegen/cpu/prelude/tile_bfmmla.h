@@ -105,24 +105,10 @@ LM_INLINE void lm_steps(int width, int transposed, const uint16_t *from, int64_t
           lm_step_transpose(at + l, stride, to + l * LM_STEP);
     }
 }
-static __attribute__((noinline)) void lm_pack_a_bf16(const uint16_t *from, int64_t stride,
-                                                     int64_t n, int64_t count_mn, float *to) {
-  lm_steps(LM_BF16_MR, 0, from, stride, n, count_mn, to);
-}
-static __attribute__((noinline)) void lm_pack_a_transposed_bf16(const uint16_t *from,
-                                                                int64_t stride, int64_t n,
-                                                                int64_t count_mn, float *to) {
-  lm_steps(LM_BF16_MR, 1, from, stride, n, count_mn, to);
-}
-static __attribute__((noinline)) void lm_pack_b_bf16(const uint16_t *from, int64_t stride,
-                                                     int64_t n, int64_t count_mn, float *to) {
-  lm_steps(LM_BF16_NR, 0, from, stride, n, count_mn, to);
-}
-static __attribute__((noinline)) void lm_pack_b_transposed_bf16(const uint16_t *from,
-                                                                int64_t stride, int64_t n,
-                                                                int64_t count_mn, float *to) {
-  lm_steps(LM_BF16_NR, 1, from, stride, n, count_mn, to);
-}
+LM_PACK_FUNCTION(lm_pack_a_bf16, uint16_t, lm_steps, LM_BF16_MR, 0)
+LM_PACK_FUNCTION(lm_pack_a_transposed_bf16, uint16_t, lm_steps, LM_BF16_MR, 1)
+LM_PACK_FUNCTION(lm_pack_b_bf16, uint16_t, lm_steps, LM_BF16_NR, 0)
+LM_PACK_FUNCTION(lm_pack_b_transposed_bf16, uint16_t, lm_steps, LM_BF16_NR, 1)
 
 // ---- tiles
 
@@ -197,11 +183,7 @@ static __attribute__((noinline)) void lm_tiles_bf16(int64_t n, int64_t rows, int
       const uint16_t *y = (const uint16_t *)b + j / LM_BF16_NR * b_panel;
       int64_t down = lm_min64(LM_BF16_MR, rows - i);
       int64_t across = lm_min64(LM_BF16_NR, columns - j);
-      lm_sums z = lm_sums_at(sums, i, j);
-      if (z.bf16 && !z.add) {
-        z.c = &t[0][0];
-        z.row = LM_BF16_NR;
-      }
+      lm_sums z = lm_sums_of_tile(sums, i, j, &t[0][0], LM_BF16_NR);
       if (down < LM_BF16_MR || across < LM_BF16_NR)
         lm_blocks_edge(steps, down, across, x, y, z.c, z.row, z.add);
       else

@@ -131,22 +131,10 @@ LM_INLINE void lm_copy_bf16(int width, const uint16_t *from, float *to) {
     if (l < count_mn)                                                                              \
       lm_pack_edge_##T(width, from, stride, 1, n, count_mn - l, to);                               \
   }                                                                                                \
-  static __attribute__((noinline)) void lm_pack_a_##T(const TYPE *from, int64_t stride, int64_t n, \
-                                                      int64_t count_mn, float *to) {               \
-    lm_pack_##T(LM_MR, from, stride, n, count_mn, to);                                             \
-  }                                                                                                \
-  static __attribute__((noinline)) void lm_pack_a_transposed_##T(                                  \
-      const TYPE *from, int64_t stride, int64_t n, int64_t count_mn, float *to) {                  \
-    lm_pack_transposed_##T(LM_MR, from, stride, n, count_mn, to);                                  \
-  }                                                                                                \
-  static __attribute__((noinline)) void lm_pack_b_##T(const TYPE *from, int64_t stride, int64_t n, \
-                                                      int64_t count_mn, float *to) {               \
-    lm_pack_##T(LM_NR, from, stride, n, count_mn, to);                                             \
-  }                                                                                                \
-  static __attribute__((noinline)) void lm_pack_b_transposed_##T(                                  \
-      const TYPE *from, int64_t stride, int64_t n, int64_t count_mn, float *to) {                  \
-    lm_pack_transposed_##T(LM_NR, from, stride, n, count_mn, to);                                  \
-  }
+  LM_PACK_FUNCTION(lm_pack_a_##T, TYPE, lm_pack_##T, LM_MR)                                        \
+  LM_PACK_FUNCTION(lm_pack_a_transposed_##T, TYPE, lm_pack_transposed_##T, LM_MR)                  \
+  LM_PACK_FUNCTION(lm_pack_b_##T, TYPE, lm_pack_##T, LM_NR)                                        \
+  LM_PACK_FUNCTION(lm_pack_b_transposed_##T, TYPE, lm_pack_transposed_##T, LM_NR)
 LM_PACK(f32, float)
 
 // The elements of a panel of A at one k, each a factor of a vector. Multiply-adds of NEON take it
@@ -238,11 +226,7 @@ static __attribute__((noinline)) void lm_tiles_round(int64_t n, int64_t rows, in
     for (int64_t i = 0; i < rows; i += LM_MR) {
       int64_t down = lm_min64(LM_MR, rows - i);
       int64_t across = lm_min64(LM_NR, columns - j);
-      lm_sums z = lm_sums_at(sums, i, j);
-      if (!z.add) {
-        z.c = &t[0][0];
-        z.row = LM_NR;
-      }
+      lm_sums z = lm_sums_of_tile(sums, i, j, &t[0][0], LM_NR);
       if (down < LM_MR || across < LM_NR)
         lm_tile_edge(n, down, across, a + i * n, b + j * b_depth, z.c, z.row, z.add);
       else
@@ -270,8 +254,8 @@ LM_INLINE const float *lm_panels_f32(const float *from, int64_t n, int64_t colum
 #define LM_READS_PANELS_F32 1
 
 // bf16 is widened while it is packed, unless the processor has instructions for matrices of bf16
-// (tile_amx.h, tile_bfmmla.h: LM_MATRIX_UNIT). In panels, the
-// elements of a pair along k are adjacent: [column / LM_NR][k / 2][LM_NR][2].
+// (tile_amx.h, tile_bfmmla.h: LM_MATRIX_UNIT). In panels, the elements of a pair along k are
+// adjacent: [column / LM_NR][k / 2][LM_NR][2].
 #ifndef LM_MATRIX_UNIT
 typedef uint32_t lm_pairs __attribute__((vector_size(LM_LANES * 4), aligned(4), may_alias));
 LM_PACK(bf16, uint16_t)
