@@ -159,6 +159,9 @@ const char *lm_gen_temp_name(lm_gen *e, const char *prefix);
 double lm_gen_op_instructions(const lm_gen *e, const lm_op *op);
 const char *lm_gen_op_text(lm_gen *e, const lm_op *op, const char *const *in);
 const char *lm_gen_const_text(lm_arena *a, lm_dtype t, double v);
+// An element of the rng: its index along the last axis is `column`, its operands are `in`.
+const char *lm_gen_rng_text(lm_arena *a, const lm_op *rng, const char *column,
+                            const char *const *in);
 const char *lm_gen_load_text(lm_arena *a, lm_dtype t,
                              const char *location); // memory to register
 const char *lm_gen_store_text(lm_arena *a, lm_dtype t, const char *value);

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 #include "codegen/common/gen.h"
+#include "runtime/base/philox.h"
 
 // $0, $1, $2 stand for the operands. The type of the last operand selects the column. instructions:
 // that an element takes in f32, or in integers if there is no f32, as compiled for sm_90a
@@ -54,6 +55,15 @@ const char *lm_gen_memory_type(lm_dtype t) {
 
 const char *lm_gen_held_type(lm_dtype t) {
   return lm_gen_register_type(t);
+}
+
+const char *lm_gen_rng_text(lm_arena *a, const lm_op *rng, const char *column,
+                            const char *const *in) {
+  const int64_t *imm = rng->attr.imm;
+  lm_philox_key2 key = lm_philox_key((uint64_t)imm[0], (uint64_t)imm[1]);
+  return lm_arena_printf(
+      a, "lm_uniform(%uu, %uu, (uint64_t)(uint32_t)%s * %lldu + (uint64_t)(%s + %s), %s, %s)",
+      key.v[0], key.v[1], in[1], (long long)imm[2], column, in[2], in[3], in[0]);
 }
 
 const char *lm_gen_load_text(lm_arena *a, lm_dtype t, const char *location) {

@@ -6,7 +6,6 @@
 #include <string.h>
 #include "codegen/common/gen.h"
 #include "compiler/ops/interface.h"
-#include "runtime/base/philox.h"
 
 // ---- statements and names
 
@@ -332,20 +331,16 @@ static lm_gen_text pull_iota(lm_gen *e, const lm_op *op, const lm_ix *ix) {
 
 static lm_gen_text pull_rng(lm_gen *e, const lm_op *op, const lm_ix *ix) {
   lm_type t = op->out[0]->type;
-  lm_philox_key2 key = lm_philox_key((uint64_t)op->attr.imm[0], (uint64_t)op->attr.imm[1]);
   lm_ix column = t.rank ? ix[t.rank - 1] : lm_ix_const(0), at[LM_RANK];
-  lm_gen_text in[4];
+  const char *in[4];
   int level = lm_ix_level(&e->vars, &column);
   for (int i = 0; i < 4; i++) {
     copy_shared(op, ix, op->in[i]->type, at);
-    in[i] = lm_gen_pull(e, op->in[i], at);
-    level = deeper(level, in[i].level);
+    lm_gen_text x = lm_gen_pull(e, op->in[i], at);
+    in[i] = x.text;
+    level = deeper(level, x.level);
   }
-  const char *text = lm_arena_printf(
-      e->arena,
-      "lm_uniform(%uu, %uu, (uint64_t)(uint32_t)%s * %lldu + (uint64_t)(%s + %s), %s, %s)",
-      key.v[0], key.v[1], in[1].text, (long long)op->attr.imm[2], lm_gen_index(e, &column, false),
-      in[2].text, in[3].text, in[0].text);
+  const char *text = lm_gen_rng_text(e->arena, op, lm_gen_index(e, &column, false), in);
   return lm_gen_temp(e, t.dtype, level, text, op, t);
 }
 

@@ -2,7 +2,6 @@
 // axes that it depends on; and tiles of operands in shared memory.
 #include <string.h>
 #include "codegen/cuda/attend.h"
-#include "runtime/base/philox.h"
 
 typedef enum {
   UNIFORM,
@@ -185,15 +184,10 @@ static const char *iota(cuda_attend *e, lm_axis a) {
 
 static const char *random_number(cuda_attend *e, const lm_op *op) {
   lm_type t = op->out[0]->type;
-  lm_philox_key2 key = lm_philox_key((uint64_t)op->attr.imm[0], (uint64_t)op->attr.imm[1]);
   const char *in[4];
   for (int i = 0; i < 4; i++)
     in[i] = cuda_attend_value(e, op->in[i]);
-  return lm_arena_printf(
-      e->g.arena,
-      "lm_uniform(%uu, %uu, (uint64_t)(uint32_t)%s * %lldu + (uint64_t)(%s + %s), %s, %s)",
-      key.v[0], key.v[1], in[1], (long long)op->attr.imm[2],
-      t.rank ? iota(e, t.axis[t.rank - 1]) : "0", in[2], in[3], in[0]);
+  return lm_gen_rng_text(e->g.arena, op, t.rank ? iota(e, t.axis[t.rank - 1]) : "0", in);
 }
 
 // For a sum of cotangents over parallel axes the term is returned: every operation after it is
