@@ -14,17 +14,21 @@ def switchable():
     return {name: float(off) for name, off in rows if off != "NEEDED"}
 
 
+def agree(what, other, usual, bar):
+    """Traced values of two ways to compile a program. A gradient that cancels to rounding errors is measured against the largest gradient."""
+    check({k: v.shape for k, v in usual.items()} == {k: v.shape for k, v in other.items()}, f"{what}: the same tensors")
+    floor = 1e-3 * max(np.linalg.norm(v) for k, v in usual.items() if k.startswith("grad."))
+    for key in usual:
+        within(f"{key} {what}", distance(other[key], usual[key], floor if key != "loss" else 0), bar)
+
+
 def compare(run, file, *args):
     args = (*args, "--steps", 2, "--values", "loss,grads")
     alone = {"OMP_NUM_THREADS": "1"}   # small GEMMs, which are slower with many threads
     whole = run.trace(file, *args, env=alone)
     for name, tolerance in switchable().items():
         part = run.trace(file, *args, "--disable-pass", name, env=alone)
-        check(part.keys() == whole.keys(), name)
-        # a gradient that cancels to rounding errors is measured against the largest gradient
-        floor = 1e-3 * max(np.linalg.norm(v) for k, v in whole.items() if k.startswith("grad."))
-        for key in whole:
-            within(f"{key} without {name}", distance(part[key], whole[key], floor if key != "loss" else 0), tolerance)
+        agree(f"without {name}", part, whole, tolerance)
 
 
 def test_llama(run):
@@ -67,9 +71,7 @@ def declined(run, name):
         if file.endswith("panels.lm"):
             args = (file, *args[3:])
         usual, other = run.trace(*args, *off), run.trace(*args, *asked)
-        floor = 1e-3 * max(np.linalg.norm(v) for k, v in usual.items() if k.startswith("grad."))
-        for key in usual:
-            within(f"{key} of {file} in {compute}, {name}", distance(other[key], usual[key], floor if key != "loss" else 0), bar)
+        agree(f"of {file} in {compute}, {name}", other, usual, bar)
     return plan_of(run, whole_panels(run), name, *asked)
 
 
@@ -94,9 +96,7 @@ def test_tile_rows(run):
     for file, bar in (llama["f32"], 1e-5), (llama["bf16"], 2e-2), (gpt2, 1e-5):
         args = (file, "--steps", 1, "--values", "loss,grads")
         whole, tiled = run.trace(*args, *off), run.trace(*args, *asked)
-        floor = 1e-3 * max(np.linalg.norm(v) for k, v in whole.items() if k.startswith("grad."))
-        for key in whole:
-            within(f"{key} of {file}", distance(tiled[key], whole[key], floor if key != "loss" else 0), bar)
+        agree(f"of {file}", tiled, whole, bar)
         one = on_one_cpu(lambda: run.trace(*args, *asked))
         check(all(np.array_equal(one[key], tiled[key]) for key in tiled), f"{file} with one thread")
         # The number of rows per tile depends on the processor; without AMX it is less than the rows of these models.
@@ -165,10 +165,7 @@ def test_packed_weights(run):
             check(all(stride == {"w": "128", "a": "96"}[path[0]] for path, stride in pieces), pieces)
             args = (model, "--steps", 2, "--values", "loss,grads,params")
             apart, merged = run.trace(*args, *off), run.trace(*args, *asked)
-            check({k: v.shape for k, v in apart.items()} == {k: v.shape for k, v in merged.items()}, "the same tensors")
-            floor = 1e-3 * max(np.linalg.norm(v) for k, v in apart.items() if k.startswith("grad."))
-            for key in apart:
-                within(f"{key} of {name} in {compute}", distance(merged[key], apart[key], floor if key != "loss" else 0), bar)
+            agree(f"of {name} in {compute}", merged, apart, bar)
     for i, used in enumerate(("0.1 * g * g", "sin(u) - 0.1 * g * u", "0.1 * f32(dot(g, u, d)) ^ 2")):
         twice = run.write(f"twice{i}.lm", "import std.nn: xent\n" + TWICE.format(used=used))
         check(open(plan_of(run, twice, f"twice{i}", *asked)).read().count("  piece ") == 2, "g and u are packed")
@@ -196,10 +193,7 @@ def test_padded(run):
         file = small(run, rows=2, seq=16, micro=16, vocab=4100, compute=compute, name=f"{compute}.lm")
         args = (file, "--steps", 3, "--values", "loss,grads,params")
         plain, padded = run.trace(*args, *off), run.trace(*args, *asked)
-        check({k: v.shape for k, v in plain.items()} == {k: v.shape for k, v in padded.items()}, "the same tensors")
-        floor = 1e-3 * max(np.linalg.norm(v) for k, v in plain.items() if k.startswith("grad."))
-        for key in plain:
-            within(f"{key} of {file}", distance(padded[key], plain[key], floor if key != "loss" else 0), bar)
+        agree(f"of {file}", padded, plain, bar)
         plan = open(plan_of(run, file, "padded", *asked)).read()
         check("n=4160(" in plan and "=4100(" not in plan, "every GEMM is padded")
 
