@@ -112,27 +112,6 @@ typedef struct cone {
   double seconds;
 } cone;
 
-// In bytes moved.
-static double bytes_of(const lm_module *m, const lm_op *op) {
-  double flops = 0, bytes = 0;
-  const lm_op_info *info = lm_op_info_of(op);
-  bool memory = lm_op_multiplies(op) || op->code == LM_OP_GATHER ||
-                op->body; // others run in the kernels of these
-  for (uint32_t i = 0; memory && i < op->n_in; i++)
-    bytes += lm_type_traffic(m, op->in[i]->type);
-  for (uint32_t i = 0; i < op->n_out; i++) {
-    double n = (double)lm_type_elements(m, op->out[i]->type);
-    bytes += memory ? n * lm_dtype_bytes(op->out[i]->type.dtype) : 0;
-    flops += info->flops *
-             (info->traits & LM_T_REDUCE ? (double)lm_type_elements(m, op->in[0]->type) : n);
-  }
-  for (int i = 0; lm_op_multiplies(op) && i < op->attr.n_axes; i++)
-    flops *= (double)lm_axis_size(m, op->attr.axes[i]);
-  for (const lm_op *o = op->body ? op->body->first : NULL; o; o = o->next)
-    flops += bytes_of(m, o) * FLOPS_PER_BYTE;
-  return flops / FLOPS_PER_BYTE > bytes ? flops / FLOPS_PER_BYTE : bytes;
-}
-
 static double bytes_moved(const lm_module *m, const lm_op *op) {
   double bytes = 0;
   for (uint32_t i = 0; i < op->n_in; i++)
@@ -140,6 +119,24 @@ static double bytes_moved(const lm_module *m, const lm_op *op) {
   for (uint32_t i = 0; i < op->n_out; i++)
     bytes += lm_type_traffic(m, op->out[i]->type);
   return bytes;
+}
+
+// The time without a cost model, as the bytes that could be moved in it.
+static double bytes_of(const lm_module *m, const lm_op *op) {
+  double flops = 0;
+  const lm_op_info *info = lm_op_info_of(op);
+  bool memory = lm_op_multiplies(op) || op->code == LM_OP_GATHER ||
+                op->body; // others run in the kernels of these
+  double bytes = memory ? bytes_moved(m, op) : 0;
+  for (uint32_t i = 0; i < op->n_out; i++) {
+    lm_type t = info->traits & LM_T_REDUCE ? op->in[0]->type : op->out[i]->type;
+    flops += info->flops * (double)lm_type_elements(m, t);
+  }
+  for (int i = 0; lm_op_multiplies(op) && i < op->attr.n_axes; i++)
+    flops *= (double)lm_axis_size(m, op->attr.axes[i]);
+  for (const lm_op *o = op->body ? op->body->first : NULL; o; o = o->next)
+    flops += bytes_of(m, o) * FLOPS_PER_BYTE;
+  return flops / FLOPS_PER_BYTE > bytes ? flops / FLOPS_PER_BYTE : bytes;
 }
 
 static double gemm_seconds(const lm_target *t, const lm_module *m, const lm_op *dot) {
@@ -221,7 +218,7 @@ static double seconds_chosen(pass *p) {
   return possible ? seconds : -1;
 }
 
-// The same with s.
+// The time of all chosen stashes and s; -1 if one of them cannot be recomputed.
 static double seconds_with(pass *p, stash *s) {
   bool was = s->recomputed;
   s->recomputed = true;
@@ -250,38 +247,42 @@ static void choose_marked(pass *p) {
   }
 }
 
-static bool is_candidate(pass *p, stash *s) {
-  return !s->recomputed && s->fits && keep_of(s->v) != LM_REMAT_SAVE && seconds_with(p, s) >= 0;
+// The time of all chosen stashes and s; -1 if s cannot be chosen as well.
+static double seconds_of_candidate(pass *p, stash *s) {
+  bool may_be = !s->recomputed && s->fits && keep_of(s->v) != LM_REMAT_SAVE;
+  return may_be ? seconds_with(p, s) : -1;
 }
 
 static double bytes_of_stash(const pass *p, const stash *s) {
   return lm_type_traffic(p->m, s->stacked->type);
 }
 
+// The candidate that adds the least time per byte to the chosen stashes; NULL if there is none.
+static stash *cheapest(pass *p) {
+  double now = seconds_chosen(p), best_rate = 0;
+  stash *best = NULL;
+  for (uint32_t i = 0; i < p->n; i++) {
+    stash *s = &p->all[i];
+    double seconds = seconds_of_candidate(p, s);
+    double rate = (seconds - now) / bytes_of_stash(p, s);
+    if (seconds < 0 || (best && rate >= best_rate))
+      continue;
+    best = s;
+    best_rate = rate;
+  }
+  return best;
+}
+
 // Chooses stashes of at least `bytes`, the cheapest per byte first; returns their number.
 static int choose_cheapest(pass *p, double bytes) {
-  double best_rate = 0, freed = 0;
-  stash *best;
   int n = 0;
-  do {
-    double now = seconds_chosen(p);
-    best = NULL;
-    for (uint32_t i = 0; i < p->n && freed < bytes; i++) {
-      stash *s = &p->all[i];
-      if (!is_candidate(p, s))
-        continue;
-      double rate = (seconds_with(p, s) - now) / bytes_of_stash(p, s);
-      if (best && rate >= best_rate)
-        continue;
-      best = s;
-      best_rate = rate;
-    }
-    if (best) {
-      best->recomputed = true;
-      freed += bytes_of_stash(p, best);
-      n++;
-    }
-  } while (best);
+  for (double freed = 0; freed < bytes; n++) {
+    stash *s = cheapest(p);
+    if (!s)
+      break;
+    s->recomputed = true;
+    freed += bytes_of_stash(p, s);
+  }
   return n;
 }
 
@@ -321,7 +322,7 @@ static int choose(pass *p, int64_t bytes) {
   stash *of[SUBSETS];
   int n = 0;
   for (uint32_t i = 0; bytes > 0 && i < p->n; i++) {
-    if (!is_candidate(p, &p->all[i]))
+    if (seconds_of_candidate(p, &p->all[i]) < 0)
       continue;
     if (n < SUBSETS)
       of[n] = &p->all[i];
