@@ -121,7 +121,7 @@ static lm_op *partner(lm_op *a) {
     return NULL;
   for (lm_op *b = a->next; b; b = b->next) {
     bool fits = b->code == LM_OP_LOOP && b->attr.imm[0] == a->attr.imm[0] && axes_fit(a, b) &&
-                lm_loop_is_reversed(a) == lm_loop_is_reversed(b) && !lm_loop_is_reversed(a);
+                !lm_loop_is_reversed(a) && !lm_loop_is_reversed(b);
     if (fits && can_fuse(a, b))
       return b;
   }
