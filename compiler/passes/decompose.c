@@ -101,19 +101,22 @@ static bool split_axes(const lm_module *m, const lm_op *op, lm_attr *outer, lm_a
   return outer->n_axes && axes_elements(m, outer->axes, outer->n_axes) > 1;
 }
 
+static bool in_scan(const lm_op *op) {
+  return op->parent->owner && op->parent->owner->code == LM_OP_SCAN;
+}
+
 static lm_value *sum(lm_rewrite *r, lm_op *op) {
   lm_attr outer, inner;
   if (op->parent->owner && lm_op_attends(op->parent->owner))
     return NULL; // attention kernels sum in f32 and round at the end
   const lm_module *m = r->b.m;
-  bool scanned = op->parent->owner && op->parent->owner->code == LM_OP_SCAN;
   if (op->out[0]->type.dtype == LM_BF16) {
     lm_value *x = lm_emit_cast(&r->b, op->in[0], LM_F32);
     return lm_emit_cast(&r->b, lm_emit(&r->b, LM_OP_SUM, &x, 1, &op->attr, NULL), LM_BF16);
   }
   bool many = lm_type_elements(m, op->out[0]->type) >= *(const int *)r->user;
   bool is_short = lm_type_elements(m, op->in[0]->type) <= LM_FUSE_MAX_SERIAL;
-  if (scanned || many || is_short || !split_axes(m, op, &outer, &inner))
+  if (in_scan(op) || many || is_short || !split_axes(m, op, &outer, &inner))
     return NULL;
   lm_value *row = lm_emit(&r->b, LM_OP_SUM, &op->in[0], 1, &inner, NULL);
   return lm_emit(&r->b, LM_OP_SUM, &row, 1, &outer, NULL);
@@ -121,9 +124,8 @@ static lm_value *sum(lm_rewrite *r, lm_op *op) {
 
 // ---- dots in scans
 
-// The axes of both factors: those of x, then those that only w has.
-static lm_type factor_axes(lm_type x, lm_type w, lm_type out) {
-  x.dtype = out.dtype;
+// x with the axes that only w has behind its own.
+static lm_type factor_axes(lm_type x, lm_type w) {
   for (int i = 0; i < w.rank && x.rank < LM_RANK; i++)
     if (lm_type_find(x, w.axis[i]) < 0)
       x.axis[x.rank++] = w.axis[i];
@@ -131,10 +133,10 @@ static lm_type factor_axes(lm_type x, lm_type w, lm_type out) {
 }
 
 static lm_value *dot(lm_rewrite *r, lm_op *op) {
-  if (!op->parent->owner || op->parent->owner->code != LM_OP_SCAN)
+  if (!in_scan(op))
     return NULL;
   lm_value *x = lm_emit_cast(&r->b, op->in[0], LM_F32), *w = lm_emit_cast(&r->b, op->in[1], LM_F32);
-  lm_type space = factor_axes(x->type, w->type, x->type);
+  lm_type space = factor_axes(x->type, w->type);
   bool nested = lm_type_subset(w->type, x->type) || lm_type_subset(x->type, w->type);
   lm_value *terms = lm_emit2(&r->b, LM_OP_MUL, nested ? x : lm_emit_expand(&r->b, x, space), w);
   lm_value *sum = lm_emit_reduce(&r->b, LM_OP_SUM, terms, op->attr.axes, op->attr.n_axes);
