@@ -281,12 +281,10 @@ static void op_divide(lm_shard *s, lm_op *op, lm_axis factor) {
 static void op_whole(lm_shard *s, lm_op *op) {
   lm_shard_value *out = op->n_out ? lm_shard_of(s, op->out[0]) : NULL;
   bool with_terms = out && out->active && out->spread == LM_SPREAD_WHOLE && has_terms(out);
+  bool any = !out || !out->active; // without a gradient: in either form of whole values
   for (uint32_t i = 0; i < op->n_in; i++) {
-    // a value without a gradient has no cotangent in any form
-    bool any = !out || !out->active;
-    lm_shard_value *v = lm_shard_of(s, op->in[i]);
-    bool as_is = any && v->spread == LM_SPREAD_WHOLE;
-    if (as_is)
+    const lm_shard_value *v = lm_shard_of(s, op->in[i]);
+    if (any && v->spread == LM_SPREAD_WHOLE)
       op->in[i] = v->now;
     else
       need(s, op, i, with_terms ? FORM_TERMS : FORM_WHOLE, 0);
@@ -324,10 +322,8 @@ static void region_divide(lm_shard *s, lm_region *r);
 static void loop_divide(lm_shard *s, lm_op *op) {
   for (uint32_t i = 0; i < op->n_in; i++) {
     const lm_shard_value *v = lm_shard_of(s, op->body->args[i + 1]);
-    lm_spread spread = (lm_spread)v->spread;
-    lm_axis along = v->along;
-    need_spread(s, op, i, spread, along);
-    op->body->args[i + 1]->type = op->out[i]->type = divided(s, v->type, along);
+    need_spread(s, op, i, (lm_spread)v->spread, v->along);
+    op->body->args[i + 1]->type = op->out[i]->type = divided(s, v->type, v->along);
   }
   region_divide(s, op->body);
   for (uint32_t i = op->n_in; i < op->n_out; i++) {
@@ -390,8 +386,7 @@ static bool divides_rows(const lm_mesh_axis *by) {
 
 static void choose(lm_shard *s, lm_func *f, uint8_t *whole_params) {
   s->f = f;
-  s->n_values = s->m->n_values;
-  s->value = lm_calloc((size_t)s->n_values + 1, sizeof *s->value);
+  s->value = lm_calloc((size_t)s->m->n_values + 1, sizeof *s->value);
   lm_shard_choose(s, whole_params);
 }
 

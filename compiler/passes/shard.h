@@ -39,7 +39,6 @@ typedef struct lm_shard {
   bool batch;            // divides rows: the sums of a loss may stay partial
   uint32_t *order;       // by axis: its position in the list of axes to divide, from 1; 0: whole
   lm_shard_value *value; // by id
-  uint32_t n_values;     // those of before the division
   lm_builder b;
 } lm_shard;
 
@@ -59,8 +58,6 @@ bool lm_shard_keeps_partial(const lm_shard *s, const lm_op *op);
 bool lm_shard_parts_result(const lm_shard *s, const lm_op *op);
 // True if result i of a function may be a partial sum.
 bool lm_shard_returns_partial(const lm_shard *s, uint32_t i);
-// How carry i of a loop is spread.
-lm_spread lm_shard_carry(const lm_shard *s, const lm_op *loop, uint32_t i, lm_axis *along);
 // Chooses the spread of every value of the function. `whole_params` by global, initially zeros: set
 // for parameters of which a use needs the whole cotangent.
 void lm_shard_choose(lm_shard *s, uint8_t *whole_params);

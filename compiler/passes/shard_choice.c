@@ -166,16 +166,11 @@ bool lm_shard_returns_partial(const lm_shard *s, uint32_t i) {
   return s->batch && loss && !v->type.rank && lm_dtype_is_float(v->type.dtype);
 }
 
-lm_spread lm_shard_carry(const lm_shard *s, const lm_op *loop, uint32_t i, lm_axis *along) {
-  const lm_shard_value *init = of(s, loop->in[i]);
-  *along = init->spread == LM_SPREAD_PARTS ? init->along : lm_shard_axis(s, init->type);
-  return *along ? LM_SPREAD_PARTS : LM_SPREAD_WHOLE;
-}
-
 // ---- forwards: the spread of each value
 
-static void spread_set(lm_shard_value *v, lm_spread spread, lm_axis along) {
-  v->spread = (uint8_t)spread;
+// along: 0 for a whole value
+static void spread_along(lm_shard_value *v, lm_axis along) {
+  v->spread = along ? LM_SPREAD_PARTS : LM_SPREAD_WHOLE;
   v->along = along;
 }
 
@@ -184,16 +179,17 @@ static void spread_region(lm_shard *s, const lm_region *r);
 static void spread_loop(lm_shard *s, const lm_op *op) {
   const lm_op *yield = op->body->last;
   for (uint32_t i = 0; i < op->n_in; i++) {
-    lm_axis along;
-    lm_spread spread = lm_shard_carry(s, op, i, &along);
-    spread_set(of(s, op->body->args[i + 1]), spread, along);
-    spread_set(of(s, op->out[i]), spread, along);
+    const lm_shard_value *init = of(s, op->in[i]);
+    bool is_parts = init->spread == LM_SPREAD_PARTS;
+    lm_axis along = is_parts ? init->along : lm_shard_axis(s, init->type);
+    spread_along(of(s, op->body->args[i + 1]), along);
+    spread_along(of(s, op->out[i]), along);
   }
   spread_region(s, op->body);
   for (uint32_t i = op->n_in; i < op->n_out; i++) {
     const lm_shard_value *y = of(s, yield->in[i]);
     if (y->spread == LM_SPREAD_PARTS)
-      spread_set(of(s, op->out[i]), LM_SPREAD_PARTS, y->along);
+      spread_along(of(s, op->out[i]), y->along);
   }
 }
 
@@ -207,22 +203,21 @@ static void spread_op(lm_shard *s, const lm_op *op) {
   lm_shard_value *out = of(s, op->out[0]);
   lm_factor kind = lm_op_info_of(op)->factor;
   if (kind == LM_FACTOR_STATE) {
-    lm_axis a = lm_shard_axis(s, out->type);
-    spread_set(out, a ? LM_SPREAD_PARTS : LM_SPREAD_WHOLE, a);
+    spread_along(out, lm_shard_axis(s, out->type));
     return;
   }
   if (lm_shard_keeps_partial(s, op)) {
-    spread_set(out, LM_SPREAD_PARTIAL, 0);
+    out->spread = LM_SPREAD_PARTIAL;
     return;
   }
   lm_axis factor = lm_shard_factor(s, op);
   lm_axis along = factor ? lm_shard_along(s, op, factor, 0) : 0;
   if (along)
-    spread_set(out, LM_SPREAD_PARTS, along);
+    spread_along(out, along);
   else if (factor && kind != LM_FACTOR_MAX)
-    spread_set(out, LM_SPREAD_PARTIAL, 0);
+    out->spread = LM_SPREAD_PARTIAL;
   else if (!factor && lm_shard_parts_result(s, op))
-    spread_set(out, LM_SPREAD_PARTS, lm_shard_axis(s, out->type));
+    spread_along(out, lm_shard_axis(s, out->type));
 }
 
 static void spread_region(lm_shard *s, const lm_region *r) {
@@ -322,10 +317,8 @@ void lm_shard_choose(lm_shard *s, uint8_t *whole_params) {
   uint8_t *active = lm_activity_of_func(s->f);
   note_region(s, body, active);
   lm_free(active);
-  for (uint32_t i = 0; s->batch && i < body->n_args; i++) {
-    lm_axis a = lm_shard_axis(s, body->args[i]->type);
-    spread_set(of(s, body->args[i]), a ? LM_SPREAD_PARTS : LM_SPREAD_WHOLE, a);
-  }
+  for (uint32_t i = 0; s->batch && i < body->n_args; i++)
+    spread_along(of(s, body->args[i]), lm_shard_axis(s, body->args[i]->type));
   spread_region(s, body);
   do {
     movable_region(s, body, whole_params);
