@@ -211,21 +211,22 @@ static void eval_at(lm_eval *e, const lm_op *op) {
 // ---- control
 
 // The ranks run each operation in lockstep: collectives are operations on the tensors of all.
-typedef struct team {
+struct lm_eval_mesh {
   lm_eval **rank;
   int n;
-} team;
+};
+typedef struct lm_eval_mesh ranks;
 
-static void team_op(team t, const lm_op *op);
+static void ranks_op(ranks all, const lm_op *op);
 
-static const lm_op *team_run(team t, const lm_region *r) {
+static const lm_op *ranks_run(ranks all, const lm_region *r) {
   for (const lm_op *op = r->first; op != r->last; op = op->next)
-    team_op(t, op);
+    ranks_op(all, op);
   return r->last;
 }
 
 static const lm_op *run_region(lm_eval *e, const lm_region *r) {
-  return team_run((team){&e, 1}, r);
+  return ranks_run((ranks){&e, 1}, r);
 }
 
 static void region_forget(lm_eval *e, const lm_region *r) {
@@ -261,15 +262,15 @@ static void iteration_end(lm_eval *e, const lm_op *op, int64_t iteration) {
   region_forget(e, op->body);
 }
 
-static void team_loop(team t, const lm_op *op) {
-  for (int k = 0; k < t.n; k++)
-    loop_begin(t.rank[k], op);
+static void ranks_loop(ranks all, const lm_op *op) {
+  for (int k = 0; k < all.n; k++)
+    loop_begin(all.rank[k], op);
   for (int64_t iteration = 0; iteration < op->attr.imm[0]; iteration++) {
-    for (int k = 0; k < t.n; k++)
-      iteration_begin(t.rank[k], op, iteration);
-    team_run(t, op->body);
-    for (int k = 0; k < t.n; k++)
-      iteration_end(t.rank[k], op, iteration);
+    for (int k = 0; k < all.n; k++)
+      iteration_begin(all.rank[k], op, iteration);
+    ranks_run(all, op->body);
+    for (int k = 0; k < all.n; k++)
+      iteration_end(all.rank[k], op, iteration);
   }
 }
 
@@ -340,16 +341,16 @@ static void eval_attend(lm_eval *e, const lm_op *op) {
   region_forget(e, op->body);
 }
 
-static void team_call(team t, const lm_op *op) {
-  const lm_func *f = lm_func_find(t.rank[0]->m, op->attr.sym);
-  for (int k = 0; k < t.n; k++)
+static void ranks_call(ranks all, const lm_op *op) {
+  const lm_func *f = lm_func_find(all.rank[0]->m, op->attr.sym);
+  for (int k = 0; k < all.n; k++)
     for (uint32_t i = 0; i < op->n_in; i++)
-      *of(t.rank[k], f->body->args[i]) = lm_tensor_copy(of(t.rank[k], op->in[i]));
-  const lm_op *ret = team_run(t, f->body);
-  for (int k = 0; k < t.n; k++) {
+      *of(all.rank[k], f->body->args[i]) = lm_tensor_copy(of(all.rank[k], op->in[i]));
+  const lm_op *ret = ranks_run(all, f->body);
+  for (int k = 0; k < all.n; k++) {
     for (uint32_t i = 0; i < op->n_out; i++)
-      *of(t.rank[k], op->out[i]) = lm_tensor_copy(of(t.rank[k], ret->in[i]));
-    region_forget(t.rank[k], f->body);
+      *of(all.rank[k], op->out[i]) = lm_tensor_copy(of(all.rank[k], ret->in[i]));
+    region_forget(all.rank[k], f->body);
   }
 }
 
@@ -409,19 +410,19 @@ static void eval_op(lm_eval *e, const lm_op *op) {
   }
 }
 
-static void team_op(team t, const lm_op *op) {
+static void ranks_op(ranks all, const lm_op *op) {
   if (op->code == LM_OP_LOOP)
-    team_loop(t, op);
+    ranks_loop(all, op);
   else if (op->code == LM_OP_CALL)
-    team_call(t, op);
+    ranks_call(all, op);
   else if (lm_op_info_of(op)->attrs & LM_A_MESH)
-    lm_eval_collective(t.rank, t.n, op);
+    lm_eval_collective(all.rank, all.n, op);
   else
-    for (int k = 0; k < t.n; k++)
-      eval_op(t.rank[k], op);
-  for (int k = 0; k < t.n; k++)
-    for (uint32_t i = 0; t.rank[k]->round && i < op->n_out; i++)
-      round_to_type(of(t.rank[k], op->out[i]));
+    for (int k = 0; k < all.n; k++)
+      eval_op(all.rank[k], op);
+  for (int k = 0; k < all.n; k++)
+    for (uint32_t i = 0; all.rank[k]->round && i < op->n_out; i++)
+      round_to_type(of(all.rank[k], op->out[i]));
 }
 
 // The `derived` globals are computed again for each call.
@@ -475,36 +476,31 @@ static void call_end(lm_eval *e, const lm_func *f, bool ok, lm_tensor *out) {
   e->failed = NULL;
 }
 
-static lm_status team_failed(team t) {
-  for (int k = 0; k < t.n; k++)
-    if (t.rank[k]->failed)
-      return t.rank[k]->failed;
+static lm_status ranks_failed(ranks all) {
+  for (int k = 0; k < all.n; k++)
+    if (all.rank[k]->failed)
+      return all.rank[k]->failed;
   return NULL;
 }
 
-static lm_status call(team t, const lm_func *f, const lm_tensor *args, lm_tensor *out) {
+static lm_status call(ranks all, const lm_func *f, const lm_tensor *args, lm_tensor *out) {
   lm_status s = NULL;
-  for (int k = 0; k < t.n && !s; k++)
-    s = call_begin(t.rank[k], f, args + (size_t)k * f->body->n_args);
+  for (int k = 0; k < all.n && !s; k++)
+    s = call_begin(all.rank[k], f, args + (size_t)k * f->body->n_args);
   if (!s) {
-    team_run(t, f->body);
-    s = team_failed(t);
+    ranks_run(all, f->body);
+    s = ranks_failed(all);
   }
-  for (int k = 0; k < t.n; k++)
-    call_end(t.rank[k], f, !s, out + (size_t)k * f->n_out);
+  for (int k = 0; k < all.n; k++)
+    call_end(all.rank[k], f, !s, out + (size_t)k * f->n_out);
   return s;
 }
 
 lm_status lm_eval_call(lm_eval *e, const lm_func *f, const lm_tensor *args, lm_tensor *out) {
-  return call((team){&e, 1}, f, args, out);
+  return call((ranks){&e, 1}, f, args, out);
 }
 
 // ---- the ranks of a mesh
-
-struct lm_eval_mesh {
-  lm_eval **rank;
-  int n;
-};
 
 lm_eval_mesh *lm_eval_mesh_create(lm_module *m) {
   lm_eval_mesh *e = lm_alloc(sizeof *e);
@@ -528,5 +524,5 @@ lm_eval *lm_eval_mesh_rank(lm_eval_mesh *e, int rank) {
 
 lm_status lm_eval_mesh_call(lm_eval_mesh *e, const lm_func *f, const lm_tensor *args,
                             lm_tensor *out) {
-  return call((team){e->rank, e->n}, f, args, out);
+  return call(*e, f, args, out);
 }
