@@ -144,8 +144,8 @@ void lm_loop_end(lm_builder *b, lm_op *loop, lm_value *const *next, uint32_t n_n
   lm_region_end(b, loop, all, n_next + n_stacked);
 }
 
-static lm_op *isolated_begin(lm_builder *b, lm_opcode code, const lm_attr *attr,
-                             lm_value *const *in, uint32_t n_in, const lm_type *first) {
+lm_op *lm_isolated_begin(lm_builder *b, lm_opcode code, const lm_attr *attr, lm_value *const *in,
+                         uint32_t n_in, const lm_type *first) {
   lm_op *op = op_new(b, code, in, n_in, attr);
   lm_op_link(b->at, b->before, op);
   op->body = lm_region_new(b->m, b->at->func, op);
@@ -159,7 +159,7 @@ static lm_op *isolated_begin(lm_builder *b, lm_opcode code, const lm_attr *attr,
 }
 
 lm_op *lm_kernel_begin(lm_builder *b, const lm_attr *attr, lm_value *const *in, uint32_t n_in) {
-  return isolated_begin(b, LM_OP_KERNEL, attr, in, n_in, NULL);
+  return lm_isolated_begin(b, LM_OP_KERNEL, attr, in, n_in, NULL);
 }
 
 void lm_kernel_end(lm_builder *b, lm_op *kernel, lm_value *const *results, uint32_t n) {
@@ -168,7 +168,8 @@ void lm_kernel_end(lm_builder *b, lm_op *kernel, lm_value *const *results, uint3
 
 lm_op *lm_attend_begin(lm_builder *b, const lm_attr *attr, lm_value *const *in, uint32_t n_in,
                        const lm_type *cotangent) {
-  return isolated_begin(b, cotangent ? LM_OP_ATTEND_VJP : LM_OP_ATTEND, attr, in, n_in, cotangent);
+  return lm_isolated_begin(b, cotangent ? LM_OP_ATTEND_VJP : LM_OP_ATTEND, attr, in, n_in,
+                           cotangent);
 }
 
 void lm_attend_end(lm_builder *b, lm_op *attend, lm_value *const *yields, uint32_t n) {

@@ -17,6 +17,10 @@ void lm_op_link(lm_region *r, lm_op *before, lm_op *op);
 void lm_op_results_make(lm_module *m, lm_op *op, const lm_type *types, uint32_t n);
 
 // ---- build.c
+// Creates an operation with a region, whose arguments are the operands, after one of type *first
+// unless it is NULL. Moves the builder inside.
+lm_op *lm_isolated_begin(lm_builder *b, lm_opcode code, const lm_attr *attr, lm_value *const *in,
+                         uint32_t n_in, const lm_type *first);
 // Ends the region of op with a yield; the results of op follow from it. Moves the builder after op.
 void lm_region_end(lm_builder *b, lm_op *op, lm_value *const *yields, uint32_t n);
 

@@ -1,6 +1,7 @@
 // parse_op.c - parses operations, regions and functions of .lmir text.
 #include <string.h>
 #include "compiler/ir/parse.h"
+#include "compiler/ir/scan.h"
 
 enum {
   MAX_DEPTH = 64 // of nested regions
@@ -74,14 +75,12 @@ static bool region(parser *p, lm_region *r);
 
 // The type of the body's argument for operand i. A scan passes its body one slice of a sliced
 // operand, without the axis that the scan runs along.
-static lm_type argument_type(const lm_region *body, const lm_attr *a, uint32_t i, lm_type t) {
-  bool scan = body->owner->code == LM_OP_SCAN && a->n_imm == 3 && t.rank;
-  if (!scan || i < a->imm[0] || i - a->imm[0] >= a->imm[1])
-    return t;
-  return lm_type_make((lm_dtype)t.dtype, t.axis + 1, t.rank - 1);
+static lm_type argument_type(const lm_op *op, uint32_t i, lm_type t) {
+  bool slice = op->code == LM_OP_SCAN && lm_scan_operand_is_slice(op, i) && t.rank;
+  return slice ? lm_type_make((lm_dtype)t.dtype, t.axis + 1, t.rank - 1) : t;
 }
 
-static bool bind(parser *p, lm_region *outer, lm_region *body, const lm_attr *a, operands *in) {
+static bool bind(parser *p, lm_region *outer, lm_region *body, operands *in) {
   if (!lmir_want(p, '('))
     return false;
   while (!lmir_at(p, ')')) {
@@ -91,7 +90,7 @@ static bool bind(parser *p, lm_region *outer, lm_region *body, const lm_attr *a,
     if (!lmir_want_kind(p, TK_VALUE, "a value such as %x", &t) || !lmir_want(p, '=') ||
         !lmir_use(p, outer, in))
       return false;
-    lm_type type = argument_type(body, a, in->n - 1, in->v[in->n - 1]->type);
+    lm_type type = argument_type(body->owner, in->n - 1, in->v[in->n - 1]->type);
     if (!lmir_define(p, &t, lm_arg_add(p->m, body, type, NULL)))
       return false;
   }
@@ -113,12 +112,12 @@ static bool loop_head(parser *p, lm_region *outer, lm_region *body, lm_attr *a, 
     return false;
   if (!lmir_opt_word(p, "carry"))
     return lmir_fail(p, p->t.loc, "expected carry(…)");
-  return bind(p, outer, body, a, in);
+  return bind(p, outer, body, in);
 }
 
 static bool kernel_head(parser *p, lm_region *outer, lm_region *body, lm_opcode code, lm_attr *a,
                         operands *in) {
-  return attr_axes(p, code, a) && attr_imm(p, code, a) && bind(p, outer, body, a, in);
+  return attr_axes(p, code, a) && attr_imm(p, code, a) && bind(p, outer, body, in);
 }
 
 // The type of the score's cotangent is written, because no operand has it.
@@ -129,10 +128,10 @@ static bool attend_head(parser *p, lm_region *outer, lm_region *body, lm_opcode 
   if (!attr_axes(p, code, a) || !attr_imm(p, code, a))
     return false;
   if (code == LM_OP_ATTEND)
-    return bind(p, outer, body, a, in);
+    return bind(p, outer, body, in);
   return lmir_want_kind(p, TK_VALUE, "the score's cotangent", &t) && lmir_want(p, ':') &&
          lmir_type(p, &of) && lmir_define(p, &t, lm_arg_add(p->m, body, of, NULL)) &&
-         bind(p, outer, body, a, in);
+         bind(p, outer, body, in);
 }
 
 static bool call_operands(parser *p, lm_region *r, operands *in) {

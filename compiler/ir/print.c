@@ -410,7 +410,9 @@ static void put_paths(printer *p, const lm_global *g) {
 }
 
 static void put_members(printer *p, const lm_global *g) {
-  lm_buf_printf(p->out, " along (%s) (", p->m->axes[g->along].name);
+  lm_buf_puts(p->out, " along ");
+  put_axes(p->m, p->out, &g->along, 1);
+  lm_buf_puts(p->out, " (");
   for (uint32_t i = 0; i < g->n_members; i++) {
     lm_buf_puts(p->out, i ? ", " : "");
     put_sym(p->out, g->members[i]);

@@ -7,15 +7,7 @@
 lm_op *lm_scan_begin(lm_builder *b, lm_axis t, bool backward, lm_value *const *carry,
                      uint32_t n_carry) {
   lm_attr a = {.axes = {t}, .n_axes = 1, .imm = {n_carry, 0, backward}, .n_imm = 3};
-  lm_op *op = lm_op_new(b->m, LM_OP_SCAN, carry, n_carry, &a, b->loc);
-  op->remat = b->remat;
-  lm_op_link(b->at, b->before, op);
-  op->body = lm_region_new(b->m, b->at->func, op);
-  for (uint32_t i = 0; i < n_carry; i++)
-    lm_arg_add(b->m, op->body, carry[i]->type, carry[i]->name);
-  b->at = op->body;
-  b->before = NULL;
-  return op;
+  return lm_isolated_begin(b, LM_OP_SCAN, &a, carry, n_carry, NULL);
 }
 
 static lm_value *operand_add(lm_module *m, lm_op *scan, lm_value *v, lm_type t) {
@@ -156,14 +148,11 @@ static void keep_axes(lm_type *t, lm_type of) {
 }
 
 static void drop_axes(lm_type *t, const lm_axis *axes, int n_axes) {
+  lm_type dropped = lm_type_make(LM_INT, axes, n_axes);
   int n = 0;
-  for (int i = 0; i < t->rank; i++) {
-    bool drop = false;
-    for (int k = 0; k < n_axes; k++)
-      drop |= axes[k] == t->axis[i];
-    if (!drop)
+  for (int i = 0; i < t->rank; i++)
+    if (lm_type_find(dropped, t->axis[i]) < 0)
       t->axis[n++] = t->axis[i];
-  }
   t->rank = (uint8_t)n;
 }
 
