@@ -141,15 +141,8 @@ static const lm_global *global_of(const pack *p, int i) {
   return param ? lm_global_find(p->m, param->attr.sym) : NULL;
 }
 
-static bool same_indices(const lm_op *a, const lm_op *b) {
-  bool same = a->n_in == b->n_in && !memcmp(a->attr.imm, b->attr.imm, sizeof a->attr.imm);
-  for (uint32_t i = 0; same && i < a->n_in; i++)
-    same = a->in[i] == b->in[i];
-  return same;
-}
-
 // True if the weight can be beside the first: the same iteration of the same stack, whole blocks
-// without padding, and one group of the optimizer.
+// without padding, one group of the optimizer, and gradients partial over the same axes.
 static bool is_packable(const pack *p, int i, const lm_pass_env *env) {
   const lm_global *first = global_of(p, 0), *g = global_of(p, i);
   if (!first || !g || g->kind != LM_GLOBAL_PARAM || g->type.dtype != LM_F32 ||
@@ -157,9 +150,9 @@ static bool is_packable(const pack *p, int i, const lm_pass_env *env) {
       lm_global_stored_elements(p->m, g) % LM_BLOCK ||
       lm_global_stored_rows(p->m, g) != lm_axis_size(p->m, g->type.axis[g->n_stack]))
     return false;
-  if (g->n_stack != first->n_stack ||
+  if (g->n_stack != first->n_stack || g->partial != first->partial ||
       memcmp(g->type.axis, first->type.axis, (size_t)g->n_stack * sizeof *g->type.axis) ||
-      !same_indices(param_of(p->of[0].dot->in[1]), param_of(p->of[i].dot->in[1])))
+      !lm_params_same_indices(param_of(p->of[0].dot->in[1]), param_of(p->of[i].dot->in[1])))
     return false;
   for (int64_t k = 0; env && env->updates_alike && k < g->n_paths; k++)
     if (!env->updates_alike(env->lowered, first->paths[k], g->paths[k]))
@@ -187,7 +180,7 @@ static const lm_global *packed_find(const pack *p, bool *out_taken) {
 static bool packable(const pack *p, const lm_pass_env *env) {
   bool taken = false;
   for (int i = 0; i < p->n; i++)
-    if (!is_packable(p, i, env) || global_of(p, i)->partial != global_of(p, 0)->partial)
+    if (!is_packable(p, i, env))
       return false;
   packed_find(p, &taken);
   return !taken;

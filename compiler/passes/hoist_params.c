@@ -57,15 +57,6 @@ static const lm_op *param_under(const lm_value *v) {
   return v->def;
 }
 
-static bool same_indices(const lm_op *a, const lm_op *b) {
-  if (a->n_in != b->n_in || memcmp(a->attr.imm, b->attr.imm, sizeof a->attr.imm))
-    return false;
-  for (uint32_t i = 0; i < a->n_in; i++)
-    if (a->in[i] != b->in[i])
-      return false;
-  return true;
-}
-
 static bool same_stack(lm_module *m, lm_sym a, lm_sym b) {
   const lm_global *x = lm_global_find(m, a);
   const lm_global *y = lm_global_find(m, b);
@@ -79,7 +70,7 @@ static bool of_parameters(lm_module *m, const lm_op *op) {
       return false;
     const lm_op *first = param_under(op->in[0]);
     const lm_op *p = param_under(op->in[i]);
-    if (!same_indices(first, p) || !same_stack(m, first->attr.sym, p->attr.sym))
+    if (!lm_params_same_indices(first, p) || !same_stack(m, first->attr.sym, p->attr.sym))
       return false;
   }
   return op->n_in > 0;

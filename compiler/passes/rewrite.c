@@ -67,6 +67,15 @@ bool lm_op_is(const lm_value *v, lm_opcode code) {
   return v->def && v->def->code == code;
 }
 
+bool lm_params_same_indices(const lm_op *a, const lm_op *b) {
+  if (a->n_in != b->n_in || memcmp(a->attr.imm, b->attr.imm, sizeof a->attr.imm))
+    return false;
+  for (uint32_t i = 0; i < a->n_in; i++)
+    if (a->in[i] != b->in[i])
+      return false;
+  return true;
+}
+
 bool lm_region_inside(const lm_region *r, const lm_region *outer) {
   while (r != outer && r->owner)
     r = r->owner->parent;

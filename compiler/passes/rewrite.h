@@ -31,6 +31,8 @@ int lm_rewrite_func(lm_func *f, lm_value *(*rule)(lm_rewrite *r, lm_op *op), voi
 bool lm_op_pure(const lm_op *op);
 // True if v is the result of an operation with this opcode.
 bool lm_op_is(const lm_value *v, lm_opcode code);
+// True if two `param` read the same element of the stacked axes.
+bool lm_params_same_indices(const lm_op *a, const lm_op *b);
 // True if v is a constant; sets *out to its number.
 bool lm_const_of(const lm_value *v, double *out);
 // x, whose axes are a subset of t's, permuted to t's order and broadcast along t's other axes.
