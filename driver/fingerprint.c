@@ -14,16 +14,17 @@ static const char PARAMETER[] = "parameter ";
 
 // ---- parts
 
-static void part_add(lm_ctx *c, lm_fingerprint *f, const char *part, const char *value) {
-  LM_PUSH(c->arena, f->v, f->n, f->cap) = (lm_train_key){part, value};
+void lm_fingerprint_add(lm_arena *a, lm_fingerprint *f, const char *part, const char *value) {
+  LM_PUSH(a, f->v, f->n, f->cap) = (lm_train_key){part, value};
 }
 
 static void func_add(lm_ctx *c, lm_fingerprint *f, const lm_module *m, lm_func_id id) {
   const lm_func *func = lm_func_get(m, id, 0);
   if (!func)
     return;
-  part_add(c, f, func->name,
-           lm_arena_printf(c->arena, "%016llx", (unsigned long long)lm_func_digest(func)));
+  lm_fingerprint_add(
+      c->arena, f, func->name,
+      lm_arena_printf(c->arena, "%016llx", (unsigned long long)lm_func_digest(func)));
 }
 
 // @norm, @rates and @update, and the first values of the states.
@@ -40,7 +41,8 @@ static void optimizer_add(lm_ctx *c, lm_fingerprint *f, const lm_lowered *l) {
     const char *text = lm_arena_printf(c->arena, "%s %d %.13g", s->name, s->is_param, s->value);
     h = lm_hash(text, strlen(text), h);
   }
-  part_add(c, f, "optimizer", lm_arena_printf(c->arena, "%016llx", (unsigned long long)h));
+  lm_fingerprint_add(c->arena, f, "optimizer",
+                     lm_arena_printf(c->arena, "%016llx", (unsigned long long)h));
 }
 
 static void init_write(lm_buf *b, const lm_init *init) {
@@ -75,8 +77,8 @@ static void parameter_add(lm_ctx *c, lm_fingerprint *f, const lm_module *m, cons
     lm_buf_printf(&b, "%s%lld", i ? ", " : "", (long long)lm_axis_size(m, g->type.axis[i]));
   lm_buf_puts(&b, "]");
   inits_write(&b, g);
-  part_add(c, f, lm_arena_printf(c->arena, "%s%s", PARAMETER, g->name),
-           lm_arena_strndup(c->arena, b.p, b.n));
+  lm_fingerprint_add(c->arena, f, lm_arena_printf(c->arena, "%s%s", PARAMETER, g->name),
+                     lm_arena_strndup(c->arena, b.p, b.n));
   lm_buf_free(&b);
 }
 
@@ -122,6 +124,10 @@ lm_fingerprint lm_fingerprint_of(lm_ctx *c, lm_program *p, const lm_recipe *r) {
 }
 
 // ---- comparing
+
+lm_fingerprint lm_fingerprint_saved(const lm_checkpoint *was) {
+  return (lm_fingerprint){(lm_train_key *)was->model, (uint32_t)was->n_model, 0};
+}
 
 const char *lm_fingerprint_part(const lm_fingerprint *f, const char *part) {
   for (uint32_t i = 0; i < f->n; i++)

@@ -4,7 +4,7 @@
 //   loss, eval, optimizer     a hash of the functions (compiler/ir/digest.c)
 //   parameter NAME            its type and initial values: "f32[256, 64] normal(0.02)"
 //
-// tokenizer_files.h adds parts for the files of the tokenizer.
+// tokenizer_files.h adds parts for the files of the tokenizer, base.h one for frozen parameters.
 // It does not depend on the target, precision, micro-batches, memory rules or the seed.
 #ifndef LM_DRIVER_FINGERPRINT_H
 #define LM_DRIVER_FINGERPRINT_H
@@ -18,6 +18,10 @@ typedef struct lm_fingerprint {
 
 // The fingerprint of a resolved recipe. n is 0 if the program has errors, which are not reported.
 lm_fingerprint lm_fingerprint_of(lm_ctx *c, lm_program *p, const lm_recipe *r);
+// f->v is in `a`; the texts are borrowed.
+void lm_fingerprint_add(lm_arena *a, lm_fingerprint *f, const char *part, const char *value);
+// The fingerprint of the program that a checkpoint was trained with; it borrows from `was`.
+lm_fingerprint lm_fingerprint_saved(const lm_checkpoint *was);
 // The value of a part; NULL: it has none of that name.
 const char *lm_fingerprint_part(const lm_fingerprint *f, const char *part);
 // The parts of `was` and `is` that differ, by name; a part that only one of them has counts if it

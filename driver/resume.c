@@ -225,7 +225,7 @@ static lm_status model_compare(lm_session *s, lm_resumption *x) {
   x->fingerprint = lm_fingerprint_of(s->project.ctx, s->project.program, s->project.recipe);
   if (!x->from.folder || !x->fingerprint.n)
     return NULL; // errors of the program are reported when it is compiled
-  lm_fingerprint saved = {(lm_train_key *)x->was.model, (uint32_t)x->was.n_model, 0};
+  lm_fingerprint saved = lm_fingerprint_saved(&x->was);
   if (saved.n && !lm_fingerprint_compare(s->project.ctx->arena, &saved, &x->fingerprint).n)
     return NULL;
   old_program old = old_read(s, x);
@@ -277,7 +277,7 @@ lm_status lm_resume_find(lm_session *s, const char *dir, const lm_resume_choice 
 // ---- the tokenizer
 
 lm_status lm_resume_tokenizer(const lm_session *s, lm_resumption *x) {
-  lm_fingerprint saved = {(lm_train_key *)x->was.model, (uint32_t)x->was.n_model, 0};
+  lm_fingerprint saved = lm_fingerprint_saved(&x->was);
   lm_tokenizer_files_add(s, &x->fingerprint);
   if (!x->from.folder || (!s->n_tokenizer_files && !s->template))
     return NULL; // the recipe names the tokenizer, and was compared
@@ -299,13 +299,12 @@ lm_status lm_resume_tokenizer(const lm_session *s, lm_resumption *x) {
 // ---- frozen parameters
 
 lm_status lm_resume_base(const lm_session *s, lm_resumption *x) {
-  lm_fingerprint saved = {(lm_train_key *)x->was.model, (uint32_t)x->was.n_model, 0};
+  lm_fingerprint saved = lm_fingerprint_saved(&x->was);
   const char *base;
   LM_TRY(lm_base_of(s, &base));
   if (!base)
     return NULL;
-  LM_PUSH(s->project.ctx->arena, x->fingerprint.v, x->fingerprint.n, x->fingerprint.cap) =
-      (lm_train_key){LM_BASE, base};
+  lm_fingerprint_add(s->project.ctx->arena, &x->fingerprint, LM_BASE, base);
   return x->from.folder ? lm_base_compare(s, x->from.folder, &saved, base) : NULL;
 }
 

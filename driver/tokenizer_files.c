@@ -30,10 +30,6 @@ static const char *companion_hash(const lm_session *s, lm_companion c) {
   return f->name ? hash_text(s, lm_hash(f->text.p, f->text.n, 0)) : ABSENT;
 }
 
-static void part_add(const lm_session *s, lm_fingerprint *f, const char *part, const char *value) {
-  LM_PUSH(s->project.ctx->arena, f->v, f->n, f->cap) = (lm_train_key){part, value};
-}
-
 // True if the data of the run depends on the chat template.
 static bool has_template(const lm_session *s) {
   return s->template && s->project.recipe->data.chats;
@@ -41,12 +37,14 @@ static bool has_template(const lm_session *s) {
 
 void lm_tokenizer_files_add(const lm_session *s, lm_fingerprint *f) {
   if (has_template(s))
-    part_add(s, f, TEMPLATE, companion_hash(s, LM_COMPANION_CHAT_TEMPLATE));
+    lm_fingerprint_add(s->project.ctx->arena, f, TEMPLATE,
+                       companion_hash(s, LM_COMPANION_CHAT_TEMPLATE));
   if (!s->n_tokenizer_files)
     return;
-  part_add(s, f, TOKENIZER, files_hash(s));
+  lm_fingerprint_add(s->project.ctx->arena, f, TOKENIZER, files_hash(s));
   for (size_t i = 0; i < LM_COUNT(COMPANIONS); i++)
-    part_add(s, f, LM_COMPANION_NAMES[COMPANIONS[i]], companion_hash(s, COMPANIONS[i]));
+    lm_fingerprint_add(s->project.ctx->arena, f, LM_COMPANION_NAMES[COMPANIONS[i]],
+                       companion_hash(s, COMPANIONS[i]));
 }
 
 static bool template_changed(const lm_session *s, const lm_fingerprint *saved,

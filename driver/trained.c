@@ -90,7 +90,7 @@ static lm_status tokenizer_compare(lm_session *s, const char *dir, const char *f
 static lm_status checkpoint_compare(lm_session *s, const char *dir, const char *folder) {
   lm_checkpoint was;
   LM_TRY(lm_checkpoint_state_read(s->project.ctx->arena, folder, &was));
-  lm_fingerprint saved = {(lm_train_key *)was.model, (uint32_t)was.n_model, 0};
+  lm_fingerprint saved = lm_fingerprint_saved(&was);
   LM_TRY(program_compare(s, folder, &saved));
   return tokenizer_compare(s, dir, folder, &saved);
 }
@@ -210,7 +210,7 @@ lm_status lm_trained_load(const lm_session *s, const char *weights, lm_weights w
   if (s->compiled.plan->n_frozen) {
     lm_checkpoint was;
     LM_TRY(lm_checkpoint_state_read(a, lm_path_dir(a, weights), &was));
-    lm_fingerprint saved = {(lm_train_key *)was.model, (uint32_t)was.n_model, 0};
+    lm_fingerprint saved = lm_fingerprint_saved(&was);
     const char *base;
     LM_TRY(lm_base_of(s, &base));
     LM_TRY(lm_base_compare(s, weights, &saved, base));

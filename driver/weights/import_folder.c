@@ -35,8 +35,8 @@ lm_status lm_import_tokenizer_read(lm_arena *a, const char *dir, lm_fingerprint 
   LM_TRY(lm_json_read(lm_path_join(a, dir, "program.json"), 1 << 20, &j));
   json_object_foreach(json_object_get(j, "tokenizer"), part, value) {
     if (json_is_string(value))
-      LM_PUSH(a, out->v, out->n, out->cap) = (lm_train_key){
-          lm_arena_printf(a, "%s", part), lm_arena_printf(a, "%s", json_string_value(value))};
+      lm_fingerprint_add(a, out, lm_arena_printf(a, "%s", part),
+                         lm_arena_printf(a, "%s", json_string_value(value)));
   }
   json_decref(j);
   return NULL;
