@@ -50,17 +50,16 @@ lm_status lm_report_run_plan(const lm_training *x) {
   const lm_session *s = &x->s;
   FILE *to = x->options.to;
   const lm_plan *plan = s->compiled.plan;
-  lm_buf params = {0}, memory = {0};
+  lm_buf params = {0}, trained = {0}, memory = {0};
   lm_show_count(&params, (double)s->compiled.params);
   if (plan->n_frozen) {
-    lm_buf_puts(&memory, ", trained ");
-    lm_show_count(&memory, (double)lm_lowered_trained(s->compiled.lowered));
-    lm_buf_printf(&memory, " in %d", plan->n_params);
+    lm_buf_puts(&trained, ", of which ");
+    lm_show_count(&trained, (double)lm_lowered_trained(s->compiled.lowered));
+    lm_buf_printf(&trained, " in %d are trained", plan->n_params);
   }
   lm_print_wrapped(to, INDENT, "model   %s: %s parameters in %d tensors%s, computed in %s\n",
                    s->project.recipe->model.name, params.p, plan->n_params + plan->n_frozen,
-                   memory.n ? memory.p : "", lm_session_compute(s));
-  lm_buf_free(&memory);
+                   trained.n ? trained.p : "", lm_session_compute(s));
   memory_line(s, &memory);
   lm_print_wrapped(to, INDENT, "memory  %s\n", memory.p);
   if (s->run.micro_auto && s->run.n_micro > 1)
@@ -78,6 +77,7 @@ lm_status lm_report_run_plan(const lm_training *x) {
                      "tuned   %d of %d GEMMs differ from the default; %d measured now\n",
                      s->tuning.chosen, s->tuning.gemms, s->tuning.measured);
   lm_buf_free(&params);
+  lm_buf_free(&trained);
   lm_buf_free(&memory);
   LM_TRY(time_print(x));
   fflush(to);

@@ -91,9 +91,13 @@ static lm_status initial_make(const void *user, int64_t first, int64_t n, float 
   return NULL;
 }
 
+static lm_status param_init(const lm_plan *plan, lm_weights w, int i, uint64_t seed) {
+  return param_fill(plan, w, i, initial_make, &(initial){param_at(plan, i), seed});
+}
+
 lm_status lm_weights_init_frozen(const lm_plan *plan, uint64_t seed, lm_weights w) {
   for (int i = plan->n_params; i < params_count(plan, w); i++)
-    LM_TRY(param_fill(plan, w, i, initial_make, &(initial){param_at(plan, i), seed}));
+    LM_TRY(param_init(plan, w, i, seed));
   return NULL;
 }
 
@@ -212,13 +216,12 @@ lm_status lm_weights_from(const lm_compiled *c, const char **out) {
   return r->from_hf ? NULL : checkpoint_find(c->project, true, out);
 }
 
-// Gives the parameters that edits add their initial values.
+// Gives their initial values to the parameters that edits add.
 static lm_status added_init(const lm_compiled *c, lm_weights w) {
   const lm_plan *plan = c->plan;
   for (int i = 0; i < params_count(plan, w); i++)
     if (param_at(plan, i)->added)
-      LM_TRY(param_fill(plan, w, i, initial_make,
-                        &(initial){param_at(plan, i), c->project->recipe->seed}));
+      LM_TRY(param_init(plan, w, i, c->project->recipe->seed));
   return NULL;
 }
 

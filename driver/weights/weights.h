@@ -31,9 +31,9 @@ lm_status lm_weights_init_frozen(const lm_plan *plan, uint64_t seed, lm_weights 
 // Fills w from a safetensors file or a folder of them, by native names. One LM_USER status lists
 // every tensor that is missing, has another shape, is not a float, or is unknown.
 lm_status lm_weights_load(const lm_compiled *c, const char *path, lm_weights w);
-// The weights that the recipe's model is `from`, and the initial values of parameters that edits
-// add: a file or a folder of safetensors, a run of which
-// the newest undamaged checkpoint is taken, or one checkpoint. LM_ENV if that one is damaged.
+// Fills w with the weights that the recipe's model is `from`: a file or a folder of safetensors, a
+// run, of which the newest undamaged checkpoint is taken, or one checkpoint. LM_ENV if that one is
+// damaged. Parameters that edits add get their initial values.
 lm_status lm_weights_load_from(const lm_compiled *c, lm_weights w);
 // The path that lm_weights_load_from reads. It reports nothing but errors.
 lm_status lm_weights_from(const lm_compiled *c, const char **out);
