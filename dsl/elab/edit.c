@@ -87,11 +87,8 @@ static bool read_block(lm_elab *e, el_edit *x) {
       lm_diag_help(e->c, d, "import std.adapt: %s, if it is an adapter of the library", name);
     return false;
   }
-  const el_inst like = {.decl = x->block.decl};
-  bool block = x->block.decl->kind == DC_BLOCK;
   x->call = without_percent(e, x->call);
-  if (block &&
-      (el_method_find(&like, LM_SYM(e->c, "use")) || el_method_find(&like, LM_SYM(e->c, "merge"))))
+  if (x->block.decl->kind == DC_BLOCK && el_is_adapter(e, &(el_inst){.decl = x->block.decl}))
     return true;
   lm_diag *d = EL_ERR(e, x->call->loc, E304, name);
   lm_diag_note(e->c, d, x->block.decl->name.loc, "declared here");

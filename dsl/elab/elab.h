@@ -368,6 +368,8 @@ el_val el_invoke_method(lm_elab *e, const el_ref *ref, lm_sym method, const el_v
 // args: tensors, one for each parameter.
 el_val el_invoke_fn(lm_elab *e, lm_decl_ref fn, const el_val *args, uint32_t n, lm_loc at);
 const ast_member *el_method_find(const el_inst *inst, lm_sym name);
+// True if the block has the methods of an adapter: `use` or `merge` (edit.h).
+bool el_is_adapter(const lm_elab *e, const el_inst *inst);
 el_kind el_kind_of_type(lm_elab *e, const ast_type *t, bool *out_ok);
 el_kind el_kind_of_column(lm_column_id c);
 void el_visit(lm_elab *e, const ast_decl *d); // d has been evaluated

@@ -374,12 +374,14 @@ el_inst *el_inst_make(lm_elab *e, const ast_expr *call, const lm_file *file,
   return inst;
 }
 
+bool el_is_adapter(const lm_elab *e, const el_inst *inst) {
+  return el_method_find(inst, LM_SYM(e->c, "use")) || el_method_find(inst, LM_SYM(e->c, "merge"));
+}
+
 // Binds the rows of an adapter, each to one axis that represents unknown ones.
 static void bind_symbolic_rows(lm_elab *e, el_inst *inst) {
-  const char *names[] = {"i", "o"};
-  bool adapts =
-      el_method_find(inst, LM_SYM(e->c, "use")) || el_method_find(inst, LM_SYM(e->c, "merge"));
-  for (size_t i = 0; i < LM_COUNT(names) && adapts; i++) {
+  static const char *const names[] = {"i", "o"};
+  for (size_t i = 0; i < LM_COUNT(names); i++) {
     lm_sym name = LM_SYM(e->c, names[i]);
     el_row *r = LM_NEW(e->a, el_row);
     el_axis *axis = LM_NEW(e->a, el_axis);
@@ -393,7 +395,8 @@ static void bind_symbolic_rows(lm_elab *e, el_inst *inst) {
 el_inst *el_inst_generic(lm_elab *e, ast_decl *d, const lm_file *file) {
   el_inst *inst = LM_NEW(e->a, el_inst);
   *inst = (el_inst){.decl = d, .file = file, .path = ""};
-  bind_symbolic_rows(e, inst);
+  if (el_is_adapter(e, inst))
+    bind_symbolic_rows(e, inst);
   for (uint32_t k = 0; k < d->sig.n_params; k++) {
     lm_sym name = d->sig.params[k].name.text;
     el_val v = d->sig.params[k].init ? el_inst_eval(e, inst, d->sig.params[k].init)
