@@ -115,8 +115,8 @@ static lm_recipe_call with_arguments(lm_recipe_call old, const lm_recipe_call *n
 static lm_recipe called_as_today(const lm_recipe *old, const lm_recipe *now) {
   lm_recipe r = *now;
   r.program = old->program;
-  r.surgery = old->surgery;
-  r.surgery_file = old->surgery_file;
+  r.edits = old->edits;
+  r.edits_file = old->edits_file;
   r.model = with_arguments(old->model, &now->model);
   r.optimizer = with_arguments(old->optimizer, &now->optimizer);
   r.schedule = with_arguments(old->schedule, &now->schedule);

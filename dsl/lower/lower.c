@@ -350,8 +350,8 @@ static bool roles_find(lm_elab *e, const lm_recipe *r) {
 static el_inst *make_model(lm_elab *e, const lm_recipe *r) {
   if (!r->model.target.decl)
     return NULL;
-  frame_of(e, r->surgery ? r->surgery_file : r->model.file);
-  if (r->surgery && !el_edits_read(e, r->surgery))
+  frame_of(e, r->edits ? r->edits_file : r->model.file);
+  if (r->edits && !el_edits_read(e, r->edits))
     return NULL;
   if (e->edits && e->edits->has_adapters && !roles_find(e, r))
     return NULL;
@@ -448,8 +448,8 @@ static void check_block(lm_elab *e, const lm_file *file, ast_decl *d) {
 static void check_instance(lm_elab *e, lm_decl_ref ref) {
   lm_recipe r = {.loc = ref.decl->loc, .model = lm_recipe_model_of(e->c, e->prog, ref)};
   if (ref.decl->items.n) {
-    r.surgery = &ref.decl->items;
-    r.surgery_file = ref.file;
+    r.edits = &ref.decl->items;
+    r.edits_file = ref.file;
   }
   if (!r.model.target.decl)
     return;

@@ -266,8 +266,8 @@ struct lm_recipe {
   const char *from;       // initial weights, `from "PATH"` of the instance; NULL: none
   bool from_hf;           // the weights have the names and layouts of `map hf`
   lm_loc from_loc;
-  const ast_items *surgery; // `with { ... }` of the instance; NULL if none
-  const lm_file *surgery_file;
+  const ast_items *edits; // `with { ... }` of the instance; NULL if none
+  const lm_file *edits_file;
   lm_recipe_data data;
   uint64_t seed;
   lm_recipe_run run;

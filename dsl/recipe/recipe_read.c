@@ -54,8 +54,8 @@ static const ast_expr *read_named_model(const lm_reader *d, const ast_expr *e,
   }
   read_weights(d, &ref);
   if (ref.decl->items.n) {
-    d->r->surgery = &ref.decl->items;
-    d->r->surgery_file = ref.file;
+    d->r->edits = &ref.decl->items;
+    d->r->edits_file = ref.file;
   }
   d->r->model_decl = ref;
   *file = ref.file;

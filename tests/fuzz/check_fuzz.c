@@ -28,7 +28,7 @@ static void recipe_check(lm_ctx *c, lm_program *p, const char *name) {
   lm_check(c, p, r);
   if (r)
     lm_recipe_print(r, true, &out);
-  if (r && !c->n_errors && !r->surgery)
+  if (r && !c->n_errors && !r->edits)
     lower(c, p, r);
   lm_buf_free(&out);
 }
