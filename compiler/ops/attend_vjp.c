@@ -1,5 +1,5 @@
-// attend_vjp.c - the derivative of softmax attention: attend_vjp, whose region computes the scores
-// again and then the cotangents of the values that the scores depend on.
+// attend_vjp.c - the derivative of softmax attention: attend_vjp, whose region recomputes the
+// scores, and then computes the cotangents of the values that they depend on.
 #include "compiler/ir/attend.h"
 #include "compiler/ops/ops.h"
 

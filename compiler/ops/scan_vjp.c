@@ -6,7 +6,7 @@
 //   %g, %d = scan over(t) [1, 3, 1] (%g = %gh, %h = %hs, %x = %xs, %gy = %gys) {
 //              … yield ∂/∂h, ∂/∂x }
 //
-// The first computes the carries before each position again. The second runs from the last position
+// The first recomputes the carries before each position. The second runs from the last position
 // to the first; its carries are the cotangents of the carries, then the sums of the cotangents of
 // the operands that are the same at each position, in f32. Pass tile_scan has divided long scans,
 // so that the carries of one tile of positions are kept at a time.
@@ -116,7 +116,7 @@ static void region_copy(lm_builder *b, const lm_op *from, lm_value *const *args,
   lm_free(map);
 }
 
-// ---- the forward scan again
+// ---- recomputing the carries
 
 typedef struct vjp {
   lm_grad *g;
@@ -129,7 +129,7 @@ typedef struct vjp {
 } vjp;
 
 // The carries before each position, stacked.
-static lm_value **carries_again(vjp *v) {
+static lm_value **carries_recompute(vjp *v) {
   lm_builder *b = v->g->b;
   lm_value **args = LM_NEW_N(b->m->arena, lm_value *, v->op->n_in + 1);
   lm_value **yields = LM_NEW_N(b->m->arena, lm_value *, v->op->body->last->n_in + 1);
@@ -245,11 +245,10 @@ static lm_op *backward(vjp *v, lm_value *const *wide, lm_value *const *kept) {
       stacked[n_slices++] = c ? c : zeros(b, args[i]->type);
     else if (i < v->n_carry)
       next[n_next++] = c ? c : zeros(b, v->op->in[i]->type);
-    else
-      next[n_next] =
-          c ? lm_emit2(b, LM_OP_ADD, back->body->args[n_next], lm_emit_cast(b, c, LM_F32))
-            : back->body->args[n_next],
-      n_next++;
+    else {
+      lm_value *sum = back->body->args[n_next];
+      next[n_next++] = c ? lm_emit2(b, LM_OP_ADD, sum, lm_emit_cast(b, c, LM_F32)) : sum;
+    }
   }
   lm_scan_end(b, back, next, stacked, n_slices);
   return back;
@@ -274,7 +273,7 @@ void vjp_scan(lm_grad *g, lm_op *op) {
   for (uint32_t i = v.n_carry; i < op->n_in; i++)
     wide[i] = expanded(&v, i);
   lm_loc at = b->loc;
-  lm_value **kept = carries_again(&v);
+  lm_value **kept = carries_recompute(&v);
   b->loc = at;
   const lm_op *back = backward(&v, wide, kept);
   b->loc = at;

@@ -38,8 +38,8 @@ static lm_value *dense(lm_builder *b, lm_value *v) {
 }
 
 // A slice of a scan that is a view of a permutation is read from a copy of the whole permutation,
-// which the kernel that computes it can write in that order. Without, each tile of positions would
-// be copied where it is read: forward, for the carries again, and backward.
+// which the kernel that computes it can write in that order. Otherwise each tile of positions would
+// be copied where it is read: forward, to recompute the carries, and backward.
 static void dense_slices(lm_module *m, lm_op *scan) {
   for (uint32_t i = lm_scan_carries(scan); i < scan->n_in && lm_scan_operand_is_slice(scan, i);
        i++) {

@@ -22,8 +22,8 @@ static bool outer_product(const lm_module *m, const lm_op *op) {
   return n > lm_type_elements(m, x) && n > lm_type_elements(m, w);
 }
 
-// True if a collective sends data for a result that is no larger than its operand. What all_gather
-// gives is gathered again: its operand is smaller.
+// True if a collective sends data for a result that is no larger than its operand. The result of an
+// all_gather is recomputed: its operand takes less memory.
 static bool received(const lm_module *m, const lm_op *op) {
   if (op->code == LM_OP_PART || op->code == LM_OP_FIRST)
     return false;

@@ -9,8 +9,8 @@
 //         }
 //         %y = view %z (tile, p) -> (t)
 //
-// The derivative of a scan computes the carries of all its positions again and keeps them while it
-// runs backwards (compiler/ops/scan_vjp.c). The derivative of the loop stashes one carry for each
+// The derivative of a scan recomputes the carries of all its positions and keeps them while it runs
+// backwards (compiler/ops/scan_vjp.c). The derivative of the loop stashes one carry for each
 // tile. Of n positions in tiles of c, the backward pass therefore keeps n / c + c carries; c is the
 // divisor of n that makes this least. Declines: functions other than losses, which are the ones
 // that are differentiated; short scans, and lengths without a useful divisor. Cost: a launch per
