@@ -135,6 +135,23 @@ enum {
       sum += x[i][0];                                                                              \
     return sum;                                                                                    \
   }
+// The same by an instruction for bf16, whose operands are vectors of BYTES bytes, each in a
+// REGISTER of the compiler's constraints.
+#define CHAINS_OF_BF16(NAME, BYTES, TARGET, REGISTER, INSTRUCTION)                                 \
+  __attribute__((target(TARGET), no_sanitize("address", "undefined"))) static float chains_##NAME( \
+      float start) {                                                                               \
+    typedef float lanes __attribute__((vector_size(BYTES)));                                       \
+    lanes x[CHAINS], y = {0};                                                                      \
+    y += 0.01f * start;                                                                            \
+    _Pragma("GCC unroll 24") for (int i = 0; i < CHAINS; i++) x[i] = y * (float)i;                 \
+    for (int r = 0; r < ROUNDS; r++)                                                               \
+      _Pragma("GCC unroll 24") for (int i = 0; i < CHAINS;                                         \
+                                    i++) __asm__(INSTRUCTION : "+" REGISTER(x[i]) : REGISTER(y));  \
+    float sum = 0;                                                                                 \
+    _Pragma("GCC unroll 24") for (int i = 0; i < CHAINS; i++) sum += x[i][0];                      \
+    return sum;                                                                                    \
+  }
+
 // The widest chains that the processor has for operands of a type; elements: multiplied by each
 // instruction.
 typedef struct chains_kind {
@@ -146,19 +163,7 @@ typedef struct chains_kind {
 CHAINS_OF(4, "arch=armv8-a")
 
 // The same for bf16: two rows of four by two columns of four.
-__attribute__((target("arch=armv8.2-a+bf16"), no_sanitize("address", "undefined"))) static float
-chains_blocks(float start) {
-  typedef float lanes __attribute__((vector_size(16)));
-  lanes x[CHAINS], y = {0};
-  y += 0.01f * start;
-  _Pragma("GCC unroll 24") for (int i = 0; i < CHAINS; i++) x[i] = y * (float)i;
-  for (int r = 0; r < ROUNDS; r++)
-    _Pragma("GCC unroll 24") for (int i = 0; i < CHAINS;
-                                  i++) __asm__("bfmmla %0.4s, %1.8h, %1.8h" : "+w"(x[i]) : "w"(y));
-  float sum = 0;
-  _Pragma("GCC unroll 24") for (int i = 0; i < CHAINS; i++) sum += x[i][0];
-  return sum;
-}
+CHAINS_OF_BF16(blocks, 16, "arch=armv8.2-a+bf16", "w", "bfmmla %0.4s, %1.8h, %1.8h")
 
 static chains_kind chains_best(lm_dtype dtype) {
   bool blocks = dtype == LM_BF16 && lm_cpu_has_bf16();
@@ -170,19 +175,7 @@ CHAINS_OF(8, "avx2,fma")
 CHAINS_OF(4, "sse2")
 
 // The same by the dot product of pairs of bf16, in chains of 16 sums.
-__attribute__((target("avx512f"), no_sanitize("address", "undefined"))) static float
-chains_pairs(float start) {
-  typedef float lanes __attribute__((vector_size(64)));
-  lanes x[CHAINS], pairs = {0};
-  pairs += 0.01f * start;
-  _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++) x[i] = pairs * (float)i;
-  for (int r = 0; r < ROUNDS; r++)
-    _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS;
-                                  i++) __asm__("vdpbf16ps %1, %1, %0" : "+v"(x[i]) : "v"(pairs));
-  float sum = 0;
-  _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++) sum += x[i][0];
-  return sum;
-}
+CHAINS_OF_BF16(pairs, 64, "avx512f", "v", "vdpbf16ps %1, %1, %0")
 
 static chains_kind chains_best(lm_dtype dtype) {
   if (dtype == LM_BF16 && lm_cpu_has_bf16() && __builtin_cpu_supports("avx512bf16"))
