@@ -298,7 +298,7 @@ const char *lm_cpu_prelude_text(lm_arena *arena) {
 
 // On processors with AMX, two cores have at least 4 MB of L2 cache. With more than FEW_PROCESSORS
 // cores the tensors of a layer fit the L2 caches, and a few thousand rows are too few to divide, so
-// rows are not tiled. The library has no kernels of GEMMs for NEON.
+// rows are not tiled. For NEON the library has only its reference GEMM.
 static void choices_set(lm_target *t) {
   enum {
     NEON = 4,

@@ -9,9 +9,8 @@
 //            of the parallel axes; loops over inner axes are strided over the threads, sums end in
 //            a tree of shuffles. For sums over points a block computes a chunk, each of its teams
 //            every n-th point, and adds the sums of the teams in order
-//   scan     a thread for each point of the axes along which positions are independent; in it a
-//   loop
-//            over the positions around the passes of a kernel (codegen/common/scan.h)
+//   scan     each thread has a point of the axes along which the scan's positions are independent,
+//            and loops over the positions (codegen/common/scan.h)
 //   scatter  rows of the table are distributed over blocks, each of which lists the updates of its
 //            rows and adds them in order
 //

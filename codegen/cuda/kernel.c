@@ -144,7 +144,8 @@ static bool may_alias(void *user, uint32_t operand) {
 
 // ---- the function around the passes
 
-// What the loop over the positions only reads is not written by it.
+// Slices and operands that are the same at each position are only read, so they are restrict;
+// carries alternate with the results and the workspace.
 static void put_scan_params(cuda_emit *e, lm_buf *b) {
   const lm_op *s = e->scan;
   for (uint32_t i = 0; i < s->n_in; i++)

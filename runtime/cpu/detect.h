@@ -20,14 +20,14 @@ typedef struct lm_cpu_info {
 // Fills in everything but the compiler, which costs a process. LMC_CPU (level.h) restricts the
 // instructions of generated code, and of oneDNN if this is called before oneDNN computes anything.
 void lm_cpu_detect(lm_cpu_info *out);
-// LM_ENV if LMC_CPU is none of these, or more than the processor supports.
+// LM_ENV if LMC_CPU names no level, or one that the processor does not support.
 lm_status lm_cpu_march_check(const lm_cpu_info *cpu);
 // True if the processor multiplies bf16 and GEMMs use that: AVX512-BF16 or AMX, in oneDNN too, or
 // FEAT_BF16 of aarch64, in generated code.
 bool lm_cpu_has_bf16(void);
 // True if generated GEMM kernels are faster than oneDNN on processors of this kind. Measured: with
-// AVX2 but without AVX-512. Also with AMX, where oneDNN repacks both operands in every call, and on
-// aarch64.
+// AVX2 but without AVX-512. Assumed: with AMX, where oneDNN repacks both operands in every call,
+// and on aarch64, for which Debian's oneDNN has only its reference GEMM.
 bool lm_cpu_prefers_code(const lm_cpu_info *cpu, lm_dtype operands);
 // Vector width of generated code in floats; 0 if the processor is unknown.
 int lm_cpu_vector(const lm_cpu_info *cpu);

@@ -1,7 +1,8 @@
 // gemm_kernel_test.c - generated code of GEMMs against plain loops in double: sizes that are not
 // multiples of tiles, every supported layout, types, reductions over several axes, accumulation;
 // and the same bits for any division of the rows and for any number of them. bf16 also for AMX and
-// for BFMMLA of aarch64, emulated; where BFMMLA is, it gives the bits of its emulation.
+// for BFMMLA of aarch64, emulated; on a processor with BFMMLA, the instruction gives the bits of
+// its emulation.
 // With LM_TEST_BRIEF in the environment, a quarter of the cases.
 #include "tests/codegen/cache.h"
 
