@@ -58,7 +58,11 @@ static void restart(talk *t, const char *system) {
   lm_chatter_reset(t->chat, t->system);
 }
 
-static lm_status shown(const talk *t, lm_status s, int dropped) {
+// The answer to a message; text NULL: another answer to the last message.
+static lm_status answer(const talk *t, const char *text, size_t n) {
+  int dropped = 0;
+  lm_status s =
+      text ? lm_chatter_say(t->chat, text, n, &dropped) : lm_chatter_again(t->chat, &dropped);
   text_print(t, "\n");
   if (dropped)
     lm_cli_note("the first %d messages are no longer in the context", dropped);
@@ -66,8 +70,6 @@ static lm_status shown(const talk *t, lm_status s, int dropped) {
 }
 
 static lm_status command_run(talk *t, const char *line) {
-  int dropped = 0;
-  lm_status s;
   if (!strcmp(line, "/exit") || !strcmp(line, "/quit"))
     t->ended = true;
   else if (!strcmp(line, "/help"))
@@ -79,14 +81,13 @@ static lm_status command_run(talk *t, const char *line) {
   else if (!strncmp(line, "/system ", 8))
     restart(t, line + 8);
   else if (!strcmp(line, "/again"))
-    return s = lm_chatter_again(t->chat, &dropped), shown(t, s, dropped);
+    return answer(t, NULL, 0);
   else
     return lm_fail(LM_USER, "there is no command %.40s; /help lists them", line);
   return NULL;
 }
 
 static lm_status line_say(talk *t, const char *line, size_t n) {
-  int dropped = 0;
   if (!n)
     return NULL;
   if (lm_utf8_valid(line, n) < n)
@@ -94,8 +95,7 @@ static lm_status line_say(talk *t, const char *line, size_t n) {
   if (*line == '/' && line[1] != '/')
     return command_run(t, line);
   size_t skip = *line == '/';
-  lm_status s = lm_chatter_say(t->chat, line + skip, n - skip, &dropped);
-  return shown(t, s, dropped);
+  return answer(t, line + skip, n - skip);
 }
 
 // In a terminal a mistake is shown and the conversation continues; in a pipe it ends.
