@@ -124,19 +124,17 @@ lm_status lm_session_template(lm_session *s) {
 
 // ---- conversations as tokens
 
-static const char *text_copy(lm_arena *a, const char *text) {
-  return text ? lm_arena_strndup(a, text, strlen(text)) : NULL;
-}
-
 // The text of `bos_token` or `eos_token` in tokenizer_config.json, else of token `id`; NULL: none.
 static const char *token_text(const lm_session *s, const json_t *config, const char *key,
                               int32_t id) {
   const json_t *x = json_object_get(config, key);
   const char *text = json_string_value(json_is_object(x) ? json_object_get(x, "content") : x);
-  size_t n = 0;
-  const char *piece = id >= 0 ? lm_tokenizer_piece(s->tokenizer, id, &n) : NULL;
   lm_arena *a = s->project.ctx->arena;
-  return text ? text_copy(a, text) : piece && n ? lm_arena_strndup(a, piece, n) : NULL;
+  size_t n = 0;
+  if (text)
+    return lm_arena_strndup(a, text, strlen(text));
+  const char *piece = id >= 0 ? lm_tokenizer_piece(s->tokenizer, id, &n) : NULL;
+  return piece && n ? lm_arena_strndup(a, piece, n) : NULL;
 }
 
 void lm_session_chat_fill(const lm_session *s, bool with_template, lm_chat *c) {

@@ -10,7 +10,6 @@ const char *const LM_COMPANION_NAMES[LM_COMPANIONS] = {
     [LM_COMPANION_CHAT_TEMPLATE] = "chat_template.jinja"};
 
 static const char TOKENIZER[] = "tokenizer", ABSENT[] = "absent";
-static const char TEMPLATE[] = "chat_template.jinja";
 // generation_config.json is not among them: it changes no token.
 static const lm_companion COMPANIONS[] = {LM_COMPANION_TOKENIZER_CONFIG, LM_COMPANION_TOKEN_IDS};
 
@@ -35,30 +34,33 @@ static bool has_template(const lm_session *s) {
   return s->template && s->project.recipe->data.chats;
 }
 
+static void companion_add(const lm_session *s, lm_fingerprint *f, lm_companion c) {
+  lm_fingerprint_add(s->project.ctx->arena, f, LM_COMPANION_NAMES[c], companion_hash(s, c));
+}
+
 void lm_tokenizer_files_add(const lm_session *s, lm_fingerprint *f) {
   if (has_template(s))
-    lm_fingerprint_add(s->project.ctx->arena, f, TEMPLATE,
-                       companion_hash(s, LM_COMPANION_CHAT_TEMPLATE));
+    companion_add(s, f, LM_COMPANION_CHAT_TEMPLATE);
   if (!s->n_tokenizer_files)
     return;
   lm_fingerprint_add(s->project.ctx->arena, f, TOKENIZER, files_hash(s));
   for (size_t i = 0; i < LM_COUNT(COMPANIONS); i++)
-    lm_fingerprint_add(s->project.ctx->arena, f, LM_COMPANION_NAMES[COMPANIONS[i]],
-                       companion_hash(s, COMPANIONS[i]));
+    companion_add(s, f, COMPANIONS[i]);
 }
 
-static bool template_changed(const lm_session *s, const lm_fingerprint *saved,
-                             lm_tokenizer_change *out) {
-  const char *was = lm_fingerprint_part(saved, TEMPLATE);
-  const char *is = has_template(s) ? companion_hash(s, LM_COMPANION_CHAT_TEMPLATE) : ABSENT;
-  *out = (lm_tokenizer_change){TEMPLATE, was, is, true};
+static bool companion_changed(const lm_session *s, const lm_fingerprint *saved, lm_companion c,
+                              lm_tokenizer_change *out) {
+  const char *was = lm_fingerprint_part(saved, LM_COMPANION_NAMES[c]);
+  bool template = c == LM_COMPANION_CHAT_TEMPLATE;
+  const char *is = template && !has_template(s) ? ABSENT : companion_hash(s, c);
+  *out = (lm_tokenizer_change){LM_COMPANION_NAMES[c], was, is, template};
   return was && strcmp(was, is) != 0;
 }
 
 lm_tokenizer_change lm_tokenizer_files_compare(const lm_session *s, const lm_fingerprint *saved) {
-  lm_tokenizer_change template;
-  if (template_changed(s, saved, &template))
-    return template;
+  lm_tokenizer_change out;
+  if (companion_changed(s, saved, LM_COMPANION_CHAT_TEMPLATE, &out))
+    return out;
   const char *was = lm_fingerprint_part(saved, TOKENIZER);
   const char *is = s->n_tokenizer_files ? files_hash(s) : ABSENT;
   if (!was)
@@ -66,12 +68,8 @@ lm_tokenizer_change lm_tokenizer_files_compare(const lm_session *s, const lm_fin
   if (strcmp(was, is))
     return (lm_tokenizer_change){
         s->n_tokenizer_files ? s->tokenizer_files[0].name : "tokenizer.json", was, is};
-  for (size_t i = 0; i < LM_COUNT(COMPANIONS); i++) {
-    const char *name = LM_COMPANION_NAMES[COMPANIONS[i]];
-    was = lm_fingerprint_part(saved, name);
-    is = companion_hash(s, COMPANIONS[i]);
-    if (was && strcmp(was, is))
-      return (lm_tokenizer_change){name, was, is};
-  }
+  for (size_t i = 0; i < LM_COUNT(COMPANIONS); i++)
+    if (companion_changed(s, saved, COMPANIONS[i], &out))
+      return out;
   return (lm_tokenizer_change){0};
 }
