@@ -3,15 +3,15 @@
 //
 // Trained are, of each message whose role is in train_on:
 //
-//   - the template's text from where the prompt for this message ends. The prompt is what a server
-//     sends to the model: the messages before this one, with add_generation_prompt;
+//   - the template's text behind the prompt for this message. The prompt is what a server sends to
+//     the model: the messages before this one, rendered with add_generation_prompt;
 //   - the characters of the message, but its role, and the template's text between them;
 //   - the template's text behind them up to and with the first special token; without one, up to
 //     and with the first line break. That is where the model learns to stop.
 //
-// `{% generation %}` in a template replaces these rules. Tokens never cross the border of trained
-// text, as they cannot when the model is used: its prompt is encoded before the answer exists. A
-// special token is made of the template's own text only, so text of a message never becomes one.
+// `{% generation %}` in a template replaces these rules. No token holds both trained and untrained
+// text, because the prompt of a model in use is encoded before the answer exists. A special token
+// is made of the template's own text only, so text of a message never becomes one.
 #ifndef LM_CHAT_H
 #define LM_CHAT_H
 #include "runtime/template/template.h"

@@ -1,5 +1,4 @@
 // encode.c - which text of a rendered conversation is trained, and its tokens.
-#define _GNU_SOURCE
 #include <string.h>
 
 #include "runtime/chat/chat.h"

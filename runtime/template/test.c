@@ -1,5 +1,4 @@
 // test.c - the tests behind `is`.
-#include <string.h>
 #include <utf8proc.h>
 
 #include "runtime/base/utf8.h"

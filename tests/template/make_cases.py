@@ -1,6 +1,6 @@
 """Writes cases of chat templates, rendered by jinja2 as transformers does.
 
-make_cases.py own > tests/template/cases.jsonl        templates of this file, which show one construct each
+make_cases.py own > tests/template/cases.jsonl        the templates of own.txt, which show one construct each
 make_cases.py public DIR > FILE                       every *.jinja below DIR with 20 generated conversations
 
 Needs jinja2 (PyPI). `build/template_test FILE` compares.
