@@ -51,7 +51,7 @@ static size_t said_before(const lm_rendered *r, int64_t message) {
   return end;
 }
 
-// The range of what a message says; false: nothing.
+// True if a message says anything; *out_first … *out_end is its range.
 static bool said_range(const lm_rendered *r, int64_t message, size_t *out_first, size_t *out_end) {
   bool any = false;
   for (size_t i = 0; i < r->n; i++) {
@@ -64,8 +64,8 @@ static bool said_range(const lm_rendered *r, int64_t message, size_t *out_first,
   return any;
 }
 
-// Where the prompt for a message ends in m: the text behind earlier messages begins with the
-// text behind them in the prompt. False: it does not, or the template refuses the prompt.
+// True if the template renders the prompt for a message, and the text behind earlier messages in m
+// begins with the text behind them in the prompt; *out is where the prompt ends in m.
 static bool prompt_end(const lm_chat *chat, const lm_conversation *c, const marked *m,
                        size_t message, size_t *out) {
   marked p;

@@ -258,7 +258,7 @@ static int hex_digit(char c) {
   return is_digit(c) ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
 }
 
-// The character of an escape of `digits` hexadecimal digits at s; appends it.
+// True if s begins with `digits` hexadecimal digits that are a code point; appends its character.
 static bool escape_hex(const char *s, size_t left, size_t digits, lm_buf *out) {
   uint32_t point = 0;
   char bytes[4];

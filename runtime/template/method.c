@@ -10,8 +10,8 @@ typedef jt_value method_fn(jt_run *r, const jt_value *of, const jt_args *a);
 
 // ---- case
 
-// Characters of which an upper or lower case has another number of characters, or depends on its
-// neighbours (SpecialCasing.txt): unsupported.
+// True if the upper or lower case of a character has another number of characters, or depends on
+// its neighbours (SpecialCasing.txt): unsupported.
 static bool is_special(uint32_t c) {
   return c == 0xdf || c == 0x130 || c == 0x149 || c == 0x1f0 || c == 0x390 || c == 0x3a3 ||
          c == 0x3b0 || c == 0x587 || (c >= 0x1e96 && c <= 0x1e9e) || (c >= 0x1f50 && c <= 0x1f57) ||

@@ -39,7 +39,7 @@ static void float_print(double d, char *out, size_t room) {
   snprintf(out, room, "%se%c%02d", digits, exponent < 0 ? '-' : '+', abs(exponent));
 }
 
-// A value without parts; false: v has some.
+// True if the value has no parts; prints it.
 static bool scalar_print(const jt_value *v, bool json, char *out, size_t room) {
   switch (v->kind) {
   case JT_NONE: snprintf(out, room, "%s", json ? "null" : "None"); return true;
@@ -153,7 +153,7 @@ jt_string jt_to_string(jt_run *r, const jt_value *v) {
 
 // ---- JSON
 
-// A character that JSON or `ascii` escapes; false: it is written as it is.
+// True if JSON or `ascii` escapes the character; prints the escape.
 static bool json_escape(uint32_t c, bool ascii, char *out, size_t room) {
   static const char letters[] = "\"\\nrtbf", bytes[] = "\"\\\n\r\t\b\f";
   const char *known = c && c < 0x80 ? strchr(bytes, (char)c) : NULL;

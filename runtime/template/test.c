@@ -43,7 +43,7 @@ static bool is_iterable(jt_run *r, const jt_value *v, const jt_value *o) {
   return v->kind == JT_STRING || v->kind == JT_LIST || v->kind == JT_DICT ||
          v->kind == JT_UNDEFINED || v->kind == JT_LOOP;
 }
-// A value with a length and elements; as in jinja2 also a mapping and a string.
+// True if a value has a length and elements; as in jinja2 also of a mapping and a string.
 static bool is_sequence(jt_run *r, const jt_value *v, const jt_value *o) {
   bool list = v->kind == JT_LIST && v->list->form <= JT_OF_TUPLE;
   if (v->kind == JT_LIST && v->list->form == JT_OF_VIEW)
@@ -89,7 +89,7 @@ static bool is_in(jt_run *r, const jt_value *v, const jt_value *o) {
   return jt_contains(r, o, v);
 }
 
-// Whether a string has letters, all of one case.
+// True if a string has letters, all of one case.
 static bool has_case(jt_run *r, const jt_value *v, bool upper) {
   bool any = false;
   uint32_t c = 0;

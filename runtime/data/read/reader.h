@@ -33,7 +33,7 @@ uint64_t lm_doc_reader_consumed(const lm_doc_reader *r); // bytes read from the 
 // The text of a span: the span itself, or the field of its JSON object. *owner keeps that object
 // alive; the caller calls json_decref on it. check: whether plain text must be valid UTF-8 without
 // NUL (JSON always must). NULL if the text is unusable: out_fault says why, *out_line where.
-// The source is no chat.
+// The kind of the source is not LM_SOURCE_CHAT.
 struct json_t;
 const char *lm_text_span_read(const lm_text_span *s, const lm_data_source *source, bool check,
                               size_t *out_n, struct json_t **owner, char *out_fault, size_t n_fault,

@@ -13,8 +13,8 @@ typedef struct lm_doc {
 typedef struct lm_corpus {
   lm_store *tokens, *docs;
   int width; // bytes of a stored id: 1 for vocabularies up to 256, 2 up to 65,536, else 4
-  // some source has untrained tokens: the highest bit of a stored id is LM_TOKEN_UNTRAINED, and
-  // vocabularies are half as large for a width
+  // some source has untrained tokens: the highest bit of a stored id is LM_TOKEN_UNTRAINED, so a
+  // width holds the ids of half as large a vocabulary
   bool marked;
   uint64_t n_docs;
   int64_t vocab; // all ids are less than this

@@ -76,7 +76,7 @@ static lm_status block_flush(packing *p, lm_row_set *set) {
   return s;
 }
 
-// Whether any token of a document's first n, but its first, has a weight.
+// *out: whether any of the second to n-th token of a document has a weight.
 static lm_status is_trained(const lm_corpus *c, const lm_doc *d, uint64_t n, bool *out) {
   int32_t ids[256];
   float weights[LM_COUNT(ids)];
