@@ -1,5 +1,5 @@
 # aarch64.cmake - a toolchain that builds for aarch64 on another processor, by Debian's cross compiler, with the libraries that
-# scripts/aarch64 puts aside. Programs of the build run under qemu-user, in ctest too.
+# scripts/aarch64 fetches. Programs of the build run under qemu-user, in ctest too.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)

@@ -8,7 +8,7 @@
 
 enum {
   POINT_ELEMENTS = 2048,
-  SCAN_ELEMENTS = 256, // carries that stay in the nearest cache
+  SCAN_ELEMENTS = 256, // of a point of a scan, whose carries stay in the first-level cache
   ROW_LANES = 64,
   ROW_ELEMENTS = 32768
 };

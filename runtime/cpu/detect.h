@@ -36,7 +36,7 @@ lm_matrix_unit lm_cpu_matrix_unit(const lm_cpu_info *cpu);
 int lm_cpu_processors(void); // of the machine, including processors that the process may not use
 // This processor as a target, without figures that must be measured.
 void lm_cpu_target_find(lm_target *out);
-// What a user should know about lmc on this architecture, to follow isa; "" if nothing.
+// A remark about lmc on this architecture, which doctor prints after isa; "" if there is none.
 const char *lm_cpu_remark(void);
 // Requests permission to use AMX; without it, the first AMX instruction kills the process. False
 // if the system refuses.

@@ -22,6 +22,7 @@ typedef struct model {
 typedef struct bench {
   int threads, runs;
   lm_dtype dtype;
+  lm_target target; // this processor
   lm_arena *arena;
 } bench;
 typedef struct total {
@@ -70,13 +71,10 @@ static void gemm_bench(const bench *b, lm_plan_gemm g, int count, total *t) {
   int64_t k = g.k.fixed;
   g.dtype_ab = (uint8_t)b->dtype;
   g.dtype_c = g.accumulate ? LM_F32 : (uint8_t)b->dtype;
-  lm_target target;
-  lm_cpu_target_find(&target);
-  lm_cpu_codegen.choose(&target);
   lm_kernel_code code = {0};
   lm_plan_kernel kernel = {0};
   lm_plan plan = {.prelude = lm_cpu_prelude_text(b->arena), .kernels = &kernel};
-  if (lm_cpu_gemm_is_profitable(&target, &g) && lm_cpu_gemm_emit(&g, true, b->arena, &code))
+  if (lm_cpu_gemm_is_profitable(&b->target, &g) && lm_cpu_gemm_emit(&g, true, b->arena, &code))
     plan.n_kernels = g.code = 1;
   kernel = (lm_plan_kernel){.name = code.name, .source = code.source};
   lm_kernels kernels;
@@ -162,6 +160,8 @@ int main(int argc, char **argv) {
   bench b = {.threads = argc > 1 ? atoi(argv[1]) : lm_processors(),
              .runs = argc > 3 ? atoi(argv[3]) : 5,
              .arena = lm_arena_create()};
+  lm_cpu_target_find(&b.target);
+  lm_cpu_codegen.choose(&b.target);
   b.dtype = argc > 2 && !strcmp(argv[2], "bf16") ? LM_BF16 : LM_F32;
   printf("%d threads, peak %.0f GFLOP/s\n%-6s %6s %6s %6s %15s %15s %15s\n", b.threads,
          lm_cpu_peak(b.threads, LM_F32) * 1e-9, "model", "m", "k", "n", "forward", "data",
