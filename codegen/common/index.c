@@ -93,7 +93,8 @@ int lm_ix_level(const lm_vars *s, const lm_ix *a) {
 
 bool lm_ix_divide(const lm_vars *s, const lm_ix *a, int64_t n, lm_ix *out_quotient,
                   lm_ix *out_rest) {
-  lm_ix q = {.c = a->c / n}, r = {.c = a->c % n};
+  lm_ix q = {.c = a->c / n};
+  lm_ix r = {.c = a->c % n};
   if (a->c < 0)
     return false;
   for (int i = 0; i < a->n; i++) {
@@ -101,7 +102,8 @@ bool lm_ix_divide(const lm_vars *s, const lm_ix *a, int64_t n, lm_ix *out_quotie
     to->t[to->n] = a->t[i];
     to->t[to->n++].coef /= to == &q ? n : 1;
   }
-  int64_t min, max;
+  int64_t min;
+  int64_t max;
   lm_ix_range(s, &r, &min, &max);
   if (min < 0 || max >= n)
     return false;
@@ -128,7 +130,9 @@ uint16_t lm_ix_split_find(const lm_vars *s, const lm_ix *a, int64_t n, int64_t *
 uint16_t lm_ix_partition_find(const lm_vars *s, const lm_ix *a, int64_t bound, int64_t *out_at) {
   for (int i = 0; i < a->n; i++) {
     const lm_var *v = &s->v[a->t[i].var];
-    int64_t k = a->t[i].coef, min, max;
+    int64_t k = a->t[i].coef;
+    int64_t min;
+    int64_t max;
     if (v->kind != LM_VAR_LOOP || v->dyn || k <= 0)
       continue;
     lm_ix rest = *a;

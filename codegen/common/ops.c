@@ -9,7 +9,9 @@
 // that an element takes in f32, or in integers if there is no f32, as compiled for sm_90a
 // (tests/cuda/nvrtc_count_test.c); a vector of a CPU takes about as many.
 typedef struct lm_op_row {
-  const char *f32, *f64, *integer;
+  const char *f32;
+  const char *f64;
+  const char *integer;
   int instructions;
 } lm_op_row;
 static const lm_op_row table[LM_OPS] = {

@@ -151,7 +151,9 @@ typedef enum {
 // Compares ix with the bound over the current ranges of the loops; if that is undecided, requests a
 // partition that decides it.
 static side side_of(lm_gen *e, const lm_ix *ix, int64_t bound) {
-  int64_t min, max, at = 0;
+  int64_t min;
+  int64_t max;
+  int64_t at = 0;
   lm_ix_range(&e->vars, ix, &min, &max);
   if (max < bound)
     return BELOW;
@@ -178,7 +180,9 @@ static lm_gen_text pull_renamed(lm_gen *e, const lm_op *op, const lm_ix *ix) {
 
 static lm_gen_text pull_view(lm_gen *e, const lm_op *op, const lm_ix *ix) {
   lm_type from = op->in[0]->type;
-  lm_ix in[LM_RANK], flat = lm_ix_const(0), rest;
+  lm_ix in[LM_RANK];
+  lm_ix flat = lm_ix_const(0);
+  lm_ix rest;
   int first = lm_type_find(from, op->attr.axes[0]);
   int n = op->attr.n_axes;
   int n_to = op->attr.n_to;
@@ -204,7 +208,8 @@ static lm_gen_text pull_view(lm_gen *e, const lm_op *op, const lm_ix *ix) {
 static lm_gen_text pull_slice(lm_gen *e, const lm_op *op, const lm_ix *ix) {
   lm_type from = op->in[0]->type;
   lm_ix in[LM_RANK];
-  int at = lm_type_find(from, op->attr.axes[0]), gone = !op->attr.n_to;
+  int at = lm_type_find(from, op->attr.axes[0]);
+  int gone = !op->attr.n_to;
   for (int i = 0; i < from.rank; i++)
     in[i] = ix[i - (gone && i > at)];
   lm_ix first = lm_ix_const(op->attr.imm[0]);
@@ -262,17 +267,20 @@ static lm_gen_text pull_concat(lm_gen *e, const lm_op *op, const lm_ix *ix) {
 static lm_gen_text pull_pad(lm_gen *e, const lm_op *op, const lm_ix *ix) {
   lm_type from = op->in[0]->type;
   lm_type to = op->out[0]->type;
-  int at = lm_type_find(to, op->attr.to[0]), added = !op->attr.n_axes;
+  int at = lm_type_find(to, op->attr.to[0]);
+  int added = !op->attr.n_axes;
   int64_t first = op->attr.imm[0];
   int64_t step = op->attr.imm[1];
   int64_t n = added ? 1 : lm_axis_size(e->m, op->attr.axes[0]);
   lm_gen_text zero = {lm_gen_const_text(e->arena, to.dtype, 0), 0};
-  lm_ix in[LM_RANK], local = lm_ix_add(ix[at], lm_ix_const(-first));
+  lm_ix in[LM_RANK];
+  lm_ix local = lm_ix_add(ix[at], lm_ix_const(-first));
   if (added)
     step = 1;
   for (int i = 0; i < from.rank; i++)
     in[i] = ix[i + (added && i >= at)];
-  const char *inside, *divisible = NULL;
+  const char *inside;
+  const char *divisible = NULL;
   int level;
   if (step != 1) {
     const char *text = lm_gen_index(e, &local, false);
@@ -314,7 +322,8 @@ static lm_ix gathered_index(lm_gen *e, const lm_value *index, lm_axis axis, cons
 static lm_gen_text pull_gather(lm_gen *e, const lm_op *op, const lm_ix *ix) {
   lm_type table = op->in[0]->type;
   lm_type index = op->in[1]->type;
-  lm_ix at[LM_RANK], in[LM_RANK];
+  lm_ix at[LM_RANK];
+  lm_ix in[LM_RANK];
   copy_shared(op, ix, index, at);
   copy_shared(op, ix, table, in);
   in[lm_type_find(table, op->attr.axes[0])] = gathered_index(e, op->in[1], op->attr.axes[0], at);
@@ -331,7 +340,8 @@ static lm_gen_text pull_iota(lm_gen *e, const lm_op *op, const lm_ix *ix) {
 
 static lm_gen_text pull_rng(lm_gen *e, const lm_op *op, const lm_ix *ix) {
   lm_type t = op->out[0]->type;
-  lm_ix column = t.rank ? ix[t.rank - 1] : lm_ix_const(0), at[LM_RANK];
+  lm_ix column = t.rank ? ix[t.rank - 1] : lm_ix_const(0);
+  lm_ix at[LM_RANK];
   const char *in[4];
   int level = lm_ix_level(&e->vars, &column);
   for (int i = 0; i < 4; i++) {

@@ -110,7 +110,8 @@ static void cost_nodes(lm_schedule *s) {
 typedef struct use {
   int phase;
   lm_type space;
-  bool any, many;
+  bool any;
+  bool many;
   int elsewhere;
 } use;
 

@@ -28,7 +28,8 @@ static const lm_value *without_casts(const lm_value *v) {
 
 // The dot if the score is a dot, or a dot times a positive constant, else NULL.
 static const lm_attend_dot *scaled_dot(const cpu_attend *e, double *out_times) {
-  const lm_value *v = without_casts(e->f.score), *times = NULL;
+  const lm_value *v = without_casts(e->f.score);
+  const lm_value *times = NULL;
   for (int i = 0; !times && v->def && v->def->code == LM_OP_MUL && i < 2; i++) {
     const lm_value *one = without_casts(v->def->in[i]);
     const lm_value *other = without_casts(v->def->in[1 - i]);
@@ -196,7 +197,8 @@ static lm_plan_extent space_of(const cpu_attend *e) {
 }
 
 static void put_function(cpu_attend *e, lm_buf *out) {
-  lm_buf positions = {0}, text = {0};
+  lm_buf positions = {0};
+  lm_buf text = {0};
   put_coordinates(e, &positions);
   if (e->f.vjp)
     cpu_attend_backward(e, &positions);
@@ -231,7 +233,8 @@ bool lm_cpu_attend_emit(const lm_plan_options *o, const lm_op *op, lm_arena *are
   const lm_module *m = lm_op_module(op);
   lm_arena *temporary = lm_arena_create();
   cpu_attend e = {.g = {.arena = temporary, .m = m}};
-  lm_buf why = {0}, text = {0};
+  lm_buf why = {0};
+  lm_buf text = {0};
   bool ok = lm_attend_spec_make(m, op, &e.f, &why);
   if (!ok)
     LM_REPORT(m->ctx, op->loc, E702, why.p);

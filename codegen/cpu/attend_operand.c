@@ -128,7 +128,8 @@ static bool agree(cpu_attend *e, uint32_t a, uint32_t b) {
 }
 
 static void bf16_find(cpu_attend *e) {
-  bool fits = e->rows == BF16_TILE && e->cols == BF16_TILE, settled = false;
+  bool fits = e->rows == BF16_TILE && e->cols == BF16_TILE;
+  bool settled = false;
   for (uint32_t k = 0; k < e->f.op->n_in; k++)
     e->operand[k].bf16 = fits && e->operand[k].forms && e->f.op->in[k]->type.dtype == LM_BF16;
   while (!settled) {
@@ -158,7 +159,8 @@ int64_t cpu_attend_sums_elements(const cpu_attend *e, int operand) {
 }
 
 static int64_t slots_of(const cpu_attend *e, const cpu_attend_operand *o) {
-  int64_t tiles = (lm_axis_size(e->f.m, e->f.s) + e->cols - 1) / e->cols, bytes = 0;
+  int64_t tiles = (lm_axis_size(e->f.m, e->f.s) + e->cols - 1) / e->cols;
+  int64_t bytes = 0;
   for (size_t i = 0; i < LM_COUNT(FORMS); i++)
     if (o->forms & FORMS[i].form)
       bytes += form_elements(e, o, FORMS[i].form) * (int64_t)sizeof(float);

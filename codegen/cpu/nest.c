@@ -146,7 +146,9 @@ static void fill(cpu_emit *e, const cpu_root *r) {
     depth++;
   }
   for (int g = e->n_groups - e->n_lane_groups; g < e->n_groups; g++) {
-    const char *name = e->g.vars.v[cpu_group_var(e, g)].name, *from, *to;
+    const char *name = e->g.vars.v[cpu_group_var(e, g)].name;
+    const char *from;
+    const char *to;
     lane_range(e, g, &from, &to);
     lm_buf_printf(b, "for (int64_t %s = %s; %s < %s; %s++) {\n", name, from, name, to, name);
   }
@@ -235,7 +237,8 @@ static void reductions_end(cpu_emit *e, int k) {
 static void leaf_scatter(cpu_emit *e, const cpu_root *r) {
   const lm_op *op = r->v->def;
   lm_type t = r->v->type;
-  lm_ix ix[LM_RANK], at[LM_RANK];
+  lm_ix ix[LM_RANK];
+  lm_ix at[LM_RANK];
   lm_gen_loop_indices(&e->g, op->in[0]->type, at);
   lm_gen_text x = lm_gen_pull(&e->g, op->in[0], at);
   lm_gen_loop_indices(&e->g, op->in[1]->type, at);
@@ -294,7 +297,9 @@ static void body(cpu_emit *e) {
 
 // A loop over [from, to) with a trip count; -1: known only at run time.
 typedef struct loop {
-  const char *name, *from, *to;
+  const char *name;
+  const char *from;
+  const char *to;
   int64_t count;
 } loop;
 

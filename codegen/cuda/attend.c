@@ -79,7 +79,8 @@ static bool attempt(cuda_attend *e, int rows, int cols, lm_buf *body, int64_t *b
 }
 
 static const struct {
-  int rows, cols;
+  int rows;
+  int cols;
 } sizes[] = {{64, 64}, {64, 32}, {32, 32}, {32, 16}, {16, 16}};
 
 // The first size whose scores and sums are certain to stay in registers.
@@ -140,7 +141,8 @@ static const lm_plan_map *maps_keep(const cuda_attend *e, lm_arena *arena, int *
 
 static void finish(cuda_attend *e, const lm_buf *body, int64_t blocks, lm_arena *arena,
                    lm_kernel_code *out) {
-  lm_buf raw = {0}, text = {0};
+  lm_buf raw = {0};
+  lm_buf text = {0};
   put_params(e, &raw);
   lm_buf_printf(&raw, "typedef %s lm_at;\nLM_POOL_DECLARE();\n",
                 fits_int(e) ? "int32_t" : "int64_t");
@@ -167,7 +169,8 @@ bool cuda_attend_emit(const lm_plan_options *o, const lm_op *op, lm_arena *arena
   cuda_attend e = {.g = {.target = cuda_gen_target(m, op), .arena = temporary, .m = m},
                    .warpgroups = o->target.warpgroups,
                    .gemm_kind = o->tf32 ? "TF32" : "F32"};
-  lm_buf why = {0}, body = {0};
+  lm_buf why = {0};
+  lm_buf body = {0};
   int64_t blocks = 0;
   bool ok = lm_attend_spec_make(m, op, &e.f, &why);
   e.bf16 = ok && all_bf16(&e.f);

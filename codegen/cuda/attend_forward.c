@@ -204,7 +204,8 @@ void cuda_attend_sums_begin(lm_buf *b, long long width) {
 
 int64_t cuda_attend_forward(cuda_attend *e, lm_buf *b) {
   long long width = cuda_attend_width(e->f.v_channels.size);
-  lm_buf tile = {0}, text = {0};
+  lm_buf tile = {0};
+  lm_buf text = {0};
   cuda_attend_section_begin(e, false);
   for (int i = 0; i < e->f.n_dots; i++)
     cuda_attend_fill(e, &text, e->f.dots[i].row, &e->f.dots[i].over);

@@ -6,7 +6,9 @@
 const int64_t **cuda_attend_strides(const lm_module *m, const lm_op *op, lm_arena *arena) {
   const int64_t **out = LM_NEW_N(arena, const int64_t *, op->n_in + 1);
   for (uint32_t k = 0; k < op->n_in; k++) {
-    int64_t *stride = LM_NEW_N(arena, int64_t, LM_RANK), offsets, n = 1;
+    int64_t *stride = LM_NEW_N(arena, int64_t, LM_RANK);
+    int64_t offsets;
+    int64_t n = 1;
     lm_type t = op->in[k]->type;
     for (int i = t.rank - 1; i >= 0; i--) {
       stride[i] = n;
@@ -47,7 +49,11 @@ int64_t cuda_attend_unit(const cuda_attend *e, uint32_t k, int from, int to) {
 // behind the axis of positions are one axis each, of which each stride is a multiple of the one
 // inside it, as a tensor map needs them.
 static bool strides_fit(const lm_attend_spec *f, uint32_t k, const lm_attend_axes *channels) {
-  int64_t stride[LM_RANK], bits, channel, within, around;
+  int64_t stride[LM_RANK];
+  int64_t bits;
+  int64_t channel;
+  int64_t within;
+  int64_t around;
   lm_type t = f->op->in[k]->type;
   int at = lm_type_find(t, lm_type_find(t, f->t) >= 0 ? f->t : f->s);
   int inner = t.rank - channels->n;

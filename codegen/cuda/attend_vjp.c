@@ -17,8 +17,10 @@ static lm_type result_type(const cuda_attend *e, int i) {
 
 typedef struct section {
   bool over_s;
-  lm_axis axes[LM_RANK], rest[LM_RANK];
-  int n_axes, n_rest;
+  lm_axis axes[LM_RANK];
+  lm_axis rest[LM_RANK];
+  int n_axes;
+  int n_rest;
   int64_t points;
 } section;
 
@@ -381,7 +383,12 @@ static void work_of(const cuda_attend *e, lm_axis row, lm_axis col, cuda_attend_
 // The text of a section by warpgroups: `first`, then the tiles for each point of the axes that it
 // sums over, then `last`.
 static void section_groups(cuda_attend *e, lm_buf *text, const section *s) {
-  lm_buf around = {0}, first = {0}, rows = {0}, tile = {0}, last = {0}, cols = {0};
+  lm_buf around = {0};
+  lm_buf first = {0};
+  lm_buf rows = {0};
+  lm_buf tile = {0};
+  lm_buf last = {0};
+  lm_buf cols = {0};
   cuda_attend_work w = {.n_streams = 1, .n_loops = s->n_rest};
   work_of(e, e->row, e->col, &w);
   cuda_attend_warpgroups_pools(e, &w);
@@ -408,7 +415,8 @@ static void section_groups(cuda_attend *e, lm_buf *text, const section *s) {
 }
 
 static void section_tiles(cuda_attend *e, lm_buf *text, const section *s) {
-  lm_buf tile = {0}, fills = {0};
+  lm_buf tile = {0};
+  lm_buf fills = {0};
   row_tiles(e, &fills, s);
   tile_backward(e, &tile, s);
   accumulators(e, text, s);

@@ -327,7 +327,10 @@ static void forward_consumer(cuda_attend *e, lm_buf *b, const cuda_attend_work *
 
 int64_t cuda_attend_warpgroups_forward(cuda_attend *e, lm_buf *b) {
   const lm_attend_dot *p = e->f.dots;
-  lm_buf rows = {0}, last = {0}, multiply = {0}, text = {0};
+  lm_buf rows = {0};
+  lm_buf last = {0};
+  lm_buf multiply = {0};
+  lm_buf text = {0};
   cuda_attend_section_begin(e, false);
   cuda_attend_work w = {.loops = "",
                         .per_tile = "",

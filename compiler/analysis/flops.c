@@ -48,7 +48,8 @@ bool lm_attend_is_causal(const lm_op *attend) {
 static double attend_flops(const lm_module *m, const lm_op *op) {
   lm_type space = lm_attend_space(op);
   lm_type v = op->in[LM_ATTEND_V]->type;
-  double own = 1, n = 0;
+  double own = 1;
+  double n = 0;
   for (int i = 0; i < v.rank; i++)
     if (lm_type_find(space, v.axis[i]) < 0)
       own *= (double)lm_axis_size(m, v.axis[i]);

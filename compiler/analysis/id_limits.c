@@ -34,7 +34,8 @@ static void id_limits_visit(lm_op *op, void *user) {
   finder *f = user;
   if (op->code != LM_OP_GATHER)
     return;
-  int64_t *limit = limit_of(f, op->in[1]), size = 1;
+  int64_t *limit = limit_of(f, op->in[1]);
+  int64_t size = 1;
   for (int i = 0; i < op->attr.n_axes; i++)
     size *= lm_axis_size(f->func->module, op->attr.axes[i]);
   if (limit && size < *limit)

@@ -15,7 +15,10 @@ typedef struct work {
 // The result of an operation on tensors that are not values of the program.
 static lm_tensor apply(work *w, lm_opcode code, const lm_attr *attr, const lm_tensor *in,
                        uint32_t n_in, const lm_type *type) {
-  lm_value values[4] = {0}, result = {0}, *at[4], *out = &result;
+  lm_value values[4] = {0};
+  lm_value result = {0};
+  lm_value *at[4];
+  lm_value *out = &result;
   for (uint32_t i = 0; i < n_in; i++) {
     values[i].type = in[i].type;
     at[i] = &values[i];

@@ -109,16 +109,20 @@ static const lm_global *global_of(lm_eval *e, const lm_op *op, uint32_t *k) {
 // gradients, or reads it from their values.
 static void packed_visit(lm_eval *e, const lm_op *op, const lm_global *packed, lm_tensor *t,
                          bool accumulates) {
-  int64_t first = 0, inner = 1, sum = lm_axis_size(e->m, packed->along);
+  int64_t first = 0;
+  int64_t inner = 1;
+  int64_t sum = lm_axis_size(e->m, packed->along);
   int at = lm_type_find(packed->type, packed->along);
   for (int i = at + 1; i < packed->type.rank; i++)
     inner *= lm_axis_size(e->m, packed->type.axis[i]);
   for (uint32_t k = 0; k < packed->n_members; k++) {
     uint32_t index = global_index(e, packed->members[k]);
     const lm_global *g = &e->m->globals[index];
-    int64_t size = lm_global_packed_size(e->m, packed, g), from = part(e, op, g);
+    int64_t size = lm_global_packed_size(e->m, packed, g);
+    int64_t from = part(e, op, g);
     for (int64_t i = 0; from >= 0 && i < t->n; i++) {
-      int64_t outer = i / inner / sum, along = i / inner % sum - first;
+      int64_t outer = i / inner / sum;
+      int64_t along = i / inner % sum - first;
       if (along < 0 || along >= size)
         continue;
       int64_t j = from + (outer * size + along) * inner + i % inner;
@@ -368,8 +372,8 @@ static void eval_math(lm_eval *e, const lm_op *op) {
 
 // The dot, then the addends, then gelu, whose argument is the second result.
 static void eval_epilogue(lm_eval *e, const lm_op *op) {
-  lm_tensor in[2] = {*of(e, op->in[LM_DOT_X]), *of(e, op->in[LM_DOT_W])},
-            sum = lm_eval_tensor(e, op->out[0]->type);
+  lm_tensor in[2] = {*of(e, op->in[LM_DOT_X]), *of(e, op->in[LM_DOT_W])};
+  lm_tensor sum = lm_eval_tensor(e, op->out[0]->type);
   lm_eval_dot(e, op, in, &sum);
   for (uint32_t i = LM_DOT_ADDENDS; i < op->n_in; i++) {
     nest n = nest_over(e, sum.type.axis, sum.type.rank);

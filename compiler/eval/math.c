@@ -9,7 +9,8 @@ typedef struct run {
   const lm_eval *e;
   const double *in[4];
   double *out;
-  int64_t size, stride;
+  int64_t size;
+  int64_t stride;
   double *best;
 } run;
 
@@ -239,7 +240,8 @@ static void move(const lm_eval *e, run *r, lm_type from, lm_type to, bool out_is
 static void concat(const lm_eval *e, run *r, const lm_tensor *in) {
   const lm_attr *a = &r->op->attr;
   lm_type to = r->op->out[0]->type;
-  int64_t first = 0, stride = stride_of(e, to, a->to[0]);
+  int64_t first = 0;
+  int64_t stride = stride_of(e, to, a->to[0]);
   for (uint32_t i = 0; i < r->op->n_in; i++) {
     nest n = nest_over(e, in[i].type.axis, in[i].type.rank);
     nest_operand(e, &n, 0, to);

@@ -51,7 +51,9 @@ static void nest_row(const nest *n, const int64_t *index, int64_t *at) {
 }
 
 void nest_run(const nest *n, nest_inner *inner, void *user) {
-  int64_t index[LM_NEST_AXES] = {0}, at[LM_NEST_OPERANDS], step[LM_NEST_OPERANDS] = {0};
+  int64_t index[LM_NEST_AXES] = {0};
+  int64_t at[LM_NEST_OPERANDS];
+  int64_t step[LM_NEST_OPERANDS] = {0};
   int last = n->rank - 1;
   for (int k = 0; k < LM_NEST_OPERANDS && last >= 0; k++)
     step[k] = n->step[k][last];

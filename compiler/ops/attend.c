@@ -55,8 +55,8 @@ static bool map_fits(const lm_module *m, const lm_op *op, lm_buf *why) {
     return true;
   if (op->attr.n_imm != 2 || op->attr.imm[0] < 1 || op->attr.imm[1] < 1)
     return lm_why(why, "needs the sizes of two tiles");
-  lm_type map = op->in[lm_attend_map(op)]->type,
-          rows = {.rank = map.rank < 2 ? 0 : (uint8_t)(map.rank - 2)};
+  lm_type map = op->in[lm_attend_map(op)]->type;
+  lm_type rows = {.rank = map.rank < 2 ? 0 : (uint8_t)(map.rank - 2)};
   bool ok = map.dtype == LM_INT && map.rank >= 2;
   for (int k = 0; ok && k < 2; k++)
     ok = lm_axis_size(m, map.axis[map.rank - 2 + k]) == tiles(m, op->attr.axes[k], op->attr.imm[k]);
@@ -105,7 +105,8 @@ bool shape_attend(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
 }
 
 bool shape_attend_vjp(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
-  lm_type o, lse;
+  lm_type o;
+  lm_type lse;
   if (!attends(m, op, why) || !result_types(m, op, &o, &lse, why))
     return false;
   bool ok = lm_type_equal(op->in[LM_ATTEND_O]->type, lm_attend_has_delta(op) ? lse : o) &&

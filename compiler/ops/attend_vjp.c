@@ -83,9 +83,11 @@ static lm_op *vjp_begin(lm_grad *g, lm_op *op) {
 static uint32_t region_back(lm_grad *g, const lm_op *op, const lm_op *vjp, lm_value *score,
                             lm_value **terms, uint32_t *of) {
   lm_arena *a = g->b->m->arena;
-  uint32_t n = 0, n_terms = 0, *which = LM_NEW_N(a, uint32_t, op->n_in + 1);
-  lm_value **wrt = LM_NEW_N(a, lm_value *, op->n_in + 1),
-           **out = LM_NEW_N(a, lm_value *, op->n_in + 1);
+  uint32_t n = 0;
+  uint32_t n_terms = 0;
+  uint32_t *which = LM_NEW_N(a, uint32_t, op->n_in + 1);
+  lm_value **wrt = LM_NEW_N(a, lm_value *, op->n_in + 1);
+  lm_value **out = LM_NEW_N(a, lm_value *, op->n_in + 1);
   for (uint32_t i = lm_attend_rest(op); i < op->n_in; i++) {
     if (!lm_grad_needs(g, op->in[i]))
       continue;

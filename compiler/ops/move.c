@@ -21,7 +21,8 @@ bool shape_iota(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) 
 }
 
 bool shape_rng(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
-  lm_type rows = op->in[1]->type, lines = *out;
+  lm_type rows = op->in[1]->type;
+  lm_type lines = *out;
   for (uint32_t i = 0; i < 4; i++)
     if (op->in[i]->type.dtype != LM_INT || (i != 1 && op->in[i]->type.rank))
       return lm_why(why, "step, first and layer are scalars of type int, and rows are ints");
@@ -86,7 +87,8 @@ static bool has_axis(const lm_module *m, lm_type x, lm_axis a, lm_buf *why) {
 bool shape_view(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   const lm_attr *a = &op->attr;
   lm_type x = op->in[0]->type;
-  int64_t before, after;
+  int64_t before;
+  int64_t after;
   if (!a->n_axes)
     return lm_why(why, "no axes are given");
   for (int i = 0; i < a->n_axes; i++)
@@ -187,7 +189,8 @@ bool shape_concat(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
     return lm_why(why, "needs an axis for each operand, and one for the result");
   int64_t size = 0;
   for (uint32_t i = 0; i < op->n_in; i++) {
-    lm_type x = op->in[i]->type, t;
+    lm_type x = op->in[i]->type;
+    lm_type t;
     if (!has_axis(m, x, a->axes[i], why))
       return false;
     if (m->axes[a->axes[i]].dyn)

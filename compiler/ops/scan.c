@@ -20,7 +20,8 @@ static bool operands_fit(const lm_module *m, const lm_op *op, lm_buf *why) {
   if (r->n_args != op->n_in)
     return lm_why(why, "the region has %u arguments for %u operands", r->n_args, op->n_in);
   for (uint32_t i = 0; i < op->n_in; i++) {
-    lm_type x = op->in[i]->type, want = x;
+    lm_type x = op->in[i]->type;
+    lm_type want = x;
     bool slice = lm_scan_operand_is_slice(op, i);
     if (slice && (!x.rank || x.axis[0] != t))
       return lm_why_type(why, m, "the slice ", x, " does not have the scan's axis in front");

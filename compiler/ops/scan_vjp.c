@@ -97,7 +97,8 @@ static bool widens(const lm_op *scan) {
 // yields: the values that the copy would yield.
 static void region_copy(lm_builder *b, const lm_op *from, lm_value *const *args, lm_value **yields,
                         bool widened) {
-  lm_value **map = lm_calloc((size_t)b->m->n_values + 1, sizeof *map), *in[LM_RANK];
+  lm_value **map = lm_calloc((size_t)b->m->n_values + 1, sizeof *map);
+  lm_value *in[LM_RANK];
   for (uint32_t i = 0; i < from->body->n_args; i++)
     map[from->body->args[i]->id] = args[i];
   const lm_op *yield = from->body->last;
@@ -125,7 +126,9 @@ typedef struct vjp {
   lm_value **cotangent; // of op's results; NULL: zero
   lm_type parallel;
   bool widened;
-  uint32_t n_carry, n_slice, n_stacked;
+  uint32_t n_carry;
+  uint32_t n_slice;
+  uint32_t n_stacked;
 } vjp;
 
 // The carries before each position, stacked.
@@ -220,14 +223,20 @@ static void arguments(vjp *v, lm_op *back, lm_value *const *wide, lm_value *cons
 static lm_op *backward(vjp *v, lm_value *const *wide, lm_value *const *kept) {
   lm_builder *b = v->g->b;
   lm_arena *a = b->m->arena;
-  uint32_t n_in = v->op->n_in, n_yield = v->op->body->last->n_in, n = 0;
-  lm_value **start = LM_NEW_N(a, lm_value *, n_in + 1), **args = LM_NEW_N(a, lm_value *, n_in + 1),
-           **yields = LM_NEW_N(a, lm_value *, n_yield + 1),
-           **cotangents = LM_NEW_N(a, lm_value *, n_yield + 1),
-           **wrt = LM_NEW_N(a, lm_value *, n_in + 1), **found = LM_NEW_N(a, lm_value *, n_in + 1),
-           **next = LM_NEW_N(a, lm_value *, n_in + 1),
-           **stacked = LM_NEW_N(a, lm_value *, n_in + 1);
-  uint32_t n_start = starts(v, wide, start), n_next = 0, n_slices = 0;
+  uint32_t n_in = v->op->n_in;
+  uint32_t n_yield = v->op->body->last->n_in;
+  uint32_t n = 0;
+  lm_value **start = LM_NEW_N(a, lm_value *, n_in + 1);
+  lm_value **args = LM_NEW_N(a, lm_value *, n_in + 1);
+  lm_value **yields = LM_NEW_N(a, lm_value *, n_yield + 1);
+  lm_value **cotangents = LM_NEW_N(a, lm_value *, n_yield + 1);
+  lm_value **wrt = LM_NEW_N(a, lm_value *, n_in + 1);
+  lm_value **found = LM_NEW_N(a, lm_value *, n_in + 1);
+  lm_value **next = LM_NEW_N(a, lm_value *, n_in + 1);
+  lm_value **stacked = LM_NEW_N(a, lm_value *, n_in + 1);
+  uint32_t n_start = starts(v, wide, start);
+  uint32_t n_next = 0;
+  uint32_t n_slices = 0;
   lm_op *back = lm_scan_begin(b, lm_scan_axis(v->op), !lm_scan_is_backward(v->op), start, n_start);
   arguments(v, back, wide, kept, args, cotangents);
   region_copy(b, v->op, args, yields, v->widened);
@@ -277,7 +286,8 @@ void vjp_scan(lm_grad *g, lm_op *op) {
   b->loc = at;
   const lm_op *back = backward(&v, wide, kept);
   b->loc = at;
-  uint32_t sums = 0, slices = lm_scan_carries(back);
+  uint32_t sums = 0;
+  uint32_t slices = lm_scan_carries(back);
   for (uint32_t i = 0; i < op->n_in; i++) {
     if (!is_differentiated(&v, i))
       continue;

@@ -27,7 +27,8 @@ void vjp_gather(lm_grad *g, lm_op *op) {
                 lm_emit(g->b, LM_OP_SCATTER, (lm_value *[]){gz, index}, 2, &op->attr, &table));
     return;
   }
-  lm_type line = lm_type_make(LM_INT, op->attr.axes, 1), wide = table;
+  lm_type line = lm_type_make(LM_INT, op->attr.axes, 1);
+  lm_type wide = table;
   wide.dtype = LM_INT;
   lm_value *at = lm_emit_expand(g->b, lm_emit(g->b, LM_OP_IOTA, NULL, 0, NULL, &line), wide);
   lm_value *zero = lm_emit_const(g->b, lm_type_make(table.dtype, NULL, 0), 0);

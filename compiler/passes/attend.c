@@ -117,7 +117,8 @@ static lm_value *map_make(attend_match *x, lm_builder *b) {
   attend_pass *p = x->p;
   tile_axes *t = tiles_of(p, x->t);
   tile_axes *s = tiles_of(p, x->s);
-  lm_axis inside[2] = {t->inside, s->inside}, order[LM_RANK];
+  lm_axis inside[2] = {t->inside, s->inside};
+  lm_axis order[LM_RANK];
   lm_type whole = lm_type_make(LM_INT, NULL, 0);
   lm_value *seen = lm_emit_cast(b, x->visible, LM_INT);
   lm_value *row = lm_emit_reduce(b, LM_OP_SUM, seen, &x->s, 1);
@@ -204,7 +205,8 @@ static lm_value *build_attend(attend_match *x, lm_rewrite *r) {
     w.map[x->leaves[i]->id] = lm_attend_arg(attend, lm_attend_rest(attend) + i);
   for (uint32_t i = 0; i < x->n_ops; i++)
     lm_op_clone(b, x->ops[i], w.map);
-  lm_value *factor = factor_of(x, &w, x->weighted), *yields[LM_ATTEND_COTANGENTS];
+  lm_value *factor = factor_of(x, &w, x->weighted);
+  lm_value *yields[LM_ATTEND_COTANGENTS];
   yields[LM_ATTEND_SCORE] = lm_cast_to(r, inside(&w, x->score), w.space);
   yields[LM_ATTEND_MASK] =
       x->mask ? inside(&w, x->mask) : lm_emit_const(b, lm_type_make(LM_BOOL, NULL, 0), 1);
@@ -256,7 +258,8 @@ static void hoist_dot(const attend_pass *p, lm_op *dot, int side) {
   if (!lm_attend_softmax_below(p, dot->in[side], dot->attr.axes[0], &soft) ||
       soft.sum->region != dot->parent)
     return;
-  lm_op *at = log_between(soft.sum, dot), *moved[LM_RANK];
+  lm_op *at = log_between(soft.sum, dot);
+  lm_op *moved[LM_RANK];
   int n = 0;
   uint32_t chain = (uint32_t)side;
   for (lm_op *op = dot; at && op->mark > at->mark;

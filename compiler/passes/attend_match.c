@@ -134,7 +134,8 @@ static lm_value *visible_of_terms(lm_builder *b, const lm_value *v, lm_value *vi
 // Nested masks become one. A mask that is added to the score stays in it, so that the derivative is
 // the score's.
 static void match_masks(attend_match *x, lm_builder *b) {
-  lm_value *other, *mask;
+  lm_value *other;
+  lm_value *mask;
   while (!lm_op_is(x->score, LM_OP_EXPAND) && (mask = mask_of(b, x->score, &other))) {
     if (x->mask && !lm_type_subset(mask->type, x->mask->type) &&
         !lm_type_subset(x->mask->type, mask->type))
@@ -163,7 +164,8 @@ static bool match_softmax(attend_match *x, int side, lm_builder *b) {
 // ---- the query axis
 
 typedef struct origin {
-  lm_axis s, from;
+  lm_axis s;
+  lm_axis from;
 } origin;
 
 static void find_origin(lm_op *op, void *user) {

@@ -34,7 +34,8 @@ static lm_diag *refuse_ahead(probe *p, const lm_op *op) {
 // A cell that is not masked although s comes after t or is in another document; t is -1 if the
 // value has no axis t.
 typedef struct leak {
-  int64_t t, s;
+  int64_t t;
+  int64_t s;
   bool same_document;
 } leak;
 

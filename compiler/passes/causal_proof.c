@@ -46,7 +46,8 @@ static void prove_bounds(probe *p, const lm_op *op, unsigned gridded) {
   x->first = LM_NEW_N(p->a, int64_t, p->n_positions);
   x->last = LM_NEW_N(p->a, int64_t, p->n_positions);
   for (int64_t t = 0; t < p->n_positions; t++) {
-    int64_t first = 0, last = p->n_positions - 1;
+    int64_t first = 0;
+    int64_t last = p->n_positions - 1;
     while (first <= last && !reads(p, op, gridded, t, first))
       first++;
     while (last > first && !reads(p, op, gridded, t, last))

@@ -23,8 +23,10 @@ static reach of(const reacher *r, const lm_value *v) {
 // ---- intervals that exceed what an element may depend on
 
 typedef struct excess {
-  int64_t t, at;
-  bool later, same_document;
+  int64_t t;
+  int64_t at;
+  bool later;
+  bool same_document;
 } excess;
 
 // True if t follows the position before it. After a gap of the sample, index and position differ;
@@ -136,7 +138,8 @@ static reach selected(const reacher *r, const lm_op *op) {
 // The terms of x that have one of the axes, changed by `change`; *out_moves: there is one.
 typedef term change(const reacher *r, const term *x, const lm_op *op);
 static reach changed(const reacher *r, const lm_op *op, change *fn, bool *out_moves) {
-  reach in = united(r, op), x = {.n = 0, .tokens = in.tokens, .targets = in.targets};
+  reach in = united(r, op);
+  reach x = {.n = 0, .tokens = in.tokens, .targets = in.targets};
   for (int i = 0; i < in.n; i++) {
     bool touched = lm_term_has(&in.v[i], op->attr.axes, op->attr.n_axes);
     *out_moves |= touched;
@@ -180,7 +183,8 @@ static term change_history(const reacher *r, const term *x, const lm_op *op) {
 }
 
 static reach concatenated(const reacher *r, const lm_op *op, bool *out_moves) {
-  reach in = united(r, op), x = {.n = 0, .tokens = in.tokens, .targets = in.targets};
+  reach in = united(r, op);
+  reach x = {.n = 0, .tokens = in.tokens, .targets = in.targets};
   int64_t first = 0;
   for (uint32_t i = 0; i < op->n_in; i++)
     for (int k = 0; k < of(r, op->in[i]).n; k++)
@@ -198,8 +202,10 @@ static reach concatenated(const reacher *r, const lm_op *op, bool *out_moves) {
 
 static reach gathered(const reacher *r, const lm_op *op, bool *out_moves) {
   const int64_t *index = r->p->proofs[op->out[0]->id].index;
-  lm_axis over = op->attr.axes[0], t;
-  reach table = of(r, op->in[0]), x = of(r, op->in[1]);
+  lm_axis over = op->attr.axes[0];
+  lm_axis t;
+  reach table = of(r, op->in[0]);
+  reach x = of(r, op->in[1]);
   bool read = index && lm_probe_has(r->p->is_position, op->in[1]->type, &t);
   x.tokens |= table.tokens;
   x.targets |= table.targets;
@@ -214,7 +220,8 @@ static reach gathered(const reacher *r, const lm_op *op, bool *out_moves) {
 }
 
 static reach collapsed(const reacher *r, const lm_op *op, bool *out_moves) {
-  reach in = united(r, op), x = {.n = 0, .tokens = in.tokens, .targets = in.targets};
+  reach in = united(r, op);
+  reach x = {.n = 0, .tokens = in.tokens, .targets = in.targets};
   for (int i = 0; i < in.n; i++) {
     *out_moves |= in.v[i].type.rank > 0;
     lm_reach_add(r, &x, lm_term_reduced(r, &in.v[i], in.v[i].type.axis, in.v[i].type.rank));
@@ -266,7 +273,8 @@ static void drop_constants(const reacher *r, const lm_op *op, reach *x) {
 
 // A gather of values at `next` along an axis that both have: cross-entropy.
 static void pair_check(reacher *r, const lm_op *op) {
-  reach index = of(r, op->in[1]), table = of(r, op->in[0]);
+  reach index = of(r, op->in[1]);
+  reach table = of(r, op->in[0]);
   if (r->paired || !index.targets || index.tokens || index.n != 1 ||
       !(table.tokens | table.targets))
     return;
@@ -311,7 +319,8 @@ static void loop_visit(reacher *r, const lm_op *op) {
 
 // The cause of a result: that of an operand that exceeds already, or the scan.
 static void scan_visit(reacher *r, const lm_op *op) {
-  const cause *before = NULL, *excess = NULL;
+  const cause *before = NULL;
+  const cause *excess = NULL;
   for (uint32_t i = 0; i < op->n_in; i++) {
     reach in = of(r, op->in[i]);
     before = before ? before : in.cause;

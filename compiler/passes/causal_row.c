@@ -121,7 +121,8 @@ enum {
 
 typedef struct picked {
   double *v;
-  int64_t n, max;
+  int64_t n;
+  int64_t max;
 } picked;
 
 static void pick(picked *p, double x) {
@@ -202,7 +203,8 @@ static int64_t sample_documents(const numbers *c, double *out) {
 
 // The positions of a document of n tokens: 0, 1, 2, …, then the sampled positions after these.
 static void fill_long(const double *later, int64_t found, int64_t n, double *out) {
-  int64_t first = 0, filled = n - found;
+  int64_t first = 0;
+  int64_t filled = n - found;
   for (; first < found && later[first] < (double)filled; filled = n - (found - first))
     first++;
   for (int64_t i = 0; i < filled; i++)
@@ -226,7 +228,8 @@ static void row_fill(probe *p, int64_t end) {
 }
 
 static void row_sample(probe *p, const numbers *c) {
-  double later[SAMPLE], indices[DOCUMENTS];
+  double later[SAMPLE];
+  double indices[DOCUMENTS];
   int64_t n_later = sample(c, SAMPLE, later);
   int64_t n_documents = sample_documents(c, indices);
   int64_t last = p->n_positions - PADDING - 2 * n_documents - LAST - n_later;

@@ -31,7 +31,8 @@ static void operand_known(const known *k, uint32_t i) {
 
 static double number_at(const known *k, const lm_op *op, int64_t t) {
   double x[LM_RANK];
-  bool all = true, zero = false;
+  bool all = true;
+  bool zero = false;
   for (uint32_t i = 0; i < op->n_in; i++) {
     const double *in = k->at[op->in[i]->id];
     x[i] = in ? in[t] : NAN;
@@ -88,7 +89,8 @@ void lm_scan_prove(probe *p, const lm_op *scan) {
 
 // As in a term: the larger number is the larger interval, 0 is empty.
 typedef struct interval {
-  int32_t before, after;
+  int32_t before;
+  int32_t after;
 } interval;
 
 static interval joined(interval a, interval b) {
@@ -105,7 +107,8 @@ static interval interval_at(const term *x, int64_t t) {
 // The interval of each position of operand i, or one if it is the same at each.
 static term operand_term(const reacher *r, const lm_op *scan, uint32_t i) {
   const reach *x = &r->of[scan->in[i]->id];
-  lm_axis t = lm_scan_axis(scan), others[LM_RANK];
+  lm_axis t = lm_scan_axis(scan);
+  lm_axis others[LM_RANK];
   bool slice = lm_scan_operand_is_slice(scan, i);
   reach plain = {.n = 0};
   for (int k = 0; k < x->n; k++) {

@@ -24,7 +24,8 @@ static term term_new(const reacher *r, lm_type t) {
 // The offset in a tensor of type `from` of element i of a tensor of type `of`, whose axes include
 // the axes of `from`.
 static int64_t offset_in(const reacher *r, lm_type from, lm_type of, int64_t i) {
-  int64_t index[LM_RANK], at = 0;
+  int64_t index[LM_RANK];
+  int64_t at = 0;
   for (int k = of.rank - 1; k >= 0; k--) {
     int64_t size = lm_axis_size(r->p->m, of.axis[k]);
     index[k] = i % size;
@@ -221,7 +222,8 @@ static int64_t least_of(const int64_t *steps, int n, int64_t x) {
 // The next larger interval that a loop may reach at position t: from the start of the document, or
 // of the row; up to t, to the end of the document, or of the row.
 static void widen_at(const reacher *r, term *x, int64_t t) {
-  int64_t n = r->p->n_positions, end = t;
+  int64_t n = r->p->n_positions;
+  int64_t end = t;
   while (end + 1 < n && r->start[end + 1] == r->start[t])
     end++;
   const int64_t before[] = {n + 1 - r->start[t], n + 1};

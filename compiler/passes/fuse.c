@@ -81,7 +81,8 @@ typedef struct body {
   uint32_t group;
   lm_idmap map; // old value -> value inside the kernel
   lm_value **in;
-  uint32_t n_in, cap_in;
+  uint32_t n_in;
+  uint32_t cap_in;
   lm_builder b;
 } body;
 
@@ -281,7 +282,8 @@ static void views_of_body(writer *w, const lm_region *r) {
 }
 
 static void write_region(writer *w, lm_region *r) {
-  uint32_t n = 0, count = 0;
+  uint32_t n = 0;
+  uint32_t count = 0;
   for (lm_op *op = r->first; op; op = op->next)
     count++;
   lm_op **ops = LM_NEW_N(w->s->arena, lm_op *, count + 1);

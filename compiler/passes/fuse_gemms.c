@@ -83,7 +83,8 @@ static bool member_of(const lm_module *m, lm_op *op, member *out) {
 
 // Returns the type of the weight with axis `side` instead of its free axes.
 static lm_type sided(const member *a, lm_axis side) {
-  lm_type w = a->dot->in[1]->type, t = {.dtype = w.dtype};
+  lm_type w = a->dot->in[1]->type;
+  lm_type t = {.dtype = w.dtype};
   for (int i = 0; i < w.rank; i++) {
     if (i < a->at || i >= a->at + a->n)
       t.axis[t.rank++] = w.axis[i];
@@ -144,7 +145,8 @@ static const lm_global *global_of(const pack *p, int i) {
 // True if the weight can be beside the first: the same iteration of the same stack, whole blocks
 // without padding, one group of the optimizer, and gradients partial over the same axes.
 static bool is_packable(const pack *p, int i, const lm_pass_env *env) {
-  const lm_global *first = global_of(p, 0), *g = global_of(p, i);
+  const lm_global *first = global_of(p, 0);
+  const lm_global *g = global_of(p, i);
   if (!first || !g || g->kind != LM_GLOBAL_PARAM || g->type.dtype != LM_F32 ||
       p->of[i].dot->in[1]->type.dtype != p->of[0].dot->in[1]->type.dtype ||
       lm_global_stored_elements(p->m, g) % LM_BLOCK ||
@@ -204,7 +206,8 @@ static int fate_of(const lm_op *dot) {
   for (lm_op *op = dot->parent->first; op != dot; op = op->next)
     op->mark = 0;
   for (lm_op *op = dot->next; op; op = op->next) {
-    uint32_t traits = lm_op_info_of(op)->traits, in = 0;
+    uint32_t traits = lm_op_info_of(op)->traits;
+    uint32_t in = 0;
     for (uint32_t i = 0; i < op->n_in; i++) {
       const lm_op *def = op->in[i]->def;
       if (def && def->parent == op->parent)
@@ -233,7 +236,10 @@ typedef struct costs {
 // (pass hoist_params), which counts where parameters change; the gradients of those that are take
 // one GEMM.
 static bool is_profitable(const pack *p, const costs *c) {
-  double x = lm_type_traffic(p->m, p->of[0].dot->in[0]->type), w = c->launch, y = 0, gain;
+  double x = lm_type_traffic(p->m, p->of[0].dot->in[0]->type);
+  double w = c->launch;
+  double y = 0;
+  double gain;
   int trains = p->f->key.id == LM_FUNC_LOSS;
   int ways = 1 + trains;
   int fates = 0;
@@ -313,7 +319,8 @@ static lm_value *part_of(lm_builder *b, const member *a, lm_value *y, lm_axis ax
 static lm_sym packed_add(pack *p) {
   lm_module *m = p->m;
   const lm_global *first = global_of(p, 0);
-  lm_type side = sided(&p->of[0], 0), t = {.dtype = LM_F32, .rank = (uint8_t)first->n_stack};
+  lm_type side = sided(&p->of[0], 0);
+  lm_type t = {.dtype = LM_F32, .rank = (uint8_t)first->n_stack};
   lm_sym *members = LM_NEW_N(m->arena, lm_sym, p->n);
   int64_t size = 0;
   uint32_t n = 0;

@@ -238,7 +238,8 @@ void lm_fuse_needs(lm_fuse *s) {
 
 // The axes are in the order of the operation with the most axes.
 lm_type lm_fuse_parallel_axes(const lm_fuse *s, uint32_t group) {
-  lm_type allowed = s->nodes[group].allowed, best = allowed;
+  lm_type allowed = s->nodes[group].allowed;
+  lm_type best = allowed;
   int rank = 0;
   for (uint32_t n = group; n; n = s->nodes[n].next) {
     const lm_op *op = s->nodes[n].op;

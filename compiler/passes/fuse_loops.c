@@ -21,8 +21,10 @@ enum {
 };
 
 typedef struct search {
-  const lm_op *first, *second;
-  bool found, effect;
+  const lm_op *first;
+  const lm_op *second;
+  bool found;
+  bool effect;
 } search;
 
 static bool follows(const search *s, const lm_value *v) {

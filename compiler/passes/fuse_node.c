@@ -56,7 +56,8 @@ static void touch(lm_type *t, const lm_axis *axes, int n) {
 static void leaves_of(const lm_fuse *s, const lm_op *op, lm_type touched, lm_fuse_leaf *fn,
                       void *user) {
   for (uint32_t i = 0; i < op->n_in; i++) {
-    lm_type t = touched, more = lm_op_touched_axes(op, i);
+    lm_type t = touched;
+    lm_type more = lm_op_touched_axes(op, i);
     touch(&t, more.axis, more.rank);
     lm_fuse_node *n = lm_fuse_node_of(s, op->in[i]);
     if (n && n->kind == LM_FUSE_REMAT)

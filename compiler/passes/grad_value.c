@@ -57,7 +57,8 @@ static lm_value *renamed(lm_module *m, lm_op *loop, lm_value *v, lm_axis from, l
 }
 
 static lm_value *stash(gradient *g, frame *f, lm_value *v) {
-  lm_axis axis = f->loop->attr.n_axes ? f->loop->attr.axes[0] : 0, other = 0;
+  lm_axis axis = f->loop->attr.n_axes ? f->loop->attr.axes[0] : 0;
+  lm_axis other = 0;
   lm_value *kept = v;
   if (axis && lm_type_find(v->type, axis) >= 0) {
     other =

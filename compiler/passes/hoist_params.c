@@ -107,7 +107,10 @@ static lm_sym made_add(lm_module *m, making *k, const lm_op *op) {
       return k->all[i].name;
   const lm_global *g = lm_global_find(m, param_under(op->in[0])->attr.sym);
   bool frozen = g->kind == LM_GLOBAL_FIXED;
-  lm_type t = op->out[0]->type, whole = {.dtype = t.dtype, .rank = (uint8_t)(g->n_stack + t.rank)};
+  lm_type t = op->out[0]->type, whole = {
+                                    .dtype = t.dtype,
+                                    .rank = (uint8_t)(g->n_stack + t.rank),
+                                };
   if (whole.rank > LM_RANK)
     return NULL;
   memcpy(whole.axis, g->type.axis, (size_t)g->n_stack * sizeof *whole.axis);
@@ -140,7 +143,10 @@ static lm_value *recomputed(lm_builder *b, const lm_value *v, bool copied, lm_va
       in[i] = recomputed(b, op->in[i], copied, index, n);
     return lm_emit(b, op->code, in, op->n_in, &op->attr, &v->type);
   }
-  lm_attr a = {.sym = op->attr.sym, .n_imm = (uint8_t)(2 * n)};
+  lm_attr a = {
+      .sym = op->attr.sym,
+      .n_imm = (uint8_t)(2 * n),
+  };
   for (uint32_t i = 0; i < n; i++)
     a.imm[2 * i + 1] = 1;
   bool bf16 = copied && v->type.dtype == LM_BF16;

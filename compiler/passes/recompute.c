@@ -33,10 +33,12 @@ enum {
 static const double FLOPS_PER_BYTE = 16; // flops in the time that one byte is moved
 
 typedef struct stash {
-  lm_op *loop, *reader;
+  lm_op *loop;
+  lm_op *reader;
   lm_value *stacked, *v; // v: the value in the loop's body
   int64_t first, step;   // the reader's iteration j reads element first + step * j
-  bool fits, recomputed;
+  bool fits;
+  bool recomputed;
 } stash;
 
 typedef struct pass {
@@ -44,7 +46,8 @@ typedef struct pass {
   lm_func *f;
   const lm_target *machine; // NULL: without a cost model
   stash *all;
-  uint32_t n, cap;
+  uint32_t n;
+  uint32_t cap;
   uint32_t *of;     // by value id: the number of its stash, from 1
   uint8_t *in_cone; // by value id
   lm_value **map;   // by value id: its value in the reader
@@ -140,7 +143,8 @@ static double bytes_of(const lm_module *m, const lm_op *op) {
 }
 
 static double gemm_seconds(const lm_target *t, const lm_module *m, const lm_op *dot) {
-  lm_type x = dot->in[LM_DOT_X]->type, w = dot->in[LM_DOT_W]->type;
+  lm_type x = dot->in[LM_DOT_X]->type;
+  lm_type w = dot->in[LM_DOT_W]->type;
   lm_cost_gemm g = {.m = 1,
                     .n = 1,
                     .k = 1,
@@ -259,7 +263,8 @@ static double bytes_of_stash(const pass *p, const stash *s) {
 
 // The candidate that adds the least time per byte to the chosen stashes; NULL if there is none.
 static stash *cheapest(pass *p) {
-  double now = seconds_chosen(p), best_rate = 0;
+  double now = seconds_chosen(p);
+  double best_rate = 0;
   stash *best = NULL;
   for (uint32_t i = 0; i < p->n; i++) {
     stash *s = &p->all[i];

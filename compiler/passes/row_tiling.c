@@ -222,8 +222,13 @@ static lm_value *joined(lm_row_tiling *r, const lm_op *op, lm_value *stacked) {
 
 void lm_row_tiling_apply(lm_row_tiling *r) {
   lm_module *m = r->m;
-  uint32_t n = 0, cap = 0, n_ops = 0, cap_ops = 0, n_values = m->n_values;
-  lm_value **results = NULL, **replacement = lm_calloc((size_t)n_values + 1, sizeof *replacement);
+  uint32_t n = 0;
+  uint32_t cap = 0;
+  uint32_t n_ops = 0;
+  uint32_t cap_ops = 0;
+  uint32_t n_values = m->n_values;
+  lm_value **results = NULL;
+  lm_value **replacement = lm_calloc((size_t)n_values + 1, sizeof *replacement);
   lm_op **ops = NULL;
   uint8_t *outside = used_outside(r);
   if (!r->tile)

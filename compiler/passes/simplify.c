@@ -180,7 +180,8 @@ static bool shapes_equal(lm_type a, lm_type b) {
 
 // f(expand x, expand y, number) becomes expand f(x, y, number).
 static lm_value *before_expand(lm_rewrite *r, lm_op *op) {
-  lm_value *in[3], *first = NULL;
+  lm_value *in[3];
+  lm_value *first = NULL;
   lm_type t = op->out[0]->type;
   if (op->n_in > 3 || op->code == LM_OP_EXPAND)
     return NULL;

@@ -66,7 +66,9 @@ static lm_value *renaming(lm_rewrite *r, lm_op *op) {
 // ---- slices
 
 typedef struct interval {
-  int64_t first, step, n;
+  int64_t first;
+  int64_t step;
+  int64_t n;
 } interval;
 
 static interval taken(const lm_rewrite *r, const lm_op *slice) {
@@ -91,7 +93,8 @@ static lm_value *resliced(lm_rewrite *r, lm_op *slice, lm_value *x, lm_axis from
 }
 
 static lm_value *slice_of_concat(lm_rewrite *r, lm_op *op, const lm_op *cat, interval iv) {
-  int64_t base = 0, last = iv.first + iv.step * (iv.n - 1);
+  int64_t base = 0;
+  int64_t last = iv.first + iv.step * (iv.n - 1);
   if (cat->attr.to[0] != op->attr.axes[0])
     return NULL;
   for (uint32_t i = 0; i < cat->n_in; i++) {

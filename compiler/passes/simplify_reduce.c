@@ -57,7 +57,8 @@ static lm_value *of_size_one(lm_rewrite *r, lm_op *op) {
 }
 
 static lm_value *reduction(lm_rewrite *r, lm_op *op) {
-  lm_value *x = op->in[0], *one;
+  lm_value *x = op->in[0];
+  lm_value *one;
   double c;
   if (lm_const_of(x, &c))
     return of_const(r, op, c);

@@ -155,7 +155,9 @@ static bool is_gemm(const lm_row_tiling *r, const lm_op *op) {
 // its operand; the target's own number for large GEMMs if it has one; without a target LM_ROWS, or
 // as many as make a loop profitable.
 static bool divides(lm_row_tiling *r, const lm_region *region, const lm_target *target) {
-  double rows = (double)lm_type_elements(r->m, r->rows), widest = 1, room = 1;
+  double rows = (double)lm_type_elements(r->m, r->rows);
+  double widest = 1;
+  double room = 1;
   for (const lm_op *op = region->first; op; op = op->next) {
     int side = side_of_rows(op);
     if (side < 0 || !has_prefix(op->out[0]->type, r->rows))
@@ -352,7 +354,8 @@ static bytes bytes_count(tiling *s, double launch) {
     node *n = &s->nodes[i];
     if (!n->inside)
       continue;
-    double result = lm_type_traffic(s->rows.m, n->op->out[0]->type), room = result;
+    double result = lm_type_traffic(s->rows.m, n->op->out[0]->type);
+    double room = result;
     for (uint32_t k = 0; k < n->op->n_in; k++)
       operand_count(s, n, n->op->in[k], &sum, &room);
     if (!n->gemm)
@@ -451,8 +454,10 @@ static bool tile_around(tiling *s, lm_op *root, const lm_pass_env *env, lm_op **
 // ---- the pass
 
 typedef struct last {
-  int64_t n_tiles, row_count;
-  lm_axis tile, row;
+  int64_t n_tiles;
+  int64_t row_count;
+  lm_axis tile;
+  lm_axis row;
 } last; // the previous tiling of the function: equal tilings share its axes
 
 static void tile_region(lm_func *f, const lm_region *r, int depth, const lm_pass_env *env,

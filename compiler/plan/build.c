@@ -88,16 +88,23 @@ static void params_collect(planner *p) {
 static void fixed_make(planner *p) {
   for (int i = 0; i < LM_ARENAS; i++) {
     p->fixed[i] = LM_NEW(p->arena, storage);
-    *p->fixed[i] = (storage){.arena = (uint8_t)i, .live = -1, .last = -1, .depth = 0};
+    *p->fixed[i] = (storage){
+        .arena = (uint8_t)i,
+        .live = -1,
+        .last = -1,
+        .depth = 0,
+    };
   }
 }
 
 static lm_plan_buf buf_make(const ref *r) {
   ref at = lm_storage_resolve(r->at);
-  lm_plan_buf b = {.arena = at.at->arena,
-                   .live = at.at->live,
-                   .offset = at.at->offset + at.offset + r->offset,
-                   .bytes = r->bytes};
+  lm_plan_buf b = {
+      .arena = at.at->arena,
+      .live = at.at->live,
+      .offset = at.at->offset + at.offset + r->offset,
+      .bytes = r->bytes,
+  };
   for (int d = 0; d < LM_PLAN_DEPTH; d++)
     b.stride[d] = at.loop[d] + r->loop[d];
   return b;

@@ -10,7 +10,8 @@
 
 // Rows that a block owns, columns of a tile.
 typedef struct shape {
-  double rows, columns;
+  double rows;
+  double columns;
 } shape;
 
 // Instructions of all lanes for a score, where an exponential counts as 8, since a multiprocessor

@@ -9,7 +9,8 @@
 #include "compiler/plan/cost.h"
 
 typedef struct tile {
-  double m, n;
+  double m;
+  double n;
   double share; // of the main loop's rate with the largest tile
 } tile;
 

@@ -249,7 +249,9 @@ bool lm_gemm_panels(lm_plan_gemm *g, lm_target_panel p) {
     return false;
   panel_axes x = panel_axes_of(g);
   bool paired = p.group > 1;
-  int64_t none = 0, unit = 1, a_k = paired ? p.group : -1;
+  int64_t none = 0;
+  int64_t unit = 1;
+  int64_t a_k = paired ? p.group : -1;
   int64_t columns = panel_axis_take(&x, &none, p.group, 1);
   int64_t group = paired ? panel_axis_take(&x, &unit, 1, 0) : 1;
   int64_t k = group * panel_axis_take(&x, &a_k, p.columns * p.group, 0);
@@ -286,7 +288,8 @@ bool lm_plan_strides(const lm_module *m, const lm_value *v, int64_t *out, int64_
     lm_strides_dense(m, v->type, out);
     return true;
   }
-  int64_t in[LM_RANK + 1], offset = 0;
+  int64_t in[LM_RANK + 1];
+  int64_t offset = 0;
   if (!lm_plan_strides(m, op->in[0], in, offsets))
     return false;
   if (op->code == LM_OP_AT)
@@ -298,7 +301,8 @@ bool lm_plan_strides(const lm_module *m, const lm_value *v, int64_t *out, int64_
 }
 
 bool lm_plan_dot_strides_ok(const lm_module *m, const lm_op *dot, int *out_operand) {
-  int64_t s[3][LM_RANK], offsets;
+  int64_t s[3][LM_RANK];
+  int64_t offsets;
   for (int i = 0; i < 2; i++) {
     *out_operand = i;
     if (!lm_plan_strides(m, dot->in[i], s[i], &offsets))
@@ -321,7 +325,8 @@ static bool bias_fits(const lm_module *m, const lm_op *dot, const lm_plan_gemm *
 }
 
 bool lm_plan_gemm_from_dot(const lm_module *m, const lm_op *dot, lm_plan_gemm *out) {
-  int64_t s[3][LM_RANK], offsets;
+  int64_t s[3][LM_RANK];
+  int64_t offsets;
   for (int i = 0; i < 2; i++)
     if (!lm_plan_strides(m, dot->in[i], s[i], &offsets))
       return false;

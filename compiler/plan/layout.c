@@ -93,7 +93,11 @@ static int64_t dense_lay(const lm_module *m, lm_layout *out, lm_global_kind kind
     lm_layout_location *x = &out->globals[i].value;
     int64_t dense[LM_RANK], size = lm_dtype_bytes(g->type.dtype);
     lm_strides_dense(m, g->type, dense);
-    *x = (lm_layout_location){.arena = arena, .dtype = g->type.dtype, .offset = bytes};
+    *x = (lm_layout_location){
+        .arena = arena,
+        .dtype = g->type.dtype,
+        .offset = bytes,
+    };
     for (int j = 0; j < g->n_stack; j++)
       x->stride[j] = dense[j] * size;
     bytes += aligned(lm_type_elements(m, g->type) * size);
@@ -146,7 +150,10 @@ static void params_locate(const layer *l, lm_layout *out) {
 }
 
 void lm_layout_make(const lm_module *m, lm_arena *arena, lm_layout *out) {
-  layer l = {.m = m, .done = LM_NEW_N(arena, bool, m->n_globals + 1)};
+  layer l = {
+      .m = m,
+      .done = LM_NEW_N(arena, bool, m->n_globals + 1),
+  };
   l.elements = lm_arena_alloc(arena, sizeof *l.elements * (m->n_globals + 1));
   *out = (lm_layout){.globals = LM_NEW_N(arena, lm_layout_global, m->n_globals + 1)};
   out->blocks = bucket_lay(&l, NULL, 0, 0) / LM_BLOCK;

@@ -30,7 +30,11 @@ location lm_location_dense(const planner *p, storage *at, lm_type t) {
 
 // Elements at negative strides are not counted.
 ref lm_location_ref(const planner *p, const location *at, lm_type t) {
-  ref r = {.at = at->at, .offset = at->offset, .bytes = lm_dtype_bytes(t.dtype)};
+  ref r = {
+      .at = at->at,
+      .offset = at->offset,
+      .bytes = lm_dtype_bytes(t.dtype),
+  };
   memcpy(r.loop, at->loop, sizeof r.loop);
   for (int i = 0; i < t.rank; i++)
     if (at->stride[i] > 0)

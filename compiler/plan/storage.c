@@ -113,7 +113,9 @@ static bool is_own_slot(const ref *r, const ref *whole, int depth, int64_t slot)
 static bool slots_are_safe(planner *p, const storage *s, const ref *to, int loop) {
   ref whole = ref_resolve(to), own = {.at = (storage *)s};
   int64_t slot = s->bytes / p->steps[loop].step.count;
-  int end = p->steps[loop].step.match, first_write = INT_MAX, last_read = -1;
+  int end = p->steps[loop].step.match;
+  int first_write = INT_MAX;
+  int last_read = -1;
   for (int i = loop; i < (int)p->n_steps; i++) {
     const pstep *step = &p->steps[i];
     for (int b = 0; b < step->step.n_bufs; b++) {
@@ -135,7 +137,8 @@ static bool slots_are_safe(planner *p, const storage *s, const ref *to, int loop
 // True if the previous contents of `to` are last read before s is first written, or by the same
 // step, which may write in place.
 static bool claim_is_safe(planner *p, const storage *s, const ref *to, int since) {
-  int first_write = INT_MAX, last_read = -1;
+  int first_write = INT_MAX;
+  int last_read = -1;
   for (int i = since; i < (int)p->n_steps; i++) {
     const pstep *step = &p->steps[i];
     for (int b = 0; b < step->step.n_bufs; b++) {
@@ -226,7 +229,9 @@ static int64_t aligned(int64_t n) {
 
 // The offset of the best gap for s. `placed` is sorted by offset.
 static int64_t gap_find(storage *const *placed, int n, const storage *s) {
-  int64_t end = 0, best = -1, best_size = INT64_MAX;
+  int64_t end = 0;
+  int64_t best = -1;
+  int64_t best_size = INT64_MAX;
   for (int i = 0; i < n; i++) {
     const storage *q = placed[i];
     if (q->last < s->first || q->first > s->last)

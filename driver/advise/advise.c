@@ -62,7 +62,8 @@ int64_t lm_advise_vocab(double bytes) {
 // ---- the model
 
 static const struct {
-  int depth, d;
+  int depth;
+  int d;
 } ladder[] = {{2, 32},   {2, 64},    {3, 96},    {4, 128},   {4, 192},  {6, 256},
               {6, 320},  {6, 384},   {8, 448},   {8, 512},   {10, 640}, {12, 768},
               {14, 896}, {16, 1024}, {20, 1280}, {24, 1536}, {24, 2048}};
@@ -107,7 +108,8 @@ static void batch_set(lm_advice *a, double tokens) {
 }
 
 void lm_advise(const lm_machine *m, const lm_text_facts *text, double seconds, lm_advice *out) {
-  double best = INFINITY, most = LM_ADVICE_EPOCHS * text->tokens;
+  double best = INFINITY;
+  double most = LM_ADVICE_EPOCHS * text->tokens;
   bool by_memory = false;
   double params_most = fmax(PARAMS_PER_TOKEN * text->tokens, PARAMS_LEAST);
   for (int i = 0; i < (int)LM_COUNT(ladder); i++) {

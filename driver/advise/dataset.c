@@ -97,7 +97,8 @@ typedef struct {
 } subfolder;
 typedef struct {
   subfolder *v;
-  uint32_t n, cap;
+  uint32_t n;
+  uint32_t cap;
   bool linked; // some are symbolic links
   uint32_t runs;
 } subfolders;
@@ -211,7 +212,8 @@ void lm_dataset_skipped(const lm_dataset *s, lm_buf *b) {
 }
 
 static void unusable_find(lm_dataset *s) {
-  double files = 0, unusable = 0;
+  double files = 0;
+  double unusable = 0;
   for (uint32_t i = 0; i < s->n_kinds; i++) {
     if (s->kinds[i].why)
       continue;
@@ -301,7 +303,8 @@ static void fields_count(inspector *x, const lm_text_span *s, field *fields, int
 static lm_status field_find(inspector *x, const lm_text_span *spans, size_t n,
                             lm_data_source *source) {
   field fields[FIELDS];
-  int n_fields = 0, best = 0;
+  int n_fields = 0;
+  int best = 0;
   for (size_t i = 0; i < n && i < LINES_ASKED; i++)
     fields_count(x, &spans[i], fields, &n_fields);
   if (!n_fields)
@@ -320,7 +323,8 @@ static lm_status field_find(inspector *x, const lm_text_span *spans, size_t n,
 // ---- the sample
 
 typedef struct {
-  double raw, text;
+  double raw;
+  double text;
   uint64_t docs, bad;
   char fault[300];
 } tally;
@@ -351,7 +355,8 @@ static void span_count(inspector *x, const lm_text_span *s, const lm_data_source
 static lm_status packing_measure(const char *path, double *out) {
   lm_input *in;
   char *to = lm_alloc(SAMPLE);
-  size_t n = 0, got = 0;
+  size_t n = 0;
+  size_t got = 0;
   lm_status s = lm_input_open(path, &in);
   if (!s) {
     do {
@@ -395,7 +400,8 @@ static lm_file_list some_files(inspector *x, const lm_file_list *all) {
 
 static lm_status sample_take(inspector *x, const lm_file_list *files, lm_data_source *source,
                              tally *t) {
-  size_t before = x->out->sample.n, n;
+  size_t before = x->out->sample.n;
+  size_t n;
   const lm_text_span *spans;
   lm_doc_reader *reader = lm_doc_reader_create(files, SAMPLE);
   lm_status s = lm_doc_reader_next(reader, &spans, &n);

@@ -26,7 +26,9 @@ typedef struct ablation {
   lm_session full; // with the default plan
   lm_buf plan;     // its text
   lm_ablation_row *rows;
-  int n, to_measure, measured;
+  int n;
+  int to_measure;
+  int measured;
   int64_t micro;     // tokens of a micro-batch
   double end, spent; // time when the budget ends; seconds on rows that were measured
   lm_load load;
@@ -117,7 +119,8 @@ static lm_status full_start(ablation *a) {
 // confirmed the shortest by then, because other processes disturb them, further ones follow.
 static lm_status alternate(const lm_session *const *models, lm_step_times *times, int n,
                            int64_t steps, double end) {
-  double begin = lm_now(), start = begin;
+  double begin = lm_now();
+  double start = begin;
   for (int64_t i = 0;; i++) {
     double now = lm_now();
     bool confirmed = lm_step_is_confirmed(&times[0]) && lm_step_is_confirmed(&times[n - 1]);

@@ -10,7 +10,8 @@
 
 // "8192x256x256", further axes in front: "8 of 128x128x32".
 static const char *gemm_sizes(lm_arena *a, const lm_plan *plan, const lm_plan_gemm *g) {
-  int64_t capacity[LM_COUNT(plan->extents)], batch = 1;
+  int64_t capacity[LM_COUNT(plan->extents)];
+  int64_t batch = 1;
   for (int i = 0; i < plan->n_extents; i++)
     capacity[i] = plan->extents[i].capacity;
   for (int i = 0; i < g->n_batch; i++)

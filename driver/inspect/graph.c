@@ -14,7 +14,8 @@
 typedef struct drawing {
   const lm_module *m;
   lm_arena *arena;
-  lm_buf nodes, edges;
+  lm_buf nodes;
+  lm_buf edges;
   uint32_t n; // nodes so far
 } drawing;
 

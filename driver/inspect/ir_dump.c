@@ -47,7 +47,8 @@ lm_status lm_module_read(lm_ctx *ctx, const char *path, lm_module **out) {
   enum {
     MOST_BYTES = 256 << 20
   };
-  lm_buf text = {0}, why = {0};
+  lm_buf text = {0};
+  lm_buf why = {0};
   lm_status s = lm_file_read(path, MOST_BYTES, &text);
   if (s) {
     lm_buf_free(&text);

@@ -14,7 +14,9 @@
 #include "runtime/cuda/library.h"
 
 typedef struct library {
-  const char *name, *files[4], *gives;
+  const char *name;
+  const char *files[4];
+  const char *gives;
   bool toolkit;
 } library; // toolkit: of a version that the driver supports
 static const library libraries[] = {
@@ -76,7 +78,9 @@ static const char *cache_text(lm_arena *a, lm_status *out_status) {
   *out_status = lm_cache_open(a, &c);
   if (*out_status)
     return lm_arena_printf(a, "%s", (*out_status)->text);
-  lm_buf kernels = {0}, limit = {0}, data = {0};
+  lm_buf kernels = {0};
+  lm_buf limit = {0};
+  lm_buf data = {0};
   lm_show_bytes(&kernels, (double)lm_cache_bytes(&c));
   lm_show_bytes(&limit, (double)c.limit);
   lm_show_bytes(&data, (double)folder_bytes(a, lm_path_join(a, c.dir, "data")));

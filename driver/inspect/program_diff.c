@@ -19,7 +19,8 @@ typedef struct text_line {
 } text_line;
 typedef struct text_lines {
   text_line *v;
-  uint32_t n, cap;
+  uint32_t n;
+  uint32_t cap;
   const char *path;
 } text_lines;
 typedef struct differ {
@@ -32,7 +33,8 @@ typedef struct differ {
 
 // The text of a line without comments and spaces.
 static const char *plain_of(lm_arena *a, const char *text, size_t n) {
-  char *plain = lm_arena_strndup(a, text, n), *to = plain;
+  char *plain = lm_arena_strndup(a, text, n);
+  char *to = plain;
   bool quoted = false;
   for (const char *at = plain; *at && (quoted || *at != '#'); at++) {
     quoted ^= *at == '"' && (at == plain || at[-1] != '\\');

@@ -102,7 +102,8 @@ static lm_status tokens_measure(lm_starter *x, int64_t vocab) {
 // quote.
 static void prompt_find(lm_starter *x) {
   const char *s = x->dataset.sample.p;
-  size_t n = 0, words = 0;
+  size_t n = 0;
+  size_t words = 0;
   while (isspace((unsigned char)*s))
     s++;
   for (size_t i = 0; i <= PROMPT_BYTES && s[i] != '\n'; i++) {
@@ -120,7 +121,9 @@ static void prompt_find(lm_starter *x) {
 // ---- a step of the recipe
 
 static lm_status funcs_time(const lm_starter *x, lm_session *s, double *out) {
-  double micro, norm, update;
+  double micro;
+  double norm;
+  double update;
   double about = lm_load_is_busy(&x->machine.load) ? TIMED_SECONDS_BUSY : TIMED_SECONDS;
   LM_TRY(lm_session_open(s, x->ctx, x->events, &(lm_recipe_choice){.path = x->path}));
   LM_TRY(lm_session_sizes(s));

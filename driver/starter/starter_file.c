@@ -7,7 +7,8 @@
 #include "dsl/syntax/ast.h"
 
 struct lm_embedded {
-  const char *path, *text;
+  const char *path;
+  const char *text;
 };
 extern const struct lm_embedded lm_templates[];
 
@@ -87,7 +88,9 @@ static const char *holdout_text(const lm_starter *x) {
 static int slots_fill(const lm_starter *x, slot *slots) {
   const lm_advice *a = &x->advice;
   int n = 0;
-  lm_buf time = {0}, sources = {0}, prompt = {0};
+  lm_buf time = {0};
+  lm_buf sources = {0};
+  lm_buf prompt = {0};
   lm_show_seconds(&time, x->seconds);
   sources_write(x, &sources);
   quoted(&prompt, x->prompt);
@@ -141,7 +144,8 @@ static void template_fill(const char *text, const slot *slots, int n, lm_buf *ou
 
 lm_status lm_starter_write(const lm_starter *x) {
   slot slots[SLOTS] = {0};
-  lm_buf filled = {0}, text = {0};
+  lm_buf filled = {0};
+  lm_buf text = {0};
   int n = slots_fill(x, slots);
   template_fill(lm_templates[0].text, slots, n, &filled);
   lm_fmt(x->ctx, lm_source_add(x->ctx, x->path, filled.p, filled.n), &text);

@@ -27,7 +27,8 @@ static void line_print(const char *line, size_t n, bool cut, FILE *to) {
 }
 
 static void text_print(const lm_starter *x, FILE *to) {
-  lm_buf bytes = {0}, docs = {0};
+  lm_buf bytes = {0};
+  lm_buf docs = {0};
   const char *about = x->dataset.estimated ? "about " : "";
   const char *line = x->dataset.sample.p;
   lm_show_bytes(&bytes, x->dataset.bytes);
@@ -36,7 +37,8 @@ static void text_print(const lm_starter *x, FILE *to) {
         (unsigned long long)x->dataset.files, x->dataset.files == 1 ? "" : "s", about, docs.p,
         x->dataset.docs == 1 ? "" : "s");
   for (int i = 0; i < SHOWN_LINES && *line; line += strcspn(line, "\n"), line += *line == '\n') {
-    size_t n = strcspn(line, "\n"), shown = n;
+    size_t n = strcspn(line, "\n");
+    size_t shown = n;
     if (n > SHOWN_BYTES)
       shown = SHOWN_BYTES;
     while (shown && shown < n && lm_utf8_continues(line[shown]))
@@ -60,7 +62,10 @@ static void files_print(const lm_starter *x, FILE *to) {
 
 static void machine_print(const lm_starter *x, FILE *to) {
   const lm_machine *m = &x->machine;
-  lm_buf flops = {0}, memory = {0}, rate = {0}, load = {0};
+  lm_buf flops = {0};
+  lm_buf memory = {0};
+  lm_buf rate = {0};
+  lm_buf load = {0};
   lm_show_count(&flops, x->advice.flops);
   lm_show_bytes(&memory, m->memory);
   lm_load_text(&m->load, &load);
@@ -83,7 +88,8 @@ static void machine_print(const lm_starter *x, FILE *to) {
 
 static void tokens_print(const lm_starter *x, FILE *to) {
   const lm_advice *a = &x->advice;
-  lm_buf text = {0}, more = {0};
+  lm_buf text = {0};
+  lm_buf more = {0};
   lm_show_count(&text, x->text.tokens);
   if (a->vocab < x->vocab_of_text)
     lm_buf_printf(
@@ -109,7 +115,9 @@ static void choice_print(const lm_starter *x, FILE *to) {
           "the text is the limit, not the time; a smaller one would learn less from it",
       [LM_BOUND_MEMORY] = "a larger one does not fit in memory"};
   const lm_advice *a = &x->advice;
-  lm_buf params = {0}, tokens = {0}, time = {0};
+  lm_buf params = {0};
+  lm_buf tokens = {0};
+  lm_buf time = {0};
   double run = (double)(a->steps * a->batch);
   lm_show_count(&params, a->params);
   lm_show_count(&tokens, run);

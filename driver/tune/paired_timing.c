@@ -7,10 +7,12 @@ static const double MARGIN = 1.03;
 
 lm_status lm_pair_compare(lm_status (*step)(void *plan, double *out_ms), void *first, void *second,
                           double *out) {
-  double sum_a = 0, sum_b = 0;
+  double sum_a = 0;
+  double sum_b = 0;
   *out = 0;
   for (int i = 0; i < LM_PAIR_COMPARISONS; i++) {
-    double a, b;
+    double a;
+    double b;
     if (i % 2)
       LM_TRY(step(second, &b));
     LM_TRY(step(first, &a));

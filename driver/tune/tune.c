@@ -71,8 +71,10 @@ static bool dtype_read(const char *name, int64_t *out) {
 
 static bool tiling_read(json_t *j, lm_gemm_tiling *out) {
   json_int_t m, n, k, a[2], b[2], c[2], batch, sum, tile[2];
-  const char *type, *result;
-  int add, code;
+  const char *type;
+  const char *result;
+  int add;
+  int code;
   if (json_unpack_ex(
           j, NULL, JSON_STRICT,
           "{s:I, s:I, s:I, s:[II], s:[II], s:[II], s:I, s:I, s:b, s:s, s:s, s:[II], s:b, s:F}", "m",
@@ -101,7 +103,8 @@ typedef struct reading {
   lm_arena *a;
   const lm_cpu_info *cpu;
   lm_gemm_tilings *out;
-  const char *processor, *onednn;
+  const char *processor;
+  const char *onednn;
 } reading;
 
 static bool head_read(void *user, json_t *list) {

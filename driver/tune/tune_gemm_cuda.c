@@ -62,7 +62,8 @@ static bool words_read(const char *text, uint64_t *out, size_t n) {
 }
 
 static bool choice_read(json_t *j, lm_cuda_choice *out) {
-  const char *gemm, *algorithm;
+  const char *gemm;
+  const char *algorithm;
   json_int_t workspace;
   lm_json_rename(j, "product", "gemm");
   if (json_unpack_ex(j, NULL, JSON_STRICT, "{s:s, s:s, s:I, s:F}", "gemm", &gemm, "algorithm",
@@ -103,7 +104,8 @@ static lm_status choices_read(lm_session *pinned_by, const char *path, lm_cuda_c
 
 static lm_status cache_path(const lm_session *s, const char **out) {
   lm_arena *a = s->project.ctx->arena;
-  const char *dir, *parts[] = {"gpu", s->target.arch};
+  const char *dir;
+  const char *parts[] = {"gpu", s->target.arch};
   LM_TRY(lm_cache_dir(a, &dir));
   *out =
       lm_arena_printf(a, "%s/tuned-%s.json", dir, lm_cache_key_make(parts, LM_COUNT(parts)).text);

@@ -30,9 +30,10 @@ static const lm_variant changes[] = {
 
 static lm_status cache_path(const lm_session *s, const lm_buf *plan, const char **out) {
   lm_arena *a = s->project.ctx->arena;
-  const char *dir,
-      *parts[] = {lm_tune_machine(s), lm_arena_printf(a, "%d", s->threads),
-                  lm_arena_printf(a, "%016llx", (unsigned long long)lm_hash(plan->p, plan->n, 0))};
+  const char *dir;
+  const char *parts[] = {
+      lm_tune_machine(s), lm_arena_printf(a, "%d", s->threads),
+      lm_arena_printf(a, "%016llx", (unsigned long long)lm_hash(plan->p, plan->n, 0))};
   LM_TRY(lm_cache_dir(a, &dir));
   *out = lm_arena_printf(a, "%s/step-%s.json", dir, lm_cache_key_make(parts, LM_COUNT(parts)).text);
   return NULL;
@@ -75,7 +76,9 @@ typedef struct search {
   trial *best;
   int64_t limit; // bytes of a plan
   // speedup of the best one over the default; time when the budget ends; seconds of a default step
-  double gain, end, step;
+  double gain;
+  double end;
+  double step;
   bool late; // there was no time for some variants
 } search;
 

@@ -12,7 +12,8 @@ enum {
 lm_status lm_tune_list_write(const char *path, const char *head, uint32_t n,
                              bool (*print)(const void *user, uint32_t i, lm_buf *b),
                              const void *user) {
-  lm_buf b = {0}, gemm = {0};
+  lm_buf b = {0};
+  lm_buf gemm = {0};
   const char *between = "\n";
   lm_buf_printf(&b, "{\"version\": %d, %s, \"gemms\": [", VERSION, head);
   for (uint32_t i = 0; i < n; i++) {

@@ -58,7 +58,8 @@ static const char *names_or_null(lm_arena *a, const char *names) {
 }
 
 bool lm_variant_read(lm_arena *a, json_t *j, lm_variant *out, double *out_gain) {
-  const char *off, *on;
+  const char *off;
+  const char *on;
   json_int_t rows, points;
   lm_json_rename(j, "places", "points");
   if (json_unpack_ex(j, NULL, JSON_STRICT, "{s:s, s:s, s:I, s:I, s:F}", "off", &off, "on", &on,

@@ -91,7 +91,10 @@ static bool has_role(lm_elab *e, const el_param *p, const el_edit *by, const el_
 
 static el_row *row_of(lm_elab *e, const el_param *p, const char *name, uint32_t bits, el_row *up) {
   el_row *r = LM_NEW(e->a, el_row);
-  *r = (el_row){.name = LM_SYM(e->c, name), .up = up};
+  *r = (el_row){
+      .name = LM_SYM(e->c, name),
+      .up = up,
+  };
   for (uint32_t k = 0; k < p->axes.n; k++)
     if (bits >> k & 1)
       el_axes_push(e, &r->axes, p->axes.v[k]);
@@ -111,7 +114,12 @@ static el_inst *adapter_make(lm_elab *e, el_inst *inst, const el_param *p, const
   memcpy(site.index, inst->index, sizeof site.index);
   memcpy(site.stack_name, inst->stack_name, sizeof site.stack_name);
   site.rows = row_of(e, p, "i", role->in, row_of(e, p, "o", ~role->in, NULL));
-  el_frame frame = {.file = e->edits->file, .real = K_REAL}, *was = e->frame;
+  el_frame frame =
+               {
+                   .file = e->edits->file,
+                   .real = K_REAL,
+               },
+           *was = e->frame;
   e->frame = &frame;
   el_inst *made = el_inst_make(e, by->call, e->edits->file, &site);
   e->frame = was;
@@ -135,7 +143,10 @@ void el_adapters_add(lm_elab *e, el_inst *inst, uint32_t param) {
     if (!made)
       continue;
     *end = LM_NEW(e->a, el_adapter);
-    **end = (el_adapter){.inst = made, .by = x};
+    **end = (el_adapter){
+        .inst = made,
+        .by = x,
+    };
     end = &(*end)->next;
   }
 }
@@ -204,8 +215,16 @@ el_val el_merged(lm_elab *e, el_inst *inst, uint32_t param) {
       lm_diag_note(e->c, d, a->inst->decl->name.loc, "declared here");
       return el_error();
     }
-    ast_expr at = {.kind = EX_NAME, .loc = a->by->at};
-    w = merge((el_call_site){.e = e, .x = &at}, a, &ref, &w);
+    ast_expr at = {
+        .kind = EX_NAME,
+        .loc = a->by->at,
+    };
+    w = merge(
+        (el_call_site){
+            .e = e,
+            .x = &at,
+        },
+        a, &ref, &w);
   }
   return w;
 }

@@ -191,7 +191,11 @@ static functions functions_begin(lm_elab *e, const ast_decl *d, lm_loc at, const
   f.run = lm_arg_add(e->m, f.rates->body, number, lm_port_name(e, LM_PORT_RUN));
   f.p = arena_arg(e, f.update, axes, lm_port_name(e, LM_PORT_P));
   f.g = arena_arg(e, f.update, axes, lm_port_name(e, LM_PORT_G));
-  e->b = (lm_builder){.m = e->m, .at = body, .loc = at};
+  e->b = (lm_builder){
+      .m = e->m,
+      .at = body,
+      .loc = at,
+  };
   f.states = lm_optimizer_states(e, d);
   f.state = LM_NEW_N(e->a, el_val, f.states.n + 1);
   for (uint32_t i = 0; i < f.states.n; i++)
@@ -241,9 +245,18 @@ void lm_lower_optimizer(lm_elab *e, const lm_recipe *r, lm_lowered *out) {
     return;
   el_visit(e, d);
   el_inst *inst = LM_NEW(e->a, el_inst);
-  *inst = (el_inst){.decl = d, .file = r->optimizer.target.file, .path = LM_SYM(e->c, "")};
+  *inst = (el_inst){
+      .decl = d,
+      .file = r->optimizer.target.file,
+      .path = LM_SYM(e->c, ""),
+  };
   el_ref self = {.inst = inst};
-  el_frame frame = {.file = inst->file, .self = &self, .real = K_REAL, .what = d->name.text};
+  el_frame frame = {
+      .file = inst->file,
+      .self = &self,
+      .real = K_REAL,
+      .what = d->name.text,
+  };
   e->frame = &frame;
   e->n_loops = 0;
   e->mode = EL_UPDATE;

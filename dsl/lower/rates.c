@@ -117,7 +117,10 @@ static void op_read(lm_op *op, void *user) {
 }
 
 static void rates_return(mover *m, lm_func *rates) {
-  lm_builder b = {.m = m->e->m, .at = m->rates};
+  lm_builder b = {
+      .m = m->e->m,
+      .at = m->rates,
+  };
   lm_emit_op(&b, LM_OP_RETURN, m->out, m->n_out, NULL, NULL);
   rates->out_names = m->names;
   rates->n_out = m->n_out;
@@ -125,7 +128,12 @@ static void rates_return(mover *m, lm_func *rates) {
 
 void lm_lower_rates(lm_elab *e, lm_func *rates, lm_func *update, lm_value *lr) {
   uint32_t n = e->m->n_values;
-  mover m = {.e = e, .rates = rates->body, .update = update->body, .n_values = n};
+  mover m = {
+      .e = e,
+      .rates = rates->body,
+      .update = update->body,
+      .n_values = n,
+  };
   m.sides = LM_NEW_N(e->a, side, n + 1);
   m.on_host = LM_NEW_N(e->a, lm_value *, n + 1);
   m.argument = LM_NEW_N(e->a, lm_value *, n + 1);

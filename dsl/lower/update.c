@@ -288,9 +288,18 @@ static void run_symbolic(lm_elab *e, el_inst *inst, const ast_member *update) {
 }
 
 void lm_optimizer_check(lm_elab *e, const lm_file *file, ast_decl *d) {
-  el_inst inst = {.decl = d, .file = file, .path = LM_SYM(e->c, "")};
+  el_inst inst = {
+      .decl = d,
+      .file = file,
+      .path = LM_SYM(e->c, ""),
+  };
   el_ref self = {.inst = &inst};
-  el_frame frame = {.file = file, .self = &self, .real = K_REAL, .what = d->name.text};
+  el_frame frame = {
+      .file = file,
+      .self = &self,
+      .real = K_REAL,
+      .what = d->name.text,
+  };
   el_mode mode = e->mode;
   e->frame = &frame;
   e->mode = EL_UPDATE;

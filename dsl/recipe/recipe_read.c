@@ -309,7 +309,11 @@ static int read_holdout_ref(const lm_reader *d, const ast_expr *e) {
 
 static void read_eval(const lm_reader *recipe, const lm_setting *s) {
   lm_reader d = {recipe->R, recipe->r, &s->children};
-  lm_recipe_eval x = {.name = s->sel->text, .loc = s->loc, .holdout = -1};
+  lm_recipe_eval x = {
+      .name = s->sel->text,
+      .loc = s->loc,
+      .holdout = -1,
+  };
   const char *where = lm_arena_printf(d.R->c->arena, "eval %s", x.name);
   const ast_expr *data = lm_read_value(&d, "recipe.eval.data");
   lm_read_check_complete(&d, "recipe.eval", s->loc, where);
@@ -391,9 +395,11 @@ static void read_save(const lm_reader *d) {
   s->best.eval = -1;
   if (lm_read_is_word(e, "none"))
     return;
-  *s = (lm_recipe_save){.dir = lm_read_arg_path(d, key, e, "dir"),
-                        .loc = e->loc,
-                        .every = lm_read_every(d, file, lm_read_arg(d, key, e, "every"))};
+  *s = (lm_recipe_save){
+      .dir = lm_read_arg_path(d, key, e, "dir"),
+      .loc = e->loc,
+      .every = lm_read_every(d, file, lm_read_arg(d, key, e, "every")),
+  };
   if (!lm_read_is_word(lm_read_arg(d, key, e, "keep"), "all"))
     s->keep = (int64_t)lm_read_arg_number(d, key, e, "keep", file);
   s->best = read_watch(d, lm_read_arg(d, key, e, "best"));
@@ -422,7 +428,10 @@ static const char *read_prompt(const lm_reader *d) {
 
 static void read_sample(const lm_reader *recipe, const lm_setting *s) {
   lm_reader d = {recipe->R, recipe->r, &s->children};
-  lm_recipe_sample x = {.name = s->sel ? s->sel->text : NULL, .loc = s->loc};
+  lm_recipe_sample x = {
+      .name = s->sel ? s->sel->text : NULL,
+      .loc = s->loc,
+  };
   lm_read_check_complete(&d, "recipe.sample", s->loc, "sample");
   x.every = lm_read_every(&d, lm_read_file(&d, lm_read_setting(&d, "recipe.sample.every")),
                           lm_read_value(&d, "recipe.sample.every"));

@@ -13,7 +13,8 @@ enum {
 
 typedef struct chunk {
   struct chunk *next;
-  size_t used, size;
+  size_t used;
+  size_t size;
   _Alignas(ALIGN) unsigned char bytes[];
 } chunk;
 

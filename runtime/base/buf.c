@@ -67,7 +67,9 @@ void lm_buf_free(lm_buf *b) {
 }
 
 static void json_escape(lm_buf *b, unsigned char c) {
-  const char *from = "\"\\\b\f\n\r\t", *to = "\"\\bfnrt", *at = c ? strchr(from, c) : NULL;
+  const char *from = "\"\\\b\f\n\r\t";
+  const char *to = "\"\\bfnrt";
+  const char *at = c ? strchr(from, c) : NULL;
   if (at)
     lm_buf_printf(b, "\\%c", to[at - from]);
   else

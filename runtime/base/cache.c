@@ -21,7 +21,8 @@ static const char TEMP_PREFIX[] = ".lmc-tmp-";
 // The names of entries: kind, key, type. A cache may be in a folder with other files, so nothing
 // else is counted or removed.
 static const struct {
-  const char *kind, *type;
+  const char *kind;
+  const char *type;
 } ENTRIES[] = {
     {"", ".so"}, {"", ".cubin"}, {"failed-", ".c"}, {"step-", ".json"}, {"tuned-", ".json"}};
 
@@ -359,7 +360,8 @@ typedef struct old_file {
 } old_file;
 typedef struct old_files {
   old_file *v;
-  uint32_t n, cap;
+  uint32_t n;
+  uint32_t cap;
   uint64_t bytes;
 } old_files;
 

@@ -298,7 +298,12 @@ static void add_caret(lm_buf *b, int blanks, int carets) {
 }
 
 typedef struct style {
-  const char *strong, *error, *warning, *note, *dim, *off;
+  const char *strong;
+  const char *error;
+  const char *warning;
+  const char *note;
+  const char *dim;
+  const char *off;
 } style;
 static const style PLAIN = {"", "", "", "", "", ""};
 static const style ANSI = {"\033[1m",    "\033[1;31m", "\033[1;33m",
@@ -317,7 +322,9 @@ static int add_excerpt(const lm_ctx *c, const lm_diag *d, lm_buf *b, const style
   char number[16];
   int gutter = snprintf(number, sizeof number, "%u", d->loc.line);
   span l = line_of(&c->sources[d->loc.file], d->loc.line);
-  size_t caret = d->loc.col ? d->loc.col - 1 : 0, from, to;
+  size_t caret = d->loc.col ? d->loc.col - 1 : 0;
+  size_t from;
+  size_t to;
   if (caret > l.n)
     caret = l.n;
   excerpt_bounds(l, caret, &from, &to);

@@ -13,7 +13,8 @@ struct lm_intern {
   lm_arena *arena;
   const lm_intern *base;
   slot *slots;
-  size_t n, cap;
+  size_t n;
+  size_t cap;
 }; // cap: a power of two
 
 lm_intern *lm_intern_create(lm_arena *a, const lm_intern *base) {

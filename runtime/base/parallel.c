@@ -28,7 +28,8 @@ void lm_parallel(int threads, int64_t n, lm_item_body body, void *user) {
 }
 
 typedef struct pieces {
-  int64_t n, count;
+  int64_t n;
+  int64_t count;
   lm_range_body body;
   void *user;
 } pieces;

@@ -16,7 +16,8 @@ enum {
 
 // Reads FOLDER/NAME as up to two numbers; returns how many there are, 0 if there is no such file.
 static int numbers_read(const char *folder, const char *name, double out[2]) {
-  lm_buf path = {0}, text = {0};
+  lm_buf path = {0};
+  lm_buf text = {0};
   lm_buf_printf(&path, "%s/%s", folder, name);
   lm_status s = lm_file_read(path.p, 4096, &text);
   int n = s ? 0 : sscanf(text.p, "%lf %lf", &out[0], &out[1]);
@@ -38,7 +39,8 @@ static double quota_2(const char *folder) {
 
 // Version 1: a quota of -1 is no limit.
 static double quota_1(const char *folder) {
-  double quota[2], period[2];
+  double quota[2];
+  double period[2];
   if (!numbers_read(folder, "cpu.cfs_quota_us", quota))
     return 0;
   if (!numbers_read(folder, "cpu.cfs_period_us", period))

@@ -49,7 +49,9 @@ void lm_text_wrap(lm_buf *b, const char *text, int width, int indent) {
 }
 
 void lm_vprint_wrapped(FILE *to, int indent, const char *fmt, va_list ap) {
-  lm_buf text = {0}, shown = {0}, wrapped = {0};
+  lm_buf text = {0};
+  lm_buf shown = {0};
+  lm_buf wrapped = {0};
   lm_buf_vprintf(&text, fmt, ap);
   lm_buf_lines_shown(&shown, text.p);
   lm_text_wrap(&wrapped, shown.p ? shown.p : "", lm_terminal_width(to), indent);

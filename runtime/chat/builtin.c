@@ -6,7 +6,8 @@
 const char *const lm_chat_builtin_names = "chatml, llama3, plain";
 
 static const struct {
-  const char *name, *text;
+  const char *name;
+  const char *text;
 } builtins[] = {
     {"chatml", "{% for message in messages %}\n"
                "{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}\n"

@@ -73,7 +73,8 @@ static bool prompt_end(const lm_chat *chat, const lm_conversation *c, const mark
   bool found = false;
   if (!s) {
     size_t here = said_before(&m->r, (int64_t)message);
-    size_t there = said_before(&p.r, (int64_t)message), n = p.r.n - there;
+    size_t there = said_before(&p.r, (int64_t)message);
+    size_t n = p.r.n - there;
     found = n <= m->r.n - here && !memcmp(m->r.text + here, p.r.text + there, n);
     *out = here + n;
   }
@@ -86,7 +87,8 @@ static bool prompt_end(const lm_chat *chat, const lm_conversation *c, const mark
 // *out_special: it is the end of a special token.
 static lm_status tail_end(const lm_chat *chat, const marked *m, size_t from, size_t *out,
                           bool *out_special) {
-  size_t end = from, n;
+  size_t end = from;
+  size_t n;
   while (end < m->r.n && m->own[end])
     end++;
   LM_TRY(lm_tokenizer_special_find(chat->tokenizer, m->r.text + from, end - from, m->own + from, &n,
@@ -112,8 +114,11 @@ static lm_chat_role role_at(const lm_conversation *c, size_t i) {
 
 static lm_status message_mark(const lm_chat *chat, const lm_conversation *c, marked *m,
                               size_t message) {
-  size_t first = 0, end = 0, begin;
-  bool special, says = said_range(&m->r, (int64_t)message, &first, &end);
+  size_t first = 0;
+  size_t end = 0;
+  size_t begin;
+  bool special;
+  bool says = said_range(&m->r, (int64_t)message, &first, &end);
   bool known = prompt_end(chat, c, m, message, &begin);
   if (!says && !known)
     return NULL;
@@ -202,7 +207,8 @@ static lm_status plain_encode(const lm_chat *chat, const lm_conversation *c, lm_
 
 lm_status lm_chat_encode(const lm_chat *chat, const lm_conversation *c, bool prompt,
                          lm_tokens *out) {
-  size_t before = out->n, n = json_array_size(c->messages);
+  size_t before = out->n;
+  size_t n = json_array_size(c->messages);
   marked m = {0};
   lm_status s;
   if (chat->template) {
@@ -226,7 +232,9 @@ lm_status lm_chat_stop(const lm_chat *chat, lm_buf *out, int32_t *out_id) {
   lm_conversation c = {.messages = json_pack("[{s:s, s:s}, {s:s, s:s}]", "role", "user", "content",
                                              "question", "role", "assistant", "content", "answer"),
                        .given = json_object()};
-  size_t first, end = 0, to;
+  size_t first;
+  size_t end = 0;
+  size_t to;
   lm_tokens ids = {0};
   bool special = false;
   marked m;

@@ -48,7 +48,9 @@ typedef struct cpu_exec {
 // The times of a thread's share of a step; `passed`: when it left the barrier.
 typedef struct thread_span {
   const lm_plan_step *step;
-  double start, end, passed;
+  double start;
+  double end;
+  double passed;
 } thread_span;
 
 // The state of one thread.
@@ -60,7 +62,8 @@ typedef struct worker {
   bool behind;     // the first thread may still be running small steps
   lm_status status;
   thread_span *spans; // of the current function, if the timeline has rows of threads
-  uint32_t n_spans, cap_spans;
+  uint32_t n_spans;
+  uint32_t cap_spans;
 } worker;
 
 // ---- arenas
@@ -83,7 +86,8 @@ static bool mapping_make(int64_t bytes, mapping *out) {
 }
 
 static lm_status arena_refuse(const lm_plan *plan, int arena) {
-  lm_buf need = {0}, sizes = {0};
+  lm_buf need = {0};
+  lm_buf sizes = {0};
   lm_show_bytes(&need, (double)plan->arena_bytes[arena]);
   lm_status s = lm_fail_errno("cannot allocate %s for %s", need.p, lm_arena_titles[arena]);
   for (int i = 0; i < LM_ARENAS; i++) {

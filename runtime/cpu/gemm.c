@@ -312,7 +312,8 @@ typedef struct run {
   lm_cpu_gemms *all;
   problem p;
   strategy w;
-  const char *a, *b;
+  const char *a;
+  const char *b;
   char *c;
 } run;
 
@@ -329,8 +330,10 @@ static void multiply(const run *r, const lm_gemm_shape *s, const char *a, const 
     char *buf[] = {(char *)(uintptr_t)a, (char *)(uintptr_t)b, c, workspace + r->all->call_bytes,
                    result};
     int64_t result_row = r->p.s.m > 1 ? r->p.s.c_m : r->p.s.n; // of one row any, but not 0
-    int64_t var[] = {s->n,   s->c_m, add,    result ? result_row : 0, s->k, s->a_m,
-                     s->a_k, s->b_n, s->b_k, r->p.panel != 0};
+    int64_t var[] = {
+        s->n,   s->c_m, add,    result ? result_row : 0, s->k, s->a_m,
+        s->a_k, s->b_n, s->b_k, r->p.panel != 0,
+    };
     r->all->kernels[r->p.code - 1](buf, var, 0, s->m);
   } else {
     const lm_matmul *x = lm_matmuls_find(r->all->matmuls, s, add);
@@ -351,7 +354,8 @@ static void task_run(const run *r, int64_t task, int thread) {
   tile.n = min(p->tile_n, p->s.n - j);
   lm_gemm_shape s = summed(&tile, r->w.staged);
   int64_t size = lm_dtype_bytes((lm_dtype)s.ab);
-  char *c = r->c + (o.c + i * p->s.c_m + j * p->s.c_n) * lm_dtype_bytes((lm_dtype)p->s.cc), *to = c;
+  char *c = r->c + (o.c + i * p->s.c_m + j * p->s.c_n) * lm_dtype_bytes((lm_dtype)p->s.cc);
+  char *to = c;
   float *sums = r->w.staged
                     ? ((lm_gemm_workspace *)(r->all->workspace + thread * r->all->per_thread))->c
                     : NULL;
@@ -389,7 +393,8 @@ typedef struct team_call {
   lm_cpu_gemms *all;
   const lm_plan_gemm *g;
   const int64_t *var;
-  const char *a, *b;
+  const char *a;
+  const char *b;
   char *c;
   lm_tickets tickets;
 } team_call;

@@ -257,7 +257,9 @@ enum {
 };
 
 typedef struct part {
-  int kernel, kind, cost;
+  int kernel;
+  int kind;
+  int cost;
 } part;
 
 static part part_of(const loader *l, int kernel) {
@@ -283,13 +285,17 @@ static part *parts_in_order(const loader *l, const int *missing, int n) {
 }
 
 typedef struct units {
-  int loops, tiles;
+  int loops;
+  int tiles;
 } units;
 
 // Divides `max` units among loops and tiles by cost. Neither gets more units than it has kernels or
 // kinds, and each that exists gets at least one.
 static units units_count(const part *parts, int n, int max) {
-  int cost[LOOPS + 1] = {0}, tiles = 0, kinds = 0, loops = 0;
+  int cost[LOOPS + 1] = {0};
+  int tiles = 0;
+  int kinds = 0;
+  int loops = 0;
   for (int i = 0; i < n; i++) {
     cost[parts[i].kind] += parts[i].cost;
     loops += parts[i].kind == LOOPS;
@@ -365,8 +371,8 @@ static lm_status batch_start(loader *l, batch *b, int index) {
   b->so = lm_arena_printf(a, "unit-%d.so", index);
   LM_TRY(batch_write(l, b));
   LM_TRY(lm_process_output(&b->output));
-  const char *argv[LM_COMPILER_WORDS + LM_KERNEL_FLAGS + LM_COUNT(GCC_LOOPS) + 8],
-      **at = argv + lm_cpu_compiler_call(&l->cpu, a, argv);
+  const char *argv[LM_COMPILER_WORDS + LM_KERNEL_FLAGS + LM_COUNT(GCC_LOOPS) + 8];
+  const char **at = argv + lm_cpu_compiler_call(&l->cpu, a, argv);
   for (const char **flag = l->flags; *flag; flag++)
     *at++ = *flag;
   for (const char *const *flag = b->level; *flag; flag++)

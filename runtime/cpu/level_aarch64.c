@@ -49,14 +49,16 @@ static uint32_t identification(void) {
 
 static void model_name(uint32_t midr, char *out, size_t n) {
   static const struct {
-    uint32_t implementer, part;
+    uint32_t implementer;
+    uint32_t part;
     const char *name;
   } known[] = {{0x41, 0xd03, "Arm Cortex-A53"},  {0x41, 0xd05, "Arm Cortex-A55"},
                {0x41, 0xd07, "Arm Cortex-A57"},  {0x41, 0xd08, "Arm Cortex-A72"},
                {0x41, 0xd0b, "Arm Cortex-A76"},  {0x41, 0xd0c, "Arm Neoverse N1"},
                {0x41, 0xd40, "Arm Neoverse V1"}, {0x41, 0xd49, "Arm Neoverse N2"},
                {0x41, 0xd4f, "Arm Neoverse V2"}, {0x00, 0x051, "QEMU, emulated"}};
-  uint32_t implementer = midr >> 24, part = midr >> 4 & 0xfff;
+  uint32_t implementer = midr >> 24;
+  uint32_t part = midr >> 4 & 0xfff;
   snprintf(out, n, "aarch64, implementer 0x%02x, part 0x%03x", implementer, part);
   for (size_t i = 0; i < LM_COUNT(known); i++)
     if (known[i].implementer == implementer && known[i].part == part)

@@ -66,7 +66,8 @@ void lm_cpu_level_read(int level, lm_cpu_info *out) {
   }
   lm_buf_free(&text);
   static const struct {
-    const char *flag, *name;
+    const char *flag;
+    const char *name;
   } known[] = {{"avx2", "avx2"},        {"fma", "fma"},          {"avx512f", "avx512"},
                {"avx512_vnni", "vnni"}, {"avx512_bf16", "bf16"}, {"amx_tile", "amx"},
                {"amx_bf16", "amx-bf16"}};

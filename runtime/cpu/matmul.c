@@ -37,7 +37,8 @@ struct lm_matmuls {
   dnnl_stream_t *streams; // by thread
   int threads;
   lm_matmul **v;
-  uint32_t n, cap;
+  uint32_t n;
+  uint32_t cap;
   int64_t workspace;
 };
 

@@ -5,11 +5,14 @@
 #include <string.h>
 
 typedef struct dim {
-  int64_t size, from, to;
+  int64_t size;
+  int64_t from;
+  int64_t to;
 } dim;
 typedef struct nest {
   dim dim[12];
-  int rank, element;
+  int rank;
+  int element;
   bool add;
 } nest;
 

@@ -19,7 +19,8 @@ extern char **environ;
 // Programs run in the C locale, since their messages are searched. Only the list is allocated; its
 // strings belong to the environment.
 static const char **environment_make(void) {
-  size_t n = 0, kept = 0;
+  size_t n = 0;
+  size_t kept = 0;
   while (environ[n])
     n++;
   const char **list = lm_calloc(n + 2, sizeof *list);

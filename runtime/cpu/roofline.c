@@ -20,7 +20,8 @@ static void triad(const float *a, const float *b, float *c, int64_t n, float s) 
 typedef struct triads {
   float *arrays;
   int64_t n;
-  int rounds, threads;
+  int rounds;
+  int threads;
 } triads;
 
 static void triads_do(void *user, int me) {

@@ -27,7 +27,8 @@ typedef struct tuner {
   lm_arena *arena;
   const lm_tune_options *o;
   job *jobs;
-  uint32_t n_jobs, cap_jobs;
+  uint32_t n_jobs;
+  uint32_t cap_jobs;
   double began;
 } tuner;
 
@@ -38,7 +39,9 @@ typedef struct bench {
   lm_gemm_tiling tiling; // the only element of `tilings`
   lm_gemm_tilings tilings;
   lm_cpu_gemms *all;
-  char *a, *b, *c;
+  char *a;
+  char *b;
+  char *c;
 } bench;
 
 static double elapsed(const tuner *t) {
@@ -146,7 +149,8 @@ static double run_once(bench *b, lm_tile tile) {
 
 // Ratio of the minimum times of x and y, in alternating runs; 1 if the budget ends before.
 static double compare(bench *b, lm_tile x, lm_tile y, int rounds) {
-  double best_x = 1e30, best_y = 1e30;
+  double best_x = 1e30;
+  double best_y = 1e30;
   for (int i = 0; i < rounds; i++) {
     double took_x = run_once(b, x);
     double took_y = run_once(b, y);
@@ -192,7 +196,9 @@ static bool agree(bench *b, lm_tile x, lm_tile y) {
   size_t bytes = n * (size_t)lm_dtype_bytes(g->dtype_c);
   char *of_x = result_of(b, x, bytes);
   char *of_y = result_of(b, y, bytes);
-  double off = 0, norm = 0, limit = bf16 ? 1e-2 : 1e-3;
+  double off = 0;
+  double norm = 0;
+  double limit = bf16 ? 1e-2 : 1e-3;
   for (size_t i = 0; i < n; i++) {
     double u = bf16 ? lm_bf16_to_f32(((uint16_t *)of_x)[i]) : ((float *)of_x)[i];
     double v = bf16 ? lm_bf16_to_f32(((uint16_t *)of_y)[i]) : ((float *)of_y)[i];
@@ -208,11 +214,13 @@ static bool agree(bench *b, lm_tile x, lm_tile y) {
 // halved, kept or doubled; whole rows and whole columns.
 static int candidates_list(bench *b, lm_tile base, lm_tile *out) {
   static const struct {
-    int m, n;
+    int m;
+    int n;
   } factors[] = {{1, 2}, {2, 1}, {1, 1}, {4, 2}, {2, 4}, {4, 4}, {4, 1}, {1, 4}};
   const lm_gemm_key *k = &b->job->key;
   lm_tile wanted[CANDIDATES];
-  int n_wanted = 0, n = 0;
+  int n_wanted = 0;
+  int n = 0;
   wanted[n_wanted++] = (lm_tile){.code = !base.code};
   for (size_t i = 0; i < LM_COUNT(factors); i++)
     wanted[n_wanted++] =
@@ -257,7 +265,8 @@ static lm_gemm_tiling tiling_measure(bench *b) {
     best = others[i];
   }
   double ratio = best_ratio < MARGIN ? confirm(b, best, base) : 1;
-  bool known = !is_over(b->t), better = known && ratio < MARGIN;
+  bool known = !is_over(b->t);
+  bool better = known && ratio < MARGIN;
   return (lm_gemm_tiling){b->job->key, better ? best : base, better ? 1 / ratio : known ? 1 : 0};
 }
 

@@ -91,7 +91,9 @@ static const char *const COLORS[] = {"#1f77b4", "#d62728", "#2ca02c",
                                      "#9467bd", "#ff7f0e", "#17becf"};
 
 typedef struct {
-  double least, most, tick;
+  double least;
+  double most;
+  double tick;
 } scale;
 typedef struct {
   scale x, y;
@@ -133,7 +135,8 @@ static void point_average(const lm_curve *c, size_t i, double *out_step, double 
   size_t n = points_of(c);
   size_t first = i * c->n / n;
   size_t last = (i + 1) * c->n / n;
-  double step = 0, value = 0;
+  double step = 0;
+  double value = 0;
   for (size_t k = first; k < last; k++) {
     step += c->step[k];
     value += c->value[k];
@@ -143,7 +146,12 @@ static void point_average(const lm_curve *c, size_t i, double *out_step, double 
 }
 
 static void ranges_find(const lm_curves *c, scale *x, scale *y) {
-  double step, value, x0 = 0, x1 = 0, y0 = INFINITY, y1 = -INFINITY;
+  double step;
+  double value;
+  double x0 = 0;
+  double x1 = 0;
+  double y0 = INFINITY;
+  double y1 = -INFINITY;
   for (size_t i = 0; i < c->n; i++)
     for (size_t k = 0; k < points_of(&c->v[i]); k++) {
       point_average(&c->v[i], k, &step, &value);
@@ -211,7 +219,8 @@ static void axes_draw(const chart *c) {
 
 static void curve_draw(const chart *c, const lm_curve *curve, const char *color) {
   size_t n = points_of(curve);
-  double step, value;
+  double step;
+  double value;
   lm_buf_printf(c->out,
                 "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"1.6\" "
                 "stroke-linejoin=\"round\" points=\"",

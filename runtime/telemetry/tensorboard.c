@@ -12,7 +12,8 @@ struct lm_events {
   int fd;
   char *path;
   uint32_t crc[256];
-  lm_buf data, record;
+  lm_buf data;
+  lm_buf record;
 };
 
 enum {

@@ -151,7 +151,8 @@ jt_value jt_slice(jt_run *r, const jt_value *of, const jt_value *first, const jt
     return of_undefined(r, of);
   if (!is_indexed(of))
     return jt_undefined(jt_text("the slice"));
-  int64_t n = length_of(r, of), by = step->kind == JT_INT ? clamp(step->i, -n - 1, n + 1) : 1;
+  int64_t n = length_of(r, of);
+  int64_t by = step->kind == JT_INT ? clamp(step->i, -n - 1, n + 1) : 1;
   if (!by)
     return jt_fail(r, "a slice has the step 0");
   int64_t from = bound(first, n, by < 0, by < 0 ? n - 1 : 0);

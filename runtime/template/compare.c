@@ -32,7 +32,8 @@ int64_t jt_whole(const jt_value *v) {
 static int numbers_order(const jt_value *x, const jt_value *y) {
   if (x->kind != JT_FLOAT && y->kind != JT_FLOAT)
     return (jt_whole(x) > jt_whole(y)) - (jt_whole(x) < jt_whole(y));
-  double a = jt_number(x), b = jt_number(y);
+  double a = jt_number(x);
+  double b = jt_number(y);
   return (a > b) - (a < b);
 }
 

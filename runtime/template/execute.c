@@ -36,7 +36,8 @@ static void assign(jt_run *r, jt_scope *s, const jt_node *target, jt_value v) {
 // ---- loops
 
 jt_value jt_loop_attribute(jt_run *r, const jt_loop *l, jt_string name) {
-  int64_t i = l->index, n = l->list->n;
+  int64_t i = l->index;
+  int64_t n = l->list->n;
   const jt_value *v = l->list->v;
   const struct {
     const char *name;
@@ -94,7 +95,8 @@ static jt_flow loop_execute(jt_run *r, jt_scope *s, const jt_node *x) {
 jt_value jt_macro_call(jt_run *r, const jt_macro *m, const jt_args *a) {
   const jt_node *x = m->node;
   jt_scope *s = jt_scope_new(r, m->scope);
-  uint32_t used = 0, line = r->line;
+  uint32_t used = 0;
+  uint32_t line = r->line;
   if (++r->depth > DEEPEST)
     jt_fail(r, "macros call each other more than %d deep", DEEPEST);
   if (a->n > x->n_list)

@@ -86,7 +86,8 @@ static jt_string spaces(jt_run *r, int64_t n) {
 static jt_value indent(jt_run *r, jt_value v, const jt_args *a) {
   const jt_value *width = jt_arg(a, 0, "width");
   jt_string s = jt_to_string(r, &v), by = jt_text("    ");
-  bool first = flag(a, 1, "first", false), blank = flag(a, 2, "blank", false);
+  bool first = flag(a, 1, "first", false);
+  bool blank = flag(a, 2, "blank", false);
   jt_out o = {0};
   if (width)
     by = width->kind == JT_INT ? spaces(r, width->i) : jt_to_string(r, width);
@@ -130,7 +131,8 @@ static jt_value to_int(jt_run *r, jt_value v, const jt_args *a) {
   if (v.kind != JT_STRING)
     return none;
   jt_string s = jt_strip(v.s, true, true);
-  char digits[24], *end;
+  char digits[24];
+  char *end;
   if (!s.n || s.n >= sizeof digits || memchr(s.p, '_', s.n))
     return s.n ? jt_fail(r, "int of '%.*s' is unsupported", s.n > 40 ? 40 : (int)s.n, s.p) : none;
   memcpy(digits, s.p, s.n);
@@ -144,7 +146,8 @@ static jt_value to_int(jt_run *r, jt_value v, const jt_args *a) {
 
 static jt_value to_float(jt_run *r, jt_value v, const jt_args *a) {
   const jt_value *absent = jt_arg(a, 0, "default");
-  char digits[64], *end;
+  char digits[64];
+  char *end;
   if (jt_is_number(&v))
     return jt_float(jt_number(&v));
   jt_string s = v.kind == JT_STRING ? jt_strip(v.s, true, true) : jt_text("");
@@ -343,7 +346,10 @@ typedef struct {
 // Merges, which keeps the order of equal keys: v[first … end - 1] by their keys.
 static void sort_range(jt_run *r, sorted *v, sorted *room, uint32_t first, uint32_t end,
                        bool back) {
-  uint32_t middle = first + (end - first) / 2, i = first, k = middle, to = first;
+  uint32_t middle = first + (end - first) / 2;
+  uint32_t i = first;
+  uint32_t k = middle;
+  uint32_t to = first;
   if (end - first < 2 || r->fault)
     return;
   sort_range(r, v, room, first, middle, back);

@@ -9,7 +9,8 @@
 typedef struct {
   jt_parser *p;
   const char *s;
-  size_t n, at;
+  size_t n;
+  size_t at;
   uint32_t line;
   bool line_starts; // the token before ended with a line break
 } lexer;
@@ -66,7 +67,8 @@ static size_t text_length(const lexer *x, const char *s, size_t n, char sign, bo
 
 // The end of `close` at `at` with its sign and the stripped text; 0: it is not there.
 static size_t close_end(const lexer *x, size_t at, const char *close, bool print) {
-  bool minus = at < x->n && x->s[at] == '-', plus = at < x->n && x->s[at] == '+' && !print;
+  bool minus = at < x->n && x->s[at] == '-';
+  bool plus = at < x->n && x->s[at] == '+' && !print;
   size_t to = at + (minus || plus);
   if (!starts(x, to, close))
     return 0;

@@ -94,7 +94,8 @@ static bool has_char(jt_string set, jt_string s, size_t at, size_t n) {
 }
 
 static jt_string strip_chars(jt_run *r, jt_string s, jt_string set, bool left, bool right) {
-  size_t first = 0, end = s.n;
+  size_t first = 0;
+  size_t end = s.n;
   while (left && first < end && has_char(set, s, first, lm_utf8_length(s.p + first)))
     first += lm_utf8_length(s.p + first);
   while (right && end > first) {

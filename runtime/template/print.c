@@ -80,7 +80,8 @@ static void escaped_add(jt_run *r, jt_out *o, uint32_t c, lm_origin from) {
 }
 
 static void string_repr(jt_run *r, jt_string s, jt_out *o) {
-  bool single = s.n && memchr(s.p, '\'', s.n), both = single && memchr(s.p, '"', s.n);
+  bool single = s.n && memchr(s.p, '\'', s.n);
+  bool both = single && memchr(s.p, '"', s.n);
   char quote = single && !both ? '"' : '\'';
   static const char letters[] = "nrt\\", bytes[] = "\n\r\t\\";
   jt_out_puts(r, o, &quote, 1, s.n ? jt_origin_at(s, 0) : s.one);

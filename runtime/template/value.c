@@ -139,7 +139,8 @@ bool jt_is_space(uint32_t c) {
 
 jt_string jt_strip(jt_string s, bool left, bool right) {
   uint32_t c;
-  size_t first = 0, end = s.n;
+  size_t first = 0;
+  size_t end = s.n;
   for (int n; left && (n = lm_utf8_decode(s.p + first, end - first, &c)) && jt_is_space(c);)
     first += (size_t)n;
   while (right && end > first) {

@@ -9,7 +9,8 @@
 struct lm_added {
   lm_trie *index; // of tokens, by their texts
   lm_added_token *tokens;
-  uint32_t n, cap;
+  uint32_t n;
+  uint32_t cap;
   lm_regex *word; // matches one word character; NULL: not needed
 };
 
@@ -53,7 +54,8 @@ void lm_added_token_add(lm_added *a, const lm_added_token *t) {
 static lm_status is_word(const lm_added *a, lm_regex_room *m, const char *text, size_t n, size_t at,
                          bool *out) {
   uint32_t point;
-  size_t start, end;
+  size_t start;
+  size_t end;
   int len = lm_utf8_decode(text + at, n - at, &point);
   LM_TRY(lm_regex_find(a->word, m, text + at, (size_t)len, 0, &start, &end));
   *out = end > start;
@@ -62,7 +64,8 @@ static lm_status is_word(const lm_added *a, lm_regex_room *m, const char *text, 
 
 static lm_status stands_alone(const lm_added *a, lm_regex_room *m, const char *text, size_t n,
                               size_t start, size_t end, bool *out) {
-  bool before = false, behind = false;
+  bool before = false;
+  bool behind = false;
   if (start)
     LM_TRY(is_word(a, m, text, n, lm_utf8_before(text, start), &before));
   if (end < n)

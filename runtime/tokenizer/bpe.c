@@ -3,11 +3,16 @@
 #include "runtime/tokenizer/subword.h"
 
 typedef struct {
-  int32_t id, prev, next;
+  int32_t id;
+  int32_t prev;
+  int32_t next;
 } symbol; // id -1: merged into the symbol before; next -1: the last symbol
 typedef struct {
   uint32_t rank;
-  int32_t at, left, right, made;
+  int32_t at;
+  int32_t left;
+  int32_t right;
+  int32_t made;
 } candidate;
 
 typedef struct {
@@ -15,7 +20,8 @@ typedef struct {
   symbol *symbols;
   size_t cap_symbols;
   candidate *heap;
-  size_t n_heap, cap_heap;
+  size_t n_heap;
+  size_t cap_heap;
   lm_tokens ids; // of the units of a word
 } encoder;
 
@@ -75,7 +81,8 @@ static void heap_push(encoder *e, candidate c) {
 static candidate heap_pop(encoder *e) {
   candidate top = e->heap[0];
   candidate c = e->heap[--e->n_heap];
-  size_t i = 0, down;
+  size_t i = 0;
+  size_t down;
   while ((down = 2 * i + 1) < e->n_heap) {
     if (down + 1 < e->n_heap && comes_before(&e->heap[down + 1], &e->heap[down]))
       down++;

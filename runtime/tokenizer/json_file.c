@@ -71,7 +71,8 @@ static lm_status frame_add(lm_tokenizer_reading *r, bool after, int32_t id) {
 }
 
 static lm_status template_read(lm_tokenizer_reading *r, const json_t *x) {
-  size_t i, k;
+  size_t i;
+  size_t k;
   json_t *item, *id;
   bool after = false;
   json_array_foreach(json_object_get(x, "single"), i, item) {

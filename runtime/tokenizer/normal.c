@@ -235,7 +235,8 @@ lm_status lm_normalizer_prepend_add(lm_normalizer *n, const char *prefix) {
 }
 
 static lm_status squeeze_run(const step *s, lm_normalizer_room *m, text_part in, lm_buf *out) {
-  size_t start = 0, end = in.n;
+  size_t start = 0;
+  size_t end = in.n;
   while (start < end && !(in.part & LM_TEXT_FOLLOWS) && in.text[start] == ' ')
     start++;
   while (end > start && !(in.part & LM_TEXT_PRECEDES) && in.text[end - 1] == ' ')
@@ -253,7 +254,9 @@ lm_status lm_normalizer_squeeze_add(lm_normalizer *n) {
 // ---- replacing strings
 
 static lm_status replace_run(const step *s, lm_normalizer_room *m, text_part in, lm_buf *out) {
-  size_t done = 0, start, end;
+  size_t done = 0;
+  size_t start;
+  size_t end;
   for (size_t at = 0; at<in.n; at = end> at ? end : at + 1) {
     LM_TRY(lm_regex_find(s->regex, m->regex, in.text, in.n, at, &start, &end));
     if (start >= in.n)
@@ -280,7 +283,8 @@ lm_status lm_normalizer_replace_add(lm_normalizer *n, const char *pattern, bool 
 
 // The length of the grapheme cluster at the beginning of text.
 static size_t cluster_length(const char *text, size_t n) {
-  uint32_t before, point;
+  uint32_t before;
+  uint32_t point;
   utf8proc_int32_t state = 0;
   size_t at = point_read(text, n, &before);
   for (; at < n; before = point) {

@@ -140,7 +140,8 @@ static lm_status pair_of_files_read(lm_tokenizer_reading *r, const char *path, c
 
 static lm_status pair_of_files_open(const char *path, const char *merges, lm_tokenizer **out) {
   lm_tokenizer_reading r = reading_begin();
-  lm_buf encoder = {0}, lines = {0};
+  lm_buf encoder = {0};
+  lm_buf lines = {0};
   lm_status s = pair_of_files_read(&r, path, merges, &encoder, &lines);
   lm_buf_free(&encoder);
   lm_buf_free(&lines);
@@ -151,7 +152,8 @@ lm_status lm_tokenizer_open(const char *path, const char *merges, lm_tokenizer *
   *out = NULL;
   if (merges)
     return pair_of_files_open(path, merges, out);
-  lm_buf text = {0}, eos = {0};
+  lm_buf text = {0};
+  lm_buf eos = {0};
   lm_arena *a = lm_arena_create();
   lm_status s = named_file_read(path, &text);
   if (!s)

@@ -36,7 +36,8 @@ typedef struct {
   const lm_pretok *p;
   lm_pretok_room *m;
   const char *text;
-  bool follows, begun;
+  bool follows;
+  bool begun;
   lm_word_sink sink;
 } pass;
 
@@ -121,7 +122,8 @@ static lm_status piece_cut(const pass *x, int i, const char *p, size_t n);
 typedef struct {
   const char *p;
   size_t n;
-  bool any, match;
+  bool any;
+  bool match;
 } growing;
 
 static bool joins(lm_split_behavior b, bool match, bool previous) {
@@ -153,7 +155,9 @@ static lm_status span_add(const pass *x, int i, growing *g, const char *p, size_
 // An empty match splits the text; the search continues one character later.
 static lm_status split(const pass *x, int i, const char *p, size_t n) {
   growing g = {0};
-  size_t start, end, cut = 0;
+  size_t start;
+  size_t end;
+  size_t cut = 0;
   for (size_t at = 0; at <= n; at = end > start || end >= n ? end : end + lm_utf8_length(p + end)) {
     LM_TRY(lm_regex_find(x->p->steps[i].regex, x->m->regex, p, n, at, &start, &end));
     if (start >= n)

@@ -33,7 +33,8 @@ static pcre2_general_context *general_create(void) {
 #define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 
 typedef struct {
-  const char *p, *end;
+  const char *p;
+  const char *end;
   bool in_class;
   lm_buf out;
 } rewriting;

@@ -103,13 +103,16 @@ typedef struct {
 
 typedef struct {
   piece *pieces;
-  size_t n, cap;
+  size_t n;
+  size_t cap;
   uint64_t model;
   bool byte_fallback, suffix; // suffix: a space belongs to the word before it
   int64_t eos;
   wire unknown_text;
   wire charsmap;
-  bool dummy_prefix, remove_extra, escape;
+  bool dummy_prefix;
+  bool remove_extra;
+  bool escape;
 } proto;
 
 static lm_status piece_read(proto *m, wire w) {
@@ -266,7 +269,8 @@ static void merges_set(lm_subword *t, const proto *m) {
 // As SentencePiece scores: user-defined pieces are preferred to all others; an unknown character
 // scores 10 less than the worst piece. Both extremes are taken over normal pieces.
 static void scores_set(lm_subword *t, const proto *m) {
-  double most = -HUGE_VAL, least = HUGE_VAL;
+  double most = -HUGE_VAL;
+  double least = HUGE_VAL;
   t->unigram.scores = lm_calloc(m->n, sizeof(double));
   t->unigram.single = true;
   for (size_t i = 0; i < m->n; i++)

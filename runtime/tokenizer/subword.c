@@ -11,7 +11,8 @@ enum {
   CACHE_IDS = 8
 };
 typedef struct {
-  uint8_t n, n_ids;
+  uint8_t n;
+  uint8_t n_ids;
   char word[CACHE_BYTES];
   int32_t ids[CACHE_IDS];
 } cached; // one cache line
@@ -149,7 +150,10 @@ static lm_status added_split(encoder *e, const lm_added *a, const unsigned char 
   if (lm_added_is_empty(a))
     return between(e, text, n, part);
   const lm_added_token *t;
-  size_t done = 0, at = 0, start, end;
+  size_t done = 0;
+  size_t at = 0;
+  size_t start;
+  size_t end;
   for (;;) {
     LM_TRY(lm_added_find(a, e->regex, allowed, text, n, done, &at, &start, &end, &t));
     if (!t)
@@ -198,7 +202,9 @@ static lm_status text_encode(encoder *e, const char *text, size_t n, int part) {
 // none.
 static lm_status special_break(encoder *e, const char *text, size_t n, size_t *out) {
   const lm_added_token *x;
-  size_t at = 0, start, end;
+  size_t at = 0;
+  size_t start;
+  size_t end;
   LM_TRY(lm_added_find(e->t->special, e->regex, (lm_added_allowed){0}, text, n, 0, &at, &start,
                        &end, &x));
   *out = x ? at - x->n + lm_subword_unit(x->text, x->n) : n;
@@ -220,7 +226,8 @@ static bool has_special(const lm_subword *t, const lm_tokens *ids, size_t from) 
 // A vocabulary may hold the text of a special token as an ordinary word. Where one appears, the
 // text is cut behind its first character.
 static lm_status plain_encode(encoder *e, const char *text, size_t n, int part) {
-  size_t before = e->out->n, cut;
+  size_t before = e->out->n;
+  size_t cut;
   bool begun = e->begun;
   LM_TRY(text_encode(e, text, n, part));
   if (!has_special(e->t, e->out, before))
@@ -250,7 +257,8 @@ static lm_status subword_special_find(const lm_tokenizer *self, const char *text
   const lm_subword *t = (const lm_subword *)self;
   const lm_added_token *x = NULL;
   lm_regex_room *m = lm_regex_room_create();
-  size_t at = 0, start;
+  size_t at = 0;
+  size_t start;
   lm_status s =
       lm_added_find(t->special, m, (lm_added_allowed){own}, text, n, 0, &at, &start, out_end, &x);
   lm_regex_room_destroy(m);

@@ -83,7 +83,8 @@ static int cut_quality(const char *p) {
 }
 
 size_t lm_tokenizer_cut(const char *text, size_t n) {
-  size_t best = n, quality = 0;
+  size_t best = n;
+  size_t quality = 0;
   for (size_t at = n - 1; n >= 4 && at > n / 2 && at >= 2 && quality < 3; at--) {
     size_t q = at + 1 < n ? (size_t)cut_quality(text + at) : 0;
     if (q > quality) {

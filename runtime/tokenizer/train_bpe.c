@@ -13,10 +13,12 @@ enum {
 };
 
 typedef struct {
-  int32_t left, right;
+  int32_t left;
+  int32_t right;
   int64_t count;
   uint32_t *words;
-  uint32_t n, cap;
+  uint32_t n;
+  uint32_t cap;
   bool dirty;
 } pair;
 typedef struct {
@@ -30,13 +32,15 @@ typedef struct {
   uint64_t *first; // [n_words]: word w is symbols[first[w]] … + words[w].n - 1; n shrinks
   int32_t *symbols;
   pair *pairs;
-  uint32_t n_pairs, cap_pairs;
+  uint32_t n_pairs;
+  uint32_t cap_pairs;
   uint32_t *index;
   size_t cap_index; // hash table of pairs: 1 + index; 0: empty
   uint32_t *dirty;
   size_t n_dirty, cap_dirty; // pairs that gained occurrences in this iteration
   entry *heap;
-  size_t n_heap, cap_heap;
+  size_t n_heap;
+  size_t cap_heap;
   lm_buf text;
   uint64_t *ends;
   int32_t vocab;
@@ -182,7 +186,8 @@ static void heap_push(trainer *t, entry e) {
 static entry heap_pop(trainer *t) {
   entry top = t->heap[0];
   entry e = t->heap[--t->n_heap];
-  size_t i = 0, down;
+  size_t i = 0;
+  size_t down;
   while ((down = 2 * i + 1) < t->n_heap) {
     if (down + 1 < t->n_heap && comes_before(t, &t->heap[down + 1], &t->heap[down]))
       down++;
@@ -230,7 +235,8 @@ static bool word_holds(const trainer *t, uint32_t w, int32_t left, int32_t right
 
 static void word_merge(trainer *t, uint32_t w, int32_t left, int32_t right, int32_t made) {
   int32_t *s = t->symbols + t->first[w];
-  uint32_t n = t->words[w].n, to = 0;
+  uint32_t n = t->words[w].n;
+  uint32_t to = 0;
   for (uint32_t i = 0; i < n; to++) {
     bool merges = i + 1 < n && s[i] == left && s[i + 1] == right;
     s[to] = merges ? made : s[i];

@@ -39,7 +39,8 @@ typedef struct {
 
 // An occurrence of a piece in a word; id -1: an unknown character.
 typedef struct {
-  uint32_t start, end;
+  uint32_t start;
+  uint32_t end;
   int32_t id;
   double score;
 } arc;
@@ -52,7 +53,8 @@ typedef struct {
   lm_trie *trie; // from the bytes of the pieces to their indices
   double unknown;
   arc *arcs; // of a word, by increasing start
-  size_t n_arcs, cap_arcs;
+  size_t n_arcs;
+  size_t cap_arcs;
   double *forward, *backward; // [word length + 1]
   int32_t *best;              // [word length + 1]: the last arc of the best segmentation
   size_t cap_ends;
@@ -92,7 +94,8 @@ static void piece_add(trainer *t, const lm_word *w, bool required) {
 
 // The most frequent characters, as many as the vocabulary has room for.
 static void characters_add(trainer *t, const lm_word *list, size_t n, size_t most) {
-  double sum = 0, covered = 0;
+  double sum = 0;
+  double covered = 0;
   for (size_t i = 0; i < n; i++)
     sum += (double)list[i].count;
   for (size_t i = 0; i < n && i < most && covered < COVERAGE * sum; i++) {
@@ -119,7 +122,9 @@ static void scores_from_counts(trainer *t) {
 }
 
 static void seeds_make(trainer *t, lm_word_table *singles, lm_word_table *longer, size_t vocab) {
-  size_t n_single, n_longer, room = vocab - SPECIAL - BYTES;
+  size_t n_single;
+  size_t n_longer;
+  size_t room = vocab - SPECIAL - BYTES;
   qsort(t->words, t->n_words, sizeof *t->words, by_count);
   for (size_t w = 0; w < t->n_words; w++)
     characters_count(singles, &t->words[w]);
@@ -294,7 +299,8 @@ static double best_count(trainer *t) {
 // other segmentation of it: the piece's own probability mass is distributed to their pieces.
 static double loss_of(trainer *t, int32_t id, double sum) {
   const piece *x = &t->pieces[id];
-  double count = x->count, others = 0;
+  double count = x->count;
+  double others = 0;
   int n = 0;
   arcs_make(t, x->p, x->n, id);
   best_find(t, x->n);
@@ -344,7 +350,9 @@ static int by_score(const void *x, const void *y) {
 
 // Required pieces, and the most probable others.
 static void pieces_finish(trainer *t, size_t room) {
-  size_t others = 0, n = 0, required = 0;
+  size_t others = 0;
+  size_t n = 0;
+  size_t required = 0;
   qsort(t->pieces, t->n_pieces, sizeof *t->pieces, by_score);
   for (size_t i = 0; i < t->n_pieces; i++)
     required += t->pieces[i].required;

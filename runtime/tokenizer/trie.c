@@ -17,9 +17,11 @@ typedef uint32_t table[256]; // children by byte; 0: none
 
 struct lm_trie {
   node *nodes; // [0] is the root
-  uint32_t n, cap;
+  uint32_t n;
+  uint32_t cap;
   table *tables;
-  uint32_t n_tables, cap_tables;
+  uint32_t n_tables;
+  uint32_t cap_tables;
 };
 
 static uint32_t node_add(lm_trie *t, unsigned char byte) {

@@ -4,7 +4,8 @@
 
 static void wordpiece_encode(const lm_subword *t, void *room, const char *p, size_t n,
                              lm_tokens *out) {
-  size_t before = out->n, length;
+  size_t before = out->n;
+  size_t length;
   const lm_wordpiece *w = &t->wordpiece;
   bool known = lm_utf8_count(p, n) <= w->longest;
   for (size_t at = 0; at < n && known; at += length) {

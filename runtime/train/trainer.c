@@ -264,10 +264,12 @@ static lm_status result_number(const lm_plan_func *f, lm_port_id id, int *out) {
 
 lm_status lm_trainer_update(lm_trainer *t, double limit) {
   double start = lm_timeline_now(t->o.timeline);
-  t->rule = (lm_scale_rule){.norm = lm_plan_port_get(t->norm, LM_PORT_NORM, true),
-                            .scale = lm_plan_port_get(t->update, LM_PORT_GRAD_SCALE, false),
-                            .clip = t->o.clip,
-                            .limit = limit};
+  t->rule = (lm_scale_rule){
+      .norm = lm_plan_port_get(t->norm, LM_PORT_NORM, true),
+      .scale = lm_plan_port_get(t->update, LM_PORT_GRAD_SCALE, false),
+      .clip = t->o.clip,
+      .limit = limit,
+  };
   if (!t->rule.norm || !t->rule.scale)
     return lm_fail(LM_BUG_STATUS, "the plan has no norm, or its update no grad_scale");
   LM_TRY(result_number(t->micro->f, LM_PORT_SUM, &t->rule.sum));
@@ -304,7 +306,10 @@ static void totals_read(const lm_trainer *t, const double *totals, lm_step_resul
 lm_status lm_trainer_result(lm_trainer *t, lm_step_result *out) {
   const double *totals;
   double sum = 0;
-  *out = (lm_step_result){.lr = t->lr, .tokens = t->tokens};
+  *out = (lm_step_result){
+      .lr = t->lr,
+      .tokens = t->tokens,
+  };
   LM_TRY(lm_totals_read(t->o.exec, &totals));
   totals_read(t, totals, out, &sum);
   if (out->weight <= 0) { // the update changed nothing (hal/scale.h)

@@ -12,7 +12,8 @@ typedef struct {
   const lm_foreign_native *native;
 } part;
 typedef struct {
-  uint32_t from, to;
+  uint32_t from;
+  uint32_t to;
   int64_t elements;
 } group; // parts of one foreign tensor
 
@@ -53,7 +54,8 @@ static bool is_dense(const int64_t *size, const int64_t *stride, int n, int64_t 
 
 // The elements of a tensor that one side of a mapping accesses.
 typedef struct {
-  const int64_t *size, *stride;
+  const int64_t *size;
+  const int64_t *stride;
   int n;
   int64_t offset;
 } footprint;
@@ -135,13 +137,15 @@ static const char *cover_fault(const footprint *parts, size_t n, int64_t element
 // ---- building
 
 static int by_foreign(const void *a, const void *b) {
-  const part *x = a, *y = b;
+  const part *x = a;
+  const part *y = b;
   int c = strcmp(x->map->foreign, y->map->foreign);
   return c ? c : x->map < y->map ? -1 : x->map > y->map;
 }
 
 static int by_native(const void *a, const void *b) {
-  const part *x = a, *y = b;
+  const part *x = a;
+  const part *y = b;
   int c = strcmp(x->map->native, y->map->native);
   return c ? c : x->map < y->map ? -1 : x->map > y->map;
 }
@@ -273,7 +277,8 @@ static void tensor_check(const lm_st *st, const lm_foreign_map *m, lm_buf *fault
 }
 
 static bool is_mapped(const lm_foreign *f, const char *name) {
-  size_t low = 0, high = f->n_groups;
+  size_t low = 0;
+  size_t high = f->n_groups;
   while (low < high) {
     size_t mid = (low + high) / 2;
     int c = strcmp(name, f->parts[f->groups[mid].from].map->foreign);
@@ -324,7 +329,8 @@ static void element_copy(elements to, int64_t i, elements from, int64_t k) {
 }
 
 static void copy(elements to, footprint p, elements from, footprint q) {
-  int64_t index[LM_FOREIGN_AXES] = {0}, inner = p.n ? p.size[p.n - 1] : 1;
+  int64_t index[LM_FOREIGN_AXES] = {0};
+  int64_t inner = p.n ? p.size[p.n - 1] : 1;
   int64_t to_step = p.n ? p.stride[p.n - 1] : 0;
   int64_t from_step = p.n ? q.stride[p.n - 1] : 0;
   do {

@@ -6,7 +6,9 @@
 
 // The family is the first one whose tensor exists.
 static const struct {
-  const char *tensor, *type, *architecture;
+  const char *tensor;
+  const char *type;
+  const char *architecture;
 } FAMILIES[] = {
     {"layers.0.self_attn.q_norm.weight", "qwen3", "Qwen3ForCausalLM"},
     {"layers.0.self_attn.q_proj.bias", "qwen2", "Qwen2ForCausalLM"},
@@ -22,7 +24,8 @@ typedef enum {
   LAYERS // the number of layers; the tensor belongs to the first
 } meaning;
 typedef struct {
-  const char *key, *tensor;
+  const char *key;
+  const char *tensor;
   int dim;
   meaning what;
 } fact;

@@ -105,7 +105,9 @@ static const char *const SHAPES[] = {"hidden_size",       "head_dim",   "interme
                                      "n_inner",           "n_layer",    "n_positions"};
 
 static const struct {
-  const char *key, *what, *neutral;
+  const char *key;
+  const char *what;
+  const char *neutral;
 } NUMBERS[] = {
     {"num_attention_heads", "the number of query heads", NULL},
     {"n_head", "the number of heads", NULL},
@@ -169,7 +171,9 @@ lm_hf_key lm_hf_key_find(const char *key) {
 // well.
 
 static const struct {
-  const char *types, *key, *value;
+  const char *types;
+  const char *key;
+  const char *value;
   bool null_too;
 } DEFAULTS[] = {
     {"llama mistral qwen2 qwen3 phi3", "hidden_act", "\"silu\"", false},
@@ -407,7 +411,8 @@ static bool is_table(const char *key) {
 }
 
 void lm_hf_config_each(const json_t *config, lm_hf_each *each, void *user) {
-  const char *key, *inner;
+  const char *key;
+  const char *inner;
   json_t *value, *part;
   json_object_foreach((json_t *)config, key, value) {
     if (!is_table(key) || !json_is_object(value)) {

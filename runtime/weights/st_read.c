@@ -22,13 +22,16 @@ enum {
 typedef struct {
   const char *path;
   int fd;
-  int64_t size, data, n_data;
+  int64_t size;
+  int64_t data;
+  int64_t n_data;
 } st_file;
 
 struct lm_st {
   lm_arena *arena;
   st_file *files;
-  uint32_t n_files, cap_files;
+  uint32_t n_files;
+  uint32_t cap_files;
   lm_st_tensor *tensors;
   uint32_t n_tensors, cap_tensors; // sorted by name once open
 };
@@ -74,7 +77,8 @@ static bool shape_parse(const json_t *list, lm_st_tensor *t) {
     return false;
   t->rank = (int)json_array_size(list);
   t->elements = 1;
-  bool empty = false, fits = true;
+  bool empty = false;
+  bool fits = true;
   for (int i = 0; i < t->rank; i++) {
     const json_t *n = json_array_get(list, (size_t)i);
     if (!is_size(n))
@@ -215,7 +219,8 @@ static lm_status all_open(lm_st *st, const char *folder) {
   if (!d)
     return lm_fail_errno("cannot open folder %s", folder);
   char **names = NULL;
-  uint32_t n = 0, cap = 0;
+  uint32_t n = 0;
+  uint32_t cap = 0;
   for (struct dirent *e; (e = readdir(d));)
     if (ends_with(e->d_name, ".safetensors"))
       LM_PUSH(st->arena, names, n, cap) = lm_arena_strndup(st->arena, e->d_name, strlen(e->d_name));

@@ -12,7 +12,8 @@ enum {
 };
 
 struct lm_st_writer {
-  char *path, *temp;
+  char *path;
+  char *temp;
   int fd;
   uint64_t left; // bytes of data still to come
   lm_sum sum;    // of the written part of the file
@@ -76,7 +77,8 @@ static void writer_free(lm_st_writer *w) {
 }
 
 static lm_status start(lm_st_writer *w, const lm_st_tensor *tensors, size_t n) {
-  lm_buf temp = {0}, header = {0};
+  lm_buf temp = {0};
+  lm_buf header = {0};
   lm_buf_printf(&temp, "%s.tmp", w->path);
   w->temp = temp.p;
   LM_TRY(lm_temp_open(w->temp, &w->fd));
@@ -155,7 +157,8 @@ static lm_status append_all(lm_st_writer *w, const lm_st_tensor *tensors, size_t
   char *buffer = lm_alloc(CHUNK);
   lm_status s = NULL;
   for (size_t i = 0; i < n; i++) {
-    int64_t elements = 1, size = lm_st_dtype_bytes(tensors[i].dtype);
+    int64_t elements = 1;
+    int64_t size = lm_st_dtype_bytes(tensors[i].dtype);
     for (int k = 0; k < tensors[i].rank; k++)
       elements *= tensors[i].shape[k];
     for (int64_t at = 0, some; !s && at < elements; at += some) {

@@ -55,7 +55,8 @@ static int by_id(const void *a, const void *b) {
 
 // Keeps the first path of each file.
 static void repeated_remove(lm_file_list *l, uint32_t first) {
-  uint32_t n = l->n - first, kept = first;
+  uint32_t n = l->n - first;
+  uint32_t kept = first;
   lm_file_entry **order = lm_calloc(n + 1, sizeof *order);
   for (uint32_t i = 0; i < n; i++)
     order[i] = &l->files[first + i];

@@ -32,7 +32,8 @@ struct lm_doc_reader {
   bool in_document;  // text: `at` is inside a document
   bool skipping;     // jsonl: inside a line that is too long
   lm_text_span *out;
-  size_t n_out, cap_out;
+  size_t n_out;
+  size_t cap_out;
   size_t *starts; // [n_out]: offsets of the spans in buf, which may move until the round ends
 };
 
@@ -220,7 +221,8 @@ static size_t room_make(lm_doc_reader *r) {
 
 static lm_status chunk_read(lm_doc_reader *r) {
   bool first = !r->input;
-  size_t got, want;
+  size_t got;
+  size_t want;
   if (first)
     LM_TRY(file_open(r));
   want = room_make(r);

@@ -32,7 +32,8 @@ struct lm_store_writer {
   size_t n; // bytes of block that are not written yet
   uint64_t size;
   uint64_t *hashes;
-  size_t n_hashes, cap_hashes;
+  size_t n_hashes;
+  size_t cap_hashes;
 };
 
 // ---- writing

@@ -27,7 +27,8 @@ typedef struct {
   char *fault;
 } result; // of a span: the number of its tokens, or a fault
 typedef struct {
-  size_t first, n;
+  size_t first;
+  size_t n;
   lm_tokens ids;
   lm_status status;
 } chunk; // a range of spans
@@ -41,7 +42,8 @@ typedef struct {
   result *results;
   size_t cap_results;
   chunk *chunks;
-  size_t n_chunks, cap_chunks;
+  size_t n_chunks;
+  size_t cap_chunks;
   lm_store_writer *tokens, *docs;
   uint64_t n_tokens, n_docs;
   uint64_t *source_first;
@@ -101,7 +103,8 @@ static lm_status span_encode(const build *b, size_t i, lm_tokens *out) {
   result *r = &b->results[i];
   json_t *owner;
   char fault[300];
-  size_t n, before = out->n;
+  size_t n;
+  size_t before = out->n;
   const lm_data_source *source = &b->files->sources[b->files->files[s->file].source];
   if (source->chat) {
     chat_encode(b, source->chat, i, out);

@@ -10,7 +10,8 @@ enum {
 };
 
 typedef struct {
-  uint32_t seq, n_rows;
+  uint32_t seq;
+  uint32_t n_rows;
   uint32_t *head; // [seq + 1]: first row with `index` free positions
   uint32_t *next; // [row]: next row in its list
   uint64_t *has;  // bit set of the lists that are not empty
@@ -82,7 +83,8 @@ static uint32_t rows_assign(const lm_piece *pieces, uint32_t n, uint32_t seq, ui
 
 // Numbers rows by their first piece.
 static void rows_renumber(uint32_t *row_of, uint32_t n, uint32_t n_rows) {
-  uint32_t *number = lm_calloc(n_rows, sizeof *number), known = 0;
+  uint32_t *number = lm_calloc(n_rows, sizeof *number);
+  uint32_t known = 0;
   memset(number, 0xff, sizeof *number * n_rows);
   for (uint32_t i = 0; i < n; i++) {
     if (number[row_of[i]] == NONE)

@@ -29,7 +29,8 @@ typedef struct {
   lm_row_set *sets;
   uint64_t n_sets;
   lm_row_block *blocks;
-  size_t n_blocks, cap_blocks;
+  size_t n_blocks;
+  size_t cap_blocks;
 } packing;
 
 // ---- selecting documents

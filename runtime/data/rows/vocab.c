@@ -128,7 +128,8 @@ static lm_status train(const lm_data_options *o, const lm_file_list *files, lm_t
 // ---- the cache: the tokenizer.json, and in the tail a description of the training documents
 
 typedef struct {
-  int64_t documents, unusable;
+  int64_t documents;
+  int64_t unusable;
 } counts;
 
 static void tail_write(const lm_data_trained_on *on, lm_buf *out) {
