@@ -39,10 +39,14 @@ static void piece_do(void *user, int64_t i, int worker) {
   p->body(p->user, p->n * i / p->count, p->n * (i + 1) / p->count);
 }
 
+// The number of processors takes a dozen system calls to find, so it is found only if it matters.
 void lm_parallel_ranges(int64_t n, int64_t min, lm_range_body body, void *user) {
   int64_t max = n / min;
+  if (max < 2) {
+    body(user, 0, n);
+    return;
+  }
   int64_t threads = lm_threads(0);
-  pieces p = {.n = n, .body = body, .user = user};
-  p.count = max < 2 ? 1 : max < threads ? max : threads;
+  pieces p = {.n = n, .count = max < threads ? max : threads, .body = body, .user = user};
   lm_parallel((int)p.count, p.count, piece_do, &p);
 }

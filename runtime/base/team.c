@@ -181,7 +181,7 @@ static int members_start(lm_team *t, int threads) {
 lm_team *lm_team_create(int threads) {
   threads = lm_threads(threads);
   lm_team *t = lm_alloc(sizeof *t + (size_t)threads * sizeof *t->members);
-  t->spin_max = lm_team_spin_max(threads);
+  t->spin_max = threads > 1 ? lm_team_spin_max(threads) : 0;
   for (int i = 0; i < threads; i++)
     t->members[i] = (member){.team = t, .me = i, .spin = t->spin_max};
   atomic_init(&t->size, threads);
