@@ -10,20 +10,13 @@
 
 #include "runtime/cpu/detect.h"
 #include "runtime/cpu/gemm_loop.h"
+#include "runtime/cpu/gemm_problem.h"
 #include "runtime/cpu/matmul.h"
 
 enum {
-  TASKS = 32,           // desired number of tasks, as long as each has at least
-  TASK_FLOPS = 4 << 20, // this many FLOPs
-  TILE_MIN = 64,
-  TILE_STEP = 16,
-  CODE_STEP_M = 12,
-  CODE_STEP_N = 32,
-  CODE_PIECES = 48,
-  FEW_PIECES = 4,        // per thread, of a GEMM of few rows, as long as each has at least
-  FEW_BYTES = 128 << 10, // this much of B
-  ALIGN = 64,
+  ALIGN = 64
 };
+typedef lm_gemm_problem problem;
 
 struct lm_cpu_gemms {
   int threads;
@@ -41,178 +34,8 @@ struct lm_cpu_gemms {
   int64_t other_bytes;            // for primitives and kernels
 };
 
-// ---- the numbers of a GEMM
-
-// A lm_plan_gemm with its run-time extents filled in.
-typedef struct problem {
-  lm_gemm_shape s; // of one call before tiling
-  lm_plan_batch batch[LM_PLAN_BATCH], sum[LM_PLAN_BATCH];
-  int n_batch, n_sum;
-  int64_t n_batches, n_sums;
-  bool accumulate;
-  bool flipped; // C^T = B^T A^T is computed, since C^T has rows of unit stride
-  int64_t tile_m, tile_n;
-  const lm_gemm_tiling *tiling; // NULL: the default
-  int code;                     // as lm_plan_gemm; also 0 if the plan's kernels are not allowed
-  bool any_rows;                // lm_plan_gemm_any_rows
-  int64_t panel; // B is in panels of this many columns, which tiles must not split; 0: it is not
-} problem;
-
-static lm_gemm_shape transposed(const lm_gemm_shape *s) {
-  return (lm_gemm_shape){.m = s->n,
-                         .n = s->m,
-                         .k = s->k,
-                         .a_m = s->b_n,
-                         .a_k = s->b_k,
-                         .b_k = s->a_k,
-                         .b_n = s->a_m,
-                         .c_m = s->c_n,
-                         .c_n = s->c_m,
-                         .ab = s->ab,
-                         .cc = s->cc};
-}
-
-static int64_t min(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
-
-// size > 0
-static int64_t pieces_of(int64_t size, int64_t tile) {
-  return (size - 1) / tile + 1;
-}
-
-// Applies the tiling from lm_cpu_gemm_options. False if there is none.
-static bool tiling_apply(problem *p, int64_t max_m, int64_t max_n) {
-  if (!p->tiling || !p->tiling->tile.m)
-    return false;
-  int64_t step = p->panel ? p->panel : 1;
-  int64_t n = (p->tiling->tile.n + step - 1) / step * step;
-  p->tile_m = min(p->tiling->tile.m, min(p->s.m, max_m));
-  p->tile_n = min(n, min(p->s.n, max_n));
-  return true;
-}
-
-static int64_t tile_size(int64_t size, int64_t pieces) {
-  int64_t tile = (size + pieces - 1) / pieces;
-  return (tile + TILE_STEP - 1) / TILE_STEP * TILE_STEP;
-}
-
-// Halves the longer side until there are enough tasks, or further tasks would be too small. For
-// bf16, rows are halved first: whole rows of C, and all of B, are contiguous matrices, for which
-// the library has its fastest kernels.
-static void tiles_choose(problem *p, int64_t max) {
-  if (tiling_apply(p, max, max))
-    return;
-  double flops = 2.0 * (double)p->s.m * (double)p->s.n * (double)p->s.k * (double)p->n_sums;
-  int64_t wanted = TASKS / (p->n_batches < TASKS ? p->n_batches : TASKS), pieces_m = 1,
-          pieces_n = 1;
-  bool rows = p->s.ab == LM_BF16;
-  for (p->tile_m = p->s.m; p->tile_m > max;)
-    p->tile_m = tile_size(p->s.m, pieces_m *= 2);
-  for (p->tile_n = p->s.n; p->tile_n > max;)
-    p->tile_n = tile_size(p->s.n, pieces_n *= 2);
-  while (pieces_m * pieces_n < wanted &&
-         flops / (double)(pieces_m * pieces_n) >= 2.0 * TASK_FLOPS) {
-    bool longer = p->tile_m >= p->tile_n || (rows && p->tile_m >= 4 * TILE_MIN);
-    if (longer && p->tile_m >= 2 * TILE_MIN)
-      p->tile_m = tile_size(p->s.m, pieces_m *= 2);
-    else if (p->tile_n >= 2 * TILE_MIN)
-      p->tile_n = tile_size(p->s.n, pieces_n *= 2);
-    else
-      break;
-  }
-}
-
-static int64_t side_of(int64_t size, int64_t pieces, int64_t step, int64_t max) {
-  return min(pieces_of(pieces_of(size, pieces), step) * step, min(size, max));
-}
-
-// For few rows: columns are divided as finely as is good for reading them from memory, in a
-// multiple of the threads.
-static void tiles_of_few(problem *p, int threads, int64_t max_n) {
-  int64_t bytes = lm_dtype_bytes((lm_dtype)p->s.ab) * p->s.k * p->s.n * p->n_sums;
-  int64_t pieces = min(bytes / FEW_BYTES / threads, FEW_PIECES) * threads;
-  p->tile_m = p->s.m;
-  p->tile_n = side_of(p->s.n, pieces > 0 ? pieces : threads, CODE_STEP_N, max_n);
-}
-
-// For generated code, whose bits do not depend on the tiling: minimizes the estimated time, with
-// few tiles so that operands are packed rarely, but enough that threads are evenly loaded. The
-// estimate is in cycles per element of k: one for a multiply-add of 16 floats, two for an element
-// that is packed, which is mostly limited by memory.
-static void tiles_of_code(problem *p, int threads, int64_t max) {
-  int64_t max_n = min(max, LM_GEMM_KERNEL_COLUMNS);
-  int64_t first_m = pieces_of(p->s.m, max);
-  int64_t first_n = pieces_of(p->s.n, max_n);
-  double best = 1e300;
-  if (tiling_apply(p, max, max_n))
-    return;
-  if (p->s.m <= LM_GEMM_FEW_ROWS) {
-    tiles_of_few(p, threads, max_n);
-    return;
-  }
-  for (int64_t i = 0; i <= CODE_PIECES; i += 1 + i / 3)
-    for (int64_t j = 0; j <= CODE_PIECES; j += 1 + j / 3) {
-      int64_t m = side_of(p->s.m, first_m + i, CODE_STEP_M, max);
-      int64_t n = side_of(p->s.n, first_n + j, CODE_STEP_N, max_n);
-      int64_t tasks = p->n_batches * pieces_of(p->s.m, m) * pieces_of(p->s.n, n);
-      double rounds = (double)pieces_of(tasks, threads) + 0.125;
-      double cost = rounds * ((double)m * (double)n / 16 + 2 * (double)(m + n));
-      if (cost >= best)
-        continue;
-      best = cost;
-      p->tile_m = m;
-      p->tile_n = n;
-    }
-}
-
-static lm_gemm_key tiling_key(const problem *p) {
-  const lm_gemm_shape *s = &p->s;
-  return (lm_gemm_key){s->m,   s->n,   s->k,         s->a_m,    s->a_k, s->b_k, s->b_n,
-                       s->c_m, s->c_n, p->n_batches, p->n_sums, s->ab,  s->cc,  p->accumulate};
-}
-
-const lm_gemm_tiling *lm_gemm_tilings_find(const lm_gemm_tilings *tilings, const lm_gemm_key *key) {
-  for (uint32_t i = 0; i < tilings->n; i++)
-    if (!memcmp(&tilings->v[i].key, key, sizeof *key))
-      return &tilings->v[i];
-  return NULL;
-}
-
-static problem problem_make(const lm_cpu_gemms *all, const lm_plan_gemm *g, const int64_t *var) {
-  problem p = {.s = {.m = lm_plan_extent_value(&g->m, var),
-                     .n = lm_plan_extent_value(&g->n, var),
-                     .k = lm_plan_extent_value(&g->k, var),
-                     .a_m = g->a_m,
-                     .a_k = g->a_k,
-                     .b_k = g->b_k,
-                     .b_n = g->b_n,
-                     .c_m = g->c_m,
-                     .c_n = g->c_n,
-                     .ab = g->dtype_ab,
-                     .cc = g->dtype_c},
-               .n_batches = 1,
-               .n_sums = 1,
-               .accumulate = g->accumulate,
-               .any_rows = lm_plan_gemm_any_rows(g),
-               .panel = g->b_columns * g->b_group};
-  p.flipped = !p.panel && lm_gemm_layouts_find(&p.s).c.trans == 'T';
-  if (p.flipped)
-    p.s = transposed(&p.s);
-  for (int i = 0; i < g->n_batch; i++) {
-    lm_plan_batch x = lm_plan_batch_axis(g, i, var);
-    if (p.flipped)
-      x = (lm_plan_batch){x.size, x.b, x.a, x.c};
-    *(g->batch[i].sum ? &p.sum[p.n_sum++] : &p.batch[p.n_batch++]) = x;
-    *(g->batch[i].sum ? &p.n_sums : &p.n_batches) *= x.size;
-  }
-  if (all && all->tilings) {
-    lm_gemm_key key = tiling_key(&p);
-    p.tiling = lm_gemm_tilings_find(all->tilings, &key);
-  }
-  if (all && all->code)
-    p.code = g->code;
-  return p;
+static problem problem_of(const lm_cpu_gemms *all, const lm_plan_gemm *g, const int64_t *var) {
+  return lm_gemm_problem_make(g, var, all->tilings, all->code);
 }
 
 // ---- the implementation of a tile
@@ -270,14 +93,17 @@ static bool matmul_choose(lm_cpu_gemms *all, problem *p, strategy *out, bool mak
   bool staged = !holds_sums(p);
   if (!all->matmuls || !(all->primitives >> p->s.ab & 1))
     return false;
-  tiles_choose(p, staged ? LM_GEMM_TILE : INT64_MAX);
+  lm_gemm_tiles_choose(p, staged ? LM_GEMM_TILE : INT64_MAX);
   *out = (strategy){MATMUL, staged};
   return matmuls_visit(all, p, staged, make);
 }
 
 static strategy code_choose(const lm_cpu_gemms *all, problem *p) {
-  strategy w = {CODE, p->s.cc != LM_F32};
-  tiles_of_code(p, all->threads, w.staged ? LM_GEMM_TILE : INT64_MAX);
+  strategy w = {
+      CODE,
+      p->s.cc != LM_F32,
+  };
+  lm_gemm_tiles_of_code(p, all->threads, w.staged ? LM_GEMM_TILE : INT64_MAX);
   return w;
 }
 
@@ -291,7 +117,10 @@ static bool takes_code(const lm_cpu_gemms *all, const problem *p) {
 }
 
 static strategy strategy_choose(lm_cpu_gemms *all, problem *p) {
-  strategy w = {LOOP, false};
+  strategy w = {
+      LOOP,
+      false,
+  };
   if (takes_code(all, p))
     return code_choose(all, p);
   if (matmul_choose(all, p, &w, false))
@@ -299,10 +128,10 @@ static strategy strategy_choose(lm_cpu_gemms *all, problem *p) {
   if (p->s.ab != LM_F64 && p->s.cc != LM_F64) {
     lm_gemm_shape s = summed(&p->s, true);
     bool staged = p->s.cc != LM_F32 || !lm_gemm_layouts_find(&p->s).c.trans;
-    tiles_choose(p, staged || lm_gemm_packs(&s) ? LM_GEMM_TILE : INT64_MAX);
+    lm_gemm_tiles_choose(p, staged || lm_gemm_packs(&s) ? LM_GEMM_TILE : INT64_MAX);
     return (strategy){CALL, staged};
   }
-  tiles_choose(p, INT64_MAX);
+  lm_gemm_tiles_choose(p, INT64_MAX);
   return (strategy){LOOP, false};
 }
 
@@ -344,14 +173,14 @@ static void multiply(const run *r, const lm_gemm_shape *s, const char *a, const 
 
 static void task_run(const run *r, int64_t task, int thread) {
   const problem *p = &r->p;
-  int64_t across = pieces_of(p->s.n, p->tile_n);
-  int64_t down = pieces_of(p->s.m, p->tile_m);
+  int64_t across = lm_gemm_pieces(p->s.n, p->tile_n);
+  int64_t down = lm_gemm_pieces(p->s.m, p->tile_m);
   int64_t i = task / across % down * p->tile_m;
   int64_t j = task % across * p->tile_n;
   lm_plan_batch o = lm_plan_batch_at(p->batch, p->n_batch, task / across / down);
   lm_gemm_shape tile = p->s;
-  tile.m = min(p->tile_m, p->s.m - i);
-  tile.n = min(p->tile_n, p->s.n - j);
+  tile.m = lm_gemm_min(p->tile_m, p->s.m - i);
+  tile.n = lm_gemm_min(p->tile_n, p->s.n - j);
   lm_gemm_shape s = summed(&tile, r->w.staged);
   int64_t size = lm_dtype_bytes((lm_dtype)s.ab);
   char *c = r->c + (o.c + i * p->s.c_m + j * p->s.c_n) * lm_dtype_bytes((lm_dtype)p->s.cc);
@@ -374,7 +203,7 @@ static void task_run(const run *r, int64_t task, int thread) {
 
 void lm_cpu_gemm_share(lm_cpu_gemms *all, const lm_plan_gemm *g, bool overwrites,
                        const int64_t *var, const char *a, const char *b, char *c, lm_share *share) {
-  run r = {.all = all, .p = problem_make(all, g, var), .a = a, .b = b, .c = c};
+  run r = {.all = all, .p = problem_of(all, g, var), .a = a, .b = b, .c = c};
   problem *p = &r.p;
   if (p->n_batches == 0 || p->s.m == 0 || p->s.n == 0)
     return;
@@ -384,7 +213,8 @@ void lm_cpu_gemm_share(lm_cpu_gemms *all, const lm_plan_gemm *g, bool overwrites
   }
   r.w = strategy_choose(all, p);
   p->accumulate &= !overwrites; // the strategy and the tiles are chosen as for the GEMM that adds
-  int64_t tasks = p->n_batches * pieces_of(p->s.m, p->tile_m) * pieces_of(p->s.n, p->tile_n);
+  int64_t tasks = p->n_batches * lm_gemm_pieces(p->s.m, p->tile_m) *
+                  lm_gemm_pieces(p->s.n, p->tile_n);
   for (int64_t t; (t = lm_share_take(share, tasks)) >= 0;)
     task_run(&r, t, share->me);
 }
@@ -484,13 +314,13 @@ static bool is_fixed(const lm_plan_gemm *g) {
 bool lm_gemm_key_find(const lm_plan_gemm *g, lm_gemm_key *out) {
   if (!is_fixed(g))
     return false;
-  problem p = problem_make(NULL, g, NULL);
-  *out = tiling_key(&p);
+  problem p = lm_gemm_problem_make(g, NULL, NULL, false);
+  *out = lm_gemm_problem_key(&p);
   return true;
 }
 
 lm_tile lm_cpu_gemm_tile(lm_cpu_gemms *all, const lm_plan_gemm *g) {
-  problem p = problem_make(all, g, NULL);
+  problem p = problem_of(all, g, NULL);
   strategy w = strategy_choose(all, &p);
   return (lm_tile){p.tile_m, p.tile_n, w.implementation == CODE};
 }
@@ -506,7 +336,7 @@ static bool gemm_prepare(lm_cpu_gemms *all, const lm_plan_gemm *g) {
     other_bytes_take(all, LM_GEMM_KERNEL_WORKSPACE);
   if (!is_fixed(g))
     return true;
-  problem p = problem_make(all, g, NULL);
+  problem p = problem_of(all, g, NULL);
   strategy w;
   if (!p.n_batches || !p.s.m || !p.s.n)
     return false;
