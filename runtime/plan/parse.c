@@ -1,91 +1,7 @@
 // parse.c - reads a plan from its text, which contains neither the source of kernels nor the shapes
 // of parameters.
-#include <stdlib.h>
-#include <string.h>
-
 #include "runtime/base/dtype.h"
-#include "runtime/plan/plan.h"
-
-enum {
-  MAX_ITEMS = 1 << 20
-};
-
-typedef struct {
-  lm_arena *a;
-  lm_plan *p;
-  const char *at, *end; // of the line
-  int line;
-  lm_plan_func *f; // the function being read
-  uint32_t cap_params, cap_frozen, cap_kernels, cap_funcs, cap_steps, cap_in, cap_out, cap_live;
-  int open[LM_PLAN_DEPTH], depth; // LOOP steps without their END
-  lm_plan_param *param;           // being read
-  lm_plan_piece *pieces;          // of it
-  uint32_t cap_pieces;
-  bool failed;
-} reader;
-
-// ---- words of a line
-
-static void blanks(reader *r) {
-  while (r->at < r->end && *r->at == ' ')
-    r->at++;
-}
-
-static bool take(reader *r, const char *text) {
-  size_t n = strlen(text);
-  blanks(r);
-  if ((size_t)(r->end - r->at) < n || memcmp(r->at, text, n))
-    return false;
-  r->at += n;
-  return true;
-}
-
-static void expect(reader *r, const char *text) {
-  if (!take(r, text))
-    r->failed = true;
-}
-
-static const char *word(reader *r, const char *stop) {
-  blanks(r);
-  const char *from = r->at;
-  while (r->at < r->end && !strchr(stop, *r->at))
-    r->at++;
-  if (r->at == from)
-    r->failed = true;
-  return lm_arena_strndup(r->a, from, (size_t)(r->at - from));
-}
-
-static const char *rest(reader *r) {
-  blanks(r);
-  const char *s = lm_arena_strndup(r->a, r->at, (size_t)(r->end - r->at));
-  r->at = r->end;
-  return s;
-}
-
-static int64_t number(reader *r) {
-  char text[24] = {0};
-  size_t n = 0;
-  blanks(r);
-  while (r->at < r->end && n < sizeof text - 1 && strchr(n ? "0123456789" : "+-0123456789", *r->at))
-    text[n++] = *r->at++;
-  if (!n || !strpbrk(text, "0123456789"))
-    r->failed = true;
-  return strtoll(text, NULL, 10);
-}
-
-static int choice(reader *r, const char *const *names, int n) {
-  const char *w = word(r, " [:");
-  for (int i = 0; i < n; i++)
-    if (!strcmp(names[i], w))
-      return i;
-  r->failed = true;
-  return 0;
-}
-
-// Appends to an array whose count is an int.
-#define ADD(r, items, n, cap)                                                                      \
-  (*(void **)&(items) = lm_grow((r)->a, (items), (uint32_t)(n), &(cap), sizeof *(items)),          \
-   &(items)[(n)++])
+#include "runtime/plan/reader.h"
 
 // ---- parts of a line
 
@@ -467,67 +383,6 @@ static void func(reader *r) {
   r->cap_steps = r->cap_in = r->cap_out = r->cap_live = 0;
 }
 
-static int numbers(reader *r, int64_t *out) {
-  int n = 0;
-  expect(r, "[");
-  while (!r->failed && !take(r, "]")) {
-    if (n == LM_PLAN_RANK) {
-      r->failed = true;
-      return n;
-    }
-    if (n)
-      expect(r, ",");
-    out[n++] = number(r);
-  }
-  return n;
-}
-
-static bool at_numbers(reader *r) {
-  blanks(r);
-  return r->at < r->end && *r->at == '[';
-}
-
-// A parameter of one dense piece has no shape in the text: it is read as one axis.
-static void param(reader *r, lm_plan_param *x, lm_arena_id arena) {
-  *x = (lm_plan_param){.path = word(r, " "), .arena = (uint8_t)arena};
-  if (arena == LM_ARENA_FIXED)
-    x->dtype = (uint8_t)choice(r, lm_dtype_names, LM_REAL);
-  r->param = x;
-  r->cap_pieces = 0;
-  r->pieces = NULL;
-  bool dense = !at_numbers(r);
-  int64_t offset = dense ? number(r) : 0;
-  if (!dense)
-    x->rank = numbers(r, x->shape);
-  expect(r, ":");
-  x->elements = number(r);
-  if (!dense)
-    return;
-  lm_plan_piece *piece = LM_NEW(r->a, lm_plan_piece);
-  *piece = (lm_plan_piece){.offset = offset, .size = {x->elements}, .stride = {1}};
-  x->rank = 1;
-  x->shape[0] = x->elements;
-  x->pieces = piece;
-  x->n_pieces = 1;
-}
-
-static void piece(reader *r) {
-  lm_plan_param *x = r->param;
-  if (!x || (x->n_pieces && !r->pieces)) {
-    r->failed = true;
-    return;
-  }
-  lm_plan_piece *to = ADD(r, r->pieces, x->n_pieces, r->cap_pieces);
-  *to = (lm_plan_piece){.offset = number(r)};
-  x->pieces = r->pieces;
-  r->failed |= numbers(r, to->first) != x->rank;
-  r->failed |= numbers(r, to->size) != x->rank;
-  expect(r, "by");
-  r->failed |= numbers(r, to->stride) != x->rank;
-  for (int d = 0; d < x->rank; d++)
-    r->failed |= to->first[d] < 0 || to->size[d] < 1 || to->size[d] > x->shape[d] - to->first[d];
-}
-
 static void top_line(reader *r) {
   lm_plan *p = r->p;
   if (take(r, "arena ")) {
@@ -542,9 +397,9 @@ static void top_line(reader *r) {
     expect(r, "<=");
     p->extents[p->n_extents++].capacity = number(r);
   } else if (take(r, "param ")) {
-    param(r, ADD(r, p->params, p->n_params, r->cap_params), LM_ARENA_PARAM);
+    lm_plan_param_read(r, ADD(r, p->params, p->n_params, r->cap_params), LM_ARENA_PARAM);
   } else if (take(r, "frozen ")) {
-    param(r, ADD(r, p->frozen, p->n_frozen, r->cap_frozen), LM_ARENA_FIXED);
+    lm_plan_param_read(r, ADD(r, p->frozen, p->n_frozen, r->cap_frozen), LM_ARENA_FIXED);
   } else if (take(r, "kernel ")) {
     lm_plan_kernel *x = ADD(r, p->kernels, p->n_kernels, r->cap_kernels);
     *x = (lm_plan_kernel){.name = word(r, " ")};
@@ -568,7 +423,7 @@ lm_status lm_plan_parse(lm_arena *a, const char *text, size_t n, lm_plan **out) 
     if (*r.at == ' ' && r.f)
       func_line(&r);
     else if (take(&r, "piece "))
-      piece(&r);
+      lm_plan_piece_read(&r);
     else
       top_line(&r);
     if (!r.failed && (blanks(&r), r.at < r.end))
