@@ -1,8 +1,10 @@
-// ops.c - the scalar operations as C. Registers hold f32 and bf16 as float, f64 as double, int and
-// bool (0 or 1) as int32_t; bf16 is rounded when it is stored.
+// ops.c - the scalar operations as C. Registers hold f32, bf16 and f16 as float, f64 as double,
+// int, bool (0 or 1) and the bits of a code as int32_t; bf16 and f16 are rounded when they are
+// stored.
 #include <math.h>
 #include <string.h>
 #include "codegen/common/gen.h"
+#include "runtime/base/dtype.h"
 #include "runtime/base/philox.h"
 
 // $0, $1, $2 stand for the operands. The type of the last operand selects the column. instructions:
@@ -69,16 +71,20 @@ const char *lm_gen_rng_text(lm_arena *a, const lm_op *rng, const char *column,
 }
 
 const char *lm_gen_load_text(lm_arena *a, lm_dtype t, const char *location) {
-  return t == LM_BF16 ? lm_arena_printf(a, "lm_bf16_load(%s)", location) : location;
+  return lm_dtype_is_half(t) ? lm_arena_printf(a, "lm_%s_load(%s)", lm_dtype_name(t), location)
+                             : location;
 }
 
 const char *lm_gen_store_text(lm_arena *a, lm_dtype t, const char *value) {
-  if (t == LM_BF16)
-    return lm_arena_printf(a, "lm_bf16_round(%s)", value);
-  return t == LM_BOOL ? lm_arena_printf(a, "(uint8_t)%s", value) : value;
+  if (lm_dtype_is_half(t))
+    return lm_arena_printf(a, "lm_%s_round(%s)", lm_dtype_name(t), value);
+  return lm_dtype_bytes(t) == 1 ? lm_arena_printf(a, "(%s)%s", lm_gen_memory_type(t), value)
+                                : value;
 }
 
 const char *lm_gen_const_text(lm_arena *a, lm_dtype t, double v) {
+  if (lm_dtype_is_code(t))
+    v = lm_dtype_bits(t, v);
   if (!lm_dtype_is_float(t))
     return lm_arena_printf(a, v == INT32_MIN ? "(-2147483647 - 1)" : v < 0 ? "(%.0f)" : "%.0f", v);
   const char *f = t == LM_F64 ? "" : "f";
@@ -93,10 +99,31 @@ const char *lm_gen_const_text(lm_arena *a, lm_dtype t, double v) {
   return lm_arena_printf(a, signbit(v) ? "(%s%s%s)" : "%s%s%s", digits, point, f);
 }
 
+// True of codes that are floats; the others are ints.
+static bool is_float_code(lm_dtype t) {
+  return t == LM_E4M3 || t == LM_E5M2;
+}
+
+static const char *cast_text(lm_arena *a, lm_dtype from, lm_dtype to, const char *x);
+
+// A code is decoded to f32 or int and encoded from these.
+static const char *code_text(lm_arena *a, lm_dtype from, lm_dtype to, const char *x) {
+  if (lm_dtype_is_code(from)) {
+    const char *load = lm_arena_printf(a, "lm_%s_load(%s)", lm_dtype_name(from),
+                                       lm_arena_printf(a, "(uint8_t)%s", x));
+    return is_float_code(from) ? cast_text(a, LM_F32, to, load) : cast_text(a, LM_INT, to, x);
+  }
+  const char *y = cast_text(a, from, is_float_code(to) ? LM_F32 : LM_INT, x);
+  return lm_arena_printf(a, "lm_%s_%s(%s)", lm_dtype_name(to),
+                         is_float_code(to) ? "round" : "clamp", y);
+}
+
 static const char *cast_text(lm_arena *a, lm_dtype from, lm_dtype to, const char *x) {
   if (to == from ||
       (lm_dtype_is_float(from) && lm_dtype_is_float(to) && from != LM_F64 && to != LM_F64))
     return x;
+  if (lm_dtype_is_code(from) || lm_dtype_is_code(to))
+    return code_text(a, from, to, x);
   if (to == LM_BOOL)
     return lm_arena_printf(a, "%s != 0", x);
   if (to != LM_INT)

@@ -65,8 +65,8 @@ static void hold(lm_schedule *s, lm_node *n, lm_held how, int slot) {
   n->slot = how == LM_HELD_ROW ? s->n_rows++ : slot;
 }
 
-// A result holds its own value unless it is summed over points. A bf16 result is rounded, and so is
-// a value read back from it; reductions therefore accumulate elsewhere.
+// A result holds its own value unless it is summed over points. A bf16 or f16 result is rounded,
+// and so is a value read back from it; reductions therefore accumulate elsewhere.
 static void keep_results(lm_schedule *s) {
   const lm_op *yield = lm_kernel_yield(s->kernel);
   for (uint32_t i = 0; i < yield->n_in; i++) {
@@ -85,7 +85,7 @@ static void keep_reductions(lm_schedule *s) {
     if (!lm_op_is_reduction(n->op))
       continue;
     lm_type t = lm_kernel_inner(s->kernel, n->op->out[0]->type);
-    bool in_result = n->held == LM_HELD_RESULT && t.dtype != LM_BF16;
+    bool in_result = n->held == LM_HELD_RESULT && !lm_dtype_is_half((lm_dtype)t.dtype);
     if (!t.rank)
       hold(s, n, LM_HELD_SCALAR, 0);
     else if (!in_result)

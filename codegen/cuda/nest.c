@@ -71,7 +71,7 @@ bool cuda_load(lm_gen *g, const char *base, lm_type t, const lm_ix *at, lm_gen_t
                    name, base, printed(e, &rest), note.p);
   lm_buf_free(&note);
   // The address, and a conversion of each element from bf16.
-  lm_gen_count(g, level, t.dtype == LM_BF16 ? 3 + width : 3, NULL);
+  lm_gen_count(g, level, lm_dtype_is_half((lm_dtype)t.dtype) ? 3 + width : 3, NULL);
   *out = (lm_gen_text){lm_arena_printf(g->arena, "%s[%s]", name, g->vars.v[e->vector].name),
                        g->vars.v[e->vector].level};
   return true;

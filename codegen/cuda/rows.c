@@ -24,10 +24,14 @@ int64_t cuda_points(const cuda_emit *e) {
   return n;
 }
 
+static int64_t register_bytes(lm_dtype t) {
+  return t == LM_F64 ? 8 : 4;
+}
+
 static row row_of(const cuda_emit *e, const lm_node *n) {
   lm_dtype t = n->op->out[0]->type.dtype;
   row r = {.elements = lm_type_elements(e->g.m, lm_kernel_inner(e->g.kernel, n->op->out[0]->type))};
-  r.bytes = r.elements * (t == LM_BF16 ? 4 : lm_dtype_bytes(t)) * (e->team > 1 ? e->teams : 1);
+  r.bytes = r.elements * register_bytes(t) * (e->team > 1 ? e->teams : 1);
   if (e->team == 1)
     r.kind = r.elements <= CUDA_MAX_LOCAL ? CUDA_ROW_LOCAL : CUDA_ROW_WORKSPACE;
   else
@@ -96,7 +100,7 @@ void cuda_rows_declare(cuda_emit *e, lm_buf *head, lm_buf *in_place) {
       int64_t rows = chunks ? chunks * e->teams : cuda_points(e);
       if (e->n_workspaces == LM_KERNEL_WORKSPACES)
         LM_BUG("a kernel with more than %d large rows", LM_KERNEL_WORKSPACES);
-      e->workspace[e->n_workspaces] = rows * r.elements * (t == LM_BF16 ? 4 : lm_dtype_bytes(t));
+      e->workspace[e->n_workspaces] = rows * r.elements * register_bytes(t);
       const char *number =
           chunks ? lm_arena_printf(e->g.arena, "(lm_block() * %d + team)", e->teams) : "point";
       lm_buf_printf(in_place, "%s *h%u = (%s *)w%d + (int64_t)%s * %lld", type, i, type,

@@ -126,12 +126,17 @@ static bool contiguous(const cuda_emit *e, int pass, uint16_t var) {
   return false;
 }
 
+// Bytes of an element of memory that is read or written in vectors.
+static int element_bytes(lm_type t) {
+  return t.dtype == LM_BOOL ? 4 : lm_dtype_bytes((lm_dtype)t.dtype);
+}
+
 static int widest(const lm_op *kernel) {
   for (uint32_t i = 0; i < kernel->n_in; i++)
-    if (kernel->in[i]->type.rank && kernel->in[i]->type.dtype == LM_BF16)
+    if (kernel->in[i]->type.rank && element_bytes(kernel->in[i]->type) < 4)
       return 8;
   for (uint32_t i = 0; i < kernel->n_out; i++)
-    if (kernel->out[i]->type.dtype == LM_BF16)
+    if (element_bytes(kernel->out[i]->type) < 4)
       return 8;
   return 4;
 }

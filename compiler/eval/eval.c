@@ -59,9 +59,7 @@ static lm_tensor *of(lm_eval *e, const lm_value *v) {
 
 static void round_to_type(lm_tensor *t) {
   for (int64_t i = 0; i < t->n; i++)
-    t->v[i] = t->type.dtype == LM_F32    ? (double)(float)t->v[i]
-              : t->type.dtype == LM_BF16 ? lm_bf16_to_f32(lm_bf16_from_f32((float)t->v[i]))
-                                         : t->v[i];
+    t->v[i] = lm_dtype_round(t->type.dtype, t->v[i]);
 }
 
 // ---- indices

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 #include "compiler/eval/internal.h"
+#include "runtime/base/dtype.h"
 #include "runtime/base/philox.h"
 
 typedef struct run {
@@ -74,15 +75,11 @@ static double whole(lm_opcode code, double x, double y) {
   return (double)(int32_t)(uint32_t)(uint64_t)z;
 }
 
-static double to_int(double x) {
-  return x != x ? 0 : fmin(fmax(trunc(x), INT32_MIN), INT32_MAX);
-}
-
 double lm_eval_scalar(const lm_op *op, const double *in) {
   lm_dtype from = op->n_in ? op->in[0]->type.dtype : LM_F64;
   lm_dtype to = op->out[0]->type.dtype;
   if (op->code == LM_OP_CAST)
-    return to == LM_INT ? to_int(in[0]) : to == LM_BOOL ? in[0] != 0 : in[0];
+    return lm_dtype_is_float(to) ? in[0] : lm_dtype_round(to, in[0]);
   if (op->code == LM_OP_SELECT)
     return in[0] ? in[1] : in[2];
   if (from == LM_INT)

@@ -180,7 +180,9 @@ bool lmir_type(parser *p, lm_type *out) {
   while (dtype < LM_DTYPES && strcmp(lm_dtype_name(dtype), t.sym))
     dtype++;
   if (dtype == LM_DTYPES)
-    return lmir_fail(p, t.loc, "%s is not a type: expected f32, bf16, f64, int, bool or real",
+    return lmir_fail(p, t.loc,
+                     "%s is not a type: expected f32, bf16, f16, f64, int, bool, e4m3, e5m2, "
+                     "i8, u8 or real",
                      t.sym);
   if (lmir_opt(p, '[') && !lmir_axis_list(p, ']', axes, &n))
     return false;

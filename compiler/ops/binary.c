@@ -15,7 +15,7 @@ bool shape_arith(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why)
     return false;
   if (op->in[0]->type.dtype == LM_BOOL)
     return lm_why(why, "the operands are bool");
-  return lm_broadcast(m, op, out, why);
+  return lm_computes(m, op->in[0]->type, why) && lm_broadcast(m, op, out, why);
 }
 
 bool shape_arith_float(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
@@ -31,7 +31,8 @@ bool shape_arith_int(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *
 }
 
 bool shape_compare(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
-  if (!same_dtype(m, op, 0, why) || !lm_broadcast(m, op, out, why))
+  if (!same_dtype(m, op, 0, why) || !lm_computes(m, op->in[0]->type, why) ||
+      !lm_broadcast(m, op, out, why))
     return false;
   bool ordered = op->code != LM_OP_EQ && op->code != LM_OP_NE;
   if (ordered && op->in[0]->type.dtype == LM_BOOL)

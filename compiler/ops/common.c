@@ -21,6 +21,11 @@ const char *lm_axis_name(const lm_module *m, lm_axis a) {
   return m->axes[a].name;
 }
 
+bool lm_computes(const lm_module *m, lm_type t, lm_buf *why) {
+  return !lm_dtype_is_code((lm_dtype)t.dtype) ||
+         lm_why_type(why, m, "the operand is ", t, ", a code: cast it first");
+}
+
 bool lm_broadcast(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   *out = op->in[0]->type;
   for (uint32_t i = 1; i < op->n_in; i++)

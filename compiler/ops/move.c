@@ -11,6 +11,8 @@ bool shape_given(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why)
     return lm_why(why, "%.17g is not an int", v);
   if (out->dtype == LM_BOOL && v != 0 && v != 1)
     return lm_why(why, "%.17g is not a bool", v);
+  if (lm_dtype_is_code((lm_dtype)out->dtype) && v != lm_dtype_round((lm_dtype)out->dtype, v))
+    return lm_why(why, "%.17g is not an %s", v, lm_dtype_name((lm_dtype)out->dtype));
   return true;
 }
 

@@ -27,6 +27,8 @@ bool lm_why(lm_buf *why, const char *fmt, ...) LM_PRINTF(2, 3);
 // "<before><type><after>"
 bool lm_why_type(lm_buf *why, const lm_module *m, const char *before, lm_type t, const char *after);
 const char *lm_axis_name(const lm_module *m, lm_axis a);
+// False for a code, which operations do not compute with.
+bool lm_computes(const lm_module *m, lm_type t, lm_buf *why);
 // The type of an elementwise operation's result without its dtype: the type of the operand with the
 // most axes, the first of equals. Every other operand must have a subset of its axes.
 bool lm_broadcast(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why);

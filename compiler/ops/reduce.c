@@ -20,6 +20,8 @@ bool shape_reduce(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
   lm_type x = op->in[0]->type;
   if (x.dtype == LM_BOOL)
     return lm_why(why, "the operand is bool");
+  if (!lm_computes(m, x, why))
+    return false;
   if (!op->attr.n_axes)
     return lm_why(why, "no axis is given");
   if (!over_axes(m, op, x, why))

@@ -8,7 +8,9 @@ bool shape_same(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) 
 
 bool shape_number1(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   *out = op->in[0]->type;
-  return out->dtype != LM_BOOL || lm_why(why, "the operand is bool");
+  if (out->dtype == LM_BOOL)
+    return lm_why(why, "the operand is bool");
+  return lm_computes(m, *out, why);
 }
 
 bool shape_float1(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {

@@ -158,8 +158,8 @@ static lm_value *selection(lm_rewrite *r, lm_op *op) {
 static bool embeds(lm_dtype a, lm_dtype b) {
   if (a == b || a == LM_BOOL)
     return true;
-  if (a == LM_BF16)
-    return b == LM_F32 || b == LM_F64;
+  if (lm_dtype_is_half(a) || lm_dtype_is_code(a))
+    return b == LM_F32 || b == LM_F64 || (b == LM_INT && (a == LM_I8 || a == LM_U8));
   return b == LM_F64 && (a == LM_F32 || a == LM_INT);
 }
 

@@ -80,18 +80,10 @@ void lm_step_append(planner *p, lm_op *op, lm_type t, const location *from, cons
 }
 
 static uint64_t pattern_of(lm_dtype t, double v) {
-  uint64_t bits = 0;
-  float f = (float)v;
-  int32_t i = (int32_t)v;
-  uint32_t u;
-  memcpy(&u, &f, sizeof u);
-  switch (t) {
-  case LM_F64: memcpy(&bits, &v, sizeof v); break;
-  case LM_F32: bits = u; break;
-  case LM_BF16: bits = lm_bf16_from_f32(f); break;
-  case LM_INT: memcpy(&bits, &i, sizeof i); break;
-  default: bits = v != 0;
-  }
+  uint64_t bits;
+  if (t != LM_F64)
+    return lm_dtype_bits(t, v);
+  memcpy(&bits, &v, sizeof bits);
   return bits;
 }
 

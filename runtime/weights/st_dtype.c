@@ -15,41 +15,6 @@ bool lm_st_dtype_is_float(lm_st_dtype t) {
   return lm_st_dtype_table[t].is_float;
 }
 
-static float float_of(uint32_t bits) {
-  float f;
-  memcpy(&f, &bits, sizeof f);
-  return f;
-}
-
-static uint32_t bits_of(float f) {
-  uint32_t bits;
-  memcpy(&bits, &f, sizeof bits);
-  return bits;
-}
-
-// The exponent is rebiased by a multiplication, which also makes subnormals normal.
-static float f16_to_f32(uint16_t x) {
-  uint32_t sign = (uint32_t)(x & 0x8000) << 16;
-  uint32_t magnitude = x & 0x7fff;
-  uint32_t bits = bits_of(float_of(magnitude << 13) * 0x1p112f);
-  if (magnitude >= 0x7c00)
-    bits |= 0x7f800000;
-  return float_of(bits | sign);
-}
-
-static uint16_t f16_from_f32(float f) {
-  uint32_t bits = bits_of(f);
-  uint32_t magnitude = bits & 0x7fffffff;
-  uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
-  if (magnitude > 0x7f800000)
-    return sign | 0x7e00;
-  if (magnitude >= 0x477ff000)
-    return sign | 0x7c00;     // 65520 and more round to infinity
-  if (magnitude < 0x38800000) // subnormal: adding 0.5 rounds to multiples of 2^-24
-    return (uint16_t)(sign | (bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f)));
-  return (uint16_t)(sign | ((magnitude - (112u << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13));
-}
-
 void lm_st_to_f32(lm_st_dtype t, const void *data, int64_t from, int64_t n, float *out) {
   const char *p = (const char *)data + from * lm_st_dtype_table[t].bytes;
   switch (t) {
@@ -68,7 +33,7 @@ void lm_st_to_f32(lm_st_dtype t, const void *data, int64_t from, int64_t n, floa
     for (int64_t i = 0; i < n; i++) {
       uint16_t x;
       memcpy(&x, p + 2 * i, 2);
-      out[i] = f16_to_f32(x);
+      out[i] = lm_f16_load(x);
     }
     break;
   case LM_ST_F64:
@@ -97,7 +62,7 @@ void lm_st_from_f32(lm_st_dtype t, const float *x, int64_t n, void *out) {
     break;
   case LM_ST_F16:
     for (int64_t i = 0; i < n; i++) {
-      uint16_t y = f16_from_f32(x[i]);
+      uint16_t y = lm_f16_round(x[i]);
       memcpy(p + 2 * i, &y, 2);
     }
     break;

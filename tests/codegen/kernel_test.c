@@ -52,6 +52,28 @@ static const kernel_case cases[] = {
           "  %e = exp %d\n  %k = add %g, %e\n  %l = cast %k : f32[n]\n  %m = cast %i : bool[n]\n  "
           "%o = mul %h, %h\n  return %a, %b, %f, %k, %l, %m, %o\n}\n",
      1e-6, 3},
+    {"casts to halves and codes",
+     HEAD "axis b = 3, n = 72\n"
+          "func @f(%x: f32[b, n], %h: f16[b, n], %q: e4m3[b, n], %s: e5m2[b, n], %i: i8[b, n], %u: "
+          "u8[b, n], %d: f64[n]) -> (a: f16[b, n], b: e4m3[b, n], c: e5m2[b, n], d: i8[b, n], e: "
+          "u8[b, n], f: f32[b, n], g: e4m3[b, n], h: int[b, n], i: f64[b, n], j: e4m3[b, n], k: "
+          "bool[b, n], l: e4m3[n]) {\n"
+          "  %big = const 1024 : f32\n  %y = mul %x, %big\n  %a = cast %y : f16[b, n]\n  %b = cast "
+          "%y : e4m3[b, n]\n  %c = cast %x : e5m2[b, n]\n  %e = cast %y : i8[b, n]\n  %f = cast "
+          "%y : u8[b, n]\n  %q1 = cast %q : f32[b, n]\n  %s1 = cast %s : f32[b, n]\n  %g = mul "
+          "%q1, %s1\n  %h1 = cast %h : f32[b, n]\n  %o = add %g, %h1\n  %r = cast %u : e4m3[b, "
+          "n]\n  %v = cast %i : int[b, n]\n  %w = cast %u : int[b, n]\n  %z = add %v, %w\n  %t = "
+          "cast %i : f64[b, n]\n  %no = const 0 : int\n  %p = gt %v, %no\n  %zero = const 448 : "
+          "e4m3\n  %sel = select %p, %q, %zero\n  %bo = cast %i : bool[b, n]\n  %de = cast %d : "
+          "e4m3[n]\n  return %a, %b, %c, %e, %f, %o, %r, %z, %t, %sel, %bo, %de\n}\n",
+     0, 3},
+    {"largest of a row as e4m3",
+     HEAD "axis b = 5, q = 3, n = 256\n"
+          "func @f(%x: f32[b, q, n]) -> (c: e4m3[b, q, n], s: f32[b, q], u: u8[b, q, n]) {\n"
+          "  %neg = neg %x\n  %pos = gt %x, %neg\n  %a = select %pos, %x, %neg\n  %m = max %a "
+          "over(n)\n  %k = const 256 : f32\n  %y = mul %x, %k\n  %c = cast %y : e4m3[b, q, n]\n"
+          "  %z = mul %a, %k\n  %u = cast %z : u8[b, q, n]\n  return %c, %m, %u\n}\n",
+     0, 2},
     {"scan of lanes",
      HEAD
      "axis b = 3, t = 7, d = 301, e = 5\n"

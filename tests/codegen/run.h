@@ -54,7 +54,8 @@ static inline float bf16_value(float x) {
   return x;
 }
 
-// Values of arguments: ints in [0, 5), floats in [-1, 1) rounded to their type.
+// Values of arguments: ints in [0, 5), floats in [-1, 1) rounded to their type, e4m3 and e5m2 in
+// [-3, 3), all of i8 and u8.
 static inline void random_fill(lm_tensor *t, uint64_t *state) {
   for (int64_t i = 0; i < t->n; i++) {
     double v = draw(state);
@@ -62,6 +63,11 @@ static inline void random_fill(lm_tensor *t, uint64_t *state) {
     case LM_INT: t->v[i] = floor((v + 1) * 2.5); break;
     case LM_BOOL: t->v[i] = v > 0; break;
     case LM_BF16: t->v[i] = bf16_value((float)v); break;
+    case LM_F16: t->v[i] = lm_dtype_round(LM_F16, v); break;
+    case LM_E4M3:
+    case LM_E5M2: t->v[i] = lm_dtype_round(t->type.dtype, v * 3); break;
+    case LM_I8: t->v[i] = floor(v * 128); break;
+    case LM_U8: t->v[i] = floor((v + 1) * 128); break;
     default: t->v[i] = (float)v;
     }
   }
@@ -72,6 +78,11 @@ static inline void element_store(void *p, lm_dtype t, int64_t i, double v) {
   switch (t) {
   case LM_INT: ((int32_t *)p)[i] = (int32_t)v; break;
   case LM_BOOL: ((uint8_t *)p)[i] = (uint8_t)v; break;
+  case LM_F16: ((uint16_t *)p)[i] = (uint16_t)lm_dtype_bits(t, v); break;
+  case LM_E4M3:
+  case LM_E5M2:
+  case LM_I8:
+  case LM_U8: ((uint8_t *)p)[i] = (uint8_t)lm_dtype_bits(t, v); break;
   case LM_F64: ((double *)p)[i] = v; break;
   case LM_BF16:
     f = bf16_value(f);
@@ -86,7 +97,12 @@ static inline double element_load(const void *p, lm_dtype t, int64_t i) {
   uint32_t u;
   switch (t) {
   case LM_INT: return ((const int32_t *)p)[i];
-  case LM_BOOL: return ((const uint8_t *)p)[i];
+  case LM_BOOL:
+  case LM_U8: return ((const uint8_t *)p)[i];
+  case LM_I8: return ((const int8_t *)p)[i];
+  case LM_E4M3: return lm_e4m3_load(((const uint8_t *)p)[i]);
+  case LM_E5M2: return lm_e5m2_load(((const uint8_t *)p)[i]);
+  case LM_F16: return lm_f16_load(((const uint16_t *)p)[i]);
   case LM_F64: return ((const double *)p)[i];
   case LM_BF16:
     u = (uint32_t)((const uint16_t *)p)[i] << 16;
@@ -158,7 +174,9 @@ static inline void compare_results(const run_options *o, const char *text, lm_mo
     int64_t at = 0;
     double error = worst_error(&want[i], f->module, lm_exec_port(e, &pf->out[i]), sums[i], o, &at);
     RUN_ERROR((lm_dtype)want[i].type.dtype, error);
-    double allowed = want[i].type.dtype == LM_BF16 ? 0.004 : o->tolerance * RUN_SLACK;
+    double allowed = want[i].type.dtype == LM_BF16  ? 0.004
+                     : want[i].type.dtype == LM_F16 ? 0.0005
+                                                    : o->tolerance * RUN_SLACK;
     if (error <= allowed)
       continue;
     fprintf(stderr, "%s: @%s, result %s[%lld]: %.9g, not %.9g (error %g)\n", o->name, f->name,

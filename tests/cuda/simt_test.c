@@ -2,6 +2,7 @@
 // same kernels without it, which must pass under every schedule.
 #include "codegen/common/prelude/inline.h"
 #include "codegen/common/prelude/types.h"
+#include "contract/floats.h"
 #include "codegen/common/prelude/math.h"
 #include "codegen/cuda/prelude/simt.h"
 #include "codegen/cuda/prelude/team.cuh"

@@ -86,7 +86,11 @@ typedef struct emitter {
 } emitter;
 
 static const char *c_type(lm_type t) {
-  static const char *const names[] = {"float", "unsigned short", "double", "int", "unsigned char"};
+  static const char *const names[LM_DTYPES] = {[LM_F32] = "float",
+                                               [LM_BF16] = "unsigned short",
+                                               [LM_F64] = "double",
+                                               [LM_INT] = "int",
+                                               [LM_BOOL] = "unsigned char"};
   return names[t.dtype];
 }
 

@@ -1,5 +1,6 @@
 // types.h - scalar types of generated kernels, bfloat16, and integer arithmetic that wraps around
 // and never traps.
+typedef __INT8_TYPE__ int8_t;
 typedef __INT32_TYPE__ int32_t;
 typedef __INT64_TYPE__ int64_t;
 typedef __UINT8_TYPE__ uint8_t;
@@ -65,6 +66,13 @@ LM_INLINE int32_t lm_int_f64(double x) {
 }
 LM_INLINE int32_t lm_imax(int32_t a, int32_t b) {
   return a > b ? a : b;
+}
+// The nearest i8 or u8.
+LM_INLINE int32_t lm_i8_clamp(int32_t x) {
+  return x < -128 ? -128 : x > 127 ? 127 : x;
+}
+LM_INLINE int32_t lm_u8_clamp(int32_t x) {
+  return x < 0 ? 0 : x > 255 ? 255 : x;
 }
 // An index clamped to [0, n).
 LM_INLINE int64_t lm_clamp(int64_t i, int64_t n) {

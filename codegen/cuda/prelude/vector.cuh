@@ -83,17 +83,63 @@ LM_BF16(2, lm_w1)
 LM_BF16(4, lm_w2)
 LM_BF16(8, lm_w4)
 
-#define LM_BYTES(N)                                                                                \
-  LM_INLINE void lm_load##N##_bool(int32_t *x, const uint8_t *p) {                                 \
+#define LM_F16(N, W)                                                                               \
+  LM_INLINE void lm_load##N##_f16(float *x, const uint16_t *p) {                                   \
+    uint32_t words[N / 2];                                                                         \
+    LM_WORDS_LOAD(N / 2, W, words, p);                                                             \
+    LM_UNROLL                                                                                      \
+    for (int32_t i = 0; i < N; i++)                                                                \
+      x[i] = lm_f16_load((uint16_t)(words[i / 2] >> (i % 2 * 16)));                                \
+  }                                                                                                \
+  LM_INLINE void lm_store##N##_f16(uint16_t *p, const float *x) {                                  \
+    uint32_t words[N / 2];                                                                         \
+    LM_UNROLL                                                                                      \
+    for (int32_t i = 0; i < N / 2; i++)                                                            \
+      words[i] = lm_f16_round(x[2 * i]) | (uint32_t)lm_f16_round(x[2 * i + 1]) << 16;              \
+    LM_WORDS_STORE(N / 2, W, words, p);                                                            \
+  }
+LM_F16(2, lm_w1)
+LM_F16(4, lm_w2)
+LM_F16(8, lm_w4)
+
+#define LM_BYTES(N, KIND, T)                                                                       \
+  LM_INLINE void lm_load##N##_##KIND(int32_t *x, const T *p) {                                     \
     LM_UNROLL                                                                                      \
     for (int32_t i = 0; i < N; i++)                                                                \
       x[i] = p[i];                                                                                 \
   }                                                                                                \
-  LM_INLINE void lm_store##N##_bool(uint8_t *p, const int32_t *x) {                                \
+  LM_INLINE void lm_store##N##_##KIND(T *p, const int32_t *x) {                                    \
     LM_UNROLL                                                                                      \
     for (int32_t i = 0; i < N; i++)                                                                \
-      p[i] = (uint8_t)x[i];                                                                        \
+      p[i] = (T)x[i];                                                                              \
   }
-LM_BYTES(2)
-LM_BYTES(4)
-LM_BYTES(8)
+LM_BYTES(2, bool, uint8_t)
+LM_BYTES(4, bool, uint8_t)
+LM_BYTES(8, bool, uint8_t)
+
+// Codes, in accesses of up to 8 bytes. The words are moved as vectors, and each byte is extended to
+// the register.
+#define LM_CODES(N, W, KIND, T)                                                                    \
+  LM_INLINE void lm_load##N##_##KIND(int32_t *x, const T *p) {                                     \
+    uint32_t words[N / 4];                                                                         \
+    LM_WORDS_LOAD(N / 4, W, words, p);                                                             \
+    LM_UNROLL                                                                                      \
+    for (int32_t i = 0; i < N; i++)                                                                \
+      x[i] = (T)(words[i / 4] >> (i % 4 * 8));                                                     \
+  }                                                                                                \
+  LM_INLINE void lm_store##N##_##KIND(T *p, const int32_t *x) {                                    \
+    uint32_t words[N / 4];                                                                         \
+    LM_UNROLL                                                                                      \
+    for (int32_t i = 0; i < N / 4; i++)                                                            \
+      words[i] = (uint32_t)(x[4 * i] & 255) | (uint32_t)(x[4 * i + 1] & 255) << 8 |                \
+                 (uint32_t)(x[4 * i + 2] & 255) << 16 | (uint32_t)(x[4 * i + 3] & 255) << 24;      \
+    LM_WORDS_STORE(N / 4, W, words, p);                                                            \
+  }
+#define LM_CODES_OF(KIND, T)                                                                       \
+  LM_BYTES(2, KIND, T)                                                                             \
+  LM_CODES(4, lm_w1, KIND, T)                                                                      \
+  LM_CODES(8, lm_w2, KIND, T)
+LM_CODES_OF(e4m3, uint8_t)
+LM_CODES_OF(e5m2, uint8_t)
+LM_CODES_OF(i8, int8_t)
+LM_CODES_OF(u8, uint8_t)
