@@ -25,6 +25,14 @@ def test_ops(run):
     page_check("ops.md", run("opt", "--ops"))
 
 
+def script(name, *files):
+    paths = [path for f in files for path in sorted(glob.glob(f"{ROOT}/{f}"))]
+    return subprocess.run([f"{ROOT}/scripts/{name}", *paths], capture_output=True, text=True, check=True).stdout
+
+
 def test_stdlib(run):
-    command = [f"{ROOT}/scripts/library_reference", *sorted(glob.glob(f"{ROOT}/stdlib/*.lm"))]
-    page_check("stdlib.md", subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    page_check("stdlib.md", script("library_reference", "stdlib/*.lm"))
+
+
+def test_grammar(run):
+    page_check("grammar.md", script("grammar", "dsl/syntax/parser.y", "dsl/syntax/lexer.l"))
