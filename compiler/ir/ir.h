@@ -22,6 +22,7 @@
 #ifndef LM_IR_H
 #define LM_IR_H
 #include "contract/func.h"
+#include "contract/mesh.h"
 #include "contract/stage.h"
 #include "runtime/base/diag.h"
 #include "runtime/base/dtype.h"
@@ -37,22 +38,25 @@ typedef struct lm_axis_info {
 
 // The ranks of a run. Each has one coordinate along each axis; coordinates are row-major over the
 // axes in order, so ranks along the last axis are neighbours.
-#define LM_MESH_AXES 6
 typedef struct lm_mesh_axis {
   lm_sym name; // "tp"
   int size;
   lm_loc loc; // of its entry in the recipe
+  // Each rank along the axis has a part of the rows of a micro-batch: of the first axis of the
+  // arguments of the losses, whatever its name.
+  bool rows;
   // The axes to divide, by name without a suffix ("g" for "g" and "g.1"), in order of preference;
   // pass `shard` divides them and sets n_shard to 0.
-  lm_sym *shard;
+  struct lm_mesh_shard {
+    lm_sym name;
+    lm_loc loc;
+  } * shard;
   uint32_t n_shard;
 } lm_mesh_axis;
 typedef struct lm_mesh {
   lm_mesh_axis axis[LM_MESH_AXES];
   int n; // 0: one rank
 } lm_mesh;
-// A set of axes of the mesh: bit k - 1 is axis k.
-typedef uint8_t lm_mesh_set;
 
 #define LM_RANK 12
 #define LM_ELEMENTS_MAX ((int64_t)1 << 47) // elements of a tensor are below it
@@ -206,6 +210,7 @@ lm_axis lm_axis_find(const lm_module *m, lm_sym name); // 0 if there is none
 // The axis of one part of `whole` when the ranks along a mesh axis (from 1) divide it evenly:
 // always the same for the same two. It is named whole@mesh. LM_BUG if the size does not divide.
 lm_axis lm_axis_part(lm_module *m, lm_axis whole, int mesh);
+lm_type lm_type_whole(const lm_module *m, lm_type t); // the type before any axis was divided
 // The length of an axis' name without a suffix: of "g" in "g.1", "g@tp".
 size_t lm_axis_base_length(const char *name);
 int lm_mesh_find(const lm_module *m, const char *name); // from 1; 0 if there is none
@@ -386,6 +391,7 @@ typedef enum {
   LM_FACTOR_WHOLE, // the same, except along the axes of the attributes
   LM_FACTOR_ROWS,  // random numbers: by the number of the row
   LM_FACTOR_STATE, // globals: as the global is divided
+  LM_FACTOR_SCAN,  // a loop over positions: along axes that its region computes independently
   LM_FACTOR_FLOW,  // control: by its operands
   LM_FACTOR_NONE,  // is not divided: created by `shard` or after it
 } lm_factor;

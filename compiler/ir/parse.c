@@ -46,7 +46,7 @@ static bool divided_axis(parser *p, const lm_token *t, int64_t size) {
   return true;
 }
 
-// mesh dp = 2 shard(b), tp = 4 shard(g, ff)
+// mesh dp = 2 rows, tp = 4 shard(g, ff)
 static bool mesh(parser *p) {
   int64_t ranks = 1;
   if (p->m->mesh.n || p->m->n_axes > 1)
@@ -65,6 +65,7 @@ static bool mesh(parser *p) {
     lm_mesh_axis *a = &p->m->mesh.axis[p->m->mesh.n++];
     *a = (lm_mesh_axis){.name = t.sym, .size = (int)size, .loc = t.loc};
     uint32_t cap = 0;
+    a->rows = lmir_opt_word(p, "rows");
     if (!lmir_opt_word(p, "shard"))
       continue;
     if (!lmir_want(p, '('))
@@ -72,7 +73,7 @@ static bool mesh(parser *p) {
     do {
       if (!lmir_want_kind(p, TK_NAME, "an axis", &t))
         return false;
-      LM_PUSH(p->m->arena, a->shard, a->n_shard, cap) = t.sym;
+      LM_PUSH(p->m->arena, a->shard, a->n_shard, cap) = (struct lm_mesh_shard){t.sym, t.loc};
     } while (lmir_opt(p, ','));
     if (!lmir_want(p, ')'))
       return false;

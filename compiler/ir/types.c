@@ -78,6 +78,13 @@ lm_axis lm_axis_part(lm_module *m, lm_axis whole, int mesh) {
   return (lm_axis)(m->n_axes - 1);
 }
 
+lm_type lm_type_whole(const lm_module *m, lm_type t) {
+  for (int i = 0; i < t.rank; i++)
+    while (m->axes[t.axis[i]].whole)
+      t.axis[i] = m->axes[t.axis[i]].whole;
+  return t;
+}
+
 // ---- the mesh
 
 int lm_mesh_find(const lm_module *m, const char *name) {

@@ -9,6 +9,10 @@
 // after:  the sum in f32, cast to bf16
 // before: scan … { %z = dot %x, %w over(d) }          (scans are kernels)
 // after:  scan … { %p = mul %x, %w   %z = sum %p over(d) }
+// before: %p = part %x over(tp) (g) -> (g@tp)        (every rank has %x)
+// after:  %p = gather %x, iota(g@tp) + rank * size over(g)
+// before: %f = first %x over(dp)
+// after:  %f = select rank == 0, %x, 0
 // before: %s = sum %x over(b, t)
 // after:  %r = sum %x over(t)   %s = sum %r over(b)
 //
@@ -144,12 +148,37 @@ static lm_value *dot(lm_rewrite *r, lm_op *op) {
   return lm_emit_cast(&r->b, lm_emit_permute(&r->b, sum, to.axis, to.rank), (lm_dtype)to.dtype);
 }
 
+// ---- parts of values that every rank has
+
+static lm_value *rank_of(lm_rewrite *r, const lm_op *op) {
+  return lm_emit(&r->b, LM_OP_RANK, NULL, 0, &(lm_attr){.mesh = op->attr.mesh}, NULL);
+}
+
+static lm_value *part(lm_rewrite *r, lm_op *op) {
+  lm_axis own = op->attr.to[0];
+  lm_type to = op->out[0]->type;
+  lm_value *first =
+      lm_emit2(&r->b, LM_OP_MUL, rank_of(r, op), int_const(r, lm_axis_size(r->b.m, own)));
+  lm_value *in[2] = {op->in[0], lm_emit2(&r->b, LM_OP_ADD, iota(r, own), first)};
+  lm_attr over = {.axes = {op->attr.axes[0]}, .n_axes = 1};
+  return lm_emit_permute(&r->b, lm_emit(&r->b, LM_OP_GATHER, in, 2, &over, NULL), to.axis, to.rank);
+}
+
+static lm_value *first(lm_rewrite *r, lm_op *op) {
+  lm_dtype t = (lm_dtype)op->out[0]->type.dtype;
+  lm_value *is_first = lm_emit2(&r->b, LM_OP_EQ, rank_of(r, op), int_const(r, 0));
+  lm_value *zero = lm_emit_const(&r->b, lm_type_make(t, NULL, 0), 0);
+  return lm_emit_select(&r->b, is_first, op->in[0], zero);
+}
+
 static lm_value *decompose_rule(lm_rewrite *r, lm_op *op) {
   switch (op->code) {
   case LM_OP_ARGMAX: return argmax(r, op);
   case LM_OP_SCATTER: return scatter(r, op);
   case LM_OP_SUM: return sum(r, op);
   case LM_OP_DOT: return dot(r, op);
+  case LM_OP_PART: return part(r, op);
+  case LM_OP_FIRST: return first(r, op);
   default: return NULL;
   }
 }

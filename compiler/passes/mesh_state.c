@@ -9,7 +9,7 @@ typedef struct analysis {
   const lm_func *f;
   const lm_module *m;
   int mesh;
-  bool graph;
+  bool graph; // values have cotangents
   uint8_t *state, *active;
   lm_buf *why; // NULL: the states are not final, mistakes are not reported
 } analysis;
@@ -316,8 +316,8 @@ static lm_mesh_state op_state(analysis *a, const lm_op *op, uint32_t i) {
   operands x = operands_of(a, op);
   if (lm_op_attends(op))
     return of_attention(a, op, x, i);
-  if (op->body)
-    return LM_MESH_UNKNOWN;
+  if (op->body) // a scan, whose parts are independent
+    return divided_axis(a, op->out[i]->type) ? LM_MESH_PARTS : LM_MESH_UNKNOWN;
   if (x.unknown)
     return divided_axis(a, op->out[0]->type) ? LM_MESH_PARTS : LM_MESH_UNKNOWN;
   if (x.local || x.rows)
@@ -352,13 +352,16 @@ uint8_t *lm_mesh_states(const lm_func *f, int mesh, lm_buf *why) {
   analysis a = {.f = f,
                 .m = m,
                 .mesh = mesh,
-                .graph = m->stage == LM_STAGE_GRAPH,
+                .graph = m->stage == LM_STAGE_GRAPH && f->key.id == LM_FUNC_LOSS,
                 .state = lm_calloc((size_t)m->n_values + 1, 1),
                 .active = lm_activity_of_func(f),
                 .why = why};
   for (uint32_t i = 0; i < f->body->n_args; i++) {
     const lm_value *v = f->body->args[i];
-    a.state[v->id] = divided_axis(&a, v->type) ? LM_MESH_PARTS : LM_MESH_EQUAL;
+    bool own = v->name && lm_port_find(v->name) == LM_PORT_OWN;
+    a.state[v->id] = divided_axis(&a, v->type) ? LM_MESH_PARTS
+                     : own                     ? LM_MESH_LOCAL
+                                               : LM_MESH_EQUAL;
   }
   region_run(&a, f->body);
   lm_free(a.active);

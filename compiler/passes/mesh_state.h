@@ -1,9 +1,9 @@
 // mesh_state.h - how each value is spread over the ranks along one axis of the mesh: what its type
 // does not say, derived by a data-flow analysis.
 //
-// At stage graph, values that are equal on all ranks have one of two forms, which differ in the
-// cotangent (compiler/ops/mesh_vjp.c). From stage step on, where nothing is differentiated any
-// more, they are all EQUAL.
+// In @loss at stage graph, values that are equal on all ranks have one of two forms, which differ
+// in the cotangent (compiler/ops/mesh_vjp.c). From stage step on, where nothing is differentiated
+// any more, they are all EQUAL.
 #ifndef LM_MESH_STATE_H
 #define LM_MESH_STATE_H
 #include "compiler/ir/ir.h"

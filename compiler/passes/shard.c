@@ -1,11 +1,11 @@
 // shard.c - pass `shard`: divides a model among the ranks of a mesh.
 //
-// before: mesh dp = 2 shard(b), tp = 2 shard(ff)
+// before: mesh dp = 2 rows, tp = 2 shard(ff)
 //         func @loss(%x: f32[b, d]) -> … {
 //           %u = param @u : f32[d, ff]   %y = dot %x, %u over(d) : f32[b, ff]
 //           %v = param @v : f32[ff, d]   %z = dot %y, %v over(ff) : f32[b, d]
 //           %q = mul %z, %z   %s = sum %q over(b, d) }
-// after:  mesh dp = 2, tp = 2
+// after:  mesh dp = 2 rows, tp = 2
 //         func @loss(%x: f32[b@dp, d]) -> … {
 //           %f = fan %x over(tp)
 //           %u = param @u : f32[d, ff@tp]   %y = dot %f, %u over(d) : f32[b@dp, ff@tp]
@@ -138,7 +138,7 @@ static lm_value *whole(lm_shard *s, lm_shard_value *v, lm_op *user) {
 }
 
 static lm_value *terms(lm_shard *s, lm_shard_value *v, lm_op *user) {
-  if (!v->active)
+  if (!v->active || s->f->key.id != LM_FUNC_LOSS)
     return whole(s, v, user);
   if (v->spread == LM_SPREAD_WHOLE && has_terms(v))
     return v->now;
@@ -254,6 +254,15 @@ static lm_axis operand_axis(const lm_shard *s, const lm_op *op, uint32_t i, lm_a
   return lm_type_find(lm_shard_of(s, op->in[i])->type, factor) >= 0 ? factor : 0;
 }
 
+// The region of a scan has the types of its operands.
+static void scan_divide(lm_shard *s, lm_op *op, lm_axis factor) {
+  for (uint32_t i = 0; i < op->n_in; i++)
+    op->body->args[i]->type = divided(s, op->body->args[i]->type, factor);
+  for (lm_op *o = op->body->first; o; o = o->next)
+    for (uint32_t i = 0; i < o->n_out; i++)
+      o->out[i]->type = divided(s, o->out[i]->type, factor);
+}
+
 static void op_divide(lm_shard *s, lm_op *op, lm_axis factor) {
   lm_factor kind = lm_op_info_of(op)->factor;
   lm_axis along = lm_shard_along(s, op, factor, 0);
@@ -271,7 +280,10 @@ static void op_divide(lm_shard *s, lm_op *op, lm_axis factor) {
   }
   axes_divide(s, op->attr.axes, op->attr.n_axes, factor);
   axes_divide(s, op->attr.to, op->attr.n_to, along);
-  op->out[0]->type = divided(s, op->out[0]->type, along);
+  if (kind == LM_FACTOR_SCAN)
+    scan_divide(s, op, factor);
+  for (uint32_t i = 0; i < op->n_out; i++)
+    op->out[i]->type = divided(s, op->out[i]->type, along);
   if (kind == LM_FACTOR_MAX && !along) {
     after(s, op);
     replace_result(s, op->out[0], collective(s, LM_OP_ALL_MAX, op->out[0], 0, 0));
@@ -301,18 +313,33 @@ static void op_partial(lm_shard *s, lm_op *op) {
     op->in[i] = lm_shard_of(s, op->in[i])->now;
 }
 
-// Reads and writes of globals: the last operand of `append` is spread as its cache is. The gradient
-// of a whole parameter whose cotangent has terms is partial.
+static lm_mesh_set set_of(const lm_shard *s) {
+  return (lm_mesh_set)(1 << (s->mesh - 1));
+}
+
+// The axis along which op_state's operand i is divided: a value that is written is spread as the
+// global is, an index is whole. `along`: of the global.
+static lm_axis written_along(const lm_shard *s, const lm_op *op, uint32_t i, lm_axis along) {
+  bool last = i + 1 == op->n_in;
+  if (op->code == LM_OP_APPEND)
+    return last ? along : 0; // x lacks the axis of the cache's positions
+  bool writes = op->code == LM_OP_RETAIN;
+  return writes && i >= op->attr.n_imm / 2u ? lm_shard_axis(s, lm_shard_of(s, op->in[i])->type) : 0;
+}
+
+// Reads and writes of globals. The gradient of a whole parameter whose cotangent has terms is
+// partial.
 static void op_state(lm_shard *s, lm_op *op) {
-  const lm_shard_value *v = lm_shard_of(s, op->out[0]);
-  lm_axis along = v->along;
-  if (s->f->key.id == LM_FUNC_LOSS && v->active && !along && has_terms(v))
-    lm_global_find(s->m, op->attr.sym)->partial |= (lm_mesh_set)(1 << (s->mesh - 1));
+  const lm_shard_value *v = op->n_out ? lm_shard_of(s, op->out[0]) : NULL;
+  lm_axis along = v ? lm_shard_axis(s, v->type) : 0;
+  if (v && s->f->key.id == LM_FUNC_LOSS && v->active && !along && has_terms(v))
+    lm_global_find(s->m, op->attr.sym)->partial |= set_of(s);
   for (uint32_t i = 0; i < op->n_in; i++) {
-    bool data = op->code == LM_OP_APPEND && i + 1 == op->n_in && along;
-    need(s, op, i, data ? FORM_PARTS : FORM_WHOLE, along);
+    lm_axis own = written_along(s, op, i, along);
+    need(s, op, i, own ? FORM_PARTS : FORM_WHOLE, own);
   }
-  op->out[0]->type = divided(s, op->out[0]->type, along);
+  if (v)
+    op->out[0]->type = divided(s, op->out[0]->type, along);
 }
 
 // ---- control
@@ -340,13 +367,22 @@ static void yield_divide(lm_shard *s, lm_op *op) {
   }
 }
 
+static void result_is_partial(lm_shard *s, uint32_t i) {
+  if (!s->f->out_partial)
+    s->f->out_partial = LM_NEW_N(s->m->arena, lm_mesh_set, s->f->n_out);
+  s->f->out_partial[i] |= set_of(s);
+}
+
 // A result that is no sum over this axis of the mesh is one on the first rank alone.
 static void return_divide(lm_shard *s, lm_op *op) {
   for (uint32_t i = 0; i < op->n_in; i++) {
     lm_shard_value *v = lm_shard_of(s, op->in[i]);
-    if (!lm_shard_returns_partial(s, i))
+    if (!lm_shard_returns_partial(s, i)) {
       need(s, op, i, FORM_WHOLE, 0);
-    else if (v->spread == LM_SPREAD_PARTIAL)
+      continue;
+    }
+    result_is_partial(s, i);
+    if (v->spread == LM_SPREAD_PARTIAL)
       op->in[i] = v->now;
     else {
       lm_value *x = terms(s, v, op);
@@ -379,9 +415,9 @@ static void region_divide(lm_shard *s, lm_region *r) {
 
 // ---- functions and globals
 
-// Rows are divided by every axis of the mesh but tp, whose ranks see the same rows.
-static bool divides_rows(const lm_mesh_axis *by) {
-  return strcmp(by->name, "tp") != 0;
+// The data is divided by every axis of the mesh but tp, whose ranks see the same rows.
+static bool divides_batch(const lm_mesh_axis *by) {
+  return by->rows || strcmp(by->name, "tp") != 0;
 }
 
 static void choose(lm_shard *s, lm_func *f, uint8_t *whole_params) {
@@ -415,9 +451,21 @@ static void func_divide(lm_shard *s, lm_func *f, uint8_t *whole_params) {
   lm_free(s->value);
 }
 
+// True if a trained parameter is divided.
+static bool globals_divide(lm_shard *s) {
+  bool any = false;
+  for (uint32_t i = 0; i < s->m->n_globals; i++) {
+    lm_global *g = &s->m->globals[i];
+    lm_axis along = lm_shard_axis(s, g->type);
+    g->type = divided(s, g->type, along);
+    any |= along && g->kind == LM_GLOBAL_PARAM;
+  }
+  return any;
+}
+
 static bool axis_divide(lm_module *m, int mesh) {
   lm_mesh_axis *by = &m->mesh.axis[mesh - 1];
-  lm_shard s = {.m = m, .mesh = mesh, .batch = divides_rows(by)};
+  lm_shard s = {.m = m, .mesh = mesh, .batch = divides_batch(by)};
   s.order = lm_calloc((size_t)m->n_axes * 2 + 1, sizeof *s.order);
   bool ok = lm_shard_list(m, by, s.order);
   if (ok && by->size > 1) {
@@ -427,11 +475,9 @@ static bool axis_divide(lm_module *m, int mesh) {
     for (lm_func *f = m->funcs; f; f = f->next)
       func_divide(&s, f, f->key.id == LM_FUNC_LOSS ? whole_params : others);
     lm_free(others);
-    for (uint32_t i = 0; i < m->n_globals; i++) {
-      lm_global *g = &m->globals[i];
-      g->type = divided(&s, g->type, lm_shard_axis(&s, g->type));
-    }
     lm_free(whole_params);
+    if (globals_divide(&s))
+      lm_shard_norm(m, mesh);
   }
   by->n_shard = 0;
   lm_free(s.order);
@@ -457,7 +503,7 @@ static bool can_run(const lm_module *m) {
 bool lm_pass_shard(lm_module *m, const lm_pass_env *env) {
   bool ok = !m->mesh.n || can_run(m);
   for (int k = 1; k <= m->mesh.n && ok; k++)
-    if (m->mesh.axis[k - 1].n_shard)
+    if (m->mesh.axis[k - 1].n_shard || lm_shard_rows(m, k))
       ok = axis_divide(m, k);
   return ok;
 }

@@ -36,7 +36,7 @@ typedef struct lm_shard {
   lm_module *m;
   lm_func *f;
   int mesh;              // from 1
-  bool batch;            // divides rows: the sums of a loss may stay partial
+  bool batch;            // divides the data: the sums of a loss may stay partial
   uint32_t *order;       // by axis: its position in the list of axes to divide, from 1; 0: whole
   lm_shard_value *value; // by id
   lm_builder b;
@@ -62,8 +62,14 @@ bool lm_shard_returns_partial(const lm_shard *s, uint32_t i);
 // for parameters of which a use needs the whole cotangent.
 void lm_shard_choose(lm_shard *s, uint8_t *whole_params);
 
+// ---- shard_norm.c
+// Adds the norms of the ranks along an axis of the mesh (from 1) that divides parameters.
+void lm_shard_norm(lm_module *m, int mesh);
+
 // ---- shard_list.c
-// Sets the order of the axes that the list of `by` names (lm_shard.order); false if errors were
+// True if an axis of the mesh divides rows that it has not divided yet.
+bool lm_shard_rows(const lm_module *m, int mesh);
+// Sets the order of the axes that `by` divides (lm_shard.order): rows first. False if errors were
 // reported.
 bool lm_shard_list(const lm_module *m, const lm_mesh_axis *by, uint32_t *order);
 #endif

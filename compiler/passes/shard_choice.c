@@ -11,6 +11,7 @@
 // and gathered parts alone has terms if all its uses are divided operations: the gradients of its
 // parameters are then partial, and are added once a step instead of by a `fan` in each micro-batch.
 #include "compiler/analysis/activity.h"
+#include "compiler/ir/scan.h"
 #include "compiler/passes/shard.h"
 #include <string.h>
 
@@ -54,6 +55,18 @@ static lm_axis moved(const lm_shard *s, const lm_op *op, lm_axis a) {
   return s->order[at->to[i]] ? at->to[i] : 0;
 }
 
+// The positions along a are computed independently of each other, and none by its index.
+static bool scan_divides(const lm_op *op, lm_axis a) {
+  if (lm_type_find(lm_scan_parallel(op), a) < 0)
+    return false;
+  for (const lm_op *o = op->body->first; o; o = o->next) {
+    bool by_index = o->code == LM_OP_IOTA || o->code == LM_OP_RNG;
+    if (by_index && lm_type_find(o->out[0]->type, a) >= 0)
+      return false;
+  }
+  return true;
+}
+
 static bool divides(const lm_shard *s, const lm_op *op, lm_axis a) {
   const lm_attr *at = &op->attr;
   switch (lm_op_info_of(op)->factor) {
@@ -63,6 +76,7 @@ static bool divides(const lm_shard *s, const lm_op *op, lm_axis a) {
   case LM_FACTOR_INDEX:
   case LM_FACTOR_ROWS: return true;
   case LM_FACTOR_MOVE: return moved(s, op, a) != 0;
+  case LM_FACTOR_SCAN: return scan_divides(op, a);
   case LM_FACTOR_WHOLE:
     if (op->code == LM_OP_AT && a == of(s, op->in[0])->type.axis[0])
       return false;
@@ -212,6 +226,8 @@ static void spread_op(lm_shard *s, const lm_op *op) {
   }
   lm_axis factor = lm_shard_factor(s, op);
   lm_axis along = factor ? lm_shard_along(s, op, factor, 0) : 0;
+  for (uint32_t i = 1; i < op->n_out && along; i++)
+    spread_along(of(s, op->out[i]), lm_shard_along(s, op, factor, i));
   if (along)
     spread_along(out, along);
   else if (factor && kind != LM_FACTOR_MAX)
@@ -231,7 +247,10 @@ static bool computed_whole(const lm_shard *s, const lm_op *op) {
   return op->code != LM_OP_LOOP && !lm_shard_keeps_partial(s, op) && !lm_shard_factor(s, op);
 }
 
+// Only @loss is differentiated: values of other functions have no cotangent.
 static bool is_movable(const lm_shard *s, const lm_op *op, const uint8_t *whole_params) {
+  if (s->f->key.id != LM_FUNC_LOSS)
+    return false;
   if (op->code == LM_OP_PARAM)
     return !whole_params[lm_global_find(s->m, op->attr.sym) - s->m->globals];
   if (op->n_out != 1 || !computed_whole(s, op))
@@ -263,7 +282,7 @@ static bool needs_whole(const lm_shard *s, const lm_op *op, uint32_t i) {
     return !lm_shard_returns_partial(s, i);
   if (op->code == LM_OP_LOOP || op->code == LM_OP_YIELD)
     return true;
-  if (!computed_whole(s, op))
+  if (!op->n_out || !computed_whole(s, op))
     return false;
   const lm_shard_value *out = of(s, op->out[0]);
   return out->active && !(out->movable && !out->whole_use);

@@ -1,4 +1,5 @@
-// shard_list.c - which axes of a module an axis of the mesh divides, by the names of its list.
+// shard_list.c - which axes of a module an axis of the mesh divides: the rows of a micro-batch, and
+// those that its list names.
 #include <string.h>
 #include "compiler/passes/shard.h"
 #include "runtime/base/diag_code.h"
@@ -90,41 +91,106 @@ static bool report_size(const lm_module *m, const lm_mesh_axis *by, lm_axis a) {
 }
 
 static bool report_name(const lm_module *m, const lm_mesh_axis *by, const uint8_t *counts,
-                        const char *name) {
+                        uint32_t k) {
+  const char *name = by->shard[k].name;
   const char **names = LM_NEW_N(m->arena, const char *, m->n_axes);
   int n = 0;
   for (uint32_t i = 1; i < m->n_axes; i++)
     if (!m->axes[i].mesh && !counts[i])
       names[n++] = m->axes[i].name;
   const char *near = lm_nearest(name, names, n);
-  LM_REPORT(m->ctx, by->loc, E911, name, near ? "; did you mean " : "", near ? near : "",
+  LM_REPORT(m->ctx, by->shard[k].loc, E911, name, near ? "; did you mean " : "", near ? near : "",
             near ? "?" : "");
   return false;
 }
 
-bool lm_shard_list(const lm_module *m, const lm_mesh_axis *by, uint32_t *order) {
+// ---- rows
+
+static lm_axis rows_of(const lm_func *f) {
+  bool loss = f->key.id == LM_FUNC_LOSS || f->key.id == LM_FUNC_EVAL;
+  const lm_region *r = f->body;
+  return loss && r->n_args && r->args[0]->type.rank ? r->args[0]->type.axis[0] : 0;
+}
+
+bool lm_shard_rows(const lm_module *m, int mesh) {
+  for (const lm_func *f = m->funcs; f && m->mesh.axis[mesh - 1].rows; f = f->next) {
+    lm_axis a = rows_of(f);
+    while (a && m->axes[a].mesh != mesh)
+      a = m->axes[a].whole;
+    if (rows_of(f))
+      return !a;
+  }
+  return false;
+}
+
+typedef struct follower {
+  const lm_module *m;
+  int ranks;
+  uint32_t *order;
+  bool changed;
+} follower;
+
+// Another name of the rows is an axis of rows too, as is what a view merges them with behind them.
+static void rows_follow(lm_op *op, void *user) {
+  follower *x = user;
+  if (lm_op_info_of(op)->factor != LM_FACTOR_MOVE)
+    return;
+  int n = op->code == LM_OP_VIEW ? 1 : op->attr.n_axes;
+  for (int i = 0; i < n && i < op->attr.n_to; i++) {
+    lm_axis to = op->attr.to[i];
+    bool follows = x->order[op->attr.axes[i]] && !x->order[to] && can_divide(x->m, to, x->ranks);
+    if (follows)
+      x->order[to] = 1;
+    x->changed |= follows;
+  }
+}
+
+static bool rows_list(const lm_module *m, const lm_mesh_axis *by, uint32_t *order) {
+  follower x = {m, by->size, order, true};
+  for (const lm_func *f = m->funcs; f; f = f->next) {
+    lm_axis a = rows_of(f);
+    if (a && !can_divide(m, a, by->size))
+      return report_size(m, by, a);
+    order[a] = a != 0;
+  }
+  while (x.changed) {
+    x.changed = false;
+    for (lm_func *f = m->funcs; f; f = f->next)
+      if (rows_of(f))
+        lm_region_walk(f->body, rows_follow, &x);
+  }
+  return true;
+}
+
+// ---- names
+
+static bool names_list(const lm_module *m, const lm_mesh_axis *by, uint32_t *order) {
   uint8_t *counts = repetitions(m);
   uint8_t *must = must_divide(m);
   bool ok = true;
   for (uint32_t k = 0; k < by->n_shard; k++) {
     bool found = false;
     for (lm_axis a = 1; a < m->n_axes && ok; a++) {
-      if (!named(m, a, by->shard[k]))
+      if (!named(m, a, by->shard[k].name))
         continue;
       found = true;
       if (must[a] && counts[a]) {
-        LM_REPORT(m->ctx, by->loc, E912, m->axes[a].name);
+        LM_REPORT(m->ctx, by->shard[k].loc, E912, m->axes[a].name);
         ok = false;
       } else if (must[a] && !can_divide(m, a, by->size)) {
         ok = report_size(m, by, a);
       } else if (!order[a]) {
-        order[a] = counts[a] || !can_divide(m, a, by->size) ? 0 : k + 1;
+        order[a] = counts[a] || !can_divide(m, a, by->size) ? 0 : k + 2;
       }
     }
     if (ok && !found)
-      ok = report_name(m, by, counts, by->shard[k]);
+      ok = report_name(m, by, counts, k);
   }
   lm_free(counts);
   lm_free(must);
   return ok;
+}
+
+bool lm_shard_list(const lm_module *m, const lm_mesh_axis *by, uint32_t *order) {
+  return (!by->rows || rows_list(m, by, order)) && (!by->n_shard || names_list(m, by, order));
 }

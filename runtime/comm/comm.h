@@ -20,6 +20,7 @@
 #define LM_COMM_COMM_H
 #include "contract/collective.h"
 #include "contract/dtype.h"
+#include "contract/mesh.h"
 #include "runtime/base/base.h"
 
 typedef struct lm_comm lm_comm;
@@ -71,13 +72,9 @@ lm_status lm_comm_equal(lm_comm *c, const char *what, uint64_t hash);
 
 // ---- groups of ranks
 
-// Names of the axes of a mesh of ranks; "" in a mesh that is not divided.
-enum {
-  LM_COMM_AXES = 6
-};
 typedef struct lm_comm_mesh {
   int n;
-  int size[LM_COMM_AXES]; // outermost first: neighboring ranks differ in the last one
+  int size[LM_MESH_AXES]; // outermost first: neighboring ranks differ in the last one
 } lm_comm_mesh;
 // Makes a group of each line of ranks along each axis. The sizes multiply to the number of
 // ranks. Group 0 is all ranks, group 1 + a the ranks that differ from this one in axis a alone.
