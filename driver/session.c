@@ -57,6 +57,7 @@ static lm_exec_options exec_options(const lm_session *s) {
   return (lm_exec_options){.threads = s->threads,
                            .tf32 = s->project.recipe->precision.tf32,
                            .tuning = tuning_of(s),
+                           .comm = s->comm,
                            .warning = slow_kernel_report,
                            .warning_user = (void *)s->project.events};
 }

@@ -26,6 +26,17 @@ static void extents_collect(planner *p) {
       plan->extents[i].name = "unused";
 }
 
+static void dim_set(const planner *p, lm_axis axis, lm_plan_param *out, lm_plan_piece *piece,
+                    int d) {
+  const lm_axis_info *a = &p->m->axes[axis];
+  piece->size[d] = a->size;
+  if (a->whole && p->m->axes[a->whole].whole)
+    LM_BUG("axis %s of %s is divided twice", a->name, out->path);
+  out->by[d] = a->mesh;
+  out->shape[d] = a->whole ? lm_axis_size(p->m, a->whole) : a->size;
+  out->elements *= out->shape[d];
+}
+
 // One logical parameter per index of the stacked axes, of one piece, which is dense unless it is a
 // member of a packed global.
 static void params_of(planner *p, uint32_t index, lm_plan_param *list, int *n) {
@@ -54,10 +65,8 @@ static void params_of(planner *p, uint32_t index, lm_plan_param *list, int *n) {
       rest /= size;
     }
     lm_global_strides(p->m, g, piece->stride);
-    for (int d = out->rank - 1; d >= 0; d--) {
-      out->shape[d] = piece->size[d] = lm_axis_size(p->m, g->type.axis[g->n_stack + d]);
-      out->elements *= out->shape[d];
-    }
+    for (int d = 0; d < out->rank; d++)
+      dim_set(p, g->type.axis[g->n_stack + d], out, piece, d);
   }
 }
 
@@ -83,6 +92,17 @@ static void params_collect(planner *p) {
     params_of(p, i, plan->params, &plan->n_params);
   }
   p->plan->n_blocks = (int)p->layout.blocks;
+}
+
+static void mesh_collect(planner *p) {
+  const lm_mesh *m = &p->m->mesh;
+  p->plan->mesh.n = m->n;
+  for (int k = 0; k < m->n; k++) {
+    p->plan->mesh.axis[k].name = m->axis[k].name;
+    p->plan->mesh.axis[k].size = m->axis[k].size;
+    p->plan->mesh.axis[k].rows = m->axis[k].rows;
+    p->plan->mesh.axis[k].rank = -1;
+  }
 }
 
 static void fixed_make(planner *p) {
@@ -168,14 +188,16 @@ lm_plan *lm_plan_build(lm_module *m, const lm_plan_options *o) {
   if (m->blocks)
     m->axes[m->blocks].size = p.layout.blocks;
   fixed_make(&p);
+  mesh_collect(&p);
   extents_collect(&p);
   params_collect(&p);
   int n = 0;
   for (lm_func *f = m->funcs; f; f = f->next)
     n++;
-  p.plan->funcs = LM_NEW_N(p.arena, lm_plan_func, n);
+  p.plan->funcs = LM_NEW_N(p.arena, lm_plan_func, n + 1); // and @reduce
   for (lm_func *f = m->funcs; f && !p.failed; f = f->next)
     func_plan(&p, f);
+  lm_reduce_plan(&p);
   arenas_size(&p);
   lm_plan_funcs_bind(p.plan);
   return p.failed ? NULL : p.plan;

@@ -54,8 +54,10 @@ lm_cost_sum lm_cost_of_func(const lm_target *t, const lm_plan *p, const lm_plan_
 
 int lm_cost_calls(const lm_plan *p, int64_t n_micro, lm_cost_call out[LM_COST_CALLS]) {
   const lm_plan_func *update = lm_plan_func_get(p, LM_FUNC_UPDATE, 0);
-  const lm_func_id ids[] = {LM_FUNC_MICRO, LM_FUNC_NORM, LM_FUNC_RATES, LM_FUNC_UPDATE,
-                            update && update->makes_copies ? LM_FUNC_PACKS : LM_FUNC_COPIES};
+  const lm_func_id ids[] = {
+      LM_FUNC_MICRO,  LM_FUNC_REDUCE,
+      LM_FUNC_NORM,   LM_FUNC_RATES,
+      LM_FUNC_UPDATE, update && update->makes_copies ? LM_FUNC_PACKS : LM_FUNC_COPIES};
   int n = 0;
   for (size_t i = 0; i < LM_COUNT(ids); i++) {
     const lm_plan_func *f = lm_plan_func_get(p, ids[i], 0);

@@ -80,7 +80,7 @@ typedef struct lm_cost_call {
   int64_t calls;
 } lm_cost_call;
 enum {
-  LM_COST_CALLS = 5
+  LM_COST_CALLS = 6
 };
 int lm_cost_calls(const lm_plan *p, int64_t n_micro, lm_cost_call out[LM_COST_CALLS]);
 // Of a whole step: n_micro micro-batches, of which the first one overwrites the gradients, norm,

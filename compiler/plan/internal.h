@@ -23,9 +23,16 @@ typedef struct lm_layout_location {
 typedef struct lm_layout_global {
   lm_layout_location value, grad, copy;
 } lm_layout_global;
+// Blocks of which the gradients are sums over the ranks along the same axes of the mesh.
+typedef struct lm_layout_region {
+  lm_mesh_set partial;
+  int64_t first, n; // blocks
+} lm_layout_region;
 typedef struct lm_layout {
   lm_layout_global *globals; // by index in module.globals
-  int64_t blocks;            // of all parameters
+  lm_layout_region *regions; // in order; together all blocks
+  int n_regions;
+  int64_t blocks; // of all parameters
   int64_t cache_bytes;
   int64_t derived_bytes; // the `derived` globals precede the bf16 copies in the arena of copies
   int64_t fixed_bytes;   // of the frozen parameters
@@ -161,6 +168,8 @@ void lm_storage_pack(planner *p, lm_plan_func *out);
 
 // The location of v, or of a dense copy if v is a view that is not dense.
 location lm_value_dense(planner *p, lm_value *v, lm_op *op);
+// Sets the location of v, in a new storage.
+location lm_result_locate(planner *p, lm_value *v, lm_op *op);
 pstep *lm_step_add(planner *p, lm_step_kind kind, lm_op *op, int n_bufs);
 void lm_step_copy(planner *p, lm_op *op, lm_type t, const location *from, const location *to,
                   bool add);
@@ -173,6 +182,15 @@ void lm_step_dot(planner *p, lm_op *op);
 void lm_steps_code(planner *p);
 // Makes the GEMM that computes the accumulated value add to `to`. False if it cannot.
 bool lm_step_dot_accumulate(planner *p, lm_op *accum, const location *to);
+
+// ---- collective.c
+
+void lm_step_collective(planner *p, lm_op *op);
+void lm_rank_locate(planner *p, lm_op *op); // of `rank`
+
+// ---- reduce.c
+
+void lm_reduce_plan(planner *p); // adds @reduce to the plan
 
 // ---- first.c
 

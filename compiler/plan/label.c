@@ -63,6 +63,8 @@ const char *lm_plan_label(lm_arena *a, const lm_module *m, const lm_op *op) {
   lm_buf_puts(&text, lm_op_info_of(op)->name);
   if (op->code == LM_OP_KERNEL || op->code == LM_OP_SCAN)
     kernel_summary(op, &text);
+  if (op->attr.mesh)
+    lm_buf_printf(&text, " over %s", m->mesh.axis[op->attr.mesh - 1].name);
   const char *origin = lm_plan_origin(a, m, op);
   if (*origin)
     lm_buf_printf(&text, " %s", origin);

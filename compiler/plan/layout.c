@@ -3,14 +3,17 @@
 // Parameters without stacked axes are consecutive. At the first parameter of a stack its bucket
 // begins, which holds all parameters of one iteration (including inner stacks), repeated for each
 // iteration. Each tensor begins at a multiple of LM_BLOCK elements, except for members of a packed
-// global, whose rows are side by side where its first member would be.
+// global, whose rows are side by side where its first member would be. Parameters whose gradients
+// are sums along the same axes of the mesh form a region, which has its buckets, so that they are
+// added by one collective along each axis.
 #include <string.h>
 
 #include "compiler/plan/internal.h"
 
 typedef struct layer {
   const lm_module *m;
-  bool *done; // by global, at the level being laid out
+  lm_mesh_set partial; // of the region being laid out
+  bool *done;          // by global, at the level being laid out
   struct {
     int64_t offset, stride[LM_RANK];
   } * elements; // by global
@@ -27,8 +30,8 @@ bool lm_plan_pads_in_place(const lm_op *op) {
          lm_axis_size(m, a->to[0]) == lm_global_stored_rows(m, g);
 }
 
-static bool in_bucket(const lm_global *g, const lm_axis *prefix, int level) {
-  if (!lm_global_is_trained(g) || g->n_stack < level)
+static bool in_bucket(const layer *l, const lm_global *g, const lm_axis *prefix, int level) {
+  if (!lm_global_is_trained(g) || g->n_stack < level || g->partial != l->partial)
     return false;
   for (int i = 0; i < level; i++)
     if (g->type.axis[i] != prefix[i])
@@ -61,7 +64,7 @@ static int64_t bucket_lay(layer *l, const lm_axis *prefix, int level, int64_t ba
   int64_t size = 0;
   for (uint32_t i = 0; i < l->m->n_globals; i++) {
     const lm_global *g = &l->m->globals[i];
-    if (l->done[i] || g->kind == LM_GLOBAL_PACKED || !in_bucket(g, prefix, level))
+    if (l->done[i] || g->kind == LM_GLOBAL_PACKED || !in_bucket(l, g, prefix, level))
       continue;
     if (g->n_stack == level) {
       size += param_lay(l, i, base + size);
@@ -71,7 +74,7 @@ static int64_t bucket_lay(layer *l, const lm_axis *prefix, int level, int64_t ba
     memcpy(inner, g->type.axis, sizeof inner);
     int64_t bucket = bucket_lay(l, inner, level + 1, base + size);
     for (uint32_t j = 0; j < l->m->n_globals; j++)
-      if (in_bucket(&l->m->globals[j], inner, level + 1))
+      if (in_bucket(l, &l->m->globals[j], inner, level + 1))
         l->elements[j].stride[level] = bucket;
     size += bucket * lm_axis_size(l->m, inner[level]);
   }
@@ -140,13 +143,30 @@ static lm_layout_location location_of(const layer *l, uint32_t i, lm_arena_id ar
 
 static void params_locate(const layer *l, lm_layout *out) {
   for (uint32_t i = 0; i < l->m->n_globals; i++) {
-    if (!in_bucket(&l->m->globals[i], NULL, 0))
+    if (!lm_global_is_trained(&l->m->globals[i]))
       continue;
-    out->globals[i] =
-        (lm_layout_global){.value = location_of(l, i, LM_ARENA_PARAM, LM_F32, 0),
-                           .grad = location_of(l, i, LM_ARENA_GRAD, LM_F32, 0),
-                           .copy = location_of(l, i, LM_ARENA_COPY, LM_BF16, out->derived_bytes)};
+    out->globals[i] = (lm_layout_global){
+        .value = location_of(l, i, LM_ARENA_PARAM, LM_F32, 0),
+        .grad = location_of(l, i, LM_ARENA_GRAD, LM_F32, 0),
+        .copy = location_of(l, i, LM_ARENA_COPY, LM_BF16, out->derived_bytes),
+    };
   }
+}
+
+// A region for each set of axes, in the order of their first parameters.
+static void regions_lay(layer *l, lm_arena *arena, lm_layout *out) {
+  uint32_t n = 0, cap = 0;
+  for (uint32_t i = 0; i < l->m->n_globals; i++) {
+    const lm_global *g = &l->m->globals[i];
+    if (g->kind != LM_GLOBAL_PARAM || l->done[i])
+      continue;
+    lm_layout_region *r = &LM_PUSH(arena, out->regions, n, cap);
+    l->partial = g->partial;
+    int64_t elements = bucket_lay(l, NULL, 0, out->blocks * LM_BLOCK);
+    *r = (lm_layout_region){g->partial, out->blocks, elements / LM_BLOCK};
+    out->blocks += r->n;
+  }
+  out->n_regions = (int)n;
 }
 
 void lm_layout_make(const lm_module *m, lm_arena *arena, lm_layout *out) {
@@ -156,7 +176,7 @@ void lm_layout_make(const lm_module *m, lm_arena *arena, lm_layout *out) {
   };
   l.elements = lm_arena_alloc(arena, sizeof *l.elements * (m->n_globals + 1));
   *out = (lm_layout){.globals = LM_NEW_N(arena, lm_layout_global, m->n_globals + 1)};
-  out->blocks = bucket_lay(&l, NULL, 0, 0) / LM_BLOCK;
+  regions_lay(&l, arena, out);
   out->cache_bytes = dense_lay(m, out, LM_GLOBAL_CACHE, LM_ARENA_CACHE);
   out->derived_bytes = dense_lay(m, out, LM_GLOBAL_DERIVED, LM_ARENA_COPY);
   out->fixed_bytes = frozen_lay(m, out);

@@ -178,7 +178,7 @@ static void kernel_cost(planner *p, const lm_op *op, lm_plan_step *s) {
   s->attend = a;
 }
 
-static location result_new(planner *p, lm_value *v, lm_op *op) {
+location lm_result_locate(planner *p, lm_value *v, lm_op *op) {
   location out = lm_location_dense(
       p, lm_storage_new(p, lm_type_bytes(p, v->type), p->depth, lm_plan_label(p->arena, p->m, op)),
       v->type);
@@ -213,7 +213,7 @@ void lm_step_kernel(planner *p, lm_op *op) {
   for (uint32_t i = 0; i < op->n_in; i++)
     *r++ = lm_location_ref(p, &in[i], op->in[i]->type);
   for (uint32_t i = 0; i < op->n_out; i++) {
-    location out = result_new(p, op->out[i], op);
+    location out = lm_result_locate(p, op->out[i], op);
     *r++ = lm_location_ref(p, &out, op->out[i]->type);
   }
   for (int i = 0; i < code.n_workspaces; i++)
@@ -254,7 +254,7 @@ void lm_step_dot(planner *p, lm_op *op) {
     in[i] =
         i < LM_DOT_ADDENDS ? *lm_value_location(p, op->in[i]) : lm_value_dense(p, op->in[i], op);
   for (uint32_t i = 0; i < n_out; i++)
-    out[i] = result_new(p, op->out[i], op);
+    out[i] = lm_result_locate(p, op->out[i], op);
   int64_t capacity[LM_COUNT(p->plan->extents)];
   for (int i = 0; i < p->plan->n_extents; i++)
     capacity[i] = p->plan->extents[i].capacity;

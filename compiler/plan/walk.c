@@ -446,9 +446,13 @@ static void op_walk(planner *p, lm_op *op) {
   case LM_OP_RETAIN: cache_walk(p, op); break;
   case LM_OP_CONST: const_walk(p, op); break;
   case LM_OP_LOOP: loop_walk(p, op); break;
+  case LM_OP_RANK: lm_rank_locate(p, op); break;
   case LM_OP_YIELD:
   case LM_OP_RETURN: break; // handled by the owner of the region
-  default: LM_BUG("'%s' outside a kernel", lm_op_info_of(op)->name);
+  default:
+    if (!(lm_op_info_of(op)->traits & LM_T_COLLECTIVE))
+      LM_BUG("'%s' outside a kernel", lm_op_info_of(op)->name);
+    lm_step_collective(p, op);
   }
 }
 
@@ -550,6 +554,7 @@ static void results_walk(planner *p, lm_plan_func *out) {
     location to = port_location(p, name, v->type, role);
     items[i] = (item){v, to, to.at->arena == LM_ARENA_IO || to.at->arena == LM_ARENA_COPY, false};
     out->out[i] = port_make(p, name, v->type, role, &to);
+    out->out[i].partial = p->f->out_partial ? p->f->out_partial[i] : 0;
   }
   items_store(p, ret, items, (int)ret->n_in, 0);
 }

@@ -3,7 +3,8 @@
 // A function is one run of the team: every thread walks over its steps and computes a share of
 // each: a contiguous range of a kernel's parallel space, or tiles of a GEMM. A barrier follows
 // every shared step. Steps too small to be shared are run by the first thread alone; the others
-// wait for it only before the next shared step.
+// wait for it only before the next shared step. The first thread alone runs collectives, while the
+// others wait.
 #include "runtime/cpu/exec.h"
 
 #include <string.h>
@@ -12,6 +13,7 @@
 #include "runtime/base/parallel.h"
 #include "runtime/base/processors.h"
 #include "runtime/base/team.h"
+#include "runtime/comm/comm.h"
 #include "runtime/cpu/detect.h"
 #include "runtime/cpu/gemm.h"
 #include "runtime/cpu/kernels.h"
@@ -21,7 +23,8 @@
 #include "runtime/plan/walk.h"
 
 enum {
-  HUGE_PAGE = 2 << 20
+  HUGE_PAGE = 2 << 20,
+  HANDLES = 16 // of collectives, in a plan
 };
 static const double ALONE = 20e-6; // seconds; steps that are estimated shorter are not shared
 
@@ -43,6 +46,9 @@ typedef struct cpu_exec {
   lm_tickets tickets;
   struct worker *workers; // [threads]
   bool *alone;            // by function: all of its steps are too small to be shared
+  lm_comm *comm;          // optional
+  int handles[HANDLES];   // of lm_comm, by handle of the plan
+  bool comm_failed;       // the current collective
 } cpu_exec;
 
 // The times of a thread's share of a step; `passed`: when it left the barrier.
@@ -152,13 +158,19 @@ static void alone_find(cpu_exec *e) {
   }
 }
 
+static void coordinates_write(const cpu_exec *e) {
+  const lm_plan_mesh *m = &e->plan->mesh;
+  for (int k = 0; k < m->n; k++)
+    if (m->axis[k].rank >= 0)
+      *(int32_t *)(e->arenas[LM_ARENA_IO].start + m->axis[k].rank) = m->axis[k].at;
+}
+
 static const lm_exec_ops OPS;
 
 lm_status lm_cpu_exec_create(const lm_plan *plan, const lm_exec_options *o, lm_exec **out) {
   static const lm_exec_options defaults = {0};
   if (!o)
     o = &defaults;
-  LM_TRY(lm_plan_of_one_process(plan));
   cpu_exec *e = lm_alloc(sizeof *e);
   e->hal.ops = &OPS;
   e->plan = plan;
@@ -167,9 +179,12 @@ lm_status lm_cpu_exec_create(const lm_plan *plan, const lm_exec_options *o, lm_e
   workers_make(e);
   alone_find(e);
   e->timeline = o->timeline;
+  e->comm = o->comm;
   lm_status s = lm_kernels_load(plan, o, e->threads, &e->kernels);
   if (!s)
     s = arenas_make(e);
+  if (!s)
+    coordinates_write(e);
   lm_cpu_gemm_options g = gemm_options(o);
   g.threads = e->threads;
   g.team = e->team;
@@ -279,6 +294,39 @@ static lm_status copy_run(worker *w, const lm_plan_step *s, const lm_share *shar
   return NULL;
 }
 
+static lm_status collective_start(worker *w, const lm_plan_step *s, int *out_handle) {
+  const lm_plan_comm *c = s->comm;
+  return lm_comm_start(w->e->comm,
+                       &(lm_coll){
+                           .kind = c->kind,
+                           .dtype = c->dtype,
+                           .op = c->op,
+                           .group = c->group,
+                           .count = c->count,
+                           .from = s->n_read ? w->pointers[0] : NULL,
+                           .to = s->n_write ? w->pointers[s->n_read] : NULL,
+                           .peer = c->peer,
+                           .label = s->label,
+                       },
+                       out_handle);
+}
+
+static lm_status collective_run(worker *w, const lm_plan_step *s) {
+  int handle = lm_plan_comm_handle(s->comm, w->walk.iteration);
+  if (!w->e->comm)
+    return lm_fail(LM_BUG_STATUS, "%s: there is one process", s->label);
+  LM_ASSERT(handle < HANDLES);
+  int *own = &w->e->handles[handle];
+  lm_status status =
+      s->kind == LM_STEP_START ? collective_start(w, s, own) : lm_comm_wait(w->e->comm, *own);
+  w->e->comm_failed = status != NULL;
+  return status;
+}
+
+static bool is_collective(const lm_plan_step *s) {
+  return s->kind == LM_STEP_START || s->kind == LM_STEP_WAIT;
+}
+
 static lm_status step_do(worker *w, const lm_plan_step *s, lm_share *share) {
   for (int i = 0; i < s->n_bufs; i++)
     w->pointers[i] = address(w, &s->bufs[i]);
@@ -294,6 +342,8 @@ static lm_status step_do(worker *w, const lm_plan_step *s, lm_share *share) {
   case LM_STEP_COPY:
   case LM_STEP_ADD: return copy_run(w, s, share);
   case LM_STEP_LOOP: *(int32_t *)w->pointers[0] = lm_plan_walk_index(&w->walk, s); return NULL;
+  case LM_STEP_START:
+  case LM_STEP_WAIT: return share->me ? NULL : collective_run(w, s);
   default: LM_BUG("step of kind %d", (int)s->kind);
   }
 }
@@ -334,7 +384,8 @@ static void spans_report(worker *w, lm_timeline *t) {
 
 // If a step fails, all threads must stop at that step, so a step that can fail runs on all of them.
 static bool can_fail(const lm_plan_step *s) {
-  return (s->kind == LM_STEP_COPY || s->kind == LM_STEP_ADD) && s->move->at_dim >= 0;
+  bool moves = s->kind == LM_STEP_COPY || s->kind == LM_STEP_ADD;
+  return is_collective(s) || (moves && s->move->at_dim >= 0);
 }
 
 static lm_status step_run(void *user, const lm_plan_step *s) {
@@ -359,6 +410,8 @@ static lm_status step_run(void *user, const lm_plan_step *s) {
   status = step_do(w, s, &w->share);
   double end = lm_timeline_now(w->e->timeline);
   barrier(w);
+  if (is_collective(s) && !first && w->e->comm_failed)
+    status = lm_fail(LM_ENV, "%s: the first thread reports it", s->label);
   span_keep(w, s, start, end);
   lm_timeline_add(timeline, LM_ROW_STEP, s->label, s, -1, start);
   return status;

@@ -29,6 +29,9 @@ typedef struct lm_exec_options {
   void *tuning;
   bool tf32;             // allow a device to round f32 operands of GEMMs to 10 bits of mantissa
   lm_timeline *timeline; // optional: receives a span for every function and every step that runs
+  // The ranks of the plan's mesh, in groups along its axes (lm_comm_groups); NULL: one process,
+  // which cannot run functions with collectives. Outlives the executor.
+  struct lm_comm *comm;
   // Optional: receives a sentence about a kernel that will be slow on this device.
   void (*warning)(void *user, const char *text);
   void *warning_user;

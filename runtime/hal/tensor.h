@@ -9,7 +9,8 @@ enum {
 };
 
 // Copies n elements, the first at the row-major index `first`. Waits for previous runs, whose error
-// is returned. Bits of f32 are kept; a bf16 parameter is rounded to nearest even.
+// is returned. Bits of f32 are kept; a bf16 parameter is rounded to nearest even. Elements that
+// only other ranks have are left as they are.
 lm_status lm_tensor_get(lm_exec *e, const lm_plan *p, lm_plan_tensor t, int64_t first, int64_t n,
                         float *out);
 lm_status lm_tensor_set(lm_exec *e, const lm_plan *p, lm_plan_tensor t, int64_t first, int64_t n,

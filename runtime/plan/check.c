@@ -108,7 +108,7 @@ static int64_t iteration_of(const checker *c) {
 }
 
 static int handle_of(const checker *c, const lm_plan_comm *x) {
-  return x->handle + (x->slots ? (int)((iteration_of(c) + x->ahead) % x->slots) : 0);
+  return lm_plan_comm_handle(x, iteration_of(c));
 }
 
 static void holds_respect(checker *c, int step) {

@@ -208,8 +208,8 @@ static void comm(reader *r, lm_plan_step *s) {
       c->op = (lm_coll_op)choice(r, lm_coll_op_names, LM_COLL_OPS);
     c->dtype = (lm_dtype)choice(r, lm_dtype_names, LM_REAL);
     c->count = number(r);
-    expect(r, "group");
-    c->group = small(r);
+    expect(r, "over");
+    c->group = group_named(r, " ");
     if (c->kind == LM_COLL_SEND || c->kind == LM_COLL_RECEIVE) {
       expect(r, "peer");
       c->peer = small(r);
@@ -297,6 +297,17 @@ static void role(reader *r, lm_plan_port *x) {
   x->state = x->role == LM_ROLE_STATE ? (int)number(r) : 0;
 }
 
+static lm_mesh_set partial(reader *r) {
+  lm_mesh_set set = 0;
+  if (!take(r, "partial("))
+    return 0;
+  do
+    set |= (lm_mesh_set)(1 << group_named(r, ",)") >> 1);
+  while (take(r, ","));
+  expect(r, ")");
+  return set;
+}
+
 static void port(reader *r, bool result) {
   lm_plan_port x = {.name = word(r, ":")};
   x.id = lm_port_find(x.name);
@@ -313,6 +324,7 @@ static void port(reader *r, bool result) {
     x.shape[x.rank++] = number(r);
   }
   role(r, &x);
+  x.partial = partial(r);
   x.buf = buffer(r);
   if (result)
     *ADD(r, r->f->out, r->f->n_out, r->cap_out) = x;
@@ -383,9 +395,24 @@ static void func(reader *r) {
   r->cap_steps = r->cap_in = r->cap_out = r->cap_live = 0;
 }
 
+static void mesh(reader *r) {
+  lm_plan_mesh *m = &r->p->mesh;
+  if (m->n == LM_MESH_AXES) {
+    r->failed = true;
+    return;
+  }
+  m->axis[m->n].name = word(r, " ");
+  m->axis[m->n].size = small(r);
+  m->axis[m->n].rows = take(r, "rows");
+  blanks(r);
+  m->axis[m->n++].rank = r->at < r->end ? buffer(r).offset : -1;
+}
+
 static void top_line(reader *r) {
   lm_plan *p = r->p;
-  if (take(r, "arena ")) {
+  if (take(r, "mesh ")) {
+    mesh(r);
+  } else if (take(r, "arena ")) {
     int i = choice(r, lm_arena_names, LM_ARENAS);
     p->arena_bytes[i] = number(r);
   } else if (take(r, "extent ")) {

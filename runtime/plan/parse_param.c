@@ -17,6 +17,21 @@ static int numbers(reader *r, int64_t *out) {
   return n;
 }
 
+// [64, 32 by tp]
+static void shape(reader *r, lm_plan_param *x) {
+  expect(r, "[");
+  while (!r->failed && !take(r, "]")) {
+    if (x->rank == LM_PLAN_RANK || (x->rank && !take(r, ","))) {
+      r->failed = true;
+      return;
+    }
+    x->shape[x->rank] = number(r);
+    if (take(r, "by "))
+      x->by[x->rank] = (uint8_t)group_named(r, ",]");
+    x->rank++;
+  }
+}
+
 static bool at_numbers(reader *r) {
   blanks(r);
   return r->at < r->end && *r->at == '[';
@@ -33,7 +48,7 @@ void lm_plan_param_read(reader *r, lm_plan_param *x, lm_arena_id arena) {
   bool dense = !at_numbers(r);
   int64_t offset = dense ? number(r) : 0;
   if (!dense)
-    x->rank = numbers(r, x->shape);
+    shape(r, x);
   expect(r, ":");
   x->elements = number(r);
   if (!dense)

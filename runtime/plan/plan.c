@@ -31,6 +31,60 @@ lm_plan_batch lm_plan_batch_at(const lm_plan_batch *axes, int n, int64_t index) 
   return at;
 }
 
+void lm_plan_mesh_place(lm_plan *p, int rank) {
+  for (int k = p->mesh.n - 1; k >= 0; k--) {
+    p->mesh.axis[k].at = rank % p->mesh.axis[k].size;
+    rank /= p->mesh.axis[k].size;
+  }
+}
+
+int lm_plan_mesh_ranks(const lm_plan *p) {
+  int n = 1;
+  for (int k = 0; k < p->mesh.n; k++)
+    n *= p->mesh.axis[k].size;
+  return n;
+}
+
+const char *lm_plan_mesh_text(lm_arena *a, const lm_plan *p) {
+  const char *axes = "";
+  for (int k = 0; k < p->mesh.n; k++)
+    axes = lm_arena_printf(a, "%s%s%s %d", axes, k ? ", " : "", p->mesh.axis[k].name,
+                           p->mesh.axis[k].size);
+  return p->mesh.n ? lm_arena_printf(a, "%d ranks (%s)", lm_plan_mesh_ranks(p), axes) : "";
+}
+
+bool lm_plan_mesh_counts(const lm_plan *p, int rank, lm_mesh_set set) {
+  for (int k = p->mesh.n - 1; k >= 0; k--) {
+    if (rank % p->mesh.axis[k].size && !(set >> k & 1))
+      return false;
+    rank /= p->mesh.axis[k].size;
+  }
+  return true;
+}
+
+int lm_plan_parts(const lm_plan *p, int *out_part) {
+  int parts = 1;
+  *out_part = 0;
+  for (int k = 0; k < p->mesh.n; k++) {
+    if (!p->mesh.axis[k].rows)
+      continue;
+    *out_part = *out_part * p->mesh.axis[k].size + p->mesh.axis[k].at;
+    parts *= p->mesh.axis[k].size;
+  }
+  return parts;
+}
+
+lm_mesh_set lm_plan_rows(const lm_plan *p) {
+  lm_mesh_set rows = 0;
+  for (int k = 0; k < p->mesh.n; k++)
+    rows |= (lm_mesh_set)(p->mesh.axis[k].rows << k);
+  return rows;
+}
+
+const char *lm_plan_group_name(const lm_plan *p, int group) {
+  return group && group <= p->mesh.n ? p->mesh.axis[group - 1].name : "all";
+}
+
 static bool touches(const lm_plan_func *f, lm_arena_id arena, bool write) {
   for (int i = 0; i < f->n_steps; i++)
     for (int b = 0; b < f->steps[i].n_bufs; b++)
@@ -39,12 +93,18 @@ static bool touches(const lm_plan_func *f, lm_arena_id arena, bool write) {
   return false;
 }
 
+bool lm_plan_exchanges(const lm_plan_func *f) {
+  for (int k = 0; k < f->n_steps; k++)
+    if (f->steps[k].kind == LM_STEP_START || f->steps[k].kind == LM_STEP_WAIT)
+      return true;
+  return false;
+}
+
 lm_status lm_plan_of_one_process(const lm_plan *p) {
   for (int i = 0; i < p->n_funcs; i++)
-    for (int k = 0; k < p->funcs[i].n_steps; k++)
-      if (p->funcs[i].steps[k].kind == LM_STEP_START || p->funcs[i].steps[k].kind == LM_STEP_WAIT)
-        return lm_fail(LM_BUG_STATUS, "%s: step %d is of a collective, but there is one process",
-                       p->funcs[i].name, k);
+    if (lm_plan_exchanges(&p->funcs[i]))
+      return lm_fail(LM_BUG_STATUS, "%s has a step of a collective, but there is one process",
+                     p->funcs[i].name);
   return NULL;
 }
 
@@ -162,14 +222,15 @@ static void print_buf(const lm_plan_buf *b, lm_buf *out) {
   lm_buf_printf(out, " : %lld]", (long long)b->bytes);
 }
 
-// start all_reduce sum f32 4096 group 1 lane 2 as 4 + (i0 mod 2)
-// start send f32 64 group 1 to 3 lane 0 as 0
-static void print_comm(const lm_plan_comm *c, int depth, bool start, lm_buf *out) {
+// start all_reduce sum f32 4096 over tp lane 2 as 4 + (i0 mod 2)
+// start send f32 64 over all peer 3 lane 0 as 0
+static void print_comm(const lm_plan *p, const lm_plan_comm *c, int depth, bool start,
+                       lm_buf *out) {
   bool reduces = c->kind == LM_COLL_ALL_REDUCE || c->kind == LM_COLL_REDUCE_SCATTER;
   if (start) {
-    lm_buf_printf(out, " %s%s%s %s %lld group %d", lm_coll_names[c->kind], reduces ? " " : "",
+    lm_buf_printf(out, " %s%s%s %s %lld over %s", lm_coll_names[c->kind], reduces ? " " : "",
                   reduces ? lm_coll_op_names[c->op] : "", lm_dtype_name(c->dtype),
-                  (long long)c->count, c->group);
+                  (long long)c->count, lm_plan_group_name(p, c->group));
     if (c->kind == LM_COLL_SEND || c->kind == LM_COLL_RECEIVE)
       lm_buf_printf(out, " peer %d", c->peer);
     lm_buf_printf(out, " lane %d as", c->lane);
@@ -255,7 +316,7 @@ static void print_step(const lm_plan *p, const lm_plan_step *s, int number, int 
   case LM_STEP_ADD: print_move(p, s->move, out); break;
   case LM_STEP_FILL: lm_buf_printf(out, " %#llx", (unsigned long long)s->pattern); break;
   case LM_STEP_START:
-  case LM_STEP_WAIT: print_comm(s->comm, *depth, s->kind == LM_STEP_START, out); break;
+  case LM_STEP_WAIT: print_comm(p, s->comm, *depth, s->kind == LM_STEP_START, out); break;
   case LM_STEP_END: break;
   }
   for (int i = 0; i < s->n_bufs; i++) {
@@ -268,7 +329,17 @@ static void print_step(const lm_plan *p, const lm_plan_step *s, int number, int 
   lm_buf_printf(out, "%s%s\n", s->label && *s->label ? "  // " : "", s->label ? s->label : "");
 }
 
-static void print_ports(const char *what, const lm_plan_port *ports, int n, lm_buf *out) {
+// partial(dp, tp)
+static void print_partial(const lm_plan *p, lm_mesh_set set, lm_buf *out) {
+  int n = 0;
+  for (int k = 0; k < p->mesh.n; k++)
+    if (set >> k & 1)
+      lm_buf_printf(out, "%s%s", n++ ? ", " : " partial(", p->mesh.axis[k].name);
+  lm_buf_puts(out, n ? ")" : "");
+}
+
+static void print_ports(const lm_plan *p, const char *what, const lm_plan_port *ports, int n,
+                        lm_buf *out) {
   for (int i = 0; i < n; i++) {
     lm_buf_printf(out, "  %s %s: %s[", what, ports[i].name,
                   lm_dtype_name((lm_dtype)ports[i].dtype));
@@ -279,6 +350,7 @@ static void print_ports(const char *what, const lm_plan_port *ports, int n, lm_b
       lm_buf_printf(out, " as %s", lm_role_names[ports[i].role]);
     if (ports[i].role == LM_ROLE_STATE)
       lm_buf_printf(out, " %d", ports[i].state);
+    print_partial(p, ports[i].partial, out);
     print_buf(&ports[i].buf, out);
     lm_buf_puts(out, "\n");
   }
@@ -300,10 +372,21 @@ static bool is_dense(const lm_plan_param *x) {
   return x->n_pieces == 1;
 }
 
+// [64, 32 by tp]
+static void print_shape(const lm_plan *p, const lm_plan_param *x, lm_buf *out) {
+  for (int d = 0; d < x->rank; d++) {
+    lm_buf_printf(out, "%s%lld", d ? ", " : "[", (long long)x->shape[d]);
+    if (x->by[d])
+      lm_buf_printf(out, " by %s", p->mesh.axis[x->by[d] - 1].name);
+  }
+  lm_buf_puts(out, x->rank ? "]" : "[]");
+}
+
 // param layers.0.wo 8192 : 4096                 one dense piece: its offset and elements
 // param layers.0.wq [64, 32] : 2048             others: the shape, then the pieces
+// param layers.0.wu [64, 32 by tp] : 2048       divided: pieces of this rank's part
 //   piece 0 [0, 0] [64, 16] by [96, 1]          offset, first indices, sizes and strides
-static void print_param(const lm_plan_param *x, lm_buf *out) {
+static void print_param(const lm_plan *p, const lm_plan_param *x, lm_buf *out) {
   bool frozen = x->arena == LM_ARENA_FIXED;
   lm_buf_printf(out, "%s %s ", frozen ? "frozen" : "param", x->path);
   if (frozen)
@@ -312,7 +395,7 @@ static void print_param(const lm_plan_param *x, lm_buf *out) {
     lm_buf_printf(out, "%lld : %lld\n", (long long)x->pieces->offset, (long long)x->elements);
     return;
   }
-  print_numbers(x->shape, x->rank, out);
+  print_shape(p, x, out);
   lm_buf_printf(out, " : %lld\n", (long long)x->elements);
   for (int i = 0; i < x->n_pieces; i++) {
     lm_buf_printf(out, "  piece %lld ", (long long)x->pieces[i].offset);
@@ -327,8 +410,8 @@ static void print_param(const lm_plan_param *x, lm_buf *out) {
 
 static void print_func(const lm_plan *p, const lm_plan_func *f, lm_buf *out) {
   lm_buf_printf(out, "func %s work %lld\n", f->name, (long long)f->work_bytes);
-  print_ports("in", f->in, f->n_in, out);
-  print_ports("out", f->out, f->n_out, out);
+  print_ports(p, "in", f->in, f->n_in, out);
+  print_ports(p, "out", f->out, f->n_out, out);
   int depth = 0;
   for (int i = 0; i < f->n_steps; i++)
     print_step(p, &f->steps[i], i, &depth, out);
@@ -338,16 +421,31 @@ static void print_func(const lm_plan *p, const lm_plan_func *f, lm_buf *out) {
                   f->live[i].last, f->live[i].label);
 }
 
+// mesh tp 2 io[128 : 4]        its coordinate, where a step reads it
+static void print_mesh(const lm_plan_mesh *m, lm_buf *out) {
+  for (int k = 0; k < m->n; k++) {
+    lm_buf_printf(out, "mesh %s %d%s", m->axis[k].name, m->axis[k].size,
+                  m->axis[k].rows ? " rows" : "");
+    if (m->axis[k].rank >= 0)
+      print_buf(&(lm_plan_buf){.arena = LM_ARENA_IO,
+                               .offset = m->axis[k].rank,
+                               .bytes = (int64_t)sizeof(int32_t)},
+                out);
+    lm_buf_puts(out, "\n");
+  }
+}
+
 void lm_plan_print(const lm_plan *p, lm_buf *out) {
+  print_mesh(&p->mesh, out);
   for (int i = 0; i < LM_ARENAS; i++)
     lm_buf_printf(out, "arena %s %lld\n", lm_arena_names[i], (long long)p->arena_bytes[i]);
   for (int i = 0; i < p->n_extents; i++)
     lm_buf_printf(out, "extent %s <= %lld\n", p->extents[i].name,
                   (long long)p->extents[i].capacity);
   for (int i = 0; i < p->n_params; i++)
-    print_param(&p->params[i], out);
+    print_param(p, &p->params[i], out);
   for (int i = 0; i < p->n_frozen; i++)
-    print_param(&p->frozen[i], out);
+    print_param(p, &p->frozen[i], out);
   for (int i = 0; i < p->n_kernels; i++)
     lm_buf_printf(out, "kernel %s %s\n", p->kernels[i].name,
                   p->kernels[i].origin ? p->kernels[i].origin : "");

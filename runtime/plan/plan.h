@@ -17,6 +17,7 @@
 #include "contract/collective.h"
 #include "contract/dtype.h"
 #include "contract/func.h"
+#include "contract/mesh.h"
 #include "runtime/base/base.h"
 
 enum {
@@ -219,8 +220,24 @@ enum {
   LM_STEP_KINDS = LM_STEP_WAIT + 1
 };
 
-// A collective of the ranks of a group. START and WAIT have equal handles: those of a function that
-// are under way differ. slots > 0: the handle is `handle` + (iteration of the innermost loop +
+// The ranks that run the plan, each of which computes a part. All have the same plan; `at` alone
+// differs. Ranks along the last axis are neighbours.
+typedef struct lm_plan_mesh {
+  int n; // 0: one process
+  struct {
+    const char *name; // "tp"
+    int size;
+    bool rows; // each coordinate has a part of the rows of a micro-batch
+    int at;    // the coordinate of this rank (lm_plan_mesh_place)
+    // In the arena IO: an int that holds the coordinate, which the executor writes; -1: no step
+    // reads it.
+    int64_t rank;
+  } axis[LM_MESH_AXES];
+} lm_plan_mesh;
+
+// A collective of the ranks of a group: 0 are all ranks, k those along axis k of the mesh, from 1,
+// that agree in their other coordinates. START and WAIT have equal handles: those of a function
+// that are under way differ. slots > 0: the handle is `handle` + (iteration of the innermost loop +
 // ahead) mod slots.
 typedef struct lm_plan_comm {
   lm_coll_kind kind;
@@ -230,6 +247,9 @@ typedef struct lm_plan_comm {
   int group, lane, peer;
   int handle, slots, ahead;
 } lm_plan_comm;
+static inline int lm_plan_comm_handle(const lm_plan_comm *c, int64_t iteration) {
+  return c->handle + (c->slots ? (int)((iteration + c->ahead) % c->slots) : 0);
+}
 extern const char *const lm_step_names[LM_STEP_KINDS]; // as in the text of a plan
 
 typedef struct lm_plan_step {
@@ -272,6 +292,8 @@ typedef struct lm_plan_port {
   lm_port_id id; // LM_PORTS: the program names it
   lm_port_role role;
   int state; // STATE: the number of the optimizer state
+  // A result whose value is the sum of those of the ranks along these axes of the mesh.
+  lm_mesh_set partial;
   lm_plan_buf buf;
   uint8_t dtype; // lm_dtype
   int rank;
@@ -304,20 +326,22 @@ typedef struct lm_plan_func {
   bool initializes;    // some step initializes gradients (see lm_plan_step)
 } lm_plan_func;
 
-// A box of a parameter: its element at the indices first[d] + i[d], where 0 <= i[d] < size[d], is
-// the element offset + sum over d of i[d] * stride[d] of the parameter's arena; of the PARAM arena,
-// and the same of GRAD and of each STATE.
+// A box of a parameter, or of this rank's part of one: its element at the indices first[d] + i[d],
+// where 0 <= i[d] < size[d], is the element offset + sum over d of i[d] * stride[d] of the
+// parameter's arena; of the PARAM arena, and the same of GRAD and of each STATE.
 typedef struct lm_plan_piece {
   int64_t offset;
   int64_t first[LM_PLAN_RANK], size[LM_PLAN_RANK], stride[LM_PLAN_RANK];
 } lm_plan_piece;
 
-// A parameter by its path. Its pieces contain each element once.
+// A parameter by its path. Its pieces contain each element once; of a divided parameter, each
+// element of this rank's part.
 typedef struct lm_plan_param {
   const char *path; // "layers.17.attn.wq"
   int64_t elements;
   int rank;
   int64_t shape[LM_PLAN_RANK]; // of one layer, without stacked axes
+  uint8_t by[LM_PLAN_RANK];    // the axis of the mesh that divides the dim, from 1; 0: none
   const lm_plan_piece *pieces;
   int n_pieces;
   uint8_t init; // lm_init_kind
@@ -342,6 +366,7 @@ typedef struct lm_tensor_run {
 } lm_tensor_run;
 
 typedef struct lm_plan {
+  lm_plan_mesh mesh;
   int64_t arena_bytes[LM_ARENAS];
   int n_blocks; // of LM_BLOCK elements in PARAM
   int n_states;
@@ -364,6 +389,19 @@ typedef struct lm_plan {
 // NULL if absent. The second takes the name in the plan's text.
 const lm_plan_func *lm_plan_func_get(const lm_plan *p, lm_func_id id, int64_t seq);
 const lm_plan_func *lm_plan_func_find(const lm_plan *p, const char *name);
+// Sets the coordinates of this rank, from its number among all ranks.
+void lm_plan_mesh_place(lm_plan *p, int rank);
+const char *lm_plan_group_name(const lm_plan *p, int group); // "tp"; "all" for group 0
+int lm_plan_mesh_ranks(const lm_plan *p);
+// "4 ranks (dp 2, tp 2)"; "" for one process.
+const char *lm_plan_mesh_text(lm_arena *a, const lm_plan *p);
+// True if a rank of this number has coordinate 0 along the axes that are not in `set`: the ranks
+// for which it is true have all terms of a value that is a sum along `set`.
+bool lm_plan_mesh_counts(const lm_plan *p, int rank, lm_mesh_set set);
+// The parts in which the rows of a micro-batch are divided; *out_part: the number of this rank's.
+int lm_plan_parts(const lm_plan *p, int *out_part);
+lm_mesh_set lm_plan_rows(const lm_plan *p); // the axes that divide rows
+bool lm_plan_exchanges(const lm_plan_func *f); // true if it has a collective
 // LM_BUG_STATUS if a function has a collective, which an executor of one process cannot run.
 lm_status lm_plan_of_one_process(const lm_plan *p);
 // Computes `copies`, `packs`, `changes_params`, `makes_copies` and `initializes` of all functions
@@ -381,8 +419,12 @@ int64_t lm_plan_step_saved(const lm_plan_func *f, int i);
 // NULL if absent. The second takes the name in the plan's text.
 const lm_plan_port *lm_plan_port_get(const lm_plan_func *f, lm_port_id id, bool result);
 const lm_plan_port *lm_plan_port_find(const lm_plan_func *f, const char *name, bool result);
+// The axes of the mesh that divide a parameter, and those that divide any.
+lm_mesh_set lm_plan_param_set(const lm_plan_param *x);
+lm_mesh_set lm_plan_divided(const lm_plan *p);
 // Calls fn for each run of contiguous memory of elements first … first + n - 1 of a tensor, a piece
-// after the other. Returns the first status that is not NULL.
+// after the other, without the elements that only other ranks have. Returns the first status that
+// is not NULL.
 typedef lm_status lm_tensor_run_fn(void *user, const lm_tensor_run *r);
 lm_status lm_tensor_runs(const lm_plan *p, lm_plan_tensor t, int64_t first, int64_t n,
                          lm_tensor_run_fn *fn, void *user);

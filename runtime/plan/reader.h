@@ -89,6 +89,17 @@ static inline int choice(reader *r, const char *const *names, int n) {
   (*(void **)&(items) = lm_grow((r)->a, (items), (uint32_t)(n), &(cap), sizeof *(items)),          \
    &(items)[(n)++])
 
+// The group of a mesh's axis by its name (lm_plan_comm), which ends at a character of `stop`.
+static inline int group_named(reader *r, const char *stop) {
+  const char *name = word(r, stop);
+  int k = r->p->mesh.n;
+  while (k && strcmp(r->p->mesh.axis[k - 1].name, name))
+    k--;
+  if (!k && strcmp(name, "all"))
+    r->failed = true;
+  return k;
+}
+
 // ---- parse_param.c
 
 // Read the rest of the line of a parameter, and of a piece of the one that was read last.

@@ -21,12 +21,18 @@ static run_shape run_shape_of(const lm_plan_param *x, const lm_plan_piece *piece
   return r;
 }
 
+// The index in the tensor of the first element of this rank's part along dim d.
+static int64_t part_first(const lm_plan *p, const lm_plan_param *x, int d) {
+  int k = x->by[d] - 1;
+  return k < 0 ? 0 : x->shape[d] / p->mesh.axis[k].size * p->mesh.axis[k].at;
+}
+
 // The row-major index in the tensor, and the offset in memory, of the piece's element at `index`.
-static void element_find(const lm_plan_param *x, const lm_plan_piece *piece, const int64_t *index,
-                         int64_t *out_at, int64_t *out_offset) {
+static void element_find(const lm_plan *p, const lm_plan_param *x, const lm_plan_piece *piece,
+                         const int64_t *index, int64_t *out_at, int64_t *out_offset) {
   int64_t at = 0, offset = piece->offset;
   for (int d = 0; d < x->rank; d++) {
-    at = at * x->shape[d] + piece->first[d] + index[d];
+    at = at * x->shape[d] + part_first(p, x, d) + piece->first[d] + index[d];
     offset += index[d] * piece->stride[d];
   }
   *out_at = at;
@@ -46,6 +52,22 @@ static int64_t clamp(int64_t v, int64_t lo, int64_t hi) {
   return v < lo ? lo : v > hi ? hi : v;
 }
 
+lm_mesh_set lm_plan_param_set(const lm_plan_param *x) {
+  lm_mesh_set set = 0;
+  for (int d = 0; d < x->rank; d++)
+    set |= (lm_mesh_set)(1 << x->by[d] >> 1);
+  return set;
+}
+
+lm_mesh_set lm_plan_divided(const lm_plan *p) {
+  lm_mesh_set set = 0;
+  for (int i = 0; i < p->n_params; i++)
+    set |= lm_plan_param_set(&p->params[i]);
+  for (int i = 0; i < p->n_frozen; i++)
+    set |= lm_plan_param_set(&p->frozen[i]);
+  return set;
+}
+
 lm_status lm_tensor_runs(const lm_plan *p, lm_plan_tensor t, int64_t first, int64_t n,
                          lm_tensor_run_fn *fn, void *user) {
   const lm_plan_param *x = t.param;
@@ -58,7 +80,7 @@ lm_status lm_tensor_runs(const lm_plan *p, lm_plan_tensor t, int64_t first, int6
     int64_t index[LM_PLAN_RANK] = {0};
     do {
       int64_t at, offset;
-      element_find(x, piece, index, &at, &offset);
+      element_find(p, x, piece, index, &at, &offset);
       int64_t from = clamp(first, at, at + run.n);
       int64_t to = clamp(first + n, at, at + run.n);
       lm_tensor_run r = {.arena = value ? (lm_arena_id)x->arena : lm_role_arena(t.role),

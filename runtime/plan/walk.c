@@ -4,7 +4,8 @@
 #include <string.h>
 
 void lm_plan_walk_open(const lm_plan *plan, lm_plan_walk *out) {
-  *out = (lm_plan_walk){plan, lm_calloc((size_t)plan->n_extents + LM_PLAN_DEPTH, sizeof *out->var)};
+  size_t n = (size_t)plan->n_extents + LM_PLAN_DEPTH;
+  *out = (lm_plan_walk){.plan = plan, .var = lm_calloc(n, sizeof *out->var)};
 }
 
 void lm_plan_walk_close(lm_plan_walk *w) {
@@ -73,9 +74,9 @@ lm_status lm_plan_walk_run(lm_plan_walk *w, const lm_plan_func *f, const int64_t
   for (int pc = 0; pc < f->n_steps;) {
     const lm_plan_step *s = &f->steps[pc], *loop = NULL;
     if (s->kind != LM_STEP_LOOP && s->kind != LM_STEP_END) {
-      int64_t iteration = depth ? w->var[w->plan->n_extents + depth - 1] : 0;
+      w->iteration = depth ? w->var[w->plan->n_extents + depth - 1] : 0;
       bool skipped = (s->kind == LM_STEP_FILL && s->initializes && !w->first) ||
-                     !lm_plan_step_runs(s, iteration);
+                     !lm_plan_step_runs(s, w->iteration);
       if (!skipped)
         LM_TRY(step(user, s));
       pc++;

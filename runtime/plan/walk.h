@@ -6,8 +6,9 @@
 
 typedef struct lm_plan_walk {
   const lm_plan *plan;
-  int64_t *var; // run-time extents, then the index of each enclosing loop
-  bool first;   // the run takes the gradients as zeros
+  int64_t *var;      // run-time extents, then the index of each enclosing loop
+  bool first;        // the run takes the gradients as zeros
+  int64_t iteration; // of the innermost loop around the current step
 } lm_plan_walk;
 
 void lm_plan_walk_open(const lm_plan *plan, lm_plan_walk *out);

@@ -57,12 +57,14 @@ static void ring_test(lm_arena *a) {
 // ---- the checker: gradients of iteration i are reduced from window i mod 2, while iteration i + 1
 // fills the other one
 
-#define HEAD "arena grad 256\narena work 192\nfunc f work 192\n     0 loop i0 < 4\n"
+#define HEAD                                                                                       \
+  "mesh a 2 io[64 : 4]\nmesh b 4\narena grad 256\narena work 192\nfunc f work 192\n     0 loop "   \
+  "i0 < 4\n"
 #define WAIT                                                                                       \
   "     1   wait when 2.. 4 + (i0 mod 2) work[0+64*(i0 mod 2) : 64] -> grad[-128+64*i0 : 64]\n"
 #define FILL "     2   fill 0x1 -> work[0+64*(i0 mod 2) : 64]\n"
 #define START(handle)                                                                              \
-  "     3   start reduce_scatter sum f32 16 group 1 lane 0 as " handle                             \
+  "     3   start reduce_scatter sum f32 16 over a lane 0 as " handle                              \
   " work[0+64*(i0 mod 2) : 64] -> grad[0+64*i0 : 64]\n"
 #define SLOT "4 + (i0 mod 2)"
 #define END "     4 end\n"
@@ -108,8 +110,13 @@ static void checks_test(lm_arena *a) {
     lm_buf_free(&why);
   }
   lm_exec *e;
-  CHECK_FAILS(lm_cpu_exec_create(parsed(a, cases[0].text), NULL, &e), LM_BUG_STATUS,
-              "step 1 is of a collective");
+  lm_plan *p = parsed(a, "mesh a 2\narena work 64\nfunc f work 64\n"
+                         "     0 start all_reduce sum f32 16 over a lane 0 as 0 work[0 : 64] -> "
+                         "work[0 : 64]\n     1 wait 0 work[0 : 64] -> work[0 : 64]\n"
+                         "  live 0: work[0 : 64] steps 0..1 x\n");
+  CHECK_OK(lm_cpu_exec_create(p, NULL, &e));
+  CHECK_FAILS(lm_exec_call(e, &p->funcs[0], NULL), LM_BUG_STATUS, "there is one process");
+  lm_exec_destroy(e);
 }
 
 // ---- mistakes in the text
@@ -121,17 +128,18 @@ static void text_test(lm_arena *a) {
       "fill 0x1 -> work[0+64*(i0 mod 0) : 64]", // no slots
       "fill 0x1 -> work[0+64*(i9 mod 2) : 64]",
       "fill 0x1 -> work[0+64*(i0 mod 2 : 64]",
-      "start all_reduce f32 16 group 1 lane 0 as 0 work[0 : 64] -> work[0 : 64]", // no operation
-      "start gather f32 16 group 1 lane 0 as 0 work[0 : 64] -> work[0 : 64]",
-      "start send f32 16 group 1 lane 0 as 0 work[0 : 64]", // no peer
-      "wait 4 + (i1 mod 2) work[0 : 64]",                   // not the innermost loop
+      "start all_reduce f32 16 over a lane 0 as 0 work[0 : 64] -> work[0 : 64]", // no operation
+      "start gather f32 16 over a lane 0 as 0 work[0 : 64] -> work[0 : 64]",
+      "start send f32 16 over a lane 0 as 0 work[0 : 64]", // no peer
+      "wait 4 + (i1 mod 2) work[0 : 64]",                  // not the innermost loop
       "wait 4 + i0 work[0 : 64]",
       "wait -1 work[0 : 64]"};
   static const char *const good[] = {
-      "start all_gather bf16 16 group 2 lane 1 as 0 work[0 : 32] -> work[64 : 64]",
-      "start send f32 16 group 1 peer 3 lane 0 as 7 work[0 : 64]",
-      "start receive f32 16 group 1 peer 0 lane 0 as 7 -> work[0 : 64]",
-      "start all_reduce max f32 16 group 0 lane 0 as 1 + (i0+1 mod 3) work[0 : 64] -> work[0 : 64]",
+      "start all_gather bf16 16 over b lane 1 as 0 work[0 : 32] -> work[64 : 64]",
+      "start send f32 16 over a peer 3 lane 0 as 7 work[0 : 64]",
+      "start receive f32 16 over a peer 0 lane 0 as 7 -> work[0 : 64]",
+      "start all_reduce max f32 16 over all lane 0 as 1 + (i0+1 mod 3) work[0 : 64] -> work[0 : "
+      "64]",
       "wait 1 + (i0+1 mod 3) work[0 : 64] -> work[0 : 64]"};
   lm_plan *q;
   for (size_t i = 0; i < LM_COUNT(lines); i++) {
@@ -139,7 +147,7 @@ static void text_test(lm_arena *a) {
     lm_status s = lm_plan_parse(a, text, strlen(text), &q);
     if (!s)
       fprintf(stderr, "accepted: %s\n", lines[i]);
-    CHECK_FAILS(s, LM_USER, "line 5");
+    CHECK_FAILS(s, LM_USER, "line 7");
   }
   for (size_t i = 0; i < LM_COUNT(good); i++)
     parsed(a, lm_arena_printf(a, HEAD "     1   %s\n     2 end\n", good[i]));

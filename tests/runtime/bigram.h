@@ -197,9 +197,21 @@ static inline lm_plan *bigram_plan(lm_arena *a) {
   p->params = LM_NEW_N(a, lm_plan_param, 2);
   static const lm_plan_piece table = {.size = {VOCAB, VOCAB}, .stride = {VOCAB, 1}};
   static const lm_plan_piece bias = {.offset = BIAS, .size = {VOCAB}, .stride = {1}};
-  p->params[0] = (lm_plan_param){"table",        VOCAB * VOCAB, 2, {VOCAB, VOCAB}, &table, 1,
-                                 LM_INIT_NORMAL, 0.02,          0};
-  p->params[1] = (lm_plan_param){"bias", VOCAB, 1, {VOCAB}, &bias, 1, LM_INIT_ZEROS, 0, 0};
+  p->params[0] = (lm_plan_param){.path = "table",
+                                 .elements = VOCAB * VOCAB,
+                                 .rank = 2,
+                                 .shape = {VOCAB, VOCAB},
+                                 .pieces = &table,
+                                 .n_pieces = 1,
+                                 .init = LM_INIT_NORMAL,
+                                 .init_a = 0.02};
+  p->params[1] = (lm_plan_param){.path = "bias",
+                                 .elements = VOCAB,
+                                 .rank = 1,
+                                 .shape = {VOCAB},
+                                 .pieces = &bias,
+                                 .n_pieces = 1,
+                                 .init = LM_INIT_ZEROS};
   p->n_extents = 2;
   p->extents[0].name = "t";
   p->extents[0].capacity = 3;

@@ -1,0 +1,165 @@
+// collective.c - steps of collectives.
+//
+// %y = all_gather %x over(tp) (g@tp) -> (g) : f32[b, g], b = 4, g = 8, of two ranks:
+//
+//   start all_gather f32 16 over tp lane 0 as 0 work[0 : 64] -> work[64 : 128]
+//   wait 0 work[0 : 64] -> work[64 : 128]
+//   copy 2(64,16) 4(16,32) 4(4,4) work[64 : 128] -> work[192 : 128]
+//
+// Ranks exchange dense memory, in which the part of each rank follows that of the rank before it. A
+// tensor that is divided along an inner axis is copied into that order before the collective, or
+// out of it after. Along the outermost axis (of those larger than 1) no copy is needed, and the sum
+// or maximum of a value that has no other use replaces it in its memory. Cost of the copies: the
+// bytes that the collective moves, twice.
+#include <string.h>
+
+#include "compiler/plan/internal.h"
+
+// A tensor at a location, of which axis 0 counts the ranks.
+typedef struct slices {
+  location at;
+  lm_type type;
+} slices;
+
+// The tensor of type t at `whole` as the parts of its axis `axis`, each with the axis `part`.
+static slices slices_of(planner *p, lm_op *op, lm_type t, const location *whole, lm_axis axis,
+                        lm_axis part) {
+  int at = lm_type_find(t, axis);
+  slices s = {.at = *whole, .type = t};
+  int64_t size = lm_axis_size(p->m, part);
+  if (t.rank == LM_RANK) {
+    LM_PLAN_ERROR(p, op, E711, lm_op_info_of(op)->name, LM_RANK);
+    return s;
+  }
+  s.type.axis[at] = part;
+  memmove(s.type.axis + 1, s.type.axis, t.rank * sizeof *t.axis);
+  s.type.axis[0] =
+      lm_axis_shared(p->m, LM_SYM(p->m->ctx, "rank"), lm_axis_size(p->m, axis) / size, s.type);
+  s.type.rank++;
+  memcpy(s.at.stride + 1, whole->stride, t.rank * sizeof *s.at.stride);
+  s.at.stride[0] = whole->stride[at] * size;
+  return s;
+}
+
+static bool are_dense(const planner *p, const slices *s) {
+  return lm_strides_are_dense(p->m, s->type, s->at.stride);
+}
+
+static location temporary(planner *p, lm_op *op, lm_type t) {
+  const char *label = lm_plan_label(p->arena, p->m, op);
+  return lm_location_dense(p, lm_storage_new(p, lm_type_bytes(p, t), p->depth, label), t);
+}
+
+// The operand as slices of dense memory, one for each rank.
+static slices slices_sent(planner *p, lm_op *op, lm_axis axis, lm_axis part) {
+  lm_value *x = op->in[0];
+  slices s = slices_of(p, op, x->type, lm_value_location(p, x), axis, part);
+  if (p->failed || are_dense(p, &s))
+    return s;
+  slices copy = {temporary(p, op, s.type), s.type};
+  lm_step_copy(p, op, s.type, &s.at, &copy.at, false);
+  return copy;
+}
+
+// The operation's result has the memory of its operand, if that has no other use.
+static location reduced_location(planner *p, lm_op *op, const location *from) {
+  const storage *s = from->at;
+  bool moves = from->offset;
+  for (int d = 0; d < LM_PLAN_DEPTH; d++)
+    moves |= from->loop[d] != 0;
+  bool own = s->arena == LM_ARENA_WORK && !s->into && !moves && s->depth == p->depth &&
+             s->bytes == lm_type_bytes(p, op->out[0]->type) && s->last_use <= op->mark;
+  if (!own)
+    return lm_result_locate(p, op->out[0], op);
+  lm_location_set(p, op->out[0], *from);
+  return *from;
+}
+
+static void step_make(planner *p, lm_step_kind kind, lm_op *op, const lm_plan_comm *comm,
+                      const slices *from, const slices *to) {
+  pstep *s = lm_step_add(p, kind, op, 2);
+  s->step.comm = LM_NEW(p->arena, lm_plan_comm);
+  *s->step.comm = *comm;
+  s->step.n_read = s->step.n_write = 1;
+  s->refs[0] = lm_location_ref(p, &from->at, from->type);
+  s->refs[1] = lm_location_ref(p, &to->at, to->type);
+  if (kind == LM_STEP_START)
+    s->step.moved = s->refs[0].bytes + s->refs[1].bytes;
+}
+
+// A collective begins and ends in adjacent steps, so one is under way at a time.
+static void steps_make(planner *p, lm_op *op, lm_coll_kind kind, int64_t count, const slices *from,
+                       const slices *to) {
+  lm_plan_comm comm = {
+      .kind = kind,
+      .op = op->code == LM_OP_ALL_MAX ? LM_COLL_MAX : LM_COLL_SUM,
+      .dtype = (lm_dtype)from->type.dtype,
+      .count = count,
+      .group = op->attr.mesh,
+  };
+  step_make(p, LM_STEP_START, op, &comm, from, to);
+  step_make(p, LM_STEP_WAIT, op, &comm, from, to);
+}
+
+// Receives slices of the result.
+static void slices_receive(planner *p, lm_op *op, lm_coll_kind kind, int64_t count,
+                           const slices *from, lm_axis axis, lm_axis part) {
+  lm_value *y = op->out[0];
+  location whole = lm_result_locate(p, y, op);
+  slices to = slices_of(p, op, y->type, &whole, axis, part);
+  if (p->failed)
+    return;
+  if (are_dense(p, &to)) {
+    steps_make(p, op, kind, count, from, &to);
+    return;
+  }
+  slices received = {temporary(p, op, to.type), to.type};
+  steps_make(p, op, kind, count, from, &received);
+  lm_step_copy(p, op, to.type, &received.at, &to.at, false);
+}
+
+void lm_step_collective(planner *p, lm_op *op) {
+  lm_type x = op->in[0]->type, y = op->out[0]->type;
+  const lm_attr *a = &op->attr;
+  slices from, to = {.type = y};
+  switch (op->code) {
+  case LM_OP_ALL_REDUCE:
+  case LM_OP_ALL_MAX:
+    from = (slices){lm_value_dense(p, op->in[0], op), x};
+    to.at = reduced_location(p, op, &from.at);
+    steps_make(p, op, LM_COLL_ALL_REDUCE, lm_type_elements(p->m, x), &from, &to);
+    return;
+  case LM_OP_ALL_GATHER:
+  case LM_OP_COLLECT:
+    from = (slices){lm_value_dense(p, op->in[0], op), x};
+    slices_receive(p, op, LM_COLL_ALL_GATHER, lm_type_elements(p->m, x), &from, a->to[0],
+                   a->axes[0]);
+    return;
+  case LM_OP_REDUCE_SCATTER:
+    from = slices_sent(p, op, a->axes[0], a->to[0]);
+    to.at = lm_result_locate(p, op->out[0], op);
+    if (!p->failed)
+      steps_make(p, op, LM_COLL_REDUCE_SCATTER, lm_type_elements(p->m, y), &from, &to);
+    return;
+  case LM_OP_ALL_TO_ALL:
+    from = slices_sent(p, op, a->axes[1], a->to[1]);
+    if (!p->failed)
+      slices_receive(p, op, LM_COLL_ALL_TO_ALL,
+                     lm_type_elements(p->m, x) / lm_axis_size(p->m, from.type.axis[0]), &from,
+                     a->to[0], a->axes[0]);
+    return;
+  default: LM_PLAN_ERROR(p, op, E712, lm_op_info_of(op)->name);
+  }
+}
+
+// The executor writes the coordinate to memory.
+void lm_rank_locate(planner *p, lm_op *op) {
+  int64_t *rank = &p->plan->mesh.axis[op->attr.mesh - 1].rank;
+  if (*rank < 0) {
+    *rank = p->io_bytes;
+    p->io_bytes += LM_PLAN_ALIGN;
+  }
+  location at = lm_location_dense(p, p->fixed[LM_ARENA_IO], op->out[0]->type);
+  at.offset = *rank;
+  lm_location_set(p, op->out[0], at);
+}

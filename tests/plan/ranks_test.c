@@ -1,0 +1,308 @@
+// ranks_test.c - plans with collectives, run by the ranks of a mesh, against the reference
+// interpreter, which runs all ranks in lockstep.
+//
+// Started alone, the program starts itself under mpirun, once for each number of ranks. Each rank
+// gives its own random numbers to both and compares its results and gradients. Skipped where lmc
+// was built without MPI.
+#include <math.h>
+
+#include "compiler/passes/pass.h"
+#include "driver/target.h"
+#include "runtime/base/dtype.h"
+#include "runtime/comm/comm.h"
+#include "runtime/hal/tensor.h"
+#include "tests/comm/mpirun.h"
+#include "tests/numeric/grad_check.h"
+
+// ---- modules
+
+// Every collective, of tensors that are divided along the first axis, along others and along two;
+// x@a is a part of x.
+static const char step[] =
+    "stage step\n"
+    "mesh a = %d\n"
+    "axis x = 8, y = 3, z = 12, one = 1, x@a = %d, z@a = %d, n = 2\n"
+    "param @w : f32[x@a, z]\n"
+    "func @f(%%p: f32[x@a, y, z], %%q: f32[y, x@a, z], %%r: f32[one, x, y, z], %%i: int[x, y], "
+    "%%k: int[y, x@a]) -> (g: f32[x, y, z], h: f32[y, x, z], s: f32[one, x@a, y, z], t: f32[one, "
+    "x, y, z@a], u: f32[y, x, z@a], v: f32[x, y, z@a], m: int[x, y], c: int[y, x], e: f32[x@a, "
+    "y, z], d: f32[x, y, z@a], l: f32[y, x@a, z], b: bf16[y, x, z], f: f32[x@a, y, z], o: int) {\n"
+    "  %%g = all_gather %%p over(a) (x@a) -> (x)\n"
+    "  %%h = collect %%q over(a) (x@a) -> (x)\n"
+    "  %%s = reduce_scatter %%r over(a) (x) -> (x@a)\n"
+    "  %%t = reduce_scatter %%r over(a) (z) -> (z@a)\n"
+    "  %%u = all_to_all %%q over(a) (x@a, z) -> (x, z@a)\n"
+    "  %%v = all_to_all %%p over(a) (x@a, z) -> (x, z@a)\n"
+    "  %%m = all_max %%i over(a)\n"
+    "  %%c = all_gather %%k over(a) (x@a) -> (x)\n"
+    "  %%sq = mul %%p, %%p\n"
+    "  %%e = all_reduce %%sq over(a)\n"
+    "  %%pd = part %%g over(a) (z) -> (z@a)\n"
+    "  %%d = neg %%pd\n"
+    "  %%l = loop 2 over(n) %%j carry(%%a = %%q) {\n"
+    "    %%ar = all_reduce %%a over(a)\n"
+    "    %%as = all_gather %%a over(a) (x@a) -> (x)\n"
+    "    %%am = part %%as over(a) (x) -> (x@a)\n"
+    "    %%an = sub %%ar, %%am\n"
+    "    yield %%an\n"
+    "  }\n"
+    "  %%hb = cast %%q : bf16[y, x@a, z]\n"
+    "  %%b = all_gather %%hb over(a) (x@a) -> (x)\n"
+    "  %%fr = first %%p over(a)\n"
+    "  %%fe = all_reduce %%fr over(a)\n"
+    "  %%f = add %%fe, %%p\n"
+    "  %%rk = rank over(a)\n"
+    "  %%two = const 2 : int\n"
+    "  %%o = mul %%rk, %%two\n"
+    "  %%ps = sum %%p over(y)\n"
+    "  %%pr = all_reduce %%ps over(a)\n"
+    "  accum @w, %%pr\n"
+    "  return %%g, %%h, %%s, %%t, %%u, %%v, %%m, %%c, %%e, %%d, %%l, %%b, %%f, %%o\n"
+    "}\n";
+
+static const char *const passes = "decompose,cse,dce,fuse,dce";
+
+// The Llama of a golden case, for another mesh.
+static const char *llama(lm_arena *a, const char *mesh) {
+  lm_buf text = {0};
+  CHECK_OK(lm_file_read("tests/passes/shard_llama.lmir", 1 << 20, &text));
+  char *from = strstr(text.p, "axis b"), *to = strstr(text.p, "// gives:");
+  CHECK(from && to);
+  const char *out = lm_arena_printf(a, "stage graph\nmesh %s\n%.*s", mesh, (int)(to - from), from);
+  lm_buf_free(&text);
+  return out;
+}
+
+static lm_module *module_make(lm_ctx *c, const char *text, const char *names) {
+  lm_module *m = must_parse(c, "case", text, strlen(text));
+  must_run(m, names);
+  return m;
+}
+
+// ---- one rank
+
+typedef struct rank {
+  lm_comm *comm;
+  int number, size;
+  lm_target target;
+} rank;
+
+static double from_memory(const void *p, lm_dtype t, int64_t i) {
+  return t == LM_INT    ? ((const int32_t *)p)[i]
+         : t == LM_BF16 ? (double)lm_bf16_to_f32(((const uint16_t *)p)[i])
+                        : (double)((const float *)p)[i];
+}
+
+static void to_memory(const lm_tensor *t, void *p) {
+  for (int64_t i = 0; i < t->n; i++)
+    if (t->type.dtype == LM_INT)
+      ((int32_t *)p)[i] = (int32_t)t->v[i];
+    else
+      ((float *)p)[i] = (float)t->v[i];
+}
+
+static void compare(const rank *r, const char *what, const double *v, const void *got, lm_dtype t,
+                    int64_t n) {
+  double bound = t == LM_BF16 ? 5e-3 : 2e-5;
+  for (int64_t i = 0; i < n; i++)
+    if (!(fabs(from_memory(got, t, i) - v[i]) <= bound * (1 + fabs(v[i])))) {
+      fprintf(stderr, "rank %d: %s[%lld] is %.9g, not %.9g\n", r->number, what, (long long)i,
+              from_memory(got, t, i), v[i]);
+      exit(1);
+    }
+}
+
+// The same numbers on every rank for arguments that have no divided axis.
+static void fill(const rank *r, const lm_module *m, lm_tensor *t, uint64_t seed) {
+  bool divided = false;
+  for (int i = 0; i < t->type.rank; i++)
+    divided |= m->axes[t->type.axis[i]].whole != 0;
+  uint64_t state = seed * 64 + (divided ? (uint64_t)r->number + 1 : 0);
+  if (t->type.dtype == LM_INT)
+    fill_int(t, 6, &state);
+  else
+    fill_real(t, -1, 1, &state);
+}
+
+// The tensor of all ranks with this rank's part, and zeros for those of the others.
+static lm_tensor whole_of(const rank *r, const lm_module *m, lm_eval_mesh *all,
+                          const lm_tensor *part) {
+  lm_eval *e = lm_eval_mesh_rank(all, r->number);
+  lm_tensor whole = lm_eval_tensor(e, lm_type_whole(m, part->type));
+  lm_eval_whole_set(m, r->number, part, &whole);
+  return whole;
+}
+
+static void param_set(lm_exec *e, const lm_plan *plan, const lm_plan_param *p, const double *from) {
+  float *v = lm_alloc((size_t)p->elements * sizeof *v);
+  for (int64_t i = 0; i < p->elements; i++)
+    v[i] = (float)from[i];
+  CHECK_OK(lm_tensor_set(e, plan, (lm_plan_tensor){p, LM_ROLE_PARAM}, 0, p->elements, v));
+  lm_free(v);
+}
+
+static void params_set(const rank *r, const lm_module *m, lm_eval_mesh *all, lm_exec *e,
+                       const lm_plan *plan) {
+  for (uint32_t i = 0; i < m->n_globals; i++)
+    for (int k = 0; k < r->size; k++)
+      fill(&(rank){.number = k}, m, lm_eval_global(lm_eval_mesh_rank(all, k), m->globals[i].name),
+           i + 1);
+  for (int i = 0, of = 0; i < plan->n_params; of++) {
+    const lm_global *g = &m->globals[of];
+    lm_tensor whole =
+        whole_of(r, m, all, lm_eval_global(lm_eval_mesh_rank(all, r->number), g->name));
+    for (int64_t k = 0; k < g->n_paths; k++, i++)
+      param_set(e, plan, &plan->params[i], whole.v + k * plan->params[i].elements);
+    lm_tensor_free(&whole);
+  }
+}
+
+static void gradients_compare(const rank *r, const lm_module *m, lm_eval_mesh *all, lm_exec *e,
+                              const lm_plan *plan) {
+  for (int i = 0, of = 0; i < plan->n_params; of++) {
+    const lm_global *g = &m->globals[of];
+    lm_tensor whole =
+        whole_of(r, m, all, lm_eval_gradient(lm_eval_mesh_rank(all, r->number), g->name));
+    for (int64_t k = 0; k < g->n_paths; k++, i++) {
+      const lm_plan_param *p = &plan->params[i];
+      float *v = lm_calloc((size_t)p->elements, sizeof *v);
+      CHECK_OK(lm_tensor_get(e, plan, (lm_plan_tensor){p, LM_ROLE_GRAD}, 0, p->elements, v));
+      compare(r, p->path, whole.v + k * p->elements, v, LM_F32, p->elements);
+      lm_free(v);
+    }
+    lm_tensor_free(&whole);
+  }
+}
+
+static void results_compare(const rank *r, const lm_func *f, lm_exec *e, const lm_plan_func *pf,
+                            const lm_tensor *out) {
+  for (uint32_t i = 0; i < f->n_out; i++) {
+    const lm_plan_port *port = lm_plan_port_find(pf, f->out_names[i], true);
+    const lm_tensor *t = &out[(uint32_t)r->number * f->n_out + i];
+    compare(r, f->out_names[i], t->v, lm_exec_port(e, port), (lm_dtype)port->dtype, t->n);
+  }
+}
+
+static lm_plan *plan_make(const rank *r, lm_module *m) {
+  lm_plan_options o = lm_target_options(&r->target, false);
+  lm_pass_env env = {.target = &o.target, .codegen = o.codegen, .compute = LM_F32};
+  bool ok = true;
+  if (m->stage == LM_STAGE_GRAPH)
+    ok = lm_pipeline_run(m, LM_STAGE_KERNEL, &env);
+  else
+    CHECK_OK(lm_pass_run_list(m, passes, &env, &ok));
+  lm_plan *p = ok ? lm_plan_build(m, &o) : NULL;
+  lm_buf why = {0};
+  lm_diag_render(m->ctx, &why, false);
+  if (getenv("SHOW") && p && !r->number)
+    lm_plan_print(p, &why);
+  for (int i = 0; p && i < p->n_funcs; i++)
+    ok &= lm_plan_check(p, &p->funcs[i], &why);
+  if (why.n)
+    fprintf(stderr, "%s", why.p);
+  CHECK(p && ok);
+  lm_buf_free(&why);
+  lm_plan_mesh_place(p, r->number);
+  return p;
+}
+
+static void groups_make(const rank *r, const lm_module *m) {
+  lm_comm_mesh mesh = {.n = m->mesh.n};
+  for (int k = 0; k < m->mesh.n; k++)
+    mesh.size[k] = m->mesh.axis[k].size;
+  CHECK_OK(lm_comm_groups(r->comm, &mesh));
+}
+
+// names: passes that make the function from the text, before it is interpreted.
+static void module_try(const rank *r, const char *text, const char *names, const char *func) {
+  lm_ctx *c[2] = {lm_ctx_create(), lm_ctx_create()};
+  lm_module *m = module_make(c[0], text, names);
+  lm_plan *plan = plan_make(r, module_make(c[1], text, ""));
+  const lm_func *f = lm_func_find(m, func);
+  const lm_plan_func *pf = lm_plan_func_find(plan, func);
+  lm_eval_mesh *all = lm_eval_mesh_create(m);
+  uint32_t n = f->body->n_args, ranks = (uint32_t)r->size;
+  lm_tensor *args = lm_calloc(ranks * n, sizeof *args);
+  lm_tensor *out = lm_calloc(ranks * f->n_out, sizeof *out);
+  lm_exec *e;
+  groups_make(r, m);
+  CHECK_OK(lm_target_runtime(&r->target)
+               ->create(plan, &r->target, &(lm_exec_options){.threads = 2, .comm = r->comm}, &e));
+  params_set(r, m, all, e, plan);
+  for (uint32_t k = 0; k < ranks; k++)
+    for (uint32_t i = 0; i < n; i++) {
+      lm_tensor *x = &args[k * n + i];
+      *x = lm_eval_tensor(lm_eval_mesh_rank(all, 0), f->body->args[i]->type);
+      fill(&(rank){.number = (int)k}, m, x, 100 + i);
+      const lm_plan_port *port = lm_plan_port_find(pf, f->body->args[i]->name, false);
+      if ((int)k == r->number && port)
+        to_memory(x, lm_exec_port(e, port));
+    }
+  CHECK_OK(lm_eval_mesh_call(all, f, args, out));
+  for (int times = 0; times < 2; times++)
+    CHECK_OK(lm_exec_run_first(e, pf, NULL));
+  results_compare(r, f, e, pf, out);
+  gradients_compare(r, m, all, e, plan);
+  for (uint32_t i = 0; i < ranks * n; i++)
+    lm_tensor_free(&args[i]);
+  for (uint32_t i = 0; i < ranks * f->n_out; i++)
+    lm_tensor_free(&out[i]);
+  lm_free(args);
+  lm_free(out);
+  lm_eval_mesh_destroy(all);
+  lm_exec_destroy(e);
+  lm_ctx_destroy(c[0]);
+  lm_ctx_destroy(c[1]);
+}
+
+static const struct {
+  int ranks;
+  const char *mesh;
+} meshes[] = {{2, "tp = 2 shard(g, ff, v)"},
+              {2, "tp = 2 shard(g, ff, v, t)"},
+              {2, "dp = 2 shard(b)"},
+              {4, "dp = 2 shard(b), tp = 2 shard(g, ff, v)"},
+              {4, "dp = 2 shard(b), tp = 2 shard(g, ff, v, t)"}};
+
+static void rank_main(void) {
+  rank r = {0};
+  lm_arena *a = lm_arena_create();
+  CHECK_OK(lm_comm_open(&(lm_comm_options){0}, &r.comm));
+  CHECK(r.comm);
+  r.number = lm_comm_self_of(r.comm).rank;
+  r.size = lm_comm_self_of(r.comm).size;
+  lm_target_find_cpu(&r.target);
+  module_try(&r, lm_arena_printf(a, step, r.size, 8 / r.size, 12 / r.size), "", "f");
+  for (size_t i = 0; i < LM_COUNT(meshes); i++)
+    if (meshes[i].ranks == r.size)
+      module_try(&r, llama(a, meshes[i].mesh),
+                 "inline,simplify,cse,licm,dce,shard,mesh,attend,grad,mesh", "micro");
+  lm_arena_destroy(a);
+  lm_comm_close(r.comm, NULL);
+}
+
+int main(int argc, char **argv) {
+  char dir[] = "/tmp/lmc-ranks-XXXXXX", command[64];
+  int failed = 0;
+  if (argc > 1) {
+    rank_main();
+    return 0;
+  }
+  if (!ranks_can_run()) {
+    puts("skipped: built without MPI, or there is no mpirun");
+    return 0;
+  }
+  CHECK(mkdtemp(dir));
+  setenv("LMC_CACHE", dir, 1);
+  for (int n = 2; n <= 4; n *= 2) {
+    lm_buf out = {0};
+    int status = ranks_run(n, "rank", &out);
+    if (status)
+      fprintf(stderr, "%d ranks: exit status %d\n%s\n", n, status, out.p);
+    failed |= status;
+    lm_buf_free(&out);
+  }
+  snprintf(command, sizeof command, "rm -r %s", dir);
+  CHECK(!system(command));
+  return failed != 0;
+}
