@@ -66,8 +66,9 @@ static lm_status recipe_check(lm_session *s) {
   lm_recipe_report_unsupported(r);
   lm_check(p->ctx, p->program, r);
   LM_TRY(lm_verdict(p->ctx));
-  s->run.rows = ROWS * r->parallel.ranks;
-  s->run.ranks = r->parallel.ranks;
+  s->run.divides = true;
+  s->run.dp = lm_recipe_mesh_size(r, "dp");
+  s->run.rows = ROWS * s->run.dp;
   s->run.seq = r->data.seq ? r->data.seq : SEQ;
   s->run.n_micro = r->micro && !r->micro_auto ? r->batch / r->micro : 0;
   lm_compile_spec spec = lm_session_spec(s, LM_LOWER_TRAIN | LM_LOWER_MAPS, 0);

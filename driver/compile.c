@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "compiler/passes/pass.h"
+#include "driver/mesh.h"
 #include "runtime/base/diag_code.h"
 
 enum {
@@ -105,35 +106,17 @@ lm_status lm_compile_lower(const lm_project *p, const lm_compile_spec *spec, lm_
 static void analyses_take(lm_compiled *c) {
   c->limits = lm_analysis_of(c->lowered->m)->limits;
   c->row_mix = lm_analysis_of(c->lowered->m)->row_mix;
-  c->row_results = lm_analysis_of(c->lowered->m)->row_results;
-}
-
-// A loss of which each rank computes the part of its rows is the sum of the parts.
-static void division_check(const lm_compiled *c) {
-  const lm_recipe *r = c->project->recipe;
-  if (r->parallel.ranks < 2 || !(c->spec.what & LM_LOWER_TRAIN))
-    return;
-  for (uint32_t i = 0; i < c->row_results.n; i++) {
-    const lm_row_result *x = &c->row_results.v[i];
-    bool metric = i >= 2; // behind sum and weight
-    if (x->kind == LM_ROW_RESULT_SUM || (metric && x->kind == LM_ROW_RESULT_EQUAL))
-      continue;
-    lm_loc at = x->kind == LM_ROW_RESULT_OTHER ? x->loc : r->parallel.loc;
-    lm_diag *d = LM_REPORT(c->project->ctx, at, E256, x->name);
-    lm_diag_note(c->project->ctx, d, r->parallel.loc, "%d ranks compute a part of the rows each",
-                 r->parallel.ranks);
-  }
 }
 
 lm_status lm_compile_probe(lm_compiled *c) {
-  lm_pass_env env = {.compute = c->compute, .ranks = c->spec.run.ranks};
+  lm_pass_env env = {.compute = c->compute};
   bool ok;
+  LM_TRY(lm_mesh_make(c));
   LM_TRY(lm_pass_run_list(
-      c->lowered->m, "precision,inline,divide_rows,analyze,simplify,cse,dce,causal", &env, &ok));
+      c->lowered->m, "precision,inline,analyze,simplify,cse,dce,causal,shard,mesh", &env, &ok));
   LM_TRY(lm_verdict(c->project->ctx));
   analyses_take(c);
-  division_check(c);
-  return lm_verdict(c->project->ctx);
+  return NULL;
 }
 
 void lm_row_mix_warn(const lm_compiled *c) {
@@ -202,7 +185,6 @@ static lm_status passes_run(const lm_project *p, lm_plan_options *o, lm_compiled
   lm_pass_env env = {.target = &o->target,
                      .codegen = o->codegen,
                      .compute = c->compute,
-                     .ranks = c->spec.run.ranks,
                      .recompute = &recompute,
                      .gradients_alone = true,
                      .updates_alike = updates_alike,
@@ -210,14 +192,13 @@ static lm_status passes_run(const lm_project *p, lm_plan_options *o, lm_compiled
                      .watch = dump ? watch : NULL,
                      .user = dump};
   LM_TRY(variant_apply(p, &c->spec.variant, &o->target, &env));
+  LM_TRY(lm_mesh_make(c));
   bool ok = lm_pipeline_run(c->lowered->m, LM_STAGE_KERNEL, &env);
   LM_TRY(lm_verdict(p->ctx));
   if (!ok)
     return lm_fail(LM_BUG_STATUS, "a pass failed without saying why");
   c->recomputed = recompute.chosen;
   analyses_take(c);
-  division_check(c);
-  LM_TRY(lm_verdict(p->ctx));
   return dump ? dump->failed : NULL;
 }
 
@@ -225,7 +206,7 @@ static lm_status passes_run(const lm_project *p, lm_plan_options *o, lm_compiled
 
 static void flops_take(lm_compiled *c) {
   const lm_module *m = c->lowered->m;
-  int ranks = c->run.ranks > 1 ? c->run.ranks : 1; // the module computes the part of one
+  int ranks = lm_mesh_ranks(m); // the module computes the part of one
   c->model_flops = ranks * lm_analysis_flops(m, LM_FUNC_LOSS, 0);
   for (int i = 0; i < c->run.stages.n; i++) {
     lm_run_stage *stage = &c->run.stages.v[i];
@@ -251,6 +232,7 @@ lm_status lm_compile(const lm_project *p, const lm_compile_spec *spec, lm_compil
   if (!out->plan)
     return lm_fail(LM_BUG_STATUS, "the planner returned no plan and no diagnostic");
   extents_name(out->plan);
+  lm_plan_mesh_place(out->plan, spec->rank);
   out->workspace = lm_target_runtime(&spec->target)->workspace(out->plan, &spec->exec);
   return NULL;
 }

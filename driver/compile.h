@@ -20,6 +20,7 @@ typedef struct lm_compile_spec {
   uint32_t what;    // LM_LOWER_… bits: the functions
   int64_t capacity; // positions of the KV cache, for decoding
   lm_run_spec run;  // sizes of batches
+  int rank;         // of the mesh, whose part the plan is used for
   lm_target target;
   lm_variant variant;
   int64_t recompute;    // bytes of stashes that are recomputed in addition to the profitable ones
@@ -33,12 +34,11 @@ typedef struct lm_compiled {
   lm_compile_spec spec;
   lm_run_spec run; // of the spec, with steps and stages
   lm_lowered *lowered;
-  lm_dtype compute;           // the type that replaces `real`
-  lm_limits limits;           // of token ids and positions
-  lm_row_mix row_mix;         // whether the loss mixes the rows of a micro-batch
-  lm_row_results row_results; // how its results follow from those of parts of the rows
-  int64_t params;             // elements of all parameters
-  double model_flops;         // of a micro-batch, at the sequence length of the run's end
+  lm_dtype compute;   // the type that replaces `real`
+  lm_limits limits;   // of token ids and positions
+  lm_row_mix row_mix; // whether the loss mixes the rows of a micro-batch
+  int64_t params;     // elements of all parameters
+  double model_flops; // of a micro-batch, at the sequence length of the run's end
   lm_plan *plan;
   int recomputed;    // stashes that spec.recompute has added
   int64_t workspace; // bytes of GEMMs, beyond the arenas

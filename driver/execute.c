@@ -110,12 +110,28 @@ static int32_t *elements_of_blocks(const lm_compiled *c) {
   return elements;
 }
 
-static void equal_results_find(const lm_compiled *c, lm_trainer_options *o) {
-  const char **names = LM_NEW_N(c->project->ctx->arena, const char *, c->row_results.n + 1);
-  for (uint32_t i = 0; i < c->row_results.n; i++)
-    if (c->row_results.v[i].kind == LM_ROW_RESULT_EQUAL)
-      names[o->n_equal++] = c->row_results.v[i].name;
-  o->equal = names;
+// True if no rank with a lower coordinate, along an axis of the mesh that divides other parameters,
+// has the same gradient.
+static bool rank_counts(const lm_plan *plan, const lm_plan_param *p) {
+  lm_mesh_set same = lm_plan_divided(plan) & (lm_mesh_set)~lm_plan_param_set(p);
+  for (int k = 0; k < plan->mesh.n; k++)
+    if (same >> k & 1 && plan->mesh.axis[k].at)
+      return false;
+  return true;
+}
+
+// The input `own` of @norm.
+static float *own_blocks(const lm_compiled *c) {
+  const lm_plan *plan = c->plan;
+  float *own = LM_NEW_N(c->project->ctx->arena, float, plan->n_blocks + 1);
+  for (int i = 0; i < plan->n_params; i++) {
+    const lm_plan_param *p = &plan->params[i];
+    for (int k = 0; k < p->n_pieces; k++)
+      for (int64_t b = p->pieces[k].offset / LM_BLOCK;
+           b * LM_BLOCK < lm_piece_end(p, &p->pieces[k]); b++)
+        own[b] = rank_counts(plan, p);
+  }
+  return own;
 }
 
 lm_status lm_execution_train(lm_execution *x, const lm_execution_training *t) {
@@ -126,9 +142,10 @@ lm_status lm_execution_train(lm_execution *x, const lm_execution_training *t) {
   for (int i = 0; i < l->n_states; i++)
     states[i] = (lm_train_state){l->states[i].name, l->states[i].is_param, l->states[i].value};
   size_t bytes = sizeof(int32_t) * (size_t)c->plan->n_blocks;
-  lm_train_table *tables = LM_NEW_N(a, lm_train_table, 2); // outlives the trainer
+  lm_train_table *tables = LM_NEW_N(a, lm_train_table, 3); // outlives the trainer
   tables[0] = (lm_train_table){LM_PORT_GROUP, groups_of_blocks(c), bytes};
   tables[1] = (lm_train_table){LM_PORT_ELEMENTS, elements_of_blocks(c), bytes};
+  tables[2] = (lm_train_table){LM_PORT_OWN, own_blocks(c), bytes};
   lm_trainer_options o = {.plan = c->plan,
                           .exec = x->exec,
                           .data = t->data,
@@ -136,14 +153,11 @@ lm_status lm_execution_train(lm_execution *x, const lm_execution_training *t) {
                           .last = t->last,
                           .n_micro = c->run.n_micro,
                           .comm = t->comm,
-                          .part = lm_comm_self_of(t->comm).rank,
-                          .parts = lm_comm_self_of(t->comm).size,
                           .timeline = t->timeline,
                           .clip = c->project->recipe->clip,
                           .tables = tables,
-                          .n_tables = 2,
+                          .n_tables = 3,
                           .states = states};
-  equal_results_find(c, &o);
   LM_TRY(lm_trainer_create(&o, &x->trainer));
   LM_TRY(params_init(x, t->resumes));
   return lm_trainer_init_states(x->trainer);

@@ -76,10 +76,10 @@ static int micros_of(const fitter *x, int64_t *out) {
   int n = 0;
   for (int64_t k = 1; k <= r->batch / seq && n < CANDIDATES; k++) {
     int64_t micro = r->batch / k;
-    int64_t ranks = x->spec->run.ranks > 1 ? x->spec->run.ranks : 1;
-    bool fits = r->batch % k == 0 && micro % (seq * ranks) == 0;
+    int64_t parts = x->spec->run.dp > 1 ? x->spec->run.dp : 1;
+    bool fits = r->batch % k == 0 && micro % (seq * parts) == 0;
     for (uint32_t i = 0; i < r->data.n_stages; i++)
-      fits &= micro % (r->data.stages[i].seq * ranks) == 0;
+      fits &= micro % (r->data.stages[i].seq * parts) == 0;
     if (fits)
       out[n++] = micro;
   }

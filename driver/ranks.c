@@ -26,7 +26,11 @@ lm_status lm_ranks_check(const lm_session *s) {
     unsupported_report(s, "a GPU as target", r->parallel.loc);
   if (mesh > 1 && r->compile == LM_RECIPE_COMPILE_MAX_AUTOTUNE)
     unsupported_report(s, "compile = mode(\"max-autotune\")", r->compile_loc);
-  return lm_verdict(c);
+  LM_TRY(lm_verdict(c));
+  lm_comm_mesh groups = {.n = r->parallel.n};
+  for (int k = 0; k < groups.n; k++)
+    groups.size[k] = r->parallel.axis[k].size;
+  return lm_comm_groups(s->comm, &groups);
 }
 
 // The least share counts, so that all ranks choose the same plan.

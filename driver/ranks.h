@@ -4,8 +4,8 @@
 #define LM_DRIVER_RANKS_H
 #include "driver/session.h"
 
-// Reports a mesh of another size than the ranks of s->comm, and what ranks do not support yet.
-// Call it when the session is open.
+// Reports a mesh of another size than the ranks of s->comm, and what ranks do not support yet, and
+// makes the groups of ranks along its axes. Call it when the session is open.
 lm_status lm_ranks_check(const lm_session *s);
 // Reports a mesh that does not divide the rows of a micro-batch, at every sequence length.
 lm_status lm_ranks_rows_check(const lm_session *s);

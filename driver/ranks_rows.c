@@ -12,13 +12,13 @@ static int64_t divisor_below(int64_t n, int64_t x) {
 static bool rows_divide(const lm_session *s, int64_t seq) {
   const lm_recipe *r = s->project.recipe;
   int64_t rows = lm_run_micro(&s->run) / seq;
-  if (rows % s->run.ranks == 0)
+  if (rows % s->run.dp == 0)
     return true;
-  lm_diag *d = LM_REPORT(s->project.ctx, r->parallel.loc, E255, s->run.ranks, (long long)rows,
-                         (long long)seq);
+  lm_diag *d =
+      LM_REPORT(s->project.ctx, r->parallel.loc, E255, s->run.dp, (long long)rows, (long long)seq);
   lm_diag_note(s->project.ctx, d, r->micro_loc, "a micro-batch of the whole mesh has %lld tokens",
                (long long)lm_run_micro(&s->run));
-  int64_t nearest = divisor_below(rows, s->run.ranks);
+  int64_t nearest = divisor_below(rows, s->run.dp);
   if (nearest > 1)
     lm_diag_help(s->project.ctx, d, "dp = %lld does", (long long)nearest);
   return false;
@@ -26,7 +26,7 @@ static bool rows_divide(const lm_session *s, int64_t seq) {
 
 lm_status lm_ranks_rows_check(const lm_session *s) {
   const lm_recipe *r = s->project.recipe;
-  if (s->run.ranks < 2)
+  if (s->run.dp < 2)
     return NULL;
   bool divides = rows_divide(s, s->run.seq);
   for (uint32_t i = 0; i < r->data.n_stages && divides; i++)

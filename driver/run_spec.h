@@ -6,15 +6,16 @@
 #include "runtime/data/feed/data.h"
 
 typedef struct lm_run_spec {
-  const lm_recipe *recipe; // the project's, with the sizes that its data fixes
-  int64_t seq;             // tokens in a row, at the end of the run
-  int64_t rows, n_micro;   // rows of a micro-batch, micro-batches of a step
-  int ranks;               // that divide the rows of a micro-batch; 0 and 1: none
-  bool micro_auto;         // the micro-batch may be chosen to fit memory
-  int64_t recorded_micro;  // tokens that this run has chosen before; 0: none
-  double epoch_tokens;     // 0: not known
-  int64_t steps;           // 0 until the model is lowered, since they may follow from its size
-  lm_run_stages stages;    // the same
+  const lm_recipe *recipe;  // the project's, with the sizes that its data fixes
+  int64_t seq;              // tokens in a row, at the end of the run
+  int64_t rows, n_micro;    // rows of a micro-batch, micro-batches of a step
+  bool divides;             // the program is the part of one rank of the recipe's mesh
+  int dp;                   // ranks that divide the rows of a micro-batch; 0 and 1: none
+  bool micro_auto;          // the micro-batch may be chosen to fit memory
+  int64_t recorded_micro;   // tokens that this run has chosen before; 0: none
+  double epoch_tokens;      // 0: not known
+  int64_t steps;            // 0 until the model is lowered, since they may follow from its size
+  lm_run_stages stages;     // the same
 } lm_run_spec;
 
 static inline int64_t lm_run_micro(const lm_run_spec *x) { // tokens of a micro-batch

@@ -22,7 +22,8 @@ static lm_status sizes_settle(lm_session *s, const lm_data_info *info) {
   const lm_project *p = &s->project;
   if (!lm_run_spec_size(p->ctx->arena, p->recipe, info, &s->run))
     return lm_verdict(p->ctx);
-  s->run.ranks = s->divides ? p->recipe->parallel.ranks : 1;
+  s->run.divides = s->divides;
+  s->run.dp = s->divides ? lm_recipe_mesh_size(p->recipe, "dp") : 1;
   return lm_ranks_rows_check(s);
 }
 
@@ -69,6 +70,7 @@ lm_compile_spec lm_session_spec(lm_session *s, uint32_t what, int64_t capacity) 
                            .capacity = capacity,
                            .run = s->run,
                            .target = s->target,
+                           .rank = lm_comm_self_of(s->comm).rank,
                            .memory = s->memory,
                            .variant = s->variant,
                            .exec = exec_options(s),

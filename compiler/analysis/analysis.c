@@ -11,7 +11,6 @@ void lm_analysis_of_model(lm_module *m) {
   lm_analysis *a = results(m);
   a->limits = lm_limits_find(m);
   a->row_mix = lm_row_mix_find(m);
-  a->row_results = lm_row_results_find(m);
   a->gemms = lm_weight_gemms_find(m->arena, m);
 }
 

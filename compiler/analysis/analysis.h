@@ -12,7 +12,6 @@ struct lm_analysis {
   // Recorded by `analyze`.
   lm_limits limits;
   lm_row_mix row_mix;
-  lm_row_results row_results;
   lm_weight_gemms gemms;
   // Recorded by `count`, per function.
   lm_model_flops *flops;

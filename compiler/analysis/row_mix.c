@@ -297,26 +297,3 @@ lm_row_mix lm_row_mix_find(lm_module *m) {
   lm_arena_destroy(a);
   return r;
 }
-
-static lm_row_result_kind result_kind(fact x) {
-  return x.kind == SUM                     ? LM_ROW_RESULT_SUM
-         : x.kind == ZERO || x.kind == ONE ? LM_ROW_RESULT_EQUAL
-                                           : LM_ROW_RESULT_OTHER;
-}
-
-lm_row_results lm_row_results_find(lm_module *m) {
-  const lm_func *loss = lm_func_get(m, LM_FUNC_LOSS, 0);
-  lm_row_results r = {0};
-  if (!loss || !loss->body->last)
-    return r;
-  const lm_op *end = loss->body->last;
-  lm_arena *a = lm_arena_create();
-  finder f = function_visit(a, m, loss);
-  r.v = LM_NEW_N(m->arena, lm_row_result, end->n_in + 1);
-  for (; r.n < end->n_in; r.n++) {
-    fact x = f.of[end->in[r.n]->id];
-    r.v[r.n] = (lm_row_result){loss->out_names[r.n], result_kind(x), x.loc};
-  }
-  lm_arena_destroy(a);
-  return r;
-}

@@ -20,23 +20,4 @@ typedef struct lm_row_mix {
 
 // Classifies @loss, in a module without calls.
 lm_row_mix lm_row_mix_find(lm_module *m);
-
-// How the result of a micro-batch follows from results of parts of its rows.
-typedef enum {
-  LM_ROW_RESULT_SUM,   // it is their sum
-  LM_ROW_RESULT_EQUAL, // it depends on no row, so all parts have it
-  LM_ROW_RESULT_OTHER
-} lm_row_result_kind;
-typedef struct lm_row_result {
-  lm_sym name; // "sum", "weight", or of a metric
-  lm_row_result_kind kind;
-  lm_loc loc; // of OTHER, the first operation with this effect
-} lm_row_result;
-typedef struct lm_row_results {
-  lm_row_result *v;
-  uint32_t n;
-} lm_row_results;
-
-// The results of @loss, allocated in the module's arena; the module must have no calls.
-lm_row_results lm_row_results_find(lm_module *m);
 #endif

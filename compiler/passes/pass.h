@@ -19,7 +19,6 @@ typedef struct lm_pass_env {
   const char *const *forced; // names of passes that ignore their cost model
   int n_forced;
   lm_dtype compute;        // of `real` (pass precision); LM_REAL: chosen by the target
-  int ranks;               // that share the rows of a micro-batch; 0 and 1: none
   lm_recompute *recompute; // NULL: only marked values are recomputed
   bool gradients_alone;    // the losses are run for their gradients only: grad removes @loss
   // True if the optimizer updates both parameters by the same numbers, so that they may be side by

@@ -8,6 +8,7 @@
 // Everything lives in the arena of the context.
 #ifndef LM_RECIPE_H
 #define LM_RECIPE_H
+#include "contract/mesh.h"
 #include "contract/tokenizer.h"
 #include "dsl/syntax/program.h"
 
@@ -187,10 +188,25 @@ typedef struct lm_recipe_memory {
   uint32_t n_rules, cap_rules;
 } lm_recipe_memory;
 
+// A tensor axis that the mesh divides.
+typedef struct lm_recipe_shard {
+  const char *name;
+  lm_loc loc;
+} lm_recipe_shard;
+// The axes of the mesh that have several ranks, outermost first, whatever the order in the recipe.
 typedef struct lm_recipe_parallel {
-  int ranks; // of the mesh: those of its axis dp; 1 without a mesh
+  struct {
+    const char *name; // "dp"
+    int size;
+    lm_recipe_shard *shard;
+    uint32_t n_shard;
+    bool sequence; // divides the positions, behind the other axes
+  } axis[LM_MESH_AXES];
+  int n;     // 0: one process
+  int ranks; // the sizes multiplied
   lm_loc loc;
 } lm_recipe_parallel;
+int lm_recipe_mesh_size(const lm_recipe *r, const char *axis); // 1: the mesh has no such axis
 
 // Optimizer arguments of the parameters that match. Later groups override earlier ones.
 typedef struct lm_recipe_group {

@@ -183,15 +183,28 @@ lm_status lm_comm_settle(lm_comm *c, const char *what, lm_status own) {
   return own ? own : s;
 }
 
-lm_status lm_comm_equal(lm_comm *c, const char *what, uint64_t hash) {
+typedef struct colored {
+  uint64_t color, hash;
+} colored;
+
+lm_status lm_comm_equal_of_color(lm_comm *c, const char *what, int color, uint64_t hash) {
   if (!c)
     return NULL;
-  uint64_t *all = lm_calloc((size_t)c->size, sizeof *all);
-  lm_status s = lm_control_agree(c->control, what, &hash, sizeof hash, all);
-  for (int r = 1; r < c->size && !s; r++)
-    if (all[r] != all[0])
-      s = lm_fail(LM_ENV, "%s of rank %d (host %s) differs from that of rank 0 (host %s)", what, r,
-                  lm_control_members(c->control)[r].host, lm_control_members(c->control)[0].host);
+  const lm_control_member *m = lm_control_members(c->control);
+  colored own = {(uint64_t)color, hash}, *all = lm_calloc((size_t)c->size, sizeof *all);
+  lm_status s = lm_control_agree(c->control, what, &own, sizeof own, all);
+  for (int r = 1; r < c->size && !s; r++) {
+    int first = 0;
+    while (all[first].color != all[r].color)
+      first++;
+    if (all[r].hash != all[first].hash)
+      s = lm_fail(LM_ENV, "%s of rank %d (host %s) differs from that of rank %d (host %s)", what, r,
+                  m[r].host, first, m[first].host);
+  }
   lm_free(all);
   return s;
+}
+
+lm_status lm_comm_equal(lm_comm *c, const char *what, uint64_t hash) {
+  return lm_comm_equal_of_color(c, what, 0, hash);
 }

@@ -69,6 +69,8 @@ lm_status lm_comm_settle(lm_comm *c, const char *what, lm_status own);
 // LM_ENV with the name of `what` and of the first rank that differs, unless all ranks have the same
 // hash.
 lm_status lm_comm_equal(lm_comm *c, const char *what, uint64_t hash);
+// The same among the ranks that give the same color.
+lm_status lm_comm_equal_of_color(lm_comm *c, const char *what, int color, uint64_t hash);
 
 // ---- groups of ranks
 

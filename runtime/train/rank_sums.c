@@ -4,75 +4,95 @@
 #include <string.h>
 
 enum {
-  SLICE = 8 << 20, // bytes of the gradients that are added at a time
   PIECE = LM_SUM_PIECE
 };
 
-static bool is_equal(const lm_rank_results *x, const char *result) {
-  for (int i = 0; i < x->n_equal; i++)
-    if (!strcmp(x->equal[i], result))
-      return true;
-  return false;
-}
+typedef struct hashing {
+  lm_exec *e;
+  void *piece;
+  lm_sum sum;
+} hashing;
 
-lm_status lm_rank_totals_add(lm_comm *c, lm_exec *e, const lm_rank_results *x, int64_t *tokens) {
-  size_t results = (size_t)x->micro->n_out, n = results + 1;
+lm_status lm_rank_numbers_add(lm_comm *c, const char *what, const lm_plan *plan,
+                              const lm_mesh_set *partial, size_t n, double *x) {
   size_t ranks = (size_t)lm_comm_self_of(c).size;
-  double *own = lm_calloc(n, sizeof *own), *all = lm_calloc(n * ranks, sizeof *all);
-  memcpy(own, e->totals, sizeof *own * results);
-  own[results] = (double)*tokens; // whole, and below 2^53
-  lm_status s = lm_comm_agree(c, "the totals of the step", own, sizeof *own * n, all);
+  if (ranks == 1)
+    return NULL;
+  double *all = lm_calloc(n * ranks, sizeof *all);
+  lm_status s = lm_comm_agree(c, what, x, sizeof *x * n, all);
   for (size_t i = 0; i < n && !s; i++) {
-    bool once = i < results && is_equal(x, x->micro->out[i].name);
-    double sum = all[i];
-    for (size_t r = 1; r < ranks && !once; r++)
-      sum += all[r * n + i];
-    if (i < results)
-      e->totals[i] = sum;
-    else
-      *tokens = (int64_t)sum;
+    x[i] = all[i];
+    for (size_t r = 1; r < ranks; r++)
+      if (lm_plan_mesh_counts(plan, (int)r, partial[i]))
+        x[i] += all[r * n + i];
   }
-  lm_free(own);
   lm_free(all);
   return s;
 }
 
-static int64_t rest(int64_t bytes, int64_t at, int64_t most) {
-  return bytes - at < most ? bytes - at : most;
-}
-
-static lm_status slice_add(lm_comm *c, lm_exec *e, int64_t at, int64_t n, void *slice) {
-  LM_TRY(lm_exec_read(e, LM_ARENA_GRAD, at, n, slice));
-  LM_TRY(lm_comm_run(c, &(lm_coll){.kind = LM_COLL_ALL_REDUCE,
-                                   .dtype = LM_F32,
-                                   .count = n / (int64_t)sizeof(float),
-                                   .from = slice,
-                                   .to = slice,
-                                   .label = "the sum of the gradients"}));
-  return lm_exec_write(e, LM_ARENA_GRAD, at, n, slice);
-}
-
-lm_status lm_rank_gradients_add(lm_comm *c, lm_exec *e, const lm_plan *plan) {
-  int64_t bytes = plan->arena_bytes[LM_ARENA_GRAD];
-  void *slice = lm_calloc(SLICE, 1);
-  lm_status s = NULL;
-  for (int64_t at = 0; at < bytes && !s; at += SLICE)
-    s = slice_add(c, e, at, rest(bytes, at, SLICE), slice);
-  lm_free(slice);
+lm_status lm_rank_totals_add(lm_comm *c, lm_exec *e, const lm_plan *plan, const lm_plan_func *micro,
+                             int64_t *tokens) {
+  size_t n = (size_t)micro->n_out;
+  double *x = lm_calloc(n + 1, sizeof *x);
+  lm_mesh_set *partial = lm_calloc(n + 1, sizeof *partial);
+  memcpy(x, e->totals, sizeof *x * n);
+  for (size_t i = 0; i < n; i++)
+    partial[i] = micro->out[i].partial;
+  x[n] = (double)*tokens; // whole, and below 2^53
+  partial[n] = lm_plan_rows(plan);
+  lm_status s = lm_rank_numbers_add(c, "the totals of the step", plan, partial, n + 1, x);
+  memcpy(e->totals, x, sizeof *x * n);
+  *tokens = (int64_t)x[n];
+  lm_free(partial);
+  lm_free(x);
   return s;
 }
 
-lm_status lm_rank_params_compare(lm_comm *c, lm_exec *e, const lm_plan *plan) {
-  int64_t bytes = plan->arena_bytes[LM_ARENA_PARAM];
-  lm_status s = NULL;
-  lm_sum sum = {0};
-  if (!c)
-    return NULL;
-  void *piece = lm_calloc(PIECE, 1);
-  for (int64_t at = 0; at < bytes && !s; at += PIECE) {
-    s = lm_exec_read(e, LM_ARENA_PARAM, at, rest(bytes, at, PIECE), piece);
-    lm_sum_add(&sum, piece, (size_t)rest(bytes, at, PIECE));
+// ---- parameters
+
+static lm_status run_hash(void *user, const lm_tensor_run *r) {
+  hashing *h = user;
+  int64_t unit = (int64_t)sizeof(float);
+  for (int64_t at = 0, n; at < r->n * unit; at += n) {
+    n = r->n * unit - at < PIECE ? r->n * unit - at : PIECE;
+    LM_TRY(lm_exec_read(h->e, r->arena, r->offset + at, n, h->piece));
+    lm_sum_add(&h->sum, h->piece, (size_t)n);
   }
-  lm_free(piece);
-  return s ? s : lm_comm_equal(c, "the hash of the parameters", sum.hash);
+  return NULL;
+}
+
+// Hashes the parameters that are divided along `set`.
+static lm_status params_hash(lm_exec *e, const lm_plan *plan, lm_mesh_set set, uint64_t *out) {
+  hashing h = {.e = e, .piece = lm_alloc(PIECE)};
+  lm_status s = NULL;
+  for (int i = 0; i < plan->n_params && !s; i++) {
+    const lm_plan_param *x = &plan->params[i];
+    if (lm_plan_param_set(x) == set)
+      s = lm_tensor_runs(plan, (lm_plan_tensor){x, LM_ROLE_PARAM}, 0, x->elements, run_hash, &h);
+  }
+  lm_free(h.piece);
+  *out = h.sum.hash;
+  return s;
+}
+
+// Equal for the ranks that have equal coordinates along the axes of `set`.
+static int color_of(const lm_plan *plan, lm_mesh_set set) {
+  int color = 0;
+  for (int k = 0; k < plan->mesh.n; k++)
+    if (set >> k & 1)
+      color = color * plan->mesh.axis[k].size + plan->mesh.axis[k].at;
+  return color;
+}
+
+lm_status lm_rank_params_compare(lm_comm *c, lm_exec *e, const lm_plan *plan) {
+  lm_mesh_set all = lm_plan_divided(plan);
+  for (int set = 0; c && set <= all; set++) {
+    uint64_t hash;
+    if (set & ~all)
+      continue;
+    LM_TRY(params_hash(e, plan, (lm_mesh_set)set, &hash));
+    LM_TRY(lm_comm_equal_of_color(c, "the hash of the parameters", color_of(plan, (lm_mesh_set)set),
+                                  hash));
+  }
+  return NULL;
 }

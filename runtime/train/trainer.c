@@ -16,7 +16,8 @@ typedef struct {
 
 struct lm_trainer {
   lm_trainer_options o;
-  const lm_plan_func *norm, *rates, *update;
+  const lm_plan_func *reduce, *norm, *rates, *update; // reduce, rates: optional
+  int part, parts; // of the rows of a micro-batch, of which this rank has one
   micro_func *micros;
   int n_micros;
   int64_t extents[16]; // at capacity
@@ -33,10 +34,10 @@ static lm_status func_need(const lm_plan *p, lm_func_id id, const lm_plan_func *
               : lm_fail(LM_BUG_STATUS, "the plan has no function %s", lm_func_table[id].name);
 }
 
-static lm_status tables_write(lm_trainer *t) {
+static lm_status tables_write(lm_trainer *t, const lm_plan_func *f) {
   for (int i = 0; i < t->o.n_tables; i++) {
     const lm_train_table *x = &t->o.tables[i];
-    const lm_plan_port *p = lm_plan_port_get(t->update, x->port, false);
+    const lm_plan_port *p = lm_plan_port_get(f, x->port, false);
     if (!p)
       continue;
     if ((size_t)p->buf.bytes != x->bytes)
@@ -51,7 +52,7 @@ static lm_status tables_write(lm_trainer *t) {
 static lm_status data_check(const lm_trainer *t) {
   lm_data_info data = lm_data_info_of(t->o.data);
   const lm_batch_ports *in = &t->micros[0].in;
-  int64_t rows = t->o.n_micro * t->o.parts * in->rows;
+  int64_t rows = t->o.n_micro * t->parts * in->rows;
   if (data.seq != in->seq)
     return lm_fail(LM_USER, "the data's rows have %lld tokens, the model was compiled for %lld",
                    (long long)data.seq, (long long)in->seq);
@@ -85,7 +86,9 @@ static lm_status trainer_open(lm_trainer *t) {
   LM_TRY(micros_open(t));
   LM_TRY(func_need(p, LM_FUNC_NORM, &t->norm));
   LM_TRY(func_need(p, LM_FUNC_UPDATE, &t->update));
+  t->reduce = lm_plan_func_get(p, LM_FUNC_REDUCE, 0);
   t->rates = lm_plan_func_get(p, LM_FUNC_RATES, 0);
+  t->parts = lm_plan_parts(p, &t->part);
   for (int i = 0; i < p->n_extents; i++)
     t->extents[i] = p->extents[i].capacity;
   return data_check(t);
@@ -94,7 +97,6 @@ static lm_status trainer_open(lm_trainer *t) {
 lm_status lm_trainer_create(const lm_trainer_options *o, lm_trainer **out) {
   lm_trainer *t = lm_alloc(sizeof *t);
   t->o = *o;
-  t->o.parts = o->parts ? o->parts : 1;
   lm_status s = trainer_open(t);
   if (s)
     lm_trainer_destroy(t);
@@ -167,12 +169,12 @@ static const micro_func *micro_of(const lm_trainer *t, int64_t batch) {
 static lm_status micro_fill(lm_trainer *t, int64_t step, int64_t batch, int64_t micro) {
   const micro_func *x = t->micro;
   double start = lm_timeline_now(t->o.timeline);
-  int64_t rows = t->o.parts * x->in.rows, first = t->o.part * x->in.rows;
+  int64_t rows = t->parts * x->in.rows, first = t->part * x->in.rows;
   LM_TRY(lm_data_fill_rows(t->o.data, batch, micro, t->o.n_micro, rows, first, x->in.rows,
                            &x->in.batch));
   lm_timeline_add(t->o.timeline, LM_ROW_DATA, "rows of a micro-batch", NULL, micro, start);
   lm_port_set(t->o.exec, x->f, LM_PORT_STEP, (double)step);
-  lm_port_set(t->o.exec, x->f, LM_PORT_ROW, (double)(micro * rows + first));
+  lm_port_set(t->o.exec, x->f, LM_PORT_ROW, (double)(micro * rows));
   t->tokens += positions_used(&x->in);
   return NULL;
 }
@@ -192,12 +194,12 @@ static lm_status micros_run(lm_trainer *t, int64_t step, int64_t batch) {
 
 static lm_status ranks_add(lm_trainer *t) {
   double start = lm_timeline_now(t->o.timeline);
-  lm_rank_results x = {t->micro->f, t->o.equal, t->o.n_equal};
   if (!t->o.comm)
     return NULL;
   LM_TRY(lm_exec_wait(t->o.exec));
-  LM_TRY(lm_rank_totals_add(t->o.comm, t->o.exec, &x, &t->tokens));
-  LM_TRY(lm_rank_gradients_add(t->o.comm, t->o.exec, t->o.plan));
+  LM_TRY(lm_rank_totals_add(t->o.comm, t->o.exec, t->o.plan, t->micro->f, &t->tokens));
+  if (t->reduce)
+    LM_TRY(lm_exec_run(t->o.exec, t->reduce, t->extents));
   lm_timeline_add(t->o.timeline, LM_ROW_RUN, "sums over the ranks", NULL, t->step, start);
   return NULL;
 }
@@ -249,6 +251,7 @@ lm_status lm_trainer_gradients(lm_trainer *t, int64_t step, int64_t batch) {
     LM_TRY(rates_run(t, step));
   LM_TRY(micros_run(t, step, batch));
   LM_TRY(ranks_add(t));
+  LM_TRY(tables_write(t, t->norm));
   LM_TRY(lm_exec_run(t->o.exec, t->norm, t->extents));
   lm_timeline_add(t->o.timeline, LM_ROW_RUN, "gradients of step", NULL, step, start);
   return NULL;
@@ -274,7 +277,7 @@ lm_status lm_trainer_update(lm_trainer *t, double limit) {
     return lm_fail(LM_BUG_STATUS, "the plan has no norm, or its update no grad_scale");
   LM_TRY(result_number(t->micro->f, LM_PORT_SUM, &t->rule.sum));
   LM_TRY(result_number(t->micro->f, LM_PORT_WEIGHT, &t->rule.weight));
-  LM_TRY(tables_write(t));
+  LM_TRY(tables_write(t, t->update));
   lm_port_set(t->o.exec, t->update, LM_PORT_STEP, (double)t->step);
   lm_port_set(t->o.exec, t->update, LM_PORT_RUN, (double)t->o.steps);
   LM_TRY(lm_totals_scale(t->o.exec, &t->rule));

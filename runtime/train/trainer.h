@@ -8,9 +8,9 @@
 // computed from both on the device (hal/totals.h), so that the device does not wait for the host,
 // and a bad step changes nothing. Sums over micro-batches are in float64, in order.
 //
-// With several ranks each computes its rows of every micro-batch. At the end of the step the
-// gradients and the totals are added in the order of the ranks, so all ranks have the same bits and
-// make the same update.
+// With several ranks each computes its part of every micro-batch, as the plan says. At the end of
+// the step @reduce adds the gradients, and the host the totals, in the order of the ranks, so all
+// ranks have the same bits and make the same update.
 #ifndef LM_TRAIN_TRAINER_H
 #define LM_TRAIN_TRAINER_H
 #include "runtime/comm/comm.h"
@@ -18,8 +18,8 @@
 #include "runtime/telemetry/metrics.h"
 #include "runtime/train/ports.h"
 
-// A constant argument of update: an array in the plan's layout, e.g. one learning-rate factor per
-// block.
+// A constant argument of norm and update: an array in the plan's layout, e.g. one learning-rate
+// factor per block.
 typedef struct lm_train_table {
   lm_port_id port;
   const void *data;
@@ -35,19 +35,13 @@ typedef struct lm_train_state {
 typedef struct lm_trainer_options {
   const lm_plan *plan;
   lm_exec *exec;
-  const lm_data *data; // must outlive the trainer
-  int64_t steps;       // of the run, for schedules
-  int64_t last;        // the last step that the caller will run; 0: steps
-  int64_t n_micro;     // micro-batches per step
-  // A micro-batch has `parts` times the rows of the plan, of which this process computes those of
-  // part number `part`. parts = 0 is 1.
-  int part, parts;
+  const lm_data *data;   // must outlive the trainer
+  int64_t steps;         // of the run, for schedules
+  int64_t last;          // the last step that the caller will run; 0: steps
+  int64_t n_micro;       // micro-batches per step
   lm_timeline *timeline; // optional
-  lm_comm *comm;         // the ranks that compute the other parts; NULL: one process
-  // Results of micro that do not depend on rows, so that they are taken once, not from every rank.
-  const char *const *equal;
-  int n_equal;
-  double clip; // maximum gradient norm; 0: no clipping
+  lm_comm *comm;         // the ranks of the plan's mesh; NULL: one process
+  double clip;           // maximum gradient norm; 0: no clipping
   const lm_train_table *tables;
   int n_tables;
   const lm_train_state *states; // [plan->n_states]

@@ -5,8 +5,7 @@
 //   // gives:
 //   the text after the passes
 // `// passes: epilogue,dce for sm_90a` runs them for a target; `cpu` is a processor with vectors of
-// 8 floats and a matrix unit for bf16. `// passes: divide_rows on 2 ranks` sets the ranks. With -r
-// the test rewrites the text after the passes.
+// 8 floats and a matrix unit for bf16. With -r the test rewrites the text after the passes.
 #include <dirent.h>
 #include <stdlib.h>
 #include "codegen/cpu/cpu.h"
@@ -21,7 +20,6 @@ static void run(lm_module *m, const char *text) {
   char *passes =
       lm_arena_strndup(m->arena, text + strlen(head), strcspn(text + strlen(head), "\n"));
   char *arch = strstr(passes, " for ");
-  char *ranks = strstr(passes, " on ");
   lm_plan_options o = {0};
   if (arch) {
     *arch = 0;
@@ -30,12 +28,7 @@ static void run(lm_module *m, const char *text) {
     if (cpu)
       lm_cpu_panels(8, LM_MATRIX_AMX, o.target.choices.panel);
   }
-  if (ranks)
-    *ranks = 0;
-  must_run_for(m, passes,
-               &(lm_pass_env){.target = arch ? &o.target : NULL,
-                              .codegen = o.codegen,
-                              .ranks = ranks ? atoi(ranks + strlen(" on ")) : 0});
+  must_run_for(m, passes, &(lm_pass_env){.target = arch ? &o.target : NULL, .codegen = o.codegen});
 }
 
 static void golden(const char *path, bool rewrite) {

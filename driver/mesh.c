@@ -1,0 +1,71 @@
+// mesh.c - see mesh.h.
+#include "driver/mesh.h"
+
+#include <string.h>
+
+#include "runtime/base/diag_code.h"
+
+// The axes of parameters that are not repetitions, without suffixes: "d, g and ff".
+static const char *axes_text(const lm_module *m) {
+  const char *seen[64];
+  int n = 0;
+  lm_buf b = {0};
+  for (uint32_t i = 0; i < m->n_globals; i++)
+    for (int k = m->globals[i].n_stack; k < m->globals[i].type.rank; k++) {
+      const char *name = m->axes[m->globals[i].type.axis[k]].name;
+      const char *base = lm_arena_strndup(m->arena, name, lm_axis_base_length(name));
+      int at = 0;
+      while (at < n && strcmp(seen[at], base) != 0)
+        at++;
+      if (at < n || n == (int)LM_COUNT(seen))
+        continue;
+      lm_buf_printf(&b, "%s%s", n ? ", " : "", base);
+      seen[n++] = base;
+    }
+  const char *text = lm_arena_strndup(m->arena, b.p ? b.p : "", b.n);
+  lm_buf_free(&b);
+  return text;
+}
+
+// The name of the axis of positions of the loss; NULL without one.
+static const char *positions_of(const lm_module *m) {
+  const lm_func *loss = lm_func_get(m, LM_FUNC_LOSS, 0);
+  bool has = loss && loss->body->n_args && loss->body->args[0]->type.rank > 1;
+  const char *name = has ? m->axes[loss->body->args[0]->type.axis[1]].name : NULL;
+  return name ? lm_arena_strndup(m->arena, name, lm_axis_base_length(name)) : NULL;
+}
+
+static lm_mesh_axis axis_make(const lm_compiled *c, int k) {
+  const lm_recipe_parallel *p = &c->project->recipe->parallel;
+  lm_ctx *ctx = c->project->ctx;
+  const char *positions = p->axis[k].sequence ? positions_of(c->lowered->m) : NULL;
+  lm_mesh_axis a = {
+      .name = LM_SYM(ctx, p->axis[k].name),
+      .size = p->axis[k].size,
+      .rows = !strcmp(p->axis[k].name, "dp"),
+      .loc = p->loc,
+  };
+  uint32_t cap = 0;
+  for (uint32_t i = 0; i < p->axis[k].n_shard; i++)
+    LM_PUSH(ctx->arena, a.shard, a.n_shard, cap) =
+        (struct lm_mesh_shard){LM_SYM(ctx, p->axis[k].shard[i].name), p->axis[k].shard[i].loc};
+  if (positions)
+    LM_PUSH(ctx->arena, a.shard, a.n_shard, cap) =
+        (struct lm_mesh_shard){LM_SYM(ctx, positions), p->loc};
+  return a;
+}
+
+lm_status lm_mesh_make(const lm_compiled *c) {
+  const lm_recipe_parallel *p = &c->project->recipe->parallel;
+  lm_module *m = c->lowered->m;
+  for (m->mesh.n = 0; c->spec.run.divides && m->mesh.n < p->n; m->mesh.n++) {
+    lm_mesh_axis *a = &m->mesh.axis[m->mesh.n];
+    *a = axis_make(c, m->mesh.n);
+    if (a->rows || a->n_shard)
+      continue;
+    lm_diag *d = LM_REPORT(c->project->ctx, p->loc, E258, a->name, a->size, a->name);
+    lm_diag_note(c->project->ctx, d, (lm_loc){0}, "the axes of the parameters are %s",
+                 axes_text(m));
+  }
+  return lm_verdict(c->project->ctx);
+}
