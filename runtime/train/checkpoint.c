@@ -11,6 +11,7 @@
 #include "runtime/train/checkpoint_folder.h"
 #include "runtime/train/checkpoint_state.h"
 #include "runtime/train/checkpoint_sum.h"
+#include "runtime/train/rank_tensors.h"
 
 static const char STATE[] = "state.json", MODEL[] = "model.safetensors",
                   OPTIMIZER[] = "optimizer.safetensors";
@@ -19,65 +20,69 @@ static const char *const FILES[] = {STATE, MODEL, OPTIMIZER};
 
 // ---- tensors
 
-// The tensors of a file: the parameters (state -1), or states first … last - 1, a state after the
-// other.
+// The tensors of a file, with their memory in the plan.
 typedef struct tensor_list {
   const lm_trainer *t;
-  int first;
   lm_st_tensor *of;
+  lm_plan_tensor *planned;
   size_t n;
+  lm_rank_tensors *ranks; // of a list that is saved
 } tensor_list;
 
-static char *tensor_name(lm_arena *a, const lm_trainer *t, int state, const lm_plan_param *p) {
-  return state < 0
-             ? (char *)p->path
-             : lm_arena_printf(a, "%s.%s", lm_trainer_options_of(t)->states[state].name, p->path);
-}
+typedef enum {
+  OF_MODEL,    // the parameters
+  OF_OPTIMIZER // the states, one after the other
+} content;
 
-static lm_st_tensor tensor_of(lm_arena *a, const lm_trainer *t, int state, const lm_plan_param *p) {
-  lm_st_tensor x = {.name = tensor_name(a, t, state, p),
-                    .dtype = LM_ST_F32,
-                    .rank = p->rank,
-                    .elements = p->elements};
+static lm_status tensor_add(tensor_list *l, char *name, lm_plan_tensor x) {
+  const lm_plan_param *p = x.param;
+  lm_st_tensor *to = &l->of[l->n];
+  if (p->rank > LM_ST_RANK)
+    return lm_fail(LM_USER, "parameter %s has %d axes; a checkpoint supports at most %d", p->path,
+                   p->rank, LM_ST_RANK);
+  *to = (lm_st_tensor){
+      .name = name,
+      .dtype = LM_ST_F32,
+      .rank = p->rank,
+      .elements = p->elements,
+  };
   for (int k = 0; k < p->rank; k++)
-    x.shape[k] = p->shape[k];
-  return x;
+    to->shape[k] = p->shape[k];
+  l->planned[l->n++] = x;
+  return NULL;
 }
 
-static lm_status tensors_list(lm_arena *a, const lm_trainer *t, int first, int last,
-                              tensor_list *out) {
-  const lm_plan *plan = lm_trainer_options_of(t)->plan;
+static lm_status tensors_list(lm_arena *a, const lm_trainer *t, content what, tensor_list *out) {
+  const lm_trainer_options *o = lm_trainer_options_of(t);
+  const lm_plan *plan = o->plan;
+  size_t most = (size_t)plan->n_params * (1 + (size_t)plan->n_states);
   *out = (tensor_list){
-      .t = t, .first = first, .of = LM_NEW_N(a, lm_st_tensor, (last - first) * plan->n_params)};
-  for (int state = first; state < last; state++)
+      .t = t,
+      .of = LM_NEW_N(a, lm_st_tensor, most + 1),
+      .planned = LM_NEW_N(a, lm_plan_tensor, most + 1),
+  };
+  for (int i = 0; what == OF_MODEL && i < plan->n_params; i++) {
+    const lm_plan_param *p = &plan->params[i];
+    LM_TRY(tensor_add(out, (char *)p->path, (lm_plan_tensor){p, LM_ROLE_PARAM}));
+  }
+  for (int k = 0; what == OF_OPTIMIZER && k < plan->n_states; k++)
     for (int i = 0; i < plan->n_params; i++) {
-      if (plan->params[i].rank > LM_ST_RANK)
-        return lm_fail(LM_USER, "parameter %s has %d axes; a checkpoint supports at most %d",
-                       plan->params[i].path, plan->params[i].rank, LM_ST_RANK);
-      out->of[out->n++] = tensor_of(a, t, state, &plan->params[i]);
+      const lm_plan_param *p = &plan->params[i];
+      char *name = lm_arena_printf(a, "%s.%s", o->states[k].name, p->path);
+      LM_TRY(tensor_add(out, name, (lm_plan_tensor){p, LM_ROLE_STATE, k}));
     }
   return NULL;
 }
 
-// Tensor i of the list in the plan.
-static lm_plan_tensor planned(const tensor_list *l, size_t i) {
-  const lm_plan *plan = lm_trainer_options_of(l->t)->plan;
-  int state = l->first + (int)(i / (size_t)plan->n_params);
-  return (lm_plan_tensor){.param = &plan->params[i % (size_t)plan->n_params],
-                          .role = state < 0 ? LM_ROLE_PARAM : LM_ROLE_STATE,
-                          .state = state < 0 ? 0 : state};
-}
-
 static lm_status tensor_read(void *user, size_t i, int64_t first, int64_t n, void *out) {
   const tensor_list *l = user;
-  const lm_trainer_options *o = lm_trainer_options_of(l->t);
-  return lm_tensor_get(o->exec, o->plan, planned(l, i), first, n, out);
+  return lm_rank_tensors_take(l->ranks, &l->planned[i], first, n, out);
 }
 
-static lm_status tensors_save(lm_arena *a, const lm_trainer *t, int first, int last,
-                              const char *path, lm_sum *out_sum) {
-  tensor_list l;
-  LM_TRY(tensors_list(a, t, first, last, &l));
+static lm_status tensors_save(const tensor_list *list, const char *path, lm_rank_tensors *ranks,
+                              lm_sum *out_sum) {
+  tensor_list l = *list;
+  l.ranks = ranks;
   return lm_st_write_from(path, l.of, l.n, tensor_read, &l, out_sum);
 }
 
@@ -98,7 +103,7 @@ static lm_status tensor_load(const tensor_list *l, size_t i, const lm_st *st, fl
   for (int64_t at = 0; at < x->elements; at += LM_TENSOR_CHUNK) {
     int64_t n = x->elements - at < LM_TENSOR_CHUNK ? x->elements - at : LM_TENSOR_CHUNK;
     LM_TRY(lm_st_read(x, at, n, buffer));
-    LM_TRY(lm_tensor_set(o->exec, o->plan, planned(l, i), at, n, buffer));
+    LM_TRY(lm_tensor_set(o->exec, o->plan, l->planned[i], at, n, buffer));
   }
   return NULL;
 }
@@ -116,9 +121,9 @@ static lm_status tensors_copy(const tensor_list *l, const lm_st *st, const char 
   return s;
 }
 
-static lm_status tensors_load(lm_arena *a, lm_trainer *t, int first, int last, const char *path) {
+static lm_status tensors_load(lm_arena *a, lm_trainer *t, content what, const char *path) {
   tensor_list l;
-  LM_TRY(tensors_list(a, t, first, last, &l));
+  LM_TRY(tensors_list(a, t, what, &l));
   lm_st *st;
   LM_TRY(lm_st_open(path, &st));
   lm_status s = tensors_copy(&l, st, path);
@@ -128,14 +133,36 @@ static lm_status tensors_load(lm_arena *a, lm_trainer *t, int first, int last, c
 
 // ---- saving
 
-static lm_status folder_write(lm_arena *a, const lm_trainer *t, const char *folder,
-                              const lm_checkpoint *c) {
+// The tensors of both files; ranks: all of them, in the order in which rank 0 writes.
+typedef struct saving {
+  tensor_list model, optimizer;
+  lm_rank_tensors ranks;
+} saving;
+
+static lm_status saving_begin(lm_arena *a, const lm_trainer *t, saving *out) {
+  const lm_trainer_options *o = lm_trainer_options_of(t);
+  LM_TRY(tensors_list(a, t, OF_MODEL, &out->model));
+  LM_TRY(tensors_list(a, t, OF_OPTIMIZER, &out->optimizer));
+  size_t n = out->model.n + out->optimizer.n;
+  lm_plan_tensor *all = LM_NEW_N(a, lm_plan_tensor, n + 1);
+  for (size_t i = 0; i < n; i++)
+    all[i] = i < out->model.n ? out->model.planned[i] : out->optimizer.planned[i - out->model.n];
+  out->ranks = (lm_rank_tensors){
+      .comm = o->comm,
+      .exec = o->exec,
+      .plan = o->plan,
+      .v = all,
+      .n = n,
+  };
+  return NULL;
+}
+
+static lm_status folder_write(lm_arena *a, saving *x, const char *folder, const lm_checkpoint *c) {
   LM_TRY(lm_path_remove(folder));
   LM_TRY(lm_dir_make(folder));
   lm_sum sums[LM_COUNT(FILES)];
-  LM_TRY(tensors_save(a, t, -1, 0, lm_path_join(a, folder, MODEL), &sums[1]));
-  LM_TRY(tensors_save(a, t, 0, lm_trainer_options_of(t)->plan->n_states,
-                      lm_path_join(a, folder, OPTIMIZER), &sums[2]));
+  LM_TRY(tensors_save(&x->model, lm_path_join(a, folder, MODEL), &x->ranks, &sums[1]));
+  LM_TRY(tensors_save(&x->optimizer, lm_path_join(a, folder, OPTIMIZER), &x->ranks, &sums[2]));
   lm_buf text = {0};
   lm_checkpoint_state_print(&text, c);
   sums[0] = lm_sum_of(text.p, text.n);
@@ -146,11 +173,11 @@ static lm_status folder_write(lm_arena *a, const lm_trainer *t, const char *fold
   return s;
 }
 
-static lm_status save(lm_arena *a, const lm_trainer *t, const char *dir, const lm_checkpoint *c,
-                      int keep, int64_t also) {
+static lm_status save(lm_arena *a, saving *x, const char *dir, const lm_checkpoint *c, int keep,
+                      int64_t also) {
   char *written = lm_path_join(a, dir, ".writing");
   LM_TRY(lm_dir_make(dir));
-  lm_status s = folder_write(a, t, written, c);
+  lm_status s = folder_write(a, x, written, c);
   if (s) {
     lm_status_free(lm_path_remove(written)); // report only the first failure
     return s;
@@ -174,11 +201,16 @@ lm_status lm_checkpoint_save(const lm_trainer *t, const char *dir, const lm_chec
   if (bad)
     return lm_fail(LM_USER, "step %lld: parameter %s is no longer finite; this state is not saved",
                    (long long)c->step, bad);
+  saving x;
   lm_arena *a = lm_arena_create();
-  lm_status s =
-      lm_annotate(save(a, t, dir, c, keep, also), "checkpoint of step %lld", (long long)c->step);
+  lm_status s = saving_begin(a, t, &x);
+  if (!s && lm_comm_is_first(x.ranks.comm))
+    s = save(a, &x, dir, c, keep, also);
+  lm_status rest = lm_rank_tensors_finish(&x.ranks);
   lm_arena_destroy(a);
-  return s;
+  if (s && rest)
+    lm_status_free(rest);
+  return lm_annotate(s ? s : rest, "checkpoint of step %lld", (long long)c->step);
 }
 
 // ---- choosing
@@ -291,9 +323,8 @@ static lm_status folder_load(lm_arena *a, lm_trainer *t, const char *folder, lm_
   c->n_keys = as_given.n_keys;
   c->model = as_given.model;
   c->n_model = as_given.n_model;
-  LM_TRY(tensors_load(a, t, -1, 0, lm_path_join(a, folder, MODEL)));
-  return tensors_load(a, t, 0, lm_trainer_options_of(t)->plan->n_states,
-                      lm_path_join(a, folder, OPTIMIZER));
+  LM_TRY(tensors_load(a, t, OF_MODEL, lm_path_join(a, folder, MODEL)));
+  return tensors_load(a, t, OF_OPTIMIZER, lm_path_join(a, folder, OPTIMIZER));
 }
 
 lm_status lm_checkpoint_load(lm_arena *a, lm_trainer *t, const char *path, lm_checkpoint *c,

@@ -37,14 +37,15 @@ typedef struct lm_checkpoint {
   int64_t tokens;      // trained on so far
   uint64_t data;       // lm_data_key of the training data; 0: unknown
   int64_t n_micro;     // micro-batches per step; 0: unknown
-  int64_t ranks;       // that shared the rows of a micro-batch; 0 and 1: none
+  const char *mesh;    // of the ranks: "4 ranks (dp 2, tp 2)"; "", NULL: one process
   lm_guard guard;
 } lm_checkpoint;
 
 // Bytes of a checkpoint's tensors on disk.
 int64_t lm_checkpoint_bytes(const lm_plan *plan);
 
-// Saves dir/step-…, then removes older checkpoints until `keep` remain (0: removes none). `also`
+// All ranks call it; rank 0 saves dir/step-…, then removes older checkpoints until `keep` remain
+// (0: removes none). `also`
 // (-1: none) is a further step to keep, the best one. LM_USER: a parameter or a state is not
 // finite; nothing is saved.
 lm_status lm_checkpoint_save(const lm_trainer *t, const char *dir, const lm_checkpoint *c, int keep,

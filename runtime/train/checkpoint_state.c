@@ -75,8 +75,8 @@ void lm_checkpoint_state_print(lm_buf *b, const lm_checkpoint *c) {
                 "\"%llu\",\n  \"data\": \"%016llx\",\n  \"n_micro\": %lld,\n",
                 FORMAT, (long long)c->step, (long long)c->tokens, (unsigned long long)c->seed,
                 (unsigned long long)c->data, (long long)c->n_micro);
-  if (c->ranks > 1)
-    lm_buf_printf(b, "  \"ranks\": %lld,\n", (long long)c->ranks);
+  if (c->mesh && *c->mesh)
+    text_print(b, "mesh", c->mesh);
   number_print(b, "best", c->best);
   lm_buf_printf(b, ",\n  \"best_step\": %lld,\n", (long long)c->best_step);
   number_print(b, "stop_best", c->stop_best);
@@ -120,7 +120,7 @@ static lm_status state_parse(lm_arena *a, const json_t *j, const char *path, lm_
   c->seed = strtoull(seed, NULL, 10);
   c->data = strtoull(text_of(a, j, "data"), NULL, 16);
   c->n_micro = whole_of(j, "n_micro");
-  c->ranks = whole_of(j, "ranks");
+  c->mesh = text_of(a, j, "mesh");
   c->best = number_of(j, "best");
   c->best_step = whole_of(j, "best_step");
   c->stop_best = number_of(j, "stop_best");

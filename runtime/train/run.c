@@ -101,17 +101,18 @@ static lm_status data_key(const run *r, uint64_t *out) {
                      r->state.step + r->state.guard.shift, out);
 }
 
-static lm_status ranks_compare(const run *r, const char *path) {
-  long long was = r->state.ranks > 1 ? (long long)r->state.ranks : 1;
-  long long is = lm_comm_self_of(r->o->comm).size;
-  if (was != is)
-    warn(r,
-         lm_arena_printf(r->arena,
-                         "%s: up to step %lld the run had %lld rank%s, now it has %lld: sums are "
-                         "taken in another order,\n"
-                         "  so the bits differ from an uninterrupted run",
-                         path, (long long)r->state.step, was, was == 1 ? "" : "s", is));
-  return NULL;
+static const char *mesh_text(const run *r) {
+  return lm_plan_mesh_text(r->arena, lm_trainer_options_of(r->o->trainer)->plan);
+}
+
+static void mesh_compare(const run *r, const char *path) {
+  const char *was = r->state.mesh, *is = mesh_text(r);
+  if (strcmp(was, is) != 0)
+    warn(r, lm_arena_printf(r->arena,
+                            "%s: up to step %lld the run had %s, now it has %s: sums are taken in "
+                            "another order,\n  so the bits differ from an uninterrupted run",
+                            path, (long long)r->state.step, *was ? was : "1 rank",
+                            *is ? is : "1 rank"));
 }
 
 // Warns about changes with which the run can continue, but not bit for bit as if uninterrupted.
@@ -135,7 +136,8 @@ static lm_status bits_compare(const run *r, const char *path) {
                             "sums are taken in another order,\n"
                             "  so the bits differ from an uninterrupted run",
                             path, step, was, was == 1 ? "" : "es", is));
-  return ranks_compare(r, path);
+  mesh_compare(r, path);
+  return NULL;
 }
 
 static lm_status resume(run *r) {
@@ -210,18 +212,13 @@ static lm_status metrics_write(run *r, int64_t step, const lm_step_result *x) {
   return lm_run_log_add(r->log, step, line, n + (size_t)x->n_emitted);
 }
 
-// Rank 0 writes; the others have the same values.
-static lm_status checkpoint_write(run *r) {
-  const lm_run_options *o = r->o;
-  const lm_trainer_options *t = lm_trainer_options_of(o->trainer);
+static lm_status checkpoint_prepare(run *r) {
+  const lm_trainer_options *t = lm_trainer_options_of(r->o->trainer);
   LM_TRY(lm_data_unchanged(t->data));
   LM_TRY(data_key(r, &r->state.data));
   r->state.n_micro = t->n_micro;
-  r->state.ranks = lm_comm_self_of(o->comm).size;
-  if (!lm_comm_is_first(o->comm))
-    return NULL;
-  return lm_checkpoint_save(o->trainer, o->dir, &r->state, o->keep,
-                            o->best.eval >= 0 ? r->state.best_step : -1);
+  r->state.mesh = mesh_text(r);
+  return NULL;
 }
 
 static lm_status save(run *r) {
@@ -231,8 +228,11 @@ static lm_status save(run *r) {
     return NULL;
   r->state.guard.rollbacks = 0;
   double start = lm_timeline_now(timeline_of(r));
+  int64_t best = o->best.eval >= 0 ? r->state.best_step : -1;
   LM_TRY(lm_rank_params_compare(o->comm, t->exec, t->plan));
-  LM_TRY(lm_comm_settle(o->comm, "a checkpoint", checkpoint_write(r)));
+  LM_TRY(lm_comm_settle(o->comm, "the data", checkpoint_prepare(r)));
+  LM_TRY(lm_comm_settle(o->comm, "a checkpoint",
+                        lm_checkpoint_save(o->trainer, o->dir, &r->state, o->keep, best)));
   lm_timeline_add(timeline_of(r), LM_ROW_SAVE, "checkpoint", NULL, r->state.step, start);
   r->saved = r->state.step;
   r->newest = lm_checkpoint_path(r->arena, o->dir, r->saved);

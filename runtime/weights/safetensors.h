@@ -11,7 +11,8 @@
 #include "runtime/base/base.h"
 
 enum {
-  LM_ST_RANK = 8
+  LM_ST_RANK = 8,
+  LM_ST_CHUNK = 16 << 20 // bytes that are read from a source at a time
 };
 const char *lm_st_dtype_name(lm_st_dtype t); // "F32"
 int lm_st_dtype_bytes(lm_st_dtype t);

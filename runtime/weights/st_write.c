@@ -7,8 +7,7 @@
 #include "runtime/weights/safetensors.h"
 
 enum {
-  ALIGNMENT = 64,
-  CHUNK = 16 << 20 // bytes that are read from a source at a time
+  ALIGNMENT = 64
 };
 
 struct lm_st_writer {
@@ -154,7 +153,7 @@ void lm_st_writer_abort(lm_st_writer *w) {
 
 static lm_status append_all(lm_st_writer *w, const lm_st_tensor *tensors, size_t n,
                             lm_st_source *read, void *user) {
-  char *buffer = lm_alloc(CHUNK);
+  char *buffer = lm_alloc(LM_ST_CHUNK);
   lm_status s = NULL;
   for (size_t i = 0; i < n; i++) {
     int64_t elements = 1;
@@ -162,7 +161,7 @@ static lm_status append_all(lm_st_writer *w, const lm_st_tensor *tensors, size_t
     for (int k = 0; k < tensors[i].rank; k++)
       elements *= tensors[i].shape[k];
     for (int64_t at = 0, some; !s && at < elements; at += some) {
-      some = elements - at < CHUNK / size ? elements - at : CHUNK / size;
+      some = elements - at < LM_ST_CHUNK / size ? elements - at : LM_ST_CHUNK / size;
       s = read(user, i, at, some, buffer);
       if (!s)
         s = lm_st_writer_append(w, buffer, (size_t)(some * size));

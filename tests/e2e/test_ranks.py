@@ -123,7 +123,7 @@ def test_interrupted(run):
     check(p.returncode in (0, 130), f"{p.returncode}: {out}{err}")
     check(p.returncode == 0 or "interrupted after step" in out, out + err)
     err = run.result("run", file, "--out", run.path("run"))[2]
-    check(p.returncode == 0 or "the run had 2 ranks, now it has 1" in err, err)
+    check(p.returncode == 0 or "the run had 2 ranks (dp 2), now it has 1 rank" in err, err)
     ranks(run, 1, file, "-q", "--out", run.path("one"))
     curves_check(run, "one", "run", "2 ranks, then 1")
 
