@@ -129,6 +129,16 @@ lm_status lm_sample_check(const lm_session *s, int64_t n_prompt, int64_t n) {
                  (long long)s->compiled.limits.pos, (long long)n_prompt, (long long)n);
 }
 
+bool lm_sample_exchanges(const lm_session *s) {
+  const lm_plan_func *f = lm_plan_func_get(s->compiled.plan, LM_FUNC_DECODE, 0);
+  return s->comm && f && lm_plan_exchanges(f);
+}
+
+// All ranks continue with the token of rank 0.
+static lm_status token_agree(void *comm, int32_t *id) {
+  return lm_comm_decide(comm, "a token", id, sizeof *id);
+}
+
 lm_status lm_sample_make(const lm_session *s, const lm_sample_options *o, lm_sample_result *out) {
   *out = (lm_sample_result){0};
   maker m = {.tokenizer = s->tokenizer, .o = o, .result = out};
@@ -140,6 +150,8 @@ lm_status lm_sample_make(const lm_session *s, const lm_sample_options *o, lm_sam
                            .n_prompt = o->n_prompt,
                            .n = o->n,
                            .eos = -1,
+                           .agree = lm_sample_exchanges(s) ? token_agree : NULL,
+                           .comm = s->comm,
                            .token = token_made,
                            .user = &m};
   lm_status status = lm_generate(&g);

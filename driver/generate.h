@@ -34,6 +34,8 @@ typedef struct lm_sample_result {
   lm_sample_end end;
 } lm_sample_result;
 
+// True if the ranks exchange data to make a sample, so that all of them have to make it.
+bool lm_sample_exchanges(const lm_session *s);
 // Compiles a session that lm_trained_open has opened for decoding up to `positions`, and loads its
 // weights.
 lm_status lm_sample_start(lm_session *s, int64_t positions, const char *weights);

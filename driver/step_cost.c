@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "runtime/base/diag_code.h"
 #include "runtime/base/processors.h"
 
 enum {
@@ -39,6 +40,9 @@ lm_status lm_step_cost_find(lm_session *s, bool measured, lm_step_cost *out) {
   out->load = lm_load_measure();
   LM_TRY(measured ? lm_session_data(s) : lm_session_sizes(s));
   LM_TRY(lm_session_compile(s, LM_LOWER_TRAIN, 0));
+  if (measured && lm_plan_exchanges(lm_plan_func_get(s->compiled.plan, LM_FUNC_MICRO, 0)))
+    LM_REPORT(s->project.ctx, s->project.recipe->parallel.loc, E257, "a measured cost");
+  LM_TRY(lm_verdict(s->project.ctx));
   s->timeline = LM_NEW(s->project.ctx->arena, lm_timeline);
   *s->timeline = (lm_timeline){.arena = s->project.ctx->arena, .max = MAX_SPANS};
   if (measured)

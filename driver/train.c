@@ -112,16 +112,29 @@ static lm_status begin(void *user) {
   return lm_run_record_write(&x->s, &x->options.from.overrides, x->dir);
 }
 
+// Rank 0 prints; the others take part if they have parts of the model.
+static lm_status sample_make(lm_training *x, const lm_sample_options *o) {
+  lm_sample_result result;
+  if (x->options.write)
+    return lm_sample_print(&x->s, o);
+  if (!lm_sample_exchanges(&x->s))
+    return NULL;
+  lm_status status = lm_sample_make(&x->s, o, &result);
+  lm_sample_free(&result);
+  return status;
+}
+
 static lm_status after_step(void *user, int64_t step, const lm_step_result *result,
                             lm_progress *progress) {
   lm_training *x = user;
-  for (uint32_t i = 0; x->options.write && i < x->s.project.recipe->n_samples; i++) {
+  for (uint32_t i = 0; x->options.samples && i < x->s.project.recipe->n_samples; i++) {
     lm_training_sample *s = &x->samples[i];
     if (step != x->o.steps && (!s->every || step % s->every))
       continue;
     lm_progress_say(progress, "\nsample after step %lld:", (long long)step);
-    LM_TRY(lm_sample_print(&x->s, &s->o));
-    x->options.write(x->options.user, "\n", 1);
+    LM_TRY(sample_make(x, &s->o));
+    if (x->options.write)
+      x->options.write(x->options.user, "\n", 1);
   }
   return NULL;
 }
@@ -241,6 +254,8 @@ lm_status lm_training_time(const lm_training *x, int64_t *out_steps, double *out
   int64_t done = x->resumption.was.step;
   *out_steps = s->run.steps - done;
   *out_seconds = 0;
+  if (lm_plan_exchanges(lm_plan_func_get(s->compiled.plan, LM_FUNC_MICRO, 0)))
+    return NULL;
   for (int i = 0; i < s->run.stages.n; i++) {
     const lm_run_stage *stage = &s->run.stages.v[i];
     int64_t first = stage->first > done ? stage->first : done + 1;

@@ -20,7 +20,8 @@ typedef struct lm_training_options {
   const char *profile_path; // NULL: profile.json in the run's folder
   FILE *to;                 // receives the status of the training; NULL: nothing
   bool terminal;            // `to` is a terminal
-  // Receives the text of samples; NULL: none are made.
+  bool samples;             // they are made, by all ranks
+  // Receives the text of samples; NULL on all ranks but the first.
   void (*write)(void *user, const char *p, size_t n);
   void *user;
 } lm_training_options;
@@ -42,7 +43,8 @@ typedef struct lm_training {
 lm_status lm_training_open(lm_training *x, lm_ctx *ctx, const lm_events *events,
                            const lm_training_options *o);
 lm_status lm_training_plan(lm_training *x);
-// Steps that are left and the seconds that they take, by one micro-batch of each stage.
+// Steps that are left and the seconds that they take, by one micro-batch of each stage; 0 seconds
+// if ranks exchange data in a micro-batch, since one rank alone cannot measure it.
 lm_status lm_training_time(const lm_training *x, int64_t *out_steps, double *out_seconds);
 lm_status lm_training_run(lm_training *x, lm_run_outcome *out);
 void lm_training_close(lm_training *x);

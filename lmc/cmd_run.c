@@ -65,21 +65,20 @@ static lm_status resume_check(const char *how) {
                  "--resume takes auto, never or the folder of a checkpoint; there is no %s", how);
 }
 
-// ---- options
-
 static lm_status options_read(lm_cli *cli, lm_training *x, lm_training_options *o) {
   const lm_args *a = &cli->args;
-  bool first = lm_comm_is_first(cli->comm);
+  bool first = lm_comm_is_first(cli->comm), shows = !lm_args_given(a, "quiet") && !cli->json;
   *o = (lm_training_options){.from = lm_cli_recipe(cli),
                              .dir = lm_args_text(a, "out", NULL),
                              .resume = {.how = lm_args_text(a, "resume", NULL),
                                         .change_model = lm_args_given(a, "change-model")},
                              .comm = cli->comm,
+                             .samples = shows,
                              .profile = first && lm_args_given(a, "profile"),
                              .profile_path = lm_args_text(a, "profile", NULL),
                              .terminal = lm_cli_terminal(cli)};
   o->resume.changes = lm_args_list(a, "change", &o->resume.n_changes);
-  o->to = lm_args_given(a, "quiet") || cli->json || !first ? NULL : stdout;
+  o->to = shows && first ? stdout : NULL;
   o->write = o->to ? lm_cli_write : NULL;
   x->s.variant = lm_cli_variant(cli);
   lm_cli_kernels(cli, &x->s);

@@ -20,14 +20,22 @@ static void name_with_stars(const lm_global *g, lm_buf *out) {
   }
 }
 
+// "[d = 32, g = 4 by tp]"
 static void shape_print(const lm_module *m, const lm_global *g, lm_buf *out) {
+  lm_type whole = lm_type_whole(m, g->type);
   lm_buf_puts(out, "[");
-  for (int i = g->n_stack; i < g->type.rank; i++) {
-    const lm_axis_info *a = &m->axes[g->type.axis[i]];
+  for (int i = g->n_stack; i < whole.rank; i++) {
+    const lm_axis_info *a = &m->axes[whole.axis[i]], *part = &m->axes[g->type.axis[i]];
     lm_buf_printf(out, "%s%.*s = %lld", i > g->n_stack ? ", " : "", (int)strcspn(a->name, "."),
                   a->name, (long long)a->size);
+    if (part->mesh)
+      lm_buf_printf(out, " by %s", m->mesh.axis[part->mesh - 1].name);
   }
   lm_buf_puts(out, "]");
+}
+
+static int64_t elements_of(const lm_module *m, const lm_global *g) {
+  return lm_type_elements(m, lm_type_whole(m, g->type));
 }
 
 static double bytes_of_frozen(const lm_session *s) {
@@ -37,7 +45,7 @@ static double bytes_of_frozen(const lm_session *s) {
     const lm_global *g = &m->globals[i];
     lm_dtype t = g->type.dtype == LM_REAL ? s->compiled.compute : (lm_dtype)g->type.dtype;
     if (g->kind == LM_GLOBAL_FIXED)
-      bytes += (double)lm_type_elements(m, g->type) * lm_dtype_bytes(t);
+      bytes += (double)elements_of(m, g) * lm_dtype_bytes(t);
   }
   return bytes;
 }
@@ -70,8 +78,7 @@ static void parameters_print(const lm_session *s, lm_buf *out) {
     name_with_stars(g, &name);
     shape_print(m, g, &shape);
     lm_buf_printf(out, "  %-32s %-44s %6lld %12lld%s\n", name.p, shape.p, (long long)g->n_paths,
-                  (long long)lm_type_elements(m, g->type),
-                  g->kind == LM_GLOBAL_FIXED ? "  frozen" : "");
+                  (long long)elements_of(m, g), g->kind == LM_GLOBAL_FIXED ? "  frozen" : "");
     lm_buf_free(&name);
     lm_buf_free(&shape);
   }
@@ -111,11 +118,12 @@ static void parameter_json(const lm_module *m, const lm_global *g, lm_buf *out) 
   lm_buf_puts(out, "{\"name\": ");
   lm_buf_json(out, name.p);
   lm_buf_puts(out, ", \"shape\": [");
-  for (int i = g->n_stack; i < g->type.rank; i++)
+  lm_type whole = lm_type_whole(m, g->type);
+  for (int i = g->n_stack; i < whole.rank; i++)
     lm_buf_printf(out, "%s%lld", i > g->n_stack ? ", " : "",
-                  (long long)lm_axis_size(m, g->type.axis[i]));
+                  (long long)lm_axis_size(m, whole.axis[i]));
   lm_buf_printf(out, "], \"times\": %lld, \"elements\": %lld, \"frozen\": %s}",
-                (long long)g->n_paths, (long long)lm_type_elements(m, g->type),
+                (long long)g->n_paths, (long long)elements_of(m, g),
                 g->kind == LM_GLOBAL_FIXED ? "true" : "false");
   lm_buf_free(&name);
 }

@@ -37,11 +37,15 @@ static lm_status time_print(const lm_training *x) {
   LM_TRY(lm_training_time(x, &left, &seconds));
   if (left <= 0)
     return NULL;
-  lm_show_seconds(&time, seconds);
-  lm_print_wrapped(x->options.to, INDENT,
-                   "time    about %s: %lld %sstep%s of %lld tokens, measured on one micro-batch\n",
-                   time.p, (long long)left, x->resumption.was.step ? "further " : "",
-                   left == 1 ? "" : "s", (long long)x->s.run.recipe->batch);
+  if (seconds > 0)
+    lm_buf_puts(&time, "about ");
+  if (seconds > 0)
+    lm_show_seconds(&time, seconds);
+  lm_print_wrapped(x->options.to, INDENT, "time    %s%s%lld %sstep%s of %lld tokens%s\n",
+                   time.n ? time.p : "", time.n ? ": " : "", (long long)left,
+                   x->resumption.was.step ? "further " : "", left == 1 ? "" : "s",
+                   (long long)x->s.run.recipe->batch,
+                   time.n ? ", measured on one micro-batch" : "");
   lm_buf_free(&time);
   return NULL;
 }

@@ -115,6 +115,8 @@ static lm_status continue_prompt(generator *g) {
   for (int64_t i = 0; i < o->n; i++) {
     int32_t id;
     LM_TRY(lm_sample(&o->sampler, g->row, g->vocab, i, g->workspace, &id));
+    if (o->agree)
+      LM_TRY(o->agree(o->comm, &id));
     bool more = o->token(o->user, id) && id != o->eos;
     if (!more || i + 1 == o->n)
       return NULL;

@@ -20,6 +20,9 @@ typedef struct lm_generate_options {
   int64_t n_prompt; // at least one token
   int64_t n;        // maximum number of tokens to generate
   int32_t eos;      // generation ends after this token; -1: none
+  // With several ranks: sets *id to the token of rank 0. Optional.
+  lm_status (*agree)(void *comm, int32_t *id);
+  void *comm;
   // Called with every generated token; false ends the generation.
   bool (*token)(void *user, int32_t id);
   void *user;

@@ -357,6 +357,7 @@ static lm_status tensor_check(const lm_trainer *t, lm_plan_tensor x, float *buff
   for (int64_t at = 0; *finite && at < x.param->elements; at += LM_TENSOR_CHUNK) {
     int64_t left = x.param->elements - at;
     int64_t n = left < LM_TENSOR_CHUNK ? left : LM_TENSOR_CHUNK;
+    memset(buffer, 0, (size_t)n * sizeof *buffer); // elements of other ranks
     LM_TRY(lm_tensor_get(t->o.exec, t->o.plan, x, at, n, buffer));
     *finite = all_finite(buffer, n);
   }
@@ -375,12 +376,15 @@ lm_status lm_trainer_not_finite(const lm_trainer *t, const char **out) {
   const lm_plan *p = t->o.plan;
   float *buffer = lm_alloc(LM_TENSOR_CHUNK * sizeof *buffer);
   lm_status s = NULL;
-  *out = NULL;
-  for (int i = 0; !s && !*out && i < p->n_params; i++) {
+  int found = 0; // of the parameters, from 1
+  for (int i = 0; !s && !found && i < p->n_params; i++) {
     bool finite = true;
     s = param_check(t, &p->params[i], buffer, &finite);
-    *out = s || finite ? NULL : p->params[i].path;
+    found = finite ? 0 : 1 + i;
   }
   lm_free(buffer);
+  if (!s)
+    s = lm_comm_any(t->o.comm, "the check for finite values", &found);
+  *out = s || !found ? NULL : p->params[found - 1].path;
   return s;
 }

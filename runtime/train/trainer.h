@@ -85,6 +85,6 @@ lm_status lm_trainer_step(lm_trainer *t, int64_t step, int64_t batch, double lim
 // sum to 0 or less.
 lm_status lm_step_check(int64_t step, const lm_step_result *r);
 // *out: the name of a parameter that has an element that is not finite, in the parameter or in its
-// states; NULL: all are finite.
+// states, on any rank; NULL: all are finite. All ranks call it.
 lm_status lm_trainer_not_finite(const lm_trainer *t, const char **out);
 #endif

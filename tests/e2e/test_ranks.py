@@ -7,6 +7,7 @@ from harness import ROOT, Skip, check, folder_bytes, load, small, wait_for, with
 QUICK = {"LMC_COMM_SILENCE": "2", "LMC_COMM_STUCK": "10", "ASAN_OPTIONS": "detect_leaks=0"}
 MESH = "parallel { mesh = (dp = 2) }"
 SAVE = 'save = checkpoint("run", every = 4 steps, keep = all)'
+TP = "parallel { shard tp = [g, ff, vocab] }"
 
 
 def mpi_needed(run):
@@ -37,7 +38,7 @@ def curves_check(run, one, many, what):
 
 
 def model(run, **how):
-    return small(run, steps=20, rows=8, drop=0.1, lr="1e-3", more=SAVE, **{"micro": 64, **how})
+    return small(run, steps=20, rows=8, drop=0.1, lr="1e-3", more=f"{SAVE}; {TP}", **{"micro": 64, **how})
 
 
 def test_as_one_process(run):
@@ -64,6 +65,96 @@ def test_reference(run):
     for name in ("loss", "grad_norm"):
         for step, (a, b) in enumerate(zip(curve(run.path("run"), name), numbers[name])):
             within(f"{name} of step {step + 1}", abs(a - b) / abs(b), 2e-6)
+
+
+MESHES = {"tp2": (2, "tp = 2"), "tp2s": (2, "tp = 2", "--set", "parallel.sequence=tp"), "dp2tp2": (4, "dp = 2, tp = 2"),
+          "dp2tp2s": (4, "tp = 2, dp = 2", "--set", "parallel.sequence=tp")}
+
+
+def mesh_run(run, name, file, out, *args):
+    n, mesh, *more = MESHES[name]
+    return run("run", file, "--set", f"parallel.mesh=({mesh})", *more, "--ranks", n, "--out", run.path(out), *args, env=QUICK)
+
+
+def test_tensor_parallel(run):
+    """Parameters divided: loss and gradient norm of 20 steps with dropout; two runs are equal; a run resumes."""
+    mpi_needed(run)
+    file = model(run)
+    ranks(run, 1, file, "-q", "--out", run.path("one"))
+    for name in MESHES:
+        mesh_run(run, name, file, name, "-q")
+        curves_check(run, "one", name, name)
+    mesh_run(run, "dp2tp2s", file, "again", "-q")
+    check(tensors(run.path("again"), 20) == tensors(run.path("dp2tp2s"), 20), "two runs differ")
+    for step in (12, 16, 20):
+        shutil.rmtree(run.path("again", f"step-{step:06d}"))
+    mesh_run(run, "dp2tp2s", file, "again", "-q")
+    check(tensors(run.path("again"), 20) == tensors(run.path("dp2tp2s"), 20), "the resumed run differs")
+    out = mesh_run(run, "tp2", file, "again")
+    check("this run is finished" in out, out)
+
+
+KEEP = """optimizer keep(lr) {
+  state m: f32 = p
+  update(p: f32, g: f32, k: f32) -> f32 { m = m; return p }
+}
+"""
+
+
+def test_other_mesh(run):
+    """Parameters and optimizer states of 1, 4, 2 and 1 ranks in turn, which no step changes: the same bytes."""
+    mpi_needed(run)
+    file = small(run, steps=8, rows=8, more=f'save = checkpoint("run", every = 2 steps, keep = all); {TP}')
+    text = open(file).read().replace("recipe Small", KEEP + "recipe Small").replace("adamw(lr = 3e-3)", "keep(lr = 1e-3)")
+    open(file, "w").write(re.sub(r"group .*\n", "", text))
+    out = run.path("run")
+    for i, name in enumerate((None, "dp2tp2s", "tp2", None)):
+        (mesh_run(run, name, file, "run", "-q", "--steps", 2 + 2 * i) if name else ranks(run, 1, file, "-q", "--steps", 2 + 2 * i, "--out", out))
+    first = folder_bytes(os.path.join(out, "step-000002"))
+    for step in (4, 6, 8):
+        now = folder_bytes(os.path.join(out, f"step-{step:06d}"))
+        for name in ("model.safetensors", "optimizer.safetensors"):
+            check(now[name] == first[name], f"step {step}: {name} differs")
+    mesh = [json.load(open(os.path.join(out, f"step-{step:06d}", "state.json"))).get("mesh") for step in (2, 4, 6, 8)]
+    check(mesh == [None, "4 ranks (dp 2, tp 2)", "2 ranks (tp 2)", None], str(mesh))
+
+
+def collectives(plan, func):
+    """The collectives of a function of a plan, by kind and axis, and how often they run."""
+    counts, times = {}, [1]
+    for line in plan.split(f"func {func} work", 1)[1].split("\nfunc ", 1)[0].splitlines()[1:]:
+        step = line.split("//")[0].split()[1:]
+        if step[:1] == ["loop"]:
+            times.append(times[-1] * int(step[3]))
+        elif step[:1] == ["end"]:
+            times.pop()
+        elif step[:1] == ["start"]:
+            key = (step[1], step[2] if step[2] in ("sum", "max") else "", step[step.index("over") + 1])
+            counts[key] = counts.get(key, 0) + times[-1]
+    return counts
+
+
+def test_collectives(run):
+    """As many collectives as Megatron-LM has: two a layer in the forward pass and two in the backward pass; for the vocabulary one for the
+    embedding, a maximum and two sums of the cross-entropy, and one in the backward pass. With sequence parallelism an all_gather and a
+    reduce_scatter each; the gradients of the norms are added once a step."""
+    file = model(run, depth=3)
+    plans = {}
+    for name in ("tp2", "dp2tp2s"):
+        n, mesh, *more = MESHES[name]
+        run("compile", file, "--set", f"parallel.mesh=({mesh})", *more, "-o", run.path(name))
+        plans[name] = open(run.path(name, "plan.txt")).read()
+    found = collectives(plans["tp2"], "micro")
+    check(found == {("all_reduce", "sum", "tp"): 2 * 3 + 1 + 2 + 2 * 3 + 1, ("all_reduce", "max", "tp"): 1}, str(found))
+    for func in ("norm", "reduce"):     # reduce: the norms of queries and keys, which each rank applies to its heads
+        found = collectives(plans["tp2"], func)
+        check(found == {("all_reduce", "sum", "tp"): 1}, f"{func}: {found}")
+    # A layer: two gathers and two scatters in each pass, and two gathers of what the gradients of the weights read.
+    found = collectives(plans["dp2tp2s"], "micro")
+    check(found == {("all_gather", "", "tp"): 6 * 3 + 4, ("reduce_scatter", "sum", "tp"): 4 * 3 + 4, ("all_reduce", "max", "tp"): 1,
+                    ("all_reduce", "sum", "tp"): 1}, str(found))
+    found = collectives(plans["dp2tp2s"], "reduce")
+    check(found == {("all_reduce", "sum", "dp"): 2, ("all_reduce", "sum", "tp"): 1}, str(found))
 
 
 def test_killed_and_resumed(run):
@@ -141,6 +232,7 @@ recipe R {{
   eval dev {{ data = D.dev; every = 2 steps; metrics = [loss, bits_per_byte] }}
   save = checkpoint("run", every = 4 steps)
   sample {{ every = 4 steps; prompt = "line"; n = 8 tokens; temperature = 0 }}
+  {TP}
 }}
 ''')
     one = ranks(run, 1, file, "--out", run.path("one"))
@@ -151,6 +243,11 @@ recipe R {{
     sample = lambda text: re.search(r"sample after step 4:\n(.*?)\ndone", text, re.S)[1]
     check(sample(one) == sample(two), two)
     check(two.count("sample after step 4") == 1, two)
+    parts = mesh_run(run, "tp2s", file, "parts")
+    for a, b in zip(curve(run.path("one"), "dev.loss"), curve(run.path("parts"), "dev.loss"), strict=True):
+        within("dev.loss of tp", abs(a - b) / abs(a), 2e-6)
+    check(sample(one) == sample(parts) and parts.count("sample after step 4") == 1, parts)
+    check(run("eval", run.path("one")).split()[:3] == run("eval", run.path("parts")).split()[:3], "the run of parts is read as any other")
 
 
 def test_refused(run):
@@ -163,6 +260,14 @@ def test_refused(run):
     check(err.count("error[E254]") == 1 and "mesh = (dp = 2)" in err, err)
     err = run("run", file, "--set", "parallel.mesh=(dp = 3)", "--ranks", 3, status=1, env=QUICK)
     check(err.count("error[E255]") == 1 and "dp = 2 does" in err, err)
+    for mesh, shard, message in (("tp = 3", "[g, ff, vocab]", "tp = 3 does not divide g = 2: 1 and 2 do"), ("tp = 2", "[gg]", "did you mean g?"),
+                                 ("tp = 2", "[]", "error[E258]")):
+        err = run.result("check", file, "--set", f"parallel.mesh=({mesh})", "--set", f"parallel.shard.tp={shard}")[2]
+        check(message in err, f"{mesh} {shard}: {err}")
+    err = run("check", small(run, name="whole.lm"), "--set", "parallel.mesh=(tp = 2)", status=1)
+    check("error[E258]" in err and "vocab, d, g, h, e, ff" in err, err)
+    err = run("explain", file, "cost", "--measure", "--set", "parallel.mesh=(tp = 2)", status=1)
+    check("error[E257]" in err, err)
     for option in (("trace", "--out", run.path("x")), ("bench",)):
         err = run(option[0], file, "--set", "parallel.mesh=(dp = 2)", *option[1:], status=1)
         check("error[E254]" in err, err)
