@@ -5,8 +5,7 @@
 
 enum {
   LM_NEST_AXES = 2 * LM_RANK,
-  LM_NEST_OPERANDS = 4,
-  LM_EXTENTS = 8
+  LM_NEST_OPERANDS = 4
 };
 
 struct lm_eval {
@@ -62,6 +61,8 @@ void lm_eval_collective(lm_eval *const *rank, int n, const lm_op *op);
 void lm_eval_math(lm_eval *e, const lm_op *op, const lm_tensor *in, lm_tensor *out);
 // out += the dot of in[0] and in[1] over op's axes
 void lm_eval_dot(const lm_eval *e, const lm_op *op, const lm_tensor *in, lm_tensor *out);
+// route.c: the same for the operations of routing
+void lm_eval_route(const lm_eval *e, const lm_op *op, const lm_tensor *in, lm_tensor *out);
 // dst[…] = src[…] (or +=) over the nest; operand 0 is dst, operand 1 is src
 void lm_eval_copy(const nest *n, double *dst, const double *src, bool add);
 #endif

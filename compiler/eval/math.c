@@ -321,6 +321,14 @@ void lm_eval_math(lm_eval *e, const lm_op *op, const lm_tensor *in, lm_tensor *o
   case LM_OP_DOT: lm_eval_dot(e, op, in, out); break;
   case LM_OP_GATHER: gather(e, &r, out->type, in->type, gather_inner); break;
   case LM_OP_SCATTER: gather(e, &r, in->type, out->type, scatter_inner); break;
+  case LM_OP_TOP_K:
+  case LM_OP_GROUP_COUNTS:
+  case LM_OP_GROUP_ORDER:
+  case LM_OP_GROUP_INVERSE:
+  case LM_OP_GROUP_ROWS:
+  case LM_OP_UNGROUP_ROWS:
+  case LM_OP_GROUPED_DOT:
+  case LM_OP_GROUPED_OUTER: lm_eval_route(e, op, in, out); break;
   default: elementwise(e, &r, scalar_inner); break;
   }
 }

@@ -39,4 +39,21 @@ static inline bool lm_type_is_bias(lm_type b, lm_type t) {
     ends = b.axis[i] == t.axis[t.rank - b.rank + i];
   return ends;
 }
+
+// grouped_dot %x, %w, %counts      grouped_outer %x, %y, %counts
+enum {
+  LM_GROUPED_COUNTS = 2
+};
+static inline bool lm_op_is_grouped(const lm_op *op) {
+  return op->code == LM_OP_GROUPED_DOT || op->code == LM_OP_GROUPED_OUTER;
+}
+// True for the operations that sort ids.
+static inline bool lm_op_sorts(const lm_op *op) {
+  return op->code == LM_OP_GROUP_COUNTS || op->code == LM_OP_GROUP_ORDER ||
+         op->code == LM_OP_GROUP_INVERSE;
+}
+// The axis of the rows that the groups share.
+static inline lm_axis lm_grouped_rows(const lm_op *op) {
+  return op->code == LM_OP_GROUPED_OUTER ? op->attr.axes[0] : op->out[0]->type.axis[0];
+}
 #endif

@@ -28,6 +28,15 @@
 #include "runtime/base/dtype.h"
 
 typedef uint16_t lm_axis; // index into module.axes; 0 is no axis
+enum {
+  LM_EXTENTS = 8,      // run-time extents of a module
+  LM_EXTENTS_GIVEN = 2 // the first ones, which lm_axes_extent leaves to the functions' arguments
+};
+// A run-time extent. of: k > 0: it is extent number k-1 times `times`; 0: it is given.
+typedef struct lm_extent_info {
+  int of;
+  int64_t times;
+} lm_extent_info;
 typedef struct lm_axis_info {
   lm_sym name;   // unique in the module: "t", "t.1", "g@tp"
   int64_t size;  // dynamic: the capacity (strides use it); divided: of one part
@@ -191,6 +200,7 @@ struct lm_module {
   lm_dtype real; // the type by which pass precision replaced `real`; LM_REAL: it has not run
   lm_axis_info *axes;
   uint32_t n_axes, cap_axes; // [0] unused
+  lm_extent_info extents[LM_EXTENTS];
   // The blocks of all parameters, the first axis of the arguments of @update that are memory of
   // parameters, gradients and optimizer states. The planner settles its size. 0: there is none.
   lm_axis blocks;
@@ -207,6 +217,9 @@ lm_module *lm_module_create(lm_ctx *c);
 // A new axis; if the name is taken, ".1", ".2", … is appended. Sizes are positive.
 lm_axis lm_axis_add(lm_module *m, lm_sym name, int64_t size, int dyn);
 lm_axis lm_axis_find(const lm_module *m, lm_sym name); // 0 if there is none
+// `dyn` of an axis that has one element for each point of n axes: 0 if none of them is dynamic, -1
+// if two are, or if the module has too many extents.
+int lm_axes_extent(lm_module *m, const lm_axis *axes, int n);
 // The axis of one part of `whole` when the ranks along a mesh axis (from 1) divide it evenly:
 // always the same for the same two. It is named whole@mesh. LM_BUG if the size does not divide.
 lm_axis lm_axis_part(lm_module *m, lm_axis whole, int mesh);
@@ -379,6 +392,7 @@ enum {
   LM_T_BILINEAR = 16384,     // linear in either of its two operands
   LM_T_LINEAR_FIRST = 32768, // linear in the first operand only
   LM_T_COLLECTIVE = 65536,   // exchanges data between the ranks along an axis of the mesh
+  LM_T_GROUPED = 131072,     // runs over rows that are sorted by group: computed once
 };
 // How pass `shard` divides an operation, and how the states of its operands give the states of its
 // results (compiler/passes/mesh_state.h).

@@ -11,8 +11,7 @@
 enum {
   MAX_AXES = 8192,
   MAX_RANKS = 1 << 20,
-  MAX_STACKED = 1 << 16, // elements of the stacked axes of a global
-  MAX_DYN = 8
+  MAX_STACKED = 1 << 16 // elements of the stacked axes of a global
 };
 
 // ---- the module's tables
@@ -81,6 +80,21 @@ static bool mesh(parser *p) {
   return !p->failed;
 }
 
+// dyn 3 (1 * 2): extent 3 is twice extent 1, which is given
+static bool derived_extent(parser *p, lm_loc at, int k) {
+  int64_t of, times;
+  if (!lmir_integer(p, &of) || !lmir_want(p, '*') || !lmir_integer(p, &times) || !lmir_want(p, ')'))
+    return false;
+  lm_extent_info *x = &p->m->extents[k - 1];
+  bool fits = of > 0 && of <= LM_EXTENTS && of != k && times > 1 && times < LM_ELEMENTS_MAX &&
+              !p->m->extents[of - 1].of;
+  if (!fits || (x->of && (x->of != of || x->times != times)))
+    return lmir_fail(p, at, "extent %d is not %lld times extent %lld", k, (long long)times,
+                     (long long)of);
+  *x = (lm_extent_info){(int)of, times};
+  return true;
+}
+
 static bool axis_table(parser *p) {
   do {
     lm_token t;
@@ -94,8 +108,10 @@ static bool axis_table(parser *p) {
       return lmir_fail(p, t.loc, "axis %s is defined twice", t.sym);
     if (size < 1 || size >= LM_ELEMENTS_MAX)
       return lmir_fail(p, at, "the size of an axis is from 1 to 2^47");
-    if (dyn < 0 || dyn > MAX_DYN)
-      return lmir_fail(p, at, "the number of a dynamic extent is from 1 to %d", MAX_DYN);
+    if (dyn < 0 || dyn > LM_EXTENTS)
+      return lmir_fail(p, at, "the number of a dynamic extent is from 1 to %d", LM_EXTENTS);
+    if (dyn && lmir_opt(p, '(') && !derived_extent(p, at, (int)dyn))
+      return false;
     if (p->m->n_axes == MAX_AXES)
       return lmir_fail(p, t.loc, "more than %d axes", MAX_AXES);
     bool part = strchr(t.sym, '@');

@@ -4,7 +4,7 @@
 //   stage graph
 //   file "llama.lm"
 //   mesh dp = 2, tp = 2
-//   axis b = 4, t = 64, s = 64 dyn 1, blk = 18 blocks, b@dp = 2
+//   axis b = 4, t = 64, s = 64 dyn 1, n = 128 dyn 3 (1 * 2), blk = 18 blocks, b@dp = 2
 //   param @layers.wq : f32[layers, d, e] stacked 1 as @layers.#.wq = normal(0.02)
 //   func @loss(%tok.0: int[b, t]) -> (sum: f32, weight: f32) {
 //     %x.3 = dot %a.1, %b.2 over(d) : f32[b, t, e] recompute   loc(1:12:9)
@@ -336,6 +336,9 @@ static void put_axis_table(printer *p) {
     lm_buf_printf(p->out, " = %lld", (long long)a->size);
     if (a->dyn)
       lm_buf_printf(p->out, " dyn %d", a->dyn);
+    const lm_extent_info *x = a->dyn ? &p->m->extents[a->dyn - 1] : NULL;
+    if (x && x->of)
+      lm_buf_printf(p->out, " (%d * %lld)", x->of, (long long)x->times);
     if (i == p->m->blocks)
       lm_buf_puts(p->out, " blocks");
     if (i % 8 == 0 || i + 1 == p->m->n_axes)

@@ -62,6 +62,39 @@ lm_axis lm_axis_add(lm_module *m, lm_sym name, int64_t size, int dyn) {
   return (lm_axis)(m->n_axes - 1);
 }
 
+static bool extent_is_used(const lm_module *m, int k) {
+  bool used = false;
+  for (uint32_t i = 1; i < m->n_axes; i++)
+    used |= m->axes[i].dyn == k;
+  return used;
+}
+
+int lm_axes_extent(lm_module *m, const lm_axis *axes, int n) {
+  lm_extent_info x = {.times = 1};
+  for (int i = 0; i < n; i++) {
+    const lm_axis_info *a = &m->axes[axes[i]];
+    if (a->dyn && x.of)
+      return -1;
+    x.of = a->dyn ? a->dyn : x.of;
+    x.times *= a->dyn ? 1 : a->size;
+  }
+  if (!x.of || x.times == 1)
+    return x.of;
+  if (m->extents[x.of - 1].of) {
+    x.times *= m->extents[x.of - 1].times;
+    x.of = m->extents[x.of - 1].of;
+  }
+  for (int k = 1; k <= LM_EXTENTS; k++)
+    if (m->extents[k - 1].of == x.of && m->extents[k - 1].times == x.times)
+      return k;
+  for (int k = LM_EXTENTS_GIVEN + 1; k <= LM_EXTENTS; k++)
+    if (!m->extents[k - 1].of && !extent_is_used(m, k)) {
+      m->extents[k - 1] = x;
+      return k;
+    }
+  return -1;
+}
+
 lm_axis lm_axis_part(lm_module *m, lm_axis whole, int mesh) {
   const lm_axis_info *a = &m->axes[whole];
   const lm_mesh_axis *by = &m->mesh.axis[mesh - 1];

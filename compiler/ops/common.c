@@ -38,3 +38,23 @@ bool lm_broadcast(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
     }
   return true;
 }
+
+bool lm_axis_counts(const lm_module *m, lm_axis n, const lm_axis *axes, int n_axes) {
+  lm_extent_info all = {.times = 1};
+  lm_extent_info own = {m->axes[n].dyn, 1};
+  int64_t size = 1;
+  for (int i = 0; i < n_axes; i++) {
+    const lm_axis_info *a = &m->axes[axes[i]];
+    if ((a->dyn && all.of) || __builtin_mul_overflow(size, a->size, &size))
+      return false;
+    all.of = a->dyn ? a->dyn : all.of;
+    all.times *= a->dyn ? 1 : a->size;
+  }
+  if (own.of && m->extents[own.of - 1].of)
+    own = m->extents[own.of - 1];
+  if (all.of && m->extents[all.of - 1].of) {
+    all.times *= m->extents[all.of - 1].times;
+    all.of = m->extents[all.of - 1].of;
+  }
+  return size == m->axes[n].size && all.of == own.of && (!all.of || all.times == own.times);
+}

@@ -86,6 +86,16 @@ static bool has_axis(const lm_module *m, lm_type x, lm_axis a, lm_buf *why) {
   return lm_why(why, " has no axis %s", lm_axis_name(m, a));
 }
 
+// True if the axes become one axis of a run-time extent: only axes of size 1 precede the dynamic
+// one, so that positions are the same at capacity and at run time.
+static bool merges_dynamic(const lm_module *m, const lm_attr *a) {
+  int i = 0;
+  while (i < a->n_axes && !m->axes[a->axes[i]].dyn && m->axes[a->axes[i]].size == 1)
+    i++;
+  return i < a->n_axes && m->axes[a->axes[i]].dyn && a->n_to == 1 &&
+         lm_axis_counts(m, a->to[0], a->axes, a->n_axes);
+}
+
 bool shape_view(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   const lm_attr *a = &op->attr;
   lm_type x = op->in[0]->type;
@@ -100,6 +110,8 @@ bool shape_view(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) 
   for (int i = 0; i < a->n_axes; i++)
     if (at + i >= x.rank || x.axis[at + i] != a->axes[i])
       return lm_why(why, "the axes are not adjacent in this order");
+  if (merges_dynamic(m, a))
+    return splice(m, x, at, a->n_axes, a->to, a->n_to, out, why);
   if (!axes_product(m, a->axes, a->n_axes, &before, why) ||
       !axes_product(m, a->to, a->n_to, &after, why))
     return false;

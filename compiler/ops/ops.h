@@ -29,6 +29,8 @@ bool lm_why_type(lm_buf *why, const lm_module *m, const char *before, lm_type t,
 const char *lm_axis_name(const lm_module *m, lm_axis a);
 // False for a code, which operations do not compute with.
 bool lm_computes(const lm_module *m, lm_type t, lm_buf *why);
+// True if axis n has an element for each point of the axes, also at run time.
+bool lm_axis_counts(const lm_module *m, lm_axis n, const lm_axis *axes, int n_axes);
 // The type of an elementwise operation's result without its dtype: the type of the operand with the
 // most axes, the first of equals. Every other operand must have a subset of its axes.
 bool lm_broadcast(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why);

@@ -109,8 +109,6 @@ static const struct {
     {FUNC "%y = view %x (b, t) -> (d)\nreturn %x\n}", "5:6: view: 6 elements become 4"},
     {FUNC "%y = view %x (t, b) -> (d)\nreturn %x\n}",
      "5:6: view: the axes are not adjacent in this order"},
-    {FUNC "%q = const 1 : f32[dd]\n%y = view %q (dd) -> (dd)\nreturn %x\n}",
-     "6:6: view: the extent of axis dd is not known before run time"},
     {FUNC "%y = permute %x : f32[b, d]\nreturn %x\n}",
      "5:6: permute: f32[b, d] does not have the same axes"},
     {FUNC "%y = rename %x (t) -> (d)\nreturn %x\n}", "5:6: rename: axes t and d differ in size"},

@@ -11,7 +11,7 @@ static const char head[] =
     "stage graph\n"
     "axis a = 3, c = 5, e = 2, f = 7, ten = 10, four = 4, six = 6, eight = 8, k = 3, l = 4, one = "
     "1, c2 = 5, "
-    "h = 2, e2 = 2\n"
+    "h = 2, e2 = 2, n = 15, grp = 3\n"
     "param @x : f32[a, c] = ones  param @y : f32[c, a] = ones  param @u : f32[c] = ones  param @n "
     ": f32 = ones\n"
     "param @m : f32[a, c, e] = ones  param @w : f32[c, f] = ones  param @q : f32[e, c, f] = ones\n"
@@ -19,6 +19,8 @@ static const char head[] =
     "ones\n"
     "param @s : f32[l, a, c] stacked 1 as @s.# = ones  param @bias : f32[l, c] stacked 1 as "
     "@bias.# = ones\n"
+    "param @rows : f32[n, e] = ones  param @gw : f32[grp, e, f] = ones  param @gt : f32[e, f, grp] "
+    "= ones\n"
     "param @t2 : f32[l, h, c] stacked 2 as @t.#.# = ones\n"
     "func @loss(%i: int[c], %j: int[a], %g: int[a, c], %t: bool[a, c], %tc: bool[c], %z3: int) -> "
     "(sum: f32, weight: f32) {\n"
@@ -27,6 +29,11 @@ static const char head[] =
     "%p4 = param @p4  %p6 = param @p6  %p8 = param @p8\n";
 
 // Axes of z; NULL for a scalar.
+// The points (a, c) by their group in %g, whose ids beyond the last group belong to it.
+#define GROUPED                                                                                    \
+  "%k1 = group_counts %g (a, c) -> (grp)  %o1 = group_order %g, %k1 (a, c) -> (n)  %l1 = "         \
+  "group_inverse %g, %k1 over(a, c)  "
+
 typedef struct test {
   const char *op, *axes, *body;
 } test;
@@ -118,6 +125,19 @@ static const test tests[] = {
     {"scatter_add", "six, a",
      "%v = const 3 : int  %v2 = mul %i, %v  %v3 = sub %v2, %v  %z = scatter_add %y, %v3 over(six) "
      ": f32[six, a]"},
+    {"group_rows", "n, e", GROUPED "%z = group_rows %m, %o1, %l1 (a, c) -> (n)"},
+    {"group_rows", "n, four", GROUPED "%z = group_rows %p4, %o1, %l1 (a, c) -> (n)"},
+    {"group_rows", "n, f", GROUPED "%z = group_rows %w, %o1, %l1 (a, c) -> (n)"},
+    {"ungroup_rows", "a, c, e",
+     GROUPED "%v = param @rows  %z = ungroup_rows %v, %l1, %o1 (n) -> (a, c)"},
+    {"grouped_dot", "n, f",
+     GROUPED "%v = param @rows  %v2 = param @gw  %z = grouped_dot %v, %v2, %k1 over(e)"},
+    {"grouped_dot", "n, e",
+     GROUPED "%v = group_rows %w, %o1, %l1 (a, c) -> (n)  %v2 = param @gt"
+             "  %z = grouped_dot %v, %v2, %k1 over(f)"},
+    {"grouped_dot", "n",
+     GROUPED "%v = param @rows  %v2 = param @gw  %v3 = sum %v2 over(f)"
+             "  %z = grouped_dot %v, %v3, %k1 over(e)"},
     {"param", "a, c", "%v = param @s[%z3 * -1 + 3]  %v2 = param @s[%z3 * 2 + 0]  %z = mul %v, %v2"},
     {"at", "c", "%z = at %x, %z3 [2, -1]"},
     {"at", "c, e", "%z = at %m, %z3 [0, 2]"},
