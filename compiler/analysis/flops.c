@@ -6,7 +6,13 @@
 #include "compiler/ir/dot.h"
 #include "compiler/ir/scan.h"
 
+// Of groups: of all rows, each with the weights of one group.
 static double dot_flops(const lm_module *m, const lm_op *dot) {
+  lm_type x = dot->in[0]->type;
+  lm_type w = dot->in[1]->type;
+  if (dot->code == LM_OP_GROUPED_OUTER)
+    return 2 * (double)lm_type_elements(m, x) * (double)lm_type_elements(m, w) /
+           (double)lm_axis_size(m, dot->attr.axes[0]);
   double n = 2 * (double)lm_type_elements(m, dot->out[0]->type);
   for (int i = 0; i < dot->attr.n_axes; i++)
     n *= (double)lm_axis_size(m, dot->attr.axes[i]);
@@ -61,7 +67,7 @@ static double attend_flops(const lm_module *m, const lm_op *op) {
 
 double lm_flops_of(const lm_module *m, const lm_op *op) {
   const lm_op_info *info = lm_op_info_of(op);
-  if (lm_op_multiplies(op))
+  if (lm_op_multiplies(op) || lm_op_is_grouped(op))
     return dot_flops(m, op);
   if (op->code == LM_OP_ATTEND || op->code == LM_OP_ATTEND_VJP)
     return attend_flops(m, op);
@@ -108,13 +114,14 @@ static int gemms_of(const counter *c, const lm_op *op) {
   int n = 0;
   for (uint32_t i = 0; i < op->n_in; i++)
     n += is_active(c, op, i);
-  return op->code == LM_OP_DOT ? 1 + n : n ? 3 : 1;
+  return op->code != LM_OP_ATTEND ? 1 + n : n ? 3 : 1;
 }
 
 static void count(lm_op *op, void *user) {
   counter *c = user;
   const lm_op *owner = op->parent->owner;
-  bool multiplies = op->code == LM_OP_DOT || op->code == LM_OP_ATTEND;
+  bool multiplies =
+      op->code == LM_OP_DOT || op->code == LM_OP_GROUPED_DOT || op->code == LM_OP_ATTEND;
   if (!multiplies || (owner && owner->code == LM_OP_ATTEND))
     return;
   c->flops += (double)(trips_around(c->m, op) * gemms_of(c, op)) * lm_flops_of(c->m, op);

@@ -174,9 +174,26 @@ static fact table_read(const finder *f, const lm_op *op) {
   return any_row(f, op->attr.axes, op->attr.n_axes) ? made(op, MIXED) : any_function(f, op);
 }
 
+// Rows that are sorted by group, with their ids: one row of the result for each row of an operand.
+static fact grouping(const finder *f, const lm_op *op) {
+  fact x = in_of(f, op, 0);
+  if (op->code == LM_OP_GROUP_COUNTS)
+    return x.kind == EACH ? (fact){SUM} : x;
+  if (lm_op_has(op, LM_T_GROUPED) || x.kind == MIXED)
+    return x;
+  if (x.kind == SUM || x.kind == BOTH)
+    return made(op, MIXED);
+  fact order = in_of(f, op, 1);
+  return order.kind > x.kind ? order : x;
+}
+
 static fact row_fact(const finder *f, const lm_op *op) {
   if (lm_op_has(op, LM_T_SOURCE))
     return source(f, op);
+  if (op->code == LM_OP_GROUPED_DOT)
+    return dot_mix(f, op);
+  if (lm_op_has(op, LM_T_GROUPED) || op->code == LM_OP_GROUP_ROWS || op->code == LM_OP_UNGROUP_ROWS)
+    return grouping(f, op);
   if (op->code == LM_OP_EXPAND)
     return expansion(f, op);
   if (op->code == LM_OP_SLICE || lm_op_has(op, LM_T_ASSEMBLE))
@@ -196,6 +213,8 @@ static fact row_fact(const finder *f, const lm_op *op) {
 
 // Renaming or splitting an axis of rows gives axes of rows.
 static void axes_follow(finder *f, const lm_op *op) {
+  if (op->code == LM_OP_GROUP_ORDER && any_row(f, op->attr.axes, op->attr.n_axes))
+    f->is_row[op->attr.to[0]] = true;
   if (!lm_op_has(op, LM_T_ORDERED) || !any_row(f, op->attr.axes, op->attr.n_axes))
     return;
   for (int i = 0; i < op->attr.n_to; i++)

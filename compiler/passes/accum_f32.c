@@ -41,7 +41,7 @@ static lm_value *recomputed(rewriter *w, lm_op *op) {
       in[i] = in_f32(w, op->in[i]);
   } else if (op->code == LM_OP_SUM || op->code == LM_OP_SCATTER) {
     in[0] = lm_emit_cast(&w->b, in[0], LM_F32);
-  } else if (op->code != LM_OP_DOT) {
+  } else if (op->code != LM_OP_DOT && op->code != LM_OP_GROUPED_OUTER) {
     return NULL;
   }
   return lm_emit(&w->b, op->code, in, op->n_in, &op->attr, &t);

@@ -224,6 +224,7 @@ static void check_op(probe *p, const lm_op *op) {
   case LM_OP_PAD:
   case LM_OP_CONCAT:
   case LM_OP_VIEW:
+  case LM_OP_TOP_K:
   case LM_OP_GATHER:
   case LM_OP_SCATTER: break;
   default: return;

@@ -14,6 +14,7 @@
 #include "compiler/passes/causal_reach.h"
 
 #include "compiler/ops/interface.h"
+#include "compiler/passes/rewrite.h"
 #include "runtime/base/diag_code.h"
 
 static reach of(const reacher *r, const lm_value *v) {
@@ -229,6 +230,72 @@ static reach collapsed(const reacher *r, const lm_op *op, bool *out_moves) {
   return x;
 }
 
+// ---- rows that are sorted by group
+//
+// Which rows are beside a row depends on all positions, but an operation on each row does not. So
+// rows keep the intervals that they had before they were sorted, until ungroup_rows puts them back.
+// Whatever else moves rows, or combines rows of two orders, may depend on all positions.
+
+// The operation without operands from number n on.
+static lm_op first_operands(const lm_op *op, uint32_t n) {
+  lm_op some = *op;
+  some.n_in = n;
+  return some;
+}
+
+// The rows of x depend on the ids that they are sorted by, since those choose their weights.
+static reach grouped_rows(const reacher *r, const lm_op *op) {
+  lm_op x = first_operands(op, 1);
+  reach out = united(r, &x);
+  if (lm_op_is(op->in[1], LM_OP_GROUP_ORDER)) {
+    reach id = of(r, op->in[1]->def->in[0]);
+    lm_reach_join(r, &out, &id);
+  }
+  return out;
+}
+
+static reach group_reach(const reacher *r, const lm_op *op, bool *out_moves) {
+  lm_op factors = first_operands(op, 2);
+  lm_op first = first_operands(op, 1);
+  if (op->code == LM_OP_GROUP_ROWS)
+    return grouped_rows(r, op);
+  return op->code == LM_OP_GROUPED_DOT ? changed(r, &factors, change_sum, out_moves)
+                                       : united(r, &first);
+}
+
+static bool names_axis(const lm_op *op, lm_axis a) {
+  for (int i = 0; i < op->attr.n_to; i++)
+    if (op->attr.to[i] == a)
+      return true;
+  return lm_attr_has_axis(&op->attr, a);
+}
+
+// True if op computes each row of this order from that row.
+static bool keeps_rows(const lm_op *op, const lm_value *order) {
+  switch (op->code) {
+  case LM_OP_UNGROUP_ROWS: return op->in[2] == order;
+  case LM_OP_GROUPED_DOT:
+    return lm_op_is(order, LM_OP_GROUP_ORDER) && op->in[2] == order->def->in[1];
+  default: return !names_axis(op, order->type.axis[0]);
+  }
+}
+
+// Sets x->order, the order of the result's rows.
+static void order_follow(const reacher *r, const lm_op *op, reach *x, bool *out_moves) {
+  bool fits = true;
+  bool sorts = op->code == LM_OP_GROUP_ROWS;
+  const lm_value *order = NULL;
+  for (uint32_t i = 0; i < op->n_in; i++) {
+    const lm_value *own = of(r, op->in[i]).order;
+    fits &= !own || ((!order || own == order) && !sorts && keeps_rows(op, own));
+    order = own ? own : order;
+  }
+  fits &= order || (op->code != LM_OP_UNGROUP_ROWS && op->code != LM_OP_GROUPED_DOT) || !x->n;
+  if (!fits)
+    *x = collapsed(r, op, out_moves);
+  x->order = sorts ? op->in[1] : op->code == LM_OP_UNGROUP_ROWS || !fits ? NULL : order;
+}
+
 static reach op_reach(const reacher *r, const lm_op *op, bool *out_moves) {
   bool ignored = false;
   switch (op->code) {
@@ -243,6 +310,11 @@ static reach op_reach(const reacher *r, const lm_op *op, bool *out_moves) {
   case LM_OP_CONCAT: return concatenated(r, op, out_moves);
   case LM_OP_GATHER: return gathered(r, op, out_moves);
   case LM_OP_AT: return united(r, op);
+  case LM_OP_GROUP_ORDER:
+  case LM_OP_GROUP_INVERSE:
+  case LM_OP_GROUP_ROWS:
+  case LM_OP_UNGROUP_ROWS:
+  case LM_OP_GROUPED_DOT: return group_reach(r, op, out_moves);
   default: break;
   }
   if (lm_op_has(op, LM_T_SOURCE))
@@ -352,6 +424,7 @@ static void region_visit(reacher *r, const lm_region *x) {
     if (op->code == LM_OP_GATHER)
       pair_check(r, op);
     reach out = op_reach(r, op, &moves);
+    order_follow(r, op, &out, &moves);
     drop_constants(r, op, &out);
     cause_find(r, op, moves, &out);
     r->of[op->out[0]->id] = out;

@@ -26,6 +26,8 @@ typedef struct reach {
   term v[MAX_TERMS];
   int n;
   bool tokens, targets; // depends on `tok`; on `next`
+  // Of rows that are sorted by group: their order. The terms are those of each row before sorting.
+  const lm_value *order;
   const cause *cause;
 } reach;
 

@@ -16,9 +16,10 @@
 // before: %s = sum %x over(b, t)
 // after:  %r = sum %x over(t)   %s = sum %r over(b)
 //
-// The last rewrite makes a long sum a sum of rows that are contiguous in memory, followed by a sum
-// of many rows, which pass fuse computes in chunks. Declines: sums with many results, and short
-// sums. Cost: none besides the operations above.
+// decompose_route.c lowers the operations of routing. The last rewrite makes a long sum a sum of
+// rows that are contiguous in memory, followed by a sum of many rows, which pass fuse computes in
+// chunks. Declines: sums with many results, and short sums. Cost: none besides the operations
+// above.
 #include "compiler/passes/fuse.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
@@ -174,6 +175,9 @@ static lm_value *first(lm_rewrite *r, lm_op *op) {
 static lm_value *decompose_rule(lm_rewrite *r, lm_op *op) {
   switch (op->code) {
   case LM_OP_ARGMAX: return argmax(r, op);
+  case LM_OP_TOP_K:
+  case LM_OP_GROUP_ROWS:
+  case LM_OP_UNGROUP_ROWS: return lm_decompose_route(r, op);
   case LM_OP_SCATTER: return scatter(r, op);
   case LM_OP_SUM: return sum(r, op);
   case LM_OP_DOT: return dot(r, op);

@@ -59,7 +59,7 @@ static void dense_operands(lm_op *op, void *user) {
   int k;
   if (op->code == LM_OP_SCAN)
     dense_slices(m, op);
-  if (!lm_op_multiplies(op))
+  if (!lm_op_multiplies(op) && !lm_op_is_grouped(op))
     return;
   lm_builder b = {m, op->parent, op, op->loc};
   while (!lm_plan_dot_strides_ok(m, op, &k))

@@ -30,12 +30,12 @@ static bool received(const lm_module *m, const lm_op *op) {
   return lm_type_elements(m, op->out[0]->type) <= lm_type_elements(m, op->in[0]->type);
 }
 
-// True if op's result is stashed. Stashed: dots except outer products, reductions, gathers and
-// scatters of floats, loops, attention, what collectives reduce. Recomputed: elementwise
-// operations, data movement, parameters, constants, and random numbers, which are functions of
-// their index. Also stashed: carries (see owned_value), sums that a GEMM computes (pass epilogue),
-// and values that the recipe marks `save`. Values that it marks `recompute` are the concern of pass
-// recompute, which removes stashes.
+// True if op's result is stashed. Stashed: dots except outer products, also those of groups, and
+// the order of their rows, reductions, gathers and scatters of floats, loops, attention, what
+// collectives reduce. Recomputed: elementwise operations, data movement, parameters, constants, and
+// random numbers, which are functions of their index. Also stashed: carries (see owned_value), sums
+// that a GEMM computes (pass epilogue), and values that the recipe marks `save`. Values that it
+// marks `recompute` are the concern of pass recompute, which removes stashes.
 static bool keeps(const lm_module *m, const lm_op *op) {
   if (op->remat == LM_REMAT_SAVE)
     return true;
@@ -45,7 +45,7 @@ static bool keeps(const lm_module *m, const lm_op *op) {
     return received(m, op);
   if (lm_op_has(op, LM_T_INDEXED))
     return lm_dtype_is_float(op->out[0]->type.dtype);
-  return lm_op_accumulates(op) || op->body;
+  return lm_op_accumulates(op) || lm_op_has(op, LM_T_GROUPED) || op->body;
 }
 
 // Emits a rename of v, from an axis that conflicts with the loop's axis, before the forward loop's

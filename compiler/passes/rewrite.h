@@ -42,4 +42,6 @@ lm_value *lm_cast_to(lm_rewrite *r, lm_value *x, lm_type t);
 void lm_ops_sink(lm_op *from, lm_op *to, uint32_t mark);
 // True if r is outer or a region nested in it.
 bool lm_region_inside(const lm_region *r, const lm_region *outer);
+// Of pass decompose: an operation of routing as operations that kernels have (decompose_route.c).
+lm_value *lm_decompose_route(lm_rewrite *r, lm_op *op);
 #endif
