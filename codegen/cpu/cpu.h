@@ -24,13 +24,16 @@ bool lm_cpu_kernel_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena 
                         lm_kernel_code *out);
 bool lm_cpu_attend_emit(const lm_plan_options *o, const lm_op *attend, lm_arena *arena,
                         lm_kernel_code *out);
+// The operations that sort ids: one thread sorts all of them.
+bool lm_cpu_group_emit(const lm_op *op, lm_arena *arena, lm_kernel_code *out);
 bool lm_cpu_kernel_in_place(const lm_plan_options *o, const lm_op *kernel, uint32_t operand,
                             uint32_t result);
 
 // lm_cpu_gemm_emit writes code for the tiles of a GEMM, which with any_rows is also fast for few
 // rows; it returns false if the GEMM has an unsupported form. lm_cpu_gemm_is_profitable tells
 // whether that code is expected to be faster than the library.
-bool lm_cpu_gemm_emit(const lm_plan_gemm *g, bool any_rows, lm_arena *arena, lm_kernel_code *out);
+bool lm_cpu_gemm_emit(const lm_plan_options *o, const lm_plan_gemm *g, bool any_rows,
+                      lm_arena *arena, lm_kernel_code *out);
 bool lm_cpu_gemm_is_profitable(const lm_target *t, const lm_plan_gemm *g);
 
 // The panel layouts in which that code reads a weight, by type of operands, for vectors of `vector`

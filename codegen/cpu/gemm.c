@@ -68,7 +68,7 @@ bool lm_cpu_gemm_is_profitable(const lm_target *t, const lm_plan_gemm *g) {
   gemm_shape p;
   if (!shape_make(g, &p))
     return false;
-  if (p.b.panel || p.any_rows || t->choices.codes_gemms)
+  if (p.b.panel || p.any_rows || g->groups.count || t->choices.codes_gemms)
     return true;
   double panels =
       16.0 / (double)min64(p.n, MAX_AMORTIZED) + 32.0 / (double)min64(p.m, MAX_AMORTIZED);
@@ -107,7 +107,9 @@ static void put_function(const gemm_shape *p, bool any_rows, lm_buf *out) {
   lm_buf_printf(out, "  lm_gemm_%s%s(buf, var, lo, hi);\n}\n", any, bf16 ? "bf16" : "f32");
 }
 
-bool lm_cpu_gemm_emit(const lm_plan_gemm *g, bool any_rows, lm_arena *arena, lm_kernel_code *out) {
+bool lm_cpu_gemm_emit(const lm_plan_options *o, const lm_plan_gemm *g, bool any_rows,
+                      lm_arena *arena, lm_kernel_code *out) {
+  (void)o;
   gemm_shape p;
   lm_buf text = {0};
   if (!shape_make(g, &p))

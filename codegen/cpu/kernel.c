@@ -4,6 +4,7 @@
 #include "codegen/common/attend.h"
 #include "codegen/common/scan.h"
 #include "codegen/cpu/emit.h"
+#include "compiler/ir/dot.h"
 #include "compiler/ir/scan.h"
 
 enum {
@@ -236,6 +237,8 @@ bool lm_cpu_kernel_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena 
                         lm_kernel_code *out) {
   if (lm_op_attends(kernel))
     return lm_cpu_attend_emit(o, kernel, arena, out);
+  if (lm_op_sorts(kernel))
+    return lm_cpu_group_emit(kernel, arena, out);
   lm_arena *temporary = lm_arena_create();
   cpu_emit *e = cpu_emit_make(lm_op_module(kernel), kernel, temporary);
   lm_buf text = {0};
@@ -318,6 +321,7 @@ const lm_codegen lm_cpu_codegen = {.choose = choices_set,
                                    .in_place = lm_cpu_kernel_in_place,
                                    .gemm_is_profitable = lm_cpu_gemm_is_profitable,
                                    .gemm = lm_cpu_gemm_emit,
+                                   .library_groups = true,
                                    .attends = lm_attend_is_supported};
 
 lm_plan_options lm_cpu_options(void) {

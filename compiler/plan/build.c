@@ -10,8 +10,8 @@ static void extents_collect(planner *p) {
     const lm_axis_info *a = &p->m->axes[i];
     if (!a->dyn)
       continue;
-    if (a->dyn > (int)LM_COUNT(plan->extents)) {
-      LM_PLAN_ERROR(p, NULL, E701, (int)LM_COUNT(plan->extents));
+    if (a->dyn > LM_EXTENTS) {
+      LM_PLAN_ERROR(p, NULL, E701, LM_EXTENTS);
       return;
     }
     if (a->dyn > plan->n_extents)
@@ -21,9 +21,12 @@ static void extents_collect(planner *p) {
     if (a->size > plan->extents[a->dyn - 1].capacity)
       plan->extents[a->dyn - 1].capacity = a->size;
   }
-  for (int i = 0; i < plan->n_extents; i++)
+  for (int i = 0; i < plan->n_extents; i++) {
     if (!plan->extents[i].name)
       plan->extents[i].name = "unused";
+    plan->extents[i].of = p->m->extents[i].of;
+    plan->extents[i].times = p->m->extents[i].times;
+  }
 }
 
 static void dim_set(const planner *p, lm_axis axis, lm_plan_param *out, lm_plan_piece *piece,

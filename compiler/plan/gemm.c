@@ -17,6 +17,7 @@ typedef enum {
   KINDS
 } axis_kind;
 typedef struct dim {
+  lm_axis axis; // the innermost one
   axis_kind kind;
   int64_t size, s[3]; // s: strides in x, w, z
   lm_plan_extent extent;
@@ -47,6 +48,7 @@ static void dims_add(const lm_module *m, const lm_op *dot, lm_axis a, const int6
   bool in_z = lm_type_find(z, a) >= 0;
   dim *d = &out->d[out->n++];
   *d = (dim){
+      .axis = a,
       .kind = !in_z   ? OF_K
               : !in_w ? OF_M
               : !in_x ? OF_N
@@ -125,13 +127,21 @@ static bool is_kind(const dims *d, int i, axis_kind kind) {
   return i < 0 || d->d[i].kind == kind;
 }
 
-// Prefers a valid form, then the larger one.
-static choice layout_choose(const dims *d) {
+// True if `rows`, an axis of d, is none of the three.
+static bool lacks(const dims *d, lm_axis rows, int m, int n, int k) {
+  for (int i = 0; i < d->n; i++)
+    if (d->d[i].axis == rows)
+      return i != m && i != n && i != k;
+  return false;
+}
+
+// Prefers a valid form, then the larger one. rows: an axis that the call must have, or 0.
+static choice layout_choose(const dims *d, lm_axis rows) {
   choice best = {-1, -1, -1, 0, 3};
   for (int m = -1; m < d->n; m++)
     for (int n = -1; is_kind(d, m, OF_M) && n < d->n; n++)
       for (int k = -1; is_kind(d, n, OF_N) && k < d->n; k++) {
-        if (!is_kind(d, k, OF_K))
+        if (!is_kind(d, k, OF_K) || lacks(d, rows, m, n, k))
           continue;
         const dim *dm = dim_at(d, m);
         const dim *dn = dim_at(d, n);
@@ -174,24 +184,38 @@ static void gemm_fill(const dims *d, choice c, lm_plan_gemm *out) {
         batch_add(out, &d->d[i]);
 }
 
+// The groups of a grouped_dot or grouped_outer, whose rows are m or k of the call.
+static void groups_fill(const lm_module *m, const lm_op *dot, const int64_t *w, const int64_t *z,
+                        lm_plan_gemm *out) {
+  lm_axis group = dot->in[LM_GROUPED_COUNTS]->type.axis[0];
+  out->groups.count = (int)lm_axis_size(m, group);
+  out->groups.sums = dot->code == LM_OP_GROUPED_OUTER;
+  out->groups.b = stride_of(dot->in[1]->type, w, group);
+  out->groups.c = stride_of(dot->out[0]->type, z, group);
+}
+
 bool lm_dot_gemm(const lm_module *m, const lm_op *dot, const int64_t *x, const int64_t *w,
                  const int64_t *z, lm_plan_gemm *out, int *out_operand) {
   const int64_t *strides[] = {x, w, z};
   dims d = {.n = 0};
   lm_type tx = dot->in[0]->type;
   lm_type tw = dot->in[1]->type;
+  bool grouped = lm_op_is_grouped(dot);
+  lm_axis group = grouped ? dot->in[LM_GROUPED_COUNTS]->type.axis[0] : 0;
   for (int i = 0; i < tx.rank; i++)
     dims_add(m, dot, tx.axis[i], strides, &d);
   for (int i = 0; i < tw.rank; i++)
-    if (lm_type_find(tx, tw.axis[i]) < 0)
+    if (lm_type_find(tx, tw.axis[i]) < 0 && tw.axis[i] != group)
       dims_add(m, dot, tw.axis[i], strides, &d);
   dims_merge(&d);
-  choice c = layout_choose(&d);
+  choice c = layout_choose(&d, grouped ? lm_grouped_rows(dot) : 0);
   gemm_fill(&d, c, out);
+  if (grouped)
+    groups_fill(m, dot, w, z, out);
   out->dtype_ab = tx.dtype;
   out->dtype_c = dot->out[0]->type.dtype;
-  out->residual = lm_dot_residual(dot) != NULL;
-  out->bias = lm_dot_bias(dot) != NULL;
+  out->residual = !grouped && lm_dot_residual(dot);
+  out->bias = !grouped && lm_dot_bias(dot);
   out->gelu = dot->code == LM_OP_DOT_GELU;
   if (out_operand)
     *out_operand = c.fault;

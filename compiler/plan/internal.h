@@ -178,6 +178,8 @@ void lm_step_append(planner *p, lm_op *op, lm_type t, const location *from, cons
 void lm_step_fill(planner *p, lm_op *op, lm_type t, double value, const location *to);
 void lm_step_kernel(planner *p, lm_op *op);
 void lm_step_dot(planner *p, lm_op *op);
+// An operation on rows that are sorted by group.
+void lm_step_grouped(planner *p, lm_op *op);
 // Generates the kernels of GEMMs. To be called when the steps are final.
 void lm_steps_code(planner *p);
 // Makes the GEMM that computes the accumulated value add to `to`. False if it cannot.

@@ -232,6 +232,8 @@ static int64_t gemm_flops(const lm_plan_gemm *g, const int64_t *capacity) {
 }
 
 static bool library_supports(const planner *p, const lm_op *op, const lm_plan_gemm *g) {
+  if (lm_op_is_grouped(op))
+    return g->code || p->codegen->library_groups;
   return op->code == LM_OP_DOT || (p->codegen->epilogue && !g->n_batch && p->codegen->epilogue(g));
 }
 
@@ -248,7 +250,7 @@ static void panels_find(const planner *p, lm_plan_gemm *g) {
 // The factors are read through views, the addends must be dense. A second result is written only if
 // it is used.
 void lm_step_dot(planner *p, lm_op *op) {
-  location in[LM_DOT_ADDENDS + 2], out[LM_GELU_OF + 1];
+  location in[LM_DOT_ADDENDS + 2], out[LM_GELU_OF + 1]; // counts are where addends are
   uint32_t n_out = op->n_out > 1 && p->uses[op->out[LM_GELU_OF]->id] ? 2 : 1;
   for (uint32_t i = 0; i < op->n_in; i++)
     in[i] =
@@ -263,8 +265,6 @@ void lm_step_dot(planner *p, lm_op *op) {
   lm_dot_gemm(p->m, op, in[LM_DOT_X].stride, in[LM_DOT_W].stride, out[0].stride, s->step.gemm,
               NULL);
   panels_find(p, s->step.gemm);
-  if (!library_supports(p, op, s->step.gemm))
-    LM_PLAN_ERROR(p, op, E705, lm_op_info_of(op)->name);
   for (uint32_t i = 0; i < op->n_in; i++)
     s->refs[i] = lm_location_ref(p, &in[i], op->in[i]->type);
   for (uint32_t i = 0; i < n_out; i++)
@@ -278,15 +278,28 @@ void lm_step_dot(planner *p, lm_op *op) {
     s->step.moved += lm_type_bytes(p, op->out[i]->type);
 }
 
+void lm_step_grouped(planner *p, lm_op *op) {
+  if (!(lm_op_info_of(op)->traits & LM_T_GROUPED))
+    LM_BUG("'%s' outside a kernel", lm_op_info_of(op)->name);
+  if (lm_op_is_grouped(op))
+    lm_step_dot(p, op);
+  else
+    lm_step_kernel(p, op);
+}
+
 void lm_steps_code(planner *p) {
   bool any_rows = p->plan->n_extents > 0;
-  for (uint32_t i = 0; i < p->n_steps && p->codegen->gemm; i++) {
+  for (uint32_t i = 0; i < p->n_steps; i++) {
     pstep *s = &p->steps[i];
+    lm_plan_gemm *g = s->step.gemm;
     lm_kernel_code code = {0};
-    if (s->step.kind == LM_STEP_GEMM &&
-        p->codegen->gemm_is_profitable(&p->o->target, s->step.gemm) &&
-        p->codegen->gemm(s->step.gemm, any_rows, p->arena, &code))
-      s->step.gemm->code = 1 + kernel_find(p, s->op, &code);
+    if (s->step.kind != LM_STEP_GEMM)
+      continue;
+    if (p->codegen->gemm && p->codegen->gemm_is_profitable(&p->o->target, g) &&
+        p->codegen->gemm(p->o, g, any_rows, p->arena, &code))
+      g->code = 1 + kernel_find(p, s->op, &code);
+    if (!library_supports(p, s->op, g))
+      LM_PLAN_ERROR(p, s->op, E705, lm_op_info_of(s->op)->name);
   }
 }
 
@@ -315,21 +328,26 @@ static bool slice_is_padded(const planner *p, const lm_op *accum, const lm_op *s
          stride[lm_type_find(t, a->to[0])] * rows == lm_type_elements(p->m, t);
 }
 
+// True for operations whose GEMM can add to its result.
+static bool accumulates(const lm_op *op) {
+  return op->code == LM_OP_DOT || op->code == LM_OP_GROUPED_OUTER;
+}
+
 bool lm_step_dot_accumulate(planner *p, lm_op *accum, const location *to) {
   lm_value *v = accum->in[accum->n_in - 1];
   int64_t stride[LM_RANK], in[LM_RANK];
   memcpy(stride, to->stride, sizeof stride);
-  for (; v->def && p->uses[v->id] == 1 && v->def->code != LM_OP_DOT; v = v->def->in[0]) {
+  for (; v->def && p->uses[v->id] == 1 && !accumulates(v->def); v = v->def->in[0]) {
     if (slice_is_padded(p, accum, v->def, stride))
       continue; // the strides are the same
     if (!(lm_op_info_of(v->def)->traits & LM_T_VIEW) || !lm_view_invert(p->m, v->def, stride, in))
       return false;
     memcpy(stride, in, sizeof stride);
   }
-  pstep *s = v->def && v->def->code == LM_OP_DOT && p->uses[v->id] == 1 ? dot_step(p, v->def, accum)
-                                                                        : NULL;
+  bool fits = v->def && accumulates(v->def) && p->uses[v->id] == 1;
+  pstep *s = fits ? dot_step(p, v->def, accum) : NULL;
   lm_plan_gemm g;
-  if (!s || s->refs[2].at->into)
+  if (!s || s->step.kind != LM_STEP_GEMM || s->refs[s->step.n_read].at->into)
     return false;
   const location *x = lm_value_location(p, v->def->in[0]);
   const location *w = lm_value_location(p, v->def->in[1]);
@@ -340,7 +358,7 @@ bool lm_step_dot_accumulate(planner *p, lm_op *accum, const location *to) {
   *s->step.gemm = g;
   location target = *to;
   memcpy(target.stride, stride, sizeof stride);
-  s->refs[2] = lm_location_ref(p, &target, v->type);
+  s->refs[s->step.n_read] = lm_location_ref(p, &target, v->type);
   s->step.label = lm_arena_printf(p->arena, "%s, accumulated", s->step.label);
   s->step.moved += lm_type_bytes(p, v->type);
   s->accum = accum;

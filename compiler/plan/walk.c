@@ -449,10 +449,10 @@ static void op_walk(planner *p, lm_op *op) {
   case LM_OP_RANK: lm_rank_locate(p, op); break;
   case LM_OP_YIELD:
   case LM_OP_RETURN: break; // handled by the owner of the region
-  default:
-    if (!(lm_op_info_of(op)->traits & LM_T_COLLECTIVE))
-      LM_BUG("'%s' outside a kernel", lm_op_info_of(op)->name);
-    lm_step_collective(p, op);
+  default: {
+    bool communicates = (lm_op_info_of(op)->traits & LM_T_COLLECTIVE) != 0;
+    communicates ? lm_step_collective(p, op) : lm_step_grouped(p, op);
+  }
   }
 }
 

@@ -334,7 +334,8 @@ static lm_status step_do(worker *w, const lm_plan_step *s, lm_share *share) {
   case LM_STEP_KERNEL: kernel_run(w, s, share); return NULL;
   case LM_STEP_GEMM:
     lm_cpu_gemm_share(w->e->gemms, s->gemm, lm_plan_walk_overwrites(&w->walk, s), w->walk.var,
-                      w->pointers[0], w->pointers[1], w->pointers[2], share);
+                      w->pointers[0], w->pointers[1], (const int32_t *)w->pointers[2],
+                      w->pointers[s->n_read], share);
     return NULL;
   case LM_STEP_FILL:
     lm_cpu_fill(w->pointers[0], s->bytes, s->pattern, s->element, share);

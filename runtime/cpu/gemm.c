@@ -91,11 +91,21 @@ static bool matmuls_visit(lm_cpu_gemms *all, const problem *p, bool staged, bool
 // Chooses matmul primitives, if the library has all that are needed.
 static bool matmul_choose(lm_cpu_gemms *all, problem *p, strategy *out, bool make) {
   bool staged = !holds_sums(p);
-  if (!all->matmuls || !(all->primitives >> p->s.ab & 1))
+  if (p->groups || !all->matmuls || !(all->primitives >> p->s.ab & 1))
     return false;
   lm_gemm_tiles_choose(p, staged ? LM_GEMM_TILE : INT64_MAX);
   *out = (strategy){MATMUL, staged};
   return matmuls_visit(all, p, staged, make);
+}
+
+// The GEMM of a group of about average size, for the choice of tiles, which depends on shapes
+// alone.
+static problem of_group(const problem *p) {
+  problem one = *p;
+  int64_t *rows = p->group_sums ? &one.s.k : p->flipped ? &one.s.n : &one.s.m;
+  *rows = lm_gemm_min(*rows, 2 * lm_gemm_pieces(*rows, p->groups));
+  one.n_batches *= p->groups;
+  return one;
 }
 
 static strategy code_choose(const lm_cpu_gemms *all, problem *p) {
@@ -112,11 +122,11 @@ static strategy code_choose(const lm_cpu_gemms *all, problem *p) {
 static bool takes_code(const lm_cpu_gemms *all, const problem *p) {
   if (p->panel && !p->code)
     LM_BUG("a GEMM with B in panels, but without a kernel");
-  return p->code && (p->panel || p->any_rows ||
+  return p->code && (p->panel || p->any_rows || p->groups ||
                      (p->tiling ? p->tiling->tile.code : all->code_default >> p->s.ab & 1));
 }
 
-static strategy strategy_choose(lm_cpu_gemms *all, problem *p) {
+static strategy strategy_of_one(lm_cpu_gemms *all, problem *p) {
   strategy w = {
       LOOP,
       false,
@@ -133,6 +143,14 @@ static strategy strategy_choose(lm_cpu_gemms *all, problem *p) {
   }
   lm_gemm_tiles_choose(p, INT64_MAX);
   return (strategy){LOOP, false};
+}
+
+static strategy strategy_choose(lm_cpu_gemms *all, problem *p) {
+  problem one = p->groups ? of_group(p) : *p;
+  strategy w = strategy_of_one(all, &one);
+  p->tile_m = one.tile_m;
+  p->tile_n = one.tile_n;
+  return w;
 }
 
 // ---- tasks
@@ -171,6 +189,14 @@ static void multiply(const run *r, const lm_gemm_shape *s, const char *a, const 
   }
 }
 
+// Stores zeros: the sums of a group without rows.
+static void tile_clear(const lm_gemm_shape *s, char *c) {
+  int64_t size = lm_dtype_bytes((lm_dtype)s->cc);
+  for (int64_t i = 0; i < s->m; i++)
+    for (int64_t j = 0; j < s->n; j++)
+      memset(c + (i * s->c_m + j * s->c_n) * size, 0, (size_t)size);
+}
+
 static void task_run(const run *r, int64_t task, int thread) {
   const problem *p = &r->p;
   int64_t across = lm_gemm_pieces(p->s.n, p->tile_n);
@@ -188,6 +214,11 @@ static void task_run(const run *r, int64_t task, int thread) {
   float *sums = r->w.staged
                     ? ((lm_gemm_workspace *)(r->all->workspace + thread * r->all->per_thread))->c
                     : NULL;
+  if (!p->s.k) {
+    if (!p->accumulate)
+      tile_clear(&tile, c);
+    return;
+  }
   if (r->w.staged)
     to = (char *)sums;
   if (r->w.staged && p->accumulate)
@@ -201,8 +232,72 @@ static void task_run(const run *r, int64_t task, int thread) {
     lm_gemm_tile_store(&tile, sums, c); // generated code has stored them already
 }
 
+static int64_t tasks_of(const problem *p) {
+  return p->n_batches * lm_gemm_pieces(p->s.m, p->tile_m) * lm_gemm_pieces(p->s.n, p->tile_n);
+}
+
+// ---- groups
+
+// The GEMM of a group, whose rows begin at `first`.
+static run group_run(const run *r, int group, int64_t first, int64_t rows) {
+  run one = *r;
+  problem *p = &one.p;
+  int64_t size = lm_dtype_bytes((lm_dtype)p->s.ab);
+  bool swapped = p->flipped; // a is the operand B
+  int64_t a = p->group_sums ? p->s.a_k : swapped ? 0 : p->s.a_m;
+  int64_t b = p->group_sums ? p->s.b_k : swapped ? p->s.b_n : 0;
+  int64_t c = p->group_sums ? 0 : swapped ? p->s.c_n : p->s.c_m;
+  *(p->group_sums ? &p->s.k : swapped ? &p->s.n : &p->s.m) = rows;
+  one.a += (first * a + (swapped ? group * p->group_b : 0)) * size;
+  one.b += (first * b + (swapped ? 0 : group * p->group_b)) * size;
+  one.c += (first * c + group * p->group_c) * lm_dtype_bytes((lm_dtype)p->s.cc);
+  return one;
+}
+
+static int64_t rows_of(const problem *p) {
+  return p->group_sums ? p->s.k : p->flipped ? p->s.n : p->s.m;
+}
+
+// A walk over the groups.
+typedef struct group_walk {
+  run one;              // the GEMM of the group
+  int group;            // its number
+  int64_t first, tasks; // its first row, and the number of its tasks
+} group_walk;
+
+// Goes to group `g`, which follows the one of *w. Rows that the GEMM does not have are left out.
+static void group_enter(const run *r, const int32_t *counts, int g, group_walk *w) {
+  int64_t left = rows_of(&r->p) - w->first;
+  int64_t rows = counts[g] < 0 ? 0 : lm_gemm_min(counts[g], left);
+  w->one = group_run(r, g, w->first, rows);
+  w->group = g;
+  w->tasks = w->one.p.s.m && w->one.p.s.n ? tasks_of(&w->one.p) : 0;
+}
+
+// The tasks of all groups, in order, of which this thread takes some.
+static void groups_share(const run *r, const int32_t *counts, lm_share *share) {
+  group_walk w = {.first = 0};
+  int64_t all = 0, before = 0; // tasks: of all groups, of those before the current one
+  for (int g = 0; g < r->p.groups; g++) {
+    group_enter(r, counts, g, &w);
+    w.first += rows_of(&w.one.p);
+    all += w.tasks;
+  }
+  w.first = 0;
+  group_enter(r, counts, 0, &w);
+  for (int64_t t; (t = lm_share_take(share, all)) >= 0;) {
+    while (t >= before + w.tasks) {
+      before += w.tasks;
+      w.first += rows_of(&w.one.p);
+      group_enter(r, counts, w.group + 1, &w);
+    }
+    task_run(&w.one, t - before, share->me);
+  }
+}
+
 void lm_cpu_gemm_share(lm_cpu_gemms *all, const lm_plan_gemm *g, bool overwrites,
-                       const int64_t *var, const char *a, const char *b, char *c, lm_share *share) {
+                       const int64_t *var, const char *a, const char *b, const int32_t *counts,
+                       char *c, lm_share *share) {
   run r = {.all = all, .p = problem_of(all, g, var), .a = a, .b = b, .c = c};
   problem *p = &r.p;
   if (p->n_batches == 0 || p->s.m == 0 || p->s.n == 0)
@@ -213,8 +308,11 @@ void lm_cpu_gemm_share(lm_cpu_gemms *all, const lm_plan_gemm *g, bool overwrites
   }
   r.w = strategy_choose(all, p);
   p->accumulate &= !overwrites; // the strategy and the tiles are chosen as for the GEMM that adds
-  int64_t tasks = p->n_batches * lm_gemm_pieces(p->s.m, p->tile_m) *
-                  lm_gemm_pieces(p->s.n, p->tile_n);
+  if (p->groups) {
+    groups_share(&r, counts, share);
+    return;
+  }
+  int64_t tasks = tasks_of(p);
   for (int64_t t; (t = lm_share_take(share, tasks)) >= 0;)
     task_run(&r, t, share->me);
 }
@@ -232,7 +330,7 @@ typedef struct team_call {
 static void team_call_share(void *user, int me) {
   team_call *p = user;
   lm_share share = {&p->tickets, me, lm_team_size(p->all->team), 0};
-  lm_cpu_gemm_share(p->all, p->g, false, p->var, p->a, p->b, p->c, &share);
+  lm_cpu_gemm_share(p->all, p->g, false, p->var, p->a, p->b, NULL, p->c, &share);
 }
 
 void lm_cpu_gemm(lm_cpu_gemms *all, const lm_plan_gemm *g, const int64_t *var, const char *a,
@@ -305,7 +403,7 @@ void lm_cpu_gemms_destroy(lm_cpu_gemms *all) {
 }
 
 static bool is_fixed(const lm_plan_gemm *g) {
-  bool fixed = !g->m.n_dyn && !g->n.n_dyn && !g->k.n_dyn;
+  bool fixed = !g->m.n_dyn && !g->n.n_dyn && !g->k.n_dyn && !g->groups.count;
   for (int i = 0; i < g->n_batch; i++)
     fixed &= !g->batch[i].size.n_dyn;
   return fixed;

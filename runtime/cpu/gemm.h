@@ -70,9 +70,11 @@ void lm_cpu_gemm_prepare(lm_cpu_gemms *all, const lm_plan_gemm *g);
 void lm_cpu_gemm(lm_cpu_gemms *all, const lm_plan_gemm *g, const int64_t *var, const char *a,
                  const char *b, char *c);
 // The same, called by every thread of a team with its share. The result is complete when all calls
-// have returned. overwrites: a GEMM that accumulates takes C as zeros, without reading it.
+// have returned. overwrites: a GEMM that accumulates takes C as zeros, without reading it. counts:
+// the rows of each group, if the GEMM has groups.
 void lm_cpu_gemm_share(lm_cpu_gemms *all, const lm_plan_gemm *g, bool overwrites,
-                       const int64_t *var, const char *a, const char *b, char *c, lm_share *share);
+                       const int64_t *var, const char *a, const char *b, const int32_t *counts,
+                       char *c, lm_share *share);
 
 // The tile size of a GEMM of fixed size, and its implementation.
 lm_tile lm_cpu_gemm_tile(lm_cpu_gemms *all, const lm_plan_gemm *g);

@@ -146,7 +146,11 @@ lm_gemm_problem lm_gemm_problem_make(const lm_plan_gemm *g, const int64_t *var,
                        .n_sums = 1,
                        .accumulate = g->accumulate,
                        .any_rows = lm_plan_gemm_any_rows(g),
-                       .panel = g->b_columns * g->b_group};
+                       .panel = g->b_columns * g->b_group,
+                       .groups = g->groups.count,
+                       .group_b = g->groups.b,
+                       .group_c = g->groups.c,
+                       .group_sums = g->groups.sums};
   p.flipped = !p.panel && lm_gemm_layouts_find(&p.s).c.trans == 'T';
   if (p.flipped)
     p.s = transposed(&p.s);

@@ -17,6 +17,9 @@ typedef struct lm_gemm_problem {
   int code;                     // as lm_plan_gemm; also 0 if the plan's kernels are not allowed
   bool any_rows;                // lm_plan_gemm_any_rows
   int64_t panel; // B is in panels of this many columns, which tiles must not split; 0: it is not
+  int groups;    // 0: it has none
+  int64_t group_b, group_c; // from group to group
+  bool group_sums;          // the rows of groups are along k, else along m, or n if `flipped`
 } lm_gemm_problem;
 
 // tilings: NULL: none. code: the plan's kernels are allowed.

@@ -110,6 +110,12 @@ static void gemm(reader *r, lm_plan_step *s) {
     g->batch[i].size = extent(r);
     triple(r, &g->batch[i].a, &g->batch[i].b, &g->batch[i].c);
   }
+  if (take(r, "groups=")) {
+    g->groups.count = (int)number(r);
+    g->groups.sums = take(r, "k");
+    r->failed |= g->groups.count < 1 || (!g->groups.sums && !take(r, "m"));
+    triple(r, &zero, &g->groups.b, &g->groups.c);
+  }
   if (take(r, "panels=")) {
     g->b_columns = (int)number(r);
     expect(r, ",");
@@ -422,7 +428,10 @@ static void top_line(reader *r) {
     }
     p->extents[p->n_extents].name = word(r, " ");
     expect(r, "<=");
-    p->extents[p->n_extents++].capacity = number(r);
+    p->extents[p->n_extents].capacity = number(r);
+    lm_plan_extent x = take(r, "=") ? extent(r) : (lm_plan_extent){.fixed = 0};
+    p->extents[p->n_extents].of = x.n_dyn ? x.dyn[0].var + 1 : 0;
+    p->extents[p->n_extents++].times = x.fixed;
   } else if (take(r, "param ")) {
     lm_plan_param_read(r, ADD(r, p->params, p->n_params, r->cap_params), LM_ARENA_PARAM);
   } else if (take(r, "frozen ")) {

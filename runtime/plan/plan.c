@@ -269,6 +269,9 @@ static void print_gemm(const lm_plan *p, const lm_plan_gemm *g, lm_buf *out) {
     lm_buf_printf(out, "(%lld,%lld,%lld)", (long long)g->batch[i].a, (long long)g->batch[i].b,
                   (long long)g->batch[i].c);
   }
+  if (g->groups.count)
+    lm_buf_printf(out, " groups=%d%s(0,%lld,%lld)", g->groups.count, g->groups.sums ? "k" : "m",
+                  (long long)g->groups.b, (long long)g->groups.c);
   if (g->b_columns)
     lm_buf_printf(out, " panels=%d,%d", g->b_columns, g->b_group);
   if (g->accumulate)
@@ -439,9 +442,13 @@ void lm_plan_print(const lm_plan *p, lm_buf *out) {
   print_mesh(&p->mesh, out);
   for (int i = 0; i < LM_ARENAS; i++)
     lm_buf_printf(out, "arena %s %lld\n", lm_arena_names[i], (long long)p->arena_bytes[i]);
-  for (int i = 0; i < p->n_extents; i++)
-    lm_buf_printf(out, "extent %s <= %lld\n", p->extents[i].name,
-                  (long long)p->extents[i].capacity);
+  for (int i = 0; i < p->n_extents; i++) {
+    lm_buf_printf(out, "extent %s <= %lld", p->extents[i].name, (long long)p->extents[i].capacity);
+    if (p->extents[i].of)
+      lm_buf_printf(out, " = %lld*%s", (long long)p->extents[i].times,
+                    p->extents[p->extents[i].of - 1].name);
+    lm_buf_puts(out, "\n");
+  }
   for (int i = 0; i < p->n_params; i++)
     print_param(p, &p->params[i], out);
   for (int i = 0; i < p->n_frozen; i++)

@@ -128,6 +128,14 @@ typedef struct lm_plan_gemm {
     int64_t a, b, c;
     bool sum; // a further reduction axis, whose stride in C is 0
   } batch[LM_PLAN_BATCH];
+  // count > 0: a GEMM for each group of rows, side by side along m or, if `sums`, along k. The
+  // operand after B holds the rows of each group, int32, which are m.fixed or k.fixed in total; b
+  // and c are the strides of B and C from group to group.
+  struct {
+    int count;
+    bool sums;
+    int64_t b, c;
+  } groups;
   bool accumulate; // adds to C
   // Epilogue, not with `accumulate`: C = gelu(sum + residual + bias), of which the enabled parts
   // are computed. The residual has C's layout; the bias is indexed along C's axis of unit stride.
@@ -143,7 +151,7 @@ enum {
   LM_GEMM_FEW_ROWS = 16
 };
 static inline bool lm_plan_gemm_any_rows(const lm_plan_gemm *g) {
-  return g->m.n_dyn || g->m.fixed <= LM_GEMM_FEW_ROWS;
+  return g->m.n_dyn || g->m.fixed <= LM_GEMM_FEW_ROWS || (g->groups.count && !g->groups.sums);
 }
 
 // A CPU kernel of a GEMM computes rows lo … hi - 1 of a tile: C (+)= A B in f32, at one point of
@@ -268,7 +276,8 @@ typedef struct lm_plan_step {
   int64_t bytes; // FILL, and the next two
   uint64_t pattern;
   int element;
-  // GEMM: A, B, residual, bias, C and, if it is stored, the input of gelu
+  // GEMM: A, B, residual, bias, C and, if it is stored, the input of gelu; with groups A, B, the
+  // rows of each group, C
   lm_plan_buf *bufs;
   int n_bufs;
   // The first n_read buffers are read, the next n_write are written or added to, the rest are
@@ -383,6 +392,8 @@ typedef struct lm_plan {
   struct {
     const char *name;
     int64_t capacity;
+    int of; // k > 0: it is extent k - 1 times `times`, and is not given
+    int64_t times;
   } extents[16];
 } lm_plan;
 

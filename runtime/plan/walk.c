@@ -42,7 +42,10 @@ static lm_status extents_set(lm_plan_walk *w, const lm_plan_func *f, const int64
   const lm_plan *p = w->plan;
   memset(w->var, 0, ((size_t)p->n_extents + LM_PLAN_DEPTH) * sizeof *w->var);
   for (int i = 0; i < p->n_extents; i++) {
-    w->var[i] = extents ? extents[i] : p->extents[i].capacity;
+    int of = extents ? p->extents[i].of : 0;
+    w->var[i] = of        ? extents[of - 1] * p->extents[i].times
+                : extents ? extents[i]
+                          : p->extents[i].capacity;
     if (w->var[i] < 0 || w->var[i] > p->extents[i].capacity)
       return lm_fail(LM_BUG_STATUS, "%s: extent %s is %lld, planned for at most %lld", f->name,
                      p->extents[i].name, (long long)w->var[i], (long long)p->extents[i].capacity);

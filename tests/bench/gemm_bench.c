@@ -74,7 +74,8 @@ static void gemm_bench(const bench *b, lm_plan_gemm g, int count, total *t) {
   lm_kernel_code code = {0};
   lm_plan_kernel kernel = {0};
   lm_plan plan = {.prelude = lm_cpu_prelude_text(b->arena), .kernels = &kernel};
-  if (lm_cpu_gemm_is_profitable(&b->target, &g) && lm_cpu_gemm_emit(&g, true, b->arena, &code))
+  if (lm_cpu_gemm_is_profitable(&b->target, &g) &&
+      lm_cpu_gemm_emit(NULL, &g, true, b->arena, &code))
     plan.n_kernels = g.code = 1;
   kernel = (lm_plan_kernel){.name = code.name, .source = code.source};
   lm_kernels kernels;

@@ -206,7 +206,7 @@ static void case_run(rng *r, const gemm_case *p, const lm_kernels *kernels) {
 // Half of the GEMMs by the function for any number of rows.
 static void emit(lm_arena *a, lm_plan *plan, lm_plan_gemm *g) {
   lm_kernel_code code = {0};
-  CHECK(lm_cpu_gemm_emit(g, g->m.fixed % 2, a, &code));
+  CHECK(lm_cpu_gemm_emit(NULL, g, g->m.fixed % 2, a, &code));
   g->code = 0;
   while (g->code < plan->n_kernels && strcmp(plan->kernels[g->code].name, code.name))
     g->code++;
@@ -293,12 +293,13 @@ static void declined_check(lm_arena *a) {
   g[5].dtype_ab = g[5].dtype_c = LM_F64;
   lm_target any = lm_target_any(LM_TARGET_CPU);
   lm_kernel_code code;
-  CHECK(lm_cpu_gemm_emit(&usual, true, a, &code));
+  CHECK(lm_cpu_gemm_emit(NULL, &usual, true, a, &code));
   for (size_t i = 0; i < LM_COUNT(g); i++)
-    CHECK(!lm_cpu_gemm_emit(&g[i], true, a, &code) && !lm_cpu_gemm_is_profitable(&any, &g[i]));
+    CHECK(!lm_cpu_gemm_emit(NULL, &g[i], true, a, &code) &&
+          !lm_cpu_gemm_is_profitable(&any, &g[i]));
   CHECK(lm_cpu_gemm_is_profitable(&any, &usual));
   usual.n = fixed(64);
-  CHECK(lm_cpu_gemm_emit(&usual, true, a, &code) && !lm_cpu_gemm_is_profitable(&any, &usual));
+  CHECK(lm_cpu_gemm_emit(NULL, &usual, true, a, &code) && !lm_cpu_gemm_is_profitable(&any, &usual));
   usual.m = fixed(LM_GEMM_FEW_ROWS);
   CHECK(lm_cpu_gemm_is_profitable(&any, &usual));
 }
@@ -423,7 +424,7 @@ int main(void) {
     lm_dtype type = n % 2 ? LM_BF16 : LM_F32;
     bool is_prepacked = n < PANELS && panel[type].columns;
     all[n] = is_prepacked ? prepacked_case(&r, &panel[type], type == LM_BF16) : case_draw(&r, n);
-    if (!lm_cpu_gemm_emit(&all[n].g, true, a, &ignored))
+    if (!lm_cpu_gemm_emit(NULL, &all[n].g, true, a, &ignored))
       continue;
     emit(a, &plan, &all[n++].g);
   }

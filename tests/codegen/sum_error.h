@@ -19,7 +19,10 @@
 
 static inline int64_t axis_extent(const lm_module *m, lm_axis axis, const int64_t *extents) {
   const lm_axis_info *a = &m->axes[axis];
-  return a->dyn && extents ? extents[a->dyn - 1] : a->size;
+  const lm_extent_info *x = a->dyn ? &m->extents[a->dyn - 1] : NULL;
+  if (!x || !extents)
+    return a->size;
+  return x->of ? extents[x->of - 1] * x->times : extents[a->dyn - 1];
 }
 
 // The element of a tensor of type `to` that element i of a tensor of type `from` belongs to; `from`
