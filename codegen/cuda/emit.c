@@ -58,3 +58,34 @@ void cuda_params(lm_gen *e, bool (*may_alias)(void *user, uint32_t operand), voi
     lm_buf_printf(b, "%s%s *r%u", i + k->n_in ? ", " : "",
                   lm_gen_memory_type(k->out[i]->type.dtype), i);
 }
+
+// ---- sizes
+
+lm_plan_extent cuda_extent_product(const lm_module *m, const lm_axis *axes, int n) {
+  lm_plan_extent x = {.fixed = 1};
+  for (int i = 0; i < n; i++) {
+    const lm_axis_info *a = &m->axes[axes[i]];
+    if (a->dyn)
+      x.dyn[x.n_dyn++].var = a->dyn - 1;
+    else
+      x.fixed *= a->size;
+  }
+  return x;
+}
+
+const char *cuda_extent_text(const lm_plan_extent *x, lm_arena *arena) {
+  const char *text = lm_arena_printf(arena, "%lld", (long long)x->fixed);
+  for (int i = 0; i < x->n_dyn; i++)
+    text = lm_arena_printf(arena, "%s * n%d", text, x->dyn[i].var);
+  return text;
+}
+
+uint32_t cuda_extent_params(const lm_plan_extent *x, lm_buf *b) {
+  uint32_t mask = 0;
+  for (int i = 0; i < x->n_dyn; i++)
+    mask |= 1u << x->dyn[i].var;
+  for (int i = 0; i < 32; i++)
+    if (mask >> i & 1)
+      lm_buf_printf(b, ", int64_t n%d", i);
+  return mask;
+}

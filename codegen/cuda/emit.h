@@ -143,6 +143,14 @@ bool cuda_scatter_fits(const lm_module *m, const lm_op *kernel);
 void cuda_scatter_emit(const lm_module *m, const lm_op *kernel, lm_arena *arena, lm_buf *text,
                        lm_kernel_code *out);
 
+// ---- route.c: sorting ids by group
+void cuda_route_emit(const lm_op *op, lm_arena *arena, lm_buf *text, lm_kernel_code *out);
+
+// ---- grouped.c: the GEMMs that are not the library's
+bool lm_cuda_gemm_is_profitable(const lm_target *t, const lm_plan_gemm *g);
+bool lm_cuda_gemm_emit(const lm_plan_options *o, const lm_plan_gemm *g, bool any_rows,
+                       lm_arena *arena, lm_kernel_code *out);
+
 // ---- small_gemm.c
 bool lm_cuda_epilogue_is_supported(const lm_plan_gemm *g);
 
@@ -154,4 +162,10 @@ cuda_emit *cuda_emit_make(const lm_plan_options *o, const lm_op *kernel, lm_aren
 const lm_gen_target *cuda_gen_target(const lm_module *m, const lm_op *kernel);
 // The parameter list. may_alias: whether a result may overlap an operand; NULL: none does.
 void cuda_params(lm_gen *e, bool (*may_alias)(void *user, uint32_t operand), void *user, lm_buf *b);
+// The product of the sizes of n axes.
+lm_plan_extent cuda_extent_product(const lm_module *m, const lm_axis *axes, int n);
+// A size as an expression of the run-time extents that it needs, and these as parameters: returns
+// their mask.
+const char *cuda_extent_text(const lm_plan_extent *x, lm_arena *arena);
+uint32_t cuda_extent_params(const lm_plan_extent *x, lm_buf *b);
 #endif

@@ -4,7 +4,9 @@
 #include "codegen/common/attend.h"
 #include "codegen/common/scan.h"
 #include "codegen/cuda/emit.h"
+#include "compiler/ir/dot.h"
 #include "compiler/ir/scan.h"
+#include "runtime/base/diag_code.h"
 #include "compiler/plan/cost.h"
 
 enum {
@@ -306,18 +308,6 @@ static void put_function(cuda_emit *e, lm_buf *out) {
 
 // ---- launch
 
-static lm_plan_extent extent_product(const lm_module *m, const lm_axis *axes, int n) {
-  lm_plan_extent x = {.fixed = 1};
-  for (int i = 0; i < n; i++) {
-    const lm_axis_info *a = &m->axes[axes[i]];
-    if (a->dyn)
-      x.dyn[x.n_dyn++].var = a->dyn - 1;
-    else
-      x.fixed *= a->size;
-  }
-  return x;
-}
-
 // Every pass runs over the whole grid, which fits the longest loop, and with run-time extents the
 // longest pass.
 static void launch_flat(const cuda_emit *e, lm_kernel_code *out) {
@@ -329,7 +319,7 @@ static void launch_flat(const cuda_emit *e, lm_kernel_code *out) {
     if (n <= max)
       continue;
     max = n;
-    out->space = extent_product(e->g.m, t.axis, t.rank);
+    out->space = cuda_extent_product(e->g.m, t.axis, t.rank);
     out->launch.per_block = (int64_t)CUDA_THREADS * e->width[i];
   }
   for (uint32_t i = 0; !out->space.n_dyn && i < e->n_loops; i++) {
@@ -359,7 +349,7 @@ static void launch_of(const cuda_emit *e, lm_kernel_code *out) {
   out->launch.unroll = e->team == 1 ? CUDA_UNROLLED : 0;
   out->launch.shared = a->n_to ? cuda_sums_pool(e) : 0;
   out->space = a->n_to ? (lm_plan_extent){.fixed = lm_axis_size(e->g.m, a->to[0])}
-                       : extent_product(e->g.m, a->axes, a->n_axes);
+                       : cuda_extent_product(e->g.m, a->axes, a->n_axes);
 }
 
 // Sums over points have about two blocks for each multiprocessor (choose): their registers shall
@@ -379,7 +369,9 @@ static bool kernel_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena 
   lm_arena *temporary = lm_arena_create();
   lm_buf text = {0};
   *out = (lm_kernel_code){0};
-  if (kernel->code == LM_OP_KERNEL && cuda_scatter_fits(m, kernel)) {
+  if (lm_op_sorts(kernel)) {
+    cuda_route_emit(kernel, temporary, &text, out);
+  } else if (kernel->code == LM_OP_KERNEL && cuda_scatter_fits(m, kernel)) {
     cuda_scatter_emit(m, kernel, temporary, &text, out);
   } else {
     cuda_emit *e = cuda_emit_make(o, kernel, temporary);
@@ -431,6 +423,8 @@ static const char *prelude(lm_arena *arena, bool device) {
   if (device)
     add_file(lm_cuda_prelude, "wgmma.cuh", &b);
   add_file(lm_cuda_prelude, "tile.cuh", &b);
+  add_file(lm_cuda_prelude, "gemm.cuh", &b);
+  add_file(lm_cuda_prelude, "route.cuh", &b);
   add_file(lm_cuda_prelude, "group.cuh", &b);
   const char *text = lm_arena_strndup(arena, b.p, b.n);
   lm_buf_free(&b);
@@ -459,6 +453,8 @@ const lm_codegen lm_cuda_codegen = {.choose = choices_set,
                                     .prelude = lm_cuda_prelude_text,
                                     .kernel = kernel_emit,
                                     .in_place = kernel_in_place,
+                                    .gemm_is_profitable = lm_cuda_gemm_is_profitable,
+                                    .gemm = lm_cuda_gemm_emit,
                                     .reads_strided = cuda_attend_reads_strided,
                                     .attends = lm_attend_is_supported,
                                     .attend_delta = true,

@@ -140,8 +140,9 @@ bool *lm_cuda_narrow_find(const lm_plan *plan, lm_arena *a) {
   for (int f = 0; f < plan->n_funcs; f++)
     for (int i = 0; i < plan->funcs[f].n_steps; i++) {
       const lm_plan_step *s = &plan->funcs[f].steps[i];
-      for (int j = 0; s->kind == LM_STEP_KERNEL && j < s->n_bufs; j++)
-        narrow[s->kernel] |= is_unaligned(&s->bufs[j]);
+      int kernel = lm_plan_step_kernel(s);
+      for (int j = 0; kernel >= 0 && j < s->n_bufs; j++)
+        narrow[kernel] |= is_unaligned(&s->bufs[j]);
     }
   return narrow;
 }

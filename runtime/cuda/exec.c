@@ -160,7 +160,7 @@ static lm_status totals_make(cuda_exec *e) {
 
 static lm_status gemm_measure(void *user, const lm_plan_step *s) {
   cuda_exec *e = user;
-  if (s->kind != LM_STEP_GEMM)
+  if (s->kind != LM_STEP_GEMM || s->gemm->code)
     return NULL;
   cuda_exec_pointers_find(e, s);
   return lm_cuda_gemm(e->gemms, s, false, e->walk.var, e->pointers, e->memory.workspace);
@@ -224,7 +224,7 @@ lm_status lm_cuda_exec_create(const lm_plan *plan, const char *arch, const lm_ex
   e->graphs = env_enabled("LMC_CUDA_GRAPHS", true) && !e->sync && !o->timeline;
   int max_bufs = lm_plan_bufs_max(plan);
   e->pointers = LM_NEW_N(e->arena, lm_cuda_address, max_bufs);
-  e->params = LM_NEW_N(e->arena, void *, max_bufs + LM_COUNT(plan->extents) + LM_PLAN_MAPS);
+  e->params = LM_NEW_N(e->arena, void *, max_bufs + LM_COUNT(plan->extents) + LM_PLAN_MAPS + 1);
   e->funcs = LM_NEW_N(e->arena, func_state, plan->n_funcs + 1);
   lm_plan_walk_open(plan, &e->walk);
   lm_status s = exec_make(e, arch, o);

@@ -26,7 +26,8 @@ lm_status cuda_exec_fail(cuda_exec *e, lm_status s) {
 
 // "micro: kernel k12ab (llama.lm:12,13)"; kernels that copy parameters have no origin
 static void step_name(const cuda_exec *e, const lm_plan_step *s, lm_buf *out) {
-  const lm_plan_kernel *k = s->kind == LM_STEP_KERNEL ? &e->plan->kernels[s->kernel] : NULL;
+  int kernel = lm_plan_step_kernel(s);
+  const lm_plan_kernel *k = kernel >= 0 ? &e->plan->kernels[kernel] : NULL;
   lm_buf_printf(out, "%s: ", e->func->name);
   if (k)
     lm_buf_printf(out, "kernel %s", k->name);
@@ -85,9 +86,11 @@ void cuda_exec_pointers_find(cuda_exec *e, const lm_plan_step *s) {
 }
 
 static lm_status kernel_launch(cuda_exec *e, const lm_plan_step *s) {
-  const lm_plan_launch *l = &e->plan->kernels[s->kernel].launch;
+  int kernel = lm_plan_step_kernel(s);
+  const lm_plan_launch *l = &e->plan->kernels[kernel].launch;
   int64_t space = lm_plan_extent_value(&s->space, e->walk.var);
-  int64_t blocks = (space + l->per_block - 1) / l->per_block;
+  int64_t blocks = l->blocks ? l->blocks : (space + l->per_block - 1) / l->per_block;
+  int32_t adds = !lm_plan_walk_overwrites(&e->walk, s);
   lm_cuda_map maps[LM_PLAN_MAPS];
   int n = 0;
   if (!blocks)
@@ -104,8 +107,10 @@ static lm_status kernel_launch(cuda_exec *e, const lm_plan_step *s) {
         lm_cuda_map_make(&e->d, &l->maps[i], e->pointers[l->maps[i].buf], e->walk.var, &maps[i]));
     e->params[n++] = &maps[i];
   }
+  if (l->adds)
+    e->params[n++] = &adds;
   return lm_cuda_check(&e->d,
-                       e->d.cuLaunchKernel(e->functions[s->kernel], (unsigned)blocks, 1, 1,
+                       e->d.cuLaunchKernel(e->functions[kernel], (unsigned)blocks, 1, 1,
                                            (unsigned)l->threads, 1, 1, (unsigned)l->shared,
                                            e->stream, e->params, NULL),
                        "launch");
@@ -119,8 +124,9 @@ static lm_status move_launch(cuda_exec *e, const lm_plan_step *s) {
 }
 
 static lm_status step_enqueue(cuda_exec *e, const lm_plan_step *s) {
+  if (lm_plan_step_kernel(s) >= 0)
+    return kernel_launch(e, s);
   switch (s->kind) {
-  case LM_STEP_KERNEL: return kernel_launch(e, s);
   case LM_STEP_GEMM:
     return lm_cuda_gemm(e->gemms, s, lm_plan_walk_overwrites(&e->walk, s), e->walk.var, e->pointers,
                         e->memory.workspace);
@@ -133,6 +139,7 @@ static lm_status step_enqueue(cuda_exec *e, const lm_plan_step *s) {
                                                (unsigned)lm_plan_walk_index(&e->walk, s), 1,
                                                e->stream),
                          "an index");
+  case LM_STEP_KERNEL:
   case LM_STEP_START:
   case LM_STEP_WAIT:
   case LM_STEP_END: break;

@@ -92,10 +92,14 @@ typedef struct lm_plan_map {
 //     The mapping from elements to points of that space depends on shapes alone, so results are
 //     bitwise independent of the number of threads.
 // On a GPU: void NAME(buf[0], buf[1], …, the extents that it uses as int64_t, maps), launched with
-// ceil(space / per_block) blocks of `threads` threads.
+// ceil(space / per_block) blocks of `threads` threads. The kernel of a GEMM computes all of it,
+// with `blocks` blocks; if the GEMM accumulates, the last parameter, an int32_t, is whether it adds
+// to C.
 typedef struct lm_plan_launch {
   int threads;       // per block; 0: not for a GPU
   int64_t per_block; // points of the parallel space per block
+  int64_t blocks;    // of a GEMM
+  bool adds;         // its last parameter is whether it adds
   int64_t shared;    // bytes of dynamic shared memory
   uint32_t extents;  // bit mask of the run-time extents that it takes
   const struct lm_plan_map *maps;
@@ -294,6 +298,10 @@ typedef struct lm_plan_step {
   // gradients that no such step overwrites, and is skipped in other runs.
   bool initializes;
 } lm_plan_step;
+// The generated kernel that computes the step; -1: none does.
+static inline int lm_plan_step_kernel(const lm_plan_step *s) {
+  return s->kind == LM_STEP_KERNEL ? s->kernel : s->kind == LM_STEP_GEMM ? s->gemm->code - 1 : -1;
+}
 
 // An argument or a result of a function, dense.
 typedef struct lm_plan_port {

@@ -592,6 +592,8 @@ static const char *wrapped(const lm_plan *plan, int i, lm_arena *arena) {
       lm_buf_printf(&b, ", var[%d]", j);
   for (int j = 0; j < k->launch.n_maps; j++)
     lm_buf_printf(&b, ", m%d", k->launch.maps[j].buf);
+  if (k->launch.adds)
+    lm_buf_puts(&b, ", 1");
   lm_buf_printf(&b,
                 ");\n}\nextern void lm_simt_launch(void (*call)(char *const *buf, const int64_t "
                 "*var), char *const *buf, const int64_t *var, int64_t blocks, int threads, const "
@@ -610,7 +612,22 @@ static const char *wrapped(const lm_plan *plan, int i, lm_arena *arena) {
   return text;
 }
 
+// Generated GEMMs become kernels, which compute all of it as a GPU's do.
+static void gemms_wrap(const lm_plan *plan, lm_plan_func *f) {
+  for (int i = 0; i < f->n_steps; i++) {
+    lm_plan_step *s = &f->steps[i];
+    int kernel = lm_plan_step_kernel(s);
+    if (s->kind != LM_STEP_GEMM || kernel < 0)
+      continue;
+    s->kind = LM_STEP_KERNEL;
+    s->kernel = kernel;
+    s->space = (lm_plan_extent){.fixed = plan->kernels[kernel].launch.blocks};
+  }
+}
+
 void simt_plan_prepare(lm_plan *plan, lm_arena *arena) {
+  for (int i = 0; i < plan->n_funcs; i++)
+    gemms_wrap(plan, &plan->funcs[i]);
   for (int i = 0; i < plan->n_kernels; i++)
     plan->kernels[i].source = wrapped(plan, i, arena);
 }
