@@ -52,6 +52,7 @@ el_axis *el_axis_copy(lm_elab *e, const el_axis *x) {
   el_axis *copy = el_axis_new(e, x->name, x->size, x->dyn);
   copy->element = x->element;
   copy->history = x->history;
+  copy->sorted = x->sorted;
   return copy;
 }
 

@@ -26,7 +26,15 @@ typedef struct el_axis {
   bool opaque;  // represents the unknown axes of a row variable (checking only)
   bool history; // made by `history`
   bool element; // runs over the elements of all parameters; an optimizer sees one of them
+  struct el_sorted *sorted; // of rows that group_by has sorted
 } el_axis;
+
+// How rows are sorted.
+typedef struct el_sorted {
+  el_axis *groups; // the axis of their groups
+  lm_value *id;    // as the program gives it, or NULL while only checking
+  lm_value *counts, *order, *inverse;
+} el_sorted;
 
 typedef struct el_axes {
   el_axis **v;

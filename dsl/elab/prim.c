@@ -306,7 +306,9 @@ static void bind_failed_axes(lm_elab *e, const ast_expr *x, const char *form) {
 
 // True if the primitive may stand in the body of a loop over positions.
 static bool is_local(const char *name) {
-  static const char *const others[] = {"gather", "scatter_add", "rng", "dropout", "history"};
+  static const char *const others[] = {"gather",  "scatter_add", "rng",
+                                       "dropout", "history",     "group_by",
+                                       "ungroup", "grouped_dot", "top_k"};
   for (size_t i = 0; i < LM_COUNT(others); i++)
     if (!strcmp(name, others[i]))
       return false;

@@ -42,6 +42,10 @@ bool el_moves_positions(el_call_site c, const el_axis *x, lm_loc at);
 el_val el_in_order(el_call_site c, el_kind kind, const el_axes *axes, lm_value *v);
 // The axis of a name on the right of an arrow: a new one, or a known one of the same size.
 el_axis *el_axis_new_or_known(el_call_site c, lm_sym name, lm_size size, lm_loc at);
+// A new axis of that name, which is bound; NULL: reported, or the size is not known yet.
+el_axis *el_sized_axis(el_call_site c, lm_sym name, const ast_expr *size, lm_loc at);
+// The right side of slice, pad and top_k: a name, or (name = size).
+bool el_target_axis(el_call_site c, const ast_expr *x, lm_sym *name, const ast_expr **size);
 bool el_distinct(el_call_site c, const el_axes *axes); // whether a tensor may have these axes
 // The axes of s with the n axes at index `at` replaced by `now`.
 el_axes el_spliced(el_call_site c, const el_axes *s, uint32_t at, uint32_t n, const el_axes *now);
@@ -52,10 +56,13 @@ el_val el_dot(el_call_site c, const el_val *x, const el_val *w, const el_axes *o
 el_val el_dot_edited(el_call_site c, const el_val *x, const el_val *w, const el_axes *over,
                      el_val y);
 
+el_val p_argmax(el_call_site c);
 el_val p_concat(el_call_site c);
 el_val p_dot(el_call_site c);
 el_val p_expand(el_call_site c);
 el_val p_gather(el_call_site c);
+el_val p_group_by(el_call_site c);
+el_val p_grouped_dot(el_call_site c);
 el_val p_history(el_call_site c);
 el_val p_max(el_call_site c);
 el_val p_mean(el_call_site c);
@@ -68,6 +75,8 @@ el_val p_slice(el_call_site c);
 el_val p_split(el_call_site c);
 el_val p_stack(el_call_site c);
 el_val p_sum(el_call_site c);
+el_val p_top_k(el_call_site c);
+el_val p_ungroup(el_call_site c);
 el_val p_unstack(el_call_site c);
 el_val p_view(el_call_site c);
 #endif

@@ -83,19 +83,19 @@ typedef struct {
   lm_size rest; // what the other axes leave for it
 } side;
 
-static el_axis *side_new(el_call_site c, const ast_arg *a) {
-  el_val s = el_eval(c.e, a->expr);
+el_axis *el_sized_axis(el_call_site c, lm_sym name, const ast_expr *size, lm_loc at) {
+  el_val s = el_eval(c.e, size);
   if (s.k == V_ERROR || el_request_unroll(c.e, &s))
     return NULL;
   if (s.k != V_NUM || !s.has_size) {
     if (s.k != V_NUM || s.known)
-      err_size(c, a->loc, a->name, &s);
+      err_size(c, at, name, &s);
     return NULL;
   }
-  if (s.known && !check_positive(c, a->loc, a->name, &s))
+  if (s.known && !check_positive(c, at, name, &s))
     return NULL;
-  el_axis *axis = el_axis_new(c.e, a->name, s.size, 0);
-  el_axis_bind_name(c.e, a->name, axis);
+  el_axis *axis = el_axis_new(c.e, name, s.size, 0);
+  el_axis_bind_name(c.e, name, axis);
   return axis;
 }
 
@@ -103,7 +103,7 @@ static el_axis *side_new(el_call_site c, const ast_arg *a) {
 static bool side_read(el_call_site c, side *s, uint32_t i) {
   const ast_arg *a = &s->args[i];
   if (a->kind == ARG_NAMED)
-    return (s->found[i] = side_new(c, a)) != NULL;
+    return (s->found[i] = el_sized_axis(c, a->name, a->expr, a->loc)) != NULL;
   if (a->kind != ARG_POS || a->expr->kind != EX_NAME)
     return EL_REJECT(c.e, a->loc, E040);
   s->found[i] = el_axis_lookup(c.e, a->expr->text);
@@ -317,8 +317,7 @@ static el_val emit_slice(el_call_site c, const el_val *x, el_axis *from, el_axis
                    x->v ? lm_emit(&c.e->b, LM_OP_SLICE, &x->v, 1, &attr, NULL) : NULL);
 }
 
-// The right side of slice and pad: a name, or (name = size).
-static bool target_axis(el_call_site c, const ast_expr *x, lm_sym *name, const ast_expr **size) {
+bool el_target_axis(el_call_site c, const ast_expr *x, lm_sym *name, const ast_expr **size) {
   *size = NULL;
   if (x->kind == EX_NAME) {
     *name = x->text;
@@ -340,7 +339,7 @@ el_val p_slice(el_call_site c) {
   const ast_expr *given;
   int64_t first = 0, step = 1, size = 0, n = 0;
   if (x.k == V_ERROR || !a || !el_one_axis(c, a->expr, &from) || el_lacks(c, &x, from, a->loc) ||
-      !target_axis(c, a->to, &name, &given))
+      !el_target_axis(c, a->to, &name, &given))
     return el_error();
   if (el_moves_positions(c, from, a->loc) || !int_arg(c, 2, &first) || !int_arg(c, 3, &step) ||
       !lm_size_whole(from->size, &n))
@@ -379,7 +378,7 @@ el_val p_pad(el_call_site c) {
   const ast_expr *given;
   int64_t before = 0, after = 0;
   if (x.k == V_ERROR || !a || !el_one_axis(c, a->expr, &from) || el_lacks(c, &x, from, a->loc) ||
-      !target_axis(c, a->to, &name, &given))
+      !el_target_axis(c, a->to, &name, &given))
     return el_error();
   if (el_moves_positions(c, from, a->loc) || !int_arg(c, 2, &before) || !int_arg(c, 3, &after))
     return el_error();

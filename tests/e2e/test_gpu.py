@@ -143,6 +143,30 @@ def test_trace_groups(run):
             within(name, distance(gpu[name], cpu[name], 1e-2), 4e-2)
 
 
+def routed(run, model):
+    """one layer of a mixture of experts of tests/models"""
+    text = open(f"{ROOT}/tests/models/{model}/reference.lm").read()
+    name = re.search(r"^model (\w+)\(depth", text, re.M)[1]
+    text = text.replace("model = Start", f"model = {name}(depth = 1)").replace('"batches.', f'"{ROOT}/tests/models/{model}/batches.')
+    return run.write(f"{model}.lm", text)
+
+
+def test_routed(run):
+    """rows sorted by expert, and GEMMs whose sizes are data, of which the second micro-batch adds to gradients"""
+    fake, file, how = Fake(run, heavy=True), routed(run, "mixtral"), ("--recipe", "Reference", "--steps", 2)
+    cpu, gpu = run.trace(file, *how), fake.trace(file, *how)
+    check(cpu.keys() == gpu.keys(), "the same tensors")
+    for name in cpu:
+        within(name, distance(gpu[name], cpu[name], 1e-3), 1e-5)
+
+
+def test_routed_bf16(run):
+    fake, file, how = Fake(run, heavy=True), routed(run, "qwen3moe"), ("--recipe", "Reference", "--set", "micro=64 tokens", "--steps", 1, "--values", "loss,grads")
+    cpu, gpu = run.trace(file, *how), fake.trace(file, *how, "--set", "precision.compute=bf16")
+    for name in cpu:
+        within(name, distance(gpu[name], cpu[name], 1e-2), 5e-3 if name == "loss" else 8e-2)
+
+
 def test_trace_bf16(run):
     fake = Fake(run, heavy=True)
     cpu, gpu = run.trace(tiny(run)), fake.trace(tiny(run, compute="bf16"))

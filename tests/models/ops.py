@@ -76,3 +76,21 @@ def cap(x, most):
 
 def swiglu(x, g, u, d):
     return (F.silu(x @ g.T) * (x @ u.T)) @ d.T
+
+
+def best(x, k):
+    """values and indices of the k greatest along the last axis, of equal ones the first; rounding must not change which they are"""
+    v, i = x.sort(dim=-1, descending=True, stable=True)
+    if k < x.shape[-1]:
+        gap = float((v[..., k - 1] - v[..., k]).min())
+        assert gap > 4e-6, f"routing hangs on {gap:.1e}"
+    return v[..., :k], i[..., :k]
+
+
+def routed(x, id, w, gate, up, down):
+    """the sum over the chosen experts of w * swiglu(x): every expert on the tokens that chose it; x: [tokens, d], id, w: [tokens, k]"""
+    out = torch.zeros_like(x)
+    for e in range(len(gate)):
+        t, j = (id == e).nonzero(as_tuple=True)
+        out = out.index_add(0, t, swiglu(x[t], gate[e], up[e], down[e]) * w[t, j][:, None])
+    return out
