@@ -8,6 +8,18 @@ static inline lm_sym lm_port_name(const lm_elab *e, lm_port_id id) {
   return LM_SYM(e->c, lm_port_table[id].name);
 }
 
+// ---- entry.c
+el_frame *lm_entry_frame(lm_elab *e, const lm_file *file); // the current one from now on
+// A function over [b, t], with the columns and scalars that it takes.
+typedef struct lm_entry {
+  lm_func *f;
+  el_axis *b, *t;
+  el_val cols[LM_COLUMNS];
+} lm_entry;
+lm_entry lm_entry_begin(lm_elab *e, lm_func_key key, int64_t rows, int64_t seq, int dyn,
+                        el_mode mode, const lm_file *file);
+void lm_entry_finish(lm_elab *e, lm_func *f, lm_value *const *out, const lm_sym *names, uint32_t n);
+
 // ---- tokens.c
 // The logits of a model that has `apply`.
 el_val lm_lower_logits(lm_elab *e, el_inst *model, const el_val *tok_pos_seg);

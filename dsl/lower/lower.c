@@ -6,75 +6,6 @@
 #include "runtime/plan/plan.h"
 #include <string.h>
 
-static el_frame *frame_of(lm_elab *e, const lm_file *file) {
-  el_frame *f = LM_NEW(e->a, el_frame);
-  *f = (el_frame){.file = file, .real = K_REAL};
-  e->frame = f;
-  return f;
-}
-
-// ---- functions
-static lm_value *scalar_arg(lm_elab *e, lm_func *f, lm_port_id id) {
-  return lm_arg_add(e->m, f->body, lm_type_make(lm_port_table[id].dtype, NULL, 0),
-                    lm_port_name(e, id));
-}
-
-static el_val column_arg(lm_elab *e, lm_func *f, lm_column_id c, const el_axes *axes) {
-  el_kind k = el_kind_of_column(c);
-  lm_sym name = lm_port_name(e, (lm_port_id)c);
-  el_val v = el_tensor(k, axes, lm_arg_add(e->m, f->body, el_ir_type(e, k, axes), name));
-  v.name = name;
-  return v;
-}
-
-typedef struct {
-  lm_func *f;
-  el_axis *b, *t;
-  el_val cols[LM_COLUMNS];
-} entry;
-
-// Begins a function over [b, t], with the columns and scalars that it takes.
-static entry begin(lm_elab *e, lm_func_key key, int64_t rows, int64_t seq, int dyn, el_mode mode,
-                   const lm_file *file) {
-  uint32_t takes = lm_func_table[key.id].takes;
-  entry x = {.f = lm_func_add_key(e->m, key)};
-  frame_of(e, file);
-  x.b = el_axis_new(e, LM_SYM(e->c, "b"), lm_size_number(e->a, rows), 0);
-  x.t = el_axis_new(e, LM_SYM(e->c, "t"), lm_size_number(e->a, seq), dyn);
-  el_axis_bind_name(e, x.b->name, x.b);
-  el_axis_bind_name(e, x.t->name, x.t);
-  el_axes axes = {0};
-  el_axes_push(e, &axes, x.b);
-  el_axes_push(e, &axes, x.t);
-  e->b = (lm_builder){.m = e->m, .at = x.f->body};
-  e->mode = mode;
-  e->memo = NULL;
-  e->draws = NULL;
-  e->n_caches = 0;
-  e->n_emits = 0;
-  e->n_loops = 0;
-  e->step = e->row = e->layer = e->at = NULL;
-  e->position = el_axis_ir(e, x.t);
-  for (int c = 0; c < LM_COLUMNS; c++)
-    if (takes & LM_PORT_BIT(c))
-      x.cols[c] = column_arg(e, x.f, (lm_column_id)c, &axes);
-  if (takes & LM_PORT_BIT(LM_PORT_STEP))
-    e->step = scalar_arg(e, x.f, LM_PORT_STEP);
-  if (takes & LM_PORT_BIT(LM_PORT_ROW))
-    e->row = scalar_arg(e, x.f, LM_PORT_ROW);
-  if (takes & LM_PORT_BIT(LM_PORT_AT))
-    e->at = scalar_arg(e, x.f, LM_PORT_AT);
-  return x;
-}
-
-static void finish(lm_elab *e, lm_func *f, lm_value *const *out, const lm_sym *names, uint32_t n) {
-  lm_emit_op(&e->b, LM_OP_RETURN, out, n, NULL, NULL);
-  f->out_names = LM_NEW_N(e->a, lm_sym, n + 1);
-  f->n_out = n;
-  for (uint32_t i = 0; i < n; i++)
-    f->out_names[i] = names[i];
-}
-
 static const ast_member *need_method(lm_elab *e, el_inst *model, const char *name, lm_loc at) {
   const ast_member *m = el_method_find(model, LM_SYM(e->c, name));
   if (!m) {
@@ -123,7 +54,7 @@ static bool takes_columns(lm_elab *e, const ast_member *loss) {
 }
 
 // Emits the call of `loss`. False: reported.
-static bool emit_loss(lm_elab *e, el_inst *model, const entry *x, el_val *out) {
+static bool emit_loss(lm_elab *e, el_inst *model, const lm_entry *x, el_val *out) {
   lm_sym fields[LM_COLUMNS];
   for (int c = 0; c < LM_COLUMNS; c++)
     fields[c] = x->cols[c].name;
@@ -158,7 +89,7 @@ static void make_loss(lm_elab *e, el_inst *model, lm_func_key key, el_mode mode,
   el_val r;
   if (!loss || takes_columns(e, loss))
     return;
-  entry x = begin(e, key, o->rows, o->seq, 0, mode, model->file);
+  lm_entry x = lm_entry_begin(e, key, o->rows, o->seq, 0, mode, model->file);
   if (!emit_loss(e, model, &x, &r) || !check_pair(e, &r, loss->loc))
     return;
   lm_value *out[4 + LM_EMITS_MAX];
@@ -175,7 +106,7 @@ static void make_loss(lm_elab *e, el_inst *model, lm_func_key key, el_mode mode,
   }
   if (mode == EL_EVAL)
     lm_lower_tokens(e, model, x.cols, out, names, &n);
-  finish(e, x.f, out, names, n);
+  lm_entry_finish(e, x.f, out, names, n);
 }
 
 static void make_apply(lm_elab *e, el_inst *model, lm_func_key key, el_mode mode,
@@ -185,8 +116,8 @@ static void make_apply(lm_elab *e, el_inst *model, lm_func_key key, el_mode mode
   if (!need_method(e, model, "apply", at))
     return;
   int64_t seq = !decoding ? o->seq : chunk ? o->chunk : 1;
-  entry x =
-      begin(e, key, decoding ? 1 : o->rows, seq, chunk ? LM_EXTENT_CHUNK : 0, mode, model->file);
+  lm_entry x = lm_entry_begin(e, key, decoding ? 1 : o->rows, seq, chunk ? LM_EXTENT_CHUNK : 0,
+                              mode, model->file);
   if (decoding) {
     e->capacity = o->capacity;
     e->history_dyn = LM_EXTENT_CONTEXT;
@@ -196,7 +127,7 @@ static void make_apply(lm_elab *e, el_inst *model, lm_func_key key, el_mode mode
     return;
   lm_value *v = lm_emit_cast(&e->b, r.v, LM_F32);
   out->vocab = lm_axis_size(e->m, v->type.axis[2]);
-  finish(e, x.f, &v, (lm_sym[]){lm_port_name(e, LM_PORT_LOGITS)}, 1);
+  lm_entry_finish(e, x.f, &v, (lm_sym[]){lm_port_name(e, LM_PORT_LOGITS)}, 1);
 }
 
 // The logits of `apply` and the result of `loss`, if the model has them.
@@ -204,7 +135,8 @@ static void make_probe(lm_elab *e, el_inst *model, lm_lowered *lowered) {
   lm_value *out[3];
   lm_sym names[3];
   uint32_t n = 0;
-  entry x = begin(e, (lm_func_key){LM_FUNC_PROBE}, 1, LM_PROBE_POSITIONS, 0, EL_EVAL, model->file);
+  lm_entry x = lm_entry_begin(e, (lm_func_key){LM_FUNC_PROBE}, 1, LM_PROBE_POSITIONS, 0, EL_EVAL,
+                              model->file);
   if (el_method_find(model, LM_SYM(e->c, "apply"))) {
     el_val r = lm_lower_logits(e, model, x.cols);
     if (r.k == V_ERROR)
@@ -224,7 +156,7 @@ static void make_probe(lm_elab *e, el_inst *model, lm_lowered *lowered) {
       return;
   }
   if (n)
-    finish(e, x.f, out, names, n);
+    lm_entry_finish(e, x.f, out, names, n);
 }
 
 static void lower_probe(lm_elab *e, el_inst *model, lm_lowered *out) {
@@ -298,15 +230,15 @@ static void lower_merged(lm_elab *e, el_inst *model) {
   merged all = {0};
   if (!e->edits || !e->edits->has_adapters)
     return;
-  entry x = begin(e, (lm_func_key){LM_FUNC_MERGED}, 1, 1, 0, EL_EVAL, model->file);
+  lm_entry x = lm_entry_begin(e, (lm_func_key){LM_FUNC_MERGED}, 1, 1, 0, EL_EVAL, model->file);
   merged_collect(e, model, &all);
   if (!e->c->n_errors)
-    finish(e, x.f, all.v, all.names, all.n);
+    lm_entry_finish(e, x.f, all.v, all.names, all.n);
 }
 
 // ---- the model and its parameters
 static el_inst *instantiate(lm_elab *e, const lm_recipe *r) {
-  frame_of(e, r->model.file);
+  lm_entry_frame(e, r->model.file);
   ast_expr *name = LM_NEW(e->a, ast_expr);
   ast_expr *call = LM_NEW(e->a, ast_expr);
   *name = (ast_expr){.kind = EX_NAME, .loc = r->model.loc, .text = r->model.target.decl->name.text};
@@ -350,7 +282,7 @@ static bool roles_find(lm_elab *e, const lm_recipe *r) {
 static el_inst *make_model(lm_elab *e, const lm_recipe *r) {
   if (!r->model.target.decl)
     return NULL;
-  frame_of(e, r->edits ? r->edits_file : r->model.file);
+  lm_entry_frame(e, r->edits ? r->edits_file : r->model.file);
   if (r->edits && !el_edits_read(e, r->edits))
     return NULL;
   if (e->edits && e->edits->has_adapters && !roles_find(e, r))
@@ -470,7 +402,7 @@ static void check_section(lm_elab *e, const lm_file *file, ast_decl *d) {
 }
 
 static void check_decl(lm_elab *e, const lm_file *file, ast_decl *d, bool sections) {
-  frame_of(e, file);
+  lm_entry_frame(e, file);
   switch (d->kind) {
   case DC_FN: el_check_fn(e, file, d); break;
   case DC_BLOCK:
