@@ -12,6 +12,7 @@
 #include "dsl/elab/edit.h"
 #include "dsl/elab/inst.h"
 #include "dsl/elab/prim.h"
+#include "dsl/elab/share.h"
 #include <string.h>
 
 // ---- roles
@@ -41,7 +42,10 @@ static void dot_record(lm_elab *e, const el_val *w, const el_val *other, const e
                        lm_loc at) {
   if (!w->of)
     return;
-  el_role use = {.base = w->of->p->global, .at = at};
+  el_role use = {
+      .base = w->of->p->family->base,
+      .at = at,
+  };
   for (uint32_t k = 0; k < w->axes.n; k++) {
     bool in = el_axes_has(over, w->axes.v[k]);
     use.in |= (uint32_t)in << k;
@@ -52,7 +56,7 @@ static void dot_record(lm_elab *e, const el_val *w, const el_val *other, const e
 
 void el_gather_record(lm_elab *e, const el_val *table, lm_loc at) {
   if (e->edits && e->edits->records && table->of)
-    role_record(e, (el_role){.base = table->of->p->global, .at = at, .is_gather = true});
+    role_record(e, (el_role){.base = table->of->p->family->base, .at = at, .is_gather = true});
 }
 
 // The axes of a parameter that have a role, in words: "sums over (d)".
@@ -103,13 +107,15 @@ static el_row *row_of(lm_elab *e, const el_param *p, const char *name, uint32_t 
 
 static el_inst *adapter_make(lm_elab *e, el_inst *inst, const el_param *p, const el_edit *by,
                              const el_role *role) {
-  const char *base = lm_arena_printf(e->a, "%s.%s", p->division->base, by->block.decl->name.text);
-  el_inst_site site = {.decl = by->block,
-                       .owner = inst,
-                       .path = LM_SYM(e->c, base),
-                       .n_stack = inst->n_stack,
-                       .added_by = by,
-                       .host = p->name};
+  const char *base = lm_arena_printf(e->a, "%s.%s", p->family->base, by->block.decl->name.text);
+  el_inst_site site = {
+      .decl = by->block,
+      .owner = inst,
+      .path = LM_SYM(e->c, base),
+      .n_stack = inst->n_stack,
+      .added_by = by,
+      .host = p->name,
+  };
   memcpy(site.stack, inst->stack, sizeof site.stack);
   memcpy(site.index, inst->index, sizeof site.index);
   memcpy(site.stack_name, inst->stack_name, sizeof site.stack_name);
@@ -137,7 +143,7 @@ void el_adapters_add(lm_elab *e, el_inst *inst, uint32_t param) {
     bool adapts = x->kind == EL_EDIT_ADAPT && lm_pattern_match(e->c, x->pattern, path, NULL);
     if (!adapts || x->failed || el_edit_adapting(e, path, x->block.decl) != x)
       continue;
-    const el_role *role = role_find(e, p->division->base);
+    const el_role *role = role_find(e, p->family->base);
     el_inst *made = has_role(e, p, x, role, path) ? adapter_make(e, inst, p, x, role) : NULL;
     x->failed = !made;
     if (!made)
@@ -236,6 +242,7 @@ static el_val apply(el_call_site c, const el_adapter *a, const el_val *other, co
   el_ref ref = w->of->ref;
   ref.inst = a->inst;
   ref.indexed = NULL;
+  ref.each = NULL;
   if (!renaming_find(e, w, other, &by))
     return EL_FAIL(e, c.x->loc, E307, el_inst_path(e, w->of->ref.inst, w->of->p->name),
                    "whose axes are renamed");

@@ -187,6 +187,7 @@ static el_val run_method(lm_elab *e, el_invocation *v, const el_ref *ref,
                          const ast_member *method) {
   el_val r;
   el_ref self = *ref;
+  self.each = NULL; // its own methods are those of its block
   el_memo memo = el_memo_begin(e, v, ref->inst, method);
   if (el_memo_find(e, &memo, &r))
     return r;
@@ -216,7 +217,8 @@ static el_val eval_arguments(lm_elab *e, const ast_expr *x) {
 
 static el_val call_method(lm_elab *e, const ast_expr *x, const el_ref *ref, lm_sym name) {
   const ast_member *m = el_method_find(ref->inst, name);
-  if (ref->inst->broken || (!m && el_has_errors(ref->inst->decl)))
+  if (ref->inst->broken || (!m && el_has_errors(ref->inst->decl)) ||
+      !el_kinds_agree(e, x, ref, name))
     return eval_arguments(e, x);
   if (!m) {
     lm_diag *d = EL_ERR(e, x->loc, E080, ref->inst->decl->name.text, name);

@@ -48,6 +48,11 @@ void el_known_axes(lm_elab *e, const el_val *v, el_axes *out); // adds the axes 
 el_val el_run_invocation(lm_elab *e, el_invocation *v, const lm_file *file, el_ref *self,
                          const ast_body *body);
 
+// ---- lists of several blocks (kinds.c)
+// Whether the blocks of the list that the instance is from declare the method with one signature,
+// up to names of axes, and of parameters unless the call has named arguments. False: reported.
+bool el_kinds_agree(lm_elab *e, const ast_expr *call, const el_ref *ref, lm_sym name);
+
 // ---- library functions (library.c)
 bool el_can_be_library(const el_invocation *v, const lm_file *file, lm_elab *e);
 // False: the body uses parameters, random numbers or caches, so the call must be inlined.

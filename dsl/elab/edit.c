@@ -6,10 +6,9 @@
 //   param @layers.wq : f32[stack.layers.2, d, e] stacked 1 as (layers.2.wq, layers.3.wq)
 //
 // A loop over such a repetition becomes one loop for each run of instances that read the same
-// globals (el_insts_segment).
+// globals (share.h, el_insts_segment).
 #include "dsl/elab/edit.h"
 #include "dsl/elab/inst.h"
-#include <limits.h>
 #include <string.h>
 
 const char *const el_edit_names[EL_EDITS] = {
@@ -115,7 +114,6 @@ static bool read_item(lm_elab *e, const ast_item *x) {
                   .call = x->expr};
   LM_PUSH(e->a, all->v, all->n, all->cap) = read;
   el_edit *made = &all->v[all->n - 1];
-  all->divides |= strpbrk(made->pattern, "0123456789") != NULL;
   all->has_adapters |= kind == EL_EDIT_ADAPT;
   return kind != EL_EDIT_ADAPT || read_block(e, made);
 }
@@ -129,7 +127,7 @@ bool el_edits_read(lm_elab *e, const ast_items *items) {
   return ok;
 }
 
-// ---- divisions
+// ---- parameters that edits match
 
 // after: a line only counts if it comes after that many.
 static bool is_frozen(lm_elab *e, const char *path, int after) {
@@ -165,162 +163,13 @@ const el_edit *el_edit_adapting(lm_elab *e, lm_sym path, const ast_decl *block) 
   return last;
 }
 
-// The line that gives an instance like x at its indices, which another one may have given x itself.
-// NULL: none does.
-static const el_edit *edit_at(lm_elab *e, const el_inst *x) {
-  const el_inst *a = adapter_around(x);
-  el_inst host = *a->owner;
-  memcpy(host.index, x->index, sizeof host.index);
-  return el_edit_adapting(e, el_inst_path(e, &host, a->host), a->decl);
-}
-
-enum {
-  ABSENT = -1
-};
-static int class_of(lm_elab *e, const el_inst *x, const el_param *p) {
-  const el_edit *by = el_edit_of(x) ? edit_at(e, x) : NULL;
-  if (el_edit_of(x) && !by)
-    return ABSENT;
-  return 2 * (by ? by->number + 1 : 0) +
-         is_frozen(e, el_inst_path(e, x, p->name), by ? by->number + 1 : 0);
-}
-
-// The class of each instance, in row-major order of the indices.
-static int *classes_find(lm_elab *e, const el_inst *inst, const el_param *p, int64_t n) {
-  int *classes = LM_NEW_N(e->a, int, n + 1);
-  el_inst x = *inst;
-  for (int64_t i = 0; i < n; i++) {
-    int64_t rest = i;
-    for (int k = x.n_stack - 1; k >= 0 && n > 1; k--) {
-      x.index[k] = rest % x.stack[k];
-      rest /= x.stack[k];
-    }
-    classes[i] = class_of(e, &x, p);
-  }
-  return classes;
-}
-
-// True if the index at a level alone decides, of which there are `size`. below: instances for each
-// index at it.
-static bool decides(const int *classes, int64_t n, int64_t size, int64_t below, int *out) {
-  for (int64_t i = 0; i < n; i++) {
-    int *one = &out[i / below % size];
-    if (i / below < size && i % below == 0)
-      *one = classes[i];
-    if (*one != classes[i])
-      return false;
-  }
-  return true;
-}
-
-// Finds the level; false if no index alone decides.
-static bool divide(lm_elab *e, const el_inst *inst, const int *classes, int64_t n, el_division *d) {
-  bool same = true;
-  for (int64_t i = 1; i < n; i++)
-    same &= classes[i] == classes[0];
-  d->level = -1;
-  d->n = 1;
-  d->classes = LM_NEW_N(e->a, int, n + 1);
-  d->classes[0] = classes[0];
-  int64_t below = n;
-  for (int k = 0; k < inst->n_stack && !same && d->level < 0; k++) {
-    below /= inst->stack[k];
-    if (decides(classes, n, inst->stack[k], below, d->classes))
-      d->level = k;
-  }
-  if (d->level < 0)
-    return same;
-  d->n = inst->stack[d->level];
-  d->rank = LM_NEW_N(e->a, int64_t, d->n + 1);
-  uint32_t n_classes = 2 * e->edits->n + 2;
-  d->size = LM_NEW_N(e->a, int64_t, n_classes);
-  d->first = INT_MAX;
-  for (int64_t i = 0; i < d->n; i++) {
-    if (d->classes[i] == ABSENT)
-      continue;
-    d->rank[i] = d->size[d->classes[i]]++;
-    d->first = d->classes[i] < d->first ? d->classes[i] : d->first;
-  }
-  return true;
-}
-
-static lm_loc last_index_pattern(const el_edits *all) {
-  lm_loc at = all->v[0].at;
-  for (uint32_t i = 0; i < all->n; i++)
-    if (strpbrk(all->v[i].pattern, "0123456789"))
-      at = all->v[i].at;
-  return at;
-}
-
-const el_division *el_division_of(lm_elab *e, const el_inst *inst, const el_param *p) {
-  if (!e->edits || !e->edits->n)
-    return NULL;
-  for (el_division *d = e->edits->divisions; d; d = d->next)
-    if (d->base == p->global)
-      return d;
-  int64_t n = 1;
-  for (int k = 0; k < inst->n_stack && e->edits->divides; k++)
-    n *= inst->stack[k];
-  el_division *d = LM_NEW(e->a, el_division);
-  *d = (el_division){.base = p->global, .next = e->edits->divisions};
-  e->edits->divisions = d;
-  if (!divide(e, inst, classes_find(e, inst, p, n), n, d)) {
-    lm_diag *g = EL_ERR(e, last_index_pattern(e->edits), E302, p->global);
-    lm_diag_note(e->c, g, p->loc, "declared here");
-  }
-  return d;
-}
-
-static int64_t index_in(const el_division *d, const el_inst *inst) {
-  return d->level < 0 ? 0 : inst->index[d->level];
-}
-
-bool el_division_is_frozen(const el_division *d, const el_inst *inst) {
-  return d && d->classes[index_in(d, inst)] % 2 == 1;
-}
-
-int64_t el_division_size(const el_division *d, const el_inst *inst) {
-  return d->level < 0 ? 1 : d->size[d->classes[index_in(d, inst)]];
-}
-
-// The first class of an adapter, and trained parameters of the model, have the name without suffix.
-lm_sym el_division_global(lm_elab *e, const el_division *d, const el_inst *inst) {
-  int own = d->classes[index_in(d, inst)];
-  if (d->level < 0)
-    return d->base;
-  if (own < 2)
-    return own ? LM_SYM(e->c, lm_arena_printf(e->a, "%s.frozen", d->base)) : d->base;
-  return own == d->first ? d->base
-                         : LM_SYM(e->c, lm_arena_printf(e->a, "%s.%d%s", d->base, own / 2,
-                                                        own % 2 ? ".frozen" : ""));
-}
-
-static bool adapters_agree(const lm_elab *e, const el_adapter *a, const el_adapter *b) {
-  for (; a && b; a = a->next, b = b->next)
-    if (a->by != b->by || !el_edits_agree(e, a->inst, b->inst))
-      return false;
-  return !a && !b;
-}
-
-bool el_edits_agree(const lm_elab *e, const el_inst *x, const el_inst *y) {
-  if (!e->edits || !e->edits->divides)
-    return true;
-  if (x->n_params != y->n_params || x->n_subs != y->n_subs)
-    return false;
-  for (uint32_t i = 0; i < x->n_params; i++)
-    if (x->params[i].global != y->params[i].global ||
-        !adapters_agree(e, x->params[i].adapters, y->params[i].adapters))
-      return false;
-  for (uint32_t i = 0; i < x->n_subs; i++) {
-    const struct el_sub *a = &x->subs[i];
-    const struct el_sub *b = &y->subs[i];
-    if (a->one && b->one && !el_edits_agree(e, a->one, b->one))
-      return false;
-    for (int64_t k = 0; a->many && b->many && k < a->many->n && k < b->many->n; k++)
-      if (!el_edits_agree(e, a->many->of[k], b->many->of[k]))
-        return false;
-  }
-  return true;
+int el_edit_class(lm_elab *e, const el_inst *inst, const el_param *p) {
+  const el_edit *by = el_edit_of(inst);
+  int after = by ? by->number + 1 : 0;
+  bool frozen = false;
+  if (e->edits && e->edits->n)
+    frozen = is_frozen(e, el_inst_path(e, inst, p->name), after);
+  return 2 * after + frozen;
 }
 
 // ---- patterns

@@ -26,19 +26,6 @@ typedef struct el_edit {
   lm_decl_ref block;    // ADAPT
 } el_edit;
 
-// The instances of a parameter in its repetitions, divided into classes. Each class is a separate
-// global, stacked over the instances that it has: trained ones, frozen ones, and for a parameter of
-// an adapter those of each `adapt` line.
-typedef struct el_division {
-  lm_sym base;   // the path without indices
-  int level;     // the repetition whose index decides; -1: all instances are of one class
-  int64_t n;     // size of that repetition, or 1
-  int *classes;  // by that index
-  int64_t *rank; // by that index: the index in the class
-  int64_t *size; // by class
-  int first;     // the first class that has instances
-  struct el_division *next;
-} el_division;
 
 // How a model uses a parameter in `dot`: in: axes that are summed over; batch: axes that are shared
 // with the other operand and the result. Bit k is axis k of the parameter.
@@ -70,21 +57,13 @@ typedef struct el_edits {
   bool has_adapters;
   bool records; // the model is elaborated to find the roles; nothing is edited
   el_role *roles;
-  el_division *divisions;
-  bool divides; // some instances of a repetition may differ
 } el_edits;
 
 // Reads the items of `with` in e's frame to e->edits. False: reported.
 bool el_edits_read(lm_elab *e, const ast_items *items);
-// The division of a parameter; NULL if the model has no edits. Errors are reported.
-const el_division *el_division_of(lm_elab *e, const el_inst *inst, const el_param *p);
-// The number of instances in the class of this one along the repetition that decides.
-int64_t el_division_size(const el_division *d, const el_inst *inst);
-bool el_division_is_frozen(const el_division *d, const el_inst *inst);
-// The global of the instance's class.
-lm_sym el_division_global(lm_elab *e, const el_division *d, const el_inst *inst);
-// True if two elements of a repetition are computed in the same way, from the same globals.
-bool el_edits_agree(const lm_elab *e, const el_inst *x, const el_inst *y);
+// What the edits make of a parameter: 2 * (0, or 1 + the line that gave it the adapter whose
+// parameter it is) + (1 if it is frozen). Instances with different numbers have different globals.
+int el_edit_class(lm_elab *e, const el_inst *inst, const el_param *p);
 // Reports patterns that match no parameter of the model.
 void el_edits_check(lm_elab *e);
 // Reports an alternative of a pattern that matches no parameter, with the nearest name. Parameters

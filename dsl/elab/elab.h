@@ -79,6 +79,7 @@ typedef struct el_ref {
   int n;
   el_index at[4];
   el_bind *indexed; // parameters that depend on a loop index, as scalars of the loop's body
+  const struct el_insts *each; // the element stands for all of this list; NULL: for itself
 } el_ref;
 
 typedef struct el_val {
@@ -158,18 +159,21 @@ typedef struct el_param {
   el_axes axes;
   el_kind kind;
   lm_loc loc;
+  lm_init init;
   lm_sym global;
-  const struct el_division *division; // edit.h; NULL: there is one global for all instances
-  struct el_adapter *adapters;        // edit.h
+  struct el_family *family;    // share.h; NULL while only checking
+  struct el_share *share;      // share.h: which instances the global has; NULL: not made yet
+  struct el_adapter *adapters; // edit.h
 } el_param;
 
-// sub xs[index < n]: one instance for each index; all have parameters of the same shapes.
+// sub xs[index < n]: one instance for each index.
 typedef struct el_insts {
   int64_t n;
   el_inst **of;
   lm_sym index;
   const ast_member *member;
-  bool *by_index; // by argument: it takes many values, so loops compute it from their index
+  el_inst **kinds; // the first instance of each form (share.h)
+  uint32_t n_kinds, cap_kinds;
 } el_insts;
 
 struct el_inst {
@@ -180,7 +184,11 @@ struct el_inst {
   int64_t stack[4], index[4];
   lm_sym stack_name[4];
   const ast_expr *call; // the expression that instantiated it
-  lm_loc at;            // the location of that expression
+  struct el_form *form; // share.h
+  // Of an element of a list, by argument: it takes many values, so loops compute it from their
+  // index.
+  const bool *by_index;
+  lm_loc at; // the location of that expression
   el_inst *owner;
   el_names vals; // parameters and dims
   el_axis_bind *axes;
@@ -244,9 +252,13 @@ struct lm_elab {
   struct el_scan *scan;  // the loop over positions whose body is evaluated, or NULL (scan.c)
   const void **unrolled; // loops that must be unrolled, as in loops[].over (unroll.c)
   uint32_t n_unrolled, cap_unrolled;
-  bool restart;             // the current function must be emitted again
-  struct el_edits *edits;   // edit.h; NULL: the model has none
-  struct el_remats *remats; // remat.c; NULL: the recipe has no memory rules
+  bool restart;           // the current function must be emitted again
+  struct el_edits *edits; // edit.h; NULL: the model has none
+  struct el_form *forms;  // share.h: of models
+  struct el_family *families;
+  struct el_declared *declared; // share.h: the parameters of all instances
+  uint32_t n_families, n_declared, cap_declared;
+  struct el_remats *remats;  // remat.c; NULL: the recipe has no memory rules
   // Metrics. In a loop each iteration emits one; its indices become the suffix of its name:
   // name.3, name.3.0.
   struct el_emit {

@@ -1,5 +1,6 @@
 // inst.c - instances of blocks and models: arguments, dims and constraints.
 #include "dsl/elab/inst.h"
+#include "dsl/elab/share.h"
 #include <math.h>
 #include <string.h>
 
@@ -343,12 +344,14 @@ el_inst *el_inst_make(lm_elab *e, const ast_expr *call, const lm_file *file,
   e->depth++;
   el_visit(e, ref.decl);
   el_inst *inst = LM_NEW(e->a, el_inst);
+  el_form *owner = where->owner ? where->owner->form : NULL;
   *inst = (el_inst){.decl = ref.decl,
                     .file = ref.file,
                     .path = where->path,
                     .owner = where->owner,
                     .at = call->loc,
                     .call = call,
+                    .form = el_form_of(e, owner, call, where->path),
                     .rows = where->rows,
                     .added_by = where->added_by,
                     .host = where->host,
@@ -394,7 +397,7 @@ static void bind_symbolic_rows(lm_elab *e, el_inst *inst) {
 
 el_inst *el_inst_generic(lm_elab *e, ast_decl *d, const lm_file *file) {
   el_inst *inst = LM_NEW(e->a, el_inst);
-  *inst = (el_inst){.decl = d, .file = file, .path = ""};
+  *inst = (el_inst){.decl = d, .file = file, .path = "", .form = LM_NEW(e->a, el_form)};
   if (el_is_adapter(e, inst))
     bind_symbolic_rows(e, inst);
   for (uint32_t k = 0; k < d->sig.n_params; k++) {

@@ -125,6 +125,8 @@ static void run_iteration(lm_elab *e, const iteration *it, lm_value *index, cons
     el_index at = {index, it->first + j, it->period};
     e->layer = layer_number(e, outer, &at);
     el_val var = it->repeat ? el_index_value(e, &at) : el_insts_at(e, it->over, &at);
+    if (!it->repeat)
+      var.ref.each = it->over->insts;
     uint32_t emitted = e->n_emits;
     e->draws = it->draws_before;
     el_run_body(e, it->st, &var, now, out);

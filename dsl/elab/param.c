@@ -1,7 +1,8 @@
-// param.c - parameters of an instance: their types, initial values and globals of the module.
+// param.c - parameters of an instance: their types, initial values and uses.
 #include "dsl/elab/call.h"
 #include "dsl/elab/edit.h"
 #include "dsl/elab/inst.h"
+#include "dsl/elab/share.h"
 #include <string.h>
 
 lm_sym el_inst_path(lm_elab *e, const el_inst *inst, lm_sym name) {
@@ -57,75 +58,6 @@ static lm_init initializer(lm_elab *e, el_inst *inst, const ast_expr *x) {
   return (lm_init){0};
 }
 
-// The axes of the repetitions around a parameter, over the instances that its global has, and the
-// index of this instance among them. Returns their number.
-static int64_t stack_axes(lm_elab *e, const el_inst *inst, const el_param *p, lm_axis *axes,
-                          int64_t *out_index) {
-  const el_division *d = p->division;
-  int64_t n_paths = 1;
-  *out_index = 0;
-  for (int k = 0; k < inst->n_stack; k++) {
-    bool part = d && d->level == k;
-    int64_t n = part ? el_division_size(d, inst) : inst->stack[k];
-    const char *text = lm_arena_printf(e->a, "stack.%s", inst->stack_name[k]);
-    lm_sym name = LM_SYM(e->c, part ? lm_arena_printf(e->a, "%s.%lld", text, (long long)n) : text);
-    axes[k] = lm_axis_find(e->m, name);
-    if (!axes[k])
-      axes[k] = lm_axis_add(e->m, name, n, 0);
-    n_paths *= n;
-    *out_index = *out_index * n + (part ? d->rank[inst->index[k]] : inst->index[k]);
-  }
-  return n_paths;
-}
-
-// The type of a parameter: trained ones are f32, frozen ones have the type they are computed with.
-static lm_type param_type(lm_elab *e, el_inst *inst, const el_param *p, lm_axis *axes) {
-  int rank = inst->n_stack;
-  bool frozen = el_division_is_frozen(p->division, inst);
-  el_frame frame = {.up = e->frame}, *was = e->frame;
-  e->frame = &frame; // IR names must differ only among the axes of this parameter
-  for (el_axis_bind *b = inst->axes; b; b = b->up)
-    el_axes_push(e, &frame.live, b->axis);
-  for (uint32_t k = 0; k < p->axes.n; k++)
-    axes[rank++] = el_axis_ir(e, p->axes.v[k]);
-  e->frame = was;
-  return lm_type_make(frozen ? el_dtype(e, p->kind) : LM_F32, axes, rank);
-}
-
-static void register_param(lm_elab *e, el_inst *inst, el_param *p, lm_init init) {
-  lm_axis axes[LM_RANK];
-  int64_t index;
-  if (inst->n_stack + p->axes.n > LM_RANK) {
-    EL_ERR(e, p->loc, E06C, LM_RANK);
-    return;
-  }
-  p->division = el_division_of(e, inst, p);
-  bool frozen = el_division_is_frozen(p->division, inst);
-  if (p->division)
-    p->global = el_division_global(e, p->division, inst);
-  int64_t n_paths = stack_axes(e, inst, p, axes, &index);
-  lm_type type = param_type(e, inst, p, axes);
-  if (!el_size_check(e, type, p->loc))
-    return;
-  lm_global *g = lm_global_find(e->m, p->global);
-  if (!g) {
-    el_count_check(e, e->m->n_globals, "parameters", p->loc);
-    g = lm_global_add(e->m, frozen ? LM_GLOBAL_FIXED : LM_GLOBAL_PARAM, p->global, type,
-                      inst->n_stack);
-    g->n_paths = n_paths;
-    g->paths = LM_NEW_N(e->a, lm_sym, n_paths);
-    g->init = LM_NEW_N(e->a, lm_init, n_paths);
-    g->added = el_edit_of(inst) ? el_edit_of(inst)->number + 1 : 0;
-    g->loc = p->loc;
-  } else if (!lm_type_equal(g->type, type)) {
-    lm_diag *d = EL_ERR(e, inst->at, E085, p->global);
-    lm_diag_note(e->c, d, p->loc, "declared here");
-    return;
-  }
-  g->paths[index] = el_inst_path(e, inst, p->name);
-  g->init[index] = init;
-}
-
 void el_inst_add_params(lm_elab *e, el_inst *inst, const ast_member *m) {
   el_frame frame, *was = el_inst_enter(e, inst, &frame);
   el_axes axes = {0};
@@ -164,32 +96,15 @@ void el_inst_add_params(lm_elab *e, el_inst *inst, const ast_member *m) {
   lm_init init = initializer(e, inst, m->init);
   for (uint32_t i = 0; i < m->names.n; i++) {
     const ast_name *n = &m->names.v[i];
-    el_param p = {.name = n->text, .axes = axes, .kind = kind, .loc = n->loc};
-    p.global = LM_SYM(
-        e->c, lm_arena_printf(e->a, "%s%s%s", inst->path, inst->path[0] ? "." : "", n->text));
+    el_param p = {.name = n->text, .axes = axes, .kind = kind, .loc = n->loc, .init = init};
     if (!ok) {
       el_inst_bind(e, inst, n->text, el_error());
       continue;
     }
     LM_PUSH(e->a, inst->params, inst->n_params, inst->cap_params) = p;
-    if (!e->m)
-      continue;
-    register_param(e, inst, &inst->params[inst->n_params - 1], init);
-    el_adapters_add(e, inst, inst->n_params - 1);
+    if (e->m)
+      el_share_declare(e, inst);
   }
-}
-
-// The index along stacked axis k. A loop over instances that read the same globals visits the
-// instances of a part at a constant distance.
-static el_index index_in_global(const el_ref *ref, const el_param *p, int k) {
-  const el_division *d = p->division;
-  el_index at = ref->at[k];
-  if (!d || d->level != k)
-    return at;
-  int64_t next = at.first + at.step;
-  bool steps = at.loop && next < d->n;
-  return (el_index){at.loop, d->rank[at.first],
-                    steps ? d->rank[next] - d->rank[at.first] : at.step};
 }
 
 el_val el_param_value(lm_elab *e, const el_ref *ref, el_param *p) {
@@ -199,14 +114,16 @@ el_val el_param_value(lm_elab *e, const el_ref *ref, el_param *p) {
   el_mark_live(e, &v);
   if (!e->m)
     return v;
-  if (!lm_global_find(e->m, p->global))
-    return el_error(); // reported at its declaration
+  if (!p->share) { // the model is being instantiated, so that only the type counts
+    v.v = lm_emit_const(&e->b, el_ir_type(e, p->kind, &p->axes), 0);
+    return v;
+  }
   if (e->in_library)
     e->library_failed = true;
   lm_attr attr = {.sym = p->global};
   lm_value *in[4];
   for (int k = 0; k < ref->n; k++) {
-    el_index at = index_in_global(ref, p, k);
+    el_index at = el_share_index(ref, p, k);
     in[k] = at.loop ? at.loop : lm_emit_const(&e->b, lm_type_make(LM_INT, NULL, 0), 0);
     attr.imm[attr.n_imm++] = at.first;
     attr.imm[attr.n_imm++] = at.step;

@@ -1,37 +1,47 @@
 // sub.c - sub-blocks of an instance, single and repeated.
 //
-// Every element of `sub xs[i < n]` is instantiated with its own arguments, and all elements share
-// one set of stacked parameters. A loop over them becomes one loop per segment of elements with
-// equal structure (el_insts_segment); an iteration may run several elements, as for `i mod 2 == 0`.
-// An argument that takes more than MAX_VARIANTS values is computed from the loop index instead, so
-// that it does not split the loop.
+// Every element of `sub xs[i < n]` is instantiated with its own arguments, and of the block that
+// its conditions select. Elements of one kind have stacked parameters (share.h). A loop over them
+// becomes one loop per segment of elements with equal structure (el_insts_segment); an iteration
+// may run several elements, as for `i mod 2 == 0`. An argument that takes more than MAX_VARIANTS
+// values is computed from the loop index instead, so that it does not split the loop.
 #include "dsl/elab/edit.h"
 #include "dsl/elab/inst.h"
+#include "dsl/elab/share.h"
 #include <string.h>
 
 enum {
   MAX_REPEATS = 1 << 16,
   MAX_VARIANTS = 4,
-  MAX_PERIOD = 8
+  MAX_PERIOD = 16,
+  MAX_TAIL = 8
 };
 
-// The branch of `if c then A(…) else B(…)` that the condition selects at compile time. NULL:
-// reported.
-static const ast_expr *chosen_call(lm_elab *e, const ast_expr *x) {
-  while (x->kind == EX_IF) {
-    el_val c = el_eval(e, x->c);
-    if (c.k != V_BOOL || !c.known) {
-      if (c.k != V_ERROR)
-        EL_ERR(e, x->c->loc, E043, el_show(e, &c));
-      return NULL;
-    }
-    x = c.num != 0 ? x->a : x->b;
+typedef struct calls {
+  const ast_expr **v;
+  uint32_t n, cap;
+} calls;
+
+// The block that the conditions select at compile time; while only checking, all for which unknown
+// conditions leave a possibility. False: reported.
+static bool calls_find(lm_elab *e, const ast_expr *x, calls *out) {
+  if (x->kind != EX_IF) {
+    LM_PUSH(e->a, out->v, out->n, out->cap) = x;
+    return true;
   }
-  return x;
+  el_val c = el_eval(e, x->c);
+  if (c.k == V_BOOL && c.known)
+    return calls_find(e, c.num != 0 ? x->a : x->b, out);
+  if (c.k == V_BOOL && !e->m)
+    return calls_find(e, x->a, out) && calls_find(e, x->b, out);
+  if (c.k != V_ERROR)
+    EL_ERR(e, x->c->loc, E043, el_show(e, &c));
+  return false;
 }
 
+// Element i of n. While only checking, element i is the i-th possible one, and *out_n their number.
 static el_inst *make_element(lm_elab *e, el_inst *inst, const ast_member *m, int64_t i, int64_t n,
-                             lm_sym path) {
+                             lm_sym path, uint32_t *out_n) {
   el_inst_site where = {.owner = inst, .path = path, .n_stack = inst->n_stack};
   memcpy(where.stack, inst->stack, sizeof where.stack);
   memcpy(where.index, inst->index, sizeof where.index);
@@ -44,9 +54,12 @@ static el_inst *make_element(lm_elab *e, el_inst *inst, const ast_member *m, int
     el_bind_name(e, m->index.text,
                  e->m ? el_whole(e, i) : el_sized(lm_size_dim(e->a, m->index.text)), false);
   }
-  const ast_expr *call = m->count ? m->init : chosen_call(e, m->init);
+  calls all = {0};
+  bool found = calls_find(e, m->init, &all);
+  const ast_expr *call = found ? all.v[e->m ? 0 : i] : NULL;
   el_inst *made = call ? el_inst_make(e, call, inst->file, &where) : NULL;
   e->frame = was;
+  *out_n = all.n;
   return made;
 }
 
@@ -58,14 +71,16 @@ static bool same_value(const el_val *x, const el_val *y) {
   return x->k == V_BOOL ? x->num == y->num : x->k == V_STRING ? x->text == y->text : true;
 }
 
-// Finds the arguments that take more than MAX_VARIANTS values.
-static void find_by_index(lm_elab *e, el_insts *xs) {
-  const ast_sig *sig = &xs->of[0]->decl->sig;
-  xs->by_index = LM_NEW_N(e->a, bool, sig->n_params + 1);
+// Sets by_index of the elements of one form: the arguments that take more than MAX_VARIANTS values.
+static void find_by_index(lm_elab *e, const el_insts *xs, const el_inst *kind) {
+  const ast_sig *sig = &kind->decl->sig;
+  bool *by_index = LM_NEW_N(e->a, bool, sig->n_params + 1);
   for (uint32_t k = 0; k < sig->n_params; k++) {
     el_val seen[MAX_VARIANTS];
     int n = 0;
-    for (int64_t i = 0; i < xs->n && !xs->by_index[k]; i++) {
+    for (int64_t i = 0; i < xs->n && !by_index[k]; i++) {
+      if (xs->of[i]->form != kind->form)
+        continue;
       el_val v = el_inst_value(xs->of[i], sig->params[k].name.text);
       int j = 0;
       while (j < n && !same_value(&seen[j], &v))
@@ -73,16 +88,70 @@ static void find_by_index(lm_elab *e, el_insts *xs) {
       if (j < n || v.k != V_NUM)
         continue;
       if (n == MAX_VARIANTS)
-        xs->by_index[k] = true;
+        by_index[k] = true;
       else
         seen[n++] = v;
     }
   }
+  for (int64_t i = 0; i < xs->n; i++)
+    if (xs->of[i]->form == kind->form)
+      xs->of[i]->by_index = by_index;
+}
+
+static void find_kinds(lm_elab *e, el_insts *xs) {
+  for (int64_t i = 0; i < xs->n; i++) {
+    uint32_t k = 0;
+    while (k < xs->n_kinds && xs->kinds[k]->form != xs->of[i]->form)
+      k++;
+    if (k == xs->n_kinds)
+      LM_PUSH(e->a, xs->kinds, xs->n_kinds, xs->cap_kinds) = xs->of[i];
+  }
+  for (uint32_t k = 0; k < xs->n_kinds; k++)
+    find_by_index(e, xs, xs->kinds[k]);
 }
 
 static void report_count(lm_elab *e, const el_inst *inst, const ast_member *m, const el_val *n) {
   lm_diag *d = EL_ERR(e, el_inst_cause(inst, m->count), E087, MAX_REPEATS, el_show(e, n));
   el_inst_note_cause(e, d, inst, m->count);
+}
+
+// The number of elements; 0: reported, or while only checking any number.
+static int64_t read_count(lm_elab *e, el_inst *inst, const ast_member *m, lm_sym path) {
+  el_val count = el_inst_eval(e, inst, m->count);
+  int64_t n = 1;
+  if (count.k != V_NUM || (count.known && (!count.has_size || !lm_size_whole(count.size, &n) ||
+                                           n < 1 || n > MAX_REPEATS))) {
+    if (count.k != V_ERROR)
+      report_count(e, inst, m, &count);
+    return 0;
+  }
+  int64_t all = n;
+  for (int k = 0; k < inst->n_stack && all <= MAX_REPEATS; k++)
+    all *= inst->stack[k];
+  if (all > MAX_REPEATS) {
+    EL_ERR(e, m->loc, E0BE, MAX_REPEATS, path);
+    return 0;
+  }
+  if (inst->n_stack == 4) {
+    EL_ERR(e, m->loc, E027, "repetitions", 4);
+    return 0;
+  }
+  return n;
+}
+
+// The n elements; while only checking, the possible ones. NULL: reported.
+static el_insts *make_list(lm_elab *e, el_inst *inst, const ast_member *m, int64_t n, lm_sym path) {
+  el_insts *xs = LM_NEW(e->a, el_insts);
+  *xs = (el_insts){.index = m->index.text, .member = m};
+  uint32_t cap = 0, possible = 1;
+  while (xs->n < (e->m ? n : possible)) {
+    el_inst *made = make_element(e, inst, m, xs->n, n, path, &possible);
+    if (!made)
+      return NULL;
+    LM_PUSH(e->a, xs->of, xs->n, cap) = made;
+  }
+  find_kinds(e, xs);
+  return xs;
 }
 
 void el_inst_add_sub(lm_elab *e, el_inst *inst, const ast_member *m) {
@@ -92,41 +161,10 @@ void el_inst_add_sub(lm_elab *e, el_inst *inst, const ast_member *m) {
   struct el_sub sub = {.name = name, .loc = m->loc};
   if (m->from)
     EL_ERR(e, m->from->loc, E905);
-  if (!m->count) {
-    sub.one = make_element(e, inst, m, 0, 0, path);
-  } else {
-    el_val count = el_inst_eval(e, inst, m->count);
-    int64_t n = 1;
-    if (count.k != V_NUM || (count.known && (!count.has_size || !lm_size_whole(count.size, &n) ||
-                                             n < 1 || n > MAX_REPEATS))) {
-      if (count.k != V_ERROR)
-        report_count(e, inst, m, &count);
-      n = 0;
-    }
-    int64_t all = n;
-    for (int k = 0; k < inst->n_stack && all <= MAX_REPEATS; k++)
-      all *= inst->stack[k];
-    if (all > MAX_REPEATS) {
-      EL_ERR(e, m->loc, E0BE, MAX_REPEATS, path);
-      n = 0;
-    }
-    if (inst->n_stack == 4) {
-      EL_ERR(e, m->loc, E027, "repetitions", 4);
-      n = 0;
-    }
-    if (!e->m && n > 1)
-      n = 1;
-    el_insts *xs = n ? LM_NEW(e->a, el_insts) : NULL;
-    if (xs)
-      *xs = (el_insts){
-          .n = n, .of = LM_NEW_N(e->a, el_inst *, n), .index = m->index.text, .member = m};
-    for (int64_t i = 0; xs && i < n; i++)
-      if (!(xs->of[i] = make_element(e, inst, m, i, n, path)))
-        xs = NULL;
-    if (xs)
-      find_by_index(e, xs);
-    sub.many = xs;
-  }
+  int64_t n = m->count ? read_count(e, inst, m, path) : 1;
+  el_insts *xs = n ? make_list(e, inst, m, e->m ? n : 1, path) : NULL;
+  sub.many = m->count ? xs : NULL;
+  sub.one = !m->count && xs ? xs->of[0] : NULL; // while only checking, it stands for the others
   LM_PUSH(e->a, inst->subs, inst->n_subs, inst->cap_subs) = sub;
 }
 
@@ -156,7 +194,7 @@ static void bind_by_index(lm_elab *e, const el_ref *owner, const el_insts *xs, c
     el_ref self = given ? *owner : *ref;
     if (!given)
       x = sig->params[k].init;
-    if (!(xs && xs->by_index[k]) && !el_mentions(x, self.indexed))
+    if (!(xs && ref->inst->by_index[k]) && !el_mentions(x, self.indexed))
       continue;
     el_frame frame = {.up = e->frame, .file = self.inst->file, .self = &self, .real = K_REAL},
              *was = e->frame;
@@ -176,31 +214,35 @@ el_ref el_ref_sub(lm_elab *e, const el_ref *owner, el_inst *sub) {
   el_ref ref = *owner;
   ref.inst = sub;
   ref.indexed = NULL;
+  ref.each = NULL;
   if (owner->indexed)
     bind_by_index(e, owner, NULL, NULL, &ref);
   return ref;
 }
 
 // ---- loops over repeated subs
-static bool same_structure(const lm_elab *e, const el_insts *xs, int64_t i, int64_t j) {
-  const ast_sig *sig = &xs->of[0]->decl->sig;
+static bool same_structure(const el_inst *x, const el_inst *y) {
+  const ast_sig *sig = &x->decl->sig;
+  if (!el_insts_agree(x, y))
+    return false;
   for (uint32_t k = 0; k < sig->n_params; k++) {
-    el_val x = el_inst_value(xs->of[i], sig->params[k].name.text);
-    el_val y = el_inst_value(xs->of[j], sig->params[k].name.text);
-    if (!xs->by_index[k] && !same_value(&x, &y))
+    el_val a = el_inst_value(x, sig->params[k].name.text);
+    el_val b = el_inst_value(y, sig->params[k].name.text);
+    if (!x->by_index[k] && !same_value(&a, &b))
       return false;
   }
-  return el_edits_agree(e, xs->of[i], xs->of[j]);
+  return true;
 }
 
 int64_t el_insts_segment(lm_elab *e, const el_insts *xs, int64_t first, int *out_period) {
+  bool uniform = !e->edits && xs->n_kinds == 1; // else there are runs of equal elements
   int64_t best = 0;
   for (int q = 1; q <= MAX_PERIOD && first + q <= xs->n; q++) {
     int64_t end = first + q;
-    while (end < xs->n && same_structure(e, xs, end, end - q))
+    while (end < xs->n && same_structure(xs->of[end], xs->of[end - q]))
       end++;
     int64_t count = (end - first) / q;
-    bool tail = end == xs->n && !(e->edits && best > 1); // edits leave runs of equal elements
+    bool tail = end == xs->n && q <= MAX_TAIL && (uniform || best <= 1);
     if (count * q > best && (q == 1 || count > 1 || tail)) {
       best = count * q;
       *out_period = q;
@@ -230,6 +272,7 @@ el_val el_insts_at(lm_elab *e, const el_val *insts, const el_index *at) {
   el_val v = {.k = V_INST, .ref = insts->ref};
   v.ref.inst = xs->of[at->first < xs->n ? at->first : 0];
   v.ref.indexed = NULL;
+  v.ref.each = NULL;
   if (v.ref.n < 4)
     v.ref.at[v.ref.n++] = *at;
   if (!e->m || (!at->loop && !insts->ref.indexed))

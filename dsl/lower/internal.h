@@ -35,6 +35,11 @@ void lm_lower_config(lm_elab *e, el_inst *inst, const ast_item *section, lm_lowe
 void lm_lower_args(lm_elab *e, el_inst *model, lm_lowered *out); // arguments that are numbers
 bool lm_item_is_config(const ast_item *item);                    // config { … }
 
+// ---- map_name.c
+// A foreign name with the numbers that the pattern matched for each #, also in {#+3}. NULL:
+// reported.
+const char *lm_map_number(lm_elab *e, const ast_expr *name, const lm_match *match);
+
 // ---- optim.c
 void lm_lower_optimizer(lm_elab *e, const lm_recipe *r, lm_lowered *out);
 

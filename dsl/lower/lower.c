@@ -2,6 +2,7 @@
 #include "dsl/lower/lower.h"
 #include "dsl/elab/edit.h"
 #include "dsl/elab/lint.h"
+#include "dsl/elab/share.h"
 #include "dsl/lower/internal.h"
 #include "runtime/plan/plan.h"
 #include <string.h>
@@ -252,6 +253,8 @@ static el_inst *instantiate(lm_elab *e, const lm_recipe *r) {
   lm_func *temporary = lm_func_add(e->m, LM_SYM(e->c, "instances"));
   e->b = (lm_builder){.m = e->m, .at = temporary->body};
   el_inst *model = el_inst_make(e, call, r->model.file, &where);
+  if (model && !model->broken)
+    el_shares_make(e);
   lm_func_remove(e->m, temporary);
   if (!model || model->broken)
     return NULL;

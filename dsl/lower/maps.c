@@ -134,17 +134,6 @@ static void assign_strides(mapping *m, const ast_expr *x, int64_t stride) {
   }
 }
 
-// Replaces each # of a foreign name by the number that the pattern's # matched.
-static const char *fill_numbers(lm_elab *e, const char *name, const lm_match *match) {
-  for (int i = 0; i < match->n_cap; i++) {
-    const char *at = strchr(name, '#');
-    if (!at)
-      break;
-    name = lm_arena_printf(e->a, "%.*s%s%s", (int)(at - name), name, match->cap[i], at + 1);
-  }
-  return name;
-}
-
 // Removes axis i of the map by fixing its index to j, as `{E}` in a name requires.
 static void fix_axis(lm_foreign_map *f, int i, int64_t j) {
   f->offset_native += j * f->stride_native[i];
@@ -277,10 +266,8 @@ static void map_param(lm_elab *e, lm_lowered *out, const target *t) {
   foreign_strides(&m, layout);
   if (!m.ok)
     return;
-  const char *name = fill_numbers(e, x->args[0].expr->text, &t->match);
-  if (strchr(name, '#'))
-    MAP_FAIL(&m, x->args[0].expr->loc, E0E3, x->args[0].expr->text);
-  else
+  const char *name = lm_map_number(e, x->args[0].expr, &t->match);
+  if (name)
     add_entries(&m, lm_arena_printf(e->a, "%s%s", t->prefix, name));
 }
 
