@@ -17,20 +17,20 @@
 
 // ---- roles
 
-static el_role *role_find(const lm_elab *e, lm_sym base) {
-  el_role *r = e->edits->roles;
+el_role *el_role_find(const lm_elab *e, lm_sym base) {
+  el_role *r = e->roles;
   while (r && r->base != base)
     r = r->next;
   return r;
 }
 
 static void role_record(lm_elab *e, el_role use) {
-  el_role *r = role_find(e, use.base);
+  el_role *r = el_role_find(e, use.base);
   if (!r) {
     r = LM_NEW(e->a, el_role);
     *r = use;
-    r->next = e->edits->roles;
-    e->edits->roles = r;
+    r->next = e->roles;
+    e->roles = r;
   } else if (!r->other &&
              (r->in != use.in || r->batch != use.batch || r->is_gather != use.is_gather)) {
     r->other = LM_NEW(e->a, el_role);
@@ -54,17 +54,21 @@ static void dot_record(lm_elab *e, const el_val *w, const el_val *other, const e
   role_record(e, use);
 }
 
-void el_gather_record(lm_elab *e, const el_val *table, lm_loc at) {
-  if (e->edits && e->edits->records && table->of)
-    role_record(e, (el_role){.base = table->of->p->family->base, .at = at, .is_gather = true});
+void el_gather_record(lm_elab *e, const el_val *table, const el_axis *v, lm_loc at) {
+  if (!e->edits || !e->edits->records || !table->of)
+    return;
+  int k = el_axes_find(&table->axes, v);
+  role_record(e, (el_role){.base = table->of->p->family->base,
+                           .in = k < 0 ? 0 : 1u << k,
+                           .at = at,
+                           .is_gather = true});
 }
 
-// The axes of a parameter that have a role, in words: "sums over (d)".
-static const char *role_text(lm_elab *e, const el_param *p, const el_role *r) {
+const char *el_role_text(lm_elab *e, const el_axes *axes, const el_role *r) {
   el_axes in = {0};
-  for (uint32_t k = 0; k < p->axes.n; k++)
+  for (uint32_t k = 0; k < axes->n; k++)
     if (r->in >> k & 1)
-      el_axes_push(e, &in, p->axes.v[k]);
+      el_axes_push(e, &in, axes->v[k]);
   return r->is_gather ? "this use selects rows of it"
                       : lm_arena_printf(e->a, "this use sums over %s", el_show_axes(e, &in));
 }
@@ -82,8 +86,8 @@ static bool has_role(lm_elab *e, const el_param *p, const el_edit *by, const el_
     return true;
   if (r->other) {
     d = EL_ERR(e, by->at, E306, path);
-    lm_diag_note(e->c, d, r->at, "%s", role_text(e, p, r));
-    lm_diag_note(e->c, d, r->other->at, "%s", role_text(e, p, r->other));
+    lm_diag_note(e->c, d, r->at, "%s", el_role_text(e, &p->axes, r));
+    lm_diag_note(e->c, d, r->other->at, "%s", el_role_text(e, &p->axes, r->other));
     return false;
   }
   d = EL_ERR(e, by->at, E307, path, r->is_gather ? "a table of `gather`" : "with batch axes");
@@ -143,7 +147,7 @@ void el_adapters_add(lm_elab *e, el_inst *inst, uint32_t param) {
     bool adapts = x->kind == EL_EDIT_ADAPT && lm_pattern_match(e->c, x->pattern, path, NULL);
     if (!adapts || x->failed || el_edit_adapting(e, path, x->block.decl) != x)
       continue;
-    const el_role *role = role_find(e, p->family->base);
+    const el_role *role = el_role_find(e, p->family->base);
     el_inst *made = has_role(e, p, x, role, path) ? adapter_make(e, inst, p, x, role) : NULL;
     x->failed = !made;
     if (!made)

@@ -32,7 +32,7 @@ typedef struct el_edit {
 typedef struct el_role {
   lm_sym base; // the parameter, by its path without indices
   uint32_t in, batch;
-  bool is_gather; // the use is a gather
+  bool is_gather; // the use is a gather; in: the axis that it selects from
   lm_loc at;
   struct el_role *other; // a use that disagrees with this one, which is the first; NULL: none
   struct el_role *next;
@@ -56,7 +56,6 @@ typedef struct el_edits {
   const lm_file *file; // of the edits
   bool has_adapters;
   bool records; // the model is elaborated to find the roles; nothing is edited
-  el_role *roles;
 } el_edits;
 
 // Reads the items of `with` in e's frame to e->edits. False: reported.
@@ -81,8 +80,12 @@ const el_edit *el_edit_of(const el_inst *inst);
 const el_edit *el_edit_adapting(lm_elab *e, lm_sym path, const ast_decl *block);
 // An adapted parameter with its adapters merged. V_ERROR if one has no method `merge`; reported.
 el_val el_merged(lm_elab *e, el_inst *inst, uint32_t param);
-// Records that a table is gathered from.
-void el_gather_record(lm_elab *e, const el_val *table, lm_loc at);
+// Records that rows of a table along axis v are selected.
+void el_gather_record(lm_elab *e, const el_val *table, const el_axis *v, lm_loc at);
+// How the model uses a parameter, by its path without indices; NULL if no use of it is known.
+el_role *el_role_find(const lm_elab *e, lm_sym base);
+// A use of a parameter of these axes in words: "sums over [d]".
+const char *el_role_text(lm_elab *e, const el_axes *axes, const el_role *r);
 // True if a value must not be passed to a function of the module, since a use of it is edited.
 bool el_is_edited(const lm_elab *e, const el_val *v);
 #endif

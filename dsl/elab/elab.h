@@ -254,6 +254,7 @@ struct lm_elab {
   uint32_t n_unrolled, cap_unrolled;
   bool restart;           // the current function must be emitted again
   struct el_edits *edits; // edit.h; NULL: the model has none
+  struct el_role *roles;  // edit.h; of the parameters, if an edit or an optimizer needs them
   struct el_form *forms;  // share.h: of models
   struct el_family *families;
   struct el_declared *declared; // share.h: the parameters of all instances

@@ -122,7 +122,7 @@ el_val p_gather(el_call_site c) {
     return i.k == V_ERROR ? i : EL_FAIL(c.e, el_arg_loc(c, 1), E05F, el_show(c.e, &i));
   if (t.kind == K_NUM)
     t = el_adapt(c.e, &t, K_F32, el_arg_loc(c, 0));
-  el_gather_record(c.e, &t, c.x->loc);
+  el_gather_record(c.e, &t, v, c.x->loc);
   if (el_axes_find(&i.axes, v) >= 0)
     return index_has_axis(c, &i, v);
   el_axes one = {0}, axes = i.axes;

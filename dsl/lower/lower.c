@@ -278,7 +278,7 @@ static bool roles_find(lm_elab *e, const lm_recipe *r) {
   if (e->c->n_errors > before)
     return false;
   lm_diag_return(e->c, mark); // the second elaboration gives the same warnings
-  e->edits->roles = plain->edits->roles;
+  e->roles = plain->roles;
   return true;
 }
 
