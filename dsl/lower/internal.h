@@ -43,6 +43,11 @@ const char *lm_map_number(lm_elab *e, const ast_expr *name, const lm_match *matc
 // ---- optim.c
 void lm_lower_optimizer(lm_elab *e, const lm_recipe *r, lm_lowered *out);
 
+// ---- schedule.c
+// schedule(step, run, …), a factor of the learning rate.
+el_val lm_lower_schedule(lm_elab *e, const lm_recipe *r, el_val step, el_val run);
+el_val lm_host_scalar(lm_value *v);
+
 // ---- groups.c: the groups of a recipe and the optimizer's parameters that they set
 // The combinations of groups that occur: bit g of a set represents group g. sets[0] is the empty
 // set.
