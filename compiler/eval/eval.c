@@ -161,6 +161,35 @@ static void eval_accum(lm_eval *e, const lm_op *op) {
     e->gradient[k].v[at + i] += t->v[i];
 }
 
+static void eval_gradient(lm_eval *e, const lm_op *op) {
+  uint32_t k;
+  const lm_global *g = global_of(e, op, &k);
+  int64_t at = part(e, op, g);
+  lm_tensor *t = of(e, op->out[0]);
+  *t = lm_eval_tensor(e, op->out[0]->type);
+  if (at >= 0)
+    memcpy(t->v, e->gradient[k].v + at, (size_t)t->n * sizeof *t->v);
+}
+
+static void eval_assign(lm_eval *e, const lm_op *op) {
+  uint32_t k;
+  uint32_t indices = op->attr.n_imm / 2u;
+  const lm_global *p = global_of(e, op, &k);
+  const lm_global **states = lm_calloc(e->m->n_globals + 1, sizeof *states);
+  uint32_t n = lm_global_states(e->m, p, &op->attr, states);
+  for (uint32_t i = 0; i <= n; i++) {
+    const lm_global *g = i ? states[i - 1] : p;
+    lm_op shifted = *op;
+    if (i && indices)
+      shifted.attr.imm[2 * indices - 2] -= g->first;
+    int64_t at = part(e, &shifted, g);
+    const lm_tensor *t = of(e, op->in[indices + i]);
+    if (at >= 0)
+      memcpy(e->global[g - e->m->globals].v + at, t->v, (size_t)t->n * sizeof *t->v);
+  }
+  lm_free(states);
+}
+
 static void eval_retain(lm_eval *e, const lm_op *op) {
   uint32_t k;
   const lm_global *g = global_of(e, op, &k);
@@ -405,6 +434,8 @@ static void eval_op(lm_eval *e, const lm_op *op) {
   case LM_OP_ACCUM: eval_accum(e, op); break;
   case LM_OP_APPEND: eval_append(e, op); break;
   case LM_OP_RETAIN: eval_retain(e, op); break;
+  case LM_OP_GRADIENT: eval_gradient(e, op); break;
+  case LM_OP_ASSIGN: eval_assign(e, op); break;
   case LM_OP_AT: eval_at(e, op); break;
   case LM_OP_DOT_ADD:
   case LM_OP_DOT_GELU: eval_epilogue(e, op); break;

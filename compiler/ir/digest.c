@@ -90,10 +90,35 @@ static uint64_t value_digest(digester *d, const lm_value *v) {
   return type_mix(d, mix(mix(0xa5, (uint64_t)depth_of(v->region)), v->index), v->type);
 }
 
-// The operation that defines the operand after `next` others, or NULL. The last one of a loop is
-// the end of its body.
-static const lm_op *operand_of(const lm_op *op, uint32_t next) {
-  return next < op->n_in ? op->in[next]->def : op->body->last;
+static bool has_effect(const lm_op *op) {
+  bool any = lm_op_info_of(op)->traits & LM_T_EFFECT;
+  for (const lm_op *in = op->code == LM_OP_LOOP ? op->body->first : NULL; in && !any; in = in->next)
+    any = has_effect(in);
+  return any;
+}
+
+// Operation number n of the region with an effect; NULL if it has no more.
+static const lm_op *effect_of(const lm_region *r, uint32_t n) {
+  for (const lm_op *op = r->first; op; op = op->next)
+    if (has_effect(op) && n-- == 0)
+      return op;
+  return NULL;
+}
+
+// What op depends on, after `next` others: the operations that define its operands (NULL: an
+// argument), the end of its body and, for the end of a region, the operations with an effect.
+// False: there are no more.
+static bool operand_of(const lm_op *op, uint32_t next, const lm_op **out) {
+  *out = NULL;
+  if (next < op->n_in) {
+    *out = op->in[next]->def;
+    return true;
+  }
+  if (op->body && next == op->n_in)
+    *out = op->body->last;
+  else if (lm_op_ends_region(op))
+    *out = effect_of(op->parent, next - op->n_in);
+  return *out != NULL;
 }
 
 static uint64_t op_digest(digester *d, const lm_op *op) {
@@ -105,6 +130,9 @@ static uint64_t op_digest(digester *d, const lm_op *op) {
     h = in[0] < in[1] ? mix(mix(h, in[0]), in[1]) : mix(mix(h, in[1]), in[0]);
   for (uint32_t i = 0; !swap && i < op->n_in; i++)
     h = mix(h, value_digest(d, op->in[i]));
+  const lm_op *effect;
+  for (uint32_t i = 0; lm_op_ends_region(op) && (effect = effect_of(op->parent, i)); i++)
+    h = mix(h, d->ops[effect->mark]);
   h = attr_mix(d, h, op);
   for (uint32_t i = 0; i < op->n_out; i++)
     h = type_mix(d, h, op->out[i]->type);
@@ -123,9 +151,9 @@ static uint64_t digest_from(digester *d, const lm_op *last) {
   push(d, last);
   while (d->n) {
     frame *f = &d->stack[d->n - 1];
-    const lm_op *op = f->op;
-    if (f->next < op->n_in + (op->body != NULL)) {
-      push(d, operand_of(op, f->next++));
+    const lm_op *op = f->op, *operand;
+    if (operand_of(op, f->next++, &operand)) {
+      push(d, operand);
       continue;
     }
     d->ops[op->mark] = op_digest(d, op);

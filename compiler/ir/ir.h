@@ -158,6 +158,7 @@ typedef enum {
   LM_GLOBAL_DERIVED, // computed from parameters: the result of @copies of the same name
   LM_GLOBAL_FIXED,   // a frozen parameter: of any dtype, without gradient
   LM_GLOBAL_PACKED,  // trained parameters side by side in memory, under one type
+  LM_GLOBAL_STATE,   // an optimizer state of one parameter, of any axes
   LM_GLOBAL_KINDS,
 } lm_global_kind;
 extern const char *const lm_global_names[LM_GLOBAL_KINDS]; // "param", "cache", …
@@ -178,6 +179,12 @@ typedef struct lm_global {
   uint32_t n_members;
   lm_axis along;
   int added; // 1 + the number of the edit of the model that adds it: weights of its base lack it
+  // state: its parameter, and whether it begins with the parameter's value instead of `init`. It
+  // has the parameter's stacked axes; index i of the innermost one is `first` + i of the
+  // parameter's.
+  lm_sym of;
+  bool is_param;
+  int64_t first;
   // Parameters: the gradient is the sum of what accum adds on the ranks along these axes.
   lm_mesh_set partial;
   lm_loc loc;
@@ -270,6 +277,10 @@ lm_global *lm_global_find(lm_module *m, lm_sym name); // pointers move when glob
 const lm_global *lm_global_pack(const lm_module *m, const lm_global *g, int64_t *out_first);
 // The elements of a member along the axis of its packed global.
 int64_t lm_global_packed_size(const lm_module *m, const lm_global *packed, const lm_global *g);
+// The optimizer states of a parameter at the indices of an operation, in the order of the module;
+// returns their number. `out` has space for m->n_globals or is NULL.
+uint32_t lm_global_states(const lm_module *m, const lm_global *g, const lm_attr *indices,
+                          const lm_global **out);
 // The strides in memory of the axes of g that are not stacked, in elements; returns the offset of
 // its first element from the beginning of its packed global.
 int64_t lm_global_strides(const lm_module *m, const lm_global *g, int64_t *out);

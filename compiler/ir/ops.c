@@ -10,13 +10,18 @@ const lm_op_info lm_op_table[LM_OPS] = {
 };
 
 const char *const lm_remat_names[LM_REMATS] = {"", "save", "recompute"};
-const char *const lm_global_names[LM_GLOBAL_KINDS] = {"param", "cache", "derived", "fixed",
-                                                      "packed"};
+const char *const lm_global_names[LM_GLOBAL_KINDS] = {"param", "cache",  "derived",
+                                                      "fixed", "packed", "state"};
+
+static bool is_state(const lm_op *param) {
+  const lm_global *g = lm_global_find(param->parent->func->module, param->attr.sym);
+  return g && g->kind == LM_GLOBAL_STATE;
+}
 
 bool lm_value_is_weight(const lm_value *v) {
   for (const lm_op *op = v->def; op; op = op->n_in ? op->in[0]->def : NULL) {
     if (op->code == LM_OP_PARAM)
-      return true;
+      return !is_state(op);
     if (op->code != LM_OP_CAST && !(lm_op_info_of(op)->traits & LM_T_VIEW))
       return false;
   }

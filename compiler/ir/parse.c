@@ -225,6 +225,17 @@ static bool members(parser *p, lm_global *g) {
   return lmir_want(p, ')');
 }
 
+// of @param, and the first index of its innermost stacked axis
+static bool state_of(parser *p, lm_global *g) {
+  lm_token t;
+  if (!lmir_opt_word(p, "of"))
+    return lmir_fail(p, p->t.loc, "a state needs 'of @param'");
+  if (!lmir_want_kind(p, TK_SYM, "a @param", &t))
+    return false;
+  g->of = t.sym;
+  return !lmir_opt_word(p, "from") || lmir_integer(p, &g->first);
+}
+
 static bool global(parser *p, lm_global_kind kind) {
   lm_token t;
   lm_type ty;
@@ -245,8 +256,13 @@ static bool global(parser *p, lm_global_kind kind) {
     return false;
   if (lmir_opt_word(p, "as") && !paths(p, g))
     return false;
-  if (lmir_opt(p, '=') && !inits(p, g))
+  if (kind == LM_GLOBAL_STATE && !state_of(p, g))
     return false;
+  if (lmir_opt(p, '=')) {
+    g->is_param = kind == LM_GLOBAL_STATE && lmir_opt_word(p, "param");
+    if (!g->is_param && !inits(p, g))
+      return false;
+  }
   if (kind == LM_GLOBAL_PACKED && !members(p, g))
     return false;
   return !p->failed && lmir_location(p, &g->loc);
@@ -285,8 +301,9 @@ static bool section(parser *p) {
       return global(p, (lm_global_kind)kind);
   if (lmir_opt_word(p, "func"))
     return lmir_function(p);
-  return lmir_fail(p, p->t.loc,
-                   "expected file, mesh, axis, param, cache, derived, fixed, packed or func");
+  return lmir_fail(
+      p, p->t.loc,
+      "expected file, mesh, axis, param, cache, derived, fixed, packed, state or func");
 }
 
 static bool verified(parser *p) {

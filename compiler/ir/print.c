@@ -423,6 +423,18 @@ static void put_members(printer *p, const lm_global *g) {
   lm_buf_puts(p->out, ")");
 }
 
+static void put_state(printer *p, const lm_global *g) {
+  put_paths(p, g);
+  lm_buf_puts(p->out, " of ");
+  put_sym(p->out, g->of);
+  if (g->first)
+    lm_buf_printf(p->out, " from %lld", (long long)g->first);
+  if (g->is_param)
+    lm_buf_puts(p->out, " = param");
+  else
+    put_inits(p->out, g);
+}
+
 static void put_global(printer *p, const lm_global *g) {
   lm_buf_printf(p->out, "%s ", lm_global_names[g->kind]);
   put_sym(p->out, g->name);
@@ -435,6 +447,8 @@ static void put_global(printer *p, const lm_global *g) {
     put_paths(p, g);
     put_inits(p->out, g);
   }
+  if (g->kind == LM_GLOBAL_STATE)
+    put_state(p, g);
   if (g->kind == LM_GLOBAL_PACKED)
     put_members(p, g);
   put_loc(p, g->loc);

@@ -337,6 +337,24 @@ const lm_global *lm_global_pack(const lm_module *m, const lm_global *g, int64_t 
   return NULL;
 }
 
+uint32_t lm_global_states(const lm_module *m, const lm_global *g, const lm_attr *indices,
+                          const lm_global **out) {
+  int64_t first = indices->n_imm ? indices->imm[indices->n_imm - 2] : 0;
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < m->n_globals; i++) {
+    const lm_global *s = &m->globals[i];
+    if (s->kind != LM_GLOBAL_STATE || s->of != g->name)
+      continue;
+    if (s->n_stack &&
+        (first < s->first || first >= s->first + lm_axis_size(m, s->type.axis[s->n_stack - 1])))
+      continue;
+    if (out)
+      out[n] = s;
+    n++;
+  }
+  return n;
+}
+
 int64_t lm_global_strides(const lm_module *m, const lm_global *g, int64_t *out) {
   int64_t n = 1, first, inner = 1;
   const lm_global *packed = lm_global_pack(m, g, &first);

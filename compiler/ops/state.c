@@ -66,14 +66,15 @@ static bool pairs_fit(const lm_attr *a, lm_buf *why) {
 
 // ---- globals
 
-// A global of this kind; for a param also a `derived` or `fixed` one, for a param or an accum a
-// `packed` one.
+// A global of this kind; for a param also a `derived`, `fixed` or `state` one, for a param or an
+// accum a `packed` one.
 static const lm_global *global(const lm_module *m, const lm_op *op, lm_global_kind kind,
                                uint32_t extra, lm_buf *why) {
   const char *kinds[] = {"parameter", "cache"};
   const lm_global *g = op->attr.sym ? lm_global_find((lm_module *)m, op->attr.sym) : NULL;
   bool read =
-      g && op->code == LM_OP_PARAM && (g->kind == LM_GLOBAL_DERIVED || g->kind == LM_GLOBAL_FIXED);
+      g && op->code == LM_OP_PARAM &&
+      (g->kind == LM_GLOBAL_DERIVED || g->kind == LM_GLOBAL_FIXED || g->kind == LM_GLOBAL_STATE);
   read |= g && g->kind == LM_GLOBAL_PACKED && kind == LM_GLOBAL_PARAM;
   if (!g || (g->kind != kind && !read)) {
     lm_why(why, "there is no %s @%s", kinds[kind], op->attr.sym ? op->attr.sym : "");
@@ -120,12 +121,38 @@ bool shape_retain(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
 // A param of a trained f32 global may be bf16: it reads the copy.
 bool shape_param(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   const lm_global *p = global(m, op, LM_GLOBAL_PARAM, 0, why);
-  bool copy = p && p->kind != LM_GLOBAL_FIXED && p->type.dtype == LM_F32 && out->dtype == LM_BF16;
+  bool copy = p && p->kind != LM_GLOBAL_FIXED && p->kind != LM_GLOBAL_STATE &&
+              p->type.dtype == LM_F32 && out->dtype == LM_BF16;
   if (p)
     *out = unstacked(p->type, p->n_stack);
   if (copy)
     out->dtype = LM_BF16;
   return p != NULL;
+}
+
+bool shape_gradient(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
+  const lm_global *p = global(m, op, LM_GLOBAL_PARAM, 0, why);
+  if (p)
+    *out = unstacked(p->type, p->n_stack);
+  return p != NULL;
+}
+
+bool shape_assign(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
+  const lm_global *p = op->attr.sym ? lm_global_find((lm_module *)m, op->attr.sym) : NULL;
+  uint32_t n = p ? lm_global_states(m, p, &op->attr, NULL) : 0;
+  const lm_global **states = LM_NEW_N(m->arena, const lm_global *, m->n_globals + 1);
+  (void)out;
+  p = global(m, op, LM_GLOBAL_PARAM, 1 + n, why);
+  if (!p)
+    return false;
+  lm_global_states(m, p, &op->attr, states);
+  for (uint32_t i = 0; i <= n; i++) {
+    const lm_global *g = i ? states[i - 1] : p;
+    lm_type want = unstacked(g->type, g->n_stack);
+    if (!lm_type_equal(want, op->in[op->n_in - n - 1 + i]->type))
+      return lm_why_type(why, m, "a value is not ", want, "");
+  }
+  return true;
 }
 
 bool shape_accum(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {

@@ -34,7 +34,7 @@ static lm_value *cast_rule(lm_rewrite *r, lm_op *op) {
   if (op->code != LM_OP_CAST || op->out[0]->type.dtype != LM_BF16 || !def ||
       def->code != LM_OP_PARAM)
     return NULL;
-  if (op->in[0]->type.dtype != LM_F32)
+  if (op->in[0]->type.dtype != LM_F32 || !lm_value_is_weight(op->in[0]))
     return NULL;
   return lm_emit(&r->b, LM_OP_PARAM, def->in, def->n_in, &def->attr, &op->out[0]->type);
 }

@@ -323,7 +323,7 @@ static lm_axis written_along(const lm_shard *s, const lm_op *op, uint32_t i, lm_
   bool last = i + 1 == op->n_in;
   if (op->code == LM_OP_APPEND)
     return last ? along : 0; // x lacks the axis of the cache's positions
-  bool writes = op->code == LM_OP_RETAIN;
+  bool writes = op->code == LM_OP_RETAIN || op->code == LM_OP_ASSIGN;
   return writes && i >= op->attr.n_imm / 2u ? lm_shard_axis(s, lm_shard_of(s, op->in[i])->type) : 0;
 }
 

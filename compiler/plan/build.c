@@ -29,6 +29,16 @@ static void extents_collect(planner *p) {
   }
 }
 
+// The path of the parameter of a state, for index i of the stacked axes of the state.
+static const char *param_of_state(const lm_module *m, const lm_global *state, int64_t i) {
+  const lm_global *g = lm_global_find((lm_module *)m, state->of);
+  int at = state->n_stack - 1;
+  if (at < 0)
+    return g->paths[0];
+  int64_t inner = lm_axis_size(m, state->type.axis[at]), all = lm_axis_size(m, g->type.axis[at]);
+  return g->paths[i / inner * all + state->first + i % inner];
+}
+
 static void dim_set(const planner *p, lm_axis axis, lm_plan_param *out, lm_plan_piece *piece,
                     int d) {
   const lm_axis_info *a = &p->m->axes[axis];
@@ -49,17 +59,20 @@ static void params_of(planner *p, uint32_t index, lm_plan_param *list, int *n) {
   for (int64_t i = 0; i < g->n_paths; i++) {
     lm_plan_param *out = &list[(*n)++];
     lm_plan_piece *piece = LM_NEW(p->arena, lm_plan_piece);
-    *out = (lm_plan_param){.path = g->paths[i],
-                           .dtype = (uint8_t)at->dtype,
-                           .arena = (uint8_t)at->arena,
-                           .added = g->added,
-                           .elements = 1,
-                           .pieces = piece,
-                           .n_pieces = 1,
-                           .rank = g->type.rank - g->n_stack,
-                           .init = (uint8_t)g->init[i].kind,
-                           .init_a = g->init[i].a,
-                           .init_b = g->init[i].b};
+    *out = (lm_plan_param){
+        .path = g->paths[i],
+        .dtype = (uint8_t)at->dtype,
+        .arena = (uint8_t)at->arena,
+        .added = g->added,
+        .value_of = g->is_param ? param_of_state(p->m, g, i) : NULL,
+        .elements = 1,
+        .pieces = piece,
+        .n_pieces = 1,
+        .rank = g->type.rank - g->n_stack,
+        .init = (uint8_t)g->init[i].kind,
+        .init_a = g->init[i].a,
+        .init_b = g->init[i].b,
+    };
     piece->offset = at->offset / unit;
     int64_t rest = i;
     for (int s = g->n_stack - 1; s >= 0; s--) {
@@ -84,10 +97,13 @@ static void params_collect(planner *p) {
   lm_plan *plan = p->plan;
   plan->params = LM_NEW_N(p->arena, lm_plan_param, paths_count(p->m, LM_GLOBAL_PARAM));
   plan->frozen = LM_NEW_N(p->arena, lm_plan_param, paths_count(p->m, LM_GLOBAL_FIXED));
+  plan->states = LM_NEW_N(p->arena, lm_plan_param, paths_count(p->m, LM_GLOBAL_STATE));
   for (uint32_t i = 0; i < p->m->n_globals; i++) {
     const lm_global *g = &p->m->globals[i];
     if (g->kind == LM_GLOBAL_FIXED)
       params_of(p, i, plan->frozen, &plan->n_frozen);
+    if (g->kind == LM_GLOBAL_STATE)
+      params_of(p, i, plan->states, &plan->n_own_states);
     if (g->kind != LM_GLOBAL_PARAM)
       continue;
     if (g->type.dtype != LM_F32)
@@ -175,7 +191,7 @@ static void arenas_size(planner *p) {
   p->plan->n_states = (int)p->n_states;
   bytes[LM_ARENA_PARAM] = params;
   bytes[LM_ARENA_GRAD] = p->has_gradients ? params : 0;
-  bytes[LM_ARENA_STATE] = params * p->plan->n_states;
+  bytes[LM_ARENA_STATE] = params * p->plan->n_states + p->layout.state_bytes;
   bytes[LM_ARENA_IO] = p->io_bytes;
   bytes[LM_ARENA_CACHE] = p->layout.cache_bytes;
   bytes[LM_ARENA_FIXED] = p->layout.fixed_bytes;

@@ -36,6 +36,7 @@ typedef struct lm_layout {
   int64_t cache_bytes;
   int64_t derived_bytes; // the `derived` globals precede the bf16 copies in the arena of copies
   int64_t fixed_bytes;   // of the frozen parameters
+  int64_t state_bytes;   // of the `state` globals
 } lm_layout;
 
 void lm_layout_make(const lm_module *m, lm_arena *arena, lm_layout *out);
@@ -150,6 +151,8 @@ void lm_location_index(planner *p, lm_op *op, lm_value *i, const int64_t *imm, i
 // The location of a global's tensor, of which `whole` is the location, at the indices that are the
 // first operands of op. t has the stacked axes that have no index.
 location lm_location_of_global(planner *p, lm_op *op, const lm_layout_location *whole, lm_type t);
+// The same for an optimizer state of the parameter that op names.
+location lm_location_of_state(planner *p, lm_op *op, const lm_global *state, lm_type t);
 
 // ---- storage.c
 

@@ -108,18 +108,23 @@ static int64_t dense_lay(const lm_module *m, lm_layout *out, lm_global_kind kind
   return bytes;
 }
 
-// Lays out the frozen parameters consecutively; returns their bytes. Each tensor of each iteration
-// is dense and aligned, with the zero rows of lm_global_stored_rows behind it.
-static int64_t frozen_lay(const lm_module *m, lm_layout *out) {
+// Lays out the globals of a kind consecutively; returns their bytes. Each tensor of each iteration
+// is dense and aligned; a frozen parameter has the zero rows of lm_global_stored_rows behind it.
+static int64_t aligned_lay(const lm_module *m, lm_layout *out, lm_global_kind kind,
+                           lm_arena_id arena) {
   int64_t bytes = 0;
   for (uint32_t i = 0; i < m->n_globals; i++) {
     const lm_global *g = &m->globals[i];
-    if (g->kind != LM_GLOBAL_FIXED)
+    if (g->kind != kind)
       continue;
     lm_dtype dtype = (lm_dtype)g->type.dtype;
     int64_t one = aligned(lm_global_stored_elements(m, g) * lm_dtype_bytes(dtype));
     lm_layout_location *x = &out->globals[i].value;
-    *x = (lm_layout_location){.arena = LM_ARENA_FIXED, .dtype = dtype, .offset = bytes};
+    *x = (lm_layout_location){
+        .arena = arena,
+        .dtype = dtype,
+        .offset = bytes,
+    };
     for (int s = g->n_stack - 1; s >= 0; s--) {
       x->stride[s] = one;
       one *= lm_axis_size(m, g->type.axis[s]);
@@ -179,6 +184,7 @@ void lm_layout_make(const lm_module *m, lm_arena *arena, lm_layout *out) {
   regions_lay(&l, arena, out);
   out->cache_bytes = dense_lay(m, out, LM_GLOBAL_CACHE, LM_ARENA_CACHE);
   out->derived_bytes = dense_lay(m, out, LM_GLOBAL_DERIVED, LM_ARENA_COPY);
-  out->fixed_bytes = frozen_lay(m, out);
+  out->fixed_bytes = aligned_lay(m, out, LM_GLOBAL_FIXED, LM_ARENA_FIXED);
+  out->state_bytes = aligned_lay(m, out, LM_GLOBAL_STATE, LM_ARENA_STATE);
   params_locate(&l, out);
 }

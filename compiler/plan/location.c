@@ -75,6 +75,19 @@ void lm_location_index(planner *p, lm_op *op, lm_value *i, const int64_t *imm, i
                   (long long)size);
 }
 
+location lm_location_of_state(planner *p, lm_op *op, const lm_global *state, lm_type t) {
+  const lm_layout_location *whole = &p->layout.globals[state - p->m->globals].value;
+  location out = lm_location_dense(p, p->fixed[whole->arena], t);
+  out.offset = whole->offset;
+  for (int s = 0; s < state->n_stack; s++) {
+    int64_t imm[] = {op->attr.imm[2 * s] - (s + 1 == state->n_stack ? state->first : 0),
+                     op->attr.imm[2 * s + 1]};
+    lm_location_index(p, op, op->in[s], imm, lm_axis_size(p->m, state->type.axis[s]),
+                      whole->stride[s], &out);
+  }
+  return out;
+}
+
 location lm_location_of_global(planner *p, lm_op *op, const lm_layout_location *whole, lm_type t) {
   const lm_global *g = lm_global_find(p->m, op->attr.sym);
   location out = lm_location_dense(p, p->fixed[whole->arena], t);

@@ -23,8 +23,10 @@ static bool is_alias(const lm_op *op) {
 static bool is_index(const planner *p, const lm_op *op, uint32_t i) {
   if (op->code == LM_OP_AT)
     return i == 1;
-  if (op->code == LM_OP_PARAM || op->code == LM_OP_RECALL)
+  if (op->code == LM_OP_PARAM || op->code == LM_OP_GRADIENT || op->code == LM_OP_RECALL)
     return true;
+  if (op->code == LM_OP_ASSIGN)
+    return i < op->attr.n_imm / 2u;
   if (op->code == LM_OP_ACCUM || op->code == LM_OP_RETAIN)
     return i + 1 < op->n_in;
   return op->code == LM_OP_APPEND && i + 2 < op->n_in;
@@ -108,6 +110,12 @@ static void param_walk(planner *p, lm_op *op) {
   if (t.dtype != from->dtype)
     LM_BUG("@%s has no memory of type %s", op->attr.sym, lm_dtype_name(t.dtype));
   lm_location_set(p, op->out[0], lm_location_of_global(p, op, from, t));
+}
+
+static void gradient_walk(planner *p, lm_op *op) {
+  lm_value *v = op->out[0];
+  p->has_gradients = true;
+  lm_location_set(p, v, lm_location_of_global(p, op, &layout_of(p, op)->grad, v->type));
 }
 
 // Rows of zeros follow the parameter in memory.
@@ -242,6 +250,24 @@ static void items_store(planner *p, lm_op *op, item *items, int n, int since) {
     else
       lm_step_copy(p, op, items[i].v->type, &from[i], &items[i].to, false);
   }
+}
+
+// No operation after an assign reads the memory that it writes, so its values may be written there
+// as soon as no later step reads the old ones.
+static void assign_walk(planner *p, lm_op *op) {
+  uint32_t first = op->attr.n_imm / 2u, n = op->n_in - first;
+  const lm_global *g = lm_global_find(p->m, op->attr.sym);
+  const lm_global **states = LM_NEW_N(p->arena, const lm_global *, p->m->n_globals + 1);
+  item *items = LM_NEW_N(p->arena, item, n + 1);
+  lm_global_states(p->m, g, &op->attr, states);
+  for (uint32_t i = 0; i < n; i++) {
+    lm_value *v = op->in[first + i];
+    location to = i ? lm_location_of_state(p, op, states[i - 1], v->type)
+                    : lm_location_of_global(p, op, &layout_of(p, op)->value, v->type);
+    items[i] = (item){v, to, false, false};
+  }
+  if (!p->failed)
+    items_store(p, op, items, (int)n, 0);
 }
 
 // ---- loops
@@ -440,6 +466,8 @@ static void op_walk(planner *p, lm_op *op) {
   case LM_OP_AT: at_walk(p, op); break;
   case LM_OP_PAD: pad_walk(p, op); break;
   case LM_OP_PARAM: param_walk(p, op); break;
+  case LM_OP_GRADIENT: gradient_walk(p, op); break;
+  case LM_OP_ASSIGN: assign_walk(p, op); break;
   case LM_OP_ACCUM: accum_walk(p, op); break;
   case LM_OP_APPEND: append_walk(p, op); break;
   case LM_OP_RECALL:

@@ -436,6 +436,8 @@ static void top_line(reader *r) {
     lm_plan_param_read(r, ADD(r, p->params, p->n_params, r->cap_params), LM_ARENA_PARAM);
   } else if (take(r, "frozen ")) {
     lm_plan_param_read(r, ADD(r, p->frozen, p->n_frozen, r->cap_frozen), LM_ARENA_FIXED);
+  } else if (take(r, "state ")) {
+    lm_plan_param_read(r, ADD(r, p->states, p->n_own_states, r->cap_states), LM_ARENA_STATE);
   } else if (take(r, "kernel ")) {
     lm_plan_kernel *x = ADD(r, p->kernels, p->n_kernels, r->cap_kernels);
     *x = (lm_plan_kernel){.name = word(r, " ")};

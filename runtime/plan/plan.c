@@ -19,6 +19,13 @@ const lm_plan_func *lm_plan_func_find(const lm_plan *p, const char *name) {
   return NULL;
 }
 
+const lm_plan_param *lm_plan_param_find(const lm_plan *p, const char *path) {
+  for (int i = 0; i < p->n_params; i++)
+    if (!strcmp(p->params[i].path, path))
+      return &p->params[i];
+  return NULL;
+}
+
 lm_plan_batch lm_plan_batch_at(const lm_plan_batch *axes, int n, int64_t index) {
   lm_plan_batch at = {0};
   for (int i = n - 1; i >= 0; i--) {
@@ -390,8 +397,8 @@ static void print_shape(const lm_plan *p, const lm_plan_param *x, lm_buf *out) {
 // param layers.0.wu [64, 32 by tp] : 2048       divided: pieces of this rank's part
 //   piece 0 [0, 0] [64, 16] by [96, 1]          offset, first indices, sizes and strides
 static void print_param(const lm_plan *p, const lm_plan_param *x, lm_buf *out) {
-  bool frozen = x->arena == LM_ARENA_FIXED;
-  lm_buf_printf(out, "%s %s ", frozen ? "frozen" : "param", x->path);
+  bool frozen = x->arena == LM_ARENA_FIXED, state = x->arena == LM_ARENA_STATE;
+  lm_buf_printf(out, "%s %s ", frozen ? "frozen" : state ? "state" : "param", x->path);
   if (frozen)
     lm_buf_printf(out, "%s ", lm_dtype_name((lm_dtype)x->dtype));
   if (is_dense(x)) {
@@ -453,6 +460,8 @@ void lm_plan_print(const lm_plan *p, lm_buf *out) {
     print_param(p, &p->params[i], out);
   for (int i = 0; i < p->n_frozen; i++)
     print_param(p, &p->frozen[i], out);
+  for (int i = 0; i < p->n_own_states; i++)
+    print_param(p, &p->states[i], out);
   for (int i = 0; i < p->n_kernels; i++)
     lm_buf_printf(out, "kernel %s %s\n", p->kernels[i].name,
                   p->kernels[i].origin ? p->kernels[i].origin : "");

@@ -364,8 +364,12 @@ typedef struct lm_plan_param {
   uint8_t init; // lm_init_kind
   double init_a, init_b;
   uint8_t dtype; // lm_dtype; F32 in PARAM
-  uint8_t arena; // PARAM; FIXED: a frozen parameter, which has neither gradient nor states
-  bool added;    // by an edit of the model: the weights that the model is `from` lack it
+  // PARAM; FIXED: a frozen parameter, which has neither gradient nor states; STATE: an optimizer
+  // state
+  uint8_t arena;
+  bool added; // by an edit of the model: the weights that the model is `from` lack it
+  // Of an optimizer state: the path of the parameter whose value it begins with; NULL: `init`.
+  const char *value_of;
 } lm_plan_param;
 
 // A tensor that belongs to a parameter: its value (PARAM, also of a frozen parameter), its gradient
@@ -385,12 +389,14 @@ typedef struct lm_tensor_run {
 typedef struct lm_plan {
   lm_plan_mesh mesh;
   int64_t arena_bytes[LM_ARENAS];
-  int n_blocks; // of LM_BLOCK elements in PARAM
-  int n_states;
+  int n_blocks;          // of LM_BLOCK elements in PARAM
+  int n_states;          // that have the layout of PARAM, one behind another
   lm_plan_param *params; // trained
   int n_params;
   lm_plan_param *frozen;
   int n_frozen;
+  lm_plan_param *states; // of optimizers that update one parameter at a time: "m.layers.17.attn.wq"
+  int n_own_states;
   const char *prelude; // C text that precedes the kernels
   lm_plan_kernel *kernels;
   int n_kernels;
@@ -420,6 +426,8 @@ bool lm_plan_mesh_counts(const lm_plan *p, int rank, lm_mesh_set set);
 // The parts in which the rows of a micro-batch are divided; *out_part: the number of this rank's.
 int lm_plan_parts(const lm_plan *p, int *out_part);
 lm_mesh_set lm_plan_rows(const lm_plan *p); // the axes that divide rows
+// The trained parameter of a path, or NULL.
+const lm_plan_param *lm_plan_param_find(const lm_plan *p, const char *path);
 bool lm_plan_exchanges(const lm_plan_func *f); // true if it has a collective
 // LM_BUG_STATUS if a function has a collective, which an executor of one process cannot run.
 lm_status lm_plan_of_one_process(const lm_plan *p);

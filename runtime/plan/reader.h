@@ -17,7 +17,7 @@ typedef struct reader {
   const char *at, *end; // of the line
   int line;
   lm_plan_func *f; // the function being read
-  uint32_t cap_params, cap_frozen;
+  uint32_t cap_params, cap_frozen, cap_states;
   uint32_t cap_kernels, cap_funcs, cap_steps, cap_in, cap_out, cap_live;
   int open[LM_PLAN_DEPTH], depth; // LOOP steps without their END
   lm_plan_param *param;           // being read

@@ -17,7 +17,7 @@ static const struct {
     {"", "1:1: expected 'stage graph', 'stage step' or 'stage kernel'"},
     {"stage plan", "1:7: expected graph, step or kernel"},
     {"stage graph\nfoo", "2:1: expected file, mesh, axis, param, cache, derived, fixed, "
-                         "packed or func"},
+                         "packed, state or func"},
     // the mesh and its axes
     {"stage graph\naxis a = 2\nmesh tp = 2", "3:6: the mesh is given once, before the axes"},
     {"stage graph\nmesh tp = 2, tp = 2", "2:14: a mesh has at most 6 axes, each once"},
