@@ -176,7 +176,8 @@ static int group_of(const lm_lowered *l, lm_sym path) {
 }
 
 static bool updates_alike(const void *lowered, lm_sym path, lm_sym other) {
-  return group_of(lowered, path) == group_of(lowered, other);
+  const lm_lowered *l = lowered;
+  return !l->by_tensor && group_of(l, path) == group_of(l, other);
 }
 
 static lm_status passes_run(const lm_project *p, lm_plan_options *o, lm_compiled *c) {

@@ -27,24 +27,6 @@ static void func_add(lm_ctx *c, lm_fingerprint *f, const lm_module *m, lm_func_i
       lm_arena_printf(c->arena, "%016llx", (unsigned long long)lm_func_digest(func)));
 }
 
-// @norm, @rates and @update, and the first values of the states.
-static void optimizer_add(lm_ctx *c, lm_fingerprint *f, const lm_lowered *l) {
-  static const lm_func_id funcs[] = {LM_FUNC_NORM, LM_FUNC_RATES, LM_FUNC_UPDATE};
-  uint64_t h = 0;
-  for (size_t i = 0; i < LM_COUNT(funcs); i++) {
-    const lm_func *func = lm_func_get(l->m, funcs[i], 0);
-    uint64_t digest = func ? lm_func_digest(func) : 0;
-    h = lm_hash(&digest, sizeof digest, h);
-  }
-  for (int i = 0; i < l->n_states; i++) {
-    const lm_lowered_state *s = &l->states[i];
-    const char *text = lm_arena_printf(c->arena, "%s %d %.13g", s->name, s->is_param, s->value);
-    h = lm_hash(text, strlen(text), h);
-  }
-  lm_fingerprint_add(c->arena, f, "optimizer",
-                     lm_arena_printf(c->arena, "%016llx", (unsigned long long)h));
-}
-
 static void init_write(lm_buf *b, const lm_init *init) {
   switch (init->kind) {
   case LM_INIT_ZEROS: lm_buf_puts(b, "zeros"); break;
@@ -69,13 +51,48 @@ static void inits_write(lm_buf *b, const lm_global *g) {
   }
 }
 
+// "f32[4, 8]"
+static void shape_write(lm_buf *b, const lm_module *m, const lm_global *g) {
+  lm_buf_printf(b, "%s[", lm_dtype_name((lm_dtype)g->type.dtype));
+  for (int i = 0; i < g->type.rank; i++)
+    lm_buf_printf(b, "%s%lld", i ? ", " : "", (long long)lm_axis_size(m, g->type.axis[i]));
+  lm_buf_puts(b, "]");
+}
+
+// @norm, @rates and @update, and the first values of the states.
+static void optimizer_add(lm_ctx *c, lm_fingerprint *f, const lm_lowered *l) {
+  static const lm_func_id funcs[] = {LM_FUNC_NORM, LM_FUNC_RATES, LM_FUNC_UPDATE};
+  uint64_t h = 0;
+  for (size_t i = 0; i < LM_COUNT(funcs); i++) {
+    const lm_func *func = lm_func_get(l->m, funcs[i], 0);
+    uint64_t digest = func ? lm_func_digest(func) : 0;
+    h = lm_hash(&digest, sizeof digest, h);
+  }
+  for (int i = 0; i < l->n_states; i++) {
+    const lm_lowered_state *s = &l->states[i];
+    const char *text = lm_arena_printf(c->arena, "%s %d %.13g", s->name, s->is_param, s->value);
+    h = lm_hash(text, strlen(text), h);
+  }
+  for (uint32_t i = 0; i < l->m->n_globals; i++) {
+    const lm_global *g = &l->m->globals[i];
+    lm_buf b = {0};
+    if (g->kind != LM_GLOBAL_STATE)
+      continue;
+    lm_buf_printf(&b, "%s %lld %d", g->name, (long long)g->first, g->is_param);
+    shape_write(&b, l->m, g);
+    inits_write(&b, g);
+    h = lm_hash(b.p, b.n, h);
+    lm_buf_free(&b);
+  }
+  lm_fingerprint_add(c->arena, f, "optimizer",
+                     lm_arena_printf(c->arena, "%016llx", (unsigned long long)h));
+}
+
 static void parameter_add(lm_ctx *c, lm_fingerprint *f, const lm_module *m, const lm_global *g) {
   lm_buf b = {0};
   bool frozen = g->kind == LM_GLOBAL_FIXED;
-  lm_buf_printf(&b, "%s%s[", frozen ? "frozen " : "", lm_dtype_name((lm_dtype)g->type.dtype));
-  for (int i = 0; i < g->type.rank; i++)
-    lm_buf_printf(&b, "%s%lld", i ? ", " : "", (long long)lm_axis_size(m, g->type.axis[i]));
-  lm_buf_puts(&b, "]");
+  lm_buf_puts(&b, frozen ? "frozen " : "");
+  shape_write(&b, m, g);
   inits_write(&b, g);
   lm_fingerprint_add(c->arena, f, lm_arena_printf(c->arena, "%s%s", PARAMETER, g->name),
                      lm_arena_strndup(c->arena, b.p, b.n));

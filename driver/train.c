@@ -132,7 +132,9 @@ static lm_status after_step(void *user, int64_t step, const lm_step_result *resu
     if (step != x->o.steps && (!s->every || step % s->every))
       continue;
     lm_progress_say(progress, "\nsample after step %lld:", (long long)step);
+    LM_TRY(lm_trainer_eval_begin(x->s.execution.trainer));
     LM_TRY(sample_make(x, &s->o));
+    LM_TRY(lm_trainer_eval_end(x->s.execution.trainer));
     if (x->options.write)
       x->options.write(x->options.user, "\n", 1);
   }

@@ -54,12 +54,15 @@ static double bytes_of_frozen(const lm_session *s) {
 static void shares_print(const lm_session *s, lm_buf *out) {
   const lm_lowered *l = s->compiled.lowered;
   int64_t trained = lm_lowered_trained(l), frozen = s->compiled.params - trained;
-  double copies = (2 + l->n_states) * (double)sizeof(float);
+  double bytes = (2 + l->n_states) * (double)sizeof(float) * (double)trained;
+  for (uint32_t i = 0; i < l->m->n_globals; i++)
+    if (l->m->globals[i].kind == LM_GLOBAL_STATE)
+      bytes += (double)lm_type_elements(l->m, l->m->globals[i].type) * (double)sizeof(float);
   if (!frozen)
     return;
   lm_buf_printf(out, "  %-32s %-44s %6s %12lld  %.3g%%, ", "trained", "", "", (long long)trained,
                 100.0 * (double)trained / (double)s->compiled.params);
-  lm_show_bytes(out, copies * (double)trained);
+  lm_show_bytes(out, bytes);
   lm_buf_printf(out, " with gradients and optimizer states\n  %-32s %-44s %6s %12lld  ", "frozen",
                 "", "", (long long)frozen);
   lm_show_bytes(out, bytes_of_frozen(s));

@@ -54,6 +54,31 @@ static uint64_t set_of(lm_elab *e, const lm_recipe *r, lm_sym path, uint32_t *hi
   return set;
 }
 
+static bool has_param(const ast_sig *sig, lm_sym name) {
+  for (uint32_t i = 0; i < sig->n_params; i++)
+    if (sig->params[i].name.text == name)
+      return true;
+  return false;
+}
+
+bool lm_groups_check(lm_elab *e, const lm_recipe *r, const lm_group_sets *c) {
+  bool ok = true;
+  for (uint32_t g = 0; g < r->n_groups && g < MAX_GROUPS; g++)
+    for (uint32_t i = 0; i < r->groups[g].n_args; i++) {
+      const ast_arg *a = &r->groups[g].args[i];
+      bool taken = false;
+      uint32_t from;
+      for (int s = 0; s < c->n; s++) {
+        const ast_decl *d = lm_groups_optimizer(r, c->sets[s], &from)->target.decl;
+        taken |= c->sets[s] >> g & 1 && (!d || has_param(&d->sig, a->name));
+      }
+      if (!taken && c->n > 1)
+        EL_ERR(e, a->name_loc, E0EE, r->groups[g].pattern, a->name);
+      ok &= taken || c->n <= 1;
+    }
+  return ok;
+}
+
 lm_group_sets lm_groups_assign(lm_elab *e, const lm_recipe *r, lm_lowered *out) {
   lm_group_sets c = {0};
   set_index(e, &c, 0);
@@ -119,42 +144,51 @@ typedef struct {
   lm_loc *at;
 } values;
 
-static bool base_value(lm_elab *e, const lm_recipe *r, el_inst *inst, uint32_t k, el_val *out,
-                       lm_loc *out_at) {
-  const ast_param *p = &inst->decl->sig.params[k];
-  const ast_expr *x = el_argument(r->optimizer.args, r->optimizer.n_args, &inst->decl->sig, k);
-  const lm_file *was = e->frame->file;
-  e->frame->file = x ? r->optimizer.file : inst->file;
-  *out = el_eval(e, x ? x : p->init);
-  *out_at = x ? x->loc : r->optimizer.loc;
-  e->frame->file = was;
-  return out->k != V_ERROR;
+const lm_recipe_call *lm_groups_optimizer(const lm_recipe *r, uint64_t set, uint32_t *out_group) {
+  const lm_recipe_call *call = &r->optimizer;
+  *out_group = 0;
+  for (uint32_t g = 0; g < r->n_groups && g < MAX_GROUPS; g++)
+    if (set >> g & 1 && r->groups[g].optimizer.name) {
+      call = &r->groups[g].optimizer;
+      *out_group = g;
+    }
+  return call;
 }
 
-// The value from the last group of the set that gives one; *out is unchanged if none does.
-static void group_value(lm_elab *e, const lm_recipe *r, const ast_sig *sig, uint64_t set,
-                        uint32_t k, el_val *out, lm_loc *out_at) {
+static el_val evaluate(lm_elab *e, const ast_expr *x, const lm_file *file) {
   const lm_file *was = e->frame->file;
-  for (uint32_t g = 0; g < r->n_groups && g < 63; g++) {
-    if (!(set >> g & 1) || !group_sets(&r->groups[g], sig->params[k].name.text))
-      continue;
-    const ast_expr *x = el_argument(r->groups[g].args, r->groups[g].n_args, sig, k);
-    e->frame->file = r->groups[g].file;
-    *out = el_eval(e, x);
-    *out_at = x->loc;
-  }
+  e->frame->file = file;
+  el_val v = el_eval(e, x);
   e->frame->file = was;
+  return v;
+}
+
+// The value of parameter k: of the last group of the set that gives one, but an argument of the
+// optimizer's call overrides groups before the one that has the call.
+static el_val value_of(lm_elab *e, const lm_recipe *r, const el_inst *inst, uint64_t set,
+                       uint32_t k, lm_loc *out_at) {
+  uint32_t from;
+  const ast_sig *sig = &inst->decl->sig;
+  const lm_recipe_call *call = lm_groups_optimizer(r, set, &from);
+  const ast_expr *x = el_argument(call->args, call->n_args, sig, k);
+  el_val v = evaluate(e, x ? x : sig->params[k].init, x ? call->file : inst->file);
+  *out_at = x ? x->loc : call->loc;
+  for (uint32_t g = x ? from : 0; g < r->n_groups && g < MAX_GROUPS; g++) {
+    const lm_recipe_group *group = &r->groups[g];
+    if (!(set >> g & 1) || !group_sets(group, sig->params[k].name.text))
+      continue;
+    const ast_expr *own = el_argument(group->args, group->n_args, sig, k);
+    v = evaluate(e, own, group->file);
+    *out_at = own->loc;
+  }
+  return v;
 }
 
 static bool values_read(lm_elab *e, const lm_recipe *r, el_inst *inst, const lm_group_sets *c,
                         uint32_t k, values *out) {
   *out = (values){LM_NEW_N(e->a, el_val, c->n), LM_NEW_N(e->a, lm_loc, c->n)};
-  if (!base_value(e, r, inst, k, &out->v[0], &out->at[0]))
-    return false;
-  for (int s = 1; s < c->n; s++) {
-    out->v[s] = out->v[0];
-    out->at[s] = out->at[0];
-    group_value(e, r, &inst->decl->sig, c->sets[s], k, &out->v[s], &out->at[s]);
+  for (int s = 0; s < c->n; s++) {
+    out->v[s] = value_of(e, r, inst, c->sets[s], k, &out->at[s]);
     if (out->v[s].k == V_ERROR)
       return false;
   }
@@ -183,9 +217,11 @@ static bool values_fits(lm_elab *e, const el_inst *inst, uint32_t k, const el_va
 static bool values_check(lm_elab *e, const lm_recipe *r, const el_inst *inst,
                          const lm_group_sets *c, const values *of) {
   const ast_sig *sig = &inst->decl->sig;
+  uint32_t group;
   const el_bind *was = e->frame->names.last;
   bool all = true;
   for (int s = 0; s < c->n && all; s++) {
+    lm_loc call = lm_groups_optimizer(r, c->sets[s], &group)->loc;
     for (uint32_t k = 0; k < sig->n_params; k++)
       if (!values_fits(e, inst, k, &of[k].v[s], of[k].at[s]))
         return false;
@@ -194,7 +230,7 @@ static bool values_check(lm_elab *e, const lm_recipe *r, const el_inst *inst,
       el_bind_name(e, sig->params[k].name.text, of[k].v[s], false);
       at[k] = of[k].at[s];
     }
-    all = el_where_check_all(e, &(el_where){sig, inst->decl->name.text, r->optimizer.loc, at});
+    all = el_where_check_all(e, &(el_where){sig, inst->decl->name.text, call, at});
     el_names_truncate(&e->frame->names, was);
   }
   return all;

@@ -57,6 +57,11 @@ typedef struct lm_group_sets {
 } lm_group_sets;
 // Finds the set of each parameter of the model, and reports patterns that match nothing.
 lm_group_sets lm_groups_assign(lm_elab *e, const lm_recipe *r, lm_lowered *out);
+// The call of the optimizer of a set of groups: of its last group that has one, *out_group, else
+// the recipe's, *out_group = 0.
+const lm_recipe_call *lm_groups_optimizer(const lm_recipe *r, uint64_t set, uint32_t *out_group);
+// Reports arguments of groups that the optimizers of their parameters do not have.
+bool lm_groups_check(lm_elab *e, const lm_recipe *r, const lm_group_sets *c);
 // Binds the optimizer's parameters: numbers, or one number for each block if groups set different
 // ones. `rate` scales lr. *out_lr: the lr of sets[0]; V_ERROR if the optimizer has none. False:
 // reported.
@@ -64,6 +69,19 @@ bool lm_groups_bind(lm_elab *e, const lm_recipe *r, el_inst *inst, const lm_grou
                     lm_value *group, const el_axes *blk, const el_val *rate, el_val *out_lr);
 
 // ---- update.c, in the optimizer's frame, mode EL_UPDATE
+// What `update` sees: one element of a parameter, a whole parameter, f32[..p], or a matrix, f32[i,
+// o].
+typedef enum {
+  LM_UPDATE_ELEMENT,
+  LM_UPDATE_TENSOR,
+  LM_UPDATE_MATRIX
+} lm_update_form;
+typedef struct lm_update_type {
+  lm_update_form form;
+  lm_sym axes[2]; // TENSOR: the row; MATRIX: its two axes
+} lm_update_type;
+lm_update_type lm_update_type_of(const ast_member *update);
+
 // Checks all members; returns the method `update`. NULL: reported.
 const ast_member *lm_optimizer_members(lm_elab *e, const ast_decl *d);
 
@@ -77,17 +95,28 @@ typedef struct lm_lowered_states {
 } lm_lowered_states;
 lm_lowered_states lm_optimizer_states(lm_elab *e, const ast_decl *d);
 
+// The method `eval`, or NULL.
+const ast_member *lm_optimizer_eval(const ast_decl *d);
+// The axes of a state: those of p, or the ones of a matrix that its type has.
+el_axes lm_optimizer_state_axes(lm_elab *e, const lm_lowered_state *s, const el_axes *of_p);
+
 typedef struct lm_optimizer_values {
-  const ast_member *update;
-  const el_axes *elements; // of all parameters
-  el_val args[3];          // p, g, k
+  const ast_member *method; // update or eval
+  el_val args[3];           // p, g, k
   lm_lowered_states states;
   el_val *state; // the value of each state
+  bool is_eval;
 } lm_optimizer_values;
-// Evaluates the body. out: the new p, then the new states, over all elements. False: reported.
+// Evaluates the body. out: the new p, then the new states, of the axes of the old ones; of `eval`
+// only p. False: reported.
 bool lm_optimizer_run(lm_elab *e, const lm_optimizer_values *in, el_val *out);
 // Checks an optimizer that the recipe does not use.
 void lm_optimizer_check(lm_elab *e, const lm_file *file, ast_decl *d);
+
+// ---- tensors.c
+// The update of each parameter by itself, for optimizers that see more than an element, and for
+// several optimizers. c: from lm_groups_assign.
+void lm_lower_tensors(lm_elab *e, const lm_recipe *r, const lm_group_sets *c, lm_lowered *out);
 
 // ---- rates.c
 // Moves the operations of @update that depend on no element to @rates. lr: a value of @update to

@@ -282,13 +282,32 @@ static bool roles_find(lm_elab *e, const lm_recipe *r) {
   return true;
 }
 
+static bool is_of_matrices(const lm_recipe_call *call) {
+  const ast_decl *d = call->target.decl;
+  for (uint32_t i = 0; d && d->kind == DC_OPTIMIZER && i < d->members.n; i++) {
+    const ast_member *m = d->members.v[i];
+    if (m->kind == MB_METHOD && lm_update_type_of(m).form == LM_UPDATE_MATRIX)
+      return true;
+  }
+  return false;
+}
+
+// True if an optimizer sees parameters as matrices, whose axes follow from their uses.
+static bool needs_roles(const lm_recipe *r) {
+  bool any = is_of_matrices(&r->optimizer);
+  for (uint32_t i = 0; i < r->n_groups; i++)
+    any |= is_of_matrices(&r->groups[i].optimizer);
+  return any;
+}
+
 static el_inst *make_model(lm_elab *e, const lm_recipe *r) {
   if (!r->model.target.decl)
     return NULL;
   lm_entry_frame(e, r->edits ? r->edits_file : r->model.file);
   if (r->edits && !el_edits_read(e, r->edits))
     return NULL;
-  if (e->edits && e->edits->has_adapters && !roles_find(e, r))
+  bool adapts = e->edits && e->edits->has_adapters;
+  if ((adapts || needs_roles(r)) && !roles_find(e, r))
     return NULL;
   el_inst *model = instantiate(e, r);
   if (model)

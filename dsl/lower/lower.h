@@ -16,9 +16,11 @@
 //   probe    apply and loss over one row, for the pass that rejects models that are not causal.
 //   norm     g -> norm, the 2-norm of all gradients.
 //   rates    step, run (f64) -> every number of the optimizer that depends on no element.
-//   update   p, g, states [blk, el] f32; grad_scale; group [blk] int; results of rates -> p,
+//   update   either p, g, states [blk, el] f32; grad_scale; group [blk] int; results of rates -> p,
 //   states.
-//            They keep their values if grad_scale is NaN.
+//            They keep their values if grad_scale is NaN. Or, if an optimizer sees more than an
+//            element, or there are several: only grad_scale and results of rates; it reads and
+//            assigns each parameter and the `state` globals.
 #ifndef LM_LOWER_H
 #define LM_LOWER_H
 #include "compiler/ir/ir.h"
@@ -53,6 +55,8 @@ typedef struct lm_lower_options {
 // A state of the optimizer. Its initial value is the parameter's, or a number.
 typedef struct lm_lowered_state {
   lm_sym name;
+  bool has_own_axes; // not those of the parameter, but of a matrix those that `axis` marks
+  bool axis[2];
   bool is_param;
   double value;
 } lm_lowered_state;
@@ -77,9 +81,10 @@ typedef struct lm_lowered_arg {
 // Allocated in the arena of the context.
 typedef struct lm_lowered {
   lm_module *m;
-  int64_t vocab; // the size of the last axis of the logits; 0: unknown
-  lm_lowered_state *states;
+  int64_t vocab;            // the size of the last axis of the logits; 0: unknown
+  lm_lowered_state *states; // of all elements; not those that are globals
   int n_states;
+  bool by_tensor;         // @update updates one parameter after the other
   lm_lowered_path *paths; // of all parameters
   uint32_t n_paths, cap_paths;
   lm_foreign_map *maps; // of `map hf`

@@ -1,9 +1,10 @@
 // optim.c - the optimizer and the schedule, as functions @norm, @rates and @update.
 //
-// The body of the optimizer is evaluated once, over the arena of all parameters, f32[blk, el]
-// (update.c). Values that depend on no element, such as bias corrections and the schedule, are
-// float64 scalars and move to @rates (rates.c). An argument that groups set to different values is
-// selected for each block (groups.c).
+// If there is one optimizer, of elements, its body is evaluated once, over the arena of all
+// parameters, f32[blk, el] (update.c); else for each parameter by itself (tensors.c). Values that
+// depend on no element, such as bias corrections and the schedule, are float64 scalars and move to
+// @rates (rates.c). An argument that groups set to different values is selected for each block
+// (groups.c).
 #include "dsl/lower/internal.h"
 #include "runtime/base/diag_code.h"
 #include "runtime/plan/plan.h"
@@ -14,10 +15,13 @@ static lm_value *arena_arg(lm_elab *e, lm_func *f, const el_axes *axes, lm_sym n
   return lm_arg_add(e->m, f->body, el_ir_type(e, K_F32, axes), name);
 }
 
-static void make_norm(lm_elab *e, const el_axes *axes) {
+static void make_norm(lm_elab *e) {
   lm_func *f = lm_func_add_key(e->m, (lm_func_key){LM_FUNC_NORM});
-  lm_value *g = arena_arg(e, f, axes, lm_port_name(e, LM_PORT_G));
-  lm_builder b = {.m = e->m, .at = f->body};
+  lm_value *g = lm_arg_add(e->m, f->body, lm_type_blocks(e->m, LM_F32), lm_port_name(e, LM_PORT_G));
+  lm_builder b = {
+      .m = e->m,
+      .at = f->body,
+  };
   lm_value *sum = lm_emit_reduce(&b, LM_OP_SUM, lm_emit2(&b, LM_OP_MUL, g, g), g->type.axis, 2);
   lm_value *norm = lm_emit1(&b, LM_OP_SQRT, sum);
   lm_emit_op(&b, LM_OP_RETURN, &norm, 1, NULL, NULL);
@@ -135,7 +139,6 @@ static void lower_body(lm_elab *e, const lm_recipe *r, el_inst *inst, const ast_
   el_axes_push(e, &axes, b);
   el_axes_push(e, &axes, element_axis(e, all.axis[1]));
   el_axes_push(e, &blk, b);
-  make_norm(e, &axes);
   functions f = functions_begin(e, inst->decl, m->loc, &axes, &blk, c->n > 1);
   out->states = f.states.v;
   out->n_states = (int)f.states.n;
@@ -148,11 +151,22 @@ static void lower_body(lm_elab *e, const lm_recipe *r, el_inst *inst, const ast_
   el_val *new = LM_NEW_N(e->a, el_val, f.states.n + 1);
   lm_value *scaled = lm_emit2(&e->b, LM_OP_MUL, f.g, f.scale);
   el_val p = el_tensor(K_F32, &axes, f.p), g = el_tensor(K_F32, &axes, scaled);
-  lm_optimizer_values in = {m, &axes, {p, g, lm_host_scalar(f.step)}, f.states, f.state};
+  lm_optimizer_values in = {m, {p, g, lm_host_scalar(f.step)}, f.states, f.state};
   if (!lm_optimizer_run(e, &in, new))
     return;
   update_return(e, &f, out, new, scaled);
   lm_lower_rates(e, f.rates, f.update, is_host_scalar(&lr) ? lr.v : NULL);
+}
+
+// True if the recipe's optimizer, whose method `update` is m, updates all parameters, each element
+// by itself, and evaluations use the same weights.
+static bool is_of_elements(const lm_recipe *r, const lm_group_sets *c, const ast_member *m) {
+  uint32_t group;
+  for (int s = 0; s < c->n; s++)
+    if (lm_groups_optimizer(r, c->sets[s], &group) != &r->optimizer)
+      return false;
+  bool views = lm_optimizer_eval(r->optimizer.target.decl);
+  return !views && lm_update_type_of(m).form == LM_UPDATE_ELEMENT;
 }
 
 void lm_lower_optimizer(lm_elab *e, const lm_recipe *r, lm_lowered *out) {
@@ -178,6 +192,11 @@ void lm_lower_optimizer(lm_elab *e, const lm_recipe *r, lm_lowered *out) {
   e->n_loops = 0;
   e->mode = EL_UPDATE;
   const ast_member *m = lm_optimizer_members(e, d);
-  if (m)
+  if (!m || !lm_groups_check(e, r, &c))
+    return;
+  make_norm(e);
+  if (is_of_elements(r, &c, m))
     lower_body(e, r, inst, m, &c, out);
+  else
+    lm_lower_tensors(e, r, &c, out);
 }

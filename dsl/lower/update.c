@@ -10,31 +10,55 @@
 
 static const char form[] = "update(p: f32, g: f32, k: f32) -> f32";
 
-// ---- members
+// ---- the type of `update`
 
 static lm_diag *report_form(lm_elab *e, lm_loc at) {
   lm_diag *d = EL_ERR(e, at, E0B3);
-  lm_diag_help(
-      e->c, d,
-      "%s returns the new value of one element p, from its gradient g in step k; k is optional",
-      form);
+  lm_diag_help(e->c, d,
+               "%s returns the new value of one element p, from its gradient g in step k; k is "
+               "optional",
+               form);
   return d;
 }
 
-// True if t is f32, the type of one element.
-static bool is_element(lm_elab *e, const ast_type *t, const char *whole, bool *out_reported) {
-  *out_reported = t->n_dims > 0;
-  if (t->n_dims)
-    EL_ERR(e, t->loc, E900, whole);
-  return !t->n_dims && !t->has_dims && el_type_is(t, "f32");
+static lm_sym name_of(const ast_dim *d) {
+  return d->row ? d->row : d->expr->kind == EX_NAME ? d->expr->text : NULL;
 }
 
-static bool check_type(lm_elab *e, const ast_type *t) {
-  bool reported;
-  if (!t || is_element(e, t, "an optimizer over whole parameters or matrices", &reported))
+lm_update_type lm_update_type_of(const ast_member *update) {
+  const ast_type *t = update->sig.n_params ? update->sig.params[0].type : NULL;
+  lm_update_type out = {LM_UPDATE_ELEMENT};
+  if (!t || !t->n_dims)
+    return out;
+  out.form = t->n_dims == 1 ? LM_UPDATE_TENSOR : LM_UPDATE_MATRIX;
+  for (uint32_t i = 0; i < t->n_dims && i < 2; i++)
+    out.axes[i] = name_of(&t->dims[i]);
+  return out;
+}
+
+// True if t is f32, f32[..p] or f32[i, o].
+static bool is_value_type(const ast_type *t) {
+  if (!el_type_is(t, "f32") || (t->has_dims && !t->n_dims) || t->n_dims > 2)
+    return false;
+  if (t->n_dims == 1)
+    return t->dims[0].row;
+  return !t->n_dims || (!t->dims[0].row && !t->dims[1].row && name_of(&t->dims[0]) &&
+                        name_of(&t->dims[1]) && name_of(&t->dims[0]) != name_of(&t->dims[1]));
+}
+
+static bool same_type(const ast_type *x, const ast_type *y) {
+  bool same = x->n_dims == y->n_dims;
+  for (uint32_t i = 0; same && i < x->n_dims; i++)
+    same = name_of(&x->dims[i]) == name_of(&y->dims[i]);
+  return same;
+}
+
+// A type may be left out; it is then that of an element.
+static bool check_type(lm_elab *e, const ast_type *t, const ast_type *like) {
+  static const ast_type element;
+  if (t ? is_value_type(t) && same_type(t, like ? like : &element) : !like || !like->n_dims)
     return true;
-  if (!reported)
-    report_form(e, t->loc);
+  report_form(e, t ? t->loc : like->loc);
   return false;
 }
 
@@ -67,20 +91,36 @@ static bool check_update(lm_elab *e, const ast_member *m) {
   if (!lm_check_order(e, sig, names, LM_COUNT(names), "update"))
     return false;
   for (uint32_t i = 0; i < sig->n_params; i++) {
-    if (!check_type(e, sig->params[i].type))
+    if (!check_type(e, sig->params[i].type, i < 2 ? sig->params[0].type : NULL))
       return false;
     if (sig->params[i].init) {
       report_form(e, sig->params[i].init->loc);
       return false;
     }
   }
-  if (!check_type(e, sig->ret))
+  if (!check_type(e, sig->ret, sig->params[0].type))
     return false;
   if (!sig->where.n)
     return true;
   lm_diag *d = EL_ERR(e, sig->where.v[0]->loc, E0E9);
   lm_diag_help(e->c, d, "write constraints on the optimizer's parameters after its parameter list");
   return false;
+}
+
+// eval(p: T) -> T, T the type of the first parameter of `update`.
+static bool check_eval(lm_elab *e, const ast_member *m, const ast_member *update) {
+  const ast_sig *sig = &m->sig;
+  const ast_type *like = update && update->sig.n_params ? update->sig.params[0].type : NULL;
+  static const ast_type element;
+  const ast_type *want = like ? like : &element;
+  bool ok = sig->n_params == 1 && !sig->params[0].init && !sig->where.n;
+  for (uint32_t i = 0; ok && i < 2; i++) {
+    const ast_type *t = i ? sig->ret : sig->params[0].type;
+    ok = t ? is_value_type(t) && same_type(t, want) : !want->n_dims;
+  }
+  if (!ok)
+    EL_ERR(e, m->loc, E908);
+  return ok;
 }
 
 static bool has_param(const ast_sig *sig, lm_sym name) {
@@ -103,14 +143,35 @@ static bool is_state_before(const ast_decl *d, const ast_name *name) {
   return false;
 }
 
+// The axes of the states of a type. False: `update` sees no such axes.
+static bool state_axes(const ast_type *t, const ast_member *update, lm_lowered_state *out) {
+  lm_update_type of = update ? lm_update_type_of(update) : (lm_update_type){0};
+  if (!el_type_is(t, "f32"))
+    return false;
+  if (!t->has_dims)
+    return true;
+  if (of.form == LM_UPDATE_TENSOR && t->n_dims == 1)
+    return t->dims[0].row && t->dims[0].row == of.axes[0];
+  out->has_own_axes = true;
+  for (uint32_t i = 0; i < t->n_dims; i++) {
+    int k = of.form != LM_UPDATE_MATRIX || t->dims[i].row ? -1
+            : name_of(&t->dims[i]) == of.axes[0]          ? 0
+            : name_of(&t->dims[i]) == of.axes[1]          ? 1
+                                                          : -1;
+    if (k < 0 || out->axis[k] || (k == 0 && out->axis[1]))
+      return false;
+    out->axis[k] = true;
+  }
+  if (out->axis[0] && out->axis[1])
+    out->has_own_axes = false;
+  return of.form != LM_UPDATE_ELEMENT;
+}
+
 static bool check_state(lm_elab *e, const ast_decl *d, const ast_member *m,
                         const ast_member *update) {
-  bool ok = true, reported;
-  if (!is_element(e, m->type, "a state of whole parameters", &reported)) {
-    if (!reported)
-      EL_ERR(e, m->type->loc, E0EC);
-    ok = false;
-  }
+  bool ok = state_axes(m->type, update, &(lm_lowered_state){0});
+  if (!ok)
+    EL_ERR(e, m->type->loc, E0EC);
   for (uint32_t k = 0; k < m->names.n; k++) {
     const ast_name *n = &m->names.v[k];
     bool taken = has_param(&d->sig, n->text) || (update && has_param(&update->sig, n->text));
@@ -127,8 +188,6 @@ static bool check_other_member(lm_elab *e, const ast_decl *d, const ast_member *
       [MB_DIM] = "dim", [MB_PARAM] = "param", [MB_SUB] = "sub", [MB_MAP] = "map"};
   bool method = m->kind == MB_METHOD;
   const char *what = method ? m->names.v[0].text : keywords[m->kind];
-  if (method && !strcmp(what, "eval"))
-    return EL_REJECT(e, m->loc, E908);
   lm_diag *err = EL_ERR(e, m->loc, E0B7, what);
   const char *near = method ? lm_nearest(what, (const char *[]){"update"}, 1) : NULL;
   if (near)
@@ -140,13 +199,21 @@ static bool check_other_member(lm_elab *e, const ast_decl *d, const ast_member *
   return false;
 }
 
-static const ast_member *update_find(const ast_decl *d) {
+static const ast_member *method_find(const ast_decl *d, const char *name) {
   for (uint32_t i = 0; i < d->members.n; i++) {
     const ast_member *m = d->members.v[i];
-    if (m->kind == MB_METHOD && !strcmp(m->names.v[0].text, "update"))
+    if (m->kind == MB_METHOD && !strcmp(m->names.v[0].text, name))
       return m;
   }
   return NULL;
+}
+
+static const ast_member *update_find(const ast_decl *d) {
+  return method_find(d, "update");
+}
+
+const ast_member *lm_optimizer_eval(const ast_decl *d) {
+  return method_find(d, "eval");
 }
 
 static bool check_member(lm_elab *e, const ast_decl *d, const ast_member *m,
@@ -157,8 +224,10 @@ static bool check_member(lm_elab *e, const ast_decl *d, const ast_member *m,
     return check_state(e, d, m, update);
   if (m == update)
     return check_update(e, m);
-  if (update && m->kind == MB_METHOD && m->names.v[0].text == update->names.v[0].text)
-    return EL_REJECT(e, m->loc, E0ED, d->name.text);
+  if (m == lm_optimizer_eval(d))
+    return check_eval(e, m, update);
+  if (m->kind == MB_METHOD && method_find(d, m->names.v[0].text) != m)
+    return EL_REJECT(e, m->loc, E0ED, d->name.text, m->names.v[0].text);
   return check_other_member(e, d, m);
 }
 
@@ -174,8 +243,11 @@ const ast_member *lm_optimizer_members(lm_elab *e, const ast_decl *d) {
 
 // ---- states
 
-static lm_lowered_state state_of(lm_elab *e, const ast_member *m) {
+static lm_lowered_state state_of(lm_elab *e, const ast_member *m, const ast_member *update) {
   lm_lowered_state s = {.is_param = m->init->kind == EX_NAME && !strcmp(m->init->text, "p")};
+  state_axes(m->type, update, &s);
+  if (s.is_param && s.has_own_axes)
+    EL_ERR(e, m->init->loc, E0B4, "p, which has more axes");
   if (s.is_param)
     return s;
   el_val v = el_eval(e, m->init);
@@ -191,7 +263,7 @@ lm_lowered_states lm_optimizer_states(lm_elab *e, const ast_decl *d) {
     const ast_member *m = d->members.v[i];
     if (m->kind != MB_STATE)
       continue;
-    lm_lowered_state s = state_of(e, m);
+    lm_lowered_state s = state_of(e, m, update_find(d));
     for (uint32_t k = 0; k < m->names.n; k++) {
       s.name = m->names.v[k].text;
       LM_PUSH(e->a, all.v, all.n, all.cap) = s;
@@ -207,36 +279,57 @@ static el_val bound(const lm_elab *e, lm_sym name) {
   return b ? b->val : el_error();
 }
 
-// A result over all elements; axes of them that it lacks are added.
-static el_val over_elements(lm_elab *e, el_val v, const el_axes *axes, lm_loc at) {
+el_axes lm_optimizer_state_axes(lm_elab *e, const lm_lowered_state *s, const el_axes *of_p) {
+  el_axes own = {0};
+  if (!s->has_own_axes)
+    return *of_p;
+  for (uint32_t k = 0; k < 2; k++)
+    if (s->axis[k])
+      el_axes_push(e, &own, of_p->v[k]);
+  return own;
+}
+
+// A result over `axes`; axes of them that it lacks are added.
+static el_val over_axes(lm_elab *e, el_val v, const el_axes *axes, lm_loc at) {
+  el_axes order = {0};
+  el_val want = el_tensor(K_F32, axes, NULL);
   v = el_adapt(e, &v, K_F32, at);
   if (v.k == V_ERROR)
     return v;
   if (v.k != V_TENSOR || v.kind != K_F32 || !el_axes_subset(&v.axes, axes))
-    return EL_FAIL(e, at, E0B5, el_show(e, &v));
-  return el_tensor(K_F32, axes,
-                   v.v ? lm_emit_expand(&e->b, v.v, el_ir_type(e, K_F32, axes)) : NULL);
+    return EL_FAIL(e, at, E0B5, el_show(e, &want), el_show(e, &v));
+  if (!v.v)
+    return want;
+  for (uint32_t i = 0; i < axes->n; i++)
+    if (el_axes_has(&v.axes, axes->v[i]))
+      el_axes_push(e, &order, axes->v[i]);
+  lm_type t = el_ir_type(e, K_F32, &order);
+  v.v = lm_emit_permute(&e->b, v.v, t.axis, t.rank);
+  return el_tensor(K_F32, axes, lm_emit_expand(&e->b, v.v, el_ir_type(e, K_F32, axes)));
 }
 
 bool lm_optimizer_run(lm_elab *e, const lm_optimizer_values *in, el_val *out) {
-  const ast_member *m = in->update;
+  const ast_member *m = in->method;
   bool ok = true;
   for (uint32_t i = 0; i < in->states.n; i++) {
     el_val s = in->state[i];
     s.name = in->states.v[i].name;
-    el_bind_name(e, s.name, s, true);
+    el_bind_name(e, s.name, s, !in->is_eval);
   }
   for (uint32_t i = 0; i < m->sig.n_params; i++)
     el_bind_name(e, m->sig.params[i].name.text, in->args[i], false);
   el_run(e, &m->body);
   if (!e->frame->has_result) {
     if (e->budget)
-      EL_ERR(e, m->body.close, E077, lm_arena_printf(e->a, "%s.update", e->frame->what));
+      EL_ERR(e, m->body.close, E077,
+             lm_arena_printf(e->a, "%s.%s", e->frame->what, m->names.v[0].text));
     return false;
   }
-  out[0] = over_elements(e, e->frame->result, in->elements, e->frame->result.loc);
+  out[0] = over_axes(e, e->frame->result, &in->args[0].axes, e->frame->result.loc);
+  if (in->is_eval)
+    return out[0].k == V_TENSOR;
   for (uint32_t i = 0; i < in->states.n; i++)
-    out[1 + i] = over_elements(e, bound(e, in->states.v[i].name), in->elements, m->loc);
+    out[1 + i] = over_axes(e, bound(e, in->states.v[i].name), &in->state[i].axes, m->loc);
   for (uint32_t i = 0; i <= in->states.n; i++)
     ok &= out[i].k == V_TENSOR;
   return ok;
@@ -269,21 +362,49 @@ static void bind_arguments(lm_elab *e, el_inst *inst, const ast_member *update) 
                  false);
 }
 
+static el_axis *symbolic_axis(lm_elab *e, lm_sym name, el_axes *out) {
+  el_axis *x = el_axis_new(e, name, lm_size_dim(e->a, name), 0);
+  el_axes_push(e, out, x);
+  return x;
+}
+
+// The axes of a parameter of unknown shape, bound to their names.
+static el_axes symbolic_axes(lm_elab *e, lm_update_type t) {
+  el_axes axes = {0};
+  switch (t.form) {
+  case LM_UPDATE_ELEMENT: symbolic_axis(e, LM_SYM(e->c, "el"), &axes)->element = true; break;
+  case LM_UPDATE_TENSOR:
+    symbolic_axis(e, t.axes[0], &axes)->opaque = true;
+    el_row_bind(e, t.axes[0], axes);
+    break;
+  case LM_UPDATE_MATRIX:
+    for (int k = 0; k < 2; k++)
+      el_axis_bind_name(e, t.axes[k], symbolic_axis(e, t.axes[k], &axes));
+    break;
+  }
+  return axes;
+}
+
 static void run_symbolic(lm_elab *e, el_inst *inst, const ast_member *update) {
   const ast_decl *d = inst->decl;
-  el_axes elements = {0}, none = {0};
-  el_axis *el = el_axis_new(e, LM_SYM(e->c, "el"), lm_size_dim(e->a, LM_SYM(e->c, "el")), 0);
-  el->element = true;
-  el_axes_push(e, &elements, el);
+  el_axes none = {0}, axes = symbolic_axes(e, lm_update_type_of(update));
   lm_lowered_states states = lm_optimizer_states(e, d);
   bind_arguments(e, inst, update);
   el_where_check_all(e, &(el_where){&d->sig, d->name.text, d->loc, NULL});
-  el_val element = el_tensor(K_F32, &elements, NULL), step = el_tensor(K_NUM, &none, NULL);
+  el_val p = el_tensor(K_F32, &axes, NULL), step = el_tensor(K_NUM, &none, NULL);
   el_val *out = LM_NEW_N(e->a, el_val, states.n + 1);
   el_val *state = LM_NEW_N(e->a, el_val, states.n + 1);
   for (uint32_t i = 0; i < states.n; i++)
-    state[i] = element;
-  lm_optimizer_values in = {update, &elements, {element, element, step}, states, state};
+    state[i] = el_tensor(K_F32, &none, NULL);
+  for (uint32_t i = 0; i < states.n; i++)
+    state[i].axes = lm_optimizer_state_axes(e, &states.v[i], &axes);
+  lm_optimizer_values in = {update, {p, p, step}, states, state};
+  lm_optimizer_run(e, &in, out);
+  in.method = lm_optimizer_eval(d);
+  in.is_eval = true;
+  if (!in.method)
+    return;
+  e->frame->has_result = false;
   lm_optimizer_run(e, &in, out);
 }
 

@@ -208,13 +208,15 @@ typedef struct lm_recipe_parallel {
 } lm_recipe_parallel;
 int lm_recipe_mesh_size(const lm_recipe *r, const char *axis); // 1: the mesh has no such axis
 
-// Optimizer arguments of the parameters that match. Later groups override earlier ones.
+// The optimizer of the parameters that match, and arguments of it. Later groups override earlier
+// ones.
 typedef struct lm_recipe_group {
   const char *pattern;
   lm_loc loc;
   const lm_file *file;
   const ast_arg *args;
-  uint32_t n_args; // all named
+  uint32_t n_args;          // all named
+  lm_recipe_call optimizer; // name NULL: the group has none
 } lm_recipe_group;
 
 typedef enum {

@@ -173,24 +173,73 @@ static void check_stages(const lm_reader *d) {
 
 // ---- optimizer
 
-// Reports an argument of a group that the optimizer does not have. `optimizer = ...` is planned.
-static void report_group_arg(const lm_reader *d, const ast_decl *optimizer, const ast_arg *a) {
-  if (strcmp(a->name, "optimizer"))
-    lm_read_unknown_arg(d, optimizer, 0, a);
-  else
-    LM_REPORT(d->R->c, a->name_loc, E909);
+static const ast_arg *group_optimizer(const lm_setting *s) {
+  for (uint32_t i = 0; i < s->value->n_args; i++)
+    if (!strcmp(s->value->args[i].name, "optimizer"))
+      return &s->value->args[i];
+  return NULL;
 }
 
+// The group with its optimizer and without arguments, which may be of the optimizer of any group.
 static void read_group(const lm_reader *d, const lm_setting *s) {
-  const ast_decl *optimizer = d->r->optimizer.target.decl;
-  lm_recipe_group g = {.pattern = s->sel->text, .loc = s->sel->loc, .file = s->file};
-  g.args = optimizer ? lm_read_args(d, optimizer, 0, s->value->args, s->value->n_args, s->file)
-                     : s->value->args;
-  g.n_args = s->value->n_args;
-  for (uint32_t i = 0; optimizer && i < g.n_args; i++)
-    if (lm_read_param(&optimizer->sig, g.args[i].name) < 0)
-      report_group_arg(d, optimizer, &g.args[i]);
+  lm_recipe_group g = {
+      .pattern = s->sel->text,
+      .loc = s->sel->loc,
+      .file = s->file,
+  };
+  const ast_arg *own = group_optimizer(s);
+  if (own && own->expr->kind == EX_CALL)
+    g.optimizer = lm_read_call(d, own->expr, s->file, DC_OPTIMIZER, 0);
+  else if (own)
+    LM_REPORT(d->R->c, own->expr->loc, E23B, "optimizer of a group", "a call of an optimizer",
+              "a value of another form");
   LM_PUSH(d->R->c->arena, d->r->groups, d->r->n_groups, d->r->cap_groups) = g;
+}
+
+static const ast_decl *having(const lm_recipe_call *call, const char *param) {
+  const ast_decl *decl = call->target.decl;
+  return decl && lm_read_param(&decl->sig, param) >= 0 ? decl : NULL;
+}
+
+// The optimizer that an argument of group k is of: its own, the recipe's, or that of another group.
+static const ast_decl *optimizer_of_arg(const lm_reader *d, uint32_t k, const char *param) {
+  const ast_decl *decl = having(&d->r->groups[k].optimizer, param);
+  if (!decl)
+    decl = having(&d->r->optimizer, param);
+  for (uint32_t i = 0; !decl && i < d->r->n_groups; i++)
+    decl = having(&d->r->groups[i].optimizer, param);
+  return decl;
+}
+
+static void read_group_args(const lm_reader *d, uint32_t k, const lm_setting *s) {
+  lm_recipe_group *g = &d->r->groups[k];
+  const ast_decl *main = g->optimizer.name ? g->optimizer.target.decl : d->r->optimizer.target.decl;
+  ast_arg *args = LM_NEW_N(d->R->c->arena, ast_arg, s->value->n_args + 1);
+  for (uint32_t i = 0; i < s->value->n_args; i++) {
+    const ast_arg *a = &s->value->args[i];
+    if (a == group_optimizer(s))
+      continue;
+    const ast_decl *decl = optimizer_of_arg(d, k, a->name);
+    if (!decl && main) {
+      lm_read_unknown_arg(d, main, 0, a);
+      continue;
+    }
+    args[g->n_args++] = decl ? *lm_read_args(d, decl, 0, a, 1, s->file) : *a;
+  }
+  g->args = args;
+}
+
+static void read_groups(const lm_reader *d) {
+  for (int args = 0; args < 2; args++)
+    for (uint32_t i = 0, k = 0; i < d->s->n; i++) {
+      const lm_setting *s = d->s->v[i];
+      if (strcmp(s->key->path, "recipe.group") || !s->value)
+        continue;
+      if (args)
+        read_group_args(d, k++, s);
+      else
+        read_group(d, s);
+    }
 }
 
 static void read_optimizer(const lm_reader *d) {
@@ -206,9 +255,7 @@ static void read_optimizer(const lm_reader *d) {
   if (!lm_read_is_word(clip, "none"))
     d->r->clip = lm_read_arg_number(d, "recipe.clip", clip, "max",
                                     lm_read_file(d, lm_read_setting(d, "recipe.clip")));
-  for (uint32_t i = 0; i < d->s->n; i++)
-    if (!strcmp(d->s->v[i]->key->path, "recipe.group") && d->s->v[i]->value)
-      read_group(d, d->s->v[i]);
+  read_groups(d);
 }
 
 // ---- precision and memory

@@ -55,7 +55,7 @@ static lm_status tensor_add(tensor_list *l, char *name, lm_plan_tensor x) {
 static lm_status tensors_list(lm_arena *a, const lm_trainer *t, content what, tensor_list *out) {
   const lm_trainer_options *o = lm_trainer_options_of(t);
   const lm_plan *plan = o->plan;
-  size_t most = (size_t)plan->n_params * (1 + (size_t)plan->n_states);
+  size_t most = (size_t)plan->n_params * (1 + (size_t)plan->n_states) + (size_t)plan->n_own_states;
   *out = (tensor_list){
       .t = t,
       .of = LM_NEW_N(a, lm_st_tensor, most + 1),
@@ -71,6 +71,10 @@ static lm_status tensors_list(lm_arena *a, const lm_trainer *t, content what, te
       char *name = lm_arena_printf(a, "%s.%s", o->states[k].name, p->path);
       LM_TRY(tensor_add(out, name, (lm_plan_tensor){p, LM_ROLE_STATE, k}));
     }
+  for (int i = 0; what == OF_OPTIMIZER && i < plan->n_own_states; i++) {
+    const lm_plan_param *p = &plan->states[i];
+    LM_TRY(tensor_add(out, (char *)p->path, (lm_plan_tensor){p, LM_ROLE_PARAM}));
+  }
   return NULL;
 }
 
@@ -191,7 +195,10 @@ int64_t lm_checkpoint_bytes(const lm_plan *plan) {
   int64_t elements = 0;
   for (int i = 0; i < plan->n_params; i++)
     elements += plan->params[i].elements;
-  return elements * (1 + plan->n_states) * (int64_t)sizeof(float);
+  elements *= 1 + plan->n_states;
+  for (int i = 0; i < plan->n_own_states; i++)
+    elements += plan->states[i].elements;
+  return elements * (int64_t)sizeof(float);
 }
 
 lm_status lm_checkpoint_save(const lm_trainer *t, const char *dir, const lm_checkpoint *c, int keep,
@@ -204,9 +211,13 @@ lm_status lm_checkpoint_save(const lm_trainer *t, const char *dir, const lm_chec
   saving x;
   lm_arena *a = lm_arena_create();
   lm_status s = saving_begin(a, t, &x);
+  if (!s)
+    s = lm_trainer_eval_begin(t);
   if (!s && lm_comm_is_first(x.ranks.comm))
     s = save(a, &x, dir, c, keep, also);
   lm_status rest = lm_rank_tensors_finish(&x.ranks);
+  if (!s && !rest)
+    rest = lm_trainer_eval_end(t);
   lm_arena_destroy(a);
   if (s && rest)
     lm_status_free(rest);
@@ -324,7 +335,8 @@ static lm_status folder_load(lm_arena *a, lm_trainer *t, const char *folder, lm_
   c->model = as_given.model;
   c->n_model = as_given.n_model;
   LM_TRY(tensors_load(a, t, OF_MODEL, lm_path_join(a, folder, MODEL)));
-  return tensors_load(a, t, OF_OPTIMIZER, lm_path_join(a, folder, OPTIMIZER));
+  LM_TRY(tensors_load(a, t, OF_OPTIMIZER, lm_path_join(a, folder, OPTIMIZER)));
+  return lm_trainer_eval_end(t);
 }
 
 lm_status lm_checkpoint_load(lm_arena *a, lm_trainer *t, const char *path, lm_checkpoint *c,

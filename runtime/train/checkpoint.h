@@ -1,5 +1,6 @@
 // checkpoint.h - saves and loads checkpoints: folders step-000400 with
-//   model.safetensors      parameters, f32, by logical name (layers.17.attn.wq) in logical shapes
+//   model.safetensors      parameters, f32, by logical name (layers.17.attn.wq) in logical shapes;
+//                          those of evaluations if the optimizer has `eval`
 //   optimizer.safetensors  optimizer state in the same form, with the state's name as a prefix:
 //                          m.layers.17.attn.wq
 //   state.json             step, seed, the settings that must not change on resume, and the

@@ -278,7 +278,9 @@ static lm_status evaluate(run *r, int i) {
   lm_eval_result x;
   lm_buf more = {0};
   double start = lm_timeline_now(t->timeline);
+  LM_TRY(lm_trainer_eval_begin(r->o->trainer));
   LM_TRY(lm_eval_run(t->exec, t->plan, t->data, e->part, r->o->comm, NULL, &x));
+  LM_TRY(lm_trainer_eval_end(r->o->trainer));
   lm_timeline_add(t->timeline, LM_ROW_RUN, "evaluation", NULL, r->state.step, start);
   if (x.weight <= 0)
     return eval_empty(r, e, &x);

@@ -134,11 +134,30 @@ static lm_status state_init(lm_trainer *t, int k, float *buffer) {
   return NULL;
 }
 
+// A state of one parameter.
+static lm_status own_state_init(lm_trainer *t, const lm_plan_param *x, float *buffer) {
+  const lm_plan *p = t->o.plan;
+  const lm_plan_param *of = x->value_of ? lm_plan_param_find(p, x->value_of) : NULL;
+  if (x->value_of && !of)
+    return lm_fail(LM_BUG_STATUS, "state %s is of no parameter of the plan", x->path);
+  for (int64_t at = 0; at < x->elements; at += LM_TENSOR_CHUNK) {
+    int64_t n = x->elements - at < LM_TENSOR_CHUNK ? x->elements - at : LM_TENSOR_CHUNK;
+    if (of)
+      LM_TRY(lm_tensor_get(t->o.exec, p, (lm_plan_tensor){of, LM_ROLE_PARAM}, at, n, buffer));
+    else
+      lm_init_fill((lm_init){x->init, x->init_a, x->init_b}, 0, x->path, at, n, buffer);
+    LM_TRY(lm_tensor_set(t->o.exec, p, (lm_plan_tensor){x, LM_ROLE_PARAM}, at, n, buffer));
+  }
+  return NULL;
+}
+
 lm_status lm_trainer_init_states(lm_trainer *t) {
   float *buffer = lm_alloc(LM_TENSOR_CHUNK * sizeof *buffer);
   lm_status s = NULL;
   for (int i = 0; !s && i < t->o.plan->n_states; i++)
     s = state_init(t, i, buffer);
+  for (int i = 0; !s && i < t->o.plan->n_own_states; i++)
+    s = own_state_init(t, &t->o.plan->states[i], buffer);
   lm_free(buffer);
   return s;
 }
@@ -341,6 +360,21 @@ lm_status lm_trainer_step(lm_trainer *t, int64_t step, int64_t batch, double lim
   return s;
 }
 
+// ---- weights of evaluations
+
+static lm_status exchange(const lm_trainer *t, lm_func_id id) {
+  const lm_plan_func *f = lm_plan_func_get(t->o.plan, id, 0);
+  return f ? lm_exec_run(t->o.exec, f, t->extents) : NULL;
+}
+
+lm_status lm_trainer_eval_begin(const lm_trainer *t) {
+  return exchange(t, LM_FUNC_TO_EVAL);
+}
+
+lm_status lm_trainer_eval_end(const lm_trainer *t) {
+  return exchange(t, LM_FUNC_TO_TRAIN);
+}
+
 // ---- check for finite values
 
 // All bits of the exponent are set in infinities and NAN.
@@ -376,15 +410,19 @@ lm_status lm_trainer_not_finite(const lm_trainer *t, const char **out) {
   const lm_plan *p = t->o.plan;
   float *buffer = lm_alloc(LM_TENSOR_CHUNK * sizeof *buffer);
   lm_status s = NULL;
-  int found = 0; // of the parameters, from 1
-  for (int i = 0; !s && !found && i < p->n_params; i++) {
-    bool finite = true;
-    s = param_check(t, &p->params[i], buffer, &finite);
+  int found = 0; // parameters, then own states, from 1
+  for (int i = 0; !s && !found && i < p->n_params + p->n_own_states; i++) {
+    bool finite = true, own = i >= p->n_params;
+    lm_plan_tensor state = {own ? &p->states[i - p->n_params] : NULL, LM_ROLE_PARAM};
+    s = own ? tensor_check(t, state, buffer, &finite)
+            : param_check(t, &p->params[i], buffer, &finite);
     found = finite ? 0 : 1 + i;
   }
   lm_free(buffer);
   if (!s)
     s = lm_comm_any(t->o.comm, "the check for finite values", &found);
-  *out = s || !found ? NULL : p->params[found - 1].path;
+  *out = s || !found            ? NULL
+         : found <= p->n_params ? p->params[found - 1].path
+                                : p->states[found - 1 - p->n_params].path;
   return s;
 }

@@ -84,6 +84,10 @@ lm_status lm_trainer_step(lm_trainer *t, int64_t step, int64_t batch, double lim
 // For callers that cannot skip a step. LM_USER: the loss or the norm is not finite, or the weights
 // sum to 0 or less.
 lm_status lm_step_check(int64_t step, const lm_step_result *r);
+// If the optimizer evaluates with other weights than it trains (its `eval`): begin gives the
+// parameters those weights, end gives them the trained ones. Both do nothing otherwise.
+lm_status lm_trainer_eval_begin(const lm_trainer *t);
+lm_status lm_trainer_eval_end(const lm_trainer *t);
 // *out: the name of a parameter that has an element that is not finite, in the parameter or in its
 // states, on any rank; NULL: all are finite. All ranks call it.
 lm_status lm_trainer_not_finite(const lm_trainer *t, const char **out);
