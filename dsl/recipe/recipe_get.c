@@ -136,8 +136,8 @@ static const char *matrix_optimizer(ast_decl_kind kind, const char *name) {
   static const char *const names[] = {"muon", "shampoo", "soap", "kron", "psgd", "galore"};
   for (size_t i = 0; kind == DC_OPTIMIZER && i < LM_COUNT(names); i++)
     if (!strcasecmp(name, names[i]))
-      return "optimizers over whole matrices are unsupported; `update` sees one element of a "
-             "parameter, as in adamw and lion of std.optim";
+      return "the library does not have it; an optimizer of matrices is declared with "
+             "update(p: f32[i, o], g: f32[i, o]) -> f32[i, o]";
   return NULL;
 }
 

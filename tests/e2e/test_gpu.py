@@ -103,6 +103,26 @@ def test_trace(run):
         within(name, distance(gpu[name], cpu[name], 1e-3), 1e-5)
 
 
+def test_optimizers(run):
+    """optimizers of matrices and of whole parameters, several in a recipe, and the weights of evaluations"""
+    fake = Fake(run)
+    groups = """optimizer = muon(lr = 0.02)
+  group @embed = (optimizer = schedule_free(lr = 1e-2)); group @**.{n1,n2,qn,kn,norm} = (optimizer = lamb(lr = 1e-2))
+  group @layers.1.**.{wg,wd} = (optimizer = adafactor(lr = 1e-2))"""
+    text = open(tiny(run, steps=3)).read().replace("optimizer = adamw(lr = 3e-3)", groups)
+    file = run.write("optimizers.lm", text.replace("data = Batches", 'save = checkpoint("run"); data = Batches'))
+    cpu, gpu = run.trace(file, "--values", "params"), fake.trace(file, "--values", "params")
+    for name in cpu:
+        within(name, distance(gpu[name], cpu[name]), 2e-5)
+    fake("run", file, "--target", "cuda", "--out", run.path("gpu"))
+    run("run", file, "--out", run.path("cpu"))
+    for part in ("model", "optimizer"):
+        here, there = (load(run.path(x, "step-000003", part + ".safetensors")) for x in ("cpu", "gpu"))
+        check(here.keys() == there.keys(), "the same tensors")
+        for name in here:
+            within(name, distance(there[name], here[name], 1e-6), 1e-4)
+
+
 def test_packed(run):
     """concatenated weights, as at large micro-batches, and padded logits, while parameters change between steps"""
     fake, file = Fake(run), tiny(run, vocab=4100)

@@ -94,6 +94,21 @@ def test_tensor_parallel(run):
     check("this run is finished" in out, out)
 
 
+MUON = """optimizer = adamw(lr = 1e-3); group @layers.*.{wg,wu,wd} = (optimizer = muon(lr = 0.02))
+  group @layers.*.attn.{wq,wk,wv,wo} = (optimizer = muon(lr = 0.02)); group @embed = (optimizer = lamb(lr = 0.01))"""
+
+
+def test_matrix_optimizers(run):
+    """Optimizers that compute with whole matrices, of which each rank has a part."""
+    mpi_needed(run)
+    file = model(run)
+    text = open(file).read()
+    open(file, "w").write(re.sub(r"group .*\n", "", text).replace("optimizer = adamw(lr = 1e-3)", MUON))
+    ranks(run, 1, file, "-q", "--out", run.path("one"))
+    mesh_run(run, "dp2tp2s", file, "parts", "-q")
+    curves_check(run, "one", "parts", "muon and lamb")
+
+
 KEEP = """optimizer keep(lr) {
   state m: f32 = p
   update(p: f32, g: f32, k: f32) -> f32 { m = m; return p }

@@ -1,0 +1,393 @@
+"""The optimizers of std.optim against their formulas in float64, written here with numpy: 50 steps of least-squares problems, whose
+gradients are known, over parameters of several shapes. The problems are frozen parameters of the model."""
+import json
+
+import numpy as np
+
+from harness import check, distance, folder_bytes, load, save, small, within
+
+STEPS = 50
+SIZES = dict(c=12, d=6, f=10, g=2, e=5, n=3)
+# parameter: its axes, and of these the ones that its use sums over, batch axes, and output axes
+PARAMS = {
+    "wide": ("df", "d", "", "f"),
+    "tall": ("fd", "f", "", "d"),
+    "heads": ("gde", "d", "", "ge"),      # no matrix in memory: d is between g and e
+    "merged": ("ged", "ge", "", "d"),
+    "experts": ("nde", "d", "n", "e"),
+    "layers.0.w": ("df", "d", "", "f"),
+    "layers.1.w": ("df", "d", "", "f"),
+    "layers.2.w": ("df", "d", "", "f"),
+    "bias": ("d", "", "", "d"),
+}
+MATRICES = [p for p in PARAMS if p != "bias"]
+
+
+def axes_of(name):
+    """of the parameter, of the input x and of the target y of the loss sum((x w - y)^2) / 2"""
+    own, i, b, o = PARAMS[name]
+    return own, b + "c" + i, b + "c" + o
+
+
+def term(name):
+    """the declarations of x and y and the expression of the loss, of the parameter w"""
+    own, x, y = axes_of(name)
+    over = ", ".join(PARAMS[name][1])
+    own, x, y = (", ".join(a) for a in (own, x, y))
+    y_of_x = f"dot(x, w, ({over}))" if over else "w * sum(x) / 12"
+    return f"""  param w: real[{own}] = zeros
+  param x: real[{x}] = zeros
+  param y: real[{y}] = zeros
+  apply() -> f32 {{ let r = {'' if over else 'expand('}{y_of_x}{'' if over else ', c, before = d)'} - y; return 0.5 * f32(sum(r * r)) }}
+"""
+
+
+def model():
+    blocks, subs = [], []
+    for name in PARAMS:
+        if name.startswith("layers.") and name != "layers.0.w":
+            continue
+        block = "B_" + name.replace(".", "_")
+        blocks.append(f"block {block}(c, d, f, g, e, n) {{\n{term(name)}}}\n")
+        args = ", ".join(f"{k} = {k}" for k in SIZES)
+        subs.append(f"  sub layers[i < 3] = {block}({args})" if name == "layers.0.w" else f"  sub {name} = {block}({args})")
+    calls = " + ".join(f"{n}()" for n in PARAMS if "." not in n)
+    sizes = ", ".join(f"{k} = {v}" for k, v in SIZES.items())
+    return "".join(blocks) + f"""model M({sizes}) {{
+{chr(10).join(subs)}
+  loss(bt: Batch[b, t]) -> (f32, f32) {{
+    let s = {calls}
+    for l in layers carry s {{ s = s + l() }}
+    return (sum(bt.w) * s, sum(bt.w))
+  }}
+}}
+model Start = M() from "start.safetensors" with {{ freeze @**.{{x,y}} }}
+data D {{ source s = text("text.txt"); pack best_fit(seq = 16 tokens) }}
+"""
+
+
+RECIPE = """recipe R {{
+  model = Start; data = D; run = {steps} steps; batch = 32 tokens; micro = 32 tokens; precision {{ compute = f32 }}
+  {optimizer}
+  save = checkpoint("run", every = {every} steps)
+}}
+"""
+
+
+def path_of(name):
+    return name if "." in name else name + ".w"
+
+
+def problems():
+    """by parameter: w, x and y, in f32"""
+    r, out = np.random.default_rng(5), {}
+    for name in PARAMS:
+        shapes = [tuple(SIZES[a] for a in axes) for axes in axes_of(name)]
+        out[name] = [r.normal(0, s, n).astype("f4") for s, n in zip((0.5, 0.5, 1), shapes)]
+    return out
+
+
+def prepare(run, optimizer, steps=STEPS, every=STEPS):
+    start = {}
+    for name, (w, x, y) in problems().items():
+        base = path_of(name)[:-1]
+        start.update({base + "w": w, base + "x": x, base + "y": y})
+    save(run.path("start.safetensors"), start)
+    run.write("text.txt", "a sentence of some bytes. " * 2000)
+    return run.write("o.lm", model() + RECIPE.format(optimizer=optimizer, steps=steps, every=every))
+
+
+def gradient(name, w, x, y):
+    own, x_axes, y_axes = axes_of(name)
+    if name == "bias":
+        return (x.sum() / 12) * ((x.sum() / 12) * w[None] - y).sum(0)
+    r = np.einsum(f"{x_axes},{own}->{y_axes}", x, w) - y
+    return np.einsum(f"{x_axes},{y_axes}->{own}", x, r)
+
+
+def loss(weights):
+    total = 0
+    for name, (_, x, y) in problems().items():
+        own, x_axes, y_axes = axes_of(name)
+        w = weights[path_of(name)].astype("f8")
+        z = x.sum() / 12 * w[None] if name == "bias" else np.einsum(f"{x_axes},{own}->{y_axes}", x, w)
+        total += 0.5 * np.sum((z - y) ** 2)
+    return total
+
+
+def as_matrices(name, w):
+    own, (_, i, b, o) = PARAMS[name][0], PARAMS[name]
+    w = np.einsum(f"{own}->{b + i + o}", w)
+    size = lambda axes: int(np.prod([SIZES[a] for a in axes]))
+    return w.reshape(size(b), size(i), size(o))
+
+
+def from_matrices(name, m):
+    own, i, b, o = PARAMS[name]
+    return np.einsum(f"{b + i + o}->{own}", m.reshape([SIZES[a] for a in b + i + o]))
+
+
+def train(name, rule, steps=STEPS, view=False):
+    """rule(): a function (p, g, k) -> p with its own states, of a whole parameter; view: the weights of evaluations"""
+    w, x, y = (a.astype("f8") for a in problems()[name])
+    step = rule()
+    for k in range(1, steps + 1):
+        w = step(w, gradient(name, w, x, y), k)
+    return step.view(w) if view else w
+
+
+def by_matrix(name, rule):
+    """the rule of a matrix [i, o] for each matrix of the parameter"""
+    def whole():
+        rules = [rule() for _ in as_matrices(name, problems()[name][0])]
+        return lambda p, g, k: from_matrices(name, np.stack(
+            [r(a, b, k) for r, a, b in zip(rules, as_matrices(name, p), as_matrices(name, g))]))
+    return whole
+
+
+# ---- the formulas
+
+def adam_moments(b1, b2):
+    s = dict(m=0.0, v=0.0)
+
+    def step(g, k):
+        s["m"] = b1 * s["m"] + (1 - b1) * g
+        s["v"] = b2 * s["v"] + (1 - b2) * g * g
+        return s["m"] / (1 - b1**k), s["v"] / (1 - b2**k)
+    return step
+
+
+def adamw(lr, b1=0.9, b2=0.95, eps=1e-8, decay=0.1):
+    def rule():
+        moments = adam_moments(b1, b2)
+
+        def step(p, g, k):
+            m, v = moments(g, k)
+            return p - lr * (m / (np.sqrt(v) + eps) + decay * p)
+        return step
+    return rule
+
+
+def lamb(lr, b1=0.9, b2=0.999, eps=1e-6, decay=0.01):
+    def rule():
+        moments = adam_moments(b1, b2)
+
+        def step(p, g, k):
+            m, v = moments(g, k)
+            u = m / (np.sqrt(v) + eps) + decay * p
+            return p - lr * np.linalg.norm(p) / np.linalg.norm(u) * u
+        return step
+    return rule
+
+
+def rms(x):
+    return np.sqrt(np.mean(x * x))
+
+
+def adafactor(lr, relative=True, clip=1.0, rate=0.8, factored=True, decay=0.0):
+    def rule():
+        s = dict(r=0.0, c=0.0, v=0.0)
+
+        def step(p, g, k):
+            b = 1 - k**-rate
+            g2 = g * g + 1e-30
+            if factored:
+                s["r"] = b * s["r"] + (1 - b) * g2.mean(1)
+                s["c"] = b * s["c"] + (1 - b) * g2.mean(0)
+                u = g / np.sqrt(np.outer(s["r"], s["c"]) / s["r"].mean())
+            else:
+                s["v"] = b * s["v"] + (1 - b) * g2
+                u = g / np.sqrt(s["v"])
+            size = lr * max(rms(p), 1e-3) if relative else lr
+            return p - size * (u / max(rms(u) / clip, 1) + decay * p)
+        return step
+    return rule
+
+
+def newton_schulz(x, n=5):
+    if x.shape[0] > x.shape[1]:
+        return newton_schulz(x.T, n).T
+    for _ in range(n):
+        a = x @ x.T
+        x = 3.4445 * x + (-4.775 * a + 2.0315 * a @ a) @ x
+    return x
+
+
+def muon(lr, beta=0.95, nesterov=True, decay=0.0, match_rms=False):
+    def rule():
+        s = dict(m=0.0)
+
+        def step(p, g, k):
+            s["m"] = beta * s["m"] + (1 - beta) * g
+            u = beta * s["m"] + (1 - beta) * g if nesterov else s["m"]
+            i, o = p.shape
+            scale = 0.2 * np.sqrt(max(i, o)) if match_rms else np.sqrt(max(1, o / i))
+            return p - lr * (scale * newton_schulz(u / (np.linalg.norm(u) + 1e-7)) + decay * p)
+        return step
+    return rule
+
+
+def ademamix(lr, b1=0.9, b2=0.999, b3=0.9999, alpha=5.0, warmup=0, eps=1e-8, decay=0.1):
+    def rule():
+        moments, s = adam_moments(b1, b2), dict(s=0.0)
+
+        def step(p, g, k):
+            m, v = moments(g, k)
+            t = min(k / warmup, 1) if warmup else 1
+            b = min(np.exp(np.log(b1) * np.log(b3) / ((1 - t) * np.log(b3) + t * np.log(b1))), b3)
+            s["s"] = b * s["s"] + (1 - b) * g
+            return p - lr * ((m + t * alpha * s["s"]) / (np.sqrt(v) + eps) + decay * p)
+        return step
+    return rule
+
+
+def schedule_free(lr, b1=0.9, b2=0.999, eps=1e-8, decay=0.0):
+    """the rule, whose attribute gives the weights of evaluations"""
+    def rule():
+        s = dict(z=None, v=0.0, total=0.0)
+
+        def step(y, g, k):
+            s["z"] = y if s["z"] is None else s["z"]
+            s["v"] = b2 * s["v"] + (1 - b2) * g * g
+            u = g / (np.sqrt(s["v"] / (1 - b2**k)) + eps) + decay * y
+            s["total"] += lr**2
+            c = lr**2 / s["total"]
+            y = (1 - c) * y + c * s["z"] + lr * (b1 * (1 - c) - 1) * u
+            s["z"] = s["z"] - lr * u
+            return y
+        step.view = lambda y: y + (1 - 1 / b1) * (s["z"] - y)
+        return step
+    return rule
+
+
+def adamw_ema(lr, ema):
+    def rule():
+        s, inner = dict(a=None), adamw(lr)()
+
+        def step(p, g, k):
+            q = inner(p, g, k)
+            s["a"] = ema * (p if s["a"] is None else s["a"]) + (1 - ema) * q
+            return q
+        step.view = lambda p: s["a"]
+        return step
+    return rule
+
+
+# ---- the comparison
+
+def expect(run, optimizer, rules, bar=1e-6):
+    """rules: by parameter a rule of the whole parameter, or (rule,) of its matrices"""
+    final = run.trace(prepare(run, optimizer), "--values", "params", "--steps", STEPS)
+    for name in PARAMS:
+        rule = rules(name)
+        want = train(name, by_matrix(name, rule[0]) if isinstance(rule, tuple) else rule)
+        moved = distance(problems()[name][0], want)
+        check(moved > 1e-3, f"{name} moved by {moved}")
+        within(f"{optimizer}: {name}", distance(final["final." + path_of(name)], want), bar)
+
+
+def test_lamb(run):
+    expect(run, "optimizer = lamb(lr = 0.01)", lambda name: lamb(0.01))
+
+
+def test_ademamix(run):
+    expect(run, "optimizer = ademamix(lr = 1e-3, warmup = 20 steps)", lambda name: ademamix(1e-3, warmup=20))
+
+
+OTHERS = "group @bias.w = (optimizer = adamw(lr = 1e-3))"
+
+
+def test_muon(run):
+    expect(run, f"optimizer = muon(lr = 0.02); {OTHERS}",
+           lambda name: adamw(1e-3) if name == "bias" else (muon(0.02),), 3e-6)
+
+
+def test_muon_variants(run):
+    use = "muon(lr = 0.01, momentum = 0.9, nesterov = false, match_rms = true, decay = 0.1)"
+    expect(run, f"optimizer = {use}; {OTHERS}",
+           lambda name: adamw(1e-3) if name == "bias" else (muon(0.01, 0.9, False, 0.1, True),), 3e-6)
+
+
+def test_adafactor(run):
+    expect(run, "optimizer = adafactor(lr = 0.02); group @bias.w = (optimizer = adafactor_full(lr = 0.01, relative = false))",
+           lambda name: adafactor(0.01, False, factored=False) if name == "bias" else (adafactor(0.02),))
+
+
+def test_groups_with_optimizers(run):
+    """an instance of a repetition has its own optimizer, another one its own arguments"""
+    rules = {"layers.1.w": (muon(0.02),), "layers.2.w": adamw(1e-3, decay=0.0), "bias": lamb(0.01), "tall": adamw(2e-3)}
+    expect(run, """optimizer = adamw(lr = 1e-3)
+  group @layers.1.w = (optimizer = muon(lr = 0.02)); group @layers.2.w = (decay = 0)
+  group @{bias,tall}.w = (lr = 2e-3); group @bias.w = (optimizer = lamb(lr = 0.01))""",
+           lambda name: rules.get(name, adamw(1e-3)), 3e-6)
+
+
+def expect_views(run, optimizer, rule):
+    """a checkpoint has the weights of evaluations; the trained ones are a state of the optimizer"""
+    run("run", prepare(run, optimizer, steps=20, every=20))
+    views = load(run.path("run/step-000020/model.safetensors"))
+    trained = load(run.path("run/step-000020/optimizer.safetensors"))
+    for name in PARAMS:
+        path = path_of(name)
+        want, seen = train(name, rule, 20), train(name, rule, 20, view=True)
+        check(distance(want, seen) > 1e-3, f"{name} has two views")
+        within(f"{optimizer}: {name}", distance(trained["trained-weights." + path], want), 1e-6)
+        within(f"{optimizer}: evaluations of {name}", distance(views[path], seen), 1e-6)
+
+
+def test_schedule_free(run):
+    use = "optimizer = schedule_free(lr = 0.01, decay = 0.1)"
+    expect(run, use, lambda name: schedule_free(0.01, decay=0.1))
+    expect_views(run, use, schedule_free(0.01, decay=0.1))
+
+
+def test_average_of_weights(run):
+    expect_views(run, "optimizer = adamw_ema(lr = 0.01, ema = 0.9)", adamw_ema(0.01, 0.9))
+
+
+def test_evaluations_use_the_average(run):
+    """the loss of an evaluation in the run is that of the weights in the checkpoint, and not that of the trained ones"""
+    file = prepare(run, "optimizer = schedule_free(lr = 0.05); eval dev { data = D.dev; every = 10 steps }", steps=10, every=10)
+    text = open(file).read().replace('text("text.txt");', 'text("text.txt"); holdout dev = tail(10%);')
+    run.write("o.lm", text)
+    run("run", file)
+    logged = json.loads(open(run.path("run/metrics.jsonl")).read().splitlines()[-1])["dev.loss"]
+    weights = load(run.path("run/step-000010/model.safetensors"))
+    states = load(run.path("run/step-000010/optimizer.safetensors"))
+    within("the loss in the run", abs(logged / loss(weights) - 1), 1e-5)
+    trained = {path_of(n): states["trained-weights." + path_of(n)] for n in PARAMS}
+    check(abs(logged / loss(trained) - 1) > 1e-3, "the trained weights have another loss")
+
+
+def test_resume_gives_the_same_bytes(run):
+    resume(run, """optimizer = adamw(lr = 1e-3); group @{wide,heads,experts}.w = (optimizer = muon(lr = 0.02))
+  group @layers.1.w = (optimizer = adafactor(lr = 0.02)); group @bias.w = (optimizer = lamb(lr = 0.01))
+  group @tall.w = (optimizer = schedule_free(lr = 0.01)); group @merged.w = (optimizer = adamw_ema(lr = 0.01))""")
+
+
+def test_resume_with_one_optimizer(run):
+    for k, use in enumerate(("schedule_free(lr = 0.01)", "ademamix(lr = 1e-3, warmup = 4 steps)")):
+        resume(run, f"optimizer = {use}", f"{k}/")
+
+
+def resume(run, optimizer, folder=""):
+    file = prepare(run, optimizer, steps=6, every=3)
+    run("run", file, "--out", run.path(folder + "one"), env={"OMP_NUM_THREADS": "1"})
+    whole = folder_bytes(run.path(folder + "one/step-000006"))
+    run("run", file, "--out", run.path(folder + "two"), env={"OMP_NUM_THREADS": "2"})
+    check(whole == folder_bytes(run.path(folder + "two/step-000006")), "two threads")
+    run("run", file, "--out", run.path(folder + "part"), "--steps", 3)
+    run("run", file, "--out", run.path(folder + "part"))
+    check(whole == folder_bytes(run.path(folder + "part/step-000006")), "resumed")
+
+
+def test_ranks(run):
+    """two processes that divide the rows train as one does"""
+    text = open(small(run, steps=3, rows=4)).read().replace("optimizer = adamw(lr = 3e-3)", """optimizer = muon(lr = 0.02)
+  group @{embed,**.n1,**.n2,**.qn,**.kn,norm} = (optimizer = schedule_free(lr = 1e-3)); save = checkpoint("run")""")
+    run("run", run.write("one.lm", text))
+    two = text.replace("data = Batches;", "data = Batches; parallel { mesh = (dp = 2) };")
+    run("run", run.write("two.lm", two), "--ranks", 2, "--out", run.path("two"), env={"ASAN_OPTIONS": "detect_leaks=0"})   # MPI leaks
+    one, two = (load(run.path(x, "step-000003/model.safetensors")) for x in ("run", "two"))
+    for name in one:
+        within(name, distance(two[name], one[name]), 1e-5)
