@@ -200,6 +200,14 @@ static inline bool lm_global_is_trained(const lm_global *g) {
   return g->kind == LM_GLOBAL_PARAM || g->kind == LM_GLOBAL_PACKED;
 }
 
+// What pass causal has shown of the operations that relate positions: no position depends on a
+// later one or on another document.
+typedef struct lm_causality {
+  int relations, proved; // such operations of the logits; those proved for every position
+  int64_t positions;     // of the row on which the others were checked
+  lm_loc checked;        // the first of the others
+} lm_causality;
+
 struct lm_module {
   lm_ctx *ctx;
   lm_arena *arena; // the context's
@@ -217,6 +225,7 @@ struct lm_module {
   lm_func *funcs, **funcs_tail;
   uint32_t n_values;
   struct lm_analysis *analysis; // compiler/analysis/analysis.h; NULL before pass analyze
+  lm_causality causality;       // of pass causal
 };
 
 // ---- types and axes (types.c)

@@ -9,10 +9,11 @@
 //   %a = select %m, %scores, -1e30        cells where %m is false: -1e30
 //   %e = exp(%a - %max)                   cells where %m is false: 0, but 1 in a fully masked row,
 //                                         whose maximum is -1e30 as well
-// A reduction over s must have a constant in every cell with s after t, and a dot over s must have
-// zero there. causal_reach.c follows all other operations along the positions. If @decode exists,
-// an operation of the logits that combines positions in another way (a sum over t, a shift along t,
-// an iota along t) is an error too, because one position at a time gives another result.
+// causal_mask.c proves masks for every position; masks without a proof are checked on the row
+// alone. A reduction over s must have a constant in every cell with s after t, and a dot over s
+// must have zero there. causal_reach.c follows all other operations along the positions. If @decode
+// exists, an operation of the logits that combines positions in another way (a sum over t, a shift
+// along t, an iota along t) is an error too, because one position at a time gives another result.
 #include "compiler/passes/causal.h"
 #include "runtime/base/diag_code.h"
 
@@ -169,8 +170,8 @@ static bool leak_find(const probe *p, const lm_op *op, const lm_value *v, leak *
   return found > 0;
 }
 
-// A dot over s needs an operand that is zero wherever s comes after t.
-static void check_past(probe *p, const lm_op *op) {
+// A dot over s needs an operand that is zero wherever s comes after t. proved: by causal_mask.c.
+static void check_past(probe *p, const lm_op *op, bool proved) {
   bool is_dot = op->code == LM_OP_DOT;
   leak at = {-1, -1, false};
   const lm_value *from = op->in[0];
@@ -181,6 +182,7 @@ static void check_past(probe *p, const lm_op *op) {
     if (!leak_find(p, op, from, &at) || lm_fact(p, from)->refused)
       return;
   }
+  LM_ASSERT(!proved);
   refuse_leak(p, op, from, &at);
   if (!is_dot)
     lm_fact(p, op->in[0])->refused = true;
@@ -203,6 +205,43 @@ static void refuse_undecodable(probe *p) {
   }
 }
 
+// ---- operations that are proved for every position, and others
+
+static void relation_add(probe *p, const lm_op *op, bool proved) {
+  lm_causality *out = &p->m->causality;
+  out->relations++;
+  out->proved += proved;
+  if (!proved && !out->checked.file)
+    out->checked = op->loc;
+}
+
+// True if the elements move to later positions, by less than the consecutive positions at the start
+// of a document on the row. Whether a document can be left is then known at these.
+static bool moves_later(const lm_op *op) {
+  const int64_t *by = op->attr.imm;
+  return (op->code == LM_OP_SLICE && by[0] == 0 && by[1] == 1) ||
+         (op->code == LM_OP_PAD && by[0] >= 0 && by[0] < LM_PROBE_FILLED && by[1] == 1);
+}
+
+// A scan can leave a document at position 0 only.
+static bool begins_by_position(const probe *p, const lm_op *scan) {
+  for (uint32_t i = 0; i < scan->n_in; i++)
+    if (p->sketches[scan->in[i]->id].by_document)
+      return false;
+  return true;
+}
+
+static void relation_count(probe *p, const lm_op *op) {
+  if (op->code == LM_OP_SCAN)
+    relation_add(p, op, begins_by_position(p, op));
+  else if (op->code == LM_OP_HISTORY || op->code == LM_OP_RENAME)
+    return;
+  else if (lm_probe_over(op, p->is_position) && moves_later(op))
+    LM_PUSH(p->a, p->shifts, p->n_shifts, p->cap_shifts) = op;
+  else if (lm_probe_over(op, p->is_position))
+    relation_add(p, op, false);
+}
+
 static void check_op(probe *p, const lm_op *op) {
   switch (op->code) {
   case LM_OP_SUM:
@@ -210,7 +249,9 @@ static void check_op(probe *p, const lm_op *op) {
   case LM_OP_ARGMAX:
   case LM_OP_DOT:
     if (lm_probe_over(op, p->is_history)) {
-      check_past(p, op);
+      bool proved = lm_mask_prove(p, op);
+      check_past(p, op, proved);
+      relation_add(p, op, proved);
       return;
     }
     break;
@@ -328,10 +369,13 @@ static void forget_used(probe *p, const lm_op *op) {
 static void causal_visit(lm_op *op, void *user) {
   probe *p = user;
   mark_axes(p, op);
-  if (is_needed(p, op))
+  if (is_needed(p, op)) {
     check_op(p, op);
+    relation_count(p, op);
+  }
   spread_refusal(p, op);
   lm_fact_find(p, op);
+  lm_mask_note(p, op);
   if (op->code == LM_OP_SCAN)
     lm_scan_prove(p, op);
   else
@@ -376,12 +420,17 @@ bool lm_pass_causal(lm_module *m, const lm_pass_env *env) {
   p.is_position[t] = true;
   lm_probe_row(&p, f);
   p.proofs = LM_NEW_N(p.a, proof, m->n_values + 1);
+  p.sketches = LM_NEW_N(p.a, sketch, m->n_values + 1);
+  m->causality = (lm_causality){.positions = p.n_positions};
   need_logits(&p, f);
   lm_region_walk(f->body, causal_visit, &p);
+  for (uint32_t i = 0; i < p.n_shifts; i++)
+    relation_add(&p, p.shifts[i], !p.selects_document);
   if (p.ok)
     lm_probe_reach(&p, f);
   if (p.ok)
     refuse_undecodable(&p);
+  lm_probe_row_warn(&p);
   probe_free(&p);
   lm_func_remove(m, f);
   return p.ok;

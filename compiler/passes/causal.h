@@ -37,6 +37,14 @@ typedef struct proof {
   int64_t *index;        // gather over positions: the position that t reads
 } proof;
 
+// What causal_mask.c needs of the facts after these are freed.
+typedef struct sketch {
+  bool visible;     // a maximum over the history: each position reads itself
+  bool unknown;     // no element of the value is known
+  bool by_document; // known, and depends on the column of documents
+  double most;      // of the absolute values, if they do not depend on positions; else INFINITY
+} sketch;
+
 typedef struct probe {
   lm_module *m;
   lm_ctx *c;
@@ -45,11 +53,16 @@ typedef struct probe {
   double **spare; // cells of freed facts, one for each (t, s)
   uint32_t n_spare, cap_spare;
   proof *proofs;                  // by value id
+  sketch *sketches;               // the same
   bool *needed;                   // by value id: the logits depend on it
   uint32_t *uses;                 // by value id: remaining uses
   bool *is_position, *is_history; // by axis: t and its renamings; s
   int64_t n_positions;
-  double *pos, *seg;         // the columns, by t
+  double *pos, *seg;     // the columns, by t
+  bool left_out;         // a constant has no positions around it on the row
+  bool selects_document; // a select along the positions depends on the column of documents
+  const lm_op **shifts;  // operations that move elements to later positions
+  uint32_t n_shifts, cap_shifts;
   const lm_op **undecodable; // operations of E0D1 and E0D2
   uint32_t n_undecodable, cap_undecodable;
   bool decoded, ok;
@@ -59,13 +72,15 @@ static inline fact *lm_fact(const probe *p, const lm_value *v) {
   return &p->facts[v->id];
 }
 
-// ---- causal_cells.c
+// ---- causal_axes.c
 // Sets *out to the first axis of t that is in the set.
 bool lm_probe_has(const bool *set, lm_type t, lm_axis *out);
 // True if t has an axis of positions and an axis of the history.
 bool lm_probe_gridded(const probe *p, lm_type t);
 // True if the operation names an axis of the set.
 bool lm_probe_over(const lm_op *op, const bool *set);
+
+// ---- causal_cells.c
 // Derives the fact of the operation's result from the facts of its operands.
 void lm_fact_find(probe *p, const lm_op *op);
 void lm_fact_free(probe *p, fact *f);
@@ -78,6 +93,15 @@ void lm_fact_prove(probe *p, const lm_op *op);
 // Records p->proofs of the values in the region of a scan, from the facts of its operands.
 void lm_scan_prove(probe *p, const lm_op *scan);
 
+// ---- causal_mask.c
+// True if no row exists in which the reduction over the history reads a position that it must not.
+// False: not known.
+bool lm_mask_prove(probe *p, const lm_op *op);
+// True if a position of the document up to t exists, on the row or not, whose score is not masked.
+bool lm_mask_shows(const probe *p, const lm_value *scores, int64_t t);
+// Records p->sketches of the operation's results, from their facts.
+void lm_mask_note(probe *p, const lm_op *op);
+
 // ---- causal_reach.c: which positions each value depends on
 // Reports values of the logits that depend on later positions or on other documents.
 void lm_probe_reach(probe *p, const lm_func *f);
@@ -87,5 +111,7 @@ void lm_probe_reach(probe *p, const lm_func *f);
 enum {
   LM_PROBE_FILLED = 512
 };
-void lm_probe_row(probe *p, const lm_func *f); // sets p->pos and p->seg
+void lm_probe_row(probe *p, const lm_func *f); // sets p->pos, p->seg and p->left_out
+// Warns of constants without positions on the row, if something is not proved for every position.
+void lm_probe_row_warn(const probe *p);
 #endif

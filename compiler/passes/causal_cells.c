@@ -11,29 +11,6 @@ enum {
   OPERANDS = 8,
 };
 
-// ---- axes of positions and of the history
-
-bool lm_probe_has(const bool *set, lm_type t, lm_axis *out) {
-  for (int i = 0; i < t.rank; i++)
-    if (set[t.axis[i]]) {
-      *out = t.axis[i];
-      return true;
-    }
-  return false;
-}
-
-bool lm_probe_gridded(const probe *p, lm_type t) {
-  lm_axis a, b;
-  return lm_probe_has(p->is_position, t, &a) && lm_probe_has(p->is_history, t, &b);
-}
-
-bool lm_probe_over(const lm_op *op, const bool *set) {
-  for (int i = 0; i < op->attr.n_axes; i++)
-    if (set[op->attr.axes[i]])
-      return true;
-  return false;
-}
-
 // ---- operands, read a row at a time
 
 typedef struct source {
@@ -288,6 +265,27 @@ static double row_reduced(const lm_op *op, const double *x, int64_t n, bool *out
   return !all ? NAN : op->code == LM_OP_MAX ? maximum : sum;
 }
 
+// True if earlier positions of the document are missing on the row.
+static bool is_behind_gap(const probe *p, int64_t t) {
+  int64_t first = t - (int64_t)p->pos[t];
+  return first < 0 || p->pos[first] != 0 || p->seg[first] != p->seg[t];
+}
+
+// Rows of which no position on the row is visible, but one that the sample lacks, are not hidden.
+// At the first one that is hidden the model is rejected, so the others are not examined.
+static void correct_hidden(const probe *p, const lm_op *op) {
+  fact *f = lm_fact(p, op->out[0]);
+  for (int64_t t = 0; t < p->n_positions; t++) {
+    if (!f->hidden[t] || p->seg[t] < 0)
+      continue;
+    if (!is_behind_gap(p, t) || !lm_mask_shows(p, op->in[0], t))
+      return;
+    f->hidden[t] = false;
+    if (f->cell)
+      f->cell[t] = NAN;
+  }
+}
+
 static void find_reduced(probe *p, const lm_op *op) {
   const fact *x = lm_fact(p, op->in[0]);
   fact *f = lm_fact(p, op->out[0]);
@@ -298,6 +296,7 @@ static void find_reduced(probe *p, const lm_op *op) {
   f->owns_hidden = true;
   for (int64_t t = 0; t < p->n_positions; t++)
     f->cell[t] = row_reduced(op, x->cell + t * p->n_positions, p->n_positions, &f->hidden[t]);
+  correct_hidden(p, op);
 }
 
 // ---- data movement that keeps t and s

@@ -259,6 +259,11 @@ void lm_probe_row(probe *p, const lm_func *f) {
     if (v)
       lm_fact(p, f->body->args[i])->known = column(p, f->body->args[i], v);
   }
-  if (c.large.full)
+  p->left_out = c.large.full;
+}
+
+void lm_probe_row_warn(const probe *p) {
+  const lm_causality *found = &p->m->causality;
+  if (p->left_out && found->proved < found->relations)
     LM_REPORT(p->c, (lm_loc){0}, W0D7, MAX_CONSTANTS, MIN_CONSTANT);
 }

@@ -97,6 +97,20 @@ static void patterns_print(const lm_lowered *l, lm_buf *out) {
                   l->resolved[i].n);
 }
 
+static void causality_print(const lm_module *m, lm_buf *out) {
+  const lm_causality *c = &m->causality;
+  lm_buf_puts(out, "\ncausality\n");
+  if (!c->relations)
+    lm_buf_puts(out, "  no operation relates positions\n");
+  else
+    lm_buf_printf(out, "  %d of %d operations that relate positions: proved for every position\n",
+                  c->proved, c->relations);
+  if (c->checked.file)
+    lm_buf_printf(out, "  %d checked at %lld positions, the first one at %s:%u:%u\n",
+                  c->relations - c->proved, (long long)c->positions,
+                  m->ctx->sources[c->checked.file].path, c->checked.line, c->checked.col);
+}
+
 void lm_report_check(const lm_session *s, lm_buf *out) {
   lm_buf_printf(out, "recipe %s\n", s->project.recipe->name);
   lm_buf values = {0};
@@ -111,6 +125,7 @@ void lm_report_check(const lm_session *s, lm_buf *out) {
                 s->project.recipe->precision.tf32 ? ", a GPU's GEMMs in tf32" : "");
   parameters_print(s, out);
   patterns_print(s->compiled.lowered, out);
+  causality_print(s->compiled.lowered->m, out);
 }
 
 // ---- as JSON
@@ -155,6 +170,18 @@ static void patterns_json(const lm_lowered *l, lm_buf *out) {
   lm_buf_puts(out, "]");
 }
 
+static void causality_json(const lm_module *m, lm_buf *out) {
+  const lm_causality *c = &m->causality;
+  lm_buf_printf(out, ", \"causality\": {\"relations\": %d, \"proved\": %d, \"positions\": %lld, ",
+                c->relations, c->proved, (long long)c->positions);
+  lm_buf_puts(out, "\"file\": ");
+  if (c->checked.file)
+    lm_buf_json(out, m->ctx->sources[c->checked.file].path);
+  else
+    lm_buf_puts(out, "null");
+  lm_buf_printf(out, ", \"line\": %u, \"column\": %u}", c->checked.line, c->checked.col);
+}
+
 void lm_report_check_json(const lm_session *s, lm_buf *out) {
   lm_buf values = {0};
   lm_recipe_print(s->project.recipe, false, &values);
@@ -166,5 +193,6 @@ void lm_report_check_json(const lm_session *s, lm_buf *out) {
   lm_buf_printf(out, ", \"compute\": \"%s\"", lm_session_compute(s));
   parameters_json(s, out);
   patterns_json(s->compiled.lowered, out);
+  causality_json(s->compiled.lowered->m, out);
   lm_buf_puts(out, "}");
 }

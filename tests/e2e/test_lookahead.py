@@ -1,4 +1,7 @@
 """Causal masks are accepted, for any constants in them. Rejected masks: tests/dsl/bad-semantic/look_ahead*."""
+import json
+import random
+import re
 
 from harness import check
 
@@ -11,8 +14,7 @@ model M(d = 8, vocab = 256) {
   apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] {
     let x = gather(embed, tok, vocab)
     let (ks, vs, ps, ss) = history((dot(x, wk, d), dot(x, wv, d), pos, seg), t -> s)
-    let back = expand(pos, s) - ps
-    let mask = expand(seg, s) == ss & %s
+    let mask = %s
     return dot(x + dot(attention(dot(x, wq, d), ks, vs, mask), wo, (g, e)), embed, d)
   }
   loss(bt: Batch[b, t]) -> (f32, f32) { return (sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w), sum(bt.w)) }
@@ -20,18 +22,94 @@ model M(d = 8, vocab = 256) {
 data D { source s = text("text.txt"); pack best_fit(seq = 16 tokens) }
 recipe R { model = M(); data = D; run = 2 steps; batch = 32 tokens; optimizer = adamw(lr = 1e-3) }
 """
+NAMES = {"back": "(expand(pos, s) - ps)", "same": "(expand(seg, s) == ss)", "p": "expand(pos, s)", "seg_t": "expand(seg, s)"}
+
+
+def model(mask):
+    """The model with this mask, with NAMES replaced."""
+    return MODEL % re.sub(r"\b(back|same|p|seg_t)\b", lambda m: NAMES[m[0]], mask)
+
+
 MASKS = (
     "back >= 0",
     "back >= 0 & back < 4096",
     "back >= 0 & (back < 1000 | ps < 4 | back mod 700 == 0)",
-    "f32(back) >= 0.5 * f32(ps) * 0 & (idiv(ps, 3000) == idiv(expand(pos, s), 3000) | back < 100000)",
+    "f32(back) >= 0.5 * f32(ps) * 0 & (idiv(ps, 3000) == idiv(p, 3000) | back < 100000)",
 )
 
 
 def test_masks_that_look_back(run):
     for mask in MASKS:
-        code, _, err = run.result("check", run.write("m.lm", MODEL % mask))
+        code, _, err = run.result("check", run.write("m.lm", model(f"same & {mask}")))
         check(code == 0 and not err, f"{mask}: {err}")
+
+
+# The mask, and whether it is proved for every position; else it is checked at the positions of the probe.
+PROVED = (
+    ("p >= ps & same", True),
+    ("same & not(ps > p)", True),
+    ("back >= 0 & back < 4096 & same", True),
+    ("same & (back == 0 | back == 5 | p - 17 > ps)", True),
+    ("same & idiv(p, 48) == idiv(ps, 48) & back >= 0", True),
+    ("same & back >= 0 & (ps < 4 | back < 64 | ps mod 8 == 0)", True),
+    ("ps <= p & seg_t >= ss & ss >= seg_t", True),
+    ("if 1 < 2 then p >= ps & same else same", True),
+    ("select(p > 70, back >= 0 & back < 64, back >= 0) & same", True),
+    ("same & f32(p) >= f32(ps)", False),
+    ("same & 2 * p >= 2 * ps", False),
+    ("same & back >= 0 & back * back >= 0", False),
+    ("same & back >= 0 & idiv(p, 3) == idiv(ps, 3) & ps mod 3 == 0", False),     # 1023 is not on the probe, 1024 is
+)
+
+
+def causality(run, text):
+    code, out, err = run.result("check", "--json", run.write("m.lm", text))
+    return code, err, json.loads(out)[0]["causality"] if code == 0 else None
+
+
+def test_proofs(run):
+    for mask, proved in PROVED:
+        code, err, found = causality(run, model(mask))
+        check(code == 0, f"{mask}: {err}")
+        check(found["relations"] == 3 and (found["proved"] == 3) == proved, f"{mask}: {found}")
+        check((found["file"] is None) == proved, f"{mask}: {found}")
+
+
+def drawn(draw, depth):
+    """A random condition, and a function of the position, that of the history and whether the document is the same."""
+    c = draw.randrange(1, 7)
+    leaves = (
+        (f"back >= {c - 3}", lambda p, q, same: p - q >= c - 3),
+        (f"back < {c}", lambda p, q, same: p - q < c),
+        ("p >= ps", lambda p, q, same: p >= q),
+        ("same", lambda p, q, same: same),
+        (f"ps < {c}", lambda p, q, same: q < c),
+        (f"p == {c}", lambda p, q, same: p == c),
+        (f"idiv(p, {c}) == idiv(ps, {c})", lambda p, q, same: p // c == q // c),
+        (f"ps mod {c} == 0", lambda p, q, same: q % c == 0),
+    )
+    if depth == 0:
+        return draw.choice(leaves)
+    (x, f), (y, g) = drawn(draw, depth - 1), drawn(draw, depth - 1)
+    if draw.random() < 0.7:
+        return f"({x} & {y})", lambda *a: f(*a) and g(*a)
+    return f"({x} | {y})", lambda *a: f(*a) or g(*a)
+
+
+def test_random_masks(run):
+    """Masks that are accepted never look ahead, by the mask itself; rejected ones do, or hide every position of a row."""
+    draw, outcomes, far = random.Random(3), set(), 30
+    for i in range(30):
+        text, mask = drawn(draw, 2)
+        if i % 3:
+            text, mask = f"{text} & p >= ps & same", lambda *a, mask=mask: mask(*a) and a[0] >= a[1] and a[2]
+        pairs = [(p, q, same) for p in range(far) for q in range(far) for same in (True, False)]
+        ahead = any(mask(*x) for x in pairs if x[1] > x[0] or not x[2])
+        empty = any(not any(mask(p, q, True) for q in range(p + 1)) for p in range(far))
+        code, err, found = causality(run, model(text))
+        check((code == 0) == (not ahead and not empty), f"{text}: ahead {ahead}, empty {empty}, {err}")
+        outcomes.add((code, found and found["proved"] == found["relations"]))
+    check(outcomes == {(0, True), (0, False), (1, None)}, outcomes)
 
 
 BODIES = {
