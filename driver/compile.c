@@ -187,6 +187,7 @@ static lm_status passes_run(const lm_project *p, lm_plan_options *o, lm_compiled
                      .codegen = o->codegen,
                      .compute = c->compute,
                      .recompute = &recompute,
+                     .less_memory = c->spec.less_memory,
                      .gradients_alone = true,
                      .updates_alike = updates_alike,
                      .lowered = c->lowered,

@@ -24,6 +24,7 @@ typedef struct lm_compile_spec {
   lm_target target;
   lm_variant variant;
   int64_t recompute;    // bytes of stashes that are recomputed in addition to the profitable ones
+  bool less_memory;     // pass stash_operands keeps nothing
   int64_t memory;       // bytes that the machine has for the plan; 0: all that it has
   lm_exec_options exec; // how the plan will be executed, which decides the workspace of GEMMs
   lm_dump *dump;        // receives IR; optional

@@ -1,9 +1,12 @@
 // fit.c - searches for a plan within the memory limit: the recipe's `memory { budget }`; without
 // one, what a GPU has free, and for `micro = auto` a share of the machine's memory.
 //
-//   1. With micro = auto, the largest micro-batch whose plan fits; if none does, the smallest one.
-//   2. The recomputed stashes that free the missing bytes in the least time (pass recompute).
-//   3. If the plan still exceeds the budget: an error with the largest items of memory and a
+//   1. A plan that also stashes what GEMMs have read (pass stash_operands). If none fits, or if a
+//   run
+//      began without these stashes, the others do not have them either.
+//   2. With micro = auto, the largest micro-batch whose plan fits; if none does, the smallest one.
+//   3. The recomputed stashes that free the missing bytes in the least time (pass recompute).
+//   4. If the plan still exceeds the budget: an error with the largest items of memory and a
 //      micro-batch that would fit.
 //
 // Each attempt compiles up to the plan. The same project, spec and limit give the same choice.
@@ -50,6 +53,7 @@ typedef struct fitter {
   lm_fit *fit;
   lm_compiled *c;
   int64_t limit; // bytes
+  bool less;     // plans without the stashes of pass stash_operands
 } fitter;
 
 static int64_t micro_of(const fitter *x) {
@@ -66,6 +70,7 @@ static lm_status attempt(const fitter *x, int64_t micro, int64_t recompute) {
   if (micro != lm_run_micro(&spec.run))
     lm_run_spec_set_micro(&spec.run, micro);
   spec.recompute = recompute;
+  spec.less_memory = x->less;
   return lm_compile(x->p, &spec, x->c);
 }
 
@@ -206,8 +211,19 @@ static lm_status recompute_choose(const fitter *x) {
   return NULL;
 }
 
-// Bytes that the plan may take. A CPU limits only `micro = auto`: its system can swap. Another GPU
-// than this machine's is taken to be unused.
+// Bytes that the machine has for a plan; INT64_MAX: unknown. Another GPU than this machine's is
+// taken to be unused.
+static int64_t machine_memory(const fitter *x) {
+  const lm_target *t = &x->spec->target;
+  int64_t memory = x->spec->memory ? x->spec->memory
+                   : t->is_here    ? lm_target_runtime(t)->memory(t)
+                                   : t->memory;
+  double share = t->kind == LM_TARGET_CUDA ? DEVICE_SHARE : MACHINE_SHARE;
+  x->fit->memory = memory;
+  return memory ? (int64_t)(share * (double)memory) : INT64_MAX;
+}
+
+// Bytes that the plan may take. A CPU limits only `micro = auto`: its system can swap.
 static int64_t limit_find(const fitter *x, bool automatic) {
   const lm_target *t = &x->spec->target;
   bool gpu = t->kind == LM_TARGET_CUDA;
@@ -215,21 +231,34 @@ static int64_t limit_find(const fitter *x, bool automatic) {
     return x->p->recipe->memory.budget;
   if (!(x->spec->what & LM_LOWER_TRAIN) || !(automatic || (gpu && t->is_here)))
     return INT64_MAX;
-  int64_t memory = x->spec->memory ? x->spec->memory
-                   : t->is_here    ? lm_target_runtime(t)->memory(t)
-                                   : t->memory;
-  double share = gpu ? DEVICE_SHARE : MACHINE_SHARE;
-  x->fit->memory = memory;
-  return memory ? (int64_t)(share * (double)memory) : INT64_MAX;
+  return machine_memory(x);
+}
+
+// Attempts a plan with the stashes of pass stash_operands, which on a GPU must fit even where
+// nothing else has to; without them if it does not.
+static lm_status operands_attempt(fitter *x, int64_t micro) {
+  bool gpu = x->spec->target.kind == LM_TARGET_CUDA;
+  x->less = x->spec->less_memory;
+  LM_TRY(attempt(x, micro, x->spec->recompute));
+  if (x->less || !gpu)
+    return NULL;
+  int64_t limit = x->limit < INT64_MAX ? x->limit : machine_memory(x);
+  if (lm_compiled_memory(x->c) <= limit)
+    return NULL;
+  x->less = true;
+  return attempt(x, micro, x->spec->recompute);
 }
 
 static lm_status search(fitter *x, int64_t most) {
   bool trains = x->spec->what & LM_LOWER_TRAIN;
   bool automatic = x->spec->run.micro_auto && trains;
   x->limit = most ? most : limit_find(x, automatic);
-  LM_TRY(attempt(x, lm_run_micro(&x->spec->run), x->spec->recompute));
-  if (!fits(x) && automatic)
+  LM_TRY(operands_attempt(x, lm_run_micro(&x->spec->run)));
+  if (!fits(x) && automatic) {
     LM_TRY(micro_choose(x));
+    if (fits(x))
+      LM_TRY(operands_attempt(x, micro_of(x)));
+  }
   if (!fits(x) && trains)
     LM_TRY(recompute_choose(x));
   bool too_large = x->p->recipe->memory.budget && !fits(x);

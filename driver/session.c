@@ -72,6 +72,7 @@ lm_compile_spec lm_session_spec(lm_session *s, uint32_t what, int64_t capacity) 
                            .target = s->target,
                            .rank = lm_comm_self_of(s->comm).rank,
                            .memory = s->memory,
+                           .less_memory = s->less_memory,
                            .variant = s->variant,
                            .exec = exec_options(s),
                            .dump = &s->dump};

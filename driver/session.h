@@ -59,6 +59,7 @@ typedef struct lm_session {
   const char *dump_dir;  // folder that receives the sources of kernels; optional
   const char *load_dir;  // folder of kernel sources to use; optional
   int64_t last_step;     // of the steps that are executed; 0: the last step of the run
+  bool less_memory;      // without stashes of pass stash_operands, as this run began
   bool resumes;          // the parameters come from a checkpoint, not from the model's `from`
   lm_comm *comm;         // the ranks of this run; NULL: one process
   // Compiles the part of one rank, if the recipe has a mesh.

@@ -148,13 +148,15 @@ static void warn(void *user, const char *text) {
 
 // ---- opening
 
-// A run whose micro-batch was chosen once keeps it, as another one would round differently.
-static lm_status micro_recall(lm_training *x) {
+// A run keeps the micro-batch and the kind of plan that were chosen once, as others would round
+// differently.
+static lm_status choices_recall(lm_training *x) {
   lm_run_record before;
   if (!x->dir || x->resumption.how == LM_RESUME_NEVER)
     return NULL;
   LM_TRY(lm_run_record_read(x->s.project.ctx->arena, x->dir, &before));
   x->s.run.recorded_micro = before.micro;
+  x->s.less_memory = before.less_memory;
   return NULL;
 }
 
@@ -210,7 +212,7 @@ lm_status lm_training_open(lm_training *x, lm_ctx *ctx, const lm_events *events,
   x->dir = o->dir ? o->dir : x->s.project.recipe->save.dir;
   LM_TRY(lm_comm_settle(o->comm, "the folder of the run", folder_lock(x)));
   LM_TRY(lm_resume_find(&x->s, x->dir, &o->resume, &x->resumption));
-  LM_TRY(micro_recall(x));
+  LM_TRY(choices_recall(x));
   return profile_begin(x);
 }
 

@@ -20,6 +20,7 @@ typedef struct lm_pass_env {
   int n_forced;
   lm_dtype compute;        // of `real` (pass precision); LM_REAL: chosen by the target
   lm_recompute *recompute; // NULL: only marked values are recomputed
+  bool less_memory;        // pass stash_operands keeps nothing
   bool gradients_alone;    // the losses are run for their gradients only: grad removes @loss
   // True if the optimizer updates both parameters by the same numbers, so that they may be side by
   // side in a block; optional: it does.

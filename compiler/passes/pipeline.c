@@ -23,15 +23,15 @@ static const struct {
 // backward code.
 const char *const lm_pipeline[] = {
     "precision", // on the graph, until `grad`
-    "inline",    "analyze",      "simplify",   "cse",              "licm",
-    "dce",       "causal",       "shard",      "mesh",             "attend",
-    "cse",       "licm",         "tile_vocab", "pad_gemms",        "fuse_gemms",
-    "dce",       "tile_rows",    "cse",        "tile_scan",        "count",
-    "grad",      "mesh",         "simplify",   "cse",              "licm",
-    "dce",       "fuse_loops",   "cse",        "dce",              "accum_f32",
-    "prepack",   "hoist_params", "dce",        "expand_attention", "attend_delta",
-    "decompose", "cse",          "dce",        "epilogue",         "dce",
-    "fuse",      "defer_sums",   "recompute",  "dce",
+    "inline",       "analyze",   "simplify",     "cse",       "licm",
+    "dce",          "causal",    "shard",        "mesh",      "attend",
+    "cse",          "licm",      "tile_vocab",   "pad_gemms", "fuse_gemms",
+    "dce",          "tile_rows", "cse",          "tile_scan", "stash_operands",
+    "count",        "grad",      "mesh",         "simplify",  "cse",
+    "licm",         "dce",       "fuse_loops",   "cse",       "dce",
+    "accum_f32",    "prepack",   "hoist_params", "dce",       "expand_attention",
+    "attend_delta", "decompose", "cse",          "dce",       "epilogue",
+    "dce",          "fuse",      "defer_sums",   "recompute", "dce",
     NULL,
 };
 

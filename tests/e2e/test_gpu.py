@@ -337,9 +337,9 @@ MEMORY = dict(steps=2, rows=8, seq=32, depth=2)   # a batch of 256 tokens
 
 
 def automatic(run, fake):
-    """a small recipe with micro = auto, and the bytes that its plans with other micro-batches take"""
+    """a small recipe with micro = auto, and the bytes that its plans with other micro-batches take, without the stashes of stash_operands"""
     file = run.write("auto.lm", re.sub(r"micro = \d+ tokens", "micro = auto", open(small(run, **MEMORY)).read()))
-    bytes_of = lambda micro: json.loads(fake("compile", file, "--target", "cuda", "--json", "--set", f"micro={micro} tokens"))["peak_bytes"]
+    bytes_of = lambda micro: json.loads(fake("compile", file, "--target", "cuda", "--json", "--disable-pass", "stash_operands", "--set", f"micro={micro} tokens"))["peak_bytes"]
     return file, {micro: bytes_of(micro) for micro in (32, 64, 128, 256)}
 
 
@@ -352,6 +352,9 @@ def test_memory_of_the_device(run):
     check(json.loads(fake("compile", file, "--target", "cuda", "--json", how=how))["micro"] == 64, "the largest that fits")
     check(json.loads(fake("compile", file, "--target", "cuda", "--json"))["micro"] == 256, "the whole batch fits")
     given = (file, "--target", "cuda", "--set", "micro=256 tokens")
+    peak_bytes = lambda how: json.loads(fake("compile", *given, "--json", how=how))["peak_bytes"]
+    most = peak_bytes("")
+    check(most > sizes[256] == peak_bytes(f"memory={int((sizes[256] + 1) / 0.95)}"), "without stashes of operands where they do not fit")
     less = 0.1 * sizes[64] + 0.9 * sizes[256]
     check(json.loads(fake("compile", *given, "--json", how=f"memory={int(less / 0.95)}"))["recomputed"] > 0, "recomputed to fit")
     err = fake("run", *given, "--out", run.path("none"), how=f"memory={sizes[32] // 2}", status=1)
@@ -364,7 +367,23 @@ def test_allocation_fails(run):
     file, _ = automatic(run, fake)
     code, out, err = run.result("run", file, "--target", "cuda", "--out", run.path("run"), "-q", env={**fake.env, "FAKE_CUDA": "alloc=3"})
     check(code == 0 and "could not allocate" in err and "is used instead" in err, f"{code}: {out}{err}")
-    check(json.load(open(run.path("run", "run.json")))["micro"] == 128, "a smaller micro-batch")
+    record = json.load(open(run.path("run", "run.json")))
+    check(record["micro"] == 256 and record["less_memory"], f"{record}: the smaller plan of the same micro-batch")
+
+
+def test_stash_operands(run):
+    """the same loss and gradients; a run keeps the plan with which it began where there is more memory"""
+    fake = Fake(run, heavy=True)
+    file = tiny(run, compute="bf16")
+    kept, again = fake.trace(file), fake.trace(file, "--disable-pass", "stash_operands")
+    check(all(np.array_equal(kept[name], again[name]) for name in kept), "the emulator contracts nothing")
+    sizes = [json.loads(fake("compile", file, "--target", "cuda", "--json", *o))["peak_bytes"] for o in ((), ("--disable-pass", "stash_operands"))]
+    less = {"how": f"memory={int((sizes[0] - 1) / 0.95)}"}
+    for name, hows in ("whole", [less]), ("parts", [less, {}]), ("most", [{}]):
+        for steps, how in enumerate(hows, 3 - len(hows)):
+            fake("run", file, "--target", "cuda", "--out", run.path(name), "--quiet", "--steps", steps, **how)
+        check(json.load(open(run.path(name, "run.json")))["less_memory"] == (name != "most"), name)
+    check(sizes[0] > sizes[1], f"{sizes}")
 
 
 def test_failures(run):
