@@ -18,6 +18,13 @@ const lm_port_info lm_port_table[LM_PORTS] = {
   _Static_assert(sizeof(lm_c_##TYPE) == LM_COLUMN_BYTES, "the size of column " #NAME);
 #include "contract/columns.def"
 
+const char LM_COLUMN_PREFIX[] = "data.";
+
+const char *lm_column_name_of(const char *port) {
+  size_t n = sizeof LM_COLUMN_PREFIX - 1;
+  return strncmp(port, LM_COLUMN_PREFIX, n) ? NULL : port + n;
+}
+
 lm_column_id lm_column_find(const char *name) {
   lm_port_id port = lm_port_find(name);
   return (int)port < LM_COLUMNS ? (lm_column_id)port : LM_COLUMNS;

@@ -21,6 +21,16 @@ enum {
 extern const lm_column_info lm_column_table[LM_COLUMNS];
 lm_column_id lm_column_find(const char *name); // LM_COLUMNS: no column
 
+// Further columns are named by the program: parameters of `loss` beside the batch. Their argument
+// is named "data.NAME"; the first axis is that of rows. What their values belong to:
+typedef enum {
+  LM_COLUMN_OF_POSITIONS, // [rows, seq]
+  LM_COLUMN_OF_DOCUMENTS, // [rows, n]: the n documents of a row
+  LM_COLUMN_OF_ROWS       // other axes
+} lm_column_of;
+extern const char LM_COLUMN_PREFIX[];            // "data."
+const char *lm_column_name_of(const char *port); // NULL: not an argument for such a column
+
 // What the memory of a port holds (ports.def).
 typedef enum {
   LM_ROLE_COLUMN,

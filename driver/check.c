@@ -1,5 +1,6 @@
 // check.c - checks of recipes that need no weights, data or device.
 #include "driver/check.h"
+#include "driver/data.h"
 
 #include <string.h>
 
@@ -72,6 +73,7 @@ static lm_status recipe_check(lm_session *s) {
   s->run.seq = r->data.seq ? r->data.seq : SEQ;
   s->run.n_micro = r->micro && !r->micro_auto ? r->batch / r->micro : 0;
   lm_compile_spec spec = lm_session_spec(s, LM_LOWER_TRAIN | LM_LOWER_MAPS, 0);
+  LM_TRY(lm_session_check_columns(s));
   LM_TRY(lm_compile_lower(p, &spec, c));
   LM_TRY(lm_compile_probe(c));
   LM_TRY(lm_session_check_ids_of_recipe(s));

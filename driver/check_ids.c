@@ -2,6 +2,8 @@
 #include "driver/session.h"
 #include "runtime/base/diag_code.h"
 
+#include <string.h>
+
 static int64_t vocabulary_of(const lm_session *s) {
   return s->compiled.limits.tok < s->compiled.limits.next ? s->compiled.limits.tok
                                                           : s->compiled.limits.next;
@@ -22,8 +24,24 @@ static void ids_check(lm_session *s, int64_t max_id, int64_t max_pos) {
   }
 }
 
+// Values of a further column that index a table of the model.
+static void columns_check(lm_session *s, const lm_data_info *info) {
+  const lm_recipe *r = s->project.recipe;
+  const lm_limits *l = &s->compiled.limits;
+  for (uint32_t i = 0; i < l->n_more; i++)
+    for (int k = 0; k < info->n_columns; k++) {
+      const lm_data_column_info *x = &info->columns[k];
+      if (strcmp(l->more[i].name, x->name) || (x->min >= 0 && x->max < l->more[i].limit))
+        continue;
+      lm_diag *d = LM_REPORT(s->project.ctx, r->model.loc, E270, x->name,
+                             (long long)l->more[i].limit, x->min < 0 ? x->min : x->max);
+      lm_diag_note(s->project.ctx, d, r->data.loc, "data %s", r->data.name);
+    }
+}
+
 lm_status lm_session_check_ids(lm_session *s) {
   lm_data_info info = lm_data_info_of(s->data);
+  columns_check(s, &info);
   ids_check(s, info.max_id, info.max_pos);
   return lm_verdict(s->project.ctx);
 }

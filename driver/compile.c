@@ -40,7 +40,8 @@ static lm_lower_options lower_options(const lm_project *p, const lm_compile_spec
                         .rows = spec->run.rows,
                         .seq = spec->run.seq,
                         .capacity = spec->capacity,
-                        .chunk = LM_PREFILL_CHUNK};
+                        .chunk = LM_PREFILL_CHUNK,
+                        .columns = spec->run.columns};
   if (p->recipe->from_hf)
     o.what |= LM_LOWER_MAPS;
   if (o.what & LM_LOWER_TRAIN)

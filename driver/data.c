@@ -76,6 +76,30 @@ static void stages_fill(const lm_session *s, lm_data_options *o) {
   o->n_stages = (int)d->n_stages;
 }
 
+static void column_check(lm_ctx *c, const lm_recipe_data *d, const lm_loss_column *x) {
+  lm_diag *g = LM_REPORT(c, x->loc, E275, x->name);
+  lm_diag_note(c, g, d->loc, "data %s", d->name);
+}
+
+lm_status lm_session_check_columns(const lm_session *s) {
+  lm_ctx *c = s->project.ctx;
+  const lm_recipe_data *d = &s->project.recipe->data;
+  lm_loss_columns all = lm_loss_columns_of(c, s->project.recipe->model.target.decl);
+  for (uint32_t i = 0; i < all.n && !d->replays; i++)
+    column_check(c, d, &all.v[i]);
+  return lm_verdict(c);
+}
+
+static void columns_fill(const lm_session *s, lm_data_options *o) {
+  lm_ctx *c = s->project.ctx;
+  lm_loss_columns all = lm_loss_columns_of(c, s->project.recipe->model.target.decl);
+  lm_data_column *columns = LM_NEW_N(c->arena, lm_data_column, all.n + 1);
+  for (uint32_t i = 0; i < all.n; i++)
+    columns[i] = (lm_data_column){all.v[i].name, all.v[i].dtype, all.v[i].of};
+  o->columns = columns;
+  o->n_columns = (int)all.n;
+}
+
 static void progress(void *user, uint64_t done, uint64_t total) {
   const lm_session *s = user;
   if (done >= total)
@@ -96,6 +120,7 @@ static lm_status data_options(lm_session *s, lm_data_options *out) {
                        .progress = progress,
                        .user = s};
   LM_TRY(lm_data_cache_dir(s->project.ctx->arena, &o.cache));
+  columns_fill(s, &o);
   sources_fill(s, &o);
   *out = o;
   return NULL;
@@ -143,6 +168,7 @@ static lm_status located(const lm_session *s, const lm_data_options *o, lm_statu
 
 lm_status lm_session_sources(lm_session *s) {
   lm_data_options o;
+  LM_TRY(lm_session_check_columns(s));
   LM_TRY(data_options(s, &o));
   stages_fill(s, &o);
   LM_TRY(lm_verdict(s->project.ctx));

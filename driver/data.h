@@ -4,6 +4,8 @@
 #include "driver/session.h"
 
 lm_status lm_session_sources(lm_session *s); // opens the data, after the tokenizer
+// Reports further parameters of `loss` that the texts of the recipe do not have.
+lm_status lm_session_check_columns(const lm_session *s);
 // Writes the files that the tokenizer was made from, none for bytes, and their companions.
 lm_status lm_session_tokenizer_write(const lm_session *s, const char *dir);
 #endif

@@ -1,11 +1,23 @@
 // run_spec.c - the numbers of a run.
 #include "driver/run_spec.h"
 
+static lm_column_shapes columns_of(lm_arena *a, const lm_data_info *data) {
+  lm_column_shape *v = LM_NEW_N(a, lm_column_shape, data->n_columns + 1);
+  for (int i = 0; i < data->n_columns; i++) {
+    const lm_data_column_info *from = &data->columns[i];
+    v[i] = (lm_column_shape){.name = from->name, .rank = from->rank};
+    for (int k = 0; k < from->rank && k < LM_COLUMN_AXES; k++)
+      v[i].extent[k] = from->extent[k];
+  }
+  return (lm_column_shapes){v, data->n_columns};
+}
 bool lm_run_spec_size(lm_arena *a, const lm_recipe *r, const lm_data_info *data, lm_run_spec *x) {
   lm_recipe *own = LM_NEW(a, lm_recipe);
   *own = *r;
   if (data)
     own->data.seq = data->seq;
+  if (data)
+    x->columns = columns_of(a, data);
   if (data && !own->batch)
     own->batch = data->batch_rows * data->seq;
   x->micro_auto = r->micro_auto || !r->micro;

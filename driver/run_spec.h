@@ -3,6 +3,7 @@
 #ifndef LM_DRIVER_RUN_SPEC_H
 #define LM_DRIVER_RUN_SPEC_H
 #include "driver/stages.h"
+#include "dsl/lower/columns.h"
 #include "runtime/data/feed/data.h"
 
 typedef struct lm_run_spec {
@@ -16,6 +17,7 @@ typedef struct lm_run_spec {
   double epoch_tokens;      // 0: not known
   int64_t steps;            // 0 until the model is lowered, since they may follow from its size
   lm_run_stages stages;     // the same
+  lm_column_shapes columns; // further columns of the data, as far as they are known
 } lm_run_spec;
 
 static inline int64_t lm_run_micro(const lm_run_spec *x) { // tokens of a micro-batch

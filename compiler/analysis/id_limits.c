@@ -1,6 +1,8 @@
 // id_limits.c - see id_limits.h.
 #include "compiler/analysis/id_limits.h"
 
+#include <string.h>
+
 #include "compiler/ops/interface.h"
 
 typedef struct {
@@ -18,10 +20,22 @@ static const lm_value *source_of(const lm_value *v) {
   return v;
 }
 
+static int64_t *further_limit(const finder *f, const char *name) {
+  lm_limits *x = f->out;
+  for (uint32_t i = 0; i < x->n_more; i++)
+    if (!strcmp(x->more[i].name, name))
+      return &x->more[i].limit;
+  LM_PUSH(f->func->module->arena, x->more, x->n_more, x->cap_more) =
+      (lm_column_limit){name, INT64_MAX};
+  return &x->more[x->n_more - 1].limit;
+}
+
 static int64_t *limit_of(const finder *f, const lm_value *v) {
   const lm_value *arg = source_of(v);
   if (!arg || arg->region != f->func->body || !arg->name)
     return NULL;
+  if (lm_column_name_of(arg->name))
+    return further_limit(f, lm_column_name_of(arg->name));
   switch (lm_column_find(arg->name)) {
   case LM_COLUMN_TOK: return &f->out->tok;
   case LM_COLUMN_POS: return &f->out->pos;
@@ -43,7 +57,7 @@ static void id_limits_visit(lm_op *op, void *user) {
 }
 
 lm_limits lm_limits_find(const lm_module *m) {
-  lm_limits out = {INT64_MAX, INT64_MAX, INT64_MAX};
+  lm_limits out = {.tok = INT64_MAX, .pos = INT64_MAX, .next = INT64_MAX};
   for (lm_func *func = m->funcs; func; func = func->next)
     lm_region_walk(func->body, id_limits_visit, &(finder){func, &out});
   return out;

@@ -3,8 +3,16 @@
 #define LM_ANALYSIS_ID_LIMITS_H
 #include "compiler/ir/ir.h"
 
+// A further column of the data (contract/port.h) that indexes a table.
+typedef struct lm_column_limit {
+  const char *name;
+  int64_t limit;
+} lm_column_limit;
+
 typedef struct lm_limits {
   int64_t tok, pos, next; // ids must be below it; INT64_MAX: not used as an index
+  lm_column_limit *more;  // in the module's arena
+  uint32_t n_more, cap_more;
 } lm_limits;
 
 // The limits of all functions of a module without calls. A table counts if the argument itself

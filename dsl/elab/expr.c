@@ -48,7 +48,8 @@ static el_val eval_field(lm_elab *e, const ast_expr *x) {
     lm_diag_help(e->c, d, "did you mean '%s'?", near);
   else if (a.k == V_RECORD)
     lm_diag_help(e->c, d,
-                 "a Batch has tok, pos, seg, next and w; further columns are not available yet");
+                 "a Batch has tok, pos, seg, next and w; further columns of the data are "
+                 "parameters of `loss`: loss(bt: Batch[b, t], reward: f32[b, t])");
   else
     el_help_word(e, d, x->text);
   return el_error();

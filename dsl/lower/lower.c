@@ -44,24 +44,19 @@ static bool attempt_restart(lm_elab *e, const attempt *a, lm_func_key key) {
   return true;
 }
 
-// Parameters of `loss` after the batch would be further columns of the data.
-static bool takes_columns(lm_elab *e, const ast_member *loss) {
-  if (loss->sig.n_params < 2)
-    return false;
-  const ast_param *p = &loss->sig.params[1];
-  lm_diag *d = EL_ERR(e, p->name.loc, E906, p->name.text);
-  lm_diag_help(e->c, d, "declare loss(bt: Batch[b, t]), with the batch as its only parameter");
-  return true;
-}
-
 // Emits the call of `loss`. False: reported.
-static bool emit_loss(lm_elab *e, el_inst *model, const lm_entry *x, el_val *out) {
+static bool emit_loss(lm_elab *e, el_inst *model, const lm_entry *x, const ast_member *loss,
+                      const lm_lower_options *o, el_val *out) {
   lm_sym fields[LM_COLUMNS];
   for (int c = 0; c < LM_COLUMNS; c++)
     fields[c] = x->cols[c].name;
   el_val bt = {.k = V_RECORD, .n = LM_COLUMNS, .items = (el_val *)x->cols, .names = fields};
+  el_val *args = LM_NEW_N(e->a, el_val, loss->sig.n_params + 1);
+  lm_loss_call call = {x->f, loss, x->b, x->t, &bt, o->columns};
+  if (!lm_loss_args(e, model, &call, args))
+    return false;
   el_ref self = {.inst = model};
-  *out = el_invoke_method(e, &self, LM_SYM(e->c, "loss"), &bt, 1, (lm_loc){0});
+  *out = el_invoke_method(e, &self, LM_SYM(e->c, "loss"), args, loss->sig.n_params, (lm_loc){0});
   return out->k != V_ERROR;
 }
 
@@ -88,10 +83,10 @@ static void make_loss(lm_elab *e, el_inst *model, lm_func_key key, el_mode mode,
                       const lm_lower_options *o, lm_loc at) {
   const ast_member *loss = need_method(e, model, "loss", at);
   el_val r;
-  if (!loss || takes_columns(e, loss))
+  if (!loss)
     return;
   lm_entry x = lm_entry_begin(e, key, o->rows, o->seq, 0, mode, model->file);
-  if (!emit_loss(e, model, &x, &r) || !check_pair(e, &r, loss->loc))
+  if (!emit_loss(e, model, &x, loss, o, &r) || !check_pair(e, &r, loss->loc))
     return;
   lm_value *out[4 + LM_EMITS_MAX];
   lm_sym names[4 + LM_EMITS_MAX] = {lm_port_name(e, LM_PORT_SUM), lm_port_name(e, LM_PORT_WEIGHT)};
@@ -132,7 +127,7 @@ static void make_apply(lm_elab *e, el_inst *model, lm_func_key key, el_mode mode
 }
 
 // The logits of `apply` and the result of `loss`, if the model has them.
-static void make_probe(lm_elab *e, el_inst *model, lm_lowered *lowered) {
+static void make_probe(lm_elab *e, el_inst *model, const lm_lower_options *o, lm_lowered *lowered) {
   lm_value *out[3];
   lm_sym names[3];
   uint32_t n = 0;
@@ -149,7 +144,7 @@ static void make_probe(lm_elab *e, el_inst *model, lm_lowered *lowered) {
   const ast_member *loss = el_method_find(model, LM_SYM(e->c, "loss"));
   el_val pair;
   e->n_emits = 0;
-  if (loss && (!emit_loss(e, model, &x, &pair) || !check_pair(e, &pair, loss->loc)))
+  if (loss && (!emit_loss(e, model, &x, loss, o, &pair) || !check_pair(e, &pair, loss->loc)))
     return;
   for (int i = 0; loss && i < 2; i++) {
     names[n] = lm_port_name(e, i ? LM_PORT_WEIGHT : LM_PORT_SUM);
@@ -160,11 +155,11 @@ static void make_probe(lm_elab *e, el_inst *model, lm_lowered *lowered) {
     lm_entry_finish(e, x.f, out, names, n);
 }
 
-static void lower_probe(lm_elab *e, el_inst *model, lm_lowered *out) {
+static void lower_probe(lm_elab *e, el_inst *model, const lm_lower_options *o, lm_lowered *out) {
   attempt a;
   do {
     a = attempt_begin(e);
-    make_probe(e, model, out);
+    make_probe(e, model, o, out);
   } while (attempt_restart(e, &a, (lm_func_key){LM_FUNC_PROBE}));
 }
 
@@ -265,7 +260,7 @@ static el_inst *instantiate(lm_elab *e, const lm_recipe *r) {
 
 // Elaborates the model without its edits, to find how it uses each parameter. False: the model has
 // errors, which are reported.
-static bool roles_find(lm_elab *e, const lm_recipe *r) {
+static bool roles_find(lm_elab *e, const lm_recipe *r, const lm_lower_options *o) {
   uint32_t before = e->c->n_errors;
   lm_diag_mark mark = lm_diag_mark_of(e->c);
   lm_elab *plain = lm_elab_create(e->c, e->prog, lm_module_create(e->c));
@@ -274,7 +269,7 @@ static bool roles_find(lm_elab *e, const lm_recipe *r) {
   *plain->edits = (el_edits){.records = true, .has_adapters = true};
   el_inst *model = instantiate(plain, r);
   if (model)
-    lower_probe(plain, model, &unused);
+    lower_probe(plain, model, o, &unused);
   if (e->c->n_errors > before)
     return false;
   lm_diag_return(e->c, mark); // the second elaboration gives the same warnings
@@ -300,14 +295,14 @@ static bool needs_roles(const lm_recipe *r) {
   return any;
 }
 
-static el_inst *make_model(lm_elab *e, const lm_recipe *r) {
+static el_inst *make_model(lm_elab *e, const lm_recipe *r, const lm_lower_options *o) {
   if (!r->model.target.decl)
     return NULL;
   lm_entry_frame(e, r->edits ? r->edits_file : r->model.file);
   if (r->edits && !el_edits_read(e, r->edits))
     return NULL;
   bool adapts = e->edits && e->edits->has_adapters;
-  if ((adapts || needs_roles(r)) && !roles_find(e, r))
+  if ((adapts || needs_roles(r)) && !roles_find(e, r, o))
     return NULL;
   el_inst *model = instantiate(e, r);
   if (model)
@@ -358,7 +353,7 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, const lm_recipe *r, const lm_l
   l->m = lm_module_create(c);
   lm_elab *e = lm_elab_create(c, prog, l->m);
   e->seed = r->seed;
-  el_inst *model = make_model(e, r);
+  el_inst *model = make_model(e, r, o);
   if (!model || c->n_errors > before)
     return NULL;
   edits_resolve(e, l);
@@ -377,7 +372,7 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, const lm_recipe *r, const lm_l
     lower_apply(e, model, LM_FUNC_APPLY, EL_EVAL, &first, l, r->model.loc);
   }
   if (o->what & LM_LOWER_PROBE)
-    lower_probe(e, model, l);
+    lower_probe(e, model, o, l);
   if (o->what & LM_LOWER_DECODE) {
     lower_apply(e, model, LM_FUNC_PREFILL, EL_DECODE, o, l, r->model.loc);
     if (c->n_errors == before)
@@ -409,9 +404,10 @@ static void check_instance(lm_elab *e, lm_decl_ref ref) {
     return;
   lm_elab *own = lm_elab_create(e->c, e->prog, lm_module_create(e->c));
   lm_lowered unused = {.m = own->m};
-  el_inst *model = make_model(own, &r);
+  lm_lower_options o = {0};
+  el_inst *model = make_model(own, &r, &o);
   if (model && own->edits && own->edits->has_adapters)
-    lower_probe(own, model, &unused); // their methods are only called with the roles of a model
+    lower_probe(own, model, &o, &unused); // their methods are only called with the roles of a model
 }
 
 // Parts of recipes. They are checked only if the file has no other errors.
@@ -453,7 +449,7 @@ static lm_elab *check_recipe(lm_ctx *c, lm_program *prog, const lm_recipe *r) {
   lm_lowered l = {.m = e->m};
   uint32_t before = c->n_errors;
   e->seed = r->seed;
-  el_inst *model = make_model(e, r);
+  el_inst *model = make_model(e, r, &o);
   if (c->n_errors > before)
     e->n_visited = 0; // the definitions are checked on symbolic arguments instead
   if (!model || c->n_errors > before)

@@ -2,8 +2,8 @@
 //
 // One declaration gives all functions of the run. b: rows, t: positions, "columns": tok, pos, seg.
 //
-//   loss     columns, next [b, t] int; w [b, t] f32; step, row -> sum, weight, metrics.
-//            Training, with dropout.
+//   loss     columns, next [b, t] int; w [b, t] f32; step, row; further columns "data.NAME"
+//            -> sum, weight, metrics. Training, with dropout.
 //   loss.N   the same over rows of N positions, with the same number of positions in all.
 //   eval     the same without dropout, and also xent.sum and xent.weight: the cross-entropy of the
 //            logits of `apply` at next, if the model has `apply`.
@@ -24,6 +24,7 @@
 #ifndef LM_LOWER_H
 #define LM_LOWER_H
 #include "compiler/ir/ir.h"
+#include "dsl/lower/columns.h"
 #include "dsl/recipe/recipe.h"
 #include "runtime/weights/foreign.h"
 
@@ -48,8 +49,9 @@ typedef struct lm_lower_options {
   int64_t rows, seq;      // of one micro-batch
   const int64_t *lengths; // further sequence lengths of the training
   int n_lengths;
-  int64_t first;           // the sequence length of the first step; 0: seq
-  int64_t capacity, chunk; // of decoding, in positions
+  int64_t first;            // the sequence length of the first step; 0: seq
+  int64_t capacity, chunk;  // of decoding, in positions
+  lm_column_shapes columns; // of the data that are known
 } lm_lower_options;
 
 // A state of the optimizer. Its initial value is the parameter's, or a number.

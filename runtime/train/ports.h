@@ -10,6 +10,7 @@ typedef struct lm_batch_ports {
   lm_batch batch;
   int64_t rows, seq;
   void *spare[LM_COLUMNS];
+  lm_batch_column *more; // of batch
 } lm_batch_ports;
 // LM_BUG_STATUS: f takes no column, so rows and seq are unknown.
 lm_status lm_batch_ports_open(lm_exec *e, const lm_plan_func *f, lm_batch_ports *out);

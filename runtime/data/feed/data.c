@@ -294,12 +294,15 @@ static lm_status replay_open(lm_data *d, const lm_data_options *o) {
     return lm_status_about(
         lm_fail(LM_USER, "holdout %s: a file of batches cannot have holdouts", o->holdouts[0].name),
         &o->holdouts[0]);
-  LM_TRY(lm_source_status(lm_replay_open(o->sources[0].path, &d->replay), &o->sources[0]));
+  LM_TRY(lm_source_status(lm_replay_open(o->sources[0].path, o->columns, o->n_columns, &d->replay),
+                          &o->sources[0]));
   int64_t steps, rows;
   lm_replay_shape(d->replay, &steps, &rows, &d->seq);
   d->umask = lm_replay_umask(d->replay);
   d->parts[0].n = (uint64_t)(steps * rows);
   d->parts[0].tokens = steps * rows * d->seq;
+  for (int i = 0; i < d->n_columns; i++)
+    d->columns[i] = lm_replay_column(d->replay, i);
   return NULL;
 }
 
@@ -308,6 +311,8 @@ lm_status lm_data_open(const lm_data_options *o, lm_data **out) {
   d->seed = o->seed;
   d->shuffle = o->shuffle > 0 ? (uint64_t)o->shuffle : 0;
   d->tokenizer = o->tokenizer;
+  d->n_columns = o->n_columns;
+  d->columns = lm_calloc((size_t)d->n_columns + 1, sizeof *d->columns);
   d->n_parts = 1 + o->n_holdouts;
   d->parts = lm_calloc((size_t)d->n_parts, sizeof *d->parts);
   for (int i = 0; i < d->n_parts; i++)
@@ -345,6 +350,7 @@ void lm_data_close(lm_data *d) {
     lm_free(d->parts[i].name);
   }
   lm_free(d->parts);
+  lm_free(d->columns);
   lm_free(d->stages);
   lm_free(d->lengths);
   lm_free(d->cursor);

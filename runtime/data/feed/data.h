@@ -33,6 +33,7 @@
 #define LM_DATA_FEED_DATA_H
 #include "contract/port.h"
 #include "runtime/data/rows/options.h"
+#include "runtime/weights/safetensors.h"
 
 // Part 0 is the training part, part 1 + i is holdout i.
 typedef struct lm_data_part_info {
@@ -42,6 +43,15 @@ typedef struct lm_data_part_info {
   int64_t rows;
 } lm_data_part_info;
 
+// A further column of the options. extent: its axes behind that of rows; 0: the sequence length of
+// the step. min, max: over all values of an int column.
+typedef struct lm_data_column_info {
+  const char *name;
+  int rank;
+  int64_t extent[LM_ST_RANK];
+  int32_t min, max;
+} lm_data_column_info;
+
 typedef struct lm_data_info {
   int n_parts;
   int64_t seq;               // sequence length of the last stage and of the holdouts
@@ -50,17 +60,28 @@ typedef struct lm_data_info {
   int64_t read, bad;         // documents that were read; how many of them were skipped
   const char *bad_list;      // the first of these, a line each: "FILE:LINE: why"; "" if none
   int64_t dropped, cut;      // documents of more tokens than a row, of all parts
-  bool from_cache;           // nothing had to be tokenized
+  const lm_data_column_info *columns; // as in the options
+  int n_columns;
+  bool from_cache; // nothing had to be tokenized
   // permission bits to clear on files that are derived from the data: those of the group and of
   // others, if some source file withholds them
   unsigned umask;
 } lm_data_info;
+
+// A further column of a batch: `row` elements for each row.
+typedef struct lm_batch_column {
+  const char *name;
+  void *data;
+  int64_t row;
+} lm_batch_column;
 
 // b.tok, b.pos and so on, as elements of the column's type; or by number.
 typedef union lm_batch {
   struct {
 #define COLUMN(ID, NAME, TYPE, ...) lm_c_##TYPE *NAME;
 #include "contract/columns.def"
+    const lm_batch_column *more; // those that are wanted
+    int n_more;
   };
   void *column[LM_COLUMNS];
 } lm_batch; // each [rows, seq]

@@ -212,5 +212,8 @@ lm_status lm_data_fill_part(const lm_data *d, int index, int64_t first, int64_t 
     for (int64_t r = 0; r < n; r++)
       LM_TRY(part_row_fill(d, p, (uint64_t)(first + r), r * d->seq, b));
   padding_fill(b, n * d->seq, rows * d->seq);
+  for (int i = 0; i < b->n_more; i++)
+    memset((char *)b->more[i].data + n * b->more[i].row * LM_COLUMN_BYTES, 0,
+           (size_t)((rows - n) * b->more[i].row) * LM_COLUMN_BYTES);
   return NULL;
 }

@@ -34,6 +34,8 @@ struct lm_data {
   const lm_tokenizer *tokenizer;
   lm_replay *replay; // NULL: the members below are used
   unsigned umask;    // see lm_data_info
+  lm_data_column_info *columns;
+  int n_columns;
   lm_corpus corpus;
   lm_data_stage_start *stages;
   int n_stages; // at least one, the first from step 0

@@ -1,6 +1,7 @@
 // options.h - what training data to read, and how to make rows and batches of it.
 #ifndef LM_DATA_ROWS_OPTIONS_H
 #define LM_DATA_ROWS_OPTIONS_H
+#include "contract/port.h"
 #include "runtime/data/read/source.h"
 #include "runtime/tokenizer/tokenizer.h"
 
@@ -37,6 +38,15 @@ enum {
   LM_DATA_STAGES = 64   // maximum number of stages
 };
 
+// A further column of the batches (contract/port.h). Sources of pairs have the column `prefer`: 1
+// for the text that is preferred and -1 for the other. Any other column of a text is the number in
+// the field of that name in its line of JSON.
+typedef struct lm_data_column {
+  const char *name;
+  lm_dtype dtype; // LM_INT or LM_F32
+  lm_column_of of;
+} lm_data_column;
+
 // All pointers are borrowed: they must outlive the data that was opened with the options.
 typedef struct lm_data_options {
   const lm_data_source *sources;
@@ -57,5 +67,7 @@ typedef struct lm_data_options {
   // Called from time to time while files are read, by the thread that opens the data. Optional.
   void (*progress)(void *user, uint64_t bytes_done, uint64_t bytes_total);
   void *user;
+  const lm_data_column *columns;
+  int n_columns;
 } lm_data_options;
 #endif

@@ -1,0 +1,50 @@
+// columns.h - further columns of the data: the parameters of `loss` beside the batch.
+//
+//   loss(bt: Batch[b, t], reward: f32[b, t], logits: f32[b, t, k]) -> (f32, f32)
+//
+// Each is one value for each row of a batch and each index of its other axes. Those of the batch
+// and of the model have their sizes; the extent of any other axis follows from the data.
+#ifndef LM_LOWER_COLUMNS_H
+#define LM_LOWER_COLUMNS_H
+#include "contract/port.h"
+#include "dsl/elab/elab.h"
+
+enum {
+  LM_COLUMN_AXES = 6 // behind that of rows
+};
+
+typedef struct lm_loss_column {
+  lm_sym name;
+  lm_dtype dtype; // LM_INT or LM_F32
+  lm_column_of of;
+  lm_loc loc;
+} lm_loss_column;
+typedef struct lm_loss_columns {
+  lm_loss_column *v;
+  uint32_t n, cap;
+} lm_loss_columns;
+// Reports nothing: parameters that are no columns are left out.
+lm_loss_columns lm_loss_columns_of(lm_ctx *c, const ast_decl *model);
+
+// The extents of a column in the data, behind that of rows. 0: the axis has another size that is
+// known, or none yet.
+typedef struct lm_column_shape {
+  const char *name;
+  int rank;
+  int64_t extent[LM_COLUMN_AXES];
+} lm_column_shape;
+typedef struct lm_column_shapes {
+  const lm_column_shape *v;
+  int n;
+} lm_column_shapes;
+
+typedef struct lm_loss_call {
+  lm_func *f;
+  const ast_member *loss;
+  el_axis *b, *t;
+  const el_val *batch;
+  lm_column_shapes shapes; // those that are known
+} lm_loss_call;
+// Fills args [loss->sig.n_params] and adds arguments to f. False: reported.
+bool lm_loss_args(lm_elab *e, el_inst *model, const lm_loss_call *x, el_val *args);
+#endif
