@@ -41,22 +41,44 @@ static lm_status file_hash(const char *path, uint64_t *out) {
   return status;
 }
 
-lm_status lm_base_of(const lm_session *s, const char **out) {
-  const lm_recipe *r = s->project.recipe;
+static bool has_frozen(const lm_compiled *c, const lm_lowered_source *x) {
+  for (int i = 0; i < c->plan->n_frozen; i++)
+    if (lm_weights_source_of(c, c->plan->frozen[i].path) == x)
+      return true;
+  return false;
+}
+
+static const char *part_name(lm_arena *a, const lm_lowered_source *x) {
+  return x && *x->prefix
+             ? lm_arena_printf(a, "%s %.*s", LM_BASE, (int)strlen(x->prefix) - 1, x->prefix)
+             : LM_BASE;
+}
+
+static lm_status source_add(const lm_session *s, const lm_lowered_source *x, lm_fingerprint *out) {
   lm_arena *a = s->project.ctx->arena;
   const char *path;
   uint64_t h;
-  *out = NULL;
-  if (!s->compiled.plan->n_frozen)
-    return NULL;
-  if (!r->from) {
-    *out = lm_arena_printf(a, "seed %llu", (unsigned long long)r->seed);
-    return NULL;
-  }
-  LM_TRY(lm_project_from_check(&s->project));
-  LM_TRY(lm_weights_from(&s->compiled, &path));
+  LM_TRY(lm_weights_from(&s->compiled, x, &path));
   LM_TRY(file_hash(path, &h));
-  *out = lm_arena_printf(a, "%016llx %s", (unsigned long long)h, path);
+  lm_fingerprint_add(a, out, part_name(a, x),
+                     lm_arena_printf(a, "%016llx %s", (unsigned long long)h, path));
+  return NULL;
+}
+
+lm_status lm_base_of(const lm_session *s, lm_fingerprint *out) {
+  const lm_compiled *c = &s->compiled;
+  lm_arena *a = s->project.ctx->arena;
+  *out = (lm_fingerprint){0};
+  if (!c->plan->n_frozen)
+    return NULL;
+  LM_TRY(lm_weights_from_check(c));
+  if (has_frozen(c, NULL))
+    lm_fingerprint_add(
+        a, out, LM_BASE,
+        lm_arena_printf(a, "seed %llu", (unsigned long long)s->project.recipe->seed));
+  for (int i = 0; i < c->lowered->n_sources; i++)
+    if (has_frozen(c, &c->lowered->sources[i]))
+      LM_TRY(source_add(s, &c->lowered->sources[i], out));
   return NULL;
 }
 
@@ -78,22 +100,22 @@ static bool is_equal(const char *x, const char *y) {
   return !strncmp(x, y, HASH);
 }
 
-lm_status lm_base_compare(const lm_session *s, const char *path, const lm_fingerprint *saved,
-                          const char *is) {
-  lm_arena *a = s->project.ctx->arena;
-  const char *was = lm_fingerprint_part(saved, LM_BASE);
-  if (!is || (was && is_equal(was, is)))
+static lm_status part_compare(lm_arena *a, const char *path, const lm_fingerprint *saved,
+                              const char *part, const char *is) {
+  const char *was = lm_fingerprint_part(saved, part);
+  if (was && is_equal(was, is))
     return NULL;
+  bool whole = !strcmp(part, LM_BASE);
   return lm_fail(LM_USER,
-                 "%s was trained on other frozen parameters: on %s; the model is now from %s\n"
+                 "%s was trained on other frozen parameters%s%s: on %s; %s is now from %s\n"
                  "  restore the former ones; to begin another run: lmc run --out DIR",
-                 path, was ? shown(a, was) : "none", shown(a, is));
+                 path, whole ? "" : " of ", whole ? "" : part + sizeof LM_BASE,
+                 was ? shown(a, was) : "none", whole ? "the model" : "it", shown(a, is));
 }
 
-lm_status lm_base_load(const lm_compiled *c, lm_weights w) {
-  const lm_recipe *r = c->project->recipe;
-  if (!r->from)
-    return lm_weights_init_frozen(c->plan, r->seed, w);
-  LM_TRY(lm_project_from_check(c->project));
-  return lm_weights_load_from(c, w);
+lm_status lm_base_compare(const lm_session *s, const char *path, const lm_fingerprint *saved,
+                          const lm_fingerprint *is) {
+  for (uint32_t i = 0; i < is->n; i++)
+    LM_TRY(part_compare(s->project.ctx->arena, path, saved, is->v[i].key, is->v[i].value));
+  return NULL;
 }

@@ -1,6 +1,7 @@
 // check.c - checks of recipes that need no weights, data or device.
 #include "driver/check.h"
 #include "driver/data.h"
+#include "driver/weights/weights.h"
 
 #include <string.h>
 
@@ -80,7 +81,7 @@ static lm_status recipe_check(lm_session *s) {
   lm_row_mix_warn(c);
   generation_check(s);
   LM_TRY(lm_verdict(p->ctx));
-  LM_TRY(lm_project_from_check(p));
+  LM_TRY(lm_weights_from_check(c));
   return budget_check(s);
 }
 

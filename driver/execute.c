@@ -51,9 +51,8 @@ static lm_status params_init(const lm_execution *x, bool resumes) {
   const lm_recipe *r = x->compiled->project->recipe;
   const lm_plan *plan = x->compiled->plan;
   LM_TRY(lm_init_params(x->exec, plan, r->seed));
-  if (!r->from || (resumes && !plan->n_frozen))
-    return lm_weights_init_frozen(plan, r->seed, lm_weights_in(x->exec));
-  LM_TRY(lm_project_from_check(x->compiled->project));
+  if (!plan->n_frozen && (resumes || !x->compiled->lowered->n_sources))
+    return NULL;
   return lm_weights_load_from(x->compiled, lm_weights_in(x->exec));
 }
 

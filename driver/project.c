@@ -2,10 +2,8 @@
 #include "driver/project.h"
 
 #include <string.h>
-#include <unistd.h>
 
 #include "driver/bundle.h"
-#include "runtime/base/diag_code.h"
 
 lm_status lm_project_open(lm_ctx *ctx, const lm_events *events, const lm_recipe_choice *from,
                           lm_project *out) {
@@ -18,11 +16,4 @@ lm_status lm_project_open(lm_ctx *ctx, const lm_events *events, const lm_recipe_
   LM_TRY(lm_verdict(ctx));
   lm_recipe_report_unsupported(out->recipe);
   return lm_verdict(ctx);
-}
-
-lm_status lm_project_from_check(const lm_project *p) {
-  const lm_recipe *r = p->recipe;
-  if (r->from && access(r->from, F_OK))
-    LM_REPORT(p->ctx, r->from_loc, E215, r->from);
-  return lm_verdict(p->ctx);
 }

@@ -25,6 +25,4 @@ typedef struct lm_recipe_choice {
 // are diagnostics in the context and an LM_USER status without text.
 lm_status lm_project_open(lm_ctx *ctx, const lm_events *events, const lm_recipe_choice *from,
                           lm_project *out);
-// Error E215 if the model is declared `from` weights that do not exist.
-lm_status lm_project_from_check(const lm_project *p);
 #endif

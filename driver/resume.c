@@ -300,12 +300,11 @@ lm_status lm_resume_tokenizer(const lm_session *s, lm_resumption *x) {
 
 lm_status lm_resume_base(const lm_session *s, lm_resumption *x) {
   lm_fingerprint saved = lm_fingerprint_saved(&x->was);
-  const char *base;
+  lm_fingerprint base;
   LM_TRY(lm_base_of(s, &base));
-  if (!base)
-    return NULL;
-  lm_fingerprint_add(s->project.ctx->arena, &x->fingerprint, LM_BASE, base);
-  return x->from.folder ? lm_base_compare(s, x->from.folder, &saved, base) : NULL;
+  for (uint32_t i = 0; i < base.n; i++)
+    lm_fingerprint_add(s->project.ctx->arena, &x->fingerprint, base.v[i].key, base.v[i].value);
+  return x->from.folder ? lm_base_compare(s, x->from.folder, &saved, &base) : NULL;
 }
 
 // The program, its manifest and its recipe.

@@ -211,10 +211,10 @@ lm_status lm_trained_load(const lm_session *s, const char *weights, lm_weights w
     lm_checkpoint was;
     LM_TRY(lm_checkpoint_state_read(a, lm_path_dir(a, weights), &was));
     lm_fingerprint saved = lm_fingerprint_saved(&was);
-    const char *base;
+    lm_fingerprint base;
     LM_TRY(lm_base_of(s, &base));
-    LM_TRY(lm_base_compare(s, weights, &saved, base));
-    LM_TRY(lm_base_load(&s->compiled, w));
+    LM_TRY(lm_base_compare(s, weights, &saved, &base));
+    LM_TRY(lm_weights_load_from(&s->compiled, w));
   }
   w.trained_only = true;
   return lm_weights_load(&s->compiled, weights, w);

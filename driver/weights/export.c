@@ -119,6 +119,18 @@ static lm_status generation_config_write(const exporter *x) {
   return lm_file_write_atomic(path_in(x, kept->name), kept->text.p, kept->text.n);
 }
 
+// LM_USER if a folder that is read would be overwritten.
+static lm_status folder_check(const exporter *x) {
+  const lm_recipe *r = x->s->project.recipe;
+  const char *checkpoint =
+      x->o->weights ? lm_path_dir(x->s->project.ctx->arena, x->o->weights) : NULL;
+  const char *read[] = {x->o->from, checkpoint ? checkpoint : r->from};
+  const lm_lowered *l = x->s->compiled.lowered;
+  for (int i = 0; i < l->n_sources; i++)
+    LM_TRY(lm_output_check(x->o->dir, &l->sources[i].path, 1));
+  return lm_output_check(x->o->dir, read, LM_COUNT(read));
+}
+
 lm_status lm_export_hf(lm_session *s, const lm_export_options *o, lm_export_result *out) {
   exporter x = {.s = s, .o = o, .out = out};
   *out = (lm_export_result){0};
@@ -129,9 +141,7 @@ lm_status lm_export_hf(lm_session *s, const lm_export_options *o, lm_export_resu
   LM_TRY(lm_trained_params(s));
   if (!s->compiled.lowered->n_maps)
     return lm_weights_no_map(&s->compiled);
-  const char *read[] = {o->from, o->weights ? lm_path_dir(s->project.ctx->arena, o->weights)
-                                            : s->project.recipe->from};
-  LM_TRY(lm_output_check(o->dir, read, LM_COUNT(read)));
+  LM_TRY(folder_check(&x));
   LM_TRY(lm_output_weights_check(o->dir));
   LM_TRY(lm_output_kind_check(o->dir, &LM_OUTPUT_EXPORT));
   LM_TRY(lm_dir_make(o->dir));

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/base/diag.h"
+#include "runtime/base/diag_code.h"
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -21,8 +21,23 @@ static int params_count(const lm_plan *plan, lm_weights w) {
   return plan->n_params + (w.trained_only ? 0 : plan->n_frozen);
 }
 
+static const lm_lowered_source *source_find(const lm_lowered *l, const char *path) {
+  for (int i = 0; i < l->n_sources; i++)
+    if (!strncmp(path, l->sources[i].prefix, strlen(l->sources[i].prefix)))
+      return &l->sources[i];
+  return NULL;
+}
+
 static bool has_param(const lm_plan *plan, lm_weights w, int i) {
-  return !w.base || !param_at(plan, i)->added;
+  const lm_plan_param *p = param_at(plan, i);
+  if (w.source && source_find(w.lowered, p->path) != w.source)
+    return false;
+  return !w.base || !p->added;
+}
+
+// The name of a parameter in the file that w is read from.
+static const char *name_in_file(lm_weights w, const lm_plan_param *p) {
+  return p->path + (w.source ? strlen(w.source->prefix) : 0);
 }
 
 lm_weights lm_weights_alloc(const lm_plan *plan, bool trained_only) {
@@ -95,12 +110,6 @@ static lm_status param_init(const lm_plan *plan, lm_weights w, int i, uint64_t s
   return param_fill(plan, w, i, initial_make, &(initial){param_at(plan, i), seed});
 }
 
-lm_status lm_weights_init_frozen(const lm_plan *plan, uint64_t seed, lm_weights w) {
-  for (int i = plan->n_params; i < params_count(plan, w); i++)
-    LM_TRY(param_init(plan, w, i, seed));
-  return NULL;
-}
-
 static lm_status native_read(const void *user, int64_t first, int64_t n, float *out) {
   const lm_foreign_native *x = user;
   lm_st_to_f32(x->dtype, x->data, first, n, out);
@@ -120,17 +129,18 @@ static bool shape_fits(const lm_st_tensor *t, const lm_plan_param *p) {
   return t->rank == p->rank && !memcmp(t->shape, p->shape, sizeof *t->shape * (size_t)t->rank);
 }
 
-static void tensor_check(const lm_st_tensor *t, const lm_plan_param *p, lm_buf *faults) {
+static void tensor_check(const lm_st_tensor *t, const lm_plan_param *p, const char *name,
+                         lm_buf *faults) {
   if (!t) {
-    lm_buf_printf(faults, "\n  missing: %s ", p->path);
+    lm_buf_printf(faults, "\n  missing: %s ", name);
     lm_st_shape_print(faults, p->shape, p->rank);
   } else if (!shape_fits(t, p)) {
-    lm_buf_printf(faults, "\n  shape: %s is ", p->path);
+    lm_buf_printf(faults, "\n  shape: %s is ", name);
     lm_st_shape_print(faults, t->shape, t->rank);
     lm_buf_puts(faults, ", should be ");
     lm_st_shape_print(faults, p->shape, p->rank);
   } else if (!lm_st_dtype_is_float(t->dtype)) {
-    lm_buf_printf(faults, "\n  type: %s is %s, should be a float", p->path,
+    lm_buf_printf(faults, "\n  type: %s is %s, should be a float", name,
                   lm_st_dtype_name(t->dtype));
   }
 }
@@ -144,7 +154,7 @@ static void extra_check(const lm_st *st, const lm_plan *plan, lm_weights w, lm_b
   const char **paths = lm_calloc((size_t)params_count(plan, w) + 1, sizeof *paths);
   for (int i = 0; i < params_count(plan, w); i++)
     if (has_param(plan, w, i))
-      paths[n++] = param_at(plan, i)->path;
+      paths[n++] = name_in_file(w, param_at(plan, i));
   qsort(paths, n, sizeof *paths, by_path);
   for (size_t i = 0; i < lm_st_count(st); i++) {
     const char *name = lm_st_at(st, i)->name;
@@ -162,16 +172,19 @@ static lm_status tensor_read(const void *user, int64_t first, int64_t n, float *
 
 static lm_status tensors_load(const lm_plan *plan, const lm_st *st, lm_weights w) {
   lm_buf faults = {0};
-  for (int i = 0; i < params_count(plan, w); i++)
+  for (int i = 0; i < params_count(plan, w); i++) {
+    const lm_plan_param *p = param_at(plan, i);
     if (has_param(plan, w, i))
-      tensor_check(lm_st_find(st, param_at(plan, i)->path), param_at(plan, i), &faults);
+      tensor_check(lm_st_find(st, name_in_file(w, p)), p, name_in_file(w, p), &faults);
+  }
   extra_check(st, plan, w, &faults);
   lm_status status =
       faults.n ? lm_fail(LM_USER, "the tensors do not match the model:%s", faults.p) : NULL;
   lm_buf_free(&faults);
   for (int i = 0; !status && i < params_count(plan, w); i++)
     if (has_param(plan, w, i))
-      status = param_fill(plan, w, i, tensor_read, lm_st_find(st, param_at(plan, i)->path));
+      status =
+          param_fill(plan, w, i, tensor_read, lm_st_find(st, name_in_file(w, param_at(plan, i))));
   return status;
 }
 
@@ -210,30 +223,50 @@ lm_status lm_weights_load(const lm_compiled *c, const char *path, lm_weights w) 
   return status;
 }
 
-lm_status lm_weights_from(const lm_compiled *c, const char **out) {
-  const lm_recipe *r = c->project->recipe;
-  *out = r->from;
-  return r->from_hf ? NULL : checkpoint_find(c->project, true, out);
+lm_status lm_weights_from(const lm_compiled *c, const lm_lowered_source *x, const char **out) {
+  *out = x->path;
+  return x->from_hf ? NULL : checkpoint_find(c->project, true, out);
 }
 
-// Gives their initial values to the parameters that edits add.
-static lm_status added_init(const lm_compiled *c, lm_weights w) {
+const lm_lowered_source *lm_weights_source_of(const lm_compiled *c, const char *path) {
+  return source_find(c->lowered, path);
+}
+
+lm_status lm_weights_from_check(const lm_compiled *c) {
+  for (int i = 0; i < c->lowered->n_sources; i++) {
+    const lm_lowered_source *x = &c->lowered->sources[i];
+    if (access(x->path, F_OK))
+      LM_REPORT(c->project->ctx, x->at, E215, x->path);
+  }
+  return lm_verdict(c->project->ctx);
+}
+
+// Gives their initial values to the parameters that edits add, or that no weights are for.
+static lm_status others_init(const lm_compiled *c, lm_weights w) {
   const lm_plan *plan = c->plan;
   for (int i = 0; i < params_count(plan, w); i++)
-    if (param_at(plan, i)->added)
+    if (param_at(plan, i)->added || !source_find(c->lowered, param_at(plan, i)->path))
       LM_TRY(param_init(plan, w, i, c->project->recipe->seed));
   return NULL;
 }
 
-lm_status lm_weights_load_from(const lm_compiled *c, lm_weights w) {
-  const lm_recipe *r = c->project->recipe;
-  const char *path = r->from;
-  LM_TRY(added_init(c, w));
+static lm_status source_load(const lm_compiled *c, const lm_lowered_source *x, lm_weights w) {
+  const char *path = x->path;
   w.base = true;
-  if (r->from_hf)
+  w.source = x;
+  w.lowered = c->lowered;
+  if (x->from_hf)
     return lm_weights_import(c, path, w);
   LM_TRY(checkpoint_find(c->project, false, &path));
   return lm_weights_load(c, path, w);
+}
+
+lm_status lm_weights_load_from(const lm_compiled *c, lm_weights w) {
+  LM_TRY(lm_weights_from_check(c));
+  LM_TRY(others_init(c, w));
+  for (int i = 0; i < c->lowered->n_sources; i++)
+    LM_TRY(source_load(c, &c->lowered->sources[i], w));
+  return NULL;
 }
 
 static lm_status tensors_list(const lm_plan *plan, lm_arena *a, lm_weights w, lm_st_tensor **out) {
@@ -266,11 +299,14 @@ lm_status lm_weights_save(const lm_compiled *c, const char *path, lm_weights w) 
 
 // ---- foreign names
 
-lm_status lm_weights_no_map(const lm_compiled *c) {
+static lm_status no_map(const char *model) {
   return lm_fail(
       LM_USER,
-      "model %s has no `map hf { … }`, which says what its parameters are called elsewhere",
-      c->project->recipe->model.target.decl->name.text);
+      "model %s has no `map hf { … }`, which says what its parameters are called elsewhere", model);
+}
+
+lm_status lm_weights_no_map(const lm_compiled *c) {
+  return no_map(c->project->recipe->model.target.decl->name.text);
 }
 
 static int by_view(const void *a, const void *b) {
@@ -295,11 +331,13 @@ static size_t maps_select(const lm_lowered *l, const lm_foreign_native *views, s
   return n_out;
 }
 
-static bool any_added(const lm_plan *plan) {
+// True if some parameters need no mapping: added ones, and those of subs with separate weights.
+static bool any_unmapped(const lm_compiled *c) {
+  const lm_plan *plan = c->plan;
   for (int i = 0; i < plan->n_params + plan->n_frozen; i++)
     if (param_at(plan, i)->added)
       return true;
-  return false;
+  return c->lowered->n_sources > (c->project->recipe->from != NULL);
 }
 
 lm_status lm_weights_foreign(const lm_compiled *c, lm_arena *a, lm_weights w, lm_foreign **out) {
@@ -307,7 +345,7 @@ lm_status lm_weights_foreign(const lm_compiled *c, lm_arena *a, lm_weights w, lm
   size_t n = (size_t)w.n_host;
   if (!l->n_maps)
     return lm_weights_no_map(c);
-  if ((!w.trained_only || !c->plan->n_frozen) && !any_added(c->plan))
+  if ((!w.trained_only || !c->plan->n_frozen) && !any_unmapped(c))
     return lm_foreign_create(l->maps, l->n_maps, w.host, n, out);
   lm_foreign_native *views = LM_NEW_N(a, lm_foreign_native, n + 1);
   memcpy(views, w.host, n * sizeof *views);
@@ -324,19 +362,41 @@ lm_status lm_weights_foreign(const lm_compiled *c, lm_arena *a, lm_weights w, lm
   return lm_foreign_create(maps, n_maps, views, kept, out);
 }
 
+// The mappings of the parameters that w has, whose foreign names lack the prefix of its source.
+typedef struct foreign_maps {
+  lm_foreign_map *v;
+  size_t n;
+} foreign_maps;
+
+static foreign_maps maps_of(const lm_compiled *c, lm_arena *a, lm_weights w) {
+  const lm_lowered *l = c->lowered;
+  foreign_maps out = {LM_NEW_N(a, lm_foreign_map, l->n_maps + 1), 0};
+  size_t skip = w.source ? strlen(w.source->prefix) : 0;
+  for (uint32_t i = 0; i < l->n_maps; i++) {
+    const lm_foreign_map *x = &l->maps[i];
+    if (w.source && source_find(l, x->native) != w.source)
+      continue;
+    out.v[out.n] = *x;
+    if (skip && !strncmp(x->foreign, w.source->prefix, skip))
+      out.v[out.n].foreign += skip;
+    out.n++;
+  }
+  return out;
+}
+
 // Checkpoints of one architecture come with and without the name of its inner model in front of
 // every tensor
 // ("transformer.wte.weight", "wte.weight"). Finds the prefix with which every mapped tensor exists,
 // "" if there is none.
-static bool prefix_fits(const lm_compiled *c, const lm_st *st, lm_arena *a, const char *prefix) {
-  for (uint32_t i = 0; i < c->lowered->n_maps; i++)
-    if (!lm_st_find(st, lm_arena_printf(a, "%s%s", prefix, c->lowered->maps[i].foreign)))
+static bool prefix_fits(const foreign_maps *m, const lm_st *st, lm_arena *a, const char *prefix) {
+  for (size_t i = 0; i < m->n; i++)
+    if (!lm_st_find(st, lm_arena_printf(a, "%s%s", prefix, m->v[i].foreign)))
       return false;
   return true;
 }
 
-static const char *prefix_find(const lm_compiled *c, const lm_st *st, lm_arena *a) {
-  const char *first = c->lowered->n_maps ? c->lowered->maps[0].foreign : "";
+static const char *prefix_find(const foreign_maps *m, const lm_st *st, lm_arena *a) {
+  const char *first = m->n ? m->v[0].foreign : "";
   size_t tail = strlen(first);
   for (size_t i = 0; tail && !lm_st_find(st, first) && i < lm_st_count(st); i++) {
     const char *name = lm_st_at(st, i)->name;
@@ -344,7 +404,7 @@ static const char *prefix_find(const lm_compiled *c, const lm_st *st, lm_arena *
     if (n <= tail + 1 || strcmp(name + n - tail, first) || name[n - tail - 1] != '.')
       continue;
     const char *prefix = lm_arena_strndup(a, name, n - tail);
-    if (prefix_fits(c, st, a, prefix))
+    if (prefix_fits(m, st, a, prefix))
       return prefix;
   }
   return "";
@@ -366,41 +426,49 @@ static bool is_ignored(void *user, const char *name) {
   return false;
 }
 
-static lm_status import(const lm_compiled *c, lm_arena *a, lm_weights w, const lm_st *st) {
-  const lm_lowered *l = c->lowered;
-  const char *prefix = prefix_find(c, st, a);
-  lm_foreign_map *maps = LM_NEW_N(a, lm_foreign_map, l->n_maps + 1);
+static lm_status import(const lm_compiled *c, lm_arena *a, foreign_maps maps, lm_weights w,
+                        const lm_st *st) {
   lm_foreign *foreign;
-  for (uint32_t i = 0; i < l->n_maps; i++) {
-    maps[i] = l->maps[i];
-    maps[i].foreign = lm_arena_printf(a, "%s%s", prefix, l->maps[i].foreign);
-  }
+  const char *prefix = prefix_find(&maps, st, a);
+  for (size_t i = 0; i < maps.n; i++)
+    maps.v[i].foreign = lm_arena_printf(a, "%s%s", prefix, maps.v[i].foreign);
   lm_foreign_native *views = LM_NEW_N(a, lm_foreign_native, w.n_host + 1);
   size_t n_views = 0;
   for (int i = 0; i < w.n_host; i++)
     if (has_param(c->plan, w, i))
       views[n_views++] = w.host[i];
-  LM_TRY(lm_foreign_create(maps, l->n_maps, views, n_views, &foreign));
+  LM_TRY(lm_foreign_create(maps.v, maps.n, views, n_views, &foreign));
   ignoring x = {c, strlen(prefix)};
   lm_status status = lm_foreign_import(foreign, st, is_ignored, &x);
   lm_foreign_destroy(foreign);
   return status;
 }
 
-lm_status lm_weights_import(const lm_compiled *c, const char *path, lm_weights w) {
+static lm_status import_file(const lm_compiled *c, lm_arena *a, const char *path, lm_weights w) {
+  foreign_maps maps = maps_of(c, a, w);
   lm_st *st;
-  if (!c->lowered->n_maps)
-    return lm_weights_no_map(c);
+  if (!maps.n)
+    return w.source ? no_map(w.source->model) : lm_weights_no_map(c);
   LM_TRY(lm_st_open(path, &st));
-  lm_arena *a = lm_arena_create();
-  lm_weights host = w.exec ? lm_weights_alloc(c->plan, w.trained_only) : w;
-  host.base = w.base;
-  lm_status status = lm_annotate(import(c, a, host, st), "%s", path);
+  lm_weights host = w;
+  if (w.exec) {
+    host = lm_weights_alloc(c->plan, w.trained_only);
+    host.base = w.base;
+    host.source = w.source;
+    host.lowered = w.lowered;
+  }
+  lm_status status = lm_annotate(import(c, a, maps, host, st), "%s", path);
   if (!status && w.exec)
     status = lm_weights_put(c->plan, host, w.exec);
   if (w.exec)
     lm_weights_free(host);
-  lm_arena_destroy(a);
   lm_st_close(st);
+  return status;
+}
+
+lm_status lm_weights_import(const lm_compiled *c, const char *path, lm_weights w) {
+  lm_arena *a = lm_arena_create();
+  lm_status status = import_file(c, a, path, w);
+  lm_arena_destroy(a);
   return status;
 }

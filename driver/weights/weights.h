@@ -13,6 +13,9 @@ typedef struct lm_weights {
   int n_host;
   bool trained_only; // without the frozen parameters
   bool base;         // without the parameters that edits of the model add
+  // only those that these weights of `lowered` are for, in the file without the prefix; NULL: all
+  const lm_lowered_source *source;
+  const lm_lowered *lowered;
 } lm_weights;
 static inline lm_weights lm_weights_in(lm_exec *e) {
   return (lm_weights){.exec = e};
@@ -25,18 +28,21 @@ void lm_weights_free(lm_weights w);
 lm_status lm_weights_get(lm_exec *e, const lm_plan *plan, lm_port_role role, lm_weights w);
 // Writes the parameters of w, which is in the host's memory, to an executor.
 lm_status lm_weights_put(const lm_plan *plan, lm_weights w, lm_exec *e);
-// Gives the frozen parameters of w their initial values.
-lm_status lm_weights_init_frozen(const lm_plan *plan, uint64_t seed, lm_weights w);
 
 // Fills w from a safetensors file or a folder of them, by native names. One LM_USER status lists
 // every tensor that is missing, has another shape, is not a float, or is unknown.
 lm_status lm_weights_load(const lm_compiled *c, const char *path, lm_weights w);
-// Fills w with the weights that the recipe's model is `from`: a file or a folder of safetensors, a
-// run, of which the newest undamaged checkpoint is taken, or one checkpoint. LM_ENV if that one is
-// damaged. Parameters that edits add get their initial values.
+// Fills w with the weights that the recipe's model and its subs are `from`: a file or a folder of
+// safetensors, a run, of which the newest undamaged checkpoint is taken, or one checkpoint. LM_ENV
+// if that one is damaged. Parameters that edits add, or that no weights are for, get their initial
+// values; those that are computed from other parameters need an executor.
 lm_status lm_weights_load_from(const lm_compiled *c, lm_weights w);
-// The path that lm_weights_load_from reads. It reports nothing but errors.
-lm_status lm_weights_from(const lm_compiled *c, const char **out);
+// The path that lm_weights_load_from reads for a source. It reports nothing but errors.
+lm_status lm_weights_from(const lm_compiled *c, const lm_lowered_source *x, const char **out);
+// The source of a parameter; NULL: none.
+const lm_lowered_source *lm_weights_source_of(const lm_compiled *c, const char *path);
+// Error E215 at each source whose file or folder does not exist.
+lm_status lm_weights_from_check(const lm_compiled *c);
 // As lm_weights_load, through `map hf`.
 lm_status lm_weights_import(const lm_compiled *c, const char *path, lm_weights w);
 // Writes w, which is in the host's memory, as one file with native names.

@@ -164,7 +164,8 @@ void el_adapters_add(lm_elab *e, el_inst *inst, uint32_t param) {
 // ---- uses
 
 bool el_is_edited(const lm_elab *e, const el_val *v) {
-  return e->edits && v->k == V_TENSOR && v->of && (e->edits->records || v->of->p->adapters);
+  return e->edits && !e->bare && v->k == V_TENSOR && v->of &&
+         (e->edits->records || v->of->p->adapters);
 }
 
 // Between the axes of a use and those of the parameter, which a call may have renamed.

@@ -4,6 +4,7 @@
 // A library function is emitted once per signature as a function of the module and called. Every
 // other function is inlined.
 #include "dsl/elab/call.h"
+#include "dsl/elab/source.h"
 #include <string.h>
 
 static lm_sym name_of(const ast_arg *a) {
@@ -215,7 +216,7 @@ static el_val eval_arguments(lm_elab *e, const ast_expr *x) {
   return el_error();
 }
 
-static el_val call_method(lm_elab *e, const ast_expr *x, const el_ref *ref, lm_sym name) {
+el_val el_call_method(lm_elab *e, const ast_expr *x, const el_ref *ref, lm_sym name) {
   const ast_member *m = el_method_find(ref->inst, name);
   if (ref->inst->broken || (!m && el_has_errors(ref->inst->decl)) ||
       !el_kinds_agree(e, x, ref, name))
@@ -301,12 +302,12 @@ static el_val call_sub(lm_elab *e, const ast_expr *x, const struct el_sub *s) {
   if (!s->one)
     return el_error();
   el_ref ref = el_ref_sub(e, e->frame->self, s->one);
-  return call_method(e, x, &ref, LM_SYM(e->c, "apply"));
+  return el_call_method(e, x, &ref, LM_SYM(e->c, "apply"));
 }
 
 static el_val call_bound(lm_elab *e, const ast_expr *x, const el_val *v) {
   if (v->k == V_INST)
-    return call_method(e, x, &v->ref, LM_SYM(e->c, "apply"));
+    return el_call_method(e, x, &v->ref, LM_SYM(e->c, "apply"));
   if (v->k != V_ERROR)
     EL_ERR(e, x->loc, E097, x->a->text, el_show(e, v));
   return eval_arguments(e, x);
@@ -331,7 +332,7 @@ static el_val call_name(lm_elab *e, const ast_expr *x) {
   if (sub)
     return call_sub(e, x, sub);
   if (self && el_method_find(self->inst, name))
-    return call_method(e, x, self, name);
+    return el_call_method(e, x, self, name);
   lm_decl_ref ref = lm_program_find(e->prog, e->frame->file, name);
   if (ref.decl && ref.decl->kind == DC_FN)
     return call_fn(e, x, ref);
@@ -347,14 +348,17 @@ el_val el_call(lm_elab *e, const ast_expr *x) {
     return call_name(e, x);
   if (x->a->kind == EX_FIELD) {
     el_val a = el_eval(e, x->a->a);
+    bool bare = a.k == V_INST && x->a->text == LM_SYM(e->c, "bare");
+    if (bare && !el_method_find(a.ref.inst, x->a->text) && !sub_find(&a.ref, x->a->text))
+      return el_call_bare(e, x, &a.ref);
     if (a.k == V_INST && !sub_find(&a.ref, x->a->text))
-      return call_method(e, x, &a.ref, x->a->text);
+      return el_call_method(e, x, &a.ref, x->a->text);
     if (a.k == V_ERROR)
       return eval_arguments(e, x);
   }
   el_val f = el_eval(e, x->a);
   if (f.k == V_INST)
-    return call_method(e, x, &f.ref, LM_SYM(e->c, "apply"));
+    return el_call_method(e, x, &f.ref, LM_SYM(e->c, "apply"));
   if (f.k != V_ERROR)
     EL_ERR(e, x->loc, E099, el_show(e, &f));
   return el_error();

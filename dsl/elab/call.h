@@ -35,6 +35,9 @@ void el_row_bind(lm_elab *e, lm_sym name, el_axes axes);
 bool el_row_is_of_instance(const lm_elab *e, lm_sym name);
 lm_sym el_dim_name(lm_elab *e, const ast_dim *d); // NULL: reported
 
+// Calls a method with the arguments of the call x.
+el_val el_call_method(lm_elab *e, const ast_expr *x, const el_ref *ref, lm_sym name); // call.c
+
 // ---- unification (unify.c)
 // Unifies argument i with its parameter and adapts numbers. False: reported.
 bool el_unify_param(lm_elab *e, el_invocation *v, uint32_t i, bool is_fn);

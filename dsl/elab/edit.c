@@ -9,6 +9,7 @@
 // globals (share.h, el_insts_segment).
 #include "dsl/elab/edit.h"
 #include "dsl/elab/inst.h"
+#include "dsl/elab/source.h"
 #include <string.h>
 
 const char *const el_edit_names[EL_EDITS] = {
@@ -129,9 +130,8 @@ bool el_edits_read(lm_elab *e, const ast_items *items) {
 
 // ---- parameters that edits match
 
-// after: a line only counts if it comes after that many.
-static bool is_frozen(lm_elab *e, const char *path, int after) {
-  bool frozen = false;
+// after: a line only counts if it comes after that many. frozen: if none does.
+static bool is_frozen(lm_elab *e, const char *path, int after, bool frozen) {
   for (uint32_t i = 0; i < e->edits->n; i++) {
     const el_edit *x = &e->edits->v[i];
     if (x->kind != EL_EDIT_ADAPT && x->number >= after &&
@@ -166,9 +166,9 @@ const el_edit *el_edit_adapting(lm_elab *e, lm_sym path, const ast_decl *block) 
 int el_edit_class(lm_elab *e, const el_inst *inst, const el_param *p) {
   const el_edit *by = el_edit_of(inst);
   int after = by ? by->number + 1 : 0;
-  bool frozen = false;
+  bool frozen = !by && el_source_of(inst);
   if (e->edits && e->edits->n)
-    frozen = is_frozen(e, el_inst_path(e, inst, p->name), after);
+    frozen = is_frozen(e, el_inst_path(e, inst, p->name), after, frozen);
   return 2 * after + frozen;
 }
 

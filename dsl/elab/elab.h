@@ -195,6 +195,7 @@ struct el_inst {
   el_row *rows;                   // of an adapter: the axes of the parameter, by role
   const struct el_edit *added_by; // of an adapter: its line (edit.h)
   lm_sym host;                    // of an adapter: the owner's parameter that it adapts
+  struct el_source *source;       // source.h; NULL: the instance has no `from`
   el_param *params;
   uint32_t n_params, cap_params;
   struct el_sub {
@@ -259,6 +260,8 @@ struct lm_elab {
   struct el_family *families;
   struct el_declared *declared; // share.h: the parameters of all instances
   uint32_t n_families, n_declared, cap_declared;
+  struct el_source *sources; // source.h
+  uint32_t bare;             // calls of `bare` around the current one: adapters have no effect
   struct el_remats *remats;  // remat.c; NULL: the recipe has no memory rules
   // Metrics. In a loop each iteration emits one; its indices become the suffix of its name:
   // name.3, name.3.0.
@@ -465,6 +468,7 @@ typedef struct el_inst_site {
   el_row *rows; // of an adapter, as the next two
   const struct el_edit *added_by;
   lm_sym host;
+  struct el_source *source;
 } el_inst_site;
 // NULL: reported.
 el_inst *el_inst_make(lm_elab *e, const ast_expr *call, const lm_file *file,

@@ -1,6 +1,7 @@
 // inst.c - instances of blocks and models: arguments, dims and constraints.
 #include "dsl/elab/inst.h"
 #include "dsl/elab/share.h"
+#include "dsl/elab/source.h"
 #include <math.h>
 #include <string.h>
 
@@ -355,7 +356,10 @@ el_inst *el_inst_make(lm_elab *e, const ast_expr *call, const lm_file *file,
                     .rows = where->rows,
                     .added_by = where->added_by,
                     .host = where->host,
+                    .source = where->source,
                     .n_stack = where->n_stack};
+  if (where->source)
+    where->source->inst = inst;
   memcpy(inst->stack, where->stack, sizeof inst->stack);
   memcpy(inst->index, where->index, sizeof inst->index);
   memcpy(inst->stack_name, where->stack_name, sizeof inst->stack_name);

@@ -2,6 +2,7 @@
 // the module, and called for every further call with the signature.
 #include "dsl/elab/call.h"
 #include "dsl/elab/edit.h"
+#include "dsl/elab/source.h"
 #include <string.h>
 
 struct el_library_call {
@@ -136,7 +137,7 @@ static el_val library_result(lm_elab *e, const el_library_call *lib, el_val r, c
 bool el_call_library(lm_elab *e, el_invocation *v, const ast_decl *d, const lm_file *file,
                      el_val *out) {
   lm_buf b = {0};
-  lm_buf_printf(&b, "%s:%s(%d)", file->path, d->name.text, e->mode == EL_TRAIN);
+  lm_buf_printf(&b, "%s:%s(%d)", file->path, d->name.text, el_trains(e));
   el_axes now = {0};
   for (uint32_t i = 0; i < v->sig->n_params; i++)
     if (v->given[i]) {

@@ -1,6 +1,7 @@
 // prim.c - the table of primitives, and those that are elementwise or take no tensor: casts,
 // functions, iota, random numbers.
 #include "dsl/elab/prim.h"
+#include "dsl/elab/source.h"
 #include <math.h>
 #include <string.h>
 
@@ -206,7 +207,7 @@ static el_val p_dropout(el_call_site c) {
     return EL_FAIL(c.e, el_arg_loc(c, 1), E054, el_show(c.e, &p));
   if (!el_floating(c, &x, el_arg_loc(c, 0)))
     return el_error();
-  if (c.e->mode != EL_TRAIN || !c.e->m)
+  if (!el_trains(c.e) || !c.e->m)
     return x;
   if (!by_index && p.num == 0) {
     if (c.e->step)

@@ -5,6 +5,7 @@
 
 #include "dsl/elab/edit.h"
 #include "dsl/elab/inst.h"
+#include "dsl/elab/source.h"
 
 // ---- forms
 
@@ -254,6 +255,8 @@ static void declared_register(lm_elab *e, const el_declared *d) {
   const el_inst *inst = d->inst;
   el_param *p = &d->inst->params[d->param];
   p->global = p->share->global;
+  if (p->share->edits % 2 == 0 && el_source_of(inst))
+    el_source_of(inst)->trained = true;
   lm_global *g = lm_global_find(e->m, p->global);
   if (!g && !(g = global_add(e, inst, p)))
     return;

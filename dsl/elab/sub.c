@@ -8,6 +8,7 @@
 #include "dsl/elab/edit.h"
 #include "dsl/elab/inst.h"
 #include "dsl/elab/share.h"
+#include "dsl/elab/source.h"
 #include <string.h>
 
 enum {
@@ -42,7 +43,8 @@ static bool calls_find(lm_elab *e, const ast_expr *x, calls *out) {
 // Element i of n. While only checking, element i is the i-th possible one, and *out_n their number.
 static el_inst *make_element(lm_elab *e, el_inst *inst, const ast_member *m, int64_t i, int64_t n,
                              lm_sym path, uint32_t *out_n) {
-  el_inst_site where = {.owner = inst, .path = path, .n_stack = inst->n_stack};
+  el_inst_site where = {
+      .owner = inst, .path = path, .n_stack = inst->n_stack, .source = el_source_read(e, inst, m)};
   memcpy(where.stack, inst->stack, sizeof where.stack);
   memcpy(where.index, inst->index, sizeof where.index);
   memcpy(where.stack_name, inst->stack_name, sizeof where.stack_name);
@@ -159,8 +161,6 @@ void el_inst_add_sub(lm_elab *e, el_inst *inst, const ast_member *m) {
   lm_sym path =
       LM_SYM(e->c, lm_arena_printf(e->a, "%s%s%s", inst->path, inst->path[0] ? "." : "", name));
   struct el_sub sub = {.name = name, .loc = m->loc};
-  if (m->from)
-    EL_ERR(e, m->from->loc, E905);
   int64_t n = m->count ? read_count(e, inst, m, path) : 1;
   el_insts *xs = n ? make_list(e, inst, m, e->m ? n : 1, path) : NULL;
   sub.many = m->count ? xs : NULL;

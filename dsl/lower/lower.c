@@ -3,6 +3,7 @@
 #include "dsl/elab/edit.h"
 #include "dsl/elab/lint.h"
 #include "dsl/elab/share.h"
+#include "dsl/elab/source.h"
 #include "dsl/lower/internal.h"
 #include "runtime/plan/plan.h"
 #include <string.h>
@@ -337,7 +338,8 @@ static void edits_resolve(lm_elab *e, lm_lowered *out) {
 static void lower_train(lm_elab *e, const lm_recipe *r, el_inst *model, const lm_lower_options *o) {
   uint32_t before = e->c->n_errors;
   if (!trains_any(e->m)) {
-    lm_diag *d = EL_ERR(e, e->edits->v[e->edits->n - 1].at, E303, r->model.name);
+    lm_loc at = e->edits && e->edits->n ? e->edits->v[e->edits->n - 1].at : r->model.loc;
+    lm_diag *d = EL_ERR(e, at, E303, r->model.name);
     lm_diag_note(e->c, d, r->loc, "the recipe that trains it");
     return;
   }
@@ -345,6 +347,29 @@ static void lower_train(lm_elab *e, const lm_recipe *r, el_inst *model, const lm
   lower_loss(e, model, (lm_func_key){LM_FUNC_LOSS}, EL_TRAIN, o, r->model.loc);
   if (e->c->n_errors == before)
     el_remat_check(e);
+}
+
+// Sources in the order of the instances: an inner one is later than the one around it.
+static void sources_list(lm_elab *e, const lm_recipe *r, lm_lowered *out) {
+  int n = r->from != NULL;
+  for (const el_source *s = e->sources; s; s = s->next)
+    n++;
+  lm_lowered_source *list = LM_NEW_N(e->a, lm_lowered_source, n + 1);
+  out->sources = list;
+  out->n_sources = n;
+  if (r->from)
+    list[--n] = (lm_lowered_source){"", r->from, r->from_hf, r->from_loc, r->model.name};
+  for (const el_source *s = e->sources; s; s = s->next)
+    list[--n] = (lm_lowered_source){
+        lm_arena_printf(e->a, "%s.", el_inst_path(e, s->inst, LM_SYM(e->c, ""))), s->path,
+        s->from_hf, s->at, s->inst->decl->name.text};
+}
+
+static bool any_from_hf(const lm_lowered *l) {
+  for (int i = 0; i < l->n_sources; i++)
+    if (l->sources[i].from_hf)
+      return true;
+  return false;
 }
 
 lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, const lm_recipe *r, const lm_lower_options *o) {
@@ -357,6 +382,7 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, const lm_recipe *r, const lm_l
   if (!model || c->n_errors > before)
     return NULL;
   edits_resolve(e, l);
+  sources_list(e, r, l);
   if (o->what & LM_LOWER_TRAIN)
     lower_train(e, r, model, o);
   for (int i = 0; i < o->n_lengths && o->what & LM_LOWER_TRAIN && c->n_errors == before; i++)
@@ -378,7 +404,7 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, const lm_recipe *r, const lm_l
     if (c->n_errors == before)
       lower_apply(e, model, LM_FUNC_DECODE, EL_DECODE, o, l, r->model.loc);
   }
-  if (o->what & LM_LOWER_MAPS)
+  if (o->what & LM_LOWER_MAPS || any_from_hf(l))
     lm_lower_maps(e, model, l, r->from_hf ? r->from_loc : r->model.loc);
   if (o->what & LM_LOWER_MERGED)
     lower_merged(e, model);

@@ -80,6 +80,16 @@ typedef struct lm_lowered_arg {
   double value;
 } lm_lowered_arg;
 
+// Weights that parameters begin with: of the model, or of a sub, whose parameters are not among
+// those of the model's.
+typedef struct lm_lowered_source {
+  const char *prefix; // of their names: "" or "teacher."; innermost first
+  const char *path;
+  bool from_hf;
+  lm_loc at;
+  lm_sym model; // the name of the declaration
+} lm_lowered_source;
+
 // Allocated in the arena of the context.
 typedef struct lm_lowered {
   lm_module *m;
@@ -89,6 +99,8 @@ typedef struct lm_lowered {
   bool by_tensor;         // @update updates one parameter after the other
   lm_lowered_path *paths; // of all parameters
   uint32_t n_paths, cap_paths;
+  const lm_lowered_source *sources;
+  int n_sources;
   lm_foreign_map *maps; // of `map hf`
   uint32_t n_maps, cap_maps;
   const char **ignored; // patterns of foreign names that `map hf` ignores

@@ -6,6 +6,7 @@
 // A layout is a list of dims. A dim is an axis, 1, several axes in parentheses (merged into one),
 // or a sum, of which the k-th name in braces takes the k-th term. The offset of an element in the
 // tensor is therefore offset + Σ stride · index, so a map consists of strides only.
+#include "dsl/elab/source.h"
 #include "dsl/lower/internal.h"
 #include <stdlib.h>
 #include <string.h>
@@ -493,6 +494,12 @@ static void report_missing(lm_elab *e, const el_inst *model, lm_loc at, const ch
                (int)strcspn(paths, ","), paths);
 }
 
+// A sub with separate weights that have native names needs no map.
+static bool needs_map(const el_inst *inst) {
+  const el_source *s = el_source_of(inst);
+  return !s || s->from_hf;
+}
+
 void lm_lower_maps(lm_elab *e, el_inst *model, lm_lowered *out, lm_loc at) {
   targets t = {0};
   entries all = {0};
@@ -506,7 +513,7 @@ void lm_lower_maps(lm_elab *e, el_inst *model, lm_lowered *out, lm_loc at) {
     target *x = &t.v[i];
     if (x->by)
       map_param(e, out, x);
-    else if (n_missing++ < 4)
+    else if (needs_map(x->inst) && n_missing++ < 4)
       missing = lm_arena_printf(e->a, "%s%s%s", missing, n_missing > 1 ? ", " : "", x->path);
     x->end = out->n_maps;
   }
