@@ -22,7 +22,8 @@ static lm_source_kind kind_of(lm_recipe_source_kind k) {
   case LM_RECIPE_SOURCE_BATCHES: return LM_SOURCE_BATCHES;
   case LM_RECIPE_SOURCE_JSONL: return LM_SOURCE_JSONL;
   case LM_RECIPE_SOURCE_CHAT:
-  case LM_RECIPE_SOURCE_PROMPT: return LM_SOURCE_CHAT;
+  case LM_RECIPE_SOURCE_PROMPT:
+  case LM_RECIPE_SOURCE_PAIRS: return LM_SOURCE_CHAT;
   default: return LM_SOURCE_TEXT;
   }
 }
@@ -77,8 +78,16 @@ static void stages_fill(const lm_session *s, lm_data_options *o) {
 }
 
 static void column_check(lm_ctx *c, const lm_recipe_data *d, const lm_loss_column *x) {
-  lm_diag *g = LM_REPORT(c, x->loc, E275, x->name);
+  bool known = d->pairs && !strcmp(x->name, "prefer");
+  known |= !d->plain;
+  known &= x->of != LM_COLUMN_OF_ROWS;
+  bool sized = d->docs || x->of != LM_COLUMN_OF_DOCUMENTS;
+  if (known && sized)
+    return;
+  lm_diag *g = known ? LM_REPORT(c, x->loc, E274, x->name) : LM_REPORT(c, x->loc, E275, x->name);
   lm_diag_note(c, g, d->loc, "data %s", d->name);
+  if (known)
+    lm_diag_help(c, g, "pack best_fit(seq = %lld tokens, docs = 16)", (long long)d->seq);
 }
 
 lm_status lm_session_check_columns(const lm_session *s) {
@@ -116,6 +125,7 @@ static lm_status data_options(lm_session *s, lm_data_options *out) {
                        .bad = s->project.recipe->data.bad,
                        .shuffle = s->project.recipe->data.shuffle_docs,
                        .long_documents = (lm_long_documents)s->project.recipe->data.long_documents,
+                       .docs = s->project.recipe->data.docs,
                        .prefetch = true,
                        .progress = progress,
                        .user = s};

@@ -11,6 +11,24 @@ static lm_column_shapes columns_of(lm_arena *a, const lm_data_info *data) {
   }
   return (lm_column_shapes){v, data->n_columns};
 }
+
+static void shape_set(lm_column_shape *out, const lm_loss_column *x, const lm_recipe *r) {
+  out->name = x->name;
+  out->rank = 1;
+  if (x->of == LM_COLUMN_OF_DOCUMENTS)
+    out->extent[0] = r->data.docs;
+}
+
+lm_column_shapes lm_run_columns(lm_ctx *c, const lm_recipe *r) {
+  lm_loss_columns all = {0};
+  if (!r->data.replays)
+    all = lm_loss_columns_of(c, r->model.target.decl);
+  lm_column_shape *v = LM_NEW_N(c->arena, lm_column_shape, all.n + 1);
+  for (uint32_t i = 0; i < all.n; i++)
+    shape_set(&v[i], &all.v[i], r);
+  return (lm_column_shapes){v, (int)all.n};
+}
+
 bool lm_run_spec_size(lm_arena *a, const lm_recipe *r, const lm_data_info *data, lm_run_spec *x) {
   lm_recipe *own = LM_NEW(a, lm_recipe);
   *own = *r;

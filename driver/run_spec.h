@@ -29,6 +29,8 @@ static inline int64_t lm_run_micro(const lm_run_spec *x) { // tokens of a micro-
 // determines both. False if batch, micro and sequence length are not multiples of each other, which
 // is reported.
 bool lm_run_spec_size(lm_arena *a, const lm_recipe *r, const lm_data_info *data, lm_run_spec *x);
+// The columns of texts: their axis of documents has the size that the recipe gives.
+lm_column_shapes lm_run_columns(lm_ctx *c, const lm_recipe *r);
 // Micro-batches of `micro` tokens: whole rows, and a divisor of the batch.
 void lm_run_spec_set_micro(lm_run_spec *x, int64_t micro);
 // Sets steps and stages for a model of `params` parameters.

@@ -51,6 +51,10 @@ static void template_keep(lm_session *s, const char *text, size_t n) {
   *f = (lm_session_file){LM_COMPANION_NAMES[LM_COMPANION_CHAT_TEMPLATE], kept};
 }
 
+static bool is_tokenizers_own(const lm_recipe_source *x) {
+  return !strcmp(x->template, "tokenizer");
+}
+
 static lm_status named_read(lm_session *s, const lm_recipe_source *x) {
   const char *text = lm_chat_builtin(x->template);
   lm_buf file = {0};
@@ -85,7 +89,7 @@ static lm_status tokenizers_own_read(lm_session *s) {
 
 static lm_status template_open(lm_session *s, const lm_recipe_source *named) {
   const lm_session_file *kept = &s->companions[LM_COMPANION_CHAT_TEMPLATE];
-  if (named && named->template && !(s->project.bundle && kept->name))
+  if (named && named->template && !is_tokenizers_own(named) && !(s->project.bundle && kept->name))
     LM_TRY(named_read(s, named));
   else if (!kept->name)
     LM_TRY(tokenizers_own_read(s));
@@ -152,12 +156,14 @@ void lm_session_chat_fill(const lm_session *s, bool with_template, lm_chat *c) {
 
 const lm_chat *lm_session_source_chat(const lm_session *s, const lm_recipe_source *x) {
   lm_chat *c = LM_NEW(s->project.ctx->arena, lm_chat);
-  bool prompt = x->kind == LM_RECIPE_SOURCE_PROMPT;
-  *c = (lm_chat){.train_on = prompt ? 1u << LM_CHAT_ASSISTANT : x->train_on,
+  bool chat = x->kind == LM_RECIPE_SOURCE_CHAT;
+  *c = (lm_chat){.train_on = chat ? x->train_on : 1u << LM_CHAT_ASSISTANT,
                  .field = x->field,
                  .prompt = x->prompt,
                  .completion = x->completion,
+                 .chosen = x->chosen,
+                 .rejected = x->rejected,
                  .now = x->date};
-  lm_session_chat_fill(s, !prompt || x->template, c);
+  lm_session_chat_fill(s, chat || x->template, c);
   return c;
 }

@@ -65,6 +65,12 @@ static void read_template(const lm_reader *d, const char *key, const ast_expr *c
 static void read_chat(const lm_reader *d, const ast_expr *call, lm_recipe_source *x) {
   static const char key[] = "data.source";
   static const char *const roles[] = {"system", "user", "assistant", "tool"};
+  if (x->kind == LM_RECIPE_SOURCE_PAIRS) {
+    x->prompt = lm_read_arg_text(d, key, call, "prompt");
+    x->chosen = lm_read_arg_text(d, key, call, "chosen");
+    x->rejected = lm_read_arg_text(d, key, call, "rejected");
+    return;
+  }
   if (x->kind == LM_RECIPE_SOURCE_PROMPT) {
     x->prompt = lm_read_arg_text(d, key, call, "prompt");
     x->completion = lm_read_arg_text(d, key, call, "completion");
@@ -87,7 +93,8 @@ static lm_recipe_source_kind source_kind(lm_sym form) {
   } kinds[] = {{"text", LM_RECIPE_SOURCE_TEXT},
                {"jsonl", LM_RECIPE_SOURCE_JSONL},
                {"chat", LM_RECIPE_SOURCE_CHAT},
-               {"prompt", LM_RECIPE_SOURCE_PROMPT}};
+               {"prompt", LM_RECIPE_SOURCE_PROMPT},
+               {"pairs", LM_RECIPE_SOURCE_PAIRS}};
   for (size_t i = 0; i < LM_COUNT(kinds); i++)
     if (!strcmp(form, kinds[i].name))
       return kinds[i].kind;
@@ -95,7 +102,8 @@ static lm_recipe_source_kind source_kind(lm_sym form) {
 }
 
 static bool is_chat(const lm_recipe_source *x) {
-  return x->kind == LM_RECIPE_SOURCE_CHAT || x->kind == LM_RECIPE_SOURCE_PROMPT;
+  return x->kind == LM_RECIPE_SOURCE_CHAT || x->kind == LM_RECIPE_SOURCE_PROMPT ||
+         x->kind == LM_RECIPE_SOURCE_PAIRS;
 }
 
 static void read_source(const lm_reader *d, const lm_setting *s, lm_recipe_data *out) {
@@ -118,6 +126,8 @@ static void read_source(const lm_reader *d, const lm_setting *s, lm_recipe_data 
   if (x.split && !*x.split)
     LM_REPORT(d->R->c, e->loc, E225);
   out->chats |= is_chat(&x);
+  out->pairs = (out->pairs || !out->n_sources) && x.kind == LM_RECIPE_SOURCE_PAIRS;
+  out->plain |= x.kind == LM_RECIPE_SOURCE_TEXT;
   out->replays |= x.kind == LM_RECIPE_SOURCE_BATCHES;
   LM_PUSH(d->R->c->arena, out->sources, out->n_sources, out->cap_sources) = x;
 }
@@ -226,6 +236,13 @@ static int64_t read_seq(const lm_reader *d, const char *key, const ast_expr *e,
   return (int64_t)lm_read_arg_number(d, key, e, "seq", lm_read_file(d, pack));
 }
 
+static void read_docs(const lm_reader *d, lm_recipe_data *out) {
+  const ast_expr *pack = lm_read_value(d, "data.pack");
+  const lm_file *file = lm_read_file(d, lm_read_setting(d, "data.pack"));
+  if (lm_read_arg(d, "data.pack", pack, "docs"))
+    out->docs = (int64_t)lm_read_arg_number(d, "data.pack", pack, "docs", file);
+}
+
 static void stage_add(const lm_reader *d, const lm_recipe_stage *stage, lm_recipe_data *out) {
   lm_recipe_stage *last = out->n_stages ? &out->stages[out->n_stages - 1] : NULL;
   if (last && stage->from <= last->from && stage->from > 0)
@@ -282,6 +299,26 @@ static void check_sources(const lm_reader *d, const lm_recipe_data *x) {
     LM_REPORT(d->R->c, x->holdouts[i].loc, E22B);
 }
 
+// The two texts of each pair are neighbors in a row, which holds pairs only.
+static void check_pairs(const lm_reader *d, const lm_recipe_data *x) {
+  const ast_expr *pack = lm_read_value(d, "data.pack");
+  const ast_expr *docs = x->docs ? lm_read_arg(d, "data.pack", pack, "docs") : NULL;
+  const lm_recipe_source *pairs = NULL;
+  for (uint32_t i = 0; i < x->n_sources; i++)
+    if (x->sources[i].kind == LM_RECIPE_SOURCE_PAIRS)
+      pairs = &x->sources[i];
+  if (!pairs)
+    return;
+  for (uint32_t i = 0; i < x->n_sources && !x->pairs; i++)
+    if (x->sources[i].kind != LM_RECIPE_SOURCE_PAIRS)
+      lm_diag_note(d->R->c, LM_REPORT(d->R->c, x->sources[i].loc, E271, x->sources[i].name),
+                   pairs->loc, "source '%s' holds pairs", pairs->name);
+  if (x->long_documents == LM_RECIPE_LONG_SPLIT)
+    LM_REPORT(d->R->c, lm_read_value(d, "data.long")->loc, E272);
+  if (docs && x->docs % 2)
+    LM_REPORT(d->R->c, docs->loc, E273, (long long)x->docs);
+}
+
 // The sources of one data section have one template, which the run keeps.
 static void check_templates(const lm_reader *d, const lm_recipe_data *x) {
   const lm_recipe_source *first = NULL;
@@ -324,11 +361,13 @@ static void read_section(const lm_reader *d, lm_recipe_data *out) {
   if (!out->replays) {
     out->seq =
         read_seq(d, "data.pack", lm_read_value(d, "data.pack"), lm_read_setting(d, "data.pack"));
+    read_docs(d, out);
     read_stages(d, out);
   }
   check_sources(d, out);
   check_templates(d, out);
   read_long(d, out);
+  check_pairs(d, out);
 }
 
 void lm_recipe_check_data(lm_ctx *c, const lm_program *p, lm_decl_ref ref) {

@@ -38,6 +38,7 @@ typedef struct lm_chat {
   unsigned train_on;           // 1 << lm_chat_role
   const char *field;           // of the messages; NULL: "messages" or "conversations"
   const char *prompt, *completion; // fields of a prompt source; NULL: conversations
+  const char *chosen, *rejected;   // fields of a source of pairs, beside prompt; NULL: no pairs
   int64_t now;                     // for strftime_now (template.h); 0: none
   uint64_t key[2];                 // hash of all this but the tokenizer
 } lm_chat;
@@ -47,12 +48,18 @@ void lm_chat_key_set(lm_chat *chat, const char *text, size_t n);
 
 typedef struct lm_conversation {
   json_t *root, *messages, *given; // owned; given: further variables of the template
+  size_t first;                    // no message before it is trained
 } lm_conversation;
 // Reads one JSON object: {"messages": [{"role": …, "content": …}, …], "tools": […]} as in OpenAI's
 // API, or {"conversations": [{"from": "human", "value": …}, …]} as in ShareGPT; of a prompt source,
 // its two fields. LM_USER: it is none. *out must be freed in any case.
 lm_status lm_conversation_read(const lm_chat *chat, const char *line, size_t n,
                                lm_conversation *out);
+// Reads one JSON object of a source of pairs: a prompt, and the answer that is preferred (out[0])
+// and the other one. All three are texts, or the answers are lists of messages behind those of the
+// prompt; without a prompt, the messages that both begin with are the prompt. LM_USER, and freed,
+// as above.
+lm_status lm_pair_read(const lm_chat *chat, const char *line, size_t n, lm_conversation out[2]);
 void lm_conversation_free(lm_conversation *c);
 
 // Appends the tokens of a conversation; ids that are not trained have LM_TOKEN_UNTRAINED. prompt:

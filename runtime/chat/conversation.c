@@ -133,16 +133,82 @@ static lm_status list_find(const lm_chat *chat, const json_t *root, json_t **out
   return json_is_array(*out) ? NULL : lm_fail(LM_USER, "the messages are not a list");
 }
 
+static lm_conversation empty(json_t *root) {
+  return (lm_conversation){
+      .root = json_incref(root), .messages = json_array(), .given = json_object()};
+}
+
+// *out: an object, to be released.
+static lm_status object_read(const char *line, size_t n, json_t **out) {
+  json_error_t e;
+  *out = json_loadb(line, n, JSON_REJECT_DUPLICATES, &e);
+  if (!*out)
+    return lm_fail(LM_USER, "not JSON: %s (column %d)", e.text, e.column);
+  return json_is_object(*out) ? NULL : lm_fail(LM_USER, "not a JSON object");
+}
+
+// ---- preference pairs
+
+static void text_add(lm_conversation *c, const char *role, json_t *text) {
+  json_array_append_new(c->messages, json_pack("{s:s, s:O}", "role", role, "content", text));
+}
+
+static lm_status answer_read(const lm_chat *chat, json_t *prompt, const char *field,
+                             lm_conversation *out) {
+  json_t *x = json_object_get(out->root, field);
+  if (json_is_string(x)) {
+    if (!json_is_string(prompt))
+      return lm_fail(LM_USER, "no text in the field \"%.100s\"", chat->prompt);
+    text_add(out, "user", prompt);
+    out->first = 1;
+    text_add(out, "assistant", x);
+    return NULL;
+  }
+  if (!json_is_array(x) || !json_array_size(x))
+    return lm_fail(LM_USER, "neither text nor messages in the field \"%.100s\"", field);
+  if (!chat->template)
+    return lm_fail(LM_USER, "the messages in the field \"%.100s\" need a template", field);
+  if (json_is_string(prompt))
+    text_add(out, "user", prompt);
+  else
+    LM_TRY(messages_read(prompt, out->messages));
+  out->first = json_array_size(out->messages);
+  LM_TRY(messages_read(x, out->messages));
+  return given_read(out);
+}
+
+// Without a prompt: the messages that both answers begin with.
+static void prompt_find(lm_conversation c[2]) {
+  size_t n = json_array_size(c[0].messages), other = json_array_size(c[1].messages);
+  size_t most = (n < other ? n : other) - 1, i = 0;
+  while (i < most && json_equal(json_array_get(c[0].messages, i), json_array_get(c[1].messages, i)))
+    i++;
+  c[0].first = c[1].first = i;
+}
+
+lm_status lm_pair_read(const lm_chat *chat, const char *line, size_t n, lm_conversation out[2]) {
+  json_t *root;
+  lm_status s = object_read(line, n, &root);
+  out[0] = empty(root);
+  out[1] = empty(root);
+  json_decref(root);
+  json_t *prompt = s ? NULL : json_object_get(root, chat->prompt);
+  if (!s)
+    s = answer_read(chat, prompt, chat->chosen, &out[0]);
+  if (!s)
+    s = answer_read(chat, prompt, chat->rejected, &out[1]);
+  if (!s && !prompt)
+    prompt_find(out);
+  return s;
+}
+
 lm_status lm_conversation_read(const lm_chat *chat, const char *line, size_t n,
                                lm_conversation *out) {
-  json_error_t e;
-  json_t *list;
-  *out = (lm_conversation){.messages = json_array(), .given = json_object()};
-  out->root = json_loadb(line, n, JSON_REJECT_DUPLICATES, &e);
-  if (!out->root)
-    return lm_fail(LM_USER, "not JSON: %s (column %d)", e.text, e.column);
-  if (!json_is_object(out->root))
-    return lm_fail(LM_USER, "not a JSON object");
+  json_t *list, *root;
+  lm_status s = object_read(line, n, &root);
+  *out = empty(root);
+  json_decref(root);
+  LM_TRY(s);
   if (chat->prompt)
     return pair_read(chat, out);
   LM_TRY(list_find(chat, out->root, &list));

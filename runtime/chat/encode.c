@@ -134,10 +134,11 @@ static lm_status message_mark(const lm_chat *chat, const lm_conversation *c, mar
 
 static lm_status mark(const lm_chat *chat, const lm_conversation *c, size_t n, marked *m) {
   if (lm_template_has_generation(chat->template)) {
-    memcpy(m->trained, m->r.generated, m->r.n);
+    size_t begin = said_before(&m->r, (int64_t)c->first);
+    memcpy(m->trained + begin, m->r.generated + begin, m->r.n - begin);
     return NULL;
   }
-  for (size_t i = 0; i < n; i++) {
+  for (size_t i = c->first; i < n; i++) {
     lm_chat_role role = role_at(c, i);
     if (role < LM_CHAT_ROLES && chat->train_on >> role & 1)
       LM_TRY(message_mark(chat, c, m, i));
@@ -258,7 +259,8 @@ lm_status lm_chat_stop(const lm_chat *chat, lm_buf *out, int32_t *out_id) {
 }
 
 void lm_chat_key_set(lm_chat *chat, const char *text, size_t n) {
-  const char *names[] = {chat->bos, chat->eos, chat->field, chat->prompt, chat->completion};
+  const char *names[] = {chat->bos,        chat->eos,    chat->field,   chat->prompt,
+                         chat->completion, chat->chosen, chat->rejected};
   uint64_t numbers[] = {1, chat->train_on, (uint64_t)chat->now, n, chat->template != NULL};
   chat->key[0] = chat->key[1] = 0;
   lm_hash_key(chat->key, numbers, sizeof numbers);

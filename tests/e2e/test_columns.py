@@ -105,3 +105,52 @@ def test_columns_mistakes(run):
     check("error[E270]: column pick indexes a table of 9 rows, and the data holds 23" in run("run", file, "-q", status=1))
     file, _ = program(run, columns=COLUMNS.replace("f32[b]", "f32[k]"))
     check("error[E0F2]: 'reward' is not a column of the data" in run("check", file, status=1))
+
+
+FIELDS = """import std.tune: per_document
+model M(d = 8, vocab = 256, classes = {classes}) {{
+  param embed: real[vocab, d] = normal(0.3)
+  param value: real[classes] = normal(0.3)
+  apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] {{ return dot(gather(embed, tok, vocab), embed, d) }}
+  loss(bt: Batch[b, t], reward: f32[b, t], class: int[b, n], liked: f32[b, n]) -> (f32, f32) {{
+    let count = per_document(f32(bt.seg >= 0), bt.seg, n)
+    emit reward = sum(reward)
+    emit class = sum(f32(class) * count)
+    emit liked = sum(liked * count)
+    return (sum(f32(apply(bt.tok, bt.pos, bt.seg))) + sum(f32(gather(value, class, classes))), sum(bt.w))
+  }}
+}}
+data D {{ source s = {source}; pack best_fit(seq = 16 tokens, docs = 3); {more} }}
+recipe R {{ model = M(); data = D; run = 1 epochs; batch = {batch} tokens; micro = 16 tokens; optimizer = sgd(lr = 0); precision {{ compute = f32 }}; save = checkpoint("run") }}
+"""
+
+
+def fields(run, lines, batch=16, classes=9, source='jsonl("lines.jsonl")', more=""):
+    run.write("lines.jsonl", "".join(json.dumps(x) + "\n" for x in lines))
+    return run.write("f.lm", FIELDS.format(batch=batch, classes=classes, source=source, more=more))
+
+
+def test_columns_of_json(run):
+    """numbers of lines of JSON, at each position or for each document of packed rows"""
+    lines = [{"text": "x" * (1 + i % 7), "reward": i / 4, "class": i % 9, "liked": i % 3 == 0} for i in range(60)]
+    file = fields(run, lines)
+    run("run", file, "-q")
+    steps = [json.loads(line) for line in open(run.path("run/metrics.jsonl"))]
+    tokens = lambda x: len(x["text"])
+    for name, weight in ("reward", lambda x: x["reward"]), ("class", lambda x: x["class"]), ("liked", lambda x: x["liked"]):
+        total = sum(s.get(name, 0) for s in steps)
+        within(name, abs(total - sum(weight(x) * tokens(x) for x in lines)), 1e-3)
+    remove(run.path("run"))
+    chat = [{"prompt": x["text"][:1], "completion": x["text"]} | {n: x[n] for n in ("reward", "class", "liked")} for x in lines]
+    run("run", fields(run, chat, source='prompt("lines.jsonl")'), "-q")
+
+
+def test_columns_of_json_mistakes(run):
+    """a line without its number is an unusable document; an index outside of its table, or plain text, is an error"""
+    good = {"text": "x", "reward": 1, "class": 2, "liked": True}
+    for change, message in (dict(reward="1"), 'lines.jsonl:2: no number in the field "reward"'), (dict(reward=1e99), 'no number in the field "reward"'), \
+            (dict({"class": 1.5}), 'no whole number in the field "class"'), (dict({"class": None}), 'no whole number in the field "class"'):
+        error = run("run", fields(run, [good, good | change]), "-q", status=1)
+        check(message in error, error)
+    check("error[E270]: column class indexes a table of 2 rows, and the data holds 2" in run("run", fields(run, [good], classes=2), "-q", status=1))
+    check("error[E275]: the data has no column 'reward'" in run("check", fields(run, [good], source='text("lines.jsonl")'), status=1))

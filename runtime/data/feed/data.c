@@ -214,6 +214,7 @@ static lm_status rows_make(lm_data *d, const lm_data_options *o) {
   int64_t samples[d->n_parts];
   lm_row_plan plan = {.seq = d->seq,
                       .long_documents = o->long_documents,
+                      .docs = o->docs,
                       .by_source = d->groups > 1,
                       .samples = samples};
   LM_TRY(samples_check(d, o, samples, &plan.n_samples));
@@ -277,6 +278,7 @@ static lm_status corpus_open(lm_data *d, const lm_data_options *o) {
   LM_TRY(stages_read(d, o));
   LM_TRY(lm_mix_create(o, &d->mix));
   LM_TRY(files_open(d, o));
+  lm_data_columns_begin(d, o);
   if (!d->corpus.n_docs)
     return lm_fail(LM_USER, "the sources contain no text");
   d->groups = d->mix.n_stages && o->n_sources > 1 ? o->n_sources : 1;
@@ -351,6 +353,7 @@ void lm_data_close(lm_data *d) {
   }
   lm_free(d->parts);
   lm_free(d->columns);
+  lm_free(d->fields);
   lm_free(d->stages);
   lm_free(d->lengths);
   lm_free(d->cursor);

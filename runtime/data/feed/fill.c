@@ -83,20 +83,22 @@ static void padding_fill(const lm_batch *b, int64_t from, int64_t to) {
 }
 
 typedef struct {
-  const lm_corpus *corpus;
+  const lm_data *d;
   const lm_batch *b;
-  int64_t at;
+  int64_t row, first, at;
   int32_t seg;
-} filling; // at, seg: next position and segment of the row
+} filling; // first: the row's first position; at, seg: its next position and segment
 
 static lm_status piece_fill(void *user, const lm_piece *p) {
   filling *f = user;
   int32_t ids[SOME + 1];
   float weights[SOME + 1];
+  lm_data_document x = {f->row, f->seg, f->at - f->first, p->len, p->start};
+  LM_TRY(lm_data_columns_fill(f->d, f->b, &x));
   for (uint32_t done = 0, n; done < p->len; done += n) {
     n = p->len - done < SOME ? p->len - done : SOME;
     bool ends = p->ends && done + n == p->len; // the document ends here
-    LM_TRY(lm_corpus_read(f->corpus, p->start + done, n + !ends, ids, weights));
+    LM_TRY(lm_corpus_read(&f->d->corpus, p->start + done, n + !ends, ids, weights));
     for (uint32_t i = 0; i < n; i++) {
       bool last = ends && i + 1 == n;
       position_fill(f->b, f->at++, ids[i], (int32_t)(done + i), f->seg, last ? 0 : ids[i + 1],
@@ -109,7 +111,8 @@ static lm_status piece_fill(void *user, const lm_piece *p) {
 
 static lm_status row_fill(const lm_data *d, const lm_data_length *x, uint64_t set, uint64_t row,
                           int64_t at, const lm_batch *b) {
-  filling f = {&d->corpus, b, at, 0};
+  filling f = {d, b, at / x->seq, at, at, 0};
+  lm_data_columns_clear(b, f.row);
   LM_TRY(lm_row_index_visit(&x->index, set, row, 1, piece_fill, &f));
   padding_fill(b, f.at, at + x->seq);
   return NULL;

@@ -58,7 +58,10 @@ int lm_data_part_find(const lm_data *d, const char *name) {
 // With a mix, the key also depends on the source of each document.
 static uint64_t corpus_key(const lm_corpus *c, int groups) {
   uint64_t parts[] = {c->tokens->root, lm_store_payload_key(c->docs)};
+  uint64_t numbers = c->n_docs * (uint64_t)c->n_columns;
   uint64_t key = lm_hash(parts, sizeof parts, 0);
+  if (numbers)
+    key = lm_hash(c->values, numbers * sizeof *c->values, key);
   return groups > 1 ? lm_hash(c->source_first, ((size_t)groups + 1) * sizeof *c->source_first, key)
                     : key;
 }

@@ -35,6 +35,8 @@ struct lm_data {
   lm_replay *replay; // NULL: the members below are used
   unsigned umask;    // see lm_data_info
   lm_data_column_info *columns;
+  const lm_data_column *column_options;
+  int *fields; // [n_columns]: the index in the corpus of a column of texts; -1: it is `prefer`
   int n_columns;
   lm_corpus corpus;
   lm_data_stage_start *stages;
@@ -53,5 +55,16 @@ int lm_data_stage_of(const lm_data *d, int64_t step); // index of the stage that
 // Calls visit for each piece of a span of rows (lm_row_index_visit).
 lm_status lm_data_span_visit(const lm_data_length *x, const lm_data_span *s,
                              lm_status (*visit)(void *user, const lm_piece *p), void *user);
+// Describes the further columns of texts, whose names are known.
+void lm_data_columns_begin(lm_data *d, const lm_data_options *o);
+// Clears the further columns of row `row`, of `seq` positions, of b.
+void lm_data_columns_clear(const lm_batch *b, int64_t row);
+// A document of a row: its number there, its n positions from `at`, and its first token.
+typedef struct {
+  int64_t row, doc, at, n;
+  uint64_t start;
+} lm_data_document;
+// Fills the further columns for a document.
+lm_status lm_data_columns_fill(const lm_data *d, const lm_batch *b, const lm_data_document *x);
 lm_status lm_data_batch_fill(void *user, const lm_batch_id *id, const lm_batch *b); // lm_fill_fn
 #endif

@@ -4,6 +4,7 @@
 #include "runtime/data/rows/corpus.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -14,15 +15,15 @@ enum {
   CHUNK = 128 << 10,
   LISTED = 20,
   HOPELESS_MIN = 10000,
-  FORMAT = 4
+  FORMAT = 6
 };
 
 typedef struct {
-  uint64_t format, token_root, n_docs, read, bad, width, marked, n_sources, n_list;
-} doc_tail; // followed by source_first and the list of bad documents
+  uint64_t format, token_root, n_docs, read, bad, width, marked, n_sources, n_list, n_columns;
+} doc_tail; // followed by source_first, values, and the list of bad documents
 
 typedef struct {
-  uint32_t n;
+  uint32_t n, second; // second: tokens before the second text of a pair; 0: no pair
   uint64_t line;
   char *fault;
 } result; // of a span: the number of its tokens, or a fault
@@ -55,6 +56,10 @@ typedef struct {
   size_t cap_narrow; // the ids of a chunk, in the width in which they are stored
   int width;
   bool marked;
+  const lm_data_column **fields; // the columns that are fields of JSON
+  int n_fields;
+  double *found; // [n_spans][n_fields], of this round
+  lm_buf values; // of all documents
 } build;
 
 // ---- tokenizing
@@ -79,18 +84,75 @@ static lm_status text_encode(const lm_tokenizer *t, const lm_text_span *s, const
   return NULL;
 }
 
+// ---- columns
+
+bool lm_column_is_field(const lm_data_options *o, const lm_data_column *x) {
+  const lm_chat *chat = o->n_sources ? o->sources[0].chat : NULL;
+  bool pairs = chat && chat->chosen;
+  return !pairs || strcmp(x->name, "prefer");
+}
+
+static void fields_list(build *b) {
+  const lm_data_options *o = b->o;
+  b->fields = lm_calloc((size_t)o->n_columns + 1, sizeof *b->fields);
+  for (int i = 0; i < o->n_columns; i++)
+    if (lm_column_is_field(o, &o->columns[i]))
+      b->fields[b->n_fields++] = &o->columns[i];
+}
+
+// A number, or true and false as 1 and 0.
+static bool number_read(const json_t *x, lm_dtype dtype, double *out) {
+  if (json_is_boolean(x))
+    *out = json_is_true(x);
+  else if (json_is_number(x))
+    *out = json_number_value(x);
+  else
+    return false;
+  if (dtype == LM_INT)
+    return *out == (int32_t)*out;
+  return isfinite((float)*out);
+}
+
+// Reads the numbers of span i from its line of JSON.
+static lm_status fields_read(const build *b, size_t i, const json_t *line) {
+  double *out = b->found + i * (size_t)b->n_fields;
+  for (int k = 0; k < b->n_fields; k++) {
+    const lm_data_column *x = b->fields[k];
+    const char *kind = x->dtype == LM_INT ? "whole number" : "number";
+    const json_t *value = json_object_get(line, x->name);
+    if (!number_read(value, x->dtype, &out[k]))
+      return lm_fail(LM_USER, "no %s in the field \"%.100s\"", kind, x->name);
+  }
+  return NULL;
+}
+
+static lm_status line_encode(const build *b, const lm_chat *chat, size_t i, lm_tokens *out,
+                             uint32_t *out_second) {
+  const lm_text_span *s = &b->spans[i];
+  lm_conversation c[2] = {0};
+  size_t before = out->n;
+  lm_status fault =
+      chat->chosen ? lm_pair_read(chat, s->p, s->n, c) : lm_conversation_read(chat, s->p, s->n, c);
+  if (!fault)
+    fault = fields_read(b, i, c->root);
+  if (!fault)
+    fault = lm_chat_encode(chat, c, false, out);
+  *out_second = chat->chosen ? (uint32_t)(out->n - before) : 0;
+  if (!fault && chat->chosen)
+    fault = lm_chat_encode(chat, c + 1, false, out);
+  lm_conversation_free(c);
+  lm_conversation_free(c + 1);
+  return fault;
+}
+
 // A conversation that has an error, or nothing to train on, is a bad document.
 static void chat_encode(const build *b, const lm_chat *chat, size_t i, lm_tokens *out) {
   const lm_text_span *s = &b->spans[i];
   result *r = &b->results[i];
-  lm_conversation c = {0};
   size_t before = out->n;
   lm_status fault = s->fault ? lm_fail(LM_USER, "%s", s->fault) : NULL;
   if (!fault)
-    fault = lm_conversation_read(chat, s->p, s->n, &c);
-  if (!fault)
-    fault = lm_chat_encode(chat, &c, false, out);
-  lm_conversation_free(&c);
+    fault = line_encode(b, chat, i, out, &r->second);
   r->line = s->line;
   r->fault = fault ? lm_strdup(fault->text) : NULL;
   out->n = fault ? before : out->n;
@@ -112,8 +174,11 @@ static lm_status span_encode(const build *b, size_t i, lm_tokens *out) {
   }
   const char *p = lm_text_span_read(s, source, b->o->tokenizer->needs_utf8, &n, &owner, fault,
                                     sizeof fault, &r->line);
-  lm_status status = p ? text_encode(b->o->tokenizer, s, p, n, out) : NULL;
-  r->fault = p ? NULL : lm_strdup(fault);
+  lm_status wrong = p && owner ? fields_read(b, i, owner) : NULL;
+  bool good = p && !wrong;
+  lm_status status = good ? text_encode(b->o->tokenizer, s, p, n, out) : NULL;
+  r->fault = good ? NULL : lm_strdup(wrong ? wrong->text : fault);
+  lm_status_free(wrong);
   r->n = (uint32_t)(out->n - before);
   json_decref(owner);
   return lm_annotate(status, "%s:%llu", b->files->files[s->file].path, (unsigned long long)s->line);
@@ -155,6 +220,8 @@ static void round_split(build *b) {
     b->cap_results = b->n_spans;
     b->results = lm_realloc(b->results, b->cap_results * sizeof *b->results);
   }
+  size_t numbers = b->n_spans * (size_t)b->n_fields;
+  b->found = lm_realloc(b->found, (numbers + 1) * sizeof *b->found);
   if (b->n_spans)
     memset(b->results, 0, b->n_spans * sizeof *b->results);
 }
@@ -195,9 +262,11 @@ static void fault_note(build *b, const lm_text_span *s, const result *r) {
                   (unsigned long long)r->line, r->fault);
 }
 
-static lm_status span_note(build *b, const lm_text_span *s, const result *r) {
+static lm_status span_note(build *b, size_t i) {
+  const lm_text_span *s = &b->spans[i];
+  const result *r = &b->results[i];
   if (s->begins) {
-    b->doc = (lm_doc){b->n_tokens, 0};
+    b->doc = (lm_doc){b->n_tokens, 0, r->second ? b->n_tokens + r->second : 0};
     b->doc_bad = false;
   }
   b->n_tokens += r->n;
@@ -211,6 +280,8 @@ static lm_status span_note(build *b, const lm_text_span *s, const result *r) {
   if (!some || b->doc_bad)
     return NULL;
   b->n_docs++;
+  size_t fields = (size_t)b->n_fields;
+  lm_buf_add(&b->values, b->found + i * fields, fields * sizeof *b->found);
   b->source_first[b->files->files[s->file].source + 1] = b->n_docs;
   return lm_store_add(b->docs, &b->doc, sizeof b->doc);
 }
@@ -219,7 +290,7 @@ static lm_status round_write(build *b) {
   for (size_t i = 0; i < b->n_chunks; i++)
     LM_TRY(ids_write(b, &b->chunks[i].ids));
   for (size_t i = 0; i < b->n_spans; i++)
-    LM_TRY(span_note(b, &b->spans[i], &b->results[i]));
+    LM_TRY(span_note(b, i));
   return NULL;
 }
 
@@ -296,8 +367,12 @@ static bool tail_read(lm_corpus *c) {
   c->width = (int)t.width;
   c->marked = t.marked;
   c->source_first = (const uint64_t *)(c->docs->tail + sizeof t);
-  c->bad_list = (const char *)(c->source_first + t.n_sources + 1);
-  return c->docs->n_tail == sizeof t + (t.n_sources + 1) * sizeof(uint64_t) + t.n_list;
+  c->values = (const double *)(c->source_first + t.n_sources + 1);
+  c->n_columns = (int)t.n_columns;
+  uint64_t numbers = t.n_docs * t.n_columns;
+  c->bad_list = (const char *)(c->values + numbers);
+  uint64_t words = t.n_sources + 1 + numbers;
+  return c->docs->n_tail == sizeof t + words * sizeof(uint64_t) + t.n_list;
 }
 
 static lm_status found(const lm_data_options *o, const char *tokens, const char *docs,
@@ -323,12 +398,13 @@ static lm_status files_finish(build *b, lm_corpus *out) {
   lm_store_writer *docs = b->docs;
   b->tokens = NULL;
   LM_TRY(lm_store_finish(tokens, NULL, 0, &out->tokens));
-  doc_tail t = {FORMAT,       out->tokens->root,  b->n_docs, b->read,
-                b->bad,       (uint64_t)b->width, b->marked, (uint64_t)b->files->n_sources,
-                b->list.n + 1};
+  doc_tail t = {FORMAT,        out->tokens->root,    b->n_docs, b->read,
+                b->bad,        (uint64_t)b->width,   b->marked, (uint64_t)b->files->n_sources,
+                b->list.n + 1, (uint64_t)b->n_fields};
   lm_buf tail = {0};
   lm_buf_add(&tail, &t, sizeof t);
   lm_buf_add(&tail, b->source_first, ((size_t)b->files->n_sources + 1) * sizeof *b->source_first);
+  lm_buf_add(&tail, b->values.p, b->values.n);
   lm_buf_add(&tail, b->list.p ? b->list.p : "", b->list.n + 1);
   b->docs = NULL;
   lm_status s = lm_store_finish(docs, tail.p, tail.n, &out->docs);
@@ -348,6 +424,9 @@ static void build_free(build *b) {
   lm_free(b->results);
   lm_free(b->source_first);
   lm_free(b->narrow);
+  lm_free(b->fields);
+  lm_free(b->found);
+  lm_buf_free(&b->values);
   lm_buf_free(&b->list);
 }
 
@@ -369,6 +448,7 @@ static lm_status corpus_build(const lm_data_options *o, const lm_file_list *file
              .reader = lm_doc_reader_create(files, UINT64_MAX),
              .marked = has_marks(o)};
   b.width = width_of(b.marked ? 2 * (int64_t)o->tokenizer->vocab : o->tokenizer->vocab);
+  fields_list(&b);
   b.source_first = lm_calloc((size_t)files->n_sources + 1, sizeof *b.source_first);
   bool ready = false;
   if (o->cache)
@@ -396,6 +476,14 @@ static void corpus_key(const lm_data_options *o, const lm_file_list *files, uint
                       (uint64_t)o->tokenizer->vocab};
   key[0] = key[1] = 0;
   lm_hash_key(key, parts, sizeof parts);
+  for (int i = 0; i < o->n_columns; i++) {
+    const lm_data_column *x = &o->columns[i];
+    uint64_t type = x->dtype;
+    if (!lm_column_is_field(o, x))
+      continue;
+    lm_hash_key(key, x->name, strlen(x->name) + 1);
+    lm_hash_key(key, &type, sizeof type);
+  }
 }
 
 lm_status lm_corpus_open(const lm_data_options *o, const lm_file_list *files, lm_corpus *out) {
@@ -421,6 +509,21 @@ lm_status lm_corpus_open(const lm_data_options *o, const lm_file_list *files, lm
 
 lm_status lm_corpus_docs(const lm_corpus *c, uint64_t first, uint64_t n, lm_doc *out) {
   return lm_store_read(c->docs, first * sizeof *out, n * sizeof *out, out);
+}
+
+lm_status lm_corpus_doc_of(const lm_corpus *c, uint64_t at, uint64_t *out) {
+  uint64_t low = 0, high = c->n_docs; // search for the last document that begins at or before it
+  while (high - low > 1) {
+    uint64_t middle = low + (high - low) / 2;
+    lm_doc d;
+    LM_TRY(lm_corpus_docs(c, middle, 1, &d));
+    if (d.start <= at)
+      low = middle;
+    else
+      high = middle;
+  }
+  *out = low;
+  return NULL;
 }
 
 lm_status lm_corpus_unchanged(const lm_corpus *c) {

@@ -8,6 +8,7 @@
 
 typedef struct lm_doc {
   uint64_t start, end; // tokens start … end - 1; never empty
+  uint64_t second;     // of a pair: where its second text begins; else 0
 } lm_doc;
 
 typedef struct lm_corpus {
@@ -20,6 +21,9 @@ typedef struct lm_corpus {
   int64_t vocab; // all ids are less than this
   // [n_sources + 1]: source i has documents source_first[i] … source_first[i + 1] - 1
   const uint64_t *source_first;
+  // [n_docs][n_columns]: the numbers of each document in the columns that are fields of JSON
+  const double *values;
+  int n_columns;
   uint64_t read, bad;   // documents that were read; how many of them were skipped
   const char *bad_list; // the first skipped documents, one a line
   bool from_cache;
@@ -33,6 +37,11 @@ lm_status lm_corpus_read(const lm_corpus *c, uint64_t first, uint64_t n, int32_t
 lm_status lm_corpus_docs(const lm_corpus *c, uint64_t first, uint64_t n, lm_doc *out);
 // LM_ENV: a file was changed since it was opened.
 lm_status lm_corpus_unchanged(const lm_corpus *c);
+
+// The document that holds token `at`. LM_ENV: the file is damaged.
+lm_status lm_corpus_doc_of(const lm_corpus *c, uint64_t at, uint64_t *out);
+// True if a column is a field of JSON.
+bool lm_column_is_field(const lm_data_options *o, const lm_data_column *x);
 
 // Opens the corpus in o->cache, or reads and tokenizes the files. LM_USER: the share of bad
 // documents exceeds o->bad.

@@ -17,16 +17,26 @@ typedef struct {
   uint64_t *has;  // bit set of the lists that are not empty
 } bins;
 
-// Sorts by decreasing length with a stable counting sort.
-static void order_by_length(const lm_piece *pieces, uint32_t n, uint32_t seq, uint32_t *order) {
-  uint32_t *at = lm_calloc((size_t)seq + 2, sizeof *at);
-  for (uint32_t i = 0; i < n; i++)
-    at[seq - pieces[i].len + 1]++;
+static uint32_t unit_pieces(const lm_piece *p) {
+  return p->joined ? 2 : 1;
+}
+
+static uint32_t unit_len(const lm_piece *p) {
+  return p->len + (p->joined ? p[1].len : 0);
+}
+
+// Sorts the first pieces of units by decreasing length with a stable counting sort; returns their
+// number.
+static uint32_t order_by_length(const lm_piece *pieces, uint32_t n, uint32_t seq, uint32_t *order) {
+  uint32_t *at = lm_calloc((size_t)seq + 2, sizeof *at), units = 0;
+  for (uint32_t i = 0; i < n; i += unit_pieces(&pieces[i]), units++)
+    at[seq - unit_len(&pieces[i]) + 1]++;
   for (uint32_t k = 1; k <= seq; k++)
     at[k] += at[k - 1];
-  for (uint32_t i = 0; i < n; i++)
-    order[at[seq - pieces[i].len]++] = i;
+  for (uint32_t i = 0; i < n; i += unit_pieces(&pieces[i]))
+    order[at[seq - unit_len(&pieces[i])]++] = i;
   lm_free(at);
+  return units;
 }
 
 static void bin_push(bins *b, uint32_t room, uint32_t row) {
@@ -59,22 +69,27 @@ static uint32_t bin_pop(bins *b, uint32_t len, uint32_t *out_room) {
 }
 
 // Fills row_of[piece] with row numbers in the order of opening; returns the number of rows.
-static uint32_t rows_assign(const lm_piece *pieces, uint32_t n, uint32_t seq, uint32_t *row_of) {
+static uint32_t rows_assign(const lm_piece *pieces, uint32_t n, uint32_t seq, uint32_t docs,
+                            uint32_t *row_of) {
   bins b = {.seq = seq,
             .head = lm_calloc((size_t)seq + 1, 4),
             .next = lm_calloc(n, 4),
             .has = lm_calloc(seq / 64 + 1, 8)};
   memset(b.head, 0xff, 4 * ((size_t)seq + 1));
-  uint32_t *order = lm_calloc(n, sizeof *order);
-  order_by_length(pieces, n, seq, order);
-  for (uint32_t i = 0; i < n; i++) {
-    uint32_t room;
-    uint32_t len = pieces[order[i]].len;
+  uint32_t *order = lm_calloc(n, sizeof *order), *held = lm_calloc(n, sizeof *held);
+  uint32_t units = order_by_length(pieces, n, seq, order);
+  for (uint32_t i = 0; i < units; i++) {
+    const lm_piece *p = &pieces[order[i]];
+    uint32_t room, len = unit_len(p), some = unit_pieces(p);
     uint32_t row = bin_pop(&b, len, &room);
-    row_of[order[i]] = row;
-    bin_push(&b, room - len, row);
+    for (uint32_t k = 0; k < some; k++)
+      row_of[order[i] + k] = row;
+    held[row] += some;
+    if (!docs || held[row] < docs)
+      bin_push(&b, room - len, row);
   }
   lm_free(order);
+  lm_free(held);
   lm_free(b.head);
   lm_free(b.next);
   lm_free(b.has);
@@ -105,9 +120,10 @@ static void rows_gather(const lm_piece *pieces, const uint32_t *row_of, uint32_t
     out->pieces[out->first[row_of[i] + 1]++] = pieces[i];
 }
 
-void lm_packed_rows_make(const lm_piece *pieces, uint32_t n, uint32_t seq, lm_rows *out) {
+void lm_packed_rows_make(const lm_piece *pieces, uint32_t n, uint32_t seq, uint32_t docs,
+                         lm_rows *out) {
   uint32_t *row_of = lm_calloc(n, sizeof *row_of);
-  out->n_rows = rows_assign(pieces, n, seq, row_of);
+  out->n_rows = rows_assign(pieces, n, seq, docs, row_of);
   rows_renumber(row_of, n, out->n_rows);
   rows_gather(pieces, row_of, n, out);
   lm_free(row_of);

@@ -8,7 +8,8 @@ typedef struct lm_piece {
   uint64_t start;    // index of the first token in the corpus
   uint32_t len;      // tokens, from 1 to the sequence length
   bool begins, ends; // holds the first, the last token of its document
-  uint16_t spare;    // 0
+  bool joined;       // the next piece follows it in its row: they are a pair
+  uint8_t spare;     // 0
 } lm_piece;
 
 // Row r has pieces[first[r]] … pieces[first[r + 1] - 1]. Pieces keep their order within a row; rows
@@ -19,8 +20,10 @@ typedef struct lm_rows {
   uint32_t n_rows;
 } lm_rows;
 
-// Packs pieces by decreasing length, each into the fullest row that has room for it. Deterministic;
-// time O(n * seq / 64).
-void lm_packed_rows_make(const lm_piece *pieces, uint32_t n, uint32_t seq, lm_rows *out);
+// Packs pieces by decreasing length, each into the fullest row that has room for it and has less
+// than `docs` pieces (0: any number). Pieces that are joined count as one, but as two of `docs`,
+// which is even. Deterministic; time O(n * seq / 64).
+void lm_packed_rows_make(const lm_piece *pieces, uint32_t n, uint32_t seq, uint32_t docs,
+                         lm_rows *out);
 void lm_packed_rows_free(lm_rows *r);
 #endif

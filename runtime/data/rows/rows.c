@@ -8,7 +8,7 @@
 enum {
   PIECES = 1 << 18,
   DOCS = 1 << 12,
-  FORMAT = 2,
+  FORMAT = 3,
   STREAM_SAMPLE = 1
 };
 
@@ -58,7 +58,7 @@ static lm_status block_flush(packing *p, lm_row_set *set) {
   if (!p->n)
     return NULL;
   lm_rows rows;
-  lm_packed_rows_make(p->pieces, p->n, (uint32_t)p->plan->seq, &rows);
+  lm_packed_rows_make(p->pieces, p->n, (uint32_t)p->plan->seq, (uint32_t)p->plan->docs, &rows);
   if (p->n_blocks == p->cap_blocks) {
     p->cap_blocks = p->cap_blocks ? 2 * p->cap_blocks : 16;
     p->blocks = lm_realloc(p->blocks, p->cap_blocks * sizeof *p->blocks);
@@ -93,9 +93,10 @@ static lm_status is_trained(const lm_corpus *c, const lm_doc *d, uint64_t n, boo
 
 static lm_status too_long(const packing *p, const lm_doc *d) {
   return lm_fail(LM_USER,
-                 "a document of %llu tokens is longer than a row of %lld: `long = drop` leaves out "
+                 "%s of %llu tokens is longer than a row of %lld: `long = drop` leaves out "
                  "such documents, `long = cut` keeps their beginning",
-                 (unsigned long long)(d->end - d->start), (long long)p->plan->seq);
+                 d->second ? "a pair" : "a document", (unsigned long long)(d->end - d->start),
+                 (long long)p->plan->seq);
 }
 
 // A document that is longer than a row, where it is not split: left out (*out_kept false) or cut.
@@ -111,9 +112,58 @@ static lm_status long_document(packing *p, lm_row_set *set, lm_doc *d, bool *out
   return NULL;
 }
 
+// The tokens that are kept of a text beside another one in a row.
+static uint64_t share_of_row(uint64_t own, uint64_t other, uint64_t seq) {
+  uint64_t half = seq / 2;
+  if (own <= half)
+    return own;
+  if (other <= half)
+    return seq - other;
+  return half;
+}
+
+// The tokens of the two texts of a pair that are kept: of one that is longer than half a row, those
+// that fit. Both 0: the pair is left out.
+static lm_status pair_cut(const packing *p, lm_row_set *set, const lm_doc *d, uint64_t n[2]) {
+  uint64_t seq = (uint64_t)p->plan->seq;
+  uint64_t first = share_of_row(n[0], n[1], seq);
+  uint64_t second = share_of_row(n[1], n[0], seq);
+  lm_doc other = *d;
+  bool kept = p->plan->long_documents == LM_LONG_CUT;
+  if (p->plan->long_documents == LM_LONG_ERROR)
+    return too_long(p, d);
+  other.start = d->second;
+  if (kept)
+    LM_TRY(is_trained(p->c, d, first, &kept));
+  if (kept)
+    LM_TRY(is_trained(p->c, &other, second, &kept));
+  n[0] = kept ? first : 0;
+  n[1] = kept ? second : 0;
+  set->cut += kept;
+  set->dropped += !kept;
+  return NULL;
+}
+
+static lm_status pair_add(packing *p, lm_row_set *set, const lm_doc *d) {
+  uint64_t n[2] = {d->second - d->start, d->end - d->second};
+  if (n[0] + n[1] > (uint64_t)p->plan->seq)
+    LM_TRY(pair_cut(p, set, d, n));
+  if (!n[0])
+    return NULL;
+  if (p->n + 2 > PIECES)
+    LM_TRY(block_flush(p, set));
+  set->docs++;
+  set->tokens += n[0] + n[1];
+  p->pieces[p->n++] = (lm_piece){d->start, (uint32_t)n[0], true, true, true, 0};
+  p->pieces[p->n++] = (lm_piece){d->second, (uint32_t)n[1], false, true, false, 0};
+  return p->n == PIECES ? block_flush(p, set) : NULL;
+}
+
 static lm_status document_add(packing *p, lm_row_set *set, lm_doc *d) {
   uint64_t seq = (uint64_t)p->plan->seq;
   bool kept = true;
+  if (d->second)
+    return pair_add(p, set, d);
   if (d->end - d->start > seq && p->plan->long_documents != LM_LONG_SPLIT)
     LM_TRY(long_document(p, set, d, &kept));
   if (!kept)
@@ -122,7 +172,7 @@ static lm_status document_add(packing *p, lm_row_set *set, lm_doc *d) {
   set->tokens += d->end - d->start;
   for (uint64_t at = d->start, len; at < d->end; at += len) {
     len = d->end - at < seq ? d->end - at : seq;
-    p->pieces[p->n++] = (lm_piece){at, (uint32_t)len, at == d->start, at + len == d->end, 0};
+    p->pieces[p->n++] = (lm_piece){at, (uint32_t)len, at == d->start, at + len == d->end, false, 0};
     if (p->n == PIECES)
       LM_TRY(block_flush(p, set));
   }
@@ -231,7 +281,8 @@ static void index_key(const lm_corpus *c, const lm_row_plan *plan, int groups, u
                       (uint64_t)groups,
                       (uint64_t)plan->by_source,
                       plan->left_out_key,
-                      (uint64_t)plan->long_documents};
+                      (uint64_t)plan->long_documents,
+                      (uint64_t)plan->docs};
   key[0] = key[1] = 0;
   lm_hash_key(key, parts, sizeof parts);
   lm_hash_key(key, plan->samples, (size_t)plan->n_samples * sizeof *plan->samples);
@@ -288,9 +339,9 @@ static lm_status row_changed(const lm_row_index *x, uint64_t set, uint64_t row) 
 
 // *room: positions that are left in the row. The flags may have values that a bool must not have.
 static bool piece_fits(const lm_row_index *x, const lm_piece *p, uint64_t *room) {
-  unsigned char flags[2];
+  unsigned char flags[3];
   memcpy(flags, (const char *)p + offsetof(lm_piece, begins), sizeof flags);
-  if (flags[0] > 1 || flags[1] > 1 || !p->len || p->len > *room)
+  if (flags[0] > 1 || flags[1] > 1 || flags[2] > 1 || !p->len || p->len > *room)
     return false;
   *room -= p->len;
   uint64_t n = p->len + (uint64_t)!flags[1]; // the last token has a next one

@@ -1,0 +1,94 @@
+// columns.c - the further columns of texts.
+#include <math.h>
+#include <string.h>
+
+#include "runtime/data/feed/state.h"
+
+// The smallest and the largest number of a field, for int columns.
+static void range_find(const lm_corpus *c, int field, lm_data_column_info *x) {
+  x->min = INT32_MAX;
+  x->max = INT32_MIN;
+  for (uint64_t i = 0; i < c->n_docs; i++) {
+    double v = c->values[i * (uint64_t)c->n_columns + (uint64_t)field];
+    int32_t n = fabs(v) < INT32_MAX ? (int32_t)v : 0;
+    x->min = n < x->min ? n : x->min;
+    x->max = n > x->max ? n : x->max;
+  }
+}
+
+void lm_data_columns_begin(lm_data *d, const lm_data_options *o) {
+  int fields = 0;
+  d->column_options = o->columns;
+  d->fields = lm_calloc((size_t)d->n_columns + 1, sizeof *d->fields);
+  for (int i = 0; i < d->n_columns; i++) {
+    const lm_data_column *from = &o->columns[i];
+    lm_data_column_info *x = &d->columns[i];
+    x->name = from->name;
+    x->rank = 1;
+    x->min = -1;
+    x->max = 1;
+    if (from->of == LM_COLUMN_OF_DOCUMENTS)
+      x->extent[0] = o->docs;
+    d->fields[i] = lm_column_is_field(o, from) ? fields++ : -1;
+    if (d->fields[i] >= 0)
+      range_find(&d->corpus, d->fields[i], x);
+  }
+}
+
+void lm_data_columns_clear(const lm_batch *b, int64_t row) {
+  for (int i = 0; i < b->n_more; i++) {
+    const lm_batch_column *x = &b->more[i];
+    int32_t *first = x->data;
+    first += row * x->row;
+    memset(first, 0, (size_t)x->row * LM_COLUMN_BYTES);
+  }
+}
+
+static const lm_data_column *column_find(const lm_data *d, const char *name) {
+  int i = 0;
+  while (i < d->n_columns && strcmp(d->columns[i].name, name))
+    i++;
+  if (i == d->n_columns)
+    LM_BUG("the data was opened without column %s", name);
+  return &d->column_options[i];
+}
+
+static void value_put(const lm_batch_column *to, lm_dtype dtype, int64_t at, double value) {
+  int32_t *ints = to->data;
+  float *floats = to->data;
+  if (dtype == LM_INT)
+    ints[at] = (int32_t)value;
+  else
+    floats[at] = (float)value;
+}
+
+// The value of column c for a document.
+static lm_status value_of(const lm_data *d, const lm_data_column *c, const lm_data_document *x,
+                          double *out) {
+  int field = d->fields[c - d->column_options];
+  uint64_t doc;
+  if (field < 0) {
+    *out = x->doc % 2 ? -1 : 1; // `prefer`
+    return NULL;
+  }
+  LM_TRY(lm_corpus_doc_of(&d->corpus, x->start, &doc));
+  *out = d->corpus.values[doc * (uint64_t)d->corpus.n_columns + (uint64_t)field];
+  return NULL;
+}
+
+lm_status lm_data_columns_fill(const lm_data *d, const lm_batch *b, const lm_data_document *x) {
+  for (int i = 0; i < b->n_more; i++) {
+    const lm_batch_column *to = &b->more[i];
+    const lm_data_column *c = column_find(d, to->name);
+    bool of_documents = c->of == LM_COLUMN_OF_DOCUMENTS;
+    int64_t first = of_documents ? x->doc : x->at;
+    int64_t values = of_documents ? 1 : x->n;
+    double value;
+    LM_TRY(value_of(d, c, x, &value));
+    LM_ASSERT(first + values <= to->row);
+    first += x->row * to->row;
+    for (int64_t k = 0; k < values; k++)
+      value_put(to, c->dtype, first + k, value);
+  }
+  return NULL;
+}
