@@ -7,6 +7,7 @@
 #include "driver/trained.h"
 #include "driver/weights/hf.h"
 #include "driver/weights/weights.h"
+#include "runtime/base/diag_code.h"
 
 typedef struct dtype {
   const char *name, *torch;
@@ -131,6 +132,14 @@ static lm_status folder_check(const exporter *x) {
   return lm_output_check(x->o->dir, read, LM_COUNT(read));
 }
 
+// LM_USER if an edit replaces a function of the model; reported.
+static lm_status functions_check(const lm_session *s) {
+  lm_loc at = s->compiled.lowered->replaced;
+  if (at.file)
+    LM_REPORT(s->project.ctx, at, E327);
+  return lm_verdict(s->project.ctx);
+}
+
 lm_status lm_export_hf(lm_session *s, const lm_export_options *o, lm_export_result *out) {
   exporter x = {.s = s, .o = o, .out = out};
   *out = (lm_export_result){0};
@@ -141,6 +150,7 @@ lm_status lm_export_hf(lm_session *s, const lm_export_options *o, lm_export_resu
   LM_TRY(lm_trained_params(s));
   if (!s->compiled.lowered->n_maps)
     return lm_weights_no_map(&s->compiled);
+  LM_TRY(functions_check(s));
   LM_TRY(folder_check(&x));
   LM_TRY(lm_output_weights_check(o->dir));
   LM_TRY(lm_output_kind_check(o->dir, &LM_OUTPUT_EXPORT));

@@ -4,6 +4,7 @@
 // A library function is emitted once per signature as a function of the module and called. Every
 // other function is inlined.
 #include "dsl/elab/call.h"
+#include "dsl/elab/edit.h"
 #include "dsl/elab/source.h"
 #include <string.h>
 
@@ -158,11 +159,18 @@ static void adapt_numbers(lm_elab *e, el_invocation *v) {
 }
 
 static el_val call_fn(lm_elab *e, const ast_expr *x, lm_decl_ref ref) {
+  el_replacement *instead = el_replacement_find(e, ref.decl);
+  if (instead)
+    ref = instead->by;
   el_invocation v = {.sig = &ref.decl->sig, .what = ref.decl->name.text, .at = x->loc};
   if (!match(e, &v, x))
     return el_error();
   adapt_numbers(e, &v);
+  if (instead)
+    instead->active = instead->used = true;
   el_val r = run_fn(e, &v, ref);
+  if (instead)
+    instead->active = false;
   if (v.ran)
     warn_swapped(e, &v, x);
   return r;

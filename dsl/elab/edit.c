@@ -33,7 +33,7 @@ static int kind_find(const char *name) {
 }
 
 static bool is_planned(const char *name) {
-  static const char *const planned[] = {"after", "replace", "store", "prune"};
+  static const char *const planned[] = {"after", "store", "prune"};
   for (size_t k = 0; k < LM_COUNT(planned); k++)
     if (!strcmp(planned[k], name))
       return true;
@@ -95,12 +95,24 @@ static bool read_block(lm_elab *e, el_edit *x) {
   return false;
 }
 
+static bool replacement_read(lm_elab *e, const ast_item *x, lm_loc at) {
+  static const char form[] = "replace FUNCTION = FUNCTION";
+  bool set = x->kind == IT_SET_SEL;
+  if (set && x->sel->kind == EX_PATTERN)
+    return EL_REJECT(e, at, E900, "`replace @SITE` in `with`");
+  if (!set || x->sel->kind != EX_NAME || x->expr->kind != EX_NAME)
+    return EL_REJECT(e, x->loc, E301, form);
+  return el_replacement_read(e, x);
+}
+
 static bool read_item(lm_elab *e, const ast_item *x) {
   if (x->kind == IT_ERROR)
     return false;
   const ast_name *name = x->path.n ? &x->path.v[0] : NULL;
   if (!name)
     return EL_REJECT(e, x->loc, E301, forms[EL_EDIT_FREEZE]);
+  if (!strcmp(name->text, "replace"))
+    return replacement_read(e, x, name->loc);
   int kind = kind_find(name->text);
   if (kind < 0)
     return report_word(e, name->loc, name->text);

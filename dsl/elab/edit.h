@@ -26,6 +26,13 @@ typedef struct el_edit {
   lm_decl_ref block;    // ADAPT
 } el_edit;
 
+// `replace FUNCTION = FUNCTION` (replace.c).
+typedef struct el_replacement {
+  lm_decl_ref of, by;
+  lm_loc at;
+  bool active; // the body of `by` is being evaluated
+  bool used;
+} el_replacement;
 
 // How a model uses a parameter in `dot`: in: axes that are summed over; batch: axes that are shared
 // with the other operand and the result. Bit k is axis k of the parameter.
@@ -54,6 +61,8 @@ typedef struct el_edits {
   el_edit *v;
   uint32_t n, cap;
   const lm_file *file; // of the edits
+  el_replacement *replaced;
+  uint32_t n_replaced, cap_replaced;
   bool has_adapters;
   bool records; // the model is elaborated to find the roles; nothing is edited
 } el_edits;
@@ -70,6 +79,13 @@ void el_edits_check(lm_elab *e);
 void el_pattern_check(lm_elab *e, const char *pattern, lm_loc at, int before);
 // True if an edit has an effect on a parameter that its pattern matches.
 bool el_edit_reaches(const el_edit *x, const lm_global *g);
+
+// ---- replaced functions (replace.c)
+bool el_replacement_read(lm_elab *e, const ast_item *item); // false: reported
+// What a call of the function calls instead; NULL: itself.
+el_replacement *el_replacement_find(const lm_elab *e, const ast_decl *fn);
+// Reports functions that the model, all of whose functions were emitted, does not call.
+void el_replacements_check(lm_elab *e);
 
 // ---- adapters (adapt.c)
 // Instantiates the adapters of a parameter, the last of inst->params.

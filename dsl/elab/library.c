@@ -36,6 +36,8 @@ static void value_key(lm_elab *e, const el_val *v, lm_buf *b) {
 bool el_can_be_library(const el_invocation *v, const lm_file *file, lm_elab *e) {
   if (!e->m || !file->is_std || file == e->prog->prelude)
     return false;
+  if (e->edits && e->edits->n_replaced)
+    return false;
   bool any = false;
   for (uint32_t i = 0; i < v->sig->n_params; i++) {
     el_vkind k = v->args[i].k;

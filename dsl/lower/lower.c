@@ -268,6 +268,10 @@ static bool roles_find(lm_elab *e, const lm_recipe *r, const lm_lower_options *o
   lm_lowered unused = {.m = plain->m};
   plain->edits = LM_NEW(e->a, el_edits);
   *plain->edits = (el_edits){.records = true, .has_adapters = true};
+  if (e->edits) {
+    plain->edits->replaced = e->edits->replaced;
+    plain->edits->n_replaced = e->edits->n_replaced;
+  }
   el_inst *model = instantiate(plain, r);
   if (model)
     lower_probe(plain, model, o, &unused);
@@ -408,6 +412,7 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, const lm_recipe *r, const lm_l
     lm_lower_maps(e, model, l, r->from_hf ? r->from_loc : r->model.loc);
   if (o->what & LM_LOWER_MERGED)
     lower_merged(e, model);
+  l->replaced = e->edits && e->edits->n_replaced ? e->edits->replaced[0].at : (lm_loc){0};
   if (o->what & LM_LOWER_TRAIN)
     lm_lower_optimizer(e, r, l);
   return c->n_errors > before ? NULL : l;
@@ -484,6 +489,8 @@ static lm_elab *check_recipe(lm_ctx *c, lm_program *prog, const lm_recipe *r) {
   lm_lower_tokens_check(e, r, model);
   if (el_method_find(model, LM_SYM(c, "apply")) && c->n_errors == before)
     lower_apply(e, model, LM_FUNC_APPLY, EL_EVAL, &o, &l, r->model.loc);
+  if (c->n_errors == before)
+    el_replacements_check(e);
   lm_lower_maps(e, model, &l, r->model.loc);
   if (c->n_errors == before)
     lm_lower_optimizer(e, r, &l);

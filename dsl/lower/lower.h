@@ -107,6 +107,7 @@ typedef struct lm_lowered {
   uint32_t n_ignored, cap_ignored;
   lm_lowered_config *config; // of `map hf`
   uint32_t n_config, cap_config;
+  lm_loc replaced;              // an edit that replaces a function of the model; no file: none
   lm_lowered_arg *args; // of the model, if they are numbers; with LM_LOWER_MAPS
   uint32_t n_args, cap_args;
   struct {

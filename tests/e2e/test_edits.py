@@ -260,3 +260,49 @@ def test_own_adapter(run):
     run.write("q.lm", OWN + open(more).read())
     args = "--ids", "--prompt-ids", "1,2,3", "-n", "12", "--temperature", "0"
     check(run("generate", more, "--recipe", "Part", *args) == run("generate", more, "--recipe", "Whole", *args))
+
+
+NORMED = """import "{file}": GPT2
+import std.nn: layernorm, rmsnorm
+fn rms_alone(x: real[..r], w: real[..s], c: real[..s], eps: f32 = 1e-5) -> real[..r] where s in r {{
+  return rmsnorm(x, w, eps)
+}}
+model Plain = GPT2(depth = 2, d = 32, heads = 4, positions = 16, vocab = 64){source}
+model Normed = GPT2(depth = 2, d = 32, heads = 4, positions = 16, vocab = 64){source} with {{ {edits} }}
+data Batches {{ source s = batches("batches.safetensors") }}
+recipe Whole {{
+  model = Plain; data = Batches; seed = 7; run = 30 steps; batch = 64 tokens; micro = 64 tokens
+  optimizer = adamw(lr = 3e-3); precision {{ compute = f32 }}; save = checkpoint("runs/whole", every = 30 steps)
+}}
+recipe Part extends Whole {{ model = Normed; save = checkpoint("runs/part", every = 30 steps) }}
+"""
+
+
+def test_replace_function(run):
+    """LayerNorm replaced by RMSNorm in a GPT-2 that is imported: the values of the same model written with RMSNorm"""
+    save(run.path("batches.safetensors"), {n: np.repeat(t, 30, 0) for n, t in random_batches(1, 4, 16).items()})
+    gpt2 = os.path.join(ROOT, "examples/gpt2.lm")
+    text = dict(file=gpt2, source="", edits="replace layernorm = rms_alone")
+    run("run", run.write("p.lm", NORMED.format(**text)), "--recipe", "Whole", "-q")
+    run("export", run.path("runs/whole"), "-o", run.path("base"))
+    text["source"] = ' from "hf:base"'
+    file = run.write("q.lm", NORMED.format(**text))
+    written = open(gpt2).read().replace("layernorm", "rms_alone").replace("import std.nn: rms_alone", "import std.nn: rmsnorm")
+    start = written.index("block ")
+    written = written[:start] + NORMED[NORMED.index("fn rms"):NORMED.index("model Plain")].format() + written[start:]
+    ours = run.write("o.lm", NORMED.format(**{**text, "file": run.write("gpt2.lm", written), "edits": "train @**"}).replace("layernorm, ", ""))
+    args = "--values", "loss,grads", "--steps", "30"
+    got, want, plain = (run.trace(f, "--recipe", "Part", *args) for f in (file, ours, file.replace("q.lm", "p.lm")))
+    check(set(got) == set(want) and abs(got["loss"][0] - plain["loss"][0]) > 1e-3 and got["loss"][-1] < got["loss"][0] - 0.1)
+    within("losses", abs(got["loss"] / want["loss"] - 1).max(), 1e-6)
+    for n in want:
+        within(n, distance(got[n], want[n], floor=1e-3), 1e-5)
+    run("run", file, "--recipe", "Part", "-q")
+    err = run("export", run.path("runs/part"), "-o", run.path("out"), status=1)
+    check("error[E327]" in err and "replace layernorm" in err, err)
+    args = "--ids", "--prompt-ids", "1,2,3", "-n", "6", "--temperature", "0"
+    run("generate", run.path("runs/part"), *args)
+    none = run.write("n.lm", NORMED.format(**{**text, "edits": "replace rmsnorm = same"}) + """fn same(x: real[..r], w: real[..s], eps: f32 = 1e-5) -> real[..r] where s in r { return x * w }
+""")
+    err = run("check", none, "--recipe", "Part", status=1)
+    check("error[E326]" in err and "declared here" in err, err)
