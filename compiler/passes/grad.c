@@ -22,6 +22,7 @@
 #include "compiler/passes/grad.h"
 #include "compiler/analysis/activity.h"
 #include "compiler/passes/epilogue.h"
+#include "compiler/passes/params_only.h"
 #include "compiler/passes/pass.h"
 #include "runtime/base/diag_code.h"
 #include <string.h>
@@ -65,7 +66,8 @@ static void differentiate(lm_func *f, bool sums) {
                 .m = m,
                 .active = lm_activity_of_func(f),
                 .n_active = m->n_values,
-                .sums = sums ? lm_epilogue_sums(f) : NULL};
+                .sums = sums ? lm_epilogue_sums(f) : NULL,
+                .of_params = lm_params_only(f)};
   frame top = {.forward = f->body, .b = {m, f->body, end, end->loc}};
   lm_value *sum = end->in[0];
   lm_gradient_enter(&g, &top);
@@ -75,6 +77,7 @@ static void differentiate(lm_func *f, bool sums) {
   lm_gradient_leave(&g);
   lm_free(g.active);
   lm_free(g.sums);
+  lm_free(g.of_params);
 }
 
 // ---- the stage

@@ -39,8 +39,9 @@ typedef struct gradient {
   frame *at;
   uint8_t *active; // by value id: depends on a parameter
   uint32_t n_active;
-  uint8_t *sums; // by forward value id: a sum that is stashed instead of its dot; optional
-  lm_axis one;   // an axis of size 1, created on demand
+  uint8_t *sums;      // by forward value id: a sum that is stashed instead of its dot; optional
+  uint8_t *of_params; // by forward value id: marks of lm_params_only
+  lm_axis one;        // an axis of size 1, created on demand
 } gradient;
 
 // grad_region.c: the operations of one region, last to first

@@ -1,9 +1,9 @@
 // grad_value.c - forward values in the backward code: used directly, stashed or recomputed.
 //
 // Outside of loops a forward value is used directly. The reversed loop cannot access values of the
-// forward loop: expensive ones are stashed, that is stacked by the forward loop and read per
-// iteration by the reversed one; the others are recomputed from these, once per frame and only if a
-// rule needs them.
+// forward loop: expensive ones that depend on more than parameters are stashed, that is stacked by
+// the forward loop and read per iteration by the reversed one; the others are recomputed from
+// these, once per frame and only if a rule needs them.
 #include <string.h>
 #include "compiler/ops/interface.h"
 #include "compiler/passes/grad.h"
@@ -136,7 +136,10 @@ static lm_value *recomputed(gradient *g, frame *f, lm_op *op) {
 static lm_value *owned_value(gradient *g, frame *f, lm_value *v) {
   if (is_index(f, v))
     return forward_index(f);
-  bool sum = g->sums && v->id < g->n_active && g->sums[v->id];
+  bool known = v->id < g->n_active;
+  bool sum = g->sums && known && g->sums[v->id];
+  if (known && g->of_params && g->of_params[v->id] && v->def->remat != LM_REMAT_SAVE)
+    return recomputed(g, f, v->def);
   return !v->def || sum || keeps(g->m, v->def) ? stash(g, f, v) : recomputed(g, f, v->def);
 }
 

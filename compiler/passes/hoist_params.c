@@ -1,6 +1,7 @@
 // hoist_params.c - computes values derived from parameters once per update instead of at every use:
-// bf16 copies of f32 parameters, and weights that are concatenated (pass fuse_gemms) or laid out in
-// another order (pass prepack), which end in a concat or in a cast to their own type.
+// bf16 copies of f32 parameters, weights that are concatenated (pass fuse_gemms) or laid out in
+// another order (pass prepack), which end in a concat or in a cast to their own type, and values
+// that need a reduction or a dot of parameters alone (params_only.c).
 //
 // before: %w = param @w[%i] : f32[d, f]   %h = cast %w : bf16[d, f]   %y = dot %x, %h over(d)
 //         %g = param @g[%i] : f32[d, f]   %u = param @u[%i] : f32[d, f]
@@ -25,8 +26,8 @@
 // `derived` globals.
 #include <string.h>
 
+#include "compiler/passes/params_only.h"
 #include "compiler/passes/pass.h"
-#include "compiler/passes/rewrite.h"
 #include "compiler/plan/planner.h"
 
 static lm_value *cast_rule(lm_rewrite *r, lm_op *op) {
@@ -179,11 +180,16 @@ static lm_value *copies_cast(lm_builder *b) {
 
 // id: LM_FUNC_COPIES, or LM_FUNC_PACKS, which reads the copies and leaves out globals that are
 // derived from frozen parameters.
-static void func_make(lm_module *m, lm_func_id id, bool casts, const making *k) {
+static void func_make(lm_module *m, lm_func_id id, bool casts, const making *k,
+                      const lm_hoisting *h) {
   lm_func *f = lm_func_add_key(m, (lm_func_key){id});
-  lm_builder b = {.m = m, .at = f->body};
-  lm_value **out = LM_NEW_N(m->arena, lm_value *, k->n + 1), *index[LM_RANK];
-  f->out_names = LM_NEW_N(m->arena, lm_sym, k->n + 1);
+  lm_builder b = {
+      .m = m,
+      .at = f->body,
+  };
+  lm_value **out = LM_NEW_N(m->arena, lm_value *, k->n + h->n + 1), *index[LM_RANK];
+  lm_value **hoisted = LM_NEW_N(m->arena, lm_value *, h->n + 1);
+  f->out_names = LM_NEW_N(m->arena, lm_sym, k->n + h->n + 1);
   if (casts) {
     f->out_names[f->n_out] = LM_SYM(m->ctx, lm_port_table[LM_PORT_COPIES].name);
     out[f->n_out++] = copies_cast(&b);
@@ -193,6 +199,13 @@ static void func_make(lm_module *m, lm_func_id id, bool casts, const making *k) 
       continue;
     f->out_names[f->n_out] = k->all[i].name;
     out[f->n_out++] = derived_whole(&b, &k->all[i], id == LM_FUNC_PACKS, index, 0);
+  }
+  lm_hoisting_emit(&b, h, id == LM_FUNC_PACKS, id == LM_FUNC_PACKS, hoisted);
+  for (uint32_t i = 0; i < h->n; i++) {
+    if (!hoisted[i])
+      continue;
+    f->out_names[f->n_out] = h->v[i].name;
+    out[f->n_out++] = hoisted[i];
   }
   lm_emit_op(&b, LM_OP_RETURN, out, f->n_out, NULL, NULL);
 }
@@ -219,17 +232,20 @@ static bool update_cast(lm_module *m) {
   return true;
 }
 
-static bool any_trained(const making *k) {
+static bool any_trained(const making *k, const lm_hoisting *h) {
   for (uint32_t i = 0; i < k->n; i++)
     if (!k->all[i].frozen)
+      return true;
+  for (uint32_t i = 0; i < h->n; i++)
+    if (!h->v[i].frozen)
       return true;
   return false;
 }
 
-static void copies_make(lm_module *m, bool casts, const making *k) {
-  func_make(m, LM_FUNC_COPIES, casts, k);
-  if (casts && update_cast(m) && any_trained(k))
-    func_make(m, LM_FUNC_PACKS, false, k);
+static void copies_make(lm_module *m, bool casts, const making *k, const lm_hoisting *h) {
+  func_make(m, LM_FUNC_COPIES, casts, k, h);
+  if (casts && update_cast(m) && any_trained(k, h))
+    func_make(m, LM_FUNC_PACKS, false, k, h);
 }
 
 static void is_read(lm_op *op, void *user) {
@@ -246,9 +262,11 @@ bool lm_pass_hoist_params(lm_module *m, const lm_pass_env *env) {
   }
   if (k.n)
     lm_pass_dce(m, env); // removes operations that only the hoisted values used
+  lm_hoisting h = lm_hoisting_find(m);
   for (lm_func *f = m->funcs; f; f = f->next)
     lm_region_walk(f->body, is_read, &casts);
-  if (casts || k.n)
-    copies_make(m, casts, &k);
+  if (casts || k.n || h.n)
+    copies_make(m, casts, &k, &h);
+  lm_hoisting_apply(m, &h);
   return true;
 }
