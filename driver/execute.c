@@ -51,7 +51,8 @@ static lm_status params_init(const lm_execution *x, bool resumes) {
   const lm_recipe *r = x->compiled->project->recipe;
   const lm_plan *plan = x->compiled->plan;
   LM_TRY(lm_init_params(x->exec, plan, r->seed));
-  if (!plan->n_frozen && (resumes || !x->compiled->lowered->n_sources))
+  bool initial = !x->compiled->lowered->n_sources && !lm_plan_func_get(plan, LM_FUNC_BEGIN, 0);
+  if (!plan->n_frozen && (resumes || initial))
     return NULL;
   return lm_weights_load_from(x->compiled, lm_weights_in(x->exec));
 }

@@ -55,7 +55,8 @@ static lm_status merge(lm_session *s, lm_weights w) {
   const lm_plan_func *f = lm_plan_func_get(plan, LM_FUNC_MERGED, 0);
   if (!f)
     return NULL;
-  LM_TRY(lm_session_start(s, NULL));
+  if (!s->execution.exec)
+    LM_TRY(lm_session_start(s, NULL));
   LM_TRY(lm_weights_put(plan, w, s->execution.exec));
   LM_TRY(lm_exec_call(s->execution.exec, f, NULL));
   for (int i = 0; i < w.n_host; i++) {
@@ -67,10 +68,21 @@ static lm_status merge(lm_session *s, lm_weights w) {
   return NULL;
 }
 
+// Fills w, which is in the host's memory. Initial values that depend on others are computed in an
+// executor.
+static lm_status weights_read(const exporter *x, lm_weights w) {
+  lm_session *s = x->s;
+  if (!lm_plan_func_get(s->compiled.plan, LM_FUNC_BEGIN, 0))
+    return lm_trained_load(s, x->o->weights, w);
+  LM_TRY(lm_session_start(s, NULL));
+  LM_TRY(lm_trained_load(s, x->o->weights, lm_weights_in(s->execution.exec)));
+  return lm_weights_take(s->execution.exec, s->compiled.plan, w);
+}
+
 static lm_status weights_write(const exporter *x) {
   lm_session *s = x->s;
   lm_weights w = lm_weights_alloc(s->compiled.plan, false);
-  lm_status status = lm_trained_load(s, x->o->weights, w);
+  lm_status status = weights_read(x, w);
   if (!status)
     status = merge(s, w);
   if (!status)

@@ -66,6 +66,20 @@ lm_status lm_weights_get(lm_exec *e, const lm_plan *plan, lm_port_role role, lm_
   return NULL;
 }
 
+lm_status lm_weights_take(lm_exec *e, const lm_plan *plan, lm_weights w) {
+  float *values = NULL;
+  lm_status s = NULL;
+  for (int i = 0; !s && i < w.n_host; i++) {
+    values = lm_realloc(values, (size_t)w.host[i].elements * sizeof *values);
+    s = lm_tensor_get(e, plan, (lm_plan_tensor){param_at(plan, i), LM_ROLE_PARAM}, 0,
+                      w.host[i].elements, values);
+    if (!s)
+      lm_st_from_f32(w.host[i].dtype, values, w.host[i].elements, w.host[i].data);
+  }
+  lm_free(values);
+  return s;
+}
+
 // Elements first … first + n - 1 of parameter i, rounded to its type.
 static lm_status elements_put(const lm_plan *plan, lm_weights w, int i, int64_t first, int64_t n,
                               const float *from) {
@@ -261,12 +275,35 @@ static lm_status source_load(const lm_compiled *c, const lm_lowered_source *x, l
   return lm_weights_load(c, path, w);
 }
 
+static lm_status value_read(const void *user, int64_t first, int64_t n, float *out) {
+  memcpy(out, (const float *)user + first, (size_t)n * sizeof *out);
+  return NULL;
+}
+
+// Computes the initial values that depend on other parameters, and that no file has.
+static lm_status begin(const lm_compiled *c, lm_weights w) {
+  const lm_plan *plan = c->plan;
+  const lm_plan_func *f = lm_plan_func_get(plan, LM_FUNC_BEGIN, 0);
+  lm_arena *a = c->project->ctx->arena;
+  if (!f || !w.exec)
+    return NULL;
+  LM_TRY(lm_exec_call(w.exec, f, NULL));
+  for (int i = 0; i < params_count(plan, w); i++) {
+    const lm_plan_param *p = param_at(plan, i);
+    const lm_plan_port *port = lm_plan_port_find(f, lm_arena_printf(a, "begin.%s", p->path), true);
+    bool read = !p->added && source_find(c->lowered, p->path);
+    if (port && !read)
+      LM_TRY(param_fill(plan, w, i, value_read, lm_exec_port(w.exec, port)));
+  }
+  return NULL;
+}
+
 lm_status lm_weights_load_from(const lm_compiled *c, lm_weights w) {
   LM_TRY(lm_weights_from_check(c));
   LM_TRY(others_init(c, w));
   for (int i = 0; i < c->lowered->n_sources; i++)
     LM_TRY(source_load(c, &c->lowered->sources[i], w));
-  return NULL;
+  return begin(c, w);
 }
 
 static lm_status tensors_list(const lm_plan *plan, lm_arena *a, lm_weights w, lm_st_tensor **out) {

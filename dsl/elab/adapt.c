@@ -195,6 +195,17 @@ static el_val weight_of(el_call_site c, const el_val *w, const el_inst *adapter)
   return el_in_order(c, w->kind, &order, w->v);
 }
 
+el_val el_adapted_weight(lm_elab *e, el_inst *adapter) {
+  el_inst *host = adapter->owner;
+  el_ref ref = el_inst_ref(host);
+  ast_expr at = {.kind = EX_NAME, .loc = adapter->at};
+  uint32_t i = 0;
+  while (host->params[i].name != adapter->host)
+    i++;
+  el_val w = el_param_value(e, &ref, &host->params[i]);
+  return w.k == V_ERROR ? w : weight_of((el_call_site){.e = e, .x = &at}, &w, adapter);
+}
+
 // The result of a method, which has the type of `like`.
 static el_val call(el_call_site c, const el_ref *ref, const char *method, const el_val *args,
                    uint32_t n, const el_val *like) {

@@ -96,6 +96,8 @@ const el_edit *el_edit_of(const el_inst *inst);
 const el_edit *el_edit_adapting(lm_elab *e, lm_sym path, const ast_decl *block);
 // An adapted parameter with its adapters merged. V_ERROR if one has no method `merge`; reported.
 el_val el_merged(lm_elab *e, el_inst *inst, uint32_t param);
+// The parameter that the instance adapts, with the axes of the row `..i` in front.
+el_val el_adapted_weight(lm_elab *e, el_inst *adapter);
 // Records that rows of a table along axis v are selected.
 void el_gather_record(lm_elab *e, const el_val *table, const el_axis *v, lm_loc at);
 // How the model uses a parameter, by its path without indices; NULL if no use of it is known.

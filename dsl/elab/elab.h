@@ -164,6 +164,7 @@ typedef struct el_param {
   struct el_family *family;    // share.h; NULL while only checking
   struct el_share *share;      // share.h: which instances the global has; NULL: not made yet
   struct el_adapter *adapters; // edit.h
+  const ast_expr *made;        // computes its initial value in @begin; NULL: an initializer
 } el_param;
 
 // sub xs[index < n]: one instance for each index.
@@ -254,6 +255,7 @@ struct lm_elab {
   const void **unrolled; // loops that must be unrolled, as in loops[].over (unroll.c)
   uint32_t n_unrolled, cap_unrolled;
   bool restart;           // the current function must be emitted again
+  bool begins;            // @begin is emitted
   struct el_edits *edits; // edit.h; NULL: the model has none
   struct el_role *roles;  // edit.h; of the parameters, if an edit or an optimizer needs them
   struct el_form *forms;  // share.h: of models

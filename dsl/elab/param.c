@@ -18,6 +18,11 @@ lm_sym el_inst_path(lm_elab *e, const el_inst *inst, lm_sym name) {
                                       inst->path[0] && name[0] ? "." : "", name));
 }
 
+// True if x calls a method of the block: it computes the initial value in @begin.
+static bool is_made(const el_inst *inst, const ast_expr *x) {
+  return x->kind == EX_CALL && x->a->kind == EX_NAME && el_method_find(inst, x->a->text);
+}
+
 static lm_init initializer(lm_elab *e, el_inst *inst, const ast_expr *x) {
   static const struct {
     const char *name;
@@ -93,10 +98,12 @@ void el_inst_add_params(lm_elab *e, el_inst *inst, const ast_member *m) {
       ok = false;
     }
   e->frame = was;
-  lm_init init = initializer(e, inst, m->init);
+  bool made = is_made(inst, m->init);
+  lm_init init = made ? (lm_init){0} : initializer(e, inst, m->init);
   for (uint32_t i = 0; i < m->names.n; i++) {
     const ast_name *n = &m->names.v[i];
     el_param p = {.name = n->text, .axes = axes, .kind = kind, .loc = n->loc, .init = init};
+    p.made = made ? m->init : NULL;
     if (!ok) {
       el_inst_bind(e, inst, n->text, el_error());
       continue;
@@ -118,6 +125,8 @@ el_val el_param_value(lm_elab *e, const el_ref *ref, el_param *p) {
     v.v = lm_emit_const(&e->b, el_ir_type(e, p->kind, &p->axes), 0);
     return v;
   }
+  if (e->begins && p->made)
+    return EL_FAIL(e, p->made->loc, E323, p->name);
   if (e->in_library)
     e->library_failed = true;
   lm_attr attr = {.sym = p->global};

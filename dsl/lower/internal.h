@@ -20,6 +20,12 @@ lm_entry lm_entry_begin(lm_elab *e, lm_func_key key, int64_t rows, int64_t seq, 
                         el_mode mode, const lm_file *file);
 void lm_entry_finish(lm_elab *e, lm_func *f, lm_value *const *out, const lm_sym *names, uint32_t n);
 
+// ---- params.c: functions of parameters alone
+// @merged, if the model has adapters.
+void lm_lower_merged(lm_elab *e, el_inst *model);
+// @begin, if initial values are computed.
+void lm_lower_begin(lm_elab *e, el_inst *model);
+
 // ---- tokens.c
 // The logits of a model that has `apply`.
 el_val lm_lower_logits(lm_elab *e, el_inst *model, const el_val *tok_pos_seg);

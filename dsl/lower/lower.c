@@ -196,43 +196,6 @@ static void lower_apply(lm_elab *e, el_inst *model, lm_func_id id, el_mode mode,
   } while (attempt_restart(e, &a, key));
 }
 
-// ---- merged adapters
-typedef struct {
-  lm_value **v;
-  lm_sym *names;
-  uint32_t n, cap_v, n_names, cap_names;
-} merged;
-
-static void merged_collect(lm_elab *e, el_inst *inst, merged *out) {
-  for (uint32_t i = 0; i < inst->n_params; i++) {
-    if (!inst->params[i].adapters)
-      continue;
-    el_val w = el_merged(e, inst, i);
-    if (w.k == V_ERROR)
-      return;
-    lm_sym path = el_inst_path(e, inst, inst->params[i].name);
-    LM_PUSH(e->a, out->v, out->n, out->cap_v) = lm_emit_cast(&e->b, w.v, LM_F32);
-    LM_PUSH(e->a, out->names, out->n_names, out->cap_names) =
-        LM_SYM(e->c, lm_arena_printf(e->a, "merged.%s", path));
-  }
-  for (uint32_t i = 0; i < inst->n_subs; i++) {
-    if (inst->subs[i].one)
-      merged_collect(e, inst->subs[i].one, out);
-    for (int64_t k = 0; inst->subs[i].many && k < inst->subs[i].many->n; k++)
-      merged_collect(e, inst->subs[i].many->of[k], out);
-  }
-}
-
-static void lower_merged(lm_elab *e, el_inst *model) {
-  merged all = {0};
-  if (!e->edits || !e->edits->has_adapters)
-    return;
-  lm_entry x = lm_entry_begin(e, (lm_func_key){LM_FUNC_MERGED}, 1, 1, 0, EL_EVAL, model->file);
-  merged_collect(e, model, &all);
-  if (!e->c->n_errors)
-    lm_entry_finish(e, x.f, all.v, all.names, all.n);
-}
-
 // ---- the model and its parameters
 static el_inst *instantiate(lm_elab *e, const lm_recipe *r) {
   lm_entry_frame(e, r->model.file);
@@ -411,7 +374,8 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, const lm_recipe *r, const lm_l
   if (o->what & LM_LOWER_MAPS || any_from_hf(l))
     lm_lower_maps(e, model, l, r->from_hf ? r->from_loc : r->model.loc);
   if (o->what & LM_LOWER_MERGED)
-    lower_merged(e, model);
+    lm_lower_merged(e, model);
+  lm_lower_begin(e, model);
   l->replaced = e->edits && e->edits->n_replaced ? e->edits->replaced[0].at : (lm_loc){0};
   if (o->what & LM_LOWER_TRAIN)
     lm_lower_optimizer(e, r, l);
@@ -439,6 +403,8 @@ static void check_instance(lm_elab *e, lm_decl_ref ref) {
   el_inst *model = make_model(own, &r, &o);
   if (model && own->edits && own->edits->has_adapters)
     lower_probe(own, model, &o, &unused); // their methods are only called with the roles of a model
+  if (model)
+    lm_lower_begin(own, model);
 }
 
 // Parts of recipes. They are checked only if the file has no other errors.
@@ -486,6 +452,7 @@ static lm_elab *check_recipe(lm_ctx *c, lm_program *prog, const lm_recipe *r) {
   if (!model || c->n_errors > before)
     return e;
   lower_train(e, r, model, &o);
+  lm_lower_begin(e, model);
   lm_lower_tokens_check(e, r, model);
   if (el_method_find(model, LM_SYM(c, "apply")) && c->n_errors == before)
     lower_apply(e, model, LM_FUNC_APPLY, EL_EVAL, &o, &l, r->model.loc);

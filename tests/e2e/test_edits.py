@@ -181,19 +181,23 @@ def test_lora_float64(run):
 ADAPTED = "freeze @**; adapt @layers.*.**.{wq,wv,wg} = lora(rank = 4, alpha = 8)"
 
 
+DORA = ADAPTED.replace("lora", "dora")
+
+
 def adapted(run, **how):
     file = program(run, **{"edits": ADAPTED, **how})
     text = open(file).read()
-    return run.write(os.path.basename(file), "import std.adapt: lora\n" + text)
+    return run.write(os.path.basename(file), "import std.adapt: lora, dora\n" + text)
 
 
 def test_lora_starts_as_base(run):
     """step 0 has the bits of the base; the memory has gradients and states of the adapters alone"""
-    for compute in "f32", "bf16":
-        file = adapted(run, compute=compute)
+    for compute, edits in ("f32", ADAPTED), ("bf16", ADAPTED), ("f32", DORA), ("bf16", DORA):
+        file = adapted(run, compute=compute, edits=edits)
         args = "--values", "loss,logits", "--steps", "1"
         base, lora = run.trace(file, "--recipe", "Whole", *args), run.trace(file, "--recipe", "Part", *args)
-        check(base["loss"].tobytes() == lora["loss"].tobytes() and base["logits"].tobytes() == lora["logits"].tobytes(), compute)
+        check(base["loss"].tobytes() == lora["loss"].tobytes() and base["logits"].tobytes() == lora["logits"].tobytes(), (compute, edits))
+    file = adapted(run)
     rows = json.loads(run("check", file, "--recipe", "Part", "--json"))[0]
     check(rows["trained"] == 4 * (2 * 32 * 4 + 4 * (32 + 16) + 32 * 4 + 4 * 64))
     a = arenas(run, file, "Part")
@@ -223,6 +227,31 @@ def test_lora_merged(run):
     text = run("generate", run.path("runs/part"), "--ids", "--prompt-ids", "1,2,3", "-n", "12", "--temperature", "0")
     ours = run.write("m.lm", open(file).read().replace('from "runs/whole"', 'from "hf:merged"'))
     check(text == run("generate", ours, "--recipe", "Whole", "--ids", "--prompt-ids", "1,2,3", "-n", "12", "--temperature", "0"))
+
+
+def test_dora(run):
+    """m begins as the norms of the weights; these are computed once in each step; resuming, decoding and the merged export agree"""
+    run("run", program(run), "--recipe", "Whole", "-q")
+    file = adapted(run, edits=DORA, source=' from "runs/whole"', steps=8, name="q.lm")
+    start = run.trace(file, "--recipe", "Part", "--values", "params", "--steps", "1", "--set", "optimizer.lr=0")
+    base = load(run.path("runs/whole/step-000004/model.safetensors"))
+    want = np.linalg.norm(base["layers.2.wg"].astype("f8"), axis=0)
+    within("m", distance(start["final.layers.2.wg.dora.m"], want), 1e-6)
+    run("run", file, "--recipe", "Part", "-q")
+    last = run.path("runs/part/step-000008")
+    check(len(load(os.path.join(last, "model.safetensors"))) == 4 * 3 * 3)
+    want = folder_bytes(last)
+    shutil.rmtree(last)
+    run("run", file, "--recipe", "Part", "-q")
+    check(folder_bytes(last) == want)
+    run("export", run.path("runs/part"), "-o", run.path("merged"))
+    ours = run.write("m.lm", open(file).read().replace('from "runs/whole"', 'from "hf:merged"'))
+    text = run("generate", run.path("runs/part"), "--ids", "--prompt-ids", "1,2,3", "-n", "12", "--temperature", "0")
+    check(text == run("generate", ours, "--recipe", "Whole", "--ids", "--prompt-ids", "1,2,3", "-n", "12", "--temperature", "0"))
+    run("compile", file, "--recipe", "Part", "-o", run.path("plan"))
+    funcs = open(run.path("plan/step.lmir")).read().split("\nfunc @")
+    micro, copies = (next(f for f in funcs if f.startswith(n + "(")) for n in ("micro", "copies"))
+    check(" sqrt " not in micro and copies.count(" sqrt ") >= 3 and ".dora.b" in copies)
 
 
 def test_lora_on_some_layers(run):
