@@ -41,6 +41,13 @@ static lm_status file_hash(const char *path, uint64_t *out) {
   return status;
 }
 
+static bool freezes_adapters(const lm_plan *p) {
+  for (int i = 0; i < p->n_frozen; i++)
+    if (p->frozen[i].added)
+      return true;
+  return false;
+}
+
 static bool has_frozen(const lm_compiled *c, const lm_lowered_source *x) {
   for (int i = 0; i < c->plan->n_frozen; i++)
     if (lm_weights_source_of(c, c->plan->frozen[i].path) == x)
@@ -55,11 +62,17 @@ static const char *part_name(lm_arena *a, const lm_lowered_source *x) {
 }
 
 static lm_status source_add(const lm_session *s, const lm_lowered_source *x, lm_fingerprint *out) {
+  const char *peft = *x->prefix ? NULL : s->project.recipe->peft;
   lm_arena *a = s->project.ctx->arena;
   const char *path;
   uint64_t h;
   LM_TRY(lm_weights_from(&s->compiled, x, &path));
   LM_TRY(file_hash(path, &h));
+  if (peft && freezes_adapters(s->compiled.plan)) {
+    uint64_t own;
+    LM_TRY(file_hash(lm_path_join(a, peft, "adapter_model.safetensors"), &own));
+    h = lm_hash(&own, sizeof own, h);
+  }
   lm_fingerprint_add(a, out, part_name(a, x),
                      lm_arena_printf(a, "%016llx %s", (unsigned long long)h, path));
   return NULL;

@@ -42,7 +42,7 @@ static lm_lower_options lower_options(const lm_project *p, const lm_compile_spec
                         .capacity = spec->capacity,
                         .chunk = LM_PREFILL_CHUNK,
                         .columns = spec->run.columns};
-  if (p->recipe->from_hf)
+  if (p->recipe->peft)
     o.what |= LM_LOWER_MAPS;
   if (o.what & LM_LOWER_TRAIN)
     o.lengths = lengths_of(p, &spec->run, &o.n_lengths);
@@ -88,7 +88,8 @@ static lm_status size_check(const lm_project *p, const lm_compiled *c) {
 lm_status lm_compile_lower(const lm_project *p, const lm_compile_spec *spec, lm_compiled *out) {
   lm_lower_options o = lower_options(p, spec);
   *out = (lm_compiled){.project = p, .spec = *spec, .run = spec->run};
-  bool files = !(spec->what & ~(uint32_t)(LM_LOWER_MAPS | LM_LOWER_MERGED)); // rounds no parameter
+  const uint32_t of_files = LM_LOWER_MAPS | LM_LOWER_MERGED | LM_LOWER_PEFT;
+  bool files = !(spec->what & ~of_files); // rounds no parameter
   out->compute = files ? LM_F32 : lm_precision_of(compute_asked(p->recipe), &spec->target);
   out->lowered = lm_lower(p->ctx, p->program, p->recipe, &o);
   LM_TRY(lm_verdict(p->ctx));

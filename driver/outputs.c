@@ -44,7 +44,7 @@ lm_status lm_output_check_recipe(const lm_recipe *r, const char *path) {
   struct stat st;
   if (!path || stat(path, &st))
     return NULL;
-  const char *named[] = {r->data.tokenizer.file, r->data.tokenizer.merges, r->from};
+  const char *named[] = {r->data.tokenizer.file, r->data.tokenizer.merges, r->from, r->peft};
   LM_TRY(lm_output_check(path, named, LM_COUNT(named)));
   for (uint32_t i = 0; i < r->program->n_files; i++)
     if (!r->program->files[i]->is_std)
@@ -99,6 +99,11 @@ const lm_output_kind LM_OUTPUT_EXPORT = {
     NAMES("config.json", "model.safetensors", "generation_config.json", "tokenizer.json",
           "tokenizer.model", "tokenizer_config.json", "vocab.json", "merges.txt",
           "special_tokens_map.json")};
+const lm_output_kind LM_OUTPUT_PEFT = {
+    "an earlier export",
+    "adapter_model.safetensors",
+    NAMES("adapter_config.json", "adapter_model.safetensors"),
+};
 
 static bool is_own(const lm_output_kind *kind, const char *name) {
   for (const char *const *p = kind->own; *p; p++)

@@ -19,7 +19,7 @@ typedef struct lm_output_kind {
   const char *mark;       // a file that only such a folder holds: beside it any file may lie
   const char *const *own; // patterns of the names that the command writes, ending with NULL
 } lm_output_kind;
-extern const lm_output_kind LM_OUTPUT_RUN, LM_OUTPUT_PLAN, LM_OUTPUT_EXPORT;
+extern const lm_output_kind LM_OUTPUT_RUN, LM_OUTPUT_PLAN, LM_OUTPUT_EXPORT, LM_OUTPUT_PEFT;
 lm_status lm_output_kind_check(const char *dir, const lm_output_kind *kind);
 // LM_USER if `dir` holds weights beside model.safetensors, which transformers and lmc may read
 // instead of it, or a run.

@@ -220,7 +220,7 @@ lm_status lm_trained_load(const lm_session *s, const char *weights, lm_weights w
   return lm_weights_load(&s->compiled, weights, w);
 }
 
-lm_status lm_trained_params(lm_session *s) {
+lm_status lm_trained_params(lm_session *s, uint32_t what) {
   s->run.rows = s->run.seq = 1;
-  return lm_session_compile(s, LM_LOWER_MAPS | LM_LOWER_MERGED, 0);
+  return lm_session_compile(s, LM_LOWER_MAPS | what, 0);
 }

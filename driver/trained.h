@@ -18,6 +18,7 @@ lm_status lm_trained_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
 // Fills w. Frozen parameters come from the model's `from` or the seed; LM_USER if these are not
 // what the checkpoint was trained on.
 lm_status lm_trained_load(const lm_session *s, const char *weights, lm_weights w);
-// Lowers and plans only what `map hf` needs: the parameters, their foreign names, and @merged.
-lm_status lm_trained_params(lm_session *s);
+// Lowers and plans the parameters and their foreign names, and `what`: LM_LOWER_MERGED or
+// LM_LOWER_PEFT.
+lm_status lm_trained_params(lm_session *s, uint32_t what);
 #endif

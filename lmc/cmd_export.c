@@ -7,8 +7,9 @@
 static const lm_opt options[] = {
     {.name = "format",
      .kind = LM_OPT_TEXT,
-     .value = "hf",
-     .help = "Hugging Face's: config.json, model.safetensors, tokenizer (hf)"},
+     .value = "hf|peft",
+     .help = "hf: the model as transformers reads it, adapters merged; peft: the adapters alone, "
+             "as PEFT reads them (hf)"},
     {.name = "out",
      .letter = 'o',
      .kind = LM_OPT_TEXT,
@@ -23,27 +24,32 @@ static const lm_opt options[] = {
     LM_OPT_JSON,
     {0}};
 
-static lm_status options_read(const lm_args *a, lm_export_options *o) {
+static lm_status options_read(const lm_args *a, lm_export_options *o, bool *out_peft) {
   const char *format = lm_args_text(a, "format", "hf");
   *o = (lm_export_options){.dir = lm_args_text(a, "out", NULL),
                            .dtype = lm_args_text(a, "dtype", "f32"),
                            .from = a->rest[0]};
   if (!o->dir)
     return lm_fail(LM_USER, "--out DIR is missing: the folder to write");
-  return strcmp(format, "hf") ? lm_fail(LM_USER, "--format is hf, not '%s'", format) : NULL;
+  *out_peft = !strcmp(format, "peft");
+  return *out_peft || !strcmp(format, "hf")
+             ? NULL
+             : lm_fail(LM_USER, "--format is hf or peft, not '%s'", format);
 }
 
-static void result_text(const lm_export_options *o, const lm_export_result *r, lm_buf *out) {
-  lm_buf_printf(out, "%s: model.safetensors (%zu tensors, %s)", o->dir, r->tensors, o->dtype);
+static void result_text(const lm_export_options *o, const lm_export_result *r, bool peft,
+                        lm_buf *out) {
+  const char *config = peft ? "adapter_config.json" : "config.json";
+  lm_buf_printf(out, "%s: %s (%zu tensors, %s)", o->dir, r->weights, r->tensors, o->dtype);
   if (r->config)
-    lm_buf_printf(out, ", config.json (%s)", r->config);
+    lm_buf_printf(out, ", %s (%s)", config, r->config);
   if (r->tokenizer)
     lm_buf_printf(out, ", %s", r->tokenizer);
   lm_buf_puts(out, "\n");
 }
 
-static void result_json(const lm_export_options *o, const lm_export_result *r, int64_t params,
-                        lm_buf *out) {
+static void result_json(const lm_export_options *o, const lm_export_result *r, bool peft,
+                        int64_t params, lm_buf *out) {
   lm_buf_puts(out, "{\"folder\": ");
   lm_buf_json(out, o->dir);
   lm_buf_printf(out, ", \"tensors\": %zu, \"parameters\": %lld, \"model_type\": ", r->tensors,
@@ -59,13 +65,14 @@ static lm_status export(lm_session *s, lm_cli *cli) {
   lm_export_options o;
   lm_export_result r;
   lm_buf text = {0};
-  LM_TRY(options_read(&cli->args, &o));
+  bool peft;
+  LM_TRY(options_read(&cli->args, &o, &peft));
   LM_TRY(lm_cli_open_trained(cli, s, &o.weights));
-  LM_TRY(lm_export_hf(s, &o, &r));
+  LM_TRY((peft ? lm_export_peft : lm_export_hf)(s, &o, &r));
   if (cli->json)
-    result_json(&o, &r, s->compiled.params, &text);
+    result_json(&o, &r, peft, s->compiled.params, &text);
   else
-    result_text(&o, &r, &text);
+    result_text(&o, &r, peft, &text);
   lm_cli_put(&text);
   return NULL;
 }
@@ -89,5 +96,7 @@ const lm_command lm_cmd_export = {
             "holds keys that follow from the tensors\n"
             "and from `config { … }`. transformers loads the folder: "
             "AutoModelForCausalLM.from_pretrained(\"DIR\").\n"
+            "With --format peft, writes the adapters that `with { adapt … }` adds, for "
+            "PeftModel.from_pretrained(base, \"DIR\").\n"
             "\n"
             "  lmc export runs/quickstart --format hf -o quickstart-hf\n"};

@@ -69,3 +69,14 @@ hf_python() {
   fi
   echo "$folder/bin/python"
 }
+
+# peft_python: prints the Python of hf_python with PEFT beside transformers; nothing without it.
+peft_python() {
+  local python; python=$(hf_python)
+  [ -n "$python" ] || return 0
+  "$python" -c 'import peft' 2>/dev/null ||
+    "$python" -m pip install -q --no-deps \
+      peft==0.11.1 accelerate==0.29.3 psutil==5.9.8 2>/dev/null ||
+    { say "PEFT cannot be installed: tests with it are skipped"; return 0; }
+  echo "$python"
+}

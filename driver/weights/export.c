@@ -1,4 +1,4 @@
-// export.c - a trained model as a Hugging Face folder.
+// export.c - see export.h.
 #include "driver/weights/export.h"
 
 #include <string.h>
@@ -6,6 +6,7 @@
 #include "driver/outputs.h"
 #include "driver/trained.h"
 #include "driver/weights/hf.h"
+#include "driver/weights/peft.h"
 #include "driver/weights/weights.h"
 #include "runtime/base/diag_code.h"
 
@@ -39,13 +40,19 @@ static const char *path_in(const exporter *x, const char *name) {
 
 // ---- weights
 
-static lm_status foreign_write(const exporter *x, lm_weights w) {
-  lm_foreign *f;
-  LM_TRY(lm_weights_foreign(&x->s->compiled, x->s->project.ctx->arena, w, &f));
+// Writes the tensors of f, which it destroys, to a file.
+static lm_status foreign_write(const exporter *x, lm_foreign *f, const char *file) {
+  x->out->weights = file;
   x->out->tensors = lm_foreign_count(f);
-  lm_status status = lm_foreign_export(f, path_in(x, "model.safetensors"), x->dtype->type);
+  lm_status status = lm_foreign_export(f, path_in(x, file), x->dtype->type);
   lm_foreign_destroy(f);
   return status;
+}
+
+static lm_status model_write(const exporter *x, lm_weights w) {
+  lm_foreign *f;
+  LM_TRY(lm_weights_foreign(&x->s->compiled, x->s->project.ctx->arena, w, &f));
+  return foreign_write(x, f, "model.safetensors");
 }
 
 // Replaces each adapted parameter of w by the same with its adapters merged.
@@ -86,7 +93,7 @@ static lm_status weights_write(const exporter *x) {
   if (!status)
     status = merge(s, w);
   if (!status)
-    status = foreign_write(x, w);
+    status = model_write(x, w);
   lm_weights_free(w);
   return status;
 }
@@ -137,7 +144,7 @@ static lm_status folder_check(const exporter *x) {
   const lm_recipe *r = x->s->project.recipe;
   const char *checkpoint =
       x->o->weights ? lm_path_dir(x->s->project.ctx->arena, x->o->weights) : NULL;
-  const char *read[] = {x->o->from, checkpoint ? checkpoint : r->from};
+  const char *read[] = {x->o->from, checkpoint ? checkpoint : r->from, r->peft};
   const lm_lowered *l = x->s->compiled.lowered;
   for (int i = 0; i < l->n_sources; i++)
     LM_TRY(lm_output_check(x->o->dir, &l->sources[i].path, 1));
@@ -159,7 +166,7 @@ lm_status lm_export_hf(lm_session *s, const lm_export_options *o, lm_export_resu
   bool tokenized = !s->project.recipe->data.replays;
   if (tokenized)
     LM_TRY(lm_session_tokenizer(s));
-  LM_TRY(lm_trained_params(s));
+  LM_TRY(lm_trained_params(s, LM_LOWER_MERGED));
   if (!s->compiled.lowered->n_maps)
     return lm_weights_no_map(&s->compiled);
   LM_TRY(functions_check(s));
@@ -171,4 +178,56 @@ lm_status lm_export_hf(lm_session *s, const lm_export_options *o, lm_export_resu
   LM_TRY(config_write(&x));
   LM_TRY(generation_config_write(&x));
   return tokenized ? lm_hf_tokenizer_write(s, o->dir, &out->tokenizer) : NULL;
+}
+
+// ---- adapters
+
+// LM_USER if a parameter that no edit adds is trained; reported.
+static lm_status base_check(const lm_session *s) {
+  const lm_module *m = s->compiled.lowered->m;
+  for (uint32_t i = 0; i < m->n_globals; i++) {
+    const lm_global *g = &m->globals[i];
+    if (g->kind == LM_GLOBAL_PARAM && !g->added)
+      LM_REPORT(s->project.ctx, g->loc, E318, g->paths[0]);
+  }
+  return lm_verdict(s->project.ctx);
+}
+
+static lm_status adapters_write(const exporter *x) {
+  const lm_compiled *c = &x->s->compiled;
+  lm_foreign *f;
+  lm_weights w = lm_weights_alloc(c->plan, false);
+  lm_status status = weights_read(x, w);
+  if (!status)
+    status = lm_peft_foreign(c, x->s->project.ctx->arena, w, false, &f);
+  if (!status)
+    status = foreign_write(x, f, "adapter_model.safetensors");
+  lm_weights_free(w);
+  return status;
+}
+
+static lm_status peft_write(const exporter *x, const json_t *config) {
+  const char *type = json_string_value(json_object_get(config, "peft_type"));
+  x->out->config = type ? lm_arena_strndup(x->s->project.ctx->arena, type, strlen(type)) : NULL;
+  LM_TRY(lm_dir_make(x->o->dir));
+  LM_TRY(json_write(x, "adapter_config.json", config));
+  return adapters_write(x);
+}
+
+lm_status lm_export_peft(lm_session *s, const lm_export_options *o, lm_export_result *out) {
+  exporter x = {.s = s, .o = o, .out = out};
+  *out = (lm_export_result){0};
+  LM_TRY(dtype_find(o->dtype, &x.dtype));
+  LM_TRY(lm_trained_params(s, LM_LOWER_PEFT));
+  if (!s->compiled.lowered->n_maps)
+    return lm_weights_no_map(&s->compiled);
+  LM_TRY(functions_check(s));
+  LM_TRY(base_check(s));
+  LM_TRY(folder_check(&x));
+  LM_TRY(lm_output_kind_check(o->dir, &LM_OUTPUT_PEFT));
+  json_t *config;
+  LM_TRY(lm_peft_config(&s->compiled, &config));
+  lm_status status = peft_write(&x, config);
+  json_decref(config);
+  return status;
 }

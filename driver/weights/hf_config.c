@@ -118,15 +118,15 @@ json_t *lm_hf_config_make(const lm_session *s, const char *dtype, const char **o
   json_t *config = lm_hf_config_infer(l->maps, l->n_maps);
   bool rotary = json_object_get(config, "intermediate_size") != NULL;
   *out_assumed = NULL;
-  if (json_object_size(config) || l->n_config)
+  if (json_object_size(config) || l->config.n)
     special_add(s, config);
   if (rotary)
     args_add(config, l);
   if (rotary && s->project.recipe->data.seq)
     json_object_set_new(config, "max_position_embeddings",
                         json_integer(s->project.recipe->data.seq));
-  for (uint32_t i = 0; i < l->n_config; i++)
-    declared_add(config, &l->config[i]);
+  for (uint32_t i = 0; i < l->config.n; i++)
+    declared_add(config, &l->config.v[i]);
   rope_type_rename(config);
   if (rotary)
     assumed_add(s, config, out_assumed);
@@ -166,9 +166,9 @@ typedef struct checking {
 } checking;
 
 static const lm_lowered_config *declaration_find(const lm_lowered *l, const char *key) {
-  for (uint32_t i = 0; i < l->n_config; i++)
-    if (!strcmp(l->config[i].key, key))
-      return &l->config[i];
+  for (uint32_t i = 0; i < l->config.n; i++)
+    if (!strcmp(l->config.v[i].key, key))
+      return &l->config.v[i];
   return NULL;
 }
 
@@ -214,16 +214,16 @@ static void entry_check(void *user, const char *key, const json_t *theirs) {
 
 // Keys that the model declares and config.json does not have: there they have their neutral value.
 static void absent_check(checking *c, const json_t *config) {
-  for (uint32_t i = 0; i < c->l->n_config; i++) {
-    const char *key = c->l->config[i].key;
+  for (uint32_t i = 0; i < c->l->config.n; i++) {
+    const char *key = c->l->config.v[i].key;
     lm_hf_key k = lm_hf_key_find(key);
     if (lm_hf_config_at(config, key) || !k.neutral ||
         lm_hf_config_ignores(c->ignored, c->n_ignored, key))
       continue;
-    json_t *mine = declared_value(&c->l->config[i]);
+    json_t *mine = declared_value(&c->l->config.v[i]);
     if (!is_neutral(&k, mine))
       lm_buf_printf(&c->faults, "\n  %s is not there, the model's is %s", key,
-                    c->l->config[i].json);
+                    c->l->config.v[i].json);
     json_decref(mine);
   }
 }

@@ -406,7 +406,7 @@ static lm_status instance_open(importer *x, lm_session *s) {
   if (!status)
     status = manifest_write(x, s);
   if (!status)
-    status = lm_trained_params(s);
+    status = lm_trained_params(s, 0);
   if (status && x->unmapped && x->ctx->n_errors)
     lm_event_note(x->events,
                   "model %s has no `map hf { … }`, which ties its parameters to config.json and to "

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "driver/weights/peft.h"
 #include "runtime/base/diag_code.h"
 #include <sys/stat.h>
 #include <unistd.h>
@@ -252,6 +253,9 @@ lm_status lm_weights_from_check(const lm_compiled *c) {
     if (access(x->path, F_OK))
       LM_REPORT(c->project->ctx, x->at, E215, x->path);
   }
+  const lm_recipe *r = c->project->recipe;
+  if (r->peft && access(r->peft, F_OK))
+    LM_REPORT(c->project->ctx, r->peft_loc, E215, r->peft);
   return lm_verdict(c->project->ctx);
 }
 
@@ -262,6 +266,18 @@ static lm_status others_init(const lm_compiled *c, lm_weights w) {
     if (param_at(plan, i)->added || !source_find(c->lowered, param_at(plan, i)->path))
       LM_TRY(param_init(plan, w, i, c->project->recipe->seed));
   return NULL;
+}
+
+// Fills the parameters that edits add from a folder of PEFT.
+static lm_status peft_load(const lm_compiled *c, lm_weights w) {
+  lm_weights host = w.exec ? lm_weights_alloc(c->plan, w.trained_only) : w;
+  lm_status status = lm_peft_load(c, c->project->recipe->peft, host);
+  for (int i = 0; !status && w.exec && i < host.n_host; i++)
+    if (param_at(c->plan, i)->added)
+      status = param_fill(c->plan, w, i, native_read, &host.host[i]);
+  if (w.exec)
+    lm_weights_free(host);
+  return status;
 }
 
 static lm_status source_load(const lm_compiled *c, const lm_lowered_source *x, lm_weights w) {
@@ -291,7 +307,7 @@ static lm_status begin(const lm_compiled *c, lm_weights w) {
   for (int i = 0; i < params_count(plan, w); i++) {
     const lm_plan_param *p = param_at(plan, i);
     const lm_plan_port *port = lm_plan_port_find(f, lm_arena_printf(a, "begin.%s", p->path), true);
-    bool read = !p->added && source_find(c->lowered, p->path);
+    bool read = p->added ? c->project->recipe->peft != NULL : !!source_find(c->lowered, p->path);
     if (port && !read)
       LM_TRY(param_fill(plan, w, i, value_read, lm_exec_port(w.exec, port)));
   }
@@ -301,6 +317,8 @@ static lm_status begin(const lm_compiled *c, lm_weights w) {
 lm_status lm_weights_load_from(const lm_compiled *c, lm_weights w) {
   LM_TRY(lm_weights_from_check(c));
   LM_TRY(others_init(c, w));
+  if (c->project->recipe->peft)
+    LM_TRY(peft_load(c, w));
   for (int i = 0; i < c->lowered->n_sources; i++)
     LM_TRY(source_load(c, &c->lowered->sources[i], w));
   return begin(c, w);
@@ -383,7 +401,7 @@ lm_status lm_weights_foreign(const lm_compiled *c, lm_arena *a, lm_weights w, lm
   if (!l->n_maps)
     return lm_weights_no_map(c);
   if ((!w.trained_only || !c->plan->n_frozen) && !any_unmapped(c))
-    return lm_foreign_create(l->maps, l->n_maps, w.host, n, out);
+    return lm_foreign_create(l->maps, l->n_maps, w.host, n, LM_FOREIGN_ONCE, out);
   lm_foreign_native *views = LM_NEW_N(a, lm_foreign_native, n + 1);
   memcpy(views, w.host, n * sizeof *views);
   lm_foreign_map *maps = LM_NEW_N(a, lm_foreign_map, l->n_maps);
@@ -396,7 +414,7 @@ lm_status lm_weights_foreign(const lm_compiled *c, lm_arena *a, lm_weights w, lm
         views[kept++] = views[i];
         break;
       }
-  return lm_foreign_create(maps, n_maps, views, kept, out);
+  return lm_foreign_create(maps, n_maps, views, kept, LM_FOREIGN_ONCE, out);
 }
 
 // The mappings of the parameters that w has, whose foreign names lack the prefix of its source.
@@ -474,7 +492,7 @@ static lm_status import(const lm_compiled *c, lm_arena *a, foreign_maps maps, lm
   for (int i = 0; i < w.n_host; i++)
     if (has_param(c->plan, w, i))
       views[n_views++] = w.host[i];
-  LM_TRY(lm_foreign_create(maps.v, maps.n, views, n_views, &foreign));
+  LM_TRY(lm_foreign_create(maps.v, maps.n, views, n_views, LM_FOREIGN_ONCE, &foreign));
   ignoring x = {c, strlen(prefix)};
   lm_status status = lm_foreign_import(foreign, st, is_ignored, &x);
   lm_foreign_destroy(foreign);

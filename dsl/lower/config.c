@@ -93,16 +93,16 @@ static lm_sym config_key(lm_ctx *c, const ast_item *item) {
              : LM_SYM(c, lm_arena_printf(c->arena, "%s.%s", first, item->path.v[1].text));
 }
 
-static void entry_add(lm_elab *e, const ast_item *item, lm_lowered *out) {
+static void entry_add(lm_elab *e, const ast_item *item, lm_lowered_configs *out) {
   lm_sym key = config_key(e->c, item);
   lm_buf text = {0};
-  for (uint32_t i = 0; i < out->n_config; i++)
-    if (out->config[i].key == key) {
+  for (uint32_t i = 0; i < out->n; i++)
+    if (out->v[i].key == key) {
       EL_ERR(e, item->loc, E0CC, key);
       return;
     }
   if (value_print(e, item->expr, 0, &text))
-    LM_PUSH(e->a, out->config, out->n_config, out->cap_config) =
+    LM_PUSH(e->a, out->v, out->n, out->cap) =
         (lm_lowered_config){key, lm_arena_strndup(e->a, text.p, text.n)};
   lm_buf_free(&text);
 }
@@ -115,11 +115,9 @@ static void scope_enter(lm_elab *e, el_inst *inst, el_ref *self, el_frame *frame
   e->frame = frame;
 }
 
-void lm_lower_config(lm_elab *e, el_inst *inst, const ast_item *section, lm_lowered *out) {
+void lm_lower_config(lm_elab *e, el_inst *inst, const ast_item *section, lm_lowered_configs *out) {
   el_ref self;
   el_frame frame;
-  if (inst->path[0])
-    return; // only the outermost model has a config
   scope_enter(e, inst, &self, &frame);
   for (uint32_t i = 0; i < section->items.n; i++) {
     const ast_item *item = section->items.v[i];

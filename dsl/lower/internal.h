@@ -37,7 +37,7 @@ void lm_lower_tokens_check(lm_elab *e, const lm_recipe *r, const el_inst *model)
 
 // ---- maps.c and config.c
 void lm_lower_maps(lm_elab *e, el_inst *model, lm_lowered *out, lm_loc at);
-void lm_lower_config(lm_elab *e, el_inst *inst, const ast_item *section, lm_lowered *out);
+void lm_lower_config(lm_elab *e, el_inst *inst, const ast_item *section, lm_lowered_configs *out);
 void lm_lower_args(lm_elab *e, el_inst *model, lm_lowered *out); // arguments that are numbers
 bool lm_item_is_config(const ast_item *item);                    // config { … }
 
@@ -45,6 +45,10 @@ bool lm_item_is_config(const ast_item *item);                    // config { …
 // A foreign name with the numbers that the pattern matched for each #, also in {#+3}. NULL:
 // reported.
 const char *lm_map_number(lm_elab *e, const ast_expr *name, const lm_match *match);
+
+// ---- peft.c
+// The adapters by their `map peft`, after lm_lower_maps. at: what needs them.
+void lm_lower_peft(lm_elab *e, el_inst *model, lm_lowered *out, lm_loc at);
 
 // ---- optim.c
 void lm_lower_optimizer(lm_elab *e, const lm_recipe *r, lm_lowered *out);

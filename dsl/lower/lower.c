@@ -373,6 +373,8 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, const lm_recipe *r, const lm_l
   }
   if (o->what & LM_LOWER_MAPS || any_from_hf(l))
     lm_lower_maps(e, model, l, r->from_hf ? r->from_loc : r->model.loc);
+  if (o->what & LM_LOWER_PEFT || (o->what & LM_LOWER_MAPS && r->peft))
+    lm_lower_peft(e, model, l, r->peft ? r->peft_loc : r->loc);
   if (o->what & LM_LOWER_MERGED)
     lm_lower_merged(e, model);
   lm_lower_begin(e, model);
@@ -459,6 +461,8 @@ static lm_elab *check_recipe(lm_ctx *c, lm_program *prog, const lm_recipe *r) {
   if (c->n_errors == before)
     el_replacements_check(e);
   lm_lower_maps(e, model, &l, r->model.loc);
+  if (r->peft && c->n_errors == before)
+    lm_lower_peft(e, model, &l, r->peft_loc);
   if (c->n_errors == before)
     lm_lower_optimizer(e, r, &l);
   if (c->n_errors == before && r->run.unit != LM_RECIPE_UNIT_EPOCHS)

@@ -41,7 +41,8 @@ enum {
   LM_LOWER_DECODE = 8,
   LM_LOWER_MAPS = 16,
   LM_LOWER_PROBE = 32,
-  LM_LOWER_MERGED = 64
+  LM_LOWER_MERGED = 64,
+  LM_LOWER_PEFT = 128
 };
 
 typedef struct lm_lower_options {
@@ -74,6 +75,26 @@ typedef struct lm_lowered_config {
   lm_sym key;
   const char *json;
 } lm_lowered_config;
+typedef struct lm_lowered_configs {
+  lm_lowered_config *v;
+  uint32_t n, cap;
+} lm_lowered_configs;
+
+// An adapter in PEFT's files, by `map peft` of its block.
+typedef struct lm_lowered_adapter {
+  lm_sym param;       // that it adapts
+  const char *module; // that has the parameter as its weight, by `map hf`
+  bool transposed;    // the weight's matrix is [in, out]
+  lm_loc at;          // the line of `with`
+  lm_lowered_configs config;
+} lm_lowered_adapter;
+
+// A tensor of an adapter in PEFT's file. If several parameters are parts of one weight, their
+// adapters follow each other in the file's tensors, whose other elements are 0; or they share one
+// adapter of the whole weight, as PEFT makes it.
+typedef struct lm_lowered_peft {
+  lm_foreign_map stacked, shared;
+} lm_lowered_peft;
 
 typedef struct lm_lowered_arg {
   lm_sym name;
@@ -105,9 +126,12 @@ typedef struct lm_lowered {
   uint32_t n_maps, cap_maps;
   const char **ignored; // patterns of foreign names that `map hf` ignores
   uint32_t n_ignored, cap_ignored;
-  lm_lowered_config *config; // of `map hf`
-  uint32_t n_config, cap_config;
+  lm_lowered_configs config;    // of `map hf`
   lm_loc replaced;              // an edit that replaces a function of the model; no file: none
+  lm_lowered_adapter *adapters; // with LM_LOWER_PEFT
+  uint32_t n_adapters, cap_adapters;
+  lm_lowered_peft *peft; // their tensors
+  uint32_t n_peft, cap_peft;
   lm_lowered_arg *args; // of the model, if they are numbers; with LM_LOWER_MAPS
   uint32_t n_args, cap_args;
   struct {

@@ -369,9 +369,10 @@ static void apply_item(lm_elab *e, el_inst *inst, targets *t, const ast_item *it
                        const char *base, lm_lowered *out) {
   if (item->kind == IT_SET && item->path.n == 1 && !strcmp(item->path.v[0].text, "ignore"))
     ignore_list(e, out, item);
-  else if (lm_item_is_config(item))
-    lm_lower_config(e, inst, item, out);
-  else if (item->kind == IT_MAP)
+  else if (lm_item_is_config(item)) {
+    if (!inst->path[0]) // only the outermost model has a config
+      lm_lower_config(e, inst, item, &out->config);
+  } else if (item->kind == IT_MAP)
     apply_patterns(e, inst, t, item, base);
   else if (item->kind != IT_ERROR)
     EL_ERR(e, item->loc, E0E5);

@@ -289,6 +289,8 @@ struct lm_recipe {
   const char *from;       // initial weights, `from "PATH"` of the instance; NULL: none
   bool from_hf;           // the weights have the names and layouts of `map hf`
   lm_loc from_loc;
+  const char *peft; // a folder of PEFT: initial values of the adapters; NULL: none
+  lm_loc peft_loc;
   const ast_items *edits; // `with { ... }` of the instance; NULL if none
   const lm_file *edits_file;
   lm_recipe_data data;

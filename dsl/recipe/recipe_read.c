@@ -6,18 +6,38 @@
 
 // ---- the model
 
-static void read_weights(const lm_reader *d, const lm_decl_ref *named) {
-  const ast_expr *from = named->decl->from;
+static bool begins(const ast_expr *x, const char *prefix) {
+  return !strncmp(x->text, prefix, strlen(prefix));
+}
+
+static void read_base(const lm_reader *d, const ast_expr *from) {
   lm_recipe *r = d->r;
-  if (!from)
-    return;
-  if (from->kind != EX_STRING) {
+  if (from->kind != EX_STRING || begins(from, "peft:")) {
     LM_REPORT(d->R->c, from->loc, E22D);
     return;
   }
-  r->from_hf = !strncmp(from->text, "hf:", 3);
-  r->from = lm_read_path(d, from->text + (r->from_hf ? 3 : 0), from->loc);
+  r->from_hf = begins(from, "hf:");
+  r->from = lm_read_path(d, from->text + (r->from_hf ? strlen("hf:") : 0), from->loc);
   r->from_loc = from->loc;
+}
+
+// `from "PATH"` or `from ("PATH", "peft:DIR")`.
+static void read_weights(const lm_reader *d, const lm_decl_ref *named) {
+  const ast_expr *from = named->decl->from;
+  if (!from)
+    return;
+  if (from->kind != EX_TUPLE) {
+    read_base(d, from);
+    return;
+  }
+  const ast_expr *peft = from->n_args == 2 ? from->args[1].expr : NULL;
+  if (!peft || peft->kind != EX_STRING || !begins(peft, "peft:")) {
+    LM_REPORT(d->R->c, from->loc, E315);
+    return;
+  }
+  read_base(d, from->args[0].expr);
+  d->r->peft = lm_read_path(d, peft->text + strlen("peft:"), peft->loc);
+  d->r->peft_loc = peft->loc;
 }
 
 static const ast_expr *instance_call(const lm_reader *d, const ast_decl *named) {

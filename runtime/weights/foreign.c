@@ -19,6 +19,7 @@ typedef struct {
 
 struct lm_foreign {
   lm_arena *arena;
+  lm_foreign_cover cover;
   part *parts;
   size_t n_parts; // sorted by foreign name
   group *groups;
@@ -95,6 +96,7 @@ static int64_t offset_of(int64_t offset, const int64_t *index, const int64_t *st
 
 // Sets a bit for each element; false if one was already set.
 static bool mark(uint64_t *bits, footprint p) {
+  bool fresh = true;
   int64_t index[LM_FOREIGN_AXES] = {0};
   int64_t inner = p.n ? p.size[p.n - 1] : 1;
   int64_t step = p.n ? p.stride[p.n - 1] : 0;
@@ -102,36 +104,53 @@ static bool mark(uint64_t *bits, footprint p) {
     int64_t at = offset_of(p.offset, index, p.stride, p.n);
     for (int64_t i = 0; i < inner; i++, at += step) {
       uint64_t bit = UINT64_C(1) << (at & 63);
-      if (bits[at >> 6] & bit)
-        return false;
+      fresh &= !(bits[at >> 6] & bit);
       bits[at >> 6] |= bit;
     }
   } while (advance(index, p.size, p.n));
+  return fresh;
+}
+
+static bool is_full(const uint64_t *bits, int64_t elements) {
+  for (int64_t i = 0; i < elements; i++)
+    if (!(bits[i >> 6] >> (i & 63) & 1))
+      return false;
   return true;
 }
 
-// The reason why the footprints do not cover every element exactly once; NULL if they do.
-static const char *cover_fault(const footprint *parts, size_t n, int64_t elements) {
+static const char UNMAPPED[] = "has elements that are not mapped";
+static const char TWICE[] = "has elements that are mapped twice";
+
+static const char *marks_fault(const footprint *parts, size_t n, int64_t elements,
+                               lm_foreign_cover cover) {
+  uint64_t *bits = lm_calloc((size_t)elements / 64 + 1, sizeof *bits);
+  const char *fault = NULL;
+  for (size_t i = 0; i < n && !fault; i++)
+    if (!mark(bits, parts[i]) && cover != LM_FOREIGN_SHARED)
+      fault = TWICE;
+  if (!fault && cover == LM_FOREIGN_SHARED && !is_full(bits, elements))
+    fault = UNMAPPED;
+  lm_free(bits);
+  return fault;
+}
+
+// The reason why the footprints do not cover the elements as they should; NULL if they do.
+static const char *cover_fault(const footprint *parts, size_t n, int64_t elements,
+                               lm_foreign_cover cover) {
   int64_t total = 0;
   for (size_t i = 0; i < n; i++) {
     if (!is_inside(parts[i], elements))
       return "is mapped outside its shape";
     total += sizes_product(parts[i].size, parts[i].n);
-    if (total > elements)
-      return "has elements that are mapped twice";
+    if (total > elements && cover != LM_FOREIGN_SHARED)
+      return TWICE;
   }
-  if (total < elements)
-    return "has elements that are not mapped";
+  if (total < elements && cover != LM_FOREIGN_PART)
+    return UNMAPPED;
   if (n == 1 && parts[0].offset == 0 &&
       is_dense(parts[0].size, parts[0].stride, parts[0].n, elements))
     return NULL;
-  uint64_t *bits = lm_calloc((size_t)elements / 64 + 1, sizeof *bits);
-  const char *fault = NULL;
-  for (size_t i = 0; i < n && !fault; i++)
-    if (!mark(bits, parts[i]))
-      fault = "has elements that are mapped twice";
-  lm_free(bits);
-  return fault;
+  return marks_fault(parts, n, elements, cover);
 }
 
 // ---- building
@@ -193,7 +212,8 @@ static void natives_check(lm_foreign *f, const lm_foreign_native *natives, size_
     while (to < f->n_parts && f->parts[to].native == &sorted[i])
       to++;
     const char *fault =
-        to == from ? "has no mapping" : cover_fault(sides + from, to - from, sorted[i].elements);
+        to == from ? "has no mapping"
+                   : cover_fault(sides + from, to - from, sorted[i].elements, LM_FOREIGN_ONCE);
     if (fault)
       fault_add(faults, "native", sorted[i].name, fault);
   }
@@ -210,7 +230,7 @@ static void group_check(lm_foreign *f, group *g, lm_buf *faults) {
   }
   g->elements = sizes_product(first->shape_f, first->rank_f);
   if (!fault)
-    fault = cover_fault(sides, g->to - g->from, g->elements);
+    fault = cover_fault(sides, g->to - g->from, g->elements, f->cover);
   if (fault)
     fault_add(faults, "foreign", first->foreign, fault);
   lm_free(sides);
@@ -231,10 +251,12 @@ static void foreigns_check(lm_foreign *f, lm_buf *faults) {
 }
 
 lm_status lm_foreign_create(const lm_foreign_map *maps, size_t n_maps,
-                            const lm_foreign_native *natives, size_t n_natives, lm_foreign **out) {
+                            const lm_foreign_native *natives, size_t n_natives,
+                            lm_foreign_cover cover, lm_foreign **out) {
   lm_arena *arena = lm_arena_create();
   lm_foreign *f = LM_NEW(arena, lm_foreign);
-  *f = (lm_foreign){.arena = arena, .parts = LM_NEW_N(arena, part, n_maps), .n_parts = n_maps};
+  *f = (lm_foreign){
+      .arena = arena, .cover = cover, .parts = LM_NEW_N(arena, part, n_maps), .n_parts = n_maps};
   for (size_t i = 0; i < n_maps; i++)
     f->parts[i].map = &maps[i];
   lm_buf faults = {0};
@@ -341,12 +363,30 @@ static void copy(elements to, footprint p, elements from, footprint q) {
   } while (advance(index, p.size, p.n));
 }
 
+// Sets the elements that mappings cover to 0; LM_USER if another one is not.
+static lm_status rest_check(const lm_foreign *f, const group *g, float *values) {
+  const lm_foreign_map *first = f->parts[g->from].map;
+  float *zeros = lm_calloc((size_t)g->elements, sizeof *zeros);
+  bool rest = false;
+  for (uint32_t k = g->from; k < g->to; k++)
+    copy((elements){.f32 = values}, foreign_side(f->parts[k].map), (elements){.f32 = zeros},
+         foreign_side(f->parts[k].map));
+  for (int64_t i = 0; i < g->elements && !rest; i++)
+    rest = values[i] != 0;
+  lm_free(zeros);
+  return rest ? lm_fail(LM_USER, "%s has values that no parameter of the model takes",
+                        first->foreign)
+              : NULL;
+}
+
 static lm_status group_import(const lm_foreign *f, const group *g, const lm_st_tensor *t) {
   float *values = lm_calloc((size_t)g->elements, sizeof *values);
   lm_status s = lm_st_read_f32(t, 0, g->elements, values);
   for (uint32_t k = g->from; k < g->to && !s; k++)
     copy(elements_of(f->parts[k].native), native_side(f->parts[k].map), (elements){.f32 = values},
          foreign_side(f->parts[k].map));
+  if (!s && f->cover == LM_FOREIGN_PART)
+    s = rest_check(f, g, values);
   lm_free(values);
   return s;
 }

@@ -31,12 +31,21 @@ typedef struct lm_foreign_native {
   lm_st_dtype dtype; // F32 or BF16
 } lm_foreign_native;
 
+// How often the mappings cover the elements of foreign tensors.
+typedef enum lm_foreign_cover {
+  LM_FOREIGN_ONCE,
+  LM_FOREIGN_PART,  // at most once; other elements are 0
+  LM_FOREIGN_SHARED // at least once; for import only
+} lm_foreign_cover;
+
 // Borrows the mappings and the native tensors. Foreign tensors are sorted by name.
 typedef struct lm_foreign lm_foreign;
 
-// LM_USER: the mappings do not cover every element exactly once; the message lists the elements.
+// LM_USER: the mappings do not cover every element exactly once, or foreign
+// ones as `cover` says; the message lists the elements.
 lm_status lm_foreign_create(const lm_foreign_map *maps, size_t n_maps,
-                            const lm_foreign_native *natives, size_t n_natives, lm_foreign **out);
+                            const lm_foreign_native *natives, size_t n_natives,
+                            lm_foreign_cover cover, lm_foreign **out);
 void lm_foreign_destroy(lm_foreign *f); // f may be NULL
 
 // Fills all native tensors from `st`, or none. LM_USER: lists all foreign tensors that are missing,

@@ -118,7 +118,7 @@ static void import_weights(model_case *k, const char *name) {
     natives[i].data = lm_calloc((size_t)natives[i].elements, sizeof(float));
   }
   lm_foreign *f;
-  CHECK_OK(lm_foreign_create(k->l->maps, k->l->n_maps, natives, n, &f));
+  CHECK_OK(lm_foreign_create(k->l->maps, k->l->n_maps, natives, n, LM_FOREIGN_ONCE, &f));
   CHECK_OK(lm_foreign_import(f, st, NULL, NULL));
   for (uint32_t i = 0; i < n; i++) {
     int64_t first, m;

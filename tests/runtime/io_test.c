@@ -314,7 +314,7 @@ static void test_foreign(void) {
   lm_st *st;
   lm_foreign *f;
   CHECK_OK(lm_st_open(path, &st));
-  CHECK_OK(lm_foreign_create(maps, 4, natives, 3, &f));
+  CHECK_OK(lm_foreign_create(maps, 4, natives, 3, LM_FOREIGN_ONCE, &f));
   CHECK_FAILS(lm_foreign_import(f, st, NULL, NULL), LM_USER, "extra: junk");
   CHECK_OK(lm_foreign_import(f, st, ignore_junk, "junk"));
   for (int i = 0; i < 6; i++)
@@ -346,17 +346,17 @@ static void test_foreign(void) {
   lm_foreign_destroy(f);
 
   maps[1].offset_foreign = 1;
-  CHECK_FAILS(lm_foreign_create(maps, 4, natives, 3, &f), LM_USER,
+  CHECK_FAILS(lm_foreign_create(maps, 4, natives, 3, LM_FOREIGN_ONCE, &f), LM_USER,
               "foreign tensor qk has elements that are mapped twice");
   maps[1].offset_foreign = 3;
-  CHECK_FAILS(lm_foreign_create(maps, 4, natives, 3, &f), LM_USER,
+  CHECK_FAILS(lm_foreign_create(maps, 4, natives, 3, LM_FOREIGN_ONCE, &f), LM_USER,
               "foreign tensor qk is mapped outside its shape");
   maps[1].offset_foreign = 2;
-  CHECK_FAILS(lm_foreign_create(maps, 3, natives, 3, &f), LM_USER,
+  CHECK_FAILS(lm_foreign_create(maps, 3, natives, 3, LM_FOREIGN_ONCE, &f), LM_USER,
               "native tensor e has elements that are not mapped");
-  CHECK_FAILS(lm_foreign_create(maps, 2, natives, 3, &f), LM_USER,
+  CHECK_FAILS(lm_foreign_create(maps, 2, natives, 3, LM_FOREIGN_ONCE, &f), LM_USER,
               "native tensor e has no mapping");
-  CHECK_FAILS(lm_foreign_create(maps, 4, natives, 2, &f), LM_USER,
+  CHECK_FAILS(lm_foreign_create(maps, 4, natives, 2, LM_FOREIGN_ONCE, &f), LM_USER,
               "native tensor e is mapped but does not exist");
 }
 

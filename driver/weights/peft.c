@@ -1,0 +1,420 @@
+// peft.c - see peft.h.
+#include "driver/weights/peft.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "driver/weights/hf.h"
+#include "runtime/base/diag_code.h"
+#include "runtime/tokenizer/regex.h"
+
+enum {
+  MAX_CONFIG = 16 << 20
+};
+
+// A module of the other project's model and its keys of adapter_config.json.
+typedef struct module {
+  const char *name; // "model.layers.0.self_attn.q_proj"
+  const lm_lowered_adapter *first;
+  json_t *keys, *shared; // of the parts one behind the other; of the first one
+} module;
+
+typedef struct modules {
+  const lm_compiled *c;
+  lm_arena *a;
+  module *v;
+  uint32_t n, cap;
+} modules;
+
+static lm_ctx *context(const modules *m) {
+  return m->c->project->ctx;
+}
+
+static void modules_free(modules *m) {
+  for (uint32_t i = 0; i < m->n; i++) {
+    json_decref(m->v[i].keys);
+    json_decref(m->v[i].shared);
+  }
+}
+
+// ---- names
+
+// Checkpoints of these architectures also come without the name of the inner model, and `map hf`
+// has the names of such a one; PEFT's names have it.
+static const char *inner_model(const modules *m, const char *name) {
+  static const char *const types[] = {
+      "gpt2",
+      "bloom",
+  };
+  static const char inner[] = "transformer.";
+  const lm_lowered *l = m->c->lowered;
+  json_t *config = lm_hf_config_infer(l->maps, l->n_maps);
+  for (uint32_t i = 0; i < l->config.n; i++)
+    if (!strcmp(l->config.v[i].key, "model_type"))
+      json_object_set_new(config, "model_type",
+                          json_loads(l->config.v[i].json, JSON_DECODE_ANY, NULL));
+  const char *type = json_string_value(json_object_get(config, "model_type"));
+  bool lacks = false;
+  for (size_t i = 0; type && i < LM_COUNT(types); i++)
+    lacks |= !strcmp(type, types[i]);
+  json_decref(config);
+  bool outer = !strncmp(name, inner, strlen(inner)) || !strncmp(name, "lm_head", strlen("lm_head"));
+  return lacks && !outer ? inner : "";
+}
+
+static const char *full_name(const modules *m, const char *name) {
+  return lm_arena_printf(m->a, "%s%s", inner_model(m, name), name);
+}
+
+// ---- modules
+
+static json_t *keys_of(const lm_lowered_adapter *x) {
+  json_t *keys = json_object();
+  for (uint32_t i = 0; i < x->config.n; i++)
+    json_object_set_new(keys, x->config.v[i].key,
+                        json_loads(x->config.v[i].json, JSON_DECODE_ANY, NULL));
+  return keys;
+}
+
+// The factor that PEFT computes from lora_alpha and r.
+static double scale_of(const json_t *keys) {
+  double r = json_number_value(json_object_get(keys, "r"));
+  bool stable = json_is_true(json_object_get(keys, "use_rslora"));
+  return json_number_value(json_object_get(keys, "lora_alpha")) / (stable ? sqrt(r) : r);
+}
+
+static lm_status differ(const modules *m, const char *key, const lm_lowered_adapter *x,
+                        const lm_lowered_adapter *y) {
+  lm_diag *d = LM_REPORT(context(m), x->at, E316, key, x->param, y->param);
+  lm_diag_note(context(m), d, y->at, "the other one");
+  return lm_verdict(context(m));
+}
+
+static json_t *number(double x) {
+  return x == floor(x) ? json_integer((json_int_t)x) : json_real(x);
+}
+
+// Adds the adapter of another part of the module's weight: the ranks add up, and the scale stays.
+static lm_status part_add(const modules *m, module *to, const lm_lowered_adapter *x) {
+  json_t *keys = keys_of(x), *value;
+  const char *key, *differs = NULL;
+  json_object_foreach(keys, key, value) {
+    lm_peft_key k = lm_peft_key_find(key);
+    if (!k.table && !lm_peft_same(value, json_object_get(to->keys, key)))
+      differs = key;
+  }
+  double scale = scale_of(to->keys);
+  if (!differs && fabs(scale_of(keys) - scale) > 1e-9 * fabs(scale))
+    differs = "scale";
+  double r = json_number_value(json_object_get(to->keys, "r"));
+  double rank = r + json_number_value(json_object_get(keys, "r"));
+  bool stable = json_is_true(json_object_get(to->keys, "use_rslora"));
+  json_object_set_new(to->keys, "r", number(rank));
+  json_object_set_new(to->keys, "lora_alpha", number(scale * (stable ? sqrt(rank) : rank)));
+  json_decref(keys);
+  return differs ? differ(m, differs, x, to->first) : NULL;
+}
+
+static lm_status modules_make(const lm_compiled *c, lm_arena *a, modules *out) {
+  *out = (modules){
+      .c = c,
+      .a = a,
+  };
+  const lm_lowered *l = c->lowered;
+  for (uint32_t i = 0; i < l->n_adapters; i++) {
+    const lm_lowered_adapter *x = &l->adapters[i];
+    const char *name = full_name(out, x->module);
+    module *same = NULL;
+    for (uint32_t k = 0; k < out->n && !same; k++)
+      same = strcmp(out->v[k].name, name) ? NULL : &out->v[k];
+    if (same)
+      LM_TRY(part_add(out, same, x));
+    else
+      LM_PUSH(a, out->v, out->n, out->cap) = (module){
+          .name = name,
+          .first = x,
+          .keys = keys_of(x),
+          .shared = keys_of(x),
+      };
+  }
+  return NULL;
+}
+
+// ---- adapter_config.json, written
+
+// Sets a key to its value of the first module, and the values of modules that differ in its table.
+static lm_status key_write(const modules *m, const char *key, json_t *config) {
+  lm_peft_key k = lm_peft_key_find(key);
+  json_t *first = json_object_get(m->v[0].keys, key);
+  json_object_set(config, key, first);
+  json_t *table = k.table ? json_object() : NULL;
+  if (table)
+    json_object_set_new(config, k.table, table);
+  for (uint32_t i = 1; i < m->n; i++) {
+    json_t *own = json_object_get(m->v[i].keys, key);
+    bool same = own && lm_peft_same(own, first);
+    if (!same && !table)
+      return differ(m, key, m->v[i].first, m->v[0].first);
+    if (!same)
+      json_object_set(table, m->v[i].name, own);
+  }
+  return NULL;
+}
+
+static const char *last_name(const char *module) {
+  const char *dot = strrchr(module, '.');
+  return dot ? dot + 1 : module;
+}
+
+static bool is_adapted(const modules *m, const char *module) {
+  for (uint32_t i = 0; i < m->n; i++)
+    if (!strcmp(m->v[i].name, module))
+      return true;
+  return false;
+}
+
+// True if the last names of the modules, which PEFT looks for too, select these modules alone.
+static bool short_names_suffice(const modules *m) {
+  const lm_lowered *l = m->c->lowered;
+  for (uint32_t i = 0; i < l->n_maps; i++) {
+    const char *full = full_name(m, l->maps[i].foreign);
+    const char *tail = strrchr(full, '.');
+    const char *name = lm_arena_strndup(m->a, full, tail ? (size_t)(tail - full) : strlen(full));
+    if (is_adapted(m, name))
+      continue;
+    for (uint32_t k = 0; k < m->n; k++)
+      if (!strcmp(last_name(name), last_name(m->v[k].name)))
+        return false;
+  }
+  return true;
+}
+
+static json_t *targets_make(const modules *m) {
+  json_t *list = json_array();
+  bool last = short_names_suffice(m);
+  for (uint32_t i = 0; i < m->n; i++) {
+    const char *name = last ? last_name(m->v[i].name) : m->v[i].name;
+    bool known = false;
+    for (size_t k = 0; k < json_array_size(list); k++)
+      known |= !strcmp(json_string_value(json_array_get(list, k)), name);
+    if (!known)
+      json_array_append_new(list, json_string(name));
+  }
+  return list;
+}
+
+static lm_status config_fill(const modules *m, json_t *config) {
+  const lm_recipe *r = m->c->project->recipe;
+  const char *key;
+  json_t *value;
+  bool transposed = false;
+  json_object_foreach(m->v[0].keys, key, value) LM_TRY(key_write(m, key, config));
+  for (uint32_t i = 1; i < m->n; i++)
+    json_object_foreach(m->v[i].keys, key, value) if (!json_object_get(config, key)) return differ(
+        m, key, m->v[i].first, m->v[0].first);
+  for (uint32_t i = 0; i < m->n; i++)
+    transposed |= m->v[i].first->transposed;
+  json_object_set_new(config, "task_type", json_string("CAUSAL_LM"));
+  json_object_set_new(config, "base_model_name_or_path",
+                      r->from_hf ? json_string(r->from) : json_null());
+  json_object_set_new(config, "bias", json_string("none"));
+  json_object_set_new(config, "inference_mode", json_true());
+  json_object_set_new(config, "fan_in_fan_out", json_boolean(transposed));
+  json_object_set_new(config, "target_modules", targets_make(m));
+  return NULL;
+}
+
+lm_status lm_peft_config(const lm_compiled *c, json_t **out) {
+  modules m;
+  lm_arena *a = lm_arena_create();
+  json_t *config = json_object();
+  lm_status status = modules_make(c, a, &m);
+  if (!status)
+    status = config_fill(&m, config);
+  modules_free(&m);
+  lm_arena_destroy(a);
+  if (status)
+    json_decref(config);
+  *out = status ? NULL : config;
+  return status;
+}
+
+// ---- adapter_model.safetensors
+
+lm_status lm_peft_foreign(const lm_compiled *c, lm_arena *a, lm_weights w, bool shared,
+                          lm_foreign **out) {
+  const lm_lowered *l = c->lowered;
+  modules m = {
+      .c = c,
+      .a = a,
+  };
+  lm_foreign_map *maps = LM_NEW_N(a, lm_foreign_map, l->n_peft + 1);
+  lm_foreign_native *views = LM_NEW_N(a, lm_foreign_native, l->n_peft + 1);
+  size_t n = 0;
+  for (uint32_t i = 0; i < l->n_peft; i++) {
+    maps[i] = shared ? l->peft[i].shared : l->peft[i].stacked;
+    maps[i].foreign = lm_arena_printf(a, "base_model.model.%s", full_name(&m, maps[i].foreign));
+    for (int k = 0; k < w.n_host; k++)
+      if (!strcmp(w.host[k].name, maps[i].native))
+        views[n++] = w.host[k];
+  }
+  lm_foreign_cover cover = shared ? LM_FOREIGN_SHARED : LM_FOREIGN_PART;
+  return lm_foreign_create(maps, l->n_peft, views, n, cover, out);
+}
+
+// ---- adapter_config.json, read
+
+typedef struct reading {
+  const modules *m;
+  const char *path;
+  lm_buf text;
+  json_t *config;
+  bool shared;    // parts of a weight share its adapter
+  lm_diag *error; // NULL: none yet
+} reading;
+
+// Adds a note about a key to the error.
+static void fault_add(reading *r, const char *key, const json_t *value, const char *why) {
+  const lm_project *p = r->m->c->project;
+  char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+  int line = lm_peft_line(&r->text, key);
+  if (!r->error)
+    r->error = LM_REPORT(p->ctx, p->recipe->peft_loc, E317);
+  lm_diag_note(p->ctx, r->error, (lm_loc){0}, "%s%s: %s is %s, %s", r->path,
+               line ? lm_arena_printf(r->m->a, ":%d", line) : "", key, text ? text : "absent", why);
+  lm_free(text);
+}
+
+static bool is_declared(const modules *m, const char *key) {
+  for (uint32_t i = 0; i < m->n; i++)
+    if (json_object_get(m->v[i].keys, key))
+      return true;
+  return false;
+}
+
+// True if a key of rank_pattern or alpha_pattern, an expression, is for the module.
+static lm_status pattern_fits(const char *pattern, const char *module, bool *out) {
+  lm_buf whole = {0};
+  lm_regex *regex = NULL;
+  size_t start, end, n = strlen(module);
+  lm_buf_printf(&whole, "^(?:.*\\.)?(?:%s)$", pattern);
+  lm_status s = lm_regex_create(whole.p, whole.n, false, &regex);
+  lm_regex_room *room = lm_regex_room_create();
+  if (!s)
+    s = lm_regex_find(regex, room, module, n, 0, &start, &end);
+  *out = !s && start < n;
+  lm_regex_room_destroy(room);
+  lm_regex_destroy(regex);
+  lm_buf_free(&whole);
+  return s;
+}
+
+// The file's value of a key for a module; NULL: it has none.
+static lm_status value_find(const reading *r, const lm_peft_key *k, const char *module,
+                            const json_t **out) {
+  const char *pattern;
+  json_t *value;
+  json_t *table = k->table ? json_object_get(r->config, k->table) : NULL;
+  *out = json_object_get(r->config, k->name);
+  json_object_foreach(table, pattern, value) {
+    bool fits;
+    LM_TRY(lm_annotate(pattern_fits(pattern, module, &fits), "%s: %s", r->path, k->table));
+    if (!fits)
+      continue;
+    *out = value;
+    break;
+  }
+  return NULL;
+}
+
+// True if the file's rank of a module is the one of each of several parts.
+static lm_status is_shared(const reading *r, const module *x, bool *out) {
+  lm_peft_key k = lm_peft_key_find("r");
+  const json_t *rank;
+  *out = false;
+  if (json_equal(x->keys, x->shared))
+    return NULL;
+  LM_TRY(value_find(r, &k, x->name, &rank));
+  *out = rank && lm_peft_same(rank, json_object_get(x->shared, "r"));
+  return NULL;
+}
+
+static lm_status declared_check(reading *r, const module *x) {
+  const char *key;
+  json_t *mine;
+  bool shared;
+  LM_TRY(is_shared(r, x, &shared));
+  r->shared |= shared;
+  json_object_foreach(shared ? x->shared : x->keys, key, mine) {
+    lm_peft_key k = lm_peft_key_find(key);
+    const json_t *theirs;
+    if (k.meaning == LM_PEFT_PLAIN)
+      continue;
+    LM_TRY(value_find(r, &k, x->name, &theirs));
+    bool same = theirs ? lm_peft_same(theirs, mine) : lm_peft_is_neutral(&k, mine);
+    if (same)
+      continue;
+    char *text = json_dumps(mine, JSON_ENCODE_ANY | JSON_COMPACT);
+    fault_add(r, key, theirs,
+              lm_arena_printf(r->m->a, "the adapter of %s has %s", x->first->param, text));
+    lm_free(text);
+  }
+  return NULL;
+}
+
+static lm_status config_check(reading *r) {
+  const char *key;
+  json_t *value;
+  json_object_foreach(r->config, key, value) {
+    lm_peft_key k = lm_peft_key_find(key);
+    if (k.meaning == LM_PEFT_UNKNOWN)
+      fault_add(r, key, value, "a key that is unknown to lmc");
+    else if (k.meaning == LM_PEFT_NUMBERS && !is_declared(r->m, key) &&
+             !lm_peft_is_neutral(&k, value))
+      fault_add(r, key, value, "which the adapters of this model do not compute");
+  }
+  for (uint32_t i = 0; i < r->m->n && !r->error; i++)
+    LM_TRY(declared_check(r, &r->m->v[i]));
+  return NULL;
+}
+
+static lm_status config_read(reading *r) {
+  LM_TRY(lm_file_read(r->path, MAX_CONFIG, &r->text));
+  LM_TRY(lm_json_parse(r->text.p, r->text.n, r->path, &r->config));
+  if (!json_is_object(r->config))
+    return lm_fail(LM_USER, "%s is not a JSON object", r->path);
+  LM_TRY(config_check(r));
+  return lm_verdict(context(r->m));
+}
+
+static lm_status tensors_read(const modules *m, const char *dir, bool shared, lm_weights w) {
+  lm_foreign *f = NULL;
+  lm_st *st;
+  const char *path = lm_path_join(m->a, dir, "adapter_model.safetensors");
+  LM_TRY(lm_st_open(path, &st));
+  lm_status status = lm_peft_foreign(m->c, m->a, w, shared, &f);
+  if (!status)
+    status = lm_annotate(lm_foreign_import(f, st, NULL, NULL), "%s", path);
+  lm_foreign_destroy(f);
+  lm_st_close(st);
+  return status;
+}
+
+lm_status lm_peft_load(const lm_compiled *c, const char *dir, lm_weights w) {
+  modules m;
+  lm_arena *a = lm_arena_create();
+  lm_status status = modules_make(c, a, &m);
+  reading r = {
+      .m = &m,
+      .path = lm_path_join(a, dir, "adapter_config.json"),
+  };
+  if (!status)
+    status = config_read(&r);
+  if (!status)
+    status = tensors_read(&m, dir, r.shared, w);
+  json_decref(r.config);
+  lm_buf_free(&r.text);
+  modules_free(&m);
+  lm_arena_destroy(a);
+  return status;
+}
