@@ -247,6 +247,14 @@ el_val el_call_method(lm_elab *e, const ast_expr *x, const el_ref *ref, lm_sym n
   return r;
 }
 
+static el_val wrong_method(lm_elab *e, const ast_member *m, const char *what, uint32_t n,
+                           lm_loc at) {
+  lm_diag *d = EL_ERR(e, m->loc, E081, what, n);
+  if (at.file)
+    lm_diag_note(e->c, d, at, "called here");
+  return el_error();
+}
+
 el_val el_invoke_method(lm_elab *e, const el_ref *ref, lm_sym name, const el_val *args, uint32_t n,
                         lm_loc at) {
   const ast_member *m = el_method_find(ref->inst, name);
@@ -254,7 +262,7 @@ el_val el_invoke_method(lm_elab *e, const el_ref *ref, lm_sym name, const el_val
                      .what = lm_arena_printf(e->a, "%s.%s", ref->inst->decl->name.text, name),
                      .at = at};
   if (n != m->sig.n_params)
-    return EL_FAIL(e, m->loc, E081, v.what, n);
+    return wrong_method(e, m, v.what, n, at);
   args_take(e, &v, args, n);
   return run_method(e, &v, ref, m);
 }

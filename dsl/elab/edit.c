@@ -207,7 +207,8 @@ static const char *nearest_param(const lm_elab *e, const char *pattern) {
   return lm_nearest(last ? last + 1 : pattern + 1, names, (int)n);
 }
 
-void el_pattern_check(lm_elab *e, const char *pattern, lm_loc at, int before) {
+void el_pattern_check(lm_elab *e, const char *pattern, lm_loc at, int before,
+                      const ast_decl *model) {
   int n;
   const char **alts = lm_pattern_expand(e->c, pattern, &n);
   for (int k = 0; k < n; k++) {
@@ -215,6 +216,8 @@ void el_pattern_check(lm_elab *e, const char *pattern, lm_loc at, int before) {
       continue;
     const char *near = nearest_param(e, alts[k]);
     lm_diag *d = n > 1 ? EL_ERR(e, at, E0BB, pattern, alts[k]) : EL_ERR(e, at, E0B0, pattern);
+    if (model)
+      lm_diag_note(e->c, d, model->name.loc, "%s is declared here", model->name.text);
     if (near)
       lm_diag_help(e->c, d, "there is a parameter '%s'", near);
   }
@@ -229,9 +232,9 @@ bool el_edit_reaches(const el_edit *x, const lm_global *g) {
   return g->added <= lines_before(x);
 }
 
-void el_edits_check(lm_elab *e) {
+void el_edits_check(lm_elab *e, const el_inst *model) {
   for (uint32_t i = 0; e->edits && i < e->edits->n; i++) {
     const el_edit *x = &e->edits->v[i];
-    el_pattern_check(e, x->pattern, x->at, lines_before(x));
+    el_pattern_check(e, x->pattern, x->at, lines_before(x), model->decl);
   }
 }

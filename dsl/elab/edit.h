@@ -73,10 +73,12 @@ bool el_edits_read(lm_elab *e, const ast_items *items);
 // parameter it is) + (1 if it is frozen). Instances with different numbers have different globals.
 int el_edit_class(lm_elab *e, const el_inst *inst, const el_param *p);
 // Reports patterns that match no parameter of the model.
-void el_edits_check(lm_elab *e);
+void el_edits_check(lm_elab *e, const el_inst *model);
 // Reports an alternative of a pattern that matches no parameter, with the nearest name. Parameters
 // that an edit from line `before` on adds do not count.
-void el_pattern_check(lm_elab *e, const char *pattern, lm_loc at, int before);
+// model: the declaration that a note shows; NULL: no note.
+void el_pattern_check(lm_elab *e, const char *pattern, lm_loc at, int before,
+                      const ast_decl *model);
 // True if an edit has an effect on a parameter that its pattern matches.
 bool el_edit_reaches(const el_edit *x, const lm_global *g);
 

@@ -65,6 +65,7 @@ static bool check_arguments(lm_elab *e, const ast_expr *call, const ast_decl *d)
       names[m] = d->sig.params[m].name.text;
     lm_diag *g = a->kind == ARG_NAMED ? EL_ERR(e, a->loc, E078, d->name.text, a->name)
                                       : EL_ERR(e, a->loc, E084, d->name.text, n, n == 1 ? "" : "s");
+    lm_diag_note(e->c, g, d->name.loc, "%s is declared here", d->name.text);
     const char *near = a->kind == ARG_NAMED ? lm_nearest(a->name, names, (int)m) : NULL;
     if (near)
       lm_diag_help(e->c, g, "did you mean '%s'?", near);

@@ -85,7 +85,7 @@ lm_group_sets lm_groups_assign(lm_elab *e, const lm_recipe *r, lm_lowered *out) 
   if (r->n_groups > MAX_GROUPS)
     EL_ERR(e, r->groups[MAX_GROUPS].loc, E0B1, MAX_GROUPS);
   for (uint32_t i = 0; i < r->n_groups; i++)
-    el_pattern_check(e, r->groups[i].pattern, r->groups[i].loc, INT_MAX);
+    el_pattern_check(e, r->groups[i].pattern, r->groups[i].loc, INT_MAX, NULL);
   uint32_t hits[MAX_GROUPS] = {0};
   for (uint32_t i = 0; i < e->m->n_globals; i++) {
     const lm_global *g = &e->m->globals[i];

@@ -274,7 +274,7 @@ static el_inst *make_model(lm_elab *e, const lm_recipe *r, const lm_lower_option
     return NULL;
   el_inst *model = instantiate(e, r);
   if (model)
-    el_edits_check(e);
+    el_edits_check(e, model);
   return model;
 }
 
