@@ -8,12 +8,22 @@ struct lm_embedded {
 };
 extern const struct lm_embedded lm_zoo[];
 
-static const lm_zoo_model MODELS[] = {
-    {"gemma2", "gemma2.lm", "Gemma2"}, {"gemma3_text", "gemma3.lm", "Gemma3"},
-    {"gpt2", "gpt2.lm", "GPT2"},       {"gpt_neox", "gpt_neox.lm", "GPTNeoX"},
-    {"llama", "llama.lm", "Llama"},    {"mistral", "mistral.lm", "Mistral"},
-    {"phi3", "phi3.lm", "Phi3"},       {"qwen2", "qwen2.lm", "Qwen2"},
-    {"qwen3", "qwen3.lm", "Qwen3"}};
+static const lm_zoo_model MODELS[] = {{"gemma2", "gemma2.lm", "Gemma2"},
+                                      {"gemma3_text", "gemma3.lm", "Gemma3"},
+                                      {"gpt2", "gpt2.lm", "GPT2"},
+                                      {"gpt_neox", "gpt_neox.lm", "GPTNeoX"},
+                                      {"granite", "granite.lm", "Granite"},
+                                      {"llama", "llama.lm", "Llama"},
+                                      {"mistral", "mistral.lm", "Mistral"},
+                                      {"mixtral", "mixtral.lm", "Mixtral"},
+                                      {"olmo2", "olmo2.lm", "Olmo2"},
+                                      {"olmoe", "olmoe.lm", "Olmoe"},
+                                      {"phi", "phi.lm", "Phi"},
+                                      {"phi3", "phi3.lm", "Phi3"},
+                                      {"qwen2", "qwen2.lm", "Qwen2"},
+                                      {"qwen3", "qwen3.lm", "Qwen3"},
+                                      {"qwen3_moe", "qwen3moe.lm", "Qwen3Moe"},
+                                      {"smollm3", "smollm3.lm", "SmolLM3"}};
 
 const lm_zoo_model *lm_zoo_find(const char *type) {
   for (size_t i = 0; i < LM_COUNT(MODELS); i++)

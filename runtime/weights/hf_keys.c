@@ -37,6 +37,9 @@ static const char *const IGNORED[] = {
     "embd_pdrop",
     "attn_pdrop",
     "gradient_checkpointing",
+    "router_aux_loss_coef",
+    "router_jitter_noise",
+    "output_router_logits",
     "finetuning_task",
     "task_specific_params",
     "problem_type",
@@ -100,9 +103,9 @@ static const char *const IGNORED[] = {
     "prefix",
 };
 
-static const char *const SHAPES[] = {"hidden_size",       "head_dim",   "intermediate_size",
-                                     "num_hidden_layers", "vocab_size", "n_embd",
-                                     "n_inner",           "n_layer",    "n_positions"};
+static const char *const SHAPES[] = {
+    "hidden_size", "head_dim", "intermediate_size", "num_hidden_layers", "vocab_size",
+    "n_embd",      "n_inner",  "n_layer",           "n_positions",       "moe_intermediate_size"};
 
 static const struct {
   const char *key;
@@ -112,6 +115,19 @@ static const struct {
     {"num_attention_heads", "the number of query heads", NULL},
     {"n_head", "the number of heads", NULL},
     {"num_key_value_heads", "the number of key and value heads", NULL},
+    {"num_local_experts", "the number of experts", NULL},
+    {"num_experts", "the number of experts", NULL},
+    {"num_experts_per_tok", "how many experts a token has", NULL},
+    {"norm_topk_prob", "whether the weights of a token's experts are divided by their sum", NULL},
+    {"decoder_sparse_step", "which layers have experts", "1"},
+    {"mlp_only_layers", "layers without experts", "[]"},
+    {"no_rope_layer_interval", "which layers have no rotary positions", NULL},
+    {"no_rope_layers", "which layers have no rotary positions", "null"},
+    {"clip_qkv", "a bound of queries, keys and values", "null"},
+    {"embedding_multiplier", "a factor of the embedding", "1.0"},
+    {"attention_multiplier", "a factor of the attention's scores", NULL},
+    {"residual_multiplier", "a factor of the sublayers", "1.0"},
+    {"logits_scaling", "a divisor of the logits", "1.0"},
     {"hidden_act", "the activation of the feed-forward part", NULL},
     {"hidden_activation", "the activation of the feed-forward part", NULL},
     {"activation_function", "the activation of the feed-forward part", NULL},
@@ -135,6 +151,7 @@ static const struct {
     {"rope_scaling.attention_factor", "a factor of queries and keys", "null"},
     {"rope_scaling.truncate", "rounding in the scaling of the rotary positions", "true"},
     {"tie_word_embeddings", "whether the embedding is also the output projection", NULL},
+    {"qk_layernorm", "norms of queries and keys", "false"},
     {"attention_bias", "biases of the attention's projections", "false"},
     {"mlp_bias", "biases of the feed-forward part", "false"},
     {"use_sliding_window", "a sliding window", "false"},
@@ -176,35 +193,56 @@ static const struct {
   const char *value;
   bool null_too;
 } DEFAULTS[] = {
-    {"llama mistral qwen2 qwen3 phi3", "hidden_act", "\"silu\"", false},
+    {"llama mistral mixtral qwen2 qwen3 qwen3_moe olmo2 olmoe smollm3 granite phi3", "hidden_act",
+     "\"silu\"", false},
     {"gemma2 gemma3_text", "hidden_activation", "\"gelu_pytorch_tanh\"", true},
     {"gpt_neox", "hidden_act", "\"gelu\"", false},
+    {"phi", "hidden_act", "\"gelu_new\"", false},
     {"gpt2", "activation_function", "\"gelu_new\"", false},
-    {"llama mistral qwen2 qwen3 gemma2 gemma3_text", "rms_norm_eps", "1e-6", false},
-    {"phi3", "rms_norm_eps", "1e-5", false},
-    {"gpt_neox", "layer_norm_eps", "1e-5", false},
+    {"llama mistral qwen2 qwen3 qwen3_moe smollm3 granite gemma2 gemma3_text", "rms_norm_eps",
+     "1e-6", false},
+    {"mixtral olmo2 olmoe phi3", "rms_norm_eps", "1e-5", false},
+    {"gpt_neox phi", "layer_norm_eps", "1e-5", false},
     {"gpt2", "layer_norm_epsilon", "1e-5", false},
-    {"llama mistral qwen2 qwen3 gemma2 phi3", "rope_theta", "10000.0", true},
-    {"gemma3_text", "rope_theta", "1000000.0", true},
+    {"llama mistral qwen2 qwen3 qwen3_moe olmo2 olmoe granite gemma2 phi phi3", "rope_theta",
+     "10000.0", true},
+    {"mixtral gemma3_text", "rope_theta", "1000000.0", true},
+    {"smollm3", "rope_theta", "2000000.0", true},
     {"gemma3_text", "rope_local_base_freq", "10000.0", true},
+    {"phi", "partial_rotary_factor", "0.5", true},
     {"phi3", "partial_rotary_factor", "1.0", true},
     {"gpt_neox", "rotary_emb_base", "10000", true},
     {"gpt_neox", "rotary_pct", "0.25", true},
-    {"llama mistral qwen2 qwen3 gpt_neox phi3", "tie_word_embeddings", "false", false},
-    {"gpt2 gemma2 gemma3_text", "tie_word_embeddings", "true", false},
-    {"llama phi3", "num_key_value_heads", "=num_attention_heads", true},
-    {"mistral", "num_key_value_heads", "8", false},
+    {"llama mistral mixtral qwen2 qwen3 qwen3_moe olmo2 olmoe granite gpt_neox phi phi3",
+     "tie_word_embeddings", "false", false},
+    {"gpt2 gemma2 gemma3_text smollm3", "tie_word_embeddings", "true", false},
+    {"llama olmo2 olmoe granite phi phi3", "num_key_value_heads", "=num_attention_heads", true},
+    {"mistral mixtral", "num_key_value_heads", "8", false},
     {"qwen2 qwen3", "num_key_value_heads", "32", false},
-    {"gemma2 gemma3_text", "num_key_value_heads", "4", false},
-    {"mistral qwen2 qwen3", "num_key_value_heads", "=num_attention_heads", true},
+    {"gemma2 gemma3_text qwen3_moe smollm3", "num_key_value_heads", "4", false},
+    {"mistral mixtral qwen2 qwen3 qwen3_moe smollm3", "num_key_value_heads", "=num_attention_heads",
+     true},
     {"qwen3", "head_dim", "128", false},
     {"gemma2 gemma3_text", "head_dim", "256", false},
+    {"mixtral", "num_local_experts", "8", false},
+    {"mixtral", "num_experts_per_tok", "2", false},
+    {"olmoe", "num_experts", "64", false},
+    {"qwen3_moe", "num_experts", "128", false},
+    {"olmoe qwen3_moe", "num_experts_per_tok", "8", false},
+    {"olmoe qwen3_moe", "norm_topk_prob", "false", false},
+    {"qwen3_moe", "decoder_sparse_step", "1", false},
+    {"qwen3_moe", "mlp_only_layers", "[]", true},
+    {"smollm3", "no_rope_layer_interval", "4", false},
+    {"granite", "embedding_multiplier", "1.0", false},
+    {"granite", "attention_multiplier", "1.0", false},
+    {"granite", "residual_multiplier", "1.0", false},
+    {"granite", "logits_scaling", "1.0", false},
     {"gpt_neox", "use_parallel_residual", "true", false},
     {"gpt_neox", "attention_bias", "true", false},
     {"mistral gemma2 gemma3_text", "sliding_window", "4096", false},
     {"gemma3_text", "sliding_window_pattern", "6", false},
     {"qwen2 qwen3", "sliding_window", "4096", false},
-    {"qwen2 qwen3", "use_sliding_window", "false", false},
+    {"qwen2 qwen3 qwen3_moe smollm3", "use_sliding_window", "false", false},
     {"qwen2 qwen3", "max_window_layers", "28", false},
     {"gemma2 gemma3_text", "query_pre_attn_scalar", "256", false},
     {"gemma2", "attn_logit_softcapping", "50.0", false},
@@ -250,8 +288,9 @@ static void sizes_add(json_t *config) {
   json_t *width = json_object_get(config, "hidden_size");
   json_t *head = json_object_get(config, "head_dim");
   json_t *embedding = json_object_get(config, "n_embd");
-  bool shares =
-      has_word("llama mistral qwen2 qwen3", type_of(config)) && (!head || json_is_null(head));
+  bool shares = has_word("llama mistral mixtral qwen2 qwen3 qwen3_moe olmo2 olmoe smollm3 granite",
+                         type_of(config)) &&
+                (!head || json_is_null(head));
   if (shares && json_integer_value(heads) > 0 && json_is_integer(width))
     json_object_set_new(config, "head_dim",
                         json_integer(json_integer_value(width) / json_integer_value(heads)));
@@ -314,6 +353,18 @@ static void rope_canonical(json_t *config, const char *table) {
   else
     json_object_set(config, "rope_scaling", rope);
   json_decref(rope);
+}
+
+// Transformers 4.57 writes the values of GPT-NeoX under two names each.
+static void neox_canonical(json_t *config) {
+  static const char *const twice[][2] = {{"rope_theta", "rotary_emb_base"},
+                                         {"partial_rotary_factor", "rotary_pct"}};
+  for (size_t i = 0; i < LM_COUNT(twice); i++) {
+    json_t *value = json_object_get(config, twice[i][0]);
+    json_t *same = json_object_get(config, twice[i][1]);
+    if (value && json_number_value(value) == json_number_value(same))
+      json_object_del(config, twice[i][0]);
+  }
 }
 
 // With YaRN, the context length of the original model is optional.
@@ -382,6 +433,20 @@ static void period_canonical(json_t *config) {
   }
 }
 
+// SmolLM 3 writes for each layer whether it has rotary positions, 1, or not, 0, and beside that the
+// period, from which the list follows.
+static void no_rope_canonical(json_t *config) {
+  json_t *layers = json_object_get(config, "no_rope_layers"), *layer;
+  json_int_t period = json_integer_value(json_object_get(config, "no_rope_layer_interval"));
+  size_t i;
+  json_array_foreach(layers, i, layer) {
+    bool rotary = period <= 0 || ((json_int_t)i + 1) % period != 0;
+    if (!json_is_integer(layer) || (json_integer_value(layer) != 0) != rotary)
+      return;
+  }
+  json_object_del(config, "no_rope_layers");
+}
+
 json_t *lm_hf_config_canonical(const json_t *config) {
   json_t *out = json_copy((json_t *)config);
   if (has_word("gemma2 gemma3_text", type_of(out)))
@@ -392,11 +457,14 @@ json_t *lm_hf_config_canonical(const json_t *config) {
   }
   for (size_t i = 0; i < LM_COUNT(TABLES); i++)
     rope_canonical(out, TABLES[i]);
+  if (!strcmp(type_of(out), "gpt_neox"))
+    neox_canonical(out);
   if (!strcmp(type_of(out), "phi3") && json_is_null(json_object_get(out, "rope_scaling")))
     json_object_del(out, "original_max_position_embeddings"); // a term of the scaling
   defaults_add(out);
   sizes_add(out);
   context_add(out);
+  no_rope_canonical(out);
   windows_canonical(out);
   return out;
 }

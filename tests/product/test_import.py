@@ -52,8 +52,9 @@ REFUSED = [   # change of config.json, expected message
     (dict(mlp_bias=True), "mlp_bias is true, the model's false"),
     (dict(attn_logit_softcapping=30.0), "attn_logit_softcapping is 30.0"),
     (dict(quantization_config=dict(bits=4)), 'quantization_config is {"bits":4}'),
-    (dict(attention_multiplier=0.5), "attention_multiplier is 0.5, a key that is unknown to lmc"),
-    (dict(model_type="phi"), 'model_type "phi" has no ready model; there are gemma2, gemma3_text,'),
+    (dict(attention_multiplier=0.5), "attention_multiplier is 0.5 (a factor of the attention's scores), the model's config does"),
+    (dict(attention_sharpness=0.5), "attention_sharpness is 0.5, a key that is unknown to lmc"),
+    (dict(model_type="falcon"), 'model_type "falcon" has no ready model; there are gemma2, gemma3_text,'),
     (dict(architectures=["LlamaForSequenceClassification"]), 'architectures is ["LlamaForSequenceClassification"], the model\'s'),
 ]
 
