@@ -105,7 +105,13 @@ const lm_output_kind LM_OUTPUT_PEFT = {
     NAMES("adapter_config.json", "adapter_model.safetensors"),
 };
 
-static bool is_own(const lm_output_kind *kind, const char *name) {
+// True if a file of this name is of the kind. A process that is killed while it replaces a file
+// leaves NAME.tmp (lm_file_write_atomic), which the next process overwrites.
+static bool is_own(lm_arena *a, const lm_output_kind *kind, const char *name) {
+  static const char temporary[] = ".tmp";
+  size_t n = strlen(name), end = strlen(temporary);
+  if (n > end && !strcmp(name + n - end, temporary))
+    name = lm_arena_printf(a, "%.*s", (int)(n - end), name);
   for (const char *const *p = kind->own; *p; p++)
     if (!fnmatch(*p, name, 0))
       return true;
@@ -119,7 +125,7 @@ lm_status lm_output_kind_check(const char *dir, const lm_output_kind *kind) {
   DIR *d = marked ? NULL : opendir(dir);
   lm_status s = NULL;
   for (struct dirent *file; d && !s && (file = readdir(d));)
-    if (!is_own(kind, file->d_name))
+    if (!is_own(a, kind, file->d_name))
       s = lm_fail(LM_USER, "%s holds %s and is not %s; choose a new or an empty folder", dir,
                   file->d_name, kind->what);
   if (d)

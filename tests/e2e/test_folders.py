@@ -252,6 +252,17 @@ def test_out_holds_only_a_tokenizer(run):
             shutil.rmtree(run.path("left"))
 
 
+def test_out_is_left_by_a_kill(run):
+    """a folder in which a killed process left the temporary name of one of its first files"""
+    file = small(run, steps=1)
+    run.write("left/recipe.txt.tmp", "half")
+    run("run", file, "-q", "--out", run.path("left"))
+    check(not os.path.exists(run.path("left/recipe.txt.tmp")), "the temporary file must have become recipe.txt")
+    run.write("mine/notes.txt.tmp", "precious")
+    err = run("run", file, "-q", "--out", run.path("mine"), status=1)
+    check("mine holds notes.txt.tmp and is not the folder of a run" in err, err)
+
+
 def test_out_is_another_folder(run):
     """run, compile and export write into no folder of other files, and again into the folders that they wrote"""
     exported(run)
