@@ -24,6 +24,7 @@ struct lm_trainer {
   // of the current step
   int64_t step, tokens;
   double lr;
+  int64_t rates_step; // the step whose rates were computed last, from 1
   const micro_func *micro;
   lm_scale_rule rule;
 };
@@ -239,13 +240,23 @@ lm_status lm_step_check(int64_t step, const lm_step_result *r) {
   return finite_check(step, "gradient's norm", r->grad_norm);
 }
 
-// The results of @rates depend only on the step. They are computed before the gradients, when the
-// device has no work queued that the host would have to wait for.
-static lm_status rates_run(lm_trainer *t, int64_t step) {
+// Starts @rates of a step, whose results depend on the step alone.
+static lm_status rates_begin(lm_trainer *t, int64_t step) {
+  if (!t->rates || t->rates_step == step)
+    return NULL;
+  lm_port_set(t->o.exec, t->rates, LM_PORT_STEP, (double)step);
+  lm_port_set(t->o.exec, t->rates, LM_PORT_RUN, (double)t->o.steps);
+  LM_TRY(lm_exec_run(t->o.exec, t->rates, t->extents));
+  t->rates_step = step;
+  return NULL;
+}
+
+// Gives the rates of a step to @update. A device computes them at the end of the step before, so
+// that it does not wait for the host here; in the first step, and after a rollback, it does.
+static lm_status rates_use(lm_trainer *t, int64_t step) {
   lm_exec *e = t->o.exec;
-  lm_port_set(e, t->rates, LM_PORT_STEP, (double)step);
-  lm_port_set(e, t->rates, LM_PORT_RUN, (double)t->o.steps);
-  LM_TRY(lm_exec_call(e, t->rates, t->extents));
+  LM_TRY(rates_begin(t, step));
+  LM_TRY(lm_exec_wait(e));
   for (int i = 0; i < t->rates->n_out; i++) {
     const lm_plan_port *from = &t->rates->out[i];
     const lm_plan_port *to = lm_plan_port_find(t->update, from->name, false);
@@ -267,7 +278,7 @@ lm_status lm_trainer_gradients(lm_trainer *t, int64_t step, int64_t batch) {
   t->tokens = 0;
   t->micro = micro_of(t, batch);
   if (t->rates)
-    LM_TRY(rates_run(t, step));
+    LM_TRY(rates_use(t, step));
   LM_TRY(micros_run(t, step, batch));
   LM_TRY(ranks_add(t));
   LM_TRY(tables_write(t, t->norm));
@@ -332,6 +343,8 @@ lm_status lm_trainer_result(lm_trainer *t, lm_step_result *out) {
       .lr = t->lr,
       .tokens = t->tokens,
   };
+  if (t->step < t->o.steps)
+    LM_TRY(rates_begin(t, t->step + 1));
   LM_TRY(lm_totals_read(t->o.exec, &totals));
   totals_read(t, totals, out, &sum);
   if (out->weight <= 0) { // the update changed nothing (hal/scale.h)
