@@ -4,6 +4,7 @@
 #include "runtime/comm/comm.h"
 #include "runtime/comm/control.h"
 #include "runtime/comm/engine.h"
+#include "runtime/comm/exchange.h"
 
 enum {
   LM_COMM_HANDLES = 16, // collectives that are under way at a time
@@ -17,17 +18,11 @@ typedef struct lm_comm_group {
   uint32_t tag; // of the next collective
 } lm_comm_group;
 
-// A collective in progress. The workspace holds `n` elements of each rank, so the collective works
-// in rounds: each exchanges the elements from `at` on, adds them, and sends the sums to all ranks.
+// A collective in progress.
 typedef struct lm_coll_state {
   bool used;
-  lm_coll x;
+  lm_exchange x;
   int tag;
-  enum {
-    LM_COMM_EXCHANGES, // sends from x.from, receives in the workspace or in x.to
-    LM_COMM_GATHERS    // of an all_reduce: sends and receives sums in x.to
-  } phase;
-  int64_t at, n;
   int request; // of the engine; -1: none is needed
   uint8_t *workspace;
   size_t bytes; // of the workspace

@@ -1,0 +1,163 @@
+// exchange.c - see exchange.h.
+#include "runtime/comm/exchange.h"
+
+// ---- slices
+
+static size_t bytes_of(const lm_exchange *x, int64_t elements) {
+  return (size_t)elements * (size_t)lm_dtype_bytes(x->coll.dtype);
+}
+
+static uint8_t *from_at(const lm_exchange *x, int64_t element) {
+  return (uint8_t *)x->coll.from + bytes_of(x, element);
+}
+
+static uint8_t *to_at(const lm_exchange *x, int64_t element) {
+  return (uint8_t *)x->coll.to + bytes_of(x, element);
+}
+
+// Slice i of the elements of a round of an all_reduce: whole except for the last ones.
+static int64_t slice_size(const lm_exchange *x) {
+  return (x->n + x->ranks - 1) / x->ranks;
+}
+
+static int64_t slice_first(const lm_exchange *x, int i) {
+  int64_t first = slice_size(x) * i;
+  return first < x->n ? first : x->n;
+}
+
+static int64_t slice_n(const lm_exchange *x, int i) {
+  return slice_first(x, i + 1) - slice_first(x, i);
+}
+
+static uint8_t *received_at(const lm_exchange *x, int64_t slice, int i) {
+  return x->workspace + bytes_of(x, slice * i);
+}
+
+// ---- rounds
+
+bool lm_exchange_reduces(lm_coll_kind k) {
+  return k == LM_COLL_ALL_REDUCE || k == LM_COLL_REDUCE_SCATTER;
+}
+
+// Elements of a round: as many as the workspace takes from all ranks.
+static int64_t round_max(const lm_exchange *x) {
+  int64_t all = (int64_t)x->room / lm_dtype_bytes(x->coll.dtype);
+  int64_t n = x->coll.kind == LM_COLL_ALL_REDUCE ? all : all / x->ranks;
+  return n > 0 ? n : 1;
+}
+
+void lm_exchange_round(lm_exchange *x) {
+  int64_t most = round_max(x);
+  x->phase = LM_EXCHANGE_SLICES;
+  x->n = x->coll.count - x->at;
+  if (lm_exchange_reduces(x->coll.kind) && x->n > most)
+    x->n = most;
+}
+
+// Elements that the workspace has of each rank.
+static int64_t received_n(const lm_exchange *x) {
+  return x->coll.kind == LM_COLL_ALL_REDUCE ? slice_size(x) : x->n;
+}
+
+size_t lm_exchange_workspace(const lm_exchange *x) {
+  return lm_exchange_reduces(x->coll.kind) ? bytes_of(x, received_n(x) * x->ranks) : 0;
+}
+
+bool lm_exchange_next(lm_exchange *x) {
+  if (x->coll.kind == LM_COLL_ALL_REDUCE && x->phase == LM_EXCHANGE_SLICES) {
+    x->phase = LM_EXCHANGE_SUMS;
+    return true;
+  }
+  x->at += x->n;
+  if (x->at >= x->coll.count)
+    return false;
+  lm_exchange_round(x);
+  return true;
+}
+
+// ---- messages
+
+typedef struct messages {
+  lm_message *v;
+  int n;
+} messages;
+
+static void message_add(messages *m, int peer, bool sends, void *data, size_t bytes) {
+  if (bytes)
+    m->v[m->n++] = (lm_message){peer, sends, data, bytes};
+}
+
+static void all_reduce_messages(const lm_exchange *x, int peer, messages *m) {
+  int64_t theirs = x->at + slice_first(x, peer);
+  int64_t mine = x->at + slice_first(x, x->me);
+  size_t their_bytes = bytes_of(x, slice_n(x, peer));
+  size_t my_bytes = bytes_of(x, slice_n(x, x->me));
+  if (x->phase == LM_EXCHANGE_SLICES) {
+    message_add(m, peer, false, received_at(x, slice_size(x), peer), my_bytes);
+    message_add(m, peer, true, from_at(x, theirs), their_bytes);
+  } else {
+    message_add(m, peer, false, to_at(x, theirs), their_bytes);
+    message_add(m, peer, true, to_at(x, mine), my_bytes);
+  }
+}
+
+// The messages between this rank and another one, in this phase.
+static void peer_messages(const lm_exchange *x, int peer, messages *m) {
+  int64_t n = x->coll.count;
+  switch (x->coll.kind) {
+  case LM_COLL_ALL_REDUCE: all_reduce_messages(x, peer, m); return;
+  case LM_COLL_REDUCE_SCATTER:
+    message_add(m, peer, false, received_at(x, x->n, peer), bytes_of(x, x->n));
+    message_add(m, peer, true, from_at(x, peer * n + x->at), bytes_of(x, x->n));
+    return;
+  case LM_COLL_ALL_GATHER:
+    message_add(m, peer, false, to_at(x, peer * n), bytes_of(x, n));
+    message_add(m, peer, true, from_at(x, 0), bytes_of(x, n));
+    return;
+  case LM_COLL_ALL_TO_ALL:
+    message_add(m, peer, false, to_at(x, peer * n), bytes_of(x, n));
+    message_add(m, peer, true, from_at(x, peer * n), bytes_of(x, n));
+    return;
+  case LM_COLL_SEND:
+    if (peer == x->coll.peer)
+      message_add(m, peer, true, from_at(x, 0), bytes_of(x, n));
+    return;
+  case LM_COLL_RECEIVE:
+    if (peer == x->coll.peer)
+      message_add(m, peer, false, to_at(x, 0), bytes_of(x, n));
+    return;
+  default: LM_BUG("collective %d", x->coll.kind);
+  }
+}
+
+int lm_exchange_messages(const lm_exchange *x, lm_message *out) {
+  messages m = {out, 0};
+  for (int i = 1; i < x->ranks; i++)
+    peer_messages(x, (x->me + i) % x->ranks, &m);
+  return m.n;
+}
+
+// ---- what stays on the rank
+
+int64_t lm_exchange_sum(const lm_exchange *x, const void **from, void **to) {
+  if (!lm_exchange_reduces(x->coll.kind) || x->phase != LM_EXCHANGE_SLICES)
+    return -1;
+  bool all = x->coll.kind == LM_COLL_ALL_REDUCE;
+  int64_t first = x->at + (all ? slice_first(x, x->me) : 0);
+  int64_t own = all ? first : x->me * x->coll.count + x->at;
+  for (int i = 0; i < x->ranks; i++)
+    from[i] = i == x->me ? from_at(x, own) : received_at(x, received_n(x), i);
+  *to = to_at(x, first);
+  return all ? slice_n(x, x->me) : x->n;
+}
+
+size_t lm_exchange_own(const lm_exchange *x, const void **from, void **to) {
+  lm_coll_kind k = x->coll.kind;
+  int64_t slice = x->me * x->coll.count;
+  bool copies = k == LM_COLL_ALL_GATHER || k == LM_COLL_ALL_TO_ALL || x->ranks == 1;
+  if (!copies || !x->coll.from || !x->coll.to)
+    return 0;
+  *from = from_at(x, k == LM_COLL_ALL_TO_ALL ? slice : 0);
+  *to = to_at(x, k == LM_COLL_ALL_GATHER || k == LM_COLL_ALL_TO_ALL ? slice : 0);
+  return *from == *to ? 0 : bytes_of(x, x->coll.count);
+}

@@ -1,0 +1,47 @@
+// exchange.h - a collective as messages between the ranks of a group: which slices a rank sends,
+// where it receives, and which slices it adds. It holds no communication, so that the ranks of CPUs
+// (collective.c) and of GPUs (runtime/cuda/nccl.c) exchange and add the same slices.
+//
+// A sum is made where its slice belongs: every rank sends each other rank that rank's slice, adds
+// the received slices in the order of the ranks, and, for an all_reduce, sends the sum to all. A
+// rank sends (size - 1) / size of the tensor in each of the two exchanges, as a ring does. The
+// workspace holds some elements of each rank, so a reduction works in rounds; the order of the sums
+// does not depend on it.
+//
+//   lm_exchange x = {.coll = …, .ranks = …, .me = …, .room = bytes of the workspace};
+//   lm_exchange_round(&x); x.workspace = lm_exchange_workspace(&x) bytes;
+//   do { run lm_exchange_messages(&x, …); add what lm_exchange_sum(&x, …) names; }
+//   while (lm_exchange_next(&x));
+#ifndef LM_COMM_EXCHANGE_H
+#define LM_COMM_EXCHANGE_H
+#include "runtime/comm/comm.h"
+#include "runtime/comm/engine.h"
+
+typedef struct lm_exchange {
+  lm_coll coll;
+  int ranks, me; // of the group
+  size_t room;   // maximum of lm_exchange_workspace
+  enum {
+    LM_EXCHANGE_SLICES, // sends from coll.from, receives in the workspace or in coll.to
+    LM_EXCHANGE_SUMS    // of an all_reduce: sends and receives sums in coll.to
+  } phase;
+  int64_t at, n;      // the round works on the elements at … at + n - 1
+  uint8_t *workspace; // set by the caller; may be an address that the host cannot access
+} lm_exchange;
+
+// True if the kind adds or compares elements.
+bool lm_exchange_reduces(lm_coll_kind k);
+// Begins a round with the elements behind x->at.
+void lm_exchange_round(lm_exchange *x);
+size_t lm_exchange_workspace(const lm_exchange *x); // bytes of this round; 0: none
+// Fills `out`, which has space for 2 * ranks, with the messages of the phase. Returns their number.
+// Each rank begins with the next one, so that not all send to the same.
+int lm_exchange_messages(const lm_exchange *x, lm_message *out);
+// If the phase has received slices: fills from[ranks] with the slices to add, in the order of the
+// ranks, and returns the number of their elements, which may be 0. Otherwise -1.
+int64_t lm_exchange_sum(const lm_exchange *x, const void **from, void **to);
+// Continues with the next phase or the next round, which may need more workspace. False: done.
+bool lm_exchange_next(lm_exchange *x);
+// What a rank gives itself. Returns the bytes to copy; 0: nothing.
+size_t lm_exchange_own(const lm_exchange *x, const void **from, void **to);
+#endif
