@@ -217,16 +217,17 @@ static lm_gen_text pull_slice(lm_gen *e, const lm_op *op, const lm_ix *ix) {
   return lm_gen_pull(e, op->in[0], in);
 }
 
-// ix clamped to [0, n), and a condition that is true if it was inside.
-static lm_ix clamped(lm_gen *e, lm_ix ix, int64_t n, const char **out_inside, int *out_level) {
+// ix clamped to [0, n) or to a run-time extent of capacity n, and a condition that is true if it
+// was inside.
+static lm_ix clamped(lm_gen *e, lm_ix ix, int64_t n, int dyn, const char **out_inside,
+                     int *out_level) {
   int level = lm_ix_level(&e->vars, &ix);
   const char *text = lm_gen_index(e, &ix, false);
-  *out_inside = lm_arena_printf(e->arena, "(%s >= 0 && %s < %lld)", text, text, (long long)n);
+  const char *size = lm_gen_extent(e, n, dyn, 1);
+  *out_inside = lm_arena_printf(e->arena, "(%s >= 0 && %s < %s)", text, text, size);
   *out_level = level;
-  return lm_ix_var(
-      &e->vars,
-      lm_gen_temp_index(e, lm_arena_printf(e->arena, "lm_clamp(%s, %lld)", text, (long long)n),
-                        level, n, 0));
+  text = lm_arena_printf(e->arena, "lm_clamp(%s, %s)", text, size);
+  return lm_ix_var(&e->vars, lm_gen_temp_index(e, text, level, n, 0));
 }
 
 static lm_gen_text select_text(lm_gen *e, const lm_op *op, const char *cond, int level,
@@ -255,30 +256,21 @@ static lm_gen_text pull_concat(lm_gen *e, const lm_op *op, const lm_ix *ix) {
       return lm_gen_pull(e, op->in[i], in);
     const char *inside;
     int level;
-    in[at] = clamped(e, local, size, &inside, &level);
+    in[at] = clamped(e, local, size, 0, &inside, &level);
     lm_gen_text part = lm_gen_pull(e, op->in[i], in);
     sum = sum.text ? select_text(e, op, inside, level, part, sum) : part;
   }
   return sum;
 }
 
-// j with ix = first + step * j, and a condition that it exists and is below n; steps other than 1
-// are decided at run time.
-static lm_gen_text pull_pad(lm_gen *e, const lm_op *op, const lm_ix *ix) {
-  lm_type from = op->in[0]->type;
-  lm_type to = op->out[0]->type;
-  int at = lm_type_find(to, op->attr.to[0]);
-  int added = !op->attr.n_axes;
-  int64_t first = op->attr.imm[0];
-  int64_t step = op->attr.imm[1];
-  int64_t n = added ? 1 : lm_axis_size(e->m, op->attr.axes[0]);
-  lm_gen_text zero = {lm_gen_const_text(e->arena, to.dtype, 0), 0};
-  lm_ix in[LM_RANK];
-  lm_ix local = lm_ix_add(ix[at], lm_ix_const(-first));
-  if (added)
-    step = 1;
-  for (int i = 0; i < from.rank; i++)
-    in[i] = ix[i + (added && i >= at)];
+// The operand of op at index j of its axis number `at`, where local = step * j; 0 if there is no
+// such j below the axis' extent. Steps other than 1 are decided at run time. at: -1 if the operand
+// has no such axis, only one element.
+static lm_gen_text pull_inside(lm_gen *e, const lm_op *op, lm_ix *in, int at, lm_ix local,
+                               int64_t step) {
+  const lm_axis_info *axis = at < 0 ? NULL : &e->m->axes[op->in[0]->type.axis[at]];
+  int64_t n = axis ? axis->size : 1;
+  lm_gen_text zero = {lm_gen_const_text(e->arena, op->out[0]->type.dtype, 0), 0};
   const char *inside;
   const char *divisible = NULL;
   int level;
@@ -294,12 +286,12 @@ static lm_gen_text pull_pad(lm_gen *e, const lm_op *op, const lm_ix *ix) {
     e->vars.v[local.t[0].var].lo = INT32_MIN;
   }
   side low = side_of(e, &local, 0);
-  side high = side_of(e, &local, n);
+  side high = axis && axis->dyn ? UNDECIDED : side_of(e, &local, n);
   if (low == BELOW || high == ABOVE)
     return zero;
   bool decided = low == ABOVE && high == BELOW && !divisible;
-  lm_ix j = decided ? local : clamped(e, local, n, &inside, &level);
-  if (!added)
+  lm_ix j = decided ? local : clamped(e, local, n, axis ? axis->dyn : 0, &inside, &level);
+  if (axis)
     in[at] = j;
   lm_gen_text x = lm_gen_pull(e, op->in[0], in);
   if (decided)
@@ -307,6 +299,33 @@ static lm_gen_text pull_pad(lm_gen *e, const lm_op *op, const lm_ix *ix) {
   return select_text(e, op,
                      divisible ? lm_arena_printf(e->arena, "%s & (%s)", inside, divisible) : inside,
                      level, x, zero);
+}
+
+// Element ix of the result is element j with ix = first + step * j.
+static lm_gen_text pull_pad(lm_gen *e, const lm_op *op, const lm_ix *ix) {
+  lm_type from = op->in[0]->type;
+  int at = lm_type_find(op->out[0]->type, op->attr.to[0]);
+  int added = !op->attr.n_axes;
+  lm_ix in[LM_RANK];
+  lm_ix local = lm_ix_add(ix[at], lm_ix_const(-op->attr.imm[0]));
+  for (int i = 0; i < from.rank; i++)
+    in[i] = ix[i + (added && i >= at)];
+  return pull_inside(e, op, in, added ? -1 : at, local, added ? 1 : op->attr.imm[1]);
+}
+
+// The index of a window's operand along its axis, by the indices of the result along (u, k):
+// u * stride + k * dilate - before. Of an unwindow: (t - k * dilate + before) / stride.
+static lm_gen_text pull_window(lm_gen *e, const lm_op *op, const lm_ix *ix) {
+  bool back = op->code == LM_OP_UNWINDOW;
+  const lm_attr *a = &op->attr;
+  lm_type from = op->in[0]->type;
+  lm_type to = op->out[0]->type;
+  lm_ix in[LM_RANK];
+  copy_shared(op, ix, from, in);
+  lm_ix tap = lm_ix_scale(ix[lm_type_find(to, a->to[1])], back ? -a->imm[2] : a->imm[2]);
+  lm_ix at = lm_ix_scale(ix[lm_type_find(to, a->to[0])], back ? 1 : a->imm[1]);
+  at = lm_ix_add(lm_ix_add(at, tap), lm_ix_const(back ? a->imm[0] : -a->imm[0]));
+  return pull_inside(e, op, in, lm_type_find(from, a->axes[0]), at, back ? a->imm[1] : 1);
 }
 
 // A variable that holds the index, clamped to the extent of the table's axis.
@@ -402,6 +421,8 @@ static lm_gen_text pull_op(lm_gen *e, const lm_op *op, const lm_ix *ix) {
   case LM_OP_SLICE: return pull_slice(e, op, ix);
   case LM_OP_PAD: return pull_pad(e, op, ix);
   case LM_OP_CONCAT: return pull_concat(e, op, ix);
+  case LM_OP_WINDOW:
+  case LM_OP_UNWINDOW: return pull_window(e, op, ix);
   case LM_OP_GATHER: return pull_gather(e, op, ix);
   default: return pull_elementwise(e, op, ix);
   }

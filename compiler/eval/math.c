@@ -234,6 +234,42 @@ static void move(const lm_eval *e, run *r, lm_type from, lm_type to, bool out_is
   lm_eval_copy(&n, r->out, r->in[0], false);
 }
 
+// For each tap, copies the positions of u that have it within t. An unwindow copies back.
+static void window(const lm_eval *e, run *r, lm_type narrow, lm_type wide, bool back) {
+  const lm_attr *a = &r->op->attr;
+  lm_axis t = back ? a->to[0] : a->axes[0];
+  lm_axis u = back ? a->axes[0] : a->to[0];
+  int64_t size = lm_eval_size(e, t);
+  int64_t taps = lm_eval_size(e, a->to[1]);
+  int64_t stride = stride_of(e, narrow, t);
+  int own = back ? 0 : 1; // the operand that has t
+  for (int64_t k = 0; k < taps; k++) {
+    int64_t first = k * a->imm[2] - a->imm[0];
+    int64_t begin = first < 0 ? (-first + a->imm[1] - 1) / a->imm[1] : 0;
+    int64_t end = size > first ? (size - 1 - first) / a->imm[1] + 1 : 0;
+    int64_t n_u = lm_eval_size(e, u);
+    nest n = nest_over(e, wide.axis, wide.rank);
+    nest_operand(e, &n, 1 - own, wide);
+    nest_operand(e, &n, own, narrow);
+    end = end < n_u ? end : n_u;
+    if (begin >= end)
+      continue;
+    for (int i = 0; i < n.rank; i++) {
+      if (n.axis[i] == u) {
+        n.size[i] = end - begin;
+        n.step[own][i] = a->imm[1] * stride;
+        n.start[1 - own] += begin * n.step[1 - own][i];
+        n.start[own] += (first + begin * a->imm[1]) * stride;
+      } else if (n.axis[i] == a->to[1]) {
+        n.size[i] = 1;
+        n.start[0] += k * n.step[0][i];
+        n.start[1] += k * n.step[1][i];
+      }
+    }
+    lm_eval_copy(&n, r->out, r->in[0], false);
+  }
+}
+
 static void concat(const lm_eval *e, run *r, const lm_tensor *in) {
   const lm_attr *a = &r->op->attr;
   lm_type to = r->op->out[0]->type;
@@ -312,6 +348,8 @@ void lm_eval_math(lm_eval *e, const lm_op *op, const lm_tensor *in, lm_tensor *o
   case LM_OP_SLICE: move(e, &r, in->type, out->type, false); break;
   case LM_OP_PAD: move(e, &r, in->type, out->type, true); break;
   case LM_OP_CONCAT: concat(e, &r, in); break;
+  case LM_OP_WINDOW: window(e, &r, in->type, out->type, false); break;
+  case LM_OP_UNWINDOW: window(e, &r, out->type, in->type, true); break;
   case LM_OP_SUM: reduce(e, &r, sum_inner); break;
   case LM_OP_MAX:
     fill(out, -INFINITY);

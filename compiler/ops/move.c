@@ -197,6 +197,49 @@ bool shape_pad(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
                 why);
 }
 
+// The bounds keep u * stride + k * dilate - before within 64 bits.
+static bool taps_fit(const lm_attr *a, lm_buf *why) {
+  if (a->n_imm != 3)
+    return lm_why(why, "needs [before, stride, dilate]");
+  const int64_t *v = a->imm;
+  bool fits = v[0] >= 0 && v[1] >= 1 && v[2] >= 1;
+  for (int i = 0; i < 3; i++)
+    fits &= v[i] <= INT32_MAX;
+  return fits || lm_why(why, "before %lld, stride %lld or dilate %lld is out of bounds",
+                        (long long)v[0], (long long)v[1], (long long)v[2]);
+}
+
+// A run-time extent is known only of an axis that keeps its positions.
+static bool extents_fit(const lm_module *m, const lm_attr *a, lm_axis t, lm_axis u, lm_buf *why) {
+  if (!m->axes[t].dyn && !m->axes[u].dyn)
+    return true;
+  return (same_extent(m, t, u) && a->imm[1] == 1) ||
+         lm_why(why, "axis %s has no fixed extent", lm_axis_name(m, t));
+}
+
+bool shape_window(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
+  const lm_attr *a = &op->attr;
+  lm_type x = op->in[0]->type;
+  if (a->n_axes != 1 || a->n_to != 2)
+    return lm_why(why, "needs (t) -> (u, k)");
+  if (!has_axis(m, x, a->axes[0], why) || !taps_fit(a, why) ||
+      !extents_fit(m, a, a->axes[0], a->to[0], why))
+    return false;
+  return splice(m, x, lm_type_find(x, a->axes[0]), 1, a->to, 2, out, why);
+}
+
+bool shape_unwindow(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
+  const lm_attr *a = &op->attr;
+  lm_type x = op->in[0]->type;
+  if (a->n_axes != 2 || a->n_to != 2 || a->axes[1] != a->to[1])
+    return lm_why(why, "needs (u, k) -> (t, k)");
+  int at = lm_type_find(x, a->axes[0]);
+  if (!has_axis(m, x, a->axes[0], why) || !has_axis(m, x, a->axes[1], why) || !taps_fit(a, why) ||
+      !extents_fit(m, a, a->to[0], a->axes[0], why))
+    return false;
+  return splice(m, x, at, 1, a->to, 1, out, why);
+}
+
 bool shape_concat(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   const lm_attr *a = &op->attr;
   if (!op->n_in || a->n_axes != op->n_in || a->n_to != 1)

@@ -41,6 +41,17 @@ void vjp_pad(lm_grad *g, lm_op *op) {
   lm_grad_add(g, op->in[0], back(g, op, LM_OP_SLICE, op->attr.imm));
 }
 
+// lm_grad_add sums over k.
+void vjp_window(lm_grad *g, lm_op *op) {
+  lm_value *gz = lm_grad_of(g, op->out[0]);
+  lm_attr a = op->attr;
+  a.n_axes = 2;
+  a.axes[0] = op->attr.to[0];
+  a.axes[1] = op->attr.to[1];
+  a.to[0] = op->attr.axes[0];
+  lm_grad_add(g, op->in[0], lm_emit(g->b, LM_OP_UNWINDOW, &gz, 1, &a, NULL));
+}
+
 // A slice of a dot along an axis of one operand is a dot with a slice of this operand. The
 // gradients of concatenated weights are thereby accumulated separately and never stored together.
 // NULL if gz is not such a dot.

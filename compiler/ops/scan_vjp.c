@@ -86,7 +86,7 @@ static bool widens(const lm_op *scan) {
   for (const lm_op *op = scan->body->first; op != scan->body->last; op = op->next) {
     bool linear = op->code == LM_OP_SUM || op->code == LM_OP_MAX || op->code == LM_OP_DOT;
     bool moves = op->code == LM_OP_VIEW || op->code == LM_OP_RENAME || op->code == LM_OP_SLICE ||
-                 op->code == LM_OP_PAD || op->code == LM_OP_PERMUTE;
+                 op->code == LM_OP_PAD || op->code == LM_OP_PERMUTE || op->code == LM_OP_WINDOW;
     if (!linear && !moves && !lm_op_has(op, LM_T_ELEMENTWISE))
       return false;
   }

@@ -215,12 +215,20 @@ static void relation_add(probe *p, const lm_op *op, bool proved) {
     out->checked = op->loc;
 }
 
+// True for a window whose last tap is the position itself, which decoding keeps as a cache.
+static bool looks_back(const probe *p, const lm_op *window) {
+  const lm_attr *a = &window->attr;
+  return a->imm[1] == 1 && a->imm[0] == a->imm[2] * (lm_axis_size(p->m, a->to[1]) - 1) &&
+         lm_axis_size(p->m, a->to[0]) == lm_axis_size(p->m, a->axes[0]);
+}
+
 // True if the elements move to later positions, by less than the consecutive positions at the start
 // of a document on the row. Whether a document can be left is then known at these.
-static bool moves_later(const lm_op *op) {
+static bool moves_later(const probe *p, const lm_op *op) {
   const int64_t *by = op->attr.imm;
   return (op->code == LM_OP_SLICE && by[0] == 0 && by[1] == 1) ||
-         (op->code == LM_OP_PAD && by[0] >= 0 && by[0] < LM_PROBE_FILLED && by[1] == 1);
+         (op->code == LM_OP_PAD && by[0] >= 0 && by[0] < LM_PROBE_FILLED && by[1] == 1) ||
+         (op->code == LM_OP_WINDOW && looks_back(p, op) && by[0] < LM_PROBE_FILLED);
 }
 
 // A scan can leave a document at position 0 only.
@@ -236,7 +244,7 @@ static void relation_count(probe *p, const lm_op *op) {
     relation_add(p, op, begins_by_position(p, op));
   else if (op->code == LM_OP_HISTORY || op->code == LM_OP_RENAME)
     return;
-  else if (lm_probe_over(op, p->is_position) && moves_later(op))
+  else if (lm_probe_over(op, p->is_position) && moves_later(p, op))
     LM_PUSH(p->a, p->shifts, p->n_shifts, p->cap_shifts) = op;
   else if (lm_probe_over(op, p->is_position))
     relation_add(p, op, false);
@@ -261,6 +269,7 @@ static void check_op(probe *p, const lm_op *op) {
       undecodable_add(p, op);
     return;
   }
+  case LM_OP_WINDOW:
   case LM_OP_SLICE:
   case LM_OP_PAD:
   case LM_OP_CONCAT:
@@ -274,7 +283,7 @@ static void check_op(probe *p, const lm_op *op) {
     op->code == LM_OP_CONCAT ? refuse_joined(p, op) : refuse_by_number(p, op);
     return;
   }
-  if (lm_probe_over(op, p->is_position))
+  if (lm_probe_over(op, p->is_position) && !(op->code == LM_OP_WINDOW && looks_back(p, op)))
     undecodable_add(p, op);
 }
 
@@ -336,6 +345,8 @@ static void need_logits(probe *p, const lm_func *f) {
 
 // ---- the walk
 static void mark_axes(probe *p, const lm_op *op) {
+  if (op->code == LM_OP_WINDOW && looks_back(p, op) && p->is_position[op->attr.axes[0]])
+    p->is_position[op->attr.to[0]] = true;
   if (op->code != LM_OP_RENAME && op->code != LM_OP_HISTORY)
     return;
   for (int i = 0; i < op->attr.n_axes; i++) {

@@ -35,6 +35,10 @@ typedef struct proof {
   uint8_t *taken;        // select: the branches that t may take
   int64_t *first, *last; // reduction over the history: bounds of the positions that t reads
   int64_t *index;        // gather over positions: the position that t reads
+  // A known value with axes beside the positions, such as the taps of a window: by element of type
+  // grid_type, whether it is 0.
+  bool *zero;
+  lm_type grid_type;
 } proof;
 
 // What causal_mask.c needs of the facts after these are freed.

@@ -68,6 +68,31 @@ static void prove_index(probe *p, const lm_op *op) {
   proof_of(p, op)->index = index;
 }
 
+// The axes of more than one element.
+static lm_type wide_axes(const probe *p, lm_type t) {
+  lm_type out = {.dtype = t.dtype};
+  for (int i = 0; i < t.rank; i++)
+    if (lm_axis_size(p->m, t.axis[i]) > 1)
+      out.axis[out.rank++] = t.axis[i];
+  return out;
+}
+
+static void prove_grid(probe *p, const lm_op *op) {
+  const lm_tensor *known = &lm_fact(p, op->out[0])->known;
+  proof *x = proof_of(p, op);
+  lm_type t = wide_axes(p, op->out[0]->type);
+  if (op->code == LM_OP_EXPAND && !known->v) {
+    x->zero = p->proofs[op->in[0]->id].zero;
+    x->grid_type = p->proofs[op->in[0]->id].grid_type;
+  }
+  if (!known->v || t.rank < 2)
+    return;
+  x->grid_type = t;
+  x->zero = LM_NEW_N(p->a, bool, known->n);
+  for (int64_t i = 0; i < known->n; i++)
+    x->zero[i] = known->v[i] == 0;
+}
+
 static bool reduces_history(const probe *p, const lm_op *op) {
   bool reduces = op->code == LM_OP_SUM || op->code == LM_OP_MAX || op->code == LM_OP_ARGMAX ||
                  op->code == LM_OP_DOT;
@@ -82,6 +107,8 @@ void lm_fact_prove(probe *p, const lm_op *op) {
   const fact *result = lm_fact(p, op->out[0]);
   if (plain && (result->known.v || result->cell))
     prove_constant(p, op);
+  if (plain)
+    prove_grid(p, op);
   if (op->code == LM_OP_SELECT && !lm_probe_gridded(p, op->in[0]->type))
     prove_taken(p, op);
   unsigned gridded = plain && reduces_history(p, op) ? gridded_operands(p, op) : 0;

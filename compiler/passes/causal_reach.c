@@ -120,6 +120,7 @@ static reach united(const reacher *r, const lm_op *op) {
 
 static reach selected(const reacher *r, const lm_op *op) {
   const uint8_t *taken = r->p->proofs[op->out[0]->id].taken;
+  const proof *condition = &r->p->proofs[op->in[0]->id];
   lm_axis t;
   if (!taken || !lm_probe_has(r->p->is_position, op->out[0]->type, &t))
     return united(r, op);
@@ -131,7 +132,22 @@ static reach selected(const reacher *r, const lm_op *op) {
       keep[k] = taken[k] & (i == 1 ? TAKES_FIRST : TAKES_SECOND);
     if (branch.n)
       lm_reach_keep(r, &branch, t, keep);
+    lm_reach_mask(r, &branch, condition, t, i == 1);
     lm_reach_join(r, &x, &branch);
+  }
+  return x;
+}
+
+// A factor that is 0 removes what the other one depends on.
+static reach multiplied(const reacher *r, const lm_op *op) {
+  reach x = {.n = 0};
+  lm_axis t;
+  if (!lm_probe_has(r->p->is_position, op->out[0]->type, &t))
+    return united(r, op);
+  for (uint32_t i = 0; i < op->n_in; i++) {
+    reach factor = of(r, op->in[i]);
+    lm_reach_mask(r, &factor, &r->p->proofs[op->in[1 - i]->id], t, true);
+    lm_reach_join(r, &x, &factor);
   }
   return x;
 }
@@ -154,6 +170,9 @@ static term change_slice(const reacher *r, const term *x, const lm_op *op) {
 }
 static term change_pad(const reacher *r, const term *x, const lm_op *op) {
   return lm_term_pad(r, x, op->attr.axes[0], op->attr.to[0], op->attr.imm[0], op->attr.imm[1]);
+}
+static term change_window(const reacher *r, const term *x, const lm_op *op) {
+  return lm_term_taps(r, x, &op->attr);
 }
 static term change_view(const reacher *r, const term *x, const lm_op *op) {
   return lm_term_view(r, x, &op->attr);
@@ -300,6 +319,7 @@ static reach op_reach(const reacher *r, const lm_op *op, bool *out_moves) {
   bool ignored = false;
   switch (op->code) {
   case LM_OP_SELECT: return selected(r, op);
+  case LM_OP_MUL: return multiplied(r, op);
   case LM_OP_PERMUTE:
   case LM_OP_EXPAND: return united(r, op);
   case LM_OP_RENAME:
@@ -307,6 +327,7 @@ static reach op_reach(const reacher *r, const lm_op *op, bool *out_moves) {
   case LM_OP_SLICE: return changed(r, op, change_slice, out_moves);
   case LM_OP_PAD: return changed(r, op, change_pad, out_moves);
   case LM_OP_VIEW: return changed(r, op, change_view, out_moves);
+  case LM_OP_WINDOW: return changed(r, op, change_window, out_moves);
   case LM_OP_CONCAT: return concatenated(r, op, out_moves);
   case LM_OP_GATHER: return gathered(r, op, out_moves);
   case LM_OP_AT: return united(r, op);
@@ -476,6 +497,9 @@ static void refuse_logits(const reacher *r, const lm_op *at, const cause *c, con
   lm_diag_help(p->c, d, "%s",
                op->code == LM_OP_SCAN
                    ? "begin each document without the carry: select(pos > 0, h, 0) instead of h"
+               : op->code == LM_OP_WINDOW
+                   ? "leave out the taps before the document: select(expand(pos, k) >= k - 1 - "
+                     "iota(k), x, 0), as short_conv of std.nn does"
                : lm_probe_over(op, p->is_history)
                    ? "separate the documents in the mask: … & expand(seg, s) == ss, where ss is "
                      "history(seg, t -> s)"

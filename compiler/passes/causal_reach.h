@@ -54,6 +54,9 @@ bool lm_reach_grow(const reacher *r, reach *x, const reach *y, bool widen); // f
 term lm_reach_along(const reacher *r, const reach *x, lm_axis t);
 // Removes the positions that the elements t with !keep[t] depend on.
 void lm_reach_keep(const reacher *r, reach *x, lm_axis t, const bool *keep);
+// Removes what the elements depend on whose value in the grid of a known value is 0 (nonzero), or
+// is not; only terms with t and another axis of the grid.
+void lm_reach_mask(const reacher *r, reach *x, const proof *known, lm_axis t, bool nonzero);
 bool lm_term_has(const term *x, const lm_axis *axes, int n);
 term lm_term_identity(const reacher *r, lm_axis t, int64_t offset);
 term lm_term_spread(const reacher *r, const term *x, lm_type to);
@@ -62,6 +65,8 @@ term lm_term_reduced(const reacher *r, const term *x, const lm_axis *over, int n
 term lm_term_slice(const reacher *r, const term *x, const lm_attr *a);
 term lm_term_pad(const reacher *r, const term *x, lm_axis from, lm_axis to, int64_t first,
                  int64_t step);
+// window: element (u, k) is element u * stride + k * dilate - before of the axis.
+term lm_term_taps(const reacher *r, const term *x, const lm_attr *a);
 term lm_term_view(const reacher *r, const term *x, const lm_attr *a);
 // Axis s becomes t: element t is the union of the elements first[t] … last[t].
 term lm_term_window(const reacher *r, const term *x, lm_axis s, lm_axis t, const int64_t *first,

@@ -142,6 +142,23 @@ term lm_term_view(const reacher *r, const term *x, const lm_attr *a) {
   return in;
 }
 
+term lm_term_taps(const reacher *r, const term *x, const lm_attr *a) {
+  term in = with_last(r, x, a->axes, 1);
+  lm_type type = with(without(in.type, a->axes, 1), a->to, 2);
+  int64_t size = lm_axis_size(r->p->m, a->axes[0]);
+  int64_t taps = lm_axis_size(r->p->m, a->to[1]);
+  int64_t n = lm_axis_size(r->p->m, a->to[0]) * taps;
+  if (!in.type.rank || elements(r, type) > MAX_ELEMENTS)
+    return whole(r, x);
+  term out = term_new(r, type);
+  for (int64_t i = 0; i < elements(r, type); i++) {
+    int64_t at = i % n / taps * a->imm[1] + i % taps * a->imm[2] - a->imm[0];
+    if (at >= 0 && at < size)
+      include(&out, i, &in, i / n * size + at);
+  }
+  return out;
+}
+
 term lm_term_window(const reacher *r, const term *x, lm_axis s, lm_axis t, const int64_t *first,
                     const int64_t *last) {
   term in = with_last(r, x, &s, 1);
@@ -210,6 +227,42 @@ void lm_reach_join(const reacher *r, reach *x, const reach *y) {
   x->targets |= y->targets;
   if (!x->cause)
     x->cause = y->cause;
+}
+
+// x with the axes of the grid that it lacks.
+static term on_grid(const reacher *r, const term *x, lm_type grid) {
+  lm_type all = x->type;
+  for (int i = 0; i < grid.rank; i++)
+    if (lm_type_find(all, grid.axis[i]) < 0 && all.rank < LM_RANK)
+      all.axis[all.rank++] = grid.axis[i];
+  return lm_term_spread(r, x, all);
+}
+
+static bool is_masked(const term *x, lm_type grid, lm_axis t) {
+  bool other = false;
+  for (int i = 0; i < grid.rank; i++)
+    other |= grid.axis[i] != t && lm_type_find(x->type, grid.axis[i]) >= 0;
+  return other && lm_type_find(x->type, t) >= 0;
+}
+
+void lm_reach_mask(const reacher *r, reach *x, const proof *known, lm_axis t, bool nonzero) {
+  reach out = {.n = 0, .tokens = x->tokens, .targets = x->targets, .cause = x->cause};
+  if (!known->zero || lm_type_find(known->grid_type, t) < 0)
+    return;
+  for (int i = 0; i < x->n; i++) {
+    term in = x->v[i];
+    term kept = in;
+    if (is_masked(&in, known->grid_type, t))
+      in = on_grid(r, &in, known->grid_type);
+    if (lm_type_subset(known->grid_type, in.type) && in.type.rank) {
+      kept = term_new(r, in.type);
+      for (int64_t k = 0; k < elements(r, in.type); k++)
+        if (known->zero[offset_in(r, known->grid_type, in.type, k)] != nonzero)
+          include(&kept, k, &in, k);
+    }
+    lm_reach_add(r, &out, kept);
+  }
+  *x = out;
 }
 
 static int64_t least_of(const int64_t *steps, int n, int64_t x) {

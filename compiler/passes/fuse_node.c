@@ -121,9 +121,11 @@ static void demand(lm_fuse *s, lm_value *v) {
 // ---- axes that may be parallel
 
 // Pads and concatenations are computed part by part, and views that split axes in nested loops, so
-// their axes must be inner axes.
+// their axes must be inner axes. The few taps of a window are decided at run time instead.
 static void keep_inside(const lm_op *op, lm_type *allowed) {
-  bool splits = lm_op_has(op, LM_T_ASSEMBLE) || (op->code == LM_OP_VIEW && op->attr.n_axes > 1);
+  bool window = op->code == LM_OP_WINDOW || op->code == LM_OP_UNWINDOW;
+  bool splits =
+      (lm_op_has(op, LM_T_ASSEMBLE) && !window) || (op->code == LM_OP_VIEW && op->attr.n_axes > 1);
   if (splits)
     *allowed = without_all(*allowed, op->attr.to, op->attr.n_to);
 }

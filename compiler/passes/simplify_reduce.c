@@ -1,6 +1,7 @@
 // simplify_reduce.c - rules of simplify.c for reductions and dots.
 #include <math.h>
 #include "compiler/ir/internal.h"
+#include "compiler/ops/interface.h"
 #include "compiler/passes/simplify.h"
 
 // A sum or maximum of an expanded value: the expanded axes are not reduced; a sum is multiplied by
@@ -71,11 +72,44 @@ static lm_value *reduction(lm_rewrite *r, lm_op *op) {
   return lm_op_is(x, LM_OP_EXPAND) ? of_expand(r, op, x->def->in[0]) : NULL;
 }
 
+// True if x is computed elementwise from the taps of a window over one of the axes.
+static bool holds_taps(const lm_value *x, const lm_attr *over, int depth) {
+  const lm_op *op = x->def;
+  if (!op || depth > 8)
+    return false;
+  if (op->code == LM_OP_WINDOW && lm_attr_has_axis(over, op->attr.to[1]))
+    return true;
+  bool passes = lm_op_has(op, LM_T_ELEMENTWISE) || op->code == LM_OP_PERMUTE;
+  for (uint32_t i = 0; passes && i < op->n_in; i++)
+    if (holds_taps(op->in[i], over, depth + 1))
+      return true;
+  return false;
+}
+
+// A convolution of each channel by itself: a dot of x, the taps of a window, with w, whose axes x
+// has all, would be a GEMM for each channel. Multiplied and summed, it reads the taps in place.
+static lm_value *channelwise(lm_rewrite *r, lm_op *op, lm_value *x, lm_value *w) {
+  if (r->b.m->stage != LM_STAGE_GRAPH || !lm_type_subset(w->type, x->type) ||
+      lm_type_same_axes(w->type, x->type) || !holds_taps(x, &op->attr, 0))
+    return NULL;
+  lm_type to = op->out[0]->type;
+  x = lm_emit_cast(&r->b, x, LM_F32);
+  w = lm_emit_cast(&r->b, w, LM_F32);
+  lm_value *y = lm_emit_reduce(&r->b, LM_OP_SUM, lm_emit2(&r->b, LM_OP_MUL, x, w), op->attr.axes,
+                               op->attr.n_axes);
+  y = lm_emit_cast(&r->b, y, (lm_dtype)to.dtype);
+  return lm_emit_permute(&r->b, y, to.axis, to.rank);
+}
+
 // A dot with ones is a sum.
 static lm_value *dot(lm_rewrite *r, lm_op *op) {
   double c;
   lm_value *x = op->in[0];
   lm_value *w = op->in[1];
+  lm_value *taps = channelwise(r, op, x, w);
+  taps = taps ? taps : channelwise(r, op, w, x);
+  if (taps)
+    return taps;
   if (!lm_const_of(w, &c) || c != 1 || !lm_type_subset(w->type, x->type) || !op->attr.n_axes)
     return NULL;
   lm_value *y = lm_emit_reduce(&r->b, LM_OP_SUM, x, op->attr.axes, op->attr.n_axes);

@@ -446,6 +446,11 @@ bool el_scan_hides(const lm_elab *e, const el_axis *x);
 bool el_scan_names(const lm_elab *e, lm_sym name); // the same for the name of the axis
 // `emit` in the body of the loop. False: it is a metric.
 bool el_scan_emit(lm_elab *e, const ast_stmt *st);
+// True if x is the axis of positions. In a definition that the recipe does not use, any axis of an
+// argument may be.
+bool el_is_positions(lm_elab *e, el_axis *x);
+
+// ---- caches (cache.c)
 // A cache of a decoding function, one for each iteration of the loops around. attr and in: the
 // attribute and operands by which an operation names it; `in` has space for two more.
 typedef struct el_cache {
@@ -454,10 +459,10 @@ typedef struct el_cache {
   uint32_t n;
 } el_cache;
 // Adds the global of a cache for values of type `of`. False: it would have too many axes.
-bool el_cache_make(lm_elab *e, lm_type of, el_cache *out); // reduce.c
-// True if x is the axis of positions. In a definition that the recipe does not use, any axis of an
-// argument may be.
-bool el_is_positions(lm_elab *e, el_axis *x);
+bool el_cache_make(lm_elab *e, lm_type of, el_cache *out);
+// The contents of the cache after the calls before this one; `init` if there are none.
+lm_value *el_cache_recall(lm_elab *e, const el_cache *c, lm_value *init);
+void el_cache_retain(lm_elab *e, el_cache *c, lm_value *v); // v becomes the contents
 
 // ---- instances (inst.c, param.c, sub.c)
 typedef struct el_inst_site {

@@ -251,7 +251,11 @@ static const struct {
 };
 
 static bool is_named_argument(const char *primitive, const char *name) {
-  return strcmp(primitive, "expand") == 0 ||
+  static const char *const of_window[] = {"before", "after", "stride", "dilate"};
+  bool window = false;
+  for (size_t i = 0; i < LM_COUNT(of_window) && strcmp(primitive, "window") == 0; i++)
+    window |= strcmp(name, of_window[i]) == 0;
+  return window || strcmp(primitive, "expand") == 0 ||
          (strcmp(primitive, "stack") == 0 && strcmp(name, "before") == 0);
 }
 

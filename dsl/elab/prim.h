@@ -79,4 +79,5 @@ el_val p_top_k(el_call_site c);
 el_val p_ungroup(el_call_site c);
 el_val p_unstack(el_call_site c);
 el_val p_view(el_call_site c);
+el_val p_window(el_call_site c);
 #endif

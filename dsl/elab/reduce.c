@@ -188,29 +188,6 @@ el_val p_scatter_add(el_call_site c) {
 
 // ---- positions
 
-bool el_cache_make(lm_elab *e, lm_type of, el_cache *out) {
-  lm_axis axes[LM_RANK];
-  int rank = 0;
-  *out = (el_cache){.n = 0};
-  if (e->n_loops + of.rank > LM_RANK)
-    return false;
-  for (int k = 0; k < e->n_loops; k++) {
-    axes[rank++] = e->loops[k].index->region->owner->attr.axes[0];
-    out->in[out->n++] = e->loops[k].index;
-    out->attr.imm[out->attr.n_imm++] = 0;
-    out->attr.imm[out->attr.n_imm++] = 1;
-  }
-  for (int i = 0; i < of.rank; i++)
-    axes[rank++] = of.axis[i];
-  lm_type type = lm_type_make((lm_dtype)of.dtype, axes, rank);
-  out->attr.sym = LM_SYM(e->c, lm_arena_printf(e->a, "cache.%u", e->n_caches++));
-  const lm_global *g = lm_global_find(e->m, out->attr.sym);
-  if (!g)
-    g = lm_global_add(e->m, LM_GLOBAL_CACHE, out->attr.sym, type, e->n_loops);
-  LM_ASSERT(lm_type_equal(g->type, type));
-  return true;
-}
-
 // The cache with x at the position of the call. axes: those of x with s for t. NULL: too many axes.
 static lm_value *append_to_cache(lm_elab *e, const el_val *x, const el_axes *axes, el_axis *t,
                                  el_axis *s) {

@@ -131,20 +131,6 @@ static void bind_emitted(lm_elab *e, const struct el_scan *s, lm_value *const *s
   }
 }
 
-// ---- caches
-
-// The carry of the last position that was computed; `init` if there is none.
-static lm_value *recalled(lm_elab *e, const el_cache *c, lm_value *init) {
-  lm_value *kept = lm_emit(&e->b, LM_OP_RECALL, c->in, c->n, &c->attr, NULL);
-  lm_value *zero = lm_emit_const(&e->b, lm_type_make(LM_INT, NULL, 0), 0);
-  return lm_emit_select(&e->b, lm_emit2(&e->b, LM_OP_GT, e->at, zero), kept, init);
-}
-
-static void retain(lm_elab *e, el_cache *c, lm_value *v) {
-  c->in[c->n] = v;
-  lm_emit_op(&e->b, LM_OP_RETAIN, c->in, c->n + 1, &c->attr, NULL);
-}
-
 // ---- the loop
 
 static void evaluate_body(lm_elab *e, struct el_scan *s, const el_val *in, el_val *out) {
@@ -186,7 +172,7 @@ static void run_emitted(lm_elab *e, struct el_scan *s, el_val *carry) {
       caches = NULL;
     }
     if (caches)
-      v[i] = recalled(e, &caches[i], v[i]);
+      v[i] = el_cache_recall(e, &caches[i], v[i]);
   }
   e->b.loc = st->loc;
   s->op = lm_scan_begin(&e->b, t, false, v, n);
@@ -208,7 +194,7 @@ static void run_emitted(lm_elab *e, struct el_scan *s, el_val *carry) {
     if (carry[i].k != V_ERROR)
       carry[i].v = s->op->out[i];
     if (caches)
-      retain(e, &caches[i], s->op->out[i]);
+      el_cache_retain(e, &caches[i], s->op->out[i]);
   }
   bind_emitted(e, s, s->op->out + n);
 }

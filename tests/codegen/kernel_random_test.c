@@ -247,6 +247,36 @@ static void one_position(graph *g, int x) {
                 pad ? "" : name, pad ? name : "", below(g, axes[axis].size));
 }
 
+// A window over an axis, or the reverse: the same two axes in place of one, or the first of two.
+static void window(graph *g, int x) {
+  val t = g->v[x];
+  bool back = below(g, 3) == 0;
+  if (t.rank < 1 + back)
+    return;
+  int at = below(g, t.rank);
+  int from = t.axis[at];
+  int taps = back ? t.axis[(at + 1) % t.rank] : below(g, AXES);
+  int to = below(g, 2) ? from : below(g, AXES);
+  bool taken = to != from && find(&t, to) >= 0;
+  if (taken || to == taps || (!back && (find(&t, taps) >= 0 || t.rank == 5)))
+    return;
+  t.axis[at] = to;
+  if (!back) {
+    memmove(t.axis + at + 2, t.axis + at + 1, sizeof *t.axis * (size_t)(t.rank++ - at - 1));
+    t.axis[at + 1] = taps;
+  }
+  if (elements(&t) > MAX_ELEMENTS)
+    return;
+  begin(g, t);
+  if (back)
+    lm_buf_printf(&g->text, "unwindow %%v%d (%s, %s) -> (%s, %s) ", x, axes[from].name,
+                  axes[taps].name, axes[to].name, axes[taps].name);
+  else
+    lm_buf_printf(&g->text, "window %%v%d (%s) -> (%s, %s) ", x, axes[from].name, axes[to].name,
+                  axes[taps].name);
+  lm_buf_printf(&g->text, "[%d, %d, %d]\n", below(g, 6), 1 + below(g, 3), 1 + below(g, 3));
+}
+
 static void view(graph *g, int x) {
   static const int triples[][3] = {{0, 1, 3}, {1, 2, 4},  {0, 3, 4},    {10, 12, -1}, {0, 4, 5},
                                    {3, 2, 5}, {0, 11, 3}, {11, 12, 14}, {1, 0, 13},   {17, 3, 13}};
@@ -379,11 +409,11 @@ static void step(graph *g) {
   case 9: permute(g, x); return;
   case 10: rename_slice_pad(g, x); return;
   case 11:
-    if (below(g, 2))
-      one_position(g, x);
-    else
-      concat(g, x);
-    return;
+    switch (below(g, 3)) {
+    case 0: one_position(g, x); return;
+    case 1: concat(g, x); return;
+    default: window(g, x); return;
+    }
   case 12: view(g, x); return;
   case 13: lookup(g, x); return;
   case 14: random_dot(g, x); return;

@@ -288,6 +288,18 @@ static const kernel_case cases[] = {
      "  %p = pad %x (j) -> (n) [1, 3]\n  %q = slice %y (n) -> (k) [9, -4]\n  %e = exp %x\n  %r = "
      "pad %e (j) -> (n) [10, -2]\n  %s = slice %y (n) -> () [7, 1]\n  return %p, %q, %r, %s\n}\n",
      1e-6, 0},
+    {"windows",
+     HEAD
+     "axis b = 3, t = 9, u = 4, k = 3, d = 24, m = 2\n"
+     "func @f(%x: f32[b, t, d], %y: f32[b, u, k, d], %i: int[b, t]) -> (p: f32[b, t, d], q: f32[b, "
+     "u, k, d], r: f32[b, t, d], s: int[b, t, m], z: f32[b, d, u, k]) {\n"
+     "  %xw = window %x (t) -> (t, k) [2, 1, 1]  %p = sum %xw over(k)\n"
+     "  %e = exp %x  %q = window %e (t) -> (u, k) [1, 2, 3]\n"
+     "  %yw = unwindow %y (u, k) -> (t, k) [1, 2, 3]  %r = sum %yw over(k)\n"
+     "  %s = window %i (t) -> (t, m) [0, 1, 5]\n"
+     "  %xt = permute %x : f32[b, d, t]  %z = window %xt (t) -> (u, k) [4, 3, 1]\n"
+     "  return %p, %q, %r, %s, %z\n}\n",
+     1e-6, 0},
     {"iota and random numbers",
      HEAD "axis b = 3, d = 25\n"
           "func @f(%step: int, %row: int) -> (r: f32[b, d], i: int[b, d], z: f32[b, d]) {\n"

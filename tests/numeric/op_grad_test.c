@@ -101,6 +101,11 @@ static const test tests[] = {
     {"concat", "eight, a",
      "%v = rename %p4 (four) -> (l)  %v2 = permute %v : f32[l, a]  %v3 = permute %p4 : f32[four, a]"
      "  %z = concat %v2, %v3 (l, four) -> (eight)"},
+    {"window", "a, c, k", "%z = window %x (c) -> (c, k) [2, 1, 1]"},
+    {"window", "a, four, e2, e", "%z = window %m (c) -> (four, e2) [1, 2, 3]"},
+    {"window", "six, e2, a",
+     "%v = window %p6 (six) -> (six, k) [1, 1, 2]  %v2 = window %v (k) -> (e2, l) [3, 2, 1]  %z = "
+     "sum %v2 over(l)"},
     {"sum", "c", "%z = sum %m over(a, e)"},
     {"sum", NULL, "%z = sum %x over(c, a)"},
     {"max", "a", "%z = max %x over(c)"},

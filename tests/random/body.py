@@ -224,6 +224,20 @@ class Body:
         return self.let(f"pad({x}, {x}a -> {a}, {before}, {n - size - before})",
                         f"torch.cat(({v.name}.narrow({i}, 0, {before}) * 0, {x}, {v.name}.narrow({i}, 0, {n - size - before}) * 0), {i})", v.axes)
 
+    def windowed(self):
+        v = self.pick(1)
+        if not v.inner:
+            return self.unary()
+        a = self.r.choice(v.inner)
+        n, i, taps, dilate = self.size[a], v.axes.index(a), self.r.randint(1, 3), self.r.randint(1, 2)
+        before = self.r.randint(0, dilate * (taps - 1))
+        after = dilate * (taps - 1) - before
+        x = self.fresh("s")
+        self.lm.append(f"let {x} = window({v.name}, {a} -> ({a}, {x}a = {taps}), before = {before}, after = {after}, dilate = {dilate})")
+        self.py.append(f"{x} = torch.cat(({v.name}.narrow({i}, 0, 1).repeat_interleave({before}, {i}) * 0, {v.name}, "
+                       f"{v.name}.narrow({i}, 0, 1).repeat_interleave({after}, {i}) * 0), {i})")
+        return self.let(f"sum({x}, {x}a) / {taps}", f"sum({x}.narrow({i}, k * {dilate}, {n}) for k in range({taps})) / {taps}", v.axes)
+
     def paired(self):
         v = self.pick(1)
         even = [a for a in v.inner if self.size[a] == 2]
@@ -333,7 +347,7 @@ class Body:
                         f"dot(((pos[:, :, None] == pos[:, None, :] + 1) & (seg[:, :, None] == seg[:, None, :])).double(), 'b t s', {v.name}, 'b s {inner}', 's')",
                         ["b", "t", *v.inner])
 
-    OPS = dict(project=6, unary=5, binary=6, normed=3, reduce=2, split_axis=2, merge=2, permute=1, halves=1, interval=1, paired=2,
+    OPS = dict(project=6, unary=5, binary=6, normed=3, reduce=2, split_axis=2, merge=2, permute=1, halves=1, interval=1, windowed=1, paired=2,
                table=1, chosen=1, meet=3, shift=1)
 
     def draw(self, n):

@@ -1,7 +1,7 @@
-"""Mamba's selective scan: a state for each channel, whose decay, input and output depend on the token; a gate."""
+"""Mamba: a short convolution, then a selective scan: a state for each channel, whose decay, input and output depend on the token; a gate."""
 from ops import *
 
-VOCAB, D, E, N, R, L = 32, 16, 24, 4, 2, 2
+VOCAB, D, E, N, R, K, L = 32, 16, 24, 4, 2, 4, 2
 
 
 def params(P):
@@ -11,7 +11,19 @@ def params(P):
         P(p + "i", E, D, std=D ** -0.5), P(p + "z", E, D, std=D ** -0.5), P(p + "o", D, E, std=E ** -0.5)
         P(p + "b", N, E, std=E ** -0.5), P(p + "c", N, E, std=E ** -0.5)
         P(p + "d1", R, E, std=E ** -0.5), P(p + "d2", E, R, std=R ** -0.5)
+        P(p + "conv", E, 1, K, std=K ** -0.5), P(p + "shift", E, fill=0)
         P(p + "bias", E, fill=-1), P(p + "skip", E, fill=1), P(p + "a", E, N, fill=0), P(p + "norm", D, fill=1)
+
+
+def conv(x, w, bias, seg):
+    """torch's convolution of each document by itself"""
+    out = torch.zeros_like(x)
+    for r in range(x.shape[0]):
+        for s in seg[r].unique():
+            at = (seg[r] == s).nonzero()[:, 0]
+            y = F.conv1d(x[r, at].T[None], w, bias, padding=w.shape[-1] - 1, groups=w.shape[0])
+            out = out.index_put((torch.tensor(r), at), y[0, :, :len(at)].T)
+    return out
 
 
 def logits(W, tok, pos, seg):
@@ -19,7 +31,7 @@ def logits(W, tok, pos, seg):
     for l in range(L):
         w = lambda n: W[f"layers.{l}.{n}"]
         z = rms(x, w("norm"))
-        u = F.silu(z @ w("i").T)
+        u = F.silu(conv(z @ w("i").T, w("conv"), w("shift"), seg))
         delta = F.softplus(u @ w("d1").T @ w("d2").T + w("bias"))
         b, c = u @ w("b").T, u @ w("c").T
         h, y = torch.zeros(*u[:, 0].shape, N), []
