@@ -151,9 +151,9 @@ static lm_status folder_check(const exporter *x) {
   return lm_output_check(x->o->dir, read, LM_COUNT(read));
 }
 
-// LM_USER if an edit replaces a function of the model; reported.
-static lm_status functions_check(const lm_session *s) {
-  lm_loc at = s->compiled.lowered->replaced;
+// LM_USER if the base of the model cannot compute its results; reported.
+static lm_status edits_check(const lm_session *s) {
+  lm_loc at = s->compiled.lowered->changed;
   if (at.file)
     LM_REPORT(s->project.ctx, at, E327);
   return lm_verdict(s->project.ctx);
@@ -169,7 +169,7 @@ lm_status lm_export_hf(lm_session *s, const lm_export_options *o, lm_export_resu
   LM_TRY(lm_trained_params(s, LM_LOWER_MERGED));
   if (!s->compiled.lowered->n_maps)
     return lm_weights_no_map(&s->compiled);
-  LM_TRY(functions_check(s));
+  LM_TRY(edits_check(s));
   LM_TRY(folder_check(&x));
   LM_TRY(lm_output_weights_check(o->dir));
   LM_TRY(lm_output_kind_check(o->dir, &LM_OUTPUT_EXPORT));
@@ -221,7 +221,7 @@ lm_status lm_export_peft(lm_session *s, const lm_export_options *o, lm_export_re
   LM_TRY(lm_trained_params(s, LM_LOWER_PEFT));
   if (!s->compiled.lowered->n_maps)
     return lm_weights_no_map(&s->compiled);
-  LM_TRY(functions_check(s));
+  LM_TRY(edits_check(s));
   LM_TRY(base_check(s));
   LM_TRY(folder_check(&x));
   LM_TRY(lm_output_kind_check(o->dir, &LM_OUTPUT_PEFT));

@@ -145,7 +145,7 @@ void el_adapters_add(lm_elab *e, el_inst *inst, uint32_t param) {
   for (uint32_t i = 0; i < e->edits->n; i++) {
     el_edit *x = &e->edits->v[i];
     bool adapts = x->kind == EL_EDIT_ADAPT && lm_pattern_match(e->c, x->pattern, path, NULL);
-    if (!adapts || x->failed || el_edit_adapting(e, path, x->block.decl) != x)
+    if (!adapts || x->failed || el_edit_last(e, EL_EDIT_ADAPT, path, x->block.decl) != x)
       continue;
     const el_role *role = el_role_find(e, p->family->base);
     el_inst *made = has_role(e, p, x, role, path) ? adapter_make(e, inst, p, x, role) : NULL;
@@ -209,15 +209,8 @@ el_val el_adapted_weight(lm_elab *e, el_inst *adapter) {
 // The result of a method, which has the type of `like`.
 static el_val call(el_call_site c, const el_ref *ref, const char *method, const el_val *args,
                    uint32_t n, const el_val *like) {
-  lm_elab *e = c.e;
-  el_val r = el_invoke_method(e, ref, LM_SYM(e->c, method), args, n, c.x->loc);
-  if (r.k == V_ERROR ||
-      (r.k == V_TENSOR && r.kind == like->kind && el_axes_same(&r.axes, &like->axes)))
-    return r;
-  lm_diag *d = EL_ERR(e, el_method_find(ref->inst, LM_SYM(e->c, method))->loc, E308,
-                      ref->inst->decl->name.text, method, el_show(e, &r), el_show(e, like));
-  lm_diag_note(e->c, d, c.x->loc, "used here");
-  return el_error();
+  el_val r = el_invoke_method(c.e, ref, LM_SYM(c.e->c, method), args, n, c.x->loc);
+  return el_edit_result(c.e, ref->inst, method, r, like, c.x->loc);
 }
 
 static el_val merge(el_call_site c, const el_adapter *a, const el_ref *ref, const el_val *w) {

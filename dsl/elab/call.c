@@ -158,14 +158,30 @@ static void adapt_numbers(lm_elab *e, el_invocation *v) {
   }
 }
 
+// Calls `apply` of a block in place of a function.
+static el_val call_block(lm_elab *e, const ast_expr *x, el_replacement *instead,
+                         const el_ref *block) {
+  instead->active = instead->used = true;
+  el_val r = el_call_method(e, x, block, LM_SYM(e->c, "apply"));
+  instead->active = false;
+  return r;
+}
+
 static el_val call_fn(lm_elab *e, const ast_expr *x, lm_decl_ref ref) {
   el_replacement *instead = el_replacement_find(e, ref.decl);
-  if (instead)
+  bool by_block = instead && instead->by.decl->kind == DC_BLOCK;
+  el_ref block;
+  if (by_block && el_site_call_block(e, ref.decl, &block))
+    return call_block(e, x, instead, &block);
+  if (instead && !by_block)
     ref = instead->by;
   el_invocation v = {.sig = &ref.decl->sig, .what = ref.decl->name.text, .at = x->loc};
   if (!match(e, &v, x))
     return el_error();
   adapt_numbers(e, &v);
+  if (by_block && e->edits->records)
+    el_site_record_call(e, ref.decl, v.args, v.sig->n_params, x->loc);
+  instead = by_block ? NULL : instead;
   if (instead)
     instead->active = instead->used = true;
   el_val r = run_fn(e, &v, ref);
@@ -244,7 +260,7 @@ el_val el_call_method(lm_elab *e, const ast_expr *x, const el_ref *ref, lm_sym n
   el_val r = run_method(e, &v, ref, m);
   if (v.ran)
     warn_swapped(e, &v, x);
-  return r;
+  return name == LM_SYM(e->c, "apply") ? el_site_sub(e, ref, r, x->loc) : r;
 }
 
 static el_val wrong_method(lm_elab *e, const ast_member *m, const char *what, uint32_t n,
@@ -264,6 +280,31 @@ el_val el_invoke_method(lm_elab *e, const el_ref *ref, lm_sym name, const el_val
   if (n != m->sig.n_params)
     return wrong_method(e, m, v.what, n, at);
   args_take(e, &v, args, n);
+  return run_method(e, &v, ref, m);
+}
+
+el_val el_invoke_named(lm_elab *e, const el_ref *ref, lm_sym name, el_val first, lm_loc at) {
+  const ast_member *m = el_method_find(ref->inst, name);
+  el_invocation v = {.sig = &m->sig,
+                     .what = lm_arena_printf(e->a, "%s.%s", ref->inst->decl->name.text, name),
+                     .at = at};
+  allocate_arguments(e, &v);
+  for (uint32_t i = 0; i < v.sig->n_params; i++) {
+    const ast_param *p = &v.sig->params[i];
+    const el_bind *b = i ? el_names_find(&e->frame->names, p->name.text) : NULL;
+    v.locs[i] = p->name.loc;
+    v.given[i] = !i || b;
+    if (v.given[i]) {
+      v.args[i] = i ? b->val : first;
+      continue;
+    }
+    if (p->init)
+      continue;
+    lm_diag *d = EL_ERR(e, p->name.loc, E32C, v.what, p->name.text);
+    lm_diag_note(e->c, d, at, "used here");
+    lm_diag_note(e->c, d, el_edit_of(ref->inst)->at, "added by this edit");
+    return el_error();
+  }
   return run_method(e, &v, ref, m);
 }
 

@@ -38,6 +38,9 @@ lm_sym el_dim_name(lm_elab *e, const ast_dim *d); // NULL: reported
 // Calls a method with the arguments of the call x.
 el_val el_call_method(lm_elab *e, const ast_expr *x, const el_ref *ref, lm_sym name); // call.c
 
+// Calls a method with `first`; its further parameters have the values of their names in the scope.
+el_val el_invoke_named(lm_elab *e, const el_ref *ref, lm_sym name, el_val first, lm_loc at);
+
 // ---- unification (unify.c)
 // Unifies argument i with its parameter and adapts numbers. False: reported.
 bool el_unify_param(lm_elab *e, el_invocation *v, uint32_t i, bool is_fn);

@@ -33,7 +33,7 @@ static int kind_find(const char *name) {
 }
 
 static bool is_planned(const char *name) {
-  static const char *const planned[] = {"after", "store", "prune"};
+  static const char *const planned[] = {"store", "prune"};
   for (size_t k = 0; k < LM_COUNT(planned); k++)
     if (!strcmp(planned[k], name))
       return true;
@@ -70,10 +70,16 @@ static const ast_expr *without_percent(lm_elab *e, const ast_expr *call) {
   return copy;
 }
 
-// The block of `adapt @P = BLOCK(…)`.
+static bool has_apply(const lm_elab *e, const ast_decl *block) {
+  const ast_member *m =
+      el_method_find(&(el_inst){.decl = (ast_decl *)block}, LM_SYM(e->c, "apply"));
+  return m && m->sig.n_params;
+}
+
+// The block of `adapt @P = BLOCK(…)`, `after @SITE = BLOCK(…)` or `replace FUNCTION = BLOCK(…)`.
 static bool read_block(lm_elab *e, el_edit *x) {
   if (x->call->kind != EX_CALL || x->call->a->kind != EX_NAME)
-    return EL_REJECT(e, x->call->loc, E301, forms[EL_EDIT_ADAPT]);
+    return EL_REJECT(e, x->call->loc, E301, forms[x->kind]);
   lm_sym name = x->call->a->text;
   x->block = lm_program_find(e->prog, e->edits->file, name);
   if (!x->block.decl) {
@@ -88,21 +94,49 @@ static bool read_block(lm_elab *e, el_edit *x) {
     return false;
   }
   x->call = without_percent(e, x->call);
-  if (x->block.decl->kind == DC_BLOCK && el_is_adapter(e, &(el_inst){.decl = x->block.decl}))
+  bool block = x->block.decl->kind == DC_BLOCK;
+  bool adapts = x->kind == EL_EDIT_ADAPT;
+  if (block && adapts && el_is_adapter(e, &(el_inst){.decl = x->block.decl}))
     return true;
-  lm_diag *d = EL_ERR(e, x->call->loc, E304, name);
+  if (block && !adapts && has_apply(e, x->block.decl))
+    return true;
+  lm_diag *d = adapts ? EL_ERR(e, x->call->loc, E304, name) : EL_ERR(e, x->call->loc, E32B, name);
   lm_diag_note(e->c, d, x->block.decl->name.loc, "declared here");
   return false;
 }
 
+static el_edit *edit_add(lm_elab *e, el_edit_kind kind, const ast_item *x) {
+  el_edits *all = e->edits;
+  LM_PUSH(e->a, all->v, all->n, all->cap) = (el_edit){
+      .kind = kind,
+      .pattern = x->sel->text,
+      .at = x->sel->loc,
+      .number = (int)all->n,
+      .call = x->expr,
+  };
+  return &all->v[all->n - 1];
+}
+
 static bool replacement_read(lm_elab *e, const ast_item *x, lm_loc at) {
-  static const char form[] = "replace FUNCTION = FUNCTION";
   bool set = x->kind == IT_SET_SEL;
   if (set && x->sel->kind == EX_PATTERN)
     return EL_REJECT(e, at, E900, "`replace @SITE` in `with`");
-  if (!set || x->sel->kind != EX_NAME || x->expr->kind != EX_NAME)
-    return EL_REJECT(e, x->loc, E301, form);
-  return el_replacement_read(e, x);
+  if (!set || x->sel->kind != EX_NAME)
+    return EL_REJECT(e, x->loc, E301, forms[EL_EDIT_REPLACE]);
+  lm_decl_ref by = {0};
+  if (x->expr->kind != EX_NAME) {
+    el_edit *made = edit_add(e, EL_EDIT_REPLACE, x);
+    if (!read_block(e, made))
+      return false;
+    by = made->block;
+  }
+  if (!el_replacement_read(e, x, by))
+    return false;
+  if (by.decl) {
+    e->edits->has_sites = true;
+    e->edits->v[e->edits->n - 1].fn = e->edits->replaced[e->edits->n_replaced - 1].of.decl;
+  }
+  return true;
 }
 
 static bool read_item(lm_elab *e, const ast_item *x) {
@@ -116,19 +150,13 @@ static bool read_item(lm_elab *e, const ast_item *x) {
   int kind = kind_find(name->text);
   if (kind < 0)
     return report_word(e, name->loc, name->text);
-  ast_item_kind form = kind == EL_EDIT_ADAPT ? IT_SET_SEL : IT_DO;
-  if (x->kind != form || x->sel->kind != EX_PATTERN)
+  bool of_block = kind == EL_EDIT_ADAPT || kind == EL_EDIT_AFTER;
+  if (x->kind != (of_block ? IT_SET_SEL : IT_DO) || x->sel->kind != EX_PATTERN)
     return EL_REJECT(e, x->loc, E301, forms[kind]);
-  el_edits *all = e->edits;
-  el_edit read = {.kind = (el_edit_kind)kind,
-                  .pattern = x->sel->text,
-                  .at = x->sel->loc,
-                  .number = (int)all->n,
-                  .call = x->expr};
-  LM_PUSH(e->a, all->v, all->n, all->cap) = read;
-  el_edit *made = &all->v[all->n - 1];
-  all->has_adapters |= kind == EL_EDIT_ADAPT;
-  return kind != EL_EDIT_ADAPT || read_block(e, made);
+  el_edit *made = edit_add(e, (el_edit_kind)kind, x);
+  e->edits->has_adapters |= kind == EL_EDIT_ADAPT;
+  e->edits->has_sites |= kind == EL_EDIT_AFTER;
+  return !of_block || read_block(e, made);
 }
 
 bool el_edits_read(lm_elab *e, const ast_items *items) {
@@ -146,7 +174,7 @@ bool el_edits_read(lm_elab *e, const ast_items *items) {
 static bool is_frozen(lm_elab *e, const char *path, int after, bool frozen) {
   for (uint32_t i = 0; i < e->edits->n; i++) {
     const el_edit *x = &e->edits->v[i];
-    if (x->kind != EL_EDIT_ADAPT && x->number >= after &&
+    if ((x->kind == EL_EDIT_FREEZE || x->kind == EL_EDIT_TRAIN) && x->number >= after &&
         lm_pattern_match(e->c, x->pattern, path, NULL))
       frozen = x->kind == EL_EDIT_FREEZE;
   }
@@ -164,15 +192,26 @@ const el_edit *el_edit_of(const el_inst *inst) {
   return a ? a->added_by : NULL;
 }
 
-const el_edit *el_edit_adapting(lm_elab *e, lm_sym path, const ast_decl *block) {
+const el_edit *el_edit_last(lm_elab *e, el_edit_kind kind, lm_sym path, const ast_decl *block) {
   const el_edit *last = NULL;
   for (uint32_t i = 0; i < e->edits->n; i++) {
     const el_edit *x = &e->edits->v[i];
-    if (x->kind == EL_EDIT_ADAPT && x->block.decl == block &&
-        lm_pattern_match(e->c, x->pattern, path, NULL))
+    if (x->kind == kind && x->block.decl == block && lm_pattern_match(e->c, x->pattern, path, NULL))
       last = x;
   }
   return last;
+}
+
+el_val el_edit_result(lm_elab *e, const el_inst *block, const char *method, el_val r,
+                      const el_val *like, lm_loc at) {
+  bool same = r.k == V_TENSOR && r.kind == like->kind && el_axes_same(&r.axes, &like->axes);
+  if (r.k == V_ERROR || same)
+    return r;
+  lm_diag *d = EL_ERR(e, el_method_find(block, LM_SYM(e->c, method))->loc, E308,
+                      block->decl->name.text, method, el_show(e, &r), el_show(e, like));
+  lm_diag_note(e->c, d, at, "used here");
+  lm_diag_note(e->c, d, el_edit_of(block)->at, "added by this edit");
+  return el_error();
 }
 
 int el_edit_class(lm_elab *e, const el_inst *inst, const el_param *p) {
@@ -229,12 +268,24 @@ static int lines_before(const el_edit *x) {
 }
 
 bool el_edit_reaches(const el_edit *x, const lm_global *g) {
-  return g->added <= lines_before(x);
+  return x->kind != EL_EDIT_AFTER && x->kind != EL_EDIT_REPLACE && g->added <= lines_before(x);
+}
+
+lm_loc el_edits_change(const lm_elab *e) {
+  if (e->edits && e->edits->n_replaced)
+    return e->edits->replaced[0].at;
+  for (uint32_t i = 0; e->edits && i < e->edits->n; i++)
+    if (e->edits->v[i].kind == EL_EDIT_AFTER)
+      return e->edits->v[i].at;
+  return (lm_loc){0};
 }
 
 void el_edits_check(lm_elab *e, const el_inst *model) {
   for (uint32_t i = 0; e->edits && i < e->edits->n; i++) {
     const el_edit *x = &e->edits->v[i];
+    if (x->kind == EL_EDIT_AFTER || x->kind == EL_EDIT_REPLACE)
+      continue;
     el_pattern_check(e, x->pattern, x->at, lines_before(x), model->decl);
   }
+  el_sites_check(e, model);
 }

@@ -196,6 +196,7 @@ struct el_inst {
   el_row *rows;                   // of an adapter: the axes of the parameter, by role
   const struct el_edit *added_by; // of an adapter: its line (edit.h)
   lm_sym host;                    // of an adapter: the owner's parameter that it adapts
+  struct el_inserted *inserted;   // edit.h: blocks at its sites
   struct el_source *source;       // source.h; NULL: the instance has no `from`
   el_param *params;
   uint32_t n_params, cap_params;
@@ -258,6 +259,7 @@ struct lm_elab {
   bool begins;            // @begin is emitted
   struct el_edits *edits; // edit.h; NULL: the model has none
   struct el_role *roles;  // edit.h; of the parameters, if an edit or an optimizer needs them
+  struct el_site *sites;  // edit.h; if an edit needs them
   struct el_form *forms;  // share.h: of models
   struct el_family *families;
   struct el_declared *declared; // share.h: the parameters of all instances

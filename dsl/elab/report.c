@@ -1,6 +1,6 @@
 // report.c - messages: values in the notation of the language, and errors with the calls around
 // them.
-#include "dsl/elab/elab.h"
+#include "dsl/elab/edit.h"
 
 const char *el_show_axes(lm_elab *e, const el_axes *axes) {
   const char *s = "[";
@@ -76,6 +76,16 @@ static lm_loc user_location(const lm_elab *e, lm_loc at) {
   return call;
 }
 
+// The edit that has added the instance whose method is evaluated; NULL: it is the model's own.
+static const el_edit *edit_around(const lm_elab *e) {
+  for (const el_frame *f = e->frame; f; f = f->up) {
+    const el_edit *edit = f->self ? el_edit_of(f->self->inst) : NULL;
+    if (edit)
+      return edit;
+  }
+  return NULL;
+}
+
 lm_diag *el_verr(lm_elab *e, lm_loc at, lm_diag_id id, const char *fmt, va_list ap) {
   lm_loc inside = at;
   at = user_location(e, at);
@@ -88,6 +98,9 @@ lm_diag *el_verr(lm_elab *e, lm_loc at, lm_diag_id id, const char *fmt, va_list 
     if (f->called_at.file && f->what && !here)
       lm_diag_note(e->c, d, f->called_at, "in %s", f->what);
   }
+  const el_edit *edit = edit_around(e);
+  if (edit && !(edit->at.file == at.file && edit->at.line == at.line))
+    lm_diag_note(e->c, d, edit->at, "added by this edit");
   return d;
 }
 

@@ -295,6 +295,13 @@ static bool adapters_agree(const el_adapter *a, const el_adapter *b) {
   return !a && !b;
 }
 
+static bool inserted_agree(const el_inserted *a, const el_inserted *b) {
+  for (; a && b; a = a->next, b = b->next)
+    if (a->by != b->by || a->site != b->site || !el_insts_agree(a->inst, b->inst))
+      return false;
+  return !a && !b;
+}
+
 static bool lists_agree(const el_insts *a, const el_insts *b) {
   bool same = a && b ? a->n == b->n : a == b;
   for (int64_t k = 0; same && a && k < a->n; k++)
@@ -316,7 +323,7 @@ bool el_insts_agree(const el_inst *x, const el_inst *y) {
     if (!same || !lists_agree(a->many, b->many))
       return false;
   }
-  return true;
+  return inserted_agree(x->inserted, y->inserted);
 }
 
 el_index el_share_index(const el_ref *ref, const el_param *p, int k) {

@@ -63,6 +63,7 @@ static void count(const lm_elab *e, const el_inst *inst, inventory *x) {
       x->of = inst;
     }
   }
+  x->adapted |= inst->inserted != NULL;
   for (uint32_t i = 0; i < inst->n_subs; i++) {
     if (inst->subs[i].one)
       count(e, inst->subs[i].one, x);

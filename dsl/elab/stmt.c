@@ -1,5 +1,5 @@
 // stmt.c - statements: let, assignment to carries and states, emit, return.
-#include "dsl/elab/elab.h"
+#include "dsl/elab/edit.h"
 
 void el_bind_name(lm_elab *e, lm_sym name, el_val v, bool settable) {
   el_names_add(e, &e->frame->names, name, v, settable);
@@ -44,7 +44,7 @@ void el_bind_let(lm_elab *e, const ast_name *n, el_val v) {
 static void run_let(lm_elab *e, const ast_stmt *st) {
   el_val v = el_eval(e, st->expr);
   if (!st->is_tuple) {
-    el_bind_let(e, &st->names.v[0], v);
+    el_bind_let(e, &st->names.v[0], el_site_let(e, &st->names.v[0], v));
     return;
   }
   bool fits = (v.k == V_TUPLE) && v.n == st->names.n;
@@ -52,8 +52,10 @@ static void run_let(lm_elab *e, const ast_stmt *st) {
   if (!fits && v.k != V_ERROR)
     EL_ERR(e, st->loc, E021, st->names.n,
            v.k == V_TUPLE ? lm_arena_printf(e->a, "%u values", v.n) : el_show(e, &v));
-  for (uint32_t i = 0; i < st->names.n; i++)
-    el_bind_let(e, &st->names.v[i], fits ? v.items[i] : el_error());
+  for (uint32_t i = 0; i < st->names.n; i++) {
+    el_val item = fits ? el_site_let(e, &st->names.v[i], v.items[i]) : el_error();
+    el_bind_let(e, &st->names.v[i], item);
+  }
 }
 
 static void run_set(lm_elab *e, const ast_stmt *st) {

@@ -212,8 +212,10 @@ static el_inst *instantiate(lm_elab *e, const lm_recipe *r) {
   lm_func *temporary = lm_func_add(e->m, LM_SYM(e->c, "instances"));
   e->b = (lm_builder){.m = e->m, .at = temporary->body};
   el_inst *model = el_inst_make(e, call, r->model.file, &where);
-  if (model && !model->broken)
+  if (model && !model->broken) {
+    el_sites_edit(e, model);
     el_shares_make(e);
+  }
   lm_func_remove(e->m, temporary);
   if (!model || model->broken)
     return NULL;
@@ -242,6 +244,7 @@ static bool roles_find(lm_elab *e, const lm_recipe *r, const lm_lower_options *o
     return false;
   lm_diag_return(e->c, mark); // the second elaboration gives the same warnings
   e->roles = plain->roles;
+  e->sites = plain->sites;
   return true;
 }
 
@@ -269,7 +272,7 @@ static el_inst *make_model(lm_elab *e, const lm_recipe *r, const lm_lower_option
   lm_entry_frame(e, r->edits ? r->edits_file : r->model.file);
   if (r->edits && !el_edits_read(e, r->edits))
     return NULL;
-  bool adapts = e->edits && e->edits->has_adapters;
+  bool adapts = e->edits && (e->edits->has_adapters || e->edits->has_sites);
   if ((adapts || needs_roles(r)) && !roles_find(e, r, o))
     return NULL;
   el_inst *model = instantiate(e, r);
@@ -289,7 +292,7 @@ static bool trains_any(const lm_module *m) {
 static void edits_resolve(lm_elab *e, lm_lowered *out) {
   for (uint32_t k = 0; e->edits && k < e->edits->n; k++) {
     const el_edit *x = &e->edits->v[k];
-    uint32_t hits = 0;
+    uint32_t hits = x->hits;
     for (uint32_t i = 0; i < e->m->n_globals; i++) {
       const lm_global *g = &e->m->globals[i];
       for (int64_t j = 0; el_edit_reaches(x, g) && j < g->n_paths; j++)
@@ -378,7 +381,7 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, const lm_recipe *r, const lm_l
   if (o->what & LM_LOWER_MERGED)
     lm_lower_merged(e, model);
   lm_lower_begin(e, model);
-  l->replaced = e->edits && e->edits->n_replaced ? e->edits->replaced[0].at : (lm_loc){0};
+  l->changed = el_edits_change(e);
   if (o->what & LM_LOWER_TRAIN)
     lm_lower_optimizer(e, r, l);
   return c->n_errors > before ? NULL : l;
@@ -402,9 +405,14 @@ static void check_instance(lm_elab *e, lm_decl_ref ref) {
   lm_elab *own = lm_elab_create(e->c, e->prog, lm_module_create(e->c));
   lm_lowered unused = {.m = own->m};
   lm_lower_options o = {0};
+  uint32_t before = e->c->n_errors;
   el_inst *model = make_model(own, &r, &o);
-  if (model && own->edits && own->edits->has_adapters)
+  const el_edits *edits = own->edits;
+  if (model && edits && (edits->has_adapters || edits->has_sites || edits->n_replaced)) {
     lower_probe(own, model, &o, &unused); // their methods are only called with the roles of a model
+    if (e->c->n_errors == before)
+      el_replacements_check(own);
+  }
   if (model)
     lm_lower_begin(own, model);
 }

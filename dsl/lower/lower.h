@@ -126,8 +126,8 @@ typedef struct lm_lowered {
   uint32_t n_maps, cap_maps;
   const char **ignored; // patterns of foreign names that `map hf` ignores
   uint32_t n_ignored, cap_ignored;
-  lm_lowered_configs config;    // of `map hf`
-  lm_loc replaced;              // an edit that replaces a function of the model; no file: none
+  lm_lowered_configs config; // of `map hf`
+  lm_loc changed; // an edit after which the model computes what its base cannot; no file: none
   lm_lowered_adapter *adapters; // with LM_LOWER_PEFT
   uint32_t n_adapters, cap_adapters;
   lm_lowered_peft *peft; // their tensors

@@ -30,6 +30,8 @@ static void insts_visit(lm_elab *e, el_inst *inst, visitor *each, results *out) 
   for (uint32_t i = 0; i < inst->n_params; i++)
     for (el_adapter *a = inst->params[i].adapters; a; a = a->next)
       insts_visit(e, a->inst, each, out);
+  for (const el_inserted *x = inst->inserted; x; x = x->next)
+    insts_visit(e, x->inst, each, out);
   for (uint32_t i = 0; i < inst->n_subs; i++) {
     if (inst->subs[i].one)
       insts_visit(e, inst->subs[i].one, each, out);
@@ -107,6 +109,9 @@ static bool any_made(const el_inst *inst) {
       if (any_made(a->inst))
         return true;
   }
+  for (const el_inserted *x = inst->inserted; x; x = x->next)
+    if (any_made(x->inst))
+      return true;
   for (uint32_t i = 0; i < inst->n_subs; i++) {
     if (inst->subs[i].one && any_made(inst->subs[i].one))
       return true;
