@@ -43,6 +43,7 @@ static lm_mesh_axis axis_make(const lm_compiled *c, int k) {
       .name = LM_SYM(ctx, p->axis[k].name),
       .size = p->axis[k].size,
       .rows = !strcmp(p->axis[k].name, "dp"),
+      .positions = !strcmp(p->axis[k].name, "cp"),
       .loc = p->loc,
   };
   uint32_t cap = 0;
@@ -61,7 +62,7 @@ lm_status lm_mesh_make(const lm_compiled *c) {
   for (m->mesh.n = 0; c->spec.run.divides && m->mesh.n < p->n; m->mesh.n++) {
     lm_mesh_axis *a = &m->mesh.axis[m->mesh.n];
     *a = axis_make(c, m->mesh.n);
-    if (a->rows || a->n_shard)
+    if (a->rows || a->positions || a->n_shard)
       continue;
     lm_diag *d = LM_REPORT(c->project->ctx, p->loc, E258, a->name, a->size, a->name);
     lm_diag_note(c->project->ctx, d, (lm_loc){0}, "the axes of the parameters are %s",

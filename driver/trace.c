@@ -70,7 +70,7 @@ static lm_status logits_add(lm_trace *t) {
   const lm_plan_func *apply = lm_plan_func_get(s->compiled.plan, LM_FUNC_APPLY, 0);
   const lm_plan_port *logits = lm_plan_port_get(apply, LM_PORT_LOGITS, true);
   lm_batch_ports in;
-  LM_TRY(lm_batch_ports_open(s->execution.exec, apply, &in));
+  LM_TRY(lm_batch_ports_open(s->execution.exec, s->compiled.plan, apply, &in));
   int64_t shape[3] = {s->run.n_micro * in.rows, in.seq, logits->shape[2]},
           part = in.rows * in.seq * shape[2];
   float *out = tensor_add(t, "logits", 3, shape);

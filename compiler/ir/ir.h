@@ -54,6 +54,8 @@ typedef struct lm_mesh_axis {
   // Each rank along the axis has a part of the rows of a micro-batch: of the first axis of the
   // arguments of the losses, whatever its name.
   bool rows;
+  // The same for the positions: the second axis of these arguments.
+  bool positions;
   // The axes to divide, by name without a suffix ("g" for "g" and "g.1"), in order of preference;
   // pass `shard` divides them and sets n_shard to 0.
   struct lm_mesh_shard {
@@ -239,6 +241,7 @@ int lm_axes_extent(lm_module *m, const lm_axis *axes, int n);
 // The axis of one part of `whole` when the ranks along a mesh axis (from 1) divide it evenly:
 // always the same for the same two. It is named whole@mesh. LM_BUG if the size does not divide.
 lm_axis lm_axis_part(lm_module *m, lm_axis whole, int mesh);
+lm_mesh_set lm_axis_divided_by(const lm_module *m, lm_axis a); // the axes of the mesh that do
 lm_type lm_type_whole(const lm_module *m, lm_type t); // the type before any axis was divided
 // The length of an axis' name without a suffix: of "g" in "g.1", "g@tp".
 size_t lm_axis_base_length(const char *name);

@@ -45,7 +45,7 @@ static bool divided_axis(parser *p, const lm_token *t, int64_t size) {
   return true;
 }
 
-// mesh dp = 2 rows, tp = 4 shard(g, ff)
+// mesh dp = 2 rows, cp = 2 positions, tp = 4 shard(g, ff)
 static bool mesh(parser *p) {
   int64_t ranks = 1;
   if (p->m->mesh.n || p->m->n_axes > 1)
@@ -65,6 +65,7 @@ static bool mesh(parser *p) {
     *a = (lm_mesh_axis){.name = t.sym, .size = (int)size, .loc = t.loc};
     uint32_t cap = 0;
     a->rows = lmir_opt_word(p, "rows");
+    a->positions = lmir_opt_word(p, "positions");
     if (!lmir_opt_word(p, "shard"))
       continue;
     if (!lmir_want(p, '('))

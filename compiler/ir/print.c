@@ -317,7 +317,8 @@ static void put_mesh(printer *p) {
     const lm_mesh_axis *a = &mesh->axis[i];
     lm_buf_puts(p->out, i ? ", " : "mesh ");
     put_name(p->out, a->name);
-    lm_buf_printf(p->out, " = %d%s", a->size, a->rows ? " rows" : "");
+    lm_buf_printf(p->out, " = %d%s%s", a->size, a->rows ? " rows" : "",
+                  a->positions ? " positions" : "");
     for (uint32_t k = 0; k < a->n_shard; k++) {
       lm_buf_puts(p->out, k ? ", " : " shard(");
       put_name(p->out, a->shard[k].name);

@@ -111,6 +111,13 @@ lm_axis lm_axis_part(lm_module *m, lm_axis whole, int mesh) {
   return (lm_axis)(m->n_axes - 1);
 }
 
+lm_mesh_set lm_axis_divided_by(const lm_module *m, lm_axis a) {
+  lm_mesh_set set = 0;
+  for (; m->axes[a].whole; a = m->axes[a].whole)
+    set |= (lm_mesh_set)(1 << (m->axes[a].mesh - 1));
+  return set;
+}
+
 lm_type lm_type_whole(const lm_module *m, lm_type t) {
   for (int i = 0; i < t.rank; i++)
     while (m->axes[t.axis[i]].whole)

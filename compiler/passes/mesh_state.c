@@ -30,10 +30,7 @@ static lm_mesh_state mistake(analysis *a, const lm_op *op, const char *what) {
 // ---- types
 
 static bool is_divided(const analysis *a, lm_axis axis) {
-  for (; axis; axis = a->m->axes[axis].whole)
-    if (a->m->axes[axis].mesh == a->mesh)
-      return true;
-  return false;
+  return lm_axis_divided_by(a->m, axis) >> (a->mesh - 1) & 1;
 }
 
 static lm_axis divided_axis(const analysis *a, lm_type t) {
@@ -79,8 +76,9 @@ static operands operands_of(const analysis *a, const lm_op *op) {
 
 // ---- rules
 
+// A value without a gradient mixes both forms: none of them gets a cotangent from it.
 static lm_mesh_state equal_form(analysis *a, const lm_op *op, operands x) {
-  if (a->graph && x.whole && x.terms)
+  if (a->graph && x.whole && x.terms && a->active[op->out[0]->id])
     return mistake(a, op,
                    "mixes a value that entered the divided computation with one that did "
                    "not: `fan` is missing");

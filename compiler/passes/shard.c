@@ -14,11 +14,12 @@
 //           %q = mul %r, %r   %s = sum %q over(b@dp, d) }       (partial over dp)
 //
 // A divided axis is another axis, so the module is from here on the program of one rank, and later
-// passes see smaller tensors. The axes of the mesh are divided one after the other. shard_choice.c
-// chooses how each value is spread; this file rewrites the operations and inserts collectives where
-// an operation needs its operand in another form, once for all its uses. The sums of @loss and
-// @eval stay partial over the axes of the mesh that divide rows. Pass `grad` derives the backward
-// collectives (compiler/ops/mesh_vjp.c).
+// passes see smaller tensors. The axes of the mesh are divided one after the other, those that
+// divide the data first: tp then divides each part of the positions further. shard_choice.c chooses
+// how each value is spread; this file rewrites the operations and inserts collectives where an
+// operation needs its operand in another form, once for all its uses. The sums of @loss and @eval
+// stay partial over the axes of the mesh that divide rows or positions. Pass `grad` derives the
+// backward collectives (compiler/ops/mesh_vjp.c).
 //
 // Declines: without a mesh. An axis that does not divide, or that is the axis of a repetition, is
 // an error. Cost: what the collectives exchange, and operations along axes that cannot stay
@@ -417,7 +418,7 @@ static void region_divide(lm_shard *s, lm_region *r) {
 
 // The data is divided by every axis of the mesh but tp, whose ranks see the same rows.
 static bool divides_batch(const lm_mesh_axis *by) {
-  return by->rows || strcmp(by->name, "tp") != 0;
+  return by->rows || by->positions || strcmp(by->name, "tp") != 0;
 }
 
 static void choose(lm_shard *s, lm_func *f, uint8_t *whole_params) {
@@ -473,7 +474,8 @@ static bool axis_divide(lm_module *m, int mesh) {
     uint8_t *others = lm_calloc((size_t)m->n_globals + 1, 1); // of functions without gradients
     params_choose(&s, whole_params);
     for (lm_func *f = m->funcs; f; f = f->next)
-      func_divide(&s, f, f->key.id == LM_FUNC_LOSS ? whole_params : others);
+      if (!by->positions || lm_shard_takes_batch(f))
+        func_divide(&s, f, f->key.id == LM_FUNC_LOSS ? whole_params : others);
     lm_free(others);
     lm_free(whole_params);
     if (globals_divide(&s))
@@ -502,8 +504,11 @@ static bool can_run(const lm_module *m) {
 
 bool lm_pass_shard(lm_module *m, const lm_pass_env *env) {
   bool ok = !m->mesh.n || can_run(m);
-  for (int k = 1; k <= m->mesh.n && ok; k++)
-    if (m->mesh.axis[k - 1].n_shard || lm_shard_rows(m, k))
-      ok = axis_divide(m, k);
+  for (int batch = 1; batch >= 0; batch--)
+    for (int k = 1; k <= m->mesh.n && ok; k++) {
+      const lm_mesh_axis *by = &m->mesh.axis[k - 1];
+      if (divides_batch(by) == batch && (by->n_shard || lm_shard_batch(m, k)))
+        ok = axis_divide(m, k);
+    }
   return ok;
 }

@@ -67,9 +67,11 @@ void lm_shard_choose(lm_shard *s, uint8_t *whole_params);
 void lm_shard_norm(lm_module *m, int mesh);
 
 // ---- shard_list.c
-// True if an axis of the mesh divides rows that it has not divided yet.
-bool lm_shard_rows(const lm_module *m, int mesh);
-// Sets the order of the axes that `by` divides (lm_shard.order): rows first. False if errors were
-// reported.
+// True for functions whose arguments are the rows of a batch.
+bool lm_shard_takes_batch(const lm_func *f);
+// True if an axis of the mesh divides rows or positions that it has not divided yet.
+bool lm_shard_batch(const lm_module *m, int mesh);
+// Sets the order of the axes that `by` divides (lm_shard.order): rows and positions first. False if
+// errors were reported.
 bool lm_shard_list(const lm_module *m, const lm_mesh_axis *by, uint32_t *order);
 #endif

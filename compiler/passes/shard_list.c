@@ -1,5 +1,5 @@
-// shard_list.c - which axes of a module an axis of the mesh divides: the rows of a micro-batch, and
-// those that its list names.
+// shard_list.c - which axes of a module an axis of the mesh divides: the rows of a micro-batch,
+// their positions, and those that its list names.
 #include <string.h>
 #include "compiler/passes/shard.h"
 #include "runtime/base/diag_code.h"
@@ -106,18 +106,33 @@ static bool report_name(const lm_module *m, const lm_mesh_axis *by, const uint8_
 
 // ---- rows
 
-static lm_axis rows_of(const lm_func *f) {
-  bool loss = f->key.id == LM_FUNC_LOSS || f->key.id == LM_FUNC_EVAL;
+// Axis k of the arguments of a loss: 0 are its rows, 1 the positions. 0: it has none.
+static lm_axis batch_axis(const lm_func *f, int k) {
   const lm_region *r = f->body;
-  return loss && r->n_args && r->args[0]->type.rank ? r->args[0]->type.axis[0] : 0;
+  return lm_shard_takes_batch(f) && r->n_args && r->args[0]->type.rank > k
+             ? r->args[0]->type.axis[k]
+             : 0;
 }
 
-bool lm_shard_rows(const lm_module *m, int mesh) {
-  for (const lm_func *f = m->funcs; f && m->mesh.axis[mesh - 1].rows; f = f->next) {
-    lm_axis a = rows_of(f);
+static lm_axis rows_of(const lm_func *f) {
+  return batch_axis(f, 0);
+}
+
+static lm_axis positions_of(const lm_func *f) {
+  return batch_axis(f, 1);
+}
+
+bool lm_shard_takes_batch(const lm_func *f) {
+  return f->key.id == LM_FUNC_LOSS || f->key.id == LM_FUNC_EVAL;
+}
+
+bool lm_shard_batch(const lm_module *m, int mesh) {
+  const lm_mesh_axis *by = &m->mesh.axis[mesh - 1];
+  for (const lm_func *f = m->funcs; f && (by->rows || by->positions); f = f->next) {
+    lm_axis first = by->rows ? rows_of(f) : positions_of(f), a = first;
     while (a && m->axes[a].mesh != mesh)
       a = m->axes[a].whole;
-    if (rows_of(f))
+    if (first)
       return !a;
   }
   return false;
@@ -162,6 +177,17 @@ static bool rows_list(const lm_module *m, const lm_mesh_axis *by, uint32_t *orde
   return true;
 }
 
+// Positions that have another name, as those that attention looks back on, are whole.
+static bool positions_list(const lm_module *m, const lm_mesh_axis *by, uint32_t *order) {
+  for (const lm_func *f = m->funcs; f; f = f->next) {
+    lm_axis a = positions_of(f);
+    if (a && !can_divide(m, a, by->size))
+      return report_size(m, by, a);
+    order[a] = a != 0;
+  }
+  return true;
+}
+
 // ---- names
 
 static bool names_list(const lm_module *m, const lm_mesh_axis *by, uint32_t *order) {
@@ -192,5 +218,7 @@ static bool names_list(const lm_module *m, const lm_mesh_axis *by, uint32_t *ord
 }
 
 bool lm_shard_list(const lm_module *m, const lm_mesh_axis *by, uint32_t *order) {
-  return (!by->rows || rows_list(m, by, order)) && (!by->n_shard || names_list(m, by, order));
+  return (!by->rows || rows_list(m, by, order)) &&
+         (!by->positions || positions_list(m, by, order)) &&
+         (!by->n_shard || names_list(m, by, order));
 }

@@ -81,10 +81,6 @@ static int64_t bucket_lay(layer *l, const lm_axis *prefix, int level, int64_t ba
   return size;
 }
 
-static int64_t aligned(int64_t n) {
-  return (n + LM_PLAN_ALIGN - 1) / LM_PLAN_ALIGN * LM_PLAN_ALIGN;
-}
-
 // Lays out the globals of a kind consecutively and densely; returns their bytes.
 static int64_t dense_lay(const lm_module *m, lm_layout *out, lm_global_kind kind,
                          lm_arena_id arena) {
@@ -103,7 +99,7 @@ static int64_t dense_lay(const lm_module *m, lm_layout *out, lm_global_kind kind
     };
     for (int j = 0; j < g->n_stack; j++)
       x->stride[j] = dense[j] * size;
-    bytes += aligned(lm_type_elements(m, g->type) * size);
+    bytes += lm_plan_aligned(lm_type_elements(m, g->type) * size);
   }
   return bytes;
 }
@@ -118,7 +114,7 @@ static int64_t aligned_lay(const lm_module *m, lm_layout *out, lm_global_kind ki
     if (g->kind != kind)
       continue;
     lm_dtype dtype = (lm_dtype)g->type.dtype;
-    int64_t one = aligned(lm_global_stored_elements(m, g) * lm_dtype_bytes(dtype));
+    int64_t one = lm_plan_aligned(lm_global_stored_elements(m, g) * lm_dtype_bytes(dtype));
     lm_layout_location *x = &out->globals[i].value;
     *x = (lm_layout_location){
         .arena = arena,

@@ -223,10 +223,6 @@ static int by_area(const void *a, const void *b) {
   return ax != ay ? (ax > ay ? -1 : 1) : by_bytes(a, b);
 }
 
-static int64_t aligned(int64_t n) {
-  return (n + LM_PLAN_ALIGN - 1) / LM_PLAN_ALIGN * LM_PLAN_ALIGN;
-}
-
 // The offset of the best gap for s. `placed` is sorted by offset.
 static int64_t gap_find(storage *const *placed, int n, const storage *s) {
   int64_t end = 0;
@@ -241,8 +237,8 @@ static int64_t gap_find(storage *const *placed, int n, const storage *s) {
       best = end;
       best_size = gap;
     }
-    if (aligned(q->offset + q->bytes) > end)
-      end = aligned(q->offset + q->bytes);
+    if (lm_plan_aligned(q->offset + q->bytes) > end)
+      end = lm_plan_aligned(q->offset + q->bytes);
   }
   return best >= 0 ? best : end;
 }
@@ -256,8 +252,8 @@ static int64_t pack(storage **all, int n, storage **placed) {
     for (; at > 0 && placed[at - 1]->offset > s->offset; at--)
       placed[at] = placed[at - 1];
     placed[at] = s;
-    if (aligned(s->offset + s->bytes) > peak)
-      peak = aligned(s->offset + s->bytes);
+    if (lm_plan_aligned(s->offset + s->bytes) > peak)
+      peak = lm_plan_aligned(s->offset + s->bytes);
   }
   return peak;
 }

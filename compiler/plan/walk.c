@@ -491,10 +491,6 @@ static void region_walk(planner *p, lm_region *r) {
 
 // ---- arguments and results
 
-static int64_t aligned(int64_t n) {
-  return (n + LM_PLAN_ALIGN - 1) / LM_PLAN_ALIGN * LM_PLAN_ALIGN;
-}
-
 static int state_index(planner *p, lm_sym name) {
   for (uint32_t i = 0; i < p->n_states; i++)
     if (p->states[i] == name)
@@ -537,7 +533,7 @@ static location port_location(planner *p, lm_sym name, lm_type t, lm_port_role r
     return blocks_location(p, name, t, role);
   location out = lm_location_dense(p, p->fixed[LM_ARENA_IO], t);
   out.offset = p->io_bytes;
-  p->io_bytes += aligned(lm_type_bytes(p, t));
+  p->io_bytes += lm_plan_aligned(lm_type_bytes(p, t));
   return out;
 }
 
@@ -552,8 +548,10 @@ static lm_plan_port port_make(planner *p, lm_sym name, lm_type t, lm_port_role r
       .rank = t.rank,
       .buf = {
           .arena = at->at->arena, .live = -1, .offset = at->offset, .bytes = lm_type_bytes(p, t)}};
-  for (int i = 0; i < t.rank; i++)
+  for (int i = 0; i < t.rank; i++) {
     port.shape[i] = lm_axis_size(p->m, t.axis[i]);
+    port.by[i] = lm_axis_divided_by(p->m, t.axis[i]);
+  }
   return port;
 }
 

@@ -30,7 +30,7 @@ lm_status lm_pair_compare(lm_status (*step)(void *plan, double *out_ms), void *f
 lm_status lm_step_batch(const lm_execution *x, lm_data *data) {
   const lm_plan_func *f = lm_plan_func_get(x->compiled->plan, LM_FUNC_MICRO, 0);
   lm_batch_ports in;
-  LM_TRY(lm_batch_ports_open(x->exec, f, &in));
+  LM_TRY(lm_batch_ports_open(x->exec, x->compiled->plan, f, &in));
   lm_status status = lm_data_fill(data, 0, 0, x->compiled->run.n_micro, in.rows, &in.batch);
   lm_batch_ports_close(&in);
   return status;

@@ -35,7 +35,7 @@ static lm_status stage_open(const lm_generate_options *o, lm_func_id id, stage *
   out->logits = lm_plan_port_get(out->f, LM_PORT_LOGITS, true);
   if (!out->logits || out->logits->rank < 1)
     return lm_fail(LM_BUG_STATUS, "%s has no result logits", out->f->name);
-  return lm_batch_ports_open(o->exec, out->f, &out->in);
+  return lm_batch_ports_open(o->exec, o->plan, out->f, &out->in);
 }
 
 static lm_status prompt_check(const lm_generate_options *o, int32_t vocab) {

@@ -327,7 +327,10 @@ static void port(reader *r, bool result) {
     }
     if (x.rank)
       expect(r, ",");
-    x.shape[x.rank++] = number(r);
+    x.shape[x.rank] = number(r);
+    while (take(r, "by "))
+      x.by[x.rank] |= (lm_mesh_set)(1 << group_named(r, " ,]") >> 1);
+    x.rank++;
   }
   role(r, &x);
   x.partial = partial(r);
@@ -410,6 +413,7 @@ static void mesh(reader *r) {
   m->axis[m->n].name = word(r, " ");
   m->axis[m->n].size = small(r);
   m->axis[m->n].rows = take(r, "rows");
+  m->axis[m->n].positions = take(r, "positions");
   blanks(r);
   m->axis[m->n++].rank = r->at < r->end ? buffer(r).offset : -1;
 }

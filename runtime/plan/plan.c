@@ -69,11 +69,11 @@ bool lm_plan_mesh_counts(const lm_plan *p, int rank, lm_mesh_set set) {
   return true;
 }
 
-int lm_plan_parts(const lm_plan *p, int *out_part) {
+int lm_plan_parts_of(const lm_plan *p, lm_mesh_set set, int *out_part) {
   int parts = 1;
   *out_part = 0;
   for (int k = 0; k < p->mesh.n; k++) {
-    if (!p->mesh.axis[k].rows)
+    if (!(set >> k & 1))
       continue;
     *out_part = *out_part * p->mesh.axis[k].size + p->mesh.axis[k].at;
     parts *= p->mesh.axis[k].size;
@@ -86,6 +86,17 @@ lm_mesh_set lm_plan_rows(const lm_plan *p) {
   for (int k = 0; k < p->mesh.n; k++)
     rows |= (lm_mesh_set)(p->mesh.axis[k].rows << k);
   return rows;
+}
+
+lm_mesh_set lm_plan_positions(const lm_plan *p) {
+  lm_mesh_set positions = 0;
+  for (int k = 0; k < p->mesh.n; k++)
+    positions |= (lm_mesh_set)(p->mesh.axis[k].positions << k);
+  return positions;
+}
+
+int lm_plan_parts(const lm_plan *p, int *out_part) {
+  return lm_plan_parts_of(p, lm_plan_rows(p), out_part);
 }
 
 const char *lm_plan_group_name(const lm_plan *p, int group) {
@@ -348,13 +359,18 @@ static void print_partial(const lm_plan *p, lm_mesh_set set, lm_buf *out) {
   lm_buf_puts(out, n ? ")" : "");
 }
 
+//   in tok: int[2 by dp, 32 by cp] io[0 : 256]
 static void print_ports(const lm_plan *p, const char *what, const lm_plan_port *ports, int n,
                         lm_buf *out) {
   for (int i = 0; i < n; i++) {
     lm_buf_printf(out, "  %s %s: %s[", what, ports[i].name,
                   lm_dtype_name((lm_dtype)ports[i].dtype));
-    for (int d = 0; d < ports[i].rank; d++)
+    for (int d = 0; d < ports[i].rank; d++) {
       lm_buf_printf(out, "%s%lld", d ? ", " : "", (long long)ports[i].shape[d]);
+      for (int k = 0; k < p->mesh.n; k++)
+        if (ports[i].by[d] >> k & 1)
+          lm_buf_printf(out, " by %s", p->mesh.axis[k].name);
+    }
     lm_buf_puts(out, "]");
     if (lm_role_names[ports[i].role])
       lm_buf_printf(out, " as %s", lm_role_names[ports[i].role]);
@@ -434,8 +450,8 @@ static void print_func(const lm_plan *p, const lm_plan_func *f, lm_buf *out) {
 // mesh tp 2 io[128 : 4]        its coordinate, where a step reads it
 static void print_mesh(const lm_plan_mesh *m, lm_buf *out) {
   for (int k = 0; k < m->n; k++) {
-    lm_buf_printf(out, "mesh %s %d%s", m->axis[k].name, m->axis[k].size,
-                  m->axis[k].rows ? " rows" : "");
+    lm_buf_printf(out, "mesh %s %d%s%s", m->axis[k].name, m->axis[k].size,
+                  m->axis[k].rows ? " rows" : "", m->axis[k].positions ? " positions" : "");
     if (m->axis[k].rank >= 0)
       print_buf(&(lm_plan_buf){.arena = LM_ARENA_IO,
                                .offset = m->axis[k].rank,

@@ -26,6 +26,9 @@ enum {
   LM_PLAN_BATCH = 24, // maximum batch axes of a GEMM: all axes of two operands
   LM_PLAN_RANK = 12   // maximum axes of a tensor
 };
+static inline int64_t lm_plan_aligned(int64_t bytes) {
+  return (bytes + LM_PLAN_ALIGN - 1) / LM_PLAN_ALIGN * LM_PLAN_ALIGN;
+}
 
 // Only the alignment of an element is guaranteed: the buffers of loops (stashes, carries) start at
 // any multiple of their slot's size.
@@ -239,8 +242,9 @@ typedef struct lm_plan_mesh {
   struct {
     const char *name; // "tp"
     int size;
-    bool rows; // each coordinate has a part of the rows of a micro-batch
-    int at;    // the coordinate of this rank (lm_plan_mesh_place)
+    bool rows;      // each coordinate has a part of the rows of a micro-batch
+    bool positions; // the same of the positions of its rows
+    int at;         // the coordinate of this rank (lm_plan_mesh_place)
     // In the arena IO: an int that holds the coordinate, which the executor writes; -1: no step
     // reads it.
     int64_t rank;
@@ -314,7 +318,8 @@ typedef struct lm_plan_port {
   lm_plan_buf buf;
   uint8_t dtype; // lm_dtype
   int rank;
-  int64_t shape[LM_PLAN_RANK];
+  int64_t shape[LM_PLAN_RANK];  // of this rank's part
+  lm_mesh_set by[LM_PLAN_RANK]; // the axes of the mesh that divide the dim
 } lm_plan_port;
 
 // A range of the work arena and the steps during which it is in use (both included).
@@ -425,7 +430,10 @@ const char *lm_plan_mesh_text(lm_arena *a, const lm_plan *p);
 bool lm_plan_mesh_counts(const lm_plan *p, int rank, lm_mesh_set set);
 // The parts in which the rows of a micro-batch are divided; *out_part: the number of this rank's.
 int lm_plan_parts(const lm_plan *p, int *out_part);
-lm_mesh_set lm_plan_rows(const lm_plan *p); // the axes that divide rows
+// The same of what the axes in `set` divide.
+int lm_plan_parts_of(const lm_plan *p, lm_mesh_set set, int *out_part);
+lm_mesh_set lm_plan_rows(const lm_plan *p);      // the axes that divide rows
+lm_mesh_set lm_plan_positions(const lm_plan *p); // those that divide positions
 // The trained parameter of a path, or NULL.
 const lm_plan_param *lm_plan_param_find(const lm_plan *p, const char *path);
 bool lm_plan_exchanges(const lm_plan_func *f); // true if it has a collective

@@ -31,6 +31,7 @@ static lm_status rows_run(lm_exec *e, const lm_plan *plan, const lm_plan_func *f
   for (int64_t first = 0, end; first < rows; first = end) {
     end = first + parts * in->rows;
     LM_TRY(lm_data_fill_part(data, part, first + own * in->rows, in->rows, &in->batch));
+    lm_batch_ports_cut(in);
     lm_port_set(e, f, LM_PORT_ROW, (double)first);
     LM_TRY(lm_exec_call(e, f, NULL));
     for (int i = 0; i < SUMS; i++)
@@ -58,7 +59,7 @@ lm_status lm_eval_run(lm_exec *e, const lm_plan *plan, const lm_data *data, int 
   if (!f)
     return lm_fail(LM_BUG_STATUS, "the plan has no function eval");
   lm_data_part_info info = lm_data_part(data, part);
-  LM_TRY(lm_batch_ports_open(e, f, &in));
+  LM_TRY(lm_batch_ports_open(e, plan, f, &in));
   lm_status s = rows_run(e, plan, f, &in, data, part, info.rows, watch, x);
   lm_batch_ports_close(&in);
   if (s)

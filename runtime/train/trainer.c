@@ -78,7 +78,7 @@ static lm_status micros_open(lm_trainer *t) {
     if (p->funcs[i].key.id == LM_FUNC_MICRO && p->funcs[i].key.seq)
       t->micros[t->n_micros++].f = &p->funcs[i];
   for (int i = 0; i < t->n_micros; i++)
-    LM_TRY(lm_batch_ports_open(t->o.exec, t->micros[i].f, &t->micros[i].in));
+    LM_TRY(lm_batch_ports_open(t->o.exec, p, t->micros[i].f, &t->micros[i].in));
   return NULL;
 }
 
@@ -192,6 +192,7 @@ static lm_status micro_fill(lm_trainer *t, int64_t step, int64_t batch, int64_t 
   int64_t rows = t->parts * x->in.rows, first = t->part * x->in.rows;
   LM_TRY(lm_data_fill_rows(t->o.data, batch, micro, t->o.n_micro, rows, first, x->in.rows,
                            &x->in.batch));
+  lm_batch_ports_cut(&x->in);
   lm_timeline_add(t->o.timeline, LM_ROW_DATA, "rows of a micro-batch", NULL, micro, start);
   lm_port_set(t->o.exec, x->f, LM_PORT_STEP, (double)step);
   lm_port_set(t->o.exec, x->f, LM_PORT_ROW, (double)(micro * rows));

@@ -133,7 +133,7 @@ static double call_time(const bench *b, const char *name, int64_t n, int64_t at)
   const lm_plan_func *f = lm_plan_func_find(b->plan, name);
   bool cached = strcmp(name, "apply") != 0;
   lm_batch_ports in;
-  CHECK_OK(lm_batch_ports_open(b->exec, f, &in));
+  CHECK_OK(lm_batch_ports_open(b->exec, b->plan, f, &in));
   for (int64_t i = 0; i < n; i++) {
     in.batch.tok[i] = (int32_t)((i * 7 + at * 3) % b->vocab);
     in.batch.pos[i] = (int32_t)(at + i);

@@ -70,7 +70,7 @@ static void feed(const model *m, const char *name, const int32_t *ids, int64_t n
   const lm_plan_func *f = lm_plan_func_find(m->plan, name);
   const lm_plan_port *logits = lm_plan_port_find(f, "logits", true);
   lm_batch_ports in;
-  CHECK_OK(lm_batch_ports_open(m->exec, f, &in));
+  CHECK_OK(lm_batch_ports_open(m->exec, m->plan, f, &in));
   for (int64_t i = 0; i < n; i++) {
     in.batch.tok[i] = ids[i];
     in.batch.pos[i] = (int32_t)(at + i);

@@ -1,7 +1,9 @@
 """Runs of several ranks over MPI: against one process, killed, stopped, interrupted, resumed with another number of ranks."""
 import json, os, re, shutil, signal, socket, subprocess, time
 
-from harness import ROOT, Skip, check, folder_bytes, load, small, wait_for, within
+import numpy as np
+from harness import ROOT, Skip, check, folder_bytes, load, random_batches, save, small, wait_for, within
+from test_stages import stages, texts
 
 # Open MPI leaves memory of modules that it has unloaded, for which no suppression can be written.
 QUICK = {"LMC_COMM_SILENCE": "2", "LMC_COMM_STUCK": "10", "ASAN_OPTIONS": "detect_leaks=0"}
@@ -69,10 +71,12 @@ def test_reference(run):
 
 MESHES = {"tp2": (2, "tp = 2"), "tp2s": (2, "tp = 2", "--set", "parallel.sequence=tp"), "dp2tp2": (4, "dp = 2, tp = 2"),
           "dp2tp2s": (4, "tp = 2, dp = 2", "--set", "parallel.sequence=tp")}
+CONTEXT_MESHES = {"cp2": (2, "cp = 2"), "cp4": (4, "cp = 4"), "dp2cp2": (4, "dp = 2, cp = 2"),
+                  "cp2tp2s": (4, "cp = 2, tp = 2", "--set", "parallel.sequence=tp")}
 
 
 def mesh_run(run, name, file, out, *args):
-    n, mesh, *more = MESHES[name]
+    n, mesh, *more = {**MESHES, **CONTEXT_MESHES}[name]
     return run("run", file, "--set", f"parallel.mesh=({mesh})", *more, "--ranks", n, "--out", run.path(out), *args, env=QUICK)
 
 
@@ -92,6 +96,22 @@ def test_tensor_parallel(run):
     check(tensors(run.path("again"), 20) == tensors(run.path("dp2tp2s"), 20), "the resumed run differs")
     out = mesh_run(run, "tp2", file, "again")
     check("this run is finished" in out, out)
+
+
+def test_context_parallel(run):
+    """Positions divided: loss and gradient norm of 20 steps with dropout; two runs are equal; a run is resumed on another mesh."""
+    mpi_needed(run)
+    file = model(run)
+    ranks(run, 1, file, "-q", "--out", run.path("one"))
+    for name in CONTEXT_MESHES:
+        mesh_run(run, name, file, name, "-q")
+        curves_check(run, "one", name, name)
+    mesh_run(run, "dp2cp2", file, "again", "-q")
+    check(tensors(run.path("again"), 20) == tensors(run.path("dp2cp2"), 20), "two runs differ")
+    for step in (12, 16, 20):
+        shutil.rmtree(run.path("again", f"step-{step:06d}"))
+    mesh_run(run, "cp4", file, "again", "-q")
+    curves_check(run, "one", "again", "dp 2 cp 2, then cp 4")
 
 
 MUON = """optimizer = adamw(lr = 1e-3); group @layers.*.{wg,wu,wd} = (optimizer = muon(lr = 0.02))
@@ -262,6 +282,10 @@ recipe R {{
     for a, b in zip(curve(run.path("one"), "dev.loss"), curve(run.path("parts"), "dev.loss"), strict=True):
         within("dev.loss of tp", abs(a - b) / abs(a), 2e-6)
     check(sample(one) == sample(parts) and parts.count("sample after step 4") == 1, parts)
+    cp = mesh_run(run, "cp2", file, "cp")
+    for a, b in zip(curve(run.path("one"), "dev.loss"), curve(run.path("cp"), "dev.loss"), strict=True):
+        within("dev.loss of cp", abs(a - b) / abs(a), 2e-6)
+    check(sample(one) == sample(cp) and cp.count("sample after step 4") == 1, cp)
     check(run("eval", run.path("one")).split()[:3] == run("eval", run.path("parts")).split()[:3], "the run of parts is read as any other")
 
 
@@ -276,11 +300,14 @@ def test_refused(run):
     err = run("run", file, "--set", "parallel.mesh=(dp = 3)", "--ranks", 3, status=1, env=QUICK)
     check(err.count("error[E255]") == 1 and "dp = 2 does" in err, err)
     for mesh, shard, message in (("tp = 3", "[g, ff, vocab]", "tp = 3 does not divide g = 2: 1 and 2 do"), ("tp = 2", "[gg]", "did you mean g?"),
-                                 ("tp = 2", "[]", "error[E258]")):
+                                 ("cp = 3", "[g]", "cp = 3 does not divide t = 16: 1, 2, 4, 8 and 16 do"), ("tp = 2", "[]", "error[E258]")):
         err = run.result("check", file, "--set", f"parallel.mesh=({mesh})", "--set", f"parallel.shard.tp={shard}")[2]
         check(message in err, f"{mesh} {shard}: {err}")
     err = run("check", small(run, name="whole.lm"), "--set", "parallel.mesh=(tp = 2)", status=1)
     check("error[E258]" in err and "vocab, d, g, h, e, ff" in err, err)
+    mixture = f"{ROOT}/tests/models/mixtral/reference.lm"
+    err = run("check", mixture, "--recipe", "Reference", "--set", "parallel.mesh=(cp = 2)", status=1)
+    check("error[E914]" in err and "group_by" in err, err)
     err = run("explain", file, "cost", "--measure", "--set", "parallel.mesh=(tp = 2)", status=1)
     check("error[E257]" in err, err)
     for option in (("trace", "--out", run.path("x")), ("bench",)):
@@ -334,12 +361,63 @@ def test_losses(run):
         file = run.write("loss.lm", LOSS.format(loss=loss))
         for n in (1, 2):
             ranks(run, n, file, "-q", "--out", run.path(f"loss{i}.{n}"))
-        curves_check(run, f"loss{i}.1", f"loss{i}.2", loss)
-        for name in ("zero", "peak"):
-            for a, b in zip(curve(run.path(f"loss{i}.1"), name), curve(run.path(f"loss{i}.2"), name), strict=True):
-                within(f"{loss}: {name}", abs(a - b) / abs(a), 2e-6)
+        mesh_run(run, "cp2", file, f"loss{i}.cp", "-q")
+        for other in (f"loss{i}.2", f"loss{i}.cp"):
+            curves_check(run, f"loss{i}.1", other, loss)
+            for name in ("zero", "peak"):
+                for a, b in zip(curve(run.path(f"loss{i}.1"), name), curve(run.path(other), name), strict=True):
+                    within(f"{loss}: {name}", abs(a - b) / abs(a), 2e-6)
     err = run("check", file, "--set", "parallel.mesh=(dp = 3)", status=1)
     check("error[E255]" in err, err)
+
+
+POSITIONS = """import std.nn: xent
+model M(d = 8, vocab = 16) {
+  param embed: real[vocab, d] = normal(0.5)
+  apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] {
+    let x = f32(gather(embed, tok, vocab))
+    let h = expand(expand(0, b), d)
+    for at in t carry h {
+      h = select(pos > 0, 0.5 * h, 0) + x
+      emit y = h
+    }
+    return dot(real(permute(y, (b, t, d))), embed, d)
+  }
+  loss(bt: Batch[b, t], gold: f32[b, t, k], score: f32[b], deep: f32[b, k, t]) -> (f32, f32) {
+    let l = xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w
+    return (sum(l * sum(gold, k) * score * sum(deep, k)), sum(bt.w))
+  }
+}
+data B { source s = batches("batches.safetensors") }
+recipe R {
+  model = M(); data = B; run = 3 steps; batch = 128 tokens; micro = 64 tokens
+  optimizer = adamw(lr = 1e-2); precision { compute = f32 }
+}
+"""
+
+
+def test_positions(run):
+    """A loop over the positions, which each rank computes whole, and columns of which each rank has its positions."""
+    mpi_needed(run)
+    rng, batches = np.random.default_rng(5), random_batches(3, 8, 16, 16)
+    for name, more in (("gold", (16, 3)), ("score", ()), ("deep", (3, 16))):
+        batches[name] = rng.uniform(0.5, 1, (3, 8, *more)).astype("f4")
+    save(run.path("batches.safetensors"), batches)
+    file = run.write("positions.lm", POSITIONS)
+    ranks(run, 1, file, "-q", "--out", run.path("one"))
+    for name in ("cp4", "dp2cp2"):
+        mesh_run(run, name, file, name, "-q")
+        curves_check(run, "one", name, name)
+
+
+def test_lengths(run):
+    """Stages of rows of other lengths, each divided among the ranks."""
+    mpi_needed(run)
+    texts(run)
+    file = stages(run, more="precision { compute = f32 }")
+    ranks(run, 1, file, "-q", "--out", run.path("one"))
+    mesh_run(run, "dp2cp2", file, "parts", "-q")
+    curves_check(run, "one", "parts", "stages")
 
 
 def test_without_mpi(run):

@@ -137,9 +137,12 @@ static void model_check(const char *model) {
   text_check(model, text, lm_arena_printf(c->arena, "dp = 2 shard(b), tp = 2 shard(%s)", axes),
              ids);
   text_check(model, text, lm_arena_printf(c->arena, "tp = 2 shard(%s, t)", axes), ids);
-  text_check(model, text, "dp = 2 shard(b), cp = 2 shard(t)", ids);
+  text_check(model, text, "dp = 2 rows, cp = 2 positions", ids);
+  text_check(model, text, lm_arena_printf(c->arena, "tp = 2 shard(%s, t), cp = 2 positions", axes),
+             ids);
   passes_check(model, text, lm_arena_printf(c->arena, "dp = 2 shard(b), tp = 2 shard(%s)", axes),
                "grad", "shard,mesh," PIPELINE, 1e-11, ids);
+  passes_check(model, text, "cp = 2 positions", "grad", "shard,mesh," PIPELINE, 1e-11, ids);
   lm_ctx_destroy(c);
 }
 

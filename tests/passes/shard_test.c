@@ -14,6 +14,7 @@ static const char *random_mesh(lm_arena *a, uint64_t seed) {
   program p = {.state = seed * 7919 + 3};
   int rows = dp[draw(&p, 4)], parts = tp[draw(&p, 5)];
   bool two = rows == 2 && draw(&p, 2);
+  bool positions = parts < 4 && draw(&p, 3) == 0;
   lm_buf list = {0};
   for (int i = 0; i < 12; i++) {
     const char *name = parts == 4 ? by_four[draw(&p, 8)] : by_two[draw(&p, 11)];
@@ -22,8 +23,9 @@ static const char *random_mesh(lm_arena *a, uint64_t seed) {
   }
   if (!list.n)
     lm_buf_puts(&list, "ff, v, g");
-  const char *out = lm_arena_printf(a, "dp = %d shard(b), %stp = %d shard(%s)", rows,
-                                    two ? "fsdp = 2 shard(b), " : "", parts, list.p);
+  const char *out = lm_arena_printf(a, "dp = %d shard(b), %s%stp = %d shard(%s)", rows,
+                                    two ? "fsdp = 2 shard(b), " : "",
+                                    positions ? "cp = 2 positions, " : "", parts, list.p);
   lm_buf_free(&list);
   return out;
 }
@@ -250,11 +252,30 @@ static void llama_check(void) {
                                        "dp = 2 shard(b), tp = 2 shard(g, ff, v, t)",
                                        "tp = 2 shard(v), dp = 2 shard(b), fsdp = 2 shard(b)",
                                        "dp = 2 shard(b), cp = 2 shard(t), tp = 2 shard(g, ff)",
+                                       "cp = 4 positions",
+                                       "tp = 2 shard(g, ff, v, t), dp = 2 rows, cp = 2 positions",
                                        "tp = 1 shard(g)"};
   for (size_t i = 0; i < LM_COUNT(meshes); i++)
     text_check("llama", text, meshes[i], 8);
   lm_ctx_destroy(tp.c);
   lm_ctx_destroy(sp.c);
+  lm_arena_destroy(a);
+}
+
+// Positions divided: the keys and values of a layer are gathered, and their cotangents reduced and
+// scattered; the positions and the segments of the batch are gathered once.
+static void positions_check(void) {
+  lm_arena *a = lm_arena_create();
+  machine cp = compile("llama", llama_text(a), "cp = 2 positions",
+                       "shard,mesh,grad,mesh,simplify,cse,licm,dce");
+  counts loss = count(cp.m, "loss"), micro = count(cp.m, "micro");
+  CHECK(loss.inside[LM_OP_ALL_GATHER] == 2 && loss.of[LM_OP_ALL_GATHER] == 2);
+  CHECK(loss.of[LM_OP_COLLECT] == 2 && loss.inside[LM_OP_COLLECT] == 0);
+  CHECK(micro.inside[LM_OP_REDUCE_SCATTER] == 2 && micro.of[LM_OP_REDUCE_SCATTER] == 2);
+  CHECK(micro.of[LM_OP_ALL_REDUCE] == 0 && micro.of[LM_OP_ALL_TO_ALL] == 0);
+  for (uint32_t i = 0; i < cp.m->n_globals; i++)
+    CHECK(cp.m->globals[i].partial == 1);
+  lm_ctx_destroy(cp.c);
   lm_arena_destroy(a);
 }
 
@@ -342,6 +363,7 @@ static void meshes_check(void) {
       {"", "tp = 8 shard(g)", "tp = 8 does not divide g = 2: 1 and 2 do"},
       {"", "tp = 3 shard(d, ff)", "tp = 3 does not divide ff = 8: 1, 2, 4 and 8 do"},
       {"", "dp = 8 shard(b)", "dp = 8 does not divide b = 4: 1, 2 and 4 do"},
+      {"", "cp = 3 positions", "cp = 3 does not divide t = 8: 1, 2, 4 and 8 do"},
       {"", "tp = 2 shard(gg)", "the model has no axis 'gg' to divide; did you mean g?"},
       {"", "tp = 2 shard(layers)", "axis 'layers' counts the instances of a repetition"},
       {"", "dp = 2 shard(b), tp = 4 shard(ff, h)", "tp = 4 does not divide h = 2: 1 and 2 do"},
@@ -374,4 +396,5 @@ int main(int argc, char **argv) {
   mistakes_check();
   meshes_check();
   llama_check();
+  positions_check();
 }

@@ -153,10 +153,28 @@ static void text_test(lm_arena *a) {
     parsed(a, lm_arena_printf(a, HEAD "     1   %s\n     2 end\n", good[i]));
 }
 
+// The part of the positions that each rank has.
+static void positions_test(lm_arena *a) {
+  static const char text[] = "mesh dp 2 rows\nmesh cp 3 positions\narena io 64\nfunc micro work 0\n"
+                             "  in tok: int[2 by dp, 4 by cp] io[0 : 32]\n";
+  lm_plan *p = parsed(a, text);
+  const lm_plan_port *tok = lm_plan_port_find(&p->funcs[0], "tok", false);
+  lm_buf again = {0};
+  int part;
+  lm_plan_print(p, &again);
+  CHECK(strstr(again.p, "mesh cp 3 positions") && strstr(again.p, "int[2 by dp, 4 by cp]"));
+  CHECK(tok->by[0] == 1 && tok->by[1] == 2 && lm_plan_positions(p) == 2 && lm_plan_rows(p) == 1);
+  lm_plan_mesh_place(p, 5);
+  CHECK(lm_plan_parts_of(p, tok->by[1], &part) == 3 && part == 2);
+  CHECK(lm_plan_parts(p, &part) == 2 && part == 1);
+  lm_buf_free(&again);
+}
+
 int main(void) {
   lm_arena *a = lm_arena_create();
   ring_test(a);
   checks_test(a);
   text_test(a);
+  positions_test(a);
   lm_arena_destroy(a);
 }

@@ -261,6 +261,8 @@ static const struct {
 } meshes[] = {{2, "tp = 2 shard(g, ff, v)"},
               {2, "tp = 2 shard(g, ff, v, t)"},
               {2, "dp = 2 shard(b)"},
+              {2, "cp = 2 positions"},
+              {4, "dp = 2 rows, cp = 2 positions"},
               {4, "dp = 2 shard(b), tp = 2 shard(g, ff, v)"},
               {4, "dp = 2 shard(b), tp = 2 shard(g, ff, v, t)"}};
 
