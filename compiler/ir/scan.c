@@ -137,6 +137,38 @@ void lm_scan_end(lm_builder *b, lm_op *scan, lm_value *const *next, lm_value *co
   lm_region_end(b, scan, yield->in, yield->n_in);
 }
 
+// ---- carries of all positions
+
+lm_value *lm_scan_before(lm_builder *b, lm_value *x, lm_axis t, lm_value *first) {
+  lm_module *m = b->m;
+  lm_axis but_last = lm_axis_add(m, m->axes[t].name, lm_axis_size(m, t) - 1, 0);
+  lm_attr early = {
+      .axes = {t}, .n_axes = 1, .to = {but_last}, .n_to = 1, .imm = {0, 1}, .n_imm = 2};
+  lm_value *kept = lm_emit(b, LM_OP_SLICE, &x, 1, &early, NULL);
+  if (first->def && first->def->code == LM_OP_CONST && first->def->attr.num == 0) {
+    lm_attr late = {
+        .axes = {but_last}, .n_axes = 1, .to = {t}, .n_to = 1, .imm = {1, 1}, .n_imm = 2};
+    return lm_emit(b, LM_OP_PAD, &kept, 1, &late, NULL);
+  }
+  lm_axis one = lm_axis_add(m, m->axes[t].name, 1, 0);
+  lm_type front = x->type;
+  front.axis[0] = one;
+  lm_attr join = {.axes = {one, but_last}, .n_axes = 2, .to = {t}, .n_to = 1};
+  return lm_emit(b, LM_OP_CONCAT, (lm_value *[]){lm_emit_expand(b, first, front), kept}, 2, &join,
+                 NULL);
+}
+
+bool lm_scan_stacks_carry(const lm_op *scan, uint32_t carry, uint32_t *out, bool *out_before) {
+  const lm_op *yield = scan->body->last;
+  for (uint32_t i = lm_scan_carries(scan); i < yield->n_in; i++) {
+    *out_before = yield->in[i] == scan->body->args[carry];
+    *out = i;
+    if (*out_before || yield->in[i] == yield->in[carry])
+      return true;
+  }
+  return false;
+}
+
 // ---- parallel axes
 
 static void keep_axes(lm_type *t, lm_type of) {

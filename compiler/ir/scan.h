@@ -43,6 +43,10 @@ lm_value *lm_scan_whole(lm_module *m, lm_op *scan, lm_value *v);
 // removed. Moves the builder after the scan.
 void lm_scan_end(lm_builder *b, lm_op *scan, lm_value *const *next, lm_value *const *stacked,
                  uint32_t n_stacked);
+// The values before each position: x, which has t in front, moved by one position behind `first`.
+lm_value *lm_scan_before(lm_builder *b, lm_value *x, lm_axis t, lm_value *first);
+// True if result *out stacks the values of a carry: before each position, or after it.
+bool lm_scan_stacks_carry(const lm_op *scan, uint32_t carry, uint32_t *out, bool *out_before);
 // The axes along which positions of the scan's values are independent of each other, in the order
 // of the first carry: every yielded value and every reduction in the region has them, and no
 // operation of the region mixes them.

@@ -6,7 +6,8 @@
 //   %g, %d = scan over(t) [1, 3, 1] (%g = %gh, %h = %hs, %x = %xs, %gy = %gys) {
 //              … yield ∂/∂h, ∂/∂x }
 //
-// The first recomputes the carries before each position. The second runs from the last position
+// The first recomputes the carries before each position; it is left out if they are among the
+// results, as in `emit y = h`. The second runs from the last position
 // to the first; its carries are the cotangents of the carries, then the sums of the cotangents of
 // the operands that are the same at each position, in f32. Pass tile_scan has divided long scans,
 // so that the carries of one tile of positions are kept at a time.
@@ -18,78 +19,14 @@
 #include <string.h>
 #include "compiler/ops/interface.h"
 #include "compiler/ops/ops.h"
+#include "compiler/ops/widen.h"
 
-// ---- copying the region for operands with more axes
+// ---- copying the region
 
-// The axes of a, then those that it lacks of b in front.
-static lm_type joined(lm_type a, lm_type b) {
-  lm_type t = {.dtype = a.dtype};
-  for (int i = 0; i < b.rank; i++)
-    if (lm_type_find(a, b.axis[i]) < 0)
-      t.axis[t.rank++] = b.axis[i];
-  memcpy(t.axis + t.rank, a.axis, a.rank * sizeof *a.axis);
-  t.rank = (uint8_t)(t.rank + a.rank);
-  return t;
-}
-
-// The type `t` of a value that is made from x, of which `was` is the type in the original.
-static lm_type with_more(lm_type t, const lm_value *x, lm_type was) {
-  lm_type more = {0};
-  for (int i = 0; i < x->type.rank; i++)
-    if (lm_type_find(was, x->type.axis[i]) < 0)
-      more.axis[more.rank++] = x->type.axis[i];
-  return joined(t, more);
-}
-
-// Expands the first operand if no operand has the axes of all.
-static void nest_operands(lm_builder *b, lm_value **in, uint32_t n) {
-  lm_type all = {0};
-  for (uint32_t i = 0; i < n; i++)
-    all = in[i]->type.rank > all.rank ? joined(in[i]->type, all) : joined(all, in[i]->type);
-  for (uint32_t i = 0; i < n; i++)
-    if (in[i]->type.rank == all.rank)
-      return;
-  uint32_t widest = n - 1;
-  for (uint32_t i = n - 1; i-- > 0;)
-    if (in[i]->type.rank >= in[widest]->type.rank)
-      widest = i;
-  lm_type to = joined(in[widest]->type, all);
-  in[widest] = lm_emit_expand(b, in[widest], to);
-}
-
-// x expanded to `to`, of which it may have the axes in another order.
-static lm_value *in_order(lm_builder *b, lm_value *x, lm_type to) {
-  lm_axis order[LM_RANK];
-  int n = 0;
-  for (int i = 0; i < to.rank; i++)
-    if (lm_type_find(x->type, to.axis[i]) >= 0)
-      order[n++] = to.axis[i];
-  return lm_emit_expand(b, lm_emit_permute(b, x, order, n), to);
-}
-
-static lm_value *copy_op(lm_builder *b, const lm_op *op, lm_value **in) {
-  lm_type t = op->out[0]->type;
-  if (op->code == LM_OP_CAST)
-    return lm_emit_cast(b, in[0], (lm_dtype)t.dtype);
-  if (op->code == LM_OP_EXPAND)
-    return in_order(b, in[0], with_more(t, in[0], op->in[0]->type));
-  if (op->code == LM_OP_PERMUTE)
-    t = with_more(t, in[0], op->in[0]->type);
-  else if (op->n_in > 1 && lm_op_has(op, LM_T_ELEMENTWISE))
-    nest_operands(b, in, op->n_in);
-  bool typed = lm_op_has(op, LM_T_TYPED);
-  return lm_emit(b, op->code, in, op->n_in, &op->attr, typed ? &t : NULL);
-}
-
-// True if copy_op can copy each operation of the region for operands with more axes.
 static bool widens(const lm_op *scan) {
-  for (const lm_op *op = scan->body->first; op != scan->body->last; op = op->next) {
-    bool linear = op->code == LM_OP_SUM || op->code == LM_OP_MAX || op->code == LM_OP_DOT;
-    bool moves = op->code == LM_OP_VIEW || op->code == LM_OP_RENAME || op->code == LM_OP_SLICE ||
-                 op->code == LM_OP_PAD || op->code == LM_OP_PERMUTE || op->code == LM_OP_WINDOW;
-    if (!linear && !moves && !lm_op_has(op, LM_T_ELEMENTWISE))
+  for (const lm_op *op = scan->body->first; op != scan->body->last; op = op->next)
+    if (!lm_widens(op))
       return false;
-  }
   return true;
 }
 
@@ -110,7 +47,7 @@ static void region_copy(lm_builder *b, const lm_op *from, lm_value *const *args,
     }
     for (uint32_t i = 0; i < op->n_in; i++)
       in[i] = map[op->in[i]->id];
-    map[op->out[0]->id] = copy_op(b, op, in);
+    map[op->out[0]->id] = lm_widen(b, op, in);
   }
   for (uint32_t i = 0; i < yield->n_in; i++)
     yields[i] = map[yield->in[i]->id];
@@ -130,6 +67,23 @@ typedef struct vjp {
   uint32_t n_slice;
   uint32_t n_stacked;
 } vjp;
+
+// The carries before each position, which results of the scan have. False if one has not.
+static bool carries_read(vjp *v, lm_value **out) {
+  lm_builder *b = v->g->b;
+  uint32_t result;
+  bool before;
+  for (uint32_t i = 0; i < v->n_carry; i++)
+    if (lm_scan_is_backward(v->op) || !lm_scan_stacks_carry(v->op, i, &result, &before))
+      return false;
+  for (uint32_t i = 0; i < v->n_carry; i++) {
+    lm_scan_stacks_carry(v->op, i, &result, &before);
+    out[i] = lm_grad_value(v->g, v->op->out[result]);
+    if (!before)
+      out[i] = lm_scan_before(b, out[i], lm_scan_axis(v->op), v->operand[i]);
+  }
+  return true;
+}
 
 // The carries before each position, stacked.
 static lm_value **carries_recompute(vjp *v) {
@@ -161,7 +115,7 @@ static lm_value *expanded(vjp *v, uint32_t i) {
   for (int k = slice; k < x->type.rank; k++)
     if (lm_type_find(to, x->type.axis[k]) < 0)
       to.axis[to.rank++] = x->type.axis[k];
-  return in_order(v->g->b, x, to);
+  return lm_widen_to(v->g->b, x, to);
 }
 
 static bool fits(const vjp *v) {
@@ -282,7 +236,9 @@ void vjp_scan(lm_grad *g, lm_op *op) {
   for (uint32_t i = v.n_carry; i < op->n_in; i++)
     wide[i] = expanded(&v, i);
   lm_loc at = b->loc;
-  lm_value **kept = carries_recompute(&v);
+  lm_value **kept = LM_NEW_N(b->m->arena, lm_value *, v.n_carry + 1);
+  if (!carries_read(&v, kept))
+    kept = carries_recompute(&v);
   b->loc = at;
   const lm_op *back = backward(&v, wide, kept);
   b->loc = at;

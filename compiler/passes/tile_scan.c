@@ -13,8 +13,8 @@
 // backwards (compiler/ops/scan_vjp.c). The derivative of the loop stashes one carry for each
 // tile. Of n positions in tiles of c, the backward pass therefore keeps n / c + c carries; c is the
 // divisor of n that makes this least. Declines: functions other than losses, which are the ones
-// that are differentiated; short scans, and lengths without a useful divisor. Cost: a launch per
-// tile.
+// that are differentiated; scans whose results have all carries; short scans, and lengths without a
+// useful divisor. Cost: a launch per tile.
 #include "compiler/ir/scan.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
@@ -95,12 +95,21 @@ static void tile(lm_module *m, lm_op *scan, int64_t size) {
   lm_op_remove(scan);
 }
 
+static bool keeps_carries(const lm_op *scan) {
+  uint32_t result;
+  bool before;
+  for (uint32_t i = 0; i < lm_scan_carries(scan); i++)
+    if (!lm_scan_stacks_carry(scan, i, &result, &before))
+      return false;
+  return true;
+}
+
 static void tile_scan_visit(lm_module *m, lm_region *r) {
   for (lm_op *op = r->first, *next; op; op = next) {
     next = op->next;
     if (op->code == LM_OP_LOOP)
       tile_scan_visit(m, op->body);
-    if (op->code != LM_OP_SCAN || m->axes[lm_scan_axis(op)].dyn)
+    if (op->code != LM_OP_SCAN || m->axes[lm_scan_axis(op)].dyn || keeps_carries(op))
       continue;
     int64_t n = lm_axis_size(m, lm_scan_axis(op)), size = tile_of(n);
     if (size < n)

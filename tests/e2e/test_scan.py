@@ -45,6 +45,84 @@ def test_tiles(run):
             within(f"{seq} {name}", distance(a[name], b[name]), 1e-5)
 
 
+MAMBA2 = f"""import "{ROOT}/examples/zoo/mamba2.lm": Mamba2
+data D {{{{ source s = text("text.txt"); pack best_fit(seq = {{seq}} tokens) }}}}
+recipe R {{{{
+  model = Mamba2(depth = 2, d = {{d}}, groups = 2, p = 16, n = 16, vocab = 256); data = D; seed = 3; run = 2 steps
+  batch = {{batch}} tokens; micro = {{batch}} tokens; optimizer = adamw(lr = 1e-2); precision {{{{ compute = f32 }}}}
+}}}}
+"""
+
+
+# the convolution of the file as a loop whose carries are the last inputs
+CONV = """{
+  let (w0, w1, w2, w3) = unstack(f32(w), k)
+  let (now, zero) = (f32(x), expand(expand(0, b), c))
+  let (x1, x2, x3) = (zero, zero, zero)
+  for at in t carry x1, x2, x3 {
+    let (y1, y2, y3) = (select(pos > 0, x1, 0), select(pos > 1, x2, 0), select(pos > 2, x3, 0))
+    emit y = w3 * now + w2 * y1 + w1 * y2 + w0 * y3 + f32(bias)
+    x1 = now; x2 = y1; x3 = y2
+  }
+  return silu(real(permute(y, (b, t, c))))
+}"""
+
+
+def mamba2(run, seq, rows=1, d=32, state=None, conv=None):
+    """state: the statements that update and read the state, instead of the two in the body of the loop"""
+    run.write("text.txt", TEXT)
+    text = open(f"{ROOT}/examples/zoo/mamba2.lm").read()
+    if state:
+        first, last = text.index("      s = keep"), text.index("      emit y = dot(s, out, n)")
+        text = text[:first] + state + text[last:].split("\n", 1)[1]
+    if conv:
+        first = text.index("{\n  return silu(short_conv")
+        text = text[:first] + conv + text[text.index("}", first) + 1:]
+    run.write("mamba2.lm", text)
+    return run.write(f"z{seq}.lm", MAMBA2.replace(f"{ROOT}/examples/zoo/", "").format(seq=seq, batch=seq * rows, d=d))
+
+
+UPDATE = "      s = keep * old + expand(add, n) * key\n"
+STATES = {"after": None,
+          "both": "      let old = select(pos > 0, s, 0)\n" + UPDATE + "      emit y = dot(s, out, n) + sin(dot(old, 2 * out, n))\n",
+          "before, and the input by another way, as in RWKV":
+          "      let old = select(pos > 0, s, 0)\n      emit y = dot(old + 0.5 * expand(u, n) * key, out, n)\n" + UPDATE}
+
+
+def test_chunks(run):
+    """chunks of a linear recurrence change the results by rounding only"""
+    forced = "--enable-pass", "chunk_scan"
+    for when, state in STATES.items():
+        file = mamba2(run, 96, rows=2, state=state)
+        kernels = [planned(run, file, *args)["kernels"] for args in (forced, ("--disable-pass", "chunk_scan"))]
+        check(kernels[0] != kernels[1], f"read {when}: the loop is computed in chunks")
+        a, b = (run.trace(file, "--values", "loss,grads", *args) for args in (forced, ("--disable-pass", "chunk_scan,tile_scan")))
+        for name in a:
+            within(f"read {when}: {name}", distance(a[name], b[name]), 2e-5)
+
+
+def test_earlier_inputs(run):
+    """a convolution by carries is computed for all positions at once, with the results of the loop and of short_conv"""
+    file = mamba2(run, 48, rows=2, conv=CONV)
+    scans = ("compile", file, "-o", run.path("plan"), "--disable-pass", "chunk_scan")
+    run(*scans)
+    check(open(run.path("plan/graph.lmir")).read().count("= scan ") == 1, "one loop of the file is left")
+    of_scan, of_shift = (run.trace(file, "--values", "loss,grads", *args) for args in (("--disable-pass", "shift_scan"), ()))
+    of_window = run.trace(mamba2(run, 48, rows=2), "--values", "loss,grads")
+    for name in of_shift:
+        within(name, distance(of_shift[name], of_scan[name]), 2e-5)
+        within(name, distance(of_shift[name], of_window[name]), 2e-5)
+
+
+def test_chunk_growth(run):
+    """16 times as many positions: the same number of launches, and memory that grows by this factor"""
+    short, long = (planned(run, mamba2(run, seq), "--enable-pass", "chunk_scan") for seq in (256, 4096))
+    fixed = planned(run, mamba2(run, 32), "--enable-pass", "chunk_scan")
+    bytes_ = [p["peak_bytes"] - fixed["peak_bytes"] for p in (short, long)]
+    check(bytes_[1] <= 18 * bytes_[0], f"bytes: {bytes_}")
+    check(long["launches"] <= short["launches"] + 60, f"launches: {short['launches']}, {long['launches']}")
+
+
 def test_recompute(run):
     for model in "griffin", "mamba":
         same_bits(run, f"{ROOT}/tests/models/{model}/reference.lm", "recompute @layers.**")
