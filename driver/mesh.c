@@ -56,6 +56,32 @@ static lm_mesh_axis axis_make(const lm_compiled *c, int k) {
   return a;
 }
 
+static bool shards(const lm_mesh_axis *a, const char *name) {
+  for (uint32_t i = 0; i < a->n_shard; i++)
+    if (!strcmp(a->shard[i].name, name))
+      return true;
+  return false;
+}
+
+// What divides attention if positions are divided along `cp`.
+static void context_check(const lm_compiled *c, const lm_mesh_axis *cp) {
+  const lm_recipe_parallel *p = &c->project->recipe->parallel;
+  const lm_mesh *mesh = &c->lowered->m->mesh;
+  lm_ctx *ctx = c->project->ctx;
+  if (p->heads != (cp->n_shard > 0)) {
+    lm_diag *d = LM_REPORT(ctx, p->heads ? p->loc : cp->shard->loc, E259,
+                           p->heads ? "context = heads" : "shard cp",
+                           p->heads ? "shard cp = [...], the axes of heads" : "context = heads");
+    if (p->heads)
+      lm_diag_note(ctx, d, (lm_loc){0}, "the axes of the parameters are %s",
+                   axes_text(c->lowered->m));
+  }
+  for (uint32_t i = 0; i < cp->n_shard; i++)
+    for (int k = 0; k < mesh->n; k++)
+      if (&mesh->axis[k] != cp && shards(&mesh->axis[k], cp->shard[i].name))
+        LM_REPORT(ctx, cp->shard[i].loc, E25A, cp->shard[i].name, mesh->axis[k].name);
+}
+
 lm_status lm_mesh_make(const lm_compiled *c) {
   const lm_recipe_parallel *p = &c->project->recipe->parallel;
   lm_module *m = c->lowered->m;
@@ -68,5 +94,8 @@ lm_status lm_mesh_make(const lm_compiled *c) {
     lm_diag_note(c->project->ctx, d, (lm_loc){0}, "the axes of the parameters are %s",
                  axes_text(m));
   }
+  for (int k = 0; k < m->mesh.n; k++)
+    if (m->mesh.axis[k].positions)
+      context_check(c, &m->mesh.axis[k]);
   return lm_verdict(c->project->ctx);
 }

@@ -50,6 +50,10 @@ static void axes_divide(const lm_shard *s, lm_axis *axes, int n, lm_axis along) 
 
 // ---- conversions
 
+enum {
+  LEVELS = 8 // of operations without a gradient that are computed again
+};
+
 typedef enum {
   FORM_WHOLE, // with the whole cotangent on every rank
   FORM_TERMS, // whole, with terms of the cotangent
@@ -126,8 +130,48 @@ static lm_value *copied(lm_shard *s, lm_shard_value *v, lm_value *x, lm_opcode c
   return c->v;
 }
 
+static lm_value *whole(lm_shard *s, lm_shard_value *v, lm_op *user);
+
+// The elements to gather for the whole value: its own, or those of the operands, level by level,
+// from which each rank computes it again. A mask of attention has many more than the positions and
+// segments that it is computed from. Values with a gradient are gathered.
+static int64_t gathered(const lm_shard *s, const lm_shard_value *v, int levels) {
+  const lm_op *op = v->now->def;
+  int64_t own = lm_type_elements(s->m, v->type), sum = 0;
+  if (v->spread != LM_SPREAD_PARTS)
+    return 0;
+  bool maps = op && op->n_out == 1 && lm_op_info_of(op)->factor == LM_FACTOR_MAP &&
+              !(lm_op_info_of(op)->attrs & LM_A_MESH);
+  if (v->active || !maps || !levels)
+    return own;
+  for (uint32_t i = 0; i < op->n_in; i++) {
+    const lm_value *x = op->in[i];
+    bool divided_before = x->id < s->n_values && lm_shard_of(s, x)->now == x;
+    if (!divided_before || lm_shard_of(s, x)->active)
+      return own;
+    sum += gathered(s, lm_shard_of(s, x), levels - 1);
+  }
+  return sum < own ? sum : own;
+}
+
+static lm_value *computed_again(lm_shard *s, lm_shard_value *v, lm_op *user) {
+  const lm_op *op = v->now->def;
+  lm_value **in = LM_NEW_N(s->m->arena, lm_value *, op->n_in + 1);
+  for (uint32_t i = 0; i < op->n_in; i++)
+    in[i] = whole(s, lm_shard_of(s, op->in[i]), user);
+  enter(s, v->now, user);
+  lm_value *out = lm_emit(&s->b, op->code, in, op->n_in, &op->attr, &v->type);
+  out->name = v->now->name;
+  return out;
+}
+
 static lm_value *whole(lm_shard *s, lm_shard_value *v, lm_op *user) {
   lm_value *x = v->now;
+  if (!v->again && gathered(s, v, LEVELS) < lm_type_elements(s->m, v->type) &&
+      v->spread == LM_SPREAD_PARTS)
+    v->again = computed_again(s, v, user);
+  if (v->again)
+    return v->again;
   enter(s, x, user);
   if (v->spread == LM_SPREAD_PARTS)
     return copied(s, v, x, LM_OP_COLLECT, 0);
@@ -423,7 +467,8 @@ static bool divides_batch(const lm_mesh_axis *by) {
 
 static void choose(lm_shard *s, lm_func *f, uint8_t *whole_params) {
   s->f = f;
-  s->value = lm_calloc((size_t)s->m->n_values + 1, sizeof *s->value);
+  s->n_values = s->m->n_values;
+  s->value = lm_calloc((size_t)s->n_values + 1, sizeof *s->value);
   lm_shard_choose(s, whole_params);
 }
 
@@ -466,7 +511,7 @@ static bool globals_divide(lm_shard *s) {
 
 static bool axis_divide(lm_module *m, int mesh) {
   lm_mesh_axis *by = &m->mesh.axis[mesh - 1];
-  lm_shard s = {.m = m, .mesh = mesh, .batch = divides_batch(by)};
+  lm_shard s = {.m = m, .mesh = mesh, .batch = divides_batch(by), .positions = by->positions};
   s.order = lm_calloc((size_t)m->n_axes * 2 + 1, sizeof *s.order);
   bool ok = lm_shard_list(m, by, s.order);
   if (ok && by->size > 1) {

@@ -22,13 +22,14 @@ typedef struct lm_shard_copy {
 } lm_shard_copy;
 
 typedef struct lm_shard_value {
-  lm_type type;   // before the division
-  uint8_t spread; // lm_spread
-  lm_axis along;  // PARTS: the whole axis
-  bool active;    // has a gradient
-  bool movable;   // whole: may be computed on each rank for a part of its users
-  bool whole_use; // a use needs the whole cotangent on every rank
-  lm_value *now;  // after the operation was rewritten
+  lm_type type;    // before the division
+  uint8_t spread;  // lm_spread
+  lm_axis along;   // PARTS: the whole axis
+  bool active;     // has a gradient
+  bool movable;    // whole: may be computed on each rank for a part of its users
+  bool whole_use;  // a use needs the whole cotangent on every rank
+  lm_value *now;   // after the operation was rewritten
+  lm_value *again; // parts: the whole value, computed from whole operands; NULL
   lm_shard_copy *copies;
 } lm_shard_value;
 
@@ -37,15 +38,22 @@ typedef struct lm_shard {
   lm_func *f;
   int mesh;              // from 1
   bool batch;            // divides the data: the sums of a loss may stay partial
+  bool positions;        // divides the positions; the other axes of the list are those of heads
   uint32_t *order;       // by axis: its position in the list of axes to divide, from 1; 0: whole
   lm_shard_value *value; // by id
+  uint32_t n_values;     // ids from here on are those of values that the pass has emitted
   lm_builder b;
 } lm_shard;
 
 static inline lm_shard_value *lm_shard_of(const lm_shard *s, const lm_value *v) {
   return &s->value[v->id];
 }
-// The first axis of t in the list; 0 if there is none.
+// An axis of heads: attention is divided along it, from `history` to the first sum over it. Where
+// the positions are divided, no other value is.
+static inline bool lm_shard_is_heads(const lm_shard *s, lm_axis a) {
+  return s->positions && s->order[a] > 1;
+}
+// The first axis of t in the list that is none of heads; 0 if there is none.
 lm_axis lm_shard_axis(const lm_shard *s, lm_type t);
 // The axis along which op is divided, by the spread of its operands; 0: computed whole.
 lm_axis lm_shard_factor(const lm_shard *s, const lm_op *op);

@@ -3,8 +3,11 @@
 // Forwards: a value that an operation computes from divided operands, or that has a gradient and an
 // axis of the list, is divided. An operation with several axes of the list is divided along the one
 // along which most operands are divided already, the first of the list among equals; the other
-// operands are gathered. What sums over a divided axis is partial, and stays so where partial
-// values are added or multiplied by numbers that have no gradient.
+// operands are gathered. Where positions are divided and the list has an axis of heads, `history`
+// exchanges the parts of the positions for parts of the heads instead of gathering the positions,
+// what uses it is divided by heads, and the first sum over the heads exchanges them back. What sums
+// over a divided axis is partial, and stays so where partial values are added or multiplied by
+// numbers that have no gradient.
 //
 // Backwards: a whole value is computed in one of two ways, which differ in the cotangent: whole on
 // every rank, or terms of a sum (compiler/ops/mesh_vjp.c). A value that is computed from parameters
@@ -18,7 +21,7 @@
 lm_axis lm_shard_axis(const lm_shard *s, lm_type t) {
   lm_axis best = 0;
   for (int i = 0; i < t.rank; i++) {
-    uint32_t k = s->order[t.axis[i]];
+    uint32_t k = lm_shard_is_heads(s, t.axis[i]) ? 0 : s->order[t.axis[i]];
     if (k && (!best || k < s->order[best]))
       best = t.axis[i];
   }
@@ -69,6 +72,8 @@ static bool scan_divides(const lm_op *op, lm_axis a) {
 
 static bool divides(const lm_shard *s, const lm_op *op, lm_axis a) {
   const lm_attr *at = &op->attr;
+  if (lm_shard_is_heads(s, a) && index_in(at->axes, at->n_axes, a) >= 0)
+    return false;
   switch (lm_op_info_of(op)->factor) {
   case LM_FACTOR_MAP:
   case LM_FACTOR_SUM:
@@ -91,6 +96,12 @@ typedef struct choice {
   int most;
 } choice;
 
+// `history` exchanges parts of the positions for parts of the heads; other operations follow.
+static bool begins_heads(const lm_shard *s, const lm_op *op) {
+  return op->code == LM_OP_HISTORY && parts(s, op->in[0]) &&
+         of(s, op->in[0])->along == op->attr.axes[0];
+}
+
 // `count`: the number of operands that are divided along a
 static void consider(const lm_shard *s, const lm_op *op, lm_axis a, choice *c) {
   int count = 0;
@@ -98,7 +109,11 @@ static void consider(const lm_shard *s, const lm_op *op, lm_axis a, choice *c) {
     return;
   for (uint32_t i = 0; i < op->n_in; i++)
     count += parts(s, op->in[i]) && of(s, op->in[i])->along == a;
-  if (!c->best || count > c->most || (count == c->most && s->order[a] < s->order[c->best]))
+  bool heads = lm_shard_is_heads(s, a);
+  if (heads && !count && !begins_heads(s, op))
+    return;
+  bool first = s->order[a] < s->order[c->best];
+  if (!c->best || count > c->most || (count == c->most && (s->positions ? heads : first)))
     *c = (choice){a, count};
 }
 
@@ -276,14 +291,22 @@ static void movable_region(lm_shard *s, const lm_region *r, const uint8_t *whole
   }
 }
 
+static bool parted_by_heads(const lm_shard *s, const lm_op *op, const lm_value *x) {
+  lm_axis factor = lm_shard_factor(s, op);
+  return lm_shard_is_heads(s, factor) && of(s, x)->spread == LM_SPREAD_WHOLE &&
+         lm_type_find(of(s, x)->type, factor) >= 0;
+}
+
 // True if op needs the whole cotangent of its whole operand i.
 static bool needs_whole(const lm_shard *s, const lm_op *op, uint32_t i) {
   if (op->code == LM_OP_RETURN)
     return !lm_shard_returns_partial(s, i);
   if (op->code == LM_OP_LOOP || op->code == LM_OP_YIELD)
     return true;
-  if (!op->n_out || !computed_whole(s, op))
+  if (!op->n_out)
     return false;
+  if (!computed_whole(s, op)) // a part of it, by heads, is that of a whole value
+    return !lm_shard_keeps_partial(s, op) && parted_by_heads(s, op, op->in[i]);
   const lm_shard_value *out = of(s, op->out[0]);
   return out->active && !(out->movable && !out->whole_use);
 }

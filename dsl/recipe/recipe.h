@@ -207,8 +207,9 @@ typedef struct lm_recipe_parallel {
     uint32_t n_shard;
     bool sequence; // divides the positions, behind the other axes
   } axis[LM_MESH_AXES];
-  int n;     // 0: one process
-  int ranks; // the sizes multiplied
+  int n;      // 0: one process
+  int ranks;  // the sizes multiplied
+  bool heads; // cp divides attention by heads
   lm_loc loc;
 } lm_recipe_parallel;
 int lm_recipe_mesh_size(const lm_recipe *r, const char *axis); // 1: the mesh has no such axis

@@ -461,6 +461,14 @@ static void apply_in_named(merge *m, lm_setting *s, dotted d) {
     set_argument(m, s, &d);
 }
 
+// An entry whose name is a word of the schema: shard.cp.
+static void entry_add(merge *m, lm_settings *s, const lm_schema_key *key, const ast_name *name,
+                      const ast_item *it) {
+  ast_expr *sel = LM_NEW(m->R->c->arena, ast_expr);
+  *sel = (ast_expr){.kind = EX_NAME, .loc = name->loc, .text = name->text, .height = 1};
+  set_whole(m, s, key, sel, it);
+}
+
 // Paths such as eval.dev.every, source.web.path and source.web. sample.n sets a key of the section
 // without a name.
 static void apply_named(merge *m, lm_settings *s, const lm_schema_key *key, dotted d) {
@@ -481,6 +489,8 @@ static void apply_named(merge *m, lm_settings *s, const lm_schema_key *key, dott
       setting_find(s, key, NULL) || is_last(&d) || lm_schema_child(key->path, '.', name->text);
   if (key->types & T_OPTIONAL && nameless)
     apply_dotted(m, &section_make(m, s, key, d.item)->children, key->path, d);
+  else if (is_last(&d) && key->form == LM_FORM_NAMED && *key->words)
+    entry_add(m, s, key, name, d.item);
   else
     LM_REPORT(m->R->c, name->loc, E207, lm_schema_name(key), name->text);
 }

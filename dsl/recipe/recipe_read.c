@@ -437,6 +437,8 @@ static void read_parallel(const lm_reader *recipe) {
       .ranks = 1,
       .loc = s && s->value ? s->value->loc : d.r->loc,
   };
+  const ast_expr *context = lm_read_value(&d, "recipe.parallel.context");
+  d.r->parallel.heads = context && !strcmp(context->text, "heads");
   for (size_t k = 0; s && s->value && k < LM_COUNT(axes); k++)
     for (uint32_t i = 0; i < s->value->n_args; i++)
       if (s->value->args[i].name && !strcmp(s->value->args[i].name, axes[k]))

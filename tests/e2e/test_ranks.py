@@ -71,7 +71,9 @@ def test_reference(run):
 
 MESHES = {"tp2": (2, "tp = 2"), "tp2s": (2, "tp = 2", "--set", "parallel.sequence=tp"), "dp2tp2": (4, "dp = 2, tp = 2"),
           "dp2tp2s": (4, "tp = 2, dp = 2", "--set", "parallel.sequence=tp")}
+HEADS = ("--set", "parallel.context=heads", "--set", "parallel.shard.cp=[g]")   # an entry that the recipe lacks
 CONTEXT_MESHES = {"cp2": (2, "cp = 2"), "cp4": (4, "cp = 4"), "dp2cp2": (4, "dp = 2, cp = 2"),
+                  "cp2h": (2, "cp = 2", *HEADS), "dp2cp2h": (4, "dp = 2, cp = 2", *HEADS),
                   "cp2tp2s": (4, "cp = 2, tp = 2", "--set", "parallel.sequence=tp")}
 
 
@@ -175,8 +177,8 @@ def test_collectives(run):
     reduce_scatter each; the gradients of the norms are added once a step."""
     file = model(run, depth=3)
     plans = {}
-    for name in ("tp2", "dp2tp2s"):
-        n, mesh, *more = MESHES[name]
+    for name in ("tp2", "dp2tp2s", "cp2", "cp2h"):
+        n, mesh, *more = {**MESHES, **CONTEXT_MESHES}[name]
         run("compile", file, "--set", f"parallel.mesh=({mesh})", *more, "-o", run.path(name))
         plans[name] = open(run.path(name, "plan.txt")).read()
     found = collectives(plans["tp2"], "micro")
@@ -188,6 +190,13 @@ def test_collectives(run):
     found = collectives(plans["dp2tp2s"], "micro")
     check(found == {("all_gather", "", "tp"): 6 * 3 + 4, ("reduce_scatter", "sum", "tp"): 4 * 3 + 4, ("all_reduce", "max", "tp"): 1,
                     ("all_reduce", "sum", "tp"): 1}, str(found))
+    # Positions divided: keys and values of a layer are gathered in both passes, or q, k, v and the result are exchanged in both passes.
+    found = collectives(plans["cp2"], "micro")
+    check(found == {("all_gather", "", "cp"): 2 + 4 * 3, ("reduce_scatter", "sum", "cp"): 2 * 3}, str(found))
+    found = collectives(plans["cp2h"], "micro")
+    check(found == {("all_gather", "", "cp"): 2, ("all_to_all", "", "cp"): 8 * 3}, str(found))
+    for name in ("cp2", "cp2h"):
+        check(collectives(plans[name], "reduce") == {("all_reduce", "sum", "cp"): 1}, name)
     found = collectives(plans["dp2tp2s"], "reduce")
     check(found == {("all_reduce", "sum", "dp"): 2, ("all_reduce", "sum", "tp"): 1}, str(found))
 
@@ -305,6 +314,10 @@ def test_refused(run):
         check(message in err, f"{mesh} {shard}: {err}")
     err = run("check", small(run, name="whole.lm"), "--set", "parallel.mesh=(tp = 2)", status=1)
     check("error[E258]" in err and "vocab, d, g, h, e, ff" in err, err)
+    for mesh, more, message in (("cp = 4", HEADS, "cp = 4 does not divide g = 2: 1 and 2 do"), ("cp = 2", HEADS[:2], "error[E259]"),
+                                ("cp = 2", HEADS[2:], "error[E259]"), ("cp = 2, tp = 2", HEADS, "error[E25A]")):
+        err = run("check", file, "--set", f"parallel.mesh=({mesh})", *more, status=1)
+        check(message in err, f"{mesh} {more}: {err}")
     mixture = f"{ROOT}/tests/models/mixtral/reference.lm"
     err = run("check", mixture, "--recipe", "Reference", "--set", "parallel.mesh=(cp = 2)", status=1)
     check("error[E914]" in err and "group_by" in err, err)

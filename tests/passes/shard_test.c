@@ -10,6 +10,8 @@
 static const char *random_mesh(lm_arena *a, uint64_t seed) {
   static const char *const by_two[] = {"g", "ff", "v", "d", "e", "h", "t", "gh", "g2", "s", "v2"};
   static const char *const by_four[] = {"g", "ff", "v", "t", "gh", "g2", "s", "v2"};
+  static const char *const contexts[] = {"cp = 2 positions, ", "cp = 2 positions shard(g, h), ",
+                                         "cp = 2 positions shard(d, v, e), "};
   static const int dp[] = {1, 2, 2, 4}, tp[] = {1, 2, 2, 4, 2};
   program p = {.state = seed * 7919 + 3};
   int rows = dp[draw(&p, 4)], parts = tp[draw(&p, 5)];
@@ -25,7 +27,7 @@ static const char *random_mesh(lm_arena *a, uint64_t seed) {
     lm_buf_puts(&list, "ff, v, g");
   const char *out = lm_arena_printf(a, "dp = %d shard(b), %s%stp = %d shard(%s)", rows,
                                     two ? "fsdp = 2 shard(b), " : "",
-                                    positions ? "cp = 2 positions, " : "", parts, list.p);
+                                    positions ? contexts[draw(&p, 3)] : "", parts, list.p);
   lm_buf_free(&list);
   return out;
 }
@@ -279,6 +281,26 @@ static void positions_check(void) {
   lm_arena_destroy(a);
 }
 
+// Attention divided by heads: the parts of q, k and v along the positions become parts along the
+// heads, and those of the result become parts along the positions again. The mask is computed from
+// gathered positions and segments.
+static void heads_check(void) {
+  lm_arena *a = lm_arena_create();
+  const char *text = llama_text(a);
+  machine cp = compile("llama", text, "cp = 2 positions shard(g)",
+                       "shard,mesh,grad,mesh,simplify,cse,licm,dce");
+  counts loss = count(cp.m, "loss"), micro = count(cp.m, "micro");
+  CHECK(loss.inside[LM_OP_ALL_TO_ALL] == 4 && loss.of[LM_OP_ALL_TO_ALL] == 4);
+  CHECK(loss.of[LM_OP_ALL_GATHER] == 0 && loss.of[LM_OP_COLLECT] == 2);
+  CHECK(micro.of[LM_OP_REDUCE_SCATTER] == 0 && micro.of[LM_OP_ALL_REDUCE] == 0);
+  for (uint32_t i = 0; i < cp.m->n_globals; i++)
+    CHECK(cp.m->globals[i].partial == 1);
+  text_check("llama", text, "cp = 2 positions shard(g)", 8);
+  text_check("llama", text, "dp = 2 rows, cp = 2 positions shard(g)", 8);
+  lm_ctx_destroy(cp.c);
+  lm_arena_destroy(a);
+}
+
 // ---- mistakes
 
 // A sharded program in which a collective is missing, too many or of the wrong kind.
@@ -397,4 +419,5 @@ int main(int argc, char **argv) {
   meshes_check();
   llama_check();
   positions_check();
+  heads_check();
 }

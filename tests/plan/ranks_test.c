@@ -262,6 +262,7 @@ static const struct {
               {2, "tp = 2 shard(g, ff, v, t)"},
               {2, "dp = 2 shard(b)"},
               {2, "cp = 2 positions"},
+              {2, "cp = 2 positions shard(g)"},
               {4, "dp = 2 rows, cp = 2 positions"},
               {4, "dp = 2 shard(b), tp = 2 shard(g, ff, v)"},
               {4, "dp = 2 shard(b), tp = 2 shard(g, ff, v, t)"}};
