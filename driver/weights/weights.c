@@ -164,6 +164,17 @@ static int by_path(const void *a, const void *b) {
   return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
+// True if the file of a source holds a parameter that a replaced sub had.
+static bool is_former(lm_weights w, const char *name) {
+  const lm_lowered *l = w.base ? w.lowered : NULL;
+  for (uint32_t i = 0; l && i < l->n_former; i++) {
+    size_t prefix = strlen(w.source->prefix);
+    if (!strncmp(l->former[i], w.source->prefix, prefix) && !strcmp(l->former[i] + prefix, name))
+      return true;
+  }
+  return false;
+}
+
 static void extra_check(const lm_st *st, const lm_plan *plan, lm_weights w, lm_buf *faults) {
   size_t n = 0;
   const char **paths = lm_calloc((size_t)params_count(plan, w) + 1, sizeof *paths);
@@ -173,7 +184,7 @@ static void extra_check(const lm_st *st, const lm_plan *plan, lm_weights w, lm_b
   qsort(paths, n, sizeof *paths, by_path);
   for (size_t i = 0; i < lm_st_count(st); i++) {
     const char *name = lm_st_at(st, i)->name;
-    if (bsearch(&name, paths, n, sizeof *paths, by_path))
+    if (bsearch(&name, paths, n, sizeof *paths, by_path) || is_former(w, name))
       continue;
     lm_buf_puts(faults, "\n  extra: ");
     lm_buf_puts_shown(faults, name, strlen(name));

@@ -117,10 +117,12 @@ static el_edit *edit_add(lm_elab *e, el_edit_kind kind, const ast_item *x) {
   return &all->v[all->n - 1];
 }
 
-static bool replacement_read(lm_elab *e, const ast_item *x, lm_loc at) {
+static bool replacement_read(lm_elab *e, const ast_item *x) {
   bool set = x->kind == IT_SET_SEL;
-  if (set && x->sel->kind == EX_PATTERN)
-    return EL_REJECT(e, at, E900, "`replace @SITE` in `with`");
+  if (set && x->sel->kind == EX_PATTERN) {
+    el_edit *made = edit_add(e, EL_EDIT_REPLACE, x);
+    return read_block(e, made) && el_sub_arguments(e, made);
+  }
   if (!set || x->sel->kind != EX_NAME)
     return EL_REJECT(e, x->loc, E301, forms[EL_EDIT_REPLACE]);
   lm_decl_ref by = {0};
@@ -146,7 +148,7 @@ static bool read_item(lm_elab *e, const ast_item *x) {
   if (!name)
     return EL_REJECT(e, x->loc, E301, forms[EL_EDIT_FREEZE]);
   if (!strcmp(name->text, "replace"))
-    return replacement_read(e, x, name->loc);
+    return replacement_read(e, x);
   int kind = kind_find(name->text);
   if (kind < 0)
     return report_word(e, name->loc, name->text);
@@ -215,7 +217,7 @@ el_val el_edit_result(lm_elab *e, const el_inst *block, const char *method, el_v
 }
 
 int el_edit_class(lm_elab *e, const el_inst *inst, const el_param *p) {
-  const el_edit *by = el_edit_of(inst);
+  const el_edit *by = el_edit_of_param(e, inst, p->name);
   int after = by ? by->number + 1 : 0;
   bool frozen = !by && el_source_of(inst);
   if (e->edits && e->edits->n)
@@ -275,7 +277,7 @@ lm_loc el_edits_change(const lm_elab *e) {
   if (e->edits && e->edits->n_replaced)
     return e->edits->replaced[0].at;
   for (uint32_t i = 0; e->edits && i < e->edits->n; i++)
-    if (e->edits->v[i].kind == EL_EDIT_AFTER)
+    if (e->edits->v[i].kind == EL_EDIT_AFTER || e->edits->v[i].kind == EL_EDIT_REPLACE)
       return e->edits->v[i].at;
   return (lm_loc){0};
 }
@@ -288,4 +290,5 @@ void el_edits_check(lm_elab *e, const el_inst *model) {
     el_pattern_check(e, x->pattern, x->at, lines_before(x), model->decl);
   }
   el_sites_check(e, model);
+  el_subs_check(e, model);
 }

@@ -19,14 +19,15 @@ extern const char *const el_edit_names[EL_EDITS]; // "freeze"
 
 typedef struct el_edit {
   el_edit_kind kind;
-  const char *pattern; // REPLACE: the name of the function
+  const char *pattern; // REPLACE: of subs, or the name of the function
   lm_loc at;
-  int number;           // lines before it
-  bool failed;          // an instance of it has an error, which was reported
-  const ast_expr *call; // ADAPT, AFTER, REPLACE: the instance
-  lm_decl_ref block;    // of `call`
-  const ast_decl *fn;   // REPLACE: the function
-  uint32_t hits;        // AFTER, REPLACE: instances
+  int number;                // lines before it
+  bool failed;               // an instance of it has an error, which was reported
+  const ast_expr *call;      // ADAPT, AFTER, REPLACE: the instance
+  lm_decl_ref block;         // of `call`
+  const ast_decl *fn;        // REPLACE: the function; NULL: subs are replaced
+  uint32_t hits;             // AFTER, REPLACE: instances
+  struct el_call_of **calls; // REPLACE, of subs: with the arguments of the replaced calls
 } el_edit;
 
 // `replace FUNCTION = FUNCTION` (replace.c).
@@ -47,6 +48,14 @@ typedef struct el_role {
   struct el_role *other; // a use that disagrees with this one, which is the first; NULL: none
   struct el_role *next;
 } el_role;
+
+// A call of a block with the arguments that a line and a site, or a line and a sub, give. One for
+// all instances, which then have one form.
+typedef struct el_call_of {
+  const void *of; // the line of the site's list; the call of the sub that the line replaces
+  const ast_expr *call;
+  struct el_call_of *next;
+} el_call_of;
 
 // A value that an edit can pass through a block: one that a `let` binds, the result of a sub's
 // `apply`, or that of a call of a replaced function. Instances of one form have the same sites.
@@ -122,6 +131,20 @@ bool el_replacement_read(lm_elab *e, const ast_item *item, lm_decl_ref by);
 el_replacement *el_replacement_find(const lm_elab *e, const ast_decl *fn);
 // Reports functions that the model, all of whose functions were emitted, does not call.
 void el_replacements_check(lm_elab *e);
+
+// ---- replaced subs (replace_sub.c)
+// The call that makes a sub, and *where: with the block of the last line that replaces the sub.
+const ast_expr *el_sub_replaced(lm_elab *e, const ast_expr *call, el_inst_site *where);
+// The arguments of the line's call as constants, since it is evaluated where a sub is. False:
+// reported.
+bool el_sub_arguments(lm_elab *e, el_edit *edit);
+// The paths of the parameters that the model lacks since subs are replaced.
+const lm_sym *el_subs_former(lm_elab *e, el_inst *model, uint32_t *n);
+// Reports patterns that match no sub.
+void el_subs_check(lm_elab *e, const el_inst *model);
+// The line that adds a parameter: that of an adapter or of a block at a site, or the one that
+// replaces a sub by a block if the replaced block has no such parameter. NULL: the model's own.
+const el_edit *el_edit_of_param(const lm_elab *e, const el_inst *inst, lm_sym param);
 
 // ---- sites (site.c)
 // Instantiates the blocks at the sites of the model, which an elaboration without edits has found.

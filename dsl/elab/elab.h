@@ -193,11 +193,13 @@ struct el_inst {
   el_inst *owner;
   el_names vals; // parameters and dims
   el_axis_bind *axes;
-  el_row *rows;                   // of an adapter: the axes of the parameter, by role
-  const struct el_edit *added_by; // of an adapter: its line (edit.h)
-  lm_sym host;                    // of an adapter: the owner's parameter that it adapts
-  struct el_inserted *inserted;   // edit.h: blocks at its sites
-  struct el_source *source;       // source.h; NULL: the instance has no `from`
+  el_row *rows;                      // of an adapter: the axes of the parameter, by role
+  const struct el_edit *added_by;    // of an adapter: its line (edit.h)
+  lm_sym host;                       // of an adapter: the owner's parameter that it adapts
+  struct el_inserted *inserted;      // edit.h: blocks at its sites
+  const struct el_edit *replaced_by; // edit.h: the line that made it of another block; NULL: none
+  lm_decl_ref replaces;              // that block
+  struct el_source *source;          // source.h; NULL: the instance has no `from`
   el_param *params;
   uint32_t n_params, cap_params;
   struct el_sub {
@@ -477,6 +479,8 @@ typedef struct el_inst_site {
   el_row *rows; // of an adapter, as the next two
   const struct el_edit *added_by;
   lm_sym host;
+  const struct el_edit *replaced_by; // with the next one
+  lm_decl_ref replaces;
   struct el_source *source;
 } el_inst_site;
 // NULL: reported.

@@ -357,6 +357,8 @@ el_inst *el_inst_make(lm_elab *e, const ast_expr *call, const lm_file *file,
                     .rows = where->rows,
                     .added_by = where->added_by,
                     .host = where->host,
+                    .replaced_by = where->replaced_by,
+                    .replaces = where->replaces,
                     .source = where->source,
                     .n_stack = where->n_stack};
   if (where->source)

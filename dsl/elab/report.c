@@ -79,9 +79,11 @@ static lm_loc user_location(const lm_elab *e, lm_loc at) {
 // The edit that has added the instance whose method is evaluated; NULL: it is the model's own.
 static const el_edit *edit_around(const lm_elab *e) {
   for (const el_frame *f = e->frame; f; f = f->up) {
-    const el_edit *edit = f->self ? el_edit_of(f->self->inst) : NULL;
-    if (edit)
-      return edit;
+    const el_inst *inst = f->self ? f->self->inst : NULL;
+    if (inst && el_edit_of(inst))
+      return el_edit_of(inst);
+    if (inst && inst->replaced_by)
+      return inst->replaced_by;
   }
   return NULL;
 }

@@ -242,7 +242,7 @@ static lm_global *global_add(lm_elab *e, const el_inst *inst, const el_param *p)
   bool frozen = p->share->edits % 2;
   lm_global *g = lm_global_add(e->m, frozen ? LM_GLOBAL_FIXED : LM_GLOBAL_PARAM, p->share->global,
                                type, inst->n_stack);
-  const el_edit *by = el_edit_of(inst);
+  const el_edit *by = el_edit_of_param(e, inst, p->name);
   g->n_paths = p->share->n;
   g->paths = LM_NEW_N(e->a, lm_sym, g->n_paths);
   g->init = LM_NEW_N(e->a, lm_init, g->n_paths);

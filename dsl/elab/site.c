@@ -13,13 +13,6 @@
 #include "dsl/elab/edit.h"
 #include "dsl/elab/inst.h"
 
-// The instance of an edit at a site, with the arguments that the site gives.
-typedef struct el_call_of {
-  const el_edit *by;
-  const ast_expr *call;
-  struct el_call_of *next;
-} el_call_of;
-
 // ---- recording
 
 static bool same_loc(lm_loc a, lm_loc b) {
@@ -61,7 +54,13 @@ void el_site_record_call(lm_elab *e, const ast_decl *fn, const el_val *args, uin
                          lm_loc at) {
   const el_ref *self = self_of(e);
   if (self)
-    record(e, self->inst, (el_site){.fn = fn, .at = at, .args = args, .n = n});
+    record(e, self->inst,
+           (el_site){
+               .fn = fn,
+               .at = at,
+               .args = args,
+               .n = n,
+           });
 }
 
 // ---- arguments
@@ -87,12 +86,14 @@ static void sizes_add(lm_elab *e, const ast_type *t, const el_val *v, const ast_
           !lm_size_whole(axis->size, &size))
         continue;
       ast_expr *number = LM_NEW(e->a, ast_expr);
-      *number = (ast_expr){.kind = EX_NUMBER,
-                           .loc = call->loc,
-                           .num = (double)size,
-                           .inum = size,
-                           .is_int = true,
-                           .height = 1};
+      *number = (ast_expr){
+          .kind = EX_NUMBER,
+          .loc = call->loc,
+          .num = (double)size,
+          .inum = size,
+          .is_int = true,
+          .height = 1,
+      };
       LM_PUSH(e->a, call->args, call->n_args, call->cap_args) =
           (ast_arg){.kind = ARG_NAMED, .loc = call->loc, .name = name, .expr = number};
     }
@@ -101,7 +102,7 @@ static void sizes_add(lm_elab *e, const ast_type *t, const el_val *v, const ast_
 
 static const ast_expr *call_of(lm_elab *e, el_site *s, const el_edit *by) {
   for (const el_call_of *x = s->calls; x; x = x->next)
-    if (x->by == by)
+    if (x->of == by)
       return x->call;
   const ast_member *apply =
       el_method_find(&(el_inst){.decl = by->block.decl}, LM_SYM(e->c, "apply"));
@@ -114,7 +115,11 @@ static const ast_expr *call_of(lm_elab *e, el_site *s, const el_edit *by) {
   for (uint32_t i = 0; i < apply->sig.n_params && i < s->n; i++)
     sizes_add(e, apply->sig.params[i].type, &s->args[i], &by->block.decl->sig, call);
   el_call_of *made = LM_NEW(e->a, el_call_of);
-  *made = (el_call_of){.by = by, .call = call, .next = s->calls};
+  *made = (el_call_of){
+      .of = by,
+      .call = call,
+      .next = s->calls,
+  };
   s->calls = made;
   return call;
 }
@@ -162,7 +167,12 @@ static el_inst *insert(lm_elab *e, el_inst *inst, el_site *s, const el_edit *by)
   memcpy(where.stack, inst->stack, sizeof where.stack);
   memcpy(where.index, inst->index, sizeof where.index);
   memcpy(where.stack_name, inst->stack_name, sizeof where.stack_name);
-  el_frame frame = {.file = e->edits->file, .real = K_REAL}, *was = e->frame;
+  el_frame frame =
+               {
+                   .file = e->edits->file,
+                   .real = K_REAL,
+               },
+           *was = e->frame;
   e->frame = &frame;
   el_inst *made = el_inst_make(e, call_of(e, s, by), e->edits->file, &where);
   e->frame = was;
@@ -183,7 +193,11 @@ static void site_edit(lm_elab *e, el_inst *inst, el_site *s) {
       continue;
     x->hits++;
     *end = LM_NEW(e->a, el_inserted);
-    **end = (el_inserted){.inst = made, .by = x, .site = s};
+    **end = (el_inserted){
+        .inst = made,
+        .by = x,
+        .site = s,
+    };
     end = &(*end)->next;
   }
 }
@@ -229,7 +243,12 @@ el_val el_site_let(lm_elab *e, const ast_name *name, el_val v) {
     return v;
   if (e->edits->records)
     record(e, self->inst,
-           (el_site){.name = name->text, .at = name->loc, .args = value_copy(e, v), .n = 1});
+           (el_site){
+               .name = name->text,
+               .at = name->loc,
+               .args = value_copy(e, v),
+               .n = 1,
+           });
   return pass(e, self, name->text, v, name->loc);
 }
 
@@ -237,7 +256,12 @@ el_val el_site_sub(lm_elab *e, const el_ref *ref, el_val v, lm_loc at) {
   if (!is_enabled(e, &v) || !ref->inst->owner)
     return v;
   if (e->edits->records)
-    record(e, ref->inst, (el_site){.at = ref->inst->at, .args = value_copy(e, v), .n = 1});
+    record(e, ref->inst,
+           (el_site){
+               .at = ref->inst->at,
+               .args = value_copy(e, v),
+               .n = 1,
+           });
   return pass(e, ref, NULL, v, at);
 }
 

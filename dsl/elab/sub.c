@@ -59,6 +59,8 @@ static el_inst *make_element(lm_elab *e, el_inst *inst, const ast_member *m, int
   calls all = {0};
   bool found = calls_find(e, m->init, &all);
   const ast_expr *call = found ? all.v[e->m ? 0 : i] : NULL;
+  if (call && e->m && e->edits)
+    call = el_sub_replaced(e, call, &where);
   el_inst *made = call ? el_inst_make(e, call, inst->file, &where) : NULL;
   e->frame = was;
   *out_n = all.n;

@@ -236,6 +236,9 @@ static bool roles_find(lm_elab *e, const lm_recipe *r, const lm_lower_options *o
   if (e->edits) {
     plain->edits->replaced = e->edits->replaced;
     plain->edits->n_replaced = e->edits->n_replaced;
+    plain->edits->v = e->edits->v;
+    plain->edits->n = e->edits->n;
+    plain->edits->file = e->edits->file;
   }
   el_inst *model = instantiate(plain, r);
   if (model)
@@ -352,6 +355,7 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, const lm_recipe *r, const lm_l
   if (!model || c->n_errors > before)
     return NULL;
   edits_resolve(e, l);
+  l->former = el_subs_former(e, model, &l->n_former);
   sources_list(e, r, l);
   if (o->what & LM_LOWER_TRAIN)
     lower_train(e, r, model, o);
@@ -408,7 +412,7 @@ static void check_instance(lm_elab *e, lm_decl_ref ref) {
   uint32_t before = e->c->n_errors;
   el_inst *model = make_model(own, &r, &o);
   const el_edits *edits = own->edits;
-  if (model && edits && (edits->has_adapters || edits->has_sites || edits->n_replaced)) {
+  if (model && edits && e->c->n_errors == before) {
     lower_probe(own, model, &o, &unused); // their methods are only called with the roles of a model
     if (e->c->n_errors == before)
       el_replacements_check(own);

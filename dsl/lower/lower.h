@@ -127,6 +127,8 @@ typedef struct lm_lowered {
   const char **ignored; // patterns of foreign names that `map hf` ignores
   uint32_t n_ignored, cap_ignored;
   lm_lowered_configs config; // of `map hf`
+  const lm_sym *former;      // parameters that the model lacks since subs are replaced, by path
+  uint32_t n_former;
   lm_loc changed; // an edit after which the model computes what its base cannot; no file: none
   lm_lowered_adapter *adapters; // with LM_LOWER_PEFT
   uint32_t n_adapters, cap_adapters;

@@ -6,6 +6,7 @@
 // A layout is a list of dims. A dim is an axis, 1, several axes in parentheses (merged into one),
 // or a sum, of which the k-th name in braces takes the k-th term. The offset of an element in the
 // tensor is therefore offset + Σ stride · index, so a map consists of strides only.
+#include "dsl/elab/edit.h"
 #include "dsl/elab/source.h"
 #include "dsl/lower/internal.h"
 #include <stdlib.h>
@@ -228,7 +229,7 @@ static bool is_entry(const ast_expr *x) {
 // ---- all parameters of an instance, with their logical paths
 typedef struct {
   el_inst *inst;
-  const el_param *p;
+  const el_param *p; // NULL: one that a replaced sub had
   lm_sym path;
   const ast_item *by; // the directive that maps the parameter, or NULL
   lm_match match;
@@ -241,6 +242,14 @@ typedef struct {
   target *v;
   uint32_t n, cap;
 } targets;
+
+static bool has_param_named(const ast_decl *d, lm_sym name) {
+  for (uint32_t i = 0; i < d->members.n; i++)
+    for (uint32_t k = 0; d->members.v[i]->kind == MB_PARAM && k < d->members.v[i]->names.n; k++)
+      if (d->members.v[i]->names.v[k].text == name)
+        return true;
+  return false;
+}
 
 static void map_param(lm_elab *e, lm_lowered *out, const target *t) {
   const ast_expr *x = t->by->expr;
@@ -272,11 +281,26 @@ static void map_param(lm_elab *e, lm_lowered *out, const target *t) {
     add_entries(&m, lm_arena_printf(e->a, "%s%s", t->prefix, name));
 }
 
+// A file may have the tensor of a parameter that a replaced sub had.
+static void ignore_former(lm_elab *e, lm_lowered *out, const target *t) {
+  const ast_expr *x = t->by->expr;
+  bool named = x->kind == EX_TUPLE && x->n_args && x->args[0].expr;
+  const char *name = named ? lm_map_number(e, x->args[0].expr, &t->match) : NULL;
+  if (name)
+    LM_PUSH(e->a, out->ignored, out->n_ignored, out->cap_ignored) =
+        lm_arena_printf(e->a, "@%s%s", t->prefix, name);
+}
+
 static void collect(lm_elab *e, el_inst *inst, targets *t) {
   for (uint32_t i = 0; i < inst->n_params; i++) {
-    target *x = &LM_PUSH(e->a, t->v, t->n, t->cap);
-    *x = (target){
-        .inst = inst, .p = &inst->params[i], .path = el_inst_path(e, inst, inst->params[i].name)};
+    lm_sym name = inst->params[i].name;
+    if (el_edit_of_param(e, inst, name))
+      continue; // no file of the model has it
+    LM_PUSH(e->a, t->v, t->n, t->cap) = (target){
+        .inst = inst,
+        .p = &inst->params[i],
+        .path = el_inst_path(e, inst, name),
+    };
   }
   for (uint32_t i = 0; i < inst->n_subs; i++) {
     if (inst->subs[i].one)
@@ -312,20 +336,13 @@ static void report_no_match(lm_elab *e, const targets *t, const ast_item *item,
   const char *names[256];
   int n = 0;
   for (uint32_t i = 0; i < t->n && n < 256; i++)
-    names[n++] = t->v[i].p->name;
+    if (t->v[i].p)
+      names[n++] = t->v[i].p->name;
   const char *last = strrchr(pattern, '.');
   const char *near = lm_nearest(last ? last + 1 : pattern + 1, names, n);
   lm_diag *d = EL_ERR(e, item->sel->loc, E0B0, pattern);
   if (near)
     lm_diag_help(e->c, d, "there is a parameter '%s'", near);
-}
-
-static bool has_param_named(const ast_decl *d, lm_sym name) {
-  for (uint32_t i = 0; i < d->members.n; i++)
-    for (uint32_t k = 0; d->members.v[i]->kind == MB_PARAM && k < d->members.v[i]->names.n; k++)
-      if (d->members.v[i]->names.v[k].text == name)
-        return true;
-  return false;
 }
 
 // True if a block that is visible in the file declares the parameter that the pattern ends with.
@@ -507,14 +524,21 @@ void lm_lower_maps(lm_elab *e, el_inst *model, lm_lowered *out, lm_loc at) {
   const char *missing = "";
   uint32_t n_missing = 0, before = e->c->n_errors;
   collect(e, model, &t);
+  for (uint32_t i = 0; i < out->n_former; i++)
+    LM_PUSH(e->a, t.v, t.n, t.cap) = (target){
+        .inst = model,
+        .path = out->former[i],
+    };
   lm_lower_args(e, model, out);
   if (!apply_maps(e, model, &t, out) || e->c->n_errors > before)
     return;
   for (uint32_t i = 0; i < t.n; i++) {
     target *x = &t.v[i];
-    if (x->by)
+    if (x->by && x->p)
       map_param(e, out, x);
-    else if (needs_map(x->inst) && n_missing++ < 4)
+    else if (x->by)
+      ignore_former(e, out, x);
+    else if (x->p && needs_map(x->inst) && n_missing++ < 4)
       missing = lm_arena_printf(e->a, "%s%s%s", missing, n_missing > 1 ? ", " : "", x->path);
     x->end = out->n_maps;
   }
