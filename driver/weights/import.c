@@ -48,7 +48,7 @@ static lm_status config_read(importer *x) {
   json_t *j;
   if (!exists(x, "config.json"))
     return NULL;
-  LM_TRY(lm_json_read(path, 16 << 20, &j));
+  LM_TRY(lm_json_read_python(path, 16 << 20, &j));
   if (json_is_object(j))
     x->config = lm_hf_config_canonical(j);
   json_decref(j);

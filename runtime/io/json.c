@@ -102,6 +102,40 @@ lm_status lm_json_read(const char *path, size_t max_bytes, json_t **out) {
   return s;
 }
 
+// ---- numbers that are no JSON
+
+// Copies text; NaN and Infinity outside of strings become strings.
+static void not_finite_to_strings(const char *text, size_t n, lm_buf *out) {
+  static const char *const names[] = {"NaN", "-Infinity", "Infinity"};
+  for (const char *at = text, *end = text + n; at < end;) {
+    const char *stop = *at == '"' ? string_end(at, end) : at + 1;
+    bool named = false;
+    for (size_t i = 0; !named && i < LM_COUNT(names); i++) {
+      size_t length = strlen(names[i]);
+      named = (size_t)(end - at) >= length && !memcmp(at, names[i], length);
+      stop = named ? at + length : stop;
+    }
+    lm_buf_puts(out, named ? "\"" : "");
+    lm_buf_add(out, at, (size_t)(stop - at));
+    lm_buf_puts(out, named ? "\"" : "");
+    at = stop;
+  }
+}
+
+lm_status lm_json_read_python(const char *path, size_t max_bytes, json_t **out) {
+  *out = NULL;
+  lm_buf text = {0};
+  lm_buf json = {0};
+  lm_status s = lm_file_read(path, max_bytes, &text);
+  if (!s) {
+    not_finite_to_strings(text.p, text.n, &json);
+    s = lm_json_parse(json.p ? json.p : "", json.n, path, out);
+  }
+  lm_buf_free(&json);
+  lm_buf_free(&text);
+  return s;
+}
+
 lm_status lm_json_read_existing(const char *path, size_t max_bytes, json_t **out) {
   *out = NULL;
   return access(path, F_OK) ? NULL : lm_json_read(path, max_bytes, out);

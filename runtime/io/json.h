@@ -10,7 +10,10 @@
 // calls the text `what` and gives line and column.
 lm_status lm_json_parse(const char *text, size_t n, const char *what, json_t **out);
 lm_status lm_json_read(const char *path, size_t max_bytes, json_t **out);
-// The same for a file that need not exist: *out is NULL if it does not.
+// The same for a file of Python's json: NaN, Infinity and -Infinity, which JSON lacks, become
+// strings.
+lm_status lm_json_read_python(const char *path, size_t max_bytes, json_t **out);
+// As lm_json_read, for a file that need not exist: *out is NULL if it does not.
 lm_status lm_json_read_existing(const char *path, size_t max_bytes, json_t **out);
 
 // Renames member `former` of an object to `name`, so that a file with the name of an earlier

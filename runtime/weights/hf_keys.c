@@ -28,6 +28,12 @@ static const char *const IGNORED[] = {
     "unsloth_fixed",
     // training
     "initializer_range",
+    "rescale_prenorm_residual",
+    "time_step_min",
+    "time_step_max",
+    "time_step_floor",
+    "time_step_scale",
+    "time_step_init_scheme",
     "attention_dropout",
     "attention_probs_dropout_prob",
     "hidden_dropout",
@@ -76,6 +82,14 @@ static const char *const IGNORED[] = {
     "pretraining_tp",
     "reorder_and_upcast_attn",
     "max_window_layers",
+    "chunk_size",
+    "residual_in_fp32",
+    "fused_add_norm",
+    "use_mambapy",
+    // sizes by further names, from which the tensors were made
+    "d_model",
+    "d_inner",
+    "pad_vocab_size_multiple",
     // generation
     "do_sample",
     "temperature",
@@ -104,8 +118,9 @@ static const char *const IGNORED[] = {
 };
 
 static const char *const SHAPES[] = {
-    "hidden_size", "head_dim", "intermediate_size", "num_hidden_layers", "vocab_size",
-    "n_embd",      "n_inner",  "n_layer",           "n_positions",       "moe_intermediate_size"};
+    "hidden_size",   "head_dim", "intermediate_size", "num_hidden_layers", "vocab_size",
+    "n_embd",        "n_inner",  "n_layer",           "n_positions",       "moe_intermediate_size",
+    "time_step_rank"};
 
 static const struct {
   const char *key;
@@ -166,6 +181,11 @@ static const struct {
     {"use_parallel_residual", "whether attention and feed-forward part read the same input", NULL},
     {"use_bidirectional_attention", "attention to later positions", "false"},
     {"add_cross_attention", "attention to an encoder", "false"},
+    {"time_step_limit", "bounds of a state's step", "[0.0, \"Infinity\"]"},
+    {"rms_norm", "whether norms are RMS norms", "true"},
+    {"use_bias", "biases of the projections", "false"},
+    {"use_conv_bias", "biases of the convolution", "true"},
+    {"ssm_cfg", "further values of the recurrence", "{}"},
     {"quantization_config", "quantized weights", "null"},
 };
 
@@ -215,7 +235,8 @@ static const struct {
     {"gpt_neox", "rotary_pct", "0.25", true},
     {"llama mistral mixtral qwen2 qwen3 qwen3_moe olmo2 olmoe granite gpt_neox phi phi3",
      "tie_word_embeddings", "false", false},
-    {"gpt2 gemma2 gemma3_text smollm3", "tie_word_embeddings", "true", false},
+    {"gpt2 gemma2 gemma3_text smollm3 mamba", "tie_word_embeddings", "true", false},
+    {"mamba2", "tie_word_embeddings", "false", false},
     {"llama olmo2 olmoe granite phi phi3", "num_key_value_heads", "=num_attention_heads", true},
     {"mistral mixtral", "num_key_value_heads", "8", false},
     {"qwen2 qwen3", "num_key_value_heads", "32", false},
@@ -367,6 +388,21 @@ static void neox_canonical(json_t *config) {
   }
 }
 
+// Transformers 4.57 writes infinite numbers as {"__float__": "Infinity"}.
+static void infinite_canonical(json_t *config, const char *key) {
+  json_t *list = json_object_get(config, key);
+  json_t *copy = json_array();
+  json_t *element;
+  size_t i;
+  json_array_foreach(list, i, element) {
+    json_t *named = json_object_get(element, "__float__");
+    json_array_append(copy, named ? named : element);
+  }
+  if (json_is_array(list))
+    json_object_set(config, key, copy);
+  json_decref(copy);
+}
+
 // With YaRN, the context length of the original model is optional.
 static void context_add(json_t *config) {
   json_t *rope = json_object_get(config, "rope_scaling");
@@ -461,6 +497,7 @@ json_t *lm_hf_config_canonical(const json_t *config) {
     neox_canonical(out);
   if (!strcmp(type_of(out), "phi3") && json_is_null(json_object_get(out, "rope_scaling")))
     json_object_del(out, "original_max_position_embeddings"); // a term of the scaling
+  infinite_canonical(out, "time_step_limit");
   defaults_add(out);
   sizes_add(out);
   context_add(out);

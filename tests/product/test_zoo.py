@@ -12,12 +12,15 @@ LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_fac
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16)
 NEW = "4.50"
 NEOX = {key: value for key, value in BASE.items() if key != "num_key_value_heads"}
+MAMBA = dict(vocab_size=272, hidden_size=32, num_hidden_layers=3, state_size=8, bos_token_id=None, eos_token_id=None,
+             pad_token_id=None)
 GPT2 = dict(vocab_size=272, n_embd=32, n_layer=3, n_head=4, n_positions=64, bos_token_id=None, eos_token_id=None)
 
 # name: type, config, and the version of transformers that has it. Those before `nightly` are run always.
 CASES = {
     "llama_untied": ("llama", dict(BASE, rope_theta=5000.0, rms_norm_eps=1e-5)),
     "gpt2": ("gpt2", GPT2),
+    "mamba": ("mamba", dict(MAMBA, time_step_rank=2)),
     "nightly": None,
     "llama_tied_mha": ("llama", dict(BASE, num_key_value_heads=4, tie_word_embeddings=True)),
     "llama_mqa_gelu": ("llama", dict(BASE, num_key_value_heads=1, hidden_act="gelu")),
@@ -60,10 +63,14 @@ CASES = {
                                     norm_topk_prob=True), "4.51"),
     "qwen3_moe_dense": ("qwen3_moe", dict(BASE, moe_intermediate_size=24, num_experts=4, num_experts_per_tok=2, decoder_sparse_step=2,
                                           rope_scaling=YARN), "4.51"),
+    "mamba_untied": ("mamba", dict(MAMBA, time_step_rank=5, conv_kernel=3, intermediate_size=48, expand=1.5, tie_word_embeddings=False), NEW),
+    "mamba2": ("mamba2", dict(MAMBA, head_dim=16, num_heads=4, n_groups=2, chunk_size=16), NEW),
+    "mamba2_plain": ("mamba2", dict(MAMBA, head_dim=8, num_heads=8, n_groups=1, conv_kernel=2), NEW),
     "phi": ("phi", dict(BASE, partial_rotary_factor=0.5)),
     "phi_mha": ("phi", dict(BASE, num_key_value_heads=4, partial_rotary_factor=1.0, hidden_act="relu"), NEW),
     "gemma2_uncapped": ("gemma2", dict(BASE, head_dim=16, final_logit_softcapping=None, attn_logit_softcapping=None), NEW),
 }
+LIMITS = dict(gpt2="n_positions", mamba=None, mamba2=None)   # the key of the greatest number of positions
 IDS = [(7 * i * i + 3 * i + 5) % 272 for i in range(40)]   # beyond the 16 positions of the original contexts
 COUNT = 12
 
@@ -102,11 +109,27 @@ def case(run, kind, config, least="0.0"):
     check(list(map(int, ours)) == reference, f"greedy: {ours} and {reference}")
     run("export", imported, "-o", again)
     within("their logits of the export", difference(their_logits(run, again), truth), 1e-6)
-    limit = "n_positions" if kind == "gpt2" else "max_position_embeddings"
-    check(json.load(open(f"{again}/config.json"))[limit] == 64, "the limit of positions is kept")
+    limit = LIMITS.get(kind, "max_position_embeddings")
+    check(not limit or json.load(open(f"{again}/config.json"))[limit] == 64, "the limit of positions is kept")
     a, b = load(f"{theirs}/model.safetensors"), load(f"{again}/model.safetensors")
     for name in b:   # with or without the prefix of the inner model
         check((a.get(name, a.get(f"transformer.{name}")) == b[name]).all(), name)
+
+
+TRAIN = """import "imported/imported.lm": Imported
+data D {{ source s = text("text.txt"); pack best_fit(seq = 32 tokens) }}
+recipe R {{
+  model = Imported; data = D; seed = 1; run = 20 steps; batch = 128 tokens; optimizer = adamw(lr = 3e-3)
+  clip = global_norm(max = 1.0); precision {{ compute = f32 }}
+}}
+"""
+
+
+def train(run):
+    """20 steps from the imported weights: the loss falls"""
+    run.write("text.txt", "".join(f"the {i % 7} of {i % 5} and {i % 3}\n" for i in range(400)))
+    loss = run.trace(run.write("train.lm", TRAIN.format()), "--values", "loss")["loss"]
+    check(np.isfinite(loss).all() and loss[-3:].mean() < 0.8 * loss[0], f"losses: {loss}")
 
 
 def cases():
@@ -115,6 +138,7 @@ def cases():
             if not run.nightly and list(CASES).index(name) > list(CASES).index("nightly"):
                 raise Skip("for --nightly")
             case(run, *CASES[name])
+            train(run)
         return f"zoo.{name}", test
 
     return [one(name) for name in CASES if CASES[name]]

@@ -129,6 +129,25 @@ static void test_json_faults(void) {
   }
 }
 
+// Python's json writes numbers that are not finite.
+static void test_json_python(void) {
+  const char *path = in_dir("python.json");
+  const char *text = "{\"a\": [0.0, Infinity, -Infinity, NaN], \"b\": \"Infinity \\\" NaN\"}";
+  json_t *j;
+  CHECK_OK(lm_file_write_atomic(path, text, strlen(text)));
+  lm_status s = lm_json_read(path, 1 << 20, &j);
+  CHECK(s && s->kind == LM_USER);
+  lm_status_free(s);
+  CHECK_OK(lm_json_read_python(path, 1 << 20, &j));
+  const json_t *a = json_object_get(j, "a");
+  CHECK(!strcmp(json_string_value(json_array_get(a, 1)), "Infinity"));
+  CHECK(!strcmp(json_string_value(json_array_get(a, 2)), "-Infinity"));
+  CHECK(!strcmp(json_string_value(json_array_get(a, 3)), "NaN"));
+  CHECK(!strcmp(json_string_value(json_object_get(j, "b")), "Infinity \" NaN"));
+  json_decref(j);
+  CHECK(!unlink(path));
+}
+
 static lm_status bytes_read(void *user, size_t i, int64_t first, int64_t n, void *out) {
   memcpy(out, (const char *)user + first, (size_t)n);
   return NULL;
@@ -386,6 +405,7 @@ int main(void) {
   arena = lm_arena_create();
   test_json_integers();
   test_json_faults();
+  test_json_python();
   test_round_trip();
   test_truncated();
   test_temporary_is_link();
