@@ -42,16 +42,19 @@ static bool sizes_find(lm_session *s) {
   return found;
 }
 
-// Checks that a run's plan fits the budget, if the recipe has one.
-static lm_status budget_check(const lm_session *s) {
+// Compiles the run of a recipe with a budget, which its plan has to fit, or with a mesh, of which
+// the report shows what a rank takes and sends.
+static lm_status plan_check(lm_session *s) {
   const lm_recipe *r = s->project.recipe;
   lm_session run = {
       .target = s->target, .project = s->project, .run = {.recipe = r}, .divides = true};
   lm_status status = NULL;
   if (!r->memory.budget && r->parallel.ranks < 2)
     return NULL;
-  if (sizes_find(&run) && r->memory.budget)
+  if (sizes_find(&run) && !s->project.ctx->n_errors)
     status = lm_session_compile_run(&run, 0);
+  if (!status && run.compiled.plan && r->parallel.ranks > 1)
+    s->ranks = lm_rank_rows_find(s->project.ctx->arena, run.compiled.plan, run.run.n_micro);
   lm_session_close(&run);
   return status ? status : lm_verdict(s->project.ctx);
 }
@@ -83,7 +86,7 @@ static lm_status recipe_check(lm_session *s) {
   generation_check(s);
   LM_TRY(lm_verdict(p->ctx));
   LM_TRY(lm_weights_from_check(c));
-  return budget_check(s);
+  return plan_check(s);
 }
 
 typedef struct checker {

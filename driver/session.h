@@ -15,6 +15,7 @@
 #define LM_DRIVER_SESSION_H
 #include "driver/execute.h"
 #include "driver/fit.h"
+#include "driver/rank_rows.h"
 #include "compiler/plan/cost.h"
 #include "runtime/comm/comm.h"
 #include "runtime/cpu/gemm.h"
@@ -84,6 +85,7 @@ typedef struct lm_session {
 
   lm_compiled compiled;
   lm_execution execution;
+  lm_rank_rows ranks; // of lm_check_run, if the recipe has a mesh
 } lm_session;
 
 // `ctx` and `events` must outlive the session.

@@ -52,6 +52,7 @@ lm_status lm_step_cost_find(lm_session *s, bool measured, lm_step_cost *out) {
   out->machine = lm_compiled_machine(&s->compiled, out->threads);
   out->rows = lm_cost_rows_find(s->project.ctx->arena, s->compiled.plan, s->run.n_micro,
                                 &out->machine, out->dtype);
+  out->ranks = lm_rank_rows_find(s->project.ctx->arena, s->compiled.plan, s->run.n_micro);
   out->tokens = (double)(s->run.n_micro * lm_run_micro(&s->run));
   return measured ? measure(s, &out->rows) : NULL;
 }

@@ -3,11 +3,13 @@
 #define LM_DRIVER_STEP_COST_H
 #include "driver/advise/load.h"
 #include "driver/inspect/cost_rows.h"
+#include "driver/rank_rows.h"
 #include "driver/session.h"
 
 typedef struct lm_step_cost {
   lm_cost_rows rows;
-  lm_target machine; // with its figures for `dtype`, the type of `real`
+  lm_rank_rows ranks; // of a plan with a mesh
+  lm_target machine;  // with its figures for `dtype`, the type of `real`
   lm_dtype dtype;
   int threads;
   double tokens; // of a training step

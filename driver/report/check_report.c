@@ -111,6 +111,17 @@ static void causality_print(const lm_module *m, lm_buf *out) {
                   m->ctx->sources[c->checked.file].path, c->checked.line, c->checked.col);
 }
 
+static void ranks_print(const lm_session *s, lm_buf *out) {
+  const lm_rank_rows *x = &s->ranks;
+  if (!x->plan)
+    return;
+  lm_buf_printf(out, "\neach of %s\n  ", lm_plan_mesh_text(s->project.ctx->arena, x->plan));
+  lm_rank_memory_print(x->plan, out);
+  lm_buf_printf(out, "\n  %lld messages of ", (long long)x->messages);
+  lm_show_bytes(out, (double)x->bytes);
+  lm_buf_puts(out, " a step\n");
+}
+
 void lm_report_check(const lm_session *s, lm_buf *out) {
   lm_buf_printf(out, "recipe %s\n", s->project.recipe->name);
   lm_buf values = {0};
@@ -126,6 +137,7 @@ void lm_report_check(const lm_session *s, lm_buf *out) {
   parameters_print(s, out);
   patterns_print(s->compiled.lowered, out);
   causality_print(s->compiled.lowered->m, out);
+  ranks_print(s, out);
 }
 
 // ---- as JSON
@@ -182,6 +194,16 @@ static void causality_json(const lm_module *m, lm_buf *out) {
   lm_buf_printf(out, ", \"line\": %u, \"column\": %u}", c->checked.line, c->checked.col);
 }
 
+static void ranks_json(const lm_rank_rows *x, lm_buf *out) {
+  int64_t memory = 0;
+  for (int i = 0; x->plan && i < LM_ARENAS; i++)
+    memory += x->plan->arena_bytes[i];
+  lm_buf_printf(out,
+                ", \"ranks\": %d, \"rank_bytes\": %lld, \"messages\": %lld, \"sent_bytes\": %lld",
+                x->plan ? lm_plan_mesh_ranks(x->plan) : 1, (long long)memory,
+                (long long)x->messages, (long long)x->bytes);
+}
+
 void lm_report_check_json(const lm_session *s, lm_buf *out) {
   lm_buf values = {0};
   lm_recipe_print(s->project.recipe, false, &values);
@@ -194,5 +216,6 @@ void lm_report_check_json(const lm_session *s, lm_buf *out) {
   parameters_json(s, out);
   patterns_json(s->compiled.lowered, out);
   causality_json(s->compiled.lowered->m, out);
+  ranks_json(&s->ranks, out);
   lm_buf_puts(out, "}");
 }

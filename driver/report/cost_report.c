@@ -12,6 +12,10 @@ void lm_report_cost(const lm_target *t, const lm_step_cost *x, lm_buf *out) {
         out, "%d thread%s: %.1f GFLOP/s; %.1f GB/s from memory, %.1f from the nearest cache\n\n",
         x->threads, x->threads == 1 ? "" : "s", peak, memory, 1e-9 * x->machine.bandwidth[0]);
   lm_cost_rows_print(&x->rows, out);
+  if (x->rows.plan->mesh.n) {
+    lm_buf_puts(out, "\n");
+    lm_rank_rows_print(&x->ranks, out);
+  }
   double seconds = x->rows.step.seconds;
   lm_buf_printf(out, "a step of %.0f tokens: %.3f ms, %.0f tokens/s, as the cost model predicts\n",
                 x->tokens, 1e3 * seconds, x->tokens / seconds);
@@ -44,5 +48,9 @@ void lm_report_cost_json(const lm_target *t, const lm_step_cost *x, lm_buf *out)
   functions_json(&x->rows, out);
   lm_buf_puts(out, "], \"rows\": ");
   lm_cost_rows_json(&x->rows, out);
+  if (x->rows.plan->mesh.n) {
+    lm_buf_puts(out, ", \"collectives\": ");
+    lm_rank_rows_json(&x->ranks, out);
+  }
   lm_buf_puts(out, "}\n");
 }

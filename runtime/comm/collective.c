@@ -140,7 +140,7 @@ lm_status lm_comm_start(lm_comm *c, const lm_coll *x, int *handle) {
   lm_exchange exchange = {.coll = *x,
                           .ranks = lm_comm_group_size(c, x->group),
                           .me = lm_comm_group_rank(c, x->group),
-                          .room = LM_COMM_WORKSPACE};
+                          .room = LM_EXCHANGE_ROOM};
   *handle = 0;
   coll_check(c, x);
   own_copy(&exchange);

@@ -8,8 +8,7 @@
 
 enum {
   LM_COMM_HANDLES = 16, // collectives that are under way at a time
-  LM_COMM_GROUPS = 1 + LM_MESH_AXES,
-  LM_COMM_WORKSPACE = 8 << 20 // bytes that a collective receives at a time, for sums
+  LM_COMM_GROUPS = 1 + LM_MESH_AXES
 };
 
 typedef struct lm_comm_group {

@@ -17,6 +17,10 @@
 #include "runtime/comm/comm.h"
 #include "runtime/comm/engine.h"
 
+enum {
+  LM_EXCHANGE_ROOM = 8 << 20 // bytes of the workspace of a rank, for each collective under way
+};
+
 typedef struct lm_exchange {
   lm_coll coll;
   int ranks, me; // of the group

@@ -119,7 +119,7 @@ def test_keys(run):
         "lmc compile": [parsed(run, "compile", file)], "lmc explain KEY": [parsed(run, "explain", file, "optimizer.lr")],
         "lmc explain changes": [parsed(run, "explain", run.path("changed"), "changes")],
         "lmc explain memory": [parsed(run, "explain", file, "memory")],
-        "lmc explain CODE": [parsed(run, "explain", "E031")], "lmc explain cost": [parsed(run, "explain", file, "cost", "--measure")], "lmc bench": [json.loads(run("bench", file, "--steps", 2, "--json"), parse_float=Decimal, parse_int=Decimal)],
+        "lmc explain CODE": [parsed(run, "explain", "E031")], "lmc explain cost": [parsed(run, "explain", file, "cost", "--measure"), parsed(run, "explain", file, "cost", "--set", "parallel.mesh=(dp = 2)")], "lmc bench": [json.loads(run("bench", file, "--steps", 2, "--json"), parse_float=Decimal, parse_int=Decimal)],
         "lmc bench --ablate": [parsed(run, "bench", file, "--ablate", "--budget", 2, "--steps", 1)],
         "lmc opt": [parsed(run, "opt", f"--{what}") for what in ("list", "ops")] + [parsed(run, "opt", "--pass=inline", run.path("plan/graph.lmir"))],
         "lmc tokenizer": [parsed(run, "tokenizer", "encode", "bytes()", stdin="a"), parsed(run, "tokenizer", "decode", "bytes()", stdin="97"),

@@ -201,6 +201,30 @@ def test_collectives(run):
     check(found == {("all_reduce", "sum", "dp"): 2, ("all_reduce", "sum", "tp"): 1}, str(found))
 
 
+def test_sent(run):
+    """What a rank sends in a step of two micro-batches, in closed form: the number of elements of a gathered tensor, and of a gradient."""
+    file = model(run, depth=3)
+    for name, ranks in (("cp2", 2), ("cp4", 4)):
+        n, mesh, *more = CONTEXT_MESHES[name]
+        mesh = ("--set", f"parallel.mesh=({mesh})", *more)
+        one, cost = (json.loads(run(*command, *mesh, "--json")) for command in (("check", file), ("explain", file, "cost")))
+        found = {}
+        for x in cost["collectives"]:
+            times, messages, sent = found.get(x["kind"], (0, 0, 0))
+            found[x["kind"]] = times + x["times"], messages + x["messages"], sent + x["bytes"]
+            check(x["over"] == "cp", str(x))
+        others, positions = ranks - 1, 4 * 16 // ranks           # of a micro-batch of 4 rows, on each rank
+        kv = 4 * positions * 2 * 8                               # bytes of k or of v: two heads of eight elements
+        gathered = 2 * others * (2 * 4 * positions + 4 * 3 * kv)    # pos and seg; k and v of three layers in both passes
+        gradient = next(x["elements"] for x in cost["collectives"] if x["kind"] == "all_reduce")
+        check(found == {"all_gather": (28, 28 * others, gathered), "reduce_scatter": (12, 12 * others, 2 * others * 2 * 3 * kv),
+                        "all_reduce": (1, 2 * others, 2 * others * 4 * gradient // ranks)}, str(found))
+        check(gradient >= one[0]["params"] and one[0]["rank_bytes"] > 4 * 4 * gradient, str(one[0]))
+        for key, value in (("ranks", ranks), ("messages", sum(x[1] for x in found.values())), ("sent_bytes", sum(x[2] for x in found.values()))):
+            check(one[0][key] == value, f"{key}: {one[0][key]} {value}")
+    check("each of 4 ranks (cp 4)" in run("check", file, *mesh), "the report of lmc check")
+
+
 def test_killed_and_resumed(run):
     """kill -9 of a rank: the others end with one message; the run resumes byte for byte."""
     mpi_needed(run)

@@ -1,0 +1,158 @@
+// rank_rows.c - see rank_rows.h.
+#include "driver/rank_rows.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "compiler/plan/cost.h"
+#include "driver/text.h"
+#include "runtime/comm/exchange.h"
+
+// ---- the messages of a collective
+
+static int ranks_of(const lm_plan *p, int group) {
+  return group ? p->mesh.axis[group - 1].size : lm_plan_mesh_ranks(p);
+}
+
+static int own_of(const lm_plan *p, int group) {
+  int rank = 0;
+  for (int k = 0; k < p->mesh.n && !group; k++)
+    rank = rank * p->mesh.axis[k].size + p->mesh.axis[k].at;
+  return group ? p->mesh.axis[group - 1].at : rank;
+}
+
+// Adds the messages that the rank sends in one execution.
+static void messages_count(const lm_plan *p, const lm_plan_comm *c, int64_t *messages,
+                           int64_t *bytes) {
+  static char memory; // is neither read nor written
+  int ranks = ranks_of(p, c->group);
+  lm_exchange x = {.coll = {.kind = c->kind,
+                            .op = c->op,
+                            .dtype = c->dtype,
+                            .count = c->count,
+                            .peer = c->peer,
+                            .from = &memory,
+                            .to = &memory},
+                   .ranks = ranks,
+                   .me = own_of(p, c->group),
+                   .room = LM_EXCHANGE_ROOM,
+                   .workspace = (uint8_t *)&memory};
+  lm_message *list = lm_calloc((size_t)ranks * 2, sizeof *list);
+  lm_exchange_round(&x);
+  do {
+    int n = lm_exchange_messages(&x, list);
+    for (int i = 0; i < n; i++) {
+      *messages += list[i].sends;
+      *bytes += list[i].sends ? (int64_t)list[i].bytes : 0;
+    }
+  } while (lm_exchange_next(&x));
+  lm_free(list);
+}
+
+// ---- rows
+
+static bool same_row(const lm_rank_row *x, const lm_plan_step *s) {
+  const lm_plan_comm *a = x->comm, *b = s->comm;
+  return a->kind == b->kind && a->op == b->op && a->dtype == b->dtype && a->count == b->count &&
+         a->group == b->group && !strcmp(x->label, s->label ? s->label : "");
+}
+
+static lm_rank_row *row_of(lm_arena *a, lm_rank_rows *rows, const lm_plan_step *s) {
+  for (uint32_t i = 0; i < rows->n; i++)
+    if (same_row(&rows->v[i], s))
+      return &rows->v[i];
+  LM_PUSH(a, rows->v, rows->n, rows->cap) =
+      (lm_rank_row){.comm = s->comm, .label = s->label ? s->label : ""};
+  return &rows->v[rows->n - 1];
+}
+
+static void func_add(lm_arena *a, lm_rank_rows *rows, const lm_cost_call *call) {
+  const lm_plan_func *f = call->func;
+  for (int i = 0; i < f->n_steps; i++) {
+    if (f->steps[i].kind != LM_STEP_START)
+      continue;
+    lm_rank_row *x = row_of(a, rows, &f->steps[i]);
+    int64_t times = call->calls * lm_plan_step_times(f, i), messages = 0, bytes = 0;
+    messages_count(rows->plan, x->comm, &messages, &bytes);
+    x->times += times;
+    x->messages += times * messages;
+    x->bytes += times * bytes;
+    rows->messages += times * messages;
+    rows->bytes += times * bytes;
+  }
+}
+
+lm_rank_rows lm_rank_rows_find(lm_arena *a, const lm_plan *plan, int64_t n_micro) {
+  lm_rank_rows rows = {.plan = plan};
+  lm_cost_call calls[LM_COST_CALLS];
+  int n = lm_cost_calls(plan, n_micro, calls);
+  for (int i = 0; i < n; i++)
+    func_add(a, &rows, &calls[i]);
+  return rows;
+}
+
+// ---- printing
+
+static int by_bytes(const void *a, const void *b) {
+  const lm_rank_row *x = a, *y = b;
+  return x->bytes != y->bytes ? (x->bytes < y->bytes) - (x->bytes > y->bytes)
+                              : strcmp(x->label, y->label);
+}
+
+static lm_rank_row *sorted(const lm_rank_rows *rows) {
+  lm_rank_row *list = lm_calloc((size_t)rows->n + 1, sizeof *list);
+  if (rows->n)
+    memcpy(list, rows->v, rows->n * sizeof *list);
+  qsort(list, rows->n, sizeof *list, by_bytes);
+  return list;
+}
+
+static void line_print(int64_t times, int64_t messages, int64_t bytes, const char *over,
+                       const char *what, lm_buf *out) {
+  lm_buf size = {0};
+  lm_show_bytes(&size, (double)bytes);
+  lm_buf_printf(out, "%6lld %9lld %10s  %-5s %s\n", (long long)times, (long long)messages, size.p,
+                over, what);
+  lm_buf_free(&size);
+}
+
+void lm_rank_rows_print(const lm_rank_rows *rows, lm_buf *out) {
+  lm_rank_row *list = sorted(rows);
+  int64_t times = 0;
+  lm_buf_puts(out, " times  messages       sent  over  what\n");
+  for (uint32_t i = 0; i < rows->n; i++) {
+    const lm_rank_row *x = &list[i];
+    times += x->times;
+    line_print(x->times, x->messages, x->bytes, lm_plan_group_name(rows->plan, x->comm->group),
+               x->label, out);
+  }
+  line_print(times, rows->messages, rows->bytes, "", "by a rank in a step", out);
+  lm_free(list);
+}
+
+void lm_rank_rows_json(const lm_rank_rows *rows, lm_buf *out) {
+  lm_rank_row *list = sorted(rows);
+  lm_buf_puts(out, "[");
+  for (uint32_t i = 0; i < rows->n; i++) {
+    const lm_rank_row *x = &list[i];
+    lm_buf_puts(out, i ? ",\n  {\"name\": " : "\n  {\"name\": ");
+    lm_buf_json(out, x->label);
+    lm_buf_printf(out,
+                  ", \"kind\": \"%s\", \"over\": \"%s\", \"elements\": %lld, \"times\": %lld, "
+                  "\"messages\": %lld, \"bytes\": %lld}",
+                  lm_coll_names[x->comm->kind], lm_plan_group_name(rows->plan, x->comm->group),
+                  (long long)x->comm->count, (long long)x->times, (long long)x->messages,
+                  (long long)x->bytes);
+  }
+  lm_buf_puts(out, "]");
+  lm_free(list);
+}
+
+void lm_rank_memory_print(const lm_plan *p, lm_buf *out) {
+  for (int i = 0, n = 0; i < LM_ARENAS; i++) {
+    if (!p->arena_bytes[i])
+      continue;
+    lm_buf_printf(out, "%s%s ", n++ ? ", " : "", lm_arena_names[i]);
+    lm_show_bytes(out, (double)p->arena_bytes[i]);
+  }
+}
