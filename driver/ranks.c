@@ -22,8 +22,6 @@ lm_status lm_ranks_check(const lm_session *s) {
     else
       lm_diag_help(c, d, "lmc run FILE --ranks %d starts as many", mesh);
   }
-  if (mesh > 1 && s->target.kind == LM_TARGET_CUDA)
-    unsupported_report(s, "a GPU as target", r->parallel.loc);
   if (mesh > 1 && r->compile == LM_RECIPE_COMPILE_MAX_AUTOTUNE)
     unsupported_report(s, "compile = mode(\"max-autotune\")", r->compile_loc);
   LM_TRY(lm_verdict(c));
@@ -42,7 +40,10 @@ lm_status lm_ranks_share(lm_session *s) {
   int most = lm_threads(s->threads);
   s->threads = threads < 1 ? 1 : threads < most ? threads : most;
   lm_session_spec(s, 0, 0); // finds the target
-  int64_t own = lm_target_runtime(&s->target)->memory(&s->target) / self.local_size;
+  bool gpu = s->target.kind == LM_TARGET_CUDA;
+  s->target.device = gpu ? self.local_rank : 0;
+  int64_t own = lm_target_runtime(&s->target)->memory(&s->target);
+  own = gpu ? own : own / self.local_size;
   int64_t *all = LM_NEW_N(s->project.ctx->arena, int64_t, self.size);
   LM_TRY(lm_comm_agree(s->comm, "the memory of the machines", &own, sizeof own, all));
   s->memory = all[0];

@@ -246,7 +246,8 @@ lm_status lm_training_plan(lm_training *x) {
   LM_TRY(lm_tune_step_find(s));
   LM_TRY(lm_tune_find(s, 0));
   LM_TRY(lm_ranks_compare(s));
-  return lm_ranks_in_order(s->comm, "the kernels", kernels_prepare, s);
+  LM_TRY(lm_ranks_in_order(s->comm, "the kernels", kernels_prepare, s));
+  return lm_exec_connect(s->execution.exec);
 }
 
 // ---- estimated time

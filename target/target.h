@@ -86,6 +86,7 @@ typedef struct lm_target {
   lm_target_kind kind;
   char arch[16]; // that code is generated for: "sm_90a"; "" on a CPU, or for any
   bool is_here;  // this process can use it
+  int device;    // of a GPU that is here: its number among those that this process sees, from 0
   lm_target_math math[LM_DTYPES];
   double peak_tf32;                  // FLOP/s of GEMMs that round f32 operands to 10 bits; 0: none
   int units;                         // cores, or multiprocessors

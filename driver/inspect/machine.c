@@ -23,6 +23,7 @@ static const library libraries[] = {
     {"cuda driver", {"libcuda.so.1"}, "running on NVIDIA GPUs", false},
     {"nvrtc", {"libnvrtc.so"}, "compiling kernels for NVIDIA GPUs", true},
     {"cublaslt", {"libcublasLt.so"}, "GEMMs on NVIDIA GPUs", true},
+    {"nccl", {"libnccl.so.2"}, "runs on several NVIDIA GPUs", false},
 };
 
 static const char *library_find(lm_arena *a, const library *l, int driver) {
@@ -44,7 +45,7 @@ static lm_finding gpu_find(lm_arena *a, int *out_driver) {
   lm_finding f = {.name = "gpu",
                   .what = "",
                   .gives = "training on an NVIDIA GPU of compute capability 8.0 to 10.0"};
-  lm_status s = lm_cuda_device_find(&driver, &x);
+  lm_status s = lm_cuda_device_find(0, &driver, &x);
   lm_buf memory = {0};
   *out_driver = s ? 0 : x.driver;
   if (!s) {

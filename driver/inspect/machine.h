@@ -11,7 +11,7 @@ typedef struct lm_finding {
 } lm_finding;
 
 enum {
-  LM_FINDINGS = 11
+  LM_FINDINGS = 12
 };
 
 typedef struct lm_machine_findings {

@@ -136,7 +136,10 @@ void lm_sum_add(lm_sum *s, const void *piece, size_t n);
 lm_sum lm_sum_of(const void *p, size_t n); // splits p into pieces
 int64_t lm_memory_of_machine(void);        // bytes, limited by the control group
 double lm_now(void);                       // seconds, monotonic
-double lm_thread_seconds(void);            // of processor time of the calling thread
+// Between two looks at something that others change: gives the processor away, and sleeps for 50
+// microseconds from the 256th of `times` on.
+void lm_pause(int times);
+double lm_thread_seconds(void); // of processor time of the calling thread
 // The shortest of several runs of the same work. A disturbance only makes a run longer, so a few
 // runs that take nearly as little time as the shortest confirm it.
 typedef struct lm_shortest {

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,13 @@ double lm_now(void) {
 }
 double lm_thread_seconds(void) {
   return clock_read(CLOCK_THREAD_CPUTIME_ID);
+}
+
+void lm_pause(int times) {
+  if (times < 256)
+    sched_yield();
+  else
+    nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
 }
 
 #define NEAR 0.02

@@ -1,8 +1,6 @@
 // collective.c - collectives as messages of an engine (exchange.h), and sums in the order of the
 // ranks (ordered.h).
-#include <sched.h>
 #include <string.h>
-#include <time.h>
 
 #include "runtime/comm/comm_state.h"
 #include "runtime/comm/ordered.h"
@@ -15,7 +13,7 @@ lm_status lm_comm_groups(lm_comm *c, const lm_comm_mesh *m) {
   if (!c)
     return NULL;
   if (!c->n_groups) {
-    c->groups[0] = (lm_comm_group){.rank = c->rank, .size = c->size};
+    c->groups[0] = (lm_comm_group){.rank = c->rank, .size = c->size, .stride = 1};
     if (!c->engine->split(c->state, 0, &c->groups[0].lane, error))
       return lm_control_fail(c->control, lm_comm_engine_failed("a group of ranks", error));
   }
@@ -23,13 +21,18 @@ lm_status lm_comm_groups(lm_comm *c, const lm_comm_mesh *m) {
   for (int a = m->n - 1; a >= 0; stride *= m->size[a--]) {
     int own = c->rank / stride % m->size[a];
     lm_comm_group *g = &c->groups[1 + a];
-    *g = (lm_comm_group){.rank = own, .size = m->size[a]};
-    if (!c->engine->split(c->state, c->rank - own * stride, &g->lane, error))
+    int first = c->rank - own * stride;
+    *g = (lm_comm_group){.rank = own, .size = m->size[a], .first = first, .stride = stride};
+    if (!c->engine->split(c->state, first, &g->lane, error))
       return lm_control_fail(c->control, lm_comm_engine_failed("a group of ranks", error));
   }
   return m->n && stride != c->size
              ? lm_fail(LM_BUG_STATUS, "a mesh of %d ranks for %d", stride, c->size)
              : NULL;
+}
+
+int lm_comm_group_count(const lm_comm *c) {
+  return c ? c->n_groups : 1;
 }
 
 int lm_comm_group_size(const lm_comm *c, int group) {
@@ -38,6 +41,10 @@ int lm_comm_group_size(const lm_comm *c, int group) {
 
 int lm_comm_group_rank(const lm_comm *c, int group) {
   return c ? c->groups[group].rank : 0;
+}
+
+int lm_comm_group_member(const lm_comm *c, int group, int i) {
+  return c ? c->groups[group].first + i * c->groups[group].stride : 0;
 }
 
 // ---- messages
@@ -74,13 +81,6 @@ static void slices_add(const lm_coll_state *r) {
   lm_free(from);
 }
 
-static void idle(int times) {
-  if (times < 256)
-    sched_yield();
-  else
-    nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
-}
-
 static lm_status messages_wait(lm_comm *c, lm_coll_state *r) {
   char error[LM_ENGINE_TEXT] = "";
   int left = 0, before = -1;
@@ -93,7 +93,7 @@ static lm_status messages_wait(lm_comm *c, lm_coll_state *r) {
     if (left != before)
       lm_control_progress(c->control);
     before = left;
-    idle(times);
+    lm_pause(times);
   }
   r->request = -1;
   lm_control_progress(c->control);

@@ -161,6 +161,10 @@ lm_status lm_comm_any(lm_comm *c, const char *what, int *value) {
   return s;
 }
 
+lm_status lm_comm_check(lm_comm *c) {
+  return c ? lm_control_check(c->control) : NULL;
+}
+
 typedef struct outcome {
   int32_t kind;
   char text[1020];

@@ -63,6 +63,8 @@ lm_status lm_comm_agree(lm_comm *c, const char *what, const void *own, size_t by
 lm_status lm_comm_decide(lm_comm *c, const char *what, void *value, size_t bytes);
 // Sets *value to that of the first rank where it is not 0; 0: it is 0 on all ranks.
 lm_status lm_comm_any(lm_comm *c, const char *what, int *value);
+// NULL while the run has not failed, else why. Cheap enough to be called while a device computes.
+lm_status lm_comm_check(lm_comm *c);
 // Returns `own`, unless another rank has failed where this one did not: then that failure, with the
 // rank's name. So all ranks continue, or none.
 lm_status lm_comm_settle(lm_comm *c, const char *what, lm_status own);
@@ -81,8 +83,11 @@ typedef struct lm_comm_mesh {
 // Makes a group of each line of ranks along each axis. The sizes multiply to the number of
 // ranks. Group 0 is all ranks, group 1 + a the ranks that differ from this one in axis a alone.
 lm_status lm_comm_groups(lm_comm *c, const lm_comm_mesh *m);
+int lm_comm_group_count(const lm_comm *c);
 int lm_comm_group_size(const lm_comm *c, int group);
 int lm_comm_group_rank(const lm_comm *c, int group); // this rank's index in the group
+// The rank, among all, of member i of a group.
+int lm_comm_group_member(const lm_comm *c, int group, int i);
 
 // ---- collectives
 

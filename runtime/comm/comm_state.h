@@ -13,8 +13,9 @@ enum {
 
 typedef struct lm_comm_group {
   int rank, size;
-  int lane;     // of the engine
-  uint32_t tag; // of the next collective
+  int first, stride; // member i is the rank first + i * stride
+  int lane;          // of the engine
+  uint32_t tag;      // of the next collective
 } lm_comm_group;
 
 // A collective in progress.

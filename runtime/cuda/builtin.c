@@ -15,9 +15,12 @@ struct lm_embedded {
 extern const struct lm_embedded lm_cuda_builtin_source[];
 
 const char *const lm_cuda_builtin_names[LM_CUDA_BUILTIN_KERNELS] = {
-    "lm_fill_8",     "lm_move_1",   "lm_move_2",   "lm_move_4",     "lm_move_8",
-    "lm_add_f32",    "lm_gemm_f32", "lm_gemm_f64", "lm_gemm_bf16",  "lm_gemm_bf16_f32",
-    "lm_round_bf16", "lm_tally",    "lm_judge",    "lm_finish_f32", "lm_finish_bf16"};
+    "lm_fill_8",        "lm_move_1",         "lm_move_2",         "lm_move_4",
+    "lm_move_8",        "lm_add_f32",        "lm_gemm_f32",       "lm_gemm_f64",
+    "lm_gemm_bf16",     "lm_gemm_bf16_f32",  "lm_round_bf16",     "lm_tally",
+    "lm_judge",         "lm_finish_f32",     "lm_finish_bf16",    "lm_ranks_sum_f32",
+    "lm_ranks_max_f32", "lm_ranks_sum_bf16", "lm_ranks_max_bf16", "lm_ranks_sum_f64",
+    "lm_ranks_max_f64", "lm_ranks_sum_int",  "lm_ranks_max_int"};
 
 const char *lm_cuda_builtin_text(lm_arena *a) {
   return lm_arena_printf(a, "%s%s", lm_cuda_builtin_source[0].text, lm_cuda_builtin_source[1].text);
@@ -36,6 +39,9 @@ void lm_cuda_builtins_set(lm_cuda_builtins *b, void *const *f) {
   b->judge = f[12];
   b->finish[LM_F32] = f[13];
   b->finish[LM_BF16] = f[14];
+  static const lm_dtype ordered[] = {LM_F32, LM_BF16, LM_F64, LM_INT};
+  for (size_t i = 0; i < LM_COUNT(ordered); i++)
+    memcpy(b->ordered[ordered[i]], f + 15 + 2 * i, sizeof b->ordered[0]);
 }
 
 static lm_status launch(const lm_cuda_builtins *b, void *function, int64_t n, void **params) {
@@ -259,4 +265,15 @@ lm_status lm_cuda_totals_scale(const lm_cuda_builtins *b, const lm_scale_rule *r
   lm_cuda_address norm = io + (uint64_t)r->norm->buf.offset;
   lm_cuda_address scale = io + (uint64_t)r->scale->buf.offset;
   return launch(b, b->judge, 1, (void *[]){&totals, &norm, &scale, &a});
+}
+
+// ---- sums over ranks
+
+lm_status lm_cuda_ordered_reduce(const lm_cuda_builtins *b, const lm_cuda_ordered_sum *s,
+                                 lm_dtype type, bool max, lm_cuda_address own,
+                                 lm_cuda_address received, lm_cuda_address to) {
+  lm_cuda_ordered_sum args = *s;
+  if (!b->ordered[type][max])
+    return lm_fail(LM_BUG_STATUS, "no sum over ranks of type %d", type);
+  return launch(b, b->ordered[type][max], s->n, (void *[]){&own, &received, &to, &args});
 }

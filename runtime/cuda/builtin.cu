@@ -129,3 +129,40 @@ LM_KERNEL(256) lm_judge(const double *totals, const float *norm, float *scale, l
   if (lm_block() == 0 && lm_thread() == 0)
     *scale = (float)lm_scale_of(totals[a.sum], totals[a.weight], *norm, a.clip, a.limit);
 }
+
+// ---- sums over ranks
+
+typedef struct lm_ordered_args {
+  int64_t n, slice;
+  int32_t ranks, me;
+} lm_ordered_args;
+
+#define LM_RANK_ADD(a, b) ((a) + (b))
+#define LM_RANK_INT_ADD(a, b) ((int32_t)((uint32_t)(a) + (uint32_t)(b)))
+#define LM_RANK_MAX(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
+
+// Blocks of eight ranks, then the blocks in order (runtime/comm/ordered.c).
+#define LM_ORDERED(NAME, T, LOAD, STORE, SUM, OP)                                                  \
+  LM_KERNEL(256) NAME(const T *own, const char *received, T *to, lm_ordered_args a) {              \
+    for (int64_t i = lm_block() * 256 + lm_thread(); i < a.n; i += lm_grid() * 256) {              \
+      SUM total = 0;                                                                               \
+      for (int32_t first = 0; first < a.ranks; first += 8) {                                       \
+        SUM block = 0;                                                                             \
+        for (int32_t r = first; r < a.ranks && r < first + 8; r++) {                               \
+          const T *from = r == a.me ? own : (const T *)(received + r * a.slice);                   \
+          SUM x = LOAD(from[i]);                                                                   \
+          block = r == first ? x : OP(block, x);                                                   \
+        }                                                                                          \
+        total = first ? OP(total, block) : block;                                                  \
+      }                                                                                            \
+      to[i] = STORE(total);                                                                        \
+    }                                                                                              \
+  }
+LM_ORDERED(lm_ranks_sum_f32, float, , , float, LM_RANK_ADD)
+LM_ORDERED(lm_ranks_max_f32, float, , , float, LM_RANK_MAX)
+LM_ORDERED(lm_ranks_sum_bf16, uint16_t, lm_bf16_load, lm_bf16_round, float, LM_RANK_ADD)
+LM_ORDERED(lm_ranks_max_bf16, uint16_t, lm_bf16_load, lm_bf16_round, float, LM_RANK_MAX)
+LM_ORDERED(lm_ranks_sum_f64, double, , , double, LM_RANK_ADD)
+LM_ORDERED(lm_ranks_max_f64, double, , , double, LM_RANK_MAX)
+LM_ORDERED(lm_ranks_sum_int, int32_t, , , int32_t, LM_RANK_INT_ADD)
+LM_ORDERED(lm_ranks_max_int, int32_t, , , int32_t, LM_RANK_MAX)

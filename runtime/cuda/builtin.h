@@ -15,12 +15,13 @@ typedef struct lm_cuda_builtins {
   void *small_gemm[LM_DTYPES][LM_DTYPES]; // GEMMs by types of A and C; NULL: unsupported
   void *finish[LM_DTYPES];                // epilogues by type; NULL: unsupported
   void *round, *tally, *judge;
+  void *ordered[LM_DTYPES][2]; // sums and maxima over ranks; NULL: unsupported
   lm_cuda_address fault; // two int32: the step that failed and its invalid position; zeros if none
 } lm_cuda_builtins;
 
 // All kernels are defined by one text, lm_cuda_builtin_text.
 enum {
-  LM_CUDA_BUILTIN_KERNELS = 15
+  LM_CUDA_BUILTIN_KERNELS = 23
 };
 extern const char *const lm_cuda_builtin_names[LM_CUDA_BUILTIN_KERNELS];
 const char *lm_cuda_builtin_text(lm_arena *a);
@@ -62,4 +63,14 @@ lm_status lm_cuda_round(const lm_cuda_builtins *b, const lm_cuda_rounding *r, lm
                         lm_cuda_address y);
 lm_status lm_cuda_small_gemm_run(const lm_cuda_builtins *b, const lm_cuda_small_gemm *p, int ab,
                                  int cc, lm_cuda_address x, lm_cuda_address w, lm_cuda_address z);
+
+// Adds n elements of each rank in the order of the ranks, as lm_ordered_reduce does, or takes their
+// maximum. `own` are those of this rank; the others' are in `received`, at rank * slice bytes.
+typedef struct lm_cuda_ordered_sum {
+  int64_t n, slice;
+  int32_t ranks, me;
+} lm_cuda_ordered_sum;
+lm_status lm_cuda_ordered_reduce(const lm_cuda_builtins *b, const lm_cuda_ordered_sum *s,
+                                 lm_dtype type, bool max, lm_cuda_address own,
+                                 lm_cuda_address received, lm_cuda_address to);
 #endif

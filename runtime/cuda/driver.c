@@ -102,12 +102,17 @@ static lm_status device_describe(const lm_cuda_driver *d, lm_cuda_device *x) {
   return NULL;
 }
 
-lm_status lm_cuda_device_find(lm_cuda_driver *out_driver, lm_cuda_device *out) {
+lm_status lm_cuda_device_find(int number, lm_cuda_driver *out_driver, lm_cuda_device *out) {
   int n = 0;
-  *out = (lm_cuda_device){0};
+  *out = (lm_cuda_device){.number = number};
   LM_TRY(driver_open(out_driver));
   LM_TRY(lm_cuda_check(out_driver, out_driver->cuDeviceGetCount(&n), "counting GPUs"));
   if (!n)
     return lm_fail(LM_ENV, "there is no NVIDIA GPU, or CUDA_VISIBLE_DEVICES hides it");
+  if (number >= n)
+    return lm_fail(LM_ENV,
+                   "each rank needs a GPU, and this is rank %d of its machine, which has "
+                   "%d, or CUDA_VISIBLE_DEVICES hides others",
+                   number, n);
   return device_describe(out_driver, out);
 }

@@ -1,5 +1,4 @@
-// driver.h - the CUDA driver and the GPU that this process uses: the first one in
-// CUDA_VISIBLE_DEVICES.
+// driver.h - the CUDA driver and the GPU that this process uses.
 #ifndef LM_CUDA_DRIVER_H
 #define LM_CUDA_DRIVER_H
 #include "runtime/base/base.h"
@@ -9,6 +8,7 @@
 // toolkit is installed.
 enum {
   LM_CU_OUT_OF_MEMORY = 2,
+  LM_CU_NOT_READY = 600,
   LM_CU_CLOCK_RATE = 13,
   LM_CU_MULTIPROCESSORS = 16,
   LM_CU_MEMORY_CLOCK = 36,
@@ -44,8 +44,9 @@ typedef struct lm_cuda_device {
   lm_target target; // arch "": unsupported
 } lm_cuda_device;
 
-// LM_ENV if there is no driver or no GPU. The driver stays loaded until the process ends.
-lm_status lm_cuda_device_find(lm_cuda_driver *out_driver, lm_cuda_device *out);
+// number: of the GPU, from 0, among those in CUDA_VISIBLE_DEVICES. LM_ENV if there is no driver or
+// no such GPU. The driver stays loaded until the process ends.
+lm_status lm_cuda_device_find(int number, lm_cuda_driver *out_driver, lm_cuda_device *out);
 // NULL for result 0; else LM_ENV with the formatted text and the driver's message for `result`.
 lm_status lm_cuda_check(const lm_cuda_driver *d, int result, const char *fmt, ...) LM_PRINTF(3, 4);
 #endif

@@ -21,8 +21,8 @@ static lm_status context_open(const lm_cuda_driver *d, const lm_cuda_device *x, 
   return lm_cuda_check(d, d->cuCtxSetCurrent(*out), "%s cannot be used", x->name);
 }
 
-static lm_status device_open(cuda_exec *e, const char *arch) {
-  LM_TRY(lm_cuda_device_find(&e->d, &e->device));
+static lm_status device_open(cuda_exec *e, const char *arch, int device) {
+  LM_TRY(lm_cuda_device_find(device, &e->d, &e->device));
   if (!*e->device.target.arch)
     return lm_fail(LM_ENV, "%s has compute capability %d.%d, which is unsupported", e->device.name,
                    e->device.major, e->device.minor);
@@ -128,7 +128,7 @@ static bool step_fixed(const lm_plan_step *s) {
 }
 
 static void func_describe(const cuda_exec *e, const lm_plan_func *f, func_state *x) {
-  x->fixed = true;
+  x->fixed = !lm_plan_exchanges(f);
   for (int i = 0; i < f->n_steps; i++) {
     const lm_plan_step *s = &f->steps[i];
     x->fixed = x->fixed && step_fixed(s) &&
@@ -184,9 +184,20 @@ static int64_t workspace_bytes(void) {
   return LM_CUDA_WORKSPACE + LM_CUDA_SUMS;
 }
 
-static lm_status exec_make(cuda_exec *e, const char *arch, const lm_exec_options *o) {
+// The ranks' coordinates are arguments of kernels.
+static lm_status coordinates_write(cuda_exec *e) {
+  const lm_plan_mesh *m = &e->plan->mesh;
+  for (int k = 0; k < m->n; k++) {
+    int32_t at = m->axis[k].at;
+    if (m->axis[k].rank >= 0)
+      LM_TRY(lm_cuda_memory_write(&e->memory, LM_ARENA_IO, m->axis[k].rank, sizeof at, &at));
+  }
+  return NULL;
+}
+
+static lm_status exec_make(cuda_exec *e, const char *arch, int device, const lm_exec_options *o) {
   const lm_plan *plan = e->plan;
-  LM_TRY(device_open(e, arch));
+  LM_TRY(device_open(e, arch, device));
   lm_nvtx_open();
   LM_TRY(kernels_make(e, o));
   e->builtins.driver = &e->d;
@@ -197,6 +208,7 @@ static lm_status exec_make(cuda_exec *e, const char *arch, const lm_exec_options
   for (int i = 0; i < plan->n_funcs; i++)
     func_describe(e, &plan->funcs[i], &e->funcs[i]);
   LM_TRY(lm_cuda_memory_make(&e->memory, plan, &e->d, &e->device, e->stream, workspace_bytes()));
+  LM_TRY(coordinates_write(e));
   LM_TRY(cuda_exec_synchronize(e));
   const lm_cuda_choices *choices = o->tuning;
   return choices && !choices->pinned ? gemms_measure(e) : NULL;
@@ -207,17 +219,19 @@ static bool env_enabled(const char *name, bool by_default) {
   return text && *text ? strcmp(text, "0") != 0 : by_default;
 }
 
-lm_status lm_cuda_exec_create(const lm_plan *plan, const char *arch, const lm_exec_options *o,
-                              lm_exec **out) {
+lm_status lm_cuda_exec_create(const lm_plan *plan, const char *arch, int device,
+                              const lm_exec_options *o, lm_exec **out) {
   static const lm_exec_options defaults = {0};
   if (!o)
     o = &defaults;
-  LM_TRY(lm_plan_of_one_process(plan));
+  if (!o->comm)
+    LM_TRY(lm_plan_of_one_process(plan));
   cuda_exec *e = lm_alloc(sizeof *e);
   *e = (cuda_exec){.hal.ops = &OPS,
                    .plan = plan,
                    .threads = lm_threads(o->threads),
                    .arena = lm_arena_create(),
+                   .comm = o->comm,
                    .timeline = o->timeline};
   e->check = env_enabled("LMC_CUDA_CHECK", false);
   e->sync = env_enabled("LMC_CUDA_SYNC", false) || e->check;
@@ -227,7 +241,7 @@ lm_status lm_cuda_exec_create(const lm_plan *plan, const char *arch, const lm_ex
   e->params = LM_NEW_N(e->arena, void *, max_bufs + LM_COUNT(plan->extents) + LM_PLAN_MAPS + 1);
   e->funcs = LM_NEW_N(e->arena, func_state, plan->n_funcs + 1);
   lm_plan_walk_open(plan, &e->walk);
-  lm_status s = exec_make(e, arch, o);
+  lm_status s = exec_make(e, arch, device, o);
   if (s)
     lm_exec_destroy(&e->hal);
   *out = s ? NULL : &e->hal;
@@ -237,6 +251,7 @@ lm_status lm_cuda_exec_create(const lm_plan *plan, const char *arch, const lm_ex
 static void destroy(lm_exec *hal) {
   cuda_exec *e = (cuda_exec *)hal;
   const lm_cuda_driver *d = &e->d;
+  lm_nccl_close(e->nccl, e->failed != NULL);
   if (e->stream)
     d->cuStreamSynchronize(e->stream);
   for (int i = 0; i < e->plan->n_funcs; i++)
@@ -334,6 +349,24 @@ static lm_status totals_read(lm_exec *hal) {
   return NULL;
 }
 
+static lm_status totals_write(lm_exec *hal) {
+  cuda_exec *e = (cuda_exec *)hal;
+  if (e->failed)
+    return cuda_exec_failure_copy(e);
+  memcpy(e->totals_read, hal->totals, sizeof hal->totals);
+  return cuda_exec_fail(e, lm_cuda_check(&e->d,
+                                         e->d.cuMemcpyHtoDAsync_v2(e->totals, e->totals_read,
+                                                                   sizeof hal->totals, e->stream),
+                                         "totals to the GPU"));
+}
+
+static lm_status connect(lm_exec *hal) {
+  cuda_exec *e = (cuda_exec *)hal;
+  if (!e->comm || e->nccl)
+    return NULL;
+  return cuda_exec_fail(e, lm_nccl_open(e->comm, &e->builtins, &e->nccl));
+}
+
 static void range(lm_exec *hal, const char *name) {
   if (name)
     lm_nvtx_push(name);
@@ -357,17 +390,19 @@ static const lm_exec_ops OPS = {.destroy = destroy,
                                 .port = port,
                                 .threads = threads,
                                 .kernels_compiled = kernels_compiled,
+                                .connect = connect,
                                 .range = range,
                                 .totals_add = totals_add,
                                 .totals_scale = totals_scale,
-                                .totals_read = totals_read};
+                                .totals_read = totals_read,
+                                .totals_write = totals_write};
 
 // ---- the backend
 
 static lm_status find(lm_target *out) {
   lm_cuda_driver driver;
   lm_cuda_device device;
-  LM_TRY(lm_cuda_device_find(&driver, &device));
+  LM_TRY(lm_cuda_device_find(0, &driver, &device));
   if (!*device.target.arch)
     return lm_fail(LM_ENV, "%s has compute capability %d.%d, for which there is no code",
                    device.name, device.major, device.minor);
@@ -384,12 +419,12 @@ static double peak(const lm_target *t, int threads, lm_dtype dtype) {
 }
 
 // A context exists meanwhile, as in an execution: it takes memory itself.
-static lm_status memory_measure(size_t *out_free) {
+static lm_status memory_measure(int number, size_t *out_free) {
   lm_cuda_driver d;
   lm_cuda_device device;
   void *context;
   size_t total;
-  LM_TRY(lm_cuda_device_find(&d, &device));
+  LM_TRY(lm_cuda_device_find(number, &d, &device));
   lm_status s = context_open(&d, &device, &context);
   if (!s)
     s = lm_cuda_check(&d, d.cuMemGetInfo_v2(out_free, &total), "free memory");
@@ -401,7 +436,7 @@ static lm_status memory_measure(size_t *out_free) {
 // Creating an executor reports why a device cannot be used.
 static int64_t memory(const lm_target *t) {
   size_t bytes = 0;
-  lm_status s = memory_measure(&bytes);
+  lm_status s = memory_measure(t->device, &bytes);
   bool known = !s;
   lm_status_free(s);
   return known ? (int64_t)bytes : 0;
@@ -409,11 +444,11 @@ static int64_t memory(const lm_target *t) {
 
 static lm_status create(const lm_plan *plan, const lm_target *t, const lm_exec_options *o,
                         lm_exec **out) {
-  return lm_cuda_exec_create(plan, t->arch, o, out);
+  return lm_cuda_exec_create(plan, t->arch, t->device, o, out);
 }
 
 static int64_t workspace(const lm_plan *plan, const lm_exec_options *o) {
-  return workspace_bytes();
+  return workspace_bytes() + (plan->mesh.n ? LM_NCCL_WORKSPACE : 0);
 }
 
 const lm_runtime lm_cuda_runtime = {.find = find,

@@ -64,11 +64,27 @@ static lm_status sync_failed(cuda_exec *e, int result) {
                                          first, one ? "" : " … ", one ? "" : last, e->device.name));
 }
 
+// Waits for the stream. The GPU may wait for ranks that have ended, so a run of several is checked
+// meanwhile.
+static lm_status stream_wait(cuda_exec *e, int *result) {
+  if (!e->nccl) {
+    *result = e->d.cuStreamSynchronize(e->stream);
+    return NULL;
+  }
+  for (int times = 0; (*result = e->d.cuStreamQuery(e->stream)) == LM_CU_NOT_READY; times++) {
+    LM_TRY(lm_comm_check(e->comm));
+    LM_TRY(lm_nccl_check(e->nccl));
+    lm_pause(times);
+  }
+  return NULL;
+}
+
 // Synchronizes with the stream.
 lm_status cuda_exec_synchronize(cuda_exec *e) {
+  int result = 0;
   if (e->failed)
     return cuda_exec_failure_copy(e);
-  int result = e->d.cuStreamSynchronize(e->stream);
+  LM_TRY(cuda_exec_fail(e, stream_wait(e, &result)));
   if (result)
     return sync_failed(e, result);
   e->first_pending = NULL;
@@ -123,6 +139,30 @@ static lm_status move_launch(cuda_exec *e, const lm_plan_step *s) {
                       e->pointers[s->n_read], adds, (int)(s - e->func->steps) + 1);
 }
 
+static void *pointer_of(const cuda_exec *e, int i) {
+  return (void *)(uintptr_t)e->pointers[i];
+}
+
+// Collectives are in the order of the stream, so there is nothing to wait for.
+static lm_status collective_enqueue(cuda_exec *e, const lm_plan_step *s) {
+  const lm_plan_comm *c = s->comm;
+  if (s->kind == LM_STEP_WAIT)
+    return NULL;
+  if (!e->nccl)
+    return lm_fail(LM_BUG_STATUS, "%s: the ranks are not connected", s->label);
+  return lm_nccl_enqueue(e->nccl, &(lm_coll){
+                                      .kind = c->kind,
+                                      .dtype = c->dtype,
+                                      .op = c->op,
+                                      .group = c->group,
+                                      .count = c->count,
+                                      .from = s->n_read ? pointer_of(e, 0) : NULL,
+                                      .to = s->n_write ? pointer_of(e, s->n_read) : NULL,
+                                      .peer = c->peer,
+                                      .label = s->label,
+                                  });
+}
+
 static lm_status step_enqueue(cuda_exec *e, const lm_plan_step *s) {
   if (lm_plan_step_kernel(s) >= 0)
     return kernel_launch(e, s);
@@ -139,9 +179,9 @@ static lm_status step_enqueue(cuda_exec *e, const lm_plan_step *s) {
                                                (unsigned)lm_plan_walk_index(&e->walk, s), 1,
                                                e->stream),
                          "an index");
-  case LM_STEP_KERNEL:
   case LM_STEP_START:
-  case LM_STEP_WAIT:
+  case LM_STEP_WAIT: return collective_enqueue(e, s);
+  case LM_STEP_KERNEL:
   case LM_STEP_END: break;
   }
   LM_BUG("step of kind %d", (int)s->kind);

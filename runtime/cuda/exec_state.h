@@ -4,10 +4,11 @@
 #include "runtime/cuda/exec.h"
 #include "runtime/cuda/gemm.h"
 #include "runtime/cuda/memory.h"
+#include "runtime/cuda/nccl.h"
 #include "runtime/plan/walk.h"
 
 typedef struct func_state {
-  bool fixed;     // does not depend on run-time extents
+  bool fixed;     // can be recorded: it depends on no run-time extent and has no collective
   bool may_fault; // has a move to a position that is read at run time and checked on the device
   int runs;
   void *graph[2]; // CUgraphExec, of runs by lm_exec.first; NULL until it is recorded
@@ -33,6 +34,8 @@ typedef struct cuda_exec {
   lm_cuda_builtins builtins;
   lm_cuda_gemms *gemms;
   lm_cuda_memory memory;
+  lm_comm *comm; // optional: the ranks of the run
+  lm_nccl *nccl; // NULL: not connected with other ranks
   lm_plan_walk walk;
   func_state *funcs;
   const lm_plan_func *func;          // the current one

@@ -47,12 +47,14 @@ typedef struct lm_exec_ops {
   void *(*port)(lm_exec *e, const lm_plan_port *p);
   int (*threads)(const lm_exec *e);
   int (*kernels_compiled)(const lm_exec *e);
+  lm_status (*connect)(lm_exec *e);            // optional
   void (*range)(lm_exec *e, const char *name); // optional
   // See totals.h; NULL: the host computes them. The rule must outlive the next run. `totals_read`
-  // waits and fills in e->totals.
+  // waits and fills in e->totals, `totals_write` replaces the device's by e->totals.
   lm_status (*totals_add)(lm_exec *e, const lm_plan_func *f, bool first);
   lm_status (*totals_scale)(lm_exec *e, const struct lm_scale_rule *r);
   lm_status (*totals_read)(lm_exec *e);
+  lm_status (*totals_write)(lm_exec *e);
 } lm_exec_ops;
 
 // The first member of every backend's executor.
@@ -152,6 +154,10 @@ static inline void lm_exec_arena_clear(lm_exec *e, lm_arena_id id) { // fills it
 // function ran.
 static inline void *lm_exec_port(lm_exec *e, const lm_plan_port *p) {
   return e->ops->port(e, p);
+}
+// Connects the devices of the ranks. All ranks call it, before a function with collectives runs.
+static inline lm_status lm_exec_connect(lm_exec *e) {
+  return e->ops->connect ? e->ops->connect(e) : NULL;
 }
 // Begins a named range in a device's profiler; the name is copied. NULL ends the innermost range.
 static inline void lm_exec_range(lm_exec *e, const char *name) {

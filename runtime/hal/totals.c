@@ -29,3 +29,7 @@ lm_status lm_totals_read(lm_exec *e, const double **out) {
   *out = e->totals;
   return e->ops->totals_read ? e->ops->totals_read(e) : lm_exec_wait(e);
 }
+
+lm_status lm_totals_write(lm_exec *e) {
+  return e->ops->totals_write ? e->ops->totals_write(e) : NULL;
+}

@@ -22,4 +22,6 @@ lm_status lm_totals_add(lm_exec *e, const lm_plan_func *f, bool first);
 lm_status lm_totals_scale(lm_exec *e, const lm_scale_rule *r);
 // Waits. *out has LM_TOTALS_MAX values, zeros after the last result.
 lm_status lm_totals_read(lm_exec *e, const double **out);
+// Gives e->totals, which the caller has changed, to the next lm_totals_scale.
+lm_status lm_totals_write(lm_exec *e);
 #endif

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "runtime/hal/totals.h"
+
 enum {
   PIECE = LM_SUM_PIECE
 };
@@ -33,16 +35,21 @@ lm_status lm_rank_numbers_add(lm_comm *c, const char *what, const lm_plan *plan,
 lm_status lm_rank_totals_add(lm_comm *c, lm_exec *e, const lm_plan *plan, const lm_plan_func *micro,
                              int64_t *tokens) {
   size_t n = (size_t)micro->n_out;
+  const double *totals;
+  LM_TRY(lm_totals_read(e, &totals));
   double *x = lm_calloc(n + 1, sizeof *x);
   lm_mesh_set *partial = lm_calloc(n + 1, sizeof *partial);
-  memcpy(x, e->totals, sizeof *x * n);
+  memcpy(x, totals, sizeof *x * n);
   for (size_t i = 0; i < n; i++)
     partial[i] = micro->out[i].partial;
   x[n] = (double)*tokens; // whole, and below 2^53
   partial[n] = lm_plan_rows(plan);
   lm_status s = lm_rank_numbers_add(c, "the totals of the step", plan, partial, n + 1, x);
-  memcpy(e->totals, x, sizeof *x * n);
   *tokens = (int64_t)x[n];
+  if (!s) {
+    memcpy(e->totals, x, sizeof *x * n);
+    s = lm_totals_write(e);
+  }
   lm_free(partial);
   lm_free(x);
   return s;

@@ -217,7 +217,6 @@ static lm_status ranks_add(lm_trainer *t) {
   double start = lm_timeline_now(t->o.timeline);
   if (!t->o.comm)
     return NULL;
-  LM_TRY(lm_exec_wait(t->o.exec));
   LM_TRY(lm_rank_totals_add(t->o.comm, t->o.exec, t->o.plan, t->micro->f, &t->tokens));
   if (t->reduce)
     LM_TRY(lm_exec_run(t->o.exec, t->reduce, t->extents));

@@ -14,14 +14,14 @@ static inline const lm_cuda_device *gpu(void) {
   void *context;
   if (*device.target.arch)
     return &device;
-  CHECK_OK(lm_cuda_device_find(&driver, &device));
+  CHECK_OK(lm_cuda_device_find(0, &driver, &device));
   CHECK_OK(lm_cuda_check(&driver, driver.cuDevicePrimaryCtxRetain(&context, device.number), "%s",
                          device.name)); // lives longer than many small plans
   return &device;
 }
 
 static inline lm_status gpu_create(const lm_plan *plan, const lm_exec_options *o, lm_exec **out) {
-  return lm_cuda_exec_create(plan, gpu()->target.arch, o, out);
+  return lm_cuda_exec_create(plan, gpu()->target.arch, 0, o, out);
 }
 static inline lm_plan_options gpu_options(void) {
   lm_plan_options o = lm_cuda_options(NULL, false);

@@ -5,6 +5,7 @@
 #include "runtime/cuda/driver.h"
 #include "runtime/cuda/gemm.h"
 #include "runtime/cuda/library.h"
+#include "runtime/cuda/nccl.h"
 #include "runtime/cuda/nvtx.h"
 #include "runtime/cuda/map.h"
 #include "tests/runtime/check.h"
@@ -16,6 +17,7 @@
 
 #define SAME(ours, theirs) _Static_assert((int)(ours) == (int)(theirs), #theirs)
 SAME(LM_CU_OUT_OF_MEMORY, CUDA_ERROR_OUT_OF_MEMORY);
+SAME(LM_CU_NOT_READY, CUDA_ERROR_NOT_READY);
 SAME(LM_CU_CLOCK_RATE, CU_DEVICE_ATTRIBUTE_CLOCK_RATE);
 SAME(LM_CU_MULTIPROCESSORS, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
 SAME(LM_CU_MEMORY_CLOCK, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE);
@@ -90,6 +92,20 @@ SAME(NVTX_CBID_CORE2_SIZE, 16);
 SAME(NVTX_CBID_SYNC_SIZE, 7);
 SAME(sizeof(lm_nvtx_callbacks), sizeof(NvtxExportTableCallbacks));
 SAME(sizeof(lm_nvtx_version), sizeof(NvtxExportTableVersionInfo));
+#endif
+
+#if __has_include(<nccl.h>)
+#include <nccl.h>
+SAME(LM_NCCL_IN_PROGRESS, ncclInProgress);
+SAME(LM_NCCL_INT8, ncclInt8);
+SAME(LM_NCCL_OLDEST, NCCL_VERSION(2, 18, 0));
+SAME(LM_NCCL_UNDEFINED, NCCL_CONFIG_UNDEF_INT);
+SAME(sizeof(lm_nccl_id), sizeof(ncclUniqueId));
+SAME(offsetof(lm_nccl_config, magic), offsetof(ncclConfig_t, magic));
+SAME(offsetof(lm_nccl_config, version), offsetof(ncclConfig_t, version));
+SAME(offsetof(lm_nccl_config, blocking), offsetof(ncclConfig_t, blocking));
+SAME(offsetof(lm_nccl_config, net_name), offsetof(ncclConfig_t, netName));
+SAME(offsetof(lm_nccl_config, split_share), offsetof(ncclConfig_t, splitShare));
 #endif
 
 // If the header maps a function to another name in the library, the table has that name. Per-thread

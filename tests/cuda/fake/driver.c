@@ -131,10 +131,13 @@ FAKE_API int cuInit(unsigned flags) {
   fake.fault = word(text, "fault=");
   fake.eager = text && strstr(text, "eager");
   fake.version = (int)word(text, "driver=");
+  fake.devices = (int)word(text, "devices=");
   if (!fake.capability)
     fake.capability = 90;
   if (!fake.version)
     fake.version = 13000;
+  if (!fake.devices)
+    fake.devices = !fake.none;
   if (!fake.memory)
     fake.memory = 8l << 30;
   if (!dladdr((void *)cuInit, &me) || !dlopen(me.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL))
@@ -148,12 +151,12 @@ FAKE_API int cuDriverGetVersion(int *version) {
   return 0;
 }
 FAKE_API int cuDeviceGetCount(int *n) {
-  *n = !fake.none;
+  *n = fake.devices;
   return 0;
 }
 FAKE_API int cuDeviceGet(int *device, int number) {
   *device = number;
-  return number ? NO_DEVICE : 0;
+  return number < fake.devices ? 0 : NO_DEVICE;
 }
 FAKE_API int cuDeviceTotalMem_v2(size_t *bytes, int device) {
   *bytes = (size_t)fake.memory;

@@ -29,7 +29,7 @@ typedef struct fake_state {
   block device[BLOCKS], pinned[BLOCKS];
   int n_device, n_pinned, streams, recording, events, modules, graphs;
   bool started, none, eager;
-  int capability, version;
+  int capability, version, devices;
   long alloc, launch, fault; // countdowns, 0: never
   long memory;               // bytes
   int sticky;

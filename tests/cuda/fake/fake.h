@@ -1,5 +1,6 @@
 // fake.h - fakes on a host of the parts of NVIDIA's libraries that lmc uses: libcuda.so.1,
-// libnvrtc.so.13 and libcublasLt.so.13, for tests of the runtime on machines without a GPU:
+// libnvrtc.so.13, libcublasLt.so.13 and libnccl.so.2, for tests of the runtime on machines without
+// a GPU:
 //
 //   LD_LIBRARY_PATH=build/fake lmc run ... --target cuda
 //
@@ -17,12 +18,13 @@
 //
 // FAKE_CUDA in the environment, words separated by commas: none (no GPU), cc=80 (compute
 // capability), alloc=N, launch=N (the N-th allocation or launch fails), fault=N (the N-th kernel
-// faults; from then on everything fails), memory=BYTES (8 GiB by default), driver=12040 (the CUDA
-// version of the driver), plain (cuBLASLt has no algorithm for a GEMM with an epilogue), eager
-// (every stream but the first executes at once), serialized (NVRTC reports that it serialized the
-// GEMMs of attention)
+// faults; from then on everything fails), devices=N (the number of GPUs), memory=BYTES (8 GiB by
+// default), driver=12040 (the CUDA version of the driver), plain (cuBLASLt has no algorithm for a
+// GEMM with an epilogue), eager (every stream but the first executes at once), serialized (NVRTC
+// reports that it serialized the GEMMs of attention)
 #ifndef FAKE_H
 #define FAKE_H
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -43,10 +45,14 @@ typedef struct fake_param {
   const char *name;
 } fake_param;
 
-// Functions of the fake driver for the fake cuBLASLt. The host address of bytes on the device.
+// Functions of the fake driver for the other fakes. The host address of bytes on the device.
 typedef char *fake_memory_fn(unsigned long long address, size_t bytes, const char *what);
 // Calls `fn` with a copy of the arguments when the stream reaches it. Returns a CUresult.
 typedef int fake_enqueue_fn(void *stream, void (*fn)(void *args), const void *args, size_t bytes);
+// The same for an operation that other processes take part in: `fn` returns true when it is
+// complete, and is called again until then.
+typedef int fake_enqueue_try_fn(void *stream, bool (*fn)(void *args), const void *args,
+                                size_t bytes);
 // The number of streams that record a graph.
 typedef int fake_recording_fn(void);
 #endif

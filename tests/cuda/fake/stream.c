@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "tests/cuda/fake/driver.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -15,6 +16,7 @@ typedef struct event {
 // `number` is the number of the record.
 typedef struct op {
   void (*fn)(void *args);
+  bool (*try)(void *args); // in place of fn
   void *args;
   event *record, *wait;
   long number;
@@ -49,6 +51,8 @@ static void event_reach(event *e, long number) {
 static void op_run(op *o) {
   if (o->wait)
     event_reach(o->wait, o->number);
+  while (o->try && !fake.sticky && !o->try(o->args))
+    sched_yield();
   if (o->fn && !fake.sticky)
     o->fn(o->args);
   if (o->record) {
@@ -96,6 +100,19 @@ FAKE_API int fake_enqueue(void *handle, void (*fn)(void *args), const void *args
   return 0;
 }
 
+FAKE_API int fake_enqueue_try(void *handle, bool (*fn)(void *args), const void *args,
+                              size_t bytes) {
+  stream *s = handle;
+  if (fake.sticky)
+    return fake.sticky;
+  if (s->capture)
+    fake_complain("recorded", "a collective");
+  op o = {.try = fn, .args = malloc(bytes + 1)};
+  memcpy(o.args, args, bytes);
+  op_push(&s->queue, o);
+  return 0;
+}
+
 FAKE_API int fake_recording(void) {
   return fake.recording;
 }
@@ -123,6 +140,21 @@ FAKE_API int cuStreamSynchronize(void *handle) {
   if (s->capture)
     return CAPTURING;
   stream_run(s, s->queue.n);
+  return fake.sticky;
+}
+
+// Runs the stream up to an operation that waits for other processes.
+FAKE_API int cuStreamQuery(void *handle) {
+  stream *s = handle;
+  if (s->capture)
+    return CAPTURING;
+  while (s->done < s->queue.n) {
+    op *o = &s->queue.ops[s->done];
+    if (o->try && !fake.sticky && !o->try(o->args))
+      return NOT_READY;
+    o->try = NULL;
+    stream_run(s, s->done + 1);
+  }
   return fake.sticky;
 }
 

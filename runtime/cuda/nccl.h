@@ -1,0 +1,49 @@
+// nccl.h - collectives between ranks that have a GPU each, in the memory of the GPUs.
+//
+// NCCL moves bytes: the messages of exchange.h, as grouped ncclSend and ncclRecv. A kernel of the
+// runtime makes the sums, in the order of the ranks. So sums have the same bits in every run, with
+// every version of NCCL, and the bits that ranks on CPUs compute; the library's own all-reduce
+// chooses its order by message size, topology and version.
+//
+// Communicators do not block: while NCCL connects, or a GPU waits for other ranks, this process
+// still notices that the run has failed (lm_comm_check).
+#ifndef LM_CUDA_NCCL_H
+#define LM_CUDA_NCCL_H
+#include "runtime/comm/comm.h"
+#include "runtime/cuda/builtin.h"
+
+// Constants and types of nccl.h; tests/cuda/headers_test.c compares them with the header.
+enum {
+  LM_NCCL_IN_PROGRESS = 7,
+  LM_NCCL_INT8 = 0,
+  LM_NCCL_OLDEST = 21800, // 2.18, the first version whose config has these fields
+  LM_NCCL_MAGIC = (int)0xcafebeef,
+  LM_NCCL_UNDEFINED = INT32_MIN,
+};
+typedef struct lm_nccl_id {
+  char bytes[128];
+} lm_nccl_id;
+typedef struct lm_nccl_config {
+  size_t size;
+  unsigned magic, version;
+  int blocking, cga_cluster_size, min_ctas, max_ctas;
+  const char *net_name;
+  int split_share;
+} lm_nccl_config;
+
+enum {
+  LM_NCCL_WORKSPACE = 64 << 20 // bytes on the device, for slices of other ranks
+};
+
+typedef struct lm_nccl lm_nccl;
+// Loads libnccl.so.2 and connects the ranks of each group of c (lm_comm_groups) that has several;
+// every rank calls it. LM_ENV: NCCL is missing, too old, or does not connect. The builtins and c
+// outlive it.
+lm_status lm_nccl_open(lm_comm *c, const lm_cuda_builtins *b, lm_nccl **out);
+// Queues a collective on the stream of the builtins. x->from, x->to: addresses on the device.
+lm_status lm_nccl_enqueue(lm_nccl *n, const lm_coll *x);
+// NULL, or the failure of a collective that was queued before.
+lm_status lm_nccl_check(lm_nccl *n);
+// The stream must be idle, unless the run has `failed`.
+void lm_nccl_close(lm_nccl *n, bool failed);
+#endif

@@ -1,0 +1,274 @@
+// nccl.c - the fake NCCL: messages between processes through shared memory; see fake.h.
+//
+// An id names a file of shared memory with a mailbox for each pair of ranks, of one message part at
+// a time. A group of calls is one operation of the fake driver's stream, which copies parts
+// whenever the stream is waited for. The mailbox states the size of its message, so that a send and
+// a receive that differ are reported. Communicators connect, and groups are launched, only after
+// some polls, as in NCCL with blocking = 0.
+//
+// FAKE_NCCL in the environment, words separated by commas: version=N (ncclGetVersion),
+// error=N (the N-th group of this process fails some time after it was queued), on=R (only on the
+// process that is rank R of its first communicator).
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "tests/cuda/fake/fake.h"
+
+enum {
+  SUCCESS = 0,
+  SYSTEM_ERROR = 2,
+  INVALID_ARGUMENT = 4,
+  INVALID_USAGE = 5,
+  REMOTE_ERROR = 6,
+  IN_PROGRESS = 7,
+  PART = 1 << 16, // bytes of a mailbox
+  POLLS = 3,
+  CALLS = 256
+};
+
+typedef struct mailbox {
+  _Atomic size_t sent, taken; // bytes since the beginning
+  size_t message, part;       // bytes of the message that the part belongs to, and of the part
+  char data[PART];
+} mailbox;
+
+typedef struct shared {
+  _Atomic int joined;
+  mailbox box[]; // from * ranks + to
+} shared;
+
+typedef struct comm {
+  shared *s;
+  size_t bytes;
+  int rank, ranks, polls;
+  int failed; // a result, reported by ncclCommGetAsyncError
+  bool aborted;
+} comm;
+
+typedef struct id {
+  char name[128];
+} id;
+typedef struct config {
+  size_t size;
+  unsigned magic, version;
+  int blocking;
+} config;
+
+typedef struct call {
+  unsigned long long at;
+  size_t bytes, done;
+  int peer;
+  bool sends;
+} call;
+typedef struct group {
+  comm *c;
+  int n;
+  call call[CALLS];
+} group;
+
+// Of the fake driver, which lmc has loaded with local visibility.
+static struct {
+  fake_memory_fn *memory;
+  fake_enqueue_try_fn *enqueue;
+} driver;
+
+static group current;
+static void *current_stream;
+static int depth;
+
+static void complain(const char *what) {
+  fprintf(stderr, "fake NCCL: %s\n", what);
+  _exit(99);
+}
+
+static long word(const char *key) {
+  const char *text = getenv("FAKE_NCCL"), *at = text ? strstr(text, key) : NULL;
+  return at ? atol(at + strlen(key)) : -1;
+}
+
+// ---- communicators
+
+static bool driver_find(void) {
+  void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  if (!library)
+    return false;
+  *(void **)&driver.memory = dlsym(library, "fake_memory");
+  *(void **)&driver.enqueue = dlsym(library, "fake_enqueue_try");
+  return driver.memory && driver.enqueue;
+}
+
+FAKE_API int ncclGetVersion(int *version) {
+  long v = word("version=");
+  *version = v > 0 ? (int)v : 23004;
+  return SUCCESS;
+}
+
+FAKE_API int ncclGetUniqueId(id *out) {
+  static int n;
+  snprintf(out->name, sizeof out->name, "/lmc-fake-nccl-%d-%d", (int)getpid(), n++);
+  return SUCCESS;
+}
+
+// The first process makes the memory, which the system fills with zeros; the last one unlinks it.
+FAKE_API int ncclCommInitRankConfig(void **out, int ranks, id name, int rank, config *o) {
+  if (!driver_find() || o->magic != 0xcafebeef || o->blocking || rank < 0 || rank >= ranks)
+    return INVALID_ARGUMENT;
+  comm *c = *out = calloc(1, sizeof *c);
+  *c = (comm){.rank = rank, .ranks = ranks, .polls = POLLS};
+  c->bytes = sizeof(shared) + (size_t)(ranks * ranks) * sizeof(mailbox);
+  int fd = shm_open(name.name, O_RDWR | O_CREAT, 0600);
+  if (fd < 0 || ftruncate(fd, (off_t)c->bytes))
+    return SYSTEM_ERROR;
+  c->s = mmap(NULL, c->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  close(fd);
+  if (c->s == MAP_FAILED)
+    return SYSTEM_ERROR;
+  if (atomic_fetch_add(&c->s->joined, 1) + 1 == ranks)
+    shm_unlink(name.name);
+  return IN_PROGRESS;
+}
+
+FAKE_API int ncclCommGetAsyncError(void *handle, int *out) {
+  comm *c = handle;
+  *out = c->failed                               ? c->failed
+         : atomic_load(&c->s->joined) < c->ranks ? IN_PROGRESS
+         : c->polls > 0                          ? (c->polls--, IN_PROGRESS)
+                                                 : SUCCESS;
+  return SUCCESS;
+}
+
+FAKE_API int ncclCommFinalize(void *handle) {
+  comm *c = handle;
+  c->polls = POLLS;
+  return IN_PROGRESS;
+}
+
+static void comm_free(comm *c) {
+  munmap(c->s, c->bytes);
+  free(c);
+}
+
+FAKE_API int ncclCommDestroy(void *handle) {
+  comm *c = handle;
+  if (c->polls)
+    complain("ncclCommDestroy before ncclCommFinalize is complete");
+  comm_free(c);
+  return SUCCESS;
+}
+
+// Operations that are queued still refer to it, and end without an effect.
+FAKE_API int ncclCommAbort(void *handle) {
+  ((comm *)handle)->aborted = true;
+  return SUCCESS;
+}
+
+FAKE_API const char *ncclGetErrorString(int result) {
+  return result == SYSTEM_ERROR       ? "unhandled system error"
+         : result == INVALID_ARGUMENT ? "invalid argument"
+         : result == INVALID_USAGE    ? "invalid usage"
+         : result == REMOTE_ERROR     ? "remote process exited or there was a network error"
+                                      : "no error";
+}
+
+FAKE_API const char *ncclGetLastError(void *handle) {
+  return handle && ((comm *)handle)->failed ? "the fake was asked to fail" : "";
+}
+
+// ---- messages
+
+static bool send_part(comm *c, call *x) {
+  mailbox *m = &c->s->box[c->rank * c->ranks + x->peer];
+  size_t sent = atomic_load(&m->sent);
+  if (sent != atomic_load(&m->taken))
+    return false;
+  m->message = x->bytes;
+  m->part = x->bytes - x->done < PART ? x->bytes - x->done : PART;
+  memcpy(m->data, driver.memory(x->at, x->bytes, "a message to send") + x->done, m->part);
+  x->done += m->part;
+  atomic_store(&m->sent, sent + m->part);
+  return true;
+}
+
+static bool receive_part(comm *c, call *x) {
+  mailbox *m = &c->s->box[x->peer * c->ranks + c->rank];
+  size_t taken = atomic_load(&m->taken);
+  if (atomic_load(&m->sent) == taken)
+    return false;
+  if (m->message != x->bytes)
+    complain("a receive of another size than the send");
+  memcpy(driver.memory(x->at, x->bytes, "a message to receive") + x->done, m->data, m->part);
+  x->done += m->part;
+  atomic_store(&m->taken, taken + m->part);
+  return true;
+}
+
+// True if an earlier call of the group to the same rank is not complete: messages are in order.
+static bool is_behind(const group *g, int i) {
+  for (int k = 0; k < i; k++)
+    if (g->call[k].peer == g->call[i].peer && g->call[k].sends == g->call[i].sends &&
+        g->call[k].done < g->call[k].bytes)
+      return true;
+  return false;
+}
+
+static bool group_run(void *args) {
+  group *g = args;
+  bool moved = true, left = true;
+  if (g->c->aborted)
+    return true;
+  while (moved && left && !g->c->failed) {
+    moved = left = false;
+    for (int i = 0; i < g->n; i++) {
+      call *x = &g->call[i];
+      if (x->done < x->bytes && !is_behind(g, i))
+        moved |= x->sends ? send_part(g->c, x) : receive_part(g->c, x);
+      left |= x->done < x->bytes;
+    }
+  }
+  return !left && !g->c->failed;
+}
+
+FAKE_API int ncclGroupStart(void) {
+  if (!depth++)
+    current.n = 0;
+  return SUCCESS;
+}
+
+static int call_add(unsigned long long at, size_t n, int type, int peer, comm *c, void *stream,
+                    bool sends) {
+  if (!depth || type || !n || peer < 0 || peer >= c->ranks || peer == c->rank || c->polls)
+    return INVALID_USAGE;
+  if (current.n == CALLS || (current.n && (current.c != c || current_stream != stream)))
+    return INVALID_USAGE;
+  current.c = c;
+  current_stream = stream;
+  current.call[current.n++] = (call){.at = at, .bytes = n, .peer = peer, .sends = sends};
+  return SUCCESS;
+}
+
+FAKE_API int ncclSend(const void *from, size_t n, int type, int peer, void *c, void *stream) {
+  return call_add((unsigned long long)(size_t)from, n, type, peer, c, stream, true);
+}
+
+FAKE_API int ncclRecv(void *to, size_t n, int type, int peer, void *c, void *stream) {
+  return call_add((unsigned long long)(size_t)to, n, type, peer, c, stream, false);
+}
+
+FAKE_API int ncclGroupEnd(void) {
+  static long groups;
+  if (--depth || !current.n)
+    return SUCCESS;
+  comm *c = current.c;
+  if (++groups == word("error=") && (word("on=") < 0 || word("on=") == c->rank))
+    c->failed = REMOTE_ERROR;
+  c->polls = POLLS;
+  int result = driver.enqueue(current_stream, group_run, &current, sizeof current);
+  return result ? SYSTEM_ERROR : c->failed ? SUCCESS : IN_PROGRESS;
+}

@@ -1,0 +1,62 @@
+"""Runs of several ranks with a GPU each, on the fakes of NVIDIA's libraries (tests/cuda/fake): against ranks on CPUs; failures."""
+import json, os, re, shutil
+
+from harness import Skip, check, small
+from test_gpu import Fake
+from test_ranks import QUICK, curves_check, mpi_needed, tensors
+
+MESHES = {"dp": "dp = 2", "tp": "tp = 2"}
+
+
+def model(run, **how):
+    return small(run, **{**dict(steps=3, rows=4, seq=8, micro=16, drop=0.1), **how},
+                 more='save = checkpoint("run", every = 4 steps, keep = all); parallel { shard tp = [g, ff, vocab] }')
+
+
+def command(file, mesh, out, *args):
+    return "run", file, "-q", "--set", f"parallel.mesh=({mesh})", "--ranks", 2, "--out", out, *args
+
+
+def failing(run, file, how="devices=2", **env):
+    """standard error of a run on two GPUs that ends with status 2"""
+    fake = Fake(run)
+    code, out, err = run.result(*command(file, "dp = 2", run.path("fails"), "--target", "cuda"), env={**fake.env, **QUICK, "FAKE_CUDA": how, **env})
+    check(code == 2 and "fake CUDA" not in err, f"exit status {code}\n{out}{err}")
+    return err
+
+
+def test_as_ranks_on_cpus(run):
+    """data and tensor parallelism, with dropout: the loss of ranks on CPUs, and the same bits twice"""
+    mpi_needed(run)
+    fake, file = Fake(run, heavy=True), model(run)
+    for name, mesh in MESHES.items():
+        run(*command(file, mesh, run.path(f"cpu-{name}")), env=QUICK)
+        fake(*command(file, mesh, run.path(f"gpu-{name}"), "--target", "cuda"), how="devices=2", **QUICK)
+        curves_check(run, f"cpu-{name}", f"gpu-{name}", name)
+    fake(*command(file, MESHES["tp"], run.path("again"), "--target", "cuda"), how="devices=2", **QUICK)
+    check(tensors(run.path("again"), 3) == tensors(run.path("gpu-tp"), 3), "two runs differ")
+
+
+def test_missing(run):
+    """a machine with too few GPUs, without NCCL, and with an old one"""
+    mpi_needed(run)
+    file = model(run, steps=1)
+    err = failing(run, file, how="")
+    check("each rank needs a GPU, and this is rank 1 of its machine, which has 1" in err, err)
+    err = failing(run, file, FAKE_NCCL="version=21705")
+    check("NCCL 2.17.5 is too old; 2.18 is the oldest supported" in err, err)
+    nccl = next(row for row in json.loads(run.result("doctor", "--json", env=Fake(run).env)[1]) if row["name"] == "nccl")
+    check(nccl["found"], str(nccl))
+    folder = run.path("libraries")
+    shutil.copytree(Fake(run).env["LD_LIBRARY_PATH"], folder, symlinks=True)
+    os.remove(os.path.join(folder, "libnccl.so.2"))
+    err = failing(run, file, LD_LIBRARY_PATH=folder)
+    check("NCCL, which several GPUs need, was not found (tried libnccl.so.2)" in err or "NCCL says: " in err, err)   # a real one may be installed
+
+
+def test_failed_message(run):
+    """NCCL loses a rank: all ranks end, with one message that names the collective"""
+    mpi_needed(run)
+    err = failing(run, model(run), FAKE_NCCL="error=2,on=1")
+    check("NCCL says: remote process exited or there was a network error" in err, err)
+    check(len(re.findall(r"^lmc: ", err, re.M)) == 1, err)
