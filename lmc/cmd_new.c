@@ -15,6 +15,17 @@ static const lm_opt options[] = {
      .kind = LM_OPT_TEXT,
      .value = "M",
      .help = "how long the training may take: minutes, or '90m', '1h', '1h 30m', '45 s' (10)"},
+    {.name = "arch",
+     .letter = 'a',
+     .kind = LM_OPT_TEXT,
+     .value = "NAME",
+     .help =
+         "the model: a file of examples/zoo without .lm, such as qwen3 or mamba2 (a plain Llama)"},
+    {.name = "params",
+     .letter = 'p',
+     .kind = LM_OPT_TEXT,
+     .value = "N",
+     .help = "the number of its parameters, such as 50M (as many as suit the text and the time)"},
     LM_OPT_JSON,
     {0}};
 
@@ -31,7 +42,9 @@ static lm_status new_run(lm_cli *cli) {
   lm_starter x;
   lm_starter_options o = {.name = cli->args.rest[0],
                           .data = lm_args_text(&cli->args, "data", NULL),
-                          .time = lm_args_text(&cli->args, "minutes", "10")};
+                          .time = lm_args_text(&cli->args, "minutes", "10"),
+                          .arch = lm_args_text(&cli->args, "arch", NULL),
+                          .params = lm_args_text(&cli->args, "params", NULL)};
   lm_status status = lm_starter_make(cli->ctx, &cli->events, &o, &x);
   if (!status)
     result_print(cli, &x);
@@ -52,4 +65,5 @@ const lm_command lm_cmd_new = {
             "requested time. Prints its choices and their reasons. An existing file is never "
             "overwritten.\n"
             "\n"
-            "  lmc new bible --data data/bible.txt --minutes 10\n"};
+            "  lmc new bible --data data/bible.txt --minutes 10\n"
+            "  lmc new qwen --data data/bible.txt --arch qwen3 --params 50M --minutes 90\n"};

@@ -72,9 +72,21 @@ bool lm_advice_balanced(const lm_advice *a) {
   return a->vocab <= VOCAB_LEAST || (double)(a->vocab * a->d) <= a->params * VOCAB_SHARE_MOST;
 }
 
-static void shape_set(lm_advice *a, int rung, const lm_text_facts *text) {
-  a->depth = ladder[rung].depth;
-  a->d = ladder[rung].d;
+int64_t lm_advise_depth(int64_t d) {
+  enum {
+    WIDE = 2048,
+    WIDTH_PER_LAYER = 256
+  };
+  int64_t depth = ladder[0].depth;
+  for (size_t i = 0; i < LM_COUNT(ladder); i++)
+    if (ladder[i].d <= d)
+      depth = ladder[i].depth;
+  return d > WIDE ? depth + (d - WIDE) / WIDTH_PER_LAYER : depth;
+}
+
+static void shape_set(lm_advice *a, int64_t depth, int64_t d, const lm_text_facts *text) {
+  a->depth = depth;
+  a->d = d;
   a->ff = 3 * a->d;
   a->heads = a->d / (a->d < 512 ? 32 : 64);
   a->vocab = text->vocab;
@@ -89,7 +101,7 @@ static double token_seconds(const lm_advice *a, const lm_machine *m) {
   return flops / (flops_at(m, a->d) * EFFICIENCY);
 }
 
-static double memory_needed(const lm_advice *a) {
+double lm_advice_memory(const lm_advice *a) {
   double position = 8.0 * (double)a->vocab + 4.0 * (double)(a->depth * (12 * a->d + 3 * a->ff));
   return BYTES_PER_PARAM * a->params + position * MICRO_MOST;
 }
@@ -107,6 +119,21 @@ static void batch_set(lm_advice *a, double tokens) {
   a->lr = fmin(4e-3, fmax(2e-4, 0.5 / (double)a->d));
 }
 
+static void speed_set(lm_advice *a, const lm_machine *m, double tokens) {
+  a->flops = flops_at(m, a->d);
+  a->tokens_per_s = 1 / token_seconds(a, m);
+  batch_set(a, tokens);
+}
+
+void lm_advise_shape(const lm_machine *m, const lm_text_facts *text, double seconds, int64_t depth,
+                     int64_t d, double params, lm_advice *out) {
+  *out = (lm_advice){.bound = LM_BOUND_ASKED};
+  shape_set(out, depth, d, text);
+  out->params = params;
+  speed_set(out, m, fmin(seconds / token_seconds(out, m), LM_ADVICE_EPOCHS * text->tokens));
+  lm_advise_steps(out, text, seconds, (double)out->batch / out->tokens_per_s);
+}
+
 void lm_advise(const lm_machine *m, const lm_text_facts *text, double seconds, lm_advice *out) {
   double best = INFINITY;
   double most = LM_ADVICE_EPOCHS * text->tokens;
@@ -114,21 +141,19 @@ void lm_advise(const lm_machine *m, const lm_text_facts *text, double seconds, l
   double params_most = fmax(PARAMS_PER_TOKEN * text->tokens, PARAMS_LEAST);
   for (int i = 0; i < (int)LM_COUNT(ladder); i++) {
     lm_advice a = {0};
-    shape_set(&a, i, text);
+    shape_set(&a, ladder[i].depth, ladder[i].d, text);
     if (i && a.params > params_most)
       break;
     double fit = seconds / token_seconds(&a, m);
     double tokens = fmin(fit, most);
     double loss = loss_expected(a.params, tokens);
-    bool fits = memory_needed(&a) <= m->memory / 2;
+    bool fits = lm_advice_memory(&a) <= m->memory / 2;
     by_memory = by_memory || (!fits && loss < best);
     if (i && (!fits || loss >= best))
       continue;
     best = loss;
     *out = a;
-    out->flops = flops_at(m, a.d);
-    out->tokens_per_s = 1 / token_seconds(&a, m);
-    batch_set(out, tokens);
+    speed_set(out, m, tokens);
   }
   if (by_memory)
     out->bound = LM_BOUND_MEMORY;
@@ -158,7 +183,7 @@ void lm_advise_steps(lm_advice *a, const lm_text_facts *text, double seconds, do
   double by_time = seconds / step_seconds;
   double by_text = LM_ADVICE_EPOCHS * text->tokens / (double)a->batch;
   a->text_ends = by_text < by_time;
-  if (a->bound != LM_BOUND_MEMORY)
+  if (a->bound != LM_BOUND_MEMORY && a->bound != LM_BOUND_ASKED)
     a->bound = a->text_ends ? LM_BOUND_TEXT : LM_BOUND_TIME;
   a->every = rounded(fmin(by_time, by_text) / LM_ADVICE_REPORTS);
   a->steps = LM_ADVICE_REPORTS * a->every; // the last one is evaluated, saved and sampled too

@@ -31,7 +31,8 @@ typedef struct lm_text_facts {
 typedef enum {
   LM_BOUND_TIME,
   LM_BOUND_TEXT,
-  LM_BOUND_MEMORY
+  LM_BOUND_MEMORY,
+  LM_BOUND_ASKED, // the number of parameters was given
 } lm_bound;
 typedef struct lm_advice {
   int64_t depth, d, ff, heads, vocab, seq, batch, micro, steps, warmup, every;
@@ -49,6 +50,12 @@ enum {
 };                                     // tokens of a sample; evaluations; epochs
 int64_t lm_advise_vocab(double bytes); // size of a vocabulary for a text of that size; 256: bytes
 void lm_advise(const lm_machine *m, const lm_text_facts *text, double seconds, lm_advice *out);
+// The same for a model of this shape, which has `params` parameters.
+void lm_advise_shape(const lm_machine *m, const lm_text_facts *text, double seconds, int64_t depth,
+                     int64_t d, double params, lm_advice *out);
+// Layers that suit a width.
+int64_t lm_advise_depth(int64_t d);
+double lm_advice_memory(const lm_advice *a); // bytes of training
 // True if the vocabulary has at most two thirds of the parameters, or has the minimum size.
 bool lm_advice_balanced(const lm_advice *a);
 // Sets the number of steps, and the values that depend on it, for steps of `step_seconds`.

@@ -18,6 +18,7 @@ enum {
   PROMPT_BYTES = 24,
   STEPS_TIMED = 3
 };
+static const double MAX_PARAMS = 1e13;
 // Time of a run beside training: reading the text, starting, and making samples, of which each
 // token reads all weights once.
 static const double READ_BYTES_PER_S = 1e7;
@@ -67,6 +68,18 @@ static lm_status time_read(lm_starter *x, const char *text) {
       LM_USER,
       "--minutes takes a time from 3 s to 1e6 minutes, such as 10, 90m, 1h or '45 min', not '%s'",
       text);
+}
+
+static lm_status model_read(lm_starter *x, const lm_starter_options *o) {
+  x->arch = o->arch ? lm_zoo_named(o->arch) : NULL;
+  x->params = o->params ? lm_count_parse(o->params) : 0;
+  if (o->arch && !x->arch)
+    return lm_fail(LM_USER, "--arch: examples/zoo has no %s; it has %s",
+                   lm_shown(x->ctx->arena, o->arch), lm_zoo_names(x->ctx->arena));
+  if (o->params && !(x->params > 0 && x->params <= MAX_PARAMS))
+    return lm_fail(LM_USER, "--params takes a number such as 300k, 50M or 1.5B, not '%s'",
+                   lm_shown(x->ctx->arena, o->params));
+  return NULL;
 }
 
 // ---- the text
@@ -159,10 +172,28 @@ static lm_status model_choose(lm_starter *x, const lm_machine *machine) {
   x->vocab_of_text = lm_advise_vocab(x->dataset.bytes);
   for (int64_t vocab = x->vocab_of_text;; vocab /= 2) {
     LM_TRY(tokens_measure(x, vocab));
-    lm_advise(machine, &x->text, seconds_left(x), &x->advice);
+    if (x->params > 0)
+      LM_TRY(lm_starter_size(x, seconds_left(x)));
+    else
+      lm_advise(machine, &x->text, seconds_left(x), &x->advice);
     if (lm_advice_balanced(&x->advice))
-      return NULL;
+      break;
   }
+  if (x->arch && !(x->params > 0))
+    LM_TRY(lm_starter_count(x, &x->advice.params));
+  return NULL;
+}
+
+// A step is timed, which takes the memory of the training.
+static lm_status memory_check(const lm_starter *x) {
+  double needed = lm_advice_memory(&x->advice);
+  if (needed <= x->machine.memory)
+    return NULL;
+  return lm_fail(LM_USER,
+                 "--params: training a model of %.4g parameters takes about %s, and this machine "
+                 "has %s",
+                 x->advice.params, lm_bytes_text(x->ctx->arena, (int64_t)needed),
+                 lm_bytes_text(x->ctx->arena, (int64_t)x->machine.memory));
 }
 
 // Chooses again for a machine of which a step reaches the share `reached` of the measured speed.
@@ -181,7 +212,7 @@ static lm_status steps_settle(lm_starter *x) {
     return NULL;
   LM_TRY(step_time(x, &seconds));
   double reached = (double)x->advice.batch / x->advice.tokens_per_s / seconds;
-  if (reached < MIN_SPEED) {
+  if (reached < MIN_SPEED && !(x->params > 0)) {
     LM_TRY(choose_again(x, reached));
     LM_TRY(step_time(x, &seconds));
   }
@@ -194,6 +225,7 @@ lm_status lm_starter_make(lm_ctx *ctx, const lm_events *events, const lm_starter
                           lm_starter *x) {
   *x = (lm_starter){.ctx = ctx, .events = events, .data = o->data};
   LM_TRY(time_read(x, o->time));
+  LM_TRY(model_read(x, o));
   LM_TRY(name_read(x, o->name));
   if (!x->data)
     return lm_fail(LM_USER, "which text? lmc new %s --data PATH: a file, a folder or a pattern",
@@ -205,10 +237,14 @@ lm_status lm_starter_make(lm_ctx *ctx, const lm_events *events, const lm_starter
                    "something from a million",
                    x->data, x->dataset.bytes, MIN_BYTES);
   lm_machine_measure(&x->machine);
-  LM_TRY(model_choose(x, &x->machine));
   prompt_find(x);
-  LM_TRY(lm_starter_write(x));
-  lm_status status = steps_settle(x);
+  lm_status status = model_choose(x, &x->machine);
+  if (!status)
+    status = memory_check(x);
+  if (!status)
+    status = lm_starter_write(x);
+  if (!status)
+    status = steps_settle(x);
   if (status)
     unlink(x->path);
   return status;

@@ -13,7 +13,7 @@ struct lm_embedded {
 extern const struct lm_embedded lm_templates[];
 
 enum {
-  SLOTS = 24,
+  SLOTS = 32,
   SAMPLED_MIN = 100, // documents of a text from which some are sampled as the holdout
   HELD_OUT_MIN = 5   // of those
 };
@@ -97,9 +97,17 @@ static int slots_fill(const lm_starter *x, slot *slots) {
   const struct {
     const char *key;
     int64_t value;
-  } whole[] = {{"DEPTH", a->depth},         {"D", a->d},           {"FF", a->ff},
-               {"HEADS", a->heads},         {"VOCAB", a->vocab},   {"SEQ", a->seq},
-               {"STEPS", a->steps},         {"WARMUP", a->warmup}, {"EVERY", a->every},
+  } whole[] = {{"DEPTH", a->depth},
+               {"D", a->d},
+               {"FF", a->ff},
+               {"HEADS", a->heads},
+               {"KV", a->heads % 2 ? a->heads : a->heads / 2},
+               {"E", a->d / a->heads},
+               {"VOCAB", a->vocab},
+               {"SEQ", a->seq},
+               {"STEPS", a->steps},
+               {"WARMUP", a->warmup},
+               {"EVERY", a->every},
                {"SAMPLE", LM_ADVICE_SAMPLE}};
   for (size_t i = 0; i < LM_COUNT(whole); i++)
     slot_set(slots, &n, whole[i].key, "%lld", (long long)whole[i].value);
@@ -142,12 +150,35 @@ static void template_fill(const char *text, const slot *slots, int n, lm_buf *ou
   lm_buf_puts(out, text);
 }
 
+static const char *template_find(const char *name) {
+  for (const struct lm_embedded *e = lm_templates; e->path; e++) {
+    const char *slash = strrchr(e->path, '/');
+    if (!strcmp(slash ? slash + 1 : e->path, name))
+      return e->text;
+  }
+  LM_BUG("no template %s in the binary", name);
+}
+
+// The model's name, the arguments that set its sizes, and the parameters without weight decay.
+static int model_slots_fill(const lm_starter *x, slot *slots, int n) {
+  lm_buf args = {0};
+  template_fill(x->arch ? x->arch->args : "", slots, n, &args);
+  slot_set(slots, &n, "ARGS", "%s", args.p ? args.p : "");
+  slot_set(slots, &n, "MODEL", "%s", x->arch ? x->arch->model : "Llama");
+  slot_set(slots, &n, "FILE", "%s", x->arch ? x->arch->file : "");
+  slot_set(slots, &n, "ZOO", "%s", x->arch ? lm_zoo_text(x->arch) : "");
+  slot_set(slots, &n, "UNDECAYED", "%s", x->arch ? x->arch->undecayed : "n1,n2,norm");
+  lm_buf_free(&args);
+  return n;
+}
+
 lm_status lm_starter_write(const lm_starter *x) {
   slot slots[SLOTS] = {0};
   lm_buf filled = {0};
   lm_buf text = {0};
-  int n = slots_fill(x, slots);
-  template_fill(lm_templates[0].text, slots, n, &filled);
+  int n = model_slots_fill(x, slots, slots_fill(x, slots));
+  template_fill(template_find(x->arch ? "zoo.lm" : "llama.lm"), slots, n, &filled);
+  template_fill(template_find("recipe.lm"), slots, n, &filled);
   lm_fmt(x->ctx, lm_source_add(x->ctx, x->path, filled.p, filled.n), &text);
   lm_status s = lm_file_write_atomic(x->path, text.p, text.n);
   lm_buf_free(&filled);

@@ -113,7 +113,8 @@ static void choice_print(const lm_starter *x, FILE *to) {
           "a larger one would see too few tokens in this time, a smaller one could not use them",
       [LM_BOUND_TEXT] =
           "the text is the limit, not the time; a smaller one would learn less from it",
-      [LM_BOUND_MEMORY] = "a larger one does not fit in memory"};
+      [LM_BOUND_MEMORY] = "a larger one does not fit in memory",
+      [LM_BOUND_ASKED] = "the size that was asked for"};
   const lm_advice *a = &x->advice;
   lm_buf params = {0};
   lm_buf tokens = {0};
@@ -124,9 +125,9 @@ static void choice_print(const lm_starter *x, FILE *to) {
   lm_show_seconds(&time, run / a->tokens_per_s);
   lm_print_wrapped(
       to, INDENT,
-      "model     %s parameters (%.0f%% of them the vocabulary's), %lld layers %lld wide: %s\n",
-      params.p, 100 * (double)(a->vocab * a->d) / a->params, (long long)a->depth, (long long)a->d,
-      why[a->bound]);
+      "model     %s, %s parameters (%.0f%% of them the vocabulary's), %lld layers %lld wide: %s\n",
+      x->arch ? x->arch->model : "Llama", params.p, 100 * (double)(a->vocab * a->d) / a->params,
+      (long long)a->depth, (long long)a->d, why[a->bound]);
   lm_print_wrapped(to, INDENT,
                    "run       %lld steps of %lld tokens, about %s: %s tokens, %.2g for each "
                    "parameter, the text %.2g times\n",
@@ -174,8 +175,10 @@ static void skipped_json(const lm_starter *x, lm_buf *b) {
 }
 
 void lm_starter_json(const lm_starter *x, lm_buf *out) {
-  static const char *const bounds[] = {
-      [LM_BOUND_TIME] = "time", [LM_BOUND_TEXT] = "text", [LM_BOUND_MEMORY] = "memory"};
+  static const char *const bounds[] = {[LM_BOUND_TIME] = "time",
+                                       [LM_BOUND_TEXT] = "text",
+                                       [LM_BOUND_MEMORY] = "memory",
+                                       [LM_BOUND_ASKED] = "asked"};
   const lm_advice *a = &x->advice;
   lm_buf_puts(out, "{\"file\": ");
   lm_buf_json(out, x->path);
@@ -190,10 +193,11 @@ void lm_starter_json(const lm_starter *x, lm_buf *out) {
   lm_load_json(&x->machine.load, out);
   lm_buf_puts(out, "}");
   lm_buf_printf(out,
-                ", \"model\": {\"params\": %.0f, \"depth\": %lld, \"d\": %lld, \"ff\": %lld, "
+                ", \"model\": {\"name\": \"%s\", \"params\": %.0f, \"depth\": %lld, \"d\": %lld, "
+                "\"ff\": %lld, "
                 "\"heads\": %lld, \"vocab\": %lld, \"bound\": \"%s\"}",
-                a->params, (long long)a->depth, (long long)a->d, (long long)a->ff,
-                (long long)a->heads, (long long)a->vocab, bounds[a->bound]);
+                x->arch ? x->arch->model : "Llama", a->params, (long long)a->depth, (long long)a->d,
+                (long long)a->ff, (long long)a->heads, (long long)a->vocab, bounds[a->bound]);
   lm_buf_printf(out,
                 ", \"run\": {\"steps\": %lld, \"batch\": %lld, \"micro\": %lld, \"seq\": %lld, "
                 "\"lr\": %g, \"every\": %lld, \"tokens_per_s\": %.1f, "

@@ -8,30 +8,33 @@ struct lm_embedded {
 };
 extern const struct lm_embedded lm_zoo[];
 
-static const lm_zoo_model MODELS[] = {{"gemma2", "gemma2.lm", "Gemma2"},
-                                      {"gemma3_text", "gemma3.lm", "Gemma3"},
-                                      {"gpt2", "gpt2.lm", "GPT2"},
-                                      {"gpt_neox", "gpt_neox.lm", "GPTNeoX"},
-                                      {"granite", "granite.lm", "Granite"},
-                                      {"llama", "llama.lm", "Llama"},
-                                      {"mamba", "mamba.lm", "Mamba"},
-                                      {"mamba2", "mamba2.lm", "Mamba2"},
-                                      {"mistral", "mistral.lm", "Mistral"},
-                                      {"mixtral", "mixtral.lm", "Mixtral"},
-                                      {"olmo2", "olmo2.lm", "Olmo2"},
-                                      {"olmoe", "olmoe.lm", "Olmoe"},
-                                      {"phi", "phi.lm", "Phi"},
-                                      {"phi3", "phi3.lm", "Phi3"},
-                                      {"qwen2", "qwen2.lm", "Qwen2"},
-                                      {"qwen3", "qwen3.lm", "Qwen3"},
-                                      {"qwen3_moe", "qwen3moe.lm", "Qwen3Moe"},
-                                      {"smollm3", "smollm3.lm", "SmolLM3"}};
+static const lm_zoo_model MODELS[] = {
+#define ZOO(...) {__VA_ARGS__},
+#include "driver/weights/zoo.def"
+#undef ZOO
+};
 
 const lm_zoo_model *lm_zoo_find(const char *type) {
   for (size_t i = 0; i < LM_COUNT(MODELS); i++)
     if (!strcmp(MODELS[i].type, type))
       return &MODELS[i];
   return NULL;
+}
+
+const lm_zoo_model *lm_zoo_named(const char *name) {
+  size_t n = strlen(name);
+  for (size_t i = 0; i < LM_COUNT(MODELS); i++)
+    if (!strncmp(MODELS[i].file, name, n) && !strcmp(MODELS[i].file + n, ".lm"))
+      return &MODELS[i];
+  return lm_zoo_find(name);
+}
+
+const char *lm_zoo_names(lm_arena *a) {
+  const char *list = "";
+  for (size_t i = 0; i < LM_COUNT(MODELS); i++)
+    list = lm_arena_printf(a, "%s%s%.*s", list, i ? ", " : "", (int)strcspn(MODELS[i].file, "."),
+                           MODELS[i].file);
+  return list;
 }
 
 const char *lm_zoo_text(const lm_zoo_model *m) {

@@ -5,9 +5,13 @@
 
 typedef struct lm_zoo_model {
   const char *type, *file, *model; // "llama" in config.json; "llama.lm"; "Llama"
+  const char *args, *undecayed;    // zoo.def
 } lm_zoo_model;
 
 const lm_zoo_model *lm_zoo_find(const char *type); // NULL: there is none
-const char *lm_zoo_text(const lm_zoo_model *m);    // the text of its file
-const char *lm_zoo_types(lm_arena *a);             // "gemma2, gpt2, …", for messages
+// By the name of its file without .lm, or by its type.
+const lm_zoo_model *lm_zoo_named(const char *name);
+const char *lm_zoo_names(lm_arena *a);          // "gemma2, gpt2, …": of the files
+const char *lm_zoo_text(const lm_zoo_model *m); // the text of its file
+const char *lm_zoo_types(lm_arena *a);          // "gemma2, gpt2, …", for messages
 #endif

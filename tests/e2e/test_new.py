@@ -2,7 +2,7 @@
 import gzip, json, os, random, shutil, subprocess
 
 import numpy as np
-from harness import check
+from harness import ROOT, check
 from test_hf import side
 
 WORDS = "the a cat dog house river and of to in was went saw said old new light water hill stone".split()
@@ -180,6 +180,44 @@ def test_new_refuses(run):
     if os.getuid():
         os.chmod(run.path("good.txt"), 0)
         check("good.txt" in run("new", "x", "--data", "good.txt", status=1, cwd=run.folder), "a file that cannot be read is named")
+
+
+def archs(run):
+    """the models of examples/zoo, as the message for an unknown one names them"""
+    return run("new", "x", "--data", "small.txt", "--arch", "none", status=1, cwd=run.folder).split("it has ")[1].strip().split(", ")
+
+
+def test_new_arch(run):
+    """a model of examples/zoo of about the number of parameters that was asked for; its file is in the recipe"""
+    run.write("small.txt", prose(600))
+    names = archs(run)
+    files = [f[:-3] for f in os.listdir(f"{ROOT}/examples/zoo") if f.endswith(".lm")]
+    check(sorted(names) == sorted(files), f"{names} and {files}")
+    for i, arch in enumerate(names if run.nightly else ["mamba2", "qwen3"]):
+        facts = json.loads(run("new", f"a{i}", "--data", "small.txt", "--arch", arch, "--params", "500k", "-m", 0.1, "--json", cwd=run.folder))
+        run("fmt", "--check", f"a{i}.lm", cwd=run.folder)
+        check("warning" not in run("check", f"a{i}.lm", cwd=run.folder), arch)
+        check(0.75 < facts["model"]["params"] / 500e3 < 1.35 and facts["model"]["bound"] == "asked", (arch, facts))
+        run("run", f"a{i}.lm", "--steps", 2, "-q", cwd=run.folder)
+    text = open(run.path("a1.lm")).read()
+    check(open(f"{ROOT}/examples/zoo/{names[1] if run.nightly else 'qwen3'}.lm").read() in text, "the file of the zoo")
+
+
+def test_new_params(run):
+    """parameters without a model of the zoo, and a model without a number of parameters"""
+    run.write("small.txt", prose(600))
+    facts = json.loads(run("new", "plain", "--data", "small.txt", "--params", "0.3M", "-m", 0.1, "--json", cwd=run.folder))
+    check(0.75 < facts["model"]["params"] / 300e3 < 1.35 and facts["model"]["name"] == "Llama", facts)
+    facts = json.loads(run("new", "free", "--data", "small.txt", "--arch", "gpt2", "-m", 0.1, "--json", cwd=run.folder))
+    check(facts["model"]["name"] == "GPT2" and facts["model"]["bound"] in ("time", "text", "memory"), facts)
+    table = run("check", "free.lm", cwd=run.folder)
+    check(f" {facts['model']['params']}\n" in table, "the number of parameters is that of the model")
+    for args, message in [(["--arch", "qwen"], "examples/zoo has no qwen"), (["--params", "1X"], "--params"), (["--params", "0"], "--params"),
+                          (["--params", "-3M"], "--params"), (["--params", "nan"], "--params"), (["--params", "1"], "the nearest has"),
+                          (["--params", "500B"], "this machine has"), (["--params", "9999T"], "--params")]:
+        err = run("new", "bad", "--data", "small.txt", *args, status=1, cwd=run.folder)
+        check(message in err, f"lmc new {args}: {err!r}, expected '{message}'")
+        check(not os.path.exists(run.path("bad.lm")), "an error must leave no file")
 
 
 def test_new_in_transformers(run):
