@@ -68,11 +68,11 @@ static void blocks_set(int32_t *group, const lm_plan_param *p, const lm_plan_pie
     group[b] = value;
 }
 
-// The input `group` of @update: the parameter group of each block.
-static int32_t *groups_of_blocks(const lm_compiled *c) {
+// The group of each parameter of the plan; -1: a state of a block.
+static int32_t *groups_of_params(const lm_compiled *c) {
   const lm_plan *plan = c->plan;
   const lm_lowered *l = c->lowered;
-  int32_t *group = LM_NEW_N(c->project->ctx->arena, int32_t, plan->n_blocks + 1);
+  int32_t *group = LM_NEW_N(c->project->ctx->arena, int32_t, plan->n_params + 1);
   lm_lowered_path *paths = LM_NEW_N(c->project->ctx->arena, lm_lowered_path, l->n_paths + 1);
   if (l->n_paths)
     memcpy(paths, l->paths, sizeof *paths * l->n_paths);
@@ -83,9 +83,18 @@ static int32_t *groups_of_blocks(const lm_compiled *c) {
         bsearch(&(lm_lowered_path){p->path, 0}, paths, l->n_paths, sizeof *paths, by_path);
     if (!found)
       LM_BUG("parameter %s is in no group", p->path);
-    for (int k = 0; k < p->n_pieces; k++)
-      blocks_set(group, p, &p->pieces[k], found->group);
+    group[i] = found->group;
   }
+  return group;
+}
+
+// The input `group` of @update: the parameter group of each block.
+static int32_t *groups_of_blocks(const lm_compiled *c, const int32_t *of) {
+  const lm_plan *plan = c->plan;
+  int32_t *group = LM_NEW_N(c->project->ctx->arena, int32_t, plan->n_blocks + 1);
+  for (int i = 0; i < plan->n_params; i++)
+    for (int k = 0; k < plan->params[i].n_pieces; k++)
+      blocks_set(group, &plan->params[i], &plan->params[i].pieces[k], of[i]);
   return group;
 }
 
@@ -121,7 +130,7 @@ static bool rank_counts(const lm_plan *plan, const lm_plan_param *p) {
 }
 
 // The input `own` of @norm.
-static float *own_blocks(const lm_compiled *c) {
+static float *own_blocks(const lm_compiled *c, const int32_t *group) {
   const lm_plan *plan = c->plan;
   float *own = LM_NEW_N(c->project->ctx->arena, float, plan->n_blocks + 1);
   for (int i = 0; i < plan->n_params; i++) {
@@ -129,7 +138,7 @@ static float *own_blocks(const lm_compiled *c) {
     for (int k = 0; k < p->n_pieces; k++)
       for (int64_t b = p->pieces[k].offset / LM_BLOCK;
            b * LM_BLOCK < lm_piece_end(p, &p->pieces[k]); b++)
-        own[b] = rank_counts(plan, p);
+        own[b] = group[i] >= 0 && rank_counts(plan, p);
   }
   return own;
 }
@@ -143,9 +152,10 @@ lm_status lm_execution_train(lm_execution *x, const lm_execution_training *t) {
     states[i] = (lm_train_state){l->states[i].name, l->states[i].is_param, l->states[i].value};
   size_t bytes = sizeof(int32_t) * (size_t)c->plan->n_blocks;
   lm_train_table *tables = LM_NEW_N(a, lm_train_table, 3); // outlives the trainer
-  tables[0] = (lm_train_table){LM_PORT_GROUP, groups_of_blocks(c), bytes};
+  const int32_t *group = groups_of_params(c);
+  tables[0] = (lm_train_table){LM_PORT_GROUP, groups_of_blocks(c, group), bytes};
   tables[1] = (lm_train_table){LM_PORT_ELEMENTS, elements_of_blocks(c), bytes};
-  tables[2] = (lm_train_table){LM_PORT_OWN, own_blocks(c), bytes};
+  tables[2] = (lm_train_table){LM_PORT_OWN, own_blocks(c, group), bytes};
   lm_trainer_options o = {.plan = c->plan,
                           .exec = x->exec,
                           .data = t->data,

@@ -59,7 +59,7 @@ static void shape_write(lm_buf *b, const lm_module *m, const lm_global *g) {
   lm_buf_puts(b, "]");
 }
 
-// @norm, @rates and @update, and the first values of the states.
+// @norm, @rates, @update and @after_step, and the first values of the states.
 static void optimizer_add(lm_ctx *c, lm_fingerprint *f, const lm_lowered *l) {
   static const lm_func_id funcs[] = {LM_FUNC_NORM, LM_FUNC_RATES, LM_FUNC_UPDATE};
   uint64_t h = 0;
@@ -68,6 +68,9 @@ static void optimizer_add(lm_ctx *c, lm_fingerprint *f, const lm_lowered *l) {
     uint64_t digest = func ? lm_func_digest(func) : 0;
     h = lm_hash(&digest, sizeof digest, h);
   }
+  const lm_func *after = lm_func_get(l->m, LM_FUNC_AFTER_STEP, 0);
+  uint64_t digest = after ? lm_func_digest(after) : 0;
+  h = after ? lm_hash(&digest, sizeof digest, h) : h;
   for (int i = 0; i < l->n_states; i++) {
     const lm_lowered_state *s = &l->states[i];
     const char *text = lm_arena_printf(c->arena, "%s %d %.13g", s->name, s->is_param, s->value);
@@ -91,7 +94,7 @@ static void optimizer_add(lm_ctx *c, lm_fingerprint *f, const lm_lowered *l) {
 static void parameter_add(lm_ctx *c, lm_fingerprint *f, const lm_module *m, const lm_global *g) {
   lm_buf b = {0};
   bool frozen = g->kind == LM_GLOBAL_FIXED;
-  lm_buf_puts(&b, frozen ? "frozen " : "");
+  lm_buf_puts(&b, frozen ? "frozen " : g->untrained ? "state " : "");
   shape_write(&b, m, g);
   inits_write(&b, g);
   lm_fingerprint_add(c->arena, f, lm_arena_printf(c->arena, "%s%s", PARAMETER, g->name),

@@ -23,10 +23,13 @@ static float *tensor_add(lm_trace *t, const char *name, int rank, const int64_t 
 
 // ---- parameters and gradients
 
-static lm_status native_add(lm_trace *t, const char *prefix, lm_weights w, double scale) {
+static lm_status native_add(lm_trace *t, const char *prefix, lm_port_role role, lm_weights w,
+                            double scale) {
   const lm_plan *plan = t->o.s->compiled.plan;
   for (int i = 0; i < plan->n_params; i++) {
     const lm_plan_param *p = &plan->params[i];
+    if (role == LM_ROLE_GRAD && lm_lowered_is_state(t->o.s->compiled.lowered, p->path))
+      continue;
     if (p->rank > LM_ST_RANK)
       return lm_fail(LM_USER, "%s has %d axes, a file's tensors at most %d", p->path, p->rank,
                      LM_ST_RANK);
@@ -58,7 +61,7 @@ static lm_status weights_add(lm_trace *t, const char *prefix, lm_port_role role,
   lm_weights w = lm_weights_alloc(plan, true);
   lm_status s = lm_weights_get(t->o.s->execution.exec, plan, role, w);
   if (!s)
-    s = t->o.foreign ? foreign_add(t, prefix, w, scale) : native_add(t, prefix, w, scale);
+    s = t->o.foreign ? foreign_add(t, prefix, w, scale) : native_add(t, prefix, role, w, scale);
   lm_weights_free(w);
   return s;
 }

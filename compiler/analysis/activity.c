@@ -17,8 +17,9 @@ static void activate(activity *a, const lm_value *v) {
 }
 
 static bool is_trained(const lm_op *op) {
-  return op->code == LM_OP_PARAM &&
-         lm_global_is_trained(lm_global_find(op->parent->func->module, op->attr.sym));
+  const lm_global *g =
+      op->code == LM_OP_PARAM ? lm_global_find(op->parent->func->module, op->attr.sym) : NULL;
+  return g && lm_global_is_trained(g) && !g->untrained;
 }
 
 static void activity_region(activity *a, const lm_region *r);

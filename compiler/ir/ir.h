@@ -187,6 +187,9 @@ typedef struct lm_global {
   lm_sym of;
   bool is_param;
   int64_t first;
+  // A parameter that is a state of a block: what accum adds to its gradient is no derivative, and
+  // @after_step assigns it, not @update.
+  bool untrained;
   // Parameters: the gradient is the sum of what accum adds on the ranks along these axes.
   lm_mesh_set partial;
   lm_loc loc;
@@ -197,7 +200,12 @@ static inline bool lm_global_is_weight(const lm_global *g) {
   return g->kind == LM_GLOBAL_PARAM || g->kind == LM_GLOBAL_FIXED;
 }
 
-// True if it has a gradient: parameters that are trained, alone or packed.
+// True for a parameter that the optimizer updates.
+static inline bool lm_global_is_updated(const lm_global *g) {
+  return g->kind == LM_GLOBAL_PARAM && !g->untrained;
+}
+
+// True if it has a gradient: parameters that are trained, alone or packed, and states of blocks.
 static inline bool lm_global_is_trained(const lm_global *g) {
   return g->kind == LM_GLOBAL_PARAM || g->kind == LM_GLOBAL_PACKED;
 }

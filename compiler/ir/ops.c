@@ -15,7 +15,7 @@ const char *const lm_global_names[LM_GLOBAL_KINDS] = {"param", "cache",  "derive
 
 static bool is_state(const lm_op *param) {
   const lm_global *g = lm_global_find(param->parent->func->module, param->attr.sym);
-  return g && g->kind == LM_GLOBAL_STATE;
+  return g && (g->kind == LM_GLOBAL_STATE || g->untrained);
 }
 
 bool lm_value_is_weight(const lm_value *v) {

@@ -255,6 +255,7 @@ static bool global(parser *p, lm_global_kind kind) {
   lm_global *g = lm_global_add(p->m, kind, t.sym, ty, (int)n_stack);
   if (!lmir_partial(p, &g->partial))
     return false;
+  g->untrained = kind == LM_GLOBAL_PARAM && lmir_opt_word(p, "untrained");
   if (lmir_opt_word(p, "as") && !paths(p, g))
     return false;
   if (kind == LM_GLOBAL_STATE && !state_of(p, g))

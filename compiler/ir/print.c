@@ -444,6 +444,8 @@ static void put_global(printer *p, const lm_global *g) {
   if (g->n_stack)
     lm_buf_printf(p->out, " stacked %d", g->n_stack);
   put_partial(p->m, p->out, g->partial);
+  if (g->untrained)
+    lm_buf_puts(p->out, " untrained");
   if (lm_global_is_weight(g)) {
     put_paths(p, g);
     put_inits(p->out, g);

@@ -54,7 +54,7 @@ static bool same_loops(const lm_op *a, const lm_op *b) {
 
 static uint8_t param_mark(marking *m, const lm_op *op) {
   const lm_global *g = lm_global_find(m->f->module, op->attr.sym);
-  if (!lm_global_is_weight(g) || !has_indices(op))
+  if (!lm_global_is_weight(g) || g->untrained || !has_indices(op))
     return 0;
   m->param[op->out[0]->id] = op->n_in ? op : NULL;
   return LM_OF_PARAMS | (g->kind == LM_GLOBAL_PARAM ? LM_OF_TRAINED : 0);

@@ -81,7 +81,10 @@ static void parameters_print(const lm_session *s, lm_buf *out) {
     name_with_stars(g, &name);
     shape_print(m, g, &shape);
     lm_buf_printf(out, "  %-32s %-44s %6lld %12lld%s\n", name.p, shape.p, (long long)g->n_paths,
-                  (long long)elements_of(m, g), g->kind == LM_GLOBAL_FIXED ? "  frozen" : "");
+                  (long long)elements_of(m, g),
+                  g->kind == LM_GLOBAL_FIXED ? "  frozen"
+                  : g->untrained             ? "  state"
+                                             : "");
     lm_buf_free(&name);
     lm_buf_free(&shape);
   }

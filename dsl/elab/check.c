@@ -135,4 +135,11 @@ void el_check_members(lm_elab *e, el_inst *inst) {
       run_symbolic(e, lm_arena_printf(e->a, "%s.%s", inst->decl->name.text, m->names.v[0].text),
                    &m->sig, &m->body, inst->file, &ref);
   }
+  el_val *state = LM_NEW_N(e->a, el_val, inst->n_params + 1);
+  el_mode mode = e->mode;
+  for (uint32_t i = 0; i < inst->n_params; i++)
+    state[i] = el_tensor(K_F32, &inst->params[i].axes, NULL);
+  e->mode = EL_UPDATE;
+  el_run_after(e, &ref, state);
+  e->mode = mode;
 }

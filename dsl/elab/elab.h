@@ -165,6 +165,7 @@ typedef struct el_param {
   struct el_share *share;      // share.h: which instances the global has; NULL: not made yet
   struct el_adapter *adapters; // edit.h
   const ast_expr *made;        // computes its initial value in @begin; NULL: an initializer
+  bool is_state;
 } el_param;
 
 // sub xs[index < n]: one instance for each index.
@@ -453,6 +454,20 @@ bool el_scan_emit(lm_elab *e, const ast_stmt *st);
 // True if x is the axis of positions. In a definition that the recipe does not use, any axis of an
 // argument may be.
 bool el_is_positions(lm_elab *e, el_axis *x);
+
+// ---- states of blocks (state.c)
+// True if the declaration of the instance whose method runs has a state of that name (stmt.c).
+bool el_is_state(const lm_elab *e, lm_sym name);
+void el_run_add(lm_elab *e, const ast_stmt *st); // `add NAME = …` in a method
+// Runs `after_step` of an instance, if it has one: state[i] is the value of parameter i, a state,
+// then its new value. Values of other parameters are not used.
+void el_run_after(lm_elab *e, el_ref *ref, el_val *state);
+// The operands by which `param`, `gradient` and `assign` name a parameter: their number, and pairs
+// in attr.
+uint32_t el_param_indices(lm_elab *e, const el_ref *ref, const el_param *p, lm_value **in,
+                          lm_attr *attr);
+// A value of type f32 over `axes`; axes of them that it lacks are added. Reports other values.
+el_val el_over_axes(lm_elab *e, el_val v, const el_axes *axes, lm_loc at);
 
 // ---- caches (cache.c)
 // A cache of a decoding function, one for each iteration of the loops around. attr and in: the

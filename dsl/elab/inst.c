@@ -244,12 +244,10 @@ static el_inst *make(lm_elab *e, el_inst *inst) {
   check_constraints(e, inst, true);
   for (uint32_t i = 0; i < inst->decl->members.n; i++) {
     const ast_member *m = inst->decl->members.v[i];
-    if (m->kind == MB_PARAM)
+    if (m->kind == MB_PARAM || m->kind == MB_STATE)
       el_inst_add_params(e, inst, m);
     if (m->kind == MB_SUB)
       el_inst_add_sub(e, inst, m);
-    if (m->kind == MB_STATE)
-      EL_ERR(e, m->loc, E08A);
   }
   return inst;
 }

@@ -204,7 +204,7 @@ static const char *member_word(ast_member_kind kind) {
 static bool is_assigned(const ast_body *body, lm_sym name) {
   for (uint32_t i = 0; i < body->n; i++) {
     const ast_stmt *st = body->v[i];
-    if (st->kind == ST_SET && st->names.v[0].text == name)
+    if ((st->kind == ST_SET || st->kind == ST_ADD) && st->names.v[0].text == name)
       return true;
     if (st->kind == ST_FOR && is_assigned(&st->body, name))
       return true;
@@ -217,7 +217,8 @@ static void state_check(lint *l, const ast_decl *d, const ast_name *name) {
     if (is_assigned(&d->members.v[i]->body, name->text))
       return;
   lm_diag *g = LM_REPORT(l->c, name->loc, W007, name->text, d->name.text);
-  lm_diag_help(l->c, g, "assign its new value in update: %s = …", name->text);
+  lm_diag_help(l->c, g, "assign its new value in %s: %s = …",
+               d->kind == DC_OPTIMIZER ? "update" : "after_step", name->text);
 }
 
 static void member_check(lint *l, const ast_decl *d, const ast_member *m) {
@@ -269,6 +270,8 @@ static bool members_walk(lint *l, const ast_decl *d) {
     whole &= m->kind != MB_ERROR && is_whole(&m->body);
     if (m->kind == MB_METHOD && is_whole(&m->body))
       method_check(l, d, m, &later);
+    if (m->kind == MB_AFTER && is_whole(&m->body))
+      body_walk(l, &m->body, &later);
     for (uint32_t k = 0; k < m->items.n; k++)
       use_expr(&u, m->items.v[k]->expr);
     for (uint32_t k = 0; k < m->items.n; k++) // config { key = value }

@@ -68,6 +68,11 @@ void el_inst_add_params(lm_elab *e, el_inst *inst, const ast_member *m) {
   el_axes axes = {0};
   bool ok;
   el_kind kind = el_kind_of_type(e, m->type, &ok);
+  bool is_state = m->kind == MB_STATE;
+  if (ok && is_state && kind != K_F32) {
+    EL_ERR(e, m->type->loc, E08A, el_kind_name(kind));
+    ok = false;
+  }
   if (ok && kind != K_REAL && kind != K_F32) {
     EL_ERR(e, m->type->loc, E086, el_kind_name(kind));
     ok = false;
@@ -104,6 +109,7 @@ void el_inst_add_params(lm_elab *e, el_inst *inst, const ast_member *m) {
     const ast_name *n = &m->names.v[i];
     el_param p = {.name = n->text, .axes = axes, .kind = kind, .loc = n->loc, .init = init};
     p.made = made ? m->init : NULL;
+    p.is_state = is_state;
     if (!ok) {
       el_inst_bind(e, inst, n->text, el_error());
       continue;
@@ -112,6 +118,18 @@ void el_inst_add_params(lm_elab *e, el_inst *inst, const ast_member *m) {
     if (e->m)
       el_share_declare(e, inst);
   }
+}
+
+uint32_t el_param_indices(lm_elab *e, const el_ref *ref, const el_param *p, lm_value **in,
+                          lm_attr *attr) {
+  *attr = (lm_attr){.sym = p->global};
+  for (int k = 0; k < ref->n; k++) {
+    el_index at = el_share_index(ref, p, k);
+    in[k] = at.loop ? at.loop : lm_emit_const(&e->b, lm_type_make(LM_INT, NULL, 0), 0);
+    attr->imm[attr->n_imm++] = at.first;
+    attr->imm[attr->n_imm++] = at.step;
+  }
+  return (uint32_t)ref->n;
 }
 
 el_val el_param_value(lm_elab *e, const el_ref *ref, el_param *p) {
@@ -129,16 +147,10 @@ el_val el_param_value(lm_elab *e, const el_ref *ref, el_param *p) {
     return EL_FAIL(e, p->made->loc, E323, p->name);
   if (e->in_library)
     e->library_failed = true;
-  lm_attr attr = {.sym = p->global};
+  lm_attr attr;
   lm_value *in[4];
-  for (int k = 0; k < ref->n; k++) {
-    el_index at = el_share_index(ref, p, k);
-    in[k] = at.loop ? at.loop : lm_emit_const(&e->b, lm_type_make(LM_INT, NULL, 0), 0);
-    attr.imm[attr.n_imm++] = at.first;
-    attr.imm[attr.n_imm++] = at.step;
-  }
-  v.v = lm_emit_cast(&e->b, lm_emit(&e->b, LM_OP_PARAM, in, (uint32_t)ref->n, &attr, NULL),
-                     el_dtype(e, p->kind));
+  uint32_t n = el_param_indices(e, ref, p, in, &attr);
+  v.v = lm_emit_cast(&e->b, lm_emit(&e->b, LM_OP_PARAM, in, n, &attr, NULL), el_dtype(e, p->kind));
   if (e->edits && e->edits->has_adapters) {
     el_origin *of = LM_NEW(e->a, el_origin);
     *of = (el_origin){p, *ref};

@@ -247,6 +247,7 @@ static lm_global *global_add(lm_elab *e, const el_inst *inst, const el_param *p)
   g->paths = LM_NEW_N(e->a, lm_sym, g->n_paths);
   g->init = LM_NEW_N(e->a, lm_init, g->n_paths);
   g->added = by ? by->number + 1 : 0;
+  g->untrained = p->is_state && !frozen;
   g->loc = p->loc;
   return g;
 }

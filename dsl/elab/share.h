@@ -27,6 +27,7 @@ el_form *el_form_of(lm_elab *e, el_form *owner, const ast_expr *call, lm_sym pat
 // of smaller ones.
 typedef struct el_share {
   int edits; // el_edit_class
+  bool adds; // of a state: a method adds to it
   el_inst **of;
   uint32_t n, cap;
   int64_t *rank[4], size[4], limit[4];

@@ -5,7 +5,7 @@ void el_bind_name(lm_elab *e, lm_sym name, el_val v, bool settable) {
   el_names_add(e, &e->frame->names, name, v, settable);
 }
 
-static bool is_state(const lm_elab *e, lm_sym name) {
+bool el_is_state(const lm_elab *e, lm_sym name) {
   const ast_decl *d = e->frame->self ? e->frame->self->inst->decl : NULL;
   for (uint32_t i = 0; d && i < d->members.n; i++) {
     const ast_member *m = d->members.v[i];
@@ -22,7 +22,7 @@ static bool check_shadow(lm_elab *e, const ast_name *n) {
   const el_bind *b = el_names_find(&e->frame->names, n->text);
   if (!b || !b->settable)
     return true;
-  bool state = e->mode == EL_UPDATE && is_state(e, n->text);
+  bool state = e->mode == EL_UPDATE && el_is_state(e, n->text);
   lm_diag *d = EL_ERR(e, n->loc, E02A, n->text, state ? "a state" : "a carry of the loop");
   lm_diag_help(e->c, d, "write `%s = …` to assign it, or choose another name", n->text);
   return false;
@@ -66,7 +66,9 @@ static void run_set(lm_elab *e, const ast_stmt *st) {
     lm_diag *d = EL_ERR(e, n->loc, E022, n->text);
     lm_diag_help(e->c, d,
                  b ? "write `let %s = …` for a new value, or name it in `carry`"
-                   : "write `let %s = …`",
+                 : el_is_state(e, n->text)
+                     ? "`add %s = …` adds to the state, and `after_step { … }` assigns it"
+                     : "write `let %s = …`",
                  n->text);
     if (!b)
       el_bind_name(e, n->text, el_error(), false);
@@ -132,6 +134,7 @@ void el_run(lm_elab *e, const ast_body *body) {
     case ST_LET: run_let(e, st); break;
     case ST_SET: run_set(e, st); break;
     case ST_EMIT: run_emit(e, st); break;
+    case ST_ADD: el_run_add(e, st); break;
     case ST_FOR: el_run_for(e, st); break;
     case ST_RETURN: {
       el_val v = el_eval(e, st->expr);

@@ -90,9 +90,9 @@ lm_group_sets lm_groups_assign(lm_elab *e, const lm_recipe *r, lm_lowered *out) 
   for (uint32_t i = 0; i < e->m->n_globals; i++) {
     const lm_global *g = &e->m->globals[i];
     for (int64_t j = 0; g->kind == LM_GLOBAL_PARAM && j < g->n_paths; j++) {
-      uint64_t set = set_of(e, r, g->paths[j], hits);
+      uint64_t set = g->untrained ? 0 : set_of(e, r, g->paths[j], hits);
       lm_lowered_path *p = &LM_PUSH(e->a, out->paths, out->n_paths, out->cap_paths);
-      *p = (lm_lowered_path){g->paths[j], set_index(e, &c, set)};
+      *p = (lm_lowered_path){g->paths[j], g->untrained ? -1 : set_index(e, &c, set)};
     }
   }
   for (uint32_t k = 0; k < r->n_groups && k < MAX_GROUPS; k++)

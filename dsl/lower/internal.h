@@ -123,6 +123,10 @@ bool lm_optimizer_run(lm_elab *e, const lm_optimizer_values *in, el_val *out);
 // Checks an optimizer that the recipe does not use.
 void lm_optimizer_check(lm_elab *e, const lm_file *file, ast_decl *d);
 
+// ---- after.c
+// Emits @after_step, if the model has states that are not frozen. After the losses.
+void lm_lower_after(lm_elab *e, el_inst *model);
+
 // ---- tensors.c
 // The update of each parameter by itself, for optimizers that see more than an element, and for
 // several optimizers. c: from lm_groups_assign.

@@ -286,7 +286,7 @@ static el_inst *make_model(lm_elab *e, const lm_recipe *r, const lm_lower_option
 
 static bool trains_any(const lm_module *m) {
   for (uint32_t i = 0; i < m->n_globals; i++)
-    if (m->globals[i].kind == LM_GLOBAL_PARAM)
+    if (lm_global_is_updated(&m->globals[i]))
       return true;
   return false;
 }
@@ -387,6 +387,8 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, const lm_recipe *r, const lm_l
   lm_lower_begin(e, model);
   l->changed = el_edits_change(e);
   if (o->what & LM_LOWER_TRAIN)
+    lm_lower_after(e, model);
+  if (o->what & LM_LOWER_TRAIN)
     lm_lower_optimizer(e, r, l);
   return c->n_errors > before ? NULL : l;
 }
@@ -475,6 +477,8 @@ static lm_elab *check_recipe(lm_ctx *c, lm_program *prog, const lm_recipe *r) {
   lm_lower_maps(e, model, &l, r->model.loc);
   if (r->peft && c->n_errors == before)
     lm_lower_peft(e, model, &l, r->peft_loc);
+  if (c->n_errors == before)
+    lm_lower_after(e, model);
   if (c->n_errors == before)
     lm_lower_optimizer(e, r, &l);
   if (c->n_errors == before && r->run.unit != LM_RECIPE_UNIT_EPOCHS)

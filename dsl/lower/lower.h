@@ -21,6 +21,7 @@
 //            They keep their values if grad_scale is NaN. Or, if an optimizer sees more than an
 //            element, or there are several: only grad_scale and results of rates; it reads and
 //            assigns each parameter and the `state` globals.
+//   after_step  grad_scale; reads and assigns the states of blocks, after update.
 #ifndef LM_LOWER_H
 #define LM_LOWER_H
 #include "compiler/ir/ir.h"
@@ -64,7 +65,8 @@ typedef struct lm_lowered_state {
   double value;
 } lm_lowered_state;
 
-// A parameter and its value of the argument `group` of @update.
+// A parameter and its value of the argument `group` of @update; -1: a state of a block, which keeps
+// its value there.
 typedef struct lm_lowered_path {
   lm_sym path;
   int group;
@@ -175,7 +177,10 @@ lm_config_params lm_config_params_of(lm_ctx *c, const ast_decl *model);
 // True if the model itself has a `map hf`; its subs may have others.
 bool lm_model_has_map(lm_ctx *c, const ast_decl *model);
 
-// The number of elements of all parameters, and of the trained ones, without padding.
+// The number of elements of all parameters, and of the trained ones, without padding and without
+// states of blocks.
 int64_t lm_lowered_params(const lm_lowered *l);
 int64_t lm_lowered_trained(const lm_lowered *l);
+// True if the parameter of that path is a state of a block, which is not frozen.
+bool lm_lowered_is_state(const lm_lowered *l, const char *path);
 #endif

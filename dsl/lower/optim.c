@@ -15,6 +15,14 @@ static lm_value *arena_arg(lm_elab *e, lm_func *f, const el_axes *axes, lm_sym n
   return lm_arg_add(e->m, f->body, el_ir_type(e, K_F32, axes), name);
 }
 
+// True if blocks have states, which the table `group` gives the group -1 and `own` the factor 0.
+static bool has_states(const lm_module *m) {
+  for (uint32_t i = 0; i < m->n_globals; i++)
+    if (m->globals[i].untrained)
+      return true;
+  return false;
+}
+
 static void make_norm(lm_elab *e) {
   lm_func *f = lm_func_add_key(e->m, (lm_func_key){LM_FUNC_NORM});
   lm_value *g = lm_arg_add(e->m, f->body, lm_type_blocks(e->m, LM_F32), lm_port_name(e, LM_PORT_G));
@@ -22,7 +30,12 @@ static void make_norm(lm_elab *e) {
       .m = e->m,
       .at = f->body,
   };
-  lm_value *sum = lm_emit_reduce(&b, LM_OP_SUM, lm_emit2(&b, LM_OP_MUL, g, g), g->type.axis, 2);
+  lm_value *square = lm_emit2(&b, LM_OP_MUL, g, g);
+  if (has_states(e->m))
+    square = lm_emit2(&b, LM_OP_MUL, square,
+                      lm_arg_add(e->m, f->body, lm_type_make(LM_F32, g->type.axis, 1),
+                                 lm_port_name(e, LM_PORT_OWN)));
+  lm_value *sum = lm_emit_reduce(&b, LM_OP_SUM, square, g->type.axis, 2);
   lm_value *norm = lm_emit1(&b, LM_OP_SQRT, sum);
   lm_emit_op(&b, LM_OP_RETURN, &norm, 1, NULL, NULL);
   f->out_names = LM_NEW(e->a, lm_sym);
@@ -32,11 +45,15 @@ static void make_norm(lm_elab *e) {
 
 // Returns the old values if the step is skipped, which the caller requests by a scale of NaN. Then
 // every element of the scaled gradient is NaN, so the test needs no separate loop. A step that is
-// not skipped has a finite norm, so it has no such element. The arguments are p, g and the states;
-// the results are p and the states.
-static void skip_bad_step(lm_elab *e, lm_value *scaled, lm_region *body, lm_value **results,
-                          int n) {
+// not skipped has a finite norm, so it has no such element. Nor does it update blocks of group -1;
+// group: NULL if there are none. The arguments are p, g and the states; the results are p and the
+// states.
+static void skip_bad_step(lm_elab *e, lm_value *scaled, lm_value *group, lm_region *body,
+                          lm_value **results, int n) {
   lm_value *good = lm_emit2(&e->b, LM_OP_EQ, scaled, scaled);
+  lm_value *zero = lm_emit_const(&e->b, lm_type_make(LM_INT, NULL, 0), 0);
+  if (group)
+    good = lm_emit2(&e->b, LM_OP_AND, good, lm_emit2(&e->b, LM_OP_GE, group, zero));
   for (int i = 0; i < n; i++)
     results[i] = lm_emit_select(&e->b, good, results[i], body->args[i ? i + 1 : 0]);
 }
@@ -92,7 +109,7 @@ static void update_return(lm_elab *e, const functions *x, const lm_lowered *l, c
   }
   if (x->elements)
     results[0] = padding_clear(e, results[0], x->elements);
-  skip_bad_step(e, scaled, f->body, results, (int)n);
+  skip_bad_step(e, scaled, has_states(e->m) ? x->group : NULL, f->body, results, (int)n);
   lm_emit_op(&e->b, LM_OP_RETURN, results, n, NULL, NULL);
 }
 
@@ -139,7 +156,7 @@ static void lower_body(lm_elab *e, const lm_recipe *r, el_inst *inst, const ast_
   el_axes_push(e, &axes, b);
   el_axes_push(e, &axes, element_axis(e, all.axis[1]));
   el_axes_push(e, &blk, b);
-  functions f = functions_begin(e, inst->decl, m->loc, &axes, &blk, c->n > 1);
+  functions f = functions_begin(e, inst->decl, m->loc, &axes, &blk, c->n > 1 || has_states(e->m));
   out->states = f.states.v;
   out->n_states = (int)f.states.n;
   el_val rate = lm_lower_schedule(e, r, lm_host_scalar(f.step), lm_host_scalar(f.run));

@@ -406,7 +406,9 @@ static bool parameters_prepare(updater *u, const lm_lowered *l) {
   uint32_t n = e->m->n_globals;
   for (uint32_t i = 0; i < n; i++) {
     const lm_global *g = &e->m->globals[i];
-    if (g->kind != LM_GLOBAL_PARAM)
+    if (g->kind == LM_GLOBAL_PARAM && g->untrained)
+      path += g->n_paths;
+    if (!lm_global_is_updated(g))
       continue;
     parameter *p = &LM_PUSH(e->a, u->params, u->n_params, u->cap_params);
     *p = (parameter){

@@ -289,25 +289,6 @@ el_axes lm_optimizer_state_axes(lm_elab *e, const lm_lowered_state *s, const el_
   return own;
 }
 
-// A result over `axes`; axes of them that it lacks are added.
-static el_val over_axes(lm_elab *e, el_val v, const el_axes *axes, lm_loc at) {
-  el_axes order = {0};
-  el_val want = el_tensor(K_F32, axes, NULL);
-  v = el_adapt(e, &v, K_F32, at);
-  if (v.k == V_ERROR)
-    return v;
-  if (v.k != V_TENSOR || v.kind != K_F32 || !el_axes_subset(&v.axes, axes))
-    return EL_FAIL(e, at, E0B5, el_show(e, &want), el_show(e, &v));
-  if (!v.v)
-    return want;
-  for (uint32_t i = 0; i < axes->n; i++)
-    if (el_axes_has(&v.axes, axes->v[i]))
-      el_axes_push(e, &order, axes->v[i]);
-  lm_type t = el_ir_type(e, K_F32, &order);
-  v.v = lm_emit_permute(&e->b, v.v, t.axis, t.rank);
-  return el_tensor(K_F32, axes, lm_emit_expand(&e->b, v.v, el_ir_type(e, K_F32, axes)));
-}
-
 bool lm_optimizer_run(lm_elab *e, const lm_optimizer_values *in, el_val *out) {
   const ast_member *m = in->method;
   bool ok = true;
@@ -325,11 +306,11 @@ bool lm_optimizer_run(lm_elab *e, const lm_optimizer_values *in, el_val *out) {
              lm_arena_printf(e->a, "%s.%s", e->frame->what, m->names.v[0].text));
     return false;
   }
-  out[0] = over_axes(e, e->frame->result, &in->args[0].axes, e->frame->result.loc);
+  out[0] = el_over_axes(e, e->frame->result, &in->args[0].axes, e->frame->result.loc);
   if (in->is_eval)
     return out[0].k == V_TENSOR;
   for (uint32_t i = 0; i < in->states.n; i++)
-    out[1 + i] = over_axes(e, bound(e, in->states.v[i].name), &in->state[i].axes, m->loc);
+    out[1 + i] = el_over_axes(e, bound(e, in->states.v[i].name), &in->state[i].axes, m->loc);
   for (uint32_t i = 0; i <= in->states.n; i++)
     ok &= out[i].k == V_TENSOR;
   return ok;

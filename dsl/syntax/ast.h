@@ -121,6 +121,7 @@ typedef enum {
   ST_SET,
   ST_RETURN,
   ST_EMIT,
+  ST_ADD,
   ST_FOR,
   ST_ERROR
 } ast_stmt_kind;
@@ -132,7 +133,8 @@ typedef struct ast_body {
 struct ast_stmt {
   ast_stmt_kind kind;
   lm_loc loc;
-  ast_names names; // LET: one name, or several if is_tuple; SET, EMIT: one; FOR: the loop variable
+  ast_names
+      names; // LET: one name, or several if is_tuple; SET, EMIT, ADD: one; FOR: the loop variable
   bool is_tuple;
   ast_expr *expr;  // the value; FOR: the list or trip count
   ast_names carry; // FOR
@@ -153,6 +155,7 @@ typedef enum {
   MB_SUB,
   MB_MAP,
   MB_METHOD,
+  MB_AFTER, // after_step { … }
   MB_ERROR
 } ast_member_kind;
 typedef struct ast_items {
@@ -172,7 +175,7 @@ typedef struct ast_member {
   ast_expr *count; // SUB xs[index < count]; NULL for a single instance
   ast_items items; // MAP
   ast_sig sig;
-  ast_body body; // METHOD
+  ast_body body; // METHOD, AFTER
 } ast_member;
 typedef struct ast_members {
   ast_member **v;

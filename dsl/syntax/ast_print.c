@@ -151,7 +151,7 @@ static void print_sig(printer *p, const ast_sig *s) {
 // ---- statements, items, members
 
 static void print_stmt(printer *p, const ast_stmt *s) {
-  static const char *const heads[] = {"let", "set", "return", "emit", "for", "error"};
+  static const char *const heads[] = {"let", "set", "return", "emit", "add", "for", "error"};
   lm_buf_printf(p->out, "(%s", heads[s->kind]);
   if (s->is_tuple) {
     put(p, " ");
@@ -219,7 +219,8 @@ static void print_dims(printer *p, const ast_member *m) {
 }
 
 static void print_member(printer *p, const ast_member *m) {
-  static const char *const heads[] = {"dim", "param", "state", "sub", "map", "method", "error"};
+  static const char *const heads[] = {"dim", "param",  "state", "sub",
+                                      "map", "method", "after", "error"};
   lm_buf_printf(p->out, "(%s", heads[m->kind]);
   if (m->kind == MB_DIM)
     print_dims(p, m);
@@ -244,10 +245,10 @@ static void print_member(printer *p, const ast_member *m) {
     put(p, " from ");
     print_expr(p, m->from);
   }
-  if (m->kind == MB_METHOD) {
+  if (m->kind == MB_METHOD)
     print_sig(p, &m->sig);
+  if (m->kind == MB_METHOD || m->kind == MB_AFTER)
     print_body(p, &m->body);
-  }
   print_items(p, &m->items);
   put(p, ")");
 }

@@ -384,6 +384,17 @@ static token next(struct lm_layout *t) {
   return k;
 }
 
+// `add NAME` at the beginning of a statement and `after_step {` are keywords, else names.
+static int contextual(struct lm_layout *t, const token *k, bool begins) {
+  if (k->kind != LM_TOKEN_NAME || !begins)
+    return k->kind;
+  const token *n = peek(t);
+  if (n->kind == LM_TOKEN_NAME && !n->after_newline && !strcmp(k->value.name.text, "add"))
+    return LM_TOKEN_ADD;
+  return n->kind == '{' && !strcmp(k->value.name.text, "after_step") ? LM_TOKEN_AFTER_STEP
+                                                                     : k->kind;
+}
+
 int lm_dsl_lex(union lm_dsl_value *value, lm_loc *loc, lm_parser *ps) {
   struct lm_layout *t = ps->layout;
   if (!t->started) {
@@ -391,11 +402,12 @@ int lm_dsl_lex(union lm_dsl_value *value, lm_loc *loc, lm_parser *ps) {
     *loc = (lm_loc){t->scan.file, 0, 1, 1};
     return t->base ? LM_TOKEN_START_ITEM : LM_TOKEN_START_FILE;
   }
+  bool begins = after_separator(t);
   token k = next(t);
   *value = k.value;
   *loc = k.loc;
   if (k.kind != LM_SCAN_BAD)
-    return k.kind;
+    return contextual(t, &k, begins || k.after_newline);
   lm_layout_recover(t);
   return LM_TOKEN_LM_DSL_error;
 }

@@ -34,6 +34,7 @@ static void import_path_add(lm_parser *ps, ast_decl *d, ast_name n);
 
 %token START_FILE "a file" START_ITEM "an item"
 %token <name> NAME "a name"
+%token <name> ADD "'add'" AFTER_STEP "'after_step'" // names elsewhere (layout.c)
 %token <expr> STRING "a string" PATTERN "a pattern" NUMBER "a number" QUANTITY "a quantity"
 %token <doc> IMPORT "'import'" FN "'fn'" BLOCK "'block'" MODEL "'model'"
 %token <doc> OPTIMIZER "'optimizer'" DATA "'data'" RECIPE "'recipe'"
@@ -307,6 +308,11 @@ member: DIM binds
         $$->sig = $2;
         $$->body = $3;
       }
+  | AFTER_STEP body
+      {
+        $$ = member_new(ps, MB_AFTER, @1, one(ps, $1));
+        $$->body = $2;
+      }
   ;
 binds: NAME '=' expr
       {
@@ -354,6 +360,7 @@ stmt: LET pat '=' expr
         $$->is_tuple = $2.is_tuple;
       }
   | NAME '=' expr                        { $$ = stmt_new(ps, ST_SET, @1, one(ps, $1), $3); }
+  | ADD NAME '=' expr                    { $$ = stmt_new(ps, ST_ADD, @1, one(ps, $2), $4); }
   | RETURN expr                          { $$ = stmt_new(ps, ST_RETURN, @1, (ast_names){0}, $2); }
   | EMIT NAME '=' expr                   { $$ = stmt_new(ps, ST_EMIT, @1, one(ps, $2), $4); }
   | FOR NAME IN expr CARRY names body

@@ -19,10 +19,10 @@ static const group GROUPS[] = {
       "the end of the input"}},
     {"'param'",
      "a member (dim, param, state, sub, map or a method)",
-     {"'dim'", "'param'", "'state'", "'sub'", "'map'", "a name", "';'", "'}'"}},
+     {"'dim'", "'param'", "'state'", "'sub'", "'map'", "a name", "'after_step'", "';'", "'}'"}},
     {"'return'",
-     "a statement (let, return, emit, for, or NAME = ...)",
-     {"'let'", "'return'", "'emit'", "'for'", "a name", "';'", "'}'"}},
+     "a statement (let, return, emit, for, add, or NAME = ...)",
+     {"'let'", "'return'", "'emit'", "'for'", "'add'", "a name", "';'", "'}'"}},
     {"a number",
      "an expression",
      {"a name", "a string", "a pattern", "a number", "a quantity", "'('", "'['", "'-'", "'if'",
@@ -227,7 +227,7 @@ static void add_hints(lm_parser *ps, lm_diag *d, const lm_expected *expected, co
 static bool report_planned(lm_parser *ps, const lm_expected *expected) {
   lm_loc at;
   lm_sym before = lm_layout_word_before(ps->layout, &at);
-  if (!before || strcmp(before, "extra") || expected->n != 1 || !has(expected, "'('"))
+  if (!before || strcmp(before, "extra") || !has(expected, "'('"))
     return false;
   LM_REPORT(ps->ctx, at, E90A);
   return true;

@@ -16,7 +16,8 @@ typedef struct {
 
 struct lm_trainer {
   lm_trainer_options o;
-  const lm_plan_func *reduce, *norm, *rates, *update; // reduce, rates: optional
+  const lm_plan_func *norm, *update;
+  const lm_plan_func *reduce, *rates, *after_step; // optional
   int part, parts; // of the rows of a micro-batch, of which this rank has one
   micro_func *micros;
   int n_micros;
@@ -89,6 +90,7 @@ static lm_status trainer_open(lm_trainer *t) {
   LM_TRY(func_need(p, LM_FUNC_UPDATE, &t->update));
   t->reduce = lm_plan_func_get(p, LM_FUNC_REDUCE, 0);
   t->rates = lm_plan_func_get(p, LM_FUNC_RATES, 0);
+  t->after_step = lm_plan_func_get(p, LM_FUNC_AFTER_STEP, 0);
   t->parts = lm_plan_parts(p, &t->part);
   for (int i = 0; i < p->n_extents; i++)
     t->extents[i] = p->extents[i].capacity;
@@ -295,6 +297,18 @@ static lm_status result_number(const lm_plan_func *f, lm_port_id id, int *out) {
   return p ? NULL : lm_fail(LM_BUG_STATUS, "%s has no result %s", f->name, lm_port_table[id].name);
 }
 
+// Gives the states of blocks their next values; after a step that is skipped, by the same rule,
+// they keep theirs.
+static lm_status states_update(lm_trainer *t) {
+  lm_scale_rule rule = t->rule;
+  if (!t->after_step)
+    return NULL;
+  rule.scale = lm_plan_port_get(t->after_step, LM_PORT_GRAD_SCALE, false);
+  if (rule.scale)
+    LM_TRY(lm_totals_scale(t->o.exec, &rule));
+  return lm_exec_run(t->o.exec, t->after_step, t->extents);
+}
+
 lm_status lm_trainer_update(lm_trainer *t, double limit) {
   double start = lm_timeline_now(t->o.timeline);
   t->rule = (lm_scale_rule){
@@ -312,6 +326,7 @@ lm_status lm_trainer_update(lm_trainer *t, double limit) {
   lm_port_set(t->o.exec, t->update, LM_PORT_RUN, (double)t->o.steps);
   LM_TRY(lm_totals_scale(t->o.exec, &t->rule));
   LM_TRY(lm_exec_run(t->o.exec, t->update, t->extents));
+  LM_TRY(states_update(t));
   lm_timeline_add(t->o.timeline, LM_ROW_RUN, "update of step", NULL, t->step, start);
   return NULL;
 }

@@ -1,0 +1,175 @@
+"""States of blocks: `state`, `add` and `after_step`."""
+import numpy as np
+
+from harness import check, distance, folder_bytes, load, random_batches, remove, save, within
+
+BALANCED = """import std.nn: xent, silu
+block Experts(d, E, k, f, rate) {
+  param router: real[d, E] = normal(1)
+  param up: real[E, d, f] = normal(d ^ -0.5)
+  param down: real[E, f, d] = normal(f ^ -0.5)
+  state bias, load, last: f32[E] = zeros
+  apply(x: real[b, t, d]) -> real[b, t, d] {
+    let scores = sigmoid(f32(dot(x, router, d)))
+    let (_best, id) = top_k(scores + bias, E -> k)                # the bias takes part in the choice only
+    let (rows, counts) = group_by(x, id, (b, t, k) -> n, E)
+    add load = f32(counts)
+    let y = ungroup(grouped_dot(silu(grouped_dot(rows, up, counts, d)), down, counts, f), id, n -> (b, t, k))
+    let g = gather(scores, id, E)
+    return sum(y * real(g / sum(g, k)), k)
+  }
+  after_step {
+    bias = bias + rate * sign(mean(load) - load)
+    last = 0.9 * last + 0.1 * load                                # of about ten steps
+    load = 0
+  }
+}
+model M(depth = 2, d = 16, E = 8, k = 2, f = 8, vocab = 24, spots = 64, rate = 0.005) {
+  param embed: real[vocab, d] = normal(1)
+  param spot: real[spots, d] = normal(1)
+  state steps: f32 = zeros
+  sub layers[i < depth] = Experts(d, E, k, f, rate)
+  apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] {
+    let x = gather(embed, tok, vocab) + gather(spot, pos, spots) + 1
+    for l in layers carry x { x = x + l(x) }
+    return dot(x, embed, d) * real(1 + 0 * steps)
+  }
+  loss(bt: Batch[b, t]) -> (f32, f32) { return (sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w), sum(bt.w)) }
+  after_step { steps = steps + 1 }
+}
+data D { source s = batches("batches.safetensors") }
+recipe R {
+  model = M(); data = D; run = 200 steps; batch = 512 tokens; micro = 512 tokens; seed = 1
+  optimizer = adamw(lr = 1e-3); precision { compute = f32 }
+}
+"""
+
+
+def skewed(steps):
+    """batches in which a few tokens are most of the text"""
+    rng = np.random.default_rng(5)
+    b = random_batches(steps, 8, 64, 24)
+    return b | dict(tok=np.minimum(rng.geometric(0.2, b["tok"].shape), 24).astype("<i4") - 1)
+
+
+def test_states_balance(run):
+    """DeepSeek's balancing of experts without a loss: each has nearly the same load, with 1 and with 8 micro-batches"""
+    save(run.path("batches.safetensors"), skewed(200))
+    file = run.write("m.lm", BALANCED)
+    ratio = lambda t, i: max(t[f"final.layers.{i}.last"]) / np.mean(t[f"final.layers.{i}.last"])
+    without = run.trace(file, "--set", "model=M(rate = 0)")
+    check(max(ratio(without, i) for i in range(2)) > 1.5, "the loads are even without a bias")
+    whole, parts = run.trace(file), run.trace(file, "--set", "micro=64 tokens")
+    for i in range(2):
+        within(f"greatest load of layer {i} / mean", ratio(whole, i), 1.2)
+        within("sum of the loads", abs(np.sum(whole[f"final.layers.{i}.last"]) / 1024 - 1), 1e-5)
+    short = ("--steps", "3")
+    a, b = run.trace(file, *short), run.trace(file, *short, "--set", "micro=64 tokens")
+    for n in a:
+        if n.startswith("final.layers") and n.split(".")[-1] in ("bias", "load", "last"):
+            check(list(a[n]) == list(b[n]), f"{n} depends on the micro-batches")
+    check("grad.layers.0.load" not in a and parts["final.steps"] == 200)
+
+
+NORM = """import std.nn: xent
+block Norm(d, momentum = 0.1, eps = 1e-5) {
+  param w: real[d] = ones
+  state mean, s1, s2: f32[d] = zeros
+  state var: f32[d] = ones
+  state n: f32 = zeros
+  state slow: f32[d] = start()
+  start() -> f32[d] { return f32(w) }
+  apply(x: real[b, t, d]) -> real[b, t, d] {
+    let xf = f32(x)
+    add s1 = sum(sum(xf, t), b)
+    add s2 = sum(sum(xf * xf, t), b)
+    add n = b * t
+    return real((xf - mean) * rsqrt(var + eps)) * w
+  }
+  after_step {
+    let m = s1 / n
+    mean = (1 - momentum) * mean + momentum * m
+    var = (1 - momentum) * var + momentum * (s2 - n * m * m) / (n - 1)
+    s1 = 0
+    s2 = 0
+    n = 0
+    slow = 0.9 * slow + 0.1 * f32(w)
+  }
+}
+model B(d = 8, vocab = 24) {
+  param embed: real[vocab, d] = normal(1)
+  param head: real[d, vocab] = normal(0.3)
+  sub norm = Norm(d)
+  apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] {
+    return dot(norm(gather(embed, tok, vocab)), head, d)
+  }
+  loss(bt: Batch[b, t]) -> (f32, f32) { return (sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w), sum(bt.w)) }
+}
+data D { source s = batches("batches.safetensors") }
+recipe R {
+  model = B(); data = D; run = 6 steps; batch = 64 tokens; micro = 16 tokens; seed = 3
+  optimizer = adamw(lr = 1e-2); precision { compute = f32 }; save = checkpoint("run", every = 1 steps, keep = all)
+}
+recipe Matrices extends R {
+  optimizer = muon(lr = 0.02); group @{embed,norm.w} = (optimizer = adamw(lr = 1e-2))
+}
+"""
+
+
+def test_states_statistics(run):
+    """the running statistics of torch.nn.BatchNorm1d and a moving average of a parameter, for both kinds of updates"""
+    import torch
+    b = random_batches(6, 4, 16, 24)
+    b["w"][2] = 0                                    # a step that is left out keeps the states
+    save(run.path("batches.safetensors"), b)
+    file = run.write("m.lm", NORM)
+    start = run.trace(file, "--recipe", "R", "--steps", "1", "--values", "params", "--set", "optimizer.lr=0")
+    for recipe in "R", "Matrices":
+        remove(run.path("run"))
+        run("run", file, "--recipe", recipe)
+        bn = torch.nn.BatchNorm1d(8, dtype=torch.float64)
+        slow, embed = np.ones(8), start["final.embed"]
+        for k in range(1, 7):
+            t = load(run.path(f"run/step-{k:06}/model.safetensors"))
+            if k != 3:
+                bn(torch.tensor(embed.astype("f8")[b["tok"][k - 1].flatten()]))
+                slow = 0.9 * slow + 0.1 * t["norm.w"]
+            within(f"mean of step {k}", distance(t["norm.mean"], bn.running_mean.numpy()), 2e-6)
+            within(f"variance of step {k}", distance(t["norm.var"], bn.running_var.numpy()), 2e-6)
+            within(f"average of step {k}", distance(t["norm.slow"], slow), 1e-6)
+            embed = t["embed"]
+        whole = folder_bytes(run.path("run/step-000006"))
+        for k in 4, 5, 6:
+            remove(run.path(f"run/step-{k:06}"))
+        run("run", file, "--recipe", recipe)
+        check(folder_bytes(run.path("run/step-000006")) == whole, "a resumed run gives other bytes")
+
+
+def test_states_frozen(run):
+    """a frozen state keeps its value; states take no part in the norm, in clipping, or in patterns of groups"""
+    save(run.path("batches.safetensors"), random_batches(3, 4, 16, 24))
+    file = run.write("m.lm", NORM + """model F = B() with { freeze @norm.{mean,var} }
+recipe Frozen extends R { model = F; run = 3 steps }
+recipe Group extends R { group @norm.mean = (decay = 0) }
+""")
+    t, plain = (run.trace(file, "--recipe", r, "--steps", "3") for r in ("Frozen", "R"))
+    check("final.norm.mean" not in t and not np.array_equal(t["final.embed"], plain["final.embed"]), "not frozen")
+    grads = [np.array(t[n], "f8") for n in t if n.startswith("grad.")]
+    within("norm", abs(np.sqrt(sum((g * g).sum() for g in grads)) / t["grad_norm"][0] - 1), 1e-6)
+    out = run("check", file, "--recipe", "R")
+    check("state" in [l for l in out.splitlines() if l.strip().startswith("norm.mean")][0], out)
+
+
+def test_states_ranks(run):
+    """sums of two ranks are those of one"""
+    save(run.path("batches.safetensors"), random_batches(3, 4, 16, 24))
+    file = run.write("m.lm", NORM + """recipe One extends R { run = 3 steps; micro = 32 tokens }
+recipe Two extends One { parallel { mesh = (dp = 2) } }
+""")
+    run("run", file, "--recipe", "One")
+    one = load(run.path("run/step-000003/model.safetensors"))
+    remove(run.path("run"))
+    run("run", file, "--recipe", "Two", "--ranks", "2")
+    two = load(run.path("run/step-000003/model.safetensors"))
+    for n in one:
+        within(n, distance(two[n], one[n]), 1e-5)
