@@ -131,6 +131,28 @@ def test_matrix_optimizers(run):
     curves_check(run, "one", "parts", "muon and lamb")
 
 
+def test_adapters(run):
+    """LoRA, DoRA and bottlenecks on frozen weights: adapters are divided along the axes of the parameters that they adapt."""
+    mpi_needed(run)
+    file = model(run)
+    text = open(file).read()
+    edits = ("freeze @**; adapt @layers.*.**.{wq,wv,wo,wg} = lora(rank = 4, alpha = 8, drop = 10%); "
+             "adapt @layers.*.wd = dora(rank = 2); after @layers.1.attn = bottleneck(m = 4)")
+    instance = re.search(r"model = (Llama\(.*\))", text)[1]
+    text = text.replace(f"model = {instance}", "model = Adapted")
+    run.write("small.lm", f"import std.adapt: lora, dora, bottleneck\nmodel Adapted = {instance} with {{ {edits} }}\n{text}")
+    ranks(run, 1, file, "-q", "--out", run.path("one"))
+    held = load(run.path("one/step-000020/model.safetensors"))
+    check(all(".lora." in n or ".dora." in n or ".bottleneck." in n for n in held) and held["layers.0.attn.wo.lora.b"].any())
+    for n in (2, 4):
+        ranks(run, n, file, "-q", "--out", run.path(f"ranks{n}"))
+        curves_check(run, "one", f"ranks{n}", f"{n} ranks")
+    for name in ("tp2", "dp2tp2s"):
+        mesh_run(run, name, file, name, "-q")
+        curves_check(run, "one", name, name)
+        check(set(load(run.path(name, "step-000020/model.safetensors"))) == set(held))
+
+
 KEEP = """optimizer keep(lr) {
   state m: f32 = p
   update(p: f32, g: f32, k: f32) -> f32 { m = m; return p }
