@@ -7,6 +7,8 @@ model.py knows nothing of the language. It gives
   params(P)                    calls P(name, *shape, std=…) or P(name, *shape, fill=…) for every tensor, by its foreign name
   logits(W, tok, pos, seg)     W[name]; int64 [B, T] each -> [B, T, vocab]
   loss(W, bt)                  optional: (sum, weight) of one micro-batch; else the weighted cross-entropy
+  STATES, after_step(W)        optional: a regular expression of the tensors that the optimizer does not update, and their next values,
+                               computed in place after each step
   VOCAB; B, T, STEPS, MICRO (rows of a micro-batch), NO_DECAY (regular expression), … where they differ from the values below
 A parameter starts near its value, never at it. The last row of a batch ends in padding (seg -1, w 0).
 """
@@ -19,7 +21,7 @@ sys.path.insert(0, HERE)
 sys.dont_write_bytecode = True
 torch.set_default_dtype(torch.float64)
 DEFAULT = dict(B=4, T=16, MICRO=2, STEPS=5, LR=3e-3, BETAS=(0.9, 0.95), EPS=1e-6, DECAY=0.1, CLIP=1.0, WARMUP=2, FLOOR=0.1,
-               NO_DECAY="$^")
+               NO_DECAY="$^", STATES="$^")
 
 
 def save(path, tensors):
@@ -111,6 +113,7 @@ def run(out):
         return (l * bt["w"]).sum(), bt["w"].sum()
 
     loss_of = getattr(model, "loss", xent)
+    trained = {n: p for n, p in W.items() if not re.search(c["STATES"], n)}
     at = lambda s, lo, hi: {k: v[s, lo:hi] for k, v in D.items()}
     save(f"{out}/weights.safetensors", {k: v.detach().float() for k, v in W.items()})
     save(f"{out}/batches.safetensors", {k: v.float() if k == "w" else v.int() for k, v in D.items()})
@@ -126,20 +129,21 @@ def run(out):
             with torch.no_grad():
                 bt = at(0, 0, c["B"])
                 expected["logits"] = model.logits(W, bt["tok"], bt["pos"], bt["seg"])
-        G = {n: (torch.zeros_like(p) if p.grad is None else p.grad) / weight for n, p in W.items()}
+        G = {n: (torch.zeros_like(p) if p.grad is None else p.grad) / weight for n, p in trained.items()}
         if s == 0:
             expected.update({"grad." + n: g for n, g in G.items()})
         norm = math.sqrt(sum(float((g * g).sum()) for g in G.values()))
         losses.append(total / weight), norms.append(norm)
         b1, b2 = c["BETAS"]
         with torch.no_grad():
-            for n, p in W.items():
+            for n, p in trained.items():
                 g = G[n] * min(1.0, c["CLIP"] / (norm + 1e-6))
                 M[n] = b1 * M[n] + (1 - b1) * g
                 V2[n] = b2 * V2[n] + (1 - b2) * g * g
                 mh, vh = M[n] / (1 - b1 ** k), V2[n] / (1 - b2 ** k)
                 p -= rate(c, k) * (mh / (vh.sqrt() + c["EPS"]) + (0 if re.search(c["NO_DECAY"], n) else c["DECAY"]) * p)
                 p.grad = None
+            getattr(model, "after_step", lambda W: None)(W)
     expected.update({"final." + n: p for n, p in W.items()})
     save(f"{out}/expected.safetensors", {n: t.detach().float() for n, t in expected.items()})
     js = dict(loss=losses, grad_norm=norms, lr=[rate(c, k + 1) for k in range(c["STEPS"])], initial=initial,

@@ -1,7 +1,10 @@
-"""DeepSeek-V3's experts: sigmoid scores, a bias that only chooses, the best groups first, a shared expert; a dense first layer."""
+"""DeepSeek-V3's experts: sigmoid scores, a bias that only chooses and balances their load, the best groups first, a shared expert; a dense
+first layer."""
 from ops import *
 
 VOCAB, D, L, H, N, GROUPS, KEPT, K, FF, DENSE, SCALE = 32, 24, 3, 3, 8, 4, 2, 3, 20, 40, 2.5
+RATE, STATES = 0.05, r"\.(e_score_correction_bias|load)$"
+counted = {}        # by tensor: tokens of each expert in the current step
 
 
 def path(i):
@@ -16,6 +19,7 @@ def params(P):
             P(p + f"self_attn.{n}_proj.weight", D, D, std=D ** -0.5)
         if i:
             P(p + "mlp.gate.weight", N, D, std=D ** -0.5), P(p + "mlp.gate.e_score_correction_bias", N, std=0.2)
+            P(p + "mlp.load", N, fill=0)
         for q, f in [("", DENSE)] if not i else [(f"experts.{e}.", FF) for e in range(N)] + [("shared_experts.", FF)]:
             P(p + f"mlp.{q}gate_proj.weight", f, D, std=D ** -0.5), P(p + f"mlp.{q}up_proj.weight", f, D, std=D ** -0.5)
             P(p + f"mlp.{q}down_proj.weight", D, f, std=f ** -0.5)
@@ -28,11 +32,22 @@ def moe(w, y):
     group = best(pick.unflatten(-1, (GROUPS, -1)), 2)[0].sum(-1)
     kept = torch.zeros_like(group).scatter(-1, best(group, KEPT)[1], 1.0)
     id = best(pick * kept.repeat_interleave(N // GROUPS, -1), K)[1]
+    if torch.is_grad_enabled():
+        load = w("mlp.load")
+        counted[load] = counted.get(load, 0) + torch.bincount(id.flatten(), minlength=N)
     c = s.gather(-1, id)
     c = c / (c.sum(-1, keepdim=True) + 1e-20) * SCALE
     own = lambda q: [w(f"mlp.{q}{n}_proj.weight") for n in ("gate", "up", "down")]
     experts = [own(f"experts.{e}.") for e in range(N)]
     return routed(y, id, c, *zip(*experts)) + swiglu(y, *own("shared_experts."))
+
+
+def after_step(W):
+    for i in range(1, L):
+        bias, load = (W[path(i) + "mlp." + n] for n in ("gate.e_score_correction_bias", "load"))
+        load += counted.pop(load)
+        bias += RATE * torch.sign(load.mean() - load)
+        load *= 0.5
 
 
 def logits(W, tok, pos, seg):
