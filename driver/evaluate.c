@@ -1,6 +1,7 @@
 // evaluate.c - a trained model evaluated on parts of its data.
 #include "driver/evaluate.h"
 
+#include "driver/ranks.h"
 #include "driver/text.h"
 #include "driver/trained.h"
 
@@ -99,7 +100,7 @@ static lm_status part_evaluate(const lm_session *s, const lm_evaluation_options 
   lm_data_part_info info = lm_data_part(s->data, part);
   const char *name = info.name;
   watcher w = watcher_make(s->project.events, info);
-  LM_TRY(lm_eval_run(s->execution.exec, s->compiled.plan, s->data, part, NULL,
+  LM_TRY(lm_eval_run(s->execution.exec, s->compiled.plan, s->data, part, s->comm,
                      &(lm_eval_watch){rows_report, &w}, &x));
   o->result(o->user, name, &x);
   if (!(x.weight > 0) && !*empty)
@@ -112,13 +113,13 @@ static lm_status part_evaluate(const lm_session *s, const lm_evaluation_options 
 
 lm_status lm_evaluation_run(lm_session *s, const lm_evaluation_options *o) {
   int *parts, n;
-  LM_TRY(lm_session_data(s));
+  LM_TRY(lm_ranks_data(s));
   if (s->project.recipe->data.replays)
     return lm_fail(LM_USER, "finished batches have no holdout to evaluate");
   LM_TRY(parts_find(s, o->parts, o->n_parts, &parts, &n));
   LM_TRY(lm_session_compile(s, LM_LOWER_EVAL, 0));
   LM_TRY(lm_session_check_ids(s));
-  LM_TRY(lm_session_start(s, NULL));
+  LM_TRY(lm_ranks_session_start(s, NULL));
   LM_TRY(lm_trained_load(s, o->weights, lm_weights_in(s->execution.exec)));
   lm_status failed = NULL, empty = NULL;
   for (int i = 0; i < n && !failed; i++)

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "driver/bundle.h"
+#include "driver/ranks.h"
 #include "driver/trained.h"
 
 typedef struct {
@@ -189,6 +190,6 @@ lm_status lm_sample_start(lm_session *s, int64_t positions, const char *weights)
   s->run.rows = 1;
   s->run.seq = 1;
   LM_TRY(lm_session_compile(s, LM_LOWER_DECODE, lm_cache_capacity(positions)));
-  LM_TRY(lm_session_start(s, NULL));
+  LM_TRY(lm_ranks_session_start(s, NULL));
   return lm_trained_load(s, weights, lm_weights_in(s->execution.exec));
 }

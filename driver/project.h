@@ -19,6 +19,7 @@ typedef struct lm_recipe_choice {
   const char *recipe; // its name; NULL: the file has one
   lm_recipe_overrides overrides;
   const struct lm_bundle *bundle; // of a program in a run folder; else NULL
+  struct lm_comm *comm;           // the ranks that compute it together; NULL: one process
 } lm_recipe_choice;
 
 // Loads the program and resolves the recipe. `ctx` and `events` must outlive the project. Errors

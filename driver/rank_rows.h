@@ -1,4 +1,4 @@
-// rank_rows.h - what one rank of a mesh sends to the others in a training step.
+// rank_rows.h - the messages of one rank of a mesh to the others in a training step.
 #ifndef LM_DRIVER_RANK_ROWS_H
 #define LM_DRIVER_RANK_ROWS_H
 #include "runtime/plan/plan.h"

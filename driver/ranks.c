@@ -9,7 +9,7 @@ static void unsupported_report(const lm_session *s, const char *what, lm_loc at)
   LM_REPORT(s->project.ctx, at, E257, what);
 }
 
-lm_status lm_ranks_check(const lm_session *s) {
+static lm_status mesh_check(const lm_session *s) {
   const lm_recipe *r = s->project.recipe;
   lm_ctx *c = s->project.ctx;
   int ranks = lm_comm_self_of(s->comm).size;
@@ -20,11 +20,19 @@ lm_status lm_ranks_check(const lm_session *s) {
     if (ranks > 1)
       lm_diag_help(c, d, "parallel { mesh = (dp = %d) } fits the ranks", ranks);
     else
-      lm_diag_help(c, d, "lmc run FILE --ranks %d starts as many", mesh);
+      lm_diag_help(c, d, "--ranks %d starts as many", mesh);
   }
   if (mesh > 1 && r->compile == LM_RECIPE_COMPILE_MAX_AUTOTUNE)
     unsupported_report(s, "compile = mode(\"max-autotune\")", r->compile_loc);
-  LM_TRY(lm_verdict(c));
+  return lm_verdict(c);
+}
+
+lm_status lm_ranks_need(const lm_session *s) {
+  return s->comm ? NULL : mesh_check(s);
+}
+
+static lm_status groups_make(const lm_session *s) {
+  const lm_recipe *r = s->project.recipe;
   lm_comm_mesh groups = {.n = r->parallel.n};
   for (int k = 0; k < groups.n; k++)
     groups.size[k] = r->parallel.axis[k].size;
@@ -32,14 +40,13 @@ lm_status lm_ranks_check(const lm_session *s) {
 }
 
 // The least share counts, so that all ranks choose the same plan.
-lm_status lm_ranks_share(lm_session *s) {
+static lm_status machine_share(lm_session *s) {
   lm_comm_self self = lm_comm_self_of(s->comm);
-  if (!s->comm)
-    return NULL;
   int threads = lm_processors() / self.sharing;
   int most = lm_threads(s->threads);
   s->threads = threads < 1 ? 1 : threads < most ? threads : most;
-  lm_session_spec(s, 0, 0); // finds the target
+  if (!*s->target.name)
+    lm_target_find_cpu(&s->target);
   bool gpu = s->target.kind == LM_TARGET_CUDA;
   s->target.device = gpu ? self.local_rank : 0;
   int64_t own = lm_target_runtime(&s->target)->memory(&s->target);
@@ -52,22 +59,9 @@ lm_status lm_ranks_share(lm_session *s) {
   return NULL;
 }
 
-lm_status lm_ranks_in_order(lm_comm *c, const char *what, lm_status (*call)(void *user),
-                            void *user) {
-  bool first = lm_comm_self_of(c).local_rank == 0;
-  LM_TRY(lm_comm_settle(c, what, first ? call(user) : NULL));
-  return first ? NULL : call(user);
-}
-
-lm_status lm_ranks_compare(const lm_session *s) {
-  lm_buf text = {0};
-  uint64_t key;
-  if (!s->comm)
-    return NULL;
-  lm_plan_print(s->compiled.plan, &text);
-  uint64_t plan = lm_hash(text.p, text.n, (uint64_t)s->run.n_micro);
-  lm_buf_free(&text);
-  LM_TRY(lm_comm_equal(s->comm, "the plan", plan));
-  LM_TRY(lm_data_key(s->data, s->run.steps, &key));
-  return lm_comm_equal(s->comm, "the data", key);
+lm_status lm_ranks_join(lm_session *s) {
+  s->divides = true;
+  LM_TRY(mesh_check(s));
+  LM_TRY(groups_make(s));
+  return machine_share(s);
 }

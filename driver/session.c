@@ -13,7 +13,8 @@ lm_status lm_session_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
                           const lm_recipe_choice *from) {
   LM_TRY(lm_project_open(ctx, events, from, &s->project));
   s->run.recipe = s->project.recipe;
-  return NULL;
+  s->comm = from->comm;
+  return s->comm ? lm_ranks_join(s) : NULL;
 }
 
 // ---- data

@@ -62,12 +62,12 @@ typedef struct lm_session {
   int64_t last_step;     // of the steps that are executed; 0: the last step of the run
   bool less_memory;      // without stashes of pass stash_operands, as this run began
   bool resumes;          // the parameters come from a checkpoint, not from the model's `from`
-  lm_comm *comm;         // the ranks of this run; NULL: one process
   // Compiles the part of one rank, if the recipe has a mesh.
   bool divides;
   int64_t memory; // bytes that this rank may take of its machine's memory; 0: all that it has
 
   lm_project project;
+  lm_comm *comm; // the ranks of this run; NULL: one process
 
   // Data of the recipe.
   const char *resumed_run; // set before the data is opened: a folder with its vocabulary

@@ -4,7 +4,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "driver/ranks.h"
 #include "driver/weights/weights.h"
+#include "runtime/train/rank_tensors.h"
 
 const char *const LM_TRACE_NAMES[LM_TRACE_VALUES] = {"loss",   "grad_norm", "lr",
                                                      "logits", "grads",     "params"};
@@ -56,10 +58,33 @@ static lm_status foreign_add(lm_trace *t, const char *prefix, lm_weights w, doub
   return NULL;
 }
 
+// Fills w with whole tensors, of which each rank may have a part.
+static lm_status weights_get(const lm_session *s, lm_port_role role, lm_weights w) {
+  enum {
+    ELEMENTS = LM_ST_CHUNK / sizeof(float) // of a chunk
+  };
+  const lm_plan *plan = s->compiled.plan;
+  lm_plan_tensor *v = LM_NEW_N(s->project.ctx->arena, lm_plan_tensor, plan->n_params + 1);
+  lm_rank_tensors all = {.comm = s->comm,
+                         .exec = s->execution.exec,
+                         .plan = plan,
+                         .v = v,
+                         .n = (size_t)plan->n_params};
+  for (int i = 0; i < plan->n_params; i++)
+    v[i] = (lm_plan_tensor){&plan->params[i], role};
+  for (int i = 0; i < plan->n_params; i++)
+    for (int64_t at = 0; at < plan->params[i].elements; at += ELEMENTS) {
+      int64_t left = plan->params[i].elements - at;
+      LM_TRY(lm_rank_tensors_take(&all, &v[i], at, left < ELEMENTS ? left : ELEMENTS,
+                                  (float *)w.host[i].data + at));
+    }
+  return NULL;
+}
+
 static lm_status weights_add(lm_trace *t, const char *prefix, lm_port_role role, double scale) {
   const lm_plan *plan = t->o.s->compiled.plan;
   lm_weights w = lm_weights_alloc(plan, true);
-  lm_status s = lm_weights_get(t->o.s->execution.exec, plan, role, w);
+  lm_status s = weights_get(t->o.s, role, w);
   if (!s)
     s = t->o.foreign ? foreign_add(t, prefix, w, scale) : native_add(t, prefix, role, w, scale);
   lm_weights_free(w);
@@ -74,12 +99,17 @@ static lm_status logits_add(lm_trace *t) {
   const lm_plan_port *logits = lm_plan_port_get(apply, LM_PORT_LOGITS, true);
   lm_batch_ports in;
   LM_TRY(lm_batch_ports_open(s->execution.exec, s->compiled.plan, apply, &in));
-  int64_t shape[3] = {s->run.n_micro * in.rows, in.seq, logits->shape[2]},
-          part = in.rows * in.seq * shape[2];
+  // Every rank has the logits of all rows.
+  int64_t rows = logits->shape[0], first = 0;
+  int own, parts = lm_plan_parts(s->compiled.plan, &own);
+  if (rows > in.rows)
+    first = own * (rows / parts);
+  int64_t shape[3] = {s->run.n_micro * rows, in.seq, logits->shape[2]};
+  int64_t part = rows * in.seq * shape[2];
   float *out = tensor_add(t, "logits", 3, shape);
   lm_status status = NULL;
   for (int64_t i = 0; !status && i < s->run.n_micro; i++) {
-    status = lm_data_fill(s->data, 0, i, s->run.n_micro, in.rows, &in.batch);
+    status = lm_data_fill_rows(s->data, 0, i, s->run.n_micro, rows, first, in.rows, &in.batch);
     if (!status)
       status = lm_exec_call(s->execution.exec, apply, NULL);
     if (!status)
@@ -119,13 +149,13 @@ static lm_status steps_trace(lm_trace *t) {
 
 static lm_status model_start(lm_trace *t) {
   lm_session *s = t->o.s;
-  LM_TRY(lm_session_data(s));
+  LM_TRY(lm_ranks_data(s));
   LM_TRY(lm_session_compile(s,
                             LM_LOWER_TRAIN | (t->o.foreign ? LM_LOWER_MAPS : 0) |
                                 (t->o.values & LM_TRACE_LOGITS ? LM_LOWER_APPLY : 0),
                             0));
   LM_TRY(lm_session_check_ids(s));
-  LM_TRY(lm_session_start(s, NULL));
+  LM_TRY(lm_ranks_session_start(s, NULL));
   return lm_session_train(s);
 }
 
@@ -134,7 +164,9 @@ lm_status lm_trace_run(const lm_trace_options *o, lm_trace *t) {
   LM_TRY(model_start(t));
   t->steps = o->s->last_step ? o->s->last_step : o->s->run.steps;
   LM_TRY(steps_trace(t));
-  return lm_st_write(o->path, t->tensors, t->n_tensors);
+  bool writes = lm_comm_is_first(o->s->comm);
+  lm_status written = writes ? lm_st_write(o->path, t->tensors, t->n_tensors) : NULL;
+  return lm_comm_settle(o->s->comm, "the file of the trace", written);
 }
 
 void lm_trace_free(lm_trace *t) {

@@ -204,13 +204,11 @@ static lm_status folder_lock(lm_training *x) {
 lm_status lm_training_open(lm_training *x, lm_ctx *ctx, const lm_events *events,
                            const lm_training_options *o) {
   x->options = *o;
-  x->s.comm = o->comm;
   x->s.divides = true;
   LM_TRY(lm_session_open(&x->s, ctx, events, &o->from));
-  LM_TRY(lm_ranks_check(&x->s));
-  LM_TRY(lm_ranks_share(&x->s));
+  LM_TRY(lm_ranks_need(&x->s));
   x->dir = o->dir ? o->dir : x->s.project.recipe->save.dir;
-  LM_TRY(lm_comm_settle(o->comm, "the folder of the run", folder_lock(x)));
+  LM_TRY(lm_comm_settle(x->s.comm, "the folder of the run", folder_lock(x)));
   LM_TRY(lm_resume_find(&x->s, x->dir, &o->resume, &x->resumption));
   LM_TRY(choices_recall(x));
   return profile_begin(x);
@@ -221,11 +219,6 @@ static lm_status data_prepare(void *user) {
   LM_TRY(lm_session_tokenizer(&x->s));
   LM_TRY(lm_resume_tokenizer(&x->s, &x->resumption));
   return lm_session_data(&x->s);
-}
-
-static lm_status kernels_prepare(void *user) {
-  lm_session *s = user;
-  return lm_session_start(s, &(lm_exec_options){.timeline = s->timeline});
 }
 
 lm_status lm_training_plan(lm_training *x) {
@@ -245,9 +238,7 @@ lm_status lm_training_plan(lm_training *x) {
   LM_TRY(samples_check(x));
   LM_TRY(lm_tune_step_find(s));
   LM_TRY(lm_tune_find(s, 0));
-  LM_TRY(lm_ranks_compare(s));
-  LM_TRY(lm_ranks_in_order(s->comm, "the kernels", kernels_prepare, s));
-  return lm_exec_connect(s->execution.exec);
+  return lm_ranks_session_start(s, &(lm_exec_options){.timeline = s->timeline});
 }
 
 // ---- estimated time

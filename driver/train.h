@@ -15,7 +15,6 @@ typedef struct lm_training_options {
   lm_recipe_choice from;
   const char *dir; // the run's folder; NULL: the recipe's, and without `save` nothing is written
   lm_resume_choice resume;
-  lm_comm *comm;            // the ranks of the run; NULL: one process
   bool profile;             // records when each kernel runs
   const char *profile_path; // NULL: profile.json in the run's folder
   FILE *to;                 // receives the status of the training; NULL: nothing

@@ -174,7 +174,8 @@ static lm_status run_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
   lm_recipe_choice from = {.path = b->path,
                            .recipe = x->from->recipe ? x->from->recipe : b->recipe,
                            .overrides = b->overrides,
-                           .bundle = b};
+                           .bundle = b,
+                           .comm = x->from->comm};
   LM_TRY(lm_session_open(s, ctx, events, &from));
   return checkpoint_take(s, dir, x->step, &run.checkpoint, out_weights);
 }

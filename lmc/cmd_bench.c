@@ -33,6 +33,7 @@ static const lm_opt options[] = {
      .most = 1e6},
     LM_OPT_PASSES,
     LM_OPT_KERNELS,
+#include "lmc/ranks.def"
     LM_OPT_TARGET,
     LM_OPT_RECIPE,
     LM_OPT_JSON,
@@ -74,6 +75,8 @@ static lm_status ablate(const lm_cli *cli, const lm_bench_options *bench) {
                            .row = row_print,
                            .user = &t};
   static const char *const alone[] = {"disable-pass", "enable-pass", "dump-dir", "load-dir"};
+  if (cli->comm)
+    return lm_fail(LM_USER, "--ablate is unsupported with several ranks");
   for (size_t i = 0; i < LM_COUNT(alone); i++)
     if (lm_args_given(&cli->args, alone[i]))
       return lm_fail(LM_USER, "--%s cannot be combined with --ablate, which chooses passes itself",

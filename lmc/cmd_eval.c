@@ -9,6 +9,7 @@ static const lm_opt options[] = {
      .value = "HOLDOUT",
      .help = "a held-out part of the data, or train; may be repeated (all held-out ones)"},
     LM_OPT_STEP,
+#include "lmc/ranks.def"
     LM_OPT_TARGET,
     LM_OPT_RECIPE,
     LM_OPT_JSON,

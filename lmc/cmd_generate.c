@@ -34,6 +34,7 @@ static const lm_opt options[] = {
      .value = "TEXT",
      .help = "ends before this text; may be repeated"},
     LM_OPT_STEP,
+#include "lmc/ranks.def"
     LM_OPT_TARGET,
     LM_OPT_RECIPE,
     LM_OPT_JSON,

@@ -63,12 +63,14 @@ static void end(void *user, lm_kind kind, const char *text, bool speaks) {
   _exit((int)kind);
 }
 
-lm_status lm_cli_ranks_join(lm_cli *cli) {
+static lm_status join(lm_cli *cli) {
   LM_TRY(ranks_start(cli));
   LM_TRY(lm_comm_open(&(lm_comm_options){.end = end}, &cli->comm));
   if (lm_comm_is_first(cli->comm))
     return NULL;
   cli->events = (lm_events){.module = cli->events.module, .user = cli};
+  if (!freopen("/dev/null", "w", stdout))
+    return lm_fail_errno("cannot open /dev/null");
   return NULL;
 }
 
@@ -88,7 +90,7 @@ static lm_status failure_of(const lm_cli *cli, const lm_status s) {
   return whole;
 }
 
-lm_status lm_cli_ranks_leave(lm_cli *cli, lm_status s) {
+static lm_status leave(lm_cli *cli, lm_status s) {
   lm_comm *c = cli->comm;
   if (!c)
     return s;
@@ -105,4 +107,14 @@ lm_status lm_cli_ranks_leave(lm_cli *cli, lm_status s) {
   if (!first)
     cli->interrupted = 0;
   return s;
+}
+
+lm_status lm_cli_ranks_run(lm_cli *cli) {
+  const lm_opt *o = cli->command->options;
+  while (o->name && strcmp(o->name, "ranks") != 0)
+    o++;
+  if (!o->name)
+    return cli->command->run(cli);
+  LM_TRY(join(cli));
+  return leave(cli, cli->command->run(cli));
 }

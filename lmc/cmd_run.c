@@ -41,12 +41,7 @@ static const lm_opt options[] = {
      .value = "MODE",
      .help =
          "instead of the recipe's: default, reduce-overhead, which is the same, or max-autotune"},
-    {.name = "ranks",
-     .kind = LM_OPT_WHOLE,
-     .value = "N",
-     .help = "starts so many processes under mpirun, which train together (docs/parallel.md)",
-     .least = 1,
-     .most = 4096},
+#include "lmc/ranks.def"
     {.name = "profile",
      .kind = LM_OPT_MAYBE,
      .value = "FILE",
@@ -72,7 +67,6 @@ static lm_status options_read(lm_cli *cli, lm_training *x, lm_training_options *
                              .dir = lm_args_text(a, "out", NULL),
                              .resume = {.how = lm_args_text(a, "resume", NULL),
                                         .change_model = lm_args_given(a, "change-model")},
-                             .comm = cli->comm,
                              .samples = shows,
                              .profile = first && lm_args_given(a, "profile"),
                              .profile_path = lm_args_text(a, "profile", NULL),
@@ -116,10 +110,9 @@ static lm_status train(lm_cli *cli, lm_training *x) {
 static lm_status train_run(lm_cli *cli) {
   signal(SIGPIPE, SIG_IGN);
   lm_training x = {0};
-  LM_TRY(lm_cli_ranks_join(cli));
   lm_status status = train(cli, &x);
   lm_training_close(&x);
-  return lm_cli_ranks_leave(cli, status);
+  return status;
 }
 
 const lm_command lm_cmd_run = {

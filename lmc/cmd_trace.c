@@ -28,6 +28,7 @@ static const lm_opt options[] = {
      .help = "names and layouts of tensors (native)"},
     LM_OPT_PASSES,
     LM_OPT_KERNELS,
+#include "lmc/ranks.def"
     LM_OPT_TARGET,
     LM_OPT_RECIPE,
     LM_OPT_JSON,
@@ -82,7 +83,7 @@ static lm_status options_read(lm_cli *cli, lm_trace_options *o) {
   lm_cli_kernels(cli, o->s);
   LM_TRY(lm_cli_target(cli, &o->s->target));
   LM_TRY(lm_cli_open(cli, o->s));
-  LM_TRY(lm_ranks_check(o->s));
+  LM_TRY(lm_ranks_need(o->s));
   LM_TRY(lm_output_check_recipe(o->s->project.recipe, o->path));
   LM_TRY(lm_output_file_check(o->path));
   o->s->last_step = lm_args_whole(a, "steps", 0);

@@ -72,9 +72,8 @@ void lm_help_print(const lm_command *c, bool markdown);
     .help = "uses the kernels there, which were dumped and edited"                                 \
   }
 
-// cmd_ranks.c: starts the ranks that --ranks asks for, or joins those of a launcher; ends as one.
-lm_status lm_cli_ranks_join(lm_cli *cli);
-lm_status lm_cli_ranks_leave(lm_cli *cli, lm_status s);
+// Runs the command; one with the option `ranks` by as many, or as one of them.
+lm_status lm_cli_ranks_run(lm_cli *cli);
 bool lm_cli_terminal(const lm_cli *cli); // standard output is a terminal
 
 // Prints the diagnostics that were not printed yet to standard error. main does so at the end; a

@@ -58,7 +58,7 @@ static lm_status command_run(lm_cli *cli, int argc, char **argv) {
   for (size_t i = 0; i < LM_COUNT(lists); i++)
     if (has_option(cli->command, lists[i]))
       lm_pass_names_note(&cli->events, lists[i], lm_args_text(&cli->args, lists[i], NULL));
-  return cli->command->run(cli);
+  return lm_cli_ranks_run(cli);
 }
 
 static lm_status dispatch(lm_cli *cli, int argc, char **argv) {

@@ -7,6 +7,7 @@
 
 lm_recipe_choice lm_cli_recipe(const lm_cli *cli) {
   lm_recipe_choice x = {.path = cli->args.rest[0],
+                        .comm = cli->comm,
                         .recipe = lm_args_text(&cli->args, "recipe", NULL)};
   x.overrides.sets = lm_args_list(&cli->args, "set", &x.overrides.n_sets);
   return x;

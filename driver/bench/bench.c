@@ -23,8 +23,8 @@ lm_status lm_bench_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
   s->dump_dir = o->dump_dir;
   s->load_dir = o->load_dir;
   LM_TRY(lm_session_open(s, ctx, events, &o->from));
-  LM_TRY(lm_ranks_check(s));
-  LM_TRY(lm_session_data(s));
+  LM_TRY(lm_ranks_need(s));
+  LM_TRY(lm_ranks_data(s));
   if (micro)
     lm_run_spec_set_micro(&s->run, micro);
   return NULL;
@@ -37,7 +37,7 @@ lm_status lm_bench_plan(lm_session *s) {
 
 lm_status lm_bench_start(lm_session *s) {
   LM_TRY(lm_tune_find(s, s->threads));
-  return lm_session_start(s, NULL);
+  return lm_ranks_session_start(s, NULL);
 }
 
 // Runs step i, from 1; finished batches are repeated when they end.
@@ -127,7 +127,7 @@ static lm_status session_measure(lm_session *s, lm_ctx *ctx, const lm_events *ev
   out->gemm_ms = 1e3 * (double)s->run.n_micro * (gemm.forward + gemm.data + gemm.weight);
   out->tokens_per_s = (double)s->run.recipe->batch / out->ms_per_step * 1e3;
   out->model_flops = (double)s->run.n_micro * s->compiled.model_flops;
-  out->peak_flops = lm_compiled_peak(&s->compiled, threads);
+  out->peak_flops = lm_comm_self_of(s->comm).size * lm_compiled_peak(&s->compiled, threads);
   model_describe(s, out);
   return NULL;
 }

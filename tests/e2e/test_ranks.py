@@ -2,7 +2,7 @@
 import json, os, re, shutil, signal, socket, subprocess, time
 
 import numpy as np
-from harness import ROOT, Skip, check, folder_bytes, load, random_batches, save, small, wait_for, within
+from harness import ROOT, Skip, check, distance, folder_bytes, load, random_batches, save, small, wait_for, within
 from test_stages import stages, texts
 
 # Open MPI leaves memory of modules that it has unloaded, for which no suppression can be written.
@@ -247,6 +247,25 @@ def test_sent(run):
     check("each of 4 ranks (cp 4)" in run("check", file, *mesh), "the report of lmc check")
 
 
+def test_trace(run):
+    """Traces of several ranks have the whole tensors of one process."""
+    mpi_needed(run)
+    file = model(run)
+    run("trace", file, "--steps", 2, "--out", run.path("one"))
+    one = load(run.path("one"))
+    for name in ("dp2tp2", "cp2"):
+        n, mesh, *more = {**MESHES, **CONTEXT_MESHES}[name]
+        run("trace", file, "--steps", 2, "--set", f"parallel.mesh=({mesh})", *more, "--ranks", n, "--out", run.path(name), env=QUICK)
+        many = load(run.path(name))
+        check(list(one) == list(many), str(set(one) ^ set(many)))
+        for key in one:
+            within(f"{name}: {key}", distance(many[key], one[key]), 3e-6)
+    figures = json.loads(run("bench", file, "--steps", 2, "--set", "parallel.mesh=(cp = 2)", "--ranks", 2, "--json", env=QUICK))
+    check(figures["ms_per_step"] > 0 and figures["tokens_per_s"] > 0, str(figures))
+    err = run("bench", file, "--ablate", "--set", "parallel.mesh=(cp = 2)", "--ranks", 2, status=1, env=QUICK)
+    check("--ablate is unsupported with several ranks" in err, err)
+
+
 def test_killed_and_resumed(run):
     """kill -9 of a rank: the others end with one message; the run resumes byte for byte."""
     mpi_needed(run)
@@ -342,6 +361,15 @@ recipe R {{
         within("dev.loss of cp", abs(a - b) / abs(a), 2e-6)
     check(sample(one) == sample(cp) and cp.count("sample after step 4") == 1, cp)
     check(run("eval", run.path("one")).split()[:3] == run("eval", run.path("parts")).split()[:3], "the run of parts is read as any other")
+    for name in ("parts", "cp"):
+        alone, together = (json.loads(run("eval", run.path(name), "--json", *more, env=QUICK)) for more in ((), ("--ranks", 2)))
+        for key, value in alone["dev"].items():
+            within(f"eval of {name} by 2 ranks: {key}", abs(together["dev"][key] - value) / abs(value), 2e-6)
+    text = [run("generate", run.path("parts"), "--prompt", "line", "-n", 12, "-t", 0, *more, env=QUICK) for more in ((), ("--ranks", 2))]
+    check(text[0] == text[1], str(text))
+    text = [run("generate", run.path("parts"), "--prompt", "line", "-n", 12, "--ranks", 2, env=QUICK) for _ in range(2)]
+    check(text[0] == text[1], str(text))
+    check("error[E254]" in run("eval", run.path("parts"), "--ranks", 4, status=1, env=QUICK), "another number of ranks")
 
 
 def test_refused(run):
