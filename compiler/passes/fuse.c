@@ -239,10 +239,29 @@ static void write_views(writer *w, lm_value *v) {
   lm_op_link(w->region, NULL, n->op);
 }
 
+// Emits views of parallel values that a loop body uses directly before the loop.
+static void views_of_body(writer *w, const lm_region *r) {
+  for (const lm_op *op = r->first; op; op = op->next) {
+    if (op->code == LM_OP_LOOP)
+      views_of_body(w, op->body);
+    if (w->s->nodes[op->mark].kind != LM_FUSE_UNFUSED)
+      continue;
+    for (uint32_t i = 0; i < op->n_in; i++) {
+      lm_value *v = op->in[i];
+      while (v->region != w->region && lm_fuse_node_of(w->s, v) &&
+             lm_fuse_node_of(w->s, v)->kind == LM_FUSE_REMAT && v->def->n_in)
+        v = v->def->in[0];
+      write_views(w, v);
+    }
+  }
+}
+
 static void write_top(writer *w, lm_fuse_node *n) {
   lm_op *op = n->op;
   n->placed = true;
   write_deps(w, n);
+  if (op->code == LM_OP_LOOP)
+    views_of_body(w, op->body);
   for (uint32_t i = 0; i < op->n_in; i++) {
     write_views(w, op->in[i]);
     op->in[i] = new_value(w, op->in[i]);
@@ -264,23 +283,6 @@ static void write_op(writer *w, lm_op *op) {
     write_top(w, n);
 }
 
-// Emits views of parallel values that a loop body uses directly before the loop.
-static void views_of_body(writer *w, const lm_region *r) {
-  for (const lm_op *op = r->first; op; op = op->next) {
-    if (op->code == LM_OP_LOOP)
-      views_of_body(w, op->body);
-    if (w->s->nodes[op->mark].kind != LM_FUSE_UNFUSED)
-      continue;
-    for (uint32_t i = 0; i < op->n_in; i++) {
-      lm_value *v = op->in[i];
-      while (v->region != w->region && lm_fuse_node_of(w->s, v) &&
-             lm_fuse_node_of(w->s, v)->kind == LM_FUSE_REMAT && v->def->n_in)
-        v = v->def->in[0];
-      write_views(w, v);
-    }
-  }
-}
-
 static void write_region(writer *w, lm_region *r) {
   uint32_t n = 0;
   uint32_t count = 0;
@@ -293,13 +295,8 @@ static void write_region(writer *w, lm_region *r) {
   w->region = w->b.at = r;
   w->b.before = NULL;
   for (uint32_t i = 0; i < n; i++) {
-    if (w->s->nodes[ops[i]->mark].kind != LM_FUSE_UNFUSED)
-      continue;
-    if (ops[i]->code == LM_OP_LOOP && !w->s->nodes[ops[i]->mark].placed) {
-      write_deps(w, &w->s->nodes[ops[i]->mark]);
-      views_of_body(w, ops[i]->body);
-    }
-    write_op(w, ops[i]);
+    if (w->s->nodes[ops[i]->mark].kind == LM_FUSE_UNFUSED)
+      write_op(w, ops[i]);
   }
 }
 

@@ -101,6 +101,20 @@ def test_chunks(run):
             within(f"read {when}: {name}", distance(a[name], b[name]), 2e-5)
 
 
+def test_frozen(run):
+    """loops over positions in a layer that is trained behind a frozen one: the gradients of the whole model"""
+    file = mamba2(run, 48, rows=2)
+    whole = run.trace(file, "--values", "grads", "--steps", "1")
+    before, rest = open(file).read().split("model = Mamba2", 1)
+    sizes, after = rest.split(";", 1)
+    edited = f"model Tuned = Mamba2{sizes} with {{ freeze @**; train @layers.1.** }}\n"
+    file = run.write("frozen.lm", f"{before}model = Tuned;{after}{edited}")
+    part = run.trace(file, "--values", "grads", "--steps", "1")
+    check(part and all(".layers.1." in name for name in part))
+    for name in part:
+        within(name, distance(part[name], whole[name]), 1e-6)
+
+
 def test_earlier_inputs(run):
     """a convolution by carries is computed for all positions at once, with the results of the loop and of short_conv"""
     file = mamba2(run, 48, rows=2, conv=CONV)
