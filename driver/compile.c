@@ -3,7 +3,9 @@
 
 #include <string.h>
 
+#include "compiler/passes/fp8.h"
 #include "compiler/passes/pass.h"
+#include "driver/fp8.h"
 #include "driver/mesh.h"
 #include "runtime/base/diag_code.h"
 
@@ -96,6 +98,7 @@ lm_status lm_compile_lower(const lm_project *p, const lm_compile_spec *spec, lm_
   lm_event_module(p->events, out->lowered->m);
   out->params = lm_lowered_params(out->lowered);
   LM_TRY(size_check(p, out));
+  LM_TRY(lm_fp8_make(out));
   lm_run_spec_set_steps(p->ctx->arena, &out->run, (double)out->params);
   bool known = p->recipe->run.unit != LM_RECIPE_UNIT_EPOCHS || out->run.epoch_tokens > 0;
   if (o.what & LM_LOWER_TRAIN && known)
@@ -118,7 +121,12 @@ lm_status lm_compile_probe(lm_compiled *c) {
       c->lowered->m, "precision,inline,analyze,simplify,cse,dce,causal,shard,mesh", &env, &ok));
   LM_TRY(lm_verdict(c->project->ctx));
   analyses_take(c);
-  return NULL;
+  lm_func *loss = lm_func_get(c->lowered->m, LM_FUNC_LOSS, 0);
+  if (c->fp8 && loss) {
+    lm_fp8_gemms gemms = lm_fp8_choose(c->fp8, loss);
+    lm_fp8_check(c->fp8, c->project->ctx, &gemms);
+  }
+  return lm_verdict(c->project->ctx);
 }
 
 void lm_row_mix_warn(const lm_compiled *c) {
@@ -188,6 +196,7 @@ static lm_status passes_run(const lm_project *p, lm_plan_options *o, lm_compiled
   lm_pass_env env = {.target = &o->target,
                      .codegen = o->codegen,
                      .compute = c->compute,
+                     .fp8 = c->fp8,
                      .recompute = &recompute,
                      .less_memory = c->spec.less_memory,
                      .gradients_alone = true,

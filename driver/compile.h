@@ -35,11 +35,12 @@ typedef struct lm_compiled {
   lm_compile_spec spec;
   lm_run_spec run; // of the spec, with steps and stages
   lm_lowered *lowered;
-  lm_dtype compute;   // the type that replaces `real`
-  lm_limits limits;   // of token ids and positions
-  lm_row_mix row_mix; // whether the loss mixes the rows of a micro-batch
-  int64_t params;     // elements of all parameters
-  double model_flops; // of a micro-batch, at the sequence length of the run's end
+  lm_dtype compute;         // the type that replaces `real`
+  lm_limits limits;         // of token ids and positions
+  lm_row_mix row_mix;       // whether the loss mixes the rows of a micro-batch
+  int64_t params;           // elements of all parameters
+  const struct lm_fp8 *fp8; // GEMMs of 8-bit floats (compiler/passes/fp8.h); NULL: none
+  double model_flops;       // of a micro-batch, at the sequence length of the run's end
   lm_plan *plan;
   int recomputed;    // stashes that spec.recompute has added
   int64_t workspace; // bytes of GEMMs, beyond the arenas

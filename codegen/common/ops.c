@@ -30,6 +30,7 @@ static const lm_op_row table[LM_OPS] = {
     [LM_OP_ERF] = {"lm_erf($0)", "lm_erf64($0)", NULL, 34},
     [LM_OP_FLOOR] = {"lm_floor($0)", "lm_floor64($0)", NULL, 1},
     [LM_OP_ROUND] = {"lm_round($0)", "lm_round64($0)", NULL, 1},
+    [LM_OP_BINADE] = {"lm_binade($0)", "lm_binade64($0)", NULL, 1},
     [LM_OP_NOT] = {NULL, NULL, "!$0", 1},
     [LM_OP_ADD] = {"$0 + $1", "$0 + $1", "lm_iadd($0, $1)", 1},
     [LM_OP_SUB] = {"$0 - $1", "$0 - $1", "lm_isub($0, $1)", 1},

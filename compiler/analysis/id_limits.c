@@ -44,6 +44,13 @@ static int64_t *limit_of(const finder *f, const lm_value *v) {
   }
 }
 
+static void id_axis_add(const finder *f, lm_axis axis) {
+  lm_limits *x = f->out;
+  lm_module *m = f->func->module;
+  if (!lm_limits_index(x, m, axis))
+    LM_PUSH(m->arena, x->ids, x->n_ids, x->cap_ids) = axis;
+}
+
 static void id_limits_visit(lm_op *op, void *user) {
   finder *f = user;
   if (op->code != LM_OP_GATHER)
@@ -54,6 +61,17 @@ static void id_limits_visit(lm_op *op, void *user) {
     size *= lm_axis_size(f->func->module, op->attr.axes[i]);
   if (limit && size < *limit)
     *limit = size;
+  bool of_tokens = limit && (limit == &f->out->tok || limit == &f->out->next);
+  for (int i = 0; of_tokens && i < op->attr.n_axes; i++)
+    id_axis_add(f, op->attr.axes[i]);
+}
+
+bool lm_limits_index(const lm_limits *x, const lm_module *m, lm_axis axis) {
+  for (; axis; axis = m->axes[axis].whole)
+    for (uint32_t i = 0; i < x->n_ids; i++)
+      if (x->ids[i] == axis)
+        return true;
+  return false;
 }
 
 lm_limits lm_limits_find(const lm_module *m) {

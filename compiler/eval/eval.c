@@ -230,6 +230,13 @@ static void eval_append(lm_eval *e, const lm_op *op) {
   lm_eval_copy(&out, of(e, op->out[0])->v, e->global[k].v, false);
 }
 
+// The last operand.
+static void eval_same(lm_eval *e, const lm_op *op) {
+  lm_tensor *t = of(e, op->out[0]);
+  *t = lm_eval_tensor(e, op->out[0]->type);
+  memcpy(t->v, of(e, op->in[op->n_in - 1])->v, (size_t)t->n * sizeof *t->v);
+}
+
 static void eval_at(lm_eval *e, const lm_op *op) {
   const lm_tensor *x = of(e, op->in[0]);
   lm_tensor *t = of(e, op->out[0]);
@@ -434,6 +441,7 @@ static void eval_op(lm_eval *e, const lm_op *op) {
   case LM_OP_ACCUM: eval_accum(e, op); break;
   case LM_OP_APPEND: eval_append(e, op); break;
   case LM_OP_RETAIN: eval_retain(e, op); break;
+  case LM_OP_OBSERVE_COTANGENT: eval_same(e, op); break;
   case LM_OP_GRADIENT: eval_gradient(e, op); break;
   case LM_OP_ASSIGN: eval_assign(e, op); break;
   case LM_OP_AT: eval_at(e, op); break;

@@ -17,6 +17,14 @@ typedef struct run {
 
 // ---- elementwise
 
+static double binade(double x) {
+  int exponent;
+  if (!isfinite(x))
+    return INFINITY;
+  frexp(x, &exponent);
+  return fabs(x) < 0x1p-126 ? 0 : ldexp(1, exponent - 1); // of f32
+}
+
 static double unary(lm_opcode code, double x) {
   switch (code) {
   case LM_OP_NEG: return -x;
@@ -32,6 +40,7 @@ static double unary(lm_opcode code, double x) {
   case LM_OP_ERF: return erf(x);
   case LM_OP_FLOOR: return floor(x);
   case LM_OP_ROUND: return rint(x);
+  case LM_OP_BINADE: return binade(x);
   case LM_OP_NOT: return !x;
   default: return x;
   }

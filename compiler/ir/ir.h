@@ -160,7 +160,7 @@ typedef enum {
   LM_GLOBAL_DERIVED, // computed from parameters: the result of @copies of the same name
   LM_GLOBAL_FIXED,   // a frozen parameter: of any dtype, without gradient
   LM_GLOBAL_PACKED,  // trained parameters side by side in memory, under one type
-  LM_GLOBAL_STATE,   // an optimizer state of one parameter, of any axes
+  LM_GLOBAL_STATE,   // an optimizer state of one parameter, or a state of none, of any axes
   LM_GLOBAL_KINDS,
 } lm_global_kind;
 extern const char *const lm_global_names[LM_GLOBAL_KINDS]; // "param", "cache", …
@@ -181,9 +181,9 @@ typedef struct lm_global {
   uint32_t n_members;
   lm_axis along;
   int added; // 1 + the number of the edit of the model that adds it: weights of its base lack it
-  // state: its parameter, and whether it begins with the parameter's value instead of `init`. It
-  // has the parameter's stacked axes; index i of the innermost one is `first` + i of the
-  // parameter's.
+  // state: its parameter or NULL, and whether it begins with the parameter's value instead of
+  // `init`. That of a parameter has the parameter's stacked axes; index i of the innermost one is
+  // `first` + i of the parameter's.
   lm_sym of;
   bool is_param;
   int64_t first;

@@ -226,11 +226,11 @@ static bool members(parser *p, lm_global *g) {
   return lmir_want(p, ')');
 }
 
-// of @param, and the first index of its innermost stacked axis
+// of @param, and the first index of its innermost stacked axis; nothing for a state of no parameter
 static bool state_of(parser *p, lm_global *g) {
   lm_token t;
   if (!lmir_opt_word(p, "of"))
-    return lmir_fail(p, p->t.loc, "a state needs 'of @param'");
+    return !p->failed;
   if (!lmir_want_kind(p, TK_SYM, "a @param", &t))
     return false;
   g->of = t.sym;
@@ -261,7 +261,7 @@ static bool global(parser *p, lm_global_kind kind) {
   if (kind == LM_GLOBAL_STATE && !state_of(p, g))
     return false;
   if (lmir_opt(p, '=')) {
-    g->is_param = kind == LM_GLOBAL_STATE && lmir_opt_word(p, "param");
+    g->is_param = kind == LM_GLOBAL_STATE && g->of && lmir_opt_word(p, "param");
     if (!g->is_param && !inits(p, g))
       return false;
   }

@@ -426,8 +426,10 @@ static void put_members(printer *p, const lm_global *g) {
 
 static void put_state(printer *p, const lm_global *g) {
   put_paths(p, g);
-  lm_buf_puts(p->out, " of ");
-  put_sym(p->out, g->of);
+  if (g->of) {
+    lm_buf_puts(p->out, " of ");
+    put_sym(p->out, g->of);
+  }
   if (g->first)
     lm_buf_printf(p->out, " from %lld", (long long)g->first);
   if (g->is_param)

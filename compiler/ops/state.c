@@ -67,7 +67,7 @@ static bool pairs_fit(const lm_attr *a, lm_buf *why) {
 // ---- globals
 
 // A global of this kind; for a param also a `derived`, `fixed` or `state` one, for a param or an
-// accum a `packed` one.
+// accum a `packed` one. A state of no parameter is read and written like a cache.
 static const lm_global *global(const lm_module *m, const lm_op *op, lm_global_kind kind,
                                uint32_t extra, lm_buf *why) {
   const char *kinds[] = {"parameter", "cache"};
@@ -76,6 +76,8 @@ static const lm_global *global(const lm_module *m, const lm_op *op, lm_global_ki
       g && op->code == LM_OP_PARAM &&
       (g->kind == LM_GLOBAL_DERIVED || g->kind == LM_GLOBAL_FIXED || g->kind == LM_GLOBAL_STATE);
   read |= g && g->kind == LM_GLOBAL_PACKED && kind == LM_GLOBAL_PARAM;
+  read |= g && g->kind == LM_GLOBAL_STATE && !g->of && op->code != LM_OP_APPEND &&
+          kind == LM_GLOBAL_CACHE;
   if (!g || (g->kind != kind && !read)) {
     lm_why(why, "there is no %s @%s", kinds[kind], op->attr.sym ? op->attr.sym : "");
     return NULL;
@@ -116,6 +118,16 @@ bool shape_retain(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
   lm_type want = unstacked(c->type, c->n_stack);
   return lm_type_equal(want, op->in[op->n_in - 1]->type) ||
          lm_why_type(why, m, "the value is not ", want, "");
+}
+
+bool shape_observe_cotangent(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
+  const lm_global *h = global(m, op, LM_GLOBAL_CACHE, 1, why);
+  if (!h)
+    return false;
+  *out = op->in[op->n_in - 1]->type;
+  if (h->type.rank != h->n_stack + 1 || h->type.dtype != LM_F32)
+    return lm_why_type(why, m, "", h->type, " is no history");
+  return lm_dtype_is_float(out->dtype) || lm_why_type(why, m, "", *out, " is not floating");
 }
 
 // A param of a trained f32 global may be bf16: it reads the copy.

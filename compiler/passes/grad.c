@@ -14,11 +14,12 @@
 // last iteration to its first (grad_loop.c), which reads the stashes of the forward loop or
 // recomputes values (grad_value.c). Only values that depend on a parameter get cotangents, and zero
 // cotangents are not materialized: a parameter that the loss does not depend on gets no accum.
-// `stop_grad`, `fan` and `history` have no meaning after this pass: they become their operand and a
-// rename. @loss.N, the loss at another sequence length, gives @micro.N. Losses that are never run
-// on their own are removed (lm_pass_env.gradients_alone), so that no pass, kernel or memory is
-// spent on them. Declines: a module without @loss only changes its stage. Cost: the backward pass,
-// and the stashes of the forward loops.
+// `stop_grad`, `fan`, `history`, and the operations that say how a cotangent is rounded have no
+// meaning after this pass: they become their operand and a rename. @loss.N, the loss at another
+// sequence length, gives @micro.N. Losses that are never run on their own are removed
+// (lm_pass_env.gradients_alone), so that no pass, kernel or memory is spent on them. Declines: a
+// module without @loss only changes its stage. Cost: the backward pass, and the stashes of the
+// forward loops.
 #include "compiler/passes/grad.h"
 #include "compiler/analysis/activity.h"
 #include "compiler/passes/epilogue.h"
@@ -83,8 +84,11 @@ static void differentiate(lm_func *f, bool sums) {
 // ---- the stage
 
 static lm_value *lower_op(lm_rewrite *r, lm_op *op) {
-  if (op->code == LM_OP_STOP || op->code == LM_OP_FAN)
+  if (op->code == LM_OP_STOP || op->code == LM_OP_FAN || op->code == LM_OP_STRAIGHT ||
+      op->code == LM_OP_ROUND_COTANGENT)
     return op->in[0];
+  if (op->code == LM_OP_OBSERVE_COTANGENT)
+    return op->in[op->n_in - 1];
   if (op->code != LM_OP_HISTORY)
     return NULL;
   lm_attr a = op->attr;

@@ -23,23 +23,19 @@ static const struct {
 // backward code.
 const char *const lm_pipeline[] = {
     "precision", // on the graph, until `grad`
-    "inline",       "analyze",    "simplify",
-    "cse",          "licm",       "dce",
-    "causal",       "shard",      "mesh",
-    "attend",       "cse",        "licm",
-    "tile_vocab",   "pad_gemms",  "fuse_gemms",
-    "dce",          "tile_rows",  "cse",
-    "shift_scan",   "chunk_scan", "dce",
-    "cse",          "tile_scan",  "stash_operands",
-    "count",        "grad",       "mesh",
-    "simplify",     "cse",        "licm",
-    "dce",          "fuse_loops", "cse",
-    "dce",          "accum_f32",  "prepack",
-    "hoist_params", "dce",        "expand_attention",
-    "attend_delta", "decompose",  "cse",
-    "dce",          "epilogue",   "dce",
-    "fuse",         "defer_sums", "recompute",
-    "dce",          NULL,
+    "inline",       "analyze",      "simplify",   "cse",
+    "licm",         "dce",          "causal",     "shard",
+    "mesh",         "attend",       "cse",        "licm",
+    "tile_vocab",   "pad_gemms",    "fuse_gemms", "dce",
+    "tile_rows",    "cse",          "shift_scan", "chunk_scan",
+    "dce",          "cse",          "tile_scan",  "stash_operands",
+    "count",        "fp8",          "grad",       "mesh",
+    "simplify",     "cse",          "licm",       "dce",
+    "fuse_loops",   "cse",          "dce",        "accum_f32",
+    "prepack",      "hoist_params", "dce",        "expand_attention",
+    "attend_delta", "decompose",    "cse",        "dce",
+    "epilogue",     "dce",          "fuse",       "defer_sums",
+    "recompute",    "dce",          NULL,
 };
 
 const lm_pass *lm_pass_find(const char *name) {

@@ -30,9 +30,10 @@
 // times its bytes. The tiling is profitable only if a tile fits the caches and memory bandwidth
 // limits the step: in bf16 on processors with AMX and few cores (lm_target_choices.cached_bytes),
 // by estimate. In f32 with AVX2 it makes no difference whether tensors between GEMMs take 2 or 32
-// MB, so the pass runs there only if forced. Declines: unprofitable tilings; functions that are not
-// differentiated; dynamic extents; too few rows for two tiles; loops without carries (made by
-// pass tile_vocab). Compile time: linear in the operations of a region, per loop.
+// MB, so the pass runs there only if forced. Declines: GEMMs of 8-bit floats, whose scales are
+// those of whole tensors; unprofitable tilings; functions that are not differentiated; dynamic
+// extents; too few rows for two tiles; loops without carries (made by pass tile_vocab). Compile
+// time: linear in the operations of a region, per loop.
 #include <string.h>
 
 #include "compiler/ops/interface.h"
@@ -481,6 +482,8 @@ static void tile_region(lm_func *f, const lm_region *r, int depth, const lm_pass
 
 bool lm_pass_tile_rows(lm_module *m, const lm_pass_env *env) {
   const lm_target *target = env ? env->target : NULL;
+  if (env && env->fp8)
+    return true; // a scale is that of a whole tensor
   if (target && !target->choices.cached_bytes && !lm_pass_is_forced(env, "tile_rows"))
     return true;
   for (lm_func *f = m->funcs; f; f = f->next)

@@ -93,6 +93,20 @@ static int64_t paths_count(const lm_module *m, lm_global_kind kind) {
   return n;
 }
 
+// The states of single parameters, and those of none, are behind the states of all blocks.
+static void own_states_locate(planner *p) {
+  const lm_func *f = lm_func_get(p->m, LM_FUNC_UPDATE, 0);
+  int64_t offset = 0;
+  for (uint32_t i = 0; f && i < f->body->n_args; i++) {
+    const lm_value *v = f->body->args[i];
+    bool is_state = lm_type_is_blocks(p->m, v->type) && lm_port_find(v->name) == LM_PORTS;
+    offset += is_state ? p->layout.blocks * LM_BLOCK * (int64_t)sizeof(float) : 0;
+  }
+  for (uint32_t i = 0; i < p->m->n_globals; i++)
+    if (p->m->globals[i].kind == LM_GLOBAL_STATE)
+      p->layout.globals[i].value.offset += offset;
+}
+
 static void params_collect(planner *p) {
   lm_plan *plan = p->plan;
   plan->params = LM_NEW_N(p->arena, lm_plan_param, paths_count(p->m, LM_GLOBAL_PARAM));
@@ -207,6 +221,7 @@ lm_plan *lm_plan_build(lm_module *m, const lm_plan_options *o) {
   lm_layout_make(m, p.arena, &p.layout);
   if (m->blocks)
     m->axes[m->blocks].size = p.layout.blocks;
+  own_states_locate(&p);
   fixed_make(&p);
   mesh_collect(&p);
   extents_collect(&p);

@@ -2,6 +2,7 @@
 // matches of each pattern.
 #include <string.h>
 
+#include "compiler/passes/fp8.h"
 #include "driver/report/report.h"
 #include "driver/text.h"
 
@@ -100,6 +101,42 @@ static void patterns_print(const lm_lowered *l, lm_buf *out) {
                   l->resolved[i].n);
 }
 
+// Each reason once, with the parameters whose GEMMs stay for it.
+static void fp8_stays_print(const lm_fp8_gemms *all, uint32_t i, lm_buf *out) {
+  for (uint32_t k = 0; k < i; k++)
+    if (all->v[k].stays && !strcmp(all->v[k].stays, all->v[i].stays))
+      return;
+  for (uint32_t k = i; k < all->n; k++)
+    if (all->v[k].stays && !strcmp(all->v[k].stays, all->v[i].stays))
+      lm_buf_printf(out, "%s@%s", k > i ? ", " : "  stays: ", all->v[k].param->attr.sym);
+  lm_buf_printf(out, ": %s\n", all->v[i].stays);
+}
+
+static lm_fp8_gemms fp8_gemms(const lm_session *s, int64_t *out_cast, int64_t *out_all) {
+  const lm_compiled *c = &s->compiled;
+  lm_fp8_gemms all = lm_fp8_choose(c->fp8, lm_func_get(c->lowered->m, LM_FUNC_LOSS, 0));
+  *out_cast = *out_all = 0;
+  for (uint32_t i = 0; i < all.n; i++) {
+    *out_all += all.v[i].count;
+    *out_cast += all.v[i].stays ? 0 : all.v[i].count;
+  }
+  return all;
+}
+
+static void fp8_print(const lm_session *s, lm_buf *out) {
+  const lm_fp8 *o = s->compiled.fp8;
+  int64_t cast, n;
+  if (!o)
+    return;
+  lm_fp8_gemms all = fp8_gemms(s, &cast, &n);
+  lm_buf_printf(out, "\nfp8\n  %lld of %lld GEMMs of weights are cast: %s, gradients %s\n",
+                (long long)cast, (long long)n, lm_dtype_name(o->forward),
+                lm_dtype_name(o->backward));
+  for (uint32_t i = 0; i < all.n; i++)
+    if (all.v[i].stays)
+      fp8_stays_print(&all, i, out);
+}
+
 static void causality_print(const lm_module *m, lm_buf *out) {
   const lm_causality *c = &m->causality;
   lm_buf_puts(out, "\ncausality\n");
@@ -139,6 +176,7 @@ void lm_report_check(const lm_session *s, lm_buf *out) {
                 s->project.recipe->precision.tf32 ? ", a GPU's GEMMs in tf32" : "");
   parameters_print(s, out);
   patterns_print(s->compiled.lowered, out);
+  fp8_print(s, out);
   causality_print(s->compiled.lowered->m, out);
   ranks_print(s, out);
 }
@@ -185,6 +223,27 @@ static void patterns_json(const lm_lowered *l, lm_buf *out) {
   lm_buf_puts(out, "]");
 }
 
+static void fp8_json(const lm_session *s, lm_buf *out) {
+  int64_t cast, n;
+  if (!s->compiled.fp8)
+    return;
+  lm_fp8_gemms all = fp8_gemms(s, &cast, &n);
+  lm_buf_printf(out, ", \"fp8\": {\"cast\": %lld, \"gemms\": %lld, \"stays\": [", (long long)cast,
+                (long long)n);
+  const char *comma = "";
+  for (uint32_t i = 0; i < all.n; i++) {
+    if (!all.v[i].stays)
+      continue;
+    lm_buf_printf(out, "%s{\"parameter\": ", comma);
+    lm_buf_json(out, all.v[i].param->attr.sym);
+    lm_buf_puts(out, ", \"why\": ");
+    lm_buf_json(out, all.v[i].stays);
+    lm_buf_puts(out, "}");
+    comma = ", ";
+  }
+  lm_buf_puts(out, "]}");
+}
+
 static void causality_json(const lm_module *m, lm_buf *out) {
   const lm_causality *c = &m->causality;
   lm_buf_printf(out, ", \"causality\": {\"relations\": %d, \"proved\": %d, \"positions\": %lld, ",
@@ -218,6 +277,7 @@ void lm_report_check_json(const lm_session *s, lm_buf *out) {
   lm_buf_printf(out, ", \"compute\": \"%s\"", lm_session_compute(s));
   parameters_json(s, out);
   patterns_json(s->compiled.lowered, out);
+  fp8_json(s, out);
   causality_json(s->compiled.lowered->m, out);
   ranks_json(&s->ranks, out);
   lm_buf_puts(out, "}");

@@ -162,6 +162,19 @@ typedef enum {
   LM_RECIPE_COMPUTE_F32,
   LM_RECIPE_COMPUTE_BF16
 } lm_recipe_compute;
+typedef enum {
+  LM_RECIPE_SCALE_DELAYED,
+  LM_RECIPE_SCALE_CURRENT,
+  LM_RECIPE_SCALE_BLOCK
+} lm_recipe_scale;
+// matmul = fp8(…)
+typedef struct lm_recipe_fp8 {
+  bool on;
+  bool narrow_forward, narrow_backward; // e4m3; else e5m2
+  lm_recipe_scale scale;
+  bool head; // GEMMs of the vocabulary are cast too
+  lm_loc loc;
+} lm_recipe_fp8;
 typedef struct lm_recipe_keep {
   lm_sym type;
   const char *pattern;
@@ -171,6 +184,7 @@ typedef struct lm_recipe_precision {
   lm_recipe_compute compute;
   lm_loc compute_loc;
   bool tf32; // GEMMs of f32 round their operands to TF32 on a GPU
+  lm_recipe_fp8 fp8;
   lm_recipe_keep *keep;
   uint32_t n_keep, cap_keep;
 } lm_recipe_precision;

@@ -14,6 +14,11 @@ const lm_file *lm_read_file(const lm_reader *d, const lm_setting *s) {
   return s ? s->file : d->R->p->files[0];
 }
 
+lm_reader lm_read_inside(const lm_reader *d, const char *section, lm_settings *none) {
+  const lm_setting *s = lm_read_setting(d, section);
+  return (lm_reader){d->R, d->r, s ? &s->children : none};
+}
+
 const ast_expr *lm_read_value(const lm_reader *d, const char *path) {
   const lm_setting *s = lm_read_setting(d, path);
   return s ? s->value : lm_value_default(d->R, lm_schema_find(path));

@@ -278,42 +278,11 @@ static void read_optimizer(const lm_reader *d) {
   read_groups(d);
 }
 
-// ---- precision and memory
-
-static lm_reader inside(const lm_reader *d, const char *section, lm_settings *none) {
-  const lm_setting *s = lm_read_setting(d, section);
-  return (lm_reader){d->R, d->r, s ? &s->children : none};
-}
-
-static void read_precision(const lm_reader *recipe) {
-  lm_settings none = {0};
-  lm_reader d = inside(recipe, "recipe.precision", &none);
-  lm_recipe_precision *p = &d.r->precision;
-  const ast_expr *compute = lm_read_value(&d, "recipe.precision.compute");
-  p->compute = lm_read_is_word(compute, "f32")    ? LM_RECIPE_COMPUTE_F32
-               : lm_read_is_word(compute, "bf16") ? LM_RECIPE_COMPUTE_BF16
-                                                  : LM_RECIPE_COMPUTE_AUTO;
-  p->compute_loc = compute->loc;
-  const ast_expr *matmul = lm_read_value(&d, "recipe.precision.matmul");
-  p->tf32 = lm_read_is_word(matmul, "tf32");
-  if (p->tf32 && p->compute != LM_RECIPE_COMPUTE_F32)
-    LM_REPORT(d.R->c, matmul->loc, E22F);
-  for (uint32_t i = 0; i < d.s->n; i++) {
-    const lm_setting *s = d.s->v[i];
-    if (strcmp(s->key->path, "recipe.precision.keep") || s->broken)
-      continue;
-    bool list = s->value->kind == EX_LIST;
-    for (uint32_t k = 0; k < (list ? s->value->n_args : 1); k++) {
-      const ast_expr *pattern = list ? s->value->args[k].expr : s->value;
-      LM_PUSH(d.R->c->arena, p->keep, p->n_keep, p->cap_keep) =
-          (lm_recipe_keep){s->sel->text, pattern->text, pattern->loc};
-    }
-  }
-}
+// ---- memory
 
 static void read_memory(const lm_reader *recipe) {
   lm_settings none = {0};
-  lm_reader d = inside(recipe, "recipe.memory", &none);
+  lm_reader d = lm_read_inside(recipe, "recipe.memory", &none);
   lm_recipe_memory *m = &d.r->memory;
   const ast_expr *budget = lm_read_value(&d, "recipe.memory.budget");
   m->budget = (int64_t)lm_read_number(&d, "recipe.memory.budget", 0);
@@ -431,7 +400,7 @@ static void read_mesh_axis(const lm_reader *d, const lm_setting *s, const ast_ar
 static void read_parallel(const lm_reader *recipe) {
   static const char *const axes[] = {"pp", "dp", "fsdp", "cp", "tp"};
   lm_settings none = {0};
-  lm_reader d = inside(recipe, "recipe.parallel", &none);
+  lm_reader d = lm_read_inside(recipe, "recipe.parallel", &none);
   const lm_setting *s = lm_read_setting(&d, "recipe.parallel.mesh");
   d.r->parallel = (lm_recipe_parallel){
       .ranks = 1,
@@ -477,7 +446,7 @@ static lm_recipe_watch read_watch(const lm_reader *d, const ast_expr *e) {
 
 static void read_guard(const lm_reader *recipe) {
   lm_settings none = {0};
-  lm_reader d = inside(recipe, "recipe.guard", &none);
+  lm_reader d = lm_read_inside(recipe, "recipe.guard", &none);
   d.r->guard = (lm_recipe_guard){lm_read_whole(&d, "recipe.guard.skip", 0),
                                  lm_read_whole(&d, "recipe.guard.rollback", 0),
                                  lm_read_number(&d, "recipe.guard.spike", 0)};
@@ -576,7 +545,7 @@ void lm_recipe_read(lm_resolver *R, const lm_settings *s) {
   check_stages(&d);
   read_model(&d);
   read_optimizer(&d);
-  read_precision(&d);
+  lm_read_precision(&d);
   read_memory(&d);
   read_parallel(&d);
   for (uint32_t i = 0; i < s->n; i++)

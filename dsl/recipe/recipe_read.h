@@ -16,6 +16,8 @@ lm_setting *lm_read_setting(const lm_reader *d, const char *path);
 // The scope of the names in the value of `s`.
 const lm_file *lm_read_file(const lm_reader *d, const lm_setting *s);
 // The value of a key, or its default; NULL if it has neither.
+// The settings of a section; *none if the recipe does not have it.
+lm_reader lm_read_inside(const lm_reader *d, const char *section, lm_settings *none);
 const ast_expr *lm_read_value(const lm_reader *d, const char *path);
 double lm_read_number(const lm_reader *d, const char *path, double default_value);
 int64_t lm_read_whole(const lm_reader *d, const char *path, int64_t default_value);
@@ -62,4 +64,7 @@ void lm_read_unknown_arg(const lm_reader *d, const ast_decl *decl, uint32_t impl
 // ---- recipe_data.c
 // Fills in the data section of the recipe.
 void lm_read_data(const lm_reader *recipe);
+
+// ---- recipe_precision.c
+void lm_read_precision(const lm_reader *recipe);
 #endif

@@ -24,12 +24,13 @@ static const kernel_case cases[] = {
     {"rounding",
      HEAD "axis b = 3, d = 37\n"
           "func @f(%x: f32[b, d]) -> (a: f32[b, d], b: f32[b, d], c: f32[b, d], d: f64[b, d], e: "
-          "f32[b, d]) {\n"
+          "f32[b, d], f: f32[b, d], g: f64[b, d]) {\n"
           "  %three = const 3 : f32\n  %y = mul %x, %three\n  %a = floor %y\n  %b = round %y\n"
           "  %q = mul %x, %x\n  %c = log1p %q\n  %w = cast %y : f64[b, d]\n  %f = floor %w\n"
+          "  %b1 = binade %y\n  %b2 = binade %w\n"
           "  %r = round %w\n  %q6 = cast %q : f64[b, d]\n  %l6 = log1p %q6\n  %g = add %f, %r\n"
           "  %s6 = logistic %w\n  %h = add %g, %s6\n  %d = add %h, %l6\n  %e = logistic %y\n"
-          "  return %a, %b, %c, %d, %e\n}\n",
+          "  return %a, %b, %c, %d, %e, %b1, %b2\n}\n",
      1e-6, 1},
     {"binary",
      HEAD "axis b = 5, d = 9\n"

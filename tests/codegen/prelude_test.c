@@ -134,6 +134,13 @@ static void test_edges(void) {
   CHECK(isnan(lm_log1p(NAN)) && signbit(lm_log1p(-0.f)) && lm_log1p(0x1p-149f) == 0x1p-149f);
   CHECK(lm_round(0.5f) == 0 && lm_round(1.5f) == 2 && lm_round(2.5f) == 2 && lm_round(-2.5f) == -2);
   CHECK(signbit(lm_round(-0.25f)) && signbit(lm_round(-0.f)) && signbit(lm_floor(-0.f)));
+  for (int k = -126; k <= 127; k++) {
+    float power = ldexpf(1, k);
+    CHECK(lm_binade(power) == power && lm_binade(-nextafterf(power, INFINITY)) == power);
+    CHECK(lm_binade(nextafterf(power, 0)) == (k > -126 ? power / 2 : 0));
+    CHECK(lm_binade64(-1.5 * power) == power);
+  }
+  CHECK(lm_binade(0) == 0 && lm_binade(-INFINITY) == INFINITY && lm_binade(NAN) == INFINITY);
   CHECK(lm_floor(-0.25f) == -1 && isnan(lm_floor(NAN)) && isnan(lm_round(NAN)));
   CHECK(lm_tanh(INFINITY) == 1 && lm_tanh(-INFINITY) == -1 && isnan(lm_tanh(NAN)) &&
         signbit(lm_tanh(-0.f)));

@@ -51,6 +51,8 @@ static const test tests[] = {
     {"erf", "a, c", "%z = erf %x"},
     {"floor", "a, c", "%v = floor %x  %z = add %v, %x"},
     {"round", "a, c", "%v = round %x  %z = add %v, %x"},
+    {"binade", "a, c", "%v = binade %x  %z = add %v, %x"},
+    {"straight", "a, c", "%v = mul %x, %x  %v2 = stop_grad %v  %z = straight %v2, %v"},
     {"mod", "a, c", "%z = mod %x, %u"},
     {"mod", "a, c", "%z = mod %n, %x"},
     {"cast", "a, c", "%v = cast %x : f64[a, c]  %v2 = mul %v, %v  %z = cast %v2 : f32[a, c]"},
@@ -291,6 +293,7 @@ int main(void) {
     bool found =
         lm_op_derivative(code) != LM_DERIVATIVE_RULE || code == LM_OP_ATTEND; // tests/attend
     found |= (lm_op_table[code].attrs & LM_A_MESH) != 0; // tests/passes/shard_test.c
+    found |= code == LM_OP_ROUND_COTANGENT || code == LM_OP_OBSERVE_COTANGENT; // e2e/test_fp8.py
     for (size_t i = 0; i < LM_COUNT(tests); i++)
       found |= !strcmp(tests[i].op, lm_op_table[code].name);
     if (!found)

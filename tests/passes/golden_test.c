@@ -5,20 +5,40 @@
 //   // gives:
 //   the text after the passes
 // `// passes: epilogue,dce for sm_90a` runs them for a target; `cpu` is a processor with vectors of
-// 8 floats and a matrix unit for bf16. With -r the test rewrites the text after the passes.
+// 8 floats and a matrix unit for bf16. `// passes: analyze,fp8 with current` gives pass fp8 the
+// scaling (current, delayed, blocks). With -r the test rewrites the text after the passes.
 #include <dirent.h>
 #include <stdlib.h>
 #include "codegen/cpu/cpu.h"
 #include "codegen/cuda/cuda.h"
+#include "compiler/passes/fp8.h"
 #include "tests/numeric/grad_check.h"
 
 static const char mark[] = "// gives:\n";
+
+// Cuts " with SCALING" off the list of passes; false without it.
+static bool fp8_of(char *passes, lm_fp8 *out) {
+  static const char *const names[] = {
+      [LM_FP8_CURRENT] = "current", [LM_FP8_DELAYED] = "delayed", [LM_FP8_BLOCKS] = "blocks"};
+  char *with = strstr(passes, " with ");
+  if (!with)
+    return false;
+  *out = (lm_fp8){.forward = LM_E4M3, .backward = LM_E5M2, .scaling = LM_COUNT(names)};
+  for (int i = 0; i < (int)LM_COUNT(names); i++)
+    if (!strcmp(with + strlen(" with "), names[i]))
+      out->scaling = (lm_fp8_scaling)i;
+  CHECK((size_t)out->scaling < LM_COUNT(names));
+  *with = 0;
+  return true;
+}
 
 static void run(lm_module *m, const char *text) {
   static const char head[] = "// passes: ";
   CHECK(!strncmp(text, head, strlen(head)));
   char *passes =
       lm_arena_strndup(m->arena, text + strlen(head), strcspn(text + strlen(head), "\n"));
+  lm_fp8 fp8;
+  bool casts = fp8_of(passes, &fp8);
   char *arch = strstr(passes, " for ");
   lm_plan_options o = {0};
   if (arch) {
@@ -28,7 +48,10 @@ static void run(lm_module *m, const char *text) {
     if (cpu)
       lm_cpu_panels(8, LM_MATRIX_AMX, o.target.choices.panel);
   }
-  must_run_for(m, passes, &(lm_pass_env){.target = arch ? &o.target : NULL, .codegen = o.codegen});
+  must_run_for(m, passes,
+               &(lm_pass_env){.target = arch ? &o.target : NULL,
+                              .codegen = o.codegen,
+                              .fp8 = casts ? &fp8 : NULL});
 }
 
 static void golden(const char *path, bool rewrite) {

@@ -154,6 +154,7 @@ static const char *formula(lm_opcode code) {
   case LM_OP_ERF: return "erff(x)";
   case LM_OP_FLOOR: return "floorf(x)";
   case LM_OP_ROUND: return "rintf(x)";
+  case LM_OP_BINADE: return "ldexpf(1, ilogbf(x))";
   case LM_OP_NOT: return "!x";
   case LM_OP_CAST:
   case LM_OP_STOP:

@@ -233,6 +233,9 @@ LM_INLINE float lm_floor(float x) {
 LM_INLINE float lm_round(float x) {
   return __builtin_rintf(x);
 }
+LM_INLINE float lm_binade(float x) {
+  return lm_of_bits(lm_bits(x) & 0x7f800000u);
+}
 LM_INLINE float lm_mod(float x, float y) {
   return x - y * __builtin_floorf(x / y);
 }
@@ -276,6 +279,9 @@ LM_INLINE double lm_floor64(double x) {
 }
 LM_INLINE double lm_round64(double x) {
   return __builtin_rint(x);
+}
+LM_INLINE double lm_binade64(double x) {
+  return lm_of_bits64(lm_bits64(x) & 0x7ff0000000000000ull);
 }
 LM_INLINE double lm_mod64(double x, double y) {
   return x - y * __builtin_floor(x / y);

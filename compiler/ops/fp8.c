@@ -1,0 +1,34 @@
+// fp8.c - the operations that say how a cotangent is rounded (fp8.h).
+#include "compiler/ops/fp8.h"
+#include "compiler/ops/ops.h"
+
+bool shape_straight(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
+  *out = op->in[0]->type;
+  return lm_type_equal(*out, op->in[1]->type) ||
+         lm_why_type(why, m, "the second operand is not ", *out, "");
+}
+
+lm_dtype lm_fp8_format_of(const lm_op *op) {
+  const int64_t *imm = op->attr.imm;
+  if (op->attr.n_imm == 2 && imm[0] == 4 && imm[1] == 3)
+    return LM_E4M3;
+  return op->attr.n_imm == 2 && imm[0] == 5 && imm[1] == 2 ? LM_E5M2 : LM_DTYPES;
+}
+
+bool shape_round_cotangent(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
+  if (op->n_in != 1 && op->n_in != 2)
+    return lm_why(why, "takes 1 or 2 operands, not %u", op->n_in);
+  *out = op->in[0]->type;
+  if (!lm_dtype_is_float(out->dtype))
+    return lm_why_type(why, m, "", *out, " is not floating");
+  if (lm_fp8_format_of(op) == LM_DTYPES)
+    return lm_why(why, "needs [4, 3] or [5, 2]");
+  for (int i = 0; i < op->attr.n_axes; i++) {
+    lm_axis a = op->attr.axes[i];
+    if (lm_type_find(*out, a) < 0 || !lm_fp8_blocks_fit(lm_axis_size(m, a)))
+      return lm_why(why, "axis %s is not of whole blocks", lm_axis_name(m, a));
+  }
+  lm_type scalar = lm_type_make(LM_F32, NULL, 0);
+  return op->n_in == 1 || (!op->attr.n_axes && lm_type_equal(op->in[1]->type, scalar)) ||
+         lm_why(why, "the scale is not a scalar f32");
+}

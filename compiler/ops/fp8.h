@@ -1,0 +1,54 @@
+// fp8.h - operations that round values to 8-bit floats (e4m3, e5m2) with a scale.
+//
+// x becomes code(x * s) / s. s is the greatest power of 2 for which the greatest magnitude of x,
+// times s, is at most the greatest number of the format; 1 if x is zero, and within 2^-100 … 2^100.
+// Multiplications by a power of 2 are exact, and f32 and bf16 represent each result. So each term
+// of a GEMM of two results is exact in f32, and the GEMM is that of the codes, divided by both
+// scales.
+//
+// A history is a `state` global of no parameter, f32[…, LM_FP8_HISTORY + 1]: first the greatest
+// magnitude of the present step so far, then those of the last steps, the newest first.
+#ifndef LM_OPS_FP8_H
+#define LM_OPS_FP8_H
+#include "compiler/ir/ir.h"
+
+enum {
+  LM_FP8_HISTORY = 16, // steps
+  LM_FP8_BLOCK = 128   // elements along an axis that share a scale
+};
+
+// Whether the elements along an axis of this size are whole blocks: a shorter axis is one.
+static inline bool lm_fp8_blocks_fit(int64_t size) {
+  return size <= LM_FP8_BLOCK || size % LM_FP8_BLOCK == 0;
+}
+
+// The greatest magnitude of the elements of x, f32; of the parts of all ranks if `ranks`.
+lm_value *lm_emit_magnitude(lm_builder *b, lm_value *x, bool ranks);
+// The maximum over all ranks, elementwise.
+lm_value *lm_emit_all_max(lm_builder *b, lm_value *v);
+// The scale of values up to `magnitude`, elementwise.
+lm_value *lm_emit_fp8_scale(lm_builder *b, lm_value *magnitude, lm_dtype format);
+// x rounded; the axes of `scale` are a subset of x's. The result has x's type.
+lm_value *lm_emit_fp8(lm_builder *b, lm_value *x, lm_value *scale, lm_dtype format);
+// x rounded with a scale for each block of LM_FP8_BLOCK elements along each of the n axes; the
+// other axes have a scale for each element.
+lm_value *lm_emit_fp8_blocks(lm_builder *b, lm_value *x, const lm_axis *axes, int n,
+                             lm_dtype format);
+
+// The format in the attributes of a round_cotangent; LM_DTYPES: there is none.
+lm_dtype lm_fp8_format_of(const lm_op *op);
+// x, whose cotangent is rounded with this scale (NULL: its own), or by blocks along `axes`.
+lm_value *lm_emit_round_cotangent(lm_builder *b, lm_value *x, lm_value *scale, const lm_axis *axes,
+                                  int n, lm_dtype format);
+
+// The axis of the last steps in a history.
+lm_axis lm_fp8_history_axis(lm_module *m);
+// True for the first element of a history, of the present step.
+lm_value *lm_emit_history_first(lm_builder *b, lm_value *history);
+// The history at the n indices of `at`, and the greatest magnitude of the last steps in it.
+lm_value *lm_emit_history(lm_builder *b, const lm_attr *at, lm_value *const *index, uint32_t n);
+lm_value *lm_emit_history_magnitude(lm_builder *b, lm_value *history);
+// Enters the magnitude of x in a history.
+void lm_emit_observation(lm_builder *b, const lm_attr *at, lm_value *const *index, uint32_t n,
+                         lm_value *x);
+#endif

@@ -1,0 +1,173 @@
+// fp8_emit.c - see fp8.h.
+#include <math.h>
+#include <string.h>
+
+#include "compiler/ops/fp8.h"
+#include "runtime/base/dtype.h"
+
+// ---- magnitudes and scales
+
+static lm_value *number(lm_builder *b, double v) {
+  return lm_emit_const(b, lm_type_make(LM_F32, NULL, 0), v);
+}
+
+static lm_value *absolute(lm_builder *b, lm_value *x) {
+  x = lm_emit_cast(b, x, LM_F32);
+  lm_value *negative = lm_emit2(b, LM_OP_LT, x, number(b, 0));
+  return lm_emit_select(b, negative, lm_emit1(b, LM_OP_NEG, x), x);
+}
+
+lm_value *lm_emit_all_max(lm_builder *b, lm_value *v) {
+  for (int k = 1; k <= b->m->mesh.n; k++) {
+    lm_attr a = {.mesh = (uint8_t)k};
+    v = lm_emit(b, LM_OP_ALL_MAX, &v, 1, &a, NULL);
+  }
+  return v;
+}
+
+// Rows first, which kernels compute in parallel.
+lm_value *lm_emit_magnitude(lm_builder *b, lm_value *x, bool ranks) {
+  lm_value *v = absolute(b, x);
+  if (v->type.rank > 1)
+    v = lm_emit_reduce(b, LM_OP_MAX, v, &v->type.axis[v->type.rank - 1], 1);
+  lm_type rest = v->type;
+  v = lm_emit_reduce(b, LM_OP_MAX, v, rest.axis, rest.rank);
+  return ranks ? lm_emit_all_max(b, v) : v;
+}
+
+lm_value *lm_emit_fp8_scale(lm_builder *b, lm_value *magnitude, lm_dtype format) {
+  lm_value *least = number(b, 0x1p-100);
+  lm_value *most = number(b, 0x1p100);
+  lm_value *greatest = number(b, lm_dtype_round(format, INFINITY));
+  lm_value *ratio = lm_emit2(b, LM_OP_DIV, greatest, magnitude);
+  lm_value *s = lm_emit1(b, LM_OP_BINADE, ratio);
+  lm_value *below = lm_emit2(b, LM_OP_LT, s, least);
+  s = lm_emit_select(b, below, least, s);
+  lm_value *above = lm_emit2(b, LM_OP_GT, s, most);
+  s = lm_emit_select(b, above, most, s);
+  lm_value *any = lm_emit2(b, LM_OP_GT, magnitude, number(b, 0));
+  return lm_emit_select(b, any, s, number(b, 1));
+}
+
+lm_value *lm_emit_fp8(lm_builder *b, lm_value *x, lm_value *scale, lm_dtype format) {
+  lm_dtype own = (lm_dtype)x->type.dtype;
+  lm_value *v = lm_emit_cast(b, x, LM_F32);
+  v = lm_emit2(b, LM_OP_MUL, v, scale);
+  v = lm_emit_cast(b, v, format);
+  v = lm_emit_cast(b, v, LM_F32);
+  lm_value *back = lm_emit2(b, LM_OP_DIV, number(b, 1), scale);
+  v = lm_emit2(b, LM_OP_MUL, v, back);
+  return lm_emit_cast(b, v, own);
+}
+
+// ---- blocks
+
+typedef struct split {
+  lm_axis whole, block, element; // element: equal to `whole` if the axis is one block
+} split;
+
+static lm_value *split_axis(lm_builder *b, lm_value *x, lm_axis axis, split *out) {
+  lm_module *m = b->m;
+  int64_t size = lm_axis_size(m, axis);
+  *out = (split){axis, 0, axis};
+  if (size <= LM_FP8_BLOCK)
+    return x;
+  out->block = lm_axis_shared(m, LM_SYM(m->ctx, "block"), size / LM_FP8_BLOCK, x->type);
+  lm_type with = x->type;
+  with.axis[lm_type_find(with, axis)] = out->block;
+  out->element = lm_axis_shared(m, LM_SYM(m->ctx, "element"), LM_FP8_BLOCK, with);
+  lm_attr a = {
+      .axes = {axis},
+      .n_axes = 1,
+      .to = {out->block, out->element},
+      .n_to = 2,
+  };
+  return lm_emit(b, LM_OP_VIEW, &x, 1, &a, NULL);
+}
+
+static lm_value *join_axis(lm_builder *b, lm_value *x, const split *s) {
+  lm_attr a = {
+      .axes = {s->block, s->element},
+      .n_axes = 2,
+      .to = {s->whole},
+      .n_to = 1,
+  };
+  return s->block ? lm_emit(b, LM_OP_VIEW, &x, 1, &a, NULL) : x;
+}
+
+lm_value *lm_emit_fp8_blocks(lm_builder *b, lm_value *x, const lm_axis *axes, int n,
+                             lm_dtype format) {
+  split s[2];
+  lm_axis within[2];
+  for (int i = 0; i < n; i++) {
+    x = split_axis(b, x, axes[i], &s[i]);
+    within[i] = s[i].element;
+  }
+  lm_value *magnitude = lm_emit_reduce(b, LM_OP_MAX, absolute(b, x), within, n);
+  x = lm_emit_fp8(b, x, lm_emit_fp8_scale(b, magnitude, format), format);
+  for (int i = n; i-- > 0;)
+    x = join_axis(b, x, &s[i]);
+  return x;
+}
+
+// ---- cotangents
+
+lm_value *lm_emit_round_cotangent(lm_builder *b, lm_value *x, lm_value *scale, const lm_axis *axes,
+                                  int n, lm_dtype format) {
+  bool narrow = format == LM_E4M3;
+  lm_attr a = {
+      .n_axes = (uint8_t)n,
+      .imm = {narrow ? 4 : 5, narrow ? 3 : 2},
+      .n_imm = 2,
+  };
+  if (n)
+    memcpy(a.axes, axes, (size_t)n * sizeof *axes);
+  return lm_emit(b, LM_OP_ROUND_COTANGENT, (lm_value *[]){x, scale}, scale ? 2 : 1, &a, NULL);
+}
+
+// ---- histories
+
+lm_axis lm_fp8_history_axis(lm_module *m) {
+  lm_type none = {0};
+  return lm_axis_shared(m, LM_SYM(m->ctx, "past"), LM_FP8_HISTORY, none);
+}
+
+lm_value *lm_emit_history(lm_builder *b, const lm_attr *at, lm_value *const *index, uint32_t n) {
+  return lm_emit(b, LM_OP_RECALL, index, n, at, NULL);
+}
+
+lm_value *lm_emit_history_magnitude(lm_builder *b, lm_value *history) {
+  lm_axis past = lm_fp8_history_axis(b->m);
+  lm_attr a = {
+      .axes = {history->type.axis[0]},
+      .n_axes = 1,
+      .to = {past},
+      .n_to = 1,
+      .imm = {1, 1},
+      .n_imm = 2,
+  };
+  lm_value *steps = lm_emit(b, LM_OP_SLICE, &history, 1, &a, NULL);
+  return lm_emit_reduce(b, LM_OP_MAX, steps, &past, 1);
+}
+
+lm_value *lm_emit_history_first(lm_builder *b, lm_value *history) {
+  lm_type slots = history->type;
+  lm_type scalar = lm_type_make(LM_INT, NULL, 0);
+  slots.dtype = LM_INT;
+  lm_value *slot = lm_emit(b, LM_OP_IOTA, NULL, 0, NULL, &slots);
+  return lm_emit2(b, LM_OP_EQ, slot, lm_emit_const(b, scalar, 0));
+}
+
+void lm_emit_observation(lm_builder *b, const lm_attr *at, lm_value *const *index, uint32_t n,
+                         lm_value *x) {
+  lm_value **in = LM_NEW_N(b->m->arena, lm_value *, n + 1);
+  lm_value *magnitude = lm_emit_magnitude(b, x, false);
+  lm_value *history = lm_emit_history(b, at, index, n);
+  lm_value *first = lm_emit_history_first(b, history);
+  lm_value *greater = lm_emit2(b, LM_OP_LT, history, magnitude);
+  lm_value *enters = lm_emit2(b, LM_OP_AND, first, greater);
+  for (uint32_t i = 0; i < n; i++)
+    in[i] = index[i];
+  in[n] = lm_emit_select(b, enters, magnitude, history);
+  lm_emit_op(b, LM_OP_RETAIN, in, n + 1, at, NULL);
+}

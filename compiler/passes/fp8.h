@@ -1,0 +1,47 @@
+// fp8.h - which GEMMs of a loss multiply 8-bit floats (fp8_choice.c), and how (pass fp8).
+#ifndef LM_PASSES_FP8_H
+#define LM_PASSES_FP8_H
+#include "compiler/ir/ir.h"
+
+typedef enum {
+  LM_FP8_CURRENT, // one scale for a tensor, from the tensor
+  LM_FP8_DELAYED, // one scale for a tensor, from the last steps; weights have a current one
+  LM_FP8_BLOCKS,  // one scale for LM_FP8_BLOCK elements along the axis that is summed
+} lm_fp8_scaling;
+
+// A parameter, by its global, that a pattern of the recipe exempts.
+typedef struct lm_fp8_kept {
+  lm_sym param;
+  const char *pattern;
+} lm_fp8_kept;
+
+typedef struct lm_fp8 {
+  lm_dtype forward, backward; // LM_E4M3, LM_E5M2: of activations and weights, of cotangents
+  lm_fp8_scaling scaling;
+  bool head; // also GEMMs of weights with an axis of the vocabulary
+  const lm_fp8_kept *kept;
+  uint32_t n_kept;
+  lm_loc loc; // of the setting
+} lm_fp8;
+
+// A GEMM of an activation with a weight.
+typedef struct lm_fp8_gemm {
+  lm_op *dot;
+  int weight;         // which operand is the weight
+  const lm_op *param; // the parameter under it
+  int64_t count;      // instances of the parameter
+  const char *stays;  // why it is not cast; NULL: it is
+} lm_fp8_gemm;
+typedef struct lm_fp8_gemms {
+  lm_fp8_gemm *v;
+  uint32_t n, cap;
+} lm_fp8_gemms;
+
+// The GEMMs of weights in a function without calls, in order, allocated in the module's arena.
+// Pass `analyze` must have run.
+lm_fp8_gemms lm_fp8_choose(const lm_fp8 *o, lm_func *f);
+// False, after a diagnostic, if none of these GEMMs is cast.
+bool lm_fp8_check(const lm_fp8 *o, lm_ctx *c, const lm_fp8_gemms *all);
+// The last axis of t among those that a GEMM sums, or among the others; 0 if there is none.
+lm_axis lm_fp8_last_axis(lm_type t, const lm_attr *over, bool summed);
+#endif

@@ -1,0 +1,114 @@
+// fp8_choice.c - which GEMMs of a loss are cast to 8-bit floats.
+//
+// A GEMM qualifies if one of its operands is a parameter, possibly cast or moved. On a CPU each of
+// them is cast, except those of the vocabulary (embedding and head), whose weights have the axis
+// that token ids index, and those of parameters that the recipe exempts.
+#include "compiler/analysis/analysis.h"
+#include "compiler/ir/dot.h"
+#include "compiler/ops/fp8.h"
+#include "compiler/ops/interface.h"
+#include "compiler/passes/fp8.h"
+#include "runtime/base/diag_code.h"
+
+typedef struct chooser {
+  const lm_fp8 *o;
+  lm_module *m;
+  lm_fp8_gemms *out;
+} chooser;
+
+static const lm_op *param_under(const lm_value *v) {
+  while (v->def->code != LM_OP_PARAM)
+    v = v->def->in[0];
+  return v->def;
+}
+
+static bool is_of_vocabulary(const chooser *c, lm_type t) {
+  for (int i = 0; i < t.rank; i++)
+    if (lm_limits_index(&lm_analysis_of(c->m)->limits, c->m, t.axis[i]))
+      return true;
+  return false;
+}
+
+static bool is_member(const lm_global *g, lm_sym name) {
+  bool found = g->name == name;
+  for (uint32_t i = 0; i < g->n_members; i++)
+    found |= g->members[i] == name;
+  return found;
+}
+
+static const char *kept_by(const chooser *c, const lm_global *g) {
+  for (uint32_t i = 0; i < c->o->n_kept; i++)
+    if (is_member(g, c->o->kept[i].param))
+      return lm_arena_printf(c->m->arena, "kept by %s", c->o->kept[i].pattern);
+  return NULL;
+}
+
+lm_axis lm_fp8_last_axis(lm_type t, const lm_attr *over, bool summed) {
+  for (int i = t.rank - 1; i >= 0; i--)
+    if (lm_attr_has_axis(over, t.axis[i]) == summed)
+      return t.axis[i];
+  return 0;
+}
+
+// Why an axis along which values of type t are multiplied has no whole blocks.
+static const char *breaks_blocks(const chooser *c, lm_type t, const lm_attr *over, bool summed) {
+  lm_axis a = lm_fp8_last_axis(t, over, summed);
+  if (a && lm_fp8_blocks_fit(lm_axis_size(c->m, a)))
+    return NULL;
+  return a ? lm_arena_printf(c->m->arena, "%lld elements along %s are not whole blocks of %d",
+                             (long long)lm_axis_size(c->m, a), c->m->axes[a].name, LM_FP8_BLOCK)
+           : "it has no axis for blocks";
+}
+
+static const char *not_in_blocks(const chooser *c, const lm_fp8_gemm *g) {
+  const lm_attr *over = &g->dot->attr;
+  lm_type w = g->dot->in[g->weight]->type, x = g->dot->in[1 - g->weight]->type;
+  const char *why = breaks_blocks(c, w, over, true);
+  why = why ? why : breaks_blocks(c, w, over, false);
+  return why ? why : breaks_blocks(c, x, over, false);
+}
+
+static const char *why_it_stays(const chooser *c, const lm_fp8_gemm *g) {
+  const lm_global *param = lm_global_find(c->m, g->param->attr.sym);
+  const lm_op *around = g->dot->parent->owner;
+  lm_type w = g->dot->in[g->weight]->type;
+  if (lm_op_is_grouped(g->dot))
+    return "a GEMM of groups of rows";
+  if (around && around->code != LM_OP_LOOP)
+    return "inside of a loop over positions";
+  if (w.dtype != LM_F32 && w.dtype != LM_BF16)
+    return lm_arena_printf(c->m->arena, "computed in %s", lm_dtype_name((lm_dtype)w.dtype));
+  const char *kept = kept_by(c, param);
+  if (kept)
+    return kept;
+  if (!c->o->head && is_of_vocabulary(c, w))
+    return "of the vocabulary";
+  return c->o->scaling == LM_FP8_BLOCKS ? not_in_blocks(c, g) : NULL;
+}
+
+static void visit(lm_op *op, void *user) {
+  chooser *c = user;
+  if (op->code != LM_OP_DOT && op->code != LM_OP_GROUPED_DOT)
+    return;
+  bool x = lm_value_is_weight(op->in[0]), w = lm_value_is_weight(op->in[1]);
+  if (x == w)
+    return;
+  lm_fp8_gemm g = {.dot = op, .weight = w, .param = param_under(op->in[w])};
+  g.count = lm_global_find(c->m, g.param->attr.sym)->n_paths;
+  g.stays = why_it_stays(c, &g);
+  LM_PUSH(c->m->arena, c->out->v, c->out->n, c->out->cap) = g;
+}
+
+lm_fp8_gemms lm_fp8_choose(const lm_fp8 *o, lm_func *f) {
+  lm_fp8_gemms out = {0};
+  lm_region_walk(f->body, visit, &(chooser){o, f->module, &out});
+  return out;
+}
+
+bool lm_fp8_check(const lm_fp8 *o, lm_ctx *c, const lm_fp8_gemms *all) {
+  for (uint32_t i = 0; i < all->n; i++)
+    if (!all->v[i].stays)
+      return true;
+  LM_REPORT(c, o->loc, E2F4);
+  return false;
+}

@@ -1,0 +1,64 @@
+// fp8.c - see fp8.h.
+#include "driver/fp8.h"
+
+#include <string.h>
+
+#include "compiler/passes/fp8.h"
+#include "runtime/base/diag_code.h"
+
+// The instances of a parameter that a pattern matches.
+static int64_t matches(lm_ctx *ctx, const char *pattern, const lm_global *g) {
+  int64_t n = 0;
+  for (int64_t i = 0; i < g->n_paths; i++)
+    n += lm_pattern_match(ctx, pattern, g->paths[i], NULL);
+  return n;
+}
+
+static void keep(const lm_compiled *c, const lm_recipe_keep *k, lm_fp8_kept *kept, uint32_t *n) {
+  const lm_module *m = c->lowered->m;
+  lm_ctx *ctx = c->project->ctx;
+  uint32_t before = *n;
+  if (!strcmp(k->type, "f32") && c->compute != LM_F32)
+    LM_REPORT(ctx, k->loc, E2F3);
+  for (uint32_t i = 0; i < m->n_globals; i++) {
+    const lm_global *g = &m->globals[i];
+    int64_t some = lm_global_is_weight(g) ? matches(ctx, k->pattern, g) : 0;
+    if (some && some < g->n_paths)
+      LM_REPORT(ctx, k->loc, E2F1, k->pattern, (long long)some, (long long)g->n_paths, g->name);
+    if (some)
+      kept[(*n)++] = (lm_fp8_kept){g->name, k->pattern};
+  }
+  if (*n == before)
+    LM_REPORT(ctx, k->loc, E0B0, k->pattern);
+}
+
+lm_status lm_fp8_make(lm_compiled *c) {
+  const lm_recipe_precision *p = &c->project->recipe->precision;
+  static const lm_fp8_scaling scalings[] = {
+      [LM_RECIPE_SCALE_DELAYED] = LM_FP8_DELAYED,
+      [LM_RECIPE_SCALE_CURRENT] = LM_FP8_CURRENT,
+      [LM_RECIPE_SCALE_BLOCK] = LM_FP8_BLOCKS,
+  };
+  lm_ctx *ctx = c->project->ctx;
+  if (!p->fp8.on || !(c->spec.what & LM_LOWER_TRAIN))
+    return NULL;
+  size_t most = (size_t)p->n_keep * c->lowered->m->n_globals + 1;
+  lm_fp8_kept *kept = LM_NEW_N(ctx->arena, lm_fp8_kept, most);
+  uint32_t n = 0;
+  if (c->spec.target.kind == LM_TARGET_CUDA)
+    LM_REPORT(ctx, p->fp8.loc, E2F2);
+  for (uint32_t i = 0; i < p->n_keep; i++)
+    keep(c, &p->keep[i], kept, &n);
+  lm_fp8 *o = LM_NEW(ctx->arena, lm_fp8);
+  *o = (lm_fp8){
+      .forward = p->fp8.narrow_forward ? LM_E4M3 : LM_E5M2,
+      .backward = p->fp8.narrow_backward ? LM_E4M3 : LM_E5M2,
+      .scaling = scalings[p->fp8.scale],
+      .head = p->fp8.head,
+      .kept = kept,
+      .n_kept = n,
+      .loc = p->fp8.loc,
+  };
+  c->fp8 = o;
+  return lm_verdict(ctx);
+}

@@ -1,0 +1,54 @@
+// recipe_precision.c - reads the section `precision`.
+#include <string.h>
+
+#include "dsl/recipe/recipe_read.h"
+
+static lm_recipe_fp8 read_fp8(const lm_reader *d, const ast_expr *matmul) {
+  static const char key[] = "recipe.precision.matmul";
+  if (!matmul || matmul->kind != EX_CALL)
+    return (lm_recipe_fp8){0};
+  const ast_expr *scale = lm_read_arg(d, key, matmul, "scale");
+  return (lm_recipe_fp8){
+      .on = true,
+      .narrow_forward = lm_read_is_word(lm_read_arg(d, key, matmul, "fwd"), "e4m3"),
+      .narrow_backward = lm_read_is_word(lm_read_arg(d, key, matmul, "bwd"), "e4m3"),
+      .scale = lm_read_is_word(scale, "current") ? LM_RECIPE_SCALE_CURRENT
+               : lm_read_is_word(scale, "block") ? LM_RECIPE_SCALE_BLOCK
+                                                 : LM_RECIPE_SCALE_DELAYED,
+      .head = lm_read_is_word(lm_read_arg(d, key, matmul, "head"), "cast"),
+      .loc = matmul->loc,
+  };
+}
+
+static void read_kept(const lm_reader *d, lm_recipe_precision *p) {
+  for (uint32_t i = 0; i < d->s->n; i++) {
+    const lm_setting *s = d->s->v[i];
+    if (strcmp(s->key->path, "recipe.precision.keep") || s->broken)
+      continue;
+    bool list = s->value->kind == EX_LIST;
+    if (!p->fp8.on)
+      LM_REPORT(d->R->c, s->loc, E2F0);
+    for (uint32_t k = 0; k < (list ? s->value->n_args : 1); k++) {
+      const ast_expr *pattern = list ? s->value->args[k].expr : s->value;
+      LM_PUSH(d->R->c->arena, p->keep, p->n_keep, p->cap_keep) =
+          (lm_recipe_keep){s->sel->text, pattern->text, pattern->loc};
+    }
+  }
+}
+
+void lm_read_precision(const lm_reader *recipe) {
+  lm_settings none = {0};
+  lm_reader d = lm_read_inside(recipe, "recipe.precision", &none);
+  lm_recipe_precision *p = &d.r->precision;
+  const ast_expr *compute = lm_read_value(&d, "recipe.precision.compute");
+  p->compute = lm_read_is_word(compute, "f32")    ? LM_RECIPE_COMPUTE_F32
+               : lm_read_is_word(compute, "bf16") ? LM_RECIPE_COMPUTE_BF16
+                                                  : LM_RECIPE_COMPUTE_AUTO;
+  p->compute_loc = compute->loc;
+  const ast_expr *matmul = lm_read_value(&d, "recipe.precision.matmul");
+  p->tf32 = lm_read_is_word(matmul, "tf32");
+  if (p->tf32 && p->compute != LM_RECIPE_COMPUTE_F32)
+    LM_REPORT(d.R->c, matmul->loc, E22F);
+  p->fp8 = read_fp8(&d, matmul);
+  read_kept(&d, p);
+}

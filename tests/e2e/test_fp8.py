@@ -1,0 +1,286 @@
+"""matmul = fp8(…): GEMMs of 8-bit floats against a PyTorch model in float32 that rounds the same operands, losses beside
+those of bf16, what `lmc check` says, histories in checkpoints, and ranks."""
+import json
+
+import numpy as np
+from harness import check, folder_bytes, load, random_batches, remove, save, small, within
+from test_precision import noisy_rule
+
+DEPTH, VOCAB, HISTORY, BLOCK = 2, 24, 16, 128
+FORMATS = {"e4m3": (4, 3, 448.0), "e5m2": (5, 2, 57344.0)}
+MODEL = """import std.nn: rmsnorm, swiglu, xent
+block Layer(d, ff) {{
+  param n: real[d] = ones
+  param wg, wu: real[d, ff] = normal(2 * d ^ -0.5)
+  param wd: real[ff, d] = normal(ff ^ -0.5)
+  apply(x: real[b, t, d]) -> real[b, t, d] {{ return x + swiglu(rmsnorm(x, n), wg, wu, wd) }}
+}}
+model M(d = {d}, ff = {ff}, vocab = {vocab}) {{
+  param embed: real[vocab, d] = normal(1)
+  param head: real[d, vocab] = normal(d ^ -0.5)
+  sub layers[i < {depth}] = Layer(d, ff)
+  loss(bt: Batch[b, t]) -> (f32, f32) {{
+    let x = gather(embed, bt.tok, vocab)
+    for l in layers carry x {{ x = l(x) }}
+    return (sum(xent(dot(x, head, d), bt.next) * bt.w), sum(bt.w))
+  }}
+}}
+data D {{ source s = batches("batches.safetensors") }}
+recipe R {{
+  model = M(); data = D; run = {steps} steps; micro = {micro} tokens
+  optimizer = sgd(lr = {lr})
+  precision {{ compute = f32; matmul = {matmul} }}
+}}
+"""
+
+
+def rounded(x, scale, name):
+    """x * scale to the nearest number of the format, ties to even, and back"""
+    exponent, mantissa, most = FORMATS[name]
+    y = np.asarray(x, "f8") * np.asarray(scale, "f8")
+    least = 2 - 2 ** (exponent - 1)                       # of a normal number
+    unit = np.exp2(np.maximum(np.frexp(y)[1] - 1, least) - mantissa)
+    return (np.clip(np.rint(y / unit) * unit, -most, most) / scale).astype("f4")
+
+
+def scale_of(magnitude, name):
+    with np.errstate(divide="ignore"):
+        s = np.exp2(np.floor(np.log2(FORMATS[name][2] / np.asarray(magnitude, "f8"))))
+    return np.where(np.asarray(magnitude) > 0, s, 1.0)
+
+
+def in_blocks(x, axes, name):
+    """one scale for BLOCK elements along each of the axes, and for each element of the others"""
+    out = x.copy()
+    parts = [range(0, n, BLOCK) if k in axes else range(n) for k, n in enumerate(x.shape)]
+    for i in parts[0]:
+        for j in parts[1]:
+            at = tuple(slice(p, p + (BLOCK if k in axes else 1)) for k, p in enumerate((i, j)))
+            out[at] = rounded(x[at], scale_of(np.abs(x[at]).max(), name), name)
+    return out
+
+
+class Site:
+    """The scales of one tensor: from itself (current), or from the maxima of the last steps."""
+
+    def __init__(self, how, name, fault=None):
+        self.how, self.name, self.fault, self.history, self.now = how, name, fault, [], 0.0
+
+    def __call__(self, x):
+        own = float(np.abs(x).max())
+        self.now = max(self.now, own)
+        magnitude = own if self.how == "current" else max(self.history, default=0.0)
+        return rounded(x, 1.0 if self.fault == "scale of 1" else scale_of(magnitude, self.name), self.name)
+
+    def step(self):
+        if not (self.fault == "stale history" and self.history):
+            self.history = [self.now, *self.history][:HISTORY]
+        self.now = 0.0
+
+
+class Gemm:
+    """y = x w and its two derivatives, of rounded operands."""
+
+    def __init__(self, how, fault):
+        self.how, self.x, self.dy = how, Site(how, "e4m3", fault), Site(how, "e5m2", fault)
+
+    def __call__(self, x, w):
+        import torch
+        gemm = self
+
+        class Function(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x, w):
+                x, w = x.detach().numpy(), w.detach().numpy()
+                if gemm.how == "block":
+                    ctx.kept = in_blocks(x, (0,), "e4m3"), in_blocks(w, (0, 1), "e4m3")
+                    return torch.from_numpy(in_blocks(x, (1,), "e4m3") @ ctx.kept[1])
+                ctx.kept = gemm.x(x), rounded(w, scale_of(np.abs(w).max(), "e4m3"), "e4m3")
+                return torch.from_numpy(ctx.kept[0] @ ctx.kept[1])
+
+            @staticmethod
+            def backward(ctx, dy):
+                dy, (x, w) = dy.numpy(), ctx.kept
+                if gemm.how == "block":
+                    by_w, by_x = in_blocks(dy, (1,), "e5m2"), in_blocks(dy, (0,), "e5m2")
+                else:
+                    by_w = by_x = gemm.dy(dy)
+                return torch.from_numpy(by_w @ w.T), torch.from_numpy(x.T @ by_x)
+
+        return Function.apply(x, w)
+
+
+def emulated(params, batches, n_micro, lr, how, fault=None):
+    """the losses, the gradients of the first step, and the last weights"""
+    import torch
+    torch.set_num_threads(1)
+    p = {k: torch.tensor(v, requires_grad=True) for k, v in params.items()}
+    gemms = {k: Gemm(how, fault) for k in p if k.rsplit(".", 1)[-1] in ("wg", "wu", "wd")}
+    losses, first = [], None
+    for tok, nxt, w in zip(batches["tok"], batches["next"], batches["w"]):
+        total, weight = 0.0, float(w.sum())
+        for rows in np.split(np.arange(len(tok)), n_micro):
+            x = p["embed"][torch.from_numpy(tok[rows].reshape(-1).astype("i8"))]
+            for i in range(DEPTH):
+                at = f"layers.{i}."
+                n = x * torch.rsqrt((x * x).mean(1, keepdim=True) + 1e-6) * p[at + "n"]
+                g = gemms[at + "wg"](n, p[at + "wg"])
+                x = x + gemms[at + "wd"](g * torch.sigmoid(g) * gemms[at + "wu"](n, p[at + "wu"]), p[at + "wd"])
+            z = x @ p["head"]
+            l = torch.logsumexp(z, 1) - z[torch.arange(len(z)), torch.from_numpy(nxt[rows].reshape(-1).astype("i8"))]
+            sum_ = (l * torch.from_numpy(w[rows].reshape(-1))).sum()
+            sum_.backward()
+            total += float(sum_)
+        losses.append(total / weight)
+        grads = {k: v.grad.numpy() / np.float32(weight) for k, v in p.items()}
+        first = first or grads
+        for k, v in p.items():
+            v.data -= lr * torch.from_numpy(grads[k])
+            v.grad = None
+        for g in gemms.values():
+            g.x.step()
+            g.dy.step()
+    return losses, first, {k: v.detach().numpy() for k, v in p.items()}
+
+
+def distance_of(run, seed, how, d, ff, rows, seq, steps, lr, faults=()):
+    """the greatest relative difference from the emulation, and from the emulations with a fault"""
+    batches = random_batches(steps, rows, seq, VOCAB, seed)
+    save(run.path("batches.safetensors"), batches)
+    matmul = f"fp8(scale = {how})"
+    text = dict(d=d, ff=ff, vocab=VOCAB, depth=DEPTH, micro=rows * seq // 2, matmul=matmul)
+    start = run.trace(run.write("start.lm", MODEL.format(**text, steps=1, lr=0)), "--values", "params")
+    got = run.trace(run.write("m.lm", MODEL.format(**text, steps=steps, lr=lr)), "--values", "loss,grads,params")
+    params = {k.removeprefix("final."): v for k, v in start.items() if k.startswith("final.")}
+
+    def norm(fault):
+        losses, first, last = emulated(params, batches, 2, lr, how, fault)
+        off = [abs(float(a) - b) / abs(b) for a, b in zip(got["loss"], losses)]
+        for kind, tensors in (("grad", first), ("final", last)):
+            off += [np.linalg.norm(got[f"{kind}.{k}"] - v) / np.linalg.norm(v) for k, v in tensors.items()]
+        return max(off)
+
+    return norm(None), {f: norm(f) for f in faults}
+
+
+def emulation_check(run, *args, faults=()):
+    """A number that is halfway between two codes is rounded up or down by the last bit of the sum that it is, so one set of
+    batches out of three suffices."""
+    found = []
+    for seed in (4, 5, 6):
+        off, wrong = distance_of(run, seed, *args, faults=faults)
+        for fault, far in wrong.items():
+            check(far > 1e-4, f"the check must find {fault}: {far:.2g}")
+        found.append(off)
+        if off <= 1e-5:
+            return
+    within("difference from the emulation", min(found), 1e-5)
+
+
+def test_current(run):
+    """scales of the tensors, against the emulation"""
+    emulation_check(run, "current", 24, 40, 4, 8, 3, 0.3, faults=("scale of 1",))
+
+
+def test_delayed(run):
+    """scales of the last steps, over two micro-batches a step, against the emulation"""
+    emulation_check(run, "delayed", 24, 40, 4, 8, 5, 0.5, faults=("scale of 1", "stale history"))
+
+
+def test_block(run):
+    """scales of blocks: axes of two blocks, of one and of a part of one"""
+    emulation_check(run, "block", 256, 128, 4, 8, 1, 0.3)
+
+
+def test_losses(run):
+    """mean losses of 20 steps within 1 % of a bf16 run; at night 400 steps of a larger model, mean of the last 100"""
+    steps, rows, seq = (400, 8, 64) if run.nightly else (60 if run.slow else 120, 8, 32)
+    batches = noisy_rule(steps, rows, seq)
+    shape = ("--set", "model = Small(depth = 4, d = 256, heads = 8, kv = 4, e = 32, ff = 768)") if run.nightly else ()
+    file = small(run, steps=steps, rows=rows, seq=seq, batches=batches, compute="bf16")
+    mean = 100 if run.nightly else 20
+    curves = {}
+    for matmul in ("compute", "fp8(scale = current)", "fp8(scale = delayed)", "fp8(scale = block)"):
+        losses = run.trace(file, "--values", "loss", "--set", f"precision.matmul = {matmul}", *shape)["loss"]
+        curves[matmul] = losses.reshape(-1, mean).mean(1)
+    bf16 = curves.pop("compute")
+    check(bf16[-1] < 0.9 * bf16[0], f"the loss must fall: {bf16[0]} to {bf16[-1]}")
+    for matmul, losses in curves.items():
+        check((losses != bf16).any(), f"{matmul} must differ from bf16")
+        within(matmul, float(np.abs(losses / bf16 - 1)[-1]), 0.01)
+
+
+def fp8_of(run, file, *options):
+    return json.loads(run("check", file, "--json", *options))[0]["fp8"]
+
+
+def test_check(run):
+    """lmc check says how many GEMMs are cast and why the others stay"""
+    file = small(run, compute="bf16")
+    on = ("--set", "precision.matmul = fp8(scale = current)")
+    plain = fp8_of(run, file, *on)
+    check(plain["cast"] == 14 and plain["gemms"] == 15, plain)
+    check([x["why"] for x in plain["stays"]] == ["of the vocabulary"], plain)
+    check(fp8_of(run, file, "--set", "precision.matmul = fp8(head = cast)")["cast"] == 15, "head")
+    keep = ("--set", "precision { compute = bf16; matmul = fp8(); keep bf16 = [@layers.*.attn.{wq,wk}, @layers.*.wd] }")
+    kept = fp8_of(run, file, *keep)
+    check(kept["cast"] == 8, kept)
+    check("kept by @layers.*.wd" in run("check", file, *keep), "the reason")
+    for setting, message in (("keep bf16 = [@layers.*.wx]", "error[E0B0]: '@layers.*.wx' matches no parameter"),
+                             ("keep bf16 = [@layers.0.wd]", "error[E2F1]: '@layers.0.wd' exempts 1 of the 2 repetitions of layers.wd"),
+                             ("keep f32 = [@layers.*.wd]", "error[E2F3]: keep f32 needs compute = f32"),
+                             ("keep bf16 = [@**]", "error[E2F4]: matmul = fp8(...) casts no GEMM of this model")):
+        options = ("--set", f"precision {{ compute = bf16; matmul = fp8(); {setting} }}")
+        for command in (("run", file, "--out", run.path("none")), ("check", file)):
+            err = run(*command, *options, status=1)
+            check(message in err, err)
+    err = run("check", file, *on, "--target", "sm_90a", status=1)
+    check("error[E2F2]: matmul = fp8(...) is unsupported on a GPU" in err, err)
+    run.trace(small(run, compute="f32"), "--values", "loss", "--steps", 1, "--set",
+              "precision { compute = f32; matmul = fp8(); keep f32 = [@layers.*.wd] }")
+
+
+def histories(folder):
+    found = {k: v for k, v in load(folder + "/optimizer.safetensors").items() if k.startswith("fp8.")}
+    check(found, "the checkpoint must have histories")
+    return found
+
+
+def test_checkpoint(run):
+    """histories have names in checkpoints; a resumed run has the same bytes; a skipped step enters nothing"""
+    on = ("--set", "precision.matmul = fp8(scale = delayed)", "-q")
+    whole, parts, last = run.path("whole"), run.path("parts"), "step-000006"
+    batches = random_batches(6, 4, 16)
+    batches["w"][1] = 0                                     # the step has no loss, so its update changes nothing
+    file = small(run, steps=6, micro=32, batches=batches)
+    run("run", file, "--out", whole, *on)
+    for steps in (3, 6):
+        run("run", file, "--out", parts, *on, "--steps", steps)
+    check(folder_bytes(f"{whole}/{last}") == folder_bytes(f"{parts}/{last}"), "a resumed run must have the same bytes")
+    found = histories(f"{whole}/{last}")
+    check({"fp8.x.layers.1.attn.wq", "fp8.dy.layers.0.wd"} <= set(found), sorted(found))
+    for k, v in found.items():
+        check(v.shape == (HISTORY + 1,) and v[0] == 0 and (v[1:6] > 0).all() and not v[6:].any(), f"{k}: {v}")
+
+
+def test_ranks(run):
+    """on several ranks: the maxima of all ranks, and losses beside those of one process"""
+    file = small(run, steps=4, rows=8)
+    wrong = 0.0
+    for how in ("delayed", "current", "block"):
+        base, ranks = run.path("base"), run.path("ranks")
+        on = ("-q", "--set", f"precision.matmul = fp8(scale = {how})")
+        run("run", file, "--out", base, *on)
+        for mesh, n in (("mesh = (dp = 2)", 2), ("mesh = (tp = 2); shard tp = [g, ff]", 2)):
+            run("run", file, "--out", ranks, *on, "--ranks", n, "--set", f"parallel {{ {mesh} }}")
+            a, b = ([json.loads(l) for l in open(f"{f}/metrics.jsonl")] for f in (base, ranks))
+            for x, y in zip(a, b):
+                if "loss" in x:
+                    within(f"loss of {how}, {mesh}", abs(x["loss"] / y["loss"] - 1), 1e-3)
+            if how == "delayed":
+                one, two = histories(f"{base}/step-000004"), histories(f"{ranks}/step-000004")
+                check(set(one) == set(two), "the names of the histories")
+                wrong = max(wrong, max(abs(two[k][4] / v[4] - 1) for k, v in one.items()))
+            remove(ranks)
+        remove(base)
+    within("maxima of the first step", wrong, 1e-4)
