@@ -397,13 +397,14 @@ static size_t maps_select(const lm_lowered *l, const lm_foreign_native *views, s
   return n_out;
 }
 
-// True if some parameters need no mapping: added ones, and those of subs with separate weights.
+// True if some parameters need no mapping: added ones, those of subs with separate weights, and
+// states that the map omits.
 static bool any_unmapped(const lm_compiled *c) {
   const lm_plan *plan = c->plan;
   for (int i = 0; i < plan->n_params + plan->n_frozen; i++)
     if (param_at(plan, i)->added)
       return true;
-  return c->lowered->n_sources > (c->project->recipe->from != NULL);
+  return c->lowered->n_omitted || c->lowered->n_sources > (c->project->recipe->from != NULL);
 }
 
 lm_status lm_weights_foreign(const lm_compiled *c, lm_arena *a, lm_weights w, lm_foreign **out) {
@@ -492,6 +493,21 @@ static bool is_ignored(void *user, const char *name) {
   return false;
 }
 
+static bool is_omitted(const lm_lowered *l, const char *path) {
+  for (uint32_t i = 0; i < l->n_omitted; i++)
+    if (!strcmp(l->omitted[i], path))
+      return true;
+  return false;
+}
+
+// The states that the foreign format does not have begin with their initial values.
+static lm_status omitted_init(const lm_compiled *c, lm_weights w) {
+  for (int i = 0; i < w.n_host; i++)
+    if (has_param(c->plan, w, i) && is_omitted(c->lowered, param_at(c->plan, i)->path))
+      LM_TRY(param_init(c->plan, w, i, c->project->recipe->seed));
+  return NULL;
+}
+
 static lm_status import(const lm_compiled *c, lm_arena *a, foreign_maps maps, lm_weights w,
                         const lm_st *st) {
   lm_foreign *foreign;
@@ -501,13 +517,13 @@ static lm_status import(const lm_compiled *c, lm_arena *a, foreign_maps maps, lm
   lm_foreign_native *views = LM_NEW_N(a, lm_foreign_native, w.n_host + 1);
   size_t n_views = 0;
   for (int i = 0; i < w.n_host; i++)
-    if (has_param(c->plan, w, i))
+    if (has_param(c->plan, w, i) && !is_omitted(c->lowered, param_at(c->plan, i)->path))
       views[n_views++] = w.host[i];
   LM_TRY(lm_foreign_create(maps.v, maps.n, views, n_views, LM_FOREIGN_ONCE, &foreign));
   ignoring x = {c, strlen(prefix)};
   lm_status status = lm_foreign_import(foreign, st, is_ignored, &x);
   lm_foreign_destroy(foreign);
-  return status;
+  return status ? status : omitted_init(c, w);
 }
 
 static lm_status import_file(const lm_compiled *c, lm_arena *a, const char *path, lm_weights w) {

@@ -128,6 +128,8 @@ typedef struct lm_lowered {
   uint32_t n_maps, cap_maps;
   const char **ignored; // patterns of foreign names that `map hf` ignores
   uint32_t n_ignored, cap_ignored;
+  lm_sym *omitted; // states of blocks that `map hf` leaves out: they keep their initial values
+  uint32_t n_omitted, cap_omitted;
   lm_lowered_configs config; // of `map hf`
   const lm_sym *former;      // parameters that the model lacks since subs are replaced, by path
   uint32_t n_former;

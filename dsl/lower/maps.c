@@ -232,6 +232,7 @@ typedef struct {
   const el_param *p; // NULL: one that a replaced sub had
   lm_sym path;
   const ast_item *by; // the directive that maps the parameter, or NULL
+  bool omitted;       // a state that the foreign format does not have
   lm_match match;
   int part, n_parts;  // the index of the pattern's alternative, and their number
   const char *prefix; // of foreign names
@@ -372,6 +373,29 @@ static void ignore_list(lm_elab *e, lm_lowered *out, const ast_item *item) {
     EL_ERR(e, item->expr->loc, E0E4);
 }
 
+// `omit = [@pattern]`: states below `base` that the foreign format does not have.
+static void omit_list(lm_elab *e, targets *t, const ast_item *item, const char *base) {
+  bool list = item->expr->kind == EX_LIST;
+  size_t skip = strlen(base);
+  for (uint32_t i = 0; list && i < item->expr->n_args; i++) {
+    const ast_expr *x = item->expr->args[i].expr;
+    uint32_t hits = 0;
+    list = x && x->kind == EX_PATTERN;
+    for (uint32_t k = 0; list && k < t->n; k++) {
+      target *one = &t->v[k];
+      if (!one->p || strncmp(one->path, base, skip) ||
+          !lm_pattern_match(e->c, x->text, one->path + skip, NULL))
+        continue;
+      hits++;
+      list = one->p->is_state && !one->p->made;
+      one->omitted = true;
+    }
+    list &= hits > 0;
+  }
+  if (!list)
+    EL_ERR(e, item->expr->loc, E0FE);
+}
+
 static void apply_patterns(lm_elab *e, const el_inst *inst, targets *t, const ast_item *item,
                            const char *base) {
   int n;
@@ -386,6 +410,8 @@ static void apply_item(lm_elab *e, el_inst *inst, targets *t, const ast_item *it
                        const char *base, lm_lowered *out) {
   if (item->kind == IT_SET && item->path.n == 1 && !strcmp(item->path.v[0].text, "ignore"))
     ignore_list(e, out, item);
+  else if (item->kind == IT_SET && item->path.n == 1 && !strcmp(item->path.v[0].text, "omit"))
+    omit_list(e, t, item, base);
   else if (lm_item_is_config(item)) {
     if (!inst->path[0]) // only the outermost model has a config
       lm_lower_config(e, inst, item, &out->config);
@@ -538,6 +564,8 @@ void lm_lower_maps(lm_elab *e, el_inst *model, lm_lowered *out, lm_loc at) {
       map_param(e, out, x);
     else if (x->by)
       ignore_former(e, out, x);
+    else if (x->omitted)
+      LM_PUSH(e->a, out->omitted, out->n_omitted, out->cap_omitted) = x->path;
     else if (x->p && needs_map(x->inst) && n_missing++ < 4)
       missing = lm_arena_printf(e->a, "%s%s%s", missing, n_missing > 1 ? ", " : "", x->path);
     x->end = out->n_maps;

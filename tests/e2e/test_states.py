@@ -173,3 +173,30 @@ recipe Two extends One { parallel { mesh = (dp = 2) } }
     two = load(run.path("run/step-000003/model.safetensors"))
     for n in one:
         within(n, distance(two[n], one[n]), 1e-5)
+
+
+def test_states_mapped(run):
+    """a map names the states of the foreign format and omits the others, which begin with their initial values after an import"""
+    save(run.path("batches.safetensors"), random_batches(3, 4, 16, 24))
+    lines = """  map hf {
+    @embed = ("e", [vocab, d]); @head = ("h.weight", [vocab, d]); @norm.w = ("n.weight", [d])
+    @norm.mean = ("n.running_mean", [d]); @norm.var = ("n.running_var", [d]); omit = [@norm.{s1,s2,n,slow}]
+    config { model_type = "b" }
+  }
+  loss("""
+    text = NORM.replace("  loss(", lines).replace("start()\n", "const(0.5)\n").replace("  start() -> f32[d] { return f32(w) }\n", "")
+    text = text.replace("    s1 = 0\n", "")
+    file = run.write("m.lm", text + """model Back = B() from "hf:out"
+recipe Again extends R { model = Back; run = 1 steps; optimizer.lr = 0; save = checkpoint("again", every = 1 steps) }
+""")
+    run("run", file, "--recipe", "R", "--set", "run=3 steps")
+    run("export", run.path("run"), "--format", "hf", "-o", run.path("out"))
+    out = load(run.path("out/model.safetensors"))
+    check(sorted(out) == ["e", "h.weight", "n.running_mean", "n.running_var", "n.weight"], str(sorted(out)))
+    run("run", file, "--recipe", "Again")
+    a, b = load(run.path("run/step-000003/model.safetensors")), load(run.path("again/step-000001/model.safetensors"))
+    check(np.array_equal(a["embed"], b["embed"]))
+    within("average", distance(b["norm.slow"], 0.9 * 0.5 + 0.1 * b["norm.w"]), 1e-6)
+    x = a["embed"].astype("f8")[load(run.path("batches.safetensors"))["tok"][0].flatten()]
+    within("sums of one step", distance(b["norm.s1"], x.sum(0)), 1e-5)
+    within("mean", distance(b["norm.mean"], 0.9 * a["norm.mean"] + 0.1 * x.mean(0)), 1e-5)
