@@ -264,6 +264,19 @@ def test_lora_on_some_layers(run):
     check(all(t.any() for n, t in out.items() if n.endswith(".b")))
 
 
+def test_lora_segments(run):
+    """adapters on layers 3 to 5 make loops of equal layers, so the program does not grow with the number of layers"""
+    edits = "freeze @**; adapt @layers.{3,4,5}.**.{wq,wv} = lora(rank = 2); after @layers.{3,5}.attn = bottleneck(m = 2)"
+    size = {}
+    for depth in 16, 48:
+        text = open(adapted(run, edits=edits)).read().replace("depth = 4", f"depth = {depth}").replace("lora, dora", "lora, dora, bottleneck")
+        run("compile", run.write("deep.lm", text), "--recipe", "Part", "-o", run.path("plan"))
+        plan = open(run.path("plan/graph.lmir")).read()
+        size[depth] = plan.count("\n"), plan.count(" = loop "), len(os.listdir(run.path("plan/kernels")))
+        shutil.rmtree(run.path("plan"))
+    check(size[16] == size[48] and size[16][1] > 2, size)
+
+
 OWN = """block scaled(start = 1) {
   param s: real[..o] = const(start)
   merge(w: real[..i, ..o]) -> real[..i, ..o] { return w * s }
