@@ -119,6 +119,93 @@ static void checks_test(lm_arena *a) {
   lm_exec_destroy(e);
 }
 
+// ---- the collectives of all ranks
+
+#define SUM(GROUP, HANDLE)                                                                         \
+  "start all_reduce sum f32 16 over " GROUP " lane 0 as " HANDLE " work[0 : 64] -> work[0 : 64]"
+#define WAIT(HANDLE) "wait " HANDLE " work[0 : 64] -> work[0 : 64]"
+#define SEND(PEER, HANDLE)                                                                         \
+  "start send f32 16 over a peer " PEER " lane 0 as " HANDLE " work[0 : 64]"
+#define RECEIVE(PEER, HANDLE)                                                                      \
+  "start receive f32 16 over a peer " PEER " lane 0 as " HANDLE " -> work[0 : 64]"
+
+typedef struct mesh_case {
+  const char *rank[4]; // steps; NULL: those of the rank before
+  const char *found;   // NULL: there is no mistake
+} mesh_case;
+
+static const mesh_case meshes[] = {
+    {{SUM("a", "0") "\n" WAIT("0") "\n" SUM("b", "0") "\n" SUM("all",
+                                                               "1") "\n" WAIT("1") "\n" WAIT("0")},
+     NULL},
+    // ranks 0 and 1 send to 2 and 3, in three iterations of two slots
+    {{"loop i0 < 3\n" SEND("1", "0 + (i0 mod 2)") "\nwait 0 + (i0 mod 2) work[0 : 64]\nend", NULL,
+      "loop i0 < 3\n" RECEIVE("0", "4") "\nwait 4 -> work[0 : 64]\nend"},
+     NULL},
+    // both send first: the waits are behind the receives
+    {{SEND("1", "0") "\n" RECEIVE("1", "1") "\nwait 0 work[0 : 64]\nwait 1 -> work[0 : 64]", NULL,
+      SEND("0", "0") "\n" RECEIVE("0", "1") "\nwait 0 work[0 : 64]\nwait 1 -> work[0 : 64]"},
+     NULL},
+    {{SUM("b", "0") "\n" WAIT("0"),
+      "start all_reduce sum f32 8 over b lane 0 as 0 work[0 : 32] -> work[0 : 32]\nwait 0 work[0 : "
+      "32] -> work[0 : 32]",
+      SUM("b", "0") "\n" WAIT("0")},
+     "number 1 over b: rank 0 has all_reduce sum f32 16, rank 1 has all_reduce sum f32 8"},
+    {{SUM("b", "0") "\n" WAIT("0"), NULL,
+      "start all_reduce max f32 16 over b lane 0 as 0 work[0 : 64] -> work[0 : 64]\n" WAIT("0"),
+      SUM("b", "0") "\n" WAIT("0")},
+     "rank 2 has all_reduce max f32 16, rank 3 has all_reduce sum f32 16"},
+    {{SUM("a", "0") "\n" WAIT("0"), NULL, NULL,
+      SUM("a", "0") "\n" WAIT("0") "\n" SUM("a", "0") "\n" WAIT("0")},
+     "over a rank 1 starts 1 collectives, rank 3 2"},
+    {{SEND("1", "0") "\nwait 0 work[0 : 64]", NULL, SUM("b", "0") "\n" WAIT("0")},
+     "over a rank 0 starts 1 send, rank 2 0"},
+    {{SEND("2", "0") "\nwait 0 work[0 : 64]"}, "rank 0 has a message to or from 2 over a"},
+    {{SUM("a", "0") "\n" WAIT("0") "\n" SUM("b", "0") "\n" WAIT("0"),
+      SUM("b", "0") "\n" WAIT("0") "\n" SUM("a", "0") "\n" WAIT("0"),
+      SUM("b", "0") "\n" WAIT("0") "\n" SUM("a", "0") "\n" WAIT("0"),
+      SUM("a", "0") "\n" WAIT("0") "\n" SUM("b", "0") "\n" WAIT("0")},
+     "the ranks wait for each other: rank 0 in all_reduce sum f32 16 over a"},
+    // both wait for the peer's receive before their own
+    {{SEND("1", "0") "\nwait 0 work[0 : 64]\n" RECEIVE("1", "1") "\nwait 1 -> work[0 : 64]", NULL,
+      SEND("0", "0") "\nwait 0 work[0 : 64]\n" RECEIVE("0", "1") "\nwait 1 -> work[0 : 64]"},
+     "the ranks wait for each other: rank 0 in send f32 16 over a"},
+    {{SUM("a", "0") "\n" WAIT("1")}, "rank 0 waits for handle 1, which no step has started"},
+};
+
+static lm_plan *rank_plan(lm_arena *a, const char *steps, int rank) {
+  lm_buf text = {0};
+  lm_plan *p;
+  lm_buf_puts(&text, "mesh a 2\nmesh b 2\narena work 64\nfunc f work 64\n");
+  for (int n = 0; *steps; n++) {
+    int line = (int)strcspn(steps, "\n");
+    lm_buf_printf(&text, "  %d %.*s\n", n, line, steps);
+    steps += line + (steps[line] != 0);
+  }
+  CHECK_OK(lm_plan_parse(a, text.p, text.n, &p));
+  lm_plan_mesh_place(p, rank);
+  lm_buf_free(&text);
+  return p;
+}
+
+static void mesh_test(lm_arena *a) {
+  for (size_t i = 0; i < LM_COUNT(meshes); i++) {
+    const lm_plan *plans[4];
+    const char *steps = NULL;
+    lm_buf why = {0};
+    for (int r = 0; r < 4; r++) {
+      steps = meshes[i].rank[r] ? meshes[i].rank[r] : steps;
+      plans[r] = rank_plan(a, steps, r);
+    }
+    bool good = lm_plan_check_mesh(plans, "f", &why);
+    if (good != !meshes[i].found || (!good && !strstr(why.p, meshes[i].found))) {
+      fprintf(stderr, "mesh %zu: %s\n", i, why.p ? why.p : "no fault");
+      exit(1);
+    }
+    lm_buf_free(&why);
+  }
+}
+
 // ---- mistakes in the text
 
 static void text_test(lm_arena *a) {
@@ -174,6 +261,7 @@ int main(void) {
   lm_arena *a = lm_arena_create();
   ring_test(a);
   checks_test(a);
+  mesh_test(a);
   text_test(a);
   positions_test(a);
   lm_arena_destroy(a);

@@ -183,6 +183,23 @@ static void results_compare(const rank *r, const lm_func *f, lm_exec *e, const l
   }
 }
 
+// All functions of the plans of all ranks together.
+static bool mesh_check(const rank *r, const lm_plan *p, lm_buf *why) {
+  lm_plan *all = lm_calloc((size_t)r->size, sizeof *all);
+  const lm_plan **plans = lm_calloc((size_t)r->size, sizeof *plans);
+  bool ok = true;
+  for (int k = 0; k < r->size; k++) {
+    all[k] = *p;
+    lm_plan_mesh_place(&all[k], k);
+    plans[k] = &all[k];
+  }
+  for (int i = 0; i < p->n_funcs; i++)
+    ok &= lm_plan_check_mesh(plans, p->funcs[i].name, why);
+  lm_free(plans);
+  lm_free(all);
+  return ok;
+}
+
 static lm_plan *plan_make(const rank *r, lm_module *m) {
   lm_plan_options o = lm_target_options(&r->target, false);
   lm_pass_env env = {.target = &o.target, .codegen = o.codegen, .compute = LM_F32};
@@ -201,8 +218,12 @@ static lm_plan *plan_make(const rank *r, lm_module *m) {
   if (why.n)
     fprintf(stderr, "%s", why.p);
   CHECK(p && ok);
-  lm_buf_free(&why);
   lm_plan_mesh_place(p, r->number);
+  ok = mesh_check(r, p, &why);
+  if (!ok)
+    fprintf(stderr, "%s", why.p);
+  CHECK(ok);
+  lm_buf_free(&why);
   return p;
 }
 
