@@ -13,8 +13,24 @@
 
 // ---- --ranks N
 
-// The arguments of this process without --ranks, under the path of the program.
-static lm_status arguments_find(lm_arena *a, char ***out) {
+static bool has_option(const lm_cli *cli, const char *name) {
+  const lm_opt *o = cli->command->options;
+  while (o->name && strcmp(o->name, name) != 0)
+    o++;
+  return o->name != NULL;
+}
+
+// True if the word gives the option, with its value or before it: --ranks=2, --ranks 2.
+static bool gives(const char *word, const char *option, bool *before) {
+  size_t n = strlen(option);
+  bool same = !strncmp(word, option, n);
+  *before |= same && !word[n];
+  return same && (!word[n] || word[n] == '=');
+}
+
+// The arguments of this process for one of the ranks, under the path of the program. again: the
+// ranks continue from the newest checkpoint, whatever the first ones resumed from.
+static lm_status arguments_find(lm_arena *a, bool again, char ***out) {
   char self[4096] = {0};
   lm_buf all = {0};
   int n = 0;
@@ -24,10 +40,12 @@ static lm_status arguments_find(lm_arena *a, char ***out) {
   bool skip = false;
   for (size_t at = 0; at < all.n; at += strlen(text + at) + 1) {
     char *word = text + at;
-    bool separate = !strcmp(word, "--ranks");
-    if (!skip && !separate && strncmp(word, "--ranks=", 8) != 0)
+    bool before = false;
+    bool own = gives(word, "--ranks", &before) || gives(word, "--restarts", &before) ||
+               (again && gives(word, "--resume", &before));
+    if (!skip && !own)
       list[n++] = word;
-    skip = separate;
+    skip = !skip && before;
   }
   lm_buf_free(&all);
   if (readlink("/proc/self/exe", self, sizeof self - 1) > 0)
@@ -36,11 +54,27 @@ static lm_status arguments_find(lm_arena *a, char ***out) {
   return NULL;
 }
 
+// Runs the ranks, and runs them again, so often as --restarts says, if one was lost.
+static lm_status ranks_repeat(const lm_cli *cli, int ranks, int *status) {
+  int64_t most = has_option(cli, "restarts") ? lm_args_whole(&cli->args, "restarts", 0) : 0;
+  for (int64_t i = 0; i <= most; i++) {
+    char **arguments;
+    LM_TRY(arguments_find(cli->ctx->arena, i > 0, &arguments));
+    LM_TRY(lm_ranks_start(ranks, arguments, status));
+    if (*status != LM_ENV || lm_ranks_stopped() || i == most)
+      return NULL;
+    lm_cli_note("lmc: the ranks are started again: %lld of %lld restarts\n", (long long)i + 1,
+                (long long)most);
+  }
+  return NULL;
+}
+
 static lm_status ranks_start(const lm_cli *cli) {
   int64_t ranks = lm_args_whole(&cli->args, "ranks", 0);
   lm_launch launch;
-  char **arguments;
   int status;
+  if (!ranks && has_option(cli, "restarts") && lm_args_given(&cli->args, "restarts"))
+    return lm_fail(LM_USER, "--restarts needs --ranks N: other launchers start ranks themselves");
   if (!ranks)
     return NULL;
   LM_TRY(lm_launch_find(&launch));
@@ -49,8 +83,7 @@ static lm_status ranks_start(const lm_cli *cli) {
                    (long long)ranks, launch.size, launch.name);
   if (ranks == 1)
     return NULL;
-  LM_TRY(arguments_find(cli->ctx->arena, &arguments));
-  LM_TRY(lm_ranks_start((int)ranks, arguments, &status));
+  LM_TRY(ranks_repeat(cli, (int)ranks, &status));
   exit(status); // the ranks have reported everything
 }
 
@@ -110,10 +143,7 @@ static lm_status leave(lm_cli *cli, lm_status s) {
 }
 
 lm_status lm_cli_ranks_run(lm_cli *cli) {
-  const lm_opt *o = cli->command->options;
-  while (o->name && strcmp(o->name, "ranks") != 0)
-    o++;
-  if (!o->name)
+  if (!has_option(cli, "ranks"))
     return cli->command->run(cli);
   LM_TRY(join(cli));
   return leave(cli, cli->command->run(cli));

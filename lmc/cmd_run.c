@@ -42,6 +42,11 @@ static const lm_opt options[] = {
      .help =
          "instead of the recipe's: default, reduce-overhead, which is the same, or max-autotune"},
 #include "lmc/ranks.def"
+    {.name = "restarts",
+     .kind = LM_OPT_WHOLE,
+     .value = "K",
+     .help = "with --ranks: if a rank is lost, starts all again at the newest checkpoint, K times",
+     .most = 1000},
     {.name = "profile",
      .kind = LM_OPT_MAYBE,
      .value = "FILE",

@@ -100,6 +100,10 @@ static int exit_of(int status) {
   return received ? 128 + received : code;
 }
 
+bool lm_ranks_stopped(void) {
+  return times > 0;
+}
+
 lm_status lm_ranks_start(int ranks, char *const *argv, int *out_exit) {
   struct sigaction old[LM_COUNT(SIGNALS)];
   char count[16];

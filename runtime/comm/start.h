@@ -12,4 +12,5 @@ enum {
 // ends the ranks. *out_exit is the command's exit status: 2 if a signal ended one of the ranks.
 // LM_ENV: there is no mpirun.
 lm_status lm_ranks_start(int ranks, char *const *argv, int *out_exit);
+bool lm_ranks_stopped(void); // true if a signal was passed on
 #endif

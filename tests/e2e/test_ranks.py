@@ -284,6 +284,31 @@ def test_killed_and_resumed(run):
     check(tensors(run.path("cut"), 20) == tensors(run.path("whole"), 20), "the resumed run differs")
 
 
+def test_restarts(run):
+    """A lost rank: the command starts all ranks again, and the run has the bits of one without a loss."""
+    mpi_needed(run)
+    file = model(run)
+    args = ("run", file, "--ranks", "2", "--set", "parallel.mesh=(cp = 2)", "--resume", "never", "--restarts")
+    mesh_run(run, "cp2", file, "whole-cp", "-q")
+    p = run.start(*args, "2", "--out", run.path("cut"), env=QUICK)
+    for step in (4, 12):
+        wait_for(run.path("cut", f"step-{step:06d}"), p)
+        victim = rank_pid(p, 1)
+        if victim:
+            os.kill(victim, signal.SIGKILL)
+    out, err = p.communicate(timeout=600)
+    check(p.returncode == 0, f"{p.returncode}: {out}{err}")
+    check(len(re.findall("of 2 restarts", err)) <= 2 and (not victim or "1 of 2 restarts" in err), err)
+    check(tensors(run.path("cut"), 20) == tensors(run.path("whole-cp"), 20), "the restarted run differs")
+    p = run.start(*args, "1", "--out", run.path("stopped"), env=QUICK)
+    wait_for(run.path("stopped", "step-000004"), p)
+    p.send_signal(signal.SIGINT)
+    err = p.communicate(timeout=600)[1]
+    check(p.returncode in (0, 130) and "restarts" not in err, f"{p.returncode}: {err}")
+    err = run("run", file, "--restarts", 1, status=1)
+    check("--restarts needs --ranks" in err, err)
+
+
 def rank_pid(p, rank):
     """The process of a rank: a descendant of the command; None if it has ended."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
