@@ -72,7 +72,7 @@ static lm_status recipe_check(lm_session *s) {
   lm_check(p->ctx, p->program, r);
   LM_TRY(lm_verdict(p->ctx));
   s->run.divides = true;
-  s->run.dp = lm_recipe_mesh_size(r, "dp");
+  s->run.dp = lm_recipe_row_ranks(r);
   s->run.rows = ROWS * s->run.dp;
   s->run.seq = r->data.seq ? r->data.seq : SEQ;
   s->run.n_micro = r->micro && !r->micro_auto ? r->batch / r->micro : 0;

@@ -35,6 +35,10 @@ static const char *positions_of(const lm_module *m) {
   return name ? lm_arena_strndup(m->arena, name, lm_axis_base_length(name)) : NULL;
 }
 
+static bool divides_rows(const char *axis) {
+  return !strcmp(axis, "dp") || !strcmp(axis, "fsdp");
+}
+
 static lm_mesh_axis axis_make(const lm_compiled *c, int k) {
   const lm_recipe_parallel *p = &c->project->recipe->parallel;
   lm_ctx *ctx = c->project->ctx;
@@ -42,8 +46,9 @@ static lm_mesh_axis axis_make(const lm_compiled *c, int k) {
   lm_mesh_axis a = {
       .name = LM_SYM(ctx, p->axis[k].name),
       .size = p->axis[k].size,
-      .rows = !strcmp(p->axis[k].name, "dp"),
+      .rows = divides_rows(p->axis[k].name),
       .positions = !strcmp(p->axis[k].name, "cp"),
+      .zero = p->axis[k].zero,
       .loc = p->loc,
   };
   uint32_t cap = 0;
@@ -82,12 +87,30 @@ static void context_check(const lm_compiled *c, const lm_mesh_axis *cp) {
         LM_REPORT(ctx, cp->shard[i].loc, E25A, cp->shard[i].name, mesh->axis[k].name);
 }
 
+static int64_t blocks_of(int64_t elements) {
+  return (elements + LM_BLOCK - 1) / LM_BLOCK;
+}
+
+// Keeps parameters whole of which a part would take as many blocks.
+static void small_keep(lm_module *m, int ranks) {
+  for (uint32_t i = 0; i < m->n_globals; i++) {
+    lm_global *g = &m->globals[i];
+    if (!lm_global_is_weight(g))
+      continue;
+    int64_t n = lm_type_elements(m, g->type) / g->n_paths;
+    int64_t part = n / ranks;
+    g->whole |= blocks_of(n) == blocks_of(part);
+  }
+}
+
 lm_status lm_mesh_make(const lm_compiled *c) {
   const lm_recipe_parallel *p = &c->project->recipe->parallel;
   lm_module *m = c->lowered->m;
   for (m->mesh.n = 0; c->spec.run.divides && m->mesh.n < p->n; m->mesh.n++) {
     lm_mesh_axis *a = &m->mesh.axis[m->mesh.n];
     *a = axis_make(c, m->mesh.n);
+    if (a->zero)
+      small_keep(m, a->size);
     if (a->rows || a->positions || a->n_shard)
       continue;
     lm_diag *d = LM_REPORT(c->project->ctx, p->loc, E258, a->name, a->size, a->name);

@@ -14,13 +14,16 @@ static bool rows_divide(const lm_session *s, int64_t seq) {
   int64_t rows = lm_run_micro(&s->run) / seq;
   if (rows % s->run.dp == 0)
     return true;
-  lm_diag *d =
-      LM_REPORT(s->project.ctx, r->parallel.loc, E255, s->run.dp, (long long)rows, (long long)seq);
+  bool fsdp = lm_recipe_mesh_size(r, "fsdp") > 1;
+  bool both = fsdp && lm_recipe_mesh_size(r, "dp") > 1;
+  const char *name = both ? "dp * fsdp" : fsdp ? "fsdp" : "dp";
+  lm_diag *d = LM_REPORT(s->project.ctx, r->parallel.loc, E255, name, s->run.dp, (long long)rows,
+                         (long long)seq);
   lm_diag_note(s->project.ctx, d, r->micro_loc, "a micro-batch of the whole mesh has %lld tokens",
                (long long)lm_run_micro(&s->run));
   int64_t nearest = divisor_below(rows, s->run.dp);
   if (nearest > 1)
-    lm_diag_help(s->project.ctx, d, "dp = %lld does", (long long)nearest);
+    lm_diag_help(s->project.ctx, d, "%s = %lld does", name, (long long)nearest);
   return false;
 }
 

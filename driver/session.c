@@ -25,7 +25,7 @@ static lm_status sizes_settle(lm_session *s, const lm_data_info *info) {
   if (!lm_run_spec_size(p->ctx->arena, p->recipe, info, &s->run))
     return lm_verdict(p->ctx);
   s->run.divides = s->divides;
-  s->run.dp = s->divides ? lm_recipe_mesh_size(p->recipe, "dp") : 1;
+  s->run.dp = s->divides ? lm_recipe_row_ranks(p->recipe) : 1;
   return lm_ranks_rows_check(s);
 }
 

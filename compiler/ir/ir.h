@@ -63,6 +63,10 @@ typedef struct lm_mesh_axis {
     lm_loc loc;
   } * shard;
   uint32_t n_shard;
+  // ZeRO: the stage of dividing parameters, gradients and optimizer states, which every rank along
+  // the axis would have otherwise, among these ranks (pass shard). 1: the optimizer states; 2: also
+  // the gradients; 3: also the parameters that are computed with. 0: none.
+  int zero;
 } lm_mesh_axis;
 typedef struct lm_mesh {
   lm_mesh_axis axis[LM_MESH_AXES];
@@ -161,6 +165,7 @@ typedef enum {
   LM_GLOBAL_FIXED,   // a frozen parameter: of any dtype, without gradient
   LM_GLOBAL_PACKED,  // trained parameters side by side in memory, under one type
   LM_GLOBAL_STATE,   // an optimizer state of one parameter, or a state of none, of any axes
+  LM_GLOBAL_TERMS,   // the term of a gradient that one rank computes (pass reduce_once)
   LM_GLOBAL_KINDS,
 } lm_global_kind;
 extern const char *const lm_global_names[LM_GLOBAL_KINDS]; // "param", "cache", …
@@ -192,6 +197,7 @@ typedef struct lm_global {
   bool untrained;
   // Parameters: the gradient is the sum of what accum adds on the ranks along these axes.
   lm_mesh_set partial;
+  bool whole; // parameters: ZeRO does not divide it
   lm_loc loc;
 } lm_global;
 

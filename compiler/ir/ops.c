@@ -10,8 +10,8 @@ const lm_op_info lm_op_table[LM_OPS] = {
 };
 
 const char *const lm_remat_names[LM_REMATS] = {"", "save", "recompute"};
-const char *const lm_global_names[LM_GLOBAL_KINDS] = {"param", "cache",  "derived",
-                                                      "fixed", "packed", "state"};
+const char *const lm_global_names[LM_GLOBAL_KINDS] = {"param",  "cache", "derived", "fixed",
+                                                      "packed", "state", "terms"};
 
 static bool is_state(const lm_op *param) {
   const lm_global *g = lm_global_find(param->parent->func->module, param->attr.sym);

@@ -45,7 +45,37 @@ static bool divided_axis(parser *p, const lm_token *t, int64_t size) {
   return true;
 }
 
-// mesh dp = 2 rows, cp = 2 positions, tp = 4 shard(g, ff)
+// shard(g, ff)
+static bool mesh_shard(parser *p, lm_mesh_axis *a) {
+  lm_token t;
+  uint32_t cap = 0;
+  if (!lmir_opt_word(p, "shard"))
+    return true;
+  if (!lmir_want(p, '('))
+    return false;
+  do {
+    if (!lmir_want_kind(p, TK_NAME, "an axis", &t))
+      return false;
+    LM_PUSH(p->m->arena, a->shard, a->n_shard, cap) = (struct lm_mesh_shard){t.sym, t.loc};
+  } while (lmir_opt(p, ','));
+  return lmir_want(p, ')');
+}
+
+// zero 3
+static bool mesh_zero(parser *p, lm_mesh_axis *a) {
+  int64_t stage;
+  lm_loc at = p->t.loc;
+  if (!lmir_opt_word(p, "zero"))
+    return true;
+  if (!lmir_integer(p, &stage))
+    return false;
+  if (stage < 1 || stage > 3)
+    return lmir_fail(p, at, "zero is 1, 2 or 3");
+  a->zero = (int)stage;
+  return true;
+}
+
+// mesh dp = 2 rows zero 1, cp = 2 positions, tp = 4 shard(g, ff)
 static bool mesh(parser *p) {
   int64_t ranks = 1;
   if (p->m->mesh.n || p->m->n_axes > 1)
@@ -63,19 +93,9 @@ static bool mesh(parser *p) {
       return lmir_fail(p, t.loc, "a mesh has at most %d ranks", MAX_RANKS);
     lm_mesh_axis *a = &p->m->mesh.axis[p->m->mesh.n++];
     *a = (lm_mesh_axis){.name = t.sym, .size = (int)size, .loc = t.loc};
-    uint32_t cap = 0;
     a->rows = lmir_opt_word(p, "rows");
     a->positions = lmir_opt_word(p, "positions");
-    if (!lmir_opt_word(p, "shard"))
-      continue;
-    if (!lmir_want(p, '('))
-      return false;
-    do {
-      if (!lmir_want_kind(p, TK_NAME, "an axis", &t))
-        return false;
-      LM_PUSH(p->m->arena, a->shard, a->n_shard, cap) = (struct lm_mesh_shard){t.sym, t.loc};
-    } while (lmir_opt(p, ','));
-    if (!lmir_want(p, ')'))
+    if (!mesh_shard(p, a) || !mesh_zero(p, a))
       return false;
   } while (lmir_opt(p, ','));
   return !p->failed;
@@ -256,6 +276,7 @@ static bool global(parser *p, lm_global_kind kind) {
   if (!lmir_partial(p, &g->partial))
     return false;
   g->untrained = kind == LM_GLOBAL_PARAM && lmir_opt_word(p, "untrained");
+  g->whole = lm_global_is_weight(g) && lmir_opt_word(p, "whole");
   if (lmir_opt_word(p, "as") && !paths(p, g))
     return false;
   if (kind == LM_GLOBAL_STATE && !state_of(p, g))

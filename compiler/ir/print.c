@@ -324,6 +324,8 @@ static void put_mesh(printer *p) {
       put_name(p->out, a->shard[k].name);
     }
     lm_buf_puts(p->out, a->n_shard ? ")" : "");
+    if (a->zero)
+      lm_buf_printf(p->out, " zero %d", a->zero);
   }
   if (mesh->n)
     lm_buf_puts(p->out, "\n");
@@ -448,6 +450,7 @@ static void put_global(printer *p, const lm_global *g) {
   put_partial(p->m, p->out, g->partial);
   if (g->untrained)
     lm_buf_puts(p->out, " untrained");
+  lm_buf_puts(p->out, g->whole ? " whole" : "");
   if (lm_global_is_weight(g)) {
     put_paths(p, g);
     put_inits(p->out, g);

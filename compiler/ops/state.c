@@ -67,7 +67,8 @@ static bool pairs_fit(const lm_attr *a, lm_buf *why) {
 // ---- globals
 
 // A global of this kind; for a param also a `derived`, `fixed` or `state` one, for a param or an
-// accum a `packed` one. A state of no parameter is read and written like a cache.
+// accum a `packed` one, for an accum or a gradient a `terms` one. A state of no parameter is read
+// and written like a cache.
 static const lm_global *global(const lm_module *m, const lm_op *op, lm_global_kind kind,
                                uint32_t extra, lm_buf *why) {
   const char *kinds[] = {"parameter", "cache"};
@@ -78,6 +79,8 @@ static const lm_global *global(const lm_module *m, const lm_op *op, lm_global_ki
   read |= g && g->kind == LM_GLOBAL_PACKED && kind == LM_GLOBAL_PARAM;
   read |= g && g->kind == LM_GLOBAL_STATE && !g->of && op->code != LM_OP_APPEND &&
           kind == LM_GLOBAL_CACHE;
+  read |=
+      g && g->kind == LM_GLOBAL_TERMS && (op->code == LM_OP_ACCUM || op->code == LM_OP_GRADIENT);
   if (!g || (g->kind != kind && !read)) {
     lm_why(why, "there is no %s @%s", kinds[kind], op->attr.sym ? op->attr.sym : "");
     return NULL;

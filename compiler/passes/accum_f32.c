@@ -61,7 +61,7 @@ static lm_value *in_f32(rewriter *w, lm_value *v) {
   return z ? z : lm_emit_cast(&w->b, v, LM_F32);
 }
 
-// Rewrites the operand of an accum, or the terms of the f32 sum that it is.
+// Rewrites the operand of an accum, or the terms of the f32 sum that it is, also over ranks.
 static void term(rewriter *w, lm_op *user, lm_value **in) {
   lm_op *op = (*in)->def;
   if (!op || op->parent != w->region || (*in)->id >= w->n_uses || w->uses[(*in)->id] != 1)
@@ -69,8 +69,8 @@ static void term(rewriter *w, lm_op *user, lm_value **in) {
   w->b = (lm_builder){w->b.m, op->parent, user, user->loc};
   if (op->code == LM_OP_CAST && op->in[0]->type.dtype == LM_BF16)
     *in = in_f32(w, op->in[0]);
-  else if (op->code == LM_OP_ADD)
-    for (int i = 0; i < 2; i++)
+  else if (op->code == LM_OP_ADD || op->code == LM_OP_REDUCE_SCATTER)
+    for (uint32_t i = 0; i < op->n_in; i++)
       term(w, op, &op->in[i]);
 }
 

@@ -30,10 +30,19 @@
 #include "compiler/passes/pass.h"
 #include "compiler/plan/planner.h"
 
+// A parameter that ranks gather is cast before, so that they exchange half of the bytes.
+static lm_value *gathered_cast(lm_rewrite *r, const lm_op *gather, lm_dtype t) {
+  lm_value *part = lm_emit_cast(&r->b, gather->in[0], t);
+  return lm_emit(&r->b, gather->code, &part, 1, &gather->attr, NULL);
+}
+
 static lm_value *cast_rule(lm_rewrite *r, lm_op *op) {
   const lm_op *def = op->in && op->n_in == 1 ? op->in[0]->def : NULL;
-  if (op->code != LM_OP_CAST || op->out[0]->type.dtype != LM_BF16 || !def ||
-      def->code != LM_OP_PARAM)
+  if (op->code != LM_OP_CAST || op->out[0]->type.dtype != LM_BF16 || !def)
+    return NULL;
+  if (lm_param_is_gathered(def))
+    return gathered_cast(r, def, op->out[0]->type.dtype);
+  if (def->code != LM_OP_PARAM || lm_param_has_zero(r->b.m, def))
     return NULL;
   if (op->in[0]->type.dtype != LM_F32 || !lm_value_is_weight(op->in[0]))
     return NULL;

@@ -16,6 +16,24 @@
 
 #include "compiler/ops/interface.h"
 
+// ---- parameters that ranks gather
+
+bool lm_param_has_zero(const lm_module *m, const lm_op *param) {
+  lm_type t = param->out[0]->type;
+  for (int i = 0; i < t.rank; i++) {
+    int mesh = m->axes[t.axis[i]].mesh;
+    if (mesh && m->mesh.axis[mesh - 1].zero)
+      return true;
+  }
+  return false;
+}
+
+bool lm_param_is_gathered(const lm_op *op) {
+  const lm_module *m = op->parent->func->module;
+  bool gathers = op->code == LM_OP_ALL_GATHER || op->code == LM_OP_COLLECT;
+  return gathers && lm_op_is(op->in[0], LM_OP_PARAM) && m->mesh.axis[op->attr.mesh - 1].zero;
+}
+
 // ---- marks
 
 typedef struct marking {
@@ -72,10 +90,18 @@ static uint8_t result_mark(marking *m, const lm_op *op) {
     param = own ? own : param;
   }
   m->param[op->out[0]->id] = param;
+  bool costly = lm_op_accumulates(op) || lm_op_has(op, LM_T_COLLECTIVE);
   if (all & LM_OF_PARAMS)
     all = (uint8_t)(LM_OF_PARAMS | (all & (LM_OF_COSTLY | LM_OF_TRAINED)) |
-                    (lm_op_accumulates(op) ? LM_OF_COSTLY : 0));
+                    (costly ? LM_OF_COSTLY : 0));
   return all;
+}
+
+// True of what gathers a parameter once per update: in the stages of ZeRO below 3.
+static bool gathers_once(const marking *m, const lm_op *op) {
+  bool gathers = op->code == LM_OP_ALL_GATHER || op->code == LM_OP_COLLECT;
+  int stage = gathers ? m->f->module->mesh.axis[op->attr.mesh - 1].zero : 0;
+  return stage == 1 || stage == 2;
 }
 
 static void op_mark(lm_op *op, void *user) {
@@ -87,7 +113,7 @@ static void op_mark(lm_op *op, void *user) {
     mark = param_mark(m, op);
   else if (op->code == LM_OP_CONST || op->code == LM_OP_IOTA)
     mark = LM_OF_CONSTANTS;
-  else if (op->n_in && lm_op_pure(op) && !lm_op_has(op, LM_T_COLLECTIVE))
+  else if (op->n_in && lm_op_pure(op) && (!lm_op_has(op, LM_T_COLLECTIVE) || gathers_once(m, op)))
     mark = result_mark(m, op);
   m->marks[op->out[0]->id] = mark;
 }

@@ -35,4 +35,7 @@ void lm_hoisting_apply(lm_module *m, lm_hoisting *h);
 // set. copied: casts of trained parameters are read from the copies.
 void lm_hoisting_emit(lm_builder *b, const lm_hoisting *h, bool copied, bool trained,
                       lm_value **out);
+// True of a `param` of which each rank has a part by ZeRO, and of what gathers one.
+bool lm_param_has_zero(const lm_module *m, const lm_op *param);
+bool lm_param_is_gathered(const lm_op *op);
 #endif

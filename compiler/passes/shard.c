@@ -555,5 +555,8 @@ bool lm_pass_shard(lm_module *m, const lm_pass_env *env) {
       if (divides_batch(by) == batch && (by->n_shard || lm_shard_batch(m, k)))
         ok = axis_divide(m, k);
     }
+  for (int k = 1; k <= m->mesh.n && ok; k++)
+    if (m->mesh.axis[k - 1].zero && m->mesh.axis[k - 1].size > 1)
+      lm_shard_zero(m, k);
   return ok;
 }

@@ -70,6 +70,11 @@ bool lm_shard_returns_partial(const lm_shard *s, uint32_t i);
 // for parameters of which a use needs the whole cotangent.
 void lm_shard_choose(lm_shard *s, uint8_t *whole_params);
 
+// ---- shard_zero.c
+// Divides parameters, gradients and optimizer states among the ranks along an axis of the mesh
+// (from 1) that divides rows.
+void lm_shard_zero(lm_module *m, int mesh);
+
 // ---- shard_norm.c
 // Adds the norms of the ranks along an axis of the mesh (from 1) that divides parameters.
 void lm_shard_norm(lm_module *m, int mesh);

@@ -205,7 +205,7 @@ static void arenas_size(planner *p) {
   int64_t *bytes = p->plan->arena_bytes;
   p->plan->n_states = (int)p->n_states;
   bytes[LM_ARENA_PARAM] = params;
-  bytes[LM_ARENA_GRAD] = p->has_gradients ? params : 0;
+  bytes[LM_ARENA_GRAD] = p->has_gradients ? params + p->layout.terms_bytes : 0;
   bytes[LM_ARENA_STATE] = params * p->plan->n_states + p->layout.state_bytes;
   bytes[LM_ARENA_IO] = p->io_bytes;
   bytes[LM_ARENA_CACHE] = p->layout.cache_bytes;

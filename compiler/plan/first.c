@@ -110,13 +110,21 @@ static int64_t elements_written(const planner *p, const lm_global *g, const pste
   return lm_type_elements(p->m, g->type) / g->n_paths;
 }
 
-// The gradient from element `first` up to the end of the last of `blocks` blocks, of which x is the
-// first parameter.
-static void range_add(const planner *p, int64_t blocks, const lm_plan_param *x, int64_t first,
+// The gradient of g for index i of its stacked axes, from element `first` up to element `end`.
+static void range_add(const planner *p, const lm_global *g, int64_t i, int64_t first, int64_t end,
                       ranges *out) {
+  const lm_layout_location *grad = &p->layout.globals[g - p->m->globals].grad;
   int64_t unit = (int64_t)sizeof(float);
-  range r = {(x->pieces->offset + first) * unit, (x->pieces->offset + blocks * LM_BLOCK) * unit};
-  LM_PUSH(p->arena, out->v, out->n, out->cap) = r;
+  int64_t at = grad->offset;
+  for (int s = g->n_stack - 1; s >= 0; s--) {
+    int64_t size = lm_axis_size(p->m, g->type.axis[s]);
+    at += i % size * grad->stride[s];
+    i /= size;
+  }
+  LM_PUSH(p->arena, out->v, out->n, out->cap) = (range){
+      .first = at + first * unit,
+      .end = at + end * unit,
+  };
 }
 
 static void ranges_merge(ranges *r) {
@@ -166,47 +174,39 @@ static bool adds_to_gradients(const planner *p) {
   return false;
 }
 
-// The number of the first parameter of each global, of a packed one that of its first member.
-static int *first_params(const planner *p) {
-  int *first = LM_NEW_N(p->arena, int, p->m->n_globals + 1), n = 0;
-  for (uint32_t i = 0; i < p->m->n_globals; i++) {
-    const lm_global *g = &p->m->globals[i];
-    first[i] = n;
-    n += g->kind == LM_GLOBAL_PARAM ? (int)g->n_paths : 0;
+// The elements of one iteration's gradient, with its padding in *out_stored.
+static int64_t elements_of(const planner *p, const lm_global *g, int64_t *out_stored) {
+  int64_t blocks = 0;
+  for (uint32_t i = 0; i < g->n_members; i++) {
+    const lm_global *member = lm_global_find(p->m, g->members[i]);
+    blocks += lm_global_blocks(p->m, member);
   }
-  for (uint32_t i = 0; i < p->m->n_globals; i++)
-    if (p->m->globals[i].n_members)
-      first[i] = first[lm_global_find(p->m, p->m->globals[i].members[0]) - p->m->globals];
-  return first;
+  if (!g->n_members)
+    blocks = lm_global_blocks(p->m, g);
+  int64_t all = g->n_members ? blocks * LM_BLOCK : lm_global_stored_elements(p->m, g);
+  *out_stored = g->kind == LM_GLOBAL_TERMS ? all : blocks * LM_BLOCK;
+  return all;
 }
 
-static int64_t blocks_of(const planner *p, const lm_global *g) {
-  int64_t n = g->n_members ? 0 : lm_global_blocks(p->m, g);
-  for (uint32_t i = 0; i < g->n_members; i++)
-    n += lm_global_blocks(p->m, lm_global_find(p->m, g->members[i]));
-  return n;
-}
-
-static void global_clear(planner *p, const lm_global *g, const lm_plan_param *params,
-                         ranges *clear) {
+static void global_clear(planner *p, const lm_global *g, ranges *clear) {
   const pstep *s = global_initialize(p, g);
+  int64_t stored;
+  int64_t all = elements_of(p, g, &stored);
   int64_t written = s ? elements_written(p, g, s) : 0;
-  int64_t all = g->n_members ? blocks_of(p, g) * LM_BLOCK : lm_global_stored_elements(p->m, g);
-  for (int64_t k = 0; k < g->n_paths && written < all; k++)
-    range_add(p, blocks_of(p, g), &params[k], written, clear);
+  for (int64_t i = 0; i < g->n_paths && written < all; i++)
+    range_add(p, g, i, written, stored, clear);
 }
 
 void lm_steps_initialize(planner *p) {
   ranges clear = {0};
   int64_t at;
-  if (!adds_to_gradients(p))
+  if (p->f->key.id == LM_FUNC_REDUCE || !adds_to_gradients(p))
     return;
-  const int *first = first_params(p);
   for (uint32_t i = 0; i < p->m->n_globals; i++) {
     const lm_global *g = &p->m->globals[i];
-    bool packed = g->kind == LM_GLOBAL_PACKED;
-    if (packed || (g->kind == LM_GLOBAL_PARAM && !lm_global_pack(p->m, g, &at)))
-      global_clear(p, g, &p->plan->params[first[i]], &clear);
+    bool alone = g->kind == LM_GLOBAL_PACKED || g->kind == LM_GLOBAL_TERMS;
+    if (alone || (g->kind == LM_GLOBAL_PARAM && !lm_global_pack(p->m, g, &at)))
+      global_clear(p, g, &clear);
   }
   ranges_merge(&clear);
   steps_shift(p, clear.n);

@@ -37,6 +37,7 @@ typedef struct lm_layout {
   int64_t derived_bytes; // the `derived` globals precede the bf16 copies in the arena of copies
   int64_t fixed_bytes;   // of the frozen parameters
   int64_t state_bytes;   // of the `state` globals
+  int64_t terms_bytes;   // of the `terms` globals, behind the gradients of the parameters
 } lm_layout;
 
 void lm_layout_make(const lm_module *m, lm_arena *arena, lm_layout *out);

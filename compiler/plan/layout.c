@@ -170,6 +170,18 @@ static void regions_lay(layer *l, lm_arena *arena, lm_layout *out) {
   out->n_regions = (int)n;
 }
 
+// `terms` globals are behind the blocks of the gradients.
+static int64_t terms_lay(const lm_module *m, lm_layout *out) {
+  int64_t bytes = aligned_lay(m, out, LM_GLOBAL_TERMS, LM_ARENA_GRAD);
+  for (uint32_t i = 0; i < m->n_globals; i++) {
+    if (m->globals[i].kind != LM_GLOBAL_TERMS)
+      continue;
+    out->globals[i].grad = out->globals[i].value;
+    out->globals[i].grad.offset += out->blocks * LM_BLOCK * (int64_t)sizeof(float);
+  }
+  return bytes;
+}
+
 void lm_layout_make(const lm_module *m, lm_arena *arena, lm_layout *out) {
   layer l = {
       .m = m,
@@ -182,5 +194,6 @@ void lm_layout_make(const lm_module *m, lm_arena *arena, lm_layout *out) {
   out->derived_bytes = dense_lay(m, out, LM_GLOBAL_DERIVED, LM_ARENA_COPY);
   out->fixed_bytes = aligned_lay(m, out, LM_GLOBAL_FIXED, LM_ARENA_FIXED);
   out->state_bytes = aligned_lay(m, out, LM_GLOBAL_STATE, LM_ARENA_STATE);
+  out->terms_bytes = terms_lay(m, out);
   params_locate(&l, out);
 }

@@ -4,8 +4,9 @@
 //     0 start all_reduce sum f32 27648 over dp lane 0 as 0 grad[0 : 110592] -> grad[0 : 110592]
 //     1 wait 0 grad[0 : 110592] -> grad[0 : 110592]
 //
-// A region of the gradients is added along each axis of the mesh along which it is partial. A plan
-// without gradients, or of one process, has no such function.
+// A region of the gradients is added along each axis of the mesh along which it is partial, behind
+// what pass reduce_once has moved there. A plan without gradients, or of one process, has no such
+// function.
 #include "compiler/plan/internal.h"
 
 static lm_plan_step step_make(const planner *p, lm_step_kind kind, const lm_layout_region *r,
@@ -38,10 +39,21 @@ static lm_plan_step step_make(const planner *p, lm_step_kind kind, const lm_layo
   return s;
 }
 
-void lm_reduce_plan(planner *p) {
+// The function that the module has (pass reduce_once), or a new one.
+static lm_plan_func *func_of(planner *p) {
+  lm_func_key key = {.id = LM_FUNC_REDUCE};
+  for (int i = 0; i < p->plan->n_funcs; i++)
+    if (lm_func_key_equal(p->plan->funcs[i].key, key))
+      return &p->plan->funcs[i];
   lm_plan_func *f = &p->plan->funcs[p->plan->n_funcs];
-  uint32_t n = 0, cap = 0;
-  *f = (lm_plan_func){.name = lm_func_table[LM_FUNC_REDUCE].name, .key = {.id = LM_FUNC_REDUCE}};
+  *f = (lm_plan_func){.name = lm_func_table[LM_FUNC_REDUCE].name, .key = key};
+  return f;
+}
+
+void lm_reduce_plan(planner *p) {
+  lm_plan_func *f = func_of(p);
+  bool is_new = f == &p->plan->funcs[p->plan->n_funcs];
+  uint32_t n = (uint32_t)f->n_steps, cap = n;
   for (int i = 0; i < p->layout.n_regions && p->has_gradients; i++) {
     const lm_layout_region *r = &p->layout.regions[i];
     for (int axis = 0; axis < p->plan->mesh.n; axis++) {
@@ -52,5 +64,5 @@ void lm_reduce_plan(planner *p) {
     }
   }
   f->n_steps = (int)n;
-  p->plan->n_funcs += n > 0;
+  p->plan->n_funcs += is_new && n > 0;
 }

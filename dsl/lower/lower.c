@@ -6,6 +6,7 @@
 #include "dsl/elab/source.h"
 #include "dsl/lower/internal.h"
 #include "runtime/plan/plan.h"
+#include <limits.h>
 #include <string.h>
 
 static const ast_member *need_method(lm_elab *e, el_inst *model, const char *name, lm_loc at) {
@@ -308,6 +309,29 @@ static void edits_resolve(lm_elab *e, lm_lowered *out) {
   }
 }
 
+// Marks the parameters that ZeRO does not divide, and counts what each pattern matches.
+static void whole_resolve(lm_elab *e, const lm_recipe *r, lm_lowered *out) {
+  for (uint32_t k = 0; k < r->parallel.n_whole; k++) {
+    const lm_recipe_pattern *x = &r->parallel.whole[k];
+    uint32_t all = 0;
+    el_pattern_check(e, x->text, x->loc, INT_MAX, NULL);
+    for (uint32_t i = 0; i < e->m->n_globals; i++) {
+      lm_global *g = &e->m->globals[i];
+      uint32_t hits = 0;
+      for (int64_t j = 0; lm_global_is_weight(g) && j < g->n_paths; j++)
+        hits += lm_pattern_match(e->c, x->text, g->paths[j], NULL);
+      if (hits && hits != g->n_paths)
+        EL_ERR(e, x->loc, E25C, x->text, (long long)hits, (long long)g->n_paths, g->name);
+      g->whole |= hits != 0;
+      all += hits;
+    }
+    (void)LM_PUSH(e->a, out->resolved, out->n_resolved, out->cap_resolved);
+    out->resolved[out->n_resolved - 1].pattern = x->text;
+    out->resolved[out->n_resolved - 1].what = "whole";
+    out->resolved[out->n_resolved - 1].n = all;
+  }
+}
+
 static void lower_train(lm_elab *e, const lm_recipe *r, el_inst *model, const lm_lower_options *o) {
   uint32_t before = e->c->n_errors;
   if (!trains_any(e->m)) {
@@ -356,6 +380,7 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, const lm_recipe *r, const lm_l
     return NULL;
   edits_resolve(e, l);
   l->former = el_subs_former(e, model, &l->n_former);
+  whole_resolve(e, r, l);
   sources_list(e, r, l);
   if (o->what & LM_LOWER_TRAIN)
     lower_train(e, r, model, o);

@@ -212,6 +212,10 @@ typedef struct lm_recipe_shard {
   const char *name;
   lm_loc loc;
 } lm_recipe_shard;
+typedef struct lm_recipe_pattern {
+  const char *text;
+  lm_loc loc;
+} lm_recipe_pattern;
 // The axes of the mesh that have several ranks, outermost first, whatever the order in the recipe.
 typedef struct lm_recipe_parallel {
   struct {
@@ -220,13 +224,17 @@ typedef struct lm_recipe_parallel {
     lm_recipe_shard *shard;
     uint32_t n_shard;
     bool sequence; // divides the positions, behind the other axes
+    int zero;      // the stage of ZeRO along this axis; 0: none
   } axis[LM_MESH_AXES];
-  int n;      // 0: one process
-  int ranks;  // the sizes multiplied
-  bool heads; // cp divides attention by heads
+  int n;                    // 0: one process
+  int ranks;                // the sizes multiplied
+  bool heads;               // cp divides attention by heads
+  lm_recipe_pattern *whole; // parameters that ZeRO does not divide
+  uint32_t n_whole, cap_whole;
   lm_loc loc;
 } lm_recipe_parallel;
 int lm_recipe_mesh_size(const lm_recipe *r, const char *axis); // 1: the mesh has no such axis
+int lm_recipe_row_ranks(const lm_recipe *r); // the parts of the rows of a micro-batch
 
 // The optimizer of the parameters that match, and arguments of it. Later groups override earlier
 // ones.

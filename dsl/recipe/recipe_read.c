@@ -363,64 +363,6 @@ static void read_eval(const lm_reader *recipe, const lm_setting *s) {
   LM_PUSH(d.R->c->arena, d.r->evals, d.r->n_evals, d.r->cap_evals) = x;
 }
 
-// What axis k of the mesh divides.
-static void read_shard(const lm_reader *d, int k) {
-  lm_recipe_parallel *p = &d->r->parallel;
-  const ast_expr *sequence = lm_read_value(d, "recipe.parallel.sequence");
-  p->axis[k].sequence = sequence && !strcmp(sequence->text, p->axis[k].name);
-  for (uint32_t i = 0; i < d->s->n; i++) {
-    const lm_setting *s = d->s->v[i];
-    if (strcmp(s->key->path, "recipe.parallel.shard") != 0 || !s->value ||
-        strcmp(s->sel->text, p->axis[k].name) != 0)
-      continue;
-    uint32_t cap = 0;
-    for (uint32_t j = 0; j < s->value->n_args; j++) {
-      const ast_expr *e = s->value->args[j].expr;
-      LM_PUSH(d->R->c->arena, p->axis[k].shard, p->axis[k].n_shard, cap) =
-          (lm_recipe_shard){e->text, e->loc};
-    }
-  }
-}
-
-static void read_mesh_axis(const lm_reader *d, const lm_setting *s, const ast_arg *a) {
-  lm_recipe_parallel *p = &d->r->parallel;
-  double n = lm_number_eval(d->R, lm_read_file(d, s), a->expr);
-  if (n != floor(n)) {
-    LM_REPORT(d->R->c, a->expr->loc, E23C, lm_key_label(d->R->c, s->key));
-    return;
-  }
-  if (n < 2 || p->n == LM_MESH_AXES)
-    return;
-  p->axis[p->n].name = a->name;
-  p->axis[p->n].size = (int)n;
-  p->ranks *= (int)n;
-  read_shard(d, p->n++);
-}
-
-static void read_parallel(const lm_reader *recipe) {
-  static const char *const axes[] = {"pp", "dp", "fsdp", "cp", "tp"};
-  lm_settings none = {0};
-  lm_reader d = lm_read_inside(recipe, "recipe.parallel", &none);
-  const lm_setting *s = lm_read_setting(&d, "recipe.parallel.mesh");
-  d.r->parallel = (lm_recipe_parallel){
-      .ranks = 1,
-      .loc = s && s->value ? s->value->loc : d.r->loc,
-  };
-  const ast_expr *context = lm_read_value(&d, "recipe.parallel.context");
-  d.r->parallel.heads = context && !strcmp(context->text, "heads");
-  for (size_t k = 0; s && s->value && k < LM_COUNT(axes); k++)
-    for (uint32_t i = 0; i < s->value->n_args; i++)
-      if (s->value->args[i].name && !strcmp(s->value->args[i].name, axes[k]))
-        read_mesh_axis(&d, s, &s->value->args[i]);
-}
-
-int lm_recipe_mesh_size(const lm_recipe *r, const char *axis) {
-  for (int k = 0; k < r->parallel.n; k++)
-    if (!strcmp(r->parallel.axis[k].name, axis))
-      return r->parallel.axis[k].size;
-  return 1;
-}
-
 // EVAL.METRIC
 static lm_recipe_watch read_watch(const lm_reader *d, const ast_expr *e) {
   lm_recipe_watch none = {-1, LM_RECIPE_METRIC_LOSS};
@@ -547,7 +489,7 @@ void lm_recipe_read(lm_resolver *R, const lm_settings *s) {
   read_optimizer(&d);
   lm_read_precision(&d);
   read_memory(&d);
-  read_parallel(&d);
+  lm_read_parallel(&d);
   for (uint32_t i = 0; i < s->n; i++)
     if (!strcmp(s->v[i]->key->path, "recipe.eval"))
       read_eval(&d, s->v[i]);

@@ -111,11 +111,15 @@ static bool touches(const lm_plan_func *f, lm_arena_id arena, bool write) {
   return false;
 }
 
-bool lm_plan_exchanges(const lm_plan_func *f) {
-  for (int k = 0; k < f->n_steps; k++)
+static bool has_collective(const lm_plan_func *f) {
+  for (int k = 0; f && k < f->n_steps; k++)
     if (f->steps[k].kind == LM_STEP_START || f->steps[k].kind == LM_STEP_WAIT)
       return true;
   return false;
+}
+
+bool lm_plan_exchanges(const lm_plan_func *f) {
+  return has_collective(f) || has_collective(f->copies) || has_collective(f->packs);
 }
 
 lm_status lm_plan_of_one_process(const lm_plan *p) {

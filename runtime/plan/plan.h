@@ -436,7 +436,8 @@ lm_mesh_set lm_plan_rows(const lm_plan *p);      // the axes that divide rows
 lm_mesh_set lm_plan_positions(const lm_plan *p); // those that divide positions
 // The trained parameter of a path, or NULL.
 const lm_plan_param *lm_plan_param_find(const lm_plan *p, const char *path);
-bool lm_plan_exchanges(const lm_plan_func *f); // true if it has a collective
+// True if it has a collective, or one of the functions that make the copies that it reads has.
+bool lm_plan_exchanges(const lm_plan_func *f);
 // LM_BUG_STATUS if a function has a collective, which an executor of one process cannot run.
 lm_status lm_plan_of_one_process(const lm_plan *p);
 // Computes `copies`, `packs`, `changes_params`, `makes_copies` and `initializes` of all functions

@@ -256,6 +256,12 @@ static void llama_check(void) {
                                        "dp = 2 shard(b), cp = 2 shard(t), tp = 2 shard(g, ff)",
                                        "cp = 4 positions",
                                        "tp = 2 shard(g, ff, v, t), dp = 2 rows, cp = 2 positions",
+                                       "dp = 2 rows zero 3",
+                                       "dp = 4 rows zero 3",
+                                       "dp = 2 rows, fsdp = 2 rows zero 3",
+                                       "dp = 2 rows zero 3, tp = 2 shard(g, ff, v)",
+                                       "dp = 2 rows zero 3, tp = 2 shard(g, ff, v, t)",
+                                       "dp = 2 rows zero 3, cp = 2 positions",
                                        "tp = 1 shard(g)"};
   for (size_t i = 0; i < LM_COUNT(meshes); i++)
     text_check("llama", text, meshes[i], 8);

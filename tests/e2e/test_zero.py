@@ -1,0 +1,147 @@
+"""ZeRO and FSDP: parameters, gradients and optimizer states divided among ranks that compute other rows."""
+import re, shutil
+
+from harness import ROOT, check, small
+from test_ranks import MUON, QUICK, collectives, curves_check, model, mpi_needed, ranks, tensors
+
+
+def blocks(n):
+    return -(-n // 1024)
+
+
+def arenas(text):
+    return {name: int(bytes) for name, bytes in re.findall(r"^arena (\w+) (\d+)$", text, re.M)}
+
+
+def plan_of(run, file, name, *sets):
+    run("compile", file, *(word for s in sets for word in ("--set", s)), "-o", run.path(name))
+    return open(run.path(name, "plan.txt")).read()
+
+
+def divided(plan, parts):
+    """elements -> whether ZeRO divides it, of each parameter of a plan of one process"""
+    sizes = [int(n) for n in re.findall(r"^param \S+ (?:\[.*\]|\d+) : (\d+)", plan, re.M)]
+    return [(n, blocks(n) != blocks(n // parts)) for n in sizes]
+
+
+ZERO = {"zero1": (4, "dp = 4", "zero=1"), "zero2": (4, "dp = 4", "zero=2"), "zero3": (4, "dp = 4", "zero=3"), "hsdp": (4, "dp = 2, fsdp = 2"),
+        "zero3tp": (4, "dp = 2, tp = 2", "zero=3", "sequence=tp"), "zero1tp": (4, "dp = 2, tp = 2", "zero=1")}
+
+
+def zero_sets(name):
+    return [f"parallel.{s}" for s in (f"mesh=({ZERO[name][1]})", *ZERO[name][2:])]
+
+
+def zero_run(run, name, file, out, *args):
+    sets = [word for s in zero_sets(name) for word in ("--set", s)]
+    return run("run", file, *sets, "--ranks", ZERO[name][0], "--out", run.path(out), *args, env=QUICK)
+
+
+def test_stages(run):
+    """Optimizer states, gradients and parameters divided: the numbers of one process; two runs are equal; a run is resumed on another mesh."""
+    mpi_needed(run)
+    file = model(run)
+    ranks(run, 1, file, "-q", "--out", run.path("one"))
+    for name in ZERO:
+        zero_run(run, name, file, name, "-q")
+        curves_check(run, "one", name, name)
+    zero_run(run, "hsdp", file, "again", "-q")
+    check(tensors(run.path("again"), 20) == tensors(run.path("hsdp"), 20), "two runs differ")
+    for step in (12, 16, 20):
+        shutil.rmtree(run.path("again", f"step-{step:06d}"))
+    zero_run(run, "hsdp", file, "again", "-q")
+    check(tensors(run.path("again"), 20) == tensors(run.path("hsdp"), 20), "the resumed run differs")
+    for step in (12, 16, 20):
+        shutil.rmtree(run.path("again", f"step-{step:06d}"))
+    zero_run(run, "zero1tp", file, "again", "-q")
+    curves_check(run, "one", "again", "hsdp, then zero1tp")
+
+
+def test_memory(run):
+    """Bytes of a rank, as docs/parallel.md gives them, and collectives of a step."""
+    file = model(run, depth=3)
+    sizes = divided(plan_of(run, file, "one"), 4)
+    whole = sum(blocks(n) for n, parts in sizes if not parts)
+    own = whole + sum(blocks(n // 4) for n, parts in sizes if parts)
+    all_ = sum(n for n, parts in sizes if parts)
+    check(sum(parts for _, parts in sizes) == 3 * 3 + 1, "wg, wu and wd of three layers and embed are divided")
+    for stage in (1, 2, 3):
+        plan = plan_of(run, file, f"zero{stage}", "parallel.mesh=(dp = 4)", f"parallel.zero={stage}")
+        found = arenas(plan)
+        want = {"param": 4096 * own, "grad": 4096 * own + (4 * all_ if stage == 1 else 0), "state": 2 * 4096 * own,
+                "copy": 4 * all_ if stage < 3 else 0}
+        for name, value in want.items():
+            check(found[name] == value, f"zero = {stage}: {name} has {found[name]} bytes, expected {value}")
+        scatters = ("reduce_scatter", "sum", "dp")
+        counts = {func: collectives(plan, func) for func in ("micro", "reduce", "copies") if f"func {func} work" in plan}
+        check(counts["micro"].get(scatters, 0) == (10 if stage > 1 else 0), f"{stage}: {counts}")
+        check(counts["reduce"].get(scatters, 0) == (10 if stage == 1 else 0), f"{stage}: {counts}")
+        check(counts["reduce"][("all_reduce", "sum", "dp")] == 1, f"{stage}: {counts}")
+        gathers = ("all_gather", "", "dp")
+        check(counts["micro"].get(gathers, 0) == (2 * 9 + 1 if stage == 3 else 0), f"{stage}: {counts}")
+        check(counts.get("copies", {}).get(gathers, 0) == (10 if stage < 3 else 0), f"{stage}: {counts}")
+    whole = plan_of(run, small(run, rows=8, name="whole.lm", more="parallel { mesh = (dp = 4); zero = 3; whole @embed }"), "whole")
+    check(re.search(r"^param embed \d+ : 2048$", whole, re.M), "embed is whole")
+
+
+DEEP = """import "{root}/examples/llama.lm": Llama
+data Batches {{ source s = batches("batches.safetensors") }}
+recipe Deep {{
+  model = Llama(depth = 24, d = 64, ff = 256, heads = 4, kv = 2, e = 16, vocab = 64); data = Batches; seed = 7
+  run = 4 steps; batch = 64 tokens; precision {{ compute = f32 }}
+  optimizer = adamw(lr = 1e-3); schedule = warmup_cosine(warmup = 4 steps); clip = global_norm(max = 1.0)
+  memory {{ budget = 12 MiB }}
+}}
+"""
+
+
+def test_budget(run):
+    """A model of 24 layers that fits the budget of a rank only if the parameters are divided."""
+    mpi_needed(run)
+    small(run, steps=4, rows=4)
+    file = run.write("deep.lm", DEEP.format(root=ROOT))
+    run.write("free.lm", open(file).read().replace("memory { budget = 12 MiB }", ""))
+    mesh = ("--set", "parallel.mesh=(dp = 4)")
+    for stage in (0, 1, 2):
+        err = run("check", file, *mesh, "--set", f"parallel.zero={stage}", status=1)
+        check("budget" in err, err)
+    ranks(run, 1, run.path("free.lm"), "-q", "--out", run.path("one"))
+    run("run", file, *mesh, "--set", "parallel.zero=3", "--ranks", 4, "-q", "--out", run.path("deep"), env=QUICK)
+    curves_check(run, "one", "deep", "24 layers")
+
+
+def test_optimizers(run):
+    """Optimizers that compute with whole matrices gather them; frozen parameters are divided too."""
+    mpi_needed(run)
+    file = model(run)
+    text = open(file).read()
+    open(file, "w").write(re.sub(r"group .*\n", "", text).replace("optimizer = adamw(lr = 1e-3)", MUON))
+    ranks(run, 1, file, "-q", "--out", run.path("one"))
+    for name in ("zero1", "hsdp"):
+        zero_run(run, name, file, name, "-q")
+        curves_check(run, "one", name, f"muon and lamb with {name}")
+    made = re.search(r"model = (Llama\(.*\))", text)[1]
+    part = f"model Part = {made} with {{ freeze @layers.*.{{wg,wd}} }}\nrecipe Small"
+    open(file, "w").write(text.replace(f"model = {made}", "model = Part").replace("recipe Small", part))
+    ranks(run, 1, file, "-q", "--out", run.path("frozen"))
+    for name in ("zero2", "hsdp"):
+        zero_run(run, name, file, f"frozen.{name}", "-q")
+        curves_check(run, "frozen", f"frozen.{name}", f"frozen parameters with {name}")
+    found = arenas(plan_of(run, file, "plan", *zero_sets("hsdp")))
+    check(found["fixed"] == 2 * 2 * 4 * 2048 // 2, f"{found['fixed']} bytes of frozen parameters: half of two matrices in two layers")
+
+
+def test_refused(run):
+    """Patterns and stages that divide nothing."""
+    for more, code, message in (("mesh = (fsdp = 2); zero = 0", "E25B", "fsdp = 2 has no parameters to divide"),
+                                ("mesh = (dp = 2); zero = 3; whole @layers.0.wg", "E25C", "1 of the 2 instances of 'layers.wg'"),
+                                ("mesh = (dp = 2); zero = 3; whole @layers.*.wx", "E0B0", "layers.*.wx")):
+        err = run("check", small(run, more=f"parallel {{ {more} }}"), status=1)
+        check(f"error[{code}]" in err and message in err, err)
+    err = run("check", small(run, more="parallel { mesh = (dp = 2); zero = 1 }"), "--set", "precision.matmul=fp8()", status=1)
+    check("error[E257]" in err and "matmul = fp8 with zero" in err, err)
+    err = run("check", small(run, more="parallel { mesh = (dp = 2); zero = 4 }"), status=1)
+    check("zero" in err and "3" in err, err)
+    mpi_needed(run)
+    err = run("run", small(run, more="parallel { mesh = (dp = 2, fsdp = 3) }"), "--ranks", 6, status=1, env=QUICK)
+    check("error[E255]" in err and "dp * fsdp = 6 does not divide the 4 rows" in err, err)
