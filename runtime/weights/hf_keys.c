@@ -44,6 +44,10 @@ static const char *const IGNORED[] = {
     "attn_pdrop",
     "gradient_checkpointing",
     "router_aux_loss_coef",
+    "aux_loss_alpha",
+    "seq_aux",
+    "ep_size",
+    "num_nextn_predict_layers",
     "router_jitter_noise",
     "output_router_logits",
     "finetuning_task",
@@ -90,6 +94,9 @@ static const char *const IGNORED[] = {
     "d_model",
     "d_inner",
     "pad_vocab_size_multiple",
+    "qk_head_dim",
+    "experts_per_token",
+    "initial_context_length",
     // generation
     "do_sample",
     "temperature",
@@ -136,6 +143,22 @@ static const struct {
     {"norm_topk_prob", "whether the weights of a token's experts are divided by their sum", NULL},
     {"decoder_sparse_step", "which layers have experts", "1"},
     {"mlp_only_layers", "layers without experts", "[]"},
+    {"n_routed_experts", "the number of experts", NULL},
+    {"n_shared_experts", "the number of experts that every token has", NULL},
+    {"n_group", "the number of groups of experts", NULL},
+    {"topk_group", "the number of groups that a token chooses from", NULL},
+    {"first_k_dense_replace", "which layers have experts", NULL},
+    {"moe_layer_freq", "which layers have experts", "1"},
+    {"routed_scaling_factor", "a factor of the experts' weights", NULL},
+    {"scoring_func", "the scores of the experts", "\"sigmoid\""},
+    {"topk_method", "how experts are chosen", "\"noaux_tc\""},
+    {"swiglu_limit", "a bound of the gate", "7.0"},
+    {"q_lora_rank", "the size of the queries' latent", NULL},
+    {"kv_lora_rank", "the size of the keys' and values' latent", NULL},
+    {"qk_nope_head_dim", "the size of a head without rotary positions", NULL},
+    {"qk_rope_head_dim", "the size of a head with rotary positions", NULL},
+    {"v_head_dim", "the size of a head's values", NULL},
+    {"rope_interleave", "the pairs of the rotary positions", "true"},
     {"no_rope_layer_interval", "which layers have no rotary positions", NULL},
     {"no_rope_layers", "which layers have no rotary positions", "null"},
     {"clip_qkv", "a bound of queries, keys and values", "null"},
@@ -164,6 +187,8 @@ static const struct {
     {"rope_scaling.beta_fast", "a bound of the scaling of the rotary positions", "null"},
     {"rope_scaling.beta_slow", "a bound of the scaling of the rotary positions", "null"},
     {"rope_scaling.attention_factor", "a factor of queries and keys", "null"},
+    {"rope_scaling.mscale", "a factor of queries and keys", "null"},
+    {"rope_scaling.mscale_all_dim", "a factor of the attention's scores", "null"},
     {"rope_scaling.truncate", "rounding in the scaling of the rotary positions", "true"},
     {"tie_word_embeddings", "whether the embedding is also the output projection", NULL},
     {"qk_layernorm", "norms of queries and keys", "false"},
@@ -213,27 +238,33 @@ static const struct {
   const char *value;
   bool null_too;
 } DEFAULTS[] = {
-    {"llama mistral mixtral qwen2 qwen3 qwen3_moe olmo2 olmoe smollm3 granite phi3", "hidden_act",
-     "\"silu\"", false},
+    {"llama mistral mixtral qwen2 qwen3 qwen3_moe olmo2 olmoe smollm3 granite phi3 deepseek_v3 "
+     "gpt_oss",
+     "hidden_act", "\"silu\"", false},
     {"gemma2 gemma3_text", "hidden_activation", "\"gelu_pytorch_tanh\"", true},
     {"gpt_neox", "hidden_act", "\"gelu\"", false},
     {"phi", "hidden_act", "\"gelu_new\"", false},
     {"gpt2", "activation_function", "\"gelu_new\"", false},
-    {"llama mistral qwen2 qwen3 qwen3_moe smollm3 granite gemma2 gemma3_text", "rms_norm_eps",
-     "1e-6", false},
-    {"mixtral olmo2 olmoe phi3", "rms_norm_eps", "1e-5", false},
+    {"llama mistral qwen2 qwen3 qwen3_moe smollm3 granite gemma2 gemma3_text deepseek_v3",
+     "rms_norm_eps", "1e-6", false},
+    {"mixtral olmo2 olmoe phi3 gpt_oss", "rms_norm_eps", "1e-5", false},
     {"gpt_neox phi", "layer_norm_eps", "1e-5", false},
     {"gpt2", "layer_norm_epsilon", "1e-5", false},
-    {"llama mistral qwen2 qwen3 qwen3_moe olmo2 olmoe granite gemma2 phi phi3", "rope_theta",
-     "10000.0", true},
+    {"llama mistral qwen2 qwen3 qwen3_moe olmo2 olmoe granite gemma2 phi phi3 "
+     "deepseek_v3",
+     "rope_theta", "10000.0", true},
     {"mixtral gemma3_text", "rope_theta", "1000000.0", true},
     {"smollm3", "rope_theta", "2000000.0", true},
+    {"gpt_oss", "rope_theta", "150000.0", true},
+    {"gpt_oss", "sliding_window", "128", false},
+    {"gpt_oss", "attention_bias", "true", false},
     {"gemma3_text", "rope_local_base_freq", "10000.0", true},
     {"phi", "partial_rotary_factor", "0.5", true},
     {"phi3", "partial_rotary_factor", "1.0", true},
     {"gpt_neox", "rotary_emb_base", "10000", true},
     {"gpt_neox", "rotary_pct", "0.25", true},
-    {"llama mistral mixtral qwen2 qwen3 qwen3_moe olmo2 olmoe granite gpt_neox phi phi3",
+    {"llama mistral mixtral qwen2 qwen3 qwen3_moe olmo2 olmoe granite gpt_neox phi phi3 "
+     "deepseek_v3 gpt_oss",
      "tie_word_embeddings", "false", false},
     {"gpt2 gemma2 gemma3_text smollm3 mamba", "tie_word_embeddings", "true", false},
     {"mamba2", "tie_word_embeddings", "false", false},
@@ -419,7 +450,7 @@ static void context_add(json_t *config) {
 static bool has_window(const json_t *config, json_int_t i) {
   if (!json_is_integer(json_object_get(config, "sliding_window")))
     return false;
-  if (!strcmp(type_of(config), "gemma2"))
+  if (has_word("gemma2 gpt_oss", type_of(config)))
     return i % 2 == 0;
   json_int_t period = json_integer_value(json_object_get(config, "sliding_window_pattern"));
   if (!strcmp(type_of(config), "gemma3_text"))
