@@ -168,11 +168,12 @@ recipe Two extends One { parallel { mesh = (dp = 2) } }
 """)
     run("run", file, "--recipe", "One")
     one = load(run.path("run/step-000003/model.safetensors"))
-    remove(run.path("run"))
-    run("run", file, "--recipe", "Two", "--ranks", "2")
-    two = load(run.path("run/step-000003/model.safetensors"))
-    for n in one:
-        within(n, distance(two[n], one[n]), 1e-5)
+    for mesh in ("dp = 2", "cp = 2"):
+        remove(run.path("run"))
+        run("run", file, "--recipe", "Two", "--set", f"parallel.mesh=({mesh})", "--ranks", "2")
+        two = load(run.path("run/step-000003/model.safetensors"))
+        for n in one:
+            within(f"{mesh}: {n}", distance(two[n], one[n]), 1e-5)
 
 
 def test_states_mapped(run):
