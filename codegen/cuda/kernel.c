@@ -96,7 +96,7 @@ static bool ordered_before(const cuda_emit *e, const lm_gen_access *a, int writt
   if (!a->same || a->pass > written)
     return false;
   if (a->pass == written)
-    return alone || e->form == CUDA_FLAT || e->g.domains[written].n > 0;
+    return alone || e->g.domains[written].n > 0;
   return alone || (e->form == CUDA_TEAM && passes[a->pass].depth < passes[written].depth);
 }
 

@@ -138,7 +138,24 @@ static void test_functions(const char *dtype, const char *form, const char *quot
   lm_ctx_destroy(ctx);
 }
 
+// All threads of a grid read a scalar and one writes the result, so the result may not overlap it.
+// An element of a tensor is read and written by the same thread.
+static void test_overlap(const char *type, int restricted) {
+  lm_ctx *ctx = lm_ctx_create();
+  lm_buf text = {0};
+  lm_buf_printf(&text,
+                "stage step\naxis n = 4096\nfunc @f(%%x: %s, %%y: %s) -> (z: %s) {\n"
+                "  %%z = add %%x, %%y\n  return %%z\n}\n",
+                type, type, type);
+  const char *source = plan_of(ctx, text.p)->kernels[0].source;
+  CHECK(strstr(source, "first") && count(source, "LM_RESTRICT ") == restricted);
+  lm_buf_free(&text);
+  lm_ctx_destroy(ctx);
+}
+
 int main(void) {
+  test_overlap("f32", 2);
+  test_overlap("f32[n]", 0);
   test_softmax();
   test_rope();
   test_banks();
