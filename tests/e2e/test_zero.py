@@ -1,8 +1,8 @@
 """ZeRO and FSDP: parameters, gradients and optimizer states divided among ranks that compute other rows."""
-import re, shutil
+import json, re, shutil
 
-from harness import ROOT, check, small
-from test_ranks import MUON, QUICK, collectives, curves_check, model, mpi_needed, ranks, tensors
+from harness import ROOT, check, small, within
+from test_ranks import MUON, QUICK, collectives, curve, curves_check, model, mpi_needed, ranks, tensors
 
 
 def blocks(n):
@@ -108,6 +108,45 @@ def test_budget(run):
     ranks(run, 1, run.path("free.lm"), "-q", "--out", run.path("one"))
     run("run", file, *mesh, "--set", "parallel.zero=3", "--ranks", 4, "-q", "--out", run.path("deep"), env=QUICK)
     curves_check(run, "one", "deep", "24 layers")
+
+
+def test_sent(run):
+    """What a rank sends in a step of two micro-batches, in closed form, as `lmc explain cost` and `lmc check` say."""
+    file = model(run, depth=3, micro=64)
+    matrices, embed = 4 * 3 * 3 * 32 * 64, 4 * 32 * 64       # bytes of wg, wu and wd, and of the embedding, which is outside of the loop
+    whole = matrices + embed
+    want = {1: (whole, whole), 2: (2 * whole, whole), 3: (2 * whole, 2 * (2 * matrices + embed))}
+    for stage, (scattered, gathered) in want.items():
+        sets = ("--set", "parallel.mesh=(dp = 4)", "--set", f"parallel.zero={stage}", "--json")
+        cost, one = json.loads(run("explain", file, "cost", *sets)), json.loads(run("check", file, *sets))[0]
+        sent = lambda kind: sum(x["bytes"] for x in cost["collectives"] if x["kind"] == kind)
+        check((sent("reduce_scatter"), sent("all_gather")) == (scattered * 3 // 4, gathered * 3 // 4), f"zero = {stage}: {cost['collectives']}")
+        check(one["sent_bytes"] == sum(x["bytes"] for x in cost["collectives"]), f"zero = {stage}: {one['sent_bytes']}")
+
+
+SAMPLES = """import "{root}/examples/llama.lm": Llama
+data D {{ source s = text("t.txt", split = "\\n"); holdout dev = sample(30 docs); pack best_fit(seq = 32 tokens) }}
+recipe R {{
+  model = Llama(depth = 1, d = 32, ff = 64, heads = 4, kv = 2, e = 8, vocab = 256); data = D; seed = 1
+  run = 2 steps; batch = 256 tokens; micro = 128 tokens; optimizer = adamw(lr = 2e-3); precision {{ compute = f32 }}
+  eval dev {{ data = D.dev; every = 1 steps; metrics = [loss] }}
+  sample {{ every = 1 steps; prompt = "line"; n = 8 tokens; temperature = 0 }}
+}}
+"""
+
+
+def test_samples(run):
+    """Evaluations and samples between updates, for which all ranks gather parameters."""
+    mpi_needed(run)
+    run.write("t.txt", "".join(f"line {i} of a text, {i * i} and more\n" for i in range(90)))
+    file = run.write("t.lm", SAMPLES.format(root=ROOT))
+    samples = lambda text: re.findall(r"sample after step \d:\n(.*?)\n(?=step|done)", text, re.S)
+    one = ranks(run, 1, file, "--out", run.path("one"))
+    for stage in (2, 3):
+        many = ranks(run, 2, file, "--set", f"parallel.zero={stage}", "--out", run.path(f"zero{stage}"))
+        check(len(samples(one)) == 2 and samples(one) == samples(many), f"zero = {stage}: {many}")
+        for a, b in zip(curve(run.path("one"), "dev.loss"), curve(run.path(f"zero{stage}"), "dev.loss"), strict=True):
+            within(f"zero = {stage}: dev.loss", abs(a - b) / abs(a), 2e-6)
 
 
 def test_optimizers(run):
