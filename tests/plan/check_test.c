@@ -123,7 +123,7 @@ static void checks_test(lm_arena *a) {
 
 #define SUM(GROUP, HANDLE)                                                                         \
   "start all_reduce sum f32 16 over " GROUP " lane 0 as " HANDLE " work[0 : 64] -> work[0 : 64]"
-#define WAIT(HANDLE) "wait " HANDLE " work[0 : 64] -> work[0 : 64]"
+#define DONE(HANDLE) "wait " HANDLE " work[0 : 64] -> work[0 : 64]"
 #define SEND(PEER, HANDLE)                                                                         \
   "start send f32 16 over a peer " PEER " lane 0 as " HANDLE " work[0 : 64]"
 #define RECEIVE(PEER, HANDLE)                                                                      \
@@ -135,8 +135,8 @@ typedef struct mesh_case {
 } mesh_case;
 
 static const mesh_case meshes[] = {
-    {{SUM("a", "0") "\n" WAIT("0") "\n" SUM("b", "0") "\n" SUM("all",
-                                                               "1") "\n" WAIT("1") "\n" WAIT("0")},
+    {{SUM("a", "0") "\n" DONE("0") "\n" SUM("b", "0") "\n" SUM("all",
+                                                               "1") "\n" DONE("1") "\n" DONE("0")},
      NULL},
     // ranks 0 and 1 send to 2 and 3, in three iterations of two slots
     {{"loop i0 < 3\n" SEND("1", "0 + (i0 mod 2)") "\nwait 0 + (i0 mod 2) work[0 : 64]\nend", NULL,
@@ -146,31 +146,31 @@ static const mesh_case meshes[] = {
     {{SEND("1", "0") "\n" RECEIVE("1", "1") "\nwait 0 work[0 : 64]\nwait 1 -> work[0 : 64]", NULL,
       SEND("0", "0") "\n" RECEIVE("0", "1") "\nwait 0 work[0 : 64]\nwait 1 -> work[0 : 64]"},
      NULL},
-    {{SUM("b", "0") "\n" WAIT("0"),
+    {{SUM("b", "0") "\n" DONE("0"),
       "start all_reduce sum f32 8 over b lane 0 as 0 work[0 : 32] -> work[0 : 32]\nwait 0 work[0 : "
       "32] -> work[0 : 32]",
-      SUM("b", "0") "\n" WAIT("0")},
+      SUM("b", "0") "\n" DONE("0")},
      "number 1 over b: rank 0 has all_reduce sum f32 16, rank 1 has all_reduce sum f32 8"},
-    {{SUM("b", "0") "\n" WAIT("0"), NULL,
-      "start all_reduce max f32 16 over b lane 0 as 0 work[0 : 64] -> work[0 : 64]\n" WAIT("0"),
-      SUM("b", "0") "\n" WAIT("0")},
+    {{SUM("b", "0") "\n" DONE("0"), NULL,
+      "start all_reduce max f32 16 over b lane 0 as 0 work[0 : 64] -> work[0 : 64]\n" DONE("0"),
+      SUM("b", "0") "\n" DONE("0")},
      "rank 2 has all_reduce max f32 16, rank 3 has all_reduce sum f32 16"},
-    {{SUM("a", "0") "\n" WAIT("0"), NULL, NULL,
-      SUM("a", "0") "\n" WAIT("0") "\n" SUM("a", "0") "\n" WAIT("0")},
+    {{SUM("a", "0") "\n" DONE("0"), NULL, NULL,
+      SUM("a", "0") "\n" DONE("0") "\n" SUM("a", "0") "\n" DONE("0")},
      "over a rank 1 starts 1 collectives, rank 3 2"},
-    {{SEND("1", "0") "\nwait 0 work[0 : 64]", NULL, SUM("b", "0") "\n" WAIT("0")},
+    {{SEND("1", "0") "\nwait 0 work[0 : 64]", NULL, SUM("b", "0") "\n" DONE("0")},
      "over a rank 0 starts 1 send, rank 2 0"},
     {{SEND("2", "0") "\nwait 0 work[0 : 64]"}, "rank 0 has a message to or from 2 over a"},
-    {{SUM("a", "0") "\n" WAIT("0") "\n" SUM("b", "0") "\n" WAIT("0"),
-      SUM("b", "0") "\n" WAIT("0") "\n" SUM("a", "0") "\n" WAIT("0"),
-      SUM("b", "0") "\n" WAIT("0") "\n" SUM("a", "0") "\n" WAIT("0"),
-      SUM("a", "0") "\n" WAIT("0") "\n" SUM("b", "0") "\n" WAIT("0")},
+    {{SUM("a", "0") "\n" DONE("0") "\n" SUM("b", "0") "\n" DONE("0"),
+      SUM("b", "0") "\n" DONE("0") "\n" SUM("a", "0") "\n" DONE("0"),
+      SUM("b", "0") "\n" DONE("0") "\n" SUM("a", "0") "\n" DONE("0"),
+      SUM("a", "0") "\n" DONE("0") "\n" SUM("b", "0") "\n" DONE("0")},
      "the ranks wait for each other: rank 0 in all_reduce sum f32 16 over a"},
     // both wait for the peer's receive before their own
     {{SEND("1", "0") "\nwait 0 work[0 : 64]\n" RECEIVE("1", "1") "\nwait 1 -> work[0 : 64]", NULL,
       SEND("0", "0") "\nwait 0 work[0 : 64]\n" RECEIVE("0", "1") "\nwait 1 -> work[0 : 64]"},
      "the ranks wait for each other: rank 0 in send f32 16 over a"},
-    {{SUM("a", "0") "\n" WAIT("1")}, "rank 0 waits for handle 1, which no step has started"},
+    {{SUM("a", "0") "\n" DONE("1")}, "rank 0 waits for handle 1, which no step has started"},
 };
 
 static lm_plan *rank_plan(lm_arena *a, const char *steps, int rank) {
