@@ -136,6 +136,7 @@ static void model_check(const char *model) {
   rows_check(model, text, ids);
   text_check(model, text, lm_arena_printf(c->arena, "dp = 2 shard(b), tp = 2 shard(%s)", axes),
              ids);
+  text_check(model, text, "dp = 2 rows zero 3", ids);
   text_check(model, text, lm_arena_printf(c->arena, "tp = 2 shard(%s, t)", axes), ids);
   text_check(model, text, "dp = 2 rows, cp = 2 positions", ids);
   text_check(model, text, lm_arena_printf(c->arena, "cp = 2 positions shard(%s)", axes), ids);
