@@ -196,7 +196,7 @@ def test_losses(run):
     """mean losses of 20 steps within 1 % of a bf16 run; at night 400 steps of a larger model, mean of the last 100"""
     steps, rows, seq = (400, 8, 64) if run.nightly else (60 if run.slow else 120, 8, 32)
     batches = noisy_rule(steps, rows, seq)
-    shape = ("--set", "model = Small(depth = 4, d = 256, heads = 8, kv = 4, e = 32, ff = 768)") if run.nightly else ()
+    shape = ("--set", "model = Llama(depth = 6, d = 256, heads = 8, kv = 4, e = 32, ff = 768, vocab = 64)") if run.nightly else ()
     file = small(run, steps=steps, rows=rows, seq=seq, batches=batches, compute="bf16")
     mean = 100 if run.nightly else 20
     curves = {}
