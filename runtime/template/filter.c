@@ -260,6 +260,16 @@ static jt_value join(jt_run *r, jt_value v, const jt_args *a) {
   return jt_str(jt_out_string(&o));
 }
 
+// The positional arguments from the k-th on.
+static jt_args args_after(const jt_args *a, uint32_t k) {
+  if (a->n <= k)
+    return (jt_args){0};
+  return (jt_args){
+      .v = a->v + k,
+      .n = a->n - k,
+  };
+}
+
 // As in jinja2, a value that is false has no elements.
 static const jt_list *elements_or_none(jt_run *r, jt_value v, const char *what) {
   return jt_truth(&v) ? jt_elements(r, v, what) : jt_list_new(r, JT_OF_LIST);
@@ -276,7 +286,7 @@ static jt_value map(jt_run *r, jt_value v, const jt_args *a) {
     return jt_fail(r, "these arguments of map are unsupported");
   if (by_filter && !jt_has_filter(a->v[0].s))
     return jt_fail(r, "filter '%.*s' is unsupported", (int)a->v[0].s.n, a->v[0].s.p);
-  jt_args rest = {.v = a->v + 1, .n = a->n ? a->n - 1 : 0};
+  jt_args rest = args_after(a, 1);
   for (uint32_t i = 0; i < from->n && !r->fault; i++) {
     jt_value x = by_filter ? jt_filter(r, a->v[0].s, from->v[i], &rest)
                            : member(r, from->v[i], attribute->s);
@@ -294,7 +304,7 @@ static jt_value choose(jt_run *r, jt_value v, const jt_args *a, bool by_name, bo
       (by_name && a->v[0].kind != JT_STRING))
     return jt_fail(r, "these arguments of a selection are unsupported");
   bool test = a->n > at;
-  jt_args rest = {.v = a->v + at + test, .n = a->n - at - test};
+  jt_args rest = args_after(a, at + test);
   for (uint32_t i = 0; i < from->n && !r->fault; i++) {
     jt_value x = by_name ? member(r, from->v[i], a->v[0].s) : from->v[i];
     bool is = test ? jt_test(r, a->v[at].s, &x, &rest) : jt_truth(&x);
