@@ -223,7 +223,10 @@ lm_status lm_chat_encode(const lm_chat *chat, const lm_conversation *c, bool pro
     s = plain_encode(chat, c, out);
   }
   if (!s && !prompt && !any_trained(out, before))
-    s = lm_fail(LM_USER, "nothing to train on: no text of the roles in train_on");
+    s = lm_fail(LM_USER, chat->template
+                             ? "nothing to train on: no text of the roles in train_on"
+                             : "nothing to train on: an answer that is empty, or one token "
+                               "without a prompt, which nothing predicts");
   return s;
 }
 

@@ -111,7 +111,8 @@ def test_pairs_mistakes(run):
     cases = (dict(lines=texts(rejected=None)), 'neither text nor messages in the field "rejected"'), \
         (dict(lines=[{"chosen": "a", "rejected": "b"}]), 'no text in the field "prompt"'), \
         (dict(lines=texts(chosen=[{"role": "assistant", "content": "a"}])), 'the messages in the field "chosen" need a template'), \
-        (dict(lines=texts(chosen="")), "nothing to train on"), \
+        (dict(lines=texts(chosen="")), "nothing to train on: an answer that is empty"), \
+        (dict(lines=texts(prompt="", chosen="x")), "or one token without a prompt, which nothing predicts"), \
         (dict(pack="best_fit(seq = 64 tokens, docs = 3)"), "error[E273]: docs = 3 would part the two texts of a pair"), \
         (dict(pack="best_fit(seq = 64 tokens)"), "error[E274]: column 'prefer' has a value for each document of a row"), \
         (dict(columns="prefer: f32[b, n], reward: f32[b, n]"), 'pairs.jsonl:1: no number in the field "reward"'), \
