@@ -327,6 +327,8 @@ lm_status lm_trainer_update(lm_trainer *t, double limit) {
   LM_TRY(lm_totals_scale(t->o.exec, &t->rule));
   LM_TRY(lm_exec_run(t->o.exec, t->update, t->extents));
   LM_TRY(states_update(t));
+  if (t->step < t->o.steps)
+    LM_TRY(rates_begin(t, t->step + 1));
   lm_timeline_add(t->o.timeline, LM_ROW_RUN, "update of step", NULL, t->step, start);
   return NULL;
 }
@@ -358,8 +360,6 @@ lm_status lm_trainer_result(lm_trainer *t, lm_step_result *out) {
       .lr = t->lr,
       .tokens = t->tokens,
   };
-  if (t->step < t->o.steps)
-    LM_TRY(rates_begin(t, t->step + 1));
   LM_TRY(lm_totals_read(t->o.exec, &totals));
   totals_read(t, totals, out, &sum);
   if (out->weight <= 0) { // the update changed nothing (hal/scale.h)
