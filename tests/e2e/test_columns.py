@@ -94,6 +94,7 @@ def test_columns_mistakes(run):
     cases = (dict(reward=None), "no tensor reward, which is a column of the model's `loss`"), \
         (dict(pick=np.zeros((4, 4, 5), "<f4")), "pick is F32, and a column of `loss` of type int"), \
         (dict(reward=np.zeros((4, 3), "<f4")), "reward is not [steps, rows, ...], as tok is"), \
+        (dict(pick=np.zeros((4, 4, 0), "<i4")), "pick has an axis of size 0"), \
         (dict(reward=np.zeros((4, 4, 2), "<f4")), "error[E0F4]: column 'reward' has 2 axes in the data, and 1 in the model"), \
         (dict(logits=np.zeros((4, 4, 16, 25), "<f4")), "error[E0F3]: column 'logits' has 25 values along axis 'vocab' in the data, and 24 in the model"), \
         (dict(share=np.zeros((4, 4, 8), "<f4")), "error[E0F3]: column 'share' has 8 values along axis 't' in the data, and 16 in the model")

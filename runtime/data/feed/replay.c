@@ -47,6 +47,9 @@ static lm_status further_check(const char *path, const column *c, const lm_st_te
   if (t->rank < 2 || memcmp(t->shape, first->shape, 2 * sizeof *t->shape))
     return lm_fail(LM_USER, "%s: %s is not [steps, rows, ...], as %s is", path, t->name,
                    first->name);
+  for (int i = 2; i < (int)t->rank; i++)
+    if (!t->shape[i])
+      return lm_fail(LM_USER, "%s: %s has an axis of size 0", path, t->name);
   return NULL;
 }
 
