@@ -25,6 +25,7 @@ const char *const lm_dtype_names[LM_DTYPES] = {
 const lm_st_dtype_info lm_st_dtype_table[LM_ST_DTYPES] = {
 #define DTYPE(ID, NAME, BITS, KIND, MEMORY, REGISTER, FILE, ...)                                   \
   {#FILE, BITS / 8, LM_DTYPE_##KIND == LM_DTYPE_FLOAT},
+#define BYTES(...)
 #define STORED(ID, BITS, IS_FLOAT) {#ID, BITS / 8, IS_FLOAT},
 #include "contract/dtypes.def"
 };

@@ -21,6 +21,7 @@ typedef enum {
 // Types of the tensors in safetensors files: LM_ST_F32 and so on.
 typedef enum {
 #define DTYPE(ID, NAME, BITS, KIND, MEMORY, REGISTER, FILE, ...) LM_ST_##FILE,
+#define BYTES(...)
 #define STORED(ID, ...) LM_ST_##ID,
 #include "contract/dtypes.def"
   LM_ST_DTYPES

@@ -1,5 +1,5 @@
-// floats.h - conversion between f32 and the narrower floats f16, e4m3 and e5m2, in integers: equal
-// bits on every machine, whatever its rounding mode. Generated kernels contain this text.
+// floats.h - conversion between f32 and narrower types: the floats f16, e4m3 and e5m2, in integers,
+// and the maps dyn8 and udyn8. Equal bits on every machine. Generated kernels contain this text.
 //
 // A float is rounded to nearest, ties to even; subnormals are rounded like other numbers, NaN
 // remains NaN and keeps its sign. e4m3 is the type of OCP's 8-bit formats without infinities (448
@@ -60,4 +60,72 @@ LM_FLOATS float lm_float_decode(uint32_t code, int32_t exponent, int32_t mantiss
 LM_FLOAT(f16, uint16_t, 5, 10, 0x7bffu, 0x7c00u, 0x7e00u)
 LM_FLOAT(e4m3, uint8_t, 4, 3, 0x7eu, 0x7eu, 0x7fu)
 LM_FLOAT(e5m2, uint8_t, 5, 2, 0x7bu, 0x7bu, 0x7eu)
+
+// dyn8 and udyn8 are the dynamic maps of bitsandbytes (Dettmers et al. 2022, "8-bit Optimizers via
+// Block-wise Quantization"): numbers in [-1, 1] and in [0, 1], of which the seven decades below 1
+// have 1, 2, 4, … 64 each (udyn8: 2, 4, … 128), at equal distances. A magnitude has a rank r:
+//   r = 2^e + j, 0 <= j < 2^e:  10^(e - 6) (0.1 + 0.9 (j + 1/2) / 2^e)        (udyn8: 10^(e - 7))
+//                            =  (18 r + 9 - 16 * 2^e) 5^e unit                 unit: 5e-8 (5e-9)
+// Rank 2^7 (udyn8: 2^8) is 1, and rank 0 (udyn8: 1) is 0. The code of dyn8 is 127 + r or 127 - r;
+// -1 has none, and becomes -0.993. The code of udyn8 is r - 1.
+LM_FLOATS float lm_dynamic_load(int32_t r, int32_t top, float unit) {
+  int32_t low = 1, five = 1;
+#define LM_DECADE(E, FIVE)                                                                         \
+  low = r >= 1 << E ? 1 << E : low;                                                                \
+  five = r >= 1 << E ? FIVE : five;
+  LM_DECADE(1, 5)
+  LM_DECADE(2, 25)
+  LM_DECADE(3, 125)
+  LM_DECADE(4, 625)
+  LM_DECADE(5, 3125)
+  LM_DECADE(6, 15625)
+  LM_DECADE(7, 78125)
+#undef LM_DECADE
+  float x = (float)(18 * r + 9 - 16 * low) * ((float)five * unit);
+  x = r >= 1 << top ? 1.0f : x;
+  return r < top - 6 ? 0.0f : x;
+}
+
+// The rank of the number nearest to x >= 0. The least number of decade e begins at the midpoint
+// between it and the number before, (10 * 2^e + 18) 5^(e - 1) unit.
+LM_FLOATS int32_t lm_dynamic_round(float x, int32_t top, float unit) {
+  int32_t low = 1, five = 1;
+#define LM_DECADE(E, FIVE)                                                                         \
+  low = x > (float)((10 << E) + 18) * ((float)(FIVE / 5) * unit) ? 1 << E : low;                   \
+  five = low == 1 << E ? FIVE : five;
+  LM_DECADE(1, 5)
+  LM_DECADE(2, 25)
+  LM_DECADE(3, 125)
+  LM_DECADE(4, 625)
+  LM_DECADE(5, 3125)
+  LM_DECADE(6, 15625)
+  LM_DECADE(7, 78125)
+#undef LM_DECADE
+  float steps = (x / ((float)five * unit) + (float)(16 * low)) * (1.0f / 18);
+  steps = steps > (float)low ? steps : (float)low;
+  steps = steps < (float)(2 * low - 1) ? steps : (float)(2 * low - 1);
+  int32_t r = (int32_t)steps, last = (1 << top) - 1;
+  float greatest = lm_dynamic_load(last, top, unit), least = lm_dynamic_load(top - 6, top, unit);
+  r = r < last ? r : last;
+  r = r > top - 6 ? r : top - 6;
+  r = x > 0.5f * (greatest + 1.0f) ? last + 1 : r;
+  return x > 0.5f * least ? r : top - 7;
+}
+
+LM_FLOATS uint8_t lm_dyn8_round(float x) {
+  int32_t r = lm_dynamic_round(x < 0.0f ? -x : x, 7, 5e-8f);
+  int32_t code = x < 0.0f ? 127 - r : 127 + r;
+  return (uint8_t)(code > 0 ? code : 0);
+}
+LM_FLOATS float lm_dyn8_load(uint8_t code) {
+  int32_t r = (int32_t)code - 127;
+  float x = lm_dynamic_load(r < 0 ? -r : r, 7, 5e-8f);
+  return r < 0 ? -x : x;
+}
+LM_FLOATS uint8_t lm_udyn8_round(float x) {
+  return (uint8_t)(lm_dynamic_round(x, 8, 5e-9f) - 1);
+}
+LM_FLOATS float lm_udyn8_load(uint8_t code) {
+  return lm_dynamic_load((int32_t)code + 1, 8, 5e-9f);
+}
 #endif

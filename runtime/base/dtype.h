@@ -39,6 +39,8 @@ static inline uint32_t lm_dtype_bits(lm_dtype t, double v) {
   case LM_F16: return lm_f16_round(f);
   case LM_E4M3: return lm_e4m3_round(f);
   case LM_E5M2: return lm_e5m2_round(f);
+  case LM_DYN8: return lm_dyn8_round(f);
+  case LM_UDYN8: return lm_udyn8_round(f);
   case LM_INT: return (uint32_t)(int32_t)lm_dtype_clamp(v, INT32_MIN, INT32_MAX);
   case LM_I8: return (uint8_t)(int8_t)lm_dtype_clamp(v, INT8_MIN, INT8_MAX);
   case LM_U8: return (uint8_t)lm_dtype_clamp(v, 0, UINT8_MAX);
@@ -55,6 +57,8 @@ static inline double lm_dtype_round(lm_dtype t, double v) {
   case LM_F16: return lm_f16_load(lm_f16_round(f));
   case LM_E4M3: return lm_e4m3_load(lm_e4m3_round(f));
   case LM_E5M2: return lm_e5m2_load(lm_e5m2_round(f));
+  case LM_DYN8: return lm_dyn8_load(lm_dyn8_round(f));
+  case LM_UDYN8: return lm_udyn8_load(lm_udyn8_round(f));
   case LM_INT: return lm_dtype_clamp(v, INT32_MIN, INT32_MAX);
   case LM_I8: return lm_dtype_clamp(v, INT8_MIN, INT8_MAX);
   case LM_U8: return lm_dtype_clamp(v, 0, UINT8_MAX);

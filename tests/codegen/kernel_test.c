@@ -68,6 +68,14 @@ static const kernel_case cases[] = {
           "e4m3\n  %sel = select %p, %q, %zero\n  %bo = cast %i : bool[b, n]\n  %de = cast %d : "
           "e4m3[n]\n  return %a, %b, %c, %e, %f, %o, %r, %z, %t, %sel, %bo, %de\n}\n",
      0, 3},
+    {"casts to dynamic maps",
+     HEAD "axis b = 3, n = 72\n"
+          "func @f(%x: f32[b, n], %q: dyn8[b, n], %s: udyn8[b, n]) -> (a: dyn8[b, n], b: udyn8[b, "
+          "n], c: f32[b, n], d: int[b, n]) {\n"
+          "  %a = cast %x : dyn8[b, n]\n  %y = mul %x, %x\n  %b = cast %y : udyn8[b, n]\n"
+          "  %q1 = cast %q : f32[b, n]\n  %s1 = cast %s : f32[b, n]\n  %c = add %q1, %s1\n"
+          "  %d = cast %q : int[b, n]\n  return %a, %b, %c, %d\n}\n",
+     1e-7, 2},
     {"largest of a row as e4m3",
      HEAD "axis b = 5, q = 3, n = 256\n"
           "func @f(%x: f32[b, q, n]) -> (c: e4m3[b, q, n], s: f32[b, q], u: u8[b, q, n]) {\n"

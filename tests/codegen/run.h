@@ -55,7 +55,7 @@ static inline float bf16_value(float x) {
 }
 
 // Values of arguments: ints in [0, 5), floats in [-1, 1) rounded to their type, e4m3 and e5m2 in
-// [-3, 3), all of i8 and u8.
+// [-3, 3), dyn8 and udyn8 in [-1, 1), all of i8 and u8.
 static inline void random_fill(lm_tensor *t, uint64_t *state) {
   for (int64_t i = 0; i < t->n; i++) {
     double v = draw(state);
@@ -64,6 +64,8 @@ static inline void random_fill(lm_tensor *t, uint64_t *state) {
     case LM_BOOL: t->v[i] = v > 0; break;
     case LM_BF16: t->v[i] = bf16_value((float)v); break;
     case LM_F16: t->v[i] = lm_dtype_round(LM_F16, v); break;
+    case LM_DYN8: t->v[i] = lm_dtype_round(LM_DYN8, v); break;
+    case LM_UDYN8: t->v[i] = lm_dtype_round(LM_UDYN8, fabs(v)); break;
     case LM_E4M3:
     case LM_E5M2: t->v[i] = lm_dtype_round(t->type.dtype, v * 3); break;
     case LM_I8: t->v[i] = floor(v * 128); break;
@@ -81,6 +83,8 @@ static inline void element_store(void *p, lm_dtype t, int64_t i, double v) {
   case LM_F16: ((uint16_t *)p)[i] = (uint16_t)lm_dtype_bits(t, v); break;
   case LM_E4M3:
   case LM_E5M2:
+  case LM_DYN8:
+  case LM_UDYN8:
   case LM_I8:
   case LM_U8: ((uint8_t *)p)[i] = (uint8_t)lm_dtype_bits(t, v); break;
   case LM_F64: ((double *)p)[i] = v; break;
@@ -102,6 +106,8 @@ static inline double element_load(const void *p, lm_dtype t, int64_t i) {
   case LM_I8: return ((const int8_t *)p)[i];
   case LM_E4M3: return lm_e4m3_load(((const uint8_t *)p)[i]);
   case LM_E5M2: return lm_e5m2_load(((const uint8_t *)p)[i]);
+  case LM_DYN8: return lm_dyn8_load(((const uint8_t *)p)[i]);
+  case LM_UDYN8: return lm_udyn8_load(((const uint8_t *)p)[i]);
   case LM_F16: return lm_f16_load(((const uint16_t *)p)[i]);
   case LM_F64: return ((const double *)p)[i];
   case LM_BF16:

@@ -1,6 +1,6 @@
-// floats_test.c - f16, e4m3 and e5m2 (contract/floats.h) against a search in float64 among all the
-// values of a type, whose formula is written here again; and the types that are rounded to by
-// lm_dtype_round.
+// floats_test.c - f16, e4m3, e5m2, dyn8 and udyn8 (contract/floats.h) against a search in float64
+// among all the values of a type, whose formula is written here again; and the types that are
+// rounded to by lm_dtype_round.
 #include "runtime/base/dtype.h"
 #include "tests/runtime/check.h"
 
@@ -107,7 +107,53 @@ static void ints_check(void) {
   CHECK(lm_dtype_round(LM_I8, NAN) == 0 && lm_dtype_round(LM_U8, NAN) == 0);
 }
 
+// ---- the maps dyn8 and udyn8
+
+// The number of a code, by the definition of the map: of each decade the centers of equal parts.
+static double dynamic_of(bool is_signed, int code) {
+  int rank = is_signed ? abs(code - 127) : code + 1, top = is_signed ? 7 : 8, e = 0;
+  while (rank >> (e + 1))
+    e++;
+  double parts = ldexp(1, e);
+  double x = pow(10, e - (top - 1)) * (0.1 + 0.9 * (rank - parts + 0.5) / parts);
+  x = e == top ? 1 : rank == top - 7 ? 0 : x;
+  return is_signed && code < 127 ? -x : x;
+}
+
+// Every number is encoded by the nearest one of the map, up to the rounding of a midpoint.
+static void dynamic_check(bool is_signed, float x) {
+  lm_dtype t = is_signed ? LM_DYN8 : LM_UDYN8;
+  double got = fabs(dynamic_of(is_signed, (int)lm_dtype_bits(t, x)) - (double)x), best = INFINITY;
+  for (int code = 0; code < 256; code++)
+    best = fmin(best, fabs(dynamic_of(is_signed, code) - (double)x));
+  if (got <= best + 4e-7 * fabs((double)x))
+    return;
+  fprintf(stderr, "%s of %a: code %u\n", lm_dtype_name(t), (double)x, lm_dtype_bits(t, x));
+  exit(1);
+}
+
+static void dynamic_checks(bool is_signed) {
+  lm_dtype t = is_signed ? LM_DYN8 : LM_UDYN8;
+  for (int code = 0; code < 256; code++) {
+    double x = dynamic_of(is_signed, code);
+    float y = is_signed ? lm_dyn8_load((uint8_t)code) : lm_udyn8_load((uint8_t)code);
+    CHECK(fabs((double)y - x) <= 2.4e-7 * fabs(x));
+    CHECK(lm_dtype_bits(t, y) == (uint32_t)code);
+    float half = code < 255 ? (float)((x + dynamic_of(is_signed, code + 1)) / 2) : 1;
+    dynamic_check(is_signed, half * (1 - 1e-6f));
+    dynamic_check(is_signed, half * (1 + 1e-6f));
+  }
+  for (uint32_t i = 0; i < 5000; i++) {
+    float x = ldexpf((float)(i * 2654435761u >> 8), -24 - (int)(i % 24));
+    dynamic_check(is_signed, is_signed && i & 1 ? -x : x);
+  }
+  CHECK(lm_dtype_round(t, NAN) == 0 && lm_dtype_round(t, INFINITY) == 1);
+  CHECK(lm_dtype_round(t, -0.0) == 0 && lm_dtype_round(t, 1) == 1);
+}
+
 int main(void) {
+  dynamic_checks(true);
+  dynamic_checks(false);
   for (size_t i = 0; i < LM_COUNT(formats); i++) {
     codes_check(&formats[i]);
     midpoints_check(&formats[i]);
