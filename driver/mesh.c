@@ -11,7 +11,8 @@ static const char *axes_text(const lm_module *m) {
   int n = 0;
   lm_buf b = {0};
   for (uint32_t i = 0; i < m->n_globals; i++)
-    for (int k = m->globals[i].n_stack; k < m->globals[i].type.rank; k++) {
+    for (int k = m->globals[i].n_stack;
+         lm_global_is_weight(&m->globals[i]) && k < m->globals[i].type.rank; k++) {
       const char *name = m->axes[m->globals[i].type.axis[k]].name;
       const char *base = lm_arena_strndup(m->arena, name, lm_axis_base_length(name));
       int at = 0;

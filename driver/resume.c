@@ -52,6 +52,18 @@ static void entry_add(const lm_session *s, lm_resumption *x, lm_history_entry e)
   LM_PUSH(s->project.ctx->arena, x->history.v, x->history.n, x->history.cap) = e;
 }
 
+// A change that no option permits: the states of a checkpoint are stored as they were computed.
+static lm_status moments_refuse(const lm_resumption *x, const lm_recipe_changes *all) {
+  for (uint32_t i = 0; i < all->n; i++)
+    if (lm_recipe_key_under(all->v[i].key, "precision.moments"))
+      return lm_fail(
+          LM_USER,
+          "%s cannot be resumed: its optimizer states are stored in another form: %s was "
+          "%s, is %s\n  set the key back, or begin another run: --out DIR",
+          x->from.folder, all->v[i].key, all->v[i].was, all->v[i].is);
+  return NULL;
+}
+
 static lm_status keys_refuse(const lm_session *s, const lm_resumption *x,
                              const lm_recipe_changes *all) {
   lm_buf list = {0}, options = {0};
@@ -83,6 +95,7 @@ static lm_status keys_compare(const lm_session *s, lm_resumption *x) {
   if (!x->from.folder)
     return NULL;
   lm_recipe_changes all = lm_recipe_keys_compare(s, x->was.keys, x->was.n_keys, &x->keys);
+  LM_TRY(moments_refuse(x, &all));
   LM_TRY(keys_refuse(s, x, &all));
   for (uint32_t i = 0; i < all.n; i++)
     entry_add(s, x,

@@ -51,13 +51,15 @@ typedef struct lm_gen_memo {
   int scope;
   struct lm_gen_memo *next;
 } lm_gen_memo;
-// A printed index. `operand` is the number of the operand that it reads, else -1; `same` is set if
-// it is the element at the current indices of the loops.
+// A printed index. `operand` is the number of the operand that it reads, else -1; `type` is then
+// the operand's, or that of the view of it that is read, and `same` is set if it is the view's
+// element at the current indices of the loops.
 typedef struct lm_gen_access {
   lm_ix ix;
   int pass;
   bool memory, same;
   int operand;
+  lm_type type;
 } lm_gen_access;
 
 typedef enum {

@@ -93,7 +93,8 @@ static lm_gen_text load_operand(lm_gen *e, const lm_value *arg, lm_type t, const
   lm_gen_text x = load_dense(e, lm_arena_printf(e->arena, "a%u", arg->index), t, ix);
   lm_gen_access *access = &e->accesses[e->n_accesses - 1];
   access->operand = (int)arg->index;
-  access->same = lm_type_equal(t, arg->type);
+  access->type = t;
+  access->same = true;
   for (int i = 0; i < t.rank; i++) {
     lm_ix here = lm_gen_axis_index(e, t.axis[i]);
     access->same &= lm_ix_equal(&here, &ix[i]);

@@ -19,6 +19,13 @@ bool lm_kernel_axis_is_parallel(const lm_op *kernel, lm_axis a) {
   return lm_attr_has_axis(&kernel->attr, a);
 }
 
+bool lm_kernel_fits(const lm_module *m, const lm_op *kernel, uint32_t operand, uint32_t result) {
+  lm_type x = kernel->in[operand]->type, y = kernel->out[result]->type;
+  if (x.dtype != y.dtype || lm_type_dynamic(m, x) || lm_type_dynamic(m, y))
+    return lm_type_equal(x, y);
+  return lm_type_elements(m, x) == lm_type_elements(m, y);
+}
+
 lm_type lm_kernel_inner(const lm_op *kernel, lm_type t) {
   lm_type u = {.dtype = t.dtype};
   for (int i = 0; i < t.rank; i++)

@@ -266,7 +266,8 @@ bool lm_cpu_kernel_in_place(const lm_plan_options *o, const lm_op *kernel, uint3
   const lm_module *m = lm_op_module(kernel);
   if (kernel->code != LM_OP_KERNEL || lm_kernel_result_summed(kernel, result))
     return false;
-  if (!lm_type_equal(kernel->in[operand]->type, kernel->out[result]->type))
+  lm_type type = kernel->out[result]->type;
+  if (!lm_kernel_fits(m, kernel, operand, result))
     return false;
   lm_arena *temporary = lm_arena_create();
   cpu_emit *e = cpu_emit_make(m, kernel, temporary);
@@ -281,7 +282,7 @@ bool lm_cpu_kernel_in_place(const lm_plan_options *o, const lm_op *kernel, uint3
   for (uint32_t i = 0; i < e->g.n_accesses; i++) {
     const lm_gen_access *a = &e->g.accesses[i];
     if (a->operand == (int)operand)
-      fine &= a->same && a->pass <= written;
+      fine &= a->same && lm_type_equal(a->type, type) && a->pass <= written;
   }
   lm_gen_free(&e->g);
   lm_arena_destroy(temporary);

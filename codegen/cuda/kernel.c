@@ -105,8 +105,8 @@ static bool ordered_before(const cuda_emit *e, const lm_gen_access *a, int writt
 static bool in_place(const cuda_emit *e, uint32_t operand, uint32_t result) {
   const lm_op *k = e->g.kernel;
   const lm_value *v = lm_kernel_yield(k)->in[result];
-  if (lm_kernel_result_summed(k, result) ||
-      !lm_type_equal(k->in[operand]->type, k->out[result]->type))
+  lm_type type = k->out[result]->type;
+  if (lm_kernel_result_summed(k, result) || !lm_kernel_fits(e->g.m, k, operand, result))
     return false;
   if (v->def && lm_op_is_reduction(v->def))
     return false;
@@ -116,7 +116,8 @@ static bool in_place(const cuda_emit *e, uint32_t operand, uint32_t result) {
       written = i;
   for (uint32_t i = 0; i < e->g.n_accesses; i++) {
     const lm_gen_access *a = &e->g.accesses[i];
-    if (a->operand == (int)operand && !ordered_before(e, a, written))
+    if (a->operand == (int)operand &&
+        (!lm_type_equal(a->type, type) || !ordered_before(e, a, written)))
       return false;
   }
   return true;

@@ -51,14 +51,74 @@ static double bytes_of_frozen(const lm_session *s) {
   return bytes;
 }
 
+static double bytes_of_states(const lm_lowered *l) {
+  double bytes = l->n_states * (double)sizeof(float) * (double)lm_lowered_trained(l);
+  for (uint32_t i = 0; i < l->m->n_globals; i++)
+    if (l->m->globals[i].kind == LM_GLOBAL_STATE)
+      bytes += lm_type_traffic(l->m, l->m->globals[i].type);
+  return bytes;
+}
+
+static bool is_state(const lm_module *m, uint32_t i) {
+  return m->globals[i].kind == LM_GLOBAL_STATE;
+}
+
+// The scales of a state in blocks follow its codes.
+static bool is_scale(const lm_module *m, uint32_t i) {
+  return i && is_state(m, i) && is_state(m, i - 1) &&
+         lm_dtype_is_code((lm_dtype)m->globals[i - 1].type.dtype);
+}
+
+// The name of a state, without that of its parameter: the length of it.
+static size_t state_name_length(const lm_global *g) {
+  return strcspn(g->name, "/");
+}
+
+static bool same_state(const lm_global *x, const lm_global *y) {
+  size_t n = state_name_length(x);
+  return n == state_name_length(y) && !strncmp(x->name, y->name, n);
+}
+
+// A line for state i, if it is the first one of its name: "  v   udyn8 131072, f32 64".
+static void state_print(const lm_module *m, uint32_t i, lm_buf *out) {
+  const lm_global *first = &m->globals[i];
+  double elements[LM_DTYPES] = {0};
+  for (uint32_t k = 0; k < m->n_globals; k++) {
+    const lm_global *g = &m->globals[k];
+    if (!is_state(m, k) || !same_state(first, g) || is_scale(m, k))
+      continue;
+    if (k < i)
+      return;
+    elements[g->type.dtype] += (double)lm_type_elements(m, g->type);
+  }
+  lm_buf_printf(out, "  %-32.*s", (int)state_name_length(first), first->name);
+  for (int t = 0, n = 0; t < LM_DTYPES; t++)
+    if (elements[t] > 0)
+      lm_buf_printf(out, "%s %s %.0f", n++ ? "," : "", lm_dtype_name((lm_dtype)t), elements[t]);
+  lm_buf_puts(out, "\n");
+}
+
+// The optimizer's states, how they are stored, and the bytes that they take.
+static void states_print(const lm_session *s, lm_buf *out) {
+  const lm_lowered *l = s->compiled.lowered;
+  double bytes = bytes_of_states(l), trained = (double)lm_lowered_trained(l);
+  if (!(bytes > 0))
+    return;
+  lm_buf_puts(out, "\noptimizer states, ");
+  lm_show_bytes(out, bytes);
+  lm_buf_printf(out, ", %.4g bytes per trained parameter\n", bytes / trained);
+  for (int i = 0; i < l->n_states; i++)
+    lm_buf_printf(out, "  %-32s f32 %.0f\n", l->states[i].name, trained);
+  for (uint32_t i = 0; i < l->m->n_globals; i++)
+    if (is_state(l->m, i) && !is_scale(l->m, i))
+      state_print(l->m, i, out);
+}
+
 // The counts of trained and frozen parameters, and the bytes that they take.
 static void shares_print(const lm_session *s, lm_buf *out) {
   const lm_lowered *l = s->compiled.lowered;
   int64_t trained = lm_lowered_trained(l), frozen = s->compiled.params - trained;
-  double bytes = (2 + l->n_states) * (double)sizeof(float) * (double)trained;
-  for (uint32_t i = 0; i < l->m->n_globals; i++)
-    if (l->m->globals[i].kind == LM_GLOBAL_STATE)
-      bytes += (double)lm_type_elements(l->m, l->m->globals[i].type) * (double)sizeof(float);
+  double bytes = 2 * (double)sizeof(float) * (double)trained + bytes_of_states(l);
   if (!frozen)
     return;
   lm_buf_printf(out, "  %-32s %-44s %6s %12lld  %.3g%%, ", "trained", "", "", (long long)trained,
@@ -175,6 +235,7 @@ void lm_report_check(const lm_session *s, lm_buf *out) {
                 chosen ? ", which `auto` chooses on this target" : "",
                 s->project.recipe->precision.tf32 ? ", a GPU's GEMMs in tf32" : "");
   parameters_print(s, out);
+  states_print(s, out);
   patterns_print(s->compiled.lowered, out);
   fp8_print(s, out);
   causality_print(s->compiled.lowered->m, out);
@@ -276,6 +337,7 @@ void lm_report_check_json(const lm_session *s, lm_buf *out) {
   lm_buf_free(&values);
   lm_buf_printf(out, ", \"compute\": \"%s\"", lm_session_compute(s));
   parameters_json(s, out);
+  lm_buf_printf(out, ", \"state_bytes\": %.0f", bytes_of_states(s->compiled.lowered));
   patterns_json(s->compiled.lowered, out);
   fp8_json(s, out);
   causality_json(s->compiled.lowered->m, out);

@@ -175,6 +175,12 @@ typedef struct lm_recipe_fp8 {
   bool head; // GEMMs of the vocabulary are cast too
   lm_loc loc;
 } lm_recipe_fp8;
+typedef enum {
+  LM_RECIPE_MOMENTS_F32,
+  LM_RECIPE_MOMENTS_BF16,
+  LM_RECIPE_MOMENTS_DYN8,
+  LM_RECIPE_MOMENTS_E4M3
+} lm_recipe_moments;
 typedef struct lm_recipe_keep {
   lm_sym type;
   const char *pattern;
@@ -185,6 +191,8 @@ typedef struct lm_recipe_precision {
   lm_loc compute_loc;
   bool tf32; // GEMMs of f32 round their operands to TF32 on a GPU
   lm_recipe_fp8 fp8;
+  lm_recipe_moments moments;
+  int64_t moments_block; // elements with a common scale; 0: there are no scales
   lm_recipe_keep *keep;
   uint32_t n_keep, cap_keep;
 } lm_recipe_precision;

@@ -36,6 +36,19 @@ static void read_kept(const lm_reader *d, lm_recipe_precision *p) {
   }
 }
 
+static void read_moments(const lm_reader *d) {
+  static const char key[] = "recipe.precision.moments";
+  lm_recipe_precision *p = &d->r->precision;
+  const ast_expr *e = lm_read_value(d, key);
+  if (e->kind != EX_CALL) {
+    p->moments = lm_read_is_word(e, "bf16") ? LM_RECIPE_MOMENTS_BF16 : LM_RECIPE_MOMENTS_F32;
+    return;
+  }
+  p->moments = lm_read_is_word(e->a, "e4m3") ? LM_RECIPE_MOMENTS_E4M3 : LM_RECIPE_MOMENTS_DYN8;
+  p->moments_block =
+      (int64_t)lm_read_arg_number(d, key, e, "block", lm_read_file(d, lm_read_setting(d, key)));
+}
+
 void lm_read_precision(const lm_reader *recipe) {
   lm_settings none = {0};
   lm_reader d = lm_read_inside(recipe, "recipe.precision", &none);
@@ -50,5 +63,6 @@ void lm_read_precision(const lm_reader *recipe) {
   if (p->tf32 && p->compute != LM_RECIPE_COMPUTE_F32)
     LM_REPORT(d.R->c, matmul->loc, E22F);
   p->fp8 = read_fp8(&d, matmul);
+  read_moments(&d);
   read_kept(&d, p);
 }

@@ -48,7 +48,24 @@ static inline uint32_t lm_dtype_bits(lm_dtype t, double v) {
   }
 }
 
-// The value of such an element.
+// The value of an element of a type of at most 32 bits, from the bits of its memory.
+static inline double lm_dtype_value(lm_dtype t, uint32_t bits) {
+  float f;
+  switch (t) {
+  case LM_F32: memcpy(&f, &bits, sizeof f); return f;
+  case LM_BF16: return lm_bf16_to_f32((uint16_t)bits);
+  case LM_F16: return lm_f16_load((uint16_t)bits);
+  case LM_E4M3: return lm_e4m3_load((uint8_t)bits);
+  case LM_E5M2: return lm_e5m2_load((uint8_t)bits);
+  case LM_DYN8: return lm_dyn8_load((uint8_t)bits);
+  case LM_UDYN8: return lm_udyn8_load((uint8_t)bits);
+  case LM_INT: return (int32_t)bits;
+  case LM_I8: return (int8_t)bits;
+  default: return bits;
+  }
+}
+
+// The number that is nearest to v in a type.
 static inline double lm_dtype_round(lm_dtype t, double v) {
   float f = (float)v;
   switch (t) {

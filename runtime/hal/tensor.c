@@ -6,44 +6,65 @@
 typedef struct transfer {
   lm_exec *e;
   int64_t first;
-  float *out; // NULL: writes `from`
-  const float *from;
+  lm_dtype dtype;
+  bool converts; // to and from f32
+  char *out;     // NULL: writes `from`
+  const char *from;
 } transfer;
 
-static lm_status floats_copy(void *user, const lm_tensor_run *r) {
+static lm_status elements_copy(void *user, const lm_tensor_run *r) {
   const transfer *x = user;
-  int64_t at = r->first - x->first, bytes = r->n * (int64_t)sizeof(float);
+  int64_t unit = lm_dtype_bytes(x->dtype), at = (r->first - x->first) * unit, bytes = r->n * unit;
   return x->out ? lm_exec_read(x->e, r->arena, r->offset, bytes, x->out + at)
                 : lm_exec_write(x->e, r->arena, r->offset, bytes, x->from + at);
 }
 
-static lm_status bf16_copy(void *user, const lm_tensor_run *r) {
+// The bits of an element are in the first bytes of a uint32_t: the machine is little-endian.
+static lm_status elements_convert(void *user, const lm_tensor_run *r) {
   const transfer *x = user;
-  int64_t at = r->first - x->first, bytes = r->n * (int64_t)sizeof(uint16_t);
-  uint16_t *v = lm_alloc((size_t)bytes);
-  for (int64_t i = 0; x->from && i < r->n; i++)
-    v[i] = lm_bf16_from_f32(x->from[at + i]);
-  lm_status s = x->out ? lm_exec_read(x->e, r->arena, r->offset, bytes, v)
-                       : lm_exec_write(x->e, r->arena, r->offset, bytes, v);
-  for (int64_t i = 0; !s && x->out && i < r->n; i++)
-    x->out[at + i] = lm_bf16_to_f32(v[i]);
+  size_t unit = (size_t)lm_dtype_bytes(x->dtype);
+  int64_t at = r->first - x->first, bytes = r->n * (int64_t)unit;
+  const float *from = (const float *)(const void *)x->from;
+  float *out = (float *)(void *)x->out;
+  char *v = lm_alloc((size_t)bytes);
+  for (int64_t i = 0; from && i < r->n; i++) {
+    uint32_t bits = lm_dtype_bits(x->dtype, from[at + i]);
+    memcpy(v + (size_t)i * unit, &bits, unit);
+  }
+  lm_status s = out ? lm_exec_read(x->e, r->arena, r->offset, bytes, v)
+                    : lm_exec_write(x->e, r->arena, r->offset, bytes, v);
+  for (int64_t i = 0; !s && out && i < r->n; i++) {
+    uint32_t bits = 0;
+    memcpy(&bits, v + (size_t)i * unit, unit);
+    out[at + i] = (float)lm_dtype_value(x->dtype, bits);
+  }
   lm_free(v);
   return s;
 }
 
-static lm_status copy(const lm_plan *p, lm_plan_tensor t, int64_t n, transfer *x) {
-  lm_dtype dtype = t.role == LM_ROLE_PARAM ? (lm_dtype)t.param->dtype : LM_F32;
-  if (dtype != LM_F32 && dtype != LM_BF16)
-    LM_BUG("parameter %s of type %s", t.param->path, lm_dtype_name(dtype));
-  return lm_tensor_runs(p, t, x->first, n, dtype == LM_F32 ? floats_copy : bf16_copy, x);
+static lm_status copy(const lm_plan *p, lm_plan_tensor t, int64_t n, transfer x) {
+  x.dtype = lm_plan_tensor_dtype(t);
+  bool converts = x.converts && x.dtype != LM_F32;
+  return lm_tensor_runs(p, t, x.first, n, converts ? elements_convert : elements_copy, &x);
+}
+
+lm_status lm_tensor_read(lm_exec *e, const lm_plan *p, lm_plan_tensor t, int64_t first, int64_t n,
+                         void *out) {
+  return copy(p, t, n, (transfer){.e = e, .first = first, .out = out});
+}
+
+lm_status lm_tensor_write(lm_exec *e, const lm_plan *p, lm_plan_tensor t, int64_t first, int64_t n,
+                          const void *from) {
+  return copy(p, t, n, (transfer){.e = e, .first = first, .from = from});
 }
 
 lm_status lm_tensor_get(lm_exec *e, const lm_plan *p, lm_plan_tensor t, int64_t first, int64_t n,
                         float *out) {
-  return copy(p, t, n, &(transfer){e, first, out, NULL});
+  return copy(p, t, n, (transfer){.e = e, .first = first, .converts = true, .out = (char *)out});
 }
 
 lm_status lm_tensor_set(lm_exec *e, const lm_plan *p, lm_plan_tensor t, int64_t first, int64_t n,
                         const float *from) {
-  return copy(p, t, n, &(transfer){e, first, NULL, from});
+  return copy(p, t, n,
+              (transfer){.e = e, .first = first, .converts = true, .from = (const char *)from});
 }

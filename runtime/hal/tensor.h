@@ -8,11 +8,16 @@ enum {
   LM_TENSOR_CHUNK = 1 << 22 // elements that callers transfer at a time, to bound their memory
 };
 
-// Copies n elements, the first at the row-major index `first`. Waits for previous runs, whose error
-// is returned. Bits of f32 are kept; a bf16 parameter is rounded to nearest even. Elements that
-// only other ranks have are left as they are.
+// Copies n elements, the first at the row-major index `first`, as f32. Waits for previous runs,
+// whose error is returned. Bits of f32 are kept; a tensor of another type is converted, to the
+// nearest number. Elements that only other ranks have are left as they are.
 lm_status lm_tensor_get(lm_exec *e, const lm_plan *p, lm_plan_tensor t, int64_t first, int64_t n,
                         float *out);
 lm_status lm_tensor_set(lm_exec *e, const lm_plan *p, lm_plan_tensor t, int64_t first, int64_t n,
                         const float *from);
+// The same in the tensor's own type (lm_plan_tensor_dtype).
+lm_status lm_tensor_read(lm_exec *e, const lm_plan *p, lm_plan_tensor t, int64_t first, int64_t n,
+                         void *out);
+lm_status lm_tensor_write(lm_exec *e, const lm_plan *p, lm_plan_tensor t, int64_t first, int64_t n,
+                          const void *from);
 #endif

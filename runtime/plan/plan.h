@@ -384,6 +384,9 @@ typedef struct lm_plan_tensor {
   lm_port_role role;
   int state;
 } lm_plan_tensor;
+static inline lm_dtype lm_plan_tensor_dtype(lm_plan_tensor t) {
+  return t.role == LM_ROLE_PARAM ? (lm_dtype)t.param->dtype : LM_F32;
+}
 
 // Elements first … first + n - 1 of a tensor, in row-major order, at `offset` bytes of an arena.
 typedef struct lm_tensor_run {

@@ -72,7 +72,7 @@ lm_status lm_tensor_runs(const lm_plan *p, lm_plan_tensor t, int64_t first, int6
                          lm_tensor_run_fn *fn, void *user) {
   const lm_plan_param *x = t.param;
   bool value = t.role == LM_ROLE_PARAM;
-  int64_t unit = value ? lm_dtype_bytes((lm_dtype)x->dtype) : (int64_t)sizeof(float);
+  int64_t unit = lm_dtype_bytes(lm_plan_tensor_dtype(t));
   int64_t base = t.role == LM_ROLE_STATE ? (int64_t)t.state * p->n_blocks * LM_BLOCK : 0;
   for (int i = 0; i < x->n_pieces; i++) {
     const lm_plan_piece *piece = &x->pieces[i];

@@ -42,7 +42,7 @@ static lm_status tensor_add(tensor_list *l, char *name, lm_plan_tensor x) {
                    p->rank, LM_ST_RANK);
   *to = (lm_st_tensor){
       .name = name,
-      .dtype = LM_ST_F32,
+      .dtype = lm_dtype_table[lm_plan_tensor_dtype(x)].stored,
       .rank = p->rank,
       .elements = p->elements,
   };
@@ -95,19 +95,20 @@ static lm_status tensor_check(const lm_st *st, const char *path, const lm_st_ten
   if (!x)
     return lm_fail(LM_USER, "%s has no tensor %s", path, want->name);
   size_t shape_bytes = sizeof *x->shape * (size_t)x->rank;
-  if (x->dtype != LM_ST_F32 || x->rank != want->rank || memcmp(x->shape, want->shape, shape_bytes))
+  if (x->dtype != want->dtype || x->rank != want->rank ||
+      memcmp(x->shape, want->shape, shape_bytes))
     return lm_fail(LM_USER, "%s: tensor %s has another type or shape than in the model", path,
                    x->name);
   return NULL;
 }
 
-static lm_status tensor_load(const tensor_list *l, size_t i, const lm_st *st, float *buffer) {
+static lm_status tensor_load(const tensor_list *l, size_t i, const lm_st *st, void *buffer) {
   const lm_trainer_options *o = lm_trainer_options_of(l->t);
   const lm_st_tensor *x = lm_st_find(st, l->of[i].name);
   for (int64_t at = 0; at < x->elements; at += LM_TENSOR_CHUNK) {
     int64_t n = x->elements - at < LM_TENSOR_CHUNK ? x->elements - at : LM_TENSOR_CHUNK;
     LM_TRY(lm_st_read(x, at, n, buffer));
-    LM_TRY(lm_tensor_set(o->exec, o->plan, l->planned[i], at, n, buffer));
+    LM_TRY(lm_tensor_write(o->exec, o->plan, l->planned[i], at, n, buffer));
   }
   return NULL;
 }
@@ -192,13 +193,15 @@ static lm_status save(lm_arena *a, saving *x, const char *dir, const lm_checkpoi
 }
 
 int64_t lm_checkpoint_bytes(const lm_plan *plan) {
-  int64_t elements = 0;
-  for (int i = 0; i < plan->n_params; i++)
-    elements += plan->params[i].elements;
-  elements *= 1 + plan->n_states;
+  int64_t bytes = 0;
+  for (int i = 0; i < plan->n_params; i++) {
+    const lm_plan_param *p = &plan->params[i];
+    int64_t each = lm_dtype_bytes((lm_dtype)p->dtype) + plan->n_states * (int64_t)sizeof(float);
+    bytes += p->elements * each;
+  }
   for (int i = 0; i < plan->n_own_states; i++)
-    elements += plan->states[i].elements;
-  return elements * (int64_t)sizeof(float);
+    bytes += plan->states[i].elements * lm_dtype_bytes((lm_dtype)plan->states[i].dtype);
+  return bytes;
 }
 
 lm_status lm_checkpoint_save(const lm_trainer *t, const char *dir, const lm_checkpoint *c, int keep,

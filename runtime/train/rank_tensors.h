@@ -18,9 +18,10 @@ typedef struct lm_rank_tensors {
   int64_t at;
 } lm_rank_tensors;
 
-// Sets `out` to elements first … first + n - 1 of x: the next chunk.
+// Sets `out` to elements first … first + n - 1 of x, in its type: the next chunk. It has space for
+// whole words of 4 bytes.
 lm_status lm_rank_tensors_take(lm_rank_tensors *t, const lm_plan_tensor *x, int64_t first,
-                               int64_t n, float *out);
+                               int64_t n, void *out);
 // Goes through the chunks that are left.
 lm_status lm_rank_tensors_finish(lm_rank_tensors *t);
 #endif

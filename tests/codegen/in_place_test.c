@@ -124,6 +124,15 @@ int main(void) {
   check(HEAD "func @f(%x: f32[b, d]) -> (p: f32[b, d]) {\n"
              "  %s = sum %x over(d)\n  %t = exp %x\n  %u = mul %t, %s\n  return %u\n}\n",
         1, 0);
+  // the same through a view: the operand has the memory of the result, and other axes
+  check(HEAD "axis r = 14, c = 65\n"
+             "func @f(%x: f32[r, c]) -> (p: f32[b, d]) {\n  %v = view %x (r, c) -> (b, d)\n"
+             "  %s = max %v over(d)\n  %u = mul %v, %s\n  return %u\n}\n",
+        1, 0);
+  check(HEAD "axis r = 14, c = 65\n"
+             "func @f(%x: f32[r, c]) -> (p: f32[b, d]) {\n  %v = view %x (r, c) -> (b, d)\n"
+             "  %w = slice %v (b) -> (b) [6, -1]\n  %u = exp %w\n  return %u\n}\n",
+        0, 1);
   // the first result is written before the sum's pass reads its operand again
   check(HEAD "func @f(%x: f32[b, d]) -> (e: f32[b, d], n: f32[b, d]) {\n"
              "  %e = exp %x\n  %s = sum %e over(d)\n  %k = mul %x, %s\n  return %e, %k\n}\n",

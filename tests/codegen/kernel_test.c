@@ -76,6 +76,20 @@ static const kernel_case cases[] = {
           "  %q1 = cast %q : f32[b, n]\n  %s1 = cast %s : f32[b, n]\n  %c = add %q1, %s1\n"
           "  %d = cast %q : int[b, n]\n  return %a, %b, %c, %d\n}\n",
      1e-7, 2},
+    {"update with states in blocks",
+     HEAD "axis r = 33, c = 64, k = 33, n = 64\n"
+          "func @f(%p: f32[r, c], %g: f32[r, c], %q: dyn8[k, n], %s: f32[k], %v: e4m3[k, n]) -> "
+          "(p: f32[k, n], q: dyn8[k, n], s: f32[k], v: e4m3[k, n]) {\n"
+          "  %p1 = view %p (r, c) -> (k, n)\n  %g1 = view %g (r, c) -> (k, n)\n"
+          "  %q1 = cast %q : f32[k, n]\n  %m = mul %q1, %s\n  %h = const 0.5 : f32\n"
+          "  %m1 = mul %m, %h\n  %m2 = add %m1, %g1\n  %neg = neg %m2\n  %no = const 0 : f32\n"
+          "  %lt = lt %m2, %no\n  %a = select %lt, %neg, %m2\n  %t = max %a over(n)\n"
+          "  %y = div %m2, %t\n  %q2 = cast %y : dyn8[k, n]\n  %v1 = cast %v : f32[k, n]\n"
+          "  %v2 = mul %v1, %v1\n  %gg = mul %g1, %g1\n  %v3 = add %v2, %gg\n"
+          "  %v4 = sqrt %v3\n  %v5 = cast %v4 : e4m3[k, n]\n  %one = const 1 : f32\n"
+          "  %z = add %v4, %one\n  %d = div %m2, %z\n  %p2 = sub %p1, %d\n"
+          "  return %p2, %q2, %t, %v5\n}\n",
+     1e-6, 2},
     {"largest of a row as e4m3",
      HEAD "axis b = 5, q = 3, n = 256\n"
           "func @f(%x: f32[b, q, n]) -> (c: e4m3[b, q, n], s: f32[b, q], u: u8[b, q, n]) {\n"

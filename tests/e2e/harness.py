@@ -9,10 +9,11 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 # No test depends on how busy the machine is: these limits only stop processes that hang.
 PROCESSOR_SECONDS = 3600   # of one process that a test starts
 HANG_SECONDS = 4 * 3600    # until the end of such a process
-DTYPES = {"F32": "<f4", "I32": "<i4"}
+DTYPES = {"F32": "<f4", "I32": "<i4", "BF16": "<u2", "U8": "u1", "F8_E4M3": "u1"}
 
 
 def load(path):
+    """name -> array; bf16 becomes f32, 8-bit types are codes"""
     raw = open(path, "rb").read()
     n = struct.unpack("<Q", raw[:8])[0]
     out = {}
@@ -20,6 +21,8 @@ def load(path):
         if name != "__metadata__":
             a, b = m["data_offsets"]
             out[name] = np.frombuffer(raw[8 + n + a : 8 + n + b], DTYPES[m["dtype"]]).reshape(m["shape"])
+            if m["dtype"] == "BF16":
+                out[name] = (out[name].astype("<u4") << 16).view("<f4")
     return out
 
 

@@ -1,0 +1,319 @@
+// tensor_update.c - the update of one parameter (tensors.h).
+#include "dsl/elab/call.h"
+#include "dsl/lower/tensors.h"
+#include <string.h>
+
+// ---- the optimizers
+
+static el_frame frame_of(el_inst *inst, el_ref *self) {
+  *self = (el_ref){.inst = inst};
+  return (el_frame){
+      .file = inst->file,
+      .self = self,
+      .real = K_REAL,
+      .what = inst->decl->name.text,
+  };
+}
+
+bool lm_use_make(updater *u, uint64_t set, const el_val *rate, use *out, el_val *out_lr) {
+  lm_elab *e = u->e;
+  uint32_t group;
+  const lm_recipe_call *call = lm_groups_optimizer(u->r, set, &group);
+  if (!call->target.decl)
+    return false;
+  el_visit(e, call->target.decl);
+  el_inst *inst = LM_NEW(e->a, el_inst);
+  *inst = (el_inst){
+      .decl = call->target.decl,
+      .file = call->target.file,
+      .path = LM_SYM(e->c, ""),
+  };
+  *out = (use){
+      .call = call,
+      .inst = inst,
+      .eval_inst = LM_NEW(e->a, el_inst),
+  };
+  *out->eval_inst = *inst;
+  el_ref self;
+  el_frame frame = frame_of(inst, &self), *was = e->frame;
+  e->frame = &frame;
+  const ast_member *update = lm_optimizer_members(e, inst->decl);
+  lm_group_sets one = {&set, 1};
+  el_val same = el_whole(e, 1), unused;
+  bool ok = update && lm_groups_bind(e, u->r, inst, &one, NULL, NULL, rate, out_lr) &&
+            lm_groups_bind(e, u->r, out->eval_inst, &one, NULL, NULL, &same, &unused);
+  if (ok) {
+    out->eval = lm_optimizer_eval(inst->decl);
+    out->type = lm_update_type_of(update);
+    out->states = lm_optimizer_states(e, inst->decl);
+    out->update = update;
+  }
+  e->frame = was;
+  return ok;
+}
+
+// ---- types
+
+lm_type lm_without_stack(const lm_global *g, lm_type t) {
+  return lm_type_make((lm_dtype)t.dtype, t.axis + g->n_stack, t.rank - g->n_stack);
+}
+
+lm_type lm_own_type(const lm_global *g) {
+  return lm_without_stack(g, g->type);
+}
+
+el_axes lm_element_axes(lm_elab *e, const lm_global *g, const use *x) {
+  el_axes axes = lm_tensor_axes(e, g);
+  for (uint32_t k = 0; x->type.form == LM_UPDATE_ELEMENT && k < axes.n; k++)
+    axes.v[k]->element = true;
+  return axes;
+}
+
+// ---- one evaluation of `update`
+
+// values: p, g and the states, then the new p and states. False: reported.
+static bool body_run(updater *u, const use *x, const el_axes *axes, lm_value **values) {
+  lm_elab *e = u->e;
+  el_ref self;
+  bool is_eval = u->task == TO_EVAL;
+  el_frame frame = frame_of(is_eval ? x->eval_inst : x->inst, &self);
+  el_frame *was = e->frame;
+  uint32_t n = x->states.n;
+  el_val *state = LM_NEW_N(e->a, el_val, n + 1), *out = LM_NEW_N(e->a, el_val, n + 1);
+  e->frame = &frame;
+  for (uint32_t k = 0; k < axes->n; k++)
+    el_axes_push(e, &frame.live, axes->v[k]);
+  if (x->type.form == LM_UPDATE_TENSOR)
+    el_row_bind(e, x->type.axes[0], *axes);
+  for (uint32_t k = 0; x->type.form == LM_UPDATE_MATRIX && k < 2; k++)
+    el_axis_bind_name(e, x->type.axes[k], axes->v[k]);
+  for (uint32_t k = 0; k < n; k++) {
+    el_axes own = lm_optimizer_state_axes(e, &x->states.v[k], axes);
+    state[k] = el_tensor(K_F32, &own, values[2 + k]);
+  }
+  lm_optimizer_values in = {
+      .method = is_eval ? x->eval : x->update,
+      .args = {el_tensor(K_F32, axes, values[0]), el_tensor(K_F32, axes, values[1]), u->step},
+      .states = x->states,
+      .state = state,
+      .is_eval = is_eval,
+  };
+  bool ok = lm_optimizer_run(e, &in, out);
+  e->frame = was;
+  if (ok)
+    values[0] = out[0].v;
+  for (uint32_t k = 1; ok && k <= n; k++)
+    values[k] = is_eval ? values[k + 1] : out[k].v;
+  return ok;
+}
+
+static bool matrix_run(updater *u, const use *x, const lm_global *g, const lm_matrix *m,
+                       lm_value **values) {
+  lm_elab *e = u->e;
+  uint32_t n = x->states.n;
+  lm_type whole = values[0]->type;
+  el_axes axes = lm_matrix_axes(e, m, &x->type);
+  lm_op *loop = NULL;
+  for (uint32_t k = 0; k < 2 + n; k++)
+    if (k < 2 || !x->states.v[k - 2].has_own_axes)
+      values[k] = lm_matrix_view(e, m, values[k]);
+  if (m->merged[LM_MATRIX_BATCH]) {
+    loop = lm_loop_begin(&e->b, lm_axis_size(e->m, m->merged[LM_MATRIX_BATCH]),
+                         m->merged[LM_MATRIX_BATCH], NULL, 0);
+    for (uint32_t k = 0; k < 2 + n; k++)
+      values[k] = lm_emit(&e->b, LM_OP_AT, (lm_value *[]){values[k], loop->body->args[0]}, 2,
+                          &(lm_attr){.imm = {0, 1}, .n_imm = 2}, NULL);
+  }
+  bool ok = body_run(u, x, &axes, values);
+  if (loop && ok) {
+    lm_loop_end(&e->b, loop, NULL, 0, values, n + 1);
+    for (uint32_t k = 0; k <= n; k++)
+      values[k] = loop->out[k];
+  }
+  for (uint32_t k = 0; ok && k <= n; k++)
+    if (!k || !x->states.v[k - 1].has_own_axes)
+      values[k] = lm_matrix_unview(e, m, values[k], whole);
+  return ok;
+}
+
+bool lm_update_body(updater *u, const use *x, const lm_global *g, const lm_matrix *m,
+                    const el_axes *axes, lm_value **values) {
+  return m ? matrix_run(u, x, g, m, values) : body_run(u, x, axes, values);
+}
+
+// ---- the update of a parameter
+
+// The contents of memory at the indices of `at`: p, the gradient, the states.
+static lm_value **values_read(updater *u, const lm_global *g, const lm_attr *at,
+                              lm_value *const *index, uint32_t *out_n) {
+  lm_elab *e = u->e;
+  uint32_t n = (uint32_t)g->n_stack;
+  const lm_global **states = LM_NEW_N(e->a, const lm_global *, e->m->n_globals + 1);
+  *out_n = lm_global_states(e->m, g, at, states);
+  lm_value **v = LM_NEW_N(e->a, lm_value *, *out_n + 2);
+  v[0] = lm_emit(&e->b, LM_OP_PARAM, index, n, at, NULL);
+  v[1] = v[0];
+  if (u->task == UPDATE)
+    v[1] = lm_emit(&e->b, LM_OP_GRADIENT, index, n, at, NULL);
+  for (uint32_t k = 0; k < *out_n; k++) {
+    lm_attr own = *at;
+    own.sym = states[k]->name;
+    if (n)
+      own.imm[2 * n - 2] -= states[k]->first;
+    v[2 + k] = lm_emit(&e->b, LM_OP_PARAM, index, n, &own, NULL);
+  }
+  return v;
+}
+
+// What the body of an optimizer computes with: the values of `stored` decoded, and in blocks if
+// `blocks` has axes.
+static lm_value **values_decode(updater *u, const use *x, const lm_moment *moments, lm_type blocks,
+                                lm_value *const *stored) {
+  lm_elab *e = u->e;
+  lm_value **v = LM_NEW_N(e->a, lm_value *, x->states.n + 2);
+  uint32_t at = 2;
+  for (uint32_t k = 0; k < x->states.n + 2; k++) {
+    const lm_moment *form = k < 2 ? NULL : &moments[k - 2];
+    bool own_axes = k >= 2 && x->states.v[k - 2].has_own_axes;
+    if (form && form->block) {
+      v[k] = lm_moment_decode(e, form, stored[at], stored[at + 1]);
+      v[k] = blocks.rank ? v[k] : lm_moment_join(e, v[k], stored[0]->type);
+      at += 2;
+      continue;
+    }
+    v[k] = lm_emit_cast(&e->b, form ? stored[at++] : stored[k], LM_F32);
+    if (blocks.rank && !own_axes)
+      v[k] = lm_moment_divide(e, v[k], blocks);
+    if (k == 1 && u->task == UPDATE)
+      v[k] = lm_emit2(&e->b, LM_OP_MUL, v[k], u->scale);
+  }
+  return v;
+}
+
+// The inverse for state k after the update: appends one or two values to `out`. old_scale: of a
+// state in blocks.
+static uint32_t state_encode(updater *u, const lm_moment *form, lm_value *x, lm_value *good,
+                             lm_value *const *stored, lm_value **out) {
+  lm_elab *e = u->e;
+  lm_type own = stored[0]->type;
+  if (form->block) {
+    lm_type blocks = stored[0]->type;
+    if (!lm_type_equal(x->type, lm_type_make(LM_F32, blocks.axis, blocks.rank))) {
+      blocks.dtype = LM_F32;
+      x = lm_moment_divide(e, x, blocks);
+    }
+    lm_moment_encode(e, form, x, good, stored[1], &out[0], &out[1]);
+    return 2;
+  }
+  if (!lm_type_same_axes(x->type, own))
+    x = lm_moment_join(e, x, own);
+  out[0] = lm_emit_cast(&e->b, x, form->dtype);
+  return 1;
+}
+
+// The new contents of the parameter and its states. new, old: p and the states, p, g and the
+// states, as the body sees them. The old ones remain if the step is skipped, for which grad_scale
+// is NaN.
+static void update_encode(updater *u, const use *x, const lm_moment *moments, lm_value *const *new,
+                          lm_value *const *old, lm_value *const *stored, lm_value **out) {
+  lm_elab *e = u->e;
+  uint32_t at = 1;
+  for (uint32_t k = 0; k <= x->states.n; k++) {
+    lm_value *good = lm_emit2(&e->b, LM_OP_EQ, u->scale, u->scale);
+    lm_value *v = lm_emit_select(&e->b, good, new[k], old[k ? k + 1 : 0]);
+    const lm_moment plain = {.dtype = LM_F32};
+    if (k)
+      at += state_encode(u, &moments[k - 1], v, good, stored + at + 1, out + at);
+    else
+      state_encode(u, &plain, v, good, stored, out);
+  }
+  if (x->eval)
+    out[at] = stored[at + 1]; // the trained weights
+}
+
+// The contents after an exchange of the trained weights, which are the last state, for those of
+// evaluations, p, or back. n: the parameter and its states.
+static void exchange(const updater *u, lm_value *p, lm_value *const *stored, uint32_t n,
+                     lm_value **out) {
+  for (uint32_t k = 0; k < n; k++)
+    out[k] = stored[k ? k + 1 : 0];
+  if (u->task == TO_EVAL)
+    out[n - 1] = stored[0];
+  out[0] = u->task == TO_EVAL ? p : stored[n];
+}
+
+static void values_assign(updater *u, const lm_attr *at, lm_value *const *index,
+                          lm_value *const *values, uint32_t n) {
+  uint32_t n_index = at->n_imm / 2u;
+  lm_value **in = LM_NEW_N(u->e->a, lm_value *, n_index + n);
+  memcpy(in, index, sizeof *in * n_index);
+  memcpy(in + n_index, values, sizeof *in * n);
+  lm_emit_op(&u->e->b, LM_OP_ASSIGN, in, n_index + n, at, NULL);
+}
+
+// The blocks in which the body of an optimizer sees a parameter: those of its states, if they
+// divide the parameter evenly and the optimizer sees no matrix.
+static lm_type blocks_of(updater *u, const use *x, const lm_moment *moments, lm_type own) {
+  lm_type none = {0};
+  for (uint32_t k = 0; k < x->states.n; k++) {
+    int64_t block = moments[k].block;
+    if (block && x->type.form != LM_UPDATE_MATRIX && lm_type_elements(u->e->m, own) % block == 0)
+      return lm_moment_blocks(u->e, own, block);
+  }
+  return none;
+}
+
+// Emits the task for values at `at`. False: reported.
+static bool values_update(updater *u, const use *x, const lm_global *g, const lm_matrix *m,
+                          const lm_moment *moments, const lm_attr *at, lm_value *const *index) {
+  lm_elab *e = u->e;
+  uint32_t n;
+  lm_value **stored = values_read(u, g, at, index, &n);
+  lm_type own = stored[0]->type, blocks = blocks_of(u, x, moments, own);
+  lm_value **out = LM_NEW_N(e->a, lm_value *, n + 1);
+  if (u->task == TO_TRAIN) {
+    exchange(u, NULL, stored, n + 1, out);
+    values_assign(u, at, index, out, n + 1);
+    return true;
+  }
+  lm_value **old = values_decode(u, x, moments, blocks, stored);
+  lm_value **new = LM_NEW_N(e->a, lm_value *, x->states.n + 2);
+  memcpy(new, old, sizeof *new *(x->states.n + 2));
+  el_axes axes = blocks.rank ? lm_moment_axes(e, blocks, x->type.form == LM_UPDATE_ELEMENT)
+                             : lm_element_axes(e, g, x);
+  if (!lm_update_body(u, x, g, m, &axes, new))
+    return false;
+  if (u->task == UPDATE)
+    update_encode(u, x, moments, new, old, stored, out);
+  else
+    exchange(u, blocks.rank ? lm_moment_join(e, new[0], own) : new[0], stored, n + 1, out);
+  values_assign(u, at, index, out, n + 1);
+  return true;
+}
+
+bool lm_instances_update(updater *u, uint32_t global, const use *x, const lm_matrix *m,
+                         const lm_moment *moments, const instances *some) {
+  lm_elab *e = u->e;
+  const lm_global *g = &e->m->globals[global];
+  lm_attr at = {
+      .sym = g->name,
+      .n_imm = (uint8_t)(2 * g->n_stack),
+  };
+  lm_value *index[LM_RANK];
+  lm_op *loops[LM_RANK] = {0};
+  for (int s = 0; s < g->n_stack; s++) {
+    int64_t count = some->all             ? lm_axis_size(e->m, g->type.axis[s])
+                    : s + 1 == g->n_stack ? some->count
+                                          : 1;
+    at.imm[2 * s] = some->all ? 0 : some->first[s];
+    at.imm[2 * s + 1] = 1;
+    loops[s] = count > 1 ? lm_loop_begin(&e->b, count, 0, NULL, 0) : NULL;
+    index[s] =
+        loops[s] ? loops[s]->body->args[0] : lm_emit_const(&e->b, lm_type_make(LM_INT, NULL, 0), 0);
+  }
+  bool ok = values_update(u, x, g, m, moments, &at, index);
+  for (int s = g->n_stack - 1; ok && s >= 0; s--)
+    if (loops[s])
+      lm_loop_end(&e->b, loops[s], NULL, 0, NULL, 0);
+  return ok;
+}

@@ -1,0 +1,71 @@
+// tensors.h - declarations that the files of the update of each parameter by itself share
+// (tensors.c).
+#ifndef LM_LOWER_TENSORS_H
+#define LM_LOWER_TENSORS_H
+#include "dsl/lower/matrix.h"
+#include "dsl/lower/moments.h"
+
+// The optimizer of one set of groups, with its arguments.
+typedef struct use {
+  const lm_recipe_call *call;
+  el_inst *inst;
+  el_inst *eval_inst;       // with lr as it is given, without the schedule
+  const ast_member *update; // NULL: reported
+  const ast_member *eval;   // or NULL
+  lm_update_type type;
+  lm_lowered_states states;
+} use;
+
+typedef struct parameter {
+  uint32_t global;
+  int *sets;           // by instance: its set of groups
+  lm_matrix **m;       // by set: of an optimizer of matrices
+  lm_moment **moments; // by set and state of its optimizer
+} parameter;
+
+typedef enum {
+  UPDATE,
+  TO_EVAL,
+  TO_TRAIN
+} task; // the function that is emitted
+
+typedef struct updater {
+  task task;
+  lm_elab *e;
+  const lm_recipe *r;
+  use *uses; // by set of groups
+  parameter *params;
+  uint32_t n_params, cap_params;
+  el_val step;
+  lm_value *scale;
+} updater;
+
+// Instances of a parameter with the same optimizer and arguments: all, or those with the indices
+// `first` of the stacked axes, and `count` along the innermost one.
+typedef struct instances {
+  bool all;
+  int64_t first[LM_RANK], count;
+} instances;
+
+// ---- tensor_update.c
+bool lm_use_make(updater *u, uint64_t set, const el_val *rate, use *out, el_val *out_lr);
+lm_type lm_without_stack(const lm_global *g, lm_type t);
+lm_type lm_own_type(const lm_global *g); // of one instance of a parameter
+// The axes of a parameter as the body of an optimizer of elements or tensors sees them.
+el_axes lm_element_axes(lm_elab *e, const lm_global *g, const use *x);
+// One evaluation of `update` or `eval`. values: p, g and the states, then the new p and states.
+// False: reported.
+bool lm_update_body(updater *u, const use *x, const lm_global *g, const lm_matrix *m,
+                    const el_axes *axes, lm_value **values);
+// Emits the update, or another task, of some instances of a parameter. False: reported.
+bool lm_instances_update(updater *u, uint32_t global, const use *x, const lm_matrix *m,
+                         const lm_moment *moments, const instances *some);
+
+// ---- tensor_states.c
+// Finds the matrices of a parameter and the forms of its states, and adds the states. False:
+// reported.
+bool lm_parameter_prepare(updater *u, parameter *p);
+// The instances of a parameter after `from` that have the same key as it, along the innermost
+// stacked axis unless all have it.
+int64_t lm_run_length(const lm_elab *e, const lm_global *g, const int *key, int64_t from);
+#endif
