@@ -165,6 +165,10 @@ lm_status lm_comm_check(lm_comm *c) {
   return c ? lm_control_check(c->control) : NULL;
 }
 
+lm_status lm_comm_fail(lm_comm *c, lm_status own) {
+  return c ? lm_control_fail(c->control, own) : own;
+}
+
 typedef struct outcome {
   int32_t kind;
   char text[1020];

@@ -65,6 +65,9 @@ lm_status lm_comm_decide(lm_comm *c, const char *what, void *value, size_t bytes
 lm_status lm_comm_any(lm_comm *c, const char *what, int *value);
 // NULL while the run has not failed, else why. Cheap enough to be called while a device computes.
 lm_status lm_comm_check(lm_comm *c);
+// Reports a failure of this rank in the middle of a run: all ranks fail, and this process ends even
+// if its cleanup hangs. Takes `own`. Returns the run's failure, which may be an earlier one.
+lm_status lm_comm_fail(lm_comm *c, lm_status own);
 // Returns `own`, unless another rank has failed where this one did not: then that failure, with the
 // rank's name. So all ranks continue, or none.
 lm_status lm_comm_settle(lm_comm *c, const char *what, lm_status own);

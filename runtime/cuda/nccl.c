@@ -43,8 +43,9 @@ static lm_status check(const lm_nccl *n, int group, int result, const char *what
     return NULL;
   void *comm = n->comm[group];
   const char *last = comm ? n->l.ncclGetLastError(comm) : NULL;
-  return lm_fail(LM_ENV, "%s: NCCL says: %s%s%s", what, n->l.ncclGetErrorString(result),
-                 last && *last ? "; " : "", last ? last : "");
+  lm_status s = lm_fail(LM_ENV, "%s: NCCL says: %s%s%s", what, n->l.ncclGetErrorString(result),
+                        last && *last ? "; " : "", last ? last : "");
+  return lm_comm_fail(n->ranks, s);
 }
 
 // Waits until NCCL has finished the call that returned `result` for the communicator.
