@@ -90,7 +90,11 @@ lm_status lm_chatter_create(lm_session *s, const char *weights, const lm_chatter
   LM_TRY(chat_open(s, &chat));
   LM_TRY(lm_sample_start(s, o->context, weights));
   lm_chatter *c = lm_alloc(sizeof *c);
-  *c = (lm_chatter){.s = s, .o = o, .chat = chat};
+  *c = (lm_chatter){
+      .s = s,
+      .o = o,
+      .chat = chat,
+  };
   c->conversation = (lm_conversation){.messages = json_array(), .given = json_object()};
   stop_find(s, &chat, &c->stop, &c->stop_id);
   lm_chatter_reset(c, o->system);

@@ -101,7 +101,11 @@ typedef struct checker {
 static lm_status named_check(const checker *x, const char *name) {
   const lm_recipe_choice *from = &x->o->from;
   lm_session s = {.target = x->o->target,
-                  .project = {.ctx = x->ctx, .events = x->events, .program = x->program}};
+                  .project = {
+                      .ctx = x->ctx,
+                      .events = x->events,
+                      .program = x->program,
+                  }};
   s.project.recipe = lm_recipe_resolve(x->ctx, x->program, name, &from->overrides);
   if (x->ctx->n_errors)
     lm_check(x->ctx, x->program, s.project.recipe);
@@ -134,7 +138,13 @@ static lm_status recipes_check(const checker *x, int *out_n) {
 
 lm_status lm_check_run(lm_ctx *ctx, const lm_events *events, const lm_check_options *o,
                        void (*checked)(void *user, const lm_session *s), void *user, int *out_n) {
-  checker x = {.ctx = ctx, .events = events, .o = o, .checked = checked, .user = user};
+  checker x = {
+      .ctx = ctx,
+      .events = events,
+      .o = o,
+      .checked = checked,
+      .user = user,
+  };
   *out_n = 0;
   x.program = lm_program_load(ctx, o->from.path);
   if (!x.program)

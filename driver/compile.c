@@ -89,7 +89,11 @@ static lm_status size_check(const lm_project *p, const lm_compiled *c) {
 
 lm_status lm_compile_lower(const lm_project *p, const lm_compile_spec *spec, lm_compiled *out) {
   lm_lower_options o = lower_options(p, spec);
-  *out = (lm_compiled){.project = p, .spec = *spec, .run = spec->run};
+  *out = (lm_compiled){
+      .project = p,
+      .spec = *spec,
+      .run = spec->run,
+  };
   const uint32_t of_files = LM_LOWER_MAPS | LM_LOWER_MERGED | LM_LOWER_PEFT;
   bool files = !(spec->what & ~of_files); // rounds no parameter
   out->compute = files ? LM_F32 : lm_precision_of(compute_asked(p->recipe), &spec->target);

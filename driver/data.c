@@ -46,8 +46,12 @@ static void sources_fill(const lm_session *s, lm_data_options *o) {
   for (uint32_t i = 0; i < d->n_holdouts; i++) {
     const lm_recipe_holdout *x = &d->holdouts[i];
     lm_holdout_kind kind = x->kind == LM_RECIPE_HOLDOUT_TAIL ? LM_HOLDOUT_TAIL : LM_HOLDOUT_SAMPLE;
-    holdouts[i] =
-        (lm_data_holdout){.name = x->name, .kind = kind, .fraction = x->fraction, .docs = x->docs};
+    holdouts[i] = (lm_data_holdout){
+        .name = x->name,
+        .kind = kind,
+        .fraction = x->fraction,
+        .docs = x->docs,
+    };
   }
   o->sources = sources;
   o->n_sources = (int)d->n_sources;
@@ -71,7 +75,11 @@ static void stages_fill(const lm_session *s, lm_data_options *o) {
         if (d->sources[j].name == x->mix[k].source)
           weights[j] = x->mix[k].weight;
     int64_t first = known ? lm_stage_first(x->from, lm_recipe_steps(r, 0, 0)) : 0;
-    stages[i] = (lm_data_stage){.first_step = first, .weights = weights, .seq = x->seq};
+    stages[i] = (lm_data_stage){
+        .first_step = first,
+        .weights = weights,
+        .seq = x->seq,
+    };
   }
   o->stages = stages;
   o->n_stages = (int)d->n_stages;

@@ -40,7 +40,11 @@ static lm_target machine_of(const lm_compiled *c) {
     t.math[i].peak = 16;
   lm_target_set_bandwidth(&t, 1);
   t.kind = LM_TARGET_CPU; // no multiprocessors, whose waves would count
-  t.rates = (lm_target_rates){.memory = 1, .math = 1, .mma_sync = 1};
+  t.rates = (lm_target_rates){
+      .memory = 1,
+      .math = 1,
+      .mma_sync = 1,
+  };
   return t;
 }
 
@@ -268,5 +272,12 @@ static lm_status search(fitter *x, int64_t most) {
 lm_status lm_fit_find(const lm_project *p, const lm_compile_spec *spec, int64_t most,
                       lm_fit *out_choice, lm_compiled *out) {
   *out_choice = (lm_fit){0};
-  return search(&(fitter){.p = p, .spec = spec, .fit = out_choice, .c = out}, most);
+  return search(
+      &(fitter){
+          .p = p,
+          .spec = spec,
+          .fit = out_choice,
+          .c = out,
+      },
+      most);
 }

@@ -142,7 +142,11 @@ static lm_status token_agree(void *comm, int32_t *id) {
 
 lm_status lm_sample_make(const lm_session *s, const lm_sample_options *o, lm_sample_result *out) {
   *out = (lm_sample_result){0};
-  maker m = {.tokenizer = s->tokenizer, .o = o, .result = out};
+  maker m = {
+      .tokenizer = s->tokenizer,
+      .o = o,
+      .result = out,
+  };
   LM_TRY(lm_sample_check(s, o->n_prompt, o->n));
   lm_generate_options g = {.plan = s->compiled.plan,
                            .exec = s->execution.exec,

@@ -7,7 +7,11 @@
 
 lm_status lm_project_open(lm_ctx *ctx, const lm_events *events, const lm_recipe_choice *from,
                           lm_project *out) {
-  *out = (lm_project){.ctx = ctx, .events = events, .bundle = from->bundle};
+  *out = (lm_project){
+      .ctx = ctx,
+      .events = events,
+      .bundle = from->bundle,
+  };
   out->program = lm_program_load(ctx, from->path);
   LM_TRY(lm_verdict(ctx));
   if (from->bundle)

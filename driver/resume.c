@@ -305,7 +305,13 @@ lm_status lm_resume_tokenizer(const lm_session *s, lm_resumption *x) {
                    "%s has changed since\n  to resume with the new %s: %s %s; to begin "
                    "another run: --out DIR",
                    x->from.folder, what, c.file, what, CHANGE, key);
-  entry_add(s, x, (lm_history_entry){.option = CHANGE, .key = key, .was = c.was, .is = c.is});
+  entry_add(s, x,
+            (lm_history_entry){
+                .option = CHANGE,
+                .key = key,
+                .was = c.was,
+                .is = c.is,
+            });
   return NULL;
 }
 

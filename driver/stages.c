@@ -26,7 +26,12 @@ lm_run_stages lm_stages_find(lm_arena *a, const lm_recipe *r, int64_t steps, int
   for (int i = 0; i + 1 < s.n; i++)
     s.v[i].last = s.v[i + 1].first - 1;
   if (!s.n)
-    s.v[s.n++] = (lm_run_stage){.first = 1, .last = steps, .seq = seq, .rows = rows};
+    s.v[s.n++] = (lm_run_stage){
+        .first = 1,
+        .last = steps,
+        .seq = seq,
+        .rows = rows,
+    };
   return s;
 }
 

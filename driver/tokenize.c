@@ -133,7 +133,12 @@ static lm_data_source *sources_make(lm_arena *a, const lm_vocabulary_options *o)
   for (uint32_t i = 0; i < o->n_files; i++) {
     const char *path = o->files[i];
     lm_source_kind kind = strstr(path, ".jsonl") ? LM_SOURCE_JSONL : LM_SOURCE_TEXT;
-    sources[i] = (lm_data_source){.kind = kind, .name = path, .path = path, .field = o->field};
+    sources[i] = (lm_data_source){
+        .kind = kind,
+        .name = path,
+        .path = path,
+        .field = o->field,
+    };
   }
   return sources;
 }
@@ -163,7 +168,11 @@ lm_status lm_vocabulary_train(lm_arena *a, const lm_events *e, const lm_vocabula
   lm_tokenizer_kind kind = lm_tokenizer_kind_find(o->kind);
   if (kind != LM_TOKENIZER_BPE && kind != LM_TOKENIZER_UNIGRAM)
     return lm_fail(LM_USER, "'%s' cannot be trained; expected bpe or unigram", o->kind);
-  lm_data_options data = {.sources = sources_make(a, o), .n_sources = (int)o->n_files, .bad = 1};
+  lm_data_options data = {
+      .sources = sources_make(a, o),
+      .n_sources = (int)o->n_files,
+      .bad = 1,
+  };
   lm_buf json = {0};
   LM_TRY(lm_data_cache_dir(a, &data.cache));
   lm_status s = lm_data_tokenizer_train(&data, kind, o->vocab, &json, &out->on);

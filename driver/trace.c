@@ -12,7 +12,12 @@ const char *const LM_TRACE_NAMES[LM_TRACE_VALUES] = {"loss",   "grad_norm", "lr"
                                                      "logits", "grads",     "params"};
 
 static float *tensor_add(lm_trace *t, const char *name, int rank, const int64_t *shape) {
-  lm_st_tensor x = {.name = name, .dtype = LM_ST_F32, .rank = rank, .elements = 1};
+  lm_st_tensor x = {
+      .name = name,
+      .dtype = LM_ST_F32,
+      .rank = rank,
+      .elements = 1,
+  };
   for (int i = 0; i < rank; i++) {
     x.shape[i] = shape[i];
     x.elements *= shape[i];

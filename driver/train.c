@@ -171,7 +171,11 @@ static lm_status profile_begin(lm_training *x) {
   if (x->options.profile_path)
     LM_TRY(lm_file_write_atomic(x->options.profile_path, "", 0));
   x->s.timeline = LM_NEW(a, lm_timeline);
-  *x->s.timeline = (lm_timeline){.arena = a, .max = MAX_SPANS, .threads = true};
+  *x->s.timeline = (lm_timeline){
+      .arena = a,
+      .max = MAX_SPANS,
+      .threads = true,
+  };
   return NULL;
 }
 

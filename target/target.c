@@ -47,7 +47,11 @@ static lm_target_rates rates_of(lm_target_kind kind) {
   if (kind == LM_TARGET_CUDA)
     return (lm_target_rates){
         .launch = LAUNCH, .gap = GAP, .call = CALL, .memory = 1, .math = 1, .mma_sync = 1};
-  return (lm_target_rates){.launch = TEAM, .memory = 1, .math = LIBRARY};
+  return (lm_target_rates){
+      .launch = TEAM,
+      .memory = 1,
+      .math = LIBRARY,
+  };
 }
 
 lm_target lm_target_any(lm_target_kind kind) {

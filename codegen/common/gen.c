@@ -37,7 +37,13 @@ void lm_gen_count_reset(lm_gen *e) {
 
 void lm_gen_init(lm_gen *e, const lm_gen_target *target, const lm_module *m, const lm_op *kernel,
                  lm_schedule *s, lm_arena *arena) {
-  *e = (lm_gen){.target = target, .m = m, .kernel = kernel, .arena = arena, .s = s};
+  *e = (lm_gen){
+      .target = target,
+      .m = m,
+      .kernel = kernel,
+      .arena = arena,
+      .s = s,
+  };
   e->domains = LM_NEW_N(arena, lm_gen_domain, s->n_passes + 1);
   e->counted = LM_NEW_N(arena, double, s->n_nodes + 1);
   e->done = LM_NEW_N(arena, bool, s->n_passes + 1);

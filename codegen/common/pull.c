@@ -467,7 +467,12 @@ lm_gen_text lm_gen_pull(lm_gen *e, const lm_value *v, const lm_ix *ix) {
     return found->text;
   lm_gen_text text = produce(e, v, ix);
   lm_gen_memo *m = LM_NEW(e->arena, lm_gen_memo);
-  *m = (lm_gen_memo){.v = v, .text = text, .scope = text.level, .next = e->memo};
+  *m = (lm_gen_memo){
+      .v = v,
+      .text = text,
+      .scope = text.level,
+      .next = e->memo,
+  };
   for (int i = 0; i < v->type.rank; i++)
     m->scope = deeper(m->scope, lm_ix_level(&e->vars, &ix[i]));
   m->ix = LM_NEW_N(e->arena, lm_ix, v->type.rank + 1);

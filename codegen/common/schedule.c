@@ -268,7 +268,11 @@ static bool yielded_before(const lm_op *yield, uint32_t i) {
 
 lm_schedule *lm_schedule_make(const lm_module *m, const lm_op *kernel, bool keep, lm_arena *arena) {
   lm_schedule *s = LM_NEW(arena, lm_schedule);
-  *s = (lm_schedule){.m = m, .kernel = kernel, .arena = arena};
+  *s = (lm_schedule){
+      .m = m,
+      .kernel = kernel,
+      .arena = arena,
+  };
   uint32_t n = 0;
   for (lm_op *op = kernel->body->first; op != kernel->body->last; op = op->next)
     op->mark = n++;

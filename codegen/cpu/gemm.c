@@ -88,11 +88,21 @@ void lm_cpu_panels(int vector, lm_matrix_unit unit, lm_target_panel *out) {
         .columns = columns, .group = 2, .n = columns, .k = 2, .use = LM_PANEL_IN_DECODING};
   }
   if (unit == LM_MATRIX_AMX)
-    out[LM_BF16] =
-        (lm_target_panel){.columns = 16, .group = 2, .n = 32, .k = 32, .use = LM_PANEL_ALWAYS};
+    out[LM_BF16] = (lm_target_panel){
+        .columns = 16,
+        .group = 2,
+        .n = 32,
+        .k = 32,
+        .use = LM_PANEL_ALWAYS,
+    };
   if (unit == LM_MATRIX_BFMMLA)
-    out[LM_BF16] =
-        (lm_target_panel){.columns = 8, .group = 4, .n = 8, .k = 4, .use = LM_PANEL_IN_DECODING};
+    out[LM_BF16] = (lm_target_panel){
+        .columns = 8,
+        .group = 4,
+        .n = 8,
+        .k = 4,
+        .use = LM_PANEL_IN_DECODING,
+    };
 }
 
 // All GEMMs of a type share one function, whatever their sizes and strides; any_rows: one that is

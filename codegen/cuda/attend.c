@@ -166,7 +166,12 @@ bool cuda_attend_emit(const lm_plan_options *o, const lm_op *op, lm_arena *arena
                       lm_kernel_code *out) {
   const lm_module *m = lm_op_module(op);
   lm_arena *temporary = lm_arena_create();
-  cuda_attend e = {.g = {.target = cuda_gen_target(m, op), .arena = temporary, .m = m},
+  cuda_attend e = {.g =
+                       {
+                           .target = cuda_gen_target(m, op),
+                           .arena = temporary,
+                           .m = m,
+                       },
                    .warpgroups = o->target.warpgroups,
                    .gemm_kind = o->tf32 ? "TF32" : "F32"};
   lm_buf why = {0};

@@ -44,7 +44,11 @@ void cuda_route_emit(const lm_op *op, lm_arena *arena, lm_buf *text, lm_kernel_c
                   (long long)groups, op->code == LM_OP_GROUP_INVERSE ? "true" : "false");
   lm_gen_indent(b.p, text);
   lm_buf_free(&b);
-  out->launch = (lm_plan_launch){.threads = THREADS, .per_block = 1, .extents = extents};
+  out->launch = (lm_plan_launch){
+      .threads = THREADS,
+      .per_block = 1,
+      .extents = extents,
+  };
   out->space = (lm_plan_extent){.fixed = groups};
   out->instructions = instructions((double)groups, lm_type_elements(m, id), counts);
 }

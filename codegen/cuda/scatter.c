@@ -67,9 +67,13 @@ static numbering number(cuda_emit *e, lm_type t, lm_axis except, const char *pre
     int64_t size = lm_axis_size(e->g.m, t.axis[i]);
     const char *name =
         lm_arena_printf(e->g.arena, "%s%s", prefix, lm_gen_axis_name(&e->g, t.axis[i]));
-    n.var[i] = lm_var_add(
-        &e->g.vars,
-        (lm_var){.kind = LM_VAR_TEMP, .name = name, .size = size, .hi = size, .level = level});
+    n.var[i] = lm_var_add(&e->g.vars, (lm_var){
+                                          .kind = LM_VAR_TEMP,
+                                          .name = name,
+                                          .size = size,
+                                          .hi = size,
+                                          .level = level,
+                                      });
   }
   return n;
 }

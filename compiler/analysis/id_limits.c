@@ -75,7 +75,11 @@ bool lm_limits_index(const lm_limits *x, const lm_module *m, lm_axis axis) {
 }
 
 lm_limits lm_limits_find(const lm_module *m) {
-  lm_limits out = {.tok = INT64_MAX, .pos = INT64_MAX, .next = INT64_MAX};
+  lm_limits out = {
+      .tok = INT64_MAX,
+      .pos = INT64_MAX,
+      .next = INT64_MAX,
+  };
   for (lm_func *func = m->funcs; func; func = func->next)
     lm_region_walk(func->body, id_limits_visit, &(finder){func, &out});
   return out;

@@ -23,7 +23,13 @@ static lm_tensor apply(work *w, lm_opcode code, const lm_attr *attr, const lm_te
     values[i].type = in[i].type;
     at[i] = &values[i];
   }
-  lm_op op = {.code = code, .in = at, .n_in = n_in, .out = &out, .n_out = 1};
+  lm_op op = {
+      .code = code,
+      .in = at,
+      .n_in = n_in,
+      .out = &out,
+      .n_out = 1,
+  };
   if (attr)
     op.attr = *attr;
   result.type = type ? *type : (lm_type){.dtype = LM_DTYPES};

@@ -340,11 +340,22 @@ static void reduce(const lm_eval *e, run *r, nest_inner *inner) {
 }
 
 void lm_eval_dot(const lm_eval *e, const lm_op *op, const lm_tensor *in, lm_tensor *out) {
-  reduce(e, &(run){.op = op, .e = e, .in = {in[0].v, in[1].v}, .out = out->v}, dot_inner);
+  reduce(e,
+         &(run){
+             .op = op,
+             .e = e,
+             .in = {in[0].v, in[1].v},
+             .out = out->v,
+         },
+         dot_inner);
 }
 
 void lm_eval_math(lm_eval *e, const lm_op *op, const lm_tensor *in, lm_tensor *out) {
-  run r = {.op = op, .e = e, .out = out->v};
+  run r = {
+      .op = op,
+      .e = e,
+      .out = out->v,
+  };
   for (uint32_t i = 0; i < op->n_in && i < 4; i++)
     r.in[i] = in[i].v;
   switch (op->code) {

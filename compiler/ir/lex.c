@@ -158,8 +158,11 @@ static void number(lm_lexer *x, lm_token *t) {
 
 lm_token lm_lex(lm_lexer *x) {
   skip_blank(x);
-  lm_token t = {
-      .loc = {.file = x->source, .line = x->line, .col = (uint32_t)(x->p - x->line_start + 1)}};
+  lm_token t = {.loc = {
+                    .file = x->source,
+                    .line = x->line,
+                    .col = (uint32_t)(x->p - x->line_start + 1),
+                }};
   const char *from = x->p;
   char c = x->p < x->end ? *x->p : 0;
   char next = x->p + 1 < x->end ? x->p[1] : 0;

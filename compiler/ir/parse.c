@@ -92,7 +92,11 @@ static bool mesh(parser *p) {
     if (size < 1 || size > MAX_RANKS || (ranks *= size) > MAX_RANKS)
       return lmir_fail(p, t.loc, "a mesh has at most %d ranks", MAX_RANKS);
     lm_mesh_axis *a = &p->m->mesh.axis[p->m->mesh.n++];
-    *a = (lm_mesh_axis){.name = t.sym, .size = (int)size, .loc = t.loc};
+    *a = (lm_mesh_axis){
+        .name = t.sym,
+        .size = (int)size,
+        .loc = t.loc,
+    };
     a->rows = lmir_opt_word(p, "rows");
     a->positions = lmir_opt_word(p, "positions");
     if (!mesh_shard(p, a) || !mesh_zero(p, a))
@@ -333,7 +337,13 @@ static bool verified(parser *p) {
   lm_buf why = {0};
   bool ok = lm_module_verify(p->m, &why);
   if (!ok)
-    lmir_fail(p, (lm_loc){.file = p->lex.source, .line = 1, .col = 1}, "%s", why.p);
+    lmir_fail(p,
+              (lm_loc){
+                  .file = p->lex.source,
+                  .line = 1,
+                  .col = 1,
+              },
+              "%s", why.p);
   lm_buf_free(&why);
   return ok;
 }

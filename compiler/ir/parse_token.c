@@ -231,6 +231,10 @@ bool lmir_location(parser *p, lm_loc *out) {
     return lmir_fail(p, at, "there is no file %lld", (long long)v[0]);
   if (v[1] < 1 || v[1] > UINT32_MAX || v[2] < 0 || v[2] > UINT32_MAX)
     return lmir_fail(p, at, "the location is out of range");
-  *out = (lm_loc){.file = p->files[v[0] - 1], .line = (uint32_t)v[1], .col = (uint32_t)v[2]};
+  *out = (lm_loc){
+      .file = p->files[v[0] - 1],
+      .line = (uint32_t)v[1],
+      .col = (uint32_t)v[2],
+  };
   return lmir_want(p, ')');
 }

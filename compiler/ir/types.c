@@ -57,8 +57,11 @@ lm_axis lm_axis_add(lm_module *m, lm_sym name, int64_t size, int dyn) {
       k = 1 + last_variant(m, name);
     unique = LM_SYM(m->ctx, lm_arena_printf(m->arena, "%s.%lu", name, k));
   }
-  LM_PUSH(m->arena, m->axes, m->n_axes, m->cap_axes) =
-      (lm_axis_info){.name = unique, .size = size, .dyn = dyn};
+  LM_PUSH(m->arena, m->axes, m->n_axes, m->cap_axes) = (lm_axis_info){
+      .name = unique,
+      .size = size,
+      .dyn = dyn,
+  };
   return (lm_axis)(m->n_axes - 1);
 }
 
@@ -104,7 +107,12 @@ lm_axis lm_axis_part(lm_module *m, lm_axis whole, int mesh) {
   if (a->dyn || a->size % by->size)
     LM_BUG("%d ranks do not divide axis %s of size %lld", by->size, a->name, (long long)a->size);
   lm_sym name = LM_SYM(m->ctx, lm_arena_printf(m->arena, "%s@%s", a->name, by->name));
-  lm_axis_info part = {.name = name, .size = a->size / by->size, .whole = whole, .mesh = mesh};
+  lm_axis_info part = {
+      .name = name,
+      .size = a->size / by->size,
+      .whole = whole,
+      .mesh = mesh,
+  };
   if (m->n_axes > UINT16_MAX)
     LM_BUG("more than %d axes", UINT16_MAX);
   LM_PUSH(m->arena, m->axes, m->n_axes, m->cap_axes) = part;
@@ -272,7 +280,12 @@ lm_global *lm_global_add(lm_module *m, lm_global_kind kind, lm_sym name, lm_type
   if (n_stack < 0 || n_stack > type.rank)
     LM_BUG("global %s: %d stacked axes of %d", name, n_stack, type.rank);
   lm_global *g = &LM_PUSH(m->arena, m->globals, m->n_globals, m->cap_globals);
-  *g = (lm_global){.kind = kind, .name = name, .type = type, .n_stack = n_stack};
+  *g = (lm_global){
+      .kind = kind,
+      .name = name,
+      .type = type,
+      .n_stack = n_stack,
+  };
   g->n_paths = stack_points(m, type, n_stack);
   g->paths = LM_NEW_N(m->arena, lm_sym, g->n_paths);
   g->init = LM_NEW_N(m->arena, lm_init, g->n_paths);

@@ -52,8 +52,11 @@ bool shape_loop(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) 
   if (op->attr.n_axes != 1)
     return lm_why(why, "stacked results need an axis");
   for (uint32_t i = op->n_in; i < yield->n_in; i++) {
-    lm_type x = yield->in[i]->type,
-            t = {.dtype = x.dtype, .rank = (uint8_t)(x.rank + 1), .axis = {op->attr.axes[0]}};
+    lm_type x = yield->in[i]->type, t = {
+                                        .dtype = x.dtype,
+                                        .rank = (uint8_t)(x.rank + 1),
+                                        .axis = {op->attr.axes[0]},
+                                    };
     if (t.rank > LM_RANK)
       return lm_why(why, "a stacked result has more than %d axes", LM_RANK);
     memcpy(t.axis + 1, x.axis, x.rank * sizeof *t.axis);
@@ -91,7 +94,11 @@ static lm_type without(lm_type t, const lm_axis *axes, int n) {
 }
 
 static lm_type stacked(lm_axis front, lm_type t) {
-  lm_type u = {.dtype = t.dtype, .rank = (uint8_t)(t.rank + 1), .axis = {front}};
+  lm_type u = {
+      .dtype = t.dtype,
+      .rank = (uint8_t)(t.rank + 1),
+      .axis = {front},
+  };
   memcpy(u.axis + 1, t.axis, t.rank * sizeof *t.axis);
   return u;
 }

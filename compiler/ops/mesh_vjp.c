@@ -17,7 +17,11 @@
 // Adds the result of `code`, over the axis of the mesh of op and with its axes exchanged.
 static void back(lm_grad *g, lm_op *op, lm_opcode code) {
   const lm_attr *a = &op->attr;
-  lm_attr b = {.mesh = a->mesh, .n_axes = a->n_to, .n_to = a->n_axes};
+  lm_attr b = {
+      .mesh = a->mesh,
+      .n_axes = a->n_to,
+      .n_to = a->n_axes,
+  };
   for (int i = 0; i < a->n_axes; i++) {
     b.axes[i] = a->to[i];
     b.to[i] = a->axes[i];

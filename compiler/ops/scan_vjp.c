@@ -107,7 +107,11 @@ static lm_value **carries_recompute(vjp *v) {
 static lm_value *expanded(vjp *v, uint32_t i) {
   lm_value *x = v->operand[i];
   bool slice = lm_scan_operand_is_slice(v->op, i);
-  lm_type to = {.dtype = x->type.dtype, .rank = slice, .axis = {x->type.axis[0] * slice}};
+  lm_type to = {
+      .dtype = x->type.dtype,
+      .rank = slice,
+      .axis = {x->type.axis[0] * slice},
+  };
   if (!v->widened || !lm_grad_needs(v->g, v->op->in[i]) || lm_type_subset(v->parallel, x->type))
     return x;
   for (int k = 0; k < v->parallel.rank; k++)

@@ -27,7 +27,13 @@ static lm_value *delta_emit(lm_builder *b, const lm_op *op) {
 static void visit(lm_op *op, void *user) {
   if (op->code != LM_OP_ATTEND_VJP || lm_attend_has_delta(op))
     return;
-  lm_builder b = {.m = user, .at = op->parent, .before = op, .loc = op->loc, .remat = op->remat};
+  lm_builder b = {
+      .m = user,
+      .at = op->parent,
+      .before = op,
+      .loc = op->loc,
+      .remat = op->remat,
+  };
   op->in[LM_ATTEND_O] = delta_emit(&b, op);
   lm_attend_arg(op, LM_ATTEND_O)->type = op->in[LM_ATTEND_O]->type;
 }

@@ -46,7 +46,7 @@ static source source_of(const probe *p, const lm_value *v, lm_type out) {
   const fact *f = lm_fact(p, v);
   if (f->known.v)
     return source_of_known(p, &f->known, out);
-  return f->cell ? (source){.v = f->cell, .at_t = f->width, .at_s = f->width > 1} : (source){0};
+  return f->cell ? (source){.v = f->cell, .at_t = f->width, .at_s = f->width > 1,} : (source){0};
 }
 
 // n values of row t: a pointer into the operand if they are contiguous there, else a copy in

@@ -62,7 +62,11 @@ const lm_formula *lm_formula_and(lm_arena *a, const lm_formula *x, const lm_form
     return y;
   if (y->kind == LM_FORMULA_TRUE || x->kind == LM_FORMULA_FALSE)
     return x;
-  return node(a, (lm_formula){.kind = LM_FORMULA_AND, .a = x, .b = y});
+  return node(a, (lm_formula){
+                     .kind = LM_FORMULA_AND,
+                     .a = x,
+                     .b = y,
+                 });
 }
 
 const lm_formula *lm_formula_or(lm_arena *a, const lm_formula *x, const lm_formula *y) {
@@ -70,7 +74,11 @@ const lm_formula *lm_formula_or(lm_arena *a, const lm_formula *x, const lm_formu
     return y;
   if (y->kind == LM_FORMULA_FALSE || x->kind == LM_FORMULA_TRUE)
     return x;
-  return node(a, (lm_formula){.kind = LM_FORMULA_OR, .a = x, .b = y});
+  return node(a, (lm_formula){
+                     .kind = LM_FORMULA_OR,
+                     .a = x,
+                     .b = y,
+                 });
 }
 
 // !(x >= 0) is -x - 1 >= 0.

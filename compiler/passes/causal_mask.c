@@ -340,7 +340,12 @@ static bool excludes(const prover *x, const lm_formula *f, const lm_formula *g) 
 }
 
 static prover prover_of(const probe *p, lm_axis t, lm_axis s, bool itself) {
-  return (prover){.p = p, .t = t, .s = s, .itself = itself};
+  return (prover){
+      .p = p,
+      .t = t,
+      .s = s,
+      .itself = itself,
+  };
 }
 
 static bool is_neutral(const probe *p, const lm_op *op, const lm_value *v, lm_axis t, lm_axis s) {

@@ -156,7 +156,11 @@ static reach multiplied(const reacher *r, const lm_op *op) {
 typedef term change(const reacher *r, const term *x, const lm_op *op);
 static reach changed(const reacher *r, const lm_op *op, change *fn, bool *out_moves) {
   reach in = united(r, op);
-  reach x = {.n = 0, .tokens = in.tokens, .targets = in.targets};
+  reach x = {
+      .n = 0,
+      .tokens = in.tokens,
+      .targets = in.targets,
+  };
   for (int i = 0; i < in.n; i++) {
     bool touched = lm_term_has(&in.v[i], op->attr.axes, op->attr.n_axes);
     *out_moves |= touched;
@@ -204,7 +208,11 @@ static term change_history(const reacher *r, const term *x, const lm_op *op) {
 
 static reach concatenated(const reacher *r, const lm_op *op, bool *out_moves) {
   reach in = united(r, op);
-  reach x = {.n = 0, .tokens = in.tokens, .targets = in.targets};
+  reach x = {
+      .n = 0,
+      .tokens = in.tokens,
+      .targets = in.targets,
+  };
   int64_t first = 0;
   for (uint32_t i = 0; i < op->n_in; i++)
     for (int k = 0; k < of(r, op->in[i]).n; k++)
@@ -241,7 +249,11 @@ static reach gathered(const reacher *r, const lm_op *op, bool *out_moves) {
 
 static reach collapsed(const reacher *r, const lm_op *op, bool *out_moves) {
   reach in = united(r, op);
-  reach x = {.n = 0, .tokens = in.tokens, .targets = in.targets};
+  reach x = {
+      .n = 0,
+      .tokens = in.tokens,
+      .targets = in.targets,
+  };
   for (int i = 0; i < in.n; i++) {
     *out_moves |= in.v[i].type.rank > 0;
     lm_reach_add(r, &x, lm_term_reduced(r, &in.v[i], in.v[i].type.axis, in.v[i].type.rank));
@@ -535,7 +547,11 @@ static void documents_begin(reacher *r) {
 }
 
 void lm_probe_reach(probe *p, const lm_func *f) {
-  reacher r = {.p = p, .a = p->a, .of = LM_NEW_N(p->a, reach, p->m->n_values + 1)};
+  reacher r = {
+      .p = p,
+      .a = p->a,
+      .of = LM_NEW_N(p->a, reach, p->m->n_values + 1),
+  };
   const lm_op *end = f->body->last;
   documents_begin(&r);
   args_begin(&r, f, f->body->args[0]->type.axis[1]);

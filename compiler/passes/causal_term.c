@@ -207,7 +207,12 @@ static int term_find(const reach *x, lm_type t) {
 void lm_reach_add(const reacher *r, reach *x, term t) {
   int i = term_find(x, t.type);
   if (i < 0 && x->n == MAX_TERMS) {
-    reach all = {.n = 0, .tokens = x->tokens, .targets = x->targets, .cause = x->cause};
+    reach all = {
+        .n = 0,
+        .tokens = x->tokens,
+        .targets = x->targets,
+        .cause = x->cause,
+    };
     for (int k = 0; k < x->n; k++)
       lm_reach_add(r, &all, whole(r, &x->v[k]));
     *x = all;
@@ -246,7 +251,12 @@ static bool is_masked(const term *x, lm_type grid, lm_axis t) {
 }
 
 void lm_reach_mask(const reacher *r, reach *x, const proof *known, lm_axis t, bool nonzero) {
-  reach out = {.n = 0, .tokens = x->tokens, .targets = x->targets, .cause = x->cause};
+  reach out = {
+      .n = 0,
+      .tokens = x->tokens,
+      .targets = x->targets,
+      .cause = x->cause,
+  };
   if (!known->zero || lm_type_find(known->grid_type, t) < 0)
     return;
   for (int i = 0; i < x->n; i++) {
@@ -348,7 +358,12 @@ static term kept(const reacher *r, const term *x, lm_axis t, const bool *keep) {
 }
 
 void lm_reach_keep(const reacher *r, reach *x, lm_axis t, const bool *keep) {
-  reach out = {.n = 0, .tokens = x->tokens, .targets = x->targets, .cause = x->cause};
+  reach out = {
+      .n = 0,
+      .tokens = x->tokens,
+      .targets = x->targets,
+      .cause = x->cause,
+  };
   for (int i = 0; i < x->n; i++) {
     bool limited = !x->v[i].type.rank || lm_type_find(x->v[i].type, t) >= 0;
     lm_reach_add(r, &out, limited ? kept(r, &x->v[i], t, keep) : x->v[i]);

@@ -349,7 +349,11 @@ bool lm_chunk_match(lm_op *scan, lm_chunk *out) {
   lm_scan_lift_begin(&out->lift, scan);
   if (lm_scan_carries(scan) != 1 || scan->in[0]->type.dtype != LM_F32)
     return false;
-  match s = {.to = out, .b = &out->lift.b, .of = lm_calloc((size_t)out->lift.n + 1, sizeof *s.of)};
+  match s = {
+      .to = out,
+      .b = &out->lift.b,
+      .of = lm_calloc((size_t)out->lift.n + 1, sizeof *s.of),
+  };
   bool ok = forms_make(&s) && recurrence_make(&s);
   lm_free(s.of);
   return ok;

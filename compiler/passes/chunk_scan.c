@@ -66,7 +66,11 @@ static lm_value *dot(chunked *x, lm_value *v, lm_value *w, const lm_axis *over, 
 static lm_value *by_chunk(chunked *x, lm_value *v) {
   lm_attr a = {.axes = {x->t}, .n_axes = 1, .to = {x->chunk, x->i}, .n_to = 2};
   if (lm_type_find(v->type, x->t) < 0) {
-    lm_type to = {.dtype = v->type.dtype, .rank = (uint8_t)(v->type.rank + 1), .axis = {x->t}};
+    lm_type to = {
+        .dtype = v->type.dtype,
+        .rank = (uint8_t)(v->type.rank + 1),
+        .axis = {x->t},
+    };
     memcpy(to.axis + 1, v->type.axis, v->type.rank * sizeof *to.axis);
     v = lm_emit_expand(x->b, v, to);
   }
@@ -186,7 +190,11 @@ static lm_value *read(chunked *x, const lm_chunk_read *r, lm_value *u, lm_value 
   y = with_front(x, y, both, 2);
   y = lm_emit(x->b, LM_OP_VIEW, &y, 1, &merge, NULL);
   lm_type in_region = r->of->type;
-  lm_type to = {.dtype = LM_F32, .rank = (uint8_t)(in_region.rank + 1), .axis = {x->t}};
+  lm_type to = {
+      .dtype = LM_F32,
+      .rank = (uint8_t)(in_region.rank + 1),
+      .axis = {x->t},
+  };
   memcpy(to.axis + 1, in_region.axis, in_region.rank * sizeof *to.axis);
   y = lm_widen_to(x->b, y, to);
   return r->plus ? add(x, y, lm_widen_to(x->b, r->plus, to)) : y;

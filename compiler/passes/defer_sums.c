@@ -130,7 +130,11 @@ static bool is_enabled(const lm_pass_env *env) {
 
 bool lm_pass_defer_sums(lm_module *m, const lm_pass_env *env) {
   for (lm_func *f = m->funcs; f && is_enabled(env); f = f->next) {
-    deferral d = {.m = m, .uses = lm_func_uses(f), .n_uses = m->n_values};
+    deferral d = {
+        .m = m,
+        .uses = lm_func_uses(f),
+        .n_uses = m->n_values,
+    };
     region_visit(&d, f->body);
     lm_free(d.uses);
   }

@@ -287,7 +287,12 @@ bool lm_pass_epilogue(lm_module *m, const lm_pass_env *env) {
     return true;
   for (lm_func *f = m->funcs; f; f = f->next) {
     epilogue e = {m, env->codegen, sums_create(f)};
-    lm_fuse kernels = {.m = m, .f = f, .target = env->target, .arena = lm_arena_create()};
+    lm_fuse kernels = {
+        .m = m,
+        .f = f,
+        .target = env->target,
+        .arena = lm_arena_create(),
+    };
     lm_fuse_nodes_make(&kernels);
     if (!lm_pass_is_off(env, "fuse"))
       lm_fuse_group(&kernels);

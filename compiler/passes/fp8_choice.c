@@ -93,7 +93,11 @@ static void visit(lm_op *op, void *user) {
   bool x = lm_value_is_weight(op->in[0]), w = lm_value_is_weight(op->in[1]);
   if (x == w)
     return;
-  lm_fp8_gemm g = {.dot = op, .weight = w, .param = param_under(op->in[w])};
+  lm_fp8_gemm g = {
+      .dot = op,
+      .weight = w,
+      .param = param_under(op->in[w]),
+  };
   g.count = lm_global_find(c->m, g.param->attr.sym)->n_paths;
   g.stays = why_it_stays(c, &g);
   LM_PUSH(c->m->arena, c->out->v, c->out->n, c->out->cap) = g;

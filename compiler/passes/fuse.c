@@ -301,7 +301,12 @@ static void write_region(writer *w, lm_region *r) {
 }
 
 static void fuse_func(lm_module *m, lm_func *f, const lm_target *target, bool group) {
-  lm_fuse s = {.m = m, .f = f, .target = target, .arena = lm_arena_create()};
+  lm_fuse s = {
+      .m = m,
+      .f = f,
+      .target = target,
+      .arena = lm_arena_create(),
+  };
   lm_fuse_walk(f->body, dense_operands, m);
   lm_fuse_nodes_make(&s);
   if (group)

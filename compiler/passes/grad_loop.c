@@ -147,7 +147,11 @@ static lm_value **stacked_cotangents(gradient *g, const lm_op *loop) {
 void lm_gradient_reverse_loop(lm_grad *base, lm_op *loop) {
   gradient *g = (gradient *)base;
   frame *outer = g->at;
-  frame f = {.forward = loop->body, .loop = loop, .in_order = !loop->n_in};
+  frame f = {
+      .forward = loop->body,
+      .loop = loop,
+      .in_order = !loop->n_in,
+  };
   lm_builder after = outer->b;
   uint32_t *which = LM_NEW_N(g->m->arena, uint32_t, loop->n_in + 1);
   lm_value **start = LM_NEW_N(g->m->arena, lm_value *, loop->n_in + 1);

@@ -92,7 +92,11 @@ static void record_gradients(recorder *r) {
 }
 
 static void func_check(lm_module *m, lm_func *f, lm_buf *why) {
-  recorder r = {.m = m, .f = f, .why = why};
+  recorder r = {
+      .m = m,
+      .f = f,
+      .why = why,
+  };
   lm_mesh_set *partial = LM_NEW_N(m->arena, lm_mesh_set, f->n_out + 1);
   r.gradient = lm_calloc((size_t)m->n_globals + 1, sizeof *r.gradient);
   r.known = lm_calloc((size_t)m->n_globals + 1, sizeof *r.known);

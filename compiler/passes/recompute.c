@@ -60,8 +60,12 @@ static void find_loops(lm_op *op, void *user) {
   if (op->code != LM_OP_LOOP || lm_loop_is_reversed(op))
     return;
   for (uint32_t i = op->n_in; i < op->n_out; i++)
-    LM_PUSH(p->m->arena, p->all, p->n, p->cap) =
-        (stash){.loop = op, .stacked = op->out[i], .v = op->body->last->in[i], .fits = true};
+    LM_PUSH(p->m->arena, p->all, p->n, p->cap) = (stash){
+        .loop = op,
+        .stacked = op->out[i],
+        .v = op->body->last->in[i],
+        .fits = true,
+    };
 }
 
 // True if the read is in a loop of equal trip count and at its own iteration, in either order, as

@@ -114,7 +114,11 @@ static lm_value *copied(lm_shard *s, lm_shard_value *v, lm_value *x, lm_opcode c
     if (c->code == code && c->along == along)
       return c->v;
   lm_shard_copy *c = LM_NEW(s->m->arena, lm_shard_copy);
-  *c = (lm_shard_copy){.next = v->copies, .code = code, .along = along};
+  *c = (lm_shard_copy){
+      .next = v->copies,
+      .code = code,
+      .along = along,
+  };
   bool gathers = code == LM_OP_ALL_GATHER || code == LM_OP_COLLECT;
   bool parts = code == LM_OP_PART || code == LM_OP_REDUCE_SCATTER;
   if (code == LM_OP_CONST)
@@ -511,7 +515,12 @@ static bool globals_divide(lm_shard *s) {
 
 static bool axis_divide(lm_module *m, int mesh) {
   lm_mesh_axis *by = &m->mesh.axis[mesh - 1];
-  lm_shard s = {.m = m, .mesh = mesh, .batch = divides_batch(by), .positions = by->positions};
+  lm_shard s = {
+      .m = m,
+      .mesh = mesh,
+      .batch = divides_batch(by),
+      .positions = by->positions,
+  };
   s.order = lm_calloc((size_t)m->n_axes * 2 + 1, sizeof *s.order);
   bool ok = lm_shard_list(m, by, s.order);
   if (ok && by->size > 1) {

@@ -339,8 +339,11 @@ static bool params_region(lm_shard *s, const lm_region *r, uint8_t *whole_params
 // ---- all values
 
 static void note(lm_shard *s, const lm_value *v, const uint8_t *active) {
-  s->value[v->id] =
-      (lm_shard_value){.type = v->type, .active = active[v->id], .now = (lm_value *)v};
+  s->value[v->id] = (lm_shard_value){
+      .type = v->type,
+      .active = active[v->id],
+      .now = (lm_value *)v,
+  };
 }
 
 static void note_region(lm_shard *s, const lm_region *r, const uint8_t *active) {

@@ -9,7 +9,12 @@
 
 pstep *lm_step_add(planner *p, lm_step_kind kind, lm_op *op, int n_bufs) {
   pstep *s = &LM_PUSH(p->arena, p->steps, p->n_steps, p->cap_steps);
-  *s = (pstep){.step = {.kind = kind, .n_bufs = n_bufs, .label = lm_plan_label(p->arena, p->m, op)},
+  *s = (pstep){.step =
+                   {
+                       .kind = kind,
+                       .n_bufs = n_bufs,
+                       .label = lm_plan_label(p->arena, p->m, op),
+                   },
                .op = op,
                .refs = LM_NEW_N(p->arena, ref, n_bufs + 1),
                .loop = p->depth ? p->frames[p->depth - 1].step : -1};

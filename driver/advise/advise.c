@@ -31,7 +31,12 @@ void lm_machine_measure(lm_machine *out) {
   out->load = lm_load_measure();
   out->memory = (double)lm_memory_of_machine();
   for (int i = 0; i < LM_MACHINE_WIDTHS; i++) {
-    lm_cpu_linear p = {.m = ROWS, .k = widths[i], .n = 3 * widths[i], .count = 1};
+    lm_cpu_linear p = {
+        .m = ROWS,
+        .k = widths[i],
+        .n = 3 * widths[i],
+        .count = 1,
+    };
     double flops = 6.0 * (double)p.m * (double)p.k * (double)p.n;
     lm_cpu_gemm_times t = lm_cpu_gemm_bench(&p, 1, lm_cpu_has_bf16() ? LM_BF16 : LM_F32,
                                             out->load.cores, 2 + (int)(FLOPS_MEASURED / flops));

@@ -54,8 +54,11 @@ lm_memory_breakdown lm_memory_breakdown_make(lm_arena *a, const lm_plan *p, int6
   out.v = LM_NEW_N(a, lm_memory_item, LM_ARENAS + (out.func ? out.func->n_live : 0) + 2);
   for (int i = 0; i < LM_ARENAS; i++)
     if (i != LM_ARENA_WORK && p->arena_bytes[i]) // whose values are listed below
-      out.v[out.n++] =
-          (lm_memory_item){.label = lm_arena_titles[i], .bytes = p->arena_bytes[i], .n = 1};
+      out.v[out.n++] = (lm_memory_item){
+          .label = lm_arena_titles[i],
+          .bytes = p->arena_bytes[i],
+          .n = 1,
+      };
   if (workspace)
     out.v[out.n++] = (lm_memory_item){.label = "GEMM workspace", .bytes = workspace, .n = 1};
   for (int i = 0; out.func && i < out.func->n_live; i++) {

@@ -87,7 +87,11 @@ static lm_status model_read(lm_starter *x, const lm_starter_options *o) {
 // Bytes for each token of a vocabulary learned from the sample.
 static lm_status tokens_measure(lm_starter *x, int64_t vocab) {
   const lm_buf *sample = &x->dataset.sample;
-  x->text = (lm_text_facts){.tokens = x->dataset.bytes, .bytes_per_token = 1, .vocab = vocab};
+  x->text = (lm_text_facts){
+      .tokens = x->dataset.bytes,
+      .bytes_per_token = 1,
+      .vocab = vocab,
+  };
   if (vocab == 256)
     return NULL;
   lm_buf json = {0};
@@ -223,7 +227,11 @@ static lm_status steps_settle(lm_starter *x) {
 
 lm_status lm_starter_make(lm_ctx *ctx, const lm_events *events, const lm_starter_options *o,
                           lm_starter *x) {
-  *x = (lm_starter){.ctx = ctx, .events = events, .data = o->data};
+  *x = (lm_starter){
+      .ctx = ctx,
+      .events = events,
+      .data = o->data,
+  };
   LM_TRY(time_read(x, o->time));
   LM_TRY(model_read(x, o));
   LM_TRY(name_read(x, o->name));

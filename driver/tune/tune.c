@@ -134,7 +134,11 @@ static bool gemm_read(void *user, json_t *gemm) {
 
 static lm_status tilings_read(lm_arena *a, const lm_cpu_info *cpu, lm_session *pinned_by,
                               const char *path, lm_gemm_tilings *out) {
-  reading r = {.a = a, .cpu = cpu, .out = out};
+  reading r = {
+      .a = a,
+      .cpu = cpu,
+      .out = out,
+  };
   return lm_tune_list_read(
       path, &(lm_tune_reader){"tilings of GEMMs", head_read, head_fits, gemm_read, &r, pinned_by});
 }

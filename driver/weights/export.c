@@ -160,7 +160,11 @@ static lm_status edits_check(const lm_session *s) {
 }
 
 lm_status lm_export_hf(lm_session *s, const lm_export_options *o, lm_export_result *out) {
-  exporter x = {.s = s, .o = o, .out = out};
+  exporter x = {
+      .s = s,
+      .o = o,
+      .out = out,
+  };
   *out = (lm_export_result){0};
   LM_TRY(dtype_find(o->dtype, &x.dtype));
   bool tokenized = !s->project.recipe->data.replays;
@@ -215,7 +219,11 @@ static lm_status peft_write(const exporter *x, const json_t *config) {
 }
 
 lm_status lm_export_peft(lm_session *s, const lm_export_options *o, lm_export_result *out) {
-  exporter x = {.s = s, .o = o, .out = out};
+  exporter x = {
+      .s = s,
+      .o = o,
+      .out = out,
+  };
   *out = (lm_export_result){0};
   LM_TRY(dtype_find(o->dtype, &x.dtype));
   LM_TRY(lm_trained_params(s, LM_LOWER_PEFT));

@@ -230,7 +230,11 @@ static void absent_check(checking *c, const json_t *config) {
 
 lm_status lm_hf_config_check(const lm_session *s, const json_t *config, const char *path,
                              const char *const *ignored, int n_ignored) {
-  checking c = {.l = s->compiled.lowered, .ignored = ignored, .n_ignored = n_ignored};
+  checking c = {
+      .l = s->compiled.lowered,
+      .ignored = ignored,
+      .n_ignored = n_ignored,
+  };
   lm_hf_config_each(config, entry_check, &c);
   absent_check(&c, config);
   lm_status status =

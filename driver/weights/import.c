@@ -502,7 +502,11 @@ static lm_status import(importer *x, const lm_import_options *o, lm_import_resul
 
 lm_status lm_import_hf(lm_ctx *ctx, const lm_events *events, const lm_import_options *o,
                        lm_import_result *out) {
-  importer x = {.ctx = ctx, .events = events, .arena = ctx->arena};
+  importer x = {
+      .ctx = ctx,
+      .events = events,
+      .arena = ctx->arena,
+  };
   lm_status status = import(&x, o, out);
   json_decref(x.config);
   lm_buf_free(&x.text);

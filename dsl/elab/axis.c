@@ -42,7 +42,11 @@ el_axes el_axes_minus(lm_elab *e, const el_axes *s, const el_axes *drop) {
 
 el_axis *el_axis_new(lm_elab *e, lm_sym name, lm_size size, int dyn) {
   el_axis *x = LM_NEW(e->a, el_axis);
-  *x = (el_axis){.name = name, .size = size, .dyn = dyn};
+  *x = (el_axis){
+      .name = name,
+      .size = size,
+      .dyn = dyn,
+  };
   if (e->frame)
     el_axes_push(e, &e->frame->live, x);
   return x;

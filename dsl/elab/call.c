@@ -175,7 +175,11 @@ static el_val call_fn(lm_elab *e, const ast_expr *x, lm_decl_ref ref) {
     return call_block(e, x, instead, &block);
   if (instead && !by_block)
     ref = instead->by;
-  el_invocation v = {.sig = &ref.decl->sig, .what = ref.decl->name.text, .at = x->loc};
+  el_invocation v = {
+      .sig = &ref.decl->sig,
+      .what = ref.decl->name.text,
+      .at = x->loc,
+  };
   if (!match(e, &v, x))
     return el_error();
   adapt_numbers(e, &v);
@@ -202,7 +206,11 @@ static void args_take(lm_elab *e, el_invocation *v, const el_val *args, uint32_t
 }
 
 el_val el_invoke_fn(lm_elab *e, lm_decl_ref ref, const el_val *args, uint32_t n, lm_loc at) {
-  el_invocation v = {.sig = &ref.decl->sig, .what = ref.decl->name.text, .at = at};
+  el_invocation v = {
+      .sig = &ref.decl->sig,
+      .what = ref.decl->name.text,
+      .at = at,
+  };
   LM_ASSERT(n == v.sig->n_params);
   args_take(e, &v, args, n);
   return run_fn(e, &v, ref);

@@ -61,7 +61,11 @@ static el_val symbolic_argument(lm_elab *e, const ast_param *p) {
     el_axes_push(e, &axes, el_axis_lookup(e, name));
   }
   if (el_type_is(p->type, "Batch")) {
-    el_val r = {.k = V_RECORD, .n = LM_COLUMNS, .items = LM_NEW_N(e->a, el_val, LM_COLUMNS)};
+    el_val r = {
+        .k = V_RECORD,
+        .n = LM_COLUMNS,
+        .items = LM_NEW_N(e->a, el_val, LM_COLUMNS),
+    };
     lm_sym *names = LM_NEW_N(e->a, lm_sym, LM_COLUMNS);
     for (int c = 0; c < LM_COLUMNS; c++) {
       names[c] = LM_SYM(e->c, lm_column_table[c].name);

@@ -64,7 +64,12 @@ static const ast_expr *without_percent(lm_elab *e, const ast_expr *call) {
     if (!x || x->kind != EX_QUANTITY || strcmp(x->unit, "%"))
       continue;
     ast_expr *number = LM_NEW(e->a, ast_expr);
-    *number = (ast_expr){.kind = EX_NUMBER, .loc = x->loc, .num = x->num / 100, .height = 1};
+    *number = (ast_expr){
+        .kind = EX_NUMBER,
+        .loc = x->loc,
+        .num = x->num / 100,
+        .height = 1,
+    };
     copy->args[i].expr = number;
   }
   return copy;

@@ -118,7 +118,12 @@ static el_val eval_index(lm_elab *e, const ast_expr *x) {
 static el_val eval_quantity(lm_elab *e, const ast_expr *x) {
   if (strcmp(x->unit, "%") == 0)
     return el_number(e, x->num / 100);
-  return (el_val){.k = V_QUANTITY, .known = true, .num = x->num, .text = x->unit};
+  return (el_val){
+      .k = V_QUANTITY,
+      .known = true,
+      .num = x->num,
+      .text = x->unit,
+  };
 }
 
 static el_val eval(lm_elab *e, const ast_expr *x) {
@@ -126,8 +131,18 @@ static el_val eval(lm_elab *e, const ast_expr *x) {
   case EX_NAME: return el_lookup(e, x->text, x->loc, true);
   case EX_NUMBER: return x->is_int ? el_whole(e, x->inum) : el_number(e, x->num);
   case EX_QUANTITY: return eval_quantity(e, x);
-  case EX_STRING: return (el_val){.k = V_STRING, .known = true, .text = x->text};
-  case EX_PATTERN: return (el_val){.k = V_PATTERN, .known = true, .text = x->text};
+  case EX_STRING:
+    return (el_val){
+        .k = V_STRING,
+        .known = true,
+        .text = x->text,
+    };
+  case EX_PATTERN:
+    return (el_val){
+        .k = V_PATTERN,
+        .known = true,
+        .text = x->text,
+    };
   case EX_TUPLE: return eval_tuple(e, x);
   case EX_LIST: return eval_tuple(e, x);
   case EX_CALL: return el_call(e, x);

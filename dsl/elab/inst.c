@@ -393,7 +393,11 @@ static void bind_symbolic_rows(lm_elab *e, el_inst *inst) {
     lm_sym name = LM_SYM(e->c, names[i]);
     el_row *r = LM_NEW(e->a, el_row);
     el_axis *axis = LM_NEW(e->a, el_axis);
-    *axis = (el_axis){.name = name, .size = lm_size_dim(e->a, name), .opaque = true};
+    *axis = (el_axis){
+        .name = name,
+        .size = lm_size_dim(e->a, name),
+        .opaque = true,
+    };
     *r = (el_row){.name = name, .up = inst->rows};
     el_axes_push(e, &r->axes, axis);
     inst->rows = r;

@@ -68,7 +68,11 @@ static el_library_call *library_make(lm_elab *e, el_invocation *v, const ast_dec
   e->in_library = true;
   e->library_failed = false;
   e->step = NULL;
-  e->b = (lm_builder){.m = e->m, .at = f->body, .loc = saved.loc};
+  e->b = (lm_builder){
+      .m = e->m,
+      .at = f->body,
+      .loc = saved.loc,
+  };
   for (uint32_t i = 0; i < v->sig->n_params; i++) {
     args[i] = v->args[i];
     args[i].of = NULL;

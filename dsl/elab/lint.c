@@ -28,7 +28,11 @@ static name_slot *slot_of(const name_set *s, lm_sym name) {
 }
 
 static void grow(name_set *s) {
-  name_set larger = {.a = s->a, .n = s->n, .cap = s->cap ? 2 * s->cap : 32};
+  name_set larger = {
+      .a = s->a,
+      .n = s->n,
+      .cap = s->cap ? 2 * s->cap : 32,
+  };
   larger.v = LM_NEW_N(s->a, name_slot, larger.cap);
   for (uint32_t i = 0; i < s->cap; i++)
     if (s->v[i].name)

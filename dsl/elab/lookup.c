@@ -30,7 +30,11 @@ static bool axis_tuple(lm_elab *e, const ast_expr *x, const el_operands *of, el_
   uint32_t first = out->n;
   for (uint32_t i = 0; i < x->n_args; i++) {
     const ast_arg *a = &x->args[i];
-    ast_expr row = {.kind = EX_NAME, .text = a->name, .loc = a->loc};
+    ast_expr row = {
+        .kind = EX_NAME,
+        .text = a->name,
+        .loc = a->loc,
+    };
     if (a->kind != ARG_ROW && a->kind != ARG_POS)
       return EL_REJECT(e, a->loc, E040);
     if (!el_axis_list_of(e, a->kind == ARG_ROW ? &row : a->expr, of, out))
@@ -228,7 +232,11 @@ el_val el_lookup_member(lm_elab *e, lm_sym name, bool *found) {
     if (s->one)
       return (el_val){.k = V_INST, .ref = el_ref_sub(e, self, s->one)};
     if (s->many)
-      return (el_val){.k = V_INSTS, .ref = *self, .insts = s->many};
+      return (el_val){
+          .k = V_INSTS,
+          .ref = *self,
+          .insts = s->many,
+      };
     return el_error();
   }
   *found = false;

@@ -55,7 +55,12 @@ static bool all_given(const el_invocation *v) {
 
 el_memo el_memo_begin(lm_elab *e, const el_invocation *v, const el_inst *inst,
                       const ast_member *method) {
-  el_memo o = {.model = inst, .method = method, .n = v->sig->n_params, .sites = e->n_sites};
+  el_memo o = {
+      .model = inst,
+      .method = method,
+      .n = v->sig->n_params,
+      .sites = e->n_sites,
+  };
   o.enabled = e->m && e->mode == EL_EVAL && !inst->owner && all_given(v);
   o.args = LM_NEW_N(e->a, el_val, o.n + 1);
   memcpy(o.args, v->args, o.n * sizeof *o.args); // before the call adapts them

@@ -107,7 +107,13 @@ void el_inst_add_params(lm_elab *e, el_inst *inst, const ast_member *m) {
   lm_init init = made ? (lm_init){0} : initializer(e, inst, m->init);
   for (uint32_t i = 0; i < m->names.n; i++) {
     const ast_name *n = &m->names.v[i];
-    el_param p = {.name = n->text, .axes = axes, .kind = kind, .loc = n->loc, .init = init};
+    el_param p = {
+        .name = n->text,
+        .axes = axes,
+        .kind = kind,
+        .loc = n->loc,
+        .init = init,
+    };
     p.made = made ? m->init : NULL;
     p.is_state = is_state;
     if (!ok) {

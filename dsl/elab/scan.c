@@ -213,7 +213,11 @@ static bool may_run(lm_elab *e, const ast_stmt *st, el_axis *x, const el_val *ca
 }
 
 void el_run_scan(lm_elab *e, const ast_stmt *st, el_axis *x, el_val *carry) {
-  struct el_scan s = {.axis = x, .st = st, .frame = e->frame};
+  struct el_scan s = {
+      .axis = x,
+      .st = st,
+      .frame = e->frame,
+  };
   uint32_t n = st->carry.n;
   if (e->in_library)
     e->library_failed = true;

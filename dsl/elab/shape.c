@@ -149,9 +149,18 @@ static bool side_divide(el_call_site c, side *s, const ast_expr *x, bool multipl
 // The axes of x, whose sizes multiply (view) or add up (split) to `total`.
 static bool side_axes(el_call_site c, const ast_expr *x, lm_size total, bool multiply,
                       el_axes *out) {
-  ast_arg single = {.kind = ARG_POS, .expr = (ast_expr *)x, .loc = x->loc};
+  ast_arg single = {
+      .kind = ARG_POS,
+      .expr = (ast_expr *)x,
+      .loc = x->loc,
+  };
   bool many = x->kind == EX_TUPLE || x->kind == EX_LIST;
-  side s = {.args = many ? x->args : &single, .n = many ? x->n_args : 1, .open = -1, .rest = total};
+  side s = {
+      .args = many ? x->args : &single,
+      .n = many ? x->n_args : 1,
+      .open = -1,
+      .rest = total,
+  };
   if (s.n > LM_RANK || s.n == 0)
     return EL_REJECT(c.e, x->loc, E06E, LM_RANK);
   if (!side_divide(c, &s, x, multiply))

@@ -94,8 +94,12 @@ static void sizes_add(lm_elab *e, const ast_type *t, const el_val *v, const ast_
           .is_int = true,
           .height = 1,
       };
-      LM_PUSH(e->a, call->args, call->n_args, call->cap_args) =
-          (ast_arg){.kind = ARG_NAMED, .loc = call->loc, .name = name, .expr = number};
+      LM_PUSH(e->a, call->args, call->n_args, call->cap_args) = (ast_arg){
+          .kind = ARG_NAMED,
+          .loc = call->loc,
+          .name = name,
+          .expr = number,
+      };
     }
   }
 }

@@ -198,13 +198,23 @@ static void bind_by_index(lm_elab *e, const el_ref *owner, const el_insts *xs, c
       x = sig->params[k].init;
     if (!(xs && ref->inst->by_index[k]) && !el_mentions(x, self.indexed))
       continue;
-    el_frame frame = {.up = e->frame, .file = self.inst->file, .self = &self, .real = K_REAL},
+    el_frame frame =
+                 {
+                     .up = e->frame,
+                     .file = self.inst->file,
+                     .self = &self,
+                     .real = K_REAL,
+                 },
              *was = e->frame;
     e->frame = &frame;
     if (given && xs)
       el_bind_name(e, xs->index, *index, false);
     el_bind *b = LM_NEW(e->a, el_bind);
-    *b = (el_bind){.name = sig->params[k].name.text, .val = el_eval(e, x), .up = ref->indexed};
+    *b = (el_bind){
+        .name = sig->params[k].name.text,
+        .val = el_eval(e, x),
+        .up = ref->indexed,
+    };
     e->frame = was;
     ref->indexed = b;
     if (shapes_by(ref->inst->decl, b->name))

@@ -12,7 +12,12 @@ bool el_any_error(const el_val *v, uint32_t n) {
   return false;
 }
 el_val el_sized(lm_size s) {
-  el_val v = {.k = V_NUM, .known = lm_size_is_const(s), .has_size = true, .size = s};
+  el_val v = {
+      .k = V_NUM,
+      .known = lm_size_is_const(s),
+      .has_size = true,
+      .size = s,
+  };
   if (v.known)
     v.num = s.n ? (double)s.t[0].num / (double)s.t[0].den : 0;
   return v;
@@ -21,23 +26,40 @@ el_val el_whole(lm_elab *e, int64_t v) {
   return el_sized(lm_size_number(e->a, v));
 }
 el_val el_number(lm_elab *e, double v) {
-  return (el_val){.k = V_NUM, .known = true, .num = v};
+  return (el_val){
+      .k = V_NUM,
+      .known = true,
+      .num = v,
+  };
 }
 el_val el_unknown_number(void) {
   return (el_val){.k = V_NUM};
 }
 el_val el_boolean(bool v, bool known) {
-  return (el_val){.k = V_BOOL, .known = known, .num = v};
+  return (el_val){
+      .k = V_BOOL,
+      .known = known,
+      .num = v,
+  };
 }
 el_val el_tensor(el_kind kind, const el_axes *axes, lm_value *v) {
-  return (el_val){.k = V_TENSOR, .kind = kind, .axes = *axes, .v = v};
+  return (el_val){
+      .k = V_TENSOR,
+      .kind = kind,
+      .axes = *axes,
+      .v = v,
+  };
 }
 
 el_val el_tuple(lm_elab *e, const el_val *items, uint32_t n) {
   el_val *copy = LM_NEW_N(e->a, el_val, n ? n : 1);
   if (n)
     memcpy(copy, items, n * sizeof *copy);
-  return (el_val){.k = V_TUPLE, .items = copy, .n = n};
+  return (el_val){
+      .k = V_TUPLE,
+      .items = copy,
+      .n = n,
+  };
 }
 
 bool el_number_value(const el_val *v, double *out) {

@@ -80,7 +80,11 @@ static void own_states_run(lm_elab *e, el_ref *ref, lm_value *scale) {
 static void inst_run(lm_elab *e, el_ref *ref, lm_value *scale);
 
 static void list_run(lm_elab *e, const el_ref *ref, el_insts *xs, lm_value *scale) {
-  el_val all = {.k = V_INSTS, .ref = *ref, .insts = xs};
+  el_val all = {
+      .k = V_INSTS,
+      .ref = *ref,
+      .insts = xs,
+  };
   int64_t count;
   for (int64_t first = 0; first < xs->n;) {
     int period = 1;
@@ -119,7 +123,11 @@ void lm_lower_after(lm_elab *e, el_inst *model) {
     return;
   lm_func *f = lm_func_add_key(e->m, (lm_func_key){LM_FUNC_AFTER_STEP});
   lm_entry_frame(e, model->file);
-  e->b = (lm_builder){.m = e->m, .at = f->body, .loc = model->decl->loc};
+  e->b = (lm_builder){
+      .m = e->m,
+      .at = f->body,
+      .loc = model->decl->loc,
+  };
   e->mode = EL_UPDATE;
   e->n_loops = 0;
   lm_value *scale =

@@ -52,7 +52,12 @@ static bool emit_loss(lm_elab *e, el_inst *model, const lm_entry *x, const ast_m
   lm_sym fields[LM_COLUMNS];
   for (int c = 0; c < LM_COLUMNS; c++)
     fields[c] = x->cols[c].name;
-  el_val bt = {.k = V_RECORD, .n = LM_COLUMNS, .items = (el_val *)x->cols, .names = fields};
+  el_val bt = {
+      .k = V_RECORD,
+      .n = LM_COLUMNS,
+      .items = (el_val *)x->cols,
+      .names = fields,
+  };
   el_val *args = LM_NEW_N(e->a, el_val, loss->sig.n_params + 1);
   lm_loss_call call = {x->f, loss, x->b, x->t, &bt, o->columns};
   if (!lm_loss_args(e, model, &call, args))
@@ -202,7 +207,11 @@ static el_inst *instantiate(lm_elab *e, const lm_recipe *r) {
   lm_entry_frame(e, r->model.file);
   ast_expr *name = LM_NEW(e->a, ast_expr);
   ast_expr *call = LM_NEW(e->a, ast_expr);
-  *name = (ast_expr){.kind = EX_NAME, .loc = r->model.loc, .text = r->model.target.decl->name.text};
+  *name = (ast_expr){
+      .kind = EX_NAME,
+      .loc = r->model.loc,
+      .text = r->model.target.decl->name.text,
+  };
   *call = (ast_expr){.kind = EX_CALL,
                      .loc = r->model.loc,
                      .a = name,
@@ -482,7 +491,11 @@ static void check_unused(lm_elab *e, const lm_file *file, bool sections) {
 
 // Lowers the functions of the recipe for their diagnostics; returns the elaborator.
 static lm_elab *check_recipe(lm_ctx *c, lm_program *prog, const lm_recipe *r) {
-  lm_lower_options o = {.what = LM_LOWER_TRAIN | LM_LOWER_MAPS, .rows = 2, .seq = 16};
+  lm_lower_options o = {
+      .what = LM_LOWER_TRAIN | LM_LOWER_MAPS,
+      .rows = 2,
+      .seq = 16,
+  };
   lm_elab *e = lm_elab_create(c, prog, lm_module_create(c));
   lm_lowered l = {.m = e->m};
   uint32_t before = c->n_errors;

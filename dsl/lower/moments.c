@@ -20,7 +20,11 @@ lm_moment lm_moment_of(const lm_recipe *r, const lm_lowered_state *s, int64_t el
   case LM_RECIPE_MOMENTS_DYN8:
     return (lm_moment){.dtype = never_negative ? LM_UDYN8 : LM_DYN8, .block = p->moments_block};
   case LM_RECIPE_MOMENTS_E4M3:
-    return (lm_moment){.dtype = LM_E4M3, .block = p->moments_block, .is_root = never_negative};
+    return (lm_moment){
+        .dtype = LM_E4M3,
+        .block = p->moments_block,
+        .is_root = never_negative,
+    };
   }
   return plain;
 }

@@ -227,7 +227,11 @@ const ast_arg *lm_read_args(const lm_reader *d, const ast_decl *decl, uint32_t i
 
 lm_recipe_call lm_read_call(const lm_reader *d, const ast_expr *e, const lm_file *file,
                             ast_decl_kind kind, uint32_t skip) {
-  lm_recipe_call call = {.name = lm_callee(e), .loc = e->loc, .file = file};
+  lm_recipe_call call = {
+      .name = lm_callee(e),
+      .loc = e->loc,
+      .file = file,
+  };
   call.target = lm_read_decl(d, file, kind, call.name, e->loc);
   call.args = e->args;
   call.n_args = e->n_args;

@@ -27,7 +27,11 @@ static void read_tokenizer(const lm_reader *d, lm_recipe_data *out) {
   const ast_expr *e = lm_read_value(d, key);
   lm_recipe_tokenizer *t = &out->tokenizer;
   lm_tokenizer_kind kind = lm_tokenizer_kind_find(lm_callee(e));
-  *t = (lm_recipe_tokenizer){.kind = kind, .loc = e->loc, .file_loc = e->loc};
+  *t = (lm_recipe_tokenizer){
+      .kind = kind,
+      .loc = e->loc,
+      .file_loc = e->loc,
+  };
   if (kind == LM_TOKENIZERS) // not a call of a form, which was reported
     t->kind = LM_TOKENIZER_BYTES;
   if (t->kind == LM_TOKENIZER_BYTES)

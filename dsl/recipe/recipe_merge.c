@@ -92,7 +92,13 @@ lm_setting *lm_settings_find(const lm_settings *s, const char *path) {
 static lm_setting *setting_new(merge *m, const lm_schema_key *key, const ast_item *it,
                                const ast_expr *sel, const ast_expr *value) {
   lm_setting *s = LM_NEW(m->R->c->arena, lm_setting);
-  *s = (lm_setting){.key = key, .sel = sel, .value = value, .loc = it->loc, .file = m->layer->file};
+  *s = (lm_setting){
+      .key = key,
+      .sel = sel,
+      .value = value,
+      .loc = it->loc,
+      .file = m->layer->file,
+  };
   s->origin = lm_recipe_origin_new(m->R, it->loc, m->layer->who, value);
   return s;
 }
@@ -465,7 +471,12 @@ static void apply_in_named(merge *m, lm_setting *s, dotted d) {
 static void entry_add(merge *m, lm_settings *s, const lm_schema_key *key, const ast_name *name,
                       const ast_item *it) {
   ast_expr *sel = LM_NEW(m->R->c->arena, ast_expr);
-  *sel = (ast_expr){.kind = EX_NAME, .loc = name->loc, .text = name->text, .height = 1};
+  *sel = (ast_expr){
+      .kind = EX_NAME,
+      .loc = name->loc,
+      .text = name->text,
+      .height = 1,
+  };
   set_whole(m, s, key, sel, it);
 }
 

@@ -158,7 +158,11 @@ static void ast_parse(lm_parser *ps, bool is_item) {
 }
 
 ast_file *lm_parse_file(lm_ctx *c, uint16_t source) {
-  lm_parser ps = {.ctx = c, .source = source, .file = LM_NEW(c->arena, ast_file)};
+  lm_parser ps = {
+      .ctx = c,
+      .source = source,
+      .file = LM_NEW(c->arena, ast_file),
+  };
   ps.file->path = c->sources[source].path;
   ps.file->source = source;
   ast_parse(&ps, false);

@@ -232,7 +232,12 @@ static bool visit_match(walk *w, size_t n) {
 
 bool lm_pattern_match(lm_ctx *c, const char *pattern, const char *path, lm_match *out) {
   lm_match unused;
-  walk w = {.visit = visit_match, .ctx = c, .path = path, .match = out ? out : &unused};
+  walk w = {
+      .visit = visit_match,
+      .ctx = c,
+      .path = path,
+      .match = out ? out : &unused,
+  };
   *w.match = (lm_match){0};
   return walk_expansions(&w, without_at(pattern), 0);
 }

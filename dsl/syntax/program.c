@@ -298,7 +298,11 @@ lm_program *lm_library_load(lm_ctx *c) {
 lm_program *lm_program_load_with(lm_ctx *c, const char *path, const lm_program *library) {
   lm_program *p = LM_NEW(c->arena, lm_program);
   p->c = c;
-  loader l = {.p = p, .c = c, .library = library};
+  loader l = {
+      .p = p,
+      .c = c,
+      .library = library,
+  };
   if (!load_path(&l, path, (lm_loc){0}))
     return NULL;
   p->optim = load_std(&l, "optim", (lm_loc){0}, false);

@@ -20,7 +20,11 @@ static void items_take(void *user, int me) {
 }
 
 void lm_parallel(int threads, int64_t n, lm_item_body body, void *user) {
-  range r = {.n = n, .body = body, .user = user};
+  range r = {
+      .n = n,
+      .body = body,
+      .user = user,
+  };
   int max = lm_threads(threads);
   lm_team *team = lm_team_create(n > max ? max : n > 1 ? (int)n : 1);
   lm_team_run(team, items_take, &r);
@@ -47,6 +51,11 @@ void lm_parallel_ranges(int64_t n, int64_t min, lm_range_body body, void *user) 
     return;
   }
   int64_t threads = lm_threads(0);
-  pieces p = {.n = n, .count = max < threads ? max : threads, .body = body, .user = user};
+  pieces p = {
+      .n = n,
+      .count = max < threads ? max : threads,
+      .body = body,
+      .user = user,
+  };
   lm_parallel((int)p.count, p.count, piece_do, &p);
 }

@@ -183,7 +183,11 @@ lm_team *lm_team_create(int threads) {
   lm_team *t = lm_alloc(sizeof *t + (size_t)threads * sizeof *t->members);
   t->spin_max = threads > 1 ? lm_team_spin_max(threads) : 0;
   for (int i = 0; i < threads; i++)
-    t->members[i] = (member){.team = t, .me = i, .spin = t->spin_max};
+    t->members[i] = (member){
+        .team = t,
+        .me = i,
+        .spin = t->spin_max,
+    };
   atomic_init(&t->size, threads);
   atomic_store_explicit(&t->size, members_start(t, threads), memory_order_relaxed);
   return t;

@@ -13,7 +13,11 @@ lm_status lm_comm_groups(lm_comm *c, const lm_comm_mesh *m) {
   if (!c)
     return NULL;
   if (!c->n_groups) {
-    c->groups[0] = (lm_comm_group){.rank = c->rank, .size = c->size, .stride = 1};
+    c->groups[0] = (lm_comm_group){
+        .rank = c->rank,
+        .size = c->size,
+        .stride = 1,
+    };
     if (!c->engine->split(c->state, 0, &c->groups[0].lane, error))
       return lm_control_fail(c->control, lm_comm_engine_failed("a group of ranks", error));
   }
@@ -22,7 +26,12 @@ lm_status lm_comm_groups(lm_comm *c, const lm_comm_mesh *m) {
     int own = c->rank / stride % m->size[a];
     lm_comm_group *g = &c->groups[1 + a];
     int first = c->rank - own * stride;
-    *g = (lm_comm_group){.rank = own, .size = m->size[a], .first = first, .stride = stride};
+    *g = (lm_comm_group){
+        .rank = own,
+        .size = m->size[a],
+        .first = first,
+        .stride = stride,
+    };
     if (!c->engine->split(c->state, first, &g->lane, error))
       return lm_control_fail(c->control, lm_comm_engine_failed("a group of ranks", error));
   }

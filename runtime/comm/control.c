@@ -385,7 +385,12 @@ static void *watch(void *user) {
 lm_control *lm_control_create(const lm_comm_options *o, lm_control_limits limits) {
   lm_control *c = lm_alloc(sizeof *c);
   sigset_t all, old;
-  *c = (lm_control){.o = *o, .limits = limits, .listener = -1, .begun = lm_now()};
+  *c = (lm_control){
+      .o = *o,
+      .limits = limits,
+      .listener = -1,
+      .begun = lm_now(),
+  };
   c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   pthread_mutex_init(&c->lock, NULL);
   pthread_cond_init(&c->changed, NULL);

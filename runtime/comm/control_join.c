@@ -65,7 +65,11 @@ static uint64_t machine_hash(const char *host) {
 }
 
 static lm_hello hello_of(const lm_control *c, const uint8_t *cookie) {
-  lm_hello h = {.rank = c->rank, .size = c->size, .pid = (int32_t)getpid()};
+  lm_hello h = {
+      .rank = c->rank,
+      .size = c->size,
+      .pid = (int32_t)getpid(),
+  };
   cpu_set_t set;
   CPU_ZERO(&set);
   sched_getaffinity(0, sizeof set, &set);

@@ -8,7 +8,7 @@
 // workspace holds some elements of each rank, so a reduction works in rounds; the order of the sums
 // does not depend on it.
 //
-//   lm_exchange x = {.coll = …, .ranks = …, .me = …, .room = bytes of the workspace};
+//   lm_exchange x = {.coll = …, .ranks = …, .me = …, .room = bytes of the workspace,};
 //   lm_exchange_round(&x); x.workspace = lm_exchange_workspace(&x) bytes;
 //   do { run lm_exchange_messages(&x, …); add what lm_exchange_sum(&x, …) names; }
 //   while (lm_exchange_next(&x));

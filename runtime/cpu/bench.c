@@ -235,7 +235,12 @@ double lm_cpu_gemm_peak(int threads, lm_dtype dtype) {
     DEPTH = 512,
     RUNS = 20
   };
-  lm_cpu_linear p = {.m = (int64_t)ROWS * threads, .k = DEPTH, .n = COLS, .count = 1};
+  lm_cpu_linear p = {
+      .m = (int64_t)ROWS * threads,
+      .k = DEPTH,
+      .n = COLS,
+      .count = 1,
+  };
   lm_cpu_gemm_times t = lm_cpu_gemm_bench(&p, 1, dtype, threads, RUNS);
   double best = t.forward < t.data ? t.forward : t.data;
   return 2.0 * (double)p.m * (double)p.k * (double)p.n / best;

@@ -119,7 +119,11 @@ static int threads_of(const lm_exec_options *o) {
   return o->threads > 0 ? o->threads : lm_threads(0);
 }
 static lm_cpu_gemm_options gemm_options(const lm_exec_options *o) {
-  return (lm_cpu_gemm_options){.threads = threads_of(o), .tilings = o->tuning, .code = true};
+  return (lm_cpu_gemm_options){
+      .threads = threads_of(o),
+      .tilings = o->tuning,
+      .code = true,
+  };
 }
 
 static int64_t workspace(const lm_plan *plan, const lm_exec_options *o) {

@@ -298,7 +298,13 @@ static void groups_share(const run *r, const int32_t *counts, lm_share *share) {
 void lm_cpu_gemm_share(lm_cpu_gemms *all, const lm_plan_gemm *g, bool overwrites,
                        const int64_t *var, const char *a, const char *b, const int32_t *counts,
                        char *c, lm_share *share) {
-  run r = {.all = all, .p = problem_of(all, g, var), .a = a, .b = b, .c = c};
+  run r = {
+      .all = all,
+      .p = problem_of(all, g, var),
+      .a = a,
+      .b = b,
+      .c = c,
+  };
   problem *p = &r.p;
   if (p->n_batches == 0 || p->s.m == 0 || p->s.n == 0)
     return;

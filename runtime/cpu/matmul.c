@@ -167,8 +167,11 @@ void lm_matmuls_add(lm_matmuls *all, const lm_gemm_shape *s, bool add) {
 lm_matmuls *lm_matmuls_create(int threads) {
   lm_arena *a = lm_arena_create();
   lm_matmuls *all = LM_NEW(a, lm_matmuls);
-  *all =
-      (lm_matmuls){.arena = a, .streams = LM_NEW_N(a, dnnl_stream_t, threads), .threads = threads};
+  *all = (lm_matmuls){
+      .arena = a,
+      .streams = LM_NEW_N(a, dnnl_stream_t, threads),
+      .threads = threads,
+  };
   bool made = ok(dnnl_engine_create(&all->engine, dnnl_cpu, 0));
   for (int t = 0; t < threads && made; t++)
     made = ok(dnnl_stream_create(&all->streams[t], all->engine, dnnl_stream_default_flags));

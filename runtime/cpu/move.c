@@ -59,7 +59,11 @@ static void move_nest(const nest *n, int level, const char *from, char *to) {
 }
 
 static nest nest_make(const lm_plan_move *m, const int64_t *var, bool add) {
-  nest n = {.rank = m->rank, .element = m->element, .add = add};
+  nest n = {
+      .rank = m->rank,
+      .element = m->element,
+      .add = add,
+  };
   for (int i = 0; i < m->rank; i++)
     n.dim[i] = (dim){lm_plan_extent_value(&m->dim[i].size, var), m->dim[i].from, m->dim[i].to};
   if (!n.rank)

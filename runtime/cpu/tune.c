@@ -111,7 +111,11 @@ static lm_cpu_gemms *gemms_make(const tuner *t, const lm_gemm_tilings *tilings) 
 }
 
 static void bench_open(bench *b, const tuner *t, const job *j) {
-  *b = (bench){.t = t, .job = j, .tiling = {.key = j->key}};
+  *b = (bench){
+      .t = t,
+      .job = j,
+      .tiling = {.key = j->key},
+  };
   b->tilings = (lm_gemm_tilings){&b->tiling, 0, 1};
   b->all = gemms_make(t, &b->tilings);
   if (t->o->run)

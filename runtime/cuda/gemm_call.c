@@ -492,8 +492,11 @@ static lm_status entry_choose(lm_cuda_gemms *g, const lm_cuda_call *x, entry *e,
     return NULL;
   if (lm_now() < g->deadline)
     return entry_measure(g, x, e, workspace);
-  LM_PUSH(g->choices->arena, g->choices->v, g->choices->n, g->choices->cap) =
-      (lm_cuda_choice){.gemm = e->hash, .algo = e->algo, .workspace = e->workspace};
+  LM_PUSH(g->choices->arena, g->choices->v, g->choices->n, g->choices->cap) = (lm_cuda_choice){
+      .gemm = e->hash,
+      .algo = e->algo,
+      .workspace = e->workspace,
+  };
   return NULL;
 }
 

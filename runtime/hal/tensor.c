@@ -50,21 +50,42 @@ static lm_status copy(const lm_plan *p, lm_plan_tensor t, int64_t n, transfer x)
 
 lm_status lm_tensor_read(lm_exec *e, const lm_plan *p, lm_plan_tensor t, int64_t first, int64_t n,
                          void *out) {
-  return copy(p, t, n, (transfer){.e = e, .first = first, .out = out});
+  return copy(p, t, n,
+              (transfer){
+                  .e = e,
+                  .first = first,
+                  .out = out,
+              });
 }
 
 lm_status lm_tensor_write(lm_exec *e, const lm_plan *p, lm_plan_tensor t, int64_t first, int64_t n,
                           const void *from) {
-  return copy(p, t, n, (transfer){.e = e, .first = first, .from = from});
+  return copy(p, t, n,
+              (transfer){
+                  .e = e,
+                  .first = first,
+                  .from = from,
+              });
 }
 
 lm_status lm_tensor_get(lm_exec *e, const lm_plan *p, lm_plan_tensor t, int64_t first, int64_t n,
                         float *out) {
-  return copy(p, t, n, (transfer){.e = e, .first = first, .converts = true, .out = (char *)out});
+  return copy(p, t, n,
+              (transfer){
+                  .e = e,
+                  .first = first,
+                  .converts = true,
+                  .out = (char *)out,
+              });
 }
 
 lm_status lm_tensor_set(lm_exec *e, const lm_plan *p, lm_plan_tensor t, int64_t first, int64_t n,
                         const float *from) {
   return copy(p, t, n,
-              (transfer){.e = e, .first = first, .converts = true, .from = (const char *)from});
+              (transfer){
+                  .e = e,
+                  .first = first,
+                  .converts = true,
+                  .from = (const char *)from,
+              });
 }

@@ -221,7 +221,12 @@ static void ranges_check(checker *c) {
 }
 
 bool lm_plan_check(const lm_plan *p, const lm_plan_func *f, lm_buf *why) {
-  checker c = {.plan = p, .f = f, .why = why, .arena = lm_arena_create()};
+  checker c = {
+      .plan = p,
+      .f = f,
+      .why = why,
+      .arena = lm_arena_create(),
+  };
   c.shadow = lm_calloc((size_t)(p->arena_bytes[LM_ARENA_WORK] / GRANULE) + 1, sizeof *c.shadow);
   c.life = lm_calloc((size_t)f->n_live + 1, sizeof *c.life);
   ranges_check(&c);

@@ -91,8 +91,11 @@ static channel *channel_of(const checker *c, rank *r, const lm_plan_comm *x) {
   int peer = is_message(x) ? x->peer : -1;
   channel *found = channel_find(r, x->group, peer, x->kind);
   if (!found) {
-    LM_PUSH(c->arena, r->channels, r->n_channels, r->cap_channels) =
-        (channel){.group = x->group, .peer = peer, .kind = x->kind};
+    LM_PUSH(c->arena, r->channels, r->n_channels, r->cap_channels) = (channel){
+        .group = x->group,
+        .peer = peer,
+        .kind = x->kind,
+    };
     found = &r->channels[r->n_channels - 1];
   }
   return found;

@@ -39,7 +39,11 @@ bool jt_args_fit(jt_run *r, const jt_args *a, const char *what, uint32_t least, 
 static jt_value method_of(jt_run *r, const jt_value *of, jt_string name) {
   jt_value *object = LM_NEW(r->a, jt_value);
   *object = *of;
-  return (jt_value){.kind = JT_METHOD, .s = name, .object = object};
+  return (jt_value){
+      .kind = JT_METHOD,
+      .s = name,
+      .object = object,
+  };
 }
 
 static jt_value of_undefined(jt_run *r, const jt_value *of) {

@@ -145,7 +145,11 @@ static jt_value block_filter(jt_run *r, jt_scope *s, const jt_node *x, jt_value 
   if (!x)
     return v;
   v = block_filter(r, s, x->a, v);
-  jt_node constant = {.kind = JN_CONST, .line = x->line, .value = v};
+  jt_node constant = {
+      .kind = JN_CONST,
+      .line = x->line,
+      .value = v,
+  };
   jt_node one = *x;
   one.a = &constant;
   return jt_evaluate(r, s, &one);
@@ -236,7 +240,14 @@ static void result_copy(const jt_out *o, lm_rendered *out) {
 lm_status lm_template_render(const lm_template *t, const lm_template_input *in, lm_rendered *out) {
   lm_arena *a = lm_arena_create();
   jt_out o = {.records = true};
-  jt_run r = {.t = t, .in = in, .a = a, .steps = LM_TEMPLATE_STEPS, .line = 1, .out = &o};
+  jt_run r = {
+      .t = t,
+      .in = in,
+      .a = a,
+      .steps = LM_TEMPLATE_STEPS,
+      .line = 1,
+      .out = &o,
+  };
   *out = (lm_rendered){0};
   jt_scope *s = jt_scope_new(&r, NULL);
   variables_set(&r, s);

@@ -248,7 +248,13 @@ static size_t lines_normalize(char *s, size_t n) {
 
 void jt_lex(jt_parser *p, const char *text, size_t n) {
   char *s = lm_arena_strndup(p->t->a, text, n);
-  lexer x = {.p = p, .s = s, .n = lines_normalize(s, n), .line = 1, .line_starts = true};
+  lexer x = {
+      .p = p,
+      .s = s,
+      .n = lines_normalize(s, n),
+      .line = 1,
+      .line_starts = true,
+  };
   while (x.at < x.n && !p->fault)
     text_and_tag_lex(&x);
   token_add(&x, JT_END, "", 0);

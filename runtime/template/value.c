@@ -112,7 +112,12 @@ void jt_out_add(jt_run *r, jt_out *o, jt_string s) {
 }
 
 void jt_out_puts(jt_run *r, jt_out *o, const char *p, size_t n, lm_origin one) {
-  jt_out_add(r, o, (jt_string){.p = p, .n = (uint32_t)n, .one = one});
+  jt_out_add(r, o,
+             (jt_string){
+                 .p = p,
+                 .n = (uint32_t)n,
+                 .one = one,
+             });
 }
 
 jt_string jt_out_string(const jt_out *o) {
@@ -289,8 +294,11 @@ jt_value jt_from_json(jt_run *r, const json_t *j, lm_origin from) {
   case JSON_STRING:
     if (json_string_length(j) > LM_TEMPLATE_OUTPUT)
       return jt_fail(r, "a text of the conversation exceeds the maximum of 1 MiB");
-    return jt_str(
-        (jt_string){.p = json_string_value(j), .n = (uint32_t)json_string_length(j), .one = from});
+    return jt_str((jt_string){
+        .p = json_string_value(j),
+        .n = (uint32_t)json_string_length(j),
+        .one = from,
+    });
   case JSON_INTEGER: return jt_int(json_integer_value(j));
   case JSON_REAL: return jt_float(json_real_value(j));
   case JSON_TRUE: return jt_bool(true);

@@ -145,7 +145,12 @@ static void bytes_destroy(lm_tokenizer *self) {
 lm_tokenizer *lm_tokenizer_bytes_create(void) {
   static const lm_tokenizer_ops ops = {bytes_encode, NULL, NULL, bytes_piece, bytes_destroy};
   byte_tokenizer *t = lm_alloc(sizeof *t);
-  t->base = (lm_tokenizer){.ops = &ops, .vocab = 256, .eos = -1, .spaced = -1};
+  t->base = (lm_tokenizer){
+      .ops = &ops,
+      .vocab = 256,
+      .eos = -1,
+      .spaced = -1,
+  };
   for (int i = 0; i < 256; i++)
     t->alphabet[i] = (char)i;
   return &t->base;

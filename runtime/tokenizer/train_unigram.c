@@ -88,8 +88,12 @@ static void characters_count(lm_word_table *t, const lm_word *w) {
 }
 
 static void piece_add(trainer *t, const lm_word *w, bool required) {
-  t->pieces[t->n_pieces++] =
-      (piece){.p = w->p, .n = w->n, .count = (double)w->count, .required = required};
+  t->pieces[t->n_pieces++] = (piece){
+      .p = w->p,
+      .n = w->n,
+      .count = (double)w->count,
+      .required = required,
+  };
 }
 
 // The most frequent characters, as many as the vocabulary has room for.

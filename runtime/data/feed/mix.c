@@ -33,7 +33,11 @@ static lm_status stage_read(const lm_data_options *o, int index, lm_mix_stage *o
 }
 
 lm_status lm_mix_create(const lm_data_options *o, lm_mix *out) {
-  *out = (lm_mix){.seed = o->seed, .n_sources = o->n_sources, .n_stages = o->n_stages};
+  *out = (lm_mix){
+      .seed = o->seed,
+      .n_sources = o->n_sources,
+      .n_stages = o->n_stages,
+  };
   if (!o->n_stages || !o->stages[0].weights)
     return NULL;
   if (o->n_sources > LM_DATA_MIX_MAX)

@@ -256,7 +256,11 @@ static lm_status file_finish(packing *p, lm_row_index *out) {
 
 static lm_status index_build(const char *path, int threads, const lm_corpus *c,
                              const lm_row_plan *plan, int groups, lm_row_index *out) {
-  packing p = {.c = c, .plan = plan, .groups = groups};
+  packing p = {
+      .c = c,
+      .plan = plan,
+      .groups = groups,
+  };
   lm_status s = lm_store_writer_create(path, &p.to);
   if (!s && path)
     s = found(path, threads, c, out); // another process built it while this one waited for the lock
