@@ -136,7 +136,7 @@ static const struct {
     {FUNC "%y = param @v\nreturn %x\n}", "5:6: param: there is no parameter @v"},
     {FUNC "%y = param @w\nreturn %x\n}", "5:6: param: @w needs 1 indices"},
     {FUNC "%y = param @w[%i]\nreturn %x\n}", "5:6: param: index 0 is not a scalar int"},
-    {FUNC "accum @w[%k], %x\nreturn %x\n}", "5:1: accum: is not allowed at stage graph"},
+    {FUNC "accum @w[%k], %x\nreturn %x\n}", "5:1: accum: the gradient is not f32[d]"},
     {FUNC "%y = at %k, %k [0, 1]\nreturn %x\n}", "5:6: at: the operand is a scalar"},
     {FUNC "%y = loop 0 %j carry(%a = %x) {\nyield %a\n}\nreturn %y\n}",
      "5:6: loop: the trip count is not from 1 to 2^31 - 1"},
