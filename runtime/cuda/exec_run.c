@@ -245,6 +245,9 @@ static lm_status steps_enqueue(cuda_exec *e, const lm_plan_func *f, const int64_
 
 static lm_status enqueue(cuda_exec *e, const lm_plan_func *f, const int64_t *extents) {
   func_state *x = &e->funcs[f - e->plan->funcs];
+  int result = lm_cuda_memory_wait(&e->memory, f);
+  if (result)
+    return sync_failed(e, result);
   LM_TRY(lm_cuda_memory_begin(&e->memory, f));
   if (e->rule) // after the copy of the arguments, one of which it overwrites
     LM_TRY(lm_cuda_totals_scale(&e->builtins, e->rule, e->memory.at[LM_ARENA_IO], e->totals));

@@ -202,13 +202,16 @@ static lm_status arguments_send_ahead(const lm_cuda_memory *m, const lm_cuda_io 
 }
 
 // Synchronizing with an event that was never recorded returns at once.
+int lm_cuda_memory_wait(lm_cuda_memory *m, const lm_plan_func *f) {
+  bool has_arguments = m->io[f - m->plan->funcs].n_in > 0;
+  return has_arguments ? m->driver->cuEventSynchronize(m->staging[!m->slot].sent) : 0;
+}
+
 lm_status lm_cuda_memory_begin(lm_cuda_memory *m, const lm_plan_func *f) {
   const lm_cuda_io *io = &m->io[f - m->plan->funcs];
   if (!io->n_in)
     return NULL;
   m->slot = !m->slot;
-  LM_TRY(lm_cuda_check(m->driver, m->driver->cuEventSynchronize(m->staging[m->slot].sent),
-                       "arguments of %s", f->name));
   arguments_pack(m, io, m->staging[m->slot].host);
   lm_status s = io->in_bytes > FEW
                     ? arguments_send_ahead(m, io, m->slot)

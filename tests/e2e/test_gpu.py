@@ -420,7 +420,7 @@ def test_failures(run):
     err = fake(*how, how="launch=12", status=2)
     check("micro: kernel k" in err and "llama.lm:" in err, f"a launch: {err}")
     err = fake(*how, how="fault=12", status=2)
-    check("copies … update failed on Fake GPU" in err and "CUDA_ERROR_ILLEGAL_ADDRESS" in err, f"a fault: {err}")
+    check("copies … rates failed on Fake GPU" in err and "CUDA_ERROR_ILLEGAL_ADDRESS" in err, f"a fault: {err}")
     err = fake(*how, how="fault=12", status=2, LMC_CUDA_SYNC="1")
     check("micro: kernel k" in err and "llama.lm:" in err, f"a fault, waiting: {err}")
     check(not os.path.exists(run.path("run")) or not any(f.startswith("step-") for f in os.listdir(run.path("run"))), "nothing must be saved")
