@@ -48,12 +48,24 @@ static lm_status native_add(lm_trace *t, const char *prefix, lm_port_role role, 
   return NULL;
 }
 
-static lm_status foreign_add(lm_trace *t, const char *prefix, lm_weights w, double scale) {
+// True if a foreign tensor holds states of blocks, which have no gradient.
+static bool foreign_is_state(const lm_lowered *l, const char *name) {
+  for (uint32_t i = 0; i < l->n_maps; i++)
+    if (!strcmp(l->maps[i].foreign, name))
+      return lm_lowered_is_state(l, l->maps[i].native);
+  return false;
+}
+
+static lm_status foreign_add(lm_trace *t, const char *prefix, lm_port_role role, lm_weights w,
+                             double scale) {
+  const lm_lowered *l = t->o.s->compiled.lowered;
   lm_foreign *f;
   LM_TRY(lm_weights_foreign(&t->o.s->compiled, t->arena, w, &f));
   for (size_t i = 0; i < lm_foreign_count(f); i++) {
     lm_st_tensor x;
     lm_foreign_describe(f, i, &x);
+    if (role == LM_ROLE_GRAD && foreign_is_state(l, x.name))
+      continue;
     float *out = tensor_add(t, lm_arena_printf(t->arena, "%s.%s", prefix, x.name), x.rank, x.shape);
     lm_foreign_gather(f, i, out);
     for (int64_t k = 0; k < x.elements; k++)
@@ -91,7 +103,7 @@ static lm_status weights_add(lm_trace *t, const char *prefix, lm_port_role role,
   lm_weights w = lm_weights_alloc(plan, true);
   lm_status s = weights_get(t->o.s, role, w);
   if (!s)
-    s = t->o.foreign ? foreign_add(t, prefix, w, scale) : native_add(t, prefix, role, w, scale);
+    s = (t->o.foreign ? foreign_add : native_add)(t, prefix, role, w, scale);
   lm_weights_free(w);
   return s;
 }
