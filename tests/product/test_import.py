@@ -44,7 +44,7 @@ REFUSED = [   # change of config.json, expected message
      'theirs/config.json: rope_scaling.rope_type is "dynamic", expected one of default linear llama3 yarn; --ignore-config rope_scaling'),
     (dict(rope_scaling=dict(type="longrope", factor=2.0)), 'theirs/config.json: rope_scaling.rope_type is "longrope"'),
     (dict(num_key_value_heads=3), "config.json requires Llama(depth = 2,"),
-    (dict(rope_scaling=dict(LLAMA3, mscale=1.0)), "rope_scaling.mscale is 1.0, a key that is unknown to lmc"),
+    (dict(rope_scaling=dict(LLAMA3, mscale=1.0)), "rope_scaling.mscale is 1.0 (a factor of queries and keys), the model's config does"),
     (dict(rope_parameters=dict(LLAMA3, rope_theta=10000.0, truncate=False)), "rope_scaling.truncate is false"),
     (dict(use_sliding_window=True, sliding_window=8), "sliding_window is 8 (the size of the sliding window), the model's config does"),
     (dict(partial_rotary_factor=0.5), "partial_rotary_factor is 0.5"),
@@ -54,7 +54,7 @@ REFUSED = [   # change of config.json, expected message
     (dict(quantization_config=dict(bits=4)), 'quantization_config is {"bits":4}'),
     (dict(attention_multiplier=0.5), "attention_multiplier is 0.5 (a factor of the attention's scores), the model's config does"),
     (dict(attention_sharpness=0.5), "attention_sharpness is 0.5, a key that is unknown to lmc"),
-    (dict(model_type="falcon"), 'model_type "falcon" has no ready model; there are gemma2, gemma3_text,'),
+    (dict(model_type="falcon"), 'model_type "falcon" has no ready model; there are deepseek_v3, gemma2,'),
     (dict(architectures=["LlamaForSequenceClassification"]), 'architectures is ["LlamaForSequenceClassification"], the model\'s'),
 ]
 
