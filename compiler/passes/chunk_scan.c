@@ -89,7 +89,7 @@ static lm_value *with_front(chunked *x, lm_value *v, const lm_axis *first, int n
   for (int i = 0; i < v->type.rank; i++) {
     bool listed = false;
     for (int k = 0; k < n; k++)
-      listed |= first[k] == v->type.axis[i];
+      listed |= order[k] == v->type.axis[i];
     if (!listed)
       order[n++] = v->type.axis[i];
   }
