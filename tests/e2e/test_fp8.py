@@ -5,6 +5,7 @@ import json
 import numpy as np
 from harness import check, folder_bytes, load, random_batches, remove, save, small, within
 from test_precision import noisy_rule
+from test_ranks import QUICK, mpi_needed
 
 DEPTH, VOCAB, HISTORY, BLOCK = 2, 24, 16, 128
 FORMATS = {"e4m3": (4, 3, 448.0), "e5m2": (5, 2, 57344.0)}
@@ -265,6 +266,7 @@ def test_checkpoint(run):
 
 def test_ranks(run):
     """on several ranks: the maxima of all ranks, and losses beside those of one process"""
+    mpi_needed(run)
     file = small(run, steps=4, rows=8)
     wrong = 0.0
     for how in ("delayed", "current", "block"):
@@ -272,7 +274,7 @@ def test_ranks(run):
         on = ("-q", "--set", f"precision.matmul = fp8(scale = {how})")
         run("run", file, "--out", base, *on)
         for mesh, n in (("mesh = (dp = 2)", 2), ("mesh = (tp = 2); shard tp = [g, ff]", 2)):
-            run("run", file, "--out", ranks, *on, "--ranks", n, "--set", f"parallel {{ {mesh} }}")
+            run("run", file, "--out", ranks, *on, "--ranks", n, "--set", f"parallel {{ {mesh} }}", env=QUICK)
             a, b = ([json.loads(l) for l in open(f"{f}/metrics.jsonl")] for f in (base, ranks))
             for x, y in zip(a, b):
                 if "loss" in x:

@@ -5,6 +5,7 @@ import numpy as np
 
 from harness import check, distance, folder_bytes, load, save, small, within
 from test_precision import noisy_rule
+from test_ranks import QUICK, mpi_needed
 
 STEPS = 8
 # name: shape; `odd` is no multiple of a block, `tiny` stays f32, layers are in a repetition
@@ -242,12 +243,13 @@ def test_other_moments_are_refused(run):
 
 def test_ranks(run):
     """two processes that divide the rows, or the model, train as one does"""
+    mpi_needed(run)
     one = with_moments(run, "dyn8()", 'save = checkpoint("run")', steps=3)
     run("run", one, "--recipe", "S")
     want = load(run.path("run/step-000003/model.safetensors"))
     for mesh, shard in (("dp = 2", ""), ("tp = 2", "; shard tp = [ff, vocab]")):
         two = run.write("two.lm", open(one).read() + f"recipe T extends S {{ parallel {{ mesh = ({mesh}){shard} }} }}\n")
-        run("run", two, "--recipe", "T", "--ranks", 2, "--out", run.path(mesh), env={"ASAN_OPTIONS": "detect_leaks=0"})   # MPI leaks
+        run("run", two, "--recipe", "T", "--ranks", 2, "--out", run.path(mesh), env=QUICK)
         got = load(run.path(mesh, "step-000003/model.safetensors"))
         for name in want:
             within(f"{mesh}: {name}", distance(got[name], want[name]), 1e-3)

@@ -5,6 +5,7 @@ import json
 import numpy as np
 
 from harness import check, distance, folder_bytes, load, save, small, within
+from test_ranks import QUICK, mpi_needed
 
 STEPS = 50
 SIZES = dict(c=12, d=6, f=10, g=2, e=5, n=3)
@@ -383,11 +384,12 @@ def resume(run, optimizer, folder=""):
 
 def test_ranks(run):
     """two processes that divide the rows train as one does"""
+    mpi_needed(run)
     text = open(small(run, steps=3, rows=4)).read().replace("optimizer = adamw(lr = 3e-3)", """optimizer = muon(lr = 0.02)
   group @{embed,**.n1,**.n2,**.qn,**.kn,norm} = (optimizer = schedule_free(lr = 1e-3)); save = checkpoint("run")""")
     run("run", run.write("one.lm", text))
     two = text.replace("data = Batches;", "data = Batches; parallel { mesh = (dp = 2) };")
-    run("run", run.write("two.lm", two), "--ranks", 2, "--out", run.path("two"), env={"ASAN_OPTIONS": "detect_leaks=0"})   # MPI leaks
+    run("run", run.write("two.lm", two), "--ranks", 2, "--out", run.path("two"), env=QUICK)
     one, two = (load(run.path(x, "step-000003/model.safetensors")) for x in ("run", "two"))
     for name in one:
         within(name, distance(two[name], one[name]), 1e-5)

@@ -2,6 +2,7 @@
 import numpy as np
 
 from harness import check, distance, folder_bytes, load, random_batches, remove, save, within
+from test_ranks import QUICK, mpi_needed
 
 BALANCED = """import std.nn: xent, silu
 block Experts(d, E, k, f, rate) {
@@ -162,6 +163,7 @@ recipe Group extends R { group @norm.mean = (decay = 0) }
 
 def test_states_ranks(run):
     """sums of two ranks are those of one"""
+    mpi_needed(run)
     save(run.path("batches.safetensors"), random_batches(3, 4, 16, 24))
     file = run.write("m.lm", NORM + """recipe One extends R { run = 3 steps; micro = 32 tokens }
 recipe Two extends One { parallel { mesh = (dp = 2) } }
@@ -170,7 +172,7 @@ recipe Two extends One { parallel { mesh = (dp = 2) } }
     one = load(run.path("run/step-000003/model.safetensors"))
     for mesh in ("dp = 2", "cp = 2"):
         remove(run.path("run"))
-        run("run", file, "--recipe", "Two", "--set", f"parallel.mesh=({mesh})", "--ranks", "2")
+        run("run", file, "--recipe", "Two", "--set", f"parallel.mesh=({mesh})", "--ranks", "2", env=QUICK)
         two = load(run.path("run/step-000003/model.safetensors"))
         for n in one:
             within(f"{mesh}: {n}", distance(two[n], one[n]), 1e-5)
