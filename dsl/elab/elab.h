@@ -505,6 +505,10 @@ el_inst *el_inst_generic(lm_elab *e, ast_decl *d, const lm_file *file); // with 
 // The location of the expression that gives parameter k its value, followed through arguments that
 // are parameters of the owner.
 lm_loc el_inst_origin(const el_inst *inst, uint32_t k);
+// Calls `visit` for the instance and then for all below it, in the order of their declarations,
+// until a call returns true. Returns whether one did.
+typedef bool el_inst_visitor(void *user, const el_inst *inst);
+bool el_inst_visit(const el_inst *inst, el_inst_visitor *visit, void *user);
 // The path of the instance with its indices, and of its member `name` unless that is "":
 // "layers.17.attn.wq".
 lm_sym el_inst_path(lm_elab *e, const el_inst *inst, lm_sym name);

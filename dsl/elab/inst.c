@@ -90,6 +90,20 @@ static int param_find(const ast_sig *sig, lm_sym name) {
   return -1;
 }
 
+bool el_inst_visit(const el_inst *inst, el_inst_visitor *visit, void *user) {
+  if (visit(user, inst))
+    return true;
+  for (uint32_t i = 0; i < inst->n_subs; i++) {
+    const struct el_sub *sub = &inst->subs[i];
+    if (sub->one && el_inst_visit(sub->one, visit, user))
+      return true;
+    for (int64_t k = 0; sub->many && k < sub->many->n; k++)
+      if (el_inst_visit(sub->many->of[k], visit, user))
+        return true;
+  }
+  return false;
+}
+
 lm_loc el_inst_origin(const el_inst *inst, uint32_t k) {
   const ast_sig *sig = &inst->decl->sig;
   const ast_expr *x = inst->call ? el_argument(inst->call->args, inst->call->n_args, sig, k) : NULL;

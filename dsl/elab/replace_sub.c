@@ -177,11 +177,14 @@ const el_edit *el_edit_of_param(const lm_elab *e, const el_inst *inst, lm_sym pa
 }
 
 typedef struct paths {
+  lm_elab *e;
   lm_sym *v;
   uint32_t n, cap;
 } paths;
 
-static void former_collect(lm_elab *e, el_inst *inst, paths *out) {
+static bool former_collect(void *user, const el_inst *inst) {
+  paths *out = user;
+  lm_elab *e = out->e;
   const ast_decl *former = inst->replaced_by ? inst->replaces.decl : NULL;
   for (uint32_t i = 0; former && i < former->members.n; i++) {
     const ast_member *m = former->members.v[i];
@@ -189,34 +192,29 @@ static void former_collect(lm_elab *e, el_inst *inst, paths *out) {
       if (!has_param((lm_decl_ref){.decl = inst->decl}, m->names.v[k].text))
         LM_PUSH(e->a, out->v, out->n, out->cap) = el_inst_path(e, inst, m->names.v[k].text);
   }
-  for (uint32_t i = 0; i < inst->n_subs; i++) {
-    if (inst->subs[i].one)
-      former_collect(e, inst->subs[i].one, out);
-    for (int64_t k = 0; inst->subs[i].many && k < inst->subs[i].many->n; k++)
-      former_collect(e, inst->subs[i].many->of[k], out);
-  }
+  return false;
 }
 
 const lm_sym *el_subs_former(lm_elab *e, el_inst *model, uint32_t *n) {
-  paths all = {0};
-  former_collect(e, model, &all);
+  paths all = {.e = e};
+  el_inst_visit(model, former_collect, &all);
   *n = all.n;
   return all.v;
 }
 
 // ---- patterns
 
-static bool any_matches(lm_elab *e, const el_inst *inst, const char *pattern) {
-  if (inst->owner && lm_pattern_match(e->c, pattern, el_inst_path(e, inst, LM_SYM(e->c, "")), NULL))
-    return true;
-  for (uint32_t i = 0; i < inst->n_subs; i++) {
-    if (inst->subs[i].one && any_matches(e, inst->subs[i].one, pattern))
-      return true;
-    for (int64_t k = 0; inst->subs[i].many && k < inst->subs[i].many->n; k++)
-      if (any_matches(e, inst->subs[i].many->of[k], pattern))
-        return true;
-  }
-  return false;
+typedef struct sought {
+  lm_elab *e;
+  const char *pattern;
+} sought;
+
+static bool is_sought(void *user, const el_inst *inst) {
+  const sought *x = user;
+  if (!inst->owner)
+    return false;
+  lm_sym path = el_inst_path(x->e, inst, LM_SYM(x->e->c, ""));
+  return lm_pattern_match(x->e->c, x->pattern, path, NULL);
 }
 
 void el_subs_check(lm_elab *e, const el_inst *model) {
@@ -225,7 +223,8 @@ void el_subs_check(lm_elab *e, const el_inst *model) {
     int n = 0;
     const char **alts = replaces(x) ? lm_pattern_expand(e->c, x->pattern, &n) : NULL;
     for (int k = 0; k < n; k++) {
-      if (any_matches(e, model, alts[k]) || (x->hits && e->c->n_errors)) // or it is broken
+      bool found = el_inst_visit(model, is_sought, &(sought){e, alts[k]});
+      if (found || (x->hits && e->c->n_errors)) // or it is broken
         continue;
       lm_diag *d = EL_ERR(e, x->at, E32D, alts[k]);
       lm_diag_note(e->c, d, model->decl->name.loc, "%s is declared here", model->decl->name.text);

@@ -285,18 +285,17 @@ bool el_site_call_block(lm_elab *e, const ast_decl *fn, el_ref *out) {
 
 // ---- patterns
 
-static bool any_matches(lm_elab *e, const el_inst *inst, const char *pattern) {
-  for (const el_site *s = e->sites; s; s = s->next)
+typedef struct sought {
+  lm_elab *e;
+  const char *pattern;
+} sought;
+
+static bool has_sought(void *user, const el_inst *inst) {
+  const sought *x = user;
+  for (const el_site *s = x->e->sites; s; s = s->next)
     if (!s->fn && has_site(inst, s) && (s->name || inst->owner) &&
-        lm_pattern_match(e->c, pattern, path_of(e, inst, s), NULL))
+        lm_pattern_match(x->e->c, x->pattern, path_of(x->e, inst, s), NULL))
       return true;
-  for (uint32_t i = 0; i < inst->n_subs; i++) {
-    if (inst->subs[i].one && any_matches(e, inst->subs[i].one, pattern))
-      return true;
-    for (int64_t k = 0; inst->subs[i].many && k < inst->subs[i].many->n; k++)
-      if (any_matches(e, inst->subs[i].many->of[k], pattern))
-        return true;
-  }
   return false;
 }
 
@@ -315,7 +314,7 @@ static void check_pattern(lm_elab *e, const el_inst *model, const el_edit *x) {
   int n;
   const char **alts = lm_pattern_expand(e->c, x->pattern, &n);
   for (int k = 0; k < n; k++) {
-    if (any_matches(e, model, alts[k]))
+    if (el_inst_visit(model, has_sought, &(sought){e, alts[k]}))
       continue;
     const char *near = nearest_site(e, alts[k]);
     lm_diag *d = EL_ERR(e, x->at, E328, alts[k]);

@@ -48,15 +48,17 @@ bool el_trains(const lm_elab *e) {
 // ---- bare
 
 typedef struct inventory {
+  const lm_elab *e;
   bool adapted;
   const el_param *trained;
   const el_inst *of; // the instance of that parameter
 } inventory;
 
-static void count(const lm_elab *e, const el_inst *inst, inventory *x) {
+static bool count(void *user, const el_inst *inst) {
+  inventory *x = user;
   for (uint32_t i = 0; i < inst->n_params; i++) {
     const el_param *p = &inst->params[i];
-    const lm_global *g = lm_global_find(e->m, p->global);
+    const lm_global *g = lm_global_find(x->e->m, p->global);
     x->adapted |= p->adapters != NULL;
     if (!x->trained && g && g->kind == LM_GLOBAL_PARAM) {
       x->trained = p;
@@ -64,20 +66,15 @@ static void count(const lm_elab *e, const el_inst *inst, inventory *x) {
     }
   }
   x->adapted |= inst->inserted != NULL;
-  for (uint32_t i = 0; i < inst->n_subs; i++) {
-    if (inst->subs[i].one)
-      count(e, inst->subs[i].one, x);
-    for (int64_t k = 0; inst->subs[i].many && k < inst->subs[i].many->n; k++)
-      count(e, inst->subs[i].many->of[k], x);
-  }
+  return false;
 }
 
 // True if the instance without its adapters is the one before training; reports why not.
 static bool bare_check(lm_elab *e, const ast_expr *x, const el_inst *inst) {
-  inventory all = {0};
+  inventory all = {.e = e};
   if (!e->m || (e->edits && e->edits->records)) // the edits are not known yet
     return true;
-  count(e, inst, &all);
+  el_inst_visit(inst, count, &all);
   if (!all.trained && all.adapted)
     return true;
   lm_diag *d = all.trained ? EL_ERR(e, x->loc, E0F7, el_inst_path(e, all.of, all.trained->name))
