@@ -82,18 +82,31 @@ def mesh_run(run, name, file, out, *args):
     return run("run", file, "--set", f"parallel.mesh=({mesh})", *more, "--ranks", n, "--out", run.path(out), *args, env=QUICK)
 
 
-def test_tensor_parallel(run):
-    """Parameters divided: loss and gradient norm of 20 steps with dropout; two runs are equal; a run resumes."""
+def shorten(run, folder):
+    """Removes the checkpoints of a run of 20 steps but the first two, so that it resumes at step 8."""
+    for step in (12, 16, 20):
+        shutil.rmtree(run.path(folder, f"step-{step:06d}"))
+
+
+def meshes_check(run, names, train, repeated):
+    """train(file, name, folder) on each mesh gives the curves of one process, and the same bits twice on `repeated`. Returns
+    the file; the folder `again` is the second run of `repeated`, to be resumed at step 8."""
     mpi_needed(run)
     file = model(run)
     ranks(run, 1, file, "-q", "--out", run.path("one"))
-    for name in MESHES:
-        mesh_run(run, name, file, name, "-q")
+    for name in names:
+        train(file, name, name)
         curves_check(run, "one", name, name)
-    mesh_run(run, "dp2tp2s", file, "again", "-q")
-    check(tensors(run.path("again"), 20) == tensors(run.path("dp2tp2s"), 20), "two runs differ")
-    for step in (12, 16, 20):
-        shutil.rmtree(run.path("again", f"step-{step:06d}"))
+    train(file, repeated, "again")
+    check(tensors(run.path("again"), 20) == tensors(run.path(repeated), 20), "two runs differ")
+    shorten(run, "again")
+    return file
+
+
+def test_tensor_parallel(run):
+    """Parameters divided: loss and gradient norm of 20 steps with dropout; two runs are equal; a run resumes."""
+    train = lambda file, name, folder: mesh_run(run, name, file, folder, "-q")
+    file = meshes_check(run, MESHES, train, "dp2tp2s")
     mesh_run(run, "dp2tp2s", file, "again", "-q")
     check(tensors(run.path("again"), 20) == tensors(run.path("dp2tp2s"), 20), "the resumed run differs")
     out = mesh_run(run, "tp2", file, "again")
@@ -102,16 +115,8 @@ def test_tensor_parallel(run):
 
 def test_context_parallel(run):
     """Positions divided: loss and gradient norm of 20 steps with dropout; two runs are equal; a run is resumed on another mesh."""
-    mpi_needed(run)
-    file = model(run)
-    ranks(run, 1, file, "-q", "--out", run.path("one"))
-    for name in CONTEXT_MESHES:
-        mesh_run(run, name, file, name, "-q")
-        curves_check(run, "one", name, name)
-    mesh_run(run, "dp2cp2", file, "again", "-q")
-    check(tensors(run.path("again"), 20) == tensors(run.path("dp2cp2"), 20), "two runs differ")
-    for step in (12, 16, 20):
-        shutil.rmtree(run.path("again", f"step-{step:06d}"))
+    train = lambda file, name, folder: mesh_run(run, name, file, folder, "-q")
+    file = meshes_check(run, CONTEXT_MESHES, train, "dp2cp2")
     mesh_run(run, "cp4", file, "again", "-q")
     curves_check(run, "one", "again", "dp 2 cp 2, then cp 4")
 

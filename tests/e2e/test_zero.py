@@ -1,8 +1,8 @@
 """ZeRO and FSDP: parameters, gradients and optimizer states divided among ranks that compute other rows."""
-import json, re, shutil
+import json, re
 
 from harness import ROOT, check, small, within
-from test_ranks import MUON, QUICK, collectives, curve, curves_check, model, mpi_needed, ranks, tensors
+from test_ranks import MUON, QUICK, collectives, curve, curves_check, meshes_check, model, mpi_needed, ranks, shorten, tensors
 
 
 def blocks(n):
@@ -39,20 +39,10 @@ def zero_run(run, name, file, out, *args):
 
 def test_stages(run):
     """Optimizer states, gradients and parameters divided: the numbers of one process; two runs are equal; a run is resumed on another mesh."""
-    mpi_needed(run)
-    file = model(run)
-    ranks(run, 1, file, "-q", "--out", run.path("one"))
-    for name in ZERO:
-        zero_run(run, name, file, name, "-q")
-        curves_check(run, "one", name, name)
-    zero_run(run, "hsdp", file, "again", "-q")
-    check(tensors(run.path("again"), 20) == tensors(run.path("hsdp"), 20), "two runs differ")
-    for step in (12, 16, 20):
-        shutil.rmtree(run.path("again", f"step-{step:06d}"))
+    file = meshes_check(run, ZERO, lambda file, name, folder: zero_run(run, name, file, folder, "-q"), "hsdp")
     zero_run(run, "hsdp", file, "again", "-q")
     check(tensors(run.path("again"), 20) == tensors(run.path("hsdp"), 20), "the resumed run differs")
-    for step in (12, 16, 20):
-        shutil.rmtree(run.path("again", f"step-{step:06d}"))
+    shorten(run, "again")
     zero_run(run, "zero1tp", file, "again", "-q")
     curves_check(run, "one", "again", "hsdp, then zero1tp")
 
