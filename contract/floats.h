@@ -68,18 +68,17 @@ LM_FLOAT(e5m2, uint8_t, 5, 2, 0x7bu, 0x7bu, 0x7eu)
 //                            =  (18 r + 9 - 16 * 2^e) 5^e unit                 unit: 5e-8 (5e-9)
 // Rank 2^7 (udyn8: 2^8) is 1, and rank 0 (udyn8: 1) is 0. The code of dyn8 is 127 + r or 127 - r;
 // -1 has none, and becomes -0.993. The code of udyn8 is r - 1.
+
+// DO(e, 5^e) for each decade but the first.
+#define LM_DECADES(DO)                                                                             \
+  DO(1, 5) DO(2, 25) DO(3, 125) DO(4, 625) DO(5, 3125) DO(6, 15625) DO(7, 78125)
+
 LM_FLOATS float lm_dynamic_load(int32_t r, int32_t top, float unit) {
   int32_t low = 1, five = 1;
 #define LM_DECADE(E, FIVE)                                                                         \
   low = r >= 1 << E ? 1 << E : low;                                                                \
   five = r >= 1 << E ? FIVE : five;
-  LM_DECADE(1, 5)
-  LM_DECADE(2, 25)
-  LM_DECADE(3, 125)
-  LM_DECADE(4, 625)
-  LM_DECADE(5, 3125)
-  LM_DECADE(6, 15625)
-  LM_DECADE(7, 78125)
+  LM_DECADES(LM_DECADE)
 #undef LM_DECADE
   float x = (float)(18 * r + 9 - 16 * low) * ((float)five * unit);
   x = r >= 1 << top ? 1.0f : x;
@@ -93,13 +92,7 @@ LM_FLOATS int32_t lm_dynamic_round(float x, int32_t top, float unit) {
 #define LM_DECADE(E, FIVE)                                                                         \
   low = x > (float)((10 << E) + 18) * ((float)(FIVE / 5) * unit) ? 1 << E : low;                   \
   five = low == 1 << E ? FIVE : five;
-  LM_DECADE(1, 5)
-  LM_DECADE(2, 25)
-  LM_DECADE(3, 125)
-  LM_DECADE(4, 625)
-  LM_DECADE(5, 3125)
-  LM_DECADE(6, 15625)
-  LM_DECADE(7, 78125)
+  LM_DECADES(LM_DECADE)
 #undef LM_DECADE
   float steps = (x / ((float)five * unit) + (float)(16 * low)) * (1.0f / 18);
   steps = steps > (float)low ? steps : (float)low;

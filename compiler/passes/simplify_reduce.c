@@ -86,8 +86,8 @@ static bool holds_taps(const lm_value *x, const lm_attr *over, int depth) {
   return false;
 }
 
-// A convolution of each channel by itself: a dot of x, the taps of a window, with w, whose axes x
-// has all, would be a GEMM for each channel. Multiplied and summed, it reads the taps in place.
+// A depthwise convolution: a dot of x, the taps of a window, with weights w that have only axes of
+// x. A GEMM for each channel would compute it; a multiplication and a sum read the taps in place.
 static lm_value *channelwise(lm_rewrite *r, lm_op *op, lm_value *x, lm_value *w) {
   if (r->b.m->stage != LM_STAGE_GRAPH || !lm_type_subset(w->type, x->type) ||
       lm_type_same_axes(w->type, x->type) || !holds_taps(x, &op->attr, 0))
