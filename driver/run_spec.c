@@ -29,6 +29,17 @@ lm_column_shapes lm_run_columns(lm_ctx *c, const lm_recipe *r) {
   return (lm_column_shapes){v, (int)all.n};
 }
 
+// True if the micro-batch that the run has chosen before fits the batch and the mesh.
+static bool recorded_fits(const lm_run_spec *x, const lm_recipe *r) {
+  int64_t parts = x->dp > 1 ? x->dp : 1;
+  int64_t seq = r->data.seq > 0 ? r->data.seq : 1;
+  bool fits = x->recorded_micro > 0 && r->batch % x->recorded_micro == 0 &&
+              x->recorded_micro % (seq * parts) == 0;
+  for (uint32_t i = 0; i < r->data.n_stages && fits; i++)
+    fits = x->recorded_micro % (r->data.stages[i].seq * parts) == 0;
+  return fits;
+}
+
 bool lm_run_spec_size(lm_arena *a, const lm_recipe *r, const lm_data_info *data, lm_run_spec *x) {
   lm_recipe *own = LM_NEW(a, lm_recipe);
   *own = *r;
@@ -41,8 +52,7 @@ bool lm_run_spec_size(lm_arena *a, const lm_recipe *r, const lm_data_info *data,
   x->micro_auto = r->micro_auto || !r->micro;
   if (!own->micro)
     own->micro = own->batch;
-  bool recorded = x->micro_auto && x->recorded_micro > 0 && own->batch % x->recorded_micro == 0;
-  if (recorded) {
+  if (x->micro_auto && recorded_fits(x, own)) {
     own->micro = x->recorded_micro;
     x->micro_auto = false;
   }

@@ -24,10 +24,10 @@ static inline int64_t lm_run_micro(const lm_run_spec *x) { // tokens of a micro-
   return x->rows * x->seq;
 }
 
-// Sets recipe, seq, rows, n_micro and micro_auto. `data`: prepared batches, which determine the
-// sequence length and, without `batch` in the recipe, the tokens of a step; NULL: the recipe
-// determines both. False if batch, micro and sequence length are not multiples of each other, which
-// is reported.
+// Sets recipe, seq, rows, n_micro and micro_auto; dp and recorded_micro are set. `data`: prepared
+// batches, which determine the sequence length and, without `batch` in the recipe, the tokens of a
+// step; NULL: the recipe determines both. False if batch, micro and sequence length are not
+// multiples of each other, which is reported.
 bool lm_run_spec_size(lm_arena *a, const lm_recipe *r, const lm_data_info *data, lm_run_spec *x);
 // The columns of texts: their axis of documents has the size that the recipe gives.
 lm_column_shapes lm_run_columns(lm_ctx *c, const lm_recipe *r);

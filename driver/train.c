@@ -148,11 +148,26 @@ static void warn(void *user, const char *text) {
 
 // ---- opening
 
+// The ranks of the recipe's mesh, as checkpoints name them.
+static const char *mesh_text(const lm_training *x) {
+  const lm_recipe_parallel *p = &x->s.project.recipe->parallel;
+  lm_plan plan = {.mesh.n = p->n};
+  for (int k = 0; k < p->n; k++) {
+    plan.mesh.axis[k].name = p->axis[k].name;
+    plan.mesh.axis[k].size = p->axis[k].size;
+  }
+  return lm_plan_mesh_text(x->s.project.ctx->arena, &plan);
+}
+
 // A run keeps the micro-batch and the kind of plan that were chosen once, as others would round
-// differently.
+// differently. On another mesh, which rounds differently anyway, both are chosen again: the part of
+// a rank may be too large, or the mesh may not divide the rows.
 static lm_status choices_recall(lm_training *x) {
+  const lm_resumption *from = &x->resumption;
   lm_run_record before;
-  if (!x->dir || x->resumption.how == LM_RESUME_NEVER)
+  if (!x->dir || from->how == LM_RESUME_NEVER)
+    return NULL;
+  if (from->run && strcmp(from->was.mesh ? from->was.mesh : "", mesh_text(x)) != 0)
     return NULL;
   LM_TRY(lm_run_record_read(x->s.project.ctx->arena, x->dir, &before));
   x->s.run.recorded_micro = before.micro;

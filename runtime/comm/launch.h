@@ -9,6 +9,7 @@ typedef struct lm_launch {
 } lm_launch;
 
 // Reads the variables of mpirun (Open MPI, MPICH and relatives) and of srun. LM_USER: processes
-// that were started together but without MPI, as torchrun and plain srun do.
+// that were started together but without MPI, as torchrun and plain srun do, also as the only one
+// of an allocation of Slurm.
 lm_status lm_launch_find(lm_launch *out);
 #endif

@@ -71,6 +71,7 @@ def test_reference(run):
 
 MESHES = {"tp2": (2, "tp = 2"), "tp2s": (2, "tp = 2", "--set", "parallel.sequence=tp"), "dp2tp2": (4, "dp = 2, tp = 2"),
           "dp2tp2s": (4, "tp = 2, dp = 2", "--set", "parallel.sequence=tp")}
+ZERO_MESHES = {"fsdp4": (4, "fsdp = 4")}
 HEADS = ("--set", "parallel.context=heads", "--set", "parallel.shard.cp=[g]")   # an entry that the recipe lacks
 CONTEXT_MESHES = {"cp2": (2, "cp = 2"), "cp4": (4, "cp = 4"), "dp2cp2": (4, "dp = 2, cp = 2"),
                   "cp2h": (2, "cp = 2", *HEADS), "dp2cp2h": (4, "dp = 2, cp = 2", *HEADS),
@@ -78,7 +79,7 @@ CONTEXT_MESHES = {"cp2": (2, "cp = 2"), "cp4": (4, "cp = 4"), "dp2cp2": (4, "dp 
 
 
 def mesh_run(run, name, file, out, *args):
-    n, mesh, *more = {**MESHES, **CONTEXT_MESHES}[name]
+    n, mesh, *more = {**MESHES, **CONTEXT_MESHES, **ZERO_MESHES}[name]
     return run("run", file, "--set", f"parallel.mesh=({mesh})", *more, "--ranks", n, "--out", run.path(out), *args, env=QUICK)
 
 
@@ -166,21 +167,27 @@ KEEP = """optimizer keep(lr) {
 
 
 def test_other_mesh(run):
-    """Parameters and optimizer states of 1, 4, 2 and 1 ranks in turn, which no step changes: the same bytes."""
+    """Parameters and optimizer states of 1, 4, 4, 2 and 1 ranks in turn, which no step changes: the same bytes. A micro-batch that one
+    process has chosen is chosen again where the mesh does not divide its rows."""
     mpi_needed(run)
-    file = small(run, steps=8, rows=8, more=f'save = checkpoint("run", every = 2 steps, keep = all); {TP}')
+    file = small(run, steps=10, rows=8, more=f'save = checkpoint("run", every = 2 steps, keep = all); {TP}')
     text = open(file).read().replace("recipe Small", KEEP + "recipe Small").replace("adamw(lr = 3e-3)", "keep(lr = 1e-3)")
-    open(file, "w").write(re.sub(r"group .*\n", "", text))
+    open(file, "w").write(re.sub(r"group .*\n", "", text).replace("micro = 128 tokens", "micro = auto"))
     out = run.path("run")
-    for i, name in enumerate((None, "dp2tp2s", "tp2", None)):
-        (mesh_run(run, name, file, "run", "-q", "--steps", 2 + 2 * i) if name else ranks(run, 1, file, "-q", "--steps", 2 + 2 * i, "--out", out))
+    for i, name in enumerate((None, "fsdp4", "dp2tp2s", "tp2", None)):
+        steps = "--steps", 2 + 2 * i
+        mesh_run(run, name, file, "run", "-q", *steps) if name else ranks(run, 1, file, "-q", *steps, "--out", out)
+        record = json.load(open(run.path("run/run.json")))
+        check(record["micro"] == 128 and record["micro_chosen"], str(record))
+        if not i:
+            open(run.path("run/run.json"), "w").write(json.dumps({**record, "micro": 16}))   # what less memory would have given
     first = folder_bytes(os.path.join(out, "step-000002"))
-    for step in (4, 6, 8):
+    for step in (4, 6, 8, 10):
         now = folder_bytes(os.path.join(out, f"step-{step:06d}"))
         for name in ("model.safetensors", "optimizer.safetensors"):
             check(now[name] == first[name], f"step {step}: {name} differs")
-    mesh = [json.load(open(os.path.join(out, f"step-{step:06d}", "state.json"))).get("mesh") for step in (2, 4, 6, 8)]
-    check(mesh == [None, "4 ranks (dp 2, tp 2)", "2 ranks (tp 2)", None], str(mesh))
+    mesh = [json.load(open(os.path.join(out, f"step-{step:06d}", "state.json"))).get("mesh") for step in (2, 4, 6, 8, 10)]
+    check(mesh == [None, "4 ranks (fsdp 4)", "4 ranks (dp 2, tp 2)", "2 ranks (tp 2)", None], str(mesh))
 
 
 def collectives(plan, func):
@@ -409,7 +416,9 @@ def test_refused(run):
     err = run("run", file, "--set", "parallel.mesh=(dp = 2)", status=1)
     check("error[E254]" in err and "--ranks 2" in err, err)
     err = run("run", file, "--ranks", 2, status=1, env=QUICK)
-    check(err.count("error[E254]") == 1 and "mesh = (dp = 2)" in err, err)
+    check(err.count("error[E254]") == 1 and "--set 'parallel.mesh=(dp = 2)' fits" in err, err)
+    err = run("run", file, "--set", "parallel.mesh=(dp = 4, tp = 2)", "--ranks", 4, status=1, env=QUICK)
+    check("--set 'parallel.mesh=(dp = 2, tp = 2)' fits" in err, err)
     err = run("run", file, "--set", "parallel.mesh=(dp = 3)", "--ranks", 3, status=1, env=QUICK)
     check(err.count("error[E255]") == 1 and "dp = 2 does" in err, err)
     for mesh, shard, message in (("tp = 3", "[g, ff, vocab]", "tp = 3 does not divide g = 2: 1 and 2 do"), ("tp = 2", "[gg]", "did you mean g?"),
@@ -430,8 +439,10 @@ def test_refused(run):
     for option in (("trace", "--out", run.path("x")), ("bench",)):
         err = run(option[0], file, "--set", "parallel.mesh=(dp = 2)", *option[1:], status=1)
         check("error[E254]" in err, err)
-    err = run("run", file, status=1, env={"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"})
-    check("mpirun -n 2 lmc run FILE" in err, err)
+    batch = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}       # of the script that has started them
+    for env in ({}, {**batch, "LOCAL_RANK": "0"}, {**batch, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}):
+        err = run("run", file, status=1, env={"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", **env})
+        check("WORLD_SIZE says that this is one of 2 processes" in err and "mpirun -n 2 lmc run FILE" in err, err)
     err = run("run", file, "--ranks", 2, status=2, env={"PATH": run.folder})
     check("--ranks needs Open MPI" in err, err)
     check(not os.path.exists(run.path("run")), "a folder was made")
