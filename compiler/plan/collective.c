@@ -87,6 +87,13 @@ static void step_make(planner *p, lm_step_kind kind, lm_op *op, const lm_plan_co
     s->step.moved = s->refs[0].bytes + s->refs[1].bytes;
 }
 
+// The ranks by which a ring_shift moves a value forwards in the ring.
+static int distance_of(const planner *p, const lm_op *op) {
+  int ranks = p->m->mesh.axis[op->attr.mesh - 1].size;
+  int64_t by = op->code == LM_OP_RING_SHIFT ? op->attr.imm[0] % ranks : 0;
+  return (int)(by < 0 ? by + ranks : by);
+}
+
 // A collective begins and ends in adjacent steps, so one is under way at a time.
 static void steps_make(planner *p, lm_op *op, lm_coll_kind kind, int64_t count, const slices *from,
                        const slices *to) {
@@ -96,6 +103,7 @@ static void steps_make(planner *p, lm_op *op, lm_coll_kind kind, int64_t count, 
       .dtype = (lm_dtype)from->type.dtype,
       .count = count,
       .group = op->attr.mesh,
+      .peer = distance_of(p, op),
   };
   step_make(p, LM_STEP_START, op, &comm, from, to);
   step_make(p, LM_STEP_WAIT, op, &comm, from, to);
@@ -147,6 +155,11 @@ void lm_step_collective(planner *p, lm_op *op) {
       slices_receive(p, op, LM_COLL_ALL_TO_ALL,
                      lm_type_elements(p->m, x) / lm_axis_size(p->m, from.type.axis[0]), &from,
                      a->to[0], a->axes[0]);
+    return;
+  case LM_OP_RING_SHIFT:
+    from = (slices){lm_value_dense(p, op->in[0], op), x};
+    to.at = lm_result_locate(p, op->out[0], op);
+    steps_make(p, op, LM_COLL_RING_SHIFT, lm_type_elements(p->m, x), &from, &to);
     return;
   default: LM_PLAN_ERROR(p, op, E712, lm_op_info_of(op)->name);
   }

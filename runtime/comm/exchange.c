@@ -101,6 +101,11 @@ static void all_reduce_messages(const lm_exchange *x, int peer, messages *m) {
   }
 }
 
+// The rank `by` behind this one in the ring.
+static int shifted(const lm_exchange *x, int by) {
+  return ((x->me + by) % x->ranks + x->ranks) % x->ranks;
+}
+
 // The messages between this rank and another one, in this phase.
 static void peer_messages(const lm_exchange *x, int peer, messages *m) {
   int64_t n = x->coll.count;
@@ -117,6 +122,12 @@ static void peer_messages(const lm_exchange *x, int peer, messages *m) {
   case LM_COLL_ALL_TO_ALL:
     message_add(m, peer, false, to_at(x, peer * n), bytes_of(x, n));
     message_add(m, peer, true, from_at(x, peer * n), bytes_of(x, n));
+    return;
+  case LM_COLL_RING_SHIFT:
+    if (peer == shifted(x, -x->coll.peer))
+      message_add(m, peer, false, to_at(x, 0), bytes_of(x, n));
+    if (peer == shifted(x, x->coll.peer))
+      message_add(m, peer, true, from_at(x, 0), bytes_of(x, n));
     return;
   case LM_COLL_SEND:
     if (peer == x->coll.peer)
@@ -154,7 +165,8 @@ int64_t lm_exchange_sum(const lm_exchange *x, const void **from, void **to) {
 size_t lm_exchange_own(const lm_exchange *x, const void **from, void **to) {
   lm_coll_kind k = x->coll.kind;
   int64_t slice = x->me * x->coll.count;
-  bool copies = k == LM_COLL_ALL_GATHER || k == LM_COLL_ALL_TO_ALL || x->ranks == 1;
+  bool stays = k == LM_COLL_RING_SHIFT && shifted(x, x->coll.peer) == x->me;
+  bool copies = k == LM_COLL_ALL_GATHER || k == LM_COLL_ALL_TO_ALL || x->ranks == 1 || stays;
   if (!copies || !x->coll.from || !x->coll.to)
     return 0;
   *from = from_at(x, k == LM_COLL_ALL_TO_ALL ? slice : 0);

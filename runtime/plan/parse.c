@@ -216,7 +216,7 @@ static void comm(reader *r, lm_plan_step *s) {
     c->count = number(r);
     expect(r, "over");
     c->group = group_named(r, " ");
-    if (c->kind == LM_COLL_SEND || c->kind == LM_COLL_RECEIVE) {
+    if (c->kind >= LM_COLL_RING_SHIFT) {
       expect(r, "peer");
       c->peer = small(r);
     }

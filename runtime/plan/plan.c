@@ -253,7 +253,7 @@ static void print_comm(const lm_plan *p, const lm_plan_comm *c, int depth, bool 
     lm_buf_printf(out, " %s%s%s %s %lld over %s", lm_coll_names[c->kind], reduces ? " " : "",
                   reduces ? lm_coll_op_names[c->op] : "", lm_dtype_name(c->dtype),
                   (long long)c->count, lm_plan_group_name(p, c->group));
-    if (c->kind == LM_COLL_SEND || c->kind == LM_COLL_RECEIVE)
+    if (c->kind >= LM_COLL_RING_SHIFT)
       lm_buf_printf(out, " peer %d", c->peer);
     lm_buf_printf(out, " lane %d as", c->lane);
   }

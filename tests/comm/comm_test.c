@@ -113,6 +113,7 @@ static double expected_of(const test *t, const lm_coll *x, int64_t i) {
     return combined(x->dtype, x->op, t->size, t->rank * n + i, t->reversed);
   case LM_COLL_ALL_GATHER: return given(x->dtype, (int)(i / n), i % n);
   case LM_COLL_ALL_TO_ALL: return given(x->dtype, (int)(i / n), t->rank * n + i % n);
+  case LM_COLL_RING_SHIFT: return given(x->dtype, (t->rank + t->size - x->peer) % t->size, i);
   default: return given(x->dtype, x->peer, i);
   }
 }
@@ -167,6 +168,9 @@ static lm_status all_try(test *t) {
         for (int op = 0; op < (k <= LM_COLL_REDUCE_SCATTER ? 2 : 1); op++)
           LM_TRY(coll_try(t, (lm_coll){k, types[d], op, 0, counts[n]}, false));
       LM_TRY(coll_try(t, (lm_coll){LM_COLL_ALL_REDUCE, types[d], 0, 0, counts[n]}, true));
+      for (int by = 0; by < t->size; by++)
+        LM_TRY(coll_try(t, (lm_coll){LM_COLL_RING_SHIFT, types[d], 0, 0, counts[n], .peer = by},
+                        false));
       if (t->size > 1)
         LM_TRY(ring_try(t, types[d], counts[n]));
     }

@@ -129,6 +129,10 @@ static void checks_test(lm_arena *a) {
 #define RECEIVE(PEER, HANDLE)                                                                      \
   "start receive f32 16 over a peer " PEER " lane 0 as " HANDLE " -> work[0 : 64]"
 
+#define SHIFT(PEER)                                                                                \
+  "start ring_shift f32 8 over a peer " PEER " lane 0 as 0 work[0 : 32] -> work[32 : 32]\n"        \
+  "wait 0 work[0 : 32] -> work[32 : 32]"
+
 typedef struct mesh_case {
   const char *rank[4]; // steps; NULL: those of the rank before
   const char *found;   // NULL: there is no mistake
@@ -146,6 +150,9 @@ static const mesh_case meshes[] = {
     {{SEND("1", "0") "\n" RECEIVE("1", "1") "\nwait 0 work[0 : 64]\nwait 1 -> work[0 : 64]", NULL,
       SEND("0", "0") "\n" RECEIVE("0", "1") "\nwait 0 work[0 : 64]\nwait 1 -> work[0 : 64]"},
      NULL},
+    {{SHIFT("1")}, NULL},
+    {{SHIFT("1"), NULL, SHIFT("0")},
+     "rank 0 has ring_shift f32 8 peer 1, rank 2 has ring_shift f32 8 peer 0"},
     {{SUM("b", "0") "\n" DONE("0"),
       "start all_reduce sum f32 8 over b lane 0 as 0 work[0 : 32] -> work[0 : 32]\nwait 0 work[0 : "
       "32] -> work[0 : 32]",
@@ -218,13 +225,15 @@ static void text_test(lm_arena *a) {
       "start all_reduce f32 16 over a lane 0 as 0 work[0 : 64] -> work[0 : 64]", // no operation
       "start gather f32 16 over a lane 0 as 0 work[0 : 64] -> work[0 : 64]",
       "start send f32 16 over a lane 0 as 0 work[0 : 64]", // no peer
-      "wait 4 + (i1 mod 2) work[0 : 64]",                  // not the innermost loop
+      "start ring_shift f32 16 over a lane 0 as 0 work[0 : 64] -> work[64 : 64]",
+      "wait 4 + (i1 mod 2) work[0 : 64]", // not the innermost loop
       "wait 4 + i0 work[0 : 64]",
       "wait -1 work[0 : 64]"};
   static const char *const good[] = {
       "start all_gather bf16 16 over b lane 1 as 0 work[0 : 32] -> work[64 : 64]",
       "start send f32 16 over a peer 3 lane 0 as 7 work[0 : 64]",
       "start receive f32 16 over a peer 0 lane 0 as 7 -> work[0 : 64]",
+      "start ring_shift bf16 16 over a peer 1 lane 0 as 0 work[0 : 32] -> work[64 : 32]",
       "start all_reduce max f32 16 over all lane 0 as 1 + (i0+1 mod 3) work[0 : 64] -> work[0 : "
       "64]",
       "wait 1 + (i0+1 mod 3) work[0 : 64] -> work[0 : 64]"};

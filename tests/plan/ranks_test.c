@@ -26,7 +26,10 @@ static const char step[] =
     "func @f(%%p: f32[x@a, y, z], %%q: f32[y, x@a, z], %%r: f32[one, x, y, z], %%i: int[x, y], "
     "%%k: int[y, x@a]) -> (g: f32[x, y, z], h: f32[y, x, z], s: f32[one, x@a, y, z], t: f32[one, "
     "x, y, z@a], u: f32[y, x, z@a], v: f32[x, y, z@a], m: int[x, y], c: int[y, x], e: f32[x@a, "
-    "y, z], d: f32[x, y, z@a], l: f32[y, x@a, z], b: bf16[y, x, z], f: f32[x@a, y, z], o: int) {\n"
+    "y, z], d: f32[x, y, z@a], l: f32[y, x@a, z], b: bf16[y, x, z], f: f32[x@a, y, z], o: int, "
+    "n1: f32[x@a, y, z], n2: f32[y, x@a, z]) {\n"
+    "  %%n1 = ring_shift %%p over(a) [1]\n"
+    "  %%n2 = ring_shift %%q over(a) [-1]\n"
     "  %%g = all_gather %%p over(a) (x@a) -> (x)\n"
     "  %%h = collect %%q over(a) (x@a) -> (x)\n"
     "  %%s = reduce_scatter %%r over(a) (x) -> (x@a)\n"
@@ -57,7 +60,7 @@ static const char step[] =
     "  %%ps = sum %%p over(y)\n"
     "  %%pr = all_reduce %%ps over(a)\n"
     "  accum @w, %%pr\n"
-    "  return %%g, %%h, %%s, %%t, %%u, %%v, %%m, %%c, %%e, %%d, %%l, %%b, %%f, %%o\n"
+    "  return %%g, %%h, %%s, %%t, %%u, %%v, %%m, %%c, %%e, %%d, %%l, %%b, %%f, %%o, %%n1, %%n2\n"
     "}\n";
 
 static const char *const passes = "decompose,cse,dce,fuse,dce";
