@@ -26,8 +26,9 @@ lm_status lm_cpu_march_check(const lm_cpu_info *cpu);
 // FEAT_BF16 of aarch64, in generated code.
 bool lm_cpu_has_bf16(void);
 // True if generated GEMM kernels are faster than oneDNN on processors of this kind. Measured: with
-// AVX2 but without AVX-512. Assumed: with AMX, where oneDNN repacks both operands in every call,
-// and on aarch64, for which Debian's oneDNN has only its reference GEMM.
+// AVX2, and with AVX-512 in f32, and in bf16 without AVX512-BF16, where both widen operands to f32.
+// Assumed: with AMX, where oneDNN repacks both operands in every call, and on aarch64, for which
+// Debian's oneDNN has only its reference GEMM.
 bool lm_cpu_prefers_code(const lm_cpu_info *cpu, lm_dtype operands);
 // Vector width of generated code in floats; 0 if the processor is unknown.
 int lm_cpu_vector(const lm_cpu_info *cpu);

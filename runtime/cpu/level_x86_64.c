@@ -78,9 +78,12 @@ void lm_cpu_level_read(int level, lm_cpu_info *out) {
   out->features = lm_hash(flags, strlen(flags), lm_hash(out->model, strlen(out->model), 0));
 }
 
+static bool library_has(unsigned isa) {
+  return (dnnl_get_effective_cpu_isa() & isa) == isa;
+}
+
 bool lm_cpu_level_has_bf16(int level) {
-  unsigned isa = dnnl_get_effective_cpu_isa(), bf16 = dnnl_cpu_isa_avx512_core_bf16;
-  return (isa & bf16) == bf16;
+  return library_has(dnnl_cpu_isa_avx512_core_bf16);
 }
 
 const char *lm_cpu_remark(void) {
@@ -107,8 +110,7 @@ lm_matrix_unit lm_cpu_matrix_unit(const lm_cpu_info *cpu) {
 bool lm_cpu_prefers_code(const lm_cpu_info *cpu, lm_dtype operands) {
   if (operands == LM_BF16 && lm_cpu_matrix_unit(cpu))
     return true;
-  unsigned isa = dnnl_get_effective_cpu_isa();
-  unsigned wide = (dnnl_cpu_isa_avx512_core | dnnl_cpu_isa_avx512_mic) & ~dnnl_cpu_isa_avx2;
-  return (isa & dnnl_cpu_isa_avx2) == dnnl_cpu_isa_avx2 && !(isa & wide);
+  bool multiplies_bf16 = operands == LM_BF16 && library_has(dnnl_cpu_isa_avx512_core_bf16);
+  return library_has(dnnl_cpu_isa_avx2) && !multiplies_bf16;
 }
 #endif

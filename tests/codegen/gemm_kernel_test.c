@@ -1,8 +1,8 @@
 // gemm_kernel_test.c - generated code of GEMMs against plain loops in double: sizes that are not
 // multiples of tiles, every supported layout, types, reductions over several axes, accumulation;
-// and the same bits for any division of the rows and for any number of them. bf16 also for AMX and
-// for BFMMLA of aarch64, emulated; on a processor with BFMMLA, the instruction gives the bits of
-// its emulation.
+// the documented order of sums in f32; and the same bits for any division of the rows and for any
+// number of them. bf16 also for AMX and for BFMMLA of aarch64, emulated; on a processor with
+// BFMMLA, the instruction gives the bits of its emulation.
 // With LM_TEST_BRIEF in the environment, a quarter of the cases.
 #include "tests/codegen/cache.h"
 
@@ -281,6 +281,51 @@ static int rows_cases(rng *r, const lm_target_panel *panels, gemm_case *out) {
 
 // Unsupported by generated code: columns known only at run time, small sizes, operands and results
 // without unit stride, float64; and unprofitable GEMMs.
+// The order of sums in f32 that docs/numerics.md states, on every processor with multiply-adds:
+// even blocks of at most 256 elements along k, in each of which k ascends; block sums are added to
+// C.
+static float ordered_sum(const float *a, const float *b, int64_t k, float c) {
+  int64_t blocks = (k + 255) / 256, size = ((k + blocks - 1) / blocks + 3) / 4 * 4;
+  for (int64_t first = 0; first < k; first += size) {
+    float sum = 0;
+    for (int64_t i = first; i < first + size && i < k; i++)
+      sum = fmaf(a[i], b[i], sum);
+    c += sum;
+  }
+  return c;
+}
+
+static float *fine_memory(rng *r, int64_t n) {
+  float *p = lm_calloc((size_t)n, 4);
+  for (int64_t i = 0; i < n; i++)
+    p[i] = (float)(draw(r, 1 << 24) - (1 << 23)) / (float)(1 << draw(r, 24));
+  return p;
+}
+
+static void order_check(lm_arena *a, rng *r) {
+  lm_plan plan = {.prelude = lm_cpu_prelude_text(a), .kernels = LM_NEW_N(a, lm_plan_kernel, 1)};
+  gemm_case p = shape_make(31, 40, 701, 2, false, false, true, 1, 1);
+  lm_gemm_tiling usual = {.tile = {.code = true}};
+  lm_gemm_tilings whole = {&usual, 1, 1};
+  lm_kernels kernels;
+  emit(a, &plan, &p.g);
+  CHECK_OK(lm_kernels_load(&plan, &(lm_exec_options){0}, 1, &kernels));
+  CHECK(lm_gemm_key_find(&p.g, &usual.key));
+  float *x = fine_memory(r, p.elements[0]), *y = fine_memory(r, p.elements[1]);
+  float *old = fine_memory(r, p.elements[2]);
+  float *c =
+      (float *)run(&p.g, &kernels, 2, &whole, (char *)x, (char *)y, (char *)old, p.elements[2]);
+  for (int64_t i = 0; i < p.g.m.fixed; i++)
+    for (int64_t j = 0; j < p.g.n.fixed; j++) {
+      int64_t at = i * p.g.c_m + j * p.g.c_n;
+      CHECK(c[at] == ordered_sum(x + i * p.g.a_m, y + j * p.g.b_n, p.g.k.fixed, old[at]));
+    }
+  lm_kernels_unload(&kernels);
+  float *used[] = {x, y, old, c};
+  for (size_t i = 0; i < LM_COUNT(used); i++)
+    lm_free(used[i]);
+}
+
 static void declined_check(lm_arena *a) {
   lm_plan_gemm usual = shape_make(1024, 512, 64, 0, false, false, false, 1, 1).g, g[6];
   for (size_t i = 0; i < LM_COUNT(g); i++)
@@ -298,6 +343,12 @@ static void declined_check(lm_arena *a) {
     CHECK(!lm_cpu_gemm_emit(NULL, &g[i], true, a, &code) &&
           !lm_cpu_gemm_is_profitable(&any, &g[i]));
   CHECK(lm_cpu_gemm_is_profitable(&any, &usual));
+  lm_target wide = any;
+  wide.vector = 16;
+  lm_plan_gemm middle = shape_make(1024, 512, 768, 0, false, false, false, 1, 1).g;
+  lm_plan_gemm weight = shape_make(512, 512, 768, 1, false, false, true, 1, 1).g;
+  CHECK(lm_cpu_gemm_is_profitable(&wide, &usual) && lm_cpu_gemm_is_profitable(&wide, &weight));
+  CHECK(lm_cpu_gemm_is_profitable(&any, &middle) && !lm_cpu_gemm_is_profitable(&wide, &middle));
   usual.n = fixed(64);
   CHECK(lm_cpu_gemm_emit(NULL, &usual, true, a, &code) && !lm_cpu_gemm_is_profitable(&any, &usual));
   usual.m = fixed(LM_GEMM_FEW_ROWS);
@@ -438,6 +489,8 @@ int main(void) {
   for (int i = 0; i < n_rows; i++)
     rows_run(&r, rows[i], &kernels);
   lm_kernels_unload(&kernels);
+  if (lm_cpu_vector(&cpu))
+    order_check(a, &r);
   if (unit == LM_MATRIX_BFMMLA) {
     instruction_check(a, &r, &plan);
   } else {

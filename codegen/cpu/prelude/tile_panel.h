@@ -6,30 +6,28 @@
 //
 // Each element of C is a sum over k, block by block, in an order that depends on the size of k
 // alone, so its bits depend neither on the tiling of C nor on its number of rows (tile_rows.h). In
-// f32, k ascends; in bf16 the second element of each pair along k precedes the first, as in the
-// processor's dot product of pairs (vdpbf16ps).
+// f32, k ascends, and blocks have at most LM_KC elements on every processor; in bf16 the second
+// element of each pair along k precedes the first, as in the processor's dot product of pairs
+// (vdpbf16ps).
 #if defined(__AVX512F__)
 enum {
-  LM_MR = 14,
-  LM_KC = 192
+  LM_MR = 14 // 28 of 32 registers hold sums
 };
 #elif defined(__AVX__)
 enum {
-  LM_MR = 6,
-  LM_KC = 256
+  LM_MR = 6
 };
 #elif defined(__aarch64__)
 enum {
-  LM_MR = 12, // 24 of 32 registers hold sums, 5 operands
-  LM_KC = 256
+  LM_MR = 12 // 24 of 32 registers hold sums, 5 operands
 };
 #else
 enum {
-  LM_MR = 4,
-  LM_KC = 256
+  LM_MR = 4
 };
 #endif
 enum {
+  LM_KC = 256,
   LM_NR = 2 * LM_LANES,
   LM_PANEL_F32 = LM_NR, // columns of a panel of B
   LM_MC_F32 = 168,      // rows of A that are packed at a time: a multiple of every LM_MR
