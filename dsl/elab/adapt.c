@@ -9,6 +9,10 @@
 // the row `..o`. They follow from a first elaboration of the model without edits, which records
 // each use. A value keeps the parameter that it is (el_val.of) as an argument of a call and as a
 // name; any operation clears that.
+//
+// Batch axes, such as that of the experts of a `grouped_dot`, are in neither row: the block is
+// written for one matrix. They stand in front of each of its types that has a row, and in `use` for
+// a `grouped_dot` a `dot` of rows with such a value is a `grouped_dot` too.
 #include "dsl/elab/edit.h"
 #include "dsl/elab/inst.h"
 #include "dsl/elab/prim.h"
@@ -38,8 +42,9 @@ static void role_record(lm_elab *e, el_role use) {
   }
 }
 
+// counts: of a `grouped_dot`; NULL: a `dot`.
 static void dot_record(lm_elab *e, const el_val *w, const el_val *other, const el_axes *over,
-                       lm_loc at) {
+                       const el_val *counts, lm_loc at) {
   if (!w->of)
     return;
   el_role use = {
@@ -49,7 +54,9 @@ static void dot_record(lm_elab *e, const el_val *w, const el_val *other, const e
   for (uint32_t k = 0; k < w->axes.n; k++) {
     bool in = el_axes_has(over, w->axes.v[k]);
     use.in |= (uint32_t)in << k;
-    use.batch |= (uint32_t)(!in && el_axes_has(&other->axes, w->axes.v[k])) << k;
+    bool shared = el_axes_has(&other->axes, w->axes.v[k]) ||
+                  (counts && el_axes_has(&counts->axes, w->axes.v[k]));
+    use.batch |= (uint32_t)(!in && shared) << k;
   }
   role_record(e, use);
 }
@@ -82,7 +89,7 @@ static bool has_role(lm_elab *e, const el_param *p, const el_edit *by, const el_
     lm_diag_note(e->c, d, p->loc, "declared here");
     return false;
   }
-  if (!r->other && !r->is_gather && !r->batch)
+  if (!r->other && !r->is_gather)
     return true;
   if (r->other) {
     d = EL_ERR(e, by->at, E306, path);
@@ -90,7 +97,7 @@ static bool has_role(lm_elab *e, const el_param *p, const el_edit *by, const el_
     lm_diag_note(e->c, d, r->other->at, "%s", el_role_text(e, &p->axes, r->other));
     return false;
   }
-  d = EL_ERR(e, by->at, E307, path, r->is_gather ? "a table of `gather`" : "with batch axes");
+  d = EL_ERR(e, by->at, E307, path, "a table of `gather`");
   lm_diag_note(e->c, d, r->at, "used here");
   return false;
 }
@@ -123,7 +130,9 @@ static el_inst *adapter_make(lm_elab *e, el_inst *inst, const el_param *p, const
   memcpy(site.stack, inst->stack, sizeof site.stack);
   memcpy(site.index, inst->index, sizeof site.index);
   memcpy(site.stack_name, inst->stack_name, sizeof site.stack_name);
-  site.rows = row_of(e, p, "i", role->in, row_of(e, p, "o", ~role->in, NULL));
+  site.rows = row_of(e, p, "o", ~role->in & ~role->batch, NULL);
+  site.rows = row_of(e, p, "i", role->in, site.rows);
+  site.rows = row_of(e, p, EL_BATCH_ROW, role->batch, site.rows);
   el_frame frame =
                {
                    .file = e->edits->file,
@@ -186,7 +195,7 @@ static bool renaming_find(lm_elab *e, const el_val *w, const el_val *other, rena
   return true;
 }
 
-// The parameter with the axes of the row `..i` in front.
+// The parameter with its batch axes and the axes of the row `..i` in front.
 static el_val weight_of(el_call_site c, const el_val *w, const el_inst *adapter) {
   el_axes order = {0};
   for (const el_row *r = adapter->rows; r; r = r->up)
@@ -244,46 +253,62 @@ el_val el_merged(lm_elab *e, el_inst *inst, uint32_t param) {
   return w;
 }
 
-static el_val apply(el_call_site c, const el_adapter *a, const el_val *other, const el_val *w,
-                    const el_axes *over, el_val y) {
+// The result of `use`. If w is that of a `grouped_dot`, the rows of x meet the parameters of their
+// group.
+static el_val call_use(el_call_site c, const el_adapter *a, const el_ref *ref, const el_use *u,
+                       const el_val *w, const renaming *by, const el_val *y) {
+  lm_elab *e = c.e;
+  const el_grouping *was = e->grouping;
+  el_grouping groups = {0};
+  if (u->counts) {
+    groups.rows = el_axes_minus(e, &u->x->axes, u->over).v[0];
+    groups.counts = el_rename(e, u->counts, &by->from, &by->to);
+    e->grouping = &groups;
+  }
+  el_val args[] = {el_rename(e, u->x, &by->from, &by->to), weight_of(c, w, a->inst),
+                   el_rename(e, y, &by->from, &by->to)};
+  el_val r = call(c, ref, "use", args, 3, &args[2]);
+  e->grouping = was;
+  return r.k == V_ERROR ? r : el_rename(e, &r, &by->to, &by->from);
+}
+
+static el_val apply(el_call_site c, const el_adapter *a, const el_use *u, el_val y) {
   lm_elab *e = c.e;
   renaming by = {0};
-  el_ref ref = w->of->ref;
+  el_ref ref = u->w->of->ref;
   ref.inst = a->inst;
   ref.indexed = NULL;
   ref.each = NULL;
-  if (!renaming_find(e, w, other, &by))
-    return EL_FAIL(e, c.x->loc, E307, el_inst_path(e, w->of->ref.inst, w->of->p->name),
+  if (!renaming_find(e, u->w, u->x, &by))
+    return EL_FAIL(e, c.x->loc, E307, el_inst_path(e, u->w->of->ref.inst, u->w->of->p->name),
                    "whose axes are renamed");
-  el_val own = el_rename(e, w, &by.from, &by.to);
-  if (el_method_find(a->inst, LM_SYM(e->c, "use"))) {
-    el_val args[] = {el_rename(e, other, &by.from, &by.to), weight_of(c, &own, a->inst),
-                     el_rename(e, &y, &by.from, &by.to)};
-    el_val r = call(c, &ref, "use", args, 3, &args[2]);
-    return r.k == V_ERROR ? r : el_rename(e, &r, &by.to, &by.from);
-  }
+  el_val own = el_rename(e, u->w, &by.from, &by.to);
+  if (el_method_find(a->inst, LM_SYM(e->c, "use")))
+    return call_use(c, a, &ref, u, &own, &by, &y);
   el_val merged = merge(c, a, &ref, &own);
   if (merged.k == V_ERROR)
     return merged;
   merged = el_rename(e, &merged, &by.to, &by.from);
-  el_val z = el_dot(c, other, &merged, over);
+  el_val z = u->counts ? el_grouped_dot(c, u->x, &merged, u->counts, u->over)
+                       : el_dot(c, u->x, &merged, u->over);
   return z.k == V_ERROR ? z : el_in_order(c, z.kind, &y.axes, z.v);
 }
 
-el_val el_dot_edited(el_call_site c, const el_val *x, const el_val *w, const el_axes *over,
-                     el_val y) {
+el_val el_dot_edited(el_call_site c, el_use u, el_val y) {
   lm_elab *e = c.e;
-  if (y.k == V_ERROR || (!el_is_edited(e, x) && !el_is_edited(e, w)))
+  bool w_edited = el_is_edited(e, u.w);
+  if (y.k == V_ERROR || (!el_is_edited(e, u.x) && !w_edited))
     return y;
   if (e->edits->records) {
-    dot_record(e, w, x, over, c.x->loc);
-    dot_record(e, x, w, over, c.x->loc);
+    dot_record(e, u.w, u.x, u.over, u.counts, c.x->loc);
+    dot_record(e, u.x, u.w, u.over, NULL, c.x->loc);
     return y;
   }
-  if (el_is_edited(e, x) && el_is_edited(e, w))
-    return EL_FAIL(e, c.x->loc, E307, w->of->p->global, "in a `dot` with another adapted one");
-  const el_val *own = el_is_edited(e, w) ? w : x;
-  for (const el_adapter *a = own->of->p->adapters; a && y.k != V_ERROR; a = a->next)
-    y = apply(c, a, own == w ? x : w, own, over, y);
+  if (el_is_edited(e, u.x) && w_edited)
+    return EL_FAIL(e, c.x->loc, E307, u.w->of->p->global, "in a `dot` with another adapted one");
+  if (!w_edited)
+    u = (el_use){.x = u.w, .w = u.x, .over = u.over};
+  for (const el_adapter *a = u.w->of->p->adapters; a && y.k != V_ERROR; a = a->next)
+    y = apply(c, a, &u, y);
   return y;
 }

@@ -288,6 +288,7 @@ static el_val tensor_binary(lm_elab *e, ast_op op, const el_val *x0, const el_va
     return EL_FAIL(e, at, E092);
   if (op == OP_IN || op == OP_DIVIDES)
     return EL_FAIL(e, at, E04B, what);
+  el_rows_of_groups(e, &x, &y, at);
   bool right = el_axes_subset(&y.axes, &x.axes);
   if (!right && !el_axes_subset(&x.axes, &y.axes))
     return report_mismatch(e, what, x0, y0, at);

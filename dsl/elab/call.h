@@ -33,6 +33,8 @@ el_row *el_row_find(lm_elab *e, lm_sym name);
 void el_row_bind(lm_elab *e, lm_sym name, el_axes axes);
 // True if the row variable is one of the instance whose method runs.
 bool el_row_is_of_instance(const lm_elab *e, lm_sym name);
+// The batch axes of an adapter if the type has one of its rows, in front of which they are.
+const el_axes *el_type_batch(lm_elab *e, const ast_type *t);
 lm_sym el_dim_name(lm_elab *e, const ast_dim *d); // NULL: reported
 
 // Calls a method with the arguments of the call x.

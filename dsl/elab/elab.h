@@ -136,6 +136,9 @@ typedef struct el_row {
   struct el_row *up;
 } el_row;
 
+// The row of the batch axes of an adapter, which has no name in the language.
+#define EL_BATCH_ROW "batch axes"
+
 typedef struct el_frame {
   struct el_frame *up; // the caller
   const char *what;    // "Attn.apply", "rope"
@@ -194,7 +197,7 @@ struct el_inst {
   el_inst *owner;
   el_names vals; // parameters and dims
   el_axis_bind *axes;
-  el_row *rows;                      // of an adapter: the axes of the parameter, by role
+  el_row *rows; // of an adapter: the axes of the parameter, by role, the batch axes first
   const struct el_edit *added_by;    // of an adapter: its line (edit.h)
   lm_sym host;                       // of an adapter: the owner's parameter that it adapts
   struct el_inserted *inserted;      // edit.h: blocks at its sites
@@ -222,6 +225,13 @@ typedef enum {
 
 typedef struct el_library_call el_library_call;
 
+// While `use` of an adapter of a `grouped_dot` is evaluated: values with the axis of the groups are
+// those of each row's group where they meet values with the axis of the rows (route.c).
+typedef struct el_grouping {
+  el_axis *rows;
+  el_val counts;
+} el_grouping;
+
 struct lm_elab {
   lm_ctx *c;
   lm_arena *a;
@@ -244,7 +254,8 @@ struct lm_elab {
   const el_draws *draws;
   uint32_t n_sites, n_caches;
   uint64_t seed;
-  el_library_call *library; // library functions emitted so far, by signature
+  const el_grouping *grouping; // NULL: none
+  el_library_call *library;    // library functions emitted so far, by signature
   uint32_t n_library;
   bool in_library;     // a library function is being emitted
   bool library_failed; // it uses parameters, random numbers or caches, so it must be inlined
@@ -354,6 +365,9 @@ bool el_size_check(lm_elab *e, lm_type t, lm_loc at);
 
 // ---- expressions (expr.c, arith.c, lookup.c, prim.c)
 el_val el_eval(lm_elab *e, const ast_expr *x);
+// If one operand has the rows of e->grouping and the other one its groups, gives each row the value
+// of its group (route.c).
+void el_rows_of_groups(lm_elab *e, el_val *x, el_val *y, lm_loc at);
 el_val el_binary(lm_elab *e, ast_op op, const el_val *x, const el_val *y, lm_loc at);
 el_val el_as_tensor(lm_elab *e, const el_val *v, lm_loc at); // numbers become scalars of K_NUM
 // Numbers and tensors of K_NUM become tensors of `kind`; other tensors are returned as they are.

@@ -52,6 +52,9 @@ static void remap_scope(lm_elab *e, el_invocation *v) {
 }
 
 static bool result_axes(lm_elab *e, const ast_type *t, el_axes *out) {
+  const el_axes *batch = el_type_batch(e, t);
+  for (uint32_t k = 0; k < batch->n; k++)
+    el_axes_push(e, out, batch->v[k]);
   for (uint32_t i = 0; i < t->n_dims; i++) {
     lm_sym name = el_dim_name(e, &t->dims[i]);
     if (!name)

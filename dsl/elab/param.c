@@ -77,6 +77,9 @@ void el_inst_add_params(lm_elab *e, el_inst *inst, const ast_member *m) {
     EL_ERR(e, m->type->loc, E086, el_kind_name(kind));
     ok = false;
   }
+  const el_axes *batch = el_type_batch(e, m->type);
+  for (uint32_t k = 0; k < batch->n; k++)
+    el_axes_push(e, &axes, batch->v[k]);
   for (uint32_t i = 0; i < m->type->n_dims; i++) {
     const ast_dim *d = &m->type->dims[i];
     if (d->row && el_row_is_of_instance(e, d->row)) {
@@ -99,7 +102,8 @@ void el_inst_add_params(lm_elab *e, el_inst *inst, const ast_member *m) {
   }
   for (uint32_t i = 0; i < axes.n; i++)
     if (el_axes_find(&axes, axes.v[i]) < (int)i) {
-      EL_ERR(e, ok ? m->type->dims[i].loc : m->type->loc, E056, axes.v[i]->name);
+      EL_ERR(e, axes.n == m->type->n_dims ? m->type->dims[i].loc : m->type->loc, E056,
+             axes.v[i]->name);
       ok = false;
     }
   e->frame = was;

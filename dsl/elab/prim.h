@@ -52,9 +52,18 @@ el_axes el_spliced(el_call_site c, const el_axes *s, uint32_t at, uint32_t n, co
 
 // The dot of x and w, and the same edited if one of them is an adapted parameter (adapt.c); y: the
 // result without edits.
+typedef struct el_use {
+  const el_val *x, *w;
+  const el_axes *over;
+  const el_val *counts; // of a `grouped_dot`, of which w has the groups; NULL: a `dot`
+} el_use;
 el_val el_dot(el_call_site c, const el_val *x, const el_val *w, const el_axes *over);
-el_val el_dot_edited(el_call_site c, const el_val *x, const el_val *w, const el_axes *over,
-                     el_val y);
+el_val el_grouped_dot(el_call_site c, const el_val *x, const el_val *w, const el_val *counts,
+                      const el_axes *over);
+el_val el_dot_edited(el_call_site c, el_use u, el_val y);
+// True if x and w are rows and a value of each group (el_grouping); *out is their grouped_dot.
+bool el_dot_of_groups(el_call_site c, const el_val *x, const el_val *w, const el_axes *over,
+                      el_val *out);
 
 el_val p_argmax(el_call_site c);
 el_val p_concat(el_call_site c);

@@ -98,8 +98,11 @@ el_val p_dot(el_call_site c) {
                    "cast one: f32(…) or real(…)");
     return el_error();
   }
+  el_val grouped;
+  if (el_dot_of_groups(c, &x, &w, &over, &grouped))
+    return grouped;
   el_val y = el_dot(c, &x, &w, &over);
-  return el_dot_edited(c, &x, &w, &over, y);
+  return el_dot_edited(c, (el_use){&x, &w, &over, NULL}, y);
 }
 
 static el_val index_has_axis(el_call_site c, const el_val *index, const el_axis *v) {

@@ -260,7 +260,91 @@ el_val p_ungroup(el_call_site c) {
   return el_in_order(c, y.kind, &axes, v);
 }
 
-// ---- the dot
+// ---- the dot with weights of each row's group
+
+el_val el_grouped_dot(el_call_site c, const el_val *x, const el_val *w, const el_val *counts,
+                      const el_axes *over) {
+  el_axes axes = el_axes_minus(c.e, &x->axes, over);
+  el_axes own = el_axes_minus(c.e, &w->axes, over);
+  own = el_axes_minus(c.e, &own, &counts->axes);
+  for (uint32_t i = 0; i < own.n; i++)
+    el_axes_push(c.e, &axes, own.v[i]);
+  if (!el_distinct(c, &axes))
+    return el_error();
+  lm_value *v = NULL;
+  if (c.e->m) {
+    lm_type t = el_ir_type(c.e, x->kind, over);
+    lm_attr attr = {.n_axes = t.rank};
+    for (int i = 0; i < t.rank; i++)
+      attr.axes[i] = t.axis[i];
+    v = lm_emit(&c.e->b, LM_OP_GROUPED_DOT, (lm_value *[]){x->v, w->v, counts->v}, 3, &attr, NULL);
+  }
+  return el_in_order(c, x->kind, &axes, v);
+}
+
+// ---- values of groups in adapters
+
+// True if x has the rows of the grouping, and w a value of each group.
+static bool rows_meet_groups(const lm_elab *e, const el_val *x, const el_val *w) {
+  const el_grouping *g = e->grouping;
+  const el_axis *groups = g->counts.axes.v[0];
+  return el_axes_has(&x->axes, g->rows) && !el_axes_has(&x->axes, groups) &&
+         el_axes_has(&w->axes, groups) && !el_axes_has(&w->axes, g->rows);
+}
+
+bool el_dot_of_groups(el_call_site c, const el_val *x, const el_val *w, const el_axes *over,
+                      el_val *out) {
+  const el_grouping *g = c.e->grouping;
+  if (!g || el_axes_has(over, g->rows) || el_axes_has(over, g->counts.axes.v[0]))
+    return false;
+  bool straight = rows_meet_groups(c.e, x, w);
+  if (!straight && !rows_meet_groups(c.e, w, x))
+    return false;
+  *out = straight ? el_grouped_dot(c, x, w, &g->counts, over)
+                  : el_grouped_dot(c, w, x, &g->counts, over);
+  return true;
+}
+
+// The group of each row, in the order of the rows; NULL: not known here.
+static lm_value *groups_of_rows(el_call_site c) {
+  const el_grouping *g = c.e->grouping;
+  const el_sorted *s = g->rows->sorted;
+  if (!s || s->groups != g->counts.axes.v[0])
+    return NULL;
+  lm_type points = s->inverse->type;
+  lm_value *id = lm_emit_clamp(&c.e->b, lm_emit_permute(&c.e->b, s->id, points.axis, points.rank),
+                               lm_axis_size(c.e->m, el_axis_ir(c.e, s->groups)));
+  lm_attr a = axes_attr(points, s->order->type.axis[0], true);
+  return lm_emit(&c.e->b, LM_OP_GROUP_ROWS, (lm_value *[]){id, s->order, s->inverse}, 3, &a, NULL);
+}
+
+static el_val of_rows(el_call_site c, const el_val *w) {
+  const el_grouping *g = c.e->grouping;
+  el_axes axes = {0};
+  el_axes_push(c.e, &axes, g->rows);
+  el_axes rest = el_axes_minus(c.e, &w->axes, &g->counts.axes);
+  for (uint32_t i = 0; i < rest.n; i++)
+    el_axes_push(c.e, &axes, rest.v[i]);
+  lm_value *of = groups_of_rows(c);
+  if (!of)
+    return *w;
+  lm_attr attr = {.axes = {el_axis_ir(c.e, g->counts.axes.v[0])}, .n_axes = 1};
+  return el_in_order(c, w->kind, &axes,
+                     lm_emit(&c.e->b, LM_OP_GATHER, (lm_value *[]){w->v, of}, 2, &attr, NULL));
+}
+
+void el_rows_of_groups(lm_elab *e, el_val *x, el_val *y, lm_loc at) {
+  ast_expr here = {.kind = EX_NAME, .loc = at};
+  el_call_site c = {.e = e, .x = &here};
+  if (!e->grouping || !e->m)
+    return;
+  if (rows_meet_groups(e, x, y))
+    *y = of_rows(c, y);
+  else if (rows_meet_groups(e, y, x))
+    *x = of_rows(c, x);
+}
+
+// ---- the primitive
 
 static bool factors_read(el_call_site c, el_val *x, el_val *w, const el_val *counts,
                          el_axes *over) {
@@ -294,20 +378,6 @@ el_val p_grouped_dot(el_call_site c) {
   if (x.k == V_ERROR || w.k == V_ERROR || counts.k == V_ERROR ||
       !factors_read(c, &x, &w, &counts, &over))
     return el_error();
-  el_axes axes = el_axes_minus(c.e, &x.axes, &over);
-  el_axes own = el_axes_minus(c.e, &w.axes, &over);
-  own = el_axes_minus(c.e, &own, &counts.axes);
-  for (uint32_t i = 0; i < own.n; i++)
-    el_axes_push(c.e, &axes, own.v[i]);
-  if (!el_distinct(c, &axes))
-    return el_error();
-  lm_value *v = NULL;
-  if (c.e->m) {
-    lm_type t = el_ir_type(c.e, x.kind, &over);
-    lm_attr attr = {.n_axes = t.rank};
-    for (int i = 0; i < t.rank; i++)
-      attr.axes[i] = t.axis[i];
-    v = lm_emit(&c.e->b, LM_OP_GROUPED_DOT, (lm_value *[]){x.v, w.v, counts.v}, 3, &attr, NULL);
-  }
-  return el_in_order(c, x.kind, &axes, v);
+  el_val y = el_grouped_dot(c, &x, &w, &counts, &over);
+  return el_dot_edited(c, (el_use){&x, &w, &over, &counts}, y);
 }

@@ -85,6 +85,15 @@ bool el_row_is_of_instance(const lm_elab *e, lm_sym name) {
   return r;
 }
 
+const el_axes *el_type_batch(lm_elab *e, const ast_type *t) {
+  static const el_axes none;
+  const el_row *batch = el_row_find(e, LM_SYM(e->c, EL_BATCH_ROW));
+  for (uint32_t i = 0; batch && i < t->n_dims; i++)
+    if (t->dims[i].row && el_row_is_of_instance(e, t->dims[i].row))
+      return &batch->axes;
+  return &none;
+}
+
 void el_row_bind(lm_elab *e, lm_sym name, el_axes axes) {
   el_row *r = LM_NEW(e->a, el_row);
   *r = (el_row){name, axes, e->frame->rows};

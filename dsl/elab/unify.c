@@ -66,9 +66,25 @@ static int open_row(const lm_elab *e, const ast_type *t) {
   return row;
 }
 
+// NULL: the next axes of the argument, from index *k, are the axes of the row; else why not.
+static const char *match_row(lm_elab *e, const el_invocation *v, const char *name,
+                             const el_axes *row, const el_axes *axes, uint32_t n, uint32_t *k) {
+  el_axes now = {0};
+  el_axes old = {0};
+  for (uint32_t j = 0; j < n; j++)
+    el_axes_push(e, &now, el_mapped(&v->map, axes->v[(*k)++]));
+  for (uint32_t j = 0; j < row->n; j++)
+    el_axes_push(e, &old, el_mapped(&v->map, row->v[j]));
+  if (el_axes_same(&old, &now))
+    return NULL;
+  return lm_arena_printf(e->a, "%s is %s, got %s", name, el_show_axes(e, &old),
+                         el_show_axes(e, &now));
+}
+
 static const char *unify(lm_elab *e, el_invocation *v, const ast_type *t, const el_axes *axes) {
   int row = open_row(e, t);
-  uint32_t fixed = 0;
+  const el_axes *batch = el_type_batch(e, t);
+  uint32_t fixed = batch->n;
   for (uint32_t i = 0; i < t->n_dims; i++)
     if ((int)i != row)
       fixed += t->dims[i].row ? el_row_find(e, t->dims[i].row)->axes.n : 1;
@@ -76,6 +92,9 @@ static const char *unify(lm_elab *e, el_invocation *v, const ast_type *t, const 
     return lm_arena_printf(e->a, "expected %s%u axes, got %s", row < 0 ? "" : "at least ", fixed,
                            el_show_axes(e, axes));
   uint32_t extra = axes->n - fixed, k = 0;
+  const char *why = match_row(e, v, "the batch", batch, axes, batch->n, &k);
+  if (why)
+    return why;
   for (uint32_t i = 0; i < t->n_dims; i++) {
     if (!t->dims[i].row) {
       lm_sym name = el_dim_name(e, &t->dims[i]);
@@ -85,23 +104,19 @@ static const char *unify(lm_elab *e, el_invocation *v, const ast_type *t, const 
       k++;
       continue;
     }
-    el_axes got = {0};
     el_row *have = el_row_find(e, t->dims[i].row);
-    for (uint32_t j = 0, n = (int)i == row ? extra : have->axes.n; j < n; j++)
-      el_axes_push(e, &got, axes->v[k++]);
-    if (!have) {
-      el_row_bind(e, t->dims[i].row, got);
+    uint32_t n = (int)i == row ? extra : have->axes.n;
+    if (have) {
+      why = match_row(e, v, lm_arena_printf(e->a, "row '..%s'", t->dims[i].row), &have->axes, axes,
+                      n, &k);
+      if (why)
+        return why;
       continue;
     }
-    el_axes now = {0};
-    for (uint32_t j = 0; j < got.n; j++)
-      el_axes_push(e, &now, el_mapped(&v->map, got.v[j]));
-    el_axes old = {0};
-    for (uint32_t j = 0; j < have->axes.n; j++)
-      el_axes_push(e, &old, el_mapped(&v->map, have->axes.v[j]));
-    if (!el_axes_same(&old, &now))
-      return lm_arena_printf(e->a, "row '..%s' is %s, got %s", t->dims[i].row,
-                             el_show_axes(e, &old), el_show_axes(e, &now));
+    el_axes got = {0};
+    for (uint32_t j = 0; j < n; j++)
+      el_axes_push(e, &got, axes->v[k++]);
+    el_row_bind(e, t->dims[i].row, got);
   }
   return NULL;
 }

@@ -88,6 +88,8 @@ static side side_of(const lm_foreign_map *w, int dim) {
 
 static bool sides_find(lm_elab *e, part *x) {
   int in, out;
+  if (row_find(x->by->inst, EL_BATCH_ROW)->axes.n)
+    return refuse(e, x, "it has a matrix for each index of its batch axes");
   bool apart = row_dim(x, row_find(x->by->inst, "i"), &in);
   apart &= row_dim(x, row_find(x->by->inst, "o"), &out);
   if (in < 0)

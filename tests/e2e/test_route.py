@@ -3,8 +3,9 @@ import json
 
 import numpy as np
 
-from harness import ROOT, check, distance, within
+from harness import ROOT, check, distance, folder_bytes, load, random_batches, remove, save, within
 from test_memory import same_bits
+from test_optimizer_library import muon
 
 MODEL = open(f"{ROOT}/tests/models/mixtral/reference.lm").read().split("model Start")[0]
 DENSE = MODEL[:MODEL.index("block Moe")] + """
@@ -76,3 +77,147 @@ def test_decoding(run):
     for n in 1, 130, 290:
         rest = ids(start + whole[:n], 300 - n)
         check(rest == whole[n:], f"after {n} tokens: {rest[:20]}, expected {whole[n : n + 20]}")
+
+
+# ---- the weights of experts in optimizers of matrices, and in adapters
+
+EXPERTS = """import std.nn: softmax, silu, xent
+import std.adapt: lora, rslora, dora
+block ia3() {
+  param s: real[..o] = const(1.5)
+  merge(w: real[..i, ..o]) -> real[..i, ..o] { return w * s }
+}
+block outside() {
+  param s: real[..o] = const(1.5)
+  use(x: real[..x], w: real[..i, ..o], y: real[..y]) -> real[..y] { return y * s }
+}
+model M(d = 8, f = 6, E = 4, k = 2, vocab = 32) {
+  param embed, u: real[vocab, d] = normal(1.0)
+  param router: real[d, E] = normal(1.0)
+  param w: real[E, d, f] = normal(0.5)
+  param v: real[d, E, f] = normal(0.5)      # the experts between the axes of a matrix
+  apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] {
+    let x = gather(embed, tok, vocab)
+    let (best, id) = top_k(softmax(f32(dot(x, router, d)), E), E -> k)
+    let (rows, counts) = group_by(x, id, (b, t, k) -> n, E)
+    let y = grouped_dot(silu(grouped_dot(rows, w, counts, d)), v, counts, f)
+    return dot(sum(ungroup(y, id, n -> (b, t, k)) * real(best), k), u, d)
+  }
+  loss(bt: Batch[b, t]) -> (f32, f32) {
+    return (sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w), sum(bt.w))
+  }
+  map hf {
+    @{embed,u} = ("table.weight", [vocab + vocab, d]); @router = ("router.weight", [E, d])
+    @w = ("experts.w.weight", [(E, d), f]); @v = ("experts.{E}.v.weight", [f, d])
+  }
+}
+data D { source s = batches("batches.safetensors") }
+recipe Plain {
+  model = M(); data = D; seed = 3; run = 3 steps; batch = 64 tokens; micro = 32 tokens
+  optimizer = sgd(lr = 0.3); precision { compute = f32 }
+  save = checkpoint("runs/plain", every = 2 steps, keep = all)
+}
+"""
+
+
+def experts(run, more, edits=()):
+    save(run.path("batches.safetensors"), random_batches(6, 4, 16, vocab=32))
+    recipes = [f"""model M_{name} = M() with {{ freeze @**; adapt @{{w,v}} = {line} }}
+recipe {name} extends Plain {{ model = M_{name}; save = checkpoint("runs/{name}", every = 2 steps, keep = all) }}
+""" for name, line in edits]
+    return run.write("e.lm", EXPERTS + "".join(recipes) + more)
+
+
+def start_of(run, file, recipe):
+    """the initial values, in float64"""
+    out = run.trace(file, "--recipe", recipe, "--values", "params", "--steps", "1", "--set", "optimizer.lr=0")
+    return {n[6:]: t.astype("f8") for n, t in out.items() if n.startswith("final.")}
+
+
+def test_experts_muon(run):
+    """Muon on the weights of experts: each expert is a matrix"""
+    more = """recipe Muon extends Plain {
+  optimizer = muon(lr = 0.02); group @{embed,u,router} = (optimizer = sgd(lr = 0)); group @v = (lr = 0.01)
+}
+"""
+    file = experts(run, more)
+    start = start_of(run, file, "Plain")
+    out = run.trace(file, "--recipe", "Muon", "--steps", "1")
+    for name, lr, order in ("w", 0.02, (0, 1, 2)), ("v", 0.01, (1, 2, 0)):     # experts, inputs, outputs
+        p, g, got = (x.astype("f8").transpose(order) for x in (start[name], out["grad." + name], out["final." + name]))
+        want = np.stack([muon(lr)()(p[e], g[e], 1) for e in range(4)])
+        within(name, distance(got, want), 3e-6)
+        check(abs(g).max((1, 2)).all(), "an expert without rows")
+
+
+def expert_step(P, D, k, weight):
+    """loss and gradients of EXPERTS in float64 by PyTorch; weight(P, name, axis): the weight with its adapter"""
+    import torch
+    P = {n: torch.tensor(t, requires_grad=True) for n, t in P.items()}
+    x = P["embed"][torch.from_numpy(D["tok"][k].reshape(-1).astype("i8"))]
+    best, id = torch.topk(torch.softmax(x @ P["router"], -1), 2)
+    w, v = weight(P, "w", P["w"]), weight(P, "v", P["v"].permute(1, 2, 0))
+    y = 0
+    for c in range(2):
+        hidden = torch.nn.functional.silu(torch.einsum("nd,ndf->nf", x, w[id[:, c]]))
+        y = y + best[:, c : c + 1] * torch.einsum("nf,nfd->nd", hidden, v[id[:, c]])
+    w = torch.from_numpy(D["w"][k].reshape(-1).astype("f8"))
+    following = torch.from_numpy(D["next"][k].reshape(-1).astype("i8"))
+    loss = (torch.nn.functional.cross_entropy(y @ P["u"].T, following, reduction="none") * w).sum() / w.sum()
+    loss.backward()
+    return loss.item(), {n: t.grad.numpy() for n, t in P.items() if t.grad is not None}
+
+
+def low_rank(scale, dora=False):
+    def weight(P, name, w):
+        kind = "dora" if dora else next(n.split(".")[1] for n in P if n.startswith(name + "."))
+        v = w + scale * P[f"{name}.{kind}.a"] @ P[f"{name}.{kind}.b"]
+        return v * (P[f"{name}.dora.m"] / v.detach().norm(dim=1))[:, None] if dora else v
+    return weight
+
+
+def test_experts_adapters(run):
+    """adapters of the weights of experts: an adapter for each expert; losses, gradients and weights are those of PyTorch in float64"""
+    edits = [("L", "lora(rank = 2, alpha = 6)"), ("S", "rslora(rank = 4, alpha = 2)"), ("A", "dora(rank = 2, alpha = 6)"),
+             ("I", "ia3()"), ("O", "outside()")]
+    file = experts(run, "", edits)
+    D = load(run.path("batches.safetensors"))
+    factor = lambda kind: lambda P, name, w: w * P[f"{name}.{kind}.s"][:, None]
+    weights = dict(L=low_rank(3), S=low_rank(1), A=low_rank(3, True), I=factor("ia3"), O=factor("outside"))
+    base = start_of(run, file, "Plain")
+    for name, _ in edits:
+        P = {**base, **start_of(run, file, name)}
+        got = run.trace(file, "--recipe", name)
+        for k in range(3):
+            loss, g = expert_step(P, D, k, weights[name])
+            within(f"{name}: loss of step {k + 1}", abs(got["loss"][k] / loss - 1), 1e-5)
+            g = {n: v for n, v in g.items() if "." in n}
+            for n in g if k == 0 else ():
+                within(f"{name}: gradient of {n}", distance(got["grad." + n], g[n], floor=1e-3), 1e-5)
+            P = {n: p - 0.3 * g[n] if n in g else p for n, p in P.items()}
+        for n in g:
+            within(f"{name}: {n}", distance(got["final." + n], P[n]), 1e-5)
+            check(P[n].shape[0] == 4, f"{n} is no adapter for each expert")
+
+
+def test_experts_adapted_run(run):
+    """a run with adapters of experts: resumed, decoded, and merged by export, into weights of the model's layout"""
+    file = experts(run, "", [("A", "dora(rank = 2, drop = 10%)")])
+    run("run", file, "--recipe", "A", "-q", "--steps", "4")
+    want = folder_bytes(run.path("runs/A/step-000004"))
+    remove(run.path("runs/A/step-000004"))
+    run("run", file, "--recipe", "A", "-q", "--steps", "4")
+    check(folder_bytes(run.path("runs/A/step-000004")) == want)
+    run("export", run.path("runs/A"), "-o", run.path("merged"))
+    merged, base = load(run.path("merged/model.safetensors")), start_of(run, file, "Plain")
+    trained = load(run.path("runs/A/step-000004/model.safetensors"))
+    w = merged["experts.w.weight"].astype("f8").reshape(4, 8, 6)
+    within("norms of w", distance(np.linalg.norm(w, axis=1), trained["w.dora.m"]), 1e-5)
+    within("norms of v", distance(np.linalg.norm(merged["experts.3.v.weight"].astype("f8"), axis=0), trained["v.dora.m"][3]), 1e-5)
+    check(distance(w, base["w"]) > 1e-3, "the export is the base")
+    prompt = "--ids", "--prompt-ids", "1,2,3", "-n", "12", "--temperature", "0"
+    text = run("generate", run.path("runs/A"), *prompt)
+    file = run.write("m.lm", open(file).read().replace("model = M();", "model = Merged;") + 'model Merged = M() from "hf:merged"\n')
+    check(text == run("generate", file, "--recipe", "Plain", *prompt))
+    message = run("export", run.path("runs/A"), "--format", "peft", "-o", run.path("peft"), status=1)
+    check("PEFT's files cannot hold the adapter of w: it has a matrix for each index of its batch axes" in message, message)
