@@ -546,13 +546,25 @@ static void note_undivided(lm_op *op, void *user) {
     *first = op;
 }
 
+// The operation as a program writes it.
+static const char *primitive_of(const lm_op *op) {
+  switch (op->code) {
+  case LM_OP_GROUP_COUNTS:
+  case LM_OP_GROUP_ORDER:
+  case LM_OP_GROUP_INVERSE:
+  case LM_OP_GROUP_ROWS: return "group_by";
+  case LM_OP_UNGROUP_ROWS: return "ungroup";
+  default: return lm_op_info_of(op)->name;
+  }
+}
+
 // Calls are inlined before this pass, and attention is recognized after it.
 static bool can_run(const lm_module *m) {
   const lm_op *found = NULL;
   for (const lm_func *f = m->funcs; f; f = f->next)
     lm_region_walk(f->body, note_undivided, &found);
   if (found)
-    LM_REPORT(m->ctx, found->loc, E914, lm_op_info_of(found)->name);
+    LM_REPORT(m->ctx, found->loc, E914, primitive_of(found));
   return !found;
 }
 

@@ -72,7 +72,7 @@ static void divisors(int64_t n, lm_buf *out) {
         lm_buf_printf(out, "%s%lld", last == 1 ? "" : ", ", (long long)last);
       last = d;
     }
-  lm_buf_printf(out, "%s%lld", last > 1 ? " and " : "", (long long)last);
+  lm_buf_printf(out, last > 1 ? " and %lld do" : "only %lld does", (long long)last);
 }
 
 static bool report_size(const lm_module *m, const lm_mesh_axis *by, lm_axis a) {

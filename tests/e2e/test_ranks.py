@@ -431,9 +431,12 @@ def test_refused(run):
                                 ("cp = 2", HEADS[2:], "error[E259]"), ("cp = 2, tp = 2", HEADS, "error[E25A]")):
         err = run("check", file, "--set", f"parallel.mesh=({mesh})", *more, status=1)
         check(message in err, f"{mesh} {more}: {err}")
+    one = run.write("one.lm", open(file).read().replace("kv = 2", "kv = 1"))
+    err = run("check", one, "--set", "parallel.mesh=(tp = 2)", "--set", "parallel.shard.tp=[g]", status=1)
+    check("tp = 2 does not divide g = 1: only 1 does\n" in err, err)
     mixture = f"{ROOT}/tests/models/mixtral/reference.lm"
     err = run("check", mixture, "--recipe", "Reference", "--set", "parallel.mesh=(cp = 2)", status=1)
-    check("error[E914]" in err and "group_by" in err, err)
+    check("error[E914]: pass shard divides no operation `group_by`" in err, err)
     err = run("explain", file, "cost", "--measure", "--set", "parallel.mesh=(tp = 2)", status=1)
     check("error[E257]" in err, err)
     for option in (("trace", "--out", run.path("x")), ("bench",)):

@@ -406,7 +406,7 @@ static void meshes_check(void) {
   expect("stage graph\nmesh tp = 2 shard(x)\naxis x = 2\n"
          "func @g(%x: f32[x]) -> (y: f32[x]) { return %x }\n"
          "func @f(%x: f32[x]) -> (y: f32[x]) { %y = call @g(%x) : f32[x]  return %y }\n",
-         "shard", "pass shard divides no operation 'call'");
+         "shard", "pass shard divides no operation `call`");
   lm_arena_destroy(a);
 }
 
