@@ -66,6 +66,11 @@ typedef struct worker {
   lm_plan_walk walk;
   char **pointers; // of the current step
   bool behind;     // the first thread may still be running small steps
+  // When there is a timeline: the times at which this thread arrived at the last two barriers, how
+  // many it has passed, and when the last of all threads arrived at the latest of them.
+  double arrived[2];
+  uint32_t passed;
+  double since;
   lm_status status;
   thread_span *spans; // of the current function, if the timeline has rows of threads
   uint32_t n_spans;
@@ -353,9 +358,17 @@ static lm_status step_do(worker *w, const lm_plan_step *s, lm_share *share) {
   }
 }
 
-static void barrier(const worker *w) {
+// A thread can be one barrier ahead of another that still reads its time of arrival, not two.
+static void barrier(worker *w) {
+  cpu_exec *e = w->e;
+  int parity = w->passed++ % 2;
+  w->arrived[parity] = lm_timeline_now(e->timeline);
   if (w->share.all > 1)
-    lm_team_barrier(w->e->team, w->share.me);
+    lm_team_barrier(e->team, w->share.me);
+  w->since = w->arrived[parity];
+  for (int i = 0; e->timeline && i < w->share.all; i++)
+    if (e->workers[i].arrived[parity] > w->since)
+      w->since = e->workers[i].arrived[parity];
 }
 
 // ---- spans of threads, for profiles
@@ -393,6 +406,9 @@ static bool can_fail(const lm_plan_step *s) {
   return is_collective(s) || (moves && s->move->at_dim >= 0);
 }
 
+// A shared step takes the time from the last arrival of a thread at the barrier before it to the
+// last arrival at its own: where threads take pieces, one that the system has suspended does not
+// begin before another has finished them, and would measure too short a time by itself.
 static lm_status step_run(void *user, const lm_plan_step *s) {
   worker *w = user;
   bool first = w->share.me == 0;
@@ -411,14 +427,15 @@ static lm_status step_run(void *user, const lm_plan_step *s) {
   if (w->behind)
     barrier(w);
   w->behind = false;
+  double begin = w->since;
   double start = lm_timeline_now(w->e->timeline);
   status = step_do(w, s, &w->share);
-  double end = lm_timeline_now(w->e->timeline);
   barrier(w);
   if (is_collective(s) && !first && w->e->comm_failed)
     status = lm_fail(LM_ENV, "%s: the first thread reports it", s->label);
-  span_keep(w, s, start, end);
-  lm_timeline_add(timeline, LM_ROW_STEP, s->label, s, -1, start);
+  span_keep(w, s, start, w->arrived[(w->passed - 1) % 2]);
+  if (timeline)
+    lm_timeline_span(timeline, (lm_span){s->label, s, begin, w->since, LM_ROW_STEP, -1, 0});
   return status;
 }
 
@@ -427,6 +444,7 @@ typedef struct call {
   const lm_plan_func *f;
   const int64_t *extents;
   int threads;
+  double start; // 0 without a timeline
 } call;
 
 static void worker_run(void *user, int me) {
@@ -434,6 +452,8 @@ static void worker_run(void *user, int me) {
   worker *w = &c->e->workers[me];
   w->share = (lm_share){&c->e->tickets, me, c->threads, 0};
   w->behind = false;
+  w->passed = 0;
+  w->since = c->start;
   w->walk.first = c->e->hal.first;
   w->status = lm_plan_walk_run(&w->walk, c->f, c->extents, step_run, w);
 }
@@ -447,8 +467,8 @@ static lm_status workers_status(cpu_exec *e, int threads) {
 
 static lm_status run(lm_exec *hal, const lm_plan_func *f, const int64_t *extents) {
   cpu_exec *e = (cpu_exec *)hal;
-  call c = {e, f, extents, e->alone[f - e->plan->funcs] ? 1 : e->threads};
-  double start = lm_timeline_now(e->timeline);
+  call c = {e, f, extents, e->alone[f - e->plan->funcs] ? 1 : e->threads,
+            lm_timeline_now(e->timeline)};
   atomic_store(&e->tickets.next, 0);
   if (c.threads == 1)
     worker_run(&c, 0);
@@ -456,7 +476,7 @@ static lm_status run(lm_exec *hal, const lm_plan_func *f, const int64_t *extents
     lm_team_run(e->team, worker_run, &c);
   for (int i = 0; i < c.threads; i++)
     spans_report(&e->workers[i], e->timeline);
-  lm_timeline_add(e->timeline, LM_ROW_FUNC, f->name, NULL, -1, start);
+  lm_timeline_add(e->timeline, LM_ROW_FUNC, f->name, NULL, -1, c.start);
   return workers_status(e, c.threads);
 }
 

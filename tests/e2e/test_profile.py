@@ -53,6 +53,12 @@ def test_threads_of_trace(run):
     for a, b in zip(zip(rows[0][::2], rows[0][1::2]), zip(rows[1][::2], rows[1][1::2])):
         begun, passed = max(a[0]["ts"], b[0]["ts"]), min(x[1]["ts"] + x[1]["dur"] for x in (a, b))
         check(begun <= passed + 1, f"{a[0]['name']} begun at {begun}, passed at {passed}")
+    # the time of a step is that of both threads, even if the first one has been suspended before it
+    ends = lambda e: e["ts"] + e["dur"]
+    kernels = spans(trace, "kernels")
+    for a, b in zip(rows[0][::2], rows[1][::2]):
+        begun, done = min(a["ts"], b["ts"]), max(ends(a), ends(b))
+        check(any(k["ts"] <= begun + 1 and abs(ends(k) - done) <= 1 for k in kernels), f"{a['name']} from {begun} to {done}")
 
 
 def test_elsewhere(run):
