@@ -97,8 +97,9 @@ struct lm_gen {
   uint32_t n_axes, cap_axes; // indexed by the number that names an axis
   lm_schedule *s;
   lm_vars vars;
-  uint16_t parallel[LM_RANK]; // variable of each parallel axis
-  lm_gen_domain *domains;     // by pass
+  uint16_t parallel[LM_RANK];    // variable of each parallel axis
+  lm_gen_domain *domains;        // by pass
+  const int64_t **result_stride; // by result; NULL: all are dense, or this one is
   // the pass that is being written
   int pass;
   int open; // number of open loops
@@ -153,6 +154,8 @@ const char *lm_gen_index(lm_gen *e, const lm_ix *ix,
 // contribute.
 lm_ix lm_gen_dense_index(const lm_gen *e, lm_type t, const lm_ix *ix, lm_type counted);
 const char *lm_gen_dense_offset(lm_gen *e, lm_type t, const lm_ix *ix, lm_type counted);
+// The offset of an element of result r, of type t.
+lm_ix lm_gen_result_index(const lm_gen *e, uint32_t r, lm_type t, const lm_ix *ix);
 uint16_t lm_gen_temp_index(lm_gen *e, const char *text, int level, int64_t size, int dyn);
 const char *lm_gen_temp_name(lm_gen *e, const char *prefix);
 

@@ -78,19 +78,28 @@ const char *lm_gen_dense_offset(lm_gen *e, lm_type t, const lm_ix *ix, lm_type c
   return lm_gen_index(e, &at, true);
 }
 
-static lm_gen_text load_dense(lm_gen *e, const char *base, lm_type t, const lm_ix *ix) {
-  lm_ix at = lm_gen_dense_index(e, t, ix, t);
-  const char *index = lm_gen_index(e, &at, true);
+lm_ix lm_gen_result_index(const lm_gen *e, uint32_t r, lm_type t, const lm_ix *ix) {
+  if (!e->result_stride || !e->result_stride[r])
+    return lm_gen_dense_index(e, t, ix, t);
+  lm_ix at = lm_ix_const(0);
+  for (int i = t.rank - 1; i >= 0; i--)
+    at = lm_ix_add(at, lm_ix_scale(ix[i], e->result_stride[r][i]));
+  return at;
+}
+
+static lm_gen_text load(lm_gen *e, const char *base, lm_type t, const lm_ix *at) {
+  const char *index = lm_gen_index(e, at, true);
   const char *location = lm_arena_printf(e->arena, "%s[%s]", base, index);
   lm_gen_text own;
-  if (e->target->load && e->target->load(e, base, t, &at, &own))
+  if (e->target->load && e->target->load(e, base, t, at, &own))
     return own;
-  return lm_gen_temp(e, t.dtype, lm_ix_level(&e->vars, &at),
+  return lm_gen_temp(e, t.dtype, lm_ix_level(&e->vars, at),
                      lm_gen_load_text(e->arena, t.dtype, location), NULL, t);
 }
 
 static lm_gen_text load_operand(lm_gen *e, const lm_value *arg, lm_type t, const lm_ix *ix) {
-  lm_gen_text x = load_dense(e, lm_arena_printf(e->arena, "a%u", arg->index), t, ix);
+  lm_ix at = lm_gen_dense_index(e, t, ix, t);
+  lm_gen_text x = load(e, lm_arena_printf(e->arena, "a%u", arg->index), t, &at);
   lm_gen_access *access = &e->accesses[e->n_accesses - 1];
   access->operand = (int)arg->index;
   access->type = t;
@@ -454,11 +463,12 @@ static lm_gen_text produce(lm_gen *e, const lm_value *v, const lm_ix *ix) {
   const lm_value *base = base_of(v);
   if (base)
     return load_operand(e, base, v->type, ix);
-  if (n->held != LM_HELD_NOT && e->done[n->pass])
-    return n->held == LM_HELD_RESULT
-               ? load_dense(e, lm_arena_printf(e->arena, "r%d", n->slot), v->type, ix)
-               : e->target->held(e, v, ix);
-  return pull_op(e, v->def, ix);
+  if (n->held == LM_HELD_NOT || !e->done[n->pass])
+    return pull_op(e, v->def, ix);
+  if (n->held != LM_HELD_RESULT)
+    return e->target->held(e, v, ix);
+  lm_ix at = lm_gen_result_index(e, (uint32_t)n->slot, v->type, ix);
+  return load(e, lm_arena_printf(e->arena, "r%d", n->slot), v->type, &at);
 }
 
 lm_gen_text lm_gen_pull(lm_gen *e, const lm_value *v, const lm_ix *ix) {

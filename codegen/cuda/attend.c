@@ -125,7 +125,7 @@ static bool fits_int(const cuda_attend *e) {
   const lm_op *op = e->f.op;
   int64_t max = 0;
   for (uint32_t i = 0; i < op->n_in + op->n_out; i++) {
-    int64_t n = i < op->n_in ? span(e, i) : lm_type_elements(e->f.m, op->out[i - op->n_in]->type);
+    int64_t n = i < op->n_in ? span(e, i) : cuda_result_span(e->f.m, op, i - op->n_in);
     if (n > max)
       max = n;
   }
@@ -185,6 +185,7 @@ bool cuda_attend_emit(const lm_plan_options *o, const lm_op *op, lm_arena *arena
   if (ok)
     e.score = e.bf16 ? cuda_attend_unscaled(e.f.score, &e.scale) : e.f.score;
   e.stride = cuda_attend_strides(m, op, temporary);
+  e.result_stride = cuda_part_strides(op, temporary);
   e.name = LM_NEW_N(temporary, const char *, m->n_values + 1);
   e.has_tile = LM_NEW_N(temporary, bool, op->n_in + 1);
   if (ok && !form_choose(&e, &body, &blocks)) {

@@ -23,6 +23,8 @@ typedef struct cuda_attend {
   bool warpgroups;        // uses wgmma
   const char *note;       // for the launch
   const int64_t **stride; // of the operands in memory, in elements
+  // Of the results that are parts of a concatenation; NULL: dense.
+  const int64_t **result_stride;
   const lm_value *score;
   double scale; // the score is `scale` times this value
   int rows, cols, threads;

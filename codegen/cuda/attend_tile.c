@@ -393,11 +393,11 @@ void cuda_attend_row_store(cuda_attend *e, lm_buf *b, uint32_t i, const lm_atten
   lm_type t = e->f.op->out[i]->type;
   bool pairs = cuda_attend_in_runs(t, channels, 2) && (t.dtype == LM_BF16 || t.dtype == LM_F32);
   lm_buf at = {0};
-  cuda_attend_offset(e, &at, t, NULL, "row", "row");
+  cuda_attend_offset(e, &at, t, e->result_stride[i], "row", "row");
   if (pairs)
     lm_buf_puts(&at, " + j");
   else
-    cuda_attend_channel_offset(e, &at, t, NULL, channels, "j");
+    cuda_attend_channel_offset(e, &at, t, e->result_stride[i], channels, "j");
   lm_buf_printf(b, "LM_UNROLL\nfor (int32_t i = 0; i < %lld; i++) {\n",
                 (long long)cuda_attend_width(channels->size) / 8);
   if (pairs) {

@@ -36,6 +36,9 @@ static const lm_gen_target wide = {.index = "int64_t",
 // than the number of elements plus a step, and a step is at most that number.
 const lm_gen_target *cuda_gen_target(const lm_module *m, const lm_op *kernel) {
   int64_t max = 0;
+  for (uint32_t i = 0; i < kernel->n_out; i++)
+    if (cuda_result_span(m, kernel, i) > max)
+      max = cuda_result_span(m, kernel, i);
   for (uint32_t i = 0; i < kernel->n_in; i++)
     if (lm_type_elements(m, kernel->in[i]->type) > max)
       max = lm_type_elements(m, kernel->in[i]->type);

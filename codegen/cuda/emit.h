@@ -84,6 +84,14 @@ bool cuda_attend_reads_strided(const lm_op *attend, uint32_t k);
 bool cuda_attend_emit(const lm_plan_options *o, const lm_op *attend, lm_arena *arena,
                       lm_kernel_code *out);
 
+// ---- parts.c: results that are parts of a concatenation
+bool cuda_part_of(const lm_op *op, uint32_t r, lm_plan_part *out);
+bool cuda_writes_strided(const lm_op *op, uint32_t r); // for lm_codegen
+// The strides of each result, in elements; NULL: it is dense.
+const int64_t **cuda_part_strides(const lm_op *op, lm_arena *arena);
+// The elements of the tensor that result r is in.
+int64_t cuda_result_span(const lm_module *m, const lm_op *op, uint32_t r);
+
 // ---- shape.c: form, team, vectors
 void cuda_shape_begin(cuda_emit *e, const lm_module *m, const lm_op *kernel,
                       lm_arena *arena); // before the first attempt

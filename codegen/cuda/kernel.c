@@ -64,6 +64,7 @@ cuda_emit *cuda_emit_make(const lm_plan_options *o, const lm_op *kernel, lm_aren
   e->scan = kernel->code == LM_OP_SCAN ? kernel : NULL;
   cuda_shape_begin(e, lm_op_module(kernel), e->scan ? lm_gen_scan_position(arena, kernel) : kernel,
                    arena);
+  e->g.result_stride = e->scan ? NULL : cuda_part_strides(kernel, arena);
   for (int i = 0; i < ATTEMPTS; i++) {
     attempt(e);
     if (!lm_gen_request_apply(&e->g))
@@ -106,7 +107,8 @@ static bool in_place(const cuda_emit *e, uint32_t operand, uint32_t result) {
   const lm_op *k = e->g.kernel;
   const lm_value *v = lm_kernel_yield(k)->in[result];
   lm_type type = k->out[result]->type;
-  if (lm_kernel_result_summed(k, result) || !lm_kernel_fits(e->g.m, k, operand, result))
+  bool dense = !e->g.result_stride || !e->g.result_stride[result];
+  if (!dense || lm_kernel_result_summed(k, result) || !lm_kernel_fits(e->g.m, k, operand, result))
     return false;
   if (v->def && lm_op_is_reduction(v->def))
     return false;
@@ -457,6 +459,7 @@ const lm_codegen lm_cuda_codegen = {.choose = choices_set,
                                     .gemm_is_profitable = lm_cuda_gemm_is_profitable,
                                     .gemm = lm_cuda_gemm_emit,
                                     .reads_strided = cuda_attend_reads_strided,
+                                    .writes_strided = cuda_writes_strided,
                                     .attends = lm_attend_is_supported,
                                     .attend_delta = true,
                                     .epilogue = lm_cuda_epilogue_is_supported};

@@ -80,7 +80,7 @@ bool cuda_load(lm_gen *g, const char *base, lm_type t, const lm_ix *at, lm_gen_t
 // ---- results
 
 static void store(cuda_emit *e, uint32_t i, lm_type t, const lm_ix *ix, const char *x, int level) {
-  lm_ix at = lm_gen_dense_index(&e->g, t, ix, t), rest;
+  lm_ix at = lm_gen_result_index(&e->g, i, t, ix), rest;
   const char *index = lm_gen_index(&e->g, &at, true);
   if (level != e->n_stages || !in_vectors(e, &at, &rest)) {
     lm_gen_statement(&e->g, level, "r%u[%s] = %s;", i, index,

@@ -73,6 +73,7 @@ const char *const lm_pipeline[] = {
     "fuse",
     "defer_sums",
     "recompute",
+    "strided_results",
     "dce",
     NULL,
 };

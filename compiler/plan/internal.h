@@ -189,6 +189,11 @@ void lm_steps_code(planner *p);
 // Makes the GEMM that computes the accumulated value add to `to`. False if it cannot.
 bool lm_step_dot_accumulate(planner *p, lm_op *accum, const location *to);
 
+// ---- part.c
+
+// LM_BUG unless the parts of the concatenation are written to its result.
+void lm_concat_check(planner *p, const lm_op *concat);
+
 // ---- collective.c
 
 void lm_step_collective(planner *p, lm_op *op);

@@ -4,7 +4,8 @@
 // Values are dense and row-major unless they are views. A view costs nothing if its consumer
 // supports strides (dot, loop, return, accum, append); kernels require dense operands. A value that
 // is written once and then yielded, stacked, returned or accumulated is written to its final
-// location directly if that is safe, else copied.
+// location directly if that is safe, else copied. The parts of a concatenation outside a kernel are
+// written to its result.
 //
 // A kernel result may share the address of an operand only if lm_codegen.in_place allows it.
 #ifndef LM_COMPILER_PLANNER_H
@@ -55,6 +56,9 @@ struct lm_codegen {
   // True if the kernel reads operand i at the strides of lm_plan_strides; NULL: all operands are
   // dense.
   bool (*reads_strided)(const lm_op *kernel, uint32_t i);
+  // True if the kernel writes result r at the strides of lm_plan_part_of, if it is such a part;
+  // NULL: all results are dense.
+  bool (*writes_strided)(const lm_op *kernel, uint32_t r);
   // True if `kernel` supports this attend or attend_vjp; NULL: it supports all.
   bool (*attends)(const lm_module *m, const lm_op *op);
   // True if kernels of attend_vjp read delta instead of o (see compiler/ir/attend.h).
@@ -91,6 +95,15 @@ bool lm_plan_dot_strides_ok(const lm_module *m, const lm_op *dot, int *out_opera
 // The strides of v, in elements, through the views that define it, down to a dense value. *offsets:
 // the bitwise or of the views' offsets. False if v has no strides.
 bool lm_plan_strides(const lm_module *m, const lm_value *v, int64_t *out, int64_t *offsets);
+
+// A value that is an operand of a concatenation outside a kernel, through views: its offset and
+// strides in the concatenation's result, in elements.
+typedef struct lm_plan_part {
+  const lm_op *concat;
+  int64_t offset, stride[LM_RANK];
+} lm_plan_part;
+// False if v is not such a value. The concatenation is then its only use.
+bool lm_plan_part_of(const lm_module *m, const lm_value *v, lm_plan_part *out);
 
 // Describes a dot whose operands are read through views. False if an operand must be copied first.
 bool lm_plan_gemm_from_dot(const lm_module *m, const lm_op *dot, lm_plan_gemm *out);

@@ -183,7 +183,21 @@ static void kernel_cost(planner *p, const lm_op *op, lm_plan_step *s) {
   s->attend = a;
 }
 
+// The location of a part of a concatenation, of which the first part that is located locates all.
+static location part_locate(planner *p, lm_value *v, const lm_plan_part *part) {
+  lm_value *whole = part->concat->out[0];
+  if (!p->locations[whole->id].at)
+    lm_result_locate(p, whole, whole->def);
+  location out = *lm_value_location(p, whole);
+  out.offset += part->offset * lm_dtype_bytes(v->type.dtype);
+  memcpy(out.stride, part->stride, sizeof out.stride);
+  return p->locations[v->id] = out;
+}
+
 location lm_result_locate(planner *p, lm_value *v, lm_op *op) {
+  lm_plan_part part;
+  if (p->codegen->writes_strided && lm_plan_part_of(p->m, v, &part))
+    return part_locate(p, v, &part);
   location out = lm_location_dense(
       p, lm_storage_new(p, lm_type_bytes(p, v->type), p->depth, lm_plan_label(p->arena, p->m, op)),
       v->type);

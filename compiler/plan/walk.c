@@ -465,6 +465,7 @@ static void op_walk(planner *p, lm_op *op) {
   case LM_OP_SLICE: view_walk(p, op); break;
   case LM_OP_AT: at_walk(p, op); break;
   case LM_OP_PAD: pad_walk(p, op); break;
+  case LM_OP_CONCAT: lm_concat_check(p, op); break;
   case LM_OP_PARAM: param_walk(p, op); break;
   case LM_OP_GRADIENT: gradient_walk(p, op); break;
   case LM_OP_ASSIGN: assign_walk(p, op); break;

@@ -179,6 +179,25 @@ def test_trace_groups(run):
             within(name, distance(gpu[name], cpu[name], 1e-2), 4e-2)
 
 
+def test_strided_results(run):
+    """attention by warpgroups writes the gradients of queries, keys and values beside each other: no copy, one pass over them less"""
+    fake, text = Fake(run, heavy=True), open(small(run, steps=1, rows=1, seq=96, compute="bf16")).read()
+    text = re.sub(r" *group @.*", "", re.sub(r"model = Llama.*", "model = GPT2(depth = 1, d = 128, heads = 2, positions = 96, vocab = 64)", text))
+    file, apart = run.write("gpt2.lm", re.sub("import .*", f'import "{ROOT}/examples/gpt2.lm": GPT2', text)), ("--disable-pass", "strided_results")
+    kernels, bytes_moved = zip(*(attention_of(fake, run, file, *how) for how in ((), apart)))
+    check(kernels[0] != kernels[1] and bytes_moved[1] - bytes_moved[0] == 2 * 96 * 3 * 128 * 2, f"{kernels} {bytes_moved}")
+    here, there = fake.trace(file), fake.trace(file, *apart)
+    check(here.keys() == there.keys() and all(np.array_equal(here[name], there[name]) for name in here), "the results differ")
+
+
+def attention_of(fake, run, file, *how):
+    """the kernels of attention by warpgroups, and the bytes that a step moves"""
+    plan = json.loads(fake("compile", file, "--target", "cuda", "--json", *how))
+    kernels = [k["kernel"] for k in plan["machine_code"] if "wgmma" in k.get("note", "")]
+    check(len(kernels) == 2, plan)
+    return kernels, plan["bytes"]
+
+
 def routed(run, model):
     """one layer of a mixture of experts of tests/models"""
     text = open(f"{ROOT}/tests/models/{model}/reference.lm").read()

@@ -1,0 +1,77 @@
+// parts.c - results that kernels write at strides, as parts of a concatenation: the gradients of
+// queries, keys and values beside each other, which one GEMM reads.
+#include "codegen/cuda/attend.h"
+#include "codegen/cuda/emit.h"
+
+bool cuda_part_of(const lm_op *op, uint32_t r, lm_plan_part *out) {
+  const lm_value *v = op->out[r];
+  return op->parent && v->def == op && lm_plan_part_of(lm_op_module(op), v, out);
+}
+
+// The last axis is contiguous, and the elements at its beginning are aligned to 16 bytes.
+static bool is_aligned(const lm_module *m, lm_type t, const lm_plan_part *part) {
+  int64_t vector = 16 / lm_dtype_bytes((lm_dtype)t.dtype);
+  int64_t bits = part->offset;
+  for (int i = 0; i + 1 < t.rank; i++)
+    bits |= lm_axis_size(m, t.axis[i]) > 1 ? part->stride[i] : 0;
+  return t.rank && part->stride[t.rank - 1] == 1 && bits % vector == 0;
+}
+
+static bool scatters(const lm_op *kernel) {
+  for (const lm_op *op = kernel->body->first; op; op = op->next)
+    if (op->code == LM_OP_SCATTER)
+      return true;
+  return false;
+}
+
+// The channels of result r, which are its last axes; NULL if it has none.
+static const lm_attend_axes *channels_of(const lm_attend_spec *f, uint32_t r) {
+  if (!f->vjp)
+    return r == 0 ? &f->v_channels : NULL;
+  for (int i = 0; i < f->n_sums; i++)
+    if (f->sums[i].result == r && f->sums[i].other >= 0)
+      return &f->sums[i].channels;
+  return NULL;
+}
+
+static bool attend_writes(const lm_op *op, uint32_t r, const lm_plan_part *part) {
+  lm_attend_spec f;
+  lm_buf why = {0};
+  bool ok = lm_attend_spec_make(lm_op_module(op), op, &f, &why);
+  const lm_attend_axes *channels = ok ? channels_of(&f, r) : NULL;
+  lm_type t = op->out[r]->type;
+  lm_buf_free(&why);
+  if (!channels || !cuda_attend_in_runs(t, channels, 2))
+    return false;
+  int64_t n = 1;
+  for (int i = t.rank - 1; i >= t.rank - channels->n; i--) {
+    if (part->stride[i] != n)
+      return false;
+    n *= lm_axis_size(f.m, t.axis[i]);
+  }
+  return true;
+}
+
+bool cuda_writes_strided(const lm_op *op, uint32_t r) {
+  lm_plan_part part;
+  if (!cuda_part_of(op, r, &part) || !is_aligned(lm_op_module(op), op->out[r]->type, &part))
+    return false;
+  if (lm_op_attends(op))
+    return attend_writes(op, r, &part);
+  return op->code == LM_OP_KERNEL && !lm_kernel_result_summed(op, r) && !scatters(op);
+}
+
+const int64_t **cuda_part_strides(const lm_op *op, lm_arena *arena) {
+  const int64_t **out = LM_NEW_N(arena, const int64_t *, op->n_out + 1);
+  for (uint32_t r = 0; r < op->n_out; r++) {
+    lm_plan_part *part = LM_NEW(arena, lm_plan_part);
+    out[r] = cuda_part_of(op, r, part) ? part->stride : NULL;
+  }
+  return out;
+}
+
+int64_t cuda_result_span(const lm_module *m, const lm_op *op, uint32_t r) {
+  lm_plan_part part;
+  bool is_part = cuda_part_of(op, r, &part);
+  return lm_type_elements(m, is_part ? part.concat->out[0]->type : op->out[r]->type);
+}

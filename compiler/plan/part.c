@@ -1,0 +1,54 @@
+// part.c - results of kernels that are parts of a concatenation, which the kernels write where the
+// concatenation has them.
+#include <string.h>
+
+#include "compiler/plan/internal.h"
+
+// The operation of the same region that uses v first; NULL if there is none.
+static const lm_op *user_of(const lm_value *v) {
+  for (const lm_op *op = v->def->next; op; op = op->next)
+    for (uint32_t i = 0; i < op->n_in; i++)
+      if (op->in[i] == v)
+        return op;
+  return NULL;
+}
+
+// The elements of the concatenation's axis before operand x.
+static int64_t elements_before(const lm_module *m, const lm_op *concat, const lm_value *x) {
+  int64_t n = 0;
+  for (uint32_t i = 0; concat->in[i] != x; i++)
+    n += lm_axis_size(m, concat->attr.axes[i]);
+  return n;
+}
+
+bool lm_plan_part_of(const lm_module *m, const lm_value *v, lm_plan_part *out) {
+  const lm_op *views[LM_RANK];
+  int n = 0;
+  const lm_op *user = v->def ? user_of(v) : NULL;
+  while (user && lm_op_info_of(user)->traits & LM_T_VIEW && n < LM_RANK) {
+    views[n++] = user;
+    v = user->out[0];
+    user = user_of(v);
+  }
+  if (!user || user->code != LM_OP_CONCAT)
+    return false;
+  int64_t stride[LM_RANK];
+  lm_type whole = user->out[0]->type;
+  lm_strides_dense(m, whole, stride);
+  *out = (lm_plan_part){.concat = user};
+  out->offset = elements_before(m, user, v) * stride[lm_type_find(whole, user->attr.to[0])];
+  while (n > 0) {
+    if (!lm_view_invert(m, views[--n], stride, out->stride))
+      return false;
+    memcpy(stride, out->stride, sizeof stride);
+  }
+  memcpy(out->stride, stride, sizeof stride);
+  return true;
+}
+
+void lm_concat_check(planner *p, const lm_op *concat) {
+  const storage *whole = p->locations[concat->out[0]->id].at;
+  for (uint32_t i = 0; i < concat->n_in; i++)
+    if (!whole || lm_value_location(p, concat->in[i])->at != whole)
+      LM_BUG("a concatenation outside a kernel, of an operand that no kernel writes there");
+}
