@@ -12,7 +12,7 @@
 // that compute the parts write them there, at its strides. Saves a kernel that reads and writes all
 // parts; a sum of the concatenation (the gradient of a bias) still reads it. Declines: targets
 // whose kernels cannot write the results at these strides; operands that are not results of
-// kernels, have another use, or are moved otherwise than by views.
+// kernels, have another use, or pass through operations that are not views.
 #include <string.h>
 
 #include "compiler/ops/interface.h"
