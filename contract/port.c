@@ -25,6 +25,10 @@ const char *lm_column_name_of(const char *port) {
   return strncmp(port, LM_COLUMN_PREFIX, n) ? NULL : port + n;
 }
 
+bool lm_column_is_prompt(const char *name) {
+  return !strcmp(name, "prompt");
+}
+
 lm_column_id lm_column_find(const char *name) {
   lm_port_id port = lm_port_find(name);
   return (int)port < LM_COLUMNS ? (lm_column_id)port : LM_COLUMNS;

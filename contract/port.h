@@ -21,8 +21,9 @@ enum {
 extern const lm_column_info lm_column_table[LM_COLUMNS];
 lm_column_id lm_column_find(const char *name); // LM_COLUMNS: no column
 
-// Further columns are named by the program: parameters of `loss` beside the batch. Their argument
-// is named "data.NAME"; the first axis is that of rows. What their values belong to:
+// Further columns are named by the program: parameters of `loss` beside the batch, and of `apply`
+// behind tok, pos and seg. Their argument is named "data.NAME"; the first axis is that of rows.
+// What their values belong to:
 typedef enum {
   LM_COLUMN_OF_POSITIONS, // [rows, seq]
   LM_COLUMN_OF_DOCUMENTS, // [rows, n]: the n documents of a row
@@ -30,6 +31,9 @@ typedef enum {
 } lm_column_of;
 extern const char LM_COLUMN_PREFIX[];            // "data."
 const char *lm_column_name_of(const char *port); // NULL: not an argument for such a column
+// int [rows, seq]: 1 at the positions of a document up to the first one of weight, 0 behind. A
+// position of the prompt may depend on all positions of it.
+bool lm_column_is_prompt(const char *name); // as the program names it
 
 // What the memory of a port holds (ports.def).
 typedef enum {

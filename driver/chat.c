@@ -40,9 +40,15 @@ static void stop_find(const lm_session *s, const lm_chat *chat, lm_buf *stop, in
   lm_status_free(status);
 }
 
-static lm_status prompt_take(const lm_chat *chat, const lm_conversation *c, lm_tokens *out) {
+// *out_marked: the tokens up to the first answer, which the column `prompt` marks.
+static lm_status prompt_take(const lm_chat *chat, const lm_conversation *c, lm_tokens *out,
+                             int64_t *out_marked) {
   out->n = 0;
   LM_TRY(lm_chat_encode(chat, c, true, out));
+  int64_t marked = 0;
+  while (marked < (int64_t)out->n && out->ids[marked] & LM_TOKEN_UNTRAINED)
+    marked++;
+  *out_marked = marked;
   for (size_t i = 0; i < out->n; i++)
     out->ids[i] &= ~LM_TOKEN_UNTRAINED;
   return NULL;
@@ -56,7 +62,8 @@ lm_status lm_session_question(lm_session *s, const char *text, lm_tokens *out, l
     return lm_fail(LM_USER, "the message is not UTF-8 text");
   lm_conversation c = {.messages = json_array(), .given = json_object()};
   message_add(c.messages, "user", text, strlen(text));
-  lm_status status = prompt_take(&chat, &c, out);
+  int64_t marked; // all of them
+  lm_status status = prompt_take(&chat, &c, out, &marked);
   if (!status)
     stop_find(s, &chat, out_stop, out_end);
   lm_conversation_free(&c);
@@ -113,7 +120,8 @@ void lm_chatter_destroy(lm_chatter *c) {
 
 // The tokens of the prompt, without as many of the first messages as it takes to leave room for the
 // answer.
-static lm_status prompt_encode(lm_chatter *c, lm_tokens *out, int *out_dropped) {
+static lm_status prompt_encode(lm_chatter *c, lm_tokens *out, int64_t *out_marked,
+                               int *out_dropped) {
   json_t *all = c->conversation.messages;
   lm_conversation view = c->conversation;
   int64_t most = c->o->context - c->o->tokens;
@@ -124,7 +132,7 @@ static lm_status prompt_encode(lm_chatter *c, lm_tokens *out, int *out_dropped) 
   *out_dropped = 0;
   view.messages = json_copy(all);
   for (;;) {
-    s = prompt_take(&c->chat, &view, out);
+    s = prompt_take(&c->chat, &view, out, out_marked);
     size_t left = json_array_size(view.messages) - system;
     if (s || (int64_t)out->n <= most || left < 3)
       break;
@@ -152,7 +160,7 @@ static lm_status answer(lm_chatter *c, int *out_dropped) {
                          .has_end = c->stop_id >= 0,
                          .stops = &stop,
                          .n_stops = c->stop_id < 0 && stop && *stop};
-  lm_status s = prompt_encode(c, &prompt, out_dropped);
+  lm_status s = prompt_encode(c, &prompt, &o.n_marked, out_dropped);
   if (!s) {
     o.prompt = prompt.ids;
     o.n_prompt = (int64_t)prompt.n;

@@ -85,8 +85,9 @@ static void stages_fill(const lm_session *s, lm_data_options *o) {
   o->n_stages = (int)d->n_stages;
 }
 
-static void column_check(lm_ctx *c, const lm_recipe_data *d, const lm_loss_column *x) {
+static void column_check(lm_ctx *c, const lm_recipe_data *d, const lm_model_column *x) {
   bool known = d->pairs && !strcmp(x->name, "prefer");
+  known |= lm_column_is_prompt(x->name);
   known |= !d->plain;
   known &= x->of != LM_COLUMN_OF_ROWS;
   bool sized = d->docs || x->of != LM_COLUMN_OF_DOCUMENTS;
@@ -101,7 +102,7 @@ static void column_check(lm_ctx *c, const lm_recipe_data *d, const lm_loss_colum
 lm_status lm_session_check_columns(const lm_session *s) {
   lm_ctx *c = s->project.ctx;
   const lm_recipe_data *d = &s->project.recipe->data;
-  lm_loss_columns all = lm_loss_columns_of(c, s->project.recipe->model.target.decl);
+  lm_model_columns all = lm_model_columns_of(c, s->project.recipe->model.target.decl);
   for (uint32_t i = 0; i < all.n && !d->replays; i++)
     column_check(c, d, &all.v[i]);
   return lm_verdict(c);
@@ -109,7 +110,7 @@ lm_status lm_session_check_columns(const lm_session *s) {
 
 static void columns_fill(const lm_session *s, lm_data_options *o) {
   lm_ctx *c = s->project.ctx;
-  lm_loss_columns all = lm_loss_columns_of(c, s->project.recipe->model.target.decl);
+  lm_model_columns all = lm_model_columns_of(c, s->project.recipe->model.target.decl);
   lm_data_column *columns = LM_NEW_N(c->arena, lm_data_column, all.n + 1);
   for (uint32_t i = 0; i < all.n; i++)
     columns[i] = (lm_data_column){all.v[i].name, all.v[i].dtype, all.v[i].of};

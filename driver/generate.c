@@ -153,6 +153,7 @@ lm_status lm_sample_make(const lm_session *s, const lm_sample_options *o, lm_sam
                            .sampler = o->sampler,
                            .prompt = o->prompt,
                            .n_prompt = o->n_prompt,
+                           .n_marked = o->n_marked ? o->n_marked : o->n_prompt,
                            .n = o->n,
                            .eos = -1,
                            .agree = lm_sample_exchanges(s) ? token_agree : NULL,

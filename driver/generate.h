@@ -13,6 +13,7 @@ typedef enum {
 typedef struct lm_sample_options {
   const int32_t *prompt;
   int64_t n_prompt, n;
+  int64_t n_marked; // the tokens of the column `prompt`, up to the first answer; 0: n_prompt
   lm_sampler sampler;
   // Receives text as soon as it is final: one that may still become a stop text is held back.
   // Optional.

@@ -12,7 +12,7 @@ static lm_column_shapes columns_of(lm_arena *a, const lm_data_info *data) {
   return (lm_column_shapes){v, data->n_columns};
 }
 
-static void shape_set(lm_column_shape *out, const lm_loss_column *x, const lm_recipe *r) {
+static void shape_set(lm_column_shape *out, const lm_model_column *x, const lm_recipe *r) {
   out->name = x->name;
   out->rank = 1;
   if (x->of == LM_COLUMN_OF_DOCUMENTS)
@@ -20,9 +20,9 @@ static void shape_set(lm_column_shape *out, const lm_loss_column *x, const lm_re
 }
 
 lm_column_shapes lm_run_columns(lm_ctx *c, const lm_recipe *r) {
-  lm_loss_columns all = {0};
+  lm_model_columns all = {0};
   if (!r->data.replays)
-    all = lm_loss_columns_of(c, r->model.target.decl);
+    all = lm_model_columns_of(c, r->model.target.decl);
   lm_column_shape *v = LM_NEW_N(c->arena, lm_column_shape, all.n + 1);
   for (uint32_t i = 0; i < all.n; i++)
     shape_set(&v[i], &all.v[i], r);

@@ -110,17 +110,13 @@ static void refuse_by_number(probe *p, const lm_op *op) {
                "x, 0), s)");
 }
 
-static bool is_hidden(const probe *p, int64_t t, int64_t s) {
-  return s > t || p->seg[s] != p->seg[t];
-}
-
 // The maximum of row t over the positions that t may depend on; NAN if one of these cells is not a
 // known constant.
 static double visible_max(const probe *p, const lm_value *v, int64_t t) {
   double most = -INFINITY;
-  for (int64_t s = 0; s <= t; s++) {
+  for (int64_t s = 0; s <= p->last[t]; s++) {
     double c = lm_fact_cell(p, v, t, s);
-    if (is_hidden(p, t, s))
+    if (lm_probe_hides(p, t, s))
       continue;
     if (isnan(c))
       return NAN;
@@ -137,7 +133,7 @@ static bool changes_max(const probe *p, const lm_value *v, int64_t t, double c) 
   if (!isnan(most))
     return c > most;
   for (int64_t s = 0; s < p->n_positions; s++)
-    if (is_hidden(p, t, s))
+    if (lm_probe_hides(p, t, s))
       return c != lm_fact_cell(p, v, t, s);
   return false;
 }
@@ -161,7 +157,7 @@ static bool leak_find(const probe *p, const lm_op *op, const lm_value *v, leak *
   *out = (leak){-1, -1, false};
   for (int64_t t = 0; t < p->n_positions && p->seg[t] >= 0; t++)
     for (int64_t s = 0; s < p->n_positions && found < 3; s++) {
-      int rank = is_hidden(p, t, s) ? leak_rank(p, t, s) : 0;
+      int rank = lm_probe_hides(p, t, s) ? leak_rank(p, t, s) : 0;
       if (rank <= found || !leaks(p, op, v, t, s))
         continue;
       found = rank;
@@ -408,6 +404,8 @@ static void probe_free(probe *p) {
   lm_free(p->is_history);
   lm_free(p->pos);
   lm_free(p->seg);
+  lm_free(p->prompt);
+  lm_free(p->last);
   lm_arena_destroy(p->a);
 }
 
@@ -428,10 +426,12 @@ bool lm_pass_causal(lm_module *m, const lm_pass_env *env) {
   p.is_history = lm_calloc(m->n_axes, sizeof *p.is_history);
   p.pos = lm_calloc((size_t)p.n_positions, sizeof *p.pos);
   p.seg = lm_calloc((size_t)p.n_positions, sizeof *p.seg);
+  p.last = lm_calloc((size_t)p.n_positions, sizeof *p.last);
   p.is_position[t] = true;
   lm_probe_row(&p, f);
   p.proofs = LM_NEW_N(p.a, proof, m->n_values + 1);
   p.sketches = LM_NEW_N(p.a, sketch, m->n_values + 1);
+  p.reads_prompt = LM_NEW_N(p.a, bool, m->n_values + 1);
   m->causality = (lm_causality){.positions = p.n_positions};
   need_logits(&p, f);
   lm_region_walk(f->body, causal_visit, &p);

@@ -56,13 +56,16 @@ typedef struct probe {
   fact *facts;    // by value id
   double **spare; // cells of freed facts, one for each (t, s)
   uint32_t n_spare, cap_spare;
-  proof *proofs;                  // by value id
-  sketch *sketches;               // the same
-  bool *needed;                   // by value id: the logits depend on it
-  uint32_t *uses;                 // by value id: remaining uses
+  proof *proofs;      // by value id
+  sketch *sketches;   // the same
+  bool *needed;       // by value id: the logits depend on it
+  bool *reads_prompt; // by value id: a gather that reads logits within a prompt at `next`
+  uint32_t *uses;     // by value id: remaining uses
   bool *is_position, *is_history; // by axis: t and its renamings; s
   int64_t n_positions;
   double *pos, *seg;     // the columns, by t
+  double *prompt;        // the same; NULL: the model does not take it
+  int64_t *last;         // by t: the last position that t may depend on, t or the end of its prompt
   bool left_out;         // a constant has no positions around it on the row
   bool selects_document; // a select along the positions depends on the column of documents
   const lm_op **shifts;  // operations that move elements to later positions
@@ -83,6 +86,9 @@ bool lm_probe_has(const bool *set, lm_type t, lm_axis *out);
 bool lm_probe_gridded(const probe *p, lm_type t);
 // True if the operation names an axis of the set.
 bool lm_probe_over(const lm_op *op, const bool *set);
+// True if the value at t must not depend on position s: it is of another document, or later and not
+// in the same prompt.
+bool lm_probe_hides(const probe *p, int64_t t, int64_t s);
 
 // ---- causal_cells.c
 // Derives the fact of the operation's result from the facts of its operands.
@@ -110,12 +116,18 @@ void lm_mask_note(probe *p, const lm_op *op);
 // Reports values of the logits that depend on later positions or on other documents.
 void lm_probe_reach(probe *p, const lm_func *f);
 
+// ---- causal_weight.c
+// Reports results that depend on p->reads_prompt that `w` does not multiply.
+void lm_probe_weights(probe *p, const lm_func *f);
+
 // ---- causal_row.c: the row of packed documents
 // Consecutive positions at the start of the long document.
 enum {
   LM_PROBE_FILLED = 512
 };
-void lm_probe_row(probe *p, const lm_func *f); // sets p->pos, p->seg and p->left_out
+// Sets p->pos, p->seg, p->prompt, p->last and p->left_out.
+void lm_probe_row(probe *p, const lm_func *f);
+bool lm_is_prompt(const lm_value *v); // the argument for the column `prompt`
 // Warns of constants without positions on the row, if something is not proved for every position.
 void lm_probe_row_warn(const probe *p);
 #endif

@@ -1,4 +1,4 @@
-// causal_axes.c - axes of positions and of the history of a value or an operation.
+// causal_axes.c - axes of positions and of the history, and what positions may depend on.
 #include "compiler/passes/causal.h"
 
 bool lm_probe_has(const bool *set, lm_type t, lm_axis *out) {
@@ -20,4 +20,8 @@ bool lm_probe_over(const lm_op *op, const bool *set) {
     if (set[op->attr.axes[i]])
       return true;
   return false;
+}
+
+bool lm_probe_hides(const probe *p, int64_t t, int64_t s) {
+  return s > p->last[t] || p->seg[s] != p->seg[t];
 }

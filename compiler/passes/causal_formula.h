@@ -15,8 +15,10 @@ enum {
   LM_POS_S,
   LM_SEG_T,
   LM_SEG_S,
+  LM_PROMPT_T,
+  LM_PROMPT_S,
   LM_TERMS_BASE,     // behind them: other terms, of which nothing is known
-  LM_TERMS_MAX = 12, // with them
+  LM_TERMS_MAX = 14, // with them
 };
 
 // The sum of at[i] * term i, plus c.

@@ -2,7 +2,7 @@
 // of one row.
 //
 // A mask is a formula of comparisons of positions and documents. For a reduction over the history,
-//   hidden: seg_t != seg_s | pos_s > pos_t
+//   hidden: seg_t != seg_s | pos_s > pos_t & !(prompt_t == 1 & prompt_s == 1)
 // has to imply that the operand is 0 at (t, s), or for a maximum that it is a masked score:
 //   %m = and %a, %b                       pos_t >= pos_s & seg_t == seg_s
 //   %x = select %m, %scores, -1e30        masked if !m
@@ -65,6 +65,10 @@ static bool column_linear(const prover *x, const lm_value *v, bool at_s, lm_line
   if (v->region != f->body || !v->name)
     return false;
   at_s &= !x->itself;
+  if (lm_is_prompt(v)) {
+    *out = lm_linear_term(at_s ? LM_PROMPT_S : LM_PROMPT_T);
+    return true;
+  }
   switch (lm_column_find(v->name)) {
   case LM_COLUMN_POS: *out = lm_linear_term(at_s ? LM_POS_S : LM_POS_T); return true;
   case LM_COLUMN_SEG: *out = lm_linear_term(at_s ? LM_SEG_S : LM_SEG_T); return true;
@@ -311,7 +315,8 @@ static const lm_formula *at_least(const prover *x, int more, int less, int64_t c
   return lm_formula_atom(x->p->a, &d);
 }
 
-// Positions are at least 0, and documents at t also; those at s may be padding, -1.
+// Positions are at least 0, and documents at t also; those at s may be padding, -1. `prompt` is 0
+// or 1.
 static const lm_formula *domain(const prover *x) {
   lm_arena *a = x->p->a;
   const lm_formula *all = lm_formula_constant(true);
@@ -320,14 +325,27 @@ static const lm_formula *domain(const prover *x) {
     term.c = i == LM_SEG_S ? 1 : 0;
     all = lm_formula_and(a, all, lm_formula_atom(a, &term));
   }
+  for (int i = LM_PROMPT_T; i <= LM_PROMPT_S; i++) {
+    lm_linear one = {.c = 1}, term = lm_linear_term(i), rest = lm_linear_add(&one, &term, -1);
+    all = lm_formula_and(a, all, lm_formula_atom(a, &rest));
+  }
   return all;
+}
+
+static const lm_formula *is_zero(lm_arena *a, int i) {
+  lm_linear term = lm_linear_term(i);
+  return lm_formula_zero(a, &term);
 }
 
 static const lm_formula *hidden(const prover *x) {
   lm_arena *a = x->p->a;
   const lm_formula *other =
       lm_formula_or(a, at_least(x, LM_SEG_T, LM_SEG_S, 1), at_least(x, LM_SEG_S, LM_SEG_T, 1));
-  return lm_formula_or(a, at_least(x, LM_POS_S, LM_POS_T, 1), other);
+  const lm_formula *later = at_least(x, LM_POS_S, LM_POS_T, 1);
+  if (x->p->prompt)
+    later = lm_formula_and(a, later,
+                           lm_formula_or(a, is_zero(a, LM_PROMPT_T), is_zero(a, LM_PROMPT_S)));
+  return lm_formula_or(a, later, other);
 }
 
 // True if no pair in the domain satisfies both formulas.
@@ -377,12 +395,14 @@ bool lm_mask_prove(probe *p, const lm_op *op) {
 
 // The element of a value at a position t and a position s of the same document; NAN: not known.
 typedef struct pair {
-  double t, s, document;
+  double t, s, document, prompt; // the last at t, and at s if it is 1
 } pair;
 
 static double element(prover *x, const lm_value *v, bool at_s, const pair *at);
 
 static double column_element(const lm_value *v, bool at_s, const pair *at) {
+  if (lm_is_prompt(v))
+    return at_s && at->prompt == 0 ? NAN : at->prompt;
   switch (v->name ? lm_column_find(v->name) : LM_COLUMNS) {
   case LM_COLUMN_POS: return at_s ? at->s : at->t;
   case LM_COLUMN_SEG: return at->document;
@@ -432,7 +452,8 @@ bool lm_mask_shows(const probe *p, const lm_value *v, int64_t t) {
   double first = fmax(0, p->pos[t] - MAX_BACK);
   for (double s = p->pos[t]; s >= first; s--) {
     prover x = prover_of(p, of_t, of_s, false);
-    if (!(element(&x, v, false, &(pair){p->pos[t], s, p->seg[t]}) <= LM_NEVER))
+    pair at = {p->pos[t], s, p->seg[t], p->prompt ? p->prompt[t] : 0};
+    if (!(element(&x, v, false, &at) <= LM_NEVER))
       return true;
   }
   return false;
@@ -454,8 +475,9 @@ static bool is_unknown(const probe *p, const fact *f) {
   return !f->known.v;
 }
 
+// A column whose value depends on the document.
 static bool is_documents(const lm_value *v) {
-  return !v->def && v->name && lm_column_find(v->name) == LM_COLUMN_SEG;
+  return !v->def && v->name && (lm_is_prompt(v) || lm_column_find(v->name) == LM_COLUMN_SEG);
 }
 
 // Carries of a loop may depend on documents from the second iteration on.

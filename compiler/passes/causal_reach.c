@@ -8,8 +8,10 @@
 // facts of causal_cells.c remove what masks exclude (causal_proof.c). Loops are visited until the
 // intervals of their carries are stable.
 //
-// The logits at t may depend on positions of t's document up to t. A gather that reads values at
-// `next`, as in the cross-entropy, may read values that depend on positions before that token only.
+// The logits at t may depend on positions of t's document up to t, and within a prompt on all of
+// it. A gather that reads values at `next`, as in the cross-entropy, may read values that depend on
+// positions before that token only; within a prompt it may read others if the loss multiplies the
+// result by `w`, which is 0 there (causal_weight.c).
 // Sums over positions in the loss, after the logits, are not restricted.
 #include "compiler/passes/causal_reach.h"
 
@@ -39,12 +41,13 @@ static bool is_consecutive(const reacher *r, int64_t t) {
 static bool excess_at(const reacher *r, const term *x, int64_t t, excess *out) {
   int64_t first = r->p->n_positions + 1 - x->before[t];
   int64_t last = x->after[t] - 1;
-  if (!x->after[t] || !is_consecutive(r, t) || (last <= t && first >= r->start[t]))
+  int64_t most = r->p->last[t];
+  if (!x->after[t] || !is_consecutive(r, t) || (last <= most && first >= r->start[t]))
     return false;
-  bool later = last > t;
-  // An interval that reaches another document includes t + 1 if t + 1 is in the same document.
-  bool inside = later && t + 1 < r->p->n_positions && r->start[t + 1] == r->start[t];
-  int64_t end = t + 1;
+  bool later = last > most;
+  // An interval that reaches another document includes `most` + 1 if that is in the same document.
+  bool inside = later && most + 1 < r->p->n_positions && r->start[most + 1] == r->start[t];
+  int64_t end = most + 1;
   while (inside && end < last && r->start[end + 1] == r->start[t])
     end++;
   *out = (excess){t, inside ? end : later ? last : first, later, inside};
@@ -391,6 +394,10 @@ static void pair_check(reacher *r, const lm_op *op) {
     int64_t token = r->p->n_positions + 1 - index.v[0].before[t];
     if (!index.v[0].before[t] || read.after[t] - 1 < token)
       continue;
+    if (t < r->p->n_positions && read.after[t] - 1 <= r->p->last[t]) {
+      r->p->reads_prompt[op->out[0]->id] = true;
+      continue;
+    }
     r->paired = op;
     r->pair_cause = table.cause;
     r->pair_t = t;
@@ -485,8 +492,8 @@ static void explain_later(const reacher *r, lm_diag *d, const cause *c) {
   path_note(r, d, c ? c->before : NULL);
   lm_diag_help(r->p->c, d,
                "relate positions by history(x, t -> s) and a mask such as expand(pos, s) >= ps & "
-               "expand(seg, s) == ss; lmc supports causal models only, no encoders, prefix or "
-               "masked language models");
+               "expand(seg, s) == ss. A column `prompt` of `apply` marks positions that may depend "
+               "on all of the prompt; a model that predicts no next token has no `apply`");
 }
 
 static void refuse_logits(const reacher *r, const lm_op *at, const cause *c, const excess *e) {
@@ -566,4 +573,6 @@ void lm_probe_reach(probe *p, const lm_func *f) {
   }
   if (p->ok && r.paired)
     refuse_pair(&r);
+  if (p->ok)
+    lm_probe_weights(p, f);
 }

@@ -9,6 +9,9 @@
 // `ps + 1000 == 4000` changes. Gaps do not matter, because a mask depends on the value of a
 // position only. The documents of two positions have the indices 4, 5, …, and those around the
 // constants.
+//
+// If the model takes the column `prompt`, the first documents have a prompt of 3, 0 and 40
+// positions, one is a prompt as a whole, the next one begins with a prompt of 1, and so on.
 #include "compiler/passes/causal.h"
 #include "runtime/base/diag_code.h"
 
@@ -88,9 +91,16 @@ static void causal_row_visit(lm_op *op, void *user) {
   }
 }
 
+bool lm_is_prompt(const lm_value *v) {
+  const char *name = v->name ? lm_column_name_of(v->name) : NULL;
+  return !v->def && name && lm_column_is_prompt(name);
+}
+
 static const double *column_of(const probe *p, const lm_value *arg) {
   if (!arg->name || arg->type.rank != 2)
     return NULL;
+  if (lm_is_prompt(arg))
+    return p->prompt;
   switch (lm_column_find(arg->name)) {
   case LM_COLUMN_POS: return p->pos;
   case LM_COLUMN_SEG: return p->seg;
@@ -248,12 +258,49 @@ static lm_tensor column(const probe *p, const lm_value *arg, const double *v) {
   return x;
 }
 
+// ---- prompts
+
+static bool takes_prompt(const lm_func *f) {
+  for (uint32_t i = 0; i < f->body->n_args; i++)
+    if (lm_is_prompt(f->body->args[i]))
+      return true;
+  return false;
+}
+
+// The positions of the prompt of a document of n positions: none, all of them, or some.
+static int64_t prompt_of(int64_t document, int64_t n) {
+  enum {
+    SOME = 40
+  };
+  static const int64_t some[] = {3, 0, SOME, INT64_MAX, 1};
+  int64_t k = some[document % (int64_t)LM_COUNT(some)];
+  return k < n ? k : n;
+}
+
+static void prompts_fill(probe *p) {
+  int64_t documents = 0;
+  int64_t n;
+  for (int64_t first = 0; first < p->n_positions; first += n, documents++) {
+    for (n = 1; first + n < p->n_positions && p->seg[first + n] == p->seg[first];)
+      n++;
+    int64_t inside = p->prompt && p->seg[first] >= 0 ? prompt_of(documents, n) : 0;
+    for (int64_t i = 0; i < n; i++) {
+      p->last[first + i] = first + (i < inside ? inside - 1 : i);
+      if (i < inside)
+        p->prompt[first + i] = 1;
+    }
+  }
+}
+
 void lm_probe_row(probe *p, const lm_func *f) {
+  if (takes_prompt(f))
+    p->prompt = lm_calloc((size_t)p->n_positions, sizeof *p->prompt);
   numbers c = constants(p, f);
   if (p->n_positions < LONG_ROW)
     row_fill(p, p->n_positions); // rows of tests are short
   else
     row_sample(p, &c);
+  prompts_fill(p);
   for (uint32_t i = 0; i < f->body->n_args; i++) {
     const double *v = column_of(p, f->body->args[i]);
     if (v)

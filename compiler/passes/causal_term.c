@@ -283,14 +283,14 @@ static int64_t least_of(const int64_t *steps, int n, int64_t x) {
 }
 
 // The next larger interval that a loop may reach at position t: from the start of the document, or
-// of the row; up to t, to the end of the document, or of the row.
+// of the row; up to t, to the end of its prompt, of the document, or of the row.
 static void widen_at(const reacher *r, term *x, int64_t t) {
   int64_t n = r->p->n_positions;
   int64_t end = t;
   while (end + 1 < n && r->start[end + 1] == r->start[t])
     end++;
   const int64_t before[] = {n + 1 - r->start[t], n + 1};
-  const int64_t after[] = {t + 1, end + 1, n};
+  const int64_t after[] = {t + 1, r->p->last[t] + 1, end + 1, n};
   x->before[t] = (int32_t)least_of(before, LM_COUNT(before), x->before[t]);
   x->after[t] = (int32_t)least_of(after, LM_COUNT(after), x->after[t]);
 }

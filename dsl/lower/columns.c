@@ -9,13 +9,28 @@ enum {
   UNKNOWN = 8 // the size of an axis in checks that do not read the data
 };
 
+enum {
+  TOKENS = 3 // tok, pos and seg, the first parameters of `apply`
+};
+
+static bool is_apply(lm_ctx *c, const ast_member *m) {
+  return m->names.v[0].text == LM_SYM(c, "apply");
+}
+
+// The parameter whose type names the axes of rows and positions: the batch, or tok.
 static const ast_param *batch_of(const ast_sig *sig) {
   for (uint32_t i = 0; i < sig->n_params; i++) {
     const ast_param *p = &sig->params[i];
     if (p->type && el_type_is(p->type, "Batch"))
       return p;
   }
-  return NULL;
+  bool tokens = sig->n_params > TOKENS && sig->params[0].type;
+  return tokens && sig->params[0].type->n_dims == 2 ? &sig->params[0] : NULL;
+}
+
+// Parameter i is the batch, or one of tok, pos and seg.
+static bool is_first(lm_ctx *c, const ast_member *m, uint32_t i) {
+  return is_apply(c, m) ? i < TOKENS : &m->sig.params[i] == batch_of(&m->sig);
 }
 
 static lm_sym dim_name(const ast_dim *d) {
@@ -46,48 +61,76 @@ static lm_column_of column_of(const ast_type *t, const ast_type *batch) {
                                                             : LM_COLUMN_OF_DOCUMENTS;
 }
 
-static const ast_sig *loss_of(lm_ctx *c, const ast_decl *model) {
-  lm_sym name = LM_SYM(c, "loss");
-  for (uint32_t i = 0; i < model->members.n; i++) {
-    const ast_member *m = model->members.v[i];
-    if (m->kind == MB_METHOD && m->names.v[0].text == name)
-      return &m->sig;
-  }
-  return NULL;
+// The column `prompt` has one type.
+static bool is_typed(const ast_param *p, const ast_type *batch) {
+  return !lm_column_is_prompt(p->name.text) ||
+         (el_type_is(p->type, "int") && column_of(p->type, batch) == LM_COLUMN_OF_POSITIONS);
 }
 
-lm_loss_columns lm_loss_columns_of(lm_ctx *c, const ast_decl *model) {
-  lm_loss_columns out = {0};
-  const ast_sig *sig = model ? loss_of(c, model) : NULL;
-  const ast_param *batch = sig ? batch_of(sig) : NULL;
-  for (uint32_t i = 0; batch && i < sig->n_params; i++) {
-    const ast_param *p = &sig->params[i];
-    if (p == batch || !is_column(p->type, batch->type))
+// The number of parameters that the compiler passes: those of `apply` up to the first default.
+static uint32_t given(lm_ctx *c, const ast_member *m) {
+  uint32_t n = is_apply(c, m) ? 0 : m->sig.n_params;
+  while (n < m->sig.n_params && !m->sig.params[n].init)
+    n++;
+  return n;
+}
+
+static bool has_column(const lm_model_columns *all, lm_sym name) {
+  for (uint32_t i = 0; i < all->n; i++)
+    if (all->v[i].name == name)
+      return true;
+  return false;
+}
+
+static void method_columns(lm_ctx *c, const ast_member *m, lm_model_columns *out) {
+  const ast_param *batch = batch_of(&m->sig);
+  for (uint32_t i = 0; batch && i < given(c, m); i++) {
+    const ast_param *p = &m->sig.params[i];
+    bool further = !is_first(c, m, i) && is_column(p->type, batch->type);
+    if (!further || has_column(out, p->name.text))
       continue;
-    lm_loss_column *x = &LM_PUSH(c->arena, out.v, out.n, out.cap);
+    lm_model_column *x = &LM_PUSH(c->arena, out->v, out->n, out->cap);
     x->name = p->name.text;
     x->loc = p->name.loc;
     x->dtype = el_type_is(p->type, "int") ? LM_INT : LM_F32;
     x->of = column_of(p->type, batch->type);
   }
+}
+
+lm_model_columns lm_model_columns_of(lm_ctx *c, const ast_decl *model) {
+  lm_model_columns out = {0};
+  for (uint32_t i = 0; model && i < model->members.n; i++) {
+    const ast_member *m = model->members.v[i];
+    bool method = m->kind == MB_METHOD;
+    if (method && (is_apply(c, m) || m->names.v[0].text == LM_SYM(c, "loss")))
+      method_columns(c, m, &out);
+  }
   return out;
+}
+
+bool lm_model_takes_prompt(lm_ctx *c, const ast_decl *model) {
+  lm_model_columns all = lm_model_columns_of(c, model);
+  for (uint32_t i = 0; i < all.n; i++)
+    if (lm_column_is_prompt(all.v[i].name))
+      return true;
+  return false;
 }
 
 // ---- arguments of the function
 
-static const lm_column_shape *shape_of(const lm_loss_call *x, lm_sym name) {
+static const lm_column_shape *shape_of(const lm_column_call *x, lm_sym name) {
   for (int i = 0; i < x->shapes.n; i++)
     if (!strcmp(x->shapes.v[i].name, name))
       return &x->shapes.v[i];
   return NULL;
 }
 
-static lm_sym batch_axis(const lm_loss_call *x, int k) {
-  return dim_name(&batch_of(&x->loss->sig)->type->dims[k]);
+static lm_sym batch_axis(const lm_column_call *x, int k) {
+  return dim_name(&batch_of(&x->method->sig)->type->dims[k]);
 }
 
 // The axis of a name: of the batch, of the model, or made for an earlier column; NULL: none yet.
-static el_axis *axis_known(lm_elab *e, el_inst *model, const lm_loss_call *x, lm_sym name) {
+static el_axis *axis_known(lm_elab *e, el_inst *model, const lm_column_call *x, lm_sym name) {
   if (name == batch_axis(x, 0))
     return x->b;
   if (name == batch_axis(x, 1))
@@ -99,7 +142,7 @@ static el_axis *axis_known(lm_elab *e, el_inst *model, const lm_loss_call *x, lm
 }
 
 // Axis i of a column; extent: its size in the data, or 0. NULL: reported.
-static el_axis *axis_of(lm_elab *e, el_inst *model, const lm_loss_call *x, const ast_param *p,
+static el_axis *axis_of(lm_elab *e, el_inst *model, const lm_column_call *x, const ast_param *p,
                         uint32_t i, int64_t extent) {
   lm_sym name = dim_name(&p->type->dims[i]);
   el_axis *a = axis_known(e, model, x, name);
@@ -113,7 +156,8 @@ static el_axis *axis_of(lm_elab *e, el_inst *model, const lm_loss_call *x, const
   if (!differs || (a == x->t && x->f->key.id == LM_FUNC_PROBE)) // whose row is longer
     return a;
   lm_diag *d = EL_ERR(e, p->name.loc, E0F3, p->name.text, (long long)extent, name, (long long)size);
-  lm_diag_note(e->c, d, x->loss->sig.params[0].name.loc, "`loss` is declared here");
+  lm_diag_note(e->c, d, x->method->sig.params[0].name.loc, "`%s` is declared here",
+               x->method->names.v[0].text);
   return NULL;
 }
 
@@ -125,13 +169,24 @@ static el_kind kind_of(const ast_type *t) {
   return K_F32;
 }
 
-static bool column_arg(lm_elab *e, el_inst *model, const lm_loss_call *x, const ast_param *p,
+// The argument of that name, which `loss` and `apply` share. NULL: it has another type.
+static lm_value *arg_of(lm_elab *e, const lm_func *f, lm_type type, lm_sym name) {
+  for (uint32_t i = 0; i < f->body->n_args; i++)
+    if (f->body->args[i]->name == name)
+      return lm_type_equal(f->body->args[i]->type, type) ? f->body->args[i] : NULL;
+  return lm_arg_add(e->m, f->body, type, name);
+}
+
+static bool column_arg(lm_elab *e, el_inst *model, const lm_column_call *x, const ast_param *p,
                        el_val *out) {
-  const ast_param *batch = batch_of(&x->loss->sig);
-  if (!batch || !is_column(p->type, batch->type)) {
+  const ast_param *batch = batch_of(&x->method->sig);
+  if (!batch || !is_column(p->type, batch->type) || !is_typed(p, batch->type)) {
     lm_diag *d = EL_ERR(e, p->name.loc, E0F2, p->name.text);
-    lm_diag_help(e->c, d, "loss(bt: Batch[b, t], %s: f32[b, t]) gives it a value for each position",
-                 p->name.text);
+    bool apply = is_apply(e->c, x->method);
+    lm_diag_help(e->c, d, "%s%s: %s[b, t]) gives it a value for each position",
+                 apply ? "apply(tok: int[b, t], pos: int[b, t], seg: int[b, t], "
+                       : "loss(bt: Batch[b, t], ",
+                 p->name.text, lm_column_is_prompt(p->name.text) ? "int" : "f32");
     return false;
   }
   const lm_column_shape *shape = shape_of(x, p->name.text);
@@ -147,8 +202,9 @@ static bool column_arg(lm_elab *e, el_inst *model, const lm_loss_call *x, const 
   el_kind kind = kind_of(p->type);
   lm_sym name = LM_SYM(e->c, lm_arena_printf(e->a, "%s%s", LM_COLUMN_PREFIX, p->name.text));
   el_kind stored = kind == K_INT ? K_INT : K_F32;
-  lm_type type = el_ir_type(e, stored, &axes);
-  lm_value *v = lm_arg_add(e->m, x->f->body, type, name);
+  lm_value *v = arg_of(e, x->f, el_ir_type(e, stored, &axes), name);
+  if (!v)
+    return EL_REJECT(e, p->name.loc, E0CA, p->name.text);
   if (kind == K_REAL)
     v = lm_emit_cast(&e->b, v, el_dtype(e, K_REAL));
   *out = el_tensor(kind, &axes, v);
@@ -156,16 +212,19 @@ static bool column_arg(lm_elab *e, el_inst *model, const lm_loss_call *x, const 
   return true;
 }
 
-bool lm_loss_args(lm_elab *e, el_inst *model, const lm_loss_call *x, el_val *args) {
-  const ast_sig *sig = &x->loss->sig;
-  const ast_param *batch = batch_of(sig);
+bool lm_column_args(lm_elab *e, el_inst *model, const lm_column_call *x, el_val *args,
+                    uint32_t *n) {
+  const ast_sig *sig = &x->method->sig;
+  uint32_t used = 0;
   bool ok = true;
-  for (uint32_t i = 0; i < sig->n_params; i++) {
-    const ast_param *p = &sig->params[i];
-    if (p == batch || (!batch && !i))
-      args[i] = *x->batch; // of another type: the call reports it
+  *n = given(e->c, x->method);
+  for (uint32_t i = 0; i < *n; i++) {
+    bool first = is_first(e->c, x->method, i);
+    first |= !batch_of(sig) && !i; // of another type: the call reports it
+    if (first && used < x->n_first)
+      args[i] = x->first[used++];
     else
-      ok &= column_arg(e, model, x, p, &args[i]);
+      ok &= column_arg(e, model, x, &sig->params[i], &args[i]);
   }
   return ok;
 }

@@ -1,6 +1,8 @@
-// columns.h - further columns of the data: the parameters of `loss` beside the batch.
+// columns.h - further columns of the data: the parameters of `loss` beside the batch, and those of
+// `apply` behind tok, pos and seg.
 //
 //   loss(bt: Batch[b, t], reward: f32[b, t], logits: f32[b, t, k]) -> (f32, f32)
+//   apply(tok: int[b, t], pos: int[b, t], seg: int[b, t], prompt: int[b, t]) -> real[b, t, vocab]
 //
 // Each is one value for each row of a batch and each index of its other axes. Those of the batch
 // and of the model have their sizes; the extent of any other axis follows from the data.
@@ -13,18 +15,21 @@ enum {
   LM_COLUMN_AXES = 6 // behind that of rows
 };
 
-typedef struct lm_loss_column {
+typedef struct lm_model_column {
   lm_sym name;
   lm_dtype dtype; // LM_INT or LM_F32
   lm_column_of of;
   lm_loc loc;
-} lm_loss_column;
-typedef struct lm_loss_columns {
-  lm_loss_column *v;
+} lm_model_column;
+typedef struct lm_model_columns {
+  lm_model_column *v;
   uint32_t n, cap;
-} lm_loss_columns;
-// Reports nothing: parameters that are no columns are left out.
-lm_loss_columns lm_loss_columns_of(lm_ctx *c, const ast_decl *model);
+} lm_model_columns;
+// Of `loss` and `apply`, each name once. Reports nothing: parameters that are no columns are left
+// out.
+lm_model_columns lm_model_columns_of(lm_ctx *c, const ast_decl *model);
+// True if the model has the column `prompt`, so that decoding computes a prompt in one call.
+bool lm_model_takes_prompt(lm_ctx *c, const ast_decl *model);
 
 // The extents of a column in the data, behind that of rows. 0: the axis has another size that is
 // known, or none yet.
@@ -38,13 +43,15 @@ typedef struct lm_column_shapes {
   int n;
 } lm_column_shapes;
 
-typedef struct lm_loss_call {
+typedef struct lm_column_call {
   lm_func *f;
-  const ast_member *loss;
+  const ast_member *method; // `loss` or `apply`
   el_axis *b, *t;
-  const el_val *batch;
+  const el_val *first; // the arguments that are no further columns: the batch, or tok, pos and seg
+  uint32_t n_first;
   lm_column_shapes shapes; // those that are known
-} lm_loss_call;
-// Fills args [loss->sig.n_params] and adds arguments to f. False: reported.
-bool lm_loss_args(lm_elab *e, el_inst *model, const lm_loss_call *x, el_val *args);
+} lm_column_call;
+// Fills args [sig.n_params of the method] and adds arguments to f, one for each column. *n: their
+// number, without parameters of `apply` that have defaults. False: reported.
+bool lm_column_args(lm_elab *e, el_inst *model, const lm_column_call *x, el_val *args, uint32_t *n);
 #endif

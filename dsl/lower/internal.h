@@ -28,10 +28,10 @@ void lm_lower_begin(lm_elab *e, el_inst *model);
 
 // ---- tokens.c
 // The logits of a model that has `apply`.
-el_val lm_lower_logits(lm_elab *e, el_inst *model, const el_val *tok_pos_seg);
+el_val lm_lower_logits(lm_elab *e, el_inst *model, const lm_entry *x, const lm_lower_options *o);
 // Adds xent.sum and xent.weight to the results of an evaluation, if the model has `apply`.
-void lm_lower_tokens(lm_elab *e, el_inst *model, const el_val *columns, lm_value **out,
-                     lm_sym *names, uint32_t *n);
+void lm_lower_tokens(lm_elab *e, el_inst *model, const lm_entry *x, const lm_lower_options *o,
+                     lm_value **out, lm_sym *names, uint32_t *n);
 // Reports token metrics of the recipe that the model cannot compute.
 void lm_lower_tokens_check(lm_elab *e, const lm_recipe *r, const el_inst *model);
 

@@ -59,11 +59,12 @@ static bool emit_loss(lm_elab *e, el_inst *model, const lm_entry *x, const ast_m
       .names = fields,
   };
   el_val *args = LM_NEW_N(e->a, el_val, loss->sig.n_params + 1);
-  lm_loss_call call = {x->f, loss, x->b, x->t, &bt, o->columns};
-  if (!lm_loss_args(e, model, &call, args))
+  lm_column_call call = {x->f, loss, x->b, x->t, &bt, 1, o->columns};
+  uint32_t n;
+  if (!lm_column_args(e, model, &call, args, &n))
     return false;
   el_ref self = {.inst = model};
-  *out = el_invoke_method(e, &self, LM_SYM(e->c, "loss"), args, loss->sig.n_params, (lm_loc){0});
+  *out = el_invoke_method(e, &self, LM_SYM(e->c, "loss"), args, n, (lm_loc){0});
   return out->k != V_ERROR;
 }
 
@@ -108,8 +109,23 @@ static void make_loss(lm_elab *e, el_inst *model, lm_func_key key, el_mode mode,
     out[n++] = e->emits[i].val.v;
   }
   if (mode == EL_EVAL)
-    lm_lower_tokens(e, model, x.cols, out, names, &n);
+    lm_lower_tokens(e, model, &x, o, out, names, &n);
   lm_entry_finish(e, x.f, out, names, n);
+}
+
+// Reports columns that decoding has no values for.
+static bool check_decoded(lm_elab *e, const el_inst *model, const lm_func *f) {
+  const ast_member *apply = el_method_find(model, LM_SYM(e->c, "apply"));
+  bool ok = true;
+  for (uint32_t i = 0; i < f->body->n_args; i++) {
+    const lm_value *v = f->body->args[i];
+    const char *name = lm_column_name_of(v->name);
+    if (!name || lm_column_is_prompt(name))
+      continue;
+    EL_ERR(e, apply->loc, E0DA, name);
+    ok = false;
+  }
+  return ok;
 }
 
 static void make_apply(lm_elab *e, el_inst *model, lm_func_key key, el_mode mode,
@@ -118,15 +134,18 @@ static void make_apply(lm_elab *e, el_inst *model, lm_func_key key, el_mode mode
   bool chunk = key.id == LM_FUNC_PREFILL;
   if (!need_method(e, model, "apply", at))
     return;
-  int64_t seq = !decoding ? o->seq : chunk ? o->chunk : 1;
+  int64_t seq = !decoding                                  ? o->seq
+                : !chunk                                   ? 1
+                : lm_model_takes_prompt(e->c, model->decl) ? o->capacity
+                                                           : o->chunk;
   lm_entry x = lm_entry_begin(e, key, decoding ? 1 : o->rows, seq, chunk ? LM_EXTENT_CHUNK : 0,
                               mode, model->file);
   if (decoding) {
     e->capacity = o->capacity;
     e->history_dyn = LM_EXTENT_CONTEXT;
   }
-  el_val r = lm_lower_logits(e, model, x.cols);
-  if (r.k == V_ERROR)
+  el_val r = lm_lower_logits(e, model, &x, o);
+  if (r.k == V_ERROR || (decoding && !check_decoded(e, model, x.f)))
     return;
   lm_value *v = lm_emit_cast(&e->b, r.v, LM_F32);
   out->vocab = lm_axis_size(e->m, v->type.axis[2]);
@@ -141,7 +160,7 @@ static void make_probe(lm_elab *e, el_inst *model, const lm_lower_options *o, lm
   lm_entry x = lm_entry_begin(e, (lm_func_key){LM_FUNC_PROBE}, 1, LM_PROBE_POSITIONS, 0, EL_EVAL,
                               model->file);
   if (el_method_find(model, LM_SYM(e->c, "apply"))) {
-    el_val r = lm_lower_logits(e, model, x.cols);
+    el_val r = lm_lower_logits(e, model, &x, o);
     if (r.k == V_ERROR)
       return;
     names[n] = lm_port_name(e, LM_PORT_LOGITS);

@@ -8,13 +8,21 @@
 // the loss has computed (dsl/elab/memo.c, and pass cse).
 #include "dsl/lower/internal.h"
 
-el_val lm_lower_logits(lm_elab *e, el_inst *model, const el_val *tok_pos_seg) {
+el_val lm_lower_logits(lm_elab *e, el_inst *model, const lm_entry *x, const lm_lower_options *o) {
   el_ref self = {.inst = model};
-  const el_axes *columns_axes = &tok_pos_seg->axes;
-  el_val r = el_invoke_method(e, &self, LM_SYM(e->c, "apply"), tok_pos_seg, 3, (lm_loc){0});
+  const el_axes *columns_axes = &x->cols[LM_COLUMN_TOK].axes;
+  const ast_member *apply = el_method_find(model, LM_SYM(e->c, "apply"));
+  lm_column_call call = {x->f, apply, x->b, x->t, x->cols, LM_COLUMN_SEG + 1, o->columns};
+  el_val *args = LM_NEW_N(e->a, el_val, apply->sig.n_params + 1);
+  uint32_t n;
+  if (!lm_column_args(e, model, &call, args, &n))
+    return (el_val){.k = V_ERROR};
+  n = n < call.n_first ? call.n_first : n; // the call reports that parameters are missing
+  el_val r = el_invoke_method(e, &self, LM_SYM(e->c, "apply"), n == call.n_first ? x->cols : args,
+                              n, (lm_loc){0});
   if (r.k == V_ERROR)
     return r;
-  lm_loc where = el_method_find(model, LM_SYM(e->c, "apply"))->loc;
+  lm_loc where = apply->loc;
   bool shaped = r.k == V_TENSOR && r.axes.n == 3 && r.axes.v[0] == columns_axes->v[0] &&
                 r.axes.v[1] == columns_axes->v[1] && (r.kind == K_REAL || r.kind == K_F32);
   if (shaped)
@@ -42,13 +50,14 @@ void lm_lower_tokens_check(lm_elab *e, const lm_recipe *r, const el_inst *model)
   }
 }
 
-void lm_lower_tokens(lm_elab *e, el_inst *model, const el_val *columns, lm_value **out,
-                     lm_sym *names, uint32_t *n) {
+void lm_lower_tokens(lm_elab *e, el_inst *model, const lm_entry *x, const lm_lower_options *o,
+                     lm_value **out, lm_sym *names, uint32_t *n) {
+  const el_val *columns = x->cols;
   lm_decl_ref xent = lm_program_find(e->prog, e->prog->nn, LM_SYM(e->c, "xent"));
   if (!el_method_find(model, LM_SYM(e->c, "apply")))
     return;
   uint32_t emits = e->n_emits;
-  el_val logits = lm_lower_logits(e, model, columns);
+  el_val logits = lm_lower_logits(e, model, x, o);
   e->n_emits = emits; // metrics are emitted by the loss only
   if (logits.k == V_ERROR)
     return;

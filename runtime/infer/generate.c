@@ -92,6 +92,9 @@ static lm_status feed(generator *g, const stage *x, const int32_t *ids, int64_t 
     b->pos[i] = used ? (int32_t)(at + i) : 0;
     b->seg[i] = used ? 0 : -1;
   }
+  for (int k = 0; k < b->n_more; k++)
+    for (int64_t i = 0; i < x->in.rows * x->in.seq; i++)
+      ((int32_t *)b->more[k].data)[i] = i < n && at + i < g->o->n_marked; // `prompt` alone
   int64_t extents[LM_COUNT(g->o->plan->extents)];
   extents_set(g->o->plan, n, at + n, extents);
   lm_port_set(e, x->f, LM_PORT_AT, (double)at);

@@ -1,11 +1,13 @@
 // generate.h - generates tokens with a KV cache.
 //
 // Functions of the plan, for one sequence:
-//   prefill  tok pos seg [1, t] int, at: int, index in the cache of the first position
+//   prefill  tok pos seg [1, t] int, optionally data.prompt, 1 for a position of the prompt, at:
+//   int, index in the cache of the first position
 //            -> logits [1, t, vocab]; the prompt is split into chunks of at most t positions
 //   decode   the same with t = 1
 // If the plan has extents of these names, t is the number of positions of the call and s the number
-// of cache positions in use after it. Without prefill, decode also processes the prompt. Tokens
+// of cache positions in use after it. Without prefill, decode also processes the prompt. With
+// data.prompt, prefill has to take the prompt in one call. Tokens
 // have pos 0, 1, 2, … in segment 0.
 #ifndef LM_INFER_GENERATE_H
 #define LM_INFER_GENERATE_H
@@ -18,6 +20,7 @@ typedef struct lm_generate_options {
   lm_sampler sampler;
   const int32_t *prompt;
   int64_t n_prompt; // at least one token
+  int64_t n_marked; // of them, those that data.prompt marks
   int64_t n;        // maximum number of tokens to generate
   int32_t eos;      // generation ends after this token; -1: none
   // With several ranks: sets *id to the token of rank 0. Optional.

@@ -6,7 +6,7 @@
 #include "runtime/base/philox.h"
 
 enum {
-  TERMS = LM_TERMS_BASE,
+  TERMS = LM_SEG_S + 1,
   LEAST = -9, // with constants up to 2 and at most 4 terms, a solution exists within this range
   MOST = 9,
   FORMULAS = 400,

@@ -84,6 +84,8 @@ lm_status lm_data_columns_fill(const lm_data *d, const lm_batch *b, const lm_dat
     int64_t first = of_documents ? x->doc : x->at;
     int64_t values = of_documents ? 1 : x->n;
     double value;
+    if (lm_column_is_prompt(to->name))
+      continue;
     LM_TRY(value_of(d, c, x, &value));
     LM_ASSERT(first + values <= to->row);
     first += x->row * to->row;
@@ -91,4 +93,35 @@ lm_status lm_data_columns_fill(const lm_data *d, const lm_batch *b, const lm_dat
       value_put(to, c->dtype, first + k, value);
   }
   return NULL;
+}
+
+static int32_t *prompt_find(const lm_batch *b, int64_t first) {
+  for (int i = 0; i < b->n_more; i++)
+    if (lm_column_is_prompt(b->more[i].name))
+      return (int32_t *)b->more[i].data + first;
+  return NULL;
+}
+
+void lm_data_prompt_fill(const lm_batch *b, int64_t first, int64_t n) {
+  int32_t *prompt = prompt_find(b, first);
+  bool inside = true;
+  for (int64_t i = 0; prompt && i < n; i++) {
+    prompt[i] = inside;
+    inside &= b->w[first + i] == 0;
+  }
+}
+
+int64_t lm_data_prompt_check(const lm_batch *b, int64_t positions) {
+  const int32_t *prompt = prompt_find(b, 0);
+  int64_t at = 0;
+  for (; prompt && at < positions; at++) {
+    bool begins = at == 0 || b->pos[at] == 0 || b->seg[at] != b->seg[at - 1];
+    bool inside =
+        at + 1 < positions && b->pos[at + 1] && b->seg[at + 1] == b->seg[at] && prompt[at + 1] == 1;
+    bool ok = prompt[at] == 0 || prompt[at] == 1;
+    ok &= begins || prompt[at] <= prompt[at - 1];
+    if (!ok || (prompt[at] == 1 && inside && b->w[at] != 0))
+      return at;
+  }
+  return -1;
 }

@@ -85,6 +85,9 @@ typedef union lm_batch {
   };
   void *column[LM_COLUMNS];
 } lm_batch; // each [rows, seq]
+// The first position of the batch whose column `prompt` is not 1 and then 0 in its document, or has
+// a weight although the next position is of the prompt too; -1: none.
+int64_t lm_data_prompt_check(const lm_batch *b, int64_t positions);
 
 typedef struct lm_data lm_data;
 // Reads, tokenizes and packs everything, or finds the results in the cache. LM_USER: a file of the

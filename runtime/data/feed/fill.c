@@ -105,6 +105,7 @@ static lm_status piece_fill(void *user, const lm_piece *p) {
                     last ? 0 : weights[i + 1]);
     }
   }
+  lm_data_prompt_fill(f->b, f->at - p->len, p->len);
   f->seg++;
   return NULL;
 }

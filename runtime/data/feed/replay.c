@@ -275,10 +275,25 @@ static const column *further_find(const lm_replay *r, const lm_batch_column *x) 
   LM_BUG("the data was opened without column %s of %lld values a row", x->name, (long long)x->row);
 }
 
+// first: the number of the first row.
+static lm_status prompt_check(const lm_replay *r, int64_t first, int64_t n, const lm_batch *b) {
+  const int64_t *shape = shape_of(r);
+  int64_t at = lm_data_prompt_check(b, n * shape[2]);
+  if (at < 0)
+    return NULL;
+  int64_t row = first + at / shape[2];
+  return lm_fail(
+      LM_USER,
+      "%s: prompt is not 1 at the first positions of each document and 0 behind them, or "
+      "w is not 0 within it: step %lld, row %lld, position %lld",
+      r->path, (long long)(row / shape[1]), (long long)(row % shape[1]),
+      (long long)(at % shape[2]));
+}
+
 lm_status lm_replay_fill(const lm_replay *r, int64_t first, int64_t n, const lm_batch *b) {
   for (int c = 0; c < LM_COLUMNS; c++)
     LM_TRY(column_fill(r, &r->columns[c], first, n, b->column[c]));
   for (int i = 0; i < b->n_more; i++)
     LM_TRY(column_fill(r, further_find(r, &b->more[i]), first, n, b->more[i].data));
-  return NULL;
+  return prompt_check(r, first, n, b);
 }

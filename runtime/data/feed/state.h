@@ -66,5 +66,7 @@ typedef struct {
 } lm_data_document;
 // Fills the further columns for a document.
 lm_status lm_data_columns_fill(const lm_data *d, const lm_batch *b, const lm_data_document *x);
+// Fills the column `prompt`, if the batch has it, of a document whose weights are filled.
+void lm_data_prompt_fill(const lm_batch *b, int64_t first, int64_t n);
 lm_status lm_data_batch_fill(void *user, const lm_batch_id *id, const lm_batch *b); // lm_fill_fn
 #endif

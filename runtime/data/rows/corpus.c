@@ -89,7 +89,8 @@ static lm_status text_encode(const lm_tokenizer *t, const lm_text_span *s, const
 bool lm_column_is_field(const lm_data_options *o, const lm_data_column *x) {
   const lm_chat *chat = o->n_sources ? o->sources[0].chat : NULL;
   bool pairs = chat && chat->chosen;
-  return !pairs || strcmp(x->name, "prefer");
+  bool prefers = pairs && !strcmp(x->name, "prefer");
+  return !prefers && !lm_column_is_prompt(x->name);
 }
 
 static void fields_list(build *b) {

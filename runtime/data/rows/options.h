@@ -39,8 +39,8 @@ enum {
 };
 
 // A further column of the batches (contract/port.h). Sources of pairs have the column `prefer`: 1
-// for the text that is preferred and -1 for the other. Any other column of a text is the number in
-// the field of that name in its line of JSON.
+// for the text that is preferred and -1 for the other. `prompt` follows from the weights. Any other
+// column of a text is the number in the field of that name in its line of JSON.
 typedef struct lm_data_column {
   const char *name;
   lm_dtype dtype; // LM_INT or LM_F32
