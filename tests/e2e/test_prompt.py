@@ -117,12 +117,12 @@ def reference(p, tok, pos, seg, prompt):
 
 def test_prompt_values(run):
     """logits and loss of training are those of float64; generation continues as they do, with a prompt longer than a chunk"""
-    texts = [(f"{'so ' * (i % 3)}what is {i}? ", f"it is {i * 3}.") for i in range(30)] + [(LONG, "yes, it is.")]
+    texts = [(f"{'so ' * (i % 3)}give {i}: ", f"it is {i * 3}.") for i in range(30)] + [(LONG, "yes, it is.")]
     run.write("qa.jsonl", "".join(json.dumps(dict(prompt=q, completion=a)) + "\n" for q, a in texts))
     file = run.write("m.lm", model(source=QA, batch=192))
     run("run", file, "-q")
     p = {n: t.astype("f8") for n, t in load(run.path("run/step-000003/model.safetensors")).items()}
-    for text in "what is 7? ", LONG:
+    for text in "give 7: ", LONG:
         ids = list(text.encode())
         out = [int(x) for x in run("generate", run.path("run"), "--prompt", text, "-n", 20, "--ids", "--temperature", 0).split()]
         all_ids, n = np.array(ids + out), len(ids)
