@@ -142,6 +142,10 @@ static lm_conversation empty(json_t *root) {
 static lm_status object_read(const char *line, size_t n, json_t **out) {
   json_error_t e;
   *out = json_loadb(line, n, JSON_REJECT_DUPLICATES, &e);
+  if (!*out && json_error_code(&e) == json_error_null_character)
+    return lm_fail(LM_USER,
+                   "contains the character NUL (U+0000), which no text may contain (column %d)",
+                   e.column);
   if (!*out)
     return lm_fail(LM_USER, "not JSON: %s (column %d)", e.text, e.column);
   return json_is_object(*out) ? NULL : lm_fail(LM_USER, "not a JSON object");

@@ -66,7 +66,7 @@ lm_status lm_eval_run(lm_exec *e, const lm_plan *plan, const lm_data *data, int 
     return s;
   LM_TRY(ranks_add(comm, plan, f, x));
   if (x[WEIGHT] <= 0) {
-    *out = (lm_eval_result){{NAN, NAN, NAN}, x[WEIGHT], info.rows};
+    *out = (lm_eval_result){{NAN, NAN, NAN}, x[WEIGHT], x[XENT_WEIGHT], info.rows};
     return NULL;
   }
   int64_t bytes = lm_data_predicted_bytes(data, part);
@@ -74,6 +74,7 @@ lm_status lm_eval_run(lm_exec *e, const lm_plan *plan, const lm_data *data, int 
       .value = {x[LOSS] / x[WEIGHT], bytes ? x[XENT] / log(2) / (double)bytes : NAN,
                 exp(x[XENT] / x[XENT_WEIGHT])},
       .weight = x[WEIGHT],
+      .tokens = x[XENT_WEIGHT],
       .rows = info.rows,
   };
   return NULL;

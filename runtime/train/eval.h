@@ -18,6 +18,7 @@ typedef struct lm_eval_result {
   // perplexity = exp(H). Both are NAN if the function has no logits.
   double value[LM_EVAL_METRICS];
   double weight; // sum of the weights
+  double tokens; // sum of the weights `w` of the predicted tokens; NAN as above
   int64_t rows;
 } lm_eval_result;
 

@@ -149,8 +149,11 @@ def test_columns_of_json(run):
 def test_columns_of_json_mistakes(run):
     """a line without its number is an unusable document; an index outside of its table, or plain text, is an error"""
     good = {"text": "x", "reward": 1, "class": 2, "liked": True}
-    for change, message in (dict(reward="1"), 'lines.jsonl:2: no number in the field "reward"'), (dict(reward=1e99), 'no number in the field "reward"'), \
-            (dict({"class": 1.5}), 'no whole number in the field "class"'), (dict({"class": None}), 'no whole number in the field "class"'):
+    for change, message in (dict(reward="1"), 'lines.jsonl:2: no number in the field "reward"'), (dict(reward=1e99), 'the number 1e+99 in the field "reward" is too large for 32 bits'), \
+            (dict({"class": 1.5}), 'the number 1.5 in the field "class" is not a whole number'), \
+            (dict({"class": -3e9}), 'the number -3000000000 in the field "class" is too large for 32 bits'), \
+            (dict(text="a\0b"), 'lines.jsonl:2: contains the character NUL (U+0000), which no text may contain'), \
+            (dict({"class": None}), 'no whole number in the field "class"'):
         error = run("run", fields(run, [good, good | change]), "-q", status=1)
         check(message in error, error)
     check("error[E270]: column class indexes a table of 2 rows, and the data holds 2" in run("run", fields(run, [good], classes=2), "-q", status=1))

@@ -170,5 +170,5 @@ def test_nothing_to_predict(run):
     check(code == 1 and out.startswith("dev          nothing to predict\ntrain        loss ") and "part dev of the data has nothing to predict" in err, out + err)
     code, out, err = run.result(*parts, "--json")
     values = json.loads(out)
-    check(code == 1 and values["dev"] == dict(tokens=0, loss=None, bits_per_byte=None, perplexity=None), out)
+    check(code == 1 and values["dev"] == dict(tokens=18, weight=0, loss=None, bits_per_byte=None, perplexity=None), out)
     check(values["train"]["loss"] > 0 and "nothing to predict" in err, out + err)

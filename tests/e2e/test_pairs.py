@@ -94,6 +94,10 @@ def test_pairs_dpo(run):
     steps = [s for s in steps if "pairs" in s]
     within("first loss", abs(steps[0]["loss"] - math.log(2)), 1e-6)
     check(steps[-1]["loss"] < 0.68 and all(s["pairs"] % 2 == 0 and s["tokens"] == s["pairs"] / 2 * (2 + 3 - 4 - 2) for s in steps), steps)
+    out = run("eval", run.path("run"), "--on", "train")
+    check("(loss over weight 2, 11 tokens)" in out, out)
+    found = json.loads(run("eval", run.path("run"), "--on", "train", "--json"))["train"]
+    check(found["weight"] == 2 and found["tokens"] == 11, found)
     whole = folder_bytes(run.path("run/step-000020"))
     remove(run.path("run/step-000020"))
     run("run", file, "--recipe", "R", "-q")
@@ -111,6 +115,7 @@ def test_pairs_mistakes(run):
     cases = (dict(lines=texts(rejected=None)), 'neither text nor messages in the field "rejected"'), \
         (dict(lines=[{"chosen": "a", "rejected": "b"}]), 'no text in the field "prompt"'), \
         (dict(lines=texts(chosen=[{"role": "assistant", "content": "a"}])), 'the messages in the field "chosen" need a template'), \
+        (dict(lines=texts(chosen="a\0b")), "pairs.jsonl:1: contains the character NUL (U+0000), which no text may contain"), \
         (dict(lines=texts(chosen="")), "nothing to train on: an answer that is empty"), \
         (dict(lines=texts(prompt="", chosen="x")), "or one token without a prompt, which nothing predicts"), \
         (dict(pack="best_fit(seq = 64 tokens, docs = 3)"), "error[E273]: docs = 3 would part the two texts of a pair"), \

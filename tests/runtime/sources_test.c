@@ -121,7 +121,7 @@ static void test_bad_rows(void) {
       {"{\"other\": 1}", "bad.jsonl:4: no field \"text\""},
       {"{\"text\": 3}", "bad.jsonl:6: field \"text\" is not a string"},
       {"{\"text\": \"a\xff\"}", "bad.jsonl:8: not UTF-8 (byte 0xff)"},
-      {"{\"text\": \"a\\u0000\"}", "bad.jsonl:10: contains a NUL"},
+      {"{\"text\": \"a\\u0000\"}", "bad.jsonl:10: contains the character NUL (U+0000)"},
       {"[1]", "bad.jsonl:12: not a JSON object"},
       {"{\"text\": \"\\ud800\"}", "bad.jsonl:14: not JSON: "},
       {"{\"text\": null}", "bad.jsonl:16: field \"text\" is not a string"},
@@ -141,7 +141,7 @@ static void test_bad_rows(void) {
   d = open_data(&o);
   lm_data_info info = lm_data_info_of(d);
   CHECK(info.read == 20 && info.bad == 10 &&
-        strstr(info.bad_list, "bad.jsonl:10: contains a NUL\n"));
+        strstr(info.bad_list, "bad.jsonl:10: contains the character NUL (U+0000)"));
   documents_are(d, "[good][good][good][good][good][good][good][good][good][good]");
   lm_data_close(d);
   lm_buf_free(&text);

@@ -301,7 +301,7 @@ static size_t text_check(const char *p, size_t n, char *fault, size_t n_fault) {
   size_t valid = lm_utf8_valid(p, n);
   const char *nul = memchr(p, 0, valid);
   if (nul)
-    snprintf(fault, n_fault, "contains a NUL");
+    snprintf(fault, n_fault, "contains the character NUL (U+0000), which no text may contain");
   else if (valid < n)
     snprintf(fault, n_fault, "not UTF-8 (byte 0x%02x)", (unsigned char)p[valid]);
   return nul ? (size_t)(nul - p) : valid;

@@ -102,28 +102,29 @@ static void fields_list(build *b) {
 }
 
 // A number, or true and false as 1 and 0.
-static bool number_read(const json_t *x, lm_dtype dtype, double *out) {
+static lm_status number_read(const json_t *x, const lm_data_column *to, double *out) {
+  bool is_int = to->dtype == LM_INT;
   if (json_is_boolean(x))
     *out = json_is_true(x);
   else if (json_is_number(x))
     *out = json_number_value(x);
   else
-    return false;
-  if (dtype == LM_INT)
-    return *out == (int32_t)*out;
-  return isfinite((float)*out);
+    return lm_fail(LM_USER, "no %s in the field \"%.100s\"", is_int ? "whole number" : "number",
+                   to->name);
+  bool fits = is_int ? *out >= INT32_MIN && *out <= INT32_MAX : isfinite((float)*out);
+  const char *why = !fits                          ? "too large for 32 bits"
+                    : is_int && *out != rint(*out) ? "not a whole number"
+                                                   : NULL;
+  return why ? lm_fail(LM_USER, "the number %.10g in the field \"%.100s\" is %s", *out, to->name,
+                       why)
+             : NULL;
 }
 
 // Reads the numbers of span i from its line of JSON.
 static lm_status fields_read(const build *b, size_t i, const json_t *line) {
   double *out = b->found + i * (size_t)b->n_fields;
-  for (int k = 0; k < b->n_fields; k++) {
-    const lm_data_column *x = b->fields[k];
-    const char *kind = x->dtype == LM_INT ? "whole number" : "number";
-    const json_t *value = json_object_get(line, x->name);
-    if (!number_read(value, x->dtype, &out[k]))
-      return lm_fail(LM_USER, "no %s in the field \"%.100s\"", kind, x->name);
-  }
+  for (int k = 0; k < b->n_fields; k++)
+    LM_TRY(number_read(json_object_get(line, b->fields[k]->name), b->fields[k], &out[k]));
   return NULL;
 }
 
