@@ -148,6 +148,7 @@ void cuda_sums_finish(cuda_emit *e, lm_buf *b);
 
 // ---- scatter.c: scatter-add into the rows of a table
 bool cuda_scatter_fits(const lm_module *m, const lm_op *kernel);
+bool cuda_scatter_adds(const lm_op *kernel, uint32_t r); // for lm_codegen
 void cuda_scatter_emit(const lm_module *m, const lm_op *kernel, lm_arena *arena, lm_buf *text,
                        lm_kernel_code *out);
 

@@ -460,6 +460,7 @@ const lm_codegen lm_cuda_codegen = {.choose = choices_set,
                                     .gemm = lm_cuda_gemm_emit,
                                     .reads_strided = cuda_attend_reads_strided,
                                     .writes_strided = cuda_writes_strided,
+                                    .adds = cuda_scatter_adds,
                                     .attends = lm_attend_is_supported,
                                     .attend_delta = true,
                                     .epilogue = lm_cuda_epilogue_is_supported};

@@ -7,8 +7,8 @@
 // warps before it say where its part of the list begins, so the list has the order of the indices.
 // Then a thread adds the listed updates of its columns to the sums of their rows, several loads at
 // a time and one addition after the other. A sum is therefore computed in the order of the indices
-// by one thread, without atomic operations. Declined if the table has further axes, or if the index
-// and the table share axes.
+// by one thread, without atomic operations, and then stored or added to the gradient. Declined if
+// the table has further axes, or if the index and the table share axes.
 #include <string.h>
 #include "codegen/cuda/emit.h"
 
@@ -52,6 +52,12 @@ bool cuda_scatter_fits(const lm_module *m, const lm_op *kernel) {
     if (m->axes[index.axis[i]].dyn)
       return false;
   return lm_type_subset(index, op->in[0]->type) && index.rank + t.rank - 1 == op->in[0]->type.rank;
+}
+
+bool cuda_scatter_adds(const lm_op *kernel, uint32_t r) {
+  lm_module *m = kernel->parent->func->module;
+  return r == 0 && kernel->code == LM_OP_KERNEL && scatter_of(kernel) &&
+         cuda_scatter_fits(m, kernel) && lm_plan_accum_of(m, kernel->out[0]);
 }
 
 typedef struct numbering {
@@ -116,6 +122,7 @@ typedef struct scatter {
   const char *type; // of indices
   long long rows, columns, n;
   int own_rows, own_columns; // of a block
+  bool adds;                 // to a gradient, unless the last parameter is 0
   numbering at_column, at_index, at_row;
 } scatter;
 
@@ -135,13 +142,14 @@ static int own_rows(int64_t rows, int64_t columns) {
   return n > 1 ? (int)n : 1;
 }
 
-static scatter scatter_make(cuda_emit *e, const lm_op *op) {
+static scatter scatter_make(cuda_emit *e, const lm_op *op, bool adds) {
   scatter s = {.e = e,
                .op = op,
                .table = op->out[0]->type,
                .index = op->in[1]->type,
                .update = op->in[0]->type,
                .v = op->attr.axes[0],
+               .adds = adds,
                .type = e->g.target->index};
   s.rows = lm_axis_size(e->g.m, s.v);
   s.columns = lm_type_elements(e->g.m, s.table) / s.rows;
@@ -247,12 +255,16 @@ static void put_results(const scatter *s, lm_buf *b) {
   lm_buf_printf(
       b, "for (int32_t j = 0; j < %d && first + j < %lld; j++) {\nconst %s slot = first + j;\n",
       s->own_rows, s->rows, s->type);
-  lm_buf_printf(b, "r0[%s] = lm_get(sum, j * %d + z);\n}\n}\n",
+  lm_buf_printf(b, "const %s to = %s;\nconst float x = lm_get(sum, j * %d + z);\n", s->type,
                 lm_gen_dense_offset(&e->g, s->table, to, s->table), s->own_columns);
+  if (s->adds) // sums of 0 change nothing
+    lm_buf_puts(b, "if (adds && x != 0.0f) r0[to] += x;\nif (!adds) r0[to] = x;\n}\n}\n");
+  else
+    lm_buf_puts(b, "r0[to] = x;\n}\n}\n");
 }
 
-static void emit_body(cuda_emit *e, const lm_op *op, lm_buf *b) {
-  scatter s = scatter_make(e, op);
+static void emit_body(cuda_emit *e, const lm_op *op, bool adds, lm_buf *b) {
+  scatter s = scatter_make(e, op, adds);
   put_begin(&s, b);
   put_search(&s, b);
   put_list(b);
@@ -283,15 +295,16 @@ void cuda_scatter_emit(const lm_module *m, const lm_op *kernel, lm_arena *arena,
   lm_gen_attempt(&e->g);
   lm_buf_puts(&b, "(");
   cuda_params(&e->g, NULL, NULL, &b);
-  lm_buf_puts(&b, ") {\n");
-  emit_body(e, op, &b);
+  bool adds = cuda_scatter_adds(kernel, 0);
+  lm_buf_puts(&b, adds ? ", int32_t adds) {\n" : ") {\n");
+  emit_body(e, op, adds, &b);
   lm_buf_puts(&b, "}\n");
   lm_gen_indent(b.p, text);
   int64_t rows = lm_axis_size(m, op->attr.axes[0]);
   int64_t columns = lm_type_elements(m, op->out[0]->type) / rows;
   int own = own_rows(rows, columns);
   out->launch = (lm_plan_launch){
-      .threads = THREADS, .per_block = 1, .shared = 4 * own * own_columns(columns)};
+      .threads = THREADS, .per_block = 1, .adds = adds, .shared = 4 * own * own_columns(columns)};
   out->space = (lm_plan_extent){.fixed = (rows + own - 1) / own * column_blocks(columns)};
   out->instructions = instructions((double)out->space.fixed, lm_type_elements(m, op->in[1]->type),
                                    lm_type_elements(m, op->in[0]->type));

@@ -8,15 +8,23 @@
 // that no partial sum over positions is rounded to bf16. Rewritten operations keep their order.
 // Declines: a value with more than one use, which stays in bf16 and is cast. Cost: a partial sum
 // that is stored takes the memory of f32 instead of bf16.
+//
+// Where kernels add to gradients, the sum of a GEMM and a scatter (the two uses of a tied
+// embedding) is not computed first: each of them adds to the gradient.
+//
+// before: %s = add %g, %e   accum @embed, %s
+// after:  accum @embed, %g   accum @embed, %e
 #include "compiler/ops/interface.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
+#include "compiler/plan/planner.h"
 
 typedef struct rewriter {
   lm_builder b;
   const uint32_t *uses;
   uint32_t n_uses;
   const lm_region *region;
+  bool splits; // sums into accums
 } rewriter;
 
 static lm_value *in_f32(rewriter *w, lm_value *v);
@@ -74,17 +82,51 @@ static void term(rewriter *w, lm_op *user, lm_value **in) {
       term(w, op, &op->in[i]);
 }
 
+static bool is_single(const rewriter *w, const lm_value *v) {
+  return v->def && v->def->parent == w->region && (v->id >= w->n_uses || w->uses[v->id] == 1);
+}
+
+// True if what computes v, or the terms of v, can add to the gradient instead of writing v.
+static bool adds_itself(const rewriter *w, const lm_value *v) {
+  if (lm_op_is(v, LM_OP_ADD) && is_single(w, v))
+    return adds_itself(w, v->def->in[0]) && adds_itself(w, v->def->in[1]);
+  if (lm_op_is(v, LM_OP_SCATTER))
+    return is_single(w, v);
+  while (is_single(w, v) && (v->def->code == LM_OP_PERMUTE || v->def->code == LM_OP_VIEW))
+    v = v->def->in[0];
+  return lm_op_is(v, LM_OP_DOT) && is_single(w, v);
+}
+
+// Gives each term of the sum an accum.
+static void terms_split(rewriter *w, lm_op *accum) {
+  lm_value **last = &accum->in[accum->n_in - 1];
+  while (lm_op_is(*last, LM_OP_ADD) && (*last)->type.dtype == LM_F32 && adds_itself(w, *last)) {
+    lm_op *sum = (*last)->def;
+    w->b = (lm_builder){w->b.m, accum->parent, accum, accum->loc};
+    *last = sum->in[0];
+    lm_op *first = lm_emit_op(&w->b, LM_OP_ACCUM, accum->in, accum->n_in, &accum->attr, NULL);
+    terms_split(w, first);
+    *last = sum->in[1];
+  }
+}
+
 static void accum_f32_visit(lm_op *op, void *user) {
   rewriter *w = user;
   w->region = op->parent;
-  if (op->code == LM_OP_ACCUM)
-    term(w, op, &op->in[op->n_in - 1]);
+  if (op->code != LM_OP_ACCUM)
+    return;
+  term(w, op, &op->in[op->n_in - 1]);
+  if (w->splits)
+    terms_split(w, op);
 }
 
 bool lm_pass_accum_f32(lm_module *m, const lm_pass_env *env) {
   for (lm_func *f = m->funcs; f; f = f->next) {
     uint32_t *uses = lm_func_uses(f);
-    rewriter w = {.b = {.m = m}, .uses = uses, .n_uses = m->n_values};
+    rewriter w = {.b = {.m = m},
+                  .uses = uses,
+                  .n_uses = m->n_values,
+                  .splits = env->codegen && env->codegen->adds};
     lm_region_walk(f->body, accum_f32_visit, &w);
     lm_free(uses);
   }

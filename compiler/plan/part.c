@@ -1,5 +1,5 @@
-// part.c - results of kernels that are parts of a concatenation, which the kernels write where the
-// concatenation has them.
+// part.c - results that kernels write where their only user has them: parts of a concatenation, and
+// sums that are added to a gradient.
 #include <string.h>
 
 #include "compiler/plan/internal.h"
@@ -44,6 +44,25 @@ bool lm_plan_part_of(const lm_module *m, const lm_value *v, lm_plan_part *out) {
   }
   memcpy(out->stride, stride, sizeof stride);
   return true;
+}
+
+static bool is_used_once(const lm_value *v) {
+  uint32_t *uses = lm_func_uses(v->def->parent->func);
+  bool once = uses[v->id] == 1;
+  lm_free(uses);
+  return once;
+}
+
+const lm_op *lm_plan_accum_of(lm_module *m, const lm_value *v) {
+  int64_t stride[LM_RANK];
+  const lm_op *user = v->def ? user_of(v) : NULL;
+  if (!user || user->code != LM_OP_ACCUM || user->n_in != 1 || v->type.dtype != LM_F32)
+    return NULL;
+  const lm_global *g = lm_global_find(m, user->attr.sym);
+  if (g->kind != LM_GLOBAL_PARAM || g->n_stack)
+    return NULL;
+  lm_global_strides(m, g, stride);
+  return lm_strides_are_dense(m, v->type, stride) && is_used_once(v) ? user : NULL;
 }
 
 void lm_concat_check(planner *p, const lm_op *concat) {

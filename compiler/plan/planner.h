@@ -59,6 +59,9 @@ struct lm_codegen {
   // True if the kernel writes result r at the strides of lm_plan_part_of, if it is such a part;
   // NULL: all results are dense.
   bool (*writes_strided)(const lm_op *kernel, uint32_t r);
+  // True if the kernel adds result r, for which lm_plan_accum_of is not NULL, to the gradient:
+  // lm_plan_launch.adds is set. NULL: no kernel does.
+  bool (*adds)(const lm_op *kernel, uint32_t r);
   // True if `kernel` supports this attend or attend_vjp; NULL: it supports all.
   bool (*attends)(const lm_module *m, const lm_op *op);
   // True if kernels of attend_vjp read delta instead of o (see compiler/ir/attend.h).
@@ -104,6 +107,10 @@ typedef struct lm_plan_part {
 } lm_plan_part;
 // False if v is not such a value. The concatenation is then its only use.
 bool lm_plan_part_of(const lm_module *m, const lm_value *v, lm_plan_part *out);
+
+// The accum that is the only use of v, into the gradient of a parameter that is dense in memory and
+// not stacked; NULL if there is none.
+const lm_op *lm_plan_accum_of(lm_module *m, const lm_value *v);
 
 // Describes a dot whose operands are read through views. False if an operand must be copied first.
 bool lm_plan_gemm_from_dot(const lm_module *m, const lm_op *dot, lm_plan_gemm *out);

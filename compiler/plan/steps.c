@@ -211,6 +211,22 @@ static location operand_location(planner *p, lm_op *op, uint32_t i) {
   return strided ? *lm_value_location(p, op->in[i]) : lm_value_dense(p, op->in[i], op);
 }
 
+// Makes the step add result r to a gradient, if the kernel does.
+static bool result_accumulate(planner *p, lm_op *op, uint32_t r, pstep *s) {
+  const lm_op *accum =
+      p->codegen->adds && p->codegen->adds(op, r) ? lm_plan_accum_of(p->m, op->out[r]) : NULL;
+  if (!accum)
+    return false;
+  const lm_global *g = lm_global_find(p->m, accum->attr.sym);
+  const lm_layout_location *grad = &p->layout.globals[g - p->m->globals].grad;
+  lm_value *v = op->out[r];
+  lm_location_set(p, v, lm_location_of_global(p, (lm_op *)accum, grad, v->type));
+  s->accum = accum;
+  s->step.label = lm_arena_printf(p->arena, "%s, accumulated", s->step.label);
+  s->step.moved += lm_type_bytes(p, v->type);
+  return true;
+}
+
 void lm_step_kernel(planner *p, lm_op *op) {
   lm_kernel_code code = {0};
   if (!p->codegen->kernel(p->o, op, p->arena, &code)) {
@@ -232,8 +248,9 @@ void lm_step_kernel(planner *p, lm_op *op) {
   for (uint32_t i = 0; i < op->n_in; i++)
     *r++ = lm_location_ref(p, &in[i], op->in[i]->type);
   for (uint32_t i = 0; i < op->n_out; i++) {
-    location out = lm_result_locate(p, op->out[i], op);
-    *r++ = lm_location_ref(p, &out, op->out[i]->type);
+    if (!result_accumulate(p, op, i, s))
+      lm_result_locate(p, op->out[i], op);
+    *r++ = lm_location_ref(p, lm_value_location(p, op->out[i]), op->out[i]->type);
   }
   for (int i = 0; i < code.n_workspaces; i++)
     *r++ = (ref){.at = lm_storage_new(p, code.workspace[i], p->depth, s->step.label),

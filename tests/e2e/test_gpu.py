@@ -99,6 +99,9 @@ def test_trace(run):
     fake, file = Fake(run), tiny(run)
     cpu, gpu = run.trace(file), fake.trace(file)
     check(cpu.keys() == gpu.keys(), "the same tensors")
+    fake("compile", file, "--target", "cuda", "-o", run.path("plan"))
+    scatters = [line for line in open(run.path("plan/plan.txt")) if "llama.lm:37, accumulated" in line]
+    check(len(scatters) == 1 and "-> grad[0 : " in scatters[0], f"rows of the embedding's gradient are added where they are: {scatters}")
     for name in cpu:
         within(name, distance(gpu[name], cpu[name], 1e-3), 1e-5)
 
