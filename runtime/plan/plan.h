@@ -102,7 +102,7 @@ typedef struct lm_plan_launch {
   int threads;       // per block; 0: not for a GPU
   int64_t per_block; // points of the parallel space per block
   int64_t blocks;    // of a GEMM
-  bool adds;         // its last parameter is whether it adds its result to what is there
+  bool adds;         // its last parameter is whether it adds to its result
   int64_t shared;    // bytes of dynamic shared memory
   uint32_t extents;  // bit mask of the run-time extents that it takes
   const struct lm_plan_map *maps;
