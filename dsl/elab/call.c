@@ -317,13 +317,18 @@ el_val el_invoke_named(lm_elab *e, const el_ref *ref, lm_sym name, el_val first,
 }
 
 static const char *nearest_function(lm_elab *e, lm_sym name) {
-  int np, nf;
-  const char *const *prim = lm_primitive_names(&np);
-  const char *const *fns = lm_program_names(e->prog, e->frame->file, DC_FN, &nf);
-  const char **all = LM_NEW_N(e->a, const char *, np + nf + 1);
-  memcpy(all, prim, sizeof *all * (size_t)np);
-  memcpy(all + np, fns, sizeof *all * (size_t)nf);
-  return lm_nearest(name, all, np + nf);
+  int n[3];
+  const char *const *names[] = {
+      lm_primitive_names(&n[0]),
+      lm_program_names(e->prog, e->frame->file, DC_FN, &n[1]),
+      lm_program_names(e->prog, e->frame->file, DC_FORMAT, &n[2]),
+  };
+  const char **all = LM_NEW_N(e->a, const char *, n[0] + n[1] + n[2] + 1);
+  int count = 0;
+  for (int k = 0; k < 3; k++)
+    for (int i = 0; i < n[k]; i++)
+      all[count++] = names[k][i];
+  return lm_nearest(name, all, count);
 }
 
 static lm_file *library_nn(const lm_elab *e) {
@@ -401,6 +406,8 @@ static el_val call_name(lm_elab *e, const ast_expr *x) {
   lm_decl_ref ref = lm_program_find(e->prog, e->frame->file, name);
   if (ref.decl && ref.decl->kind == DC_FN)
     return call_fn(e, x, ref);
+  if (ref.decl && ref.decl->kind == DC_FORMAT)
+    return el_format_make(e, x, ref);
   bool found;
   el_val v = el_primitive(e, x, &found);
   if (found)

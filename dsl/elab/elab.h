@@ -420,6 +420,14 @@ el_kind el_kind_of_column(lm_column_id c);
 void el_visit(lm_elab *e, const ast_decl *d); // d has been evaluated
 bool el_is_visited(const lm_elab *e, const ast_decl *d);
 
+// ---- formats (format.c)
+// The value of a call of a format: its instance. V_ERROR: reported.
+el_val el_format_make(lm_elab *e, const ast_expr *call, lm_decl_ref format);
+bool el_format_check(lm_elab *e, const ast_decl *d); // its members and methods; false: reported
+bool el_is_format(const el_val *v);
+// True if two formats are of one declaration and have equal arguments.
+bool el_formats_agree(const el_val *a, const el_val *b);
+
 // ---- definitions that the recipe does not use (check.c)
 void el_check_fn(lm_elab *e, const lm_file *file, ast_decl *d);
 void el_check_members(lm_elab *e, el_inst *inst); // all methods, on symbolic arguments

@@ -381,7 +381,8 @@ el_inst *el_inst_make(lm_elab *e, const ast_expr *call, const lm_file *file,
   for (uint32_t k = 0; k < ref.decl->sig.n_params; k++) {
     const ast_expr *x = el_argument(call->args, call->n_args, &ref.decl->sig, k);
     el_val v = x ? el_eval(e, x) : el_inst_eval(e, inst, ref.decl->sig.params[k].init);
-    if (v.k == V_TENSOR || v.k == V_INST || v.k == V_INSTS || v.k == V_TUPLE) {
+    bool is_block = v.k == V_INST && !el_is_format(&v);
+    if (v.k == V_TENSOR || is_block || v.k == V_INSTS || v.k == V_TUPLE) {
       EL_ERR(e, x ? x->loc : call->loc, E08D, ref.decl->name.text, el_show(e, &v));
       v = el_error();
     }

@@ -240,8 +240,8 @@ static void member_check(lint *l, const ast_decl *d, const ast_member *m) {
   }
 }
 
-// The parameters of a model's apply and loss, of an optimizer's update and of an adapter's use are
-// given by the caller.
+// The parameters of a model's apply and loss, of an optimizer's update, of a format's methods and
+// of an adapter's use are given by the caller.
 static bool is_interface(const ast_decl *d, const ast_member *m) {
   return d->kind != DC_BLOCK || !strcmp(m->names.v[0].text, "use");
 }
@@ -289,10 +289,13 @@ static void decl_check(lint *l, const ast_decl *d) {
   l->used = (name_set){.a = l->c->arena};
   name_set later = {.a = l->c->arena};
   uses u = {l, NULL};
-  bool block = d->kind == DC_BLOCK || d->kind == DC_MODEL || d->kind == DC_OPTIMIZER;
+  bool block =
+      d->kind == DC_BLOCK || d->kind == DC_MODEL || d->kind == DC_OPTIMIZER || d->kind == DC_FORMAT;
   if (d->kind != DC_FN && !block)
     return;
   use_sig(&u, &d->sig);
+  if (d->kind == DC_FORMAT) // `qcast` reads it
+    set_put(&l->used, LM_SYM(l->c, "block"), true);
   bool whole = members_walk(l, d) && is_whole(&d->body);
   if (whole && d->kind == DC_FN)
     body_walk(l, &d->body, &later);

@@ -103,6 +103,14 @@ static el_val p_floor(el_call_site c) {
 static el_val p_round(el_call_site c) {
   return rounded(c, LM_OP_ROUND, rint);
 }
+static double binade_of(double x) {
+  int exponent;
+  frexp(x, &exponent);
+  return x == 0 ? 0 : ldexp(1, exponent - 1);
+}
+static el_val p_binade(el_call_site c) {
+  return unary(c, LM_OP_BINADE, binade_of);
+}
 static el_val p_stop_grad(el_call_site c) {
   return unary(c, LM_OP_STOP, same);
 }

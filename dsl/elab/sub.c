@@ -70,6 +70,8 @@ static el_inst *make_element(lm_elab *e, el_inst *inst, const ast_member *m, int
 static bool same_value(const el_val *x, const el_val *y) {
   if (x->k != y->k)
     return false;
+  if (x->k == V_INST)
+    return el_formats_agree(x, y);
   if (x->k == V_NUM)
     return x->known && y->known ? x->num == y->num : !x->known && !y->known;
   return x->k == V_BOOL ? x->num == y->num : x->k == V_STRING ? x->text == y->text : true;

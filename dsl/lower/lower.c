@@ -491,6 +491,10 @@ static void check_decl(lm_elab *e, const lm_file *file, ast_decl *d, bool sectio
   case DC_FN: el_check_fn(e, file, d); break;
   case DC_BLOCK:
   case DC_MODEL: check_block(e, file, d); break;
+  case DC_FORMAT:
+    if (el_format_check(e, d))
+      check_block(e, file, d);
+    break;
   case DC_OPTIMIZER: lm_optimizer_check(e, file, d); break;
   case DC_LET: el_eval(e, d->let_expr); break;
   default:

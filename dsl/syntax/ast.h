@@ -211,6 +211,7 @@ typedef enum {
   DC_MODEL,
   DC_MODEL_INST,
   DC_OPTIMIZER,
+  DC_FORMAT,
   DC_DATA,
   DC_RECIPE,
   DC_LET,
@@ -225,9 +226,9 @@ struct ast_decl {
   lm_sym import_file;
   ast_names import_path;
   ast_names names;
-  ast_sig sig;           // FN: all; BLOCK, MODEL, OPTIMIZER: params and where
+  ast_sig sig;           // FN: all; BLOCK, MODEL, OPTIMIZER, FORMAT: params and where
   ast_body body;         // FN
-  ast_members members;   // BLOCK, MODEL, OPTIMIZER
+  ast_members members;   // BLOCK, MODEL, OPTIMIZER, FORMAT
   ast_expr *inst, *from; // MODEL_INST: model X = inst from from
   ast_items items;       // DATA, RECIPE; MODEL_INST: `with` items
   ast_name base;         // DATA, RECIPE extends

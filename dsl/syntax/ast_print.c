@@ -266,8 +266,8 @@ static void print_import(printer *p, const ast_decl *d) {
 }
 
 static void print_decl(printer *p, const ast_decl *d) {
-  static const char *const heads[] = {"import",    "fn",   "block",  "model", "instance",
-                                      "optimizer", "data", "recipe", "let",   "error"};
+  static const char *const heads[] = {"import", "fn",   "block",  "model", "instance", "optimizer",
+                                      "format", "data", "recipe", "let",   "error"};
   lm_buf_printf(p->out, "(%s", heads[d->kind]);
   if (d->kind == DC_IMPORT)
     print_import(p, d);
@@ -278,7 +278,8 @@ static void print_decl(printer *p, const ast_decl *d) {
     lm_buf_printf(p->out, " %s", d->name.text);
   if (d->base.text)
     lm_buf_printf(p->out, " extends %s", d->base.text);
-  if (d->kind == DC_FN || d->kind == DC_BLOCK || d->kind == DC_MODEL || d->kind == DC_OPTIMIZER)
+  if (d->kind == DC_FN || d->kind == DC_BLOCK || d->kind == DC_MODEL || d->kind == DC_OPTIMIZER ||
+      d->kind == DC_FORMAT)
     print_sig(p, &d->sig);
   if (d->inst) {
     put(p, " ");

@@ -77,6 +77,7 @@ static const struct keyword {
     {"block", LM_TOKEN_BLOCK, DECLARES},
     {"model", LM_TOKEN_MODEL, DECLARES},
     {"optimizer", LM_TOKEN_OPTIMIZER, DECLARES},
+    {"format", LM_TOKEN_FORMAT, DECLARES},
     {"data", LM_TOKEN_DATA, DECLARES},
     {"recipe", LM_TOKEN_RECIPE, DECLARES},
     {"let", LM_TOKEN_LET, STARTER},

@@ -37,7 +37,7 @@ static void import_path_add(lm_parser *ps, ast_decl *d, ast_name n);
 %token <name> ADD "'add'" AFTER_STEP "'after_step'" // names elsewhere (layout.c)
 %token <expr> STRING "a string" PATTERN "a pattern" NUMBER "a number" QUANTITY "a quantity"
 %token <doc> IMPORT "'import'" FN "'fn'" BLOCK "'block'" MODEL "'model'"
-%token <doc> OPTIMIZER "'optimizer'" DATA "'data'" RECIPE "'recipe'"
+%token <doc> OPTIMIZER "'optimizer'" FORMAT "'format'" DATA "'data'" RECIPE "'recipe'"
 %token LET "'let'" RETURN "'return'" EMIT "'emit'" FOR "'for'" CARRY "'carry'"
 %token DIM "'dim'" PARAM "'param'" STATE "'state'" SUB "'sub'" MAP "'map'"
 %token EXTENDS "'extends'" FROM "'from'" WITH "'with'" WHERE "'where'" IF "'if'" THEN "'then'"
@@ -127,6 +127,12 @@ decl:
   | OPTIMIZER NAME '(' params ')' where '{' members '}'
       {
         $$ = decl_new(ps, DC_OPTIMIZER, @1, $1, $2);
+        $$->sig = sig_new($4, NULL, $6);
+        $$->members = $8;
+      }
+  | FORMAT NAME '(' params ')' where '{' members '}'
+      {
+        $$ = decl_new(ps, DC_FORMAT, @1, $1, $2);
         $$->sig = sig_new($4, NULL, $6);
         $$->members = $8;
       }

@@ -14,9 +14,9 @@ typedef struct group {
 
 static const group GROUPS[] = {
     {"'import'",
-     "a declaration (import, fn, block, model, optimizer, data, recipe, let)",
-     {"'import'", "'fn'", "'block'", "'model'", "'optimizer'", "'data'", "'recipe'", "'let'", "';'",
-      "the end of the input"}},
+     "a declaration (import, fn, block, model, optimizer, format, data, recipe, let)",
+     {"'import'", "'fn'", "'block'", "'model'", "'optimizer'", "'format'", "'data'", "'recipe'",
+      "'let'", "';'", "the end of the input"}},
     {"'param'",
      "a member (dim, param, state, sub, map or a method)",
      {"'dim'", "'param'", "'state'", "'sub'", "'map'", "a name", "'after_step'", "';'", "'}'"}},
@@ -109,8 +109,8 @@ static const char *meant_by(const word_pair *pairs, size_t n, const char *word) 
 
 // The keyword of a declaration that `name` was probably meant to be; NULL if there is none.
 static const char *start_meant(const char *name) {
-  static const char *const starts[] = {"import",    "fn",   "block",  "model",
-                                       "optimizer", "data", "recipe", "let"};
+  static const char *const starts[] = {"import", "fn",   "block",  "model", "optimizer",
+                                       "format", "data", "recipe", "let"};
   static const word_pair others[] = {{"def", "fn"},      {"func", "fn"},      {"function", "fn"},
                                      {"class", "block"}, {"struct", "block"}, {"module", "block"},
                                      {"const", "let"},   {"var", "let"},      {"use", "import"}};

@@ -7,7 +7,7 @@ syn match lmOperator "->\|\.\.\|==\|!=\|<=\|>=\|[-+*/^&|<>=]"
 syn match lmName "\h\w*"
 syn match lmCall "\h\w*\ze("
 " The keywords of declarations are matched at the start of a line; inside braces they are names.
-syn match lmDeclaration "^\s*\%(import\|fn\|block\|model\|optimizer\|data\|recipe\)\>\ze\s\+[A-Za-z_\"]"
+syn match lmDeclaration "^\s*\%(import\|fn\|block\|model\|optimizer\|format\|data\|recipe\)\>\ze\s\+[A-Za-z_\"]"
 syn keyword lmKeyword let return emit for dim param state sub map extends from with where carry after_step
 syn keyword lmConditional if then else
 syn keyword lmWordOperator in divides mod
