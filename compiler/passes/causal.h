@@ -89,6 +89,10 @@ bool lm_probe_over(const lm_op *op, const bool *set);
 // True if the value at t must not depend on position s: it is of another document, or later and not
 // in the same prompt.
 bool lm_probe_hides(const probe *p, int64_t t, int64_t s);
+// By axis: t, and the axes of positions and of the history that are made of it. The analysis is the
+// same for every size of these axes: no operation reads an index along them. NULL if one may, or if
+// sizes differ; the caller frees the array.
+bool *lm_probe_axes(const lm_module *m, const lm_func *f, lm_axis t);
 
 // ---- causal_cells.c
 // Derives the fact of the operation's result from the facts of its operands.
