@@ -12,6 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/base/file.h"
+
 // ---- signals. A handler can access only global state.
 
 static volatile sig_atomic_t received; // the first signal; 0: none
@@ -58,24 +60,41 @@ static char **command_make(int ranks, const char *count, char *const *argv) {
   return command;
 }
 
+// Where mpirun keeps the files of this start. By default all starts of a user share a folder, which
+// one may remove while another enters it.
+static const char SESSION[] = "OMPI_MCA_orte_tmpdir_base";
+
+static lm_status session_make(lm_temp_dir *out) {
+  static const char prefix[] = "lmc-ranks-";
+  const char *set = getenv("TMPDIR");
+  const char *parent = set && *set ? set : "/tmp";
+  *out = (lm_temp_dir){NULL, -1};
+  if (getenv(SESSION))
+    return NULL;
+  lm_temp_dirs_clean(parent, prefix);
+  return lm_temp_dir_make(parent, prefix, out);
+}
+
 // Open MPI refuses root unless these say that it is meant, as in a container.
-static void environment_set(void) {
+static void environment_set(const char *session) {
   if (geteuid() == 0) {
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
   }
   setenv("LMC_RANKS_TERMINAL", isatty(STDOUT_FILENO) ? "1" : "0", 1);
+  if (session)
+    setenv(SESSION, session, 1);
   setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
   setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0); // containers forbid the others
 }
 
 // In the child: another process group, so that the terminal's signals reach this program alone.
-static _Noreturn void command_run(char *const *command, int report) {
+static _Noreturn void command_run(char *const *command, const char *session, int report) {
   int null = open("/dev/null", O_RDONLY);
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   dup2(null, STDIN_FILENO);
-  environment_set();
+  environment_set(session);
   execvp(command[0], command);
   int error = errno;
   ssize_t n = write(report, &error, sizeof error);
@@ -104,7 +123,7 @@ bool lm_ranks_stopped(void) {
   return times > 0;
 }
 
-lm_status lm_ranks_start(int ranks, char *const *argv, int *out_exit) {
+static lm_status start(int ranks, char *const *argv, const char *session, int *out_exit) {
   struct sigaction old[LM_COUNT(SIGNALS)];
   char count[16];
   int report[2], error = 0, status = 0;
@@ -116,7 +135,7 @@ lm_status lm_ranks_start(int ranks, char *const *argv, int *out_exit) {
   signals_set(old, false);
   pid_t pid = fork();
   if (pid == 0)
-    command_run(command, report[1]);
+    command_run(command, session, report[1]);
   child = pid;
   close(report[1]);
   ssize_t n = pid > 0 ? read(report[0], &error, sizeof error) : 0;
@@ -132,4 +151,12 @@ lm_status lm_ranks_start(int ranks, char *const *argv, int *out_exit) {
   errno = pid > 0 ? error : errno;
   return lm_annotate(lm_fail_errno("cannot start mpirun"),
                      "--ranks needs Open MPI (on Debian: apt-get install openmpi-bin)");
+}
+
+lm_status lm_ranks_start(int ranks, char *const *argv, int *out_exit) {
+  lm_temp_dir session;
+  LM_TRY(session_make(&session));
+  lm_status s = start(ranks, argv, session.path, out_exit);
+  lm_temp_dir_remove(&session);
+  return s;
 }

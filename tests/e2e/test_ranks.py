@@ -5,6 +5,9 @@ import numpy as np
 from harness import ROOT, Skip, check, distance, folder_bytes, load, random_batches, save, small, wait_for, within
 from test_stages import stages, texts
 
+SANITIZED = {"as_one_process", "context_parallel", "other_mesh", "adapters", "trace", "stopped", "interrupted", "restarts",
+             "session_folder", "refused", "rank_fails", "without_mpi", "killed_and_resumed"}
+
 # Open MPI leaves memory of modules that it has unloaded, for which no suppression can be written.
 QUICK = {"LMC_COMM_SILENCE": "2", "LMC_COMM_STUCK": "10", "ASAN_OPTIONS": "detect_leaks=0"}
 MESH = "parallel { mesh = (dp = 2) }"
@@ -349,6 +352,18 @@ def test_stopped(run):
         check(p.returncode == 2 and "is stopped" in err + out, f"{p.returncode}: {out}{err}")
 
 
+def test_session_folder(run):
+    """each start of ranks has a folder of its own, which Open MPI does not share with other starts, and leaves nothing"""
+    mpi_needed(run)
+    host = os.uname().nodename
+    for name in {host, host.split(".")[0]}:
+        run.write(f"tmp/ompi.{name}.{os.getuid()}", "in the way of the folder that all starts share by default")
+    before = os.listdir(run.path("tmp"))
+    run("trace", small(run, steps=1), "--ranks", 2, "--set", "parallel.mesh=(dp = 2)", "--out", run.path("t"),
+        env={**QUICK, "TMPDIR": run.path("tmp")})
+    check(os.listdir(run.path("tmp")) == before)
+
+
 def test_interrupted(run):
     """SIGINT of the command saves; one process continues where two ranks stopped."""
     mpi_needed(run)
@@ -459,7 +474,7 @@ def test_rank_fails(run):
     p = subprocess.run(["mpirun", "-q", "--oversubscribe", "-n", "2", "sh", script, run.lmc, "run", file, "--set",
                         "parallel.mesh=(dp = 2)", "--out", run.path("run")], text=True, capture_output=True,
                        env={**os.environ, **QUICK, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-                            "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}, timeout=600)
+                            "OMPI_MCA_btl_vader_single_copy_mechanism": "none", "OMPI_MCA_orte_tmpdir_base": run.folder}, timeout=600)
     check(p.returncode == 2 and "rank 1 (host" in p.stderr, f"{p.returncode}: {p.stdout}{p.stderr}")
 
 
