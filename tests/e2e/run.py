@@ -26,13 +26,20 @@ def program(path):
     return test
 
 
+def left_out(run):
+    raise Skip("it compares numbers of code that other tests run under sanitizers")
+
+
 def functions(file):
-    """(printed name, name in the source, function) of each test that is a Python function, of test_`file`.py or of all files"""
+    """(printed name, name in the source, function) of each test that is a Python function, of test_`file`.py or of all files. If a
+    file has SANITIZED, a set of names, its other tests are left out under sanitizers (--slow)."""
     for path in [p for f in FOLDERS for p in sorted(glob.glob(os.path.join(f, f"test_{file or '*'}.py")))]:
         module = importlib.import_module(os.path.basename(path)[:-3])
         own = [(n, getattr(module, n)) for n in vars(module) if n.startswith("test_")]
+        chosen = getattr(module, "SANITIZED", None) if ARGS.slow else None
         for name, test in own + (module.cases() if hasattr(module, "cases") else []):
-            yield f"{module.__name__[5:]}.{name.removeprefix('test_')}", f"{module.__name__}.{name}", test
+            short = name.removeprefix("test_")
+            yield f"{module.__name__[5:]}.{short}", f"{module.__name__}.{name}", test if not chosen or short in chosen else left_out
 
 
 def tests(only, programs, file):

@@ -5,6 +5,8 @@ import numpy as np
 
 from harness import ROOT, Skip, check, distance, doctor, load, on_one_cpu, small, within
 
+SANITIZED = {"forced", "tile_rows", "defer_sums", "packed_weights", "refused", "former_name"}
+
 
 def switchable():
     """name -> tolerance"""

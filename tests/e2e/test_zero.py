@@ -4,6 +4,8 @@ import json, re
 from harness import ROOT, check, small, within
 from test_ranks import MUON, QUICK, collectives, curve, curves_check, meshes_check, model, mpi_needed, ranks, shorten, tensors
 
+SANITIZED = {"sent", "optimizers", "samples", "refused"}
+
 
 def blocks(n):
     return -(-n // 1024)

@@ -5,6 +5,8 @@ import json, os, subprocess
 import numpy as np
 from harness import ROOT, Skip, check, distance, load, save, within
 
+SANITIZED = {"parts", "trained", "faults", "refused", "phi3", "gpt2_dora", "llama_unequal"}
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 IDS = [(7 * i * i + 3 * i + 5) % 32 for i in range(12)]
 QKVO = "adapt @layers.*.attn.{wq,wk,wv,wo} = lora(rank = 3, alpha = 6)"
