@@ -33,7 +33,8 @@ static const int64_t *lengths_of(const lm_project *p, const lm_run_spec *run, in
 static lm_dtype compute_asked(const lm_recipe *r) {
   static const lm_dtype asked[] = {[LM_RECIPE_COMPUTE_AUTO] = LM_REAL,
                                    [LM_RECIPE_COMPUTE_F32] = LM_F32,
-                                   [LM_RECIPE_COMPUTE_BF16] = LM_BF16};
+                                   [LM_RECIPE_COMPUTE_BF16] = LM_BF16,
+                                   [LM_RECIPE_COMPUTE_F16] = LM_F16};
   return asked[r->precision.compute];
 }
 
@@ -97,6 +98,8 @@ lm_status lm_compile_lower(const lm_project *p, const lm_compile_spec *spec, lm_
   const uint32_t of_files = LM_LOWER_MAPS | LM_LOWER_MERGED | LM_LOWER_PEFT;
   bool files = !(spec->what & ~of_files); // rounds no parameter
   out->compute = files ? LM_F32 : lm_precision_of(compute_asked(p->recipe), &spec->target);
+  if (out->compute == LM_F16 && spec->target.kind == LM_TARGET_CUDA)
+    LM_REPORT(p->ctx, p->recipe->precision.compute_loc, E2F6);
   out->lowered = lm_lower(p->ctx, p->program, p->recipe, &o);
   LM_TRY(lm_verdict(p->ctx));
   lm_event_module(p->events, out->lowered->m);

@@ -138,15 +138,25 @@ static lm_status logits_add(lm_trace *t) {
 
 // ---- steps
 
+// The gradients of a step. A trace has no steps that are skipped: if they overflow f16, they are
+// computed again at half the loss scale.
+static lm_status gradients_trace(lm_trainer *t, int64_t step, lm_step_result *r) {
+  do {
+    LM_TRY(lm_trainer_gradients(t, step, step - 1));
+    LM_TRY(lm_trainer_result(t, r));
+    lm_trainer_rescale(t, r);
+  } while (r->overflow);
+  return lm_step_check(step, r);
+}
+
 static lm_status step_trace(lm_trace *t, int64_t step) {
   lm_step_result r;
   if (step == 1 && t->o.values & LM_TRACE_LOGITS)
     LM_TRY(logits_add(t));
-  LM_TRY(lm_trainer_gradients(t->o.s->execution.trainer, step, step - 1));
-  LM_TRY(lm_trainer_result(t->o.s->execution.trainer, &r));
-  LM_TRY(lm_step_check(step, &r));
+  LM_TRY(gradients_trace(t->o.s->execution.trainer, step, &r));
+  double loss_scale = r.loss_scale > 0 ? r.loss_scale : 1;
   if (step == 1 && t->o.values & LM_TRACE_GRADS)
-    LM_TRY(weights_add(t, "grad", LM_ROLE_GRAD, 1 / r.weight));
+    LM_TRY(weights_add(t, "grad", LM_ROLE_GRAD, 1 / r.weight / loss_scale));
   LM_TRY(lm_trainer_update(t->o.s->execution.trainer, INFINITY));
   const double values[3] = {r.loss, r.grad_norm, r.lr};
   for (int i = 0; i < 3; i++)

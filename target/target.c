@@ -57,8 +57,9 @@ static lm_target_rates rates_of(lm_target_kind kind) {
 lm_target lm_target_any(lm_target_kind kind) {
   lm_target t = {.kind = kind, .rates = rates_of(kind)};
   for (int i = 0; i < LM_DTYPES; i++)
-    t.math[i] = (lm_target_math){.native = i != LM_BF16 || kind == LM_TARGET_CUDA,
-                                 .accumulate = i == LM_BF16 ? LM_F32 : (lm_dtype)i};
+    t.math[i] =
+        (lm_target_math){.native = i != LM_BF16 || kind == LM_TARGET_CUDA,
+                         .accumulate = lm_dtype_is_half((lm_dtype)i) ? LM_F32 : (lm_dtype)i};
   return t;
 }
 
@@ -87,6 +88,7 @@ static lm_target target_of(const gpu *g) {
   t.shared = (int64_t)g->shared_kb << 10;
   t.warpgroups = !strcmp(g->arch, "sm_90a");
   t.math[LM_BF16].peak = 1e12 * g->bf16;
+  t.math[LM_F16].peak = t.math[LM_BF16].peak;
   t.math[LM_F32].peak = 1e12 * g->f32;
   t.math[LM_F64].peak = 1e12 * g->f64;
   t.peak_tf32 = 1e12 * g->tf32;

@@ -149,7 +149,7 @@ static void put_operands(cpu_attend *e, lm_buf *b) {
   }
   int64_t sums = 0;
   for (uint32_t i = 0; e->f.vjp && i < op->n_out; i++) {
-    if (op->out[i]->type.dtype != LM_BF16)
+    if (!lm_dtype_is_half(op->out[i]->type.dtype))
       continue;
     lm_buf_printf(b, "float *f%u = (float *)buf[%u] + %lld;\n", i, op->n_in + op->n_out,
                   (long long)sums);
@@ -217,12 +217,12 @@ static void put_function(cpu_attend *e, lm_buf *out) {
   lm_buf_free(&text);
 }
 
-// Workspace for the f32 sums of bf16 results, one result after the other.
+// Workspace for the f32 sums of 16-bit results, one result after the other.
 static void workspace_add(const cpu_attend *e, lm_kernel_code *out) {
   int64_t sums = 0;
   for (uint32_t i = 0; e->f.vjp && i < e->f.op->n_out; i++) {
     lm_type t = e->f.op->out[i]->type;
-    sums += t.dtype == LM_BF16 ? lm_type_elements(e->f.m, t) : 0;
+    sums += lm_dtype_is_half(t.dtype) ? lm_type_elements(e->f.m, t) : 0;
   }
   if (sums)
     out->workspace[out->n_workspaces++] = sums * (int64_t)sizeof(float);

@@ -22,7 +22,7 @@ static int64_t row_stride_of(const cpu_attend *e, const lm_attend_sum *s) {
 // ---- results in memory
 
 static bool rounded(const cpu_attend *e, int i) {
-  return result_type(e, i).dtype == LM_BF16;
+  return lm_dtype_is_half(result_type(e, i).dtype);
 }
 
 // The memory in which result i is summed.
@@ -64,7 +64,7 @@ static void store(cpu_attend *e, lm_buf *b, int i) {
   const char *at = point_loops(e, b, i);
   const char *value = lm_arena_printf(e->g.arena, "%s[%s]", memory(e, i), at);
   lm_buf_printf(b, "r%u[%s] = %s;\n", e->f.sums[i].result, at,
-                lm_gen_store_text(e->g.arena, LM_BF16, value));
+                lm_gen_store_text(e->g.arena, (lm_dtype)result_type(e, i).dtype, value));
 }
 
 // Adds `from`, the part of result i from one tile, to memory.

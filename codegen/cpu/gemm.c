@@ -38,9 +38,13 @@ static bool has_unit(const operand *x) {
   return x->panel || x->stride == 1 || x->k == 1;
 }
 
+static bool is_known(int t) {
+  return t == LM_F32 || t == LM_BF16;
+}
+
 // Returns false if columns or k are known only at run time, an operand has no unit stride, or the
-// types are unsupported. If C has unit stride along m, its transpose is computed by exchanging A
-// and B, unless the number of rows may be anything.
+// types are unsupported (f16 is widened for the library). If C has unit stride along m, its
+// transpose is computed by exchanging A and B, unless the number of rows may be anything.
 static bool shape_make(const lm_plan_gemm *g, gemm_shape *out) {
   bool bf16 = g->dtype_ab == LM_BF16;
   bool any_rows = lm_plan_gemm_any_rows(g);
@@ -52,7 +56,7 @@ static bool shape_make(const lm_plan_gemm *g, gemm_shape *out) {
                       transposed ? y : x,
                       transposed ? x : y,
                       any_rows};
-  if (g->n.n_dyn || g->k.n_dyn || g->dtype_ab == LM_F64 || g->dtype_c == LM_F64 ||
+  if (g->n.n_dyn || g->k.n_dyn || !is_known(g->dtype_ab) || !is_known(g->dtype_c) ||
       ((g->b_columns || any_rows) && transposed))
     return false;
   bool one_row = !g->m.n_dyn && g->m.fixed == 1;

@@ -44,12 +44,12 @@ bool shape_argmax(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
   return true;
 }
 
-// The free and batch axes of x, then the axes that only w has. The result of bf16 operands may be
-// f32.
+// The free and batch axes of x, then the axes that only w has. The result of f16 and bf16 operands
+// may be f32.
 bool shape_dot(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   lm_type x = op->in[0]->type;
   lm_type w = op->in[1]->type;
-  bool wide = x.dtype == LM_BF16 && out->dtype == LM_F32;
+  bool wide = lm_dtype_is_half(x.dtype) && out->dtype == LM_F32;
   if (x.dtype != w.dtype || !lm_dtype_is_float(x.dtype)) {
     lm_why_type(why, m, "", x, " with ");
     return lm_why_type(why, m, "", w, ": not of one floating type");

@@ -147,12 +147,12 @@ bool shape_grouped_dot(const lm_module *m, const lm_op *op, lm_type *out, lm_buf
   return moved(m, op->in[1]->type, rows.axis, 1, drop.axis, drop.rank, out, why);
 }
 
-// The result of bf16 operands may be f32, as that of a dot.
+// The result of f16 and bf16 operands may be f32, as that of a dot.
 bool shape_grouped_outer(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   const lm_attr *a = &op->attr;
   lm_type x = op->in[0]->type;
   lm_type first;
-  bool wide = x.dtype == LM_BF16 && out->dtype == LM_F32;
+  bool wide = lm_dtype_is_half(x.dtype) && out->dtype == LM_F32;
   if (!factors_fit(m, op, why))
     return false;
   if (a->n_axes != 1)

@@ -3,11 +3,11 @@
 // before: %g = dot %x, %dy over(b, t) : bf16[d, f]   %h = cast %g : f32[d, f]   accum @w, %h
 // after:  %g = dot %x, %dy over(b, t) : f32[d, f]    accum @w, %g
 //
-// The gradient of an f32 parameter that is used in bf16 arrives through casts. The pass moves each
-// cast up through additions, data movement and sums to the operations that compute the terms, so
-// that no partial sum over positions is rounded to bf16. Rewritten operations keep their order.
-// Declines: a value with more than one use, which stays in bf16 and is cast. Cost: a partial sum
-// that is stored takes the memory of f32 instead of bf16.
+// The gradient of an f32 parameter that is used in bf16 or f16 arrives through casts. The pass
+// moves each cast up through additions, data movement and sums to the operations that compute the
+// terms, so that no partial sum over positions is rounded. Rewritten operations keep their order.
+// Declines: a value with more than one use, which stays rounded and is cast. Cost: a partial sum
+// that is stored takes the memory of f32 instead of 16 bits.
 //
 // Where kernels add to gradients, the sum of a GEMM and a scatter (the two uses of a tied
 // embedding) is not computed first: each of them adds to the gradient.
@@ -75,7 +75,7 @@ static void term(rewriter *w, lm_op *user, lm_value **in) {
   if (!op || op->parent != w->region || (*in)->id >= w->n_uses || w->uses[(*in)->id] != 1)
     return;
   w->b = (lm_builder){w->b.m, op->parent, user, user->loc};
-  if (op->code == LM_OP_CAST && op->in[0]->type.dtype == LM_BF16)
+  if (op->code == LM_OP_CAST && lm_dtype_is_half(op->in[0]->type.dtype))
     *in = in_f32(w, op->in[0]);
   else if (op->code == LM_OP_ADD || op->code == LM_OP_REDUCE_SCATTER)
     for (uint32_t i = 0; i < op->n_in; i++)

@@ -5,7 +5,7 @@
 //         %i = n - 1 - (max %r over(v))
 // before: %z = scatter_add %u, %i over(v)            (no two elements of %u have one index)
 // after:  %z = select clamped %i == iota(v), %u, 0
-// before: %s = sum %x over(d) : bf16
+// before: %s = sum %x over(d) : bf16    (or f16)
 // after:  the sum in f32, cast to bf16
 // before: scan … { %z = dot %x, %w over(d) }          (scans are kernels)
 // after:  scan … { %p = mul %x, %w   %z = sum %p over(d) }
@@ -62,10 +62,11 @@ static lm_value *argmax(lm_rewrite *r, lm_op *op) {
 
 static lm_value *scatter(lm_rewrite *r, lm_op *op) {
   lm_type to = op->out[0]->type, whole = to;
-  if (to.dtype == LM_BF16) {
+  if (lm_dtype_is_half(to.dtype)) {
     to.dtype = LM_F32;
     lm_value *in[2] = {lm_emit_cast(&r->b, op->in[0], LM_F32), op->in[1]};
-    return lm_emit_cast(&r->b, lm_emit(&r->b, LM_OP_SCATTER, in, 2, &op->attr, &to), LM_BF16);
+    lm_value *z = lm_emit(&r->b, LM_OP_SCATTER, in, 2, &op->attr, &to);
+    return lm_emit_cast(&r->b, z, (lm_dtype)whole.dtype);
   }
   lm_axis v = op->attr.axes[0];
   if (!lm_type_subset(op->in[0]->type, to) || r->b.m->axes[v].dyn)
@@ -115,9 +116,10 @@ static lm_value *sum(lm_rewrite *r, lm_op *op) {
   if (op->parent->owner && lm_op_attends(op->parent->owner))
     return NULL; // attention kernels sum in f32 and round at the end
   const lm_module *m = r->b.m;
-  if (op->out[0]->type.dtype == LM_BF16) {
+  lm_dtype half = (lm_dtype)op->out[0]->type.dtype;
+  if (lm_dtype_is_half(half)) {
     lm_value *x = lm_emit_cast(&r->b, op->in[0], LM_F32);
-    return lm_emit_cast(&r->b, lm_emit(&r->b, LM_OP_SUM, &x, 1, &op->attr, NULL), LM_BF16);
+    return lm_emit_cast(&r->b, lm_emit(&r->b, LM_OP_SUM, &x, 1, &op->attr, NULL), half);
   }
   bool many = lm_type_elements(m, op->out[0]->type) >= *(const int *)r->user;
   bool is_short = lm_type_elements(m, op->in[0]->type) <= LM_FUSE_MAX_SERIAL;

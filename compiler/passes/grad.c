@@ -13,7 +13,9 @@
 // the cotangents of its operands from the cotangent of its result. A loop becomes a loop from its
 // last iteration to its first (grad_loop.c), which reads the stashes of the forward loop or
 // recomputes values (grad_value.c). Only values that depend on a parameter get cotangents, and zero
-// cotangents are not materialized: a parameter that the loss does not depend on gets no accum.
+// cotangents are not materialized: a parameter that the loss does not depend on gets no accum. The
+// cotangent of the sum is 1. If `real` is f16, whose range is small, it is the argument loss_scale,
+// a power of 2 by which the runtime divides the gradients (runtime/train/loss_scale.h).
 // `stop_grad`, `fan`, `history`, and the operations that say how a cotangent is rounded have no
 // meaning after this pass: they become their operand and a rename. @loss.N, the loss at another
 // sequence length, gives @micro.N. Losses that are never run on their own are removed
@@ -60,6 +62,17 @@ static const lm_grad_methods methods = {
     .region = differentiate_region,
 };
 
+// The cotangent of the sum.
+static lm_value *seed(lm_builder *b, const lm_value *sum) {
+  lm_module *m = b->m;
+  const lm_port_info *port = &lm_port_table[LM_PORT_LOSS_SCALE];
+  if (m->real != LM_F16)
+    return lm_emit_const(b, sum->type, 1);
+  lm_type number = lm_type_make(port->dtype, NULL, 0);
+  lm_value *scale = lm_arg_add(m, b->at, number, LM_SYM(m->ctx, port->name));
+  return lm_emit_cast(b, scale, (lm_dtype)sum->type.dtype);
+}
+
 static void differentiate(lm_func *f, bool sums) {
   lm_module *m = f->module;
   lm_op *end = f->body->last;
@@ -73,7 +86,7 @@ static void differentiate(lm_func *f, bool sums) {
   lm_value *sum = end->in[0];
   lm_gradient_enter(&g, &top);
   if (lm_gradient_is_needed(&g.base, sum))
-    lm_gradient_add(&g.base, sum, lm_emit_const(&top.b, sum->type, 1));
+    lm_gradient_add(&g.base, sum, seed(&top.b, sum));
   lm_gradient_reverse(&g);
   lm_gradient_leave(&g);
   lm_free(g.active);

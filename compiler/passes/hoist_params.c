@@ -38,7 +38,7 @@ static lm_value *gathered_cast(lm_rewrite *r, const lm_op *gather, lm_dtype t) {
 
 static lm_value *cast_rule(lm_rewrite *r, lm_op *op) {
   const lm_op *def = op->in && op->n_in == 1 ? op->in[0]->def : NULL;
-  if (op->code != LM_OP_CAST || op->out[0]->type.dtype != LM_BF16 || !def)
+  if (op->code != LM_OP_CAST || !lm_dtype_is_half(op->out[0]->type.dtype) || !def)
     return NULL;
   if (lm_param_is_gathered(def))
     return gathered_cast(r, def, op->out[0]->type.dtype);
@@ -143,7 +143,7 @@ static lm_value *made_rule(lm_rewrite *r, lm_op *op) {
 
 // ---- @copies
 
-// copied: from the bf16 copies.
+// copied: from the copies.
 static lm_value *recomputed(lm_builder *b, const lm_value *v, bool copied, lm_value *const *index,
                             uint32_t n) {
   const lm_op *op = v->def;
@@ -159,8 +159,8 @@ static lm_value *recomputed(lm_builder *b, const lm_value *v, bool copied, lm_va
   };
   for (uint32_t i = 0; i < n; i++)
     a.imm[2 * i + 1] = 1;
-  bool bf16 = copied && v->type.dtype == LM_BF16;
-  lm_value *p = lm_emit(b, LM_OP_PARAM, index, n, &a, bf16 ? &v->type : NULL);
+  bool half = copied && lm_dtype_is_half(v->type.dtype);
+  lm_value *p = lm_emit(b, LM_OP_PARAM, index, n, &a, half ? &v->type : NULL);
   return lm_emit_cast(b, p, (lm_dtype)v->type.dtype);
 }
 
@@ -181,15 +181,16 @@ static lm_value *derived_whole(lm_builder *b, const derived *x, bool copied, lm_
   return loop->out[0];
 }
 
-static lm_value *copies_cast(lm_builder *b) {
+static lm_value *copies_cast(lm_builder *b, lm_dtype half) {
   lm_module *m = b->m;
   lm_sym p = LM_SYM(m->ctx, lm_port_table[LM_PORT_P].name);
-  return lm_emit_cast(b, lm_arg_add(m, b->at, lm_type_blocks(m, LM_F32), p), LM_BF16);
+  return lm_emit_cast(b, lm_arg_add(m, b->at, lm_type_blocks(m, LM_F32), p), half);
 }
 
 // id: LM_FUNC_COPIES, or LM_FUNC_PACKS, which reads the copies and leaves out globals that are
 // derived from frozen parameters.
-static void func_make(lm_module *m, lm_func_id id, bool casts, const making *k,
+// half: the type of the copies; LM_F32: the function makes none.
+static void func_make(lm_module *m, lm_func_id id, lm_dtype half, const making *k,
                       const lm_hoisting *h) {
   lm_func *f = lm_func_add_key(m, (lm_func_key){id});
   lm_builder b = {
@@ -199,9 +200,9 @@ static void func_make(lm_module *m, lm_func_id id, bool casts, const making *k,
   lm_value **out = LM_NEW_N(m->arena, lm_value *, k->n + h->n + 1), *index[LM_RANK];
   lm_value **hoisted = LM_NEW_N(m->arena, lm_value *, h->n + 1);
   f->out_names = LM_NEW_N(m->arena, lm_sym, k->n + h->n + 1);
-  if (casts) {
+  if (half != LM_F32) {
     f->out_names[f->n_out] = LM_SYM(m->ctx, lm_port_table[LM_PORT_COPIES].name);
-    out[f->n_out++] = copies_cast(&b);
+    out[f->n_out++] = copies_cast(&b, half);
   }
   for (uint32_t i = 0; i < k->n; i++) {
     if (k->all[i].frozen && id == LM_FUNC_PACKS)
@@ -219,8 +220,8 @@ static void func_make(lm_module *m, lm_func_id id, bool casts, const making *k,
   lm_emit_op(&b, LM_OP_RETURN, out, f->n_out, NULL, NULL);
 }
 
-// The update also gives its new parameters in bf16. False if the module has none.
-static bool update_cast(lm_module *m) {
+// The update also gives its new parameters in the type of the copies. False if the module has none.
+static bool update_cast(lm_module *m, lm_dtype half) {
   lm_func *f = lm_func_get(m, LM_FUNC_UPDATE, 0);
   uint32_t p = 0;
   while (f && p < f->n_out && strcmp(f->out_names[p], lm_port_table[LM_PORT_P].name))
@@ -233,7 +234,7 @@ static bool update_cast(lm_module *m) {
   lm_sym *names = LM_NEW_N(m->arena, lm_sym, ret->n_in + 1);
   memcpy(in, ret->in, ret->n_in * sizeof *in);
   memcpy(names, f->out_names, ret->n_in * sizeof *names);
-  in[ret->n_in] = lm_emit_cast(&b, ret->in[p], LM_BF16);
+  in[ret->n_in] = lm_emit_cast(&b, ret->in[p], half);
   names[f->n_out++] = LM_SYM(m->ctx, lm_port_table[LM_PORT_COPIES].name);
   ret->n_in++;
   ret->in = in;
@@ -251,20 +252,23 @@ static bool any_trained(const making *k, const lm_hoisting *h) {
   return false;
 }
 
-static void copies_make(lm_module *m, bool casts, const making *k, const lm_hoisting *h) {
-  func_make(m, LM_FUNC_COPIES, casts, k, h);
-  if (casts && update_cast(m) && any_trained(k, h))
-    func_make(m, LM_FUNC_PACKS, false, k, h);
+static void copies_make(lm_module *m, lm_dtype half, const making *k, const lm_hoisting *h) {
+  func_make(m, LM_FUNC_COPIES, half, k, h);
+  if (half != LM_F32 && update_cast(m, half) && any_trained(k, h))
+    func_make(m, LM_FUNC_PACKS, LM_F32, k, h);
 }
 
+// *user: the type of the copies that some function reads. `real` is of one type, so the copies are.
 static void is_read(lm_op *op, void *user) {
-  if (op->code == LM_OP_PARAM && op->out[0]->type.dtype == LM_BF16)
-    *(bool *)user |= lm_global_is_trained(lm_global_find(op->parent->func->module, op->attr.sym));
+  lm_dtype t = op->code == LM_OP_PARAM ? (lm_dtype)op->out[0]->type.dtype : LM_F32;
+  if (lm_dtype_is_half(t) &&
+      lm_global_is_trained(lm_global_find(op->parent->func->module, op->attr.sym)))
+    *(lm_dtype *)user = t;
 }
 
 bool lm_pass_hoist_params(lm_module *m, const lm_pass_env *env) {
   making k = {0};
-  bool casts = false;
+  lm_dtype half = LM_F32;
   for (lm_func *f = m->funcs; f; f = f->next) {
     lm_rewrite_func(f, cast_rule, NULL);
     lm_rewrite_func(f, made_rule, &k);
@@ -273,9 +277,9 @@ bool lm_pass_hoist_params(lm_module *m, const lm_pass_env *env) {
     lm_pass_dce(m, env); // removes operations that only the hoisted values used
   lm_hoisting h = lm_hoisting_find(m);
   for (lm_func *f = m->funcs; f; f = f->next)
-    lm_region_walk(f->body, is_read, &casts);
-  if (casts || k.n || h.n)
-    copies_make(m, casts, &k, &h);
+    lm_region_walk(f->body, is_read, &half);
+  if (half != LM_F32 || k.n || h.n)
+    copies_make(m, half, &k, &h);
   lm_hoisting_apply(m, &h);
   return true;
 }

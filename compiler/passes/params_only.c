@@ -349,7 +349,7 @@ static lm_value *param_emit(computing *c, const lm_op *op) {
     ascending(op, i, &a.imm[2 * i]);
   }
   lm_type t = op->out[0]->type;
-  bool copy = c->copied && t.dtype == LM_BF16;
+  bool copy = c->copied && lm_dtype_is_half(t.dtype);
   lm_value *p = lm_emit(c->b, LM_OP_PARAM, in, op->n_in, &a, copy ? &t : NULL);
   return lm_emit_cast(c->b, p, (lm_dtype)t.dtype);
 }

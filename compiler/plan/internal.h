@@ -19,7 +19,8 @@ typedef struct lm_layout_location {
   lm_dtype dtype;
   int64_t offset, stride[LM_RANK];
 } lm_layout_location;
-// grad, copy: of a parameter; `copy` has the parameter in bf16, if the module has such copies.
+// grad, copy: of a parameter; `copy` has the parameter in 16 bits (bf16 or f16), if the module has
+// such copies.
 typedef struct lm_layout_global {
   lm_layout_location value, grad, copy;
 } lm_layout_global;
@@ -34,7 +35,7 @@ typedef struct lm_layout {
   int n_regions;
   int64_t blocks; // of all parameters
   int64_t cache_bytes;
-  int64_t derived_bytes; // the `derived` globals precede the bf16 copies in the arena of copies
+  int64_t derived_bytes; // the `derived` globals precede the 16-bit copies in the arena of copies
   int64_t fixed_bytes;   // of the frozen parameters
   int64_t state_bytes;   // of the `state` globals
   int64_t terms_bytes;   // of the `terms` globals, behind the gradients of the parameters

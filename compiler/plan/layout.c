@@ -149,7 +149,7 @@ static void params_locate(const layer *l, lm_layout *out) {
     out->globals[i] = (lm_layout_global){
         .value = location_of(l, i, LM_ARENA_PARAM, LM_F32, 0),
         .grad = location_of(l, i, LM_ARENA_GRAD, LM_F32, 0),
-        .copy = location_of(l, i, LM_ARENA_COPY, LM_BF16, out->derived_bytes),
+        .copy = location_of(l, i, LM_ARENA_COPY, LM_BF16, out->derived_bytes), // or f16
     };
   }
 }

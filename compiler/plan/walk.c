@@ -107,7 +107,7 @@ static void param_walk(planner *p, lm_op *op) {
   lm_type t = op->out[0]->type;
   const lm_layout_global *x = layout_of(p, op);
   const lm_layout_location *from = t.dtype == x->value.dtype ? &x->value : &x->copy;
-  if (t.dtype != from->dtype)
+  if (t.dtype != from->dtype && !lm_dtype_is_half(t.dtype))
     LM_BUG("@%s has no memory of type %s", op->attr.sym, lm_dtype_name(t.dtype));
   lm_location_set(p, op->out[0], lm_location_of_global(p, op, from, t));
 }

@@ -95,8 +95,8 @@ void lm_report_run_json(const lm_training *x, const lm_run_outcome *r, lm_buf *o
   lm_buf_printf(out, "{\"step\": %lld, \"resumed\": %lld, \"loss\": ", (long long)r->step,
                 (long long)r->resumed);
   lm_json_number(out, r->step > r->resumed ? r->last.loss : NAN);
-  lm_buf_printf(out, ", \"skipped\": %lld, \"empty\": %lld", (long long)r->skipped,
-                (long long)r->empty);
+  lm_buf_printf(out, ", \"skipped\": %lld, \"empty\": %lld, \"overflows\": %lld",
+                (long long)r->skipped, (long long)r->empty, (long long)r->overflows);
   lm_buf_printf(out, ", \"interrupted\": %s, \"stopped_early\": %s",
                 r->interrupted ? "true" : "false", r->stopped_early ? "true" : "false");
   lm_buf_printf(out,

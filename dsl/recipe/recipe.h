@@ -160,7 +160,8 @@ typedef struct lm_recipe_data {
 typedef enum {
   LM_RECIPE_COMPUTE_AUTO,
   LM_RECIPE_COMPUTE_F32,
-  LM_RECIPE_COMPUTE_BF16
+  LM_RECIPE_COMPUTE_BF16,
+  LM_RECIPE_COMPUTE_F16
 } lm_recipe_compute;
 typedef enum {
   LM_RECIPE_SCALE_DELAYED,

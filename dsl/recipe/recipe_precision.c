@@ -56,6 +56,7 @@ void lm_read_precision(const lm_reader *recipe) {
   const ast_expr *compute = lm_read_value(&d, "recipe.precision.compute");
   p->compute = lm_read_is_word(compute, "f32")    ? LM_RECIPE_COMPUTE_F32
                : lm_read_is_word(compute, "bf16") ? LM_RECIPE_COMPUTE_BF16
+               : lm_read_is_word(compute, "f16")  ? LM_RECIPE_COMPUTE_F16
                                                   : LM_RECIPE_COMPUTE_AUTO;
   p->compute_loc = compute->loc;
   const ast_expr *matmul = lm_read_value(&d, "recipe.precision.matmul");
@@ -63,6 +64,8 @@ void lm_read_precision(const lm_reader *recipe) {
   if (p->tf32 && p->compute != LM_RECIPE_COMPUTE_F32)
     LM_REPORT(d.R->c, matmul->loc, E22F);
   p->fp8 = read_fp8(&d, matmul);
+  if (p->fp8.on && p->compute == LM_RECIPE_COMPUTE_F16)
+    LM_REPORT(d.R->c, matmul->loc, E2F5);
   read_moments(&d);
   read_kept(&d, p);
 }

@@ -42,6 +42,8 @@ REDUCE(f32_sum, float, float, AS_IT_IS, AS_IT_IS, ADD)
 REDUCE(f32_max, float, float, AS_IT_IS, AS_IT_IS, LARGER)
 REDUCE(bf16_sum, uint16_t, float, lm_bf16_to_f32, lm_bf16_from_f32, ADD)
 REDUCE(bf16_max, uint16_t, float, lm_bf16_to_f32, lm_bf16_from_f32, LARGER)
+REDUCE(f16_sum, uint16_t, float, lm_f16_load, lm_f16_round, ADD)
+REDUCE(f16_max, uint16_t, float, lm_f16_load, lm_f16_round, LARGER)
 REDUCE(f64_sum, double, double, AS_IT_IS, AS_IT_IS, ADD)
 REDUCE(f64_max, double, double, AS_IT_IS, AS_IT_IS, LARGER)
 REDUCE(int_sum, int32_t, int32_t, AS_IT_IS, AS_IT_IS, int_add)
@@ -50,6 +52,7 @@ REDUCE(int_max, int32_t, int32_t, AS_IT_IS, AS_IT_IS, LARGER)
 typedef void tile_fn(const void *const *from, int ranks, int64_t at, int n, void *to);
 static tile_fn *const TABLE[LM_DTYPES][2] = {[LM_F32] = {f32_sum, f32_max},
                                              [LM_BF16] = {bf16_sum, bf16_max},
+                                             [LM_F16] = {f16_sum, f16_max},
                                              [LM_F64] = {f64_sum, f64_max},
                                              [LM_INT] = {int_sum, int_max}};
 

@@ -28,8 +28,9 @@ char *lm_cpu_matrix_make(int64_t elements, lm_dtype dtype) {
   for (int64_t i = 0; i < elements; i++) {
     state = state * 6364136223846793005u + 1442695040888963407u;
     float x = (float)(int32_t)(state >> 32) * 0x1p-31f;
-    if (dtype == LM_BF16)
-      memcpy(p + 2 * i, (char *)&x + 2, 2); // its upper half
+    uint32_t bits = lm_dtype_bits(dtype, x);
+    if (lm_dtype_is_half(dtype))
+      memcpy(p + 2 * i, &bits, 2);
     else
       memcpy(p + 4 * i, &x, 4);
   }
@@ -246,7 +247,10 @@ double lm_cpu_gemm_peak(int threads, lm_dtype dtype) {
   return 2.0 * (double)p.m * (double)p.k * (double)p.n / best;
 }
 
+// f16 is widened to f32.
 double lm_cpu_peak(int threads, lm_dtype dtype) {
+  if (dtype == LM_F16)
+    dtype = LM_F32;
   if (threads <= 0)
     threads = lm_threads(0);
   double registers = register_peak(threads, dtype);

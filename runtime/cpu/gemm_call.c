@@ -40,15 +40,19 @@ static bool packs(uint8_t dtype, const lm_gemm_layout *f, int64_t uses) {
 
 // Converts or gathers n elements, `stride` apart.
 static void line_widen(uint8_t dtype, const char *from, int64_t stride, int64_t n, float *to) {
-  const uint16_t *bf16 = (const uint16_t *)from;
+  const uint16_t *half = (const uint16_t *)from;
   const float *full = (const float *)from;
-  if (dtype == LM_BF16 && stride == 1) {
+  if (dtype == LM_F16) {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-      to[i] = lm_bf16_to_f32(bf16[i]);
+      to[i] = lm_f16_load(half[i * stride]);
+  } else if (dtype == LM_BF16 && stride == 1) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+      to[i] = lm_bf16_to_f32(half[i]);
   } else if (dtype == LM_BF16) {
     for (int64_t i = 0; i < n; i++)
-      to[i] = lm_bf16_to_f32(bf16[i * stride]);
+      to[i] = lm_bf16_to_f32(half[i * stride]);
   } else if (stride == 1) {
     memcpy(to, full, (size_t)n * sizeof *to);
   } else {
@@ -146,8 +150,12 @@ void lm_gemm_tile_load(const lm_gemm_shape *s, const char *c, float *tile) {
                tile + i * s->n);
 }
 
-static void line_round(const float *from, int64_t n, int64_t stride, uint16_t *to) {
-  if (stride == 1) {
+static void line_round(lm_dtype dtype, const float *from, int64_t n, int64_t stride, uint16_t *to) {
+  if (dtype == LM_F16) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+      to[i * stride] = lm_f16_round(from[i]);
+  } else if (stride == 1) {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
       to[i] = lm_bf16_from_f32(from[i]);
@@ -161,8 +169,8 @@ void lm_gemm_tile_store(const lm_gemm_shape *s, const float *tile, char *c) {
   for (int64_t i = 0; i < s->m; i++) {
     const float *from = tile + i * s->n;
     char *to = c + i * s->c_m * lm_dtype_bytes((lm_dtype)s->cc);
-    if (s->cc == LM_BF16)
-      line_round(from, s->n, s->c_n, (uint16_t *)to);
+    if (lm_dtype_is_half((lm_dtype)s->cc))
+      line_round((lm_dtype)s->cc, from, s->n, s->c_n, (uint16_t *)to);
     else
       for (int64_t j = 0; j < s->n; j++)
         ((float *)to)[j * s->c_n] = from[j];

@@ -195,17 +195,18 @@ static bool agree(bench *b, lm_tile x, lm_tile y) {
   const lm_plan_gemm *g = b->job->g;
   if (b->t->o->run)
     return true;
-  bool bf16 = g->dtype_c == LM_BF16;
+  lm_dtype t = (lm_dtype)g->dtype_c;
+  bool half = lm_dtype_is_half(t);
   size_t n = (size_t)elements(g, C);
   size_t bytes = n * (size_t)lm_dtype_bytes(g->dtype_c);
   char *of_x = result_of(b, x, bytes);
   char *of_y = result_of(b, y, bytes);
   double off = 0;
   double norm = 0;
-  double limit = bf16 ? 1e-2 : 1e-3;
+  double limit = half ? 1e-2 : 1e-3;
   for (size_t i = 0; i < n; i++) {
-    double u = bf16 ? lm_bf16_to_f32(((uint16_t *)of_x)[i]) : ((float *)of_x)[i];
-    double v = bf16 ? lm_bf16_to_f32(((uint16_t *)of_y)[i]) : ((float *)of_y)[i];
+    double u = half ? lm_dtype_value(t, ((uint16_t *)of_x)[i]) : ((float *)of_x)[i];
+    double v = half ? lm_dtype_value(t, ((uint16_t *)of_y)[i]) : ((float *)of_y)[i];
     off += (u - v) * (u - v);
     norm += v * v;
   }

@@ -241,7 +241,7 @@ typedef struct tally_args {
 _Static_assert(LM_TOTALS_MAX == 136 && (int)LM_TOTALS_MAX <= (int)THREADS,
                "builtin.cu assumes this size, and one block computes all totals");
 typedef struct judge_args {
-  double clip, limit;
+  double loss_scale, clip, limit;
   int32_t sum, weight;
 } judge_args;
 
@@ -261,7 +261,7 @@ lm_status lm_cuda_totals_add(const lm_cuda_builtins *b, const lm_plan_func *f, l
 
 lm_status lm_cuda_totals_scale(const lm_cuda_builtins *b, const lm_scale_rule *r,
                                lm_cuda_address io, lm_cuda_address totals) {
-  judge_args a = {r->clip, r->limit, r->sum, r->weight};
+  judge_args a = {r->loss_scale, r->clip, r->limit, r->sum, r->weight};
   lm_cuda_address norm = io + (uint64_t)r->norm->buf.offset;
   lm_cuda_address scale = io + (uint64_t)r->scale->buf.offset;
   return launch(b, b->judge, 1, (void *[]){&totals, &norm, &scale, &a});

@@ -110,7 +110,7 @@ typedef struct lm_tally_args {
   int32_t n, first;
 } lm_tally_args; // type 0: not a scalar
 typedef struct lm_judge_args {
-  double clip, limit;
+  double loss_scale, clip, limit;
   int32_t sum, weight;
 } lm_judge_args;
 
@@ -127,7 +127,8 @@ LM_KERNEL(256) lm_tally(const char *io, double *totals, lm_tally_args a) {
 
 LM_KERNEL(256) lm_judge(const double *totals, const float *norm, float *scale, lm_judge_args a) {
   if (lm_block() == 0 && lm_thread() == 0)
-    *scale = (float)lm_scale_of(totals[a.sum], totals[a.weight], *norm, a.clip, a.limit);
+    *scale =
+        (float)lm_scale_of(totals[a.sum], totals[a.weight], *norm, a.loss_scale, a.clip, a.limit);
 }
 
 // ---- sums over ranks

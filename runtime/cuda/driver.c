@@ -57,6 +57,7 @@ static lm_target target_guess(const lm_cuda_device *x, double hertz, double band
     t.warpgroups = generations[i].major == 9;
     t.shared = generations[i].shared << 10;
     t.math[LM_BF16].peak = generations[i].flops * hertz * x->target.units;
+    t.math[LM_F16].peak = t.math[LM_BF16].peak;
     t.math[LM_F32].peak = t.math[LM_BF16].peak;
     // The cache is taken to be as fast as memory.
     lm_target_set_rates(&t, generations[i].lanes * hertz * x->target.units, bandwidth);

@@ -7,15 +7,16 @@ static inline int lm_scale_finite(double x) {
   return x - x == 0;
 }
 
-// The scale from a step's sum of losses, sum of weights, and norm of the gradient of the sum:
-// min(1, clip / (norm / weight + 1e-6)) / weight, or 1 / weight if clip is 0. NaN for a step that
-// must be skipped: loss or norm not finite, loss above `limit`, or weight 0.
-static inline double lm_scale_of(double sum, double weight, double norm, double clip,
-                                 double limit) {
+// The scale from a step's sum of losses, sum of weights, and norm of the gradient of loss_scale
+// times the sum: min(1, clip / (norm / loss_scale / weight + 1e-6)) / weight / loss_scale, or
+// 1 / weight / loss_scale if clip is 0. loss_scale is a power of 2. NaN for a step that must be
+// skipped: loss or norm not finite, loss above `limit`, or weight 0.
+static inline double lm_scale_of(double sum, double weight, double norm, double loss_scale,
+                                 double clip, double limit) {
   double loss = sum / weight;
-  double grad_norm = norm / weight;
+  double grad_norm = norm / loss_scale / weight;
   double part = clip > 0 ? clip / (grad_norm + 1e-6) : 1;
   int good = weight > 0 && lm_scale_finite(loss) && lm_scale_finite(grad_norm) && !(loss > limit);
-  return good ? (part < 1 ? part : 1) / weight : 0.0 / 0.0;
+  return good ? (part < 1 ? part : 1) / weight / loss_scale : 0.0 / 0.0;
 }
 #endif

@@ -21,7 +21,7 @@ lm_status lm_totals_scale(lm_exec *e, const lm_scale_rule *r) {
     return e->ops->totals_scale(e, r);
   lm_port_store(e, r->scale,
                 lm_scale_of(e->totals[r->sum], e->totals[r->weight], lm_port_value(e, r->norm),
-                            r->clip, r->limit));
+                            r->loss_scale, r->clip, r->limit));
   return NULL;
 }
 

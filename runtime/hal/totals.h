@@ -12,6 +12,7 @@ typedef struct lm_scale_rule {
   int sum, weight;           // indices of the function's results
   const lm_plan_port *norm;  // f32, a result that has been computed
   const lm_plan_port *scale; // f32, an argument of the next run
+  double loss_scale;         // factor of the gradients; 1: none
   double clip, limit;        // 0: no clipping; INFINITY: no limit
 } lm_scale_rule;
 

@@ -337,6 +337,7 @@ static lm_status folder_load(lm_arena *a, lm_trainer *t, const char *folder, lm_
   c->n_keys = as_given.n_keys;
   c->model = as_given.model;
   c->n_model = as_given.n_model;
+  lm_trainer_set_loss_scale(t, c->loss_scale);
   LM_TRY(tensors_load(a, t, OF_MODEL, lm_path_join(a, folder, MODEL)));
   LM_TRY(tensors_load(a, t, OF_OPTIMIZER, lm_path_join(a, folder, OPTIMIZER)));
   return lm_trainer_eval_end(t);

@@ -58,6 +58,23 @@ static lm_guard guard_parse(const json_t *j) {
                     .shift = whole_of(j, "shift")};
 }
 
+static void loss_scale_print(lm_buf *b, const lm_checkpoint *c) {
+  if (!(c->loss_scale.scale > 0))
+    return;
+  number_print(b, "loss_scale", c->loss_scale.scale);
+  lm_buf_printf(b, ",\n  \"loss_scale_steps\": %lld,\n  \"overflows\": %lld,\n",
+                (long long)c->loss_scale.good, (long long)c->guard.overflows);
+}
+
+static bool loss_scale_parse(const json_t *j, lm_checkpoint *c) {
+  if (!json_object_get(j, "loss_scale"))
+    return true;
+  c->loss_scale.scale = number_of(j, "loss_scale");
+  c->loss_scale.good = whole_of(j, "loss_scale_steps");
+  c->guard.overflows = whole_of(j, "overflows");
+  return lm_loss_scale_is_valid(&c->loss_scale);
+}
+
 static void texts_print(lm_buf *b, const char *name, const lm_train_key *v, int n) {
   lm_buf_printf(b, "  \"%s\": {", name);
   for (int i = 0; i < n; i++) {
@@ -84,6 +101,7 @@ void lm_checkpoint_state_print(lm_buf *b, const lm_checkpoint *c) {
   text_print(b, "stop_on", c->stop_on);
   text_print(b, "ended", c->ended);
   guard_print(b, &c->guard);
+  loss_scale_print(b, c);
   texts_print(b, "model", c->model, c->n_model);
   lm_buf_puts(b, ",\n");
   texts_print(b, "keys", c->keys, c->n_keys);
@@ -128,7 +146,9 @@ static lm_status state_parse(lm_arena *a, const json_t *j, const char *path, lm_
   c->stop_on = text_of(a, j, "stop_on");
   c->ended = text_of(a, j, "ended");
   c->guard = guard_parse(j);
-  if (c->step < 0 || c->guard.shift < 0 || c->guard.shift > INT64_MAX / 2)
+  c->loss_scale = (lm_loss_scale){0};
+  bool scaled = loss_scale_parse(j, c);
+  if (!scaled || c->step < 0 || c->guard.shift < 0 || c->guard.shift > INT64_MAX / 2)
     return lm_fail(LM_USER, "%s: not the state of a run", path);
   return NULL;
 }

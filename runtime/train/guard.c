@@ -29,6 +29,10 @@ lm_guard_verdict lm_guard_judge(lm_guard *g, const lm_guard_options *o, const lm
   *out_why = NULL;
   if (r->weight <= 0)
     return LM_GUARD_EMPTY;
+  if (r->overflow) {
+    g->overflows++;
+    return LM_GUARD_OVERFLOW;
+  }
   *out_why = fault_of(g, o, r);
   if (*out_why) {
     g->skipped++;
@@ -45,6 +49,7 @@ void lm_guard_rollback(lm_guard *g, const lm_guard *then, int64_t saved, int64_t
   g->shift = then->shift + failed - saved;
   g->skipped = then->skipped;
   g->empty = then->empty;
+  g->overflows = then->overflows;
   g->rollbacks = then->rollbacks + 1;
   g->bad = 0;
 }

@@ -11,6 +11,7 @@
 #include "runtime/train/log.h"
 #include "runtime/train/rank_sums.h"
 #include "runtime/train/run_folder.h"
+#include "runtime/train/run_outcome.h"
 
 // ---- the run
 
@@ -198,7 +199,7 @@ static lm_status folder_open(run *r) {
 // ---- metrics and checkpoints
 
 static lm_status metrics_write(run *r, int64_t step, const lm_step_result *x) {
-  lm_metric line[7 + LM_TRAIN_METRICS] = {{"loss", x->loss},
+  lm_metric line[9 + LM_TRAIN_METRICS] = {{"loss", x->loss},
                                           {"grad_norm", x->grad_norm},
                                           {"lr", x->lr},
                                           {"tokens", (double)r->state.tokens},
@@ -208,6 +209,10 @@ static lm_status metrics_write(run *r, int64_t step, const lm_step_result *x) {
     line[n++] = (lm_metric){"skipped", (double)r->state.guard.skipped};
   if (r->state.guard.empty)
     line[n++] = (lm_metric){"empty", (double)r->state.guard.empty};
+  if (x->loss_scale > 0)
+    line[n++] = (lm_metric){"loss_scale", x->loss_scale};
+  if (r->state.guard.overflows)
+    line[n++] = (lm_metric){"overflows", (double)r->state.guard.overflows};
   memcpy(line + n, x->emitted, sizeof *line * (size_t)x->n_emitted);
   return lm_run_log_add(r->log, step, line, n + (size_t)x->n_emitted);
 }
@@ -217,6 +222,7 @@ static lm_status checkpoint_prepare(run *r) {
   LM_TRY(lm_data_unchanged(t->data));
   LM_TRY(data_key(r, &r->state.data));
   r->state.n_micro = t->n_micro;
+  r->state.loss_scale = lm_trainer_loss_scale(r->o->trainer);
   r->state.mesh = mesh_text(r);
   return NULL;
 }
@@ -444,10 +450,21 @@ static lm_status step_empty(run *r, int64_t step, lm_step_result *x) {
   return metrics_write(r, step, x);
 }
 
+// The trainer has halved the scale.
+static lm_status step_overflow(run *r, int64_t step, lm_step_result *x) {
+  step_count(r, step, x);
+  lm_progress_say(&r->progress,
+                  "step %lld: the gradient overflows at a loss scale of %g, which is halved; its "
+                  "batch is skipped",
+                  (long long)step, x->loss_scale);
+  return metrics_write(r, step, x);
+}
+
 static lm_status step_act(run *r, int64_t step, lm_step_result *x) {
   const lm_decisions *d = &r->now;
   switch (d->verdict) {
   case LM_GUARD_EMPTY: return step_empty(r, step, x);
+  case LM_GUARD_OVERFLOW: return step_overflow(r, step, x);
   case LM_GUARD_ROLLBACK: return step_rollback(r, step, d->why);
   case LM_GUARD_GOOD: return step_good(r, step, x);
   case LM_GUARD_SKIP: break;
@@ -527,40 +544,15 @@ static lm_status train(run *r) {
   return lm_run_log_draw(r->log);
 }
 
-// Reports that the run was complete when it was started.
-static void finished_report(run *r) {
-  if (r->out->stopped_early)
-    lm_progress_say(&r->progress,
-                    "this run is finished: it stopped after step %lld of %lld, %s; a larger "
-                    "`patience` or another number of steps continues it",
-                    (long long)r->state.step, (long long)r->o->steps, stop_text(r));
-  else
-    lm_progress_say(&r->progress,
-                    "this run is finished: it has %lld steps, and step %lld is done; a larger "
-                    "number of steps continues it",
-                    (long long)r->o->steps, (long long)r->state.step);
-}
-
 static void outcome_report(run *r) {
   r->out->step = r->state.step;
   r->out->skipped = r->state.guard.skipped;
   r->out->empty = r->state.guard.empty;
+  r->out->overflows = r->state.guard.overflows;
   r->out->interrupted = r->state.step < r->o->steps ? r->now.interrupted : 0;
   lm_progress_end(&r->progress);
-  const char *saved = r->o->dir && r->saved == r->state.step ? ", saved" : "";
-  if (r->out->interrupted)
-    lm_progress_say(&r->progress, "interrupted after step %lld%s", (long long)r->state.step, saved);
-  else if (r->out->resumed == r->state.step && r->state.step)
-    finished_report(r);
-  else if (r->out->stopped_early)
-    lm_progress_say(&r->progress, "stopped after step %lld%s: %s", (long long)r->state.step, saved,
-                    stop_text(r));
-  if (r->out->empty)
-    lm_progress_say(&r->progress,
-                    "%lld step%s skipped, since the weights of the tokens sum to 0 or less",
-                    (long long)r->out->empty, r->out->empty == 1 ? " was" : "s were");
-  if (r->out->skipped)
-    lm_progress_say(&r->progress, "%lld bad steps were skipped", (long long)r->out->skipped);
+  bool saved = r->o->dir && r->saved == r->state.step;
+  lm_run_outcome_say(&r->progress, r->out, r->o->steps, saved, stop_text(r));
 }
 
 lm_status lm_run_train(const lm_run_options *o, lm_run_outcome *out) {

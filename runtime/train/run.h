@@ -76,8 +76,9 @@ typedef struct lm_run_outcome {
   int64_t step;    // last completed step
   int interrupted; // the signal that interrupted the run; 0: none
   bool stopped_early;
-  int64_t skipped; // bad steps
-  int64_t empty;   // steps whose weights sum to 0 or less
+  int64_t skipped;   // bad steps
+  int64_t empty;     // steps whose weights sum to 0 or less
+  int64_t overflows; // steps that were skipped to halve the loss scale
   lm_step_result last;
 } lm_run_outcome;
 

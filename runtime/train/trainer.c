@@ -28,6 +28,8 @@ struct lm_trainer {
   int64_t rates_step; // the step whose rates were computed last, from 1
   const micro_func *micro;
   lm_scale_rule rule;
+  lm_loss_scale loss_scale; // of the next gradients
+  double applied;           // the loss scale of the gradients; 1: none
 };
 
 static lm_status func_need(const lm_plan *p, lm_func_id id, const lm_plan_func **out) {
@@ -91,6 +93,8 @@ static lm_status trainer_open(lm_trainer *t) {
   t->reduce = lm_plan_func_get(p, LM_FUNC_REDUCE, 0);
   t->rates = lm_plan_func_get(p, LM_FUNC_RATES, 0);
   t->after_step = lm_plan_func_get(p, LM_FUNC_AFTER_STEP, 0);
+  if (lm_plan_port_get(t->micros[0].f, LM_PORT_LOSS_SCALE, false))
+    t->loss_scale = lm_loss_scale_first();
   t->parts = lm_plan_parts(p, &t->part);
   for (int i = 0; i < p->n_extents; i++)
     t->extents[i] = p->extents[i].capacity;
@@ -198,6 +202,7 @@ static lm_status micro_fill(lm_trainer *t, int64_t step, int64_t batch, int64_t 
   lm_timeline_add(t->o.timeline, LM_ROW_DATA, "rows of a micro-batch", NULL, micro, start);
   lm_port_set(t->o.exec, x->f, LM_PORT_STEP, (double)step);
   lm_port_set(t->o.exec, x->f, LM_PORT_ROW, (double)(micro * rows));
+  lm_port_set(t->o.exec, x->f, LM_PORT_LOSS_SCALE, t->applied);
   t->tokens += positions_used(&x->in);
   return NULL;
 }
@@ -279,6 +284,7 @@ lm_status lm_trainer_gradients(lm_trainer *t, int64_t step, int64_t batch) {
   t->step = step;
   t->tokens = 0;
   t->micro = micro_of(t, batch);
+  t->applied = t->loss_scale.scale > 0 ? t->loss_scale.scale : 1;
   if (t->rates)
     LM_TRY(rates_use(t, step));
   LM_TRY(micros_run(t, step, batch));
@@ -314,6 +320,7 @@ lm_status lm_trainer_update(lm_trainer *t, double limit) {
   t->rule = (lm_scale_rule){
       .norm = lm_plan_port_get(t->norm, LM_PORT_NORM, true),
       .scale = lm_plan_port_get(t->update, LM_PORT_GRAD_SCALE, false),
+      .loss_scale = t->applied,
       .clip = t->o.clip,
       .limit = limit,
   };
@@ -359,6 +366,7 @@ lm_status lm_trainer_result(lm_trainer *t, lm_step_result *out) {
   *out = (lm_step_result){
       .lr = t->lr,
       .tokens = t->tokens,
+      .loss_scale = t->loss_scale.scale > 0 ? t->applied : 0,
   };
   LM_TRY(lm_totals_read(t->o.exec, &totals));
   totals_read(t, totals, out, &sum);
@@ -367,15 +375,34 @@ lm_status lm_trainer_result(lm_trainer *t, lm_step_result *out) {
     return NULL;
   }
   out->loss = sum / out->weight;
-  out->grad_norm = lm_port_get(t->o.exec, t->norm, LM_PORT_NORM, NAN) / out->weight;
+  double norm = lm_port_get(t->o.exec, t->norm, LM_PORT_NORM, NAN);
+  out->grad_norm = norm / t->applied / out->weight;
+  out->overflow = isfinite(out->loss) && !isfinite(norm) && out->loss_scale > 0 &&
+                  lm_loss_scale_can_halve(&t->loss_scale);
   return NULL;
+}
+
+void lm_trainer_rescale(lm_trainer *t, const lm_step_result *r) {
+  if (r->overflow || (r->loss_scale > 0 && isfinite(r->loss) && isfinite(r->grad_norm)))
+    lm_loss_scale_move(&t->loss_scale, r->overflow);
+}
+
+lm_loss_scale lm_trainer_loss_scale(const lm_trainer *t) {
+  return t->loss_scale;
+}
+
+void lm_trainer_set_loss_scale(lm_trainer *t, lm_loss_scale s) {
+  if (t->loss_scale.scale > 0 && s.scale > 0)
+    t->loss_scale = s;
 }
 
 static lm_status step_run(lm_trainer *t, int64_t step, int64_t batch, double limit,
                           lm_step_result *out) {
   LM_TRY(lm_trainer_gradients(t, step, batch));
   LM_TRY(lm_trainer_update(t, limit));
-  return lm_trainer_result(t, out);
+  LM_TRY(lm_trainer_result(t, out));
+  lm_trainer_rescale(t, out);
+  return NULL;
 }
 
 lm_status lm_trainer_step(lm_trainer *t, int64_t step, int64_t batch, double limit,

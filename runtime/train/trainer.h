@@ -16,6 +16,7 @@
 #include "runtime/comm/comm.h"
 #include "runtime/hal/totals.h"
 #include "runtime/telemetry/metrics.h"
+#include "runtime/train/loss_scale.h"
 #include "runtime/train/ports.h"
 
 // A constant argument of norm and update: an array in the plan's layout, e.g. one learning-rate
@@ -53,8 +54,10 @@ enum {
 typedef struct lm_step_result {
   double loss, grad_norm; // may be NAN or infinite
   double weight;
-  double lr;                           // 0 if rates has no result lr
-  int64_t tokens;                      // positions that are not padding
+  double loss_scale; // of this step; 0: the model has none
+  bool overflow;     // the gradient is not finite at a loss scale that can be halved
+  double lr;         // 0 if rates has no result lr
+  int64_t tokens;    // positions that are not padding
   lm_metric emitted[LM_TRAIN_METRICS]; // means over the micro-batches
   int n_emitted;
 } lm_step_result;
@@ -69,8 +72,8 @@ lm_status lm_trainer_init(lm_trainer *t, uint64_t seed);
 lm_status lm_trainer_init_states(lm_trainer *t);
 
 // Computes the gradients of a step (from 1) on batch `batch` of the data (from 0). Afterwards the
-// gradient arena holds d(Σ sum) / d(parameter); nothing else has changed, so the caller may abandon
-// the step. Does not wait for the device.
+// gradient arena holds d(Σ sum) / d(parameter), times the loss scale if the model has one; nothing
+// else has changed, so the caller may abandon the step. Does not wait for the device.
 lm_status lm_trainer_gradients(lm_trainer *t, int64_t step, int64_t batch);
 // Updates parameters and states from these gradients. Changes nothing if the loss or the norm is
 // not finite, or the loss exceeds `limit` (INFINITY: no limit). Does not wait for the device.
@@ -78,9 +81,14 @@ lm_status lm_trainer_update(lm_trainer *t, double limit);
 // Waits for the device. If the weights sum to 0 or less, loss and grad_norm are NAN and nothing was
 // updated.
 lm_status lm_trainer_result(lm_trainer *t, lm_step_result *out);
-// Gradients, update and result.
+// Gradients, update, result, and the loss scale of the next step.
 lm_status lm_trainer_step(lm_trainer *t, int64_t step, int64_t batch, double limit,
                           lm_step_result *out);
+// Gives the loss scale its value for the next step; nothing if the model has none.
+void lm_trainer_rescale(lm_trainer *t, const lm_step_result *r);
+// scale 0: the model has none. Setting it changes nothing then, and if `s` is 0.
+lm_loss_scale lm_trainer_loss_scale(const lm_trainer *t);
+void lm_trainer_set_loss_scale(lm_trainer *t, lm_loss_scale s);
 // For callers that cannot skip a step. LM_USER: the loss or the norm is not finite, or the weights
 // sum to 0 or less.
 lm_status lm_step_check(int64_t step, const lm_step_result *r);
