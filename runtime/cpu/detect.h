@@ -25,10 +25,10 @@ lm_status lm_cpu_march_check(const lm_cpu_info *cpu);
 // True if the processor multiplies bf16 and GEMMs use that: AVX512-BF16 or AMX, in oneDNN too, or
 // FEAT_BF16 of aarch64, in generated code.
 bool lm_cpu_has_bf16(void);
-// True if generated GEMM kernels are faster than oneDNN on processors of this kind. Measured: with
-// AVX2, and with AVX-512 in f32, and in bf16 without AVX512-BF16, where both widen operands to f32.
-// Assumed: with AMX, where oneDNN repacks both operands in every call, and on aarch64, for which
-// Debian's oneDNN has only its reference GEMM.
+// True if generated GEMM kernels are faster than oneDNN on processors of this kind, in the forms
+// that codegen/cpu/gemm.c takes. Measured: with AVX2, AVX-512 and AVX512-BF16. Assumed: with AMX,
+// where oneDNN repacks both operands in every call, and on aarch64, for which Debian's oneDNN has
+// only its reference GEMM.
 bool lm_cpu_prefers_code(const lm_cpu_info *cpu, lm_dtype operands);
 // Vector width of generated code in floats; 0 if the processor is unknown.
 int lm_cpu_vector(const lm_cpu_info *cpu);

@@ -108,9 +108,6 @@ lm_matrix_unit lm_cpu_matrix_unit(const lm_cpu_info *cpu) {
 }
 
 bool lm_cpu_prefers_code(const lm_cpu_info *cpu, lm_dtype operands) {
-  if (operands == LM_BF16 && lm_cpu_matrix_unit(cpu))
-    return true;
-  bool multiplies_bf16 = operands == LM_BF16 && library_has(dnnl_cpu_isa_avx512_core_bf16);
-  return library_has(dnnl_cpu_isa_avx2) && !multiplies_bf16;
+  return (operands == LM_BF16 && lm_cpu_matrix_unit(cpu)) || library_has(dnnl_cpu_isa_avx2);
 }
 #endif

@@ -1,7 +1,7 @@
 // gemm_bench.c - the GEMMs of the models of docs/benchmarks.md by the library and by generated
 // code, each the best of some runs in turn: GFLOP/s of the library, and the time of the code ÷ the
 // library's.
-//   gemm_bench [THREADS [f32|bf16 [RUNS]]]
+//   gemm_bench [THREADS [f32|bf16 [RUNS [all]]]]     all: also where the library is the default
 // On one thread it is processor time, which others on the machine disturb less.
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +21,7 @@ typedef struct model {
 } model;
 typedef struct bench {
   int threads, runs;
+  bool all;
   lm_dtype dtype;
   lm_target target; // this processor
   lm_arena *arena;
@@ -74,7 +75,7 @@ static void gemm_bench(const bench *b, lm_plan_gemm g, int count, total *t) {
   lm_kernel_code code = {0};
   lm_plan_kernel kernel = {0};
   lm_plan plan = {.prelude = lm_cpu_prelude_text(b->arena), .kernels = &kernel};
-  if (lm_cpu_gemm_is_profitable(&b->target, &g) &&
+  if ((b->all || lm_cpu_gemm_is_profitable(&b->target, &g)) &&
       lm_cpu_gemm_emit(NULL, &g, true, b->arena, &code))
     plan.n_kernels = g.code = 1;
   kernel = (lm_plan_kernel){.name = code.name, .source = code.source};
@@ -160,6 +161,7 @@ static void projection_bench(const bench *b, const char *name, const lm_cpu_line
 int main(int argc, char **argv) {
   bench b = {.threads = argc > 1 ? atoi(argv[1]) : lm_processors(),
              .runs = argc > 3 ? atoi(argv[3]) : 5,
+             .all = argc > 4,
              .arena = lm_arena_create()};
   lm_cpu_target_find(&b.target);
   lm_cpu_codegen.choose(&b.target);

@@ -2,7 +2,7 @@
 // multiples of tiles, every supported layout, types, reductions over several axes, accumulation;
 // the documented order of sums in f32; and the same bits for any division of the rows and for any
 // number of them. bf16 also for AMX and for BFMMLA of aarch64, emulated; on a processor with
-// BFMMLA, the instruction gives the bits of its emulation.
+// BFMMLA or AVX512-BF16, the instruction gives the bits of its emulation.
 // With LM_TEST_BRIEF in the environment, a quarter of the cases.
 #include "tests/codegen/cache.h"
 
@@ -349,6 +349,15 @@ static void declined_check(lm_arena *a) {
   lm_plan_gemm weight = shape_make(512, 512, 768, 1, false, false, true, 1, 1).g;
   CHECK(lm_cpu_gemm_is_profitable(&wide, &usual) && lm_cpu_gemm_is_profitable(&wide, &weight));
   CHECK(lm_cpu_gemm_is_profitable(&any, &middle) && !lm_cpu_gemm_is_profitable(&wide, &middle));
+  lm_plan_gemm forward = shape_make(1024, 512, 64, 0, true, true, false, 1, 1).g;
+  lm_plan_gemm far = shape_make(1024, 512, 4096, 2, true, true, false, 1, 1).g;
+  weight.dtype_ab = LM_BF16;
+  CHECK(lm_cpu_gemm_is_profitable(&wide, &forward));
+  wide.math[LM_BF16].native = true;
+  CHECK(!lm_cpu_gemm_is_profitable(&wide, &forward) && lm_cpu_gemm_is_profitable(&wide, &far));
+  CHECK(lm_cpu_gemm_is_profitable(&wide, &weight));
+  wide.matrix = LM_MATRIX_AMX;
+  CHECK(lm_cpu_gemm_is_profitable(&wide, &forward));
   usual.n = fixed(64);
   CHECK(lm_cpu_gemm_emit(NULL, &usual, true, a, &code) && !lm_cpu_gemm_is_profitable(&any, &usual));
   usual.m = fixed(LM_GEMM_FEW_ROWS);
@@ -378,11 +387,10 @@ static void same_bits_check(rng *r, const gemm_case *p, const lm_kernels *one,
     lm_free(used[j]);
 }
 
-// For a processor with BFMMLA: the instruction gives the bits of its emulation, for each layout.
-static void instruction_check(lm_arena *a, rng *r, const lm_plan *plan) {
+// The usual code gives the bits of code that is compiled with the macro `other`, for each layout.
+static void instruction_check(lm_arena *a, rng *r, const lm_plan *plan, const char *other) {
   lm_plan real = {.prelude = plan->prelude, .kernels = LM_NEW_N(a, lm_plan_kernel, 4)};
-  lm_plan emulated = {.prelude =
-                          lm_arena_printf(a, "#define LM_BFMMLA_EMULATED\n%s", plan->prelude)};
+  lm_plan emulated = {.prelude = lm_arena_printf(a, "#define %s\n%s", other, plan->prelude)};
   lm_kernels kernels[2];
   gemm_case cases[4];
   for (int i = 0; i < 4; i++) {
@@ -456,6 +464,11 @@ static void compiled_check(lm_arena *a, rng *r, const lm_plan *plan, const gemm_
   lm_buf_free(&listing);
 }
 
+// AVX512-BF16
+static bool has_pairs(const lm_cpu_info *cpu) {
+  return lm_cpu_vector(cpu) == 16 && strstr(cpu->isa, "bf16");
+}
+
 int main(void) {
   cache_begin();
   lm_arena *a = lm_arena_create();
@@ -492,8 +505,10 @@ int main(void) {
   if (lm_cpu_vector(&cpu))
     order_check(a, &r);
   if (unit == LM_MATRIX_BFMMLA) {
-    instruction_check(a, &r, &plan);
+    instruction_check(a, &r, &plan, "LM_BFMMLA_EMULATED");
   } else {
+    if (lm_cpu_vector(&cpu) && unit == LM_MATRIX_NONE)
+      instruction_check(a, &r, &plan, has_pairs(&cpu) ? "LM_BF16_WIDENED" : "LM_PAIRS_EMULATED");
     emulated_run(a, &r, &plan, all, LM_MATRIX_AMX);
     emulated_run(a, &r, &plan, all, LM_MATRIX_BFMMLA);
   }

@@ -136,12 +136,27 @@ LM_INLINE lm_sums lm_sums_of_tile(const lm_sums *s, int64_t i, int64_t j, float 
   return x;
 }
 
+// Takes the sums of a tile from t, in rows of `row`.
+static __attribute__((noinline)) void lm_sums_take(const lm_sums *s, int64_t rows, int64_t columns,
+                                                   const float *t, int64_t row) {
+  for (int64_t i = 0; i < rows; i++)
+    for (int64_t j = 0; j < columns; j++) {
+      float *to = s->c + i * s->row + j;
+      *to = s->add ? *to + t[i * row + j] : t[i * row + j];
+    }
+}
+
 static __attribute__((noinline)) void lm_sums_round(const lm_sums *s, int64_t rows,
                                                     int64_t columns) {
   for (int64_t i = 0; i < rows; i++) {
     const float *from = s->c + i * s->row;
     uint16_t *to = s->bf16 + i * s->bf16_row;
-    for (int64_t j = 0; j < columns; j++)
+    int64_t j = 0;
+#ifdef __AVX512BF16__
+    for (; j + 32 <= columns; j += 32)
+      lm_bf16_put(to + j, from + j, 32);
+#endif
+    for (; j < columns; j++)
       to[j] = lm_bf16_round(from[j]);
   }
 }

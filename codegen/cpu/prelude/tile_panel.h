@@ -135,6 +135,26 @@ LM_INLINE void lm_copy_bf16(int width, const uint16_t *from, float *to) {
   LM_PACK_FUNCTION(lm_pack_b_transposed_##T, TYPE, lm_pack_transposed_##T, LM_NR)
 LM_PACK(f32, float)
 
+// Pairs of bf16: the first element is in the lower half of 32 bits.
+typedef uint32_t lm_pairs __attribute__((vector_size(LM_LANES * 4), aligned(4), may_alias));
+LM_INLINE lm_lanes lm_pairs_first(lm_lanes x) {
+  return (lm_lanes)((lm_pairs)x << 16);
+}
+LM_INLINE lm_lanes lm_pairs_second(lm_lanes x) {
+  return (lm_lanes)((lm_pairs)x & 0xffff0000u);
+}
+// c + the product of the second elements + that of the first ones. The instruction takes numbers
+// below 2^-126 as zero.
+LM_INLINE lm_lanes lm_pairs_dot(lm_lanes a, lm_lanes b, lm_lanes c) {
+#ifdef __AVX512BF16__
+  __asm__("vdpbf16ps %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
+  return c;
+#else
+  c = lm_lanes_fma(lm_pairs_second(a), lm_pairs_second(b), c);
+  return lm_lanes_fma(lm_pairs_first(a), lm_pairs_first(b), c);
+#endif
+}
+
 // The elements of a panel of A at one k, each a factor of a vector. Multiply-adds of NEON take it
 // out of a vector; the empty instruction keeps GCC from loading elements one by one.
 #ifdef __aarch64__
@@ -155,9 +175,10 @@ LM_INLINE void lm_factors_load(const float *from, lm_quad *to) {
 #define LM_FACTOR(NAME, I) NAME[I]
 #endif
 
-// c (+)= a b for one panel of each. The rows of c are prefetched.
-static __attribute__((noinline)) void lm_tile_sum(int64_t n, const float *a, const float *b,
-                                                  float *c, int64_t row, int add) {
+// c (+)= a b for one panel of each, which hold n elements, or n pairs of bf16: `pairs` is a
+// constant. The rows of c are prefetched.
+LM_INLINE void lm_tile_sum(int pairs, int64_t n, const float *a, const float *b, float *c,
+                           int64_t row, int add) {
   lm_lanes sum[LM_MR][2];
   LM_UNROLL(16)
   for (int i = 0; i < LM_MR; i++) {
@@ -170,8 +191,9 @@ static __attribute__((noinline)) void lm_tile_sum(int64_t n, const float *a, con
     LM_FACTORS(factor, a);
     LM_UNROLL(16)
     for (int i = 0; i < LM_MR; i++) {
-      sum[i][0] = lm_lanes_fma(LM_LANES_OF(LM_FACTOR(factor, i)), x, sum[i][0]);
-      sum[i][1] = lm_lanes_fma(LM_LANES_OF(LM_FACTOR(factor, i)), y, sum[i][1]);
+      lm_lanes v = LM_LANES_OF(LM_FACTOR(factor, i));
+      sum[i][0] = pairs ? lm_pairs_dot(v, x, sum[i][0]) : lm_lanes_fma(v, x, sum[i][0]);
+      sum[i][1] = pairs ? lm_pairs_dot(v, y, sum[i][1]) : lm_lanes_fma(v, y, sum[i][1]);
     }
   }
   LM_UNROLL(16)
@@ -186,52 +208,40 @@ static __attribute__((noinline)) void lm_tile_sum(int64_t n, const float *a, con
   }
 }
 
-// The same for a tile that reaches beyond C: stores its first rows and columns.
-static __attribute__((noinline)) void lm_tile_edge(int64_t n, int64_t rows, int64_t columns,
-                                                   const float *a, const float *b, float *c,
-                                                   int64_t row, int add) {
-  float t[LM_MR][LM_NR] __attribute__((aligned(64)));
-  lm_tile_sum(n, a, b, &t[0][0], LM_NR, 0);
-  for (int64_t i = 0; i < rows && i < LM_MR; i++)
-    for (int64_t j = 0; j < columns && j < LM_NR; j++)
-      c[i * row + j] = add ? c[i * row + j] + t[i][j] : t[i][j];
-}
-
-// Tiles of C in f32 from panels of a, which hold n elements along k, and panels of b, which hold
-// `b_depth`.
-static __attribute__((noinline)) void lm_tiles_f32(int64_t n, int64_t rows, int64_t columns,
-                                                   const float *a, const float *b, int64_t b_depth,
-                                                   const lm_sums *sums) {
-  const int64_t row = sums->row;
-  for (int64_t j = 0; j < columns; j += LM_NR)
-    for (int64_t i = 0; i < rows; i += LM_MR) {
-      const float *x = a + i * n;
-      const float *y = b + j * b_depth;
-      float *z = sums->c + i * row + j;
-      if (i + LM_MR > rows || j + LM_NR > columns)
-        lm_tile_edge(n, rows - i, columns - j, x, y, z, row, sums->add);
-      else
-        lm_tile_sum(n, x, y, z, row, sums->add);
-    }
-}
-
-// The same for the last block of k: each tile is rounded while it is in the first-level cache.
-static __attribute__((noinline)) void lm_tiles_round(int64_t n, int64_t rows, int64_t columns,
-                                                     const float *a, const float *b,
-                                                     int64_t b_depth, const lm_sums *sums) {
+// Tiles of C from panels of a, which hold n elements (pairs) along k, and panels of b, which hold
+// `b_depth`. `sum_of` is lm_tile_sum for one kind of operands. A tile that reaches beyond C is
+// computed in a buffer, and so is one whose sums are only rounded, in the first-level cache.
+typedef void lm_tile_function(int64_t n, const float *a, const float *b, float *c, int64_t row,
+                              int add);
+LM_INLINE void lm_tiles(lm_tile_function *sum_of, int64_t n, int64_t rows, int64_t columns,
+                        const float *a, const float *b, int64_t b_depth, const lm_sums *sums) {
   float t[LM_MR][LM_NR] __attribute__((aligned(64)));
   for (int64_t j = 0; j < columns; j += LM_NR)
     for (int64_t i = 0; i < rows; i += LM_MR) {
       int64_t down = lm_min64(LM_MR, rows - i);
       int64_t across = lm_min64(LM_NR, columns - j);
       lm_sums z = lm_sums_of_tile(sums, i, j, &t[0][0], LM_NR);
-      if (down < LM_MR || across < LM_NR)
-        lm_tile_edge(n, down, across, a + i * n, b + j * b_depth, z.c, z.row, z.add);
-      else
-        lm_tile_sum(n, a + i * n, b + j * b_depth, z.c, z.row, z.add);
-      lm_sums_round(&z, down, across);
+      if (down < LM_MR || across < LM_NR) {
+        sum_of(n, a + i * n, b + j * b_depth, &t[0][0], LM_NR, 0);
+        lm_sums_take(&z, down, across, &t[0][0], LM_NR);
+      } else {
+        sum_of(n, a + i * n, b + j * b_depth, z.c, z.row, z.add);
+      }
+      if (z.bf16)
+        lm_sums_round(&z, down, across);
     }
 }
+#define LM_TILES(NAME, SUM, PAIRS)                                                                 \
+  static __attribute__((noinline)) void SUM(int64_t n, const float *a, const float *b, float *c,   \
+                                            int64_t row, int add) {                                \
+    lm_tile_sum(PAIRS, n, a, b, c, row, add);                                                      \
+  }                                                                                                \
+  static __attribute__((noinline)) void NAME(int64_t n, int64_t rows, int64_t columns,             \
+                                             const float *a, const float *b, int64_t b_depth,      \
+                                             const lm_sums *sums) {                                \
+    lm_tiles(SUM, n, rows, columns, a, b, b_depth, sums);                                          \
+  }
+LM_TILES(lm_tiles_f32, lm_tile_sum_f32, 0)
 
 // The same for rows of A that are `stride` apart with unit stride along k: packs them into `a`
 // first.
@@ -250,53 +260,3 @@ LM_INLINE const float *lm_panels_f32(const float *from, int64_t n, int64_t colum
   return from;
 }
 #define LM_READS_PANELS_F32 1
-
-// bf16 is widened while it is packed, unless the processor has instructions for matrices of bf16
-// (tile_amx.h, tile_bfmmla.h: LM_MATRIX_UNIT). In panels, the elements of a pair along k are
-// adjacent: [column / LM_NR][k / 2][LM_NR][2].
-#ifndef LM_MATRIX_UNIT
-typedef uint32_t lm_pairs __attribute__((vector_size(LM_LANES * 4), aligned(4), may_alias));
-LM_PACK(bf16, uint16_t)
-enum {
-  LM_MC_BF16 = LM_MC_F32,
-  LM_PACKED_A_BF16 = LM_PACKED_A_F32,
-  LM_PANEL_BF16 = LM_NR
-};
-#define lm_kc_bf16 lm_kc_f32
-LM_INLINE lm_lanes lm_pairs_first(lm_pairs x) {
-  return (lm_lanes)(x << 16);
-}
-LM_INLINE lm_lanes lm_pairs_second(lm_pairs x) {
-  return (lm_lanes)(x & 0xffff0000u);
-}
-
-// Widens panels that hold `depth` elements along k; n is even.
-static __attribute__((noinline)) const float *
-lm_panels_bf16(const uint16_t *from, int64_t n, int64_t columns, int64_t depth, float *to) {
-  for (int64_t j = 0; j < columns; j += LM_NR)
-    for (int64_t k = 0; k < n; k += 2)
-      LM_UNROLL(2)
-  for (int i = 0; i < 2; i++) {
-    lm_pairs x = *(const lm_pairs *)(from + j * depth + k * LM_NR + 2 * i * LM_LANES);
-    lm_lanes *rows = (lm_lanes *)(to + j * n + k * LM_NR) + i;
-    rows[0] = lm_pairs_second(x);
-    rows[2] = lm_pairs_first(x);
-  }
-  return to;
-}
-#define LM_READS_PANELS_BF16 0
-LM_INLINE void lm_tiles_bf16(int64_t n, int64_t rows, int64_t columns, const float *a,
-                             const float *b, int64_t b_depth, const lm_sums *sums) {
-  if (sums->bf16)
-    lm_tiles_round(n, rows, columns, a, b, b_depth, sums);
-  else
-    lm_tiles_f32(n, rows, columns, a, b, b_depth, sums);
-}
-LM_ROWS_MULTIPLY(bf16, uint16_t)
-#else
-LM_INLINE const float *lm_panels_bf16(const uint16_t *from, int64_t n, int64_t columns,
-                                      int64_t depth, float *to) {
-  return (const float *)from;
-}
-#define LM_READS_PANELS_BF16 1
-#endif

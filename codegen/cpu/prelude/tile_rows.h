@@ -15,11 +15,18 @@ enum {
   LM_STRIP = 4 // panels of a strip
 };
 
-// Rows of A in f32, n elements apart, in the order of summation if B is to be widened to f32.
+// Rows of A: pairs of bf16, or f32 in the order of summation if B is to be widened to f32. They are
+// n elements apart, n + 1 if n is odd.
+typedef float lm_row_f32;
+#ifdef LM_PAIRS
+typedef uint16_t lm_row_bf16;
+#else
+typedef float lm_row_bf16;
+#endif
 static __attribute__((noinline)) void lm_rows_take_f32(const float *from, int64_t row,
                                                        int64_t stride, int64_t rows, int64_t n,
                                                        int panels, float *to) {
-  for (int64_t i = 0; i < rows; i++, from += row, to += n)
+  for (int64_t i = 0; i < rows; i++, from += row, to += n + n % 2)
     if (stride == 1)
       __builtin_memcpy(to, from, (uint64_t)n * sizeof *to);
     else
@@ -43,11 +50,37 @@ LM_INLINE void lm_rows_add_f32(int rows, int panels, const float *a, int64_t row
 }
 
 // The same for a pair.
-#ifndef LM_MATRIX_UNIT
+#ifdef LM_PAIRS
+static __attribute__((noinline)) void lm_rows_take_bf16(const uint16_t *from, int64_t row,
+                                                        int64_t stride, int64_t rows, int64_t n,
+                                                        int panels, uint16_t *to) {
+  for (int64_t i = 0; i < rows; i++, from += row, to += n + n % 2) {
+    for (int64_t k = 0; k < n; k++)
+      to[k] = from[k * stride];
+    if (n % 2)
+      to[n] = 0;
+  }
+}
+
+typedef float lm_pair __attribute__((aligned(2), may_alias));
+LM_INLINE void lm_rows_add_bf16(int rows, int panels, const uint16_t *a, int64_t row,
+                                const uint16_t *b, int64_t panel, lm_lanes (*sum)[2]) {
+  LM_UNROLL(4)
+  for (int p = 0; p < panels; p++) {
+    const lm_lanes *x = (const lm_lanes *)(b + p * panel);
+    LM_UNROLL(8)
+    for (int i = 0; i < rows; i++) {
+      lm_lanes v = LM_LANES_OF(*(const lm_pair *)(a + i * row));
+      sum[i * panels + p][0] = lm_pairs_dot(v, x[0], sum[i * panels + p][0]);
+      sum[i * panels + p][1] = lm_pairs_dot(v, x[1], sum[i * panels + p][1]);
+    }
+  }
+}
+#elif !defined(LM_MATRIX_UNIT)
 static __attribute__((noinline)) void lm_rows_take_bf16(const uint16_t *from, int64_t row,
                                                         int64_t stride, int64_t rows, int64_t n,
                                                         int panels, float *to) {
-  for (int64_t i = 0; i < rows; i++, from += row, to += n)
+  for (int64_t i = 0; i < rows; i++, from += row, to += n + n % 2)
     if (panels && stride == 1)
       for (int64_t k = 0; k < n; k++)
         to[k] = lm_bf16_load(from[k]);
@@ -60,7 +93,7 @@ LM_INLINE void lm_rows_add_bf16(int rows, int panels, const float *a, int64_t ro
                                 const uint16_t *b, int64_t panel, lm_lanes (*sum)[2]) {
   LM_UNROLL(4)
   for (int p = 0; p < panels; p++) {
-    const lm_pairs *x = (const lm_pairs *)(b + p * panel);
+    const lm_lanes *x = (const lm_lanes *)(b + p * panel);
     lm_lanes first[2] = {lm_pairs_first(x[0]), lm_pairs_first(x[1])};
     lm_lanes second[2] = {lm_pairs_second(x[0]), lm_pairs_second(x[1])};
     LM_UNROLL(8)
@@ -98,9 +131,9 @@ LM_INLINE void lm_rows_store(int rows, int panels, int64_t columns, lm_lanes (*s
 //   lm_rows_T: all rows. A single row takes four panels at a time, since one of them is two chains
 //     of additions, which take longer than loading it.
 #define LM_ROWS(T, TYPE, STEP)                                                                     \
-  LM_INLINE void lm_rows_sum_##T(int rows, int panels, int64_t columns, int64_t n, const float *a, \
-                                 int64_t row, const TYPE *b, int64_t panel, float *c,              \
-                                 int64_t c_row, int add) {                                         \
+  LM_INLINE void lm_rows_sum_##T(int rows, int panels, int64_t columns, int64_t n,                 \
+                                 const lm_row_##T *a, int64_t row, const TYPE *b, int64_t panel,   \
+                                 float *c, int64_t c_row, int add) {                               \
     lm_lanes sum[LM_ROWS_MAX][2];                                                                  \
     LM_UNROLL(8)                                                                                   \
     for (int i = 0; i < rows * panels; i++)                                                        \
@@ -110,7 +143,7 @@ LM_INLINE void lm_rows_store(int rows, int panels, int64_t columns, lm_lanes (*s
     lm_rows_store(rows, panels, columns, sum, c, c_row, add);                                      \
   }                                                                                                \
   static __attribute__((noinline)) void lm_rows_##T(                                               \
-      int64_t rows, int64_t columns, int64_t n, const float *a, int64_t row, const TYPE *b,        \
+      int64_t rows, int64_t columns, int64_t n, const lm_row_##T *a, int64_t row, const TYPE *b,   \
       int64_t panel, float *c, int64_t c_row, int add) {                                           \
     int64_t i = 0, j = 0;                                                                          \
     for (; rows == 1 && columns - j > 3 * LM_NR; j += 4 * LM_NR)                                   \
@@ -136,6 +169,19 @@ LM_ROWS(f32, float, 1)
 LM_ROWS(bf16, uint16_t, 2)
 #endif
 
+// The type of B once lm_pack_b_T has packed it.
+typedef float lm_packed_f32;
+typedef lm_row_bf16 lm_packed_bf16;
+#define lm_rows_packed_f32 lm_rows_f32
+#define LM_PACKED_DEPTH_F32(N) (N)
+#ifdef LM_PAIRS
+#define lm_rows_packed_bf16 lm_rows_bf16
+#define LM_PACKED_DEPTH_BF16(N) ((N) + (N) % 2)
+#else
+#define lm_rows_packed_bf16 lm_rows_f32
+#define LM_PACKED_DEPTH_BF16(N) (N)
+#endif
+
 // The operands of a call of lm_gemm_T: runtime/plan/plan.h describes buf and var.
 #define LM_GEMM_OPERANDS(UPPER, TYPE)                                                              \
   const TYPE *a = (const TYPE *)buf[0], *b = (const TYPE *)buf[1];                                 \
@@ -150,10 +196,11 @@ LM_ROWS(bf16, uint16_t, 2)
                                                         int64_t lo, int64_t hi) {                  \
     LM_GEMM_OPERANDS(UPPER, TYPE)                                                                  \
     const int64_t rows = hi - lo, block = lm_kc_##T(depth);                                        \
+    lm_row_##T *taken_a = (lm_row_##T *)pa;                                                        \
     const int64_t most = LM_PACKED_A_##UPPER / rows / block * block;                               \
     for (int64_t first = 0; first < depth; first += most) {                                        \
-      const int64_t taken = lm_min64(most, depth - first);                                         \
-      lm_rows_take_##T(a + lo * a_row + first * a_k, a_row, a_k, rows, taken, panels, pa);         \
+      const int64_t taken = lm_min64(most, depth - first), along = taken + taken % 2;              \
+      lm_rows_take_##T(a + lo * a_row + first * a_k, a_row, a_k, rows, taken, panels, taken_a);    \
       for (int64_t j = 0; j < columns; j += LM_STRIP * LM_NR)                                      \
         for (int64_t k = first; k < first + taken; k += block) {                                   \
           const int64_t n = lm_min64(block, depth - k);                                            \
@@ -161,15 +208,16 @@ LM_ROWS(bf16, uint16_t, 2)
           const lm_sums sums = {c + lo * row + j, row, var[2] || k > 0,                            \
                                 (uint16_t *)buf[4] + lo * bf16_row + j, bf16_row};                 \
           if (panels) {                                                                            \
-            lm_rows_##T(rows, across, n, pa + k - first, taken, b + j * depth + k * LM_NR,         \
+            lm_rows_##T(rows, across, n, taken_a + k - first, along, b + j * depth + k * LM_NR,    \
                         depth * LM_NR, sums.c, row, sums.add);                                     \
           } else {                                                                                 \
             if (b_k == 1)                                                                          \
               lm_pack_b_transposed_##T(b + j * b_column + k, b_column, n, across, pb);             \
             else                                                                                   \
               lm_pack_b_##T(b + j + k * b_k, b_k, n, across, pb);                                  \
-            lm_rows_f32(rows, across, n, pa + k - first, taken, pb, n * LM_NR, sums.c, row,        \
-                        sums.add);                                                                 \
+            lm_rows_packed_##T(rows, across, n, taken_a + k - first, along,                        \
+                               (const lm_packed_##T *)pb, LM_PACKED_DEPTH_##UPPER(n) * LM_NR,      \
+                               sums.c, row, sums.add);                                             \
           }                                                                                        \
           if (bf16_row && k + n == depth)                                                          \
             lm_sums_round(&sums, rows, across);                                                    \
