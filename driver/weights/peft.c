@@ -6,7 +6,6 @@
 
 #include "driver/weights/hf.h"
 #include "runtime/base/diag_code.h"
-#include "runtime/tokenizer/regex.h"
 
 enum {
   MAX_CONFIG = 16 << 20
@@ -295,16 +294,9 @@ static bool is_declared(const modules *m, const char *key) {
 // True if a key of rank_pattern or alpha_pattern, an expression, is for the module.
 static lm_status pattern_fits(const char *pattern, const char *module, bool *out) {
   lm_buf whole = {0};
-  lm_regex *regex = NULL;
-  size_t start, end, n = strlen(module);
+  size_t end;
   lm_buf_printf(&whole, "^(?:.*\\.)?(?:%s)$", pattern);
-  lm_status s = lm_regex_create(whole.p, whole.n, false, &regex);
-  lm_regex_room *room = lm_regex_room_create();
-  if (!s)
-    s = lm_regex_find(regex, room, module, n, 0, &start, &end);
-  *out = !s && start < n;
-  lm_regex_room_destroy(room);
-  lm_regex_destroy(regex);
+  lm_status s = lm_peft_pattern_find(whole.p, module, &end, out);
   lm_buf_free(&whole);
   return s;
 }
@@ -362,6 +354,22 @@ static lm_status declared_check(reading *r, const module *x) {
   return NULL;
 }
 
+// Compares the modules that the file names with those of the model's adapters.
+static lm_status targets_check(reading *r) {
+  for (uint32_t i = 0; i < r->m->n && !r->error; i++) {
+    const module *x = &r->m->v[i];
+    const char *key, *why;
+    LM_TRY(lm_annotate(lm_peft_target_find(r->config, x->name, &key, &why), "%s", r->path));
+    bool of_module = why && !strncmp(why, "with", strlen("with"));
+    if (of_module)
+      why = lm_arena_printf(r->m->a, "%s %s, which is the module of %s", why, x->name,
+                            x->first->param);
+    if (why)
+      fault_add(r, key, json_object_get(r->config, key), why);
+  }
+  return NULL;
+}
+
 static lm_status config_check(reading *r) {
   const char *key;
   json_t *value;
@@ -375,7 +383,7 @@ static lm_status config_check(reading *r) {
   }
   for (uint32_t i = 0; i < r->m->n && !r->error; i++)
     LM_TRY(declared_check(r, &r->m->v[i]));
-  return NULL;
+  return targets_check(r);
 }
 
 static lm_status config_read(reading *r) {

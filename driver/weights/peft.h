@@ -32,6 +32,13 @@ typedef struct lm_peft_key {
   const char *neutral; // LM_PEFT_NUMBERS: values without effect, as a JSON array
   const char *table;   // the key with other values for some modules; NULL: there is none
 } lm_peft_key;
+// Whether the file's configuration names a module. *why: NULL if it does; else a remark about the
+// value of *key: one that begins with "with" or "without" is to be completed by the module, others
+// are about the value alone. Fails if a pattern is no regular expression.
+lm_status lm_peft_target_find(const json_t *config, const char *module, const char **key,
+                              const char **why);
+// Whether a regular expression matches in the name of a module; *end: the end of the first match.
+lm_status lm_peft_pattern_find(const char *pattern, const char *module, size_t *end, bool *out);
 lm_peft_key lm_peft_key_find(const char *name);
 // True if a file that has this value, NULL for none, computes as one without the key.
 bool lm_peft_is_neutral(const lm_peft_key *k, const json_t *value);

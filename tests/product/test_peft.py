@@ -166,6 +166,25 @@ FAULTS = [   # change of adapter_config.json, what the message says
     (dict(init_lora_weights="pissa"), 'init_lora_weights is "pissa", which'),
     (dict(bias="all"), 'bias is "all", which'),
     (dict(use_other=1), "use_other is 1, a key that is unknown to lmc"),
+    (dict(target_modules=7), "target_modules is 7, neither a pattern nor a list of names"),
+    (dict(target_modules=["q_proj", 7]), 'target_modules is ["q_proj",7], neither a pattern nor a list of names'),
+    (dict(target_modules=[]), "target_modules is [], so that PEFT would choose modules by the architecture"),
+    (dict(target_modules=["q_proj", "k_proj", "v_proj"]), 'target_modules is ["q_proj","k_proj","v_proj"], without model.layers.0.self_attn.'
+     "o_proj, which is the module of layers.0.attn.wo"),
+    (dict(target_modules=r".*\.0\.self_attn\.._proj"), r'target_modules is ".*\\.0\\.self_attn\\.._proj", without model.layers.1.self_attn.q_proj'),
+    (dict(exclude_modules=["v_proj"]), 'exclude_modules is ["v_proj"], with model.layers.0.self_attn.v_proj, which is the module of '),
+    (dict(exclude_modules=True), "exclude_modules is true, neither a pattern nor a list of names"),
+    (dict(layers_to_transform=[1, 2]), "layers_to_transform is [1,2], without the layer of model.layers.0.self_attn.q_proj, which is "),
+    (dict(layers_to_transform=0), "layers_to_transform is 0, without the layer of model.layers.1.self_attn.q_proj, which is the module of "),
+    (dict(layers_to_transform=["0"]), 'layers_to_transform is ["0"], neither a number nor a list of numbers'),
+    (dict(layers_to_transform=[0, 1], target_modules=".*_proj"), "layers_to_transform is [0,1], which PEFT takes with a list of target_modules"),
+    (dict(layers_to_transform=[0, 1], layers_pattern="blocks"), "layers_to_transform is [0,1], without the layer of model.layers.0."),
+]
+FITTING = [   # forms of the same modules
+    dict(target_modules="all-linear"),
+    dict(target_modules=r"model\.layers\.[01]\.self_attn\.._proj"),
+    dict(target_modules=["self_attn.q_proj", "k_proj", "v_proj", "o_proj"], layers_to_transform=[0, 1], layers_pattern="layers"),
+    dict(exclude_modules=["mlp.up_proj", "lm_head"], layers_to_transform=[0, 1, 2]),
 ]
 
 
@@ -181,6 +200,9 @@ def test_faults(run):
         key = message.split(" is ")[0] if "alpha_pattern" not in change else "lora_alpha"
         line = next(i for i, l in enumerate(open(run.path("adapters/adapter_config.json")), 1) if f'"{key}":' in l)
         check(f"adapter_config.json:{line}: {message}" in err, err)
+    for change in FITTING:
+        run.write("adapters/adapter_config.json", json.dumps({**config, **change}))
+        run("trace", file, "--recipe", "Logits", "--out", run.path("x.safetensors"))
     run.write("adapters/adapter_config.json", json.dumps(config))
     tensors = load(run.path("adapters/adapter_model.safetensors"))
     save(run.path("adapters/adapter_model.safetensors"), {n: t for n, t in tensors.items() if "layers.1.self_attn.k_proj" not in n})
