@@ -88,13 +88,17 @@ typedef struct blocks {
   bool whole;    // `over` is one axis and one block
 } blocks;
 
-// The elements of a block; 0: all are one. False: reported.
+// The elements of a block; 0: all are one; -1: unknown while only checking. False: reported.
 static bool block_size(el_call_site c, const el_inst *format, int64_t *out) {
   lm_sym name = LM_SYM(c.e->c, "block");
   *out = 0;
   if (!el_names_find(&format->vals, name))
     return true;
   el_val v = el_inst_value(format, name);
+  if (!c.e->m && v.k == V_NUM && !v.known) {
+    *out = -1;
+    return true;
+  }
   bool fits = v.k == V_NUM && v.known && v.has_size && lm_size_whole(v.size, out) && *out >= 0;
   return fits || EL_REJECT(c.e, el_arg_loc(c, 1), E405, format->decl->name.text, el_show(c.e, &v));
 }
@@ -119,12 +123,12 @@ static bool blocks_find(el_call_site c, const el_val *x, const el_inst *format, 
   int64_t n = elements(c, &out->over);
   if (!block_size(c, format, &size))
     return false;
-  if (n >= 0 && size && n % size)
+  if (n >= 0 && size > 0 && n % size)
     return EL_REJECT(c.e, c.x->loc, E406, (long long)n, el_show_axes(c.e, &out->over),
                      format->decl->name.text, (long long)size);
+  out->whole = out->over.n == 1 && (!size || size == n);
   if (!size)
     size = n;
-  out->whole = out->over.n == 1 && size == n;
   el_axes_push(c.e, &out->split, axis_of(c, "blocks", n < 0 || size < 0 ? -1 : n / size));
   el_axes_push(c.e, &out->split, axis_of(c, "element", size));
   if (out->whole)

@@ -3,7 +3,7 @@ publications: OCP's MX specification for the floats, the tables of bitsandbytes 
 llama.cpp for q8_0 and q4_0. One model rounds the rows of a table in all formats; its logits are the codes and the numbers."""
 import numpy as np
 
-from harness import check, distance, save, within
+from harness import check, distance, load, random_batches, remove, save, within
 from test_gpu import Fake
 from test_moments import dynamic_map
 
@@ -202,3 +202,72 @@ def test_formats_gpu(run):
     cpu, gpu = run.trace(file), fake.trace(file)
     for name in cpu:
         within(name, distance(gpu[name], cpu[name]), 2e-7)
+
+
+ADAPTED = """import std.adapt: fake, masked
+import std.formats: int4
+import std.nn: xent
+model M(d = 32, vocab = 24) {{
+  param embed: real[vocab, d] = normal(1)
+  param w: real[d, vocab] = normal(0.25)
+  apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] {{ return dot(gather(embed, tok, vocab), w, d) }}
+  loss(bt: Batch[b, t]) -> (f32, f32) {{
+    return (sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w), sum(bt.w))
+  }}
+  map hf {{ @embed = ("embed", [vocab, d]); @w = ("w", [vocab, d]) }}
+}}
+model Adapted = M() from "base.safetensors" with {{ adapt @w = {adapter} }}
+data D {{ source s = batches("batches.safetensors") }}
+recipe R {{
+  model = Adapted; data = D; run = 3 steps; micro = 16 tokens
+  precision {{ compute = f32 }}
+  optimizer = sgd(lr = 0.5)
+  save = checkpoint("run", every = 3 steps)
+}}
+"""
+
+
+def largest(w, keep, block):
+    """w where a magnitude is among the greatest of its block of inputs, else 0"""
+    m = np.abs(w).T.reshape(-1, block)
+    least = np.sort(m, 1)[:, block - max(1, int(np.rint(keep * block)))][:, None]
+    return np.where((m >= least).reshape(w.T.shape).T, w, 0)
+
+
+ADAPTERS = {   # text: the weight that is used, of w [d, vocab]
+    "fake(int4(block = 8))": lambda w: integers(w.T.reshape(24, -1, 8), 7)[1].reshape(24, 32).T,
+    "masked(keep = 50%, block = 4)": lambda w: largest(w, 0.5, 4),
+    "masked(keep = 30%)": lambda w: largest(w, 0.3, 32),
+}
+
+
+def test_adapters(run):
+    """logits and gradients in float64; the weight trains as if it were not rounded, and a mask never changes"""
+    batch = random_batches(3, 2, 8, 24)
+    save(run.path("batches.safetensors"), batch)
+    r = np.random.default_rng(2)
+    base = {"embed": r.normal(0, 1, (24, 32)).astype("f4"), "w": r.normal(0, 0.25, (32, 24)).astype("f4")}
+    save(run.path("base.safetensors"), base)
+    tok, to, weight = (batch[n][0].reshape(-1) for n in ("tok", "next", "w"))
+    for adapter, use in ADAPTERS.items():
+        used = use(base["w"]).astype("f8")
+        file = run.write("a.lm", ADAPTED.format(adapter=adapter))
+        got = run.trace(file)
+        x = base["embed"][tok].astype("f8")
+        z = x @ used
+        p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
+        g = (p - np.eye(24)[to]) * weight[:, None] / weight.sum()
+        within(f"{adapter}: logits", distance(got["logits"].reshape(-1, 24), z), 1e-6)
+        masked = adapter.startswith("masked")
+        within(f"{adapter}: gradient", distance(got["grad.w"], x.T @ g * (used != 0 if masked else 1)), 1e-5)
+        run("run", file, "-q")
+        run("export", run.path("run"), "-o", run.path("out"))
+        held, out = load(run.path("run/step-000003/model.safetensors")), load(run.path("out/model.safetensors"))
+        trained = held["w"]
+        check(np.abs(trained - base["w"]).max() > 0.01, "the weight is trained")
+        want = np.where(used != 0, trained, 0) if masked else use(trained)
+        within(f"{adapter}: exported", distance(out["w"].T, want), 1e-7)
+        if masked:
+            check(np.array_equal(held["w.masked.mask"], used != 0) and np.array_equal(out["w"].T == 0, used == 0))
+        for name in ("run", "out"):
+            remove(run.path(name))
