@@ -187,6 +187,8 @@ void lm_step_dot(planner *p, lm_op *op);
 void lm_step_grouped(planner *p, lm_op *op);
 // Generates the kernels of GEMMs. To be called when the steps are final.
 void lm_steps_code(planner *p);
+// True if the kernel that computes the accumulated value adds it.
+bool lm_step_accumulates(const planner *p, const lm_op *accum);
 // Makes the GEMM that computes the accumulated value add to `to`. False if it cannot.
 bool lm_step_dot_accumulate(planner *p, lm_op *accum, const location *to);
 

@@ -227,6 +227,13 @@ static bool result_accumulate(planner *p, lm_op *op, uint32_t r, pstep *s) {
   return true;
 }
 
+bool lm_step_accumulates(const planner *p, const lm_op *accum) {
+  for (uint32_t i = 0; i < p->n_steps; i++)
+    if (p->steps[i].accum == accum)
+      return true;
+  return false;
+}
+
 void lm_step_kernel(planner *p, lm_op *op) {
   lm_kernel_code code = {0};
   if (!p->codegen->kernel(p->o, op, p->arena, &code)) {

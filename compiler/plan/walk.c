@@ -126,20 +126,12 @@ static void pad_walk(planner *p, lm_op *op) {
   lm_location_set(p, op->out[0], at);
 }
 
-// True if the kernel that computes the value has added it.
-static bool is_accumulated(const planner *p, const lm_op *accum) {
-  for (uint32_t i = 0; i < p->n_steps; i++)
-    if (p->steps[i].accum == accum)
-      return true;
-  return false;
-}
-
 static void accum_walk(planner *p, lm_op *op) {
   lm_value *v = op->in[op->n_in - 1];
   const lm_layout_location *grad = &layout_of(p, op)->grad;
   location to = lm_location_of_global(p, op, grad, v->type);
   p->has_gradients = true;
-  if (is_accumulated(p, op) || lm_step_dot_accumulate(p, op, &to))
+  if (lm_step_accumulates(p, op) || lm_step_dot_accumulate(p, op, &to))
     return;
   if (v->type.dtype != grad->dtype) {
     LM_PLAN_ERROR(p, op, E708, lm_dtype_name(v->type.dtype));

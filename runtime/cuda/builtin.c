@@ -20,10 +20,11 @@ const char *const lm_cuda_builtin_names[LM_CUDA_BUILTIN_KERNELS] = {
     "lm_gemm_bf16",     "lm_gemm_bf16_f32",  "lm_round_bf16",     "lm_tally",
     "lm_judge",         "lm_finish_f32",     "lm_finish_bf16",    "lm_ranks_sum_f32",
     "lm_ranks_max_f32", "lm_ranks_sum_bf16", "lm_ranks_max_bf16", "lm_ranks_sum_f64",
-    "lm_ranks_max_f64", "lm_ranks_sum_int",  "lm_ranks_max_int"};
+    "lm_ranks_max_f64", "lm_ranks_sum_int",  "lm_ranks_max_int",  "lm_leaders"};
 
 const char *lm_cuda_builtin_text(lm_arena *a) {
-  return lm_arena_printf(a, "%s%s", lm_cuda_builtin_source[0].text, lm_cuda_builtin_source[1].text);
+  const struct lm_embedded *files = lm_cuda_builtin_source;
+  return lm_arena_printf(a, "%s%s%s", files[0].text, files[1].text, files[2].text);
 }
 
 void lm_cuda_builtins_set(lm_cuda_builtins *b, void *const *f) {
@@ -42,6 +43,7 @@ void lm_cuda_builtins_set(lm_cuda_builtins *b, void *const *f) {
   static const lm_dtype ordered[] = {LM_F32, LM_BF16, LM_F64, LM_INT};
   for (size_t i = 0; i < LM_COUNT(ordered); i++)
     memcpy(b->ordered[ordered[i]], f + 15 + 2 * i, sizeof b->ordered[0]);
+  b->leaders = f[23];
 }
 
 static lm_status launch(const lm_cuda_builtins *b, void *function, int64_t n, void **params) {
@@ -276,4 +278,14 @@ lm_status lm_cuda_ordered_reduce(const lm_cuda_builtins *b, const lm_cuda_ordere
   if (!b->ordered[type][max])
     return lm_fail(LM_BUG_STATUS, "no sum over ranks of type %d", type);
   return launch(b, b->ordered[type][max], s->n, (void *[]){&own, &received, &to, &args});
+}
+
+// ---- the greatest elements of a row
+
+lm_status lm_cuda_leaders(const lm_cuda_builtins *b, lm_dtype type, lm_cuda_address row, int64_t n,
+                          int32_t k, lm_cuda_address to) {
+  int32_t elements = (int32_t)n, is_bf16 = type == LM_BF16;
+  if ((!is_bf16 && type != LM_F32) || n > INT32_MAX / 2)
+    return lm_fail(LM_BUG_STATUS, "no leaders of %lld elements of type %d", (long long)n, type);
+  return launch(b, b->leaders, 1, (void *[]){&row, &to, &elements, &k, &is_bf16});
 }

@@ -14,14 +14,14 @@ typedef struct lm_cuda_builtins {
   void *fill_8, *move[4] /* of 1, 2, 4, 8 bytes */, *add;
   void *small_gemm[LM_DTYPES][LM_DTYPES]; // GEMMs by types of A and C; NULL: unsupported
   void *finish[LM_DTYPES];                // epilogues by type; NULL: unsupported
-  void *round, *tally, *judge;
+  void *round, *tally, *judge, *leaders;
   void *ordered[LM_DTYPES][2]; // sums and maxima over ranks; NULL: unsupported
   lm_cuda_address fault; // two int32: the step that failed and its invalid position; zeros if none
 } lm_cuda_builtins;
 
 // All kernels are defined by one text, lm_cuda_builtin_text.
 enum {
-  LM_CUDA_BUILTIN_KERNELS = 23
+  LM_CUDA_BUILTIN_KERNELS = 24
 };
 extern const char *const lm_cuda_builtin_names[LM_CUDA_BUILTIN_KERNELS];
 const char *lm_cuda_builtin_text(lm_arena *a);
@@ -73,4 +73,8 @@ typedef struct lm_cuda_ordered_sum {
 lm_status lm_cuda_ordered_reduce(const lm_cuda_builtins *b, const lm_cuda_ordered_sum *s,
                                  lm_dtype type, bool max, lm_cuda_address own,
                                  lm_cuda_address received, lm_cuda_address to);
+
+// As lm_exec_leaders: the k greatest of n elements, as k lm_leader.
+lm_status lm_cuda_leaders(const lm_cuda_builtins *b, lm_dtype type, lm_cuda_address row, int64_t n,
+                          int32_t k, lm_cuda_address to);
 #endif

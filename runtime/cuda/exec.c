@@ -270,6 +270,10 @@ static void destroy(lm_exec *hal) {
     d->cuMemFree_v2(e->totals);
   if (e->totals_read)
     d->cuMemFreeHost(e->totals_read);
+  if (e->leaders)
+    d->cuMemFree_v2(e->leaders);
+  if (e->leaders_read)
+    d->cuMemFreeHost(e->leaders_read);
   for (uint32_t i = 0; i < e->n_modules; i++)
     d->cuModuleUnload(e->modules[i]);
   if (e->stream)
@@ -360,6 +364,44 @@ static lm_status totals_write(lm_exec *hal) {
                                          "totals to the GPU"));
 }
 
+// ---- the greatest elements of a row
+
+static lm_status leaders_make(cuda_exec *e) {
+  size_t bytes = LM_LEADERS_MAX * sizeof *e->leaders_read;
+  void *p;
+  if (e->leaders_read)
+    return NULL;
+  LM_TRY(lm_cuda_check(&e->d, e->d.cuMemAlloc_v2(&e->leaders, bytes),
+                       "%s cannot allocate any memory", e->device.name));
+  LM_TRY(lm_cuda_check(&e->d, e->d.cuMemHostAlloc(&p, bytes, 0), "pinned host memory"));
+  e->leaders_read = p;
+  return NULL;
+}
+
+static lm_status leaders_enqueue(cuda_exec *e, const lm_plan_port *p, int64_t row, int32_t k) {
+  int64_t n = p->shape[p->rank - 1];
+  lm_dtype type = (lm_dtype)p->dtype;
+  lm_cuda_address from =
+      e->memory.at[p->buf.arena] + (uint64_t)(p->buf.offset + row * n * lm_dtype_bytes(type));
+  LM_TRY(leaders_make(e));
+  LM_TRY(lm_cuda_leaders(&e->builtins, type, from, n, k, e->leaders));
+  return lm_cuda_check(&e->d,
+                       e->d.cuMemcpyDtoHAsync_v2(e->leaders_read, e->leaders,
+                                                 (size_t)k * sizeof(lm_leader), e->stream),
+                       "the greatest elements of %s", p->name);
+}
+
+static lm_status leaders(lm_exec *hal, const lm_plan_port *p, int64_t row, int32_t k,
+                         lm_leader *out) {
+  cuda_exec *e = (cuda_exec *)hal;
+  if (e->failed)
+    return cuda_exec_failure_copy(e);
+  LM_TRY(cuda_exec_fail(e, leaders_enqueue(e, p, row, k)));
+  LM_TRY(cuda_exec_synchronize(e));
+  memcpy(out, e->leaders_read, (size_t)k * sizeof *out);
+  return NULL;
+}
+
 static lm_status connect(lm_exec *hal) {
   cuda_exec *e = (cuda_exec *)hal;
   if (!e->comm || e->nccl)
@@ -395,7 +437,8 @@ static const lm_exec_ops OPS = {.destroy = destroy,
                                 .totals_add = totals_add,
                                 .totals_scale = totals_scale,
                                 .totals_read = totals_read,
-                                .totals_write = totals_write};
+                                .totals_write = totals_write,
+                                .leaders = leaders};
 
 // ---- the backend
 

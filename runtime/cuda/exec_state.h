@@ -46,6 +46,8 @@ typedef struct cuda_exec {
   int32_t *fault;            // pinned copy of the builtins' `fault`
   lm_cuda_address totals;    // LM_TOTALS_MAX float64s
   double *totals_read;       // pinned copy of them
+  lm_cuda_address leaders;   // LM_LEADERS_MAX lm_leader; 0 before the first use
+  lm_leader *leaders_read;   // pinned copy of them
   const lm_scale_rule *rule; // for the next run; NULL: none
   lm_timeline *timeline;
   mark *marks;

@@ -17,7 +17,10 @@ typedef struct {
   const lm_generate_options *o;
   stage prefill, decode; // prefill.f NULL: no prefill
   int32_t vocab;
-  float *row;              // [vocab]: logits of the last position
+  const stage *last; // that has computed the logits of the last position
+  int64_t last_row;  // of them
+  void *stored;      // [vocab]: this row, as it is stored and as floats
+  float *row;
   lm_candidate *workspace; // [vocab]
 } generator;
 
@@ -62,6 +65,7 @@ static lm_status generator_open(generator *g) {
     return lm_fail(LM_USER, "this model was not compiled for generation");
   g->vocab = (int32_t)g->decode.logits->shape[g->decode.logits->rank - 1];
   LM_TRY(prompt_check(o, g->vocab));
+  g->stored = lm_calloc((size_t)g->vocab, sizeof(double));
   g->row = lm_calloc((size_t)g->vocab, sizeof *g->row);
   g->workspace = lm_calloc((size_t)g->vocab, sizeof *g->workspace);
   return NULL;
@@ -70,6 +74,7 @@ static lm_status generator_open(generator *g) {
 static void generator_close(generator *g) {
   lm_batch_ports_close(&g->decode.in);
   lm_batch_ports_close(&g->prefill.in);
+  lm_free(g->stored);
   lm_free(g->row);
   lm_free(g->workspace);
 }
@@ -82,7 +87,7 @@ static void extents_set(const lm_plan *plan, int64_t t, int64_t s, int64_t *out)
   }
 }
 
-// Runs n tokens at positions at … at + n - 1 and copies the logits of the last one to g->row.
+// Runs n tokens at positions at … at + n - 1.
 static lm_status feed(generator *g, const stage *x, const int32_t *ids, int64_t n, int64_t at) {
   lm_exec *e = g->o->exec;
   const lm_batch *b = &x->in.batch;
@@ -98,10 +103,27 @@ static lm_status feed(generator *g, const stage *x, const int32_t *ids, int64_t 
   int64_t extents[LM_COUNT(g->o->plan->extents)];
   extents_set(g->o->plan, n, at + n, extents);
   lm_port_set(e, x->f, LM_PORT_AT, (double)at);
-  LM_TRY(lm_exec_call(e, x->f, extents));
-  lm_st_dtype dtype = lm_dtype_table[x->logits->dtype].stored;
-  lm_st_to_f32(dtype, lm_exec_port(e, x->logits), (n - 1) * g->vocab, g->vocab, g->row);
-  return NULL;
+  g->last = x;
+  g->last_row = n - 1;
+  return lm_exec_run(e, x->f, extents);
+}
+
+// Samples token number i. A device sends the logits on which it depends, or all if it cannot find
+// them.
+static lm_status sample(generator *g, int64_t i, int32_t *out) {
+  const lm_sampler *s = &g->o->sampler;
+  const lm_plan_port *p = g->last->logits;
+  lm_leader leaders[LM_LEADERS_MAX];
+  int32_t k = lm_sample_leaders(s);
+  if (lm_exec_finds_leaders(g->o->exec, p, k)) {
+    LM_TRY(lm_exec_leaders(g->o->exec, p, g->last_row, k, leaders));
+    return lm_sample_from(s, leaders, i, g->workspace, out);
+  }
+  int64_t bytes = (int64_t)g->vocab * lm_dtype_bytes((lm_dtype)p->dtype);
+  LM_TRY(lm_exec_read(g->o->exec, (lm_arena_id)p->buf.arena, p->buf.offset + g->last_row * bytes,
+                      bytes, g->stored));
+  lm_st_to_f32(lm_dtype_table[p->dtype].stored, g->stored, 0, g->vocab, g->row);
+  return lm_sample(s, g->row, g->vocab, i, g->workspace, out);
 }
 
 static lm_status prompt_feed(generator *g) {
@@ -117,7 +139,7 @@ static lm_status continue_prompt(generator *g) {
   const lm_generate_options *o = g->o;
   for (int64_t i = 0; i < o->n; i++) {
     int32_t id;
-    LM_TRY(lm_sample(&o->sampler, g->row, g->vocab, i, g->workspace, &id));
+    LM_TRY(sample(g, i, &id));
     if (o->agree)
       LM_TRY(o->agree(o->comm, &id));
     bool more = o->token(o->user, id) && id != o->eos;

@@ -359,6 +359,19 @@ def test_generate(run):
     check(fake(*how, "--target", "cuda") == run(*how), "the tokens differ")
 
 
+def test_sampling(run):
+    """the device finds the logits on which a token depends; without top_k it sends those of the last position alone"""
+    fake, vocab = Fake(run, heavy=True), 20_000
+    file = tiny(run, vocab=vocab, depth=1, more='save = checkpoint("run", every = 2 steps)')
+    run("run", file, "--quiet")
+    how, n = ("generate", run.path("run"), "--prompt-ids", "1,2,3,4,5,6", "-n", "4", "--ids"), 4
+    for options, of_a_token in (("-t", "0"), 8), (("-t", "2", "--top-k", "200", "--top-p", "0.9", "--seed", "3"), 200 * 8), (("-t", "2"), 4 * vocab):
+        code, out, err = run.result(*how, *options, "--target", "cuda", env={**fake.env, "FAKE_CUDA": "counts"})
+        check(code == 0 and "fake CUDA" not in err and out == run(*how, *options), f"{options}: the tokens differ\n{out}{err}")
+        sent = int(re.search(r"(\d+) bytes were copied", err)[1])
+        check(n * of_a_token <= sent < n * of_a_token + 64, f"{options}: {sent} bytes")
+
+
 def test_profile(run):
     fake = Fake(run, heavy=True)
     out = fake("run", tiny(run), "--target", "cuda", "--out", run.path("run"), "--profile", "-q")

@@ -21,6 +21,8 @@ static long word(const char *text, const char *key) {
 }
 
 static void at_end(void) {
+  if (fake.counts)
+    fprintf(stderr, "%zu bytes were copied from the device\n", fake.sent);
   if (fake.n_device || fake.n_pinned || fake.streams || fake.events || fake.modules || fake.graphs)
     fprintf(stderr,
             "fake CUDA: left behind: %d blocks, %d pinned, %d streams, %d events, %d modules, %d "
@@ -130,6 +132,7 @@ FAKE_API int cuInit(unsigned flags) {
   fake.memory = word(text, "memory=");
   fake.fault = word(text, "fault=");
   fake.eager = text && strstr(text, "eager");
+  fake.counts = text && strstr(text, "counts");
   fake.version = (int)word(text, "driver=");
   fake.devices = (int)word(text, "devices=");
   if (!fake.capability)

@@ -28,7 +28,8 @@ typedef struct block {
 typedef struct fake_state {
   block device[BLOCKS], pinned[BLOCKS];
   int n_device, n_pinned, streams, recording, events, modules, graphs;
-  bool started, none, eager;
+  bool started, none, eager, counts;
+  size_t sent; // bytes copied from the device to the host
   int capability, version, devices;
   long alloc, launch, fault; // countdowns, 0: never
   long memory;               // bytes

@@ -20,8 +20,9 @@
 // capability), alloc=N, launch=N (the N-th allocation or launch fails), fault=N (the N-th kernel
 // faults; from then on everything fails), devices=N (the number of GPUs), memory=BYTES (8 GiB by
 // default), driver=12040 (the CUDA version of the driver), plain (cuBLASLt has no algorithm for a
-// GEMM with an epilogue), eager (every stream but the first executes at once), serialized (NVRTC
-// reports that it serialized the GEMMs of attention)
+// GEMM with an epilogue), eager (every stream but the first executes at once), counts (at the end
+// the bytes that were copied to the host are printed), serialized (NVRTC reports that it serialized
+// the GEMMs of attention)
 #ifndef FAKE_H
 #define FAKE_H
 #include <stdbool.h>

@@ -308,6 +308,7 @@ FAKE_API int cuMemcpyDtoHAsync_v2(void *to, address from, size_t bytes, void *ha
   stream *s = handle;
   fake_memory(from, bytes, "a copy from the device");
   fake_pinned_check(to, bytes);
+  fake.sent += bytes;
   int result = fake_enqueue(s, copy_run, &(copy){.to = to, .from_device = from, .bytes = bytes},
                             sizeof(copy));
   if (result || fake_is_pinned(to))
