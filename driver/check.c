@@ -55,6 +55,8 @@ static lm_status plan_check(lm_session *s) {
     status = lm_session_compile_run(&run, 0);
   if (!status && run.compiled.plan && r->parallel.ranks > 1)
     s->ranks = lm_rank_rows_find(s->project.ctx->arena, run.compiled.plan, run.run.n_micro);
+  s->bubble = lm_run_bubble(&run.run);
+  s->run.pipeline = run.run.pipeline;
   lm_session_close(&run);
   return status ? status : lm_verdict(s->project.ctx);
 }
@@ -73,7 +75,9 @@ static lm_status recipe_check(lm_session *s) {
   LM_TRY(lm_verdict(p->ctx));
   s->run.divides = true;
   s->run.dp = lm_recipe_row_ranks(r);
-  s->run.rows = ROWS * s->run.dp;
+  s->run.pp = lm_recipe_mesh_size(r, "pp");
+  s->run.pipeline = s->run.pp > 1 ? s->run.pp : 0;
+  s->run.rows = (int64_t)ROWS * s->run.dp * s->run.pp;
   s->run.seq = r->data.seq ? r->data.seq : SEQ;
   s->run.n_micro = r->micro && !r->micro_auto ? r->batch / r->micro : 0;
   s->run.columns = lm_run_columns(p->ctx, r);

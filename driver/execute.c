@@ -61,6 +61,10 @@ static int by_path(const void *a, const void *b) {
   return strcmp(((const lm_lowered_path *)a)->path, ((const lm_lowered_path *)b)->path);
 }
 
+static int pieces_here(const lm_plan *plan, const lm_plan_param *p) {
+  return lm_plan_param_is_here(plan, p) ? p->n_pieces : 0;
+}
+
 static void blocks_set(int32_t *group, const lm_plan_param *p, const lm_plan_piece *piece,
                        int32_t value) {
   int64_t last = (lm_piece_end(p, piece) - 1) / LM_BLOCK;
@@ -93,7 +97,7 @@ static int32_t *groups_of_blocks(const lm_compiled *c, const int32_t *of) {
   const lm_plan *plan = c->plan;
   int32_t *group = LM_NEW_N(c->project->ctx->arena, int32_t, plan->n_blocks + 1);
   for (int i = 0; i < plan->n_params; i++)
-    for (int k = 0; k < plan->params[i].n_pieces; k++)
+    for (int k = 0; k < pieces_here(plan, &plan->params[i]); k++)
       blocks_set(group, &plan->params[i], &plan->params[i].pieces[k], of[i]);
   return group;
 }
@@ -113,7 +117,7 @@ static int32_t *elements_of_blocks(const lm_compiled *c) {
   int32_t *elements = LM_NEW_N(c->project->ctx->arena, int32_t, plan->n_blocks + 1);
   for (int i = 0; i < plan->n_params; i++) {
     const lm_plan_param *p = &plan->params[i];
-    for (int k = 0; k < p->n_pieces; k++)
+    for (int k = 0; k < pieces_here(plan, p); k++)
       blocks_extend(elements, p->pieces[k].offset, lm_piece_end(p, &p->pieces[k]));
   }
   return elements;
@@ -135,7 +139,7 @@ static float *own_blocks(const lm_compiled *c, const int32_t *group) {
   float *own = LM_NEW_N(c->project->ctx->arena, float, plan->n_blocks + 1);
   for (int i = 0; i < plan->n_params; i++) {
     const lm_plan_param *p = &plan->params[i];
-    for (int k = 0; k < p->n_pieces; k++)
+    for (int k = 0; k < pieces_here(plan, p); k++)
       for (int64_t b = p->pieces[k].offset / LM_BLOCK;
            b * LM_BLOCK < lm_piece_end(p, &p->pieces[k]); b++)
         own[b] = group[i] >= 0 && rank_counts(plan, p);

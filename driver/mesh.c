@@ -37,7 +37,7 @@ static const char *positions_of(const lm_module *m) {
 }
 
 static bool divides_rows(const char *axis) {
-  return !strcmp(axis, "dp") || !strcmp(axis, "fsdp");
+  return !strcmp(axis, "dp") || !strcmp(axis, "fsdp") || !strcmp(axis, "pp");
 }
 
 static lm_mesh_axis axis_make(const lm_compiled *c, int k) {
@@ -48,6 +48,7 @@ static lm_mesh_axis axis_make(const lm_compiled *c, int k) {
       .name = LM_SYM(ctx, p->axis[k].name),
       .size = p->axis[k].size,
       .rows = divides_rows(p->axis[k].name),
+      .pipeline = strcmp(p->axis[k].name, "pp") ? 0 : c->spec.run.pipeline,
       .positions = !strcmp(p->axis[k].name, "cp"),
       .zero = p->axis[k].zero,
       .loc = p->loc,

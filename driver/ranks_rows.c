@@ -27,8 +27,19 @@ static bool rows_divide(const lm_session *s, int64_t seq) {
   return false;
 }
 
+static lm_status pipeline_refuse(const lm_session *s) {
+  const lm_recipe *r = s->project.recipe;
+  lm_diag *d = LM_REPORT(s->project.ctx, r->parallel.loc, E25D, s->run.pp, s->run.pipeline);
+  lm_diag_note(s->project.ctx, d, r->micro_loc,
+               "a step of %lld tokens is %d micro-batches of %lld tokens", (long long)r->batch,
+               s->run.pipeline, (long long)lm_run_micro(&s->run));
+  return lm_verdict(s->project.ctx);
+}
+
 lm_status lm_ranks_rows_check(const lm_session *s) {
   const lm_recipe *r = s->project.recipe;
+  if (s->run.pipeline && s->run.pipeline % s->run.pp)
+    return pipeline_refuse(s);
   if (s->run.dp < 2)
     return NULL;
   bool divides = rows_divide(s, s->run.seq);

@@ -34,10 +34,32 @@ static bool recorded_fits(const lm_run_spec *x, const lm_recipe *r) {
   int64_t parts = x->dp > 1 ? x->dp : 1;
   int64_t seq = r->data.seq > 0 ? r->data.seq : 1;
   bool fits = x->recorded_micro > 0 && r->batch % x->recorded_micro == 0 &&
-              x->recorded_micro % (seq * parts) == 0;
+              x->recorded_micro % (seq * parts) == 0 &&
+              (x->pp < 2 || r->batch / x->recorded_micro % x->pp == 0);
   for (uint32_t i = 0; i < r->data.n_stages && fits; i++)
     fits = x->recorded_micro % (r->data.stages[i].seq * parts) == 0;
   return fits;
+}
+
+// The largest micro-batch with at least four for each stage of a pipeline, whose bubble is then at
+// most a fifth; without one, the smallest micro-batch of which the stages divide the number.
+static int64_t pipeline_micro(const lm_run_spec *x, const lm_recipe *r) {
+  enum {
+    PER_STAGE = 4,
+    MOST = 4096
+  };
+  int64_t seq = r->data.seq > 0 ? r->data.seq : 1, last = r->batch;
+  int64_t parts = x->dp > 1 ? x->dp : 1;
+  for (int64_t n = x->pp; n <= r->batch / seq && n <= MOST; n += x->pp) {
+    int64_t micro = r->batch / n;
+    bool fits = r->batch % n == 0 && micro % (seq * parts) == 0;
+    for (uint32_t i = 0; i < r->data.n_stages && fits; i++)
+      fits = micro % (r->data.stages[i].seq * parts) == 0;
+    last = fits ? micro : last;
+    if (fits && n >= PER_STAGE * x->pp)
+      break;
+  }
+  return last;
 }
 
 bool lm_run_spec_size(lm_arena *a, const lm_recipe *r, const lm_data_info *data, lm_run_spec *x) {
@@ -56,6 +78,10 @@ bool lm_run_spec_size(lm_arena *a, const lm_recipe *r, const lm_data_info *data,
     own->micro = x->recorded_micro;
     x->micro_auto = false;
   }
+  if (x->micro_auto && x->pp > 1) {
+    own->micro = pipeline_micro(x, own);
+    x->micro_auto = false;
+  }
   x->recipe = own;
   if (!lm_recipe_check_batches(own))
     return false;
@@ -67,6 +93,11 @@ bool lm_run_spec_size(lm_arena *a, const lm_recipe *r, const lm_data_info *data,
 void lm_run_spec_set_micro(lm_run_spec *x, int64_t micro) {
   x->rows = micro / x->seq;
   x->n_micro = x->recipe->batch / micro;
+  if (x->pp < 2)
+    return;
+  x->pipeline = (int)x->n_micro;
+  x->rows *= x->n_micro;
+  x->n_micro = 1;
 }
 
 void lm_run_spec_set_steps(lm_arena *a, lm_run_spec *x, double params) {

@@ -9,8 +9,10 @@
 typedef struct lm_run_spec {
   const lm_recipe *recipe;  // the project's, with the sizes that its data fixes
   int64_t seq;              // tokens in a row, at the end of the run
-  int64_t rows, n_micro;    // rows of a micro-batch, micro-batches of a step
+  int64_t rows, n_micro;    // rows of a call of @micro, calls in a step
   bool divides;             // the program is the part of one rank of the recipe's mesh
+  int pp;                   // stages of a pipeline; 0 and 1: there is none
+  int pipeline;             // micro-batches of a call, which pass through the stages; 0: it is one
   int dp;                   // ranks that divide the rows of a micro-batch; 0 and 1: none
   bool micro_auto;          // the micro-batch may be chosen to fit memory
   int64_t recorded_micro;   // tokens that this run has chosen before; 0: none
@@ -21,7 +23,12 @@ typedef struct lm_run_spec {
 } lm_run_spec;
 
 static inline int64_t lm_run_micro(const lm_run_spec *x) { // tokens of a micro-batch
-  return x->rows * x->seq;
+  return x->rows * x->seq / (x->pipeline ? x->pipeline : 1);
+}
+
+// The share of the time in which a stage of the pipeline has no micro-batch; 0 without one.
+static inline double lm_run_bubble(const lm_run_spec *x) {
+  return x->pipeline ? (x->pp - 1.0) / (x->pipeline + x->pp - 1.0) : 0;
 }
 
 // Sets recipe, seq, rows, n_micro and micro_auto; dp and recorded_micro are set. `data`: prepared

@@ -23,6 +23,7 @@ static lm_status sizes_settle(lm_session *s, const lm_data_info *info) {
   const lm_project *p = &s->project;
   s->run.columns = lm_run_columns(p->ctx, p->recipe);
   s->run.dp = s->divides ? lm_recipe_row_ranks(p->recipe) : 1;
+  s->run.pp = s->divides ? lm_recipe_mesh_size(p->recipe, "pp") : 1;
   if (!lm_run_spec_size(p->ctx->arena, p->recipe, info, &s->run))
     return lm_verdict(p->ctx);
   s->run.divides = s->divides;

@@ -86,6 +86,7 @@ typedef struct lm_session {
   lm_compiled compiled;
   lm_execution execution;
   lm_rank_rows ranks; // of lm_check_run, if the recipe has a mesh
+  double bubble;      // the same (lm_run_bubble)
 } lm_session;
 
 // `ctx` and `events` must outlive the session.

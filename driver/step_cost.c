@@ -53,6 +53,6 @@ lm_status lm_step_cost_find(lm_session *s, bool measured, lm_step_cost *out) {
   out->rows = lm_cost_rows_find(s->project.ctx->arena, s->compiled.plan, s->run.n_micro,
                                 &out->machine, out->dtype);
   out->ranks = lm_rank_rows_find(s->project.ctx->arena, s->compiled.plan, s->run.n_micro);
-  out->tokens = (double)(s->run.n_micro * lm_run_micro(&s->run));
+  out->tokens = (double)(s->run.n_micro * s->run.rows * s->run.seq);
   return measured ? measure(s, &out->rows) : NULL;
 }

@@ -56,6 +56,10 @@ typedef struct lm_mesh_axis {
   bool rows;
   // The same for the positions: the second axis of these arguments.
   bool positions;
+  // > 0: the ranks are the stages of a pipeline, through which the rows of a call pass in so many
+  // micro-batches, if that divides them; a multiple of `size`. Only with `rows`, which divides the
+  // operations outside of the stages.
+  int pipeline;
   // The axes to divide, by name without a suffix ("g" for "g" and "g.1"), in order of preference;
   // pass `shard` divides them and sets n_shard to 0.
   struct lm_mesh_shard {
@@ -175,8 +179,9 @@ typedef struct lm_global {
   lm_sym name;  // path without indices: "layers.attn.wq"
   lm_type type; // the n_stack leading axes are the stacked ones, one per enclosing repetition
   int n_stack;
-  // Logical names, one per index of the stacked axes: "layers.17.attn.wq". lm_global_add allocates
-  // them, and sets the name of a global without stacked axes.
+  // Logical names, one per index of the stacked axes before they were divided:
+  // "layers.17.attn.wq". lm_global_add allocates them, and sets the name of a global without
+  // stacked axes.
   lm_sym *paths;
   lm_init *init; // one per path; initially zeros
   int64_t n_paths;
@@ -256,6 +261,7 @@ int lm_axes_extent(lm_module *m, const lm_axis *axes, int n);
 // always the same for the same two. It is named whole@mesh. LM_BUG if the size does not divide.
 lm_axis lm_axis_part(lm_module *m, lm_axis whole, int mesh);
 lm_mesh_set lm_axis_divided_by(const lm_module *m, lm_axis a); // the axes of the mesh that do
+lm_mesh_set lm_type_divided_by(const lm_module *m, lm_type t);
 lm_type lm_type_whole(const lm_module *m, lm_type t); // the type before any axis was divided
 // The length of an axis' name without a suffix: of "g" in "g.1", "g@tp".
 size_t lm_axis_base_length(const char *name);
@@ -297,6 +303,8 @@ lm_global *lm_global_add(lm_module *m, lm_global_kind kind, lm_sym name, lm_type
 // Expands a template such as "layers.#.attn.wq" for element i of the stacked axes: each # becomes
 // the index along one of them. NULL if the template does not have n_stack of them.
 lm_sym lm_path_fill(const lm_module *m, const lm_global *g, const char *template, int64_t i);
+// Indices of the stacked axes; fewer than paths if an axis of the mesh divides a stacked one.
+int64_t lm_global_instances(const lm_module *m, const lm_global *g);
 lm_global *lm_global_find(lm_module *m, lm_sym name); // pointers move when globals are added
 // The packed global that has g as a member, or NULL; *out_first is the index of its first element
 // along that global's axis.

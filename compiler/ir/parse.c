@@ -75,7 +75,22 @@ static bool mesh_zero(parser *p, lm_mesh_axis *a) {
   return true;
 }
 
-// mesh dp = 2 rows zero 1, cp = 2 positions, tp = 4 shard(g, ff)
+// rows pipeline 4
+static bool mesh_pipeline(parser *p, lm_mesh_axis *a) {
+  int64_t n;
+  lm_loc at = p->t.loc;
+  if (!lmir_opt_word(p, "pipeline"))
+    return true;
+  if (!lmir_integer(p, &n))
+    return false;
+  if (!a->rows || n < 1 || n > INT32_MAX || n % a->size)
+    return lmir_fail(p, at, "a pipeline divides rows, into a multiple of %d micro-batches",
+                     a->size);
+  a->pipeline = (int)n;
+  return true;
+}
+
+// mesh dp = 2 rows zero 1, pp = 2 rows pipeline 4, cp = 2 positions, tp = 4 shard(g, ff)
 static bool mesh(parser *p) {
   int64_t ranks = 1;
   if (p->m->mesh.n || p->m->n_axes > 1)
@@ -99,7 +114,7 @@ static bool mesh(parser *p) {
     };
     a->rows = lmir_opt_word(p, "rows");
     a->positions = lmir_opt_word(p, "positions");
-    if (!mesh_shard(p, a) || !mesh_zero(p, a))
+    if (!mesh_pipeline(p, a) || !mesh_shard(p, a) || !mesh_zero(p, a))
       return false;
   } while (lmir_opt(p, ','));
   return !p->failed;
@@ -220,7 +235,8 @@ static bool member_fits(const lm_module *m, const lm_global *packed, const lm_gl
     if (i != at && g->type.axis[i + (i > at ? more : 0)] != packed->type.axis[i])
       return false;
   return g->type.dtype == packed->type.dtype &&
-         lm_global_stored_elements(m, g) * g->n_paths == lm_type_elements(m, g->type);
+         lm_global_stored_elements(m, g) * lm_global_instances(m, g) ==
+             lm_type_elements(m, g->type);
 }
 
 // along (axis) (@member, @member)

@@ -319,6 +319,8 @@ static void put_mesh(printer *p) {
     put_name(p->out, a->name);
     lm_buf_printf(p->out, " = %d%s%s", a->size, a->rows ? " rows" : "",
                   a->positions ? " positions" : "");
+    if (a->pipeline)
+      lm_buf_printf(p->out, " pipeline %d", a->pipeline);
     for (uint32_t k = 0; k < a->n_shard; k++) {
       lm_buf_puts(p->out, k ? ", " : " shard(");
       put_name(p->out, a->shard[k].name);

@@ -126,6 +126,13 @@ lm_mesh_set lm_axis_divided_by(const lm_module *m, lm_axis a) {
   return set;
 }
 
+lm_mesh_set lm_type_divided_by(const lm_module *m, lm_type t) {
+  lm_mesh_set set = 0;
+  for (int i = 0; i < t.rank; i++)
+    set |= lm_axis_divided_by(m, t.axis[i]);
+  return set;
+}
+
 lm_type lm_type_whole(const lm_module *m, lm_type t) {
   for (int i = 0; i < t.rank; i++)
     while (m->axes[t.axis[i]].whole)
@@ -273,6 +280,10 @@ static int64_t stack_points(const lm_module *m, lm_type t, int n_stack) {
   return lm_type_elements(m, t);
 }
 
+int64_t lm_global_instances(const lm_module *m, const lm_global *g) {
+  return stack_points(m, g->type, g->n_stack);
+}
+
 // Paths are NULL and initial values zero until the caller sets them; the path of a global without
 // stacked axes is its name.
 lm_global *lm_global_add(lm_module *m, lm_global_kind kind, lm_sym name, lm_type type,
@@ -286,7 +297,7 @@ lm_global *lm_global_add(lm_module *m, lm_global_kind kind, lm_sym name, lm_type
       .type = type,
       .n_stack = n_stack,
   };
-  g->n_paths = stack_points(m, type, n_stack);
+  g->n_paths = stack_points(m, lm_type_whole(m, type), n_stack);
   g->paths = LM_NEW_N(m->arena, lm_sym, g->n_paths);
   g->init = LM_NEW_N(m->arena, lm_init, g->n_paths);
   if (!n_stack)
@@ -313,7 +324,8 @@ lm_sym lm_path_fill(const lm_module *m, const lm_global *g, const char *template
     return NULL;
   lm_buf b = {0};
   int64_t below = g->n_paths; // elements per index of this axis
-  const lm_axis *axis = g->type.axis;
+  lm_type whole = lm_type_whole(m, g->type);
+  const lm_axis *axis = whole.axis;
   for (const char *s = template; *s; s++) {
     if (*s != '#') {
       lm_buf_add(&b, s, 1);
@@ -416,6 +428,6 @@ int64_t lm_module_blocks(const lm_module *m) {
   int64_t n = 0;
   for (uint32_t i = 0; i < m->n_globals; i++)
     if (m->globals[i].kind == LM_GLOBAL_PARAM)
-      n += m->globals[i].n_paths * lm_global_blocks(m, &m->globals[i]);
+      n += lm_global_instances(m, &m->globals[i]) * lm_global_blocks(m, &m->globals[i]);
   return n;
 }

@@ -98,7 +98,7 @@ static void visit(lm_op *op, void *user) {
       .weight = w,
       .param = param_under(op->in[w]),
   };
-  g.count = lm_global_find(c->m, g.param->attr.sym)->n_paths;
+  g.count = lm_global_instances(c->m, lm_global_find(c->m, g.param->attr.sym));
   g.stays = why_it_stays(c, &g);
   LM_PUSH(c->m->arena, c->out->v, c->out->n, c->out->cap) = g;
 }

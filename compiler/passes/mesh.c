@@ -40,6 +40,10 @@ static void note_accum(lm_op *op, void *user) {
   const lm_value *v = op->in[op->n_in - 1];
   const lm_global *g = lm_global_find(r->m, op->attr.sym);
   uint32_t k = (uint32_t)(g - r->m->globals);
+  lm_type stack = g->type;
+  stack.rank = (uint8_t)g->n_stack;
+  if (lm_type_divided_by(r->m, stack) & r->bit) // each rank has other instances
+    return;
   if (r->state[v->id] == LM_MESH_ZERO || r->state[v->id] == LM_MESH_UNKNOWN)
     return;
   if (r->state[v->id] == LM_MESH_LOCAL)

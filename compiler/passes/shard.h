@@ -33,15 +33,28 @@ typedef struct lm_shard_value {
   lm_shard_copy *copies;
 } lm_shard_value;
 
+// The loop of a function over the instances of a block that are the stages of a pipeline.
+typedef struct lm_shard_repetition {
+  struct lm_shard_repetition *next;
+  lm_func *f;
+  lm_op *loop;
+  lm_axis rows; // the axis of rows, whole
+  lm_op *own;   // the operations of its body before this one depend on the rows alone
+} lm_shard_repetition;
+
 typedef struct lm_shard {
   lm_module *m;
   lm_func *f;
-  int mesh;              // from 1
-  bool batch;            // divides the data: the sums of a loss may stay partial
-  bool positions;        // divides the positions; the other axes of the list are those of heads
-  uint32_t *order;       // by axis: its position in the list of axes to divide, from 1; 0: whole
-  lm_shard_value *value; // by id
-  uint32_t n_values;     // ids from here on are those of values that the pass has emitted
+  int mesh;               // from 1
+  const lm_mesh_axis *by; // the axis of the mesh
+  bool batch;             // divides the data: the sums of a loss may stay partial
+  bool positions;         // divides the positions; the other axes of the list are those of heads
+  uint32_t *order;        // by axis: its position in the list of axes to divide, from 1; 0: whole
+  lm_shard_value *value;  // by id
+  uint8_t *whole_params;  // by global: a use needs the whole cotangent
+  uint8_t *stacks;        // by axis: counts instances that are the stages of a pipeline
+  lm_shard_repetition *repetitions;
+  uint32_t n_values; // ids from here on are those of values that the pass has emitted
   lm_builder b;
 } lm_shard;
 
@@ -66,9 +79,54 @@ bool lm_shard_keeps_partial(const lm_shard *s, const lm_op *op);
 bool lm_shard_parts_result(const lm_shard *s, const lm_op *op);
 // True if result i of a function may be a partial sum.
 bool lm_shard_returns_partial(const lm_shard *s, uint32_t i);
-// Chooses the spread of every value of the function. `whole_params` by global, initially zeros: set
-// for parameters of which a use needs the whole cotangent.
-void lm_shard_choose(lm_shard *s, uint8_t *whole_params);
+// Chooses the spread of every value of the function. Sets s->whole_params, initially zeros.
+void lm_shard_choose(lm_shard *s);
+
+// ---- shard_form.c
+typedef enum {
+  LM_FORM_WHOLE, // with the whole cotangent on every rank
+  LM_FORM_TERMS, // whole, with terms of the cotangent
+  LM_FORM_PARTS, // divided along an axis
+} lm_shard_form;
+lm_axis lm_shard_part(const lm_shard *s, lm_axis whole); // the axis of one rank's part
+lm_type lm_shard_divided(const lm_shard *s, lm_type t, lm_axis along); // along 0: t
+// True if a whole value has terms of its cotangent.
+bool lm_shard_has_terms(const lm_shard_value *v);
+// The following emit at the builder's position: a collective, with axis `from` as `to` unless from
+// is 0, and the number of the first element of this rank's part of an axis.
+lm_value *lm_shard_collective(lm_shard *s, lm_opcode code, lm_value *x, lm_axis from, lm_axis to);
+lm_value *lm_shard_first(lm_shard *s, lm_axis whole);
+// Replaces operand i of op by the given form.
+void lm_shard_need(lm_shard *s, lm_op *op, uint32_t i, lm_shard_form f, lm_axis along);
+// The value that is now x, whole, for use by `user`: with terms of its cotangent on each rank if it
+// has one.
+lm_value *lm_shard_terms(lm_shard *s, const lm_value *x, lm_op *user);
+
+// ---- shard_repetition.c
+// True for functions whose repetition is a pipeline: they compute rows of a batch.
+bool lm_shard_runs_pipeline(const lm_func *f);
+// Finds the loops over instances and the stacked axes that the stages of a pipeline divide. False
+// if errors were reported.
+bool lm_shard_repetitions_find(lm_shard *s);
+// That of a function, or NULL.
+const lm_shard_repetition *lm_shard_repetition_of(const lm_shard *s, const lm_func *f);
+static inline bool lm_shard_is_pipeline(const lm_shard *s, const lm_op *loop) {
+  const lm_shard_repetition *r = lm_shard_repetition_of(s, s->f);
+  return r && r->loop == loop;
+}
+// The operand of op that is `index` and chooses an element along a stacked axis of a global: its
+// number among the indices. -1: none is.
+int lm_shard_indexed(const lm_op *op, const lm_value *index);
+// Makes the loops over instances of a function that takes no batch, such as @update, loops over
+// those of a rank. False if errors were reported.
+bool lm_shard_instances_divide(lm_shard *s, lm_func *f);
+// Makes a loop over instances one over those of this rank, whose coordinate is `rank`. Where the
+// index accesses no global, it becomes that of the instance among all.
+void lm_shard_loop_shorten(lm_shard *s, lm_op *loop, lm_value *rank);
+
+// ---- shard_pipeline.c
+// Computes the repetition `loop` as a pipeline.
+void lm_shard_pipeline(lm_shard *s, lm_op *loop);
 
 // ---- shard_zero.c
 // Divides parameters, gradients and optimizer states among the ranks along an axis of the mesh
@@ -80,6 +138,7 @@ void lm_shard_zero(lm_module *m, int mesh);
 void lm_shard_norm(lm_module *m, int mesh);
 
 // ---- shard_list.c
+void lm_shard_divisors(int64_t n, lm_buf *out); // "1, 2 and 4"
 // True for functions whose arguments are the rows of a batch.
 bool lm_shard_takes_batch(const lm_func *f);
 // True if an axis of the mesh divides rows or positions that it has not divided yet.

@@ -205,6 +205,12 @@ static void spread_along(lm_shard_value *v, lm_axis along) {
 
 static void spread_region(lm_shard *s, const lm_region *r);
 
+// The results of a pipeline are divided by rows.
+static void spread_pipeline(lm_shard *s, const lm_op *op) {
+  for (uint32_t i = 0; i < op->n_out; i++)
+    spread_along(of(s, op->out[i]), lm_shard_repetition_of(s, s->f)->rows);
+}
+
 static void spread_loop(lm_shard *s, const lm_op *op) {
   const lm_op *yield = op->body->last;
   for (uint32_t i = 0; i < op->n_in; i++) {
@@ -224,7 +230,7 @@ static void spread_loop(lm_shard *s, const lm_op *op) {
 
 static void spread_op(lm_shard *s, const lm_op *op) {
   if (op->code == LM_OP_LOOP) {
-    spread_loop(s, op);
+    (lm_shard_is_pipeline(s, op) ? spread_pipeline : spread_loop)(s, op);
     return;
   }
   if (!op->n_out)
@@ -263,11 +269,11 @@ static bool computed_whole(const lm_shard *s, const lm_op *op) {
 }
 
 // Only @loss is differentiated: values of other functions have no cotangent.
-static bool is_movable(const lm_shard *s, const lm_op *op, const uint8_t *whole_params) {
+static bool is_movable(const lm_shard *s, const lm_op *op) {
   if (s->f->key.id != LM_FUNC_LOSS)
     return false;
   if (op->code == LM_OP_PARAM)
-    return !whole_params[lm_global_find(s->m, op->attr.sym) - s->m->globals];
+    return !s->whole_params[lm_global_find(s->m, op->attr.sym) - s->m->globals];
   if (op->n_out != 1 || !computed_whole(s, op))
     return false;
   for (uint32_t i = 0; i < op->n_in; i++) {
@@ -279,14 +285,14 @@ static bool is_movable(const lm_shard *s, const lm_op *op, const uint8_t *whole_
   return true;
 }
 
-static void movable_region(lm_shard *s, const lm_region *r, const uint8_t *whole_params) {
+static void movable_region(lm_shard *s, const lm_region *r) {
   for (const lm_op *op = r->first; op; op = op->next) {
-    if (op->body)
-      movable_region(s, op->body, whole_params);
+    if (op->body && !lm_shard_is_pipeline(s, op))
+      movable_region(s, op->body);
     for (uint32_t i = 0; i < op->n_out; i++) {
       lm_shard_value *v = of(s, op->out[i]);
       v->whole_use = false;
-      v->movable = v->active && v->spread == LM_SPREAD_WHOLE && is_movable(s, op, whole_params);
+      v->movable = v->active && v->spread == LM_SPREAD_WHOLE && is_movable(s, op);
     }
   }
 }
@@ -302,7 +308,7 @@ static bool needs_whole(const lm_shard *s, const lm_op *op, uint32_t i) {
   if (op->code == LM_OP_RETURN)
     return !lm_shard_returns_partial(s, i);
   if (op->code == LM_OP_LOOP || op->code == LM_OP_YIELD)
-    return true;
+    return !lm_shard_is_pipeline(s, op);
   if (!op->n_out)
     return false;
   if (!computed_whole(s, op)) // a part of it, by heads, is that of a whole value
@@ -313,7 +319,7 @@ static bool needs_whole(const lm_shard *s, const lm_op *op, uint32_t i) {
 
 static void uses_region(lm_shard *s, const lm_region *r) {
   for (const lm_op *op = r->last; op; op = op->prev) {
-    if (op->body)
+    if (op->body && !lm_shard_is_pipeline(s, op))
       uses_region(s, op->body);
     for (uint32_t i = 0; i < op->n_in; i++)
       if (needs_whole(s, op, i))
@@ -322,14 +328,14 @@ static void uses_region(lm_shard *s, const lm_region *r) {
 }
 
 // Parameters of which a use needs the whole cotangent; true if there are new ones.
-static bool params_region(lm_shard *s, const lm_region *r, uint8_t *whole_params) {
+static bool params_region(lm_shard *s, const lm_region *r) {
   bool changed = false;
   for (const lm_op *op = r->first; op; op = op->next) {
-    if (op->body)
-      changed |= params_region(s, op->body, whole_params);
+    if (op->body && !lm_shard_is_pipeline(s, op))
+      changed |= params_region(s, op->body);
     if (op->code != LM_OP_PARAM || !of(s, op->out[0])->whole_use)
       continue;
-    uint8_t *whole = &whole_params[lm_global_find(s->m, op->attr.sym) - s->m->globals];
+    uint8_t *whole = &s->whole_params[lm_global_find(s->m, op->attr.sym) - s->m->globals];
     changed |= !*whole;
     *whole = 1;
   }
@@ -357,7 +363,7 @@ static void note_region(lm_shard *s, const lm_region *r, const uint8_t *active) 
   }
 }
 
-void lm_shard_choose(lm_shard *s, uint8_t *whole_params) {
+void lm_shard_choose(lm_shard *s) {
   lm_region *body = s->f->body;
   uint8_t *active = lm_activity_of_func(s->f);
   note_region(s, body, active);
@@ -366,7 +372,7 @@ void lm_shard_choose(lm_shard *s, uint8_t *whole_params) {
     spread_along(of(s, body->args[i]), lm_shard_axis(s, body->args[i]->type));
   spread_region(s, body);
   do {
-    movable_region(s, body, whole_params);
+    movable_region(s, body);
     uses_region(s, body);
-  } while (params_region(s, body, whole_params));
+  } while (params_region(s, body));
 }

@@ -63,8 +63,7 @@ static bool can_divide(const lm_module *m, lm_axis a, int ranks) {
   return !m->axes[a].dyn && m->axes[a].size % ranks == 0;
 }
 
-// "1, 2 and 4"
-static void divisors(int64_t n, lm_buf *out) {
+void lm_shard_divisors(int64_t n, lm_buf *out) {
   int64_t last = 0;
   for (int64_t d = 1; d <= n && d <= 64; d++)
     if (n % d == 0) {
@@ -77,7 +76,7 @@ static void divisors(int64_t n, lm_buf *out) {
 
 static bool report_size(const lm_module *m, const lm_mesh_axis *by, lm_axis a) {
   lm_buf legal = {0};
-  divisors(m->axes[a].size, &legal);
+  lm_shard_divisors(m->axes[a].size, &legal);
   lm_diag *d = LM_REPORT(m->ctx, by->loc, E910, by->name, by->size, m->axes[a].name,
                          (long long)m->axes[a].size, legal.p);
   for (uint32_t i = 0; i < m->n_globals; i++)

@@ -50,6 +50,19 @@ static void dim_set(const planner *p, lm_axis axis, lm_plan_param *out, lm_plan_
   out->elements *= out->shape[d];
 }
 
+// The index along a stacked axis, on the rank that has it, of element *rest of the axes up to this
+// one; *rest is reduced to that of the outer ones.
+static int64_t instance_index(const lm_module *m, lm_axis axis, int64_t *rest, lm_plan_param *out) {
+  const lm_axis_info *a = &m->axes[axis];
+  int64_t size = a->whole ? lm_axis_size(m, a->whole) : a->size, i = *rest % size;
+  *rest /= size;
+  if (a->mesh)
+    out->stages = a->mesh;
+  if (a->mesh)
+    out->stage = (int)(i / a->size);
+  return i % a->size;
+}
+
 // One logical parameter per index of the stacked axes, of one piece, which is dense unless it is a
 // member of a packed global.
 static void params_of(planner *p, uint32_t index, lm_plan_param *list, int *n) {
@@ -75,11 +88,8 @@ static void params_of(planner *p, uint32_t index, lm_plan_param *list, int *n) {
     };
     piece->offset = at->offset / unit;
     int64_t rest = i;
-    for (int s = g->n_stack - 1; s >= 0; s--) {
-      int64_t size = lm_axis_size(p->m, g->type.axis[s]);
-      piece->offset += rest % size * at->stride[s] / unit;
-      rest /= size;
-    }
+    for (int s = g->n_stack - 1; s >= 0; s--)
+      piece->offset += instance_index(p->m, g->type.axis[s], &rest, out) * at->stride[s] / unit;
     lm_global_strides(p->m, g, piece->stride);
     for (int d = 0; d < out->rank; d++)
       dim_set(p, g->type.axis[g->n_stack + d], out, piece, d);

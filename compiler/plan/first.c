@@ -107,7 +107,7 @@ static int by_first(const void *a, const void *b) {
 static int64_t elements_written(const planner *p, const lm_global *g, const pstep *s) {
   if (indices_of(s->accum) == g->n_stack)
     return s->refs[s->step.n_read].bytes / (int64_t)sizeof(float);
-  return lm_type_elements(p->m, g->type) / g->n_paths;
+  return lm_type_elements(p->m, g->type) / lm_global_instances(p->m, g);
 }
 
 // The gradient of g for index i of its stacked axes, from element `first` up to element `end`.
@@ -193,7 +193,7 @@ static void global_clear(planner *p, const lm_global *g, ranges *clear) {
   int64_t stored;
   int64_t all = elements_of(p, g, &stored);
   int64_t written = s ? elements_written(p, g, s) : 0;
-  for (int64_t i = 0; i < g->n_paths && written < all; i++)
+  for (int64_t i = 0; i < lm_global_instances(p->m, g) && written < all; i++)
     range_add(p, g, i, written, stored, clear);
 }
 

@@ -220,6 +220,10 @@ static void ranks_print(const lm_session *s, lm_buf *out) {
   lm_buf_printf(out, "\n  %lld messages of ", (long long)x->messages);
   lm_show_bytes(out, (double)x->bytes);
   lm_buf_puts(out, " a step\n");
+  if (s->bubble > 0)
+    lm_buf_printf(out,
+                  "  %d micro-batches pass through %d stages: the bubble is %.1f %% of the time\n",
+                  s->run.pipeline, s->run.pp, 100 * s->bubble);
 }
 
 void lm_report_check(const lm_session *s, lm_buf *out) {
@@ -317,14 +321,16 @@ static void causality_json(const lm_module *m, lm_buf *out) {
   lm_buf_printf(out, ", \"line\": %u, \"column\": %u}", c->checked.line, c->checked.col);
 }
 
-static void ranks_json(const lm_rank_rows *x, lm_buf *out) {
+static void ranks_json(const lm_session *s, lm_buf *out) {
+  const lm_rank_rows *x = &s->ranks;
   int64_t memory = 0;
   for (int i = 0; x->plan && i < LM_ARENAS; i++)
     memory += x->plan->arena_bytes[i];
   lm_buf_printf(out,
-                ", \"ranks\": %d, \"rank_bytes\": %lld, \"messages\": %lld, \"sent_bytes\": %lld",
+                ", \"ranks\": %d, \"rank_bytes\": %lld, \"messages\": %lld, \"sent_bytes\": %lld, "
+                "\"bubble\": %.6g",
                 x->plan ? lm_plan_mesh_ranks(x->plan) : 1, (long long)memory,
-                (long long)x->messages, (long long)x->bytes);
+                (long long)x->messages, (long long)x->bytes, s->bubble);
 }
 
 void lm_report_check_json(const lm_session *s, lm_buf *out) {
@@ -341,6 +347,6 @@ void lm_report_check_json(const lm_session *s, lm_buf *out) {
   patterns_json(s->compiled.lowered, out);
   fp8_json(s, out);
   causality_json(s->compiled.lowered->m, out);
-  ranks_json(&s->ranks, out);
+  ranks_json(s, out);
   lm_buf_puts(out, "}");
 }

@@ -69,7 +69,7 @@ static void read_whole(const lm_reader *d) {
 }
 
 void lm_read_parallel(const lm_reader *recipe) {
-  static const char *const axes[] = {"pp", "dp", "fsdp", "cp", "tp"};
+  static const char *const axes[] = {"dp", "fsdp", "pp", "cp", "tp"};
   lm_settings none = {0};
   lm_reader d = lm_read_inside(recipe, "recipe.parallel", &none);
   const lm_setting *s = lm_read_setting(&d, "recipe.parallel.mesh");

@@ -32,6 +32,17 @@ static void shape(reader *r, lm_plan_param *x) {
   }
 }
 
+// at pp 1
+static void stage(reader *r, lm_plan_param *x) {
+  if (!take(r, "at "))
+    return;
+  x->stages = (uint8_t)group_named(r, " ");
+  int64_t at = number(r);
+  r->failed |= !x->stages || at < 0;
+  r->failed |= !r->failed && at >= r->p->mesh.axis[x->stages - 1].size;
+  x->stage = r->failed ? 0 : (int)at;
+}
+
 static bool at_numbers(reader *r) {
   blanks(r);
   return r->at < r->end && *r->at == '[';
@@ -51,6 +62,7 @@ void lm_plan_param_read(reader *r, lm_plan_param *x, lm_arena_id arena) {
     shape(r, x);
   expect(r, ":");
   x->elements = number(r);
+  stage(r, x);
   if (!dense)
     return;
   lm_plan_piece *piece = LM_NEW(r->a, lm_plan_piece);

@@ -412,6 +412,13 @@ static void print_shape(const lm_plan *p, const lm_plan_param *x, lm_buf *out) {
   lm_buf_puts(out, x->rank ? "]" : "[]");
 }
 
+static void print_stage(const lm_plan *p, const lm_plan_param *x, lm_buf *out) {
+  if (x->stages)
+    lm_buf_printf(out, " at %s %d", p->mesh.axis[x->stages - 1].name, x->stage);
+  lm_buf_puts(out, "\n");
+}
+
+// param layers.3.wo 8192 : 4096 at pp 1         on the ranks of this coordinate alone
 // param layers.0.wo 8192 : 4096                 one dense piece: its offset and elements
 // param layers.0.wq [64, 32] : 2048             others: the shape, then the pieces
 // param layers.0.wu [64, 32 by tp] : 2048       divided: pieces of this rank's part
@@ -422,11 +429,13 @@ static void print_param(const lm_plan *p, const lm_plan_param *x, lm_buf *out) {
   if (frozen)
     lm_buf_printf(out, "%s ", lm_dtype_name((lm_dtype)x->dtype));
   if (is_dense(x)) {
-    lm_buf_printf(out, "%lld : %lld\n", (long long)x->pieces->offset, (long long)x->elements);
+    lm_buf_printf(out, "%lld : %lld", (long long)x->pieces->offset, (long long)x->elements);
+    print_stage(p, x, out);
     return;
   }
   print_shape(p, x, out);
-  lm_buf_printf(out, " : %lld\n", (long long)x->elements);
+  lm_buf_printf(out, " : %lld", (long long)x->elements);
+  print_stage(p, x, out);
   for (int i = 0; i < x->n_pieces; i++) {
     lm_buf_printf(out, "  piece %lld ", (long long)x->pieces[i].offset);
     print_numbers(x->pieces[i].first, x->rank, out);

@@ -364,6 +364,10 @@ typedef struct lm_plan_param {
   int rank;
   int64_t shape[LM_PLAN_RANK]; // of one layer, without stacked axes
   uint8_t by[LM_PLAN_RANK];    // the axis of the mesh that divides the dim, from 1; 0: none
+  // The axis of the mesh along which the ranks of one coordinate alone have the parameter, from 1;
+  // 0: all have it, or parts of it.
+  uint8_t stages;
+  int stage; // that coordinate
   const lm_plan_piece *pieces;
   int n_pieces;
   uint8_t init; // lm_init_kind
@@ -458,7 +462,10 @@ int64_t lm_plan_step_saved(const lm_plan_func *f, int i);
 // NULL if absent. The second takes the name in the plan's text.
 const lm_plan_port *lm_plan_port_get(const lm_plan_func *f, lm_port_id id, bool result);
 const lm_plan_port *lm_plan_port_find(const lm_plan_func *f, const char *name, bool result);
-// The axes of the mesh that divide a parameter, and those that divide any.
+// True if this rank has the parameter, or a part of it.
+bool lm_plan_param_is_here(const lm_plan *p, const lm_plan_param *x);
+// The axes of the mesh along which ranks have other parts of a parameter, or lack it, and those for
+// any parameter.
 lm_mesh_set lm_plan_param_set(const lm_plan_param *x);
 lm_mesh_set lm_plan_divided(const lm_plan *p);
 // Calls fn for each run of contiguous memory of elements first … first + n - 1 of a tensor, a piece

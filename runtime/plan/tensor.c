@@ -52,8 +52,12 @@ static int64_t clamp(int64_t v, int64_t lo, int64_t hi) {
   return v < lo ? lo : v > hi ? hi : v;
 }
 
+bool lm_plan_param_is_here(const lm_plan *p, const lm_plan_param *x) {
+  return !x->stages || p->mesh.axis[x->stages - 1].at == x->stage;
+}
+
 lm_mesh_set lm_plan_param_set(const lm_plan_param *x) {
-  lm_mesh_set set = 0;
+  lm_mesh_set set = (lm_mesh_set)(1 << x->stages >> 1);
   for (int d = 0; d < x->rank; d++)
     set |= (lm_mesh_set)(1 << x->by[d] >> 1);
   return set;
@@ -74,7 +78,7 @@ lm_status lm_tensor_runs(const lm_plan *p, lm_plan_tensor t, int64_t first, int6
   bool value = t.role == LM_ROLE_PARAM;
   int64_t unit = lm_dtype_bytes(lm_plan_tensor_dtype(t));
   int64_t base = t.role == LM_ROLE_STATE ? (int64_t)t.state * p->n_blocks * LM_BLOCK : 0;
-  for (int i = 0; i < x->n_pieces; i++) {
+  for (int i = 0; i < x->n_pieces && lm_plan_param_is_here(p, x); i++) {
     const lm_plan_piece *piece = &x->pieces[i];
     run_shape run = run_shape_of(x, piece);
     int64_t index[LM_PLAN_RANK] = {0};

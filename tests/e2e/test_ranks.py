@@ -92,7 +92,7 @@ def shorten(run, folder):
         shutil.rmtree(run.path(folder, f"step-{step:06d}"))
 
 
-def meshes_check(run, names, train, repeated):
+def meshes_check(run, names, train, repeated, model=model):
     """train(file, name, folder) on each mesh gives the curves of one process, and the same bits twice on `repeated`. Returns
     the file; the folder `again` is the second run of `repeated`, to be resumed at step 8."""
     mpi_needed(run)

@@ -262,6 +262,14 @@ static void llama_check(void) {
                                        "dp = 2 rows zero 3, tp = 2 shard(g, ff, v)",
                                        "dp = 2 rows zero 3, tp = 2 shard(g, ff, v, t)",
                                        "dp = 2 rows zero 3, cp = 2 positions",
+                                       "pp = 2 rows pipeline 4",
+                                       "pp = 2 rows pipeline 2",
+                                       "dp = 2 rows, pp = 2 rows pipeline 2",
+                                       "pp = 2 rows pipeline 4, tp = 2 shard(g, ff, v)",
+                                       "pp = 2 rows pipeline 2, tp = 2 shard(g, ff, v, t)",
+                                       "pp = 2 rows pipeline 4, cp = 2 positions",
+                                       "pp = 2 rows pipeline 4, cp = 2 positions shard(g)",
+                                       "dp = 2 rows zero 3, pp = 2 rows pipeline 2",
                                        "tp = 1 shard(g)"};
   for (size_t i = 0; i < LM_COUNT(meshes); i++)
     text_check("llama", text, meshes[i], 8);
@@ -395,6 +403,7 @@ static void meshes_check(void) {
       {"", "tp = 2 shard(gg)", "the model has no axis 'gg' to divide; did you mean g?"},
       {"", "tp = 2 shard(layers)", "axis 'layers' counts the instances of a repetition"},
       {"", "dp = 2 shard(b), tp = 4 shard(ff, h)", "tp = 4 does not divide h = 2: 1 and 2 do"},
+      {"", "pp = 4 rows pipeline 4", "pp = 4 does not divide the 2 blocks of the list: 1 and 2 do"},
       {"", "tp = 2 shard(g, zzzzzz)", "the model has no axis 'zzzzzz' to divide\n"},
   };
   lm_arena *a = lm_arena_create();

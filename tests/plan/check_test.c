@@ -266,6 +266,30 @@ static void positions_test(lm_arena *a) {
   lm_buf_free(&again);
 }
 
+// Parameters that the ranks of one coordinate alone have.
+static void stages_test(lm_arena *a) {
+  static const char text[] = "mesh dp 2 rows\nmesh pp 2 rows\narena param 8192\n"
+                             "param w 0 : 8\nparam layers.0.w 1024 : 8 at pp 0\n"
+                             "param layers.1.w [4, 4 by dp] : 16 at pp 1\n"
+                             "  piece 1024 [0, 0] [4, 2] by [2, 1]\nfunc f work 0\n";
+  lm_plan *p = parsed(a, text), *q;
+  lm_buf again = {0};
+  lm_plan_print(p, &again);
+  CHECK(strstr(again.p, "param layers.0.w 1024 : 8 at pp 0\n") &&
+        strstr(again.p, " : 16 at pp 1\n"));
+  CHECK(lm_plan_param_set(&p->params[1]) == 2 && lm_plan_param_set(&p->params[2]) == 3);
+  for (int rank = 0; rank < 4; rank++) {
+    lm_plan_mesh_place(p, rank);
+    for (int i = 0; i < 3; i++)
+      CHECK(lm_plan_param_is_here(p, &p->params[i]) == (!i || rank % 2 == i - 1));
+  }
+  const char *bad = "mesh pp 2 rows\nparam w 0 : 8 at pp 2\n";
+  CHECK_FAILS(lm_plan_parse(a, bad, strlen(bad), &q), LM_USER, "line 2");
+  bad = "mesh pp 2 rows\nparam w 0 : 8 at xx 1\n";
+  CHECK_FAILS(lm_plan_parse(a, bad, strlen(bad), &q), LM_USER, "line 2");
+  lm_buf_free(&again);
+}
+
 int main(void) {
   lm_arena *a = lm_arena_create();
   ring_test(a);
@@ -273,5 +297,6 @@ int main(void) {
   mesh_test(a);
   text_test(a);
   positions_test(a);
+  stages_test(a);
   lm_arena_destroy(a);
 }

@@ -1,0 +1,151 @@
+"""Pipelines: blocks of a model on several ranks, against one process."""
+import json, re
+
+from harness import ROOT, check, distance, load, small, within
+from test_ranks import MUON, QUICK, SAVE, collectives, curve, curves_check, meshes_check, mpi_needed, ranks, shorten, tensors
+
+TP = "parallel { shard tp = [g, ff, vocab] }"
+PIPELINES = {"pp2": (2, "pp = 2"), "pp4": (4, "pp = 4"), "dp2pp2": (4, "pp = 2, dp = 2"), "pp2tp2s": (4, "pp = 2, tp = 2", "sequence=tp"),
+             "zero3pp2": (4, "fsdp = 2, pp = 2")}
+TRAINED = ("pp2", "dp2pp2")  # tests/passes/shard_test.c compares all of them, and others, in float64
+
+
+def sets(name):
+    n, mesh, *more = PIPELINES[name]
+    return [word for s in (f"mesh=({mesh})", *more) for word in ("--set", f"parallel.{s}")]
+
+
+def pipeline(run, name, file, out, *args):
+    return run("run", file, *sets(name), "--ranks", PIPELINES[name][0], "--out", run.path(out), *args, env=QUICK)
+
+
+def deep(run, **how):
+    return small(run, steps=20, rows=8, depth=4, drop=0.1, lr="1e-3", more=f"{SAVE}; {TP}", **{"micro": 32, **how})
+
+
+def test_as_one_process(run):
+    """Loss and gradient norm of 20 steps with dropout on each mesh; two runs are equal; a run resumes on the same mesh, and in one process."""
+    train = lambda file, name, folder: pipeline(run, name, file, folder, "-q")
+    file = meshes_check(run, PIPELINES if run.nightly else TRAINED, train, "dp2pp2", deep)
+    pipeline(run, "dp2pp2", file, "again", "-q")
+    check(tensors(run.path("again"), 20) == tensors(run.path("dp2pp2"), 20), "the resumed run differs")
+    shorten(run, "again")
+    ranks(run, 1, file, "--out", run.path("again"), "-q")
+    curves_check(run, "one", "again", "dp 2 pp 2, then one process")
+
+
+def test_optimizers(run):
+    """Optimizers that compute with whole matrices update those of the stage."""
+    mpi_needed(run)
+    file = deep(run)
+    text = open(file).read()
+    open(file, "w").write(re.sub(r"group .*\n", "", text).replace("optimizer = adamw(lr = 1e-3)", MUON))
+    ranks(run, 1, file, "-q", "--out", run.path("one"))
+    pipeline(run, "pp2", file, "stages", "-q")
+    curves_check(run, "one", "stages", "muon and lamb")
+
+
+def test_trace_and_eval(run):
+    """Traces and evaluations of stages are those of one process, of whole tensors."""
+    mpi_needed(run)
+    file = deep(run)
+    run("trace", file, "--steps", 2, "--out", run.path("one"))
+    one = load(run.path("one"))
+    for name in ("pp4", "dp2pp2"):
+        run("trace", file, "--steps", 2, *sets(name), "--ranks", PIPELINES[name][0], "--out", run.path(name), env=QUICK)
+        many = load(run.path(name))
+        check(list(one) == list(many), str(set(one) ^ set(many)))
+        for key in one:
+            within(f"{name}: {key}", distance(many[key], one[key]), 3e-6)
+
+
+TEXTS = """import "{root}/examples/llama.lm": Llama
+data D {{ source s = text("t.txt", split = "\\n"); holdout dev = sample(30 docs); pack best_fit(seq = 32 tokens) }}
+recipe R {{
+  model = Llama(depth = 2, d = 32, ff = 64, heads = 4, kv = 2, e = 8, vocab = 256); data = D; seed = 1
+  run = 2 steps; batch = 256 tokens; optimizer = adamw(lr = 2e-3); precision {{ compute = f32 }}
+  eval dev {{ data = D.dev; every = 1 steps; metrics = [loss, bits_per_byte] }}
+}}
+"""
+
+
+def test_eval(run):
+    """Evaluations between updates and by `lmc eval`; without `micro` four micro-batches for each stage; a sample is an error."""
+    mpi_needed(run)
+    run.write("t.txt", "".join(f"line {i} of a text, {i * i} and more\n" for i in range(90)))
+    file = run.write("t.lm", TEXTS.format(root=ROOT))
+    ranks(run, 1, file, "--set", "micro=32 tokens", "-q", "--out", run.path("one"))
+    pipeline(run, "pp2", file, "stages", "-q")
+    for name in ("dev.loss", "dev.bits_per_byte"):
+        for a, b in zip(curve(run.path("one"), name), curve(run.path("stages"), name), strict=True):
+            within(name, abs(a - b) / abs(a), 2e-6)
+    alone, together = (json.loads(run("eval", run.path("stages"), "--json", *more, env=QUICK))["dev"] for more in ((), ("--ranks", 2)))
+    for key, value in alone.items():
+        within(f"eval by 2 ranks: {key}", abs(together[key] - value) / abs(value), 2e-6)
+    check("8 micro-batches pass through 2 stages: the bubble is 11.1 % of the time" in run("check", file, *sets("pp2")), "the bubble")
+    sample = 'sample { every = 1 steps; prompt = "line"; n = 8 tokens }'
+    file = run.write("s.lm", TEXTS.format(root=ROOT).replace("  eval dev", f"  {sample}\n  eval dev"))
+    err = run("check", file, *sets("pp2"), status=1)
+    check("error[E915]: pp cannot divide a program that continues texts (samples, lmc generate) into" in err, err)
+
+
+BLOCKS = """import std.nn: xent
+block Layer(d, e) {{
+  param w: real[d, e] = normal(0.02)
+  param v: real[e, d] = normal(0.02)
+  apply(x: real[b, t, d]) -> real[b, t, d] {{ return x + dot({inner}, v, e) }}
+}}
+model M(n = 4, d = 8, vocab = 16) {{
+  param embed: real[vocab, d] = normal(0.02)
+  sub layers[i < n] = Layer(d, 16)
+  {more}
+  apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] {{
+    let x = gather(embed, tok, vocab)
+    for l in layers carry x {{ x = l(x) }}
+    {loop}
+    return dot(x, embed, d)
+  }}
+  loss(bt: Batch[b, t]) -> (f32, f32) {{ return ({loss}, sum(bt.w)) }}
+}}
+data D {{ source s = text("t.txt"); pack best_fit(seq = 8 tokens) }}
+recipe R {{
+  model = M(vocab = 256); data = D; run = 2 steps; batch = 64 tokens; micro = 16 tokens; optimizer = adamw(lr = 1e-3)
+  parallel {{ mesh = (pp = 2) }}
+}}
+"""
+LOSS = "sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w)"
+
+
+def blocks(run, inner="tanh(dot(x, w, d))", more="", loop="", loss=LOSS):
+    return run.write("m.lm", BLOCKS.format(inner=inner, more=more, loop=loop, loss=loss))
+
+
+def test_refused(run):
+    """Models and sizes that a pipeline does not divide: an error with a line."""
+    run.write("t.txt", "some text\n" * 40)
+    run("check", blocks(run))
+    for more, message in (("parallel.mesh=(pp = 3)", "E916]: pp = 3 does not divide the 4 blocks of the list: 1, 2 and 4 do"),
+                          ("micro=64 tokens", "E25D]: pp = 2 does not divide the 1 micro-batches of a step"),
+                          ("parallel.pipeline=one_f_one_b", "E900]: parallel.pipeline = one_f_one_b is not available yet")):
+        err = run("check", blocks(run), "--set", more, *(("--set", "micro=8 tokens", "--set", "batch=72 tokens") if "pp = 3" in more else ()), status=1)
+        check(f"error[{message}" in err, f"{more}: {err}")
+    for changes, what in (({"more": "sub tail[i < n] = Layer(d, 16)", "loop": "for l in tail carry x { x = l(x) }"}, "a model with several lists of blocks"),
+                          ({"loop": "let x = layers[0](x)"}, "the use of one block apart from the others"),
+                          ({"inner": "tanh(dot(x - sum(x, b), w, d))"}, "a loss that is no sum over rows"),
+                          ({"loss": f"{LOSS} * sum(bt.w)"}, "a loss that is no sum over rows")):
+        err = run("check", blocks(run, **changes), status=1)
+        check(f"error[E915]: pp cannot divide {what} into the stages of a pipeline" in err and "m.lm:" in err, f"{what}: {err}")
+
+
+def test_collectives(run):
+    """What a pipeline of 4 micro-batches and 2 stages exchanges: neighbours in each tick, the operand and the result of the blocks once."""
+    file = deep(run)
+    run("compile", file, *sets("pp2"), "-o", run.path("plan"))
+    plan = open(run.path("plan", "plan.txt")).read()
+    found = collectives(plan, "micro")
+    ticks = 4 + 2 - 1
+    check(found == {("ring_shift", "", "pp"): 2 * ticks, ("all_gather", "", "pp"): 3, ("reduce_scatter", "sum", "pp"): 1,
+                    ("all_to_all", "", "pp"): 2}, str(found))
+    check(collectives(plan, "reduce") == {("all_reduce", "sum", "pp"): 1}, "the gradients of embedding and head")
+    stages = dict(re.findall(r"^param (layers\.\d)\.wg \S+ : \d+ at pp (\d)$", plan, re.M))
+    check(stages == {"layers.0": "0", "layers.1": "0", "layers.2": "1", "layers.3": "1"}, str(stages))
