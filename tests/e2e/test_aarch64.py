@@ -9,7 +9,7 @@ BUILD = f"{ROOT}/build-aarch64"
 PRELUDES = ("codegen/common/prelude", "codegen/cpu/prelude")
 FLAGS = "-std=gnu11 -O2 -ftree-vectorize -fno-math-errno -ffp-contract=off -fno-trapping-math -fPIC -w -S".split()   # as kernels.c
 # Loops of tiles: the function, -march, the instruction, and how often it occurs in the loop.
-LOOPS = (("lm_tile_sum", "armv8-a", "fmla", 24), ("lm_tile_blocks", "armv8.2-a+bf16", "bfmmla", 24))
+LOOPS = (("lm_tile_sum_f32", "armv8-a", "fmla", 24), ("lm_tile_blocks", "armv8.2-a+bf16", "bfmmla", 24))
 
 
 def emulated(run):

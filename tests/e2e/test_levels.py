@@ -1,5 +1,7 @@
 """The same bits on processors with vectors of 8 and of 16 floats, and with bf16 instructions (LMC_CPU)."""
 
+import re
+
 import numpy as np
 from harness import Skip, check, save
 
@@ -40,12 +42,16 @@ def batches(run):
                                            "pos": ints(np.arange(48)), "seg": ints(np.ones(1)), "w": np.ones(shape, "f4")})
 
 
-def traces(run, compute, levels):
+# Attention in bf16 is not the same with AVX512-BF16 or AMX (docs/numerics.md).
+WITHOUT_ATTENTION = re.sub(r"let \(ks, vs.*\n.*let o = .*", "let o = q * silu(k) + gather(v, tok, vocab)", MODEL)
+
+
+def traces(run, compute, levels, model="rows.lm"):
     """Loss, gradients and parameters after two steps at each level that this processor has."""
     out = {}
     for level in levels:
         file = run.path(f"{level}.safetensors")
-        code, _, err = run.result("trace", run.path("rows.lm"), "--steps", 2, "--out", file, "--set", f"precision.compute={compute}",
+        code, _, err = run.result("trace", run.path(model), "--steps", 2, "--out", file, "--set", f"precision.compute={compute}",
                                   env={"LMC_CPU": level})
         if code == 0:
             out[level] = open(file, "rb").read()
@@ -58,9 +64,15 @@ def test_levels_agree(run):
     """sums, maxima, functions, attention and the optimizer, bit for bit"""
     run.write("rows.lm", MODEL)
     batches(run)
-    for compute in ("f32", "bf16"):
-        got = traces(run, compute, ("x86-64-v3", "x86-64-v4", "native"))
-        if len(got) < 2:
-            raise Skip("a processor with AVX2")
-        first, *rest = got
-        check(all(got[level] == got[first] for level in rest), f"{compute}: " + " ".join(level for level in rest if got[level] != got[first]))
+    run.write("simple.lm", WITHOUT_ATTENTION)
+    check("attention(" not in WITHOUT_ATTENTION, WITHOUT_ATTENTION)
+    cases = (("f32", "rows.lm", ("x86-64-v3", "x86-64-v4", "native")), ("bf16", "rows.lm", ("x86-64-v3", "x86-64-v4")),
+             ("bf16", "simple.lm", ("x86-64-v3", "native")))
+    compared = 0
+    for compute, model, levels in cases:
+        got = traces(run, compute, levels, model)
+        differing = [level for level in got if got[level] != next(iter(got.values()))]
+        check(not differing, f"{compute}: {differing}")
+        compared += len(got) - 1
+    if not compared:
+        raise Skip("a processor with AVX2")

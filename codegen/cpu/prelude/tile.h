@@ -47,6 +47,27 @@ LM_INLINE lm_lanes lm_lanes_fma(lm_lanes a, lm_lanes b, lm_lanes c) {
 #endif
 }
 
+// Pairs of bf16: the first element is in the lower half of 32 bits.
+typedef uint32_t lm_pairs __attribute__((vector_size(LM_LANES * 4), aligned(4), may_alias));
+typedef float lm_pair __attribute__((aligned(2), may_alias));
+LM_INLINE lm_lanes lm_pairs_first(lm_lanes x) {
+  return (lm_lanes)((lm_pairs)x << 16);
+}
+LM_INLINE lm_lanes lm_pairs_second(lm_lanes x) {
+  return (lm_lanes)((lm_pairs)x & 0xffff0000u);
+}
+// c + the product of the second elements + that of the first ones. The instruction takes numbers
+// below 2^-126 as zero.
+LM_INLINE lm_lanes lm_pairs_dot(lm_lanes a, lm_lanes b, lm_lanes c) {
+#ifdef __AVX512BF16__
+  __asm__("vdpbf16ps %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
+  return c;
+#else
+  c = lm_lanes_fma(lm_pairs_second(a), lm_pairs_second(b), c);
+  return lm_lanes_fma(lm_pairs_first(a), lm_pairs_first(b), c);
+#endif
+}
+
 // c (+)= a b for `rows` rows and `vectors` vectors, both constants; rows of a are a_row apart.
 LM_INLINE void lm_tile_block(int rows, int vectors, int64_t n, const float *a, int64_t a_row,
                              const float *b, int64_t b_row, float *c, int64_t c_row, int add) {

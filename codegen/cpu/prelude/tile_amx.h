@@ -12,12 +12,9 @@
 #define LM_AMX
 #define LM_MATRIX_UNIT
 enum {
-  LM_SQUARE = 16,
-  LM_AMX_SIDE = 32,
   LM_AMX_KC = 512,
   LM_AMX_MC = 192
 };
-typedef uint32_t lm_square[LM_SQUARE][LM_SQUARE]; // of pairs of bf16, or of f32
 
 #ifdef LM_AMX_EMULATED
 typedef struct lm_amx {
@@ -72,48 +69,6 @@ LM_INLINE void lm_amx_begin(lm_amx *x) {
 
 // ---- panels
 
-typedef float lm_wide __attribute__((vector_size(64), aligned(4), may_alias));
-typedef uint16_t lm_bf16_wide __attribute__((vector_size(64), aligned(2), may_alias));
-typedef uint32_t lm_words __attribute__((vector_size(64), aligned(4), may_alias));
-typedef int32_t lm_words_order __attribute__((vector_size(64)));
-typedef uint16_t lm_bf16x16 __attribute__((vector_size(32), aligned(2), may_alias));
-
-#define LM_ALL(F, S)                                                                               \
-  F(S, 0), F(S, 1), F(S, 2), F(S, 3), F(S, 4), F(S, 5), F(S, 6), F(S, 7), F(S, 8), F(S, 9),        \
-      F(S, 10), F(S, 11), F(S, 12), F(S, 13), F(S, 14), F(S, 15)
-#define LM_TRANSPOSE_LOW(S, L) (L & S ? 16 + L - S : L)
-#define LM_TRANSPOSE_HIGH(S, L) (L & S ? 16 + L : L + S)
-// Exchanges the off-diagonal S x S blocks of a 16 x 16 matrix of words; S = 8, 4, 2, 1 transposes
-// it.
-#define LM_TRANSPOSE(X, S)                                                                         \
-  LM_UNROLL(16) for (int i = 0; i < 16; i++) if (!(i & S)) {                                       \
-    lm_words a = (X)[i], b = (X)[i + S];                                                           \
-    (X)[i] = LM_SHUFFLE(lm_words_order, a, b, LM_ALL(LM_TRANSPOSE_LOW, S));                        \
-    (X)[i + S] = LM_SHUFFLE(lm_words_order, a, b, LM_ALL(LM_TRANSPOSE_HIGH, S));                   \
-  }
-LM_INLINE void lm_words_transpose(lm_words *x, char *to, int64_t bytes) {
-  LM_TRANSPOSE(x, 8)
-  LM_TRANSPOSE(x, 4)
-  LM_TRANSPOSE(x, 2)
-  LM_TRANSPOSE(x, 1)
-  LM_UNROLL(16)
-  for (int i = 0; i < 16; i++)
-    *(lm_words *)(to + i * bytes) = x[i];
-}
-
-// Interleaves rows k and k + 1: [k first][k + 1 second] for each column. A shuffle takes two
-// instructions after the loads instead of nine.
-#define LM_INTERLEAVE(S, L) L, 16 + L
-LM_INLINE lm_words lm_words_interleave(const uint16_t *low, const uint16_t *high) {
-  lm_bf16x16 x = *(const lm_bf16x16 *)low;
-  lm_bf16x16 y = *(const lm_bf16x16 *)high;
-#if defined(__clang__) || __GNUC__ >= 12
-  return (lm_words)__builtin_shufflevector(x, y, LM_ALL(LM_INTERLEAVE, 0));
-#else
-  return __builtin_convertvector(x, lm_words) | __builtin_convertvector(y, lm_words) << 16;
-#endif
-}
-
 // Fills a square of 16 rows (columns) and 32 elements of k. If `rows` is set, it is [row][pair], as
 // for A, else [pair][column], as for B. If `interleaved` is set, elements of a row of k have unit
 // stride in memory and `stride` separates elements along k; else elements along k have unit stride.
@@ -152,7 +107,7 @@ LM_INLINE void lm_squares(int rows, int interleaved, const uint16_t *from, int64
   lm_square *square = (lm_square *)to;
   int64_t stride_mn = interleaved ? 1 : stride;
   int64_t k_stride = interleaved ? stride : 1;
-  for (int64_t i = 0; i < (count_mn + LM_AMX_SIDE - 1) / LM_AMX_SIDE * LM_AMX_SIDE; i += LM_SQUARE)
+  for (int64_t i = 0; i < (count_mn + LM_SIDE - 1) / LM_SIDE * LM_SIDE; i += LM_SQUARE)
     for (int64_t k = 0; k < n; k += 2 * LM_SQUARE, square++) {
       const uint16_t *at = from + i * stride_mn + k * k_stride;
       if (i + LM_SQUARE > count_mn || k + 2 * LM_SQUARE > n)
@@ -167,13 +122,6 @@ LM_PACK_FUNCTION(lm_pack_b_bf16, uint16_t, lm_squares, 0, 1)
 LM_PACK_FUNCTION(lm_pack_b_transposed_bf16, uint16_t, lm_squares, 0, 0)
 
 // ---- tiles
-
-// Squares of an operand: bytes from a row of a square to the next, to the other 16 rows (columns),
-// and to the next 32 elements of k.
-typedef struct lm_squares_at {
-  const void *first;
-  int64_t row, other, step;
-} lm_squares_at;
 
 // c (+)= a b for `steps` times 32 elements of k. Four squares of C stay in tile registers.
 LM_INLINE void lm_amx_sum(lm_amx *x, int64_t steps, lm_squares_at a, lm_squares_at b, float *c,
@@ -224,32 +172,18 @@ LM_INLINE lm_squares_at lm_squares_move(lm_squares_at x, int64_t count_mn) {
 static __attribute__((noinline)) void lm_amx_edge(lm_amx *x, int64_t steps, int64_t rows,
                                                   int64_t columns, lm_squares_at a, lm_squares_at b,
                                                   float *c, int64_t row, int add) {
-  float t[LM_AMX_SIDE][LM_AMX_SIDE] __attribute__((aligned(64)));
-  for (int64_t i = 0; i < LM_AMX_SIDE; i++)
-    for (int64_t j = 0; j < LM_AMX_SIDE; j++)
+  float t[LM_SIDE][LM_SIDE] __attribute__((aligned(64)));
+  for (int64_t i = 0; i < LM_SIDE; i++)
+    for (int64_t j = 0; j < LM_SIDE; j++)
       t[i][j] = add && i < rows && j < columns ? c[i * row + j] : 0;
-  lm_amx_sum(x, steps, a, b, &t[0][0], LM_AMX_SIDE, 1);
-  for (int64_t i = 0; i < rows && i < LM_AMX_SIDE; i++)
-    for (int64_t j = 0; j < columns && j < LM_AMX_SIDE; j++)
+  lm_amx_sum(x, steps, a, b, &t[0][0], LM_SIDE, 1);
+  for (int64_t i = 0; i < rows && i < LM_SIDE; i++)
+    for (int64_t j = 0; j < columns && j < LM_SIDE; j++)
       c[i * row + j] = t[i][j];
 }
 
-// Rounds to bf16, `low` first. The instruction flushes numbers below 2^-126 to zero.
-LM_INLINE lm_bf16_wide lm_bf16_wide_round(lm_wide low, lm_wide high) {
-  lm_bf16_wide to;
-#ifdef __AVX512BF16__
-  __asm__("vcvtne2ps2bf16 %1, %2, %0" : "=v"(to) : "v"(low), "v"(high));
-#else
-  for (int i = 0; i < 16; i++) {
-    to[i] = lm_bf16_round(low[i]);
-    to[16 + i] = lm_bf16_round(high[i]);
-  }
-#endif
-  return to;
-}
-
 LM_INLINE void lm_amx_round(const lm_sums *s, int64_t rows, int64_t columns) {
-  if (columns != LM_AMX_SIDE) {
+  if (columns != LM_SIDE) {
     lm_sums_round(s, rows, columns);
     return;
   }
@@ -262,17 +196,17 @@ LM_INLINE void lm_amx_round(const lm_sums *s, int64_t rows, int64_t columns) {
 LM_INLINE void lm_amx_tiles(int64_t n, int64_t rows, int64_t columns, lm_squares_at a,
                             lm_squares_at b, const lm_sums *sums) {
   lm_amx x;
-  float t[LM_AMX_SIDE][LM_AMX_SIDE] __attribute__((aligned(64)));
+  float t[LM_SIDE][LM_SIDE] __attribute__((aligned(64)));
   int64_t steps = (n + 2 * LM_SQUARE - 1) / (2 * LM_SQUARE);
   LM_AMX_BEGIN(&x);
-  for (int64_t j = 0; j < columns; j += LM_AMX_SIDE)
-    for (int64_t i = 0; i < rows; i += LM_AMX_SIDE) {
+  for (int64_t j = 0; j < columns; j += LM_SIDE)
+    for (int64_t i = 0; i < rows; i += LM_SIDE) {
       lm_squares_at p = lm_squares_move(a, i);
       lm_squares_at q = lm_squares_move(b, j);
-      int64_t down = lm_min64(LM_AMX_SIDE, rows - i);
-      int64_t across = lm_min64(LM_AMX_SIDE, columns - j);
-      lm_sums z = lm_sums_of_tile(sums, i, j, &t[0][0], LM_AMX_SIDE);
-      if (down < LM_AMX_SIDE || across < LM_AMX_SIDE)
+      int64_t down = lm_min64(LM_SIDE, rows - i);
+      int64_t across = lm_min64(LM_SIDE, columns - j);
+      lm_sums z = lm_sums_of_tile(sums, i, j, &t[0][0], LM_SIDE);
+      if (down < LM_SIDE || across < LM_SIDE)
         lm_amx_edge(&x, steps, down, across, p, q, z.c, z.row, z.add);
       else
         lm_amx_sum(&x, steps, p, q, z.c, z.row, z.add);
@@ -295,7 +229,7 @@ static __attribute__((noinline)) void lm_gemm_rows_bf16(int64_t n, int64_t rows,
                                                         const uint16_t *from, int64_t stride,
                                                         float *a, const float *b, int64_t b_depth,
                                                         const lm_sums *sums) {
-  int64_t whole = n % (2 * LM_SQUARE) || stride % 2048 == 0 ? 0 : rows / LM_AMX_SIDE * LM_AMX_SIDE;
+  int64_t whole = n % (2 * LM_SQUARE) || stride % 2048 == 0 ? 0 : rows / LM_SIDE * LM_SIDE;
   lm_squares_at there = {from, 2 * stride, 2 * LM_SQUARE * stride, 4 * LM_SQUARE};
   lm_sums rest = lm_sums_at(sums, whole, 0);
   if (whole)

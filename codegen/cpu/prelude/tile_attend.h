@@ -9,7 +9,7 @@
 //   lhs_transposed  left operand, reduced over positions    O^T += V^T P, dQ^T += K^T dS
 //
 // In f32 both transposed forms are [channels][position], and interleaved is the rows. bf16 is
-// widened and treated like f32, or multiplied by the matrix unit (AMX): then two numbers that are
+// widened and treated like f32, or multiplied by AMX or AVX512-BF16: then two numbers that are
 // neighbours along the reduction share 32 bits, and Z is rounded to bf16. Sums are f32.
 
 // Copies rows of `channels` numbers from memory, in which they are `stride` apart, and adds such
@@ -77,7 +77,7 @@ LM_INLINE void lm_sum_t_f32(int64_t cols, int64_t rows, int64_t side, int64_t ch
 
 // ---- bf16, widened
 
-#ifndef LM_AMX
+#if !defined(LM_AMX) && (!defined(__AVX512BF16__) || defined(LM_BF16_WIDENED))
 typedef float lm_operand;
 typedef struct lm_unit {
   char none;
@@ -95,25 +95,65 @@ LM_INLINE void lm_form_interleaved_bf16(const lm_operand *from, int64_t stride_r
   __builtin_memcpy(to, from, (uint64_t)stride_row * 32 * sizeof *to);
 }
 
-// ---- bf16 by the matrix unit
+// ---- bf16 by the matrix unit, or by AVX512-BF16
 
 #else
 typedef uint16_t lm_operand;
-typedef lm_amx lm_unit;
 enum {
   // Bytes of a row of Z in f32, and of a pair of rows of bf16.
-  LM_TILE_BYTES = 4 * LM_AMX_SIDE
+  LM_TILE_BYTES = 4 * LM_SIDE
 };
 
 LM_INLINE lm_operand lm_operand_of(uint16_t h) {
   return h;
 }
+#ifdef LM_AMX
+typedef lm_amx lm_unit;
 LM_INLINE void lm_unit_begin(lm_unit *x) {
   LM_AMX_BEGIN(x);
 }
 LM_INLINE void lm_unit_end(lm_unit *x) {
   LM_AMX_END(x);
 }
+#define lm_unit_sum lm_amx_sum
+#else
+typedef struct lm_unit {
+  char none;
+} lm_unit;
+#define lm_unit_begin(X) ((void)(X))
+#define lm_unit_end(X) ((void)(X))
+
+// c (+)= a b as lm_amx_sum: LM_BLOCK rows of C stay in registers.
+static __attribute__((noinline)) void lm_unit_sum(lm_unit *x, int64_t steps, lm_squares_at a,
+                                                  lm_squares_at b, float *c, int64_t row, int add) {
+  for (int64_t i = 0; i < LM_SIDE; i += LM_BLOCK, c += LM_BLOCK * row) {
+    const char *rows = (const char *)a.first + i / LM_SQUARE * a.other + i % LM_SQUARE * a.row;
+    const char *left = b.first;
+    lm_lanes sum[LM_BLOCK][2];
+    LM_UNROLL(8)
+    for (int j = 0; j < LM_BLOCK; j++) {
+      sum[j][0] = add ? *(const lm_lanes *)(c + j * row) : (lm_lanes){0};
+      sum[j][1] = add ? *(const lm_lanes *)(c + j * row + LM_LANES) : (lm_lanes){0};
+    }
+    for (int64_t k = 0; k < steps; k++, rows += a.step, left += b.step)
+      for (int64_t p = 0; p < LM_SQUARE; p++) {
+        lm_lanes y = *(const lm_lanes *)(left + p * b.row);
+        lm_lanes z = *(const lm_lanes *)(left + p * b.row + b.other);
+        LM_UNROLL(8)
+        for (int j = 0; j < LM_BLOCK; j++) {
+          lm_lanes v = LM_LANES_OF(*(const lm_pair *)(rows + j * a.row + 4 * p));
+          sum[j][0] = lm_pairs_dot(v, y, sum[j][0]);
+          sum[j][1] = lm_pairs_dot(v, z, sum[j][1]);
+        }
+      }
+    LM_UNROLL(8)
+    for (int j = 0; j < LM_BLOCK; j++) {
+      *(lm_lanes *)(c + j * row) = sum[j][0];
+      *(lm_lanes *)(c + j * row + LM_LANES) = sum[j][1];
+    }
+  }
+}
+#endif
 
 // Operands have 32 positions, zeros after the last, and row strides that are multiples of 32. to:
 // [pair of channels][position]
@@ -133,7 +173,7 @@ static __attribute__((noinline)) void lm_form_transposed_bf16(int64_t positions,
 // to: [pair of positions][channels]
 static __attribute__((noinline)) void lm_form_interleaved_bf16(const lm_operand *from,
                                                                int64_t stride_row, lm_operand *to) {
-  for (int64_t i = 0; i < LM_AMX_SIDE; i += 2, from += 2 * stride_row, to += 2 * stride_row)
+  for (int64_t i = 0; i < LM_SIDE; i += 2, from += 2 * stride_row, to += 2 * stride_row)
     for (int64_t j = 0; j < stride_row; j += 16)
       *(lm_words *)(to + 2 * j) = lm_words_interleave(from + j, from + stride_row + j);
 }
@@ -159,32 +199,32 @@ LM_INLINE lm_bf16_wide lm_bf16_wide_interleave(lm_wide low, lm_wide high) {
 
 // to: [s][t], zeros from `rows` on
 LM_INLINE void lm_z_rows(int64_t rows, const float *z, lm_operand *to) {
-  for (int64_t n = 0; n < LM_AMX_SIDE; n++, z += LM_AMX_SIDE, to += LM_AMX_SIDE) {
+  for (int64_t n = 0; n < LM_SIDE; n++, z += LM_SIDE, to += LM_SIDE) {
     *(lm_bf16_wide *)to = lm_bf16_wide_round(*(const lm_wide *)z, *(const lm_wide *)(z + 16));
-    for (int64_t m = rows; m < LM_AMX_SIDE; m++)
+    for (int64_t m = rows; m < LM_SIDE; m++)
       to[m] = 0;
   }
 }
 // to: [pair of s][t], zeros from `cols` on
 LM_INLINE void lm_z_pairs(int64_t cols, const float *z, lm_operand *to) {
   enum {
-    PAIR = 2 * LM_AMX_SIDE
+    PAIR = 2 * LM_SIDE
   };
   int64_t n = 0;
   for (; n < cols - 1; n += 2, z += PAIR, to += PAIR)
     LM_UNROLL(2)
-  for (int m = 0; m < LM_AMX_SIDE; m += 16)
+  for (int m = 0; m < LM_SIDE; m += 16)
     *(lm_bf16_wide *)(to + 2 * m) =
-        lm_bf16_wide_interleave(*(const lm_wide *)(z + m), *(const lm_wide *)(z + LM_AMX_SIDE + m));
-  for (; n < LM_AMX_SIDE; n += 2, z += PAIR, to += PAIR)
-    for (int m = 0; m < LM_AMX_SIDE; m += 16)
+        lm_bf16_wide_interleave(*(const lm_wide *)(z + m), *(const lm_wide *)(z + LM_SIDE + m));
+  for (; n < LM_SIDE; n += 2, z += PAIR, to += PAIR)
+    for (int m = 0; m < LM_SIDE; m += 16)
       *(lm_bf16_wide *)(to + 2 * m) =
           n < cols ? lm_bf16_wide_interleave(*(const lm_wide *)(z + m), (lm_wide){0})
                    : (lm_bf16_wide){0};
 }
 
 LM_INLINE int64_t lm_square_count(int64_t channels) {
-  return (channels + LM_AMX_SIDE - 1) / LM_AMX_SIDE;
+  return (channels + LM_SIDE - 1) / LM_SIDE;
 }
 
 static __attribute__((noinline)) void lm_dot_bf16(lm_unit *x, int64_t cols, int64_t side,
@@ -193,30 +233,30 @@ static __attribute__((noinline)) void lm_dot_bf16(lm_unit *x, int64_t cols, int6
                                                   float *z) {
   lm_squares_at a = {rows, 2 * stride_row, 32 * stride_row, 64},
                 b = {transposed, LM_TILE_BYTES, 64, 16 * LM_TILE_BYTES};
-  lm_amx_sum(x, lm_square_count(channels), a, b, z, side, 0);
+  lm_unit_sum(x, lm_square_count(channels), a, b, z, side, 0);
 }
 static __attribute__((noinline)) void lm_sum_s_bf16(lm_unit *x, int64_t cols, int64_t side,
                                                     int64_t channels,
                                                     const lm_operand *lhs_transposed,
                                                     int64_t positions, const float *z, float *c) {
-  lm_operand rounded[LM_AMX_SIDE * LM_AMX_SIDE] __attribute__((aligned(64)));
+  lm_operand rounded[LM_SIDE * LM_SIDE] __attribute__((aligned(64)));
   lm_squares_at b = {rounded, LM_TILE_BYTES, 64, 0};
   lm_z_pairs(cols, z, rounded);
-  for (int64_t j = 0; j < channels; j += LM_AMX_SIDE)
-    lm_amx_sum(x, 1,
-               (lm_squares_at){lhs_transposed + j * positions, 2 * positions, 32 * positions, 0}, b,
-               c + j * side, side, 1);
+  for (int64_t j = 0; j < channels; j += LM_SIDE)
+    lm_unit_sum(x, 1,
+                (lm_squares_at){lhs_transposed + j * positions, 2 * positions, 32 * positions, 0},
+                b, c + j * side, side, 1);
 }
 static __attribute__((noinline)) void lm_sum_t_bf16(lm_unit *x, int64_t cols, int64_t rows,
                                                     int64_t side, int64_t channels, const float *z,
                                                     const lm_operand *interleaved,
                                                     int64_t stride_row, float *c) {
-  lm_operand rounded[LM_AMX_SIDE * LM_AMX_SIDE] __attribute__((aligned(64)));
+  lm_operand rounded[LM_SIDE * LM_SIDE] __attribute__((aligned(64)));
   lm_squares_at a = {rounded, LM_TILE_BYTES / 2, 16 * LM_TILE_BYTES / 2, 0};
   lm_z_rows(rows, z, rounded);
-  for (int64_t j = 0; j < channels; j += LM_AMX_SIDE)
-    lm_amx_sum(x, 1, a, (lm_squares_at){interleaved + 2 * j, 4 * stride_row, 64, 0}, c + j,
-               stride_row, 0);
+  for (int64_t j = 0; j < channels; j += LM_SIDE)
+    lm_unit_sum(x, 1, a, (lm_squares_at){interleaved + 2 * j, 4 * stride_row, 64, 0}, c + j,
+                stride_row, 0);
 }
 #endif
 

@@ -135,26 +135,6 @@ LM_INLINE void lm_copy_bf16(int width, const uint16_t *from, float *to) {
   LM_PACK_FUNCTION(lm_pack_b_transposed_##T, TYPE, lm_pack_transposed_##T, LM_NR)
 LM_PACK(f32, float)
 
-// Pairs of bf16: the first element is in the lower half of 32 bits.
-typedef uint32_t lm_pairs __attribute__((vector_size(LM_LANES * 4), aligned(4), may_alias));
-LM_INLINE lm_lanes lm_pairs_first(lm_lanes x) {
-  return (lm_lanes)((lm_pairs)x << 16);
-}
-LM_INLINE lm_lanes lm_pairs_second(lm_lanes x) {
-  return (lm_lanes)((lm_pairs)x & 0xffff0000u);
-}
-// c + the product of the second elements + that of the first ones. The instruction takes numbers
-// below 2^-126 as zero.
-LM_INLINE lm_lanes lm_pairs_dot(lm_lanes a, lm_lanes b, lm_lanes c) {
-#ifdef __AVX512BF16__
-  __asm__("vdpbf16ps %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
-  return c;
-#else
-  c = lm_lanes_fma(lm_pairs_second(a), lm_pairs_second(b), c);
-  return lm_lanes_fma(lm_pairs_first(a), lm_pairs_first(b), c);
-#endif
-}
-
 // The elements of a panel of A at one k, each a factor of a vector. Multiply-adds of NEON take it
 // out of a vector; the empty instruction keeps GCC from loading elements one by one.
 #ifdef __aarch64__

@@ -33,10 +33,17 @@ LM_INLINE lm_quad lm_pairs_quad(const uint16_t *from) {
 static __attribute__((noinline)) void lm_pairs_edge(int width, const uint16_t *from,
                                                     int64_t stride_mn, int64_t stride, int64_t n,
                                                     int64_t count_mn, uint16_t *to) {
-  for (int64_t k = 0; k < n + n % 2; k++)
-    for (int i = 0; i < width; i++)
-      to[k / 2 * 2 * width + 2 * i + k % 2] =
-          i < count_mn && k < n ? from[i * stride_mn + k * stride] : 0;
+  const int64_t count = lm_min64(width, count_mn);
+  for (int64_t k = 0; k < n; k += 2, to += 2 * width) {
+    const uint16_t *second = k + 1 < n ? from + stride : 0;
+    for (int64_t i = 0; i < count; i++) {
+      to[2 * i] = from[i * stride_mn];
+      to[2 * i + 1] = second ? second[i * stride_mn] : 0;
+    }
+    for (int64_t i = 2 * count; i < 2 * width; i++)
+      to[i] = 0;
+    from += 2 * stride;
+  }
 }
 
 // Sixteen pairs of neighbouring rows (columns), `second` elements apart.

@@ -62,7 +62,6 @@ static __attribute__((noinline)) void lm_rows_take_bf16(const uint16_t *from, in
   }
 }
 
-typedef float lm_pair __attribute__((aligned(2), may_alias));
 LM_INLINE void lm_rows_add_bf16(int rows, int panels, const uint16_t *a, int64_t row,
                                 const uint16_t *b, int64_t panel, lm_lanes (*sum)[2]) {
   LM_UNROLL(4)
