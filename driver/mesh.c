@@ -50,6 +50,7 @@ static lm_mesh_axis axis_make(const lm_compiled *c, int k) {
       .rows = divides_rows(p->axis[k].name),
       .pipeline = strcmp(p->axis[k].name, "pp") ? 0 : c->spec.run.pipeline,
       .positions = !strcmp(p->axis[k].name, "cp"),
+      .ring = p->ring && !strcmp(p->axis[k].name, "cp"),
       .zero = p->axis[k].zero,
       .loc = p->loc,
   };

@@ -152,10 +152,17 @@ static lm_tensor score_cotangent(work *w, const lm_op *op, lm_tensor p) {
                3, NULL);
 }
 
+// The weights by the given lse, which may be that of further keys.
+static lm_tensor weights_by_lse(work *w, const lm_op *op) {
+  lm_tensor own;
+  lm_tensor p = weights(w, op, &own);
+  lm_tensor less = apply2(w, LM_OP_SUB, own, of_value(w->e, op->in[LM_ATTEND_LSE]));
+  return apply2(w, LM_OP_MUL, p, apply(w, LM_OP_EXP, NULL, &less, 1, NULL));
+}
+
 lm_tensor lm_eval_attend_vjp(lm_eval *e, const lm_op *op) {
   work w = {.e = e};
-  lm_tensor lse;
-  lm_tensor p = weights(&w, op, &lse);
+  lm_tensor p = weights_by_lse(&w, op);
   lm_tensor go = of_value(e, op->in[LM_ATTEND_DO]);
   lm_tensor factor = of_value(e, lm_attend_yield(op, LM_ATTEND_FACTOR));
   lm_tensor scaled = apply2(&w, LM_OP_MUL, p, factor);

@@ -60,6 +60,8 @@ typedef struct lm_mesh_axis {
   // micro-batches, if that divides them; a multiple of `size`. Only with `rows`, which divides the
   // operations outside of the stages.
   int pipeline;
+  // Of `positions`: attention passes blocks of keys and values from rank to rank (pass `ring`).
+  bool ring;
   // The axes to divide, by name without a suffix ("g" for "g" and "g.1"), in order of preference;
   // pass `shard` divides them and sets n_shard to 0.
   struct lm_mesh_shard {

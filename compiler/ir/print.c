@@ -317,8 +317,8 @@ static void put_mesh(printer *p) {
     const lm_mesh_axis *a = &mesh->axis[i];
     lm_buf_puts(p->out, i ? ", " : "mesh ");
     put_name(p->out, a->name);
-    lm_buf_printf(p->out, " = %d%s%s", a->size, a->rows ? " rows" : "",
-                  a->positions ? " positions" : "");
+    lm_buf_printf(p->out, " = %d%s%s%s", a->size, a->rows ? " rows" : "",
+                  a->positions ? " positions" : "", a->ring ? " ring" : "");
     if (a->pipeline)
       lm_buf_printf(p->out, " pipeline %d", a->pipeline);
     for (uint32_t k = 0; k < a->n_shard; k++) {

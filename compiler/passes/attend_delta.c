@@ -9,9 +9,10 @@
 // for it; operations that have it. Cost: one kernel, which reads %o and %do once.
 #include "compiler/ir/attend.h"
 #include "compiler/passes/pass.h"
+#include "compiler/passes/rewrite.h"
 #include "compiler/plan/planner.h"
 
-static lm_value *delta_emit(lm_builder *b, const lm_op *op) {
+lm_value *lm_attend_delta(lm_builder *b, const lm_op *op) {
   lm_type lse = op->in[LM_ATTEND_LSE]->type;
   lm_value *o = lm_emit_cast(b, op->in[LM_ATTEND_O], LM_F32);
   lm_value *go = lm_emit_cast(b, op->in[LM_ATTEND_DO], LM_F32);
@@ -34,7 +35,7 @@ static void visit(lm_op *op, void *user) {
       .loc = op->loc,
       .remat = op->remat,
   };
-  op->in[LM_ATTEND_O] = delta_emit(&b, op);
+  op->in[LM_ATTEND_O] = lm_attend_delta(&b, op);
   lm_attend_arg(op, LM_ATTEND_O)->type = op->in[LM_ATTEND_O]->type;
 }
 

@@ -51,6 +51,7 @@ const char *const lm_pipeline[] = {
     "fp8",
     "grad",
     "mesh",
+    "ring", // on the collectives that `grad` derives
     "simplify",
     "cse",
     "licm",

@@ -42,6 +42,8 @@ lm_value *lm_cast_to(lm_rewrite *r, lm_value *x, lm_type t);
 void lm_ops_sink(lm_op *from, lm_op *to, uint32_t mark);
 // True if r is outer or a region nested in it.
 bool lm_region_inside(const lm_region *r, const lm_region *outer);
+// Delta of an attend_vjp that does not have it (attend_delta.c): f32, of the type of lse.
+lm_value *lm_attend_delta(lm_builder *b, const lm_op *vjp);
 // Of pass decompose: an operation of routing as operations that kernels have (decompose_route.c).
 lm_value *lm_decompose_route(lm_rewrite *r, lm_op *op);
 #endif

@@ -238,6 +238,7 @@ typedef struct lm_recipe_parallel {
   int n;                    // 0: one process
   int ranks;                // the sizes multiplied
   bool heads;               // cp divides attention by heads
+  bool ring;                // ranks along cp pass keys and values on
   lm_recipe_pattern *whole; // parameters that ZeRO does not divide
   uint32_t n_whole, cap_whole;
   lm_loc loc;

@@ -79,6 +79,7 @@ void lm_read_parallel(const lm_reader *recipe) {
   };
   const ast_expr *context = lm_read_value(&d, "recipe.parallel.context");
   d.r->parallel.heads = context && !strcmp(context->text, "heads");
+  d.r->parallel.ring = context && !strcmp(context->text, "ring");
   for (size_t k = 0; s && s->value && k < LM_COUNT(axes); k++)
     for (uint32_t i = 0; i < s->value->n_args; i++)
       if (s->value->args[i].name && !strcmp(s->value->args[i].name, axes[k]))

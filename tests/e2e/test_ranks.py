@@ -76,8 +76,11 @@ MESHES = {"tp2": (2, "tp = 2"), "tp2s": (2, "tp = 2", "--set", "parallel.sequenc
           "dp2tp2s": (4, "tp = 2, dp = 2", "--set", "parallel.sequence=tp")}
 ZERO_MESHES = {"fsdp4": (4, "fsdp = 4")}
 HEADS = ("--set", "parallel.context=heads", "--set", "parallel.shard.cp=[g]")   # an entry that the recipe lacks
+RING = ("--set", "parallel.context=ring")
 CONTEXT_MESHES = {"cp2": (2, "cp = 2"), "cp4": (4, "cp = 4"), "dp2cp2": (4, "dp = 2, cp = 2"),
                   "cp2h": (2, "cp = 2", *HEADS), "dp2cp2h": (4, "dp = 2, cp = 2", *HEADS),
+                  "cp2r": (2, "cp = 2", *RING), "cp4r": (4, "cp = 4", *RING),
+                  "cp2tp2sr": (4, "cp = 2, tp = 2", "--set", "parallel.sequence=tp", *RING),
                   "cp2tp2s": (4, "cp = 2, tp = 2", "--set", "parallel.sequence=tp")}
 
 
@@ -120,9 +123,35 @@ def test_tensor_parallel(run):
 def test_context_parallel(run):
     """Positions divided: loss and gradient norm of 20 steps with dropout; two runs are equal; a run is resumed on another mesh."""
     train = lambda file, name, folder: mesh_run(run, name, file, folder, "-q")
-    file = meshes_check(run, CONTEXT_MESHES, train, "dp2cp2")
+    file = meshes_check(run, [name for name in CONTEXT_MESHES if not name.endswith("r")], train, "dp2cp2")
     mesh_run(run, "cp4", file, "again", "-q")
     curves_check(run, "one", "again", "dp 2 cp 2, then cp 4")
+
+
+def test_ring(run):
+    """Attention in a ring: dropout of its weights, whose random numbers depend on the position in the whole row; blocks of which a
+    query sees no key, whose tiles the map skips; two runs have the same bits; bf16."""
+    mpi_needed(run)
+    file = small(run, steps=6, rows=4, seq=128, drop=0.1, micro=256, more=TP)
+    text = open(f"{ROOT}/examples/llama.lm").read()
+    plain = "attention(q, ks, vs, expand(pos, s) >= ps & expand(seg, s) == ss)"
+    check(plain in text)
+    text = text.replace(plain, "attend(f32(dot(q, ks, e)) * 8 ^ -0.5, vs, expand(pos, s) >= ps & expand(seg, s) == ss, 10%)")
+    run.write("llama.lm", text.replace(" attention,", " attend,"))
+    text = open(file).read().replace(f"{ROOT}/examples/llama.lm", "llama.lm")
+    open(file, "w").write(text)
+    ranks(run, 1, file, "-q", "--out", run.path("one"))
+    for name in ("cp2r", "cp4r", "cp2tp2sr"):
+        mesh_run(run, name, file, name, "-q")
+        curves_check(run, "one", name, name)
+    mesh_run(run, "cp4r", file, "again", "-q")
+    check(tensors(run.path("again"), 6) == tensors(run.path("cp4r"), 6), "two runs differ")
+    half = "--set", "precision.compute=bf16"
+    ranks(run, 1, file, "-q", *half, "--out", run.path("one-bf16"))
+    mesh_run(run, "cp2r", file, "bf16", "-q", *half)
+    for name, bound in (("loss", 2e-4), ("grad_norm", 1e-2)):
+        for a, b in zip(curve(run.path("one-bf16"), name), curve(run.path("bf16"), name), strict=True):
+            within(f"bf16: {name}", abs(a - b) / abs(a), bound)
 
 
 MUON = """optimizer = adamw(lr = 1e-3); group @layers.*.{wg,wu,wd} = (optimizer = muon(lr = 0.02))
@@ -214,7 +243,7 @@ def test_collectives(run):
     reduce_scatter each; the gradients of the norms are added once a step."""
     file = model(run, depth=3)
     plans = {}
-    for name in ("tp2", "dp2tp2s", "cp2", "cp2h"):
+    for name in ("tp2", "dp2tp2s", "cp2", "cp2h", "cp4r"):
         n, mesh, *more = {**MESHES, **CONTEXT_MESHES}[name]
         run("compile", file, "--set", f"parallel.mesh=({mesh})", *more, "-o", run.path(name))
         plans[name] = open(run.path(name, "plan.txt")).read()
@@ -232,7 +261,10 @@ def test_collectives(run):
     check(found == {("all_gather", "", "cp"): 2 + 4 * 3, ("reduce_scatter", "sum", "cp"): 2 * 3}, str(found))
     found = collectives(plans["cp2h"], "micro")
     check(found == {("all_gather", "", "cp"): 2, ("all_to_all", "", "cp"): 8 * 3}, str(found))
-    for name in ("cp2", "cp2h"):
+    # In a ring of four: k and v pass three ranks forwards and backwards, and their cotangents four.
+    found = collectives(plans["cp4r"], "micro")
+    check(found == {("all_gather", "", "cp"): 2, ("ring_shift", "", "cp"): (2 * 3 + 2 * 3 + 2 * 4) * 3}, str(found))
+    for name in ("cp2", "cp2h", "cp4r"):
         check(collectives(plans[name], "reduce") == {("all_reduce", "sum", "cp"): 1}, name)
     found = collectives(plans["dp2tp2s"], "reduce")
     check(found == {("all_reduce", "sum", "dp"): 2, ("all_reduce", "sum", "tp"): 1}, str(found))
@@ -241,7 +273,7 @@ def test_collectives(run):
 def test_sent(run):
     """What a rank sends in a step of two micro-batches, in closed form: the number of elements of a gathered tensor, and of a gradient."""
     file = model(run, depth=3)
-    for name, ranks in (("cp2", 2), ("cp4", 4)):
+    for name, ranks in (("cp2", 2), ("cp4r", 4), ("cp4", 4)):
         n, mesh, *more = CONTEXT_MESHES[name]
         mesh = ("--set", f"parallel.mesh=({mesh})", *more)
         one, cost = (json.loads(run(*command, *mesh, "--json")) for command in (("check", file), ("explain", file, "cost")))
@@ -252,10 +284,14 @@ def test_sent(run):
             check(x["over"] == "cp", str(x))
         others, positions = ranks - 1, 4 * 16 // ranks           # of a micro-batch of 4 rows, on each rank
         kv = 4 * positions * 2 * 8                               # bytes of k or of v: two heads of eight elements
-        gathered = 2 * others * (2 * 4 * positions + 4 * 3 * kv)    # pos and seg; k and v of three layers in both passes
+        batch = 2 * others * 2 * 4 * positions                   # pos and seg
+        gathered = 2 * others * 4 * 3 * kv                       # k and v of three layers in both passes
         gradient = next(x["elements"] for x in cost["collectives"] if x["kind"] == "all_reduce")
-        check(found == {"all_gather": (28, 28 * others, gathered), "reduce_scatter": (12, 12 * others, 2 * others * 2 * 3 * kv),
-                        "all_reduce": (1, 2 * others, 2 * others * 4 * gradient // ranks)}, str(found))
+        expected = {"all_gather": (28, 28 * others, batch + gathered), "reduce_scatter": (12, 12 * others, 2 * others * 2 * 3 * kv)}
+        if name == "cp4r":      # the cotangents arrive at the owner of their part after a whole round
+            times = 2 * 3 * (4 * others + 2 * ranks)
+            expected = {"all_gather": (4, 4 * others, batch), "ring_shift": (times, times, times * kv)}
+        check(found == {**expected, "all_reduce": (1, 2 * others, 2 * others * 4 * gradient // ranks)}, str(found))
         check(gradient >= one[0]["params"] and one[0]["rank_bytes"] > 4 * 4 * gradient, str(one[0]))
         for key, value in (("ranks", ranks), ("messages", sum(x[1] for x in found.values())), ("sent_bytes", sum(x[2] for x in found.values()))):
             check(one[0][key] == value, f"{key}: {one[0][key]} {value}")

@@ -91,8 +91,8 @@ static const char *axes_of(lm_arena *a, const char *text) {
 
 // The passes from `shard` to kernels, on one rank's program.
 #define PIPELINE                                                                                   \
-  "attend,cse,licm,tile_vocab,pad_gemms,fuse_gemms,dce,tile_rows,cse,grad,mesh,simplify,cse,licm," \
-  "dce,"                                                                                           \
+  "attend,cse,licm,tile_vocab,pad_gemms,fuse_gemms,dce,tile_rows,cse,grad,mesh,ring,simplify,cse," \
+  "licm,dce,"                                                                                      \
   "fuse_loops,cse,dce,accum_f32,expand_attention,attend_delta,decompose,cse,dce,fuse,recompute,"   \
   "dce"
 
@@ -120,6 +120,20 @@ static void rows_check(const char *model, const char *text, int64_t ids) {
   text_check(model, text, "dp = 2 rows", ids);
 }
 
+static void attention_note(lm_op *op, void *user) {
+  *(bool *)user |= lm_op_attends(op);
+}
+
+// Attention is computed in a ring, unless its keys and values are computed behind `history`.
+static void ring_check(const char *model, const char *text, int64_t ids) {
+  bool attends = false, computed = !strcmp(model, "deepseek") || !strcmp(model, "ngpt");
+  machine k = compile(model, text, "cp = 2 positions", "shard,attend");
+  lm_region_walk(lm_func_find(k.m, "loss")->body, attention_note, &attends);
+  lm_ctx_destroy(k.c);
+  if (attends && !computed)
+    passes_check(model, text, "cp = 2 positions ring", "grad", "shard,mesh," PIPELINE, 1e-11, ids);
+}
+
 static void model_check(const char *model) {
   lm_ctx *c = lm_ctx_create();
   int64_t ids;
@@ -145,6 +159,7 @@ static void model_check(const char *model) {
   passes_check(model, text, lm_arena_printf(c->arena, "dp = 2 shard(b), tp = 2 shard(%s)", axes),
                "grad", "shard,mesh," PIPELINE, 1e-11, ids);
   passes_check(model, text, "cp = 2 positions", "grad", "shard,mesh," PIPELINE, 1e-11, ids);
+  ring_check(model, text, ids);
   lm_ctx_destroy(c);
 }
 

@@ -419,6 +419,41 @@ static void meshes_check(void) {
   lm_arena_destroy(a);
 }
 
+// Attention in a ring, after one step and a loop over the blocks of the other ranks: a message for
+// k and for v forwards; backwards these again, one for each cotangent, and one to its owner. `gt`
+// leaves the first query of a document without keys.
+static void ring_check(void) {
+#define RING "attend,grad,mesh,ring,simplify,cse,licm,dce"
+  lm_arena *a = lm_arena_create();
+  static const char *const meshes[] = {"cp = 2 positions ring", "cp = 4 positions ring",
+                                       "dp = 2 rows zero 3, cp = 4 positions ring",
+                                       "tp = 2 shard(g, ff, v, t), cp = 2 positions ring"};
+  const char *text = llama_text(a);
+  const char *blank = replaced(a, text, "= ge %pos", "= gt %pos");
+  machine cp = compile("llama", text, "cp = 4 positions ring", "shard,mesh," RING);
+  counts micro = count(cp.m, "micro");
+  CHECK(micro.of[LM_OP_RING_SHIFT] == 2 + 4 + 2);
+  CHECK(micro.of[LM_OP_ATTEND] == 2 && micro.of[LM_OP_ATTEND_VJP] == 2);
+  CHECK(micro.of[LM_OP_ALL_GATHER] == 0 && micro.of[LM_OP_REDUCE_SCATTER] == 0);
+  CHECK(micro.of[LM_OP_COLLECT] == 2); // positions and segments
+  for (size_t i = 0; i < LM_COUNT(meshes); i++) {
+    passes_check("llama", text, meshes[i], "grad", "shard,mesh," RING, 1e-12, 8);
+    passes_check("blank", blank, meshes[i], "grad", "shard,mesh," RING, 1e-12, 8);
+  }
+  const char *mesh = "stage graph\nmesh cp = 2 positions ring\n";
+  const char *ring = replaced(a, text, "stage graph\n", mesh);
+  expect(ring, "shard,grad,ring",
+         "the loss has no softmax attention to compute in a ring along cp");
+  const char *keys = strstr(ring, "%ks.");
+  int n = (int)strcspn(keys, " ");
+  const char *more = lm_arena_printf(a, "%%kk = tanh %.*s\n%%sc.", n, keys);
+  const char *used = lm_arena_printf(a, ", %.*s over", n, keys);
+  const char *after = replaced(a, replaced(a, ring, "%sc.", more), used, ", %kk over");
+  expect(after, "shard,attend,grad,ring", "the keys and values are computed after `history`");
+  lm_ctx_destroy(cp.c);
+  lm_arena_destroy(a);
+}
+
 int main(int argc, char **argv) {
   uint64_t first = argc > 2 ? strtoull(argv[1], NULL, 10) : 0;
   uint64_t count = argc > 2 ? strtoull(argv[2], NULL, 10) : 300;
@@ -435,4 +470,5 @@ int main(int argc, char **argv) {
   llama_check();
   positions_check();
   heads_check();
+  ring_check();
 }

@@ -289,6 +289,8 @@ static const struct {
               {2, "dp = 2 shard(b)"},
               {2, "cp = 2 positions"},
               {2, "cp = 2 positions shard(g)"},
+              {2, "cp = 2 positions ring"},
+              {4, "dp = 2 rows, cp = 2 positions ring"},
               {4, "dp = 2 rows, cp = 2 positions"},
               {4, "dp = 2 shard(b), tp = 2 shard(g, ff, v)"},
               {4, "dp = 2 shard(b), tp = 2 shard(g, ff, v, t)"},
@@ -311,7 +313,7 @@ static void rank_main(void) {
   for (size_t i = 0; i < LM_COUNT(meshes); i++)
     if (meshes[i].ranks == r.size)
       module_try(&r, llama(a, meshes[i].mesh),
-                 "inline,simplify,cse,licm,dce,shard,mesh,attend,grad,mesh", "micro");
+                 "inline,simplify,cse,licm,dce,shard,mesh,attend,grad,mesh,ring", "micro");
   lm_arena_destroy(a);
   lm_comm_close(r.comm, NULL);
 }
