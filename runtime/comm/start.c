@@ -65,7 +65,7 @@ static char **command_make(int ranks, const char *count, char *const *argv) {
 static const char SESSION[] = "OMPI_MCA_orte_tmpdir_base";
 
 static lm_status session_make(lm_temp_dir *out) {
-  static const char prefix[] = "lmc-ranks-";
+  static const char prefix[] = ".lmc-session-";
   const char *set = getenv("TMPDIR");
   const char *parent = set && *set ? set : "/tmp";
   *out = (lm_temp_dir){NULL, -1};
