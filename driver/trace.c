@@ -121,9 +121,14 @@ static lm_status logits_add(lm_trace *t) {
   int own, parts = lm_plan_parts(s->compiled.plan, &own);
   if (rows > in.rows)
     first = own * (rows / parts);
-  int64_t shape[3] = {s->run.n_micro * rows, in.seq, logits->shape[2]};
-  int64_t part = rows * in.seq * shape[2];
-  float *out = tensor_add(t, "logits", 3, shape);
+  if (logits->rank > LM_ST_RANK)
+    return lm_fail(LM_USER, "the output has %d axes, a file's tensors at most %d", logits->rank,
+                   LM_ST_RANK);
+  int64_t shape[LM_ST_RANK] = {s->run.n_micro * rows};
+  int64_t part = rows;
+  for (int i = 1; i < logits->rank; i++)
+    part *= shape[i] = logits->shape[i];
+  float *out = tensor_add(t, "logits", logits->rank, shape);
   lm_status status = NULL;
   for (int64_t i = 0; !status && i < s->run.n_micro; i++) {
     status = lm_data_fill_rows(s->data, 0, i, s->run.n_micro, rows, first, in.rows, &in.batch);

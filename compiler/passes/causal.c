@@ -18,6 +18,7 @@
 #include "runtime/base/diag_code.h"
 
 #include <math.h>
+#include <string.h>
 
 // ---- errors
 static const char mask_help[] = "mask the operand of the reduction: select(expand(pos, s) >= ps & "
@@ -425,6 +426,7 @@ static bool analyze(lm_module *m, lm_func *f, lm_axis t) {
   p.seg = lm_calloc((size_t)p.n_positions, sizeof *p.seg);
   p.last = lm_calloc((size_t)p.n_positions, sizeof *p.last);
   p.is_position[t] = true;
+  p.whole = f->n_out && !strcmp(f->out_names[0], LM_PROBE_ENCODED);
   lm_probe_row(&p, f);
   p.proofs = LM_NEW_N(p.a, proof, m->n_values + 1);
   p.sketches = LM_NEW_N(p.a, sketch, m->n_values + 1);

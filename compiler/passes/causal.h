@@ -63,9 +63,11 @@ typedef struct probe {
   uint32_t *uses;     // by value id: remaining uses
   bool *is_position, *is_history; // by axis: t and its renamings; s
   int64_t n_positions;
-  double *pos, *seg;     // the columns, by t
-  double *prompt;        // the same; NULL: the model does not take it
-  int64_t *last;         // by t: the last position that t may depend on, t or the end of its prompt
+  double *pos, *seg; // the columns, by t
+  double *prompt;    // the same; NULL: the model does not take it
+  bool whole;        // positions may depend on their whole document: the output of `encode`
+  int64_t *
+      last; // by t: the last position that t may depend on: t, or the end of its prompt or document
   bool left_out;         // a constant has no positions around it on the row
   bool selects_document; // a select along the positions depends on the column of documents
   const lm_op **shifts;  // operations that move elements to later positions

@@ -341,6 +341,8 @@ static const lm_formula *hidden(const prover *x) {
   lm_arena *a = x->p->a;
   const lm_formula *other =
       lm_formula_or(a, at_least(x, LM_SEG_T, LM_SEG_S, 1), at_least(x, LM_SEG_S, LM_SEG_T, 1));
+  if (x->p->whole)
+    return other;
   const lm_formula *later = at_least(x, LM_POS_S, LM_POS_T, 1);
   if (x->p->prompt)
     later = lm_formula_and(a, later,

@@ -394,7 +394,7 @@ static void pair_check(reacher *r, const lm_op *op) {
     int64_t token = r->p->n_positions + 1 - index.v[0].before[t];
     if (!index.v[0].before[t] || read.after[t] - 1 < token)
       continue;
-    if (t < r->p->n_positions && read.after[t] - 1 <= r->p->last[t]) {
+    if (r->p->prompt && t < r->p->n_positions && read.after[t] - 1 <= r->p->last[t]) {
       r->p->reads_prompt[op->out[0]->id] = true;
       continue;
     }

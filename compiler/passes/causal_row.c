@@ -285,7 +285,7 @@ static void prompts_fill(probe *p) {
       n++;
     int64_t inside = p->prompt && p->seg[first] >= 0 ? prompt_of(documents, n) : 0;
     for (int64_t i = 0; i < n; i++) {
-      p->last[first + i] = first + (i < inside ? inside - 1 : i);
+      p->last[first + i] = first + (p->whole ? n - 1 : i < inside ? inside - 1 : i);
       if (i < inside)
         p->prompt[first + i] = 1;
     }

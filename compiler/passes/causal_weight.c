@@ -33,10 +33,10 @@ static const lm_op *joined(const tracker *x, lm_value *const *v, uint32_t n) {
 }
 
 static const lm_op *found(const tracker *x, const lm_op *op) {
-  bool product = op->code == LM_OP_MUL || op->code == LM_OP_DOT;
+  bool multiplies = op->code == LM_OP_MUL || op->code == LM_OP_DOT;
   if (op->n_out == 1 && x->p->reads_prompt[op->out[0]->id])
     return op;
-  if (product && (is_weight(op->in[0]) || is_weight(op->in[1])))
+  if (multiplies && (is_weight(op->in[0]) || is_weight(op->in[1])))
     return NULL;
   return joined(x, op->in, op->n_in);
 }

@@ -32,6 +32,8 @@ typedef struct importer {
   lm_program *program;   // of FILE
   const char *tokenizer; // of DIR, as in a recipe; NULL: it has none
   bool unmapped;         // the model itself has no `map hf`
+  bool causal;           // it has `apply`
+  bool has_columns;      // its loss takes columns that text does not have
   const char *call;      // the instance as text: "Llama(depth = 2, d = 64)"
   lm_buf text;           // of imported.lm
 } importer;
@@ -215,9 +217,12 @@ static lm_status call_find(importer *x, const char **out_model) {
   lm_decl_ref ref;
   LM_TRY(model_find(x, &ref));
   *out_model = ref.decl->name.text;
+  x->causal = true;
   if (ref.decl->kind == DC_MODEL) {
     LM_TRY(names_check(x, ref.decl));
     x->unmapped = !lm_model_has_map(x->ctx, ref.decl);
+    x->causal = lm_model_has_apply(x->ctx, ref.decl);
+    x->has_columns = lm_model_columns_of(x->ctx, ref.decl).n > 0;
     x->call = call_make(x, ref.decl);
     return NULL;
   }
@@ -277,6 +282,25 @@ static int sequence_length(const importer *x) {
   return length;
 }
 
+static const char TUNE_TEXT[] =
+    "# To fine-tune: put text beside this file, or name it here, then lmc run.\n"
+    "data Text {\n  tokenizer = %s\n  source text = text(\"*.txt\")\n"
+    "  holdout dev = tail(1%%)\n  pack best_fit(seq = %d tokens)\n}\n\n"
+    "recipe Tune {\n  model = Imported\n  data = Text\n  run = 1 epochs; batch = 8Ki tokens\n"
+    "  optimizer = adamw(lr = 1e-4, betas = (0.9, 0.95), decay = 0.1)\n"
+    "  schedule = warmup_cosine(warmup = 20 steps, floor = 10%%)\n"
+    "  clip = global_norm(max = 1.0)\n"
+    "  eval dev { data = Text.dev; every = 100 steps; metrics = [%s] }\n"
+    "  save = checkpoint(\"tuned\", every = 100 steps, keep = 2)\n}\n";
+static const char TUNE_BATCHES[] =
+    "# To fine-tune: put batches.safetensors beside this file, with the columns of the model.\n"
+    "data Batches { source rows = batches(\"batches.safetensors\") }\n\n"
+    "recipe Tune {\n  model = Imported\n  data = Batches\n  run = 1 epochs\n"
+    "  optimizer = adamw(lr = 1e-4, betas = (0.9, 0.95), decay = 0.1)\n"
+    "  schedule = warmup_cosine(warmup = 20 steps, floor = 10%%)\n"
+    "  clip = global_norm(max = 1.0)\n"
+    "  save = checkpoint(\"tuned\", every = 100 steps, keep = 2)\n}\n";
+
 static void text_make(importer *x, const char *model, const char *main) {
   lm_buf_printf(&x->text, "# %s with the weights of %s.\n", model, lm_shown(x->arena, x->from));
   lm_hf_config_each(x->config, ignored_write, x);
@@ -284,18 +308,11 @@ static void text_make(importer *x, const char *model, const char *main) {
   lm_buf_json(&x->text, lm_path_join(x->arena, "program", main));
   lm_buf_printf(&x->text, ": %s\n\nmodel Imported = %s from \"model.safetensors\"\n\n", model,
                 wrapped(x, x->call));
-  lm_buf_printf(
-      &x->text,
-      "# To fine-tune: put text beside this file, or name it here, then lmc run.\ndata Text {\n  "
-      "tokenizer = %s\n  source text = text(\"*.txt\")\n"
-      "  holdout dev = tail(1%%)\n  pack best_fit(seq = %d tokens)\n}\n\n"
-      "recipe Tune {\n  model = Imported\n  data = Text\n  run = 1 epochs; batch = 8Ki tokens\n"
-      "  optimizer = adamw(lr = 1e-4, betas = (0.9, 0.95), decay = 0.1)\n  schedule = "
-      "warmup_cosine(warmup = 20 steps, floor = 10%%)\n"
-      "  clip = global_norm(max = 1.0)\n  eval dev { data = Text.dev; every = 100 steps; metrics = "
-      "[loss, perplexity] }\n"
-      "  save = checkpoint(\"tuned\", every = 100 steps, keep = 2)\n}\n",
-      x->tokenizer ? x->tokenizer : "bytes()", sequence_length(x));
+  if (x->has_columns)
+    lm_buf_printf(&x->text, TUNE_BATCHES);
+  else
+    lm_buf_printf(&x->text, TUNE_TEXT, x->tokenizer ? x->tokenizer : "bytes()", sequence_length(x),
+                  x->causal ? "loss, perplexity" : "loss");
 }
 
 // The files of a tokenizer, in the order of preference, which is the order of a run folder.

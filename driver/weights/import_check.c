@@ -30,6 +30,7 @@ static const struct {
 } NAMES[] = {{"rope_scaling.rope_type", SCALINGS},
              {"hidden_act", ACTIVATIONS},
              {"hidden_activation", ACTIVATIONS},
+             {"activation", ACTIVATIONS},
              {"activation_function", ACTIVATIONS}};
 
 static bool has_name(const char *names, const char *name) {

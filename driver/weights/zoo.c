@@ -24,16 +24,18 @@ const lm_zoo_model *lm_zoo_find(const char *type) {
 const lm_zoo_model *lm_zoo_named(const char *name) {
   size_t n = strlen(name);
   for (size_t i = 0; i < LM_COUNT(MODELS); i++)
-    if (!strncmp(MODELS[i].file, name, n) && !strcmp(MODELS[i].file + n, ".lm"))
+    if (MODELS[i].args && (!strcmp(MODELS[i].type, name) || (!strncmp(MODELS[i].file, name, n) &&
+                                                             !strcmp(MODELS[i].file + n, ".lm"))))
       return &MODELS[i];
-  return lm_zoo_find(name);
+  return NULL;
 }
 
 const char *lm_zoo_names(lm_arena *a) {
   const char *list = "";
   for (size_t i = 0; i < LM_COUNT(MODELS); i++)
-    list = lm_arena_printf(a, "%s%s%.*s", list, i ? ", " : "", (int)strcspn(MODELS[i].file, "."),
-                           MODELS[i].file);
+    if (MODELS[i].args)
+      list = lm_arena_printf(a, "%s%s%.*s", list, *list ? ", " : "",
+                             (int)strcspn(MODELS[i].file, "."), MODELS[i].file);
   return list;
 }
 

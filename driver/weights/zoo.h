@@ -5,11 +5,11 @@
 
 typedef struct lm_zoo_model {
   const char *type, *file, *model; // "llama" in config.json; "llama.lm"; "Llama"
-  const char *args, *undecayed;    // zoo.def
+  const char *args, *undecayed;    // zoo.def; args may be NULL
 } lm_zoo_model;
 
 const lm_zoo_model *lm_zoo_find(const char *type); // NULL: there is none
-// By the name of its file without .lm, or by its type.
+// Of those that `lmc new` begins with, by the name of its file without .lm, or by its type.
 const lm_zoo_model *lm_zoo_named(const char *name);
 const char *lm_zoo_names(lm_arena *a);          // "gemma2, gpt2, …": of the files
 const char *lm_zoo_text(const lm_zoo_model *m); // the text of its file

@@ -13,23 +13,49 @@ enum {
   TOKENS = 3 // tok, pos and seg, the first parameters of `apply`
 };
 
-static bool is_apply(lm_ctx *c, const ast_member *m) {
-  return m->names.v[0].text == LM_SYM(c, "apply");
+static bool is_method(lm_ctx *c, const ast_member *m, const char *name) {
+  return m->kind == MB_METHOD && m->names.v[0].text == LM_SYM(c, name);
 }
 
-// The parameter whose type names the axes of rows and positions: the batch, or tok.
+static bool is_apply(lm_ctx *c, const ast_member *m) {
+  return is_method(c, m, "apply");
+}
+
+// tok, pos or seg of `encode`, which takes them by name; LM_COLUMNS: a further column.
+static lm_column_id token_column(const ast_param *p) {
+  lm_column_id id = lm_column_find(p->name.text);
+  return (int)id < TOKENS ? id : LM_COLUMNS;
+}
+
+// The parameter whose type names the axes of rows and positions: the batch, or one of tok, pos and
+// seg.
 static const ast_param *batch_of(const ast_sig *sig) {
   for (uint32_t i = 0; i < sig->n_params; i++) {
     const ast_param *p = &sig->params[i];
     if (p->type && el_type_is(p->type, "Batch"))
       return p;
   }
-  bool tokens = sig->n_params > TOKENS && sig->params[0].type;
-  return tokens && sig->params[0].type->n_dims == 2 ? &sig->params[0] : NULL;
+  for (uint32_t i = 0; i < sig->n_params; i++) {
+    const ast_param *p = &sig->params[i];
+    if (p->type && p->type->n_dims == 2 && token_column(p) < LM_COLUMNS)
+      return p;
+  }
+  return NULL;
+}
+
+// The same for a method; an `encode` without these parameters has the names of `loss`.
+static const ast_param *grid_of(lm_ctx *c, const ast_decl *model, const ast_member *m) {
+  const ast_param *own = batch_of(&m->sig);
+  for (uint32_t i = 0; !own && i < model->members.n; i++)
+    if (is_method(c, model->members.v[i], "loss"))
+      own = batch_of(&model->members.v[i]->sig);
+  return own;
 }
 
 // Parameter i is the batch, or one of tok, pos and seg.
 static bool is_first(lm_ctx *c, const ast_member *m, uint32_t i) {
+  if (is_method(c, m, "encode"))
+    return token_column(&m->sig.params[i]) < LM_COLUMNS;
   return is_apply(c, m) ? i < TOKENS : &m->sig.params[i] == batch_of(&m->sig);
 }
 
@@ -82,8 +108,9 @@ static bool has_column(const lm_model_columns *all, lm_sym name) {
   return false;
 }
 
-static void method_columns(lm_ctx *c, const ast_member *m, lm_model_columns *out) {
-  const ast_param *batch = batch_of(&m->sig);
+static void method_columns(lm_ctx *c, const ast_decl *model, const ast_member *m,
+                           lm_model_columns *out) {
+  const ast_param *batch = grid_of(c, model, m);
   for (uint32_t i = 0; batch && i < given(c, m); i++) {
     const ast_param *p = &m->sig.params[i];
     bool further = !is_first(c, m, i) && is_column(p->type, batch->type);
@@ -101,11 +128,17 @@ lm_model_columns lm_model_columns_of(lm_ctx *c, const ast_decl *model) {
   lm_model_columns out = {0};
   for (uint32_t i = 0; model && i < model->members.n; i++) {
     const ast_member *m = model->members.v[i];
-    bool method = m->kind == MB_METHOD;
-    if (method && (is_apply(c, m) || m->names.v[0].text == LM_SYM(c, "loss")))
-      method_columns(c, m, &out);
+    if (is_apply(c, m) || is_method(c, m, "encode") || is_method(c, m, "loss"))
+      method_columns(c, model, m, &out);
   }
   return out;
+}
+
+bool lm_model_has_apply(lm_ctx *c, const ast_decl *model) {
+  for (uint32_t i = 0; i < model->members.n; i++)
+    if (is_method(c, model->members.v[i], "apply"))
+      return true;
+  return false;
 }
 
 bool lm_model_takes_prompt(lm_ctx *c, const ast_decl *model) {
@@ -126,7 +159,7 @@ static const lm_column_shape *shape_of(const lm_column_call *x, lm_sym name) {
 }
 
 static lm_sym batch_axis(const lm_column_call *x, int k) {
-  return dim_name(&batch_of(&x->method->sig)->type->dims[k]);
+  return dim_name(&x->grid->type->dims[k]);
 }
 
 // The axis of a name: of the batch, of the model, or made for an earlier column; NULL: none yet.
@@ -179,7 +212,7 @@ static lm_value *arg_of(lm_elab *e, const lm_func *f, lm_type type, lm_sym name)
 
 static bool column_arg(lm_elab *e, el_inst *model, const lm_column_call *x, const ast_param *p,
                        el_val *out) {
-  const ast_param *batch = batch_of(&x->method->sig);
+  const ast_param *batch = x->grid;
   if (!batch || !is_column(p->type, batch->type) || !is_typed(p, batch->type)) {
     lm_diag *d = EL_ERR(e, p->name.loc, E0F2, p->name.text);
     bool apply = is_apply(e->c, x->method);
@@ -212,19 +245,23 @@ static bool column_arg(lm_elab *e, el_inst *model, const lm_column_call *x, cons
   return true;
 }
 
-bool lm_column_args(lm_elab *e, el_inst *model, const lm_column_call *x, el_val *args,
+bool lm_column_args(lm_elab *e, el_inst *model, const lm_column_call *call, el_val *args,
                     uint32_t *n) {
-  const ast_sig *sig = &x->method->sig;
+  const ast_sig *sig = &call->method->sig;
+  lm_column_call x = *call;
+  bool by_name = is_method(e->c, x.method, "encode");
   uint32_t used = 0;
   bool ok = true;
-  *n = given(e->c, x->method);
+  x.grid = grid_of(e->c, model->decl, x.method);
+  *n = given(e->c, x.method);
   for (uint32_t i = 0; i < *n; i++) {
-    bool first = is_first(e->c, x->method, i);
-    first |= !batch_of(sig) && !i; // of another type: the call reports it
-    if (first && used < x->n_first)
-      args[i] = x->first[used++];
+    bool first = is_first(e->c, x.method, i);
+    first |= !batch_of(sig) && !i && !by_name; // of another type: the call reports it
+    uint32_t at = by_name ? token_column(&sig->params[i]) : used++;
+    if (first && at < x.n_first)
+      args[i] = x.first[at];
     else
-      ok &= column_arg(e, model, x, &sig->params[i], &args[i]);
+      ok &= column_arg(e, model, &x, &sig->params[i], &args[i]);
   }
   return ok;
 }

@@ -1,5 +1,5 @@
 // columns.h - further columns of the data: the parameters of `loss` beside the batch, and those of
-// `apply` behind tok, pos and seg.
+// `apply` behind tok, pos and seg, and of `encode` beside them.
 //
 //   loss(bt: Batch[b, t], reward: f32[b, t], logits: f32[b, t, k]) -> (f32, f32)
 //   apply(tok: int[b, t], pos: int[b, t], seg: int[b, t], prompt: int[b, t]) -> real[b, t, vocab]
@@ -25,9 +25,11 @@ typedef struct lm_model_columns {
   lm_model_column *v;
   uint32_t n, cap;
 } lm_model_columns;
-// Of `loss` and `apply`, each name once. Reports nothing: parameters that are no columns are left
-// out.
+// Of `loss`, `apply` and `encode`, each name once. Reports nothing: parameters that are no columns
+// are left out.
 lm_model_columns lm_model_columns_of(lm_ctx *c, const ast_decl *model);
+// True if the model has `apply`, the logits of the next token.
+bool lm_model_has_apply(lm_ctx *c, const ast_decl *model);
 // True if the model has the column `prompt`, so that decoding computes a prompt in one call.
 bool lm_model_takes_prompt(lm_ctx *c, const ast_decl *model);
 
@@ -45,11 +47,12 @@ typedef struct lm_column_shapes {
 
 typedef struct lm_column_call {
   lm_func *f;
-  const ast_member *method; // `loss` or `apply`
+  const ast_member *method; // `loss`, `apply` or `encode`
   el_axis *b, *t;
   const el_val *first; // the arguments that are no further columns: the batch, or tok, pos and seg
   uint32_t n_first;
   lm_column_shapes shapes; // those that are known
+  const ast_param *grid;   // set by the call: whose type names the axes of rows and positions
 } lm_column_call;
 // Fills args [sig.n_params of the method] and adds arguments to f, one for each column. *n: their
 // number, without parameters of `apply` that have defaults. False: reported.

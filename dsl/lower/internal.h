@@ -27,7 +27,9 @@ void lm_lower_merged(lm_elab *e, el_inst *model);
 void lm_lower_begin(lm_elab *e, el_inst *model);
 
 // ---- tokens.c
-// The logits of a model that has `apply`.
+// The method whose result is the output of the model: `apply`, or else `encode`.
+lm_sym lm_lower_output(const lm_elab *e, const el_inst *model);
+// The logits of a model that has `apply`, or what its `encode` returns.
 el_val lm_lower_logits(lm_elab *e, el_inst *model, const lm_entry *x, const lm_lower_options *o);
 // Adds xent.sum and xent.weight to the results of an evaluation, if the model has `apply`.
 void lm_lower_tokens(lm_elab *e, el_inst *model, const lm_entry *x, const lm_lower_options *o,

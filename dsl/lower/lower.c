@@ -132,7 +132,7 @@ static void make_apply(lm_elab *e, el_inst *model, lm_func_key key, el_mode mode
                        const lm_lower_options *o, lm_lowered *out, lm_loc at) {
   bool decoding = mode == EL_DECODE;
   bool chunk = key.id == LM_FUNC_PREFILL;
-  if (!need_method(e, model, "apply", at))
+  if (!need_method(e, model, decoding ? "apply" : lm_lower_output(e, model), at))
     return;
   int64_t seq = !decoding                                  ? o->seq
                 : !chunk                                   ? 1
@@ -148,24 +148,29 @@ static void make_apply(lm_elab *e, el_inst *model, lm_func_key key, el_mode mode
   if (r.k == V_ERROR || (decoding && !check_decoded(e, model, x.f)))
     return;
   lm_value *v = lm_emit_cast(&e->b, r.v, LM_F32);
-  out->vocab = lm_axis_size(e->m, v->type.axis[2]);
+  if (el_method_find(model, LM_SYM(e->c, "apply")))
+    out->vocab = lm_axis_size(e->m, v->type.axis[2]);
   lm_entry_finish(e, x.f, &v, (lm_sym[]){lm_port_name(e, LM_PORT_LOGITS)}, 1);
 }
 
-// The logits of `apply` and the result of `loss`, if the model has them.
+// The logits of `apply` or the positions of `encode`, and the result of `loss`, if the model has
+// them.
 static void make_probe(lm_elab *e, el_inst *model, const lm_lower_options *o, lm_lowered *lowered) {
   lm_value *out[3];
   lm_sym names[3];
   uint32_t n = 0;
   lm_entry x = lm_entry_begin(e, (lm_func_key){LM_FUNC_PROBE}, 1, LM_PROBE_POSITIONS, 0, EL_EVAL,
                               model->file);
-  if (el_method_find(model, LM_SYM(e->c, "apply"))) {
+  bool causal = el_method_find(model, LM_SYM(e->c, "apply"));
+  if (el_method_find(model, lm_lower_output(e, model))) {
     el_val r = lm_lower_logits(e, model, &x, o);
     if (r.k == V_ERROR)
       return;
-    names[n] = lm_port_name(e, LM_PORT_LOGITS);
+    names[n] = causal ? lm_port_name(e, LM_PORT_LOGITS) : LM_SYM(e->c, LM_PROBE_ENCODED);
     out[n] = lm_emit_cast(&e->b, r.v, LM_F32);
-    lowered->vocab = lm_axis_size(e->m, out[n++]->type.axis[2]);
+    if (causal)
+      lowered->vocab = lm_axis_size(e->m, out[n]->type.axis[2]);
+    n += causal || el_axes_has(&r.axes, x.t);
   }
   const ast_member *loss = el_method_find(model, LM_SYM(e->c, "loss"));
   el_val pair;
@@ -531,7 +536,8 @@ static lm_elab *check_recipe(lm_ctx *c, lm_program *prog, const lm_recipe *r) {
   lower_train(e, r, model, &o);
   lm_lower_begin(e, model);
   lm_lower_tokens_check(e, r, model);
-  if (el_method_find(model, LM_SYM(c, "apply")) && c->n_errors == before)
+  bool outputs = el_method_find(model, lm_lower_output(e, model));
+  if (outputs && c->n_errors == before)
     lower_apply(e, model, LM_FUNC_APPLY, EL_EVAL, &o, &l, r->model.loc);
   if (c->n_errors == before)
     el_replacements_check(e);

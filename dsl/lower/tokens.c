@@ -8,26 +8,39 @@
 // the loss has computed (dsl/elab/memo.c, and pass cse).
 #include "dsl/lower/internal.h"
 
+lm_sym lm_lower_output(const lm_elab *e, const el_inst *model) {
+  lm_sym encode = LM_SYM(e->c, "encode");
+  lm_sym apply = LM_SYM(e->c, "apply");
+  return !el_method_find(model, apply) && el_method_find(model, encode) ? encode : apply;
+}
+
+// True for logits of each position; the result of `encode` has any axes behind that of rows.
+static bool is_output(const lm_entry *x, const el_val *r, bool causal) {
+  bool real = r->k == V_TENSOR && (r->kind == K_REAL || r->kind == K_F32);
+  if (!real || !r->axes.n || r->axes.v[0] != x->b)
+    return false;
+  return !causal || (r->axes.n == 3 && r->axes.v[1] == x->t);
+}
+
 el_val lm_lower_logits(lm_elab *e, el_inst *model, const lm_entry *x, const lm_lower_options *o) {
   el_ref self = {.inst = model};
-  const el_axes *columns_axes = &x->cols[LM_COLUMN_TOK].axes;
-  const ast_member *apply = el_method_find(model, LM_SYM(e->c, "apply"));
-  lm_column_call call = {x->f, apply, x->b, x->t, x->cols, LM_COLUMN_SEG + 1, o->columns};
-  el_val *args = LM_NEW_N(e->a, el_val, apply->sig.n_params + 1);
+  lm_sym name = lm_lower_output(e, model);
+  const ast_member *method = el_method_find(model, name);
+  bool causal = name == LM_SYM(e->c, "apply");
+  lm_column_call call = {x->f, method, x->b, x->t, x->cols, LM_COLUMN_SEG + 1, o->columns};
+  el_val *args = LM_NEW_N(e->a, el_val, method->sig.n_params + 1);
   uint32_t n;
   if (!lm_column_args(e, model, &call, args, &n))
     return (el_val){.k = V_ERROR};
-  n = n < call.n_first ? call.n_first : n; // the call reports that parameters are missing
-  el_val r = el_invoke_method(e, &self, LM_SYM(e->c, "apply"), n == call.n_first ? x->cols : args,
-                              n, (lm_loc){0});
-  if (r.k == V_ERROR)
+  bool few = causal && n < call.n_first; // the call reports that parameters are missing
+  el_val r =
+      el_invoke_method(e, &self, name, few ? x->cols : args, few ? call.n_first : n, (lm_loc){0});
+  if (r.k == V_ERROR || is_output(x, &r, causal))
     return r;
-  lm_loc where = apply->loc;
-  bool shaped = r.k == V_TENSOR && r.axes.n == 3 && r.axes.v[0] == columns_axes->v[0] &&
-                r.axes.v[1] == columns_axes->v[1] && (r.kind == K_REAL || r.kind == K_F32);
-  if (shaped)
-    return r;
-  return EL_FAIL(e, where, E0A2, el_show(e, &r));
+  return EL_FAIL(e, method->loc, E0A2, name,
+                 causal ? "the logits, real[b, t, vocab]"
+                        : "a real tensor over the rows, real[b, …]",
+                 el_show(e, &r));
 }
 
 static lm_value *sum_all(lm_elab *e, lm_value *v) {

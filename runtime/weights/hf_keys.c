@@ -1,231 +1,7 @@
-// hf_keys.c - the table of config.json's keys, and the defaults of model types.
+// hf_keys.c - the canonical form of a config.json, with the defaults of model types.
 #include "runtime/weights/hf_keys.h"
 
 #include <string.h>
-
-// ---- meanings
-
-static const char *const IGNORED[] = {
-    // names of the architecture, origin and storage
-    "model_type",
-    "architectures",
-    "_name_or_path",
-    "_commit_hash",
-    "transformers_version",
-    "transformers.js_config",
-    "torch_dtype",
-    "dtype",
-    "auto_map",
-    "_attn_implementation",
-    "_attn_implementation_autoset",
-    "attn_implementation",
-    "_flash_attn_2_enabled",
-    "tokenizer_class",
-    "torchscript",
-    "use_bfloat16",
-    "tf_legacy_loss",
-    "unsloth_version",
-    "unsloth_fixed",
-    // training
-    "initializer_range",
-    "rescale_prenorm_residual",
-    "time_step_min",
-    "time_step_max",
-    "time_step_floor",
-    "time_step_scale",
-    "time_step_init_scheme",
-    "attention_dropout",
-    "attention_probs_dropout_prob",
-    "hidden_dropout",
-    "hidden_dropout_prob",
-    "classifier_dropout",
-    "resid_pdrop",
-    "embd_pdrop",
-    "attn_pdrop",
-    "gradient_checkpointing",
-    "router_aux_loss_coef",
-    "aux_loss_alpha",
-    "seq_aux",
-    "ep_size",
-    "num_nextn_predict_layers",
-    "router_jitter_noise",
-    "output_router_logits",
-    "finetuning_task",
-    "task_specific_params",
-    "problem_type",
-    "id2label",
-    "label2id",
-    "num_labels",
-    // heads other than the language model's
-    "summary_type",
-    "summary_use_proj",
-    "summary_activation",
-    "summary_proj_to_labels",
-    "summary_first_dropout",
-    "predict_special_tokens",
-    // token ids, limits, the outputs of a call
-    "bos_token_id",
-    "eos_token_id",
-    "pad_token_id",
-    "unk_token_id",
-    "sep_token_id",
-    "decoder_start_token_id",
-    "max_position_embeddings",
-    "n_ctx",
-    "use_cache",
-    "cache_implementation",
-    "output_attentions",
-    "output_hidden_states",
-    "output_scores",
-    "return_dict",
-    "return_dict_in_generate",
-    "is_encoder_decoder",
-    "is_decoder",
-    "chunk_size_feed_forward",
-    // other ways to compute the same numbers
-    "pretraining_tp",
-    "reorder_and_upcast_attn",
-    "max_window_layers",
-    "chunk_size",
-    "residual_in_fp32",
-    "fused_add_norm",
-    "use_mambapy",
-    // sizes by further names, from which the tensors were made
-    "d_model",
-    "d_inner",
-    "pad_vocab_size_multiple",
-    "qk_head_dim",
-    "experts_per_token",
-    "initial_context_length",
-    // generation
-    "do_sample",
-    "temperature",
-    "top_k",
-    "top_p",
-    "typical_p",
-    "num_beams",
-    "num_beam_groups",
-    "diversity_penalty",
-    "early_stopping",
-    "length_penalty",
-    "repetition_penalty",
-    "max_length",
-    "min_length",
-    "no_repeat_ngram_size",
-    "encoder_no_repeat_ngram_size",
-    "num_return_sequences",
-    "bad_words_ids",
-    "suppress_tokens",
-    "begin_suppress_tokens",
-    "forced_bos_token_id",
-    "forced_eos_token_id",
-    "exponential_decay_length_penalty",
-    "remove_invalid_values",
-    "prefix",
-};
-
-static const char *const SHAPES[] = {
-    "hidden_size",   "head_dim", "intermediate_size", "num_hidden_layers", "vocab_size",
-    "n_embd",        "n_inner",  "n_layer",           "n_positions",       "moe_intermediate_size",
-    "time_step_rank"};
-
-static const struct {
-  const char *key;
-  const char *what;
-  const char *neutral;
-} NUMBERS[] = {
-    {"num_attention_heads", "the number of query heads", NULL},
-    {"n_head", "the number of heads", NULL},
-    {"num_key_value_heads", "the number of key and value heads", NULL},
-    {"num_local_experts", "the number of experts", NULL},
-    {"num_experts", "the number of experts", NULL},
-    {"num_experts_per_tok", "how many experts a token has", NULL},
-    {"norm_topk_prob", "whether the weights of a token's experts are divided by their sum", NULL},
-    {"decoder_sparse_step", "which layers have experts", "1"},
-    {"mlp_only_layers", "layers without experts", "[]"},
-    {"n_routed_experts", "the number of experts", NULL},
-    {"n_shared_experts", "the number of experts that every token has", NULL},
-    {"n_group", "the number of groups of experts", NULL},
-    {"topk_group", "the number of groups that a token chooses from", NULL},
-    {"first_k_dense_replace", "which layers have experts", NULL},
-    {"moe_layer_freq", "which layers have experts", "1"},
-    {"routed_scaling_factor", "a factor of the experts' weights", NULL},
-    {"scoring_func", "the scores of the experts", "\"sigmoid\""},
-    {"topk_method", "how experts are chosen", "\"noaux_tc\""},
-    {"swiglu_limit", "a bound of the gate", "7.0"},
-    {"q_lora_rank", "the size of the queries' latent", NULL},
-    {"kv_lora_rank", "the size of the keys' and values' latent", NULL},
-    {"qk_nope_head_dim", "the size of a head without rotary positions", NULL},
-    {"qk_rope_head_dim", "the size of a head with rotary positions", NULL},
-    {"v_head_dim", "the size of a head's values", NULL},
-    {"rope_interleave", "the pairs of the rotary positions", "true"},
-    {"no_rope_layer_interval", "which layers have no rotary positions", NULL},
-    {"no_rope_layers", "which layers have no rotary positions", "null"},
-    {"clip_qkv", "a bound of queries, keys and values", "null"},
-    {"embedding_multiplier", "a factor of the embedding", "1.0"},
-    {"attention_multiplier", "a factor of the attention's scores", NULL},
-    {"residual_multiplier", "a factor of the sublayers", "1.0"},
-    {"logits_scaling", "a divisor of the logits", "1.0"},
-    {"hidden_act", "the activation of the feed-forward part", NULL},
-    {"hidden_activation", "the activation of the feed-forward part", NULL},
-    {"activation_function", "the activation of the feed-forward part", NULL},
-    {"rms_norm_eps", "epsilon of the norms", NULL},
-    {"layer_norm_eps", "epsilon of the norms", NULL},
-    {"layer_norm_epsilon", "epsilon of the norms", NULL},
-    {"rope_theta", "the base of the rotary positions", NULL},
-    {"rotary_emb_base", "the base of the rotary positions", NULL},
-    {"rope_local_base_freq", "the base of the rotary positions under a sliding window", NULL},
-    {"rotary_pct", "the share of a head that is rotated", "1.0"},
-    {"partial_rotary_factor", "the share of a head that is rotated", "1.0"},
-    {"rope_scaling", "scaling of the rotary positions", "null"},
-    {"rope_scaling.rope_type", "the scaling of the rotary positions", "null"},
-    {"rope_scaling.factor", "the factor of the scaling of the rotary positions", "null"},
-    {"rope_scaling.low_freq_factor", "a bound of the scaling of the rotary positions", "null"},
-    {"rope_scaling.high_freq_factor", "a bound of the scaling of the rotary positions", "null"},
-    {"rope_scaling.original_max_position_embeddings",
-     "the context before the scaling of the rotary positions", "null"},
-    {"rope_scaling.beta_fast", "a bound of the scaling of the rotary positions", "null"},
-    {"rope_scaling.beta_slow", "a bound of the scaling of the rotary positions", "null"},
-    {"rope_scaling.attention_factor", "a factor of queries and keys", "null"},
-    {"rope_scaling.mscale", "a factor of queries and keys", "null"},
-    {"rope_scaling.mscale_all_dim", "a factor of the attention's scores", "null"},
-    {"rope_scaling.truncate", "rounding in the scaling of the rotary positions", "true"},
-    {"tie_word_embeddings", "whether the embedding is also the output projection", NULL},
-    {"qk_layernorm", "norms of queries and keys", "false"},
-    {"attention_bias", "biases of the attention's projections", "false"},
-    {"mlp_bias", "biases of the feed-forward part", "false"},
-    {"use_sliding_window", "a sliding window", "false"},
-    {"sliding_window", "the size of the sliding window", "null"},
-    {"sliding_window_pattern", "which layers have no sliding window", NULL},
-    {"layer_types", "layers with and without a sliding window", NULL},
-    {"attn_logit_softcapping", "a cap of the attention's scores", "null"},
-    {"final_logit_softcapping", "a cap of the logits", "null"},
-    {"query_pre_attn_scalar", "the scale of the attention's scores", NULL},
-    {"scale_attn_weights", "the scale of the attention's scores", "true"},
-    {"scale_attn_by_inverse_layer_idx", "the scale of the attention's scores by layer", "false"},
-    {"use_parallel_residual", "whether attention and feed-forward part read the same input", NULL},
-    {"use_bidirectional_attention", "attention to later positions", "false"},
-    {"add_cross_attention", "attention to an encoder", "false"},
-    {"time_step_limit", "bounds of a state's step", "[0.0, \"Infinity\"]"},
-    {"rms_norm", "whether norms are RMS norms", "true"},
-    {"use_bias", "biases of the projections", "false"},
-    {"use_conv_bias", "biases of the convolution", "true"},
-    {"ssm_cfg", "further values of the recurrence", "{}"},
-    {"quantization_config", "quantized weights", "null"},
-};
-
-lm_hf_key lm_hf_key_find(const char *key) {
-  for (size_t i = 0; i < LM_COUNT(IGNORED); i++)
-    if (!strcmp(IGNORED[i], key))
-      return (lm_hf_key){.meaning = LM_HF_IGNORED};
-  for (size_t i = 0; i < LM_COUNT(SHAPES); i++)
-    if (!strcmp(SHAPES[i], key))
-      return (lm_hf_key){.meaning = LM_HF_SHAPE};
-  for (size_t i = 0; i < LM_COUNT(NUMBERS); i++)
-    if (!strcmp(NUMBERS[i].key, key))
-      return (lm_hf_key){LM_HF_NUMBERS, NUMBERS[i].what, NUMBERS[i].neutral};
-  return (lm_hf_key){.meaning = LM_HF_UNKNOWN};
-}
 
 // ---- defaults of transformers' configuration classes
 //
@@ -242,14 +18,29 @@ static const struct {
      "gpt_oss",
      "hidden_act", "\"silu\"", false},
     {"gemma2 gemma3_text", "hidden_activation", "\"gelu_pytorch_tanh\"", true},
-    {"gpt_neox", "hidden_act", "\"gelu\"", false},
+    {"gpt_neox bert vit", "hidden_act", "\"gelu\"", false},
+    {"cohere stablelm", "hidden_act", "\"silu\"", false},
+    {"falcon", "activation", "\"gelu\"", false},
+    {"opt", "activation_function", "\"relu\"", false},
     {"phi", "hidden_act", "\"gelu_new\"", false},
-    {"gpt2", "activation_function", "\"gelu_new\"", false},
+    {"gpt2 gptj", "activation_function", "\"gelu_new\"", false},
     {"llama mistral qwen2 qwen3 qwen3_moe smollm3 granite gemma2 gemma3_text deepseek_v3",
      "rms_norm_eps", "1e-6", false},
     {"mixtral olmo2 olmoe phi3 gpt_oss", "rms_norm_eps", "1e-5", false},
-    {"gpt_neox phi", "layer_norm_eps", "1e-5", false},
-    {"gpt2", "layer_norm_epsilon", "1e-5", false},
+    {"gpt_neox phi cohere stablelm", "layer_norm_eps", "1e-5", false},
+    {"bert vit", "layer_norm_eps", "1e-12", false},
+    {"gpt2 gptj bloom falcon", "layer_norm_epsilon", "1e-5", false},
+    {"bloom", "hidden_size", "=n_embed", false},
+    {"bloom", "n_head", "=num_attention_heads", false},
+    {"falcon", "multi_query", "true", false},
+    {"falcon", "parallel_attn", "true", false},
+    {"cohere", "logit_scale", "0.0625", false},
+    {"stablelm", "use_parallel_residual", "false", false},
+    {"cohere falcon stablelm", "rope_theta", "10000.0", true},
+    {"stablelm", "partial_rotary_factor", "0.25", true},
+    {"cohere stablelm", "num_key_value_heads", "=num_attention_heads", true},
+    {"bert bloom opt falcon cohere", "tie_word_embeddings", "true", false},
+    {"gptj stablelm", "tie_word_embeddings", "false", false},
     {"llama mistral qwen2 qwen3 qwen3_moe olmo2 olmoe granite gemma2 phi phi3 "
      "deepseek_v3",
      "rope_theta", "10000.0", true},
@@ -333,8 +124,14 @@ static void defaults_add(json_t *config) {
   }
 }
 
-// Without head_dim, the heads divide the hidden size. The default of GPT-2's inner size is four
-// times its hidden size.
+// The default of an inner size is four times that of the model.
+static void inner_add(json_t *config, const char *key, const json_t *width) {
+  if (!json_is_integer(json_object_get(config, key)) && json_is_integer(width))
+    json_object_set_new(config, key,
+                        json_integer(4 * (json_int_t)(int32_t)json_integer_value(width)));
+}
+
+// Without head_dim, the heads divide the hidden size. The number of labels is that of their names.
 static void sizes_add(json_t *config) {
   json_t *heads = json_object_get(config, "num_attention_heads");
   json_t *width = json_object_get(config, "hidden_size");
@@ -346,10 +143,15 @@ static void sizes_add(json_t *config) {
   if (shares && json_integer_value(heads) > 0 && json_is_integer(width))
     json_object_set_new(config, "head_dim",
                         json_integer(json_integer_value(width) / json_integer_value(heads)));
-  if (!strcmp(type_of(config), "gpt2") && !json_is_integer(json_object_get(config, "n_inner")) &&
-      json_is_integer(embedding))
-    json_object_set_new(config, "n_inner",
-                        json_integer(4 * (json_int_t)(int32_t)json_integer_value(embedding)));
+  if (has_word("gpt2 gptj", type_of(config)))
+    inner_add(config, "n_inner", embedding);
+  if (!strcmp(type_of(config), "falcon"))
+    inner_add(config, "ffn_hidden_size", width);
+  const json_t *labels = json_object_get(config, "id2label");
+  if (json_is_object(labels) && !json_object_get(config, "num_labels"))
+    json_object_set_new(config, "num_labels", json_integer((json_int_t)json_object_size(labels)));
+  if (!strcmp(type_of(config), "vit") && !json_object_get(config, "num_labels"))
+    json_object_set_new(config, "num_labels", json_integer(2));
 }
 
 // ---- rotary positions

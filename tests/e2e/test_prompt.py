@@ -21,10 +21,10 @@ block Attn(d, g, e) {
 }
 model M(d = 8, vocab = 256, positions = 256) {
   param embed, head: real[vocab, d] = normal(1.0)
-  param places: real[positions, d] = normal(0.5)
+  param order: real[positions, d] = normal(0.5)
   sub layers[i < 2] = Attn(d, 2, d / 2)
   apply(tok: int[b, t], pos: int[b, t], seg: int[b, t], prompt: int[b, t]) -> real[b, t, vocab] {
-    let x = gather(embed, tok, vocab) + gather(places, pos, positions)
+    let x = gather(embed, tok, vocab) + gather(order, pos, positions)
     for l in layers carry x { x = l(x, pos, seg, prompt) }
     return dot(x, head, d)
   }
@@ -57,14 +57,14 @@ MASKS = (
     (f"same & {PAST}expand(prompt, s) > 0 & ms > 0)", True),
     (f"same & {PAST}expand(prompt, s) == ms & ms != 0)", True),
     (f"same & {PAST}expand(prompt, s) + ms == 2)", False),
-    (f"same & {PAST}ms == 1)", False),                          # what is behind the prompt sees it in any case
+    (f"same & {PAST}ms == 1)", False),                          # the text behind the prompt sees it in any case
     ("same & expand(pos, s) >= ps", True),
     (f"same & not(ps > expand(pos, s) & not(inside))", True),
     (f"same & {PAST}inside & ps < 7)", True),
     (f"same & (expand(pos, s) >= ps & expand(pos, s) - ps < 9 | inside)", True),
     (f"{PAST}inside) & expand(seg, s) >= ss", "E0D4"),
     (f"expand(pos, s) >= ps & same | inside", "E0D4"),
-    (f"same & {PAST}expand(prompt, s) == 1)", "E0D0"),           # a position of the prompt sees what is behind it
+    (f"same & {PAST}expand(prompt, s) == 1)", "E0D0"),           # a position of the prompt sees the text behind it
     (f"same & {PAST}expand(prompt, s) == ms)", "E0D0"),          # 0 == 0
     (f"same & {PAST}inside | ps - expand(pos, s) == 1)", "E0D0"),
     (f"same & {PAST}expand(prompt, s) >= ms)", "E0D0"),
@@ -105,7 +105,7 @@ def test_prompt_random_masks(run):
 
 def reference(p, tok, pos, seg, prompt):
     """logits of one row in float64"""
-    x = p["embed"][tok] + p["places"][pos]
+    x = p["embed"][tok] + p["order"][pos]
     allowed = (seg[:, None] == seg) & ((pos[:, None] >= pos) | (prompt[:, None] * prompt == 1))
     for i in range(2):
         q, k, v = (np.einsum("td,dge->gte", x, p[f"layers.{i}.w{n}"]) for n in "qkv")

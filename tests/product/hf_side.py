@@ -1,5 +1,5 @@
 """The side of transformers, run by the Python that has it. usage: hf_side.py make TYPE DIR [CONFIG] |
-logits DIR IDS OUT.npy | greedy DIR IDS N | tokens DIR TEXT; exit status 3: this
+logits DIR IDS OUT.npy [INPUTS.npz] | grads DIR INPUTS.npz OUT.npz | greedy DIR IDS N | tokens DIR TEXT; exit status 3: this
 transformers does not have that, or is older than `least`.
 
 serve: reads commands, {"args": [...], "least": VERSION} on each line, and writes {"status":, "out":, "error":} for
@@ -10,7 +10,7 @@ os.environ["TRANSFORMERS_OFFLINE"] = "1"
 import numpy as np
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageClassification, AutoModelForMaskedLM, AutoTokenizer
 
 DECODER = dict(vocab_size=96, hidden_size=32, intermediate_size=56, num_hidden_layers=3, num_attention_heads=4,
                num_key_value_heads=2, max_position_embeddings=64, bos_token_id=None, eos_token_id=None, pad_token_id=None)
@@ -23,11 +23,19 @@ CONFIGS = {
 }
 
 
+KINDS = {"bert": AutoModelForMaskedLM, "vit": AutoModelForImageClassification}     # others: AutoModelForCausalLM
+
+
+def opened(folder):
+    kind = KINDS.get(json.load(open(f"{folder}/config.json"))["model_type"], AutoModelForCausalLM)
+    return kind.from_pretrained(folder, torch_dtype=torch.float32).eval()
+
+
 def make(kind, folder, config=None):
     """a model of random weights, far from their initial values so that every one of them shows in the logits"""
     torch.manual_seed(1)
     config = json.loads(config) if config else CONFIGS[kind]
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **config)).float()
+    model = KINDS.get(kind, AutoModelForCausalLM).from_config(AutoConfig.for_model(kind, **config)).float()
     with torch.no_grad():
         for p in model.parameters():
             p.add_(torch.randn_like(p) * (0.3 / p.shape[-1] ** 0.5 if p.dim() > 1 else 0.2))
@@ -35,14 +43,27 @@ def make(kind, folder, config=None):
 
 
 def logits(folder, ids, out):
-    model = AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32).eval()
+    model = opened(folder)
     with torch.no_grad():
         np.save(out, model(torch.tensor([ids])).logits[0].numpy())
     print(json.dumps({"class": type(model).__name__}))
 
 
+def grads(folder, inputs, out):
+    """of the mean cross-entropy, in float64: `labels` of the logits of input_ids or pixel_values; -100 is none. And the logits"""
+    model = opened(folder).double()
+    torch.set_default_dtype(torch.float64)
+    given = {name: torch.tensor(x) for name, x in np.load(inputs).items()}
+    labels = given.pop("labels").long()
+    z = model(**given).logits
+    loss = torch.nn.functional.cross_entropy(z.reshape(-1, z.shape[-1]), labels.reshape(-1))
+    loss.backward()
+    found = {f"grad.{name}": p.grad.numpy() for name, p in model.named_parameters() if p.grad is not None}
+    np.savez(out, loss=loss.detach().numpy(), logits=z.detach().numpy(), **found)
+
+
 def greedy(folder, ids, n):
-    model = AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32).eval()
+    model = opened(folder)
     with torch.no_grad():
         out = model.generate(torch.tensor([ids]), max_new_tokens=n, do_sample=False, eos_token_id=None, pad_token_id=0)
     print(json.dumps(out[0, len(ids):].tolist()))
@@ -69,6 +90,8 @@ def run(command, *args, least="0.0"):
         make(*args)
     elif command == "logits":
         logits(args[0], json.loads(args[1]), args[2])
+    elif command == "grads":
+        grads(*args)
     elif command == "greedy":
         greedy(args[0], json.loads(args[1]), int(args[2]))
     elif command == "tokens":
