@@ -307,7 +307,7 @@ static bool accesses_check(lm_shard *s, const lm_op *loop, const lm_region *r, b
     int i = loop ? lm_shard_indexed(op, loop->body->args[0]) : -1;
     ok = i >= 0 && reaches_all(s, loop, op, i);
     if (!ok)
-      refuse(s, op->loc, "an optimizer that updates the blocks of a list differently");
+      refuse(s, op->loc, "the use of one block apart from the others");
   }
   return ok;
 }

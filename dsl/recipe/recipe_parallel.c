@@ -85,6 +85,8 @@ void lm_read_parallel(const lm_reader *recipe) {
       if (s->value->args[i].name && !strcmp(s->value->args[i].name, axes[k]))
         read_mesh_axis(&d, s, &s->value->args[i]);
   read_zero(&d);
+  if (lm_recipe_mesh_size(d.r, "pp") > 1 && d.r->precision.fp8.on)
+    LM_REPORT(d.R->c, d.r->parallel.loc, E257, "matmul = fp8 with pp");
   read_whole(&d);
 }
 
