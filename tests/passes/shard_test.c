@@ -269,6 +269,7 @@ static void llama_check(void) {
                                        "pp = 2 rows pipeline 2, tp = 2 shard(g, ff, v, t)",
                                        "pp = 2 rows pipeline 4, cp = 2 positions",
                                        "pp = 2 rows pipeline 4, cp = 2 positions shard(g)",
+                                       "pp = 2 rows pipeline 4, cp = 2 positions ring",
                                        "dp = 2 rows zero 3, pp = 2 rows pipeline 2",
                                        "tp = 1 shard(g)"};
   for (size_t i = 0; i < LM_COUNT(meshes); i++)

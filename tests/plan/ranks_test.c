@@ -299,6 +299,7 @@ static const struct {
               {2, "dp = 2 rows zero 3"},
               {4, "dp = 4 rows zero 2"},
               {4, "dp = 2 rows, fsdp = 2 rows zero 3"},
+              {2, "pp = 2 rows pipeline 4"},
               {4, "dp = 2 rows zero 3, tp = 2 shard(g, ff, v, t)"}};
 
 static void rank_main(void) {
