@@ -133,11 +133,12 @@ bool shape_observe_cotangent(const lm_module *m, const lm_op *op, lm_type *out, 
   return lm_dtype_is_float(out->dtype) || lm_why_type(why, m, "", *out, " is not floating");
 }
 
-// A param of a trained f32 global may be f16 or bf16: it reads the copy.
+// A param of a trained f32 global may be f16 or bf16: it reads the copy. The dtype is LM_DTYPES
+// where no type is given.
 bool shape_param(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   const lm_global *p = global(m, op, LM_GLOBAL_PARAM, 0, why);
   bool copy = p && p->kind != LM_GLOBAL_FIXED && p->kind != LM_GLOBAL_STATE &&
-              p->type.dtype == LM_F32 && lm_dtype_is_half(out->dtype);
+              p->type.dtype == LM_F32 && out->dtype < LM_DTYPES && lm_dtype_is_half(out->dtype);
   uint8_t half = out->dtype;
   if (p)
     *out = unstacked(p->type, p->n_stack);
