@@ -551,5 +551,9 @@ void el_remat_begin(lm_elab *e, const lm_recipe_memory *rules);
 // to restore e->b.remat with at the end of the method.
 uint8_t el_remat_enter(lm_elab *e, const el_ref *self);
 void el_remat_let(lm_elab *e, const el_val *v, lm_sym name, bool carried);
+bool el_remat_divides(const lm_elab *e); // true if a rule divides loops in the current function
+// False if a rule about some instances of a repetition treats these two differently, so that no
+// loop runs both.
+bool el_remat_agrees(lm_elab *e, const el_inst *x, const el_inst *y);
 void el_remat_check(lm_elab *e); // reports rules that match no value
 #endif

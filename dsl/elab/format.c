@@ -99,7 +99,9 @@ static bool block_size(el_call_site c, const el_inst *format, int64_t *out) {
     *out = -1;
     return true;
   }
-  bool fits = v.k == V_NUM && v.known && v.has_size && lm_size_whole(v.size, out) && *out >= 0;
+  bool fits = v.k == V_NUM && v.known && v.has_size;
+  if (fits)
+    fits = lm_size_whole(v.size, out) && *out >= 0;
   return fits || EL_REJECT(c.e, el_arg_loc(c, 1), E405, format->decl->name.text, el_show(c.e, &v));
 }
 
@@ -129,8 +131,11 @@ static bool blocks_find(el_call_site c, const el_val *x, const el_inst *format, 
   out->whole = out->over.n == 1 && (!size || size == n);
   if (!size)
     size = n;
-  el_axes_push(c.e, &out->split, axis_of(c, "blocks", n < 0 || size < 0 ? -1 : n / size));
-  el_axes_push(c.e, &out->split, axis_of(c, "element", size));
+  int64_t count = n < 0 || size < 0 ? -1 : n / size;
+  el_axis *of_blocks = axis_of(c, "blocks", count);
+  el_axis *of_elements = axis_of(c, "element", size);
+  el_axes_push(c.e, &out->split, of_blocks);
+  el_axes_push(c.e, &out->split, of_elements);
   if (out->whole)
     out->split = out->over;
   el_axes rest = el_axes_minus(c.e, &x->axes, &out->over);
@@ -278,10 +283,14 @@ el_val p_qcast(el_call_site c) {
     if (!el_positional_axes(c, 2, &b.over))
       return el_error();
   }
-  for (uint32_t i = 0; i < b.over.n; i++)
-    if (el_lacks(c, &x, b.over.v[i], el_arg_loc(c, 2)) ||
-        el_moves_positions(c, b.over.v[i], el_arg_loc(c, 2)))
+  lm_loc at = el_arg_loc(c, 2);
+  for (uint32_t i = 0; i < b.over.n; i++) {
+    el_axis *axis = b.over.v[i];
+    if (el_lacks(c, &x, axis, at))
       return el_error();
+    if (el_moves_positions(c, axis, at))
+      return el_error();
+  }
   if (!c.e->m && format.k == V_NUM && !format.known)
     return el_tensor(x.kind, &x.axes, NULL); // a parameter of a block that is only checked
   if (!el_is_format(&format))

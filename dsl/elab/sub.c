@@ -235,9 +235,9 @@ el_ref el_ref_sub(lm_elab *e, const el_ref *owner, el_inst *sub) {
 }
 
 // ---- loops over repeated subs
-static bool same_structure(const el_inst *x, const el_inst *y) {
+static bool same_structure(lm_elab *e, const el_inst *x, const el_inst *y) {
   const ast_sig *sig = &x->decl->sig;
-  if (!el_insts_agree(x, y))
+  if (!el_insts_agree(x, y) || !el_remat_agrees(e, x, y))
     return false;
   for (uint32_t k = 0; k < sig->n_params; k++) {
     el_val a = el_inst_value(x, sig->params[k].name.text);
@@ -250,13 +250,14 @@ static bool same_structure(const el_inst *x, const el_inst *y) {
 
 int64_t el_insts_segment(lm_elab *e, const el_insts *xs, int64_t first, int *out_period) {
   bool uniform = !e->edits && xs->n_kinds == 1; // else there are runs of equal elements
+  bool divided = el_remat_divides(e);           // into such runs only
   int64_t best = 0;
   for (int q = 1; q <= MAX_PERIOD && first + q <= xs->n; q++) {
     int64_t end = first + q;
-    while (end < xs->n && same_structure(xs->of[end], xs->of[end - q]))
+    while (end < xs->n && same_structure(e, xs->of[end], xs->of[end - q]))
       end++;
     int64_t count = (end - first) / q;
-    bool tail = end == xs->n && q <= MAX_TAIL && (uniform || best <= 1);
+    bool tail = !divided && end == xs->n && q <= MAX_TAIL && (uniform || best <= 1);
     if (count * q > best && (q == 1 || count > 1 || tail)) {
       best = count * q;
       *out_period = q;
