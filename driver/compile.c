@@ -98,8 +98,6 @@ lm_status lm_compile_lower(const lm_project *p, const lm_compile_spec *spec, lm_
   const uint32_t of_files = LM_LOWER_MAPS | LM_LOWER_MERGED | LM_LOWER_PEFT;
   bool files = !(spec->what & ~of_files); // rounds no parameter
   out->compute = files ? LM_F32 : lm_precision_of(compute_asked(p->recipe), &spec->target);
-  if (out->compute == LM_F16 && spec->target.kind == LM_TARGET_CUDA)
-    LM_REPORT(p->ctx, p->recipe->precision.compute_loc, E2F6);
   out->lowered = lm_lower(p->ctx, p->program, p->recipe, &o);
   LM_TRY(lm_verdict(p->ctx));
   lm_event_module(p->events, out->lowered->m);

@@ -45,16 +45,17 @@ static void put_params(cuda_attend *e, lm_buf *b) {
   }
 }
 
-// True if all tiles are bf16.
-static bool all_bf16(const lm_attend_spec *f) {
-  bool bf16 = f->op->in[LM_ATTEND_V]->type.dtype == LM_BF16;
+// The type of all tiles if it is bf16 or f16, else LM_F32.
+static lm_dtype half_of(const lm_attend_spec *f) {
+  lm_value *const *in = f->op->in;
+  lm_dtype t = (lm_dtype)in[LM_ATTEND_V]->type.dtype;
+  bool same = lm_dtype_is_half(t);
   for (int i = 0; i < f->n_dots; i++)
-    bf16 &= f->op->in[f->dots[i].row]->type.dtype == LM_BF16 &&
-            f->op->in[f->dots[i].col]->type.dtype == LM_BF16;
+    same &= in[f->dots[i].row]->type.dtype == t && in[f->dots[i].col]->type.dtype == t;
   for (int i = 0; f->vjp && i < f->n_sums; i++)
     if (f->sums[i].other >= 0)
-      bf16 &= f->op->in[f->sums[i].other]->type.dtype == LM_BF16;
-  return bf16 && (!f->vjp || f->op->in[LM_ATTEND_DO]->type.dtype == LM_BF16);
+      same &= in[f->sums[i].other]->type.dtype == t;
+  return same && (!f->vjp || in[LM_ATTEND_DO]->type.dtype == t) ? t : LM_F32;
 }
 
 static int64_t widest(const lm_attend_spec *f) {
@@ -87,7 +88,7 @@ static const struct {
 static size_t size_first(const cuda_attend *e) {
   if (!e->f.vjp)
     return 0;
-  if (e->bf16)
+  if (e->half)
     return widest(&e->f) > 64;
   return widest(&e->f) > 96 ? 3 : 1;
 }
@@ -178,12 +179,12 @@ bool cuda_attend_emit(const lm_plan_options *o, const lm_op *op, lm_arena *arena
   lm_buf body = {0};
   int64_t blocks = 0;
   bool ok = lm_attend_spec_make(m, op, &e.f, &why);
-  e.bf16 = ok && all_bf16(&e.f);
-  if (e.bf16)
-    e.gemm_kind = "BF16";
+  e.half = ok ? half_of(&e.f) : LM_F32;
+  if (e.half)
+    e.gemm_kind = e.half == LM_BF16 ? "BF16" : "F16";
   e.scale = 1;
   if (ok)
-    e.score = e.bf16 ? cuda_attend_unscaled(e.f.score, &e.scale) : e.f.score;
+    e.score = e.half ? cuda_attend_unscaled(e.f.score, &e.scale) : e.f.score;
   e.stride = cuda_attend_strides(m, op, temporary);
   e.result_stride = cuda_part_strides(op, temporary);
   e.name = LM_NEW_N(temporary, const char *, m->n_values + 1);

@@ -18,8 +18,8 @@ enum {
 typedef struct cuda_attend {
   lm_gen g; // for its arena, names and extents
   lm_attend_spec f;
-  bool bf16;              // tiles are bf16, else f32
-  const char *gemm_kind;  // suffix of the GEMM macros: BF16 and TF32 use tensor cores, F32 does not
+  lm_dtype half;          // of the tiles: LM_BF16 or LM_F16; LM_F32 (0): they are f32
+  const char *gemm_kind;  // suffix of the GEMM macros: all but F32 use tensor cores
   bool warpgroups;        // uses wgmma
   const char *note;       // for the launch
   const int64_t **stride; // of the operands in memory, in elements

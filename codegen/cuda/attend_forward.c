@@ -51,7 +51,7 @@ static void coordinates(cuda_attend *e, lm_buf *b, const lm_axis *axes, int n) {
 // exponent gives 0 in rows that are entirely masked.
 static const char *low_text(const cuda_attend *e) {
   return lm_gen_const_text(e->g.arena, LM_F32,
-                           e->bf16 ? -exp2(floor(log2(1e30 / e->scale))) : -1e30);
+                           e->half ? -exp2(floor(log2(1e30 / e->scale))) : -1e30);
 }
 
 const char *cuda_attend_in_part(cuda_attend *e) {
@@ -92,7 +92,7 @@ static void weights(cuda_attend *e, lm_buf *b) {
   const char *factor =
       e->f.factor ? lm_arena_printf(e->g.arena, " * %s", cuda_attend_value(e, e->f.factor)) : "";
   lm_buf_puts(b, "LM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\nmost[r] = lm_row_max(most[r]);\n");
-  if (e->bf16)
+  if (e->half)
     lm_buf_printf(
         b, "change[r] = lm_exp2_approx((top[r] - most[r]) * %s);\nleast[r] = -most[r] * %s;\n",
         unit, unit);
@@ -100,7 +100,7 @@ static void weights(cuda_attend *e, lm_buf *b) {
     lm_buf_puts(b, "change[r] = lm_exp_f32(top[r] - most[r]);\n");
   lm_buf_puts(b, "top[r] = most[r];\nsum[r] *= change[r];\n}\n");
   const char *p =
-      e->bf16 ? lm_arena_printf(e->g.arena, "lm_exp2_approx(LM_FMA(x[n][2 * r + c], %s, least[r]))",
+      e->half ? lm_arena_printf(e->g.arena, "lm_exp2_approx(LM_FMA(x[n][2 * r + c], %s, least[r]))",
                                 unit)
               : "lm_exp_f32(x[n][2 * r + c] - top[r])";
   cuda_attend_loops(e, b,
@@ -111,7 +111,7 @@ static void weights(cuda_attend *e, lm_buf *b) {
 
 void cuda_attend_softmax(cuda_attend *e, lm_buf *b) {
   cuda_attend_scores(e, b);
-  lm_buf_printf(b, "float most[2] = {top[0], top[1]}, change[2]%s;\n", e->bf16 ? ", least[2]" : "");
+  lm_buf_printf(b, "float most[2] = {top[0], top[1]}, change[2]%s;\n", e->half ? ", least[2]" : "");
   cuda_attend_loops(e, b, "most[r] = lm_max_f32(most[r], x[n][2 * r + c]);\n");
   weights(e, b);
 }
@@ -161,7 +161,7 @@ void cuda_attend_results(cuda_attend *e, lm_buf *b) {
 // one of the sums.
 static int64_t common_bytes(const cuda_attend *e) {
   return lm_axis_size(e->f.m, e->col) *
-         (e->f.v_channels.size + (e->f.n_dots ? e->f.dots[0].over.size : 0)) * (e->bf16 ? 2 : 4);
+         (e->f.v_channels.size + (e->f.n_dots ? e->f.dots[0].over.size : 0)) * (e->half ? 2 : 4);
 }
 
 int64_t cuda_attend_rows_begin(cuda_attend *e, lm_buf *b, const lm_axis *axes, int n,

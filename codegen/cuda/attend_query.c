@@ -8,7 +8,7 @@ static const char *row_dot(cuda_attend *e, const char *at) {
   lm_type o = e->f.op->in[LM_ATTEND_O]->type;
   lm_type d = e->f.op->in[LM_ATTEND_DO]->type;
   bool vector = lm_type_equal(o, d) && cuda_attend_in_runs(o, &e->f.v_channels, 8) &&
-                (o.dtype == LM_BF16 || o.dtype == LM_F32);
+                (lm_dtype_is_half(o.dtype) || o.dtype == LM_F32);
   lm_buf offset = {0};
   cuda_attend_offset(e, &offset, o, NULL, at, at);
   if (lm_attend_has_delta(e->f.op))
@@ -44,7 +44,7 @@ static const char *neg_lse_text(cuda_attend *e, const char *at) {
   lm_buf offset = {0};
   cuda_attend_offset(e, &offset, e->f.op->in[LM_ATTEND_LSE]->type, NULL, at, at);
   return lm_arena_printf(e->g.arena, "lm_negative_lse(a%d[%s]) * %s", LM_ATTEND_LSE,
-                         lm_gen_take(&e->g, &offset), e->bf16 ? "1.44269504f" : "1.0f");
+                         lm_gen_take(&e->g, &offset), e->half ? "1.44269504f" : "1.0f");
 }
 
 // The weight of each position of a query that is entirely masked.

@@ -255,7 +255,7 @@ int64_t cuda_attend_width(int64_t n) {
 
 // Row pitch that makes rows begin in different banks.
 int64_t cuda_attend_pitch(const cuda_attend *e, int64_t n) {
-  return cuda_attend_width(n) + (e->bf16 ? 8 : 4);
+  return cuda_attend_width(n) + (e->half ? 8 : 4);
 }
 
 const char *cuda_attend_pool(cuda_attend *e, const char *type, int bytes, const char *prefix,
@@ -316,7 +316,7 @@ static void fill_elements(cuda_attend *e, lm_buf *b, uint32_t k, const lm_attend
                 width, origin);
   lm_buf_printf(b, "lm_put(b%u, j * %lld + k, at < %s && k < %lld ? %s : 0);\n}\n", k, pitch,
                 extent, (long long)channels->size,
-                e->bf16 ? from : lm_gen_load_text(e->g.arena, (lm_dtype)t.dtype, from));
+                e->half ? from : lm_gen_load_text(e->g.arena, (lm_dtype)t.dtype, from));
 }
 
 void cuda_attend_fill(cuda_attend *e, lm_buf *b, uint32_t k, const lm_attend_axes *channels) {
@@ -328,16 +328,16 @@ void cuda_attend_fill(cuda_attend *e, lm_buf *b, uint32_t k, const lm_attend_axe
   if (e->has_tile[k])
     return;
   e->has_tile[k] = true;
-  cuda_attend_pool(e, e->bf16 ? "uint16_t" : "float", e->bf16 ? 2 : 4, "b", (int)k,
+  cuda_attend_pool(e, e->half ? "uint16_t" : "float", e->half ? 2 : 4, "b", (int)k,
                    positions * cuda_attend_pitch(e, channels->size));
-  if (e->bf16 && cuda_attend_in_runs(t, channels, 8))
+  if (e->half && cuda_attend_in_runs(t, channels, 8))
     fill_rows(e, b, k, channels, origin, extent, positions);
   else
     fill_elements(e, b, k, channels, origin, extent, positions);
 }
 
 void cuda_attend_fills_wait(cuda_attend *e, lm_buf *b) {
-  if (e->bf16)
+  if (e->half)
     lm_buf_puts(b, "lm_copies_commit();\nlm_copies_wait(0);\n");
   lm_buf_puts(b, "lm_barrier();\n");
 }
@@ -391,7 +391,8 @@ void cuda_attend_weighted(cuda_attend *e, lm_buf *b, const char *to, const char 
 void cuda_attend_row_store(cuda_attend *e, lm_buf *b, uint32_t i, const lm_attend_axes *channels,
                            const char *x, const char *scale, const char *inside) {
   lm_type t = e->f.op->out[i]->type;
-  bool pairs = cuda_attend_in_runs(t, channels, 2) && (t.dtype == LM_BF16 || t.dtype == LM_F32);
+  bool pairs =
+      cuda_attend_in_runs(t, channels, 2) && (lm_dtype_is_half(t.dtype) || t.dtype == LM_F32);
   lm_buf at = {0};
   cuda_attend_offset(e, &at, t, e->result_stride[i], "row", "row");
   if (pairs)

@@ -65,14 +65,14 @@ static bool tile_wanted(const cuda_attend *e, const section *s, int k) {
   return false;
 }
 
-// The tile of sum k is out_c times the returned value; NULL for the weights. Casts to bf16 happen
-// when the tile is packed.
+// The tile of sum k is out_c times the returned value; NULL for the weights. Casts to bf16 or
+// f16 happen when the tile is packed.
 static const lm_value *tile_value(const cuda_attend *e, int k, double *out_c) {
   const lm_value *v = e->f.sums[k].tile;
   *out_c = 1;
-  if (!e->bf16 || !v)
+  if (!e->half || !v)
     return v;
-  if (v->def && v->def->code == LM_OP_CAST && v->type.dtype == LM_BF16 &&
+  if (v->def && v->def->code == LM_OP_CAST && v->type.dtype == e->half &&
       v->def->in[0]->type.dtype == LM_F32)
     v = v->def->in[0];
   return cuda_attend_unscaled(v, out_c);
@@ -111,7 +111,7 @@ static void weights_write(cuda_attend *e, const section *s) {
   const char *neg_lse = s->over_s ? "neg_lse[r]" : "neg_lse";
   if (!s->over_s)
     cuda_attend_query_col(e);
-  if (e->bf16)
+  if (e->half)
     lm_buf_printf(&e->by_element,
                   "const float q = lm_exp2_approx(LM_FMA(x[n][2 * r + c], %s, %s));\n",
                   cuda_attend_log2(e), neg_lse);
@@ -500,7 +500,7 @@ static bool has_side(const cuda_attend *e, const section *s, int i) {
 }
 
 const char *cuda_attend_warpgroups_backward_why(cuda_attend *e) {
-  const char *why = !e->bf16           ? "operands that are not bf16"
+  const char *why = e->half != LM_BF16 ? "operands that are not bf16"
                     : e->f.n_dots != 1 ? "scores of several dots"
                                        : NULL;
   for (int i = 0; !why && i < e->f.n_sums; i++) {

@@ -250,7 +250,7 @@ void cuda_attend_work_side(cuda_attend_side *to, int *n, uint32_t k,
 const char *cuda_attend_warpgroups_forward_why(cuda_attend *e) {
   const lm_attend_dot *p = e->f.dots;
   const char *why = NULL;
-  if (!e->bf16)
+  if (e->half != LM_BF16)
     return "operands that are not bf16";
   if (e->f.n_dots != 1)
     return "scores of several dots";

@@ -45,8 +45,9 @@ static bool is_supported(const lm_plan_gemm *g) {
   bool fixed = !g->n.n_dyn && !(sums ? g->m.n_dyn : g->k.n_dyn);
   for (int i = 0; i < g->n_batch; i++)
     fixed = fixed && !g->batch[i].size.n_dyn;
-  bool known = g->dtype_ab == LM_F32 || g->dtype_ab == LM_BF16 || g->dtype_ab == LM_F64;
-  bool result = g->dtype_c == g->dtype_ab || (g->dtype_ab == LM_BF16 && g->dtype_c == LM_F32);
+  bool half = lm_dtype_is_half((lm_dtype)g->dtype_ab);
+  bool known = half || g->dtype_ab == LM_F32 || g->dtype_ab == LM_F64;
+  bool result = g->dtype_c == g->dtype_ab || (half && g->dtype_c == LM_F32);
   return fixed && known && result;
 }
 
@@ -127,7 +128,7 @@ static grouped grouped_make(const lm_plan_options *o, const lm_plan_gemm *g, lm_
 // ---- text
 
 static const char *type_of(lm_dtype t) {
-  return t == LM_BF16 ? "uint16_t" : t == LM_F64 ? "double" : "float";
+  return lm_dtype_is_half(t) ? "uint16_t" : t == LM_F64 ? "double" : "float";
 }
 
 // The rows of all groups.
@@ -245,7 +246,10 @@ static void put_fetch(const grouped *w) {
 // the step before it.
 static void put_sum(const grouped *w) {
   int element = lm_dtype_bytes(w->ab);
-  const char *kind = w->ab == LM_BF16 ? "BF16(" : w->tf32 ? "TF32(" : "PLAIN(";
+  const char *kind = w->ab == LM_BF16  ? "BF16("
+                     : w->ab == LM_F16 ? "F16("
+                     : w->tf32         ? "TF32("
+                                       : "PLAIN(";
   lm_buf_printf(w->out,
                 "%s s[%d][%d][4] = {{{0}}};\n"
                 "const int64_t along_k = (k_end + %d) / %d, steps = along_k * %lld;\n",
@@ -291,7 +295,8 @@ static void put_results(const grouped *w) {
     lm_buf_printf(w->out, "if (col + %d < n_end) %s = ", j, to);
     if (g->accumulate)
       lm_buf_printf(w->out, "(adds ? %s : 0.0f) + ", to);
-    lm_buf_printf(w->out, w->cc == LM_BF16 ? "lm_bf16_round(z[%d]);\n" : "z[%d];\n", j);
+    const char *z = lm_arena_printf(w->arena, "z[%d]", j);
+    lm_buf_printf(w->out, "%s;\n", lm_gen_store_text(w->arena, w->cc, z));
   }
   lm_buf_puts(w->out, "}\n}\n}\n}\n");
 }

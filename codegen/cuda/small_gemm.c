@@ -5,11 +5,12 @@
 // one element for each row of D in cuBLASLt's column order (our unit stride), in the type of D.
 // gelu is the tanh form and can store its operand, whose leading dimension must then be a multiple
 // of 8. f64 has no epilogues. The accuracy of gelu in f32 is not documented, so gelu is used only
-// if the result is rounded to bf16.
+// if the result is rounded to bf16 or f16.
 #include "codegen/cuda/emit.h"
 
 bool lm_cuda_epilogue_is_supported(const lm_plan_gemm *g) {
   const lm_plan_extent *row = g->c_n == 1 ? &g->n : &g->m;
-  bool types = g->dtype_ab == LM_F32 || g->dtype_ab == LM_BF16;
-  return types && (!g->gelu || (g->dtype_c == LM_BF16 && row->fixed % 8 == 0));
+  bool types = g->dtype_ab == LM_F32 || lm_dtype_is_half((lm_dtype)g->dtype_ab);
+  bool rounds = lm_dtype_is_half((lm_dtype)g->dtype_c);
+  return types && (!g->gelu || (rounds && row->fixed % 8 == 0));
 }

@@ -32,7 +32,7 @@ static double overlap(double a, double b) {
 // FLOP/s of a multiprocessor.
 static double rate(const lm_target *t, lm_dtype dtype, bool warpgroups) {
   double r = lm_cost_peak(t, dtype) / t->units;
-  return warpgroups || dtype != LM_BF16 ? r : r * t->rates.mma_sync;
+  return warpgroups || !lm_dtype_is_half(dtype) ? r : r * t->rates.mma_sync;
 }
 
 // Seconds in which the device computes all tiles of a section. width: the sum of the widths of a

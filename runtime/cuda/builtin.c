@@ -17,10 +17,12 @@ extern const struct lm_embedded lm_cuda_builtin_source[];
 const char *const lm_cuda_builtin_names[LM_CUDA_BUILTIN_KERNELS] = {
     "lm_fill_8",        "lm_move_1",         "lm_move_2",         "lm_move_4",
     "lm_move_8",        "lm_add_f32",        "lm_gemm_f32",       "lm_gemm_f64",
-    "lm_gemm_bf16",     "lm_gemm_bf16_f32",  "lm_round_bf16",     "lm_tally",
-    "lm_judge",         "lm_finish_f32",     "lm_finish_bf16",    "lm_ranks_sum_f32",
-    "lm_ranks_max_f32", "lm_ranks_sum_bf16", "lm_ranks_max_bf16", "lm_ranks_sum_f64",
-    "lm_ranks_max_f64", "lm_ranks_sum_int",  "lm_ranks_max_int",  "lm_leaders"};
+    "lm_gemm_bf16",     "lm_gemm_bf16_f32",  "lm_gemm_f16",       "lm_gemm_f16_f32",
+    "lm_round_bf16",    "lm_round_f16",      "lm_tally",          "lm_judge",
+    "lm_finish_f32",    "lm_finish_bf16",    "lm_finish_f16",     "lm_ranks_sum_f32",
+    "lm_ranks_max_f32", "lm_ranks_sum_bf16", "lm_ranks_max_bf16", "lm_ranks_sum_f16",
+    "lm_ranks_max_f16", "lm_ranks_sum_f64",  "lm_ranks_max_f64",  "lm_ranks_sum_int",
+    "lm_ranks_max_int", "lm_leaders"};
 
 const char *lm_cuda_builtin_text(lm_arena *a) {
   const struct lm_embedded *files = lm_cuda_builtin_source;
@@ -35,15 +37,19 @@ void lm_cuda_builtins_set(lm_cuda_builtins *b, void *const *f) {
   b->small_gemm[LM_F64][LM_F64] = f[7];
   b->small_gemm[LM_BF16][LM_BF16] = f[8];
   b->small_gemm[LM_BF16][LM_F32] = f[9];
-  b->round = f[10];
-  b->tally = f[11];
-  b->judge = f[12];
-  b->finish[LM_F32] = f[13];
-  b->finish[LM_BF16] = f[14];
-  static const lm_dtype ordered[] = {LM_F32, LM_BF16, LM_F64, LM_INT};
+  b->small_gemm[LM_F16][LM_F16] = f[10];
+  b->small_gemm[LM_F16][LM_F32] = f[11];
+  b->round[LM_BF16] = f[12];
+  b->round[LM_F16] = f[13];
+  b->tally = f[14];
+  b->judge = f[15];
+  b->finish[LM_F32] = f[16];
+  b->finish[LM_BF16] = f[17];
+  b->finish[LM_F16] = f[18];
+  static const lm_dtype ordered[] = {LM_F32, LM_BF16, LM_F16, LM_F64, LM_INT};
   for (size_t i = 0; i < LM_COUNT(ordered); i++)
-    memcpy(b->ordered[ordered[i]], f + 15 + 2 * i, sizeof b->ordered[0]);
-  b->leaders = f[23];
+    memcpy(b->ordered[ordered[i]], f + 19 + 2 * i, sizeof b->ordered[0]);
+  b->leaders = f[29];
 }
 
 static lm_status launch(const lm_cuda_builtins *b, void *function, int64_t n, void **params) {
@@ -227,10 +233,12 @@ lm_status lm_cuda_finish_run(const lm_cuda_builtins *b, const lm_cuda_finish *f,
   return launch(b, b->finish[type], f->n, (void *[]){&y, &bias, &before, &args});
 }
 
-lm_status lm_cuda_round(const lm_cuda_builtins *b, const lm_cuda_rounding *r, lm_cuda_address x,
-                        lm_cuda_address y) {
+lm_status lm_cuda_round(const lm_cuda_builtins *b, const lm_cuda_rounding *r, lm_dtype type,
+                        lm_cuda_address x, lm_cuda_address y) {
   lm_cuda_rounding args = *r;
-  return launch(b, b->round, r->m * r->n, (void *[]){&x, &y, &args});
+  if (!b->round[type])
+    return lm_fail(LM_BUG_STATUS, "sums are not rounded to %s", lm_dtype_name(type));
+  return launch(b, b->round[type], r->m * r->n, (void *[]){&x, &y, &args});
 }
 
 // ---- totals of a step

@@ -65,6 +65,8 @@ LM_GEMM(lm_gemm_f32, float, , float, , , float)
 LM_GEMM(lm_gemm_f64, double, , double, , , double)
 LM_GEMM(lm_gemm_bf16, uint16_t, lm_bf16_load, uint16_t, lm_bf16_load, lm_bf16_round, float)
 LM_GEMM(lm_gemm_bf16_f32, uint16_t, lm_bf16_load, float, , , float)
+LM_GEMM(lm_gemm_f16, uint16_t, lm_f16_load, uint16_t, lm_f16_load, lm_f16_round, float)
+LM_GEMM(lm_gemm_f16_f32, uint16_t, lm_f16_load, float, , , float)
 
 // An epilogue that the library did not compute: a bias along rows, storing the input of gelu, gelu.
 // Pointers may be NULL.
@@ -84,18 +86,23 @@ typedef struct lm_finish_args {
   }
 LM_FINISH(lm_finish_f32, float, , )
 LM_FINISH(lm_finish_bf16, uint16_t, lm_bf16_load, lm_bf16_round)
+LM_FINISH(lm_finish_f16, uint16_t, lm_f16_load, lm_f16_round)
 
 // Rounds complete f32 sums and stores or adds them.
 typedef struct lm_rounding {
   int64_t m, n, y_m, y_n;
   int32_t add, spare;
 } lm_rounding;
-LM_KERNEL(256) lm_round_bf16(const float *x, uint16_t *y, lm_rounding r) {
-  for (int64_t i = lm_block() * 256 + lm_thread(); i < r.m * r.n; i += lm_grid() * 256) {
-    uint16_t *to = y + (uint32_t)i / (uint32_t)r.n * r.y_m + (uint32_t)i % (uint32_t)r.n * r.y_n;
-    *to = lm_bf16_round(x[i] + (r.add ? lm_bf16_load(*to) : 0));
+#define LM_ROUND(NAME, LOAD, STORE)                                                                \
+  LM_KERNEL(256) NAME(const float *x, uint16_t *y, lm_rounding r) {                                \
+    for (int64_t i = lm_block() * 256 + lm_thread(); i < r.m * r.n; i += lm_grid() * 256) {        \
+      uint32_t row = (uint32_t)i / (uint32_t)r.n, col = (uint32_t)i % (uint32_t)r.n;               \
+      uint16_t *to = y + row * r.y_m + col * r.y_n;                                                \
+      *to = STORE(x[i] + (r.add ? LOAD(*to) : 0));                                                 \
+    }                                                                                              \
   }
-}
+LM_ROUND(lm_round_bf16, lm_bf16_load, lm_bf16_round)
+LM_ROUND(lm_round_f16, lm_f16_load, lm_f16_round)
 
 // ---- totals of a step
 
@@ -163,6 +170,8 @@ LM_ORDERED(lm_ranks_sum_f32, float, , , float, LM_RANK_ADD)
 LM_ORDERED(lm_ranks_max_f32, float, , , float, LM_RANK_MAX)
 LM_ORDERED(lm_ranks_sum_bf16, uint16_t, lm_bf16_load, lm_bf16_round, float, LM_RANK_ADD)
 LM_ORDERED(lm_ranks_max_bf16, uint16_t, lm_bf16_load, lm_bf16_round, float, LM_RANK_MAX)
+LM_ORDERED(lm_ranks_sum_f16, uint16_t, lm_f16_load, lm_f16_round, float, LM_RANK_ADD)
+LM_ORDERED(lm_ranks_max_f16, uint16_t, lm_f16_load, lm_f16_round, float, LM_RANK_MAX)
 LM_ORDERED(lm_ranks_sum_f64, double, , , double, LM_RANK_ADD)
 LM_ORDERED(lm_ranks_max_f64, double, , , double, LM_RANK_MAX)
 LM_ORDERED(lm_ranks_sum_int, int32_t, , , int32_t, LM_RANK_INT_ADD)

@@ -14,14 +14,15 @@ typedef struct lm_cuda_builtins {
   void *fill_8, *move[4] /* of 1, 2, 4, 8 bytes */, *add;
   void *small_gemm[LM_DTYPES][LM_DTYPES]; // GEMMs by types of A and C; NULL: unsupported
   void *finish[LM_DTYPES];                // epilogues by type; NULL: unsupported
-  void *round, *tally, *judge, *leaders;
+  void *round[LM_DTYPES];                 // of f32 sums, by type of the result; NULL: unsupported
+  void *tally, *judge, *leaders;
   void *ordered[LM_DTYPES][2]; // sums and maxima over ranks; NULL: unsupported
   lm_cuda_address fault; // two int32: the step that failed and its invalid position; zeros if none
 } lm_cuda_builtins;
 
 // All kernels are defined by one text, lm_cuda_builtin_text.
 enum {
-  LM_CUDA_BUILTIN_KERNELS = 24
+  LM_CUDA_BUILTIN_KERNELS = 30
 };
 extern const char *const lm_cuda_builtin_names[LM_CUDA_BUILTIN_KERNELS];
 const char *lm_cuda_builtin_text(lm_arena *a);
@@ -46,7 +47,7 @@ typedef struct lm_cuda_small_gemm {
   int64_t m, n, k, a_m, a_k, b_k, b_n, c_m, c_n;
   int32_t add, spare;
 } lm_cuda_small_gemm;
-// y (+)= x rounded to bf16. x is f32, dense [m, n]; y has the given strides.
+// y (+)= x rounded to `type`, bf16 or f16. x is f32, dense [m, n]; y has the given strides.
 typedef struct lm_cuda_rounding {
   int64_t m, n, y_m, y_n;
   int32_t add, spare;
@@ -59,8 +60,8 @@ typedef struct lm_cuda_finish {
 } lm_cuda_finish;
 lm_status lm_cuda_finish_run(const lm_cuda_builtins *b, const lm_cuda_finish *f, int type,
                              lm_cuda_address y, lm_cuda_address bias, lm_cuda_address before);
-lm_status lm_cuda_round(const lm_cuda_builtins *b, const lm_cuda_rounding *r, lm_cuda_address x,
-                        lm_cuda_address y);
+lm_status lm_cuda_round(const lm_cuda_builtins *b, const lm_cuda_rounding *r, lm_dtype type,
+                        lm_cuda_address x, lm_cuda_address y);
 lm_status lm_cuda_small_gemm_run(const lm_cuda_builtins *b, const lm_cuda_small_gemm *p, int ab,
                                  int cc, lm_cuda_address x, lm_cuda_address w, lm_cuda_address z);
 

@@ -72,11 +72,11 @@ static lm_status panel_run(lm_cuda_gemms *g, const lm_cuda_call *x, const proble
   y.p.c_n = 1;
   y.p.add = false;
   LM_TRY(sums_run(g, &y, all, workspace));
-  return lm_cuda_round(lm_cuda_gemms_builtins(g),
-                       &(lm_cuda_rounding){rows, cols, x->p.c_m, x->p.c_n, x->p.add, 0}, sums, to);
+  lm_cuda_rounding rounding = {rows, cols, x->p.c_m, x->p.c_n, x->p.add, 0};
+  return lm_cuda_round(lm_cuda_gemms_builtins(g), &rounding, (lm_dtype)x->cc, sums, to);
 }
 
-// For a bf16 result that is the sum of several calls, or whose operands are not bf16: computes it
+// For a bf16 or f16 result that is the sum of several calls, or whose operands are f32: computes it
 // in pieces that fit into the f32 buffer. The pieces depend on sizes alone.
 static lm_status panels_run(lm_cuda_gemms *g, const lm_cuda_call *x, const problem *all,
                             lm_cuda_address workspace) {
@@ -126,7 +126,7 @@ lm_status lm_cuda_gemm(lm_cuda_gemms *g, const lm_plan_step *s, bool overwrites,
                     .ab = p->dtype_ab,
                     .cc = p->dtype_c,
                     .epi = epilogue_of(s, var, at)};
-  bool rounds = x.cc == LM_BF16 && (all.n_sums > 1 || x.ab != LM_BF16);
+  bool rounds = lm_dtype_is_half((lm_dtype)x.cc) && (all.n_sums > 1 || x.ab != x.cc);
   if (!x.p.m || !x.p.n || !all.batch.size)
     return NULL;
   if ((p->residual || p->bias || p->gelu) && (p->n_batch || rounds))

@@ -174,7 +174,7 @@ static int32_t alignment(lm_cuda_address at, int64_t batch, int dtype) {
 }
 
 static bool types_known(int ab, int cc) {
-  return (ab == LM_BF16 && (cc == LM_BF16 || cc == LM_F32)) ||
+  return (lm_dtype_is_half((lm_dtype)ab) && (cc == ab || cc == LM_F32)) ||
          (ab == cc && (ab == LM_F32 || ab == LM_F64));
 }
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include "codegen/common/prelude/inline.h"
 #include "codegen/common/prelude/types.h"
+#include "contract/floats.h"
 #include "codegen/common/prelude/math.h"
 #pragma GCC push_options
 #pragma GCC diagnostic ignored "-Wunused-function"

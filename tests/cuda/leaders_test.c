@@ -7,6 +7,7 @@
 
 #include "codegen/common/prelude/inline.h"
 #include "codegen/common/prelude/types.h"
+#include "contract/floats.h"
 #include "codegen/common/prelude/math.h"
 #pragma GCC push_options
 #pragma GCC diagnostic ignored "-Wunused-function"

@@ -5,6 +5,7 @@
 
 #include "codegen/common/prelude/inline.h"
 #include "codegen/common/prelude/types.h"
+#include "contract/floats.h"
 #include "codegen/common/prelude/math.h"
 #pragma GCC push_options
 #pragma GCC diagnostic ignored "-Wunused-function"
@@ -43,6 +44,7 @@ static void kernel_call(void *p) {
   switch (l->type) {
     CALL(LM_F32, f32)
     CALL(LM_BF16, bf16)
+    CALL(LM_F16, f16)
     CALL(LM_F64, f64)
     CALL(LM_INT, int)
   default: CHECK(false);
@@ -58,11 +60,11 @@ static void slices_fill(lm_dtype t, uint32_t seed) {
       seed = seed * 1664525 + 1013904223;
       double x = ((double)(seed >> 8) - 0x1p23) * (i % 3 ? 0x1p-20 : 0x1p-8);
       float f = i == 13 && r == 2 ? NAN : (float)x;
-      uint16_t half = lm_bf16_from_f32(f);
+      uint16_t half = (uint16_t)lm_dtype_bits(t, f);
       char *at = slices[r] + (size_t)i * (size_t)lm_dtype_bytes(t);
       if (t == LM_F32)
         memcpy(at, &f, sizeof f);
-      else if (t == LM_BF16)
+      else if (lm_dtype_is_half(t))
         memcpy(at, &half, sizeof half);
       else if (t == LM_F64)
         memcpy(at, &x, sizeof x);
@@ -94,7 +96,7 @@ static void compare(lm_dtype t, lm_coll_op op, int ranks, int me) {
 }
 
 int main(void) {
-  static const lm_dtype types[] = {LM_F32, LM_BF16, LM_F64, LM_INT};
+  static const lm_dtype types[] = {LM_F32, LM_BF16, LM_F16, LM_F64, LM_INT};
   for (size_t t = 0; t < LM_COUNT(types); t++)
     for (int ranks = 1; ranks <= RANKS; ranks += ranks < 3 ? 1 : 6) {
       slices_fill(types[t], 7 + (uint32_t)ranks);

@@ -180,8 +180,8 @@ static void exchange_complete(int first) {
       votes |= (values[i] ? 1u : 0u) << i;
     }
   warp_kind kind = simt.fibers[first].kind;
-  if (kind == MMA)
-    simt_mma_complete(warp);
+  if (kind == MMA || kind == MMA_F16)
+    simt_mma_complete(warp, kind == MMA_F16);
   if (kind == MMA_TF32)
     simt_mma_tf32_complete(warp);
   if (kind == SYNC)

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "contract/floats.h"
+
 #define API __attribute__((visibility("default"), used))
 
 // ---- tensor cores: fragments as defined by PTX
@@ -15,10 +17,14 @@ static float float_of(uint32_t bits) {
 static float bf16_of(uint32_t word, int half) {
   return float_of(half ? word & 0xffff0000u : word << 16);
 }
+static float f16_of(uint32_t word, int half) {
+  return lm_f16_load((uint16_t)(word >> 16 * half));
+}
 
 // mma.m16n8k16: with g = lane / 4, q = lane % 4, a[0..3] hold rows g, g + 8, g, g + 8 at columns
 // 2q, 2q, 2q + 8, 2q + 8; b[0..1] rows 2q, 2q + 8 of column g.
-void simt_mma_complete(int warp) {
+void simt_mma_complete(int warp, bool f16) {
+  float (*of)(uint32_t word, int half) = f16 ? f16_of : bf16_of;
   float a[16][16], b[16][8];
   for (int l = 0; l < WARP; l++) {
     const fiber *f = &simt.fibers[warp + l];
@@ -26,10 +32,10 @@ void simt_mma_complete(int warp) {
     int q = l % 4;
     for (int i = 0; i < 4; i++)
       for (int h = 0; h < 2; h++)
-        a[g + i % 2 * 8][2 * q + h + i / 2 * 8] = bf16_of(f->a[i], h);
+        a[g + i % 2 * 8][2 * q + h + i / 2 * 8] = of(f->a[i], h);
     for (int i = 0; i < 2; i++)
       for (int h = 0; h < 2; h++)
-        b[2 * q + h + i * 8][g] = bf16_of(f->b[i], h);
+        b[2 * q + h + i * 8][g] = of(f->b[i], h);
   }
   for (int l = 0; l < WARP; l++)
     for (int i = 0; i < 4; i++) {
@@ -89,6 +95,9 @@ static void mma(warp_kind kind, float *d, const uint32_t *a, const uint32_t *b, 
 }
 API void lm_simt_mma_bf16(float *d, const uint32_t *a, const uint32_t *b, int line) {
   mma(MMA, d, a, b, line);
+}
+API void lm_simt_mma_f16(float *d, const uint32_t *a, const uint32_t *b, int line) {
+  mma(MMA_F16, d, a, b, line);
 }
 API void lm_simt_mma_tf32(float *d, const uint32_t *a, const uint32_t *b, int line) {
   mma(MMA_TF32, d, a, b, line);

@@ -27,6 +27,10 @@ static const attend_case cases[] = {
      "param @bias : f32[g, h, s] = zeros\n", BIASED, DOCUMENTS},
     {"f32, shared by groups", "f32", "b = 2, t = 40, s = 40, g = 3, h = 2, e = 16", SHARED,
      SHARED_ALONE("f32"), CAUSAL},
+    {"f16, causal, grouped", "f16", "b = 2, t = 70, s = 70, g = 2, h = 3, e = 64", "", PLAIN,
+     CAUSAL},
+    {"f16, capped, documents", "f16", "b = 1, t = 45, s = 45, g = 1, h = 2, e = 24", "", CAPPED,
+     DOCUMENTS},
     {"bf16, shared by groups", "bf16", "b = 1, t = 70, s = 70, g = 2, h = 2, e = 24", SHARED,
      SHARED_ALONE("bf16"), CAUSAL},
     {"f32, two dots, one shared", "f32", "b = 1, t = 40, s = 40, g = 2, h = 2, e = 8", SHARED,
@@ -115,7 +119,7 @@ static void run_case(const attend_case *c, const char *passes, const char *arch,
       element_store(lm_exec_port(e, &pf->in[i]), args[i].type.dtype, j, args[i].v[j]);
   }
   CHECK_OK(lm_eval_call(eval, f, args, want));
-  bool bf16 = !strcmp(c->type, "bf16");
+  bool bf16 = !strcmp(c->type, "bf16"), f16 = !strcmp(c->type, "f16");
   size_t bytes = (size_t)plan->arena_bytes[LM_ARENA_GRAD];
   char *first = lm_alloc(bytes);
   for (int time = 0; time < RUN_TIMES; time++) {
@@ -139,8 +143,8 @@ static void run_case(const attend_case *c, const char *passes, const char *arch,
       worst = error;
   }
   if (!tf32)
-    RUN_ERROR(bf16 ? LM_BF16 : LM_F32, worst);
-  if (!(worst <= (bf16 ? 2e-2 : tf32 ? 2e-3 : 2e-6)) || (tf32 && worst < 1e-5)) {
+    RUN_ERROR(bf16 ? LM_BF16 : f16 ? LM_F16 : LM_F32, worst);
+  if (!(worst <= (bf16 ? 2e-2 : f16 ? 3e-3 : tf32 ? 2e-3 : 2e-6)) || (tf32 && worst < 1e-5)) {
     fprintf(stderr, "%s: off by %g (sum %g, not %g)\n", c->name, worst, sum, want[0].v[0]);
     exit(1);
   }

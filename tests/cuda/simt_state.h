@@ -56,6 +56,7 @@ typedef enum {
   EXCHANGE,
   VOTE,
   MMA,
+  MMA_F16,
   MMA_TF32,
   MATRICES,
   MATRICES_TRANSPOSED
@@ -192,7 +193,7 @@ const char *simt_kernel_name(void);
 
 // ---- simt_async.c, simt_copy.c: called if no thread can continue, or if all lanes of a warp have
 // arrived
-void simt_mma_complete(int warp);
+void simt_mma_complete(int warp, bool f16);
 void simt_mma_tf32_complete(int warp);
 void simt_matrices_complete(int warp, bool transposed);
 bool simt_group_ready(int first);

@@ -60,10 +60,15 @@ LM_INLINE int32_t lm_bits_count(uint32_t bits) {
   return __popc(bits);
 }
 
-// Two bf16 in a word, the first in the lower half.
+// Two bf16 or f16 in a word, the first in the lower half.
 LM_INLINE uint32_t lm_bf16_pair(float low, float high) {
   uint32_t u;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(u) : "f"(high), "f"(low));
+  return u;
+}
+LM_INLINE uint32_t lm_f16_pair(float low, float high) {
+  uint32_t u;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(u) : "f"(high), "f"(low));
   return u;
 }
 

@@ -60,15 +60,17 @@ LM_INLINE void lm_gemm_b(uint32_t *b, const uint16_t *tile, int32_t at, lm_gemm_
 }
 
 // s[i][n] += 16 rows of tile a from m + 16 i on times 8 columns of tile b from n_ + 8 n on.
-#define LM_GEMM_BF16(s, M, N, a, a_at, A, m, b, b_at, B, n_)                                       \
+#define LM_GEMM_BF16(...) LM_GEMM_HALF(lm_mma_bf16, __VA_ARGS__)
+#define LM_GEMM_F16(...) LM_GEMM_HALF(lm_mma_f16, __VA_ARGS__)
+#define LM_GEMM_HALF(MMA, s, M, N, a, a_at, A, m, b, b_at, B, n_)                                  \
   LM_UNROLL for (int32_t k = 0; k < (A).depth; k += 16) {                                          \
     uint32_t a_[M][4], b_[4];                                                                      \
     LM_UNROLL for (int32_t i = 0; i < (M); i++) lm_gemm_a(a_[i], a, a_at, A, (m) + 16 * i, k);     \
     LM_UNROLL for (int32_t n = 0; n < (N); n += 2) {                                               \
       lm_gemm_b(b_, b, b_at, B, (n_) + 8 * n, k);                                                  \
       LM_UNROLL for (int32_t i = 0; i < (M); i++) {                                                \
-        lm_mma_bf16(s[i][n], a_[i], b_);                                                           \
-        lm_mma_bf16(s[i][n + 1], a_[i], b_ + 2);                                                   \
+        MMA(s[i][n], a_[i], b_);                                                                   \
+        MMA(s[i][n + 1], a_[i], b_ + 2);                                                           \
       }                                                                                            \
     }                                                                                              \
   }

@@ -5,13 +5,16 @@ LM_INLINE uint32_t lm_shared_address(const void *p) {
   return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-// d += a b; a: 16 x 16 by rows, b: 16 x 8 by columns, bf16.
-LM_INLINE void lm_mma_bf16(float *d, const uint32_t *a, const uint32_t *b) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
+// d += a b; a: 16 x 16 by rows, b: 16 x 8 by columns, bf16 or f16.
+#define LM_MMA(TYPE)                                                                               \
+  LM_INLINE void lm_mma_##TYPE(float *d, const uint32_t *a, const uint32_t *b) {                   \
+    asm("mma.sync.aligned.m16n8k16.row.col.f32." #TYPE "." #TYPE ".f32 {%0, %1, %2, %3}, "         \
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                                            \
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                           \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                       \
+  }
+LM_MMA(bf16)
+LM_MMA(f16)
 
 // d += a b in TF32 as lm_tf32 rounds. a: 16 x 8 by rows, element i of a thread in row g + 8 (i %
 // 2), column q + 4 (i / 2); b: 8 x 8 by columns, element i in row q + 4 i, column g.

@@ -116,10 +116,14 @@ LM_INLINE int32_t lm_bits_count(uint32_t bits) {
 LM_INLINE uint32_t lm_bf16_pair(float low, float high) {
   return lm_bf16_round(low) | (uint32_t)lm_bf16_round(high) << 16;
 }
+LM_INLINE uint32_t lm_f16_pair(float low, float high) {
+  return lm_f16_round(low) | (uint32_t)lm_f16_round(high) << 16;
+}
 
 // d += a b and loads of four matrices from shared memory, executed by all lanes of a warp together;
 // copies that may complete at any time until they are waited for.
 extern void lm_simt_mma_bf16(float *d, const uint32_t *a, const uint32_t *b, int line);
+extern void lm_simt_mma_f16(float *d, const uint32_t *a, const uint32_t *b, int line);
 extern void lm_simt_matrices(uint32_t *r, const void *tile, int64_t byte, int transposed, int line);
 extern void lm_simt_copy(void *tile, int64_t byte, const void *from, int valid, int line);
 extern void lm_simt_copies_commit(void);
@@ -131,6 +135,7 @@ LM_INLINE uint32_t lm_tf32(float x) {
   // Rounds ties away from zero.
 }
 #define lm_mma_bf16(d, a, b) lm_simt_mma_bf16(d, a, b, __LINE__)
+#define lm_mma_f16(d, a, b) lm_simt_mma_f16(d, a, b, __LINE__)
 #define lm_matrices_load(r, tile, at) lm_simt_matrices(r, tile, (int64_t)(at)*2, 0, __LINE__)
 #define lm_matrices_load_transposed(r, tile, at)                                                   \
   lm_simt_matrices(r, tile, (int64_t)(at)*2, 1, __LINE__)

@@ -19,15 +19,17 @@ LM_INLINE float lm_negative_lse(float lse) {
 //
 // s[n] += 16 rows of a from `row` on times the 8 n rows of b: a tile of scores from queries and
 // keys.
-#define LM_TILE_DOT_BF16(s, N, a, row, b, WIDTH, PITCH)                                            \
+#define LM_TILE_DOT_BF16(...) LM_TILE_DOT_HALF(lm_mma_bf16, __VA_ARGS__)
+#define LM_TILE_DOT_F16(...) LM_TILE_DOT_HALF(lm_mma_f16, __VA_ARGS__)
+#define LM_TILE_DOT_HALF(MMA, s, N, a, row, b, WIDTH, PITCH)                                       \
   LM_UNROLL_2 for (int32_t k = 0; k < (WIDTH); k += 16) {                                          \
     uint32_t a_[4], b_[4];                                                                         \
     const int32_t l_ = lm_thread() % 32;                                                           \
     lm_matrices_load(a_, a, ((row) + l_ % 16) * (PITCH) + k + l_ / 16 * 8);                        \
     LM_UNROLL for (int32_t n = 0; n < (N); n += 2) {                                               \
       lm_matrices_load(b_, b, (n * 8 + l_ / 16 * 8 + l_ % 8) * (PITCH) + k + l_ / 8 % 2 * 8);      \
-      lm_mma_bf16(s[n], a_, b_);                                                                   \
-      lm_mma_bf16(s[n + 1], a_, b_ + 2);                                                           \
+      MMA(s[n], a_, b_);                                                                           \
+      MMA(s[n + 1], a_, b_ + 2);                                                                   \
     }                                                                                              \
   }
 #define LM_TILE_DOT_F32(s, N, a, row, b, WIDTH, PITCH)                                             \
@@ -55,17 +57,18 @@ LM_INLINE float lm_negative_lse(float lse) {
   }
 
 // o[e] += z times the rows of v, 8 e columns: weights times values. z: N fragments, 8 N columns.
-#define LM_TILE_WEIGHTED_BF16(o, E, z, N, v, PITCH)                                                \
+#define LM_TILE_WEIGHTED_BF16(...) LM_TILE_WEIGHTED_HALF(lm_mma_bf16, lm_bf16_pair, __VA_ARGS__)
+#define LM_TILE_WEIGHTED_F16(...) LM_TILE_WEIGHTED_HALF(lm_mma_f16, lm_f16_pair, __VA_ARGS__)
+#define LM_TILE_WEIGHTED_HALF(MMA, PAIR, o, E, z, N, v, PITCH)                                     \
   LM_UNROLL for (int32_t n = 0; n < (N); n += 2) {                                                 \
     const int32_t l_ = lm_thread() % 32;                                                           \
-    uint32_t a_[4] = {lm_bf16_pair(z[n][0], z[n][1]), lm_bf16_pair(z[n][2], z[n][3]),              \
-                      lm_bf16_pair(z[n + 1][0], z[n + 1][1]),                                      \
-                      lm_bf16_pair(z[n + 1][2], z[n + 1][3])};                                     \
+    uint32_t a_[4] = {PAIR(z[n][0], z[n][1]), PAIR(z[n][2], z[n][3]),                              \
+                      PAIR(z[n + 1][0], z[n + 1][1]), PAIR(z[n + 1][2], z[n + 1][3])};             \
     LM_UNROLL for (int32_t e = 0; e < (E); e += 2) {                                               \
       uint32_t b_[4];                                                                              \
       lm_matrices_load_transposed(b_, v, (n * 8 + l_ % 16) * (PITCH) + e * 8 + l_ / 16 * 8);       \
-      lm_mma_bf16(o[e], a_, b_);                                                                   \
-      lm_mma_bf16(o[e + 1], a_, b_ + 2);                                                           \
+      MMA(o[e], a_, b_);                                                                           \
+      MMA(o[e + 1], a_, b_ + 2);                                                                   \
     }                                                                                              \
   }
 #define LM_TILE_WEIGHTED_F32(o, E, z, N, v, PITCH)                                                 \

@@ -63,44 +63,28 @@ LM_PLAIN(2, int, int32_t, lm_w2)
 LM_PLAIN(4, int, int32_t, lm_w4)
 LM_PLAIN(8, int, int32_t, lm_w4)
 
-// bf16 is rounded when it is stored.
-#define LM_BF16(N, W)                                                                              \
-  LM_INLINE void lm_load##N##_bf16(float *x, const uint16_t *p) {                                  \
+// bf16 and f16 are rounded when they are stored.
+#define LM_HALF(N, KIND, W)                                                                        \
+  LM_INLINE void lm_load##N##_##KIND(float *x, const uint16_t *p) {                                \
     uint32_t words[N / 2];                                                                         \
     LM_WORDS_LOAD(N / 2, W, words, p);                                                             \
     LM_UNROLL                                                                                      \
     for (int32_t i = 0; i < N; i++)                                                                \
-      x[i] = lm_bf16_load((uint16_t)(words[i / 2] >> (i % 2 * 16)));                               \
+      x[i] = lm_##KIND##_load((uint16_t)(words[i / 2] >> (i % 2 * 16)));                           \
   }                                                                                                \
-  LM_INLINE void lm_store##N##_bf16(uint16_t *p, const float *x) {                                 \
+  LM_INLINE void lm_store##N##_##KIND(uint16_t *p, const float *x) {                               \
     uint32_t words[N / 2];                                                                         \
     LM_UNROLL                                                                                      \
     for (int32_t i = 0; i < N / 2; i++)                                                            \
-      words[i] = lm_bf16_pair(x[2 * i], x[2 * i + 1]);                                             \
+      words[i] = lm_##KIND##_pair(x[2 * i], x[2 * i + 1]);                                         \
     LM_WORDS_STORE(N / 2, W, words, p);                                                            \
   }
-LM_BF16(2, lm_w1)
-LM_BF16(4, lm_w2)
-LM_BF16(8, lm_w4)
-
-#define LM_F16(N, W)                                                                               \
-  LM_INLINE void lm_load##N##_f16(float *x, const uint16_t *p) {                                   \
-    uint32_t words[N / 2];                                                                         \
-    LM_WORDS_LOAD(N / 2, W, words, p);                                                             \
-    LM_UNROLL                                                                                      \
-    for (int32_t i = 0; i < N; i++)                                                                \
-      x[i] = lm_f16_load((uint16_t)(words[i / 2] >> (i % 2 * 16)));                                \
-  }                                                                                                \
-  LM_INLINE void lm_store##N##_f16(uint16_t *p, const float *x) {                                  \
-    uint32_t words[N / 2];                                                                         \
-    LM_UNROLL                                                                                      \
-    for (int32_t i = 0; i < N / 2; i++)                                                            \
-      words[i] = lm_f16_round(x[2 * i]) | (uint32_t)lm_f16_round(x[2 * i + 1]) << 16;              \
-    LM_WORDS_STORE(N / 2, W, words, p);                                                            \
-  }
-LM_F16(2, lm_w1)
-LM_F16(4, lm_w2)
-LM_F16(8, lm_w4)
+LM_HALF(2, bf16, lm_w1)
+LM_HALF(4, bf16, lm_w2)
+LM_HALF(8, bf16, lm_w4)
+LM_HALF(2, f16, lm_w1)
+LM_HALF(4, f16, lm_w2)
+LM_HALF(8, f16, lm_w4)
 
 #define LM_BYTES(N, KIND, T)                                                                       \
   LM_INLINE void lm_load##N##_##KIND(int32_t *x, const T *p) {                                     \

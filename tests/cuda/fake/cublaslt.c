@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "contract/floats.h"
 #include "runtime/cuda/gemm.h"
 
 enum {
@@ -143,8 +144,12 @@ FAKE_API int cublasLtMatmulPreferenceSetAttribute(void *x, int attribute, const 
 
 // ---- compatibility checks
 
+static bool is_half(int type) {
+  return type == LM_CUBLASLT_BF16 || type == LM_CUBLASLT_F16;
+}
+
 static int bytes_of(int type) {
-  return type == LM_CUBLASLT_F64 ? 8 : type == LM_CUBLASLT_BF16 ? 2 : 4;
+  return type == LM_CUBLASLT_F64 ? 8 : is_half(type) ? 2 : 4;
 }
 
 static bool layouts_fit(const desc *d, const layout *a, const layout *b, const layout *c) {
@@ -153,7 +158,7 @@ static bool layouts_fit(const desc *d, const layout *a, const layout *b, const l
   uint64_t k2 = d->transposed[1] ? b->cols : b->rows;
   uint64_t n = d->transposed[1] ? b->rows : b->cols;
   bool types = a->type == b->type &&
-               (a->type == c->type || (a->type == LM_CUBLASLT_BF16 && c->type == LM_CUBLASLT_F32));
+               (a->type == c->type || (is_half(a->type) && c->type == LM_CUBLASLT_F32));
   bool rounds = d->compute == LM_LT_COMPUTE_TF32 && a->type == LM_CUBLASLT_F32;
   bool numbers = (rounds || d->compute == (a->type == LM_CUBLASLT_F64 ? LM_LT_COMPUTE_64F
                                                                       : LM_LT_COMPUTE_32F)) &&
@@ -255,6 +260,8 @@ static double element(const char *at, const layout *l, int64_t i) {
     return ((const double *)at)[i];
   if (l->type == LM_CUBLASLT_F32)
     return ((const float *)at)[i];
+  if (l->type == LM_CUBLASLT_F16)
+    return lm_f16_load(((const uint16_t *)at)[i]);
   uint32_t u = (uint32_t)((const uint16_t *)at)[i] << 16;
   memcpy(&x, &u, sizeof x);
   return x;
@@ -281,6 +288,8 @@ static void element_set(char *at, const layout *l, int64_t i, double value) {
     ((double *)at)[i] = value;
   else if (l->type == LM_CUBLASLT_F32)
     ((float *)at)[i] = x;
+  else if (l->type == LM_CUBLASLT_F16)
+    ((uint16_t *)at)[i] = lm_f16_round(x);
   else
     ((uint16_t *)at)[i] = (uint16_t)((x == x ? u + 0x7fff + (u >> 16 & 1) : u | 0x400000) >> 16);
 }

@@ -131,6 +131,7 @@ static void preprocess_note(const char *text, lm_buf *out) {
       {"\nLM_MOVE(", "const void *x, void *y, const int32_t *at, int32_t *fault, lm_move_args m)"},
       {"\nLM_GEMM(", "const void *a, const void *b, void *c, lm_gemm_args p)"},
       {"\nLM_FINISH(", "void *y, const void *bias, void *before, lm_finish_args f)"},
+      {"\nLM_ROUND(", "const void *x, void *y, lm_rounding r)"},
       {"\nLM_ORDERED(", "const void *own, const char *received, void *to, lm_ordered_args a)"}};
   lm_buf types = {0};
   for (size_t k = 0; k < LM_COUNT(known); k++)
