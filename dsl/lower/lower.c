@@ -261,7 +261,7 @@ static el_inst *instantiate(lm_elab *e, const lm_recipe *r) {
 // Elaborates the model without its edits, to find how it uses each parameter. False: the model has
 // errors, which are reported.
 static bool roles_find(lm_elab *e, const lm_recipe *r, const lm_lower_options *o) {
-  uint32_t before = e->c->n_errors;
+  uint32_t before = e->c->n_rejects;
   lm_diag_mark mark = lm_diag_mark_of(e->c);
   lm_elab *plain = lm_elab_create(e->c, e->prog, lm_module_create(e->c));
   lm_lowered unused = {.m = plain->m};
@@ -277,7 +277,7 @@ static bool roles_find(lm_elab *e, const lm_recipe *r, const lm_lower_options *o
   el_inst *model = instantiate(plain, r);
   if (model)
     lower_probe(plain, model, o, &unused);
-  if (e->c->n_errors > before)
+  if (e->c->n_rejects > before)
     return false;
   lm_diag_return(e->c, mark); // the second elaboration gives the same warnings
   e->roles = plain->roles;
@@ -366,7 +366,7 @@ static void whole_resolve(lm_elab *e, const lm_recipe *r, lm_lowered *out) {
 }
 
 static void lower_train(lm_elab *e, const lm_recipe *r, el_inst *model, const lm_lower_options *o) {
-  uint32_t before = e->c->n_errors;
+  uint32_t before = e->c->n_rejects;
   if (!trains_any(e->m)) {
     lm_loc at = e->edits && e->edits->n ? e->edits->v[e->edits->n - 1].at : r->model.loc;
     lm_diag *d = EL_ERR(e, at, E303, r->model.name);
@@ -375,7 +375,7 @@ static void lower_train(lm_elab *e, const lm_recipe *r, el_inst *model, const lm
   }
   el_remat_begin(e, &r->memory);
   lower_loss(e, model, (lm_func_key){LM_FUNC_LOSS}, EL_TRAIN, o, r->model.loc);
-  if (e->c->n_errors == before)
+  if (e->c->n_rejects == before)
     el_remat_check(e);
 }
 
@@ -403,13 +403,13 @@ static bool any_from_hf(const lm_lowered *l) {
 }
 
 lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, const lm_recipe *r, const lm_lower_options *o) {
-  uint32_t before = c->n_errors;
+  uint32_t before = c->n_rejects;
   lm_lowered *l = LM_NEW(c->arena, lm_lowered);
   l->m = lm_module_create(c);
   lm_elab *e = lm_elab_create(c, prog, l->m);
   e->seed = r->seed;
   el_inst *model = make_model(e, r, o);
-  if (!model || c->n_errors > before)
+  if (!model || c->n_rejects > before)
     return NULL;
   edits_resolve(e, l);
   l->former = el_subs_former(e, model, &l->n_former);
@@ -417,9 +417,9 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, const lm_recipe *r, const lm_l
   sources_list(e, r, l);
   if (o->what & LM_LOWER_TRAIN)
     lower_train(e, r, model, o);
-  for (int i = 0; i < o->n_lengths && o->what & LM_LOWER_TRAIN && c->n_errors == before; i++)
+  for (int i = 0; i < o->n_lengths && o->what & LM_LOWER_TRAIN && c->n_rejects == before; i++)
     lower_length(e, model, o, o->lengths[i], r->model.loc);
-  if (c->n_errors > before)
+  if (c->n_rejects > before)
     return NULL;
   if (o->what & LM_LOWER_EVAL)
     lm_lower_tokens_check(e, r, model);
@@ -433,7 +433,7 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, const lm_recipe *r, const lm_l
     lower_probe(e, model, o, l);
   if (o->what & LM_LOWER_DECODE) {
     lower_apply(e, model, LM_FUNC_PREFILL, EL_DECODE, o, l, r->model.loc);
-    if (c->n_errors == before)
+    if (c->n_rejects == before)
       lower_apply(e, model, LM_FUNC_DECODE, EL_DECODE, o, l, r->model.loc);
   }
   if (o->what & LM_LOWER_MAPS || any_from_hf(l))
@@ -448,7 +448,7 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, const lm_recipe *r, const lm_l
     lm_lower_after(e, model);
   if (o->what & LM_LOWER_TRAIN)
     lm_lower_optimizer(e, r, l);
-  return c->n_errors > before ? NULL : l;
+  return c->n_rejects > before ? NULL : l;
 }
 
 // ---- checking a file
@@ -469,12 +469,12 @@ static void check_instance(lm_elab *e, lm_decl_ref ref) {
   lm_elab *own = lm_elab_create(e->c, e->prog, lm_module_create(e->c));
   lm_lowered unused = {.m = own->m};
   lm_lower_options o = {0};
-  uint32_t before = e->c->n_errors;
+  uint32_t before = e->c->n_rejects;
   el_inst *model = make_model(own, &r, &o);
   const el_edits *edits = own->edits;
-  if (model && edits && e->c->n_errors == before) {
+  if (model && edits && e->c->n_rejects == before) {
     lower_probe(own, model, &o, &unused); // their methods are only called with the roles of a model
-    if (e->c->n_errors == before)
+    if (e->c->n_rejects == before)
       el_replacements_check(own);
   }
   if (model)
@@ -526,29 +526,29 @@ static lm_elab *check_recipe(lm_ctx *c, lm_program *prog, const lm_recipe *r) {
   };
   lm_elab *e = lm_elab_create(c, prog, lm_module_create(c));
   lm_lowered l = {.m = e->m};
-  uint32_t before = c->n_errors;
+  uint32_t before = c->n_rejects;
   e->seed = r->seed;
   el_inst *model = make_model(e, r, &o);
-  if (c->n_errors > before)
+  if (c->n_rejects > before)
     e->n_visited = 0; // the definitions are checked on symbolic arguments instead
-  if (!model || c->n_errors > before)
+  if (!model || c->n_rejects > before)
     return e;
   lower_train(e, r, model, &o);
   lm_lower_begin(e, model);
   lm_lower_tokens_check(e, r, model);
   bool outputs = el_method_find(model, lm_lower_output(e, model));
-  if (outputs && c->n_errors == before)
+  if (outputs && c->n_rejects == before)
     lower_apply(e, model, LM_FUNC_APPLY, EL_EVAL, &o, &l, r->model.loc);
-  if (c->n_errors == before)
+  if (c->n_rejects == before)
     el_replacements_check(e);
   lm_lower_maps(e, model, &l, r->model.loc);
-  if (r->peft && c->n_errors == before)
+  if (r->peft && c->n_rejects == before)
     lm_lower_peft(e, model, &l, r->peft_loc);
-  if (c->n_errors == before)
+  if (c->n_rejects == before)
     lm_lower_after(e, model);
-  if (c->n_errors == before)
+  if (c->n_rejects == before)
     lm_lower_optimizer(e, r, &l);
-  if (c->n_errors == before && r->run.unit != LM_RECIPE_UNIT_EPOCHS)
+  if (c->n_rejects == before && r->run.unit != LM_RECIPE_UNIT_EPOCHS)
     lm_lower_schedule_check(c, prog, r, lm_recipe_steps(r, (double)lm_lowered_params(&l), 0));
   return e;
 }

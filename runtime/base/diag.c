@@ -92,6 +92,7 @@ lm_diag *lm_diag_add(lm_ctx *c, lm_severity severity, lm_loc at, const char *cod
   d->code = code;
   d->loc = at;
   d->text = vformat(c, fmt, ap);
+  c->n_rejects += severity == LM_SEV_ERROR;
   for (const lm_diag *old = c->diags; old; old = old->next)
     if (same_report(old, d))
       return d;
@@ -113,12 +114,13 @@ lm_diag *lm_report_plain(lm_ctx *c, lm_loc at, const char *fmt, ...) {
 }
 
 lm_diag_mark lm_diag_mark_of(const lm_ctx *c) {
-  return (lm_diag_mark){c->diags_tail, c->n_errors, c->n_warnings};
+  return (lm_diag_mark){c->diags_tail, c->n_errors, c->n_warnings, c->n_rejects};
 }
 
 void lm_diag_return(lm_ctx *c, lm_diag_mark to) {
   c->n_errors = to.n_errors;
   c->n_warnings = to.n_warnings;
+  c->n_rejects = to.n_rejects;
   c->diags_tail = to.tail;
   *to.tail = NULL;
 }

@@ -57,6 +57,7 @@ typedef struct lm_ctx {
   uint32_t n_sources, cap_sources; // [0] is unused
   lm_diag *diags, **diags_tail;
   uint32_t n_errors, n_warnings;
+  uint32_t n_rejects;  // errors, each as often as it was reported
   uint32_t max_errors; // further errors are only counted (default 100)
 } lm_ctx;
 
@@ -79,7 +80,7 @@ lm_diag *lm_report_plain(lm_ctx *c, lm_loc at, const char *fmt, ...) LM_PRINTF(3
 // mark, for speculative work whose errors do not concern the user.
 typedef struct lm_diag_mark {
   lm_diag **tail;
-  uint32_t n_errors, n_warnings;
+  uint32_t n_errors, n_warnings, n_rejects;
 } lm_diag_mark;
 lm_diag_mark lm_diag_mark_of(const lm_ctx *c);
 void lm_diag_return(lm_ctx *c, lm_diag_mark to);
