@@ -456,7 +456,7 @@ static void axes_resize(lm_module *m, const bool *axes, int64_t n) {
 }
 
 // True if a row of a few positions is enough, because everything is proved for every position. The
-// long row takes most of the time of a compilation, and decides only what is not proved.
+// long row takes most of the time of a compilation, and decides only relations without a proof.
 static bool passes_short(lm_module *m, lm_func *f, lm_axis t) {
   int64_t n = lm_axis_size(m, t);
   bool *axes = n > SHORT_ROW ? lm_probe_axes(m, f, t) : NULL;

@@ -240,7 +240,7 @@ static void tick_close(pipeline *p, lm_builder *b) {
   b->before = p->tick->next;
 }
 
-// ---- what follows
+// ---- the results of the loop
 
 // The rows of this rank's part, of the results of all iterations. The last stage has them, and
 // sends each rank its micro-batches.

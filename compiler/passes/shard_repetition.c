@@ -1,8 +1,9 @@
 // shard_repetition.c - the repetition whose instances are the stages of a pipeline.
 //
-// A repetition is a loop over instances of a block. What it reads of the rows alone, as masks and
-// rotations, is computed for each micro-batch: such operations become the first ones of the loop's
-// body, from which shard_pipeline.c moves them to the loop over micro-batches.
+// A repetition is a loop over instances of a block. Values that it reads and that depend on the
+// rows alone, as masks and rotations, are computed for each micro-batch: their operations become
+// the first ones of the loop's body, from which shard_pipeline.c moves them to the loop over
+// micro-batches.
 #include <string.h>
 #include "compiler/analysis/activity.h"
 #include "compiler/analysis/analysis.h"
@@ -94,7 +95,7 @@ static bool takes_part(const lm_op *op, lm_axis rows) {
   return op->code == LM_OP_PART && op->attr.to[0] == rows;
 }
 
-// Moves op, and what it is computed from, in front of the loop. False if that depends on the
+// Moves op and the operations that it depends on in front of the loop. False if that depends on the
 // instance.
 static bool hoist(const lm_op *loop, lm_op *op) {
   for (uint32_t i = 0; i < op->n_in; i++)

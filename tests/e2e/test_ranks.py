@@ -389,7 +389,7 @@ def test_stopped(run):
 
 
 def test_session_folder(run):
-    """each start of ranks has a folder of its own, which Open MPI does not share with other starts, and leaves nothing"""
+    """Open MPI keeps the files of each start of ranks in a separate folder, which is removed"""
     mpi_needed(run)
     host = os.uname().nodename
     for name in {host, host.split(".")[0]}:

@@ -4,7 +4,7 @@
 // With AVX512-BF16 (LM_PAIRS), panels are of pairs: [row or column / width][k / 2][width][2], with
 // a zero behind an odd number of elements along k; LM_PAIRS_EMULATED: on other processors too, for
 // tests. Otherwise, or with LM_BF16_WIDENED, bf16 is widened while it is packed.
-// Both give the same sums, but for numbers below 2^-126, which are zero in products of pairs.
+// Both give the same sums, except that numbers below 2^-126 are zero in products of pairs.
 // Prepacked panels of B are of pairs with either.
 #if (defined(__AVX512BF16__) && !defined(LM_MATRIX_UNIT) && !defined(LM_BF16_WIDENED)) ||          \
     defined(LM_PAIRS_EMULATED)
