@@ -58,6 +58,10 @@ typedef struct el_use {
   const el_val *counts; // of a `grouped_dot`, of which w has the groups; NULL: a `dot`
 } el_use;
 el_val el_dot(el_call_site c, const el_val *x, const el_val *w, const el_axes *over);
+// The axes of the dot of x and w over `over`: those of x, then those of w that are not in `shared`.
+// False, with a diagnostic, if an axis is there twice.
+bool el_dot_axes(el_call_site c, const el_axes *x, const el_axes *w, const el_axes *over,
+                 const el_axes *shared, el_axes *out);
 el_val el_grouped_dot(el_call_site c, const el_val *x, const el_val *w, const el_val *counts,
                       const el_axes *over);
 el_val el_dot_edited(el_call_site c, el_use u, el_val y);

@@ -46,13 +46,19 @@ el_val p_mean(el_call_site c) {
   return reduce(c, LM_OP_SUM, true);
 }
 
-el_val el_dot(el_call_site c, const el_val *x, const el_val *w, const el_axes *over) {
-  el_axes axes = el_axes_minus(c.e, &x->axes, over);
-  el_axes own = el_axes_minus(c.e, &w->axes, over);
-  own = el_axes_minus(c.e, &own, &x->axes);
+bool el_dot_axes(el_call_site c, const el_axes *x, const el_axes *w, const el_axes *over,
+                 const el_axes *shared, el_axes *out) {
+  *out = el_axes_minus(c.e, x, over);
+  el_axes own = el_axes_minus(c.e, w, over);
+  own = el_axes_minus(c.e, &own, shared);
   for (uint32_t i = 0; i < own.n; i++)
-    el_axes_push(c.e, &axes, own.v[i]);
-  if (!el_distinct(c, &axes))
+    el_axes_push(c.e, out, own.v[i]);
+  return el_distinct(c, out);
+}
+
+el_val el_dot(el_call_site c, const el_val *x, const el_val *w, const el_axes *over) {
+  el_axes axes;
+  if (!el_dot_axes(c, &x->axes, &w->axes, over, &x->axes, &axes))
     return el_error();
   lm_value *v = NULL;
   if (c.e->m) {

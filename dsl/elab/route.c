@@ -264,12 +264,8 @@ el_val p_ungroup(el_call_site c) {
 
 el_val el_grouped_dot(el_call_site c, const el_val *x, const el_val *w, const el_val *counts,
                       const el_axes *over) {
-  el_axes axes = el_axes_minus(c.e, &x->axes, over);
-  el_axes own = el_axes_minus(c.e, &w->axes, over);
-  own = el_axes_minus(c.e, &own, &counts->axes);
-  for (uint32_t i = 0; i < own.n; i++)
-    el_axes_push(c.e, &axes, own.v[i]);
-  if (!el_distinct(c, &axes))
+  el_axes axes;
+  if (!el_dot_axes(c, &x->axes, &w->axes, over, &counts->axes, &axes))
     return el_error();
   lm_value *v = NULL;
   if (c.e->m) {

@@ -2,7 +2,7 @@
 import json, re
 
 from harness import ROOT, check, distance, load, small, within
-from test_ranks import MUON, QUICK, SAVE, collectives, curve, curves_check, meshes_check, mpi_needed, ranks, shorten, tensors
+from test_ranks import QUICK, SAVE, collectives, curve, curves_check, meshes_check, mpi_needed, ranks, shorten, tensors, with_muon
 
 TP = "parallel { shard tp = [g, ff, vocab] }"
 PIPELINES = {"pp2": (2, "pp = 2"), "pp4": (4, "pp = 4"), "dp2pp2": (4, "pp = 2, dp = 2"), "pp2tp2s": (4, "pp = 2, tp = 2", "sequence=tp"),
@@ -37,9 +37,7 @@ def test_as_one_process(run):
 def test_optimizers(run):
     """Optimizers that compute with whole matrices update those of the stage."""
     mpi_needed(run)
-    file = deep(run)
-    text = open(file).read()
-    open(file, "w").write(re.sub(r"group .*\n", "", text).replace("optimizer = adamw(lr = 1e-3)", MUON))
+    file = with_muon(deep(run))
     ranks(run, 1, file, "-q", "--out", run.path("one"))
     pipeline(run, "pp2", file, "stages", "-q")
     curves_check(run, "one", "stages", "muon and lamb")

@@ -2,7 +2,7 @@
 import json, re
 
 from harness import ROOT, check, small, within
-from test_ranks import MUON, QUICK, collectives, curve, curves_check, meshes_check, model, mpi_needed, ranks, shorten, tensors
+from test_ranks import QUICK, collectives, curve, curves_check, meshes_check, model, mpi_needed, ranks, shorten, tensors, with_muon
 
 SANITIZED = {"sent", "optimizers", "samples", "refused"}
 
@@ -146,7 +146,7 @@ def test_optimizers(run):
     mpi_needed(run)
     file = model(run)
     text = open(file).read()
-    open(file, "w").write(re.sub(r"group .*\n", "", text).replace("optimizer = adamw(lr = 1e-3)", MUON))
+    with_muon(file)
     ranks(run, 1, file, "-q", "--out", run.path("one"))
     for name in ("zero1", "hsdp"):
         zero_run(run, name, file, name, "-q")
