@@ -9,8 +9,9 @@
 // c is the axis of the elements of a block, ..r the other axes. `fit` computes what the elements of
 // a block share, one result or a tuple, which follows the first argument of the other methods.
 // qcast(x, F, over) is decode(encode(x)) with the derivative of x; where `inside` is false, if the
-// format has that method, the derivative is 0. Elements along `over`, in this order, are divided
-// into blocks of `block` elements, a parameter or dim of the format; 0: they are one block.
+// format has that method, the derivative is 0. NaN stays NaN, whatever the codes are. Elements
+// along `over`, in this order, are divided into blocks of `block` elements, a parameter or dim of
+// the format; 0: they are one block.
 #include "dsl/elab/inst.h"
 #include "dsl/elab/prim.h"
 #include <string.h>
@@ -234,7 +235,8 @@ static el_val elementwise(fitted *f, const char *name, el_val first, el_kind kin
   return el_error();
 }
 
-// y, whose cotangent is that of x: of all its elements, or of those inside of the range.
+// y, or NaN where x is NaN. The cotangent is that of x: of all its elements, or of those inside of
+// the range.
 static el_val straight(fitted *f, const el_val *x, const el_val *split, const blocks *b, el_val y) {
   lm_builder *at = &f->c.e->b;
   bool limited = has_method(f->ref.inst->decl, "inside");
@@ -244,7 +246,10 @@ static el_val straight(fitted *f, const el_val *x, const el_val *split, const bl
   y = joined(f->c, &y, b, &x->axes);
   if (!x->v)
     return el_tensor(x->kind, &x->axes, NULL);
+  lm_value *own = lm_emit1(at, LM_OP_STOP, x->v);
+  lm_value *wide = lm_emit_cast(at, own, LM_F32);
   lm_value *v = lm_emit_cast(at, y.v, (lm_dtype)x->v->type.dtype);
+  v = lm_emit_select(at, lm_emit2(at, LM_OP_EQ, wide, wide), v, own);
   lm_value *of = x->v;
   if (limited)
     of = lm_emit_select(at, joined(f->c, &inside, b, &x->axes).v, of, lm_emit1(at, LM_OP_STOP, of));

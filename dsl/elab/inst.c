@@ -49,32 +49,47 @@ const ast_expr *el_argument(const ast_arg *args, uint32_t n, const ast_sig *sig,
   return NULL;
 }
 
+static uint32_t parameter_named(const ast_sig *sig, lm_sym name) {
+  uint32_t k = 0;
+  while (k < sig->n_params && sig->params[k].name.text != name)
+    k++;
+  return k;
+}
+
+// Reports an argument that the declaration has no parameter for.
+static void report_argument(lm_elab *e, const ast_arg *a, const ast_decl *d) {
+  const char *names[64];
+  uint32_t n = d->sig.n_params, m = 0;
+  for (; m < n && m < 64; m++)
+    names[m] = d->sig.params[m].name.text;
+  lm_diag *g = a->kind == ARG_NAMED ? EL_ERR(e, a->loc, E078, d->name.text, a->name)
+                                    : EL_ERR(e, a->loc, E084, d->name.text, n, n == 1 ? "" : "s");
+  lm_diag_note(e->c, g, d->name.loc, "%s is declared here", d->name.text);
+  const char *near = a->kind == ARG_NAMED ? lm_nearest(a->name, names, (int)m) : NULL;
+  if (near)
+    lm_diag_help(e->c, g, "did you mean '%s'?", near);
+  else if (a->kind == ARG_NAMED)
+    lm_diag_help(e->c, g, "it takes %s", lm_sig_names(e->c, &d->sig, 0));
+}
+
 static bool check_arguments(lm_elab *e, const ast_expr *call, const ast_decl *d) {
   uint32_t at = 0, n = d->sig.n_params;
   bool ok = true;
+  bool *given = LM_NEW_N(e->a, bool, n + 1);
   for (uint32_t i = 0; i < call->n_args; i++) {
     const ast_arg *a = &call->args[i];
-    const char *names[64];
-    uint32_t k = a->kind == ARG_NAMED ? 0 : at++, m = 0;
-    if (a->kind == ARG_NAMED)
-      while (k < n && d->sig.params[k].name.text != a->name)
-        k++;
-    if (k < n && (a->kind == ARG_POS || a->kind == ARG_NAMED))
-      continue;
-    for (; m < n && m < 64; m++)
-      names[m] = d->sig.params[m].name.text;
-    lm_diag *g = a->kind == ARG_NAMED ? EL_ERR(e, a->loc, E078, d->name.text, a->name)
-                                      : EL_ERR(e, a->loc, E084, d->name.text, n, n == 1 ? "" : "s");
-    lm_diag_note(e->c, g, d->name.loc, "%s is declared here", d->name.text);
-    const char *near = a->kind == ARG_NAMED ? lm_nearest(a->name, names, (int)m) : NULL;
-    if (near)
-      lm_diag_help(e->c, g, "did you mean '%s'?", near);
-    else if (a->kind == ARG_NAMED)
-      lm_diag_help(e->c, g, "it takes %s", lm_sig_names(e->c, &d->sig, 0));
-    ok = false;
+    uint32_t k = a->kind == ARG_NAMED ? parameter_named(&d->sig, a->name) : at++;
+    bool matches = k < n && (a->kind == ARG_POS || a->kind == ARG_NAMED);
+    if (matches && given[k])
+      EL_ERR(e, a->loc, E095, d->name.text, d->sig.params[k].name.text);
+    else if (!matches)
+      report_argument(e, a, d);
+    ok &= matches && !given[k];
+    if (matches)
+      given[k] = true;
   }
   for (uint32_t k = 0; k < n; k++) {
-    if (!ok || d->sig.params[k].init || el_argument(call->args, call->n_args, &d->sig, k))
+    if (!ok || d->sig.params[k].init || given[k])
       continue;
     lm_diag *g = EL_ERR(e, call->loc, E079, d->name.text, d->sig.params[k].name.text);
     lm_diag_note(e->c, g, d->sig.params[k].name.loc, "declared here");

@@ -204,6 +204,35 @@ def test_formats_gpu(run):
         within(name, distance(gpu[name], cpu[name]), 2e-7)
 
 
+EXTREME = """import std.formats: e4m3, e5m2, int8, int4, nf4, dyn8
+model M(r = 2, vocab = 256) {
+  param x: real[r, vocab] = zeros
+  param p: f32[r] = ones
+  apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] {
+    let y = stack((qcast(x, e4m3(), vocab), qcast(x, e5m2(), vocab), qcast(x, int8(), vocab), qcast(x, int4(), vocab),
+                   qcast(x, nf4(), vocab), qcast(x, dyn8(), vocab)), m, before = r)
+    return gather(view(y, (m, r) -> all), tok, all)
+  }
+  loss(bt: Batch[b, t]) -> (f32, f32) { return (sum(p) * sum(bt.w), sum(bt.w)) }
+}
+model Start = M() from "start.safetensors"
+data D { source s = batches("batches.safetensors") }
+recipe R { model = Start; data = D; run = 1 steps; micro = 12 tokens; precision { compute = f32 }; optimizer = sgd(lr = 0) }
+"""
+
+
+def test_extremes(run):
+    """NaN stays NaN and changes no other element; a block of numbers without a finite reciprocal becomes 0"""
+    x = np.random.default_rng(1).normal(0, 1, (2, 256)).astype("f4")
+    x[0, 3], x[1] = np.nan, x[1] * f4(1e-39)
+    save(run.path("start.safetensors"), {"x": x, "p": np.ones(2, "f4")})
+    tok = np.arange(12, dtype="<i4").reshape(1, 1, -1)
+    save(run.path("batches.safetensors"), dict(tok=tok, pos=tok, seg=0 * tok, next=0 * tok, w=np.ones(tok.shape, "<f4")))
+    y = run.trace(run.write("m.lm", EXTREME), "--values", "logits")["logits"].reshape(6, 2, 256)
+    check((np.isnan(y[:, 0]) == np.isnan(x[0])).all(), f"{np.isnan(y[:, 0]).sum(1)}")
+    check((np.abs(y[:, 1]) < 2.0 ** -100).all(), f"{y[:, 1]}")
+
+
 ADAPTED = """import std.adapt: fake, masked
 import std.formats: int4
 import std.nn: xent
