@@ -129,11 +129,12 @@ def test_earlier_inputs(run):
 
 
 def test_chunk_growth(run):
-    """16 times as many positions: the same number of launches, and memory that grows by this factor"""
-    short, long = (planned(run, mamba2(run, seq), "--enable-pass", "chunk_scan") for seq in (256, 4096))
+    """4 times as many positions: the same number of launches, and memory that grows by this factor. From 1024 positions on the plan
+    also holds the workspace of a large GEMM, of the same size for any length"""
+    short, long = (planned(run, mamba2(run, seq), "--enable-pass", "chunk_scan") for seq in (1024, 4096))
     fixed = planned(run, mamba2(run, 32), "--enable-pass", "chunk_scan")
     bytes_ = [p["peak_bytes"] - fixed["peak_bytes"] for p in (short, long)]
-    check(bytes_[1] <= 18 * bytes_[0], f"bytes: {bytes_}")
+    check(bytes_[1] <= 4.5 * bytes_[0], f"bytes: {bytes_}")
     check(long["launches"] <= short["launches"] + 60, f"launches: {short['launches']}, {long['launches']}")
 
 
