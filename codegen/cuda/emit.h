@@ -11,8 +11,9 @@ enum {
   // Limit in bytes for rows in shared memory, and for sums in arrays that the kernel declares.
   // Larger rows are in the workspace, larger sums in the pool, whose size the launch gives.
   CUDA_MAX_SHARED = 40 << 10,
-  CUDA_UNROLLED = 8,    // iterations of a loop of a thread without a team that run at a time
-  CUDA_MAX_LOCAL = 128, // limit in elements for a row in a thread's local array
+  CUDA_UNROLLED = 8,       // iterations of a loop of a thread without a team that run at a time
+  CUDA_MAX_LOCAL = 128,    // limit in elements for a row in a thread's local array
+  CUDA_SUM_REGISTERS = 32, // limit for the sums over points that a thread has in registers
 };
 
 typedef enum {
@@ -49,6 +50,22 @@ typedef struct cuda_flat_loop {
   double *counted; // instructions by operation, the most of a body
 } cuda_flat_loop;
 
+// A loop over the lanes of a team, if each lane has the same elements of a row at every point.
+typedef struct cuda_rounds {
+  const char *head;  // the text up to the loop's body
+  const char *index; // its variable: lane + round * team
+  int n;             // iterations of a lane; 0: they are many, or differ, or are over several axes
+} cuda_rounds;
+
+// The sums of a result that a loop adds to in registers.
+typedef struct cuda_sum_part {
+  uint32_t result;
+  int64_t elements;  // of all lanes
+  const char *name;  // of the array of a thread's sums
+  int n;             // its elements
+  const char *store; // the text that writes them to the team's set
+} cuda_sum_part;
+
 typedef struct cuda_emit {
   lm_gen g;
   // A scan, or NULL. `g.kernel` is then one position of it, at whose points single threads work.
@@ -64,13 +81,16 @@ typedef struct cuda_emit {
   cuda_stage stages[3];
   int n_stages;
   int stage_of[LM_GEN_LOOPS];
-  uint16_t vector; // variable of the vector loop, 0: none
-  bool online;     // computes the maximum of the pass before it too (online.c)
+  uint16_t vector;    // variable of the vector loop, 0: none
+  cuda_rounds rounds; // of stage 0, for sums over points
+  bool online;        // computes the maximum of the pass before it too (online.c)
   // state of the whole kernel
   // CUDA_FLAT: the loops of all passes, by head
   cuda_flat_loop *loops;
   uint32_t n_loops, cap_loops;
-  int *sum_width;   // by result: the vector width that permutes its sums in shared memory
+  int *sum_width;           // by result: the vector width that permutes its sums in shared memory
+  cuda_sum_part *sum_parts; // sums in registers
+  uint32_t n_sum_parts, cap_sum_parts;
   int64_t shared;   // bytes of shared memory that the kernel declares
   int64_t max_pool; // limit in bytes of the pool
   int64_t workspace[LM_KERNEL_WORKSPACES];

@@ -355,27 +355,54 @@ static bool has_dyn(const cuda_emit *e, int k) {
   return false;
 }
 
+// The iterations of each lane in a loop over the lanes of a team, or at most one; 0 if they differ
+// or are many.
+static int team_rounds(const cuda_emit *e, int k) {
+  enum {
+    UNROLLED = 4
+  };
+  int64_t n = (int64_t)cuda_trips(e, k);
+  if (has_dyn(e, k))
+    return 0;
+  if (n <= e->team)
+    return 1;
+  return n % e->team == 0 && n / e->team <= UNROLLED ? (int)(n / e->team) : 0;
+}
+
 // The head of a loop over the lanes of a team. If every lane has the same few iterations, their
 // number is a constant: the loop is then unrolled, and the loads of all iterations are in flight
 // together. Without an iteration for every lane it is a condition.
 static void team_head(cuda_emit *e, int k, const char *name, const char *count, lm_buf *out) {
-  enum {
-    UNROLLED = 4
-  };
   const char *type = e->g.target->index;
-  int64_t n = has_dyn(e, k) ? INT64_MAX : (int64_t)cuda_trips(e, k);
-  if (n <= e->team) {
+  int rounds = team_rounds(e, k);
+  int64_t n = (int64_t)cuda_trips(e, k);
+  if (rounds == 1) {
     lm_buf_printf(out, n < e->team ? "if (lane < %lld) {\n" : "{\n", (long long)n);
     lm_buf_printf(out, "const %s %s = lane;\n", type, name);
-  } else if (n % e->team == 0 && n / e->team <= UNROLLED) {
+  } else if (rounds) {
     const char *u = lm_gen_temp_name(&e->g, "u");
-    lm_buf_printf(out, "LM_UNROLL\nfor (int32_t %s = 0; %s < %lld; %s++) {\n", u, u,
-                  (long long)(n / e->team), u);
+    lm_buf_printf(out, "LM_UNROLL\nfor (int32_t %s = 0; %s < %d; %s++) {\n", u, u, rounds, u);
     lm_buf_printf(out, "const %s %s = lane + %s * %d;\n", type, name, u, e->team);
   } else {
     lm_buf_printf(out, "for (%s %s = lane; %s < %s; %s += %d) {\n", type, name, name, count, name,
                   e->team);
   }
+}
+
+// Of stage 0, for sums over points.
+static cuda_rounds rounds_of(cuda_emit *e) {
+  cuda_axis axes[LM_GEN_LOOPS];
+  cuda_rounds none = {0};
+  if (!e->g.kernel->attr.n_to || e->team == 1 || !e->stages[0].strided ||
+      stage_axes(e, 0, axes) != 1)
+    return none;
+  const lm_var *v = &e->g.vars.v[axes[0].var];
+  int n = team_rounds(e, 0);
+  if (v->lo || !n)
+    return none;
+  lm_buf head = {0};
+  team_head(e, 0, v->name, axes[0].extent, &head);
+  return (cuda_rounds){.head = lm_gen_take(&e->g, &head), .index = v->name, .n = n};
 }
 
 static void write_loop(cuda_emit *e, int k, const char *body) {
@@ -419,6 +446,8 @@ static void write_loop(cuda_emit *e, int k, const char *body) {
 static void emit_stage(cuda_emit *e, int k);
 
 static void emit_run(cuda_emit *e, int k) {
+  if (!k)
+    e->rounds = rounds_of(e);
   level_open(e, k + 1);
   emit_stage(e, k + 1);
   const char *body = level_close(e, k + 1);

@@ -5,11 +5,12 @@
 // large for either.
 //
 // The sums of a chunk are in shared memory, one set for each team, and are added in the order of
-// teams at the end of the chunk. With vectors of w elements, element j is at (j mod w) * (n / w) +
-// j / w, so that neighbouring threads access different banks. cuda_shape_choose gives a block as
-// many teams as it has room for sets. If that is one, the team is the whole block, and sums that
-// are too large for shared memory are accumulated in the result itself: one thread adds all terms
-// of an element there. Two teams would race.
+// teams at the end of the chunk. Until then a thread has its sums in registers, if they are few and
+// it has the same elements of a row at every point. With vectors of w elements, element j is at (j
+// mod w) * (n / w) + j / w, so that neighbouring threads access different banks. cuda_shape_choose
+// gives a block as many teams as it has room for sets. If that is one, the team is the whole block,
+// and sums that are too large for shared memory are accumulated in the result itself: one thread
+// adds all terms of an element there. Two teams would race.
 #include "codegen/cuda/emit.h"
 
 typedef struct row {
@@ -153,6 +154,51 @@ int64_t cuda_sums_pool(const cuda_emit *e) {
   return bytes > CUDA_MAX_SHARED ? bytes : 0;
 }
 
+static int sum_registers(const cuda_emit *e) {
+  int n = 0;
+  for (uint32_t i = 0; i < e->n_sum_parts; i++)
+    n += e->sum_parts[i].n;
+  return n;
+}
+
+// True if all of its sums are in registers until the end of the chunk.
+static bool in_registers(const cuda_emit *e, uint32_t result) {
+  int64_t n = 0;
+  for (uint32_t i = 0; i < e->n_sum_parts; i++)
+    if (e->sum_parts[i].result == result)
+      n += e->sum_parts[i].elements;
+  return n == sum_elements(e, result);
+}
+
+// Adds x to a sum in a register, if the pass has only a loop over lanes, and maybe one over the
+// elements of a vector. location: the arguments of lm_get and lm_put for the sum in shared memory.
+static bool register_add(cuda_emit *e, int level, uint32_t result, const char *location,
+                         const char *x) {
+  int width = e->width[e->g.pass];
+  const lm_var *v = &e->g.vars.v[e->vector];
+  bool complete = e->vector ? !v->lo && v->hi == width : width == 1;
+  const cuda_rounds *r = &e->rounds;
+  if (!complete || level != e->n_stages || e->n_stages != 1 + (e->vector != 0) || !r->n ||
+      sum_registers(e) + r->n * width > CUDA_SUM_REGISTERS)
+    return false;
+  cuda_sum_part *p = &LM_PUSH(e->g.arena, e->sum_parts, e->n_sum_parts, e->cap_sum_parts);
+  *p = (cuda_sum_part){.result = result,
+                       .elements = (int64_t)cuda_trips(e, 0) * width,
+                       .name = lm_gen_temp_name(&e->g, "k"),
+                       .n = r->n * width};
+  const char *round = lm_arena_printf(e->g.arena, "(%s - lane) / %d", r->index, e->team);
+  const char *at =
+      e->vector ? lm_arena_printf(e->g.arena, "%s[%s * %d + %s]", p->name, round, width, v->name)
+                : lm_arena_printf(e->g.arena, "%s[%s]", p->name, round);
+  lm_gen_statement(&e->g, level, "%s += %s;", at, x);
+  const char *loop =
+      e->vector ? lm_arena_printf(e->g.arena, "LM_UNROLL\nfor (int32_t %s = 0; %s < %d; %s++) ",
+                                  v->name, v->name, width, v->name)
+                : "";
+  p->store = lm_arena_printf(e->g.arena, "%s%slm_put(%s, %s);\n}\n", r->head, loop, location, at);
+  return true;
+}
+
 void cuda_sum_add(cuda_emit *e, int level, uint32_t result, lm_type t, const lm_ix *ix,
                   const char *x) {
   lm_ix at = lm_gen_dense_index(&e->g, t, ix, lm_kernel_inner(e->g.kernel, t)), rest = {0};
@@ -176,7 +222,8 @@ void cuda_sum_add(cuda_emit *e, int level, uint32_t result, lm_type t, const lm_
   if (shared) {
     const char *location = lm_arena_printf(e->g.arena, "c%u, team * %lld + %s", result,
                                            (long long)sum_pitch(e, result), index);
-    lm_gen_statement(&e->g, level, "lm_put(%s, lm_get(%s) + %s);", location, location, x);
+    if (!register_add(e, level, result, location, x))
+      lm_gen_statement(&e->g, level, "lm_put(%s, lm_get(%s) + %s);", location, location, x);
   } else {
     lm_gen_statement(&e->g, level, "c%u[%s] += %s;", result, index, x);
   }
@@ -200,8 +247,10 @@ static long long sum_declare(cuda_emit *e, uint32_t i, lm_buf *b) {
   return all;
 }
 
+// Clears the sums that are not in registers.
 void cuda_sums_begin(cuda_emit *e, lm_buf *b) {
   int threads = e->team * e->teams;
+  bool cleared = false;
   if (cuda_sums_pool(e))
     lm_buf_puts(b, "LM_POOL_DECLARE();\n");
   for (uint32_t i = 0; i < e->g.kernel->n_out; i++) {
@@ -209,14 +258,22 @@ void cuda_sums_begin(cuda_emit *e, lm_buf *b) {
       continue;
     long long all = sum_declare(e, i, b);
     const char *clear = sum_shared(e, i) ? "lm_put(c%u, z, 0.0f);\n" : "c%u[z] = 0.0f;\n";
+    if (in_registers(e, i))
+      continue;
     lm_buf_printf(b, "for (int32_t z = lm_thread(); z < %lld; z += %d) ", all, threads);
     lm_buf_printf(b, clear, i);
+    cleared = true;
   }
-  lm_buf_puts(b, "lm_barrier();\n");
+  for (uint32_t i = 0; i < e->n_sum_parts; i++)
+    lm_buf_printf(b, "float %s[%d] = {0};\n", e->sum_parts[i].name, e->sum_parts[i].n);
+  if (cleared)
+    lm_buf_puts(b, "lm_barrier();\n");
 }
 
 void cuda_sums_finish(cuda_emit *e, lm_buf *b) {
   int threads = e->team * e->teams;
+  for (uint32_t i = 0; i < e->n_sum_parts; i++)
+    lm_buf_puts(b, e->sum_parts[i].store);
   lm_buf_puts(b, "lm_barrier();\n");
   for (uint32_t i = 0; i < e->g.kernel->n_out; i++) {
     if (!lm_kernel_result_summed(e->g.kernel, i) || !sum_shared(e, i))
