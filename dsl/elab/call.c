@@ -331,10 +331,15 @@ static const char *nearest_function(lm_elab *e, lm_sym name) {
   return lm_nearest(name, all, count);
 }
 
-static lm_file *library_nn(const lm_elab *e) {
-  for (uint32_t i = 0; i < e->prog->n_files; i++)
-    if (strcmp(e->prog->files[i]->path, "std.nn") == 0)
-      return e->prog->files[i];
+// The module of the library that declares a function or format of this name; NULL if none does.
+static const char *library_module(const lm_elab *e, lm_sym name) {
+  const lm_program *library = lm_library_load(e->c);
+  for (uint32_t i = 0; i < library->n_files; i++) {
+    lm_decl_ref ref = lm_program_find(library, library->files[i], name);
+    if (ref.decl && ref.file == library->files[i] && strcmp(ref.file->path, "std.optim") &&
+        (ref.decl->kind == DC_FN || ref.decl->kind == DC_FORMAT))
+      return ref.file->path;
+  }
   return NULL;
 }
 
@@ -343,13 +348,14 @@ static el_val report_unknown_function(lm_elab *e, const ast_expr *x) {
     return el_error();
   int n_nn = 0;
   lm_sym name = x->a->text;
-  lm_file *nn = library_nn(e);
+  lm_file *nn = e->prog->nn;
+  const char *module = library_module(e, name);
   const char *near = nearest_function(e, name);
   const char *const *in_nn = nn ? lm_program_names(e->prog, nn, DC_FN, &n_nn) : NULL;
   const char *near_nn = lm_nearest(name, in_nn, n_nn);
   lm_diag *d = EL_ERR(e, x->loc, E082, name);
-  if (nn && lm_program_find(e->prog, nn, name).decl)
-    lm_diag_help(e->c, d, "import std.nn: %s", name);
+  if (module)
+    lm_diag_help(e->c, d, "import %s: %s", module, name);
   else if (el_help_word(e, d, name))
     return el_error();
   else if (!near && near_nn)

@@ -86,7 +86,7 @@ static void schedule_sample(lm_elab *e, const lm_recipe *r, int64_t steps) {
 }
 
 void lm_lower_schedule_check(lm_ctx *c, lm_program *prog, const lm_recipe *r, int64_t steps) {
-  if (!r->schedule.name || is_trial(r))
+  if (!r->schedule.name || !r->run.unit || is_trial(r))
     return;
   lm_elab *e = lm_elab_create(c, prog, lm_module_create(c));
   el_frame frame = {

@@ -340,7 +340,9 @@ static void check_templates(const lm_reader *d, const lm_recipe_data *x) {
     first = first ? first : s;
   }
   if (x->chats && x->tokenizer.train)
-    LM_REPORT(d->R->c, x->tokenizer.loc, E263);
+    lm_diag_help(d->R->c, LM_REPORT(d->R->c, x->tokenizer.loc, E263),
+                 "train one on text: lmc tokenizer train -o tokenizer.json FILE…; then name it: "
+                 "bpe(\"tokenizer.json\"). bytes() needs none");
 }
 
 static void read_long(const lm_reader *d, lm_recipe_data *out) {

@@ -123,7 +123,7 @@ static const char *kind_name(ast_decl_kind kind) {
          : kind == DC_OPTIMIZER ? "optimizer"
          : kind == DC_DATA      ? "data section"
          : kind == DC_RECIPE    ? "recipe"
-                                : "function";
+                                : "schedule";
 }
 
 const char *lm_read_nearest(lm_resolver *R, const lm_file *file, ast_decl_kind kind,
@@ -137,13 +137,50 @@ const char *lm_read_nearest(lm_resolver *R, const lm_file *file, ast_decl_kind k
   return lm_nearest(name, library, n_library);
 }
 
-static const char *matrix_optimizer(ast_decl_kind kind, const char *name) {
-  static const char *const names[] = {"muon", "shampoo", "soap", "kron", "psgd", "galore"};
-  for (size_t i = 0; kind == DC_OPTIMIZER && i < LM_COUNT(names); i++)
+static bool is_of(const char *name, const char *const *names, size_t n) {
+  for (size_t i = 0; i < n; i++)
     if (!strcasecmp(name, names[i]))
-      return "the library does not have it; an optimizer of matrices is declared with "
-             "update(p: f32[i, o], g: f32[i, o]) -> f32[i, o]";
+      return true;
+  return false;
+}
+
+// What to write for an optimizer of other programs; NULL if there is none.
+static const char *optimizer_meant(const char *name) {
+  static const char *const matrices[] = {"shampoo", "soap", "kron", "psgd", "galore"};
+  static const char *const bytes[] = {"adamw8bit", "adamw_8bit", "adamw_bnb_8bit", "adam8bit",
+                                      "paged_adamw_8bit"};
+  if (is_of(name, matrices, LM_COUNT(matrices)))
+    return "the library does not have it; an optimizer of matrices is declared with "
+           "update(p: f32[i, o], g: f32[i, o]) -> f32[i, o]";
+  if (is_of(name, bytes, LM_COUNT(bytes)))
+    return "precision { moments = dyn8() } stores the states of any optimizer in 8 bits";
   return NULL;
+}
+
+// The optimizers or schedules of the library: "adamw, adam, …".
+static const char *library_list(lm_resolver *R, ast_decl_kind kind) {
+  const ast_file *tree = R->p->optim->tree;
+  const char *list = "";
+  for (uint32_t i = 0; i < tree->n; i++) {
+    const ast_decl *x = tree->v[i];
+    bool other =
+        x->kind == DC_FN && (!x->sig.n_params || strcmp(x->sig.params[0].name.text, "step"));
+    if (x->kind == kind && !other)
+      list = lm_arena_printf(R->c->arena, "%s%s%s", list, *list ? ", " : "", x->name.text);
+  }
+  return list;
+}
+
+static void suggest_decl(const lm_reader *d, lm_diag *e, const lm_file *file, ast_decl_kind kind,
+                         const char *name) {
+  const char *meant = kind == DC_OPTIMIZER ? optimizer_meant(name) : NULL;
+  const char *near = lm_read_nearest(d->R, file, kind, name);
+  if (meant)
+    lm_diag_help(d->R->c, e, "%s", meant);
+  else if (!near && (kind == DC_OPTIMIZER || kind == DC_FN) && d->R->p->optim)
+    lm_diag_help(d->R->c, e, "the library has %s", library_list(d->R, kind));
+  else
+    lm_read_suggest(d, e, near);
 }
 
 lm_decl_ref lm_read_decl(const lm_reader *d, const lm_file *file, ast_decl_kind kind, lm_sym name,
@@ -160,10 +197,6 @@ lm_decl_ref lm_read_decl(const lm_reader *d, const lm_file *file, ast_decl_kind 
     return (lm_decl_ref){0};
   }
   lm_diag *e = LM_REPORT(d->R->c, at, E207, kind_name(kind), name);
-  const char *unsupported = matrix_optimizer(kind, name);
-  if (unsupported)
-    lm_diag_help(d->R->c, e, "%s", unsupported);
-  else
-    lm_read_suggest(d, e, lm_read_nearest(d->R, file, kind, name));
+  suggest_decl(d, e, file, kind, name);
   return (lm_decl_ref){0};
 }

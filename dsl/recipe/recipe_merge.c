@@ -194,12 +194,19 @@ static const char *key_elsewhere(merge *m, const lm_settings *s, const char *nam
 // The key for a word of other programs; NULL if there is none.
 static const char *key_meant(const char *section, const char *word) {
   static const char *const words[][2] = {
-      {"steps", "run"},          {"max_steps", "run"},   {"epochs", "run"},
-      {"batch_size", "batch"},   {"lr", "optimizer"},    {"learning_rate", "optimizer"},
-      {"scheduler", "schedule"}, {"warmup", "schedule"}, {"dtype", "precision"}};
+      {"run", "steps max_steps epochs num_epochs"},
+      {"batch", "batch_size"},
+      {"micro", "accumulate gradient_accumulation_steps micro_batch_size"},
+      {"optimizer", "lr learning_rate weight_decay"},
+      {"schedule", "scheduler lr_scheduler warmup warmup_steps"},
+      {"clip", "max_grad_norm"},
+      {"precision", "dtype bf16 fp16"},
+      {"memory", "gradient_checkpointing"},
+      {"save", "output_dir"}};
+  bool planned;
   for (size_t i = 0; i < LM_COUNT(words) && !strcmp(section, "recipe"); i++)
-    if (!strcmp(words[i][0], word))
-      return words[i][1];
+    if (lm_schema_has_word(words[i][1], word, &planned))
+      return words[i][0];
   return NULL;
 }
 

@@ -228,8 +228,11 @@ static bool wrong_unit(lm_resolver *R, const lm_schema_key *key, const ast_expr 
                      : lm_schema_has_word(key->units, "tokens", &planned) ? "tokens"
                      : lm_schema_has_word(key->units, "docs", &planned)   ? "docs"
                                                                           : NULL;
+  const char *rows = lm_schema_has_word(key->units, "seqs", &planned)
+                         ? lm_arena_printf(R->c->arena, ", or %s seqs for rows", e->spelling)
+                         : "";
   if (!a->unit && unit && e->kind == EX_NUMBER)
-    lm_diag_help(R->c, d, "write %s %s", e->spelling, unit);
+    lm_diag_help(R->c, d, "write %s %s%s", e->spelling, unit, rows);
   return false;
 }
 
