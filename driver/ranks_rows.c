@@ -27,12 +27,23 @@ static bool rows_divide(const lm_session *s, int64_t seq) {
   return false;
 }
 
+// The largest micro-batch whose number in a step pp divides; 0 if there is none.
+static int64_t micro_for_stages(const lm_session *s) {
+  int64_t batch = s->project.recipe->batch, seq = s->run.seq;
+  for (int64_t micro = batch / s->run.pp / seq * seq; micro > 0; micro -= seq)
+    if (batch % micro == 0 && batch / micro % s->run.pp == 0)
+      return micro;
+  return 0;
+}
+
 static lm_status pipeline_refuse(const lm_session *s) {
   const lm_recipe *r = s->project.recipe;
   lm_diag *d = LM_REPORT(s->project.ctx, r->parallel.loc, E25D, s->run.pp, s->run.pipeline);
-  lm_diag_note(s->project.ctx, d, r->micro_loc,
-               "a step of %lld tokens is %d micro-batches of %lld tokens", (long long)r->batch,
-               s->run.pipeline, (long long)lm_run_micro(&s->run));
+  lm_diag_note(s->project.ctx, d, r->micro_loc, "a step has %lld tokens, a micro-batch %lld",
+               (long long)r->batch, (long long)lm_run_micro(&s->run));
+  int64_t micro = micro_for_stages(s);
+  if (micro)
+    lm_diag_help(s->project.ctx, d, "micro = %lld tokens does", (long long)micro);
   return lm_verdict(s->project.ctx);
 }
 

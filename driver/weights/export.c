@@ -8,6 +8,8 @@
 #include "driver/weights/hf.h"
 #include "driver/weights/peft.h"
 #include "driver/weights/weights.h"
+#include "driver/weights/zoo.h"
+#include "dsl/lower/columns.h"
 #include "runtime/base/diag_code.h"
 
 typedef struct dtype {
@@ -159,6 +161,22 @@ static lm_status edits_check(const lm_session *s) {
   return lm_verdict(s->project.ctx);
 }
 
+// LM_USER if the architecture that the configuration names is causal and the model is not, within
+// its prompts; reported.
+static lm_status prompt_check(const exporter *x) {
+  lm_ctx *c = x->s->project.ctx;
+  const ast_decl *model = x->s->project.recipe->model.target.decl;
+  if (!lm_model_takes_prompt(c, model))
+    return NULL;
+  const char *assumed;
+  json_t *config = lm_hf_config_make(x->s, x->dtype->torch, &assumed);
+  const char *type = json_string_value(json_object_get(config, "model_type"));
+  if (type && lm_zoo_find(type))
+    LM_REPORT(c, model->name.loc, E32E, type);
+  json_decref(config);
+  return lm_verdict(c);
+}
+
 lm_status lm_export_hf(lm_session *s, const lm_export_options *o, lm_export_result *out) {
   exporter x = {
       .s = s,
@@ -174,6 +192,7 @@ lm_status lm_export_hf(lm_session *s, const lm_export_options *o, lm_export_resu
   if (!s->compiled.lowered->n_maps)
     return lm_weights_no_map(&s->compiled);
   LM_TRY(edits_check(s));
+  LM_TRY(prompt_check(&x));
   LM_TRY(folder_check(&x));
   LM_TRY(lm_output_weights_check(o->dir));
   LM_TRY(lm_output_kind_check(o->dir, &LM_OUTPUT_EXPORT));

@@ -286,7 +286,7 @@ static const char TUNE_TEXT[] =
     "# To fine-tune: put text beside this file, or name it here, then lmc run.\n"
     "data Text {\n  tokenizer = %s\n  source text = text(\"*.txt\")\n"
     "  holdout dev = tail(1%%)\n  pack best_fit(seq = %d tokens)\n}\n\n"
-    "recipe Tune {\n  model = Imported\n  data = Text\n  run = 1 epochs; batch = 8Ki tokens\n"
+    "recipe Tune {\n  model = Imported\n  data = Text\n  run = 1 epoch; batch = 8Ki tokens\n"
     "  optimizer = adamw(lr = 1e-4, betas = (0.9, 0.95), decay = 0.1)\n"
     "  schedule = warmup_cosine(warmup = 20 steps, floor = 10%%)\n"
     "  clip = global_norm(max = 1.0)\n"
@@ -295,7 +295,7 @@ static const char TUNE_TEXT[] =
 static const char TUNE_BATCHES[] =
     "# To fine-tune: put batches.safetensors beside this file, with the columns of the model.\n"
     "data Batches { source rows = batches(\"batches.safetensors\") }\n\n"
-    "recipe Tune {\n  model = Imported\n  data = Batches\n  run = 1 epochs\n"
+    "recipe Tune {\n  model = Imported\n  data = Batches\n  run = 1 epoch\n"
     "  optimizer = adamw(lr = 1e-4, betas = (0.9, 0.95), decay = 0.1)\n"
     "  schedule = warmup_cosine(warmup = 20 steps, floor = 10%%)\n"
     "  clip = global_norm(max = 1.0)\n"

@@ -32,6 +32,16 @@ model M(d = 8, vocab = 256, positions = 256) {
     let l = xent(apply(bt.tok, bt.pos, bt.seg, prompt), bt.next)
     return (LOSS, sum(bt.w))
   }
+  map hf {
+    @embed = ("embed", [vocab, d])
+    @head = ("head", [vocab, d])
+    @order = ("order", [positions, d])
+    @layers.#.wq = ("#.q", [d, (g, e)])
+    @layers.#.wk = ("#.k", [d, (g, e)])
+    @layers.#.wv = ("#.v", [d, (g, e)])
+    @layers.#.wo = ("#.o", [(g, e), d])
+    config { model_type = "TYPE" }
+  }
 }
 data D { SOURCE }
 recipe R {
@@ -46,8 +56,8 @@ QA = 'source s = prompt("qa.jsonl"); pack best_fit(seq = 192 tokens)'
 TEXT = 'source s = text("text.txt"); pack best_fit(seq = 16 tokens)'
 
 
-def model(mask=RIGHT, loss="sum(l * bt.w)", source=TEXT, batch=32):
-    return MODEL.replace("MASK", mask).replace("LOSS", loss).replace("SOURCE", source).replace("BATCH", str(batch))
+def model(mask=RIGHT, loss="sum(l * bt.w)", source=TEXT, batch=32, kind="prefix"):
+    return MODEL.replace("MASK", mask).replace("LOSS", loss).replace("SOURCE", source).replace("BATCH", str(batch)).replace("TYPE", kind)
 
 
 # name: allowed masks, and whether they are proved; or the code of the error
@@ -137,6 +147,10 @@ def test_prompt_values(run):
         within("logits", distance(ours["logits"][0], logits), 2e-6)
         l = np.log(np.exp(logits).sum(-1)) - np.take_along_axis(logits, b["next"][0, 0][:, None], 1)[:, 0]
         within("loss", abs(ours["loss"][0] - l[n - 1 :].mean()), 2e-6)
+    for kind, code in ("prefix", 0), ("llama", 1):
+        named = model(source=QA, batch=192, kind=kind).replace("model = M()", "model = Trained").replace("data D", 'model Trained = M() from "run"\ndata D')
+        error = run("export", run.write("e.lm", named), "-o", run.path(kind), status=code)
+        check(not code or "error[E32E]: the model sees its prompt in both directions, and transformers' llama does not" in error, error)
 
 
 def test_prompt_mistakes(run):
