@@ -4,6 +4,7 @@
 #include "driver/report/report.h"
 #include "driver/text.h"
 #include "driver/tune/tune_variant.h"
+#include "dsl/lower/columns.h"
 #include "runtime/base/terminal.h"
 #include "runtime/io/json.h"
 #include "runtime/train/checkpoint_folder.h"
@@ -111,9 +112,18 @@ void lm_report_run_json(const lm_training *x, const lm_run_outcome *r, lm_buf *o
   lm_buf_puts(out, "}\n");
 }
 
+// The command that shows what the model learned.
+static const char *next_command(const lm_training *x, const char *dir) {
+  lm_arena *a = x->s.project.ctx->arena;
+  const lm_recipe *r = x->s.project.recipe;
+  const char *run = lm_show_word(a, dir);
+  if (!lm_model_has_apply(x->s.project.ctx, r->model.target.decl))
+    return lm_arena_printf(a, "lmc %s %s", r->data.n_holdouts ? "eval" : "export", run);
+  const char *prompt = r->n_samples ? r->samples[0].prompt : "...";
+  return lm_arena_printf(a, "lmc generate %s --prompt %s", run, lm_show_quoted(a, prompt));
+}
+
 void lm_report_run(const lm_training *x, const lm_run_outcome *r, lm_buf *out) {
-  const char *prompt =
-      x->s.project.recipe->n_samples ? x->s.project.recipe->samples[0].prompt : "...";
   if (!x->dir) {
     lm_buf_printf(out, "done; nothing was saved, as the recipe has no `save`\n");
     return;
@@ -123,6 +133,6 @@ void lm_report_run(const lm_training *x, const lm_run_outcome *r, lm_buf *out) {
   if (r->interrupted)
     lm_buf_printf(out, "the same command resumes from %s\n", dir);
   else
-    lm_buf_printf(out, "done: %s/step-%06lld; next: lmc generate %s --prompt %s\n", dir,
-                  (long long)r->step, lm_show_word(a, dir), lm_show_quoted(a, prompt));
+    lm_buf_printf(out, "done: %s/step-%06lld; next: %s\n", dir, (long long)r->step,
+                  next_command(x, dir));
 }

@@ -74,7 +74,7 @@ static lm_status model_read(lm_starter *x, const lm_starter_options *o) {
   x->arch = o->arch ? lm_zoo_named(o->arch) : NULL;
   x->params = o->params ? lm_count_parse(o->params) : 0;
   if (o->arch && !x->arch)
-    return lm_fail(LM_USER, "--arch: examples/zoo has no %s; it has %s",
+    return lm_fail(LM_USER, "--arch: '%s' is none of the language models of examples/zoo: %s",
                    lm_shown(x->ctx->arena, o->arch), lm_zoo_names(x->ctx->arena));
   if (o->params && !(x->params > 0 && x->params <= MAX_PARAMS))
     return lm_fail(LM_USER, "--params takes a number such as 300k, 50M or 1.5B, not '%s'",

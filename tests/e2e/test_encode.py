@@ -34,7 +34,7 @@ def test_encode_mistakes(run):
     """what needs logits of the next token is an error; the output has the rows in front"""
     file = run.write("m.lm", encoder(SAME).replace("precision", "").replace("adamw(lr = 1e-3)", "adamw(lr = 1e-3); save = checkpoint(\"run\")"))
     run.write("text.txt", "a text of some words\n" * 40)
-    run("run", file, "-q")
+    check("next: lmc export " in run("run", file))
     error = run("generate", run.path("run"), "--prompt", "a", status=1)
     check("error[E0A0]" in error and "apply" in error, error)
     text = encoder(SAME).replace("-> real[b, t, vocab] {", "-> real[vocab] {").replace("embed, d)\n", "embed, (b, t, d))\n", 1)

@@ -187,7 +187,7 @@ def test_new_refuses(run):
 
 def archs(run):
     """the models of examples/zoo, as the message for an unknown one names them"""
-    return run("new", "x", "--data", "small.txt", "--arch", "none", status=1, cwd=run.folder).split("it has ")[1].strip().split(", ")
+    return run("new", "x", "--data", "small.txt", "--arch", "none", status=1, cwd=run.folder).split("examples/zoo: ")[1].strip().split(", ")
 
 
 def test_new_arch(run):
@@ -215,7 +215,7 @@ def test_new_params(run):
     check(facts["model"]["name"] == "GPT2" and facts["model"]["bound"] in ("time", "text", "memory"), facts)
     table = run("check", "free.lm", cwd=run.folder)
     check(f" {facts['model']['params']}\n" in table, "the number of parameters is that of the model")
-    for args, message in [(["--arch", "qwen"], "examples/zoo has no qwen"), (["--params", "1X"], "--params"), (["--params", "0"], "--params"),
+    for args, message in [(["--arch", "bert"], "'bert' is none of the language models of examples/zoo: bloom, "), (["--params", "1X"], "--params"), (["--params", "0"], "--params"),
                           (["--params", "-3M"], "--params"), (["--params", "nan"], "--params"), (["--params", "1"], "the nearest has"),
                           (["--params", "500B"], "this machine has"), (["--params", "9999T"], "--params")]:
         err = run("new", "bad", "--data", "small.txt", *args, status=1, cwd=run.folder)
