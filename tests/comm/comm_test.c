@@ -258,6 +258,13 @@ static lm_status fault_make(const char *fault, const test *t) {
   return NULL;
 }
 
+// As lmc does, a rank outlives the SIGTERM by which mpirun ends the others when one has died: they
+// report it first.
+static void compute(void) {
+  signal(SIGTERM, SIG_IGN);
+  sleep(COMPUTES_S);
+}
+
 static lm_status steps_run(test *t, const char *fault) {
   float x = 1;
   for (int step = 1;; step++) {
@@ -269,7 +276,7 @@ static lm_status steps_run(test *t, const char *fault) {
     if (step == FAULT_STEP && !strcmp(fault, "compute") && planted)
       raise(SIGKILL);
     if (step == FAULT_STEP && !strcmp(fault, "compute"))
-      sleep(COMPUTES_S);
+      compute();
     int64_t count = step == FAULT_STEP && planted && !strcmp(fault, "count") ? 0 : 1;
     lm_coll c = {LM_COLL_ALL_REDUCE, LM_F32, 0, 0, count, &x, &x, 0, label};
     LM_TRY(lm_comm_run(t->c, &c));
