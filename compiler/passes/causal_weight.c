@@ -2,13 +2,22 @@
 // contain.
 //
 // Within a prompt the logits depend on the tokens that they predict. The weight `w` is 0 there, so
-// what the loss reads of them has to be multiplied by it: sum(xent(z, bt.next) * bt.w).
+// what the loss reads of them has to be multiplied by it: sum(xent(z, bt.next) * bt.w). A value
+// that combines several positions first, such as sum(xent(z, bt.next), t) * bt.w, is not: its
+// weight is that of another position.
 #include "compiler/passes/causal.h"
 #include "runtime/base/diag_code.h"
 
+// What an unweighted value depends on.
+typedef struct source {
+  const lm_op *from; // a gather; NULL: none
+  bool combined;     // of several positions
+} source;
+
 typedef struct tracker {
   const probe *p;
-  const lm_op **from; // by value id: the gather that the value depends on; NULL: none
+  source *of;            // by value id
+  const bool *of_weight; // the axes of `w`
 } tracker;
 
 // True if the value is 0 wherever `w` is.
@@ -25,20 +34,32 @@ static bool is_weight(const lm_value *v) {
   }
 }
 
-static const lm_op *joined(const tracker *x, lm_value *const *v, uint32_t n) {
-  for (uint32_t i = 0; i < n; i++)
-    if (x->from[v[i]->id])
-      return x->from[v[i]->id];
-  return NULL;
+static source joined(const tracker *x, lm_value *const *v, uint32_t n) {
+  source out = {0};
+  for (uint32_t i = 0; i < n; i++) {
+    const source *s = &x->of[v[i]->id];
+    if (s->from && (!out.from || s->combined))
+      out = *s;
+  }
+  return out;
 }
 
-static const lm_op *found(const tracker *x, const lm_op *op) {
+// True if an element of the result depends on other positions than its own, or on other rows.
+static bool combines(const tracker *x, const lm_op *op) {
+  if (op->code == LM_OP_EXPAND || op->code == LM_OP_PERMUTE)
+    return false;
+  return !(lm_op_info_of(op)->traits & LM_T_ELEMENTWISE) && lm_probe_over(op, x->of_weight);
+}
+
+static source found(const tracker *x, const lm_op *op) {
   bool multiplies = op->code == LM_OP_MUL || op->code == LM_OP_DOT;
   if (op->n_out == 1 && x->p->reads_prompt[op->out[0]->id])
-    return op;
-  if (multiplies && (is_weight(op->in[0]) || is_weight(op->in[1])))
-    return NULL;
-  return joined(x, op->in, op->n_in);
+    return (source){op, false};
+  source s = joined(x, op->in, op->n_in);
+  if (multiplies && !s.combined && (is_weight(op->in[0]) || is_weight(op->in[1])))
+    return (source){0};
+  s.combined |= s.from && combines(x, op);
+  return s;
 }
 
 static void region_visit(const tracker *x, const lm_region *r);
@@ -46,32 +67,47 @@ static void region_visit(const tracker *x, const lm_region *r);
 // Values of any iteration count for all of them.
 static void body_visit(const tracker *x, const lm_op *op) {
   const lm_op *yield = op->body->last;
-  const lm_op *from = joined(x, op->in, op->n_in);
+  source s = joined(x, op->in, op->n_in);
+  s.combined |= s.from && combines(x, op);
   for (int visits = 0; visits < 2; visits++) {
     for (uint32_t i = 0; i < op->body->n_args; i++)
-      x->from[op->body->args[i]->id] = from;
+      x->of[op->body->args[i]->id] = s;
     region_visit(x, op->body);
-    from = from ? from : joined(x, yield->in, yield->n_in);
+    source next = joined(x, yield->in, yield->n_in);
+    s = s.combined || !next.from ? s : next;
   }
   for (uint32_t i = 0; i < op->n_out; i++)
-    x->from[op->out[i]->id] = joined(x, yield->in, yield->n_in);
+    x->of[op->out[i]->id] = joined(x, yield->in, yield->n_in);
 }
 
 static void region_visit(const tracker *x, const lm_region *r) {
   for (const lm_op *op = r->first; op; op = op->next) {
-    const lm_op *from = found(x, op);
+    source s = found(x, op);
     for (uint32_t i = 0; !op->body && i < op->n_out; i++)
-      x->from[op->out[i]->id] = from;
+      x->of[op->out[i]->id] = s;
     if (op->body)
       body_visit(x, op);
   }
 }
 
+// The axes of `w`, and those that are made of the positions.
+static bool *weight_axes(const probe *p, const lm_func *f) {
+  bool *axes = LM_NEW_N(p->a, bool, p->m->n_axes);
+  for (uint32_t i = 0; i < f->body->n_args; i++) {
+    const lm_value *v = f->body->args[i];
+    for (int k = 0; is_weight(v) && k < v->type.rank; k++)
+      axes[v->type.axis[k]] = true;
+  }
+  for (uint32_t i = 0; i < p->m->n_axes; i++)
+    axes[i] |= p->is_position[i] || p->is_history[i];
+  return axes;
+}
+
 void lm_probe_weights(probe *p, const lm_func *f) {
-  tracker x = {p, LM_NEW_N(p->a, const lm_op *, p->m->n_values + 1)};
+  tracker x = {p, LM_NEW_N(p->a, source, p->m->n_values + 1), weight_axes(p, f)};
   const lm_op *end = f->body->last;
   region_visit(&x, f->body);
-  const lm_op *from = joined(&x, end->in, end->n_in);
+  const lm_op *from = joined(&x, end->in, end->n_in).from;
   if (!from)
     return;
   p->ok = false;

@@ -153,9 +153,13 @@ def test_prompt_values(run):
         check(not code or "error[E32E]: the model sees its prompt in both directions, and transformers' llama does not" in error, error)
 
 
+COMBINED = (("sum(expand(sum(l, t), t) * bt.w)", 1), ("sum((l - expand(mean(l, t), t)) * bt.w)", 1),
+            ("sum(expand(sum(l), (b, t)) * bt.w)", 1), ("sum(sum(l * bt.w, t) / maximum(sum(bt.w, t), 1))", 0), ("sum(dot(l, bt.w, t))", 0))
+
+
 def test_prompt_mistakes(run):
     """a loss that reads logits of a prompt without `w`, and data whose prompt is none, are errors"""
-    for loss, code in ("sum(l)", 1), ("sum(l * f32(bt.seg >= 0))", 1), ("sum(bt.w * (l + 1))", 0):
+    for loss, code in ("sum(l)", 1), ("sum(l * f32(bt.seg >= 0))", 1), ("sum(bt.w * (l + 1))", 0), *COMBINED:
         error = run("check", run.write("m.lm", model(loss=loss)), status=code)
         check(("error[E0FF]" in error) == bool(code), error)
     text = model().replace("prompt: int[b, t]) -> (f32", "prompt: f32[b, t]) -> (f32").replace("bt.seg, prompt)", "bt.seg, int(prompt))")
