@@ -146,10 +146,10 @@ def test_ring(run):
         curves_check(run, "one", name, name)
     mesh_run(run, "cp4r", file, "again", "-q")
     check(tensors(run.path("again"), 6) == tensors(run.path("cp4r"), 6), "two runs differ")
-    half = "--set", "precision.compute=bf16"
+    half = "--set", "precision.compute=bf16", "--steps", 2   # further steps would compare how updates enlarge roundings
     ranks(run, 1, file, "-q", *half, "--out", run.path("one-bf16"))
     mesh_run(run, "cp2r", file, "bf16", "-q", *half)
-    for name, bound in (("loss", 2e-4), ("grad_norm", 1e-2)):
+    for name, bound in (("loss", 2e-4), ("grad_norm", 4e-3)):
         for a, b in zip(curve(run.path("one-bf16"), name), curve(run.path("bf16"), name), strict=True):
             within(f"bf16: {name}", abs(a - b) / abs(a), bound)
 
