@@ -18,18 +18,24 @@ typedef struct tracker {
   const probe *p;
   source *of;            // by value id
   const bool *of_weight; // the axes of `w`
+  bool *zero;            // by value id: the result of an operation that is 0 wherever `w` is
 } tracker;
 
+static bool is_column(const lm_value *v) {
+  return !v->def && v->name && lm_column_find(v->name) == LM_COLUMN_W;
+}
+
 // True if the value is 0 wherever `w` is.
-static bool is_weight(const lm_value *v) {
-  const lm_op *op = v->def;
-  if (!op)
-    return v->name && lm_column_find(v->name) == LM_COLUMN_W;
+static bool is_weight(const tracker *x, const lm_value *v) {
+  return is_column(v) || x->zero[v->id];
+}
+
+static bool gives_weight(const tracker *x, const lm_op *op) {
   switch (op->code) {
   case LM_OP_CAST:
   case LM_OP_EXPAND:
-  case LM_OP_PERMUTE: return is_weight(op->in[0]);
-  case LM_OP_MUL: return is_weight(op->in[0]) || is_weight(op->in[1]);
+  case LM_OP_PERMUTE: return is_weight(x, op->in[0]);
+  case LM_OP_MUL: return is_weight(x, op->in[0]) || is_weight(x, op->in[1]);
   default: return false;
   }
 }
@@ -56,7 +62,7 @@ static source found(const tracker *x, const lm_op *op) {
   if (op->n_out == 1 && x->p->reads_prompt[op->out[0]->id])
     return (source){op, false};
   source s = joined(x, op->in, op->n_in);
-  if (multiplies && !s.combined && (is_weight(op->in[0]) || is_weight(op->in[1])))
+  if (multiplies && !s.combined && (is_weight(x, op->in[0]) || is_weight(x, op->in[1])))
     return (source){0};
   s.combined |= s.from && combines(x, op);
   return s;
@@ -83,8 +89,10 @@ static void body_visit(const tracker *x, const lm_op *op) {
 static void region_visit(const tracker *x, const lm_region *r) {
   for (const lm_op *op = r->first; op; op = op->next) {
     source s = found(x, op);
-    for (uint32_t i = 0; !op->body && i < op->n_out; i++)
+    for (uint32_t i = 0; !op->body && i < op->n_out; i++) {
       x->of[op->out[i]->id] = s;
+      x->zero[op->out[i]->id] = gives_weight(x, op);
+    }
     if (op->body)
       body_visit(x, op);
   }
@@ -95,7 +103,7 @@ static bool *weight_axes(const probe *p, const lm_func *f) {
   bool *axes = LM_NEW_N(p->a, bool, p->m->n_axes);
   for (uint32_t i = 0; i < f->body->n_args; i++) {
     const lm_value *v = f->body->args[i];
-    for (int k = 0; is_weight(v) && k < v->type.rank; k++)
+    for (int k = 0; is_column(v) && k < v->type.rank; k++)
       axes[v->type.axis[k]] = true;
   }
   for (uint32_t i = 0; i < p->m->n_axes; i++)
@@ -104,7 +112,8 @@ static bool *weight_axes(const probe *p, const lm_func *f) {
 }
 
 void lm_probe_weights(probe *p, const lm_func *f) {
-  tracker x = {p, LM_NEW_N(p->a, source, p->m->n_values + 1), weight_axes(p, f)};
+  tracker x = {p, LM_NEW_N(p->a, source, p->m->n_values + 1), weight_axes(p, f),
+               LM_NEW_N(p->a, bool, p->m->n_values + 1)};
   const lm_op *end = f->body->last;
   region_visit(&x, f->body);
   const lm_op *from = joined(&x, end->in, end->n_in).from;
