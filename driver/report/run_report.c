@@ -119,6 +119,9 @@ static const char *next_command(const lm_training *x, const char *dir) {
   const char *run = lm_show_word(a, dir);
   if (!lm_model_has_apply(x->s.project.ctx, r->model.target.decl))
     return lm_arena_printf(a, "lmc %s %s", r->data.n_holdouts ? "eval" : "export", run);
+  for (uint32_t i = 0; i < r->data.n_sources; i++)
+    if (r->data.sources[i].kind == LM_RECIPE_SOURCE_CHAT)
+      return lm_arena_printf(a, "lmc chat %s", run);
   const char *prompt = r->n_samples ? r->samples[0].prompt : "...";
   return lm_arena_printf(a, "lmc generate %s --prompt %s", run, lm_show_quoted(a, prompt));
 }

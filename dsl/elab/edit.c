@@ -287,6 +287,24 @@ lm_loc el_edits_change(const lm_elab *e) {
   return (lm_loc){0};
 }
 
+// Warns of an adapter that adds parameters beside which the adapted parameter is trained.
+static void warn_trained_base(lm_elab *e, const el_edit *x) {
+  bool own = false;
+  const lm_global *base = NULL;
+  for (uint32_t i = 0; i < e->m->n_globals; i++) {
+    const lm_global *g = &e->m->globals[i];
+    bool trained = g->kind == LM_GLOBAL_PARAM && !g->untrained;
+    own |= trained && g->added == x->number + 1;
+    for (int64_t j = 0; trained && !g->added && !base && j < g->n_paths; j++)
+      if (lm_pattern_match(e->c, x->pattern, g->paths[j], NULL))
+        base = g;
+  }
+  if (!own || !base)
+    return;
+  lm_diag *d = LM_REPORT(e->c, x->at, W301, x->pattern);
+  lm_diag_help(e->c, d, "to train the adapters alone: freeze @** before adapt");
+}
+
 void el_edits_check(lm_elab *e, const el_inst *model) {
   for (uint32_t i = 0; e->edits && i < e->edits->n; i++) {
     const el_edit *x = &e->edits->v[i];
@@ -296,4 +314,10 @@ void el_edits_check(lm_elab *e, const el_inst *model) {
   }
   el_sites_check(e, model);
   el_subs_check(e, model);
+}
+
+void el_edits_warn(lm_elab *e) {
+  for (uint32_t i = 0; e->edits && i < e->edits->n; i++)
+    if (e->edits->v[i].kind == EL_EDIT_ADAPT)
+      warn_trained_base(e, &e->edits->v[i]);
 }

@@ -109,6 +109,8 @@ bool el_edits_read(lm_elab *e, const ast_items *items);
 int el_edit_class(lm_elab *e, const el_inst *inst, const el_param *p);
 // Reports patterns that match no parameter of the model.
 void el_edits_check(lm_elab *e, const el_inst *model);
+// Warns of adapters beside which the parameters that they are for are trained.
+void el_edits_warn(lm_elab *e);
 // The result of a method of a block that an edit adds, which has the type of `like`.
 el_val el_edit_result(lm_elab *e, const el_inst *block, const char *method, el_val r,
                       const el_val *like, lm_loc at);

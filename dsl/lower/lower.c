@@ -448,7 +448,11 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, const lm_recipe *r, const lm_l
     lm_lower_after(e, model);
   if (o->what & LM_LOWER_TRAIN)
     lm_lower_optimizer(e, r, l);
-  return c->n_rejects > before ? NULL : l;
+  if (c->n_rejects > before)
+    return NULL;
+  if (o->what & LM_LOWER_TRAIN)
+    el_edits_warn(e);
+  return l;
 }
 
 // ---- checking a file

@@ -109,13 +109,24 @@ static lm_status given_read(lm_conversation *c) {
   return NULL;
 }
 
+static lm_status no_text(const json_t *root, const char *field) {
+  const char *key;
+  json_t *value;
+  lm_buf b = {0};
+  json_object_foreach((json_t *)root, key, value)
+      lm_buf_printf(&b, "%s\"%.100s\"", b.n ? ", " : "; the fields are ", key);
+  lm_status s = lm_fail(LM_USER, "no text in the field \"%.100s\"%.400s", field, b.p ? b.p : "");
+  lm_buf_free(&b);
+  return s;
+}
+
 static lm_status pair_read(const lm_chat *chat, lm_conversation *c) {
   const char *fields[] = {chat->prompt, chat->completion};
   static const char *const roles[] = {"user", "assistant"};
   for (int i = 0; i < 2; i++) {
     json_t *x = json_object_get(c->root, fields[i]);
     if (!json_is_string(x))
-      return lm_fail(LM_USER, "no text in the field \"%.100s\"", fields[i]);
+      return no_text(c->root, fields[i]);
     json_array_append_new(c->messages, json_pack("{s:s, s:O}", "role", roles[i], "content", x));
   }
   return NULL;
@@ -162,7 +173,7 @@ static lm_status answer_read(const lm_chat *chat, json_t *prompt, const char *fi
   json_t *x = json_object_get(out->root, field);
   if (json_is_string(x)) {
     if (!json_is_string(prompt))
-      return lm_fail(LM_USER, "no text in the field \"%.100s\"", chat->prompt);
+      return no_text(out->root, chat->prompt);
     text_add(out, "user", prompt);
     out->first = 1;
     text_add(out, "assistant", x);

@@ -31,7 +31,7 @@ def say(run, text, *args):
 
 def test_answers(run):
     """a model learns its answers, through a pipe, with the commands of the conversation"""
-    run("run", program(run, steps=150), "-q")
+    check("next: lmc chat " in run("run", program(run, steps=150)))
     for question, answer in TALKS:
         out = say(run, f"{question}\n", "-t", 0, "-n", 8, "--context", 128)
         check(out == f" {answer}\n", repr(out))

@@ -205,6 +205,9 @@ def test_lora_starts_as_base(run):
     check(rows["trained"] == 4 * (2 * 32 * 4 + 4 * (32 + 16) + 32 * 4 + 4 * 64))
     a = arenas(run, file, "Part")
     check(a["param"] == a["grad"] == a["state"] // 2 == 4 * 6 * 1024 * 4)
+    check("W301" not in run.result("check", file, "--recipe", "Part")[2])
+    thawed = run.write("thawed.lm", open(file).read().replace("freeze @**; ", ""))
+    check("warning[W301]" in run.result("check", thawed, "--recipe", "Part")[2])
 
 
 def test_lora_merged(run):

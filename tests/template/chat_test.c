@@ -222,7 +222,8 @@ static void test_prompts(void) {
   CHECK_OK(encode(&chat, "{\"q\": \"2+2 <s>=\", \"a\": \" 4\"}", false, &ids));
   marked_print(tokenizer, &ids, &text);
   CHECK(!strcmp(text.p, "2+2 <s>=« 4</s>»") && count(&ids, 258) == 0 && count(&ids, 259) == 1);
-  CHECK_FAILS(encode(&chat, "{\"q\": \"2\"}", false, &ids), LM_USER, "no text in the field \"a\"");
+  CHECK_FAILS(encode(&chat, "{\"q\": \"2\"}", false, &ids), LM_USER,
+              "no text in the field \"a\"; the fields are \"q\"");
   lm_buf_free(&text);
   lm_tokens_free(&ids);
 }
