@@ -203,6 +203,9 @@ static const char *token_help(lm_parser *ps, const lm_expected *expected, const 
     return "a choice is written if c then x else y; select(c, x, y) chooses elements";
   if (!strcmp(found, "'if'"))
     return "if is an expression: let y = if c then x else z";
+  if (!strcmp(found, "'with'") || (!strcmp(found, "'from'") && operator_expected))
+    return "declare an instance outside of the recipe: model Tuned = M() from \"PATH\" with { … }; "
+           "then write model = Tuned";
   if (!strcmp(found, "'from'"))
     return "an import is written import std.nn: rmsnorm";
   if (is_keyword(found) && has(expected, "a name"))
