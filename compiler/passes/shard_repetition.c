@@ -72,7 +72,7 @@ static bool stacks_note(lm_shard *s, const lm_op *loop, const lm_region *r) {
     if (i < 0)
       continue;
     if (!reaches_all(s, loop, op, i))
-      ok = refuse(s, op->loc, "a list of blocks that several loops compute");
+      ok = refuse(s, op->loc, "a list of which some blocks are frozen or adapted apart");
     s->stacks[lm_global_find(s->m, op->attr.sym)->type.axis[i]] = 1;
   }
   return ok;
@@ -137,8 +137,8 @@ static bool loop_check(lm_shard *s, const lm_func *f, lm_op *loop) {
   for (uint32_t i = 0; i < loop->n_out; i++)
     if (i >= loop->n_in || lm_type_find(loop->out[i]->type, rows) < 0)
       return refuse(s, loop->loc, "blocks that compute more than a value of each row");
-  return size_check(s, loop) && parts_hoist(s, loop, rows) && body_check(s, loop->body, rows) &&
-         stacks_note(s, loop, loop->body);
+  return parts_hoist(s, loop, rows) && body_check(s, loop->body, rows) &&
+         stacks_note(s, loop, loop->body) && size_check(s, loop);
 }
 
 // ---- the instances of a rank
@@ -274,8 +274,21 @@ static bool uses_check(const lm_shard *s, const lm_op *loop, const lm_region *r)
   return true;
 }
 
+// A metric is a mean over calls, of values of a micro-batch: those of all micro-batches of a call
+// would be another number.
+static bool metrics_check(const lm_shard *s) {
+  const lm_func *loss = lm_func_get(s->m, LM_FUNC_LOSS, 0);
+  const lm_op *end = loss ? loss->body->last : NULL;
+  if (!end || end->n_in <= 2)
+    return true;
+  const lm_op *metric = end->in[2]->def;
+  return refuse(s, metric ? metric->loc : end->loc, "a model that emits metrics");
+}
+
 bool lm_shard_repetitions_find(lm_shard *s) {
   const lm_analysis *known = s->m->analysis;
+  if (!metrics_check(s))
+    return false;
   if (known && known->row_mix.kind != LM_ROW_MIX_INDEPENDENT)
     return refuse(s, known->row_mix.loc, "a loss that is no sum over rows");
   for (lm_func *f = s->m->funcs; f; f = f->next)

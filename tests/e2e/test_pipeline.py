@@ -114,8 +114,11 @@ recipe R {{
 LOSS = "sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w)"
 
 
-def blocks(run, inner="tanh(dot(x, w, d))", more="", loop="", loss=LOSS):
-    return run.write("m.lm", BLOCKS.format(inner=inner, more=more, loop=loop, loss=loss))
+def blocks(run, inner="tanh(dot(x, w, d))", more="", loop="", loss=LOSS, adapted=""):
+    text = BLOCKS.format(inner=inner, more=more, loop=loop, loss=loss)
+    if adapted:
+        text = text.replace("model = M(vocab = 256)", "model = Adapted").replace("data D", f"model Adapted = M(vocab = 256) with {{ {adapted} }}\ndata D")
+    return run.write("m.lm", text)
 
 
 def test_refused(run):
@@ -130,6 +133,8 @@ def test_refused(run):
         check(f"error[{message}" in err, f"{more}: {err}")
     for changes, what in (({"more": "sub tail[i < n] = Layer(d, 16)", "loop": "for l in tail carry x { x = l(x) }"}, "a model with several lists of blocks"),
                           ({"loop": "let x = layers[0](x)"}, "the use of one block apart from the others"),
+                          ({"loop": "emit size = sum(f32(x) * f32(x))"}, "a model that emits metrics"),
+                          ({"adapted": "freeze @layers.0.**"}, "a list of which some blocks are frozen or adapted apart"),
                           ({"inner": "tanh(dot(x - sum(x, b), w, d))"}, "a loss that is no sum over rows"),
                           ({"loss": f"{LOSS} * sum(bt.w)"}, "a loss that is no sum over rows")):
         err = run("check", blocks(run, **changes), status=1)
