@@ -333,7 +333,9 @@ static const char *nearest_function(lm_elab *e, lm_sym name) {
 
 // The module of the library that declares a function or format of this name; NULL if none does.
 static const char *library_module(const lm_elab *e, lm_sym name) {
-  const lm_program *library = lm_library_load(e->c);
+  if (!e->prog->library)
+    e->prog->library = lm_library_load(e->c);
+  const lm_program *library = e->prog->library;
   for (uint32_t i = 0; i < library->n_files; i++) {
     lm_decl_ref ref = lm_program_find(library, library->files[i], name);
     if (ref.decl && ref.file == library->files[i] && strcmp(ref.file->path, "std.optim") &&

@@ -39,6 +39,7 @@ struct lm_program {
   lm_file **files;
   uint32_t n_files, cap_files; // [0]: the main file
   lm_file *prelude, *optim, *nn;
+  lm_program *library; // all modules, for the help of unknown functions; NULL: not loaded yet
 };
 
 // The standard library, parsed once for all programs whose contexts are created by
