@@ -29,7 +29,8 @@ enum {
   PADDING = 1,
   MIN_CONSTANT = LM_PROBE_FILLED / 2,
   MAX_CONSTANTS = 12,
-  LONG_ROW = FIRST + SECOND + LM_PROBE_FILLED + 2 * SAMPLE + LAST + 2 * DOCUMENTS + PADDING
+  SMALL = 3 * MAX_CONSTANTS, // sampled positions of the fourth document
+  LONG_ROW = FIRST + SECOND + LM_PROBE_FILLED + 2 * SAMPLE + LAST + SMALL + 2 * DOCUMENTS + PADDING
 };
 // Positions are 32-bit integers, and so are doubled constants.
 static const double LARGEST = 1 << 30;
@@ -194,6 +195,17 @@ static int64_t sample(const numbers *c, int64_t max, double *out) {
   return distinct(&p);
 }
 
+// Those of the fourth document: `later`, and before these the positions around small constants.
+static int64_t sample_last(const numbers *c, const double *later, int64_t n_later, double *out) {
+  picked p = {out, 0, SMALL};
+  for (int i = 0; i < c->small.n; i++)
+    pick_around(&p, c->small.v[i]);
+  p.max += n_later;
+  for (int64_t i = 0; i < n_later; i++)
+    pick(&p, later[i]);
+  return distinct(&p);
+}
+
 // Indices of the documents of two positions, ascending and distinct.
 static int64_t sample_documents(const numbers *c, double *out) {
   picked p = {out, 0, DOCUMENTS};
@@ -239,14 +251,16 @@ static void row_fill(probe *p, int64_t end) {
 
 static void row_sample(probe *p, const numbers *c) {
   double later[SAMPLE];
+  double last_ones[SMALL + SAMPLE];
   double indices[DOCUMENTS];
   int64_t n_later = sample(c, SAMPLE, later);
+  int64_t n_last = sample_last(c, later, n_later, last_ones);
   int64_t n_documents = sample_documents(c, indices);
-  int64_t last = p->n_positions - PADDING - 2 * n_documents - LAST - n_later;
+  int64_t last = p->n_positions - PADDING - 2 * n_documents - LAST - n_last;
   row_fill(p, last);
   fill_long(later, n_later, last - FIRST - SECOND, p->pos + FIRST + SECOND);
-  int64_t at = document(p, last, LAST + n_later, LAST_DOCUMENT);
-  fill_long(later, n_later, LAST + n_later, p->pos + last);
+  int64_t at = document(p, last, LAST + n_last, LAST_DOCUMENT);
+  fill_long(last_ones, n_last, LAST + n_last, p->pos + last);
   for (int64_t i = 0; i < n_documents; i++)
     at = document(p, at, 2, indices[i]);
   document(p, at, PADDING, lm_column_table[LM_COLUMN_SEG].min);

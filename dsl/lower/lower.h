@@ -151,7 +151,7 @@ typedef struct lm_lowered {
 // Positions of the row of @probe. It holds several documents, one of them with at least 512
 // consecutive positions (compiler/passes/causal_row.c).
 enum {
-  LM_PROBE_POSITIONS = 864
+  LM_PROBE_POSITIONS = 900
 };
 
 // Elaborates the recipe's model and emits the functions of o->what. NULL: errors were reported to

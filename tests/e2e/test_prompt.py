@@ -74,6 +74,7 @@ MASKS = (
     (f"same & (expand(pos, s) >= ps & expand(pos, s) - ps < 9 | inside)", True),
     (f"{PAST}inside) & expand(seg, s) >= ss", "E0D4"),
     (f"expand(pos, s) >= ps & same | inside", "E0D4"),
+    (f"same & expand(pos, s) >= ps | expand(pos, s) == 50 & ps == 50", "E0D4"),   # position 50 of any two documents
     (f"same & {PAST}expand(prompt, s) == 1)", "E0D0"),           # a position of the prompt sees the text behind it
     (f"same & {PAST}expand(prompt, s) == ms)", "E0D0"),          # 0 == 0
     (f"same & {PAST}inside | ps - expand(pos, s) == 1)", "E0D0"),
