@@ -5,7 +5,7 @@ import numpy as np
 
 from harness import ROOT, Skip, check, distance, doctor, folder_bytes, load, random_batches, save, small, within
 
-SANITIZED = {"compile", "unknown_target", "check", "trace", "optimizers", "packed", "in_place", "generate", "ranges",
+SANITIZED = {"compile", "unknown_target", "check", "trace", "packed", "in_place", "generate", "ranges",
              "allocation_fails", "failures", "no_driver"}
 
 
