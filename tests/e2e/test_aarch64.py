@@ -12,6 +12,13 @@ FLAGS = "-std=gnu11 -O2 -ftree-vectorize -fno-math-errno -ffp-contract=off -fno-
 LOOPS = (("lm_tile_sum_f32", "armv8-a", "fmla", 24), ("lm_tile_blocks", "armv8.2-a+bf16", "bfmmla", 24))
 
 
+class Emulated(Run):
+    """That of the tests with lmc for aarch64, which knows no level of this processor that LMC_CPU may name."""
+
+    def start(self, *args, env=None, **how):
+        return super().start(*args, env={"LMC_CPU": "native", **(env or {})}, **how)
+
+
 def emulated(run):
     """The tests' Run with that lmc."""
     if run.slow:
@@ -22,7 +29,7 @@ def emulated(run):
         raise Skip("no build-aarch64 or no qemu-aarch64: scripts/aarch64 build installs and builds them")
     lmc = run.write("lmc-aarch64", f'#!/bin/sh\nexec "{ROOT}/scripts/aarch64" run "{BUILD}/lmc" "$@"\n')
     os.chmod(lmc, 0o755)
-    return Run(lmc, run.folder, run.slow, run.nightly)
+    return Emulated(lmc, run.folder, run.slow, run.nightly)
 
 
 def program(name, level):
