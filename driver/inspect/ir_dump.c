@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "compiler/passes/pass.h"
+#include "runtime/base/file.h"
 
 lm_status lm_dump_stage(const char *dir, const lm_module *m) {
   lm_arena *a = lm_arena_create();
@@ -66,10 +67,9 @@ lm_status lm_module_read(lm_ctx *ctx, const char *path, lm_module **out) {
 
 const char *lm_module_dump(const lm_module *m) {
   static char path[4096];
-  const char *dir = getenv("TMPDIR");
   if (!m)
     return NULL;
-  snprintf(path, sizeof path, "%s/lmc-bug-XXXXXX.lmir", dir && *dir ? dir : "/tmp");
+  snprintf(path, sizeof path, "%s/lmc-bug-XXXXXX.lmir", lm_temp_parent());
   int fd = mkstemps(path, (int)strlen(".lmir"));
   FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
   if (!f)

@@ -169,7 +169,7 @@ static void process_dir_remove(void) {
 }
 
 static lm_status process_dir_make(const char *why) {
-  const char *parent = has_text(getenv("TMPDIR")) ? getenv("TMPDIR") : "/tmp";
+  const char *parent = lm_temp_parent();
   if (process.dir.path)
     return NULL;
   lm_temp_dirs_clean(parent, TEMP_PREFIX);

@@ -199,6 +199,11 @@ void lm_temps_clean(const char *dir) {
 
 // ---- temporary folders
 
+const char *lm_temp_parent(void) {
+  const char *set = getenv("TMPDIR");
+  return set && *set ? set : "/tmp";
+}
+
 static bool is_own_dir(int fd) {
   struct stat st;
   return !fstat(fd, &st) && st.st_uid == geteuid() && !(st.st_mode & (S_IRWXG | S_IRWXO));

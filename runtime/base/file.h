@@ -30,6 +30,7 @@ lm_status lm_temp_open(const char *path, int *out_fd);
 // Removes the files DIR/KEY*.tmp that no process has locked; KEY is 16 hexadecimal digits or more.
 void lm_temps_clean(const char *dir);
 
+const char *lm_temp_parent(void); // TMPDIR; /tmp if it is unset or empty
 // A folder with mode 0700 and an unpredictable name, locked while it is in use. path NULL: none.
 typedef struct lm_temp_dir {
   char *path;

@@ -66,8 +66,7 @@ static const char SESSION[] = "OMPI_MCA_orte_tmpdir_base";
 
 static lm_status session_make(lm_temp_dir *out) {
   static const char prefix[] = ".lmc-session-";
-  const char *set = getenv("TMPDIR");
-  const char *parent = set && *set ? set : "/tmp";
+  const char *parent = lm_temp_parent();
   *out = (lm_temp_dir){NULL, -1};
   if (getenv(SESSION))
     return NULL;
