@@ -34,7 +34,7 @@ const char *lm_column_name_of(const char *port); // NULL: not an argument for su
 // int [rows, seq]: 1 at the positions of a document up to the first one of weight, 0 behind. A
 // position of the prompt may depend on all positions of it.
 bool lm_column_is_prompt(const char *name); // as the program names it
-// The output of `encode` in the function `probe`, in place of logits: a position of it may depend
+// The output of `encode` in the function `probe`, instead of logits: a position of it may depend
 // on its whole document.
 #define LM_PROBE_ENCODED "encoded"
 

@@ -137,7 +137,7 @@ void cuda_team_sync(const cuda_emit *e, lm_buf *b);
 // ---- online.c: softmax
 // True if the pass is a maximum that the next pass, a sum of exponentials, computes too.
 bool cuda_online_is(const cuda_emit *e, int pass);
-void cuda_online_leaf(cuda_emit *e); // in place of the terms of both reductions
+void cuda_online_leaf(cuda_emit *e); // instead of the terms of both reductions
 // A thread's term of the sum, after the maximum of the team is known.
 const char *cuda_online_sum(const cuda_emit *e);
 

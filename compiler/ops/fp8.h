@@ -43,7 +43,7 @@ lm_value *lm_emit_round_cotangent(lm_builder *b, lm_value *x, lm_value *scale, c
 
 // The axis of the last steps in a history.
 lm_axis lm_fp8_history_axis(lm_module *m);
-// True for the first element of a history, of the present step.
+// A mask along the history: true for element 0, which holds the magnitude of the current step.
 lm_value *lm_emit_history_first(lm_builder *b, lm_value *history);
 // The history at the n indices of `at`, and the greatest magnitude of the last steps in it.
 lm_value *lm_emit_history(lm_builder *b, const lm_attr *at, lm_value *const *index, uint32_t n);

@@ -5,7 +5,8 @@
 //           %o = dot %n, %c.1 over(n)
 //           yield %n, %o
 //         }
-// after:  chunks of C positions, t = (chunk, i); j is another i:
+// after:  t is divided into chunks of C positions, t = (chunk, i); j also counts the positions of a
+//         chunk
 //         %l = scan over(i) … : f32[i, chunk, b, h, j]     a[j + 1] … a[i], 0 for j > i
 //         %q = scan over(i) … : f32[i, chunk, b, h]        a[0] … a[i]
 //         %w = dot(%c, %k[j], n) * %l

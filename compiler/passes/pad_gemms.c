@@ -101,7 +101,7 @@ static lm_value *dot_pad(lm_rewrite *r, lm_op *dot) {
 
 // ---- its consumers
 
-// x with `fill` in place of its padding, and no cotangent there.
+// x with `fill` instead of its padding, and no cotangent there.
 static lm_value *filled(lm_rewrite *r, const padded *x, double fill) {
   lm_type line = lm_type_make(LM_INT, &x->to, 1);
   lm_value *at = lm_emit(&r->b, LM_OP_IOTA, NULL, 0, NULL, &line);
@@ -130,7 +130,7 @@ static lm_value *row_value(lm_rewrite *r, const padded *x, lm_value *v) {
              : NULL;
 }
 
-// op of x, in place of operand i, and of a number per row.
+// op of x, instead of operand i, and of a number per row.
 static lm_value *binary(lm_rewrite *r, lm_op *op, uint32_t i, const padded *x, lm_value *v,
                         fill_kind fill) {
   lm_value *in[2];

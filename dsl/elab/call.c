@@ -158,7 +158,7 @@ static void adapt_numbers(lm_elab *e, el_invocation *v) {
   }
 }
 
-// Calls `apply` of a block in place of a function.
+// Calls `apply` of a block instead of a function.
 static el_val call_block(lm_elab *e, const ast_expr *x, el_replacement *instead,
                          const el_ref *block) {
   instead->active = instead->used = true;

@@ -89,7 +89,8 @@ typedef struct blocks {
   bool whole;    // `over` is one axis and one block
 } blocks;
 
-// The elements of a block; 0: all are one; -1: unknown while only checking. False: reported.
+// The elements of a block. 0: all elements are one block; -1: unknown, as when a model is checked
+// without arguments. False: reported.
 static bool block_size(el_call_site c, const el_inst *format, int64_t *out) {
   lm_sym name = LM_SYM(c.e->c, "block");
   *out = 0;
@@ -106,7 +107,8 @@ static bool block_size(el_call_site c, const el_inst *format, int64_t *out) {
   return fits || EL_REJECT(c.e, el_arg_loc(c, 1), E405, format->decl->name.text, el_show(c.e, &v));
 }
 
-// The number of elements along `over`; -1: unknown while only checking.
+// The number of elements along `over`. -1: a size is unknown, as when a model is checked without
+// arguments.
 static int64_t elements(el_call_site c, const el_axes *over) {
   lm_size total = lm_size_number(c.e->a, 1);
   int64_t n;

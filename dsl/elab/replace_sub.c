@@ -1,4 +1,4 @@
-// replace_sub.c - `replace @SUB = BLOCK(…)` in `with { … }`: another block in place of a sub.
+// replace_sub.c - `replace @SUB = BLOCK(…)` in `with { … }`: another block instead of a sub.
 //
 //   replace @layers.*.n1 = RmsNorm()       sub n1 = LayerNorm(d, eps = 1e-5)
 //   ->

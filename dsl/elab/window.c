@@ -5,7 +5,7 @@
 //
 // While decoding, a window over the positions looks back only, and the positions before the call
 // are a cache of `before` positions:
-//   %past = recall @cache                        the axis h in place of t
+//   %past = recall @cache                        the axis h instead of t
 //   %y    = select j >= 0, (window %x), (gather %past, j + before over(h))   with j = t + k *
 //   dilate retain @cache, the last `before` positions of %past and %x                        -
 //   before

@@ -30,7 +30,8 @@ typedef struct lm_model_columns {
 lm_model_columns lm_model_columns_of(lm_ctx *c, const ast_decl *model);
 // True if the model has `apply`, the logits of the next token.
 bool lm_model_has_apply(lm_ctx *c, const ast_decl *model);
-// True if the model has the column `prompt`, so that decoding computes a prompt in one call.
+// True if the model reads the column `prompt`. Decoding then has to compute a whole prompt in one
+// call, since its positions depend on each other.
 bool lm_model_takes_prompt(lm_ctx *c, const ast_decl *model);
 
 // The extents of a column in the data, behind that of rows. 0: the axis has another size that is

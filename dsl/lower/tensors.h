@@ -23,11 +23,13 @@ typedef struct parameter {
   lm_moment **moments; // by set and state of its optimizer
 } parameter;
 
+// Which function of the optimizer is lowered: the update of a step, or the change of the parameters
+// to the view of evaluations and back.
 typedef enum {
   UPDATE,
   TO_EVAL,
   TO_TRAIN
-} task; // the function that is emitted
+} task;
 
 typedef struct updater {
   task task;

@@ -164,7 +164,7 @@ static const struct {
     {"parallel_attn", "whether attention and feed-forward part read the same input", NULL},
     {"new_decoder_architecture", "the layers of larger Falcon models", "false"},
     {"bias", "biases of the linear layers", "false"},
-    {"alibi", "ALiBi in place of rotary positions", "false"},
+    {"alibi", "ALiBi instead of rotary positions", "false"},
     {"position_embedding_type", "the kind of positions", "\"absolute\""},
     {"image_size", "the size of an image", NULL},
     {"qkv_bias", "biases of queries, keys and values", "true"},

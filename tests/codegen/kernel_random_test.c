@@ -247,7 +247,7 @@ static void one_position(graph *g, int x) {
                 pad ? "" : name, pad ? name : "", below(g, axes[axis].size));
 }
 
-// A window over an axis, or the reverse: the same two axes in place of one, or the first of two.
+// A window over an axis, or the reverse: the same two axes instead of one, or the first of two.
 static void window(graph *g, int x) {
   val t = g->v[x];
   bool back = below(g, 3) == 0;

@@ -71,7 +71,7 @@ static inline double *sum_errors_of(const lm_module *m, const lm_tensor *terms,
 }
 
 // The bound for each element of a result of f that is a sum; NULL for other results. The terms are
-// computed by making f return them in place of the sum. The caller frees the result.
+// computed by making f return them instead of the sum. The caller frees the result.
 static inline double *sum_errors(lm_eval *eval, const lm_func *f, const lm_tensor *args,
                                  const lm_tensor *want, uint32_t result, const int64_t *extents) {
   lm_value **returned = &f->body->last->in[result];

@@ -1,4 +1,4 @@
-"""`replace` in `with { … }`: another block in place of a sub, another function; an imported model is trained on, as PyTorch in float64 does."""
+"""`replace` in `with { … }`: another block instead of a sub, another function; an imported model is trained on, as PyTorch in float64 does."""
 import numpy as np
 
 from harness import ROOT, check, distance, load, random_batches, save, within

@@ -16,7 +16,7 @@ typedef struct event {
 // `number` is the number of the record.
 typedef struct op {
   void (*fn)(void *args);
-  bool (*try)(void *args); // in place of fn
+  bool (*try)(void *args); // called instead of fn, again until it returns true
   void *args;
   event *record, *wait;
   long number;
