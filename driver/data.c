@@ -9,6 +9,7 @@
 #include "driver/template.h"
 #include "driver/tokenize.h"
 #include "runtime/base/diag_code.h"
+#include "runtime/data/read/files.h"
 #include "runtime/data/rows/vocab.h"
 
 enum {
@@ -57,6 +58,31 @@ static void sources_fill(const lm_session *s, lm_data_options *o) {
   o->n_sources = (int)d->n_sources;
   o->holdouts = holdouts;
   o->n_holdouts = (int)d->n_holdouts;
+}
+
+static void tokenizer_look(const lm_session *s) {
+  const lm_recipe_tokenizer *t = &s->project.recipe->data.tokenizer;
+  const char *files[] = {t->file, t->merges};
+  for (size_t i = 0; i < LM_COUNT(files); i++)
+    if (files[i] && access(files[i], F_OK))
+      LM_REPORT(s->project.ctx, t->file_loc, W213,
+                lm_arena_printf(s->project.ctx->arena, "there is no file %s", files[i]));
+}
+
+void lm_session_look_for_files(const lm_session *s) {
+  const lm_recipe_data *d = &s->project.recipe->data;
+  for (uint32_t i = 0; i < d->n_sources; i++) {
+    const lm_recipe_source *x = &d->sources[i];
+    lm_data_source source = {.kind = kind_of(x->kind), .name = x->name, .path = x->path};
+    lm_file_list files;
+    lm_status missing = lm_file_list_make(&source, 1, &files);
+    if (missing)
+      LM_REPORT(s->project.ctx, x->path_loc, W213, missing->text);
+    else
+      lm_file_list_free(&files);
+    lm_status_free(missing);
+  }
+  tokenizer_look(s);
 }
 
 // The recipe was refused if it has stages and the length of the run is not known

@@ -2,6 +2,7 @@
 #include "driver/check.h"
 #include "driver/report/report.h"
 #include "lmc/open.h"
+#include "runtime/base/terminal.h"
 
 static const lm_opt options[] = {LM_OPT_TARGET, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
 
@@ -18,10 +19,13 @@ static void recipe_add(void *user, const lm_session *s) {
 }
 
 static void report_print(report *r, int n) {
+  enum {
+    INDENT = 6 // of the rest of a long line
+  };
   if (r->json)
     lm_cli_print("[%s]\n", r->text.p ? r->text.p : "");
   else
-    lm_cli_print("%s", n ? r->text.p : "no errors; no recipe\n");
+    lm_print_wrapped(stdout, INDENT, "%s", n ? r->text.p : "no errors; no recipe\n");
 }
 
 static lm_status check_run(lm_cli *cli) {

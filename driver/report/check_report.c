@@ -5,6 +5,7 @@
 #include "compiler/passes/fp8.h"
 #include "driver/report/report.h"
 #include "driver/text.h"
+#include "runtime/base/terminal.h"
 
 static void name_with_stars(const lm_global *g, lm_buf *out) {
   if (!g->n_stack) {
@@ -114,43 +115,86 @@ static void states_print(const lm_session *s, lm_buf *out) {
       state_print(l->m, i, out);
 }
 
+// The columns of the table of parameters are as wide as their texts.
+typedef struct widths {
+  int name, shape;
+} widths;
+
+static int wider(int width, const lm_buf *text) {
+  int columns = lm_text_columns(text->p);
+  return columns > width ? columns : width;
+}
+
+static widths widths_find(const lm_module *m) {
+  widths w = {.name = (int)sizeof "trained" - 1, .shape = (int)sizeof "shape" - 1};
+  for (uint32_t i = 0; i < m->n_globals; i++) {
+    lm_buf name = {0}, shape = {0};
+    if (!lm_global_is_weight(&m->globals[i]))
+      continue;
+    name_with_stars(&m->globals[i], &name);
+    shape_print(m, &m->globals[i], &shape);
+    w.name = wider(w.name, &name);
+    w.shape = wider(w.shape, &shape);
+    lm_buf_free(&name);
+    lm_buf_free(&shape);
+  }
+  return w;
+}
+
+static void column_print(const char *text, int width, lm_buf *out) {
+  lm_buf_printf(out, "  %s%*s", text, width - lm_text_columns(text), "");
+}
+
+static void count_print(widths w, const char *name, int64_t elements, lm_buf *out) {
+  column_print(name, w.name, out);
+  column_print("", w.shape, out);
+  lm_buf_printf(out, "  %5s  %12lld", "", (long long)elements);
+}
+
 // The counts of trained and frozen parameters, and the bytes that they take.
-static void shares_print(const lm_session *s, lm_buf *out) {
+static void shares_print(const lm_session *s, widths w, lm_buf *out) {
   const lm_lowered *l = s->compiled.lowered;
   int64_t trained = lm_lowered_trained(l), frozen = s->compiled.params - trained;
   double bytes = 2 * (double)sizeof(float) * (double)trained + bytes_of_states(l);
   if (!frozen)
     return;
-  lm_buf_printf(out, "  %-32s %-44s %6s %12lld  %.3g%%, ", "trained", "", "", (long long)trained,
-                100.0 * (double)trained / (double)s->compiled.params);
+  count_print(w, "trained", trained, out);
+  lm_buf_printf(out, "  %.3g%%\n", 100.0 * (double)trained / (double)s->compiled.params);
+  count_print(w, "frozen", frozen, out);
+  lm_buf_puts(out, "\n  gradients and optimizer states of the trained ones ");
   lm_show_bytes(out, bytes);
-  lm_buf_printf(out, " with gradients and optimizer states\n  %-32s %-44s %6s %12lld  ", "frozen",
-                "", "", (long long)frozen);
+  lm_buf_puts(out, ", the frozen ones ");
   lm_show_bytes(out, bytes_of_frozen(s));
   lm_buf_puts(out, "\n");
 }
 
+static void parameter_print(const lm_module *m, const lm_global *g, widths w, lm_buf *out) {
+  lm_buf name = {0}, shape = {0};
+  name_with_stars(g, &name);
+  shape_print(m, g, &shape);
+  column_print(name.p, w.name, out);
+  column_print(shape.p, w.shape, out);
+  lm_buf_printf(out, "  %5lld  %12lld%s\n", (long long)g->n_paths, (long long)elements_of(m, g),
+                g->kind == LM_GLOBAL_FIXED ? "  frozen"
+                : g->untrained             ? "  state"
+                                           : "");
+  lm_buf_free(&name);
+  lm_buf_free(&shape);
+}
+
 static void parameters_print(const lm_session *s, lm_buf *out) {
   const lm_module *m = s->compiled.lowered->m;
-  lm_buf_printf(out, "\nparameters\n  %-32s %-44s %6s %12s\n", "name", "shape", "times",
-                "elements");
-  for (uint32_t i = 0; i < m->n_globals; i++) {
-    const lm_global *g = &m->globals[i];
-    lm_buf name = {0}, shape = {0};
-    if (!lm_global_is_weight(g))
-      continue;
-    name_with_stars(g, &name);
-    shape_print(m, g, &shape);
-    lm_buf_printf(out, "  %-32s %-44s %6lld %12lld%s\n", name.p, shape.p, (long long)g->n_paths,
-                  (long long)elements_of(m, g),
-                  g->kind == LM_GLOBAL_FIXED ? "  frozen"
-                  : g->untrained             ? "  state"
-                                             : "");
-    lm_buf_free(&name);
-    lm_buf_free(&shape);
-  }
-  lm_buf_printf(out, "  %-32s %-44s %6s %12lld\n", "total", "", "", (long long)s->compiled.params);
-  shares_print(s, out);
+  widths w = widths_find(m);
+  lm_buf_puts(out, "\nparameters\n");
+  column_print("name", w.name, out);
+  column_print("shape", w.shape, out);
+  lm_buf_printf(out, "  %5s  %12s\n", "times", "elements");
+  for (uint32_t i = 0; i < m->n_globals; i++)
+    if (lm_global_is_weight(&m->globals[i]))
+      parameter_print(m, &m->globals[i], w, out);
+  count_print(w, "total", s->compiled.params, out);
+  lm_buf_puts(out, "\n");
+  shares_print(s, w, out);
 }
 
 static void patterns_print(const lm_lowered *l, lm_buf *out) {

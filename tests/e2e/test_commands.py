@@ -20,6 +20,7 @@ recipe R {{ model = M(); data = D; run = 2 steps; batch = 32 tokens; {more} }}
 
 def test_check_notes_mixed_positions(run):
     """positions that mix outside of `history`: a note of check, an error if the recipe has samples"""
+    run.write("t.txt", "a text\n")
     for how, code in (("select(expand(pos, d) > 0, slice(pad(x, t -> u, 1, 0), u -> t), 0)", "E0D1"), ("x + expand(expand(real(iota(t)), b, before = t), d)", "E0D2")):
         code0, out, err = run.result("check", run.write("d.lm", DECODE.format(how=how, more="")))
         check(code0 == 0 and f"d.lm:6:" in err and f"note[{code}]: lmc generate will refuse this model" in err, err)
@@ -48,6 +49,11 @@ def test_check_notes_small_tables(run):
     def checked(args="", tokenizer="bytes()", more="", sample=""):
         code, out, err = run.result("check", run.write("p.lm", POSITIONS.format(args=args, tokenizer=tokenizer, more=more, sample=sample)))
         return code, err
+    code, err = checked()
+    check(code == 0 and "p.lm:10:47: warning[W213]: source s: no file matches" in err and err.count("warning") == 1, err)
+    code, err = checked(tokenizer='bpe("none.json")')
+    check(code == 0 and "p.lm:10:26: warning[W213]: there is no file" in err and err.count("warning") == 2, err)
+    run.write("none.txt", "a text\n")
     check(checked() == (0, ""), checked())
     for how, what in ((dict(args="vocab = 100"), "p.lm:11:20: error[E211]: the model's vocabulary has 100 tokens, the largest token id of the data is 255"),
                       (dict(args="positions = 16"), "the model has 16 positions, the largest position of the data is 31"),

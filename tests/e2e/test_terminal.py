@@ -94,6 +94,15 @@ def test_widths(run):
             check(re.fullmatch(r"memory  [\d.]+ .B: (\w[\w ]* [\d.]+ (.B|bytes)(, )?)+", whole), whole)
 
 
+def test_check_fits(run):
+    """the report of lmc check is broken where a terminal ends, and whole in a pipe"""
+    file = small(run, steps=1)
+    text = on_terminal(run, 80, "check", file).replace("\r", "")
+    whole = run("check", file)
+    check(max(map(len, text.splitlines())) <= 80 < max(map(len, whole.splitlines())), text)
+    check(text.split() == whole.split(), "a word is lost")
+
+
 def test_no_terminal(run):
     """a pipe gets whole lines"""
     out = run("run", small(run, steps=3), "--out", run.path("run"))
