@@ -95,6 +95,20 @@ static ast_expr *mode_expr(lm_resolver *R, const char *mode) {
   return call;
 }
 
+static bool has_mesh(const lm_settings *s) {
+  const lm_setting *parallel = lm_settings_find(s, "recipe.parallel");
+  return parallel && lm_settings_find(&parallel->children, "recipe.parallel.mesh");
+}
+
+// The ranks of a run compute different rows, unless the recipe says more.
+static void apply_ranks(lm_resolver *R, lm_settings *s, int ranks) {
+  static const char source[] = "--ranks";
+  const char *text = lm_arena_printf(R->c->arena, "parallel.mesh = (dp = %d)", ranks);
+  lm_settings_layer layer = {R->set_file, source, false};
+  ast_item *item = lm_parse_item(R->c, source, text);
+  lm_settings_apply(R, s, "recipe", &(ast_items){&item, 1, 1}, &layer);
+}
+
 static void apply_overrides(lm_resolver *R, lm_settings *s, const lm_recipe_overrides *o) {
   for (int i = 0; i < o->n_sets; i++)
     apply_set(R, s, o->sets[i]);
@@ -102,6 +116,8 @@ static void apply_overrides(lm_resolver *R, lm_settings *s, const lm_recipe_over
     apply_value(R, s, "--mode", "compile", mode_expr(R, o->mode));
   if (o->steps)
     apply_value(R, s, "--steps", "run", steps_expr(R, o->steps));
+  if (o->ranks > 1 && !has_mesh(s))
+    apply_ranks(R, s, o->ranks);
 }
 
 // ---- choosing

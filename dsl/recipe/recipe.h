@@ -361,6 +361,7 @@ typedef struct lm_recipe_overrides {
   int n_sets;
   int64_t steps;    // of --steps: the length of the run; 0: the recipe's
   const char *mode; // of --mode: the name in `compile = mode(NAME)`; NULL: the recipe's
+  int ranks; // processes of the run: a recipe without a mesh has one of them along dp; 0: unknown
 } lm_recipe_overrides;
 lm_status lm_recipe_mode_check(const char *mode); // LM_USER unless it is a value of --mode
 

@@ -54,7 +54,7 @@ def test_as_one_process(run):
     for n in (2, 4):
         ranks(run, n, file, "-q", "--out", run.path(f"ranks{n}"))
         curves_check(run, "one", f"ranks{n}", f"{n} ranks")
-    out = ranks(run, 2, file, "--out", run.path("again"))
+    out = run("run", file, "--ranks", 2, "--out", run.path("again"), env=QUICK)     # the ranks are along dp
     check(tensors(run.path("again"), 20) == tensors(run.path("ranks2"), 20), "two runs of 2 ranks differ")
     check(tensors(run.path("again"), 20) != tensors(run.path("one"), 20), "planted: sums in another order have the same bits")
     check(len(re.findall(r"^step 20/20 ", out, re.M)) == 1, out)
@@ -472,7 +472,7 @@ def test_refused(run):
     file = model(run)
     err = run("run", file, "--set", "parallel.mesh=(dp = 2)", status=1)
     check("error[E254]" in err and "--ranks 2" in err, err)
-    err = run("run", file, "--ranks", 2, status=1, env=QUICK)
+    err = run("run", file, "--set", "parallel.mesh=(dp = 4)", "--ranks", 2, status=1, env=QUICK)
     check(err.count("error[E254]") == 1 and "--set 'parallel.mesh=(dp = 2)' fits" in err, err)
     err = run("run", file, "--set", "parallel.mesh=(dp = 4, tp = 2)", "--ranks", 4, status=1, env=QUICK)
     check("--set 'parallel.mesh=(dp = 2, tp = 2)' fits" in err, err)
