@@ -205,14 +205,21 @@ lm_status lm_export_hf(lm_session *s, const lm_export_options *o, lm_export_resu
 
 // ---- adapters
 
-// LM_USER if a parameter that no edit adds is trained; reported.
+// LM_USER if parameters that no edit adds are trained; the first one is reported.
 static lm_status base_check(const lm_session *s) {
   const lm_module *m = s->compiled.lowered->m;
+  lm_diag *d = NULL;
+  int others = 0;
   for (uint32_t i = 0; i < m->n_globals; i++) {
     const lm_global *g = &m->globals[i];
-    if (g->kind == LM_GLOBAL_PARAM && !g->added)
-      LM_REPORT(s->project.ctx, g->loc, E318, g->paths[0]);
+    if (g->kind != LM_GLOBAL_PARAM || g->added)
+      continue;
+    others += d != NULL;
+    d = d ? d : LM_REPORT(s->project.ctx, g->loc, E318, g->paths[0]);
   }
+  if (others)
+    lm_diag_note(s->project.ctx, d, (lm_loc){0}, "so %s %d more", others == 1 ? "is" : "are",
+                 others);
   return lm_verdict(s->project.ctx);
 }
 
