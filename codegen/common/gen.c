@@ -110,6 +110,20 @@ const char *lm_gen_take(lm_gen *e, lm_buf *b) {
   return text;
 }
 
+void lm_gen_level_open(lm_gen *e, int k) {
+  e->open = k;
+  e->level[k].before.n = e->level[k].loops.n = e->level[k].after.n = 0;
+}
+
+const char *lm_gen_level_close(lm_gen *e, int k) {
+  lm_buf *parts[] = {&e->level[k].before, &e->level[k].loops, &e->level[k].after};
+  lm_buf b = {0};
+  for (size_t i = 0; i < LM_COUNT(parts); i++)
+    lm_buf_add(&b, parts[i]->p, parts[i]->n);
+  e->open = k - 1;
+  return lm_gen_take(e, &b);
+}
+
 void lm_gen_indent(const char *text, lm_buf *out) {
   int depth = 0;
   for (const char *end; *text; text = end + 1) {

@@ -139,6 +139,9 @@ void lm_gen_type_print(lm_gen *e, lm_type t, lm_buf *b); // "f32[i_0, i_2]"
 void lm_gen_type_note(lm_gen *e, lm_buf *b, lm_type t);  // ";  // f32[…]", ends the line
 // The text of b, in e's arena; b becomes empty.
 const char *lm_gen_take(lm_gen *e, lm_buf *b);
+// Begins level k, whose texts are empty; ends it and returns its text.
+void lm_gen_level_open(lm_gen *e, int k);
+const char *lm_gen_level_close(lm_gen *e, int k);
 // Indents by braces, which occur only at the ends of lines.
 void lm_gen_indent(const char *text, lm_buf *out);
 

@@ -49,8 +49,8 @@ static void softmax(cpu_attend *e, lm_buf *b, bool masked) {
   const lm_attend_dot *p = masked ? NULL : scaled_dot(e, &times);
   const char *from = p ? lm_arena_printf(e->g.arena, "p%d", (int)(p - e->f.dots)) : "x";
   if (!p) {
-    const char *score = cpu_attend_value(e, e->f.score);
-    const char *mask = masked ? cpu_attend_value(e, e->f.mask) : NULL;
+    const char *score = lm_attend_value(&e->values, e->f.score);
+    const char *mask = masked ? lm_attend_value(&e->values, e->f.mask) : NULL;
     const char *y = mask ? lm_arena_printf(e->g.arena, "%s ? %s : -1e30f", mask, score) : score;
     cpu_attend_loops(e, b, lm_arena_printf(e->g.arena, "x[n * %lld + m] = %s;\n", rows, y));
   }
@@ -73,7 +73,7 @@ static void weights(cpu_attend *e, lm_buf *b) {
                 rows);
   if (!e->f.factor)
     return;
-  const char *factor = cpu_attend_value(e, e->f.factor);
+  const char *factor = lm_attend_value(&e->values, e->f.factor);
   cpu_attend_loops(e, b, lm_arena_printf(e->g.arena, "x[n * %lld + m] *= %s;\n", rows, factor));
 }
 
@@ -179,7 +179,7 @@ static void put_coordinates(cpu_attend *e, lm_buf *b) {
     const lm_axis_info *a = &e->f.m->axes[axes->axis[i]];
     const char *n = lm_gen_extent(&e->g, a->size, a->dyn, 1);
     lm_buf_printf(b, "const int64_t %s = at %% %s;\nat /= %s;\n",
-                  cpu_attend_coordinate(e, axes->axis[i]), n, n);
+                  lm_attend_coordinate(&e->values, axes->axis[i]), n, n);
   }
 }
 
@@ -240,7 +240,7 @@ bool lm_cpu_attend_emit(const lm_plan_options *o, const lm_op *op, lm_arena *are
     LM_REPORT(m->ctx, op->loc, E702, why.p);
   e.rows = e.f.tile_t ? e.f.tile_t : TILE;
   e.cols = e.f.tile_s ? e.f.tile_s : TILE;
-  e.name = LM_NEW_N(temporary, const char *, m->n_values + 1);
+  cpu_attend_values(&e);
   e.operand = LM_NEW_N(temporary, cpu_attend_operand, op->n_in + 1);
   if (ok)
     cpu_attend_operands(&e);

@@ -5,7 +5,7 @@
 // over s is an addition of vectors.
 #ifndef LM_CODEGEN_CPU_ATTEND_H
 #define LM_CODEGEN_CPU_ATTEND_H
-#include "codegen/common/attend.h"
+#include "codegen/common/attend_value.h"
 #include "codegen/common/gen.h"
 #include "codegen/cpu/cpu.h"
 
@@ -37,22 +37,15 @@ typedef struct cpu_attend {
   lm_buf row;                  // of a position of t, in a loop over m
   lm_buf col;                  // of a position of s, in a loop over n
   lm_buf tile;                 // of an element, in a loop over m inside that loop
-  // By value id: the text that stands for a value that is already written, else NULL.
-  const char **name;
-  const lm_value **local;
-  uint32_t n_local, cap_local; // values whose text is valid only inside the loops over n and m
-  int n_names;
+  lm_attend_values values;     // their statements go to the buffers above
 } cpu_attend;
 
-// The text of an element of v at the current indices of the loops; the statements that it needs go
-// to the buffers above.
-const char *cpu_attend_value(cpu_attend *e, const lm_value *v);
+void cpu_attend_values(cpu_attend *e); // sets e->values
 // Forgets values that are local to the loops over n and m; empties col and tile.
 void cpu_attend_loops_end(cpu_attend *e);
 // "0 + i_b * 64 + ...": the offset of an element of type t in memory, without channel axes. at_t,
 // at_s: the text of the indices along t and s.
 void cpu_attend_offset(cpu_attend *e, lm_buf *b, lm_type t, const char *at_t, const char *at_s);
-const char *cpu_attend_coordinate(cpu_attend *e, lm_axis a); // the loop variable of a parallel axis
 
 // ---- attend_operand.c: buffers, tiles of operands
 // Declares a buffer and returns its name.

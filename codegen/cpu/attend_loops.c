@@ -19,7 +19,7 @@ void cpu_attend_map_check(cpu_attend *e, lm_buf *b) {
   lm_attend_map_layout map = lm_attend_map_layout_of(&e->f);
   lm_buf_printf(b, "const int32_t seen = a%u[0", map.operand);
   for (int i = 0; i < map.n; i++)
-    lm_buf_printf(b, " + %s * %lld", cpu_attend_coordinate(e, map.axis[i]),
+    lm_buf_printf(b, " + %s * %lld", lm_attend_coordinate(&e->values, map.axis[i]),
                   (long long)map.stride[i]);
   lm_buf_printf(b, " + t0 / %lld * %lld + s0 / %lld];\nif (!seen) continue;\n", (long long)e->rows,
                 (long long)map.row, (long long)e->cols);

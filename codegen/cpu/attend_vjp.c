@@ -44,7 +44,8 @@ static const char *point_loops(cpu_attend *e, lm_buf *b, int i) {
     for (int j = 0; j < e->f.shared.n; j++)
       fixed |= e->f.shared.axis[j] == t.axis[k];
     if (fixed)
-      lm_buf_printf(&at, "%s * %lld + ", cpu_attend_coordinate(e, t.axis[k]), (long long)stride);
+      lm_buf_printf(&at, "%s * %lld + ", lm_attend_coordinate(&e->values, t.axis[k]),
+                    (long long)stride);
     if (fixed)
       continue;
     lm_buf_printf(b, "for (int64_t z%d = 0; z%d < %s; z%d++)\n", loops, loops,
@@ -104,9 +105,9 @@ static int tile_of(const cpu_attend *e, int i) {
 // Computes p and g, and from them the tiles of all sums.
 static void element_loops(cpu_attend *e, lm_buf *b, bool masked) {
   long long rows = e->rows;
-  const char *score = cpu_attend_value(e, e->f.score);
-  const char *mask = masked ? cpu_attend_value(e, e->f.mask) : NULL;
-  const char *factor = e->f.factor ? cpu_attend_value(e, e->f.factor) : "1.0f";
+  const char *score = lm_attend_value(&e->values, e->f.score);
+  const char *mask = masked ? lm_attend_value(&e->values, e->f.mask) : NULL;
+  const char *factor = e->f.factor ? lm_attend_value(&e->values, e->f.factor) : "1.0f";
   lm_buf *t = &e->tile;
   if (mask)
     lm_buf_printf(t, "const float y = %s ? %s : -1e30f;\n", mask, score);
@@ -122,11 +123,11 @@ static void element_loops(cpu_attend *e, lm_buf *b, bool masked) {
   else
     lm_buf_puts(t, "const float g = p * (dp - delta[m]);\n");
   lm_buf_printf(t, "z0[n * %lld + m] = w;\n", rows);
-  e->name[e->f.op->body->args[0]->id] = "g";
+  e->values.text[e->f.op->body->args[0]->id] = "g";
   for (int i = 1; i < e->f.n_sums; i++) {
     if (tile_of(e, i) != i)
       continue;
-    const char *text = cpu_attend_value(e, e->f.sums[i].tile);
+    const char *text = lm_attend_value(&e->values, e->f.sums[i].tile);
     lm_buf_printf(t, "z%d[n * %lld + m] = %s;\n", i, rows, text);
   }
   cpu_attend_loops(e, b, "");
@@ -270,7 +271,7 @@ static int inner_loops(cpu_attend *e, lm_buf *b) {
     if (fixed)
       continue;
     const lm_axis_info *a = &e->f.m->axes[e->f.parallel.axis[i]];
-    const char *name = cpu_attend_coordinate(e, e->f.parallel.axis[i]);
+    const char *name = lm_attend_coordinate(&e->values, e->f.parallel.axis[i]);
     lm_buf_printf(b, "for (int64_t %s = 0; %s < %s; %s++) {\n", name, name,
                   lm_gen_extent(&e->g, a->size, a->dyn, 1), name);
     n++;

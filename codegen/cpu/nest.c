@@ -356,22 +356,14 @@ static void loop_long_sum(cpu_emit *e, lm_buf *out, const loop *l, const char *b
 }
 
 static void level_open(cpu_emit *e, int k) {
-  e->g.open = k;
-  e->g.level[k].before.n = e->g.level[k].loops.n = e->g.level[k].after.n = 0;
+  lm_gen_level_open(&e->g, k);
   reductions_begin(e, k);
 }
 
 // Closes level k and returns its text.
 static const char *level_close(cpu_emit *e, int k) {
   reductions_end(e, k);
-  lm_buf b = {0};
-  lm_buf *parts[] = {&e->g.level[k].before, &e->g.level[k].loops, &e->g.level[k].after};
-  for (int i = 0; i < 3; i++)
-    lm_buf_add(&b, parts[i]->p, parts[i]->n);
-  const char *text = lm_arena_strndup(e->g.arena, b.n ? b.p : "", b.n);
-  lm_buf_free(&b);
-  e->g.open = k - 1;
-  return text;
+  return lm_gen_level_close(&e->g, k);
 }
 
 static void emit_level(cpu_emit *e, int k);

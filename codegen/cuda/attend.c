@@ -73,7 +73,7 @@ static bool attempt(cuda_attend *e, int rows, int cols, lm_buf *body, int64_t *b
   e->cols = cols;
   e->threads = 2 * rows;
   e->max_pool = 0;
-  e->n_names = 0;
+  e->values.n_names = 0;
   body->n = 0;
   *blocks = e->f.vjp ? cuda_attend_backward(e, body) : cuda_attend_forward(e, body);
   return e->max_pool <= CUDA_MAX_POOL;
@@ -187,7 +187,7 @@ bool cuda_attend_emit(const lm_plan_options *o, const lm_op *op, lm_arena *arena
     e.score = e.half ? cuda_attend_unscaled(e.f.score, &e.scale) : e.f.score;
   e.stride = cuda_attend_strides(m, op, temporary);
   e.result_stride = cuda_part_strides(op, temporary);
-  e.name = LM_NEW_N(temporary, const char *, m->n_values + 1);
+  cuda_attend_values(&e);
   e.has_tile = LM_NEW_N(temporary, bool, op->n_in + 1);
   if (ok && !form_choose(&e, &body, &blocks)) {
     ok = false;

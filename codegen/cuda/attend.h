@@ -6,7 +6,7 @@
 // element [n][2 r + c] of a thread is in row lm_frag_row(r) and column lm_frag_col(n, c).
 #ifndef LM_CODEGEN_CUDA_ATTEND_H
 #define LM_CODEGEN_CUDA_ATTEND_H
-#include "codegen/common/attend.h"
+#include "codegen/common/attend_value.h"
 #include "codegen/common/gen.h"
 #include "codegen/cuda/cuda.h"
 
@@ -28,30 +28,23 @@ typedef struct cuda_attend {
   const lm_value *score;
   double scale; // the score is `scale` times this value
   int rows, cols, threads;
-  lm_axis row, col;       // the axes of rows and columns
   int64_t pool, max_pool; // bytes of shared memory of this section, maximum of all sections
   lm_buf declare;         // declarations of arrays in shared memory and of registers
   // Statements at the level of the axes that they depend on; by_pair is for a pair of columns.
   lm_buf point, by_row, by_pair, by_col, by_element;
-  // By value id: the text that stands for a value that is already written, else NULL.
-  const char **name;
-  const lm_value **local;
-  uint32_t n_local, cap_local; // values whose text is valid only inside the loops over a tile
-  int n_names;
-  bool *has_tile; // by operand
+  lm_attend_values values; // their statements go to the buffers above
+  bool *has_tile;          // by operand
   lm_plan_map maps[LM_PLAN_MAPS];
   int n_maps; // tensor maps of operands that TMA copies
 } cuda_attend;
 
 // ---- attend_tile.c: elements of the region, tiles of operands
-const char *cuda_attend_value(cuda_attend *e, const lm_value *v);
+void cuda_attend_values(cuda_attend *e); // sets e->values, without the axes of rows and columns
 // Factors v into c > 0 times another value, which is returned; returns v with c = 1 if v is not
 // such a product.
 const lm_value *cuda_attend_unscaled(const lm_value *v, double *out_c);
 // The condition that a column is inside its axis; NULL if all are.
 const char *cuda_attend_inside(cuda_attend *e);
-const char *cuda_attend_coordinate(cuda_attend *e,
-                                   lm_axis a); // the loop variable of a parallel axis
 // "0 + i_b * 64 + ...": the offset of an element of type t in memory, without channel axes; of a
 // dense tensor if stride is NULL.
 void cuda_attend_offset(cuda_attend *e, lm_buf *b, lm_type t, const int64_t *stride,

@@ -21,12 +21,12 @@
 // ---- sections
 
 void cuda_attend_section_begin(cuda_attend *e, bool rows_are_s) {
-  e->row = rows_are_s ? e->f.s : e->f.t;
-  e->col = rows_are_s ? e->f.t : e->f.s;
+  e->values.row = rows_are_s ? e->f.s : e->f.t;
+  e->values.col = rows_are_s ? e->f.t : e->f.s;
   e->pool = 0;
   e->declare.n = e->point.n = e->by_row.n = e->by_pair.n = e->by_col.n = e->by_element.n = 0;
-  e->n_local = 0;
-  memset(e->name, 0, (e->f.m->n_values + 1) * sizeof *e->name);
+  e->values.n_local = 0;
+  memset(e->values.text, 0, (e->f.m->n_values + 1) * sizeof *e->values.text);
   memset(e->has_tile, 0, (e->f.op->n_in + 1) * sizeof *e->has_tile);
 }
 
@@ -40,8 +40,8 @@ void cuda_attend_section_put(cuda_attend *e, const lm_buf *text, lm_buf *out) {
 static void coordinates(cuda_attend *e, lm_buf *b, const lm_axis *axes, int n) {
   for (int i = n - 1; i >= 0; i--) {
     const char *extent = cuda_attend_extent(e, axes[i]);
-    lm_buf_printf(b, "const lm_at %s = at %% %s;\nat /= %s;\n", cuda_attend_coordinate(e, axes[i]),
-                  extent, extent);
+    lm_buf_printf(b, "const lm_at %s = at %% %s;\nat /= %s;\n",
+                  lm_attend_coordinate(&e->values, axes[i]), extent, extent);
   }
 }
 
@@ -59,7 +59,7 @@ const char *cuda_attend_in_part(cuda_attend *e) {
   if (!cuda_attend_inside(e))
     return part;
   const char *edge =
-      lm_arena_printf(e->g.arena, "col0 + %d > %s", e->cols, cuda_attend_extent(e, e->col));
+      lm_arena_printf(e->g.arena, "col0 + %d > %s", e->cols, cuda_attend_extent(e, e->values.col));
   return part ? lm_arena_printf(e->g.arena, "%s || %s", part, edge) : edge;
 }
 
@@ -68,13 +68,14 @@ void cuda_attend_scores(cuda_attend *e, lm_buf *b) {
   const char *part = cuda_attend_in_part(e);
   const char *seen = "x[n][2 * r + c]";
   lm_buf_printf(b, "float x[%d][4];\n", e->cols / 8);
-  cuda_attend_loops(
-      e, b, lm_arena_printf(e->g.arena, "x[n][2 * r + c] = %s;\n", cuda_attend_value(e, e->score)));
+  cuda_attend_loops(e, b,
+                    lm_arena_printf(e->g.arena, "x[n][2 * r + c] = %s;\n",
+                                    lm_attend_value(&e->values, e->score)));
   if (!part)
     return;
   if (e->f.mask)
-    seen = lm_arena_printf(e->g.arena, "(%s ? %s : %s)", cuda_attend_value(e, e->f.mask), seen,
-                           low_text(e));
+    seen = lm_arena_printf(e->g.arena, "(%s ? %s : %s)", lm_attend_value(&e->values, e->f.mask),
+                           seen, low_text(e));
   if (inside)
     seen = lm_arena_printf(e->g.arena, "%s ? %s : -__builtin_inff()", inside, seen);
   lm_buf_printf(b, "if (%s) {\n", part);
@@ -90,7 +91,8 @@ const char *cuda_attend_log2(const cuda_attend *e) {
 static void weights(cuda_attend *e, lm_buf *b) {
   const char *unit = cuda_attend_log2(e);
   const char *factor =
-      e->f.factor ? lm_arena_printf(e->g.arena, " * %s", cuda_attend_value(e, e->f.factor)) : "";
+      e->f.factor ? lm_arena_printf(e->g.arena, " * %s", lm_attend_value(&e->values, e->f.factor))
+                  : "";
   lm_buf_puts(b, "LM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\nmost[r] = lm_row_max(most[r]);\n");
   if (e->half)
     lm_buf_printf(
@@ -145,7 +147,7 @@ void cuda_attend_results(cuda_attend *e, lm_buf *b) {
   lm_buf_puts(b, "LM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\nconst float all = "
                  "lm_row_sum(sum[r]), part = 1.0f / all;\n");
   lm_buf_printf(b, "const lm_at row = row0 + lm_frag_row(r);\nif (row >= %s) continue;\n",
-                cuda_attend_extent(e, e->row));
+                cuda_attend_extent(e, e->values.row));
   cuda_attend_offset(e, &at, lse, NULL, "row", "");
   const char *top =
       e->scale == 1 ? "top[r]"
@@ -160,17 +162,18 @@ void cuda_attend_results(cuda_attend *e, lm_buf *b) {
 // The bytes that all blocks of one point of the parallel axes read: one operand of the scores and
 // one of the sums.
 static int64_t common_bytes(const cuda_attend *e) {
-  return lm_axis_size(e->f.m, e->col) *
+  return lm_axis_size(e->f.m, e->values.col) *
          (e->f.v_channels.size + (e->f.n_dots ? e->f.dots[0].over.size : 0)) * (e->half ? 2 : 4);
 }
 
 int64_t cuda_attend_rows_begin(cuda_attend *e, lm_buf *b, const lm_axis *axes, int n,
                                int64_t points) {
-  long long tiles = (lm_axis_size(e->f.m, e->row) + e->rows - 1) / e->rows;
+  long long tiles = (lm_axis_size(e->f.m, e->values.row) + e->rows - 1) / e->rows;
   long long cached_points = (16 << 20) / common_bytes(e);
   long long all = points;
-  const char *tile =
-      e->row == e->f.t ? lm_arena_printf(e->g.arena, "(%lld - at / wide)", tiles - 1) : "at / wide";
+  const char *tile = e->values.row == e->f.t
+                         ? lm_arena_printf(e->g.arena, "(%lld - at / wide)", tiles - 1)
+                         : "at / wide";
   if (cached_points < 1)
     cached_points = 1;
   if (cached_points >= all)
@@ -182,7 +185,7 @@ int64_t cuda_attend_rows_begin(cuda_attend *e, lm_buf *b, const lm_axis *axes, i
                   cached_points * tiles, cached_points, cached_points, all, cached_points * tiles);
   lm_buf_printf(b, "const lm_at row0 = %s * %d;\nat = first + at %% wide;\n", tile, e->rows);
   coordinates(e, b, axes, n);
-  lm_buf_printf(b, "if (row0 >= %s) return;\n", cuda_attend_extent(e, e->row));
+  lm_buf_printf(b, "if (row0 >= %s) return;\n", cuda_attend_extent(e, e->values.row));
   return points * tiles;
 }
 
@@ -214,7 +217,7 @@ int64_t cuda_attend_forward(cuda_attend *e, lm_buf *b) {
   cuda_attend_rows(e, &text);
   cuda_attend_sums_begin(&text, width);
   lm_buf_printf(&text, "for (lm_at col0 = 0; col0 < %s; col0 += %d) {\n",
-                cuda_attend_extent(e, e->col), e->cols);
+                cuda_attend_extent(e, e->values.col), e->cols);
   lm_buf_add(&text, tile.p, tile.n);
   lm_buf_puts(&text, "}\n");
   cuda_attend_results(e, &text);

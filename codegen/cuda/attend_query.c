@@ -59,7 +59,7 @@ void cuda_attend_query_rows(cuda_attend *e, lm_buf *b) {
       b, "float neg_lse[2], delta[2], share[2];\nLM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\n");
   lm_buf_printf(b,
                 "const lm_at row = lm_min_index(row0 + lm_frag_row(r), %s);\nfloat dot = 0.0f;\n",
-                cuda_attend_extent(e, e->row));
+                cuda_attend_extent(e, e->values.row));
   lm_buf_puts(b, row_dot(e, "row"));
   lm_buf_printf(b, "neg_lse[r] = %s;\ndelta[r] = dot;\nshare[r] = %s;\n(void)share;\n}\n",
                 neg_lse_text(e, "row"), share_text(e, "neg_lse[r]"));
@@ -82,7 +82,7 @@ void cuda_attend_query_cols(cuda_attend *e, lm_buf *b) {
                 e->warpgroups ? "LM_UNROLL_1\n" : "", me, lanes, e->cols,
                 (e->warpgroups ? 128 : 2 * e->rows) / lanes);
   lm_buf_printf(b, "const lm_at col = lm_min_index(col0 + i, %s);\nfloat dot = 0.0f;\n",
-                cuda_attend_extent(e, e->col));
+                cuda_attend_extent(e, e->values.col));
   lm_buf_puts(b, row_dot(e, "col"));
   if (lanes > 1)
     lm_buf_puts(b, "if (lm_thread() % 4 == 0) {\n");

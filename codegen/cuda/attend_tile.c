@@ -3,25 +3,8 @@
 #include <string.h>
 #include "codegen/cuda/attend.h"
 
-typedef enum {
-  UNIFORM,
-  ROW,
-  COL,
-  ELEMENT
-} level;
-
 bool cuda_attend_has(lm_type t, lm_axis a) {
   return lm_type_find(t, a) >= 0;
-}
-
-static level level_of(const cuda_attend *e, lm_type t) {
-  bool row = cuda_attend_has(t, e->row);
-  bool col = cuda_attend_has(t, e->col);
-  return row ? (col ? ELEMENT : ROW) : col ? COL : UNIFORM;
-}
-
-const char *cuda_attend_coordinate(cuda_attend *e, lm_axis a) {
-  return lm_arena_printf(e->g.arena, "i_%s", lm_gen_axis_name(&e->g, a));
 }
 
 const char *cuda_attend_extent(cuda_attend *e, lm_axis a) {
@@ -50,7 +33,9 @@ void cuda_attend_offset(cuda_attend *e, lm_buf *b, lm_type t, const int64_t *str
     lm_axis a = t.axis[i];
     if (!cuda_attend_has(e->f.space, a))
       continue;
-    const char *at = a == e->row ? at_row : a == e->col ? at_col : cuda_attend_coordinate(e, a);
+    const char *at = a == e->values.row   ? at_row
+                     : a == e->values.col ? at_col
+                                          : lm_attend_coordinate(&e->values, a);
     lm_buf_printf(b, " + %s * %lld", at, (long long)stride[i]);
   }
 }
@@ -73,25 +58,20 @@ void cuda_attend_channel_offset(cuda_attend *e, lm_buf *b, lm_type t, const int6
 
 // ---- statements
 
-static const char *statement(cuda_attend *e, level at, lm_dtype t, const char *text) {
+static const char *statement(void *user, lm_attend_level at, lm_dtype t, const char *text) {
+  cuda_attend *e = user;
   const char *type = lm_gen_register_type(t);
-  const char *name = lm_arena_printf(e->g.arena, "%c%d", "uhkv"[at], e -> n_names++);
-  if (at == ROW) {
+  const char *name = lm_arena_printf(e->g.arena, "%c%d", "uhkv"[at], e -> values.n_names++);
+  if (at == LM_ATTEND_ROW) {
     lm_buf_printf(&e->declare, "%s %s[2];\n", type, name);
     lm_buf_printf(&e->by_row, "%s[r] = %s;\n", name, text);
     return lm_arena_printf(e->g.arena, "%s[r]", name);
   }
-  lm_buf_printf(at == UNIFORM ? &e->point
-                : at == COL   ? &e->by_col
-                              : &e->by_element,
+  lm_buf_printf(at == LM_ATTEND_ONCE  ? &e->point
+                : at == LM_ATTEND_COL ? &e->by_col
+                                      : &e->by_element,
                 "const %s %s = %s;\n", type, name, text);
   return name;
-}
-
-static const char *variable_keep(cuda_attend *e, const lm_value *v, level at, const char *text) {
-  if (at >= COL)
-    LM_PUSH(e->g.arena, e->local, e->n_local, e->cap_local) = v;
-  return e->name[v->id] = text;
 }
 
 // True if tiles of `positions` positions divide the axis.
@@ -103,17 +83,17 @@ static bool filled(const cuda_attend *e, lm_axis a, int positions) {
 // index.
 static void row_declare(cuda_attend *e, lm_buf *b) {
   lm_buf_printf(b,
-                filled(e, e->row, e->rows)
+                filled(e, e->values.row, e->rows)
                     ? "const lm_at row = row0 + lm_frag_row(r);\n(void)row;\n"
                     : "const lm_at row = lm_min_index(row0 + lm_frag_row(r), %s);\n(void)row;\n",
-                cuda_attend_extent(e, e->row));
+                cuda_attend_extent(e, e->values.row));
 }
 static void col_declare(cuda_attend *e, lm_buf *b) {
   lm_buf_printf(b,
-                filled(e, e->col, e->cols)
+                filled(e, e->values.col, e->cols)
                     ? "const lm_at col = col0 + lm_frag_col(n, c);\n(void)col;\n"
                     : "const lm_at col = lm_min_index(col0 + lm_frag_col(n, c), %s);\n(void)col;\n",
-                cuda_attend_extent(e, e->col));
+                cuda_attend_extent(e, e->values.col));
 }
 
 void cuda_attend_rows(cuda_attend *e, lm_buf *b) {
@@ -140,9 +120,7 @@ void cuda_attend_loops(cuda_attend *e, lm_buf *b, const char *body) {
     lm_buf_add(b, e->by_element.p, e->by_element.n);
   lm_buf_puts(b, body);
   lm_buf_puts(b, "}\n}\n}\n");
-  for (uint32_t i = 0; i < e->n_local; i++)
-    e->name[e->local[i]->id] = NULL;
-  e->n_local = 0;
+  lm_attend_values_end(&e->values);
   e->by_pair.n = e->by_col.n = e->by_element.n = 0;
 }
 
@@ -151,12 +129,12 @@ void cuda_attend_loops(cuda_attend *e, lm_buf *b, const char *body) {
 // True if two neighbouring columns are neighbours in memory, the first at an even index, and no
 // column is beyond the axis.
 static bool in_pairs(const cuda_attend *e, lm_type t) {
-  return filled(e, e->col, e->cols) && (t.dtype == LM_F32 || t.dtype == LM_INT) && t.rank &&
-         t.axis[t.rank - 1] == e->col;
+  return filled(e, e->values.col, e->cols) && (t.dtype == LM_F32 || t.dtype == LM_INT) && t.rank &&
+         t.axis[t.rank - 1] == e->values.col;
 }
 
 static const char *load_pair(cuda_attend *e, const lm_value *arg) {
-  const char *name = lm_arena_printf(e->g.arena, "k%d", e->n_names++);
+  const char *name = lm_arena_printf(e->g.arena, "k%d", e->values.n_names++);
   const char *kind = lm_dtype_name(arg->type.dtype);
   lm_buf b = {0};
   cuda_attend_offset(e, &b, arg->type, NULL, "row", "(col0 + lm_frag_col(n, 0))");
@@ -166,9 +144,10 @@ static const char *load_pair(cuda_attend *e, const lm_value *arg) {
   return lm_arena_printf(e->g.arena, "%s[c]", name);
 }
 
-static const char *operand_load(cuda_attend *e, const lm_value *arg, level at) {
+static const char *operand_load(void *user, const lm_value *arg, lm_attend_level at) {
+  cuda_attend *e = user;
   lm_buf b = {0};
-  if (at == COL && in_pairs(e, arg->type))
+  if (at == LM_ATTEND_COL && in_pairs(e, arg->type))
     return load_pair(e, arg);
   lm_buf_printf(&b, "a%d[", lm_attend_operand(&e->f, arg));
   cuda_attend_offset(e, &b, arg->type, e->stride[lm_attend_operand(&e->f, arg)], "row", "col");
@@ -177,47 +156,23 @@ static const char *operand_load(cuda_attend *e, const lm_value *arg, level at) {
                    lm_gen_load_text(e->g.arena, (lm_dtype)arg->type.dtype, lm_gen_take(&e->g, &b)));
 }
 
-static const char *iota(cuda_attend *e, lm_axis a) {
-  const char *at = a == e->row ? "row" : a == e->col ? "col" : cuda_attend_coordinate(e, a);
-  return lm_arena_printf(e->g.arena, "(int32_t)(%s)", at);
+static const char *dot_element(void *user, int k) {
+  const cuda_attend *e = user;
+  return lm_arena_printf(e->g.arena, "p%d[n][2 * r + c]", k);
 }
 
-static const char *random_number(cuda_attend *e, const lm_op *op) {
-  lm_type t = op->out[0]->type;
-  const char *in[4];
-  for (int i = 0; i < 4; i++)
-    in[i] = cuda_attend_value(e, op->in[i]);
-  return lm_gen_rng_text(e->g.arena, op, t.rank ? iota(e, t.axis[t.rank - 1]) : "0", in);
-}
-
-// For a sum of cotangents over parallel axes the term is returned: every operation after it is
-// linear, and the section accumulates its results over these axes.
-static const char *computed(cuda_attend *e, const lm_op *op, level at) {
-  const char *in[3];
-  lm_dtype t = (lm_dtype)op->out[0]->type.dtype;
-  if (op->code == LM_OP_CONST)
-    return lm_gen_const_text(e->g.arena, t, op->attr.num);
-  if (op->code == LM_OP_IOTA)
-    return statement(e, at, t, iota(e, op->out[0]->type.axis[0]));
-  if (op->code == LM_OP_RNG)
-    return statement(e, at, t, random_number(e, op));
-  for (uint32_t i = 0; i < op->n_in; i++)
-    in[i] = cuda_attend_value(e, op->in[i]);
-  if (op->code == LM_OP_EXPAND || op->code == LM_OP_PERMUTE || op->code == LM_OP_SUM)
-    return in[0];
-  const char *text = lm_gen_op_text(&e->g, op, in);
-  return text == in[0] ? text : statement(e, at, t, text);
-}
-
-const char *cuda_attend_value(cuda_attend *e, const lm_value *v) {
-  if (e->name[v->id])
-    return e->name[v->id];
-  level at = level_of(e, v->type);
-  const lm_attend_dot *p = lm_attend_dot_of(&e->f, v);
-  if (p)
-    return variable_keep(e, v, at,
-                         lm_arena_printf(e->g.arena, "p%d[n][2 * r + c]", (int)(p - e->f.dots)));
-  return variable_keep(e, v, at, v->def ? computed(e, v->def, at) : operand_load(e, v, at));
+void cuda_attend_values(cuda_attend *e) {
+  e->values = (lm_attend_values){
+      .g = &e->g,
+      .f = &e->f,
+      .at_row = "row",
+      .at_col = "col",
+      .text = LM_NEW_N(e->g.arena, const char *, e->g.m->n_values + 1),
+      .user = e,
+      .statement = statement,
+      .dot = dot_element,
+      .operand = operand_load,
+  };
 }
 
 static bool constant(const lm_value *v, double *out) {
@@ -241,10 +196,10 @@ const lm_value *cuda_attend_unscaled(const lm_value *v, double *out_c) {
 }
 
 const char *cuda_attend_inside(cuda_attend *e) {
-  if (filled(e, e->col, e->cols))
+  if (filled(e, e->values.col, e->cols))
     return NULL;
   return lm_arena_printf(e->g.arena, "col0 + lm_frag_col(n, c) < %s",
-                         cuda_attend_extent(e, e->col));
+                         cuda_attend_extent(e, e->values.col));
 }
 
 // ---- tiles
@@ -321,10 +276,10 @@ static void fill_elements(cuda_attend *e, lm_buf *b, uint32_t k, const lm_attend
 
 void cuda_attend_fill(cuda_attend *e, lm_buf *b, uint32_t k, const lm_attend_axes *channels) {
   lm_type t = e->f.op->in[k]->type;
-  bool row = cuda_attend_has(t, e->row);
+  bool row = cuda_attend_has(t, e->values.row);
   int positions = row ? e->rows : e->cols;
   const char *origin = row ? "row0" : "col0";
-  const char *extent = cuda_attend_extent(e, row ? e->row : e->col);
+  const char *extent = cuda_attend_extent(e, row ? e->values.row : e->values.col);
   if (e->has_tile[k])
     return;
   e->has_tile[k] = true;
@@ -428,8 +383,8 @@ static bool tiles_nest(int64_t map, int ours) {
 // some: a score is not masked; full: no score is masked. Each lane of a warp reads one entry of the
 // map.
 void cuda_attend_map_check(cuda_attend *e, lm_buf *b) {
-  int64_t tile_row = e->row == e->f.t ? e->f.tile_t : e->f.tile_s;
-  int64_t tile_col = e->row == e->f.t ? e->f.tile_s : e->f.tile_t;
+  int64_t tile_row = e->values.row == e->f.t ? e->f.tile_t : e->f.tile_s;
+  int64_t tile_col = e->values.row == e->f.t ? e->f.tile_s : e->f.tile_t;
   if (!e->f.tile_t || !tiles_nest(tile_row, e->rows) || !tiles_nest(tile_col, e->cols)) {
     lm_buf_puts(b, "const bool full = false;\n(void)full;\n");
     return;
@@ -437,9 +392,9 @@ void cuda_attend_map_check(cuda_attend *e, lm_buf *b) {
   lm_attend_map_layout map = lm_attend_map_layout_of(&e->f);
   int64_t n_row = tile_row < e->rows ? e->rows / tile_row : 1;
   int64_t n_col = tile_col < e->cols ? e->cols / tile_col : 1;
-  const char *row = cuda_attend_extent(e, e->row);
-  const char *col = cuda_attend_extent(e, e->col);
-  bool flip = e->row != e->f.t;
+  const char *row = cuda_attend_extent(e, e->values.row);
+  const char *col = cuda_attend_extent(e, e->values.col);
+  bool flip = e->values.row != e->f.t;
   lm_buf_printf(b,
                 "bool some = false, part = false;\nfor (int32_t i = lm_thread() %% 32; i < %lld; i "
                 "+= 32) {\n",
@@ -449,7 +404,7 @@ void cuda_attend_map_check(cuda_attend *e, lm_buf *b) {
   lm_buf_printf(b, "if (r >= %s || c >= %s) continue;\nconst int32_t seen = a%u[0", row, col,
                 map.operand);
   for (int i = 0; i < map.n; i++)
-    lm_buf_printf(b, " + %s * %lld", cuda_attend_coordinate(e, map.axis[i]),
+    lm_buf_printf(b, " + %s * %lld", lm_attend_coordinate(&e->values, map.axis[i]),
                   (long long)map.stride[i]);
   lm_buf_printf(b, " + %s / %lld * %lld + %s / %lld];\n", flip ? "c" : "r", (long long)e->f.tile_t,
                 (long long)map.row, flip ? "r" : "c", (long long)e->f.tile_s);

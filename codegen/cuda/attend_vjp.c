@@ -103,8 +103,9 @@ static bool can_pipeline(const cuda_attend *e, const section *s) {
 }
 
 static const char *factor_text(cuda_attend *e, const char *x) {
-  return e->f.factor ? lm_arena_printf(e->g.arena, "%s * %s", x, cuda_attend_value(e, e->f.factor))
-                     : x;
+  return e->f.factor
+             ? lm_arena_printf(e->g.arena, "%s * %s", x, lm_attend_value(&e->values, e->f.factor))
+             : x;
 }
 
 static void weights_write(cuda_attend *e, const section *s) {
@@ -121,14 +122,15 @@ static void weights_write(cuda_attend *e, const section *s) {
 }
 
 static void gradients_write(cuda_attend *e, const section *s) {
-  e->name[e->f.op->body->args[0]->id] = "g";
+  e->values.text[e->f.op->body->args[0]->id] = "g";
   lm_buf_printf(&e->by_element, "const float g = q * (%s - %s);\n(void)g;\n",
                 factor_text(e, "d[n][2 * r + c]"), s->over_s ? "delta[r]" : "delta");
   for (int k = 0; k < e->f.n_sums; k++) {
     double c;
     const lm_value *tile = tile_value(e, k, &c);
     if (tile_of(e, k) == k && tile && tile_wanted(e, s, k))
-      lm_buf_printf(&e->by_element, "z%d[n][2 * r + c] = %s;\n", k, cuda_attend_value(e, tile));
+      lm_buf_printf(&e->by_element, "z%d[n][2 * r + c] = %s;\n", k,
+                    lm_attend_value(&e->values, tile));
   }
 }
 
@@ -285,10 +287,12 @@ static void dots(cuda_attend *e, lm_buf *b, const section *s) {
   for (int i = 0; i < e->f.n_dots; i++) {
     const lm_attend_dot *p = &e->f.dots[i];
     const char *name = lm_arena_printf(e->g.arena, "p%d", i);
-    cuda_attend_dot(e, b, name, of_axis(e, p, e->row), of_axis(e, p, e->col), p->over.size);
+    cuda_attend_dot(e, b, name, of_axis(e, p, e->values.row), of_axis(e, p, e->values.col),
+                    p->over.size);
     inflight_add(&scores, name, e->cols);
   }
-  cuda_attend_dot(e, b, "d", value_side(e, e->row), value_side(e, e->col), e->f.v_channels.size);
+  cuda_attend_dot(e, b, "d", value_side(e, e->values.row), value_side(e, e->values.col),
+                  e->f.v_channels.size);
   inflight_add(&dp, "d", e->cols);
   (can_pipeline(e, s) ? pipelined : unpipelined)(e, b, s, &scores, &dp);
 }
@@ -297,8 +301,8 @@ static void tile_backward(cuda_attend *e, lm_buf *b, const section *s) {
   cuda_attend_map_check(e, b);
   lm_buf_puts(b, "lm_barrier();\n");
   for (int i = 0; i < e->f.n_dots; i++)
-    cuda_attend_fill(e, b, of_axis(e, &e->f.dots[i], e->col), &e->f.dots[i].over);
-  cuda_attend_fill(e, b, value_side(e, e->col), &e->f.v_channels);
+    cuda_attend_fill(e, b, of_axis(e, &e->f.dots[i], e->values.col), &e->f.dots[i].over);
+  cuda_attend_fill(e, b, value_side(e, e->values.col), &e->f.v_channels);
   for (int i = 0; i < e->f.n_sums; i++)
     if (in_section(e, s, i) && e->f.sums[i].other >= 0)
       cuda_attend_fill(e, b, (uint32_t)e->f.sums[i].other, &e->f.sums[i].channels);
@@ -348,7 +352,7 @@ static void stores(cuda_attend *e, lm_buf *b, const section *s) {
   lm_buf_printf(b,
                 "LM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\nconst lm_at row = row0 + "
                 "lm_frag_row(r);\nconst bool inside = row < %s;\n",
-                cuda_attend_extent(e, e->row));
+                cuda_attend_extent(e, e->values.row));
   for (int i = 0; i < e->f.n_sums; i++)
     if (in_section(e, s, i))
       store(e, b, i);
@@ -359,13 +363,13 @@ static void row_tiles(cuda_attend *e, lm_buf *b, const section *s) {
   if (s->n_rest)
     lm_buf_puts(b, "lm_barrier();\n");
   for (int i = 0; i < e->f.n_dots; i++)
-    cuda_attend_fill(e, b, of_axis(e, &e->f.dots[i], e->row), &e->f.dots[i].over);
-  cuda_attend_fill(e, b, value_side(e, e->row), &e->f.v_channels);
+    cuda_attend_fill(e, b, of_axis(e, &e->f.dots[i], e->values.row), &e->f.dots[i].over);
+  cuda_attend_fill(e, b, value_side(e, e->values.row), &e->f.v_channels);
 }
 
 static void loops(cuda_attend *e, lm_buf *b, const section *s) {
   for (int i = 0; i < s->n_rest; i++) {
-    const char *name = cuda_attend_coordinate(e, s->rest[i]);
+    const char *name = lm_attend_coordinate(&e->values, s->rest[i]);
     lm_buf_printf(b, "for (lm_at %s = 0; %s < %s; %s++) {\n", name, name,
                   cuda_attend_extent(e, s->rest[i]), name);
   }
@@ -390,7 +394,7 @@ static void section_groups(cuda_attend *e, lm_buf *text, const section *s) {
   lm_buf last = {0};
   lm_buf cols = {0};
   cuda_attend_work w = {.n_streams = 1, .n_loops = s->n_rest};
-  work_of(e, e->row, e->col, &w);
+  work_of(e, e->values.row, e->values.col, &w);
   cuda_attend_warpgroups_pools(e, &w);
   if (!s->over_s)
     cuda_attend_query_cols(e, &cols);
@@ -428,7 +432,7 @@ static void section_tiles(cuda_attend *e, lm_buf *text, const section *s) {
     cuda_attend_query_rows(e, text);
   lm_buf_add(text, fills.p, fills.n);
   lm_buf_printf(text, "for (lm_at col0 = 0; col0 < %s; col0 += %d) {\n",
-                cuda_attend_extent(e, e->col), e->cols);
+                cuda_attend_extent(e, e->values.col), e->cols);
   lm_buf_add(text, tile.p, tile.n);
   for (int i = 0; i <= s->n_rest; i++)
     lm_buf_puts(text, "}\n");

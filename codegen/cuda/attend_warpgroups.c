@@ -77,7 +77,8 @@ static void map_need(cuda_attend *e, const cuda_attend_side *side) {
 static const char *number_among(cuda_attend *e, lm_type t, int from, int to) {
   const char *text = "0";
   for (int i = from; i < to; i++)
-    text = lm_arena_printf(e->g.arena, "%s + %s * %lld", text, cuda_attend_coordinate(e, t.axis[i]),
+    text = lm_arena_printf(e->g.arena, "%s + %s * %lld", text,
+                           lm_attend_coordinate(&e->values, t.axis[i]),
                            (long long)axes_size(e, t, i + 1, to));
   return text;
 }
@@ -156,8 +157,8 @@ static void producer(cuda_attend *e, lm_buf *b, const cuda_attend_work *w) {
   lm_buf_printf(b, "lm_phase_arrive(ready, %d);\n}\nint32_t stage = 0;\nuint32_t parity = 1;\n",
                 rows_phase(w));
   lm_buf_puts(b, w->loops);
-  lm_buf_printf(b, "for (lm_at col0 = 0; col0 < %s; col0 += %d) {\n", cuda_attend_extent(e, e->col),
-                e->cols);
+  lm_buf_printf(b, "for (lm_at col0 = 0; col0 < %s; col0 += %d) {\n",
+                cuda_attend_extent(e, e->values.col), e->cols);
   cuda_attend_map_check(e, b);
   for (int i = 0; i < w->n_streams; i++)
     stream_fill(e, b, w, i);

@@ -228,8 +228,7 @@ static void leaf(cuda_emit *e) {
 // ---- loops
 
 static void level_open(cuda_emit *e, int k) {
-  e->g.open = k;
-  e->g.level[k].before.n = e->g.level[k].loops.n = e->g.level[k].after.n = 0;
+  lm_gen_level_open(&e->g, k);
   if (k == (partial(e) ? 1 : 0))
     scalars_begin(e);
 }
@@ -241,14 +240,7 @@ static const char *level_close(cuda_emit *e, int k) {
     partial_end(e);
   if (!partial(e) && k == 0)
     full_end(e);
-  lm_buf b = {0};
-  lm_buf *parts[] = {&e->g.level[k].before, &e->g.level[k].loops, &e->g.level[k].after};
-  for (int i = 0; i < 3; i++)
-    lm_buf_add(&b, parts[i]->p, parts[i]->n);
-  const char *text = lm_arena_strndup(e->g.arena, b.n ? b.p : "", b.n);
-  lm_buf_free(&b);
-  e->g.open = k - 1;
-  return text;
+  return lm_gen_level_close(&e->g, k);
 }
 
 void cuda_decode(cuda_emit *e, const cuda_axis *axes, int n, const char *from, lm_buf *b) {

@@ -2,6 +2,8 @@
 #include "compiler/passes/rewrite.h"
 #include <string.h>
 
+#include "compiler/ir/internal.h"
+
 void *lm_idmap_get(const lm_idmap *m, const lm_value *v) {
   return v->id < m->n ? m->at[v->id] : NULL;
 }
@@ -107,4 +109,20 @@ lm_value *lm_cast_to(lm_rewrite *r, lm_value *x, lm_type t) {
     if (lm_type_find(x->type, t.axis[i]) >= 0)
       order[n++] = t.axis[i];
   return lm_emit_expand(&r->b, lm_emit_permute(&r->b, x, order, n), t);
+}
+
+void lm_operands_skip(lm_rewrite *r, lm_op *op, lm_opcode code) {
+  lm_buf why = {0};
+  for (uint32_t i = 0; i < op->n_in; i++) {
+    lm_value *x = op->in[i];
+    lm_type t = op->out[0]->type;
+    if (!lm_op_is(x, code))
+      continue;
+    op->in[i] = x->def->in[0];
+    if (lm_op_infer(r->b.m, op, &t, &why) && lm_type_equal(t, op->out[0]->type))
+      r->changes++;
+    else
+      op->in[i] = x;
+  }
+  lm_buf_free(&why);
 }

@@ -37,6 +37,9 @@ bool lm_params_same_indices(const lm_op *a, const lm_op *b);
 bool lm_const_of(const lm_value *v, double *out);
 // x, whose axes are a subset of t's, permuted to t's order and broadcast along t's other axes.
 lm_value *lm_cast_to(lm_rewrite *r, lm_value *x, lm_type t);
+// Replaces each operand of op that is the result of an operation `code`, such as permute, by the
+// operand of that operation, if op then has the same type.
+void lm_operands_skip(lm_rewrite *r, lm_op *op, lm_opcode code);
 // Moves the operations between `from` and `to`, of one region, whose mark is `mark` before `to`, in
 // order.
 void lm_ops_sink(lm_op *from, lm_op *to, uint32_t mark);

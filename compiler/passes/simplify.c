@@ -204,23 +204,6 @@ static lm_value *before_expand(lm_rewrite *r, lm_op *op) {
   return lm_emit_expand(&r->b, lm_emit(&r->b, op->code, in, op->n_in, &op->attr, &narrow), t);
 }
 
-// Removes the expand of an operand along axes that another operand has.
-static void narrow_operands(lm_rewrite *r, lm_op *op) {
-  lm_buf why = {0};
-  for (uint32_t i = 0; i < op->n_in && op->n_in > 1; i++) {
-    lm_value *x = op->in[i];
-    lm_type t = op->out[0]->type;
-    if (!lm_op_is(x, LM_OP_EXPAND))
-      continue;
-    op->in[i] = x->def->in[0];
-    if (lm_op_infer(r->b.m, op, &t, &why) && lm_type_equal(t, op->out[0]->type))
-      r->changes++;
-    else
-      op->in[i] = x;
-  }
-  lm_buf_free(&why);
-}
-
 static lm_value *simplify_rule(lm_rewrite *r, lm_op *op) {
   lm_value *z = fold(r, op);
   if (z)
@@ -251,7 +234,7 @@ static lm_value *simplify_rule(lm_rewrite *r, lm_op *op) {
   if (!z && lm_op_info_of(op)->traits & LM_T_ELEMENTWISE && op->n_in)
     z = before_expand(r, op);
   if (!z && lm_op_info_of(op)->traits & LM_T_ELEMENTWISE)
-    narrow_operands(r, op);
+    lm_operands_skip(r, op, LM_OP_EXPAND);
   return z;
 }
 

@@ -116,29 +116,12 @@ static lm_value *dot(lm_rewrite *r, lm_op *op) {
   return lm_type_equal(y->type, op->out[0]->type) ? y : NULL;
 }
 
-// Removes the permute of an operand if the result keeps its axes.
-static void remove_permutes(lm_rewrite *r, lm_op *op) {
-  lm_buf why = {0};
-  for (uint32_t i = 0; i < op->n_in; i++) {
-    lm_value *x = op->in[i];
-    lm_type t = op->out[0]->type;
-    if (!lm_op_is(x, LM_OP_PERMUTE))
-      continue;
-    op->in[i] = x->def->in[0];
-    if (lm_op_infer(r->b.m, op, &t, &why) && lm_type_equal(t, op->out[0]->type))
-      r->changes++;
-    else
-      op->in[i] = x;
-  }
-  lm_buf_free(&why);
-}
-
 // A reduction in an attend's region sums over tiles and stays as it is.
 lm_value *lm_simplify_reduce(lm_rewrite *r, lm_op *op) {
   if (op->parent->owner && lm_op_attends(op->parent->owner))
     return NULL;
   lm_value *z = op->code == LM_OP_DOT ? dot(r, op) : reduction(r, op);
   if (!z)
-    remove_permutes(r, op);
+    lm_operands_skip(r, op, LM_OP_PERMUTE);
   return z;
 }

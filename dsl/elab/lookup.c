@@ -280,7 +280,8 @@ static el_val report_unknown(lm_elab *e, lm_sym name, lm_loc at, bool is_declara
   const char *near = nearest_value(e, name);
   lm_diag *d = EL_ERR(e, at, E020, name);
   if (is_declaration)
-    lm_diag_help(e->c, d, "'%s' is a declaration, not a value; a call of it is one: %s()", name, name);
+    lm_diag_help(e->c, d, "'%s' is a declaration, not a value; a call of it is one: %s()", name,
+                 name);
   else if (el_help_word(e, d, name))
     return el_error();
   else if (near)

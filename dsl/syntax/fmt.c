@@ -132,20 +132,6 @@ static void mark_broken(layout *f) {
 
 // ---- spaces between two lexemes on one line
 
-static bool is_operand(int kind) {
-  switch (kind) {
-  case LM_TOKEN_NAME:
-  case LM_TOKEN_NUMBER:
-  case LM_TOKEN_QUANTITY:
-  case LM_TOKEN_STRING:
-  case LM_TOKEN_PATTERN:
-  case ')':
-  case ']':
-  case '}': return true;
-  default: return false;
-  }
-}
-
 static bool is_keyword(const lexeme *p) { // flex returns NAME for all words
   static const char *const words[] = {"import", "fn",    "let",  "return", "emit",    "for",
                                       "in",     "carry", "if",   "then",   "else",    "divides",
@@ -158,7 +144,7 @@ static bool is_keyword(const lexeme *p) { // flex returns NAME for all words
 }
 
 static bool ends_operand(const lexeme *p) {
-  return is_operand(p->kind) && !is_keyword(p);
+  return lm_ends_operand(p->kind) && !is_keyword(p);
 }
 
 // `before`: the lexeme before a, NULL if there is none.

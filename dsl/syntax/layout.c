@@ -109,7 +109,7 @@ static const struct keyword *keyword_find(const char *text) {
   return NULL;
 }
 
-static bool is_operand(int kind) {
+bool lm_ends_operand(int kind) {
   switch (kind) {
   case LM_TOKEN_NAME:
   case LM_TOKEN_NUMBER:
@@ -329,8 +329,8 @@ static token step(struct lm_layout *t) {
   for (;;) {
     token *n = peek(t);
     bool ends_line =
-        is_operand(t->last) && !t->parens && n->after_newline && !continues_statement(n->kind);
-    bool interrupts = n->class != WORD && (t->parens || !is_operand(t->last));
+        lm_ends_operand(t->last) && !t->parens && n->after_newline && !continues_statement(n->kind);
+    bool interrupts = n->class != WORD && (t->parens || !lm_ends_operand(t->last));
     if (ends_line)
       return insert_line_end(t);
     if (!after_separator(t) && (n->kind == '}' || ends_all(t, n) || interrupts))

@@ -6,4 +6,7 @@
 #define YYSTYPE union lm_dsl_value
 #define YYLTYPE lm_loc
 #include "dsl/lexer.h"
+
+// True if an operand of an expression may end with a token of this kind.
+bool lm_ends_operand(int kind);
 #endif
