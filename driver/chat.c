@@ -95,7 +95,7 @@ lm_status lm_chatter_create(lm_session *s, const char *weights, const lm_chatter
   lm_chat chat;
   *out = NULL;
   LM_TRY(chat_open(s, &chat));
-  LM_TRY(lm_sample_start(s, o->context, weights));
+  LM_TRY(lm_sample_start(s, o->context, NULL, weights));
   lm_chatter *c = lm_alloc(sizeof *c);
   *c = (lm_chatter){
       .s = s,

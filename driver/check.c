@@ -19,6 +19,7 @@ static void generation_check(const lm_session *s) {
     return; // no apply
   spec.what = LM_LOWER_DECODE;
   spec.capacity = CAPACITY;
+  spec.request = lm_session_requests(s);
   spec.run.rows = 1;
   spec.run.seq = 1;
   lm_status status = lm_compile_lower(&s->project, &spec, &c);

@@ -44,6 +44,7 @@ static lm_lower_options lower_options(const lm_project *p, const lm_compile_spec
                         .seq = spec->run.seq,
                         .capacity = spec->capacity,
                         .chunk = LM_PREFILL_CHUNK,
+                        .request = spec->request,
                         .columns = spec->run.columns};
   if (p->recipe->peft)
     o.what |= LM_LOWER_MAPS;

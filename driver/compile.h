@@ -19,6 +19,7 @@ typedef struct lm_variant {
 typedef struct lm_compile_spec {
   uint32_t what;    // LM_LOWER_… bits: the functions
   int64_t capacity; // positions of the KV cache, for decoding
+  bool request;     // decoding has the columns of a request (driver/request.h)
   lm_run_spec run;  // sizes of batches
   int rank;         // of the mesh, whose part the plan is used for
   lm_target target;

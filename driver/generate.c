@@ -122,6 +122,17 @@ lm_status lm_sample_encode(const lm_session *s, const char *weights, const char 
   return lm_tokenizer_encode(s->tokenizer, text, strlen(text), out);
 }
 
+lm_status lm_sample_encode_source(const lm_session *s, const char *weights, const char *text,
+                                  lm_tokens *out) {
+  const lm_tokenizer *t = s->tokenizer;
+  LM_TRY(tokenizer_check(s, weights));
+  if (*text)
+    LM_TRY(lm_tokenizer_encode_framed(t, text, strlen(text), out));
+  if (out->n && t->eos >= 0 && out->ids[out->n - 1] != t->eos)
+    lm_tokens_add(out, t->eos);
+  return NULL;
+}
+
 lm_status lm_sample_check(const lm_session *s, int64_t n_prompt, int64_t n) {
   if (n_prompt <= s->compiled.limits.pos - n)
     return NULL;
@@ -154,6 +165,8 @@ lm_status lm_sample_make(const lm_session *s, const lm_sample_options *o, lm_sam
                            .prompt = o->prompt,
                            .n_prompt = o->n_prompt,
                            .n_marked = o->n_marked ? o->n_marked : o->n_prompt,
+                           .columns = o->request ? o->request->columns : NULL,
+                           .n_columns = o->request ? o->request->n : 0,
                            .n = o->n,
                            .eos = -1,
                            .agree = lm_sample_exchanges(s) ? token_agree : NULL,
@@ -191,10 +204,16 @@ lm_status lm_sample_print(const lm_session *s, const lm_sample_options *o) {
   return status;
 }
 
-lm_status lm_sample_start(lm_session *s, int64_t positions, const char *weights) {
+lm_status lm_sample_start(lm_session *s, int64_t positions, const lm_request *request,
+                          const char *weights) {
   s->run.rows = 1;
   s->run.seq = 1;
+  s->request = request != NULL;
+  if (request)
+    s->run.columns = lm_request_shapes(s, request);
   LM_TRY(lm_session_compile(s, LM_LOWER_DECODE, lm_cache_capacity(positions)));
+  if (request)
+    LM_TRY(lm_request_check(s, request));
   LM_TRY(lm_ranks_session_start(s, NULL));
   return lm_trained_load(s, weights, lm_weights_in(s->execution.exec));
 }

@@ -1,7 +1,7 @@
 // generate.h - text from a started session.
 #ifndef LM_DRIVER_GENERATE_H
 #define LM_DRIVER_GENERATE_H
-#include "driver/session.h"
+#include "driver/request.h"
 #include "runtime/infer/generate.h"
 
 typedef enum {
@@ -14,6 +14,7 @@ typedef struct lm_sample_options {
   const int32_t *prompt;
   int64_t n_prompt, n;
   int64_t n_marked; // the tokens of the column `prompt`, up to the first answer; 0: n_prompt
+  const lm_request *request; // NULL: none
   lm_sampler sampler;
   // Receives text as soon as it is final: one that may still become a stop text is held back.
   // Optional.
@@ -37,9 +38,10 @@ typedef struct lm_sample_result {
 
 // True if the ranks exchange data to make a sample, so that all of them have to make it.
 bool lm_sample_exchanges(const lm_session *s);
-// Compiles a session that lm_trained_open has opened for decoding up to `positions`, and loads its
-// weights.
-lm_status lm_sample_start(lm_session *s, int64_t positions, const char *weights);
+// Compiles a session that lm_trained_open has opened for decoding up to `positions`, with columns
+// as the request has them, and loads its weights. request: NULL: none.
+lm_status lm_sample_start(lm_session *s, int64_t positions, const lm_request *request,
+                          const char *weights);
 lm_status lm_sample_make(const lm_session *s, const lm_sample_options *o,
                          lm_sample_result *out); // *out must be freed in any case
 void lm_sample_free(lm_sample_result *r);
@@ -48,6 +50,9 @@ lm_status lm_sample_print(const lm_session *s, const lm_sample_options *o);
 // The token ids of a text. LM_USER: the weights were imported without a tokenizer.
 lm_status lm_sample_encode(const lm_session *s, const char *weights, const char *text,
                            lm_tokens *out);
+// The same for a text that the model encodes, with the tokens around a document of the data.
+lm_status lm_sample_encode_source(const lm_session *s, const char *weights, const char *text,
+                                  lm_tokens *out);
 // LM_USER if the model has fewer positions than prompt and continuation together.
 lm_status lm_sample_check(const lm_session *s, int64_t n_prompt, int64_t n);
 #endif

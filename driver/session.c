@@ -71,6 +71,7 @@ lm_compile_spec lm_session_spec(lm_session *s, uint32_t what, int64_t capacity) 
     lm_target_find_cpu(&s->target);
   return (lm_compile_spec){.what = what,
                            .capacity = capacity,
+                           .request = s->request,
                            .run = s->run,
                            .target = s->target,
                            .rank = lm_comm_self_of(s->comm).rank,
@@ -90,6 +91,14 @@ lm_status lm_session_compile(lm_session *s, uint32_t what, int64_t capacity) {
   return NULL;
 }
 
+bool lm_session_requests(const lm_session *s) {
+  const lm_recipe *r = s->project.recipe;
+  for (uint32_t i = 0; i < r->n_samples; i++)
+    if (!r->samples[i].source)
+      return false;
+  return true;
+}
+
 lm_status lm_session_compile_run(lm_session *s, int64_t positions) {
   const lm_recipe *r = s->project.recipe;
   for (uint32_t i = 0; i < r->n_samples; i++) {
@@ -97,6 +106,7 @@ lm_status lm_session_compile_run(lm_session *s, int64_t positions) {
     if (needed > positions)
       positions = needed;
   }
+  s->request = lm_session_requests(s);
   uint32_t what =
       LM_LOWER_TRAIN | (r->n_evals ? LM_LOWER_EVAL : 0) | (r->n_samples ? LM_LOWER_DECODE : 0);
   return lm_session_compile(s, what, lm_cache_capacity(positions));

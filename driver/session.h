@@ -64,6 +64,7 @@ typedef struct lm_session {
   bool resumes;          // the parameters come from a checkpoint, not from the model's `from`
   // Compiles the part of one rank, if the recipe has a mesh.
   bool divides;
+  bool request;   // decoding has the columns of a request (driver/request.h)
   int64_t memory; // bytes that this rank may take of its machine's memory; 0: all that it has
 
   lm_project project;
@@ -106,6 +107,9 @@ lm_status lm_session_compile(lm_session *s, uint32_t what, int64_t capacity);
 // prompt counts one token for each byte, an upper bound that needs no tokenizer.
 lm_status lm_session_compile_run(lm_session *s, int64_t positions);
 // o: only timeline and dump_dir are used; optional.
+// True if every sample of the recipe has a source, or it has none: decoding may have the columns of
+// a request.
+bool lm_session_requests(const lm_session *s);
 lm_status lm_session_start(lm_session *s, const lm_exec_options *o);
 lm_status lm_session_train(lm_session *s);
 void lm_session_close(lm_session *s);

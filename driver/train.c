@@ -80,6 +80,20 @@ static lm_status sample_prepare(lm_training *x, const lm_recipe_sample *r,
   return lm_verdict(x->s.project.ctx);
 }
 
+// The columns of a sample with a source, as long as those of the data. They are known once the plan
+// is compiled.
+static lm_status sample_encode(lm_training *x, const lm_recipe_sample *r, lm_training_sample *out) {
+  lm_tokens source = {0};
+  if (!r->source)
+    return NULL;
+  lm_status status = lm_sample_encode_source(&x->s, NULL, r->source, &source);
+  if (!status)
+    status = lm_request_source(&x->s, &source, &out->request);
+  lm_tokens_free(&source);
+  out->o.request = &out->request;
+  return status ? status : lm_request_check(&x->s, &out->request);
+}
+
 static lm_status samples_prepare(lm_training *x, int64_t *out_positions) {
   const lm_recipe *r = x->s.project.recipe;
   x->samples = LM_NEW_N(x->s.project.ctx->arena, lm_training_sample, r->n_samples + 1);
@@ -93,9 +107,11 @@ static lm_status samples_prepare(lm_training *x, int64_t *out_positions) {
   return NULL;
 }
 
-static lm_status samples_check(const lm_training *x) {
-  for (uint32_t i = 0; i < x->s.project.recipe->n_samples; i++)
+static lm_status samples_check(lm_training *x) {
+  for (uint32_t i = 0; i < x->s.project.recipe->n_samples; i++) {
+    LM_TRY(sample_encode(x, &x->s.project.recipe->samples[i], &x->samples[i]));
     LM_TRY(lm_sample_check(&x->s, x->samples[i].o.n_prompt, x->samples[i].o.n));
+  }
   return NULL;
 }
 
@@ -340,5 +356,7 @@ lm_status lm_training_run(lm_training *x, lm_run_outcome *out) {
 void lm_training_close(lm_training *x) {
   if (x->o.lock)
     close(x->o.lock);
+  for (uint32_t i = 0; x->samples && i < x->s.project.recipe->n_samples; i++)
+    lm_request_free(&x->samples[i].request);
   lm_session_close(&x->s);
 }

@@ -28,6 +28,7 @@ typedef struct lm_training_options {
 typedef struct lm_training_sample {
   int64_t every; // steps; 0: after the last one only
   lm_sample_options o;
+  lm_request request;
 } lm_training_sample;
 
 typedef struct lm_training {

@@ -4,6 +4,7 @@
 #include "driver/chat.h"
 #include "driver/report/report.h"
 #include "driver/tokenize.h"
+#include "lmc/cmd_generate.h"
 #include "lmc/open.h"
 
 enum {
@@ -17,6 +18,7 @@ static const lm_opt options[] = {
      .value = "TEXT",
      .help = "a user's message: the chat template makes the prompt, and the answer is printed"},
     {.name = "prompt-ids", .kind = LM_OPT_TEXT, .value = "1,2,3", .help = "the same as token ids"},
+#include "lmc/request.def"
     {.name = "ids",
      .kind = LM_OPT_FLAG,
      .help = "prints the ids of N tokens, without the prompt's"},
@@ -42,9 +44,10 @@ static const lm_opt options[] = {
 
 // ---- the prompt
 
-// The tokens of the prompt, and how an answer to a chat ends.
+// The tokens of the prompt, the columns, and how an answer to a chat ends.
 typedef struct {
   lm_tokens ids;
+  lm_request request;
   lm_buf stop;
   int32_t end;
 } question;
@@ -102,11 +105,12 @@ static lm_status generate(lm_session *s, const lm_cli *cli, const question *q,
   lm_sample_options o = {.prompt = prompt->ids,
                          .n_prompt = (int64_t)prompt->n,
                          .n = n,
+                         .request = &q->request,
                          .sampler = lm_cli_sampler(a, 1),
                          .write = json ? NULL : lm_cli_write,
                          .ids = lm_args_given(a, "ids")};
   LM_TRY(stops_read(cli->ctx->arena, a, q, &o));
-  LM_TRY(lm_sample_start(s, (int64_t)prompt->n + n, weights));
+  LM_TRY(lm_sample_start(s, (int64_t)prompt->n + n, &q->request, weights));
   return json ? json_print(s, &o) : lm_sample_print(s, &o);
 }
 
@@ -116,6 +120,7 @@ static lm_status open_and_generate(lm_session *s, lm_cli *cli, question *prompt)
   LM_TRY(lm_cli_open_trained(cli, s, &weights));
   LM_TRY(lm_session_tokenizer(s));
   LM_TRY(prompt_read(s, &cli->args, weights, prompt));
+  LM_TRY(lm_cli_request(s, &cli->args, weights, &prompt->request));
   return generate(s, cli, prompt, weights);
 }
 
@@ -124,6 +129,7 @@ static lm_status generate_run(lm_cli *cli) {
   question prompt = {0};
   lm_status status = open_and_generate(&s, cli, &prompt);
   lm_tokens_free(&prompt.ids);
+  lm_request_free(&prompt.request);
   lm_buf_free(&prompt.stop);
   lm_session_close(&s);
   return status;

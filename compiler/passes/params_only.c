@@ -283,7 +283,8 @@ static void func_find(lm_func *f, lm_hoisting *h) {
 // Functions that run between updates. Others change parameters, or compute a result of them once.
 static bool is_hoisted_from(const lm_func *f) {
   static const lm_func_id ids[] = {
-      LM_FUNC_LOSS, LM_FUNC_MICRO, LM_FUNC_EVAL, LM_FUNC_APPLY, LM_FUNC_PREFILL, LM_FUNC_DECODE,
+      LM_FUNC_LOSS,    LM_FUNC_MICRO,   LM_FUNC_EVAL,   LM_FUNC_APPLY,
+      LM_FUNC_REQUEST, LM_FUNC_PREFILL, LM_FUNC_DECODE,
   };
   for (size_t i = 0; i < LM_COUNT(ids); i++)
     if (lm_func_key_parse(f->name).id == ids[i])

@@ -24,6 +24,7 @@ static const struct {
 const char *const lm_pipeline[] = {
     "precision", // on the graph, until `grad`
     "inline",
+    "once",
     "analyze",
     "simplify",
     "cse",

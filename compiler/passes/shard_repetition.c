@@ -328,7 +328,7 @@ static bool accesses_check(lm_shard *s, const lm_op *loop, const lm_region *r, b
 
 // A loop over all instances becomes one over those of this rank.
 bool lm_shard_instances_divide(lm_shard *s, lm_func *f) {
-  if (f->key.id == LM_FUNC_PREFILL || f->key.id == LM_FUNC_DECODE)
+  if (f->key.id == LM_FUNC_REQUEST || f->key.id == LM_FUNC_PREFILL || f->key.id == LM_FUNC_DECODE)
     return refuse(s, s->by->loc, "a program that continues texts (samples, lmc generate)");
   for (lm_op *op = f->body->first; op; op = op->next) {
     bool reads = false, loops = op->code == LM_OP_LOOP;

@@ -149,6 +149,17 @@ bool lm_model_takes_prompt(lm_ctx *c, const ast_decl *model) {
   return false;
 }
 
+bool lm_model_takes_request(lm_ctx *c, const ast_decl *model) {
+  lm_model_columns own = {0};
+  for (uint32_t i = 0; i < model->members.n; i++)
+    if (is_apply(c, model->members.v[i]))
+      method_columns(c, model, model->members.v[i], &own);
+  for (uint32_t i = 0; i < own.n; i++)
+    if (own.v[i].of != LM_COLUMN_OF_POSITIONS)
+      return true;
+  return false;
+}
+
 // ---- arguments of the function
 
 static const lm_column_shape *shape_of(const lm_column_call *x, lm_sym name) {

@@ -33,6 +33,9 @@ bool lm_model_has_apply(lm_ctx *c, const ast_decl *model);
 // True if the model reads the column `prompt`. Decoding then has to compute a whole prompt in one
 // call, since its positions depend on each other.
 bool lm_model_takes_prompt(lm_ctx *c, const ast_decl *model);
+// True if `apply` reads a column without an axis of positions, such as the input of an encoder.
+// Decoding computes what depends on it once for each request.
+bool lm_model_takes_request(lm_ctx *c, const ast_decl *model);
 
 // The extents of a column in the data, behind that of rows. 0: the axis has another size that is
 // known, or none yet.

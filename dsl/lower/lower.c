@@ -113,14 +113,16 @@ static void make_loss(lm_elab *e, el_inst *model, lm_func_key key, el_mode mode,
   lm_entry_finish(e, x.f, out, names, n);
 }
 
-// Reports columns that decoding has no values for.
-static bool check_decoded(lm_elab *e, const el_inst *model, const lm_func *f) {
+// Reports columns that decoding has no values for: those with an axis of positions, and without a
+// request all but `prompt`.
+static bool check_decoded(lm_elab *e, const el_inst *model, const lm_entry *x, bool request) {
   const ast_member *apply = el_method_find(model, LM_SYM(e->c, "apply"));
   bool ok = true;
-  for (uint32_t i = 0; i < f->body->n_args; i++) {
-    const lm_value *v = f->body->args[i];
+  for (uint32_t i = 0; i < x->f->body->n_args; i++) {
+    const lm_value *v = x->f->body->args[i];
     const char *name = lm_column_name_of(v->name);
-    if (!name || lm_column_is_prompt(name))
+    bool of_request = request && lm_type_find(v->type, el_axis_ir(e, x->t)) < 0;
+    if (!name || lm_column_is_prompt(name) || of_request)
       continue;
     EL_ERR(e, apply->loc, E0DA, name);
     ok = false;
@@ -145,7 +147,7 @@ static void make_apply(lm_elab *e, el_inst *model, lm_func_key key, el_mode mode
     e->history_dyn = LM_EXTENT_CONTEXT;
   }
   el_val r = lm_lower_logits(e, model, &x, o);
-  if (r.k == V_ERROR || (decoding && !check_decoded(e, model, x.f)))
+  if (r.k == V_ERROR || (decoding && !check_decoded(e, model, &x, o->request)))
     return;
   lm_value *v = lm_emit_cast(&e->b, r.v, LM_F32);
   if (el_method_find(model, LM_SYM(e->c, "apply")))
@@ -432,6 +434,8 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, const lm_recipe *r, const lm_l
   if (o->what & LM_LOWER_PROBE)
     lower_probe(e, model, o, l);
   if (o->what & LM_LOWER_DECODE) {
+    if (o->request && lm_model_takes_request(c, model->decl))
+      lower_apply(e, model, LM_FUNC_REQUEST, EL_DECODE, o, l, r->model.loc);
     lower_apply(e, model, LM_FUNC_PREFILL, EL_DECODE, o, l, r->model.loc);
     if (c->n_rejects == before)
       lower_apply(e, model, LM_FUNC_DECODE, EL_DECODE, o, l, r->model.loc);

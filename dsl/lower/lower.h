@@ -12,6 +12,8 @@
 //   run
 //            time and at most `chunk`.
 //   decode   the same with t = 1.
+//   request  the same, and the columns without an axis of positions, which prefill and decode take
+//            too. Pass once makes it what depends on these alone.
 //   merged   -> merged.PATH, f32, of each adapted parameter: with its adapters merged. For export.
 //   probe    apply and loss over one row, for the pass that rejects models that are not causal.
 //   norm     g -> norm, the 2-norm of all gradients.
@@ -53,6 +55,7 @@ typedef struct lm_lower_options {
   int n_lengths;
   int64_t first;            // the sequence length of the first step; 0: seq
   int64_t capacity, chunk;  // of decoding, in positions
+  bool request;             // the caller of decoding has the columns without an axis of positions
   lm_column_shapes columns; // of the data that are known
 } lm_lower_options;
 

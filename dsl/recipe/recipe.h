@@ -307,6 +307,7 @@ typedef struct lm_recipe_sample {
   lm_loc loc;
   lm_recipe_every every;
   const char *prompt;
+  const char *source; // the text that the model encodes; NULL: none
   int64_t n, top_k;
   double temperature, top_p;
   uint64_t seed;

@@ -457,6 +457,8 @@ static void read_sample(const lm_reader *recipe, const lm_setting *s) {
   x.every = lm_read_every(&d, lm_read_file(&d, lm_read_setting(&d, "recipe.sample.every")),
                           lm_read_value(&d, "recipe.sample.every"));
   x.prompt = read_prompt(&d);
+  const ast_expr *source = lm_read_value(&d, "recipe.sample.source");
+  x.source = source ? source->text : NULL;
   x.n = lm_read_whole(&d, "recipe.sample.n", 0);
   x.temperature = lm_read_number(&d, "recipe.sample.temperature", 1);
   x.top_k = lm_read_whole(&d, "recipe.sample.top_k", 0);

@@ -126,6 +126,31 @@ static lm_status sample(generator *g, int64_t i, int32_t *out) {
   return lm_sample(s, g->row, g->vocab, i, g->workspace, out);
 }
 
+// ---- what the columns of the request determine
+
+static lm_status column_feed(const lm_generate_options *o, const lm_plan_port *p) {
+  const char *name = lm_column_name_of(p->name);
+  int64_t elements = 1;
+  for (int i = 0; i < p->rank; i++)
+    elements *= p->shape[i];
+  for (int i = 0; name && i < o->n_columns; i++)
+    if (!strcmp(o->columns[i].name, name) && o->columns[i].elements == elements) {
+      memcpy(lm_exec_port(o->exec, p), o->columns[i].data, (size_t)elements * LM_COLUMN_BYTES);
+      return NULL;
+    }
+  return name ? lm_fail(LM_USER, "the request has no column '%s', which `apply` takes", name)
+              : NULL;
+}
+
+static lm_status request_feed(const lm_generate_options *o) {
+  const lm_plan_func *f = lm_plan_func_get(o->plan, LM_FUNC_REQUEST, 0);
+  int64_t extents[LM_COUNT(o->plan->extents)];
+  for (int i = 0; f && i < f->n_in; i++)
+    LM_TRY(column_feed(o, &f->in[i]));
+  extents_set(o->plan, 1, 1, extents);
+  return f ? lm_exec_run(o->exec, f, extents) : NULL;
+}
+
 static lm_status prompt_feed(generator *g) {
   const stage *x = g->prefill.f ? &g->prefill : &g->decode;
   for (int64_t at = 0, n; at < g->o->n_prompt; at += n) {
@@ -153,6 +178,8 @@ static lm_status continue_prompt(generator *g) {
 lm_status lm_generate(const lm_generate_options *o) {
   generator g = {.o = o};
   lm_status s = generator_open(&g);
+  if (!s)
+    s = request_feed(o);
   if (!s)
     s = prompt_feed(&g);
   if (!s)

@@ -5,6 +5,8 @@
 //   int, index in the cache of the first position
 //            -> logits [1, t, vocab]; the prompt is split into chunks of at most t positions
 //   decode   the same with t = 1
+//   request  optionally: columns "data.NAME" without positions, such as the input of an encoder.
+//            It is called once, before the prompt, and fills caches that the others read
 // If the plan has extents of these names, t is the number of positions of the call and s the number
 // of cache positions in use after it. Without prefill, decode also processes the prompt. With
 // data.prompt, prefill has to take the prompt in one call. Tokens
@@ -14,15 +16,24 @@
 #include "runtime/hal/exec.h"
 #include "runtime/infer/sample.h"
 
+// A column of a request: `elements` values of its type.
+typedef struct lm_request_column {
+  const char *name;
+  void *data;
+  int64_t elements;
+} lm_request_column;
+
 typedef struct lm_generate_options {
   const lm_plan *plan;
   lm_exec *exec;
   lm_sampler sampler;
   const int32_t *prompt;
-  int64_t n_prompt; // at least one token
-  int64_t n_marked; // of them, those that data.prompt marks
-  int64_t n;        // maximum number of tokens to generate
-  int32_t eos;      // generation ends after this token; -1: none
+  int64_t n_prompt;                 // at least one token
+  int64_t n_marked;                 // of them, those that data.prompt marks
+  const lm_request_column *columns; // those that `request` takes
+  int n_columns;
+  int64_t n;   // maximum number of tokens to generate
+  int32_t eos; // generation ends after this token; -1: none
   // With several ranks: sets *id to the token of rank 0. Optional.
   lm_status (*agree)(void *comm, int32_t *id);
   void *comm;
@@ -31,8 +42,8 @@ typedef struct lm_generate_options {
   void *user;
 } lm_generate_options;
 
-// LM_USER: the plan has no function decode, a prompt token is not in the vocabulary, or prompt and
-// n exceed the capacity of the cache.
+// LM_USER: the plan has no function decode, a column of `request` is missing, a prompt token is not
+// in the vocabulary, or prompt and n exceed the capacity of the cache.
 lm_status lm_generate(const lm_generate_options *o);
 int64_t lm_generate_capacity(const lm_plan *plan); // positions of the cache; INT64_MAX: no limit
 #endif
