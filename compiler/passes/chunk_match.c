@@ -1,24 +1,33 @@
 // chunk_match.c - see chunk_match.h.
 //
-// Each value of the region is independent of the carry, linear in it, or computed from reads alone.
-// A linear value is coef * h + plus, where h is the carry or its next value. A tensor that lacks an
-// axis is often expanded along it before the scan; `without` undoes that.
+// Each value of the region is independent of the carry, linear in it and in one of its reads, or
+// computed from reads alone in another way. A linear value is
+//   of_h * h + of_read * read + plus
+// where h is the carry or its next value. A tensor that lacks an axis is often expanded along it
+// before the scan; `without` undoes that.
 #include "compiler/passes/chunk_match.h"
+#include <string.h>
 #include "compiler/ops/interface.h"
 #include "compiler/ops/widen.h"
 #include "compiler/passes/rewrite.h"
 
 typedef enum {
   FREE,   // independent of the carry
-  LINEAR, // coef * h + plus
+  LINEAR, // of_h * h + of_read * read + plus
   AFTER,  // of reads
   OTHER,
 } form_kind;
+typedef enum {
+  OF_H,
+  OF_READ,
+  PLUS,
+  TERMS,
+} form_term;
 typedef struct form {
   uint8_t kind;
-  bool next;      // h is the next value of the carry
-  lm_value *coef; // NULL: 1
-  lm_value *plus; // NULL: 0
+  bool next;             // h is the next value of the carry
+  int read;              // index of the read
+  lm_value *term[TERMS]; // lifted; NULL: 0
 } form;
 typedef struct match {
   lm_chunk *to;
@@ -110,8 +119,15 @@ static lm_value *emit2(match *s, lm_opcode code, lm_value *x, lm_value *y) {
   return lm_widen(s->b, &op, (lm_value *[]){x, y});
 }
 
+static bool is_one(const lm_value *v) {
+  double x;
+  return lm_const_of(v, &x) && x == 1 && !v->type.rank;
+}
+
 static lm_value *times(match *s, lm_value *x, lm_value *y) {
-  return !x ? y : !y ? x : emit2(s, LM_OP_MUL, x, y);
+  if (!x || !y)
+    return x ? x : y;
+  return is_one(x) ? y : is_one(y) ? x : emit2(s, LM_OP_MUL, x, y);
 }
 
 // Multiplies *u and *k by the factors of v that lack n and p.
@@ -132,15 +148,11 @@ static bool factor(match *s, lm_value *v, int depth, lm_value **u, lm_value **k)
          factor(s, op->in[0], depth - 1, u, k);
 }
 
-static lm_value *one(match *s) {
-  return lm_emit_const(s->b, lm_type_make(LM_F32, NULL, 0), 1);
-}
-
-// ---- linear values
-
 static lm_value *number(match *s, double x) {
   return lm_emit_const(s->b, lm_type_make(LM_F32, NULL, 0), x);
 }
+
+// ---- linear values
 
 static lm_value *lifted(match *s, lm_value *v) {
   return lm_scan_lift_of(&s->to->lift, v);
@@ -150,13 +162,13 @@ static const form *form_of(match *s, const lm_value *v) {
   return &s->of[v->id];
 }
 
-// The coefficient of an operand of a sum, or its other term, if `plus`.
-static lm_value *term(match *s, lm_value *v, bool plus) {
+// A term of an operand of a sum.
+static lm_value *term(match *s, lm_value *v, form_term which) {
   const form *f = form_of(s, v);
   double x;
   if (f->kind == FREE)
-    return plus && !(lm_const_of(v, &x) && x == 0) ? lifted(s, v) : NULL;
-  return plus ? f->plus : f->coef ? f->coef : one(s);
+    return which == PLUS && !(lm_const_of(v, &x) && x == 0) ? lifted(s, v) : NULL;
+  return f->term[which];
 }
 
 static lm_value *sum_of(match *s, const lm_op *op, lm_value *x, lm_value *y) {
@@ -172,42 +184,76 @@ static lm_value *chosen(match *s, const lm_op *op, lm_value *x, lm_value *y) {
                   (lm_value *[]){lifted(s, op->in[0]), x ? x : number(s, 0), y ? y : number(s, 0)});
 }
 
-// The form of an elementwise operation of which operand `at` is linear.
-static form linear_of(match *s, const lm_op *op, uint32_t at) {
-  form f = *form_of(s, op->in[at]);
-  uint32_t first = op->code == LM_OP_SELECT;
+// Combines the forms of the operands from `first` on, of which operand `at` is linear. False if two
+// of them have different values of the state, or different reads.
+static bool forms_combine(match *s, const lm_op *op, uint32_t first, uint32_t at, form *out) {
+  *out = *form_of(s, op->in[at]);
   for (uint32_t i = 0; i < op->n_in; i++) {
-    const form *g = form_of(s, op->in[i]);
-    if (g->kind != FREE && (i < first || g->kind != LINEAR || g->next != f.next))
-      return (form){.kind = OTHER};
+    const form *f = form_of(s, op->in[i]);
+    if (f->kind == FREE)
+      continue;
+    if (i < first || f->kind != LINEAR)
+      return false;
+    if (f->term[OF_H] && out->term[OF_H] && f->next != out->next)
+      return false;
+    if (f->term[OF_READ] && out->term[OF_READ] && f->read != out->read)
+      return false;
+    out->next = f->term[OF_H] ? f->next : out->next;
+    out->read = f->term[OF_READ] ? f->read : out->read;
+    for (int k = 0; k < TERMS; k++)
+      out->term[k] = out->term[k] ? out->term[k] : f->term[k];
   }
-  lm_value *x = op->in[first];
-  lm_value *y = op->n_in > first + 1 ? op->in[first + 1] : NULL;
-  bool both = y && form_of(s, x)->kind == LINEAR && form_of(s, y)->kind == LINEAR;
+  return true;
+}
+
+// One term of the result of a linear operation, of which operand `at` is linear.
+static lm_value *term_of(match *s, const lm_op *op, uint32_t at, form_term which) {
+  uint32_t first = op->code == LM_OP_SELECT;
+  lm_value *x = term(s, op->in[op->n_in == 1 ? 0 : first], which);
+  switch (op->code) {
+  case LM_OP_ADD:
+  case LM_OP_SUB: return sum_of(s, op, x, term(s, op->in[1], which));
+  case LM_OP_SELECT: return chosen(s, op, x, term(s, op->in[2], which));
+  case LM_OP_NEG: return x ? lm_emit1(s->b, LM_OP_NEG, x) : NULL;
+  case LM_OP_DIV: return x ? emit2(s, LM_OP_DIV, x, lifted(s, op->in[1])) : NULL;
+  case LM_OP_MUL:
+  case LM_OP_DOT:
+    x = form_of(s, op->in[at])->term[which];
+    return x ? times(s, x, lifted(s, op->in[1 - at])) : NULL;
+  default: return x;
+  }
+}
+
+// The form of an operation of which operand `at` is linear.
+static form linear_of(match *s, const lm_op *op, uint32_t at) {
+  form f;
+  form other = {.kind = OTHER};
+  if (!forms_combine(s, op, op->code == LM_OP_SELECT, at, &f))
+    return other;
   switch (op->code) {
   case LM_OP_ADD:
   case LM_OP_SUB:
-    f.coef = sum_of(s, op, term(s, x, false), term(s, y, false));
-    f.plus = sum_of(s, op, term(s, x, true), term(s, y, true));
-    return f;
   case LM_OP_SELECT:
-    f.coef = chosen(s, op, term(s, x, false), term(s, y, false));
-    f.plus = chosen(s, op, term(s, x, true), term(s, y, true));
-    return f;
   case LM_OP_NEG:
-    f.coef = lm_emit1(s->b, LM_OP_NEG, term(s, x, false));
-    f.plus = f.plus ? lm_emit1(s->b, LM_OP_NEG, f.plus) : NULL;
-    return f;
+  case LM_OP_PERMUTE: break;
   case LM_OP_MUL:
-    if (both)
-      break;
-    f.coef = times(s, f.coef, lifted(s, op->in[1 - at]));
-    f.plus = f.plus ? times(s, f.plus, lifted(s, op->in[1 - at])) : NULL;
-    return f;
-  case LM_OP_PERMUTE: return f;
-  default: break;
+  case LM_OP_DOT:
+    if (form_of(s, op->in[1 - at])->kind != FREE)
+      return other;
+    break;
+  case LM_OP_DIV:
+    if (at)
+      return other;
+    break;
+  case LM_OP_EXPAND: // of reads: along n
+    if (f.term[OF_H])
+      return other;
+    break;
+  default: return other;
   }
-  return (form){.kind = OTHER};
+  for (int k = 0; k < TERMS; k++)
+    f.term[k] = term_of(s, op, at, (form_term)k);
+  return f;
 }
 
 // ---- reads
@@ -223,59 +269,74 @@ static bool axes_fit(match *s, const lm_op *op) {
   return s->summed && lm_type_same_axes(n, s->to->n);
 }
 
-static bool read_add(match *s, const lm_op *op, uint32_t at) {
+static form read_add(match *s, const lm_op *op, uint32_t at) {
   const form *f = form_of(s, op->in[at]);
   lm_value *w = op->code == LM_OP_DOT ? op->in[1 - at] : NULL;
-  if (s->to->n_reads == LM_CHUNK_READS || !axes_fit(s, op) || (w && form_of(s, w)->kind != FREE))
-    return false;
+  if (s->to->n_reads == LM_CHUNK_READS || !axes_fit(s, op) || f->term[OF_READ] ||
+      (w && form_of(s, w)->kind != FREE))
+    return (form){.kind = OTHER};
   lm_value *c = w ? lifted(s, w) : NULL;
-  s->to->read[s->to->n_reads++] = (lm_chunk_read){.of = op->out[0],
-                                                  .inclusive = f->next,
-                                                  .c = c ? times(s, f->coef, c) : f->coef,
-                                                  .plus = f->plus ? times(s, f->plus, c) : NULL};
-  return true;
+  int index = s->to->n_reads++;
+  s->to->read[index] = (lm_chunk_read){.of = op->out[0],
+                                       .inclusive = f->next,
+                                       .c = times(s, f->term[OF_H], c),
+                                       .plus = f->term[PLUS] ? times(s, f->term[PLUS], c) : NULL};
+  return (form){.kind = LINEAR, .read = index, .term = {[OF_READ] = number(s, 1)}};
+}
+
+static bool sums(const lm_op *op) {
+  return op->code == LM_OP_SUM || (op->code == LM_OP_DOT && op->attr.n_axes);
 }
 
 static form form_make(match *s, const lm_op *op) {
-  bool after = false;
+  bool of_h = false;
+  bool of_reads = false;
   uint32_t linear = UINT32_MAX;
   for (uint32_t i = 0; i < op->n_in; i++) {
-    uint8_t kind = form_of(s, op->in[i])->kind;
-    if (kind == OTHER)
+    const form *f = form_of(s, op->in[i]);
+    if (f->kind == OTHER)
       return (form){.kind = OTHER};
-    after |= kind == AFTER;
-    if (kind == LINEAR && linear == UINT32_MAX)
+    of_reads |= f->kind != FREE;
+    of_h |= f->kind == LINEAR && f->term[OF_H];
+    if (f->kind == LINEAR && (linear == UINT32_MAX || f->term[OF_H]))
       linear = i;
   }
-  if (op->n_out != 1 || !lm_widens(op) || (after && linear != UINT32_MAX))
+  if (op->n_out != 1 || !lm_widens(op))
     return (form){.kind = OTHER};
-  if (linear == UINT32_MAX)
-    return (form){.kind = after ? AFTER : FREE};
-  if (op->code == LM_OP_SUM || (op->code == LM_OP_DOT && op->attr.n_axes))
-    return (form){.kind = read_add(s, op, linear) ? AFTER : OTHER};
-  return linear_of(s, op, linear);
+  if (of_h && sums(op))
+    return read_add(s, op, linear);
+  form f = {.kind = of_reads ? OTHER : FREE};
+  if (linear != UINT32_MAX && !sums(op))
+    f = linear_of(s, op, linear);
+  return f.kind == OTHER && !of_h ? (form){.kind = AFTER} : f;
+}
+
+static bool is_of_h(const form *f) {
+  return f->kind == LINEAR && f->term[OF_H];
 }
 
 static bool forms_make(match *s) {
   const lm_op *scan = s->to->lift.scan;
   const lm_op *yield = scan->body->last;
-  s->of[scan->body->args[0]->id].kind = LINEAR;
+  form h = {.kind = LINEAR, .term = {[OF_H] = number(s, 1)}};
+  s->of[scan->body->args[0]->id] = h;
   for (const lm_op *op = scan->body->first; op != yield; op = op->next) {
     form f = form_make(s, op);
     if (op->n_out != 1)
       return false;
     if (op->out[0] == yield->in[0]) {
-      if (f.kind != LINEAR || f.next)
+      if (!is_of_h(&f) || f.next)
         return false;
       s->next = f;
-      f = (form){.kind = LINEAR, .next = true};
+      f = h;
+      f.next = true;
     }
     s->of[op->out[0]->id] = f;
   }
   for (uint32_t i = 1; i < yield->n_in; i++)
-    if (form_of(s, yield->in[i])->kind > AFTER || form_of(s, yield->in[i])->kind == LINEAR)
+    if (form_of(s, yield->in[i])->kind == OTHER || is_of_h(form_of(s, yield->in[i])))
       return false;
-  return s->to->n_reads && s->next.kind == LINEAR && s->next.plus;
+  return s->to->n_reads && is_of_h(&s->next) && s->next.term[PLUS];
 }
 
 // ---- the recurrence
@@ -309,7 +370,7 @@ static bool reads_finish(match *s) {
     lm_chunk_read *r = &s->to->read[i];
     lm_value *u = NULL;
     lm_value *k = NULL;
-    r->c = drop(s, r->c ? r->c : one(s), s->to->p);
+    r->c = drop(s, r->c, s->to->p);
     if (!r->c || !lm_type_subset(s->to->n, r->c->type) ||
         (r->plus && !factor(s, r->plus, DEPTH, &u, &k)))
       return false;
@@ -328,16 +389,60 @@ static bool reads_finish(match *s) {
   return true;
 }
 
+// ---- the delta rule
+
+static bool same_attr(const lm_op *x, const lm_op *y) {
+  return !memcmp(&x->attr, &y->attr, sizeof x->attr);
+}
+
+// True if x and y are computed in the same way from the same values.
+static bool same_value(const lm_value *x, const lm_value *y, int depth) {
+  if (x == y)
+    return true;
+  const lm_op *a = x->def;
+  const lm_op *b = y->def;
+  if (!a || !b || !depth || !lm_op_pure(a) || a->code != b->code || a->n_in != b->n_in ||
+      !lm_type_equal(x->type, y->type) || !same_attr(a, b))
+    return false;
+  for (uint32_t i = 0; i < a->n_in; i++)
+    if (!same_value(a->in[i], b->in[i], depth - 1))
+      return false;
+  return true;
+}
+
+// The update's dependence on a read: w, or a multiple of k.
+static bool delta_make(match *s) {
+  lm_value *v = s->next.term[OF_READ];
+  lm_value *u = NULL;
+  lm_value *k = NULL;
+  s->to->delta = v ? s->next.read : -1;
+  if (!v)
+    return true;
+  const lm_chunk_read *r = &s->to->read[s->next.read];
+  if (r->inclusive || r->plus || !(v = drop(s, v, s->to->p)))
+    return false;
+  if (factor(s, v, DEPTH, &u, &k) && u && k && same_value(k, s->to->k, DEPTH)) {
+    s->to->scale = least(s, u);
+    return true;
+  }
+  s->to->w = least(s, v);
+  return lm_type_subset(s->to->n, s->to->w->type);
+}
+
 static bool recurrence_make(match *s) {
-  lm_value *a = s->next.coef ? s->next.coef : one(s);
+  lm_value *a = s->next.term[OF_H];
   s->to->p = free_axes(s, a);
   for (int i = 0; i < s->to->n_reads; i++)
     axes_restrict(s, s->to->read[i].c);
-  if (!s->to->p.rank || !(a = drop(s, a, s->to->n)) || !(a = drop(s, a, s->to->p)))
+  axes_restrict(s, s->next.term[OF_READ]);
+  if (!s->to->p.rank || !(a = drop(s, a, s->to->p)))
     return false;
-  if (!factor(s, s->next.plus, DEPTH, &s->to->u, &s->to->k) || !s->to->u || !s->to->k)
+  if (!factor(s, s->next.term[PLUS], DEPTH, &s->to->u, &s->to->k) || !s->to->u || !s->to->k ||
+      !delta_make(s))
     return false;
-  s->to->a = least(s, a);
+  lm_value *scalar = drop(s, a, s->to->n);
+  s->to->keyed = !scalar;
+  s->to->a = least(s, scalar ? scalar : a);
   s->to->u = least(s, s->to->u);
   s->to->k = least(s, s->to->k);
   return lm_type_subset(s->to->n, s->to->k->type) && lm_type_subset(s->to->p, s->to->u->type) &&
@@ -345,7 +450,7 @@ static bool recurrence_make(match *s) {
 }
 
 bool lm_chunk_match(lm_op *scan, lm_chunk *out) {
-  *out = (lm_chunk){.n_reads = 0};
+  *out = (lm_chunk){.delta = -1};
   lm_scan_lift_begin(&out->lift, scan);
   if (lm_scan_carries(scan) != 1 || scan->in[0]->type.dtype != LM_F32)
     return false;

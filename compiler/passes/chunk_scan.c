@@ -15,151 +15,39 @@
 //         %y = dot(%w, %u[j], j) + dot(%c, %before, n) * %q
 //
 // This is the chunked form of Mamba-2 (Dao and Gu 2024, "Transformers are SSMs", section 6) and of
-// linear attention with a decay for each head. Decays are computed by multiplication, without
-// logarithms: none is larger than the factors of the recurrence, and a = 0 at the first position of
-// a document is exact. The scan is recognized by chunk_match.c. The state of size
-// p * n is passed from chunk to chunk only; all else is GEMMs and elementwise operations. `grad`
-// differentiates the result.
+// linear attention with a decay for each head. The state of size p * n is passed from chunk to
+// chunk only; all else is GEMMs and elementwise operations. `grad` differentiates the result. The
+// scan is recognized by chunk_match.c; chunk_weights.c computes decays, also those that differ
+// along n, as in gated linear attention; chunk_delta.c handles the delta rule, as in DeltaNet and
+// RWKV-7.
 //
-// Declines: a that depends on p or n, as in Mamba and in gated linear attention; results that need
-// the state itself; lengths without a divisor from 16 to 64; states that are small beside C, for
-// which the scan is faster, unless the pass is forced; lengths that are known at run time only, as
-// in prefill, where the scan stays. Cost: memory for C numbers for each position and head.
+// Declines: a that depends on p, also on p and n, as in Mamba, where each element of the state has
+// its own decay and chunks would take C times the operations of the scan; results that need the
+// state itself; updates that depend on two reads, or on one in another way than linearly; lengths
+// without a divisor from 16 to 64, or from 8 to 16 if chunks are short; states that are small
+// beside C, for which the scan is faster, unless the pass is forced; lengths that are known at run
+// time only, as in prefill, where the scan stays. Cost: memory for C numbers for each position and
+// head.
 #include <string.h>
 #include "compiler/ops/widen.h"
-#include "compiler/passes/chunk_match.h"
+#include "compiler/passes/chunk.h"
 #include "compiler/passes/pass.h"
 
 enum {
-  LEAST_POSITIONS = 16,
-  POSITIONS = 64,
-  STATE = 8 // times C: the least size of the state
+  LEAST_POSITIONS = 8,
+  SHORT = 16,     // positions of a chunk if a has n, or with the delta rule
+  POSITIONS = 64, // of other chunks
+  STATE = 8       // times the positions of a chunk: the least size of the state
 };
-
-typedef struct chunked {
-  lm_builder *b;
-  lm_chunk *of;
-  lm_axis t, chunk, i, j;
-  lm_value *l_now, *l_before, *l_last; // [i, chunk, …, j]; last: [chunk, …, j]
-  lm_value *q_now, *q_before, *q_last; // [i, chunk, …]
-  lm_value *states;                    // before each chunk: [chunk, …]
-} chunked;
-
-static lm_value *mul(chunked *x, lm_value *v, lm_value *w) {
-  lm_op op = {.code = LM_OP_MUL, .n_in = 2};
-  lm_value *out = LM_NEW(x->b->m->arena, lm_value);
-  op.out = &out;
-  return lm_widen(x->b, &op, (lm_value *[]){v, w});
-}
-
-static lm_value *add(chunked *x, lm_value *v, lm_value *w) {
-  lm_axis order[LM_RANK];
-  memcpy(order, v->type.axis, sizeof order);
-  return lm_emit2(x->b, LM_OP_ADD, v, lm_emit_permute(x->b, w, order, v->type.rank));
-}
-
-static lm_value *dot(chunked *x, lm_value *v, lm_value *w, const lm_axis *over, int n) {
-  return lm_emit_dot(x->b, v, w, over, n);
-}
-
-// v, lifted, by chunks: t in front becomes chunk, i. A value that is the same at each position is
-// repeated.
-static lm_value *by_chunk(chunked *x, lm_value *v) {
-  lm_attr a = {.axes = {x->t}, .n_axes = 1, .to = {x->chunk, x->i}, .n_to = 2};
-  if (lm_type_find(v->type, x->t) < 0) {
-    lm_type to = {
-        .dtype = v->type.dtype,
-        .rank = (uint8_t)(v->type.rank + 1),
-        .axis = {x->t},
-    };
-    memcpy(to.axis + 1, v->type.axis, v->type.rank * sizeof *to.axis);
-    v = lm_emit_expand(x->b, v, to);
-  }
-  return lm_emit(x->b, LM_OP_VIEW, &v, 1, &a, NULL);
-}
-
-static lm_value *at_j(chunked *x, lm_value *v) {
-  lm_attr a = {.axes = {x->i}, .n_axes = 1, .to = {x->j}, .n_to = 1};
-  return lm_emit(x->b, LM_OP_RENAME, &v, 1, &a, NULL);
-}
-
-// v with `first` axes in front.
-static lm_value *with_front(chunked *x, lm_value *v, const lm_axis *first, int n) {
-  lm_axis order[LM_RANK];
-  memcpy(order, first, (size_t)n * sizeof *order);
-  for (int i = 0; i < v->type.rank; i++) {
-    bool listed = false;
-    for (int k = 0; k < n; k++)
-      listed |= order[k] == v->type.axis[i];
-    if (!listed)
-      order[n++] = v->type.axis[i];
-  }
-  return lm_emit_permute(x->b, v, order, n);
-}
-
-// ---- decays
-
-// 1 where j is the position i, which `index` holds.
-static lm_value *unit(lm_builder *b, lm_axis j, lm_value *index) {
-  lm_type row = lm_type_make(LM_INT, &j, 1);
-  lm_type scalar = lm_type_make(LM_F32, NULL, 0);
-  lm_value *same = lm_emit2(b, LM_OP_EQ, lm_emit(b, LM_OP_IOTA, NULL, 0, NULL, &row), index);
-  return lm_emit_select(b, same, lm_emit_const(b, scalar, 1), lm_emit_const(b, scalar, 0));
-}
-
-static bool is_read(const lm_chunk *c, bool inclusive) {
-  for (int i = 0; i < c->n_reads; i++)
-    if (c->read[i].inclusive == inclusive)
-      return true;
-  return false;
-}
-
-// A scan over the positions of a chunk, h = a * h, which begins with 1. With `rows`, h has axis j,
-// begins with 0, and becomes 1 at the position j: the decay from j to each later position.
-static void decay(chunked *x, lm_value *a, bool rows, lm_value **now, lm_value **before,
-                  lm_value **last) {
-  lm_builder b = *x->b;
-  lm_type row = lm_type_make(LM_INT, &x->i, 1);
-  lm_value *index = lm_emit(&b, LM_OP_IOTA, NULL, 0, NULL, &row);
-  lm_type t = lm_type_make(LM_F32, a->type.axis + 1, a->type.rank - 1);
-  if (rows)
-    t.axis[t.rank++] = x->j;
-  lm_value *start = lm_emit_const(&b, t, !rows);
-  lm_op *scan = lm_scan_begin(&b, x->i, false, &start, 1);
-  lm_value *factor = lm_scan_slice(b.m, scan, a);
-  lm_value *position = rows ? lm_scan_slice(b.m, scan, index) : NULL;
-  lm_value *h = scan->body->args[0];
-  lm_value *next = lm_emit2(&b, LM_OP_MUL, h, factor);
-  if (rows)
-    next = lm_emit2(&b, LM_OP_ADD, next, unit(&b, x->j, position));
-  bool inclusive = is_read(x->of, true);
-  lm_value *stacked[] = {inclusive ? next : h, h};
-  lm_scan_end(&b, scan, &next, stacked, 1 + (inclusive && is_read(x->of, false)));
-  *last = scan->out[0];
-  *now = scan->out[1];
-  *before = scan->out[scan->n_out - 1];
-}
-
-static void decays(chunked *x) {
-  lm_value *a = with_front(x, by_chunk(x, x->of->a), &x->i, 1);
-  decay(x, a, true, &x->l_now, &x->l_before, &x->l_last);
-  decay(x, a, false, &x->q_now, &x->q_before, &x->q_last);
-}
 
 // ---- states
 
 // The state before each chunk. Returns the state after the last one.
-static lm_value *states(chunked *x, lm_value *u, lm_value *k) {
-  lm_op *old = x->of->lift.scan;
-  lm_type h = old->in[0]->type;
-  lm_axis order[LM_RANK + 1] = {x->chunk};
-  memcpy(order + 1, h.axis, h.rank * sizeof *order);
-  lm_value *sum = dot(x, mul(x, u, x->l_last), k, &x->j, 1);
-  lm_type whole = lm_type_make(LM_F32, order, h.rank + 1);
-  sum = lm_widen_to(x->b, sum, whole);
+static lm_value *states(lm_chunked *x) {
+  lm_value *sum = lm_chunk_added(x);
   lm_builder b = *x->b;
-  lm_op *scan = lm_scan_begin(&b, x->chunk, false, old->in, 1);
-  lm_value *factor = lm_scan_slice(b.m, scan, with_front(x, x->q_last, &x->chunk, 1));
+  lm_op *scan = lm_scan_begin(&b, x->chunk, false, x->of->lift.scan->in, 1);
+  lm_value *factor = lm_scan_slice(b.m, scan, lm_chunk_front(x, x->whole, &x->chunk, 1));
   lm_value *added = lm_scan_slice(b.m, scan, sum);
   lm_value *before = scan->body->args[0];
   lm_value *next = lm_emit2(&b, LM_OP_ADD, lm_emit2(&b, LM_OP_MUL, before, factor), added);
@@ -170,25 +58,31 @@ static lm_value *states(chunked *x, lm_value *u, lm_value *k) {
 
 // ---- reads
 
-static lm_value *read(chunked *x, const lm_chunk_read *r, lm_value *u, lm_value *k) {
-  lm_value *c = by_chunk(x, r->c);
-  lm_value *l = r->inclusive ? x->l_now : x->l_before;
-  lm_value *q = r->inclusive ? x->q_now : x->q_before;
+// The part of a read that the state before the chunk contributes.
+static lm_value *earlier(lm_chunked *x, const lm_chunk_read *r) {
   lm_type n = x->of->n;
-  lm_axis last[LM_RANK];
-  int rank = 0;
-  for (int i = 0; i < l->type.rank; i++) // the rows of a chunk side by side
-    if (l->type.axis[i] != x->i && l->type.axis[i] != x->j)
-      last[rank++] = l->type.axis[i];
-  last[rank++] = x->i;
-  last[rank++] = x->j;
-  lm_value *w = mul(x, lm_emit_permute(x->b, l, last, rank), dot(x, c, k, n.axis, n.rank));
-  lm_value *y = dot(x, w, u, &x->j, 1);
-  lm_value *earlier = dot(x, c, x->states, n.axis, n.rank);
-  y = add(x, y, mul(x, earlier, with_front(x, q, &x->chunk, 1)));
+  lm_value *c = lm_chunk_of(x, r->c);
+  lm_value *q = r->inclusive ? x->now : x->before;
+  if (x->of->keyed)
+    return lm_emit_dot(x->b, lm_chunk_emit2(x->b, LM_OP_MUL, c, q), x->states, n.axis, n.rank);
+  lm_value *y = lm_emit_dot(x->b, c, x->states, n.axis, n.rank);
+  return lm_chunk_emit2(x->b, LM_OP_MUL, y, lm_chunk_front(x, q, &x->chunk, 1));
+}
+
+static lm_value *read(lm_chunked *x, int index) {
+  const lm_chunk_read *r = &x->of->read[index];
+  lm_value *y;
+  if (index == x->of->delta)
+    y = lm_chunk_rename(x, x->delta, x->j, x->i);
+  else {
+    y = lm_emit_dot(x->b, x->of_k[index], x->u, &x->j, 1);
+    if (x->of_w[index])
+      y = lm_chunk_emit2(x->b, LM_OP_ADD, y, lm_emit_dot(x->b, x->of_w[index], x->delta, &x->j, 1));
+    y = lm_chunk_emit2(x->b, LM_OP_ADD, y, earlier(x, r));
+  }
   const lm_axis both[] = {x->chunk, x->i};
   lm_attr merge = {.axes = {x->chunk, x->i}, .n_axes = 2, .to = {x->t}, .n_to = 1};
-  y = with_front(x, y, both, 2);
+  y = lm_chunk_front(x, y, both, 2);
   y = lm_emit(x->b, LM_OP_VIEW, &y, 1, &merge, NULL);
   lm_type in_region = r->of->type;
   lm_type to = {
@@ -198,25 +92,28 @@ static lm_value *read(chunked *x, const lm_chunk_read *r, lm_value *u, lm_value 
   };
   memcpy(to.axis + 1, in_region.axis, in_region.rank * sizeof *to.axis);
   y = lm_widen_to(x->b, y, to);
-  return r->plus ? add(x, y, lm_widen_to(x->b, r->plus, to)) : y;
+  return r->plus ? lm_emit2(x->b, LM_OP_ADD, y, lm_widen_to(x->b, r->plus, to)) : y;
 }
 
 // ---- the pass
 
-// The largest divisor of n up to POSITIONS; 0 if it is less than LEAST_POSITIONS.
-static int64_t positions_of(int64_t n) {
-  for (int64_t c = POSITIONS; c >= LEAST_POSITIONS; c--)
+static bool is_short(const lm_chunk *c) {
+  return c->keyed || c->delta >= 0;
+}
+
+// The positions of a chunk: the largest divisor of n up to a limit; 0 if there is none.
+static int64_t positions_of(const lm_chunk *of, int64_t n) {
+  int64_t most = is_short(of) ? SHORT : POSITIONS;
+  for (int64_t c = most; c >= (is_short(of) ? SHORT / 2 : SHORT); c--)
     if (n % c == 0)
       return c;
   return 0;
 }
 
-static int64_t product_of(const lm_module *m, lm_type t) {
-  return lm_type_elements(m, t);
-}
-
+// The weights of a short chunk take C operations along n at each position, the scan p.
 static bool is_profitable(const lm_module *m, const lm_chunk *c, int64_t positions) {
-  return product_of(m, c->n) * product_of(m, c->p) >= STATE * positions;
+  int64_t p = lm_type_elements(m, c->p);
+  return lm_type_elements(m, c->n) * p >= STATE * positions && (!is_short(c) || p >= 2 * positions);
 }
 
 static void rewrite(lm_chunk *c, int64_t size, uint32_t n_values) {
@@ -224,20 +121,21 @@ static void rewrite(lm_chunk *c, int64_t size, uint32_t n_values) {
   lm_module *m = c->lift.b.m;
   lm_axis t = lm_scan_axis(scan);
   lm_sym name = LM_SYM(m->ctx, m->axes[t].name);
-  chunked x = {.b = &c->lift.b,
-               .of = c,
-               .t = t,
-               .chunk = lm_axis_add(m, LM_SYM(m->ctx, "chunk"), lm_axis_size(m, t) / size, 0),
-               .i = lm_axis_add(m, name, size, 0),
-               .j = lm_axis_add(m, name, size, 0)};
+  lm_chunked x = {.b = &c->lift.b,
+                  .of = c,
+                  .t = t,
+                  .chunk = lm_axis_add(m, LM_SYM(m->ctx, "chunk"), lm_axis_size(m, t) / size, 0),
+                  .i = lm_axis_add(m, name, size, 0),
+                  .j = lm_axis_add(m, name, size, 0)};
   c->lift.b.loc = scan->loc;
-  lm_value *u = at_j(&x, by_chunk(&x, c->u));
-  lm_value *k = at_j(&x, by_chunk(&x, c->k));
+  x.u = lm_chunk_at_j(&x, lm_chunk_of(&x, c->u));
+  x.k = lm_chunk_at_j(&x, lm_chunk_of(&x, c->k));
+  x.w = c->w ? lm_chunk_at_j(&x, lm_chunk_of(&x, c->w)) : NULL;
   lm_value **map = lm_calloc((size_t)n_values + 1, sizeof *map);
-  decays(&x);
-  map[scan->out[0]->id] = states(&x, u, k);
+  lm_chunk_weights(&x);
+  map[scan->out[0]->id] = c->delta < 0 ? states(&x) : lm_chunk_delta(&x);
   for (int i = 0; i < c->n_reads; i++) {
-    c->lift.map[c->read[i].of->id] = read(&x, &c->read[i], u, k);
+    c->lift.map[c->read[i].of->id] = read(&x, i);
     c->lift.ready[c->read[i].of->id] = true;
   }
   for (uint32_t i = 1; i < scan->n_out; i++)
@@ -256,8 +154,9 @@ static void chunk_visit(lm_module *m, lm_region *r, bool forced) {
       continue;
     lm_chunk c;
     uint32_t n_values = m->n_values;
-    int64_t size = positions_of(lm_axis_size(m, lm_scan_axis(op)));
-    if (lm_chunk_match(op, &c) && size && (forced || is_profitable(m, &c, size)))
+    bool fits = lm_chunk_match(op, &c);
+    int64_t size = fits ? positions_of(&c, lm_axis_size(m, lm_scan_axis(op))) : 0;
+    if (size && (forced || is_profitable(m, &c, size)))
       rewrite(&c, size, n_values);
     lm_scan_lift_end(&c.lift);
   }

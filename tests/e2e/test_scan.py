@@ -3,7 +3,7 @@ import json
 
 import numpy as np
 
-from harness import ROOT, check, distance, within
+from harness import ROOT, check, distance, load, save, within
 from test_memory import same_bits
 
 MODEL = open(f"{ROOT}/tests/models/mamba/reference.lm").read().split("model Start")[0]
@@ -99,6 +99,50 @@ def test_chunks(run):
         a, b = (run.trace(file, "--values", "loss,grads", *args) for args in (forced, ("--disable-pass", "chunk_scan,tile_scan")))
         for name in a:
             within(f"read {when}: {name}", distance(a[name], b[name]), 2e-5)
+
+
+def test_chunks_in_float64(run):
+    """decays for each key and the delta rule, in chunks: gates that are 0 and 1, decays that underflow, keys that repeat, a long row.
+    The errors beside PyTorch in float64 are those of the loop"""
+    if run.slow:
+        return
+    import importlib.util
+    import sys
+
+    import torch
+
+    sys.path.insert(0, f"{ROOT}/tests/models")
+    folder = f"{ROOT}/tests/models/delta"
+    spec = importlib.util.spec_from_file_location("delta_model", f"{folder}/model.py")
+    model = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(model)
+    seq = 320   # 20 chunks
+    rng = np.random.default_rng(5)
+    tok = np.repeat(rng.integers(0, 32, seq // 8), 8).astype("<i4")   # runs of one token: keys repeat
+    pos = np.concatenate([np.arange(seq - 48), np.arange(1), np.arange(47)]).astype("<i4")
+    seg = np.repeat([0, 1, 2], [seq - 48, 1, 47]).astype("<i4")
+    w = rng.random(seq).astype("<f4")
+    save(run.path("batches.safetensors"), {n: x.reshape(1, 1, seq) for n, x in
+                                           dict(tok=tok, pos=pos, seg=seg, next=np.roll(tok, -1), w=w).items()})
+    weights = load(f"{folder}/weights.safetensors")
+    weights = {n: (x * {"g.a": 60, "d.a": 12, "d.b": 20, "r.w": 40}.get(n, 1)).astype("<f4") for n, x in weights.items()}
+    save(run.path("weights.safetensors"), weights)
+    text = open(f"{folder}/reference.lm").read().split("data Replay")[0]
+    file = run.write("delta.lm", text + f"""data Replay {{ source s = batches("batches.safetensors") }}
+recipe R {{ model = Start; data = Replay; run = 1 steps; batch = {seq} tokens; micro = {seq} tokens
+  optimizer = adamw(lr = 1e-3); precision {{ compute = f32 }} }}
+""")
+    W = {n: torch.tensor(x.astype("f8"), requires_grad=True) for n, x in weights.items()}
+    z = model.logits(W, *(torch.tensor(x.astype("i8"))[None] for x in (tok, pos, seg)))
+    loss = torch.nn.functional.cross_entropy(z[0], torch.tensor(np.roll(tok, -1).astype("i8")), reduction="none")
+    (loss @ torch.tensor(w.astype("f8")) / float(w.astype("f8").sum())).backward()
+    want = {f"grad.{n}": x.grad.numpy() for n, x in W.items()} | {"logits": z.detach().numpy()}
+    modes = {"chunks": ("--enable-pass", "chunk_scan"), "loop": ("--disable-pass", "chunk_scan,tile_scan")}
+    got = {mode: run.trace(file, "--values", "logits,grads", "--names", "hf", *args) for mode, args in modes.items()}
+    for name, x in want.items():
+        error = {mode: distance(got[mode][name], x) for mode in modes}
+        within(f"{name}, of the loop", error["loop"], 2e-5)
+        within(f"{name}, in chunks", error["chunks"], max(2e-6, 4 * error["loop"]))
 
 
 def test_frozen(run):

@@ -1,8 +1,8 @@
 // interpret_test.c - every case here, from its .lm text to trained weights and decoded tokens, on
 // the interpreter in float64.
 //
-// Each is run twice: compiled without a target, and with passes fuse_gemms and tile_rows forced to
-// tiles of a few rows.
+// Each is run twice: compiled without a target, and with passes fuse_gemms, chunk_scan and
+// tile_rows, the last to tiles of a few rows.
 //
 // Language, maps, derivative, optimizer and cached decoding are compared with PyTorch's results
 // (generate.py) up to rounding: 1e-9 for losses and gradient norms, which are kept in float64; 1e-6
@@ -85,7 +85,7 @@ static bool compile(model_case *k, const char *name, int rows) {
   lm_target target = {.choices.rows = rows};
   lm_pass_env env = {.target = rows ? &target : NULL};
   if (rows)
-    CHECK_OK(lm_pass_force(k->c->arena, "fuse_gemms,tile_rows", &env));
+    CHECK_OK(lm_pass_force(k->c->arena, "fuse_gemms,tile_rows,chunk_scan", &env));
   if (diagnosed(k->c) || !lm_pipeline_run(k->l->m, LM_STAGE_STEP, &env) || diagnosed(k->c))
     return false;
   lm_region_walk(lm_func_find(k->l->m, "micro")->body, count_tiled, k);
