@@ -4,7 +4,6 @@
 #include "driver/chat.h"
 #include "driver/report/report.h"
 #include "driver/tokenize.h"
-#include "lmc/cmd_generate.h"
 #include "lmc/open.h"
 
 enum {
@@ -13,15 +12,11 @@ enum {
 
 static const lm_opt options[] = {
     {"prompt", 'p', LM_OPT_TEXT, "TEXT", "the text to continue"},
-    {.name = "chat",
-     .kind = LM_OPT_TEXT,
-     .value = "TEXT",
-     .help = "a user's message: the chat template makes the prompt, and the answer is printed"},
-    {.name = "prompt-ids", .kind = LM_OPT_TEXT, .value = "1,2,3", .help = "the same as token ids"},
+    {"chat", 0, LM_OPT_TEXT, "TEXT",
+     "a user's message: the chat template makes the prompt, and the answer is printed"},
+    {"prompt-ids", 0, LM_OPT_TEXT, "1,2,3", "the same as token ids"},
 #include "lmc/request.def"
-    {.name = "ids",
-     .kind = LM_OPT_FLAG,
-     .help = "prints the ids of N tokens, without the prompt's"},
+    {"ids", 0, LM_OPT_FLAG, NULL, "prints the ids of N tokens, without the prompt's"},
     {.name = "tokens",
      .letter = 'n',
      .kind = LM_OPT_WHOLE,

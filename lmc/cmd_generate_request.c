@@ -1,9 +1,8 @@
 // cmd_generate_request.c - the columns of a request from the options of request.def.
 #include <string.h>
 
-#include "driver/generate.h"
 #include "driver/tokenize.h"
-#include "lmc/cmd_generate.h"
+#include "lmc/open.h"
 
 lm_status lm_cli_request(const lm_session *s, const lm_args *a, const char *weights,
                          lm_request *out) {

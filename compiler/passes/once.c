@@ -17,7 +17,7 @@
 // Values are of the positions if they depend on tok, pos, seg or a cache, or have an axis of
 // positions; of the request if they depend on its columns alone. @request keeps each value of the
 // request that an operation of the positions reads, in a cache with an index for each loop around
-// the value; @prefill and @decode read it there. Lowering has made the three functions alike up to
+// the value; @prefill and @decode read it there. Lowering makes the three functions equal up to
 // the number of positions, so the k-th such value is the same in all of them. Declines: modules
 // without @request. Cost: a few linear walks.
 #include "compiler/passes/pass.h"

@@ -136,6 +136,8 @@ typedef struct planner {
 } planner;
 
 // ---- location.c
+// True if the current function writes the cache: a value that it recalls has to be copied.
+bool lm_cache_is_written(const planner *p, lm_sym cache);
 
 #define LM_PLAN_ERROR(p, op, code, ...) lm_plan_error(p, op, LM_DIAGNOSTIC(code, ##__VA_ARGS__))
 void lm_plan_error(planner *p, const lm_op *op, lm_diag_id id, const char *fmt, ...)

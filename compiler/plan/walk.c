@@ -153,30 +153,9 @@ static void append_walk(planner *p, lm_op *op) {
 }
 
 // A cache that is read is copied, because it may be written before the last use.
-typedef struct writers {
-  lm_sym cache;
-  bool any;
-} writers;
-
-static void writer_visit(lm_op *op, void *user) {
-  writers *w = user;
-  w->any |= op->code == LM_OP_RETAIN && op->attr.sym == w->cache;
-}
-
-// True if the function writes the cache, so that a value that it recalls has to be copied.
-static bool is_written(const planner *p, lm_sym cache) {
-  writers w = {cache, false};
-  lm_region_walk(p->f->body, writer_visit, &w);
-  return w.any;
-}
-
 static void cache_walk(planner *p, lm_op *op) {
   lm_value *v = op->n_out ? op->out[0] : op->in[op->n_in - 1];
   location cache = lm_location_of_global(p, op, &layout_of(p, op)->value, v->type);
-  if (op->n_out && !is_written(p, op->attr.sym)) {
-    lm_location_set(p, v, cache);
-    return;
-  }
   if (op->n_out)
     lm_location_set(
         p, v,
@@ -492,7 +471,7 @@ static void op_walk(planner *p, lm_op *op) {
   case LM_OP_ASSIGN: assign_walk(p, op); break;
   case LM_OP_ACCUM: accum_walk(p, op); break;
   case LM_OP_APPEND: append_walk(p, op); break;
-  case LM_OP_RECALL:
+  case LM_OP_RECALL: (lm_cache_is_written(p, op->attr.sym) ? cache_walk : param_walk)(p, op); break;
   case LM_OP_RETAIN: cache_walk(p, op); break;
   case LM_OP_CONST: const_walk(p, op); break;
   case LM_OP_LOOP: loop_walk(p, op); break;

@@ -3,6 +3,7 @@ same weights when it is read again. test_zoo.py compares them with transformers.
 import glob, json
 
 from harness import ROOT, check, load, random_batches, save
+from test_encdec import batches
 
 SIZES = "d = 16, ff = 24, heads = 2, kv = 1, vocab = 32"
 MODELS = {   # file: model, its arguments, model_type
@@ -12,8 +13,10 @@ MODELS = {   # file: model, its arguments, model_type
     "olmoe": ("Olmoe", f"{SIZES}, E = 3, k = 2", "olmoe"),
     "phi": ("Phi", SIZES + ", share = 0.5", "phi"),
     "qwen3moe": ("Qwen3Moe", f"{SIZES}, e = 8, narrow = 12, E = 3, k = 2, period = 2", "qwen3_moe"),
+    "t5": ("T5", "d = 16, ff = 24, heads = 2, e = 8, vocab = 256, ffn = \"gated-gelu\", tied = false", "t5"),
     "smollm3": ("SmolLM3", f"{SIZES}, period = 2", "smollm3"),
 }
+PAIRS = "t5",   # encoder-decoder models
 PROGRAM = """import "{root}/examples/zoo/{file}.lm": {model}
 data D {{ source s = batches("batches.safetensors") }}
 recipe R {{
@@ -27,7 +30,7 @@ def cases():
     def one(file):
         def test(run):
             model, args, kind = MODELS[file]
-            save(run.path("batches.safetensors"), random_batches(2, 1, 16, vocab=32))
+            save(run.path("batches.safetensors"), batches(2, 1) if file in PAIRS else random_batches(2, 1, 16, vocab=32))
             program = run.write("r.lm", PROGRAM.format(root=ROOT, file=file, model=model, args=args))
             run("run", program, "-q")
             run("export", run.path("run"), "-o", run.path("hf"))

@@ -10,7 +10,7 @@ os.environ["TRANSFORMERS_OFFLINE"] = "1"
 import numpy as np
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageClassification, AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageClassification, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 DECODER = dict(vocab_size=96, hidden_size=32, intermediate_size=56, num_hidden_layers=3, num_attention_heads=4,
                num_key_value_heads=2, max_position_embeddings=64, bos_token_id=None, eos_token_id=None, pad_token_id=None)
@@ -23,7 +23,7 @@ CONFIGS = {
 }
 
 
-KINDS = {"bert": AutoModelForMaskedLM, "vit": AutoModelForImageClassification}     # others: AutoModelForCausalLM
+KINDS = {"bert": AutoModelForMaskedLM, "vit": AutoModelForImageClassification, "t5": AutoModelForSeq2SeqLM}     # others: AutoModelForCausalLM
 
 
 def opened(folder):
@@ -50,7 +50,7 @@ def logits(folder, ids, out):
 
 
 def grads(folder, inputs, out):
-    """of the mean cross-entropy, in float64: `labels` of the logits of input_ids or pixel_values; -100 is none. And the logits"""
+    """of the mean cross-entropy, in float64: `labels` of the logits of the other inputs; -100 is none. And the logits"""
     model = opened(folder).double()
     torch.set_default_dtype(torch.float64)
     given = {name: torch.tensor(x) for name, x in np.load(inputs).items()}
@@ -63,10 +63,12 @@ def grads(folder, inputs, out):
 
 
 def greedy(folder, ids, n):
+    """the continuation; of an encoder-decoder model, whose source is `ids`, that of its start token"""
     model = opened(folder)
+    model.generation_config.forced_bos_token_id = model.generation_config.forced_eos_token_id = None
     with torch.no_grad():
         out = model.generate(torch.tensor([ids]), max_new_tokens=n, do_sample=False, eos_token_id=None, pad_token_id=0)
-    print(json.dumps(out[0, len(ids):].tolist()))
+    print(json.dumps(out[0, -n:].tolist()))
 
 
 def tokens(folder, text):

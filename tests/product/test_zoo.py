@@ -17,6 +17,8 @@ MAMBA = dict(vocab_size=272, hidden_size=32, num_hidden_layers=3, state_size=8, 
 BERT = dict(vocab_size=272, hidden_size=32, intermediate_size=56, num_hidden_layers=2, num_attention_heads=4,
             max_position_embeddings=64)
 VIT = dict(BERT, image_size=8, patch_size=4, num_channels=3, num_labels=7)
+T5 = dict(vocab_size=272, d_model=32, d_kv=8, d_ff=56, num_layers=3, num_heads=4, decoder_start_token_id=0,
+          relative_attention_num_buckets=8, relative_attention_max_distance=20)
 GPT2 = dict(vocab_size=272, n_embd=32, n_layer=3, n_head=4, n_positions=64, bos_token_id=None, eos_token_id=None)
 
 # name: type, config, and the version of transformers that has it. Those before `nightly` are run always.
@@ -24,10 +26,13 @@ CASES = {
     "llama_untied": ("llama", dict(BASE, rope_theta=5000.0, rms_norm_eps=1e-5)),
     "mamba": ("mamba", dict(MAMBA, time_step_rank=2)),
     "bert": ("bert", BERT),
+    "t5": ("t5", T5),
     "nightly": None,
     "gpt2": ("gpt2", GPT2),
     "bert_relu": ("bert", dict(BERT, hidden_act="relu", type_vocab_size=3, layer_norm_eps=1e-5)),
     "vit": ("vit", VIT),
+    "t5_gated": ("t5", dict(T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False, num_decoder_layers=2, d_kv=16,
+                            relative_attention_num_buckets=32, relative_attention_max_distance=128)),
     "vit_patches": ("vit", dict(VIT, image_size=12, patch_size=2, num_channels=1, num_labels=2, hidden_act="relu")),
     "bloom": ("bloom", dict(vocab_size=272, hidden_size=32, n_layer=3, n_head=4)),
     "opt": ("opt", dict(vocab_size=272, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, ffn_dim=56,
@@ -98,10 +103,12 @@ CASES = {
     "phi_mha": ("phi", dict(BASE, num_key_value_heads=4, partial_rotary_factor=1.0, hidden_act="relu"), NEW),
     "gemma2_uncapped": ("gemma2", dict(BASE, head_dim=16, final_logit_softcapping=None, attn_logit_softcapping=None), NEW),
 }
-LIMITS = dict(gpt2="n_positions", gptj="n_positions", mamba=None, mamba2=None, bloom=None, vit=None)   # the key of the greatest number of positions
+LIMITS = dict(gpt2="n_positions", gptj="n_positions", mamba=None, mamba2=None, bloom=None, vit=None, t5=None)   # the key of the greatest number of positions
 IDS = [(7 * i * i + 3 * i + 5) % 272 for i in range(40)]   # beyond the 16 positions of the original contexts
 COUNT = 12
 ENCODERS = "bert", "vit"
+PAIRS = "t5",                # encoder-decoder models
+SOURCES, TARGETS = (IDS[:11], IDS[11:25]), (IDS[25:37], IDS[3:10])      # of two documents
 
 
 PROGRAM = """import "{imported}/imported.lm": Imported
@@ -143,10 +150,37 @@ def images(config):
     return columns, dict(pixel_values=image, labels=label)
 
 
+def padded(lists, fill):
+    most = max(map(len, lists))
+    return [list(x) + [fill] * (most - len(x)) for x in lists]
+
+
+def joined(documents, size):
+    """a row of documents, and the position and the document of each token; padding at the end"""
+    ids, pos, seg = (np.full(size, fill, "<i4") for fill in (0, 0, -1))
+    at = 0
+    for i, x in enumerate(documents):
+        here = slice(at, at + len(x))
+        ids[here], pos[here], seg[here], at = x, np.arange(len(x)), i, at + len(x)
+    return ids, pos, seg
+
+
+def pairs():
+    """two documents in one row here, and as the rows of a batch there"""
+    inputs, after = [x[:-1] for x in TARGETS], [x[1:] for x in TARGETS]
+    (tok, pos, seg), (source, source_pos, source_seg) = joined(inputs, 20), joined(SOURCES, 28)
+    ours = dict(tok=tok, pos=pos, seg=seg, next=joined(after, 20)[0], source=source, source_pos=source_pos, source_seg=source_seg)
+    ours = {n: x[None, None] for n, x in ours.items()} | dict(w=(seg >= 0).astype("<f4")[None, None])
+    return ours, dict(input_ids=padded(SOURCES, 0), attention_mask=padded([[1] * len(x) for x in SOURCES], 0),
+                      decoder_input_ids=padded(inputs, 0), labels=padded(after, -100))
+
+
 def inputs_of(kind, config):
     """the batch here, and the inputs of the model there"""
     if kind == "vit":
         return images(config)
+    if kind in PAIRS:
+        return pairs()
     if kind != "bert":
         return row(IDS, IDS[1:] + [0], [1] * (len(IDS) - 1) + [0]), dict(input_ids=[IDS], labels=[IDS[1:] + [-100]])
     hidden = np.arange(len(IDS)) % 3 == 1
@@ -175,7 +209,10 @@ def compared(run, kind, imported, theirs):
     file = run.write("rows.lm", PROGRAM.format(imported=imported, batch=ours["tok"].size))
     with edited(f"{imported}/program/bert.lm" if kind == "bert" else None):
         found = run.trace(file, "--names", "hf", "--values", "loss,grads,logits")
-    within("our logits", difference(found["logits"].astype("f8").reshape(truth["logits"].shape), truth["logits"]), 1e-5)
+    z, exact = found["logits"].astype("f8"), truth["logits"]
+    if kind in PAIRS:
+        z, exact = z.reshape(20, -1)[ours["seg"][0, 0] >= 0], exact[np.array(given["labels"]) >= 0]
+    within("our logits", difference(z.reshape(exact.shape), exact), 1e-5)
     within("loss", abs(float(found["loss"][0]) / float(truth["loss"]) - 1), 2e-6)
     grads = {n: x for n, x in truth.items() if n.startswith("grad.")}
     floor = 1e-3 * max(np.linalg.norm(x) for x in grads.values())   # of biases whose gradient is 0
@@ -193,7 +230,10 @@ def case(run, kind, config, least="0.0"):
     run("import", "hf", theirs, "-o", imported)
     truth = compared(run, kind, imported, theirs)
     if kind not in ENCODERS:
-        ours = run("generate", imported, "--prompt-ids", ",".join(map(str, IDS)), "--ids", "-n", COUNT, "--temperature", 0,
+        text, ids = ",".join(map(str, IDS)), ("--prompt-ids",)
+        if kind in PAIRS:
+            ids = "--prompt-ids", json.load(open(f"{theirs}/config.json"))["decoder_start_token_id"], "--source-ids"
+        ours = run("generate", imported, *ids, text, "--ids", "-n", COUNT, "--temperature", 0,
                    "--set", "precision.compute=f32").split()
         reference = json.loads(side("greedy", theirs, json.dumps(IDS), str(COUNT))[1])
         check(list(map(int, ours)) == reference, f"greedy: {ours} and {reference}")
@@ -228,7 +268,7 @@ def cases():
             if not run.nightly and list(CASES).index(name) > list(CASES).index("nightly"):
                 raise Skip("for --nightly")
             case(run, *CASES[name])
-            if CASES[name][0] != "vit":     # no column of text
+            if CASES[name][0] not in ("vit", *PAIRS):     # whose columns are not of text alone
                 train(run)
         return f"zoo.{name}", test
 
