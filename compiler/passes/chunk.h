@@ -12,10 +12,10 @@ typedef struct lm_chunked {
   lm_chunk *of;
   lm_axis t, chunk, i, j;
   lm_value *u, *k, *w; // at j; w: NULL unless the match has it
-  // Decays, products of a: from the beginning of the chunk through each position i, or through the
+  // Decays: a multiplied from the beginning of the chunk through each position i, or through the
   // one before it; through the whole chunk; behind each position j to the end of the chunk.
   lm_value *now, *before, *whole, *rest;
-  // The weights of what is added at j in the reads at i, [chunk, batch, i, j]: sums over n of c, k
+  // The weights of the update at j in the reads at i, [chunk, batch, i, j]: sums over n of c, k
   // (or w) and the decay from j to i. of_w: NULL without w.
   lm_value *of_k[LM_CHUNK_READS], *of_w[LM_CHUNK_READS];
   lm_value *states; // before each chunk: [chunk, batch, p, n]

@@ -9,8 +9,8 @@
 // with the Delta Rule over Sequence Length"):
 //   r = own + dot(from, h, n)      own = m * of_k * u      from = m * (z * before)
 // A loop over the chunks computes r and the next state. The matrix is inverted by substitution, row
-// by row: powers of of_w, as in a product of 1 + of_w^(2^i), can exceed the inverse by orders of
-// magnitude where keys repeat.
+// by row: powers of of_w, whose factors 1 + of_w^(2^i) also give it, can exceed the inverse by
+// orders of magnitude where keys repeat.
 #include <string.h>
 #include "compiler/ops/widen.h"
 #include "compiler/passes/chunk.h"

@@ -5,8 +5,8 @@
 //
 // If a lacks n, the weights are a GEMM over n times the decay from j to i, which a scan over the
 // positions of a chunk computes: h = a * h, which becomes 1 at the position j. If a has n, a scan
-// carries k with its decay, for each j, and sums over n at each position. A GEMM would need the
-// decay from j to i as a product of a factor of i and one of j, of which one is not bounded (Yang
+// carries k with its decay, for each j, and sums over n at each position. A GEMM would need
+// the decay from j to i as a factor of i times one of j, of which one is not bounded (Yang
 // et al. 2023, "Gated Linear Attention", section 4.3); chunks are therefore short.
 #include <string.h>
 #include "compiler/ops/widen.h"
@@ -61,7 +61,7 @@ static void decay(lm_chunked *x, lm_value *a, bool from_j, lm_value **now, lm_va
   *before = scan->out[scan->n_out - 1];
 }
 
-// The products of a behind each position, at j.
+// The decay behind each position to the end of the chunk, at j.
 static lm_value *decay_rest(lm_chunked *x, lm_value *a) {
   lm_builder b = *x->b;
   lm_value *start = lm_emit_const(&b, lm_type_make(LM_F32, a->type.axis + 1, a->type.rank - 1), 1);
