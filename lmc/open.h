@@ -26,7 +26,6 @@ void lm_cli_kernels(const lm_cli *cli, lm_session *s); // LM_OPT_KERNELS, before
 lm_status lm_cli_open_trained(lm_cli *cli, lm_session *s, const char **out_weights); // RUN|FILE
 lm_sampler lm_cli_sampler(const lm_args *a, double temperature); // temperature: the default
 lm_status lm_cli_request(const lm_session *s, const lm_args *a, const char *weights, lm_request *);
-// Reads messages and commands to the end of the input; system: of the conversation so far; json:
-// prints the whole conversation at its end and nothing before.
+// Reads messages and commands to the end of the input; json: prints only the whole conversation.
 lm_status lm_cli_talk(lm_chatter *chat, const char *system, bool terminal, bool json);
 #endif
