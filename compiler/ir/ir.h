@@ -218,6 +218,10 @@ static inline bool lm_global_is_updated(const lm_global *g) {
   return g->kind == LM_GLOBAL_PARAM && !g->untrained;
 }
 
+static inline lm_dtype lm_global_gradient_dtype(const lm_global *g) {
+  return lm_dtype_is_half(g->type.dtype) ? LM_F32 : (lm_dtype)g->type.dtype;
+}
+
 // True if it has a gradient: parameters that are trained, alone or packed, and states of blocks.
 static inline bool lm_global_is_trained(const lm_global *g) {
   return g->kind == LM_GLOBAL_PARAM || g->kind == LM_GLOBAL_PACKED;

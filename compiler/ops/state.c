@@ -147,10 +147,17 @@ bool shape_param(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why)
   return p != NULL;
 }
 
+// The gradient of a parameter that is stored in 16 bits is f32.
+static lm_type gradient_type(const lm_global *p, int n_indices) {
+  lm_type t = unstacked(p->type, n_indices);
+  t.dtype = (uint8_t)lm_global_gradient_dtype(p);
+  return t;
+}
+
 bool shape_gradient(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   const lm_global *p = global(m, op, LM_GLOBAL_PARAM, 0, why);
   if (p)
-    *out = unstacked(p->type, p->n_stack);
+    *out = gradient_type(p, p->n_stack);
   return p != NULL;
 }
 
@@ -176,7 +183,7 @@ bool shape_accum(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why)
   const lm_global *p = global(m, op, LM_GLOBAL_PARAM, 1, why);
   if (!p)
     return false;
-  lm_type want = unstacked(p->type, op->attr.n_imm / 2);
+  lm_type want = gradient_type(p, op->attr.n_imm / 2);
   lm_type got = op->in[op->n_in - 1]->type;
   return lm_type_equal(want, got) || lm_why_type(why, m, "the gradient is not ", want, "");
 }

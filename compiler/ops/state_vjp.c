@@ -49,7 +49,8 @@ void vjp_param(lm_grad *g, lm_op *op) {
   lm_attr a = {.sym = op->attr.sym};
   lm_value **in = LM_NEW_N(g->b->m->arena, lm_value *, op->n_in + 1);
   lm_grad_indices(g, op, op->n_in, in, &a);
-  in[op->n_in] = lm_grad_of(g, op->out[0]);
+  const lm_global *p = lm_global_find(g->b->m, op->attr.sym);
+  in[op->n_in] = lm_emit_cast(g->b, lm_grad_of(g, op->out[0]), lm_global_gradient_dtype(p));
   lm_emit_op(g->b, LM_OP_ACCUM, in, op->n_in + 1, &a, NULL);
 }
 

@@ -3,11 +3,12 @@
 // before: %g = dot %x, %dy over(b, t) : bf16[d, f]   %h = cast %g : f32[d, f]   accum @w, %h
 // after:  %g = dot %x, %dy over(b, t) : f32[d, f]    accum @w, %g
 //
-// The gradient of an f32 parameter that is used in bf16 or f16 arrives through casts. The pass
-// moves each cast up through additions, data movement and sums to the operations that compute the
-// terms, so that no partial sum over positions is rounded. Rewritten operations keep their order.
-// Declines: a value with more than one use, which stays rounded and is cast. Cost: a partial sum
-// that is stored takes the memory of f32 instead of 16 bits.
+// The gradient of an f32 parameter that is used in bf16 or f16, or of a parameter that is stored in
+// bf16, arrives through casts. The pass moves each cast up through additions, also over ranks, data
+// movement and sums to the operations that compute the terms, so that no partial sum over positions
+// is rounded. Rewritten operations keep their order. Declines: a value with more than one use,
+// which stays rounded and is cast. Cost: a partial sum that is stored takes the memory of f32
+// instead of 16 bits.
 //
 // Where kernels add to gradients, the sum of a GEMM and a scatter (the two uses of a tied
 // embedding) is not computed first: each of them adds to the gradient.
@@ -30,7 +31,8 @@ typedef struct rewriter {
 static lm_value *in_f32(rewriter *w, lm_value *v);
 
 static bool moves(const lm_op *op) {
-  if (lm_op_has(op, LM_T_ASSEMBLE) || op->code == LM_OP_ADD)
+  bool over_ranks = op->code == LM_OP_REDUCE_SCATTER || op->code == LM_OP_PART;
+  if (lm_op_has(op, LM_T_ASSEMBLE) || op->code == LM_OP_ADD || over_ranks)
     return true;
   return lm_op_info_of(op)->traits & LM_T_VIEW && op->n_in == 1;
 }

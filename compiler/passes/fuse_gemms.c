@@ -147,7 +147,7 @@ static const lm_global *global_of(const pack *p, int i) {
 static bool is_packable(const pack *p, int i, const lm_pass_env *env) {
   const lm_global *first = global_of(p, 0);
   const lm_global *g = global_of(p, i);
-  if (!first || !g || !lm_global_is_updated(g) || g->type.dtype != LM_F32 ||
+  if (!first || !g || !lm_global_is_updated(g) || g->type.dtype != first->type.dtype ||
       p->of[i].dot->in[1]->type.dtype != p->of[0].dot->in[1]->type.dtype ||
       lm_global_stored_elements(p->m, g) % LM_BLOCK ||
       lm_global_stored_rows(p->m, g) != lm_axis_size(p->m, g->type.axis[g->n_stack]))
@@ -320,7 +320,7 @@ static lm_sym packed_add(pack *p) {
   lm_module *m = p->m;
   const lm_global *first = global_of(p, 0);
   lm_type side = sided(&p->of[0], 0);
-  lm_type t = {.dtype = LM_F32, .rank = (uint8_t)first->n_stack};
+  lm_type t = {.dtype = first->type.dtype, .rank = (uint8_t)first->n_stack};
   lm_sym *members = LM_NEW_N(m->arena, lm_sym, p->n);
   int64_t size = 0;
   uint32_t n = 0;

@@ -259,10 +259,13 @@ static void copies_make(lm_module *m, lm_dtype half, const making *k, const lm_h
 }
 
 // *user: the type of the copies that some function reads. `real` is of one type, so the copies are.
+// Parameters that are stored in this type have none.
 static void is_read(lm_op *op, void *user) {
   lm_dtype t = op->code == LM_OP_PARAM ? (lm_dtype)op->out[0]->type.dtype : LM_F32;
-  if (lm_dtype_is_half(t) &&
-      lm_global_is_trained(lm_global_find(op->parent->func->module, op->attr.sym)))
+  if (!lm_dtype_is_half(t))
+    return;
+  const lm_global *g = lm_global_find(op->parent->func->module, op->attr.sym);
+  if (lm_global_is_trained(g) && g->type.dtype != t)
     *(lm_dtype *)user = t;
 }
 

@@ -45,6 +45,7 @@ static lm_sym terms_of(reducer *r, const lm_op *accum, const lm_op *scatter) {
   lm_type t = g->type;
   int at = lm_type_find(t, scatter->attr.to[0]);
   t.axis[at] = scatter->attr.axes[0];
+  t.dtype = (uint8_t)lm_global_gradient_dtype(g);
   const char *name = lm_arena_printf(r->m->arena, "terms.%s", g->name);
   r->terms[k] = LM_SYM(r->m->ctx, name);
   r->scatter[k] = scatter;

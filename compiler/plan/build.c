@@ -64,18 +64,19 @@ static int64_t instance_index(const lm_module *m, lm_axis axis, int64_t *rest, l
 }
 
 // One logical parameter per index of the stacked axes, of one piece, which is dense unless it is a
-// member of a packed global.
+// member of a packed global. The offset of a trained one is that of its gradient.
 static void params_of(planner *p, uint32_t index, lm_plan_param *list, int *n) {
   const lm_global *g = &p->m->globals[index];
-  const lm_layout_location *at = &p->layout.globals[index].value;
+  const lm_layout_global *where = &p->layout.globals[index];
+  const lm_layout_location *at = g->kind == LM_GLOBAL_PARAM ? &where->grad : &where->value;
   int64_t unit = lm_dtype_bytes(at->dtype);
   for (int64_t i = 0; i < g->n_paths; i++) {
     lm_plan_param *out = &list[(*n)++];
     lm_plan_piece *piece = LM_NEW(p->arena, lm_plan_piece);
     *out = (lm_plan_param){
         .path = g->paths[i],
-        .dtype = (uint8_t)at->dtype,
-        .arena = (uint8_t)at->arena,
+        .dtype = (uint8_t)where->value.dtype,
+        .arena = (uint8_t)where->value.arena,
         .added = g->added,
         .value_of = g->is_param ? param_of_state(p->m, g, i) : NULL,
         .elements = 1,
@@ -130,7 +131,7 @@ static void params_collect(planner *p) {
       params_of(p, i, plan->states, &plan->n_own_states);
     if (g->kind != LM_GLOBAL_PARAM)
       continue;
-    if (g->type.dtype != LM_F32)
+    if (g->type.dtype != LM_F32 && g->type.dtype != LM_BF16)
       LM_PLAN_ERROR(p, NULL, E704, g->name, lm_dtype_name(g->type.dtype));
     params_of(p, i, plan->params, &plan->n_params);
   }
@@ -211,12 +212,12 @@ static void func_plan(planner *p, lm_func *f) {
 
 static void arenas_size(planner *p) {
   int64_t elements = p->layout.blocks * LM_BLOCK;
-  int64_t params = elements * (int64_t)sizeof(float);
+  int64_t all = elements * (int64_t)sizeof(float); // of gradients, or of a state
   int64_t *bytes = p->plan->arena_bytes;
   p->plan->n_states = (int)p->n_states;
-  bytes[LM_ARENA_PARAM] = params;
-  bytes[LM_ARENA_GRAD] = p->has_gradients ? params + p->layout.terms_bytes : 0;
-  bytes[LM_ARENA_STATE] = params * p->plan->n_states + p->layout.state_bytes;
+  bytes[LM_ARENA_PARAM] = p->layout.param_bytes;
+  bytes[LM_ARENA_GRAD] = p->has_gradients ? all + p->layout.terms_bytes : 0;
+  bytes[LM_ARENA_STATE] = all * p->plan->n_states + p->layout.state_bytes;
   bytes[LM_ARENA_IO] = p->io_bytes;
   bytes[LM_ARENA_CACHE] = p->layout.cache_bytes;
   bytes[LM_ARENA_FIXED] = p->layout.fixed_bytes;

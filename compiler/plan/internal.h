@@ -34,6 +34,7 @@ typedef struct lm_layout {
   lm_layout_region *regions; // in order; together all blocks
   int n_regions;
   int64_t blocks; // of all parameters
+  int64_t param_bytes;
   int64_t cache_bytes;
   int64_t derived_bytes; // the `derived` globals precede the 16-bit copies in the arena of copies
   int64_t fixed_bytes;   // of the frozen parameters

@@ -5,15 +5,17 @@
 // iteration. Each tensor begins at a multiple of LM_BLOCK elements, except for members of a packed
 // global, whose rows are side by side where its first member would be. Parameters whose gradients
 // are sums along the same axes of the mesh form a region, which has its buckets, so that they are
-// added by one collective along each axis.
+// added by one collective along each axis. Parameters that are stored in 16 bits have regions
+// behind those of f32; their gradients are f32, in the same order.
 #include <string.h>
 
 #include "compiler/plan/internal.h"
 
 typedef struct layer {
   const lm_module *m;
-  lm_mesh_set partial; // of the region being laid out
-  bool *done;          // by global, at the level being laid out
+  lm_mesh_set partial; // of the region being laid out, as its dtype
+  lm_dtype dtype;
+  bool *done; // by global, at the level being laid out
   struct {
     int64_t offset, stride[LM_RANK];
   } * elements; // by global
@@ -31,7 +33,8 @@ bool lm_plan_pads_in_place(const lm_op *op) {
 }
 
 static bool in_bucket(const layer *l, const lm_global *g, const lm_axis *prefix, int level) {
-  if (!lm_global_is_trained(g) || g->n_stack < level || g->partial != l->partial)
+  if (!lm_global_is_trained(g) || g->n_stack < level || g->partial != l->partial ||
+      g->type.dtype != l->dtype)
     return false;
   for (int i = 0; i < level; i++)
     if (g->type.axis[i] != prefix[i])
@@ -142,24 +145,28 @@ static lm_layout_location location_of(const layer *l, uint32_t i, lm_arena_id ar
   return x;
 }
 
-static void params_locate(const layer *l, lm_layout *out) {
+// wide: the elements of f32, behind which the others begin.
+static void params_locate(const layer *l, int64_t wide, lm_layout *out) {
   for (uint32_t i = 0; i < l->m->n_globals; i++) {
     if (!lm_global_is_trained(&l->m->globals[i]))
       continue;
+    lm_dtype dtype = (lm_dtype)l->m->globals[i].type.dtype;
+    int64_t base = wide * ((int64_t)sizeof(float) - lm_dtype_bytes(dtype));
     out->globals[i] = (lm_layout_global){
-        .value = location_of(l, i, LM_ARENA_PARAM, LM_F32, 0),
+        .value = location_of(l, i, LM_ARENA_PARAM, dtype, base),
         .grad = location_of(l, i, LM_ARENA_GRAD, LM_F32, 0),
         .copy = location_of(l, i, LM_ARENA_COPY, LM_BF16, out->derived_bytes), // or f16
     };
   }
 }
 
-// A region for each set of axes, in the order of their first parameters.
-static void regions_lay(layer *l, lm_arena *arena, lm_layout *out) {
-  uint32_t n = 0, cap = 0;
+// Adds a region for each set of axes, in the order of their first parameters.
+static void regions_lay(layer *l, lm_dtype dtype, lm_arena *arena, lm_layout *out) {
+  uint32_t n = (uint32_t)out->n_regions, cap = n;
+  l->dtype = dtype;
   for (uint32_t i = 0; i < l->m->n_globals; i++) {
     const lm_global *g = &l->m->globals[i];
-    if (g->kind != LM_GLOBAL_PARAM || l->done[i])
+    if (g->kind != LM_GLOBAL_PARAM || l->done[i] || g->type.dtype != dtype)
       continue;
     lm_layout_region *r = &LM_PUSH(arena, out->regions, n, cap);
     l->partial = g->partial;
@@ -189,11 +196,15 @@ void lm_layout_make(const lm_module *m, lm_arena *arena, lm_layout *out) {
   };
   l.elements = lm_arena_alloc(arena, sizeof *l.elements * (m->n_globals + 1));
   *out = (lm_layout){.globals = LM_NEW_N(arena, lm_layout_global, m->n_globals + 1)};
-  regions_lay(&l, arena, out);
+  regions_lay(&l, LM_F32, arena, out);
+  int64_t wide = out->blocks * LM_BLOCK;
+  regions_lay(&l, LM_BF16, arena, out);
+  int64_t half = out->blocks * LM_BLOCK - wide;
+  out->param_bytes = wide * (int64_t)sizeof(float) + half * lm_dtype_bytes(LM_BF16);
   out->cache_bytes = dense_lay(m, out, LM_GLOBAL_CACHE, LM_ARENA_CACHE);
   out->derived_bytes = dense_lay(m, out, LM_GLOBAL_DERIVED, LM_ARENA_COPY);
   out->fixed_bytes = aligned_lay(m, out, LM_GLOBAL_FIXED, LM_ARENA_FIXED);
   out->state_bytes = aligned_lay(m, out, LM_GLOBAL_STATE, LM_ARENA_STATE);
   out->terms_bytes = terms_lay(m, out);
-  params_locate(&l, out);
+  params_locate(&l, wide, out);
 }

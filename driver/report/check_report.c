@@ -60,6 +60,18 @@ static double bytes_of_states(const lm_lowered *l) {
   return bytes;
 }
 
+// Of the parameters that have gradients, with these.
+static double bytes_of_trained(const lm_module *m) {
+  double bytes = 0;
+  for (uint32_t i = 0; i < m->n_globals; i++) {
+    const lm_global *g = &m->globals[i];
+    int each = lm_dtype_bytes((lm_dtype)g->type.dtype) + lm_dtype_bytes(LM_F32);
+    if (lm_global_is_updated(g))
+      bytes += (double)elements_of(m, g) * each;
+  }
+  return bytes;
+}
+
 static bool is_state(const lm_module *m, uint32_t i) {
   return m->globals[i].kind == LM_GLOBAL_STATE;
 }
@@ -155,7 +167,7 @@ static void count_print(widths w, const char *name, int64_t elements, lm_buf *ou
 static void shares_print(const lm_session *s, widths w, lm_buf *out) {
   const lm_lowered *l = s->compiled.lowered;
   int64_t trained = lm_lowered_trained(l), frozen = s->compiled.params - trained;
-  double bytes = 2 * (double)sizeof(float) * (double)trained + bytes_of_states(l);
+  double bytes = bytes_of_trained(l->m) + bytes_of_states(l);
   if (!frozen)
     return;
   count_print(w, "trained", trained, out);

@@ -254,6 +254,7 @@ struct lm_elab {
   const el_draws *draws;
   uint32_t n_sites, n_caches;
   uint64_t seed;
+  lm_dtype master;             // of trained parameters of type `real`
   const el_grouping *grouping; // NULL: none
   el_library_call *library;    // library functions emitted so far, by signature
   uint32_t n_library;

@@ -224,15 +224,22 @@ static int64_t index_in_share(const el_share *s, const el_inst *inst) {
   return index;
 }
 
-// Trained parameters are f32, frozen ones have the type they are computed with.
+// Frozen parameters have the type they are computed with. Trained ones are f32, or those of type
+// `real` of the type that the recipe chooses.
+static lm_dtype stored_dtype(const lm_elab *e, const el_param *p) {
+  bool frozen = p->share->edits % 2;
+  if (frozen)
+    return el_dtype(e, p->kind);
+  return p->kind == K_REAL && !p->is_state ? e->master : LM_F32;
+}
+
 static lm_type global_type(lm_elab *e, const el_inst *inst, const el_param *p) {
   lm_type own = p->family->own, t = {0};
-  bool frozen = p->share->edits % 2;
   for (int k = 0; k < inst->n_stack; k++)
     t.axis[t.rank++] = stack_axis(e, inst, p->share, k);
   for (int k = 0; k < own.rank; k++)
     t.axis[t.rank++] = own.axis[k];
-  return lm_type_make(frozen ? el_dtype(e, p->kind) : LM_F32, t.axis, t.rank);
+  return lm_type_make(stored_dtype(e, p), t.axis, t.rank);
 }
 
 static lm_global *global_add(lm_elab *e, const el_inst *inst, const el_param *p) {

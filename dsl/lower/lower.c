@@ -305,6 +305,11 @@ static bool needs_roles(const lm_recipe *r) {
   return any;
 }
 
+static void recipe_apply(lm_elab *e, const lm_recipe *r) {
+  e->seed = r->seed;
+  e->master = r->precision.master_bf16 ? LM_BF16 : LM_F32;
+}
+
 static el_inst *make_model(lm_elab *e, const lm_recipe *r, const lm_lower_options *o) {
   if (!r->model.target.decl)
     return NULL;
@@ -409,7 +414,7 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, const lm_recipe *r, const lm_l
   lm_lowered *l = LM_NEW(c->arena, lm_lowered);
   l->m = lm_module_create(c);
   lm_elab *e = lm_elab_create(c, prog, l->m);
-  e->seed = r->seed;
+  recipe_apply(e, r);
   el_inst *model = make_model(e, r, o);
   if (!model || c->n_rejects > before)
     return NULL;
@@ -535,7 +540,7 @@ static lm_elab *check_recipe(lm_ctx *c, lm_program *prog, const lm_recipe *r) {
   lm_elab *e = lm_elab_create(c, prog, lm_module_create(c));
   lm_lowered l = {.m = e->m};
   uint32_t before = c->n_rejects;
-  e->seed = r->seed;
+  recipe_apply(e, r);
   el_inst *model = make_model(e, r, &o);
   if (c->n_rejects > before)
     e->n_visited = 0; // the definitions are checked on symbolic arguments instead

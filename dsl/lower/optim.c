@@ -176,11 +176,11 @@ static void lower_body(lm_elab *e, const lm_recipe *r, el_inst *inst, const ast_
 }
 
 // True if the recipe's optimizer, whose method `update` is m, updates all parameters, each element
-// by itself, evaluations use the same weights, and all states are f32.
+// by itself, evaluations use the same weights, and all parameters and states are f32.
 static bool is_of_elements(const lm_recipe *r, const lm_group_sets *c, const ast_member *m) {
   uint32_t group;
-  if (r->precision.moments != LM_RECIPE_MOMENTS_F32)
-    return false; // the states of each parameter may have another type
+  if (r->precision.moments != LM_RECIPE_MOMENTS_F32 || r->precision.master_bf16)
+    return false; // each parameter and its states may have another type
   for (int s = 0; s < c->n; s++)
     if (lm_groups_optimizer(r, c->sets[s], &group) != &r->optimizer)
       return false;

@@ -14,7 +14,7 @@ static lm_type state_type(updater *u, uint32_t global, const lm_lowered_state *s
                           const lm_matrix *m, int64_t n) {
   lm_elab *e = u->e;
   const lm_global *g = &e->m->globals[global];
-  lm_type t = g->type;
+  lm_type t = lm_type_make(LM_F32, g->type.axis, g->type.rank);
   t.rank = s->has_own_axes ? (uint8_t)g->n_stack : t.rank;
   if (n < g->n_paths)
     t.axis[g->n_stack - 1] = lm_axis_shared(e->m, LM_SYM(e->c, "instances"), n, g->type);
@@ -72,7 +72,8 @@ static void states_add(updater *u, uint32_t global, const use *x, const lm_matri
   for (uint32_t k = 0; k < x->states.n + (x->eval != NULL); k++) {
     bool of_update = k < x->states.n;
     const lm_lowered_state *s = of_update ? &x->states.v[k] : &trained;
-    const lm_moment form = of_update ? moments[k] : (lm_moment){.dtype = LM_F32};
+    lm_dtype stored = (lm_dtype)e->m->globals[global].type.dtype;
+    const lm_moment form = of_update ? moments[k] : (lm_moment){.dtype = stored};
     lm_type t = state_type(u, global, s, m, n);
     t.dtype = form.dtype;
     if (!form.block) {
@@ -147,6 +148,7 @@ static bool never_negative_find(updater *u, const parameter *p, int set, bool *o
     lm_type t = k < 2 ? lm_own_type(g)
                       : lm_without_stack(g, state_type(u, p->global, &x->states.v[k - 2], p->m[set],
                                                        g->n_paths));
+    t.dtype = LM_F32;
     old[k] = lm_arg_add(e->m, f->body, t, k < 2 ? LM_SYM(e->c, "p") : x->states.v[k - 2].name);
   }
   memcpy(new, old, sizeof *new *(n + 2));

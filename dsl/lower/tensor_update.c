@@ -211,21 +211,40 @@ static uint32_t state_encode(updater *u, const lm_moment *form, lm_value *x, lm_
   return 1;
 }
 
+// The row-major index of the stacked axes of a parameter.
+static lm_value *instance_of(updater *u, const lm_global *g, const lm_attr *at,
+                             lm_value *const *index) {
+  lm_builder *b = &u->e->b;
+  lm_type number = lm_type_make(LM_INT, NULL, 0);
+  lm_value *all = lm_emit_const(b, number, 0);
+  for (int s = 0; s < g->n_stack; s++) {
+    lm_value *first = lm_emit_const(b, number, (double)at->imm[2 * s]);
+    lm_value *own = lm_emit2(b, LM_OP_ADD, index[s], first);
+    double size = (double)lm_axis_size(u->e->m, g->type.axis[s]);
+    lm_value *outer = lm_emit2(b, LM_OP_MUL, all, lm_emit_const(b, number, size));
+    all = s ? lm_emit2(b, LM_OP_ADD, outer, own) : own;
+  }
+  return all;
+}
+
 // The new contents of the parameter and its states. new, old: p and the states, p, g and the
 // states, as the body sees them. The old ones remain if the step is skipped, for which grad_scale
-// is NaN.
+// is NaN. draw: for a parameter in bf16.
 static void update_encode(updater *u, const use *x, const lm_moment *moments, lm_value *const *new,
-                          lm_value *const *old, lm_value *const *stored, lm_value **out) {
+                          lm_value *const *old, lm_value *const *stored, const lm_master_draw *draw,
+                          lm_value **out) {
   lm_elab *e = u->e;
   uint32_t at = 1;
   for (uint32_t k = 0; k <= x->states.n; k++) {
     lm_value *good = lm_emit2(&e->b, LM_OP_EQ, u->scale, u->scale);
     lm_value *v = lm_emit_select(&e->b, good, new[k], old[k ? k + 1 : 0]);
-    const lm_moment plain = {.dtype = LM_F32};
+    const lm_moment of_param = {.dtype = (lm_dtype)stored[0]->type.dtype};
+    if (!k && of_param.dtype == LM_BF16)
+      v = lm_master_round(u->e, v, draw);
     if (k)
       at += state_encode(u, &moments[k - 1], v, good, stored + at + 1, out + at);
     else
-      state_encode(u, &plain, v, good, stored, out);
+      state_encode(u, &of_param, v, good, stored, out);
   }
   if (x->eval)
     out[at] = stored[at + 1]; // the trained weights
@@ -283,10 +302,15 @@ static bool values_update(updater *u, const use *x, const lm_global *g, const lm
                              : lm_element_axes(e, g, x);
   if (!lm_update_body(u, x, g, m, &axes, new))
     return false;
-  if (u->task == UPDATE)
-    update_encode(u, x, moments, new, old, stored, out);
-  else
-    exchange(u, blocks.rank ? lm_moment_join(e, new[0], own) : new[0], stored, n + 1, out);
+  if (u->task == UPDATE) {
+    lm_master_draw draw = {.name = g->name, .step = u->step_number};
+    if (own.dtype == LM_BF16)
+      draw.instance = instance_of(u, g, at, index);
+    update_encode(u, x, moments, new, old, stored, &draw, out);
+  } else {
+    lm_value *p = blocks.rank ? lm_moment_join(e, new[0], own) : new[0];
+    exchange(u, lm_emit_cast(&e->b, p, (lm_dtype)own.dtype), stored, n + 1, out);
+  }
   values_assign(u, at, index, out, n + 1);
   return true;
 }

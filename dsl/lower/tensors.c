@@ -19,9 +19,11 @@
 // optimizer and arguments, else in a loop for each run of them that has.
 // A parameter with batch axes has several matrices (matrix.c), over which there is a loop.
 //
-// A state that is stored in another type than f32 (moments.h) is decoded before the body of
-// `update` and encoded after it. If its elements are in blocks, the body sees the parameter in
-// these blocks too, so that decoding, update and encoding are one kernel over the blocks.
+// A parameter that is stored in bf16 is widened before the body of `update` and rounded at random
+// after it (master.h). A state that is stored in another type than f32 (moments.h) is decoded
+// before the body of `update` and encoded after it. If its elements are in blocks, the body sees
+// the parameter in these blocks too, so that decoding, update and encoding are one kernel over the
+// blocks.
 #include "dsl/lower/tensors.h"
 
 // ---- the parameters
@@ -133,6 +135,9 @@ void lm_lower_tensors(lm_elab *e, const lm_recipe *r, const lm_group_sets *c, lm
   };
   u.scale = lm_arg_add(e->m, update->body, lm_type_make(LM_F32, NULL, 0),
                        lm_port_name(e, LM_PORT_GRAD_SCALE));
+  if (r->precision.master_bf16)
+    u.step_number = lm_arg_add(e->m, update->body, lm_type_make(LM_INT, NULL, 0),
+                               lm_port_name(e, LM_PORT_STEP));
   e->b = (lm_builder){
       .m = e->m,
       .at = update->body,

@@ -2,6 +2,7 @@
 // (tensors.c).
 #ifndef LM_LOWER_TENSORS_H
 #define LM_LOWER_TENSORS_H
+#include "dsl/lower/master.h"
 #include "dsl/lower/matrix.h"
 #include "dsl/lower/moments.h"
 
@@ -40,6 +41,7 @@ typedef struct updater {
   uint32_t n_params, cap_params;
   el_val step;
   lm_value *scale;
+  lm_value *step_number; // int, of @update; NULL: no parameter is stored in bf16
 } updater;
 
 // Instances of a parameter with the same optimizer and arguments: all, or those with the indices

@@ -36,6 +36,19 @@ static void read_kept(const lm_reader *d, lm_recipe_precision *p) {
   }
 }
 
+// A processor without bf16 instructions computes in bf16 too if the parameters are stored so.
+static void read_master(const lm_reader *d) {
+  lm_recipe_precision *p = &d->r->precision;
+  const ast_expr *e = lm_read_value(d, "recipe.precision.master");
+  p->master_bf16 = lm_read_is_word(e, "bf16");
+  if (!p->master_bf16)
+    return;
+  if (p->compute == LM_RECIPE_COMPUTE_AUTO)
+    p->compute = LM_RECIPE_COMPUTE_BF16;
+  if (p->compute != LM_RECIPE_COMPUTE_BF16)
+    LM_REPORT(d->R->c, e->loc, E2F6, p->compute == LM_RECIPE_COMPUTE_F32 ? "f32" : "f16");
+}
+
 static void read_moments(const lm_reader *d) {
   static const char key[] = "recipe.precision.moments";
   lm_recipe_precision *p = &d->r->precision;
@@ -66,6 +79,7 @@ void lm_read_precision(const lm_reader *recipe) {
   p->fp8 = read_fp8(&d, matmul);
   if (p->fp8.on && p->compute == LM_RECIPE_COMPUTE_F16)
     LM_REPORT(d.R->c, matmul->loc, E2F5);
+  read_master(&d);
   read_moments(&d);
   read_kept(&d, p);
 }

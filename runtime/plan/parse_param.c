@@ -48,10 +48,15 @@ static bool at_numbers(reader *r) {
   return r->at < r->end && *r->at == '[';
 }
 
+static bool at_name(reader *r) {
+  blanks(r);
+  return r->at < r->end && *r->at >= 'a' && *r->at <= 'z';
+}
+
 // A parameter of one dense piece has no shape in the text: it is read as one axis.
 void lm_plan_param_read(reader *r, lm_plan_param *x, lm_arena_id arena) {
   *x = (lm_plan_param){.path = word(r, " "), .arena = (uint8_t)arena};
-  if (arena == LM_ARENA_FIXED)
+  if (arena == LM_ARENA_FIXED || (arena == LM_ARENA_PARAM && at_name(r)))
     x->dtype = (uint8_t)choice(r, lm_dtype_names, LM_REAL);
   r->param = x;
   r->cap_pieces = 0;

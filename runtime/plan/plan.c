@@ -420,13 +420,14 @@ static void print_stage(const lm_plan *p, const lm_plan_param *x, lm_buf *out) {
 
 // param layers.3.wo 8192 : 4096 at pp 1         on the ranks of this coordinate alone
 // param layers.0.wo 8192 : 4096                 one dense piece: its offset and elements
+// param layers.0.wo bf16 8192 : 4096            stored in another type than f32
 // param layers.0.wq [64, 32] : 2048             others: the shape, then the pieces
 // param layers.0.wu [64, 32 by tp] : 2048       divided: pieces of this rank's part
 //   piece 0 [0, 0] [64, 16] by [96, 1]          offset, first indices, sizes and strides
 static void print_param(const lm_plan *p, const lm_plan_param *x, lm_buf *out) {
   bool frozen = x->arena == LM_ARENA_FIXED, state = x->arena == LM_ARENA_STATE;
   lm_buf_printf(out, "%s %s ", frozen ? "frozen" : state ? "state" : "param", x->path);
-  if (frozen)
+  if (frozen || (!state && x->dtype != LM_F32))
     lm_buf_printf(out, "%s ", lm_dtype_name((lm_dtype)x->dtype));
   if (is_dense(x)) {
     lm_buf_printf(out, "%lld : %lld", (long long)x->pieces->offset, (long long)x->elements);

@@ -350,7 +350,8 @@ typedef struct lm_plan_func {
 
 // A box of a parameter, or of this rank's part of one: its element at the indices first[d] + i[d],
 // where 0 <= i[d] < size[d], is the element offset + sum over d of i[d] * stride[d] of the
-// parameter's arena; of the PARAM arena, and the same of GRAD and of each STATE.
+// parameter's arena; of a trained one, of GRAD, of each STATE and of PARAM, but where PARAM has
+// parameters of f32 and then of 16 bits: there lm_tensor_runs gives the address.
 typedef struct lm_plan_piece {
   int64_t offset;
   int64_t first[LM_PLAN_RANK], size[LM_PLAN_RANK], stride[LM_PLAN_RANK];
@@ -372,7 +373,7 @@ typedef struct lm_plan_param {
   int n_pieces;
   uint8_t init; // lm_init_kind
   double init_a, init_b;
-  uint8_t dtype; // lm_dtype; F32 in PARAM
+  uint8_t dtype; // lm_dtype; F32 or BF16 in PARAM
   // PARAM; FIXED: a frozen parameter, which has neither gradient nor states; STATE: an optimizer
   // state
   uint8_t arena;
@@ -401,8 +402,8 @@ typedef struct lm_tensor_run {
 typedef struct lm_plan {
   lm_plan_mesh mesh;
   int64_t arena_bytes[LM_ARENAS];
-  int n_blocks;          // of LM_BLOCK elements in PARAM
-  int n_states;          // that have the layout of PARAM, one behind another
+  int n_blocks;          // of LM_BLOCK elements in PARAM, and in GRAD
+  int n_states;          // that have the layout of GRAD, one behind another
   lm_plan_param *params; // trained
   int n_params;
   lm_plan_param *frozen;

@@ -72,12 +72,22 @@ lm_mesh_set lm_plan_divided(const lm_plan *p) {
   return set;
 }
 
+// What the offsets of pieces are relative to, in elements. In the arena of parameters those of 16
+// bits are behind the f32 ones.
+static int64_t base_of(const lm_plan *p, lm_plan_tensor t) {
+  int64_t all = (int64_t)p->n_blocks * LM_BLOCK, unit = lm_dtype_bytes(lm_plan_tensor_dtype(t));
+  if (t.role == LM_ROLE_STATE)
+    return t.state * all;
+  bool narrow = t.role == LM_ROLE_PARAM && t.param->arena == LM_ARENA_PARAM && unit == 2;
+  return narrow ? p->arena_bytes[LM_ARENA_PARAM] / unit - all : 0;
+}
+
 lm_status lm_tensor_runs(const lm_plan *p, lm_plan_tensor t, int64_t first, int64_t n,
                          lm_tensor_run_fn *fn, void *user) {
   const lm_plan_param *x = t.param;
   bool value = t.role == LM_ROLE_PARAM;
   int64_t unit = lm_dtype_bytes(lm_plan_tensor_dtype(t));
-  int64_t base = t.role == LM_ROLE_STATE ? (int64_t)t.state * p->n_blocks * LM_BLOCK : 0;
+  int64_t base = base_of(p, t);
   for (int i = 0; i < x->n_pieces && lm_plan_param_is_here(p, x); i++) {
     const lm_plan_piece *piece = &x->pieces[i];
     run_shape run = run_shape_of(x, piece);

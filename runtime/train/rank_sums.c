@@ -12,6 +12,7 @@ enum {
 typedef struct hashing {
   lm_exec *e;
   void *piece;
+  int64_t unit; // bytes of an element
   lm_sum sum;
 } hashing;
 
@@ -59,9 +60,8 @@ lm_status lm_rank_totals_add(lm_comm *c, lm_exec *e, const lm_plan *plan, const 
 
 static lm_status run_hash(void *user, const lm_tensor_run *r) {
   hashing *h = user;
-  int64_t unit = (int64_t)sizeof(float);
-  for (int64_t at = 0, n; at < r->n * unit; at += n) {
-    n = r->n * unit - at < PIECE ? r->n * unit - at : PIECE;
+  for (int64_t at = 0, n, all = r->n * h->unit; at < all; at += n) {
+    n = all - at < PIECE ? all - at : PIECE;
     LM_TRY(lm_exec_read(h->e, r->arena, r->offset + at, n, h->piece));
     lm_sum_add(&h->sum, h->piece, (size_t)n);
   }
@@ -74,8 +74,10 @@ static lm_status params_hash(lm_exec *e, const lm_plan *plan, lm_mesh_set set, u
   lm_status s = NULL;
   for (int i = 0; i < plan->n_params && !s; i++) {
     const lm_plan_param *x = &plan->params[i];
+    lm_plan_tensor value = {x, LM_ROLE_PARAM};
+    h.unit = lm_dtype_bytes(lm_plan_tensor_dtype(value));
     if (lm_plan_param_set(x) == set)
-      s = lm_tensor_runs(plan, (lm_plan_tensor){x, LM_ROLE_PARAM}, 0, x->elements, run_hash, &h);
+      s = lm_tensor_runs(plan, value, 0, x->elements, run_hash, &h);
   }
   lm_free(h.piece);
   *out = h.sum.hash;

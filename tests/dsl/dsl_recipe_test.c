@@ -23,7 +23,7 @@ static const char PROGRAM[] =
     "  schedule = warmup_cosine(warmup = 2k steps, floor = 10%)\n"
     "  clip = global_norm(max = 0.5)\n"
     "  group @**.norm = (decay = 0)\n"
-    "  precision { compute = bf16; master = bf16 }\n"
+    "  precision { compute = bf16; master = bf16 }; parallel { sequence = pp }\n"
     "  memory { budget = 2 GiB; recompute @layers.**; save @layers.*.o }\n"
     "  eval dev { data = Mix.end; every = 2Ki tokens; metrics = [bits_per_byte] }\n"
     "  stop = early(on = dev.loss, patience = 3)\n"
@@ -93,10 +93,11 @@ static void test_base(void) {
         r->save.best.metric == LM_RECIPE_METRIC_BITS_PER_BYTE);
   CHECK(r->save.resume == LM_RECIPE_RESUME_NEVER &&
         lm_recipe_every_steps(r, r->save.every, 10240) == 10);
-  bool master = false;
+  CHECK(r->precision.master_bf16);
+  bool sequence = false;
   for (uint32_t i = 0; i < r->n_unsupported; i++)
-    master |= strstr(r->unsupported[i].feature, "master") != NULL;
-  CHECK(master);
+    sequence |= strstr(r->unsupported[i].feature, "sequence") != NULL;
+  CHECK(sequence);
   lm_recipe_report_unsupported(r);
   CHECK(c->n_errors == r->n_unsupported);
   lm_ctx_destroy(c);
@@ -112,8 +113,7 @@ static void test_child(void) {
   CHECK(r->batch == 1024 && r->micro == 256 && lm_recipe_steps(r, 1, 1) == 1);
   CHECK(r->precision.compute ==
         LM_RECIPE_COMPUTE_F32); // the whole section is replaced, with `master`
-  for (uint32_t i = 0; i < r->n_unsupported; i++)
-    CHECK(!strstr(r->unsupported[i].feature, "master"));
+  CHECK(!r->precision.master_bf16);
   CHECK(r->memory.budget == 1000 && r->memory.n_rules == 2); // only one key is replaced
   CHECK(r->evals[0].holdout == 0 && r->evals[0].every.n == 7 && r->n_samples == 1 &&
         r->samples[0].n == 9);

@@ -148,6 +148,7 @@ int main(void) {
     slices_test(m, &plan, (lm_plan_tensor){&x, LM_ROLE_PARAM}, m->arena[LM_ARENA_PARAM]);
     slices_test(m, &plan, (lm_plan_tensor){&x, LM_ROLE_GRAD}, m->arena[LM_ARENA_GRAD]);
     slices_test(m, &plan, (lm_plan_tensor){&x, LM_ROLE_STATE, 1}, m->arena[LM_ARENA_STATE]);
+    x.dtype = i % 2 ? LM_F32 : LM_BF16;
     text_test(a, &plan);
   }
   mistakes_test(a);
