@@ -456,6 +456,7 @@ typedef enum {
   LM_FACTOR_WHOLE, // the same, except along the axes of the attributes
   LM_FACTOR_ROWS,  // random numbers: by the number of the row
   LM_FACTOR_STATE, // globals: as the global is divided
+  LM_FACTOR_ROUTE, // rows that are sorted by group (compiler/passes/shard_route.c)
   LM_FACTOR_SCAN,  // a loop over positions: along axes that its region computes independently
   LM_FACTOR_FLOW,  // control: by its operands
   LM_FACTOR_NONE,  // is not divided: created by `shard` or after it

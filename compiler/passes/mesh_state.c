@@ -1,6 +1,7 @@
 // mesh_state.c - see mesh_state.h. A forward analysis; loops are repeated until the states of their
 // carries no longer change.
 #include "compiler/passes/mesh_state.h"
+#include "compiler/ir/dot.h"
 #include "compiler/ops/interface.h"
 #include "compiler/analysis/activity.h"
 #include <string.h>
@@ -303,6 +304,73 @@ static lm_mesh_state of_attention(analysis *a, const lm_op *op, operands x, uint
   return x.partial + x.own ? LM_MESH_PARTIAL : equal_form(a, op, x);
 }
 
+// ---- routing (shard_route.c)
+
+static lm_mesh_state sorted_ids(analysis *a, const lm_op *op) {
+  lm_mesh_state id = of(a, op->in[0]);
+  bool own = id == LM_MESH_PARTS || id == LM_MESH_LOCAL;
+  if (op->code == LM_OP_GROUP_COUNTS)
+    return id == LM_MESH_PARTS ? LM_MESH_PARTIAL : id;
+  lm_mesh_state counts = of(a, op->in[1]);
+  if (id == LM_MESH_PARTS && counts == LM_MESH_EQUAL)
+    return mistake(a, op, "sorts the rows of a rank by the counts of all ranks");
+  if (!own && counts == LM_MESH_PARTIAL)
+    return mistake(a, op, "sorts the rows of all ranks by the counts of one");
+  return divided_axis(a, op->out[0]->type) ? LM_MESH_PARTS : id;
+}
+
+// group_rows and ungroup_rows. Rows that a rank has sorted by its own experts are those of all
+// points: back at these they are terms of a sum.
+static lm_mesh_state moved_rows(analysis *a, const lm_op *op) {
+  lm_mesh_state x = of(a, op->in[0]);
+  lm_mesh_state order = of(a, op->in[1]), inverse = of(a, op->in[2]);
+  bool own = order >= LM_MESH_PARTS || inverse >= LM_MESH_PARTS;
+  bool divided = divided_axis(a, op->out[0]->type) != 0;
+  if (own && x == LM_MESH_WHOLE && a->graph)
+    return mistake(a, op,
+                   "sorts a value that did not enter the divided computation: `fan` is missing");
+  if (own && sums(x))
+    return mistake(a, op, "sorts a partial sum by the ids of one rank");
+  if (own)
+    return divided ? LM_MESH_PARTS : LM_MESH_PARTIAL;
+  return divided ? LM_MESH_PARTS : x;
+}
+
+static lm_mesh_state of_groups(analysis *a, const lm_op *op) {
+  lm_mesh_state x = of(a, op->in[0]), w = of(a, op->in[1]), counts = of(a, op->in[2]);
+  bool outer = op->code == LM_OP_GROUPED_OUTER;
+  bool own = is_divided(a, lm_grouped_rows(op));
+  bool divided = divided_axis(a, op->out[0]->type) != 0;
+  if (own && counts == LM_MESH_EQUAL)
+    return mistake(a, op, "multiplies the rows of a rank by the counts of all ranks");
+  if (!own && (counts == LM_MESH_PARTIAL || counts == LM_MESH_PARTS))
+    return mistake(a, op, "multiplies the rows of all ranks by the counts of one");
+  if (a->graph && (own || x == LM_MESH_PARTS || w == LM_MESH_PARTS) &&
+      (x == LM_MESH_WHOLE || w == LM_MESH_WHOLE))
+    return mistake(a, op,
+                   "mixes parts with a value that did not enter the divided computation: "
+                   "`fan` is missing");
+  if (own && (sums(x) || sums(w)))
+    return mistake(a, op, "mixes a partial sum with parts");
+  if (own)
+    return !outer || divided ? LM_MESH_PARTS : LM_MESH_PARTIAL;
+  operands both = operands_of(a, op);
+  if (both.partial + both.own)
+    return LM_MESH_PARTIAL;
+  if (x == LM_MESH_PARTS || w == LM_MESH_PARTS)
+    return divided ? LM_MESH_PARTS : LM_MESH_PARTIAL;
+  return equal_form(a, op, both);
+}
+
+static lm_mesh_state of_routing(analysis *a, const lm_op *op) {
+  for (uint32_t i = 0; i < op->n_in; i++)
+    if (of(a, op->in[i]) == LM_MESH_UNKNOWN)
+      return divided_axis(a, op->out[0]->type) ? LM_MESH_PARTS : LM_MESH_UNKNOWN;
+  if (lm_op_is_grouped(op))
+    return of_groups(a, op);
+  return lm_op_sorts(op) ? sorted_ids(a, op) : moved_rows(a, op);
+}
+
 static lm_mesh_state op_state(analysis *a, const lm_op *op, uint32_t i) {
   if (lm_op_info_of(op)->attrs & LM_A_MESH) {
     if (op->attr.mesh == a->mesh)
@@ -311,6 +379,8 @@ static lm_mesh_state op_state(analysis *a, const lm_op *op, uint32_t i) {
   }
   if (lm_op_has(op, LM_T_SOURCE) || op->code == LM_OP_APPEND)
     return source(a, op);
+  if (lm_op_info_of(op)->factor == LM_FACTOR_ROUTE)
+    return of_routing(a, op);
   operands x = operands_of(a, op);
   if (lm_op_attends(op))
     return of_attention(a, op, x, i);

@@ -137,6 +137,10 @@ static void op_divide(lm_shard *s, lm_op *op, lm_axis factor) {
     rng_rows(s, op, along);
     return;
   }
+  if (kind == LM_FACTOR_ROUTE) {
+    lm_shard_route(s, op, factor);
+    return;
+  }
   for (uint32_t i = 0; i < op->n_in; i++) {
     lm_axis a = operand_axis(s, op, i, factor);
     lm_shard_need(s, op, i, a ? LM_FORM_PARTS : LM_FORM_TERMS, a);
@@ -173,8 +177,13 @@ static void op_whole(lm_shard *s, lm_op *op) {
 }
 
 static void op_partial(lm_shard *s, lm_op *op) {
-  for (uint32_t i = 0; i < op->n_in; i++)
-    op->in[i] = lm_shard_of(s, op->in[i])->now;
+  for (uint32_t i = 0; i < op->n_in; i++) {
+    const lm_shard_value *v = lm_shard_of(s, op->in[i]);
+    if (v->spread == LM_SPREAD_PARTIAL || !v->active)
+      op->in[i] = v->spread == LM_SPREAD_PARTS ? lm_shard_terms(s, op->in[i], op) : v->now;
+    else
+      lm_shard_need(s, op, i, LM_FORM_TERMS, 0);
+  }
 }
 
 static lm_mesh_set set_of(const lm_shard *s) {
@@ -187,20 +196,47 @@ static lm_axis written_along(const lm_shard *s, const lm_op *op, uint32_t i, lm_
   bool last = i + 1 == op->n_in;
   if (op->code == LM_OP_APPEND)
     return last ? along : 0; // x lacks the axis of the cache's positions
-  bool writes = op->code == LM_OP_RETAIN || op->code == LM_OP_ASSIGN;
-  return writes && i >= op->attr.n_imm / 2u ? lm_shard_axis(s, lm_shard_of(s, op->in[i])->type) : 0;
+  bool writes = op->code == LM_OP_RETAIN || op->code == LM_OP_ASSIGN || op->code == LM_OP_ACCUM;
+  const lm_global *g = writes ? lm_global_find(s->m, op->attr.sym) : NULL;
+  return writes && i >= op->attr.n_imm / 2u
+             ? lm_shard_axis_of_global(s, g, lm_shard_of(s, op->in[i])->type)
+             : 0;
+}
+
+typedef struct additions {
+  lm_sym to;
+  int n;
+} additions;
+
+static void addition_note(lm_op *op, void *user) {
+  additions *a = user;
+  a->n += op->code == LM_OP_ACCUM && op->attr.sym == a->to;
+}
+
+// The sum over rows that is added to a state may stay partial: the ranks' sums are added once a
+// step. With a second addition to the same state both are whole.
+static bool adds_partial(lm_shard *s, const lm_op *op, uint32_t i) {
+  additions a = {op->attr.sym, 0};
+  if (op->code != LM_OP_ACCUM || i + 1 < op->n_in || !s->batch ||
+      lm_shard_of(s, op->in[i])->spread != LM_SPREAD_PARTIAL)
+    return false;
+  lm_region_walk(s->f->body, addition_note, &a);
+  return a.n == 1;
 }
 
 // Reads and writes of globals. The gradient of a whole parameter whose cotangent has terms is
 // partial.
 static void op_state(lm_shard *s, lm_op *op) {
   const lm_shard_value *v = op->n_out ? lm_shard_of(s, op->out[0]) : NULL;
-  lm_axis along = v ? lm_shard_axis(s, v->type) : 0;
+  lm_axis along = v && v->spread == LM_SPREAD_PARTS ? v->along : 0;
   if (v && s->f->key.id == LM_FUNC_LOSS && v->active && !along && lm_shard_has_terms(v))
     lm_global_find(s->m, op->attr.sym)->partial |= set_of(s);
   for (uint32_t i = 0; i < op->n_in; i++) {
     lm_axis own = written_along(s, op, i, along);
-    lm_shard_need(s, op, i, own ? LM_FORM_PARTS : LM_FORM_WHOLE, own);
+    if (!own && adds_partial(s, op, i))
+      op->in[i] = lm_shard_of(s, op->in[i])->now;
+    else
+      lm_shard_need(s, op, i, own ? LM_FORM_PARTS : LM_FORM_WHOLE, own);
   }
   if (v)
     op->out[0]->type = lm_shard_divided(s, op->out[0]->type, along);
@@ -257,7 +293,7 @@ static void return_divide(lm_shard *s, lm_op *op) {
 }
 
 static void region_divide(lm_shard *s, lm_region *r) {
-  for (lm_op *op = r->first, *next; op; op = next) {
+  for (lm_op *op = r->first, *next; op && !s->failed; op = next) {
     next = op->next;
     lm_axis factor;
     if (lm_shard_is_pipeline(s, op))
@@ -284,6 +320,18 @@ static void region_divide(lm_shard *s, lm_region *r) {
 // The data is divided by every axis of the mesh but tp, whose ranks see the same rows.
 static bool divides_batch(const lm_mesh_axis *by) {
   return by->rows || by->positions || strcmp(by->name, "tp") != 0;
+}
+
+// The order in which the axes of the mesh are divided: rows that are sorted by expert are divided
+// by points before they are divided by experts.
+enum {
+  DATA,
+  DATA_AND_EXPERTS,
+  LAST
+};
+
+static int order_of(const lm_mesh_axis *by) {
+  return !divides_batch(by) ? LAST : by->rows && by->n_shard ? DATA_AND_EXPERTS : DATA;
 }
 
 static void choose(lm_shard *s, lm_func *f) {
@@ -341,7 +389,7 @@ static bool globals_divide(lm_shard *s) {
   bool any = false;
   for (uint32_t i = 0; i < s->m->n_globals; i++) {
     lm_global *g = &s->m->globals[i];
-    lm_axis along = lm_shard_axis(s, g->type);
+    lm_axis along = lm_shard_axis_of_global(s, g, g->type);
     for (int k = 0; k < g->n_stack; k++)
       along = s->stacks[g->type.axis[k]] ? g->type.axis[k] : along;
     g->type = lm_shard_divided(s, g->type, along);
@@ -361,15 +409,25 @@ static bool axis_divide(lm_module *m, int mesh) {
   };
   s.order = lm_calloc((size_t)m->n_axes * 2 + 1, sizeof *s.order);
   s.stacks = lm_calloc((size_t)m->n_axes * 2 + 1, 1);
+  s.n_axes = m->n_axes;
+  s.rows = lm_calloc((size_t)m->n_axes * 2 + 1, 1);
+  s.experts = lm_calloc((size_t)m->n_axes * 2 + 1, 1);
+  s.all_rows = lm_calloc((size_t)m->n_axes * 2 + 1, sizeof *s.all_rows);
+  s.expert_weights = lm_calloc((size_t)m->n_globals + 1, 1);
   bool ok = lm_shard_list(m, by, s.order);
   if (ok && by->size > 1) {
-    ok = (!by->pipeline || lm_shard_repetitions_find(&s)) && funcs_divide(&s);
+    lm_shard_route_find(&s);
+    ok = (!by->pipeline || lm_shard_repetitions_find(&s)) && funcs_divide(&s) && !s.failed;
     if (ok && globals_divide(&s))
       lm_shard_norm(m, mesh);
   }
   by->n_shard = 0;
   lm_free(s.order);
   lm_free(s.stacks);
+  lm_free(s.rows);
+  lm_free(s.experts);
+  lm_free(s.all_rows);
+  lm_free(s.expert_weights);
   return ok;
 }
 
@@ -379,34 +437,41 @@ static void note_undivided(lm_op *op, void *user) {
     *first = op;
 }
 
-// The operation as a program writes it.
-static const char *primitive_of(const lm_op *op) {
-  switch (op->code) {
-  case LM_OP_GROUP_COUNTS:
-  case LM_OP_GROUP_ORDER:
-  case LM_OP_GROUP_INVERSE:
-  case LM_OP_GROUP_ROWS: return "group_by";
-  case LM_OP_UNGROUP_ROWS: return "ungroup";
-  default: return lm_op_info_of(op)->name;
-  }
+static void note_routing(lm_op *op, void *user) {
+  const lm_op **first = user;
+  if (!*first && lm_op_info_of(op)->factor == LM_FACTOR_ROUTE)
+    *first = op;
+}
+
+// The stages of a pipeline have no routing yet.
+static const lm_mesh_axis *pipeline_of(const lm_module *m) {
+  for (int k = 0; k < m->mesh.n; k++)
+    if (m->mesh.axis[k].pipeline && m->mesh.axis[k].size > 1)
+      return &m->mesh.axis[k];
+  return NULL;
 }
 
 // Calls are inlined before this pass, and attention is recognized after it.
 static bool can_run(const lm_module *m) {
   const lm_op *found = NULL;
-  for (const lm_func *f = m->funcs; f; f = f->next)
+  const lm_op *routes = NULL;
+  for (const lm_func *f = m->funcs; f; f = f->next) {
     lm_region_walk(f->body, note_undivided, &found);
+    lm_region_walk(f->body, note_routing, &routes);
+  }
   if (found)
-    LM_REPORT(m->ctx, found->loc, E914, primitive_of(found));
-  return !found;
+    LM_REPORT(m->ctx, found->loc, E914, lm_op_info_of(found)->name);
+  else if (routes && pipeline_of(m))
+    LM_REPORT(m->ctx, routes->loc, E915, pipeline_of(m)->name, "a model that routes to experts");
+  return !found && !(routes && pipeline_of(m));
 }
 
 bool lm_pass_shard(lm_module *m, const lm_pass_env *env) {
   bool ok = !m->mesh.n || can_run(m);
-  for (int batch = 1; batch >= 0; batch--)
+  for (int order = DATA; order <= LAST; order++)
     for (int k = 1; k <= m->mesh.n && ok; k++) {
       const lm_mesh_axis *by = &m->mesh.axis[k - 1];
-      if (divides_batch(by) == batch && (by->n_shard || lm_shard_batch(m, k)))
+      if (order_of(by) == order && (by->n_shard || lm_shard_batch(m, k)))
         ok = axis_divide(m, k);
     }
   for (int k = 1; k <= m->mesh.n && ok; k++)

@@ -31,7 +31,19 @@ typedef struct lm_shard_value {
   lm_value *now;   // after the operation was rewritten
   lm_value *again; // parts: the whole value, computed from whole operands; NULL
   lm_shard_copy *copies;
+  const lm_op *user; // the one operation that uses it; NULL: there are several, or none
+  uint32_t n_uses;
+  // Parts along rows that are sorted by expert: the result of the group_order that sorts them.
+  const lm_value *sorted;
+  struct lm_shard_own *own; // of a group_order by experts (shard_route.c)
 } lm_shard_value;
+
+// The rows of a rank's own experts, in a function.
+typedef struct lm_shard_own {
+  lm_value *inverse; // of group_order: int, with the axes of the points
+  lm_value *counts;  // the rows of each expert: int[E@tp]
+  lm_value *valid;   // bool[rows@tp]: the row is one of them
+} lm_shard_own;
 
 // The loop of a function over the instances of a block that are the stages of a pipeline.
 typedef struct lm_shard_repetition {
@@ -45,6 +57,7 @@ typedef struct lm_shard_repetition {
 typedef struct lm_shard {
   lm_module *m;
   lm_func *f;
+  uint32_t n_axes;        // of the module before the pass
   int mesh;               // from 1
   const lm_mesh_axis *by; // the axis of the mesh
   bool batch;             // divides the data: the sums of a loss may stay partial
@@ -53,6 +66,13 @@ typedef struct lm_shard {
   lm_shard_value *value;  // by id
   uint8_t *whole_params;  // by global: a use needs the whole cotangent
   uint8_t *stacks;        // by axis: counts instances that are the stages of a pipeline
+  // Of routing (shard_route.c), by axis: how rows that group_order sorts are divided, 0 if they are
+  // not; it is divided and counts experts; of rows that are divided by experts, the axis whose part
+  // a rank has. By global: matrices of experts that are divided.
+  uint8_t *rows, *experts;
+  lm_axis *all_rows;
+  uint8_t *expert_weights;
+  bool failed; // an error was reported
   lm_shard_repetition *repetitions;
   uint32_t n_values; // ids from here on are those of values that the pass has emitted
   lm_builder b;
@@ -64,10 +84,13 @@ static inline lm_shard_value *lm_shard_of(const lm_shard *s, const lm_value *v) 
 // An axis of heads: attention is divided along it, from `history` to the first sum over it. Where
 // the positions are divided, no other value is.
 static inline bool lm_shard_is_heads(const lm_shard *s, lm_axis a) {
-  return s->positions && s->order[a] > 1;
+  return s->positions && s->order[a] > 1 && !s->rows[a];
 }
-// The first axis of t in the list that is none of heads; 0 if there is none.
+// The first axis of t in the list along which a division may begin: none of heads, of experts, or
+// of rows that are sorted by expert. 0 if there is none.
 lm_axis lm_shard_axis(const lm_shard *s, lm_type t);
+// The axis along which a value t of a global is divided; 0 if it is not.
+lm_axis lm_shard_axis_of_global(const lm_shard *s, const lm_global *g, lm_type t);
 // The axis along which op is divided, by the spread of its operands; 0: computed whole.
 lm_axis lm_shard_factor(const lm_shard *s, const lm_op *op);
 // The axis of result i along which it is divided if op is divided along `factor`; 0 if the result
@@ -123,6 +146,30 @@ bool lm_shard_instances_divide(lm_shard *s, lm_func *f);
 // Makes a loop over instances one over those of this rank, whose coordinate is `rank`. Where the
 // index accesses no global, it becomes that of the instance among all.
 void lm_shard_loop_shorten(lm_shard *s, lm_op *loop, lm_value *rank);
+
+// ---- shard_route.c
+// Finds the rows and experts that are divided.
+void lm_shard_route_find(lm_shard *s);
+// Of an operation of routing: whether it may be divided along a, by points or features, and the
+// axis of its result that a becomes, 0 if the result lacks it.
+bool lm_shard_route_divides(const lm_shard *s, const lm_op *op, lm_axis a);
+lm_axis lm_shard_route_along(const lm_op *op, lm_axis a);
+// The axis of rows that an operation of routing has divided by experts; 0: it has none.
+lm_axis lm_shard_route_experts(const lm_shard *s, const lm_op *op);
+// True if an operation that is none of routing may be divided along the rows n.
+bool lm_shard_rows_divide(const lm_shard *s, const lm_op *op, lm_axis n);
+// Notes by which group_order the results of op are sorted.
+void lm_shard_rows_sorted(lm_shard *s, const lm_op *op);
+// Reports that `user` needs rows in the order of all ranks.
+void lm_shard_rows_refuse(lm_shard *s, const lm_op *user);
+// The axis of rows of an operation of routing; 0: it has none (group_counts, group_inverse).
+lm_axis lm_shard_rows_of(const lm_op *op);
+// True if an operation of routing has the axis a of points, which group_rows sorts.
+bool lm_shard_has_point(const lm_op *op, lm_axis a);
+
+// ---- shard_experts.c
+// Divides an operation of routing.
+void lm_shard_route(lm_shard *s, lm_op *op, lm_axis factor);
 
 // ---- shard_pipeline.c
 // Computes the repetition `loop` as a pipeline.

@@ -18,12 +18,28 @@
 #include "compiler/passes/shard.h"
 #include <string.h>
 
+// True for axes along which values are divided that are computed from parts only.
+static bool follows(const lm_shard *s, lm_axis a) {
+  return lm_shard_is_heads(s, a) || s->experts[a] || s->rows[a];
+}
+
 lm_axis lm_shard_axis(const lm_shard *s, lm_type t) {
   lm_axis best = 0;
   for (int i = 0; i < t.rank; i++) {
-    uint32_t k = lm_shard_is_heads(s, t.axis[i]) ? 0 : s->order[t.axis[i]];
+    uint32_t k = follows(s, t.axis[i]) ? 0 : s->order[t.axis[i]];
     if (k && (!best || k < s->order[best]))
       best = t.axis[i];
+  }
+  return best;
+}
+
+lm_axis lm_shard_axis_of_global(const lm_shard *s, const lm_global *g, lm_type t) {
+  const lm_global *of = g->of ? lm_global_find(s->m, g->of) : g;
+  lm_axis best = lm_shard_axis(s, t);
+  for (int i = 0; i < t.rank && s->expert_weights[of - s->m->globals]; i++) {
+    lm_axis a = t.axis[i];
+    if (s->experts[a] && (!best || s->order[a] < s->order[best]))
+      best = a;
   }
   return best;
 }
@@ -72,7 +88,10 @@ static bool scan_divides(const lm_op *op, lm_axis a) {
 
 static bool divides(const lm_shard *s, const lm_op *op, lm_axis a) {
   const lm_attr *at = &op->attr;
+  bool routes = lm_op_info_of(op)->factor == LM_FACTOR_ROUTE;
   if (lm_shard_is_heads(s, a) && index_in(at->axes, at->n_axes, a) >= 0)
+    return false;
+  if (s->rows[a] && !routes && !lm_shard_rows_divide(s, op, a))
     return false;
   switch (lm_op_info_of(op)->factor) {
   case LM_FACTOR_MAP:
@@ -82,6 +101,7 @@ static bool divides(const lm_shard *s, const lm_op *op, lm_axis a) {
   case LM_FACTOR_ROWS: return true;
   case LM_FACTOR_MOVE: return moved(s, op, a) != 0;
   case LM_FACTOR_SCAN: return scan_divides(op, a);
+  case LM_FACTOR_ROUTE: return lm_shard_route_divides(s, op, a);
   case LM_FACTOR_WHOLE:
     if (op->code == LM_OP_AT && a == of(s, op->in[0])->type.axis[0])
       return false;
@@ -110,8 +130,12 @@ static void consider(const lm_shard *s, const lm_op *op, lm_axis a, choice *c) {
   for (uint32_t i = 0; i < op->n_in; i++)
     count += parts(s, op->in[i]) && of(s, op->in[i])->along == a;
   bool heads = lm_shard_is_heads(s, a);
-  if (heads && !count && !begins_heads(s, op))
+  if (!count && follows(s, a) && !(heads && begins_heads(s, op)))
     return;
+  if (s->rows[c->best] || s->rows[a]) { // rows that are sorted by expert cannot be gathered
+    *c = s->rows[a] ? (choice){a, count} : *c;
+    return;
+  }
   bool first = s->order[a] < s->order[c->best];
   if (!c->best || count > c->most || (count == c->most && (s->positions ? heads : first)))
     *c = (choice){a, count};
@@ -126,6 +150,8 @@ static bool gives_gradient(const lm_shard *s, const lm_op *op) {
 
 lm_axis lm_shard_factor(const lm_shard *s, const lm_op *op) {
   choice c = {0};
+  if (lm_op_info_of(op)->factor == LM_FACTOR_ROUTE && lm_shard_route_experts(s, op))
+    return lm_shard_route_experts(s, op);
   for (uint32_t i = 0; i < op->n_in; i++) {
     lm_type t = of(s, op->in[i])->type;
     for (int k = 0; k < t.rank; k++)
@@ -144,6 +170,8 @@ lm_axis lm_shard_along(const lm_shard *s, const lm_op *op, lm_axis factor, uint3
   lm_axis a = factor;
   if (lm_op_info_of(op)->factor == LM_FACTOR_MOVE)
     a = moved(s, op, factor);
+  if (lm_op_info_of(op)->factor == LM_FACTOR_ROUTE)
+    a = lm_shard_route_along(op, factor);
   return a && lm_type_find(of(s, op->out[i])->type, a) >= 0 ? a : 0;
 }
 
@@ -163,8 +191,28 @@ static bool any_parts(const lm_shard *s, const lm_op *op) {
   return false;
 }
 
+// A multiplication whose result is only summed, by a partial operand with as many elements: the sum
+// has fewer elements to reduce.
+static bool is_summed(const lm_shard *s, const lm_op *op) {
+  const lm_shard_value *out = of(s, op->out[0]);
+  bool sums = out->user && out->user->code == LM_OP_SUM && out->user->attr.n_axes;
+  if (op->code != LM_OP_MUL || !sums || partial(s, op->in[0]) == partial(s, op->in[1]))
+    return false;
+  const lm_value *x = op->in[partial(s, op->in[0]) ? 0 : 1];
+  return of(s, x)->type.rank == out->type.rank;
+}
+
+// The counts of the rows of each expert, as a float that is added to a state.
+static bool is_added_count(const lm_shard *s, const lm_op *op) {
+  const lm_op *user = of(s, op->out[0])->user;
+  return user && user->code == LM_OP_ACCUM && partial(s, op->in[0]) &&
+         !lm_dtype_is_float(of(s, op->in[0])->type.dtype);
+}
+
 bool lm_shard_keeps_partial(const lm_shard *s, const lm_op *op) {
   lm_value **in = op->in;
+  if (op->code == LM_OP_MUL && is_summed(s, op))
+    return true;
   if (any_parts(s, op))
     return false;
   switch (op->code) {
@@ -172,10 +220,13 @@ bool lm_shard_keeps_partial(const lm_shard *s, const lm_op *op) {
   case LM_OP_SUB: return partial(s, in[0]) && partial(s, in[1]);
   case LM_OP_NEG:
   case LM_OP_SUM:
+  case LM_OP_GROUP_ROWS:
+  case LM_OP_UNGROUP_ROWS:
   case LM_OP_PERMUTE: return partial(s, in[0]);
   case LM_OP_MUL:
     return (partial(s, in[0]) && is_number(s, in[1])) || (partial(s, in[1]) && is_number(s, in[0]));
   case LM_OP_DIV: return partial(s, in[0]) && is_number(s, in[1]);
+  case LM_OP_CAST: return is_added_count(s, op);
   case LM_OP_SELECT:
     return is_number(s, in[0]) && (partial(s, in[1]) || partial(s, in[2])) &&
            (partial(s, in[1]) || is_zero(in[1])) && (partial(s, in[2]) || is_zero(in[2]));
@@ -238,7 +289,8 @@ static void spread_op(lm_shard *s, const lm_op *op) {
   lm_shard_value *out = of(s, op->out[0]);
   lm_factor kind = lm_op_info_of(op)->factor;
   if (kind == LM_FACTOR_STATE) {
-    spread_along(out, lm_shard_axis(s, out->type));
+    const lm_global *g = lm_global_find(s->m, op->attr.sym);
+    spread_along(out, lm_shard_axis_of_global(s, g, out->type));
     return;
   }
   if (lm_shard_keeps_partial(s, op)) {
@@ -258,8 +310,10 @@ static void spread_op(lm_shard *s, const lm_op *op) {
 }
 
 static void spread_region(lm_shard *s, const lm_region *r) {
-  for (const lm_op *op = r->first; op; op = op->next)
+  for (const lm_op *op = r->first; op; op = op->next) {
     spread_op(s, op);
+    lm_shard_rows_sorted(s, op);
+  }
 }
 
 // ---- backwards: the cotangents of whole values
@@ -356,6 +410,10 @@ static void note_region(lm_shard *s, const lm_region *r, const uint8_t *active) 
   for (uint32_t i = 0; i < r->n_args; i++)
     note(s, r->args[i], active);
   for (const lm_op *op = r->first; op; op = op->next) {
+    for (uint32_t i = 0; i < op->n_in; i++) {
+      lm_shard_value *x = of(s, op->in[i]);
+      x->user = x->n_uses++ ? NULL : op;
+    }
     if (op->body)
       note_region(s, op->body, active);
     for (uint32_t i = 0; i < op->n_out; i++)

@@ -8,7 +8,13 @@
 // ---- types
 
 lm_axis lm_shard_part(const lm_shard *s, lm_axis whole) {
-  return lm_axis_part(s->m, whole, s->mesh);
+  bool own = whole < s->n_axes && s->all_rows[whole];
+  return lm_axis_part(s->m, own ? s->all_rows[whole] : whole, s->mesh);
+}
+
+// True if v is divided along rows, whose order on all ranks is not known.
+static bool is_sorted(const lm_shard *s, const lm_shard_value *v) {
+  return v->spread == LM_SPREAD_PARTS && s->rows[v->along];
 }
 
 lm_type lm_shard_divided(const lm_shard *s, lm_type t, lm_axis along) {
@@ -134,6 +140,10 @@ static lm_value *computed_again(lm_shard *s, lm_shard_value *v, lm_op *user) {
 
 static lm_value *whole(lm_shard *s, lm_shard_value *v, lm_op *user) {
   lm_value *x = v->now;
+  if (is_sorted(s, v)) {
+    lm_shard_rows_refuse(s, user);
+    return x;
+  }
   if (!v->again && gathered(s, v, LEVELS) < lm_type_elements(s->m, v->type) &&
       v->spread == LM_SPREAD_PARTS)
     v->again = computed_again(s, v, user);
@@ -155,11 +165,11 @@ static lm_value *terms(lm_shard *s, lm_shard_value *v, lm_op *user) {
   if (v->spread == LM_SPREAD_WHOLE && lm_shard_has_terms(v))
     return v->now;
   enter(s, v->now, user);
-  if (v->spread == LM_SPREAD_PARTS)
+  if (v->spread == LM_SPREAD_PARTS && !is_sorted(s, v))
     return copied(s, v, v->now, LM_OP_ALL_GATHER, 0);
   lm_value *x = whole(s, v, user);
   enter(s, x, user);
-  return copied(s, v, x, LM_OP_FAN, 0);
+  return s->failed ? x : copied(s, v, x, LM_OP_FAN, 0);
 }
 
 lm_value *lm_shard_terms(lm_shard *s, const lm_value *x, lm_op *user) {
@@ -170,6 +180,10 @@ static lm_value *part(lm_shard *s, lm_shard_value *v, lm_axis along, lm_op *user
   lm_value *x = v->now;
   if (v->spread == LM_SPREAD_PARTS && v->along == along)
     return x;
+  if (is_sorted(s, v)) {
+    lm_shard_rows_refuse(s, user);
+    return x;
+  }
   enter(s, x, user);
   if (v->spread == LM_SPREAD_PARTS)
     return copied(s, v, x, LM_OP_ALL_TO_ALL, along);
@@ -177,6 +191,10 @@ static lm_value *part(lm_shard *s, lm_shard_value *v, lm_axis along, lm_op *user
     return copied(s, v, x, LM_OP_REDUCE_SCATTER, along);
   if (x->def && x->def->code == LM_OP_CONST)
     return copied(s, v, x, LM_OP_CONST, along);
+  if (s->rows[along]) {
+    lm_shard_rows_refuse(s, user);
+    return x;
+  }
   return copied(s, v, whole(s, v, user), LM_OP_PART, along);
 }
 

@@ -158,6 +158,44 @@ MUON = """optimizer = adamw(lr = 1e-3); group @layers.*.{wg,wu,wd} = (optimizer 
   group @layers.*.attn.{wq,wk,wv,wo} = (optimizer = muon(lr = 0.02)); group @embed = (optimizer = lamb(lr = 0.01))"""
 
 
+ROUTED = """
+data D {{ source s = batches("batches.safetensors") }}
+recipe R {{
+  model = {model}; data = D; seed = 3; run = 6 steps; batch = 256 tokens; micro = 128 tokens
+  optimizer = adamw(lr = 1e-3); clip = global_norm(max = 1.0); precision {{ compute = f32 }}
+  save = checkpoint("run", every = 3 steps, keep = all); parallel {{ shard tp = [E] }}
+}}
+"""
+F = ("--set", "parallel.shard.tp=[f, vocab]", "--set", "parallel.sequence=tp")   # the hidden axis of each expert
+ROUTED_MESHES = {"dp2": (2, "dp = 2"), "tp2": (2, "tp = 2"), "fsdp2tp2f": (4, "fsdp = 2, tp = 2", *F)}
+
+
+def test_routing(run):
+    """Experts of models with a balance loss, and with a state that balances their loads: losses, norms and states are those of one
+    process, two runs are equal, and a run continues on another mesh."""
+    mpi_needed(run)
+    save(run.path("batches.safetensors"), random_batches(6, 8, 32, 32))
+    for name, model in (("mixtral", "Mixtral()"), ("deepseekv3", "DeepSeekV3(f = 48)")):
+        text = open(f"{ROOT}/tests/models/{name}/reference.lm").read().split("model Start")[0]
+        file = run.write(f"{name}.lm", text + ROUTED.format(model=model))
+        one = f"{name}-one"
+        run("run", file, "-q", "--out", run.path(one))
+        for key, (n, mesh, *more) in ROUTED_MESHES.items():
+            out = f"{name}-{key}"
+            run("run", file, "-q", "--set", f"parallel.mesh=({mesh})", *more, "--ranks", n, "--out", run.path(out), env=QUICK)
+            curves_check(run, one, out, f"{name} {mesh}")
+            if name == "deepseekv3":
+                a, b = (load(run.path(folder, "step-000003", "model.safetensors")) for folder in (one, out))
+                for tensor in a:
+                    if tensor.endswith((".load", ".bias")):
+                        check(np.array_equal(a[tensor], b[tensor]), f"{tensor} on {mesh}: {b[tensor]}, expected {a[tensor]}")
+    shutil.rmtree(run.path("mixtral-tp2", "step-000006"))
+    run("run", run.path("mixtral.lm"), "-q", "--set", "parallel.mesh=(dp = 2)", "--ranks", 2, "--out", run.path("mixtral-tp2"), env=QUICK)
+    curves_check(run, "mixtral-one", "mixtral-tp2", "tp 2, then dp 2")
+    run("run", run.path("mixtral.lm"), "-q", "--set", "parallel.mesh=(dp = 2)", "--ranks", 2, "--out", run.path("again"), env=QUICK)
+    check(tensors(run.path("again"), 6) == tensors(run.path("mixtral-dp2"), 6), "two runs differ")
+
+
 def with_muon(file):
     """the recipe in the file, changed to train matrices with Muon and the embedding with LAMB"""
     text = re.sub(r"group .*\n", "", open(file).read())
@@ -492,8 +530,9 @@ def test_refused(run):
     err = run("check", one, "--set", "parallel.mesh=(tp = 2)", "--set", "parallel.shard.tp=[g]", status=1)
     check("tp = 2 does not divide g = 1: only 1 does\n" in err, err)
     mixture = f"{ROOT}/tests/models/mixtral/reference.lm"
-    err = run("check", mixture, "--recipe", "Reference", "--set", "parallel.mesh=(cp = 2)", status=1)
-    check("error[E914]: pass shard divides no operation `group_by`" in err, err)
+    for mesh, message in (("pp = 2", "error[E915]: pp cannot divide a model that routes to experts"), ("tp = 3", "tp = 3 does not divide E = 8")):
+        err = run("check", mixture, "--recipe", "Reference", "--set", f"parallel.mesh=({mesh})", "--set", "parallel.shard.tp=[E]", status=1)
+        check(message in err, f"{mesh}: {err}")
     err = run("explain", file, "cost", "--measure", "--set", "parallel.mesh=(tp = 2)", status=1)
     check("error[E257]" in err, err)
     for option in (("trace", "--out", run.path("x")), ("bench",)):
