@@ -113,9 +113,17 @@ static void rope_type_rename(json_t *config) {
   json_object_del(rope, "rope_type");
 }
 
+// The keys that the names of the tensors determine, if the model is a decoder alone.
+static json_t *inferred(const lm_lowered *l) {
+  for (uint32_t i = 0; i < l->config.n; i++)
+    if (!strcmp(l->config.v[i].key, "is_encoder_decoder") && !strcmp(l->config.v[i].json, "true"))
+      return json_object();
+  return lm_hf_config_infer(l->maps, l->n_maps);
+}
+
 json_t *lm_hf_config_make(const lm_session *s, const char *dtype, const char **out_assumed) {
   const lm_lowered *l = s->compiled.lowered;
-  json_t *config = lm_hf_config_infer(l->maps, l->n_maps);
+  json_t *config = inferred(l);
   bool rotary = json_object_get(config, "intermediate_size") != NULL;
   *out_assumed = NULL;
   if (json_object_size(config) || l->config.n)

@@ -7,6 +7,7 @@ from test_encdec import batches
 
 SIZES = "d = 16, ff = 24, heads = 2, kv = 1, vocab = 32"
 MODELS = {   # file: model, its arguments, model_type
+    "bart": ("Bart", "d = 16, ff = 24, heads = 2, vocab = 256, positions = 32", "bart"),
     "granite": ("Granite", SIZES, "granite"),
     "mixtral": ("Mixtral", f"{SIZES}, E = 3, k = 2", "mixtral"),
     "olmo2": ("Olmo2", SIZES, "olmo2"),
@@ -16,7 +17,7 @@ MODELS = {   # file: model, its arguments, model_type
     "t5": ("T5", "d = 16, ff = 24, heads = 2, e = 8, vocab = 256, ffn = \"gated-gelu\", tied = false", "t5"),
     "smollm3": ("SmolLM3", f"{SIZES}, period = 2", "smollm3"),
 }
-PAIRS = "t5",   # encoder-decoder models
+PAIRS = "t5", "bart"   # encoder-decoder models
 PROGRAM = """import "{root}/examples/zoo/{file}.lm": {model}
 data D {{ source s = batches("batches.safetensors") }}
 recipe R {{

@@ -23,7 +23,8 @@ CONFIGS = {
 }
 
 
-KINDS = {"bert": AutoModelForMaskedLM, "vit": AutoModelForImageClassification, "t5": AutoModelForSeq2SeqLM}     # others: AutoModelForCausalLM
+KINDS = {"bert": AutoModelForMaskedLM, "vit": AutoModelForImageClassification, "t5": AutoModelForSeq2SeqLM,
+         "bart": AutoModelForSeq2SeqLM}     # others: AutoModelForCausalLM
 
 
 def opened(folder):
@@ -39,6 +40,8 @@ def make(kind, folder, config=None):
     with torch.no_grad():
         for p in model.parameters():
             p.add_(torch.randn_like(p) * (0.3 / p.shape[-1] ** 0.5 if p.dim() > 1 else 0.2))
+        if hasattr(model, "final_logits_bias"):
+            model.final_logits_bias.add_(torch.randn_like(model.final_logits_bias) * 0.2)
     model.save_pretrained(folder, safe_serialization=True)
 
 
@@ -65,7 +68,8 @@ def grads(folder, inputs, out):
 def greedy(folder, ids, n):
     """the continuation; of an encoder-decoder model, whose source is `ids`, that of its start token"""
     model = opened(folder)
-    model.generation_config.forced_bos_token_id = model.generation_config.forced_eos_token_id = None
+    for key in "forced_bos_token_id", "forced_eos_token_id", "eos_token_id":
+        setattr(model.generation_config, key, None)
     with torch.no_grad():
         out = model.generate(torch.tensor([ids]), max_new_tokens=n, do_sample=False, eos_token_id=None, pad_token_id=0)
     print(json.dumps(out[0, -n:].tolist()))

@@ -19,6 +19,8 @@ BERT = dict(vocab_size=272, hidden_size=32, intermediate_size=56, num_hidden_lay
 VIT = dict(BERT, image_size=8, patch_size=4, num_channels=3, num_labels=7)
 T5 = dict(vocab_size=272, d_model=32, d_kv=8, d_ff=56, num_layers=3, num_heads=4, decoder_start_token_id=0,
           relative_attention_num_buckets=8, relative_attention_max_distance=20)
+BART = dict(vocab_size=272, d_model=32, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4, decoder_attention_heads=4,
+            encoder_ffn_dim=56, decoder_ffn_dim=56, max_position_embeddings=64)
 GPT2 = dict(vocab_size=272, n_embd=32, n_layer=3, n_head=4, n_positions=64, bos_token_id=None, eos_token_id=None)
 
 # name: type, config, and the version of transformers that has it. Those before `nightly` are run always.
@@ -31,6 +33,9 @@ CASES = {
     "gpt2": ("gpt2", GPT2),
     "bert_relu": ("bert", dict(BERT, hidden_act="relu", type_vocab_size=3, layer_norm_eps=1e-5)),
     "vit": ("vit", VIT),
+    "bart": ("bart", BART),
+    "bart_scaled": ("bart", dict(BART, scale_embedding=True, activation_function="relu", decoder_start_token_id=7, decoder_attention_heads=2,
+                                 decoder_ffn_dim=40)),
     "t5_gated": ("t5", dict(T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False, num_decoder_layers=2, d_kv=16,
                             relative_attention_num_buckets=32, relative_attention_max_distance=128)),
     "vit_patches": ("vit", dict(VIT, image_size=12, patch_size=2, num_channels=1, num_labels=2, hidden_act="relu")),
@@ -107,7 +112,7 @@ LIMITS = dict(gpt2="n_positions", gptj="n_positions", mamba=None, mamba2=None, b
 IDS = [(7 * i * i + 3 * i + 5) % 272 for i in range(40)]   # beyond the 16 positions of the original contexts
 COUNT = 12
 ENCODERS = "bert", "vit"
-PAIRS = "t5",                # encoder-decoder models
+PAIRS = "t5", "bart"           # encoder-decoder models
 SOURCES, TARGETS = (IDS[:11], IDS[11:25]), (IDS[25:37], IDS[3:10])      # of two documents
 
 
