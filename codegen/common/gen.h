@@ -82,6 +82,9 @@ typedef struct lm_gen_target {
   lm_gen_text (*held)(lm_gen *e, const lm_value *v, const lm_ix *ix);
   // Optional: the lanes of threads that execute one iteration of a statement of a level; NULL: one.
   double (*lanes)(const lm_gen *e, int level);
+  // Optional: the value of an operation of the body that the target computes itself. False: it is
+  // computed here.
+  bool (*value)(lm_gen *e, const lm_op *op, const lm_ix *ix, lm_gen_text *out);
   // Optional: a target-specific load of base[at]. False: use the ordinary load.
   bool (*load)(lm_gen *e, const char *base, lm_type t, const lm_ix *at, lm_gen_text *out);
   // Optional: the target's form of an operation on f32 or bf16; without text, the ordinary form.

@@ -419,6 +419,9 @@ static lm_gen_text pull_shared(lm_gen *e, const lm_op *op, const lm_ix *ix) {
 }
 
 static lm_gen_text pull_op(lm_gen *e, const lm_op *op, const lm_ix *ix) {
+  lm_gen_text own;
+  if (e->target->value && e->target->value(e, op, ix, &own))
+    return own;
   switch (op->code) {
   case LM_OP_CONST:
     return (lm_gen_text){lm_gen_const_text(e->arena, op->out[0]->type.dtype, op->attr.num), 0};

@@ -84,6 +84,8 @@ typedef struct cuda_emit {
   uint16_t vector;    // variable of the vector loop, 0: none
   cuda_rounds rounds; // of stage 0, for sums over points
   bool online;        // computes the maximum of the pass before it too (online.c)
+  int64_t columns;    // of a GEMM's epilogue: the columns that it loops over (gemm.c)
+  int panel;          // and those of them in a tile
   // state of the whole kernel
   // CUDA_FLAT: the loops of all passes, by head
   cuda_flat_loop *loops;
@@ -120,6 +122,9 @@ void cuda_shape_merge(cuda_emit *e);    // from the accesses of the attempt afte
 
 // ---- nest.c: one pass
 void cuda_pass_emit(cuda_emit *e, int pass);
+// Stores x to element ix of result i, of type t. In the innermost level, elements of the vector
+// loop are stored together.
+void cuda_store(cuda_emit *e, uint32_t i, lm_type t, const lm_ix *ix, const char *x, int level);
 void cuda_flat_begin(cuda_emit *e); // forgets the loops of the previous attempt
 void cuda_flat_put(const cuda_emit *e, lm_buf *b);
 void cuda_flat_free(cuda_emit *e);
@@ -179,6 +184,11 @@ void cuda_route_emit(const lm_op *op, lm_arena *arena, lm_buf *text, lm_kernel_c
 bool lm_cuda_gemm_is_profitable(const lm_target *t, const lm_plan_gemm *g);
 bool lm_cuda_gemm_emit(const lm_plan_options *o, const lm_plan_gemm *g, bool any_rows,
                        lm_arena *arena, lm_kernel_code *out);
+
+// ---- gemm.c: GEMMs by warpgroups, with the rest of a kernel in the epilogue
+bool cuda_gemm_is_supported(const lm_target *t, const lm_op *kernel); // for lm_codegen
+void cuda_gemm_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena *arena,
+                    lm_kernel_code *out);
 
 // ---- small_gemm.c
 bool lm_cuda_epilogue_is_supported(const lm_plan_gemm *g);

@@ -129,7 +129,7 @@ static bool in_place(const cuda_emit *e, uint32_t operand, uint32_t result) {
 static bool kernel_in_place(const lm_plan_options *o, const lm_op *kernel, uint32_t operand,
                             uint32_t result) {
   const lm_module *m = lm_op_module(kernel);
-  if (kernel->code != LM_OP_KERNEL || cuda_scatter_fits(m, kernel))
+  if (kernel->code != LM_OP_KERNEL || cuda_scatter_fits(m, kernel) || lm_kernel_dot(kernel))
     return false;
   lm_arena *temporary = lm_arena_create();
   cuda_emit *e = cuda_emit_make(o, kernel, temporary);
@@ -370,6 +370,10 @@ static bool kernel_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena 
   const lm_module *m = lm_op_module(kernel);
   if (lm_op_attends(kernel))
     return cuda_attend_emit(o, kernel, arena, out);
+  if (lm_kernel_dot(kernel)) {
+    cuda_gemm_emit(o, kernel, arena, out);
+    return true;
+  }
   lm_arena *temporary = lm_arena_create();
   lm_buf text = {0};
   *out = (lm_kernel_code){0};
@@ -464,6 +468,7 @@ const lm_codegen lm_cuda_codegen = {.choose = choices_set,
                                     .adds = cuda_scatter_adds,
                                     .attends = lm_attend_is_supported,
                                     .attend_delta = true,
+                                    .multiplies = cuda_gemm_is_supported,
                                     .epilogue = lm_cuda_epilogue_is_supported};
 
 lm_plan_options lm_cuda_options(const char *arch, bool tf32) {

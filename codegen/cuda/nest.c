@@ -79,7 +79,7 @@ bool cuda_load(lm_gen *g, const char *base, lm_type t, const lm_ix *at, lm_gen_t
 
 // ---- results
 
-static void store(cuda_emit *e, uint32_t i, lm_type t, const lm_ix *ix, const char *x, int level) {
+void cuda_store(cuda_emit *e, uint32_t i, lm_type t, const lm_ix *ix, const char *x, int level) {
   lm_ix at = lm_gen_result_index(&e->g, i, t, ix), rest;
   const char *index = lm_gen_index(&e->g, &at, true);
   if (level != e->n_stages || !in_vectors(e, &at, &rest)) {
@@ -105,7 +105,7 @@ static void store_results(cuda_emit *e, const cuda_root *r, const char *x, const
     if (lm_kernel_result_summed(e->g.kernel, i))
       cuda_sum_add(e, level, i, r->v->type, ix, x);
     else
-      store(e, i, r->v->type, ix, x, level);
+      cuda_store(e, i, r->v->type, ix, x, level);
   }
 }
 
@@ -168,7 +168,7 @@ static void partial_end(cuda_emit *e) {
   if (n->held == LM_HELD_ROW)
     cuda_row_put(e, 1, r->v, ix, x);
   else
-    store(e, (uint32_t)n->slot, r->v->type, ix, x, 1);
+    cuda_store(e, (uint32_t)n->slot, r->v->type, ix, x, 1);
   if (shared)
     lm_gen_statement(&e->g, 1, "}");
   e->g.level[1].after = e->g.level[1].before;

@@ -2,6 +2,7 @@
 // queries, keys and values beside each other, which one GEMM reads.
 #include "codegen/cuda/attend.h"
 #include "codegen/cuda/emit.h"
+#include "compiler/ir/dot.h"
 
 bool cuda_part_of(const lm_op *op, uint32_t r, lm_plan_part *out) {
   const lm_value *v = op->out[r];
@@ -58,7 +59,8 @@ bool cuda_writes_strided(const lm_op *op, uint32_t r) {
     return false;
   if (lm_op_attends(op))
     return attend_writes(op, r, &part);
-  return op->code == LM_OP_KERNEL && !lm_kernel_result_summed(op, r) && !scatters(op);
+  return op->code == LM_OP_KERNEL && !lm_kernel_result_summed(op, r) && !scatters(op) &&
+         !lm_kernel_dot(op);
 }
 
 const int64_t **cuda_part_strides(const lm_op *op, lm_arena *arena) {

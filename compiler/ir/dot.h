@@ -40,6 +40,13 @@ static inline bool lm_type_is_bias(lm_type b, lm_type t) {
   return ends;
 }
 
+// The dot that a kernel's body begins with, whose factors are operands of the kernel (pass
+// gemm_kernels); NULL if there is none.
+static inline lm_op *lm_kernel_dot(const lm_op *op) {
+  lm_op *first = op->code == LM_OP_KERNEL ? op->body->first : NULL;
+  return first && first->code == LM_OP_DOT ? first : NULL;
+}
+
 // grouped_dot %x, %w, %counts      grouped_outer %x, %y, %counts
 enum {
   LM_GROUPED_COUNTS = 2

@@ -20,7 +20,8 @@ static bool stage_allows(const lm_module *m, const lm_op *op, lm_buf *why) {
   const lm_op *inside = isolation(op->parent);
   bool kernel = inside && inside->code == LM_OP_KERNEL;
   uint32_t allowed = kernel ? LM_IN_BODY : levels[m->stage] | (inside ? LM_IN_BODY : 0);
-  if (lm_op_info_of(op)->stages & allowed)
+  bool multiplies = kernel && op->code == LM_OP_DOT && op == op->parent->first; // lm_kernel_dot
+  if (multiplies || lm_op_info_of(op)->stages & allowed)
     return true;
   return kernel ? lm_why(why, "is not allowed in a kernel")
                 : lm_why(why, "is not allowed at stage %s", lm_stage_names[m->stage]);

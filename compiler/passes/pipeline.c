@@ -76,6 +76,7 @@ const char *const lm_pipeline[] = {
     "defer_sums",
     "recompute",
     "strided_results",
+    "gemm_kernels",
     "dce",
     NULL,
 };

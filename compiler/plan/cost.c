@@ -12,6 +12,10 @@ static lm_cost kernel_cost(const lm_target *t, const lm_plan *p, const lm_plan_s
   const lm_plan_launch *launch = &p->kernels[s->kernel].launch;
   if (s->attend)
     return lm_cost_of_attend(t, s->attend, (double)s->moved, launch->n_maps > 0);
+  if (s->gemm) {
+    lm_cost_gemm_kernel k = lm_cost_gemm_kernel_of(p, s);
+    return lm_cost_of_gemm_kernel(t, &k);
+  }
   int64_t capacity[LM_COUNT(p->extents)];
   for (int i = 0; i < p->n_extents; i++)
     capacity[i] = p->extents[i].capacity;

@@ -56,6 +56,19 @@ typedef struct lm_cost_gemm {
 lm_cost lm_cost_of_gemm(const lm_target *t, const lm_cost_gemm *g);
 lm_cost_gemm lm_cost_gemm_of(const lm_plan *p, const lm_plan_step *s);
 
+// A generated kernel of a GPU that computes a GEMM and, from the tiles of its result, further
+// operations. gemm.bytes: all that the kernel moves; instructions: those of these operations.
+typedef struct lm_cost_gemm_kernel {
+  lm_cost_gemm gemm;
+  lm_dtype c;  // of the GEMM's result
+  bool stored; // which is written, too
+  double instructions;
+} lm_cost_gemm_kernel;
+lm_cost lm_cost_of_gemm_kernel(const lm_target *t, const lm_cost_gemm_kernel *k);
+lm_cost_gemm_kernel lm_cost_gemm_kernel_of(const lm_plan *p, const lm_plan_step *s);
+// The seconds of the library's GEMM, the gap, and a kernel for the operations.
+double lm_cost_of_gemm_apart(const lm_target *t, const lm_cost_gemm_kernel *k);
+
 // ---- cost_attend.c
 
 // warpgroups: its GEMMs are instructions of warpgroups, else of warps.

@@ -82,6 +82,54 @@ lm_cost lm_cost_of_gemm(const lm_target *t, const lm_cost_gemm *g) {
   return (lm_cost){t->rates.launch + busy, bound};
 }
 
+// ---- generated kernels
+
+// Of the library's rate: a persistent kernel with tiles of 128 x 256, TMA, mbarriers and no
+// clusters reaches 97 % of cuBLAS at 8192 x 8192 x 8192 on an H100 (kernel 6 of
+// https://github.com/pranjalssh/fast.cu: 777 of 798 TFLOP/s). A little less is assumed for short k.
+static const double OWN_SHARE = 0.95;
+// Of the rate at which a multiprocessor issues instructions: one warp for each scheduler.
+static const double EPILOGUE_SHARE = 0.5;
+enum {
+  OWN_M = 128,
+  OWN_N = 256,
+  OWN_K = 64,
+  OWN_STAGES = 4, // of the ring of tiles in shared memory
+};
+
+// Two warpgroups have half of the rows of a tile each. While one is in the epilogue, the other one
+// multiplies the steps that the ring holds; what an epilogue takes longer is idle time.
+static double own_seconds(const lm_target *t, const lm_cost_gemm_kernel *k) {
+  const lm_cost_gemm *g = &k->gemm;
+  double tiles = ceil_div(g->m, OWN_M) * ceil_div(g->n, OWN_N);
+  double step = 2.0 * OWN_M * OWN_N * OWN_K / (rate(t, g) * OWN_SHARE);
+  double ab = (g->m + g->n) * g->k * lm_dtype_bytes(g->ab);
+  double share = 1 / (2 * tiles) * t->units; // of a half, by the rates of a multiprocessor
+  double moved = fmax(g->bytes - ab, 0) * share / t->rates.cache;
+  double issued = k->instructions * share / (t->rates.lanes * EPILOGUE_SHARE);
+  double hidden = fmin(OWN_STAGES, ceil_div(g->k, OWN_K)) * step / 2;
+  double tile = ceil_div(g->k, OWN_K) * step + fmax(moved + issued - hidden, 0);
+  return ceil_div(tiles, t->units) * tile + EDGE + moved + issued;
+}
+
+lm_cost lm_cost_of_gemm_kernel(const lm_target *t, const lm_cost_gemm_kernel *k) {
+  double memory = lm_cost_memory(t, k->gemm.bytes);
+  double math = own_seconds(t, k);
+  lm_cost_bound bound = memory > math ? LM_COST_MEMORY : LM_COST_ARITHMETIC;
+  return (lm_cost){t->rates.launch + lm_cost_overlap(math, memory), bound};
+}
+
+double lm_cost_of_gemm_apart(const lm_target *t, const lm_cost_gemm_kernel *k) {
+  lm_cost_gemm library = k->gemm;
+  double ab = (library.m + library.n) * library.k * lm_dtype_bytes(library.ab);
+  double c = library.m * library.n * lm_dtype_bytes(k->c);
+  double rest = k->gemm.bytes - ab + (k->stored ? 0 : c); // C is read instead of written
+  library.bytes = ab + c;
+  lm_cost_kernel kernel = {.bytes = rest, .instructions = k->instructions};
+  return lm_cost_of_gemm(t, &library).seconds + t->rates.gap +
+         lm_cost_of_kernel(t, &kernel).seconds;
+}
+
 // ---- from the step of a plan
 
 // The alignment of a matrix, at most `most` bytes: of its rows, if the stride of columns is 1, else
@@ -119,4 +167,9 @@ lm_cost_gemm lm_cost_gemm_of(const lm_plan *p, const lm_plan_step *s) {
     *(g->batch[i].sum ? &out.k : &out.batch) *= size;
   }
   return out;
+}
+
+lm_cost_gemm_kernel lm_cost_gemm_kernel_of(const lm_plan *p, const lm_plan_step *s) {
+  return (lm_cost_gemm_kernel){lm_cost_gemm_of(p, s), (lm_dtype)s->gemm->dtype_c, s->gemm->stored,
+                               s->instructions};
 }

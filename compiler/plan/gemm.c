@@ -358,6 +358,22 @@ bool lm_plan_gemm_from_dot(const lm_module *m, const lm_op *dot, lm_plan_gemm *o
   return lm_dot_gemm(m, dot, s[0], s[1], s[2], out, NULL);
 }
 
+bool lm_plan_gemm_of_kernel(const lm_module *m, const lm_op *kernel, lm_plan_gemm *out) {
+  const lm_op *dot = lm_kernel_dot(kernel);
+  int64_t s[3][LM_RANK];
+  if (!dot)
+    return false;
+  lm_strides_dense(m, dot->in[LM_DOT_X]->type, s[0]);
+  lm_strides_dense(m, dot->in[LM_DOT_W]->type, s[1]);
+  lm_strides_dense(m, dot->out[0]->type, s[2]);
+  if (!lm_dot_gemm(m, dot, s[0], s[1], s[2], out, NULL) || out->n_batch)
+    return false;
+  const lm_op *yield = kernel->body->last;
+  for (uint32_t i = 0; i < yield->n_in; i++)
+    out->stored |= yield->in[i] == dot->out[0];
+  return true;
+}
+
 bool lm_plan_gemm_from_epilogue(const lm_module *m, const lm_op *dot, lm_plan_gemm *out) {
   return lm_plan_gemm_from_dot(m, dot, out) && !out->n_batch && bias_fits(m, dot, out);
 }

@@ -66,6 +66,8 @@ struct lm_codegen {
   bool (*attends)(const lm_module *m, const lm_op *op);
   // True if kernels of attend_vjp read delta instead of o (see compiler/ir/attend.h).
   bool attend_delta;
+  // True if it generates this kernel, which begins with a dot (lm_kernel_dot); NULL: none.
+  bool (*multiplies)(const lm_target *t, const lm_op *kernel);
   // True if the target's library supports this GEMM with its residual, bias or gelu; NULL: none.
   bool (*epilogue)(const lm_plan_gemm *g);
 };
@@ -114,6 +116,9 @@ const lm_op *lm_plan_accum_of(lm_module *m, const lm_value *v);
 
 // Describes a dot whose operands are read through views. False if an operand must be copied first.
 bool lm_plan_gemm_from_dot(const lm_module *m, const lm_op *dot, lm_plan_gemm *out);
+// Describes the dot that a kernel begins with, of dense operands. False if there is none, or if it
+// takes several GEMM calls.
+bool lm_plan_gemm_of_kernel(const lm_module *m, const lm_op *kernel, lm_plan_gemm *out);
 // Describes a dot with an epilogue. False if it takes several GEMM calls, an operand must be copied
 // first, or the bias has another length than the rows of the result.
 bool lm_plan_gemm_from_epilogue(const lm_module *m, const lm_op *dot, lm_plan_gemm *out);

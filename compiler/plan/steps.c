@@ -176,6 +176,11 @@ static void kernel_cost(planner *p, const lm_op *op, lm_plan_step *s) {
   for (uint32_t i = 0; i < op->n_out; i++)
     s->moved += lm_type_bytes(p, op->out[i]->type);
   s->flops = (int64_t)lm_flops_of(p->m, op);
+  lm_plan_gemm gemm;
+  if (lm_plan_gemm_of_kernel(p->m, op, &gemm)) {
+    s->gemm = LM_NEW(p->arena, lm_plan_gemm);
+    *s->gemm = gemm;
+  }
   if (!lm_op_attends(op))
     return;
   lm_plan_attend *a = LM_NEW(p->arena, lm_plan_attend);

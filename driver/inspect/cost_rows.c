@@ -24,7 +24,7 @@ static const char *gemm_sizes(lm_arena *a, const lm_plan *plan, const lm_plan_ge
 }
 
 static const char *name_of(lm_arena *a, const lm_plan *plan, const lm_plan_step *s) {
-  if (s->kind != LM_STEP_GEMM)
+  if (!s->gemm)
     return s->label;
   return lm_arena_printf(a, "%s %s", s->label, gemm_sizes(a, plan, s->gemm));
 }
@@ -55,6 +55,10 @@ static void step_add(lm_cost_row *x, lm_cost_rows *rows, const lm_plan_step *s, 
   x->instructions += times * s->instructions;
   x->lower_bound += lower_bound;
   x->predicted += times * c.seconds;
+  if (s->kind == LM_STEP_KERNEL && s->gemm) {
+    lm_cost_gemm_kernel k = lm_cost_gemm_kernel_of(rows->plan, s);
+    x->apart += times * lm_cost_of_gemm_apart(t, &k);
+  }
   x->bound = c.bound;
   rows->lower_bound += lower_bound;
   rows->predicted += times * c.seconds;
@@ -173,6 +177,20 @@ static void row_print(const lm_cost_row *x, const lm_cost_rows *rows, lm_buf *ou
   lm_buf_puts(out, "\n");
 }
 
+// Why a kernel computes a GEMM.
+static void apart_print(const lm_cost_row *const *list, uint32_t n, lm_buf *out) {
+  bool any = false;
+  for (uint32_t i = 0; i < n; i++) {
+    const lm_cost_row *x = list[i];
+    if (!x->apart)
+      continue;
+    lm_buf_puts(out,
+                any ? "" : "\nGEMMs in generated kernels\none kernel  library and kernel  what\n");
+    lm_buf_printf(out, "%10.3f %19.3f  %s\n", 1e3 * x->predicted, 1e3 * x->apart, x->name);
+    any = true;
+  }
+}
+
 static void functions_print(const lm_cost_rows *rows, lm_buf *out) {
   lm_buf_puts(out, "\nfunction  calls  launches  model ms\n");
   for (int i = 0; i < rows->n_calls; i++) {
@@ -195,6 +213,7 @@ void lm_cost_rows_print(const lm_cost_rows *rows, lm_buf *out) {
     lm_buf_printf(out, " %8.3f %5.2f", 1e3 * rows->seconds, rows->predicted / rows->seconds);
   lm_buf_printf(out, " %8.3f %8.3f          %6lld  a training step\n", 1e3 * rows->predicted,
                 1e3 * rows->lower_bound, (long long)rows->step.launches);
+  apart_print(list, rows->n, out);
   functions_print(rows, out);
   lm_free(list);
 }
@@ -214,6 +233,8 @@ void lm_cost_rows_json(const lm_cost_rows *rows, lm_buf *out) {
                   "\"predicted_s\": %.6g, \"bound\": \"%s\"",
                   (long long)x->times, x->bytes, x->flops, x->instructions, x->lower_bound,
                   x->lower_bound, x->predicted, lm_cost_bound_names[x->bound]);
+    if (x->apart > 0)
+      lm_buf_printf(out, ", \"apart_s\": %.6g", x->apart);
     if (rows->seconds > 0)
       lm_buf_printf(out, ", \"measured_s\": %.6g", x->seconds);
     lm_buf_puts(out, "}");

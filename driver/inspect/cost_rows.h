@@ -13,6 +13,7 @@ typedef struct lm_cost_row {
   double instructions;      // of all these calls of a generated kernel, of all lanes
   double lower_bound;       // of seconds, by the roofline
   double predicted;         // seconds, by the cost model
+  double apart;             // seconds predicted for the library's GEMM and a kernel; else 0
   lm_cost_bound bound;      // of the predicted time
   double seconds;           // measured, the least time of each call; 0: not measured
 } lm_cost_row;
@@ -36,8 +37,8 @@ lm_cost_rows lm_cost_rows_find(lm_arena *a, const lm_plan *plan, int64_t n_micro
 // Measures the rows by the timeline of one training step. After several, each call of a kernel has
 // the least of its times, so that other load of the machine adds little. Allocates in `a`.
 void lm_cost_rows_measure(lm_arena *a, lm_cost_rows *rows, const lm_timeline *t);
-// The most expensive row first, by measured time if there is one, in 80 columns; then the
-// functions.
+// The most expensive row first, by measured time if there is one, in 80 columns; then kernels that
+// compute a GEMM, beside the time of the library's GEMM and a separate kernel; then the functions.
 void lm_cost_rows_print(const lm_cost_rows *rows, lm_buf *out);
 void lm_cost_rows_json(const lm_cost_rows *rows, lm_buf *out); // an array
 #endif

@@ -21,10 +21,11 @@ static const double MACHINE_SHARE = 0.8; // of memory, for two plans at once
 // The changes to try, in the order of expected gain. A change that has no effect on the plan is not
 // timed.
 static const lm_variant changes[] = {
-    {.off = "tile_vocab"}, {.on = "fuse_gemms"},  {.off = "fuse_gemms"}, {.on = "prepack"},
-    {.off = "prepack"},    {.rows = 1024},        {.rows = 256},         {.rows = 2048},
-    {.rows = 8192},        {.off = "fuse_loops"}, {.points = 8},         {.points = 128},
-    {.points = 4096},      {.off = "licm"},       {.on = "tile_rows"},   {.off = "tile_rows"}};
+    {.off = "tile_vocab"},  {.on = "fuse_gemms"},   {.off = "fuse_gemms"}, {.on = "prepack"},
+    {.off = "prepack"},     {.rows = 1024},         {.rows = 256},         {.rows = 2048},
+    {.rows = 8192},         {.off = "fuse_loops"},  {.points = 8},         {.points = 128},
+    {.points = 4096},       {.off = "licm"},        {.on = "tile_rows"},   {.off = "tile_rows"},
+    {.on = "gemm_kernels"}, {.off = "gemm_kernels"}};
 
 // ---- the cache
 

@@ -147,6 +147,7 @@ typedef struct lm_plan_gemm {
   // Epilogue, not with `accumulate`: C = gelu(sum + residual + bias), of which the enabled parts
   // are computed. The residual has C's layout; the bias is indexed along C's axis of unit stride.
   bool residual, bias, gelu;
+  bool stored;               // of a KERNEL: C is one of its results
   uint8_t dtype_ab, dtype_c; // lm_dtype
   int code;                  // 1 + index of the kernel that computes its tiles; 0: a library does
 } lm_plan_gemm;
@@ -272,6 +273,7 @@ typedef struct lm_plan_step {
   lm_step_kind kind;
   int kernel;           // KERNEL: index into kernels
   lm_plan_extent space; // KERNEL: size of the parallel space
+  // GEMM; KERNEL: the GEMM that its kernel begins with, for cost reports, or NULL
   lm_plan_gemm *gemm;
   lm_plan_move *move; // COPY, ADD
   lm_plan_comm *comm; // START, WAIT

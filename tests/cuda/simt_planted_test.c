@@ -1,12 +1,14 @@
-// simt_planted_test.c - attention kernels with one mistake each: a removed barrier, fence or wait,
-// a wrong number of bytes, a wrong location. Under some schedule the shim must report it, or the
-// results must differ. simt_attend_test checks that kernels without a mistake cause no report.
+// simt_planted_test.c - kernels of attention and of GEMMs with one mistake each: a removed barrier,
+// fence or wait, a wrong number of bytes, a wrong location. Under some schedule the shim must
+// report it, or the results must differ. simt_attend_test and simt_gemm_test check that kernels
+// without a mistake cause no report.
 // And small kernels that race in global memory, each beside one that does not.
 #include "tests/codegen/cache.h" // defines _GNU_SOURCE, so it comes first
 #include "tests/cuda/simt_run.h"
 #include "codegen/cuda/cuda.h"
 #include "runtime/hal/tensor.h"
 #include "tests/cuda/attend_case.h"
+#include "tests/cuda/gemm_case.h"
 #include "tests/runtime/arena.h"
 
 typedef struct plant {
@@ -99,6 +101,59 @@ static char *run(const plant *p, bool planted, uint64_t *out_bits) {
   return found;
 }
 
+// ---- GEMMs
+
+static const plant gemm_plants[] = {
+    {"sm_90a", "lm_proxy_fence();\n", "\n"},
+    {"sm_90a", "lm_phase_wait(done, stage, parity);\n", "\n"},  // of the producer
+    {"sm_90a", "lm_phase_wait(ready, stage, parity);\n", "\n"}, // of the consumers
+    {"sm_90a", "lm_phase_expect(ready, stage, 49152);\n",
+     "lm_phase_expect(ready, stage, 40960);\n"},
+    {"sm_90a", "lm_wgmma_wait(1);\n", "\n"}, // a stage is released while it is multiplied
+    {"sm_90a", "lm_wgmma_wait(0);\n", "\n"}, // the epilogue reads sums while they are computed
+    {"sm_90a", "(stage + 3) % 4", "stage"},  // releases the stage that is being multiplied
+    {"sm_90a", "lm_pingpong_arrive(1);\n", ";\n"},
+    {"sm_90a", "stage * 256 + i", "stage * 256 + i + 4"}, // half a pattern off
+    {"sm_90a", "&m1, col,", "&m1, col + 1,"},
+};
+static const gemm_case gemm_shape = {
+    "planted", "b = 1, t = 90, d = 392, n = 144, f = 72", false, "", SWIGLU_RESULTS, SWIGLU(72)};
+
+// As `run`; p is NULL for the kernel without a mistake.
+static char *gemm_run(const plant *p, uint64_t *out_bits) {
+  lm_buf text = {0};
+  gemm_text(&gemm_shape, &text);
+  lm_ctx *ctx = lm_ctx_create();
+  lm_module *m = parse_and_run(ctx, text.p, "fuse");
+  gemm_kernels_make(m);
+  lm_plan_options target = simt_options_of("sm_90a", false);
+  lm_plan *plan = lm_plan_build(m, &target);
+  CHECK(plan && gemm_kernel_of(plan) >= 0);
+  if (p)
+    mistake_plant(&plan->kernels[gemm_kernel_of(plan)], p, m->arena);
+  simt_prepare(plan, m->arena);
+  lm_exec *e;
+  CHECK_OK(lm_cpu_exec_create(plan, &(lm_exec_options){.threads = 1}, &e));
+  const lm_plan_func *f = lm_plan_func_find(plan, "f");
+  uint64_t state = 5;
+  for (int i = 0; i < f->n_in; i++)
+    for (int64_t k = 0; k < f->in[i].buf.bytes / 2; k++)
+      element_store(lm_exec_port(e, &f->in[i]), LM_BF16, k, draw(&state));
+  char *found = NULL;
+  *out_bits = 0;
+  for (int s = SIMT_SCHEDULES - 1; s >= 0 && !found; s--) {
+    simt_schedule_set((simt_schedule)s);
+    CHECK_OK(lm_exec_run(e, f, NULL));
+    found = simt_report_take();
+    for (int i = 0; i < f->n_out; i++)
+      *out_bits = lm_hash(lm_exec_port(e, &f->out[i]), (size_t)f->out[i].buf.bytes, *out_bits);
+  }
+  lm_exec_destroy(e);
+  lm_ctx_destroy(ctx);
+  lm_buf_free(&text);
+  return found;
+}
+
 // ---- races in global memory
 
 // `text`: the body of a kernel of 64 threads a block and 3 blocks. `found`: part of the report,
@@ -176,6 +231,14 @@ static void race_run(const race *r) {
   lm_arena_destroy(a);
 }
 
+static void found_check(const plant *p, char *found, bool other_bits) {
+  printf("%s, %.*s -> %.*s: %.*s\n", p->arch ? p->arch : "any", (int)strcspn(p->line, "\n"),
+         p->line, (int)strcspn(p->instead, "\n"), p->instead,
+         found ? (int)strcspn(found, "\n") : 11, found ? found : "other bits");
+  CHECK(found || other_bits);
+  lm_free(found);
+}
+
 int main(void) {
   cache_begin();
   for (size_t i = 0; i < LM_COUNT(races); i++)
@@ -183,12 +246,12 @@ int main(void) {
   uint64_t right, bits;
   CHECK(!run(&(plant){"sm_90a"}, false, &right));
   for (size_t i = 0; i < LM_COUNT(plants); i++) {
-    const plant *p = &plants[i];
-    char *found = run(p, true, &bits);
-    printf("%s, %.*s -> %.*s: %.*s\n", p->arch ? p->arch : "any", (int)strcspn(p->line, "\n"),
-           p->line, (int)strcspn(p->instead, "\n"), p->instead,
-           found ? (int)strcspn(found, "\n") : 11, found ? found : "other bits");
-    CHECK(found || (p->arch && bits != right));
-    lm_free(found);
+    char *found = run(&plants[i], true, &bits);
+    found_check(&plants[i], found, plants[i].arch && bits != right);
+  }
+  CHECK(!gemm_run(NULL, &right));
+  for (size_t i = 0; i < LM_COUNT(gemm_plants); i++) {
+    char *found = gemm_run(&gemm_plants[i], &bits);
+    found_check(&gemm_plants[i], found, bits != right);
   }
 }

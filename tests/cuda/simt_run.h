@@ -44,7 +44,17 @@ static inline void simt_prepare(lm_plan *plan, lm_arena *arena) {
     printf("%s\n", plan->kernels[i].source);
 }
 
-#define RUN_OPTIONS simt_options
+// A test may define an architecture, and the number of its multiprocessors.
+#ifndef SIMT_ARCH
+#define SIMT_ARCH NULL
+#define SIMT_UNITS 0
+#endif
+static inline lm_plan_options simt_run_options(void) {
+  lm_plan_options o = simt_options_of(SIMT_ARCH, false);
+  o.target.units = SIMT_UNITS ? SIMT_UNITS : o.target.units;
+  return o;
+}
+#define RUN_OPTIONS simt_run_options
 #define RUN_HAS(name) true
 #define RUN_PREPARE simt_prepare
 #define RUN_TIMES SIMT_SCHEDULES

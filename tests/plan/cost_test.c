@@ -126,6 +126,29 @@ static void test_gemms(const lm_target *t) {
   }
 }
 
+// Generated kernels that compute a GEMM. Kernel 6 of github.com/pranjalssh/fast.cu, the published
+// kernel of the same structure, reaches 766 and 777 TFLOP/s at n = 6144 and 8192, cuBLAS 741 and
+// 798.
+static void test_gemm_kernels(const lm_target *t) {
+  for (double n = 6144; n <= 8192; n += 2048) {
+    gemm_row r = {n, n, n, LM_BF16, 0, 1};
+    lm_cost_gemm_kernel k = {.gemm = gemm_of(&r), .c = LM_BF16, .stored = true};
+    double flops = 2 * n * n * n;
+    char what[64];
+    snprintf(what, sizeof what, "own GEMM of %.0f, TFLOP/s", n);
+    check_within(what, 1e-12 * flops / lm_cost_of_gemm_kernel(t, &k).seconds, 0.9 * 766, 777);
+  }
+  // SwiGLU of the 180M model: the kernel reads 134 MB less. Not a long sum with few tiles.
+  gemm_row up = {16384, 4096, 768, LM_BF16, 0, 24}, sum = {1024, 256, 65536, LM_BF16, 0, 1};
+  lm_cost_gemm_kernel k = {
+      .gemm = gemm_of(&up), .c = LM_BF16, .stored = true, .instructions = 0.6e9};
+  k.gemm.bytes += 67.1e6;
+  check_within("SwiGLU in its GEMM instead of apart",
+               lm_cost_of_gemm_kernel(t, &k).seconds / lm_cost_of_gemm_apart(t, &k), 0.6, 0.9);
+  k = (lm_cost_gemm_kernel){.gemm = gemm_of(&sum), .c = LM_BF16, .instructions = 1e6};
+  CHECK(lm_cost_of_gemm_kernel(t, &k).seconds > 2 * lm_cost_of_gemm_apart(t, &k));
+}
+
 // All GEMMs of the step: 17.26 TFLOP at 710 to 590 TFLOP/s.
 static void test_gemm_sum(const lm_target *t) {
   static const gemm_row all[] = {
@@ -286,6 +309,7 @@ int main(void) {
     check_within(kernel_rows[i].what, kernel_row_ms(&t, &kernel_rows[i]), kernel_rows[i].low,
                  kernel_rows[i].high);
   test_gemms(&t);
+  test_gemm_kernels(&t);
   test_gemm_sum(&t);
   test_alignment(&t);
   test_split(&t);

@@ -56,3 +56,16 @@ LM_INLINE uint64_t lm_descriptor(uint32_t low, uint32_t offset) {
         lm_wgmma_##WIDTH##_transposed(o, a[n], lm_descriptor(v_, n * 2048));                       \
     lm_wgmma_commit();                                                                             \
   }
+
+// s = a b or, if `adds`, s += a b over 64 k: 64 rows of a, N columns of b. FORM is `shared` if the
+// rows of b's tile are columns, PITCH bytes for 16 k; `shared_transposed` if they are k, which are
+// 64 rows of 64 columns, then 64 rows of the next 64 columns. In flight until waited for.
+#define LM_GROUP_STEP(s, N, FORM, PITCH, a, b, adds)                                               \
+  {                                                                                                \
+    const uint32_t x_ = lm_descriptor_low(lm_shared_address(a), 16),                               \
+                   y_ = lm_descriptor_low(lm_shared_address(b), 64 * 128);                         \
+    lm_wgmma_fence();                                                                              \
+    LM_UNROLL for (int32_t k_ = 0; k_ < 64; k_ += 16) lm_wgmma_##N##_##FORM(                       \
+        s, lm_descriptor(x_, k_ * 2), lm_descriptor(y_, k_ / 16 * (PITCH)), k_ > 0 || (adds));     \
+    lm_wgmma_commit();                                                                             \
+  }

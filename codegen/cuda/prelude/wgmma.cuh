@@ -39,19 +39,33 @@ LM_INLINE void lm_order_after(float x) {
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "               \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "               \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
+#define LM_REGISTERS_128                                                                           \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                        \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "               \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "               \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "               \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "               \
+  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "               \
+  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "   \
+  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, "     \
+  "%127}"
 
 // shared: d = a b, or d += a b; matrices by their descriptors (group.cuh), both with k along rows.
-//  transposed: d += a b; a in registers as in mma.cuh, 16 rows for each warp; the rows of b are k,
-//  N elements long.
-#define LM_WGMMA(N, R, A, B, C, D, E, F, ...)                                                      \
-  LM_INLINE void lm_wgmma_##N##_shared(float(*d)[4], uint64_t a, uint64_t b, int32_t add) {        \
+//  shared_transposed: the same, but the rows of b are k, N elements long.
+//  transposed: d += a b; a in registers as in mma.cuh, 16 rows for each warp; the rows of b are k.
+#define LM_WGMMA_SHARED(N, FORM, TRANSPOSED, R, A, B, C, ...)                                      \
+  LM_INLINE void lm_wgmma_##N##_##FORM(float(*d)[4], uint64_t a, uint64_t b, int32_t add) {        \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #C                                           \
                  ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N                                      \
-                 "k16.f32.bf16.bf16 " LM_REGISTERS_##R ", %" #A ", %" #B ", p, 1, 1, 0, 0;\n}"     \
+                 "k16.f32.bf16.bf16 " LM_REGISTERS_##R ", %" #A ", %" #B                           \
+                                                       ", p, 1, 1, 0, " #TRANSPOSED ";\n}"         \
                  : __VA_ARGS__                                                                     \
                  : "l"(a), "l"(b), "r"(add)                                                        \
                  : "memory");                                                                      \
-  }                                                                                                \
+  }
+#define LM_WGMMA(N, R, A, B, C, D, E, F, ...)                                                      \
+  LM_WGMMA_SHARED(N, shared, 0, R, A, B, C, __VA_ARGS__)                                           \
+  LM_WGMMA_SHARED(N, shared_transposed, 1, R, A, B, C, __VA_ARGS__)                                \
   LM_INLINE void lm_wgmma_##N##_transposed(float(*d)[4], const uint32_t *a, uint64_t b) {          \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #F                                           \
                  ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N                                      \
@@ -63,3 +77,5 @@ LM_INLINE void lm_order_after(float x) {
   }
 LM_WGMMA(64, 32, 32, 33, 34, 35, 36, 37, LM_F32(d, 0))
 LM_WGMMA(128, 64, 64, 65, 66, 67, 68, 69, LM_F32(d, 0), LM_F32(d, 8))
+LM_WGMMA(256, 128, 128, 129, 130, 131, 132, 133, LM_F32(d, 0), LM_F32(d, 8), LM_F32(d, 16),
+         LM_F32(d, 24))

@@ -1,0 +1,235 @@
+// gemm_kernels.c - makes one kernel of a GEMM and of the kernel that reads its result.
+//
+// before: %p = dot %y, %w over(d) : bf16[b, t, pack]
+//         %h = kernel (b, t, ff) -> () (%v = %p) {
+//           %g = slice %v (pack) -> (ff) [0, 1]     %s = logistic %g   %a = mul %g, %s
+//           %u = slice %v (pack) -> (ff) [2048, 1]  %h = mul %a, %u    yield %h
+//         }
+//         ... the backward pass reads %p
+// after:  %h, %p = kernel (b, t) -> () (%x = %y, %w1 = %w) {
+//           %v = dot %x, %w1 over(d)
+//           ...  yield %h, %v
+//         }
+//
+// The result of the dot stays in registers, unrounded, so that the kernel need not read it (here
+// 134 MB); unless it has another use it is not written either. Numerics: one rounding to bf16 less.
+//
+// Declines: forms that lm_codegen.multiplies rejects; results that are parts of a concatenation;
+// a dot whose result is read before the kernel; and what the cost model expects to be slower than
+// the library's GEMM and a separate kernel, or machines whose figures are not known.
+#include <string.h>
+
+#include "compiler/ir/dot.h"
+#include "compiler/ops/interface.h"
+#include "compiler/passes/pass.h"
+#include "compiler/passes/rewrite.h"
+#include "compiler/plan/cost.h"
+#include "compiler/plan/planner.h"
+
+typedef struct rewriting {
+  lm_module *m;
+  const lm_pass_env *env;
+  const uint32_t *uses;
+  uint32_t n_uses; // values with a higher id are new
+  lm_value **map;  // of values of the function, by id below n_uses
+} rewriting;
+
+// A kernel that reads the result of a dot as operand `at`.
+typedef struct match {
+  lm_op *dot, *kernel;
+  uint32_t at;
+} match;
+
+// ---- matching
+
+typedef struct reads {
+  const lm_value *v;
+  uint32_t n;
+} reads;
+
+static void reads_count(lm_op *op, void *user) {
+  reads *r = user;
+  for (uint32_t i = 0; i < op->n_in; i++)
+    r->n += op->in[i] == r->v;
+}
+
+static uint32_t reads_in(const lm_op *op, const lm_value *v) {
+  reads r = {v, 0};
+  reads_count((lm_op *)op, &r);
+  if (op->body)
+    lm_region_walk(op->body, reads_count, &r);
+  return r.n;
+}
+
+static bool read_between(const match *m) {
+  for (const lm_op *op = m->dot->next; op != m->kernel; op = op->next)
+    if (reads_in(op, m->dot->out[0]))
+      return true;
+  return false;
+}
+
+static bool has_parts(const rewriting *r, const lm_op *kernel) {
+  lm_plan_part part;
+  for (uint32_t i = 0; i < kernel->n_out; i++)
+    if (lm_plan_part_of(r->m, kernel->out[i], &part))
+      return true;
+  return false;
+}
+
+static bool find(const rewriting *r, lm_op *kernel, uint32_t at, match *out) {
+  lm_value *v = kernel->in[at];
+  *out = (match){v->def, kernel, at};
+  bool is_old = v->id < r->n_uses && !r->map[v->id]; // not yet in a kernel
+  return is_old && lm_op_is(v, LM_OP_DOT) && v->def->parent == kernel->parent && !read_between(out);
+}
+
+// ---- the kernel
+
+// The operands: the factors of the dot, then those of the kernel without its result.
+static uint32_t operands_of(const match *m, lm_value **out) {
+  uint32_t n = 0;
+  out[n++] = m->dot->in[LM_DOT_X];
+  out[n++] = m->dot->in[LM_DOT_W];
+  for (uint32_t i = 0; i < m->kernel->n_in; i++)
+    if (m->kernel->in[i] != m->dot->out[0])
+      out[n++] = m->kernel->in[i];
+  return n;
+}
+
+// The axes of the rows: all of the result but the last one.
+static lm_attr rows_of(const match *m) {
+  lm_type t = m->dot->out[0]->type;
+  lm_attr a = {.n_axes = (uint8_t)(t.rank - 1)};
+  memcpy(a.axes, t.axis, a.n_axes * sizeof *a.axes);
+  return a;
+}
+
+static bool results_have_rows(const match *m) {
+  lm_attr rows = rows_of(m);
+  for (uint32_t i = 0; i < m->kernel->n_out; i++)
+    for (int k = 0; k < rows.n_axes; k++)
+      if (lm_type_find(m->kernel->out[i]->type, rows.axes[k]) < 0)
+        return false;
+  return true;
+}
+
+static lm_op *fused_make(const rewriting *r, const match *m, bool stored) {
+  const lm_op *kernel = m->kernel;
+  lm_value **values = lm_alloc((kernel->n_in + kernel->n_out + 4) * sizeof *values);
+  lm_value **map = lm_calloc(r->m->n_values + 1, sizeof *map);
+  lm_builder b = {r->m, kernel->parent, (lm_op *)kernel, kernel->loc, kernel->remat};
+  lm_attr attr = rows_of(m);
+  uint32_t n = operands_of(m, values);
+  lm_op *fused = lm_kernel_begin(&b, &attr, values, n);
+  map[m->dot->in[LM_DOT_X]->id] = fused->body->args[LM_DOT_X];
+  map[m->dot->in[LM_DOT_W]->id] = fused->body->args[LM_DOT_W];
+  lm_value *sums = lm_op_clone(&b, m->dot, map)->out[0];
+  for (uint32_t i = 0, k = LM_DOT_ADDENDS; i < kernel->n_in; i++)
+    map[kernel->body->args[i]->id] =
+        kernel->in[i] == m->dot->out[0] ? sums : fused->body->args[k++];
+  const lm_op *yield = kernel->body->last;
+  for (const lm_op *op = kernel->body->first; op != yield; op = op->next)
+    lm_op_clone(&b, op, map);
+  for (n = 0; n < yield->n_in; n++)
+    values[n] = map[yield->in[n]->id];
+  if (stored)
+    values[n++] = sums;
+  lm_kernel_end(&b, fused, values, n);
+  lm_free(values);
+  lm_free(map);
+  return fused;
+}
+
+// ---- profit
+
+static double bytes_of(const lm_module *m, const lm_op *op) {
+  double bytes = 0;
+  for (uint32_t i = 0; i < op->n_in; i++)
+    bytes += lm_type_traffic(m, op->in[i]->type);
+  for (uint32_t i = 0; i < op->n_out; i++)
+    bytes += lm_type_traffic(m, op->out[i]->type);
+  return bytes;
+}
+
+static bool is_profitable(const rewriting *r, const lm_op *fused) {
+  const lm_target *t = r->env->target;
+  lm_plan_options o = {.target = *t, .codegen = r->env->codegen};
+  lm_plan_gemm g;
+  lm_kernel_code code;
+  if (!lm_plan_gemm_of_kernel(r->m, fused, &g) || !o.codegen->multiplies(t, fused))
+    return false;
+  if (lm_pass_is_forced(r->env, "gemm_kernels"))
+    return true;
+  if (!(lm_target_bandwidth(t) > 0) || !(lm_cost_peak(t, LM_BF16) > 0) ||
+      !o.codegen->kernel(&o, fused, r->m->arena, &code))
+    return false;
+  lm_cost_gemm_kernel k = {.gemm = {.m = (double)g.m.fixed,
+                                    .n = (double)g.n.fixed,
+                                    .k = (double)g.k.fixed,
+                                    .batch = 1,
+                                    .ab = (lm_dtype)g.dtype_ab,
+                                    .bytes = bytes_of(r->m, fused),
+                                    .alignment = 16},
+                           .c = (lm_dtype)g.dtype_c,
+                           .stored = g.stored,
+                           .instructions = code.instructions};
+  return lm_cost_of_gemm_kernel(t, &k).seconds < lm_cost_of_gemm_apart(t, &k);
+}
+
+// ---- rewriting
+
+static bool fuse(const rewriting *r, const match *m) {
+  lm_value *old = m->dot->out[0];
+  bool stored = r->uses[old->id] > reads_in(m->kernel, old);
+  lm_op *fused = fused_make(r, m, stored);
+  if (!is_profitable(r, fused)) {
+    lm_op_remove(fused);
+    return false;
+  }
+  for (uint32_t i = 0; i < m->kernel->n_out; i++) {
+    r->map[m->kernel->out[i]->id] = fused->out[i];
+    fused->out[i]->name = m->kernel->out[i]->name;
+  }
+  if (stored) {
+    r->map[old->id] = fused->out[m->kernel->n_out];
+    fused->out[m->kernel->n_out]->name = old->name;
+  }
+  lm_op_remove(m->kernel);
+  lm_op_remove(m->dot);
+  return true;
+}
+
+static void visit(const rewriting *r, lm_op *kernel) {
+  match m;
+  if (kernel->code != LM_OP_KERNEL || kernel->attr.n_to || lm_kernel_dot(kernel) ||
+      has_parts(r, kernel))
+    return;
+  for (uint32_t i = 0; i < kernel->n_in; i++)
+    if (find(r, kernel, i, &m) && results_have_rows(&m) && fuse(r, &m))
+      return;
+}
+
+static void region_visit(const rewriting *r, lm_region *region) {
+  for (lm_op *op = region->first, *next; op; op = next) {
+    next = op->next;
+    if (op->code == LM_OP_LOOP)
+      region_visit(r, op->body);
+    else
+      visit(r, op);
+  }
+}
+
+bool lm_pass_gemm_kernels(lm_module *m, const lm_pass_env *env) {
+  if (!env->codegen || !env->codegen->multiplies || !env->target)
+    return true;
+  for (lm_func *f = m->funcs; f; f = f->next) {
+    uint32_t n = m->n_values;
+    uint32_t *uses = lm_func_uses(f);
+    lm_value **map = lm_calloc(n + 1, sizeof *map);
+    region_visit(&(rewriting){m, env, uses, n, map}, f->body);
+    lm_func_substitute(f, map, n);
+    lm_free(map);
+    lm_free(uses);
+  }
+  return true;
+}

@@ -1,0 +1,65 @@
+// nvrtc_gemm_test.c - GEMMs with a kernel in their epilogue as machine code for sm_90a: no kernel
+// spills registers, and wgmma instructions are not serialized. Prints the resources of each.
+//
+// Prints that it is skipped if there is no NVRTC.
+#include "tests/cuda/nvrtc.h"
+
+#include "tests/cuda/gemm_case.h"
+
+static const gemm_case cases[] = {
+    {"swiglu", "b = 8, t = 2048, d = 768, n = 4096, f = 2048", false, "", SWIGLU_RESULTS,
+     SWIGLU(2048)},
+    {"swiglu derivative", "b = 8, t = 2048, d = 768, n = 2048, m = 4096", true, SWIGLU_VJP_IN,
+     SWIGLU_VJP_RESULTS, SWIGLU_VJP(2048)},
+    {"gelu, edges", "b = 3, t = 333, d = 1000, n = 520", true, GELU_IN, GELU_RESULTS, GELU},
+};
+
+static void compile(const lm_plan *plan, const lm_plan_kernel *k, lm_cuda_code *out) {
+  lm_plan one = *plan;
+  one.kernels = (lm_plan_kernel *)k;
+  one.n_kernels = 1;
+  CHECK_OK(lm_cuda_compile(&one, &(lm_cuda_compile_options){.arch = "sm_90a", .threads = 1}, out));
+}
+
+static void test_kernel(const lm_plan *plan, const lm_plan_kernel *k, const char *name) {
+  lm_cuda_code code;
+  compile(plan, k, &code);
+  const lm_cuda_kernel *x = code.kernels;
+  printf("%-18s %4d threads %4d registers %6lld bytes shared %5d spilled %6.2f s\n", name,
+         k->launch.threads, x->registers, (long long)k->launch.shared, x->spilled, code.seconds);
+  fflush(stdout);
+  CHECK(x->registers > 0 && !x->spilled && !x->hindered);
+  lm_cuda_code_free(&code);
+}
+
+// Reads sums while they are computed: the assembler must report that it serializes wgmma.
+static void test_hindered(const lm_plan *plan, lm_plan_kernel k, lm_arena *a) {
+  static const char wait[] = "lm_wgmma_wait(1);\n", read[] = "lm_order_after(x[0][0]);\n";
+  lm_cuda_code code;
+  const char *at = strstr(k.source, wait);
+  CHECK(at);
+  k.source =
+      lm_arena_printf(a, "%.*s%s%s", (int)(at - k.source), k.source, read, at + strlen(wait));
+  compile(plan, &k, &code);
+  CHECK(code.kernels->hindered);
+  lm_cuda_code_free(&code);
+}
+
+int main(void) {
+  nvrtc_begin(false);
+  for (size_t i = 0; i < LM_COUNT(cases); i++) {
+    lm_buf text = {0};
+    gemm_text(&cases[i], &text);
+    lm_ctx *ctx = lm_ctx_create();
+    lm_module *m = parse_and_run(ctx, text.p, "fuse");
+    gemm_kernels_make(m);
+    lm_plan_options target = lm_cuda_options("sm_90a", false);
+    lm_plan *plan = lm_plan_build(m, &target);
+    CHECK(plan && gemm_kernel_of(plan) >= 0);
+    test_kernel(plan, &plan->kernels[gemm_kernel_of(plan)], cases[i].name);
+    if (!i)
+      test_hindered(plan, plan->kernels[gemm_kernel_of(plan)], m->arena);
+    lm_ctx_destroy(ctx);
+    lm_buf_free(&text);
+  }
+}
