@@ -8,7 +8,7 @@
 //
 // Blocks are as many as the GPU runs at a time, and each computes every n-th tile. The second group
 // begins when the first one has multiplied all stages of the ring. It stays behind: while one group
-// is in its epilogue, the other one multiplies what is in the ring.
+// is in its epilogue, the other one multiplies the stages in the ring.
 //
 // The columns of a tile are those of one range of the kernel's columns, for each part of the dot's
 // result that the kernel reads, so that a thread has all elements that it needs:
@@ -32,7 +32,7 @@ enum {
   BOX = 64,
   GROUP = 128,
   CONSUMERS = 256,
-  SWATH = 16, // tiles along m of which blocks that run together compute all columns
+  BAND = 16, // tiles along m of which blocks that run together compute all columns
   PARTS = 4,
   UNITS = 132,  // multiprocessors of a GPU that is not known
   SYSTEM = 2048 // bytes of shared memory that a block cannot have, or declares
@@ -262,12 +262,12 @@ static void put_tiles(const gemm *x, lm_buf *b) {
   int64_t m = pieces(x->g.m.fixed, ROWS), n = pieces(x->columns, x->panel);
   lm_buf_printf(b,
                 "for (int32_t tile = (int32_t)lm_block(); tile < %lld; tile += (int32_t)lm_grid()) "
-                "{\nconst int32_t swath = tile / %lld * %d, in_swath = tile %% %lld;\n",
-                (long long)(m * n), (long long)n * SWATH, SWATH, (long long)n * SWATH);
+                "{\nconst int32_t band = tile / %lld * %d, in_band = tile %% %lld;\n",
+                (long long)(m * n), (long long)n * BAND, BAND, (long long)n * BAND);
   lm_buf_printf(b,
-                "const int32_t along = %lld - swath < %d ? %lld - swath : %d;\nconst int32_t row0 "
-                "= (swath + in_swath %% along) * %d, col0 = in_swath / along * %d;\n",
-                (long long)m, SWATH, (long long)m, SWATH, ROWS, x->panel);
+                "const int32_t along = %lld - band < %d ? %lld - band : %d;\nconst int32_t row0 "
+                "= (band + in_band %% along) * %d, col0 = in_band / along * %d;\n",
+                (long long)m, BAND, (long long)m, BAND, ROWS, x->panel);
 }
 
 static const char *const NEXT = "if (++stage == 4) {\nstage = 0;\nparity ^= 1;\n}\n";

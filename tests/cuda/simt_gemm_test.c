@@ -15,7 +15,7 @@ static const gemm_case cases[] = {
     {"swiglu derivative, edges", "b = 3, t = 50, d = 72, n = 264, m = 528", true, SWIGLU_VJP_IN,
      SWIGLU_VJP_RESULTS, SWIGLU_VJP(264)},
     {"gelu, one step", "b = 1, t = 30, d = 40, n = 24", false, GELU_IN, GELU_RESULTS, GELU},
-    {"gelu, two swaths", "b = 2, t = 1050, d = 8, n = 264", true, GELU_IN, GELU_RESULTS, GELU},
+    {"gelu, two bands", "b = 2, t = 1050, d = 8, n = 264", true, GELU_IN, GELU_RESULTS, GELU},
 };
 
 static void one_kernel(const lm_module *m) {
