@@ -75,10 +75,10 @@ static lm_status recipe_check(lm_session *s) {
   lm_check(p->ctx, p->program, r);
   LM_TRY(lm_verdict(p->ctx));
   s->run.divides = true;
-  s->run.dp = lm_recipe_row_ranks(r);
+  s->run.parts = lm_recipe_row_parts(r);
   s->run.pp = lm_recipe_mesh_size(r, "pp");
   s->run.pipeline = s->run.pp > 1 ? s->run.pp : 0;
-  s->run.rows = (int64_t)ROWS * s->run.dp * s->run.pp;
+  s->run.rows = (int64_t)ROWS * s->run.parts * s->run.pp;
   s->run.seq = r->data.seq ? r->data.seq : SEQ;
   s->run.n_micro = r->micro && !r->micro_auto ? r->batch / r->micro : 0;
   s->run.columns = lm_run_columns(p->ctx, r);

@@ -85,9 +85,9 @@ static int micros_of(const fitter *x, int64_t *out) {
   int n = 0;
   for (int64_t k = 1; k <= r->batch / seq && n < CANDIDATES; k++) {
     int64_t micro = r->batch / k;
-    int64_t parts = x->spec->run.dp > 1 ? x->spec->run.dp : 1;
-    int64_t stages = x->spec->run.pp > 1 ? x->spec->run.pp : 1;
-    bool fits = r->batch % k == 0 && micro % (seq * parts) == 0 && k % stages == 0;
+    int64_t parts = x->spec->run.parts > 1 ? x->spec->run.parts : 1;
+    int64_t multiple = x->spec->run.multiple > 1 ? x->spec->run.multiple : 1;
+    bool fits = r->batch % k == 0 && micro % (seq * parts) == 0 && k % multiple == 0;
     for (uint32_t i = 0; i < r->data.n_stages; i++)
       fits &= micro % (r->data.stages[i].seq * parts) == 0;
     if (fits)

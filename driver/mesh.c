@@ -36,19 +36,22 @@ static const char *positions_of(const lm_module *m) {
   return name ? lm_arena_strndup(m->arena, name, lm_axis_base_length(name)) : NULL;
 }
 
-static bool divides_rows(const char *axis) {
-  return !strcmp(axis, "dp") || !strcmp(axis, "fsdp") || !strcmp(axis, "pp");
+// True if the ranks along the axis get other rows of a call.
+static bool divides_rows(const lm_recipe_parallel *p, const char *axis) {
+  return !strcmp(axis, "dp") || !strcmp(axis, "fsdp") || (!strcmp(axis, "pp") && !p->one_f_one_b);
 }
 
 static lm_mesh_axis axis_make(const lm_compiled *c, int k) {
   const lm_recipe_parallel *p = &c->project->recipe->parallel;
   lm_ctx *ctx = c->project->ctx;
   const char *positions = p->axis[k].sequence ? positions_of(c->lowered->m) : NULL;
+  bool stages = !strcmp(p->axis[k].name, "pp");
   lm_mesh_axis a = {
       .name = LM_SYM(ctx, p->axis[k].name),
       .size = p->axis[k].size,
-      .rows = divides_rows(p->axis[k].name),
-      .pipeline = strcmp(p->axis[k].name, "pp") ? 0 : c->spec.run.pipeline,
+      .rows = divides_rows(p, p->axis[k].name),
+      .pipeline = stages ? c->spec.run.pipeline : 0,
+      .schedule = stages && p->one_f_one_b ? LM_SCHEDULE_ONE_F_ONE_B : LM_SCHEDULE_GPIPE,
       .positions = !strcmp(p->axis[k].name, "cp"),
       .ring = p->ring && !strcmp(p->axis[k].name, "cp"),
       .zero = p->axis[k].zero,
@@ -114,7 +117,7 @@ lm_status lm_mesh_make(const lm_compiled *c) {
     *a = axis_make(c, m->mesh.n);
     if (a->zero)
       small_keep(m, a->size);
-    if (a->rows || a->positions || a->n_shard)
+    if (a->rows || a->positions || a->pipeline || a->n_shard)
       continue;
     lm_diag *d = LM_REPORT(c->project->ctx, p->loc, E258, a->name, a->size, a->name);
     lm_diag_note(c->project->ctx, d, (lm_loc){0}, "the axes of the parameters are %s",

@@ -31,26 +31,26 @@ lm_column_shapes lm_run_columns(lm_ctx *c, const lm_recipe *r) {
 
 // True if the micro-batch that the run has chosen before fits the batch and the mesh.
 static bool recorded_fits(const lm_run_spec *x, const lm_recipe *r) {
-  int64_t parts = x->dp > 1 ? x->dp : 1;
+  int64_t parts = x->parts > 1 ? x->parts : 1;
   int64_t seq = r->data.seq > 0 ? r->data.seq : 1;
   bool fits = x->recorded_micro > 0 && r->batch % x->recorded_micro == 0 &&
               x->recorded_micro % (seq * parts) == 0 &&
-              (x->pp < 2 || r->batch / x->recorded_micro % x->pp == 0);
+              (x->multiple < 2 || r->batch / x->recorded_micro % x->multiple == 0);
   for (uint32_t i = 0; i < r->data.n_stages && fits; i++)
     fits = x->recorded_micro % (r->data.stages[i].seq * parts) == 0;
   return fits;
 }
 
 // The largest micro-batch with at least four for each stage of a pipeline, whose bubble is then at
-// most a fifth; without one, the smallest micro-batch of which the stages divide the number.
+// most a fifth; without one, the smallest micro-batch that fits.
 static int64_t pipeline_micro(const lm_run_spec *x, const lm_recipe *r) {
   enum {
     PER_STAGE = 4,
     MOST = 4096
   };
   int64_t seq = r->data.seq > 0 ? r->data.seq : 1, last = r->batch;
-  int64_t parts = x->dp > 1 ? x->dp : 1;
-  for (int64_t n = x->pp; n <= r->batch / seq && n <= MOST; n += x->pp) {
+  int64_t parts = x->parts > 1 ? x->parts : 1;
+  for (int64_t n = x->multiple; n <= r->batch / seq && n <= MOST; n += x->multiple) {
     int64_t micro = r->batch / n;
     bool fits = r->batch % n == 0 && micro % (seq * parts) == 0;
     for (uint32_t i = 0; i < r->data.n_stages && fits; i++)

@@ -12,8 +12,9 @@ typedef struct lm_run_spec {
   int64_t rows, n_micro;    // rows of a call of @micro, calls in a step
   bool divides;             // the program is the part of one rank of the recipe's mesh
   int pp;                   // stages of a pipeline; 0 and 1: there is none
+  int multiple;             // the number of micro-batches in a step is one of it; 0 and 1: any
   int pipeline;             // micro-batches of a call, which pass through the stages; 0: it is one
-  int dp;                   // ranks that divide the rows of a micro-batch; 0 and 1: none
+  int parts;                // of the rows of a micro-batch, one for each rank; 0 and 1: one
   bool micro_auto;          // the micro-batch may be chosen to fit memory
   int64_t recorded_micro;   // tokens that this run has chosen before; 0: none
   double epoch_tokens;      // 0: not known

@@ -47,6 +47,13 @@ typedef struct lm_axis_info {
 
 // The ranks of a run. Each has one coordinate along each axis; coordinates are row-major over the
 // axes in order, so ranks along the last axis are neighbours.
+// The order in which the stages of a pipeline compute the micro-batches of a call.
+typedef enum {
+  LM_SCHEDULE_GPIPE,       // the forward passes of all, then the backward passes of all
+  LM_SCHEDULE_ONE_F_ONE_B, // the backward pass of a micro-batch as soon as its loss is known
+  LM_SCHEDULES
+} lm_pipe_schedule;
+extern const char *const lm_pipe_schedule_names[LM_SCHEDULES]; // "gpipe", "one_f_one_b"
 typedef struct lm_mesh_axis {
   lm_sym name; // "tp"
   int size;
@@ -57,9 +64,11 @@ typedef struct lm_mesh_axis {
   // The same for the positions: the second axis of these arguments.
   bool positions;
   // > 0: the ranks are the stages of a pipeline, through which the rows of a call pass in so many
-  // micro-batches, if that divides them; a multiple of `size`. Only with `rows`, which divides the
-  // operations outside of the stages.
+  // micro-batches, if that divides them. GPipe: a multiple of `size`, and only with `rows`, which
+  // divides the operations outside of the stages. Otherwise these are divided for one micro-batch
+  // at a time, and the arguments of the losses are whole.
   int pipeline;
+  lm_pipe_schedule schedule;
   // Of `positions`: attention passes blocks of keys and values from rank to rank (pass `ring`).
   bool ring;
   // The axes to divide, by name without a suffix ("g" for "g" and "g.1"), in order of preference;

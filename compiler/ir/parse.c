@@ -75,7 +75,7 @@ static bool mesh_zero(parser *p, lm_mesh_axis *a) {
   return true;
 }
 
-// rows pipeline 4
+// rows pipeline 4, or pipeline 4 one_f_one_b
 static bool mesh_pipeline(parser *p, lm_mesh_axis *a) {
   int64_t n;
   lm_loc at = p->t.loc;
@@ -83,7 +83,12 @@ static bool mesh_pipeline(parser *p, lm_mesh_axis *a) {
     return true;
   if (!lmir_integer(p, &n))
     return false;
-  if (!a->rows || n < 1 || n > INT32_MAX || n % a->size)
+  for (int i = 1; i < LM_SCHEDULES && !a->schedule; i++)
+    a->schedule =
+        lmir_opt_word(p, lm_pipe_schedule_names[i]) ? (lm_pipe_schedule)i : LM_SCHEDULE_GPIPE;
+  if (n < 1 || n > INT32_MAX || (a->schedule && a->rows))
+    return lmir_fail(p, at, "a pipeline of this schedule divides no rows of a call");
+  if (!a->schedule && (!a->rows || n % a->size))
     return lmir_fail(p, at, "a pipeline divides rows, into a multiple of %d micro-batches",
                      a->size);
   a->pipeline = (int)n;

@@ -134,7 +134,9 @@ static bool loss_fits(lm_module *m, const lm_func *loss) {
 static void micro_make(lm_func *loss, bool sums) {
   char name[LM_FUNC_NAME];
   lm_func_key_print((lm_func_key){LM_FUNC_MICRO, loss->key.seq}, name);
-  differentiate(lm_func_clone(loss, LM_SYM(loss->module->ctx, name)), sums);
+  lm_func *f = lm_func_clone(loss, LM_SYM(loss->module->ctx, name));
+  if (!lm_gradient_ticks(f, &methods, seed, sums))
+    differentiate(f, sums);
 }
 
 bool lm_pass_grad(lm_module *m, const lm_pass_env *env) {

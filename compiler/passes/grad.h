@@ -44,6 +44,12 @@ typedef struct gradient {
   lm_axis one;        // an axis of size 1, created on demand
 } gradient;
 
+// grad_ticks.c: adds the derivative of a loss that is a pipeline with one_f_one_b. `seed` emits the
+// cotangent of the sum; sums: see lm_epilogue_sums. False if f is no such pipeline.
+typedef lm_value *lm_gradient_seed(lm_builder *b, const lm_value *sum);
+bool lm_gradient_ticks(lm_func *f, const lm_grad_methods *methods, lm_gradient_seed *seed,
+                       bool sums);
+
 // grad_region.c: the operations of one region, last to first
 void lm_gradient_enter(gradient *g, frame *f); // f becomes g->at
 void lm_gradient_leave(gradient *g);

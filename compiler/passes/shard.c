@@ -370,12 +370,16 @@ static bool funcs_divide(lm_shard *s) {
   uint8_t *params = lm_calloc((size_t)s->m->n_globals + 1, 1);
   uint8_t *others = lm_calloc((size_t)s->m->n_globals + 1, 1); // of functions without gradients
   bool ok = true;
+  bool ticks = s->by->schedule == LM_SCHEDULE_ONE_F_ONE_B;
   s->whole_params = params;
-  params_choose(s);
+  if (!ticks)
+    params_choose(s);
   for (lm_func *f = s->m->funcs; f && ok; f = f->next) {
     s->whole_params = f->key.id == LM_FUNC_LOSS ? params : others;
     if (s->by->pipeline && !lm_shard_runs_pipeline(f))
       ok = lm_shard_instances_divide(s, f);
+    else if (ticks)
+      ok = lm_shard_ticks(s, f);
     else if (!s->by->positions || lm_shard_takes_batch(f))
       func_divide(s, f);
   }
@@ -471,7 +475,7 @@ bool lm_pass_shard(lm_module *m, const lm_pass_env *env) {
   for (int order = DATA; order <= LAST; order++)
     for (int k = 1; k <= m->mesh.n && ok; k++) {
       const lm_mesh_axis *by = &m->mesh.axis[k - 1];
-      if (order_of(by) == order && (by->n_shard || lm_shard_batch(m, k)))
+      if (order_of(by) == order && (by->n_shard || by->schedule || lm_shard_batch(m, k)))
         ok = axis_divide(m, k);
     }
   for (int k = 1; k <= m->mesh.n && ok; k++)

@@ -132,7 +132,10 @@ bool lm_shard_runs_pipeline(const lm_func *f);
 // if errors were reported.
 bool lm_shard_repetitions_find(lm_shard *s);
 // That of a function, or NULL.
-const lm_shard_repetition *lm_shard_repetition_of(const lm_shard *s, const lm_func *f);
+lm_shard_repetition *lm_shard_repetition_of(const lm_shard *s, const lm_func *f);
+// True if op takes this rank's part of the rows, along an axis of the mesh that divided them
+// before.
+bool lm_shard_takes_part(const lm_op *op, lm_axis rows);
 static inline bool lm_shard_is_pipeline(const lm_shard *s, const lm_op *loop) {
   const lm_shard_repetition *r = lm_shard_repetition_of(s, s->f);
   return r && r->loop == loop;
@@ -174,6 +177,11 @@ void lm_shard_route(lm_shard *s, lm_op *op, lm_axis factor);
 // ---- shard_pipeline.c
 // Computes the repetition `loop` as a pipeline.
 void lm_shard_pipeline(lm_shard *s, lm_op *loop);
+
+// ---- shard_ticks.c
+// Makes a function of a batch a loop over micro-batches, of which each stage computes another at a
+// time. False if errors were reported.
+bool lm_shard_ticks(lm_shard *s, lm_func *f);
 
 // ---- shard_zero.c
 // Divides parameters, gradients and optimizer states among the ranks along an axis of the mesh

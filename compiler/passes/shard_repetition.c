@@ -89,9 +89,7 @@ static bool size_check(const lm_shard *s, const lm_op *loop) {
   return false;
 }
 
-// True if op takes this rank's part of the rows, along an axis of the mesh that divided them
-// before.
-static bool takes_part(const lm_op *op, lm_axis rows) {
+bool lm_shard_takes_part(const lm_op *op, lm_axis rows) {
   return op->code == LM_OP_PART && op->attr.to[0] == rows;
 }
 
@@ -110,7 +108,7 @@ static bool hoist(const lm_op *loop, lm_op *op) {
 static bool parts_hoist(const lm_shard *s, lm_op *loop, lm_axis rows) {
   for (lm_op *op = loop->body->first, *next; op; op = next) {
     next = op->next;
-    if (takes_part(op, rows) && !hoist(loop, op))
+    if (lm_shard_takes_part(op, rows) && !hoist(loop, op))
       return refuse(s, op->loc, "blocks that combine rows");
   }
   return true;
@@ -201,7 +199,7 @@ static lm_value *sunk(sinker *x, lm_value *v) {
   lm_op *op = v->def;
   if (x->map[v->id])
     return x->map[v->id];
-  if (!op || x->active[v->id] || !depends(x, v) || takes_part(op, x->rows))
+  if (!op || x->active[v->id] || !depends(x, v) || lm_shard_takes_part(op, x->rows))
     return v;
   bool mixes = op->body || lm_op_has(op, LM_T_EFFECT) || lm_attr_has_axis(&op->attr, x->rows);
   if (mixes && !x->failed)
@@ -282,12 +280,15 @@ static bool metrics_check(const lm_shard *s) {
   if (!end || end->n_in <= 2)
     return true;
   const lm_op *metric = end->in[2]->def;
-  return refuse(s, metric ? metric->loc : end->loc, "a model that emits metrics");
+  lm_diag *d = LM_REPORT(s->m->ctx, metric ? metric->loc : end->loc, E915, s->by->name,
+                         "a model that emits metrics");
+  lm_diag_help(s->m->ctx, d, "pipeline = one_f_one_b does");
+  return false;
 }
 
 bool lm_shard_repetitions_find(lm_shard *s) {
   const lm_analysis *known = s->m->analysis;
-  if (!metrics_check(s))
+  if (s->by->schedule == LM_SCHEDULE_GPIPE && !metrics_check(s))
     return false;
   if (known && known->row_mix.kind != LM_ROW_MIX_INDEPENDENT)
     return refuse(s, known->row_mix.loc, "a loss that is no sum over rows");
@@ -300,8 +301,8 @@ bool lm_shard_repetitions_find(lm_shard *s) {
   return true;
 }
 
-const lm_shard_repetition *lm_shard_repetition_of(const lm_shard *s, const lm_func *f) {
-  const lm_shard_repetition *r = s->repetitions;
+lm_shard_repetition *lm_shard_repetition_of(const lm_shard *s, const lm_func *f) {
+  lm_shard_repetition *r = s->repetitions;
   while (r && r->f != f)
     r = r->next;
   return r;

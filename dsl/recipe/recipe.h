@@ -239,13 +239,18 @@ typedef struct lm_recipe_parallel {
   int n;                    // 0: one process
   int ranks;                // the sizes multiplied
   bool heads;               // cp divides attention by heads
+  bool one_f_one_b;         // the schedule of the pipeline, instead of GPipe's
   bool ring;                // ranks along cp pass keys and values on
   lm_recipe_pattern *whole; // parameters that ZeRO does not divide
   uint32_t n_whole, cap_whole;
   lm_loc loc;
 } lm_recipe_parallel;
 int lm_recipe_mesh_size(const lm_recipe *r, const char *axis); // 1: the mesh has no such axis
-int lm_recipe_row_ranks(const lm_recipe *r); // the parts of the rows of a micro-batch
+int lm_recipe_row_ranks(
+    const lm_recipe *r); // ranks that compute other rows, of which ZeRO has parts
+// The parts of the rows of a micro-batch, of which a rank computes one: those along pp too where
+// the schedule divides embedding and head by rows of a micro-batch.
+int lm_recipe_row_parts(const lm_recipe *r);
 
 // The optimizer of the parameters that match, and arguments of it. Later groups override earlier
 // ones.

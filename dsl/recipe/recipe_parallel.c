@@ -80,6 +80,8 @@ void lm_read_parallel(const lm_reader *recipe) {
   const ast_expr *context = lm_read_value(&d, "recipe.parallel.context");
   d.r->parallel.heads = context && !strcmp(context->text, "heads");
   d.r->parallel.ring = context && !strcmp(context->text, "ring");
+  const ast_expr *schedule = lm_read_value(&d, "recipe.parallel.pipeline");
+  d.r->parallel.one_f_one_b = schedule && !strcmp(schedule->text, "one_f_one_b");
   for (size_t k = 0; s && s->value && k < LM_COUNT(axes); k++)
     for (uint32_t i = 0; i < s->value->n_args; i++)
       if (s->value->args[i].name && !strcmp(s->value->args[i].name, axes[k]))
@@ -99,4 +101,8 @@ int lm_recipe_mesh_size(const lm_recipe *r, const char *axis) {
 
 int lm_recipe_row_ranks(const lm_recipe *r) {
   return lm_recipe_mesh_size(r, "dp") * lm_recipe_mesh_size(r, "fsdp");
+}
+
+int lm_recipe_row_parts(const lm_recipe *r) {
+  return lm_recipe_row_ranks(r) * (r->parallel.one_f_one_b ? lm_recipe_mesh_size(r, "pp") : 1);
 }

@@ -7,20 +7,23 @@ from test_ranks import QUICK, SAVE, collectives, curve, curves_check, meshes_che
 TP = "parallel { shard tp = [g, ff, vocab] }"
 PIPELINES = {"pp2": (2, "pp = 2"), "pp4": (4, "pp = 4"), "dp2pp2": (4, "pp = 2, dp = 2"), "pp2tp2s": (4, "pp = 2, tp = 2", "sequence=tp"),
              "zero3pp2": (4, "fsdp = 2, pp = 2")}
+F1B = {"f1b2": (2, "pp = 2", "pipeline=one_f_one_b"), "f1b4": (4, "pp = 4", "pipeline=one_f_one_b"),
+             "dp2f1b2": (4, "pp = 2, dp = 2", "pipeline=one_f_one_b"), "zero3f1b2": (4, "pp = 2, fsdp = 2", "pipeline=one_f_one_b"), "f1b2tp2s": (4, "pp = 2, tp = 2", "pipeline=one_f_one_b", "sequence=tp")}
+MESHES = PIPELINES | F1B
 TRAINED = ("pp2", "dp2pp2")  # tests/passes/shard_test.c compares all of them, and others, in float64
 
 
 def sets(name):
-    n, mesh, *more = PIPELINES[name]
+    n, mesh, *more = MESHES[name]
     return [word for s in (f"mesh=({mesh})", *more) for word in ("--set", f"parallel.{s}")]
 
 
 def pipeline(run, name, file, out, *args):
-    return run("run", file, *sets(name), "--ranks", PIPELINES[name][0], "--out", run.path(out), *args, env=QUICK)
+    return run("run", file, *sets(name), "--ranks", MESHES[name][0], "--out", run.path(out), *args, env=QUICK)
 
 
 def deep(run, steps=20, **how):
-    return small(run, steps=steps, rows=8, depth=4, drop=0.1, lr="1e-3", more=f"{SAVE}; {TP}", **{"micro": 32, **how})
+    return small(run, steps=steps, depth=4, drop=0.1, lr="1e-3", more=f"{SAVE}; {TP}", **{"rows": 8, "micro": 32, **how})
 
 
 def test_as_one_process(run):
@@ -32,6 +35,25 @@ def test_as_one_process(run):
     shorten(run, "again")
     ranks(run, 1, file, "--out", run.path("again"), "-q")
     curves_check(run, "one", "again", "dp 2 pp 2, then one process")
+
+
+def thrice(run):
+    """A step of three micro-batches of four rows."""
+    return deep(run, rows=12, micro=64)
+
+
+def test_one_f_one_b(run):
+    """The same for 1F1B, with three micro-batches, of which the number of stages is no divisor."""
+    train = lambda file, name, folder: pipeline(run, name, file, folder, "-q")
+    meshes_check(run, F1B if run.nightly else ("f1b2", "f1b4"), train, "f1b2", thrice)
+    memory = {}
+    for n in (3, 6):
+        for name in ("pp2", "f1b2"):
+            file = small(run, steps=2, depth=4, rows=4 * n, micro=64, more=TP)
+            found = run("check", file, *sets(name), *(("--set", "micro=32 tokens") if (n, name) == (3, "pp2") else ()))
+            memory[n, name] = re.search(r"work [\d.]+ .?B", found)[0]
+            check(f"the bubble is {100 / (n * (2 if (n, name) == (3, 'pp2') else 1) + 1):.1f} %" in found, found)
+    check(memory[3, "f1b2"] == memory[6, "f1b2"], f"1F1B keeps more for more micro-batches: {memory}")
 
 
 def test_optimizers(run):
@@ -121,6 +143,21 @@ def blocks(run, inner="tanh(dot(x, w, d))", more="", loop="", loss=LOSS, adapted
     return run.write("m.lm", text)
 
 
+def test_metrics(run):
+    """Metrics that a model emits, which are no sums over rows, are means over the micro-batches, as those of one process."""
+    mpi_needed(run)
+    run.write("t.txt", "".join(f"text {i * i} of a line\n" for i in range(99)))
+    file = blocks(run, loop="emit size = sqrt(sum(x * x)); emit top = max(x)")
+    f32 = ("-q", "--set", "precision.compute=f32")
+    run("run", file, *f32, "--set", "parallel.mesh=(dp = 1)", "--out", run.path("one"))
+    run("run", file, *f32, *sets("f1b2"), "--ranks", 2, "--out", run.path("stages"), env=QUICK)
+    for name in ("size", "top"):
+        for a, b in zip(curve(run.path("one"), name), curve(run.path("stages"), name), strict=True):
+            within(name, abs(a - b) / abs(a), 2e-6)
+    err = run("check", file, *sets("f1b2"), "--set", "parallel.mesh=(dp = 2, pp = 2)", "--set", "micro=32 tokens", status=1)
+    check("error[E915]: pp cannot divide a model that emits metrics, with rows that another axis divides, into" in err, err)
+
+
 def test_refused(run):
     """Models and sizes that a pipeline does not divide: an error with a line."""
     run.write("t.txt", "some text\n" * 40)
@@ -128,9 +165,11 @@ def test_refused(run):
     for more, message in (("parallel.mesh=(pp = 3)", "E916]: pp = 3 does not divide the 4 blocks of the list: 1, 2 and 4 do\n"),
                           ("micro=64 tokens", "E25D]: pp = 2 does not divide the number of micro-batches of a step, 1\n"),
                           ("precision.matmul=fp8()", "E257]: matmul = fp8 with pp is unsupported with a mesh of several ranks"),
-                          ("parallel.pipeline=one_f_one_b", "E900]: parallel.pipeline = one_f_one_b is not available yet")):
+                          ("parallel.pipeline=interleaved", "E900]: parallel.pipeline = interleaved is not available yet")):
         err = run("check", blocks(run), "--set", more, *(("--set", "micro=8 tokens", "--set", "batch=72 tokens") if "pp = 3" in more else ()), status=1)
         check(f"error[{message}" in err, f"{more}: {err}")
+    err = run("check", blocks(run), "--set", "parallel.pipeline=one_f_one_b", "--set", "micro=8 tokens", status=1)
+    check("error[E255]: pp = 2 does not divide the 1 rows (of 8 tokens) of a micro-batch" in err, err)
     for changes, what in (({"more": "sub tail[i < n] = Layer(d, 16)", "loop": "for l in tail carry x { x = l(x) }"}, "a model with several lists of blocks"),
                           ({"loop": "let x = layers[0](x)"}, "the use of one block apart from the others"),
                           ({"loop": "emit size = sum(f32(x) * f32(x))"}, "a model that emits metrics"),

@@ -159,6 +159,8 @@ static int pipeline_check(lm_ctx *c, const char *model) {
   if (getenv("SHOW"))
     fprintf(stderr, "%s: pipeline\n", model);
   passes_check(model, text, mesh, "grad", "shard,mesh," PIPELINE, 1e-11, ids);
+  passes_check(model, text, "pp = 2 pipeline 2 one_f_one_b", "grad", "shard,mesh," PIPELINE, 1e-11,
+               ids);
   return 1;
 }
 
