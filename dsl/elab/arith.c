@@ -300,6 +300,11 @@ static el_val tensor_binary(lm_elab *e, ast_op op, const el_val *x0, const el_va
   return el_tensor(is_compare(op) ? K_BOOL : x.kind, right ? &x.axes : &y.axes, v);
 }
 
+// A parameter of a block that is checked by itself may also be a text.
+static bool may_be_text(const el_val *v) {
+  return v->k == V_STRING || (v->k == V_NUM && !v->known);
+}
+
 el_val el_binary(lm_elab *e, ast_op op, const el_val *x, const el_val *y, lm_loc at) {
   if (x->k == V_ERROR || y->k == V_ERROR)
     return el_error();
@@ -315,8 +320,11 @@ el_val el_binary(lm_elab *e, ast_op op, const el_val *x, const el_val *y, lm_loc
     return number_binary(e, op, &a, &b, at);
   if (a.k == V_BOOL && b.k == V_BOOL)
     return bool_binary(e, op, &a, &b, at);
-  if (a.k == V_STRING && b.k == V_STRING && (op == OP_EQ || op == OP_NE))
+  bool equality = op == OP_EQ || op == OP_NE;
+  if (a.k == V_STRING && b.k == V_STRING && equality)
     return el_boolean((a.text == b.text) == (op == OP_EQ), true);
+  if (!e->m && may_be_text(&a) && may_be_text(&b) && equality)
+    return el_boolean(false, false);
   if (a.k == V_TENSOR || b.k == V_TENSOR)
     return tensor_binary(e, op, &a, &b, at);
   return EL_FAIL(e, at, E030, lm_op_text(op), el_show(e, &a), el_show(e, &b));

@@ -106,6 +106,9 @@ static const char *const IGNORED[] = {
     "residual_in_fp32",
     "fused_add_norm",
     "use_mambapy",
+    // initial values
+    "w_init_variance_scale",
+    "final_w_init_variance_scale",
     // sizes by further names, from which the tensors were made
     "d_model",
     "d_inner",

@@ -78,3 +78,19 @@ def test_count_of_a_definition_that_nothing_reaches(run):
     run("check", run.write("c.lm", COUNT))
     err = run("check", run.write("c.lm", COUNT.replace("n mod 3", "2.5")), status=1)
     check("E02B" in err, err)
+
+
+NAMED = """import std.nn: activation
+block Up(d, f, act) {
+  param w: real[d, f] = normal(d ^ -0.5)
+  apply(x: real[b, t, d]) -> real[b, t, f] { return activation(dot(x, w, d), act) }
+}
+"""
+
+
+def test_text_of_a_definition_that_nothing_reaches(run):
+    """a parameter without a default may be a text, which is compared with one"""
+    run("check", run.write("t.lm", NAMED))
+    ordered = NAMED.replace("activation(dot(x, w, d), act)", 'dot(x, w, d) * (if act < "b" then 1 else 0)')
+    err = run("check", run.write("t.lm", ordered), status=1)
+    check("E030" in err, err)

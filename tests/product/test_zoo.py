@@ -14,6 +14,9 @@ NEW = "4.50"
 NEOX = {key: value for key, value in BASE.items() if key != "num_key_value_heads"}
 MAMBA = dict(vocab_size=272, hidden_size=32, num_hidden_layers=3, state_size=8, bos_token_id=None, eos_token_id=None,
              pad_token_id=None)
+# With use_cache, transformers caches keys and values without their gradient.
+GRIFFIN = dict(vocab_size=272, hidden_size=32, intermediate_size=96, attention_window_size=64, use_cache=False,
+               bos_token_id=None, eos_token_id=None, pad_token_id=None)
 BERT = dict(vocab_size=272, hidden_size=32, intermediate_size=56, num_hidden_layers=2, num_attention_heads=4,
             max_position_embeddings=64)
 VIT = dict(BERT, image_size=8, patch_size=4, num_channels=3, num_labels=7)
@@ -30,6 +33,9 @@ CASES = {
     "bert": ("bert", BERT),
     "t5": ("t5", T5),
     "nightly": None,
+    "recurrent_gemma": ("recurrent_gemma", dict(GRIFFIN, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=1), NEW),
+    "recurrent_gemma_wide": ("recurrent_gemma", dict(GRIFFIN, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=2, lru_width=48,
+                                                     conv1d_width=3, logits_soft_cap=5.0, rope_theta=500.0), NEW),
     "gpt2": ("gpt2", GPT2),
     "bert_relu": ("bert", dict(BERT, hidden_act="relu", type_vocab_size=3, layer_norm_eps=1e-5)),
     "vit": ("vit", VIT),
@@ -108,7 +114,8 @@ CASES = {
     "phi_mha": ("phi", dict(BASE, num_key_value_heads=4, partial_rotary_factor=1.0, hidden_act="relu"), NEW),
     "gemma2_uncapped": ("gemma2", dict(BASE, head_dim=16, final_logit_softcapping=None, attn_logit_softcapping=None), NEW),
 }
-LIMITS = dict(gpt2="n_positions", gptj="n_positions", mamba=None, mamba2=None, bloom=None, vit=None, t5=None)   # the key of the greatest number of positions
+# The key of the greatest number of positions.
+LIMITS = dict(gpt2="n_positions", gptj="n_positions", mamba=None, mamba2=None, recurrent_gemma=None, bloom=None, vit=None, t5=None)
 IDS = [(7 * i * i + 3 * i + 5) % 272 for i in range(40)]   # beyond the 16 positions of the original contexts
 COUNT = 12
 ENCODERS = "bert", "vit"
