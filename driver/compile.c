@@ -8,6 +8,7 @@
 #include "driver/fp8.h"
 #include "driver/mesh.h"
 #include "runtime/base/diag_code.h"
+#include "runtime/train/checkpoint_files.h"
 
 enum {
   MIN_CAPACITY = 256
@@ -241,6 +242,18 @@ static void extents_name(lm_plan *p) {
       p->extents[i].name = names[i]; // 0: no axis has this extent
 }
 
+bool lm_compiled_saves_in_background(const lm_compiled *c) {
+  lm_recipe_background how = c->project->recipe->save.background;
+  bool gpu = c->spec.target.kind == LM_TARGET_CUDA;
+  return how == LM_RECIPE_BACKGROUND_ON || (how == LM_RECIPE_BACKGROUND_AUTO && gpu);
+}
+
+static int64_t saving_bytes(const lm_compiled *c) {
+  const lm_recipe_save *s = &c->project->recipe->save;
+  bool saves = c->spec.what & LM_LOWER_TRAIN && s->dir && lm_compiled_saves_in_background(c);
+  return saves ? lm_checkpoint_most_bytes(c->plan, s->max_file) : 0;
+}
+
 lm_status lm_compile(const lm_project *p, const lm_compile_spec *spec, lm_compiled *out) {
   LM_TRY(lm_compile_lower(p, spec, out));
   lm_plan_options o = lm_target_options(&spec->target, spec->exec.tf32);
@@ -253,6 +266,7 @@ lm_status lm_compile(const lm_project *p, const lm_compile_spec *spec, lm_compil
   extents_name(out->plan);
   lm_plan_mesh_place(out->plan, spec->rank);
   out->workspace = lm_target_runtime(&spec->target)->workspace(out->plan, &spec->exec);
+  out->saving = saving_bytes(out);
   return NULL;
 }
 
@@ -271,7 +285,8 @@ int64_t lm_compiled_arenas(const lm_compiled *c) {
 }
 
 int64_t lm_compiled_memory(const lm_compiled *c) {
-  return lm_compiled_arenas(c) + c->workspace;
+  bool gpu = c->spec.target.kind == LM_TARGET_CUDA;
+  return lm_compiled_arenas(c) + c->workspace + (gpu ? 0 : c->saving);
 }
 
 lm_target lm_compiled_machine(const lm_compiled *c, int threads) {

@@ -45,6 +45,7 @@ typedef struct lm_compiled {
   lm_plan *plan;
   int recomputed;    // stashes that spec.recompute has added
   int64_t workspace; // bytes of GEMMs, beyond the arenas
+  int64_t saving;    // bytes of the copy of a checkpoint in the background, in the host's memory
 } lm_compiled;
 
 // Lowers the functions to graph IR, with their parameters.
@@ -59,7 +60,10 @@ lm_status lm_compile(const lm_project *p, const lm_compile_spec *spec, lm_compil
 lm_target lm_compiled_machine(const lm_compiled *c, int threads);
 double lm_compiled_peak(const lm_compiled *c, int threads);
 int64_t lm_compiled_arenas(const lm_compiled *c); // bytes of all arenas
-int64_t lm_compiled_memory(const lm_compiled *c); // with the workspace
+// With the workspace and, on a CPU, the copy of a checkpoint.
+int64_t lm_compiled_memory(const lm_compiled *c);
+// True if checkpoints of the recipe are written in the background.
+bool lm_compiled_saves_in_background(const lm_compiled *c);
 enum {
   LM_PREFILL_CHUNK = 128 // positions that @prefill computes in a call
 };

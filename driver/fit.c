@@ -173,7 +173,8 @@ static lm_status remedy_find(const fitter *x, const char **out) {
 // x->c takes the least memory possible with this micro-batch; it recomputes `most` stashes.
 static lm_status refuse(const fitter *x, int most) {
   const lm_recipe_memory *m = &x->p->recipe->memory;
-  lm_memory_breakdown h = lm_memory_breakdown_make(x->p->ctx->arena, x->c->plan, x->c->workspace);
+  lm_memory_breakdown h =
+      lm_memory_breakdown_make(x->p->ctx->arena, x->c->plan, x->c->workspace, x->c->saving);
   const char *remedy = NULL, *need = need_text(x, lm_compiled_memory(x->c));
   if (x->spec->what & LM_LOWER_TRAIN)
     LM_TRY(remedy_find(x, &remedy));

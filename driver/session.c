@@ -117,7 +117,8 @@ lm_status lm_session_compile_run(lm_session *s, int64_t positions) {
 int64_t lm_session_memory(const lm_session *s) {
   lm_exec_options o = exec_options(s);
   return lm_compiled_arenas(&s->compiled) +
-         lm_target_runtime(&s->target)->workspace(s->compiled.plan, &o);
+         lm_target_runtime(&s->target)->workspace(s->compiled.plan, &o) +
+         (s->target.kind == LM_TARGET_CUDA ? 0 : s->compiled.saving);
 }
 
 const char *lm_session_compute(const lm_session *s) {

@@ -75,25 +75,19 @@ static lm_status foreign_add(lm_trace *t, const char *prefix, lm_port_role role,
   return NULL;
 }
 
-// Fills w with whole tensors, of which each rank may have a part.
+// Fills w with whole tensors, of which each rank may have a part, on rank 0, which writes them.
 static lm_status weights_get(const lm_session *s, lm_port_role role, lm_weights w) {
   enum {
     ELEMENTS = LM_ST_CHUNK / sizeof(float) // of a chunk
   };
   const lm_plan *plan = s->compiled.plan;
-  lm_plan_tensor *v = LM_NEW_N(s->project.ctx->arena, lm_plan_tensor, plan->n_params + 1);
-  lm_rank_tensors all = {.comm = s->comm,
-                         .exec = s->execution.exec,
-                         .plan = plan,
-                         .v = v,
-                         .n = (size_t)plan->n_params};
-  for (int i = 0; i < plan->n_params; i++)
-    v[i] = (lm_plan_tensor){&plan->params[i], role};
+  lm_rank_tensors all = {s->comm, s->execution.exec, plan};
   for (int i = 0; i < plan->n_params; i++)
     for (int64_t at = 0; at < plan->params[i].elements; at += ELEMENTS) {
       int64_t left = plan->params[i].elements - at;
-      LM_TRY(lm_rank_tensors_take(&all, &v[i], at, left < ELEMENTS ? left : ELEMENTS,
-                                  (float *)w.host[i].data + at));
+      LM_TRY(lm_rank_tensor_collect(&all, (lm_plan_tensor){&plan->params[i], role}, at,
+                                    left < ELEMENTS ? left : ELEMENTS, 0,
+                                    (float *)w.host[i].data + at));
     }
   return NULL;
 }

@@ -320,6 +320,8 @@ static void run_options_fill(lm_training *x) {
   x->o.every =
       lm_recipe_every_steps(s->run.recipe, s->project.recipe->save.every, s->run.epoch_tokens);
   x->o.keep = (int)s->project.recipe->save.keep;
+  x->o.max_file = s->project.recipe->save.max_file;
+  x->o.background = lm_compiled_saves_in_background(&s->compiled);
   x->o.progress = (lm_progress){
       .to = x->options.to,
       .terminal = x->options.terminal,

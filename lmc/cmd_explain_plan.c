@@ -20,8 +20,8 @@ lm_status lm_explain_memory(const lm_cli *cli, lm_session *s) {
     LM_TRY(lm_output_file_check(svg));
   LM_TRY(lm_session_sizes(s));
   LM_TRY(lm_session_compile_run(s, 0));
-  lm_memory_breakdown h =
-      lm_memory_breakdown_make(s->project.ctx->arena, s->compiled.plan, s->compiled.workspace);
+  lm_memory_breakdown h = lm_memory_breakdown_make(s->project.ctx->arena, s->compiled.plan,
+                                                   s->compiled.workspace, s->compiled.saving);
   if (svg)
     LM_TRY(lm_memory_picture_write(s, &h, svg));
   lm_buf text = {0};

@@ -48,10 +48,11 @@ static void find_func(lm_memory_breakdown *out, lm_arena *a, const lm_plan *p) {
   out->peak_bytes = live[out->peak];
 }
 
-lm_memory_breakdown lm_memory_breakdown_make(lm_arena *a, const lm_plan *p, int64_t workspace) {
+lm_memory_breakdown lm_memory_breakdown_make(lm_arena *a, const lm_plan *p, int64_t workspace,
+                                             int64_t saving) {
   lm_memory_breakdown out = {0};
   find_func(&out, a, p);
-  out.v = LM_NEW_N(a, lm_memory_item, LM_ARENAS + (out.func ? out.func->n_live : 0) + 2);
+  out.v = LM_NEW_N(a, lm_memory_item, LM_ARENAS + (out.func ? out.func->n_live : 0) + 3);
   for (int i = 0; i < LM_ARENAS; i++)
     if (i != LM_ARENA_WORK && p->arena_bytes[i]) // whose values are listed below
       out.v[out.n++] = (lm_memory_item){
@@ -61,6 +62,8 @@ lm_memory_breakdown lm_memory_breakdown_make(lm_arena *a, const lm_plan *p, int6
       };
   if (workspace)
     out.v[out.n++] = (lm_memory_item){.label = "GEMM workspace", .bytes = workspace, .n = 1};
+  if (saving)
+    out.v[out.n++] = (lm_memory_item){.label = "copy of a checkpoint", .bytes = saving, .n = 1};
   for (int i = 0; out.func && i < out.func->n_live; i++) {
     const lm_plan_live *l = &out.func->live[i];
     if (l->first <= out.peak && out.peak <= l->last)

@@ -21,7 +21,8 @@ typedef struct lm_memory_breakdown {
 } lm_memory_breakdown;
 
 lm_memory_breakdown lm_memory_breakdown_make(lm_arena *a, const lm_plan *p,
-                                             int64_t workspace); // of GEMMs, beyond the arenas
+                                             int64_t workspace, // of GEMMs, beyond the arenas
+                                             int64_t saving);   // the copy of a checkpoint
 // Live bytes at each of the f->n_steps steps.
 int64_t *lm_memory_live(lm_arena *a, const lm_plan_func *f);
 const char *

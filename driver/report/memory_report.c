@@ -38,14 +38,16 @@ void lm_report_memory(const lm_session *s, const lm_memory_breakdown *h, lm_buf 
 void lm_report_memory_json(const lm_session *s, const lm_memory_breakdown *h, lm_buf *out) {
   int64_t workspace = s->compiled.workspace;
   lm_buf_printf(out, "{\"bytes\": %lld, \"micro\": %lld, \"recomputed\": %d, \"arenas\": {",
-                (long long)(lm_compiled_arenas(&s->compiled) + workspace),
-                (long long)lm_run_micro(&s->run), s->fit.recomputed);
+                (long long)lm_compiled_memory(&s->compiled), (long long)lm_run_micro(&s->run),
+                s->fit.recomputed);
   for (int i = 0; i < LM_ARENAS; i++)
     lm_buf_printf(out, "%s\"%s\": %lld", i ? ", " : "", lm_arena_names[i],
                   (long long)s->compiled.plan->arena_bytes[i]);
   lm_buf_printf(out,
-                "}, \"workspace\": %lld, \"peak_step\": %d, \"peak_live\": %lld, \"holders\": [",
-                (long long)workspace, h->peak, (long long)h->peak_bytes);
+                "}, \"workspace\": %lld, \"saving\": %lld, \"peak_step\": %d, \"peak_live\": %lld, "
+                "\"holders\": [",
+                (long long)workspace, (long long)s->compiled.saving, h->peak,
+                (long long)h->peak_bytes);
   for (int i = 0; i < h->n; i++) {
     lm_buf_puts(out, i ? ", {\"label\": " : "{\"label\": ");
     lm_buf_json(out, h->v[i].label);

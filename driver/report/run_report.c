@@ -16,18 +16,24 @@ enum {
 // ---- the plan
 
 static void memory_line(const lm_session *s, lm_buf *b) {
-  int64_t workspace = s->compiled.workspace;
-  lm_show_bytes(b, (double)(lm_compiled_arenas(&s->compiled) + workspace));
+  int64_t workspace = s->compiled.workspace, saving = s->compiled.saving;
+  lm_show_bytes(b, (double)lm_compiled_memory(&s->compiled));
   for (int i = 0; i < LM_ARENAS; i++) {
     if (!s->compiled.plan->arena_bytes[i] || i == LM_ARENA_IO) // which is small
       continue;
     lm_buf_printf(b, "%s%s ", i ? ", " : ": ", lm_arena_titles[i]);
     lm_show_bytes(b, (double)s->compiled.plan->arena_bytes[i]);
   }
-  if (!workspace)
+  if (workspace) {
+    lm_buf_puts(b, ", GEMM workspace ");
+    lm_show_bytes(b, (double)workspace);
+  }
+  if (!saving)
     return;
-  lm_buf_puts(b, ", GEMM workspace ");
-  lm_show_bytes(b, (double)workspace);
+  lm_buf_puts(b, s->target.kind == LM_TARGET_CUDA
+                     ? "; in the host's memory the copy of a checkpoint, "
+                     : ", copy of a checkpoint ");
+  lm_show_bytes(b, (double)saving);
 }
 
 // Prints nothing for a finished run.

@@ -293,6 +293,11 @@ typedef enum {
   LM_RECIPE_RESUME_AUTO,
   LM_RECIPE_RESUME_NEVER
 } lm_recipe_resume;
+typedef enum {
+  LM_RECIPE_BACKGROUND_AUTO,
+  LM_RECIPE_BACKGROUND_ON,
+  LM_RECIPE_BACKGROUND_OFF
+} lm_recipe_background;
 typedef struct lm_recipe_save {
   const char *dir; // NULL: nothing is saved
   lm_loc loc;
@@ -300,6 +305,8 @@ typedef struct lm_recipe_save {
   int64_t keep; // number of checkpoints; 0: all
   lm_recipe_watch best;
   lm_recipe_resume resume;
+  int64_t max_file; // bytes of tensors in a file
+  lm_recipe_background background;
 } lm_recipe_save;
 
 typedef enum {

@@ -408,6 +408,12 @@ static void read_stop(const lm_reader *d) {
                                 lm_read_arg_number(d, key, e, "min_delta", file)};
 }
 
+static lm_recipe_background read_background(const ast_expr *e) {
+  return lm_read_is_word(e, "on")    ? LM_RECIPE_BACKGROUND_ON
+         : lm_read_is_word(e, "off") ? LM_RECIPE_BACKGROUND_OFF
+                                     : LM_RECIPE_BACKGROUND_AUTO;
+}
+
 static void read_save(const lm_reader *d) {
   static const char key[] = "recipe.save";
   const ast_expr *e = lm_read_value(d, key);
@@ -426,6 +432,8 @@ static void read_save(const lm_reader *d) {
   s->best = read_watch(d, lm_read_arg(d, key, e, "best"));
   s->resume = lm_read_is_word(lm_read_arg(d, key, e, "resume"), "never") ? LM_RECIPE_RESUME_NEVER
                                                                          : LM_RECIPE_RESUME_AUTO;
+  s->max_file = (int64_t)lm_read_arg_number(d, key, e, "max_file", file);
+  s->background = read_background(lm_read_arg(d, key, e, "background"));
 }
 
 static void read_compile(const lm_reader *d) {

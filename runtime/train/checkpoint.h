@@ -3,6 +3,7 @@
 //                          those of evaluations if the optimizer has `eval`
 //   optimizer.safetensors  optimizer state in the same form, with the state's name as a prefix:
 //                          m.layers.17.attn.wq
+//                          each in several files if it is large (checkpoint_files.h)
 //   state.json             step, seed, the settings that must not change on resume, and the
 //   position
 //                          of the run
@@ -46,12 +47,30 @@ typedef struct lm_checkpoint {
 // Bytes of a checkpoint's tensors on disk.
 int64_t lm_checkpoint_bytes(const lm_plan *plan);
 
-// All ranks call it; rank 0 saves dir/step-…, then removes older checkpoints until `keep` remain
-// (0: removes none). `also`
-// (-1: none) is a further step to keep, the best one. LM_USER: a parameter or a state is not
-// finite; nothing is saved.
-lm_status lm_checkpoint_save(const lm_trainer *t, const char *dir, const lm_checkpoint *c, int keep,
-                             int64_t also);
+typedef struct lm_checkpoint_options {
+  const char *dir;  // receives the folder step-…
+  int64_t max_file; // bytes of tensors in a file
+  int keep;         // afterwards older checkpoints are removed until so many remain; 0: none is
+  int64_t also;     // a further step to keep, the best one; -1: none
+  bool background;  // a thread writes a copy in the host's memory while the caller continues
+} lm_checkpoint_options;
+
+// A checkpoint that is being written. Each rank writes its part of the files; the folder has its
+// final name when all are complete. All ranks call `begin` and `end` in the same order, with the
+// same options.
+typedef struct lm_checkpoint_saving lm_checkpoint_saving;
+// Returns when the values have been written or, in the background, copied. LM_USER: a parameter or
+// a state is not finite; nothing is saved. *out is NULL after an error.
+lm_status lm_checkpoint_save_begin(const lm_trainer *t, const lm_checkpoint *c,
+                                   const lm_checkpoint_options *o, lm_checkpoint_saving **out);
+// True if the files of this rank are complete or have failed, so that `end` does not wait for them.
+bool lm_checkpoint_save_written(const lm_checkpoint_saving *x);
+// Waits, and publishes the checkpoint. Frees x. After an error there is no checkpoint of that step,
+// and the others are as before.
+lm_status lm_checkpoint_save_end(lm_checkpoint_saving *x);
+// Waits for this rank's files and frees x, which may be NULL, without a checkpoint: of a run that
+// has failed.
+void lm_checkpoint_save_abandon(lm_checkpoint_saving *x);
 
 typedef enum {
   LM_CHECKPOINT_STATE = 1,

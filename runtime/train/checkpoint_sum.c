@@ -11,7 +11,7 @@
 #include "runtime/base/file.h"
 
 enum {
-  TEXT_MAX = 1 << 16
+  TEXT_MAX = 1 << 20
 };
 
 // Reads one complete piece; *out_n < LM_SUM_PIECE at the end of the file.
@@ -93,33 +93,74 @@ static size_t sealed_bytes(const lm_buf *b) {
   return memcmp(seal, b->p + b->n - SEAL, SEAL) ? 0 : b->n - SEAL;
 }
 
+// A line of checksums.txt.
+typedef struct entry {
+  const char *name;
+  size_t n; // bytes of the name
+  lm_sum sum;
+} entry;
+
+// Sets *out to the entry of the line at *at, and *at to the next line; false: there is none.
+static bool entry_next(const char **at, entry *out) {
+  const char *line = *at;
+  char *end;
+  if (!*line)
+    return false;
+  out->sum.bytes = strtoull(line, &end, 10);
+  out->sum.hash = strtoull(end, &end, 16);
+  out->name = end + (*end == ' ');
+  out->n = strcspn(out->name, "\n");
+  *at = out->name + out->n;
+  *at += **at == '\n';
+  return true;
+}
+
 static bool sum_find(const char *text, const char *file, lm_sum *out) {
-  for (const char *line = text; *line; line += strcspn(line, "\n"), line += *line == '\n') {
-    char *at;
-    out->bytes = strtoull(line, &at, 10);
-    out->hash = strtoull(at, &at, 16);
-    size_t n = strlen(file);
-    if (*at == ' ' && !strncmp(at + 1, file, n) && at[1 + n] == '\n')
+  for (entry e; entry_next(&text, &e);)
+    if (e.n == strlen(file) && !memcmp(e.name, file, e.n)) {
+      *out = e.sum;
       return true;
-  }
+    }
   return false;
 }
 
-static lm_status file_check(lm_arena *a, const char *folder, const char *text, const char *file,
+static lm_status file_check(lm_arena *a, const char *folder, const char *file, lm_sum was,
                             const char **out_damage) {
   char *path = lm_path_join(a, folder, file);
-  lm_sum is, was;
-  if (!sum_find(text, file, &was))
-    *out_damage = lm_arena_printf(a, "%s has no line for %s",
-                                  lm_path_join(a, folder, LM_CHECKPOINT_SUMS), file);
-  else if (!file_sum(path, &is))
+  lm_sum is;
+  if (!file_sum(path, &is))
     return unreadable(a, path, out_damage);
-  else if (is.bytes != was.bytes)
+  if (is.bytes != was.bytes)
     *out_damage = lm_arena_printf(a, "%s has %" PRIu64 " bytes, expected %" PRIu64, path, is.bytes,
                                   was.bytes);
   else if (is.hash != was.hash)
     *out_damage = lm_arena_printf(a, "%s: the checksum is %016" PRIx64 ", expected %016" PRIx64,
                                   path, is.hash, was.hash);
+  return NULL;
+}
+
+// True if this is the name of one of the files of `set`: model-00001-of-00002.safetensors or
+// model.safetensors.index.json of model.safetensors.
+static bool is_part(const char *name, const char *set) {
+  size_t n = strlen(set), stem = strcspn(set, ".");
+  bool index = !strncmp(name, set, n) && !strcmp(name + n, ".index.json");
+  return index || (!strncmp(name, set, stem) && name[stem] == '-');
+}
+
+// Checks the file, or all of several.
+static lm_status files_check(lm_arena *a, const char *folder, const char *text, const char *file,
+                             const char **out_damage) {
+  lm_sum was;
+  if (sum_find(text, file, &was))
+    return file_check(a, folder, file, was, out_damage);
+  if (!sum_find(text, lm_arena_printf(a, "%s.index.json", file), &was))
+    *out_damage = lm_arena_printf(a, "%s has no line for %s",
+                                  lm_path_join(a, folder, LM_CHECKPOINT_SUMS), file);
+  for (entry e; !*out_damage && entry_next(&text, &e);) {
+    const char *name = lm_arena_strndup(a, e.name, e.n);
+    if (is_part(name, file))
+      LM_TRY(file_check(a, folder, name, e.sum, out_damage));
+  }
   return NULL;
 }
 
@@ -132,7 +173,7 @@ static lm_status text_check(lm_arena *a, const char *folder, lm_buf *text, const
   }
   text->p[lines] = 0;
   for (int i = 0; i < n && !*out_damage; i++)
-    LM_TRY(file_check(a, folder, text->p, files[i], out_damage));
+    LM_TRY(files_check(a, folder, text->p, files[i], out_damage));
   return NULL;
 }
 

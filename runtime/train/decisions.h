@@ -7,7 +7,7 @@
 
 typedef enum {
   LM_AT_RESULT, // after the result of the step: verdict, why, evaluate
-  LM_AT_END,    // after evaluations and samples, and before the first step: the next three
+  LM_AT_END,    // after evaluations and samples, and before the first step: the next four
   LM_AT_SAVE    // before a checkpoint: not_finite
 } lm_moment;
 
@@ -18,6 +18,7 @@ typedef struct lm_decisions {
   int interrupted;        // the signal that ends the run; 0: none
   bool over;              // this step is the last one, also by a signal or early stopping
   bool save;              // a checkpoint is due
+  bool written;           // that in the background is written, on all ranks
   const char *not_finite; // a parameter that is no longer finite; NULL: none
 } lm_decisions;
 #endif

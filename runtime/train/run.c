@@ -24,10 +24,12 @@ typedef struct {
   lm_run_log *log;    // NULL: no folder
   const char *newest; // folder of the newest checkpoint that was saved or resumed; NULL: none
   int64_t saved;      // step of the newest checkpoint in the run's own folder; -1: none
-  int lock;           // lock of the run's folder that this run owns; 0: none
-  bool evals_empty;   // an evaluation without weight was reported
-  bool best;          // an evaluation of this step is the best so far
-  lm_decisions now;   // of the current step
+  lm_checkpoint_saving *saving; // that is being written in the background; NULL: none
+  int64_t saving_step;          // its step
+  int lock;                     // lock of the run's folder that this run owns; 0: none
+  bool evals_empty;             // an evaluation without weight was reported
+  bool best;                    // an evaluation of this step is the best so far
+  lm_decisions now;             // of the current step
 } run;
 
 static lm_timeline *timeline_of(const run *r) {
@@ -227,22 +229,68 @@ static lm_status checkpoint_prepare(run *r) {
   return NULL;
 }
 
+// The outcome of a checkpoint in the background. A failure of the run itself ends it.
+static lm_status background_judge(run *r, lm_status s) {
+  if (!s || s->kind != LM_ENV)
+    return s;
+  lm_status lost = lm_comm_check(r->o->comm);
+  if (lost) {
+    lm_status_free(lost);
+    return s;
+  }
+  warn(r, lm_arena_printf(r->arena, "%s\n  this step is not saved; the run continues%s%s", s->text,
+                          r->newest ? ", and the newest checkpoint is " : " without a checkpoint",
+                          r->newest ? r->newest : ""));
+  lm_status_free(s);
+  return NULL;
+}
+
+static lm_status saving_end(run *r) {
+  lm_checkpoint_saving *x = r->saving;
+  r->saving = NULL;
+  LM_TRY(lm_checkpoint_save_end(x));
+  r->saved = r->saving_step;
+  r->newest = lm_checkpoint_path(r->arena, r->o->dir, r->saved);
+  return lm_run_log_draw(r->log);
+}
+
+// Waits for the checkpoint in the background, if there is one.
+static lm_status background_end(run *r) {
+  return r->saving ? background_judge(r, saving_end(r)) : NULL;
+}
+
+static lm_status saving_begin(run *r, bool background) {
+  const lm_run_options *o = r->o;
+  lm_checkpoint_options how = {
+      .dir = o->dir,
+      .max_file = o->max_file ? o->max_file : INT64_MAX,
+      .keep = o->keep,
+      .also = o->best.eval >= 0 ? r->state.best_step : -1,
+      .background = background,
+  };
+  r->saving_step = r->state.step;
+  return lm_checkpoint_save_begin(o->trainer, &r->state, &how, &r->saving);
+}
+
+// The last checkpoint is not in the background: the run would wait for it at once.
 static lm_status save(run *r) {
   const lm_run_options *o = r->o;
   const lm_trainer_options *t = lm_trainer_options_of(o->trainer);
+  bool background = o->background && !r->now.over;
+  double start = lm_timeline_now(timeline_of(r));
+  LM_TRY(background_end(r));
   if (!o->dir || r->saved == r->state.step)
     return NULL;
   r->state.guard.rollbacks = 0;
-  double start = lm_timeline_now(timeline_of(r));
-  int64_t best = o->best.eval >= 0 ? r->state.best_step : -1;
   LM_TRY(lm_rank_params_compare(o->comm, t->exec, t->plan));
   LM_TRY(lm_comm_settle(o->comm, "the data", checkpoint_prepare(r)));
-  LM_TRY(lm_comm_settle(o->comm, "a checkpoint",
-                        lm_checkpoint_save(o->trainer, o->dir, &r->state, o->keep, best)));
+  lm_status s = saving_begin(r, background);
+  if (background)
+    s = background_judge(r, s);
+  else if (!s)
+    s = saving_end(r);
   lm_timeline_add(timeline_of(r), LM_ROW_SAVE, "checkpoint", NULL, r->state.step, start);
-  r->saved = r->state.step;
-  r->newest = lm_checkpoint_path(r->arena, o->dir, r->saved);
-  return lm_run_log_draw(r->log);
+  return s;
 }
 
 // ---- evaluations
@@ -324,6 +372,10 @@ static lm_status end_decide(run *r, lm_decisions *d) {
   int64_t step = r->state.step;
   d->interrupted = lm_interrupted();
   LM_TRY(lm_comm_any(r->o->comm, "the end of the step", &d->interrupted));
+  int writing = r->saving && !lm_checkpoint_save_written(r->saving);
+  if (r->saving)
+    LM_TRY(lm_comm_any(r->o->comm, "the checkpoint in the background", &writing));
+  d->written = r->saving && !writing;
   d->over = step >= r->o->steps || d->interrupted || r->out->stopped_early;
   d->save = d->over || r->best || (r->o->every && step % r->o->every == 0 && !r->state.guard.bad);
   return NULL;
@@ -399,6 +451,7 @@ static bool batches_suffice(const run *r, int64_t shift) {
 static lm_status step_rollback(run *r, int64_t step, const char *why) {
   lm_guard then = r->state.guard;
   lm_checkpoint_choice from;
+  LM_TRY(background_end(r));
   if (!r->newest || then.rollbacks >= r->o->guard.rollback)
     return give_up(r, step, why);
   LM_TRY(lm_checkpoint_load(r->arena, r->o->trainer, r->newest, &r->state, &from));
@@ -487,6 +540,8 @@ static lm_status step_run(run *r) {
   if (o->after_step)
     LM_TRY(o->after_step(o->user, step, x, &r->progress));
   LM_TRY(decide(r, LM_AT_END, x));
+  if (r->now.written)
+    LM_TRY(background_end(r));
   if (r->now.save)
     LM_TRY(save_or_rollback(r, step));
   lm_progress_pause(&r->progress);
@@ -555,6 +610,19 @@ static void outcome_report(run *r) {
   lm_run_outcome_say(&r->progress, r->out, r->o->steps, saved, stop_text(r));
 }
 
+// The checkpoint in the background of a run that ends with the error s. Ranks may have failed at
+// different moments, so they cannot agree to publish it.
+static lm_status background_close(run *r, lm_status s) {
+  if (!s || !r->saving)
+    return s;
+  if (r->o->comm)
+    lm_checkpoint_save_abandon(r->saving);
+  else
+    lm_status_free(background_end(r));
+  r->saving = NULL;
+  return s;
+}
+
 lm_status lm_run_train(const lm_run_options *o, lm_run_outcome *out) {
   *out = (lm_run_outcome){0};
   run r = {.o = o,
@@ -572,6 +640,7 @@ lm_status lm_run_train(const lm_run_options *o, lm_run_outcome *out) {
   lm_interrupts signals;
   lm_interrupts_catch(&signals);
   lm_status s = train(&r);
+  s = background_close(&r, s);
   lm_interrupts_release(&signals);
   lm_run_log_close(r.log);
   if (r.lock)

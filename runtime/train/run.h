@@ -1,5 +1,9 @@
 // run.h - the training loop: steps, metrics, evaluations, checkpoints, resuming, interruption.
 //
+// A checkpoint in the background is written by a thread from a copy in the host's memory. There is
+// one at a time: the next one waits, and so do a rollback and the end of the run. If it fails, that
+// is reported and the run continues; a checkpoint in the foreground that fails ends the run.
+//
 // The guard (guard.h) skips bad steps or rolls the run back to its newest checkpoint.
 //
 // A run that restarts in its folder, or resumes from one of its older checkpoints, moves the
@@ -43,10 +47,12 @@ typedef struct lm_run_options {
   lm_comm *comm;       // the trainer's; rank 0 writes, reports and decides. NULL: one process
   int64_t steps;       // the last step
   uint64_t seed;
-  const char *dir; // folder of the run; NULL: nothing is written
-  int lock;        // lock of dir that the caller holds; 0: lm_run_train locks dir
-  int64_t every;   // steps between checkpoints; 0: only after the last step
-  int keep;        // maximum number of checkpoints; 0: no limit
+  const char *dir;  // folder of the run; NULL: nothing is written
+  int lock;         // lock of dir that the caller holds; 0: lm_run_train locks dir
+  int64_t every;    // steps between checkpoints; 0: only after the last step
+  int keep;         // maximum number of checkpoints; 0: no limit
+  int64_t max_file; // bytes of tensors in a file of a checkpoint; 0: no limit
+  bool background;  // checkpoints are written while the run continues; all but the last
   lm_resume resume;
   const char *resume_path;
   const lm_train_key *keys; // saved with each checkpoint (checkpoint.h)

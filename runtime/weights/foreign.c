@@ -447,7 +447,7 @@ lm_status lm_foreign_export(const lm_foreign *f, const char *path, lm_st_dtype d
   if (!s)
     s = export_data(f, w, tensors);
   if (!s)
-    s = lm_st_writer_finish(w);
+    s = lm_st_writer_finish(w, &(lm_sum){0});
   else
     lm_st_writer_abort(w);
   lm_free(tensors);

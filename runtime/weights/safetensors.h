@@ -12,7 +12,7 @@
 
 enum {
   LM_ST_RANK = 8,
-  LM_ST_CHUNK = 16 << 20 // bytes that are read from a source at a time
+  LM_ST_CHUNK = 16 << 20 // bytes that are written at a time
 };
 const char *lm_st_dtype_name(lm_st_dtype t); // "F32"
 int lm_st_dtype_bytes(lm_st_dtype t);
@@ -36,9 +36,10 @@ void lm_st_to_f32(lm_st_dtype t, const void *data, int64_t from, int64_t n, floa
 void lm_st_from_f32(lm_st_dtype t, const float *x, int64_t n, void *out);
 void lm_st_shape_print(lm_buf *b, const int64_t *shape, int rank); // "[2, 3]"
 
-// ---- reading. `path` is a file or a folder. In a folder, model.safetensors.index.json names the
-// files; without it, the file is model.safetensors; without either, every *.safetensors file is
-// read. LM_USER: malformed content. LM_ENV: a system call failed.
+// ---- reading. `path` is a file, NAME of tensors in several files, which NAME.index.json names, or
+// a folder. In a folder, model.safetensors.index.json names the files; without it, the file is
+// model.safetensors; without either, every *.safetensors file is read. LM_USER: malformed content.
+// LM_ENV: a system call failed.
 typedef struct lm_st lm_st;
 lm_status lm_st_open(const char *path, lm_st **out);
 void lm_st_close(lm_st *st); // st may be NULL
@@ -57,13 +58,9 @@ typedef struct lm_st_writer lm_st_writer;
 lm_status lm_st_writer_create(const char *path, const lm_st_tensor *tensors, size_t n,
                               lm_st_writer **out);
 lm_status lm_st_writer_append(lm_st_writer *w, const void *data, size_t bytes);
-lm_status lm_st_writer_finish(lm_st_writer *w); // frees w, also on failure
+// Frees w, also on failure. *out_sum: checksum of the file.
+lm_status lm_st_writer_finish(lm_st_writer *w, lm_sum *out_sum);
 void lm_st_writer_abort(lm_st_writer *w); // removes the temporary file, frees w; w may be NULL
 // Writes all tensors from their `data`.
 lm_status lm_st_write(const char *path, const lm_st_tensor *tensors, size_t n);
-// Writes all tensors from `read`, which copies n elements of tensor i, the first at index `first`.
-// *out_sum: checksum of the file.
-typedef lm_status lm_st_source(void *user, size_t i, int64_t first, int64_t n, void *out);
-lm_status lm_st_write_from(const char *path, const lm_st_tensor *tensors, size_t n,
-                           lm_st_source *read, void *user, lm_sum *out_sum);
 #endif

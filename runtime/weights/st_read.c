@@ -295,30 +295,41 @@ static lm_status ambiguity_check(const char *folder, const char *single, const j
                  folder);
 }
 
+static lm_status index_open(lm_st *st, const char *folder, const char *index, const char *single) {
+  json_t *j;
+  LM_TRY(lm_json_read(index, HEADER_MAX, &j));
+  const json_t *map = json_object_get(j, "weight_map");
+  lm_status s = single ? ambiguity_check(folder, single, map) : NULL;
+  if (!s)
+    s = indexed_open(st, folder, index, map);
+  if (!s)
+    s = names_sort(st);
+  if (!s)
+    s = index_check(st, index, map);
+  json_decref(j);
+  return s;
+}
+
+static const char *index_of(const lm_st *st, const char *path) {
+  return lm_arena_printf(st->arena, "%s.index.json", path);
+}
+
 static lm_status folder_open(lm_st *st, const char *folder) {
-  char *index = lm_path_join(st->arena, folder, "model.safetensors.index.json");
   char *single = lm_path_join(st->arena, folder, "model.safetensors");
-  if (!access(index, F_OK)) {
-    json_t *j;
-    LM_TRY(lm_json_read(index, HEADER_MAX, &j));
-    const json_t *map = json_object_get(j, "weight_map");
-    lm_status s = ambiguity_check(folder, single, map);
-    if (!s)
-      s = indexed_open(st, folder, index, map);
-    if (!s)
-      s = names_sort(st);
-    if (!s)
-      s = index_check(st, index, map);
-    json_decref(j);
-    return s;
-  }
+  const char *index = index_of(st, single);
+  if (!access(index, F_OK))
+    return index_open(st, folder, index, single);
   LM_TRY(access(single, F_OK) ? all_open(st, folder) : file_open(st, single));
   return names_sort(st);
 }
 
 static lm_status any_open(lm_st *st, const char *path) {
   struct stat info;
-  if (stat(path, &info))
+  const char *index = index_of(st, path);
+  bool found = !stat(path, &info);
+  if (!found && errno == ENOENT && !access(index, F_OK))
+    return index_open(st, lm_path_dir(st->arena, path), index, NULL);
+  if (!found)
     return lm_fail_errno("cannot open %s", path);
   if (S_ISDIR(info.st_mode))
     return folder_open(st, path);

@@ -127,7 +127,7 @@ static lm_status folder_sync(const char *path) {
   return s;
 }
 
-static lm_status writer_finish(lm_st_writer *w, lm_sum *out_sum) {
+lm_status lm_st_writer_finish(lm_st_writer *w, lm_sum *out_sum) {
   lm_status s = finish(w);
   if (s) {
     lm_st_writer_abort(w);
@@ -139,10 +139,6 @@ static lm_status writer_finish(lm_st_writer *w, lm_sum *out_sum) {
   return s;
 }
 
-lm_status lm_st_writer_finish(lm_st_writer *w) {
-  return writer_finish(w, &(lm_sum){0});
-}
-
 void lm_st_writer_abort(lm_st_writer *w) {
   if (!w)
     return;
@@ -151,44 +147,22 @@ void lm_st_writer_abort(lm_st_writer *w) {
   writer_free(w);
 }
 
-static lm_status append_all(lm_st_writer *w, const lm_st_tensor *tensors, size_t n,
-                            lm_st_source *read, void *user) {
-  char *buffer = lm_alloc(LM_ST_CHUNK);
-  lm_status s = NULL;
+static lm_status append_all(lm_st_writer *w, const lm_st_tensor *tensors, size_t n) {
   for (size_t i = 0; i < n; i++) {
-    int64_t elements = 1;
-    int64_t size = lm_st_dtype_bytes(tensors[i].dtype);
+    size_t bytes = (size_t)lm_st_dtype_bytes(tensors[i].dtype);
     for (int k = 0; k < tensors[i].rank; k++)
-      elements *= tensors[i].shape[k];
-    for (int64_t at = 0, some; !s && at < elements; at += some) {
-      some = elements - at < LM_ST_CHUNK / size ? elements - at : LM_ST_CHUNK / size;
-      s = read(user, i, at, some, buffer);
-      if (!s)
-        s = lm_st_writer_append(w, buffer, (size_t)(some * size));
-    }
+      bytes *= (size_t)tensors[i].shape[k];
+    LM_TRY(lm_st_writer_append(w, tensors[i].data, bytes));
   }
-  lm_free(buffer);
-  return s;
-}
-
-lm_status lm_st_write_from(const char *path, const lm_st_tensor *tensors, size_t n,
-                           lm_st_source *read, void *user, lm_sum *out_sum) {
-  lm_st_writer *w;
-  LM_TRY(lm_st_writer_create(path, tensors, n, &w));
-  lm_status s = append_all(w, tensors, n, read, user);
-  if (!s)
-    return writer_finish(w, out_sum);
-  lm_st_writer_abort(w);
-  return s;
-}
-
-static lm_status data_read(void *user, size_t i, int64_t first, int64_t n, void *out) {
-  const lm_st_tensor *x = &((const lm_st_tensor *)user)[i];
-  int64_t size = lm_st_dtype_bytes(x->dtype);
-  memcpy(out, (const char *)x->data + first * size, (size_t)(n * size));
   return NULL;
 }
 
 lm_status lm_st_write(const char *path, const lm_st_tensor *tensors, size_t n) {
-  return lm_st_write_from(path, tensors, n, data_read, (void *)tensors, &(lm_sum){0});
+  lm_st_writer *w;
+  LM_TRY(lm_st_writer_create(path, tensors, n, &w));
+  lm_status s = append_all(w, tensors, n);
+  if (!s)
+    return lm_st_writer_finish(w, &(lm_sum){0});
+  lm_st_writer_abort(w);
+  return s;
 }

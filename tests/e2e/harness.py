@@ -26,6 +26,16 @@ def load(path):
     return out
 
 
+def sharded(folder, name):
+    """the tensors of a set of a checkpoint, in one file or in those that its index names"""
+    index = os.path.join(folder, f"{name}.safetensors.index.json")
+    if not os.path.exists(index):
+        return load(os.path.join(folder, f"{name}.safetensors"))
+    files = json.load(open(index))["weight_map"]
+    parts = {file: load(os.path.join(folder, file)) for file in set(files.values())}
+    return {tensor: parts[file][tensor] for tensor, file in files.items()}
+
+
 def save(path, tensors):
     names = {np.dtype("<f4"): "F32", np.dtype("<i4"): "I32"}
     head, at = {}, 0

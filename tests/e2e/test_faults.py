@@ -38,7 +38,8 @@ class Faulty:
         self.train(run, "base", "--steps", 1)
         shutil.copytree(run.path("base"), run.path("whole"))
         self.train(run, "whole")
-        self.end = folder_bytes(run.path("whole/step-000002"))
+        self.last = "step-000002"
+        self.end = folder_bytes(run.path("whole", self.last))
 
     def train(self, command, folder, *args, fault=None):
         """(status, stderr)"""
@@ -55,7 +56,7 @@ class Faulty:
 
     def recovers(self, what):
         self.train(self.run, "run")
-        check(folder_bytes(self.run.path("run/step-000002")) == self.end, f"{what}: the final checkpoint differs from an undisturbed run")
+        check(folder_bytes(self.run.path("run", self.last)) == self.end, f"{what}: the final checkpoint differs from an undisturbed run")
         left = [f for f in os.listdir(self.run.path("run")) if f.startswith(".") or f.endswith(".tmp")]
         check(not left, f"{what}: {left} are left behind")
 
@@ -81,6 +82,26 @@ def test_every_write(run):
 
 def test_every_write_of_kernels(run):
     writes_fail(Faulty(run), False, 1 if run.nightly else 29 if run.slow else 17)
+
+
+def test_full_disk_in_the_background(run):
+    """a checkpoint in the background that fails is reported and the run continues; the last one must succeed"""
+    f = Faulty(run)
+    text = TINY.replace("keep = 2", "keep = 2, max_file = 4 kB, background = on").replace("run = 2 steps", "run = 5 steps")
+    f.file = run.write("tiny.lm", text)
+    remove(run.path("whole"))
+    shutil.copytree(run.path("base"), run.path("whole"))
+    f.train(run, "whole")
+    f.end, f.last, n, continued = folder_bytes(run.path("whole/step-000005")), "step-000005", total(f, True, "writes"), 0
+    for at in range(1, n + 1, 1 if run.nightly else 61 if run.slow else 29):
+        f.again(True)
+        code, err = f.train(f.faulty, "run", fault=f"write={at}")
+        reported = re.search(r"checkpoint of step (\d): .*No space left on device\n  this step is not saved; the run continues", err)
+        check("Sanitizer" not in err and (code == 0 or code == 2 and "No space left on device" in err), f"write {at}: status {code}: {err}")
+        check(not reported or (code == 0 and int(reported[1]) < 5), f"write {at}: {err}")
+        continued += bool(reported)
+        f.recovers(f"write {at}")
+    check(continued > 1, "no checkpoint in the background failed")
 
 
 def test_every_allocation(run):

@@ -43,7 +43,7 @@ def curves_check(run, one, many, what):
 
 
 def model(run, **how):
-    return small(run, steps=20, rows=8, drop=0.1, lr="1e-3", more=f"{SAVE}; {TP}", **{"micro": 64, **how})
+    return small(run, **{"steps": 20, "rows": 8, "drop": 0.1, "lr": "1e-3", "more": f"{SAVE}; {TP}", "micro": 64, **how})
 
 
 def test_as_one_process(run):
@@ -243,10 +243,11 @@ KEEP = """optimizer keep(lr) {
 
 
 def test_other_mesh(run):
-    """Parameters and optimizer states of 1, 4, 4, 2 and 1 ranks in turn, which no step changes: the same bytes. A micro-batch that one
-    process has chosen is chosen again where the mesh does not divide its rows."""
+    """Parameters and optimizer states of 1, 4, 4, 2 and 1 ranks in turn, which no step changes: the same bytes, in files that the ranks
+    write. A micro-batch that one process has chosen is chosen again where the mesh does not divide its rows."""
     mpi_needed(run)
-    file = small(run, steps=10, rows=8, more=f'save = checkpoint("run", every = 2 steps, keep = all); {TP}')
+    saved = 'save = checkpoint("run", every = 1 steps, keep = all, max_file = 40 kB, background = on)'
+    file = small(run, steps=10, rows=8, more=f"{saved}; {TP}")
     text = open(file).read().replace("recipe Small", KEEP + "recipe Small").replace("adamw(lr = 3e-3)", "keep(lr = 1e-3)")
     open(file, "w").write(re.sub(r"group .*\n", "", text).replace("micro = 128 tokens", "micro = auto"))
     out = run.path("run")
@@ -258,10 +259,12 @@ def test_other_mesh(run):
         if not i:
             open(run.path("run/run.json"), "w").write(json.dumps({**record, "micro": 16}))   # what less memory would have given
     first = folder_bytes(os.path.join(out, "step-000002"))
-    for step in (4, 6, 8, 10):
+    check(len(first) > 8, str(sorted(first)))
+    for step in range(3, 11):   # the odd ones in the background
         now = folder_bytes(os.path.join(out, f"step-{step:06d}"))
-        for name in ("model.safetensors", "optimizer.safetensors"):
-            check(now[name] == first[name], f"step {step}: {name} differs")
+        check(now.keys() == first.keys(), str(sorted(now)))
+        for name in now:
+            check(now[name] == first[name] or name in ("state.json", "checksums.txt"), f"step {step}: {name} differs")
     mesh = [json.load(open(os.path.join(out, f"step-{step:06d}", "state.json"))).get("mesh") for step in (2, 4, 6, 8, 10)]
     check(mesh == [None, "4 ranks (fsdp 4)", "4 ranks (dp 2, tp 2)", "2 ranks (tp 2)", None], str(mesh))
 
@@ -377,6 +380,27 @@ def test_killed_and_resumed(run):
         check(len(re.findall(rf"rank 1 \(host {re.escape(socket.gethostname())}, process {victim}\)", err + out)) == 1, err + out)
     ranks(run, 2, file, "-q", "--out", run.path("cut"))
     check(tensors(run.path("cut"), 20) == tensors(run.path("whole"), 20), "the resumed run differs")
+
+
+def test_full_disk_of_a_rank(run):
+    """The disk of rank 1 is full while it writes its file of a checkpoint: in the foreground all ranks end with its message, in the
+    background the run continues; in both cases the result has the bits of an undisturbed run."""
+    mpi_needed(run)
+    file = model(run, steps=12)
+    other = run.write("background.lm", open(file).read().replace("keep = all)", "keep = all, background = on)"))
+    ranks(run, 2, file, "-q", "--out", run.path("whole"))
+    faulty = os.path.join(os.path.dirname(run.lmc), "lmc_faulty")
+    script = run.write("start.sh", f'[ "$OMPI_COMM_WORLD_RANK" = 0 ] || export LM_FAULT=file=optimizer.safetensors\nexec {faulty} "$@"\n')
+    for text, status in ((file, 2), (other, 0)):
+        folder = run.path(f"cut{status}")
+        p = subprocess.run(["mpirun", "--allow-run-as-root", "--oversubscribe", "-q", "-n", "2", "sh", script, "run", text, "-q", "--set",
+                            "parallel.mesh=(dp = 2)", "--out", folder], text=True, capture_output=True, env={**os.environ, **QUICK}, timeout=600)
+        what = f"{p.returncode}: {p.stderr}{p.stdout}"
+        check(p.returncode == status and "checkpoint of step 4: rank 1 (host" in p.stderr and "No space left on device" in p.stderr, what)
+        check(("the run continues" in p.stderr) == (status == 0) and ".writing" not in os.listdir(folder), what)
+        check(not os.path.exists(os.path.join(folder, "step-000004")), what)
+        ranks(run, 2, file, "-q", "--out", folder)
+        check(tensors(folder, 12) == tensors(run.path("whole"), 12), "the run after a full disk differs")
 
 
 def test_restarts(run):
@@ -740,9 +764,10 @@ def test_kills(run):
     mpi_needed(run)
     file = model(run)
     ranks(run, 2, file, "-q", "--out", run.path("whole"))
+    other = run.write("background.lm", open(file).read().replace("keep = all)", "keep = all, background = on)"))
     for trial in range(200 if run.nightly else 4):
         folder = run.path(f"trial{trial}")
-        p = run.start("run", file, "--ranks", "2", "--set", "parallel.mesh=(dp = 2)", "-q", "--out", folder, env=QUICK)
+        p = run.start("run", other if trial & 2 else file, "--ranks", "2", "--set", "parallel.mesh=(dp = 2)", "-q", "--out", folder, env=QUICK)
         wait_for(os.path.join(folder, f"step-{4 * (1 + trial % 3):06d}"), p)
         time.sleep(0.003 * (trial * 7 % 11))
         victim = rank_pid(p, trial % 2)

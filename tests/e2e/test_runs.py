@@ -1,9 +1,13 @@
 """Interrupted runs give the bits of uninterrupted ones, and a run that cannot resume reports why."""
-import contextlib, fcntl, json, os, random, resource, shutil, signal, subprocess, time
+import contextlib, fcntl, json, os, random, re, resource, shutil, signal, subprocess, time
 
-from harness import ROOT, Skip, check, folder_bytes, on_one_cpu, random_batches, remove, save, small, wait_for
+from harness import ROOT, Skip, check, folder_bytes, load, on_one_cpu, random_batches, remove, save, sharded, small, wait_for
 
 SAVED = 'save = checkpoint("run", every = {every} steps, keep = {keep})'
+
+
+def in_background(saved):
+    return saved.replace(")", ", background = on)")
 
 
 def checkpoint(run, folder, step):
@@ -62,13 +66,15 @@ def test_kill_and_resume(run):
 
 
 def test_kills_while_saving(run):
-    """a run killed at random moments always leaves a checkpoint that loads"""
+    """a run killed at random moments, while it saves in the foreground or in the background, always leaves a checkpoint that loads"""
     steps = 24
-    file = small(run, steps=steps, rows=2, more=SAVED.format(every=1, keep=2))
+    saved = SAVED.format(every=1, keep=2)
+    file = small(run, steps=steps, rows=2, more=saved)
+    other = small(run, steps=steps, rows=2, more=in_background(saved), name="background.lm")
     train(run, file, "whole")
     rng = random.Random(1)
     for i in range(6 if run.slow else 20):
-        p = run.start("run", file, "--out", run.path("killed"), "-q")
+        p = run.start("run", other if i % 2 else file, "--out", run.path("killed"), "-q")
         time.sleep(rng.random() * (1.0 if run.slow else 0.15))
         p.kill()
         _, err = p.communicate()
@@ -81,8 +87,12 @@ def test_interrupt(run):
     """SIGINT saves and stops; the same command resumes"""
     file = small(run, steps=STEPS, rows=2, more=SAVED.format(every=10 * STEPS, keep="all"))
     train(run, file, "whole")
+    file = small(run, steps=STEPS, rows=2, more=in_background(SAVED.format(every=3, keep="all")))
     code, out, err = signal_sent(run, file, "stopped", "metrics.jsonl", signal.SIGINT)
     check(code == 130 and "interrupted after step" in out and "resumes from" in out, out + err)
+    step = int(re.search(r"interrupted after step (\d+), saved", out)[1])
+    there = {int(x[5:]) for x in os.listdir(run.path("stopped")) if x.startswith("step-")}
+    check(there == {*range(3, step + 1, 3), step} and ".writing" not in os.listdir(run.path("stopped")), f"{step}: {there}")
     train(run, file, "stopped")
     same(checkpoint(run, "whole", STEPS), checkpoint(run, "stopped", STEPS), "after an interruption")
 
@@ -353,6 +363,75 @@ def test_damaged(run):
             same(checkpoint(run, "whole", 9), checkpoint(run, "hurt", 9), what)
             lines = [json.loads(x)["step"] for x in open(run.path("hurt/metrics.jsonl"))]
             check(lines == list(range(1, 10)), what)
+
+
+def test_background(run):
+    """a checkpoint that is written while the run continues has the bytes of one that is written between the steps, at every step; its copy
+    is part of the predicted memory, and of the budget"""
+    saved = SAVED.format(every=1, keep="all").replace(")", ", max_file = 30 kB)")
+    file = small(run, steps=12, rows=2, drop=0.1, more=saved)
+    train(run, file, "foreground")
+    plan = json.loads(run("explain", file, "memory", "--json"))
+    file = small(run, steps=12, rows=2, drop=0.1, more=saved.replace("30 kB", "30 kB, background = on"))
+    train(run, file, "background")
+    for step in range(1, 13):
+        same(checkpoint(run, "foreground", step), checkpoint(run, "background", step), f"step {step}")
+    copy = sum(x.nbytes for name in ("model", "optimizer") for x in sharded(run.path("background/step-000012"), name).values())
+    more = json.loads(run("explain", file, "memory", "--json"))
+    check(plan["saving"] == 0 and more["saving"] == copy and more["bytes"] == plan["bytes"] + copy, f"{plan['bytes']}, {more['bytes']}, {copy}")
+    check({"label": "copy of a checkpoint", "bytes": copy, "n": 1} in more["holders"], more["holders"])
+    err = run("run", file, "--set", f"memory.budget={plan['bytes']} bytes", "--out", run.path("small"), status=1)
+    check("E210" in err and "copy of a checkpoint" in err, err)
+
+
+def parts_of(tensors, most):
+    """the names in each file as Hugging Face divides a state dict: a file ends where the next tensor would exceed the limit"""
+    parts, size = [[]], 0
+    for name, x in tensors.items():
+        if parts[-1] and size + x.nbytes > most:
+            parts.append([])
+            size = 0
+        parts[-1].append(name)
+        size += x.nbytes
+    return parts
+
+
+def test_files(run):
+    """a checkpoint in several files has the tensors of one in one file, divided as Hugging Face does; resume, generate and export read
+    it, and damage to one of the files is found"""
+    saved = SAVED.format(every=4, keep="all")
+    file = small(run, steps=6, rows=2, more=saved)
+    train(run, file, "one")
+    file = small(run, steps=6, rows=2, more=saved.replace(")", ", max_file = 20 kB)"))
+    train(run, file, "many")
+    for name in ("model", "optimizer"):
+        folder = run.path("many/step-000006")
+        whole = load(run.path(f"one/step-000006/{name}.safetensors"))
+        found = sharded(folder, name)
+        check(found.keys() == whole.keys() and all((found[x] == whole[x]).all() for x in whole), name)
+        parts = parts_of(whole, 20000)
+        index = json.load(open(os.path.join(folder, f"{name}.safetensors.index.json")))
+        check(index["metadata"]["total_size"] == sum(x.nbytes for x in whole.values()), index["metadata"])
+        names = [f"{name}-{i + 1:05}-of-{len(parts):05}.safetensors" for i in range(len(parts))]
+        check(len(parts) > 3 and index["weight_map"] == {x: names[i] for i, part in enumerate(parts) for x in part}, index)
+        for part, path in zip(parts, names):
+            check(list(load(os.path.join(folder, path))) == part, path)
+    for folder in ("one", "many"):
+        run("export", run.path(folder), "-o", run.path(folder + "-hf"))
+    check(folder_bytes(run.path("one-hf")) == folder_bytes(run.path("many-hf")), "the exports differ")
+    generate = lambda folder: run("generate", run.path(folder), "--prompt-ids", "1,2,3", "--ids", "-n", 8, "--temperature", 0)
+    check(generate("one") == generate("many"), "the weights differ")
+    remove(run.path("many/step-000006"))
+    train(run, file, "many")
+    check(sharded(run.path("many/step-000006"), "optimizer").keys() == whole.keys(), "the optimizer of the resumed run")
+    again = sharded(run.path("many/step-000006"), "model")
+    check(all((again[x] == y).all() for x, y in load(run.path("one/step-000006/model.safetensors")).items()), "the resumed run differs")
+    flip(run.path("many/step-000006/model-00003-of-00005.safetensors"))
+    code, _, err = run.result("generate", run.path("many"), "--prompt-ids", "1,2,3", "--ids", "-n", 1)
+    check(code == 0 and "model-00003-of-00005.safetensors: the checksum is" in err and "of step 4, is loaded" in err, err)
+    os.remove(run.path("many/step-000004/optimizer.safetensors.index.json"))
+    err = run("run", file, "--out", run.path("many"), status=2)
+    check("optimizer.safetensors.index.json is missing" in err, err)
 
 
 def test_damaged_readers(run):

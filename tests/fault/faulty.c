@@ -3,6 +3,7 @@
 // the disk can be made to fail.
 //
 //   LM_FAULT=write=N         the N-th change of the disk fails as on a full one
+//   LM_FAULT=file=TEXT       the first file with TEXT in its path is not created, as on a full disk
 //   LM_FAULT=allocation=N    the N-th allocation fails
 //   LM_FAULT=allocations=N   forks at every N-th allocation: it fails in the child, which must exit
 //                            with status 2 and a message about memory; the parent continues and
@@ -29,6 +30,8 @@
 static struct {
   long write, allocation, every; // 0: none
   bool count;
+  char file[64]; // "": none
+  _Atomic bool filed;
   _Atomic long writes, allocations, forked, wrong;
 } fault;
 
@@ -46,6 +49,7 @@ __attribute__((constructor)) static void options_read(void) {
     return;
   fault.count = !strcmp(o, "count");
   sscanf(o, "write=%ld", &fault.write);
+  sscanf(o, "file=%63s", fault.file);
   sscanf(o, "allocation=%ld", &fault.allocation);
   sscanf(o, "allocations=%ld", &fault.every);
   atexit(totals_print);
@@ -117,6 +121,13 @@ static bool write_fails(void) {
   return true;
 }
 
+static bool file_fails(const char *path) {
+  if (!*fault.file || !strstr(path, fault.file) || atomic_exchange(&fault.filed, true))
+    return write_fails();
+  errno = ENOSPC;
+  return true;
+}
+
 // Half of it still fits.
 ssize_t __real_write(int fd, const void *p, size_t n);
 ssize_t __wrap_write(int fd, const void *p, size_t n) {
@@ -134,7 +145,7 @@ int __wrap_open(const char *path, int flags, ...) {
   va_start(ap, flags);
   int mode = flags & O_CREAT ? va_arg(ap, int) : 0;
   va_end(ap);
-  return flags & O_CREAT && write_fails() ? -1 : __real_open(path, flags, mode);
+  return flags & O_CREAT && file_fails(path) ? -1 : __real_open(path, flags, mode);
 }
 
 int __real_openat(int dir, const char *path, int flags, ...);
@@ -143,7 +154,7 @@ int __wrap_openat(int dir, const char *path, int flags, ...) {
   va_start(ap, flags);
   int mode = flags & O_CREAT ? va_arg(ap, int) : 0;
   va_end(ap);
-  return flags & O_CREAT && write_fails() ? -1 : __real_openat(dir, path, flags, mode);
+  return flags & O_CREAT && file_fails(path) ? -1 : __real_openat(dir, path, flags, mode);
 }
 
 char *__real_mkdtemp(char *path);

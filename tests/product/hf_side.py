@@ -1,5 +1,5 @@
 """The side of transformers, run by the Python that has it. usage: hf_side.py make TYPE DIR [CONFIG] |
-logits DIR IDS OUT.npy [INPUTS.npz] | grads DIR INPUTS.npz OUT.npz | greedy DIR IDS N | tokens DIR TEXT; exit status 3: this
+logits DIR IDS OUT.npy [INPUTS.npz] | grads DIR INPUTS.npz OUT.npz | greedy DIR IDS N | tokens DIR TEXT | shards DIR OUT.npz; exit status 3: this
 transformers does not have that, or is older than `least`.
 
 serve: reads commands, {"args": [...], "least": VERSION} on each line, and writes {"status":, "out":, "error":} for
@@ -81,6 +81,26 @@ def tokens(folder, text):
     print(json.dumps({"ids": ids, "text": t.decode(ids)}))
 
 
+def shards(folder, out):
+    """the parameters of a module that transformers has filled from the files that DIR/model.safetensors.index.json names"""
+    from safetensors import safe_open
+    from transformers.modeling_utils import load_sharded_checkpoint
+    names = json.load(open(f"{folder}/model.safetensors.index.json"))["weight_map"]
+    module = torch.nn.Module()
+    for name, file in names.items():
+        with safe_open(f"{folder}/{file}", "pt") as tensors:
+            shape = tensors.get_slice(name).get_shape()
+        *path, last = name.split(".")
+        inner = module
+        for part in path:
+            if part not in dict(inner.named_children()):
+                inner.add_module(part, torch.nn.Module())
+            inner = getattr(inner, part)
+        inner.register_parameter(last, torch.nn.Parameter(torch.full(shape, torch.nan)))
+    load_sharded_checkpoint(module, folder, strict=True, prefer_safe=True)
+    np.savez(out, **{name: p.detach().numpy() for name, p in module.named_parameters()})
+
+
 UNKNOWN = 3            # exit status: a model that this transformers does not have
 
 
@@ -102,6 +122,8 @@ def run(command, *args, least="0.0"):
         greedy(args[0], json.loads(args[1]), int(args[2]))
     elif command == "tokens":
         tokens(*args)
+    elif command == "shards":
+        shards(*args)
     return 0
 
 

@@ -3,7 +3,7 @@ $LMC_HF_PYTHON, which scripts/test provides where the network allows; without on
 import json, os, subprocess
 
 import numpy as np
-from harness import ROOT, Skip, check, load, save, within
+from harness import ROOT, Skip, check, load, save, sharded, within
 
 SIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hf_side.py")
 MODELS = {"llama": "decoders.lm:Llama", "mistral": "decoders.lm:Mistral", "qwen2": "decoders.lm:Qwen2", "qwen3": "llama.lm:Llama",
@@ -94,17 +94,22 @@ MODEL = {   # what a transformers without Qwen 3 can load, too
 
 
 def trained_here(run, tokenizer):
-    """a run's folder, exported and loaded there: the same token ids and the same continuation"""
+    """a run's folder, exported and loaded there: the same token ids and the same continuation; and its checkpoint, of several files"""
     python()
     text = run.write("text.txt", "the cat sat on the mat and the dog lay on the log. " * 400)
     file = run.write("small.lm", f'''import "{ROOT}/examples/decoders.lm": Llama
 data D {{ tokenizer = {tokenizer}; source s = text("{text}"); pack best_fit(seq = 64 tokens) }}
 recipe R {{
   {MODEL[tokenizer]}; data = D; run = 30 steps; batch = 512 tokens
-  optimizer = adamw(lr = 1e-2); save = checkpoint("run"); precision {{ compute = f32 }}
+  optimizer = adamw(lr = 1e-2); save = checkpoint("run", max_file = 40 kB); precision {{ compute = f32 }}
 }}
 ''')
     run("run", file, "-q")
+    side("shards", run.path("run/step-000030"), run.path("shards.npz"))
+    theirs, ours = np.load(run.path("shards.npz")), sharded(run.path("run/step-000030"), "model")
+    check(theirs.files and sorted(theirs.files) == sorted(ours), theirs.files)
+    for name in theirs.files:
+        check((theirs[name] == ours[name]).all(), name)
     run("export", run.path("run"), "-o", run.path("hf"))
     prompt, awkward = "the cat ", "it's  a naïve 🎉 日本\n\ttest of the mat"
     got = json.loads(side("tokens", run.path("hf"), awkward)[1])

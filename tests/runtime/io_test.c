@@ -148,11 +148,6 @@ static void test_json_python(void) {
   CHECK(!unlink(path));
 }
 
-static lm_status bytes_read(void *user, size_t i, int64_t first, int64_t n, void *out) {
-  memcpy(out, (const char *)user + first, (size_t)n);
-  return NULL;
-}
-
 // Tensors of sizes around LM_SUM_PIECE are written unchanged, and the checksum computed while
 // writing equals the file's.
 static void test_sum(void) {
@@ -171,7 +166,11 @@ static void test_sum(void) {
         {.name = "b", .dtype = LM_ST_U8, .rank = 1, .shape = {5}, .data = bytes}};
     lm_sum sum;
     lm_buf text = {0};
-    CHECK_OK(lm_st_write_from(path, t, 2, bytes_read, bytes, &sum));
+    lm_st_writer *w;
+    CHECK_OK(lm_st_writer_create(path, t, 2, &w));
+    CHECK_OK(lm_st_writer_append(w, bytes, (size_t)sizes[i]));
+    CHECK_OK(lm_st_writer_append(w, bytes, 5));
+    CHECK_OK(lm_st_writer_finish(w, &sum));
     CHECK_OK(lm_file_read(path, 2 * MOST, &text));
     lm_sum is = lm_sum_of(text.p, text.n);
     CHECK(sum.bytes == text.n && is.bytes == text.n && sum.hash == is.hash);
@@ -301,6 +300,13 @@ static void test_folder(void) {
       lm_st_close(st);
     }
   }
+  const char *named = "{\"weight_map\":{\"a\":\"1.safetensors\",\"b\":\"2.safetensors\"}}";
+  CHECK_OK(
+      lm_file_write_atomic(in_dir("folder/other.safetensors.index.json"), named, strlen(named)));
+  CHECK_OK(lm_st_open(in_dir("folder/other.safetensors"), &st));
+  CHECK(lm_st_count(st) == 2 && lm_st_find(st, "b"));
+  lm_st_close(st);
+  unlink(in_dir("folder/other.safetensors.index.json"));
   unlink(index);
   CHECK_OK(lm_st_write(in_dir("folder/2.safetensors"), &a, 1));
   CHECK_FAILS(lm_st_open(folder, &st), LM_USER, "tensor a is in");
