@@ -14,9 +14,10 @@
 // The result of the dot stays in registers, unrounded, so that the kernel need not read it (here
 // 134 MB); unless it has another use it is not written either. Numerics: one rounding to bf16 less.
 //
-// Declines: forms that lm_codegen.multiplies rejects; results that are parts of a concatenation;
-// a dot whose result is read before the kernel; and what the cost model expects to be slower than
-// the library's GEMM and a separate kernel, or machines whose figures are not known.
+// Declines: forms that lm_codegen.multiplies rejects; factors that are not dense, which a GEMM
+// reads through views and a kernel would have copied; results that are parts of a concatenation; a
+// dot whose result is read before the kernel; and what the cost model expects to be slower than the
+// library's GEMM and a separate kernel, or machines whose figures are not known.
 #include <string.h>
 
 #include "compiler/ir/dot.h"
@@ -151,12 +152,20 @@ static double bytes_of(const lm_module *m, const lm_op *op) {
   return bytes;
 }
 
-static bool is_profitable(const rewriting *r, const lm_op *fused) {
+// True if the factors of the dot are as dense as those of the kernel.
+static bool factors_are_dense(const lm_module *m, const lm_op *dot, const lm_plan_gemm *dense) {
+  lm_plan_gemm g;
+  return lm_plan_gemm_from_dot(m, dot, &g) && g.a_m == dense->a_m && g.a_k == dense->a_k &&
+         g.b_k == dense->b_k && g.b_n == dense->b_n && g.m.fixed == dense->m.fixed && !g.n_batch;
+}
+
+static bool is_profitable(const rewriting *r, const lm_op *dot, const lm_op *fused) {
   const lm_target *t = r->env->target;
   lm_plan_options o = {.target = *t, .codegen = r->env->codegen};
   lm_plan_gemm g;
   lm_kernel_code code;
-  if (!lm_plan_gemm_of_kernel(r->m, fused, &g) || !o.codegen->multiplies(t, fused))
+  if (!lm_plan_gemm_of_kernel(r->m, fused, &g) || !factors_are_dense(r->m, dot, &g) ||
+      !o.codegen->multiplies(t, fused))
     return false;
   if (lm_pass_is_forced(r->env, "gemm_kernels"))
     return true;
@@ -182,7 +191,7 @@ static bool fuse(const rewriting *r, const match *m) {
   lm_value *old = m->dot->out[0];
   bool stored = r->uses[old->id] > reads_in(m->kernel, old);
   lm_op *fused = fused_make(r, m, stored);
-  if (!is_profitable(r, fused)) {
+  if (!is_profitable(r, m->dot, fused)) {
     lm_op_remove(fused);
     return false;
   }

@@ -26,8 +26,12 @@ static void one_kernel(const lm_module *m) {
 
 int main(int argc, char **argv) {
   cache_begin();
-  for (size_t i = 0; i < LM_COUNT(cases); i++) {
+  for (size_t i = 0; i < LM_COUNT(cases) && RUN_HAS("sm_90a"); i++) {
     lm_buf text = {0};
+    if (argc > 1 && !strcmp(argv[1], "--list")) {
+      printf("%s\n", cases[i].name);
+      continue;
+    }
     if (argc > 1 && !strstr(cases[i].name, argv[1]))
       continue;
     gemm_text(&cases[i], &text);
