@@ -313,6 +313,8 @@ bool el_any_error(const el_val *v, uint32_t n);
 el_val el_number(lm_elab *e, double v);
 el_val el_whole(lm_elab *e, int64_t v);
 el_val el_sized(lm_size s);
+// A whole number is a size even if it was computed from fractions: 64 * 0.25. Others are v.
+el_val el_as_size(lm_elab *e, el_val v);
 el_val el_unknown_number(void);
 el_val el_boolean(bool v, bool known);
 el_val el_tensor(el_kind kind, const el_axes *axes, lm_value *v);

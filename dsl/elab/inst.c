@@ -235,16 +235,9 @@ static bool member_names(lm_elab *e, const ast_decl *d) {
   return unique;
 }
 
-// A whole number is a size even if it was computed from fractions: 64 * 0.25.
-static el_val as_size(lm_elab *e, el_val v) {
-  bool whole =
-      v.k == V_NUM && v.known && !v.has_size && v.num == floor(v.num) && fabs(v.num) < 0x1p53;
-  return whole ? el_whole(e, (int64_t)v.num) : v;
-}
-
 static void make_dims(lm_elab *e, el_inst *inst, const ast_member *m) {
   for (uint32_t k = 0; k < m->names.n; k++) {
-    el_val v = as_size(e, el_inst_eval(e, inst, m->exprs.v[k]));
+    el_val v = el_as_size(e, el_inst_eval(e, inst, m->exprs.v[k]));
     if (v.k == V_NUM && !v.known && !v.has_size)
       v = el_sized(lm_size_dim(e->a, m->names.v[k].text)); // a symbol for the unknown value
     int64_t whole;

@@ -13,7 +13,7 @@ static bool check_positive(el_call_site c, lm_loc at, lm_sym name, const el_val 
 // ---- expand
 // `name = size`: a new axis; NULL: reported.
 static el_axis *expand_new(el_call_site c, const ast_arg *a) {
-  el_val n = el_eval(c.e, a->expr);
+  el_val n = el_as_size(c.e, el_eval(c.e, a->expr));
   if (n.k == V_ERROR || el_request_unroll(c.e, &n))
     return NULL;
   if (n.k != V_NUM || (!n.has_size && n.known)) {

@@ -1,5 +1,6 @@
 // value.c - values of the evaluator: constructors, kinds of numbers, renaming of axes.
 #include "dsl/elab/elab.h"
+#include <math.h>
 #include <string.h>
 
 el_val el_error(void) {
@@ -24,6 +25,11 @@ el_val el_sized(lm_size s) {
 }
 el_val el_whole(lm_elab *e, int64_t v) {
   return el_sized(lm_size_number(e->a, v));
+}
+el_val el_as_size(lm_elab *e, el_val v) {
+  bool whole =
+      v.k == V_NUM && v.known && !v.has_size && v.num == floor(v.num) && fabs(v.num) < 0x1p53;
+  return whole ? el_whole(e, (int64_t)v.num) : v;
 }
 el_val el_number(lm_elab *e, double v) {
   return (el_val){

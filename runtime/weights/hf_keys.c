@@ -15,7 +15,7 @@ static const struct {
   bool null_too;
 } DEFAULTS[] = {
     {"llama mistral mixtral qwen2 qwen3 qwen3_moe olmo2 olmoe smollm3 granite phi3 deepseek_v3 "
-     "gpt_oss",
+     "gpt_oss qwen3_next",
      "hidden_act", "\"silu\"", false},
     {"gemma2 gemma3_text recurrent_gemma", "hidden_activation", "\"gelu_pytorch_tanh\"", true},
     {"gpt_neox bert vit", "hidden_act", "\"gelu\"", false},
@@ -25,7 +25,7 @@ static const struct {
     {"phi", "hidden_act", "\"gelu_new\"", false},
     {"gpt2 gptj", "activation_function", "\"gelu_new\"", false},
     {"llama mistral qwen2 qwen3 qwen3_moe smollm3 granite gemma2 gemma3_text deepseek_v3 "
-     "recurrent_gemma",
+     "recurrent_gemma qwen3_next",
      "rms_norm_eps", "1e-6", false},
     {"mixtral olmo2 olmoe phi3 gpt_oss", "rms_norm_eps", "1e-5", false},
     {"gpt_neox phi cohere stablelm", "layer_norm_eps", "1e-5", false},
@@ -49,7 +49,7 @@ static const struct {
     {"recurrent_gemma", "block_types", "[\"recurrent\", \"recurrent\", \"attention\"]", false},
     {"gptj stablelm", "tie_word_embeddings", "false", false},
     {"llama mistral qwen2 qwen3 qwen3_moe olmo2 olmoe granite gemma2 phi phi3 "
-     "deepseek_v3",
+     "deepseek_v3 qwen3_next",
      "rope_theta", "10000.0", true},
     {"mixtral gemma3_text", "rope_theta", "1000000.0", true},
     {"smollm3", "rope_theta", "2000000.0", true},
@@ -62,7 +62,7 @@ static const struct {
     {"gpt_neox", "rotary_emb_base", "10000", true},
     {"gpt_neox", "rotary_pct", "0.25", true},
     {"llama mistral mixtral qwen2 qwen3 qwen3_moe olmo2 olmoe granite gpt_neox phi phi3 "
-     "deepseek_v3 gpt_oss",
+     "deepseek_v3 gpt_oss qwen3_next",
      "tie_word_embeddings", "false", false},
     {"gpt2 gemma2 gemma3_text smollm3 mamba", "tie_word_embeddings", "true", false},
     {"mamba2", "tie_word_embeddings", "false", false},
@@ -104,6 +104,22 @@ static const struct {
     {"gemma2 gemma3_text", "query_pre_attn_scalar", "256", false},
     {"gemma2", "attn_logit_softcapping", "50.0", false},
     {"gemma2", "final_logit_softcapping", "30.0", false},
+    {"qwen3_next", "num_key_value_heads", "2", false},
+    {"qwen3_next", "head_dim", "256", false},
+    {"qwen3_next", "partial_rotary_factor", "0.25", false},
+    {"qwen3_next", "full_attention_interval", "4", false},
+    {"qwen3_next", "linear_conv_kernel_dim", "4", false},
+    {"qwen3_next", "linear_key_head_dim", "128", false},
+    {"qwen3_next", "linear_value_head_dim", "128", false},
+    {"qwen3_next", "linear_num_key_heads", "16", false},
+    {"qwen3_next", "linear_num_value_heads", "32", false},
+    {"qwen3_next", "num_experts", "512", false},
+    {"qwen3_next", "num_experts_per_tok", "10", false},
+    {"qwen3_next", "moe_intermediate_size", "512", false},
+    {"qwen3_next", "shared_expert_intermediate_size", "512", false},
+    {"qwen3_next", "norm_topk_prob", "true", false},
+    {"qwen3_next", "decoder_sparse_step", "1", false},
+    {"qwen3_next", "mlp_only_layers", "[]", true},
 };
 
 static bool has_word(const char *words, const char *word) {
@@ -274,6 +290,13 @@ static bool has_window(const json_t *config, json_int_t i) {
   return i >= json_integer_value(json_object_get(config, "max_window_layers"));
 }
 
+static const char *layer_kind(const json_t *config, json_int_t i) {
+  json_int_t period = json_integer_value(json_object_get(config, "full_attention_interval"));
+  if (!strcmp(type_of(config), "qwen3_next"))
+    return period > 0 && (i + 1) % period == 0 ? "full_attention" : "linear_attention";
+  return has_window(config, i) ? "sliding_attention" : "full_attention";
+}
+
 static bool layers_are_default(const json_t *config, const json_t *layers) {
   size_t i;
   json_t *layer;
@@ -281,8 +304,7 @@ static bool layers_are_default(const json_t *config, const json_t *layers) {
     return json_is_null(layers);
   json_array_foreach(layers, i, layer) {
     const char *kind = json_string_value(layer);
-    if (!kind ||
-        strcmp(kind, has_window(config, (json_int_t)i) ? "sliding_attention" : "full_attention"))
+    if (!kind || strcmp(kind, layer_kind(config, (json_int_t)i)))
       return false;
   }
   return true;

@@ -94,3 +94,24 @@ def test_text_of_a_definition_that_nothing_reaches(run):
     ordered = NAMED.replace("activation(dot(x, w, d), act)", 'dot(x, w, d) * (if act < "b" then 1 else 0)')
     err = run("check", run.write("t.lm", ordered), status=1)
     check("E030" in err, err)
+
+
+SIZED = """import std.nn: xent
+model M(d = 8, vocab = 256, share = 0.5) {
+  param embed: real[vocab, d] = normal(0.02)
+  apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] {
+    let x = gather(embed, tok, vocab)
+    return dot(x + sum(expand(x, c = d * share), c), embed, d)
+  }
+  loss(bt: Batch[b, t]) -> (f32, f32) { return (sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w), sum(bt.w)) }
+}
+data D { source s = text("text.txt"); pack best_fit(seq = 16 tokens) }
+recipe R { model = M(share = %s); data = D; run = 1 steps; batch = 32 tokens; optimizer = sgd(lr = 1) }
+"""
+
+
+def test_sizes_from_fractions(run):
+    """a size that is computed from fractions is a size if it is whole"""
+    run("check", run.write("s.lm", SIZED % 0.25))
+    err = run("check", run.write("s.lm", SIZED % 0.3), status=1)
+    check("E0BC" in err and "got 2.4" in err, err)
