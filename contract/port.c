@@ -29,6 +29,16 @@ bool lm_column_is_prompt(const char *name) {
   return !strcmp(name, "prompt");
 }
 
+const char *const lm_source_column_names[LM_SOURCE_COLUMNS] = {"source", "source_pos",
+                                                               "source_seg"};
+
+lm_source_column lm_source_column_find(const char *name) {
+  int k = 0;
+  while (k < LM_SOURCE_COLUMNS && strcmp(lm_source_column_names[k], name))
+    k++;
+  return (lm_source_column)k;
+}
+
 lm_column_id lm_column_find(const char *name) {
   lm_port_id port = lm_port_find(name);
   return (int)port < LM_COLUMNS ? (lm_column_id)port : LM_COLUMNS;

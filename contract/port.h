@@ -34,6 +34,16 @@ const char *lm_column_name_of(const char *port); // NULL: not an argument for su
 // int [rows, seq]: 1 at the positions of a document up to the first one of weight, 0 behind. A
 // position of the prompt may depend on all positions of it.
 bool lm_column_is_prompt(const char *name); // as the program names it
+// The tokens of the sources of a row, their positions in their source, and the document that each
+// belongs to: int [rows, m].
+typedef enum {
+  LM_SOURCE_COLUMN_IDS, // "source"
+  LM_SOURCE_COLUMN_POS, // "source_pos"
+  LM_SOURCE_COLUMN_SEG, // "source_seg"; padding is -1
+  LM_SOURCE_COLUMNS
+} lm_source_column;
+extern const char *const lm_source_column_names[LM_SOURCE_COLUMNS];
+lm_source_column lm_source_column_find(const char *name); // LM_SOURCE_COLUMNS: another column
 // The output of `encode` in the function `probe`, instead of logits: a position of it may depend
 // on its whole document.
 #define LM_PROBE_ENCODED "encoded"

@@ -24,7 +24,8 @@ static lm_source_kind kind_of(lm_recipe_source_kind k) {
   case LM_RECIPE_SOURCE_JSONL: return LM_SOURCE_JSONL;
   case LM_RECIPE_SOURCE_CHAT:
   case LM_RECIPE_SOURCE_PROMPT:
-  case LM_RECIPE_SOURCE_PAIRS: return LM_SOURCE_CHAT;
+  case LM_RECIPE_SOURCE_PAIRS:
+  case LM_RECIPE_SOURCE_SEQ2SEQ: return LM_SOURCE_CHAT;
   default: return LM_SOURCE_TEXT;
   }
 }
@@ -116,6 +117,9 @@ static void column_check(lm_ctx *c, const lm_recipe_data *d, const lm_model_colu
   known |= lm_column_is_prompt(x->name);
   known |= !d->plain;
   known &= x->of != LM_COLUMN_OF_ROWS;
+  if (d->seq2seq && lm_source_column_find(x->name) < LM_SOURCE_COLUMNS && x->dtype == LM_INT &&
+      x->of == LM_COLUMN_OF_DOCUMENTS)
+    return;
   bool sized = d->docs || x->of != LM_COLUMN_OF_DOCUMENTS;
   if (known && sized)
     return;
@@ -161,6 +165,7 @@ static lm_status data_options(lm_session *s, lm_data_options *out) {
                        .shuffle = s->project.recipe->data.shuffle_docs,
                        .long_documents = (lm_long_documents)s->project.recipe->data.long_documents,
                        .docs = s->project.recipe->data.docs,
+                       .source = s->project.recipe->data.source,
                        .prefetch = true,
                        .progress = progress,
                        .user = s};

@@ -43,18 +43,18 @@ void lm_request_free(lm_request *r) {
 // ---- the tokens of a text
 
 lm_status lm_request_source(const lm_session *s, const lm_tokens *source, lm_request *out) {
-  static const char *const NAMES[] = {"source", "source_pos", "source_seg"};
+  const char *const *names = lm_source_column_names;
   lm_model_columns all = columns_of(s);
   int64_t n = (int64_t)source->n;
   int64_t room = 0; // tokens of a row of the data
   for (int i = 0; i < s->run.columns.n; i++)
-    if (!strcmp(s->run.columns.v[i].name, NAMES[0]))
+    if (!strcmp(s->run.columns.v[i].name, names[0]))
       room = s->run.columns.v[i].extent[0];
-  if (!column_find(&all, NAMES[0]))
+  if (!column_find(&all, names[0]))
     return lm_fail(LM_USER, "the model encodes no text: its `apply` takes no column 'source'");
   if (!n)
     return lm_fail(LM_USER, "the source is empty; give one token or more");
-  bool padded = column_find(&all, NAMES[2]) != NULL;
+  bool padded = column_find(&all, names[2]) != NULL;
   if (room && (n > room || (n < room && !padded)))
     return lm_fail(LM_USER, "the source has %lld tokens, and a row of the data %lld%s",
                    (long long)n, (long long)room,
@@ -62,10 +62,10 @@ lm_status lm_request_source(const lm_session *s, const lm_tokens *source, lm_req
   lm_column_shape shape = {.rank = 1, .extent = {padded ? (n + WHOLE - 1) / WHOLE * WHOLE : n}};
   if (room)
     shape.extent[0] = room;
-  for (size_t k = 0; k < LM_COUNT(NAMES); k++) {
-    if (!column_find(&all, NAMES[k]))
+  for (int k = 0; k < LM_SOURCE_COLUMNS; k++) {
+    if (!column_find(&all, names[k]))
       continue;
-    int32_t *to = column_add(out, NAMES[k], &shape);
+    int32_t *to = column_add(out, names[k], &shape);
     for (int64_t i = 0; i < shape.extent[0]; i++) {
       int32_t inside[] = {i < n ? source->ids[i] : 0, (int32_t)i, 0};
       int32_t behind[] = {0, 0, -1};

@@ -17,6 +17,8 @@ static void shape_set(lm_column_shape *out, const lm_model_column *x, const lm_r
   out->rank = 1;
   if (x->of == LM_COLUMN_OF_DOCUMENTS)
     out->extent[0] = r->data.docs;
+  if (r->data.seq2seq && lm_source_column_find(x->name) < LM_SOURCE_COLUMNS)
+    out->extent[0] = r->data.source;
 }
 
 lm_column_shapes lm_run_columns(lm_ctx *c, const lm_recipe *r) {

@@ -154,6 +154,18 @@ void lm_session_chat_fill(const lm_session *s, bool with_template, lm_chat *c) {
   lm_chat_key_set(c, with_template ? text->p : "", with_template ? text->n : 0);
 }
 
+// The one token of a text. Anything else is reported.
+static int32_t start_find(const lm_session *s, const lm_recipe_source *x) {
+  lm_tokens ids = {0};
+  lm_status fault = lm_tokenizer_encode(s->tokenizer, x->start, strlen(x->start), &ids);
+  if (fault || ids.n != 1)
+    LM_REPORT(s->project.ctx, x->start_loc, E277, x->start, (long long)ids.n);
+  int32_t id = ids.n ? ids.ids[0] : 0;
+  lm_status_free(fault);
+  lm_tokens_free(&ids);
+  return id;
+}
+
 const lm_chat *lm_session_source_chat(const lm_session *s, const lm_recipe_source *x) {
   lm_chat *c = LM_NEW(s->project.ctx->arena, lm_chat);
   bool chat = x->kind == LM_RECIPE_SOURCE_CHAT;
@@ -163,7 +175,10 @@ const lm_chat *lm_session_source_chat(const lm_session *s, const lm_recipe_sourc
                  .completion = x->completion,
                  .chosen = x->chosen,
                  .rejected = x->rejected,
-                 .now = x->date};
+                 .now = x->date,
+                 .has_target = x->start != NULL};
+  if (x->start)
+    c->start = start_find(s, x);
   lm_session_chat_fill(s, chat || x->template, c);
   return c;
 }

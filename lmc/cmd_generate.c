@@ -51,6 +51,8 @@ static lm_status prompt_read(lm_session *s, const lm_args *a, const char *weight
   const char *text = lm_args_text(a, "prompt", NULL), *chat = lm_args_text(a, "chat", NULL);
   const char *ids = lm_args_text(a, "prompt-ids", NULL);
   lm_tokens *out = &q->ids;
+  if (!text && !chat && !ids && s->project.recipe->data.seq2seq)
+    text = s->project.recipe->data.sources[0].start;
   if ((text != NULL) + (ids != NULL) + (chat != NULL) != 1)
     return lm_fail(LM_USER, "give one of --prompt TEXT, --chat TEXT and --prompt-ids 1,2,3");
   if (chat)
@@ -96,17 +98,16 @@ static lm_status generate(lm_session *s, const lm_cli *cli, const question *q,
   const lm_tokens *prompt = &q->ids;
   const lm_args *a = &cli->args;
   int64_t n = lm_args_whole(a, "tokens", TOKENS);
-  bool json = cli->json;
   lm_sample_options o = {.prompt = prompt->ids,
                          .n_prompt = (int64_t)prompt->n,
                          .n = n,
                          .request = &q->request,
                          .sampler = lm_cli_sampler(a, 1),
-                         .write = json ? NULL : lm_cli_write,
+                         .write = cli->json ? NULL : lm_cli_write,
                          .ids = lm_args_given(a, "ids")};
   LM_TRY(stops_read(cli->ctx->arena, a, q, &o));
   LM_TRY(lm_sample_start(s, (int64_t)prompt->n + n, &q->request, weights));
-  return json ? json_print(s, &o) : lm_sample_print(s, &o);
+  return cli->json ? json_print(s, &o) : lm_sample_print(s, &o);
 }
 
 static lm_status open_and_generate(lm_session *s, lm_cli *cli, question *prompt) {

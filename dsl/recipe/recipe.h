@@ -81,7 +81,8 @@ typedef enum {
   LM_RECIPE_SOURCE_BATCHES,
   LM_RECIPE_SOURCE_CHAT,
   LM_RECIPE_SOURCE_PROMPT,
-  LM_RECIPE_SOURCE_PAIRS
+  LM_RECIPE_SOURCE_PAIRS,
+  LM_RECIPE_SOURCE_SEQ2SEQ
 } lm_recipe_source_kind;
 typedef struct lm_recipe_source {
   lm_sym name;
@@ -96,9 +97,11 @@ typedef struct lm_recipe_source {
   const char *template, *template_path;
   lm_loc template_loc;
   unsigned train_on;               // chat: bits of the roles in the order of the schema
-  const char *prompt, *completion; // prompt: fields; pairs: prompt
-  const char *chosen, *rejected;   // pairs: fields
-  int64_t date;                    // chat, prompt: seconds since 1970; 0: none
+  const char *prompt, *completion; // prompt, seq2seq: fields; pairs: prompt
+  const char *start;               // seq2seq: the text of the first token
+  lm_loc start_loc;
+  const char *chosen, *rejected; // pairs: fields
+  int64_t date;                  // chat, prompt: seconds since 1970; 0: none
 } lm_recipe_source;
 typedef enum {
   LM_RECIPE_LONG_SPLIT,
@@ -145,13 +148,15 @@ typedef struct lm_recipe_data {
   lm_recipe_stage *stages;
   uint32_t n_stages, cap_stages;
   int64_t shuffle_docs;
-  double bad;   // maximum share of unusable documents
-  int64_t seq;  // sequence length in tokens at the end of the run; 0: from the file of batches
-  bool replays; // the only source is prepared batches
-  bool chats;   // some source is a chat, a prompt or pairs
-  bool pairs;   // all sources are pairs
-  bool plain;   // some source is plain text, whose documents have no fields
-  int64_t docs; // documents of a row at most; 0: any number
+  double bad;     // maximum share of unusable documents
+  int64_t seq;    // sequence length in tokens at the end of the run; 0: from the file of batches
+  bool replays;   // the only source is prepared batches
+  bool chats;     // some source is a chat, a prompt, pairs or seq2seq
+  bool seq2seq;   // all sources are seq2seq
+  int64_t source; // of these: tokens of the sources of a row
+  bool pairs;     // all sources are pairs
+  bool plain;     // some source is plain text, whose documents have no fields
+  int64_t docs;   // documents of a row at most; 0: any number
   lm_recipe_long long_documents;
 } lm_recipe_data;
 

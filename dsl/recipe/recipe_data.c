@@ -75,6 +75,13 @@ static void read_chat(const lm_reader *d, const ast_expr *call, lm_recipe_source
     x->rejected = lm_read_arg_text(d, key, call, "rejected");
     return;
   }
+  if (x->kind == LM_RECIPE_SOURCE_SEQ2SEQ) {
+    x->prompt = lm_read_arg_text(d, key, call, "source");
+    x->completion = lm_read_arg_text(d, key, call, "target");
+    x->start = lm_read_arg_text(d, key, call, "start");
+    x->start_loc = lm_read_arg(d, key, call, "start")->loc;
+    return;
+  }
   if (x->kind == LM_RECIPE_SOURCE_PROMPT) {
     x->prompt = lm_read_arg_text(d, key, call, "prompt");
     x->completion = lm_read_arg_text(d, key, call, "completion");
@@ -94,11 +101,9 @@ static lm_recipe_source_kind source_kind(lm_sym form) {
   static const struct {
     const char *name;
     lm_recipe_source_kind kind;
-  } kinds[] = {{"text", LM_RECIPE_SOURCE_TEXT},
-               {"jsonl", LM_RECIPE_SOURCE_JSONL},
-               {"chat", LM_RECIPE_SOURCE_CHAT},
-               {"prompt", LM_RECIPE_SOURCE_PROMPT},
-               {"pairs", LM_RECIPE_SOURCE_PAIRS}};
+  } kinds[] = {{"text", LM_RECIPE_SOURCE_TEXT},   {"jsonl", LM_RECIPE_SOURCE_JSONL},
+               {"chat", LM_RECIPE_SOURCE_CHAT},   {"prompt", LM_RECIPE_SOURCE_PROMPT},
+               {"pairs", LM_RECIPE_SOURCE_PAIRS}, {"seq2seq", LM_RECIPE_SOURCE_SEQ2SEQ}};
   for (size_t i = 0; i < LM_COUNT(kinds); i++)
     if (!strcmp(form, kinds[i].name))
       return kinds[i].kind;
@@ -107,7 +112,7 @@ static lm_recipe_source_kind source_kind(lm_sym form) {
 
 static bool is_chat(const lm_recipe_source *x) {
   return x->kind == LM_RECIPE_SOURCE_CHAT || x->kind == LM_RECIPE_SOURCE_PROMPT ||
-         x->kind == LM_RECIPE_SOURCE_PAIRS;
+         x->kind == LM_RECIPE_SOURCE_PAIRS || x->kind == LM_RECIPE_SOURCE_SEQ2SEQ;
 }
 
 static void read_source(const lm_reader *d, const lm_setting *s, lm_recipe_data *out) {
@@ -119,10 +124,10 @@ static void read_source(const lm_reader *d, const lm_setting *s, lm_recipe_data 
                         .path = lm_read_arg_path(d, key, e, "path"),
                         .path_loc = lm_read_arg(d, key, e, "path")->loc};
   x.kind = source_kind(form);
-  if (is_chat(&x)) {
+  if (is_chat(&x) && x.kind != LM_RECIPE_SOURCE_SEQ2SEQ)
     read_template(d, key, e, &x);
+  if (is_chat(&x))
     read_chat(d, e, &x);
-  }
   if (x.kind == LM_RECIPE_SOURCE_TEXT)
     x.split = lm_read_arg_text(d, key, e, "split");
   if (x.kind == LM_RECIPE_SOURCE_JSONL)
@@ -130,6 +135,7 @@ static void read_source(const lm_reader *d, const lm_setting *s, lm_recipe_data 
   if (x.split && !*x.split)
     LM_REPORT(d->R->c, e->loc, E225);
   out->chats |= is_chat(&x);
+  out->seq2seq = (out->seq2seq || !out->n_sources) && x.kind == LM_RECIPE_SOURCE_SEQ2SEQ;
   out->pairs = (out->pairs || !out->n_sources) && x.kind == LM_RECIPE_SOURCE_PAIRS;
   out->plain |= x.kind == LM_RECIPE_SOURCE_TEXT;
   out->replays |= x.kind == LM_RECIPE_SOURCE_BATCHES;
@@ -240,9 +246,16 @@ static int64_t read_seq(const lm_reader *d, const char *key, const ast_expr *e,
   return (int64_t)lm_read_arg_number(d, key, e, "seq", lm_read_file(d, pack));
 }
 
-static void read_docs(const lm_reader *d, lm_recipe_data *out) {
+// What a row holds beside its tokens.
+static void read_row(const lm_reader *d, lm_recipe_data *out) {
   const ast_expr *pack = lm_read_value(d, "data.pack");
   const lm_file *file = lm_read_file(d, lm_read_setting(d, "data.pack"));
+  const ast_expr *source = lm_read_arg(d, "data.pack", pack, "source");
+  out->source = out->seq2seq ? out->seq : 0;
+  if (source && !out->seq2seq)
+    LM_REPORT(d->R->c, source->loc, E276);
+  else if (source)
+    out->source = (int64_t)lm_read_arg_number(d, "data.pack", pack, "source", file);
   if (lm_read_arg(d, "data.pack", pack, "docs"))
     out->docs = (int64_t)lm_read_arg_number(d, "data.pack", pack, "docs", file);
 }
@@ -303,23 +316,24 @@ static void check_sources(const lm_reader *d, const lm_recipe_data *x) {
     LM_REPORT(d->R->c, x->holdouts[i].loc, E22B);
 }
 
-// The two texts of each pair are neighbors in a row, which holds pairs only.
-static void check_pairs(const lm_reader *d, const lm_recipe_data *x) {
+// The two texts of each pair are in one row, which holds pairs only; the same of a source and its
+// target.
+static void check_pairs(const lm_reader *d, const lm_recipe_data *x, lm_recipe_source_kind kind) {
   const ast_expr *pack = lm_read_value(d, "data.pack");
   const ast_expr *docs = x->docs ? lm_read_arg(d, "data.pack", pack, "docs") : NULL;
   const lm_recipe_source *pairs = NULL;
   for (uint32_t i = 0; i < x->n_sources; i++)
-    if (x->sources[i].kind == LM_RECIPE_SOURCE_PAIRS)
+    if (x->sources[i].kind == kind)
       pairs = &x->sources[i];
   if (!pairs)
     return;
-  for (uint32_t i = 0; i < x->n_sources && !x->pairs; i++)
-    if (x->sources[i].kind != LM_RECIPE_SOURCE_PAIRS)
+  for (uint32_t i = 0; i < x->n_sources; i++)
+    if (x->sources[i].kind != kind)
       lm_diag_note(d->R->c, LM_REPORT(d->R->c, x->sources[i].loc, E271, x->sources[i].name),
                    pairs->loc, "source '%s' holds pairs", pairs->name);
   if (x->long_documents == LM_RECIPE_LONG_SPLIT)
     LM_REPORT(d->R->c, lm_read_value(d, "data.long")->loc, E272);
-  if (docs && x->docs % 2)
+  if (docs && x->docs % 2 && kind == LM_RECIPE_SOURCE_PAIRS)
     LM_REPORT(d->R->c, docs->loc, E273, (long long)x->docs);
 }
 
@@ -367,13 +381,14 @@ static void read_section(const lm_reader *d, lm_recipe_data *out) {
   if (!out->replays) {
     out->seq =
         read_seq(d, "data.pack", lm_read_value(d, "data.pack"), lm_read_setting(d, "data.pack"));
-    read_docs(d, out);
+    read_row(d, out);
     read_stages(d, out);
   }
   check_sources(d, out);
   check_templates(d, out);
   read_long(d, out);
-  check_pairs(d, out);
+  check_pairs(d, out, LM_RECIPE_SOURCE_PAIRS);
+  check_pairs(d, out, LM_RECIPE_SOURCE_SEQ2SEQ);
 }
 
 void lm_recipe_check_data(lm_ctx *c, const lm_program *p, lm_decl_ref ref) {

@@ -39,6 +39,8 @@ typedef struct lm_chat {
   const char *field;           // of the messages; NULL: "messages" or "conversations"
   const char *prompt, *completion; // fields of a prompt source; NULL: conversations
   const char *chosen, *rejected;   // fields of a source of pairs, beside prompt; NULL: no pairs
+  bool has_target;                 // prompt and completion are a source and its target,
+  int32_t start;                   // which begins with this token
   int64_t now;                     // for strftime_now (template.h); 0: none
   uint64_t key[2];                 // hash of all this but the tokenizer
 } lm_chat;
@@ -67,6 +69,12 @@ void lm_conversation_free(lm_conversation *c);
 // conversation, or nothing of it is trained (not with `prompt`).
 lm_status lm_chat_encode(const lm_chat *chat, const lm_conversation *c, bool prompt,
                          lm_tokens *out);
+
+// Appends the tokens of a source and, behind *out_second of them, of its target: both as documents,
+// with the tokens that frame a text and the end of a document; the target behind chat->start.
+// LM_USER: one of the texts is empty.
+lm_status lm_chat_encode_target(const lm_chat *chat, const lm_conversation *c, lm_tokens *out,
+                                uint32_t *out_second);
 
 // Where an answer ends: the text behind an assistant's message that is trained, appended to *out.
 // *out_id: its last token, if that is a special one, else -1. LM_USER: the template cannot render a

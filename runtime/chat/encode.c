@@ -230,6 +230,29 @@ lm_status lm_chat_encode(const lm_chat *chat, const lm_conversation *c, bool pro
   return s;
 }
 
+// ---- a source and its target
+
+static lm_status document_encode(const lm_tokenizer *t, const lm_conversation *c, size_t i,
+                                 lm_tokens *out) {
+  static const char *const names[] = {"source", "target"};
+  json_t *text = json_object_get(json_array_get(c->messages, i), "content");
+  if (!json_string_length(text))
+    return lm_fail(LM_USER, "the %s is empty", names[i]);
+  LM_TRY(lm_tokenizer_encode_framed(t, json_string_value(text), json_string_length(text), out));
+  if (t->eos >= 0 && out->ids[out->n - 1] != t->eos)
+    lm_tokens_add(out, t->eos);
+  return NULL;
+}
+
+lm_status lm_chat_encode_target(const lm_chat *chat, const lm_conversation *c, lm_tokens *out,
+                                uint32_t *out_second) {
+  size_t before = out->n;
+  LM_TRY(document_encode(chat->tokenizer, c, 0, out));
+  *out_second = (uint32_t)(out->n - before);
+  lm_tokens_add(out, chat->start);
+  return document_encode(chat->tokenizer, c, 1, out);
+}
+
 // ---- the end of an answer
 
 lm_status lm_chat_stop(const lm_chat *chat, lm_buf *out, int32_t *out_id) {
@@ -264,7 +287,13 @@ lm_status lm_chat_stop(const lm_chat *chat, lm_buf *out, int32_t *out_id) {
 void lm_chat_key_set(lm_chat *chat, const char *text, size_t n) {
   const char *names[] = {chat->bos,        chat->eos,    chat->field,   chat->prompt,
                          chat->completion, chat->chosen, chat->rejected};
-  uint64_t numbers[] = {1, chat->train_on, (uint64_t)chat->now, n, chat->template != NULL};
+  uint64_t numbers[] = {1,
+                        chat->train_on,
+                        (uint64_t)chat->now,
+                        n,
+                        chat->template != NULL,
+                        chat->has_target,
+                        (uint64_t)chat->start};
   chat->key[0] = chat->key[1] = 0;
   lm_hash_key(chat->key, numbers, sizeof numbers);
   lm_hash_key(chat->key, text, n);

@@ -1,4 +1,6 @@
 """Encoder-decoder models: `apply` reads columns that have no positions, here the tokens of a source text. T5 and BART: test_zoo.py."""
+import json
+import os
 import re
 
 import numpy as np
@@ -208,3 +210,65 @@ def test_encdec_mistakes(run):
     long = sample.replace("n =", f'source = "{"x" * 13}"; n =')
     error = run("run", run.write("s.lm", model(more=long)), status=1)
     check("the source has 13 tokens, and a row of the data 12" in error, error)
+
+
+LINES = [(f"{'very ' * (i % 4)}item {i}: {chr(65 + i % 26) * (i % 7 + 1)}", f"<{i % 10}{'ab' * (i % 6)}>") for i in range(60)]
+SEQ2SEQ = 'source s = seq2seq("lines.jsonl", source = "q", target = "a", start = "\\n"); pack best_fit(seq = 24 tokens, source = 64 tokens)'
+
+
+def lines(run, pairs=LINES):
+    run.write("lines.jsonl", "".join(json.dumps(dict(q=q, a=a)) + "\n" for q, a in pairs))
+
+
+def test_encdec_seq2seq(run):
+    """each target is in one row, behind the start token, with the tokens of its source beside it: the losses of an epoch are those
+    of the documents one by one; generation begins with the start token"""
+    lines(run)
+    text = model(source=SEQ2SEQ, batch=24, more="").replace("run = 4 steps", "run = 1 epochs").replace("1e-2", "0")
+    file = run.write("m.lm", text.replace("    return (sum(xent", "    emit tokens = sum(bt.w)\n    return (sum(xent"))
+    run("run", file, "-q")
+    steps = [json.loads(line) for line in open(run.path("run/metrics.jsonl"))]
+    folder = next(f for f in os.listdir(run.path("run")) if f.startswith("step-"))
+    p = {n: t.astype("f8") for n, t in load(run.path("run", folder, "model.safetensors")).items()}
+    total, tokens = 0, 0
+    for q, a in LINES:
+        source, ids = np.frombuffer(q.encode(), "u1").astype("i8"), np.array([10, *a.encode()])
+        z, at = np.zeros(len(ids) - 1, "i8"), np.arange(len(source))
+        logits = reference(p, ids[:-1], z + np.arange(len(z)), z, source, at, 0 * at)
+        total += (np.log(np.exp(logits).sum(-1)) - logits[np.arange(len(z)), ids[1:]]).sum()
+        tokens += len(z)
+    check(sum(s["tokens"] for s in steps) == tokens, f"{steps} and {tokens} tokens")
+    within("the sum of the losses", abs(sum(s["loss"] * s["tokens"] for s in steps) / total - 1), 2e-6)
+    check(len(steps) < 40, f"{len(steps)} rows of 60 documents")
+    shown = run("data", file, "--show", 100)
+    check(all(f"{len(a) + 1} tokens, {len(a)} predicted" in shown for _, a in LINES), shown)
+    ours = run("generate", run.path("run"), "--source", "item 3: D", "--ids", "-n", 5, "-t", 0).split()
+    check(list(map(int, ours)) == greedy(run, p, list(b"item 3: D"), [10], 5), ours)
+
+
+def test_encdec_seq2seq_mistakes(run):
+    """documents that are too long for one of the two rows, a start of several tokens, an empty text, and mixed sources"""
+    lines(run, LINES[:4] + [("x" * 65, "y")])
+
+    def ran(change=("", ""), more=""):
+        remove(run.path("run"))
+        text = model(source=f"{SEQ2SEQ.replace(*change)}; {more}", batch=48).replace("run = 4", "run = 1")
+        return run.result("run", run.write("m.lm", text), "-q")
+
+    for change, more, status, message in (
+        (("", ""), "", 1, "a source of 65 tokens with a target of 2 is longer than a row of 64 and 24"),
+        (("", ""), "long = drop", 0, "1 documents of more than 24 tokens are left out"),
+        (("", ""), "long = cut", 0, "1 documents are cut behind 24 tokens"),
+        (("", ""), "long = split", 1, "error[E272]"),
+        (("\\n", "no"), "long = drop", 1, 'error[E277]: start = "no" is 2 tokens'),
+        (("", ""), 'source t = text("t.txt"); long = drop', 1, "error[E271]"),
+        (('seq2seq("lines.jsonl", source = "q", target = "a", start = "\\n")', 'text("t.txt")'), "", 1, "error[E276]"),
+        (('seq2seq("lines.jsonl", source = "q", target = "a", start = "\\n")', 'prompt("lines.jsonl", prompt = "q", completion = "a")'),
+         "", 1, "error[E276]"),
+    ):
+        code, out, err = ran(change, more)
+        check(code == status and message in err, f"{message}: {err}")
+    lines(run, [("", "y"), ("x", "y")])
+    check("the source is empty" in ran()[2])
+    lines(run, [("x", ""), ("x", "y")])
+    check("the target is empty" in ran()[2])

@@ -16,9 +16,18 @@ static void range_find(const lm_corpus *c, int field, lm_data_column_info *x) {
   }
 }
 
+// The tokens of sources, their positions or their documents.
+static void source_describe(const lm_data *d, const lm_data_options *o, lm_data_column_info *x) {
+  lm_source_column k = lm_source_column_find(x->name);
+  x->extent[0] = o->source;
+  x->min = k == LM_SOURCE_COLUMN_SEG ? -1 : 0;
+  x->max = k == LM_SOURCE_COLUMN_IDS ? (int32_t)d->corpus.vocab - 1 : (int32_t)o->source - 1;
+}
+
 void lm_data_columns_begin(lm_data *d, const lm_data_options *o) {
   int fields = 0;
   d->column_options = o->columns;
+  d->source = o->source;
   d->fields = lm_calloc((size_t)d->n_columns + 1, sizeof *d->fields);
   for (int i = 0; i < d->n_columns; i++) {
     const lm_data_column *from = &o->columns[i];
@@ -29,6 +38,8 @@ void lm_data_columns_begin(lm_data *d, const lm_data_options *o) {
     x->max = 1;
     if (from->of == LM_COLUMN_OF_DOCUMENTS)
       x->extent[0] = o->docs;
+    if (o->source && lm_source_column_find(x->name) < LM_SOURCE_COLUMNS)
+      source_describe(d, o, x);
     d->fields[i] = lm_column_is_field(o, from) ? fields++ : -1;
     if (d->fields[i] >= 0)
       range_find(&d->corpus, d->fields[i], x);
@@ -41,6 +52,9 @@ void lm_data_columns_clear(const lm_batch *b, int64_t row) {
     int32_t *first = x->data;
     first += row * x->row;
     memset(first, 0, (size_t)x->row * LM_COLUMN_BYTES);
+    bool is_seg = lm_source_column_find(x->name) == LM_SOURCE_COLUMN_SEG;
+    for (int64_t k = 0; is_seg && k < x->row; k++)
+      first[k] = -1;
   }
 }
 
@@ -84,7 +98,8 @@ lm_status lm_data_columns_fill(const lm_data *d, const lm_batch *b, const lm_dat
     int64_t first = of_documents ? x->doc : x->at;
     int64_t values = of_documents ? 1 : x->n;
     double value;
-    if (lm_column_is_prompt(to->name))
+    bool of_source = d->source && lm_source_column_find(to->name) < LM_SOURCE_COLUMNS;
+    if (lm_column_is_prompt(to->name) || of_source)
       continue;
     LM_TRY(value_of(d, c, x, &value));
     LM_ASSERT(first + values <= to->row);
@@ -92,6 +107,45 @@ lm_status lm_data_columns_fill(const lm_data *d, const lm_batch *b, const lm_dat
     for (int64_t k = 0; k < values; k++)
       value_put(to, c->dtype, first + k, value);
   }
+  return NULL;
+}
+
+// ---- sources
+
+static lm_status source_put(const lm_data *d, const lm_batch_column *to, const lm_doc *doc,
+                            const lm_data_document *x, int64_t at, int64_t n) {
+  int32_t *out = to->data;
+  out += x->row * to->row + at;
+  switch (lm_source_column_find(to->name)) {
+  case LM_SOURCE_COLUMN_IDS: return lm_corpus_read(&d->corpus, doc->start, (uint64_t)n, out, NULL);
+  case LM_SOURCE_COLUMN_POS:
+    for (int64_t i = 0; i < n; i++)
+      out[i] = (int32_t)i;
+    break;
+  case LM_SOURCE_COLUMN_SEG:
+    for (int64_t i = 0; i < n; i++)
+      out[i] = (int32_t)x->doc;
+    break;
+  default: break;
+  }
+  return NULL;
+}
+
+lm_status lm_data_source_fill(const lm_data *d, const lm_batch *b, const lm_data_document *x,
+                              int64_t *at) {
+  uint64_t index;
+  lm_doc doc;
+  if (!d->source)
+    return NULL;
+  LM_TRY(lm_corpus_doc_of(&d->corpus, x->start, &index));
+  LM_TRY(lm_corpus_docs(&d->corpus, index, 1, &doc));
+  int64_t n = (int64_t)(doc.second - doc.start);
+  n = n < d->source ? n : d->source;
+  if (n < 1 || n > d->source - *at)
+    return lm_fail(LM_ENV, "the cache of the data holds rows of other documents");
+  for (int i = 0; i < b->n_more; i++)
+    LM_TRY(source_put(d, &b->more[i], &doc, x, *at, n));
+  *at += n;
   return NULL;
 }
 

@@ -215,6 +215,7 @@ static lm_status rows_make(lm_data *d, const lm_data_options *o) {
   lm_row_plan plan = {.seq = d->seq,
                       .long_documents = o->long_documents,
                       .docs = o->docs,
+                      .source = o->source,
                       .by_source = d->groups > 1,
                       .samples = samples};
   LM_TRY(samples_check(d, o, samples, &plan.n_samples));

@@ -87,6 +87,7 @@ typedef struct {
   const lm_batch *b;
   int64_t row, first, at;
   int32_t seg;
+  int64_t source_at;
 } filling; // first: the row's first position; at, seg: its next position and segment
 
 static lm_status piece_fill(void *user, const lm_piece *p) {
@@ -95,6 +96,7 @@ static lm_status piece_fill(void *user, const lm_piece *p) {
   float weights[SOME + 1];
   lm_data_document x = {f->row, f->seg, f->at - f->first, p->len, p->start};
   LM_TRY(lm_data_columns_fill(f->d, f->b, &x));
+  LM_TRY(lm_data_source_fill(f->d, f->b, &x, &f->source_at));
   for (uint32_t done = 0, n; done < p->len; done += n) {
     n = p->len - done < SOME ? p->len - done : SOME;
     bool ends = p->ends && done + n == p->len; // the document ends here
@@ -112,7 +114,7 @@ static lm_status piece_fill(void *user, const lm_piece *p) {
 
 static lm_status row_fill(const lm_data *d, const lm_data_length *x, uint64_t set, uint64_t row,
                           int64_t at, const lm_batch *b) {
-  filling f = {d, b, at / x->seq, at, at, 0};
+  filling f = {d, b, at / x->seq, at, at, 0, 0};
   lm_data_columns_clear(b, f.row);
   LM_TRY(lm_row_index_visit(&x->index, set, row, 1, piece_fill, &f));
   padding_fill(b, f.at, at + x->seq);
@@ -216,8 +218,7 @@ lm_status lm_data_fill_part(const lm_data *d, int index, int64_t first, int64_t 
     for (int64_t r = 0; r < n; r++)
       LM_TRY(part_row_fill(d, p, (uint64_t)(first + r), r * d->seq, b));
   padding_fill(b, n * d->seq, rows * d->seq);
-  for (int i = 0; i < b->n_more; i++)
-    memset((char *)b->more[i].data + n * b->more[i].row * LM_COLUMN_BYTES, 0,
-           (size_t)((rows - n) * b->more[i].row) * LM_COLUMN_BYTES);
+  for (int64_t r = n; r < rows; r++)
+    lm_data_columns_clear(b, r);
   return NULL;
 }

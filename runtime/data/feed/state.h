@@ -38,6 +38,7 @@ struct lm_data {
   const lm_data_column *column_options;
   int *fields; // [n_columns]: the index in the corpus of a column of texts; -1: it is `prefer`
   int n_columns;
+  int64_t source; // tokens of the sources of a row; 0: documents have none
   lm_corpus corpus;
   lm_data_stage_start *stages;
   int n_stages; // at least one, the first from step 0
@@ -66,6 +67,10 @@ typedef struct {
 } lm_data_document;
 // Fills the further columns for a document.
 lm_status lm_data_columns_fill(const lm_data *d, const lm_batch *b, const lm_data_document *x);
+// Fills the columns of the source of a document from position *at on, and advances *at. Does
+// nothing if documents have no sources. LM_ENV: the cache is damaged.
+lm_status lm_data_source_fill(const lm_data *d, const lm_batch *b, const lm_data_document *x,
+                              int64_t *at);
 // Fills the column `prompt`, if the batch has it, of a document whose weights are filled.
 void lm_data_prompt_fill(const lm_batch *b, int64_t first, int64_t n);
 lm_status lm_data_batch_fill(void *user, const lm_batch_id *id, const lm_batch *b); // lm_fill_fn

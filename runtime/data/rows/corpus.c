@@ -90,6 +90,8 @@ bool lm_column_is_field(const lm_data_options *o, const lm_data_column *x) {
   const lm_chat *chat = o->n_sources ? o->sources[0].chat : NULL;
   bool pairs = chat && chat->chosen;
   bool prefers = pairs && !strcmp(x->name, "prefer");
+  if (chat && chat->has_target && lm_source_column_find(x->name) < LM_SOURCE_COLUMNS)
+    return false;
   return !prefers && !lm_column_is_prompt(x->name);
 }
 
@@ -137,9 +139,12 @@ static lm_status line_encode(const build *b, const lm_chat *chat, size_t i, lm_t
       chat->chosen ? lm_pair_read(chat, s->p, s->n, c) : lm_conversation_read(chat, s->p, s->n, c);
   if (!fault)
     fault = fields_read(b, i, c->root);
+  *out_second = 0;
   if (!fault)
-    fault = lm_chat_encode(chat, c, false, out);
-  *out_second = chat->chosen ? (uint32_t)(out->n - before) : 0;
+    fault = chat->has_target ? lm_chat_encode_target(chat, c, out, out_second)
+                             : lm_chat_encode(chat, c, false, out);
+  if (chat->chosen)
+    *out_second = (uint32_t)(out->n - before);
   if (!fault && chat->chosen)
     fault = lm_chat_encode(chat, c + 1, false, out);
   lm_conversation_free(c);

@@ -8,7 +8,7 @@
 
 typedef struct lm_doc {
   uint64_t start, end; // tokens start … end - 1; never empty
-  uint64_t second;     // of a pair: where its second text begins; else 0
+  uint64_t second; // of a pair, or a source and its target: where the second text begins; else 0
 } lm_doc;
 
 typedef struct lm_corpus {

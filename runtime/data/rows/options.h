@@ -67,7 +67,8 @@ typedef struct lm_data_options {
   // Called from time to time while files are read, by the thread that opens the data. Optional.
   void (*progress)(void *user, uint64_t bytes_done, uint64_t bytes_total);
   void *user;
-  int64_t docs; // documents of a row at most, each text of a pair counted; 0: any number
+  int64_t docs;   // documents of a row at most, each text of a pair counted; 0: any number
+  int64_t source; // tokens of the sources of a row; 0: documents have no sources
   const lm_data_column *columns;
   int n_columns;
 } lm_data_options;

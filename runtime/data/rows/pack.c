@@ -68,28 +68,62 @@ static uint32_t bin_pop(bins *b, uint32_t len, uint32_t *out_room) {
   return row;
 }
 
+// Removes the fullest of the first few rows that have room for `len` tokens and for `beside` more;
+// used: of each row. Opens a new row if none of them has.
+static uint32_t bin_pop_both(bins *b, uint32_t len, uint32_t beside, uint32_t source,
+                             const uint32_t *used, uint32_t *out_room) {
+  enum {
+    TRIED = 16
+  };
+  uint32_t row[TRIED];
+  uint32_t room[TRIED];
+  uint32_t n = 0;
+  uint32_t first = b->n_rows;
+  bool found = false;
+  while (n < TRIED && !found) {
+    row[n] = bin_pop(b, len, &room[n]);
+    found = row[n] == first || used[row[n]] + beside <= source;
+    n++;
+  }
+  uint32_t taken = row[n - 1];
+  *out_room = room[n - 1];
+  if (!found) {
+    bin_push(b, room[n - 1], taken);
+    taken = b->n_rows++;
+    *out_room = b->seq;
+  }
+  while (--n > 0)
+    bin_push(b, room[n - 1], row[n - 1]);
+  return taken;
+}
+
 // Fills row_of[piece] with row numbers in the order of opening; returns the number of rows.
-static uint32_t rows_assign(const lm_piece *pieces, uint32_t n, uint32_t seq, uint32_t docs,
-                            uint32_t *row_of) {
+static uint32_t rows_assign(const lm_piece *pieces, const uint32_t *beside, uint32_t n,
+                            const lm_row_room *limits, uint32_t *row_of) {
+  uint32_t seq = limits->seq;
   bins b = {.seq = seq,
             .head = lm_calloc((size_t)seq + 1, 4),
             .next = lm_calloc(n, 4),
             .has = lm_calloc(seq / 64 + 1, 8)};
   memset(b.head, 0xff, 4 * ((size_t)seq + 1));
   uint32_t *order = lm_calloc(n, sizeof *order), *held = lm_calloc(n, sizeof *held);
+  uint32_t *used = lm_calloc(n, sizeof *used);
   uint32_t units = order_by_length(pieces, n, seq, order);
   for (uint32_t i = 0; i < units; i++) {
     const lm_piece *p = &pieces[order[i]];
     uint32_t room, len = unit_len(p), some = unit_pieces(p);
-    uint32_t row = bin_pop(&b, len, &room);
+    uint32_t more = beside ? beside[order[i]] : 0;
+    uint32_t row = bin_pop_both(&b, len, more, limits->source, used, &room);
     for (uint32_t k = 0; k < some; k++)
       row_of[order[i] + k] = row;
     held[row] += some;
-    if (!docs || held[row] < docs)
+    used[row] += more;
+    if (!limits->docs || held[row] < limits->docs)
       bin_push(&b, room - len, row);
   }
   lm_free(order);
   lm_free(held);
+  lm_free(used);
   lm_free(b.head);
   lm_free(b.next);
   lm_free(b.has);
@@ -120,10 +154,10 @@ static void rows_gather(const lm_piece *pieces, const uint32_t *row_of, uint32_t
     out->pieces[out->first[row_of[i] + 1]++] = pieces[i];
 }
 
-void lm_packed_rows_make(const lm_piece *pieces, uint32_t n, uint32_t seq, uint32_t docs,
-                         lm_rows *out) {
+void lm_packed_rows_make(const lm_piece *pieces, const uint32_t *beside, uint32_t n,
+                         const lm_row_room *room, lm_rows *out) {
   uint32_t *row_of = lm_calloc(n, sizeof *row_of);
-  out->n_rows = rows_assign(pieces, n, seq, docs, row_of);
+  out->n_rows = rows_assign(pieces, beside, n, room, row_of);
   rows_renumber(row_of, n, out->n_rows);
   rows_gather(pieces, row_of, n, out);
   lm_free(row_of);

@@ -20,10 +20,18 @@ typedef struct lm_rows {
   uint32_t n_rows;
 } lm_rows;
 
-// Packs pieces by decreasing length, each into the fullest row that has room for it and has less
-// than `docs` pieces (0: any number). Pieces that are joined count as one, but as two of `docs`,
-// which is even. Deterministic; time O(n * seq / 64).
-void lm_packed_rows_make(const lm_piece *pieces, uint32_t n, uint32_t seq, uint32_t docs,
-                         lm_rows *out);
+// What a row has room for.
+typedef struct lm_row_room {
+  uint32_t seq;    // tokens
+  uint32_t docs;   // pieces; 0: any number
+  uint32_t source; // tokens beside its pieces
+} lm_row_room;
+
+// Packs pieces by decreasing length, each into the fullest row that has room for it; of rows
+// without room for beside[i], the tokens beside piece i (NULL: none), only a few are tried. Pieces
+// that are joined count as one, but as two of `docs`, which is even. Deterministic; time O(n * seq
+// / 64).
+void lm_packed_rows_make(const lm_piece *pieces, const uint32_t *beside, uint32_t n,
+                         const lm_row_room *room, lm_rows *out);
 void lm_packed_rows_free(lm_rows *r);
 #endif

@@ -25,7 +25,8 @@ typedef struct {
   lm_doc *docs;
   uint64_t first_doc, n_docs; // range of the corpus in docs[DOCS]
   lm_piece *pieces;
-  uint32_t n; // pieces of the current block, at most PIECES
+  uint32_t *beside; // [PIECES]: tokens of the source of each piece
+  uint32_t n;       // pieces of the current block, at most PIECES
   lm_row_set *sets;
   uint64_t n_sets;
   lm_row_block *blocks;
@@ -58,7 +59,12 @@ static lm_status block_flush(packing *p, lm_row_set *set) {
   if (!p->n)
     return NULL;
   lm_rows rows;
-  lm_packed_rows_make(p->pieces, p->n, (uint32_t)p->plan->seq, (uint32_t)p->plan->docs, &rows);
+  lm_row_room room = {
+      .seq = (uint32_t)p->plan->seq,
+      .docs = (uint32_t)p->plan->docs,
+      .source = (uint32_t)p->plan->source,
+  };
+  lm_packed_rows_make(p->pieces, p->beside, p->n, &room, &rows);
   if (p->n_blocks == p->cap_blocks) {
     p->cap_blocks = p->cap_blocks ? 2 * p->cap_blocks : 16;
     p->blocks = lm_realloc(p->blocks, p->cap_blocks * sizeof *p->blocks);
@@ -159,9 +165,39 @@ static lm_status pair_add(packing *p, lm_row_set *set, const lm_doc *d) {
   return p->n == PIECES ? block_flush(p, set) : NULL;
 }
 
+// A target, whose source has its own row beside that of the targets.
+static lm_status target_add(packing *p, lm_row_set *set, const lm_doc *d) {
+  uint64_t source = d->second - d->start;
+  uint64_t target = d->end - d->second;
+  bool fits = source <= (uint64_t)p->plan->source && target <= (uint64_t)p->plan->seq;
+  bool cut = p->plan->long_documents == LM_LONG_CUT;
+  if (!fits && p->plan->long_documents == LM_LONG_ERROR)
+    return lm_fail(LM_USER,
+                   "a source of %llu tokens with a target of %llu is longer than a row of %lld and "
+                   "%lld: `long = drop` leaves out such documents, `long = cut` keeps their "
+                   "beginning",
+                   (unsigned long long)source, (unsigned long long)target,
+                   (long long)p->plan->source, (long long)p->plan->seq);
+  set->cut += !fits && cut;
+  set->dropped += !fits && !cut;
+  if (!fits && !cut)
+    return NULL;
+  if (source > (uint64_t)p->plan->source)
+    source = (uint64_t)p->plan->source;
+  if (target > (uint64_t)p->plan->seq)
+    target = (uint64_t)p->plan->seq;
+  set->docs++;
+  set->tokens += target;
+  p->beside[p->n] = (uint32_t)source;
+  p->pieces[p->n++] = (lm_piece){d->second, (uint32_t)target, true, true, false, 0};
+  return p->n == PIECES ? block_flush(p, set) : NULL;
+}
+
 static lm_status document_add(packing *p, lm_row_set *set, lm_doc *d) {
   uint64_t seq = (uint64_t)p->plan->seq;
   bool kept = true;
+  if (p->plan->source)
+    return target_add(p, set, d);
   if (d->second)
     return pair_add(p, set, d);
   if (d->end - d->start > seq && p->plan->long_documents != LM_LONG_SPLIT)
@@ -210,6 +246,7 @@ static lm_status sets_pack(packing *p) {
   LM_TRY(samples_draw(p));
   p->docs = lm_calloc(DOCS, sizeof *p->docs);
   p->pieces = lm_calloc(PIECES, sizeof *p->pieces);
+  p->beside = lm_calloc(PIECES, sizeof *p->beside);
   p->sets = lm_calloc((size_t)(p->plan->n_samples + 1) * (size_t)p->groups, sizeof *p->sets);
   for (int k = 0; k <= p->plan->n_samples; k++)
     for (int g = 0; g < p->groups; g++)
@@ -272,6 +309,7 @@ static lm_status index_build(const char *path, int threads, const lm_corpus *c,
   lm_free(p.sample_of);
   lm_free(p.docs);
   lm_free(p.pieces);
+  lm_free(p.beside);
   lm_free(p.sets);
   lm_free(p.blocks);
   return s;
@@ -286,7 +324,8 @@ static void index_key(const lm_corpus *c, const lm_row_plan *plan, int groups, u
                       (uint64_t)plan->by_source,
                       plan->left_out_key,
                       (uint64_t)plan->long_documents,
-                      (uint64_t)plan->docs};
+                      (uint64_t)plan->docs,
+                      (uint64_t)plan->source};
   key[0] = key[1] = 0;
   lm_hash_key(key, parts, sizeof parts);
   lm_hash_key(key, plan->samples, (size_t)plan->n_samples * sizeof *plan->samples);

@@ -29,7 +29,8 @@ typedef struct lm_row_index {
 
 typedef struct lm_row_plan {
   int64_t seq;
-  int64_t docs; // of a row at most; 0: any number
+  int64_t docs;   // of a row at most; 0: any number
+  int64_t source; // tokens of the sources of a row; 0: documents have no sources
   lm_long_documents long_documents;
   bool by_source;         // each row holds documents of one source only
   const int64_t *samples; // [n_samples]: documents of each holdout of kind sample
