@@ -169,10 +169,20 @@ static bool sum_value(lm_gen *g, const lm_op *op, const lm_ix *ix, lm_gen_text *
 
 static uint16_t loop_add(cuda_emit *e, const char *name, int64_t size, int level) {
   lm_gen_domain *d = &e->g.domains[0];
-  uint16_t var = lm_var_add(
-      &e->g.vars,
-      (lm_var){.kind = LM_VAR_LOOP, .name = name, .size = size, .hi = size, .level = level});
-  d->loop[d->n++] = (lm_gen_loop){.name = name, .size = size, .stride = 1, .var = var};
+  lm_var v = {
+      .kind = LM_VAR_LOOP,
+      .name = name,
+      .size = size,
+      .hi = size,
+      .level = level,
+  };
+  uint16_t var = lm_var_add(&e->g.vars, v);
+  d->loop[d->n++] = (lm_gen_loop){
+      .name = name,
+      .size = size,
+      .stride = 1,
+      .var = var,
+  };
   return var;
 }
 
@@ -208,9 +218,27 @@ static const char *loop_text(cuda_emit *e, int level, const char *head, const ch
   return lm_gen_take(&e->g, &b);
 }
 
-static const char *epilogue(cuda_emit *e, const gemm *x) {
-  const char *t = e->g.target->index;
+// The loop over the pairs of columns of a row; columns beyond the end are left out.
+static const char *pair_head(const cuda_emit *e, const gemm *x) {
   lm_arena *a = e->g.arena;
+  const char *inside = "";
+  if (x->columns % x->panel)
+    inside = lm_arena_printf(a, "if (pair < %lld) ", (long long)x->columns / 2);
+  return lm_arena_printf(a,
+                         "LM_UNROLL\nfor (int32_t i = 0; i < %d; i++) {\n"
+                         "const %s pair = col0 / 2 + 4 * i + lane %% 4;\n%s{\n",
+                         x->panel / 8, e->g.target->index, inside);
+}
+
+static const char *row_head(const cuda_emit *e, const gemm *x) {
+  return lm_arena_printf(e->g.arena,
+                         "LM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\n"
+                         "const %s row = row0 + lm_thread() / 32 * 16 + lane / 4 + 8 * r;\n"
+                         "if (row < %lld) {\n",
+                         e->g.target->index, (long long)x->g.m.fixed);
+}
+
+static void epilogue_begin(cuda_emit *e, const gemm *x) {
   lm_gen_attempt(&e->g);
   e->g.pass = 0;
   e->g.domains[0].n = 0;
@@ -218,33 +246,25 @@ static const char *epilogue(cuda_emit *e, const gemm *x) {
   e->width[0] = 2;
   e->columns = x->columns;
   e->panel = x->panel;
-  for (int i = 0; i <= ELEMENT; i++)
-    e->g.level[i].before.n = e->g.level[i].loops.n = e->g.level[i].after.n = 0;
+  for (int i = 0; i <= ELEMENT; i++) {
+    e->g.level[i].before.n = 0;
+    e->g.level[i].loops.n = 0;
+    e->g.level[i].after.n = 0;
+  }
+}
+
+static const char *epilogue(cuda_emit *e, const gemm *x) {
+  static const char element[] = "LM_UNROLL\nfor (int32_t c = 0; c < 2; c++) {\n";
+  epilogue_begin(e, x);
   uint16_t row = loop_add(e, "row", x->g.m.fixed, ROW);
   uint16_t pair = loop_add(e, "pair", x->columns / 2, PAIR);
   e->vector = loop_add(e, "c", 2, ELEMENT);
   for (uint32_t i = 0; i < lm_kernel_yield(e->g.kernel)->n_in; i++)
     result_put(e, x, i, row, pair, e->vector);
-  bool whole = x->columns % x->panel == 0;
-  const char *inner =
-      loop_text(e, ELEMENT, "LM_UNROLL\nfor (int32_t c = 0; c < 2; c++) {\n", "", "}\n");
-  inner = loop_text(
-      e, PAIR,
-      lm_arena_printf(a,
-                      "LM_UNROLL\nfor (int32_t i = 0; i < %d; i++) {\nconst %s pair = col0 / 2 + 4 "
-                      "* i + lane %% 4;\n%s{\n",
-                      x->panel / 8, t,
-                      whole ? ""
-                            : lm_arena_printf(a, "if (pair < %lld) ", (long long)x->columns / 2)),
-      inner, "}\n}\n");
-  inner = loop_text(
-      e, ROW,
-      lm_arena_printf(a,
-                      "LM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\nconst %s row = row0 + "
-                      "lm_thread() / 32 * 16 + lane / 4 + 8 * r;\nif (row < %lld) {\n",
-                      t, (long long)x->g.m.fixed),
-      inner, "}\n}\n");
-  return loop_text(e, 0, "", inner, "");
+  const char *text = loop_text(e, ELEMENT, element, "", "}\n");
+  text = loop_text(e, PAIR, pair_head(e, x), text, "}\n}\n");
+  text = loop_text(e, ROW, row_head(e, x), text, "}\n}\n");
+  return loop_text(e, 0, "", text, "");
 }
 
 // ---- the kernel

@@ -159,29 +159,39 @@ static bool factors_are_dense(const lm_module *m, const lm_op *dot, const lm_pla
          g.b_k == dense->b_k && g.b_n == dense->b_n && g.m.fixed == dense->m.fixed && !g.n_batch;
 }
 
+static lm_cost_gemm_kernel sizes_of(const lm_module *m, const lm_op *fused, const lm_plan_gemm *g) {
+  lm_cost_gemm gemm = {
+      .m = (double)g->m.fixed,
+      .n = (double)g->n.fixed,
+      .k = (double)g->k.fixed,
+      .batch = 1,
+      .ab = (lm_dtype)g->dtype_ab,
+      .bytes = bytes_of(m, fused),
+      .alignment = 16,
+  };
+  return (lm_cost_gemm_kernel){
+      .gemm = gemm,
+      .c = (lm_dtype)g->dtype_c,
+      .stored = g->stored,
+  };
+}
+
 static bool is_profitable(const rewriting *r, const lm_op *dot, const lm_op *fused) {
   const lm_target *t = r->env->target;
   lm_plan_options o = {.target = *t, .codegen = r->env->codegen};
   lm_plan_gemm g;
   lm_kernel_code code;
-  if (!lm_plan_gemm_of_kernel(r->m, fused, &g) || !factors_are_dense(r->m, dot, &g) ||
-      !o.codegen->multiplies(t, fused))
+  if (!lm_plan_gemm_of_kernel(r->m, fused, &g) || !factors_are_dense(r->m, dot, &g))
+    return false;
+  if (!o.codegen->multiplies(t, fused))
     return false;
   if (lm_pass_is_forced(r->env, "gemm_kernels"))
     return true;
-  if (!(lm_target_bandwidth(t) > 0) || !(lm_cost_peak(t, LM_BF16) > 0) ||
-      !o.codegen->kernel(&o, fused, r->m->arena, &code))
+  bool known = lm_target_bandwidth(t) > 0 && lm_cost_peak(t, LM_BF16) > 0;
+  if (!known || !o.codegen->kernel(&o, fused, r->m->arena, &code))
     return false;
-  lm_cost_gemm_kernel k = {.gemm = {.m = (double)g.m.fixed,
-                                    .n = (double)g.n.fixed,
-                                    .k = (double)g.k.fixed,
-                                    .batch = 1,
-                                    .ab = (lm_dtype)g.dtype_ab,
-                                    .bytes = bytes_of(r->m, fused),
-                                    .alignment = 16},
-                           .c = (lm_dtype)g.dtype_c,
-                           .stored = g.stored,
-                           .instructions = code.instructions};
+  lm_cost_gemm_kernel k = sizes_of(r->m, fused, &g);
+  k.instructions = code.instructions;
   return lm_cost_of_gemm_kernel(t, &k).seconds < lm_cost_of_gemm_apart(t, &k);
 }
 

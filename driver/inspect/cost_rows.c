@@ -179,15 +179,20 @@ static void row_print(const lm_cost_row *x, const lm_cost_rows *rows, lm_buf *ou
 
 // Why a kernel computes a GEMM.
 static void apart_print(const lm_cost_row *const *list, uint32_t n, lm_buf *out) {
+  enum {
+    REST = 48 // columns of 80
+  };
   bool any = false;
   for (uint32_t i = 0; i < n; i++) {
     const lm_cost_row *x = list[i];
     if (!x->apart)
       continue;
-    lm_buf_puts(out,
-                any ? "" : "\nGEMMs in generated kernels\none kernel  library and kernel  what\n");
-    lm_buf_printf(out, "%10.3f %19.3f  %s\n", 1e3 * x->predicted, 1e3 * x->apart, x->name);
+    if (!any)
+      lm_buf_puts(out, "\nGEMMs in generated kernels\none kernel  library and kernel  what\n");
     any = true;
+    lm_buf_printf(out, "%10.3f %19.3f  ", 1e3 * x->predicted, 1e3 * x->apart);
+    clipped_print(x->name, REST, out);
+    lm_buf_puts(out, "\n");
   }
 }
 

@@ -175,6 +175,20 @@ def test_packing_pays(run):
     check(packed[0] < apart[0] and packed[1] < 0.985 * apart[1], f"{packed} {apart}")
 
 
+def test_gemm_kernels_pay(run):
+    """SwiGLU and its derivative are computed in GEMMs where the cost model expects less time, and the report says how much"""
+    def cost(*options):
+        return json.loads(run("explain", f"{ROOT}/examples/bench-180m.lm", "cost", "--target", "h100", "--json", *options))
+    fused, apart = cost(), cost("--disable-pass", "gemm_kernels")
+    rows = [row for row in fused["rows"] if "apart_s" in row]
+    check(len(rows) == 2 and all(row["predicted_s"] < row["apart_s"] and "logistic" in row["name"] for row in rows), rows)
+    check(not any("apart_s" in row for row in apart["rows"]), "without the pass")
+    gain, expected = apart["predicted_s"] - fused["predicted_s"], sum(row["apart_s"] - row["predicted_s"] for row in rows)
+    check(abs(gain - expected) < 0.1 * expected, f"a step must gain what its kernels gain: {gain} {expected}")
+    text = run("explain", f"{ROOT}/examples/bench-180m.lm", "cost", "--target", "h100")
+    check("one kernel  library and kernel  what" in text and max(map(len, text.splitlines())) <= 80, text)
+
+
 def wide(run, compute):
     """one layer with heads of 64, 96 positions"""
     file = small(run, steps=1, rows=1, seq=96, depth=1, compute=compute, name=f"{compute}.lm")
