@@ -81,7 +81,9 @@ static bool find(const rewriting *r, lm_op *kernel, uint32_t at, match *out) {
   lm_value *v = kernel->in[at];
   *out = (match){v->def, kernel, at};
   bool is_old = v->id < r->n_uses && !r->map[v->id]; // not yet in a kernel
-  return is_old && lm_op_is(v, LM_OP_DOT) && v->def->parent == kernel->parent && !read_between(out);
+  bool has_rows = v->type.rank > 1;
+  return is_old && has_rows && lm_op_is(v, LM_OP_DOT) && v->def->parent == kernel->parent &&
+         !read_between(out);
 }
 
 // ---- the kernel
