@@ -90,9 +90,10 @@ typedef enum {
 } lm_update_form;
 typedef struct lm_update_type {
   lm_update_form form;
-  lm_sym axes[2]; // TENSOR: the row; MATRIX: its two axes
+  lm_sym
+      axes[4]; // TENSOR: the row; MATRIX: its axes i, o, then those of `dim q = i, r = o` or NULL
 } lm_update_type;
-lm_update_type lm_update_type_of(const ast_member *update);
+lm_update_type lm_update_type_of(const ast_decl *d, const ast_member *update);
 
 // Checks all members; returns the method `update`. NULL: reported.
 const ast_member *lm_optimizer_members(lm_elab *e, const ast_decl *d);
@@ -109,8 +110,10 @@ lm_lowered_states lm_optimizer_states(lm_elab *e, const ast_decl *d);
 
 // The method `eval`, or NULL.
 const ast_member *lm_optimizer_eval(const ast_decl *d);
-// The axes of a state: those of p, or the ones of a matrix that its type has.
-el_axes lm_optimizer_state_axes(lm_elab *e, const lm_lowered_state *s, const el_axes *of_p);
+// The axes of a state: those of p, or the ones of a matrix that its type has, from the axes of
+// lm_update_type.
+el_axes lm_optimizer_state_axes(lm_elab *e, const lm_lowered_state *s, const el_axes *of_p,
+                                el_axis *const *matrix);
 
 typedef struct lm_optimizer_values {
   const ast_member *method; // update or eval

@@ -291,7 +291,7 @@ static bool is_of_matrices(const lm_recipe_call *call) {
   const ast_decl *d = call->target.decl;
   for (uint32_t i = 0; d && d->kind == DC_OPTIMIZER && i < d->members.n; i++) {
     const ast_member *m = d->members.v[i];
-    if (m->kind == MB_METHOD && lm_update_type_of(m).form == LM_UPDATE_MATRIX)
+    if (m->kind == MB_METHOD && lm_update_type_of(d, m).form == LM_UPDATE_MATRIX)
       return true;
   }
   return false;

@@ -63,7 +63,7 @@ typedef struct lm_lower_options {
 typedef struct lm_lowered_state {
   lm_sym name;
   bool has_own_axes; // not those of the parameter, but of a matrix those that `axis` marks
-  bool axis[2];
+  bool axis[4];      // i, o, and the second axes of their sizes (lm_update_type)
   bool is_param;
   double value;
 } lm_lowered_state;

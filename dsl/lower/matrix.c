@@ -67,6 +67,13 @@ static lm_matrix matrix_of(lm_elab *e, const lm_global *g, const el_role *r,
     if (taken.rank < LM_RANK)
       taken.axis[taken.rank++] = m.merged[role];
   }
+  for (int k = 0; k < 2; k++)
+    if (t->axes[2 + k]) {
+      int64_t size = lm_axis_size(e->m, m.merged[LM_MATRIX_IN + k]);
+      m.merged[LM_MATRIX_ROLES + k] = lm_axis_shared(e->m, t->axes[2 + k], size, taken);
+      if (taken.rank < LM_RANK)
+        taken.axis[taken.rank++] = m.merged[LM_MATRIX_ROLES + k];
+    }
   return m;
 }
 
@@ -101,16 +108,14 @@ lm_value *lm_matrix_unview(lm_elab *e, const lm_matrix *m, lm_value *v, lm_type 
   return lm_emit_permute(&e->b, v, to.axis, to.rank);
 }
 
-el_axes lm_matrix_axes(lm_elab *e, const lm_matrix *m, const lm_update_type *t) {
-  el_axes axes = {0};
-  for (int k = 0; k < 2; k++) {
-    el_axis *x = LM_NEW(e->a, el_axis);
+void lm_matrix_axes(lm_elab *e, const lm_matrix *m, const lm_update_type *t, el_axis **out) {
+  for (int k = 0; k < 4; k++) {
     lm_axis ir = m->merged[LM_MATRIX_IN + k];
-    *x = (el_axis){
-        .name = t->axes[k], .size = lm_size_number(e->a, lm_axis_size(e->m, ir)), .ir = ir};
-    el_axes_push(e, &axes, x);
+    out[k] = ir ? LM_NEW(e->a, el_axis) : NULL;
+    if (ir)
+      *out[k] = (el_axis){
+          .name = t->axes[k], .size = lm_size_number(e->a, lm_axis_size(e->m, ir)), .ir = ir};
   }
-  return axes;
 }
 
 bool lm_matrix_find(lm_elab *e, const lm_recipe_call *by, const lm_global *g,

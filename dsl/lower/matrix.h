@@ -10,8 +10,9 @@ enum {
   LM_MATRIX_OUT,
   LM_MATRIX_ROLES
 };
+// Behind these merged axes: second axes of the sizes of i and o, or 0.
 typedef struct lm_matrix {
-  lm_axis of[LM_MATRIX_ROLES][LM_RANK], merged[LM_MATRIX_ROLES];
+  lm_axis of[LM_MATRIX_ROLES][LM_RANK], merged[LM_MATRIX_ROLES + 2];
   int n[LM_MATRIX_ROLES];
 } lm_matrix;
 
@@ -22,7 +23,8 @@ bool lm_matrix_find(lm_elab *e, const lm_recipe_call *by, const lm_global *g,
 // A value of the parameter's axes as [matrices, i, o], and back, of type `to`.
 lm_value *lm_matrix_view(lm_elab *e, const lm_matrix *m, lm_value *v);
 lm_value *lm_matrix_unview(lm_elab *e, const lm_matrix *m, lm_value *v, lm_type to);
-// The axes of one matrix, and those of the parameter, which are not stacked.
-el_axes lm_matrix_axes(lm_elab *e, const lm_matrix *m, const lm_update_type *t);
+// The axes of one matrix, by lm_update_type; NULL for names that are not declared.
+void lm_matrix_axes(lm_elab *e, const lm_matrix *m, const lm_update_type *t, el_axis **out);
+// The axes of the parameter, which are not stacked.
 el_axes lm_tensor_axes(lm_elab *e, const lm_global *g);
 #endif

@@ -185,7 +185,7 @@ static bool is_of_elements(const lm_recipe *r, const lm_group_sets *c, const ast
     if (lm_groups_optimizer(r, c->sets[s], &group) != &r->optimizer)
       return false;
   bool views = lm_optimizer_eval(r->optimizer.target.decl);
-  return !views && lm_update_type_of(m).form == LM_UPDATE_ELEMENT;
+  return !views && lm_update_type_of(r->optimizer.target.decl, m).form == LM_UPDATE_ELEMENT;
 }
 
 void lm_lower_optimizer(lm_elab *e, const lm_recipe *r, lm_lowered *out) {

@@ -20,7 +20,7 @@ static lm_type state_type(updater *u, uint32_t global, const lm_lowered_state *s
     t.axis[g->n_stack - 1] = lm_axis_shared(e->m, LM_SYM(e->c, "instances"), n, g->type);
   if (s->has_own_axes && m && m->merged[LM_MATRIX_BATCH])
     t.axis[t.rank++] = m->merged[LM_MATRIX_BATCH];
-  for (int a = 0; s->has_own_axes && a < 2; a++)
+  for (int a = 0; s->has_own_axes && a < 4; a++)
     if (s->axis[a])
       t.axis[t.rank++] = m->merged[LM_MATRIX_IN + a];
   memset(t.axis + t.rank, 0, sizeof t.axis - t.rank * sizeof *t.axis);

@@ -44,7 +44,7 @@ bool lm_use_make(updater *u, uint64_t set, const el_val *rate, use *out, el_val 
             lm_groups_bind(e, u->r, out->eval_inst, &one, NULL, NULL, &same, &unused);
   if (ok) {
     out->eval = lm_optimizer_eval(inst->decl);
-    out->type = lm_update_type_of(update);
+    out->type = lm_update_type_of(inst->decl, update);
     out->states = lm_optimizer_states(e, inst->decl);
     out->update = update;
   }
@@ -71,8 +71,10 @@ el_axes lm_element_axes(lm_elab *e, const lm_global *g, const use *x) {
 
 // ---- one evaluation of `update`
 
-// values: p, g and the states, then the new p and states. False: reported.
-static bool body_run(updater *u, const use *x, const el_axes *axes, lm_value **values) {
+// values: p, g and the states, then the new p and states. axes: of p; matrix: of lm_update_type.
+// False: reported.
+static bool body_run(updater *u, const use *x, const el_axes *axes, el_axis *const *matrix,
+                     lm_value **values) {
   lm_elab *e = u->e;
   el_ref self;
   bool is_eval = u->task == TO_EVAL;
@@ -85,10 +87,14 @@ static bool body_run(updater *u, const use *x, const el_axes *axes, lm_value **v
     el_axes_push(e, &frame.live, axes->v[k]);
   if (x->type.form == LM_UPDATE_TENSOR)
     el_row_bind(e, x->type.axes[0], *axes);
-  for (uint32_t k = 0; x->type.form == LM_UPDATE_MATRIX && k < 2; k++)
-    el_axis_bind_name(e, x->type.axes[k], axes->v[k]);
+  for (uint32_t k = 0; x->type.form == LM_UPDATE_MATRIX && k < 4; k++) {
+    if (k >= 2 && matrix[k])
+      el_axes_push(e, &frame.live, matrix[k]);
+    if (matrix[k])
+      el_axis_bind_name(e, x->type.axes[k], matrix[k]);
+  }
   for (uint32_t k = 0; k < n; k++) {
-    el_axes own = lm_optimizer_state_axes(e, &x->states.v[k], axes);
+    el_axes own = lm_optimizer_state_axes(e, &x->states.v[k], axes, matrix);
     state[k] = el_tensor(K_F32, &own, values[2 + k]);
   }
   lm_optimizer_values in = {
@@ -112,7 +118,11 @@ static bool matrix_run(updater *u, const use *x, const lm_global *g, const lm_ma
   lm_elab *e = u->e;
   uint32_t n = x->states.n;
   lm_type whole = values[0]->type;
-  el_axes axes = lm_matrix_axes(e, m, &x->type);
+  el_axes axes = {0};
+  el_axis *matrix[4];
+  lm_matrix_axes(e, m, &x->type, matrix);
+  for (int k = 0; k < 2; k++)
+    el_axes_push(e, &axes, matrix[k]);
   lm_op *loop = NULL;
   for (uint32_t k = 0; k < 2 + n; k++)
     if (k < 2 || !x->states.v[k - 2].has_own_axes)
@@ -124,7 +134,7 @@ static bool matrix_run(updater *u, const use *x, const lm_global *g, const lm_ma
       values[k] = lm_emit(&e->b, LM_OP_AT, (lm_value *[]){values[k], loop->body->args[0]}, 2,
                           &(lm_attr){.imm = {0, 1}, .n_imm = 2}, NULL);
   }
-  bool ok = body_run(u, x, &axes, values);
+  bool ok = body_run(u, x, &axes, matrix, values);
   if (loop && ok) {
     lm_loop_end(&e->b, loop, NULL, 0, values, n + 1);
     for (uint32_t k = 0; k <= n; k++)
@@ -138,7 +148,7 @@ static bool matrix_run(updater *u, const use *x, const lm_global *g, const lm_ma
 
 bool lm_update_body(updater *u, const use *x, const lm_global *g, const lm_matrix *m,
                     const el_axes *axes, lm_value **values) {
-  return m ? matrix_run(u, x, g, m, values) : body_run(u, x, axes, values);
+  return m ? matrix_run(u, x, g, m, values) : body_run(u, x, axes, NULL, values);
 }
 
 // ---- the update of a parameter

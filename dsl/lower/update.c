@@ -25,7 +25,18 @@ static lm_sym name_of(const ast_dim *d) {
   return d->row ? d->row : d->expr->kind == EX_NAME ? d->expr->text : NULL;
 }
 
-lm_update_type lm_update_type_of(const ast_member *update) {
+// The names of the second axes of the sizes of i and o.
+static void dims_find(const ast_decl *d, lm_update_type *out) {
+  for (uint32_t i = 0; i < d->members.n; i++) {
+    const ast_member *m = d->members.v[i];
+    for (uint32_t k = 0; m->kind == MB_DIM && k < m->names.n; k++)
+      for (int a = 0; a < 2; a++)
+        if (m->exprs.v[k]->kind == EX_NAME && m->exprs.v[k]->text == out->axes[a])
+          out->axes[2 + a] = m->names.v[k].text;
+  }
+}
+
+lm_update_type lm_update_type_of(const ast_decl *d, const ast_member *update) {
   const ast_type *t = update->sig.n_params ? update->sig.params[0].type : NULL;
   lm_update_type out = {LM_UPDATE_ELEMENT};
   if (!t || !t->n_dims)
@@ -33,6 +44,8 @@ lm_update_type lm_update_type_of(const ast_member *update) {
   out.form = t->n_dims == 1 ? LM_UPDATE_TENSOR : LM_UPDATE_MATRIX;
   for (uint32_t i = 0; i < t->n_dims && i < 2; i++)
     out.axes[i] = name_of(&t->dims[i]);
+  if (out.form == LM_UPDATE_MATRIX)
+    dims_find(d, &out);
   return out;
 }
 
@@ -144,8 +157,9 @@ static bool is_state_before(const ast_decl *d, const ast_name *name) {
 }
 
 // The axes of the states of a type. False: `update` sees no such axes.
-static bool state_axes(const ast_type *t, const ast_member *update, lm_lowered_state *out) {
-  lm_update_type of = update ? lm_update_type_of(update) : (lm_update_type){0};
+static bool state_axes(const ast_decl *d, const ast_type *t, const ast_member *update,
+                       lm_lowered_state *out) {
+  lm_update_type of = update ? lm_update_type_of(d, update) : (lm_update_type){0};
   if (!el_type_is(t, "f32"))
     return false;
   if (!t->has_dims)
@@ -153,23 +167,23 @@ static bool state_axes(const ast_type *t, const ast_member *update, lm_lowered_s
   if (of.form == LM_UPDATE_TENSOR && t->n_dims == 1)
     return t->dims[0].row && t->dims[0].row == of.axes[0];
   out->has_own_axes = true;
-  for (uint32_t i = 0; i < t->n_dims; i++) {
-    int k = of.form != LM_UPDATE_MATRIX || t->dims[i].row ? -1
-            : name_of(&t->dims[i]) == of.axes[0]          ? 0
-            : name_of(&t->dims[i]) == of.axes[1]          ? 1
-                                                          : -1;
-    if (k < 0 || out->axis[k] || (k == 0 && out->axis[1]))
+  for (uint32_t i = 0, next = 0; i < t->n_dims; i++) {
+    uint32_t k = next;
+    while (k < 4 && (t->dims[i].row || name_of(&t->dims[i]) != of.axes[k]))
+      k++;
+    if (k == 4 || of.form != LM_UPDATE_MATRIX)
       return false;
     out->axis[k] = true;
+    next = k + 1;
   }
-  if (out->axis[0] && out->axis[1])
+  if (out->axis[0] && out->axis[1] && t->n_dims == 2)
     out->has_own_axes = false;
-  return of.form != LM_UPDATE_ELEMENT;
+  return of.form != LM_UPDATE_ELEMENT && t->n_dims <= 2;
 }
 
 static bool check_state(lm_elab *e, const ast_decl *d, const ast_member *m,
                         const ast_member *update) {
-  bool ok = state_axes(m->type, update, &(lm_lowered_state){0});
+  bool ok = state_axes(d, m->type, update, &(lm_lowered_state){0});
   if (!ok)
     EL_ERR(e, m->type->loc, E0EC);
   for (uint32_t k = 0; k < m->names.n; k++) {
@@ -183,9 +197,24 @@ static bool check_state(lm_elab *e, const ast_decl *d, const ast_member *m,
   return ok;
 }
 
+// dim q = i: a second axis of the size of an axis of the matrix.
+static bool check_dim(lm_elab *e, const ast_decl *d, const ast_member *m,
+                      const ast_member *update) {
+  lm_update_type t = update ? lm_update_type_of(d, update) : (lm_update_type){0};
+  bool ok = t.form == LM_UPDATE_MATRIX;
+  for (uint32_t k = 0; ok && k < m->names.n; k++) {
+    lm_sym name = m->names.v[k].text;
+    // of two dims of one axis the last one is in t
+    ok = (name == t.axes[2] || name == t.axes[3]) && t.axes[2] != t.axes[3] && name != t.axes[0] &&
+         name != t.axes[1] && !has_param(&d->sig, name) && !has_param(&update->sig, name);
+  }
+  if (!ok)
+    EL_ERR(e, m->loc, E32F);
+  return ok;
+}
+
 static bool check_other_member(lm_elab *e, const ast_decl *d, const ast_member *m) {
-  static const char *const keywords[] = {
-      [MB_DIM] = "dim", [MB_PARAM] = "param", [MB_SUB] = "sub", [MB_MAP] = "map"};
+  static const char *const keywords[] = {[MB_PARAM] = "param", [MB_SUB] = "sub", [MB_MAP] = "map"};
   bool method = m->kind == MB_METHOD;
   const char *what = method ? m->names.v[0].text : keywords[m->kind];
   lm_diag *err = EL_ERR(e, m->loc, E0B7, what);
@@ -222,6 +251,8 @@ static bool check_member(lm_elab *e, const ast_decl *d, const ast_member *m,
     return true; // reported
   if (m->kind == MB_STATE)
     return check_state(e, d, m, update);
+  if (m->kind == MB_DIM)
+    return check_dim(e, d, m, update);
   if (m == update)
     return check_update(e, m);
   if (m == lm_optimizer_eval(d))
@@ -243,9 +274,10 @@ const ast_member *lm_optimizer_members(lm_elab *e, const ast_decl *d) {
 
 // ---- states
 
-static lm_lowered_state state_of(lm_elab *e, const ast_member *m, const ast_member *update) {
+static lm_lowered_state state_of(lm_elab *e, const ast_decl *d, const ast_member *m,
+                                 const ast_member *update) {
   lm_lowered_state s = {.is_param = m->init->kind == EX_NAME && !strcmp(m->init->text, "p")};
-  state_axes(m->type, update, &s);
+  state_axes(d, m->type, update, &s);
   if (s.is_param && s.has_own_axes)
     EL_ERR(e, m->init->loc, E0B4, "p, which has more axes");
   if (s.is_param)
@@ -263,7 +295,7 @@ lm_lowered_states lm_optimizer_states(lm_elab *e, const ast_decl *d) {
     const ast_member *m = d->members.v[i];
     if (m->kind != MB_STATE)
       continue;
-    lm_lowered_state s = state_of(e, m, update_find(d));
+    lm_lowered_state s = state_of(e, d, m, update_find(d));
     for (uint32_t k = 0; k < m->names.n; k++) {
       s.name = m->names.v[k].text;
       LM_PUSH(e->a, all.v, all.n, all.cap) = s;
@@ -279,13 +311,14 @@ static el_val bound(const lm_elab *e, lm_sym name) {
   return b ? b->val : el_error();
 }
 
-el_axes lm_optimizer_state_axes(lm_elab *e, const lm_lowered_state *s, const el_axes *of_p) {
+el_axes lm_optimizer_state_axes(lm_elab *e, const lm_lowered_state *s, const el_axes *of_p,
+                                el_axis *const *matrix) {
   el_axes own = {0};
   if (!s->has_own_axes)
     return *of_p;
-  for (uint32_t k = 0; k < 2; k++)
+  for (uint32_t k = 0; k < 4; k++)
     if (s->axis[k])
-      el_axes_push(e, &own, of_p->v[k]);
+      el_axes_push(e, &own, matrix[k]);
   return own;
 }
 
@@ -349,8 +382,8 @@ static el_axis *symbolic_axis(lm_elab *e, lm_sym name, el_axes *out) {
   return x;
 }
 
-// The axes of a parameter of unknown shape, bound to their names.
-static el_axes symbolic_axes(lm_elab *e, lm_update_type t) {
+// The axes of a parameter of unknown shape, bound to their names; matrix: those of t.
+static el_axes symbolic_axes(lm_elab *e, lm_update_type t, el_axis **matrix) {
   el_axes axes = {0};
   switch (t.form) {
   case LM_UPDATE_ELEMENT: symbolic_axis(e, LM_SYM(e->c, "el"), &axes)->element = true; break;
@@ -359,8 +392,15 @@ static el_axes symbolic_axes(lm_elab *e, lm_update_type t) {
     el_row_bind(e, t.axes[0], axes);
     break;
   case LM_UPDATE_MATRIX:
-    for (int k = 0; k < 2; k++)
-      el_axis_bind_name(e, t.axes[k], symbolic_axis(e, t.axes[k], &axes));
+    for (int k = 0; k < 4; k++) {
+      el_axes unused = {0};
+      matrix[k] = NULL;
+      if (!t.axes[k])
+        continue;
+      matrix[k] = symbolic_axis(e, t.axes[k], k < 2 ? &axes : &unused);
+      matrix[k]->size = lm_size_dim(e->a, t.axes[k % 2]);
+      el_axis_bind_name(e, t.axes[k], matrix[k]);
+    }
     break;
   }
   return axes;
@@ -368,7 +408,8 @@ static el_axes symbolic_axes(lm_elab *e, lm_update_type t) {
 
 static void run_symbolic(lm_elab *e, el_inst *inst, const ast_member *update) {
   const ast_decl *d = inst->decl;
-  el_axes none = {0}, axes = symbolic_axes(e, lm_update_type_of(update));
+  el_axis *matrix[4];
+  el_axes none = {0}, axes = symbolic_axes(e, lm_update_type_of(d, update), matrix);
   lm_lowered_states states = lm_optimizer_states(e, d);
   bind_arguments(e, inst, update);
   el_where_check_all(e, &(el_where){&d->sig, d->name.text, d->loc, NULL});
@@ -378,7 +419,7 @@ static void run_symbolic(lm_elab *e, el_inst *inst, const ast_member *update) {
   for (uint32_t i = 0; i < states.n; i++)
     state[i] = el_tensor(K_F32, &none, NULL);
   for (uint32_t i = 0; i < states.n; i++)
-    state[i].axes = lm_optimizer_state_axes(e, &states.v[i], &axes);
+    state[i].axes = lm_optimizer_state_axes(e, &states.v[i], &axes, matrix);
   lm_optimizer_values in = {update, {p, p, step}, states, state};
   lm_optimizer_run(e, &in, out);
   in.method = lm_optimizer_eval(d);

@@ -228,6 +228,27 @@ def muon(lr, beta=0.95, nesterov=True, decay=0.0, match_rms=False):
     return rule
 
 
+def inverse_root(a, ridge):
+    """(a + ridge |a|)^(-1/4) by its eigenvalues, not by the library's iteration"""
+    w, q = np.linalg.eigh(a + ridge * np.linalg.norm(a) * np.eye(len(a)))
+    return (q * w**-0.25) @ q.T
+
+
+def shampoo(lr, b1=0.9, b2=0.95, ridge=1e-4, decay=0.1):
+    def rule():
+        moments, s = adam_moments(b1, b2), dict(l=0.0, r=0.0)
+
+        def step(p, g, k):
+            m, v = moments(g, k)
+            s["l"] = b2 * s["l"] + (1 - b2) * g @ g.T
+            s["r"] = b2 * s["r"] + (1 - b2) * g.T @ g
+            u = inverse_root(s["l"] / (1 - b2**k), ridge) @ m @ inverse_root(s["r"] / (1 - b2**k), ridge)
+            w = m / (np.sqrt(v) + 1e-8)
+            return p - lr * (np.linalg.norm(w) / np.linalg.norm(u) * u + decay * p)
+        return step
+    return rule
+
+
 def ademamix(lr, b1=0.9, b2=0.999, b3=0.9999, alpha=5.0, warmup=0, eps=1e-8, decay=0.1):
     def rule():
         moments, s = adam_moments(b1, b2), dict(s=0.0)
@@ -303,6 +324,11 @@ def test_muon(run):
            lambda name: adamw(1e-3) if name == "bias" else (muon(0.02),), 3e-6)
 
 
+def test_shampoo(run):
+    expect(run, f"optimizer = shampoo(lr = 1e-3); {OTHERS}",
+           lambda name: adamw(1e-3) if name == "bias" else (shampoo(1e-3),))
+
+
 def test_muon_variants(run):
     use = "muon(lr = 0.01, momentum = 0.9, nesterov = false, match_rms = true, decay = 0.1)"
     expect(run, f"optimizer = {use}; {OTHERS}",
@@ -363,6 +389,7 @@ def test_evaluations_use_the_average(run):
 def test_resume_gives_the_same_bytes(run):
     resume(run, """optimizer = adamw(lr = 1e-3); group @{wide,heads,experts}.w = (optimizer = muon(lr = 0.02))
   group @layers.1.w = (optimizer = adafactor(lr = 0.02)); group @bias.w = (optimizer = lamb(lr = 0.01))
+  group @layers.2.w = (optimizer = shampoo(lr = 1e-3))
   group @tall.w = (optimizer = schedule_free(lr = 0.01)); group @merged.w = (optimizer = adamw_ema(lr = 0.01))""")
 
 
