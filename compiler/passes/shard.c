@@ -376,7 +376,9 @@ static bool funcs_divide(lm_shard *s) {
     params_choose(s);
   for (lm_func *f = s->m->funcs; f && ok; f = f->next) {
     s->whole_params = f->key.id == LM_FUNC_LOSS ? params : others;
-    if (s->by->pipeline && !lm_shard_runs_pipeline(f))
+    if (s->by->pipeline && f->key.id == LM_FUNC_BEGIN)
+      ok = lm_shard_begin(s, f);
+    else if (s->by->pipeline && !lm_shard_runs_pipeline(f))
       ok = lm_shard_instances_divide(s, f);
     else if (ticks)
       ok = lm_shard_ticks(s, f);

@@ -183,6 +183,11 @@ void lm_shard_pipeline(lm_shard *s, lm_op *loop);
 // time. False if errors were reported.
 bool lm_shard_ticks(lm_shard *s, lm_func *f);
 
+// ---- shard_begin.c
+// Lets each stage compute @begin, the initial values that depend on other parameters, from those
+// that it has. False if errors were reported.
+bool lm_shard_begin(lm_shard *s, lm_func *f);
+
 // ---- shard_zero.c
 // Divides parameters, gradients and optimizer states among the ranks along an axis of the mesh
 // (from 1) that divides rows.

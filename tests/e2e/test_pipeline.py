@@ -158,6 +158,22 @@ def test_metrics(run):
     check("error[E915]: pp cannot divide a model that emits metrics, with rows that another axis divides, into" in err, err)
 
 
+def test_adapters(run):
+    """Initial values that depend on other parameters, DoRA's norms and the masks of `masked`, are those of one process."""
+    mpi_needed(run)
+    run.write("t.txt", "".join(f"text {i * i} of a line\n" for i in range(99)))
+    for name, adapter, ends in (("pp2", "freeze @**; adapt @layers.*.w = dora(rank = 2)", ".m"), ("f1b2", "adapt @layers.*.v = masked(keep = 50%)", ".mask")):
+        file = blocks(run, adapted=adapter)
+        run.write("m.lm", "import std.adapt: dora, masked\n" + open(file).read().replace("run = 2 steps", 'save = checkpoint("x", every = 1 steps); run = 2 steps'))
+        f32 = ("-q", "--set", "precision.compute=f32")
+        run("run", file, *f32, "--set", "parallel.mesh=(dp = 1)", "--out", run.path(f"{name}.one"))
+        run("run", file, *f32, *sets(name), "--ranks", 2, "--out", run.path(name), env=QUICK)
+        one, stages = (load(run.path(f, "step-000002", "model.safetensors")) for f in (f"{name}.one", name))
+        check(list(one) == list(stages) and sum(key.endswith(ends) for key in one) == 4, str(list(one)))
+        for key in one:
+            within(f"{name}: {key}", distance(stages[key], one[key]), 1e-5)
+
+
 def test_refused(run):
     """Models and sizes that a pipeline does not divide: an error with a line."""
     run.write("t.txt", "some text\n" * 40)

@@ -425,6 +425,16 @@ static void meshes_check(void) {
          "func @g(%x: f32[x]) -> (y: f32[x]) { return %x }\n"
          "func @f(%x: f32[x]) -> (y: f32[x]) { %y = call @g(%x) : f32[x]  return %y }\n",
          "shard", "pass shard divides no operation `call`");
+  expect("stage graph\nmesh pp = 2 rows pipeline 2\naxis b = 4, d = 3, layers = 4\n"
+         "param @w : f32[layers, d] stacked 1 as @layers.#.w = ones\n"
+         "param @m : f32[layers, d] stacked 1 as @layers.#.m = ones\n"
+         "func @loss(%x: f32[b, d]) -> (sum: f32, weight: f32) {\n"
+         "%y = loop 4 %i carry(%c = %x) { %w = param @w[%i] %m = param @m[%i] %p = mul %c, %w "
+         "%n = mul %p, %m yield %n }\n"
+         "%s = sum %y over(b, d) %o = const 1 : f32[b] %k = sum %o over(b) return %s, %k }\n"
+         "func @begin() -> (begin.layers.3.m: f32[d]) {\n"
+         "%z = const 0 : int %w = param @w[%z * 1 + 1] %m = mul %w, %w return %m }\n",
+         "shard", "pp cannot divide initial values that depend on another block into the stages");
   lm_arena_destroy(a);
 }
 
