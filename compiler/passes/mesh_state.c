@@ -250,6 +250,8 @@ static lm_mesh_state joined(lm_mesh_state x, lm_mesh_state y) {
     return y;
   if (sums(x) && sums(y))
     return LM_MESH_PARTIAL;
+  if ((x == LM_MESH_LOCAL && y == LM_MESH_EQUAL) || (x == LM_MESH_EQUAL && y == LM_MESH_LOCAL))
+    return LM_MESH_LOCAL;
   bool equal = x <= LM_MESH_TERMS && y <= LM_MESH_TERMS;
   if (equal && (x == LM_MESH_EQUAL || y == LM_MESH_EQUAL))
     return x == LM_MESH_EQUAL ? y : x;

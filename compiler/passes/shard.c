@@ -378,6 +378,8 @@ static bool funcs_divide(lm_shard *s) {
     s->whole_params = f->key.id == LM_FUNC_LOSS ? params : others;
     if (s->by->pipeline && f->key.id == LM_FUNC_BEGIN)
       ok = lm_shard_begin(s, f);
+    else if (s->by->pipeline && (f->key.id == LM_FUNC_PREFILL || f->key.id == LM_FUNC_DECODE))
+      ok = lm_shard_decode(s, f);
     else if (s->by->pipeline && !lm_shard_runs_pipeline(f))
       ok = lm_shard_instances_divide(s, f);
     else if (ticks)

@@ -131,6 +131,9 @@ bool lm_shard_runs_pipeline(const lm_func *f);
 // Finds the loops over instances and the stacked axes that the stages of a pipeline divide. False
 // if errors were reported.
 bool lm_shard_repetitions_find(lm_shard *s);
+// The loop over instances of a function that takes no batch, and notes the axes that it divides;
+// NULL if errors were reported.
+lm_op *lm_shard_repetition_find(lm_shard *s, const lm_func *f);
 // That of a function, or NULL.
 lm_shard_repetition *lm_shard_repetition_of(const lm_shard *s, const lm_func *f);
 // True if op takes this rank's part of the rows, along an axis of the mesh that divided them
@@ -187,6 +190,11 @@ bool lm_shard_ticks(lm_shard *s, lm_func *f);
 // Lets each stage compute @begin, the initial values that depend on other parameters, from those
 // that it has. False if errors were reported.
 bool lm_shard_begin(lm_shard *s, lm_func *f);
+
+// ---- shard_decode.c
+// Computes the repetition of a function that continues texts by one stage after the other. False if
+// errors were reported.
+bool lm_shard_decode(lm_shard *s, lm_func *f);
 
 // ---- shard_zero.c
 // Divides parameters, gradients and optimizer states among the ranks along an axis of the mesh

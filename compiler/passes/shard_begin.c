@@ -6,11 +6,11 @@
 //           %w = param @layers.w[%zero * 1 + 5] : f32[d, e]   %m = norm %w … }
 // after:  %w = param @layers.w[%zero * 1 + 2] : f32[d, e]              layers@pp = 3
 //
-// All ranks run the same function, and each has the parameters of its own instances: the result of
+// All ranks run the same function, and each has the parameters of some instances: the result of
 // instance 5 is computed from the third instance that a rank has, which is instance 5 on the second
-// stage. The runtime stores a result in the memory of the instance that the rank has, so the results
-// of the others are not used. Declines: a value that depends on an instance of another stage is an
-// error. Cost: none; results of other stages are computed from parameters of this one.
+// stage. The runtime stores a result in the memory of the instance that the rank has, so the
+// results of the others are not used. Declines: a value that depends on an instance of another
+// stage is an error. Cost: none; results of other stages are computed from parameters of this one.
 #include <string.h>
 #include "compiler/passes/shard.h"
 #include "runtime/base/diag_code.h"

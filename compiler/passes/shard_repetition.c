@@ -239,17 +239,23 @@ static bool repetition_open(lm_shard *s, lm_func *f, lm_op *loop) {
   return !x.failed;
 }
 
+// The loop of the function over instances of a block; NULL if errors were reported.
+static lm_op *repetition_only(const lm_shard *s, const lm_func *f) {
+  lm_op *loops[2] = {0};
+  int n = repetitions_of(f, loops);
+  if (!n)
+    refuse(s, s->by->loc, "a model without a list of blocks");
+  if (n > 1)
+    refuse(s, loops[1]->loc, "a model with several lists of blocks");
+  return n == 1 ? loops[0] : NULL;
+}
+
 static bool func_find(lm_shard *s, lm_func *f) {
-  lm_op *loops[2];
   lm_axis rows = rows_of(f);
   if (!rows || lm_axis_size(s->m, rows) % s->by->size)
     return refuse(s, s->by->loc, "rows that are no multiple of it");
-  int n = repetitions_of(f, loops);
-  if (!n)
-    return refuse(s, s->by->loc, "a model without a list of blocks");
-  if (n > 1)
-    return refuse(s, loops[1]->loc, "a model with several lists of blocks");
-  return loop_check(s, f, loops[0]) && repetition_open(s, f, loops[0]);
+  lm_op *loop = repetition_only(s, f);
+  return loop && loop_check(s, f, loop) && repetition_open(s, f, loop);
 }
 
 static bool reads_stack(const lm_shard *s, const lm_op *op) {
@@ -270,6 +276,13 @@ static bool uses_check(const lm_shard *s, const lm_op *loop, const lm_region *r)
       return false;
   }
   return true;
+}
+
+lm_op *lm_shard_repetition_find(lm_shard *s, const lm_func *f) {
+  lm_op *loop = repetition_only(s, f);
+  bool ok = loop && stacks_note(s, loop, loop->body) && size_check(s, loop) &&
+            uses_check(s, loop, f->body);
+  return ok ? loop : NULL;
 }
 
 // A metric is a mean over calls, of values of a micro-batch: those of all micro-batches of a call
@@ -329,8 +342,8 @@ static bool accesses_check(lm_shard *s, const lm_op *loop, const lm_region *r, b
 
 // A loop over all instances becomes one over those of this rank.
 bool lm_shard_instances_divide(lm_shard *s, lm_func *f) {
-  if (f->key.id == LM_FUNC_REQUEST || f->key.id == LM_FUNC_PREFILL || f->key.id == LM_FUNC_DECODE)
-    return refuse(s, s->by->loc, "a program that continues texts (samples, lmc generate)");
+  if (f->key.id == LM_FUNC_REQUEST)
+    return refuse(s, s->by->loc, "a program that continues a text from columns of a request");
   for (lm_op *op = f->body->first; op; op = op->next) {
     bool reads = false, loops = op->code == LM_OP_LOOP;
     lm_region one = {.first = op, .last = op};

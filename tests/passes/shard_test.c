@@ -425,16 +425,31 @@ static void meshes_check(void) {
          "func @g(%x: f32[x]) -> (y: f32[x]) { return %x }\n"
          "func @f(%x: f32[x]) -> (y: f32[x]) { %y = call @g(%x) : f32[x]  return %y }\n",
          "shard", "pass shard divides no operation `call`");
-  expect("stage graph\nmesh pp = 2 rows pipeline 2\naxis b = 4, d = 3, layers = 4\n"
-         "param @w : f32[layers, d] stacked 1 as @layers.#.w = ones\n"
-         "param @m : f32[layers, d] stacked 1 as @layers.#.m = ones\n"
-         "func @loss(%x: f32[b, d]) -> (sum: f32, weight: f32) {\n"
-         "%y = loop 4 %i carry(%c = %x) { %w = param @w[%i] %m = param @m[%i] %p = mul %c, %w "
-         "%n = mul %p, %m yield %n }\n"
-         "%s = sum %y over(b, d) %o = const 1 : f32[b] %k = sum %o over(b) return %s, %k }\n"
-         "func @begin() -> (begin.layers.3.m: f32[d]) {\n"
-         "%z = const 0 : int %w = param @w[%z * 1 + 1] %m = mul %w, %w return %m }\n",
-         "shard", "pp cannot divide initial values that depend on another block into the stages");
+  lm_arena_destroy(a);
+}
+
+// Functions beside the losses that the stages of a pipeline cannot compute.
+static void stages_check(void) {
+  static const char text[] =
+      "stage graph\nmesh pp = 2 rows pipeline 2\naxis b = 4, d = 3, layers = 4\n"
+      "param @w : f32[layers, d] stacked 1 as @layers.#.w = ones\n"
+      "param @m : f32[layers, d] stacked 1 as @layers.#.m = ones\n"
+      "cache @h : f32[layers, b, d] stacked 1\n"
+      "func @loss(%x: f32[b, d]) -> (sum: f32, weight: f32) {\n"
+      "%y = loop 4 %i carry(%c = %x) { %w = param @w[%i] %m = param @m[%i]\n"
+      "%p = mul %c, %w %n = mul %p, %m yield %n }\n"
+      "%s = sum %y over(b, d) %o = const 1 : f32[b] %k = sum %o over(b) return %s, %k }\n";
+  lm_arena *a = lm_arena_create();
+  const char *begin = "func @begin() -> (begin.layers.3.m: f32[d]) {\n%z = const 0 : int\n"
+                      "%w = param @w[%z * 1 + 1] %m = mul %w, %w return %m }\n";
+  const char *decode = "func @decode(%x: f32[b, d]) -> (logits: f32[b, d]) {\n"
+                       "%y = loop 4 %i carry(%c = %x) { %w = param @w[%i] %h = recall @h[%i]\n"
+                       "%p = mul %c, %w %n = add %p, %h retain @h[%i], %n yield %n }\n"
+                       "return %y }\n";
+  expect(lm_arena_printf(a, "%s%s", text, begin), "shard",
+         "pp cannot divide initial values that depend on another block into the stages");
+  expect(lm_arena_printf(a, "%s%s", text, decode), "shard",
+         "pp cannot divide blocks that keep states while a text is continued into the stages");
   lm_arena_destroy(a);
 }
 
@@ -486,6 +501,7 @@ int main(int argc, char **argv) {
       collectives_check(&collectives[i], ranks);
   mistakes_check();
   meshes_check();
+  stages_check();
   llama_check();
   positions_check();
   heads_check();
