@@ -20,6 +20,9 @@ typedef struct lm_recipe_choice {
   lm_recipe_overrides overrides;
   const struct lm_bundle *bundle; // of a program in a run folder; else NULL
   struct lm_comm *comm;           // the ranks that compute it together; NULL: one process
+  // A recipe whose mesh has more ranks than the run is computed with fewer along dp (without dp:
+  // fsdp) if the run has at least so many; 0: their numbers must agree.
+  int least_ranks;
 } lm_recipe_choice;
 
 // Loads the program and resolves the recipe. `ctx` and `events` must outlive the project. Errors

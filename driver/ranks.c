@@ -11,36 +11,18 @@ static void unsupported_report(const lm_session *s, const char *what, lm_loc at)
   LM_REPORT(s->project.ctx, at, E257, what);
 }
 
-// The recipe's mesh with as many ranks along dp (without dp: fsdp) as make `ranks` ranks in all;
-// a mesh of dp alone if no number does.
-static const char *fitting_mesh(const lm_session *s, int ranks) {
-  const lm_recipe_parallel *p = &s->project.recipe->parallel;
-  lm_arena *a = s->project.ctx->arena;
-  const char *rows = lm_recipe_mesh_size(s->project.recipe, "dp") > 1 ? "dp" : "fsdp";
-  int own = lm_recipe_mesh_size(s->project.recipe, rows);
-  int others = p->ranks / own;
-  const char *text = "";
-  if (own < 2 || ranks % others)
-    return lm_arena_printf(a, "(dp = %d)", ranks);
-  for (int k = 0; k < p->n; k++) {
-    bool changes = !strcmp(p->axis[k].name, rows);
-    text = lm_arena_printf(a, "%s%s%s = %d", text, k ? ", " : "", p->axis[k].name,
-                           changes ? ranks / others : p->axis[k].size);
-  }
-  return lm_arena_printf(a, "(%s)", text);
-}
-
 static lm_status mesh_check(const lm_session *s) {
   const lm_recipe *r = s->project.recipe;
   lm_ctx *c = s->project.ctx;
   int ranks = lm_comm_self_of(s->comm).size;
   int mesh = r->parallel.ranks;
   if (mesh != ranks) {
+    const char *fitting = lm_recipe_mesh_of(c->arena, r, ranks);
     lm_diag *d = LM_REPORT(c, r->parallel.loc, E254, mesh, mesh == 1 ? "" : "s", ranks,
                            ranks == 1 ? "" : "s");
     if (ranks > 1)
       lm_diag_help(c, d, "--set 'parallel.mesh=%s' fits the ranks, also of a run that is resumed",
-                   fitting_mesh(s, ranks));
+                   fitting ? fitting : lm_arena_printf(c->arena, "(dp = %d)", ranks));
     else
       lm_diag_help(c, d,
                    "--ranks %d starts as many; --set 'parallel.mesh=(dp = 1)' computes the "

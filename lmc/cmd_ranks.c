@@ -6,7 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "lmc/command.h"
+#include "driver/ranks_fewer.h"
+#include "lmc/open.h"
 #include "runtime/comm/comm.h"
 #include "runtime/comm/launch.h"
 #include "runtime/comm/start.h"
@@ -20,51 +21,28 @@ static bool has_option(const lm_cli *cli, const char *name) {
   return o->name != NULL;
 }
 
-// True if the word gives the option, with its value or before it: --ranks=2, --ranks 2.
-static bool gives(const char *word, const char *option, bool *before) {
-  size_t n = strlen(option);
-  bool same = !strncmp(word, option, n);
-  *before |= same && !word[n];
-  return same && (!word[n] || word[n] == '=');
-}
-
-// The arguments of this process for one of the ranks, under the path of the program. again: the
-// ranks continue from the newest checkpoint, whatever the first ones resumed from.
-static lm_status arguments_find(lm_arena *a, bool again, char ***out) {
-  char self[4096] = {0};
-  lm_buf all = {0};
-  int n = 0;
-  LM_TRY(lm_file_read("/proc/self/cmdline", 1 << 24, &all));
-  char *text = lm_arena_strndup(a, all.p ? all.p : "", all.n);
-  char **list = LM_NEW_N(a, char *, all.n + 2);
-  bool skip = false;
-  for (size_t at = 0; at < all.n; at += strlen(text + at) + 1) {
-    char *word = text + at;
-    bool before = false;
-    bool own = gives(word, "--ranks", &before) || gives(word, "--restarts", &before) ||
-               (again && gives(word, "--resume", &before));
-    if (!skip && !own)
-      list[n++] = word;
-    skip = !skip && before;
-  }
-  lm_buf_free(&all);
-  if (readlink("/proc/self/exe", self, sizeof self - 1) > 0)
-    list[0] = lm_arena_strndup(a, self, strlen(self));
-  *out = list;
-  return NULL;
-}
-
-// Runs the ranks, and runs them again, so often as --restarts says, if one was lost.
+// Runs the ranks, and runs them again, so often as --restarts says, if one was lost. They then
+// continue from the newest checkpoint, whatever the first ones resumed from.
 static lm_status ranks_repeat(const lm_cli *cli, int ranks, int *status) {
-  int64_t most = has_option(cli, "restarts") ? lm_args_whole(&cli->args, "restarts", 0) : 0;
+  static const char *const own[] = {"--ranks", "--restarts", "--resume"};
+  bool repeats = has_option(cli, "restarts");
+  int64_t most = repeats ? lm_args_whole(&cli->args, "restarts", 0) : 0;
+  lm_ranks_retry retry = {
+      .from = lm_cli_recipe(cli),
+      .dir = repeats ? lm_args_text(&cli->args, "out", NULL) : NULL,
+      .ranks = ranks,
+      .least = repeats ? (int)lm_args_whole(&cli->args, "min-ranks", 0) : 0,
+  };
   for (int64_t i = 0; i <= most; i++) {
     char **arguments;
-    LM_TRY(arguments_find(cli->ctx->arena, i > 0, &arguments));
-    LM_TRY(lm_ranks_start(ranks, arguments, status));
+    LM_TRY(lm_ranks_arguments(cli->ctx->arena, own, i ? 3 : 2, &arguments));
+    LM_TRY(lm_ranks_start(retry.ranks, arguments, status));
     if (*status != LM_ENV || lm_ranks_stopped() || i == most)
       return NULL;
-    lm_cli_note("lmc: the ranks are started again: %lld of %lld restarts\n", (long long)i + 1,
-                (long long)most);
+    LM_TRY(lm_ranks_retry_next(cli->ctx, &retry));
+    lm_cli_note("lmc: the ranks are started again%s: %lld of %lld restarts\n",
+                retry.ranks < ranks ? lm_arena_printf(cli->ctx->arena, " as %d", retry.ranks) : "",
+                (long long)i + 1, (long long)most);
   }
   return NULL;
 }

@@ -42,11 +42,7 @@ static const lm_opt options[] = {
      .help =
          "instead of the recipe's: default, reduce-overhead, which is the same, or max-autotune"},
 #include "lmc/ranks.def"
-    {.name = "restarts",
-     .kind = LM_OPT_WHOLE,
-     .value = "K",
-     .help = "with --ranks: if a rank is lost, starts all again at the newest checkpoint, K times",
-     .most = 1000},
+#include "lmc/restarts.def"
     {.name = "profile",
      .kind = LM_OPT_MAYBE,
      .value = "FILE",
@@ -83,6 +79,7 @@ static lm_status options_read(lm_cli *cli, lm_training *x, lm_training_options *
   lm_cli_kernels(cli, &x->s);
   LM_TRY(lm_cli_target(cli, &x->s.target));
   LM_TRY(resume_check(lm_args_text(a, "resume", "auto")));
+  o->from.least_ranks = (int)lm_args_whole(a, "min-ranks", 0);
   o->from.overrides.steps = lm_args_whole(a, "steps", 0);
   o->from.overrides.mode = lm_args_text(a, "mode", NULL);
   return o->from.overrides.mode ? lm_recipe_mode_check(o->from.overrides.mode) : NULL;

@@ -256,6 +256,11 @@ int lm_recipe_row_ranks(
 // The parts of the rows of a micro-batch, of which a rank computes one: those along pp too where
 // the schedule divides embedding and head by rows of a micro-batch.
 int lm_recipe_row_parts(const lm_recipe *r);
+// The axis of which a mesh may have fewer ranks: dp, or fsdp in a mesh without dp.
+const char *lm_recipe_rows_axis(const lm_recipe *r);
+// The recipe's mesh with as many ranks along that axis as make `ranks` ranks in all, "(dp = 1, tp =
+// 2)"; NULL: no number does.
+const char *lm_recipe_mesh_of(lm_arena *a, const lm_recipe *r, int ranks);
 
 // The optimizer of the parameters that match, and arguments of it. Later groups override earlier
 // ones.

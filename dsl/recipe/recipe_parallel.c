@@ -106,3 +106,22 @@ int lm_recipe_row_ranks(const lm_recipe *r) {
 int lm_recipe_row_parts(const lm_recipe *r) {
   return lm_recipe_row_ranks(r) * (r->parallel.one_f_one_b ? lm_recipe_mesh_size(r, "pp") : 1);
 }
+
+const char *lm_recipe_rows_axis(const lm_recipe *r) {
+  return lm_recipe_mesh_size(r, "dp") > 1 ? "dp" : "fsdp";
+}
+
+const char *lm_recipe_mesh_of(lm_arena *a, const lm_recipe *r, int ranks) {
+  const lm_recipe_parallel *p = &r->parallel;
+  const char *rows = lm_recipe_rows_axis(r), *text = "";
+  int own = lm_recipe_mesh_size(r, rows);
+  int others = p->ranks / own;
+  if (own < 2 || ranks % others)
+    return NULL;
+  for (int k = 0; k < p->n; k++) {
+    bool changes = !strcmp(p->axis[k].name, rows);
+    text = lm_arena_printf(a, "%s%s%s = %d", text, k ? ", " : "", p->axis[k].name,
+                           changes ? ranks / others : p->axis[k].size);
+  }
+  return lm_arena_printf(a, "(%s)", text);
+}

@@ -159,3 +159,36 @@ lm_status lm_ranks_start(int ranks, char *const *argv, int *out_exit) {
   lm_temp_dir_remove(&session);
   return s;
 }
+
+// ---- arguments
+
+// True if the word gives the option, with its value or before it: --ranks=2, --ranks 2.
+static bool gives(const char *word, const char *option, bool *before) {
+  size_t n = strlen(option);
+  bool same = !strncmp(word, option, n);
+  *before |= same && !word[n];
+  return same && (!word[n] || word[n] == '=');
+}
+
+lm_status lm_ranks_arguments(lm_arena *a, const char *const *without, int n, char ***out) {
+  char self[4096] = {0};
+  lm_buf all = {0};
+  int count = 0;
+  LM_TRY(lm_file_read("/proc/self/cmdline", 1 << 24, &all));
+  char *text = lm_arena_strndup(a, all.p ? all.p : "", all.n);
+  char **list = LM_NEW_N(a, char *, all.n + 2);
+  bool skip = false;
+  for (size_t at = 0; at < all.n; at += strlen(text + at) + 1) {
+    bool before = false, own = false;
+    for (int i = 0; i < n; i++)
+      own |= gives(text + at, without[i], &before);
+    if (!skip && !own)
+      list[count++] = text + at;
+    skip = !skip && before;
+  }
+  lm_buf_free(&all);
+  if (readlink("/proc/self/exe", self, sizeof self - 1) > 0)
+    list[0] = lm_arena_strndup(a, self, strlen(self));
+  *out = list;
+  return NULL;
+}

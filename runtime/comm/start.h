@@ -12,5 +12,8 @@ enum {
 // ends the ranks. *out_exit is the command's exit status: 2 if a signal ended one of the ranks.
 // LM_ENV: there is no mpirun.
 lm_status lm_ranks_start(int ranks, char *const *argv, int *out_exit);
+// The arguments of this process under the path of its program, without n options and their values
+// ("--ranks"), for lm_ranks_start.
+lm_status lm_ranks_arguments(lm_arena *a, const char *const *without, int n, char ***out);
 bool lm_ranks_stopped(void); // true if a signal was passed on
 #endif

@@ -1,5 +1,5 @@
 // run.c - the training loop.
-#include "runtime/train/run.h"
+#include "runtime/train/run_save.h"
 
 #include <math.h>
 #include <string.h>
@@ -13,29 +13,6 @@
 #include "runtime/train/run_folder.h"
 #include "runtime/train/run_outcome.h"
 
-// ---- the run
-
-typedef struct {
-  const lm_run_options *o;
-  lm_run_outcome *out;
-  lm_arena *arena;
-  lm_progress progress;
-  lm_checkpoint state;
-  lm_run_log *log;    // NULL: no folder
-  const char *newest; // folder of the newest checkpoint that was saved or resumed; NULL: none
-  int64_t saved;      // step of the newest checkpoint in the run's own folder; -1: none
-  lm_checkpoint_saving *saving; // that is being written in the background; NULL: none
-  int64_t saving_step;          // its step
-  int lock;                     // lock of the run's folder that this run owns; 0: none
-  bool evals_empty;             // an evaluation without weight was reported
-  bool best;                    // an evaluation of this step is the best so far
-  lm_decisions now;             // of the current step
-} run;
-
-static lm_timeline *timeline_of(const run *r) {
-  return lm_trainer_options_of(r->o->trainer)->timeline;
-}
-
 static const char *damage_text(lm_arena *a, const lm_checkpoint_choice *c) {
   int64_t lost = c->newest - c->step;
   return lm_arena_printf(
@@ -45,7 +22,7 @@ static const char *damage_text(lm_arena *a, const lm_checkpoint_choice *c) {
 
 // ---- early stopping
 
-static const char *stop_on(const run *r) {
+static const char *stop_on(const lm_run *r) {
   const lm_run_options *o = r->o;
   return o->patience && o->stop.eval >= 0
              ? lm_arena_printf(r->arena, "%s.%s", o->evals[o->stop.eval].name,
@@ -54,12 +31,12 @@ static const char *stop_on(const run *r) {
 }
 
 // A run that early stopping ended continues if these settings have changed.
-static const char *stop_terms(const run *r) {
+static const char *stop_terms(const lm_run *r) {
   return lm_arena_printf(r->arena, "patience %d, min_delta %.17g, %lld steps", r->o->patience,
                          r->o->min_delta, (long long)r->o->steps);
 }
 
-static void stop_resume(run *r) {
+static void stop_resume(lm_run *r) {
   lm_checkpoint *c = &r->state;
   bool same = c->stop_on && !strcmp(c->stop_on, stop_on(r));
   if (!same)
@@ -72,7 +49,7 @@ static void stop_resume(run *r) {
     c->ended = "";
 }
 
-static void stop_watch(run *r, double value) {
+static void stop_watch(lm_run *r, double value) {
   lm_checkpoint *c = &r->state;
   bool gain = isfinite(value) && !(value >= c->stop_best - r->o->min_delta);
   c->bad_evals = gain ? 0 : c->bad_evals + 1;
@@ -82,7 +59,7 @@ static void stop_watch(run *r, double value) {
   c->ended = r->out->stopped_early ? stop_terms(r) : "";
 }
 
-static const char *stop_text(const run *r) {
+static const char *stop_text(const lm_run *r) {
   const char *what =
       r->o->min_delta > 0
           ? lm_arena_printf(r->arena, "a %s by %g below", stop_on(r), r->o->min_delta)
@@ -94,56 +71,43 @@ static const char *stop_text(const run *r) {
 
 // ---- resuming from a checkpoint
 
-static void warn(const run *r, const char *text) {
-  if (r->o->warn)
-    r->o->warn(r->o->user, text);
-}
-
-static lm_status data_key(const run *r, uint64_t *out) {
-  return lm_data_key(lm_trainer_options_of(r->o->trainer)->data,
-                     r->state.step + r->state.guard.shift, out);
-}
-
-static const char *mesh_text(const run *r) {
-  return lm_plan_mesh_text(r->arena, lm_trainer_options_of(r->o->trainer)->plan);
-}
-
-static void mesh_compare(const run *r, const char *path) {
-  const char *was = r->state.mesh, *is = mesh_text(r);
+static void mesh_compare(const lm_run *r, const char *path) {
+  const char *was = r->state.mesh, *is = lm_run_mesh(r);
   if (strcmp(was, is) != 0)
-    warn(r, lm_arena_printf(r->arena,
-                            "%s: up to step %lld the run had %s, now it has %s: sums are taken in "
-                            "another order,\n  so the bits differ from an uninterrupted run",
-                            path, (long long)r->state.step, *was ? was : "1 rank",
-                            *is ? is : "1 rank"));
+    lm_run_warn(r, lm_arena_printf(
+                       r->arena,
+                       "%s: up to step %lld the run had %s, now it has %s: sums are taken in "
+                       "another order,\n  so the bits differ from an uninterrupted run",
+                       path, (long long)r->state.step, *was ? was : "1 rank", *is ? is : "1 rank"));
 }
 
 // Warns about changes with which the run can continue, but not bit for bit as if uninterrupted.
-static lm_status bits_compare(const run *r, const char *path) {
+static lm_status bits_compare(const lm_run *r, const char *path) {
   uint64_t key;
   const lm_trainer_options *t = lm_trainer_options_of(r->o->trainer);
   long long step = (long long)r->state.step;
   long long was = (long long)r->state.n_micro;
   long long is = (long long)t->n_micro;
-  LM_TRY(data_key(r, &key));
+  LM_TRY(lm_run_data_key(r, &key));
   if (r->state.data && r->state.data != key)
-    warn(r,
-         lm_arena_printf(r->arena,
-                         "%s: the data differs from the data that this run was trained on up to "
-                         "step %lld.\n  Rows and their order differ: some rows may be used twice "
-                         "and some never, and the result differs from an uninterrupted run",
-                         path, step));
+    lm_run_warn(
+        r, lm_arena_printf(r->arena,
+                           "%s: the data differs from the data that this run was trained on up to "
+                           "step %lld.\n  Rows and their order differ: some rows may be used twice "
+                           "and some never, and the result differs from an uninterrupted run",
+                           path, step));
   if (was && was != is)
-    warn(r, lm_arena_printf(r->arena,
-                            "%s: up to step %lld a step had %lld micro-batch%s, now it has %lld: "
-                            "sums are taken in another order,\n"
-                            "  so the bits differ from an uninterrupted run",
-                            path, step, was, was == 1 ? "" : "es", is));
+    lm_run_warn(
+        r, lm_arena_printf(r->arena,
+                           "%s: up to step %lld a step had %lld micro-batch%s, now it has %lld: "
+                           "sums are taken in another order,\n"
+                           "  so the bits differ from an uninterrupted run",
+                           path, step, was, was == 1 ? "" : "es", is));
   mesh_compare(r, path);
   return NULL;
 }
 
-static lm_status resume(run *r) {
+static lm_status resume(lm_run *r) {
   const lm_run_options *o = r->o;
   const char *path = o->resume == LM_RESUME_PATH ? o->resume_path : o->dir;
   lm_checkpoint_choice from;
@@ -159,7 +123,7 @@ static lm_status resume(run *r) {
   r->newest = from.folder;
   stop_resume(r);
   if (from.damage)
-    warn(r, damage_text(r->arena, &from));
+    lm_run_warn(r, damage_text(r->arena, &from));
   if (r->state.step < o->steps && !r->out->stopped_early)
     LM_TRY(bits_compare(r, path));
   lm_progress_say(&r->progress, "resumed at step %lld from %s", (long long)r->state.step, path);
@@ -175,19 +139,19 @@ static int64_t checkpoints_kept(const lm_run_options *o) {
 }
 
 // Rank 0 alone writes metrics.
-static lm_status log_open(run *r) {
+static lm_status log_open(lm_run *r) {
   bool writes = r->o->dir && lm_comm_is_first(r->o->comm);
   return writes ? lm_run_log_open(r->o->dir, r->state.step, &r->log) : NULL;
 }
 
-static lm_status folder_lock(run *r) {
+static lm_status folder_lock(lm_run *r) {
   if (!r->o->dir)
     return NULL;
   LM_TRY(lm_dir_make(r->o->dir));
   return r->o->lock ? NULL : lm_run_folder_lock(r->o->dir, &r->lock);
 }
 
-static lm_status folder_open(run *r) {
+static lm_status folder_open(lm_run *r) {
   const char *dir = r->o->dir;
   if (!dir)
     return NULL;
@@ -200,7 +164,7 @@ static lm_status folder_open(run *r) {
 
 // ---- metrics and checkpoints
 
-static lm_status metrics_write(run *r, int64_t step, const lm_step_result *x) {
+static lm_status metrics_write(lm_run *r, int64_t step, const lm_step_result *x) {
   lm_metric line[9 + LM_TRAIN_METRICS] = {{"loss", x->loss},
                                           {"grad_norm", x->grad_norm},
                                           {"lr", x->lr},
@@ -219,83 +183,9 @@ static lm_status metrics_write(run *r, int64_t step, const lm_step_result *x) {
   return lm_run_log_add(r->log, step, line, n + (size_t)x->n_emitted);
 }
 
-static lm_status checkpoint_prepare(run *r) {
-  const lm_trainer_options *t = lm_trainer_options_of(r->o->trainer);
-  LM_TRY(lm_data_unchanged(t->data));
-  LM_TRY(data_key(r, &r->state.data));
-  r->state.n_micro = t->n_micro;
-  r->state.loss_scale = lm_trainer_loss_scale(r->o->trainer);
-  r->state.mesh = mesh_text(r);
-  return NULL;
-}
-
-// The outcome of a checkpoint in the background. A failure of the run itself ends it.
-static lm_status background_judge(run *r, lm_status s) {
-  if (!s || s->kind != LM_ENV)
-    return s;
-  lm_status lost = lm_comm_check(r->o->comm);
-  if (lost) {
-    lm_status_free(lost);
-    return s;
-  }
-  warn(r, lm_arena_printf(r->arena, "%s\n  this step is not saved; the run continues%s%s", s->text,
-                          r->newest ? ", and the newest checkpoint is " : " without a checkpoint",
-                          r->newest ? r->newest : ""));
-  lm_status_free(s);
-  return NULL;
-}
-
-static lm_status saving_end(run *r) {
-  lm_checkpoint_saving *x = r->saving;
-  r->saving = NULL;
-  LM_TRY(lm_checkpoint_save_end(x));
-  r->saved = r->saving_step;
-  r->newest = lm_checkpoint_path(r->arena, r->o->dir, r->saved);
-  return lm_run_log_draw(r->log);
-}
-
-// Waits for the checkpoint in the background, if there is one.
-static lm_status background_end(run *r) {
-  return r->saving ? background_judge(r, saving_end(r)) : NULL;
-}
-
-static lm_status saving_begin(run *r, bool background) {
-  const lm_run_options *o = r->o;
-  lm_checkpoint_options how = {
-      .dir = o->dir,
-      .max_file = o->max_file ? o->max_file : INT64_MAX,
-      .keep = o->keep,
-      .also = o->best.eval >= 0 ? r->state.best_step : -1,
-      .background = background,
-  };
-  r->saving_step = r->state.step;
-  return lm_checkpoint_save_begin(o->trainer, &r->state, &how, &r->saving);
-}
-
-// The last checkpoint is not in the background: the run would wait for it at once.
-static lm_status save(run *r) {
-  const lm_run_options *o = r->o;
-  const lm_trainer_options *t = lm_trainer_options_of(o->trainer);
-  bool background = o->background && !r->now.over;
-  double start = lm_timeline_now(timeline_of(r));
-  LM_TRY(background_end(r));
-  if (!o->dir || r->saved == r->state.step)
-    return NULL;
-  r->state.guard.rollbacks = 0;
-  LM_TRY(lm_rank_params_compare(o->comm, t->exec, t->plan));
-  LM_TRY(lm_comm_settle(o->comm, "the data", checkpoint_prepare(r)));
-  lm_status s = saving_begin(r, background);
-  if (background)
-    s = background_judge(r, s);
-  else if (!s)
-    s = saving_end(r);
-  lm_timeline_add(timeline_of(r), LM_ROW_SAVE, "checkpoint", NULL, r->state.step, start);
-  return s;
-}
-
 // ---- evaluations
 
-static bool best_watch(run *r, double value) {
+static bool best_watch(lm_run *r, double value) {
   lm_checkpoint *c = &r->state;
   if (!isfinite(value) || value >= c->best)
     return false; // c->best is NAN at first, which compares false
@@ -304,7 +194,7 @@ static bool best_watch(run *r, double value) {
   return true;
 }
 
-static lm_status eval_write(run *r, const lm_run_eval *e, const lm_eval_result *x) {
+static lm_status eval_write(lm_run *r, const lm_run_eval *e, const lm_eval_result *x) {
   lm_metric line[LM_EVAL_METRICS];
   size_t n = 0;
   for (int k = 0; k < LM_EVAL_METRICS; k++)
@@ -316,7 +206,7 @@ static lm_status eval_write(run *r, const lm_run_eval *e, const lm_eval_result *
 
 // Reports an evaluation whose weights sum to 0, which has no loss. Training does not depend on it,
 // so it is reported only once.
-static lm_status eval_empty(run *r, const lm_run_eval *e, const lm_eval_result *x) {
+static lm_status eval_empty(lm_run *r, const lm_run_eval *e, const lm_eval_result *x) {
   if (!r->evals_empty)
     lm_progress_say(
         &r->progress,
@@ -326,7 +216,7 @@ static lm_status eval_empty(run *r, const lm_run_eval *e, const lm_eval_result *
   return NULL;
 }
 
-static lm_status evaluate(run *r, int i) {
+static lm_status evaluate(lm_run *r, int i) {
   const lm_run_eval *e = &r->o->evals[i];
   const lm_trainer_options *t = lm_trainer_options_of(r->o->trainer);
   lm_eval_result x;
@@ -359,7 +249,7 @@ static bool is_due(const lm_run_eval *e, int64_t step) {
 
 // ---- decisions
 
-static bool any_due(const run *r, int64_t step) {
+static bool any_due(const lm_run *r, int64_t step) {
   for (int i = 0; i < r->o->n_evals; i++)
     if (is_due(&r->o->evals[i], step))
       return true;
@@ -368,7 +258,7 @@ static bool any_due(const run *r, int64_t step) {
 
 // The best checkpoint is saved after all evaluations, so that it contains their effect on the
 // state. A signal that any rank has received counts for all of them.
-static lm_status end_decide(run *r, lm_decisions *d) {
+static lm_status end_decide(lm_run *r, lm_decisions *d) {
   int64_t step = r->state.step;
   d->interrupted = lm_interrupted();
   LM_TRY(lm_comm_any(r->o->comm, "the end of the step", &d->interrupted));
@@ -383,7 +273,7 @@ static lm_status end_decide(run *r, lm_decisions *d) {
 
 // Makes the decisions of a moment of the current step. No other function makes them: several
 // processes of one run must act on the same ones.
-static lm_status decide(run *r, lm_moment moment, const lm_step_result *x) {
+static lm_status decide(lm_run *r, lm_moment moment, const lm_step_result *x) {
   lm_decisions *d = &r->now;
   const char *bad;
   switch (moment) {
@@ -402,36 +292,36 @@ static lm_status decide(run *r, lm_moment moment, const lm_step_result *x) {
 
 // ---- steps
 
-static lm_status evaluations(run *r) {
+static lm_status evaluations(lm_run *r) {
   for (int i = 0; i < r->o->n_evals; i++)
     if (is_due(&r->o->evals[i], r->state.step))
       LM_TRY(evaluate(r, i));
   return NULL;
 }
 
-static void step_count(run *r, int64_t step, const lm_step_result *x) {
+static void step_count(lm_run *r, int64_t step, const lm_step_result *x) {
   r->state.step = step;
   r->state.tokens += x->tokens;
 }
 
-static lm_status step_good(run *r, int64_t step, lm_step_result *x) {
+static lm_status step_good(lm_run *r, int64_t step, lm_step_result *x) {
   step_count(r, step, x);
   lm_progress_step(&r->progress, step, x);
   LM_TRY(metrics_write(r, step, x));
   return r->now.evaluate ? evaluations(r) : NULL;
 }
 
-static lm_status step_skip(run *r, int64_t step, lm_step_result *x, const char *why) {
+static lm_status step_skip(lm_run *r, int64_t step, lm_step_result *x, const char *why) {
   step_count(r, step, x);
   lm_progress_say(&r->progress, "step %lld: %s; its batch is skipped", (long long)step, why);
   return metrics_write(r, step, x);
 }
 
-static bool none_was_good(const run *r) {
+static bool none_was_good(const lm_run *r) {
   return !r->state.guard.seen;
 }
 
-static lm_status give_up(const run *r, int64_t step, const char *why) {
+static lm_status give_up(const lm_run *r, int64_t step, const char *why) {
   return lm_fail(LM_USER, "step %lld: %s%s; training stops and this state is not saved (%s%s). %s",
                  (long long)step, why,
                  r->state.guard.rollbacks ? ", also after a rollback to the newest checkpoint" : "",
@@ -443,15 +333,15 @@ static lm_status give_up(const run *r, int64_t step, const char *why) {
 }
 
 // Whether the data lasts until the end of the run. Only precomputed batches are finite.
-static bool batches_suffice(const run *r, int64_t shift) {
+static bool batches_suffice(const lm_run *r, int64_t shift) {
   int64_t batches = lm_data_info_of(lm_trainer_options_of(r->o->trainer)->data).steps;
   return !batches || r->o->steps + shift <= batches;
 }
 
-static lm_status step_rollback(run *r, int64_t step, const char *why) {
+static lm_status step_rollback(lm_run *r, int64_t step, const char *why) {
   lm_guard then = r->state.guard;
   lm_checkpoint_choice from;
-  LM_TRY(background_end(r));
+  LM_TRY(lm_run_background_end(r));
   if (!r->newest || then.rollbacks >= r->o->guard.rollback)
     return give_up(r, step, why);
   LM_TRY(lm_checkpoint_load(r->arena, r->o->trainer, r->newest, &r->state, &from));
@@ -470,14 +360,14 @@ static lm_status step_rollback(run *r, int64_t step, const char *why) {
 }
 
 // Detects values that became infinite or NAN in the update of a step whose loss was finite.
-static lm_status save_or_rollback(run *r, int64_t step) {
+static lm_status save_or_rollback(lm_run *r, int64_t step) {
   if (!r->o->dir)
     return NULL;
   LM_TRY(decide(r, LM_AT_SAVE, NULL));
   if (r->now.not_finite)
     return step_rollback(
         r, step, lm_arena_printf(r->arena, "parameter %s is no longer finite", r->now.not_finite));
-  return save(r);
+  return lm_run_save(r);
 }
 
 enum {
@@ -485,7 +375,7 @@ enum {
 };
 
 // Data may contain such batches, so only the first one is reported.
-static lm_status step_empty(run *r, int64_t step, lm_step_result *x) {
+static lm_status step_empty(lm_run *r, int64_t step, lm_step_result *x) {
   bool last = step >= r->o->steps || r->state.guard.empty + 1 >= EMPTY_MAX;
   r->state.guard.empty++;
   if (none_was_good(r) && last)
@@ -504,7 +394,7 @@ static lm_status step_empty(run *r, int64_t step, lm_step_result *x) {
 }
 
 // The trainer has halved the scale.
-static lm_status step_overflow(run *r, int64_t step, lm_step_result *x) {
+static lm_status step_overflow(lm_run *r, int64_t step, lm_step_result *x) {
   step_count(r, step, x);
   lm_progress_say(&r->progress,
                   "step %lld: the gradient overflows at a loss scale of %g, which is halved; its "
@@ -513,7 +403,7 @@ static lm_status step_overflow(run *r, int64_t step, lm_step_result *x) {
   return metrics_write(r, step, x);
 }
 
-static lm_status step_act(run *r, int64_t step, lm_step_result *x) {
+static lm_status step_act(lm_run *r, int64_t step, lm_step_result *x) {
   const lm_decisions *d = &r->now;
   switch (d->verdict) {
   case LM_GUARD_EMPTY: return step_empty(r, step, x);
@@ -526,7 +416,7 @@ static lm_status step_act(run *r, int64_t step, lm_step_result *x) {
   return r->state.step >= r->o->steps && none_was_good(r) ? give_up(r, step, d->why) : NULL;
 }
 
-static lm_status step_run(run *r) {
+static lm_status step_run(lm_run *r) {
   const lm_run_options *o = r->o;
   int64_t step = r->state.step + 1;
   lm_step_result *x = &r->out->last;
@@ -541,7 +431,7 @@ static lm_status step_run(run *r) {
     LM_TRY(o->after_step(o->user, step, x, &r->progress));
   LM_TRY(decide(r, LM_AT_END, x));
   if (r->now.written)
-    LM_TRY(background_end(r));
+    LM_TRY(lm_run_background_end(r));
   if (r->now.save)
     LM_TRY(save_or_rollback(r, step));
   lm_progress_pause(&r->progress);
@@ -551,12 +441,12 @@ static lm_status step_run(run *r) {
 // ---- the folder of the run
 
 // The last step of the checkpoints in the run's folder that this run continues; -1: none.
-static int64_t own_last(const run *r) {
+static int64_t own_last(const lm_run *r) {
   bool own = r->newest && lm_run_folder_same(lm_path_dir(r->arena, r->newest), r->o->dir);
   return own ? r->state.step : -1;
 }
 
-static lm_status supersede(run *r) {
+static lm_status supersede(lm_run *r) {
   lm_checkpoint_aside aside;
   if (!r->o->dir || r->now.over)
     return NULL;
@@ -567,16 +457,17 @@ static lm_status supersede(run *r) {
   for (uint32_t i = aside.steps.n; i-- > 0;)
     lm_buf_printf(&steps, "%s%lld", steps.n ? ", " : "", (long long)aside.steps.v[i]);
   const char *s = aside.steps.n == 1 ? "" : "s";
-  warn(r, lm_arena_printf(
-              r->arena,
-              "this run does not continue the checkpoint%s of step%s %s in %s;\n  moved to %s", s,
-              s, steps.p, r->o->dir, aside.folder));
+  lm_run_warn(r,
+              lm_arena_printf(
+                  r->arena,
+                  "this run does not continue the checkpoint%s of step%s %s in %s;\n  moved to %s",
+                  s, s, steps.p, r->o->dir, aside.folder));
   lm_buf_free(&steps);
   return NULL;
 }
 
 // Rank 0 prepares the folder and writes the files of the beginning.
-static lm_status folder_prepare(run *r) {
+static lm_status folder_prepare(lm_run *r) {
   if (!lm_comm_is_first(r->o->comm))
     return NULL;
   LM_TRY(folder_lock(r));
@@ -585,7 +476,7 @@ static lm_status folder_prepare(run *r) {
   return r->o->begin ? r->o->begin(r->o->user) : NULL;
 }
 
-static lm_status train(run *r) {
+static lm_status train(lm_run *r) {
   LM_TRY(resume(r));
   // All ranks read the same folder, so it has to be on a file system that they share.
   LM_TRY(lm_comm_equal(r->o->comm, "the newest checkpoint", (uint64_t)r->state.step));
@@ -599,7 +490,7 @@ static lm_status train(run *r) {
   return lm_run_log_draw(r->log);
 }
 
-static void outcome_report(run *r) {
+static void outcome_report(lm_run *r) {
   r->out->step = r->state.step;
   r->out->skipped = r->state.guard.skipped;
   r->out->empty = r->state.guard.empty;
@@ -610,37 +501,24 @@ static void outcome_report(run *r) {
   lm_run_outcome_say(&r->progress, r->out, r->o->steps, saved, stop_text(r));
 }
 
-// The checkpoint in the background of a run that ends with the error s. Ranks may have failed at
-// different moments, so they cannot agree to publish it.
-static lm_status background_close(run *r, lm_status s) {
-  if (!s || !r->saving)
-    return s;
-  if (r->o->comm)
-    lm_checkpoint_save_abandon(r->saving);
-  else
-    lm_status_free(background_end(r));
-  r->saving = NULL;
-  return s;
-}
-
 lm_status lm_run_train(const lm_run_options *o, lm_run_outcome *out) {
   *out = (lm_run_outcome){0};
-  run r = {.o = o,
-           .out = out,
-           .arena = lm_arena_create(),
-           .progress = o->progress,
-           .saved = -1,
-           .state = {.seed = o->seed,
-                     .keys = o->keys,
-                     .n_keys = o->n_keys,
-                     .model = o->model,
-                     .n_model = o->n_model,
-                     .best = NAN,
-                     .stop_best = NAN}};
+  lm_run r = {.o = o,
+              .out = out,
+              .arena = lm_arena_create(),
+              .progress = o->progress,
+              .saved = -1,
+              .state = {.seed = o->seed,
+                        .keys = o->keys,
+                        .n_keys = o->n_keys,
+                        .model = o->model,
+                        .n_model = o->n_model,
+                        .best = NAN,
+                        .stop_best = NAN}};
   lm_interrupts signals;
   lm_interrupts_catch(&signals);
   lm_status s = train(&r);
-  s = background_close(&r, s);
+  s = lm_run_background_close(&r, s);
   lm_interrupts_release(&signals);
   lm_run_log_close(r.log);
   if (r.lock)

@@ -428,6 +428,33 @@ def test_restarts(run):
     check("--restarts needs --ranks" in err, err)
 
 
+def test_fewer_ranks(run):
+    """Ranks that are lost twice without a checkpoint in between are started as fewer, which resume from the newest checkpoint; fewer
+    ranks that another launcher starts do too."""
+    mpi_needed(run)
+    file = model(run, steps=40)
+    fewer = ("run", file, "--set", "parallel.mesh=(dp = 4)", "--out", run.path("cut"), "--min-ranks")
+    p = run.start(*fewer, "2", "--ranks", "4", "--restarts", "3", env=QUICK)
+    wait_for(run.path("cut", "step-000004"), p)
+    first = again = rank_pid(p, 1)
+    check(first, "the run ended before a rank was lost")
+    os.kill(first, signal.SIGKILL)
+    while p.poll() is None and again in (first, None):
+        again = rank_pid(p, 1)
+    os.kill(again, signal.SIGKILL)
+    out, err = p.communicate(timeout=600)
+    check(p.returncode == 0 and "started again: 1 of 3 restarts" in err and "started again as 2: 2 of 3 restarts" in err, out + err)
+    mesh = lambda step: json.load(open(run.path("cut", f"step-{step:06d}", "state.json"))).get("mesh")
+    check((mesh(4), mesh(40)) == ("4 ranks (dp 4)", "2 ranks (dp 2)"), f"{mesh(4)}, {mesh(40)}")
+    ranks(run, 1, file, "-q", "--out", run.path("one"))
+    curves_check(run, "one", "cut", "4 ranks, then 2")
+    shutil.rmtree(run.path("cut", "step-000040"))
+    err = run(*fewer, "2", "-q", status=1)
+    check("E254" in err, err)
+    run(*fewer, "1", "-q")
+    check(mesh(40) is None, str(mesh(40)))
+
+
 def rank_pid(p, rank):
     """The process of a rank: a descendant of the command; None if it has ended."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
