@@ -1,4 +1,4 @@
-// collective.h - the collectives of ranks (collectives.def).
+// collective.h - the collectives of ranks, and copies beside computation (collectives.def).
 #ifndef LM_CONTRACT_COLLECTIVE_H
 #define LM_CONTRACT_COLLECTIVE_H
 

@@ -90,6 +90,17 @@ static lm_status size_check(const lm_project *p, const lm_compiled *c) {
   return lm_verdict(p->ctx);
 }
 
+// What a step of training keeps in the host's memory.
+static bool offloads(const lm_project *p, const lm_compile_spec *spec) {
+  return spec->what & LM_LOWER_TRAIN && p->recipe->memory.states_on_host;
+}
+
+static lm_status offload_check(const lm_project *p, const lm_compile_spec *spec) {
+  if (offloads(p, spec) && spec->target.kind == LM_TARGET_CPU)
+    LM_REPORT(p->ctx, p->recipe->memory.offload_loc, E256);
+  return lm_verdict(p->ctx);
+}
+
 lm_status lm_compile_lower(const lm_project *p, const lm_compile_spec *spec, lm_compiled *out) {
   lm_lower_options o = lower_options(p, spec);
   *out = (lm_compiled){
@@ -255,8 +266,10 @@ static int64_t saving_bytes(const lm_compiled *c) {
 }
 
 lm_status lm_compile(const lm_project *p, const lm_compile_spec *spec, lm_compiled *out) {
+  LM_TRY(offload_check(p, spec));
   LM_TRY(lm_compile_lower(p, spec, out));
   lm_plan_options o = lm_target_options(&spec->target, spec->exec.tf32);
+  o.states_on_host = offloads(p, spec);
   LM_TRY(passes_run(p, &o, out));
   flops_take(out);
   out->plan = lm_plan_build(out->lowered->m, &o);
@@ -278,10 +291,7 @@ int64_t lm_cache_capacity(int64_t positions) {
 }
 
 int64_t lm_compiled_arenas(const lm_compiled *c) {
-  int64_t bytes = 0;
-  for (int i = 0; i < LM_ARENAS; i++)
-    bytes += c->plan->arena_bytes[i];
-  return bytes;
+  return lm_plan_arenas(c->plan, false);
 }
 
 int64_t lm_compiled_memory(const lm_compiled *c) {

@@ -59,7 +59,7 @@ lm_status lm_compile(const lm_project *p, const lm_compile_spec *spec, lm_compil
 // The target with its figures for the type of `real` (driver/target.h), and its FLOP/s alone.
 lm_target lm_compiled_machine(const lm_compiled *c, int threads);
 double lm_compiled_peak(const lm_compiled *c, int threads);
-int64_t lm_compiled_arenas(const lm_compiled *c); // bytes of all arenas
+int64_t lm_compiled_arenas(const lm_compiled *c); // bytes of the arenas that are not on the host
 // With the workspace and, on a CPU, the copy of a checkpoint.
 int64_t lm_compiled_memory(const lm_compiled *c);
 // True if checkpoints of the recipe are written in the background.

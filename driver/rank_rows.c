@@ -69,7 +69,7 @@ static lm_rank_row *row_of(lm_arena *a, lm_rank_rows *rows, const lm_plan_step *
 static void func_add(lm_arena *a, lm_rank_rows *rows, const lm_cost_call *call) {
   const lm_plan_func *f = call->func;
   for (int i = 0; i < f->n_steps; i++) {
-    if (f->steps[i].kind != LM_STEP_START)
+    if (f->steps[i].kind != LM_STEP_START || lm_plan_step_copies(&f->steps[i]))
       continue;
     lm_rank_row *x = row_of(a, rows, &f->steps[i]);
     int64_t times = call->calls * lm_plan_step_times(f, i), messages = 0, bytes = 0;

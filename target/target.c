@@ -7,25 +7,27 @@
 typedef struct gpu {
   const char *name, *title, *device, *arch;
   int multiprocessors;
-  double gb, gb_per_s, l2_mb, l2_gb_per_s, shared_kb, bf16, tf32, f32, f64;
+  double gb, gb_per_s, l2_mb, l2_gb_per_s, shared_kb, host_gb_per_s, bf16, tf32, f32, f64;
 } gpu;
 
 static const gpu known[] = {
 #define GPU(NAME, TITLE, DEVICE, ARCH, MULTIPROCESSORS, GB, GB_PER_S, L2_MB, L2_GB_PER_S,          \
-            SHARED_KB, BF16, TF32, F32, F64)                                                       \
-  {NAME, TITLE, DEVICE, ARCH, MULTIPROCESSORS, GB, GB_PER_S, L2_MB, L2_GB_PER_S, SHARED_KB,        \
-   BF16, TF32,  F32,    F64},
+            SHARED_KB, HOST_GB_PER_S, BF16, TF32, F32, F64)                                        \
+  {NAME,     TITLE, DEVICE,      ARCH,      MULTIPROCESSORS, GB,                                   \
+   GB_PER_S, L2_MB, L2_GB_PER_S, SHARED_KB, HOST_GB_PER_S,   BF16,                                 \
+   TF32,     F32,   F64},
 #include "target/known.def"
 };
 
 // In percent.
 typedef struct rates {
   const char *arch;
-  double memory, math, mma_sync, clock;
+  double memory, host, math, mma_sync, clock;
 } rates;
 
 static const rates reached[] = {
-#define RATES(ARCH, BANDWIDTH, GEMM, MMA_SYNC, CLOCK) {ARCH, BANDWIDTH, GEMM, MMA_SYNC, CLOCK},
+#define RATES(ARCH, BANDWIDTH, HOST, GEMM, MMA_SYNC, CLOCK)                                        \
+  {ARCH, BANDWIDTH, HOST, GEMM, MMA_SYNC, CLOCK},
 #include "target/rates.def"
 };
 enum {
@@ -45,8 +47,13 @@ static lm_target_rates rates_of(lm_target_kind kind) {
   // Of a CPU: threads that wake up and meet again; GEMMs of the library.
   static const double TEAM = 3e-6, LIBRARY = 0.85;
   if (kind == LM_TARGET_CUDA)
-    return (lm_target_rates){
-        .launch = LAUNCH, .gap = GAP, .call = CALL, .memory = 1, .math = 1, .mma_sync = 1};
+    return (lm_target_rates){.launch = LAUNCH,
+                             .gap = GAP,
+                             .call = CALL,
+                             .memory = 1,
+                             .host = 1,
+                             .math = 1,
+                             .mma_sync = 1};
   return (lm_target_rates){
       .launch = TEAM,
       .memory = 1,
@@ -69,6 +76,7 @@ void lm_target_set_rates(lm_target *t, double lanes, double cache) {
     if (strcmp(r->arch, t->arch))
       continue;
     t->rates.memory = r->memory / 100;
+    t->rates.host = r->host / 100;
     t->rates.math = r->math / 100;
     t->rates.mma_sync = r->mma_sync / 100;
     lanes *= r->clock / 100;
@@ -92,6 +100,7 @@ static lm_target target_of(const gpu *g) {
   t.math[LM_F32].peak = 1e12 * g->f32;
   t.math[LM_F64].peak = 1e12 * g->f64;
   t.peak_tf32 = 1e12 * g->tf32;
+  t.host = 1e9 * g->host_gb_per_s;
   lm_target_set_bandwidth(&t, 1e9 * g->gb_per_s);
   // A lane is a multiply-add in f32, of two FLOPs, in each cycle.
   lm_target_set_rates(&t, 0.5e12 * g->f32, 1e9 * g->l2_gb_per_s);

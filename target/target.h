@@ -76,6 +76,7 @@ typedef struct lm_target_rates {
   double memory;   // achievable fraction of the bandwidth, by a long kernel
   double math;     // achievable fraction of a GEMM's peak, by its main loop
   double mma_sync; // of a GPU: achievable fraction of the peak with mma.sync
+  double host;     // achievable fraction of target.host, by a long copy
   double cache;    // bytes per second of the last cache; 0: `bandwidth` gives them by size
   double lanes;    // instructions per second, counted for each element of a vector or thread
 } lm_target_rates;
@@ -97,6 +98,8 @@ typedef struct lm_target {
   int vector;                        // of a CPU: floats of a vector; 0: unknown
   lm_matrix_unit matrix;             // of a CPU
   double bandwidth[LM_TARGET_SIZES]; // bytes read and written per second, by working set
+  // Of a GPU: bytes per second between its memory and the host's, in each direction; 0: unknown.
+  double host;
   lm_target_rates rates;
   lm_target_choices choices;
 } lm_target;

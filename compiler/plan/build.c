@@ -172,6 +172,8 @@ static lm_plan_buf buf_make(const ref *r) {
   };
   for (int d = 0; d < LM_PLAN_DEPTH; d++)
     b.stride[d] = at.loop[d] + r->loop[d];
+  b.ring[0].slots = r->slots;
+  b.ring[0].ahead = r->ahead;
   return b;
 }
 
@@ -203,6 +205,7 @@ static void func_plan(planner *p, lm_func *f) {
     return;
   lm_steps_initialize(p);
   lm_steps_code(p);
+  lm_steps_offload(p);
   lm_plan_func *out = &p->plan->funcs[p->plan->n_funcs - 1];
   lm_storage_pack(p, out);
   steps_finish(p, out);
@@ -229,9 +232,10 @@ lm_plan *lm_plan_build(lm_module *m, const lm_plan_options *o) {
   planner p = {
       .m = m, .o = o, .codegen = o->codegen, .arena = m->arena, .plan = LM_NEW(m->arena, lm_plan)};
   p.plan->prelude = o->codegen->prelude(p.arena);
-  lm_layout_make(m, p.arena, &p.layout);
+  p.plan->on_host[LM_ARENA_STATE] = o->states_on_host;
+  lm_layout_make(m, p.arena, o->states_on_host && lm_chunks_fit(m), &p.layout);
   if (m->blocks)
-    m->axes[m->blocks].size = p.layout.blocks;
+    m->axes[m->blocks].size = p.layout.used;
   own_states_locate(&p);
   fixed_make(&p);
   mesh_collect(&p);

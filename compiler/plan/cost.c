@@ -1,58 +1,26 @@
-// cost.c - see cost.h: steps of a plan, and sums over functions.
+// cost.c - see cost.h: sums over the functions of a plan.
 #include "compiler/plan/cost.h"
-
-#include <math.h>
 
 const char *const lm_cost_bound_names[LM_COST_BOUNDS] = {"launch", "memory", "instructions",
                                                          "arithmetic"};
-
-// ---- steps
-
-static lm_cost kernel_cost(const lm_target *t, const lm_plan *p, const lm_plan_step *s) {
-  const lm_plan_launch *launch = &p->kernels[s->kernel].launch;
-  if (s->attend)
-    return lm_cost_of_attend(t, s->attend, (double)s->moved, launch->n_maps > 0);
-  if (s->gemm) {
-    lm_cost_gemm_kernel k = lm_cost_gemm_kernel_of(p, s);
-    return lm_cost_of_gemm_kernel(t, &k);
-  }
-  int64_t capacity[LM_COUNT(p->extents)];
-  for (int i = 0; i < p->n_extents; i++)
-    capacity[i] = p->extents[i].capacity;
-  double points = (double)lm_plan_extent_value(&s->space, capacity);
-  double blocks = launch->per_block > 0 ? ceil(points / (double)launch->per_block) : 0;
-  double threads = blocks * launch->threads * (launch->unroll ? launch->unroll : 1);
-  return lm_cost_of_kernel(t, &(lm_cost_kernel){(double)s->moved, s->instructions, threads});
-}
-
-lm_cost lm_cost_of_step(const lm_target *t, const lm_plan *p, const lm_plan_step *s) {
-  if (s->kind == LM_STEP_KERNEL)
-    return kernel_cost(t, p, s);
-  if (s->kind == LM_STEP_GEMM) {
-    lm_cost_gemm g = lm_cost_gemm_of(p, s);
-    return lm_cost_of_gemm(t, &g);
-  }
-  return lm_cost_of_kernel(t, &(lm_cost_kernel){.bytes = (double)s->moved});
-}
-
-// ---- functions
-
-static bool launches(const lm_plan_step *s) {
-  return s->kind != LM_STEP_LOOP && s->kind != LM_STEP_END;
-}
 
 lm_cost_sum lm_cost_of_func(const lm_target *t, const lm_plan *p, const lm_plan_func *f) {
   lm_cost_sum c = {.seconds = t ? t->rates.call : 0};
   for (int i = 0; i < f->n_steps; i++) {
     const lm_plan_step *s = &f->steps[i];
-    if (!launches(s))
-      continue;
     double times = (double)lm_plan_step_times(f, i);
+    if (lm_plan_step_copies(s) && s->kind == LM_STEP_START)
+      c.copied += times * (double)s->bufs[0].bytes;
+    if (!lm_cost_launches(s))
+      continue;
     c.flops += times * (double)s->flops;
     c.bytes += times * (double)s->moved;
     c.launches += (int64_t)times;
     c.seconds += t ? times * (lm_cost_of_step(t, p, s).seconds + t->rates.gap) : 0;
   }
+  if (t && lm_plan_copies(f))
+    c.exposed = lm_cost_exposed(t, p, f, NULL);
+  c.seconds += c.exposed;
   return c;
 }
 
@@ -89,6 +57,8 @@ lm_cost_sum lm_cost_of_training(const lm_target *t, const lm_plan *p, int64_t n_
     sum.flops += (double)calls[i].calls * c.flops;
     sum.bytes += (double)calls[i].calls * c.bytes;
     sum.seconds += (double)calls[i].calls * c.seconds;
+    sum.exposed += (double)calls[i].calls * c.exposed;
+    sum.copied += (double)calls[i].calls * c.copied;
     sum.launches += calls[i].calls * c.launches;
   }
   return sum;

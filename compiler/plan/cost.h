@@ -75,14 +75,27 @@ double lm_cost_of_gemm_apart(const lm_target *t, const lm_cost_gemm_kernel *k);
 lm_cost lm_cost_of_attend(const lm_target *t, const lm_plan_attend *a, double bytes,
                           bool warpgroups);
 
-// ---- cost.c
+// ---- cost_step.c
 
 lm_cost lm_cost_of_step(const lm_target *t, const lm_plan *p, const lm_plan_step *s);
+bool lm_cost_launches(const lm_plan_step *s); // it is a launch: no loop, and no copy on a lane
+
+// ---- cost_lanes.c
+
+// The time of a copy between host and device, in one direction; 0 if its speed is unknown.
+double lm_cost_copy(const lm_target *t, double bytes);
+// The time in which a call of the function waits for such copies. out_steps: optional, the same of
+// each of its WAIT steps.
+double lm_cost_exposed(const lm_target *t, const lm_plan *p, const lm_plan_func *f,
+                       double *out_steps);
+
+// ---- cost.c
 
 // A function, or a whole training step, with the iterations of all loops. seconds include the gaps
-// between kernels; 0 without a machine.
+// between kernels, and `exposed`, in which kernels wait for copies between host and device of
+// `copied` bytes; 0 without a machine.
 typedef struct lm_cost_sum {
-  double flops, bytes, seconds;
+  double flops, bytes, seconds, exposed, copied;
   int64_t launches;
 } lm_cost_sum;
 lm_cost_sum lm_cost_of_func(const lm_target *t, const lm_plan *p, const lm_plan_func *f);

@@ -33,7 +33,9 @@ typedef struct lm_layout {
   lm_layout_global *globals; // by index in module.globals
   lm_layout_region *regions; // in order; together all blocks
   int n_regions;
-  int64_t blocks; // of all parameters
+  int64_t blocks; // of all parameters, and of padding up to whole chunks
+  int64_t used;   // blocks without that padding
+  int64_t chunk;  // blocks that @update computes at a time; 0: all (chunks.c)
   int64_t param_bytes;
   int64_t cache_bytes;
   int64_t derived_bytes; // the `derived` globals precede the 16-bit copies in the arena of copies
@@ -42,7 +44,8 @@ typedef struct lm_layout {
   int64_t terms_bytes;   // of the `terms` globals, behind the gradients of the parameters
 } lm_layout;
 
-void lm_layout_make(const lm_module *m, lm_arena *arena, lm_layout *out);
+// chunked: @update computes chunks of blocks.
+void lm_layout_make(const lm_module *m, lm_arena *arena, bool chunked, lm_layout *out);
 
 // ---- view.c: strides of views; all in elements
 
@@ -91,6 +94,7 @@ typedef struct location {
 typedef struct ref {
   storage *at;
   int64_t offset, loop[LM_PLAN_DEPTH], bytes;
+  int slots, ahead; // slots > 0: loop[0] is the stride of a ring (lm_plan_buf.ring)
 } ref;
 typedef struct pstep {
   lm_plan_step step;
@@ -199,6 +203,29 @@ bool lm_step_dot_accumulate(planner *p, lm_op *accum, const location *to);
 
 // LM_BUG unless the parts of the concatenation are written to its result.
 void lm_concat_check(planner *p, const lm_op *concat);
+
+// ---- ports.c
+
+void lm_arguments_locate(planner *p, lm_plan_func *out);
+location *lm_results_locate(planner *p, lm_plan_func *out); // of all results
+
+// ---- chunks.c
+
+// True if @update can compute some blocks at a time: it consists of kernels of which each block of
+// the results depends on that block of the operands alone.
+bool lm_chunks_fit(const lm_module *m);
+// Sets `chunk` and pads `blocks`.
+void lm_chunks_divide(lm_layout *out);
+// Begin and end the loop over the chunks around the steps of the current function, whose arguments
+// and n results have locations.
+void lm_chunks_begin(planner *p, location *const *results, int n);
+void lm_chunks_end(planner *p);
+
+// ---- offload.c
+
+// Gives the steps that use the host's memory slots of the device's, and adds the copies. To be
+// called when the steps are final.
+void lm_steps_offload(planner *p);
 
 // ---- collective.c
 

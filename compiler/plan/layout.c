@@ -189,7 +189,7 @@ static int64_t terms_lay(const lm_module *m, lm_layout *out) {
   return bytes;
 }
 
-void lm_layout_make(const lm_module *m, lm_arena *arena, lm_layout *out) {
+void lm_layout_make(const lm_module *m, lm_arena *arena, bool chunked, lm_layout *out) {
   layer l = {
       .m = m,
       .done = LM_NEW_N(arena, bool, m->n_globals + 1),
@@ -200,7 +200,11 @@ void lm_layout_make(const lm_module *m, lm_arena *arena, lm_layout *out) {
   int64_t wide = out->blocks * LM_BLOCK;
   regions_lay(&l, LM_BF16, arena, out);
   int64_t half = out->blocks * LM_BLOCK - wide;
-  out->param_bytes = wide * (int64_t)sizeof(float) + half * lm_dtype_bytes(LM_BF16);
+  out->used = out->blocks;
+  if (chunked && out->blocks)
+    lm_chunks_divide(out);
+  int64_t padding = (out->blocks - out->used) * LM_BLOCK; // without parameters in bf16
+  out->param_bytes = (wide + padding) * (int64_t)sizeof(float) + half * lm_dtype_bytes(LM_BF16);
   out->cache_bytes = dense_lay(m, out, LM_GLOBAL_CACHE, LM_ARENA_CACHE);
   out->derived_bytes = dense_lay(m, out, LM_GLOBAL_DERIVED, LM_ARENA_COPY);
   out->fixed_bytes = aligned_lay(m, out, LM_GLOBAL_FIXED, LM_ARENA_FIXED);

@@ -31,6 +31,7 @@ typedef struct lm_plan_options {
   lm_target target;          // a copy, whose choices the caller may vary
   const lm_codegen *codegen; // writes the kernels
   bool tf32;                 // GEMMs in kernels may round f32 operands to 10 bits of mantissa
+  bool states_on_host;       // optimizer states are in the host's memory
 } lm_plan_options;
 
 // A code generator. A function that is NULL is not supported by the target, unless its comment says

@@ -29,7 +29,10 @@ static const char *name_of(lm_arena *a, const lm_plan *plan, const lm_plan_step 
   return lm_arena_printf(a, "%s %s", s->label, gemm_sizes(a, plan, s->gemm));
 }
 
+// A START and a WAIT are one copy.
 static bool same_kernel(const lm_plan_step *a, const lm_plan_step *b) {
+  if (lm_plan_step_copies(a) && lm_plan_step_copies(b))
+    return true;
   return a->kind == b->kind && (a->kind != LM_STEP_KERNEL || a->kernel == b->kernel);
 }
 
@@ -64,19 +67,35 @@ static void step_add(lm_cost_row *x, lm_cost_rows *rows, const lm_plan_step *s, 
   rows->predicted += times * c.seconds;
 }
 
+// What a step waits for.
+static void copy_add(lm_cost_row *x, lm_cost_rows *rows, const lm_plan_step *s, double times,
+                     double exposed) {
+  x->times += s->kind == LM_STEP_START ? (int64_t)times : 0;
+  x->predicted += exposed;
+  x->bound = LM_COST_MEMORY;
+  rows->predicted += exposed;
+}
+
 static void func_add(lm_arena *a, lm_cost_rows *rows, int func, const lm_target *t,
                      lm_dtype dtype) {
   const lm_plan_func *f = rows->calls[func].func;
   double calls = (double)rows->calls[func].calls;
   rows->func[func] = lm_cost_of_func(t, rows->plan, f);
   rows->row[func] = LM_NEW_N(a, uint32_t, f->n_steps + 1);
+  double *exposed = LM_NEW_N(a, double, f->n_steps + 1);
+  if (lm_plan_copies(f))
+    lm_cost_exposed(t, rows->plan, f, exposed);
   for (int i = 0; i < f->n_steps; i++) {
     const lm_plan_step *s = &f->steps[i];
     if (s->kind == LM_STEP_LOOP || s->kind == LM_STEP_END)
       continue;
     rows->row[func][i] = row_of(a, rows, s);
     double times = calls * (double)lm_plan_step_times(f, i);
-    step_add(&rows->v[rows->row[func][i]], rows, s, times, t, dtype);
+    lm_cost_row *x = &rows->v[rows->row[func][i]];
+    if (lm_plan_step_copies(s))
+      copy_add(x, rows, s, times, calls * exposed[i]);
+    else
+      step_add(x, rows, s, times, t, dtype);
   }
 }
 

@@ -54,7 +54,7 @@ lm_memory_breakdown lm_memory_breakdown_make(lm_arena *a, const lm_plan *p, int6
   find_func(&out, a, p);
   out.v = LM_NEW_N(a, lm_memory_item, LM_ARENAS + (out.func ? out.func->n_live : 0) + 3);
   for (int i = 0; i < LM_ARENAS; i++)
-    if (i != LM_ARENA_WORK && p->arena_bytes[i]) // whose values are listed below
+    if (i != LM_ARENA_WORK && p->arena_bytes[i] && !p->on_host[i]) // whose values are listed below
       out.v[out.n++] = (lm_memory_item){
           .label = lm_arena_titles[i],
           .bytes = p->arena_bytes[i],

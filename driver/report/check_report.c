@@ -379,9 +379,7 @@ static void causality_json(const lm_module *m, lm_buf *out) {
 
 static void ranks_json(const lm_session *s, lm_buf *out) {
   const lm_rank_rows *x = &s->ranks;
-  int64_t memory = 0;
-  for (int i = 0; x->plan && i < LM_ARENAS; i++)
-    memory += x->plan->arena_bytes[i];
+  int64_t memory = x->plan ? lm_plan_arenas(x->plan, false) : 0;
   lm_buf_printf(out,
                 ", \"ranks\": %d, \"rank_bytes\": %lld, \"messages\": %lld, \"sent_bytes\": %lld, "
                 "\"bubble\": %.6g",

@@ -17,16 +17,23 @@ enum {
 
 static void memory_line(const lm_session *s, lm_buf *b) {
   int64_t workspace = s->compiled.workspace, saving = s->compiled.saving;
+  const lm_plan *plan = s->compiled.plan;
   lm_show_bytes(b, (double)lm_compiled_memory(&s->compiled));
   for (int i = 0; i < LM_ARENAS; i++) {
-    if (!s->compiled.plan->arena_bytes[i] || i == LM_ARENA_IO) // which is small
+    if (!plan->arena_bytes[i] || plan->on_host[i] || i == LM_ARENA_IO) // which is small
       continue;
     lm_buf_printf(b, "%s%s ", i ? ", " : ": ", lm_arena_titles[i]);
-    lm_show_bytes(b, (double)s->compiled.plan->arena_bytes[i]);
+    lm_show_bytes(b, (double)plan->arena_bytes[i]);
   }
   if (workspace) {
     lm_buf_puts(b, ", GEMM workspace ");
     lm_show_bytes(b, (double)workspace);
+  }
+  for (int i = 0; i < LM_ARENAS; i++) {
+    if (!plan->arena_bytes[i] || !plan->on_host[i])
+      continue;
+    lm_buf_printf(b, "; in the host's memory: %s ", lm_arena_titles[i]);
+    lm_show_bytes(b, (double)plan->arena_bytes[i]);
   }
   if (!saving)
     return;
@@ -106,8 +113,9 @@ void lm_report_run_json(const lm_training *x, const lm_run_outcome *r, lm_buf *o
                 (long long)r->skipped, (long long)r->empty, (long long)r->overflows);
   lm_buf_printf(out, ", \"interrupted\": %s, \"stopped_early\": %s",
                 r->interrupted ? "true" : "false", r->stopped_early ? "true" : "false");
-  lm_buf_printf(out,
-                ", \"peak_bytes\": %lld, \"checkpoint\": ", (long long)lm_session_memory(&x->s));
+  lm_buf_printf(out, ", \"peak_bytes\": %lld, \"host_bytes\": %lld, \"checkpoint\": ",
+                (long long)lm_session_memory(&x->s),
+                (long long)lm_plan_arenas(x->s.compiled.plan, true));
   if (x->dir)
     lm_buf_json(out, lm_checkpoint_path(a, x->dir, r->step));
   else

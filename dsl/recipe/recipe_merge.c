@@ -251,7 +251,7 @@ static bool selector_fits(const lm_schema_key *key, const ast_expr *sel) {
   if (!sel)
     return key->types & T_OPTIONAL;
   if (key->form == LM_FORM_RULES)
-    return sel->kind == EX_PATTERN;
+    return sel->kind == EX_PATTERN || (*key->words && sel->kind == EX_NAME);
   return sel->kind == (key->types & T_QTY ? EX_QUANTITY : EX_NAME);
 }
 
@@ -271,8 +271,7 @@ static bool form_fits(const lm_schema_key *key, ast_item_kind kind) {
 
 static bool check_selector_word(merge *m, const lm_schema_key *key, const ast_expr *sel) {
   bool planned;
-  if (key->form != LM_FORM_NAMED || !*key->words ||
-      lm_schema_has_word(key->words, sel->text, &planned))
+  if (sel->kind != EX_NAME || !*key->words || lm_schema_has_word(key->words, sel->text, &planned))
     return true;
   lm_diag *d = LM_REPORT(m->R->c, sel->loc, E240, lm_schema_name(key), sel->text,
                          lm_schema_list(m->R->c, key->words));

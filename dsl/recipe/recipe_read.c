@@ -280,6 +280,19 @@ static void read_optimizer(const lm_reader *d) {
 
 // ---- memory
 
+static void read_memory_rule(const lm_reader *d, lm_recipe_memory_kind kind, const ast_expr *sel) {
+  lm_recipe_memory *m = &d->r->memory;
+  if (kind == LM_RECIPE_MEMORY_OFFLOAD && !m->offload_loc.line)
+    m->offload_loc = sel->loc;
+  if (sel->kind == EX_NAME) // the only word
+    m->states_on_host = true;
+  else
+    LM_PUSH(d->R->c->arena, m->rules, m->n_rules, m->cap_rules) =
+        (lm_recipe_memory_rule){kind, sel->text, sel->loc};
+  if (kind == LM_RECIPE_MEMORY_OFFLOAD && sel->kind == EX_PATTERN)
+    lm_unsupported_add(d->R, sel->loc, "memory.offload of activations");
+}
+
 static void read_memory(const lm_reader *recipe) {
   lm_settings none = {0};
   lm_reader d = lm_read_inside(recipe, "recipe.memory", &none);
@@ -299,8 +312,7 @@ static void read_memory(const lm_reader *recipe) {
   for (uint32_t i = 0; i < d.s->n; i++)
     for (size_t k = 0; k < LM_COUNT(rules); k++)
       if (!strcmp(d.s->v[i]->key->path, rules[k].path))
-        LM_PUSH(d.R->c->arena, m->rules, m->n_rules, m->cap_rules) =
-            (lm_recipe_memory_rule){rules[k].kind, d.s->v[i]->sel->text, d.s->v[i]->sel->loc};
+        read_memory_rule(&d, rules[k].kind, d.s->v[i]->sel);
 }
 
 // ---- evaluation, checkpoints, samples

@@ -190,6 +190,8 @@ const char *lm_schema_usage(lm_ctx *c, const lm_schema_key *k) {
   switch (k->form) {
   case LM_FORM_NAMED: return lm_arena_printf(c->arena, "%s NAME = ...", name);
   case LM_FORM_RULES:
+    if (*k->words)
+      return lm_arena_printf(c->arena, "%s @pattern, %s %s", name, name, k->words);
     return lm_arena_printf(c->arena, k->types ? "%s @pattern = (...)" : "%s @pattern", name);
   case LM_FORM_CALLED:
   case LM_FORM_LISTED: return lm_arena_printf(c->arena, "%s %s", name, names_of_forms(c, k));

@@ -135,7 +135,7 @@ static void own_copy(const lm_exchange *x) {
 }
 
 static void coll_check(const lm_comm *c, const lm_coll *x) {
-  LM_ASSERT(x->count >= 0 && (unsigned)x->kind < LM_COLLS);
+  LM_ASSERT(x->count >= 0 && (unsigned)x->kind < LM_COLL_COPY);
   LM_ASSERT(!lm_exchange_reduces(x->kind) || lm_ordered_knows(x->dtype));
   LM_ASSERT(!c || (x->group >= 0 && x->group < c->n_groups));
   LM_ASSERT(!is_between_two(x->kind) || (c && x->peer != c->groups[x->group].rank && x->peer >= 0 &&

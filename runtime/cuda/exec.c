@@ -208,6 +208,7 @@ static lm_status exec_make(cuda_exec *e, const char *arch, int device, const lm_
   for (int i = 0; i < plan->n_funcs; i++)
     func_describe(e, &plan->funcs[i], &e->funcs[i]);
   LM_TRY(lm_cuda_memory_make(&e->memory, plan, &e->d, &e->device, e->stream, workspace_bytes()));
+  LM_TRY(lm_cuda_lanes_open(&e->lanes, plan, &e->d, e->stream));
   LM_TRY(coordinates_write(e));
   LM_TRY(cuda_exec_synchronize(e));
   const lm_cuda_choices *choices = o->tuning;
@@ -261,6 +262,7 @@ static void destroy(lm_exec *hal) {
   for (uint32_t i = 0; i < e->n_events; i++)
     d->cuEventDestroy_v2(e->marks[i].event);
   lm_cuda_gemms_destroy(e->gemms);
+  lm_cuda_lanes_close(&e->lanes);
   lm_cuda_memory_free(&e->memory);
   if (e->builtins.fault)
     d->cuMemFree_v2(e->builtins.fault);

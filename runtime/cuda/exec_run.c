@@ -163,6 +163,14 @@ static lm_status collective_enqueue(cuda_exec *e, const lm_plan_step *s) {
                                   });
 }
 
+static lm_status transfer_enqueue(cuda_exec *e, const lm_plan_step *s) {
+  if (!lm_plan_step_copies(s))
+    return collective_enqueue(e, s);
+  return s->kind == LM_STEP_WAIT
+             ? lm_cuda_lanes_wait(&e->lanes, s, e->walk.iteration)
+             : lm_cuda_lanes_start(&e->lanes, s, e->walk.iteration, e->pointers[0], e->pointers[1]);
+}
+
 static lm_status step_enqueue(cuda_exec *e, const lm_plan_step *s) {
   if (lm_plan_step_kernel(s) >= 0)
     return kernel_launch(e, s);
@@ -180,7 +188,7 @@ static lm_status step_enqueue(cuda_exec *e, const lm_plan_step *s) {
                                                e->stream),
                          "an index");
   case LM_STEP_START:
-  case LM_STEP_WAIT: return collective_enqueue(e, s);
+  case LM_STEP_WAIT: return transfer_enqueue(e, s);
   case LM_STEP_KERNEL:
   case LM_STEP_END: break;
   }

@@ -3,6 +3,7 @@
 #define LM_RUNTIME_CUDA_EXEC_STATE_H
 #include "runtime/cuda/exec.h"
 #include "runtime/cuda/gemm.h"
+#include "runtime/cuda/lanes.h"
 #include "runtime/cuda/memory.h"
 #include "runtime/cuda/nccl.h"
 #include "runtime/plan/walk.h"
@@ -34,6 +35,7 @@ typedef struct cuda_exec {
   lm_cuda_builtins builtins;
   lm_cuda_gemms *gemms;
   lm_cuda_memory memory;
+  lm_cuda_lanes lanes;
   lm_comm *comm; // optional: the ranks of the run
   lm_nccl *nccl; // NULL: not connected with other ranks
   lm_plan_walk walk;

@@ -21,24 +21,13 @@ static lm_status out_of_memory(const lm_cuda_memory *m, int result, int64_t byte
       m->device->name, (double)bytes * 1e-6, what, (double)left * 1e-6, (double)total * 1e-6);
   lm_buf sizes = {0};
   for (int i = 0; i < LM_ARENAS; i++)
-    lm_buf_printf(&sizes, "%s%s %.1f MB", i ? ", " : "", lm_arena_titles[i],
-                  (double)m->plan->arena_bytes[i] * 1e-6);
+    if (!m->plan->on_host[i])
+      lm_buf_printf(&sizes, "%s%s %.1f MB", sizes.n ? ", " : "", lm_arena_titles[i],
+                    (double)m->plan->arena_bytes[i] * 1e-6);
   s = lm_annotate(s, "the plan needs %s, workspace %.1f MB", sizes.p,
                   (double)m->workspace_bytes * 1e-6);
   lm_buf_free(&sizes);
   return lm_status_about(s, m->plan);
-}
-
-static lm_status arena_make(lm_cuda_memory *m, int i) {
-  const lm_cuda_driver *d = m->driver;
-  size_t bytes = (size_t)m->plan->arena_bytes[i];
-  if (!bytes)
-    return NULL;
-  int result = d->cuMemAlloc_v2(&m->at[i], bytes);
-  if (result)
-    return out_of_memory(m, result, (int64_t)bytes, lm_arena_titles[i]);
-  return lm_cuda_check(d, d->cuMemsetD8Async(m->at[i], 0, bytes, m->stream), "memory for %s",
-                       lm_arena_titles[i]);
 }
 
 static lm_status pinned_make(const lm_cuda_memory *m, int64_t bytes, char **out) {
@@ -50,6 +39,31 @@ static lm_status pinned_make(const lm_cuda_memory *m, int64_t bytes, char **out)
   memset(p, 0, (size_t)bytes);
   *out = p;
   return NULL;
+}
+
+static char *host_arena(const lm_cuda_memory *m, int i) {
+  return (char *)(uintptr_t)m->at[i];
+}
+
+static lm_status host_arena_make(lm_cuda_memory *m, int i) {
+  char *p = NULL;
+  lm_status s = pinned_make(m, m->plan->arena_bytes[i], &p);
+  m->at[i] = (lm_cuda_address)(uintptr_t)p;
+  return lm_annotate(s, "%s in the host's memory", lm_arena_titles[i]);
+}
+
+static lm_status arena_make(lm_cuda_memory *m, int i) {
+  const lm_cuda_driver *d = m->driver;
+  size_t bytes = (size_t)m->plan->arena_bytes[i];
+  if (!bytes)
+    return NULL;
+  if (m->plan->on_host[i])
+    return host_arena_make(m, i);
+  int result = d->cuMemAlloc_v2(&m->at[i], bytes);
+  if (result)
+    return out_of_memory(m, result, (int64_t)bytes, lm_arena_titles[i]);
+  return lm_cuda_check(d, d->cuMemsetD8Async(m->at[i], 0, bytes, m->stream), "memory for %s",
+                       lm_arena_titles[i]);
 }
 
 // ---- arguments and results
@@ -139,9 +153,12 @@ void lm_cuda_memory_free(lm_cuda_memory *m) {
   const lm_cuda_driver *d = m->driver;
   if (!m->arena)
     return;
-  for (int i = 0; i < LM_ARENAS; i++)
-    if (m->at[i])
+  for (int i = 0; i < LM_ARENAS; i++) {
+    if (m->at[i] && m->plan->on_host[i])
+      d->cuMemFreeHost(host_arena(m, i));
+    else if (m->at[i])
       d->cuMemFree_v2(m->at[i]);
+  }
   if (m->workspace)
     d->cuMemFree_v2(m->workspace);
   if (m->io_host)
@@ -257,6 +274,8 @@ lm_status lm_cuda_memory_read(lm_cuda_memory *m, lm_arena_id id, int64_t offset,
                               void *to) {
   lm_cuda_address at;
   LM_TRY(slice_begin(m, id, offset, bytes, &at));
+  if (m->plan->on_host[id])
+    return memcpy(to, host_arena(m, id) + offset, (size_t)bytes), NULL;
   for (int64_t done = 0; done < bytes; done += TRANSFER) {
     size_t n = (size_t)(bytes - done < TRANSFER ? bytes - done : TRANSFER);
     int result = m->driver->cuMemcpyDtoHAsync_v2(m->transfer, at + (uint64_t)done, n, m->stream);
@@ -270,6 +289,8 @@ lm_status lm_cuda_memory_write(lm_cuda_memory *m, lm_arena_id id, int64_t offset
                                const void *from) {
   lm_cuda_address at;
   LM_TRY(slice_begin(m, id, offset, bytes, &at));
+  if (m->plan->on_host[id])
+    return memcpy(host_arena(m, id) + offset, from, (size_t)bytes), NULL;
   for (int64_t done = 0; done < bytes; done += TRANSFER) {
     size_t n = (size_t)(bytes - done < TRANSFER ? bytes - done : TRANSFER);
     memcpy(m->transfer, (const char *)from + done, n);
@@ -300,10 +321,14 @@ lm_status lm_cuda_memory_result(lm_cuda_memory *m, const lm_plan_port *p) {
 }
 
 lm_status lm_cuda_memory_clear(lm_cuda_memory *m, lm_arena_id id) {
-  if (!m->plan->arena_bytes[id])
+  size_t bytes = (size_t)m->plan->arena_bytes[id];
+  if (!bytes)
     return NULL;
-  return lm_cuda_check(
-      m->driver,
-      m->driver->cuMemsetD8Async(m->at[id], 0, (size_t)m->plan->arena_bytes[id], m->stream),
-      "zeros for %s", lm_arena_titles[id]);
+  if (m->plan->on_host[id]) {
+    int result = m->driver->cuStreamSynchronize(m->stream);
+    memset(host_arena(m, id), 0, bytes);
+    return lm_cuda_check(m->driver, result, "zeros for %s", lm_arena_titles[id]);
+  }
+  return lm_cuda_check(m->driver, m->driver->cuMemsetD8Async(m->at[id], 0, bytes, m->stream),
+                       "zeros for %s", lm_arena_titles[id]);
 }

@@ -1,6 +1,8 @@
 // memory.h - a plan's arenas on a GPU, and their exchange with the host.
 //
 // Slices of arenas are copied through a pinned buffer. The host has a copy of the IO arena only.
+// An arena that the plan has on the host is pinned memory, without a copy on the device; its
+// address in `at` is the host's.
 //
 // Arguments are copied to the device with every run of
 // their function, through one of two staging buffers, so that the next arguments can be written

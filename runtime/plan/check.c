@@ -4,8 +4,8 @@
 // last written. Live ranges inside a loop's body begin a new life with each iteration, since values
 // of an earlier iteration must not be read.
 //
-// A collective reads and writes its buffers at any time between its START and its WAIT. Its results
-// count as written at the WAIT.
+// A collective or copy reads and writes its buffers at any time between its START and its WAIT. Its
+// results count as written at the WAIT.
 #include "runtime/plan/plan.h"
 
 enum {
@@ -55,6 +55,10 @@ static bool bounds_hold(checker *c, int step, int i) {
   int64_t hi = lo + b->bytes;
   if (lo < 0 || hi > c->plan->arena_bytes[b->arena]) {
     fault(c, step, i, "outside its arena");
+    return false;
+  }
+  if (c->plan->on_host[b->arena] && !lm_plan_step_copies(&c->f->steps[step])) {
+    fault(c, step, i, "in the host's memory, which only copies may use");
     return false;
   }
   if (b->arena != LM_ARENA_WORK)

@@ -104,7 +104,7 @@ static channel *channel_of(const checker *c, rank *r, const lm_plan_comm *x) {
 static lm_status step_note(void *user, const lm_plan_step *s) {
   checker *c = user;
   rank *r = c->collected;
-  if (s->kind != LM_STEP_START && s->kind != LM_STEP_WAIT)
+  if ((s->kind != LM_STEP_START && s->kind != LM_STEP_WAIT) || lm_plan_step_copies(s))
     return NULL;
   event e = {s->comm, lm_plan_comm_handle(s->comm, c->walk.iteration), s->kind == LM_STEP_START};
   LM_PUSH(c->arena, r->v, r->n, r->cap) = e;

@@ -207,9 +207,14 @@ static void handle(reader *r, lm_plan_comm *c) {
 
 static void comm(reader *r, lm_plan_step *s) {
   lm_plan_comm *c = s->comm = LM_NEW(r->a, lm_plan_comm);
-  *c = (lm_plan_comm){.kind = LM_COLLS};
-  if (s->kind == LM_STEP_START) {
-    c->kind = (lm_coll_kind)choice(r, lm_coll_names, LM_COLLS);
+  bool copy = take(r, "copy ");
+  *c = (lm_plan_comm){.kind = copy ? LM_COLL_COPY : LM_COLLS};
+  if (s->kind == LM_STEP_START && copy) {
+    expect(r, "lane");
+    c->lane = small(r);
+    expect(r, "as");
+  } else if (s->kind == LM_STEP_START) {
+    c->kind = (lm_coll_kind)choice(r, lm_coll_names, LM_COLL_COPY);
     if (c->kind == LM_COLL_ALL_REDUCE || c->kind == LM_COLL_REDUCE_SCATTER)
       c->op = (lm_coll_op)choice(r, lm_coll_op_names, LM_COLL_OPS);
     c->dtype = (lm_dtype)choice(r, lm_dtype_names, LM_REAL);
@@ -425,6 +430,7 @@ static void top_line(reader *r) {
   } else if (take(r, "arena ")) {
     int i = choice(r, lm_arena_names, LM_ARENAS);
     p->arena_bytes[i] = number(r);
+    p->on_host[i] = take(r, "on host");
   } else if (take(r, "extent ")) {
     if (p->n_extents == (int)LM_COUNT(p->extents)) {
       r->failed = true;

@@ -111,11 +111,26 @@ static bool touches(const lm_plan_func *f, lm_arena_id arena, bool write) {
   return false;
 }
 
-static bool has_collective(const lm_plan_func *f) {
+int64_t lm_plan_arenas(const lm_plan *p, bool on_host) {
+  int64_t bytes = 0;
+  for (int i = 0; i < LM_ARENAS; i++)
+    bytes += p->on_host[i] == on_host ? p->arena_bytes[i] : 0;
+  return bytes;
+}
+
+static bool begins(const lm_plan_func *f, bool copies) {
   for (int k = 0; f && k < f->n_steps; k++)
-    if (f->steps[k].kind == LM_STEP_START || f->steps[k].kind == LM_STEP_WAIT)
+    if (f->steps[k].kind == LM_STEP_START && lm_plan_step_copies(&f->steps[k]) == copies)
       return true;
   return false;
+}
+
+static bool has_collective(const lm_plan_func *f) {
+  return begins(f, false);
+}
+
+bool lm_plan_copies(const lm_plan_func *f) {
+  return begins(f, true);
 }
 
 bool lm_plan_exchanges(const lm_plan_func *f) {
@@ -246,10 +261,15 @@ static void print_buf(const lm_plan_buf *b, lm_buf *out) {
 
 // start all_reduce sum f32 4096 over tp lane 2 as 4 + (i0 mod 2)
 // start send f32 64 over all peer 3 lane 0 as 0
+// start copy lane 1 as 3                              wait copy 3
 static void print_comm(const lm_plan *p, const lm_plan_comm *c, int depth, bool start,
                        lm_buf *out) {
   bool reduces = c->kind == LM_COLL_ALL_REDUCE || c->kind == LM_COLL_REDUCE_SCATTER;
-  if (start) {
+  if (c->kind == LM_COLL_COPY) {
+    lm_buf_printf(out, " %s", lm_coll_names[c->kind]);
+    if (start)
+      lm_buf_printf(out, " lane %d as", c->lane);
+  } else if (start) {
     lm_buf_printf(out, " %s%s%s %s %lld over %s", lm_coll_names[c->kind], reduces ? " " : "",
                   reduces ? lm_coll_op_names[c->op] : "", lm_dtype_name(c->dtype),
                   (long long)c->count, lm_plan_group_name(p, c->group));
@@ -478,7 +498,8 @@ static void print_mesh(const lm_plan_mesh *m, lm_buf *out) {
 void lm_plan_print(const lm_plan *p, lm_buf *out) {
   print_mesh(&p->mesh, out);
   for (int i = 0; i < LM_ARENAS; i++)
-    lm_buf_printf(out, "arena %s %lld\n", lm_arena_names[i], (long long)p->arena_bytes[i]);
+    lm_buf_printf(out, "arena %s %lld%s\n", lm_arena_names[i], (long long)p->arena_bytes[i],
+                  p->on_host[i] ? " on host" : "");
   for (int i = 0; i < p->n_extents; i++) {
     lm_buf_printf(out, "extent %s <= %lld", p->extents[i].name, (long long)p->extents[i].capacity);
     if (p->extents[i].of)

@@ -6,6 +6,9 @@
 // loop, or cycles through the slots of a ring. A function is a list of steps that run in order. A
 // collective begins in one step and ends in another, and the steps between run meanwhile.
 //
+// An arena may be in the host's memory while the device computes. No step uses it but copies, which
+// begin and end as collectives do: on lane 0 to the device, on lane 1 to the host.
+//
 // A parameter is a tensor of the model, whose elements are in one or more pieces of memory. By
 // default it is one dense piece. Parameters are laid out layer-major: a bucket holds all parameters
 // of one iteration of a loop over layers, the buckets of a loop follow each other at a constant
@@ -227,7 +230,7 @@ typedef enum {
   LM_STEP_COPY,  // bufs[0] -> the last buffer, by `move`; the optional one between is the position
   LM_STEP_FILL,  // fills `bytes` of bufs[0] with `pattern` of `element` bytes
   LM_STEP_ADD,   // bufs[1] += bufs[0], f32, by `move`
-  LM_STEP_START, // begins the collective `comm` on bufs
+  LM_STEP_START, // begins the collective or copy `comm` on bufs, after all earlier steps
   // ends it, with the same buffers: until then no step writes the memory that the collective reads,
   // and none touches that of its results
   LM_STEP_WAIT
@@ -255,7 +258,7 @@ typedef struct lm_plan_mesh {
 // A collective of the ranks of a group: 0 are all ranks, k those along axis k of the mesh, from 1,
 // that agree in their other coordinates. START and WAIT have equal handles: those of a function
 // that are under way differ. slots > 0: the handle is `handle` + (iteration of the innermost loop +
-// ahead) mod slots.
+// ahead) mod slots. A copy has a kind, a lane and a handle only.
 typedef struct lm_plan_comm {
   lm_coll_kind kind;
   lm_coll_op op; // of all_reduce and reduce_scatter
@@ -304,6 +307,10 @@ typedef struct lm_plan_step {
   // gradients that no such step overwrites, and is skipped in other runs.
   bool initializes;
 } lm_plan_step;
+// True if the step begins or ends a copy between host and device.
+static inline bool lm_plan_step_copies(const lm_plan_step *s) {
+  return (s->kind == LM_STEP_START || s->kind == LM_STEP_WAIT) && s->comm->kind == LM_COLL_COPY;
+}
 // The generated kernel that computes the step; -1: none does.
 static inline int lm_plan_step_kernel(const lm_plan_step *s) {
   return s->kind == LM_STEP_KERNEL ? s->kernel : s->kind == LM_STEP_GEMM ? s->gemm->code - 1 : -1;
@@ -404,9 +411,10 @@ typedef struct lm_tensor_run {
 typedef struct lm_plan {
   lm_plan_mesh mesh;
   int64_t arena_bytes[LM_ARENAS];
-  int n_blocks;          // of LM_BLOCK elements in PARAM, and in GRAD
-  int n_states;          // that have the layout of GRAD, one behind another
-  lm_plan_param *params; // trained
+  bool on_host[LM_ARENAS]; // the arena is in the host's memory, the device's copies of it in WORK
+  int n_blocks;            // of LM_BLOCK elements in PARAM, and in GRAD
+  int n_states;            // that have the layout of GRAD, one behind another
+  lm_plan_param *params;   // trained
   int n_params;
   lm_plan_param *frozen;
   int n_frozen;
@@ -446,6 +454,10 @@ lm_mesh_set lm_plan_rows(const lm_plan *p);      // the axes that divide rows
 lm_mesh_set lm_plan_positions(const lm_plan *p); // those that divide positions
 // The trained parameter of a path, or NULL.
 const lm_plan_param *lm_plan_param_find(const lm_plan *p, const char *path);
+// Bytes of the arenas in the device's memory, or in the host's beside it.
+int64_t lm_plan_arenas(const lm_plan *p, bool on_host);
+// True if it begins copies between host and device.
+bool lm_plan_copies(const lm_plan_func *f);
 // True if it has a collective, or one of the functions that make the copies that it reads has.
 bool lm_plan_exchanges(const lm_plan_func *f);
 // LM_BUG_STATUS if a function has a collective, which an executor of one process cannot run.

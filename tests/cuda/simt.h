@@ -31,6 +31,10 @@ typedef struct simt_buffers {
 } simt_buffers;
 // Sets the arguments of the next launches; `b` must outlive them.
 void simt_buffers_set(const simt_buffers *b);
+const char *simt_kernel_name(void); // of these arguments; NULL: none are set
+// Receives each access to global memory of the next launches; NULL: none does.
+typedef void simt_watch(const void *at, size_t bytes, bool write);
+void simt_watch_set(simt_watch *fn);
 // Makes lm_exec compile kernels so that they announce accesses to memory.
 void simt_compiler_set(void);
 // The arguments for that, after the compiler's name.

@@ -54,6 +54,7 @@ static struct {
   shadow_page *last;
   uint32_t launch;
   const simt_buffers *buffers;
+  simt_watch *watch;
   pair pairs[PAIRS];
   int n_pairs;
 } global;
@@ -103,6 +104,10 @@ static void pages_free(void) {
 
 void simt_buffers_set(const simt_buffers *b) {
   global.buffers = b;
+}
+
+void simt_watch_set(simt_watch *fn) {
+  global.watch = fn;
 }
 
 const char *simt_kernel_name(void) {
@@ -235,6 +240,8 @@ void simt_global_touch(const void *p, size_t bytes, bool write, const void *code
   uintptr_t at = (uintptr_t)p, end = at + bytes;
   if (!simt.running || is_private(at))
     return;
+  if (global.watch)
+    global.watch(p, bytes, write);
   while (at < end) {
     uintptr_t first = at % WORD;
     uintptr_t n = WORD - first < end - at ? WORD - first : end - at;

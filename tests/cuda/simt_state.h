@@ -188,8 +188,6 @@ bool simt_ordered(const touch *before);
 // ---- simt_global.c: accesses to global memory
 void simt_global_begin(void); // of a launch
 void simt_global_touch(const void *p, size_t bytes, bool write, const void *code);
-// NULL outside of a plan.
-const char *simt_kernel_name(void);
 
 // ---- simt_async.c, simt_copy.c: called if no thread can continue, or if all lanes of a warp have
 // arrived

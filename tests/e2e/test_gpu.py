@@ -110,8 +110,70 @@ def test_trace(run):
         within(name, distance(gpu[name], cpu[name], 1e-3), 1e-5)
 
 
+STACK = """import std.nn: rmsnorm, xent
+block Layer(d) {
+  param n: real[d] = ones
+  dim f = d
+  param w: real[d, f] = normal(0.1)
+  apply(x: real[b, t, d]) -> real[b, t, d] { return x + tanh(rename(dot(rmsnorm(x, n), w, d), f -> d)) }
+}
+model Stack(depth = 24, d = 64, vocab = 64) {
+  param embed: real[vocab, d] = normal(0.1)
+  sub layers[i < depth] = Layer(d)
+  apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] {
+    let x = gather(embed, tok, vocab)
+    for l in layers carry x { x = l(x) }
+    return dot(x, embed, d)
+  }
+  loss(bt: Batch[b, t]) -> (f32, f32) { return (sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w), sum(bt.w)) }
+}
+data Batches { source s = batches("batches.safetensors") }
+recipe Small {
+  model = Stack(); data = Batches; seed = 7; run = 2 steps; batch = 16 tokens; optimizer = adamw(lr = 3e-3); schedule = none
+  precision { compute = bf16 }; save = checkpoint("run")
+}
+"""
+
+
+def copies_of(text):
+    """by stream: copies between host and device, and those that are concurrent to kernels; the most bytes of the device and of the host"""
+    sent = {int(a): (int(b), int(c)) for a, b, c in re.findall(r"stream (\d+): (\d+) copies, (\d+) beside", text)}
+    return sent, *map(int, re.search(r"(\d+) bytes of the device, (\d+) of pinned", text).groups())
+
+
+def test_offload_states(run):
+    """24 layers whose states exceed the budget: the same bits; the predicted memory; copies beside kernels; a missing wait is found"""
+    fake, rule = Fake(run), ("--set", "memory { offload states }")
+    save(run.path("batches.safetensors"), random_batches(2, 2, 8))
+    file = run.write("s.lm", STACK)
+    plans = [json.loads(fake("explain", file, "memory", "--json", "--target", "cuda", *how)) for how in ((), rule)]
+    saved = plans[0]["bytes"] - plans[1]["bytes"]
+    states = plans[0]["arenas"]["state"]
+    check(plans[0]["host_bytes"] == 0 and states < plans[1]["host_bytes"] < 1.2 * states and saved > 0.6 * states, str(plans))
+    check(plans[1]["copied_bytes"] == 2 * plans[1]["host_bytes"] and plans[1]["exposed_s"] > 0, str(plans))
+    budget = "--set", f"memory {{ budget = {plans[1]['bytes'] + saved // 2} bytes; offload states }}"
+    fits = fake("explain", file, "memory", "--target", "cuda", *budget)
+    check("recomputed" not in fits, fits)
+    check("E210" in fake("compile", file, "--target", "cuda", "--set", budget[1].replace("; offload states", ""), status=1), "too little memory")
+    check("E256" in run("check", file, *rule, status=1), "a CPU has nothing to offload")
+    results = []
+    for i, how in enumerate(((), budget)):
+        words = "counts,eager" if how else "counts"
+        code, out, err = run.result("run", file, "--target", "cuda", "--out", run.path(f"r{i}"), *how, env={**fake.env, "FAKE_CUDA": words})
+        check(code == 0 and "fake CUDA" not in err, out + err)
+        results.append((folder_bytes(run.path(f"r{i}/step-000002")), *copies_of(err)))
+    plain, offloaded = results
+    check(all(plain[0][part] == offloaded[0][part] for part in ("model.safetensors", "optimizer.safetensors")), "the results differ")
+    check(plain[2] - offloaded[2] == saved and offloaded[3] - plain[3] in range(plans[1]["host_bytes"], plans[1]["host_bytes"] + 4096), str(results))
+    to, back = offloaded[1][2], offloaded[1][3]
+    check(to == back and to[0] >= 32 and to[1] >= 0.8 * to[0] and 2 not in plain[1], f"{to} {back} {plain[1]}")
+    for words in ("unseen=2", "eager,unseen=2", "eager,unseen=3", "eager,blind=2", "eager,blind=3"):
+        code, out, err = run.result("run", file, "--target", "cuda", "--out", run.path("x"), *budget, env={**fake.env, "FAKE_CUDA": words})
+        check(code == 99 and "of a copy that nothing orders" in err, f"{words}: {code} {err}")
+
+
 def test_optimizers(run):
-    """optimizers of matrices and of whole parameters, several in a recipe, and the weights of evaluations"""
+    """optimizers of matrices and of whole parameters, several in a recipe, and the weights of evaluations; states in the host's memory"""
     fake = Fake(run)
     groups = """optimizer = muon(lr = 0.02)
   group @embed = (optimizer = schedule_free(lr = 1e-2)); group @**.{n1,n2,qn,kn,norm} = (optimizer = lamb(lr = 1e-2))
@@ -121,7 +183,7 @@ def test_optimizers(run):
     cpu, gpu = run.trace(file, "--values", "params"), fake.trace(file, "--values", "params")
     for name in cpu:
         within(name, distance(gpu[name], cpu[name]), 2e-5)
-    fake("run", file, "--target", "cuda", "--out", run.path("gpu"))
+    fake("run", file, "--target", "cuda", "--out", run.path("gpu"), "--set", "memory { offload states }")
     run("run", file, "--out", run.path("cpu"))
     for part in ("model", "optimizer"):
         here, there = (load(run.path(x, "step-000003", part + ".safetensors")) for x in ("cpu", "gpu"))

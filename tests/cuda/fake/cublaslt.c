@@ -40,6 +40,7 @@ typedef struct preference {
 
 static struct {
   fake_memory_fn *memory;
+  fake_touch_fn *touch;
   fake_enqueue_fn *enqueue;
   fake_recording_fn *recording;
 } driver;
@@ -49,10 +50,11 @@ FAKE_API int cublasLtCreate(void **out) {
   if (!library)
     return 1;
   *(void **)&driver.memory = dlsym(library, "fake_memory");
+  *(void **)&driver.touch = dlsym(library, "fake_order_touch");
   *(void **)&driver.enqueue = dlsym(library, "fake_enqueue");
   *(void **)&driver.recording = dlsym(library, "fake_recording");
   *out = &driver;
-  return driver.memory && driver.enqueue && driver.recording ? 0 : 1;
+  return driver.memory && driver.touch && driver.enqueue && driver.recording ? 0 : 1;
 }
 
 FAKE_API int cublasLtDestroy(void *handle) {
@@ -307,10 +309,13 @@ static double finish(const gemm *p, const char *bias, char *aux, int64_t m, int6
   return p->d.epilogue & LM_LT_EPILOGUE_GELU ? gelu(sum) : sum;
 }
 
-static char *matrix(unsigned long long at, const layout *l, int64_t i, const char *what) {
+static char *matrix(unsigned long long at, const layout *l, int64_t i, bool write,
+                    const char *what) {
   uint64_t elements = (l->cols - 1) * (uint64_t)l->ld + l->rows;
   uint64_t bytes = (uint64_t)bytes_of(l->type);
-  return driver.memory(at + (uint64_t)(i * l->stride) * bytes, elements * bytes, what);
+  char *p = driver.memory(at + (uint64_t)(i * l->stride) * bytes, elements * bytes, what);
+  driver.touch(p, elements * bytes, write, what);
+  return p;
 }
 
 static void gemm_run(void *args) {
@@ -325,10 +330,10 @@ static void gemm_run(void *args) {
                   ? driver.memory(p->d.aux, aux_elements * (size_t)unit, "what gelu is taken of")
                   : NULL;
   for (int64_t i = 0; i < p->c.count; i++) {
-    const char *a = matrix(p->at[0], &p->a, i, "A of a GEMM");
-    const char *b = matrix(p->at[1], &p->b, i, "B of a GEMM");
-    const char *c = p->beta ? matrix(p->at[2], &p->c, i, "C of a GEMM") : NULL;
-    char *to = matrix(p->at[3], &p->c, i, "D of a GEMM");
+    const char *a = matrix(p->at[0], &p->a, i, false, "A of a GEMM");
+    const char *b = matrix(p->at[1], &p->b, i, false, "B of a GEMM");
+    const char *c = p->beta ? matrix(p->at[2], &p->c, i, false, "C of a GEMM") : NULL;
+    char *to = matrix(p->at[3], &p->c, i, true, "D of a GEMM");
     for (int64_t n = 0; n < (int64_t)p->c.cols; n++)
       for (int64_t m = 0; m < (int64_t)p->c.rows; m++) {
         double sum = 0;

@@ -21,8 +21,12 @@ static long word(const char *text, const char *key) {
 }
 
 static void at_end(void) {
-  if (fake.counts)
+  if (fake.counts) {
     fprintf(stderr, "%zu bytes were copied from the device\n", fake.sent);
+    fprintf(stderr, "%ld bytes of the device, %ld of pinned memory\n", fake.device_peak,
+            fake.pinned_peak);
+    fake_order_print();
+  }
   if (fake.n_device || fake.n_pinned || fake.streams || fake.events || fake.modules || fake.graphs)
     fprintf(stderr,
             "fake CUDA: left behind: %d blocks, %d pinned, %d streams, %d events, %d modules, %d "
@@ -50,10 +54,12 @@ FAKE_API char *fake_memory(address a, size_t bytes, const char *what) {
 }
 
 static long memory_left(void) {
-  long left = fake.memory;
-  for (int i = 0; i < fake.n_device; i++)
-    left -= (long)fake.device[i].bytes;
-  return left;
+  return fake.memory - fake.device_bytes;
+}
+
+static void bytes_add(long bytes, long *now, long *peak) {
+  *now += bytes;
+  *peak = *now > *peak ? *now : *peak;
 }
 
 FAKE_API int cuMemAlloc_v2(address *out, size_t bytes) {
@@ -68,6 +74,7 @@ FAKE_API int cuMemAlloc_v2(address *out, size_t bytes) {
   char *at = aligned_alloc(512, (bytes + 511) / 512 * 512);
   memset(at, 0xff, bytes);
   fake.device[fake.n_device++] = (block){at, bytes};
+  bytes_add((long)bytes, &fake.device_bytes, &fake.device_peak);
   *out = (address)(uintptr_t)at ^ TAG;
   return 0;
 }
@@ -77,6 +84,7 @@ FAKE_API int cuMemFree_v2(address a) {
   if (!b || (address)(uintptr_t)b->at != (a ^ TAG))
     fake_complain("no such block", "cuMemFree");
   free(b->at);
+  fake.device_bytes -= (long)b->bytes;
   *b = fake.device[--fake.n_device];
   return 0;
 }
@@ -93,6 +101,7 @@ FAKE_API int cuMemHostAlloc(void **out, size_t bytes, unsigned flags) {
   *out = malloc(bytes);
   memset(*out, 0xff, bytes);
   fake.pinned[fake.n_pinned++] = (block){*out, bytes};
+  bytes_add((long)bytes, &fake.pinned_bytes, &fake.pinned_peak);
   return 0;
 }
 
@@ -101,6 +110,7 @@ FAKE_API int cuMemFreeHost(void *p) {
   if (!b || b->at != p)
     fake_complain("no such block", "cuMemFreeHost");
   free(p);
+  fake.pinned_bytes -= (long)b->bytes;
   *b = fake.pinned[--fake.n_pinned];
   return 0;
 }
@@ -132,6 +142,8 @@ FAKE_API int cuInit(unsigned flags) {
   fake.memory = word(text, "memory=");
   fake.fault = word(text, "fault=");
   fake.eager = text && strstr(text, "eager");
+  fake.blind = text && strstr(text, "blind=") ? (int)word(text, "blind=") : -1;
+  fake.unseen = text && strstr(text, "unseen=") ? (int)word(text, "unseen=") : -1;
   fake.counts = text && strstr(text, "counts");
   fake.version = (int)word(text, "driver=");
   fake.devices = (int)word(text, "devices=");

@@ -16,6 +16,7 @@ enum {
   LAUNCH = 701,
   NOT_READY = 600,
   CAPTURING = 900,
+  UNJOINED = 904,
   BLOCKS = 4096
 };
 #define TAG 0x7000000000000000ull // of addresses on the device
@@ -27,15 +28,38 @@ typedef struct block {
 
 typedef struct fake_state {
   block device[BLOCKS], pinned[BLOCKS];
+  long device_bytes, pinned_bytes, device_peak, pinned_peak;
   int n_device, n_pinned, streams, recording, events, modules, graphs;
   bool started, none, eager, counts;
-  size_t sent; // bytes copied from the device to the host
+  int blind, unseen; // streams; -1: none
+  size_t sent;       // bytes copied from the device to the host
   int capability, version, devices;
   long alloc, launch, fault; // countdowns, 0: never
   long memory;               // bytes
   int sticky;
 } fake_state;
 extern fake_state fake;
+
+// ---- order.c
+
+enum {
+  FAKE_STREAMS = 16
+};
+// By stream: the number of its operations that come before.
+typedef struct fake_clock {
+  uint64_t at[FAKE_STREAMS];
+} fake_clock;
+void fake_clock_join(fake_clock *a, const fake_clock *b);
+// The next operation of a stream runs, of which the clock is advanced.
+void fake_order_begin(int stream, fake_clock *clock);
+// The running operation is a copy between host and device, a launch, or touches bytes of the device
+// otherwise. A race with a copy is reported.
+void fake_order_copy(const char *to, const char *from, size_t bytes);
+void fake_order_launch(void);
+FAKE_API void fake_order_touch(const char *at, size_t bytes, bool write, const char *name);
+void fake_order_print(void);
+
+// ---- driver.c
 
 void fake_complain(const char *what, const char *name); // ends the process
 bool fake_is_pinned(const void *p);

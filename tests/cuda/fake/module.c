@@ -132,7 +132,9 @@ static void kernel_watched(launch *l, void **params) {
       at[n++] = *(char **)params[i + 1];
     }
   simt_buffers_set(&(simt_buffers){l->f->name, names, at, n});
+  fake_order_launch();
   simt_run(kernel_call, params, l->blocks, l->threads);
+  simt_watch_set(NULL);
   simt_buffers_set(NULL);
 }
 

@@ -7,30 +7,45 @@
 #include <string.h>
 #include <time.h>
 
+enum {
+  RECORDS = 64
+};
+
 typedef struct event {
   bool done;
   double time;
   struct stream *stream;
   long recorded, ran;
+  fake_clock clock[RECORDS]; // by number of the record, of the last ones that ran
+  struct graph *capture;     // that it was recorded in last, as operation `at`; NULL: in none
+  int at;
 } event; // counts of records
-// `number` is the number of the record.
+// `number` is the number of the record. In a graph: `on` is the stream; it is not set in a queue.
 typedef struct op {
   void (*fn)(void *args);
   bool (*try)(void *args); // called instead of fn, again until it returns true
   void *args;
   event *record, *wait;
   long number;
+  struct stream *on;
+  bool of_graph;   // which owns the arguments
+  fake_clock host; // when it was enqueued
 } op;
 typedef struct graph {
   op *ops;
   int n, cap, users;
+  struct stream *origin; // whose recording it is
 } graph;
 typedef struct stream {
   graph queue;
-  int done;
-  graph *capture;
+  int done, number;
+  graph *capture;   // the recording in which it is
+  int last, joined; // its last operation in the recording, and the last that the origin waits for
   bool eager;
+  fake_clock clock;
 } stream;
+static fake_clock host; // what the host has waited for
+static bool used[FAKE_STREAMS];
 // ---- streams
 
 static double now(void) {
@@ -48,9 +63,13 @@ static void event_reach(event *e, long number) {
     stream_run(s, s->done + 1);
 }
 
-static void op_run(op *o) {
+static void op_run(stream *s, op *o) {
   if (o->wait)
     event_reach(o->wait, o->number);
+  fake_clock_join(&s->clock, &o->host);
+  if (o->wait)
+    fake_clock_join(&s->clock, &o->wait->clock[o->number % RECORDS]);
+  fake_order_begin(s->number, &s->clock);
   while (o->try && !fake.sticky && !o->try(o->args))
     sched_yield();
   if (o->fn && !fake.sticky)
@@ -58,16 +77,18 @@ static void op_run(op *o) {
   if (o->record) {
     o->record->ran = o->number;
     o->record->time = now();
+    o->record->clock[o->number % RECORDS] = s->clock;
   }
 }
 
 static void stream_run(stream *s, int to) {
   while (s->done < to)
-    op_run(&s->queue.ops[s->done++]);
+    op_run(s, &s->queue.ops[s->done++]);
   if (s->done < s->queue.n)
     return;
   for (int i = 0; i < s->queue.n; i++)
-    free(s->queue.ops[i].args);
+    if (!s->queue.ops[i].of_graph)
+      free(s->queue.ops[i].args);
   s->queue.n = s->done = 0;
 }
 
@@ -77,9 +98,17 @@ static void op_push(graph *g, op o) {
   g->ops[g->n++] = o;
 }
 
+static void capture_push(stream *s, op o) {
+  o.on = s;
+  o.of_graph = true;
+  s->last = s->capture->n;
+  op_push(s->capture, o);
+}
+
 // An eager stream executes an operation at once, after the operations that it must wait for: as
 // early as allowed.
 static void stream_push(stream *s, op o) {
+  o.host = host;
   op_push(&s->queue, o);
   if (s->eager)
     stream_run(s, s->queue.n);
@@ -94,7 +123,7 @@ FAKE_API int fake_enqueue(void *handle, void (*fn)(void *args), const void *args
   op o = {.fn = fn, .args = malloc(bytes + 1)};
   memcpy(o.args, args, bytes);
   if (s->capture)
-    op_push(s->capture, o);
+    capture_push(s, o);
   else
     stream_push(s, o);
   return 0;
@@ -122,6 +151,12 @@ FAKE_API int cuStreamCreate(void **out, unsigned flags) {
     return fake.sticky;
   stream *s = *out = calloc(1, sizeof *s);
   s->eager = fake.eager && fake.streams;
+  while (s->number < FAKE_STREAMS && used[s->number])
+    s->number++;
+  if (s->number == FAKE_STREAMS)
+    fake_complain("too many streams", "cuStreamCreate");
+  used[s->number] = true;
+  s->clock = host;
   fake.streams++;
   return 0;
 }
@@ -129,6 +164,7 @@ FAKE_API int cuStreamCreate(void **out, unsigned flags) {
 FAKE_API int cuStreamDestroy_v2(void *handle) {
   stream *s = handle;
   stream_run(s, s->queue.n);
+  used[s->number] = false;
   free(s->queue.ops);
   free(s);
   fake.streams--;
@@ -140,6 +176,7 @@ FAKE_API int cuStreamSynchronize(void *handle) {
   if (s->capture)
     return CAPTURING;
   stream_run(s, s->queue.n);
+  fake_clock_join(&host, &s->clock);
   return fake.sticky;
 }
 
@@ -155,6 +192,7 @@ FAKE_API int cuStreamQuery(void *handle) {
     o->try = NULL;
     stream_run(s, s->done + 1);
   }
+  fake_clock_join(&host, &s->clock);
   return fake.sticky;
 }
 
@@ -175,25 +213,44 @@ FAKE_API int cuEventRecord(void *handle, void *stream_handle) {
   stream *s = stream_handle;
   if (fake.sticky)
     return fake.sticky;
-  if (s->capture)
-    return CAPTURING;
+  e->capture = s->capture;
   e->stream = s;
-  stream_push(s, (op){.record = e, .number = ++e->recorded});
+  if (s->capture)
+    capture_push(s, (op){.record = e});
+  else
+    stream_push(s, (op){.record = e, .number = ++e->recorded});
+  e->at = s->last;
   return 0;
+}
+
+// A stream that waits for an event of a recording is in it, too.
+static void capture_wait(stream *s, event *e) {
+  s->capture = e->capture;
+  capture_push(s, (op){.wait = e});
+  if (s == s->capture->origin && e->stream->joined < e->at)
+    e->stream->joined = e->at;
 }
 
 FAKE_API int cuStreamWaitEvent(void *handle, void *event_handle, unsigned flags) {
   event *e = event_handle;
+  stream *s = handle;
   if (fake.sticky)
     return fake.sticky;
-  if (e->recorded)
-    stream_push(handle, (op){.wait = e, .number = e->recorded});
+  if ((e->stream && e->stream->number == fake.unseen) || s->number == fake.blind)
+    return 0;
+  if (e->capture)
+    capture_wait(s, e);
+  else if (s->capture)
+    return CAPTURING;
+  else if (e->recorded)
+    stream_push(s, (op){.wait = e, .number = e->recorded});
   return 0;
 }
 
 FAKE_API int cuEventSynchronize(void *handle) {
   event *e = handle;
   event_reach(e, e->recorded);
+  fake_clock_join(&host, &e->clock[e->recorded % RECORDS]);
   return fake.sticky;
 }
 
@@ -217,19 +274,31 @@ FAKE_API int cuStreamBeginCapture_v2(void *handle, int mode) {
     return CAPTURING;
   s->capture = calloc(1, sizeof *s->capture);
   s->capture->users = 1;
+  s->capture->origin = s;
   fake.recording++;
   fake.graphs++;
   return 0;
 }
 
+// All streams in the recording leave it.
 FAKE_API int cuStreamEndCapture(void *handle, void **out) {
   stream *s = handle;
-  if (!s->capture)
+  graph *g = s->capture;
+  bool unjoined = false;
+  if (!g)
     return CAPTURING;
-  *out = s->capture;
+  for (int i = 0; i < g->n; i++) {
+    stream *on = g->ops[i].on;
+    unjoined |= on->capture && on != s && on->joined < on->last;
+    on->capture = NULL;
+    on->last = on->joined = 0;
+    if (g->ops[i].record)
+      g->ops[i].record->capture = NULL;
+  }
+  *out = g;
   s->capture = NULL;
   fake.recording--;
-  return fake.sticky;
+  return unjoined ? UNJOINED : fake.sticky;
 }
 
 FAKE_API int cuGraphInstantiateWithFlags(void **out, void *handle, unsigned long long flags) {
@@ -257,14 +326,26 @@ FAKE_API int cuGraphExecDestroy(void *handle) {
   return cuGraphDestroy(handle);
 }
 
-static void graph_run(void *args) {
-  graph *g = *(graph **)args;
-  for (int i = 0; i < g->n; i++)
-    op_run(&g->ops[i]);
-}
-
-FAKE_API int cuGraphLaunch(void *handle, void *s) {
-  return fake_enqueue(s, graph_run, &handle, sizeof handle);
+// The operations go to the streams from which they were recorded.
+FAKE_API int cuGraphLaunch(void *handle, void *to) {
+  graph *g = handle;
+  stream *s = to;
+  if (fake.sticky)
+    return fake.sticky;
+  if (s->capture)
+    fake_complain("recorded", "a launch of a graph");
+  for (int i = 0; i < g->n; i++) {
+    op o = g->ops[i];
+    stream *on = o.on == g->origin ? s : o.on;
+    if (o.record) {
+      o.number = ++o.record->recorded;
+      o.record->stream = on;
+    }
+    if (o.wait)
+      o.number = o.wait->recorded;
+    stream_push(on, o);
+  }
+  return 0;
 }
 
 // ---- copies and fills
@@ -276,12 +357,21 @@ typedef struct copy {
   size_t bytes;
 } copy;
 
+static void order_touch_both(const char *to, const char *from, size_t bytes) {
+  fake_order_touch(from, bytes, false, "a copy on the device");
+  fake_order_touch(to, bytes, true, "a copy on the device");
+}
+
 static void copy_run(void *args) {
   const copy *c = args;
   char *to = c->to ? c->to : fake_memory(c->to_device, c->bytes, "a copy's destination");
   const char *from = c->from          ? c->from
                      : c->from_device ? fake_memory(c->from_device, c->bytes, "a copy's source")
                                       : (const char *)(c + 1);
+  if (c->to || c->from)
+    fake_order_copy(to, from, c->bytes);
+  else
+    order_touch_both(to, from, c->bytes);
   memmove(to, from, c->bytes);
 }
 
@@ -337,6 +427,7 @@ typedef struct fill {
 static void fill_run(void *args) {
   const fill *f = args;
   char *to = fake_memory(f->to, f->n * (size_t)f->bytes, "a fill");
+  fake_order_touch(to, f->n * (size_t)f->bytes, true, "a fill");
   for (size_t i = 0; i < f->n; i++)
     memcpy(to + i * (size_t)f->bytes, &f->x, (size_t)f->bytes);
 }
