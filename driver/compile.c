@@ -103,6 +103,7 @@ static lm_status offload_check(const lm_project *p, const lm_compile_spec *spec)
 
 lm_status lm_compile_lower(const lm_project *p, const lm_compile_spec *spec, lm_compiled *out) {
   lm_lower_options o = lower_options(p, spec);
+  LM_TRY(offload_check(p, spec));
   *out = (lm_compiled){
       .project = p,
       .spec = *spec,
@@ -266,7 +267,6 @@ static int64_t saving_bytes(const lm_compiled *c) {
 }
 
 lm_status lm_compile(const lm_project *p, const lm_compile_spec *spec, lm_compiled *out) {
-  LM_TRY(offload_check(p, spec));
   LM_TRY(lm_compile_lower(p, spec, out));
   lm_plan_options o = lm_target_options(&spec->target, spec->exec.tf32);
   o.states_on_host = offloads(p, spec);

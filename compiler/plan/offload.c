@@ -133,7 +133,7 @@ static void window_add(offloader *o, window w) {
     window_join(x, &w);
     w = *x;
     *x = o->all[--o->n];
-    i = UINT32_MAX; // what is larger may meet others
+    i = UINT32_MAX; // the union may meet others
   }
   LM_PUSH(o->p->arena, o->all, o->n, o->cap) = w;
 }

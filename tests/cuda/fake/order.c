@@ -1,11 +1,12 @@
 // order.c - the fake CUDA driver: the order of operations on several streams; see fake.h.
 //
-// Each stream has a vector clock: how many operations of every stream come before what it executes
-// next. A record of an event keeps it, a wait for the event joins it, and so does the host when it
-// synchronizes. Two operations are concurrent if neither is before the other by these clocks,
-// whatever the order in which the fake runs them. Two concurrent accesses of the same bytes, one of
-// them by a copy between host and device and one of them a write, are a race. (A launch is compared
-// with the copies before it; the schedule `eager` runs copies as early as allowed.)
+// Each stream has a vector clock: how many operations of every stream come before the one that it
+// executes next. A record of an event keeps it, a wait for the event joins it, and so does the host
+// when it synchronizes. Two operations are concurrent if neither is before the other by these
+// clocks, whatever the order in which the fake runs them. Two concurrent accesses of the same
+// bytes, one of them by a copy between host and device and one of them a write, are a race. (A
+// launch is compared with the copies before it; the schedule `eager` runs copies as early as
+// allowed.)
 #include <stdio.h>
 #include <string.h>
 
