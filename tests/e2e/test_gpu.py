@@ -3,7 +3,7 @@ import glob, json, math, os, re, shutil, subprocess, sys
 
 import numpy as np
 
-import test_master
+from test_master import model_of, prepare
 from harness import ROOT, Skip, check, distance, doctor, folder_bytes, load, random_batches, save, small, within
 
 SANITIZED = {"compile", "unknown_target", "check", "trace", "packed", "in_place", "generate", "ranges",
@@ -210,10 +210,10 @@ def test_optimizer_states_in_8_bits(run):
 
 def test_parameters_in_bf16(run):
     """a run on the GPU rounds at random as a CPU does"""
-    fake, file = Fake(run), test_master.prepare(run)
+    fake, file = Fake(run), prepare(run)
     fake("run", file, "--target", "cuda", "--steps", 2, "--out", run.path("gpu"))
     run("run", file, "--steps", 2, "--out", run.path("cpu"))
-    here, there = (test_master.model_of(run.path(x), 2) for x in ("cpu", "gpu"))
+    here, there = (model_of(run.path(x), 2) for x in ("cpu", "gpu"))
     for name in here:
         within(name, np.mean(here[name] != there[name]), 1e-3)
 
