@@ -10,7 +10,7 @@ os.environ["TRANSFORMERS_OFFLINE"] = "1"
 import numpy as np
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageClassification, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageClassification, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq, AutoTokenizer
 
 DECODER = dict(vocab_size=96, hidden_size=32, intermediate_size=56, num_hidden_layers=3, num_attention_heads=4,
                num_key_value_heads=2, max_position_embeddings=64, bos_token_id=None, eos_token_id=None, pad_token_id=None)
@@ -24,7 +24,7 @@ CONFIGS = {
 
 
 KINDS = {"bert": AutoModelForMaskedLM, "vit": AutoModelForImageClassification, "t5": AutoModelForSeq2SeqLM,
-         "bart": AutoModelForSeq2SeqLM}     # others: AutoModelForCausalLM
+         "bart": AutoModelForSeq2SeqLM, "whisper": AutoModelForSpeechSeq2Seq}     # others: AutoModelForCausalLM
 
 
 def opened(folder):
@@ -56,7 +56,7 @@ def grads(folder, inputs, out):
     """of the mean cross-entropy, in float64: `labels` of the logits of the other inputs; -100 is none. And the logits"""
     model = opened(folder).double()
     torch.set_default_dtype(torch.float64)
-    given = {name: torch.tensor(x) for name, x in np.load(inputs).items()}
+    given = {name: torch.tensor(x.astype("f8") if x.dtype == "f4" else x) for name, x in np.load(inputs).items()}
     labels = given.pop("labels").long()
     z = model(**given).logits
     loss = torch.nn.functional.cross_entropy(z.reshape(-1, z.shape[-1]), labels.reshape(-1))
@@ -65,9 +65,21 @@ def grads(folder, inputs, out):
     np.savez(out, loss=loss.detach().numpy(), logits=z.detach().numpy(), **found)
 
 
+def heard(model, frames, n):
+    """the greedy continuation of the start token; transformers' own adds tokens of languages and tasks"""
+    ids = [model.config.decoder_start_token_id]
+    with torch.no_grad():
+        for _ in range(n):
+            ids.append(int(model(input_features=frames, decoder_input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
+    return ids[1:]
+
+
 def greedy(folder, ids, n):
     """the continuation; of an encoder-decoder model, whose source is `ids`, that of its start token"""
     model = opened(folder)
+    if isinstance(ids, str):
+        print(json.dumps(heard(model, torch.tensor(np.load(ids)["input_features"][:1]), n)))
+        return
     for key in "forced_bos_token_id", "forced_eos_token_id", "eos_token_id":
         setattr(model.generation_config, key, None)
     with torch.no_grad():

@@ -26,6 +26,9 @@ T5 = dict(vocab_size=272, d_model=32, d_kv=8, d_ff=56, num_layers=3, num_heads=4
           relative_attention_num_buckets=8, relative_attention_max_distance=20)
 BART = dict(vocab_size=272, d_model=32, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4, decoder_attention_heads=4,
             encoder_ffn_dim=56, decoder_ffn_dim=56, max_position_embeddings=64)
+WHISPER = dict(BART, max_source_positions=20, max_target_positions=64, num_mel_bins=6, decoder_start_token_id=7, bos_token_id=None,
+               eos_token_id=None, pad_token_id=0, suppress_tokens=None, begin_suppress_tokens=None)
+del WHISPER["max_position_embeddings"]
 GPT2 = dict(vocab_size=272, n_embd=32, n_layer=3, n_head=4, n_positions=64, bos_token_id=None, eos_token_id=None)
 
 # name: type, config, and the version of transformers that has it. Those before `nightly` are run always.
@@ -44,6 +47,7 @@ CASES = {
     "bart": ("bart", BART),
     "bart_scaled": ("bart", dict(BART, scale_embedding=True, activation_function="relu", decoder_start_token_id=7, decoder_attention_heads=2,
                                  decoder_ffn_dim=40)),
+    "whisper": ("whisper", WHISPER),
     "t5_gated": ("t5", dict(T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False, num_decoder_layers=2, d_kv=16,
                             relative_attention_num_buckets=32, relative_attention_max_distance=128)),
     "vit_patches": ("vit", dict(VIT, image_size=12, patch_size=2, num_channels=1, num_labels=2, hidden_act="relu")),
@@ -120,12 +124,12 @@ CASES = {
     "gemma2_uncapped": ("gemma2", dict(BASE, head_dim=16, final_logit_softcapping=None, attn_logit_softcapping=None), NEW),
 }
 # The key of the greatest number of positions.
-LIMITS = dict(gpt2="n_positions", gptj="n_positions", mamba=None, mamba2=None, recurrent_gemma=None, bloom=None, vit=None, t5=None)
+LIMITS = dict(whisper="max_target_positions", gpt2="n_positions", gptj="n_positions", mamba=None, mamba2=None, recurrent_gemma=None, bloom=None, vit=None, t5=None)
 IDS = [(7 * i * i + 3 * i + 5) % 272 for i in range(40)]   # beyond the 16 positions of the original contexts
 COUNT = 12
 GRADIENTS = dict(qwen3_next=1e-4)    # the bound of errors; transformers computes this recurrence in f32
 ENCODERS = "bert", "vit"
-PAIRS = "t5", "bart"           # encoder-decoder models
+PAIRS = "t5", "bart", "whisper"           # encoder-decoder models
 SOURCES, TARGETS = (IDS[:11], IDS[11:25]), (IDS[25:37], IDS[3:10])      # of two documents
 
 
@@ -193,10 +197,23 @@ def pairs():
                       decoder_input_ids=padded(inputs, 0), labels=padded(after, -100))
 
 
+def sounds(config):
+    """two documents, each alone in a row, with frames"""
+    frames = np.random.default_rng(6).normal(size=(2, config["num_mel_bins"], 2 * config["max_source_positions"])).astype("<f4")
+    ours, theirs = pairs()
+    rows = [[joined([x], 14) for x in lists] for lists in ([x[:-1] for x in TARGETS], [x[1:] for x in TARGETS])]
+    tok, pos, seg = (np.stack([row[k] for row in rows[0]])[None] for k in range(3))
+    after = np.stack([row[0] for row in rows[1]])[None]
+    ours = dict(tok=tok, pos=pos, seg=seg, next=after, w=(seg >= 0).astype("<f4"), frames=frames[None])
+    return ours, dict(input_features=frames, decoder_input_ids=theirs["decoder_input_ids"], labels=theirs["labels"])
+
+
 def inputs_of(kind, config):
     """the batch here, and the inputs of the model there"""
     if kind == "vit":
         return images(config)
+    if kind == "whisper":
+        return sounds(config)
     if kind in PAIRS:
         return pairs()
     if kind != "bert":
@@ -229,7 +246,8 @@ def compared(run, kind, imported, theirs):
         found = run.trace(file, "--names", "hf", "--values", "loss,grads,logits")
     z, exact = found["logits"].astype("f8"), truth["logits"]
     if kind in PAIRS:
-        z, exact = z.reshape(20, -1)[ours["seg"][0, 0] >= 0], exact[np.array(given["labels"]) >= 0]
+        known = ours["seg"].reshape(-1) >= 0
+        z, exact = z.reshape(known.size, -1)[known], exact[np.array(given["labels"]) >= 0]
     within("our logits", difference(z.reshape(exact.shape), exact), 1e-5)
     within("loss", abs(float(found["loss"][0]) / float(truth["loss"]) - 1), 2e-6)
     grads = {n: x for n, x in truth.items() if n.startswith("grad.")}
@@ -251,9 +269,13 @@ def case(run, kind, config, least="0.0"):
         text, ids = ",".join(map(str, IDS)), ("--prompt-ids",)
         if kind in PAIRS:
             ids = "--prompt-ids", json.load(open(f"{theirs}/config.json"))["decoder_start_token_id"], "--source-ids"
+        if kind == "whisper":
+            save(run.path("sound.safetensors"), dict(frames=np.load(run.path("inputs.npz"))["input_features"][:1]))
+            ids, text = ("--prompt-ids", 7, "--columns"), run.path("sound.safetensors")
         ours = run("generate", imported, *ids, text, "--ids", "-n", COUNT, "--temperature", 0,
                    "--set", "precision.compute=f32").split()
-        reference = json.loads(side("greedy", theirs, json.dumps(IDS), str(COUNT))[1])
+        given = run.path("inputs.npz") if kind == "whisper" else IDS
+        reference = json.loads(side("greedy", theirs, json.dumps(given), str(COUNT))[1])
         check(list(map(int, ours)) == reference, f"greedy: {ours} and {reference}")
     run("export", imported, "-o", again)
     within("their logits of the export", difference(theirs_of(run, again)["logits"], truth), 1e-6)
