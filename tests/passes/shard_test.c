@@ -428,6 +428,16 @@ static void meshes_check(void) {
   lm_arena_destroy(a);
 }
 
+// 1F1B with more stages than micro-batches, and with a number of them that is no multiple.
+static void ticks_check(void) {
+  lm_arena *a = lm_arena_create();
+  const char *rows = replaced(a, llama_text(a), "b = 4", "b = 12");
+  const char *text = replaced(a, replaced(a, rows, "layers = 2", "layers = 4"), "loop 2", "loop 4");
+  text_check("4 blocks", text, "pp = 4 pipeline 3 one_f_one_b", 8);
+  text_check("4 blocks", text, "pp = 2 pipeline 3 one_f_one_b", 8);
+  lm_arena_destroy(a);
+}
+
 // Functions beside the losses that the stages of a pipeline cannot compute.
 static void stages_check(void) {
   static const char text[] =
@@ -501,6 +511,7 @@ int main(int argc, char **argv) {
       collectives_check(&collectives[i], ranks);
   mistakes_check();
   meshes_check();
+  ticks_check();
   stages_check();
   llama_check();
   positions_check();
