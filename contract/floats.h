@@ -2,9 +2,10 @@
 // and the maps dyn8 and udyn8. Equal bits on every machine. Generated kernels contain this text.
 //
 // A float is rounded to nearest, ties to even; subnormals are rounded like other numbers, NaN
-// remains NaN and keeps its sign. e4m3 is the type of OCP's 8-bit formats without infinities (448
-// is the largest), e5m2 has the exponent of f16 (57344 is the largest). Both saturate: a larger
-// number, also an infinity, becomes the largest of its sign. Beyond 65504, f16 becomes infinite.
+// remains NaN and keeps its sign, and becomes quiet. e4m3 is the type of OCP's 8-bit formats
+// without infinities (448 is the largest), e5m2 has the exponent of f16 (57344 is the largest).
+// Both saturate: a larger number, also an infinity, becomes the largest of its sign. Beyond 65504,
+// f16 becomes infinite.
 #ifndef LM_CONTRACT_FLOATS_H
 #define LM_CONTRACT_FLOATS_H
 #ifdef LM_INLINE
@@ -44,7 +45,7 @@ LM_FLOATS float lm_float_decode(uint32_t code, int32_t exponent, int32_t mantiss
   __builtin_memcpy(&small_bits, &small, 4);
   uint32_t digits = magnitude << (23 - mantissa);
   uint32_t u = magnitude >> mantissa ? digits + ((uint32_t)(127 - bias) << 23) : small_bits;
-  u = magnitude > most ? 0x7f800000u | digits : u;
+  u = magnitude > most ? (magnitude > most + 1u ? 0x7fc00000u : 0x7f800000u) | digits : u;
   u |= (code >> (exponent + mantissa)) << 31;
   __builtin_memcpy(&x, &u, 4);
   return x;

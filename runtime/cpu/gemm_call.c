@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "runtime/base/base.h"
+#include "runtime/cpu/half.h"
 
 enum {
   BAD_STRIDE = 1024, // floats; a row stride that is a multiple of it makes the library slow
@@ -43,9 +44,7 @@ static void line_widen(uint8_t dtype, const char *from, int64_t stride, int64_t 
   const uint16_t *half = (const uint16_t *)from;
   const float *full = (const float *)from;
   if (dtype == LM_F16) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++)
-      to[i] = lm_f16_load(half[i * stride]);
+    lm_f16_widen(half, stride, n, to);
   } else if (dtype == LM_BF16 && stride == 1) {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
@@ -152,9 +151,7 @@ void lm_gemm_tile_load(const lm_gemm_shape *s, const char *c, float *tile) {
 
 static void line_round(lm_dtype dtype, const float *from, int64_t n, int64_t stride, uint16_t *to) {
   if (dtype == LM_F16) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++)
-      to[i * stride] = lm_f16_round(from[i]);
+    lm_f16_narrow(from, n, stride, to);
   } else if (stride == 1) {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
