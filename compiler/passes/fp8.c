@@ -28,6 +28,7 @@
 
 #include "compiler/ir/dot.h"
 #include "compiler/ops/fp8.h"
+#include "compiler/passes/params_only.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
 
@@ -48,10 +49,11 @@ typedef struct caster {
 
 // ---- weights
 
-// The weight in f32, before it was cast.
+// The weight in f32, before it was cast. Ranks that have parts of it gather f32 (ZeRO), so that its
+// magnitude is that of the whole.
 static lm_value *master_of(lm_builder *b, lm_value *v) {
   lm_op *op = v->def;
-  if (op->code == LM_OP_PARAM)
+  if (op->code == LM_OP_PARAM || lm_param_is_gathered(op))
     return v;
   lm_value *from = master_of(b, op->in[0]);
   if (op->code == LM_OP_CAST)

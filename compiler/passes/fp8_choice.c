@@ -8,6 +8,7 @@
 #include "compiler/ops/fp8.h"
 #include "compiler/ops/interface.h"
 #include "compiler/passes/fp8.h"
+#include "compiler/passes/params_only.h"
 #include "runtime/base/diag_code.h"
 
 typedef struct chooser {
@@ -20,6 +21,15 @@ static const lm_op *param_under(const lm_value *v) {
   while (v->def->code != LM_OP_PARAM)
     v = v->def->in[0];
   return v->def;
+}
+
+// True also of a parameter that ranks gather (ZeRO).
+static bool is_weight(const lm_value *v) {
+  const lm_op *op = v->def;
+  while (op && op->n_in && !lm_param_is_gathered(op) &&
+         (op->code == LM_OP_CAST || lm_op_has(op, LM_T_VIEW)))
+    op = op->in[0]->def;
+  return op && lm_value_is_weight(lm_param_is_gathered(op) ? op->in[0] : op->out[0]);
 }
 
 static bool is_of_vocabulary(const chooser *c, lm_type t) {
@@ -90,7 +100,7 @@ static void visit(lm_op *op, void *user) {
   chooser *c = user;
   if (op->code != LM_OP_DOT && op->code != LM_OP_GROUPED_DOT)
     return;
-  bool x = lm_value_is_weight(op->in[0]), w = lm_value_is_weight(op->in[1]);
+  bool x = is_weight(op->in[0]), w = is_weight(op->in[1]);
   if (x == w)
     return;
   lm_fp8_gemm g = {

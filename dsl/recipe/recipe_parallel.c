@@ -50,9 +50,6 @@ static void read_zero(const lm_reader *d) {
   for (int k = 0; k < p->n; k++)
     if (!strcmp(p->axis[k].name, along))
       p->axis[k].zero = stage;
-  bool divides = stage && lm_recipe_row_ranks(d->r) > 1;
-  if (divides && d->r->precision.fp8.on)
-    LM_REPORT(d->R->c, p->loc, E257, "matmul = fp8 with zero");
 }
 
 static void read_whole(const lm_reader *d) {

@@ -223,6 +223,7 @@ def test_check(run):
     check(plain["cast"] == 14 and plain["gemms"] == 15, plain)
     check([x["why"] for x in plain["stays"]] == ["of the vocabulary"], plain)
     check(fp8_of(run, file, "--set", "precision.matmul = fp8(head = cast)")["cast"] == 15, "head")
+    check(fp8_of(run, file, *on, "--set", "parallel { mesh = (fsdp = 2); zero = 3 }")["cast"] == 14, "gathered weights")
     keep = ("--set", "precision { compute = bf16; matmul = fp8(); keep bf16 = [@layers.*.attn.{wq,wk}, @layers.*.wd] }")
     kept = fp8_of(run, file, *keep)
     check(kept["cast"] == 8, kept)
@@ -273,8 +274,9 @@ def test_ranks(run):
         base, ranks = run.path("base"), run.path("ranks")
         on = ("-q", "--set", f"precision.matmul = fp8(scale = {how})")
         run("run", file, "--out", base, *on)
-        for mesh, n in (("mesh = (dp = 2)", 2), ("mesh = (tp = 2); shard tp = [g, ff]", 2)):
-            run("run", file, "--out", ranks, *on, "--ranks", n, "--set", f"parallel {{ {mesh} }}", env=QUICK)
+        zero = ("mesh = (dp = 2); zero = 1", "mesh = (fsdp = 2); zero = 3") if how == "delayed" else ("mesh = (fsdp = 2); zero = 2",)
+        for mesh in ("mesh = (dp = 2)", "mesh = (tp = 2); shard tp = [g, ff]", *zero):
+            run("run", file, "--out", ranks, *on, "--ranks", 2, "--set", f"parallel {{ {mesh} }}", env=QUICK)
             a, b = ([json.loads(l) for l in open(f"{f}/metrics.jsonl")] for f in (base, ranks))
             for x, y in zip(a, b):
                 if "loss" in x:
@@ -283,6 +285,9 @@ def test_ranks(run):
                 one, two = histories(f"{base}/step-000004"), histories(f"{ranks}/step-000004")
                 check(set(one) == set(two), "the names of the histories")
                 wrong = max(wrong, max(abs(two[k][4] / v[4] - 1) for k, v in one.items()))
+            if how == "delayed" and mesh == zero[-1]:
+                run("run", file, "--out", base + "again", *on, "--ranks", 2, "--set", f"parallel {{ {mesh} }}", env=QUICK)
+                check(folder_bytes(f"{base}again/step-000004") == folder_bytes(f"{ranks}/step-000004"), "a run again has the same bytes")
             remove(ranks)
         remove(base)
     within("maxima of the first step", wrong, 1e-4)

@@ -169,8 +169,6 @@ def test_refused(run):
                                 ("mesh = (dp = 2); zero = 3; whole @layers.*.wx", "E0B0", "layers.*.wx")):
         err = run("check", small(run, more=f"parallel {{ {more} }}"), status=1)
         check(f"error[{code}]" in err and message in err, err)
-    err = run("check", small(run, more="parallel { mesh = (dp = 2); zero = 1 }"), "--set", "precision.matmul=fp8()", status=1)
-    check("error[E257]" in err and "matmul = fp8 with zero" in err, err)
     err = run("check", small(run, more="parallel { mesh = (dp = 2); zero = 4 }"), status=1)
     check("zero" in err and "3" in err, err)
     mpi_needed(run)
