@@ -27,7 +27,10 @@ static lm_status chat_open(lm_session *s, lm_chat *out) {
   LM_TRY(lm_session_template(s));
   if (!s->template)
     return lm_fail(LM_USER, "the model has no chat template");
-  *out = (lm_chat){.train_on = 1u << LM_CHAT_ASSISTANT, .now = local_now()};
+  *out = (lm_chat){
+      .train_on = 1u << LM_CHAT_ASSISTANT,
+      .now = local_now(),
+  };
   lm_session_chat_fill(s, true, out);
   return NULL;
 }
@@ -60,7 +63,10 @@ lm_status lm_session_question(lm_session *s, const char *text, lm_tokens *out, l
   LM_TRY(chat_open(s, &chat));
   if (lm_utf8_valid(text, strlen(text)) < strlen(text))
     return lm_fail(LM_USER, "the message is not UTF-8 text");
-  lm_conversation c = {.messages = json_array(), .given = json_object()};
+  lm_conversation c = {
+      .messages = json_array(),
+      .given = json_object(),
+  };
   message_add(c.messages, "user", text, strlen(text));
   int64_t marked; // all of them
   lm_status status = prompt_take(&chat, &c, out, &marked);
@@ -102,7 +108,10 @@ lm_status lm_chatter_create(lm_session *s, const char *weights, const lm_chatter
       .o = o,
       .chat = chat,
   };
-  c->conversation = (lm_conversation){.messages = json_array(), .given = json_object()};
+  c->conversation = (lm_conversation){
+      .messages = json_array(),
+      .given = json_object(),
+  };
   stop_find(s, &chat, &c->stop, &c->stop_id);
   lm_chatter_reset(c, o->system);
   *out = c;

@@ -74,7 +74,11 @@ void lm_session_look_for_files(const lm_session *s) {
   const lm_recipe_data *d = &s->project.recipe->data;
   for (uint32_t i = 0; i < d->n_sources; i++) {
     const lm_recipe_source *x = &d->sources[i];
-    lm_data_source source = {.kind = kind_of(x->kind), .name = x->name, .path = x->path};
+    lm_data_source source = {
+        .kind = kind_of(x->kind),
+        .name = x->name,
+        .path = x->path,
+    };
     lm_file_list files;
     lm_status missing = lm_file_list_make(&source, 1, &files);
     if (missing)

@@ -61,7 +61,10 @@ static lm_status kernels_compile(lm_session *s, const char *dir, const char *ker
   if (s->target.kind == LM_TARGET_CPU)
     return lm_session_start(s, &(lm_exec_options){.dump_dir = kernels});
   LM_TRY(lm_cuda_compile(s->compiled.plan,
-                         &(lm_cuda_compile_options){.arch = s->target.arch, .dump_dir = kernels},
+                         &(lm_cuda_compile_options){
+                             .arch = s->target.arch,
+                             .dump_dir = kernels,
+                         },
                          out));
   return kernels ? lm_machine_code_write(s->compiled.plan, out, dir) : NULL;
 }

@@ -59,7 +59,10 @@ lm_status lm_request_source(const lm_session *s, const lm_tokens *source, lm_req
     return lm_fail(LM_USER, "the source has %lld tokens, and a row of the data %lld%s",
                    (long long)n, (long long)room,
                    padded ? "" : "; without the column `source_seg` both are equal");
-  lm_column_shape shape = {.rank = 1, .extent = {padded ? (n + WHOLE - 1) / WHOLE * WHOLE : n}};
+  lm_column_shape shape = {
+      .rank = 1,
+      .extent = {padded ? (n + WHOLE - 1) / WHOLE * WHOLE : n},
+  };
   if (room)
     shape.extent[0] = room;
   for (int k = 0; k < LM_SOURCE_COLUMNS; k++) {

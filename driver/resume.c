@@ -278,7 +278,10 @@ static void history_cut(const lm_session *s, lm_resumption *x) {
 
 lm_status lm_resume_find(lm_session *s, const char *dir, const lm_resume_choice *wanted,
                          lm_resumption *x) {
-  *x = (lm_resumption){.dir = dir, .wanted = *wanted};
+  *x = (lm_resumption){
+      .dir = dir,
+      .wanted = *wanted,
+  };
   how_choose(s, x);
   LM_TRY(checkpoint_find(s, x));
   x->keys = lm_recipe_keys_of(s);

@@ -5,7 +5,10 @@ static lm_column_shapes columns_of(lm_arena *a, const lm_data_info *data) {
   lm_column_shape *v = LM_NEW_N(a, lm_column_shape, data->n_columns + 1);
   for (int i = 0; i < data->n_columns; i++) {
     const lm_data_column_info *from = &data->columns[i];
-    v[i] = (lm_column_shape){.name = from->name, .rank = from->rank};
+    v[i] = (lm_column_shape){
+        .name = from->name,
+        .rank = from->rank,
+    };
     for (int k = 0; k < from->rank && k < LM_COLUMN_AXES; k++)
       v[i].extent[k] = from->extent[k];
   }

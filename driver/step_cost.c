@@ -44,7 +44,10 @@ lm_status lm_step_cost_find(lm_session *s, bool measured, lm_step_cost *out) {
     LM_REPORT(s->project.ctx, s->project.recipe->parallel.loc, E257, "a measured cost");
   LM_TRY(lm_verdict(s->project.ctx));
   s->timeline = LM_NEW(s->project.ctx->arena, lm_timeline);
-  *s->timeline = (lm_timeline){.arena = s->project.ctx->arena, .max = MAX_SPANS};
+  *s->timeline = (lm_timeline){
+      .arena = s->project.ctx->arena,
+      .max = MAX_SPANS,
+  };
   if (measured)
     LM_TRY(lm_session_start(s, &(lm_exec_options){.timeline = s->timeline}));
   out->threads = measured ? lm_exec_threads(s->execution.exec) : lm_threads(s->threads);

@@ -66,7 +66,11 @@ lm_status lm_target_find(const char *text, lm_target *out) {
 }
 
 lm_plan_options lm_target_options(const lm_target *t, bool tf32) {
-  lm_plan_options o = {.target = *t, .codegen = lm_target_codegen(t), .tf32 = tf32};
+  lm_plan_options o = {
+      .target = *t,
+      .codegen = lm_target_codegen(t),
+      .tf32 = tf32,
+  };
   o.codegen->choose(&o.target);
   return o;
 }

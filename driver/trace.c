@@ -186,7 +186,10 @@ static lm_status model_start(lm_trace *t) {
 }
 
 lm_status lm_trace_run(const lm_trace_options *o, lm_trace *t) {
-  *t = (lm_trace){.o = *o, .arena = lm_arena_create()};
+  *t = (lm_trace){
+      .o = *o,
+      .arena = lm_arena_create(),
+  };
   LM_TRY(model_start(t));
   t->steps = o->s->last_step ? o->s->last_step : o->s->run.steps;
   LM_TRY(steps_trace(t));

@@ -122,7 +122,12 @@ static lm_status lines_say(talk *t) {
 }
 
 lm_status lm_cli_talk(lm_chatter *chat, const char *system, bool terminal, bool json) {
-  talk t = {.chat = chat, .system = system, .terminal = terminal, .json = json};
+  talk t = {
+      .chat = chat,
+      .system = system,
+      .terminal = terminal,
+      .json = json,
+  };
   lm_status s = lines_say(&t);
   if (!s && json)
     conversation_print(&t);

@@ -394,7 +394,11 @@ static cuda_rounds rounds_of(cuda_emit *e) {
     return none;
   lm_buf head = {0};
   team_head(e, 0, v->name, axes[0].extent, &head);
-  return (cuda_rounds){.head = lm_gen_take(&e->g, &head), .index = v->name, .n = n};
+  return (cuda_rounds){
+      .head = lm_gen_take(&e->g, &head),
+      .index = v->name,
+      .n = n,
+  };
 }
 
 static void write_loop(cuda_emit *e, int k, const char *body) {

@@ -76,7 +76,10 @@ static tile_axes *tiles_of(attend_pass *p, lm_axis a) {
   const lm_axis_info *info = &p->m->axes[a];
   lm_sym tiles = lm_arena_printf(p->m->arena, "%s.tiles", info->name);
   lm_sym inside = lm_arena_printf(p->m->arena, "%s.tile", info->name);
-  *t = (tile_axes){.axis = a, .next = p->tiles};
+  *t = (tile_axes){
+      .axis = a,
+      .next = p->tiles,
+  };
   t->tiles = lm_axis_add(p->m, LM_SYM(p->m->ctx, tiles),
                          (lm_axis_size(p->m, a) + p->tile - 1) / p->tile, 0);
   t->inside = lm_axis_add(p->m, LM_SYM(p->m->ctx, inside), p->tile, 0);
@@ -302,7 +305,10 @@ static lm_value *attend_rule(lm_rewrite *r, lm_op *op) {
       (op->parent->owner && lm_op_isolated(op->parent->owner)))
     return NULL;
   for (int side = 0; side < 2; side++) {
-    attend_match x = {.p = p, .dot = op};
+    attend_match x = {
+        .p = p,
+        .dot = op,
+    };
     if (lm_attend_match(&x, side, &r->b))
       return build_attend(&x, r);
   }

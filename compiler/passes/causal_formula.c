@@ -49,7 +49,10 @@ static const lm_formula *node(lm_arena *a, lm_formula x) {
 }
 
 const lm_formula *lm_formula_atom(lm_arena *a, const lm_linear *x) {
-  return node(a, (lm_formula){.kind = LM_FORMULA_ATOM, .x = *x});
+  return node(a, (lm_formula){
+                     .kind = LM_FORMULA_ATOM,
+                     .x = *x,
+                 });
 }
 
 const lm_formula *lm_formula_zero(lm_arena *a, const lm_linear *x) {

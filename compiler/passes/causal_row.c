@@ -110,7 +110,10 @@ static const double *column_of(const probe *p, const lm_value *arg) {
 }
 
 static numbers constants(const probe *p, const lm_func *f) {
-  finder x = {.p = p, .follows = lm_calloc(p->m->n_values + 1, sizeof *x.follows)};
+  finder x = {
+      .p = p,
+      .follows = lm_calloc(p->m->n_values + 1, sizeof *x.follows),
+  };
   for (uint32_t i = 0; i < f->body->n_args; i++)
     x.follows[f->body->args[i]->id] = column_of(p, f->body->args[i]);
   lm_region_walk(f->body, causal_row_visit, &x);

@@ -4,7 +4,10 @@
 #include "compiler/ops/widen.h"
 
 lm_value *lm_chunk_emit2(lm_builder *b, lm_opcode code, lm_value *v, lm_value *w) {
-  lm_op op = {.code = code, .n_in = 2};
+  lm_op op = {
+      .code = code,
+      .n_in = 2,
+  };
   lm_value *out = LM_NEW(b->m->arena, lm_value);
   op.out = &out;
   return lm_widen(b, &op, (lm_value *[]){v, w});

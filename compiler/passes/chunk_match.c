@@ -91,7 +91,10 @@ static lm_value *value_without(without *w, lm_value *v, int depth) {
 }
 
 static lm_value *drop(match *s, lm_value *v, lm_type axes) {
-  without w = {.b = s->b, .axes = axes};
+  without w = {
+      .b = s->b,
+      .axes = axes,
+  };
   lm_value *x = value_without(&w, v, DEPTH);
   lm_idmap_free(&w.done);
   return x;
@@ -113,7 +116,10 @@ static lm_value *least(match *s, lm_value *v) {
 // ---- factors
 
 static lm_value *emit2(match *s, lm_opcode code, lm_value *x, lm_value *y) {
-  lm_op op = {.code = code, .n_in = 2};
+  lm_op op = {
+      .code = code,
+      .n_in = 2,
+  };
   lm_value *out = LM_NEW(s->b->m->arena, lm_value);
   op.out = &out;
   return lm_widen(s->b, &op, (lm_value *[]){x, y});
@@ -281,7 +287,11 @@ static form read_add(match *s, const lm_op *op, uint32_t at) {
                                        .inclusive = f->next,
                                        .c = times(s, f->term[OF_H], c),
                                        .plus = f->term[PLUS] ? times(s, f->term[PLUS], c) : NULL};
-  return (form){.kind = LINEAR, .read = index, .term = {[OF_READ] = number(s, 1)}};
+  return (form){
+      .kind = LINEAR,
+      .read = index,
+      .term = {[OF_READ] = number(s, 1)},
+  };
 }
 
 static bool sums(const lm_op *op) {

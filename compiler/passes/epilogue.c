@@ -135,7 +135,12 @@ static bool sum_extend(const sums *s, sum *x) {
 
 // The sums that begin with the dot and are not fused yet, longest first; the last is the dot alone.
 static int sums_of(const sums *s, lm_op *dot, sum *out) {
-  sum x = {.dot = dot, .end = dot->out[0]}, all[TERMS + 1];
+  sum x =
+          {
+              .dot = dot,
+              .end = dot->out[0],
+          },
+      all[TERMS + 1];
   int n = 0, n_out = 0;
   if (!lm_dtype_is_float(dot->out[0]->type.dtype) ||
       (dot->parent->owner && lm_op_isolated(dot->parent->owner)))

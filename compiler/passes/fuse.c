@@ -170,7 +170,10 @@ static void write_kernel(writer *w, uint32_t group) {
   uint32_t n_out = 0;
   lm_op **sources = LM_NEW_N(s->arena, lm_op *, n + 1);
   lm_value **results = LM_NEW_N(s->arena, lm_value *, n + 1);
-  body k = {.w = w, .group = group};
+  body k = {
+      .w = w,
+      .group = group,
+  };
   for (uint32_t i = 0; i < n; i++)
     lm_fuse_leaves(s, s->nodes[members[i]].op, collect_operand, &k);
   for (uint32_t i = 0; i < n; i++)

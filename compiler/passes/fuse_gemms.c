@@ -67,7 +67,10 @@ static bool member_of(const lm_module *m, lm_op *op, member *out) {
     return false;
   lm_type x = op->in[0]->type;
   lm_type w = op->in[1]->type;
-  *out = (member){.dot = op, .at = -1};
+  *out = (member){
+      .dot = op,
+      .at = -1,
+  };
   for (int i = 0; i < w.rank; i++) {
     if (lm_attr_has_axis(&op->attr, w.axis[i]))
       continue;
@@ -289,7 +292,10 @@ static void raise(lm_op *at, lm_value *v) {
 
 static lm_value *side_of(pack *p, lm_builder *b, member *a) {
   lm_value *w = a->dot->in[1];
-  lm_attr v = {.n_axes = (uint8_t)a->n, .n_to = 1};
+  lm_attr v = {
+      .n_axes = (uint8_t)a->n,
+      .n_to = 1,
+  };
   int64_t size = 1;
   memcpy(v.axes, w->type.axis + a->at, (size_t)a->n * sizeof *v.axes);
   for (int i = 0; i < a->n; i++)
@@ -320,7 +326,10 @@ static lm_sym packed_add(pack *p) {
   lm_module *m = p->m;
   const lm_global *first = global_of(p, 0);
   lm_type side = sided(&p->of[0], 0);
-  lm_type t = {.dtype = first->type.dtype, .rank = (uint8_t)first->n_stack};
+  lm_type t = {
+      .dtype = first->type.dtype,
+      .rank = (uint8_t)first->n_stack,
+  };
   lm_sym *members = LM_NEW_N(m->arena, lm_sym, p->n);
   int64_t size = 0;
   uint32_t n = 0;
@@ -371,7 +380,10 @@ static void pack_write(pack *p) {
   lm_op *first = p->of[0].dot;
   lm_builder b = {m, first->parent, first, first->loc};
   lm_value *side[LM_RANK];
-  lm_attr join = {.n_axes = (uint8_t)p->n, .n_to = 1};
+  lm_attr join = {
+      .n_axes = (uint8_t)p->n,
+      .n_to = 1,
+  };
   int64_t size = 0;
   uint32_t n_values = m->n_values;
   lm_value **stand = lm_calloc((size_t)n_values + 1, sizeof *stand);
@@ -416,6 +428,11 @@ static void pack_region(pack *p, lm_region *r, const lm_pass_env *env) {
 
 bool lm_pass_fuse_gemms(lm_module *m, const lm_pass_env *env) {
   for (lm_func *f = m->funcs; f; f = f->next)
-    pack_region(&(pack){.m = m, .f = f}, f->body, env);
+    pack_region(
+        &(pack){
+            .m = m,
+            .f = f,
+        },
+        f->body, env);
   return true;
 }

@@ -57,11 +57,17 @@ static bool has_effect(const lm_op *loop) {
 // Marks the operations between the loops that depend on the first. False if they cannot move after
 // the second.
 static bool can_fuse(lm_op *a, lm_op *b) {
-  search whole = {.first = a, .second = b};
+  search whole = {
+      .first = a,
+      .second = b,
+  };
   for (lm_op *op = a->parent->first; op; op = op->next)
     op->mark = op == a ? FOLLOWS : 0;
   for (lm_op *op = a->next; op != b; op = op->next) {
-    search s = {.first = a, .second = b};
+    search s = {
+        .first = a,
+        .second = b,
+    };
     visit_operands(op, &s);
     if (op->body)
       lm_region_walk(op->body, visit_operands, &s);
@@ -96,7 +102,10 @@ static void fuse(lm_module *m, lm_op *a, lm_op *b) {
   uint32_t n_values = m->n_values;
   lm_op *yield = a->body->last;
   lm_value **map = lm_calloc((size_t)n_values + 1, sizeof *map);
-  search s = {.first = a, .second = b};
+  search s = {
+      .first = a,
+      .second = b,
+  };
   lm_region_walk(b->body, replace_read, &(replacement){&s, map});
   lm_op *first = b->body->first;
   map[a->body->args[0]->id] = b->body->args[0];

@@ -180,7 +180,10 @@ static lm_cost_gemm_kernel sizes_of(const lm_module *m, const lm_op *fused, cons
 
 static bool is_profitable(const rewriting *r, const lm_op *dot, const lm_op *fused) {
   const lm_target *t = r->env->target;
-  lm_plan_options o = {.target = *t, .codegen = r->env->codegen};
+  lm_plan_options o = {
+      .target = *t,
+      .codegen = r->env->codegen,
+  };
   lm_plan_gemm g;
   lm_kernel_code code;
   if (!lm_plan_gemm_of_kernel(r->m, fused, &g) || !factors_are_dense(r->m, dot, &g))

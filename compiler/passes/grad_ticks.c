@@ -215,7 +215,11 @@ static lm_value *argument(segment *s, lm_value *given) {
 
 static void segment_open(segment *s, ticks *t, lm_value *tick) {
   *s = (segment){.t = t, .f = lm_func_add(t->m, LM_SYM(t->m->ctx, "part"))};
-  s->b = (lm_builder){.m = t->m, .at = s->f->body, .loc = t->loop->loc};
+  s->b = (lm_builder){
+      .m = t->m,
+      .at = s->f->body,
+      .loc = t->loop->loc,
+  };
   s->c = copier_make(t, &s->b, argument(s, tick));
 }
 
@@ -230,7 +234,12 @@ static void segment_reverse(segment *s, lm_value *const *of, lm_value *const *by
                 .n_active = m->n_values,
                 .sums = s->t->sums ? lm_epilogue_sums(s->f) : NULL,
                 .of_params = lm_params_only(s->f)};
-  frame outer = {.forward = s->t->f->body, .b = s->b}, own = {.forward = s->f->body, .b = s->b};
+  frame outer =
+            {
+                .forward = s->t->f->body,
+                .b = s->b,
+            },
+        own = {.forward = s->f->body, .b = s->b};
   lm_gradient_enter(&g, &outer);
   lm_gradient_enter(&g, &own);
   for (uint32_t i = 0; i < n; i++)
@@ -528,7 +537,10 @@ static lm_op *loop_find(const lm_func *f, int mesh) {
 
 static bool ticks_find(ticks *t, lm_func *f) {
   const lm_mesh *mesh = &f->module->mesh;
-  *t = (ticks){.m = f->module, .f = f};
+  *t = (ticks){
+      .m = f->module,
+      .f = f,
+  };
   for (int k = 1; k <= mesh->n && !t->mesh; k++)
     t->mesh = mesh->axis[k - 1].schedule == LM_SCHEDULE_ONE_F_ONE_B ? k : 0;
   t->loop = t->mesh ? loop_find(f, t->mesh) : NULL;
@@ -569,7 +581,12 @@ bool lm_gradient_ticks(lm_func *f, const lm_grad_methods *methods, lm_gradient_s
   t.sums = sums;
   t.active = lm_activity_of_func(f);
   parts_find(&t);
-  lm_builder b = {.m = t.m, .at = f->body, .before = t.loop, .loc = t.loop->loc};
+  lm_builder b = {
+      .m = t.m,
+      .at = f->body,
+      .before = t.loop,
+      .loc = t.loop->loc,
+  };
   int64_t more = t.stages - 1, n = t.loop->attr.imm[0] - more;
   t.seed = seed(&b, f->body->last->in[0]);
   state s = state_make(&t, &b);

@@ -122,7 +122,10 @@ static void visit_func(inliner *x, uint32_t k) {
 }
 
 bool lm_pass_inline(lm_module *m, const lm_pass_env *env) {
-  inliner x = {.m = m, .ok = true};
+  inliner x = {
+      .m = m,
+      .ok = true,
+  };
   for (lm_func *f = m->funcs; f; f = f->next)
     x.n++;
   x.funcs = LM_NEW_N(m->arena, lm_func *, x.n + 1);

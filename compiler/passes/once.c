@@ -200,7 +200,12 @@ static void effects_remove(splitter *s, lm_region *r) {
 }
 
 static void func_split(lm_module *m, lm_func *f) {
-  splitter s = {.m = m, .f = f, .t = f->body->args[0]->type.axis[1], .n = m->n_values + 1};
+  splitter s = {
+      .m = m,
+      .f = f,
+      .t = f->body->args[0]->type.axis[1],
+      .n = m->n_values + 1,
+  };
   s.kinds = lm_calloc(s.n, 1);
   s.kept = lm_calloc(s.n, sizeof(lm_value *));
   kinds_find(&s);

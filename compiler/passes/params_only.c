@@ -341,7 +341,10 @@ typedef struct computing {
 
 static lm_value *param_emit(computing *c, const lm_op *op) {
   lm_value *in[LM_RANK];
-  lm_attr a = {.sym = op->attr.sym, .n_imm = op->attr.n_imm};
+  lm_attr a = {
+      .sym = op->attr.sym,
+      .n_imm = op->attr.n_imm,
+  };
   uint32_t level = 0;
   for (uint32_t i = 0; i < op->n_in; i++) {
     bool loop = loop_of(op->in[i]) != NULL;

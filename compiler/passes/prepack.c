@@ -110,7 +110,10 @@ static bool packing_find(packing *l, lm_op *op) {
 static lm_value *run_split(packing *l, lm_builder *b, lm_value *v, run r, const char *const *names,
                            int64_t inner, lm_attr *to) {
   int64_t size = run_size(l->m, v->type, r);
-  *to = (lm_attr){.n_axes = (uint8_t)r.n, .n_to = 1};
+  *to = (lm_attr){
+      .n_axes = (uint8_t)r.n,
+      .n_to = 1,
+  };
   memcpy(to->axes, v->type.axis + r.at, (size_t)r.n * sizeof *to->axes);
   if (inner > 1)
     to->to[to->n_to++] = lm_axis_shared(l->m, LM_SYM(l->m->ctx, names[1]), inner, (lm_type){0});
@@ -135,7 +138,10 @@ static lm_value *weight_pack(packing *l, lm_builder *b, lm_attr *free, lm_attr *
 }
 
 static lm_attr inverse(const lm_attr *view) {
-  lm_attr a = {.n_axes = view->n_to, .n_to = view->n_axes};
+  lm_attr a = {
+      .n_axes = view->n_to,
+      .n_to = view->n_axes,
+  };
   memcpy(a.axes, view->to, sizeof a.axes);
   memcpy(a.to, view->axes, sizeof a.to);
   return a;

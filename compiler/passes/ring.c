@@ -455,7 +455,11 @@ static void refuse(ring_pass *p, const lm_op *op, const char *what) {
 static void follow(ring_pass *p, lm_op *op) {
   bool scatters = op->code == LM_OP_REDUCE_SCATTER && op->attr.mesh == p->mesh;
   if (scatters) {
-    ring r = {.p = p, .s = keys_of(p, op->in[0]), .t = op->attr.axes[0]};
+    ring r = {
+        .p = p,
+        .s = keys_of(p, op->in[0]),
+        .t = op->attr.axes[0],
+    };
     lm_builder b = {p->m, op->parent, op, op->loc, op->remat};
     lm_idmap_set(&p->now, op->out[0], scattered(&r, &b, op->in[0], op));
   } else if (is_followed(op)) {
@@ -504,7 +508,12 @@ static void region_visit(ring_pass *p, lm_region *region) {
 }
 
 static bool axis_run(lm_module *m, int mesh) {
-  ring_pass p = {.m = m, .mesh = mesh, .n_is_keys = m->n_axes, .ok = true};
+  ring_pass p = {
+      .m = m,
+      .mesh = mesh,
+      .n_is_keys = m->n_axes,
+      .ok = true,
+  };
   p.is_keys = lm_calloc((size_t)m->n_axes + 1, 1);
   for (lm_func *f = m->funcs; f && p.ok; f = f->next)
     region_visit(&p, f->body);

@@ -103,7 +103,11 @@ static int stage_of(const lm_shard *s, lm_sym path) {
 
 bool lm_shard_begin(lm_shard *s, lm_func *f) {
   static const char prefix[] = "begin.";
-  beginning b = {.s = s, .stage = lm_calloc((size_t)s->m->n_values + 1, sizeof(int)), .ok = true};
+  beginning b = {
+      .s = s,
+      .stage = lm_calloc((size_t)s->m->n_values + 1, sizeof(int)),
+      .ok = true,
+  };
   for (uint32_t i = 0; i < s->m->n_values; i++)
     b.stage[i] = NONE;
   region_move(&b, f->body);

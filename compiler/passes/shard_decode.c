@@ -51,8 +51,17 @@ static lm_value *number(lm_builder *b, int64_t n) {
 static void stages_run(lm_shard *s, const lm_op *old, lm_value **out) {
   lm_module *m = s->m;
   int stages = s->by->size;
-  lm_attr along = {.mesh = (uint8_t)s->mesh}, on = {.mesh = along.mesh, .imm = {1}, .n_imm = 1};
-  lm_builder b = {.m = m, .at = old->parent, .before = (lm_op *)old, .loc = old->loc};
+  lm_attr along = {.mesh = (uint8_t)s->mesh}, on = {
+                                                  .mesh = along.mesh,
+                                                  .imm = {1},
+                                                  .n_imm = 1,
+                                              };
+  lm_builder b = {
+      .m = m,
+      .at = old->parent,
+      .before = (lm_op *)old,
+      .loc = old->loc,
+  };
   lm_value *rank = lm_emit(&b, LM_OP_RANK, NULL, 0, &along, NULL);
   lm_value **next = LM_NEW_N(m->arena, lm_value *, old->n_in + 1);
   lm_value **map = lm_calloc((size_t)m->n_values + 1, sizeof *map);

@@ -141,7 +141,12 @@ static lm_value *shared_param(pipeline *p, lm_value *v) {
     g->partial |= (lm_mesh_set)(1 << (s->mesh - 1));
     return v;
   }
-  lm_builder b = {.m = s->m, .at = v->region, .before = v->def->next, .loc = v->def->loc};
+  lm_builder b = {
+      .m = s->m,
+      .at = v->region,
+      .before = v->def->next,
+      .loc = v->def->loc,
+  };
   lm_attr over = {.mesh = (uint8_t)s->mesh};
   return lm_emit(&b, LM_OP_FAN, &v, 1, &over, NULL);
 }
@@ -219,7 +224,12 @@ static void tick_fill(pipeline *p, lm_op *following) {
     lm_op_insert_before(p->loop, op);
   }
   first = p->tick->body->first;
-  p->top = (lm_builder){.m = p->s->m, .at = p->tick->body, .before = first, .loc = p->loop->loc};
+  p->top = (lm_builder){
+      .m = p->s->m,
+      .at = p->tick->body,
+      .before = first,
+      .loc = p->loop->loc,
+  };
   p->rows_now = now(p, p->row_numbers);
   for (lm_op *op = first; op != following; op = op->next)
     op_enter(p, op);
@@ -284,12 +294,22 @@ static lm_value *own_rows(pipeline *p, lm_builder *b, lm_value *ys) {
 
 void lm_shard_pipeline(lm_shard *s, lm_op *loop) {
   const lm_shard_repetition *r = lm_shard_repetition_of(s, s->f);
-  pipeline p = {.s = s, .repetition = r, .loop = loop, .rows = r->rows};
+  pipeline p = {
+      .s = s,
+      .repetition = r,
+      .loop = loop,
+      .rows = r->rows,
+  };
   uint32_t n = loop->n_in;
   lm_value **xs = LM_NEW_N(s->m->arena, lm_value *, n);
   for (uint32_t i = 0; i < n; i++)
     xs[i] = lm_shard_terms(s, loop->in[i], loop);
-  lm_builder b = {.m = s->m, .at = loop->parent, .before = loop, .loc = loop->loc};
+  lm_builder b = {
+      .m = s->m,
+      .at = loop->parent,
+      .before = loop,
+      .loc = loop->loc,
+  };
   p.before = b;
   p.map = lm_calloc((size_t)s->n_values + 1, sizeof *p.map);
   axes_make(&p);

@@ -153,7 +153,12 @@ static void index_replace(lm_region *r, const lm_value *index, lm_value *instanc
 
 void lm_shard_loop_shorten(lm_shard *s, lm_op *loop, lm_value *rank) {
   int64_t n = loop->attr.imm[0] / s->by->size;
-  lm_builder b = {.m = s->m, .at = loop->body, .before = loop->body->first, .loc = loop->loc};
+  lm_builder b = {
+      .m = s->m,
+      .at = loop->body,
+      .before = loop->body->first,
+      .loc = loop->loc,
+  };
   loop->attr.imm[0] = n;
   if (loop->attr.n_axes)
     loop->attr.axes[0] = lm_axis_add(s->m, s->m->axes[loop->attr.axes[0]].name, n, 0);
@@ -208,7 +213,13 @@ static lm_value *sunk(sinker *x, lm_value *v) {
     x->map[op->in[i]->id] = sunk(x, op->in[i]);
   if (x->failed)
     return v;
-  lm_op_clone(&(lm_builder){.m = x->s->m, .at = x->loop->body, .before = x->own}, op, x->map);
+  lm_op_clone(
+      &(lm_builder){
+          .m = x->s->m,
+          .at = x->loop->body,
+          .before = x->own,
+      },
+      op, x->map);
   return x->map[v->id];
 }
 
@@ -224,7 +235,12 @@ static void region_sink(sinker *x, lm_op *first) {
 
 static bool repetition_open(lm_shard *s, lm_func *f, lm_op *loop) {
   uint32_t n = s->m->n_values;
-  sinker x = {.s = s, .loop = loop, .rows = rows_of(f), .own = loop->body->first};
+  sinker x = {
+      .s = s,
+      .loop = loop,
+      .rows = rows_of(f),
+      .own = loop->body->first,
+  };
   x.active = lm_activity_of_func(f);
   x.by_rows = lm_calloc((size_t)n + 1, sizeof *x.by_rows);
   x.map = lm_calloc((size_t)n + 1, sizeof *x.map);
@@ -346,14 +362,22 @@ bool lm_shard_instances_divide(lm_shard *s, lm_func *f) {
     return refuse(s, s->by->loc, "a program that continues a text from columns of a request");
   for (lm_op *op = f->body->first; op; op = op->next) {
     bool reads = false, loops = op->code == LM_OP_LOOP;
-    lm_region one = {.first = op, .last = op};
+    lm_region one = {
+        .first = op,
+        .last = op,
+    };
     if (loops && !accesses_check(s, op, op->body, &reads))
       return false;
     if (!loops && reads_stack(s, op) && !accesses_check(s, NULL, &one, &reads))
       return false;
     if (!reads)
       continue;
-    lm_builder b = {.m = s->m, .at = f->body, .before = op, .loc = op->loc};
+    lm_builder b = {
+        .m = s->m,
+        .at = f->body,
+        .before = op,
+        .loc = op->loc,
+    };
     lm_attr over = {.mesh = (uint8_t)s->mesh};
     lm_shard_loop_shorten(s, op, lm_emit(&b, LM_OP_RANK, NULL, 0, &over, NULL));
   }

@@ -197,7 +197,10 @@ static lm_value *copied(ticks *t, phase *p, lm_value *v) {
 
 // The phase computes micro-batch `tick - delay`; each rank has the rows of `rows`, from `first` on.
 static phase phase_begin(ticks *t, lm_axis rows, lm_value *delay, lm_value *first, bool whole) {
-  phase p = {.rows = rows, .whole = whole};
+  phase p = {
+      .rows = rows,
+      .whole = whole,
+  };
   lm_type own = lm_type_make(LM_INT, &rows, 1);
   lm_value *at = lm_emit2(&t->b, LM_OP_SUB, t->loop->body->args[0], delay);
   at = lm_emit2(&t->b, LM_OP_MUL, lm_emit_clamp(&t->b, at, t->n_micro), number(t, t->size));
@@ -347,13 +350,21 @@ static void phases_open(ticks *t) {
   t->first = phase_begin(t, part, none, first, false);
   t->stage = phase_begin(t, part_of(t, t->lane), t->rank, none, false);
   t->last = phase_begin(t, part, stages, first, false);
-  t->metrics = (phase){.rows = part, .numbers = t->last.numbers, .whole = true};
+  t->metrics = (phase){
+      .rows = part,
+      .numbers = t->last.numbers,
+      .whole = true,
+  };
   t->metrics.map = lm_calloc((size_t)t->s->n_values + 1, sizeof *t->metrics.map);
 }
 
 // What the stages send on, and the results of the last one.
 static void stages_run(ticks *t, lm_value **next) {
-  lm_attr on = {.mesh = (uint8_t)t->s->mesh, .imm = {1}, .n_imm = 1};
+  lm_attr on = {
+      .mesh = (uint8_t)t->s->mesh,
+      .imm = {1},
+      .n_imm = 1,
+  };
   uint32_t n = t->blocks->n_in;
   lm_value *takes = takes_operand(t);
   lm_value **operands = LM_NEW_N(t->s->m->arena, lm_value *, n);
@@ -474,7 +485,12 @@ static void captured_carry(ticks *t, lm_shard_repetition *r) {
   if (!k)
     return;
   lm_value **map = lm_calloc((size_t)n_map + 1, sizeof *map);
-  lm_builder b = {.m = m, .at = old->parent, .before = old, .loc = old->loc};
+  lm_builder b = {
+      .m = m,
+      .at = old->parent,
+      .before = old,
+      .loc = old->loc,
+  };
   lm_op *loop =
       lm_loop_begin(&b, old->attr.imm[0], old->attr.n_axes ? old->attr.axes[0] : 0, in, n + k);
   for (uint32_t i = 0; i <= n; i++)
@@ -533,11 +549,20 @@ static bool metrics_check(ticks *t, const lm_op *end) {
 bool lm_shard_ticks(lm_shard *s, lm_func *f) {
   lm_shard_repetition *r = lm_shard_repetition_of(s, f);
   lm_op *end = f->body->last;
-  ticks t = {.s = s, .f = f, .rows = r->rows};
+  ticks t = {
+      .s = s,
+      .f = f,
+      .rows = r->rows,
+  };
   s->f = f;
   captured_carry(&t, r);
   t.blocks = r->loop;
-  t.b = (lm_builder){.m = s->m, .at = f->body, .before = end, .loc = r->loop->loc};
+  t.b = (lm_builder){
+      .m = s->m,
+      .at = f->body,
+      .before = end,
+      .loc = r->loop->loc,
+  };
   s->n_values = s->m->n_values;
   t.by_rows = lm_calloc((size_t)s->n_values + 1, 1);
   dependence_find(&t);

@@ -25,7 +25,10 @@ typedef struct slices {
 static slices slices_of(planner *p, lm_op *op, lm_type t, const location *whole, lm_axis axis,
                         lm_axis part) {
   int at = lm_type_find(t, axis);
-  slices s = {.at = *whole, .type = t};
+  slices s = {
+      .at = *whole,
+      .type = t,
+  };
   int64_t size = lm_axis_size(p->m, part);
   if (t.rank == LM_RANK) {
     LM_PLAN_ERROR(p, op, E711, lm_op_info_of(op)->name, LM_RANK);

@@ -125,7 +125,10 @@ double lm_cost_of_gemm_apart(const lm_target *t, const lm_cost_gemm_kernel *k) {
   double c = library.m * library.n * lm_dtype_bytes(k->c);
   double rest = k->gemm.bytes - ab + (k->stored ? 0 : c); // C is read instead of written
   library.bytes = ab + c;
-  lm_cost_kernel kernel = {.bytes = rest, .instructions = k->instructions};
+  lm_cost_kernel kernel = {
+      .bytes = rest,
+      .instructions = k->instructions,
+  };
   return lm_cost_of_gemm(t, &library).seconds + t->rates.gap +
          lm_cost_of_kernel(t, &kernel).seconds;
 }

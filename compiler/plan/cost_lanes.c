@@ -55,7 +55,13 @@ double lm_cost_exposed(const lm_target *t, const lm_plan *p, const lm_plan_func 
   lm_plan_walk walk;
   double *seconds = lm_calloc((size_t)f->n_steps + 1, sizeof *seconds);
   double *exposed = lm_calloc((size_t)f->n_steps + 1, sizeof *exposed), sum = 0;
-  simulation x = {.t = t, .f = f, .walk = &walk, .seconds = seconds, .exposed = exposed};
+  simulation x = {
+      .t = t,
+      .f = f,
+      .walk = &walk,
+      .seconds = seconds,
+      .exposed = exposed,
+  };
   x.done = lm_calloc((size_t)handles_of(f) + 1, sizeof *x.done);
   for (int i = 0; i < f->n_steps; i++)
     if (lm_cost_launches(&f->steps[i]))

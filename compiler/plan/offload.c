@@ -195,7 +195,10 @@ static int slot_of(const window *w, moment at) {
 }
 
 static ref ring_ref(const window *w, moment at) {
-  ref r = {.at = w->ring, .bytes = w->bytes};
+  ref r = {
+      .at = w->ring,
+      .bytes = w->bytes,
+  };
   int64_t slot = lm_plan_aligned(w->bytes);
   if (at.constant || w->slots == 1) {
     r.offset = slot * slot_of(w, at);

@@ -46,7 +46,10 @@ static lm_plan_move *move_make(planner *p, lm_type t, const location *from, cons
   lm_plan_move *m = LM_NEW(p->arena, lm_plan_move);
   int element = lm_dtype_bytes(t.dtype);
   bool merge = false;
-  *m = (lm_plan_move){.element = element, .at_dim = -1};
+  *m = (lm_plan_move){
+      .element = element,
+      .at_dim = -1,
+  };
   for (int i = 0; i < t.rank; i++) {
     const lm_axis_info *axis = &p->m->axes[t.axis[i]];
     if (axis->size == 1 && !axis->dyn && i != keep)

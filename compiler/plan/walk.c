@@ -378,7 +378,10 @@ static void loop_begin(planner *p, frame *f, lm_op *op) {
   s->step.depth = p->depth;
   s->step.n_write = s->step.n_bufs;
   if (f->index)
-    s->refs[0] = (ref){.at = f->index, .bytes = sizeof(int32_t)};
+    s->refs[0] = (ref){
+        .at = f->index,
+        .bytes = sizeof(int32_t),
+    };
   int depth = p->depth++;
   if (f->index)
     lm_location_set(p, index, lm_location_dense(p, f->index, index->type));

@@ -382,7 +382,10 @@ static lm_status tally_check(const lm_data_source *source, const tally *t, const
 
 // A few of the files, spread over all: a small share of each of many would hold no whole line.
 static lm_file_list some_files(inspector *x, const lm_file_list *all) {
-  lm_file_list some = {.sources = all->sources, .n_sources = all->n_sources};
+  lm_file_list some = {
+      .sources = all->sources,
+      .n_sources = all->n_sources,
+  };
   uint32_t n = all->n < SAMPLE_FILES ? all->n : SAMPLE_FILES;
   some.files = LM_NEW_N(x->a, lm_file_entry, n);
   for (uint32_t i = 0; i < n; i++) {

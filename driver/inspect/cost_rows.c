@@ -41,7 +41,10 @@ static uint32_t row_of(lm_arena *a, lm_cost_rows *rows, const lm_plan_step *s) {
   for (uint32_t i = 0; i < rows->n; i++)
     if (same_kernel(rows->v[i].step, s) && !strcmp(rows->v[i].name, name))
       return i;
-  LM_PUSH(a, rows->v, rows->n, rows->cap) = (lm_cost_row){.step = s, .name = name};
+  LM_PUSH(a, rows->v, rows->n, rows->cap) = (lm_cost_row){
+      .step = s,
+      .name = name,
+  };
   return rows->n - 1;
 }
 

@@ -178,7 +178,10 @@ static void func_draw(drawing *d, lm_func *f, lm_buf *out) {
 }
 
 static lm_status func_write(const lm_module *m, lm_func *f, const char *dir) {
-  drawing d = {.m = m, .arena = lm_arena_create()};
+  drawing d = {
+      .m = m,
+      .arena = lm_arena_create(),
+  };
   lm_buf text = {0};
   func_draw(&d, f, &text);
   lm_status s = lm_file_write_atomic(

@@ -181,7 +181,10 @@ static void file_compare(differ *d, const lm_program *was, const lm_file *old, c
 
 uint32_t lm_program_diff(const lm_program *was, const lm_program *is, lm_buf *out,
                          uint32_t *out_more) {
-  differ d = {.a = lm_arena_create(), .out = out};
+  differ d = {
+      .a = lm_arena_create(),
+      .out = out,
+  };
   for (uint32_t i = 0; i < is->n_files; i++)
     if (!is->files[i]->is_std)
       file_compare(&d, was, counterpart(was, is, i), is, is->files[i]);

@@ -115,7 +115,10 @@ static lm_status cache_path(const lm_session *s, const char **out) {
 // ---- finding
 
 static lm_cuda_choices choices_none(const lm_session *s) {
-  return (lm_cuda_choices){.arena = s->project.ctx->arena, .budget = lm_tune_budget(s)};
+  return (lm_cuda_choices){
+      .arena = s->project.ctx->arena,
+      .budget = lm_tune_budget(s),
+  };
 }
 
 lm_status lm_tune_gpu_recall(lm_session *s, const char *path) {

@@ -99,8 +99,10 @@ static lm_status trial_plan(lm_session *s, const lm_variant *v, trial *out) {
 // The first step faults its memory in and does not count.
 static lm_status trial_start(const search *x, trial *t) {
   LM_TRY(lm_execution_start(t->compiled, &t->compiled->spec.exec, &t->execution));
-  LM_TRY(lm_execution_train(
-      &t->execution, &(lm_execution_training){.data = x->s->data, .resumes = x->s->resumes}));
+  LM_TRY(lm_execution_train(&t->execution, &(lm_execution_training){
+                                               .data = x->s->data,
+                                               .resumes = x->s->resumes,
+                                           }));
   LM_TRY(lm_step_batch(&t->execution, x->s->data));
   return lm_step_measure(&t->execution, false, &(lm_step_times){0});
 }

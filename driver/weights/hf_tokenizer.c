@@ -67,7 +67,11 @@ static lm_status kept_config_write(const lm_session *s, const char *dir,
   LM_TRY(lm_json_parse(kept->text.p, kept->text.n, kept->name, &config));
   json_object_set_new(config, "chat_template", json_stringn(template->text.p, template->text.n));
   char *text = json_dumps(config, JSON_INDENT(2));
-  lm_status status = text_write(s, dir, kept->name, &(lm_buf){.p = text, .n = strlen(text)});
+  lm_status status = text_write(s, dir, kept->name,
+                                &(lm_buf){
+                                    .p = text,
+                                    .n = strlen(text),
+                                });
   lm_free(text);
   json_decref(config);
   return status;

@@ -207,7 +207,10 @@ static el_val weight_of(el_call_site c, const el_val *w, const el_inst *adapter)
 el_val el_adapted_weight(lm_elab *e, el_inst *adapter) {
   el_inst *host = adapter->owner;
   el_ref ref = el_inst_ref(host);
-  ast_expr at = {.kind = EX_NAME, .loc = adapter->at};
+  ast_expr at = {
+      .kind = EX_NAME,
+      .loc = adapter->at,
+  };
   uint32_t i = 0;
   while (host->params[i].name != adapter->host)
     i++;
@@ -307,7 +310,11 @@ el_val el_dot_edited(el_call_site c, el_use u, el_val y) {
   if (el_is_edited(e, u.x) && w_edited)
     return EL_FAIL(e, c.x->loc, E307, u.w->of->p->global, "in a `dot` with another adapted one");
   if (!w_edited)
-    u = (el_use){.x = u.w, .w = u.x, .over = u.over};
+    u = (el_use){
+        .x = u.w,
+        .w = u.x,
+        .over = u.over,
+    };
   for (const el_adapter *a = u.w->of->p->adapters; a && y.k != V_ERROR; a = a->next)
     y = apply(c, a, &u, y);
   return y;

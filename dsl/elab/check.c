@@ -45,7 +45,10 @@ static el_val symbolic_argument(lm_elab *e, const ast_param *p) {
     return p->init ? el_eval(e, p->init) : el_sized(lm_size_dim(e->a, p->name.text));
   if (el_type_is(p->type, "axis")) {
     el_axes_push(e, &axes, el_axis_lookup(e, p->name.text));
-    return (el_val){.k = V_AXES, .axes = axes};
+    return (el_val){
+        .k = V_AXES,
+        .axes = axes,
+    };
   }
   for (uint32_t i = 0; i < p->type->n_dims; i++) {
     lm_sym name = el_dim_name(e, &p->type->dims[i]);

@@ -18,7 +18,10 @@ void el_inst_bind(lm_elab *e, el_inst *inst, lm_sym name, el_val v) {
     return;
   el_axis_bind *x = LM_NEW(e->a, el_axis_bind);
   el_axis *axis = LM_NEW(e->a, el_axis);
-  *axis = (el_axis){.name = name, .size = v.size};
+  *axis = (el_axis){
+      .name = name,
+      .size = v.size,
+  };
   *x = (el_axis_bind){name, axis, inst->axes};
   inst->axes = x;
 }
@@ -151,7 +154,10 @@ void el_inst_note_cause(lm_elab *e, lm_diag *d, const el_inst *inst, const ast_e
 
 // ---- evaluation inside an instance
 el_ref el_inst_ref(el_inst *inst) {
-  el_ref ref = {.inst = inst, .n = inst->n_stack};
+  el_ref ref = {
+      .inst = inst,
+      .n = inst->n_stack,
+  };
   for (int k = 0; k < ref.n; k++)
     ref.at[k] = (el_index){NULL, inst->index[k], 1};
   return ref;
@@ -421,7 +427,10 @@ static void bind_symbolic_rows(lm_elab *e, el_inst *inst) {
         .size = lm_size_dim(e->a, name),
         .opaque = true,
     };
-    *r = (el_row){.name = name, .up = inst->rows};
+    *r = (el_row){
+        .name = name,
+        .up = inst->rows,
+    };
     el_axes_push(e, &r->axes, axis);
     inst->rows = r;
   }

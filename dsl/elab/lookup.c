@@ -230,7 +230,10 @@ el_val el_lookup_member(lm_elab *e, lm_sym name, bool *found) {
     if (s->name != name)
       continue;
     if (s->one)
-      return (el_val){.k = V_INST, .ref = el_ref_sub(e, self, s->one)};
+      return (el_val){
+          .k = V_INST,
+          .ref = el_ref_sub(e, self, s->one),
+      };
     if (s->many)
       return (el_val){
           .k = V_INSTS,
@@ -245,7 +248,10 @@ el_val el_lookup_member(lm_elab *e, lm_sym name, bool *found) {
 
 static el_val eval_top_level_let(lm_elab *e, lm_decl_ref top, lm_sym name, lm_loc at) {
   el_frame *caller = e->frame;
-  el_frame clean = {.up = caller, .file = top.file};
+  el_frame clean = {
+      .up = caller,
+      .file = top.file,
+  };
   e->frame = &clean;
   el_val v =
       e->depth++ < MAX_LET_DEPTH ? el_eval(e, top.decl->let_expr) : EL_FAIL(e, at, E091, name);

@@ -158,7 +158,10 @@ static lm_op *loop_enter(lm_elab *e, const iteration *it, int64_t count, lm_sym 
     v[i] = carry[i].v;
   // "loop0.layers": an axis of a program has no dot in its name, and nested loops differ in number
   lm_sym axis_name = LM_SYM(e->c, lm_arena_printf(e->a, "loop%d.%s", e->n_loops, name));
-  el_axis axis = {.name = axis_name, .size = lm_size_number(e->a, count)};
+  el_axis axis = {
+      .name = axis_name,
+      .size = lm_size_number(e->a, count),
+  };
   lm_op *loop = lm_loop_begin(&e->b, count, el_axis_ir(e, &axis), v, n);
   loop->loc = it->st->loc;
   e->loops[e->n_loops].index = loop->body->args[0];

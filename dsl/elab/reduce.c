@@ -234,7 +234,10 @@ static el_val history(lm_elab *e, const el_val *v, el_axis *t, el_axis *s, lm_lo
       return EL_FAIL(e, at, E06D, LM_RANK);
     return el_tensor(x.kind, &axes, all);
   }
-  lm_attr attr = {.n_axes = 1, .n_to = 1};
+  lm_attr attr = {
+      .n_axes = 1,
+      .n_to = 1,
+  };
   attr.axes[0] = el_axis_ir(e, t);
   attr.to[0] = el_axis_ir(e, s);
   return el_tensor(x.kind, &axes, lm_emit(&e->b, LM_OP_HISTORY, &x.v, 1, &attr, NULL));

@@ -113,7 +113,10 @@ static bool replaces(const el_edit *x) {
 }
 
 const ast_expr *el_sub_replaced(lm_elab *e, const ast_expr *call, el_inst_site *where) {
-  el_inst sub = {.path = where->path, .n_stack = where->n_stack};
+  el_inst sub = {
+      .path = where->path,
+      .n_stack = where->n_stack,
+  };
   memcpy(sub.index, where->index, sizeof sub.index);
   memcpy(sub.stack_name, where->stack_name, sizeof sub.stack_name);
   el_edit *last = NULL;

@@ -138,7 +138,10 @@ static bool is_sorted_by(el_call_site c, const routing *r, const el_sorted *s) {
 static el_sorted *sort_emit(el_call_site c, const routing *r) {
   lm_builder *b = &c.e->b;
   el_sorted *s = LM_NEW(c.e->a, el_sorted);
-  *s = (el_sorted){.groups = r->groups, .id = r->id.v};
+  *s = (el_sorted){
+      .groups = r->groups,
+      .id = r->id.v,
+  };
   if (!c.e->m)
     return s;
   lm_value *id = ids_of(c, r);
@@ -330,8 +333,14 @@ static el_val of_rows(el_call_site c, const el_val *w) {
 }
 
 void el_rows_of_groups(lm_elab *e, el_val *x, el_val *y, lm_loc at) {
-  ast_expr here = {.kind = EX_NAME, .loc = at};
-  el_call_site c = {.e = e, .x = &here};
+  ast_expr here = {
+      .kind = EX_NAME,
+      .loc = at,
+  };
+  el_call_site c = {
+      .e = e,
+      .x = &here,
+  };
   if (!e->grouping || !e->m)
     return;
   if (rows_meet_groups(e, x, y))

@@ -74,7 +74,10 @@ static bool normal(lm_arena *a, lm_size_term *t, int n, lm_size *out) {
 
 lm_size lm_size_number(lm_arena *a, int64_t v) {
   lm_size_term *t = LM_NEW(a, lm_size_term);
-  *t = (lm_size_term){.num = v, .den = 1};
+  *t = (lm_size_term){
+      .num = v,
+      .den = 1,
+  };
   return (lm_size){v != 0, t};
 }
 

@@ -148,7 +148,10 @@ static int64_t read_count(lm_elab *e, el_inst *inst, const ast_member *m, lm_sym
 // The n elements; while only checking, the possible ones. NULL: reported.
 static el_insts *make_list(lm_elab *e, el_inst *inst, const ast_member *m, int64_t n, lm_sym path) {
   el_insts *xs = LM_NEW(e->a, el_insts);
-  *xs = (el_insts){.index = m->index.text, .member = m};
+  *xs = (el_insts){
+      .index = m->index.text,
+      .member = m,
+  };
   uint32_t cap = 0, possible = 1;
   while (xs->n < (e->m ? n : possible)) {
     el_inst *made = make_element(e, inst, m, xs->n, n, path, &possible);
@@ -164,7 +167,10 @@ void el_inst_add_sub(lm_elab *e, el_inst *inst, const ast_member *m) {
   lm_sym name = m->names.v[0].text;
   lm_sym path =
       LM_SYM(e->c, lm_arena_printf(e->a, "%s%s%s", inst->path, inst->path[0] ? "." : "", name));
-  struct el_sub sub = {.name = name, .loc = m->loc};
+  struct el_sub sub = {
+      .name = name,
+      .loc = m->loc,
+  };
   int64_t n = m->count ? read_count(e, inst, m, path) : 1;
   el_insts *xs = n ? make_list(e, inst, m, e->m ? n : 1, path) : NULL;
   sub.many = m->count ? xs : NULL;
@@ -284,7 +290,10 @@ el_val el_index_value(lm_elab *e, const el_index *at) {
 
 el_val el_insts_at(lm_elab *e, const el_val *insts, const el_index *at) {
   const el_insts *xs = insts->insts;
-  el_val v = {.k = V_INST, .ref = insts->ref};
+  el_val v = {
+      .k = V_INST,
+      .ref = insts->ref,
+  };
   v.ref.inst = xs->of[at->first < xs->n ? at->first : 0];
   v.ref.indexed = NULL;
   v.ref.each = NULL;

@@ -3,7 +3,10 @@
 
 el_frame *lm_entry_frame(lm_elab *e, const lm_file *file) {
   el_frame *f = LM_NEW(e->a, el_frame);
-  *f = (el_frame){.file = file, .real = K_REAL};
+  *f = (el_frame){
+      .file = file,
+      .real = K_REAL,
+  };
   e->frame = f;
   return f;
 }
@@ -33,7 +36,10 @@ lm_entry lm_entry_begin(lm_elab *e, lm_func_key key, int64_t rows, int64_t seq, 
   el_axes axes = {0};
   el_axes_push(e, &axes, x.b);
   el_axes_push(e, &axes, x.t);
-  e->b = (lm_builder){.m = e->m, .at = x.f->body};
+  e->b = (lm_builder){
+      .m = e->m,
+      .at = x.f->body,
+  };
   e->mode = mode;
   e->memo = NULL;
   e->draws = NULL;

@@ -246,7 +246,10 @@ static el_inst *instantiate(lm_elab *e, const lm_recipe *r) {
   el_inst_site where = {.decl = r->model.target, .path = LM_SYM(e->c, "")};
   // a temporary function holds the operations of arguments and dims
   lm_func *temporary = lm_func_add(e->m, LM_SYM(e->c, "instances"));
-  e->b = (lm_builder){.m = e->m, .at = temporary->body};
+  e->b = (lm_builder){
+      .m = e->m,
+      .at = temporary->body,
+  };
   el_inst *model = el_inst_make(e, call, r->model.file, &where);
   if (model && !model->broken) {
     el_sites_edit(e, model);
@@ -268,7 +271,10 @@ static bool roles_find(lm_elab *e, const lm_recipe *r, const lm_lower_options *o
   lm_elab *plain = lm_elab_create(e->c, e->prog, lm_module_create(e->c));
   lm_lowered unused = {.m = plain->m};
   plain->edits = LM_NEW(e->a, el_edits);
-  *plain->edits = (el_edits){.records = true, .has_adapters = true};
+  *plain->edits = (el_edits){
+      .records = true,
+      .has_adapters = true,
+  };
   if (e->edits) {
     plain->edits->replaced = e->edits->replaced;
     plain->edits->n_replaced = e->edits->n_replaced;
@@ -472,7 +478,10 @@ static void check_block(lm_elab *e, const lm_file *file, ast_decl *d) {
 }
 
 static void check_instance(lm_elab *e, lm_decl_ref ref) {
-  lm_recipe r = {.loc = ref.decl->loc, .model = lm_recipe_model_of(e->c, e->prog, ref)};
+  lm_recipe r = {
+      .loc = ref.decl->loc,
+      .model = lm_recipe_model_of(e->c, e->prog, ref),
+  };
   if (ref.decl->items.n) {
     r.edits = &ref.decl->items;
     r.edits_file = ref.file;

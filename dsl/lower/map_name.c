@@ -86,7 +86,10 @@ static const char *read_braces(lm_elab *e, const ast_expr *name, reader *r, size
 }
 
 const char *lm_map_number(lm_elab *e, const ast_expr *name, const lm_match *match) {
-  reader r = {.at = name->text, .match = match};
+  reader r = {
+      .at = name->text,
+      .match = match,
+  };
   const char *out = "";
   while (*r.at) {
     size_t plain = strcspn(r.at, "#{");

@@ -313,7 +313,10 @@ static bool values_update(updater *u, const use *x, const lm_global *g, const lm
   if (!lm_update_body(u, x, g, m, &axes, new))
     return false;
   if (u->task == UPDATE) {
-    lm_master_draw draw = {.name = g->name, .step = u->step_number};
+    lm_master_draw draw = {
+        .name = g->name,
+        .step = u->step_number,
+    };
     if (own.dtype == LM_BF16)
       draw.instance = instance_of(u, g, at, index);
     update_encode(u, x, moments, new, old, stored, &draw, out);

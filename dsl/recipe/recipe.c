@@ -47,7 +47,10 @@ static void apply_value(lm_resolver *R, lm_settings *s, const char *option, cons
   ast_name name = {LM_SYM(R->c, key), {0}};
   ast_item *item = LM_NEW(R->c->arena, ast_item);
   lm_settings_layer layer = {R->set_file, option, false};
-  *item = (ast_item){.kind = IT_SET, .expr = value};
+  *item = (ast_item){
+      .kind = IT_SET,
+      .expr = value,
+  };
   LM_PUSH(R->c->arena, item->path.v, item->path.n, item->path.cap) = name;
   lm_settings_apply(R, s, "recipe", &(ast_items){&item, 1, 1}, &layer);
 }
@@ -90,8 +93,10 @@ static ast_expr *mode_expr(lm_resolver *R, const char *mode) {
                                    .a = callee,
                                    .height = 2,
                                });
-  LM_PUSH(R->c->arena, call->args, call->n_args, call->cap_args) =
-      (ast_arg){.kind = ARG_POS, .expr = name};
+  LM_PUSH(R->c->arena, call->args, call->n_args, call->cap_args) = (ast_arg){
+      .kind = ARG_POS,
+      .expr = name,
+  };
   return call;
 }
 
@@ -337,7 +342,10 @@ static lm_setting default_setting(const lm_recipe *r, const lm_schema_key *key) 
   const ast_expr *value =
       lm_parse_item(r->c, "default", lm_arena_printf(r->c->arena, "x = %s", key->default_text))
           ->expr;
-  lm_setting s = {.key = key, .value = value};
+  lm_setting s = {
+      .key = key,
+      .value = value,
+  };
   for (uint32_t i = 0; value->kind == EX_CALL && i < value->n_args; i++) {
     const ast_arg *a = &value->args[i];
     const char *name = a->kind == ARG_NAMED ? a->name : lm_form_param(key, value, i);

@@ -53,7 +53,10 @@ void lm_settings_set(lm_resolver *R, lm_settings *s, const char *section, const 
 }
 
 lm_resolver lm_resolver_new(lm_ctx *c, const lm_program *p, const ast_decl *decl) {
-  lm_resolver R = {.c = c, .p = (lm_program *)p};
+  lm_resolver R = {
+      .c = c,
+      .p = (lm_program *)p,
+  };
   R.r = LM_NEW(c->arena, lm_recipe);
   R.set_file = LM_NEW(c->arena, lm_file);
   *R.set_file = *p->files[0];

@@ -197,7 +197,10 @@ ast_file *lm_parse_path(lm_ctx *c, const char *path, lm_loc import_at) {
 }
 
 ast_item *lm_parse_item(lm_ctx *c, const char *path, const char *text) {
-  lm_parser ps = {.ctx = c, .source = lm_source_add(c, path, text, strlen(text))};
+  lm_parser ps = {
+      .ctx = c,
+      .source = lm_source_add(c, path, text, strlen(text)),
+  };
   ast_parse(&ps, true);
   return ps.item ? ps.item : lm_item_new(&ps, IT_ERROR, (ast_name){0});
 }

@@ -303,7 +303,10 @@ static void report_unclosed(struct lm_layout *t, const token *n) {
 // ---- one token, with inserted tokens
 
 static token insert_token(struct lm_layout *t, int kind, lm_loc at) {
-  token k = {.kind = kind, .loc = at};
+  token k = {
+      .kind = kind,
+      .loc = at,
+  };
   t->last = kind;
   t->current = t->next;
   t->current_origin = INSERTED;

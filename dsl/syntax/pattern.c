@@ -176,7 +176,10 @@ static bool visit_keep(walk *w, size_t n) {
 }
 
 const char **lm_pattern_expand(lm_ctx *c, const char *pattern, int *n) {
-  walk w = {.visit = visit_keep, .ctx = c};
+  walk w = {
+      .visit = visit_keep,
+      .ctx = c,
+  };
   walk_expansions(&w, without_at(pattern), 0);
   *n = (int)w.n_list;
   return w.list;

@@ -289,7 +289,10 @@ static lm_file *file_load(loader *l, const char *path, const char *key,
 lm_program *lm_library_load(lm_ctx *c) {
   lm_program *p = LM_NEW(c->arena, lm_program);
   p->c = c;
-  loader l = {.p = p, .c = c};
+  loader l = {
+      .p = p,
+      .c = c,
+  };
   for (const struct lm_embedded *e = lm_stdlib; e->path; e++)
     load_std(&l, module_name(c->arena, e), (lm_loc){0}, true);
   return p;

@@ -319,7 +319,10 @@ static void start_check(lm_control *c) {
 
 static int polled(const lm_control *c, struct pollfd *fds) {
   int n = 0;
-  fds[n++] = (struct pollfd){.fd = c->wake, .events = POLLIN};
+  fds[n++] = (struct pollfd){
+      .fd = c->wake,
+      .events = POLLIN,
+  };
   for (int i = 0; i < c->n_peers; i++)
     fds[n++] = (struct pollfd){.fd = c->peers[i].wire.fd,
                                .events = (short)(POLLIN | (c->peers[i].wire.out.n ? POLLOUT : 0))};

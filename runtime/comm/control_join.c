@@ -151,7 +151,10 @@ static lm_status all_accept(lm_control *c) {
   lobby l = {0};
   lm_status s = NULL;
   while (joined_count(c) < c->size && !s) {
-    struct pollfd p = {.fd = c->listener, .events = POLLIN};
+    struct pollfd p = {
+        .fd = c->listener,
+        .events = POLLIN,
+    };
     poll(&p, 1, l.n ? 1 : RETRY_MS);
     int fd = accept4(c->listener, NULL, NULL, SOCK_CLOEXEC);
     if (fd >= 0)
@@ -203,14 +206,20 @@ static lm_status first_join(lm_control *c) {
 
 // One attempt, of at most two seconds; -1.
 static int connect_once(const char *host, int port) {
-  struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+  struct sockaddr_in a = {
+      .sin_family = AF_INET,
+      .sin_port = htons((uint16_t)port),
+  };
   int error = 0, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   socklen_t n = sizeof error;
   if (fd < 0 || inet_pton(AF_INET, host, &a.sin_addr) != 1)
     error = EINVAL;
   else if (connect(fd, (struct sockaddr *)&a, sizeof a) && errno != EINPROGRESS)
     error = errno;
-  struct pollfd p = {.fd = fd, .events = POLLOUT};
+  struct pollfd p = {
+      .fd = fd,
+      .events = POLLOUT,
+  };
   if (!error && (poll(&p, 1, 2000) != 1 || getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &n)))
     error = ETIMEDOUT;
   if (!error)
@@ -225,7 +234,10 @@ static bool welcome_take(lm_control *c, lm_wire *w, bool *lost) {
   size_t bytes = sizeof *c->members * (size_t)c->size;
   lm_frame f;
   bool bad;
-  struct pollfd p = {.fd = w->fd, .events = POLLIN};
+  struct pollfd p = {
+      .fd = w->fd,
+      .events = POLLIN,
+  };
   poll(&p, 1, RETRY_MS);
   *lost = !lm_wire_receive(w);
   if (!lm_wire_next(w, &f, &bad)) {

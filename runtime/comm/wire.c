@@ -11,7 +11,10 @@
 
 void lm_wire_open(lm_wire *w, int fd, size_t bytes_max) {
   int on = 1;
-  *w = (lm_wire){.fd = fd, .bytes_max = bytes_max};
+  *w = (lm_wire){
+      .fd = fd,
+      .bytes_max = bytes_max,
+  };
   fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }

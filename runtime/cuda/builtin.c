@@ -113,7 +113,10 @@ typedef struct move_args {
 
 // Drops dims of size 1 and merges adjacent dims whose strides permit it.
 static nest nest_make(const lm_plan_move *m, const int64_t *var) {
-  nest x = {.element = m->element, .n = 1};
+  nest x = {
+      .element = m->element,
+      .n = 1,
+  };
   for (int i = 0; i < m->rank; i++) {
     dim d = {lm_plan_extent_value(&m->dim[i].size, var), m->dim[i].from, m->dim[i].to};
     x.n *= d.size;
@@ -261,7 +264,10 @@ static uint8_t scalar_type(const lm_plan_port *p) {
 
 lm_status lm_cuda_totals_add(const lm_cuda_builtins *b, const lm_plan_func *f, lm_cuda_address io,
                              lm_cuda_address totals, bool first) {
-  tally_args a = {.n = LM_TOTALS_MAX, .first = first};
+  tally_args a = {
+      .n = LM_TOTALS_MAX,
+      .first = first,
+  };
   for (int i = 0; i < f->n_out; i++) {
     a.at[i] = f->out[i].buf.offset;
     a.type[i] = scalar_type(&f->out[i]);

@@ -442,14 +442,20 @@ static lm_status compile(compiler *c) {
 lm_status lm_cuda_compile(const lm_plan *plan, const lm_cuda_compile_options *o,
                           lm_cuda_code *out) {
   double start = lm_now();
-  *out = (lm_cuda_code){.arena = lm_arena_create(), .n_kernels = plan->n_kernels};
+  *out = (lm_cuda_code){
+      .arena = lm_arena_create(),
+      .n_kernels = plan->n_kernels,
+  };
   out->kernels = LM_NEW_N(out->arena, lm_cuda_kernel, plan->n_kernels + 1);
   compiler c = {.plan = plan,
                 .o = o,
                 .out = out,
                 .source = LM_NEW_N(out->arena, const char *, plan->n_kernels + 1),
                 .name = LM_NEW_N(out->arena, const char *, plan->n_kernels + 1),
-                .cache = {.fd = -1, .shared_fd = -1}};
+                .cache = {
+                    .fd = -1,
+                    .shared_fd = -1,
+                }};
   c.narrow = o->narrow ? o->narrow : lm_cuda_narrow_find(plan, out->arena);
   lm_status s = compile(&c);
   lm_cache_close(&c.cache);

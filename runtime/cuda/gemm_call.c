@@ -391,7 +391,10 @@ static lm_status entry_find(lm_cuda_gemms *g, const lm_cuda_call *x, const key *
     *out = &g->entries[g->slots[slot] - 1];
     return NULL;
   }
-  entry e = {.hash = hash, .k = *k};
+  entry e = {
+      .hash = hash,
+      .k = *k,
+  };
   lm_status s = entry_fill(g, x, &e);
   if (s) {
     entry_free(g, &e);

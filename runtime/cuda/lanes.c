@@ -20,7 +20,10 @@ static lm_status event_make(const lm_cuda_driver *d, void **out) {
 lm_status lm_cuda_lanes_open(lm_cuda_lanes *l, const lm_plan *plan, const lm_cuda_driver *d,
                              void *main) {
   int n = handles_of(plan);
-  *l = (lm_cuda_lanes){.driver = d, .main = main};
+  *l = (lm_cuda_lanes){
+      .driver = d,
+      .main = main,
+  };
   if (!n)
     return NULL;
   for (int i = 0; i < LM_CUDA_LANES; i++)

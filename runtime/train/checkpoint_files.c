@@ -71,7 +71,10 @@ static int64_t bytes_of(const lm_st_tensor *t) {
 
 // The file of the tensors of l from index `first` on.
 static lm_checkpoint_file file_cut(const lm_checkpoint_tensors *l, size_t first, int64_t max) {
-  lm_checkpoint_file f = {.tensors = {.of = l->of + first, .planned = l->planned + first}};
+  lm_checkpoint_file f = {.tensors = {
+                              .of = l->of + first,
+                              .planned = l->planned + first,
+                          }};
   for (size_t i = first; i < l->n; i++) {
     if (i > first && f.bytes + bytes_of(&l->of[i]) > max)
       break;

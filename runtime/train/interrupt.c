@@ -17,7 +17,10 @@ static const int SIGNALS[LM_INTERRUPTS] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 
 // nohup ignores SIGHUP; keep it ignored.
 void lm_interrupts_catch(lm_interrupts *out) {
-  struct sigaction a = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+  struct sigaction a = {
+      .sa_handler = on_signal,
+      .sa_flags = SA_RESTART,
+  };
   sigemptyset(&a.sa_mask);
   interrupted = 0;
   for (int i = 0; i < LM_INTERRUPTS; i++) {

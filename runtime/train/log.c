@@ -24,7 +24,10 @@ static lm_status files_open(lm_run_log *l, int64_t step) {
 lm_status lm_run_log_open(const char *dir, int64_t step, lm_run_log **out) {
   lm_arena *a = lm_arena_create();
   lm_run_log *l = LM_NEW(a, lm_run_log);
-  *l = (lm_run_log){.arena = a, .dir = lm_arena_strndup(a, dir, strlen(dir))};
+  *l = (lm_run_log){
+      .arena = a,
+      .dir = lm_arena_strndup(a, dir, strlen(dir)),
+  };
   lm_status s = files_open(l, step);
   if (s)
     lm_run_log_close(l);

@@ -70,7 +70,10 @@ static lm_status run_hash(void *user, const lm_tensor_run *r) {
 
 // Hashes the parameters that are divided along `set`.
 static lm_status params_hash(lm_exec *e, const lm_plan *plan, lm_mesh_set set, uint64_t *out) {
-  hashing h = {.e = e, .piece = lm_alloc(PIECE)};
+  hashing h = {
+      .e = e,
+      .piece = lm_alloc(PIECE),
+  };
   lm_status s = NULL;
   for (int i = 0; i < plan->n_params && !s; i++) {
     const lm_plan_param *x = &plan->params[i];

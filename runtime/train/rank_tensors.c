@@ -74,7 +74,10 @@ static lm_status part_exchange(const range *r, lm_coll_kind kind, int peer, int6
 }
 
 static lm_status part_send(const range *r, int to, int64_t n) {
-  packing p = {.r = r, .packed = lm_alloc((size_t)(n * unit_of(r)))};
+  packing p = {
+      .r = r,
+      .packed = lm_alloc((size_t)(n * unit_of(r))),
+  };
   lm_status s = lm_tensor_runs(r->t->plan, r->x, r->first, r->n, run_pack, &p);
   if (!s)
     s = part_exchange(r, LM_COLL_SEND, to, n, p.packed);
@@ -84,7 +87,11 @@ static lm_status part_send(const range *r, int to, int64_t n) {
 
 static lm_status part_receive(const range *r, int from, const lm_plan *plan, int64_t n,
                               void *whole) {
-  packing p = {.r = r, .whole = whole, .packed = lm_alloc((size_t)(n * unit_of(r)))};
+  packing p = {
+      .r = r,
+      .whole = whole,
+      .packed = lm_alloc((size_t)(n * unit_of(r))),
+  };
   lm_status s = part_exchange(r, LM_COLL_RECEIVE, from, n, p.packed);
   if (!s)
     s = lm_tensor_runs(plan, r->x, r->first, r->n, run_unpack, &p);
