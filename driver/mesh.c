@@ -38,7 +38,8 @@ static const char *positions_of(const lm_module *m) {
 
 // True if the ranks along the axis get other rows of a call.
 static bool divides_rows(const lm_recipe_parallel *p, const char *axis) {
-  return !strcmp(axis, "dp") || !strcmp(axis, "fsdp") || (!strcmp(axis, "pp") && !p->one_f_one_b);
+  return !strcmp(axis, "dp") || !strcmp(axis, "fsdp") || !strcmp(axis, "ep") ||
+         (!strcmp(axis, "pp") && !p->one_f_one_b);
 }
 
 static lm_mesh_axis axis_make(const lm_compiled *c, int k) {
@@ -53,6 +54,7 @@ static lm_mesh_axis axis_make(const lm_compiled *c, int k) {
       .pipeline = stages ? c->spec.run.pipeline : 0,
       .schedule = stages && p->one_f_one_b ? LM_SCHEDULE_ONE_F_ONE_B : LM_SCHEDULE_GPIPE,
       .positions = !strcmp(p->axis[k].name, "cp"),
+      .experts = !strcmp(p->axis[k].name, "ep"),
       .ring = p->ring && !strcmp(p->axis[k].name, "cp"),
       .zero = p->axis[k].zero,
       .loc = p->loc,
@@ -117,6 +119,8 @@ lm_status lm_mesh_make(const lm_compiled *c) {
     *a = axis_make(c, m->mesh.n);
     if (a->zero)
       small_keep(m, a->size);
+    if (a->experts && c->spec.target.kind != LM_TARGET_CPU)
+      LM_REPORT(c->project->ctx, p->loc, E257, "ep on a GPU");
     if (a->rows || a->positions || a->pipeline || a->n_shard)
       continue;
     lm_diag *d = LM_REPORT(c->project->ctx, p->loc, E258, a->name, a->size, a->name);

@@ -21,10 +21,18 @@ static int own_of(const lm_plan *p, int group) {
   return group ? p->mesh.axis[group - 1].at : rank;
 }
 
-// Adds the messages that the rank sends in one execution.
-static void messages_count(const lm_plan *p, const lm_plan_comm *c, int64_t *messages,
+// The rows that a rank has before or after an exchange, when none has more than its points.
+static int64_t rows_sent(const lm_plan_step *s) {
+  int64_t from = s->bufs[0].bytes, to = s->bufs[s->n_read].bytes;
+  return (from < to ? from : to) / (s->comm->count * lm_dtype_bytes(s->comm->dtype));
+}
+
+// Adds the messages that the rank sends in one execution: of an exchange of rows, if it sends as
+// many rows to each rank.
+static void messages_count(const lm_plan *p, const lm_plan_step *s, int64_t *messages,
                            int64_t *bytes) {
   static char memory; // is neither read nor written
+  const lm_plan_comm *c = s->comm;
   int ranks = ranks_of(p, c->group);
   lm_exchange x = {.coll = {.kind = c->kind,
                             .op = c->op,
@@ -38,6 +46,10 @@ static void messages_count(const lm_plan *p, const lm_plan_comm *c, int64_t *mes
                    .room = LM_EXCHANGE_ROOM,
                    .workspace = (uint8_t *)&memory};
   lm_message *list = lm_calloc((size_t)ranks * 2, sizeof *list);
+  int32_t *even = lm_calloc((size_t)ranks, sizeof *even);
+  x.coll.send = x.coll.receive = even;
+  for (int i = 0; c->kind == LM_COLL_EXCHANGE_ROWS && i < ranks; i++)
+    even[i] = (int32_t)(rows_sent(s) / ranks);
   lm_exchange_round(&x);
   do {
     int n = lm_exchange_messages(&x, list);
@@ -47,6 +59,7 @@ static void messages_count(const lm_plan *p, const lm_plan_comm *c, int64_t *mes
     }
   } while (lm_exchange_next(&x));
   lm_free(list);
+  lm_free(even);
 }
 
 // ---- rows
@@ -73,7 +86,7 @@ static void func_add(lm_arena *a, lm_rank_rows *rows, const lm_cost_call *call) 
       continue;
     lm_rank_row *x = row_of(a, rows, &f->steps[i]);
     int64_t times = call->calls * lm_plan_step_times(f, i), messages = 0, bytes = 0;
-    messages_count(rows->plan, x->comm, &messages, &bytes);
+    messages_count(rows->plan, &f->steps[i], &messages, &bytes);
     x->times += times;
     x->messages += times * messages;
     x->bytes += times * bytes;

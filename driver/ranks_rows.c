@@ -12,7 +12,7 @@ static int64_t divisor_below(int64_t n, int64_t x) {
 
 // "dp * fsdp": the axes of the mesh that divide the rows of a micro-batch.
 static const char *axes_of_parts(const lm_session *s) {
-  static const char *const axes[] = {"dp", "fsdp", "pp"};
+  static const char *const axes[] = {"dp", "fsdp", "pp", "ep"};
   const lm_recipe *r = s->project.recipe;
   const char *out = NULL;
   for (size_t k = 0; k < LM_COUNT(axes); k++) {

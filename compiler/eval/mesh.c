@@ -101,6 +101,31 @@ static void exchange(lm_eval *const *rank, group g, const lm_op *op, lm_tensor *
   }
 }
 
+static int64_t sum_before(const lm_tensor *counts, int n) {
+  int64_t sum = 0;
+  for (int i = 0; i < n; i++)
+    sum += (int64_t)counts->v[i];
+  return sum;
+}
+
+// The rows of each member for this one, in the order of the ranks.
+static void rows_exchange(lm_eval *const *rank, group g, const lm_op *op, lm_tensor *out) {
+  int64_t row = out->n / lm_axis_size(rank[0]->m, op->attr.to[0]);
+  int64_t to = 0;
+  for (int k = 0; k < g.size; k++) {
+    lm_eval *e = rank[member(g, k)];
+    const lm_tensor *x = of(e, op->in[0]), *send = of(e, op->in[1]);
+    int64_t from = sum_before(send, g.own) * row;
+    int64_t n = (int64_t)send->v[g.own] * row;
+    if (n < 0 || from < 0 || from + n > x->n || to + n > out->n) {
+      rank[0]->failed = lm_fail(LM_BUG_STATUS, "exchange_rows: rows that are not there");
+      return;
+    }
+    memcpy(out->v + to, x->v + from, (size_t)n * sizeof *x->v);
+    to += n;
+  }
+}
+
 static void collective(lm_eval *const *rank, int r, const lm_op *op, lm_tensor *out) {
   const lm_module *m = rank[0]->m;
   group g = group_of(m, r, op->attr.mesh);
@@ -134,6 +159,11 @@ static void collective(lm_eval *const *rank, int r, const lm_op *op, lm_tensor *
     *out = lm_eval_part(m, r, x, op->out[0]->type);
     break;
   case LM_OP_ALL_TO_ALL: exchange(rank, g, op, out); break;
+  case LM_OP_EXCHANGE_COUNTS:
+    for (int k = 0; k < g.size; k++)
+      out->v[k] = of(rank[member(g, k)], op->in[0])->v[g.own];
+    break;
+  case LM_OP_EXCHANGE_ROWS: rows_exchange(rank, g, op, out); break;
   default: gather(rank, g, op, out); break;
   }
 }

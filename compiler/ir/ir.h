@@ -69,6 +69,8 @@ typedef struct lm_mesh_axis {
   // at a time, and the arguments of the losses are whole.
   int pipeline;
   lm_pipe_schedule schedule;
+  // The axes along which `grouped_dot` has experts are divided.
+  bool experts;
   // Of `positions`: attention passes blocks of keys and values from rank to rank (pass `ring`).
   bool ring;
   // The axes to divide, by name without a suffix ("g" for "g" and "g.1"), in order of preference;

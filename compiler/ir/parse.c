@@ -95,7 +95,7 @@ static bool mesh_pipeline(parser *p, lm_mesh_axis *a) {
   return true;
 }
 
-// mesh dp = 2 rows zero 1, pp = 2 rows pipeline 4, cp = 2 positions ring, tp = 4 shard(g, ff)
+// mesh dp = 2 rows zero 1, cp = 2 positions ring, ep = 4 rows experts, tp = 4 shard(g, ff)
 static bool mesh(parser *p) {
   int64_t ranks = 1;
   if (p->m->mesh.n || p->m->n_axes > 1)
@@ -120,6 +120,7 @@ static bool mesh(parser *p) {
     a->rows = lmir_opt_word(p, "rows");
     a->positions = lmir_opt_word(p, "positions");
     a->ring = a->positions && lmir_opt_word(p, "ring");
+    a->experts = lmir_opt_word(p, "experts");
     if (!mesh_pipeline(p, a) || !mesh_shard(p, a) || !mesh_zero(p, a))
       return false;
   } while (lmir_opt(p, ','));

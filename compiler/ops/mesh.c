@@ -13,6 +13,8 @@
 //   %s = part %x over(tp) (g) -> (g@tp)                     a part of an equal value
 //   %c = all_to_all %s over(tp) (g@tp, h) -> (g, h@tp)      parts along another axis
 //   %n = ring_shift %x over(cp) [1]                         of the previous rank
+//   %c = exchange_counts %s over(ep)                        an int of each rank, for this one
+//   %y = exchange_rows %x, %s, %c over(ep) (n@ep) -> (r@ep) rows by counts
 //   %r = rank over(tp)                                      0, 1, …
 #include "compiler/ops/ops.h"
 
@@ -80,4 +82,30 @@ bool shape_all_to_all(const lm_module *m, const lm_op *op, lm_type *out, lm_buf 
   *out = op->in[0]->type;
   return axes_paired(op, 2, why) && exchange(m, op, a->axes[0], a->to[0], false, out, why) &&
          exchange(m, op, a->axes[1], a->to[1], true, out, why);
+}
+
+// int, with one element for each rank.
+static bool counts_ranks(const lm_module *m, const lm_op *op, lm_type t) {
+  return t.dtype == LM_INT && t.rank == 1 && !m->axes[t.axis[0]].dyn &&
+         lm_axis_size(m, t.axis[0]) == m->mesh.axis[op->attr.mesh - 1].size;
+}
+
+bool shape_exchange_counts(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
+  *out = op->in[0]->type;
+  return counts_ranks(m, op, *out) || lm_why(why, "needs one int for each rank");
+}
+
+bool shape_exchange_rows(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
+  const lm_attr *a = &op->attr;
+  *out = op->in[0]->type;
+  if (a->n_axes != 1 || a->n_to != 1 || m->axes[a->axes[0]].mesh != a->mesh ||
+      m->axes[a->to[0]].mesh != a->mesh)
+    return lm_why(why, "needs two axes that %s divides", m->mesh.axis[a->mesh - 1].name);
+  if (!out->rank || out->axis[0] != a->axes[0] || lm_type_find(*out, a->to[0]) >= 0)
+    return lm_why(why, "%s is not the first axis, or the result has an axis twice",
+                  lm_axis_name(m, a->axes[0]));
+  if (!counts_ranks(m, op, op->in[1]->type) || !counts_ranks(m, op, op->in[2]->type))
+    return lm_why(why, "needs one int for each rank, twice");
+  out->axis[0] = a->to[0];
+  return true;
 }

@@ -64,6 +64,24 @@ void vjp_all_to_all(lm_grad *g, lm_op *op) {
   lm_grad_add(g, op->in[0], lm_emit(g->b, LM_OP_ALL_TO_ALL, &gz, 1, &b, NULL));
 }
 
+// Every row goes back to where it came from.
+void vjp_exchange_rows(lm_grad *g, lm_op *op) {
+  const lm_attr *a = &op->attr;
+  lm_attr b = {
+      .mesh = a->mesh,
+      .axes = {a->to[0]},
+      .n_axes = 1,
+      .to = {a->axes[0]},
+      .n_to = 1,
+  };
+  lm_value *in[] = {
+      lm_grad_of(g, op->out[0]),
+      lm_grad_value(g, op->in[2]),
+      lm_grad_value(g, op->in[1]),
+  };
+  lm_grad_add(g, op->in[0], lm_emit(g->b, LM_OP_EXCHANGE_ROWS, in, LM_COUNT(in), &b, NULL));
+}
+
 void vjp_ring_shift(lm_grad *g, lm_op *op) {
   lm_attr b = {.mesh = op->attr.mesh, .imm = {-op->attr.imm[0]}, .n_imm = 1};
   lm_value *gz = lm_grad_of(g, op->out[0]);

@@ -208,7 +208,8 @@ static lm_mesh_state collective(analysis *a, const lm_op *op) {
   bool any = s == LM_MESH_ZERO || s == LM_MESH_LOCAL || s == LM_MESH_UNKNOWN;
   bool equal = any || s == LM_MESH_EQUAL;
   switch (op->code) {
-  case LM_OP_RANK: return LM_MESH_LOCAL;
+  case LM_OP_RANK:
+  case LM_OP_EXCHANGE_COUNTS: return LM_MESH_LOCAL;
   case LM_OP_FAN:
     return equal || s == LM_MESH_WHOLE ? entered(a, op)
                                        : mistake(a, op, "needs a value that is equal on all ranks");

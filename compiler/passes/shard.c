@@ -331,7 +331,9 @@ enum {
 };
 
 static int order_of(const lm_mesh_axis *by) {
-  return !divides_batch(by) ? LAST : by->rows && by->n_shard ? DATA_AND_EXPERTS : DATA;
+  return !divides_batch(by)                         ? LAST
+         : by->rows && (by->n_shard || by->experts) ? DATA_AND_EXPERTS
+                                                    : DATA;
 }
 
 static void choose(lm_shard *s, lm_func *f) {
@@ -421,20 +423,24 @@ static bool axis_divide(lm_module *m, int mesh) {
   s.rows = lm_calloc((size_t)m->n_axes * 2 + 1, 1);
   s.experts = lm_calloc((size_t)m->n_axes * 2 + 1, 1);
   s.all_rows = lm_calloc((size_t)m->n_axes * 2 + 1, sizeof *s.all_rows);
+  s.received = lm_calloc((size_t)m->n_axes * 2 + 1, sizeof *s.received);
   s.expert_weights = lm_calloc((size_t)m->n_globals + 1, 1);
   bool ok = lm_shard_list(m, by, s.order);
   if (ok && by->size > 1) {
     lm_shard_route_find(&s);
-    ok = (!by->pipeline || lm_shard_repetitions_find(&s)) && funcs_divide(&s) && !s.failed;
+    ok = !s.failed && (!by->pipeline || lm_shard_repetitions_find(&s)) && funcs_divide(&s) &&
+         !s.failed;
     if (ok && globals_divide(&s))
       lm_shard_norm(m, mesh);
   }
   by->n_shard = 0;
+  by->experts = false;
   lm_free(s.order);
   lm_free(s.stacks);
   lm_free(s.rows);
   lm_free(s.experts);
   lm_free(s.all_rows);
+  lm_free(s.received);
   lm_free(s.expert_weights);
   return ok;
 }
@@ -474,12 +480,18 @@ static bool can_run(const lm_module *m) {
   return !found && !(routes && pipeline_of(m));
 }
 
+// True if axis k of the mesh has not divided yet.
+static bool divides_now(const lm_module *m, int k) {
+  const lm_mesh_axis *by = &m->mesh.axis[k - 1];
+  return by->n_shard || by->schedule || by->experts || lm_shard_batch(m, k);
+}
+
 bool lm_pass_shard(lm_module *m, const lm_pass_env *env) {
   bool ok = !m->mesh.n || can_run(m);
   for (int order = DATA; order <= LAST; order++)
     for (int k = 1; k <= m->mesh.n && ok; k++) {
       const lm_mesh_axis *by = &m->mesh.axis[k - 1];
-      if (order_of(by) == order && (by->n_shard || by->schedule || lm_shard_batch(m, k)))
+      if (order_of(by) == order && divides_now(m, k))
         ok = axis_divide(m, k);
     }
   for (int k = 1; k <= m->mesh.n && ok; k++)

@@ -40,9 +40,12 @@ typedef struct lm_shard_value {
 
 // The rows of a rank's own experts, in a function.
 typedef struct lm_shard_own {
-  lm_value *inverse; // of group_order: int, with the axes of the points
-  lm_value *counts;  // the rows of each expert: int[E@tp]
-  lm_value *valid;   // bool[rows@tp]: the row is one of them
+  lm_value *order;   // int[rows@ep]
+  lm_value *inverse; // int, with the axes of the points, or of the received rows
+  lm_value *counts;  // the rows of each expert: int[E@ep]
+  lm_value *valid;   // bool[rows@ep]: the row is one of them
+  // Where ranks have different points: the rows that this rank sends to each rank, and receives.
+  lm_value *send, *receive;
 } lm_shard_own;
 
 // The loop of a function over the instances of a block that are the stages of a pipeline.
@@ -68,9 +71,9 @@ typedef struct lm_shard {
   uint8_t *stacks;        // by axis: counts instances that are the stages of a pipeline
   // Of routing (shard_route.c), by axis: how rows that group_order sorts are divided, 0 if they are
   // not; it is divided and counts experts; of rows that are divided by experts, the axis whose part
-  // a rank has. By global: matrices of experts that are divided.
+  // a rank has, sorted, and as it receives them. By global: matrices of experts that are divided.
   uint8_t *rows, *experts;
-  lm_axis *all_rows;
+  lm_axis *all_rows, *received;
   uint8_t *expert_weights;
   bool failed; // an error was reported
   lm_shard_repetition *repetitions;
@@ -160,7 +163,10 @@ void lm_shard_route_find(lm_shard *s);
 // axis of its result that a becomes, 0 if the result lacks it.
 bool lm_shard_route_divides(const lm_shard *s, const lm_op *op, lm_axis a);
 lm_axis lm_shard_route_along(const lm_op *op, lm_axis a);
-// The axis of rows that an operation of routing has divided by experts; 0: it has none.
+// True if ranks with different points exchange the rows that op sorts or moves, by experts.
+bool lm_shard_route_exchanges(const lm_shard *s, const lm_op *op);
+// The axis of rows along which the result of an operation of routing is divided, by experts; 0:
+// none.
 lm_axis lm_shard_route_experts(const lm_shard *s, const lm_op *op);
 // True if an operation that is none of routing may be divided along the rows n.
 bool lm_shard_rows_divide(const lm_shard *s, const lm_op *op, lm_axis n);

@@ -222,6 +222,7 @@ bool lm_shard_keeps_partial(const lm_shard *s, const lm_op *op) {
   case LM_OP_SUM:
   case LM_OP_GROUP_ROWS:
   case LM_OP_UNGROUP_ROWS:
+  case LM_OP_EXCHANGE_ROWS:
   case LM_OP_PERMUTE: return partial(s, in[0]);
   case LM_OP_MUL:
     return (partial(s, in[0]) && is_number(s, in[1])) || (partial(s, in[1]) && is_number(s, in[0]));

@@ -9,10 +9,15 @@ static lm_shard_value *of(const lm_shard *s, const lm_value *v) {
 
 // ---- operations, by points
 
-static void axis_replace(const lm_shard *s, lm_axis *axes, int n, lm_axis a) {
-  for (int i = 0; a && i < n; i++)
+static void axis_replace(lm_axis *axes, int n, lm_axis a, lm_axis part) {
+  for (int i = 0; i < n; i++)
     if (axes[i] == a)
-      axes[i] = lm_shard_part(s, a);
+      axes[i] = part;
+}
+
+static void attr_replace(lm_op *op, lm_axis a, lm_axis part) {
+  axis_replace(op->attr.axes, op->attr.n_axes, a, part);
+  axis_replace(op->attr.to, op->attr.n_to, a, part);
 }
 
 // The counts of the rank's own ids: the value whose sum over the ranks is `counts`.
@@ -25,9 +30,14 @@ static void need_factor(lm_shard *s, lm_op *op, uint32_t i, lm_axis a) {
   lm_shard_need(s, op, i, has ? LM_FORM_PARTS : LM_FORM_TERMS, has ? a : 0);
 }
 
+// The part of the rows n whose points a rank has.
+static lm_axis points_part(const lm_shard *s, lm_axis n) {
+  return lm_axis_part(s->m, n, s->mesh);
+}
+
 static void by_points(lm_shard *s, lm_op *op, lm_axis a) {
   lm_axis n = lm_shard_rows_of(op);
-  lm_axis along = lm_shard_along(s, op, a, 0);
+  lm_axis along = lm_shard_route_along(op, a);
   bool own = op->code == LM_OP_GROUPED_DOT ? a == n : lm_shard_has_point(op, a);
   bool sorts = op->code == LM_OP_GROUP_ORDER || op->code == LM_OP_GROUP_INVERSE;
   bool moves = op->code == LM_OP_GROUP_ROWS || op->code == LM_OP_UNGROUP_ROWS;
@@ -40,22 +50,67 @@ static void by_points(lm_shard *s, lm_op *op, lm_axis a) {
       need_factor(s, op, i, n);
     else
       need_factor(s, op, i, a);
-  axis_replace(s, op->attr.axes, op->attr.n_axes, a);
-  axis_replace(s, op->attr.to, op->attr.n_to, a);
-  if (own && n) {
-    axis_replace(s, op->attr.axes, op->attr.n_axes, n);
-    axis_replace(s, op->attr.to, op->attr.n_to, n);
-  }
-  op->out[0]->type = lm_shard_divided(s, op->out[0]->type, along);
+  attr_replace(op, a, lm_shard_part(s, a));
+  if (own && n)
+    attr_replace(op, n, points_part(s, n));
+  if (along)
+    axis_replace(op->out[0]->type.axis, op->out[0]->type.rank, along,
+                 own && along == n ? points_part(s, n) : lm_shard_part(s, along));
 }
 
-// ---- operations, by experts
+// ---- the rows of a rank's experts
+
+// Positions the builder in the region of op.
+static void enter(lm_shard *s, const lm_op *op, lm_op *before) {
+  s->b = (lm_builder){
+      .m = s->m,
+      .at = op->parent,
+      .before = before,
+      .loc = op->loc,
+  };
+}
 
 static lm_value *number(lm_shard *s, int64_t v) {
   return lm_emit_const(&s->b, lm_type_make(LM_INT, NULL, 0), (double)v);
 }
 
-// The ids among the rank's own experts; of the others their number.
+static lm_attr points_attr(const lm_axis *points, int n) {
+  lm_attr a = {.n_axes = (uint8_t)n};
+  memcpy(a.axes, points, (size_t)n * sizeof *points);
+  return a;
+}
+
+// code %x, %y, %z points -> to
+static lm_value *route_emit(lm_shard *s, lm_opcode code, lm_value *x, lm_value *y, lm_value *z,
+                            lm_attr points, lm_axis to) {
+  lm_value *in[] = {
+      x,
+      y,
+      z,
+  };
+  if (to)
+    points.to[points.n_to++] = to;
+  return lm_emit(&s->b, code, in, z ? 3 : y ? 2 : 1, &points, NULL);
+}
+
+static lm_value *exchange_emit(lm_shard *s, lm_value *x, lm_value *send, lm_value *receive,
+                               lm_axis from, lm_axis to) {
+  lm_attr a = {
+      .mesh = (uint8_t)s->mesh,
+      .axes = {from},
+      .n_axes = 1,
+      .to = {to},
+      .n_to = 1,
+  };
+  lm_value *in[] = {
+      x,
+      send,
+      receive,
+  };
+  return lm_emit(&s->b, LM_OP_EXCHANGE_ROWS, in, LM_COUNT(in), &a, NULL);
+}
+
+// The ids of e among the rank's own experts; of the others their number.
 static lm_value *own_ids(lm_shard *s, lm_value *id, lm_axis e) {
   lm_builder *b = &s->b;
   lm_value *own = number(s, lm_axis_size(s->m, lm_shard_part(s, e)));
@@ -65,49 +120,91 @@ static lm_value *own_ids(lm_shard *s, lm_value *id, lm_axis e) {
   return lm_emit_select(b, inside, i, own);
 }
 
-static lm_value *route_emit(lm_shard *s, lm_opcode code, lm_value *x, lm_value *y, lm_value *z,
-                            lm_attr a, lm_axis to) {
-  lm_value *in[] = {
-      x,
-      y,
-      z,
+// Sorts points by the experts e that the rank has, whose rows are a part of n.
+static lm_shard_own *own_sort(lm_shard *s, lm_value *all_ids, lm_attr points, lm_axis e,
+                              lm_axis n) {
+  lm_axis part = lm_shard_part(s, e);
+  lm_axis rows = lm_shard_part(s, n);
+  int64_t size = lm_axis_size(s->m, part);
+  lm_axis groups = lm_axis_shared(s->m, LM_SYM(s->m->ctx, "own"), size + 1, (lm_type){0});
+  lm_attr first = {
+      .axes = {groups},
+      .n_axes = 1,
+      .to = {part},
+      .n_to = 1,
+      .imm = {0, 1},
+      .n_imm = 2,
   };
-  if (to)
-    a.to[a.n_to++] = to;
-  return lm_emit(&s->b, code, in, z ? 3 : y ? 2 : 1, &a, NULL);
+  lm_shard_own *own = LM_NEW(s->m->arena, lm_shard_own);
+  lm_value *id = own_ids(s, all_ids, e);
+  lm_value *counts = route_emit(s, LM_OP_GROUP_COUNTS, id, NULL, NULL, points, groups);
+  *own = (lm_shard_own){
+      .order = route_emit(s, LM_OP_GROUP_ORDER, id, counts, NULL, points, rows),
+      .inverse = route_emit(s, LM_OP_GROUP_INVERSE, id, counts, NULL, points, 0),
+      .counts = lm_emit(&s->b, LM_OP_SLICE, &counts, 1, &first, NULL),
+  };
+  lm_value *sorted = route_emit(s, LM_OP_GROUP_ROWS, id, own->order, own->inverse, points, rows);
+  own->valid = lm_emit2(&s->b, LM_OP_LT, sorted, number(s, size));
+  return own;
 }
 
-// Sorts the rows of the rank's own experts; `op` is the group_order of all rows.
-static void sort_own(lm_shard *s, lm_op *op) {
-  lm_axis n = op->attr.to[0];
-  lm_axis e = op->in[1]->type.axis[0];
-  lm_axis part = lm_shard_part(s, e);
-  int64_t size = lm_axis_size(s->m, part);
-  lm_axis with_others = lm_axis_shared(s->m, LM_SYM(s->m->ctx, "own"), size + 1, (lm_type){0});
-  lm_shard_own *own = LM_NEW(s->m->arena, lm_shard_own);
-  lm_shard_need(s, op, 0, LM_FORM_WHOLE, 0);
-  s->b = (lm_builder){s->m, op->parent, op, op->loc, 0};
-  lm_attr points = {.n_axes = op->attr.n_axes};
-  memcpy(points.axes, op->attr.axes, sizeof points.axes);
-  lm_value *id = own_ids(s, op->in[0], e);
-  lm_value *counts = route_emit(s, LM_OP_GROUP_COUNTS, id, NULL, NULL, points, with_others);
-  lm_value *inverse = route_emit(s, LM_OP_GROUP_INVERSE, id, counts, NULL, points, 0);
-  op->in[0] = id;
-  op->in[1] = counts;
-  op->attr.to[0] = lm_shard_part(s, n);
-  op->out[0]->type = lm_shard_divided(s, op->out[0]->type, n);
-  s->b.before = op->next;
-  lm_attr first = {.axes = {with_others}, .n_axes = 1, .to = {part}, .n_to = 1, .imm = {0, 1}};
-  first.n_imm = 2;
-  lm_value *sorted =
-      route_emit(s, LM_OP_GROUP_ROWS, id, op->out[0], inverse, points, lm_shard_part(s, n));
-  *own = (lm_shard_own){
-      .inverse = inverse,
-      .counts = lm_emit(&s->b, LM_OP_SLICE, &counts, 1, &first, NULL),
-      .valid = lm_emit2(&s->b, LM_OP_LT, sorted, number(s, size)),
+// The rows of each rank's experts, by the counts of all experts.
+static lm_value *rows_by_rank(lm_shard *s, lm_value *counts) {
+  lm_module *m = s->m;
+  lm_axis e = counts->type.axis[0];
+  lm_axis peer = lm_axis_shared(m, LM_SYM(m->ctx, "peer"), s->by->size, counts->type);
+  lm_axis each =
+      lm_axis_shared(m, LM_SYM(m->ctx, "each"), lm_axis_size(m, e) / s->by->size, counts->type);
+  lm_attr split = {
+      .axes = {e},
+      .n_axes = 1,
+      .to = {peer, each},
+      .n_to = 2,
   };
-  of(s, op->out[0])->own = own;
+  lm_value *both = lm_emit(&s->b, LM_OP_VIEW, &counts, 1, &split, NULL);
+  return lm_emit_reduce(&s->b, LM_OP_SUM, both, &each, 1);
 }
+
+// group_order where ranks have different points: rows are sorted by expert, and so by rank, before
+// they are exchanged, and by the rank's experts after it. Rows that no rank has sent have the id 0
+// less one.
+static lm_shard_own *exchange_sort(lm_shard *s, lm_op *op, lm_axis n) {
+  lm_axis e = op->in[1]->type.axis[0];
+  lm_axis received = points_part(s, s->received[n]);
+  by_points(s, op, of(s, op->in[0])->along);
+  enter(s, op, op->next);
+  lm_attr points = points_attr(op->attr.axes, op->attr.n_axes);
+  lm_value *id = op->in[0];
+  lm_value *counts = op->in[1];
+  lm_value *inverse = route_emit(s, LM_OP_GROUP_INVERSE, id, counts, NULL, points, 0);
+  lm_value *ids =
+      route_emit(s, LM_OP_GROUP_ROWS, id, op->out[0], inverse, points, points_part(s, n));
+  lm_value *send = rows_by_rank(s, counts);
+  lm_attr over = {.mesh = (uint8_t)s->mesh};
+  lm_value *receive = lm_emit(&s->b, LM_OP_EXCHANGE_COUNTS, &send, 1, &over, NULL);
+  ids = lm_emit2(&s->b, LM_OP_ADD, ids, number(s, 1));
+  ids = exchange_emit(s, ids, send, receive, points_part(s, n), received);
+  ids = lm_emit2(&s->b, LM_OP_SUB, ids, number(s, 1));
+  lm_shard_own *own = own_sort(s, ids, points_attr(&received, 1), e, n);
+  own->send = send;
+  own->receive = receive;
+  return own;
+}
+
+static void order_divide(lm_shard *s, lm_op *op, lm_axis n) {
+  lm_shard_value *order = of(s, op->out[0]);
+  if (lm_shard_route_exchanges(s, op)) {
+    order->own = exchange_sort(s, op, n);
+    return;
+  }
+  lm_axis e = op->in[1]->type.axis[0];
+  lm_shard_need(s, op, 0, LM_FORM_WHOLE, 0);
+  enter(s, op, op);
+  order->own = own_sort(s, op->in[0], points_attr(op->attr.axes, op->attr.n_axes), e, n);
+  order->now = order->own->order;
+}
+
+// ---- operations, by experts
 
 // x, with zeros in the rows behind those of the rank's own experts.
 static lm_value *cleared(lm_shard *s, const lm_shard_own *own, lm_value *x) {
@@ -115,46 +212,83 @@ static lm_value *cleared(lm_shard *s, const lm_shard_own *own, lm_value *x) {
   return x->type.dtype == LM_BOOL ? x : lm_emit_select(&s->b, own->valid, x, zero);
 }
 
-static void by_experts_divide(lm_shard *s, lm_op *op, lm_axis n) {
-  if (op->code == LM_OP_GROUP_ORDER) {
-    sort_own(s, op);
+static void replace(lm_shard *s, lm_op *op, lm_value *now) {
+  now->name = op->out[0]->name;
+  of(s, op->out[0])->now = now;
+}
+
+static void rows_group(lm_shard *s, lm_op *op, const lm_shard_own *own, lm_axis n) {
+  if (!own->send) {
+    lm_shard_need(s, op, 0, LM_FORM_TERMS, 0);
+    op->in[1] = own->order;
+    op->in[2] = own->inverse;
+    op->attr.to[0] = lm_shard_part(s, n);
+    op->out[0]->type = lm_shard_divided(s, op->out[0]->type, n);
     return;
   }
-  bool back = op->code == LM_OP_UNGROUP_ROWS;
-  const lm_value *order = op->code == LM_OP_GROUP_ROWS ? op->in[1]
-                          : back                       ? op->in[2]
-                                                       : of(s, op->in[0])->sorted;
+  lm_axis received = points_part(s, s->received[n]);
+  by_points(s, op, of(s, op->in[2])->along);
+  enter(s, op, op->next);
+  lm_value *x = exchange_emit(s, op->out[0], own->send, own->receive, points_part(s, n), received);
+  replace(s, op,
+          route_emit(s, LM_OP_GROUP_ROWS, x, own->order, own->inverse, points_attr(&received, 1),
+                     lm_shard_part(s, n)));
+}
+
+static void rows_ungroup(lm_shard *s, lm_op *op, const lm_shard_own *own, lm_axis n) {
+  if (own->send)
+    by_points(s, op, of(s, op->in[1])->along);
+  else
+    lm_shard_need(s, op, 0, LM_FORM_PARTS, n);
+  enter(s, op, op);
+  lm_value *y = cleared(s, own, op->in[0]);
+  if (!own->send) {
+    op->in[0] = y;
+    op->in[1] = own->inverse;
+    op->in[2] = own->order;
+    op->attr.axes[0] = lm_shard_part(s, n);
+    return;
+  }
+  lm_axis received = points_part(s, s->received[n]);
+  lm_attr back = points_attr((lm_axis[]){lm_shard_part(s, n)}, 1);
+  y = route_emit(s, LM_OP_UNGROUP_ROWS, y, own->inverse, own->order, back, received);
+  op->in[0] = exchange_emit(s, y, own->receive, own->send, received, points_part(s, n));
+}
+
+static void dot_divide(lm_shard *s, lm_op *op, const lm_shard_own *own, lm_axis n) {
+  lm_shard_need(s, op, 0, LM_FORM_PARTS, n);
+  lm_shard_need(s, op, 1, LM_FORM_PARTS, op->in[2]->type.axis[0]);
+  enter(s, op, op);
+  op->in[0] = cleared(s, own, op->in[0]);
+  op->in[2] = own->counts;
+  op->out[0]->type = lm_shard_divided(s, op->out[0]->type, n);
+  enter(s, op, op->next);
+  replace(s, op, cleared(s, own, op->out[0]));
+}
+
+static void by_experts(lm_shard *s, lm_op *op, lm_axis n) {
+  const lm_value *order = op->code == LM_OP_GROUP_ROWS     ? op->in[1]
+                          : op->code == LM_OP_UNGROUP_ROWS ? op->in[2]
+                                                           : of(s, op->in[0])->sorted;
   const lm_shard_own *own = order ? of(s, order)->own : NULL;
   if (!own)
     return; // an error was reported
-  lm_axis e = op->code == LM_OP_GROUPED_DOT ? op->in[2]->type.axis[0] : 0;
   if (op->code == LM_OP_GROUP_ROWS)
-    lm_shard_need(s, op, 0, LM_FORM_TERMS, 0);
+    rows_group(s, op, own, n);
+  else if (op->code == LM_OP_UNGROUP_ROWS)
+    rows_ungroup(s, op, own, n);
   else
-    lm_shard_need(s, op, 0, LM_FORM_PARTS, n);
-  s->b = (lm_builder){s->m, op->parent, op, op->loc, 0};
-  if (op->code != LM_OP_GROUP_ROWS)
-    op->in[0] = cleared(s, own, op->in[0]);
-  if (e) {
-    lm_shard_need(s, op, 1, LM_FORM_PARTS, e);
-    op->in[2] = own->counts;
-  } else {
-    op->in[back ? 2 : 1] = of(s, order)->now;
-    op->in[back ? 1 : 2] = own->inverse;
-    (back ? op->attr.axes : op->attr.to)[0] = lm_shard_part(s, n);
-  }
-  op->out[0]->type = lm_shard_divided(s, op->out[0]->type, back ? 0 : n);
-  if (e) {
-    s->b = (lm_builder){s->m, op->parent, op->next, op->loc, 0};
-    lm_value *y = cleared(s, own, op->out[0]);
-    y->name = op->out[0]->name;
-    of(s, op->out[0])->now = y;
-  }
+    dot_divide(s, op, own, n);
 }
 
 void lm_shard_route(lm_shard *s, lm_op *op, lm_axis factor) {
-  if (lm_shard_route_experts(s, op))
-    by_experts_divide(s, op, factor);
-  else
+  lm_axis n = lm_shard_route_experts(s, op);
+  if (!n && op->code == LM_OP_UNGROUP_ROWS && lm_shard_route_exchanges(s, op))
+    n = lm_shard_rows_of(op);
+  if (!n)
     by_points(s, op, factor);
+  else if (op->code == LM_OP_GROUP_ORDER)
+    order_divide(s, op, n);
+  else
+    by_experts(s, op, n);
 }

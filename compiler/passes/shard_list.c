@@ -216,8 +216,39 @@ static bool names_list(const lm_module *m, const lm_mesh_axis *by, uint32_t *ord
   return ok;
 }
 
+// ---- experts
+
+typedef struct experts {
+  const lm_module *m;
+  uint8_t *found; // by axis
+} experts;
+
+static void experts_note(lm_op *op, void *user) {
+  const experts *x = user;
+  if (op->code == LM_OP_GROUPED_DOT)
+    x->found[op->in[2]->type.axis[0]] = 1;
+}
+
+static bool experts_list(const lm_module *m, const lm_mesh_axis *by, uint32_t *order) {
+  experts x = {m, lm_calloc(m->n_axes, 1)};
+  bool ok = true, any = false;
+  for (const lm_func *f = m->funcs; f; f = f->next)
+    lm_region_walk(f->body, experts_note, &x);
+  for (lm_axis a = 1; a < m->n_axes && ok; a++) {
+    if (!x.found[a])
+      continue;
+    any = true;
+    ok = can_divide(m, a, by->size) || report_size(m, by, a);
+    order[a] = 2;
+  }
+  if (ok && !any)
+    LM_REPORT(m->ctx, by->loc, E91A, by->name, by->size);
+  lm_free(x.found);
+  return ok && any;
+}
+
 bool lm_shard_list(const lm_module *m, const lm_mesh_axis *by, uint32_t *order) {
   return (!by->rows || rows_list(m, by, order)) &&
          (!by->positions || positions_list(m, by, order)) &&
-         (!by->n_shard || names_list(m, by, order));
+         (!by->experts || experts_list(m, by, order)) && (!by->n_shard || names_list(m, by, order));
 }

@@ -17,8 +17,8 @@
 //           %r = group_rows %x, %o, %i (b, t, k) -> (n.own@tp)
 //           %h = grouped_dot %r, %w, %c2 over(d)   %h2 = select %valid, %h, 0
 // A rank may have all n rows, so its part of the axis n.own has the size of n, and the axis as many
-// times as there are ranks. Rows of the axis behind those of the rank are cleared before and behind
-// each grouped_dot. `ungroup_rows` gives a partial value.
+// times as there are ranks. Rows of other experts are cleared before and behind each grouped_dot.
+// `ungroup_rows` gives a partial value.
 //
 // Where rows are divided, their order is not that of one rank. Operations on each row and sums over
 // rows are divided; others are errors (E919).
@@ -60,6 +60,13 @@ static void weights_mark(lm_shard *s, const lm_value *w, lm_axis e) {
     weights_mark(s, op->in[i], e);
 }
 
+static void refuse_twice(lm_shard *s, lm_axis e) {
+  const lm_mesh_axis *other = &s->m->mesh.axis[s->m->axes[e].mesh - 1];
+  if (!s->failed)
+    LM_REPORT(s->m->ctx, s->by->loc, E91B, other->name, s->by->name, s->m->axes[e].name);
+  s->failed = true;
+}
+
 static void experts_find(lm_op *op, void *user) {
   lm_shard *s = user;
   lm_axis e = op->code == LM_OP_GROUPED_DOT ? op->in[2]->type.axis[0] : 0;
@@ -69,6 +76,10 @@ static void experts_find(lm_op *op, void *user) {
     uint32_t order = s->order[op->in[1]->type.axis[i]];
     if (order && order < s->order[e]) // the list prefers another axis of the matrix
       return;
+  }
+  if (s->m->axes[e].whole) {
+    refuse_twice(s, e);
+    return;
   }
   s->experts[e] = 1;
   weights_mark(s, op->in[1], e);
@@ -84,13 +95,13 @@ static void rows_find(lm_op *op, void *user) {
 }
 
 // The axis of which a rank's part has the size of n, divided by other axes of the mesh as n is.
-static lm_axis all_rows(lm_shard *s, lm_axis n) {
+static lm_axis all_rows(lm_shard *s, lm_axis *of, const char *name, lm_axis n) {
   const lm_axis_info a = s->m->axes[n];
-  if (!s->all_rows[n])
-    s->all_rows[n] = a.whole
-                         ? lm_axis_part(s->m, all_rows(s, a.whole), a.mesh)
-                         : lm_axis_add(s->m, LM_SYM(s->m->ctx, "rows"), a.size * s->by->size, 0);
-  return s->all_rows[n];
+  int64_t size = a.size * s->by->size;
+  if (!of[n])
+    of[n] = a.whole ? lm_axis_part(s->m, all_rows(s, of, name, a.whole), a.mesh)
+                    : lm_axis_add(s->m, LM_SYM(s->m->ctx, name), size, 0);
+  return of[n];
 }
 
 void lm_shard_route_find(lm_shard *s) {
@@ -100,9 +111,10 @@ void lm_shard_route_find(lm_shard *s) {
   for (lm_func *f = s->m->funcs; f; f = f->next)
     lm_region_walk(f->body, rows_find, s);
   for (lm_axis n = 1; n < n_axes; n++) {
-    if (s->rows[n] == BY_EXPERTS)
-      all_rows(s, n);
-    else if (s->rows[n] & WHOLE || s->rows[n] != BY_POINTS)
+    if (s->rows[n] == BY_EXPERTS) {
+      all_rows(s, s->all_rows, "rows", n);
+      all_rows(s, s->received, "received", n);
+    } else if (s->rows[n] & WHOLE || s->rows[n] != BY_POINTS)
       s->rows[n] = 0;
     if (s->rows[n])
       s->order[n] = n_axes + n; // behind the axes of the list
@@ -154,13 +166,23 @@ static bool has_own_rows(const lm_shard *s, const lm_op *op) {
 
 lm_axis lm_shard_route_experts(const lm_shard *s, const lm_op *op) {
   lm_axis n = lm_shard_rows_of(op);
+  if (op->code == LM_OP_UNGROUP_ROWS && lm_shard_route_exchanges(s, op))
+    return 0; // by points again
   return n && by_experts(s, n) && has_own_rows(s, op) ? n : 0;
+}
+
+bool lm_shard_route_exchanges(const lm_shard *s, const lm_op *op) {
+  const lm_shard_value *points = of(s, points_of(op));
+  bool moves = op->code != LM_OP_GROUPED_DOT && lm_shard_rows_of(op);
+  return moves && s->batch && has_own_rows(s, op) && by_experts(s, lm_shard_rows_of(op)) &&
+         points->spread == LM_SPREAD_PARTS && lm_shard_has_point(op, points->along);
 }
 
 bool lm_shard_route_divides(const lm_shard *s, const lm_op *op, lm_axis a) {
   lm_axis n = lm_shard_rows_of(op);
   if (lm_shard_has_point(op, a))
-    return s->batch && is_parts(s, points_of(op), a) && (!n || s->rows[n] == BY_POINTS);
+    return s->batch && is_parts(s, points_of(op), a) &&
+           (!n || s->rows[n] == BY_POINTS || lm_shard_route_exchanges(s, op));
   if (op->code == LM_OP_GROUPED_DOT)
     return has_own_rows(s, op) ? a == n : a != n && a != op->in[2]->type.axis[0];
   return n && op->code != LM_OP_GROUP_ORDER && !has_own_rows(s, op) && a != n;

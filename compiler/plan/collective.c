@@ -78,16 +78,21 @@ static location reduced_location(planner *p, lm_op *op, const location *from) {
   return *from;
 }
 
+// counts: NULL, or the two operands of exchange_rows behind the rows.
 static void step_make(planner *p, lm_step_kind kind, lm_op *op, const lm_plan_comm *comm,
-                      const slices *from, const slices *to) {
-  pstep *s = lm_step_add(p, kind, op, 2);
+                      const slices *from, const slices *counts, const slices *to) {
+  int n_read = counts ? 3 : 1;
+  pstep *s = lm_step_add(p, kind, op, n_read + 1);
   s->step.comm = LM_NEW(p->arena, lm_plan_comm);
   *s->step.comm = *comm;
-  s->step.n_read = s->step.n_write = 1;
+  s->step.n_read = n_read;
+  s->step.n_write = 1;
   s->refs[0] = lm_location_ref(p, &from->at, from->type);
-  s->refs[1] = lm_location_ref(p, &to->at, to->type);
+  for (int i = 1; i < n_read; i++)
+    s->refs[i] = lm_location_ref(p, &counts[i - 1].at, counts[i - 1].type);
+  s->refs[n_read] = lm_location_ref(p, &to->at, to->type);
   if (kind == LM_STEP_START)
-    s->step.moved = s->refs[0].bytes + s->refs[1].bytes;
+    s->step.moved = s->refs[0].bytes + s->refs[n_read].bytes;
 }
 
 // The ranks by which a ring_shift moves a value forwards in the ring.
@@ -98,8 +103,8 @@ static int distance_of(const planner *p, const lm_op *op) {
 }
 
 // A collective begins and ends in adjacent steps, so one is under way at a time.
-static void steps_make(planner *p, lm_op *op, lm_coll_kind kind, int64_t count, const slices *from,
-                       const slices *to) {
+static void steps_of(planner *p, lm_op *op, lm_coll_kind kind, int64_t count, const slices *from,
+                     const slices *counts, const slices *to) {
   lm_plan_comm comm = {
       .kind = kind,
       .op = op->code == LM_OP_ALL_MAX ? LM_COLL_MAX : LM_COLL_SUM,
@@ -108,8 +113,26 @@ static void steps_make(planner *p, lm_op *op, lm_coll_kind kind, int64_t count, 
       .group = op->attr.mesh,
       .peer = distance_of(p, op),
   };
-  step_make(p, LM_STEP_START, op, &comm, from, to);
-  step_make(p, LM_STEP_WAIT, op, &comm, from, to);
+  step_make(p, LM_STEP_START, op, &comm, from, counts, to);
+  step_make(p, LM_STEP_WAIT, op, &comm, from, counts, to);
+}
+
+static void steps_make(planner *p, lm_op *op, lm_coll_kind kind, int64_t count, const slices *from,
+                       const slices *to) {
+  steps_of(p, op, kind, count, from, NULL, to);
+}
+
+// start exchange_rows f32 16 over ep lane 0 as 0 rows, send, receive -> rows
+static void rows_exchange(planner *p, lm_op *op) {
+  lm_value *x = op->in[0];
+  slices from = {lm_value_dense(p, x, op), x->type};
+  slices to = {.type = op->out[0]->type};
+  slices counts[2];
+  for (int i = 0; i < 2; i++)
+    counts[i] = (slices){lm_value_dense(p, op->in[1 + i], op), op->in[1 + i]->type};
+  int64_t row = lm_type_elements(p->m, x->type) / lm_axis_size(p->m, x->type.axis[0]);
+  to.at = lm_result_locate(p, op->out[0], op);
+  steps_of(p, op, LM_COLL_EXCHANGE_ROWS, row, &from, counts, &to);
 }
 
 // Receives slices of the result.
@@ -158,6 +181,12 @@ void lm_step_collective(planner *p, lm_op *op) {
       slices_receive(p, op, LM_COLL_ALL_TO_ALL,
                      lm_type_elements(p->m, x) / lm_axis_size(p->m, from.type.axis[0]), &from,
                      a->to[0], a->axes[0]);
+    return;
+  case LM_OP_EXCHANGE_ROWS: rows_exchange(p, op); return;
+  case LM_OP_EXCHANGE_COUNTS:
+    from = (slices){lm_value_dense(p, op->in[0], op), x};
+    to.at = lm_result_locate(p, op->out[0], op);
+    steps_make(p, op, LM_COLL_ALL_TO_ALL, 1, &from, &to);
     return;
   case LM_OP_RING_SHIFT:
     from = (slices){lm_value_dense(p, op->in[0], op), x};

@@ -66,7 +66,7 @@ static void read_whole(const lm_reader *d) {
 }
 
 void lm_read_parallel(const lm_reader *recipe) {
-  static const char *const axes[] = {"dp", "fsdp", "pp", "cp", "tp"};
+  static const char *const axes[] = {"dp", "fsdp", "pp", "cp", "ep", "tp"};
   lm_settings none = {0};
   lm_reader d = lm_read_inside(recipe, "recipe.parallel", &none);
   const lm_setting *s = lm_read_setting(&d, "recipe.parallel.mesh");
@@ -97,7 +97,8 @@ int lm_recipe_mesh_size(const lm_recipe *r, const char *axis) {
 }
 
 int lm_recipe_row_ranks(const lm_recipe *r) {
-  return lm_recipe_mesh_size(r, "dp") * lm_recipe_mesh_size(r, "fsdp");
+  return lm_recipe_mesh_size(r, "dp") * lm_recipe_mesh_size(r, "fsdp") *
+         lm_recipe_mesh_size(r, "ep");
 }
 
 int lm_recipe_row_parts(const lm_recipe *r) {

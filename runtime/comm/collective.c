@@ -129,6 +129,9 @@ static bool is_between_two(lm_coll_kind k) {
 static void own_copy(const lm_exchange *x) {
   const void *from;
   void *to;
+  size_t rest = lm_exchange_rest(x, &to);
+  if (rest)
+    memset(to, 0, rest);
   size_t bytes = lm_exchange_own(x, &from, &to);
   if (bytes)
     memmove(to, from, bytes);
@@ -152,6 +155,8 @@ lm_status lm_comm_start(lm_comm *c, const lm_coll *x, int *handle) {
                           .room = LM_EXCHANGE_ROOM};
   *handle = 0;
   coll_check(c, x);
+  if (x->kind == LM_COLL_EXCHANGE_ROWS && !lm_exchange_rows_fit(&exchange))
+    return lm_fail(LM_BUG_STATUS, "%s: more rows than the plan has", x->label);
   own_copy(&exchange);
   if (!c)
     return NULL;

@@ -105,6 +105,10 @@ typedef struct lm_coll {
   void *to; // may be `from` of an all_reduce; of an all_gather, `from` may be the own slice of it
   int peer;
   const char *label; // names the tensors in messages; must outlive the comm
+  // Of an exchange of rows: how many this rank sends to each rank of the group, and receives, and
+  // how many `from` and `to` have.
+  const int32_t *send, *receive;
+  int64_t from_rows, to_rows;
 } lm_coll;
 
 // Starts a collective, whose memory must remain untouched until lm_comm_wait(handle) returns.

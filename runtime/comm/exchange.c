@@ -101,6 +101,32 @@ static void all_reduce_messages(const lm_exchange *x, int peer, messages *m) {
   }
 }
 
+// The first row of an exchange of rows that is for, or of, rank i.
+static int64_t rows_before(const int32_t *rows, int i) {
+  int64_t n = 0;
+  for (int k = 0; k < i; k++)
+    n += rows[k];
+  return n;
+}
+
+bool lm_exchange_rows_fit(const lm_exchange *x) {
+  const lm_coll *c = &x->coll;
+  for (int i = 0; i < x->ranks; i++)
+    if (c->send[i] < 0 || c->receive[i] < 0)
+      return false;
+  return rows_before(c->send, x->ranks) <= c->from_rows &&
+         rows_before(c->receive, x->ranks) <= c->to_rows;
+}
+
+size_t lm_exchange_rest(const lm_exchange *x, void **to) {
+  const lm_coll *c = &x->coll;
+  if (c->kind != LM_COLL_EXCHANGE_ROWS)
+    return 0;
+  int64_t n = rows_before(c->receive, x->ranks);
+  *to = to_at(x, n * c->count);
+  return bytes_of(x, (c->to_rows - n) * c->count);
+}
+
 // The rank `by` behind this one in the ring.
 static int shifted(const lm_exchange *x, int by) {
   return ((x->me + by) % x->ranks + x->ranks) % x->ranks;
@@ -122,6 +148,12 @@ static void peer_messages(const lm_exchange *x, int peer, messages *m) {
   case LM_COLL_ALL_TO_ALL:
     message_add(m, peer, false, to_at(x, peer * n), bytes_of(x, n));
     message_add(m, peer, true, from_at(x, peer * n), bytes_of(x, n));
+    return;
+  case LM_COLL_EXCHANGE_ROWS:
+    message_add(m, peer, false, to_at(x, rows_before(x->coll.receive, peer) * n),
+                bytes_of(x, x->coll.receive[peer] * n));
+    message_add(m, peer, true, from_at(x, rows_before(x->coll.send, peer) * n),
+                bytes_of(x, x->coll.send[peer] * n));
     return;
   case LM_COLL_RING_SHIFT:
     if (peer == shifted(x, -x->coll.peer))
@@ -167,6 +199,11 @@ size_t lm_exchange_own(const lm_exchange *x, const void **from, void **to) {
   int64_t slice = x->me * x->coll.count;
   bool stays = k == LM_COLL_RING_SHIFT && shifted(x, x->coll.peer) == x->me;
   bool copies = k == LM_COLL_ALL_GATHER || k == LM_COLL_ALL_TO_ALL || x->ranks == 1 || stays;
+  if (k == LM_COLL_EXCHANGE_ROWS) {
+    *from = from_at(x, rows_before(x->coll.send, x->me) * x->coll.count);
+    *to = to_at(x, rows_before(x->coll.receive, x->me) * x->coll.count);
+    return bytes_of(x, x->coll.send[x->me] * x->coll.count);
+  }
   if (!copies || !x->coll.from || !x->coll.to)
     return 0;
   *from = from_at(x, k == LM_COLL_ALL_TO_ALL ? slice : 0);

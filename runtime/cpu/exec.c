@@ -303,8 +303,13 @@ static lm_status copy_run(worker *w, const lm_plan_step *s, const lm_share *shar
   return NULL;
 }
 
+static int64_t rows_of(const lm_plan_step *s, int buf) {
+  return s->bufs[buf].bytes / (s->comm->count * lm_dtype_bytes(s->comm->dtype));
+}
+
 static lm_status collective_start(worker *w, const lm_plan_step *s, int *out_handle) {
   const lm_plan_comm *c = s->comm;
+  bool rows = c->kind == LM_COLL_EXCHANGE_ROWS;
   return lm_comm_start(w->e->comm,
                        &(lm_coll){
                            .kind = c->kind,
@@ -315,6 +320,10 @@ static lm_status collective_start(worker *w, const lm_plan_step *s, int *out_han
                            .from = s->n_read ? w->pointers[0] : NULL,
                            .to = s->n_write ? w->pointers[s->n_read] : NULL,
                            .peer = c->peer,
+                           .send = rows ? (const int32_t *)w->pointers[1] : NULL,
+                           .receive = rows ? (const int32_t *)w->pointers[2] : NULL,
+                           .from_rows = rows ? rows_of(s, 0) : 0,
+                           .to_rows = rows ? rows_of(s, s->n_read) : 0,
                            .label = s->label,
                        },
                        out_handle);

@@ -159,6 +159,40 @@ static lm_status ring_try(test *t, lm_dtype type, int64_t n) {
   return NULL;
 }
 
+// Every rank sends (rank + peer) % 3 rows to each peer: 0 to some. The rest of `to` is cleared.
+static lm_status rows_try(test *t, lm_dtype type, int64_t n) {
+  int32_t send[16], receive[16];
+  int64_t rows = 3 * t->size, sent = 0, at = 0; // of up to 16 ranks
+  for (int i = 0; i < t->size; i++)
+    sent += send[i] = receive[i] = (t->rank + i) % 3;
+  char *from = lm_calloc((size_t)(rows * n) + 1, 8), *to = lm_calloc((size_t)(rows * n) + 1, 8);
+  for (int64_t i = 0; i < rows * n; i++) {
+    store(type, from, i, value_of(t->rank, i));
+    store(type, to, i, 1);
+  }
+  lm_coll x = {LM_COLL_EXCHANGE_ROWS, type, 0, 0, n, from, to, 0, "rows"};
+  x.send = send;
+  x.receive = receive;
+  x.from_rows = x.to_rows = rows;
+  LM_TRY(lm_comm_run(t->c, &x));
+  for (int k = 0; k < t->size; k++) {
+    int64_t first = 0;
+    for (int i = 0; i < t->rank; i++)
+      first += (k + i) % 3;
+    for (int64_t i = 0; i < receive[k] * n; i++)
+      element_check(t, type, to, at++, given(type, k, first * n + i));
+  }
+  while (at < rows * n)
+    element_check(t, type, to, at++, 0);
+  lm_free(from);
+  lm_free(to);
+  x.to_rows = sent - 1; // planted: a row too many
+  lm_status s = lm_comm_run(t->c, &x);
+  t->bad += !s;
+  lm_status_free(s);
+  return NULL;
+}
+
 static lm_status all_try(test *t) {
   static const lm_dtype types[] = {LM_F32, LM_BF16, LM_F64, LM_INT};
   static const int64_t counts[] = {0, 1, 7, 1025, 4099};
@@ -171,6 +205,7 @@ static lm_status all_try(test *t) {
       for (int by = 0; by < t->size; by++)
         LM_TRY(coll_try(t, (lm_coll){LM_COLL_RING_SHIFT, types[d], 0, 0, counts[n], .peer = by},
                         false));
+      LM_TRY(rows_try(t, types[d], counts[n]));
       if (t->size > 1)
         LM_TRY(ring_try(t, types[d], counts[n]));
     }

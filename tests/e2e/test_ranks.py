@@ -167,7 +167,9 @@ recipe R {{
 }}
 """
 F = ("--set", "parallel.shard.tp=[f, vocab]", "--set", "parallel.sequence=tp")   # the hidden axis of each expert
-ROUTED_MESHES = {"dp2": (2, "dp = 2"), "tp2": (2, "tp = 2"), "fsdp2tp2f": (4, "fsdp = 2, tp = 2", *F)}
+ROUTED_MESHES = {"dp2": (2, "dp = 2"), "tp2": (2, "tp = 2"), "fsdp2tp2f": (4, "fsdp = 2, tp = 2", *F),
+                 "ep2": (2, "ep = 2"), "dp2ep2": (4, "dp = 2, ep = 2")}
+BALANCED_MESHES = "dp2", "dp2ep2"
 
 
 def test_routing(run):
@@ -175,12 +177,13 @@ def test_routing(run):
     process, two runs are equal, and a run continues on another mesh."""
     mpi_needed(run)
     save(run.path("batches.safetensors"), random_batches(6, 8, 32, 32))
-    for name, model in (("mixtral", "Mixtral()"), ("deepseekv3", "DeepSeekV3(f = 48)")):
+    for name, instance in (("mixtral", "Mixtral()"), ("deepseekv3", "DeepSeekV3(f = 48)")):
         text = open(f"{ROOT}/tests/models/{name}/reference.lm").read().split("model Start")[0]
-        file = run.write(f"{name}.lm", text + ROUTED.format(model=model))
+        file = run.write(f"{name}.lm", text + ROUTED.format(model=instance))
         one = f"{name}-one"
         run("run", file, "-q", "--out", run.path(one))
-        for key, (n, mesh, *more) in ROUTED_MESHES.items():
+        for key in ROUTED_MESHES if name == "mixtral" else BALANCED_MESHES:
+            n, mesh, *more = ROUTED_MESHES[key]
             out = f"{name}-{key}"
             run("run", file, "-q", "--set", f"parallel.mesh=({mesh})", *more, "--ranks", n, "--out", run.path(out), env=QUICK)
             curves_check(run, one, out, f"{name} {mesh}")
@@ -189,11 +192,21 @@ def test_routing(run):
                 for tensor in a:
                     if tensor.endswith((".load", ".bias")):
                         check(np.array_equal(a[tensor], b[tensor]), f"{tensor} on {mesh}: {b[tensor]}, expected {a[tensor]}")
+    file, ep = run.path("mixtral.lm"), ("--set", "parallel.mesh=(ep = 2)")
     shutil.rmtree(run.path("mixtral-tp2", "step-000006"))
-    run("run", run.path("mixtral.lm"), "-q", "--set", "parallel.mesh=(dp = 2)", "--ranks", 2, "--out", run.path("mixtral-tp2"), env=QUICK)
-    curves_check(run, "mixtral-one", "mixtral-tp2", "tp 2, then dp 2")
-    run("run", run.path("mixtral.lm"), "-q", "--set", "parallel.mesh=(dp = 2)", "--ranks", 2, "--out", run.path("again"), env=QUICK)
-    check(tensors(run.path("again"), 6) == tensors(run.path("mixtral-dp2"), 6), "two runs differ")
+    run("run", file, "-q", *ep, "--ranks", 2, "--out", run.path("mixtral-tp2"), env=QUICK)
+    curves_check(run, "mixtral-one", "mixtral-tp2", "tp 2, then ep 2")
+    run("run", file, "-q", *ep, "--ranks", 2, "--out", run.path("again"), env=QUICK)
+    check(tensors(run.path("again"), 6) == tensors(run.path("mixtral-ep2"), 6), "two runs differ")
+    # Of 64 positions with 2 experts each, a rank sends half of the rows of 32 numbers: to the experts and back, the same for the
+    # cotangents, and once more to the experts for the gradients of their matrices, in 2 layers and 2 micro-batches of a step.
+    rows = [x for x in json.loads(run("explain", file, "cost", *ep, "--json"))["collectives"] if x["elements"] == 32]
+    check({(x["kind"], x["over"]) for x in rows} == {("exchange_rows", "ep")}, str(rows))
+    check(sum(x["times"] for x in rows) == 5 * 4 and sum(x["bytes"] for x in rows) == 5 * 4 * 64 * 32 * 4, str(rows))
+    err = run("check", file, "--set", "parallel.mesh=(ep = 3)", status=1)
+    check("ep = 3 does not divide E = 8: 1, 2, 4 and 8 do" in err and "axis E of @" in err, err)
+    err = run("check", model(run), "--set", "parallel.mesh=(ep = 2)", status=1)
+    check("error[E91A]: ep = 2 divides the experts" in err, err)
 
 
 def with_muon(file):

@@ -176,15 +176,15 @@ static void routing_check(const char *model, const char *text, int64_t ids) {
       "tp = 4 shard(f, t)",
       "dp = 2 rows, fsdp = 2 rows zero 3",
       "dp = 2 rows zero 1, cp = 2 positions",
-      "ep = 2 rows shard(E)",
-      "ep = 4 rows shard(E)",
-      "dp = 2 rows zero 3, ep = 2 rows shard(E)",
-      "ep = 2 rows shard(E), tp = 2 shard(f, t)",
-      "ep = 2 rows shard(E), cp = 2 positions, tp = 2 shard(vocab, E)",
+      "ep = 2 rows experts",
+      "ep = 4 rows experts",
+      "dp = 2 rows zero 3, ep = 2 rows experts",
+      "ep = 2 rows experts, tp = 2 shard(f, t)",
+      "ep = 2 rows experts, cp = 2 positions, tp = 2 shard(vocab, f)",
   };
   for (size_t i = 0; i < LM_COUNT(meshes); i++)
     text_check(model, text, meshes[i], ids);
-  passes_check(model, text, "dp = 2 rows, ep = 2 rows shard(E)", "grad", "shard,mesh," PIPELINE,
+  passes_check(model, text, "dp = 2 rows, ep = 2 rows experts", "grad", "shard,mesh," PIPELINE,
                1e-11, ids);
 }
 

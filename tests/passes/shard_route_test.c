@@ -55,10 +55,10 @@ static const char *const meshes[] = {
     "tp = 2 shard(f, E, t)",
     "dp = 2 rows, tp = 2 shard(f, t)",
     "dp = 2 rows zero 3, tp = 4 shard(E, t)",
-    "ep = 2 rows shard(E)",
-    "ep = 4 rows shard(E)",
+    "ep = 2 rows experts",
+    "ep = 4 rows experts",
     "ep = 2 rows shard(E), dp = 2 rows zero 3, cp = 2 positions",
-    "dp = 2 rows, ep = 2 rows shard(E), tp = 2 shard(f, v, t)",
+    "dp = 2 rows, ep = 2 rows experts, tp = 2 shard(f, v, t)",
 };
 
 static void meshes_check(lm_arena *a) {
@@ -69,7 +69,8 @@ static void meshes_check(lm_arena *a) {
   sums = replaced(a, sums, "%sum = add %one, %three", "%sum = add %five, %three");
   for (size_t i = 0; i < LM_COUNT(meshes); i++) {
     text_check("routed", plain, meshes[i], 8);
-    if (!strstr(meshes[i], "shard(E") && !strstr(meshes[i], "(f, E"))
+    if (!strstr(meshes[i], "shard(E") && !strstr(meshes[i], "(f, E") &&
+        !strstr(meshes[i], "experts"))
       text_check("sums of rows", sums, meshes[i], 8);
   }
 }
@@ -189,7 +190,8 @@ static void expect(const char *text, const char *passes, const char *message) {
 
 static void mistakes_check(lm_arena *a) {
   static const char *const bad[][2] = {
-      {"ep = 3 rows shard(E)", "ep = 3 does not divide b = 4: 1, 2 and 4 do"},
+      {"dp = 3 rows", "dp = 3 does not divide b = 4: 1, 2 and 4 do"},
+      {"ep = 2 rows experts, tp = 2 shard(E)", "ep and tp both divide the experts E@ep"},
       {"tp = 3 shard(E)", "tp = 3 does not divide E = 8: 1, 2, 4 and 8 do"},
       {"pp = 2 rows pipeline 2", "pp cannot divide a model that routes to experts"},
   };

@@ -21,13 +21,14 @@
 static const char step[] =
     "stage step\n"
     "mesh a = %d\n"
-    "axis x = 8, y = 3, z = 12, one = 1, x@a = %d, z@a = %d, n = 2\n"
+    "axis x = 8, y = 3, z = 12, one = 1, x@a = %d, z@a = %d, n = 2, peer = %d, "
+    "w = %d, w@a = 8\n"
     "param @w : f32[x@a, z]\n"
     "func @f(%%p: f32[x@a, y, z], %%q: f32[y, x@a, z], %%r: f32[one, x, y, z], %%i: int[x, y], "
     "%%k: int[y, x@a]) -> (g: f32[x, y, z], h: f32[y, x, z], s: f32[one, x@a, y, z], t: f32[one, "
     "x, y, z@a], u: f32[y, x, z@a], v: f32[x, y, z@a], m: int[x, y], c: int[y, x], e: f32[x@a, "
     "y, z], d: f32[x, y, z@a], l: f32[y, x@a, z], b: bf16[y, x, z], f: f32[x@a, y, z], o: int, "
-    "n1: f32[x@a, y, z], n2: f32[y, x@a, z]) {\n"
+    "n1: f32[x@a, y, z], n2: f32[y, x@a, z], n3: f32[w@a, y, z], n4: f32[x@a, y, z]) {\n"
     "  %%n1 = ring_shift %%p over(a) [1]\n"
     "  %%n2 = ring_shift %%q over(a) [-1]\n"
     "  %%g = all_gather %%p over(a) (x@a) -> (x)\n"
@@ -56,11 +57,23 @@ static const char step[] =
     "  %%f = add %%fe, %%p\n"
     "  %%rk = rank over(a)\n"
     "  %%two = const 2 : int\n"
+    "  %%i0 = iota : int[x]\n"
+    "  %%i1 = part %%i0 over(a) (x) -> (x@a)\n"
+    "  %%j0 = mul %%i1, %%two\n"
     "  %%o = mul %%rk, %%two\n"
     "  %%ps = sum %%p over(y)\n"
     "  %%pr = all_reduce %%ps over(a)\n"
     "  accum @w, %%pr\n"
-    "  return %%g, %%h, %%s, %%t, %%u, %%v, %%m, %%c, %%e, %%d, %%l, %%b, %%f, %%o, %%n1, %%n2\n"
+    "  %%to0 = add %%j0, %%rk\n"
+    "  %%size = const %d : int\n"
+    "  %%to = mod %%to0, %%size\n"
+    "  %%send = group_counts %%to (x@a) -> (peer)\n"
+    "  %%receive = exchange_counts %%send over(a)\n"
+    "  %%n3 = exchange_rows %%p, %%send, %%receive over(a) (x@a) -> (w@a)\n"
+    "  %%w2 = mul %%n3, %%n3\n"
+    "  %%n4 = exchange_rows %%w2, %%receive, %%send over(a) (w@a) -> (x@a)\n"
+    "  return %%g, %%h, %%s, %%t, %%u, %%v, %%m, %%c, %%e, %%d, %%l, %%b, %%f, %%o, %%n1, %%n2, "
+    "%%n3, %%n4\n"
     "}\n";
 
 static const char *const passes = "decompose,cse,dce,fuse,dce";
@@ -310,7 +323,9 @@ static void rank_main(void) {
   r.number = lm_comm_self_of(r.comm).rank;
   r.size = lm_comm_self_of(r.comm).size;
   lm_target_find_cpu(&r.target);
-  module_try(&r, lm_arena_printf(a, step, r.size, 8 / r.size, 12 / r.size), "", "f");
+  module_try(&r,
+             lm_arena_printf(a, step, r.size, 8 / r.size, 12 / r.size, r.size, 8 * r.size, r.size),
+             "", "f");
   for (size_t i = 0; i < LM_COUNT(meshes); i++)
     if (meshes[i].ranks == r.size)
       module_try(&r, llama(a, meshes[i].mesh),
