@@ -114,7 +114,8 @@ static void rows_exchange(lm_eval *const *rank, group g, const lm_op *op, lm_ten
   int64_t to = 0;
   for (int k = 0; k < g.size; k++) {
     lm_eval *e = rank[member(g, k)];
-    const lm_tensor *x = of(e, op->in[0]), *send = of(e, op->in[1]);
+    const lm_tensor *x = of(e, op->in[0]);
+    const lm_tensor *send = of(e, op->in[1]);
     int64_t from = sum_before(send, g.own) * row;
     int64_t n = (int64_t)send->v[g.own] * row;
     if (n < 0 || from < 0 || from + n > x->n || to + n > out->n) {

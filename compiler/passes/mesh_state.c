@@ -326,7 +326,8 @@ static lm_mesh_state sorted_ids(analysis *a, const lm_op *op) {
 // points: back at these they are terms of a sum.
 static lm_mesh_state moved_rows(analysis *a, const lm_op *op) {
   lm_mesh_state x = of(a, op->in[0]);
-  lm_mesh_state order = of(a, op->in[1]), inverse = of(a, op->in[2]);
+  lm_mesh_state order = of(a, op->in[1]);
+  lm_mesh_state inverse = of(a, op->in[2]);
   bool own = order >= LM_MESH_PARTS || inverse >= LM_MESH_PARTS;
   bool divided = divided_axis(a, op->out[0]->type) != 0;
   if (own && x == LM_MESH_WHOLE && a->graph)
@@ -340,7 +341,9 @@ static lm_mesh_state moved_rows(analysis *a, const lm_op *op) {
 }
 
 static lm_mesh_state of_groups(analysis *a, const lm_op *op) {
-  lm_mesh_state x = of(a, op->in[0]), w = of(a, op->in[1]), counts = of(a, op->in[2]);
+  lm_mesh_state x = of(a, op->in[0]);
+  lm_mesh_state w = of(a, op->in[1]);
+  lm_mesh_state counts = of(a, op->in[2]);
   bool outer = op->code == LM_OP_GROUPED_OUTER;
   bool own = is_divided(a, lm_grouped_rows(op));
   bool divided = divided_axis(a, op->out[0]->type) != 0;

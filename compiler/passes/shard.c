@@ -216,7 +216,10 @@ static void addition_note(lm_op *op, void *user) {
 // The sum over rows that is added to a state may stay partial: the ranks' sums are added once a
 // step. With a second addition to the same state both are whole.
 static bool adds_partial(lm_shard *s, const lm_op *op, uint32_t i) {
-  additions a = {op->attr.sym, 0};
+  additions a = {
+      .to = op->attr.sym,
+      .n = 0,
+  };
   if (op->code != LM_OP_ACCUM || i + 1 < op->n_in || !s->batch ||
       lm_shard_of(s, op->in[i])->spread != LM_SPREAD_PARTIAL)
     return false;

@@ -230,8 +230,12 @@ static void experts_note(lm_op *op, void *user) {
 }
 
 static bool experts_list(const lm_module *m, const lm_mesh_axis *by, uint32_t *order) {
-  experts x = {m, lm_calloc(m->n_axes, 1)};
-  bool ok = true, any = false;
+  experts x = {
+      .m = m,
+      .found = lm_calloc(m->n_axes, 1),
+  };
+  bool ok = true;
+  bool any = false;
   for (const lm_func *f = m->funcs; f; f = f->next)
     lm_region_walk(f->body, experts_note, &x);
   for (lm_axis a = 1; a < m->n_axes && ok; a++) {
