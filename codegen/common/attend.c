@@ -119,7 +119,10 @@ static bool sum_add(lm_attend_spec *f, uint32_t result, const lm_value *yield, l
 }
 
 static bool sums_find(lm_attend_spec *f, lm_buf *why) {
-  f->sums[f->n_sums++] = (lm_attend_sum){.other = LM_ATTEND_DO, .channels = f->v_channels};
+  f->sums[f->n_sums++] = (lm_attend_sum){
+      .other = LM_ATTEND_DO,
+      .channels = f->v_channels,
+  };
   if (f->op->n_out > LM_ATTEND_PARTS)
     return lm_why(why, "more than %d cotangents", LM_ATTEND_PARTS);
   for (uint32_t i = 1; i < f->op->n_out; i++)

@@ -223,8 +223,10 @@ static int pass_for(lm_schedule *s, lm_root root) {
   for (uint32_t i = 0; i < s->n_passes; i++)
     if (s->passes[i].depth == depth && lm_type_same_axes(s->passes[i].space, space))
       return (int)i;
-  LM_PUSH(s->arena, s->passes, s->n_passes, s->cap_passes) =
-      (lm_sched_pass){.space = space, .depth = depth};
+  LM_PUSH(s->arena, s->passes, s->n_passes, s->cap_passes) = (lm_sched_pass){
+      .space = space,
+      .depth = depth,
+  };
   return (int)s->n_passes - 1;
 }
 

@@ -25,7 +25,10 @@ typedef struct section {
 } section;
 
 static section section_of(const cuda_attend *e, int i) {
-  section s = {.over_s = e->f.sums[i].rows, .points = 1};
+  section s = {
+      .over_s = e->f.sums[i].rows,
+      .points = 1,
+  };
   for (int k = 0; k < e->f.parallel.n; k++) {
     lm_axis a = e->f.parallel.axis[k];
     if (!cuda_attend_has(result_type(e, i), a)) {
@@ -393,7 +396,10 @@ static void section_groups(cuda_attend *e, lm_buf *text, const section *s) {
   lm_buf tile = {0};
   lm_buf last = {0};
   lm_buf cols = {0};
-  cuda_attend_work w = {.n_streams = 1, .n_loops = s->n_rest};
+  cuda_attend_work w = {
+      .n_streams = 1,
+      .n_loops = s->n_rest,
+  };
   work_of(e, e->values.row, e->values.col, &w);
   cuda_attend_warpgroups_pools(e, &w);
   if (!s->over_s)

@@ -306,7 +306,10 @@ static cuda_flat_loop *flat_loop(cuda_emit *e, const char *head) {
     if (!strcmp(e->loops[i].head, head))
       return &e->loops[i];
   cuda_flat_loop *l = &LM_PUSH(e->g.arena, e->loops, e->n_loops, e->cap_loops);
-  *l = (cuda_flat_loop){.head = head, .counted = LM_NEW_N(e->g.arena, double, e->g.s->n_nodes + 1)};
+  *l = (cuda_flat_loop){
+      .head = head,
+      .counted = LM_NEW_N(e->g.arena, double, e->g.s->n_nodes + 1),
+  };
   return l;
 }
 

@@ -23,7 +23,10 @@ static bool is_partial(const lm_schedule *s, const lm_root *r) {
 }
 
 static void pass_add(lm_schedule *s, lm_type space, int depth, lm_root r) {
-  lm_sched_pass p = {.space = space, .depth = depth};
+  lm_sched_pass p = {
+      .space = space,
+      .depth = depth,
+  };
   LM_PUSH(s->arena, p.roots, p.n_roots, p.cap_roots) = r;
   LM_PUSH(s->arena, s->passes, s->n_passes, s->cap_passes) = p;
 }
@@ -45,7 +48,10 @@ static void partial_split(lm_schedule *s) {
   s->passes = NULL;
   s->n_passes = s->cap_passes = 0;
   for (uint32_t i = 0; i < n; i++) {
-    lm_sched_pass plain = {.space = old[i].space, .depth = 2 * old[i].depth};
+    lm_sched_pass plain = {
+        .space = old[i].space,
+        .depth = 2 * old[i].depth,
+    };
     for (uint32_t j = 0; j < old[i].n_roots; j++)
       if (!is_partial(s, &old[i].roots[j]))
         LM_PUSH(s->arena, plain.roots, plain.n_roots, plain.cap_roots) = old[i].roots[j];

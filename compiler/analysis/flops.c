@@ -129,7 +129,10 @@ static void count(lm_op *op, void *user) {
 
 lm_model_flops lm_model_flops_of(const lm_func *f) {
   uint8_t *active = lm_activity_of_func(f);
-  counter c = {.m = f->module, .active = active};
+  counter c = {
+      .m = f->module,
+      .active = active,
+  };
   lm_region_walk(f->body, count, &c);
   lm_free(active);
   return (lm_model_flops){f->key, c.flops};

@@ -97,13 +97,19 @@ lm_status lm_sample_from(const lm_sampler *s, const lm_leader *leaders, int64_t 
   if (leaders[0].index < 0)
     return nan_status();
   for (int32_t i = 0; i < n; i++)
-    workspace[i] = (lm_candidate){.logit = leaders[i].value, .id = leaders[i].index};
+    workspace[i] = (lm_candidate){
+        .logit = leaders[i].value,
+        .id = leaders[i].index,
+    };
   return choose(s, n, workspace, n, index, out);
 }
 
 lm_status lm_sample(const lm_sampler *s, const float *logits, int32_t vocab, int64_t index,
                     lm_candidate *workspace, int32_t *out) {
   for (int32_t i = 0; i < vocab; i++)
-    workspace[i] = (lm_candidate){.logit = logits[i], .id = i};
+    workspace[i] = (lm_candidate){
+        .logit = logits[i],
+        .id = i,
+    };
   return choose(s, s->top_k > 0 && s->top_k < vocab ? s->top_k : 0, workspace, vocab, index, out);
 }

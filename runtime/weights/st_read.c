@@ -47,7 +47,10 @@ static lm_status descriptor_open(lm_st *st, const char *path, st_file **out) {
   int fd;
   LM_TRY(regular_open(path, &fd));
   st_file *f = &LM_PUSH(st->arena, st->files, st->n_files, st->cap_files);
-  *f = (st_file){.path = lm_arena_strndup(st->arena, path, strlen(path)), .fd = fd};
+  *f = (st_file){
+      .path = lm_arena_strndup(st->arena, path, strlen(path)),
+      .fd = fd,
+  };
   struct stat info;
   if (fstat(fd, &info))
     return lm_fail_errno("cannot read %s", path);

@@ -129,7 +129,10 @@ lm_status lm_source_status(lm_status s, const lm_data_source *source) {
 }
 
 lm_status lm_file_list_make(const lm_data_source *sources, int n, lm_file_list *out) {
-  *out = (lm_file_list){.sources = sources, .n_sources = n};
+  *out = (lm_file_list){
+      .sources = sources,
+      .n_sources = n,
+  };
   lm_status s = NULL;
   for (int i = 0; i < n && !s; i++)
     s = lm_source_status(source_add(out, i), &sources[i]);
