@@ -1,5 +1,6 @@
 // data.c - the tokenizer and the data of a session.
 #include <limits.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -220,6 +221,24 @@ static lm_status located(const lm_session *s, const lm_data_options *o, lm_statu
   return lm_verdict(s->project.ctx);
 }
 
+// Documents that are longer than a row.
+static void long_note(const lm_session *s, const lm_data_info *info) {
+  const lm_recipe_data *d = &s->project.recipe->data;
+  const lm_events *to = s->project.events;
+  char source[64] = "";
+  if (d->seq2seq)
+    snprintf(source, sizeof source, ", or with a source of more than %lld,", (long long)d->source);
+  if (info->dropped)
+    lm_event_note(to, "%lld documents of more than %lld tokens%s are left out (long = %s)",
+                  (long long)info->dropped, (long long)info->seq, source,
+                  d->long_documents == LM_RECIPE_LONG_CUT
+                      ? "cut: nothing of their beginning is trained"
+                      : "drop");
+  if (info->cut)
+    lm_event_note(to, "%lld documents of more than %lld tokens%s are cut (long = cut)",
+                  (long long)info->cut, (long long)info->seq, source);
+}
+
 lm_status lm_session_sources(lm_session *s) {
   lm_data_options o;
   LM_TRY(lm_session_check_columns(s));
@@ -229,16 +248,7 @@ lm_status lm_session_sources(lm_session *s) {
   LM_TRY(located(s, &o, lm_data_open(&o, &s->data)));
   lm_data_info info = lm_data_info_of(s->data);
   lm_umask_add(info.umask); // files made from private text must be private too
-  if (info.dropped)
-    lm_event_note(s->project.events,
-                  "%lld documents of more than %lld tokens are left out (long = %s)",
-                  (long long)info.dropped, (long long)info.seq,
-                  s->project.recipe->data.long_documents == LM_RECIPE_LONG_CUT
-                      ? "cut: nothing of their beginning is trained"
-                      : "drop");
-  if (info.cut)
-    lm_event_note(s->project.events, "%lld documents are cut behind %lld tokens (long = cut)",
-                  (long long)info.cut, (long long)info.seq);
+  long_note(s, &info);
   if (info.bad) {
     lm_diag *d = LM_REPORT(s->project.ctx, s->project.recipe->data.loc, W212, (long long)info.bad,
                            (long long)info.read);

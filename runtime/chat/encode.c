@@ -236,9 +236,12 @@ static lm_status document_encode(const lm_tokenizer *t, const lm_conversation *c
                                  lm_tokens *out) {
   static const char *const names[] = {"source", "target"};
   json_t *text = json_object_get(json_array_get(c->messages, i), "content");
+  size_t before = out->n;
   if (!json_string_length(text))
     return lm_fail(LM_USER, "the %s is empty", names[i]);
   LM_TRY(lm_tokenizer_encode_framed(t, json_string_value(text), json_string_length(text), out));
+  if (out->n == before)
+    return lm_fail(LM_USER, "the %s has no tokens", names[i]);
   if (t->eos >= 0 && out->ids[out->n - 1] != t->eos)
     lm_tokens_add(out, t->eos);
   return NULL;

@@ -91,7 +91,7 @@ def test_long(run):
         code, out, err = run.result("data", program(run, more="long = drop;"))
         check(code == 0 and "1 documents of more than 48 tokens are left out (long = drop)" in err, err)
         code, out, err = run.result("data", program(run, more="long = cut;"), "--show", 3)
-        check(code == 0 and "1 documents are cut behind 48 tokens" in err and "« because because " in out, out + err)
+        check(code == 0 and "1 documents of more than 48 tokens are cut" in err and "« because because " in out, out + err)
     finally:
         TALKS.pop()
 

@@ -215,6 +215,12 @@ def test_encdec_mistakes(run):
 LINES = [(f"{'very ' * (i % 4)}item {i}: {chr(65 + i % 26) * (i % 7 + 1)}", f"<{i % 10}{'ab' * (i % 6)}>") for i in range(60)]
 SEQ2SEQ = 'source s = seq2seq("lines.jsonl", source = "q", target = "a", start = "\\n"); pack best_fit(seq = 24 tokens, source = 64 tokens)'
 
+WORDS = dict(version="1.0", added_tokens=[dict(id=i, content=t, single_word=False, lstrip=False, rstrip=False, normalized=False, special=True)
+                                          for i, t in enumerate(("[UNK]", "[PAD]"))],
+             pre_tokenizer=dict(type="BertPreTokenizer"), decoder=dict(type="WordPiece", prefix="##", cleanup=True),
+             model=dict(type="WordPiece", unk_token="[UNK]", continuing_subword_prefix="##", max_input_chars_per_word=100,
+                        vocab={"[UNK]": 0, "[PAD]": 1, "x": 2}))
+
 
 def lines(run, pairs=LINES):
     run.write("lines.jsonl", "".join(json.dumps(dict(q=q, a=a)) + "\n" for q, a in pairs))
@@ -257,8 +263,8 @@ def test_encdec_seq2seq_mistakes(run):
 
     for change, more, status, message in (
         (("", ""), "", 1, "a source of 65 tokens with a target of 2 is longer than a row of 64 and 24"),
-        (("", ""), "long = drop", 0, "1 documents of more than 24 tokens are left out"),
-        (("", ""), "long = cut", 0, "1 documents are cut behind 24 tokens"),
+        (("", ""), "long = drop", 0, "1 documents of more than 24 tokens, or with a source of more than 64, are left out"),
+        (("", ""), "long = cut", 0, "1 documents of more than 24 tokens, or with a source of more than 64, are cut"),
         (("", ""), "long = split", 1, "error[E272]"),
         (("\\n", "no"), "long = drop", 1, 'error[E277]: start = "no" is 2 tokens'),
         (("", ""), 'source t = text("t.txt"); long = drop', 1, "error[E271]"),
@@ -272,3 +278,8 @@ def test_encdec_seq2seq_mistakes(run):
     check("the source is empty" in ran()[2])
     lines(run, [("x", ""), ("x", "y")])
     check("the target is empty" in ran()[2])
+    bert = dict(WORDS, normalizer=dict(type="BertNormalizer", clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=True))
+    run.write("words.json", json.dumps(bert))
+    for pair, message in ((" ", "x"), "the source has no tokens"), (("x", " "), "the target has no tokens"):   # the normalizer removes spaces
+        lines(run, [pair])
+        check(message in ran(("\\n", "[PAD]"), 'tokenizer = wordpiece("words.json")')[2], message)
