@@ -305,6 +305,15 @@ int64_t lm_type_elements(const lm_module *m, lm_type t); // at capacity
 static inline double lm_type_traffic(const lm_module *m, lm_type t) {
   return (double)lm_type_elements(m, t) * lm_dtype_bytes((lm_dtype)t.dtype);
 }
+// The bytes of the operands and results of op, as a kernel of op alone reads and writes them.
+static inline double lm_op_traffic(const lm_module *m, const lm_op *op) {
+  double bytes = 0;
+  for (uint32_t i = 0; i < op->n_in; i++)
+    bytes += lm_type_traffic(m, op->in[i]->type);
+  for (uint32_t i = 0; i < op->n_out; i++)
+    bytes += lm_type_traffic(m, op->out[i]->type);
+  return bytes;
+}
 static inline bool lm_attr_has_axis(const lm_attr *a, lm_axis axis) {
   for (int i = 0; i < a->n_axes; i++)
     if (a->axes[i] == axis)

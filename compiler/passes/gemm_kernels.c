@@ -145,15 +145,6 @@ static lm_op *fused_make(const rewriting *r, const match *m, bool stored) {
 
 // ---- profit
 
-static double bytes_of(const lm_module *m, const lm_op *op) {
-  double bytes = 0;
-  for (uint32_t i = 0; i < op->n_in; i++)
-    bytes += lm_type_traffic(m, op->in[i]->type);
-  for (uint32_t i = 0; i < op->n_out; i++)
-    bytes += lm_type_traffic(m, op->out[i]->type);
-  return bytes;
-}
-
 // True if the factors of the dot are as dense as those of the kernel.
 static bool factors_are_dense(const lm_module *m, const lm_op *dot, const lm_plan_gemm *dense) {
   lm_plan_gemm g;
@@ -168,7 +159,7 @@ static lm_cost_gemm_kernel sizes_of(const lm_module *m, const lm_op *fused, cons
       .k = (double)g->k.fixed,
       .batch = 1,
       .ab = (lm_dtype)g->dtype_ab,
-      .bytes = bytes_of(m, fused),
+      .bytes = lm_op_traffic(m, fused),
       .alignment = 16,
   };
   return (lm_cost_gemm_kernel){

@@ -119,22 +119,13 @@ typedef struct cone {
   double seconds;
 } cone;
 
-static double bytes_moved(const lm_module *m, const lm_op *op) {
-  double bytes = 0;
-  for (uint32_t i = 0; i < op->n_in; i++)
-    bytes += lm_type_traffic(m, op->in[i]->type);
-  for (uint32_t i = 0; i < op->n_out; i++)
-    bytes += lm_type_traffic(m, op->out[i]->type);
-  return bytes;
-}
-
 // The time without a cost model, as the bytes that could be moved in it.
 static double bytes_of(const lm_module *m, const lm_op *op) {
   double flops = 0;
   const lm_op_info *info = lm_op_info_of(op);
   bool memory = lm_op_multiplies(op) || op->code == LM_OP_GATHER ||
                 op->body; // others run in the kernels of these
-  double bytes = memory ? bytes_moved(m, op) : 0;
+  double bytes = memory ? lm_op_traffic(m, op) : 0;
   for (uint32_t i = 0; i < op->n_out; i++) {
     lm_type t = info->traits & LM_T_REDUCE ? op->in[0]->type : op->out[i]->type;
     flops += info->flops * (double)lm_type_elements(m, t);
@@ -154,7 +145,7 @@ static double gemm_seconds(const lm_target *t, const lm_module *m, const lm_op *
                     .k = 1,
                     .batch = 1,
                     .ab = (lm_dtype)x.dtype,
-                    .bytes = bytes_moved(m, dot),
+                    .bytes = lm_op_traffic(m, dot),
                     .alignment = 16};
   for (int i = 0; i < x.rank; i++) {
     double size = (double)lm_axis_size(m, x.axis[i]);
@@ -175,10 +166,10 @@ static double seconds_of(const pass *p, const lm_op *op) {
     return gemm_seconds(t, p->m, op);
   if (lm_op_attends(op)) {
     lm_plan_attend a = lm_plan_attend_sizes(p->m, op);
-    return lm_cost_of_attend(t, &a, bytes_moved(p->m, op), true).seconds;
+    return lm_cost_of_attend(t, &a, lm_op_traffic(p->m, op), true).seconds;
   }
   if (op->code == LM_OP_KERNEL)
-    return lm_cost_of_kernel(t, &(lm_cost_kernel){.bytes = bytes_moved(p->m, op)}).seconds;
+    return lm_cost_of_kernel(t, &(lm_cost_kernel){.bytes = lm_op_traffic(p->m, op)}).seconds;
   return 0;
 }
 
