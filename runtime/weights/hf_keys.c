@@ -15,7 +15,7 @@ static const struct {
   bool null_too;
 } DEFAULTS[] = {
     {"llama mistral mixtral qwen2 qwen3 qwen3_moe olmo2 olmoe smollm3 granite phi3 deepseek_v3 "
-     "gpt_oss qwen3_next",
+     "gpt_oss qwen3_next deepseek_v2",
      "hidden_act", "\"silu\"", false},
     {"gemma2 gemma3_text recurrent_gemma", "hidden_activation", "\"gelu_pytorch_tanh\"", true},
     {"gpt_neox bert vit", "hidden_act", "\"gelu\"", false},
@@ -25,7 +25,7 @@ static const struct {
     {"phi", "hidden_act", "\"gelu_new\"", false},
     {"gpt2 gptj", "activation_function", "\"gelu_new\"", false},
     {"llama mistral qwen2 qwen3 qwen3_moe smollm3 granite gemma2 gemma3_text deepseek_v3 "
-     "recurrent_gemma qwen3_next",
+     "recurrent_gemma qwen3_next deepseek_v2",
      "rms_norm_eps", "1e-6", false},
     {"mixtral olmo2 olmoe phi3 gpt_oss", "rms_norm_eps", "1e-5", false},
     {"gpt_neox phi cohere stablelm", "layer_norm_eps", "1e-5", false},
@@ -49,7 +49,7 @@ static const struct {
     {"recurrent_gemma", "block_types", "[\"recurrent\", \"recurrent\", \"attention\"]", false},
     {"gptj stablelm", "tie_word_embeddings", "false", false},
     {"llama mistral qwen2 qwen3 qwen3_moe olmo2 olmoe granite gemma2 phi phi3 "
-     "deepseek_v3 qwen3_next",
+     "deepseek_v2 deepseek_v3 qwen3_next",
      "rope_theta", "10000.0", true},
     {"mixtral gemma3_text", "rope_theta", "1000000.0", true},
     {"smollm3", "rope_theta", "2000000.0", true},
@@ -62,7 +62,7 @@ static const struct {
     {"gpt_neox", "rotary_emb_base", "10000", true},
     {"gpt_neox", "rotary_pct", "0.25", true},
     {"llama mistral mixtral qwen2 qwen3 qwen3_moe olmo2 olmoe granite gpt_neox phi phi3 "
-     "deepseek_v3 gpt_oss qwen3_next",
+     "deepseek_v2 deepseek_v3 gpt_oss qwen3_next",
      "tie_word_embeddings", "false", false},
     {"gpt2 gemma2 gemma3_text smollm3 mamba", "tie_word_embeddings", "true", false},
     {"mamba2", "tie_word_embeddings", "false", false},
@@ -104,6 +104,15 @@ static const struct {
     {"gemma2 gemma3_text", "query_pre_attn_scalar", "256", false},
     {"gemma2", "attn_logit_softcapping", "50.0", false},
     {"gemma2", "final_logit_softcapping", "30.0", false},
+    {"deepseek_v2", "q_lora_rank", "1536", false},
+    {"deepseek_v2", "n_group", "1", true},
+    {"deepseek_v2", "topk_group", "1", true},
+    {"deepseek_v2", "topk_method", "\"greedy\"", false},
+    {"deepseek_v2", "scoring_func", "\"softmax\"", false},
+    {"deepseek_v2", "norm_topk_prob", "false", false},
+    {"deepseek_v2", "routed_scaling_factor", "1.0", false},
+    {"deepseek_v2", "n_shared_experts", "2", false},
+    {"deepseek_v2", "first_k_dense_replace", "0", false},
     {"qwen3_next", "num_key_value_heads", "2", false},
     {"qwen3_next", "head_dim", "256", false},
     {"qwen3_next", "partial_rotary_factor", "0.25", false},

@@ -17,6 +17,8 @@ MAMBA = dict(vocab_size=272, hidden_size=32, num_hidden_layers=3, state_size=8, 
 # With use_cache, transformers caches keys and values without their gradient.
 GRIFFIN = dict(vocab_size=272, hidden_size=32, intermediate_size=96, attention_window_size=64, use_cache=False,
                bos_token_id=None, eos_token_id=None, pad_token_id=None)
+LATENT = dict(BASE, num_key_value_heads=4, moe_intermediate_size=24, first_k_dense_replace=1, n_routed_experts=8, num_experts_per_tok=3,
+              n_shared_experts=2, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=12, kv_lora_rank=16)
 NEXT = dict(BASE, head_dim=16, linear_conv_kernel_dim=3, linear_key_head_dim=8, linear_value_head_dim=12, linear_num_key_heads=2,
             linear_num_value_heads=4, moe_intermediate_size=24, shared_expert_intermediate_size=20, num_experts_per_tok=3, num_experts=6)
 BERT = dict(vocab_size=272, hidden_size=32, intermediate_size=56, num_hidden_layers=2, num_attention_heads=4,
@@ -106,6 +108,9 @@ CASES = {
     "qwen3_next": ("qwen3_next", dict(NEXT, num_hidden_layers=4), "4.57"),
     "qwen3_next_period": ("qwen3_next", dict(NEXT, num_hidden_layers=3, full_attention_interval=3, norm_topk_prob=False, linear_num_key_heads=1,
                                              partial_rotary_factor=0.5), "4.57"),
+    "deepseek_v2": ("deepseek_v2", dict(LATENT, n_group=4, topk_group=2, topk_method="group_limited_greedy", q_lora_rank=20,
+                                        routed_scaling_factor=1.5), "4.54"),
+    "deepseek_v2_lite": ("deepseek_v2", dict(LATENT, q_lora_rank=None), "4.54"),
     "deepseek_v3": ("deepseek_v3", dict(BASE, num_key_value_heads=4, moe_intermediate_size=24, first_k_dense_replace=1, n_routed_experts=8,
                                         n_group=4, topk_group=2, num_experts_per_tok=3, n_shared_experts=2, routed_scaling_factor=1.5,
                                         qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=12, q_lora_rank=20, kv_lora_rank=16), NEW),
