@@ -134,12 +134,25 @@ static void column_check(lm_ctx *c, const lm_recipe_data *d, const lm_model_colu
     lm_diag_help(c, g, "pack best_fit(seq = %lld tokens, docs = 16)", (long long)d->seq);
 }
 
+// Without source_seg, documents would read the sources of others, and padding.
+static void sources_check(lm_ctx *c, const lm_recipe_data *d, const lm_model_columns *all) {
+  const lm_model_column *of[LM_SOURCE_COLUMNS + 1] = {0};
+  for (uint32_t i = 0; i < all->n; i++)
+    of[lm_source_column_find(all->v[i].name)] = &all->v[i];
+  if (!of[LM_SOURCE_COLUMN_IDS] || of[LM_SOURCE_COLUMN_SEG])
+    return;
+  lm_diag *g = LM_REPORT(c, of[LM_SOURCE_COLUMN_IDS]->loc, E278);
+  lm_diag_note(c, g, d->loc, "data %s", d->name);
+}
+
 lm_status lm_session_check_columns(const lm_session *s) {
   lm_ctx *c = s->project.ctx;
   const lm_recipe_data *d = &s->project.recipe->data;
   lm_model_columns all = lm_model_columns_of(c, s->project.recipe->model.target.decl);
   for (uint32_t i = 0; i < all.n && !d->replays; i++)
     column_check(c, d, &all.v[i]);
+  if (d->seq2seq)
+    sources_check(c, d, &all);
   return lm_verdict(c);
 }
 

@@ -252,7 +252,7 @@ static void read_row(const lm_reader *d, lm_recipe_data *out) {
   const lm_file *file = lm_read_file(d, lm_read_setting(d, "data.pack"));
   const ast_expr *source = lm_read_arg(d, "data.pack", pack, "source");
   out->source = out->seq2seq ? out->seq : 0;
-  if (source && !out->seq2seq)
+  if (source && !out->seq2seq && out->n_sources)
     LM_REPORT(d->R->c, source->loc, E276);
   else if (source)
     out->source = (int64_t)lm_read_arg_number(d, "data.pack", pack, "source", file);

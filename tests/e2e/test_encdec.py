@@ -274,6 +274,9 @@ def test_encdec_seq2seq_mistakes(run):
     ):
         code, out, err = ran(change, more)
         check(code == status and message in err, f"{message}: {err}")
+    text = model(source=SEQ2SEQ, batch=48).replace(", source_seg: int[b, m]) -> real[b, t, vocab]", ") -> real[b, t, vocab]")
+    text = text.replace(", source_seg: int[b, m]) -> (f32", ") -> (f32").replace("source_pos, source_seg)", "source_pos)").replace("source_seg) }", "source) }")
+    check("m.lm:31:57: error[E278]" in run("check", run.write("m.lm", text), status=1))
     lines(run, [("", "y"), ("x", "y")])
     check("the source is empty" in ran()[2])
     lines(run, [("x", ""), ("x", "y")])
