@@ -15,7 +15,7 @@ static const struct {
   bool null_too;
 } DEFAULTS[] = {
     {"llama mistral mixtral qwen2 qwen3 qwen3_moe olmo2 olmoe smollm3 granite phi3 deepseek_v3 "
-     "gpt_oss qwen3_next deepseek_v2",
+     "gpt_oss qwen3_next deepseek_v2 llama4_text",
      "hidden_act", "\"silu\"", false},
     {"gemma2 gemma3_text recurrent_gemma", "hidden_activation", "\"gelu_pytorch_tanh\"", true},
     {"gpt_neox bert vit", "hidden_act", "\"gelu\"", false},
@@ -27,7 +27,7 @@ static const struct {
     {"llama mistral qwen2 qwen3 qwen3_moe smollm3 granite gemma2 gemma3_text deepseek_v3 "
      "recurrent_gemma qwen3_next deepseek_v2",
      "rms_norm_eps", "1e-6", false},
-    {"mixtral olmo2 olmoe phi3 gpt_oss", "rms_norm_eps", "1e-5", false},
+    {"mixtral olmo2 olmoe phi3 gpt_oss llama4_text", "rms_norm_eps", "1e-5", false},
     {"gpt_neox phi cohere stablelm", "layer_norm_eps", "1e-5", false},
     {"bert vit", "layer_norm_eps", "1e-12", false},
     {"gpt2 gptj bloom falcon", "layer_norm_epsilon", "1e-5", false},
@@ -62,7 +62,7 @@ static const struct {
     {"gpt_neox", "rotary_emb_base", "10000", true},
     {"gpt_neox", "rotary_pct", "0.25", true},
     {"llama mistral mixtral qwen2 qwen3 qwen3_moe olmo2 olmoe granite gpt_neox phi phi3 "
-     "deepseek_v2 deepseek_v3 gpt_oss qwen3_next",
+     "deepseek_v2 deepseek_v3 gpt_oss qwen3_next llama4_text",
      "tie_word_embeddings", "false", false},
     {"gpt2 gemma2 gemma3_text smollm3 mamba", "tie_word_embeddings", "true", false},
     {"mamba2", "tie_word_embeddings", "false", false},
@@ -113,6 +113,18 @@ static const struct {
     {"deepseek_v2", "routed_scaling_factor", "1.0", false},
     {"deepseek_v2", "n_shared_experts", "2", false},
     {"deepseek_v2", "first_k_dense_replace", "0", false},
+    {"llama4_text", "rope_theta", "500000.0", true},
+    {"llama4_text", "num_key_value_heads", "8", false},
+    {"llama4_text", "head_dim", "128", false},
+    {"llama4_text", "num_experts_per_tok", "1", false},
+    {"llama4_text", "num_local_experts", "16", false},
+    {"llama4_text", "interleave_moe_layer_step", "1", false},
+    {"llama4_text", "no_rope_layer_interval", "4", false},
+    {"llama4_text", "use_qk_norm", "true", false},
+    {"llama4_text", "attention_chunk_size", "8192", false},
+    {"llama4_text", "attn_temperature_tuning", "true", false},
+    {"llama4_text", "floor_scale", "8192", false},
+    {"llama4_text", "attn_scale", "0.1", false},
     {"qwen3_next", "num_key_value_heads", "2", false},
     {"qwen3_next", "head_dim", "256", false},
     {"qwen3_next", "partial_rotary_factor", "0.25", false},
@@ -303,6 +315,9 @@ static const char *layer_kind(const json_t *config, json_int_t i) {
   json_int_t period = json_integer_value(json_object_get(config, "full_attention_interval"));
   if (!strcmp(type_of(config), "qwen3_next"))
     return period > 0 && (i + 1) % period == 0 ? "full_attention" : "linear_attention";
+  period = json_integer_value(json_object_get(config, "no_rope_layer_interval"));
+  if (!strcmp(type_of(config), "llama4_text"))
+    return period > 0 && (i + 1) % period == 0 ? "full_attention" : "chunked_attention";
   return has_window(config, i) ? "sliding_attention" : "full_attention";
 }
 
@@ -349,6 +364,36 @@ static void period_canonical(json_t *config) {
 
 // SmolLM 3 writes for each layer whether it has rotary positions, 1, or not, 0, and beside that the
 // period, from which the list follows.
+// Llama 4 writes the list alone: the period is the index plus 1 of the first layer without them.
+static void no_rope_period_add(json_t *config) {
+  json_t *layers = json_object_get(config, "no_rope_layers"), *layer;
+  json_int_t period = (json_int_t)json_array_size(layers) + 1;
+  size_t i;
+  if (strcmp(type_of(config), "llama4_text") || !json_array_size(layers))
+    return;
+  json_array_foreach(layers, i, layer) {
+    if (json_integer_value(layer) == 0 && (json_int_t)i + 1 < period)
+      period = (json_int_t)i + 1;
+  }
+  json_object_set_new(config, "no_rope_layer_interval", json_integer(period));
+}
+
+// Llama 4 writes which layers have experts, and beside that the step, from which the list follows.
+static void expert_layers_canonical(json_t *config) {
+  json_t *layers = json_object_get(config, "moe_layers"), *layer;
+  json_int_t step = json_integer_value(json_object_get(config, "interleave_moe_layer_step"));
+  json_int_t depth = json_integer_value(json_object_get(config, "num_hidden_layers"));
+  size_t i;
+  if (step < 1 ||
+      (layers && (json_int_t)json_array_size(layers) != depth / step && !json_is_null(layers)))
+    return;
+  json_array_foreach(layers, i, layer) {
+    if (json_integer_value(layer) != ((json_int_t)i + 1) * step - 1)
+      return;
+  }
+  json_object_del(config, "moe_layers");
+}
+
 static void no_rope_canonical(json_t *config) {
   json_t *layers = json_object_get(config, "no_rope_layers"), *layer;
   json_int_t period = json_integer_value(json_object_get(config, "no_rope_layer_interval"));
@@ -376,10 +421,12 @@ json_t *lm_hf_config_canonical(const json_t *config) {
   if (!strcmp(type_of(out), "phi3") && json_is_null(json_object_get(out, "rope_scaling")))
     json_object_del(out, "original_max_position_embeddings"); // a term of the scaling
   infinite_canonical(out, "time_step_limit");
+  no_rope_period_add(out);
   defaults_add(out);
   sizes_add(out);
   context_add(out);
   no_rope_canonical(out);
+  expert_layers_canonical(out);
   windows_canonical(out);
   return out;
 }

@@ -17,6 +17,7 @@ MAMBA = dict(vocab_size=272, hidden_size=32, num_hidden_layers=3, state_size=8, 
 # With use_cache, transformers caches keys and values without their gradient.
 GRIFFIN = dict(vocab_size=272, hidden_size=32, intermediate_size=96, attention_window_size=64, use_cache=False,
                bos_token_id=None, eos_token_id=None, pad_token_id=None)
+FOUR = dict(BASE, head_dim=16, intermediate_size_mlp=40, num_local_experts=4, attention_chunk_size=7, floor_scale=5)
 LATENT = dict(BASE, num_key_value_heads=4, moe_intermediate_size=24, first_k_dense_replace=1, n_routed_experts=8, num_experts_per_tok=3,
               n_shared_experts=2, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=12, kv_lora_rank=16)
 NEXT = dict(BASE, head_dim=16, linear_conv_kernel_dim=3, linear_key_head_dim=8, linear_value_head_dim=12, linear_num_key_heads=2,
@@ -108,6 +109,9 @@ CASES = {
     "qwen3_next": ("qwen3_next", dict(NEXT, num_hidden_layers=4), "4.57"),
     "qwen3_next_period": ("qwen3_next", dict(NEXT, num_hidden_layers=3, full_attention_interval=3, norm_topk_prob=False, linear_num_key_heads=1,
                                              partial_rotary_factor=0.5), "4.57"),
+    "llama4": ("llama4_text", dict(FOUR, num_hidden_layers=4), "4.51"),
+    "llama4_dense": ("llama4_text", dict(FOUR, interleave_moe_layer_step=2, no_rope_layers=[1, 0, 1], use_qk_norm=False, floor_scale=8192,
+                                         attn_temperature_tuning=False), "4.54"),
     "deepseek_v2": ("deepseek_v2", dict(LATENT, n_group=4, topk_group=2, topk_method="group_limited_greedy", q_lora_rank=20,
                                         routed_scaling_factor=1.5), "4.54"),
     "deepseek_v2_lite": ("deepseek_v2", dict(LATENT, q_lora_rank=None), "4.54"),
