@@ -166,6 +166,7 @@ lm_status lm_execution_train(lm_execution *x, const lm_execution_training *t) {
                           .steps = c->run.steps,
                           .last = t->last,
                           .n_micro = c->run.n_micro,
+                          .pipeline = c->run.pipeline,
                           .comm = t->comm,
                           .timeline = t->timeline,
                           .clip = c->project->recipe->clip,

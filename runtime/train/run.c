@@ -87,7 +87,7 @@ static lm_status bits_compare(const lm_run *r, const char *path) {
   const lm_trainer_options *t = lm_trainer_options_of(r->o->trainer);
   long long step = (long long)r->state.step;
   long long was = (long long)r->state.n_micro;
-  long long is = (long long)t->n_micro;
+  long long is = (long long)lm_trainer_micros(t);
   LM_TRY(lm_run_data_key(r, &key));
   if (r->state.data && r->state.data != key)
     lm_run_warn(

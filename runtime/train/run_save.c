@@ -17,7 +17,7 @@ static lm_status checkpoint_prepare(lm_run *r) {
   const lm_trainer_options *t = lm_trainer_options_of(r->o->trainer);
   LM_TRY(lm_data_unchanged(t->data));
   LM_TRY(lm_run_data_key(r, &r->state.data));
-  r->state.n_micro = t->n_micro;
+  r->state.n_micro = lm_trainer_micros(t);
   r->state.loss_scale = lm_trainer_loss_scale(r->o->trainer);
   r->state.mesh = lm_run_mesh(r);
   return NULL;

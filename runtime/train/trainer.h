@@ -39,7 +39,8 @@ typedef struct lm_trainer_options {
   const lm_data *data;   // must outlive the trainer
   int64_t steps;         // of the run, for schedules
   int64_t last;          // the last step that the caller will run; 0: steps
-  int64_t n_micro;       // micro-batches per step
+  int64_t n_micro;       // calls of @micro in a step
+  int64_t pipeline;      // micro-batches of a call, which pass through stages; 0: it is one
   lm_timeline *timeline; // optional
   lm_comm *comm;         // the ranks of the plan's mesh; NULL: one process
   double clip;           // maximum gradient norm; 0: no clipping
@@ -61,6 +62,11 @@ typedef struct lm_step_result {
   lm_metric emitted[LM_TRAIN_METRICS]; // means over the micro-batches
   int n_emitted;
 } lm_step_result;
+
+// The number of micro-batches of a step.
+static inline int64_t lm_trainer_micros(const lm_trainer_options *o) {
+  return o->n_micro * (o->pipeline ? o->pipeline : 1);
+}
 
 typedef struct lm_trainer lm_trainer;
 lm_status lm_trainer_create(const lm_trainer_options *o, lm_trainer **out);

@@ -33,7 +33,8 @@ def test_as_one_process(run):
     pipeline(run, "dp2pp2", file, "again", "-q")
     check(tensors(run.path("again"), 20) == tensors(run.path("dp2pp2"), 20), "the resumed run differs")
     shorten(run, "again")
-    ranks(run, 1, file, "--out", run.path("again"), "-q")
+    code, _, err = run.result("run", file, "--out", run.path("again"), "-q", env=QUICK)
+    check(code == 0 and "now it has 1 rank:" in err and "micro-batch" not in err, f"as many micro-batches as before: {err}")
     curves_check(run, "one", "again", "dp 2 pp 2, then one process")
 
 
@@ -45,7 +46,10 @@ def thrice(run):
 def test_one_f_one_b(run):
     """The same for 1F1B, with three micro-batches, of which the number of stages is no divisor."""
     train = lambda file, name, folder: pipeline(run, name, file, folder, "-q")
-    meshes_check(run, F1B if run.nightly else ("f1b2", "f1b4"), train, "f1b2", thrice)
+    file = meshes_check(run, F1B if run.nightly else ("f1b2", "f1b4"), train, "f1b2", thrice)
+    more = ("--set", "micro=32 tokens", "--out", run.path("again"), "-q")
+    code, _, err = run.result("run", file, *sets("f1b2"), "--ranks", 2, *more, env=QUICK)
+    check(code == 0 and "up to step 8 a step had 3 micro-batches, now it has 6" in err, f"resumed with another micro-batch: {err}")
     memory = {}
     for n in (3, 6):
         for name in ("pp2", "f1b2"):
