@@ -57,6 +57,7 @@ static lm_mesh_axis axis_make(const lm_compiled *c, int k) {
       .experts = !strcmp(p->axis[k].name, "ep"),
       .ring = p->ring && !strcmp(p->axis[k].name, "cp"),
       .zero = p->axis[k].zero,
+      .reduce_bf16 = c->project->recipe->precision.reduce_bf16,
       .loc = p->loc,
   };
   uint32_t cap = 0;

@@ -75,6 +75,15 @@ static bool mesh_zero(parser *p, lm_mesh_axis *a) {
   return true;
 }
 
+// reduce bf16
+static bool mesh_reduce(parser *p, lm_mesh_axis *a) {
+  lm_loc at = p->t.loc;
+  if (!lmir_opt_word(p, "reduce"))
+    return true;
+  a->reduce_bf16 = lmir_opt_word(p, "bf16");
+  return a->reduce_bf16 || lmir_fail(p, at, "reduce is bf16, or left out");
+}
+
 // rows pipeline 4, or pipeline 4 one_f_one_b
 static bool mesh_pipeline(parser *p, lm_mesh_axis *a) {
   int64_t n;
@@ -95,7 +104,8 @@ static bool mesh_pipeline(parser *p, lm_mesh_axis *a) {
   return true;
 }
 
-// mesh dp = 2 rows zero 1, cp = 2 positions ring, ep = 4 rows experts, tp = 4 shard(g, ff)
+// mesh dp = 2 rows zero 1 reduce bf16, cp = 2 positions ring, ep = 4 rows experts, tp = 4 shard(g,
+// ff)
 static bool mesh(parser *p) {
   int64_t ranks = 1;
   if (p->m->mesh.n || p->m->n_axes > 1)
@@ -121,7 +131,7 @@ static bool mesh(parser *p) {
     a->positions = lmir_opt_word(p, "positions");
     a->ring = a->positions && lmir_opt_word(p, "ring");
     a->experts = lmir_opt_word(p, "experts");
-    if (!mesh_pipeline(p, a) || !mesh_shard(p, a) || !mesh_zero(p, a))
+    if (!mesh_pipeline(p, a) || !mesh_shard(p, a) || !mesh_zero(p, a) || !mesh_reduce(p, a))
       return false;
   } while (lmir_opt(p, ','));
   return !p->failed;

@@ -330,6 +330,7 @@ static void put_mesh(printer *p) {
     lm_buf_puts(p->out, a->n_shard ? ")" : "");
     if (a->zero)
       lm_buf_printf(p->out, " zero %d", a->zero);
+    lm_buf_puts(p->out, a->reduce_bf16 ? " reduce bf16" : "");
   }
   if (mesh->n)
     lm_buf_puts(p->out, "\n");

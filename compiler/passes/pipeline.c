@@ -62,6 +62,7 @@ const char *const lm_pipeline[] = {
     "dce",
     "accum_f32",
     "reduce_once",
+    "reduce_bf16",
     "prepack",
     "hoist_params",
     "dce",

@@ -190,6 +190,9 @@ static void steps_finish(planner *p, lm_plan_func *out) {
 }
 
 static void func_plan(planner *p, lm_func *f) {
+  bool reduces = f->key.id == LM_FUNC_REDUCE;
+  if (reduces)
+    lm_reduce_begin(p, f);
   uint32_t n = p->m->n_values + 1;
   p->f = f;
   p->locations = LM_NEW_N(p->arena, location, n);
@@ -201,6 +204,8 @@ static void func_plan(planner *p, lm_func *f) {
   p->storages = NULL;
   p->depth = 0;
   lm_func_walk(p);
+  if (reduces)
+    lm_reduce_steps(p);
   if (p->failed)
     return;
   lm_steps_initialize(p);
@@ -230,7 +235,12 @@ static void arenas_size(planner *p) {
 
 lm_plan *lm_plan_build(lm_module *m, const lm_plan_options *o) {
   planner p = {
-      .m = m, .o = o, .codegen = o->codegen, .arena = m->arena, .plan = LM_NEW(m->arena, lm_plan)};
+      .m = m,
+      .o = o,
+      .codegen = o->codegen,
+      .arena = m->arena,
+      .plan = LM_NEW(m->arena, lm_plan),
+  };
   p.plan->prelude = o->codegen->prelude(p.arena);
   p.plan->on_host[LM_ARENA_STATE] = o->states_on_host;
   lm_layout_make(m, p.arena, o->states_on_host && lm_chunks_fit(m), &p.layout);
@@ -247,7 +257,9 @@ lm_plan *lm_plan_build(lm_module *m, const lm_plan_options *o) {
   p.plan->funcs = LM_NEW_N(p.arena, lm_plan_func, n + 1); // and @reduce
   for (lm_func *f = m->funcs; f && !p.failed; f = f->next)
     func_plan(&p, f);
-  lm_reduce_plan(&p);
+  lm_func *reduce = p.failed ? NULL : lm_reduce_func(&p);
+  if (reduce)
+    func_plan(&p, reduce);
   arenas_size(&p);
   lm_plan_funcs_bind(p.plan);
   return p.failed ? NULL : p.plan;

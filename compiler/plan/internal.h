@@ -114,6 +114,14 @@ typedef struct frame {
   storage *index; // of the loop index; NULL unless it is needed in memory
 } frame;
 
+// The sum of the gradients of a region over the ranks along an axis of the mesh. In bf16, the
+// kernel `narrow` rounds the rank's own, and the kernel `widen` stores the sum; in f32: NULL.
+typedef struct region_sum {
+  const lm_layout_region *region;
+  int axis;
+  lm_op *narrow, *widen;
+} region_sum;
+
 typedef struct planner {
   lm_module *m;
   const lm_plan_options *o;
@@ -124,6 +132,8 @@ typedef struct planner {
   storage *fixed[LM_ARENAS]; // one per arena with a given layout
   int64_t io_bytes;
   bool has_gradients, has_copies;
+  region_sum *sums; // of @reduce
+  uint32_t n_sums, cap_sums;
   lm_sym *states;
   uint32_t n_states, cap_states;
   uint32_t cap_kernels;
@@ -234,7 +244,12 @@ void lm_rank_locate(planner *p, lm_op *op); // of `rank`
 
 // ---- reduce.c
 
-void lm_reduce_plan(planner *p); // adds @reduce to the plan
+// A function @reduce, if gradients are added and the module has none; else NULL. To be called
+// behind the functions that compute gradients.
+lm_func *lm_reduce_func(planner *p);
+// Makes the operations of @reduce that no pass has made; lm_reduce_steps adds their steps.
+void lm_reduce_begin(planner *p, lm_func *f);
+void lm_reduce_steps(planner *p);
 
 // ---- first.c
 

@@ -56,8 +56,14 @@ static lm_plan_port port_make(planner *p, lm_sym name, lm_type t, lm_port_role r
       .state = role == LM_ROLE_STATE ? state_index(p, name) : 0,
       .dtype = t.dtype,
       .rank = t.rank,
-      .buf = {
-          .arena = at->at->arena, .live = -1, .offset = at->offset, .bytes = lm_type_bytes(p, t)}};
+      .buf =
+          {
+              .arena = at->at->arena,
+              .live = -1,
+              .offset = at->offset,
+              .bytes = lm_type_bytes(p, t),
+          },
+  };
   for (int i = 0; i < t.rank; i++) {
     port.shape[i] = lm_axis_size(p->m, t.axis[i]);
     port.by[i] = lm_axis_divided_by(p->m, t.axis[i]);

@@ -4,65 +4,161 @@
 //     0 start all_reduce sum f32 27648 over dp lane 0 as 0 grad[0 : 110592] -> grad[0 : 110592]
 //     1 wait 0 grad[0 : 110592] -> grad[0 : 110592]
 //
+// With `mesh dp = 2 rows reduce bf16` ranks send half of the bytes, and add in f32:
+//
+//   func reduce work 55296
+//     0 kernel k8 over 27648 grad[0 : 110592] -> work[0 : 55296]
+//     1 start all_reduce sum bf16 27648 over dp lane 0 as 0 work[0 : 55296] -> work[0 : 55296]
+//     2 wait 0 work[0 : 55296] -> work[0 : 55296]
+//     3 kernel k9 over 27648 work[0 : 55296] -> grad[0 : 110592]
+//
 // A region of the gradients is added along each axis of the mesh along which it is partial, behind
 // what pass reduce_once has moved there. A plan without gradients, or of one process, has no such
-// function.
+// function. Cost of bf16: the work memory of the largest region in bf16, which other functions use
+// at other times.
 #include "compiler/plan/internal.h"
 
-static lm_plan_step step_make(const planner *p, lm_step_kind kind, const lm_layout_region *r,
-                              int axis) {
-  int64_t elements = r->n * LM_BLOCK, bytes = elements * (int64_t)sizeof(float);
-  lm_plan_buf grad = {
-      .arena = LM_ARENA_GRAD,
-      .live = -1,
-      .offset = r->first * LM_BLOCK * 4,
-      .bytes = bytes,
+// A function that is not in the module, for what no pass has made.
+static lm_func *func_new(planner *p) {
+  lm_func *f = LM_NEW(p->arena, lm_func);
+  f->name = lm_func_table[LM_FUNC_REDUCE].name;
+  f->key = (lm_func_key){.id = LM_FUNC_REDUCE};
+  f->module = p->m;
+  f->body = LM_NEW(p->arena, lm_region);
+  f->body->func = f;
+  lm_builder b = {
+      .m = p->m,
+      .at = f->body,
   };
-  lm_plan_step s = {
-      .kind = kind,
-      .comm = LM_NEW(p->arena, lm_plan_comm),
-      .bufs = LM_NEW_N(p->arena, lm_plan_buf, 2),
-      .n_bufs = 2,
-      .n_read = 1,
-      .n_write = 1,
-      .label = lm_arena_printf(p->arena, "the sum of the gradients over %s",
-                               p->plan->mesh.axis[axis].name),
-  };
-  *s.comm = (lm_plan_comm){
-      .kind = LM_COLL_ALL_REDUCE,
-      .dtype = LM_F32,
-      .count = elements,
-      .group = 1 + axis,
-  };
-  s.bufs[0] = s.bufs[1] = grad;
-  s.moved = kind == LM_STEP_START ? 2 * bytes : 0;
-  return s;
-}
-
-// The function that the module has (pass reduce_once), or a new one.
-static lm_plan_func *func_of(planner *p) {
-  lm_func_key key = {.id = LM_FUNC_REDUCE};
-  for (int i = 0; i < p->plan->n_funcs; i++)
-    if (lm_func_key_equal(p->plan->funcs[i].key, key))
-      return &p->plan->funcs[i];
-  lm_plan_func *f = &p->plan->funcs[p->plan->n_funcs];
-  *f = (lm_plan_func){.name = lm_func_table[LM_FUNC_REDUCE].name, .key = key};
+  lm_emit_op(&b, LM_OP_RETURN, NULL, 0, NULL, NULL);
   return f;
 }
 
-void lm_reduce_plan(planner *p) {
-  lm_plan_func *f = func_of(p);
-  bool is_new = f == &p->plan->funcs[p->plan->n_funcs];
-  uint32_t n = (uint32_t)f->n_steps, cap = n;
-  for (int i = 0; i < p->layout.n_regions && p->has_gradients; i++) {
-    const lm_layout_region *r = &p->layout.regions[i];
-    for (int axis = 0; axis < p->plan->mesh.n; axis++) {
-      if (!(r->partial >> axis & 1))
-        continue;
-      for (int kind = LM_STEP_START; kind <= LM_STEP_WAIT; kind++)
-        LM_PUSH(p->arena, f->steps, n, cap) = step_make(p, (lm_step_kind)kind, r, axis);
-    }
+lm_func *lm_reduce_func(planner *p) {
+  bool partial = false;
+  for (int i = 0; i < p->layout.n_regions; i++)
+    partial |= p->layout.regions[i].partial != 0;
+  bool missing = !lm_func_get(p->m, LM_FUNC_REDUCE, 0);
+  return missing && partial && p->has_gradients ? func_new(p) : NULL;
+}
+
+// ---- casts
+
+static int64_t elements_of(const lm_layout_region *r) {
+  return r->n * LM_BLOCK;
+}
+
+static lm_op *cast_kernel(lm_builder *b, lm_value *x, lm_dtype to) {
+  lm_op *kernel = lm_kernel_begin(b, NULL, &x, 1);
+  lm_value *y = lm_emit_cast(b, kernel->body->args[0], to);
+  lm_kernel_end(b, kernel, &y, 1);
+  return kernel;
+}
+
+static lm_axis axis_of(planner *p, const char *name, int64_t size) {
+  lm_type none = {0};
+  return lm_axis_shared(p->m, LM_SYM(p->m->ctx, name), size, none);
+}
+
+// The casts are in a region without a parent: their operand is memory, which no operation defines.
+static void casts_make(planner *p, lm_func *f, region_sum *s) {
+  lm_region *r = LM_NEW(p->arena, lm_region);
+  r->func = f;
+  lm_builder b = {
+      .m = p->m,
+      .at = r,
+  };
+  lm_axis axes[] = {
+      axis_of(p, "region", s->region->n),
+      axis_of(p, "el", LM_BLOCK),
+  };
+  lm_type blocks = lm_type_make(LM_F32, axes, LM_COUNT(axes));
+  lm_sym name = LM_SYM(p->m->ctx, "gradients");
+  lm_value *own = lm_arg_add(p->m, r, blocks, name);
+  s->narrow = cast_kernel(&b, own, LM_BF16);
+  s->widen = cast_kernel(&b, s->narrow->out[0], LM_F32);
+}
+
+static void sum_add(planner *p, lm_func *f, int region, int axis) {
+  region_sum *s = &LM_PUSH(p->arena, p->sums, p->n_sums, p->cap_sums);
+  *s = (region_sum){
+      .region = &p->layout.regions[region],
+      .axis = axis,
+  };
+  if (p->m->mesh.axis[axis].reduce_bf16)
+    casts_make(p, f, s);
+}
+
+void lm_reduce_begin(planner *p, lm_func *f) {
+  const lm_mesh *mesh = &p->m->mesh;
+  int n = p->has_gradients ? p->layout.n_regions : 0;
+  for (int i = 0; i < n; i++)
+    for (int axis = 0; axis < mesh->n; axis++)
+      if (p->layout.regions[i].partial >> axis & 1)
+        sum_add(p, f, i, axis);
+}
+
+// ---- steps
+
+static void comm_step(planner *p, lm_step_kind kind, const region_sum *s, lm_dtype dtype,
+                      const ref *at) {
+  pstep *step = lm_step_add(p, kind, p->f->body->last, 2);
+  step->step.comm = LM_NEW(p->arena, lm_plan_comm);
+  *step->step.comm = (lm_plan_comm){
+      .kind = LM_COLL_ALL_REDUCE,
+      .dtype = dtype,
+      .count = elements_of(s->region),
+      .group = 1 + s->axis,
+  };
+  step->step.label =
+      lm_arena_printf(p->arena, "the sum of the gradients over %s", p->m->mesh.axis[s->axis].name);
+  step->step.n_read = 1;
+  step->step.n_write = 1;
+  step->refs[0] = *at;
+  step->refs[1] = *at;
+  step->step.moved = kind == LM_STEP_START ? 2 * at->bytes : 0;
+}
+
+static void sum_steps(planner *p, const region_sum *s, lm_dtype dtype, const ref *at) {
+  comm_step(p, LM_STEP_START, s, dtype, at);
+  comm_step(p, LM_STEP_WAIT, s, dtype, at);
+}
+
+// False: the kernel cannot be generated.
+static bool cast_step(planner *p, lm_op *kernel) {
+  lm_step_kernel(p, kernel);
+  if (!p->failed)
+    p->steps[p->n_steps - 1].step.label = "kernel cast of the gradients";
+  return !p->failed;
+}
+
+static void sum_in_bf16(planner *p, const region_sum *s, const ref *grad) {
+  lm_value *own = s->narrow->in[0];
+  lm_value *sent = s->narrow->out[0];
+  location from = lm_location_dense(p, grad->at, own->type);
+  from.offset = grad->offset;
+  lm_location_set(p, own, from);
+  if (!cast_step(p, s->narrow))
+    return;
+  ref at = lm_location_ref(p, lm_value_location(p, sent), sent->type);
+  sum_steps(p, s, LM_BF16, &at);
+  if (!cast_step(p, s->widen))
+    return;
+  pstep *stores = &p->steps[p->n_steps - 1];
+  stores->refs[stores->step.n_read] = *grad;
+}
+
+void lm_reduce_steps(planner *p) {
+  for (uint32_t i = 0; i < p->n_sums && !p->failed; i++) {
+    const region_sum *s = &p->sums[i];
+    ref grad = {
+        .at = p->fixed[LM_ARENA_GRAD],
+        .offset = s->region->first * LM_BLOCK * (int64_t)sizeof(float),
+        .bytes = elements_of(s->region) * (int64_t)sizeof(float),
+    };
+    if (s->narrow)
+      sum_in_bf16(p, s, &grad);
+    else
+      sum_steps(p, s, LM_F32, &grad);
   }
-  f->n_steps = (int)n;
-  p->plan->n_funcs += is_new && n > 0;
 }
