@@ -39,6 +39,7 @@ MASKS = (
 
 
 def test_masks_that_look_back(run):
+    run.write("text.txt", "a text\n")
     for mask in MASKS:
         code, _, err = run.result("check", run.write("m.lm", model(f"same & {mask}")))
         check(code == 0 and not err, f"{mask}: {err}")
