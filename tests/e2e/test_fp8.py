@@ -3,9 +3,9 @@ those of bf16, what `lmc check` says, histories in checkpoints, and ranks."""
 import json
 
 import numpy as np
-from harness import check, folder_bytes, load, random_batches, remove, save, small, within
+from harness import Skip, check, folder_bytes, load, random_batches, remove, save, small, within
 from test_precision import noisy_rule
-from test_ranks import QUICK, mpi_needed
+from test_ranks import QUICK, curve, mpi_needed
 
 DEPTH, VOCAB, HISTORY, BLOCK = 2, 24, 16, 128
 FORMATS = {"e4m3": (4, 3, 448.0), "e5m2": (5, 2, 57344.0)}
@@ -263,6 +263,26 @@ def test_checkpoint(run):
     check({"fp8.x.layers.1.attn.wq", "fp8.dy.layers.0.wd"} <= set(found), sorted(found))
     for k, v in found.items():
         check(v.shape == (HISTORY + 1,) and v[0] == 0 and (v[1:6] > 0).all() and not v[6:].any(), f"{k}: {v}")
+
+
+def test_stages(run):
+    """Scales of blocks on the stages of a pipeline: loss and gradient norm of one process, which are not those of f32."""
+    mpi_needed(run)
+    if run.slow:
+        raise Skip("it compares numbers of code that other tests run under sanitizers")
+    file = small(run, steps=3, rows=8, micro=32, depth=4)
+    env = {**QUICK, "LMC_CPU": "x86-64-v3"}      # a sum in another order may round an element to the next code
+    on = ("--set", "precision.matmul = fp8(scale = block)")
+    run("run", file, "-q", "--out", run.path("f32"), env=env)
+    run("run", file, "-q", "--out", run.path("one"), *on, env=env)
+    one, f32 = (curve(run.path(f), "grad_norm") for f in ("one", "f32"))
+    check(all(abs(a / b - 1) > 1e-3 for a, b in zip(one, f32, strict=True)), f"{one} {f32}")
+    for pipeline in ("gpipe", "one_f_one_b"):
+        mesh = ("--ranks", 2, "--set", f"parallel {{ mesh = (pp = 2); pipeline = {pipeline} }}")
+        run("run", file, "-q", "--out", run.path(pipeline), *on, *mesh, env=env)
+        for key in ("loss", "grad_norm"):
+            for a, b in zip(curve(run.path(pipeline), key), curve(run.path("one"), key), strict=True):
+                within(f"{key} with {pipeline}", abs(a / b - 1), 1e-5)
 
 
 def test_ranks(run):
