@@ -464,6 +464,8 @@ def test_fewer_ranks(run):
     shutil.rmtree(run.path("cut", "step-000040"))
     err = run(*fewer, "2", "-q", status=1)
     check("E254" in err, err)
+    err = run("run", file, "--ranks", 2, "--min-ranks", 3, status=1, env=QUICK)     # the mesh is that of the ranks
+    check("--min-ranks 3 needs at least 3 ranks, this run has 2" in err, err)
     run(*fewer, "1", "-q")
     check(mesh(40) is None, str(mesh(40)))
 
