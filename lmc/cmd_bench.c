@@ -112,15 +112,14 @@ const lm_command lm_cmd_bench = {
     .least = 1,
     .most = 1,
     .run = bench_run,
-    .help =
-        "The step is the fastest of those timed. GEMMs alone: forward, data and weight gradient of "
-        "every GEMM with a parameter,\n"
-        "once for each micro-batch, on random data in the same process; 0 on a GPU, where they are "
-        "not timed. Nothing is saved.\n"
-        "--ablate runs the default plan and one without a pass alternately, in one process; a "
-        "ratio above 1 is the pass's speedup.\n"
-        "If a pass finds itself unprofitable, the plan that forces it is run, as with "
-        "--enable-pass: off by default.\n"
-        "It takes about --budget seconds, if necessary with smaller micro-batches, which it "
-        "reports.\n\n"
-        "  lmc bench examples/bench-6m.lm --steps 10 --json\n"};
+    .help = "The step is the fastest of those timed. GEMMs alone: forward, data and weight "
+            "gradient of every GEMM with a parameter, once for each micro-batch, on random data in "
+            "the same process; 0 on a GPU, where they are not timed. Nothing is saved.\n"
+            "--ablate runs the default plan and one without a pass alternately, in one process; a "
+            "ratio above 1 is the pass's speedup.\n"
+            "If a pass finds itself unprofitable, the plan that forces it is run, as with "
+            "--enable-pass: off by default.\n"
+            "It takes about --budget seconds, if necessary with smaller micro-batches, which it "
+            "reports.\n"
+            "\n"
+            "  lmc bench examples/bench-6m.lm --steps 10 --json\n"};

@@ -68,10 +68,9 @@ const lm_command lm_cmd_chat = {
     .most = 1,
     .run = chat_run,
     .help = "Each line of standard input is a message; the answer is printed token by token. The "
-            "chat template of the run, or of its\n"
-            "tokenizer, makes the prompt of the conversation. A line with / is a command: /help "
-            "lists them. --json prints the conversation\n"
-            "at its end: {\"messages\": [{\"role\": …, \"content\": …}, …]}.\n"
+            "chat template of the run, or of its tokenizer, makes the prompt of the conversation. "
+            "A line with / is a command: /help lists them. --json prints the conversation at its "
+            "end: {\"messages\": [{\"role\": …, \"content\": …}, …]}.\n"
             "\n"
             "  lmc chat runs/tuned --system 'You are brief.'\n"
             "  echo 'Name a vowel.' | lmc chat runs/tuned -t 0\n"};

@@ -49,7 +49,7 @@ const lm_command lm_cmd_check = {
     .most = 1,
     .run = check_run,
     .help = "Reports all errors of the file and of its imports at once. Without errors it prints "
-            "the resolved recipe with\n"
-            "where each value came from, the parameters, and what each pattern matched, as they "
-            "are for the target.\n\n"
+            "the resolved recipe with where each value came from, the parameters, and what each "
+            "pattern matched, as they are for the target.\n"
+            "\n"
             "  lmc check examples/quickstart.lm --set optimizer.lr=1e-3\n"};

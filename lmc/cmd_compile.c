@@ -74,13 +74,12 @@ const lm_command lm_cmd_compile = {
     .most = 1,
     .run = compile_run,
     .help = "The folder holds the IR at the end of each stage (graph.lmir, step.lmir, "
-            "kernel.lmir), plan.txt with the memory map and\n"
-            "every step in order, and kernels/ with the generated C. Prints kernels, work and "
-            "memory of a step. --emit=dot draws each\n"
+            "kernel.lmir), plan.txt with the memory map and every step in order, and kernels/ with "
+            "the generated C. Prints kernels, work and memory of a step. --emit=dot draws each "
             "function for Graphviz: dot -Tsvg plan/micro.dot.\n"
             "For a GPU target, which needs NVRTC but no GPU, kernels/ holds CUDA C and machine "
-            "code; kernels.txt, which is printed too,\n"
-            "lists the registers, the shared memory and the spilled bytes of each kernel.\n"
+            "code; kernels.txt, which is printed too, lists the registers, the shared memory and "
+            "the spilled bytes of each kernel.\n"
             "\n"
             "  lmc compile examples/quickstart.lm -o plan --print-after=fuse\n"
             "  lmc compile examples/quickstart.lm --target sm_90a\n"};

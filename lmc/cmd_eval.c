@@ -47,24 +47,21 @@ static lm_status eval_run(lm_cli *cli) {
   return status;
 }
 
-const lm_command lm_cmd_eval = {.name = "eval",
-                                .usage = "RUN|FILE [options]",
-                                .summary = "loss, perplexity and bits per byte on held-out data",
-                                .options = options,
-                                .least = 1,
-                                .most = 1,
-                                .run = eval_run,
-                                .help =
-                                    "RUN is the folder of a run; its data is read from the paths "
-                                    "of the recipe. Given a FILE, the weights are those that its\n"
-                                    "model is declared `from`. A part whose weights sum to 0 has "
-                                    "no metrics, and the exit status is 1.\n"
-                                    "The program and the tokenizer are the copies in RUN; eval, "
-                                    "generate and export refuse a program that does not\n"
-                                    "compute what the weights were trained with, and another "
-                                    "tokenizer.\n"
-                                    "Standard error shows the tokens that are done and the time "
-                                    "left: in one line of a terminal, else in a note every\n"
-                                    "30 seconds.\n"
-                                    "\n"
-                                    "  lmc eval runs/quickstart --step best --json\n"};
+const lm_command lm_cmd_eval = {
+    .name = "eval",
+    .usage = "RUN|FILE [options]",
+    .summary = "loss, perplexity and bits per byte on held-out data",
+    .options = options,
+    .least = 1,
+    .most = 1,
+    .run = eval_run,
+    .help =
+        "RUN is the folder of a run; its data is read from the paths of the recipe. Given a FILE, "
+        "the weights are those that its model is declared `from`. A part whose weights sum to 0 "
+        "has no metrics, and the exit status is 1.\n"
+        "The program and the tokenizer are the copies in RUN; eval, generate and export refuse a "
+        "program that does not compute what the weights were trained with, and another tokenizer.\n"
+        "Standard error shows the tokens that are done and the time left: in one line of a "
+        "terminal, else in a note every 30 seconds.\n"
+        "\n"
+        "  lmc eval runs/quickstart --step best --json\n"};

@@ -124,21 +124,18 @@ static lm_status explain_run(lm_cli *cli) {
 const lm_command lm_cmd_explain = {
     .name = "explain",
     .usage = "FILE KEY|cost|memory [options], RUN changes, or CODE",
-    .summary = "where a value of the recipe came from; the cost of a step, the values in its "
-               "memory; the changes of a run; the meaning of an error",
+    .summary = "explains a value, the cost or memory of a step, changes, an error",
     .options = options,
     .least = 0,
     .most = 2,
     .run = explain_run,
     .help = "KEY: the value, where it was set, and below it the values that it replaced.\n"
             "cost: for each kernel of a training step the time that the cost model predicts, a "
-            "lower bound by bandwidth and arithmetic\n"
-            "(both measured on a CPU; published figures of a GPU, which need not be here), and "
-            "what bounds it; with a mesh, each collective and what a rank sends; then tokens per "
-            "second.\n"
+            "lower bound by bandwidth and arithmetic (both measured on a CPU; published figures of "
+            "a GPU, which need not be here), and what bounds it; with a mesh, each collective and "
+            "what a rank sends; then tokens per second.\n"
             "memory: the arenas, and the values that take most of them when most is needed, with "
-            "their source lines and the steps\n"
-            "during which they are live.\n"
+            "their source lines and the steps during which they are live.\n"
             "changes: what --change and --change-model changed in a run, and from which step on.\n"
             "CODE: what an error or a warning such as E031 means, with an example.\n"
             "\n"

@@ -93,9 +93,8 @@ const lm_command lm_cmd_export = {
     .most = 1,
     .run = export_run,
     .help = "Writes the weights under the names and layouts of the model's `map hf`. config.json "
-            "holds keys that follow from the tensors\n"
-            "and from `config { … }`. transformers loads the folder: "
-            "AutoModelForCausalLM.from_pretrained(\"DIR\").\n"
+            "holds keys that follow from the tensors and from `config { … }`. transformers loads "
+            "the folder: AutoModelForCausalLM.from_pretrained(\"DIR\").\n"
             "With --format peft, writes the adapters that `with { adapt … }` adds, for "
             "PeftModel.from_pretrained(base, \"DIR\").\n"
             "\n"

@@ -65,5 +65,6 @@ const lm_command lm_cmd_fmt = {.name = "fmt",
                                .run = fmt_run,
                                .help = "Rewrites each file in canonical layout and names those "
                                        "that changed. Comments and the author's line breaks stay.\n"
-                                       "A file with syntax errors is left alone.\n\n"
+                                       "A file with syntax errors is left alone.\n"
+                                       "\n"
                                        "  lmc fmt --check examples/*.lm\n"};

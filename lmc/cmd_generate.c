@@ -141,9 +141,8 @@ const lm_command lm_cmd_generate = {
     .run = generate_run,
     .help =
         "RUN is the folder of a run; its newest checkpoint is used. Given a FILE, the weights are "
-        "those that its model is declared\n"
-        "`from`. Generation ends after N tokens, at the end of a document (not with --ids), or "
-        "before a --stop text.\n"
+        "those that its model is declared `from`. Generation ends after N tokens, at the end of a "
+        "document (not with --ids), or before a --stop text.\n"
         "--json prints one object at the end: {\"text\": without the prompt, \"ids\": [...], "
         "\"end\": \"length\", \"eos\" or \"stop\"}.\n"
         "\n"

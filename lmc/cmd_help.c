@@ -3,6 +3,11 @@
 #include <string.h>
 
 #include "lmc/command.h"
+#include "runtime/base/terminal.h"
+
+enum {
+  WIDTH = 100 // of docs/commands.md, and where there is no terminal
+};
 
 extern const lm_command lm_cmd_check, lm_cmd_fmt, lm_cmd_compile, lm_cmd_run, lm_cmd_data,
     lm_cmd_generate, lm_cmd_chat, lm_cmd_trace, lm_cmd_explain, lm_cmd_eval, lm_cmd_export,
@@ -23,8 +28,8 @@ static void overview_print(lm_buf *b) {
   lm_buf_puts(
       b, "\n`lmc COMMAND --help` says more, with an example. `lmc --version` prints the version.\n"
          "Exit status: 0 done, 1 the input is at fault, 2 the environment, 3 a bug in lmc; of a "
-         "run that was interrupted and has saved\n"
-         "its state 130 (Ctrl-C), 143 (SIGTERM), 129 (SIGHUP) or 138 (SIGUSR1).\n");
+         "run that was interrupted and has saved its state 130 (Ctrl-C), 143 (SIGTERM), 129 "
+         "(SIGHUP) or 138 (SIGUSR1).\n");
 }
 
 static void option_print(const lm_opt *o, lm_buf *out) {
@@ -62,16 +67,45 @@ static void reference_print(lm_buf *b) {
   }
 }
 
+// Where the description of an entry begins, which two blanks or more separate from its name; 0:
+// the line is text, -1: a command, which can be copied only whole.
+static int description(const char *line, size_t n) {
+  size_t from = strspn(line, " ");
+  if (!from || from >= n)
+    return 0;
+  for (size_t i = from; i + 2 < n; i++)
+    if (line[i] == ' ' && line[i + 1] == ' ')
+      return (int)(i + strspn(line + i, " "));
+  return -1;
+}
+
+static void text_wrap(const char *text, int width, lm_buf *out) {
+  while (*text) {
+    size_t n = strcspn(text, "\n");
+    int indent = description(text, n);
+    lm_buf line = {0};
+    lm_buf_add(&line, text, n);
+    lm_text_wrap(out, line.n ? line.p : "", indent < 0 ? 0 : width, indent);
+    lm_buf_puts(out, "\n");
+    lm_buf_free(&line);
+    text += n + (text[n] == '\n');
+  }
+}
+
 void lm_help_print(const lm_command *c, bool markdown) {
+  int terminal = markdown ? 0 : lm_terminal_width(stdout);
   lm_buf b = {0};
+  lm_buf shown = {0};
   if (markdown)
     reference_print(&b);
   else if (c)
     command_help_print(c, &b);
   else
     overview_print(&b);
-  fputs(b.p, stdout);
+  text_wrap(b.p, terminal ? terminal : WIDTH, &shown);
+  fputs(shown.p, stdout);
   lm_buf_free(&b);
+  lm_buf_free(&shown);
 }
 
 const lm_command *lm_command_find(const char *name) {

@@ -84,13 +84,11 @@ const lm_command lm_cmd_import = {
     .most = 2,
     .run = import_run,
     .help = "The model follows from model_type in config.json: the models of examples/zoo are part "
-            "of the command, and --model names\n"
-            "another one. Its sizes, and whatever else `map hf { config { … } }` ties to its "
-            "parameters, come from config.json; the\n"
-            "weights are read through its map. Every tensor must be mapped, and every key that "
-            "affects the computation must agree\n"
-            "with the model. The folder that is written holds the model's text: it can be trained, "
-            "generated from and exported.\n"
+            "of the command, and --model names another one. Its sizes, and whatever else `map hf { "
+            "config { … } }` ties to its parameters, come from config.json; the weights are read "
+            "through its map. Every tensor must be mapped, and every key that affects the "
+            "computation must agree with the model. The folder that is written holds the model's "
+            "text: it can be trained, generated from and exported.\n"
             "\n"
             "  lmc import hf ckpt/qwen -o runs/qwen\n"
             "  lmc import hf ckpt/mine --model mine.lm:Mine -o runs/mine\n"};

@@ -61,9 +61,8 @@ const lm_command lm_cmd_new = {
     .most = 1,
     .run = new_run,
     .help = "Inspects the text, measures the machine, and writes NAME.lm: a commented model with "
-            "its recipe, whose run takes about the\n"
-            "requested time. Prints its choices and their reasons. An existing file is never "
-            "overwritten.\n"
+            "its recipe, whose run takes about the requested time. Prints its choices and their "
+            "reasons. An existing file is never overwritten.\n"
             "\n"
             "  lmc new bible --data data/bible.txt --minutes 10\n"
             "  lmc new qwen --data data/bible.txt --arch qwen3 --params 50M --minutes 90\n"};

@@ -86,6 +86,7 @@ const lm_command lm_cmd_opt = {.name = "opt",
                                .most = 1,
                                .run = opt_run,
                                .help = "Reads a module, runs the passes in the order given, "
-                                       "verifies after each, prints the result.\n\n"
+                                       "verifies after each, prints the result.\n"
+                                       "\n"
                                        "  lmc opt --list\n"
                                        "  lmc opt --pass=inline,simplify,cse,dce graph.lmir\n"};

@@ -125,20 +125,17 @@ const lm_command lm_cmd_run = {
     .least = 1,
     .most = 1,
     .run = train_run,
-    .help = "Prints what the plan needs, then a status line while it trains. Checkpoints, "
-            "metrics.jsonl and the program itself\n"
-            "are written to the run's folder; the same command resumes from the newest checkpoint. "
-            "Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 save\n"
-            "and stop, with exit status 130, 143, 129 and 138; a second signal stops at once.\n"
-            "\n"
-            "A run is resumed with the same values of model, optimizer, data and whatever else "
-            "shapes its result, and with a program\n"
-            "that computes the same. Otherwise the command fails and lists the differences. "
-            "--change KEY and --change-model accept\n"
-            "them; history.json in the run's folder records the changes (lmc explain RUN changes). "
-            "With --resume never or an older\n"
-            "checkpoint, the newer checkpoints are moved to superseded-N in the folder, which is a "
-            "run folder too. Only `keep`\n"
-            "deletes checkpoints, and only the ones of this run.\n"
-            "\n"
-            "  lmc run examples/quickstart.lm --set optimizer.lr=1e-3 --out runs/mine\n"};
+    .help =
+        "Prints what the plan needs, then a status line while it trains. Checkpoints, "
+        "metrics.jsonl and the program itself are written to the run's folder; the same command "
+        "resumes from the newest checkpoint. Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 save and stop, "
+        "with exit status 130, 143, 129 and 138; a second signal stops at once.\n"
+        "\n"
+        "A run is resumed with the same values of model, optimizer, data and whatever else shapes "
+        "its result, and with a program that computes the same. Otherwise the command fails and "
+        "lists the differences. --change KEY and --change-model accept them; history.json in the "
+        "run's folder records the changes (lmc explain RUN changes). With --resume never or an "
+        "older checkpoint, the newer checkpoints are moved to superseded-N in the folder, which is "
+        "a run folder too. Only `keep` deletes checkpoints, and only the ones of this run.\n"
+        "\n"
+        "  lmc run examples/quickstart.lm --set optimizer.lr=1e-3 --out runs/mine\n"};

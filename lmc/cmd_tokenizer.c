@@ -136,12 +136,14 @@ const lm_command lm_cmd_tokenizer = {
     .most = UINT32_MAX,
     .run = tokenizer_run,
     .help =
-        "  lmc tokenizer train -o tokenizer.json --vocab 4096 FILE…     .jsonl files by their "
-        "field \"text\" or the field of --field, .zst and .gz unpacked\n"
-        "  lmc tokenizer encode SPEC < text                             SPEC as in a recipe; "
-        "prints the ids\n"
-        "  lmc tokenizer decode SPEC < ids\n\n"
-        "SPEC: bytes(), bpe(FILE), unigram(FILE) or wordpiece(FILE), where FILE is a "
-        "tokenizer.json or a\ntokenizer.model; or bpe(ENCODER, MERGES) for GPT-2's two files\n\n"
+        "  lmc tokenizer train -o tokenizer.json --vocab 4096 FILE…\n"
+        "  lmc tokenizer encode SPEC < text\n"
+        "  lmc tokenizer decode SPEC < ids\n"
+        "\n"
+        "train reads .jsonl files by their field \"text\" or the field of --field, .zst and .gz "
+        "unpacked. encode prints the ids.\n"
+        "SPEC as in a recipe: bytes(), bpe(FILE), unigram(FILE) or wordpiece(FILE), where FILE is "
+        "a tokenizer.json or a tokenizer.model; or bpe(ENCODER, MERGES) for GPT-2's two files\n"
+        "\n"
         "  echo 'Hello, world!' | lmc tokenizer encode --lines 'bpe(\"encoder.json\", "
         "\"vocab.bpe\")'\n"};

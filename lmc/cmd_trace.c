@@ -113,8 +113,8 @@ const lm_command lm_cmd_trace = {
     .most = 1,
     .run = trace_run,
     .help = "loss, grad_norm (before clipping) and lr are [N], one of each step; logits [b, t, "
-            "vocab] and grad.NAME (of the mean\n"
-            "loss, before clipping) are of the first step; final.NAME are the parameters after the "
-            "last.\n\n"
+            "vocab] and grad.NAME (of the mean loss, before clipping) are of the first step; "
+            "final.NAME are the parameters after the last.\n"
+            "\n"
             "  lmc trace tests/reference/gemma2/reference.lm --steps 8 --names hf --out "
             "trace.safetensors\n"};

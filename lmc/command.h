@@ -27,7 +27,7 @@ struct lm_command {
   const char *name;
   const char *usage;   // the arguments after the name: "FILE [options]"
   const char *summary; // one line
-  const char *help;    // more, with an example
+  const char *help;    // more, with an example; a paragraph is one line, wrapped when printed
   const lm_opt *options;
   uint32_t least, most; // arguments that are not options
   lm_status (*run)(lm_cli *cli);
@@ -82,7 +82,7 @@ void lm_cli_diagnostics(const lm_cli *cli);
 // To standard output, escaped like messages; main checks at the end whether writing failed.
 void lm_cli_print(const char *fmt, ...) LM_PRINTF(1, 2);
 void lm_cli_put(lm_buf *text);                          // prints and frees a text
-void lm_cli_write(void *user, const char *p, size_t n); // to standard output at once; a callback
+void lm_cli_write(void *user, const char *p, size_t n); // lm_terminal_write; a callback
 void lm_cli_note(const char *fmt, ...) LM_PRINTF(1, 2); // to standard error
 void lm_cli_events(lm_cli *cli);                        // fills cli->events
 #endif

@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "lmc/command.h"
+#include "runtime/base/terminal.h"
 
 void lm_cli_diagnostics(const lm_cli *cli) {
   lm_ctx *c = cli->ctx;
@@ -31,8 +32,7 @@ void lm_cli_put(lm_buf *text) {
 }
 
 void lm_cli_write(void *user, const char *p, size_t n) {
-  fwrite(p, 1, n, stdout);
-  fflush(stdout);
+  lm_terminal_write(stdout, p, n);
 }
 
 void lm_cli_note(const char *fmt, ...) {

@@ -25,6 +25,26 @@ int lm_text_columns(const char *text) {
   return (int)lm_utf8_count(text, strlen(text));
 }
 
+// The control characters of ASCII, and U+0080 to U+009F, whose first byte in UTF-8 is c2.
+static bool is_control(unsigned char before, unsigned char c) {
+  if (c >= 0x80)
+    return before == 0xc2 && c < 0xa0;
+  return c == 0x7f || (c < ' ' && c != '\n' && c != '\t');
+}
+
+void lm_terminal_write(FILE *to, const char *p, size_t n) {
+  static char before; // of an earlier call too, as a token may be one byte
+  bool terminal = isatty(fileno(to));
+  for (size_t i = 0; i < n; i++) {
+    if (terminal && is_control((unsigned char)before, (unsigned char)p[i]))
+      fprintf(to, "\\x%02x", (unsigned char)p[i]);
+    else
+      putc(p[i], to);
+    before = p[i];
+  }
+  fflush(to);
+}
+
 void lm_text_wrap(lm_buf *b, const char *text, int width, int indent) {
   int column = 0;
   while (*text) {

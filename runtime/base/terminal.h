@@ -12,6 +12,10 @@ int lm_terminal_width(FILE *f);
 // Columns that UTF-8 text takes, one for each code point.
 int lm_text_columns(const char *text);
 
+// Writes and flushes bytes that a model generated, as they are; to a terminal, control characters
+// that could move its cursor or rename it as escapes.
+void lm_terminal_write(FILE *to, const char *p, size_t n);
+
 // Appends text, broken at blanks into lines of at most `width` columns; continuation lines begin
 // with `indent` blanks. Words longer than a line are not broken. width 0: no wrapping.
 void lm_text_wrap(lm_buf *b, const char *text, int width, int indent);

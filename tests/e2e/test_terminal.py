@@ -61,7 +61,7 @@ def on_terminal(run, width, *args):
     os.close(theirs)
     reader.join()
     os.close(ours)
-    text = b"".join(chunks).decode()
+    text = b"".join(chunks).decode(errors="replace")
     check(code == 0, f"exit status {code}\n{text}")
     return text
 
@@ -103,6 +103,20 @@ def test_check_fits(run):
     check(text.split() == whole.split(), "a word is lost")
 
 
+def test_help_fits(run):
+    """help is broken where a terminal ends, in a pipe and in docs/commands.md after 100 columns; commands to copy stay whole"""
+    for command in ("--help",), ("run", "--help"), ("tokenizer", "--help"), ("doctor", "--help"):
+        text, piped = on_terminal(run, 60, *command).replace("\r", ""), run(*command)
+        whole = [x for x in piped.splitlines() if len(x) > 60 and re.match(r"  (lmc|echo) ", x)]
+        lines = [x for x in text.splitlines() if x not in whole]
+        check(max(map(len, lines)) <= 60 < max(map(len, piped.splitlines())) <= 100, text)
+        check(text.split() == piped.split(), f"a word is lost\n{text}")
+    options = on_terminal(run, 60, "run", "--help").replace("\r", "")
+    check("  --change KEY                 on resume, accepts another\n" + " " * 31 + "value of KEY" in options, options)
+    check("\n  echo 'Hello, world!' | lmc tokenizer encode --lines 'bpe(\"encoder.json\", \"vocab.bpe\")'\n"
+          in on_terminal(run, 60, "tokenizer", "--help").replace("\r", ""), "a command is broken")
+
+
 def test_no_terminal(run):
     """a pipe gets whole lines"""
     out = run("run", small(run, steps=3), "--out", run.path("run"))
@@ -122,6 +136,8 @@ def test_eval_shows_its_progress(run):
     screen = Screen(80)
     screen.feed(text)
     check([row.split()[:2] for row in screen.rows if row.startswith("train")] == [["train", "loss"]], screen.rows)
+    text = on_terminal(run, 80, "generate", run.path("run"), "--prompt", "a", "-n", 2000, "-t", 3).replace("\r\n", "\n")
+    check(re.search(r"\\x[01][0-9a-f]", text) and set(hidden(text)) <= {"\t"}, f"bytes that a model generates control the terminal: {hidden(text)}")
 
 
 HOSTILE = "red \x1b[31m rtl \u202e bell \x07 tab \t del \x7f c1 \x9b"
