@@ -1,5 +1,6 @@
 // run_report.c - the output of lmc run: the plan before the training, and how the run ended.
 #include <math.h>
+#include <string.h>
 
 #include "driver/report/report.h"
 #include "driver/text.h"
@@ -78,6 +79,9 @@ lm_status lm_report_run_plan(const lm_training *x) {
   lm_print_wrapped(to, INDENT, "model   %s: %s parameters in %d tensors%s, computed in %s\n",
                    s->project.recipe->model.name, params.p, plan->n_params + plan->n_frozen,
                    trained.n ? trained.p : "", lm_session_compute(s));
+  if (plan->mesh.n)
+    lm_print_wrapped(to, INDENT, "mesh    %s; memory is that of one rank\n",
+                     lm_plan_mesh_text(s->project.ctx->arena, plan));
   memory_line(s, &memory);
   lm_print_wrapped(to, INDENT, "memory  %s\n", memory.p);
   if (s->run.micro_auto && s->run.n_micro > 1)
@@ -136,8 +140,13 @@ static const char *next_command(const lm_training *x, const char *dir) {
   for (uint32_t i = 0; i < r->data.n_sources; i++)
     if (r->data.sources[i].kind == LM_RECIPE_SOURCE_CHAT)
       return lm_arena_printf(a, "lmc chat %s", run);
-  const char *prompt = r->n_samples ? r->samples[0].prompt : "...";
-  return lm_arena_printf(a, "lmc generate %s --prompt %s", run, lm_show_quoted(a, prompt));
+  const lm_recipe_sample *sample = r->n_samples ? &r->samples[0] : NULL;
+  const char *prompt = sample ? sample->prompt : "...";
+  const char *source = sample ? sample->source : r->data.seq2seq ? "..." : NULL;
+  bool starts = r->data.seq2seq && (!sample || !strcmp(prompt, r->data.sources[0].start));
+  return lm_arena_printf(a, "lmc generate %s%s%s%s%s", run, source ? " --source " : "",
+                         source ? lm_show_quoted(a, source) : "", starts ? "" : " --prompt ",
+                         starts ? "" : lm_show_quoted(a, prompt));
 }
 
 void lm_report_run(const lm_training *x, const lm_run_outcome *r, lm_buf *out) {

@@ -460,11 +460,21 @@ static void read_compile(const lm_reader *d) {
       lm_read_arg_number(d, key, e, "budget", lm_read_file(d, lm_read_setting(d, key)));
 }
 
-static const char *read_prompt(const lm_reader *d) {
+// Without a prompt a sample of sources with targets begins as their targets do.
+static const char *read_prompt(const lm_reader *d, lm_loc sample) {
   const ast_expr *e = lm_read_value(d, "recipe.sample.prompt");
+  const lm_recipe_data *data = &d->r->data;
   if (e && !*e->text)
     LM_REPORT(d->R->c, e->loc, E213);
-  return e ? e->text : "";
+  if (e)
+    return e->text;
+  if (data->seq2seq && data->sources[0].start)
+    return data->sources[0].start;
+  bool known = !d->R->incomplete && data->n_sources; // else a source has an error
+  if (known && !lm_read_setting(d, "recipe.sample.prompt"))
+    lm_diag_help(d->R->c, LM_REPORT(d->R->c, sample, E247, "sample", "'prompt'"),
+                 "add prompt = \"...\"  # the text to continue; at least one token");
+  return "";
 }
 
 static void read_sample(const lm_reader *recipe, const lm_setting *s) {
@@ -476,7 +486,7 @@ static void read_sample(const lm_reader *recipe, const lm_setting *s) {
   lm_read_check_complete(&d, "recipe.sample", s->loc, "sample");
   x.every = lm_read_every(&d, lm_read_file(&d, lm_read_setting(&d, "recipe.sample.every")),
                           lm_read_value(&d, "recipe.sample.every"));
-  x.prompt = read_prompt(&d);
+  x.prompt = read_prompt(&d, s->loc);
   const ast_expr *source = lm_read_value(&d, "recipe.sample.source");
   x.source = source ? source->text : NULL;
   x.n = lm_read_whole(&d, "recipe.sample.n", 0);

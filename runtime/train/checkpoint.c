@@ -142,9 +142,9 @@ static lm_status best_find(lm_arena *a, const char *path, int64_t *out_step) {
   if (!isnan(state.best))
     return NULL;
   return lm_fail(LM_USER,
-                 "%s: no evaluation selects the best checkpoint; declare one with save = "
-                 "checkpoint(…, best = EVAL.METRIC)",
-                 path);
+                 "%s: up to step %lld no evaluation has selected a best checkpoint; save = "
+                 "checkpoint(…, best = EVAL.METRIC) declares which one does",
+                 path, (long long)state.step);
 }
 
 static lm_status none_of_step(lm_arena *a, const char *path, int64_t step) {

@@ -230,9 +230,11 @@ def test_encdec_seq2seq(run):
     """each target is in one row, behind the start token, with the tokens of its source beside it: the losses of an epoch are those
     of the documents one by one; generation begins with the start token"""
     lines(run)
-    text = model(source=SEQ2SEQ, batch=24, more="").replace("run = 4 steps", "run = 1 epochs").replace("1e-2", "0")
+    sample = 'sample { every = 1 epochs; source = "item 3: D"; n = 5 tokens; temperature = 0 }'   # a prompt that is the start token
+    text = model(source=SEQ2SEQ, batch=24, more=sample).replace("run = 4 steps", "run = 1 epochs").replace("1e-2", "0")
     file = run.write("m.lm", text.replace("    return (sum(xent", "    emit tokens = sum(bt.w)\n    return (sum(xent"))
-    run("run", file, "-q")
+    out = run("run", file)
+    check(out.rstrip().endswith(f"next: lmc generate {run.path('run')} --source 'item 3: D'") and "sample after step" in out, out)
     steps = [json.loads(line) for line in open(run.path("run/metrics.jsonl"))]
     folder = next(f for f in os.listdir(run.path("run")) if f.startswith("step-"))
     p = {n: t.astype("f8") for n, t in load(run.path("run", folder, "model.safetensors")).items()}
@@ -261,6 +263,8 @@ def test_encdec_seq2seq_mistakes(run):
         text = model(source=f"{SEQ2SEQ.replace(*change)}; {more}", batch=48).replace("run = 4", "run = 1")
         return run.result("run", run.write("m.lm", text), "-q")
 
+    code, out, err = ran((', start = "\\n"', ""), 'long = drop')
+    check(code == 1 and "E248" in err and "E276" not in err, err)   # pack's `source` is no further error
     for change, more, status, message in (
         (("", ""), "", 1, "a source of 65 tokens with a target of 2 is longer than a row of 64 and 24"),
         (("", ""), "long = drop", 0, "1 documents of more than 24 tokens, or with a source of more than 64, are left out"),

@@ -298,6 +298,9 @@ def test_stopped_early(run):
     """a run that stopped early reports it when it is started again, and resumes if its stopping rule changes"""
     run.write("t.txt", "\n".join(["the quick brown fox"] * 40))
     file = run.write("stop.lm", STOPS.format(patience=2))
+    run("run", file, "--steps", 1, "-q", "--out", run.path("short"))
+    err = run("eval", run.path("short"), "--step", "best", status=1)
+    check("up to step 1 no evaluation has selected a best checkpoint" in err, err)
     check("stopped after step 6, saved: 2 evaluations without a dev.loss by 100 below" in run("run", file), "the first time")
     before = folder_bytes(run.path("run/step-000006"))
     out = run("run", file)
