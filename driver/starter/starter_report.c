@@ -26,11 +26,21 @@ static void line_print(const char *line, size_t n, bool cut, FILE *to) {
   print(to, "          | %.*s%s\n", (int)n, line, cut ? "..." : "");
 }
 
+// Of a line of the text: as many as fit one line of the terminal.
+static size_t shown_bytes(FILE *to) {
+  int width = lm_terminal_width(to);
+  int frame = INDENT + (int)strlen("| ...");
+  if (!width || width - frame > SHOWN_BYTES)
+    return SHOWN_BYTES;
+  return width > frame ? (size_t)(width - frame) : 1;
+}
+
 static void text_print(const lm_starter *x, FILE *to) {
   lm_buf bytes = {0};
   lm_buf docs = {0};
   const char *about = x->dataset.estimated ? "about " : "";
   const char *line = x->dataset.sample.p;
+  size_t most = shown_bytes(to);
   lm_show_bytes(&bytes, x->dataset.bytes);
   lm_show_count(&docs, x->dataset.docs);
   print(to, "text      %s: %s%s in %llu file%s, %s%s document%s\n", x->data, about, bytes.p,
@@ -39,8 +49,8 @@ static void text_print(const lm_starter *x, FILE *to) {
   for (int i = 0; i < SHOWN_LINES && *line; line += strcspn(line, "\n"), line += *line == '\n') {
     size_t n = strcspn(line, "\n");
     size_t shown = n;
-    if (n > SHOWN_BYTES)
-      shown = SHOWN_BYTES;
+    if (n > most)
+      shown = most;
     while (shown && shown < n && lm_utf8_continues(line[shown]))
       shown--;
     if (n) {
@@ -113,21 +123,24 @@ static void choice_print(const lm_starter *x, FILE *to) {
           "a larger one would see too few tokens in this time, a smaller one could not use them",
       [LM_BOUND_TEXT] =
           "the text is the limit, not the time; a smaller one would learn less from it",
-      [LM_BOUND_MEMORY] = "a larger one does not fit in memory",
-      [LM_BOUND_ASKED] = "the size that was asked for"};
+      [LM_BOUND_MEMORY] = "a larger one does not fit in memory"};
   const lm_advice *a = &x->advice;
   lm_buf params = {0};
+  lm_buf asked = {0};
   lm_buf tokens = {0};
   lm_buf time = {0};
   double run = (double)(a->steps * a->batch);
   lm_show_count(&params, a->params);
+  lm_buf_puts(&asked, "near the ");
+  lm_show_count(&asked, x->params);
+  lm_buf_puts(&asked, " that were asked for");
   lm_show_count(&tokens, run);
   lm_show_seconds(&time, run / a->tokens_per_s);
   lm_print_wrapped(
       to, INDENT,
       "model     %s, %s parameters (%.0f%% of them the vocabulary's), %lld layers %lld wide: %s\n",
       x->arch ? x->arch->model : "Llama", params.p, 100 * (double)(a->vocab * a->d) / a->params,
-      (long long)a->depth, (long long)a->d, why[a->bound]);
+      (long long)a->depth, (long long)a->d, a->bound == LM_BOUND_ASKED ? asked.p : why[a->bound]);
   lm_print_wrapped(to, INDENT,
                    "run       %lld steps of %lld tokens, about %s: %s tokens, %.2g for each "
                    "parameter, the text %.2g times\n",
@@ -139,6 +152,7 @@ static void choice_print(const lm_starter *x, FILE *to) {
                      "by heart; more text would use the time\n",
                      LM_ADVICE_EPOCHS);
   lm_buf_free(&params);
+  lm_buf_free(&asked);
   lm_buf_free(&tokens);
   lm_buf_free(&time);
 }
@@ -146,8 +160,8 @@ static void choice_print(const lm_starter *x, FILE *to) {
 static void next_print(const lm_starter *x, FILE *to) {
   print(to, "\n%s is written. Next:\n  lmc check %s\n  lmc run %s\n", x->path, x->path, x->path);
   if (!access(lm_arena_printf(x->ctx->arena, "runs/%s", x->name), F_OK))
-    print(
-        to,
+    lm_print_wrapped(
+        to, 2,
         "runs/%s exists already, and the run of another recipe is not resumed in it: remove it, or "
         "add --out\n",
         x->name);

@@ -140,7 +140,7 @@ def test_new_minutes(run):
     for i, (written, meant) in enumerate([("6 s", "6.0 s"), ("0.002h", "7.2 s"), ("0.05m 4s", "7.0 s")]):
         run("new", f"time{i}", "--data", "small.txt", "--minutes", written, cwd=run.folder)
         first = open(run.path(f"time{i}.lm")).readline()
-        check(f"run of about {meant} on" in first, first)
+        check(f"run of at most {meant} on" in first, first)
 
 
 def test_new_vocabulary(run):
