@@ -18,6 +18,13 @@ static const lm_model_column *column_find(const lm_model_columns *all, const cha
   return NULL;
 }
 
+const char *lm_request_option(lm_ctx *c, const ast_decl *model) {
+  lm_model_columns all = lm_model_columns_of(c, model);
+  if (!lm_model_takes_request(c, model))
+    return NULL;
+  return column_find(&all, lm_source_column_names[0]) ? "source" : "columns";
+}
+
 static int32_t *column_add(lm_request *r, const char *name, const lm_column_shape *shape) {
   int64_t n = 1;
   for (int k = 0; k < shape->rank; k++)

@@ -24,6 +24,10 @@ lm_status lm_request_source(const lm_session *s, const lm_tokens *source, lm_req
 lm_status lm_request_file(const lm_session *s, const char *path, lm_request *out);
 void lm_request_free(lm_request *r);
 
+// The option of `lmc generate` that gives the columns of a model: "source", "columns", or NULL if
+// it takes none.
+const char *lm_request_option(lm_ctx *c, const ast_decl *model);
+
 lm_column_shapes lm_request_shapes(const lm_session *s, const lm_request *r);
 // LM_USER: the compiled model takes a column that the request lacks, or an id is outside of its
 // table.

@@ -57,9 +57,7 @@ static void result_print(const lm_cli *cli, const lm_import_options *o, const lm
                   (long long)r->params);
   } else {
     lm_show_count(&b, (double)r->params);
-    lm_buf_printf(&b, " parameters in %d tensors, as %s\nnext: lmc generate %s %s\n", r->tensors,
-                  r->call, lm_show_word(cli->ctx->arena, o->dir),
-                  r->tokenized ? "--prompt '...'" : "--prompt-ids 1,2,3 --ids");
+    lm_buf_printf(&b, " parameters in %d tensors, as %s\nnext: %s\n", r->tensors, r->call, r->next);
   }
   lm_cli_print("%s", b.p);
   lm_buf_free(&b);

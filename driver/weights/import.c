@@ -10,6 +10,8 @@
 #include <unistd.h>
 
 #include "driver/bundle.h"
+#include "driver/request.h"
+#include "driver/text.h"
 #include "driver/tokenizer_files.h"
 #include "driver/trained.h"
 #include "driver/weights/hf.h"
@@ -34,6 +36,7 @@ typedef struct importer {
   bool unmapped;         // the model itself has no `map hf`
   bool causal;           // it has `apply`
   bool has_columns;      // its loss takes columns that text does not have
+  const char *request;   // lm_request_option
   const char *call;      // the instance as text: "Llama(depth = 2, d = 64)"
   lm_buf text;           // of imported.lm
 } importer;
@@ -223,6 +226,7 @@ static lm_status call_find(importer *x, const char **out_model) {
     x->unmapped = !lm_model_has_map(x->ctx, ref.decl);
     x->causal = lm_model_has_apply(x->ctx, ref.decl);
     x->has_columns = lm_model_columns_of(x->ctx, ref.decl).n > 0;
+    x->request = lm_request_option(x->ctx, ref.decl);
     x->call = call_make(x, ref.decl);
     return NULL;
   }
@@ -499,6 +503,19 @@ static void outputs_remove(const importer *x, const existing *was) {
     rmdir(x->dir);
 }
 
+static const char *next_command(const importer *x) {
+  const char *dir = lm_show_word(x->arena, x->dir);
+  const char *prompt = x->tokenizer ? "--prompt '...'" : "--prompt-ids 1,2,3 --ids";
+  const char *request = !x->request                      ? ""
+                        : !strcmp(x->request, "columns") ? "--columns FILE "
+                        : x->tokenizer                   ? "--source '...' "
+                                                         : "--source-ids 1,2,3 ";
+  if (!x->causal)
+    return lm_arena_printf(x->arena, "lmc run %s",
+                           lm_show_word(x->arena, out_path(x, "imported.lm")));
+  return lm_arena_printf(x->arena, "lmc generate %s %s%s", dir, request, prompt);
+}
+
 static lm_status import(importer *x, const lm_import_options *o, lm_import_result *out) {
   lm_session s = {0};
   LM_TRY(source_read(x, o));
@@ -509,8 +526,8 @@ static lm_status import(importer *x, const lm_import_options *o, lm_import_resul
   if (!status)
     status = weights_write(x, &s);
   if (!status)
-    *out = (lm_import_result){x->call, x->tokenizer != NULL, s.compiled.plan->n_params,
-                              s.compiled.params};
+    *out =
+        (lm_import_result){x->call, next_command(x), s.compiled.plan->n_params, s.compiled.params};
   else
     outputs_remove(x, &before);
   lm_session_close(&s);

@@ -13,7 +13,7 @@ typedef struct lm_import_options {
 
 typedef struct lm_import_result {
   const char *call; // the model with its arguments: "Llama(depth = 2, d = 64)"
-  bool tokenized;   // whether the folder has a tokenizer
+  const char *next; // a command that uses the folder
   int tensors;
   int64_t params; // elements of all parameters
 } lm_import_result;

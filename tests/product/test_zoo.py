@@ -272,7 +272,9 @@ def case(run, kind, config, least="0.0"):
     theirs, imported, again = run.path("theirs"), run.path("imported"), run.path("again")
     if side("make", kind, theirs, json.dumps(config), may=UNKNOWN, least=least)[0] == UNKNOWN:
         raise Skip(f"this transformers has no {kind}, or not this variation of it")
-    run("import", "hf", theirs, "-o", imported)
+    option = "run" if kind in ENCODERS else "generate", {"t5": " --source-ids 1,2,3", "bart": " --source-ids 1,2,3", "whisper": " --columns FILE"}.get(kind, "")
+    out = run("import", "hf", theirs, "-o", imported)
+    check(re.search(f"next: lmc {option[0]} \\S+{option[1]} ?(--prompt-ids|\n)", out), out)
     truth = compared(run, kind, imported, theirs)
     if kind not in ENCODERS:
         text, ids = ",".join(map(str, IDS)), ("--prompt-ids",)
