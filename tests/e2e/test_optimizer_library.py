@@ -327,6 +327,15 @@ def test_muon(run):
 def test_shampoo(run):
     expect(run, f"optimizer = shampoo(lr = 1e-3); {OTHERS}",
            lambda name: adamw(1e-3) if name == "bias" else (shampoo(1e-3),))
+    file = prepare(run, f"optimizer = shampoo(lr = 1e-3, eps = 1e-20); {OTHERS}")   # gradients whose fourth powers f32 does not hold
+    finals = []
+    for scale in "1", "1e14", "1e-13":
+        text = open(file).read().replace("sum(bt.w) * s,", f"{scale} * sum(bt.w) * s,")
+        finals.append(run.trace(run.write("scaled.lm", text), "--values", "params", "--steps", 8))
+    for name in PARAMS:
+        for found in finals[1:] if name != "bias" else ():
+            key = "final." + path_of(name)
+            within(f"{name} of a scaled loss", distance(found[key], finals[0][key]), 1e-6)
 
 
 def test_muon_variants(run):
