@@ -75,20 +75,35 @@ static lm_status foreign_add(lm_trace *t, const char *prefix, lm_port_role role,
   return NULL;
 }
 
-// Fills w with whole tensors, of which each rank may have a part, on rank 0, which writes them.
-static lm_status weights_get(const lm_session *s, lm_port_role role, lm_weights w) {
+// Fills `out`, on rank 0, with a whole tensor, of which each rank may have a part, as f32.
+static lm_status tensor_get(const lm_session *s, lm_plan_tensor x, float *out) {
   enum {
     ELEMENTS = LM_ST_CHUNK / sizeof(float) // of a chunk
   };
+  lm_rank_tensors all = {s->comm, s->execution.exec, s->compiled.plan};
+  const lm_dtype_info *type = &lm_dtype_table[lm_plan_tensor_dtype(x)];
+  void *chunk = lm_alloc((size_t)ELEMENTS * (size_t)type->bits / 8);
+  lm_status status = NULL;
+  for (int64_t at = 0; !status && at < x.param->elements; at += ELEMENTS) {
+    int64_t left = x.param->elements - at, n = left < ELEMENTS ? left : ELEMENTS;
+    status = lm_rank_tensor_collect(&all, x, at, n, 0, chunk);
+    if (!status && lm_comm_is_first(s->comm))
+      lm_st_to_f32(type->stored, chunk, 0, n, out + at);
+  }
+  lm_free(chunk);
+  return status;
+}
+
+// Makes the tensors of w those of f32 and fills them.
+static lm_status weights_get(const lm_session *s, lm_port_role role, lm_weights w) {
   const lm_plan *plan = s->compiled.plan;
-  lm_rank_tensors all = {s->comm, s->execution.exec, plan};
-  for (int i = 0; i < plan->n_params; i++)
-    for (int64_t at = 0; at < plan->params[i].elements; at += ELEMENTS) {
-      int64_t left = plan->params[i].elements - at;
-      LM_TRY(lm_rank_tensor_collect(&all, (lm_plan_tensor){&plan->params[i], role}, at,
-                                    left < ELEMENTS ? left : ELEMENTS, 0,
-                                    (float *)w.host[i].data + at));
-    }
+  for (int i = 0; i < plan->n_params; i++) {
+    lm_foreign_native *to = &w.host[i];
+    lm_free(to->data);
+    to->dtype = LM_ST_F32;
+    to->data = lm_calloc((size_t)to->elements, sizeof(float));
+    LM_TRY(tensor_get(s, (lm_plan_tensor){&plan->params[i], role}, to->data));
+  }
   return NULL;
 }
 

@@ -172,6 +172,18 @@ def test_llama(run):
     check(run("generate", run.path("bf16"), "--prompt-ids", "1,2", "-n", 4), "generated ids")
 
 
+def test_trace(run):
+    """gradients, which are f32, and the weights of the checkpoint"""
+    file = prepare(run)
+    run("run", file)
+    out, want = run.trace(file, "--steps", STEPS, "--values", "grads,params"), model_of(run.path("run"))
+    check(all(np.array_equal(out["final." + n], want[n]) for n in want), "weights")
+    first = {n: out["grad." + n] for n in SHAPES}
+    wide = run.trace(file, "--steps", 1, "--set", "precision.master = f32", "--values", "grads")
+    for n in first:
+        within(f"gradient of {n}", distance(first[n], wide["grad." + n]), 1e-6)
+
+
 def test_refused(run):
     file = prepare(run)
     for compute in ("f32", "f16"):
