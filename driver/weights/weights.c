@@ -60,13 +60,6 @@ void lm_weights_free(lm_weights w) {
   lm_free(w.host);
 }
 
-lm_status lm_weights_get(lm_exec *e, const lm_plan *plan, lm_port_role role, lm_weights w) {
-  for (int i = 0; i < plan->n_params; i++)
-    LM_TRY(lm_tensor_get(e, plan, (lm_plan_tensor){&plan->params[i], role}, 0, w.host[i].elements,
-                         w.host[i].data));
-  return NULL;
-}
-
 lm_status lm_weights_take(lm_exec *e, const lm_plan *plan, lm_weights w) {
   float *values = NULL;
   lm_status s = NULL;

@@ -23,9 +23,6 @@ static inline lm_weights lm_weights_in(lm_exec *e) {
 // In the host's memory, zeros; free with lm_weights_free.
 lm_weights lm_weights_alloc(const lm_plan *plan, bool trained_only);
 void lm_weights_free(lm_weights w);
-// Fills w, which is in the host's memory, from an executor: the trained parameters (role
-// LM_ROLE_PARAM) or their gradients (LM_ROLE_GRAD).
-lm_status lm_weights_get(lm_exec *e, const lm_plan *plan, lm_port_role role, lm_weights w);
 // Fills w, which is in the host's memory, with the parameters of an executor.
 lm_status lm_weights_take(lm_exec *e, const lm_plan *plan, lm_weights w);
 // Writes the parameters of w, which is in the host's memory, to an executor.
