@@ -5,7 +5,7 @@ import numpy as np
 from harness import ROOT, Skip, check, distance, folder_bytes, load, random_batches, save, small, wait_for, within
 from test_stages import stages, texts
 
-SANITIZED = {"as_one_process", "context_parallel", "other_mesh", "adapters", "trace", "stopped", "interrupted", "restarts",
+SANITIZED = {"as_one_process", "other_mesh", "adapters", "trace", "stopped", "interrupted", "restarts",
              "session_folder", "refused", "rank_fails", "without_mpi", "killed_and_resumed"}
 
 # Open MPI leaves memory of modules that it has unloaded, for which no suppression can be written.
