@@ -27,14 +27,6 @@
 #include "compiler/plan/cost.h"
 #include "compiler/plan/planner.h"
 
-typedef struct rewriting {
-  lm_module *m;
-  const lm_pass_env *env;
-  const uint32_t *uses;
-  uint32_t n_uses; // values with a higher id are new
-  lm_value **map;  // of values of the function, by id below n_uses
-} rewriting;
-
 // A kernel that reads the result of a dot as operand `at`.
 typedef struct match {
   lm_op *dot, *kernel;
@@ -69,7 +61,7 @@ static bool read_between(const match *m) {
   return false;
 }
 
-static bool has_parts(const rewriting *r, const lm_op *kernel) {
+static bool has_parts(const lm_replacement *r, const lm_op *kernel) {
   lm_plan_part part;
   for (uint32_t i = 0; i < kernel->n_out; i++)
     if (lm_plan_part_of(r->m, kernel->out[i], &part))
@@ -77,7 +69,7 @@ static bool has_parts(const rewriting *r, const lm_op *kernel) {
   return false;
 }
 
-static bool find(const rewriting *r, lm_op *kernel, uint32_t at, match *out) {
+static bool find(const lm_replacement *r, lm_op *kernel, uint32_t at, match *out) {
   lm_value *v = kernel->in[at];
   *out = (match){v->def, kernel, at};
   bool is_old = v->id < r->n_uses && !r->map[v->id]; // not yet in a kernel
@@ -116,7 +108,7 @@ static bool results_have_rows(const match *m) {
   return true;
 }
 
-static lm_op *fused_make(const rewriting *r, const match *m, bool stored) {
+static lm_op *fused_make(const lm_replacement *r, const match *m, bool stored) {
   const lm_op *kernel = m->kernel;
   lm_value **values = lm_alloc((kernel->n_in + kernel->n_out + 4) * sizeof *values);
   lm_value **map = lm_calloc(r->m->n_values + 1, sizeof *map);
@@ -169,7 +161,7 @@ static lm_cost_gemm_kernel sizes_of(const lm_module *m, const lm_op *fused, cons
   };
 }
 
-static bool is_profitable(const rewriting *r, const lm_op *dot, const lm_op *fused) {
+static bool is_profitable(const lm_replacement *r, const lm_op *dot, const lm_op *fused) {
   const lm_target *t = r->env->target;
   lm_plan_options o = {
       .target = *t,
@@ -193,7 +185,7 @@ static bool is_profitable(const rewriting *r, const lm_op *dot, const lm_op *fus
 
 // ---- rewriting
 
-static bool fuse(const rewriting *r, const match *m) {
+static bool fuse(const lm_replacement *r, const match *m) {
   lm_value *old = m->dot->out[0];
   bool stored = r->uses[old->id] > reads_in(m->kernel, old);
   lm_op *fused = fused_make(r, m, stored);
@@ -214,7 +206,7 @@ static bool fuse(const rewriting *r, const match *m) {
   return true;
 }
 
-static void visit(const rewriting *r, lm_op *kernel) {
+static void visit(const lm_replacement *r, lm_op *kernel) {
   match m;
   if (kernel->code != LM_OP_KERNEL || kernel->attr.n_to || lm_kernel_dot(kernel) ||
       has_parts(r, kernel))
@@ -224,27 +216,9 @@ static void visit(const rewriting *r, lm_op *kernel) {
       return;
 }
 
-static void region_visit(const rewriting *r, lm_region *region) {
-  for (lm_op *op = region->first, *next; op; op = next) {
-    next = op->next;
-    if (op->code == LM_OP_LOOP)
-      region_visit(r, op->body);
-    else
-      visit(r, op);
-  }
-}
-
 bool lm_pass_gemm_kernels(lm_module *m, const lm_pass_env *env) {
   if (!env->codegen || !env->codegen->multiplies || !env->target)
     return true;
-  for (lm_func *f = m->funcs; f; f = f->next) {
-    uint32_t n = m->n_values;
-    uint32_t *uses = lm_func_uses(f);
-    lm_value **map = lm_calloc(n + 1, sizeof *map);
-    region_visit(&(rewriting){m, env, uses, n, map}, f->body);
-    lm_func_substitute(f, map, n);
-    lm_free(map);
-    lm_free(uses);
-  }
+  lm_replace_each(m, env, visit);
   return true;
 }

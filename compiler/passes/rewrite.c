@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "compiler/ir/internal.h"
+#include "compiler/passes/pass.h"
 
 void *lm_idmap_get(const lm_idmap *m, const lm_value *v) {
   return v->id < m->n ? m->at[v->id] : NULL;
@@ -125,4 +126,28 @@ void lm_operands_skip(lm_rewrite *r, lm_op *op, lm_opcode code) {
       op->in[i] = x;
   }
   lm_buf_free(&why);
+}
+
+static void region_visit(const lm_replacement *r, lm_region *region,
+                         void (*visit)(const lm_replacement *r, lm_op *op)) {
+  for (lm_op *op = region->first, *next; op; op = next) {
+    next = op->next;
+    if (op->code == LM_OP_LOOP)
+      region_visit(r, op->body, visit);
+    else
+      visit(r, op);
+  }
+}
+
+void lm_replace_each(lm_module *m, const lm_pass_env *env,
+                     void (*visit)(const lm_replacement *r, lm_op *op)) {
+  for (lm_func *f = m->funcs; f; f = f->next) {
+    uint32_t n = m->n_values;
+    uint32_t *uses = lm_func_uses(f);
+    lm_value **map = lm_calloc(n + 1, sizeof *map);
+    region_visit(&(lm_replacement){m, env, uses, n, map}, f->body, visit);
+    lm_func_substitute(f, map, n);
+    lm_free(map);
+    lm_free(uses);
+  }
 }

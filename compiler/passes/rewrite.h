@@ -26,6 +26,20 @@ struct lm_rewrite {
 };
 int lm_rewrite_func(lm_func *f, lm_value *(*rule)(lm_rewrite *r, lm_op *op), void *user);
 
+// A pass that replaces values of a function by results of new operations. `map`: the replacement of
+// each value of the function; NULL: none.
+typedef struct lm_replacement {
+  lm_module *m;
+  const struct lm_pass_env *env;
+  const uint32_t *uses; // by value id
+  uint32_t n_uses;      // values with a higher id are new
+  lm_value **map;       // by value id, below n_uses
+} lm_replacement;
+// Calls `visit` for each operation of every function and of its loops, in order, then substitutes
+// the values of `map`. `visit` may remove the operation.
+void lm_replace_each(lm_module *m, const struct lm_pass_env *env,
+                     void (*visit)(const lm_replacement *r, lm_op *op));
+
 // True if op has no effects and no region, and does not end a region: it may be removed, moved or
 // merged.
 bool lm_op_pure(const lm_op *op);

@@ -20,14 +20,6 @@
 #include "compiler/passes/rewrite.h"
 #include "compiler/plan/planner.h"
 
-typedef struct rewriting {
-  lm_module *m;
-  const lm_codegen *codegen;
-  const uint32_t *uses;
-  uint32_t n_uses; // values with a higher id are new
-  lm_value **map;  // of values of the function, by id below n_uses
-} rewriting;
-
 // A kernel's concatenation, which is its result `slot`.
 typedef struct match {
   lm_op *kernel, *concat;
@@ -36,7 +28,7 @@ typedef struct match {
 
 // ---- matching
 
-static bool used_once(const rewriting *r, const lm_value *v) {
+static bool used_once(const lm_replacement *r, const lm_value *v) {
   return v->id < r->n_uses && r->uses[v->id] == 1;
 }
 
@@ -53,7 +45,7 @@ static int unit_axis(const lm_module *m, const lm_op *op) {
 }
 
 // The argument that v is a view of, each step of which has no other use; NULL if there is none.
-static lm_value *argument_of(const rewriting *r, lm_value *v) {
+static lm_value *argument_of(const lm_replacement *r, lm_value *v) {
   for (; v->def; v = v->def->in[0]) {
     bool moves = lm_op_has(v->def, LM_T_VIEW) || unit_axis(r->m, v->def) >= 0;
     if (!moves || !used_once(r, v))
@@ -62,7 +54,7 @@ static lm_value *argument_of(const rewriting *r, lm_value *v) {
   return used_once(r, v) ? v : NULL;
 }
 
-static bool parts_match(const rewriting *r, const match *m) {
+static bool parts_match(const lm_replacement *r, const match *m) {
   for (uint32_t i = 0; i < m->concat->n_in; i++) {
     const lm_value *arg = argument_of(r, m->concat->in[i]);
     const lm_value *v = arg ? m->kernel->in[arg->index] : NULL;
@@ -72,7 +64,7 @@ static bool parts_match(const rewriting *r, const match *m) {
   return true;
 }
 
-static bool find(const rewriting *r, lm_op *kernel, match *out) {
+static bool find(const lm_replacement *r, lm_op *kernel, match *out) {
   if (kernel->code != LM_OP_KERNEL)
     return false;
   lm_op *yield = kernel->body->last;
@@ -89,13 +81,13 @@ static bool find(const rewriting *r, lm_op *kernel, match *out) {
 }
 
 // True if the operation that defines v can write it into the concatenation.
-static bool is_written(const rewriting *r, const lm_value *v) {
+static bool is_written(const lm_replacement *r, const lm_value *v) {
   const lm_op *op = v->def;
   if (op->code != LM_OP_KERNEL && !lm_op_attends(op))
     return false;
   for (uint32_t i = 0; i < op->n_out; i++)
     if (op->out[i] == v)
-      return r->codegen->writes_strided(op, i);
+      return r->env->codegen->writes_strided(op, i);
   return false;
 }
 
@@ -112,7 +104,8 @@ static lm_value *unit_view(lm_builder *b, lm_value *x, lm_type to, int at) {
 }
 
 // The value of the kernel's body outside of it.
-static lm_value *view_copy(const rewriting *r, lm_builder *b, const match *m, const lm_value *v) {
+static lm_value *view_copy(const lm_replacement *r, lm_builder *b, const match *m,
+                           const lm_value *v) {
   if (!v->def)
     return m->kernel->in[v->index];
   lm_value *x = view_copy(r, b, m, v->def->in[0]);
@@ -121,7 +114,7 @@ static lm_value *view_copy(const rewriting *r, lm_builder *b, const match *m, co
                 : unit_view(b, x, v->type, at);
 }
 
-static lm_value *concat_copy(const rewriting *r, lm_builder *b, const match *m) {
+static lm_value *concat_copy(const lm_replacement *r, lm_builder *b, const match *m) {
   const lm_op *concat = m->concat;
   lm_value **in = lm_alloc((concat->n_in + 1) * sizeof *in);
   for (uint32_t i = 0; i < concat->n_in; i++)
@@ -153,7 +146,7 @@ static bool is_part(const match *m, uint32_t i) {
 }
 
 // The kernel that computes the other results, with the concatenation as its last operand.
-static void rest_make(const rewriting *r, lm_builder *b, const match *m, lm_value *whole) {
+static void rest_make(const lm_replacement *r, lm_builder *b, const match *m, lm_value *whole) {
   lm_op *kernel = m->kernel, *yield = kernel->body->last;
   lm_value **values = lm_alloc((kernel->n_in + yield->n_in + 1) * sizeof *values);
   lm_value **map = lm_alloc((r->m->n_values + 1) * sizeof *map);
@@ -191,7 +184,7 @@ static void copies_remove(lm_op *from, const lm_op *to) {
   }
 }
 
-static void visit(const rewriting *r, lm_op *kernel) {
+static void visit(const lm_replacement *r, lm_op *kernel) {
   match m;
   if (!find(r, kernel, &m))
     return;
@@ -212,27 +205,9 @@ static void visit(const rewriting *r, lm_op *kernel) {
   lm_op_remove(kernel);
 }
 
-static void region_visit(const rewriting *r, lm_region *region) {
-  for (lm_op *op = region->first, *next; op; op = next) {
-    next = op->next;
-    if (op->code == LM_OP_LOOP)
-      region_visit(r, op->body);
-    else
-      visit(r, op);
-  }
-}
-
 bool lm_pass_strided_results(lm_module *m, const lm_pass_env *env) {
   if (!env->codegen || !env->codegen->writes_strided)
     return true;
-  for (lm_func *f = m->funcs; f; f = f->next) {
-    uint32_t n = m->n_values;
-    uint32_t *uses = lm_func_uses(f);
-    lm_value **map = lm_alloc((n + 1) * sizeof *map);
-    region_visit(&(rewriting){m, env->codegen, uses, n, map}, f->body);
-    lm_func_substitute(f, map, n);
-    lm_free(map);
-    lm_free(uses);
-  }
+  lm_replace_each(m, env, visit);
   return true;
 }

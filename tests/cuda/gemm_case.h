@@ -64,4 +64,16 @@ static inline int gemm_kernel_of(const lm_plan *plan) {
       return i;
   return -1;
 }
+
+// The plan of a case, which has such a kernel; in the arena of its module, which `ctx` owns.
+static inline lm_plan *gemm_plan(lm_ctx *ctx, const gemm_case *c, const lm_plan_options *target) {
+  lm_buf text = {0};
+  gemm_text(c, &text);
+  lm_module *m = parse_and_run(ctx, text.p, "fuse");
+  lm_buf_free(&text);
+  gemm_kernels_make(m);
+  lm_plan *plan = lm_plan_build(m, target);
+  CHECK(plan && gemm_kernel_of(plan) >= 0);
+  return plan;
+}
 #endif

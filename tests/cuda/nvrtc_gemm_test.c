@@ -48,18 +48,12 @@ static void test_hindered(const lm_plan *plan, lm_plan_kernel k, lm_arena *a) {
 int main(void) {
   nvrtc_begin(false);
   for (size_t i = 0; i < LM_COUNT(cases); i++) {
-    lm_buf text = {0};
-    gemm_text(&cases[i], &text);
     lm_ctx *ctx = lm_ctx_create();
-    lm_module *m = parse_and_run(ctx, text.p, "fuse");
-    gemm_kernels_make(m);
     lm_plan_options target = lm_cuda_options("sm_90a", false);
-    lm_plan *plan = lm_plan_build(m, &target);
-    CHECK(plan && gemm_kernel_of(plan) >= 0);
+    lm_plan *plan = gemm_plan(ctx, &cases[i], &target);
     test_kernel(plan, &plan->kernels[gemm_kernel_of(plan)], cases[i].name);
     if (!i)
-      test_hindered(plan, plan->kernels[gemm_kernel_of(plan)], m->arena);
+      test_hindered(plan, plan->kernels[gemm_kernel_of(plan)], ctx->arena);
     lm_ctx_destroy(ctx);
-    lm_buf_free(&text);
   }
 }

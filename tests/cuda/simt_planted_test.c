@@ -121,17 +121,12 @@ static const gemm_case gemm_shape = {
 
 // As `run`; p is NULL for the kernel without a mistake.
 static char *gemm_run(const plant *p, uint64_t *out_bits) {
-  lm_buf text = {0};
-  gemm_text(&gemm_shape, &text);
   lm_ctx *ctx = lm_ctx_create();
-  lm_module *m = parse_and_run(ctx, text.p, "fuse");
-  gemm_kernels_make(m);
   lm_plan_options target = simt_options_of("sm_90a", false);
-  lm_plan *plan = lm_plan_build(m, &target);
-  CHECK(plan && gemm_kernel_of(plan) >= 0);
+  lm_plan *plan = gemm_plan(ctx, &gemm_shape, &target);
   if (p)
-    mistake_plant(&plan->kernels[gemm_kernel_of(plan)], p, m->arena);
-  simt_prepare(plan, m->arena);
+    mistake_plant(&plan->kernels[gemm_kernel_of(plan)], p, ctx->arena);
+  simt_prepare(plan, ctx->arena);
   lm_exec *e;
   CHECK_OK(lm_cpu_exec_create(plan, &(lm_exec_options){.threads = 1}, &e));
   const lm_plan_func *f = lm_plan_func_find(plan, "f");
@@ -150,7 +145,6 @@ static char *gemm_run(const plant *p, uint64_t *out_bits) {
   }
   lm_exec_destroy(e);
   lm_ctx_destroy(ctx);
-  lm_buf_free(&text);
   return found;
 }
 

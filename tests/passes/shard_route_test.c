@@ -2,6 +2,7 @@
 // lockstep, against one rank: results, gradients and sums of states; and mistakes that must be
 // rejected.
 #include "tests/passes/shard_check.h"
+#include "tests/passes/shard_mistakes.h"
 
 // Experts with biases, whose rows are never zero; the sum over rows of their squares; scores
 // without a gradient beside those that have one; a statistic of all rows; a state.
@@ -34,12 +35,6 @@ static const char routed[] =
     "%hundredth = const 0.01 : f32  %three = mul %two, %hundredth\n"
     "ROWS"
     "%sum = add %one, %three  %weight = sum %w over(b, t)  return %sum, %weight\n}\n";
-
-static char *replaced(lm_arena *a, const char *text, const char *from, const char *to) {
-  const char *at = strstr(text, from);
-  CHECK(at);
-  return lm_arena_printf(a, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
-}
 
 static const char *const meshes[] = {
     "dp = 2 rows",
@@ -110,10 +105,6 @@ static void counts_check(lm_arena *a) {
 
 // ---- mistakes
 
-typedef struct mistake {
-  const char *from, *to, *message;
-} mistake;
-
 // Points along dp, the hidden axis of the experts along tp.
 static const char sharded[] =
     "stage graph\nmesh dp = 2, tp = 2\n"
@@ -170,23 +161,6 @@ static const mistake refused[] = {
      "%p3 = sum %p2 over(n, d)  %five = add %p3, %one\n",
      "rows that are sorted in two ways"},
 };
-
-static void expect(const char *text, const char *passes, const char *message) {
-  lm_ctx *c = lm_ctx_create();
-  lm_buf out = {0};
-  lm_module *m = lm_module_parse(c, lm_source_add(c, "mistake", text, strlen(text)));
-  bool ok = true;
-  if (m)
-    CHECK_OK(lm_pass_run_list(m, passes, &(lm_pass_env){0}, &ok));
-  lm_diag_render(c, &out, false);
-  bool as_expected = message ? out.n && strstr(out.p, message) : !out.n;
-  if (!as_expected)
-    fprintf(stderr, "%s\nexpected %s, got %s\n", text, message ? message : "nothing",
-            out.n ? out.p : "nothing");
-  CHECK(as_expected && (m && ok) == !out.n);
-  lm_buf_free(&out);
-  lm_ctx_destroy(c);
-}
 
 static void mistakes_check(lm_arena *a) {
   static const char *const bad[][2] = {

@@ -4,6 +4,7 @@
 // usage: shard_test [FIRST COUNT]: only these random programs
 #include "compiler/ops/interface.h"
 #include "tests/passes/shard_check.h"
+#include "tests/passes/shard_mistakes.h"
 #include "tests/passes/shard_random.h"
 
 // ---- random programs and meshes
@@ -336,11 +337,7 @@ static void heads_check(void) {
 
 // ---- mistakes
 
-// A sharded program in which a collective is missing, too many or of the wrong kind.
-typedef struct mistake {
-  const char *from, *to, *message;
-} mistake;
-
+// A program in which a collective is missing, too many or of the wrong kind.
 static const char sharded[] =
     "stage graph\nmesh dp = 2, tp = 2\naxis b = 4, d = 3, ff = 4, b@dp = 2, ff@tp = 2\n"
     "param @u : f32[d, ff@tp] = ones\nparam @n : f32[d] = ones\nparam @v : f32[ff@tp, d] = ones\n"
@@ -372,36 +369,6 @@ static const mistake mistakes[] = {
     {"%s = sum %o over(b@dp, d)", "%s0 = sum %o over(b@dp, d)\n%s = all_reduce %s0 over(tp)",
      "a reduction too many"},
 };
-
-static char *replaced(lm_arena *a, const char *text, const char *from, const char *to) {
-  const char *at = strstr(text, from);
-  CHECK(at);
-  return lm_arena_printf(a, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
-}
-
-// The diagnostics of the passes over a text; empty if there are none.
-static lm_buf judged(const char *text, const char *passes) {
-  lm_ctx *c = lm_ctx_create();
-  lm_buf out = {0};
-  lm_module *m = lm_module_parse(c, lm_source_add(c, "mistake", text, strlen(text)));
-  bool ok = true;
-  if (m)
-    CHECK_OK(lm_pass_run_list(m, passes, &(lm_pass_env){0}, &ok));
-  lm_diag_render(c, &out, false);
-  CHECK((m && ok) == !out.n);
-  lm_ctx_destroy(c);
-  return out;
-}
-
-static void expect(const char *text, const char *passes, const char *message) {
-  lm_buf got = judged(text, passes);
-  bool as_expected = message ? got.n && strstr(got.p, message) : !got.n;
-  if (!as_expected)
-    fprintf(stderr, "%s\nexpected %s, got %s\n", text, message ? message : "nothing",
-            got.n ? got.p : "nothing");
-  CHECK(as_expected);
-  lm_buf_free(&got);
-}
 
 static void mistakes_check(void) {
   for (size_t i = 0; i < LM_COUNT(mistakes); i++) {
