@@ -38,8 +38,9 @@ typedef struct lm_sample_result {
 
 // True if the ranks exchange data to make a sample, so that all of them have to make it.
 bool lm_sample_exchanges(const lm_session *s);
-// Compiles a session that lm_trained_open has opened for decoding up to `positions`, with columns
-// as the request has them, and loads its weights. request: NULL: none.
+// Compiles the decoding functions of a session that lm_trained_open has opened, for texts of at
+// most `positions` tokens, and loads the weights. `request` gives the sizes of the columns of an
+// encoder-decoder model; NULL for other models.
 lm_status lm_sample_start(lm_session *s, int64_t positions, const lm_request *request,
                           const char *weights);
 lm_status lm_sample_make(const lm_session *s, const lm_sample_options *o,

@@ -126,9 +126,10 @@ const lm_command lm_cmd_run = {
     .most = 1,
     .run = train_run,
     .help =
-        "Prints what the plan needs, then a status line while it trains. Checkpoints, "
-        "metrics.jsonl and the program itself are written to the run's folder; the same command "
-        "resumes from the newest checkpoint. Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 save and stop, "
+        "Prints the memory that the plan needs, then a status line during training. The run's "
+        "folder holds the checkpoints, metrics.jsonl and a copy of the program; the same command, "
+        "given again, resumes from the newest checkpoint. Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 save "
+        "and stop, "
         "with exit status 130, 143, 129 and 138; a second signal stops at once.\n"
         "\n"
         "A run is resumed with the same values of model, optimizer, data and whatever else shapes "

@@ -190,8 +190,8 @@ static lm_value *chosen(match *s, const lm_op *op, lm_value *x, lm_value *y) {
                   (lm_value *[]){lifted(s, op->in[0]), x ? x : number(s, 0), y ? y : number(s, 0)});
 }
 
-// Combines the forms of the operands from `first` on, of which operand `at` is linear. False if two
-// of them have different values of the state, or different reads.
+// Combines the forms of the operands from `first` on; operand `at` is linear in the state. Returns
+// false if two operands depend on the state at different times, or on different reads of it.
 static bool forms_combine(match *s, const lm_op *op, uint32_t first, uint32_t at, form *out) {
   *out = *form_of(s, op->in[at]);
   for (uint32_t i = 0; i < op->n_in; i++) {

@@ -321,8 +321,8 @@ static lm_value *slot_get(const ticks *t, lm_builder *b, lm_value *slots, lm_val
 
 // The values that a tick has and the next one gets.
 typedef struct state {
-  lm_value **in;                      // by carry: from the stage before
-  lm_value **back;                    // by carry: the cotangent from the stage behind
+  lm_value **in;                      // by carry: received from the previous stage
+  lm_value **back;                    // by carry: the cotangent received from the next stage
   lm_value **slots;                   // by carry: operands of this stage
   lm_value **results, **results_back; // of the stage, and their cotangents
   lm_value **stacked;

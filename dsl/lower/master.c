@@ -3,7 +3,7 @@
 //   %u = rng %step, %row, 0, %instance [seed, hash("master/" + name), columns]
 //   %r = mul (floor (mul %u, 2^16)), 2^-16        0, 2^-16, … 1 - 2^-16
 //   %e = binade %x
-//   %k = floor (add (mul (div %x, %e), 2^7), %r)  x in units of its last place in bf16
+//   %k = floor (add (mul (div %x, %e), 2^7), %r)  x / ulp, where ulp is a unit in the last place
 //   %y = mul (mul %k, 2^-7), %e
 //
 // f32 has 16 bits of mantissa more than bf16, so x / e * 2^7 is a multiple of 2^-16 below 2^8: all

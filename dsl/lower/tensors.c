@@ -19,11 +19,11 @@
 // optimizer and arguments, else in a loop for each run of them that has.
 // A parameter with batch axes has several matrices (matrix.c), over which there is a loop.
 //
-// A parameter that is stored in bf16 is widened before the body of `update` and rounded at random
-// after it (master.h). A state that is stored in another type than f32 (moments.h) is decoded
-// before the body of `update` and encoded after it. If its elements are in blocks, the body sees
-// the parameter in these blocks too, so that decoding, update and encoding are one kernel over the
-// blocks.
+// A parameter that is stored in bf16 is widened before the body of `update` and stochastically
+// rounded after it (master.h). A state that is stored in another type than f32 (moments.h) is
+// decoded before the body of `update` and encoded after it. If its elements are in blocks, the body
+// sees the parameter in these blocks too, so that decoding, update and encoding are one kernel over
+// the blocks.
 #include "dsl/lower/tensors.h"
 
 // ---- the parameters

@@ -46,9 +46,10 @@ int lm_exchange_messages(const lm_exchange *x, lm_message *out);
 int64_t lm_exchange_sum(const lm_exchange *x, const void **from, void **to);
 // Continues with the next phase or the next round, which may need more workspace. False: done.
 bool lm_exchange_next(lm_exchange *x);
-// Of an exchange of rows: true if `from` and `to` have space for the counts; and the memory behind
-// the last received row, which is to be cleared. 0: none.
+// For an exchange of rows: true if `from` and `to` have space for as many rows as the counts say.
 bool lm_exchange_rows_fit(const lm_exchange *x);
+// For an exchange of rows: *to is the part of the result behind the last received row, which the
+// caller clears. Returns its bytes; 0: nothing is left.
 size_t lm_exchange_rest(const lm_exchange *x, void **to);
 // What a rank gives itself. Returns the bytes to copy; 0: nothing.
 size_t lm_exchange_own(const lm_exchange *x, const void **from, void **to);

@@ -37,7 +37,7 @@ typedef struct lm_checkpoint_file {
   lm_checkpoint_set set;
   lm_checkpoint_tensors tensors;
   int64_t bytes; // of the tensors
-  int writer;    // the rank that writes it
+  int writer;    // the rank that writes the file
 } lm_checkpoint_file;
 
 typedef struct lm_checkpoint_files {

@@ -51,7 +51,7 @@ def site_of(path):
 
 
 def rounded(x, path, step, seed=SEED, nearest=False):
-    """float64 to bf16: the multiples of the last place around x, the upper one with the probability of the distance from the lower"""
+    """stochastic rounding of float64 to bf16: of the two neighbours of x, the upper one with probability (x - lower) / (upper - lower)"""
     unit = np.exp2(np.frexp(x)[1] - 8.0)
     steps = words(seed, *site_of(path), step, x.size) >> 16
     y = np.floor(x / unit) + (np.rint(x / unit % 1) if nearest else (np.floor((x / unit % 1) * 2**16) + steps >= 2**16))
@@ -106,7 +106,7 @@ def test_adamw(run):
 
 
 def test_mean(run):
-    """updates of 1/8 of the last place, which rounding to nearest loses, have their mean"""
+    """updates of 1/8 ulp, which rounding to nearest would lose, have the right mean"""
     last = 2.0**-7                                    # unit in the last digit of numbers in [1, 2)
     values = {n: (np.full(s, 1.25, "f4"), np.full(s, -1.25 - 2.0**-3 if n[:3] != "odd" else -1.25 + 2.0**-3, "f4")) for n, s in SHAPES.items()}
     run("run", prepare(run, f"sgd(lr = {last})", values=values, every=1), "--steps", 1)
