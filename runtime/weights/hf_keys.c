@@ -141,6 +141,19 @@ static const struct {
     {"qwen3_next", "norm_topk_prob", "true", false},
     {"qwen3_next", "decoder_sparse_step", "1", false},
     {"qwen3_next", "mlp_only_layers", "[]", true},
+    {"xlstm", "hidden_size", "=embedding_dim", true},
+    {"xlstm", "num_hidden_layers", "=num_blocks", true},
+    {"xlstm", "num_blocks", "=num_hidden_layers", true},
+    {"xlstm", "qk_dim_factor", "0.5", false},
+    {"xlstm", "v_dim_factor", "1.0", false},
+    {"xlstm", "ffn_proj_factor", "2.667", false},
+    {"xlstm", "ffn_round_up_to_multiple_of", "64", false},
+    {"xlstm", "gate_soft_cap", "15.0", false},
+    {"xlstm", "output_logit_soft_cap", "30.0", false},
+    {"xlstm", "norm_eps", "1e-6", false},
+    {"xlstm", "eps", "1e-6", false},
+    {"xlstm", "weight_mode", "\"single\"", false},
+    {"xlstm", "tie_word_embeddings", "false", false},
 };
 
 static bool has_word(const char *words, const char *word) {

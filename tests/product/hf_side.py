@@ -27,9 +27,13 @@ KINDS = {"bert": AutoModelForMaskedLM, "vit": AutoModelForImageClassification, "
          "bart": AutoModelForSeq2SeqLM, "whisper": AutoModelForSpeechSeq2Seq}     # others: AutoModelForCausalLM
 
 
+# Keys of config.json that choose float64 in a model, and no cache where transformers 4.57 gives it wrong sizes.
+OPENED = {"xlstm": dict(inference_state_dtype="float64", norm_reduction_force_float32=False, use_cache=False)}
+
+
 def opened(folder):
-    kind = KINDS.get(json.load(open(f"{folder}/config.json"))["model_type"], AutoModelForCausalLM)
-    return kind.from_pretrained(folder, torch_dtype=torch.float32).eval()
+    kind = json.load(open(f"{folder}/config.json"))["model_type"]
+    return KINDS.get(kind, AutoModelForCausalLM).from_pretrained(folder, torch_dtype=torch.float32, **OPENED.get(kind, {})).eval()
 
 
 def make(kind, folder, config=None):
@@ -83,7 +87,8 @@ def greedy(folder, ids, n):
     for key in "forced_bos_token_id", "forced_eos_token_id", "eos_token_id":
         setattr(model.generation_config, key, None)
     with torch.no_grad():
-        out = model.generate(torch.tensor([ids]), max_new_tokens=n, do_sample=False, eos_token_id=None, pad_token_id=0)
+        out = model.generate(torch.tensor([ids]), max_new_tokens=n, do_sample=False, eos_token_id=None, pad_token_id=0,
+                             use_cache=getattr(model.config, "use_cache", True))
     print(json.dumps(out[0, -n:].tolist()))
 
 
