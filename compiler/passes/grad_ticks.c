@@ -27,30 +27,8 @@
 // Declines: a loss without such a loop. Cost: the stage is computed twice, and each tick copies the
 // slots.
 #include "compiler/analysis/activity.h"
-#include "compiler/passes/epilogue.h"
-#include "compiler/passes/grad.h"
-#include "compiler/passes/params_only.h"
+#include "compiler/passes/grad_ticks.h"
 #include <string.h>
-
-typedef struct ticks {
-  lm_module *m;
-  lm_func *f;
-  const lm_grad_methods *methods;
-  bool sums;   // see lm_epilogue_sums
-  lm_op *loop; // over ticks
-  int stages, mesh;
-  uint32_t n;             // carries
-  lm_value **sent;        // by carry: the value for the next stage
-  lm_value **taken;       // the operand of the stage
-  uint8_t *active, *late; // by id of forward values: has a gradient, depends on a carry
-  uint8_t *of_stage;      // by id: a value for the next stage depends on it
-  lm_value **results;     // of the stage, which operations behind it read
-  uint32_t n_results, cap_results;
-  uint32_t n_values; // of forward values
-  uint32_t loss;     // which stacked result
-  lm_value *seed;    // its cotangent
-  lm_axis slot;
-} ticks;
 
 static lm_type scalar_int(void) {
   return lm_type_make(LM_INT, NULL, 0);
@@ -60,13 +38,13 @@ static lm_value *number(lm_builder *b, int64_t n) {
   return lm_emit_const(b, scalar_int(), (double)n);
 }
 
-static const lm_op *yield_of(const ticks *t) {
+static const lm_op *yield_of(const lm_ticks *t) {
   return t->loop->body->last;
 }
 
 // ---- the parts of the loop's body
 
-static bool reads_late(const ticks *t, const lm_region *r) {
+static bool reads_late(const lm_ticks *t, const lm_region *r) {
   for (const lm_op *op = r->first; op; op = op->next) {
     for (uint32_t i = 0; i < op->n_in; i++)
       if (t->late[op->in[i]->id])
@@ -77,7 +55,7 @@ static bool reads_late(const ticks *t, const lm_region *r) {
   return false;
 }
 
-static void late_find(ticks *t) {
+static void late_find(lm_ticks *t) {
   const lm_region *r = t->loop->body;
   for (uint32_t i = 1; i < r->n_args; i++)
     t->late[r->args[i]->id] = 1;
@@ -90,9 +68,9 @@ static void late_find(ticks *t) {
   }
 }
 
-static void stage_mark(ticks *t, const lm_value *v);
+static void stage_mark(lm_ticks *t, const lm_value *v);
 
-static void captured_mark(ticks *t, const lm_region *r) {
+static void captured_mark(lm_ticks *t, const lm_region *r) {
   for (const lm_op *op = r->first; op; op = op->next) {
     for (uint32_t i = 0; i < op->n_in; i++)
       stage_mark(t, op->in[i]);
@@ -101,7 +79,7 @@ static void captured_mark(ticks *t, const lm_region *r) {
   }
 }
 
-static void stage_mark(ticks *t, const lm_value *v) {
+static void stage_mark(lm_ticks *t, const lm_value *v) {
   if (v->region != t->loop->body || t->of_stage[v->id])
     return;
   t->of_stage[v->id] = 1;
@@ -111,7 +89,7 @@ static void stage_mark(ticks *t, const lm_value *v) {
     captured_mark(t, v->def->body);
 }
 
-static void result_note(ticks *t, lm_value *v) {
+static void result_note(lm_ticks *t, lm_value *v) {
   if (v->region != t->loop->body || !t->late[v->id] || !t->of_stage[v->id])
     return;
   for (uint32_t i = 0; i < t->n_results; i++)
@@ -120,7 +98,7 @@ static void result_note(ticks *t, lm_value *v) {
   LM_PUSH(t->m->arena, t->results, t->n_results, t->cap_results) = v;
 }
 
-static void results_note(ticks *t, const lm_op *op) {
+static void results_note(lm_ticks *t, const lm_op *op) {
   for (uint32_t i = 0; i < op->n_in; i++)
     result_note(t, op->in[i]);
   for (const lm_op *in = op->body ? op->body->first : NULL; in; in = in->next)
@@ -128,7 +106,7 @@ static void results_note(ticks *t, const lm_op *op) {
 }
 
 // What operations behind the stage read of it, and the results of a tick.
-static void results_find(ticks *t) {
+static void results_find(lm_ticks *t) {
   const lm_op *yield = yield_of(t);
   for (uint32_t i = 0; i < t->n; i++)
     stage_mark(t, t->sent[i]);
@@ -142,165 +120,26 @@ static void results_find(ticks *t) {
     result_note(t, yield->in[i]);
 }
 
-static lm_value *taken_find(const ticks *t, const lm_value *carry) {
+static lm_value *taken_find(const lm_ticks *t, const lm_value *carry) {
   for (lm_op *op = t->loop->body->first; op; op = op->next)
     if (op->code == LM_OP_SELECT && op->in[2] == carry)
       return op->out[0];
   LM_BUG("a carry of a pipeline is not selected");
 }
 
-// ---- copies of forward operations
-
-typedef struct copier {
-  const ticks *t;
-  lm_builder *b;
-  lm_value **map; // by id of forward values
-} copier;
-
-static copier copier_make(const ticks *t, lm_builder *b, lm_value *tick) {
-  copier c = {t, b, lm_calloc((size_t)t->n_values + 1, sizeof(lm_value *))};
-  c.map[t->loop->body->args[0]->id] = tick;
-  return c;
-}
-
-static lm_value *copy(copier *c, lm_value *v);
-
-static void captured_copy(copier *c, const lm_region *r) {
-  for (const lm_op *op = r->first; op; op = op->next) {
-    for (uint32_t i = 0; i < op->n_in; i++)
-      if (op->in[i]->region == c->t->loop->body || op->in[i]->region == c->t->f->body)
-        copy(c, op->in[i]);
-    if (op->body)
-      captured_copy(c, op->body);
-  }
-}
-
-// The value for the copier's tick. Outside of the loop only values with a gradient are copied, so
-// that it is added up here.
-static lm_value *copy(copier *c, lm_value *v) {
-  const ticks *t = c->t;
-  bool outer = v->region == t->f->body;
-  if (c->map[v->id])
-    return c->map[v->id];
-  if (!v->def || (outer && !t->active[v->id]))
-    return v;
-  for (uint32_t i = 0; i < v->def->n_in; i++)
-    copy(c, v->def->in[i]);
-  if (v->def->body)
-    captured_copy(c, v->def->body);
-  lm_op_clone(c->b, v->def, c->map);
-  return c->map[v->id];
-}
-
-// ---- the derivative of a part
-
-// A function of a part alone: its arguments stand for the values that it is given.
-typedef struct segment {
-  ticks *t;
-  lm_func *f;
-  lm_builder b;
-  copier c;
-  lm_value **given; // by argument
-} segment;
-
-static lm_value *argument(segment *s, lm_value *given) {
-  lm_value *arg = lm_arg_add(s->t->m, s->f->body, given->type, given->name);
-  lm_value **all = LM_NEW_N(s->t->m->arena, lm_value *, s->f->body->n_args);
-  for (uint32_t i = 0; i + 1 < s->f->body->n_args; i++)
-    all[i] = s->given[i];
-  all[s->f->body->n_args - 1] = given;
-  s->given = all;
-  return arg;
-}
-
-static void segment_open(segment *s, ticks *t, lm_value *tick) {
-  *s = (segment){.t = t, .f = lm_func_add(t->m, LM_SYM(t->m->ctx, "part"))};
-  s->b = (lm_builder){
-      .m = t->m,
-      .at = s->f->body,
-      .loc = t->loop->loc,
-  };
-  s->c = copier_make(t, &s->b, argument(s, tick));
-}
-
-// Adds the derivative of the copies of n values, with the cotangents of the arguments `by`, with
-// respect to the arguments `wrt`; out: zeros where there is none.
-static void segment_reverse(segment *s, lm_value *const *of, lm_value *const *by, uint32_t n,
-                            lm_value *const *wrt, uint32_t n_wrt, lm_value **out) {
-  lm_module *m = s->t->m;
-  gradient g = {.base.methods = s->t->methods,
-                .m = m,
-                .active = lm_activity_of_region(m, s->f->body, wrt, n_wrt),
-                .n_active = m->n_values,
-                .sums = s->t->sums ? lm_epilogue_sums(s->f) : NULL,
-                .of_params = lm_params_only(s->f)};
-  frame outer =
-            {
-                .forward = s->t->f->body,
-                .b = s->b,
-            },
-        own = {.forward = s->f->body, .b = s->b};
-  lm_gradient_enter(&g, &outer);
-  lm_gradient_enter(&g, &own);
-  for (uint32_t i = 0; i < n; i++)
-    lm_gradient_add(&g.base, s->c.map[of[i]->id], by[i]);
-  lm_gradient_reverse(&g);
-  for (uint32_t i = 0; i < n_wrt; i++) {
-    out[i] = lm_gradient_cotangent(&g.base, wrt[i]);
-    if (!out[i])
-      out[i] = lm_emit_const(&own.b, wrt[i]->type, 0);
-  }
-  lm_gradient_leave(&g);
-  lm_gradient_leave(&g);
-  lm_free(g.active);
-  lm_free(g.sums);
-  lm_free(g.of_params);
-}
-
-static void given_replace(const segment *s, lm_region *r, lm_op *from, const lm_op *to) {
-  for (lm_op *op = from; op != to; op = op->next) {
-    for (uint32_t i = 0; i < op->n_in; i++)
-      for (uint32_t k = 0; k < s->f->body->n_args; k++)
-        if (op->in[i] == s->f->body->args[k])
-          op->in[i] = s->given[k];
-    if (op->body)
-      given_replace(s, op->body, op->body->first, NULL);
-  }
-}
-
-// Moves the part to the builder's position. n of its values, which may be arguments, are replaced.
-static void segment_close(segment *s, lm_builder *b, lm_value **of, uint32_t n) {
-  lm_op *end = lm_emit_const(b, scalar_int(), 0)->def, *first = NULL;
-  for (lm_op *op = s->f->body->first, *next; op; op = next) {
-    next = op->next;
-    lm_op_remove(op);
-    lm_op_insert_before(end, op);
-    first = first ? first : op;
-  }
-  if (first)
-    given_replace(s, b->at, first, end);
-  for (uint32_t i = 0; i < n; i++)
-    for (uint32_t k = 0; k < s->f->body->n_args; k++)
-      if (of[i] == s->f->body->args[k])
-        of[i] = s->given[k];
-  lm_op_remove(end);
-  lm_func_remove(s->t->m, s->f);
-  lm_free(s->c.map);
-}
-
 // ---- slots
 
-static lm_type slots_type(const ticks *t, lm_type x) {
+static lm_type slots_type(const lm_ticks *t, lm_type x) {
   lm_axis axes[LM_RANK] = {t->slot};
   memcpy(axes + 1, x.axis, x.rank * sizeof *axes);
   return lm_type_make((lm_dtype)x.dtype, axes, x.rank + 1);
 }
 
-static lm_value *slot_of(const ticks *t, lm_builder *b, lm_value *tick) {
+static lm_value *slot_of(const lm_ticks *t, lm_builder *b, lm_value *tick) {
   return lm_emit2(b, LM_OP_MOD, tick, number(b, lm_axis_size(t->m, t->slot)));
 }
 
-static lm_value *slot_set(const ticks *t, lm_builder *b, lm_value *slots, lm_value *tick,
+static lm_value *slot_set(const lm_ticks *t, lm_builder *b, lm_value *slots, lm_value *tick,
                           lm_value *x) {
   lm_type numbers = lm_type_make(LM_INT, &t->slot, 1);
   lm_value *number = lm_emit(b, LM_OP_IOTA, NULL, 0, NULL, &numbers);
@@ -311,7 +150,7 @@ static lm_value *slot_set(const ticks *t, lm_builder *b, lm_value *slots, lm_val
   return lm_emit_select(b, own, lm_emit_expand(b, x, slots->type), slots);
 }
 
-static lm_value *slot_get(const ticks *t, lm_builder *b, lm_value *slots, lm_value *tick) {
+static lm_value *slot_get(const lm_ticks *t, lm_builder *b, lm_value *slots, lm_value *tick) {
   lm_attr over = {.axes = {t->slot}, .n_axes = 1};
   lm_value *in[] = {slots, slot_of(t, b, tick)};
   return lm_emit(b, LM_OP_GATHER, in, 2, &over, NULL);
@@ -329,74 +168,75 @@ typedef struct state {
 } state;
 
 // The forward pass of the stages.
-static void forward(ticks *t, lm_builder *b, lm_value *tick, state *s) {
-  copier c = copier_make(t, b, tick);
+static void forward(lm_ticks *t, lm_builder *b, lm_value *tick, state *s) {
+  lm_copier c = lm_copier_make(t, b, tick);
   for (uint32_t i = 0; i < t->n; i++)
     c.map[t->loop->body->args[i + 1]->id] = s->in[i];
   for (uint32_t i = 0; i < t->n; i++)
-    s->slots[i] = slot_set(t, b, s->slots[i], tick, copy(&c, t->taken[i]));
+    s->slots[i] = slot_set(t, b, s->slots[i], tick, lm_copier_copy(&c, t->taken[i]));
   for (uint32_t i = 0; i < t->n; i++)
-    s->in[i] = copy(&c, yield_of(t)->in[i]);
+    s->in[i] = lm_copier_copy(&c, yield_of(t)->in[i]);
   for (uint32_t i = 0; i < t->n_results; i++)
-    s->results[i] = copy(&c, t->results[i]);
+    s->results[i] = lm_copier_copy(&c, t->results[i]);
   lm_free(c.map);
 }
 
 // The operations behind the stages, both passes.
-static void last(ticks *t, lm_builder *b, lm_value *tick, state *s) {
-  segment x;
+static void last(lm_ticks *t, lm_builder *b, lm_value *tick, state *s) {
+  lm_segment x;
   uint32_t n = t->loop->n_out - t->n;
   lm_value **wrt = LM_NEW_N(t->m->arena, lm_value *, t->n_results + 1);
-  segment_open(&x, t, tick);
+  lm_segment_open(&x, t, tick);
   for (uint32_t i = 0; i < t->n_results; i++)
-    x.c.map[t->results[i]->id] = wrt[i] = argument(&x, s->results[i]);
+    x.c.map[t->results[i]->id] = wrt[i] = lm_segment_argument(&x, s->results[i]);
   for (uint32_t i = 0; i < n; i++)
-    s->stacked[i] = copy(&x.c, yield_of(t)->in[t->n + i]);
+    s->stacked[i] = lm_copier_copy(&x.c, yield_of(t)->in[t->n + i]);
   lm_value *loss = yield_of(t)->in[t->n + t->loss];
-  segment_reverse(&x, &loss, &t->seed, 1, wrt, t->n_results, s->results_back);
-  segment_close(&x, b, s->results_back, t->n_results);
+  lm_segment_reverse(&x, &loss, &t->seed, 1, wrt, t->n_results, s->results_back);
+  lm_segment_close(&x, b, s->results_back, t->n_results);
 }
 
 // The backward pass of the stages; gives the cotangents of their operands.
-static void backward(ticks *t, lm_builder *b, lm_value *tick, state *s, lm_value **out) {
-  segment x;
+static void backward(lm_ticks *t, lm_builder *b, lm_value *tick, state *s, lm_value **out) {
+  lm_segment x;
   uint32_t n = 0, most = t->n + t->n_results;
   lm_value **of = LM_NEW_N(t->m->arena, lm_value *, most);
   lm_value **by = LM_NEW_N(t->m->arena, lm_value *, most);
   lm_value **wrt = LM_NEW_N(t->m->arena, lm_value *, t->n);
-  segment_open(&x, t, tick);
+  lm_segment_open(&x, t, tick);
+  x.c.again = true;
   for (uint32_t i = 0; i < t->n; i++)
-    x.c.map[t->taken[i]->id] = wrt[i] = argument(&x, slot_get(t, b, s->slots[i], tick));
+    x.c.map[t->taken[i]->id] = wrt[i] = lm_segment_argument(&x, slot_get(t, b, s->slots[i], tick));
   for (uint32_t i = 0; i < t->n + t->n_results; i++) {
     lm_value *v = i < t->n ? t->sent[i] : t->results[i - t->n];
     lm_value *cotangent = i < t->n ? s->back[i] : s->results_back[i - t->n];
-    copy(&x.c, v);
+    lm_copier_copy(&x.c, v);
     if (!cotangent)
       continue;
     of[n] = v;
-    by[n++] = argument(&x, cotangent);
+    by[n++] = lm_segment_argument(&x, cotangent);
   }
-  segment_reverse(&x, of, by, n, wrt, t->n, out);
-  segment_close(&x, b, out, t->n);
+  lm_segment_reverse(&x, of, by, n, wrt, t->n, out);
+  lm_segment_close(&x, b, out, t->n);
 }
 
 // The backward pass of the operations in front of the stages.
-static void first(ticks *t, lm_builder *b, lm_value *tick, lm_value *const *cotangent) {
-  segment x;
+static void first(lm_ticks *t, lm_builder *b, lm_value *tick, lm_value *const *cotangent) {
+  lm_segment x;
   lm_value **of = LM_NEW_N(t->m->arena, lm_value *, t->n);
   lm_value **by = LM_NEW_N(t->m->arena, lm_value *, t->n);
-  segment_open(&x, t, tick);
+  lm_segment_open(&x, t, tick);
   for (uint32_t i = 0; i < t->n; i++) {
     of[i] = t->taken[i]->def->in[1];
-    by[i] = argument(&x, cotangent[i]);
-    copy(&x.c, of[i]);
+    by[i] = lm_segment_argument(&x, cotangent[i]);
+    lm_copier_copy(&x.c, of[i]);
   }
-  segment_reverse(&x, of, by, t->n, NULL, 0, NULL);
-  segment_close(&x, b, NULL, 0);
+  lm_segment_reverse(&x, of, by, t->n, NULL, 0, NULL);
+  lm_segment_close(&x, b, NULL, 0);
 }
 
 // Both halves of the backward pass in tick k.
-static void back(ticks *t, lm_builder *b, lm_value *k, state *s) {
+static void back(lm_ticks *t, lm_builder *b, lm_value *k, state *s) {
   lm_module *m = t->m;
   int64_t n_ticks = t->loop->attr.imm[0];
   lm_attr along = {.mesh = (uint8_t)t->mesh}, on = along;
@@ -408,13 +248,13 @@ static void back(ticks *t, lm_builder *b, lm_value *k, state *s) {
   own = lm_emit_clamp(b, own, n_ticks);
   early = lm_emit_clamp(b, early, n_ticks);
   backward(t, b, own, s, of_operand);
-  copier c = copier_make(t, b, own);
+  lm_copier c = lm_copier_make(t, b, own);
   lm_value *is_first = lm_emit2(b, LM_OP_EQ, rank, number(b, 0));
   on.n_imm = 1;
   on.imm[0] = -1;
   for (uint32_t i = 0; i < t->n; i++) {
     lm_value *none = lm_emit_const(b, of_operand[i]->type, 0);
-    lm_value *takes = copy(&c, t->taken[i]->def->in[0]);
+    lm_value *takes = lm_copier_copy(&c, t->taken[i]->def->in[0]);
     lm_value *sent = lm_emit_select(b, takes, none, of_operand[i]);
     of_first[i] = lm_emit_select(b, is_first, of_operand[i], none);
     s->back[i] = lm_emit(b, LM_OP_RING_SHIFT, &sent, 1, &on, NULL);
@@ -445,7 +285,7 @@ enum {
   BACKWARD = 2,
 };
 
-static uint32_t state_put(const ticks *t, const state *s, int halves, lm_value **carry) {
+static uint32_t state_put(const lm_ticks *t, const state *s, int halves, lm_value **carry) {
   uint32_t n = 0;
   if (halves & FORWARD) {
     carries_set(carry, &n, s->in, t->n);
@@ -456,7 +296,7 @@ static uint32_t state_put(const ticks *t, const state *s, int halves, lm_value *
   return n;
 }
 
-static void state_take(const ticks *t, state *s, int halves, lm_value *const *carry) {
+static void state_take(const lm_ticks *t, state *s, int halves, lm_value *const *carry) {
   uint32_t n = 0;
   if (halves & FORWARD) {
     carries_get(s->in, carry, &n, t->n);
@@ -467,7 +307,7 @@ static void state_take(const ticks *t, state *s, int halves, lm_value *const *ca
 }
 
 // `count` ticks from `from` on.
-static lm_op *ticks_run(ticks *t, lm_builder *b, state *s, int halves, int64_t from,
+static lm_op *ticks_run(lm_ticks *t, lm_builder *b, state *s, int halves, int64_t from,
                         int64_t count) {
   lm_value **carry = LM_NEW_N(t->m->arena, lm_value *, 3 * t->n);
   uint32_t n = state_put(t, s, halves, carry);
@@ -490,7 +330,7 @@ static lm_op *ticks_run(ticks *t, lm_builder *b, state *s, int halves, int64_t f
   return loop;
 }
 
-static state state_make(const ticks *t, lm_builder *b) {
+static state state_make(const lm_ticks *t, lm_builder *b) {
   lm_arena *a = t->m->arena;
   state s = {.in = LM_NEW_N(a, lm_value *, t->n),
              .back = LM_NEW_N(a, lm_value *, t->n),
@@ -508,7 +348,7 @@ static state state_make(const ticks *t, lm_builder *b) {
 }
 
 // The results of the function are sums over ticks: now over those that complete a micro-batch.
-static void sums_replace(ticks *t, const lm_op *steady, lm_builder *b) {
+static void sums_replace(lm_ticks *t, const lm_op *steady, lm_builder *b) {
   lm_value **map = lm_calloc((size_t)t->n_values + 1, sizeof *map);
   for (lm_op *op = t->loop->next, *next; op; op = next) {
     next = op->next;
@@ -535,9 +375,9 @@ static lm_op *loop_find(const lm_func *f, int mesh) {
   return NULL;
 }
 
-static bool ticks_find(ticks *t, lm_func *f) {
+static bool ticks_find(lm_ticks *t, lm_func *f) {
   const lm_mesh *mesh = &f->module->mesh;
-  *t = (ticks){
+  *t = (lm_ticks){
       .m = f->module,
       .f = f,
   };
@@ -556,7 +396,7 @@ static bool ticks_find(ticks *t, lm_func *f) {
   return true;
 }
 
-static void parts_find(ticks *t) {
+static void parts_find(lm_ticks *t) {
   lm_arena *a = t->m->arena;
   int64_t slots = 2 * t->stages - 1, n_ticks = t->loop->attr.imm[0];
   t->sent = LM_NEW_N(a, lm_value *, t->n);
@@ -574,7 +414,7 @@ static void parts_find(ticks *t) {
 
 bool lm_gradient_ticks(lm_func *f, const lm_grad_methods *methods, lm_gradient_seed *seed,
                        bool sums) {
-  ticks t;
+  lm_ticks t;
   if (!ticks_find(&t, f))
     return false;
   t.methods = methods;

@@ -236,9 +236,10 @@ static void op_state(lm_shard *s, lm_op *op) {
     lm_global_find(s->m, op->attr.sym)->partial |= set_of(s);
   for (uint32_t i = 0; i < op->n_in; i++) {
     lm_axis own = written_along(s, op, i, along);
-    if (!own && adds_partial(s, op, i))
+    if (!own && adds_partial(s, op, i)) {
       op->in[i] = lm_shard_of(s, op->in[i])->now;
-    else
+      lm_global_find(s->m, op->attr.sym)->partial |= set_of(s);
+    } else
       lm_shard_need(s, op, i, own ? LM_FORM_PARTS : LM_FORM_WHOLE, own);
   }
   if (v)
@@ -326,15 +327,18 @@ static bool divides_batch(const lm_mesh_axis *by) {
 }
 
 // The order in which the axes of the mesh are divided: rows that are sorted by expert are divided
-// by points before they are divided by experts.
+// by points before they are divided by experts, and a micro-batch of a pipeline has rows of both.
 enum {
   DATA,
   DATA_AND_EXPERTS,
+  STAGES,
   LAST
 };
 
 static int order_of(const lm_mesh_axis *by) {
-  return !divides_batch(by)                         ? LAST
+  bool data = divides_batch(by) && !by->pipeline;
+  return by->pipeline                               ? STAGES
+         : !data                                    ? LAST
          : by->rows && (by->n_shard || by->experts) ? DATA_AND_EXPERTS
                                                     : DATA;
 }
@@ -454,33 +458,14 @@ static void note_undivided(lm_op *op, void *user) {
     *first = op;
 }
 
-static void note_routing(lm_op *op, void *user) {
-  const lm_op **first = user;
-  if (!*first && lm_op_info_of(op)->factor == LM_FACTOR_ROUTE)
-    *first = op;
-}
-
-// The stages of a pipeline have no routing yet.
-static const lm_mesh_axis *pipeline_of(const lm_module *m) {
-  for (int k = 0; k < m->mesh.n; k++)
-    if (m->mesh.axis[k].pipeline && m->mesh.axis[k].size > 1)
-      return &m->mesh.axis[k];
-  return NULL;
-}
-
 // Calls are inlined before this pass, and attention is recognized after it.
 static bool can_run(const lm_module *m) {
   const lm_op *found = NULL;
-  const lm_op *routes = NULL;
-  for (const lm_func *f = m->funcs; f; f = f->next) {
+  for (const lm_func *f = m->funcs; f; f = f->next)
     lm_region_walk(f->body, note_undivided, &found);
-    lm_region_walk(f->body, note_routing, &routes);
-  }
   if (found)
     LM_REPORT(m->ctx, found->loc, E914, lm_op_info_of(found)->name);
-  else if (routes && pipeline_of(m))
-    LM_REPORT(m->ctx, routes->loc, E915, pipeline_of(m)->name, "a model that routes to experts");
-  return !found && !(routes && pipeline_of(m));
+  return !found;
 }
 
 // True if axis k of the mesh has not divided yet.

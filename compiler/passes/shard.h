@@ -139,6 +139,8 @@ bool lm_shard_repetitions_find(lm_shard *s);
 lm_op *lm_shard_repetition_find(lm_shard *s, const lm_func *f);
 // That of a function, or NULL.
 lm_shard_repetition *lm_shard_repetition_of(const lm_shard *s, const lm_func *f);
+// Makes values with a gradient that blocks read carries, which every block passes on.
+void lm_shard_repetition_carry(lm_shard *s, lm_shard_repetition *r);
 // True if op takes this rank's part of the rows, along an axis of the mesh that divided them
 // before.
 bool lm_shard_takes_part(const lm_op *op, lm_axis rows);
@@ -182,6 +184,26 @@ bool lm_shard_has_point(const lm_op *op, lm_axis a);
 // ---- shard_experts.c
 // Divides an operation of routing.
 void lm_shard_route(lm_shard *s, lm_op *op, lm_axis factor);
+
+// ---- shard_lane.c
+// The axes that stand for the rows of a call, and for those that routing sorts, where a stage
+// computes one micro-batch.
+typedef struct lm_shard_lane {
+  lm_shard *s;
+  lm_axis rows, part; // of a call; that a rank has of the micro-batch
+  lm_axis *of;        // by axis; 0: the same
+  uint32_t n;
+} lm_shard_lane;
+// part: divided by s->mesh. lm_free(of) ends it.
+lm_shard_lane lm_shard_lane_open(lm_shard *s, lm_func *f, lm_axis rows, lm_axis part);
+// Replaces the axes of op, of its results and of its body.
+void lm_shard_lane_enter(const lm_shard_lane *l, lm_op *op);
+// True if op routes the rows of a micro-batch by themselves: its counts, if it gives them, only
+// sort rows or are added to a state.
+bool lm_shard_routes_rows(const lm_op *op);
+// Multiplies what the operations of a region add to states by 1 where there is a micro-batch of
+// this number, by 0 elsewhere.
+void lm_shard_additions_scale(lm_builder *b, lm_region *r, lm_value *micro, int64_t n_micro);
 
 // ---- shard_pipeline.c
 // Computes the repetition `loop` as a pipeline.

@@ -48,6 +48,7 @@ typedef struct pipeline {
   int64_t n_micro;              // micro-batches
   lm_builder before;            // in front of the loop over ticks
   lm_builder top;               // at the beginning of its body
+  lm_shard_lane axes;           // of a micro-batch
   lm_value *rank, *row_numbers; // int[ticks, lane@]: the row of each iteration
   lm_value *rows_now;           // the same in this iteration
   lm_value **map;               // by id of outer values: the value in the loop; NULL: not known
@@ -169,29 +170,11 @@ static lm_value *operand(pipeline *p, lm_value *v) {
 
 // ---- the repetition of one stage
 
-static lm_type on_lane(const pipeline *p, lm_type t) {
-  int at = lm_type_find(t, p->rows);
-  if (at >= 0)
-    t.axis[at] = part_of(p, p->lane);
-  return t;
-}
-
-static void region_enter(pipeline *p, lm_region *r);
-
-static void op_enter(pipeline *p, lm_op *op) {
+static void operands_enter(pipeline *p, lm_op *op) {
   for (uint32_t i = 0; i < op->n_in; i++)
     op->in[i] = operand(p, op->in[i]);
-  if (op->body)
-    region_enter(p, op->body);
-  for (uint32_t i = 0; i < op->n_out; i++)
-    op->out[i]->type = on_lane(p, op->out[i]->type);
-}
-
-static void region_enter(pipeline *p, lm_region *r) {
-  for (uint32_t i = 0; i < r->n_args; i++)
-    r->args[i]->type = on_lane(p, r->args[i]->type);
-  for (lm_op *op = r->first; op; op = op->next)
-    op_enter(p, op);
+  for (lm_op *in = op->body ? op->body->first : NULL; in; in = in->next)
+    operands_enter(p, in);
 }
 
 // Opens the loop over ticks; xs are the operands of all iterations.
@@ -232,7 +215,9 @@ static void tick_fill(pipeline *p, lm_op *following) {
   };
   p->rows_now = now(p, p->row_numbers);
   for (lm_op *op = first; op != following; op = op->next)
-    op_enter(p, op);
+    operands_enter(p, op);
+  lm_value *micro = lm_emit2(&p->top, LM_OP_SUB, p->tick->body->args[0], p->rank);
+  lm_shard_additions_scale(&p->top, p->loop->body, micro, p->n_micro);
   lm_shard_loop_shorten(p->s, p->loop, p->rank);
 }
 
@@ -241,10 +226,9 @@ static void tick_close(pipeline *p, lm_builder *b) {
   uint32_t n = p->loop->n_in;
   lm_value **next = LM_NEW_N(p->s->m->arena, lm_value *, n);
   lm_attr on = {.mesh = (uint8_t)p->s->mesh, .imm = {1}, .n_imm = 1};
-  for (uint32_t i = 0; i < n; i++) {
-    p->loop->out[i]->type = on_lane(p, p->loop->out[i]->type);
+  lm_shard_lane_enter(&p->axes, p->loop);
+  for (uint32_t i = 0; i < n; i++)
     next[i] = lm_emit(b, LM_OP_RING_SHIFT, &p->loop->out[i], 1, &on, NULL);
-  }
   lm_loop_end(b, p->tick, next, n, p->loop->out, n);
   tick_fill(p, next[0]->def);
   b->before = p->tick->next;
@@ -313,6 +297,7 @@ void lm_shard_pipeline(lm_shard *s, lm_op *loop) {
   p.before = b;
   p.map = lm_calloc((size_t)s->n_values + 1, sizeof *p.map);
   axes_make(&p);
+  p.axes = lm_shard_lane_open(s, s->f, p.rows, part_of(&p, p.lane));
   row_numbers_make(&p);
   for (uint32_t i = 0; i < n; i++)
     xs[i] = rows_of_ticks(&p, xs[i]);
@@ -321,5 +306,6 @@ void lm_shard_pipeline(lm_shard *s, lm_op *loop) {
   tick_close(&p, &b);
   for (uint32_t i = 0; i < n; i++)
     lm_shard_of(s, loop->out[i])->now = own_rows(&p, &b, p.tick->out[n + i]);
+  lm_free(p.axes.of);
   lm_free(p.map);
 }

@@ -114,15 +114,15 @@ static bool parts_hoist(const lm_shard *s, lm_op *loop, lm_axis rows) {
   return true;
 }
 
-// Each operation of the body computes each row by itself, and has no effect.
+// Each operation of the body computes each row by itself, or adds to a state.
 static bool body_check(const lm_shard *s, const lm_region *r, lm_axis rows) {
   for (const lm_op *op = r->first; op; op = op->next) {
     bool over = lm_attr_has_axis(&op->attr, rows);
     for (int i = 0; i < op->attr.n_to; i++)
       over |= op->attr.to[i] == rows;
-    if (over)
+    if (over && !lm_shard_routes_rows(op))
       return refuse(s, op->loc, "blocks that combine rows");
-    if (lm_op_has(op, LM_T_EFFECT))
+    if (lm_op_has(op, LM_T_EFFECT) && op->code != LM_OP_ACCUM)
       return refuse(s, op->loc, "blocks with states");
     if (op->body && !body_check(s, op->body, rows))
       return false;
@@ -335,6 +335,81 @@ lm_shard_repetition *lm_shard_repetition_of(const lm_shard *s, const lm_func *f)
   while (r && r->f != f)
     r = r->next;
   return r;
+}
+
+// ---- further carries
+
+// The values with a gradient that the blocks read beside their carries.
+static void captured_find(const lm_shard_repetition *x, const uint8_t *active, const lm_region *r,
+                          lm_value **out, uint32_t *n) {
+  for (const lm_op *op = r->first; op; op = op->next) {
+    if (op->body)
+      captured_find(x, active, op->body, out, n);
+    for (uint32_t i = 0; i < op->n_in; i++) {
+      lm_value *v = op->in[i];
+      uint32_t k = 0;
+      if (v->region != x->f->body || !active[v->id] || lm_type_find(v->type, x->rows) < 0)
+        continue;
+      while (k < *n && out[k] != v)
+        k++;
+      out[k] = v;
+      *n += k == *n;
+    }
+  }
+}
+
+static void operands_replace(lm_region *r, lm_value *const *map, uint32_t n_map) {
+  for (lm_op *op = r->first; op; op = op->next) {
+    for (uint32_t i = 0; i < op->n_in; i++)
+      if (op->in[i]->id < n_map && map[op->in[i]->id])
+        op->in[i] = map[op->in[i]->id];
+    if (op->body)
+      operands_replace(op->body, map, n_map);
+  }
+}
+
+// They become carries, which every block passes on.
+void lm_shard_repetition_carry(lm_shard *s, lm_shard_repetition *r) {
+  lm_module *m = s->m;
+  lm_op *old = r->loop, *yield = old->body->last;
+  uint32_t n = old->n_in, k = 0, n_map = m->n_values;
+  uint8_t *active = lm_activity_of_func(r->f);
+  lm_value **in = LM_NEW_N(m->arena, lm_value *, n_map + n + 1);
+  memcpy(in, old->in, n * sizeof *in);
+  captured_find(r, active, old->body, in + n, &k);
+  lm_free(active);
+  if (!k)
+    return;
+  lm_value **map = lm_calloc((size_t)n_map + 1, sizeof *map);
+  lm_builder b = {
+      .m = m,
+      .at = old->parent,
+      .before = old,
+      .loc = old->loc,
+  };
+  lm_op *loop =
+      lm_loop_begin(&b, old->attr.imm[0], old->attr.n_axes ? old->attr.axes[0] : 0, in, n + k);
+  for (uint32_t i = 0; i <= n; i++)
+    map[old->body->args[i]->id] = loop->body->args[i];
+  for (uint32_t i = n; i < n + k; i++)
+    map[in[i]->id] = loop->body->args[i + 1];
+  lm_value **next = LM_NEW_N(m->arena, lm_value *, n + k);
+  for (uint32_t i = 0; i < n + k; i++)
+    next[i] = i < n ? yield->in[i] : loop->body->args[i + 1];
+  lm_loop_end(&b, loop, next, n + k, NULL, 0);
+  for (lm_op *op = old->body->first, *next; op != yield; op = next) {
+    next = op->next;
+    lm_op_remove(op);
+    lm_op_insert_before(loop->body->last, op);
+  }
+  operands_replace(loop->body, map, n_map);
+  memset(map, 0, n_map * sizeof *map);
+  for (uint32_t i = 0; i < n; i++)
+    map[old->out[i]->id] = loop->out[i];
+  lm_op_remove(old);
+  lm_func_substitute(r->f, map, n_map);
+  lm_free(map);
+  r->loop = loop;
 }
 
 // ---- functions of parameters

@@ -29,17 +29,17 @@
 // rows alone, as a mask, is computed for the rows of the present micro-batch at each of these; one
 // that has a gradient is carried through the stages.
 #include <string.h>
-#include "compiler/analysis/activity.h"
 #include "compiler/ops/interface.h"
 #include "compiler/passes/shard.h"
 #include "runtime/base/diag_code.h"
 
 // The operations of the model that are computed for the rows of one micro-batch at a time.
 typedef struct phase {
-  lm_axis rows;      // of its values, instead of the rows of all micro-batches
-  lm_value *numbers; // int[rows]: the row of each element
-  lm_value **map;    // by id of the values of the model: its copy, or NULL
-  bool whole;        // sums over rows are those of all ranks
+  lm_axis rows;       // of its values, instead of the rows of all micro-batches
+  lm_shard_lane axes; // of the rows, and of those that routing sorts
+  lm_value *numbers;  // int[rows]: the row of each element
+  lm_value **map;     // by id of the values of the model: its copy, or NULL
+  bool whole;         // sums over rows are those of all ranks
 } phase;
 
 typedef struct ticks {
@@ -115,32 +115,13 @@ static bool is_array(const ticks *t, const lm_value *v) {
   return !v->def || lm_shard_takes_part(v->def, t->rows);
 }
 
-static lm_axis renamed(const ticks *t, const phase *p, lm_axis a) {
-  return a == t->rows ? p->rows : a;
-}
-
-static void op_rename(const ticks *t, const phase *p, lm_op *op) {
-  for (int i = 0; i < op->attr.n_axes; i++)
-    op->attr.axes[i] = renamed(t, p, op->attr.axes[i]);
-  for (int i = 0; i < op->attr.n_to; i++)
-    op->attr.to[i] = renamed(t, p, op->attr.to[i]);
-  for (uint32_t i = 0; i < op->n_out; i++)
-    for (int k = 0; k < op->out[i]->type.rank; k++)
-      op->out[i]->type.axis[k] = renamed(t, p, op->out[i]->type.axis[k]);
-  for (uint32_t i = 0; op->body && i < op->body->n_args; i++)
-    for (int k = 0; k < op->body->args[i]->type.rank; k++)
-      op->body->args[i]->type.axis[k] = renamed(t, p, op->body->args[i]->type.axis[k]);
-  for (lm_op *in = op->body ? op->body->first : NULL; in; in = in->next)
-    op_rename(t, p, in);
-}
-
 // The rows of the phase of an array.
 static lm_value *rows_read(ticks *t, const phase *p, lm_value *x) {
   lm_attr over = {.axes = {t->rows}, .n_axes = 1};
   lm_value *read = lm_emit(&t->b, LM_OP_GATHER, (lm_value *[]){x, p->numbers}, 2, &over, NULL);
   lm_axis order[LM_RANK];
   for (int i = 0; i < x->type.rank; i++)
-    order[i] = renamed(t, p, x->type.axis[i]);
+    order[i] = x->type.axis[i] == t->rows ? p->rows : x->type.axis[i];
   return lm_emit_permute(&t->b, read, order, x->type.rank);
 }
 
@@ -148,7 +129,8 @@ static lm_value *rows_read(ticks *t, const phase *p, lm_value *x) {
 static lm_value *rows_added(ticks *t, const phase *p, lm_op *op) {
   lm_factor kind = lm_op_info_of(op)->factor;
   bool max = p->whole && kind == LM_FACTOR_MAX;
-  if (!lm_attr_has_axis(&op->attr, p->rows))
+  bool routes = kind == LM_FACTOR_ROUTE && (!p->whole || op->code != LM_OP_GROUP_COUNTS);
+  if (!lm_attr_has_axis(&op->attr, p->rows) || routes)
     return op->out[0];
   if ((kind != LM_FACTOR_SUM && !max) || lm_type_find(op->out[0]->type, p->rows) >= 0)
     refuse(t, op->loc, "a value of all rows that is no sum over them");
@@ -189,7 +171,7 @@ static lm_value *copied(ticks *t, phase *p, lm_value *v) {
   if (t->failed)
     return v;
   lm_op *copy = lm_op_clone(&t->b, op, p->map);
-  op_rename(t, p, copy);
+  lm_shard_lane_enter(&p->axes, copy);
   if (copy->n_out == 1)
     p->map[v->id] = rows_added(t, p, copy);
   return p->map[v->id];
@@ -206,8 +188,14 @@ static phase phase_begin(ticks *t, lm_axis rows, lm_value *delay, lm_value *firs
   at = lm_emit2(&t->b, LM_OP_MUL, lm_emit_clamp(&t->b, at, t->n_micro), number(t, t->size));
   at = lm_emit_expand(&t->b, lm_emit2(&t->b, LM_OP_ADD, at, first), own);
   p.numbers = lm_emit2(&t->b, LM_OP_ADD, at, lm_emit(&t->b, LM_OP_IOTA, NULL, 0, NULL, &own));
+  p.axes = lm_shard_lane_open(t->s, t->f, t->rows, rows);
   p.map = lm_calloc((size_t)t->s->n_values + 1, sizeof *p.map);
   return p;
+}
+
+static void phase_end(phase *p) {
+  lm_free(p->axes.of);
+  lm_free(p->map);
 }
 
 // ---- the stage
@@ -270,13 +258,21 @@ static lm_op *stage_copy(ticks *t, lm_value *const *operands) {
   lm_op *loop = lm_op_clone(&t->b, t->blocks, p->map);
   for (uint32_t i = 0; i < loop->n_in; i++)
     loop->in[i] = operands[i];
-  op_rename(t, p, loop);
+  lm_shard_lane_enter(&p->axes, loop);
   numbers_replace(t, loop->body);
   for (lm_op *op = loop->body->first, *next; n--; op = next) {
     next = op->next;
     lm_op_remove(op);
     lm_op_insert_before(loop, op);
   }
+  lm_builder before = {
+      .m = t->s->m,
+      .at = t->loop->body,
+      .before = loop,
+      .loc = loop->loc,
+  };
+  lm_value *micro = lm_emit2(&before, LM_OP_SUB, t->loop->body->args[0], t->rank);
+  lm_shard_additions_scale(&before, loop->body, micro, t->n_micro);
   lm_shard_loop_shorten(t->s, loop, t->rank);
   return loop;
 }
@@ -300,6 +296,13 @@ static lm_value *stage_result(ticks *t, lm_value *y) {
 }
 
 // ---- the loop over ticks
+
+// Operand i of the function's end, or the part of it that ranks with other rows gather.
+static lm_value **result_at(const ticks *t, const lm_op *end, uint32_t i) {
+  lm_op *op = end->in[i]->def;
+  bool gathers = op && op->code == LM_OP_COLLECT && op->attr.axes[0] == t->rows;
+  return gathers ? &op->in[0] : &end->in[i];
+}
 
 static void axes_make(ticks *t) {
   lm_module *m = t->s->m;
@@ -352,6 +355,7 @@ static void phases_open(ticks *t) {
   t->last = phase_begin(t, part, stages, first, false);
   t->metrics = (phase){
       .rows = part,
+      .axes = t->last.axes,
       .numbers = t->last.numbers,
       .whole = true,
   };
@@ -413,16 +417,26 @@ static lm_value *result_of(ticks *t, lm_value *all, bool is_sum) {
   return is_sum ? sum : lm_emit2(&t->b, LM_OP_DIV, sum, n);
 }
 
+// An operation behind the loop.
+static void last_keep(ticks *t, lm_op *end, lm_op *op) {
+  t->by_rows[op->out[0]->id] = false;
+  lm_op_remove(op);
+  lm_op_insert_before(end, op);
+}
+
 // Results of a loss that depend on no row are added by the first rank.
 static void results_replace(ticks *t, lm_op *end) {
   lm_attr over = {.mesh = (uint8_t)t->s->mesh};
   uint32_t n = t->loop->n_in;
   for (uint32_t i = 0; i < end->n_in; i++) {
-    bool sum = is_sum(t, i), varies = depends(t, end->in[i]);
-    if (varies)
-      end->in[i] = result_of(t, t->loop->out[n++], sum);
+    bool sum = is_sum(t, i);
+    lm_value **of = result_at(t, end, i);
+    if (depends(t, *of))
+      *of = result_of(t, t->loop->out[n++], sum);
     else if (sum)
-      end->in[i] = lm_emit(&t->b, LM_OP_FIRST, &end->in[i], 1, &over, NULL);
+      *of = lm_emit(&t->b, LM_OP_FIRST, of, 1, &over, NULL);
+    if (of != &end->in[i])
+      last_keep(t, end, end->in[i]->def);
     if (sum)
       t->f->out_partial[i] |= (lm_mesh_set)(1 << (t->s->mesh - 1));
   }
@@ -435,86 +449,13 @@ static void loop_fill(ticks *t, lm_op *end) {
   lm_value **results = LM_NEW_N(a, lm_value *, end->n_in + 1);
   stages_run(t, next);
   for (uint32_t i = 0; i < end->n_in && !t->failed; i++)
-    if (depends(t, end->in[i]))
-      results[n++] = result(t, is_sum(t, i) ? &t->last : &t->metrics, end->in[i]);
+    if (depends(t, *result_at(t, end, i)))
+      results[n++] = result(t, is_sum(t, i) ? &t->last : &t->metrics, *result_at(t, end, i));
   if (!t->failed)
     lm_loop_end(&t->b, t->loop, next, t->blocks->n_in, results, n);
 }
 
 // ---- the function
-
-// The values with a gradient that the blocks read beside their carries.
-static void captured_find(const ticks *t, const uint8_t *active, const lm_region *r, lm_value **out,
-                          uint32_t *n) {
-  for (const lm_op *op = r->first; op; op = op->next) {
-    if (op->body)
-      captured_find(t, active, op->body, out, n);
-    for (uint32_t i = 0; i < op->n_in; i++) {
-      lm_value *v = op->in[i];
-      uint32_t k = 0;
-      if (v->region != t->f->body || !active[v->id] || lm_type_find(v->type, t->rows) < 0)
-        continue;
-      while (k < *n && out[k] != v)
-        k++;
-      out[k] = v;
-      *n += k == *n;
-    }
-  }
-}
-
-static void operands_replace(lm_region *r, lm_value *const *map, uint32_t n_map) {
-  for (lm_op *op = r->first; op; op = op->next) {
-    for (uint32_t i = 0; i < op->n_in; i++)
-      if (op->in[i]->id < n_map && map[op->in[i]->id])
-        op->in[i] = map[op->in[i]->id];
-    if (op->body)
-      operands_replace(op->body, map, n_map);
-  }
-}
-
-// They become carries, which every block passes on.
-static void captured_carry(ticks *t, lm_shard_repetition *r) {
-  lm_module *m = t->s->m;
-  lm_op *old = r->loop, *yield = old->body->last;
-  uint32_t n = old->n_in, k = 0, n_map = m->n_values;
-  uint8_t *active = lm_activity_of_func(t->f);
-  lm_value **in = LM_NEW_N(m->arena, lm_value *, n_map + n + 1);
-  memcpy(in, old->in, n * sizeof *in);
-  captured_find(t, active, old->body, in + n, &k);
-  lm_free(active);
-  if (!k)
-    return;
-  lm_value **map = lm_calloc((size_t)n_map + 1, sizeof *map);
-  lm_builder b = {
-      .m = m,
-      .at = old->parent,
-      .before = old,
-      .loc = old->loc,
-  };
-  lm_op *loop =
-      lm_loop_begin(&b, old->attr.imm[0], old->attr.n_axes ? old->attr.axes[0] : 0, in, n + k);
-  for (uint32_t i = 0; i <= n; i++)
-    map[old->body->args[i]->id] = loop->body->args[i];
-  for (uint32_t i = n; i < n + k; i++)
-    map[in[i]->id] = loop->body->args[i + 1];
-  lm_value **next = LM_NEW_N(m->arena, lm_value *, n + k);
-  for (uint32_t i = 0; i < n + k; i++)
-    next[i] = i < n ? yield->in[i] : loop->body->args[i + 1];
-  lm_loop_end(&b, loop, next, n + k, NULL, 0);
-  for (lm_op *op = old->body->first, *next; op != yield; op = next) {
-    next = op->next;
-    lm_op_remove(op);
-    lm_op_insert_before(loop->body->last, op);
-  }
-  operands_replace(loop->body, map, n_map);
-  memset(map, 0, n_map * sizeof *map);
-  for (uint32_t i = 0; i < n; i++)
-    map[old->out[i]->id] = loop->out[i];
-  lm_op_remove(old);
-  lm_func_substitute(t->f, map, n_map);
-  lm_free(map);
-  r->loop = loop;
-}
 
 static void gradients_note(ticks *t) {
   lm_module *m = t->s->m;
@@ -537,6 +478,13 @@ static void model_remove(ticks *t) {
   }
 }
 
+// What other operations than those of blocks add to states.
+static void additions_check(ticks *t) {
+  for (const lm_op *op = t->f->body->first; op; op = op->next)
+    if (op->code == LM_OP_ACCUM)
+      refuse(t, op->loc, "states outside of the list of blocks");
+}
+
 static bool metrics_check(ticks *t, const lm_op *end) {
   const lm_mesh *mesh = &t->s->m->mesh;
   for (int k = 0; k < mesh->n && t->f->key.id == LM_FUNC_LOSS && end->n_in > 2; k++)
@@ -555,7 +503,7 @@ bool lm_shard_ticks(lm_shard *s, lm_func *f) {
       .rows = r->rows,
   };
   s->f = f;
-  captured_carry(&t, r);
+  lm_shard_repetition_carry(s, r);
   t.blocks = r->loop;
   t.b = (lm_builder){
       .m = s->m,
@@ -568,15 +516,16 @@ bool lm_shard_ticks(lm_shard *s, lm_func *f) {
   dependence_find(&t);
   if (!f->out_partial)
     f->out_partial = LM_NEW_N(s->m->arena, lm_mesh_set, f->n_out);
+  additions_check(&t);
   if (metrics_check(&t, end)) {
     axes_make(&t);
     t.rank = lm_emit(&t.b, LM_OP_RANK, NULL, 0, &(lm_attr){.mesh = (uint8_t)s->mesh}, NULL);
     loop_open(&t);
     phases_open(&t);
     loop_fill(&t, end);
-    lm_free(t.first.map);
-    lm_free(t.stage.map);
-    lm_free(t.last.map);
+    phase_end(&t.first);
+    phase_end(&t.stage);
+    phase_end(&t.last);
     lm_free(t.metrics.map);
   }
   if (!t.failed) {

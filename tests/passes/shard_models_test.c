@@ -148,6 +148,22 @@ static bool is_pipeline(const char *text, const char *mesh) {
   return ok;
 }
 
+// Experts on the stages of a pipeline, with the other axes of a mesh.
+static void stages_route_check(const char *model, const char *text, int64_t ids) {
+  static const char *const meshes[] = {
+      "pp = 2 rows pipeline 2, tp = 2 shard(E)",
+      "dp = 2 rows zero 3, pp = 2 rows pipeline 2",
+      "pp = 2 rows pipeline 2, ep = 2 rows experts",
+      "pp = 2 rows pipeline 4, cp = 2 positions",
+      "dp = 2 rows, pp = 2 pipeline 1 one_f_one_b",
+      "pp = 2 pipeline 2 one_f_one_b, tp = 2 shard(E, t)",
+      "pp = 2 pipeline 1 one_f_one_b, ep = 2 rows experts",
+      "pp = 2 pipeline 1 one_f_one_b, cp = 2 positions, ep = 2 rows experts, tp = 2 shard(f)",
+  };
+  for (size_t i = 0; i < LM_COUNT(meshes); i++)
+    text_check(model, text, meshes[i], ids);
+}
+
 // Models with states of their blocks are pipelines, except while a text is continued.
 static int pipeline_check(lm_ctx *c, const char *model) {
   static const char mesh[] = "pp = 2 rows pipeline 4";
@@ -165,6 +181,8 @@ static int pipeline_check(lm_ctx *c, const char *model) {
   passes_check(model, text, mesh, "grad", "shard,mesh," PIPELINE, 1e-11, ids);
   passes_check(model, text, "pp = 2 pipeline 2 one_f_one_b", "grad", "shard,mesh," PIPELINE, 1e-11,
                ids);
+  if (model_is_routed(model))
+    stages_route_check(model, text, ids);
   return 1;
 }
 

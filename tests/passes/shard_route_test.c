@@ -167,7 +167,6 @@ static void mistakes_check(lm_arena *a) {
       {"dp = 3 rows", "dp = 3 does not divide b = 4: 1, 2 and 4 do"},
       {"ep = 2 rows experts, tp = 2 shard(E)", "ep and tp both divide the experts E@ep"},
       {"tp = 3 shard(E)", "tp = 3 does not divide E = 8: 1, 2, 4 and 8 do"},
-      {"pp = 2 rows pipeline 2", "pp cannot divide a model that routes to experts"},
   };
   for (size_t i = 0; i < LM_COUNT(mistakes); i++)
     expect(replaced(a, sharded, mistakes[i].from, mistakes[i].to), "mesh,grad,mesh",
