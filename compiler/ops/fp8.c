@@ -10,9 +10,11 @@ bool shape_straight(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *w
 
 lm_dtype lm_fp8_format_of(const lm_op *op) {
   const int64_t *imm = op->attr.imm;
-  if (op->attr.n_imm == 2 && imm[0] == 4 && imm[1] == 3)
+  if (op->attr.n_imm != 2 && op->attr.n_imm != 3)
+    return LM_DTYPES;
+  if (imm[0] == 4 && imm[1] == 3)
     return LM_E4M3;
-  return op->attr.n_imm == 2 && imm[0] == 5 && imm[1] == 2 ? LM_E5M2 : LM_DTYPES;
+  return imm[0] == 5 && imm[1] == 2 ? LM_E5M2 : LM_DTYPES;
 }
 
 bool shape_round_cotangent(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
@@ -23,6 +25,8 @@ bool shape_round_cotangent(const lm_module *m, const lm_op *op, lm_type *out, lm
     return lm_why_type(why, m, "", *out, " is not floating");
   if (lm_fp8_format_of(op) == LM_DTYPES)
     return lm_why(why, "needs [4, 3] or [5, 2]");
+  if (op->attr.n_imm == 3 && (op->attr.imm[2] < 0 || op->attr.imm[2] >> m->mesh.n))
+    return lm_why(why, "%lld is no set of axes of the mesh", (long long)op->attr.imm[2]);
   for (int i = 0; i < op->attr.n_axes; i++) {
     lm_axis a = op->attr.axes[i];
     if (lm_type_find(*out, a) < 0 || !lm_fp8_blocks_fit(lm_axis_size(m, a)))

@@ -22,10 +22,13 @@ static inline bool lm_fp8_blocks_fit(int64_t size) {
   return size <= LM_FP8_BLOCK || size % LM_FP8_BLOCK == 0;
 }
 
-// The greatest magnitude of the elements of x, f32; of the parts of all ranks if `ranks`.
-lm_value *lm_emit_magnitude(lm_builder *b, lm_value *x, bool ranks);
-// The maximum over all ranks, elementwise.
-lm_value *lm_emit_all_max(lm_builder *b, lm_value *v);
+// The greatest magnitude of the elements of x, f32; of the ranks' parts along the axes `over` of
+// the mesh.
+lm_value *lm_emit_magnitude(lm_builder *b, lm_value *x, lm_mesh_set over);
+// The maximum over the ranks along these axes of the mesh, elementwise.
+lm_value *lm_emit_all_max(lm_builder *b, lm_value *v, lm_mesh_set over);
+// All axes of the mesh but those in `without`.
+lm_mesh_set lm_mesh_axes(const lm_module *m, lm_mesh_set without);
 // The scale of values up to `magnitude`, elementwise.
 lm_value *lm_emit_fp8_scale(lm_builder *b, lm_value *magnitude, lm_dtype format);
 // x rounded; the axes of `scale` are a subset of x's. The result has x's type.
@@ -35,11 +38,18 @@ lm_value *lm_emit_fp8(lm_builder *b, lm_value *x, lm_value *scale, lm_dtype form
 lm_value *lm_emit_fp8_blocks(lm_builder *b, lm_value *x, const lm_axis *axes, int n,
                              lm_dtype format);
 
+// How the cotangent of a value is rounded.
+typedef struct lm_fp8_rounding {
+  lm_dtype format;
+  lm_value *scale;    // NULL: that of the cotangent itself
+  lm_mesh_set others; // without a scale: along these axes of the mesh, ranks have other tensors
+  lm_axis block;      // the axis of blocks that have a scale each; 0: none
+} lm_fp8_rounding;
+
 // The format in the attributes of a round_cotangent; LM_DTYPES: there is none.
 lm_dtype lm_fp8_format_of(const lm_op *op);
-// x, whose cotangent is rounded with this scale (NULL: its own), or by blocks along `axes`.
-lm_value *lm_emit_round_cotangent(lm_builder *b, lm_value *x, lm_value *scale, const lm_axis *axes,
-                                  int n, lm_dtype format);
+// x, whose cotangent is rounded.
+lm_value *lm_emit_round_cotangent(lm_builder *b, lm_value *x, const lm_fp8_rounding *how);
 
 // The axis of the last steps in a history.
 lm_axis lm_fp8_history_axis(lm_module *m);
@@ -48,7 +58,7 @@ lm_value *lm_emit_history_first(lm_builder *b, lm_value *history);
 // The history at the n indices of `at`, and the greatest magnitude of the last steps in it.
 lm_value *lm_emit_history(lm_builder *b, const lm_attr *at, lm_value *const *index, uint32_t n);
 lm_value *lm_emit_history_magnitude(lm_builder *b, lm_value *history);
-// Enters the magnitude of x in a history.
+// Enters the magnitude of x in a history; not where `valid` (NULL: true), a scalar bool, is false.
 void lm_emit_observation(lm_builder *b, const lm_attr *at, lm_value *const *index, uint32_t n,
-                         lm_value *x);
+                         lm_value *x, lm_value *valid);
 #endif

@@ -17,22 +17,27 @@ static lm_value *absolute(lm_builder *b, lm_value *x) {
   return lm_emit_select(b, negative, lm_emit1(b, LM_OP_NEG, x), x);
 }
 
-lm_value *lm_emit_all_max(lm_builder *b, lm_value *v) {
+lm_mesh_set lm_mesh_axes(const lm_module *m, lm_mesh_set without) {
+  return (lm_mesh_set)(((1U << m->mesh.n) - 1) & ~(unsigned)without);
+}
+
+lm_value *lm_emit_all_max(lm_builder *b, lm_value *v, lm_mesh_set over) {
   for (int k = 1; k <= b->m->mesh.n; k++) {
     lm_attr a = {.mesh = (uint8_t)k};
-    v = lm_emit(b, LM_OP_ALL_MAX, &v, 1, &a, NULL);
+    if (over >> (k - 1) & 1)
+      v = lm_emit(b, LM_OP_ALL_MAX, &v, 1, &a, NULL);
   }
   return v;
 }
 
 // Rows first, which kernels compute in parallel.
-lm_value *lm_emit_magnitude(lm_builder *b, lm_value *x, bool ranks) {
+lm_value *lm_emit_magnitude(lm_builder *b, lm_value *x, lm_mesh_set over) {
   lm_value *v = absolute(b, x);
   if (v->type.rank > 1)
     v = lm_emit_reduce(b, LM_OP_MAX, v, &v->type.axis[v->type.rank - 1], 1);
   lm_type rest = v->type;
   v = lm_emit_reduce(b, LM_OP_MAX, v, rest.axis, rest.rank);
-  return ranks ? lm_emit_all_max(b, v) : v;
+  return lm_emit_all_max(b, v, over);
 }
 
 lm_value *lm_emit_fp8_scale(lm_builder *b, lm_value *magnitude, lm_dtype format) {
@@ -112,17 +117,16 @@ lm_value *lm_emit_fp8_blocks(lm_builder *b, lm_value *x, const lm_axis *axes, in
 
 // ---- cotangents
 
-lm_value *lm_emit_round_cotangent(lm_builder *b, lm_value *x, lm_value *scale, const lm_axis *axes,
-                                  int n, lm_dtype format) {
-  bool narrow = format == LM_E4M3;
+lm_value *lm_emit_round_cotangent(lm_builder *b, lm_value *x, const lm_fp8_rounding *how) {
+  bool narrow = how->format == LM_E4M3;
   lm_attr a = {
-      .n_axes = (uint8_t)n,
-      .imm = {narrow ? 4 : 5, narrow ? 3 : 2},
-      .n_imm = 2,
+      .axes = {how->block},
+      .n_axes = how->block != 0,
+      .imm = {narrow ? 4 : 5, narrow ? 3 : 2, how->others},
+      .n_imm = how->others ? 3 : 2,
   };
-  if (n)
-    memcpy(a.axes, axes, (size_t)n * sizeof *axes);
-  return lm_emit(b, LM_OP_ROUND_COTANGENT, (lm_value *[]){x, scale}, scale ? 2 : 1, &a, NULL);
+  lm_value *in[] = {x, how->scale};
+  return lm_emit(b, LM_OP_ROUND_COTANGENT, in, how->scale ? 2 : 1, &a, NULL);
 }
 
 // ---- histories
@@ -159,13 +163,15 @@ lm_value *lm_emit_history_first(lm_builder *b, lm_value *history) {
 }
 
 void lm_emit_observation(lm_builder *b, const lm_attr *at, lm_value *const *index, uint32_t n,
-                         lm_value *x) {
+                         lm_value *x, lm_value *valid) {
   lm_value **in = LM_NEW_N(b->m->arena, lm_value *, n + 1);
-  lm_value *magnitude = lm_emit_magnitude(b, x, false);
+  lm_value *magnitude = lm_emit_magnitude(b, x, 0);
   lm_value *history = lm_emit_history(b, at, index, n);
   lm_value *first = lm_emit_history_first(b, history);
   lm_value *greater = lm_emit2(b, LM_OP_LT, history, magnitude);
   lm_value *enters = lm_emit2(b, LM_OP_AND, first, greater);
+  if (valid)
+    enters = lm_emit2(b, LM_OP_AND, enters, valid);
   for (uint32_t i = 0; i < n; i++)
     in[i] = index[i];
   in[n] = lm_emit_select(b, enters, magnitude, history);

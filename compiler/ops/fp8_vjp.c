@@ -6,6 +6,12 @@ void vjp_straight(lm_grad *g, lm_op *op) {
   lm_grad_add(g, op->in[1], lm_grad_of(g, op->out[0]));
 }
 
+// With the scale of the whole tensor; ranks along `others` have other tensors.
+static lm_value *rounded_whole(lm_builder *b, lm_value *c, lm_mesh_set others, lm_dtype format) {
+  lm_value *magnitude = lm_emit_magnitude(b, c, lm_mesh_axes(b->m, others));
+  return lm_emit_fp8(b, c, lm_emit_fp8_scale(b, magnitude, format), format);
+}
+
 void vjp_round_cotangent(lm_grad *g, lm_op *op) {
   lm_builder *b = g->b;
   lm_value *c = lm_grad_of(g, op->out[0]);
@@ -15,7 +21,7 @@ void vjp_round_cotangent(lm_grad *g, lm_op *op) {
   else if (op->n_in == 2)
     c = lm_emit_fp8(b, c, lm_grad_value(g, op->in[1]), format);
   else
-    c = lm_emit_fp8(b, c, lm_emit_fp8_scale(b, lm_emit_magnitude(b, c, true), format), format);
+    c = rounded_whole(b, c, (lm_mesh_set)(op->attr.n_imm == 3 ? op->attr.imm[2] : 0), format);
   lm_grad_add(g, op->in[0], c);
 }
 
@@ -25,6 +31,6 @@ void vjp_observe_cotangent(lm_grad *g, lm_op *op) {
   lm_value **index = LM_NEW_N(g->b->m->arena, lm_value *, n + 1);
   lm_value *c = lm_grad_of(g, op->out[0]);
   lm_grad_indices(g, op, n, index, &at);
-  lm_emit_observation(g->b, &at, index, n, c);
+  lm_emit_observation(g->b, &at, index, n, c, NULL);
   lm_grad_add(g, op->in[n], c);
 }

@@ -19,7 +19,8 @@
 // are states of the run: one for each activation and for each cotangent of a GEMM, entered in
 // @micro and moved on by @update, unless it skips the step, after a maximum over the ranks; or of
 // blocks along the axis that a GEMM sums (blocks), so that the activation and the cotangent are
-// rounded twice, for each of the two GEMMs that read them.
+// rounded twice, for each of the two GEMMs that read them. Scales of tensors are those of all ranks
+// that have parts of the tensor: on the stages of a pipeline, not of other stages (fp8_stages.c).
 //
 // Declines: without lm_pass_env.fp8; the GEMMs that fp8_choice.c names; losses that are only
 // evaluated. Cost: the rounded operands, in the type of the computation, and for current scales a
@@ -45,6 +46,7 @@ typedef struct caster {
   operand *done;
   uint32_t n_done, cap_done;
   lm_axis slots; // of histories
+  lm_fp8_stages stages;
 } caster;
 
 // ---- weights
@@ -98,8 +100,9 @@ static lm_value *delayed_scale(lm_builder *b, const lm_attr *at, const lm_op *pa
 
 // ---- rounding
 
-static lm_value *rounded_whole(lm_builder *b, lm_value *x, lm_dtype format) {
-  lm_value *magnitude = lm_emit_magnitude(b, x, true);
+// others: along these axes of the mesh, ranks have other tensors.
+static lm_value *rounded_whole(lm_builder *b, lm_value *x, lm_mesh_set others, lm_dtype format) {
+  lm_value *magnitude = lm_emit_magnitude(b, x, lm_mesh_axes(b->m, others));
   lm_value *scale = lm_emit_fp8_scale(b, magnitude, format);
   return lm_emit_fp8(b, x, scale, format);
 }
@@ -110,7 +113,8 @@ static lm_value *rounded_by_history(caster *c, lm_value *x, const lm_op *param) 
   lm_attr at = history_at(c, "x", param);
   lm_value *scale = delayed_scale(b, &at, param, format);
   lm_value *rounded = lm_emit_fp8(b, x, scale, format);
-  lm_emit_observation(b, &at, param->in, param->n_in, x);
+  lm_value *valid = lm_fp8_stage_works(b, &c->stages);
+  lm_emit_observation(b, &at, param->in, param->n_in, x, valid);
   return rounded;
 }
 
@@ -125,7 +129,8 @@ static lm_value *rounded_activation(caster *c, lm_value *x, const lm_op *param) 
       .x = x,
       .region = c->b.at,
   };
-  now.rounded = delayed ? rounded_by_history(c, x, param) : rounded_whole(&c->b, x, c->o->forward);
+  now.rounded = delayed ? rounded_by_history(c, x, param)
+                        : rounded_whole(&c->b, x, lm_fp8_others(&c->stages), c->o->forward);
   LM_PUSH(c->b.m->arena, c->done, c->n_done, c->cap_done) = now;
   return now.rounded;
 }
@@ -185,7 +190,8 @@ static roundings rounded(caster *c, const lm_fp8_gemm *g, operands v) {
   if (c->o->scaling == LM_FP8_BLOCKS) {
     r = rounded_in_blocks(c, &g->dot->attr, v, master);
   } else {
-    r.w = rounded_whole(b, master, c->o->forward);
+    const lm_global *of = lm_global_find(b->m, g->param->attr.sym);
+    r.w = rounded_whole(b, master, lm_fp8_stacks(b->m, of), c->o->forward);
     r.x = rounded_activation(c, v.x, g->param);
     r.x_back = r.x;
   }
@@ -193,10 +199,18 @@ static roundings rounded(caster *c, const lm_fp8_gemm *g, operands v) {
   return r;
 }
 
-// The axis of the blocks of a cotangent; 0 without blocks.
-static lm_axis cotangent_axis(const caster *c, lm_type t, const lm_attr *over) {
-  bool blocks = c->o->scaling == LM_FP8_BLOCKS;
-  return blocks ? lm_fp8_last_axis(t, over, false) : 0;
+// How a cotangent is rounded for an operand of type t.
+static lm_fp8_rounding cotangent_rounding(const caster *c, lm_type t, const lm_attr *over,
+                                          lm_value *scale) {
+  lm_fp8_rounding how = {
+      .format = c->o->backward,
+      .scale = scale,
+  };
+  if (c->o->scaling == LM_FP8_BLOCKS)
+    how.block = lm_fp8_last_axis(t, over, false);
+  else if (!scale)
+    how.others = lm_fp8_others(&c->stages);
+  return how;
 }
 
 // Values whose cotangents are those of the GEMM, rounded for x along the axis of w that the GEMM
@@ -205,15 +219,14 @@ static lm_value *cotangents_rounded(caster *c, const lm_fp8_gemm *g, operands v,
                                     const roundings *r) {
   lm_builder *b = &c->b;
   const lm_attr *over = &g->dot->attr;
-  lm_dtype format = c->o->backward;
-  lm_axis of_w = cotangent_axis(c, v.w->type, over);
-  lm_axis of_x = cotangent_axis(c, v.x->type, over);
+  lm_fp8_rounding of_w = cotangent_rounding(c, v.w->type, over, scale);
+  lm_fp8_rounding of_x = cotangent_rounding(c, v.x->type, over, scale);
   lm_value *w = lm_emit1(b, LM_OP_STOP, r->w);
   lm_value *x = lm_emit1(b, LM_OP_STOP, r->x_back);
   lm_value *to_x = dot(b, g, v.x, w);
   lm_value *to_w = dot(b, g, x, v.w);
-  to_x = lm_emit_round_cotangent(b, to_x, scale, &of_w, of_w != 0, format);
-  to_w = lm_emit_round_cotangent(b, to_w, scale, &of_x, of_x != 0, format);
+  to_x = lm_emit_round_cotangent(b, to_x, &of_w);
+  to_w = lm_emit_round_cotangent(b, to_w, &of_x);
   return lm_emit2(b, LM_OP_ADD, to_x, to_w);
 }
 
@@ -251,7 +264,8 @@ static bool func_cast(caster *c, lm_func *f) {
   lm_module *m = f->module;
   lm_fp8_gemms all = lm_fp8_choose(c->o, f);
   lm_value **now = LM_NEW_N(m->arena, lm_value *, all.n + 1);
-  if (!lm_fp8_check(c->o, m->ctx, &all))
+  c->stages = lm_fp8_stages_of(f);
+  if (!lm_fp8_check(c->o, m->ctx, &all) || !lm_fp8_stages_check(c->o, &c->stages, &all))
     return false;
   for (uint32_t i = 0; i < all.n; i++)
     if (!all.v[i].stays)
@@ -295,9 +309,10 @@ static lm_value *shifted(lm_builder *b, lm_value *history) {
 
 // The history of the next step: that of this step, shifted, unless the step was skipped, for which
 // grad_scale is NaN.
-static lm_value *moved_on(lm_builder *b, lm_value *history, lm_value *grad_scale) {
+static lm_value *moved_on(lm_builder *b, lm_value *history, lm_value *grad_scale,
+                          lm_mesh_set others) {
   lm_type number = lm_type_make(LM_F32, NULL, 0);
-  history = lm_emit_all_max(b, history);
+  history = lm_emit_all_max(b, history, lm_mesh_axes(b->m, others));
   lm_value *next = shifted(b, history);
   lm_value *zero = lm_emit_const(b, number, 0);
   lm_value *first = lm_emit_history_first(b, history);
@@ -326,7 +341,7 @@ static void history_move(lm_builder *b, lm_sym name, lm_value *grad_scale, lm_va
   for (uint32_t i = 0; i < n; i++)
     at.imm[2 * i + 1] = 1;
   lm_value *history = lm_emit_history(b, &at, index, n);
-  index[n] = moved_on(b, history, grad_scale);
+  index[n] = moved_on(b, history, grad_scale, lm_fp8_stacks(b->m, g));
   lm_emit_op(b, LM_OP_RETAIN, index, n + 1, &at, NULL);
 }
 

@@ -42,6 +42,22 @@ typedef struct lm_fp8_gemms {
 lm_fp8_gemms lm_fp8_choose(const lm_fp8 *o, lm_func *f);
 // False, after a diagnostic, if none of these GEMMs is cast.
 bool lm_fp8_check(const lm_fp8 *o, lm_ctx *c, const lm_fp8_gemms *all);
+// The stages of a pipeline; without one, all zero.
+typedef struct lm_fp8_stages {
+  lm_op *ticks; // the loop in whose iteration k stage r computes micro-batch k - r
+  int mesh;     // the axis of the mesh, from 1
+  lm_axis rows; // of the micro-batches that the stages compute at a time
+} lm_fp8_stages;
+lm_fp8_stages lm_fp8_stages_of(const lm_func *f);
+// False, after a diagnostic, if a scale would follow a tensor of which no rank has a whole
+// micro-batch, outside of the stages.
+bool lm_fp8_stages_check(const lm_fp8 *o, const lm_fp8_stages *s, const lm_fp8_gemms *all);
+// The axes of the mesh along which ranks have other tensors, in the stages.
+lm_mesh_set lm_fp8_others(const lm_fp8_stages *s);
+// The axes of the mesh along which ranks have other instances of a global.
+lm_mesh_set lm_fp8_stacks(const lm_module *m, const lm_global *g);
+// Whether the stage has a micro-batch in this iteration, a scalar bool; NULL without stages.
+lm_value *lm_fp8_stage_works(lm_builder *b, const lm_fp8_stages *s);
 // The last axis of t among those that a GEMM sums, or among the others; 0 if there is none.
 lm_axis lm_fp8_last_axis(lm_type t, const lm_attr *over, bool summed);
 #endif

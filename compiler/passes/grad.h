@@ -49,6 +49,8 @@ typedef struct gradient {
 typedef lm_value *lm_gradient_seed(lm_builder *b, const lm_value *sum);
 bool lm_gradient_ticks(lm_func *f, const lm_grad_methods *methods, lm_gradient_seed *seed,
                        bool sums);
+// The loop over the ticks of a pipeline along this axis of the mesh, from 1; NULL: there is none.
+lm_op *lm_gradient_ticks_loop(const lm_func *f, int mesh);
 
 // grad_region.c: the operations of one region, last to first
 void lm_gradient_enter(gradient *g, frame *f); // f becomes g->at

@@ -365,7 +365,7 @@ static void sums_replace(lm_ticks *t, const lm_op *steady, lm_builder *b) {
 
 // ---- the function
 
-static lm_op *loop_find(const lm_func *f, int mesh) {
+lm_op *lm_gradient_ticks_loop(const lm_func *f, int mesh) {
   for (lm_op *op = f->body->first; op; op = op->next) {
     const lm_op *yield = op->code == LM_OP_LOOP ? op->body->last : NULL;
     const lm_op *sends = yield && op->n_in ? yield->in[0]->def : NULL;
@@ -383,7 +383,7 @@ static bool ticks_find(lm_ticks *t, lm_func *f) {
   };
   for (int k = 1; k <= mesh->n && !t->mesh; k++)
     t->mesh = mesh->axis[k - 1].schedule == LM_SCHEDULE_ONE_F_ONE_B ? k : 0;
-  t->loop = t->mesh ? loop_find(f, t->mesh) : NULL;
+  t->loop = t->mesh ? lm_gradient_ticks_loop(f, t->mesh) : NULL;
   if (!t->loop)
     return false;
   t->stages = mesh->axis[t->mesh - 1].size;

@@ -65,19 +65,6 @@ static void read_whole(const lm_reader *d) {
   }
 }
 
-// Scales of whole tensors follow magnitudes of all ranks, and stages have other tensors.
-static void check_fp8_with_stages(const lm_reader *d) {
-  const lm_recipe_fp8 *fp8 = &d->r->precision.fp8;
-  lm_ctx *c = d->R->c;
-  if (fp8->scale == LM_RECIPE_SCALE_BLOCK)
-    return;
-  bool current = fp8->scale == LM_RECIPE_SCALE_CURRENT;
-  lm_diag *g = LM_REPORT(c, fp8->loc, E257,
-                         current ? "matmul = fp8(scale = current) with pp"
-                                 : "matmul = fp8(scale = delayed) with pp");
-  lm_diag_help(c, g, "stages compute with scales of blocks: matmul = fp8(scale = block)");
-}
-
 void lm_read_parallel(const lm_reader *recipe) {
   static const char *const axes[] = {"dp", "fsdp", "pp", "cp", "ep", "tp"};
   lm_settings none = {0};
@@ -97,8 +84,6 @@ void lm_read_parallel(const lm_reader *recipe) {
       if (s->value->args[i].name && !strcmp(s->value->args[i].name, axes[k]))
         read_mesh_axis(&d, s, &s->value->args[i]);
   read_zero(&d);
-  if (lm_recipe_mesh_size(d.r, "pp") > 1 && d.r->precision.fp8.on)
-    check_fp8_with_stages(&d);
   read_whole(&d);
 }
 

@@ -266,23 +266,36 @@ def test_checkpoint(run):
 
 
 def test_stages(run):
-    """Scales of blocks on the stages of a pipeline: loss and gradient norm of one process, which are not those of f32."""
+    """Every scaling on the stages of a pipeline: loss, gradient norm and histories of one process, which are not those of f32."""
     mpi_needed(run)
     if run.slow:
         raise Skip("it compares numbers of code that other tests run under sanitizers")
-    file = small(run, steps=3, rows=8, micro=32, depth=4)
+    file = small(run, steps=3, rows=8, micro=32, depth=4, more='save = checkpoint("run")')
     env = {**QUICK, "LMC_CPU": "x86-64-v3"}      # a sum in another order may round an element to the next code
-    on = ("--set", "precision.matmul = fp8(scale = block)")
     run("run", file, "-q", "--out", run.path("f32"), env=env)
-    run("run", file, "-q", "--out", run.path("one"), *on, env=env)
-    one, f32 = (curve(run.path(f), "grad_norm") for f in ("one", "f32"))
-    check(all(abs(a / b - 1) > 1e-3 for a, b in zip(one, f32, strict=True)), f"{one} {f32}")
-    for pipeline in ("gpipe", "one_f_one_b"):
-        mesh = ("--ranks", 2, "--set", f"parallel {{ mesh = (pp = 2); pipeline = {pipeline} }}")
-        run("run", file, "-q", "--out", run.path(pipeline), *on, *mesh, env=env)
-        for key in ("loss", "grad_norm"):
-            for a, b in zip(curve(run.path(pipeline), key), curve(run.path("one"), key), strict=True):
-                within(f"{key} with {pipeline}", abs(a / b - 1), 1e-5)
+    f32 = curve(run.path("f32"), "grad_norm")
+    for scale, pipelines in (("current", ("gpipe",)), ("delayed", ("gpipe", "one_f_one_b")), ("block", ("one_f_one_b",))):
+        on = ("--set", f"precision.matmul = fp8(scale = {scale})")
+        base = run.path(scale)
+        run("run", file, "-q", "--out", base, *on, env=env)
+        one = curve(base, "grad_norm")
+        check(all(abs(a / b - 1) > 1e-3 for a, b in zip(one, f32, strict=True)), f"{scale}: {one} {f32}")
+        for pipeline in pipelines:
+            mesh = ("--ranks", 2, "--set", f"parallel {{ mesh = (pp = 2); pipeline = {pipeline} }}")
+            run("run", file, "-q", "--out", run.path(pipeline), *on, *mesh, env=env)
+            for key in ("loss", "grad_norm"):
+                for a, b in zip(curve(run.path(pipeline), key), curve(base, key), strict=True):
+                    within(f"{key} of {scale} with {pipeline}", abs(a / b - 1), 1e-5)
+            if scale == "delayed":
+                want, got = histories(f"{base}/step-000003"), histories(f"{run.path(pipeline)}/step-000003")
+                check(set(want) == set(got), sorted(got))
+                for k, v in want.items():
+                    within(f"{k} with {pipeline}", float(np.abs(got[k] / np.maximum(v, 1e-30) - 1)[v > 0].max()), 1e-4)
+            remove(run.path(pipeline))
+    for scale in ("current", "delayed"):
+        outside = ("--set", f"precision.matmul = fp8(scale = {scale}, head = cast)", "--set", "parallel.mesh = (pp = 2)")
+        err = run("check", file, *outside, status=1)
+        check("error[E2F7]: the GEMM of embed is outside of the stages" in err, err)
 
 
 def test_ranks(run):

@@ -187,8 +187,6 @@ def test_refused(run):
     run("check", blocks(run))
     for more, message in (("parallel.mesh=(pp = 3)", "E916]: pp = 3 does not divide the 4 blocks of the list: 1, 2 and 4 do\n"),
                           ("micro=64 tokens", "E25D]: pp = 2 does not divide the number of micro-batches of a step, 1\n"),
-                          ("precision.matmul=fp8()", "E257]: matmul = fp8(scale = delayed) with pp is unsupported with a mesh of several ranks"),
-                          ("precision.matmul=fp8(scale = current)", "E257]: matmul = fp8(scale = current) with pp is unsupported"),
                           ("parallel.pipeline=interleaved", "E900]: parallel.pipeline = interleaved is not available yet")):
         err = run("check", blocks(run), "--set", more, *(("--set", "micro=8 tokens", "--set", "batch=72 tokens") if "pp = 3" in more else ()), status=1)
         check(f"error[{message}" in err, f"{more}: {err}")
