@@ -42,6 +42,7 @@ static lm_dtype compute_asked(const lm_recipe *r) {
 static lm_lower_options lower_options(const lm_project *p, const lm_compile_spec *spec) {
   lm_lower_options o = {.what = spec->what | LM_LOWER_PROBE,
                         .rows = spec->run.rows,
+                        .micro_batches = spec->run.pipeline,
                         .seq = spec->run.seq,
                         .capacity = spec->capacity,
                         .chunk = LM_PREFILL_CHUNK,

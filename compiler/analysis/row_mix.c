@@ -316,3 +316,15 @@ lm_row_mix lm_row_mix_find(lm_module *m) {
   lm_arena_destroy(a);
   return r;
 }
+
+lm_rows_kind lm_row_mix_result(const lm_func *loss, uint32_t i) {
+  static const lm_rows_kind kinds[] = {
+      [ZERO] = LM_ROWS_NONE, [ONE] = LM_ROWS_NONE,  [EACH] = LM_ROWS_MIXED,
+      [SUM] = LM_ROWS_SUM,   [BOTH] = LM_ROWS_BOTH, [MIXED] = LM_ROWS_MIXED,
+  };
+  lm_arena *a = lm_arena_create();
+  finder f = function_visit(a, loss->module, loss);
+  kind k = f.of[loss->body->last->in[i]->id].kind;
+  lm_arena_destroy(a);
+  return kinds[k];
+}

@@ -20,4 +20,13 @@ typedef struct lm_row_mix {
 
 // Classifies @loss, in a module without calls.
 lm_row_mix lm_row_mix_find(lm_module *m);
+
+// How a result of @loss depends on the rows.
+typedef enum {
+  LM_ROWS_NONE,  // not at all
+  LM_ROWS_SUM,   // a sum over rows of a function of each row
+  LM_ROWS_BOTH,  // the two added
+  LM_ROWS_MIXED, // in another way
+} lm_rows_kind;
+lm_rows_kind lm_row_mix_result(const lm_func *loss, uint32_t i);
 #endif

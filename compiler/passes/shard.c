@@ -25,6 +25,7 @@
 // an error. Cost: what the collectives exchange, and operations along axes that cannot stay
 // divided, which every rank computes whole.
 #include "compiler/passes/shard.h"
+#include "compiler/analysis/row_mix.h"
 #include "compiler/passes/pass.h"
 #include "runtime/base/diag_code.h"
 #include <string.h>
@@ -468,6 +469,57 @@ static bool can_run(const lm_module *m) {
   return !found;
 }
 
+static const lm_mesh_axis *pipeline_of(const lm_module *m, bool *out_rows) {
+  const lm_mesh_axis *by = NULL;
+  *out_rows = false;
+  for (int k = 0; k < m->mesh.n; k++) {
+    const lm_mesh_axis *a = &m->mesh.axis[k];
+    by = a->pipeline && a->size > 1 ? a : by;
+    *out_rows |= a->rows && !a->pipeline && a->size > 1;
+  }
+  return by;
+}
+
+static bool metric_refuse(const lm_func *loss, uint32_t i, const lm_mesh_axis *by, bool rows) {
+  lm_ctx *c = loss->module->ctx;
+  const lm_op *def = loss->body->last->in[i]->def;
+  lm_diag *d = LM_REPORT(c, def ? def->loc : by->loc, E915, by->name,
+                         rows ? "a metric that is no sum over rows, with rows that another axis "
+                                "divides,"
+                              : "a metric that is no sum over rows");
+  if (!rows)
+    lm_diag_help(c, d, "pipeline = one_f_one_b does");
+  return false;
+}
+
+// Metrics are means over the micro-batches. GPipe computes those of all rows of a call, whose mean
+// is that of sums over rows alone. Ranks that divide the rows of a call, and not those of each
+// micro-batch, compute other micro-batches than one process: only the mean of sums is the same.
+static bool metrics_divide(const lm_module *m) {
+  bool rows, ok = true;
+  const lm_mesh_axis *by = pipeline_of(m, &rows);
+  for (lm_func *f = by ? m->funcs : NULL; f && ok; f = f->next) {
+    lm_op *end = f->body->last;
+    lm_builder b = {
+        .m = f->module,
+        .at = f->body,
+        .before = end,
+        .loc = end->loc,
+    };
+    for (uint32_t i = 2; f->key.id == LM_FUNC_LOSS && i < end->n_in && ok; i++) {
+      lm_rows_kind kind = lm_row_mix_result(f, i);
+      bool gpipe = by->schedule == LM_SCHEDULE_GPIPE;
+      bool mixed = kind == LM_ROWS_MIXED || (gpipe && kind == LM_ROWS_BOTH);
+      if (mixed && (gpipe || rows))
+        ok = metric_refuse(f, i, by, rows);
+      else if (gpipe && kind == LM_ROWS_SUM)
+        end->in[i] =
+            lm_emit2(&b, LM_OP_DIV, end->in[i], lm_emit_const(&b, end->in[i]->type, by->pipeline));
+    }
+  }
+  return ok;
+}
+
 // True if axis k of the mesh has not divided yet.
 static bool divides_now(const lm_module *m, int k) {
   const lm_mesh_axis *by = &m->mesh.axis[k - 1];
@@ -475,7 +527,7 @@ static bool divides_now(const lm_module *m, int k) {
 }
 
 bool lm_pass_shard(lm_module *m, const lm_pass_env *env) {
-  bool ok = !m->mesh.n || can_run(m);
+  bool ok = !m->mesh.n || (can_run(m) && metrics_divide(m));
   for (int order = DATA; order <= LAST; order++)
     for (int k = 1; k <= m->mesh.n && ok; k++) {
       const lm_mesh_axis *by = &m->mesh.axis[k - 1];

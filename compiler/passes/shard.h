@@ -198,6 +198,8 @@ typedef struct lm_shard_lane {
 lm_shard_lane lm_shard_lane_open(lm_shard *s, lm_func *f, lm_axis rows, lm_axis part);
 // Replaces the axes of op, of its results and of its body.
 void lm_shard_lane_enter(const lm_shard_lane *l, lm_op *op);
+// True if op, which has these axes, computes a value of several rows, unless it routes them.
+bool lm_shard_lane_is_over(const lm_shard_lane *l, const lm_op *op);
 // True if op routes the rows of a micro-batch by themselves: its counts, if it gives them, only
 // sort rows or are added to a state.
 bool lm_shard_routes_rows(const lm_op *op);

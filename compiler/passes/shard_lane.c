@@ -39,8 +39,14 @@ static bool sorts_rows(const lm_op *op) {
                            op->code == LM_OP_EXCHANGE_ROWS || op->code == LM_OP_UNGROUP_ROWS);
 }
 
+static bool merges_rows(const lm_op *op) {
+  return op->code == LM_OP_VIEW && op->attr.n_to == 1;
+}
+
 static void follow(lm_op *op, void *user) {
   lm_shard_lane *l = user;
+  if (merges_rows(op) && has_rows(l, op->attr.axes, 1))
+    replaced(l, op->attr.to[0]);
   if (!sorts_rows(op))
     return;
   if (op->code != LM_OP_UNGROUP_ROWS && has_rows(l, op->attr.axes, op->attr.n_axes))
@@ -77,6 +83,13 @@ void lm_shard_lane_enter(const lm_shard_lane *l, lm_op *op) {
     axes_rename(l, op->body->args[i]->type.axis, op->body->args[i]->type.rank);
   for (lm_op *in = op->body ? op->body->first : NULL; in; in = in->next)
     lm_shard_lane_enter(l, in);
+}
+
+bool lm_shard_lane_is_over(const lm_shard_lane *l, const lm_op *op) {
+  for (uint32_t a = 0; a < l->n && !merges_rows(op); a++)
+    if (l->of[a] && lm_attr_has_axis(&op->attr, l->of[a]))
+      return true;
+  return false;
 }
 
 // ---- states

@@ -301,24 +301,8 @@ lm_op *lm_shard_repetition_find(lm_shard *s, const lm_func *f) {
   return ok ? loop : NULL;
 }
 
-// A metric is a mean over calls, of values of a micro-batch: those of all micro-batches of a call
-// would be another number.
-static bool metrics_check(const lm_shard *s) {
-  const lm_func *loss = lm_func_get(s->m, LM_FUNC_LOSS, 0);
-  const lm_op *end = loss ? loss->body->last : NULL;
-  if (!end || end->n_in <= 2)
-    return true;
-  const lm_op *metric = end->in[2]->def;
-  lm_diag *d = LM_REPORT(s->m->ctx, metric ? metric->loc : end->loc, E915, s->by->name,
-                         "a model that emits metrics");
-  lm_diag_help(s->m->ctx, d, "pipeline = one_f_one_b does");
-  return false;
-}
-
 bool lm_shard_repetitions_find(lm_shard *s) {
   const lm_analysis *known = s->m->analysis;
-  if (s->by->schedule == LM_SCHEDULE_GPIPE && !metrics_check(s))
-    return false;
   if (known && known->row_mix.kind != LM_ROW_MIX_INDEPENDENT)
     return refuse(s, known->row_mix.loc, "a loss that is no sum over rows");
   for (lm_func *f = s->m->funcs; f; f = f->next)

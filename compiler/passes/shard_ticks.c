@@ -130,7 +130,7 @@ static lm_value *rows_added(ticks *t, const phase *p, lm_op *op) {
   lm_factor kind = lm_op_info_of(op)->factor;
   bool max = p->whole && kind == LM_FACTOR_MAX;
   bool routes = kind == LM_FACTOR_ROUTE && (!p->whole || op->code != LM_OP_GROUP_COUNTS);
-  if (!lm_attr_has_axis(&op->attr, p->rows) || routes)
+  if (!lm_shard_lane_is_over(&p->axes, op) || routes)
     return op->out[0];
   if ((kind != LM_FACTOR_SUM && !max) || lm_type_find(op->out[0]->type, p->rows) >= 0)
     refuse(t, op->loc, "a value of all rows that is no sum over them");
@@ -485,15 +485,6 @@ static void additions_check(ticks *t) {
       refuse(t, op->loc, "states outside of the list of blocks");
 }
 
-static bool metrics_check(ticks *t, const lm_op *end) {
-  const lm_mesh *mesh = &t->s->m->mesh;
-  for (int k = 0; k < mesh->n && t->f->key.id == LM_FUNC_LOSS && end->n_in > 2; k++)
-    if (mesh->axis[k].rows && mesh->axis[k].size > 1)
-      refuse(t, end->in[2]->def ? end->in[2]->def->loc : end->loc,
-             "a model that emits metrics, with rows that another axis divides,");
-  return !t->failed;
-}
-
 bool lm_shard_ticks(lm_shard *s, lm_func *f) {
   lm_shard_repetition *r = lm_shard_repetition_of(s, f);
   lm_op *end = f->body->last;
@@ -517,7 +508,7 @@ bool lm_shard_ticks(lm_shard *s, lm_func *f) {
   if (!f->out_partial)
     f->out_partial = LM_NEW_N(s->m->arena, lm_mesh_set, f->n_out);
   additions_check(&t);
-  if (metrics_check(&t, end)) {
+  if (!t.failed) {
     axes_make(&t);
     t.rank = lm_emit(&t.b, LM_OP_RANK, NULL, 0, &(lm_attr){.mesh = (uint8_t)s->mesh}, NULL);
     loop_open(&t);

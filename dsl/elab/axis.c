@@ -57,6 +57,7 @@ el_axis *el_axis_copy(lm_elab *e, const el_axis *x) {
   copy->element = x->element;
   copy->history = x->history;
   copy->sorted = x->sorted;
+  copy->micro_batches = x->micro_batches;
   return copy;
 }
 
@@ -131,8 +132,13 @@ void el_help_sequence(lm_elab *e, lm_diag *d, const el_axis *x) {
 }
 
 el_val el_axis_size(lm_elab *e, const el_axis *x, lm_loc at) {
+  lm_size size = x->size;
+  bool divides = x->micro_batches < 2 ||
+                 lm_size_div(e->a, x->size, lm_size_number(e->a, x->micro_batches), &size);
+  if (!divides)
+    LM_BUG("axis %s of %lld micro-batches", x->name, (long long)x->micro_batches);
   if (!el_axis_is_sequence(e, x))
-    return el_sized(x->size);
+    return el_sized(size);
   lm_diag *d = EL_ERR(e, at, E0D3, x->name);
   lm_diag_help(e->c, d, "use pos, the position in the document");
   return el_error();

@@ -27,6 +27,7 @@ typedef struct el_axis {
   bool history; // made by `history`
   bool element; // runs over the elements of all parameters; an optimizer sees one of them
   struct el_sorted *sorted; // of rows that group_by has sorted
+  int64_t micro_batches; // > 1: of so many, which a call has; a number of elements is that of one
 } el_axis;
 
 // How rows are sorted.

@@ -29,9 +29,12 @@ static el_val reduce(el_call_site c, lm_opcode op, bool mean) {
   lm_value *v = lm_emit_reduce(&c.e->b, op, x.v, t.axis, t.rank);
   if (mean) {
     bool dynamic = lm_type_dynamic(c.e->m, t);
+    double elements = (double)lm_type_elements(c.e->m, t);
+    for (uint32_t i = 0; i < axes.n; i++)
+      elements /= axes.v[i]->micro_batches > 1 ? (double)axes.v[i]->micro_batches : 1;
     lm_value *n =
         dynamic ? lm_emit_reduce(&c.e->b, LM_OP_SUM, lm_emit_const(&c.e->b, t, 1), t.axis, t.rank)
-                : lm_emit_const(&c.e->b, scalar, (double)lm_type_elements(c.e->m, t));
+                : lm_emit_const(&c.e->b, scalar, elements);
     v = lm_emit2(&c.e->b, LM_OP_DIV, v, n);
   }
   return el_tensor(x.kind, &left, v);

@@ -110,8 +110,11 @@ static bool rows_axis(el_call_site c, routing *r, lm_sym name, lm_loc at) {
       return el_size_undecided(c, at);
   if (!(r->rows = el_axis_new_or_known(c, name, size, at)) || !c.e->m)
     return r->rows;
-  for (uint32_t i = 0; i < r->points.n; i++)
+  for (uint32_t i = 0; i < r->points.n; i++) {
     ir[i] = el_axis_ir(c.e, r->points.v[i]);
+    if (r->points.v[i]->micro_batches)
+      r->rows->micro_batches = r->points.v[i]->micro_batches;
+  }
   int dyn = lm_axes_extent(c.e->m, ir, (int)r->points.n);
   if (dyn < 0 || (known && r->rows->dyn != dyn)) {
     EL_ERR(c.e, at, E0AF, name);

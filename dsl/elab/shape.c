@@ -248,6 +248,9 @@ el_val p_view(el_call_site c) {
   if (!el_distinct(c, &axes))
     return el_error();
   for (uint32_t i = 0; i < src.n; i++)
+    if (src.v[i]->micro_batches)
+      dst.v[0]->micro_batches = src.v[i]->micro_batches;
+  for (uint32_t i = 0; i < src.n; i++)
     if (src.v[i]->dyn)
       return view_positions(c, &x, &src, src.v[i], &dst, &axes);
   lm_attr attr = {0};
@@ -281,9 +284,10 @@ el_val p_rename(el_call_site c) {
   bool known = el_axis_lookup(c.e, a->to->text);
   if (!(to = el_axis_new_or_known(c, a->to->text, from->size, a->to->loc)))
     return el_error();
-  if (!known)
+  if (!known) {
     to->dyn = from->dyn;
-  else if (to->dyn != from->dyn) {
+    to->micro_batches = from->micro_batches;
+  } else if (to->dyn != from->dyn) {
     el_moves_positions(c, to->dyn ? to : from, a->to->loc);
     return el_error();
   }

@@ -94,6 +94,7 @@ static void make_loss(lm_elab *e, el_inst *model, lm_func_key key, el_mode mode,
   if (!loss)
     return;
   lm_entry x = lm_entry_begin(e, key, o->rows, o->seq, 0, mode, model->file);
+  x.b->micro_batches = o->micro_batches;
   if (!emit_loss(e, model, &x, loss, o, &r) || !check_pair(e, &r, loss->loc))
     return;
   lm_value *out[4 + LM_EMITS_MAX];
@@ -142,6 +143,7 @@ static void make_apply(lm_elab *e, el_inst *model, lm_func_key key, el_mode mode
                                                            : o->chunk;
   lm_entry x = lm_entry_begin(e, key, decoding ? 1 : o->rows, seq, chunk ? LM_EXTENT_CHUNK : 0,
                               mode, model->file);
+  x.b->micro_batches = decoding ? 0 : o->micro_batches;
   if (decoding) {
     e->capacity = o->capacity;
     e->history_dyn = LM_EXTENT_CONTEXT;

@@ -50,7 +50,8 @@ enum {
 
 typedef struct lm_lower_options {
   uint32_t what;          // LM_LOWER_…: the functions to emit
-  int64_t rows, seq;      // of one micro-batch
+  int64_t rows, seq;      // of a call
+  int64_t micro_batches;  // > 1: a call has the rows of so many
   const int64_t *lengths; // further sequence lengths of the training
   int n_lengths;
   int64_t first;            // the sequence length of the first step; 0: seq

@@ -151,18 +151,22 @@ def blocks(run, inner="tanh(dot(x, w, d))", more="", loop="", loss=LOSS, adapted
 
 
 def test_metrics(run):
-    """Metrics that a model emits, which are no sums over rows, are means over the micro-batches, as those of one process."""
+    """Metrics that a model emits are means over the micro-batches, as those of one process. A number of rows is that of a micro-batch, in
+    metrics and in the loss. With GPipe, and with rows that dp divides, metrics are sums over rows."""
     mpi_needed(run)
     run.write("t.txt", "".join(f"text {i * i} of a line\n" for i in range(99)))
-    file = blocks(run, loop="emit size = sqrt(sum(x * x)); emit top = max(x)")
-    f32 = ("-q", "--set", "precision.compute=f32")
-    run("run", file, *f32, "--set", "parallel.mesh=(dp = 1)", "--out", run.path("one"))
-    run("run", file, *f32, *sets("f1b2"), "--ranks", 2, "--out", run.path("stages"), env=QUICK)
-    for name in ("size", "top"):
-        for a, b in zip(curve(run.path("one"), name), curve(run.path("stages"), name), strict=True):
-            within(name, abs(a - b) / abs(a), 2e-6)
-    err = run("check", file, *sets("f1b2"), "--set", "parallel.mesh=(dp = 2, pp = 2)", "--set", "micro=32 tokens", status=1)
-    check("error[E915]: pp cannot divide a model that emits metrics, with rows that another axis divides, into" in err, err)
+    f32 = ("-q", "--set", "precision.compute=f32", "--set", "micro=32 tokens")
+    sums, others = "emit energy = sum(x * x); emit mean = mean(x * x, (b, t, d))", "; emit size = sqrt(sum(x * x)); emit top = max(x)"
+    loss = "mean(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w, (b, t)) * f32(b)"
+    run("run", blocks(run, loop=sums + others, loss=loss), *f32, "--set", "parallel.mesh=(dp = 1)", "--out", run.path("one"))
+    for mesh, loop in (("f1b2", sums + others), ("pp2", sums), ("dp2f1b2", sums)):
+        pipeline(run, mesh, blocks(run, loop=loop, loss=loss), mesh, *f32)
+        for name in ("loss", "grad_norm", *re.findall(r"emit (\w+)", loop)):
+            for a, b in zip(curve(run.path("one"), name), curve(run.path(mesh), name), strict=True):
+                within(f"{mesh}: {name}", abs(a - b) / abs(a), 2e-6)
+    file = blocks(run, loop="emit size = sqrt(sum(x * x))")
+    err = run("check", file, *sets("dp2f1b2"), "--set", "micro=32 tokens", status=1)
+    check("error[E915]: pp cannot divide a metric that is no sum over rows, with rows that another axis divides, into" in err, err)
 
 
 def test_adapters(run):
@@ -194,7 +198,7 @@ def test_refused(run):
     check("error[E255]: pp = 2 does not divide the 1 rows (of 8 tokens) of a micro-batch" in err, err)
     for changes, what in (({"more": "sub tail[i < n] = Layer(d, 16)", "loop": "for l in tail carry x { x = l(x) }"}, "a model with several lists of blocks"),
                           ({"loop": "let x = layers[0](x)"}, "the use of one block apart from the others"),
-                          ({"loop": "emit size = sum(f32(x) * f32(x))"}, "a model that emits metrics"),
+                          ({"loop": "emit size = max(x)"}, "a metric that is no sum over rows"),
                           ({"adapted": "freeze @layers.0.**"}, "a list of which some blocks are frozen or adapted apart"),
                           ({"inner": "tanh(dot(x - sum(x, b), w, d))"}, "a loss that is no sum over rows"),
                           ({"loss": f"{LOSS} * sum(bt.w)"}, "a loss that is no sum over rows")):
