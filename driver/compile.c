@@ -91,13 +91,9 @@ static lm_status size_check(const lm_project *p, const lm_compiled *c) {
   return lm_verdict(p->ctx);
 }
 
-// What a step of training keeps in the host's memory.
-static bool offloads(const lm_project *p, const lm_compile_spec *spec) {
-  return spec->what & LM_LOWER_TRAIN && p->recipe->memory.states_on_host;
-}
-
 static lm_status offload_check(const lm_project *p, const lm_compile_spec *spec) {
-  if (offloads(p, spec) && spec->target.kind == LM_TARGET_CPU)
+  bool offloads = spec->what & LM_LOWER_TRAIN && p->recipe->memory.offload_loc.line;
+  if (offloads && spec->target.kind == LM_TARGET_CPU)
     LM_REPORT(p->ctx, p->recipe->memory.offload_loc, E256);
   return lm_verdict(p->ctx);
 }
@@ -212,7 +208,9 @@ static bool updates_alike(const void *lowered, lm_sym path, lm_sym other) {
 
 static lm_status passes_run(const lm_project *p, lm_plan_options *o, lm_compiled *c) {
   lm_dump *dump = c->spec.dump;
-  lm_recompute recompute = {.bytes = c->spec.recompute};
+  lm_recompute recompute = {.bytes = c->spec.recompute,
+                            .offloads = c->spec.stash_room > 0,
+                            .host_bytes = c->spec.stash_room};
   lm_pass_env env = {.target = &o->target,
                      .codegen = o->codegen,
                      .compute = c->compute,
@@ -231,6 +229,7 @@ static lm_status passes_run(const lm_project *p, lm_plan_options *o, lm_compiled
   if (!ok)
     return lm_fail(LM_BUG_STATUS, "a pass failed without saying why");
   c->recomputed = recompute.chosen;
+  c->offloaded = recompute.offloaded;
   analyses_take(c);
   return dump ? dump->failed : NULL;
 }
@@ -270,7 +269,7 @@ static int64_t saving_bytes(const lm_compiled *c) {
 lm_status lm_compile(const lm_project *p, const lm_compile_spec *spec, lm_compiled *out) {
   LM_TRY(lm_compile_lower(p, spec, out));
   lm_plan_options o = lm_target_options(&spec->target, spec->exec.tf32);
-  o.states_on_host = offloads(p, spec);
+  o.states_on_host = spec->what & LM_LOWER_TRAIN && p->recipe->memory.states_on_host;
   LM_TRY(passes_run(p, &o, out));
   flops_take(out);
   out->plan = lm_plan_build(out->lowered->m, &o);
@@ -293,6 +292,10 @@ int64_t lm_cache_capacity(int64_t positions) {
 
 int64_t lm_compiled_arenas(const lm_compiled *c) {
   return lm_plan_arenas(c->plan, false);
+}
+
+int64_t lm_compiled_host_memory(const lm_compiled *c) {
+  return lm_plan_arenas(c->plan, true) + c->saving;
 }
 
 int64_t lm_compiled_memory(const lm_compiled *c) {

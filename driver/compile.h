@@ -25,8 +25,10 @@ typedef struct lm_compile_spec {
   lm_target target;
   lm_variant variant;
   int64_t recompute;    // bytes of stashes that are recomputed in addition to the profitable ones
+  int64_t stash_room;   // bytes of the host's memory to which stashes may be offloaded for that
   bool less_memory;     // pass stash_operands keeps nothing
   int64_t memory;       // bytes that the machine has for the plan; 0: all that it has
+  int64_t host_memory;  // the same of the host of a GPU
   lm_exec_options exec; // how the plan will be executed, which decides the workspace of GEMMs
   lm_dump *dump;        // receives IR; optional
 } lm_compile_spec;
@@ -44,6 +46,7 @@ typedef struct lm_compiled {
   double model_flops;       // of a micro-batch, at the sequence length of the run's end
   lm_plan *plan;
   int recomputed;    // stashes that spec.recompute has added
+  int offloaded;     // the same to the host's memory
   int64_t workspace; // bytes of GEMMs, beyond the arenas
   int64_t saving;    // bytes of the copy of a checkpoint in the background, in the host's memory
 } lm_compiled;
@@ -60,6 +63,8 @@ lm_status lm_compile(const lm_project *p, const lm_compile_spec *spec, lm_compil
 lm_target lm_compiled_machine(const lm_compiled *c, int threads);
 double lm_compiled_peak(const lm_compiled *c, int threads);
 int64_t lm_compiled_arenas(const lm_compiled *c); // bytes of the arenas that are not on the host
+// Bytes that a GPU's plan takes of the host's memory.
+int64_t lm_compiled_host_memory(const lm_compiled *c);
 // With the workspace and, on a CPU, the copy of a checkpoint.
 int64_t lm_compiled_memory(const lm_compiled *c);
 // True if checkpoints of the recipe are written in the background.

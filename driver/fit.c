@@ -5,7 +5,10 @@
 //   run
 //      began without these stashes, the others do not have them either.
 //   2. With micro = auto, the largest micro-batch whose plan fits; if none does, the smallest one.
-//   3. The recomputed stashes that free the missing bytes in the least time (pass recompute).
+//   3. The stashes that, recomputed or offloaded to the host's memory, free the missing bytes in
+//   the least
+//      time (pass recompute). With `offload activations` also with the stashes of 1, if that is
+//      faster by the cost model.
 //   4. If the plan still exceeds the budget: an error with the largest items of memory and a
 //      micro-batch that would fit.
 //
@@ -68,12 +71,27 @@ static bool fits(const fitter *x) {
   return lm_compiled_memory(x->c) <= x->limit;
 }
 
+// Bytes of the host's memory for stashes, beside what the last attempt has there; INT64_MAX: the
+// host of a GPU that is not here is unknown.
+static int64_t stash_room(const fitter *x) {
+  const lm_plan *plan = x->c->plan;
+  bool allowed = x->p->recipe->memory.activations_on_host && x->spec->what & LM_LOWER_TRAIN;
+  if (!allowed || x->spec->target.kind != LM_TARGET_CUDA)
+    return 0;
+  if (!x->spec->target.is_here)
+    return INT64_MAX;
+  int64_t all = x->spec->host_memory ? x->spec->host_memory : lm_memory_of_machine();
+  int64_t others = plan ? lm_compiled_host_memory(x->c) - plan->arena_bytes[LM_ARENA_STASH] : 0;
+  return (int64_t)(MACHINE_SHARE * (double)all) - others;
+}
+
 // recompute: bytes of stashes.
 static lm_status attempt(const fitter *x, int64_t micro, int64_t recompute) {
   lm_compile_spec spec = *x->spec;
   if (micro != lm_run_micro(&spec.run))
     lm_run_spec_set_micro(&spec.run, micro);
   spec.recompute = recompute;
+  spec.stash_room = recompute ? stash_room(x) : 0;
   spec.less_memory = x->less;
   return lm_compile(x->p, &spec, x->c);
 }
@@ -113,20 +131,24 @@ static lm_status micro_search(const fitter *x, const int64_t *micros, int from, 
   return NULL;
 }
 
-// *out: the number of recomputed stashes with which the plan fits; -1 if it fits with no number of
-// them. *out_most: how many there are. The bytes of stashes that a plan lacks are not exactly those
-// that it exceeds the limit by: recomputation needs memory too.
-static lm_status recompute_search(const fitter *x, int *out, int *out_most) {
+// The stashes that the last attempt recomputes or offloads to fit.
+static int freed_of(const fitter *x) {
+  return x->c->recomputed + x->c->offloaded;
+}
+
+// The last attempt fits if any number of stashes does. *out_most: how many there are. The bytes of
+// stashes that a plan lacks are not exactly those that it exceeds the limit by: recomputation and
+// copies need memory too.
+static lm_status recompute_search(const fitter *x, int *out_most) {
   int64_t micro = micro_of(x), missing = lm_compiled_memory(x->c) - x->limit;
   LM_TRY(attempt(x, micro, INT64_MAX));
-  *out_most = x->c->recomputed;
-  *out = -1;
+  *out_most = freed_of(x);
   if (!fits(x))
     return NULL;
   for (int i = 0; i < ATTEMPTS; i++) {
     LM_TRY(attempt(x, micro, missing));
     x->fit->freed = missing;
-    if (fits(x) || x->c->recomputed == *out_most)
+    if (fits(x) || freed_of(x) == *out_most)
       break;
     missing += lm_compiled_memory(x->c) - x->limit;
   }
@@ -134,7 +156,6 @@ static lm_status recompute_search(const fitter *x, int *out, int *out_most) {
     x->fit->freed = INT64_MAX;
     LM_TRY(attempt(x, micro, INT64_MAX));
   }
-  *out = x->c->recomputed;
   return NULL;
 }
 
@@ -170,8 +191,8 @@ static lm_status remedy_find(const fitter *x, const char **out) {
   return NULL;
 }
 
-// x->c takes the least memory possible with this micro-batch; it recomputes `most` stashes.
-static lm_status refuse(const fitter *x, int most) {
+// x->c takes the least memory possible with this micro-batch.
+static lm_status refuse(const fitter *x) {
   const lm_recipe_memory *m = &x->p->recipe->memory;
   lm_memory_breakdown h =
       lm_memory_breakdown_make(x->p->ctx->arena, x->c->plan, x->c->workspace, x->c->saving);
@@ -179,10 +200,14 @@ static lm_status refuse(const fitter *x, int most) {
   if (x->spec->what & LM_LOWER_TRAIN)
     LM_TRY(remedy_find(x, &remedy));
   lm_diag *d = LM_REPORT(x->p->ctx, m->budget_loc, E210, need, bytes_text(x, m->budget));
-  if (most)
-    lm_diag_note(x->p->ctx, d, (lm_loc){0},
-                 "it recomputes %d values; with these kept it would need %s", most,
-                 bytes_text(x, x->fit->natural));
+  if (freed_of(x))
+    lm_diag_note(
+        x->p->ctx, d, (lm_loc){0}, "it recomputes %d values%s; with these kept it would need %s",
+        x->c->recomputed,
+        x->c->offloaded
+            ? lm_arena_printf(x->p->ctx->arena, " and has %d in the host's memory", x->c->offloaded)
+            : "",
+        bytes_text(x, x->fit->natural));
   for (int i = 0; i < h.n && i < SHOWN_ITEMS; i++)
     lm_diag_note(x->p->ctx, d, (lm_loc){0}, "%s: %s, %s", bytes_text(x, h.v[i].bytes), h.v[i].label,
                  lm_memory_item_when(x->p->ctx->arena, &h, &h.v[i]));
@@ -202,19 +227,37 @@ static lm_status micro_choose(const fitter *x) {
   return attempt(x, micros[at < n ? at : n - 1], 0);
 }
 
-static lm_status recompute_choose(const fitter *x) {
-  int extra, most;
+static double seconds_of_step(const fitter *x) {
   lm_target machine = machine_of(x->c);
-  double before = lm_cost_of_training(&machine, x->c->plan, x->c->run.n_micro).seconds;
+  return lm_cost_of_training(&machine, x->c->plan, x->c->run.n_micro).seconds;
+}
+
+// Chooses stashes to recompute or to offload, if the plan fits with any.
+static lm_status recompute_choose(const fitter *x) {
+  double before = seconds_of_step(x);
   x->fit->natural = lm_compiled_memory(x->c);
-  LM_TRY(recompute_search(x, &extra, &most));
-  if (extra < 0)
-    return x->p->recipe->memory.budget ? refuse(x, most) : NULL;
-  x->fit->recomputed = extra;
-  x->fit->candidates = most;
-  double after = lm_cost_of_training(&machine, x->c->plan, x->c->run.n_micro).seconds;
-  x->fit->slowdown = after / before;
+  LM_TRY(recompute_search(x, &x->fit->candidates));
+  if (!fits(x))
+    return NULL;
+  x->fit->recomputed = x->c->recomputed;
+  x->fit->offloaded = x->c->offloaded;
+  x->fit->slowdown = seconds_of_step(x) / before;
   return NULL;
+}
+
+// The plan fits without the stashes of pass stash_operands. Some of them may be offloaded instead,
+// if that is faster.
+static lm_status operands_choose(fitter *x) {
+  lm_fit without = *x->fit;
+  double seconds = seconds_of_step(x);
+  x->less = false;
+  LM_TRY(attempt(x, micro_of(x), 0));
+  LM_TRY(recompute_choose(x));
+  if (fits(x) && seconds_of_step(x) < seconds)
+    return NULL;
+  *x->fit = without;
+  x->less = true;
+  return attempt(x, micro_of(x), without.freed);
 }
 
 // Bytes that the machine has for a plan; INT64_MAX: unknown. Another GPU than this machine's is
@@ -265,21 +308,40 @@ static lm_status search(fitter *x, int64_t most) {
     if (fits(x))
       LM_TRY(operands_attempt(x, micro_of(x)));
   }
-  if (!fits(x) && trains)
+  if (!fits(x) && trains) {
     LM_TRY(recompute_choose(x));
-  bool too_large = x->p->recipe->memory.budget && !fits(x);
-  return too_large && !x->p->ctx->n_errors ? refuse(x, 0) : NULL;
+    if (fits(x) && x->less && !x->spec->less_memory && stash_room(x) > 0)
+      LM_TRY(operands_choose(x));
+  }
+  return x->p->recipe->memory.budget && !fits(x) ? refuse(x) : NULL;
+}
+
+// A pattern of `offload` that offloads nothing would silently have no effect.
+static lm_status offload_check(const fitter *x) {
+  const lm_recipe_memory *m = &x->p->recipe->memory;
+  bool none = m->pattern && !x->c->plan->arena_bytes[LM_ARENA_STASH];
+  if (none && x->spec->what & LM_LOWER_TRAIN)
+    LM_REPORT(x->p->ctx, m->pattern_loc, E25E, m->pattern);
+  return lm_verdict(x->p->ctx);
 }
 
 lm_status lm_fit_find(const lm_project *p, const lm_compile_spec *spec, int64_t most,
                       lm_fit *out_choice, lm_compiled *out) {
+  fitter x = {.p = p, .spec = spec, .fit = out_choice, .c = out};
   *out_choice = (lm_fit){0};
-  return search(
-      &(fitter){
-          .p = p,
-          .spec = spec,
-          .fit = out_choice,
-          .c = out,
-      },
-      most);
+  *out = (lm_compiled){0};
+  LM_TRY(search(&x, most));
+  return offload_check(&x);
+}
+
+const char *lm_fit_text(lm_arena *a, const lm_fit *fit) {
+  const char *of = lm_arena_printf(a, "of %d stashed values", fit->candidates);
+  if (!fit->offloaded && !fit->recomputed)
+    return NULL;
+  if (!fit->offloaded)
+    return lm_arena_printf(a, "%d %s are recomputed", fit->recomputed, of);
+  if (!fit->recomputed)
+    return lm_arena_printf(a, "%d %s are in the host's memory", fit->offloaded, of);
+  return lm_arena_printf(a, "%d %s are recomputed and %d in the host's memory", fit->recomputed, of,
+                         fit->offloaded);
 }

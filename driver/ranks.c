@@ -46,6 +46,17 @@ static lm_status groups_make(const lm_session *s) {
   return lm_comm_groups(s->comm, &groups);
 }
 
+// The least that a rank has; LM_ENV if a rank does not answer.
+static lm_status least_of(const lm_session *s, const char *what, int64_t own, int64_t *out) {
+  int size = lm_comm_self_of(s->comm).size;
+  int64_t *all = LM_NEW_N(s->project.ctx->arena, int64_t, size);
+  LM_TRY(lm_comm_agree(s->comm, what, &own, sizeof own, all));
+  *out = all[0];
+  for (int i = 1; i < size; i++)
+    *out = all[i] < *out ? all[i] : *out;
+  return NULL;
+}
+
 // The least share counts, so that all ranks choose the same plan.
 static lm_status machine_share(lm_session *s) {
   lm_comm_self self = lm_comm_self_of(s->comm);
@@ -58,12 +69,9 @@ static lm_status machine_share(lm_session *s) {
   s->target.device = gpu ? self.local_rank : 0;
   int64_t own = lm_target_runtime(&s->target)->memory(&s->target);
   own = gpu ? own : own / self.local_size;
-  int64_t *all = LM_NEW_N(s->project.ctx->arena, int64_t, self.size);
-  LM_TRY(lm_comm_agree(s->comm, "the memory of the machines", &own, sizeof own, all));
-  s->memory = all[0];
-  for (int i = 1; i < self.size; i++)
-    s->memory = all[i] < s->memory ? all[i] : s->memory;
-  return NULL;
+  LM_TRY(least_of(s, "the memory of the machines", own, &s->memory));
+  int64_t host = lm_memory_of_machine() / self.local_size;
+  return gpu ? least_of(s, "the memory of the hosts", host, &s->host_memory) : NULL;
 }
 
 lm_status lm_ranks_join(lm_session *s) {

@@ -77,6 +77,7 @@ lm_compile_spec lm_session_spec(lm_session *s, uint32_t what, int64_t capacity) 
                            .target = s->target,
                            .rank = lm_comm_self_of(s->comm).rank,
                            .memory = s->memory,
+                           .host_memory = s->host_memory,
                            .less_memory = s->less_memory,
                            .variant = s->variant,
                            .exec = exec_options(s),
@@ -127,6 +128,19 @@ const char *lm_session_compute(const lm_session *s) {
 
 // ---- execution
 
+// Pinned memory cannot be swapped.
+static lm_status host_memory_check(const lm_session *s) {
+  lm_arena *a = s->project.ctx->arena;
+  int64_t need = lm_compiled_host_memory(&s->compiled);
+  int64_t memory = s->host_memory ? s->host_memory : lm_memory_of_machine();
+  if (s->target.kind != LM_TARGET_CUDA || need <= memory)
+    return NULL;
+  LM_REPORT(s->project.ctx, s->project.recipe->model.loc, E253,
+            lm_arena_printf(a, "%s of the host's memory", lm_bytes_text(a, need)), "this machine",
+            lm_bytes_text(a, memory));
+  return lm_verdict(s->project.ctx);
+}
+
 // A CPU's system grants more memory than there is, and ends the process when it is used; a GPU's
 // driver refuses after the kernels are compiled.
 static lm_status memory_check(const lm_session *s) {
@@ -136,7 +150,7 @@ static lm_status memory_check(const lm_session *s) {
   if (!memory)
     memory = lm_target_runtime(&s->target)->memory(&s->target);
   if (!memory || need <= memory)
-    return NULL;
+    return host_memory_check(s);
   LM_REPORT(s->project.ctx, s->project.recipe->model.loc, E253, lm_bytes_text(a, need),
             s->target.kind == LM_TARGET_CPU ? "this machine" : s->target.title,
             lm_bytes_text(a, memory));

@@ -64,8 +64,9 @@ typedef struct lm_session {
   bool resumes;          // the parameters come from a checkpoint, not from the model's `from`
   // Compiles the part of one rank, if the recipe has a mesh.
   bool divides;
-  bool request;   // decoding has the columns of a request (driver/request.h)
-  int64_t memory; // bytes that this rank may take of its machine's memory; 0: all that it has
+  bool request; // decoding has the columns of a request (driver/request.h)
+  // Bytes that this rank may take of its machine's memory, and of the host's; 0: all that it has.
+  int64_t memory, host_memory;
 
   lm_project project;
   lm_comm *comm; // the ranks of this run; NULL: one process

@@ -109,8 +109,9 @@ typedef struct lm_value {
   lm_op *def;        // NULL: argument `index` of `region`
   lm_region *region; // the region that defines it
   uint32_t index;
-  uint32_t id; // unique in the module: printed, index of side tables
-  lm_sym name; // the name in the source, or NULL; printed as %name.id
+  uint32_t id;  // unique in the module: printed, index of side tables
+  lm_sym name;  // the name in the source, or NULL; printed as %name.id
+  bool on_host; // a stack of a loop that the plan has in the host's memory; printed after its type
 } lm_value;
 
 typedef enum {
@@ -131,19 +132,23 @@ typedef struct lm_attr {
   uint8_t mesh;  // collectives, rank: the axis of the mesh, from 1
 } lm_attr;
 
-// How the backward pass obtains the value: automatic choice, stash, or recomputation. Printed after
-// the types.
+// How the backward pass obtains the value: automatic choice, stash, or recomputation. With the flag
+// OFFLOAD a stash of the value is in the host's memory. Printed after the types.
 typedef enum {
   LM_REMAT_AUTO,
   LM_REMAT_SAVE,
   LM_REMAT_RECOMPUTE,
-  LM_REMATS
+  LM_REMATS,
+  LM_REMAT_OFFLOAD = 4
 } lm_remat;
 extern const char *const lm_remat_names[LM_REMATS]; // "", "save", "recompute"
+static inline lm_remat lm_remat_choice(int remat) {
+  return (lm_remat)(remat & ~LM_REMAT_OFFLOAD);
+}
 
 struct lm_op {
   lm_opcode code;
-  uint8_t remat; // lm_remat
+  uint8_t remat; // lm_remat, and LM_REMAT_OFFLOAD
   lm_loc loc;
   lm_op *prev, *next;
   lm_region *parent;

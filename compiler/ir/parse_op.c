@@ -68,7 +68,8 @@ static bool indices(parser *p, lm_region *r, lm_attr *a, operands *in) {
 typedef struct results {
   lm_token *names;
   lm_type *types;
-  uint32_t n, cap, n_types, cap_types;
+  bool *on_host; // by type
+  uint32_t n, cap, n_types, cap_types, n_on_host, cap_on_host;
 } results;
 
 static bool region(parser *p, lm_region *r);
@@ -186,6 +187,8 @@ static bool result_types(parser *p, results *out) {
   do {
     if (!lmir_type(p, &LM_PUSH(p->m->arena, out->types, out->n_types, out->cap_types)))
       return false;
+    LM_PUSH(p->m->arena, out->on_host, out->n_on_host, out->cap_on_host) =
+        lmir_opt_word(p, "on_host");
   } while (lmir_opt(p, ','));
   return !p->failed;
 }
@@ -215,6 +218,8 @@ static bool make_results(parser *p, lm_op *op, results *res, lm_loc at, lm_buf *
       return false;
   }
   lm_op_results_make(p->m, op, res->types, res->n);
+  for (uint32_t i = 0; i < res->n_on_host; i++)
+    op->out[i]->on_host = res->on_host[i];
   for (uint32_t i = 0; i < res->n; i++)
     if (!lmir_define(p, &res->names[i], op->out[i]))
       return false;
@@ -289,6 +294,8 @@ static bool op_remat(parser *p, lm_op *op) {
   for (int k = 1; k < LM_REMATS; k++)
     if (lmir_opt_word(p, lm_remat_names[k]))
       op->remat = (uint8_t)k;
+  if (lmir_opt_word(p, "offload"))
+    op->remat |= LM_REMAT_OFFLOAD;
   return !p->failed;
 }
 

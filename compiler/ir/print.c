@@ -246,6 +246,7 @@ static void put_result_types(const lm_module *m, lm_buf *out, const lm_op *op) {
   for (uint32_t i = 0; i < op->n_out; i++) {
     lm_buf_puts(out, i ? ", " : " : ");
     put_type(m, out, op->out[i]->type);
+    lm_buf_puts(out, op->out[i]->on_host ? " on_host" : "");
   }
 }
 
@@ -270,8 +271,9 @@ static void put_region(printer *p, const lm_region *r, int depth) {
       lm_buf_printf(p->out, "%*s}", 2 * depth, "");
     }
     put_result_types(p->m, p->out, op);
-    if (op->remat)
-      lm_buf_printf(p->out, " %s", lm_remat_names[op->remat]);
+    if (lm_remat_choice(op->remat))
+      lm_buf_printf(p->out, " %s", lm_remat_names[lm_remat_choice(op->remat)]);
+    lm_buf_puts(p->out, op->remat & LM_REMAT_OFFLOAD ? " offload" : "");
     put_loc(p, op->loc);
     lm_buf_puts(p->out, "\n");
   }

@@ -40,6 +40,15 @@ static bool result_types_match(const lm_module *m, const lm_op *op, const lm_typ
   return true;
 }
 
+// A stack that the host has is of a loop outside of others.
+static bool stacks_on_host_fit(const lm_op *op, lm_buf *why) {
+  bool outermost = op->code == LM_OP_LOOP && !op->parent->owner;
+  for (uint32_t i = 0; i < op->n_out; i++)
+    if (op->out[i]->on_host && !(outermost && i >= op->n_in))
+      return lm_why(why, "has a result on_host that no outermost loop stacks");
+  return true;
+}
+
 bool lm_op_check(const lm_module *m, const lm_op *op, lm_buf *why) {
   if (!stage_allows(m, op, why))
     return false;
@@ -57,7 +66,7 @@ bool lm_op_check(const lm_module *m, const lm_op *op, lm_buf *why) {
   bool ok = lm_op_infer(m, op, types, why) && result_types_match(m, op, types, why);
   if (types != few)
     lm_free(types);
-  return ok;
+  return ok && stacks_on_host_fit(op, why);
 }
 
 bool lm_value_visible(const lm_value *v, const lm_region *r) {

@@ -110,7 +110,8 @@ static bool fits(const lm_module *m, const member *a, const member *b) {
   const lm_op *y = b->dot;
   if (is_frozen(m, x->in[1]) != is_frozen(m, y->in[1]))
     return false;
-  if (x->in[0] != y->in[0] || x->remat != y->remat || x->attr.n_axes != y->attr.n_axes)
+  if (x->in[0] != y->in[0] || lm_remat_choice(x->remat) != lm_remat_choice(y->remat) ||
+      x->attr.n_axes != y->attr.n_axes)
     return false;
   for (int i = 0; i < x->attr.n_axes; i++)
     if (!lm_attr_has_axis(&y->attr, x->attr.axes[i]))
@@ -398,7 +399,8 @@ static void pack_write(pack *p) {
                          : lm_axis_add(m, LM_SYM(m->ctx, "pack"), size, 0);
   lm_value *w =
       p->packed ? packed_read(p, &b) : lm_emit(&b, LM_OP_CONCAT, side, (uint32_t)p->n, &join, NULL);
-  b.remat = first->remat;
+  for (int i = 0; i < p->n; i++)
+    b.remat |= p->of[i].dot->remat;
   lm_value *y = lm_emit_dot(&b, first->in[0], w, first->attr.axes, first->attr.n_axes);
   b.remat = LM_REMAT_AUTO;
   for (int64_t i = 0, at = 0; i < p->n; at += lm_axis_size(m, p->of[i++].side))

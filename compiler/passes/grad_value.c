@@ -37,7 +37,7 @@ static bool received(const lm_module *m, const lm_op *op) {
 // that a GEMM computes (pass epilogue), and values that the recipe marks `save`. Values that it
 // marks `recompute` are the concern of pass recompute, which removes stashes.
 static bool keeps(const lm_module *m, const lm_op *op) {
-  if (op->remat == LM_REMAT_SAVE)
+  if (lm_remat_choice(op->remat) == LM_REMAT_SAVE)
     return true;
   if (lm_op_has(op, LM_T_DOT))
     return !outer_product(m, op);
@@ -138,7 +138,8 @@ static lm_value *owned_value(gradient *g, frame *f, lm_value *v) {
     return forward_index(f);
   bool known = v->id < g->n_active;
   bool sum = g->sums && known && g->sums[v->id];
-  if (known && g->of_params && g->of_params[v->id] && v->def->remat != LM_REMAT_SAVE)
+  bool saved = v->def && lm_remat_choice(v->def->remat) == LM_REMAT_SAVE;
+  if (known && g->of_params && g->of_params[v->id] && !saved)
     return recomputed(g, f, v->def);
   return !v->def || sum || keeps(g->m, v->def) ? stash(g, f, v) : recomputed(g, f, v->def);
 }

@@ -70,16 +70,16 @@ static void expand_call(inliner *x, lm_op *call, const lm_func *callee, lm_idmap
   for (const lm_op *op = callee->body->first; op != end; op = op->next) {
     lm_op *here = lm_op_clone(&b, op, copy);
     here->loc = call->loc;
-    if (call->remat == LM_REMAT_RECOMPUTE)
-      here->remat = LM_REMAT_RECOMPUTE;
+    if (lm_remat_choice(call->remat) != LM_REMAT_SAVE && call->remat)
+      here->remat = call->remat;
   }
   for (uint32_t i = 0; i < call->n_out; i++) {
     lm_value *result = end->in[i];
     lm_value *here = result->id < n_values && copy[result->id] ? copy[result->id] : result;
     if (call->out[i]->name && here->def)
       here->name = call->out[i]->name;
-    if (call->remat == LM_REMAT_SAVE && here->def)
-      here->def->remat = LM_REMAT_SAVE;
+    if (lm_remat_choice(call->remat) == LM_REMAT_SAVE && here->def)
+      here->def->remat = call->remat;
     lm_idmap_set(map, call->out[i], here);
   }
   copy_forget(copy, callee->body);

@@ -4,11 +4,15 @@
 #include "compiler/ir/ir.h"
 #include "target/target.h"
 
-// Asks pass recompute to free `bytes` of stashes in addition to the values marked `recompute`, as
-// cheaply as it can; INT64_MAX: all that can be recomputed. The pass sets `chosen` to their number.
+// Asks pass recompute to free `bytes` of stashes in addition to the marked values, as cheaply as it
+// can; INT64_MAX: all that it can. offloads: stashes may be offloaded to the host's memory, of
+// which `host_bytes` are free. The pass sets the numbers of those that are recomputed, `chosen`,
+// and of those that are in the host's memory, `offloaded`.
 typedef struct lm_recompute {
   int64_t bytes;
-  int chosen;
+  bool offloads;
+  int64_t host_bytes;
+  int chosen, offloaded;
 } lm_recompute;
 
 typedef struct lm_pass_env {

@@ -48,7 +48,7 @@ static void rewrite_region(lm_rewrite *r, lm_region *region) {
       continue;
     if (to->def && !to->name)
       to->name = op->out[0]->name;
-    if (to->def && op->remat == LM_REMAT_SAVE)
+    if (to->def && lm_remat_choice(op->remat) == LM_REMAT_SAVE)
       to->def->remat = op->remat;
     lm_idmap_set(&r->map, op->out[0], to);
     lm_op_remove(op);

@@ -28,11 +28,11 @@ static lm_value *viewed(lm_value *v) {
 
 static void mark(lm_value *operand, const lm_op *reader) {
   lm_op *op = viewed(operand)->def;
-  if (!op || op->parent != reader->parent || op->remat != LM_REMAT_AUTO)
+  if (!op || op->parent != reader->parent || lm_remat_choice(op->remat) != LM_REMAT_AUTO)
     return;
   bool computed = lm_op_has(op, LM_T_ELEMENTWISE) && !lm_op_has(op, LM_T_MOVE | LM_T_SOURCE);
   if (computed && lm_dtype_is_float(operand->type.dtype) && !lm_value_is_weight(operand))
-    op->remat = LM_REMAT_SAVE;
+    op->remat |= LM_REMAT_SAVE;
 }
 
 static void mark_dot(lm_op *op) {

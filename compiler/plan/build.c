@@ -203,6 +203,7 @@ static void func_plan(planner *p, lm_func *f) {
   p->n_steps = p->cap_steps = 0;
   p->storages = NULL;
   p->depth = 0;
+  p->stash_bytes = 0;
   lm_func_walk(p);
   if (reduces)
     lm_reduce_steps(p);
@@ -216,6 +217,8 @@ static void func_plan(planner *p, lm_func *f) {
   steps_finish(p, out);
   if (out->work_bytes > p->plan->arena_bytes[LM_ARENA_WORK])
     p->plan->arena_bytes[LM_ARENA_WORK] = out->work_bytes;
+  if (p->stash_bytes > p->plan->arena_bytes[LM_ARENA_STASH])
+    p->plan->arena_bytes[LM_ARENA_STASH] = p->stash_bytes;
 }
 
 static void arenas_size(planner *p) {
@@ -243,6 +246,7 @@ lm_plan *lm_plan_build(lm_module *m, const lm_plan_options *o) {
   };
   p.plan->prelude = o->codegen->prelude(p.arena);
   p.plan->on_host[LM_ARENA_STATE] = o->states_on_host;
+  p.plan->on_host[LM_ARENA_STASH] = true;
   lm_layout_make(m, p.arena, o->states_on_host && lm_chunks_fit(m), &p.layout);
   if (m->blocks)
     m->axes[m->blocks].size = p.layout.used;

@@ -80,6 +80,7 @@ typedef struct storage {
   uint32_t last_use;     // number of the last operation that uses a value in it
   struct storage *into;  // the storage that contains it, at into_offset + into_loop · loop indices
   int64_t into_offset, into_loop[LM_PLAN_DEPTH];
+  int64_t slot; // STASH: bytes of an element of the stack
   const char *label;
   int first, last; // its lifetime, in steps
   int live;        // index in the function's table
@@ -147,6 +148,7 @@ typedef struct planner {
   frame frames[LM_PLAN_DEPTH];
   int depth;
   storage *storages;
+  int64_t stash_bytes; // of the arena STASH
   bool failed;
 } planner;
 
@@ -176,6 +178,12 @@ location lm_location_of_state(planner *p, lm_op *op, const lm_global *state, lm_
 // ---- storage.c
 
 storage *lm_storage_new(planner *p, int64_t bytes, int depth, const char *label);
+// A stack of `count` elements of `slot` bytes in the arena STASH, without memory for the last
+// LM_STASH_RESIDENT elements: these stay in the device's memory until the backward loop.
+enum {
+  LM_STASH_RESIDENT = 2
+};
+storage *lm_stash_new(planner *p, int64_t slot, int64_t count, const char *label);
 // The outermost storage that contains s, and the location of s in it.
 ref lm_storage_resolve(storage *s);
 // Makes the steps that compute `v` write to `to` directly instead of copying at the end of the

@@ -20,6 +20,27 @@
 // kernel computes; two if it is only read, or only written. A window outside of loops has one slot.
 // A ring takes the memory of its slots; a copy takes none of the device's time, but a wait takes
 // the rest of the copy.
+//
+// A stash is a stack that one loop writes, element i in iteration i, and that a later one reads
+// from the last element to the first. Both windows have one ring of two slots, element e in slot
+// e mod 2: the last two elements stay there from loop to loop and are never copied.
+//
+// before: loop i0 < 24
+//           kernel k0 … -> stash[0+4096*i0 : 4096]
+//         end
+//         loop i0 < 24
+//           kernel k1 … stash[94208-4096*i0 : 4096] -> …
+//         end
+// after:  loop i0 < 24
+//           wait copy when 2.. 2 + (i0 mod 2) work[4096*(i0 mod 2) : 4096] -> stash[-8192+4096*i0
+//           …] kernel k0 … -> work[4096*(i0 mod 2) : 4096] start copy when 0..21 lane 1 as 2 + (i0
+//           mod 2) work[4096*(i0 mod 2) …] -> stash[4096*i0 …]
+//         end
+//         loop i0 < 24
+//           start copy when 1..22 lane 0 as 0 + (i0 mod 2) stash[90112-4096*i0 …] -> work[…]
+//           wait copy when 2.. 0 + (i0+1 mod 2) stash[94208-4096*i0 …] -> work[…]
+//           kernel k1 … work[4096*(i0+1 mod 2) : 4096] -> …
+//         end
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,13 +54,17 @@ enum {
 // A range of an arena of the host that the steps of one iteration of a loop use, or the steps
 // outside of loops.
 typedef struct window {
-  uint8_t arena;
+  storage *at;                   // of the arena, or of a stash
   int loop;                      // the LOOP step, at depth 0; -1: outside of loops
   int64_t offset, stride, bytes; // of iteration 0; from iteration to iteration
-  int first, last;               // of the steps at the depth of the window that use it
+  int first;                     // the first step at the depth of the window that uses it
+  int written;                   // the last one that writes it; -1: none
   bool reads, writes;
   storage *ring;
   int slots, in, out; // in, out: the first handles of its copies
+  // Of a stash: iteration i has slot (i + shift) mod slots, and the elements of the last iterations
+  // that write, which are those of the first ones that read, stay in their slots.
+  int shift, resident;
 } window;
 
 typedef struct offloader {
@@ -83,18 +108,30 @@ static int step_at_depth(const planner *p, int i, int loop, bool end) {
 
 // ---- windows
 
+// Makes a window of a stash that of a whole element.
+static void window_of_stash(const planner *p, window *w) {
+  int64_t slot = w->at->slot;
+  if (w->loop < 0 || (w->stride != slot && w->stride != -slot))
+    LM_BUG("a step uses a stash in the host's memory outside of its loops");
+  int64_t last = p->steps[w->loop].step.count - 1;
+  w->offset = w->stride < 0 ? last * slot : 0;
+  w->bytes = slot;
+  w->shift = w->stride < 0 ? (int)(last % LM_STASH_RESIDENT) : 0;
+  w->resident = LM_STASH_RESIDENT;
+}
+
 // The window of one reference: over all iterations of the loops inside of the window's.
 static window window_of(const planner *p, int i, const ref *r, bool write) {
   ref at = resolved(r);
   int loop = at.loop[0] ? outermost_loop(p, i) : -1;
   window w = {
-      .arena = at.at->arena,
+      .at = at.at,
       .loop = loop,
       .offset = at.offset,
       .stride = at.loop[0],
       .bytes = at.bytes,
       .first = step_at_depth(p, i, loop, false),
-      .last = step_at_depth(p, i, loop, true),
+      .written = write ? step_at_depth(p, i, loop, true) : -1,
       .reads = !write || p->steps[i].accum,
       .writes = write,
   };
@@ -103,11 +140,13 @@ static window window_of(const planner *p, int i, const ref *r, bool write) {
     w.offset += moved < 0 ? moved : 0;
     w.bytes += llabs(moved);
   }
+  if (w.at->slot)
+    window_of_stash(p, &w);
   return w;
 }
 
 static bool meet(const window *a, const window *b) {
-  return a->arena == b->arena && a->loop == b->loop && a->stride == b->stride &&
+  return a->at == b->at && a->loop == b->loop && a->stride == b->stride &&
          a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
 }
 
@@ -121,7 +160,7 @@ static void window_join(window *a, const window *b) {
   a->offset = b->offset < a->offset ? b->offset : a->offset;
   a->bytes = (other > end ? other : end) - a->offset;
   a->first = b->first < a->first ? b->first : a->first;
-  a->last = b->last > a->last ? b->last : a->last;
+  a->written = b->written > a->written ? b->written : a->written;
 }
 
 // Adds the window, or joins it to those that it meets.
@@ -146,6 +185,8 @@ static void windows_find(offloader *o) {
       if (is_on_host(p, &s->refs[b]))
         window_add(o, window_of(p, i, &s->refs[b], b >= s->step.n_read));
   }
+  for (uint32_t i = 0; i < o->n; i++)
+    o->all[i].reads &= !(o->all[i].resident && o->all[i].writes); // the window is first written
 }
 
 static int64_t iterations(const planner *p, const window *w) {
@@ -154,14 +195,20 @@ static int64_t iterations(const planner *p, const window *w) {
 
 static void ring_make(offloader *o, window *w) {
   planner *p = o->p;
+  const char *label =
+      w->resident ? lm_arena_printf(p->arena, "%d of %s", w->resident, w->at->label)
+                  : lm_arena_printf(p->arena, "%s on the GPU", lm_arena_titles[w->at->arena]);
   int64_t count = iterations(p, w);
   int slots = w->reads && w->writes ? 3 : 2;
   w->slots = count < slots ? (int)count : slots;
   w->in = o->handles;
   w->out = w->in + (w->reads ? w->slots : 0);
   o->handles = w->out + (w->writes ? w->slots : 0);
-  const char *label = lm_arena_printf(p->arena, "%s on the GPU", lm_arena_titles[w->arena]);
-  w->ring = lm_storage_new(p, lm_plan_aligned(w->bytes) * w->slots, 0, label);
+  for (const window *x = o->all; x < w && w->resident; x++)
+    if (x->at == w->at)
+      w->ring = x->ring;
+  if (!w->ring)
+    w->ring = lm_storage_new(p, lm_plan_aligned(w->bytes) * w->slots, 0, label);
 }
 
 static const window *window_with(const offloader *o, int i, const ref *r) {
@@ -182,7 +229,7 @@ typedef struct moment {
 
 static ref host_ref(const offloader *o, const window *w, moment at) {
   ref r = {
-      .at = o->p->fixed[w->arena],
+      .at = w->at,
       .offset = w->offset + at.ahead * w->stride,
       .bytes = w->bytes,
   };
@@ -191,7 +238,7 @@ static ref host_ref(const offloader *o, const window *w, moment at) {
 }
 
 static int slot_of(const window *w, moment at) {
-  return (at.ahead % w->slots + w->slots) % w->slots;
+  return ((at.ahead + w->shift) % w->slots + w->slots) % w->slots;
 }
 
 static ref ring_ref(const window *w, moment at) {
@@ -228,7 +275,7 @@ static pstep *copy_add(offloader *o, lm_step_kind kind, const window *w, int lan
                .n_bufs = 2,
                .n_read = 1,
                .n_write = 1,
-               .label = lm_arena_printf(p->arena, "%s %s the GPU", lm_arena_titles[w->arena],
+               .label = lm_arena_printf(p->arena, "%s %s the GPU", lm_arena_titles[w->at->arena],
                                         lane == LANE_IN ? "to" : "from")},
       .refs = LM_NEW_N(p->arena, ref, 2),
       .loop = -1,
@@ -255,7 +302,8 @@ static void iteration_begin(offloader *o, const window *w) {
   if (w->writes && count >= w->slots)
     copy_when(copy_add(o, LM_STEP_WAIT, w, LANE_OUT, (moment){1 - w->slots, false}), w->slots - 1,
               0);
-  copy_when(copy_add(o, LM_STEP_START, w, LANE_IN, (moment){1, false}), 0, count - 1);
+  copy_when(copy_add(o, LM_STEP_START, w, LANE_IN, (moment){1, false}),
+            w->resident ? w->resident - 1 : 0, count - 1);
 }
 
 // Before the first step that uses the window.
@@ -263,25 +311,28 @@ static void use_begin(offloader *o, const window *w) {
   if (w->reads && w->loop < 0)
     copy_add(o, LM_STEP_START, w, LANE_IN, now);
   if (w->reads)
-    copy_add(o, LM_STEP_WAIT, w, LANE_IN, now);
+    copy_when(copy_add(o, LM_STEP_WAIT, w, LANE_IN, now), w->resident, 0);
   else if (iterations(o->p, w) > w->slots)
     copy_when(copy_add(o, LM_STEP_WAIT, w, LANE_OUT, (moment){-w->slots, false}), w->slots, 0);
 }
 
-static void use_end(offloader *o, const window *w) {
-  if (w->writes)
-    copy_add(o, LM_STEP_START, w, LANE_OUT, now);
-  if (w->writes && w->loop < 0)
+// Behind the last step that writes it. Later steps may read it during the copy.
+static void write_end(offloader *o, const window *w) {
+  copy_when(copy_add(o, LM_STEP_START, w, LANE_OUT, now), 0,
+            w->resident ? iterations(o->p, w) - w->resident : 0);
+  if (w->loop < 0)
     copy_add(o, LM_STEP_WAIT, w, LANE_OUT, now);
 }
 
 static void loop_begin(offloader *o, const window *w) {
-  if (w->reads)
+  if (w->reads && !w->resident)
     copy_add(o, LM_STEP_START, w, LANE_IN, (moment){0, true});
 }
 
 // Behind the END step: the copies of the last iterations, which no iteration has waited for.
 static void loop_end(offloader *o, const window *w) {
+  if (w->resident)
+    return;
   int64_t count = iterations(o->p, w), rest = w->slots;
   if (w->reads && count >= w->slots && count > 1)
     rest = w->slots - 1;
@@ -298,9 +349,14 @@ static void windows_at_loop(offloader *o, int loop, window_fn *add) {
     if (o->all[i].loop == loop)
       add(o, &o->all[i]);
 }
-static void windows_at_use(offloader *o, int step, bool end, window_fn *add) {
+static void windows_at_use(offloader *o, int step, window_fn *add) {
   for (uint32_t i = 0; i < o->n; i++)
-    if ((end ? o->all[i].last : o->all[i].first) == step)
+    if (o->all[i].first == step)
+      add(o, &o->all[i]);
+}
+static void windows_at_last_write(offloader *o, int step, window_fn *add) {
+  for (uint32_t i = 0; i < o->n; i++)
+    if (o->all[i].written == step)
       add(o, &o->all[i]);
 }
 
@@ -333,12 +389,12 @@ static void steps_write(offloader *o, int *to) {
     int loop = s->step.kind == LM_STEP_END ? s->step.match : i;
     if (is_outermost(s, LM_STEP_LOOP))
       windows_at_loop(o, i, loop_begin);
-    windows_at_use(o, i, false, use_begin);
+    windows_at_use(o, i, use_begin);
     to[i] = (int)o->n_made;
     LM_PUSH(p->arena, o->made, o->n_made, o->cap_made) = *s;
     if (is_outermost(s, LM_STEP_LOOP))
       windows_at_loop(o, i, iteration_begin);
-    windows_at_use(o, i, true, use_end);
+    windows_at_last_write(o, i, write_end);
     if (is_outermost(s, LM_STEP_END))
       windows_at_loop(o, loop, loop_end);
   }

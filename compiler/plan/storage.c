@@ -19,6 +19,15 @@ storage *lm_storage_new(planner *p, int64_t bytes, int depth, const char *label)
   return p->storages = s;
 }
 
+storage *lm_stash_new(planner *p, int64_t slot, int64_t count, const char *label) {
+  storage *s = lm_storage_new(p, slot * count, 0, label);
+  s->arena = LM_ARENA_STASH;
+  s->slot = slot;
+  s->offset = p->stash_bytes;
+  p->stash_bytes += lm_plan_aligned(slot * (count - LM_STASH_RESIDENT));
+  return s;
+}
+
 ref lm_storage_resolve(storage *s) {
   ref r = {.at = s};
   for (; r.at->into; r.at = r.at->into) {

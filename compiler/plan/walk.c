@@ -274,13 +274,15 @@ static void assign_walk(planner *p, lm_op *op) {
 //
 // A carry has one storage for all iterations. If the loop also stacks the carry (its value before
 // or after an iteration), the carry runs through the slots of the stack instead: iteration i reads
-// slot i and writes slot i + 1.
+// slot i and writes slot i + 1. A stack in the host's memory has a copy of the carry.
 
-// A stacked value: not a carry, or a carry before or after the iteration.
+// A stacked value: not a carry; a carry before or after the iteration, whose slots are those of the
+// carry; a carry before the iteration, which is copied at its beginning.
 typedef enum {
   STACK_ALONE,
   STACK_BEFORE,
-  STACK_AFTER
+  STACK_AFTER,
+  STACK_COPY
 } stack_kind;
 typedef struct stacking {
   stack_kind kind;
@@ -293,6 +295,8 @@ static const lm_op *yield_of(const lm_op *loop) {
 
 static stacking stacking_find(const lm_op *loop, const frame *f, uint32_t s) {
   const lm_value *v = yield_of(loop)->in[loop->n_in + s];
+  if (loop->out[loop->n_in + s]->on_host)
+    return (stacking){v->region == loop->body && !v->def ? STACK_COPY : STACK_ALONE, 0};
   for (uint32_t k = 0; k < loop->n_in; k++) {
     if (f->slots[k] || lm_loop_is_reversed(loop))
       continue;
@@ -322,10 +326,12 @@ static stacking *loop_storages(planner *p, frame *f, lm_op *op) {
   f->stack = LM_NEW_N(p->arena, storage *, n_stack + 1);
   for (uint32_t s = 0; s < n_stack; s++) {
     kinds[s] = stacking_find(op, f, s);
-    bool shared = kinds[s].kind != STACK_ALONE;
+    bool shared = kinds[s].kind == STACK_BEFORE || kinds[s].kind == STACK_AFTER;
     int64_t slot = lm_type_bytes(p, yield_of(op)->in[n_carry + s]->type);
-    f->stack[s] =
-        lm_storage_new(p, slot * (op->attr.imm[0] + shared), p->depth, stack_label(p, op, s));
+    const char *name = stack_label(p, op, s);
+    f->stack[s] = op->out[n_carry + s]->on_host
+                      ? lm_stash_new(p, slot, op->attr.imm[0], name)
+                      : lm_storage_new(p, slot * (op->attr.imm[0] + shared), p->depth, name);
     if (!shared)
       continue;
     f->carry[kinds[s].carry] = f->stack[s];
@@ -366,6 +372,17 @@ static void carry_init(planner *p, frame *f, lm_op *op, uint32_t k) {
       return;
   }
   lm_value_store(p, init, &to, op);
+}
+
+// Copies carries to their stacks before the iteration changes them.
+static void carries_stack(planner *p, const frame *f, lm_op *op, const stacking *kinds) {
+  for (uint32_t i = op->n_in; i < op->n_out; i++) {
+    lm_value *v = yield_of(op)->in[i];
+    int64_t slot = lm_type_bytes(p, v->type);
+    location to = slot_location(p, f->stack[i - op->n_in], v->type, 0, p->depth - 1, slot);
+    if (kinds[i - op->n_in].kind == STACK_COPY)
+      lm_value_store(p, v, &to, op->body->last);
+  }
 }
 
 static void loop_begin(planner *p, frame *f, lm_op *op) {
@@ -447,6 +464,7 @@ static void loop_walk(planner *p, lm_op *op) {
   for (uint32_t k = 0; k < op->n_in; k++)
     carry_init(p, f, op, k);
   loop_begin(p, f, op);
+  carries_stack(p, f, op, kinds);
   region_walk(p, op->body);
   if (!p->failed)
     loop_yield(p, f, op, kinds);

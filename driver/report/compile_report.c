@@ -21,13 +21,14 @@ void lm_report_compile(const lm_session *s, const lm_plan_figures *x, lm_buf *ou
                 "memory %s; compiled in %s\n",
                 s->project.recipe->name, x->kernels, x->compiled, code.n ? code.p : "",
                 (long long)x->step.launches, flops.p, bytes.p, peak.p, time.p);
-  if (s->fit.recomputed) {
+  const char *fit = lm_fit_text(s->project.ctx->arena, &s->fit);
+  if (fit) {
     bytes.n = 0;
     lm_show_bytes(&bytes, (double)s->fit.natural);
     lm_buf_printf(out,
-                  "to fit the budget %d of %d stashed values are recomputed, about %.2f times the "
-                  "time; without that the plan needs %s\n",
-                  s->fit.recomputed, s->fit.candidates, s->fit.slowdown, bytes.p);
+                  "to fit the budget %s, about %.2f times the time; without that the plan needs "
+                  "%s\n",
+                  fit, s->fit.slowdown, bytes.p);
   }
   lm_buf_free(&flops);
   lm_buf_free(&bytes);
@@ -47,9 +48,10 @@ void lm_report_compile_json(const lm_session *s, const lm_plan_figures *x, lm_bu
   lm_buf_printf(out,
                 "{\"kernels\": %d, \"kernels_compiled\": %d, \"launches\": %lld, \"flops\": %.0f, "
                 "\"bytes\": %.0f, \"peak_bytes\": %lld, \"micro\": %lld, \"recomputed\": %d, "
-                "\"slowdown\": %.4f, \"seconds\": %.3f%s}\n",
+                "\"offloaded\": %d, \"slowdown\": %.4f, \"seconds\": %.3f%s}\n",
                 x->kernels, x->compiled, (long long)x->step.launches, x->step.flops, x->step.bytes,
                 (long long)x->peak, (long long)lm_run_micro(&s->run), s->fit.recomputed,
-                s->fit.recomputed ? s->fit.slowdown : 1, x->seconds, code.n ? code.p : "");
+                s->fit.offloaded, s->fit.slowdown > 0 ? s->fit.slowdown : 1, x->seconds,
+                code.n ? code.p : "");
   lm_buf_free(&code);
 }

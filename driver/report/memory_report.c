@@ -35,9 +35,9 @@ static void host_print(const lm_session *s, lm_buf *out) {
 void lm_report_memory(const lm_session *s, const lm_memory_breakdown *h, lm_buf *out) {
   lm_show_bytes(out, (double)lm_session_memory(s));
   lm_buf_printf(out, " with micro = %lld tokens", (long long)lm_run_micro(&s->run));
-  if (s->fit.recomputed)
-    lm_buf_printf(out, "; %d of %d stashed values are recomputed", s->fit.recomputed,
-                  s->fit.candidates);
+  const char *fit = lm_fit_text(s->project.ctx->arena, &s->fit);
+  if (fit)
+    lm_buf_printf(out, "; %s", fit);
   if (h->func) {
     lm_buf_puts(out, "\nactivations: an arena of ");
     lm_show_bytes(out, (double)s->compiled.plan->arena_bytes[LM_ARENA_WORK]);
@@ -64,11 +64,12 @@ void lm_report_memory(const lm_session *s, const lm_memory_breakdown *h, lm_buf 
 void lm_report_memory_json(const lm_session *s, const lm_memory_breakdown *h, lm_buf *out) {
   int64_t workspace = s->compiled.workspace, host = lm_plan_arenas(s->compiled.plan, true);
   lm_cost_sum c = host ? step_cost(s) : (lm_cost_sum){0};
-  lm_buf_printf(
-      out,
-      "{\"bytes\": %lld, \"host_bytes\": %lld, \"micro\": %lld, \"recomputed\": %d, \"arenas\": {",
-      (long long)lm_compiled_memory(&s->compiled), (long long)host,
-      (long long)lm_run_micro(&s->run), s->fit.recomputed);
+  lm_buf_printf(out,
+                "{\"bytes\": %lld, \"host_bytes\": %lld, \"micro\": %lld, \"recomputed\": %d, "
+                "\"offloaded\": %d, "
+                "\"arenas\": {",
+                (long long)lm_compiled_memory(&s->compiled), (long long)host,
+                (long long)lm_run_micro(&s->run), s->fit.recomputed, s->fit.offloaded);
   for (int i = 0; i < LM_ARENAS; i++)
     lm_buf_printf(out, "%s\"%s\": %lld", i ? ", " : "", lm_arena_names[i],
                   (long long)s->compiled.plan->arena_bytes[i]);

@@ -87,11 +87,10 @@ lm_status lm_report_run_plan(const lm_training *x) {
   if (s->run.micro_auto && s->run.n_micro > 1)
     lm_print_wrapped(to, INDENT, "micro   %lld tokens, the most that fit\n",
                      (long long)lm_run_micro(&s->run));
-  if (s->fit.recomputed)
-    lm_print_wrapped(
-        to, INDENT,
-        "        %d of %d stashed values are recomputed to fit, about %.2f times the time\n",
-        s->fit.recomputed, s->fit.candidates, s->fit.slowdown);
+  const char *fit = lm_fit_text(s->project.ctx->arena, &s->fit);
+  if (fit)
+    lm_print_wrapped(to, INDENT, "        %s to fit, about %.2f times the time\n", fit,
+                     s->fit.slowdown);
   if (lm_tune_step_text(s))
     lm_print_wrapped(to, INDENT, "tuned   the step is %s\n", lm_tune_step_text(s));
   if (s->tuning.gemms)

@@ -1,5 +1,6 @@
-// remat.c - `memory { recompute @layers.**; save @layers.*.attn.o }`: which values of the training
-// loss are stashed for the backward pass, and which it recomputes.
+// remat.c - `memory { recompute @layers.**; save @layers.*.attn.o; offload @layers.*.ff.h }`: which
+// values of the training loss are stashed for the backward pass, in which memory, and which it
+// recomputes.
 //
 // The path of a value is the path of the instance whose method computes it and the name of its
 // `let`, or `_` if it has no name. Later rules take precedence. Each operation carries the decision
@@ -127,6 +128,18 @@ static int64_t count_matches(lm_elab *e, const lm_recipe_memory_rule *rule, el_i
   return hits;
 }
 
+// What a rule makes of a choice: `offload` keeps the choice of earlier rules to save the value.
+static lm_remat remat_apply(const lm_recipe_memory_rule *rule, lm_remat was) {
+  static const lm_remat made[] = {
+      [LM_RECIPE_MEMORY_RECOMPUTE] = LM_REMAT_RECOMPUTE,
+      [LM_RECIPE_MEMORY_SAVE] = LM_REMAT_SAVE,
+      [LM_RECIPE_MEMORY_OFFLOAD] = LM_REMAT_OFFLOAD,
+  };
+  bool saved = lm_remat_choice(was) == LM_REMAT_SAVE;
+  bool offloads = rule->kind == LM_RECIPE_MEMORY_OFFLOAD;
+  return (lm_remat)(made[rule->kind] | (offloads && saved ? LM_REMAT_SAVE : 0));
+}
+
 // carried: the value is a carry of a loop, which is not a stash.
 static lm_remat remat_of(lm_elab *e, const el_ref *self, lm_sym name, bool carried,
                          lm_remat fallback) {
@@ -138,13 +151,13 @@ static lm_remat remat_of(lm_elab *e, const el_ref *self, lm_sym name, bool carri
     int64_t total = 0;
     el_inst x = *self->inst;
     int64_t hits = count_matches(e, rule, &x, self, 0, name, &total);
-    if (!hits || rule->kind == LM_RECIPE_MEMORY_OFFLOAD)
+    if (!hits)
       continue;
     s->hit[k] = true;
     s->repeats[k] |= repeats;
     if (hits == total)
-      remat = rule->kind == LM_RECIPE_MEMORY_SAVE ? LM_REMAT_SAVE : LM_REMAT_RECOMPUTE;
-    bool alone = total == 1 && rule->kind == LM_RECIPE_MEMORY_RECOMPUTE;
+      remat = remat_apply(rule, remat);
+    bool alone = total == 1 && rule->kind != LM_RECIPE_MEMORY_SAVE;
     if (s->apart[k] && (hits != total || alone))
       EL_ERR(e, rule->loc, E209, rule->pattern);
     else if (hits != total)
@@ -212,9 +225,10 @@ void el_remat_check(lm_elab *e) {
   const struct el_remats *s = e->remats;
   for (uint32_t k = 0; k < s->rules->n_rules; k++) {
     const lm_recipe_memory_rule *rule = &s->rules->rules[k];
-    if (!s->hit[k] && rule->kind != LM_RECIPE_MEMORY_OFFLOAD)
+    bool offloads = rule->kind == LM_RECIPE_MEMORY_OFFLOAD;
+    if (!s->hit[k])
       report_unmatched(e, rule);
-    if (s->hit[k] && !s->repeats[k] && rule->kind == LM_RECIPE_MEMORY_RECOMPUTE)
-      EL_ERR(e, rule->loc, E20A, rule->pattern);
+    if (s->hit[k] && !s->repeats[k] && rule->kind != LM_RECIPE_MEMORY_SAVE)
+      EL_ERR(e, rule->loc, E20A, offloads ? "offloading" : "recomputing", rule->pattern);
   }
 }

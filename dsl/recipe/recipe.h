@@ -219,8 +219,11 @@ typedef struct lm_recipe_memory_rule {
 typedef struct lm_recipe_memory {
   int64_t budget; // bytes; 0: no limit
   lm_loc budget_loc;
-  bool states_on_host; // `offload states`
-  lm_loc offload_loc;  // of the first `offload`
+  bool states_on_host;      // `offload states`
+  bool activations_on_host; // `offload activations`: as the limit requires
+  lm_loc offload_loc;       // of the first `offload`
+  lm_loc pattern_loc;       // of the first `offload @pattern`
+  const char *pattern;      // its text
   lm_recipe_memory_rule *rules;
   uint32_t n_rules, cap_rules;
 } lm_recipe_memory;

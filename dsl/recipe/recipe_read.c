@@ -282,15 +282,20 @@ static void read_optimizer(const lm_reader *d) {
 
 static void read_memory_rule(const lm_reader *d, lm_recipe_memory_kind kind, const ast_expr *sel) {
   lm_recipe_memory *m = &d->r->memory;
-  if (kind == LM_RECIPE_MEMORY_OFFLOAD && !m->offload_loc.line)
+  bool offloads = kind == LM_RECIPE_MEMORY_OFFLOAD;
+  if (offloads && !m->offload_loc.line)
     m->offload_loc = sel->loc;
-  if (sel->kind == EX_NAME) // the only word
-    m->states_on_host = true;
-  else
-    LM_PUSH(d->R->c->arena, m->rules, m->n_rules, m->cap_rules) =
-        (lm_recipe_memory_rule){kind, sel->text, sel->loc};
-  if (kind == LM_RECIPE_MEMORY_OFFLOAD && sel->kind == EX_PATTERN)
-    lm_unsupported_add(d->R, sel->loc, "memory.offload of activations");
+  if (sel->kind == EX_NAME) {
+    bool states = !strcmp(sel->text, "states");
+    *(states ? &m->states_on_host : &m->activations_on_host) = true;
+    return;
+  }
+  LM_PUSH(d->R->c->arena, m->rules, m->n_rules, m->cap_rules) =
+      (lm_recipe_memory_rule){kind, sel->text, sel->loc};
+  if (!offloads || m->pattern)
+    return;
+  m->pattern = sel->text;
+  m->pattern_loc = sel->loc;
 }
 
 static void read_memory(const lm_reader *recipe) {

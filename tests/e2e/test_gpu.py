@@ -129,7 +129,7 @@ model Stack(depth = 24, d = 64, vocab = 64) {
 }
 data Batches { source s = batches("batches.safetensors") }
 recipe Small {
-  model = Stack(); data = Batches; seed = 7; run = 2 steps; batch = 16 tokens; optimizer = adamw(lr = 3e-3); schedule = none
+  model = Stack(); data = Batches; seed = 7; run = 2 steps; batch = 16 tokens; micro = 16 tokens; optimizer = adamw(lr = 3e-3); schedule = none
   precision { compute = bf16 }; save = checkpoint("run")
 }
 """
@@ -141,35 +141,47 @@ def copies_of(text):
     return sent, *map(int, re.search(r"(\d+) bytes of the device, (\d+) of pinned", text).groups())
 
 
-def test_offload_states(run):
-    """24 layers whose states exceed the budget: the same bits; the predicted memory; copies beside kernels; a missing wait is found"""
-    fake, rule = Fake(run), ("--set", "memory { offload states }")
+def test_offload(run):
+    """24 layers whose states or activations exceed the budget: the same bits; the predicted memory; copies beside kernels; a missing wait is found"""
+    fake = Fake(run)
     save(run.path("batches.safetensors"), random_batches(2, 2, 8))
     file = run.write("s.lm", STACK)
-    plans = [json.loads(fake("explain", file, "memory", "--json", "--target", "cuda", *how)) for how in ((), rule)]
-    saved = plans[0]["bytes"] - plans[1]["bytes"]
-    states = plans[0]["arenas"]["state"]
-    check(plans[0]["host_bytes"] == 0 and states < plans[1]["host_bytes"] < 1.2 * states and saved > 0.6 * states, str(plans))
-    check(plans[1]["copied_bytes"] == 2 * plans[1]["host_bytes"] and plans[1]["exposed_s"] > 0, str(plans))
-    budget = "--set", f"memory {{ budget = {plans[1]['bytes'] + saved // 2} bytes; offload states }}"
-    fits = fake("explain", file, "memory", "--target", "cuda", *budget)
-    check("recomputed" not in fits, fits)
-    check("E210" in fake("compile", file, "--target", "cuda", "--set", budget[1].replace("; offload states", ""), status=1), "too little memory")
-    check("E256" in run("check", file, *rule, status=1), "a CPU has nothing to offload")
-    results = []
-    for i, how in enumerate(((), budget)):
-        words = "counts,eager" if how else "counts"
-        code, out, err = run.result("run", file, "--target", "cuda", "--out", run.path(f"r{i}"), *how, env={**fake.env, "FAKE_CUDA": words})
-        check(code == 0 and "fake CUDA" not in err, out + err)
-        results.append((folder_bytes(run.path(f"r{i}/step-000002")), *copies_of(err)))
-    plain, offloaded = results
-    check(all(plain[0][part] == offloaded[0][part] for part in ("model.safetensors", "optimizer.safetensors")), "the results differ")
-    check(plain[2] - offloaded[2] == saved and offloaded[3] - plain[3] in range(plans[1]["host_bytes"], plans[1]["host_bytes"] + 4096), str(results))
-    to, back = offloaded[1][2], offloaded[1][3]
-    check(to == back and to[0] >= 32 and to[1] >= 0.8 * to[0] and 2 not in plain[1], f"{to} {back} {plain[1]}")
-    for words in ("unseen=2", "eager,unseen=2", "eager,unseen=3", "eager,blind=2", "eager,blind=3"):
-        code, out, err = run.result("run", file, "--target", "cuda", "--out", run.path("x"), *budget, env={**fake.env, "FAKE_CUDA": words})
-        check(code == 99 and "of a copy that nothing orders" in err, f"{words}: {code} {err}")
+
+    def plan(*rules):
+        return json.loads(fake("explain", file, "memory", "--json", "--target", "cuda", "--set", f"memory {{ {'; '.join(rules)} }}"))
+
+    def trained(name, words, *rules, status=0):
+        how = ("--set", f"memory {{ {'; '.join(rules)} }}") if rules else ()
+        code, out, err = run.result("run", file, "--target", "cuda", "--out", run.path(name), *how, env={**fake.env, "FAKE_CUDA": words})
+        check(code == status, f"{words}: {code} {out} {err}")
+        return err
+
+    natural, said = plan(), trained("plain", "counts")
+    before = folder_bytes(run.path("plain/step-000002"))
+    copies, device, host = copies_of(said)
+    check(natural["host_bytes"] == 0 and 2 not in copies, f"nothing is offloaded: {natural} {copies}")
+    check("E256" in run("check", file, "--set", "memory { offload activations }", status=1), "a CPU has nothing to offload")
+    for arena, rule in (("state", "offload states"), ("stash", "offload @layers.**")):
+        there = plan(rule)
+        saved, moved = natural["bytes"] - there["bytes"], there["arenas"][arena]
+        check(there["host_bytes"] == moved and there["copied_bytes"] == 2 * moved and (there["exposed_s"] > 0 or arena == "stash"), str(there))
+        check(saved > 0.6 * moved and not there["recomputed"], f"{rule}: {natural} {there}")
+        budget = f"budget = {there['bytes'] + saved // 2} bytes"
+        if arena == "state":
+            check("E210" in fake("compile", file, "--target", "cuda", "--set", f"memory {{ {budget} }}", status=1), "too little memory")
+        else:
+            alone, both = plan(budget), plan(budget, "offload activations")
+            check(alone["recomputed"] and not alone["offloaded"] and both["offloaded"] and both["host_bytes"] > 0, f"{alone} {both}")
+        said = trained(arena, "counts,eager", budget, rule)
+        check("fake CUDA" not in said, said)
+        after = folder_bytes(run.path(f"{arena}/step-000002"))
+        check(all(before[part] == after[part] for part in ("model.safetensors", "optimizer.safetensors")), f"{rule}: the results differ")
+        copies, less, more = copies_of(said)
+        check(device - less == saved and more - host in range(moved, moved + 4096), f"{rule}: {said} {natural} {there}")
+        check(copies[2] == copies[3] and copies[2][0] >= 32 and copies[2][1] >= 0.8 * copies[2][0], f"{rule}: {copies}")
+        late = ("unseen=2",) if arena == "state" else ()
+        for words in (*late, "eager,unseen=2", "eager,unseen=3", "eager,blind=2", "eager,blind=3"):
+            check("of a copy that nothing orders" in trained("x", words, budget, rule, status=99), f"{rule}: {words}")
 
 
 def test_optimizers(run):

@@ -1,7 +1,7 @@
 // memory_test.c - plans of whole modules: every function runs on shadow memory, and the text of
 // each plan parses.
 //   memory_test [FILE.lmir…]   modules of any stage; without one, a small model, an update
-//                              of states in the host's memory, large GEMMs
+//                              of states in the host's memory, stashes there, large GEMMs
 #include "codegen/cpu/cpu.h"
 #include "compiler/passes/pass.h"
 #include "tests/runtime/check.h"
@@ -45,16 +45,14 @@ static bool text_check(lm_ctx *c, const lm_plan *p, lm_buf *why) {
 }
 
 // A plan that lacks one step of a copy is rejected.
-static bool copies_needed(lm_plan *p, lm_buf *why) {
-  lm_plan_func *f = (lm_plan_func *)lm_plan_func_get(p, LM_FUNC_UPDATE, 0);
-  int copies = 0;
-  for (int i = 0; f && i < f->n_steps; i++) {
+static bool copies_needed(const lm_plan *p, lm_plan_func *f, int *n, lm_buf *why) {
+  for (int i = 0; i < f->n_steps; i++) {
     lm_plan_step *s = &f->steps[i];
     lm_buf faults = {0};
     int64_t from = s->from;
     if (!lm_plan_step_copies(s))
       continue;
-    copies++;
+    ++*n;
     s->from = INT32_MAX; // it does not run
     bool found = !lm_plan_check(p, f, &faults);
     s->from = from;
@@ -64,25 +62,36 @@ static bool copies_needed(lm_plan *p, lm_buf *why) {
     if (!found)
       return false;
   }
-  if (!copies || lm_plan_arenas(p, true) != p->arena_bytes[LM_ARENA_STATE])
-    lm_buf_puts(why, "no copies");
-  return copies && lm_plan_arenas(p, true) == p->arena_bytes[LM_ARENA_STATE];
+  return true;
 }
 
-static void module_check(const char *path, bool states_on_host) {
+// Copies of the arena, which alone is in the host's memory.
+static bool offload_check(const lm_plan *p, lm_arena_id arena, lm_buf *why) {
+  int copies = 0;
+  bool good = true;
+  for (int i = 0; i < p->n_funcs; i++)
+    good &= copies_needed(p, &p->funcs[i], &copies, why);
+  bool any = copies && p->arena_bytes[arena] && lm_plan_arenas(p, true) == p->arena_bytes[arena];
+  if (!any)
+    lm_buf_puts(why, "no copies");
+  return good && any;
+}
+
+// on_host: an arena in the host's memory; LM_ARENAS: none.
+static void module_check(const char *path, lm_arena_id on_host) {
   lm_buf text = {0}, out = {0};
   CHECK_OK(lm_file_read(path, 1 << 28, &text));
   lm_ctx *c = lm_ctx_create();
   lm_module *m = lm_module_parse(c, lm_source_add(c, path, text.p, text.n));
-  lm_plan *p = m ? plan_make(m, states_on_host) : NULL;
+  lm_plan *p = m ? plan_make(m, on_host == LM_ARENA_STATE) : NULL;
   lm_diag_render(c, &out, false);
   bool good = p != NULL;
   for (int i = 0; p && i < p->n_funcs; i++)
     good &= lm_plan_check(p, &p->funcs[i], &out);
   if (good)
     good = text_check(c, p, &out);
-  if (good && states_on_host)
-    good = copies_needed(p, &out);
+  if (good && on_host < LM_ARENAS)
+    good = offload_check(p, on_host, &out);
   if (!good) {
     fprintf(stderr, "%s: %s\n", path, out.p ? out.p : "");
     exit(1);
@@ -94,10 +103,11 @@ static void module_check(const char *path, bool states_on_host) {
 
 int main(int argc, char **argv) {
   for (int i = 1; i < argc; i++)
-    module_check(argv[i], false);
+    module_check(argv[i], LM_ARENAS);
   if (argc > 1)
     return 0;
-  module_check("tests/ir/llama.lmir", false);
-  module_check("tests/plan/update.lmir", true);
-  module_check("tests/plan/large.lmir", false);
+  module_check("tests/ir/llama.lmir", LM_ARENAS);
+  module_check("tests/plan/update.lmir", LM_ARENA_STATE);
+  module_check("tests/plan/stash.lmir", LM_ARENA_STASH);
+  module_check("tests/plan/large.lmir", LM_ARENAS);
 }
