@@ -141,6 +141,14 @@ static const struct {
     {"qwen3_next", "norm_topk_prob", "true", false},
     {"qwen3_next", "decoder_sparse_step", "1", false},
     {"qwen3_next", "mlp_only_layers", "[]", true},
+    {"rwkv7", "head_dim", "64", false},
+    {"rwkv7", "hidden_act", "\"sqrelu\"", false},
+    {"rwkv7", "norm_eps", "1e-5", false},
+    {"rwkv7", "decay_low_rank_dim", "64", false},
+    {"rwkv7", "a_low_rank_dim", "64", false},
+    {"rwkv7", "gate_low_rank_dim", "128", false},
+    {"rwkv7", "v_low_rank_dim", "16", false},
+    {"rwkv7", "tie_word_embeddings", "false", false},
     {"xlstm", "hidden_size", "=embedding_dim", true},
     {"xlstm", "num_hidden_layers", "=num_blocks", true},
     {"xlstm", "num_blocks", "=num_hidden_layers", true},
@@ -216,6 +224,38 @@ static void sizes_add(json_t *config) {
     json_object_set_new(config, "num_labels", json_integer((json_int_t)json_object_size(labels)));
   if (!strcmp(type_of(config), "vit") && !json_object_get(config, "num_labels"))
     json_object_set_new(config, "num_labels", json_integer(2));
+}
+
+// RWKV-7 of flash-linear-attention: the number of heads follows from their size, the inner size
+// from its ratio, rounded up to a multiple of 32. Values have the size of the model in published
+// ones.
+static void rwkv_canonical(json_t *config) {
+  enum {
+    MULTIPLE = 32,
+    RATIO = 4
+  };
+  json_int_t width = json_integer_value(json_object_get(config, "hidden_size"));
+  json_int_t head = json_integer_value(json_object_get(config, "head_dim"));
+  json_t *ratio = json_object_get(config, "hidden_ratio");
+  json_t *values = json_object_get(config, "value_dim"), *value;
+  bool equal = !values || json_is_null(values) || json_integer_value(values) == width;
+  size_t i;
+  if (head > 0)
+    json_object_set_new(config, "num_heads", json_integer(width / head));
+  if (!json_is_integer(json_object_get(config, "intermediate_size")) && width < INT32_MAX) {
+    double inner = (double)width * (json_is_number(ratio) ? json_number_value(ratio) : RATIO);
+    json_int_t blocks =
+        inner >= 0 && inner < INT32_MAX ? ((json_int_t)inner + MULTIPLE - 1) / MULTIPLE : 0;
+    json_object_set_new(config, "intermediate_size", json_integer(MULTIPLE * blocks));
+  }
+  if (json_is_array(values)) {
+    equal = true;
+    json_array_foreach(values, i, value) {
+      equal &= json_integer_value(value) == width;
+    }
+  }
+  if (equal)
+    json_object_del(config, "value_dim");
 }
 
 // ---- rotary positions
@@ -437,6 +477,8 @@ json_t *lm_hf_config_canonical(const json_t *config) {
   no_rope_period_add(out);
   defaults_add(out);
   sizes_add(out);
+  if (!strcmp(type_of(out), "rwkv7"))
+    rwkv_canonical(out);
   context_add(out);
   no_rope_canonical(out);
   expert_layers_canonical(out);

@@ -33,6 +33,8 @@ WHISPER = dict(BART, max_source_positions=20, max_target_positions=64, num_mel_b
                eos_token_id=None, pad_token_id=0, suppress_tokens=None, begin_suppress_tokens=None)
 del WHISPER["max_position_embeddings"]
 XLSTM = dict(vocab_size=272, hidden_size=32, num_hidden_layers=3, num_heads=4, bos_token_id=None, eos_token_id=None, pad_token_id=None)
+RWKV7 = dict(vocab_size=272, hidden_size=32, num_hidden_layers=3, head_dim=8, decay_low_rank_dim=6, a_low_rank_dim=5, gate_low_rank_dim=7,
+             v_low_rank_dim=4, max_position_embeddings=64, bos_token_id=None, eos_token_id=None, pad_token_id=None)
 GPT2 = dict(vocab_size=272, n_embd=32, n_layer=3, n_head=4, n_positions=64, bos_token_id=None, eos_token_id=None)
 
 # name: type, config, and the version of transformers that has it. Those before `nightly` are run always.
@@ -132,12 +134,14 @@ CASES = {
     "xlstm": ("xlstm", XLSTM, "4.56"),
     "xlstm_wide": ("xlstm", dict(XLSTM, num_heads=2, qk_dim_factor=0.75, v_dim_factor=1.5, ffn_proj_factor=1.3, gate_soft_cap=2.0,
                                  ffn_round_up_to_multiple_of=5, output_logit_soft_cap=4.0, norm_eps=1e-3, eps=1e-2), "4.56"),
+    "rwkv7": ("rwkv7", RWKV7),
+    "rwkv7_wide": ("rwkv7", dict(RWKV7, head_dim=16, intermediate_size=40, norm_eps=1e-2)),
     "phi": ("phi", dict(BASE, partial_rotary_factor=0.5)),
     "phi_mha": ("phi", dict(BASE, num_key_value_heads=4, partial_rotary_factor=1.0, hidden_act="relu"), NEW),
     "gemma2_uncapped": ("gemma2", dict(BASE, head_dim=16, final_logit_softcapping=None, attn_logit_softcapping=None), NEW),
 }
 # The key of the greatest number of positions.
-LIMITS = dict(whisper="max_target_positions", gpt2="n_positions", gptj="n_positions", mamba=None, mamba2=None, xlstm=None, recurrent_gemma=None, bloom=None, vit=None, t5=None)
+LIMITS = dict(whisper="max_target_positions", gpt2="n_positions", gptj="n_positions", mamba=None, mamba2=None, xlstm=None, rwkv7=None, recurrent_gemma=None, bloom=None, vit=None, t5=None)
 IDS = [(7 * i * i + 3 * i + 5) % 272 for i in range(40)]   # beyond the 16 positions of the original contexts
 COUNT = 12
 GRADIENTS = dict(qwen3_next=1e-4)    # the bound of errors; transformers computes this recurrence in f32
