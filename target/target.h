@@ -64,6 +64,7 @@ typedef struct lm_target_choices {
   bool codes_gemms; // generated GEMMs are faster than the library in every form that they support
   bool pads_gemms;  // GEMMs are slow unless rows are multiples of 16 bytes apart (pass pad_gemms)
   int attend_tile;  // side of the tiles of attention's map; 0: attention is unsupported
+  bool attends_one; // attention of one query, too
   lm_target_panel panel[LM_DTYPES]; // by dtype of the operands
 } lm_target_choices;
 

@@ -29,9 +29,7 @@ static void put_params(cuda_attend *e, lm_buf *b) {
                   lm_gen_memory_type((lm_dtype)op->in[i]->type.dtype), i);
   for (uint32_t i = 0; i < op->n_out; i++)
     lm_buf_printf(b, ", %s *r%u", lm_gen_memory_type((lm_dtype)op->out[i]->type.dtype), i);
-  for (int i = 0; i < 32; i++)
-    if (e->g.extents >> i & 1)
-      lm_buf_printf(b, ", int64_t n%d", i);
+  cuda_extents_put(e->g.extents, b);
   for (int i = 0; i < e->n_maps; i++)
     lm_buf_printf(b, ", LM_CONSTANT lm_map m%d", e->maps[i].buf);
   lm_buf_puts(b, ") {\n");
@@ -163,6 +161,14 @@ static void finish(cuda_attend *e, const lm_buf *body, int64_t blocks, lm_arena 
   lm_buf_free(&text);
 }
 
+bool cuda_attends(const lm_module *m, const lm_op *op) {
+  lm_attend_spec f;
+  lm_buf why = {0};
+  bool ok = lm_attend_spec_make(m, op, &f, &why);
+  lm_buf_free(&why);
+  return ok && (!cuda_attend_is_split(&f) || !cuda_attend_split_why(&f));
+}
+
 bool cuda_attend_emit(const lm_plan_options *o, const lm_op *op, lm_arena *arena,
                       lm_kernel_code *out) {
   const lm_module *m = lm_op_module(op);
@@ -189,14 +195,17 @@ bool cuda_attend_emit(const lm_plan_options *o, const lm_op *op, lm_arena *arena
   e.result_stride = cuda_part_strides(op, temporary);
   cuda_attend_values(&e);
   e.has_tile = LM_NEW_N(temporary, bool, op->n_in + 1);
-  if (ok && !form_choose(&e, &body, &blocks)) {
+  bool split = ok && cuda_attend_is_split(&e.f);
+  if (split)
+    cuda_attend_split_emit(&e, !fits_int(&e), arena, out);
+  else if (ok && !form_choose(&e, &body, &blocks)) {
     ok = false;
     lm_buf_printf(&why, "heads of %lld elements do not fit into shared memory",
                   (long long)widest(&e.f));
   }
-  if (ok)
+  if (ok && !split)
     finish(&e, &body, blocks, arena, out);
-  else
+  if (!ok)
     LM_REPORT(m->ctx, op->loc, E703, why.p);
   lm_buf *used[] = {&why,      &body,      &e.declare, &e.point,
                     &e.by_row, &e.by_pair, &e.by_col,  &e.by_element};

@@ -154,6 +154,13 @@ const int64_t **cuda_attend_strides(const lm_module *m, const lm_op *op, lm_aren
 // The stride of the axes from..to - 1 of operand k as one axis; 0 if they have one element.
 int64_t cuda_attend_unit(const cuda_attend *e, uint32_t k, int from, int to);
 
+// ---- attend_split.c: one query
+bool cuda_attend_is_split(const lm_attend_spec *f);
+// Why there is no kernel for one query; NULL if there is.
+const char *cuda_attend_split_why(const lm_attend_spec *f);
+// wide: offsets in memory need 64 bits.
+void cuda_attend_split_emit(cuda_attend *e, bool wide, lm_arena *arena, lm_kernel_code *out);
+
 // ---- attend_vjp.c
 // Writes all sections; returns the number of blocks.
 int64_t cuda_attend_backward(cuda_attend *e, lm_buf *b);

@@ -83,12 +83,16 @@ const char *cuda_extent_text(const lm_plan_extent *x, lm_arena *arena) {
   return text;
 }
 
+void cuda_extents_put(uint32_t mask, lm_buf *b) {
+  for (int i = 0; i < 32; i++)
+    if (mask >> i & 1)
+      lm_buf_printf(b, ", int64_t n%d", i);
+}
+
 uint32_t cuda_extent_params(const lm_plan_extent *x, lm_buf *b) {
   uint32_t mask = 0;
   for (int i = 0; i < x->n_dyn; i++)
     mask |= 1u << x->dyn[i].var;
-  for (int i = 0; i < 32; i++)
-    if (mask >> i & 1)
-      lm_buf_printf(b, ", int64_t n%d", i);
+  cuda_extents_put(mask, b);
   return mask;
 }

@@ -103,6 +103,7 @@ typedef struct cuda_emit {
 // Operand k of an attend or attend_vjp need not be dense: its tiles are copied from where its views
 // are, whose positions begin at multiples of 16 bytes.
 bool cuda_attend_reads_strided(const lm_op *attend, uint32_t k);
+bool cuda_attends(const lm_module *m, const lm_op *op); // for lm_codegen
 bool cuda_attend_emit(const lm_plan_options *o, const lm_op *attend, lm_arena *arena,
                       lm_kernel_code *out);
 
@@ -180,17 +181,23 @@ void cuda_scatter_emit(const lm_module *m, const lm_op *kernel, lm_arena *arena,
 // ---- route.c: sorting ids by group
 void cuda_route_emit(const lm_op *op, lm_arena *arena, lm_buf *text, lm_kernel_code *out);
 
-// ---- grouped.c: the GEMMs that are not the library's
-bool lm_cuda_gemm_is_profitable(const lm_target *t, const lm_plan_gemm *g);
-bool lm_cuda_gemm_emit(const lm_plan_options *o, const lm_plan_gemm *g, bool any_rows,
-                       lm_arena *arena, lm_kernel_code *out);
+// ---- grouped.c: GEMMs of groups; false if the form is unsupported
+bool cuda_grouped_emit(const lm_plan_options *o, const lm_plan_gemm *g, lm_arena *arena,
+                       lm_kernel_code *out);
+
+// ---- few_rows.c: GEMMs of at most eight rows
+bool cuda_few_rows_fits(const lm_plan_gemm *g);
+void cuda_few_rows_emit(const lm_plan_gemm *g, lm_arena *arena, lm_kernel_code *out);
 
 // ---- gemm.c: GEMMs by warpgroups, with the rest of a kernel in the epilogue
 bool cuda_gemm_is_supported(const lm_target *t, const lm_op *kernel); // for lm_codegen
 void cuda_gemm_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena *arena,
                     lm_kernel_code *out);
 
-// ---- small_gemm.c
+// ---- small_gemm.c: GEMMs of the library, and those that are not
+bool lm_cuda_gemm_is_profitable(const lm_target *t, const lm_plan_gemm *g);
+bool lm_cuda_gemm_emit(const lm_plan_options *o, const lm_plan_gemm *g, bool any_rows,
+                       lm_arena *arena, lm_kernel_code *out);
 bool lm_cuda_epilogue_is_supported(const lm_plan_gemm *g);
 
 // ---- kernel.c
@@ -203,8 +210,9 @@ const lm_gen_target *cuda_gen_target(const lm_module *m, const lm_op *kernel);
 void cuda_params(lm_gen *e, bool (*may_alias)(void *user, uint32_t operand), void *user, lm_buf *b);
 // The product of the sizes of n axes.
 lm_plan_extent cuda_extent_product(const lm_module *m, const lm_axis *axes, int n);
-// A size as an expression of the run-time extents that it needs, and these as parameters: returns
-// their mask.
+// A size as an expression of the run-time extents that it needs.
 const char *cuda_extent_text(const lm_plan_extent *x, lm_arena *arena);
-uint32_t cuda_extent_params(const lm_plan_extent *x, lm_buf *b);
+// The run-time extents of a mask as parameters of a kernel: n0, n1, …
+void cuda_extents_put(uint32_t mask, lm_buf *b);
+uint32_t cuda_extent_params(const lm_plan_extent *x, lm_buf *b); // those of a size; their mask
 #endif

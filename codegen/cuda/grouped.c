@@ -51,11 +51,6 @@ static bool is_supported(const lm_plan_gemm *g) {
   return fixed && known && result;
 }
 
-bool lm_cuda_gemm_is_profitable(const lm_target *t, const lm_plan_gemm *g) {
-  (void)t;
-  return g->groups.count > 0;
-}
-
 // The stride of `unit` is 1 and all others are multiples of a vector, so its lines can be copied in
 // vectors. `free`: the rows of groups begin anywhere along it.
 static bool in_vectors(const grouped *w, const side *s, int64_t unit, int64_t size, bool free,
@@ -313,9 +308,8 @@ static int64_t blocks_of(const grouped *w, const lm_target *t) {
   return g->m.n_dyn || tiles > most ? most : tiles;
 }
 
-bool lm_cuda_gemm_emit(const lm_plan_options *o, const lm_plan_gemm *g, bool any_rows,
-                       lm_arena *arena, lm_kernel_code *out) {
-  (void)any_rows;
+bool cuda_grouped_emit(const lm_plan_options *o, const lm_plan_gemm *g, lm_arena *arena,
+                       lm_kernel_code *out) {
   if (!is_supported(g))
     return false;
   lm_buf b = {0}, text = {0};

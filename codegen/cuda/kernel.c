@@ -170,9 +170,7 @@ static void put_params(cuda_emit *e, lm_buf *b) {
     cuda_params(&e->g, may_alias, e, b);
   for (int i = 0; i < e->n_workspaces; i++)
     lm_buf_printf(b, ", void *w%d", i);
-  for (int i = 0; i < 32; i++)
-    if (e->g.extents >> i & 1)
-      lm_buf_printf(b, ", int64_t n%d", i);
+  cuda_extents_put(e->g.extents, b);
   lm_buf_puts(b, ") {\n");
 }
 
@@ -455,6 +453,7 @@ static void choices_set(lm_target *t) {
   t->choices.launch = lm_target_bandwidth(t) > 0 ? (int64_t)lm_cost_launch_bytes(t) : LAUNCH;
   t->choices.pads_gemms = true;
   t->choices.attend_tile = 32;
+  t->choices.attends_one = true;
 }
 
 const lm_codegen lm_cuda_codegen = {.choose = choices_set,
@@ -466,7 +465,7 @@ const lm_codegen lm_cuda_codegen = {.choose = choices_set,
                                     .reads_strided = cuda_attend_reads_strided,
                                     .writes_strided = cuda_writes_strided,
                                     .adds = cuda_scatter_adds,
-                                    .attends = lm_attend_is_supported,
+                                    .attends = cuda_attends,
                                     .attend_delta = true,
                                     .multiplies = cuda_gemm_is_supported,
                                     .epilogue = lm_cuda_epilogue_is_supported};

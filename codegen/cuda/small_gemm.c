@@ -1,5 +1,5 @@
-// small_gemm.c - the epilogues of cuBLASLt, which a GEMM on a GPU applies to its result before it
-// is stored.
+// small_gemm.c - which GEMMs generated kernels compute (grouped.c, few_rows.c), and the epilogues
+// of cuBLASLt, which computes the others and applies them to its result before it is stored.
 //
 // cublasLtMatmul computes D = f(A B + beta C + bias). C may be another matrix than D. A bias has
 // one element for each row of D in cuBLASLt's column order (our unit stride), in the type of D.
@@ -13,4 +13,18 @@ bool lm_cuda_epilogue_is_supported(const lm_plan_gemm *g) {
   bool types = g->dtype_ab == LM_F32 || lm_dtype_is_half((lm_dtype)g->dtype_ab);
   bool rounds = lm_dtype_is_half((lm_dtype)g->dtype_c);
   return types && (!g->gelu || (rounds && row->fixed % 8 == 0));
+}
+
+bool lm_cuda_gemm_is_profitable(const lm_target *t, const lm_plan_gemm *g) {
+  (void)t;
+  return g->groups.count > 0 || cuda_few_rows_fits(g);
+}
+
+bool lm_cuda_gemm_emit(const lm_plan_options *o, const lm_plan_gemm *g, bool any_rows,
+                       lm_arena *arena, lm_kernel_code *out) {
+  (void)any_rows;
+  if (g->groups.count)
+    return cuda_grouped_emit(o, g, arena, out);
+  cuda_few_rows_emit(g, arena, out);
+  return true;
 }

@@ -50,9 +50,9 @@
 // except for the signs of zeros.
 //
 // Declines: weights with other uses, scores with operations that move elements, tensors in memory
-// with both t and s, a factor that depends on parameters, a single query (decoding), targets
-// without attention kernels. Cost: the backward pass recomputes the scores; no tensor with both t
-// and s is stored.
+// with both t and s, a factor that depends on parameters, a single query (decoding)
+// where the target has no kernel for it, targets without attention kernels. Cost: the backward pass
+// recomputes the scores; no tensor with both t and s is stored.
 #include "compiler/ir/attend.h"
 #include <string.h>
 #include "compiler/analysis/activity.h"
@@ -104,7 +104,8 @@ static bool map_fits(const attend_match *x) {
   const lm_module *m = x->p->m;
   if (!x->visible || !lm_attend_is_tiled(x, x->visible) || m->axes[x->t].dyn || m->axes[x->s].dyn)
     return false;
-  if (lm_axis_size(m, x->t) <= x->p->tile && lm_axis_size(m, x->s) <= x->p->tile)
+  if (lm_axis_size(m, x->t) == 1 ||
+      (lm_axis_size(m, x->t) <= x->p->tile && lm_axis_size(m, x->s) <= x->p->tile))
     return false;
   for (int i = 0; i < x->visible->type.rank; i++) {
     lm_axis a = x->visible->type.axis[i];
@@ -317,7 +318,9 @@ static lm_value *attend_rule(lm_rewrite *r, lm_op *op) {
 
 bool lm_pass_attend(lm_module *m, const lm_pass_env *env) {
   const lm_target *target = env->target;
-  attend_pass p = {.m = m, .tile = target ? target->choices.attend_tile : TILE};
+  attend_pass p = {.m = m,
+                   .tile = target ? target->choices.attend_tile : TILE,
+                   .one = target && target->choices.attends_one};
   if (!p.tile)
     return true;
   for (lm_func *f = m->funcs; f; f = f->next) {

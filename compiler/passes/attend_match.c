@@ -292,7 +292,7 @@ bool lm_attend_match(attend_match *x, int side, lm_builder *b) {
   if (!match_softmax(x, side, b))
     return false;
   x->t = query_axis(x);
-  bool fits = x->t && !one_query(x) && gather(x);
+  bool fits = x->t && (!one_query(x) || (x->p->one && !x->p->active)) && gather(x);
   lm_idmap_free(&x->seen);
   return fits;
 }

@@ -19,6 +19,7 @@ typedef struct attend_pass {
   lm_module *m;
   lm_func *f;
   int64_t tile;      // side of the tiles of the map
+  bool one;          // the target has kernels for one query, without a backward pass
   uint32_t n_values; // size of the two tables below
   uint32_t *uses;    // by value id
   uint8_t *active;   // by value id: depends on a parameter; NULL without differentiation

@@ -21,6 +21,12 @@ double lm_cost_memory(const lm_target *t, double bytes) {
   return bytes / (cached ? r->cache : r->memory * lm_target_bandwidth_of(t, bytes));
 }
 
+// A GPU has one bandwidth of memory, a CPU one for each size of the working set.
+static double memory_seconds(const lm_target *t, const lm_cost_kernel *k) {
+  double cold = t->rates.cache > 0 ? k->cold / (t->rates.memory * lm_target_bandwidth(t)) : 0;
+  return cold + lm_cost_memory(t, k->bytes - (cold > 0 ? k->cold : 0));
+}
+
 double lm_cost_launch_bytes(const lm_target *t) {
   return (t->rates.launch + t->rates.gap) * t->rates.memory * lm_target_bandwidth(t);
 }
@@ -49,7 +55,7 @@ static lm_cost_bound longest(double launch, double memory, double instructions) 
 }
 
 lm_cost lm_cost_of_kernel(const lm_target *t, const lm_cost_kernel *k) {
-  double memory = lm_cost_memory(t, k->bytes);
+  double memory = memory_seconds(t, k);
   double lanes = t->rates.lanes;
   double instructions = lanes > 0 ? k->instructions / lanes / issue_share(t, k->threads) : 0;
   return (lm_cost){t->rates.launch + lm_cost_overlap(memory, instructions),

@@ -3,6 +3,25 @@
 
 #include "compiler/plan/cost.h"
 
+static double threads_of(const lm_plan *p, const lm_plan_step *s, const lm_plan_launch *launch) {
+  int64_t capacity[LM_COUNT(p->extents)];
+  for (int i = 0; i < p->n_extents; i++)
+    capacity[i] = p->extents[i].capacity;
+  double points = (double)lm_plan_extent_value(&s->space, capacity);
+  double blocks = launch->blocks          ? (double)launch->blocks
+                  : launch->per_block > 0 ? ceil(points / (double)launch->per_block)
+                                          : 0;
+  return blocks * launch->threads * (launch->unroll ? launch->unroll : 1);
+}
+
+// Bytes of keys and values of earlier positions, which are read once in each call of the function.
+static double cached_bytes(const lm_plan_step *s) {
+  double sum = 0;
+  for (int i = 0; i < s->n_read; i++)
+    sum += s->bufs[i].arena == LM_ARENA_CACHE ? (double)s->bufs[i].bytes : 0;
+  return fmin(sum, (double)s->moved);
+}
+
 static lm_cost kernel_cost(const lm_target *t, const lm_plan *p, const lm_plan_step *s) {
   const lm_plan_launch *launch = &p->kernels[s->kernel].launch;
   if (s->attend)
@@ -11,18 +30,32 @@ static lm_cost kernel_cost(const lm_target *t, const lm_plan *p, const lm_plan_s
     lm_cost_gemm_kernel k = lm_cost_gemm_kernel_of(p, s);
     return lm_cost_of_gemm_kernel(t, &k);
   }
-  int64_t capacity[LM_COUNT(p->extents)];
-  for (int i = 0; i < p->n_extents; i++)
-    capacity[i] = p->extents[i].capacity;
-  double points = (double)lm_plan_extent_value(&s->space, capacity);
-  double blocks = launch->per_block > 0 ? ceil(points / (double)launch->per_block) : 0;
-  double threads = blocks * launch->threads * (launch->unroll ? launch->unroll : 1);
-  return lm_cost_of_kernel(t, &(lm_cost_kernel){(double)s->moved, s->instructions, threads});
+  return lm_cost_of_kernel(t, &(lm_cost_kernel){.bytes = (double)s->moved,
+                                                .cold = cached_bytes(s),
+                                                .instructions = s->instructions,
+                                                .threads = threads_of(p, s, launch)});
+}
+
+static bool is_parameter(const lm_plan_buf *b) {
+  return b->arena == LM_ARENA_PARAM || b->arena == LM_ARENA_COPY || b->arena == LM_ARENA_FIXED;
+}
+
+// The kernel of a GEMM of few rows counts its instructions. All weights of the model are read
+// between two uses of one.
+static lm_cost few_rows_cost(const lm_target *t, const lm_plan *p, const lm_plan_step *s) {
+  const lm_plan_launch *launch = &p->kernels[s->gemm->code - 1].launch;
+  return lm_cost_of_kernel(
+      t, &(lm_cost_kernel){.bytes = (double)s->moved,
+                           .cold = is_parameter(&s->bufs[1]) ? (double)s->bufs[1].bytes : 0,
+                           .instructions = s->instructions,
+                           .threads = threads_of(p, s, launch)});
 }
 
 lm_cost lm_cost_of_step(const lm_target *t, const lm_plan *p, const lm_plan_step *s) {
   if (s->kind == LM_STEP_KERNEL)
     return kernel_cost(t, p, s);
+  if (s->kind == LM_STEP_GEMM && s->gemm->code && s->instructions > 0)
+    return few_rows_cost(t, p, s);
   if (s->kind == LM_STEP_GEMM) {
     lm_cost_gemm g = lm_cost_gemm_of(p, s);
     return lm_cost_of_gemm(t, &g);

@@ -24,6 +24,9 @@ typedef struct lm_kernel_code {
   int n_workspaces;
   lm_plan_launch launch;
   double instructions; // at capacity, counted for each lane; 0: not counted
+  // Optional: a second kernel, whose operands are the workspaces, computes the results; the first
+  // one writes the workspaces alone.
+  const struct lm_kernel_code *combine;
 } lm_kernel_code;
 
 typedef struct lm_codegen lm_codegen;

@@ -242,6 +242,44 @@ bool lm_step_accumulates(const planner *p, const lm_op *accum) {
   return false;
 }
 
+static void part_refs_set(ref *to, const ref *parts, int n) {
+  for (int i = 0; i < n; i++)
+    to[i] = parts[i];
+}
+
+// Two steps: the parts of the results, then the results.
+static void step_split(planner *p, lm_op *op, const lm_kernel_code *code, const location *in) {
+  int n_in = (int)op->n_in, n_out = (int)op->n_out, n_parts = code->n_workspaces;
+  ref parts[LM_KERNEL_WORKSPACES];
+  pstep *s = lm_step_add(p, LM_STEP_KERNEL, op, n_in + n_parts);
+  kernel_cost(p, op, &s->step);
+  s->step.attend = NULL; // not in tiles
+  s->step.kernel = kernel_find(p, op, code);
+  s->step.space = code->space;
+  s->step.instructions = code->instructions;
+  s->step.n_read = n_in;
+  s->step.n_write = n_parts;
+  int64_t bytes = 0;
+  for (int i = 0; i < n_parts; bytes += code->workspace[i++])
+    parts[i] = (ref){.at = lm_storage_new(p, code->workspace[i], p->depth, s->step.label),
+                     .bytes = code->workspace[i]};
+  for (int i = 0; i < n_in; i++)
+    s->refs[i] = lm_location_ref(p, &in[i], op->in[i]->type);
+  part_refs_set(s->refs + n_in, parts, n_parts);
+  s = lm_step_add(p, LM_STEP_KERNEL, op, n_parts + n_out);
+  s->step.kernel = kernel_find(p, op, code->combine);
+  s->step.space = code->combine->space;
+  s->step.instructions = code->combine->instructions;
+  s->step.n_read = n_parts;
+  s->step.n_write = n_out;
+  s->step.moved = bytes;
+  part_refs_set(s->refs, parts, n_parts);
+  for (int i = 0; i < n_out; i++) {
+    location out = lm_result_locate(p, op->out[i], op);
+    s->refs[n_parts + i] = lm_location_ref(p, &out, op->out[i]->type);
+  }
+}
+
 void lm_step_kernel(planner *p, lm_op *op) {
   lm_kernel_code code = {0};
   if (!p->codegen->kernel(p->o, op, p->arena, &code)) {
@@ -251,6 +289,10 @@ void lm_step_kernel(planner *p, lm_op *op) {
   location *in = LM_NEW_N(p->arena, location, op->n_in + 1);
   for (uint32_t i = 0; i < op->n_in; i++)
     in[i] = operand_location(p, op, i);
+  if (code.combine) {
+    step_split(p, op, &code, in);
+    return;
+  }
   int index = kernel_find(p, op, &code);
   pstep *s = lm_step_add(p, LM_STEP_KERNEL, op, (int)(op->n_in + op->n_out) + code.n_workspaces);
   s->step.kernel = index;
@@ -315,6 +357,7 @@ void lm_step_dot(planner *p, lm_op *op) {
   s->step.gemm = LM_NEW(p->arena, lm_plan_gemm);
   lm_dot_gemm(p->m, op, in[LM_DOT_X].stride, in[LM_DOT_W].stride, out[0].stride, s->step.gemm,
               NULL);
+  s->step.gemm->stored = n_out > 1;
   panels_find(p, s->step.gemm);
   for (uint32_t i = 0; i < op->n_in; i++)
     s->refs[i] = lm_location_ref(p, &in[i], op->in[i]->type);
@@ -347,8 +390,10 @@ void lm_steps_code(planner *p) {
     if (s->step.kind != LM_STEP_GEMM)
       continue;
     if (p->codegen->gemm && p->codegen->gemm_is_profitable(&p->o->target, g) &&
-        p->codegen->gemm(p->o, g, any_rows, p->arena, &code))
+        p->codegen->gemm(p->o, g, any_rows, p->arena, &code)) {
       g->code = 1 + kernel_find(p, s->op, &code);
+      s->step.instructions = code.instructions;
+    }
     if (!library_supports(p, s->op, g))
       LM_PLAN_ERROR(p, s->op, E705, lm_op_info_of(s->op)->name);
   }

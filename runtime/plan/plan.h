@@ -150,7 +150,7 @@ typedef struct lm_plan_gemm {
   // Epilogue, not with `accumulate`: C = gelu(sum + residual + bias), of which the enabled parts
   // are computed. The residual has C's layout; the bias is indexed along C's axis of unit stride.
   bool residual, bias, gelu;
-  bool stored;               // of a KERNEL: C is one of its results
+  bool stored;               // of a KERNEL: C is one of its results; else the input of gelu is
   uint8_t dtype_ab, dtype_c; // lm_dtype
   int code;                  // 1 + index of the kernel that computes its tiles; 0: a library does
 } lm_plan_gemm;
@@ -297,7 +297,7 @@ typedef struct lm_plan_step {
   // workspaces.
   int n_read, n_write;
   int64_t flops, moved; // FLOPs and bytes at capacity, for cost reports
-  // KERNEL: instructions of the generated code at capacity, of all lanes; sizes of an attention.
+  // Instructions of the generated code at capacity, of all lanes; KERNEL: sizes of an attention.
   double instructions;
   const lm_plan_attend *attend; // NULL: another kernel
   const char *label;            // IR operation and source line, for profiles and messages

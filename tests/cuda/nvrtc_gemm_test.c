@@ -1,5 +1,6 @@
-// nvrtc_gemm_test.c - GEMMs with a kernel in their epilogue as machine code for sm_90a: no kernel
-// spills registers, and wgmma instructions are not serialized. Prints the resources of each.
+// nvrtc_gemm_test.c - GEMMs with a kernel in their epilogue, and GEMMs of few rows, as machine code
+// for sm_90a: no kernel spills registers, and wgmma instructions are not serialized. Prints the
+// resources of each.
 //
 // Prints that it is skipped if there is no NVRTC.
 #include "tests/cuda/nvrtc.h"
@@ -45,8 +46,30 @@ static void test_hindered(const lm_plan *plan, lm_plan_kernel k, lm_arena *a) {
   lm_cuda_code_free(&code);
 }
 
+// Weights [d, n] and [n, d] times one row and eight, as one kernel each.
+static const char *const few_rows[] = {"t = 1, d = 2048, n = 8192", "t = 8, d = 2048, n = 8192"};
+
+static void test_few_rows(const char *axes) {
+  lm_ctx *ctx = lm_ctx_create();
+  const char *text = lm_arena_printf(
+      ctx->arena,
+      "stage step\naxis %s\nfunc @f(%%x: bf16[t, d], %%w: bf16[d, n], %%v: bf16[n, d], %%r: "
+      "bf16[t, n]) -> (y: bf16[t, n], z: bf16[t, n]) {\n  %%y = dot_add %%x, %%w, %%r over(d)\n  "
+      "%%z = dot_add %%x, %%v, %%r over(d)\n  return %%y, %%z\n}\n",
+      axes);
+  lm_plan_options target = lm_cuda_options("sm_90a", false);
+  lm_plan *plan = lm_plan_build(parse_and_run(ctx, text, "fuse"), &target);
+  CHECK(plan && plan->n_kernels == 2);
+  for (int i = 0; i < plan->n_kernels; i++)
+    test_kernel(plan, &plan->kernels[i],
+                lm_arena_printf(ctx->arena, "%.5s, %s", axes, i ? "k" : "columns"));
+  lm_ctx_destroy(ctx);
+}
+
 int main(void) {
   nvrtc_begin(false);
+  for (size_t i = 0; i < LM_COUNT(few_rows); i++)
+    test_few_rows(few_rows[i]);
   for (size_t i = 0; i < LM_COUNT(cases); i++) {
     lm_ctx *ctx = lm_ctx_create();
     lm_plan_options target = lm_cuda_options("sm_90a", false);

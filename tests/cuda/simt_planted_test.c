@@ -119,13 +119,8 @@ static const plant gemm_plants[] = {
 static const gemm_case gemm_shape = {
     "planted", "b = 1, t = 90, d = 392, n = 144, f = 72", false, "", SWIGLU_RESULTS, SWIGLU(72)};
 
-// As `run`; p is NULL for the kernel without a mistake.
-static char *gemm_run(const plant *p, uint64_t *out_bits) {
-  lm_ctx *ctx = lm_ctx_create();
-  lm_plan_options target = simt_options_of("sm_90a", false);
-  lm_plan *plan = gemm_plan(ctx, &gemm_shape, &target);
-  if (p)
-    mistake_plant(&plan->kernels[gemm_kernel_of(plan)], p, ctx->arena);
+// As `run`, of function f of a plan whose arguments are bf16; destroys the context.
+static char *plan_run(lm_ctx *ctx, lm_plan *plan, uint64_t *out_bits) {
   simt_prepare(plan, ctx->arena);
   lm_exec *e;
   CHECK_OK(lm_cpu_exec_create(plan, &(lm_exec_options){.threads = 1}, &e));
@@ -146,6 +141,50 @@ static char *gemm_run(const plant *p, uint64_t *out_bits) {
   lm_exec_destroy(e);
   lm_ctx_destroy(ctx);
   return found;
+}
+
+// p is NULL for the kernel without a mistake.
+static char *gemm_run(const plant *p, uint64_t *out_bits) {
+  lm_ctx *ctx = lm_ctx_create();
+  lm_plan_options target = simt_options_of("sm_90a", false);
+  lm_plan *plan = gemm_plan(ctx, &gemm_shape, &target);
+  if (p)
+    mistake_plant(&plan->kernels[gemm_kernel_of(plan)], p, ctx->arena);
+  return plan_run(ctx, plan, out_bits);
+}
+
+static const plant few_rows_plants[] = {
+    {NULL, "lm_barrier();\n", "\n"},         // reads sums of other warps that are not written yet
+    {NULL, "* 2 + m) * 16", "* 2 + m) * 8"}, // sums of two rows at one index
+    {NULL, "other >= 2", "other > 2"},       // leaves out a thread's sum
+};
+static const plant split_plants[] = {
+    {NULL, "lm_barrier();\n", "\n"},            // weights of scores that are not written yet
+    {NULL, "lm_barrier();\n  const", "const"},  // values times weights that are not written yet
+    {NULL, "* 2 + h) * 16", "* 2 + h) * 8"},    // sums of two heads at one index
+    {NULL, "lm_block() % 2", "lm_block() % 1"}, // two blocks write the parts of one chunk
+};
+static const char split_shape[] =
+    "stage step\naxis b = 1, t = 1, s = 300, g = 1, h = 2, e = 16\nfunc @f(%q: bf16[b, t, g, h, "
+    "e], "
+    "%k: bf16[b, s, g, e]) -> (o: bf16[b, t, g, h, e], l: f32[b, t, g, h]) {\n  %o, %l = attend "
+    "over(t, s) (%v1 = %k, %q1 = %q, %k1 = %k) {\n    %a = dot %q1, %k1 over(e) : f32[b, t, g, h, "
+    "s]\n    %m = const 1 : bool\n    %one = const 1 : f32\n    yield %a, %m, %one\n  } : bf16[b, "
+    "t, "
+    "g, h, e], f32[b, t, g, h]\n  return %o, %l\n}\n";
+static const char few_rows_shape[] =
+    "stage step\naxis t = 2, d = 264, n = 40\nfunc @f(%x: bf16[t, d], %w: bf16[d, n]) -> (y: "
+    "bf16[t, n]) {\n  %y = dot %x, %w over(d)\n  return %y\n}\n";
+
+// The same of the first kernel of a module.
+static char *first_run(const char *text, const plant *p, uint64_t *out_bits) {
+  lm_ctx *ctx = lm_ctx_create();
+  lm_plan_options target = simt_options_of(NULL, false);
+  lm_plan *plan = lm_plan_build(parse_and_run(ctx, text, "fuse"), &target);
+  CHECK(plan);
+  if (p)
+    mistake_plant(plan->kernels, p, ctx->arena);
+  return plan_run(ctx, plan, out_bits);
 }
 
 // ---- races in global memory
@@ -233,6 +272,16 @@ static void found_check(const plant *p, char *found, bool other_bits) {
   lm_free(found);
 }
 
+// Mistakes in the first kernel of a module, which is free of reports without them.
+static void firsts_run(const char *text, const plant *plants_of, size_t n) {
+  uint64_t right, bits;
+  CHECK(!first_run(text, NULL, &right));
+  for (size_t i = 0; i < n; i++) {
+    char *found = first_run(text, &plants_of[i], &bits);
+    found_check(&plants_of[i], found, bits != right);
+  }
+}
+
 int main(void) {
   cache_begin();
   for (size_t i = 0; i < LM_COUNT(races); i++)
@@ -248,4 +297,6 @@ int main(void) {
     char *found = gemm_run(&gemm_plants[i], &bits);
     found_check(&gemm_plants[i], found, bits != right);
   }
+  firsts_run(few_rows_shape, few_rows_plants, LM_COUNT(few_rows_plants));
+  firsts_run(split_shape, split_plants, LM_COUNT(split_plants));
 }
