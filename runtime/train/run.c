@@ -216,6 +216,16 @@ static lm_status eval_empty(lm_run *r, const lm_run_eval *e, const lm_eval_resul
   return NULL;
 }
 
+// True if a longer run makes this evaluation too.
+static bool is_regular(const lm_run *r, const lm_run_eval *e, int64_t step) {
+  return step % e->every == 0 && r->now.verdict == LM_GUARD_GOOD;
+}
+
+// The last step is always evaluated, also a bad one, which has changed nothing.
+static bool is_due(const lm_run *r, const lm_run_eval *e, int64_t step) {
+  return step == r->o->steps || is_regular(r, e, step);
+}
+
 static lm_status evaluate(lm_run *r, int i) {
   const lm_run_eval *e = &r->o->evals[i];
   const lm_trainer_options *t = lm_trainer_options_of(r->o->trainer);
@@ -236,22 +246,18 @@ static lm_status evaluate(lm_run *r, int i) {
   lm_progress_say(&r->progress, "step %lld  %s loss %.4f%s", (long long)r->state.step, e->name,
                   x.value[LM_EVAL_LOSS], more.p ? more.p : "");
   lm_buf_free(&more);
-  if (i == r->o->stop.eval)
+  if (i == r->o->stop.eval && is_regular(r, e, r->state.step))
     stop_watch(r, x.value[r->o->stop.metric]);
   if (i == r->o->best.eval && best_watch(r, x.value[r->o->best.metric]))
     r->best = true;
   return NULL;
 }
 
-static bool is_due(const lm_run_eval *e, int64_t step) {
-  return step % e->every == 0;
-}
-
 // ---- decisions
 
 static bool any_due(const lm_run *r, int64_t step) {
   for (int i = 0; i < r->o->n_evals; i++)
-    if (is_due(&r->o->evals[i], step))
+    if (is_due(r, &r->o->evals[i], step))
       return true;
   return false;
 }
@@ -279,7 +285,7 @@ static lm_status decide(lm_run *r, lm_moment moment, const lm_step_result *x) {
   switch (moment) {
   case LM_AT_RESULT:
     d->verdict = lm_guard_judge(&r->state.guard, &r->o->guard, x, &d->why);
-    d->evaluate = d->verdict == LM_GUARD_GOOD && any_due(r, r->state.step + 1);
+    d->evaluate = any_due(r, r->state.step + 1);
     return NULL;
   case LM_AT_END: return end_decide(r, d);
   case LM_AT_SAVE:
@@ -294,7 +300,7 @@ static lm_status decide(lm_run *r, lm_moment moment, const lm_step_result *x) {
 
 static lm_status evaluations(lm_run *r) {
   for (int i = 0; i < r->o->n_evals; i++)
-    if (is_due(&r->o->evals[i], r->state.step))
+    if (is_due(r, &r->o->evals[i], r->state.step))
       LM_TRY(evaluate(r, i));
   return NULL;
 }
@@ -307,8 +313,7 @@ static void step_count(lm_run *r, int64_t step, const lm_step_result *x) {
 static lm_status step_good(lm_run *r, int64_t step, lm_step_result *x) {
   step_count(r, step, x);
   lm_progress_step(&r->progress, step, x);
-  LM_TRY(metrics_write(r, step, x));
-  return r->now.evaluate ? evaluations(r) : NULL;
+  return metrics_write(r, step, x);
 }
 
 static lm_status step_skip(lm_run *r, int64_t step, lm_step_result *x, const char *why) {
@@ -427,6 +432,8 @@ static lm_status step_run(lm_run *r) {
   LM_TRY(step_act(r, step, x));
   if (r->state.step != step)
     return NULL; // rolled back
+  if (r->now.evaluate)
+    LM_TRY(evaluations(r));
   if (o->after_step)
     LM_TRY(o->after_step(o->user, step, x, &r->progress));
   LM_TRY(decide(r, LM_AT_END, x));

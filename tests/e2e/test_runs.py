@@ -298,11 +298,17 @@ def test_stopped_early(run):
     """a run that stopped early reports it when it is started again, and resumes if its stopping rule changes"""
     run.write("t.txt", "\n".join(["the quick brown fox"] * 40))
     file = run.write("stop.lm", STOPS.format(patience=2))
-    run("run", file, "--steps", 1, "-q", "--out", run.path("short"))
+    run("run", file, "--steps", 1, "-q", "--out", run.path("short"), "--set", 'save = checkpoint("run")')
     err = run("eval", run.path("short"), "--step", "best", status=1)
     check("up to step 1 no evaluation has selected a best checkpoint" in err, err)
     check("stopped after step 6, saved: 2 evaluations without a dev.loss by 100 below" in run("run", file), "the first time")
     before = folder_bytes(run.path("run/step-000006"))
+    for steps, evaluated in (5, [2, 4, 5]), (40, [2, 4, 5, 6]):   # early stopping does not count the evaluation of the last step
+        run("run", file, "--steps", steps, "-q", "--out", run.path("parts"))
+        lines = map(json.loads, open(run.path("parts/metrics.jsonl")))
+        check([x["step"] for x in lines if "dev.loss" in x] == evaluated, "the last step is evaluated, each step at most once")
+    for name in "model.safetensors", "optimizer.safetensors":
+        check(before[name] == checkpoint(run, "parts", 6)[name], "an evaluation changes nothing of the training")
     out = run("run", file)
     check("this run is finished: it stopped after step 6 of 40, 2 evaluations without" in out, out)
     check(json.loads(run("run", file, "--json"))["stopped_early"] is True, "as JSON")
