@@ -89,6 +89,7 @@ static void segment_text(const segment *x, int seg, int64_t tokens, int64_t pred
   lm_buf_free(&line);
 }
 
+// Without the closing brace.
 static void segment_json(const segment *x, bool marked, int64_t tokens, int64_t predicted,
                          lm_buf *out) {
   lm_buf_printf(out, "{\"tokens\": %lld, \"predicted\": %lld, \"text\": ", (long long)tokens,
@@ -100,59 +101,128 @@ static void segment_json(const segment *x, bool marked, int64_t tokens, int64_t 
       lm_buf_printf(out, "%s[%zu, %zu]", i ? ", " : "", x->trained[i], x->trained[i + 1]);
     lm_buf_puts(out, "]");
   }
-  lm_buf_puts(out, "}");
 }
 
-// Appends the text of positions first … last - 1, and where trained text begins and ends: the
-// weight of a token as a target is that of the position before it.
-static lm_status segment_read(const lm_session *s, const lm_batch *b, int64_t first, int64_t last,
+// A row of the data. Of seq2seq, `source` holds the tokens of the sources of its documents, one
+// after the other, and `source_seg` the document of each; else they are NULL.
+typedef struct {
+  lm_batch b;
+  int64_t seq;
+  int32_t *source, *source_seg;
+  int64_t n_source; // with padding
+} shown_row;
+
+// Appends the text of n ids, and where trained text begins and ends: the weight of a token as a
+// target, w, is that of the position before it. w: NULL if nothing is marked.
+static lm_status segment_read(const lm_session *s, const int32_t *ids, const float *w, int64_t n,
                               lm_arena *a, segment *x) {
-  bool marked = s->project.recipe->data.chats, was = false;
-  for (int64_t i = first; i < last; i++) {
-    bool is = marked && i > first && b->w[i - 1] != 0;
-    size_t n;
+  bool was = false;
+  for (int64_t i = 0; i < n; i++) {
+    bool is = w && i && w[i - 1] != 0;
+    size_t bytes;
     if (is != was)
       LM_PUSH(a, x->trained, x->n_trained, x->cap_trained) = x->text.n;
     was = is;
-    const char *piece = i > first ? lm_tokenizer_piece(s->tokenizer, b->tok[i], &n) : NULL;
+    const char *piece = i ? lm_tokenizer_piece(s->tokenizer, ids[i], &bytes) : NULL;
     if (piece)
-      lm_buf_add(&x->text, piece, n);
+      lm_buf_add(&x->text, piece, bytes);
     else
-      LM_TRY(lm_tokenizer_decode(s->tokenizer, b->tok + i, 1, &x->text));
+      LM_TRY(lm_tokenizer_decode(s->tokenizer, ids + i, 1, &x->text));
   }
   if (was)
     LM_PUSH(a, x->trained, x->n_trained, x->cap_trained) = x->text.n;
   return NULL;
 }
 
+// Appends the source of document `seg` of the row.
+static lm_status source_show(const lm_session *s, const shown_row *row, int32_t seg, bool json,
+                             lm_arena *a, lm_buf *out) {
+  segment x = {0};
+  int64_t first = 0, n = 0;
+  while (first < row->n_source && row->source_seg[first] != seg)
+    first++;
+  while (first + n < row->n_source && row->source_seg[first + n] == seg)
+    n++;
+  lm_status status = segment_read(s, row->source + first, NULL, n, a, &x);
+  if (!status && json) {
+    lm_buf_printf(out, ", \"source\": {\"tokens\": %lld, \"text\": ", (long long)n);
+    lm_buf_json_n(out, x.text.p ? x.text.p : "", x.text.n);
+    lm_buf_puts(out, "}");
+  } else if (!status) {
+    lm_buf_printf(out, "    source: %lld tokens: ", (long long)n);
+    escaped(x.text.p ? x.text.p : "", x.text.n, out);
+    lm_buf_puts(out, "\n");
+  }
+  lm_buf_free(&x.text);
+  return status;
+}
+
 // Positions first … last - 1 of a row, which hold one segment.
-static lm_status segment_show(const lm_session *s, const lm_batch *b, int64_t first, int64_t last,
-                              bool json, lm_buf *out) {
+static lm_status segment_show(const lm_session *s, const shown_row *row, int64_t first,
+                              int64_t last, bool json, lm_buf *out) {
+  const lm_batch *b = &row->b;
   segment x = {0};
   lm_arena *a = lm_arena_create();
+  bool marked = s->project.recipe->data.chats;
   int64_t predicted = 0;
   for (int64_t i = first; i < last; i++)
     predicted += b->w[i] != 0;
-  lm_status status = segment_read(s, b, first, last, a, &x);
+  lm_status status =
+      segment_read(s, b->tok + first, marked ? b->w + first : NULL, last - first, a, &x);
   if (!status && json)
-    segment_json(&x, s->project.recipe->data.chats, last - first, predicted, out);
+    segment_json(&x, marked, last - first, predicted, out);
   else if (!status)
     segment_text(&x, b->seg[first], last - first, predicted, out);
+  if (!status && row->source)
+    status = source_show(s, row, b->seg[first], json, a, out);
+  if (json)
+    lm_buf_puts(out, "}");
   lm_buf_free(&x.text);
   lm_arena_destroy(a);
   return status;
 }
 
-static lm_status row_show(const lm_session *s, const lm_batch *b, int64_t seq, bool json,
-                          lm_buf *out) {
-  for (int64_t first = 0, last; first < seq && b->seg[first] >= 0; first = last) {
-    for (last = first + 1; last < seq && b->seg[last] == b->seg[first]; last++) {
+static lm_status row_show(const lm_session *s, const shown_row *row, bool json, lm_buf *out) {
+  const int32_t *seg = row->b.seg;
+  for (int64_t first = 0, last; first < row->seq && seg[first] >= 0; first = last) {
+    for (last = first + 1; last < row->seq && seg[last] == seg[first]; last++) {
     }
     if (json && first)
       lm_buf_puts(out, ", ");
-    LM_TRY(segment_show(s, b, first, last, json, out));
+    LM_TRY(segment_show(s, row, first, last, json, out));
   }
   return NULL;
+}
+
+static bool has_column(const lm_data_info *info, const char *name) {
+  int i = 0;
+  while (i < info->n_columns && strcmp(info->columns[i].name, name))
+    i++;
+  return i < info->n_columns;
+}
+
+// A row without values, of the last stage's length. The data has sources if the model takes them.
+static shown_row row_open(const lm_session *s, const lm_data_info *info, lm_arena *a) {
+  enum {
+    SOURCES = 2
+  };
+  int64_t seq = info->seq;
+  shown_row row = {.seq = seq};
+  row.b =
+      (lm_batch){{LM_NEW_N(a, int32_t, seq), LM_NEW_N(a, int32_t, seq), LM_NEW_N(a, int32_t, seq),
+                  LM_NEW_N(a, int32_t, seq), LM_NEW_N(a, float, seq)}};
+  if (!s->project.recipe->data.seq2seq || !has_column(info, "source") ||
+      !has_column(info, "source_seg"))
+    return row;
+  row.n_source = s->project.recipe->data.source;
+  row.source = LM_NEW_N(a, int32_t, row.n_source);
+  row.source_seg = LM_NEW_N(a, int32_t, row.n_source);
+  lm_batch_column *more = LM_NEW_N(a, lm_batch_column, SOURCES);
+  more[0] = (lm_batch_column){"source", row.source, row.n_source};
+  more[1] = (lm_batch_column){"source_seg", row.source_seg, row.n_source};
+  row.b.more = more;
+  row.b.n_more = SOURCES;
+  return row;
 }
 
 // Prints and empties the text.
@@ -162,24 +232,24 @@ static void flush(lm_buf *text, FILE *to) {
 }
 
 // to: receives each row as soon as it is complete; NULL: *out holds all of them.
-static lm_status rows_show(const lm_session *s, int64_t n, int64_t seq, bool json, lm_buf *out,
-                           FILE *to) {
+static lm_status rows_show(const lm_session *s, int64_t n, const lm_data_info *info, bool json,
+                           lm_buf *out, FILE *to) {
   int64_t rows = lm_data_part(s->data, 0).rows;
   if (s->project.recipe->data.n_stages && !json)
     lm_buf_printf(
         out, "rows of the last stage, of %lld tokens; a run takes them by its mix and by chance\n",
-        (long long)seq);
+        (long long)info->seq);
   lm_arena *a = lm_arena_create();
-  lm_batch b = {{LM_NEW_N(a, int32_t, seq), LM_NEW_N(a, int32_t, seq), LM_NEW_N(a, int32_t, seq),
-                 LM_NEW_N(a, int32_t, seq), LM_NEW_N(a, float, seq)}};
+  shown_row row = row_open(s, info, a);
   lm_status status = NULL;
   for (int64_t i = 0; !status && i < n && i < rows; i++) {
-    lm_data_fill_part(s->data, 0, i, 1, &b);
+    status = lm_data_fill_part(s->data, 0, i, 1, &row.b);
     if (json)
       lm_buf_puts(out, i ? "], [" : "[");
     else
       lm_buf_printf(out, "row %lld\n", (long long)i);
-    status = row_show(s, &b, seq, json, out);
+    if (!status)
+      status = row_show(s, &row, json, out);
     if (to)
       flush(out, to);
   }
@@ -194,7 +264,7 @@ lm_status lm_report_data(const lm_session *s, int64_t rows, FILE *to) {
   lm_buf text = {0};
   summary_text(s, &info, &text);
   flush(&text, to);
-  lm_status status = rows ? rows_show(s, rows, info.seq, false, &text, to) : NULL;
+  lm_status status = rows ? rows_show(s, rows, &info, false, &text, to) : NULL;
   lm_buf_free(&text);
   return status;
 }
@@ -204,7 +274,7 @@ lm_status lm_report_data_json(const lm_session *s, int64_t rows, lm_buf *out) {
   summary_json(s, &info, out);
   if (rows) {
     lm_buf_puts(out, ", \"rows\": [");
-    LM_TRY(rows_show(s, rows, info.seq, true, out, NULL));
+    LM_TRY(rows_show(s, rows, &info, true, out, NULL));
   }
   lm_buf_puts(out, rows ? "]}\n" : "}\n");
   return NULL;

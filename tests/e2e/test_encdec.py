@@ -249,7 +249,12 @@ def test_encdec_seq2seq(run):
     within("the sum of the losses", abs(sum(s["loss"] * s["tokens"] for s in steps) / total - 1), 2e-6)
     check(len(steps) < 40, f"{len(steps)} rows of 60 documents")
     shown = run("data", file, "--show", 100)
-    check(all(f"{len(a) + 1} tokens, {len(a)} predicted" in shown for _, a in LINES), shown)
+    for q, a in LINES:
+        target = f": {len(a) + 1} tokens, {len(a)} predicted: \\n«{a}»\n"
+        check(f"{target}    source: {len(q)} tokens: {q}\n" in shown, f"{target}{q}\n{shown}")
+    rows = json.loads(run("data", file, "--show", 100, "--json"))["rows"]
+    pairs = [(x["source"]["text"], x["text"][1:]) for row in rows for x in row]
+    check(sorted(pairs) == sorted(LINES), f"{pairs}")
     ours = run("generate", run.path("run"), "--source", "item 3: D", "--ids", "-n", 5, "-t", 0).split()
     check(list(map(int, ours)) == greedy(run, p, list(b"item 3: D"), [10], 5), ours)
 
