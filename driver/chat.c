@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "driver/request.h"
 #include "driver/template.h"
 #include "driver/trained.h"
 #include "runtime/base/utf8.h"
@@ -32,6 +33,24 @@ static lm_status chat_open(lm_session *s, lm_chat *out) {
       .now = local_now(),
   };
   lm_session_chat_fill(s, true, out);
+  return NULL;
+}
+
+// LM_USER if the model does not continue texts alone.
+static lm_status model_check(const lm_session *s) {
+  lm_ctx *c = s->project.ctx;
+  const ast_decl *model = s->project.recipe->model.target.decl;
+  const char *option = lm_request_option(c, model);
+  if (!lm_model_has_apply(c, model))
+    return lm_fail(LM_USER,
+                   "%s is an encoder, without `apply`, so it writes no answers; lmc eval evaluates "
+                   "it, and lmc export writes it for transformers",
+                   model->name.text);
+  if (option)
+    return lm_fail(LM_USER,
+                   "%s is an encoder-decoder model, which encodes a source for each text, and a "
+                   "conversation has none; use lmc generate with --%s",
+                   model->name.text, option);
   return NULL;
 }
 
@@ -100,6 +119,7 @@ lm_status lm_chatter_create(lm_session *s, const char *weights, const lm_chatter
                             lm_chatter **out) {
   lm_chat chat;
   *out = NULL;
+  LM_TRY(model_check(s));
   LM_TRY(chat_open(s, &chat));
   LM_TRY(lm_sample_start(s, o->context, NULL, weights));
   lm_chatter *c = lm_alloc(sizeof *c);

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "driver/tokenize.h"
+
 enum {
   WHOLE = 32 // tokens of which a source that may be padded is a multiple
 };
@@ -23,6 +25,23 @@ const char *lm_request_option(lm_ctx *c, const ast_decl *model) {
   if (!lm_model_takes_request(c, model))
     return NULL;
   return column_find(&all, lm_source_column_names[0]) ? "source" : "columns";
+}
+
+lm_status lm_request_start(lm_session *s, lm_tokens *out) {
+  const lm_recipe *r = s->project.recipe;
+  if (r->data.seq2seq)
+    return lm_tokenizer_encode(s->tokenizer, r->data.sources[0].start,
+                               strlen(r->data.sources[0].start), out);
+  if (!lm_request_option(s->project.ctx, r->model.target.decl))
+    return NULL;
+  lm_compile_spec spec = lm_session_spec(s, LM_LOWER_MAPS, 0);
+  lm_compiled c = {0};
+  LM_TRY(lm_compile_lower(&s->project, &spec, &c));
+  const lm_lowered_configs *all = &c.lowered->config;
+  for (uint32_t i = 0; i < all->n; i++)
+    if (!strcmp(all->v[i].key, "decoder_start_token_id"))
+      return lm_ids_parse(all->v[i].json, strlen(all->v[i].json), out);
+  return NULL;
 }
 
 static int32_t *column_add(lm_request *r, const char *name, const lm_column_shape *shape) {

@@ -28,6 +28,11 @@ void lm_request_free(lm_request *r);
 // it takes none.
 const char *lm_request_option(lm_ctx *c, const ast_decl *model);
 
+// Appends the token with which a decoder begins: `start` of seq2seq data, else the value of
+// `decoder_start_token_id` in `map hf { config { … } }` of a model that encodes a source. None if
+// the program has neither.
+lm_status lm_request_start(lm_session *s, lm_tokens *out);
+
 lm_column_shapes lm_request_shapes(const lm_session *s, const lm_request *r);
 // LM_USER: the compiled model takes a column that the request lacks, or an id is outside of its
 // table.

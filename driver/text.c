@@ -121,3 +121,44 @@ double lm_count_parse(const char *text) {
     x *= 1000;
   return x;
 }
+
+// Bytes up to the end of an argument, with the comma behind it; commas in a string are part of it.
+static size_t argument_length(const char *s) {
+  bool quoted = false;
+  size_t n = 0;
+  for (; s[n] && (quoted || s[n] != ','); n++)
+    if (s[n] == '\\' && quoted && s[n + 1])
+      n++;
+    else if (s[n] == '"')
+      quoted = !quoted;
+  return n + (s[n] == ',');
+}
+
+const char *lm_call_wrap(lm_arena *a, size_t column, const char *call, size_t behind) {
+  enum {
+    COLUMNS = 100
+  };
+  size_t name = strcspn(call, "(") + 1;
+  size_t at = column + name;
+  lm_buf b = {0};
+  lm_buf_printf(&b, "%.*s", (int)name, call);
+  for (const char *s = call + name; *s;) {
+    size_t n = argument_length(s);
+    bool first = s == call + name;
+    s += strspn(s, " ");
+    n -= first ? 0 : 1;
+    if (at + 1 + n + (s[n] ? 0 : behind) > COLUMNS && !first) {
+      lm_buf_printf(&b, "\n%*s", (int)(column + name), "");
+      at = column + name;
+    } else if (!first) {
+      lm_buf_puts(&b, " ");
+      at++;
+    }
+    lm_buf_add(&b, s, n);
+    at += n;
+    s += n;
+  }
+  const char *text = lm_arena_strndup(a, b.p, b.n);
+  lm_buf_free(&b);
+  return text;
+}

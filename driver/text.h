@@ -17,6 +17,9 @@ lm_status lm_path_check(lm_arena *a, const char *path);
 // The results are allocated in `a`, or are `text` and `path` themselves.
 const char *lm_show_word(lm_arena *a, const char *text); // quoted for a shell if it must be
 const char *lm_show_quoted(lm_arena *a, const char *text);
+// A call that begins at `column`, in lines of at most 100 columns if its arguments allow it,
+// aligned behind the parenthesis as lm_fmt does; `behind` more columns follow it.
+const char *lm_call_wrap(lm_arena *a, size_t column, const char *call, size_t behind);
 // The shortest form of an existing path: relative if it is below the working directory, otherwise
 // absolute; without "..".
 const char *lm_show_path(lm_arena *a, const char *path);

@@ -61,6 +61,7 @@ static void evals_collect(lm_training *x) {
 
 static lm_status sample_prepare(lm_training *x, const lm_recipe_sample *r,
                                 lm_training_sample *out) {
+  const lm_recipe_data *data = &x->s.project.recipe->data;
   lm_tokens prompt = {0};
   LM_TRY(lm_tokenizer_encode(x->s.tokenizer, r->prompt, strlen(r->prompt), &prompt));
   if (!prompt.n)
@@ -73,6 +74,7 @@ static lm_status sample_prepare(lm_training *x, const lm_recipe_sample *r,
       .o = {.prompt = ids,
             .n_prompt = (int64_t)prompt.n,
             .n = r->n,
+            .bare = data->seq2seq && !strcmp(r->prompt, data->sources[0].start),
             .write = x->options.write,
             .user = x->options.user,
             .sampler = {r->temperature, (int32_t)r->top_k, r->top_p, r->seed}}};

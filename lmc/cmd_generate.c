@@ -17,13 +17,7 @@ static const lm_opt options[] = {
     {"prompt-ids", 0, LM_OPT_TEXT, "1,2,3", "the same as token ids"},
 #include "lmc/request.def"
     {"ids", 0, LM_OPT_FLAG, NULL, "prints the ids of N tokens, without the prompt's"},
-    {.name = "tokens",
-     .letter = 'n',
-     .kind = LM_OPT_WHOLE,
-     .value = "N",
-     .help = "tokens to generate (128)",
-     .least = 1,
-     .most = 1e9},
+    {"tokens", 'n', LM_OPT_WHOLE, "N", "tokens to generate (128)", 1, 1e9},
     {"temperature", 't', LM_OPT_NUMBER, "T", "0: always the most probable token (1)", 0, 1000},
 #include "lmc/sampler.def"
     {.name = "stop",
@@ -42,6 +36,7 @@ static const lm_opt options[] = {
 // The tokens of the prompt, the columns, and how an answer to a chat ends.
 typedef struct {
   lm_tokens ids;
+  bool starts; // the prompt is the start token of the decoder
   lm_request request;
   lm_buf stop;
   int32_t end;
@@ -51,10 +46,13 @@ static lm_status prompt_read(lm_session *s, const lm_args *a, const char *weight
   const char *text = lm_args_text(a, "prompt", NULL), *chat = lm_args_text(a, "chat", NULL);
   const char *ids = lm_args_text(a, "prompt-ids", NULL);
   lm_tokens *out = &q->ids;
-  if (!text && !chat && !ids && s->project.recipe->data.seq2seq)
-    text = s->project.recipe->data.sources[0].start;
-  if ((text != NULL) + (ids != NULL) + (chat != NULL) != 1)
+  if (!text && !chat && !ids)
+    LM_TRY(lm_request_start(s, out));
+  q->starts = out->n > 0;
+  if ((text != NULL) + (ids != NULL) + (chat != NULL) + q->starts != 1)
     return lm_fail(LM_USER, "give one of --prompt TEXT, --chat TEXT and --prompt-ids 1,2,3");
+  if (q->starts)
+    return NULL;
   if (chat)
     return lm_session_question(s, chat, out, &q->stop, &q->end);
   LM_TRY(ids ? lm_annotate(lm_ids_parse(ids, strlen(ids), out), "--prompt-ids %s", ids)
@@ -79,34 +77,33 @@ static lm_status stops_read(lm_arena *arena, const lm_args *a, const question *q
                             lm_sample_options *o) {
   const char *const *given = lm_args_list(a, "stop", &o->n_stops);
   const char **stops = LM_NEW_N(arena, const char *, o->n_stops + 1);
-  for (int i = 0; i < o->n_stops; i++)
-    stops[i] = given[i];
+  memcpy(stops, given, (size_t)o->n_stops * sizeof *stops);
   o->stops = stops;
-  o->bare = lm_args_given(a, "chat");
+  bool chat = lm_args_given(a, "chat");
+  o->bare = chat || q->starts;
   o->end_id = q->end;
-  o->has_end = o->bare && q->end >= 0;
+  o->has_end = chat && q->end >= 0;
   for (int i = 0; i < o->n_stops; i++)
     if (!*o->stops[i])
       return lm_fail(LM_USER, "--stop needs text of at least one byte");
-  if (o->bare && !o->has_end && q->stop.n)
+  if (!o->has_end && q->stop.n)
     stops[o->n_stops++] = q->stop.p;
   return NULL;
 }
 
 static lm_status generate(lm_session *s, const lm_cli *cli, const question *q,
                           const char *weights) {
-  const lm_tokens *prompt = &q->ids;
   const lm_args *a = &cli->args;
   int64_t n = lm_args_whole(a, "tokens", TOKENS);
-  lm_sample_options o = {.prompt = prompt->ids,
-                         .n_prompt = (int64_t)prompt->n,
+  lm_sample_options o = {.prompt = q->ids.ids,
+                         .n_prompt = (int64_t)q->ids.n,
                          .n = n,
                          .request = &q->request,
                          .sampler = lm_cli_sampler(a, 1),
                          .write = cli->json ? NULL : lm_cli_write,
                          .ids = lm_args_given(a, "ids")};
   LM_TRY(stops_read(cli->ctx->arena, a, q, &o));
-  LM_TRY(lm_sample_start(s, (int64_t)prompt->n + n, &q->request, weights));
+  LM_TRY(lm_sample_start(s, (int64_t)q->ids.n + n, &q->request, weights));
   return cli->json ? json_print(s, &o) : lm_sample_print(s, &o);
 }
 

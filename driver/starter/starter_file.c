@@ -100,6 +100,7 @@ static int slots_fill(const lm_starter *x, slot *slots) {
   } whole[] = {{"DEPTH", a->depth},
                {"D", a->d},
                {"FF", a->ff},
+               {"NARROW", a->ff / 3},
                {"HEADS", a->heads},
                {"KV", a->heads % 2 ? a->heads : a->heads / 2},
                {"E", a->d / a->heads},
@@ -159,12 +160,15 @@ static const char *template_find(const char *name) {
   LM_BUG("no template %s in the binary", name);
 }
 
-// The model's name, the arguments that set its sizes, and the parameters without weight decay.
+// The model's name, the call that sets its sizes, and the parameters without weight decay.
 static int model_slots_fill(const lm_starter *x, slot *slots, int n) {
   lm_buf args = {0};
   template_fill(x->arch ? x->arch->args : "", slots, n, &args);
-  slot_set(slots, &n, "ARGS", "%s", args.p ? args.p : "");
-  slot_set(slots, &n, "MODEL", "%s", x->arch ? x->arch->model : "Llama");
+  const char *model = x->arch ? x->arch->model : "Llama";
+  const char *call = lm_arena_printf(x->ctx->arena, "%s(%s)", model, args.p ? args.p : "");
+  slot_set(slots, &n, "MODEL_CALL", "%s",
+           lm_call_wrap(x->ctx->arena, strlen("  model = "), call, 0));
+  slot_set(slots, &n, "MODEL", "%s", model);
   slot_set(slots, &n, "FILE", "%s", x->arch ? x->arch->file : "");
   slot_set(slots, &n, "ZOO", "%s", x->arch ? lm_zoo_text(x->arch) : "");
   slot_set(slots, &n, "UNDECAYED", "%s", x->arch ? x->arch->undecayed : "n1,n2,norm");

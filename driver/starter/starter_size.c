@@ -2,7 +2,8 @@
 //
 // Widths are multiples of 32 below 512 and of 64 from there on, and a depth suits each width. The
 // parameters are counted by lowering the recipe, so that they are those of any model. Bisection
-// finds the greatest width that has not too many; further layers come nearest to their number.
+// finds the greatest width that has not too many; of the widths around it, and of the depths of
+// each, the nearest number counts. The width of the MLP makes up for the rest.
 #include <math.h>
 
 #include "driver/session.h"
@@ -13,7 +14,18 @@ enum {
   WIDE = 64,
   NARROW_WIDTHS = 16, // up to 512
   WIDTHS = 264,       // up to 16384
+  DEPTH_LEAST = 2,    // layers that alternate are of two kinds
+  DEPTH_MOST = 3,     // of the depth that suits a width
+  FF_LEAST = 2,       // of the width
+  FF_USUAL = 3,
+  FF_MOST = 4,
+  FF_STEP = 48, // a third of it is a whole number, too
+  FF_STEP_WIDE = 192
 };
+
+static const double NEAR_ENOUGH = 0.03;
+static const double NEAR = 0.15;         // of the number of parameters: the largest difference
+static const double LAYERS_COUNT = 0.02; // twice the depth that suits counts as 1.4% of parameters
 
 static int64_t width_of(int i) {
   return i <= NARROW_WIDTHS ? NARROW * i : NARROW * NARROW_WIDTHS + WIDE * (i - NARROW_WIDTHS);
@@ -36,47 +48,111 @@ lm_status lm_starter_count(lm_starter *x, double *out) {
   return status;
 }
 
-static lm_status shape_count(lm_starter *x, int width, int64_t more_layers, double seconds,
-                             double *out) {
+// A model and its number of parameters. ff: the width of its MLP.
+typedef struct shape {
+  int width;
+  int64_t depth, ff;
+  double params;
+} shape;
+
+static shape shape_of(int width) {
   int64_t d = width_of(width);
-  int64_t depth = lm_advise_depth(d) + more_layers;
-  lm_advise_shape(&x->machine, &x->text, seconds, depth, d, x->params, &x->advice);
-  LM_TRY(lm_starter_count(x, out));
-  x->advice.params = *out;
+  return (shape){width, lm_advise_depth(d), FF_USUAL * d, 0};
+}
+
+// Writes the recipe of the shape.
+static lm_status shape_count(lm_starter *x, double seconds, shape *s) {
+  lm_advise_shape(&x->machine, &x->text, seconds, s->depth, width_of(s->width), x->params,
+                  &x->advice);
+  x->advice.ff = s->ff;
+  LM_TRY(lm_starter_count(x, &s->params));
+  x->advice.params = s->params;
   return NULL;
 }
 
-// The greatest width whose model has at most x->params parameters, *out; the smallest one if none
-// has.
-static lm_status width_find(lm_starter *x, double seconds, int *out_width, double *out) {
+// The greatest width whose model has at most x->params parameters; the smallest one if none has.
+static lm_status width_find(lm_starter *x, double seconds, int *out) {
   int low = 1;
   int high = WIDTHS + 1;
-  LM_TRY(shape_count(x, low, 0, seconds, out));
   while (high - low > 1) {
-    double n;
     int middle = (low + high) / 2;
-    LM_TRY(shape_count(x, middle, 0, seconds, &n));
-    *(n <= x->params ? &low : &high) = middle;
-    *out = n <= x->params ? n : *out;
+    shape s = shape_of(middle);
+    LM_TRY(shape_count(x, seconds, &s));
+    *(s.params <= x->params ? &low : &high) = middle;
   }
-  *out_width = low;
+  *out = low;
+  return NULL;
+}
+
+// The logarithm of the factor between both numbers of parameters; a depth that does not suit the
+// width counts little.
+static double distance(const lm_starter *x, const shape *s) {
+  double layers = (double)s->depth / (double)shape_of(s->width).depth;
+  return fabs(log(s->params / x->params)) + LAYERS_COUNT * fabs(log(layers));
+}
+
+// The integer, of a range that fits, to which the number of parameters n(at) = x->params; n is
+// linear with the values one at `first` and two at `second`.
+static int64_t linear_find(const lm_starter *x, int64_t first, double one, int64_t second,
+                           double two) {
+  double steps = two == one ? 0 : (x->params - one) / (two - one) * (double)(second - first);
+  return first + (int64_t)round(fmin(fmax(steps, -1e6), 1e6));
+}
+
+// Depths of one width around the one that a linear number of parameters gives; layers may differ.
+static lm_status depths_try(lm_starter *x, int width, double seconds, shape *best) {
+  shape one = shape_of(width), two = one;
+  two.depth = 2 * one.depth;
+  LM_TRY(shape_count(x, seconds, &one));
+  LM_TRY(shape_count(x, seconds, &two));
+  int64_t near = linear_find(x, one.depth, one.params, two.depth, two.params);
+  for (int64_t depth = near - 1; depth <= near + 1; depth++) {
+    shape s = one;
+    s.depth = depth;
+    if (depth < DEPTH_LEAST || depth > DEPTH_MOST * one.depth)
+      continue;
+    LM_TRY(shape_count(x, seconds, &s));
+    if (!best->width || distance(x, &s) < distance(x, best))
+      *best = s;
+  }
+  return NULL;
+}
+
+// Changes the width of the MLP of the shape, which is near. Some models have none.
+static lm_status ff_fit(lm_starter *x, double seconds, shape *best) {
+  int64_t d = width_of(best->width);
+  int64_t step = d < NARROW * NARROW_WIDTHS ? FF_STEP : FF_STEP_WIDE;
+  shape s = *best;
+  if (fabs(best->params / x->params - 1) < NEAR_ENOUGH)
+    return NULL;
+  s.ff = FF_MOST * d;
+  LM_TRY(shape_count(x, seconds, &s));
+  int64_t ff = linear_find(x, best->ff, best->params, s.ff, s.params);
+  s.ff = (ff + step / 2) / step * step;
+  s.ff = s.ff < FF_LEAST * d ? FF_LEAST * d : s.ff > FF_MOST * d ? FF_MOST * d : s.ff;
+  s.ff -= s.ff % FF_STEP;
+  LM_TRY(shape_count(x, seconds, &s));
+  if (distance(x, &s) < distance(x, best))
+    *best = s;
   return NULL;
 }
 
 lm_status lm_starter_size(lm_starter *x, double seconds) {
   int width;
-  double n;
-  double deeper;
-  LM_TRY(width_find(x, seconds, &width, &n));
-  LM_TRY(shape_count(x, width, 1, seconds, &deeper));
-  int64_t depth = lm_advise_depth(width_of(width));
-  int64_t more = (int64_t)fmin(round((x->params - n) / (deeper - n)), (double)depth);
-  LM_TRY(shape_count(x, width, more > -depth ? more : 1 - depth, seconds, &n));
-  if (x->params < n / 2 || x->params > 2 * n)
+  LM_TRY(width_find(x, seconds, &width));
+  shape best = {0};
+  for (int w = width > 1 ? width - 1 : 1; w <= width + 2 && w <= WIDTHS; w++)
+    LM_TRY(depths_try(x, w, seconds, &best));
+  if (!best.width)
+    best = shape_of(width);
+  LM_TRY(shape_count(x, seconds, &best));
+  LM_TRY(ff_fit(x, seconds, &best));
+  LM_TRY(shape_count(x, seconds, &best));
+  if (fabs(best.params / x->params - 1) > NEAR)
     return lm_fail(
         LM_USER,
         "--params: no %s with this vocabulary has about %.4g parameters; the nearest has "
         "%.4g",
-        x->arch ? x->arch->model : "Llama", x->params, n);
+        x->arch ? x->arch->model : "Llama", x->params, best.params);
   return NULL;
 }

@@ -19,6 +19,7 @@
 #include "driver/weights/import_folder.h"
 #include "driver/weights/weights.h"
 #include "driver/weights/zoo.h"
+#include "runtime/base/utf8.h"
 #include "runtime/io/json.h"
 
 typedef struct importer {
@@ -37,6 +38,7 @@ typedef struct importer {
   bool causal;           // it has `apply`
   bool has_columns;      // its loss takes columns that text does not have
   const char *request;   // lm_request_option
+  const char *start;     // the text of decoder_start_token_id; NULL: unknown
   const char *call;      // the instance as text: "Llama(depth = 2, d = 64)"
   lm_buf text;           // of imported.lm
 } importer;
@@ -257,24 +259,6 @@ static void ignored_write(void *user, const char *key, const json_t *value) {
   lm_free(text);
 }
 
-// A call of many arguments, wrapped behind its commas.
-static const char *wrapped(importer *x, const char *call) {
-  enum {
-    COLUMNS = 96
-  };
-  lm_buf b = {0};
-  for (size_t line = sizeof "model Imported = " - 1; *call; call++) {
-    lm_buf_add(&b, call, 1);
-    if (++line < COLUMNS || *call != ',' || call[1] != ' ')
-      continue;
-    lm_buf_puts(&b, "\n ");
-    line = 2;
-  }
-  const char *text = lm_arena_strndup(x->arena, b.p, b.n);
-  lm_buf_free(&b);
-  return text;
-}
-
 // The usual 512, or the largest power of two that a model of fewer positions knows.
 static int sequence_length(const importer *x) {
   json_int_t most = json_integer_value(json_object_get(x->config, "max_position_embeddings"));
@@ -305,14 +289,37 @@ static const char TUNE_BATCHES[] =
     "  clip = global_norm(max = 1.0)\n"
     "  save = checkpoint(\"tuned\", every = 100 steps, keep = 2)\n}\n";
 
+static const char TUNE_PAIRS[] =
+    "# To fine-tune: put pairs.jsonl beside this file, a line for each pair of texts:\n"
+    "# {\"source\": \"a text to encode\", \"target\": \"the text to predict\"}\n"
+    "data Pairs {\n  tokenizer = %s\n  source pairs = seq2seq(\"pairs.jsonl\", start = %s)\n"
+    "  holdout dev = tail(1%%)\n  long = drop; pack best_fit(seq = %d tokens)\n}\n\n"
+    "recipe Tune {\n  model = Imported\n  data = Pairs\n  run = 1 epoch; batch = 8Ki tokens\n"
+    "  optimizer = adamw(lr = 1e-4, betas = (0.9, 0.95), decay = 0.1)\n"
+    "  schedule = warmup_cosine(warmup = 20 steps, floor = 10%%)\n"
+    "  clip = global_norm(max = 1.0)\n"
+    "  eval dev { data = Pairs.dev; every = 100 steps; metrics = [loss, perplexity] }\n"
+    "  save = checkpoint(\"tuned\", every = 100 steps, keep = 2)\n}\n";
+
+static bool has_pairs(const importer *x) {
+  return x->request && !strcmp(x->request, "source") && x->tokenizer && x->start;
+}
+
+static const char FROM[] = " from \"model.safetensors\"";
+
 static void text_make(importer *x, const char *model, const char *main) {
   lm_buf_printf(&x->text, "# %s with the weights of %s.\n", model, lm_shown(x->arena, x->from));
   lm_hf_config_each(x->config, ignored_write, x);
   lm_buf_puts(&x->text, "import ");
   lm_buf_json(&x->text, lm_path_join(x->arena, "program", main));
-  lm_buf_printf(&x->text, ": %s\n\nmodel Imported = %s from \"model.safetensors\"\n\n", model,
-                wrapped(x, x->call));
-  if (x->has_columns)
+  lm_buf_printf(&x->text, ": %s\n\nmodel Imported = %s%s\n\n", model,
+                lm_call_wrap(x->arena, strlen("model Imported = "), x->call, strlen(FROM)), FROM);
+  if (has_pairs(x)) {
+    lm_buf start = {0};
+    lm_buf_json(&start, x->start);
+    lm_buf_printf(&x->text, TUNE_PAIRS, x->tokenizer, start.p, sequence_length(x));
+    lm_buf_free(&start);
+  } else if (x->has_columns)
     lm_buf_printf(&x->text, TUNE_BATCHES);
   else
     lm_buf_printf(&x->text, TUNE_TEXT, x->tokenizer ? x->tokenizer : "bytes()", sequence_length(x),
@@ -328,6 +335,24 @@ static const char *const *tokenizer_files(importer *x) {
     if (exists(x, TOKENIZERS[i][0]) && (!TOKENIZERS[i][1] || exists(x, TOKENIZERS[i][1])))
       return TOKENIZERS[i];
   return NULL;
+}
+
+static bool has_start(const importer *x) {
+  return json_is_integer(json_object_get(x->config, "decoder_start_token_id"));
+}
+
+// The text that is encoded as the token with which the decoder begins.
+static const char *start_find(const importer *x, const lm_tokenizer *t) {
+  json_int_t id = json_integer_value(json_object_get(x->config, "decoder_start_token_id"));
+  size_t n = 0;
+  if (!has_start(x) || id < 0 || id >= t->vocab)
+    return NULL;
+  const char *piece = lm_tokenizer_piece(t, (int32_t)id, &n);
+  lm_tokens ids = {0};
+  lm_status_free(n ? lm_tokenizer_encode(t, piece, n, &ids) : NULL);
+  bool same = ids.n == 1 && ids.ids[0] == id && lm_utf8_valid(piece, n) == n;
+  lm_tokens_free(&ids);
+  return same ? lm_arena_strndup(x->arena, piece, n) : NULL;
 }
 
 // Rejects a tokenizer that generate, run and eval would reject later.
@@ -349,6 +374,7 @@ static lm_status tokenizer_check(importer *x) {
                           "the weights alone");
   int64_t vocab = t->vocab;
   const char *kind = lm_tokenizer_names[t->kind];
+  x->start = start_find(x, t);
   x->tokenizer = merges ? lm_arena_printf(x->arena, "%s(\"%s\", \"%s\")", kind, files[0], files[1])
                         : lm_arena_printf(x->arena, "%s(\"%s\")", kind, files[0]);
   lm_tokenizer_destroy(t);
@@ -505,15 +531,17 @@ static void outputs_remove(const importer *x, const existing *was) {
 
 static const char *next_command(const importer *x) {
   const char *dir = lm_show_word(x->arena, x->dir);
-  const char *prompt = x->tokenizer ? "--prompt '...'" : "--prompt-ids 1,2,3 --ids";
+  bool starts = x->request && has_start(x);
+  const char *prompt = starts ? "" : x->tokenizer ? " --prompt '...'" : " --prompt-ids 1,2,3";
+  const char *ids = x->tokenizer ? "" : " --ids";
   const char *request = !x->request                      ? ""
-                        : !strcmp(x->request, "columns") ? "--columns FILE "
-                        : x->tokenizer                   ? "--source '...' "
-                                                         : "--source-ids 1,2,3 ";
+                        : !strcmp(x->request, "columns") ? " --columns FILE"
+                        : x->tokenizer                   ? " --source '...'"
+                                                         : " --source-ids 1,2,3";
   if (!x->causal)
     return lm_arena_printf(x->arena, "lmc run %s",
                            lm_show_word(x->arena, out_path(x, "imported.lm")));
-  return lm_arena_printf(x->arena, "lmc generate %s %s%s", dir, request, prompt);
+  return lm_arena_printf(x->arena, "lmc generate %s%s%s%s", dir, request, prompt, ids);
 }
 
 static lm_status import(importer *x, const lm_import_options *o, lm_import_result *out) {

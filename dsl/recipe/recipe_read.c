@@ -4,98 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-// ---- the model
-
-static bool begins(const ast_expr *x, const char *prefix) {
-  return !strncmp(x->text, prefix, strlen(prefix));
-}
-
-static void read_base(const lm_reader *d, const ast_expr *from) {
-  lm_recipe *r = d->r;
-  if (from->kind != EX_STRING || begins(from, "peft:")) {
-    LM_REPORT(d->R->c, from->loc, E22D);
-    return;
-  }
-  r->from_hf = begins(from, "hf:");
-  r->from = lm_read_path(d, from->text + (r->from_hf ? strlen("hf:") : 0), from->loc);
-  r->from_loc = from->loc;
-}
-
-// `from "PATH"` or `from ("PATH", "peft:DIR")`.
-static void read_weights(const lm_reader *d, const lm_decl_ref *named) {
-  const ast_expr *from = named->decl->from;
-  if (!from)
-    return;
-  if (from->kind != EX_TUPLE) {
-    read_base(d, from);
-    return;
-  }
-  const ast_expr *peft = from->n_args == 2 ? from->args[1].expr : NULL;
-  if (!peft || peft->kind != EX_STRING || !begins(peft, "peft:")) {
-    LM_REPORT(d->R->c, from->loc, E315);
-    return;
-  }
-  read_base(d, from->args[0].expr);
-  d->r->peft = lm_read_path(d, peft->text + strlen("peft:"), peft->loc);
-  d->r->peft_loc = peft->loc;
-}
-
-static const ast_expr *instance_call(const lm_reader *d, const ast_decl *named) {
-  if (lm_callee(named->inst))
-    return named->inst;
-  LM_REPORT(d->R->c, named->inst->loc, E20F);
-  return NULL;
-}
-
-lm_recipe_call lm_recipe_model_of(lm_ctx *c, const lm_program *p, lm_decl_ref ref) {
-  lm_resolver R = lm_resolver_new(c, p, ref.decl);
-  lm_settings none = {0};
-  lm_reader d = {&R, R.r, &none};
-  const ast_expr *call = instance_call(&d, ref.decl);
-  read_weights(&d, &ref);
-  return call ? lm_read_call(&d, call, ref.file, DC_MODEL, 0) : (lm_recipe_call){0};
-}
-
-static const ast_expr *read_named_model(const lm_reader *d, const ast_expr *e,
-                                        const lm_file **file) {
-  lm_decl_ref ref = lm_program_find(d->R->p, *file, e->text);
-  if (ref.decl && ref.decl->kind == DC_MODEL) {
-    lm_diag *x = LM_REPORT(d->R->c, e->loc, E219, e->text);
-    lm_diag_help(d->R->c, x, "write %s()", e->text);
-    return NULL;
-  }
-  if (!ref.decl && (*file)->incomplete)
-    return NULL;
-  if (!ref.decl || ref.decl->kind != DC_MODEL_INST) {
-    lm_diag *x = LM_REPORT(d->R->c, e->loc, E207, "model", e->text);
-    const char *near = lm_read_nearest(d->R, *file, DC_MODEL_INST, e->text);
-    lm_read_suggest(d, x, near ? near : lm_read_nearest(d->R, *file, DC_MODEL, e->text));
-    return NULL;
-  }
-  read_weights(d, &ref);
-  if (ref.decl->items.n) {
-    d->r->edits = &ref.decl->items;
-    d->r->edits_file = ref.file;
-  }
-  d->r->model_decl = ref;
-  *file = ref.file;
-  return instance_call(d, ref.decl);
-}
-
-static void read_model(const lm_reader *d) {
-  const ast_expr *e = lm_read_value(d, "recipe.model");
-  if (!e)
-    return;
-  const lm_file *file = lm_read_file(d, lm_read_setting(d, "recipe.model"));
-  if (e->kind == EX_NAME)
-    e = read_named_model(d, e, &file);
-  if (!e)
-    return;
-  d->r->model = lm_read_call(d, e, file, DC_MODEL, 0);
-  if (!d->r->model_decl.decl)
-    d->r->model_decl = d->r->model.target;
-}
-
 // ---- batch sizes
 
 // batch or micro in tokens; 0 for auto, or if only a file of batches determines it.
@@ -522,7 +430,7 @@ void lm_recipe_read(lm_resolver *R, const lm_settings *s) {
   read_batches(&d);
   read_run(&d);
   check_stages(&d);
-  read_model(&d);
+  lm_read_model(&d);
   read_optimizer(&d);
   lm_read_precision(&d);
   read_memory(&d);

@@ -1,5 +1,5 @@
-// recipe_read.h - private interface of recipe_read.c, recipe_data.c, recipe_parallel.c,
-// recipe_call.c and recipe_get.c.
+// recipe_read.h - private interface of recipe_read.c, recipe_model.c, recipe_data.c,
+// recipe_parallel.c, recipe_call.c and recipe_get.c.
 #ifndef LM_RECIPE_READ_H
 #define LM_RECIPE_READ_H
 #include "dsl/recipe/settings.h"
@@ -60,6 +60,10 @@ int lm_read_param(const ast_sig *sig, const char *name);
 // Reports an argument that `decl` does not have.
 void lm_read_unknown_arg(const lm_reader *d, const ast_decl *decl, uint32_t implied,
                          const ast_arg *a);
+
+// ---- recipe_model.c
+// Fills in the model of the recipe, its weights and edits.
+void lm_read_model(const lm_reader *d);
 
 // ---- recipe_parallel.c
 // Fills in the mesh of the recipe.

@@ -39,13 +39,12 @@ const char *lm_import_path(lm_arena *a, const ast_decl *d) {
 
 // ---- where it leads
 
-// The absolute path of a file, relative to the folder of another one.
-static const char *relative_path(lm_arena *a, const char *from, const char *to) {
+const char *lm_import_relative(lm_arena *a, const char *from, const char *to) {
   size_t common = 0;
   for (size_t i = 0; from[i] && from[i] == to[i]; i++)
     if (from[i] == '/')
       common = i + 1;
-  const char *path = to + common;
+  const char *path = lm_arena_strndup(a, to + common, strlen(to + common));
   for (const char *p = from + common; (p = strchr(p, '/')); p++)
     path = lm_arena_printf(a, "../%s", path);
   return path;
@@ -72,7 +71,7 @@ void lm_imports_rewrite(const lm_program *p, uint32_t file, const char *const *p
     const ast_decl *d = f->tree->v[i];
     const char *import = lm_import_path(p->c->arena, d);
     const char *target = import ? target_of(p, f, paths, import) : NULL;
-    const char *path = target ? relative_path(p->c->arena, paths[file], target) : import;
+    const char *path = target ? lm_import_relative(p->c->arena, paths[file], target) : import;
     if (!import || !strcmp(path, import))
       continue;
     lm_import_span span = lm_import_span_of(s, d);

@@ -12,6 +12,8 @@ typedef struct lm_import_span {
 lm_import_span lm_import_span_of(const lm_source *s, const ast_decl *d);
 // The imported file's path as the import gives it; NULL: an import of the library, or no import.
 const char *lm_import_path(lm_arena *a, const ast_decl *d);
+// The path `to`, relative to the folder of the file `from`; both are absolute.
+const char *lm_import_relative(lm_arena *a, const char *from, const char *to);
 // The text of files[file], in which every import of another of the files is relative to the
 // importing file. paths: the absolute paths of the files, NULL for the library's; the copies lie
 // relative to each other as these do.

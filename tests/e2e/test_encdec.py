@@ -194,6 +194,8 @@ def test_encdec_mistakes(run):
         (("--prompt", "a", "--source", "a", "--source-ids", "1"), "give one of --source TEXT"),
     ):
         check(message in run("generate", run.path("run"), *args, status=1), message)
+    error = run("chat", run.path("run"), status=1)
+    check("Pair is an encoder-decoder model" in error and "use lmc generate with --source" in error, error)
     z = np.zeros((1, 4), "<i4")
     for tensors, message in (
         (dict(source=z, source_pos=z), "the model takes the column 'source_seg'"),
@@ -257,6 +259,8 @@ def test_encdec_seq2seq(run):
     check(sorted(pairs) == sorted(LINES), f"{pairs}")
     ours = run("generate", run.path("run"), "--source", "item 3: D", "--ids", "-n", 5, "-t", 0).split()
     check(list(map(int, ours)) == greedy(run, p, list(b"item 3: D"), [10], 5), ours)
+    text = run("generate", run.path("run"), "--source", "item 3: D", "-n", 5, "-t", 0)
+    check(not text.startswith("\n") and text.strip("\n") == bytes(map(int, ours)).decode("utf-8", "replace").strip("\n"), f"{text!r}")
 
 
 def test_encdec_seq2seq_mistakes(run):

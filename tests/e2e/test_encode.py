@@ -35,6 +35,8 @@ def test_encode_mistakes(run):
     file = run.write("m.lm", encoder(SAME).replace("precision", "").replace("adamw(lr = 1e-3)", "adamw(lr = 1e-3); save = checkpoint(\"run\")"))
     run.write("text.txt", "a text of some words\n" * 40)
     check("next: lmc export " in run("run", file))
+    error = run("chat", run.path("run"), status=1)
+    check("is an encoder, without `apply`" in error and "lmc eval" in error, error)
     error = run("generate", run.path("run"), "--prompt", "a", status=1)
     check("error[E0A0]" in error and "apply" in error, error)
     text = encoder(SAME).replace("-> real[b, t, vocab] {", "-> real[vocab] {").replace("embed, d)\n", "embed, (b, t, d))\n", 1)

@@ -3,6 +3,7 @@ import json, math, os, re
 from decimal import Decimal
 
 from harness import ROOT, Skip, check, small
+from test_encdec import SEQ2SEQ, lines, model
 
 
 def parsed(run, *args, **how):
@@ -111,13 +112,15 @@ def test_keys(run):
     run.write("talk.jsonl", json.dumps({"messages": [{"role": "user", "content": "ping"}, {"role": "assistant", "content": "pong"}]}) + "\n")
     talk = run.write("talk.lm", TALK.format(root=ROOT))
     run("run", talk, "-q")
+    lines(run)
+    pairs = run.write("pairs.lm", model(source=SEQ2SEQ, batch=24))
     got = {
         "lmc chat": [parsed(run, "chat", run.path("talk"), "-n", 4, "--context", 64, stdin="ping\n/help\n/history\n")],
         "lmc check": [parsed(run, "check", file)], "lmc run": [parsed(run, "run", file)],
         "lmc generate": [parsed(run, "generate", folder, "--prompt", "the", "-n", 2)], "lmc eval": [parsed(run, "eval", folder)],
         "lmc export": [parsed(run, "export", folder, "-o", run.path("hf"))],
         "lmc import": [parsed(run, "import", "hf", run.path("hf"), "--model", f"{ROOT}/examples/decoders.lm:Llama", "-o", run.path("in"))],
-        "lmc data": [parsed(run, "data", file, "--show", 1), parsed(run, "data", talk, "--show", 1)], "lmc trace": [parsed(run, "trace", file, "--steps", 2, "--out", run.path("t"))],
+        "lmc data": [parsed(run, "data", file, "--show", 1), parsed(run, "data", talk, "--show", 1), {"rows": parsed(run, "data", pairs, "--show", 1)["rows"]}], "lmc trace": [parsed(run, "trace", file, "--steps", 2, "--out", run.path("t"))],
         "lmc compile": [parsed(run, "compile", file)], "lmc explain KEY": [parsed(run, "explain", file, "optimizer.lr")],
         "lmc explain changes": [parsed(run, "explain", run.path("changed"), "changes")],
         "lmc explain memory": [parsed(run, "explain", file, "memory")],

@@ -138,7 +138,7 @@ def test_own_model(run):
     json.dump(config, open(f"{path}/config.json", "w"))
     run("import", "hf", path, "--model", f"{model}:Own", "-o", run.path("in"))
     call = open(run.path("in/imported.lm")).read().split("model Imported = ")[1].split(" from")[0]
-    check(call == 'Own(d = 4, vocab = 16, kind = "b", deep = true, mix = 0.25, cap = 0)', call)
+    check(" ".join(call.split()) == 'Own(d = 4, vocab = 16, kind = "b", deep = true, mix = 0.25, cap = 0)', call)
     json.dump({**config, "mix_key": "x"}, open(f"{path}/config.json", "w"))
     err = run("import", "hf", path, "--model", f"{model}:Own(mix = 0.125)", "-o", run.path("in2"), status=1)
     check('mix_key is "x", the model\'s 0.125' in err, err)
@@ -276,6 +276,13 @@ data D {{ tokenizer = bpe("{run.path("in")}/tokenizer.json"); source s = text("{
 recipe R {{ model = Imported; data = D; run = 1 steps; batch = 64 tokens; optimizer = adamw(lr = 1e-3); save = checkpoint("run") }}
 """)
     run("run", file, "-q")
+    text = open(file).read().replace("model = Imported", "model = Tuned").replace("data D", "model Tuned = Imported with { freeze @embed }\ndata D")
+    err = run("check", run.write("sub/tune.lm", text), status=1)   # with the call and the import that the error names it is right
+    lines = {line.split(": ")[0].strip(" ="): line.split(": ", 1)[1] for line in err.splitlines() if line.startswith("  = ") and ": " in line}
+    text = text.replace("data D", f"import {lines['Llama is in another file'].removeprefix('import ')}\ndata D")
+    call = lines["help"].split(": ")[1]
+    check('from "../in/model.safetensors" with { … }' in call, err)
+    run("check", run.write("sub/tune.lm", text.replace("model Tuned = Imported with { ", call.replace("… }", ""))))
     for source in ("in", "run"):
         run("export", run.path(source), "-o", run.path("again"))
         config = json.load(open(run.path("again/config.json")))

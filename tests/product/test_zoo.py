@@ -282,15 +282,15 @@ def case(run, kind, config, least="0.0"):
         raise Skip(f"this transformers has no {kind}, or not this variation of it")
     option = "run" if kind in ENCODERS else "generate", {"t5": " --source-ids 1,2,3", "bart": " --source-ids 1,2,3", "whisper": " --columns FILE"}.get(kind, "")
     out = run("import", "hf", theirs, "-o", imported)
-    check(re.search(f"next: lmc {option[0]} \\S+{option[1]} ?(--prompt-ids|\n)", out), out)
+    check(re.search(f"next: lmc {option[0]} \\S+{option[1]} ?(--prompt-ids|--ids|\n)", out), out)
     truth = compared(run, kind, imported, theirs)
     if kind not in ENCODERS:
         text, ids = ",".join(map(str, IDS)), ("--prompt-ids",)
         if kind in PAIRS:
-            ids = "--prompt-ids", json.load(open(f"{theirs}/config.json"))["decoder_start_token_id"], "--source-ids"
+            ids = ("--source-ids",)   # the prompt is decoder_start_token_id of config.json
         if kind == "whisper":
             save(run.path("sound.safetensors"), dict(frames=np.load(run.path("inputs.npz"))["input_features"][:1]))
-            ids, text = ("--prompt-ids", 7, "--columns"), run.path("sound.safetensors")
+            ids, text = ("--columns",), run.path("sound.safetensors")
         ours = run("generate", imported, *ids, text, "--ids", "-n", COUNT, "--temperature", 0,
                    "--set", "precision.compute=f32").split()
         given = run.path("inputs.npz") if kind == "whisper" else IDS
@@ -314,6 +314,19 @@ recipe R {{
 """
 
 
+def tune_pairs(run):
+    """with a tokenizer, imported.lm trains on pairs of texts, and its start token is that of config.json"""
+    run.write("text.txt", "the cat sat on the mat and the dog lay on the log. " * 60)
+    run("tokenizer", "train", "-o", run.path("theirs/tokenizer.json"), "--vocab", 272, run.path("text.txt"))
+    out = run("import", "hf", run.path("theirs"), "-o", run.path("pairs"))
+    check(out.endswith("--source '...'\n"), out)
+    check('seq2seq("pairs.jsonl", start = "<|endoftext|>")' in open(run.path("pairs/imported.lm")).read(), "token 0 of the tokenizer")
+    run.write("pairs/pairs.jsonl", '{"source": "the cat", "target": "the dog"}\n' * 200)
+    run("run", run.path("pairs/imported.lm"), "--steps", 1, "-q")
+    for folder in "pairs", "pairs/tuned":
+        run("generate", run.path(folder), "--source", "the cat", "-n", 2)
+
+
 def train(run):
     """20 steps from the imported weights: the loss falls"""
     run.write("text.txt", "".join(f"the {i % 7} of {i % 5} and {i % 3}\n" for i in range(400)))
@@ -329,6 +342,8 @@ def cases():
             case(run, *CASES[name])
             if CASES[name][0] not in ("vit", *PAIRS):     # whose columns are not of text alone
                 train(run)
+            if name == "t5":
+                tune_pairs(run)
         return f"zoo.{name}", test
 
     return [one(name) for name in CASES if CASES[name]]
