@@ -129,8 +129,18 @@ static void analyses_take(lm_compiled *c) {
   c->row_mix = lm_analysis_of(c->lowered->m)->row_mix;
 }
 
+// Of attend = fp8; NULL without it.
+static const lm_loc *attention_loc(const lm_compiled *c) {
+  const lm_recipe *r = c->project->recipe;
+  bool rounds = r && r->precision.attend_fp8 && c->spec.what & LM_LOWER_TRAIN;
+  return rounds ? &r->precision.attend_loc : NULL;
+}
+
 lm_status lm_compile_probe(lm_compiled *c) {
-  lm_pass_env env = {.compute = c->compute};
+  lm_pass_env env = {
+      .compute = c->compute,
+      .fp8_attention = attention_loc(c),
+  };
   bool ok;
   LM_TRY(lm_mesh_make(c));
   LM_TRY(lm_pass_run_list(
@@ -142,6 +152,8 @@ lm_status lm_compile_probe(lm_compiled *c) {
     lm_fp8_gemms gemms = lm_fp8_choose(c->fp8, loss);
     lm_fp8_check(c->fp8, c->project->ctx, &gemms);
   }
+  if (env.fp8_attention)
+    LM_TRY(lm_pass_run_list(c->lowered->m, "attend,fp8_attention", &env, &ok));
   return lm_verdict(c->project->ctx);
 }
 
@@ -215,6 +227,7 @@ static lm_status passes_run(const lm_project *p, lm_plan_options *o, lm_compiled
                      .codegen = o->codegen,
                      .compute = c->compute,
                      .fp8 = c->fp8,
+                     .fp8_attention = attention_loc(c),
                      .recompute = &recompute,
                      .less_memory = c->spec.less_memory,
                      .gradients_alone = true,

@@ -54,7 +54,8 @@ static void softmax(cpu_attend *e, lm_buf *b, bool masked) {
     const char *y = mask ? lm_arena_printf(e->g.arena, "%s ? %s : -1e30f", mask, score) : score;
     cpu_attend_loops(e, b, lm_arena_printf(e->g.arena, "x[n * %lld + m] = %s;\n", rows, y));
   }
-  lm_buf_printf(b, "less = lm_softmax(cols, %lld, %s, %s, x, top, sum, scale);\n", rows, from,
+  lm_buf_printf(b, "less = lm_softmax%s(cols, %lld, %s, %s, x, top, sum, scale);\n",
+                lm_attend_rounds(e->f.op) ? "_e4m3" : "", rows, from,
                 lm_gen_const_text(e->g.arena, LM_F32, p ? times : 1));
 }
 
@@ -92,7 +93,8 @@ static void results(cpu_attend *e, lm_buf *b) {
   const char *back = cpu_attend_untranspose(e, b, "o", LM_ATTEND_V);
   lm_buf_puts(b, "for (int64_t i = 0; i < rows; i++) {\nconst float part = 1.0f / sum[i];\n");
   cpu_attend_offset(e, &at, lse, "t0 + i", "");
-  lm_buf_printf(b, "r1[%s] = top[i] + lm_log(sum[i]);\n", lm_gen_take(&e->g, &at));
+  const char *zero = lm_attend_rounds(e->f.op) ? "lm_binade_of(top[i])" : "top[i]";
+  lm_buf_printf(b, "r1[%s] = %s + lm_log(sum[i]);\n", lm_gen_take(&e->g, &at), zero);
   const char *flat = cpu_attend_channel_loops(e, b, &e->f.v_channels);
   cpu_attend_offset(e, &at, o, "t0 + i", "");
   cpu_attend_channel_offset(e, &at, o, &e->f.v_channels);

@@ -94,7 +94,16 @@ static void weights(cuda_attend *e, lm_buf *b) {
       e->f.factor ? lm_arena_printf(e->g.arena, " * %s", lm_attend_value(&e->values, e->f.factor))
                   : "";
   lm_buf_puts(b, "LM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\nmost[r] = lm_row_max(most[r]);\n");
-  if (e->half)
+  bool rounds = lm_attend_rounds(e->f.op);
+  if (e->half && rounds)
+    lm_buf_printf(b,
+                  "least[r] = -lm_whole(most[r], %s);\n"
+                  "change[r] = lm_exp2_approx(lm_whole(top[r], %s) + least[r]);\n",
+                  unit, unit);
+  else if (rounds)
+    lm_buf_puts(b, "least[r] = -lm_binade_of(most[r]);\n"
+                   "change[r] = lm_exp_f32(lm_binade_of(top[r]) + least[r]);\n");
+  else if (e->half)
     lm_buf_printf(
         b, "change[r] = lm_exp2_approx((top[r] - most[r]) * %s);\nleast[r] = -most[r] * %s;\n",
         unit, unit);
@@ -104,16 +113,19 @@ static void weights(cuda_attend *e, lm_buf *b) {
   const char *p =
       e->half ? lm_arena_printf(e->g.arena, "lm_exp2_approx(LM_FMA(x[n][2 * r + c], %s, least[r]))",
                                 unit)
-              : "lm_exp_f32(x[n][2 * r + c] - top[r])";
+      : rounds ? "lm_exp_f32(x[n][2 * r + c] + least[r])"
+               : "lm_exp_f32(x[n][2 * r + c] - top[r])";
+  const char *weight = rounds ? "lm_weight_e4m3(p)" : "p";
   cuda_attend_loops(e, b,
                     lm_arena_printf(e->g.arena,
-                                    "const float p = %s;\nsum[r] += p;\nx[n][2 * r + c] = p%s;\n",
-                                    p, factor));
+                                    "const float p = %s;\nsum[r] += p;\nx[n][2 * r + c] = %s%s;\n",
+                                    p, weight, factor));
 }
 
 void cuda_attend_softmax(cuda_attend *e, lm_buf *b) {
   cuda_attend_scores(e, b);
-  lm_buf_printf(b, "float most[2] = {top[0], top[1]}, change[2]%s;\n", e->half ? ", least[2]" : "");
+  bool least = e->half || lm_attend_rounds(e->f.op);
+  lm_buf_printf(b, "float most[2] = {top[0], top[1]}, change[2]%s;\n", least ? ", least[2]" : "");
   cuda_attend_loops(e, b, "most[r] = lm_max_f32(most[r], x[n][2 * r + c]);\n");
   weights(e, b);
 }
@@ -149,10 +161,16 @@ void cuda_attend_results(cuda_attend *e, lm_buf *b) {
   lm_buf_printf(b, "const lm_at row = row0 + lm_frag_row(r);\nif (row >= %s) continue;\n",
                 cuda_attend_extent(e, e->values.row));
   cuda_attend_offset(e, &at, lse, NULL, "row", "");
-  const char *top =
-      e->scale == 1 ? "top[r]"
-                    : lm_arena_printf(e->g.arena, "(top[r] > %s ? top[r] * %s : -1e30f)",
-                                      low_text(e), lm_gen_const_text(e->g.arena, LM_F32, e->scale));
+  const char *top = "top[r]";
+  if (lm_attend_rounds(e->f.op) && !e->half)
+    top = "lm_binade_of(top[r])";
+  else if (lm_attend_rounds(e->f.op))
+    top =
+        lm_arena_printf(e->g.arena, "(top[r] > %s ? lm_whole(top[r], %s) * 0x1.62e43p-1f : -1e30f)",
+                        low_text(e), cuda_attend_log2(e));
+  else if (e->scale != 1)
+    top = lm_arena_printf(e->g.arena, "(top[r] > %s ? top[r] * %s : -1e30f)", low_text(e),
+                          lm_gen_const_text(e->g.arena, LM_F32, e->scale));
   lm_buf_printf(b, "if (lm_thread() %% 4 == 0) r1[%s] = %s + lm_log(all);\n",
                 lm_gen_take(&e->g, &at), top);
   cuda_attend_row_store(e, b, 0, &e->f.v_channels, "o", " * part", "true");

@@ -101,6 +101,18 @@ static void work_free(work *w) {
     lm_tensor_free(&w->made[--w->n]);
 }
 
+// The multiples of ln 2 nearest to the maxima of queries that have visible keys.
+static void to_binades(lm_tensor most) {
+  for (int64_t i = 0; i < most.n; i++)
+    if (most.v[i] > NEVER / 10)
+      most.v[i] = rint(most.v[i] / log(2)) * log(2);
+}
+
+static void to_e4m3(lm_tensor p) {
+  for (int64_t i = 0; i < p.n; i++)
+    p.v[i] = lm_dtype_round(LM_E4M3, p.v[i] * 256) / 256;
+}
+
 // The softmax over s of select(mask, score, -1e30); lse is the log of its denominator.
 static lm_tensor weights(work *w, const lm_op *op, lm_tensor *out_lse) {
   lm_eval *e = w->e;
@@ -110,10 +122,14 @@ static lm_tensor weights(work *w, const lm_op *op, lm_tensor *out_lse) {
   lm_tensor never = scalar(w, (lm_dtype)score.type.dtype, NEVER);
   lm_tensor x = apply(w, LM_OP_SELECT, NULL, (lm_tensor[]){mask, score, never}, 3, NULL);
   lm_tensor most = over(w, LM_OP_MAX, x, s);
+  if (lm_attend_rounds(op))
+    to_binades(most);
   lm_tensor centred = apply2(w, LM_OP_SUB, x, most);
   lm_tensor p = apply(w, LM_OP_EXP, NULL, &centred, 1, NULL);
   lm_tensor sum = over(w, LM_OP_SUM, p, s);
   lm_tensor log_sum = apply(w, LM_OP_LOG, NULL, &sum, 1, NULL);
+  if (lm_attend_rounds(op))
+    to_e4m3(p);
   *out_lse = apply2(w, LM_OP_ADD, most, log_sum);
   return apply2(w, LM_OP_DIV, p, sum);
 }

@@ -5,8 +5,8 @@
 //
 // o and lse are the results of the attend, do is the cotangent of o. The operand %o is only read
 // for delta, the sum of do * o over the axes that only v has. It may be delta itself, which has the
-// type of lse. The map is present if the operation has two immediates, the tile sizes along t and
-// s.
+// type of lse. The immediates are none; or the tile sizes along t and s, 0 if there is no map; or
+// these and 1, if attend rounds its weights to e4m3 (compiler/passes/fp8_attention.c).
 #ifndef LM_IR_ATTEND_H
 #define LM_IR_ATTEND_H
 #include "compiler/ir/ir.h"
@@ -30,7 +30,14 @@ static inline uint32_t lm_attend_fixed(const lm_op *op) {
   return op->code == LM_OP_ATTEND ? 1 : 4;
 }
 static inline bool lm_attend_has_map(const lm_op *op) {
-  return op->attr.n_imm == 2;
+  return op->attr.n_imm >= 2 && op->attr.imm[0];
+}
+static inline bool lm_attend_rounds(const lm_op *op) {
+  return op->attr.n_imm == 3;
+}
+static inline void lm_attend_round(lm_op *op) {
+  op->attr.n_imm = 3;
+  op->attr.imm[2] = 1;
 }
 static inline bool lm_attend_has_delta(const lm_op *vjp) {
   return vjp->in[LM_ATTEND_O]->type.rank < vjp->in[LM_ATTEND_DO]->type.rank;

@@ -51,10 +51,13 @@ static int64_t tiles(const lm_module *m, lm_axis a, int64_t tile) {
 
 // True if the last axes of the map are the tiles along t and s.
 static bool map_fits(const lm_module *m, const lm_op *op, lm_buf *why) {
-  if (!op->attr.n_imm)
+  const int64_t *imm = op->attr.imm;
+  int n = op->attr.n_imm;
+  bool rounds = n == 3 && imm[2] == 1 && op->code == LM_OP_ATTEND;
+  if (!n || (rounds && !imm[0] && !imm[1]))
     return true;
-  if (op->attr.n_imm != 2 || op->attr.imm[0] < 1 || op->attr.imm[1] < 1)
-    return lm_why(why, "needs the sizes of two tiles");
+  if ((n != 2 && !rounds) || imm[0] < 1 || imm[1] < 1)
+    return lm_why(why, "needs the sizes of two tiles, and 1 if its weights are rounded");
   lm_type map = op->in[lm_attend_map(op)]->type;
   lm_type rows = {.rank = map.rank < 2 ? 0 : (uint8_t)(map.rank - 2)};
   bool ok = map.dtype == LM_INT && map.rank >= 2;

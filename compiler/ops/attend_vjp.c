@@ -76,7 +76,9 @@ static lm_op *vjp_begin(lm_grad *g, lm_op *op) {
     in[LM_ATTEND_O] = delta_make(g, op, in[LM_ATTEND_O], in[LM_ATTEND_DO], g_lse);
   for (uint32_t i = 1; i < op->n_in; i++)
     in[i + more] = lm_grad_value(g, op->in[i]);
-  return lm_attend_begin(g->b, &op->attr, in, op->n_in + more, &score);
+  lm_attr attr = op->attr;
+  attr.n_imm = lm_attend_has_map(op) ? 2 : 0;
+  return lm_attend_begin(g->b, &attr, in, op->n_in + more, &score);
 }
 
 // Differentiates the region; terms[k] is a part of the cotangent of operand of[k].

@@ -22,6 +22,8 @@ static inline bool lm_fp8_blocks_fit(int64_t size) {
   return size <= LM_FP8_BLOCK || size % LM_FP8_BLOCK == 0;
 }
 
+// |x|, f32.
+lm_value *lm_emit_absolute(lm_builder *b, lm_value *x);
 // The greatest magnitude of the elements of x, f32; of the ranks' parts along the axes `over` of
 // the mesh.
 lm_value *lm_emit_magnitude(lm_builder *b, lm_value *x, lm_mesh_set over);

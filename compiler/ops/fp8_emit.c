@@ -11,7 +11,7 @@ static lm_value *number(lm_builder *b, double v) {
   return lm_emit_const(b, lm_type_make(LM_F32, NULL, 0), v);
 }
 
-static lm_value *absolute(lm_builder *b, lm_value *x) {
+lm_value *lm_emit_absolute(lm_builder *b, lm_value *x) {
   x = lm_emit_cast(b, x, LM_F32);
   lm_value *negative = lm_emit2(b, LM_OP_LT, x, number(b, 0));
   return lm_emit_select(b, negative, lm_emit1(b, LM_OP_NEG, x), x);
@@ -32,7 +32,7 @@ lm_value *lm_emit_all_max(lm_builder *b, lm_value *v, lm_mesh_set over) {
 
 // Rows first, which kernels compute in parallel.
 lm_value *lm_emit_magnitude(lm_builder *b, lm_value *x, lm_mesh_set over) {
-  lm_value *v = absolute(b, x);
+  lm_value *v = lm_emit_absolute(b, x);
   if (v->type.rank > 1)
     v = lm_emit_reduce(b, LM_OP_MAX, v, &v->type.axis[v->type.rank - 1], 1);
   lm_type rest = v->type;
@@ -108,7 +108,7 @@ lm_value *lm_emit_fp8_blocks(lm_builder *b, lm_value *x, const lm_axis *axes, in
     x = split_axis(b, x, axes[i], &s[i]);
     within[i] = s[i].element;
   }
-  lm_value *magnitude = lm_emit_reduce(b, LM_OP_MAX, absolute(b, x), within, n);
+  lm_value *magnitude = lm_emit_reduce(b, LM_OP_MAX, lm_emit_absolute(b, x), within, n);
   x = lm_emit_fp8(b, x, lm_emit_fp8_scale(b, magnitude, format), format);
   for (int i = n; i-- > 0;)
     x = join_axis(b, x, &s[i]);

@@ -14,6 +14,7 @@
 //
 // Declines: attention that the target supports; everything if there is no target. Cost: the tensors
 // with both t and s that `attend` avoids.
+#include <math.h>
 #include "compiler/ir/attend.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
@@ -65,13 +66,36 @@ static lm_value *hidden(expansion *u, lm_value *x, double instead) {
 
 // ---- both directions
 
+static lm_value *times(lm_builder *b, lm_value *x, double c) {
+  lm_type number = lm_type_make((lm_dtype)x->type.dtype, NULL, 0);
+  return lm_emit2(b, LM_OP_MUL, x, lm_emit_const(b, number, c));
+}
+
+// The multiple of ln 2 nearest to the maximum, of queries that have visible keys.
+static lm_value *to_binade(lm_builder *b, lm_value *maximum) {
+  lm_type number = lm_type_make((lm_dtype)maximum->type.dtype, NULL, 0);
+  lm_value *whole = lm_emit1(b, LM_OP_ROUND, times(b, maximum, 1 / log(2)));
+  lm_value *visible = lm_emit2(b, LM_OP_GT, maximum, lm_emit_const(b, number, NEVER / 10));
+  return lm_emit_select(b, visible, times(b, whole, log(2)), maximum);
+}
+
+static lm_value *to_e4m3(lm_builder *b, lm_value *e) {
+  lm_value *code = lm_emit_cast(b, times(b, lm_emit_cast(b, e, LM_F32), 256), LM_E4M3);
+  lm_value *back = times(b, lm_emit_cast(b, code, LM_F32), 1.0 / 256);
+  return lm_emit_cast(b, back, (lm_dtype)e->type.dtype);
+}
+
 // The softmax over s; sets *out_lse to the log of its denominator.
 static lm_value *weights(expansion *u, lm_value **out_lse) {
   lm_builder *b = &u->r.b;
   lm_value *x = hidden(u, yielded(u, LM_ATTEND_SCORE), NEVER);
   lm_value *maximum = over_s(u, LM_OP_MAX, x);
+  if (lm_attend_rounds(u->op))
+    maximum = to_binade(b, maximum);
   lm_value *e = lm_emit1(b, LM_OP_EXP, lm_emit2(b, LM_OP_SUB, x, maximum));
   lm_value *sum = over_s(u, LM_OP_SUM, e);
+  if (lm_attend_rounds(u->op))
+    e = to_e4m3(b, e);
   *out_lse = lm_emit_cast(b, lm_emit2(b, LM_OP_ADD, maximum, lm_emit1(b, LM_OP_LOG, sum)), LM_F32);
   return lm_emit2(b, LM_OP_DIV, e, sum);
 }

@@ -50,6 +50,7 @@ const char *const lm_pipeline[] = {
     "stash_operands",
     "count",
     "fp8",
+    "fp8_attention",
     "grad",
     "mesh",
     "ring", // on the collectives that `grad` derives

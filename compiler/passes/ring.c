@@ -240,7 +240,10 @@ static lm_op *step_emit(ring *r, lm_builder *b, lm_value *index) {
   }
   if (r->draws)
     in[n++] = lm_emit2(b, LM_OP_MUL, index, number(b, (double)lm_axis_size(m, r->part)));
-  a.n_imm = r->has_map ? a.n_imm : 0;
+  if (!r->has_map)
+    a.imm[0] = a.imm[1] = 0;
+  if (!r->has_map && !lm_attend_rounds(op))
+    a.n_imm = 0;
   lm_type score = part_type(r, lm_attend_space(op));
   lm_op *out = lm_attend_begin(b, &a, in, n, back ? &score : NULL);
   lm_value **map = lm_calloc((size_t)m->n_values + 1, sizeof *map);

@@ -197,6 +197,8 @@ typedef struct lm_recipe_precision {
   lm_loc compute_loc;
   bool tf32; // GEMMs of f32 round their operands to TF32 on a GPU
   lm_recipe_fp8 fp8;
+  bool attend_fp8; // attention of 8-bit floats
+  lm_loc attend_loc;
   bool reduce_bf16; // ranks send gradients in bf16
   bool master_bf16; // trained parameters of type `real` are stored in bf16
   lm_recipe_moments moments;

@@ -79,6 +79,11 @@ void lm_read_precision(const lm_reader *recipe) {
   p->fp8 = read_fp8(&d, matmul);
   if (p->fp8.on && p->compute == LM_RECIPE_COMPUTE_F16)
     LM_REPORT(d.R->c, matmul->loc, E2F5);
+  const ast_expr *attend = lm_read_value(&d, "recipe.precision.attend");
+  p->attend_fp8 = lm_read_is_word(attend, "fp8");
+  p->attend_loc = attend->loc;
+  if (p->attend_fp8 && p->compute == LM_RECIPE_COMPUTE_F16)
+    LM_REPORT(d.R->c, attend->loc, E2FA);
   p->reduce_bf16 = lm_read_is_word(lm_read_value(&d, "recipe.precision.reduce"), "bf16");
   read_master(&d);
   read_moments(&d);

@@ -78,6 +78,33 @@ static void check(const attend_case *c, const int *size) {
   lm_ctx_destroy(x);
 }
 
+static double loss_at(lm_module *m) {
+  lm_eval *e = lm_eval_create(m);
+  lm_tensor args[8];
+  arguments(m, e, args);
+  double loss = loss_of(m, e, args);
+  arguments_free(m, args);
+  lm_eval_destroy(e);
+  return loss;
+}
+
+// Rounded weights are those of the expansion to operations, and not the weights.
+static void check_rounded(const attend_case *c, const int *size) {
+  lm_ctx *x = lm_ctx_create();
+  char *text = attend_text(x->arena, c, size);
+  lm_module *m = must_parse(x, c->name, text, strlen(text));
+  must_run(m, "attend,cse,licm,dce");
+  double whole = loss_at(m);
+  attends_round(m);
+  must_run(m, "grad,simplify,cse,licm,dce");
+  double rounded = loss_at(m);
+  expand_attention(m);
+  double expanded = loss_at(m);
+  CHECK(fabs(expanded - rounded) <= 1e-12 * (1 + fabs(rounded)));
+  CHECK(fabs(rounded - whole) > 1e-5 * fabs(whole));
+  lm_ctx_destroy(x);
+}
+
 int main(void) {
   static const int sizes[][8] = {{2, 3, 4, 2, 2, 3, 2, 2}, {1, 7, 5, 1, 3, 2, 3, 1}};
   for (size_t i = 0; i < LM_COUNT(attend_cases); i++)
@@ -85,4 +112,5 @@ int main(void) {
       check(&attend_cases[i], sizes[k]);
   check(&attend_cases[0], (int[]){1, 34, 35, 1, 1, 2, 1, 1});
   check(&attend_cases[7], (int[]){1, 34, 35, 1, 1, 2, 1, 1});
+  check_rounded(&attend_cases[0], (int[]){2, 9, 7, 2, 2, 3, 2, 2});
 }

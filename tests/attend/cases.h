@@ -4,6 +4,7 @@
 // of weighted values.
 #ifndef LM_TESTS_ATTEND_CASES_H
 #define LM_TESTS_ATTEND_CASES_H
+#include "compiler/ir/attend.h"
 #include "compiler/passes/pass.h"
 #include "tests/runtime/check.h"
 
@@ -140,6 +141,18 @@ static inline char *attend_text(lm_arena *a, const attend_case *c, const int *si
 
 static void count_attend(lm_op *op, void *user) {
   *(int *)user += op->code == LM_OP_ATTEND;
+}
+
+// Rounds the weights of each attend to e4m3.
+static inline void attend_round(lm_op *op, void *user) {
+  (void)user;
+  if (op->code == LM_OP_ATTEND)
+    lm_attend_round(op);
+}
+
+static inline void attends_round(lm_module *m) {
+  for (lm_func *f = m->funcs; f; f = f->next)
+    lm_region_walk(f->body, attend_round, NULL);
 }
 
 static inline int attends_in(lm_module *m) {

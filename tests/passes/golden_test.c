@@ -51,7 +51,8 @@ static void run(lm_module *m, const char *text) {
   must_run_for(m, passes,
                &(lm_pass_env){.target = arch ? &o.target : NULL,
                               .codegen = o.codegen,
-                              .fp8 = casts ? &fp8 : NULL});
+                              .fp8 = casts ? &fp8 : NULL,
+                              .fp8_attention = &(lm_loc){0}}); // only that pass reads it
 }
 
 static void golden(const char *path, bool rewrite) {

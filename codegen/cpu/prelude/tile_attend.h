@@ -309,13 +309,30 @@ LM_INLINE lm_lanes lm_lanes_max(lm_lanes a, lm_lanes b) {
 #endif
 }
 
+// The multiple of ln 2 nearest to a maximum score; itself if no key is visible. And e^(score - that
+// multiple), at most sqrt(2), to the nearest of the e4m3 numbers times 2^-8.
+LM_INLINE lm_lanes lm_lanes_binade_of(lm_lanes top) {
+  lm_lanes n = lm_lanes_fma(top, LM_LANES_OF(0x1.715476p0f), LM_LANES_OF(0x1.8p23f)) - 0x1.8p23f;
+  lm_lanes_bits visible = (lm_lanes_bits)(top > -1e29f);
+  lm_lanes multiple = n * 0x1.62e43p-1f;
+  return (lm_lanes)(((lm_lanes_bits)multiple & visible) | ((lm_lanes_bits)top & ~visible));
+}
+LM_INLINE float lm_binade_of(float top) {
+  float n = LM_FMA(top, 0x1.715476p0f, 0x1.8p23f) - 0x1.8p23f;
+  return top > -1e29f ? n * 0x1.62e43p-1f : top;
+}
+LM_INLINE lm_lanes lm_lanes_e4m3(lm_lanes p) {
+  lm_lanes binade = (lm_lanes)((lm_lanes_bits)p & 0x7f800000);
+  lm_lanes to = lm_lanes_max(binade, LM_LANES_OF(0x1p-14f)) * 0x1.8p20f;
+  return (p + to) - to;
+}
+
 // Adds a tile of scores, z times a positive number, to the online softmax of each t: updates top,
 // the maximum score, and sum, the sum of e^(score - top); x becomes e^(score - top). Returns
 // whether earlier sums must be multiplied by `scale`. `side` is a multiple of the vector width. x
-// may be z.
-static __attribute__((noinline)) int lm_softmax(int64_t cols, int64_t side, const float *z,
-                                                float times, float *x, float *top, float *sum,
-                                                float *scale) {
+// may be z. With `rounds`, lm_binade_of(top) is subtracted instead of top, and x becomes e4m3.
+LM_INLINE int lm_softmax_any(int64_t cols, int64_t side, const float *z, float times, float *x,
+                             float *top, float *sum, float *scale, const int rounds) {
   lm_lanes_bits changed = {0};
   for (int64_t m = 0; m < side; m += LM_LANES) {
     lm_lanes before = *(lm_lanes *)(top + m);
@@ -328,14 +345,15 @@ static __attribute__((noinline)) int lm_softmax(int64_t cols, int64_t side, cons
     }
     max = lm_lanes_max(*(const lm_lanes *)(z + (cols - 1) * side + m), max);
     max = lm_lanes_max(lm_lanes_max(other, max) * times, before);
+    lm_lanes zero = rounds ? lm_lanes_binade_of(max) : max;
     LM_UNROLL(2)
     for (int64_t n = 0; n < cols; n++) {
       lm_lanes score = *(const lm_lanes *)(z + n * side + m);
-      lm_lanes p = lm_lanes_exp_low(lm_lanes_fma(score, LM_LANES_OF(times), -max));
+      lm_lanes p = lm_lanes_exp_low(lm_lanes_fma(score, LM_LANES_OF(times), -zero));
       total += p;
-      *(lm_lanes *)(x + n * side + m) = p;
+      *(lm_lanes *)(x + n * side + m) = rounds ? lm_lanes_e4m3(p) : p;
     }
-    lm_lanes change = lm_lanes_exp_low(before - max);
+    lm_lanes change = lm_lanes_exp_low((rounds ? lm_lanes_binade_of(before) : before) - zero);
     *(lm_lanes *)(top + m) = max;
     *(lm_lanes *)(scale + m) = change;
     *(lm_lanes *)(sum + m) = lm_lanes_fma(*(lm_lanes *)(sum + m), change, total);
@@ -345,6 +363,17 @@ static __attribute__((noinline)) int lm_softmax(int64_t cols, int64_t side, cons
   for (int i = 0; i < LM_LANES; i++)
     any |= changed[i];
   return any;
+}
+
+static __attribute__((noinline)) int lm_softmax(int64_t cols, int64_t side, const float *z,
+                                                float times, float *x, float *top, float *sum,
+                                                float *scale) {
+  return lm_softmax_any(cols, side, z, times, x, top, sum, scale, 0);
+}
+static __attribute__((noinline)) int lm_softmax_e4m3(int64_t cols, int64_t side, const float *z,
+                                                     float times, float *x, float *top, float *sum,
+                                                     float *scale) {
+  return lm_softmax_any(cols, side, z, times, x, top, sum, scale, 1);
 }
 
 // o[channels][t] *= scale[t]

@@ -22,6 +22,21 @@ LM_INLINE float lm_exp_bf16(float x) {
   return lm_exp2_approx(x * LM_LOG2E);
 }
 
+// The integer nearest to x * unit; the result is the same wherever this is inlined.
+LM_INLINE float lm_whole(float x, float unit) {
+  return lm_fma(x, unit, 0x1.8p23f) - 0x1.8p23f;
+}
+// The multiple of ln 2 nearest to a maximum score; itself if no key is visible.
+LM_INLINE float lm_binade_of(float top) {
+  return top > -1e29f ? lm_whole(top, LM_LOG2E) * 0x1.62e43p-1f : top;
+}
+// A weight of attention, at most sqrt(2), to the nearest of the e4m3 numbers times 2^-8.
+LM_INLINE float lm_weight_e4m3(float p) {
+  float binade = lm_of_bits(lm_bits(p) & 0x7f800000u);
+  float to = (binade > 0x1p-14f ? binade : 0x1p-14f) * 0x1.8p20f;
+  return (p + to) - to;
+}
+
 LM_INLINE float lm_logistic_f32(float x) {
   return lm_reciprocal_approx(1.0f + lm_exp_f32(-x));
 }
