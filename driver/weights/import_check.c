@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "runtime/weights/hf_keys.h"
+
 lm_status lm_import_numbers_check(const json_t *config, const char *path) {
   static const struct {
     const char *key;
@@ -24,7 +26,7 @@ lm_status lm_import_numbers_check(const json_t *config, const char *path) {
 
 // The names that `rope_table` and `activation` of stdlib/nn.lm and the models of examples/zoo take.
 #define SCALINGS "default linear llama3 yarn"
-#define ACTIVATIONS "silu swish gelu gelu_new gelu_pytorch_tanh relu"
+#define ACTIVATIONS "silu swish gelu gelu_new gelu_pytorch_tanh quick_gelu relu"
 static const struct {
   const char *key, *names;
 } NAMES[] = {{"rope_scaling.rope_type", SCALINGS}, {"hidden_act", ACTIVATIONS},
@@ -44,7 +46,7 @@ static bool has_name(const char *names, const char *name) {
 
 lm_status lm_import_name_check(const char *key, const json_t *value, const char *path) {
   for (size_t i = 0; i < LM_COUNT(NAMES); i++) {
-    if (strcmp(NAMES[i].key, key) || !json_is_string(value) ||
+    if (strcmp(NAMES[i].key, lm_hf_key_base(key)) || !json_is_string(value) ||
         has_name(NAMES[i].names, json_string_value(value)))
       continue;
     char *text = json_dumps(value, JSON_ENCODE_ANY);

@@ -141,6 +141,22 @@ static const struct {
     {"qwen3_next", "norm_topk_prob", "true", false},
     {"qwen3_next", "decoder_sparse_step", "1", false},
     {"qwen3_next", "mlp_only_layers", "[]", true},
+    {"clip", "projection_dim", "512", false},
+    {"clip_text_model", "vocab_size", "49408", false},
+    {"clip_text_model", "hidden_size", "512", false},
+    {"clip_text_model", "intermediate_size", "2048", false},
+    {"clip_text_model", "num_attention_heads", "8", false},
+    {"clip_text_model", "max_position_embeddings", "77", false},
+    {"clip_text_model", "eos_token_id", "49407", false},
+    {"clip_vision_model", "hidden_size", "768", false},
+    {"clip_vision_model", "intermediate_size", "3072", false},
+    {"clip_vision_model", "num_attention_heads", "12", false},
+    {"clip_vision_model", "image_size", "224", false},
+    {"clip_vision_model", "patch_size", "32", false},
+    {"clip_vision_model", "num_channels", "3", false},
+    {"clip_text_model clip_vision_model", "num_hidden_layers", "12", false},
+    {"clip_text_model clip_vision_model", "hidden_act", "\"quick_gelu\"", false},
+    {"clip_text_model clip_vision_model", "layer_norm_eps", "1e-5", false},
     {"rwkv7", "head_dim", "64", false},
     {"rwkv7", "hidden_act", "\"sqrelu\"", false},
     {"rwkv7", "norm_eps", "1e-5", false},
@@ -256,6 +272,28 @@ static void rwkv_canonical(json_t *config) {
   }
   if (equal)
     json_object_del(config, "value_dim");
+}
+
+// ---- towers
+
+static const char *const TOWERS[][3] = {
+    {"text_config", "text_config_dict", "clip_text_model"},
+    {"vision_config", "vision_config_dict", "clip_vision_model"}};
+
+// Of CLIP, each tower has a table, which a second one, of older files, overrides. That
+// projection_dim counts that is outside of them.
+static void towers_canonical(json_t *config) {
+  for (size_t i = 0; i < LM_COUNT(TOWERS); i++) {
+    json_t *given = json_object_get(config, TOWERS[i][0]);
+    json_t *tower = json_is_object(given) ? json_copy(given) : json_object();
+    json_object_update(tower, json_object_get(config, TOWERS[i][1]));
+    json_object_set_new(tower, "model_type", json_string(TOWERS[i][2]));
+    json_object_set(tower, "projection_dim", json_object_get(config, "projection_dim"));
+    json_object_del(tower, "tie_word_embeddings"); // of an output projection, which there is not
+    defaults_add(tower);
+    json_object_set_new(config, TOWERS[i][0], tower);
+    json_object_del(config, TOWERS[i][1]);
+  }
 }
 
 // ---- rotary positions
@@ -479,6 +517,8 @@ json_t *lm_hf_config_canonical(const json_t *config) {
   sizes_add(out);
   if (!strcmp(type_of(out), "rwkv7"))
     rwkv_canonical(out);
+  if (!strcmp(type_of(out), "clip"))
+    towers_canonical(out);
   context_add(out);
   no_rope_canonical(out);
   expert_layers_canonical(out);
@@ -491,6 +531,9 @@ json_t *lm_hf_config_canonical(const json_t *config) {
 static bool is_table(const char *key) {
   for (size_t i = 0; i < LM_COUNT(TABLES); i++)
     if (!strcmp(TABLES[i], key))
+      return true;
+  for (size_t i = 0; i < LM_COUNT(TOWERS); i++)
+    if (!strcmp(TOWERS[i][0], key))
       return true;
   return false;
 }

@@ -18,6 +18,8 @@ typedef struct lm_hf_key {
 
 // key: a key of the canonical form below; "table.key" for a key in a table.
 lm_hf_key lm_hf_key_find(const char *key);
+// The key without the table of a tower, "text_config." or "vision_config.".
+const char *lm_hf_key_base(const char *key);
 
 // Returns the canonical form of a config.json as a new object. transformers 4 and 5 write the same
 // facts in different ways, and omit the defaults of the model type. In the canonical form
@@ -26,11 +28,12 @@ lm_hf_key lm_hf_key_find(const char *key);
 //   rope_scaling is null if its type is "default";
 //   sliding_window is null if use_sliding_window is false;
 //   layer_types is omitted if it equals the default of the model type;
+//   text_config_dict and vision_config_dict of CLIP are merged into text_config and vision_config;
 //   absent keys have the defaults of the model type, for the types of the table in hf_keys.c.
 json_t *lm_hf_config_canonical(const json_t *config);
 
-// Calls `each` for every key; keys of the tables rope_scaling and rope_parameters are passed
-// separately, as "table.key".
+// Calls `each` for every key; keys of the tables rope_scaling, rope_parameters, text_config and
+// vision_config are passed separately, as "table.key".
 typedef void lm_hf_each(void *user, const char *key, const json_t *value);
 void lm_hf_config_each(const json_t *config, lm_hf_each *each, void *user);
 // The value of a key, which may be "table.key"; NULL if it is absent. Borrowed.

@@ -73,6 +73,8 @@ static const char *const IGNORED[] = {
     "label2id",
     "num_labels",
     // heads other than the language model's
+    "pooler_act",
+    "pooler_output_size",
     "summary_type",
     "summary_use_proj",
     "summary_activation",
@@ -133,6 +135,7 @@ static const char *const IGNORED[] = {
     // initial values
     "w_init_variance_scale",
     "final_w_init_variance_scale",
+    "logit_scale_init_value",
     // sizes by further names, from which the tensors were made
     "d_model",
     "d_inner",
@@ -285,6 +288,9 @@ static const struct {
     {"layer_norm_eps", "epsilon of the norms", NULL},
     {"layer_norm_epsilon", "epsilon of the norms", NULL},
     {"norm_eps", "epsilon of the norms", NULL},
+    {"projection_dim", "the size of the vectors of both towers", NULL},
+    {"pruned_heads", "heads that are left out", "{}"},
+    {"tie_encoder_decoder", "whether an encoder and a decoder share weights", "false"},
     {"norm_first", "a norm of the embedding", "true"},
     {"norm_bias", "biases of the norms", "true"},
     {"attn", "layers with attention", "null"},
@@ -339,7 +345,16 @@ static const struct {
     {"quantization_config", "quantized weights", "null"},
 };
 
-lm_hf_key lm_hf_key_find(const char *key) {
+const char *lm_hf_key_base(const char *key) {
+  static const char *const towers[] = {"text_config.", "vision_config."};
+  for (size_t i = 0; i < LM_COUNT(towers); i++)
+    if (!strncmp(key, towers[i], strlen(towers[i])))
+      return key + strlen(towers[i]);
+  return key;
+}
+
+lm_hf_key lm_hf_key_find(const char *path) {
+  const char *key = lm_hf_key_base(path);
   for (size_t i = 0; i < LM_COUNT(IGNORED); i++)
     if (!strcmp(IGNORED[i], key))
       return (lm_hf_key){.meaning = LM_HF_IGNORED};

@@ -10,7 +10,7 @@ os.environ["TRANSFORMERS_OFFLINE"] = "1"
 import numpy as np
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageClassification, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForImageClassification, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq, AutoTokenizer
 import rwkv7_side
 
 rwkv7_side.register()
@@ -25,7 +25,7 @@ CONFIGS = {
 }
 
 
-KINDS = {"bert": AutoModelForMaskedLM, "vit": AutoModelForImageClassification, "t5": AutoModelForSeq2SeqLM,
+KINDS = {"clip": AutoModel, "bert": AutoModelForMaskedLM, "vit": AutoModelForImageClassification, "t5": AutoModelForSeq2SeqLM,
          "bart": AutoModelForSeq2SeqLM, "whisper": AutoModelForSpeechSeq2Seq}     # others: AutoModelForCausalLM
 
 
@@ -63,9 +63,13 @@ def grads(folder, inputs, out):
     model = opened(folder).double()
     torch.set_default_dtype(torch.float64)
     given = {name: torch.tensor(x.astype("f8") if x.dtype == "f4" else x) for name, x in np.load(inputs).items()}
-    labels = given.pop("labels").long()
-    z = model(**given).logits
-    loss = torch.nn.functional.cross_entropy(z.reshape(-1, z.shape[-1]), labels.reshape(-1))
+    if model.config.model_type == "clip":     # the vectors of a text and an image for logits
+        pair = model(**given, return_loss=True)
+        z, loss = torch.stack((pair.text_embeds, pair.image_embeds), 1), pair.loss
+    else:
+        labels = given.pop("labels").long()
+        z = model(**given).logits
+        loss = torch.nn.functional.cross_entropy(z.reshape(-1, z.shape[-1]), labels.reshape(-1))
     loss.backward()
     found = {f"grad.{name}": p.grad.numpy() for name, p in model.named_parameters() if p.grad is not None}
     np.savez(out, loss=loss.detach().numpy(), logits=z.detach().numpy(), **found)
