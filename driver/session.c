@@ -133,7 +133,8 @@ static lm_status host_memory_check(const lm_session *s) {
   lm_arena *a = s->project.ctx->arena;
   int64_t need = lm_compiled_host_memory(&s->compiled);
   int64_t memory = s->host_memory ? s->host_memory : lm_memory_of_machine();
-  if (s->target.kind != LM_TARGET_CUDA || need <= memory)
+  bool offloads = lm_plan_arenas(s->compiled.plan, true) > 0;
+  if (s->target.kind != LM_TARGET_CUDA || !offloads || need <= memory)
     return NULL;
   LM_REPORT(s->project.ctx, s->project.recipe->model.loc, E253,
             lm_arena_printf(a, "%s of the host's memory", lm_bytes_text(a, need)), "this machine",

@@ -34,8 +34,10 @@ static bool used_once(const lm_replacement *r, const lm_value *v) {
 
 // The index of the one axis that an expand adds, of one element; -1 for other operations.
 static int unit_axis(const lm_module *m, const lm_op *op) {
+  if (op->code != LM_OP_EXPAND)
+    return -1;
   lm_type x = op->in[0]->type, y = op->out[0]->type;
-  if (op->code != LM_OP_EXPAND || !x.rank || y.rank != x.rank + 1)
+  if (!x.rank || y.rank != x.rank + 1)
     return -1;
   int at = 0;
   while (at < x.rank && x.axis[at] == y.axis[at])

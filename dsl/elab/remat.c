@@ -140,12 +140,14 @@ static lm_remat remat_apply(const lm_recipe_memory_rule *rule, lm_remat was) {
   return (lm_remat)(made[rule->kind] | (offloads && saved ? LM_REMAT_SAVE : 0));
 }
 
-// carried: the value is a carry of a loop, which is not a stash.
+// carried: the value is a carry of a loop. Of a carry the inputs of the iterations are stashed,
+// which may be offloaded but not recomputed.
 static lm_remat remat_of(lm_elab *e, const el_ref *self, lm_sym name, bool carried,
                          lm_remat fallback) {
   struct el_remats *s = e->remats;
   lm_remat remat = fallback;
   bool repeats = self->n > 0 || (e->b.at->owner && !carried);
+  bool offloads = e->b.at->owner != NULL;
   for (uint32_t k = 0; k < s->rules->n_rules; k++) {
     const lm_recipe_memory_rule *rule = &s->rules->rules[k];
     int64_t total = 0;
@@ -154,7 +156,7 @@ static lm_remat remat_of(lm_elab *e, const el_ref *self, lm_sym name, bool carri
     if (!hits)
       continue;
     s->hit[k] = true;
-    s->repeats[k] |= repeats;
+    s->repeats[k] |= rule->kind == LM_RECIPE_MEMORY_OFFLOAD ? repeats || offloads : repeats;
     if (hits == total)
       remat = remat_apply(rule, remat);
     bool alone = total == 1 && rule->kind != LM_RECIPE_MEMORY_SAVE;

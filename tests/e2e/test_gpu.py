@@ -161,6 +161,12 @@ def test_offload(run):
     copies, device, host = copies_of(said)
     check(natural["host_bytes"] == 0 and 2 not in copies, f"nothing is offloaded: {natural} {copies}")
     check("E256" in run("check", file, "--set", "memory { offload activations }", status=1), "a CPU has nothing to offload")
+    check("E25E" in fake("compile", file, "--target", "cuda", "--set", "memory { offload @layers.**; save @layers.** }", status=1), "no stash")
+    again, inputs = plan("recompute @layers.**"), plan("recompute @layers.**", "offload @x")
+    check(again["arenas"]["work"] - inputs["arenas"]["work"] > 0.8 * inputs["host_bytes"] > 0, f"the inputs of the layers are offloaded: {again} {inputs}")
+    huge = "--target", "cuda", "--out", run.path("huge"), "--set", "model = Stack(d = 512, vocab = 1Gi)", "--set", "memory { offload states }"
+    said = fake("run", file, *huge, how=f"memory={10 ** 14}", status=1)
+    check("error[E253]: the plan needs" in said and "of the host's memory, this machine has" in said, said)
     for arena, rule in (("state", "offload states"), ("stash", "offload @layers.**")):
         there = plan(rule)
         saved, moved = natural["bytes"] - there["bytes"], there["arenas"][arena]
