@@ -1,6 +1,8 @@
 """std.formats: the codes and numbers of each format, and the derivative of qcast, against formulas written here with numpy from the
 publications: OCP's MX specification for the floats, the tables of bitsandbytes for nf4 and dyn8, the quantize_row_* functions of
 llama.cpp for q8_0 and q4_0. One model rounds the rows of a table in all formats; its logits are the codes and the numbers."""
+import ctypes, os
+
 import numpy as np
 
 from harness import check, distance, load, random_batches, remove, save, within
@@ -117,6 +119,19 @@ def dyn8(x):
     return q, table[q] * s
 
 
+def rounded_scales(s):
+    """(codes, numbers, mean) of the second quantization of bitsandbytes' quantize_4bit(compress_statistics=True), in one block"""
+    mean = s.mean(dtype="f8").astype("f4")
+    code, number = dyn8((s - mean).reshape(1, -1))
+    return code[0], number.reshape(s.shape), mean
+
+
+def nf4_double(x):
+    q, _ = nf4(x)
+    _, number, mean = rounded_scales(np.abs(x).max(-1, keepdims=True))
+    return q, NF4[q] * (number + mean)
+
+
 # name: (its text, elements of a block, names of what `fit` returns, (codes, numbers) of [rows, blocks, elements])
 FORMATS = {
     "e4m3": ("e4m3(block = 64)", 64, "s", lambda x: scaled_float(x, 4, 3, 126, 448)),
@@ -125,6 +140,7 @@ FORMATS = {
     "int8": ("int8()", WIDTH, "s", lambda x: integers(x, 127)),
     "int4": ("int4(block = 16)", 16, "s", lambda x: integers(x, 7)),
     "nf4": ("nf4()", 64, "s", nf4),
+    "nf4_double": ("nf4_double(scales = 0)", 64, "s d", nf4_double),
     "mxfp8": ("mxfp8()", 32, "s", mxfp8),
     "mxfp4": ("mxfp4()", 32, "s", mxfp4),
     "q8_0": ("q8_0()", 32, "s d", q8_0),
@@ -132,7 +148,7 @@ FORMATS = {
     "dyn8": ("dyn8()", WIDTH, "s", dyn8),
 }
 TOKENS = 2 * ROWS * len(FORMATS)   # one for each row of codes and of numbers
-MODEL = """import std.formats: e4m3, e5m2, int8, int4, nf4, mxfp8, mxfp4, q8_0, q4_0, dyn8
+MODEL = """import std.formats: e4m3, e5m2, int8, int4, nf4, nf4_double, mxfp8, mxfp4, q8_0, q4_0, dyn8
 model M(r = {rows}, vocab = {width}) {{
   param x: real[r, vocab] = zeros
   rows() -> f32[all, vocab] {{
@@ -194,6 +210,26 @@ def test_formats(run):
         gradient += 2.0 * number * (np.abs(x) <= 464 if name == "plain" else 1)
     check(np.abs(x).max() > 464, "numbers out of the range of e4m3")
     within("gradient", distance(got["grad.x"] * TOKENS, gradient), 1e-6)
+
+
+# cquantize_blockwise_cpu_fp32 of bitsandbytes 0.50.2 for the scales of numbers(), less their mean
+OF_BITSANDBYTES = bytes.fromhex(
+    "3e3e3e3e3e3e3e3e3e3e3e3e3e3e3e3effffffff515151513e3e3e3e3e3e3e3e3e3e3e3e3e3e3e3e")
+
+
+def test_bitsandbytes(run):
+    """the codes of the scales of nf4_double; at night also those of random scales by the library of LMC_BNB, a folder of its package"""
+    code, _, _ = rounded_scales(np.abs(numbers().reshape(-1, 64)).max(1))
+    check(code.astype("u1").tobytes() == OF_BITSANDBYTES, "codes of bitsandbytes")
+    if not run.nightly or not os.environ.get("LMC_BNB"):
+        return
+    library = ctypes.CDLL(f"{os.environ['LMC_BNB']}/libbitsandbytes_cpu.so")
+    scales = np.abs(np.random.default_rng(7).normal(0, 1, (4096, 64)).astype("f4")).max(1)
+    code, number, mean = rounded_scales(scales[:256])
+    table, got, top = dynamic_map(True).astype("f4"), np.zeros(256, "u1"), np.zeros(1, "f4")
+    at = lambda a: a.ctypes.data_as(ctypes.c_void_p)
+    library.cquantize_blockwise_cpu_fp32(at(table), at(scales[:256] - mean), at(top), at(got), ctypes.c_longlong(256), ctypes.c_longlong(256))
+    check((got == code).all(), f"{(got != code).sum()} of 256 codes differ")
 
 
 def test_formats_gpu(run):
