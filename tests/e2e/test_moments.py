@@ -244,12 +244,12 @@ def test_other_moments_are_refused(run):
 
 
 def test_ranks(run):
-    """two processes that divide the rows, or the model, train as one does"""
+    """two processes that divide the rows, the model or the states train as one does"""
     mpi_needed(run)
     one = with_moments(run, "dyn8()", 'save = checkpoint("run")', steps=3)
     run("run", one, "--recipe", "S")
     want = load(run.path("run/step-000003/model.safetensors"))
-    for mesh, shard in (("dp = 2", ""), ("tp = 2", "; shard tp = [ff, vocab]")):
+    for mesh, shard in (("dp = 2", ""), ("tp = 2", "; shard tp = [ff, vocab]"), ("fsdp = 2", "; zero = 3")):
         two = run.write("two.lm", open(one).read() + f"recipe T extends S {{ parallel {{ mesh = ({mesh}){shard} }} }}\n")
         run("run", two, "--recipe", "T", "--ranks", 2, "--out", run.path(mesh), env=QUICK)
         got = load(run.path(mesh, "step-000003/model.safetensors"))
