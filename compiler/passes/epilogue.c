@@ -245,8 +245,9 @@ static lm_op *gemm_emit(const epilogue *e, const sum *x, lm_opcode code) {
     in[n++] = x->residual;
   if (x->bias)
     in[n++] = x->bias;
-  lm_builder b = {e->m, at->parent, at, x->dot->loc,
-                  lm_remat_choice(x->dot->remat) ? x->dot->remat : at->remat};
+  uint8_t of_sum = at->remat & LM_REMAT_OFFLOAD;
+  uint8_t remat = lm_remat_choice(x->dot->remat) ? x->dot->remat | of_sum : at->remat;
+  lm_builder b = {e->m, at->parent, at, x->dot->loc, remat};
   lm_op *op = lm_emit_op(&b, code, in, n, &x->dot->attr, &x->dot->out[0]->type);
   lm_plan_gemm form;
   if (lm_plan_gemm_from_epilogue(e->m, op, &form) && e->codegen->epilogue(&form))

@@ -418,8 +418,19 @@ static void steps_renumber(offloader *o, const int *to) {
   }
 }
 
+// The first handle that no collective has.
+static int handles_of(const planner *p) {
+  int n = 0;
+  for (uint32_t i = 0; i < p->n_steps; i++) {
+    const lm_plan_comm *c = p->steps[i].step.comm;
+    int end = c ? c->handle + (c->slots ? c->slots : 1) : 0;
+    n = end > n ? end : n;
+  }
+  return n;
+}
+
 void lm_steps_offload(planner *p) {
-  offloader o = {.p = p};
+  offloader o = {.p = p, .handles = handles_of(p)};
   windows_find(&o);
   if (!o.n)
     return;
