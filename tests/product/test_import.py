@@ -39,7 +39,7 @@ def folder(run, name="theirs", without=(), **changes):
 
 
 REFUSED = [   # change of config.json, expected message
-    (dict(hidden_act="quick_gelu"), 'theirs/config.json: hidden_act is "quick_gelu", expected one of silu swish'),
+    (dict(hidden_act="gelu_fast"), 'theirs/config.json: hidden_act is "gelu_fast", expected one of silu swish'),
     (dict(rope_scaling=dict(rope_type="dynamic", factor=2.0)),
      'theirs/config.json: rope_scaling.rope_type is "dynamic", expected one of default linear llama3 yarn; --ignore-config rope_scaling'),
     (dict(rope_scaling=dict(type="longrope", factor=2.0)), 'theirs/config.json: rope_scaling.rope_type is "longrope"'),
