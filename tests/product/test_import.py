@@ -55,7 +55,7 @@ REFUSED = [   # change of config.json, expected message
     (dict(attention_multiplier=0.5), "attention_multiplier is 0.5 (a factor of the attention's scores), the model's config does"),
     (dict(attention_sharpness=0.5), "attention_sharpness is 0.5, a key that is unknown to lmc"),
     (dict(model_type="bert", architectures=["BertForMaskedLM"], is_decoder=True), "is_decoder is true, the model's false"),
-    (dict(model_type="dbrx"), 'model_type "dbrx" has no ready model; there are bart, bert, bloom, cohere,'),
+    (dict(model_type="dbrx"), 'model_type "dbrx" has no ready model; there are bart, bert, bloom, clip, cohere,'),
     (dict(architectures=["LlamaForSequenceClassification"]), 'architectures is ["LlamaForSequenceClassification"], the model\'s'),
 ]
 
