@@ -33,6 +33,7 @@ static void put_params(cuda_attend *e, lm_buf *b) {
   for (int i = 0; i < e->n_maps; i++)
     lm_buf_printf(b, ", LM_CONSTANT lm_map m%d", e->maps[i].buf);
   lm_buf_puts(b, ") {\n");
+  cuda_extents_load(e->g.extents, b);
   for (int i = 0; i < e->n_maps; i++)
     map_print(e, &e->maps[i], b);
   for (uint32_t i = 0; i < op->n_in + op->n_out; i++) {

@@ -282,6 +282,7 @@ static void put_inputs(const attend_split *x, lm_buf *b) {
   lm_buf_puts(b, "float *tops, float *sums, float *values");
   cuda_extents_put(x->e->g.extents, b);
   lm_buf_puts(b, ") {\n");
+  cuda_extents_load(x->e->g.extents, b);
 }
 
 // ---- text of the second kernel
@@ -298,8 +299,10 @@ static void put_combine(const attend_split *x, lm_buf *b) {
                 "*LM_RESTRICT values, %s *r0, %s *r1",
                 lm_gen_memory_type((lm_dtype)o.dtype), lm_gen_memory_type((lm_dtype)lse.dtype));
   cuda_extents_put(e->g.extents, b);
+  lm_buf_puts(b, ") {\ntypedef int64_t lm_at;\n");
+  cuda_extents_load(e->g.extents, b);
   lm_buf_printf(b,
-                ") {\ntypedef int64_t lm_at;\nconst lm_at row = 0, h = lm_block() %% %d, point = "
+                "const lm_at row = 0, h = lm_block() %% %d, point = "
                 "lm_block() / %d, chunks = (%s + %d) / %d;\n(void)row;\n",
                 x->block_heads, x->block_heads, cuda_attend_extent(e, e->f.s), CHUNK - 1, CHUNK);
   lm_buf_printf(b,

@@ -86,7 +86,13 @@ const char *cuda_extent_text(const lm_plan_extent *x, lm_arena *arena) {
 void cuda_extents_put(uint32_t mask, lm_buf *b) {
   for (int i = 0; i < 32; i++)
     if (mask >> i & 1)
-      lm_buf_printf(b, ", int64_t n%d", i);
+      lm_buf_printf(b, ", const int64_t *LM_RESTRICT extent%d", i);
+}
+
+void cuda_extents_load(uint32_t mask, lm_buf *b) {
+  for (int i = 0; i < 32; i++)
+    if (mask >> i & 1)
+      lm_buf_printf(b, "const int64_t n%d = *extent%d;\n", i, i);
 }
 
 uint32_t cuda_extent_params(const lm_plan_extent *x, lm_buf *b) {

@@ -212,7 +212,9 @@ void cuda_params(lm_gen *e, bool (*may_alias)(void *user, uint32_t operand), voi
 lm_plan_extent cuda_extent_product(const lm_module *m, const lm_axis *axes, int n);
 // A size as an expression of the run-time extents that it needs.
 const char *cuda_extent_text(const lm_plan_extent *x, lm_arena *arena);
-// The run-time extents of a mask as parameters of a kernel: n0, n1, …
+// The addresses of the run-time extents of a mask as parameters of a kernel, extent0, …, and their
+// values, n0, n1, …
 void cuda_extents_put(uint32_t mask, lm_buf *b);
+void cuda_extents_load(uint32_t mask, lm_buf *b);
 uint32_t cuda_extent_params(const lm_plan_extent *x, lm_buf *b); // those of a size; their mask
 #endif

@@ -145,6 +145,7 @@ static uint32_t put_params(const grouped *w) {
                 type, type, type_of(w->cc));
   uint32_t extents = cuda_extent_params(all_rows(w), w->out);
   lm_buf_puts(w->out, w->g->accumulate ? ", int32_t adds) {\n" : ") {\n");
+  cuda_extents_load(extents, w->out);
   return extents;
 }
 

@@ -172,6 +172,7 @@ static void put_params(cuda_emit *e, lm_buf *b) {
     lm_buf_printf(b, ", void *w%d", i);
   cuda_extents_put(e->g.extents, b);
   lm_buf_puts(b, ") {\n");
+  cuda_extents_load(e->g.extents, b);
 }
 
 static void put_types(cuda_emit *e, lm_buf *b) {

@@ -26,11 +26,12 @@ void cuda_route_emit(const lm_op *op, lm_arena *arena, lm_buf *text, lm_kernel_c
   lm_buf_printf(&b, "(const int32_t *LM_RESTRICT id, %sint32_t *LM_RESTRICT out",
                 counts ? "" : "const int32_t *LM_RESTRICT counts, ");
   uint32_t extents = cuda_extent_params(&rows, &b);
-  lm_buf_printf(
-      &b,
-      ") {\nLM_SHARED(double, partials, 32);\nconst int32_t group = (int32_t)lm_block();\n"
-      "const int64_t rows = %s;\n",
-      cuda_extent_text(&rows, arena));
+  lm_buf_puts(&b, ") {\n");
+  cuda_extents_load(extents, &b);
+  lm_buf_printf(&b,
+                "LM_SHARED(double, partials, 32);\nconst int32_t group = (int32_t)lm_block();\n"
+                "const int64_t rows = %s;\n",
+                cuda_extent_text(&rows, arena));
   if (counts)
     lm_buf_printf(&b,
                   "const int32_t n = lm_group_count(id, rows, %lld, group, partials);\n"

@@ -127,12 +127,23 @@ static bool step_fixed(const lm_plan_step *s) {
   return fixed;
 }
 
+// A map of a tensor has its sizes.
+static bool maps_fixed(const cuda_exec *e, int kernel) {
+  const lm_plan_launch *l = &e->plan->kernels[kernel].launch;
+  bool fixed = true;
+  for (int i = 0; i < l->n_maps; i++)
+    for (int k = 0; k < LM_PLAN_MAP_RANK; k++)
+      fixed = fixed && extent_fixed(&l->maps[i].dim[k].size);
+  return fixed;
+}
+
 static void func_describe(const cuda_exec *e, const lm_plan_func *f, func_state *x) {
   x->fixed = !lm_plan_exchanges(f);
   for (int i = 0; i < f->n_steps; i++) {
     const lm_plan_step *s = &f->steps[i];
-    x->fixed = x->fixed && step_fixed(s) &&
-               (s->kind != LM_STEP_KERNEL || !e->plan->kernels[s->kernel].launch.extents);
+    int kernel = lm_plan_step_kernel(s);
+    x->fixed = x->fixed && step_fixed(s) && (kernel < 0 || maps_fixed(e, kernel));
+    x->extents |= kernel >= 0 && e->plan->kernels[kernel].launch.extents;
     x->may_fault |= s->kind == LM_STEP_COPY && s->move->at_dim >= 0;
   }
 }
@@ -146,6 +157,20 @@ static lm_status fault_make(cuda_exec *e) {
       lm_cuda_check(&e->d, e->d.cuMemHostAlloc(&p, 2 * sizeof *e->fault, 0), "pinned host memory"));
   e->fault = memset(p, 0, 2 * sizeof *e->fault);
   return NULL;
+}
+
+static lm_status extents_make(cuda_exec *e) {
+  int n = e->plan->n_extents;
+  e->extents_sent = LM_NEW_N(e->arena, int64_t, n + 1);
+  e->extent_at = LM_NEW_N(e->arena, lm_cuda_address, n + 1);
+  if (!n)
+    return NULL;
+  size_t bytes = (size_t)n * sizeof *e->extents_sent;
+  LM_TRY(lm_cuda_check(&e->d, e->d.cuMemAlloc_v2(&e->extents, bytes),
+                       "%s cannot allocate any memory", e->device.name));
+  for (int i = 0; i < n; i++)
+    e->extent_at[i] = e->extents + (uint64_t)i * sizeof *e->extents_sent;
+  return lm_cuda_check(&e->d, e->d.cuMemsetD32Async(e->extents, 0, bytes / 4, e->stream), "memory");
 }
 
 static lm_status totals_make(cuda_exec *e) {
@@ -166,7 +191,7 @@ static lm_status gemm_measure(void *user, const lm_plan_step *s) {
   return lm_cuda_gemm(e->gemms, s, false, e->walk.var, e->pointers, e->memory.workspace);
 }
 
-// Measures the GEMMs of the functions without run-time extents. All memory is zero at this time,
+// Measures the GEMMs of functions that are recorded. All memory is zero at this time,
 // and remains so.
 static lm_status gemms_measure(cuda_exec *e) {
   lm_status s = lm_cuda_gemms_measure(e->gemms, true);
@@ -205,6 +230,7 @@ static lm_status exec_make(cuda_exec *e, const char *arch, int device, const lm_
   LM_TRY(lm_cuda_gemms_create(&e->builtins, &e->device, o->tf32, o->tuning, &e->gemms));
   LM_TRY(fault_make(e));
   LM_TRY(totals_make(e));
+  LM_TRY(extents_make(e));
   for (int i = 0; i < plan->n_funcs; i++)
     func_describe(e, &plan->funcs[i], &e->funcs[i]);
   LM_TRY(lm_cuda_memory_make(&e->memory, plan, &e->d, &e->device, e->stream, workspace_bytes()));
@@ -268,6 +294,8 @@ static void destroy(lm_exec *hal) {
     d->cuMemFree_v2(e->builtins.fault);
   if (e->fault)
     d->cuMemFreeHost(e->fault);
+  if (e->extents)
+    d->cuMemFree_v2(e->extents);
   if (e->totals)
     d->cuMemFree_v2(e->totals);
   if (e->totals_read)

@@ -117,7 +117,7 @@ static lm_status kernel_launch(cuda_exec *e, const lm_plan_step *s) {
     e->params[n] = &e->pointers[n];
   for (int i = 0; i < e->plan->n_extents; i++)
     if (l->extents >> i & 1)
-      e->params[n++] = &e->walk.var[i];
+      e->params[n++] = &e->extent_at[i];
   for (int i = 0; i < l->n_maps; i++) {
     LM_TRY(
         lm_cuda_map_make(&e->d, &l->maps[i], e->pointers[l->maps[i].buf], e->walk.var, &maps[i]));
@@ -251,6 +251,23 @@ static lm_status steps_enqueue(cuda_exec *e, const lm_plan_func *f, const int64_
   return lm_cuda_check(&e->d, e->d.cuGraphLaunch(*graph, e->stream), "%s", f->name);
 }
 
+// Extents are counts of elements, so their upper words stay 0.
+static lm_status extents_send(cuda_exec *e, const lm_plan_func *f, const int64_t *extents) {
+  LM_TRY(lm_plan_walk_extents(&e->walk, f, extents));
+  for (int i = 0; i < e->plan->n_extents; i++) {
+    int64_t n = e->walk.var[i];
+    if (n == e->extents_sent[i])
+      continue;
+    if (n > INT32_MAX)
+      return lm_fail(LM_ENV, "extent %s of %lld exceeds the limit of a GPU",
+                     e->plan->extents[i].name, (long long)n);
+    LM_TRY(lm_cuda_check(&e->d, e->d.cuMemsetD32Async(e->extent_at[i], (unsigned)n, 1, e->stream),
+                         "an extent"));
+    e->extents_sent[i] = n;
+  }
+  return NULL;
+}
+
 static lm_status enqueue(cuda_exec *e, const lm_plan_func *f, const int64_t *extents) {
   func_state *x = &e->funcs[f - e->plan->funcs];
   int result = lm_cuda_memory_wait(&e->memory, f);
@@ -260,6 +277,8 @@ static lm_status enqueue(cuda_exec *e, const lm_plan_func *f, const int64_t *ext
   if (e->rule) // after the copy of the arguments, one of which it overwrites
     LM_TRY(lm_cuda_totals_scale(&e->builtins, e->rule, e->memory.at[LM_ARENA_IO], e->totals));
   e->rule = NULL;
+  if (x->extents)
+    LM_TRY(extents_send(e, f, extents));
   if (e->timeline)
     LM_TRY(mark_add(e, NULL));
   LM_TRY(steps_enqueue(e, f, extents));

@@ -9,7 +9,10 @@
 #include "runtime/plan/walk.h"
 
 typedef struct func_state {
-  bool fixed;     // can be recorded: it depends on no run-time extent and has no collective
+  // Can be recorded: it has no collective, and a run-time extent changes neither a launch nor what
+  // the host passes to it. Kernels read extents in the device's memory.
+  bool fixed;
+  bool extents;   // a kernel reads an extent
   bool may_fault; // has a move to a position that is read at run time and checked on the device
   int runs;
   void *graph[2]; // CUgraphExec, of runs by lm_exec.first; NULL until it is recorded
@@ -45,12 +48,15 @@ typedef struct cuda_exec {
   const lm_plan_func *may_fault;     // the last one that ran with func_state.may_fault
   lm_cuda_address *pointers;         // of the current step
   void **params;
-  int32_t *fault;            // pinned copy of the builtins' `fault`
-  lm_cuda_address totals;    // LM_TOTALS_MAX float64s
-  double *totals_read;       // pinned copy of them
-  lm_cuda_address leaders;   // LM_LEADERS_MAX lm_leader; 0 before the first use
-  lm_leader *leaders_read;   // pinned copy of them
-  const lm_scale_rule *rule; // for the next run; NULL: none
+  int32_t *fault;             // pinned copy of the builtins' `fault`
+  lm_cuda_address extents;    // the run-time extents, int64
+  int64_t *extents_sent;      // their values there, after all work of the stream
+  lm_cuda_address *extent_at; // the address of each
+  lm_cuda_address totals;     // LM_TOTALS_MAX float64s
+  double *totals_read;        // pinned copy of them
+  lm_cuda_address leaders;    // LM_LEADERS_MAX lm_leader; 0 before the first use
+  lm_leader *leaders_read;    // pinned copy of them
+  const lm_scale_rule *rule;  // for the next run; NULL: none
   lm_timeline *timeline;
   mark *marks;
   uint32_t n_marks, cap_marks, n_events;

@@ -97,7 +97,8 @@ typedef struct lm_plan_map {
 //   lo, hi: the range of the parallel space to compute; disjoint ranges may run at the same time.
 //     The mapping from elements to points of that space depends on shapes alone, so results are
 //     bitwise independent of the number of threads.
-// On a GPU: void NAME(buf[0], buf[1], …, the extents that it uses as int64_t, maps), launched with
+// On a GPU: void NAME(buf[0], buf[1], …, the addresses of the extents that it uses, each an int64_t
+// in the device's memory, so that a recorded launch runs with others, maps), launched with
 // ceil(space / per_block) blocks of `threads` threads. The kernel of a GEMM computes all of it,
 // with `blocks` blocks; if the GEMM accumulates, the last parameter, an int32_t, is whether it adds
 // to C.

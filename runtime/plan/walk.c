@@ -38,7 +38,7 @@ bool lm_plan_walk_overwrites(const lm_plan_walk *w, const lm_plan_step *s) {
   return true;
 }
 
-static lm_status extents_set(lm_plan_walk *w, const lm_plan_func *f, const int64_t *extents) {
+lm_status lm_plan_walk_extents(lm_plan_walk *w, const lm_plan_func *f, const int64_t *extents) {
   const lm_plan *p = w->plan;
   memset(w->var, 0, ((size_t)p->n_extents + LM_PLAN_DEPTH) * sizeof *w->var);
   for (int i = 0; i < p->n_extents; i++) {
@@ -73,7 +73,7 @@ static int loop_step(lm_plan_walk *w, const lm_plan_func *f, int pc, int *depth,
 lm_status lm_plan_walk_run(lm_plan_walk *w, const lm_plan_func *f, const int64_t *extents,
                            lm_status (*step)(void *user, const lm_plan_step *s), void *user) {
   int depth = 0;
-  LM_TRY(extents_set(w, f, extents));
+  LM_TRY(lm_plan_walk_extents(w, f, extents));
   for (int pc = 0; pc < f->n_steps;) {
     const lm_plan_step *s = &f->steps[pc], *loop = NULL;
     if (s->kind != LM_STEP_LOOP && s->kind != LM_STEP_END) {

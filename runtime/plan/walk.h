@@ -19,6 +19,8 @@ void lm_plan_walk_close(lm_plan_walk *w);
 // capacities. Returns the first status of `step` that is not NULL.
 lm_status lm_plan_walk_run(lm_plan_walk *w, const lm_plan_func *f, const int64_t *extents,
                            lm_status (*step)(void *user, const lm_plan_step *s), void *user);
+// Sets w->var to the extents of a run, as lm_plan_walk_run does, and all indices of loops to 0.
+lm_status lm_plan_walk_extents(lm_plan_walk *w, const lm_plan_func *f, const int64_t *extents);
 // The buffer's offset in its arena, in bytes, in the current iterations.
 int64_t lm_plan_walk_offset(const lm_plan_walk *w, const lm_plan_buf *b);
 static inline int32_t lm_plan_walk_index(const lm_plan_walk *w, const lm_plan_step *loop) {

@@ -589,7 +589,7 @@ static const char *wrapped(const lm_plan *plan, int i, lm_arena *arena) {
     lm_buf_printf(&b, "%s(void *)buf[%d]", j ? ", " : "", j);
   for (int j = 0; j < 32; j++)
     if (k->launch.extents >> j & 1)
-      lm_buf_printf(&b, ", var[%d]", j);
+      lm_buf_printf(&b, ", &var[%d]", j);
   for (int j = 0; j < k->launch.n_maps; j++)
     lm_buf_printf(&b, ", m%d", k->launch.maps[j].buf);
   if (k->launch.adds)

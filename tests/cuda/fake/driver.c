@@ -25,6 +25,7 @@ static void at_end(void) {
     fprintf(stderr, "%zu bytes were copied from the device\n", fake.sent);
     fprintf(stderr, "%ld bytes of the device, %ld of pinned memory\n", fake.device_peak,
             fake.pinned_peak);
+    fprintf(stderr, "%ld graphs were launched\n", fake.replays);
     fake_order_print();
   }
   if (fake.n_device || fake.n_pinned || fake.streams || fake.events || fake.modules || fake.graphs)

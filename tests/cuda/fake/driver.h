@@ -33,6 +33,7 @@ typedef struct fake_state {
   bool started, none, eager, counts;
   int blind, unseen; // streams; -1: none
   size_t sent;       // bytes copied from the device to the host
+  long replays;      // launches of graphs
   int capability, version, devices;
   long alloc, launch, fault; // countdowns, 0: never
   long memory;               // bytes

@@ -22,11 +22,11 @@
 // faults; from then on everything fails), devices=N (the number of GPUs), memory=BYTES (8 GiB by
 // default), driver=12040 (the CUDA version of the driver), plain (cuBLASLt has no algorithm for a
 // GEMM with an epilogue), eager (every stream but the first executes at once), counts (at the end
-// are printed: the bytes that were copied to the host, the most bytes that were allocated, and the
-// copies of each stream, with the number of those that are concurrent to kernels), blind=N (stream
-// N, by the order in which they were created, waits for no event), unseen=N (no stream waits for
-// its events), serialized (NVRTC reports that it serialized
-// the GEMMs of attention)
+// are printed: the bytes that were copied to the host, the most bytes that were allocated, the
+// launches of graphs, and the copies of each stream, with the number of those that are concurrent
+// to kernels), blind=N (stream N, by the order in which they were created, waits for no event),
+// unseen=N (no stream waits for its events), serialized (NVRTC reports that it serialized the GEMMs
+// of attention)
 #ifndef FAKE_H
 #define FAKE_H
 #include <stdbool.h>

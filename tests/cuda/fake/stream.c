@@ -334,6 +334,7 @@ FAKE_API int cuGraphLaunch(void *handle, void *to) {
     return fake.sticky;
   if (s->capture)
     fake_complain("recorded", "a launch of a graph");
+  fake.replays++;
   for (int i = 0; i < g->n; i++) {
     op o = g->ops[i];
     stream *on = o.on == g->origin ? s : o.on;
