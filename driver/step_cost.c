@@ -36,6 +36,26 @@ static lm_status measure(lm_session *s, lm_cost_rows *rows) {
                                 "micro-batches");
 }
 
+// Errors of models that cannot decode are not errors of the step.
+static void decode_find(lm_session *s, lm_step_cost *out) {
+  lm_ctx *ctx = s->project.ctx;
+  lm_diag_mark before = lm_diag_mark_of(ctx);
+  int64_t positions = lm_cache_capacity(s->run.seq);
+  lm_compile_spec spec = lm_session_spec(s, LM_LOWER_DECODE, positions);
+  lm_compiled c;
+  spec.run.rows = spec.run.seq = 1;
+  spec.dump = NULL;
+  lm_status status = lm_compile(&s->project, &spec, &c);
+  const lm_plan_func *f = status ? NULL : lm_plan_func_get(c.plan, LM_FUNC_DECODE, 0);
+  if (f && !ctx->n_errors) {
+    out->decode.positions = positions;
+    out->decode.token = lm_cost_of_func(&out->machine, c.plan, f);
+    out->decode.lower_bound = out->decode.token.cold / lm_target_bandwidth(&out->machine);
+  }
+  lm_status_free(status);
+  lm_diag_return(ctx, before);
+}
+
 lm_status lm_step_cost_find(lm_session *s, bool measured, lm_step_cost *out) {
   out->load = lm_load_measure();
   LM_TRY(measured ? lm_session_data(s) : lm_session_sizes(s));
@@ -56,6 +76,8 @@ lm_status lm_step_cost_find(lm_session *s, bool measured, lm_step_cost *out) {
   out->rows = lm_cost_rows_find(s->project.ctx->arena, s->compiled.plan, s->run.n_micro,
                                 &out->machine, out->dtype);
   out->ranks = lm_rank_rows_find(s->project.ctx->arena, s->compiled.plan, s->run.n_micro);
+  if (s->target.kind == LM_TARGET_CUDA && !s->compiled.plan->mesh.n && !measured)
+    decode_find(s, out);
   out->tokens = (double)(s->run.n_micro * s->run.rows * s->run.seq);
   return measured ? measure(s, &out->rows) : NULL;
 }

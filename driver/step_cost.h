@@ -6,14 +6,23 @@
 #include "driver/rank_rows.h"
 #include "driver/session.h"
 
+// A token of decoding with one row, as the cost model predicts; positions: of the KV cache, which
+// is full. lower_bound: seconds to read the weights and the cache. 0: not predicted.
+typedef struct lm_decode_cost {
+  int64_t positions;
+  lm_cost_sum token;
+  double lower_bound;
+} lm_decode_cost;
+
 typedef struct lm_step_cost {
   lm_cost_rows rows;
   lm_rank_rows ranks; // of a plan with a mesh
   lm_target machine;  // with its figures for `dtype`, the type of `real`
   lm_dtype dtype;
   int threads;
-  double tokens; // of a training step
-  lm_load load;  // before the steps
+  double tokens;         // of a training step
+  lm_decode_cost decode; // on a GPU, of models that decode without a request
+  lm_load load;          // before the steps
 } lm_step_cost;
 
 // Compiles an open session. measured: also times each kernel in some steps, the least of which

@@ -15,6 +15,7 @@ lm_cost_sum lm_cost_of_func(const lm_target *t, const lm_plan *p, const lm_plan_
       continue;
     c.flops += times * (double)s->flops;
     c.bytes += times * (double)s->moved;
+    c.cold += times * lm_cost_cold(s);
     c.launches += (int64_t)times;
     c.seconds += t ? times * (lm_cost_of_step(t, p, s).seconds + t->rates.gap) : 0;
   }
@@ -56,6 +57,7 @@ lm_cost_sum lm_cost_of_training(const lm_target *t, const lm_plan *p, int64_t n_
     lm_cost_sum c = lm_cost_of_func(t, p, calls[i].func);
     sum.flops += (double)calls[i].calls * c.flops;
     sum.bytes += (double)calls[i].calls * c.bytes;
+    sum.cold += (double)calls[i].calls * c.cold;
     sum.seconds += (double)calls[i].calls * c.seconds;
     sum.exposed += (double)calls[i].calls * c.exposed;
     sum.copied += (double)calls[i].calls * c.copied;

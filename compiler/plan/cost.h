@@ -78,6 +78,9 @@ lm_cost lm_cost_of_attend(const lm_target *t, const lm_plan_attend *a, double by
 // ---- cost_step.c
 
 lm_cost lm_cost_of_step(const lm_target *t, const lm_plan *p, const lm_plan_step *s);
+// Of the bytes that the step moves, those of parameters and KV caches that it reads: between two
+// steps that read one, a function reads all others, so that no cache holds it.
+double lm_cost_cold(const lm_plan_step *s);
 bool lm_cost_launches(const lm_plan_step *s); // it is a launch: no loop, and no copy on a lane
 
 // ---- cost_lanes.c
@@ -93,9 +96,9 @@ double lm_cost_exposed(const lm_target *t, const lm_plan *p, const lm_plan_func 
 
 // A function, or a whole training step, with the iterations of all loops. seconds include the gaps
 // between kernels, and `exposed`, in which kernels wait for copies between host and device of
-// `copied` bytes; 0 without a machine.
+// `copied` bytes; 0 without a machine. cold: of the bytes (lm_cost_cold).
 typedef struct lm_cost_sum {
-  double flops, bytes, seconds, exposed, copied;
+  double flops, bytes, cold, seconds, exposed, copied;
   int64_t launches;
 } lm_cost_sum;
 lm_cost_sum lm_cost_of_func(const lm_target *t, const lm_plan *p, const lm_plan_func *f);

@@ -14,11 +14,15 @@ static double threads_of(const lm_plan *p, const lm_plan_step *s, const lm_plan_
   return blocks * launch->threads * (launch->unroll ? launch->unroll : 1);
 }
 
-// Bytes of keys and values of earlier positions, which are read once in each call of the function.
-static double cached_bytes(const lm_plan_step *s) {
+static bool is_kept(const lm_plan_buf *b) {
+  return b->arena == LM_ARENA_PARAM || b->arena == LM_ARENA_COPY || b->arena == LM_ARENA_FIXED ||
+         b->arena == LM_ARENA_CACHE;
+}
+
+double lm_cost_cold(const lm_plan_step *s) {
   double sum = 0;
   for (int i = 0; i < s->n_read; i++)
-    sum += s->bufs[i].arena == LM_ARENA_CACHE ? (double)s->bufs[i].bytes : 0;
+    sum += is_kept(&s->bufs[i]) ? (double)s->bufs[i].bytes : 0;
   return fmin(sum, (double)s->moved);
 }
 
@@ -31,24 +35,18 @@ static lm_cost kernel_cost(const lm_target *t, const lm_plan *p, const lm_plan_s
     return lm_cost_of_gemm_kernel(t, &k);
   }
   return lm_cost_of_kernel(t, &(lm_cost_kernel){.bytes = (double)s->moved,
-                                                .cold = cached_bytes(s),
+                                                .cold = lm_cost_cold(s),
                                                 .instructions = s->instructions,
                                                 .threads = threads_of(p, s, launch)});
 }
 
-static bool is_parameter(const lm_plan_buf *b) {
-  return b->arena == LM_ARENA_PARAM || b->arena == LM_ARENA_COPY || b->arena == LM_ARENA_FIXED;
-}
-
-// The kernel of a GEMM of few rows counts its instructions. All weights of the model are read
-// between two uses of one.
+// The kernel of a GEMM of few rows counts its instructions.
 static lm_cost few_rows_cost(const lm_target *t, const lm_plan *p, const lm_plan_step *s) {
   const lm_plan_launch *launch = &p->kernels[s->gemm->code - 1].launch;
-  return lm_cost_of_kernel(
-      t, &(lm_cost_kernel){.bytes = (double)s->moved,
-                           .cold = is_parameter(&s->bufs[1]) ? (double)s->bufs[1].bytes : 0,
-                           .instructions = s->instructions,
-                           .threads = threads_of(p, s, launch)});
+  return lm_cost_of_kernel(t, &(lm_cost_kernel){.bytes = (double)s->moved,
+                                                .cold = lm_cost_cold(s),
+                                                .instructions = s->instructions,
+                                                .threads = threads_of(p, s, launch)});
 }
 
 lm_cost lm_cost_of_step(const lm_target *t, const lm_plan *p, const lm_plan_step *s) {

@@ -130,14 +130,14 @@ static int kernel_find(planner *p, const lm_op *op, const lm_kernel_code *code) 
   return plan->n_kernels - 1;
 }
 
-// Bytes of v that a kernel's region reads: all, or the slices that it takes.
+// Bytes of v that a kernel's region reads: all, or the slices or rows that it takes.
 static int64_t bytes_read(const planner *p, const lm_region *r, const lm_value *v) {
   int64_t all = lm_type_bytes(p, v->type), sum = 0;
   for (const lm_op *op = r->first; op && sum < all; op = op->next)
     for (uint32_t i = 0; i < op->n_in; i++) {
       if (op->in[i] != v)
         continue;
-      if (op->code == LM_OP_SLICE)
+      if (op->code == LM_OP_SLICE || (op->code == LM_OP_GATHER && !i))
         sum += lm_type_bytes(p, op->out[0]->type);
       else
         sum += lm_op_info_of(op)->traits & LM_T_ORDERED ? bytes_read(p, r, op->out[0]) : all;

@@ -19,6 +19,13 @@ void lm_report_cost(const lm_target *t, const lm_step_cost *x, lm_buf *out) {
   double seconds = x->rows.step.seconds;
   lm_buf_printf(out, "a step of %.0f tokens: %.3f ms, %.0f tokens/s, as the cost model predicts\n",
                 x->tokens, 1e3 * seconds, x->tokens / seconds);
+  const lm_decode_cost *d = &x->decode;
+  if (d->positions)
+    lm_buf_printf(out,
+                  "decoding behind %lld positions: %.0f tokens/s, %.3f ms in %lld launches\n"
+                  "at least %.3f ms, for %.1f MB of weights and KV cache\n",
+                  (long long)d->positions, 1 / d->token.seconds, 1e3 * d->token.seconds,
+                  (long long)d->token.launches, 1e3 * d->lower_bound, 1e-6 * d->token.cold);
   if (x->rows.seconds > 0)
     lm_load_line(&x->load, out);
 }
@@ -29,6 +36,15 @@ static void functions_json(const lm_cost_rows *rows, lm_buf *out) {
         out, "%s{\"name\": \"%s\", \"calls\": %lld, \"predicted_s\": %.6g, \"launches\": %lld}",
         i ? ", " : "", rows->calls[i].func->name, (long long)rows->calls[i].calls,
         rows->func[i].seconds, (long long)rows->func[i].launches);
+}
+
+static void decode_json(const lm_decode_cost *d, lm_buf *out) {
+  if (d->positions)
+    lm_buf_printf(out,
+                  "\"decoding\": {\"positions\": %lld, \"predicted_s\": %.6g, \"tokens_per_s\": "
+                  "%.6g, \"launches\": %lld, \"bytes\": %.0f, \"lower_bound_s\": %.6g}, ",
+                  (long long)d->positions, d->token.seconds, 1 / d->token.seconds,
+                  (long long)d->token.launches, d->token.cold, d->lower_bound);
 }
 
 void lm_report_cost_json(const lm_target *t, const lm_step_cost *x, lm_buf *out) {
@@ -46,7 +62,9 @@ void lm_report_cost_json(const lm_target *t, const lm_step_cost *x, lm_buf *out)
   lm_buf_printf(out, "\"tokens\": %.0f, \"tokens_per_s\": %.6g, \"functions\": [", x->tokens,
                 x->tokens / seconds);
   functions_json(&x->rows, out);
-  lm_buf_puts(out, "], \"rows\": ");
+  lm_buf_puts(out, "], ");
+  decode_json(&x->decode, out);
+  lm_buf_puts(out, "\"rows\": ");
   lm_cost_rows_json(&x->rows, out);
   if (x->rows.plan->mesh.n) {
     lm_buf_puts(out, ", \"collectives\": ");

@@ -265,7 +265,11 @@ def test_gemm_kernels_pay(run):
     check(not any("apart_s" in row for row in apart["rows"]), "without the pass")
     gain, expected = apart["predicted_s"] - fused["predicted_s"], sum(row["apart_s"] - row["predicted_s"] for row in rows)
     check(abs(gain - expected) < 0.1 * expected, f"a step must gain what its kernels gain: {gain} {expected}")
-    text = run("explain", f"{ROOT}/examples/bench-180m.lm", "cost", "--target", "h100")
+    text, token = run("explain", f"{ROOT}/examples/bench-180m.lm", "cost", "--target", "h100"), fused["decoding"]
+    # 175,670,272 weights in bf16; keys and values of 24 layers of 2,048 positions of 4 heads, with a position and a document each
+    read = 2 * 175_670_272 + 24 * 2048 * (2 * 4 * 64 * 2 + 8)
+    check(abs(token["bytes"] / read - 1) < 0.01 and f'in {token["launches"]} launches' in text, token)
+    check(abs(token["tokens_per_s"] * token["predicted_s"] - 1) < 1e-4 and token["lower_bound_s"] < token["predicted_s"], token)
     check("one kernel  library and kernel  what" in text and max(map(len, text.splitlines())) <= 80, text)
 
 
