@@ -1,9 +1,10 @@
 // ops.c - the scalar operations as C. Registers hold f32, bf16 and f16 as float, f64 as double,
 // int, bool (0 or 1) and the bits of a code as int32_t; bf16 and f16 are rounded when they are
-// stored.
+// stored, and where a number that is stored is cast.
 #include <math.h>
 #include <string.h>
 #include "codegen/common/gen.h"
+#include "codegen/common/schedule.h"
 #include "runtime/base/dtype.h"
 #include "runtime/base/philox.h"
 
@@ -134,6 +135,25 @@ static const char *cast_text(lm_arena *a, lm_dtype from, lm_dtype to, const char
   return lm_arena_printf(a, "lm_int_%s(%s)", from == LM_F64 ? "f64" : "f32", x);
 }
 
+// True if the kernel computes the value and also stores it, so that other kernels have it rounded.
+static bool is_stored(const lm_gen *e, const lm_value *v) {
+  if (!e->kernel || e->kernel->code != LM_OP_KERNEL || !v->def)
+    return false;
+  const lm_op *yield = lm_kernel_yield(e->kernel);
+  for (uint32_t i = 0; i < yield->n_in; i++)
+    if (yield->in[i] == v)
+      return true;
+  return false;
+}
+
+// A half float that is stored is rounded for the operations of the same kernel, too.
+static const char *widened_text(lm_gen *e, const lm_value *v, const char *x) {
+  lm_dtype t = v->type.dtype;
+  if (!lm_dtype_is_half(t) || !is_stored(e, v))
+    return x;
+  return lm_gen_load_text(e->arena, t, lm_gen_store_text(e->arena, t, x));
+}
+
 static const char *substitute(lm_arena *a, const char *form, const char *const *in) {
   lm_buf b = {0};
   for (; *form; form++) {
@@ -180,7 +200,7 @@ double lm_gen_op_instructions(const lm_gen *e, const lm_op *op) {
 const char *lm_gen_op_text(lm_gen *e, const lm_op *op, const char *const *in) {
   lm_dtype t = op->in[op->n_in - 1]->type.dtype;
   if (op->code == LM_OP_CAST)
-    return cast_text(e->arena, t, op->out[0]->type.dtype, in[0]);
+    return cast_text(e->arena, t, op->out[0]->type.dtype, widened_text(e, op->in[0], in[0]));
   const char *form = form_of(e, op, t);
   if (!form)
     LM_BUG("no C for %s of %s", lm_op_info_of(op)->name, lm_dtype_name(t));
