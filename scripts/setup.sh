@@ -74,9 +74,9 @@ hf_python() {
 peft_python() {
   local python; python=$(hf_python)
   [ -n "$python" ] || return 0
-  "$python" -c 'import peft' 2>/dev/null ||
+  "$python" -c 'import jinja2, peft' 2>/dev/null ||
     "$python" -m pip install -q --no-deps \
-      peft==0.11.1 accelerate==0.29.3 psutil==5.9.8 2>/dev/null ||
+      peft==0.11.1 accelerate==0.29.3 psutil==5.9.8 jinja2==3.1.6 markupsafe==3.0.3 2>/dev/null ||
     { say "PEFT cannot be installed: tests with it are skipped"; return 0; }
   echo "$python"
 }

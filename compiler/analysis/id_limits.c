@@ -10,12 +10,27 @@ typedef struct {
   lm_limits *out;
 } finder;
 
-// The region argument that v is, through data movement; NULL if v is computed.
-static const lm_value *source_of(const lm_value *v) {
-  while (v->def) {
-    if (!lm_op_has(v->def, LM_T_MOVE))
-      return NULL;
+static bool is_number(const lm_value *v) {
+  return v->def && v->def->code == LM_OP_CONST;
+}
+
+static const lm_value *unmoved(const lm_value *v) {
+  while (v->def && lm_op_has(v->def, LM_T_MOVE))
     v = v->def->in[0];
+  return v;
+}
+
+// The region argument that v is, through data movement and sums with numbers, which *more is
+// increased by; NULL if v is computed otherwise.
+static const lm_value *source_of(const lm_value *v, int64_t *more) {
+  for (v = unmoved(v); v->def; v = unmoved(v)) {
+    const lm_op *add = v->def;
+    bool behind = add->code == LM_OP_ADD && is_number(unmoved(add->in[1]));
+    bool before = add->code == LM_OP_ADD && is_number(unmoved(add->in[0]));
+    if (!behind && !before)
+      return NULL;
+    *more += (int64_t)unmoved(add->in[behind])->def->attr.num;
+    v = add->in[!behind];
   }
   return v;
 }
@@ -30,8 +45,8 @@ static int64_t *further_limit(const finder *f, const char *name) {
   return &x->more[x->n_more - 1].limit;
 }
 
-static int64_t *limit_of(const finder *f, const lm_value *v) {
-  const lm_value *arg = source_of(v);
+static int64_t *limit_of(const finder *f, const lm_value *v, int64_t *more) {
+  const lm_value *arg = source_of(v, more);
   if (!arg || arg->region != f->func->body || !arg->name)
     return NULL;
   if (lm_column_name_of(arg->name))
@@ -55,12 +70,13 @@ static void id_limits_visit(lm_op *op, void *user) {
   finder *f = user;
   if (op->code != LM_OP_GATHER)
     return;
-  int64_t *limit = limit_of(f, op->in[1]);
+  int64_t more = 0;
+  int64_t *limit = limit_of(f, op->in[1], &more);
   int64_t size = 1;
   for (int i = 0; i < op->attr.n_axes; i++)
     size *= lm_axis_size(f->func->module, op->attr.axes[i]);
-  if (limit && size < *limit)
-    *limit = size;
+  if (limit && size - more < *limit)
+    *limit = size - more;
   bool of_tokens = limit && (limit == &f->out->tok || limit == &f->out->next);
   for (int i = 0; of_tokens && i < op->attr.n_axes; i++)
     id_axis_add(f, op->attr.axes[i]);

@@ -18,7 +18,7 @@ typedef struct lm_limits {
 } lm_limits;
 
 // The limits of all functions of a module without calls. A table counts if the argument itself
-// indexes it, possibly moved, in loops or not.
+// indexes it, possibly moved or increased by a number, in loops or not.
 lm_limits lm_limits_find(const lm_module *m);
 // True if tok or next index the axis, or the one of which it is a part.
 bool lm_limits_index(const lm_limits *x, const lm_module *m, lm_axis axis);

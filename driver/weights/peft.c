@@ -13,7 +13,7 @@ enum {
 
 // A module of the other project's model and its keys of adapter_config.json.
 typedef struct module {
-  const char *name; // "model.layers.0.self_attn.q_proj"
+  const char *name; // "model.layers.0.self_attn.q_proj"; NULL: the whole model, by blocks at sites
   const lm_lowered_adapter *first;
   json_t *keys, *shared; // of the parts one behind the other; of the first one
 } module;
@@ -23,6 +23,7 @@ typedef struct modules {
   lm_arena *a;
   module *v;
   uint32_t n, cap;
+  int64_t shift; // at which the model's positions begin
 } modules;
 
 static lm_ctx *context(const modules *m) {
@@ -114,29 +115,94 @@ static lm_status part_add(const modules *m, module *to, const lm_lowered_adapter
   return differs ? differ(m, differs, x, to->first) : NULL;
 }
 
+// Adds another block at a site: its keys join those of the others.
+static lm_status block_add(const modules *m, module *to, const lm_lowered_adapter *x) {
+  json_t *keys = keys_of(x), *value;
+  const char *key, *differs = NULL;
+  json_object_foreach(keys, key, value) {
+    const json_t *other = json_object_get(to->keys, key);
+    if (other && !lm_peft_same(other, value))
+      differs = key;
+  }
+  json_object_update_missing(to->keys, keys);
+  json_object_update_missing(to->shared, keys);
+  json_decref(keys);
+  return differs ? differ(m, differs, x, to->first) : NULL;
+}
+
+static module *module_find(const modules *m, const char *name) {
+  for (uint32_t i = 0; i < m->n; i++)
+    if (name && m->v[i].name ? !strcmp(m->v[i].name, name) : name == m->v[i].name)
+      return &m->v[i];
+  return NULL;
+}
+
+static lm_status adapter_add(modules *m, const lm_lowered_adapter *x) {
+  const char *name = x->module ? full_name(m, x->module) : NULL;
+  module *same = module_find(m, name);
+  if (same)
+    return name ? part_add(m, same, x) : block_add(m, same, x);
+  LM_PUSH(m->a, m->v, m->n, m->cap) = (module){
+      .name = name,
+      .first = x,
+      .keys = keys_of(x),
+      .shared = keys_of(x),
+  };
+  return NULL;
+}
+
+// `position_shift` of the blocks: PEFT's files have no key for it, since their type determines it.
+static void shift_take(modules *m, module *whole) {
+  m->shift = json_integer_value(json_object_get(whole->keys, "position_shift"));
+  json_object_del(whole->keys, "position_shift");
+  json_object_del(whole->shared, "position_shift");
+}
+
+static bool is_type(const module *whole, const char *type) {
+  const char *own = json_string_value(json_object_get(whole->keys, "peft_type"));
+  return own && !strcmp(own, type);
+}
+
+// LM_USER if PEFT computes with other positions than the model; reported. transformers counts
+// positions from the number of the keys that it is given.
+static lm_status shift_check(const modules *m, const module *whole) {
+  const json_t *tokens = json_object_get(whole->keys, "num_virtual_tokens");
+  int64_t theirs = is_type(whole, "PREFIX_TUNING") ? json_integer_value(tokens) : 0;
+  if (m->shift == theirs)
+    return NULL;
+  lm_diag *d =
+      LM_REPORT(context(m), whole->first->at, E319, (long long)theirs, (long long)m->shift);
+  lm_diag_help(context(m), d, "after @pos = shifted(n = %lld)", (long long)theirs);
+  return lm_verdict(context(m));
+}
+
+// LM_USER if a block stands for PEFT's prompt, which replaces embeddings of tokens, and is behind
+// another value; reported.
+static lm_status prompt_check(const modules *m, const module *whole) {
+  const lm_lowered *l = m->c->lowered;
+  for (uint32_t i = 0; i < l->n_adapters && is_type(whole, "PROMPT_TUNING"); i++)
+    if (!l->adapters[i].of_embeddings)
+      LM_REPORT(context(m), l->adapters[i].at, E31A, l->adapters[i].param);
+  return lm_verdict(context(m));
+}
+
 static lm_status modules_make(const lm_compiled *c, lm_arena *a, modules *out) {
   *out = (modules){
       .c = c,
       .a = a,
   };
   const lm_lowered *l = c->lowered;
-  for (uint32_t i = 0; i < l->n_adapters; i++) {
-    const lm_lowered_adapter *x = &l->adapters[i];
-    const char *name = full_name(out, x->module);
-    module *same = NULL;
-    for (uint32_t k = 0; k < out->n && !same; k++)
-      same = strcmp(out->v[k].name, name) ? NULL : &out->v[k];
-    if (same)
-      LM_TRY(part_add(out, same, x));
-    else
-      LM_PUSH(a, out->v, out->n, out->cap) = (module){
-          .name = name,
-          .first = x,
-          .keys = keys_of(x),
-          .shared = keys_of(x),
-      };
-  }
-  return NULL;
+  for (uint32_t i = 0; i < l->n_adapters; i++)
+    LM_TRY(adapter_add(out, &l->adapters[i]));
+  module *whole = module_find(out, NULL);
+  if (!whole)
+    return NULL;
+  for (uint32_t i = 0; i < out->n; i++)
+    if (&out->v[i] != whole)
+      return differ(out, "peft_type", out->v[i].first, whole->first);
+  shift_take(out, whole);
+  LM_TRY(shift_check(out, whole));
+  return prompt_check(out, whole);
 }
 
 // ---- adapter_config.json, written
@@ -216,8 +282,10 @@ static lm_status config_fill(const modules *m, json_t *config) {
   json_object_set_new(config, "task_type", json_string("CAUSAL_LM"));
   json_object_set_new(config, "base_model_name_or_path",
                       r->from_hf ? json_string(r->from) : json_null());
-  json_object_set_new(config, "bias", json_string("none"));
   json_object_set_new(config, "inference_mode", json_true());
+  if (!m->v[0].name)
+    return NULL;
+  json_object_set_new(config, "bias", json_string("none"));
   json_object_set_new(config, "fan_in_fan_out", json_boolean(transposed));
   json_object_set_new(config, "target_modules", targets_make(m));
   return NULL;
@@ -252,7 +320,8 @@ lm_status lm_peft_foreign(const lm_compiled *c, lm_arena *a, lm_weights w, bool 
   size_t n = 0;
   for (uint32_t i = 0; i < l->n_peft; i++) {
     maps[i] = shared ? l->peft[i].shared : l->peft[i].stacked;
-    maps[i].foreign = lm_arena_printf(a, "base_model.model.%s", full_name(&m, maps[i].foreign));
+    if (!l->peft[i].of_block)
+      maps[i].foreign = lm_arena_printf(a, "base_model.model.%s", full_name(&m, maps[i].foreign));
     for (int k = 0; k < w.n_host; k++)
       if (!strcmp(w.host[k].name, maps[i].native))
         views[n++] = w.host[k];
@@ -359,6 +428,8 @@ static lm_status targets_check(reading *r) {
   for (uint32_t i = 0; i < r->m->n && !r->error; i++) {
     const module *x = &r->m->v[i];
     const char *key, *why;
+    if (!x->name)
+      return NULL;
     LM_TRY(lm_annotate(lm_peft_target_find(r->config, x->name, &key, &why), "%s", r->path));
     bool of_module = why && !strncmp(why, "with", strlen("with"));
     if (of_module)

@@ -278,12 +278,16 @@ bool el_edit_reaches(const el_edit *x, const lm_global *g) {
   return x->kind != EL_EDIT_AFTER && x->kind != EL_EDIT_REPLACE && g->added <= lines_before(x);
 }
 
-lm_loc el_edits_change(const lm_elab *e) {
-  if (e->edits && e->edits->n_replaced)
-    return e->edits->replaced[0].at;
-  for (uint32_t i = 0; e->edits && i < e->edits->n; i++)
-    if (e->edits->v[i].kind == EL_EDIT_AFTER || e->edits->v[i].kind == EL_EDIT_REPLACE)
-      return e->edits->v[i].at;
+lm_loc el_edits_change(const lm_elab *e, bool blocks) {
+  for (uint32_t i = 0; e->edits && i < e->edits->n_replaced; i++)
+    if (blocks || e->edits->replaced[i].by.decl->kind == DC_FN)
+      return e->edits->replaced[i].at;
+  for (uint32_t i = 0; e->edits && i < e->edits->n; i++) {
+    const el_edit *x = &e->edits->v[i];
+    bool at_site = x->kind == EL_EDIT_AFTER || (x->kind == EL_EDIT_REPLACE && x->fn);
+    if (at_site ? blocks : x->kind == EL_EDIT_REPLACE)
+      return x->at;
+  }
   return (lm_loc){0};
 }
 

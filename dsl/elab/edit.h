@@ -57,12 +57,13 @@ typedef struct el_call_of {
   struct el_call_of *next;
 } el_call_of;
 
-// A value that an edit can pass through a block: one that a `let` binds, the result of a sub's
-// `apply`, or that of a call of a replaced function. Instances of one form have the same sites.
+// A value that an edit can pass through a block: one that a `let` binds, an argument of `apply`,
+// the result of a sub's `apply`, or that of a call of a replaced function. Instances of one form
+// have the same sites.
 typedef struct el_site {
   const ast_expr *call; // of the form
   lm_sym path;
-  lm_sym name;        // of the `let`; NULL: the other two
+  lm_sym name;        // of the `let` or parameter; NULL: the other two
   const ast_decl *fn; // the replaced function; NULL: the other two
   lm_loc at, other;   // other: a second `let` of the name, or a second call
   const el_val *args; // what `apply` of the block gets: the value, or the arguments of the call
@@ -120,8 +121,8 @@ el_val el_edit_result(lm_elab *e, const el_inst *block, const char *method, el_v
 void el_pattern_check(lm_elab *e, const char *pattern, lm_loc at, int before,
                       const ast_decl *model);
 // The first edit after which no parameters of the model without edits give its results; no file:
-// none.
-lm_loc el_edits_change(const lm_elab *e);
+// none. blocks: those at sites count.
+lm_loc el_edits_change(const lm_elab *e, bool blocks);
 // True if an edit has an effect on a parameter that its pattern matches.
 bool el_edit_reaches(const el_edit *x, const lm_global *g);
 
@@ -155,6 +156,8 @@ void el_sites_edit(lm_elab *e, el_inst *model);
 void el_sites_check(lm_elab *e, const el_inst *model);
 // The value that a `let` of the current method binds to a name, after its blocks.
 el_val el_site_let(lm_elab *e, const ast_name *name, el_val v);
+// Passes the arguments of `apply`, which the current frame binds, through their blocks.
+void el_site_params(lm_elab *e, const ast_sig *sig);
 // The result of `apply` of the instance, after its blocks.
 el_val el_site_sub(lm_elab *e, const el_ref *ref, el_val v, lm_loc at);
 // Records a call of a replaced function, in the elaboration without edits.

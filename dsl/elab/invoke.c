@@ -1,6 +1,7 @@
 // invoke.c - one call: a frame for the callee, unification of its arguments, its body, and its
 // result in terms of the caller's axes.
 #include "dsl/elab/call.h"
+#include "dsl/elab/edit.h"
 
 enum {
   MAX_CALL_DEPTH = 100
@@ -255,6 +256,7 @@ static el_val run_in_frame(lm_elab *e, el_invocation *v, const ast_body *body) {
   remap_scope(e, v);
   frame->real = is_fn && v->real_set ? v->real : K_REAL;
   bind_arguments(e, v);
+  el_site_params(e, v->sig);
   el_val r = run_body(e, v, body);
   return el_rename(e, &r, &v->map.to, &v->map.from);
 }

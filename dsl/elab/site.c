@@ -256,6 +256,25 @@ el_val el_site_let(lm_elab *e, const ast_name *name, el_val v) {
   return pass(e, self, name->text, v, name->loc);
 }
 
+void el_site_params(lm_elab *e, const ast_sig *sig) {
+  const el_ref *self = e->frame->self;
+  const ast_member *apply =
+      e->edits && self ? el_method_find(self->inst, LM_SYM(e->c, "apply")) : NULL;
+  if (!apply || sig != &apply->sig)
+    return;
+  for (uint32_t i = 0; i < sig->n_params; i++) {
+    const ast_name *name = &sig->params[i].name;
+    const el_val *x = &el_names_find(&e->frame->names, name->text)->val;
+    el_val y = el_site_let(e, name, *x);
+    if (y.v == x->v)
+      continue;
+    y.name = name->text;
+    y.loc = name->loc;
+    el_mark_live(e, &y);
+    el_bind_name(e, name->text, y, false);
+  }
+}
+
 el_val el_site_sub(lm_elab *e, const el_ref *ref, el_val v, lm_loc at) {
   if (!is_enabled(e, &v) || !ref->inst->owner)
     return v;

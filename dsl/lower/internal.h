@@ -1,6 +1,7 @@
 // internal.h - declarations that the files of lowering share.
 #ifndef LM_LOWER_INTERNAL_H
 #define LM_LOWER_INTERNAL_H
+#include "dsl/elab/edit.h"
 #include "dsl/elab/elab.h"
 #include "dsl/lower/lower.h"
 
@@ -40,6 +41,10 @@ void lm_lower_tokens_check(lm_elab *e, const lm_recipe *r, const el_inst *model)
 // ---- maps.c and config.c
 void lm_lower_maps(lm_elab *e, el_inst *model, lm_lowered *out, lm_loc at);
 void lm_lower_config(lm_elab *e, el_inst *inst, const ast_item *section, lm_lowered_configs *out);
+// The elements of the tensor of a map's item that a parameter is, as the alternative `part` of
+// n_parts of the item's pattern. False: reported.
+bool lm_map_of_param(lm_elab *e, el_inst *inst, const el_param *p, const ast_item *item, int part,
+                     int n_parts, lm_foreign_map *out);
 void lm_lower_args(lm_elab *e, el_inst *model, lm_lowered *out); // arguments that are numbers
 bool lm_item_is_config(const ast_item *item);                    // config { … }
 
@@ -49,8 +54,15 @@ bool lm_item_is_config(const ast_item *item);                    // config { …
 const char *lm_map_number(lm_elab *e, const ast_expr *name, const lm_match *match);
 
 // ---- peft.c
-// The adapters by their `map peft`, after lm_lower_maps. at: what needs them.
+// The adapters and the blocks at sites by their `map peft`, after lm_lower_maps. at: what needs
+// them.
 void lm_lower_peft(lm_elab *e, el_inst *model, lm_lowered *out, lm_loc at);
+
+// ---- peft_block.c
+// `map peft` of the block of an instance; NULL: it has none, which is reported at the line `by`.
+const ast_member *lm_peft_map(lm_elab *e, const el_inst *inst, const el_edit *by);
+// The blocks at sites by their `map peft`.
+void lm_lower_peft_blocks(lm_elab *e, el_inst *model, lm_lowered *out);
 
 // ---- optim.c
 void lm_lower_optimizer(lm_elab *e, const lm_recipe *r, lm_lowered *out);

@@ -460,7 +460,7 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, const lm_recipe *r, const lm_l
   if (o->what & LM_LOWER_MERGED)
     lm_lower_merged(e, model);
   lm_lower_begin(e, model);
-  l->changed = el_edits_change(e);
+  l->changed = el_edits_change(e, !(o->what & LM_LOWER_PEFT));
   if (o->what & LM_LOWER_TRAIN)
     lm_lower_after(e, model);
   if (o->what & LM_LOWER_TRAIN)

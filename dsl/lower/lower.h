@@ -86,11 +86,12 @@ typedef struct lm_lowered_configs {
   uint32_t n, cap;
 } lm_lowered_configs;
 
-// An adapter in PEFT's files, by `map peft` of its block.
+// An adapter, or a block at a site, in PEFT's files, by `map peft` of its block.
 typedef struct lm_lowered_adapter {
-  lm_sym param;       // that it adapts
-  const char *module; // that has the parameter as its weight, by `map hf`
+  lm_sym param;       // that it adapts; the path of a block
+  const char *module; // that has the parameter as its weight, by `map hf`; NULL: a block
   bool transposed;    // the weight's matrix is [in, out]
+  bool of_embeddings; // a block behind rows of a parameter
   lm_loc at;          // the line of `with`
   lm_lowered_configs config;
 } lm_lowered_adapter;
@@ -99,6 +100,7 @@ typedef struct lm_lowered_adapter {
 // adapters follow each other in the file's tensors, whose other elements are 0; or they share one
 // adapter of the whole weight, as PEFT makes it.
 typedef struct lm_lowered_peft {
+  bool of_block; // the tensor is of the whole model; its name has no module
   lm_foreign_map stacked, shared;
 } lm_lowered_peft;
 
@@ -137,7 +139,9 @@ typedef struct lm_lowered {
   lm_lowered_configs config; // of `map hf`
   const lm_sym *former;      // parameters that the model lacks since subs are replaced, by path
   uint32_t n_former;
-  lm_loc changed; // an edit after which the model computes what its base cannot; no file: none
+  // An edit after which the model computes what its base cannot, with LM_LOWER_PEFT not even with
+  // PEFT's files; no file: none.
+  lm_loc changed;
   lm_lowered_adapter *adapters; // with LM_LOWER_PEFT
   uint32_t n_adapters, cap_adapters;
   lm_lowered_peft *peft; // their tensors

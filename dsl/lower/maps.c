@@ -252,8 +252,21 @@ static bool has_param_named(const ast_decl *d, lm_sym name) {
   return false;
 }
 
+// Sets the strides of m->map. False: reported.
+static bool strides_set(mapping *m) {
+  const ast_expr *x = m->item->expr;
+  const ast_expr *layout = is_entry(x) ? x->args[1].expr : NULL;
+  bool known = false;
+  if (!layout)
+    MAP_FAIL(m, x->loc, E0E1);
+  else if (layout->n_args > LM_ST_RANK || m->param->axes.n > LM_FOREIGN_AXES)
+    MAP_FAIL(m, layout->loc, E0E2, LM_ST_RANK, LM_FOREIGN_AXES);
+  else if ((known = native_strides(m)))
+    foreign_strides(m, layout);
+  return known && m->ok;
+}
+
 static void map_param(lm_elab *e, lm_lowered *out, const target *t) {
-  const ast_expr *x = t->by->expr;
   mapping m = {.e = e,
                .out = out,
                .item = t->by,
@@ -263,23 +276,28 @@ static void map_param(lm_elab *e, lm_lowered *out, const target *t) {
                .n_parts = t->n_parts,
                .map = {.native = t->path},
                .ok = true};
-  if (!is_entry(x)) {
-    MAP_FAIL(&m, x->loc, E0E1);
+  if (!strides_set(&m))
     return;
-  }
-  const ast_expr *layout = x->args[1].expr;
-  if (layout->n_args > LM_ST_RANK || t->p->axes.n > LM_FOREIGN_AXES) {
-    MAP_FAIL(&m, layout->loc, E0E2, LM_ST_RANK, LM_FOREIGN_AXES);
-    return;
-  }
-  if (!native_strides(&m))
-    return;
-  foreign_strides(&m, layout);
-  if (!m.ok)
-    return;
-  const char *name = lm_map_number(e, x->args[0].expr, &t->match);
+  const char *name = lm_map_number(e, t->by->expr->args[0].expr, &t->match);
   if (name)
     add_entries(&m, lm_arena_printf(e->a, "%s%s", t->prefix, name));
+}
+
+bool lm_map_of_param(lm_elab *e, el_inst *inst, const el_param *p, const ast_item *item, int part,
+                     int n_parts, lm_foreign_map *out) {
+  mapping m = {.e = e,
+               .item = item,
+               .inst = inst,
+               .param = p,
+               .part = part,
+               .n_parts = n_parts,
+               .map = {.native = el_inst_path(e, inst, p->name)},
+               .ok = true};
+  if (!strides_set(&m) || !check_axes(&m, -1))
+    return false;
+  m.map.foreign = item->expr->args[0].expr->text;
+  *out = m.map;
+  return true;
 }
 
 // A file may have the tensor of a parameter that a replaced sub had.

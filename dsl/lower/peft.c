@@ -1,4 +1,5 @@
-// peft.c - `map peft` of an adapter: its tensors in the files of Hugging Face's PEFT.
+// peft.c - `map peft` of an adapter: its tensors in the files of Hugging Face's PEFT. Those of
+// blocks at sites are in peft_block.c.
 //
 //   @a = ("lora_A.weight", [rank, i]); @b = ("lora_B.weight", [o, rank])
 //
@@ -121,31 +122,15 @@ static bool module_find(lm_elab *e, const lm_lowered *l, part *x) {
 
 // ---- adapters
 
-static const ast_member *peft_map(const ast_decl *block) {
-  for (uint32_t i = 0; i < block->members.n; i++) {
-    const ast_member *m = block->members.v[i];
-    if (m->kind == MB_MAP && !strcmp(m->names.v[0].text, "peft"))
-      return m;
-  }
-  return NULL;
-}
-
 static void part_add(lm_elab *e, const el_inst *inst, const el_param *p, const lm_lowered *l,
                      parts *out) {
-  part x = {.param = p,
-            .by = p->adapters,
-            .path = el_inst_path(e, inst, p->name),
-            .map = peft_map(p->adapters->inst->decl)};
+  part x = {.param = p, .by = p->adapters, .path = el_inst_path(e, inst, p->name)};
   if (p->adapters->next) {
     refuse(e, &x, "PEFT has one adapter for a weight");
     return;
   }
-  if (!x.map) {
-    lm_diag *d = EL_ERR(e, x.by->by->at, E310, x.by->inst->decl->name.text);
-    lm_diag_note(e->c, d, x.by->inst->decl->name.loc, "declared here");
-    return;
-  }
-  if (module_find(e, l, &x))
+  x.map = lm_peft_map(e, x.by->inst, x.by->by);
+  if (x.map && module_find(e, l, &x))
     LM_PUSH(e->a, out->v, out->n, out->cap) = x;
 }
 
@@ -366,7 +351,8 @@ void lm_lower_peft(lm_elab *e, el_inst *model, lm_lowered *out, lm_loc at) {
   uint32_t before = e->c->n_errors;
   parts all = {0};
   parts_collect(e, model, out, &all);
-  if (!all.n && e->c->n_errors == before)
+  lm_lower_peft_blocks(e, model, out);
+  if (!all.n && !out->n_adapters && e->c->n_errors == before)
     EL_ERR(e, at, E314, model->decl->name.text);
   for (uint32_t i = 0; i < all.n && e->c->n_errors == before; i++)
     if (tensors_add(e, &all, &all.v[i], out) && part_check(e, &all, &all.v[i]))

@@ -38,7 +38,7 @@ def sharded(folder, name):
 
 def save(path, tensors):
     names = {np.dtype("<f4"): "F32", np.dtype("<i4"): "I32"}
-    head, at = {}, 0
+    head, at = {"__metadata__": {"format": "pt"}}, 0   # transformers before 5 expects it
     for name, t in tensors.items():
         head[name] = {"dtype": names[t.dtype], "shape": list(t.shape), "data_offsets": [at, at + t.nbytes]}
         at += t.nbytes

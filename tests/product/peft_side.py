@@ -1,5 +1,5 @@
 """The side of Hugging Face's PEFT, run by a Python that has it and transformers. usage: peft_side.py make TYPE DIR [CONFIG] |
-adapt BASE CONFIG DIR | logits BASE ADAPTERS IDS OUT.npy | fixtures DIR, which writes the files in the folder peft beside this one.
+known | adapt BASE CONFIG DIR | logits BASE ADAPTERS IDS OUT.npy | fixtures DIR [NAME…], which writes the files in the folder peft beside this one.
 
 The fixtures are from PEFT 0.21.2 with transformers 5.23 and PyTorch 2.15."""
 import json, os, sys, tempfile, warnings
@@ -10,7 +10,7 @@ import numpy as np
 import peft
 import torch
 from safetensors.numpy import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
 
 IDS = [(7 * i * i + 3 * i + 5) % 32 for i in range(12)]
 DECODER = dict(vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
@@ -30,7 +30,14 @@ CASES = {
     "llama_dora": ("llama", dict(r=3, lora_alpha=6, use_dora=True, target_modules=["q_proj", "o_proj", "up_proj"])),
     "gpt2_dora": ("gpt2", dict(r=2, lora_alpha=3, use_dora=True, fan_in_fan_out=True, target_modules=["c_attn", "c_proj"])),
     "gpt2": ("gpt2", dict(r=3, lora_alpha=6, fan_in_fan_out=True, target_modules=["c_attn", "c_proj"])),
+    "llama_prefix": ("llama", dict(peft_type="PREFIX_TUNING", num_virtual_tokens=3, token_dim=8, num_attention_heads=2)),
+    "gpt2_prefix": ("gpt2", dict(peft_type="PREFIX_TUNING", num_virtual_tokens=3)),
+    "gpt2_prompt": ("gpt2", dict(peft_type="PROMPT_TUNING", num_virtual_tokens=3)),
 }
+
+
+def known():
+    print(json.dumps([x for x in CONFIGS if x in CONFIG_MAPPING]))
 
 
 def shake(parameters):
@@ -53,23 +60,33 @@ def make(kind, folder):
 
 def adapt(base, config, folder):
     torch.manual_seed(2)
-    model = peft.get_peft_model(load(base), peft.LoraConfig(**json.loads(config)))
+    config = json.loads(config)
+    kind = {"PREFIX_TUNING": peft.PrefixTuningConfig, "PROMPT_TUNING": peft.PromptTuningConfig}.get(config.pop("peft_type", None))
+    config = kind(task_type="CAUSAL_LM", **config) if kind else peft.LoraConfig(**config)
+    model = peft.get_peft_model(load(base), config)
     shake(p for p in model.parameters() if p.requires_grad)
     model.save_pretrained(folder)
 
 
 def logits(base, adapters, ids, out):
     model = peft.PeftModel.from_pretrained(load(base), adapters).eval()
+    ids = json.loads(ids)
     with torch.no_grad():
-        np.save(out, model(torch.tensor([json.loads(ids)])).logits[0].numpy())
+        np.save(out, model(torch.tensor([ids])).logits[0, -len(ids):].numpy())   # a prompt has logits too
 
 
 def gradients(base, adapters):
     """the mean loss of each id's successor, and its gradients with respect to the adapters, in float64"""
-    model = peft.PeftModel.from_pretrained(load(base).double(), adapters, is_trainable=True).double()
+    of_prompt = "prompt_embeddings" in load_file(f"{adapters}/adapter_model.safetensors")
+    model = peft.PeftModel.from_pretrained(load(base).double(), adapters, is_trainable=not of_prompt).double()
     ids = torch.tensor([IDS])
-    loss = torch.nn.functional.cross_entropy(model(ids).logits[0], ids.roll(-1)[0])
+    for n, p in model.named_parameters():
+        p.requires_grad |= n.startswith("prompt_encoder.")
+    loss = torch.nn.functional.cross_entropy(model(ids).logits[0, -len(IDS):], ids.roll(-1)[0])
     loss.backward()
+    if of_prompt:
+        grad, = (p.grad for n, p in model.named_parameters() if n.startswith("prompt_encoder."))
+        return {"grad.prompt_embeddings": grad.float().numpy(), "loss": np.float32([loss.item()])}
     out = {"grad." + n.replace(".default", ""): p.grad.float().numpy() for n, p in model.named_parameters() if p.requires_grad}
     return {n.replace("magnitude_vector.weight", "magnitude_vector"): x for n, x in out.items()} | {"loss": np.float32([loss.item()])}
 
@@ -90,8 +107,8 @@ def fixture(name, folder):
         json.dump(both, open(f"{folder}/{name}.json", "w"), indent=1, sort_keys=True)
 
 
-def fixtures(folder):
-    for name in CASES:
+def fixtures(folder, *names):
+    for name in names or CASES:
         fixture(name, folder)
 
 
