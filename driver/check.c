@@ -89,6 +89,7 @@ static lm_status recipe_check(lm_session *s) {
   LM_TRY(lm_session_check_ids_of_recipe(s));
   lm_row_mix_warn(c);
   lm_session_look_for_files(s);
+  LM_TRY(lm_session_check_tokenizer(s));
   generation_check(s);
   LM_TRY(lm_verdict(p->ctx));
   LM_TRY(lm_weights_from_check(c));

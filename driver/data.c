@@ -390,6 +390,21 @@ lm_status lm_session_tokenizer(lm_session *s) {
   return s->project.recipe->data.chats ? lm_session_template(s) : NULL;
 }
 
+static bool has_files(const lm_recipe_tokenizer *t) {
+  return t->file && !access(t->file, F_OK) && (!t->merges || !access(t->merges, F_OK));
+}
+
+lm_status lm_session_check_tokenizer(lm_session *s) {
+  const lm_recipe_data *d = &s->project.recipe->data;
+  if (d->replays || (d->tokenizer.kind != LM_TOKENIZER_BYTES && !has_files(&d->tokenizer)))
+    return NULL;
+  LM_TRY(lm_session_tokenizer(s));
+  for (uint32_t i = 0; i < d->n_sources; i++)
+    if (d->sources[i].start)
+      lm_session_source_start(s, &d->sources[i]);
+  return lm_verdict(s->project.ctx);
+}
+
 static lm_status file_put(const lm_session *s, const char *dir, const lm_session_file *f) {
   return lm_file_write_atomic(lm_path_join(s->project.ctx->arena, dir, f->name), f->text.p,
                               f->text.n);

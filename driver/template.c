@@ -154,8 +154,7 @@ void lm_session_chat_fill(const lm_session *s, bool with_template, lm_chat *c) {
   lm_chat_key_set(c, with_template ? text->p : "", with_template ? text->n : 0);
 }
 
-// The one token of a text. Anything else is reported.
-static int32_t start_find(const lm_session *s, const lm_recipe_source *x) {
+int32_t lm_session_source_start(const lm_session *s, const lm_recipe_source *x) {
   lm_tokens ids = {0};
   lm_status fault = lm_tokenizer_encode(s->tokenizer, x->start, strlen(x->start), &ids);
   if (fault || ids.n != 1)
@@ -178,7 +177,7 @@ const lm_chat *lm_session_source_chat(const lm_session *s, const lm_recipe_sourc
                  .now = x->date,
                  .has_target = x->start != NULL};
   if (x->start)
-    c->start = start_find(s, x);
+    c->start = lm_session_source_start(s, x);
   lm_session_chat_fill(s, chat || x->template, c);
   return c;
 }

@@ -8,6 +8,8 @@
 // the one that the sources name, or the one that comes with the tokenizer. Its text becomes a
 // companion of the tokenizer. A diagnostic if there is none, or it cannot be used.
 lm_status lm_session_template(lm_session *s);
+// The one token of `start` of a source with targets. Anything else is reported.
+int32_t lm_session_source_start(const lm_session *s, const lm_recipe_source *x);
 // How a source's conversations become tokens; in the session's arena.
 const lm_chat *lm_session_source_chat(const lm_session *s, const lm_recipe_source *x);
 // Sets the tokenizer, the template (NULL unless with_template), bos, eos and the key.

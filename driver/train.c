@@ -109,10 +109,22 @@ static lm_status samples_prepare(lm_training *x, int64_t *out_positions) {
   return NULL;
 }
 
+// A user error becomes a diagnostic at the sample.
+static lm_status sample_located(const lm_training *x, const lm_recipe_sample *r, lm_status fault) {
+  if (!fault || fault->kind != LM_USER || !*fault->text)
+    return fault;
+  lm_report_plain(x->s.project.ctx, r->loc, "%s", fault->text);
+  lm_status_free(fault);
+  return lm_verdict(x->s.project.ctx);
+}
+
 static lm_status samples_check(lm_training *x) {
   for (uint32_t i = 0; i < x->s.project.recipe->n_samples; i++) {
-    LM_TRY(sample_encode(x, &x->s.project.recipe->samples[i], &x->samples[i]));
-    LM_TRY(lm_sample_check(&x->s, x->samples[i].o.n_prompt, x->samples[i].o.n));
+    const lm_recipe_sample *r = &x->s.project.recipe->samples[i];
+    lm_status fault = sample_encode(x, r, &x->samples[i]);
+    if (!fault)
+      fault = lm_sample_check(&x->s, x->samples[i].o.n_prompt, x->samples[i].o.n);
+    LM_TRY(sample_located(x, r, fault));
   }
   return NULL;
 }

@@ -161,6 +161,27 @@ static lm_status refuse_checkpoint(lm_arena *a, const char *dir) {
                  dir, run, step);
 }
 
+static lm_status bundle_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
+                             const lm_recipe_choice *x, lm_bundle *b) {
+  sets_append(ctx->arena, &b->overrides, &x->overrides);
+  s->run.recorded_micro = b->micro;
+  lm_recipe_choice from = {.path = b->path,
+                           .recipe = x->recipe ? x->recipe : b->recipe,
+                           .overrides = b->overrides,
+                           .bundle = b,
+                           .comm = x->comm};
+  return lm_session_open(s, ctx, events, &from);
+}
+
+lm_status lm_program_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
+                          const lm_recipe_choice *x) {
+  if (!is_folder(x->path) || !lm_bundle_exists(ctx->arena, x->path))
+    return lm_session_open(s, ctx, events, x);
+  lm_bundle *b = LM_NEW(ctx->arena, lm_bundle);
+  LM_TRY(lm_bundle_read(ctx->arena, x->path, b));
+  return bundle_open(s, ctx, events, x, b);
+}
+
 static lm_status run_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
                           const lm_trained_choice *x, const char **out_weights) {
   lm_arena *a = ctx->arena;
@@ -168,15 +189,7 @@ static lm_status run_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
   run_choice run;
   LM_TRY(refuse_checkpoint(a, dir));
   LM_TRY(run_choose(a, dir, x->step, &run));
-  lm_bundle *b = run.program;
-  sets_append(a, &b->overrides, &x->from->overrides);
-  s->run.recorded_micro = b->micro;
-  lm_recipe_choice from = {.path = b->path,
-                           .recipe = x->from->recipe ? x->from->recipe : b->recipe,
-                           .overrides = b->overrides,
-                           .bundle = b,
-                           .comm = x->from->comm};
-  LM_TRY(lm_session_open(s, ctx, events, &from));
+  LM_TRY(bundle_open(s, ctx, events, x->from, run.program));
   return checkpoint_take(s, dir, x->step, &run.checkpoint, out_weights);
 }
 

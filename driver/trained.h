@@ -21,4 +21,7 @@ lm_status lm_trained_load(const lm_session *s, const char *weights, lm_weights w
 // Lowers and plans the parameters and their foreign names, and `what`: LM_LOWER_MERGED or
 // LM_LOWER_PEFT.
 lm_status lm_trained_params(lm_session *s, uint32_t what);
+// Opens the program of a file, or that of a run, with the choices that the run was started with.
+lm_status lm_program_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
+                          const lm_recipe_choice *x);
 #endif

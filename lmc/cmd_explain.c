@@ -123,7 +123,7 @@ static lm_status explain_run(lm_cli *cli) {
 
 const lm_command lm_cmd_explain = {
     .name = "explain",
-    .usage = "FILE KEY|cost|memory [options], RUN changes, or CODE",
+    .usage = "FILE KEY, FILE|RUN cost|memory, RUN changes, or CODE",
     .summary = "explains a value, the cost or memory of a step, changes, an error",
     .options = options,
     .least = 0,

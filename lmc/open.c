@@ -16,7 +16,7 @@ lm_recipe_choice lm_cli_recipe(const lm_cli *cli) {
 lm_status lm_cli_open(lm_cli *cli, lm_session *s) {
   lm_recipe_choice x = lm_cli_recipe(cli);
   s->divides = true;
-  return lm_session_open(s, cli->ctx, &cli->events, &x);
+  return lm_program_open(s, cli->ctx, &cli->events, &x);
 }
 
 lm_status lm_cli_target(const lm_cli *cli, lm_target *out) {

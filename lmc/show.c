@@ -38,7 +38,7 @@ void lm_cli_write(void *user, const char *p, size_t n) {
 void lm_cli_note(const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);
-  lm_vprint_shown(stderr, fmt, ap);
+  lm_vprint_wrapped(stderr, 2, fmt, ap);
   va_end(ap);
 }
 

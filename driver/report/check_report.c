@@ -23,13 +23,14 @@ static void name_with_stars(const lm_global *g, lm_buf *out) {
 }
 
 // "[d = 32, g = 4 by tp]"
-static void shape_print(const lm_module *m, const lm_global *g, lm_buf *out) {
+// compact: "[d=16]" for "[d = 16]".
+static void shape_print(const lm_module *m, const lm_global *g, bool compact, lm_buf *out) {
   lm_type whole = lm_type_whole(m, g->type);
   lm_buf_puts(out, "[");
   for (int i = g->n_stack; i < whole.rank; i++) {
     const lm_axis_info *a = &m->axes[whole.axis[i]], *part = &m->axes[g->type.axis[i]];
-    lm_buf_printf(out, "%s%.*s = %lld", i > g->n_stack ? ", " : "", (int)strcspn(a->name, "."),
-                  a->name, (long long)a->size);
+    lm_buf_printf(out, "%s%.*s%s%lld", i > g->n_stack ? ", " : "", (int)strcspn(a->name, "."),
+                  a->name, compact ? "=" : " = ", (long long)a->size);
     if (part->mesh)
       lm_buf_printf(out, " by %s", m->mesh.axis[part->mesh - 1].name);
   }
@@ -129,7 +130,8 @@ static void states_print(const lm_session *s, lm_buf *out) {
 
 // The columns of the table of parameters are as wide as their texts.
 typedef struct widths {
-  int name, shape;
+  int name, shape, elements;
+  bool compact; // shapes, if the table is wider than a usual terminal without
 } widths;
 
 static int wider(int width, const lm_buf *text) {
@@ -137,20 +139,29 @@ static int wider(int width, const lm_buf *text) {
   return columns > width ? columns : width;
 }
 
-static widths widths_find(const lm_module *m) {
-  widths w = {.name = (int)sizeof "trained" - 1, .shape = (int)sizeof "shape" - 1};
+static widths widths_find(const lm_module *m, int64_t params, bool compact) {
+  enum {
+    COLUMNS = 80,
+    REST = 25 // indent, blanks, times, "  frozen" and the last column
+  };
+  widths w = {.compact = compact,
+              .name = (int)sizeof "trained" - 1,
+              .shape = (int)sizeof "shape" - 1,
+              .elements = (int)sizeof "elements" - 1};
+  w.elements = (int)fmax(w.elements, snprintf(NULL, 0, "%lld", (long long)params));
   for (uint32_t i = 0; i < m->n_globals; i++) {
     lm_buf name = {0}, shape = {0};
     if (!lm_global_is_weight(&m->globals[i]))
       continue;
     name_with_stars(&m->globals[i], &name);
-    shape_print(m, &m->globals[i], &shape);
+    shape_print(m, &m->globals[i], compact, &shape);
     w.name = wider(w.name, &name);
     w.shape = wider(w.shape, &shape);
     lm_buf_free(&name);
     lm_buf_free(&shape);
   }
-  return w;
+  bool wide = !compact && w.name + w.shape + w.elements + REST > COLUMNS;
+  return wide ? widths_find(m, params, true) : w;
 }
 
 static void column_print(const char *text, int width, lm_buf *out) {
@@ -160,7 +171,7 @@ static void column_print(const char *text, int width, lm_buf *out) {
 static void count_print(widths w, const char *name, int64_t elements, lm_buf *out) {
   column_print(name, w.name, out);
   column_print("", w.shape, out);
-  lm_buf_printf(out, "  %5s  %12lld", "", (long long)elements);
+  lm_buf_printf(out, "  %5s  %*lld", "", w.elements, (long long)elements);
 }
 
 // The counts of trained and frozen parameters, and the bytes that they take.
@@ -183,10 +194,11 @@ static void shares_print(const lm_session *s, widths w, lm_buf *out) {
 static void parameter_print(const lm_module *m, const lm_global *g, widths w, lm_buf *out) {
   lm_buf name = {0}, shape = {0};
   name_with_stars(g, &name);
-  shape_print(m, g, &shape);
+  shape_print(m, g, w.compact, &shape);
   column_print(name.p, w.name, out);
   column_print(shape.p, w.shape, out);
-  lm_buf_printf(out, "  %5lld  %12lld%s\n", (long long)g->n_paths, (long long)elements_of(m, g),
+  lm_buf_printf(out, "  %5lld  %*lld%s\n", (long long)g->n_paths, w.elements,
+                (long long)elements_of(m, g),
                 g->kind == LM_GLOBAL_FIXED ? "  frozen"
                 : g->untrained             ? "  state"
                                            : "");
@@ -196,11 +208,11 @@ static void parameter_print(const lm_module *m, const lm_global *g, widths w, lm
 
 static void parameters_print(const lm_session *s, lm_buf *out) {
   const lm_module *m = s->compiled.lowered->m;
-  widths w = widths_find(m);
+  widths w = widths_find(m, s->compiled.params, false);
   lm_buf_puts(out, "\nparameters\n");
   column_print("name", w.name, out);
   column_print("shape", w.shape, out);
-  lm_buf_printf(out, "  %5s  %12s\n", "times", "elements");
+  lm_buf_printf(out, "  %5s  %*s\n", "times", w.elements, "elements");
   for (uint32_t i = 0; i < m->n_globals; i++)
     if (lm_global_is_weight(&m->globals[i]))
       parameter_print(m, &m->globals[i], w, out);

@@ -70,12 +70,55 @@ static lm_status time_read(lm_starter *x, const char *text) {
       text);
 }
 
+// Models of examples/zoo that are trained on other data than text.
+static const struct {
+  const char *type, *data, *call; // call: NULL unless the data are pairs of texts
+} OTHERS[] = {
+    {"t5", "pairs of texts", "T5(depth = 4, d = 256, ff = 1024, heads = 8, e = 32, vocab = 4096)"},
+    {"bart", "pairs of texts", "Bart(depth = 4, d = 256, ff = 1024, heads = 8, vocab = 4096)"},
+    {"bert", "text with hidden tokens: docs/language.md, Encoders", NULL},
+    {"vit", "batches of images with labels: docs/language.md, Encoders", NULL},
+    {"whisper", "batches of frames: docs/language.md, Encoder-decoder models", NULL}};
+
+static const char PAIRS[] =
+    "--arch: %s is trained on %s, for which lmc new writes no recipe. With pairs.jsonl, lines of "
+    "{\"source\": \"…\", \"target\": \"…\"}, and examples/zoo/%s beside it, a recipe is:\n\n"
+    "# lmc tokenizer train -o tokenizer.json --vocab 4096 --field source pairs.jsonl\n"
+    "import \"%s\": %s\n"
+    "data Pairs {\n"
+    "  tokenizer = bpe(\"tokenizer.json\")\n"
+    "  source pairs = seq2seq(\"pairs.jsonl\", start = \"<|endoftext|>\")\n"
+    "  long = drop; pack best_fit(seq = 128 tokens)\n"
+    "}\n"
+    "recipe Train {\n"
+    "  model = %s; data = Pairs\n"
+    "  run = 10 epochs; batch = 4Ki tokens; optimizer = adamw(lr = 1e-3)\n"
+    "  save = checkpoint(\"runs/pairs\")\n"
+    "}";
+
+// There is no such language model.
+static lm_status arch_refuse(const lm_starter *x, const char *name) {
+  const lm_zoo_model *m = lm_zoo_find(name);
+  for (size_t i = 0; m && i < LM_COUNT(OTHERS); i++) {
+    if (strcmp(OTHERS[i].type, name) != 0)
+      continue;
+    if (OTHERS[i].call)
+      return lm_fail(LM_USER, PAIRS, m->model, OTHERS[i].data, m->file, m->file, m->model,
+                     OTHERS[i].call);
+    return lm_fail(LM_USER,
+                   "--arch: %s is trained on %s; lmc new writes no recipe for it, and "
+                   "examples/zoo/%s is the model",
+                   m->model, OTHERS[i].data, m->file);
+  }
+  return lm_fail(LM_USER, "--arch: '%s' is none of the language models of examples/zoo: %s",
+                 lm_shown(x->ctx->arena, name), lm_zoo_names(x->ctx->arena));
+}
+
 static lm_status model_read(lm_starter *x, const lm_starter_options *o) {
   x->arch = o->arch ? lm_zoo_named(o->arch) : NULL;
   x->params = o->params ? lm_count_parse(o->params) : 0;
   if (o->arch && !x->arch)
-    return lm_fail(LM_USER, "--arch: '%s' is none of the language models of examples/zoo: %s",
-                   lm_shown(x->ctx->arena, o->arch), lm_zoo_names(x->ctx->arena));
+    return arch_refuse(x, o->arch);
   if (o->params && !(x->params > 0 && x->params <= MAX_PARAMS))
     return lm_fail(LM_USER, "--params takes a number such as 300k, 50M or 1.5B, not '%s'",
                    lm_shown(x->ctx->arena, o->params));

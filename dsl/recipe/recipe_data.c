@@ -379,8 +379,9 @@ static void read_section(const lm_reader *d, lm_recipe_data *out) {
       read_holdout(d, s->v[i], out);
   }
   if (!out->replays) {
-    out->seq =
-        read_seq(d, "data.pack", lm_read_value(d, "data.pack"), lm_read_setting(d, "data.pack"));
+    const lm_setting *pack = lm_read_setting(d, "data.pack");
+    if (!pack || !pack->broken) // else the length is unknown, 0
+      out->seq = read_seq(d, "data.pack", lm_read_value(d, "data.pack"), pack);
     read_row(d, out);
     read_stages(d, out);
   }

@@ -211,7 +211,7 @@ def test_encdec_mistakes(run):
     check("error[E0DA]" in run("run", run.write("s.lm", model(more=sample)), status=1))
     long = sample.replace("n =", f'source = "{"x" * 13}"; n =')
     error = run("run", run.write("s.lm", model(more=long)), status=1)
-    check("the source has 13 tokens, and a row of the data 12" in error, error)
+    check("s.lm:45:" in error and "error: the source has 13 tokens, and a row of the data 12" in error, error)
 
 
 LINES = [(f"{'very ' * (i % 4)}item {i}: {chr(65 + i % 26) * (i % 7 + 1)}", f"<{i % 10}{'ab' * (i % 6)}>") for i in range(60)]
@@ -287,6 +287,8 @@ def test_encdec_seq2seq_mistakes(run):
     ):
         code, out, err = ran(change, more)
         check(code == status and message in err, f"{message}: {err}")
+        if "E277" in message:
+            check(message in run("check", run.path("m.lm"), status=1), "lmc check finds it, too")
     text = model(source=SEQ2SEQ, batch=48).replace(", source_seg: int[b, m]) -> real[b, t, vocab]", ") -> real[b, t, vocab]")
     text = text.replace(", source_seg: int[b, m]) -> (f32", ") -> (f32").replace("source_pos, source_seg)", "source_pos)").replace("source_seg) }", "source) }")
     check("m.lm:31:57: error[E278]" in run("check", run.write("m.lm", text), status=1))

@@ -148,6 +148,8 @@ def test_keys(run):
     check(multiply_equal([bench["mfu"], bench["peak_flops"], ms], [bench["model_flops"], 1000]))
     check(trained["peak_bytes"] == memory["bytes"] == compiled["peak_bytes"] >= bench["peak_bytes"], (trained, memory["bytes"], compiled))
     check(os.path.isdir(trained["checkpoint"]) and trained["step"] == 3, trained)
+    for name in "cost", "memory":   # of the program of a run
+        check(parsed(run, "explain", folder, name).keys() == got[f"lmc explain {name}"][0].keys(), name)
     again = parsed(run, "run", file)
     check(again["resumed"] == 3 and again["loss"] is None, again)
     check(got["lmc check"][0][0]["params"] == bench["params"] == got["lmc export"][0]["parameters"], "parameters")

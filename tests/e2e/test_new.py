@@ -220,12 +220,26 @@ def test_new_params(run):
     check(facts["model"]["name"] == "GPT2" and facts["model"]["bound"] in ("time", "text", "memory"), facts)
     table = run("check", "free.lm", cwd=run.folder)
     check(f" {facts['model']['params']}\n" in table, "the number of parameters is that of the model")
-    for args, message in [(["--arch", "bert"], "'bert' is none of the language models of examples/zoo: bloom, "), (["--params", "1X"], "--params"), (["--params", "0"], "--params"),
+    for args, message in [(["--arch", "bart_"], "'bart_' is none of the language models of examples/zoo: bloom, "),
+                          (["--arch", "bert"], "Bert is trained on text with hidden tokens"), (["--arch", "whisper"], "Whisper is trained on batches of frames"), (["--params", "1X"], "--params"), (["--params", "0"], "--params"),
                           (["--params", "-3M"], "--params"), (["--params", "nan"], "--params"), (["--params", "1"], "the nearest has"),
                           (["--params", "500B"], "this machine has"), (["--params", "9999T"], "--params")]:
         err = run("new", "bad", "--data", "small.txt", *args, status=1, cwd=run.folder)
         check(message in err, f"lmc new {args}: {err!r}, expected '{message}'")
         check(not os.path.exists(run.path("bad.lm")), "an error must leave no file")
+
+
+def test_new_pairs(run):
+    """for models of pairs the message holds a recipe, which trains as it is written there"""
+    run.write("pairs.jsonl", "".join(json.dumps({"source": prose(2, i), "target": prose(1, i)}) + "\n" for i in range(40)))
+    for arch in ("t5", "bart") if run.nightly else ("t5",):
+        said = run("new", "x", "--data", "pairs.jsonl", "--arch", arch, status=1, cwd=run.folder)
+        shutil.copy(f"{ROOT}/examples/zoo/{arch}.lm", run.folder)
+        file = run.write(f"my-{arch}.lm", said.split("\n\n", 1)[1])
+        run("tokenizer", *said.split("# lmc tokenizer ")[1].split("\n")[0].split(), cwd=run.folder)
+        run("check", file)
+        out = run("run", file, "--steps", 1, "--set", "model.d=32", "--set", "model.ff=64", "--set", "batch=128 tokens", "--out", run.path(arch))
+        check("step 1/1" in out, out)
 
 
 def test_new_in_transformers(run):

@@ -43,7 +43,7 @@ class Screen:
                 self.put(part)
 
 
-def on_terminal(run, width, *args):
+def on_terminal(run, width, *args, status=0):
     """all that the command writes to a terminal of this width, which a second thread reads as it comes"""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
@@ -62,7 +62,7 @@ def on_terminal(run, width, *args):
     reader.join()
     os.close(ours)
     text = b"".join(chunks).decode(errors="replace")
-    check(code == 0, f"exit status {code}\n{text}")
+    check(code == status, f"exit status {code}\n{text}")
     return text
 
 
@@ -95,12 +95,19 @@ def test_widths(run):
 
 
 def test_check_fits(run):
-    """the report of lmc check is broken where a terminal ends, and whole in a pipe"""
-    file = small(run, steps=1)
+    """the report of lmc check is broken where a terminal ends, and whole in a pipe; the table of parameters fits, and so do errors"""
+    program = open(small(run, steps=1)).read()
+    call = re.search(r"model = (Llama\(.*\))", program)[1]
+    edited = f"model Part = {call} with {{ freeze @**\n  adapt @layers.*.**.wq = lora(rank = 4) }}\n"
+    file = run.write("part.lm", "import std.adapt: lora\n" + program.replace(call, "Part").replace("data Batches {", edited + "data Batches {")
+                     .replace("group @**", "# group @**"))
     text = on_terminal(run, 80, "check", file).replace("\r", "")
     whole = run("check", file)
     check(max(map(len, text.splitlines())) <= 80 < max(map(len, whole.splitlines())), text)
     check(text.split() == whole.split(), "a word is lost")
+    check(any(row.endswith("  frozen") and "layers.#.attn.wo" in row for row in text.splitlines()), text)
+    error = on_terminal(run, 60, "new", "x", "--data", "part.lm", "--arch", "none", status=1).replace("\r", "")
+    check(max(map(len, error.splitlines())) <= 60 and error.split() == run("new", "x", "--data", "part.lm", "--arch", "none", status=1).split(), error)
 
 
 def test_help_fits(run):

@@ -192,6 +192,7 @@ recipe R {{ model = Imported; data = D; run = 2 steps; batch = 64 tokens; optimi
     wrong = run.write("wrong.lm", open(file).read().replace("tokenizer = unigram", "tokenizer = bpe"))
     err = run("run", wrong, "--out", run.path("wrong"), status=1)
     check("holds another kind of tokenizer; write unigram(" in err and "wrong.lm:2:" in err, err)
+    check(err == run("check", wrong, status=1), "lmc check finds it, too")
 
 
 def test_tokenizer_refused(run):
