@@ -55,6 +55,7 @@ static lm_mesh_axis axis_make(const lm_compiled *c, int k) {
       .schedule = stages && p->one_f_one_b ? LM_SCHEDULE_ONE_F_ONE_B : LM_SCHEDULE_GPIPE,
       .positions = !strcmp(p->axis[k].name, "cp"),
       .experts = !strcmp(p->axis[k].name, "ep"),
+      .balanced = !p->heads && !strcmp(p->axis[k].name, "cp"),
       .ring = p->ring && !strcmp(p->axis[k].name, "cp"),
       .zero = p->axis[k].zero,
       .reduce_bf16 = c->project->recipe->precision.reduce_bf16,

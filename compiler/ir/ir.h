@@ -71,6 +71,9 @@ typedef struct lm_mesh_axis {
   lm_pipe_schedule schedule;
   // The axes along which `grouped_dot` has experts are divided.
   bool experts;
+  // Of `positions`: the elements along them are in an order in which the part of each rank has as
+  // many unmasked pairs of causal attention (compiler/passes/shard_balance.c).
+  bool balanced;
   // Of `positions`: attention passes blocks of keys and values from rank to rank (pass `ring`).
   bool ring;
   // The axes to divide, by name without a suffix ("g" for "g" and "g.1"), in order of preference;

@@ -129,6 +129,7 @@ static bool mesh(parser *p) {
     };
     a->rows = lmir_opt_word(p, "rows");
     a->positions = lmir_opt_word(p, "positions");
+    a->balanced = a->positions && lmir_opt_word(p, "balanced");
     a->ring = a->positions && lmir_opt_word(p, "ring");
     a->experts = lmir_opt_word(p, "experts");
     if (!mesh_pipeline(p, a) || !mesh_shard(p, a) || !mesh_zero(p, a) || !mesh_reduce(p, a))

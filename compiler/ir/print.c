@@ -319,9 +319,9 @@ static void put_mesh(printer *p) {
     const lm_mesh_axis *a = &mesh->axis[i];
     lm_buf_puts(p->out, i ? ", " : "mesh ");
     put_name(p->out, a->name);
-    lm_buf_printf(p->out, " = %d%s%s%s%s", a->size, a->rows ? " rows" : "",
-                  a->positions ? " positions" : "", a->ring ? " ring" : "",
-                  a->experts ? " experts" : "");
+    lm_buf_printf(p->out, " = %d%s%s%s%s%s", a->size, a->rows ? " rows" : "",
+                  a->positions ? " positions" : "", a->balanced ? " balanced" : "",
+                  a->ring ? " ring" : "", a->experts ? " experts" : "");
     if (a->pipeline)
       lm_buf_printf(p->out, " pipeline %d%s%s", a->pipeline, a->schedule ? " " : "",
                     a->schedule ? lm_pipe_schedule_names[a->schedule] : "");

@@ -528,6 +528,9 @@ static bool divides_now(const lm_module *m, int k) {
 
 bool lm_pass_shard(lm_module *m, const lm_pass_env *env) {
   bool ok = !m->mesh.n || (can_run(m) && metrics_divide(m));
+  for (int k = 1; k <= m->mesh.n && ok; k++)
+    if (m->mesh.axis[k - 1].balanced)
+      lm_shard_balance(m, k);
   for (int order = DATA; order <= LAST; order++)
     for (int k = 1; k <= m->mesh.n && ok; k++) {
       const lm_mesh_axis *by = &m->mesh.axis[k - 1];

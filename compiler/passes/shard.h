@@ -216,6 +216,11 @@ void lm_shard_pipeline(lm_shard *s, lm_op *loop);
 // time. False if errors were reported.
 bool lm_shard_ticks(lm_shard *s, lm_func *f);
 
+// ---- shard_balance.c
+// Removes `balanced` from an axis of the mesh (from 1) that divides positions if the model depends
+// on the order of elements along them; otherwise computes the indices of positions in it.
+void lm_shard_balance(lm_module *m, int mesh);
+
 // ---- shard_begin.c
 // Lets each stage compute @begin, the initial values that depend on other parameters, from those
 // that it has. False if errors were reported.

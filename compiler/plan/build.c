@@ -146,6 +146,7 @@ static void mesh_collect(planner *p) {
     p->plan->mesh.axis[k].size = m->axis[k].size;
     p->plan->mesh.axis[k].rows = m->axis[k].rows;
     p->plan->mesh.axis[k].positions = m->axis[k].positions;
+    p->plan->mesh.axis[k].balanced = m->axis[k].balanced;
     p->plan->mesh.axis[k].rank = -1;
   }
 }

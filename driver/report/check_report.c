@@ -279,6 +279,24 @@ static void causality_print(const lm_module *m, lm_buf *out) {
                   m->ctx->sources[c->checked.file].path, c->checked.line, c->checked.col);
 }
 
+// Which positions the ranks along cp have.
+static void positions_print(const lm_session *s, const lm_plan_mesh *m, lm_buf *out) {
+  for (int k = 0; k < m->n; k++) {
+    if (!m->axis[k].positions || s->project.recipe->parallel.heads)
+      continue;
+    if (m->axis[k].balanced)
+      lm_buf_printf(out,
+                    "  of %d chunks of the positions, each rank along %s has an early and a late "
+                    "one: equal work under a causal mask\n",
+                    2 * m->axis[k].size, m->axis[k].name);
+    else
+      lm_buf_printf(out,
+                    "  ranks along %s have consecutive positions: under a causal mask the last one "
+                    "has the most work\n",
+                    m->axis[k].name);
+  }
+}
+
 static void ranks_print(const lm_session *s, lm_buf *out) {
   const lm_rank_rows *x = &s->ranks;
   if (!x->plan)
@@ -288,6 +306,7 @@ static void ranks_print(const lm_session *s, lm_buf *out) {
   lm_buf_printf(out, "\n  %lld messages of ", (long long)x->messages);
   lm_show_bytes(out, (double)x->bytes);
   lm_buf_puts(out, " a step\n");
+  positions_print(s, &x->plan->mesh, out);
   if (s->bubble > 0)
     lm_buf_printf(out,
                   "  %d micro-batches pass through %d stages: the bubble is %.1f %% of the time\n",

@@ -420,6 +420,8 @@ static void mesh(reader *r) {
   m->axis[m->n].rows = take(r, "rows");
   m->axis[m->n].positions = take(r, "positions");
   blanks(r);
+  m->axis[m->n].balanced = take(r, "balanced");
+  blanks(r);
   m->axis[m->n++].rank = r->at < r->end ? buffer(r).offset : -1;
 }
 

@@ -484,8 +484,9 @@ static void print_func(const lm_plan *p, const lm_plan_func *f, lm_buf *out) {
 // mesh tp 2 io[128 : 4]        its coordinate, where a step reads it
 static void print_mesh(const lm_plan_mesh *m, lm_buf *out) {
   for (int k = 0; k < m->n; k++) {
-    lm_buf_printf(out, "mesh %s %d%s%s", m->axis[k].name, m->axis[k].size,
-                  m->axis[k].rows ? " rows" : "", m->axis[k].positions ? " positions" : "");
+    lm_buf_printf(out, "mesh %s %d%s%s%s", m->axis[k].name, m->axis[k].size,
+                  m->axis[k].rows ? " rows" : "", m->axis[k].positions ? " positions" : "",
+                  m->axis[k].balanced ? " balanced" : "");
     if (m->axis[k].rank >= 0)
       print_buf(&(lm_plan_buf){.arena = LM_ARENA_IO,
                                .offset = m->axis[k].rank,

@@ -249,7 +249,9 @@ typedef struct lm_plan_mesh {
     int size;
     bool rows;      // each coordinate has a part of the rows of a micro-batch
     bool positions; // the same of the positions of its rows
-    int at;         // the coordinate of this rank (lm_plan_mesh_place)
+    bool
+        balanced; // of `size` times 2 chunks of the positions, coordinate r has r and the r-th last
+    int at;       // the coordinate of this rank (lm_plan_mesh_place)
     // In the arena IO: an int that holds the coordinate, which the executor writes; -1: no step
     // reads it.
     int64_t rank;

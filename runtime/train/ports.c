@@ -12,6 +12,13 @@ static int parts_of(const lm_plan *p, const lm_plan_port *port, int d, int *own)
   return lm_plan_parts_of(p, port->by[d] & lm_plan_positions(p), own);
 }
 
+static bool is_balanced(const lm_plan *p, lm_mesh_set set) {
+  for (int k = 0; k < p->mesh.n; k++)
+    if (set >> k & 1 && p->mesh.axis[k].balanced)
+      return true;
+  return false;
+}
+
 static int64_t elements(const lm_plan_port *p, int from, int to) {
   int64_t n = 1;
   for (int d = from; d < to; d++)
@@ -34,7 +41,8 @@ static void *column(lm_exec *e, const lm_plan *p, const lm_plan_port *port, lm_b
                       .runs = elements(port, 0, d),
                       .bytes = elements(port, d, port->rank) * LM_COLUMN_BYTES,
                       .parts = parts,
-                      .own = own};
+                      .own = own,
+                      .balanced = is_balanced(p, port->by[d])};
   return (void *)x->whole;
 }
 
@@ -75,12 +83,21 @@ lm_status lm_batch_ports_open(lm_exec *e, const lm_plan *p, const lm_plan_func *
   return NULL;
 }
 
+static void run_cut(const lm_batch_cut *x, const char *run, char *part) {
+  int64_t half = x->bytes / 2;
+  if (!x->balanced) {
+    memcpy(part, run + x->own * x->bytes, (size_t)x->bytes);
+    return;
+  }
+  memcpy(part, run + x->own * half, (size_t)half);
+  memcpy(part + half, run + (2 * x->parts - 1 - x->own) * half, (size_t)half);
+}
+
 void lm_batch_ports_cut(const lm_batch_ports *b) {
   for (int i = 0; i < b->n_cuts; i++) {
     const lm_batch_cut *x = &b->cuts[i];
     for (int64_t k = 0; k < x->runs; k++)
-      memcpy(x->part + k * x->bytes, x->whole + (k * x->parts + x->own) * x->bytes,
-             (size_t)x->bytes);
+      run_cut(x, x->whole + k * x->parts * x->bytes, x->part + k * x->bytes);
   }
 }
 

@@ -10,6 +10,7 @@ typedef struct lm_batch_cut {
   char *part;        // the argument
   int64_t runs, bytes;
   int parts, own; // the parts of each run, and the number of this rank's
+  bool balanced;  // an early and a late half of one, as lm_plan_mesh says
 } lm_batch_cut;
 
 // The columns have whole rows. They point to the memory of the function's arguments; those of which

@@ -692,17 +692,22 @@ recipe R {
 
 
 def test_positions(run):
-    """A loop over the positions, which each rank computes whole, and columns of which each rank has its positions."""
+    """A loop over the positions, which each rank computes whole, and columns of which each rank has its positions: with the loop
+    consecutive ones, else an early and a late part."""
     mpi_needed(run)
     rng, batches = np.random.default_rng(5), random_batches(3, 8, 16, 16)
     for name, more in (("gold", (16, 3)), ("score", ()), ("deep", (3, 16))):
         batches[name] = rng.uniform(0.5, 1, (3, 8, *more)).astype("f4")
     save(run.path("batches.safetensors"), batches)
-    file = run.write("positions.lm", POSITIONS)
-    ranks(run, 1, file, "-q", "--out", run.path("one"))
-    for name in ("cp4", "dp2cp2"):
+    plain = re.sub(r"let h = .*?\n    }\n", "let y = x\n", POSITIONS, flags=re.S)
+    check("for at" in POSITIONS and "for at" not in plain, plain)
+    for text, name, what in ((POSITIONS, "dp2cp2", "ranks along cp have consecutive positions"),
+                             (plain, "cp4", "of 8 chunks of the positions, each rank along cp has an early and a late one")):
+        file = run.write("positions.lm", text)
+        ranks(run, 1, file, "-q", "--out", run.path(f"{name}.one"))
         mesh_run(run, name, file, name, "-q")
-        curves_check(run, "one", name, name)
+        curves_check(run, f"{name}.one", name, name)
+        check(what in run("check", file, "--set", f"parallel.mesh=({CONTEXT_MESHES[name][1]})"), what)
 
 
 def test_lengths(run):

@@ -150,6 +150,36 @@ static inline void tensors_free(lm_tensor *t, uint32_t n) {
   lm_free(t);
 }
 
+// The element that a `balanced` axis of the mesh puts at e, of n: each rank has an early and a late
+// chunk.
+static inline int64_t balanced_element(int64_t e, int64_t n, int ranks) {
+  int64_t chunk = n / (2 * ranks);
+  int64_t rank = e / (2 * chunk);
+  int64_t from = e / chunk % 2 ? 2 * ranks - 1 - rank : rank;
+  return from * chunk + e % chunk;
+}
+
+// Puts the elements of an argument in the order in which a `balanced` axis divides them.
+static inline void balance(const lm_module *m, lm_tensor *x, lm_type part) {
+  int64_t inner = 1;
+  for (int d = part.rank - 1; d >= 0; d--) {
+    int64_t n = lm_axis_size(m, lm_type_whole(m, part).axis[d]);
+    for (int k = 0; k < m->mesh.n; k++) {
+      const lm_mesh_axis *by = &m->mesh.axis[k];
+      if (!by->balanced || !(lm_axis_divided_by(m, part.axis[d]) >> k & 1))
+        continue;
+      double *v = lm_calloc((size_t)x->n, sizeof *v);
+      for (int64_t i = 0; i < x->n; i++) {
+        int64_t e = i / inner % n;
+        v[i] = x->v[i + (balanced_element(e, n, by->size) - e) * inner];
+      }
+      memcpy(x->v, v, (size_t)x->n * sizeof *v);
+      lm_free(v);
+    }
+    inner *= n;
+  }
+}
+
 static inline void compare_calls(run *r, const both *b, const char *func, int64_t ids) {
   const lm_func *f = lm_func_find(b->one->m, func);
   const lm_func *g = lm_func_find(b->all->m, func);
@@ -161,10 +191,12 @@ static inline void compare_calls(run *r, const both *b, const char *func, int64_
   lm_tensor *args_all = lm_calloc(n * n_args + 1, sizeof *args_all);
   lm_tensor *out_all = lm_calloc(n * f->n_out + 1, sizeof *out_all);
   fill_args(b->one->m, b->e, f, args, ids);
+  CHECK_OK(lm_eval_call(b->e, f, args, out));
+  for (uint32_t i = 0; i < n_args; i++)
+    balance(b->all->m, &args[i], g->body->args[i]->type);
   for (uint32_t k = 0; k < n; k++)
     for (uint32_t i = 0; i < n_args; i++)
       args_all[k * n_args + i] = lm_eval_part(b->all->m, (int)k, &args[i], g->body->args[i]->type);
-  CHECK_OK(lm_eval_call(b->e, f, args, out));
   CHECK_OK(lm_eval_mesh_call(b->ranks, g, args_all, out_all));
   r->small = 1e-3;
   compare_results(r, b->all, g, out, out_all);

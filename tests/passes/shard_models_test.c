@@ -131,7 +131,8 @@ static void ring_check(const char *model, const char *text, int64_t ids) {
   lm_region_walk(lm_func_find(k.m, "loss")->body, attention_note, &attends);
   lm_ctx_destroy(k.c);
   if (attends && !computed)
-    passes_check(model, text, "cp = 2 positions ring", "grad", "shard,mesh," PIPELINE, 1e-11, ids);
+    passes_check(model, text, "cp = 2 positions balanced ring", "grad", "shard,mesh," PIPELINE,
+                 1e-11, ids);
 }
 
 // True if two ranks can be the stages of a pipeline, which some models have no blocks for.
@@ -224,13 +225,14 @@ static int model_check(const char *model) {
              ids);
   text_check(model, text, "dp = 2 rows zero 3", ids);
   text_check(model, text, lm_arena_printf(c->arena, "tp = 2 shard(%s, t)", axes), ids);
-  text_check(model, text, "dp = 2 rows, cp = 2 positions", ids);
+  text_check(model, text, "dp = 2 rows, cp = 2 positions balanced", ids);
   text_check(model, text, lm_arena_printf(c->arena, "cp = 2 positions shard(%s)", axes), ids);
   text_check(model, text, lm_arena_printf(c->arena, "tp = 2 shard(%s, t), cp = 2 positions", axes),
              ids);
   passes_check(model, text, lm_arena_printf(c->arena, "dp = 2 shard(b), tp = 2 shard(%s)", axes),
                "grad", "shard,mesh," PIPELINE, 1e-11, ids);
-  passes_check(model, text, "cp = 2 positions", "grad", "shard,mesh," PIPELINE, 1e-11, ids);
+  passes_check(model, text, "cp = 2 positions balanced", "grad", "shard,mesh," PIPELINE, 1e-11,
+               ids);
   ring_check(model, text, ids);
   if (model_is_routed(model))
     routing_check(model, text, ids);

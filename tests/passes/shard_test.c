@@ -257,40 +257,42 @@ static void llama_check(void) {
   CHECK(loss.inside[LM_OP_ALL_REDUCE] == 0);
   CHECK(micro.inside[LM_OP_REDUCE_SCATTER] == 4);
   CHECK(micro.inside[LM_OP_ALL_GATHER] == 2 + 2 + 2); // and what the weights' gradients read again
-  static const char *const meshes[] = {"dp = 2 shard(b)",
-                                       "dp = 4 shard(b)",
-                                       "tp = 2 shard(g, ff, v)",
-                                       "tp = 2 shard(g, ff, v, t)",
-                                       "dp = 2 shard(b), tp = 2 shard(g, ff, v)",
-                                       "dp = 2 shard(b), tp = 2 shard(g, ff, v, t)",
-                                       "tp = 2 shard(v), dp = 2 shard(b), fsdp = 2 shard(b)",
-                                       "dp = 2 shard(b), cp = 2 shard(t), tp = 2 shard(g, ff)",
-                                       "cp = 4 positions",
-                                       "tp = 2 shard(g, ff, v, t), dp = 2 rows, cp = 2 positions",
-                                       "dp = 2 rows zero 3",
-                                       "dp = 4 rows zero 3",
-                                       "dp = 2 rows, fsdp = 2 rows zero 3",
-                                       "dp = 2 rows zero 3, tp = 2 shard(g, ff, v)",
-                                       "dp = 2 rows zero 3, tp = 2 shard(g, ff, v, t)",
-                                       "dp = 2 rows zero 3, cp = 2 positions",
-                                       "pp = 2 pipeline 2 one_f_one_b",
-                                       "dp = 2 rows, pp = 2 pipeline 1 one_f_one_b",
-                                       "pp = 2 pipeline 2 one_f_one_b, tp = 2 shard(g, ff, v)",
-                                       "pp = 2 pipeline 2 one_f_one_b, tp = 2 shard(g, ff, v, t)",
-                                       "pp = 2 pipeline 2 one_f_one_b, cp = 2 positions",
-                                       "pp = 2 pipeline 2 one_f_one_b, cp = 2 positions shard(g)",
-                                       "pp = 2 pipeline 2 one_f_one_b, cp = 2 positions ring",
-                                       "dp = 2 rows zero 3, pp = 2 pipeline 1 one_f_one_b",
-                                       "pp = 2 rows pipeline 4",
-                                       "pp = 2 rows pipeline 2",
-                                       "dp = 2 rows, pp = 2 rows pipeline 2",
-                                       "pp = 2 rows pipeline 4, tp = 2 shard(g, ff, v)",
-                                       "pp = 2 rows pipeline 2, tp = 2 shard(g, ff, v, t)",
-                                       "pp = 2 rows pipeline 4, cp = 2 positions",
-                                       "pp = 2 rows pipeline 4, cp = 2 positions shard(g)",
-                                       "pp = 2 rows pipeline 4, cp = 2 positions ring",
-                                       "dp = 2 rows zero 3, pp = 2 rows pipeline 2",
-                                       "tp = 1 shard(g)"};
+  static const char *const meshes[] = {
+      "dp = 2 shard(b)",
+      "dp = 4 shard(b)",
+      "tp = 2 shard(g, ff, v)",
+      "tp = 2 shard(g, ff, v, t)",
+      "dp = 2 shard(b), tp = 2 shard(g, ff, v)",
+      "dp = 2 shard(b), tp = 2 shard(g, ff, v, t)",
+      "tp = 2 shard(v), dp = 2 shard(b), fsdp = 2 shard(b)",
+      "dp = 2 shard(b), cp = 2 shard(t), tp = 2 shard(g, ff)",
+      "cp = 4 positions",
+      "cp = 4 positions balanced",
+      "tp = 2 shard(g, ff, v, t), dp = 2 rows, cp = 2 positions balanced",
+      "dp = 2 rows zero 3",
+      "dp = 4 rows zero 3",
+      "dp = 2 rows, fsdp = 2 rows zero 3",
+      "dp = 2 rows zero 3, tp = 2 shard(g, ff, v)",
+      "dp = 2 rows zero 3, tp = 2 shard(g, ff, v, t)",
+      "dp = 2 rows zero 3, cp = 2 positions",
+      "pp = 2 pipeline 2 one_f_one_b",
+      "dp = 2 rows, pp = 2 pipeline 1 one_f_one_b",
+      "pp = 2 pipeline 2 one_f_one_b, tp = 2 shard(g, ff, v)",
+      "pp = 2 pipeline 2 one_f_one_b, tp = 2 shard(g, ff, v, t)",
+      "pp = 2 pipeline 2 one_f_one_b, cp = 2 positions",
+      "pp = 2 pipeline 2 one_f_one_b, cp = 2 positions shard(g)",
+      "pp = 2 pipeline 2 one_f_one_b, cp = 2 positions balanced ring",
+      "dp = 2 rows zero 3, pp = 2 pipeline 1 one_f_one_b",
+      "pp = 2 rows pipeline 4",
+      "pp = 2 rows pipeline 2",
+      "dp = 2 rows, pp = 2 rows pipeline 2",
+      "pp = 2 rows pipeline 4, tp = 2 shard(g, ff, v)",
+      "pp = 2 rows pipeline 2, tp = 2 shard(g, ff, v, t)",
+      "pp = 2 rows pipeline 4, cp = 2 positions balanced",
+      "pp = 2 rows pipeline 4, cp = 2 positions shard(g)",
+      "pp = 2 rows pipeline 4, cp = 2 positions ring",
+      "dp = 2 rows zero 3, pp = 2 rows pipeline 2",
+      "tp = 1 shard(g)"};
   for (size_t i = 0; i < LM_COUNT(meshes); i++)
     text_check("llama", text, meshes[i], 8);
   lm_ctx_destroy(tp.c);
@@ -312,6 +314,53 @@ static void positions_check(void) {
   for (uint32_t i = 0; i < cp.m->n_globals; i++)
     CHECK(cp.m->globals[i].partial == 1);
   lm_ctx_destroy(cp.c);
+  lm_arena_destroy(a);
+}
+
+// An early and a late part of the positions for each rank. The index of a position, also in the
+// numbers of rows of random numbers, is that of one rank; models that depend on the order of the
+// elements have consecutive parts.
+static void balance_check(void) {
+  static const char text[] =
+      "stage graph\naxis b = 2, t = 8, s = 8, d = 3, v = 8, a = 4, n = 16\n"
+      "param @table : f32[v, d] = ones  param @spots : f32[s, d] = ones\n"
+      "func @loss(%tok: int[b, t], %w: f32[b, t], %step: int, %row: int) -> "
+      "(sum: f32, weight: f32) {\n"
+      "%table = param @table  %spots = param @spots  %x = gather %table, %tok over(v)\n"
+      "%i = iota : int[t]  %p = gather %spots, %i over(s)  %pb = expand %p : f32[b, t, d]\n"
+      "%ib = iota : int[b]  %eight = const 8 : int  %ib8 = mul %ib, %eight\n"
+      "%ibt = expand %ib8 : int[b, t]  %it = expand %i : int[b, t]  %rows = add %ibt, %it\n"
+      "%zero = const 0 : int  %u = rng %step, %rows, %zero, %zero [1, 2, 3] : f32[b, t, d]\n"
+      "%y = add %x, %pb  %z = mul %y, %u  %q = sin %z  EXTRA\n"
+      "%wd = expand %w : f32[b, t, d]  %m = mul %r, %wd  %sum = sum %m over(b, t, d)\n"
+      "%weight = sum %w over(b, t)  return %sum, %weight\n}\n";
+  static const mistake cases[] = {
+      {"EXTRA", "%r = neg %q", "balanced"},
+      {"EXTRA", "%r0 = view %q (b, t) -> (n)  %r1 = neg %r0  %r = view %r1 (n) -> (b, t)",
+       "balanced"},
+      {"EXTRA",
+       "%r1 = max %q over(t)  %r2 = stop_grad %r1  %r3 = expand %r2 : f32[b, t, d]\n"
+       "%r = sub %q, %r3",
+       "balanced"},
+      {"EXTRA", "%r1 = max %q over(t)  %r2 = expand %r1 : f32[b, t, d]  %r = sub %q, %r2", NULL},
+      {"EXTRA",
+       "%r1 = slice %q (t) -> (a) [0, 2]  %r2 = sum %r1 over(a)\n"
+       "%r3 = expand %r2 : f32[b, t, d]  %r = add %q, %r3",
+       NULL},
+      {"%u = rng %step, %rows, %zero, %zero [1, 2, 3] : f32[b, t, d]",
+       "%r0 = rng %step, %ib, %zero, %zero [1, 2, 8] : f32[b, t]  %u = expand %r0 : f32[b, t, d]",
+       NULL},
+  };
+  lm_arena *a = lm_arena_create();
+  for (size_t i = 0; i < LM_COUNT(cases); i++) {
+    const char *one = replaced(a, text, cases[i].from, cases[i].to);
+    one = strstr(one, "EXTRA") ? replaced(a, one, "EXTRA", "%r = neg %q") : one;
+    machine k = compile("positions", one, "cp = 2 positions balanced", "shard");
+    CHECK(k.m->mesh.axis[0].balanced == (cases[i].message != NULL));
+    lm_ctx_destroy(k.c);
+    text_check("positions", one, "cp = 2 positions balanced", 8);
+    text_check("positions", one, "cp = 4 positions balanced, dp = 2 rows", 8);
+  }
   lm_arena_destroy(a);
 }
 
@@ -447,7 +496,7 @@ static void ring_check(void) {
 #define RING "attend,grad,mesh,ring,simplify,cse,licm,dce"
   lm_arena *a = lm_arena_create();
   static const char *const meshes[] = {"cp = 2 positions ring", "cp = 4 positions ring",
-                                       "dp = 2 rows zero 3, cp = 4 positions ring",
+                                       "dp = 2 rows zero 3, cp = 4 positions balanced ring",
                                        "tp = 2 shard(g, ff, v, t), cp = 2 positions ring"};
   const char *text = llama_text(a);
   const char *blank = replaced(a, text, "= ge %pos", "= gt %pos");
@@ -492,6 +541,7 @@ int main(int argc, char **argv) {
   stages_check();
   llama_check();
   positions_check();
+  balance_check();
   heads_check();
   ring_check();
 }
