@@ -57,7 +57,7 @@ static void decode_find(lm_session *s, lm_step_cost *out) {
 }
 
 lm_status lm_step_cost_find(lm_session *s, bool measured, lm_step_cost *out) {
-  out->load = lm_load_measure();
+  *out = (lm_step_cost){.load = lm_load_measure()};
   LM_TRY(measured ? lm_session_data(s) : lm_session_sizes(s));
   LM_TRY(lm_session_compile(s, LM_LOWER_TRAIN, 0));
   if (measured && lm_plan_exchanges(lm_plan_func_get(s->compiled.plan, LM_FUNC_MICRO, 0)))
