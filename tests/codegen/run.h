@@ -138,6 +138,7 @@ typedef struct run_options {
   const int64_t *extents;
   int n_extents;
   uint64_t seed;
+  bool rounds; // the interpreter rounds every result to its dtype
   void (*kernels)(const lm_module *m);
 } run_options;
 
@@ -236,6 +237,7 @@ static inline int run_both(const char *text, const run_options *o) {
   lm_exec *e;
   CHECK_OK(RUN_CREATE(plan, &(lm_exec_options){.threads = RUN_THREADS}, &e));
   lm_eval *eval = lm_eval_create(step);
+  lm_eval_round_set(eval, o->rounds);
   for (int i = 0; i < o->n_extents; i++)
     lm_eval_extent_set(eval, i + 1, o->extents[i]);
   uint64_t state = o->seed + 1;
