@@ -36,6 +36,7 @@ typedef struct few_rows {
   int lanes; // neighbouring vectors: of columns, or of k
   int loads; // of one thread in flight
   int64_t tiles, batches;
+  bool wide; // offsets within an operand need 64 bits
   lm_arena *arena;
   lm_buf *out;
 } few_rows;
@@ -81,6 +82,13 @@ static int lanes_of_k(const few_rows *w) {
   return lanes;
 }
 
+// True if an offset within an operand may need more than 30 bits.
+static bool is_wide(const lm_plan_gemm *g) {
+  int64_t most = (int64_t)1 << 30, m = MOST_ROWS, n = g->n.fixed, k = g->k.fixed;
+  return m * g->a_m + k * g->a_k >= most || k * g->b_k + n * g->b_n >= most ||
+         m * g->c_m + n * g->c_n >= most;
+}
+
 static few_rows few_rows_make(const lm_plan_gemm *g, lm_arena *arena, lm_buf *out) {
   few_rows w = {
       .g = g,
@@ -91,6 +99,7 @@ static few_rows few_rows_make(const lm_plan_gemm *g, lm_arena *arena, lm_buf *ou
       .n = g->n.fixed,
       .k = g->k.fixed,
       .batches = 1,
+      .wide = is_wide(g),
       .arena = arena,
       .out = out,
   };
@@ -120,7 +129,9 @@ static void put_params(const few_rows *w) {
 static void put_begin(const few_rows *w) {
   const lm_plan_gemm *g = w->g;
   long long inner = (long long)w->tiles;
-  lm_buf_printf(w->out, "const int64_t tile = lm_block() %% %lld;\nint64_t at_c = 0;\n", inner);
+  lm_buf_printf(w->out,
+                "typedef %s lm_at;\nconst int64_t tile = lm_block() %% %lld;\nint64_t at_c = 0;\n",
+                w->wide ? "int64_t" : "int32_t", inner);
   for (int i = g->n_batch - 1; i >= 0; i--) {
     long long size = (long long)g->batch[i].size.fixed;
     lm_buf_printf(w->out,
@@ -135,8 +146,8 @@ static void put_begin(const few_rows *w) {
 // Stores the sum `s` of row m and column n: C = gelu(s + residual + bias).
 static void put_result(const few_rows *w, const char *m, const char *n, const char *s) {
   const lm_plan_gemm *g = w->g;
-  lm_buf_printf(w->out, "const int64_t at = at_c + %s * %lld + %s * %lld;\nfloat z = %s;\n", m,
-                (long long)g->c_m, n, (long long)g->c_n, s);
+  lm_buf_printf(w->out, "const int64_t at = at_c + (lm_at)%s * %lld + %s * %lld;\nfloat z = %s;\n",
+                m, (long long)g->c_m, n, (long long)g->c_n, s);
   if (g->residual)
     lm_buf_printf(w->out, "z += %s;\n", lm_gen_load_text(w->arena, w->cc, "residual[at]"));
   if (g->bias)
@@ -159,7 +170,7 @@ static void put_columns_loop(const few_rows *w) {
   long long step = THREADS / w->lanes;
   bool whole = w->k % (step * w->loads) == 0;
   const char *inside = lm_arena_printf(w->arena, "k + i * %lld < %lld", step, (long long)w->k);
-  const char *x = lm_arena_printf(w->arena, "a[m * %lld + (k + i * %lld) * %lld]",
+  const char *x = lm_arena_printf(w->arena, "a[(lm_at)m * %lld + (lm_at)(k + i * %lld) * %lld]",
                                   (long long)w->g->a_m, step, (long long)w->g->a_k);
   lm_buf_printf(w->out,
                 "for (int32_t k = row; k < %lld; k += %lld) {\nfloat y[%d][%d] = {{0}};\n"
@@ -167,7 +178,7 @@ static void put_columns_loop(const few_rows *w) {
                 (long long)w->k, step * w->loads, w->loads, w->vector, w->loads);
   if (!whole || w->n % (w->lanes * w->vector))
     lm_buf_printf(w->out, "if (col < %lld && %s)\n", (long long)w->n, inside);
-  lm_buf_printf(w->out, "lm_load%d_%s(y[i], b + (k + i * %lld) * %lld + col);\n", w->vector,
+  lm_buf_printf(w->out, "lm_load%d_%s(y[i], b + (lm_at)(k + i * %lld) * %lld + col);\n", w->vector,
                 kind_of(w), step, (long long)w->g->b_k);
   lm_buf_printf(w->out,
                 "LM_UNROLL for (int32_t i = 0; i < %d; i++) LM_UNROLL for (int32_t m = 0; m < %d; "
@@ -224,12 +235,12 @@ static void put_a_load(const few_rows *w) {
   for (int i = 0; i < g->n_batch; i++)
     all |= g->batch[i].a;
   if (g->a_k == 1 && all % w->vector == 0) {
-    lm_buf_printf(w->out, "lm_load%d_%s(x, a + m * %lld + at_k);\n", w->vector, kind_of(w),
+    lm_buf_printf(w->out, "lm_load%d_%s(x, a + (lm_at)m * %lld + at_k);\n", w->vector, kind_of(w),
                   (long long)g->a_m);
     return;
   }
-  const char *from = lm_arena_printf(w->arena, "a[m * %lld + (at_k + v) * %lld]", (long long)g->a_m,
-                                     (long long)g->a_k);
+  const char *from = lm_arena_printf(w->arena, "a[(lm_at)m * %lld + (lm_at)(at_k + v) * %lld]",
+                                     (long long)g->a_m, (long long)g->a_k);
   lm_buf_printf(w->out, "LM_UNROLL for (int32_t v = 0; v < %d; v++) x[v] = %s;\n", w->vector,
                 lm_gen_load_text(w->arena, w->ab, from));
 }

@@ -170,7 +170,22 @@ static void test_overlap(const char *type, int restricted) {
   lm_ctx_destroy(ctx);
 }
 
+// Offsets in a weight of 2^30 elements or more have 64 bits.
+static void test_few_rows(int64_t columns, const char *offset) {
+  lm_ctx *ctx = lm_ctx_create();
+  const char *text = lm_arena_printf(
+      ctx->arena,
+      "stage step\naxis t = 2, d = 16384, n = %lld\nfunc @f(%%x: bf16[t, d], %%w: bf16[d, n]) -> "
+      "(y: bf16[t, n]) {\n  %%y = dot %%x, %%w over(d)\n  return %%y\n}\n",
+      (long long)columns);
+  const char *source = plan_of(ctx, text)->kernels[0].source;
+  CHECK(strstr(source, offset) && strstr(source, "b + (lm_at)(k + i * "));
+  lm_ctx_destroy(ctx);
+}
+
 int main(void) {
+  test_few_rows(32768, "typedef int32_t lm_at;");
+  test_few_rows(262144, "typedef int64_t lm_at;");
   test_overlap("f32", 2);
   test_overlap("f32[n]", 0);
   test_softmax();
