@@ -93,6 +93,7 @@ static void run_symbolic(lm_elab *e, const char *what, const ast_sig *sig, const
                     .what = what,
                     .file = file,
                     .self = self,
+                    .runs = true,
                     .rows = self ? el_rows_copy(e, self->inst->rows) : NULL,
                     .real = K_REAL};
   el_frame *caller = e->frame;

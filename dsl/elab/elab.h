@@ -153,6 +153,7 @@ typedef struct el_frame {
   el_axes live; // axes that may occur in one type here; new IR axes get names unlike theirs
   bool has_result;
   el_val result;
+  bool runs;       // the body of a method, or of a function that is checked by itself
   bool incomplete; // after an error, names that later statements use may be missing
 } el_frame;
 

@@ -269,6 +269,7 @@ el_val el_run_invocation(lm_elab *e, el_invocation *v, const lm_file *file, el_r
                     .called_at = v->at,
                     .file = file,
                     .self = self,
+                    .runs = self != NULL,
                     .rows = self ? el_rows_copy(e, self->inst->rows) : NULL,
                     .real = K_REAL};
   el_axes known = {0};

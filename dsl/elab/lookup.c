@@ -295,12 +295,14 @@ static el_val report_unknown(lm_elab *e, lm_sym name, lm_loc at, bool is_declara
   return el_error();
 }
 
-// A row of an adapter as a number: the sizes of its axes, multiplied.
-static el_val row_size(lm_elab *e, const el_row *r) {
+// A row of axes as a number: the sizes of its axes, multiplied.
+static el_val row_size(lm_elab *e, const el_row *r, lm_loc at) {
   lm_size n = lm_size_number(e->a, 1);
-  for (uint32_t i = 0; i < r->axes.n; i++)
-    if (!lm_size_mul(e->a, n, r->axes.v[i]->size, &n))
-      return el_unknown_number();
+  for (uint32_t i = 0; i < r->axes.n; i++) {
+    el_val size = el_axis_size(e, r->axes.v[i], at);
+    if (size.k == V_ERROR || !lm_size_mul(e->a, n, size.size, &n))
+      return size.k == V_ERROR ? size : el_unknown_number();
+  }
   return el_sized(n);
 }
 
@@ -315,8 +317,9 @@ el_val el_lookup(lm_elab *e, lm_sym name, lm_loc at, bool report) {
   el_val member = e->frame->self ? el_lookup_member(e, name, &found) : el_error();
   if (found)
     return member;
-  if (el_row_is_of_instance(e, name))
-    return row_size(e, el_row_find(e, name));
+  const el_row *row = el_row_find(e, name);
+  if (row)
+    return row_size(e, row, at);
   lm_decl_ref top = lm_program_find(e->prog, e->frame->file, name);
   if (top.decl && top.decl->kind == DC_LET && top.decl->let_expr)
     return eval_top_level_let(e, top, name, at);

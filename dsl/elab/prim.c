@@ -243,6 +243,13 @@ static el_val p_rng(el_call_site c) {
   return el_tensor(K_F32, &axes, random_numbers(c.e, &axes));
 }
 
+// True in training. Unknown while only checking, so that both branches of an `if` are checked.
+static el_val p_training(el_call_site c) {
+  if (!el_in_method(c.e))
+    return EL_FAIL(c.e, c.x->loc, E096);
+  return el_boolean(el_trains(c.e), c.e->m != NULL);
+}
+
 static el_val p_later(el_call_site c) {
   return EL_FAIL(c.e, c.x->loc, E904, c.x->a->text);
 }

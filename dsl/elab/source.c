@@ -45,6 +45,13 @@ bool el_trains(const lm_elab *e) {
   return e->mode == EL_TRAIN && !e->bare && (!s || s->trained);
 }
 
+bool el_in_method(const lm_elab *e) {
+  const el_frame *f = e->frame;
+  while (f && !f->self && !f->runs)
+    f = f->up;
+  return f && f->runs && e->mode != EL_UPDATE;
+}
+
 // ---- bare
 
 typedef struct inventory {

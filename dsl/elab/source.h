@@ -21,6 +21,9 @@ el_source *el_source_read(lm_elab *e, const el_inst *owner, const ast_member *m)
 el_source *el_source_of(const el_inst *inst);
 // True if the current method computes as in training.
 bool el_trains(const lm_elab *e);
+// True in a method and in a function that it calls, not in an optimizer, nor while an instance is
+// made.
+bool el_in_method(const lm_elab *e);
 // Evaluates instance.bare(…), the apply of an instance without its adapters.
 el_val el_call_bare(lm_elab *e, const ast_expr *x, const el_ref *ref);
 #endif

@@ -1,4 +1,6 @@
-"""States of blocks: `state`, `add` and `after_step`."""
+"""States of blocks: `state`, `add` and `after_step`, and BatchNorm of std.nn."""
+import json
+
 import numpy as np
 
 from harness import check, distance, folder_bytes, load, random_batches, remove, save, within
@@ -176,6 +178,14 @@ recipe Two extends One { parallel { mesh = (dp = 2) } }
         two = load(run.path("run/step-000003/model.safetensors"))
         for n in one:
             within(f"{mesh}: {n}", distance(two[n], one[n]), 1e-5)
+    norm = run.write("bn.lm", BATCHNORM + "recipe Two extends R { save = checkpoint(\"bn\") }\n")
+    kept = []
+    for options in (), ("--set", "parallel.mesh=(dp = 2)", "--ranks", "2"):
+        remove(run.path("bn"))
+        run("run", norm, "--recipe", "Two", *options, env=QUICK)
+        kept.append(load(run.path("bn/step-000003/model.safetensors")))
+    for n, x in kept[0].items():
+        within(f"BatchNorm: {n}", distance(kept[1][n], x), 1e-5)
 
 
 def test_states_mapped(run):
@@ -203,3 +213,87 @@ recipe Again extends R { model = Back; run = 1 steps; optimizer.lr = 0; save = c
     x = a["embed"].astype("f8")[load(run.path("batches.safetensors"))["tok"][0].flatten()]
     within("sums of one step", distance(b["norm.s1"], x.sum(0)), 1e-5)
     within("mean", distance(b["norm.mean"], 0.9 * a["norm.mean"] + 0.1 * x.mean(0)), 1e-5)
+
+
+BATCHNORM = """import std.nn: xent, BatchNorm, relu
+model B(p = 3, c = 4, vocab = 256) {
+  dim d = p * c
+  param embed: real[vocab, d] = normal(1)
+  param head: real[d, vocab] = normal(0.3)
+  sub norm = BatchNorm(c, eps = 1e-4, momentum = 0.3)
+  apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] {
+    let x = view(gather(embed, tok, vocab) + 1, d -> (p, c))
+    return dot(view(relu(norm(x)), (p, c) -> d), head, d) * (if training() & not(training()) then 2 else 1)
+  }
+  loss(bt: Batch[b, t]) -> (f32, f32) { return (sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w), sum(bt.w)) }
+}
+data D { source s = batches("batches.safetensors") }
+data E { source s = text("t.txt", split = "\\n"); holdout dev = sample(5 docs); pack best_fit(seq = 32 tokens) }
+recipe R { model = B(); data = D; run = 3 steps; batch = 64 tokens; micro = 64 tokens; optimizer = sgd(lr = 0.5); precision { compute = f32 } }
+recipe T { model = B(); data = E; run = 3 steps; batch = 4 seqs; optimizer = sgd(lr = 0.5); eval dev { data = E.dev; every = 3 steps }
+           save = checkpoint("run"); precision { compute = f32 } }
+"""
+LINE = "a line that has thirty-three byte"
+
+
+def normed(p, tok, bn):
+    """the logits of that model"""
+    import torch
+    x = (p["embed"][tok] + 1).reshape(*tok.shape, 3, 4).permute(0, 3, 1, 2)
+    return torch.relu(bn(x)).permute(0, 2, 3, 1).reshape(*tok.shape, 12) @ p["head"]
+
+
+def test_states_batchnorm(run):
+    """BatchNorm of std.nn is torch.nn.BatchNorm2d: in training by the statistics of a micro-batch, else by the running ones"""
+    import torch
+    b = random_batches(3, 4, 16, 256)
+    save(run.path("batches.safetensors"), b)
+    file = run.write("m.lm", BATCHNORM)
+    trace = lambda *how: run.trace(file, "--recipe", "R", *how)
+    start = trace("--steps", 1, "--values", "params", "--set", "optimizer.lr=0")
+    p = {n: torch.tensor(start[f"final.{n}"].astype("f8"), requires_grad=True) for n in ("embed", "head")}
+    bn = torch.nn.BatchNorm2d(4, eps=1e-4, momentum=0.3, dtype=torch.float64)
+    p |= {f"norm.{n}": x for n, x in bn.named_parameters()}
+    out, halves = trace("--values", "loss,grads,params"), []
+    for k in range(3):
+        tok, after, w = (torch.tensor(b[n][k].astype(t)) for n, t in (("tok", "i8"), ("next", "i8"), ("w", "f8")))
+        if k == 0:
+            for rows in (slice(0, 2), slice(2, 4)):
+                half = torch.nn.BatchNorm2d(4, momentum=1, dtype=torch.float64)
+                normed(p, tok[rows], half)
+                halves.append(half)
+        l = torch.nn.functional.cross_entropy(normed(p, tok, bn).flatten(0, 1), after.flatten(), reduction="none")
+        loss = (l * w.flatten()).sum() / w.sum()
+        grads = torch.autograd.grad(loss, list(p.values()))
+        within(f"loss of step {k + 1}", abs(out["loss"][k] / loss.item() - 1), 2e-6)
+        with torch.no_grad():
+            for (n, x), g in zip(p.items(), grads):
+                if k == 0:
+                    within(f"gradient of {n}", distance(out[f"grad.{n}"], g.numpy()), 3e-5)
+                x -= 0.5 * g
+    within("running mean", distance(out["final.norm.running_mean"], bn.running_mean.numpy()), 2e-6)
+    within("running variance", distance(out["final.norm.running_var"], bn.running_var.numpy()), 2e-6)
+    out = trace("--steps", 1, "--set", "micro=32 tokens")
+    for n, old in (("mean", 0), ("var", 1)):
+        average = sum(getattr(half, f"running_{n}") for half in halves).numpy() / 2
+        within(f"running {n} after two micro-batches", distance(out[f"final.norm.running_{n}"], 0.7 * old + 0.3 * average), 2e-6)
+    # without training
+    run.write("t.txt", f"{LINE}\n" * 40)
+    run("run", file, "--recipe", "T")
+    p = load(run.path("run/step-000003/model.safetensors"))
+    bn = torch.nn.BatchNorm2d(4, eps=1e-4, dtype=torch.float64).eval()
+    bn.load_state_dict({n: torch.tensor(p[f"norm.{n}"].astype("f8")) for n in bn.state_dict() if n != "num_batches_tracked"}, strict=False)
+    text = torch.tensor(list(LINE.encode()))
+    with torch.no_grad():
+        z = normed({n: torch.tensor(x.astype("f8")) for n, x in p.items()}, torch.arange(256)[None], bn)[0]
+    loss = torch.nn.functional.cross_entropy(z[text[:-1]], text[1:]).item()
+    within("loss of lmc eval", abs(json.loads(run("eval", run.path("run"), "--json"))["dev"]["loss"] / loss - 1), 2e-6)
+    ids = [int(text[0])]
+    while len(ids) < 5:
+        ids.append(int(z[ids[-1]].argmax()))
+    check(run("generate", run.path("run"), "--prompt-ids", ids[0], "--ids", "-n", 4, "--temperature", 0).split() == list(map(str, ids[1:])))
+    run("compile", file, "--recipe", "T", "-o", run.path("plan"))
+    functions = {x.split("(")[0]: x for x in open(run.path("plan/kernel.lmir")).read().split("func @")}
+    for name in "micro", "eval":
+        reads = "norm.running_var" in functions[name]
+        check(reads == (name == "eval"), f"{name}: the other branch is not left out")
