@@ -12,7 +12,8 @@ typedef enum {
 // The forms of a function.
 enum {
   LM_FUNC_BY_LENGTH = 1,
-  LM_FUNC_OPEN = 2
+  LM_FUNC_OPEN = 2,
+  LM_FUNC_EXTRA = 4
 };
 typedef struct lm_func_info {
   const char *name;
@@ -23,16 +24,18 @@ extern const lm_func_info lm_func_table[LM_FUNCS];
 #define LM_PORT_BIT(id) (1u << (id))
 
 // A function by its id and, for a function that exists once per sequence length, that length; 0:
-// the length of the last stage. The text of a key is "micro" or "micro.64".
+// the length of the last stage. extra: the function of the optimizer's extra gradient. The text of
+// a key is "micro", "micro.64", "micro.extra" or "micro.extra.64".
 typedef struct lm_func_key {
   lm_func_id id;
   int64_t seq;
+  bool extra;
 } lm_func_key;
 enum {
   LM_FUNC_NAME = 40 // bytes of the longest text of a key
 };
 static inline bool lm_func_key_equal(lm_func_key a, lm_func_key b) {
-  return a.id == b.id && a.seq == b.seq;
+  return a.id == b.id && a.seq == b.seq && a.extra == b.extra;
 }
 lm_func_key lm_func_key_parse(const char *name); // id LM_FUNCS: not in the table
 const char *lm_func_key_print(lm_func_key k, char out[LM_FUNC_NAME]); // returns `out`

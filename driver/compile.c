@@ -283,6 +283,7 @@ lm_status lm_compile(const lm_project *p, const lm_compile_spec *spec, lm_compil
   LM_TRY(lm_compile_lower(p, spec, out));
   lm_plan_options o = lm_target_options(&spec->target, spec->exec.tf32);
   o.states_on_host = spec->what & LM_LOWER_TRAIN && p->recipe->memory.states_on_host;
+  o.extra_every = out->lowered->extra.every;
   LM_TRY(passes_run(p, &o, out));
   flops_take(out);
   out->plan = lm_plan_build(out->lowered->m, &o);

@@ -18,8 +18,8 @@ void lm_fingerprint_add(lm_arena *a, lm_fingerprint *f, const char *part, const 
   LM_PUSH(a, f->v, f->n, f->cap) = (lm_train_key){part, value};
 }
 
-static void func_add(lm_ctx *c, lm_fingerprint *f, const lm_module *m, lm_func_id id) {
-  const lm_func *func = lm_func_get(m, id, 0);
+static void func_add(lm_ctx *c, lm_fingerprint *f, const lm_module *m, lm_func_key key) {
+  const lm_func *func = lm_func_get_key(m, key);
   if (!func)
     return;
   lm_fingerprint_add(
@@ -59,7 +59,22 @@ static void shape_write(lm_buf *b, const lm_module *m, const lm_global *g) {
   lm_buf_puts(b, "]");
 }
 
-// @norm, @rates, @update and @after_step, and the first values of the states.
+static uint64_t extra_hash(const lm_lowered *l, uint64_t h) {
+  static const lm_func_id funcs[] = {LM_FUNC_RATES, LM_FUNC_UPDATE};
+  for (size_t i = 0; i < LM_COUNT(funcs); i++) {
+    lm_func_key key = {
+        .id = funcs[i],
+        .extra = true,
+    };
+    uint64_t digest = lm_func_digest(lm_func_get_key(l->m, key));
+    h = lm_hash(&digest, sizeof digest, h);
+  }
+  h = lm_hash(l->extra.name, strlen(l->extra.name), h);
+  return lm_hash(&l->extra.every, sizeof l->extra.every, h);
+}
+
+// @norm, @rates, @update and @after_step, those of an extra gradient, and the first values of the
+// states.
 static void optimizer_add(lm_ctx *c, lm_fingerprint *f, const lm_lowered *l) {
   static const lm_func_id funcs[] = {LM_FUNC_NORM, LM_FUNC_RATES, LM_FUNC_UPDATE};
   uint64_t h = 0;
@@ -71,6 +86,7 @@ static void optimizer_add(lm_ctx *c, lm_fingerprint *f, const lm_lowered *l) {
   const lm_func *after = lm_func_get(l->m, LM_FUNC_AFTER_STEP, 0);
   uint64_t digest = after ? lm_func_digest(after) : 0;
   h = after ? lm_hash(&digest, sizeof digest, h) : h;
+  h = l->extra.name ? extra_hash(l, h) : h;
   for (int i = 0; i < l->n_states; i++) {
     const lm_lowered_state *s = &l->states[i];
     const char *text = lm_arena_printf(c->arena, "%s %d %.13g", s->name, s->is_param, s->value);
@@ -134,8 +150,9 @@ lm_fingerprint lm_fingerprint_of(lm_ctx *c, lm_program *p, const lm_recipe *r) {
   lm_diag_return(c, before);
   if (!l)
     return f;
-  func_add(c, &f, l->m, LM_FUNC_LOSS);
-  func_add(c, &f, l->m, LM_FUNC_EVAL);
+  func_add(c, &f, l->m, (lm_func_key){.id = LM_FUNC_LOSS});
+  func_add(c, &f, l->m, (lm_func_key){.id = LM_FUNC_EVAL});
+  func_add(c, &f, l->m, (lm_func_key){.id = LM_FUNC_LOSS, .extra = true});
   optimizer_add(c, &f, l);
   for (uint32_t i = 0; i < l->m->n_globals; i++)
     if (lm_global_is_weight(&l->m->globals[i]))
@@ -186,8 +203,9 @@ static bool is_hash(const char *text) {
 }
 
 static const char *part_name(const char *part) {
-  switch (lm_func_key_parse(part).id) {
-  case LM_FUNC_LOSS: return "the loss";
+  lm_func_key key = lm_func_key_parse(part);
+  switch (key.id) {
+  case LM_FUNC_LOSS: return key.extra ? "the loss of the extra gradient" : "the loss";
   case LM_FUNC_EVAL: return "the loss in evaluation";
   default: return strcmp(part, "optimizer") ? part : "the optimizer";
   }

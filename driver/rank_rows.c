@@ -1,6 +1,7 @@
 // rank_rows.c - see rank_rows.h.
 #include "driver/rank_rows.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -86,7 +87,8 @@ static void func_add(lm_arena *a, lm_rank_rows *rows, const lm_cost_call *call) 
     if (f->steps[i].kind != LM_STEP_START || lm_plan_step_copies(&f->steps[i]))
       continue;
     lm_rank_row *x = row_of(a, rows, &f->steps[i]);
-    int64_t times = call->calls * lm_plan_step_times(f, i), messages = 0, bytes = 0;
+    int64_t times = (int64_t)ceil(call->calls * (double)lm_plan_step_times(f, i));
+    int64_t messages = 0, bytes = 0;
     messages_count(rows->plan, &f->steps[i], &messages, &bytes);
     x->times += times;
     x->messages += times * messages;

@@ -30,7 +30,10 @@ static void result_print(void *user, const char *part, const lm_eval_result *x) 
 
 static lm_status eval(lm_session *s, lm_cli *cli) {
   results r = {.json = cli->json};
-  lm_evaluation_options o = {.result = result_print, .user = &r};
+  lm_evaluation_options o = {
+      .result = result_print,
+      .user = &r,
+  };
   o.parts = lm_args_list(&cli->args, "on", &o.n_parts);
   LM_TRY(lm_cli_target(cli, &s->target));
   LM_TRY(lm_cli_open_trained(cli, s, &o.weights));

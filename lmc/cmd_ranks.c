@@ -79,7 +79,10 @@ static lm_status join(lm_cli *cli) {
   LM_TRY(lm_comm_open(&(lm_comm_options){.end = end}, &cli->comm));
   if (lm_comm_is_first(cli->comm))
     return NULL;
-  cli->events = (lm_events){.module = cli->events.module, .user = cli};
+  cli->events = (lm_events){
+      .module = cli->events.module,
+      .user = cli,
+  };
   if (!freopen("/dev/null", "w", stdout))
     return lm_fail_errno("cannot open /dev/null");
   return NULL;

@@ -234,7 +234,9 @@ bool lm_cpu_attend_emit(const lm_plan_options *o, const lm_op *op, lm_arena *are
                         lm_kernel_code *out) {
   const lm_module *m = lm_op_module(op);
   lm_arena *temporary = lm_arena_create();
-  cpu_attend e = {.g = {.arena = temporary, .m = m}};
+  cpu_attend e = {
+      .g = {.arena = temporary, .m = m},
+  };
   lm_buf why = {0};
   lm_buf text = {0};
   bool ok = lm_attend_spec_make(m, op, &e.f, &why);

@@ -326,7 +326,10 @@ const lm_codegen lm_cpu_codegen = {.choose = choices_set,
                                    .attends = lm_attend_is_supported};
 
 lm_plan_options lm_cpu_options(void) {
-  lm_plan_options o = {.target = lm_target_any(LM_TARGET_CPU), .codegen = &lm_cpu_codegen};
+  lm_plan_options o = {
+      .target = lm_target_any(LM_TARGET_CPU),
+      .codegen = &lm_cpu_codegen,
+  };
   choices_set(&o.target);
   return o;
 }

@@ -430,7 +430,10 @@ static void emit_atom(cpu_emit *e, int k, int i) {
 static void emit_lanes(cpu_emit *e, int k, int g) {
   const cpu_group *group = &e->groups[g];
   bool blocked = e->block && g == e->n_groups - e->n_lane_groups;
-  loop l = {.name = e->g.vars.v[cpu_group_var(e, g)].name, .count = group->size};
+  loop l = {
+      .name = e->g.vars.v[cpu_group_var(e, g)].name,
+      .count = group->size,
+  };
   lane_range(e, g, &l.from, &l.to);
   if (blocked)
     l.count = group->size % e->block ? -1 : e->block;
@@ -525,7 +528,10 @@ void cpu_pass_emit(cpu_emit *e, int pass) {
   declare_vars(e);
   for (uint32_t i = 0; i < p->n_roots; i++) {
     cpu_root *r = &e->roots[e->n_roots++];
-    *r = (cpu_root){.v = p->roots[i].v, .copy = p->roots[i].copy};
+    *r = (cpu_root){
+        .v = p->roots[i].v,
+        .copy = p->roots[i].copy,
+    };
     if (is_reduction(r))
       root_set_level(e, r);
   }

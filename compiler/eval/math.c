@@ -216,7 +216,10 @@ static void fill(lm_tensor *t, double v) {
 
 static void argmax(const lm_eval *e, run *r, lm_tensor *out) {
   nest n = reduction(e, r->op);
-  lm_tensor best = {.n = out->n, .v = lm_calloc((size_t)out->n, sizeof(double))};
+  lm_tensor best = {
+      .n = out->n,
+      .v = lm_calloc((size_t)out->n, sizeof(double)),
+  };
   nest_operand(e, &n, 2, lm_type_make(LM_INT, r->op->attr.axes, r->op->attr.n_axes));
   fill(&best, -INFINITY);
   r->best = best.v;

@@ -378,6 +378,7 @@ lm_func *lm_func_add(lm_module *m, lm_sym name);
 // none.
 lm_func *lm_func_find(const lm_module *m, const char *name);
 lm_func *lm_func_get(const lm_module *m, lm_func_id id, int64_t seq);
+lm_func *lm_func_get_key(const lm_module *m, lm_func_key key);
 lm_func *lm_func_add_key(lm_module *m, lm_func_key key);
 void lm_func_remove(lm_module *m, lm_func *f);
 lm_value *lm_arg_add(lm_module *m, lm_region *r, lm_type type, lm_sym name);

@@ -383,7 +383,10 @@ static bool verified(parser *p) {
 }
 
 lm_module *lm_module_parse(lm_ctx *c, uint16_t source) {
-  parser p = {.c = c, .m = lm_module_create(c)};
+  parser p = {
+      .c = c,
+      .m = lm_module_create(c),
+  };
   lm_lexer_init(&p.lex, c, source);
   bool ok = lmir_next(&p) && stage(&p);
   while (ok && p.t.kind != TK_END)

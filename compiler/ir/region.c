@@ -70,11 +70,15 @@ lm_func *lm_func_find(const lm_module *m, const char *name) {
   return NULL;
 }
 
-lm_func *lm_func_get(const lm_module *m, lm_func_id id, int64_t seq) {
+lm_func *lm_func_get_key(const lm_module *m, lm_func_key key) {
   for (lm_func *f = m->funcs; f; f = f->next)
-    if (lm_func_key_equal(f->key, (lm_func_key){id, seq}))
+    if (lm_func_key_equal(f->key, key))
       return f;
   return NULL;
+}
+
+lm_func *lm_func_get(const lm_module *m, lm_func_id id, int64_t seq) {
+  return lm_func_get_key(m, (lm_func_key){.id = id, .seq = seq});
 }
 
 lm_func *lm_func_add_key(lm_module *m, lm_func_key key) {

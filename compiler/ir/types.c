@@ -188,7 +188,10 @@ lm_axis lm_axis_blocks(lm_module *m) {
 lm_type lm_type_make(lm_dtype dtype, const lm_axis *axes, int n) {
   if (n > LM_RANK)
     LM_BUG("a tensor with %d axes", n);
-  lm_type t = {.dtype = (uint8_t)dtype, .rank = (uint8_t)n};
+  lm_type t = {
+      .dtype = (uint8_t)dtype,
+      .rank = (uint8_t)n,
+  };
   for (int i = 0; i < n; i++)
     t.axis[i] = axes[i];
   return t;

@@ -54,7 +54,10 @@ static bool splice(const lm_module *m, lm_type x, int at, int n, const lm_axis *
                    lm_type *out, lm_buf *why) {
   if (x.rank - n + n_to > LM_RANK)
     return lm_why(why, "the result has more than %d axes", LM_RANK);
-  lm_type t = {.dtype = x.dtype, .rank = (uint8_t)(x.rank - n + n_to)};
+  lm_type t = {
+      .dtype = x.dtype,
+      .rank = (uint8_t)(x.rank - n + n_to),
+  };
   memcpy(t.axis, x.axis, (size_t)at * sizeof *t.axis);
   memcpy(t.axis + at, to, (size_t)n_to * sizeof *t.axis);
   memcpy(t.axis + at + n_to, x.axis + at + n, (size_t)(x.rank - at - n) * sizeof *t.axis);

@@ -4,7 +4,10 @@
 
 // Applies the operation `code`, the inverse of op, to the cotangent of op's result.
 static lm_value *back(lm_grad *g, lm_op *op, lm_opcode code, const int64_t *imm) {
-  lm_attr a = {.n_axes = op->attr.n_to, .n_to = op->attr.n_axes};
+  lm_attr a = {
+      .n_axes = op->attr.n_to,
+      .n_to = op->attr.n_axes,
+  };
   memcpy(a.axes, op->attr.to, sizeof a.axes);
   memcpy(a.to, op->attr.axes, sizeof a.to);
   if (imm) {

@@ -102,7 +102,10 @@ static const lm_global *global(const lm_module *m, const lm_op *op, lm_global_ki
 }
 
 static lm_type unstacked(lm_type t, int n) {
-  lm_type u = {.dtype = t.dtype, .rank = (uint8_t)(t.rank - n)};
+  lm_type u = {
+      .dtype = t.dtype,
+      .rank = (uint8_t)(t.rank - n),
+  };
   memcpy(u.axis, t.axis + n, u.rank * sizeof *u.axis);
   return u;
 }

@@ -170,7 +170,10 @@ static void sweep(lm_op *op, void *user) {
 }
 
 bool lm_pass_expand_attention(lm_module *m, const lm_pass_env *env) {
-  expansion u = {.codegen = env->codegen, .r.b.m = m};
+  expansion u = {
+      .codegen = env->codegen,
+      .r.b.m = m,
+  };
   if (!u.codegen || !u.codegen->attends)
     return true;
   for (lm_func *f = m->funcs; f; f = f->next) {

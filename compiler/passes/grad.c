@@ -18,10 +18,10 @@
 // a power of 2 by which the runtime divides the gradients (runtime/train/loss_scale.h).
 // `stop_grad`, `fan`, `history`, and the operations that say how a cotangent is rounded have no
 // meaning after this pass: they become their operand and a rename. @loss.N, the loss at another
-// sequence length, gives @micro.N. Losses that are never run on their own are removed
-// (lm_pass_env.gradients_alone), so that no pass, kernel or memory is spent on them. Declines: a
-// module without @loss only changes its stage. Cost: the backward pass, and the stashes of the
-// forward loops.
+// sequence length, gives @micro.N, and @loss.extra, of an extra gradient, @micro.extra. Losses that
+// are never run on their own are removed (lm_pass_env.gradients_alone), so that no pass, kernel or
+// memory is spent on them. Declines: a module without @loss only changes its stage. Cost: the
+// backward pass, and the stashes of the forward loops.
 #include "compiler/passes/grad.h"
 #include "compiler/analysis/activity.h"
 #include "compiler/passes/epilogue.h"
@@ -133,7 +133,9 @@ static bool loss_fits(lm_module *m, const lm_func *loss) {
 
 static void micro_make(lm_func *loss, bool sums) {
   char name[LM_FUNC_NAME];
-  lm_func_key_print((lm_func_key){LM_FUNC_MICRO, loss->key.seq}, name);
+  lm_func_key key = loss->key;
+  key.id = LM_FUNC_MICRO;
+  lm_func_key_print(key, name);
   lm_func *f = lm_func_clone(loss, LM_SYM(loss->module->ctx, name));
   if (!lm_gradient_ticks(f, &methods, seed, sums))
     differentiate(f, sums);

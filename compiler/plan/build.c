@@ -214,6 +214,7 @@ static void func_plan(planner *p, lm_func *f) {
   lm_steps_code(p);
   lm_steps_offload(p);
   lm_plan_func *out = &p->plan->funcs[p->plan->n_funcs - 1];
+  out->every = f->key.extra ? p->o->extra_every : 0;
   lm_storage_pack(p, out);
   steps_finish(p, out);
   if (out->work_bytes > p->plan->arena_bytes[LM_ARENA_WORK])

@@ -31,12 +31,24 @@ int lm_cost_calls(const lm_plan *p, int64_t n_micro, lm_cost_call out[LM_COST_CA
       LM_FUNC_MICRO,  LM_FUNC_REDUCE,
       LM_FUNC_NORM,   LM_FUNC_RATES,
       LM_FUNC_UPDATE, update && update->makes_copies ? LM_FUNC_PACKS : LM_FUNC_COPIES};
+  const lm_plan_func *extra = lm_plan_func_extra(p, LM_FUNC_UPDATE);
+  const lm_plan_func *own = lm_plan_func_extra(p, LM_FUNC_MICRO);
+  double share = extra ? 1.0 / (double)extra->every : 0; // of the steps
   int n = 0;
   for (size_t i = 0; i < LM_COUNT(ids); i++) {
     const lm_plan_func *f = lm_plan_func_get(p, ids[i], 0);
+    bool again =
+        ids[i] == LM_FUNC_MICRO ? !own : ids[i] != LM_FUNC_RATES && ids[i] != LM_FUNC_UPDATE;
+    double calls = again ? 1 + share : 1;
     if (f)
-      out[n++] = (lm_cost_call){f, ids[i] == LM_FUNC_MICRO ? n_micro : 1};
+      out[n++] = (lm_cost_call){f, ids[i] == LM_FUNC_MICRO ? calls * (double)n_micro : calls};
   }
+  if (own)
+    out[n++] = (lm_cost_call){own, share * (double)n_micro};
+  if (lm_plan_func_extra(p, LM_FUNC_RATES))
+    out[n++] = (lm_cost_call){lm_plan_func_extra(p, LM_FUNC_RATES), share};
+  if (extra)
+    out[n++] = (lm_cost_call){extra, share};
   return n;
 }
 
@@ -51,17 +63,20 @@ static double saved_of(const lm_plan_func *f) {
 lm_cost_sum lm_cost_of_training(const lm_target *t, const lm_plan *p, int64_t n_micro) {
   lm_cost_call calls[LM_COST_CALLS];
   double saved = saved_of(lm_plan_func_get(p, LM_FUNC_MICRO, 0));
-  lm_cost_sum sum = {.bytes = -saved, .seconds = t ? -lm_cost_memory(t, saved) : 0};
+  lm_cost_sum sum = {
+      .bytes = -saved,
+      .seconds = t ? -lm_cost_memory(t, saved) : 0,
+  };
   int n = lm_cost_calls(p, n_micro, calls);
   for (int i = 0; i < n; i++) {
     lm_cost_sum c = lm_cost_of_func(t, p, calls[i].func);
-    sum.flops += (double)calls[i].calls * c.flops;
-    sum.bytes += (double)calls[i].calls * c.bytes;
-    sum.cold += (double)calls[i].calls * c.cold;
-    sum.seconds += (double)calls[i].calls * c.seconds;
-    sum.exposed += (double)calls[i].calls * c.exposed;
-    sum.copied += (double)calls[i].calls * c.copied;
-    sum.launches += calls[i].calls * c.launches;
+    sum.flops += calls[i].calls * c.flops;
+    sum.bytes += calls[i].calls * c.bytes;
+    sum.cold += calls[i].calls * c.cold;
+    sum.seconds += calls[i].calls * c.seconds;
+    sum.exposed += calls[i].calls * c.exposed;
+    sum.copied += calls[i].calls * c.copied;
+    sum.launches += (int64_t)(calls[i].calls * (double)c.launches);
   }
   return sum;
 }

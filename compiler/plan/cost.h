@@ -103,13 +103,14 @@ typedef struct lm_cost_sum {
 } lm_cost_sum;
 lm_cost_sum lm_cost_of_func(const lm_target *t, const lm_plan *p, const lm_plan_func *f);
 
-// The functions that a training step calls. calls: of each in a step.
+// The functions that a training step calls. calls: of each in a step, on average; those of an extra
+// gradient run in every n-th step.
 typedef struct lm_cost_call {
   const lm_plan_func *func;
-  int64_t calls;
+  double calls;
 } lm_cost_call;
 enum {
-  LM_COST_CALLS = 6
+  LM_COST_CALLS = 9
 };
 int lm_cost_calls(const lm_plan *p, int64_t n_micro, lm_cost_call out[LM_COST_CALLS]);
 // Of a whole step: n_micro micro-batches, of which the first one overwrites the gradients, norm,

@@ -163,7 +163,11 @@ static pstep clear_make(planner *p, range r) {
                       .label = "clear gradients"},
              .refs = LM_NEW_N(p->arena, ref, 1),
              .loop = -1};
-  s.refs[0] = (ref){.at = p->fixed[LM_ARENA_GRAD], .offset = r.first, .bytes = r.end - r.first};
+  s.refs[0] = (ref){
+      .at = p->fixed[LM_ARENA_GRAD],
+      .offset = r.first,
+      .bytes = r.end - r.first,
+  };
   return s;
 }
 

@@ -56,7 +56,8 @@ static void dims_add(const lm_module *m, const lm_op *dot, lm_axis a, const int6
       .size = info->size,
       .dynamic = info->dyn,
       .s = {stride_of(x, strides[0], a), stride_of(w, strides[1], a), stride_of(z, strides[2], a)},
-      .extent = {.fixed = info->dyn ? 1 : info->size, .n_dyn = info->dyn ? 1 : 0}};
+      .extent = {.fixed = info->dyn ? 1 : info->size, .n_dyn = info->dyn ? 1 : 0},
+  };
   if (info->dyn)
     d->extent.dyn[0].var = info->dyn - 1;
 }

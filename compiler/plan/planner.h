@@ -35,6 +35,7 @@ typedef struct lm_plan_options {
   const lm_codegen *codegen; // writes the kernels
   bool tf32;                 // GEMMs in kernels may round f32 operands to 10 bits of mantissa
   bool states_on_host;       // optimizer states are in the host's memory
+  int64_t extra_every;       // steps between two of the extra gradient (lm_plan_func.every)
 } lm_plan_options;
 
 // A code generator. A function that is NULL is not supported by the target, unless its comment says

@@ -25,7 +25,10 @@ pstep *lm_step_add(planner *p, lm_step_kind kind, lm_op *op, int n_bufs) {
 
 static void move_dim_add(lm_plan_move *m, const lm_axis_info *axis, int64_t from, int64_t to,
                          bool merge) {
-  lm_plan_extent size = {.fixed = axis->dyn ? 1 : axis->size, .n_dyn = axis->dyn ? 1 : 0};
+  lm_plan_extent size = {
+      .fixed = axis->dyn ? 1 : axis->size,
+      .n_dyn = axis->dyn ? 1 : 0,
+  };
   if (axis->dyn)
     size.dyn[0].var = axis->dyn - 1;
   if (merge && m->rank && !axis->dyn && m->dim[m->rank - 1].from == from * axis->size &&

@@ -1,6 +1,7 @@
 // cost_rows.c - see cost_rows.h.
 #include "driver/inspect/cost_rows.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -82,7 +83,7 @@ static void copy_add(lm_cost_row *x, lm_cost_rows *rows, const lm_plan_step *s, 
 static void func_add(lm_arena *a, lm_cost_rows *rows, int func, const lm_target *t,
                      lm_dtype dtype) {
   const lm_plan_func *f = rows->calls[func].func;
-  double calls = (double)rows->calls[func].calls;
+  double calls = rows->calls[func].calls;
   rows->func[func] = lm_cost_of_func(t, rows->plan, f);
   rows->row[func] = LM_NEW_N(a, uint32_t, f->n_steps + 1);
   double *exposed = LM_NEW_N(a, double, f->n_steps + 1);
@@ -219,12 +220,12 @@ static void apart_print(const lm_cost_row *const *list, uint32_t n, lm_buf *out)
 }
 
 static void functions_print(const lm_cost_rows *rows, lm_buf *out) {
-  lm_buf_puts(out, "\nfunction  calls  launches  model ms\n");
+  lm_buf_puts(out, "\nfunction      calls  launches  model ms\n");
   for (int i = 0; i < rows->n_calls; i++) {
     const lm_cost_call *c = &rows->calls[i];
-    lm_buf_printf(out, "%-8s %6lld %9lld %9.3f\n", c->func->name, (long long)c->calls,
-                  (long long)(c->calls * rows->func[i].launches),
-                  1e3 * (double)c->calls * rows->func[i].seconds);
+    lm_buf_printf(out, "%-12s %6.4g %9lld %9.3f\n", c->func->name, c->calls,
+                  llround(c->calls * (double)rows->func[i].launches),
+                  1e3 * c->calls * rows->func[i].seconds);
   }
 }
 

@@ -61,9 +61,17 @@ lm_memory_breakdown lm_memory_breakdown_make(lm_arena *a, const lm_plan *p, int6
           .n = 1,
       };
   if (workspace)
-    out.v[out.n++] = (lm_memory_item){.label = "GEMM workspace", .bytes = workspace, .n = 1};
+    out.v[out.n++] = (lm_memory_item){
+        .label = "GEMM workspace",
+        .bytes = workspace,
+        .n = 1,
+    };
   if (saving)
-    out.v[out.n++] = (lm_memory_item){.label = "copy of a checkpoint", .bytes = saving, .n = 1};
+    out.v[out.n++] = (lm_memory_item){
+        .label = "copy of a checkpoint",
+        .bytes = saving,
+        .n = 1,
+    };
   for (int i = 0; out.func && i < out.func->n_live; i++) {
     const lm_plan_live *l = &out.func->live[i];
     if (l->first <= out.peak && out.peak <= l->last)

@@ -33,9 +33,9 @@ void lm_report_cost(const lm_target *t, const lm_step_cost *x, lm_buf *out) {
 static void functions_json(const lm_cost_rows *rows, lm_buf *out) {
   for (int i = 0; i < rows->n_calls; i++)
     lm_buf_printf(
-        out, "%s{\"name\": \"%s\", \"calls\": %lld, \"predicted_s\": %.6g, \"launches\": %lld}",
-        i ? ", " : "", rows->calls[i].func->name, (long long)rows->calls[i].calls,
-        rows->func[i].seconds, (long long)rows->func[i].launches);
+        out, "%s{\"name\": \"%s\", \"calls\": %.6g, \"predicted_s\": %.6g, \"launches\": %lld}",
+        i ? ", " : "", rows->calls[i].func->name, rows->calls[i].calls, rows->func[i].seconds,
+        (long long)rows->func[i].launches);
 }
 
 static void decode_json(const lm_decode_cost *d, lm_buf *out) {

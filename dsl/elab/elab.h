@@ -274,6 +274,7 @@ struct lm_elab {
   uint32_t n_unrolled, cap_unrolled;
   bool restart;           // the current function must be emitted again
   bool begins;            // @begin is emitted
+  bool extra_loss;        // a loss is emitted whose gradient an optimizer takes beside the step's
   struct el_edits *edits; // edit.h; NULL: the model has none
   struct el_role *roles;  // edit.h; of the parameters, if an edit or an optimizer needs them
   struct el_site *sites;  // edit.h; if an edit needs them

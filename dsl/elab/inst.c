@@ -276,6 +276,8 @@ static el_inst *make(lm_elab *e, el_inst *inst) {
       el_inst_add_params(e, inst, m);
     if (m->kind == MB_SUB)
       el_inst_add_sub(e, inst, m);
+    if (m->kind == MB_EXTRA)
+      EL_ERR(e, m->loc, E330);
   }
   return inst;
 }
@@ -438,7 +440,12 @@ static void bind_symbolic_rows(lm_elab *e, el_inst *inst) {
 
 el_inst *el_inst_generic(lm_elab *e, ast_decl *d, const lm_file *file) {
   el_inst *inst = LM_NEW(e->a, el_inst);
-  *inst = (el_inst){.decl = d, .file = file, .path = "", .form = LM_NEW(e->a, el_form)};
+  *inst = (el_inst){
+      .decl = d,
+      .file = file,
+      .path = "",
+      .form = LM_NEW(e->a, el_form),
+  };
   if (el_is_adapter(e, inst))
     bind_symbolic_rows(e, inst);
   for (uint32_t k = 0; k < d->sig.n_params; k++) {

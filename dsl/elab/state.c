@@ -40,7 +40,7 @@ static el_param *state_find(const lm_elab *e, lm_sym name) {
 void el_run_add(lm_elab *e, const ast_stmt *st) {
   const ast_name *name = &st->names.v[0];
   el_param *p = e->mode == EL_UPDATE ? NULL : state_find(e, name->text);
-  if (p && e->m && !el_trains(e))
+  if (p && e->m && (!el_trains(e) || e->extra_loss))
     return;
   el_val v = el_eval(e, st->expr);
   if (e->scan || !p) {

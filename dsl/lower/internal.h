@@ -38,6 +38,16 @@ void lm_lower_tokens(lm_elab *e, el_inst *model, const lm_entry *x, const lm_low
 // Reports token metrics of the recipe that the model cannot compute.
 void lm_lower_tokens_check(lm_elab *e, const lm_recipe *r, const el_inst *model);
 
+// ---- loss.c: a method of the model with the parameters and results of `loss`
+// Emits the call. *out: a tuple of two. False: reported.
+bool lm_loss_call(lm_elab *e, el_inst *model, const lm_entry *x, const ast_member *loss,
+                  const lm_lower_options *o, el_val *out);
+// Item i of the result as a scalar of f32. NULL: reported.
+lm_value *lm_loss_item(lm_elab *e, const el_val *r, int i, lm_loc where);
+// A function of the method. That of an extra gradient gives no metrics.
+void lm_loss_make(lm_elab *e, el_inst *model, const ast_member *loss, lm_func_key key, el_mode mode,
+                  const lm_lower_options *o);
+
 // ---- maps.c and config.c
 void lm_lower_maps(lm_elab *e, el_inst *model, lm_lowered *out, lm_loc at);
 void lm_lower_config(lm_elab *e, el_inst *inst, const ast_item *section, lm_lowered_configs *out);
@@ -122,17 +132,23 @@ lm_lowered_states lm_optimizer_states(lm_elab *e, const ast_decl *d);
 
 // The method `eval`, or NULL.
 const ast_member *lm_optimizer_eval(const ast_decl *d);
+// The member `extra NAME = (every = …)`, or NULL; the expression of `every`, NULL if the member has
+// another form; and the method NAME.
+const ast_member *lm_optimizer_extra(const ast_decl *d);
+const ast_expr *lm_optimizer_extra_every(const ast_member *extra);
+const ast_member *lm_optimizer_extra_method(const ast_decl *d);
 // The axes of a state: those of p, or the ones of a matrix that its type has, from the axes of
 // lm_update_type.
 el_axes lm_optimizer_state_axes(lm_elab *e, const lm_lowered_state *s, const el_axes *of_p,
                                 el_axis *const *matrix);
 
 typedef struct lm_optimizer_values {
-  const ast_member *method; // update or eval
-  el_val args[3];           // p, g, k
+  const ast_member *method; // update, eval, or that of an extra gradient
+  el_val args[5];           // p, g, k; of an extra gradient also norm and weight
   lm_lowered_states states;
   el_val *state; // the value of each state
   bool is_eval;
+  bool has_no_result; // the body assigns states alone
 } lm_optimizer_values;
 // Evaluates the body. out: the new p, then the new states, of the axes of the old ones; of `eval`
 // only p. False: reported.

@@ -36,7 +36,7 @@ static attempt attempt_begin(lm_elab *e) {
 
 // True if the function must be emitted again. If so, this attempt is undone.
 static bool attempt_restart(lm_elab *e, const attempt *a, lm_func_key key) {
-  lm_func *f = lm_func_get(e->m, key.id, key.seq);
+  lm_func *f = lm_func_get_key(e->m, key);
   if (!e->restart)
     return false;
   if (f)
@@ -44,74 +44,6 @@ static bool attempt_restart(lm_elab *e, const attempt *a, lm_func_key key) {
   e->m->n_globals = a->n_globals;
   lm_diag_return(e->c, a->diags);
   return true;
-}
-
-// Emits the call of `loss`. False: reported.
-static bool emit_loss(lm_elab *e, el_inst *model, const lm_entry *x, const ast_member *loss,
-                      const lm_lower_options *o, el_val *out) {
-  lm_sym fields[LM_COLUMNS];
-  for (int c = 0; c < LM_COLUMNS; c++)
-    fields[c] = x->cols[c].name;
-  el_val bt = {
-      .k = V_RECORD,
-      .n = LM_COLUMNS,
-      .items = (el_val *)x->cols,
-      .names = fields,
-  };
-  el_val *args = LM_NEW_N(e->a, el_val, loss->sig.n_params + 1);
-  lm_column_call call = {x->f, loss, x->b, x->t, &bt, 1, o->columns};
-  uint32_t n;
-  if (!lm_column_args(e, model, &call, args, &n))
-    return false;
-  el_ref self = {.inst = model};
-  *out = el_invoke_method(e, &self, LM_SYM(e->c, "loss"), args, n, (lm_loc){0});
-  return out->k != V_ERROR;
-}
-
-static bool check_pair(lm_elab *e, const el_val *r, lm_loc where) {
-  if (r->k == V_TUPLE && r->n == 2)
-    return true;
-  lm_diag *d = EL_ERR(e, r->loc.file ? r->loc : where, E0A1, el_show(e, r));
-  lm_diag_help(e->c, d,
-               "loss(bt: Batch[b, t]) -> (f32, f32) { ... return (sum(l * bt.w), sum(bt.w)) }");
-  return false;
-}
-
-// Item i of the result of `loss` as a scalar of f32. NULL: reported.
-static lm_value *loss_item(lm_elab *e, const el_val *r, int i, lm_loc where) {
-  el_val v = el_adapt(e, &r->items[i], K_F32, where);
-  if (v.k == V_TENSOR && !v.axes.n && v.kind == K_F32)
-    return v.v;
-  if (v.k != V_ERROR)
-    EL_ERR(e, r->items[i].loc.file ? r->items[i].loc : where, E0CF, el_show(e, r));
-  return NULL;
-}
-
-static void make_loss(lm_elab *e, el_inst *model, lm_func_key key, el_mode mode,
-                      const lm_lower_options *o, lm_loc at) {
-  const ast_member *loss = need_method(e, model, "loss", at);
-  el_val r;
-  if (!loss)
-    return;
-  lm_entry x = lm_entry_begin(e, key, o->rows, o->seq, 0, mode, model->file);
-  x.b->micro_batches = o->micro_batches;
-  if (!emit_loss(e, model, &x, loss, o, &r) || !check_pair(e, &r, loss->loc))
-    return;
-  lm_value *out[4 + LM_EMITS_MAX];
-  lm_sym names[4 + LM_EMITS_MAX] = {lm_port_name(e, LM_PORT_SUM), lm_port_name(e, LM_PORT_WEIGHT)};
-  uint32_t n = 2;
-  for (int i = 0; i < 2; i++)
-    if (!(out[i] = loss_item(e, &r, i, loss->loc)))
-      return;
-  if (!el_emits_check(e, loss->loc, e->n_emits))
-    return;
-  for (uint32_t i = 0; i < e->n_emits; i++) {
-    names[n] = LM_SYM(e->c, lm_arena_printf(e->a, "%s%s", e->emits[i].name, e->emits[i].suffix));
-    out[n++] = e->emits[i].val.v;
-  }
-  if (mode == EL_EVAL)
-    lm_lower_tokens(e, model, &x, o, out, names, &n);
-  lm_entry_finish(e, x.f, out, names, n);
 }
 
 // Reports columns that decoding has no values for: those with an axis of positions, and without a
@@ -179,11 +111,11 @@ static void make_probe(lm_elab *e, el_inst *model, const lm_lower_options *o, lm
   const ast_member *loss = el_method_find(model, LM_SYM(e->c, "loss"));
   el_val pair;
   e->n_emits = 0;
-  if (loss && (!emit_loss(e, model, &x, loss, o, &pair) || !check_pair(e, &pair, loss->loc)))
+  if (loss && !lm_loss_call(e, model, &x, loss, o, &pair))
     return;
   for (int i = 0; loss && i < 2; i++) {
     names[n] = lm_port_name(e, i ? LM_PORT_WEIGHT : LM_PORT_SUM);
-    if (!(out[n++] = loss_item(e, &pair, i, loss->loc)))
+    if (!(out[n++] = lm_loss_item(e, &pair, i, loss->loc)))
       return;
   }
   if (n)
@@ -198,13 +130,20 @@ static void lower_probe(lm_elab *e, el_inst *model, const lm_lower_options *o, l
   } while (attempt_restart(e, &a, (lm_func_key){LM_FUNC_PROBE}));
 }
 
-static void lower_loss(lm_elab *e, el_inst *model, lm_func_key key, el_mode mode,
-                       const lm_lower_options *o, lm_loc at) {
+static void lower_method(lm_elab *e, el_inst *model, const ast_member *loss, lm_func_key key,
+                         el_mode mode, const lm_lower_options *o) {
   attempt a;
   do {
     a = attempt_begin(e);
-    make_loss(e, model, key, mode, o, at);
+    lm_loss_make(e, model, loss, key, mode, o);
   } while (attempt_restart(e, &a, key));
+}
+
+static void lower_loss(lm_elab *e, el_inst *model, lm_func_key key, el_mode mode,
+                       const lm_lower_options *o, lm_loc at) {
+  const ast_member *loss = need_method(e, model, "loss", at);
+  if (loss)
+    lower_method(e, model, loss, key, mode, o);
 }
 
 static lm_lower_options of_length(const lm_lower_options *o, int64_t seq) {
@@ -394,6 +333,37 @@ static void lower_train(lm_elab *e, const lm_recipe *r, el_inst *model, const lm
     el_remat_check(e);
 }
 
+static void report_no_extra(lm_elab *e, const el_inst *model, const lm_lowered_extra *x) {
+  lm_diag *d = EL_ERR(e, x->at, E332, x->of, x->name, model->decl->name.text);
+  lm_diag_note(e->c, d, model->decl->name.loc, "declared here");
+  if (!strcmp(x->name, "sampled"))
+    lm_diag_help(e->c, d,
+                 "import std.nn: sample, xent; sampled(bt: Batch[b, t]) -> (f32, f32) { let z = "
+                 "apply(bt.tok, bt.pos, bt.seg); return (sum(xent(z, sample(z)) * bt.w), "
+                 "sum(bt.w)) }");
+}
+
+// The loss of the extra gradient that optimizers take, if it is not that of the step.
+static void lower_extra(lm_elab *e, el_inst *model, const lm_lower_options *o,
+                        const lm_lowered_extra *x) {
+  uint32_t before = e->c->n_rejects;
+  if (!x->name || !strcmp(x->name, "loss"))
+    return;
+  const ast_member *loss = el_method_find(model, x->name);
+  if (!loss) {
+    report_no_extra(e, model, x);
+    return;
+  }
+  e->extra_loss = true;
+  lower_method(e, model, loss, (lm_func_key){.id = LM_FUNC_LOSS, .extra = true}, EL_TRAIN, o);
+  for (int i = 0; i < o->n_lengths && e->c->n_rejects == before; i++) {
+    lm_lower_options own = of_length(o, o->lengths[i]);
+    lm_func_key key = {LM_FUNC_LOSS, o->lengths[i], true};
+    lower_method(e, model, loss, key, EL_TRAIN, &own);
+  }
+  e->extra_loss = false;
+}
+
 // Sources in the order of the instances: an inner one is later than the one around it.
 static void sources_list(lm_elab *e, const lm_recipe *r, lm_lowered *out) {
   int n = r->from != NULL;
@@ -465,6 +435,8 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, const lm_recipe *r, const lm_l
     lm_lower_after(e, model);
   if (o->what & LM_LOWER_TRAIN)
     lm_lower_optimizer(e, r, l);
+  if (c->n_rejects == before)
+    lower_extra(e, model, o, &l->extra);
   if (c->n_rejects > before)
     return NULL;
   if (o->what & LM_LOWER_TRAIN)
@@ -572,6 +544,8 @@ static lm_elab *check_recipe(lm_ctx *c, lm_program *prog, const lm_recipe *r) {
     lm_lower_after(e, model);
   if (c->n_rejects == before)
     lm_lower_optimizer(e, r, &l);
+  if (c->n_rejects == before)
+    lower_extra(e, model, &o, &l.extra);
   if (c->n_rejects == before && r->run.unit != LM_RECIPE_UNIT_EPOCHS)
     lm_lower_schedule_check(c, prog, r, lm_recipe_steps(r, (double)lm_lowered_params(&l), 0));
   return e;

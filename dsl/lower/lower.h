@@ -24,6 +24,11 @@
 //            element, or there are several: only grad_scale and results of rates; it reads and
 //            assigns each parameter and the `state` globals.
 //   after_step  grad_scale; reads and assigns the states of blocks, after update.
+//
+// If an optimizer takes an extra gradient, of the model's method NAME:
+//   loss.extra    the same as loss, of NAME; none if it is `loss` itself.
+//   update.extra  grad_scale, norm, weight and results of rates.extra; reads and assigns what the
+//                 optimizer's method NAME changes, before the gradient of the step is computed.
 #ifndef LM_LOWER_H
 #define LM_LOWER_H
 #include "compiler/ir/ir.h"
@@ -119,13 +124,22 @@ typedef struct lm_lowered_source {
   lm_sym model; // the name of the declaration
 } lm_lowered_source;
 
+// The extra gradient that optimizers take, in the steps 1, 1 + every, ….
+typedef struct lm_lowered_extra {
+  lm_sym name; // of the model's method; NULL: none
+  int64_t every;
+  lm_loc at;      // the call of the optimizer
+  const char *of; // the optimizer
+} lm_lowered_extra;
+
 // Allocated in the arena of the context.
 typedef struct lm_lowered {
   lm_module *m;
   int64_t vocab;            // the size of the last axis of the logits; 0: unknown
   lm_lowered_state *states; // of all elements; not those that are globals
   int n_states;
-  bool by_tensor;         // @update updates one parameter after the other
+  bool by_tensor; // @update updates one parameter after the other
+  lm_lowered_extra extra;
   lm_lowered_path *paths; // of all parameters
   uint32_t n_paths, cap_paths;
   const lm_lowered_source *sources;

@@ -18,7 +18,10 @@ lm_moment lm_moment_of(const lm_recipe *r, const lm_lowered_state *s, int64_t el
   case LM_RECIPE_MOMENTS_F32: return plain;
   case LM_RECIPE_MOMENTS_BF16: return (lm_moment){.dtype = LM_BF16};
   case LM_RECIPE_MOMENTS_DYN8:
-    return (lm_moment){.dtype = never_negative ? LM_UDYN8 : LM_DYN8, .block = p->moments_block};
+    return (lm_moment){
+        .dtype = never_negative ? LM_UDYN8 : LM_DYN8,
+        .block = p->moments_block,
+    };
   case LM_RECIPE_MOMENTS_E4M3:
     return (lm_moment){
         .dtype = LM_E4M3,

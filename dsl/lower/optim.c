@@ -176,7 +176,8 @@ static void lower_body(lm_elab *e, const lm_recipe *r, el_inst *inst, const ast_
 }
 
 // True if the recipe's optimizer, whose method `update` is m, updates all parameters, each element
-// by itself, evaluations use the same weights, and all parameters and states are f32.
+// by itself and by the gradient of the step alone, evaluations use the same weights, and all
+// parameters and states are f32.
 static bool is_of_elements(const lm_recipe *r, const lm_group_sets *c, const ast_member *m) {
   uint32_t group;
   if (r->precision.moments != LM_RECIPE_MOMENTS_F32 || r->precision.master_bf16)
@@ -184,8 +185,9 @@ static bool is_of_elements(const lm_recipe *r, const lm_group_sets *c, const ast
   for (int s = 0; s < c->n; s++)
     if (lm_groups_optimizer(r, c->sets[s], &group) != &r->optimizer)
       return false;
-  bool views = lm_optimizer_eval(r->optimizer.target.decl);
-  return !views && lm_update_type_of(r->optimizer.target.decl, m).form == LM_UPDATE_ELEMENT;
+  const ast_decl *d = r->optimizer.target.decl;
+  bool views = lm_optimizer_eval(d) || lm_optimizer_extra(d);
+  return !views && lm_update_type_of(d, m).form == LM_UPDATE_ELEMENT;
 }
 
 void lm_lower_optimizer(lm_elab *e, const lm_recipe *r, lm_lowered *out) {

@@ -5,9 +5,10 @@
 
 // ---- states
 
-// The state that holds the trained weights while the parameter has those of evaluations. No state
-// of the language has such a name.
-static const char TRAINED[] = "trained-weights";
+// The state that holds the trained weights while the parameter has those of evaluations, and the
+// one that holds the weights while the parameter has those at which an extra gradient asks for the
+// gradient of the step. No state of the language has such a name.
+static const char TRAINED[] = "trained-weights", UNPERTURBED[] = "unperturbed-weights";
 
 // The type of an f32 state of n instances of a parameter.
 static lm_type state_type(updater *u, uint32_t global, const lm_lowered_state *s,
@@ -65,13 +66,21 @@ static void state_add(updater *u, uint32_t global, const use *x, const lm_lowere
 static void states_add(updater *u, uint32_t global, const use *x, const lm_matrix *m,
                        const lm_moment *moments, int64_t from, int64_t n) {
   lm_elab *e = u->e;
-  const lm_lowered_state trained = {
-      .name = LM_SYM(e->c, TRAINED),
-      .is_param = true,
-  };
-  for (uint32_t k = 0; k < x->states.n + (x->eval != NULL); k++) {
+  lm_lowered_state weights[2];
+  uint32_t n_weights = 0;
+  if (x->perturbs)
+    weights[n_weights++] = (lm_lowered_state){
+        .name = LM_SYM(e->c, UNPERTURBED),
+        .is_param = true,
+    };
+  if (x->eval)
+    weights[n_weights++] = (lm_lowered_state){
+        .name = LM_SYM(e->c, TRAINED),
+        .is_param = true,
+    };
+  for (uint32_t k = 0; k < x->states.n + n_weights; k++) {
     bool of_update = k < x->states.n;
-    const lm_lowered_state *s = of_update ? &x->states.v[k] : &trained;
+    const lm_lowered_state *s = of_update ? &x->states.v[k] : &weights[k - x->states.n];
     lm_dtype stored = (lm_dtype)e->m->globals[global].type.dtype;
     const lm_moment form = of_update ? moments[k] : (lm_moment){.dtype = stored};
     lm_type t = state_type(u, global, s, m, n);
@@ -140,7 +149,8 @@ static bool never_negative_find(updater *u, const parameter *p, int set, bool *o
   const use *x = &u->uses[set];
   const lm_global *g = &e->m->globals[p->global];
   uint32_t n = x->states.n;
-  lm_value **old = LM_NEW_N(e->a, lm_value *, n + 2), **new = LM_NEW_N(e->a, lm_value *, n + 2);
+  lm_value **old = LM_NEW_N(e->a, lm_value *, n + 2), **new[2];
+  static const task tasks[] = {UPDATE, EXTRA};
   lm_builder was = e->b;
   lm_func *f = lm_func_add(e->m, LM_SYM(e->c, "never-negative"));
   e->b.at = f->body;
@@ -151,14 +161,21 @@ static bool never_negative_find(updater *u, const parameter *p, int set, bool *o
     t.dtype = LM_F32;
     old[k] = lm_arg_add(e->m, f->body, t, k < 2 ? LM_SYM(e->c, "p") : x->states.v[k - 2].name);
   }
-  memcpy(new, old, sizeof *new *(n + 2));
-  u->task = UPDATE;
+  u->norm = lm_arg_add(e->m, f->body, lm_type_make(LM_F32, NULL, 0), LM_SYM(e->c, "norm"));
+  u->weight = lm_arg_add(e->m, f->body, lm_type_make(LM_F32, NULL, 0), LM_SYM(e->c, "weight"));
   el_axes axes = lm_element_axes(e, g, x);
-  bool ok = lm_update_body(u, x, g, p->m[set], &axes, new);
+  bool ok = true;
+  for (int t = 0; t < 1 + (x->extra != NULL) && ok; t++) {
+    u->task = tasks[t];
+    new[t] = LM_NEW_N(e->a, lm_value *, n + 2);
+    memcpy(new[t], old, sizeof **new *(n + 2));
+    ok = lm_update_body(u, x, g, p->m[set], &axes, new[t]);
+  }
   for (uint32_t k = 0; k < n; k++)
     out[k] = !x->states.v[k].is_param && x->states.v[k].value >= 0;
-  if (ok)
-    lm_never_negative(old + 2, new + 1, n, out);
+  for (uint32_t i = 0; i <= n && ok; i++) // each round but the last one finds a state
+    for (int t = 0; t < 1 + (x->extra != NULL); t++)
+      lm_never_negative(old + 2, new[t] + 1, n, out);
   lm_func_remove(e->m, f);
   e->b = was;
   return ok;

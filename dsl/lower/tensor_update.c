@@ -1,6 +1,7 @@
 // tensor_update.c - the update of one parameter (tensors.h).
 #include "dsl/elab/call.h"
 #include "dsl/lower/tensors.h"
+#include <math.h>
 #include <string.h>
 
 // ---- the optimizers
@@ -13,6 +14,38 @@ static el_frame frame_of(el_inst *inst, el_ref *self) {
       .real = K_REAL,
       .what = inst->decl->name.text,
   };
+}
+
+// The steps between two extra gradients, a whole number. False: reported.
+static bool every_find(lm_elab *e, const ast_member *extra, int64_t *out) {
+  el_val v = el_eval(e, lm_optimizer_extra_every(extra));
+  double n = v.k == V_QUANTITY && !strcmp(v.text, "steps") ? v.num : 0;
+  bool known = n || el_number_value(&v, &n);
+  *out = known && n >= 1 && n <= 1e15 && n == floor(n) ? (int64_t)n : 0;
+  return *out || v.k == V_ERROR || EL_REJECT(e, extra->loc, E330);
+}
+
+// The extra gradient of the optimizer of x, if it takes one. False: reported.
+static bool extra_find(updater *u, use *x) {
+  lm_elab *e = u->e;
+  const ast_member *extra = lm_optimizer_extra(x->inst->decl);
+  lm_lowered_extra own = {
+      .at = x->call->loc,
+      .of = x->inst->decl->name.text,
+  };
+  x->extra = lm_optimizer_extra_method(x->inst->decl);
+  x->perturbs = x->extra && x->extra->sig.ret;
+  if (!extra)
+    return true;
+  own.name = extra->names.v[0].text;
+  if (!every_find(e, extra, &own.every))
+    return false;
+  if (!u->extra->name)
+    *u->extra = own;
+  if (own.name != u->extra->name || own.every != u->extra->every)
+    return EL_REJECT(e, own.at, E333, u->extra->name, (long long)u->extra->every, own.name,
+                     (long long)own.every);
+  return true;
 }
 
 bool lm_use_make(updater *u, uint64_t set, const el_val *rate, use *out, el_val *out_lr) {
@@ -47,6 +80,7 @@ bool lm_use_make(updater *u, uint64_t set, const el_val *rate, use *out, el_val 
     out->type = lm_update_type_of(inst->decl, update);
     out->states = lm_optimizer_states(e, inst->decl);
     out->update = update;
+    ok = extra_find(u, out);
   }
   e->frame = was;
   return ok;
@@ -78,6 +112,7 @@ static bool body_run(updater *u, const use *x, const el_axes *axes, el_axis *con
   lm_elab *e = u->e;
   el_ref self;
   bool is_eval = u->task == TO_EVAL;
+  const ast_member *method = is_eval ? x->eval : u->task == EXTRA ? x->extra : x->update;
   el_frame frame = frame_of(is_eval ? x->eval_inst : x->inst, &self);
   el_frame *was = e->frame;
   uint32_t n = x->states.n;
@@ -98,11 +133,14 @@ static bool body_run(updater *u, const use *x, const el_axes *axes, el_axis *con
     state[k] = el_tensor(K_F32, &own, values[2 + k]);
   }
   lm_optimizer_values in = {
-      .method = is_eval ? x->eval : x->update,
-      .args = {el_tensor(K_F32, axes, values[0]), el_tensor(K_F32, axes, values[1]), u->step},
+      .method = method,
+      .args = {el_tensor(K_F32, axes, values[0]), el_tensor(K_F32, axes, values[1]), u->step,
+               el_tensor(K_F32, &(el_axes){0}, u->norm),
+               el_tensor(K_F32, &(el_axes){0}, u->weight)},
       .states = x->states,
       .state = state,
       .is_eval = is_eval,
+      .has_no_result = u->task == EXTRA && !x->perturbs,
   };
   bool ok = lm_optimizer_run(e, &in, out);
   e->frame = was;
@@ -153,8 +191,12 @@ bool lm_update_body(updater *u, const use *x, const lm_global *g, const lm_matri
 
 // ---- the update of a parameter
 
+static bool takes_gradient(const updater *u) {
+  return u->task == UPDATE || u->task == EXTRA;
+}
+
 // The contents of memory at the indices of `at`: p, the gradient, the states.
-static lm_value **values_read(updater *u, const lm_global *g, const lm_attr *at,
+static lm_value **values_read(updater *u, const use *x, const lm_global *g, const lm_attr *at,
                               lm_value *const *index, uint32_t *out_n) {
   lm_elab *e = u->e;
   uint32_t n = (uint32_t)g->n_stack;
@@ -163,7 +205,7 @@ static lm_value **values_read(updater *u, const lm_global *g, const lm_attr *at,
   lm_value **v = LM_NEW_N(e->a, lm_value *, *out_n + 2);
   v[0] = lm_emit(&e->b, LM_OP_PARAM, index, n, at, NULL);
   v[1] = v[0];
-  if (u->task == UPDATE)
+  if (takes_gradient(u))
     v[1] = lm_emit(&e->b, LM_OP_GRADIENT, index, n, at, NULL);
   for (uint32_t k = 0; k < *out_n; k++) {
     lm_attr own = *at;
@@ -172,6 +214,8 @@ static lm_value **values_read(updater *u, const lm_global *g, const lm_attr *at,
       own.imm[2 * n - 2] -= states[k]->first;
     v[2 + k] = lm_emit(&e->b, LM_OP_PARAM, index, n, &own, NULL);
   }
+  if (x->perturbs && takes_gradient(u))
+    v[0] = v[1 + *out_n - (x->eval != NULL)]; // the unperturbed weights
   return v;
 }
 
@@ -194,7 +238,7 @@ static lm_value **values_decode(updater *u, const use *x, const lm_moment *momen
     v[k] = lm_emit_cast(&e->b, form ? stored[at++] : stored[k], LM_F32);
     if (blocks.rank && !own_axes)
       v[k] = lm_moment_divide(e, v[k], blocks);
-    if (k == 1 && u->task == UPDATE)
+    if (k == 1 && takes_gradient(u))
       v[k] = lm_emit2(&e->b, LM_OP_MUL, v[k], u->scale);
   }
   return v;
@@ -249,12 +293,19 @@ static void update_encode(updater *u, const use *x, const lm_moment *moments, lm
     lm_value *good = lm_emit2(&e->b, LM_OP_EQ, u->scale, u->scale);
     lm_value *v = lm_emit_select(&e->b, good, new[k], old[k ? k + 1 : 0]);
     const lm_moment of_param = {.dtype = (lm_dtype)stored[0]->type.dtype};
-    if (!k && of_param.dtype == LM_BF16)
+    bool keeps = !k && u->task == EXTRA && !x->perturbs;
+    if (!k && of_param.dtype == LM_BF16 && !keeps)
       v = lm_master_round(u->e, v, draw);
     if (k)
       at += state_encode(u, &moments[k - 1], v, good, stored + at + 1, out + at);
+    else if (keeps)
+      out[0] = stored[0];
     else
       state_encode(u, &of_param, v, good, stored, out);
+  }
+  if (x->perturbs) {
+    out[at] = u->task == EXTRA ? stored[0] : out[0]; // the unperturbed weights
+    at++;
   }
   if (x->eval)
     out[at] = stored[at + 1]; // the trained weights
@@ -297,7 +348,7 @@ static bool values_update(updater *u, const use *x, const lm_global *g, const lm
                           const lm_moment *moments, const lm_attr *at, lm_value *const *index) {
   lm_elab *e = u->e;
   uint32_t n;
-  lm_value **stored = values_read(u, g, at, index, &n);
+  lm_value **stored = values_read(u, x, g, at, index, &n);
   lm_type own = stored[0]->type, blocks = blocks_of(u, x, moments, own);
   lm_value **out = LM_NEW_N(e->a, lm_value *, n + 1);
   if (u->task == TO_TRAIN) {
@@ -312,7 +363,7 @@ static bool values_update(updater *u, const use *x, const lm_global *g, const lm
                              : lm_element_axes(e, g, x);
   if (!lm_update_body(u, x, g, m, &axes, new))
     return false;
-  if (u->task == UPDATE) {
+  if (takes_gradient(u)) {
     lm_master_draw draw = {
         .name = g->name,
         .step = u->step_number,

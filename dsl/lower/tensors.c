@@ -75,7 +75,7 @@ static bool parameter_emit(updater *u, const parameter *p) {
     const use *x = &u->uses[set];
     n = lm_run_length(e, g, p->sets, from);
     instances some = instances_of(e, g, from, n);
-    bool concerns = u->task == UPDATE || x->eval;
+    bool concerns = u->task == UPDATE || (u->task == EXTRA ? x->extra : x->eval);
     if (concerns && !lm_instances_update(u, p->global, x, p->m[set], p->moments[set], &some))
       return false;
   }
@@ -121,36 +121,65 @@ static bool uses_make(updater *u, const lm_group_sets *c, const el_val *rate, el
   return ok;
 }
 
-void lm_lower_tensors(lm_elab *e, const lm_recipe *r, const lm_group_sets *c, lm_lowered *out) {
-  lm_type number = lm_type_make(LM_F64, NULL, 0);
-  out->by_tensor = true;
-  lm_func *rates = lm_func_add_key(e->m, (lm_func_key){LM_FUNC_RATES});
-  lm_func *update = lm_func_add_key(e->m, (lm_func_key){LM_FUNC_UPDATE});
-  lm_value *step = lm_arg_add(e->m, rates->body, number, lm_port_name(e, LM_PORT_STEP));
-  lm_value *run = lm_arg_add(e->m, rates->body, number, lm_port_name(e, LM_PORT_RUN));
-  updater u = {
-      .e = e,
-      .r = r,
-      .step = lm_host_scalar(step),
-  };
-  u.scale = lm_arg_add(e->m, update->body, lm_type_make(LM_F32, NULL, 0),
-                       lm_port_name(e, LM_PORT_GRAD_SCALE));
-  if (r->precision.master_bf16)
-    u.step_number = lm_arg_add(e->m, update->body, lm_type_make(LM_INT, NULL, 0),
-                               lm_port_name(e, LM_PORT_STEP));
+typedef struct {
+  lm_func *rates, *update;
+} functions;
+
+// @rates and @update, or those of the extra gradient, with their arguments; and the optimizers,
+// with theirs. *out_lr: the learning rate. False: reported.
+static bool functions_begin(updater *u, const lm_group_sets *c, bool extra, functions *out,
+                            el_val *out_lr) {
+  lm_elab *e = u->e;
+  lm_type f64 = lm_type_make(LM_F64, NULL, 0), f32 = lm_type_make(LM_F32, NULL, 0);
+  lm_func *rates = lm_func_add_key(e->m, (lm_func_key){.id = LM_FUNC_RATES, .extra = extra});
+  lm_func *update = lm_func_add_key(e->m, (lm_func_key){.id = LM_FUNC_UPDATE, .extra = extra});
+  *out = (functions){rates, update};
+  u->step = lm_host_scalar(lm_arg_add(e->m, rates->body, f64, lm_port_name(e, LM_PORT_STEP)));
+  lm_value *run = lm_arg_add(e->m, rates->body, f64, lm_port_name(e, LM_PORT_RUN));
+  u->scale = lm_arg_add(e->m, update->body, f32, lm_port_name(e, LM_PORT_GRAD_SCALE));
+  if (extra) {
+    u->norm = lm_arg_add(e->m, update->body, f32, lm_port_name(e, LM_PORT_NORM));
+    u->weight = lm_arg_add(e->m, update->body, f32, lm_port_name(e, LM_PORT_WEIGHT));
+  }
+  if (u->r->precision.master_bf16)
+    u->step_number = lm_arg_add(e->m, update->body, lm_type_make(LM_INT, NULL, 0),
+                                lm_port_name(e, LM_PORT_STEP));
   e->b = (lm_builder){
       .m = e->m,
       .at = update->body,
-      .loc = r->optimizer.loc,
+      .loc = u->r->optimizer.loc,
   };
-  el_val rate = lm_lower_schedule(e, r, u.step, lm_host_scalar(run)), lr;
-  if (rate.k == V_ERROR || !uses_make(&u, c, &rate, &lr))
+  el_val rate = lm_lower_schedule(e, u->r, u->step, lm_host_scalar(run));
+  return rate.k != V_ERROR && uses_make(u, c, &rate, out_lr);
+}
+
+// @rates.extra and @update.extra.
+static bool extra_emit(updater *u, const lm_group_sets *c) {
+  functions f;
+  el_val unused;
+  if (!functions_begin(u, c, true, &f, &unused) || !func_emit(u, f.update, EXTRA))
+    return false;
+  lm_lower_rates(u->e, f.rates, f.update, NULL);
+  return true;
+}
+
+void lm_lower_tensors(lm_elab *e, const lm_recipe *r, const lm_group_sets *c, lm_lowered *out) {
+  updater u = {
+      .e = e,
+      .r = r,
+      .extra = &out->extra,
+  };
+  functions f;
+  el_val lr;
+  out->by_tensor = true;
+  if (!functions_begin(&u, c, false, &f, &lr))
     return;
   if (lr.k != V_ERROR)
     lr = el_as_tensor(e, &lr, r->optimizer.loc);
-  if (!parameters_prepare(&u, out) || !func_emit(&u, update, UPDATE))
+  if (!parameters_prepare(&u, out) || !func_emit(&u, f.update, UPDATE))
     return;
   bool host = lr.k == V_TENSOR && lr.v && lr.v->type.dtype == LM_F64 && !lr.v->type.rank;
-  lm_lower_rates(e, rates, update, host ? lr.v : NULL);
-  exchanges_emit(&u, c);
+  lm_lower_rates(e, f.rates, f.update, host ? lr.v : NULL);
+  if (exchanges_emit(&u, c) && out->extra.name)
+    extra_emit(&u, c);
 }

@@ -13,6 +13,8 @@ typedef struct use {
   el_inst *eval_inst;       // with lr as it is given, without the schedule
   const ast_member *update; // NULL: reported
   const ast_member *eval;   // or NULL
+  const ast_member *extra;  // the method of an extra gradient, or NULL
+  bool perturbs;            // it gives the weights at which the gradient of the step is computed
   lm_update_type type;
   lm_lowered_states states;
 } use;
@@ -24,10 +26,11 @@ typedef struct parameter {
   lm_moment **moments; // by set and state of its optimizer
 } parameter;
 
-// Which function of the optimizer is lowered: the update of a step, or the change of the parameters
-// to the view of evaluations and back.
+// Which function of the optimizer is lowered: the update of a step, what an extra gradient changes
+// before it, or the change of the parameters to the view of evaluations and back.
 typedef enum {
   UPDATE,
+  EXTRA,
   TO_EVAL,
   TO_TRAIN
 } task;
@@ -36,12 +39,15 @@ typedef struct updater {
   task task;
   lm_elab *e;
   const lm_recipe *r;
+  lm_lowered_extra *extra;
   use *uses; // by set of groups
   parameter *params;
   uint32_t n_params, cap_params;
+  // arguments of the function
   el_val step;
   lm_value *scale;
-  lm_value *step_number; // int, of @update; NULL: no parameter is stored in bf16
+  lm_value *norm, *weight; // of @update.extra
+  lm_value *step_number;   // int; NULL: no parameter is stored in bf16
 } updater;
 
 // Instances of a parameter with the same optimizer and arguments: all, or those with the indices

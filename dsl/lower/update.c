@@ -214,7 +214,8 @@ static bool check_dim(lm_elab *e, const ast_decl *d, const ast_member *m,
 }
 
 static bool check_other_member(lm_elab *e, const ast_decl *d, const ast_member *m) {
-  static const char *const keywords[] = {[MB_PARAM] = "param", [MB_SUB] = "sub", [MB_MAP] = "map"};
+  static const char *const keywords[] = {
+      [MB_PARAM] = "param", [MB_SUB] = "sub", [MB_MAP] = "map", [MB_AFTER] = "after_step"};
   bool method = m->kind == MB_METHOD;
   const char *what = method ? m->names.v[0].text : keywords[m->kind];
   lm_diag *err = EL_ERR(e, m->loc, E0B7, what);
@@ -226,6 +227,13 @@ static bool check_other_member(lm_elab *e, const ast_decl *d, const ast_member *
                  "declare it as a function of the file, `fn %s(…)`, and call it in %s.update", what,
                  d->name.text);
   return false;
+}
+
+const ast_member *lm_optimizer_extra(const ast_decl *d) {
+  for (uint32_t i = 0; i < d->members.n; i++)
+    if (d->members.v[i]->kind == MB_EXTRA)
+      return d->members.v[i];
+  return NULL;
 }
 
 static const ast_member *method_find(const ast_decl *d, const char *name) {
@@ -245,6 +253,46 @@ const ast_member *lm_optimizer_eval(const ast_decl *d) {
   return method_find(d, "eval");
 }
 
+const ast_member *lm_optimizer_extra_method(const ast_decl *d) {
+  const ast_member *extra = lm_optimizer_extra(d);
+  return extra ? method_find(d, extra->names.v[0].text) : NULL;
+}
+
+const ast_expr *lm_optimizer_extra_every(const ast_member *extra) {
+  const ast_expr *x = extra->init;
+  bool one = x->kind == EX_TUPLE && x->n_args == 1 && x->args[0].kind == ARG_NAMED;
+  return one && !strcmp(x->args[0].name, "every") ? x->args[0].expr : NULL;
+}
+
+// extra NAME = (every = …), of which an optimizer has one, beside a method of that name.
+static bool check_extra(lm_elab *e, const ast_decl *d, const ast_member *m) {
+  const char *name = m->names.v[0].text;
+  bool taken = !strcmp(name, "update") || !strcmp(name, "eval");
+  if (m == lm_optimizer_extra(d) && lm_optimizer_extra_every(m) && method_find(d, name) && !taken)
+    return true;
+  return EL_REJECT(e, m->loc, E330);
+}
+
+// NAME(p: T, g: T, k: f32, norm: f32, weight: f32) -> T, or without result; the last three
+// parameters are optional.
+static bool check_extra_method(lm_elab *e, const ast_member *m, const ast_member *update) {
+  static const char *const names[] = {"p", "g", "k", "norm", "weight"};
+  static const ast_type element;
+  const ast_sig *sig = &m->sig;
+  const ast_type *like = update && update->sig.n_params ? update->sig.params[0].type : NULL;
+  bool ok = sig->n_params >= 2 && sig->n_params <= LM_COUNT(names) && !sig->where.n;
+  for (uint32_t i = 0; ok && i < sig->n_params; i++) {
+    const ast_type *t = sig->params[i].type, *want = i < 2 && like ? like : &element;
+    const char *name = sig->params[i].name.text;
+    ok = (t ? is_value_type(t) && same_type(t, want) : !want->n_dims) && !sig->params[i].init;
+    for (uint32_t k = 0; k < LM_COUNT(names); k++)
+      ok &= i == k || strcmp(name, names[k]) != 0;
+  }
+  if (ok && sig->ret)
+    ok = is_value_type(sig->ret) && same_type(sig->ret, like ? like : &element);
+  return ok || EL_REJECT(e, m->loc, E331, m->names.v[0].text);
+}
+
 static bool check_member(lm_elab *e, const ast_decl *d, const ast_member *m,
                          const ast_member *update) {
   if (m->kind == MB_ERROR)
@@ -257,6 +305,10 @@ static bool check_member(lm_elab *e, const ast_decl *d, const ast_member *m,
     return check_update(e, m);
   if (m == lm_optimizer_eval(d))
     return check_eval(e, m, update);
+  if (m->kind == MB_EXTRA)
+    return check_extra(e, d, m);
+  if (m == lm_optimizer_extra_method(d))
+    return check_extra_method(e, m, update);
   if (m->kind == MB_METHOD && method_find(d, m->names.v[0].text) != m)
     return EL_REJECT(e, m->loc, E0ED, d->name.text, m->names.v[0].text);
   return check_other_member(e, d, m);
@@ -333,13 +385,17 @@ bool lm_optimizer_run(lm_elab *e, const lm_optimizer_values *in, el_val *out) {
   for (uint32_t i = 0; i < m->sig.n_params; i++)
     el_bind_name(e, m->sig.params[i].name.text, in->args[i], false);
   el_run(e, &m->body);
-  if (!e->frame->has_result) {
+  if (in->has_no_result && e->frame->has_result)
+    return EL_REJECT(e, m->loc, E331, m->names.v[0].text);
+  if (!in->has_no_result && !e->frame->has_result) {
     if (e->budget)
       EL_ERR(e, m->body.close, E077,
              lm_arena_printf(e->a, "%s.%s", e->frame->what, m->names.v[0].text));
     return false;
   }
-  out[0] = el_over_axes(e, e->frame->result, &in->args[0].axes, e->frame->result.loc);
+  out[0] = in->args[0];
+  if (!in->has_no_result)
+    out[0] = el_over_axes(e, e->frame->result, &in->args[0].axes, e->frame->result.loc);
   if (in->is_eval)
     return out[0].k == V_TENSOR;
   for (uint32_t i = 0; i < in->states.n; i++)
@@ -420,14 +476,20 @@ static void run_symbolic(lm_elab *e, el_inst *inst, const ast_member *update) {
     state[i] = el_tensor(K_F32, &none, NULL);
   for (uint32_t i = 0; i < states.n; i++)
     state[i].axes = lm_optimizer_state_axes(e, &states.v[i], &axes, matrix);
-  lm_optimizer_values in = {update, {p, p, step}, states, state};
+  el_val number = el_tensor(K_F32, &none, NULL);
+  lm_optimizer_values in = {update, {p, p, step, number, number}, states, state};
   lm_optimizer_run(e, &in, out);
-  in.method = lm_optimizer_eval(d);
-  in.is_eval = true;
-  if (!in.method)
-    return;
+  in.method = lm_optimizer_extra_method(d);
+  in.has_no_result = in.method && !in.method->sig.ret;
   e->frame->has_result = false;
-  lm_optimizer_run(e, &in, out);
+  if (in.method)
+    lm_optimizer_run(e, &in, out);
+  in.method = lm_optimizer_eval(d);
+  in.has_no_result = false;
+  in.is_eval = true;
+  e->frame->has_result = false;
+  if (in.method)
+    lm_optimizer_run(e, &in, out);
 }
 
 void lm_optimizer_check(lm_elab *e, const lm_file *file, ast_decl *d) {

@@ -278,7 +278,10 @@ static void stage_add(const lm_reader *d, const lm_recipe_stage *stage, lm_recip
 // from the settings outside of stages.
 static void read_stages(const lm_reader *d, lm_recipe_data *out) {
   const lm_setting *mix = lm_read_setting(d, "data.mix");
-  lm_recipe_stage stage = {.seq = out->seq, .loc = mix ? mix->loc : out->loc};
+  lm_recipe_stage stage = {
+      .seq = out->seq,
+      .loc = mix ? mix->loc : out->loc,
+  };
   read_mix(d, mix, &stage, out);
   bool any = stage.mix;
   for (uint32_t i = 0; i < d->s->n; i++)

@@ -156,6 +156,7 @@ typedef enum {
   MB_MAP,
   MB_METHOD,
   MB_AFTER, // after_step { … }
+  MB_EXTRA, // extra NAME = (every = …), of an optimizer
   MB_ERROR
 } ast_member_kind;
 typedef struct ast_items {
@@ -169,7 +170,7 @@ typedef struct ast_member {
   ast_names names;
   ast_exprs exprs; // DIM: the sizes
   ast_type *type;  // PARAM, STATE
-  ast_expr *init;  // PARAM, STATE: initialiser; SUB: the instance
+  ast_expr *init;  // PARAM, STATE: initialiser; SUB: the instance; EXTRA: its arguments
   ast_expr *from;  // SUB: `from "..."` or NULL
   ast_name index;
   ast_expr *count; // SUB xs[index < count]; NULL for a single instance

@@ -219,8 +219,8 @@ static void print_dims(printer *p, const ast_member *m) {
 }
 
 static void print_member(printer *p, const ast_member *m) {
-  static const char *const heads[] = {"dim", "param",  "state", "sub",
-                                      "map", "method", "after", "error"};
+  static const char *const heads[] = {"dim",    "param", "state", "sub",  "map",
+                                      "method", "after", "extra", "error"};
   lm_buf_printf(p->out, "(%s", heads[m->kind]);
   if (m->kind == MB_DIM)
     print_dims(p, m);

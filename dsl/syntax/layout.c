@@ -388,13 +388,17 @@ static token next(struct lm_layout *t) {
   return k;
 }
 
-// `add NAME` at the beginning of a statement and `after_step {` are keywords, else names.
+// `add NAME` and `extra NAME` at the beginning of a statement or member and `after_step {` are
+// keywords, else names.
 static int contextual(struct lm_layout *t, const token *k, bool begins) {
   if (k->kind != LM_TOKEN_NAME || !begins)
     return k->kind;
   const token *n = peek(t);
-  if (n->kind == LM_TOKEN_NAME && !n->after_newline && !strcmp(k->value.name.text, "add"))
+  bool of_name = n->kind == LM_TOKEN_NAME && !n->after_newline;
+  if (of_name && !strcmp(k->value.name.text, "add"))
     return LM_TOKEN_ADD;
+  if (of_name && !strcmp(k->value.name.text, "extra"))
+    return LM_TOKEN_EXTRA;
   return n->kind == '{' && !strcmp(k->value.name.text, "after_step") ? LM_TOKEN_AFTER_STEP
                                                                      : k->kind;
 }

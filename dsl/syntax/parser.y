@@ -34,7 +34,7 @@ static void import_path_add(lm_parser *ps, ast_decl *d, ast_name n);
 
 %token START_FILE "a file" START_ITEM "an item"
 %token <name> NAME "a name"
-%token <name> ADD "'add'" AFTER_STEP "'after_step'" // names elsewhere (layout.c)
+%token <name> ADD "'add'" EXTRA "'extra'" AFTER_STEP "'after_step'" // names elsewhere (layout.c)
 %token <expr> STRING "a string" PATTERN "a pattern" NUMBER "a number" QUANTITY "a quantity"
 %token <doc> IMPORT "'import'" FN "'fn'" BLOCK "'block'" MODEL "'model'"
 %token <doc> OPTIMIZER "'optimizer'" FORMAT "'format'" DATA "'data'" RECIPE "'recipe'"
@@ -318,6 +318,11 @@ member: DIM binds
       {
         $$ = member_new(ps, MB_AFTER, @1, one(ps, $1));
         $$->body = $2;
+      }
+  | EXTRA NAME '=' expr
+      {
+        $$ = member_new(ps, MB_EXTRA, @1, one(ps, $2));
+        $$->init = $4;
       }
   ;
 binds: NAME '=' expr

@@ -19,7 +19,8 @@ static const group GROUPS[] = {
       "'let'", "';'", "the end of the input"}},
     {"'param'",
      "a member (dim, param, state, sub, map or a method)",
-     {"'dim'", "'param'", "'state'", "'sub'", "'map'", "a name", "'after_step'", "';'", "'}'"}},
+     {"'dim'", "'param'", "'state'", "'sub'", "'map'", "a name", "'after_step'", "'extra'", "';'",
+      "'}'"}},
     {"'return'",
      "a statement (let, return, emit, for, add, or NAME = ...)",
      {"'let'", "'return'", "'emit'", "'for'", "'add'", "a name", "';'", "'}'"}},
@@ -226,16 +227,6 @@ static void add_hints(lm_parser *ps, lm_diag *d, const lm_expected *expected, co
     lm_diag_note(ps->ctx, d, unclosed, "'%c' is opened here", which);
 }
 
-// Reports `extra NAME = (...)`, a planned member of optimizers.
-static bool report_planned(lm_parser *ps, const lm_expected *expected) {
-  lm_loc at;
-  lm_sym before = lm_layout_word_before(ps->layout, &at);
-  if (!before || strcmp(before, "extra") || !has(expected, "'('"))
-    return false;
-  LM_REPORT(ps->ctx, at, E90A);
-  return true;
-}
-
 static void list_tokens(const lm_expected *expected, lm_buf *out) {
   int n = expected->n < MAX_LISTED ? expected->n : MAX_LISTED;
   for (int i = 0; i < n; i++) {
@@ -250,8 +241,6 @@ void lm_syntax_error(lm_parser *ps, lm_loc at, const char *token, lm_expected *e
   if (lm_layout_stopped(ps->layout))
     return;
   group_tokens(expected);
-  if (report_planned(ps, expected))
-    return;
   lm_layout_found(ps->layout, &found);
   list_tokens(expected, &list);
   lm_diag *d = LM_REPORT(ps->ctx, at, E010, found.p, list.p ? list.p : "nothing");

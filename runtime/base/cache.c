@@ -210,7 +210,10 @@ static lm_status second_open(lm_arena *a, const char *named, const folder *first
 }
 
 lm_status lm_cache_open(lm_arena *a, lm_cache *out) {
-  *out = (lm_cache){.fd = -1, .shared_fd = -1};
+  *out = (lm_cache){
+      .fd = -1,
+      .shared_fd = -1,
+  };
   const char *named = has_text(getenv("LMC_CACHE")) ? getenv("LMC_CACHE") : default_dir(a);
   if (!named)
     return lm_fail(LM_ENV, "no cache folder for compiled kernels: set LMC_CACHE or HOME");
@@ -310,7 +313,10 @@ bool lm_cache_read(const lm_cache *c, const char *name, const lm_cache_entry *e,
 // ---- adding
 
 static void seal_make(const lm_buf *file, seal *out) {
-  *out = (seal){.bytes = file->n, .hash = lm_hash(file->p, file->n, 0)};
+  *out = (seal){
+      .bytes = file->n,
+      .hash = lm_hash(file->p, file->n, 0),
+  };
   memcpy(out->magic, MAGIC, sizeof MAGIC);
 }
 

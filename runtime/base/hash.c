@@ -67,7 +67,10 @@ void lm_hash_key(uint64_t key[2], const void *p, size_t n) {
 }
 
 lm_hasher lm_hash_begin(uint64_t seed) {
-  return (lm_hasher){.state = seed ^ FIRST.k0, .seed = seed};
+  return (lm_hasher){
+      .state = seed ^ FIRST.k0,
+      .seed = seed,
+  };
 }
 
 void lm_hash_add(lm_hasher *h, const void *p, size_t n) {

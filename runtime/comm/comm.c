@@ -126,7 +126,12 @@ bool lm_comm_speaks(const lm_comm *c) {
 
 lm_comm_self lm_comm_self_of(const lm_comm *c) {
   if (!c)
-    return (lm_comm_self){.size = 1, .local_size = 1, .sharing = 1, .host = "this machine"};
+    return (lm_comm_self){
+        .size = 1,
+        .local_size = 1,
+        .sharing = 1,
+        .host = "this machine",
+    };
   const lm_control_member *m = &lm_control_members(c->control)[c->rank];
   return (lm_comm_self){.rank = c->rank,
                         .size = c->size,

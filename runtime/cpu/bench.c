@@ -218,7 +218,10 @@ static double register_peak(int threads, lm_dtype dtype) {
   chains_kind kind = chains_best(dtype);
   lm_team *team = lm_team_create(threads);
   threads = lm_team_size(team);
-  chains c = {.run = kind.run, .seconds = lm_calloc((size_t)threads, sizeof *c.seconds)};
+  chains c = {
+      .run = kind.run,
+      .seconds = lm_calloc((size_t)threads, sizeof *c.seconds),
+  };
   for (int i = 0; i < PEAK_RUNS && !lm_shortest_is_confirmed(&best); i++) {
     lm_team_run(team, chains_run, &c);
     lm_shortest_add(&best, longest(c.seconds, threads));

@@ -498,7 +498,10 @@ static lm_status missing_compile(loader *l, int *missing, int n, int cores) {
                                               : BATCHES_MAX);
   batch *batches = LM_NEW_N(l->out->arena, batch, u.loops + u.tiles);
   for (int i = 0; i < u.loops + u.tiles; i++)
-    batches[i] = (batch){.kernels = LM_NEW_N(l->out->arena, int, n), .output = -1};
+    batches[i] = (batch){
+        .kernels = LM_NEW_N(l->out->arena, int, n),
+        .output = -1,
+    };
   distribute(l, parts, n, batches, u);
   l->out->compiled = n;
   return batches_run(l, batches, u.loops + u.tiles);
@@ -521,12 +524,14 @@ lm_status lm_kernels_load(const lm_plan *plan, const lm_exec_options *options, i
   if (!plan->n_kernels)
     return NULL;
   out->fn = LM_NEW_N(out->arena, lm_kernel_fn *, plan->n_kernels);
-  loader l = {.plan = plan,
-              .options = options,
-              .out = out,
-              .source = LM_NEW_N(out->arena, const char *, plan->n_kernels),
-              .name = LM_NEW_N(out->arena, const char *, plan->n_kernels),
-              .cache = {.fd = -1, .shared_fd = -1}};
+  loader l = {
+      .plan = plan,
+      .options = options,
+      .out = out,
+      .source = LM_NEW_N(out->arena, const char *, plan->n_kernels),
+      .name = LM_NEW_N(out->arena, const char *, plan->n_kernels),
+      .cache = {.fd = -1, .shared_fd = -1},
+  };
   lm_cpu_detect(&l.cpu);
   lm_status s = library_load(&l, cores);
   lm_temp_dir_remove(&l.temp);

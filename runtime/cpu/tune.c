@@ -314,7 +314,10 @@ static void progress(const tuner *t, uint32_t done) {
 
 void lm_cpu_tune(lm_arena *a, const lm_plan *plan, const lm_tune_options *o,
                  const lm_gemm_tilings *known, lm_gemm_tilings *out, int *out_measured) {
-  tuner t = {.arena = a, .o = o};
+  tuner t = {
+      .arena = a,
+      .o = o,
+  };
   t.began = elapsed(&t);
   for (int i = 0; i < plan->n_funcs; i++)
     jobs_collect(&t, &plan->funcs[i]);

@@ -406,6 +406,7 @@ static void func(reader *r) {
   r->f->key = lm_func_key_parse(r->f->name);
   expect(r, "work");
   r->f->work_bytes = number(r);
+  r->f->every = take(r, "every") ? number(r) : 0;
   r->cap_steps = r->cap_in = r->cap_out = r->cap_live = 0;
 }
 

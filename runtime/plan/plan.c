@@ -5,11 +5,19 @@
 
 #include "runtime/base/dtype.h"
 
-const lm_plan_func *lm_plan_func_get(const lm_plan *p, lm_func_id id, int64_t seq) {
+const lm_plan_func *lm_plan_func_get_key(const lm_plan *p, lm_func_key key) {
   for (int i = 0; i < p->n_funcs; i++)
-    if (lm_func_key_equal(p->funcs[i].key, (lm_func_key){id, seq}))
+    if (lm_func_key_equal(p->funcs[i].key, key))
       return &p->funcs[i];
   return NULL;
+}
+
+const lm_plan_func *lm_plan_func_get(const lm_plan *p, lm_func_id id, int64_t seq) {
+  return lm_plan_func_get_key(p, (lm_func_key){.id = id, .seq = seq});
+}
+
+const lm_plan_func *lm_plan_func_extra(const lm_plan *p, lm_func_id id) {
+  return lm_plan_func_get_key(p, (lm_func_key){.id = id, .extra = true});
 }
 
 const lm_plan_func *lm_plan_func_find(const lm_plan *p, const char *name) {
@@ -469,7 +477,10 @@ static void print_param(const lm_plan *p, const lm_plan_param *x, lm_buf *out) {
 }
 
 static void print_func(const lm_plan *p, const lm_plan_func *f, lm_buf *out) {
-  lm_buf_printf(out, "func %s work %lld\n", f->name, (long long)f->work_bytes);
+  lm_buf_printf(out, "func %s work %lld", f->name, (long long)f->work_bytes);
+  if (f->every)
+    lm_buf_printf(out, " every %lld", (long long)f->every);
+  lm_buf_puts(out, "\n");
   print_ports(p, "in", f->in, f->n_in, out);
   print_ports(p, "out", f->out, f->n_out, out);
   int depth = 0;

@@ -344,6 +344,7 @@ typedef struct lm_plan_live {
 typedef struct lm_plan_func {
   const char *name;
   lm_func_key key; // of the name
+  int64_t every;   // of the extra gradient: it runs in steps 1, 1 + every, …; 0: in each step
   lm_plan_step *steps;
   int n_steps;
   lm_plan_port *in, *out;
@@ -439,6 +440,8 @@ typedef struct lm_plan {
 
 // NULL if absent. The second takes the name in the plan's text.
 const lm_plan_func *lm_plan_func_get(const lm_plan *p, lm_func_id id, int64_t seq);
+const lm_plan_func *lm_plan_func_get_key(const lm_plan *p, lm_func_key key);
+const lm_plan_func *lm_plan_func_extra(const lm_plan *p, lm_func_id id);
 const lm_plan_func *lm_plan_func_find(const lm_plan *p, const char *name);
 // Sets the coordinates of this rank, from its number among all ranks.
 void lm_plan_mesh_place(lm_plan *p, int rank);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "runtime/hal/scale.h"
 #include "runtime/hal/tensor.h"
 #include "runtime/train/init.h"
 #include "runtime/train/rank_sums.h"
@@ -18,6 +19,7 @@ struct lm_trainer {
   lm_trainer_options o;
   const lm_plan_func *norm, *update;
   const lm_plan_func *reduce, *rates, *after_step; // optional
+  const lm_plan_func *extra, *extra_rates;         // of an extra gradient; NULL: none
   int part, parts; // of the rows of a micro-batch, of which this rank has one
   micro_func *micros;
   int n_micros;
@@ -30,6 +32,9 @@ struct lm_trainer {
   lm_scale_rule rule;
   lm_loss_scale loss_scale; // of the next gradients
   double applied;           // the loss scale of the gradients; 1: none
+  // of the extra gradient of the current step
+  bool extra_ran, extra_done; // done: states or parameters have changed
+  double extra_loss;
 };
 
 static lm_status func_need(const lm_plan *p, lm_func_id id, const lm_plan_func **out) {
@@ -72,13 +77,13 @@ static lm_status data_check(const lm_trainer *t) {
   return NULL;
 }
 
-// Opens @micro, which is the first, and each @micro.N.
+// Opens @micro, which is the first, each @micro.N, and those of an extra gradient.
 static lm_status micros_open(lm_trainer *t) {
   const lm_plan *p = t->o.plan;
   t->micros = lm_calloc((size_t)p->n_funcs + 1, sizeof *t->micros);
   LM_TRY(func_need(p, LM_FUNC_MICRO, &t->micros[t->n_micros++].f));
   for (int i = 0; i < p->n_funcs; i++)
-    if (p->funcs[i].key.id == LM_FUNC_MICRO && p->funcs[i].key.seq)
+    if (p->funcs[i].key.id == LM_FUNC_MICRO && &p->funcs[i] != t->micros[0].f)
       t->micros[t->n_micros++].f = &p->funcs[i];
   for (int i = 0; i < t->n_micros; i++)
     LM_TRY(lm_batch_ports_open(t->o.exec, p, t->micros[i].f, &t->micros[i].in));
@@ -93,6 +98,8 @@ static lm_status trainer_open(lm_trainer *t) {
   t->reduce = lm_plan_func_get(p, LM_FUNC_REDUCE, 0);
   t->rates = lm_plan_func_get(p, LM_FUNC_RATES, 0);
   t->after_step = lm_plan_func_get(p, LM_FUNC_AFTER_STEP, 0);
+  t->extra = lm_plan_func_extra(p, LM_FUNC_UPDATE);
+  t->extra_rates = lm_plan_func_extra(p, LM_FUNC_RATES);
   if (lm_plan_port_get(t->micros[0].f, LM_PORT_LOSS_SCALE, false))
     t->loss_scale = lm_loss_scale_first();
   t->parts = lm_plan_parts(p, &t->part);
@@ -183,10 +190,10 @@ static int64_t positions_used(const lm_batch_ports *b) {
   return n;
 }
 
-static const micro_func *micro_of(const lm_trainer *t, int64_t batch) {
+static const micro_func *micro_of(const lm_trainer *t, int64_t batch, bool extra) {
   int64_t seq = lm_data_seq(t->o.data, batch);
   for (int i = 0; i < t->n_micros; i++)
-    if (t->micros[i].in.seq == seq)
+    if (t->micros[i].in.seq == seq && t->micros[i].f->key.extra == extra)
       return &t->micros[i];
   LM_BUG("the plan has no function for rows of %lld tokens", (long long)seq);
 }
@@ -258,18 +265,22 @@ static lm_status rates_begin(lm_trainer *t, int64_t step) {
   return NULL;
 }
 
+static void rates_give(const lm_trainer *t, const lm_plan_func *rates, const lm_plan_func *update) {
+  for (int i = 0; i < rates->n_out; i++) {
+    const lm_plan_port *from = &rates->out[i];
+    const lm_plan_port *to = lm_plan_port_find(update, from->name, false);
+    if (to && from->rank == 0)
+      lm_port_store(t->o.exec, to, lm_port_value(t->o.exec, from));
+  }
+}
+
 // Gives the rates of a step to @update. A device computes them at the end of the step before, so
 // that it does not wait for the host here; in the first step, and after a rollback, it does.
 static lm_status rates_use(lm_trainer *t, int64_t step) {
   lm_exec *e = t->o.exec;
   LM_TRY(rates_begin(t, step));
   LM_TRY(lm_exec_wait(e));
-  for (int i = 0; i < t->rates->n_out; i++) {
-    const lm_plan_port *from = &t->rates->out[i];
-    const lm_plan_port *to = lm_plan_port_find(t->update, from->name, false);
-    if (to && from->rank == 0)
-      lm_port_store(e, to, lm_port_value(e, from));
-  }
+  rates_give(t, t->rates, t->update);
   t->lr = lm_port_get(e, t->rates, LM_PORT_LR, 0);
   if (t->lr < 0)
     return lm_fail(LM_USER,
@@ -279,29 +290,74 @@ static lm_status rates_use(lm_trainer *t, int64_t step) {
   return NULL;
 }
 
-lm_status lm_trainer_gradients(lm_trainer *t, int64_t step, int64_t batch) {
-  double start = lm_timeline_now(t->o.timeline);
-  t->step = step;
-  t->tokens = 0;
-  t->micro = micro_of(t, batch);
-  t->applied = t->loss_scale.scale > 0 ? t->loss_scale.scale : 1;
-  if (t->rates)
-    LM_TRY(rates_use(t, step));
-  LM_TRY(micros_run(t, step, batch));
-  LM_TRY(ranks_add(t));
-  LM_TRY(tables_write(t, t->norm));
-  LM_TRY(lm_exec_run(t->o.exec, t->norm, t->extents));
-  lm_timeline_add(t->o.timeline, LM_ROW_RUN, "gradients of step", NULL, step, start);
-  return NULL;
-}
-
-// ---- update
-
 static lm_status result_number(const lm_plan_func *f, lm_port_id id, int *out) {
   const lm_plan_port *p = lm_plan_port_get(f, id, true);
   *out = p ? (int)(p - f->out) : 0;
   return p ? NULL : lm_fail(LM_BUG_STATUS, "%s has no result %s", f->name, lm_port_table[id].name);
 }
+
+// The gradient of a loss over the batch of a step, and its norm.
+static lm_status gradient_run(lm_trainer *t, int64_t step, int64_t batch, const micro_func *micro) {
+  t->tokens = 0;
+  t->micro = micro;
+  LM_TRY(micros_run(t, step, batch));
+  LM_TRY(ranks_add(t));
+  LM_TRY(tables_write(t, t->norm));
+  return lm_exec_run(t->o.exec, t->norm, t->extents);
+}
+
+// Runs @update.extra on the extra gradient. A bad one changes nothing, as in a step.
+static lm_status extra_update(lm_trainer *t, int64_t step) {
+  lm_exec *e = t->o.exec;
+  const double *totals;
+  int sum, weight;
+  lm_port_set(e, t->extra_rates, LM_PORT_STEP, (double)step);
+  lm_port_set(e, t->extra_rates, LM_PORT_RUN, (double)t->o.steps);
+  LM_TRY(lm_exec_run(e, t->extra_rates, t->extents));
+  LM_TRY(lm_totals_read(e, &totals)); // waits
+  LM_TRY(result_number(t->micro->f, LM_PORT_SUM, &sum));
+  LM_TRY(result_number(t->micro->f, LM_PORT_WEIGHT, &weight));
+  double norm = lm_port_get(e, t->norm, LM_PORT_NORM, NAN);
+  double scale = lm_scale_of(totals[sum], totals[weight], norm, t->applied, 0, INFINITY);
+  rates_give(t, t->extra_rates, t->extra);
+  lm_port_set(e, t->extra, LM_PORT_GRAD_SCALE, scale);
+  lm_port_set(e, t->extra, LM_PORT_NORM, norm * scale);
+  lm_port_set(e, t->extra, LM_PORT_WEIGHT, totals[weight]);
+  lm_port_set(e, t->extra, LM_PORT_STEP, (double)step);
+  t->extra_ran = true;
+  t->extra_done = isfinite(scale);
+  t->extra_loss = totals[sum] / totals[weight];
+  return lm_exec_run(e, t->extra, t->extents);
+}
+
+// The extra gradient is that of the same batch. A step whose gradients are computed again, at
+// another loss scale, takes it once.
+static lm_status extra_run(lm_trainer *t, int64_t step, int64_t batch) {
+  bool own = lm_plan_func_extra(t->o.plan, LM_FUNC_MICRO);
+  bool due = t->extra && (step - 1) % t->extra->every == 0;
+  t->extra_ran = due && t->extra_done;
+  if (!due || t->extra_done)
+    return NULL;
+  double start = lm_timeline_now(t->o.timeline);
+  LM_TRY(gradient_run(t, step, batch, micro_of(t, batch, own)));
+  LM_TRY(extra_update(t, step));
+  lm_timeline_add(t->o.timeline, LM_ROW_RUN, "extra gradient of step", NULL, step, start);
+  return NULL;
+}
+
+lm_status lm_trainer_gradients(lm_trainer *t, int64_t step, int64_t batch) {
+  double start = lm_timeline_now(t->o.timeline);
+  t->step = step;
+  t->applied = t->loss_scale.scale > 0 ? t->loss_scale.scale : 1;
+  if (t->rates)
+    LM_TRY(rates_use(t, step));
+  LM_TRY(extra_run(t, step, batch));
+  LM_TRY(gradient_run(t, step, batch, micro_of(t, batch, false)));
+  lm_timeline_add(t->o.timeline, LM_ROW_RUN, "gradients of step", NULL, step, start);
+  return NULL;
+}
+
+// ---- update
 
 // Gives the states of blocks their next values; after a step that is skipped, by the same rule,
 // they keep theirs.
@@ -333,6 +389,7 @@ lm_status lm_trainer_update(lm_trainer *t, double limit) {
   lm_port_set(t->o.exec, t->update, LM_PORT_RUN, (double)t->o.steps);
   LM_TRY(lm_totals_scale(t->o.exec, &t->rule));
   LM_TRY(lm_exec_run(t->o.exec, t->update, t->extents));
+  t->extra_done = false;
   LM_TRY(states_update(t));
   if (t->step < t->o.steps)
     LM_TRY(rates_begin(t, t->step + 1));
@@ -358,6 +415,8 @@ static void totals_read(const lm_trainer *t, const double *totals, lm_step_resul
     else if (is_emitted(p) && r->n_emitted < LM_TRAIN_METRICS)
       r->emitted[r->n_emitted++] = (lm_metric){p->name, totals[i] / (double)t->o.n_micro};
   }
+  if (t->extra_ran && r->n_emitted < LM_TRAIN_METRICS)
+    r->emitted[r->n_emitted++] = (lm_metric){"extra_loss", t->extra_loss};
 }
 
 lm_status lm_trainer_result(lm_trainer *t, lm_step_result *out) {

@@ -78,8 +78,10 @@ lm_status lm_trainer_init(lm_trainer *t, uint64_t seed);
 lm_status lm_trainer_init_states(lm_trainer *t);
 
 // Computes the gradients of a step (from 1) on batch `batch` of the data (from 0). Afterwards the
-// gradient arena holds d(Σ sum) / d(parameter), times the loss scale if the model has one; nothing
-// else has changed, so the caller may abandon the step. Does not wait for the device.
+// gradient arena holds d(Σ sum) / d(parameter), times the loss scale if the model has one. Does not
+// wait for the device. If the optimizer takes an extra gradient, the steps 1, 1 + every, … compute
+// that first, wait, and change states by @update.extra, or parameters until lm_trainer_update.
+// Nothing else has changed, so the caller may compute the gradients of the step again.
 lm_status lm_trainer_gradients(lm_trainer *t, int64_t step, int64_t batch);
 // Updates parameters and states from these gradients. Changes nothing if the loss or the norm is
 // not finite, or the loss exceeds `limit` (INFINITY: no limit). Does not wait for the device.

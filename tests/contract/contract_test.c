@@ -12,13 +12,30 @@ static void test_key(lm_func_key k, const char *text) {
 }
 
 static void test_functions(void) {
-  static const char *const others[] = {"",       "micr",      "microscope", "micro.",  "micro.x",
-                                       "loss.0", "loss.064",  "loss.-1",    "loss.6x", "norm.64",
-                                       "f",      "losses.64", "nn.loss.1",  "loss 64"};
+  static const char *const others[] = {"",
+                                       "micr",
+                                       "microscope",
+                                       "micro.",
+                                       "micro.x",
+                                       "loss.0",
+                                       "loss.064",
+                                       "loss.-1",
+                                       "loss.6x",
+                                       "norm.64",
+                                       "f",
+                                       "losses.64",
+                                       "nn.loss.1",
+                                       "loss 64",
+                                       "norm.extra",
+                                       "loss.extra.",
+                                       "loss.64.extra",
+                                       "loss.extras"};
   for (int i = 0; i < LM_FUNCS; i++)
     test_key((lm_func_key){(lm_func_id)i}, lm_func_table[i].name);
   test_key((lm_func_key){LM_FUNC_MICRO, 512}, "micro.512");
   test_key((lm_func_key){LM_FUNC_LOSS, INT64_MAX}, "loss.9223372036854775807");
+  test_key((lm_func_key){.id = LM_FUNC_RATES, .extra = true}, "rates.extra");
+  test_key((lm_func_key){LM_FUNC_LOSS, INT64_MAX, true}, "loss.extra.9223372036854775807");
   for (size_t i = 0; i < LM_COUNT(others); i++)
     CHECK(lm_func_key_parse(others[i]).id == LM_FUNCS);
 }

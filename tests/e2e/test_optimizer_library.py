@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from harness import check, distance, folder_bytes, load, save, small, within
+from harness import check, distance, folder_bytes, load, random_batches, save, small, within
 from test_ranks import QUICK, mpi_needed
 
 STEPS = 50
@@ -60,6 +60,10 @@ def model():
     let s = {calls}
     for l in layers carry s {{ s = s + l() }}
     return (sum(bt.w) * s, sum(bt.w))
+  }}
+  sampled(bt: Batch[b, t]) -> (f32, f32) {{
+    let (s, w) = loss(bt)
+    return (3 * s, w)
   }}
 }}
 model Start = M() from "start.safetensors" with {{ freeze @**.{{x,y}} }}
@@ -403,7 +407,8 @@ def test_resume_gives_the_same_bytes(run):
 
 
 def test_resume_with_one_optimizer(run):
-    for k, use in enumerate(("schedule_free(lr = 0.01)", "ademamix(lr = 1e-3, warmup = 4 steps)")):
+    for k, use in enumerate(("schedule_free(lr = 0.01)", "ademamix(lr = 1e-3, warmup = 4 steps)",
+                             "sophia(lr = 1e-3, every = 2 steps)", "sam(lr = 1e-3, rho = 1)")):
         resume(run, f"optimizer = {use}", f"{k}/")
 
 
@@ -416,6 +421,110 @@ def resume(run, optimizer, folder=""):
     run("run", file, "--out", run.path(folder + "part"), "--steps", 3)
     run("run", file, "--out", run.path(folder + "part"))
     check(whole == folder_bytes(run.path(folder + "part/step-000006")), "resumed")
+
+
+def sophia(lr, every, b1=0.96, b2=0.99, gamma=0.05, eps=1e-12, decay=0.1, weight=32):
+    """the gradient of the test's `sampled` is three times that of the loss"""
+    def rule():
+        s = dict(m=0.0, h=0.0)
+
+        def step(p, g, k):
+            if (k - 1) % every == 0:
+                s["h"] = b2 * s["h"] + (1 - b2) * weight * (3 * g) ** 2
+            s["m"] = b1 * s["m"] + (1 - b1) * g
+            return p - lr * (np.clip(s["m"] / np.maximum(gamma * s["h"], eps), -1, 1) + decay * p)
+        return step
+    return rule
+
+
+def sam(lr, rho, momentum, decay, every):
+    """the weights after STEPS; the norm is that of all parameters"""
+    w = {n: p[0].astype("f8") for n, p in problems().items()}
+    m = {n: 0.0 for n in w}
+    data = {n: [a.astype("f8") for a in p[1:]] for n, p in problems().items()}
+    for k in range(STEPS):
+        at = w
+        if k % every == 0:
+            g = {n: gradient(n, w[n], *data[n]) for n in w}
+            norm = np.sqrt(sum(np.sum(x * x) for x in g.values()))
+            at = {n: w[n] + rho * g[n] / norm for n in w}
+        m = {n: momentum * m[n] + gradient(n, at[n], *data[n]) + decay * w[n] for n in w}
+        w = {n: w[n] - lr * m[n] for n in w}
+    return w
+
+
+def test_extra_gradients(run):
+    expect(run, "optimizer = sophia(lr = 1e-3, gamma = 1e-3, every = 4 steps)", lambda name: sophia(1e-3, 4, gamma=1e-3))
+    for every in 1, 3:
+        use = f"sam(lr = 1e-4, rho = 2, momentum = 0.8, decay = 0.1, every = {every} steps)"
+        want = sam(1e-4, 2, 0.8, 0.1, every)
+        final = run.trace(prepare(run, "optimizer = " + use), "--values", "params", "--steps", STEPS)
+        for name in PARAMS:
+            within(f"{use}: {name}", distance(final["final." + path_of(name)], want[name]), 1e-6)
+        plain = sam(1e-4, 0, 0.8, 0.1, every)
+        check(distance(plain["wide"], want["wide"]) > 1e-4, "rho has an effect")
+
+
+def philox(key, counter):
+    """Philox4x32-10: counter: four arrays of uint64"""
+    x = [np.asarray(c, "u8") for c in counter]
+    k, low = [key & 0xFFFFFFFF, key >> 32], np.uint64(0xFFFFFFFF)
+    for _ in range(10):
+        a, b = x[0] * np.uint64(0xD2511F53), x[2] * np.uint64(0xCD9E8D57)
+        x = [(b >> np.uint64(32)) ^ x[1] ^ np.uint64(k[0]), b & low, (a >> np.uint64(32)) ^ x[3] ^ np.uint64(k[1]), a & low]
+        k = [(k[0] + 0x9E3779B9) & 0xFFFFFFFF, (k[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    return np.stack(x, -1)
+
+
+BIGRAMS = """import std.nn: xent, sample
+model Bigrams(vocab = 24, d = vocab) {
+  param w: real[vocab, d] = normal(1)
+  apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, d] { return gather(w, tok, vocab) }
+  loss(bt: Batch[b, t]) -> (f32, f32) { return (sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w), sum(bt.w)) }
+  sampled(bt: Batch[b, t]) -> (f32, f32) {
+    let z = apply(bt.tok, bt.pos, bt.seg)
+    return (sum(xent(z, sample(z)) * bt.w), sum(bt.w))
+  }
+}
+model Start = Bigrams() from "start.safetensors"
+data Batches { source s = batches("batches.safetensors") }
+recipe R {
+  model = Start; data = Batches; seed = 1; run = 4 steps; batch = 64 tokens; micro = 64 tokens
+  optimizer = sophia(lr = 1e-3, every = 2 steps); save = checkpoint("run", every = 1 steps, keep = all)
+  precision { compute = f32 }
+}
+"""
+
+
+def test_sampled_labels(run):
+    """the Gauss-Newton-Bartlett estimate of logits w, by labels drawn as docs/language.md says; and on 4 micro-batches, on two ranks"""
+    batches, w = random_batches(4, 4, 16, 24), np.random.default_rng(3).normal(0, 1, (24, 24)).astype("f4")
+    save(run.path("batches.safetensors"), batches)
+    save(run.path("start.safetensors"), dict(w=w))
+    file = run.write("b.lm", BIGRAMS)
+    out = run("run", file)
+    check("step 1/4" in out, out)
+    key, i = 0x9C9635209AA95D33, np.arange(4 * 16 * 24, dtype="u8")             # of seed 1 and the first draw of the model
+    words = philox(key, (i // np.uint64(4), 0 * i, 0 * i, 0 * i + np.uint64(1)))[np.arange(len(i)), i % np.uint64(4)]
+    u = ((words >> np.uint64(9)).astype("f8") + 0.5) * 2.0**-23
+    tok, weight = batches["tok"][0].ravel(), batches["w"][0].ravel().astype("f8")
+    z = w.astype("f8")[tok]
+    label = np.argmax(z - np.log(-np.log(u.reshape(z.shape))), 1)
+    r = np.exp(z) / np.exp(z).sum(1, keepdims=True)
+    r[np.arange(len(label)), label] -= 1
+    g = np.zeros((24, 24))
+    np.add.at(g, tok, r * weight[:, None] / weight.sum())
+    states = lambda folder, step: load(run.path(folder, f"step-{step:06d}/optimizer.safetensors"))
+    within("h of step 1", distance(states("run", 1)["h.w"], 0.01 * weight.sum() * g * g), 1e-6)
+    check(np.array_equal(states("run", 2)["h.w"], states("run", 1)["h.w"]), "step 2 changes h")
+    run("run", file, "--out", run.path("micro"), "--set", "micro=16 tokens")
+    others = ["micro"]
+    if not run.slow:
+        mpi_needed(run)
+        run("run", file, "--out", run.path("ranks"), "--ranks", 2, env=QUICK)
+        others.append("ranks")
+    for folder in others:
+        within(f"h of step 4, {folder}", distance(states(folder, 4)["h.w"], states("run", 4)["h.w"]), 1e-6)
 
 
 def test_ranks(run):

@@ -20,7 +20,12 @@ lm_status lm_data_span_visit(const lm_data_length *x, const lm_data_span *s,
 }
 
 lm_data_info lm_data_info_of(const lm_data *d) {
-  lm_data_info info = {.n_parts = d->n_parts, .seq = d->seq, .bad_list = "", .umask = d->umask};
+  lm_data_info info = {
+      .n_parts = d->n_parts,
+      .seq = d->seq,
+      .bad_list = "",
+      .umask = d->umask,
+  };
   info.columns = d->columns;
   info.n_columns = d->n_columns;
   if (d->replay) {
