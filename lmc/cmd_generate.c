@@ -77,7 +77,8 @@ static lm_status stops_read(lm_arena *arena, const lm_args *a, const question *q
                             lm_sample_options *o) {
   const char *const *given = lm_args_list(a, "stop", &o->n_stops);
   const char **stops = LM_NEW_N(arena, const char *, o->n_stops + 1);
-  memcpy(stops, given, (size_t)o->n_stops * sizeof *stops);
+  if (given)
+    memcpy(stops, given, (size_t)o->n_stops * sizeof *stops);
   o->stops = stops;
   bool chat = lm_args_given(a, "chat");
   o->bare = chat || q->starts;
