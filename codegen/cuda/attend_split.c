@@ -287,6 +287,12 @@ static void put_inputs(const attend_split *x, lm_buf *b) {
 
 // ---- text of the second kernel
 
+// A whole warp at least.
+static int combine_threads(const attend_split *x) {
+  int channels = x->value_lanes * VECTOR;
+  return channels < 32 ? 32 : channels;
+}
+
 // A block has a head, a thread a channel.
 static void put_combine(const attend_split *x, lm_buf *b) {
   cuda_attend *e = x->e;
@@ -327,8 +333,7 @@ static void put_combine(const attend_split *x, lm_buf *b) {
                 "for (int32_t c = lm_thread(); c < %lld; c += %d) {\nfloat sum = 0.0f;\nfor (lm_at "
                 "i = 0; i < chunks; i++) sum = LM_FMA(lm_exp_f32(tops[at + i * %d] - top), "
                 "values[(at + i * %d) * %lld + c], sum);\nr0[%s] = %s;\n}\n}\n",
-                width, lanes_of(width) * VECTOR < 32 ? 32 : lanes_of(width) * VECTOR,
-                x->block_heads, x->block_heads, width, to,
+                width, combine_threads(x), x->block_heads, x->block_heads, width, to,
                 lm_gen_store_text(e->g.arena, (lm_dtype)o.dtype, "sum / all"));
 }
 
@@ -356,14 +361,13 @@ static void code_finish(lm_buf *raw, const char *prefix, int threads, lm_arena *
 
 static void combine_emit(const attend_split *x, lm_arena *arena, lm_kernel_code *out) {
   int64_t width = x->e->f.v_channels.size;
-  int threads = lanes_of(width) * VECTOR < 32 ? 32 : lanes_of(width) * VECTOR;
   lm_buf raw = {0};
   put_combine(x, &raw);
   *out = (lm_kernel_code){.space = {.fixed = x->points * x->block_heads},
                           .launch = {.extents = x->e->g.extents},
                           .instructions =
                               (double)(x->points * x->block_heads * x->chunks * width) * 20};
-  code_finish(&raw, "c", threads, arena, out);
+  code_finish(&raw, "c", combine_threads(x), arena, out);
 }
 
 void cuda_attend_split_emit(cuda_attend *e, bool wide, lm_arena *arena, lm_kernel_code *out) {

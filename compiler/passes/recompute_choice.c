@@ -23,8 +23,7 @@
 #include "compiler/plan/planner.h"
 
 enum {
-  CANDIDATES = 12, // of which every subset is considered
-  RESIDENT = 2     // elements of a stash in the host's memory that stay in the device's
+  CANDIDATES = 12 // of which every subset is considered
 };
 static const double FLOPS_PER_BYTE = 16; // flops in the time that one byte is moved
 static const double MOVES_PER_COPY = 60; // bytes moved in the time that one is copied to the host
@@ -178,7 +177,7 @@ static double waiting(const chooser *c) {
     double copy = copy_seconds(c->p->machine, x->bytes), backward = x->backward + x->recomputed;
     double out = copy > x->forward ? copy - x->forward : 0;
     double in = copy > backward ? copy - backward : 0;
-    seconds += (trips(x->loop) - RESIDENT) * (out + in);
+    seconds += (trips(x->loop) - LM_STASH_RESIDENT) * (out + in);
   }
   return seconds;
 }
@@ -190,7 +189,7 @@ static double bytes_of_stash(const chooser *c, const lm_stash *s) {
 }
 
 static double bytes_of_offloaded(const chooser *c, const lm_stash *s) {
-  return bytes_of_stash(c, s) * (1 - RESIDENT / trips(s->loop));
+  return bytes_of_stash(c, s) * (1 - LM_STASH_RESIDENT / trips(s->loop));
 }
 
 // Adds the stash, or removes it with times = -1.

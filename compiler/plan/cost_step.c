@@ -26,6 +26,15 @@ double lm_cost_cold(const lm_plan_step *s) {
   return fmin(sum, (double)s->moved);
 }
 
+// Of generated code, whose instructions are counted.
+static lm_cost code_cost(const lm_target *t, const lm_plan *p, const lm_plan_step *s) {
+  const lm_plan_launch *launch = &p->kernels[lm_plan_step_kernel(s)].launch;
+  return lm_cost_of_kernel(t, &(lm_cost_kernel){.bytes = (double)s->moved,
+                                                .cold = lm_cost_cold(s),
+                                                .instructions = s->instructions,
+                                                .threads = threads_of(p, s, launch)});
+}
+
 static lm_cost kernel_cost(const lm_target *t, const lm_plan *p, const lm_plan_step *s) {
   const lm_plan_launch *launch = &p->kernels[s->kernel].launch;
   if (s->attend)
@@ -34,26 +43,14 @@ static lm_cost kernel_cost(const lm_target *t, const lm_plan *p, const lm_plan_s
     lm_cost_gemm_kernel k = lm_cost_gemm_kernel_of(p, s);
     return lm_cost_of_gemm_kernel(t, &k);
   }
-  return lm_cost_of_kernel(t, &(lm_cost_kernel){.bytes = (double)s->moved,
-                                                .cold = lm_cost_cold(s),
-                                                .instructions = s->instructions,
-                                                .threads = threads_of(p, s, launch)});
-}
-
-// The kernel of a GEMM of few rows counts its instructions.
-static lm_cost few_rows_cost(const lm_target *t, const lm_plan *p, const lm_plan_step *s) {
-  const lm_plan_launch *launch = &p->kernels[s->gemm->code - 1].launch;
-  return lm_cost_of_kernel(t, &(lm_cost_kernel){.bytes = (double)s->moved,
-                                                .cold = lm_cost_cold(s),
-                                                .instructions = s->instructions,
-                                                .threads = threads_of(p, s, launch)});
+  return code_cost(t, p, s);
 }
 
 lm_cost lm_cost_of_step(const lm_target *t, const lm_plan *p, const lm_plan_step *s) {
   if (s->kind == LM_STEP_KERNEL)
     return kernel_cost(t, p, s);
   if (s->kind == LM_STEP_GEMM && s->gemm->code && s->instructions > 0)
-    return few_rows_cost(t, p, s);
+    return code_cost(t, p, s); // of few rows
   if (s->kind == LM_STEP_GEMM) {
     lm_cost_gemm g = lm_cost_gemm_of(p, s);
     return lm_cost_of_gemm(t, &g);

@@ -180,9 +180,6 @@ location lm_location_of_state(planner *p, lm_op *op, const lm_global *state, lm_
 storage *lm_storage_new(planner *p, int64_t bytes, int depth, const char *label);
 // A stack of `count` elements of `slot` bytes in the arena STASH, without memory for the last
 // LM_STASH_RESIDENT elements: these stay in the device's memory until the backward loop.
-enum {
-  LM_STASH_RESIDENT = 2
-};
 storage *lm_stash_new(planner *p, int64_t slot, int64_t count, const char *label);
 // The outermost storage that contains s, and the location of s in it.
 ref lm_storage_resolve(storage *s);

@@ -15,7 +15,9 @@
 #include "target/target.h"
 
 enum {
-  LM_KERNEL_WORKSPACES = 8
+  LM_KERNEL_WORKSPACES = 8,
+  // The last elements of a stash in the host's memory stay in the device's between the loops.
+  LM_STASH_RESIDENT = 2
 };
 typedef struct lm_kernel_code {
   const char *name, *source; // equal sources have equal names
