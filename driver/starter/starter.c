@@ -78,6 +78,7 @@ static const struct {
     {"bart", "pairs of texts", "Bart(depth = 4, d = 256, ff = 1024, heads = 8, vocab = 4096)"},
     {"bert", "text with hidden tokens: docs/language.md, Encoders", NULL},
     {"vit", "batches of images with labels: docs/language.md, Encoders", NULL},
+    {"mobilenet_v2", "batches of images with labels: docs/language.md, Encoders", NULL},
     {"whisper", "batches of frames: docs/language.md, Encoder-decoder models", NULL}};
 
 static const char PAIRS[] =

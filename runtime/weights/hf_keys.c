@@ -141,6 +141,18 @@ static const struct {
     {"qwen3_next", "norm_topk_prob", "true", false},
     {"qwen3_next", "decoder_sparse_step", "1", false},
     {"qwen3_next", "mlp_only_layers", "[]", true},
+    {"mobilenet_v2", "image_size", "224", false},
+    {"mobilenet_v2", "num_channels", "3", false},
+    {"mobilenet_v2", "depth_multiplier", "1.0", false},
+    {"mobilenet_v2", "depth_divisible_by", "8", false},
+    {"mobilenet_v2", "min_depth", "8", false},
+    {"mobilenet_v2", "expand_ratio", "6.0", false},
+    {"mobilenet_v2", "output_stride", "32", false},
+    {"mobilenet_v2", "first_layer_is_expansion", "true", false},
+    {"mobilenet_v2", "finegrained_output", "true", false},
+    {"mobilenet_v2", "hidden_act", "\"relu6\"", false},
+    {"mobilenet_v2", "tf_padding", "true", false},
+    {"mobilenet_v2", "layer_norm_eps", "1e-3", false},
     {"clip", "projection_dim", "512", false},
     {"clip_text_model", "vocab_size", "49408", false},
     {"clip_text_model", "hidden_size", "512", false},
@@ -238,7 +250,7 @@ static void sizes_add(json_t *config) {
   const json_t *labels = json_object_get(config, "id2label");
   if (json_is_object(labels) && !json_object_get(config, "num_labels"))
     json_object_set_new(config, "num_labels", json_integer((json_int_t)json_object_size(labels)));
-  if (!strcmp(type_of(config), "vit") && !json_object_get(config, "num_labels"))
+  if (has_word("vit mobilenet_v2", type_of(config)) && !json_object_get(config, "num_labels"))
     json_object_set_new(config, "num_labels", json_integer(2));
 }
 

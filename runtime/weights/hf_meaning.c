@@ -54,6 +54,8 @@ static const char *const IGNORED[] = {
     "hidden_dropout",
     "hidden_dropout_prob",
     "classifier_dropout",
+    "classifier_dropout_prob",
+    "semantic_loss_ignore_index",
     "resid_pdrop",
     "embd_pdrop",
     "attn_pdrop",

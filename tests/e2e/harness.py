@@ -9,7 +9,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 # No test depends on how busy the machine is: these limits only stop processes that hang.
 PROCESSOR_SECONDS = 3600   # of one process that a test starts
 HANG_SECONDS = 4 * 3600    # until the end of such a process
-DTYPES = {"F32": "<f4", "I32": "<i4", "BF16": "<u2", "U8": "u1", "F8_E4M3": "u1"}
+DTYPES = {"F32": "<f4", "I32": "<i4", "I64": "<i8", "BF16": "<u2", "U8": "u1", "F8_E4M3": "u1"}
 
 
 def load(path):

@@ -221,7 +221,8 @@ def test_new_params(run):
     table = run("check", "free.lm", cwd=run.folder)
     check(f" {facts['model']['params']}\n" in table, "the number of parameters is that of the model")
     for args, message in [(["--arch", "bart_"], "'bart_' is none of the language models of examples/zoo: bloom, "),
-                          (["--arch", "bert"], "Bert is trained on text with hidden tokens"), (["--arch", "whisper"], "Whisper is trained on batches of frames"), (["--params", "1X"], "--params"), (["--params", "0"], "--params"),
+                          (["--arch", "bert"], "Bert is trained on text with hidden tokens"), (["--arch", "whisper"], "Whisper is trained on batches of frames"),
+                          (["--arch", "mobilenet_v2"], "MobileNetV2 is trained on batches of images"), (["--params", "1X"], "--params"), (["--params", "0"], "--params"),
                           (["--params", "-3M"], "--params"), (["--params", "nan"], "--params"), (["--params", "1"], "the nearest has"),
                           (["--params", "500B"], "this machine has"), (["--params", "9999T"], "--params")]:
         err = run("new", "bad", "--data", "small.txt", *args, status=1, cwd=run.folder)

@@ -25,7 +25,7 @@ CONFIGS = {
 }
 
 
-KINDS = {"clip": AutoModel, "bert": AutoModelForMaskedLM, "vit": AutoModelForImageClassification, "t5": AutoModelForSeq2SeqLM,
+KINDS = {"clip": AutoModel, "bert": AutoModelForMaskedLM, "vit": AutoModelForImageClassification, "mobilenet_v2": AutoModelForImageClassification, "t5": AutoModelForSeq2SeqLM,
          "bart": AutoModelForSeq2SeqLM, "whisper": AutoModelForSpeechSeq2Seq}     # others: AutoModelForCausalLM
 
 
@@ -46,6 +46,9 @@ def make(kind, folder, config=None):
     with torch.no_grad():
         for p in model.parameters():
             p.add_(torch.randn_like(p) * (0.3 / p.shape[-1] ** 0.5 if p.dim() > 1 else 0.2))
+        for name, p in model.named_buffers():     # of batch normalization
+            if name.endswith(("running_mean", "running_var")):
+                p.add_(torch.rand_like(p))
         if hasattr(model, "final_logits_bias"):
             model.final_logits_bias.add_(torch.randn_like(model.final_logits_bias) * 0.2)
     model.save_pretrained(folder, safe_serialization=True)
@@ -68,8 +71,10 @@ def grads(folder, inputs, out):
         z, loss = torch.stack((pair.text_embeds, pair.image_embeds), 1), pair.loss
     else:
         labels = given.pop("labels").long()
-        z = model(**given).logits
-        loss = torch.nn.functional.cross_entropy(z.reshape(-1, z.shape[-1]), labels.reshape(-1))
+        z = trained = model(**given).logits
+        if model.config.model_type == "mobilenet_v2":     # the loss by the statistics of the batch
+            trained = model.train()(**given).logits
+        loss = torch.nn.functional.cross_entropy(trained.reshape(-1, z.shape[-1]), labels.reshape(-1))
     loss.backward()
     found = {f"grad.{name}": p.grad.numpy() for name, p in model.named_parameters() if p.grad is not None}
     np.savez(out, loss=loss.detach().numpy(), logits=z.detach().numpy(), **found)
