@@ -117,7 +117,7 @@ static lm_status leave(lm_cli *cli, lm_status s) {
   cli->comm = NULL;
   lm_status_free(failure);
   if (s && !speaks)
-    _exit((int)s->kind); // rank 0 reports it; MPI is left as it is
+    _exit((int)s->kind); // rank 0 reports it; the engine is left as it is
   if (!first)
     cli->interrupted = 0;
   return s;

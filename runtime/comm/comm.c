@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "runtime/comm/launch.h"
+#include "runtime/comm/tcp.h"
 
 // ---- the plugin, which is beside the command or in the library folder of its installation
 
@@ -57,18 +58,38 @@ static lm_status engine_find(lm_comm *c) {
 
 // ---- opening
 
-static lm_status ranks_join(lm_comm *c, const lm_launch *launch) {
+#define MPI_START_S 120.0 // mpirun may copy programs to machines first
+#define TCP_START_S 30.0
+
+static lm_status mpi_open(lm_comm *c, const lm_launch *launch) {
   char error[LM_ENGINE_TEXT] = "";
-  lm_control_address address = {0};
-  lm_status s = NULL;
+  LM_TRY(engine_find(c));
   if (!c->engine->open(&c->state, &c->rank, &c->size, error))
     return lm_comm_engine_failed("the ranks cannot find each other", error);
-  c->is_open = true;
-  if (c->size != launch->size)
-    return lm_fail(LM_ENV,
-                   "%s has started %d processes, but this lmc's MPI library sees %d: it is of "
-                   "another kind than that %s",
-                   launch->name, launch->size, c->size, launch->name);
+  if (c->size == launch->size)
+    return NULL;
+  return lm_fail(LM_ENV,
+                 "%s has started %d processes, but this lmc's MPI library sees %d: it is of "
+                 "another kind than that %s",
+                 launch->name, launch->size, c->size, launch->name);
+}
+
+// If another rank reports the failure, this one ends here.
+static lm_status tcp_open(lm_comm *c, const lm_launch *launch, const lm_comm_options *o,
+                          double seconds) {
+  bool reported;
+  c->engine = lm_tcp_engine();
+  c->size = launch->size;
+  lm_status s = lm_tcp_open(launch, seconds, &c->state, &reported);
+  if (reported && o->end)
+    o->end(o->user, s->kind, s->text, false);
+  return s;
+}
+
+static lm_status ranks_join(lm_comm *c) {
+  char error[LM_ENGINE_TEXT] = "";
+  lm_address address = {0};
+  lm_status s = NULL;
   if (!c->rank)
     s = lm_control_listen(c->control, &address);
   if (!c->engine->share(c->state, &address, sizeof address, error))
@@ -93,13 +114,12 @@ lm_status lm_comm_open(const lm_comm_options *o, lm_comm **out) {
     return NULL;
   lm_comm *c = lm_alloc(sizeof *c);
   c->rank = launch.rank;
-  lm_status s = engine_find(c);
-  if (s) {
-    comm_free(c);
-    return s;
-  }
-  c->control = lm_control_create(o, lm_control_limits_of_environment());
-  s = ranks_join(c, &launch);
+  lm_control_limits limits =
+      lm_control_limits_of_environment(launch.by_mpi ? MPI_START_S : TCP_START_S);
+  c->control = lm_control_create(o, limits);
+  lm_status s = launch.by_mpi ? mpi_open(c, &launch) : tcp_open(c, &launch, o, limits.start);
+  if (!s)
+    s = ranks_join(c);
   if (s) {
     lm_comm_close(c, s);
     return s;
@@ -116,6 +136,8 @@ void lm_comm_close(lm_comm *c, lm_status failed) {
   lm_control_close(c->control, failed ? failed : s);
   if (c->joined && !failed && !s)
     c->engine->close(c->state);
+  else if (c->state && c->engine->drop)
+    c->engine->drop(c->state);
   lm_status_free(s);
   comm_free(c);
 }

@@ -5,11 +5,11 @@
 // library is loaded. Otherwise each function is called by all ranks (of the group, for collectives)
 // in the same order.
 //
-// Two channels connect the ranks. Tensors travel through an engine (engine.h): MPI. A control
-// channel of TCP connections to rank 0 (control.h) carries small values of the host, and notices
-// within seconds when a rank has ended, is stopped or cannot be reached. Every function then
-// returns the same LM_ENV status on all ranks that are left, which names that rank, its host and
-// the collectives in which it and the others were.
+// Two channels connect the ranks. Tensors travel through an engine (engine.h): MPI or TCP. A
+// control channel of TCP connections to rank 0 (control.h) carries small values of the host, and
+// notices within seconds when a rank has ended, is stopped or cannot be reached. Every function
+// then returns the same LM_ENV status on all ranks that are left, which names that rank, its host
+// and the collectives in which it and the others were.
 //
 // Sums are made in the order of the ranks, so they have the same bits in every run: the ranks are
 // added in blocks of eight, and the sums of the blocks then in order. bf16 is added in f32 and
@@ -30,7 +30,8 @@ typedef struct lm_comm lm_comm;
 typedef struct lm_comm_options {
   // Ends the process; must not return. Called by another thread if the run has failed and the
   // caller has not closed the comm some seconds later: it may be in the middle of a long
-  // computation. `speaks`: this rank reports the failure.
+  // computation. Also called by lm_comm_open if rank 0 reports why the ranks do not find each
+  // other. `speaks`: this rank reports the failure.
   void (*end)(void *user, lm_kind kind, const char *text, bool speaks);
   void *user;
 } lm_comm_options;

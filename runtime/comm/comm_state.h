@@ -30,7 +30,7 @@ typedef struct lm_coll_state {
 
 struct lm_comm {
   int rank, size;
-  bool is_open, joined; // the engine; the control channel
+  bool joined; // the control channel
   const lm_engine_ops *engine;
   void *state; // of the engine
   lm_control *control;

@@ -28,8 +28,8 @@ static double seconds_of(const char *name, double normal) {
   return x > 0 && x < 1e9 ? x : normal;
 }
 
-lm_control_limits lm_control_limits_of_environment(void) {
-  lm_control_limits l = {.start = seconds_of("LMC_COMM_START", 120),
+lm_control_limits lm_control_limits_of_environment(double start) {
+  lm_control_limits l = {.start = seconds_of("LMC_COMM_START", start),
                          .silence = seconds_of("LMC_COMM_SILENCE", 10),
                          .stuck = seconds_of("LMC_COMM_STUCK", 20)};
   l.grace = l.silence;

@@ -10,19 +10,12 @@
 #ifndef LM_COMM_CONTROL_H
 #define LM_COMM_CONTROL_H
 #include "runtime/comm/comm.h"
+#include "runtime/comm/socket.h"
 
 enum {
-  LM_CONTROL_HOST = 64,  // bytes of a host's name, with its end
-  LM_CONTROL_LABEL = 96, // of what a rank is doing
-  LM_CONTROL_ADDRESSES = 8
+  LM_CONTROL_HOST = 64, // bytes of a host's name, with its end
+  LM_CONTROL_LABEL = 96 // of what a rank is doing
 };
-
-// Where rank 0 listens. Plain data, to be copied to the other ranks.
-typedef struct lm_control_address {
-  uint8_t cookie[32];
-  char host[LM_CONTROL_ADDRESSES][48]; // numbers of the interfaces of its machine; "": no more
-  int port;
-} lm_control_address;
 
 // A rank as rank 0 knows it, and tells it to all.
 typedef struct lm_control_member {
@@ -32,20 +25,20 @@ typedef struct lm_control_member {
 
 // Seconds, from the environment.
 typedef struct lm_control_limits {
-  double start;   // LMC_COMM_START: until all ranks have found each other
+  double start;   // LMC_COMM_START, else as given: until all ranks have found each other
   double silence; // LMC_COMM_SILENCE: until a rank that sends nothing is lost
   double stuck;   // LMC_COMM_STUCK: until ranks that all wait are declared stuck
   double grace;   // from a failure until the process is ended
 } lm_control_limits;
-lm_control_limits lm_control_limits_of_environment(void);
+lm_control_limits lm_control_limits_of_environment(double start);
 
 typedef struct lm_control lm_control;
 // Starts the thread, which ends the process (options as in comm.h, copied) if `join` has not
 // returned when the limit has passed.
 lm_control *lm_control_create(const lm_comm_options *o, lm_control_limits limits);
-lm_status lm_control_listen(lm_control *c, lm_control_address *out); // rank 0
+lm_status lm_control_listen(lm_control *c, lm_address *out); // rank 0
 // Connects to rank 0 or, at rank 0, waits for all.
-lm_status lm_control_join(lm_control *c, int rank, int size, const lm_control_address *a);
+lm_status lm_control_join(lm_control *c, int rank, int size, const lm_address *a);
 lm_status lm_control_end(lm_control *c);                          // waits until all ranks call it
 const lm_control_member *lm_control_members(const lm_control *c); // [size]
 // See lm_comm_close. Frees c.

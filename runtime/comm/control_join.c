@@ -1,12 +1,9 @@
 // control_join.c - how the ranks find each other: rank 0 listens, the others connect.
 #define _GNU_SOURCE // CPU_SET
-#include <arpa/inet.h>
 #include <errno.h>
-#include <ifaddrs.h>
 #include <poll.h>
 #include <sched.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -19,36 +16,9 @@ enum {
 
 // ---- rank 0 listens
 
-static void addresses_list(lm_control_address *out) {
-  struct ifaddrs *all = NULL;
-  int n = 0;
-  if (getifaddrs(&all))
-    all = NULL;
-  for (int local = 0; local < 2; local++) // the loopback last: of use on this machine only
-    for (const struct ifaddrs *i = all; i && n < LM_CONTROL_ADDRESSES; i = i->ifa_next) {
-      if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET)
-        continue;
-      const struct sockaddr_in *a = (const struct sockaddr_in *)i->ifa_addr;
-      bool loopback = ntohl(a->sin_addr.s_addr) >> 24 == 127;
-      if (loopback == local)
-        inet_ntop(AF_INET, &a->sin_addr, out->host[n++], sizeof *out->host);
-    }
-  freeifaddrs(all);
-}
-
-lm_status lm_control_listen(lm_control *c, lm_control_address *out) {
-  struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_ANY)}};
-  socklen_t n = sizeof a;
-  *out = (lm_control_address){0};
-  if (getrandom(out->cookie, sizeof out->cookie, 0) != sizeof out->cookie)
-    return lm_fail_errno("the control channel has no random bytes");
+lm_status lm_control_listen(lm_control *c, lm_address *out) {
+  LM_TRY(lm_socket_listen(out, &c->listener));
   memcpy(c->cookie, out->cookie, sizeof c->cookie);
-  c->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (c->listener < 0 || bind(c->listener, (struct sockaddr *)&a, sizeof a) ||
-      listen(c->listener, 1024) || getsockname(c->listener, (struct sockaddr *)&a, &n))
-    return lm_fail_errno("the control channel cannot listen");
-  out->port = ntohs(a.sin_port);
-  addresses_list(out);
   return NULL;
 }
 
@@ -204,31 +174,6 @@ static lm_status first_join(lm_control *c) {
 
 // ---- the others connect
 
-// One attempt, of at most two seconds; -1.
-static int connect_once(const char *host, int port) {
-  struct sockaddr_in a = {
-      .sin_family = AF_INET,
-      .sin_port = htons((uint16_t)port),
-  };
-  int error = 0, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  socklen_t n = sizeof error;
-  if (fd < 0 || inet_pton(AF_INET, host, &a.sin_addr) != 1)
-    error = EINVAL;
-  else if (connect(fd, (struct sockaddr *)&a, sizeof a) && errno != EINPROGRESS)
-    error = errno;
-  struct pollfd p = {
-      .fd = fd,
-      .events = POLLOUT,
-  };
-  if (!error && (poll(&p, 1, 2000) != 1 || getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &n)))
-    error = ETIMEDOUT;
-  if (!error)
-    return fd;
-  if (fd >= 0)
-    close(fd);
-  return -1;
-}
-
 // True if rank 0 has answered with its members.
 static bool welcome_take(lm_control *c, lm_wire *w, bool *lost) {
   size_t bytes = sizeof *c->members * (size_t)c->size;
@@ -252,10 +197,10 @@ static bool welcome_take(lm_control *c, lm_wire *w, bool *lost) {
 
 // An address may lead to another machine, such as the loopback: without a welcome, the next is
 // tried.
-static bool other_join(lm_control *c, const lm_control_address *a, const char *host) {
+static bool other_join(lm_control *c, const lm_address *a, const char *host) {
   lm_hello h = hello_of(c, a->cookie);
   bool lost = false;
-  int fd = connect_once(host, a->port);
+  int fd = lm_socket_connect(host, a->port);
   if (fd < 0)
     return false;
   lm_wire *w = &c->peers[0].wire;
@@ -268,9 +213,9 @@ static bool other_join(lm_control *c, const lm_control_address *a, const char *h
   return false;
 }
 
-static lm_status others_join(lm_control *c, const lm_control_address *a) {
+static lm_status others_join(lm_control *c, const lm_address *a) {
   while (lm_now() - c->begun < c->limits.start) {
-    for (int i = 0; i < LM_CONTROL_ADDRESSES && *a->host[i]; i++)
+    for (int i = 0; i < LM_ADDRESSES && *a->host[i]; i++)
       if (other_join(c, a, a->host[i]))
         return NULL;
     poll(NULL, 0, RETRY_MS);
@@ -281,7 +226,7 @@ static lm_status others_join(lm_control *c, const lm_control_address *a) {
                  c->rank, a->host[0], a->port, c->limits.start);
 }
 
-lm_status lm_control_join(lm_control *c, int rank, int size, const lm_control_address *a) {
+lm_status lm_control_join(lm_control *c, int rank, int size, const lm_address *a) {
   c->rank = rank;
   c->size = size;
   c->members = lm_calloc((size_t)size, sizeof *c->members);

@@ -1,4 +1,4 @@
-// engine.h - what moves bytes between ranks: a library that is loaded as a plugin.
+// engine.h - what moves bytes between ranks: TCP (tcp.h), or MPI, which is loaded as a plugin.
 //
 // A plugin is a shared library with the function lm_engine_table. It is compiled without the rest
 // of lmc, so this header needs nothing else, and errors are texts of at most LM_ENGINE_TEXT bytes.
@@ -11,7 +11,7 @@
 #include <stddef.h>
 
 enum {
-  LM_ENGINE_VERSION = 1, // changes with this header
+  LM_ENGINE_VERSION = 2, // changes with this header
   LM_ENGINE_TEXT = 256,
   LM_ENGINE_LANES = 16, // maximum number of lanes of an engine
 };
@@ -43,6 +43,9 @@ typedef struct lm_engine_ops {
   bool (*test)(void *engine, int request, int *left, char *error);
   // All ranks call it, with no request left.
   void (*close)(void *engine);
+  // Frees the engine of a run that has failed, alone; NULL: it is left as it is until the process
+  // ends.
+  void (*drop)(void *engine);
 } lm_engine_ops;
 
 typedef const lm_engine_ops *lm_engine_table_fn(void);

@@ -2,6 +2,13 @@
 #include "runtime/comm/launch.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+#include "runtime/comm/start.h"
+
+enum {
+  PORTS = 16 // of which rank 0 listens at the first free one, if torchrun itself has the first
+};
 
 static int number_of(const char *name, int missing) {
   const char *text = getenv(name);
@@ -12,45 +19,84 @@ static int number_of(const char *name, int missing) {
 
 typedef struct variables {
   const char *launcher, *rank, *size;
-  bool by_mpi; // ranks find each other by MPI
+  const char *also; // has to be set too; may be NULL
+  bool by_mpi;
 } variables;
 
-// srun with PMI2 or PMIx sets variables of both, mpirun inside of a batch script those of Slurm's
-// batch step, torchrun inside of one of srun's processes those of both.
+// The first launcher of several processes counts. torchrun inside of a process of srun or mpirun
+// has the variables of both, and so has srun with PMI2 or PMIx; mpirun inside of a batch script
+// those of Slurm's batch step.
 static const variables LAUNCHERS[] = {
-    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", true},
-    {"mpirun", "PMI_RANK", "PMI_SIZE", true},
-    {"srun", "PMIX_RANK", "SLURM_STEP_NUM_TASKS", true},
-    {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", false},
-    {"torchrun", "RANK", "WORLD_SIZE", false}};
+    {"torchrun", "RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", false},
+    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", NULL, true},
+    {"mpirun", "PMI_RANK", "PMI_SIZE", NULL, true},
+    {"srun", "PMIX_RANK", "SLURM_STEP_NUM_TASKS", NULL, true},
+    {"torchrun", "RANK", "WORLD_SIZE", NULL, false},
+    {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", NULL, false}};
 
-// A size alone is enough for a refusal.
 static bool is_set(const variables *v) {
-  return (number_of(v->rank, -1) >= 0 || !v->by_mpi) && number_of(v->size, 0) > 0;
+  return number_of(v->rank, -1) >= 0 && number_of(v->size, 0) > 0 && (!v->also || getenv(v->also));
 }
 
 // Processes that do not know of each other would each compute the whole run.
-static lm_status refuse(const variables *v, int size) {
+static lm_status refuse(const char *size, int n, const char *launcher, const char *missing) {
   return lm_fail(LM_USER,
-                 "%s says that this is one of %d processes that %s started; lmc's ranks find each "
-                 "other by MPI: start them with `mpirun -n %d lmc run FILE`, `srun --mpi=pmix lmc "
-                 "run FILE`, or `lmc run FILE --ranks %d`",
-                 v->size, size, v->launcher, size, size);
+                 "%s says that this is one of %d processes that %s started, but %s: lmc's ranks "
+                 "find each other by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun "
+                 "sets them, or by MPI: `mpirun -n %d lmc run FILE`, `srun --mpi=pmix lmc run "
+                 "FILE`, or `lmc run FILE --ranks %d`",
+                 size, n, launcher, missing, n, n);
 }
 
-// The first launcher of several processes counts, of one process the first.
+static void job_add(uint64_t *job, const char *name) {
+  const char *text = getenv(name);
+  if (text)
+    *job = lm_hash(text, strlen(text), *job);
+}
+
+// torchrun serves its own store at MASTER_PORT if it says so.
+static lm_status tcp_find(const variables *v, lm_launch *out) {
+  const char *served = getenv("TORCHELASTIC_USE_AGENT_STORE");
+  bool is_served = served && !strcmp(served, "True");
+  int port = number_of("MASTER_PORT", 0);
+  out->address = getenv("MASTER_ADDR");
+  out->port = port + is_served;
+  out->ports = is_served ? PORTS : 1;
+  if (!out->address || !*out->address)
+    return refuse(v->size, out->size, v->launcher, "MASTER_ADDR is not set");
+  if (port < 1 || out->port + out->ports > 1 << 16)
+    return refuse(v->size, out->size, v->launcher, "MASTER_PORT is no port");
+  job_add(&out->job, "MASTER_PORT");
+  job_add(&out->job, "TORCHELASTIC_RUN_ID");
+  if (!strcmp(v->launcher, "srun")) {
+    job_add(&out->job, "SLURM_JOB_ID");
+    job_add(&out->job, "SLURM_STEP_ID");
+  }
+  return NULL;
+}
+
+static lm_status several_check(const variables *v, const lm_launch *l) {
+  if (l->size > LM_RANKS_MAX)
+    return lm_fail(LM_USER, "%s is %d; a run has at most %d ranks", v->size, l->size, LM_RANKS_MAX);
+  if (l->rank >= l->size)
+    return lm_fail(LM_USER, "%s is %d, but %s is %d: ranks are 0 to %d", v->rank, l->rank, v->size,
+                   l->size, l->size - 1);
+  return NULL;
+}
+
 lm_status lm_launch_find(lm_launch *out) {
-  *out = (lm_launch){0, 1, NULL};
+  *out = (lm_launch){.size = 1};
   for (size_t i = 0; i < LM_COUNT(LAUNCHERS); i++) {
     const variables *v = &LAUNCHERS[i];
     int size = number_of(v->size, 0);
     if (!is_set(v) || (size == 1 && out->name))
       continue;
-    if (size > 1 && !v->by_mpi)
-      return refuse(v, size);
-    *out = (lm_launch){number_of(v->rank, 0), size, v->launcher};
-    if (size > 1)
-      return NULL;
+    *out = (lm_launch){number_of(v->rank, 0), size, v->launcher, v->by_mpi};
+    if (size == 1)
+      continue;
+    LM_TRY(several_check(v, out));
+    return v->by_mpi ? NULL : tcp_find(v, out);
   }
-  return NULL;
+  int size = number_of("WORLD_SIZE", 1);
+  return size > 1 ? refuse("WORLD_SIZE", size, "torchrun", "RANK is no number of a rank") : NULL;
 }

@@ -5,11 +5,16 @@
 
 typedef struct lm_launch {
   int rank, size;   // 0 and 1 without a launcher
-  const char *name; // "mpirun", "srun"; NULL: none
+  const char *name; // "mpirun", "srun", "torchrun"; NULL: none
+  // Ranks find each other by MPI, else at rank 0, which listens at one of so many ports of
+  // MASTER_ADDR, from `port` on.
+  bool by_mpi;
+  const char *address;
+  int port, ports;
+  uint64_t job; // hash that all processes of the launch share and those of others do not
 } lm_launch;
 
-// Reads the variables of mpirun (Open MPI, MPICH and relatives) and of srun. LM_USER: processes
-// that were started together but without MPI, as torchrun and plain srun do, also as the only one
-// of an allocation of Slurm.
+// Reads the variables of mpirun (Open MPI, MPICH and relatives), srun and torchrun. LM_USER:
+// variables of several processes that do not say how these find each other.
 lm_status lm_launch_find(lm_launch *out);
 #endif

@@ -25,6 +25,18 @@ def ranks(run, n, file, *args, **how):
     return run("run", file, *mesh, *(("--ranks", n) if n > 1 else ()), *args, env=QUICK, **how)
 
 
+def by_variables(run, n, *args, status=0, names=("RANK", "WORLD_SIZE"), **env):
+    """Standard output and errors of ranks started with the variables of torchrun, or of those names."""
+    with socket.socket() as s:
+        s.bind(("", 0))
+        port = s.getsockname()[1]
+    own = {**QUICK, names[1]: str(n), "MASTER_ADDR": "localhost", "MASTER_PORT": str(port), **env}
+    started = [run.start(*args, env={**own, names[0]: str(rank)}) for rank in range(n)]
+    said = [p.communicate(timeout=600) for p in started]
+    check([p.returncode for p in started] == [status] * n, f"{[p.returncode for p in started]}: {said}")
+    return "".join(out for out, _ in said), "".join(err for _, err in said)
+
+
 def curve(folder, name):
     rows = [json.loads(line) for line in open(os.path.join(folder, "metrics.jsonl"))]
     return [row[name] for row in rows if name in row]
@@ -59,6 +71,12 @@ def test_as_one_process(run):
     check(tensors(run.path("again"), 20) == tensors(run.path("ranks2"), 20), "two runs of 2 ranks differ")
     check(tensors(run.path("again"), 20) != tensors(run.path("one"), 20), "planted: sums in another order have the same bits")
     check(len(re.findall(r"^step 20/20 ", out, re.M)) == 1, out)
+    out, err = by_variables(run, 2, "run", file, "--out", run.path("tcp"))
+    check(tensors(run.path("tcp"), 20) == tensors(run.path("ranks2"), 20), "ranks over TCP differ from those over MPI")
+    check(len(re.findall(r"^step 20/20 ", out, re.M)) == 1 and not err, out + err)
+    slurm = "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"
+    err = by_variables(run, 2, "run", file, "--set", "parallel.mesh=(tp = 2)", "--set", "parallel.shard.tp=[gg]", status=1, names=slurm)[1]
+    check(err.count("did you mean g?") == 1, err)
 
 
 def test_reference(run):
@@ -472,7 +490,7 @@ def test_fewer_ranks(run):
     check(mesh(40) is None, str(mesh(40)))
 
 
-def rank_pid(p, rank):
+def rank_pid(p, rank, variable="OMPI_COMM_WORLD_RANK"):
     """The process of a rank: a descendant of the command; None if it has ended."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -482,7 +500,7 @@ def rank_pid(p, rank):
                 up = int(re.search(r"\) \S (\d+)", open(f"/proc/{up}/stat").read())[1])
         except (OSError, TypeError):
             continue
-        if up == p.pid and b"OMPI_COMM_WORLD_RANK=%d" % rank in env:
+        if up == p.pid and f"{variable}={rank}".encode() in env:
             return int(pid)
 
 
@@ -598,7 +616,7 @@ def test_refused(run):
     err = run("check", one, "--set", "parallel.mesh=(tp = 2)", "--set", "parallel.shard.tp=[g]", status=1)
     check("tp = 2 does not divide g = 1: only 1 does\n" in err, err)
     mixture = f"{ROOT}/tests/models/mixtral/reference.lm"
-    for mesh, message in (("pp = 2", "error[E915]: pp cannot divide a loss that is no sum over rows"), ("tp = 3", "tp = 3 does not divide E = 8")):
+    for mesh, message in (("pp = 2", "error[E915]: pp cannot divide a metric that is no sum over rows"), ("tp = 3", "tp = 3 does not divide E = 8")):
         err = run("check", mixture, "--recipe", "Reference", "--set", f"parallel.mesh=({mesh})", "--set", "parallel.shard.tp=[E]", status=1)
         check(message in err, f"{mesh}: {err}")
     err = run("explain", file, "cost", "--measure", "--set", "parallel.mesh=(tp = 2)", status=1)
@@ -607,9 +625,12 @@ def test_refused(run):
         err = run(option[0], file, "--set", "parallel.mesh=(dp = 2)", *option[1:], status=1)
         check("error[E254]" in err, err)
     batch = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}       # of the script that has started them
-    for env in ({}, {**batch, "LOCAL_RANK": "0"}, {**batch, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}):
-        err = run("run", file, status=1, env={"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", **env})
-        check("WORLD_SIZE says that this is one of 2 processes" in err and "mpirun -n 2 lmc run FILE" in err, err)
+    two, to = {"WORLD_SIZE": "2"}, {"RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    for env, word in ((two, "RANK is no number"), ({**two, **batch, "RANK": "0"}, "MASTER_ADDR is not set"),
+                      ({**two, **to, "MASTER_PORT": "x"}, "MASTER_PORT is no port"), ({**two, **to, "RANK": "2"}, "RANK is 2, but WORLD_SIZE is 2"),
+                      ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, "srun started, but MASTER_ADDR is not set")):
+        err = run("run", file, status=1, env=env)
+        check(word in err and ("mpirun -n 2 lmc run FILE" in err or "ranks are 0 to 1" in err), err)
     err = run("run", file, "--ranks", 2, status=2, env={"PATH": run.folder})
     check("--ranks needs Open MPI" in err, err)
     check(not os.path.exists(run.path("run")), "a folder was made")
@@ -806,6 +827,27 @@ def test_srun(run):
         check(tensors(run.path("srun"), 20) == tensors(run.path("mpirun"), 20), "srun and mpirun differ")
         p = slurm.run("--mpi=none", run.lmc, "run", file, *mesh, "-q", "--out", run.path("other"))
         check(p.returncode == 1 and "srun --mpi=pmix" in p.stderr, p.stdout + p.stderr)
+        slurm.env |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "29517"}
+        p = slurm.run("--mpi=none", run.lmc, "run", file, *mesh, "-q", "--out", run.path("other"))
+        check(p.returncode == 0 and tensors(run.path("other"), 20) == tensors(run.path("mpirun"), 20), p.stdout + p.stderr)
+
+
+def test_torchrun(run):
+    """torchrun starts the ranks, which meet at MASTER_PORT, or behind it where torchrun has a store there; it starts them again when one is killed."""
+    if not run.nightly or not shutil.which("torchrun"):
+        raise Skip("only nightly, with torchrun")
+    file = model(run)
+    ranks(run, 2, file, "-q", "--out", run.path("mpirun"))
+    for name, how in (("served", ("--master_port", "29518")), ("standalone", ("--standalone", "--nnodes", "1"))):
+        command = ["torchrun", "-r", "2", "-t", "2", "--no_python", "--nproc_per_node", "2", "--max_restarts", "1", *how, run.lmc, "run",
+                   file, "--set", "parallel.mesh=(dp = 2)", "-q", "--out", run.path(name)]
+        p = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, **QUICK})
+        wait_for(run.path(name, "step-000004"), p)
+        victim = rank_pid(p, 1, "RANK")
+        if victim:
+            os.kill(victim, signal.SIGKILL)
+        out = p.communicate(timeout=600)[0]
+        check(p.returncode == 0 and tensors(run.path(name), 20) == tensors(run.path("mpirun"), 20), out)
 
 
 def test_kills(run):

@@ -168,7 +168,7 @@ static void mpi_close(void *user) {
 
 __attribute__((visibility("default"))) const lm_engine_ops *lm_engine_table(void);
 const lm_engine_ops *lm_engine_table(void) {
-  static const lm_engine_ops table = {LM_ENGINE_VERSION, "MPI",     mpi_open, mpi_share,
-                                      mpi_split,         mpi_start, mpi_test, mpi_close};
+  static const lm_engine_ops table = {LM_ENGINE_VERSION, "MPI",    mpi_open,  mpi_share, mpi_split,
+                                      mpi_start,         mpi_test, mpi_close, NULL};
   return &table;
 }
