@@ -39,6 +39,16 @@ static void modules_free(modules *m) {
 
 // ---- names
 
+// What config.json of the model has.
+static json_t *config_of(const modules *m) {
+  const lm_lowered *l = m->c->lowered;
+  json_t *config = lm_hf_config_infer(l->maps, l->n_maps);
+  for (uint32_t i = 0; i < l->config.n; i++)
+    json_object_set_new(config, l->config.v[i].key,
+                        json_loads(l->config.v[i].json, JSON_DECODE_ANY, NULL));
+  return config;
+}
+
 // Checkpoints of these architectures also come without the name of the inner model, and `map hf`
 // has the names of such a one; PEFT's names have it.
 static const char *inner_model(const modules *m, const char *name) {
@@ -47,12 +57,7 @@ static const char *inner_model(const modules *m, const char *name) {
       "bloom",
   };
   static const char inner[] = "transformer.";
-  const lm_lowered *l = m->c->lowered;
-  json_t *config = lm_hf_config_infer(l->maps, l->n_maps);
-  for (uint32_t i = 0; i < l->config.n; i++)
-    if (!strcmp(l->config.v[i].key, "model_type"))
-      json_object_set_new(config, "model_type",
-                          json_loads(l->config.v[i].json, JSON_DECODE_ANY, NULL));
+  json_t *config = config_of(m);
   const char *type = json_string_value(json_object_get(config, "model_type"));
   bool lacks = false;
   for (size_t i = 0; type && i < LM_COUNT(types); i++)
@@ -176,13 +181,67 @@ static lm_status shift_check(const modules *m, const module *whole) {
   return lm_verdict(context(m));
 }
 
-// LM_USER if a block stands for PEFT's prompt, which replaces embeddings of tokens, and is behind
-// another value; reported.
-static lm_status prompt_check(const modules *m, const module *whole) {
+static const char CAUSAL[] = "CAUSAL_LM";
+
+// The class of PEFT that the model gets; NULL: the one for any model, which has no task.
+static const char *task_of(const json_t *config) {
+  static const struct {
+    const char *end, *task; // the end of the architecture's name
+  } tasks[] = {
+      {"ForCausalLM", CAUSAL},
+      {"LMHeadModel", CAUSAL},
+      {"T5ForConditionalGeneration", "SEQ_2_SEQ_LM"},
+      {"BartForConditionalGeneration", "SEQ_2_SEQ_LM"},
+  };
+  const json_t *all = json_object_get(config, "architectures");
+  const char *name = json_string_value(json_array_get(all, 0));
+  size_t n = name ? strlen(name) : 0;
+  for (size_t i = 0; name && i < LM_COUNT(tasks); i++) {
+    size_t end = strlen(tasks[i].end);
+    if (n >= end && !strcmp(name + n - end, tasks[i].end))
+      return tasks[i].task;
+  }
+  return name ? NULL : CAUSAL;
+}
+
+static bool has_window(const json_t *config) {
+  return json_is_number(json_object_get(config, "sliding_window")) &&
+         !json_is_false(json_object_get(config, "use_sliding_window"));
+}
+
+// Why PEFT computes other numbers with the blocks in this model; NULL: it computes the same.
+static const char *difference_of(const modules *m, const module *whole) {
+  json_t *config = config_of(m);
+  const char *task = task_of(config), *why = NULL;
+  if (!task || strcmp(task, CAUSAL) != 0)
+    why = "the model is no causal language model";
+  else if (is_type(whole, "PREFIX_TUNING") && has_window(config))
+    why = "transformers' sliding window hides the prefix from later positions";
+  json_decref(config);
+  return why;
+}
+
+static bool has_key(const lm_lowered_adapter *x, const char *key) {
+  for (uint32_t i = 0; i < x->config.n; i++)
+    if (!strcmp(x->config.v[i].key, key))
+      return true;
+  return false;
+}
+
+// LM_USER if PEFT computes something else than the blocks at their sites; reported. Its prompts
+// replace embeddings of tokens, and it shifts the positions of all layers.
+static lm_status sites_check(const modules *m, const module *whole) {
   const lm_lowered *l = m->c->lowered;
-  for (uint32_t i = 0; i < l->n_adapters && is_type(whole, "PROMPT_TUNING"); i++)
-    if (!l->adapters[i].of_embeddings)
-      LM_REPORT(context(m), l->adapters[i].at, E31A, l->adapters[i].param);
+  const char *why = difference_of(m, whole);
+  if (why)
+    LM_REPORT(context(m), whole->first->at, E31C, why);
+  for (uint32_t i = 0; i < l->n_adapters; i++) {
+    const lm_lowered_adapter *x = &l->adapters[i];
+    if (has_key(x, "position_shift") && !x->of_positions)
+      LM_REPORT(context(m), x->at, E31B, x->param);
+    else if (is_type(whole, "PROMPT_TUNING") && !x->of_embeddings)
+      LM_REPORT(context(m), x->at, E31A, x->param);
+  }
   return lm_verdict(context(m));
 }
 
@@ -202,7 +261,7 @@ static lm_status modules_make(const lm_compiled *c, lm_arena *a, modules *out) {
       return differ(out, "peft_type", out->v[i].first, whole->first);
   shift_take(out, whole);
   LM_TRY(shift_check(out, whole));
-  return prompt_check(out, whole);
+  return sites_check(out, whole);
 }
 
 // ---- adapter_config.json, written
@@ -279,7 +338,10 @@ static lm_status config_fill(const modules *m, json_t *config) {
         m, key, m->v[i].first, m->v[0].first);
   for (uint32_t i = 0; i < m->n; i++)
     transposed |= m->v[i].first->transposed;
-  json_object_set_new(config, "task_type", json_string("CAUSAL_LM"));
+  json_t *base = config_of(m);
+  const char *task = task_of(base);
+  json_object_set_new(config, "task_type", task ? json_string(task) : json_null());
+  json_decref(base);
   json_object_set_new(config, "base_model_name_or_path",
                       r->from_hf ? json_string(r->from) : json_null());
   json_object_set_new(config, "inference_mode", json_true());

@@ -96,7 +96,8 @@ typedef struct lm_lowered_adapter {
   lm_sym param;       // that it adapts; the path of a block
   const char *module; // that has the parameter as its weight, by `map hf`; NULL: a block
   bool transposed;    // the weight's matrix is [in, out]
-  bool of_embeddings; // a block behind rows of a parameter
+  bool of_embeddings; // a block behind the rows of a parameter that the tokens select
+  bool of_positions;  // a block behind the positions that the model's `apply` takes
   lm_loc at;          // the line of `with`
   lm_lowered_configs config;
 } lm_lowered_adapter;

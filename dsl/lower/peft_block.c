@@ -24,6 +24,7 @@ const ast_member *lm_peft_map(lm_elab *e, const el_inst *inst, const el_edit *by
 
 typedef struct blocks {
   lm_elab *e;
+  const el_inst *model;
   lm_lowered *out;
   const el_inserted **of; // of each tensor from `first` on
   uint32_t first, n, cap;
@@ -57,14 +58,35 @@ static bool param_add(blocks *b, const el_inserted *x, const ast_member *map, co
   return true;
 }
 
-// True if the value is rows that a gather selects from a parameter.
-static bool is_embeddings(const el_site *s) {
-  const lm_op *op = s->fn ? NULL : s->args[0].v->def;
-  const lm_op *table = op && op->code == LM_OP_GATHER ? op->in[0]->def : NULL;
-  return table && table->code == LM_OP_PARAM;
+// The value of an argument of the instance's `apply`; NULL: it has none, or is not called.
+static const el_site *argument_of(const blocks *b, const el_inst *inst, uint32_t i) {
+  const ast_member *apply = el_method_find(inst, LM_SYM(b->e->c, "apply"));
+  lm_sym name = apply && i < apply->sig.n_params ? apply->sig.params[i].name.text : NULL;
+  const el_site *s = b->e->sites;
+  while (s && (s->path != inst->path || s->name != name))
+    s = s->next;
+  return name ? s : NULL;
 }
 
-static bool block_add(blocks *b, const el_inserted *x) {
+static bool is_tokens(const blocks *b, const lm_value *v) {
+  const el_site *tokens = argument_of(b, b->model, 0);
+  return tokens && v == tokens->args[0].v;
+}
+
+// True if the value is rows of a parameter that the tokens select.
+static bool is_embeddings(const blocks *b, const el_site *s) {
+  const lm_op *op = s->fn ? NULL : s->args[0].v->def;
+  const lm_op *table = op && op->code == LM_OP_GATHER ? op->in[0]->def : NULL;
+  return table && table->code == LM_OP_PARAM && is_tokens(b, op->in[1]);
+}
+
+// True if the value is the second argument of a model, whose first one is the tokens.
+static bool is_positions(const blocks *b, const el_inst *inst, const el_site *s) {
+  const el_site *first = argument_of(b, inst, 0);
+  return s == argument_of(b, inst, 1) && is_tokens(b, first->args[0].v);
+}
+
+static bool block_add(blocks *b, const el_inst *at, const el_inserted *x) {
   const ast_member *map = lm_peft_map(b->e, x->inst, x->by);
   if (!map)
     return false;
@@ -78,7 +100,8 @@ static bool block_add(blocks *b, const el_inserted *x) {
   *a = (lm_lowered_adapter){
       .param = el_inst_path(b->e, x->inst, LM_SYM(b->e->c, "")),
       .at = x->by->at,
-      .of_embeddings = is_embeddings(x->site),
+      .of_embeddings = is_embeddings(b, x->site),
+      .of_positions = is_positions(b, at, x->site),
   };
   for (uint32_t i = 0; i < map->items.n; i++)
     if (lm_item_is_config(map->items.v[i]))
@@ -88,7 +111,7 @@ static bool block_add(blocks *b, const el_inserted *x) {
 
 static bool collect(blocks *b, const el_inst *inst) {
   for (const el_inserted *x = inst->inserted; x; x = x->next)
-    if (!block_add(b, x))
+    if (!block_add(b, inst, x))
       return false;
   for (uint32_t i = 0; i < inst->n_subs; i++) {
     if (inst->subs[i].one && !collect(b, inst->subs[i].one))
@@ -149,6 +172,7 @@ static void stack(const blocks *b) {
 void lm_lower_peft_blocks(lm_elab *e, el_inst *model, lm_lowered *out) {
   blocks b = {
       .e = e,
+      .model = model,
       .out = out,
       .first = out->n_peft,
   };

@@ -244,8 +244,8 @@ def test_refused(run):
     """adapters that PEFT's files cannot hold are errors at their lines"""
     unpack(run, "llama")
 
-    def refused(edits, *messages, extra="", source='"hf:base"'):
-        file = program(run, edits, source)
+    def refused(edits, *messages, extra="", source='"hf:base"', model=None):
+        file = program(run, edits, source, model)
         text = run.write("p.lm", open(file).read() + extra)
         line = line_of(text, "freeze @**") + 1
         err = run("export", run.path("p.lm"), "--recipe", "Logits", "--format", "peft", "-o", run.path("out"), status=1)
@@ -262,11 +262,38 @@ def test_refused(run):
     refused("adapt @layers.*.attn.wq = lora(rank = 2); adapt @layers.*.attn.wv = rslora(rank = 2)", "error[E316]", "use_rslora", "the other one")
     refused("replace attention = prefix(n = 3)", "p.lm:", "error[E319]", "after @pos = shifted(n = 3)")
     refused("after @x = prompt(n = 3); after @pos = shifted(n = 3)", "error[E319]", "from 0 on, and the model from 3 on")
+    for site in "tok", "seg", "layers.0.pos", "layers.*.attn.pos":
+        refused(f"replace attention = prefix(n = 3); after @{site} = shifted(n = 3)", "p.lm:", "error[E31B]", "is behind another value")
+    zoo = f"{ROOT}/examples/zoo"
+    bart = f"{zoo}/bart.lm", "Bart(depth = 1, d = 16, ff = 16, heads = 2, vocab = 32)"
+    refused(PREFIX, "p.lm:", "error[E31C]", "no causal language model", model=bart)
+    mistral = f"{zoo}/mistral.lm", "Mistral(depth = 1, d = 16, ff = 16, heads = 2, kv = 1, vocab = 32, window = 4)"
+    refused(PREFIX, "p.lm:", "error[E31C]", "sliding window hides the prefix", model=mistral)
+    gpt2 = run.write("gpt2.lm", open(f"{zoo}/gpt2.lm").read().replace("words + gather(wpe, pos, positions)", "words + order").replace(
+        "let words", "let order = gather(wpe, pos, positions)\n    let words"))
+    refused(PROMPT.replace("words", "order"), "p.lm:", "error[E31A]", "order.prompt is behind another value",
+            model=(gpt2, "GPT2(depth = 1, d = 16, ff = 16, heads = 2, vocab = 32, positions = 16)"))
     refused("after @layers.*.u = prompt(n = 3)", "p.lm:", "error[E31A]", "layers.0.u.prompt is behind another value")
     refused(QKVO + "; after @x = prompt(n = 3)", "error[E316]", "peft_type", "the other one")
     refused("replace rmsnorm = same; " + QKVO, "error[E327]", "p.lm:", extra="import std.nn: rmsnorm\n"
             "fn same(x: real[..r], w: real[..s], eps: f32 = 1e-6) -> real[..r] where s in r { return rmsnorm(x, w, eps) }\n")
     refused(QKVO, "error[E315]", source='("hf:base", "hf:adapters")')
+
+
+def test_task(run):
+    """adapters of an encoder-decoder model name PEFT's class of such models"""
+    run.write("pairs.jsonl", "".join('{"source": "%d", "target": "%d"}\n' % (n, n * n) for n in range(9)))
+    run("run", run.write("t5.lm", f"""import "{ROOT}/examples/zoo/t5.lm": T5
+import std.adapt: lora
+model T = T5(depth = 1, d = 16, ff = 16, heads = 2, e = 8, vocab = 256) with {{ freeze @**; adapt @**.wq = lora(rank = 2) }}
+data D {{ source s = seq2seq("pairs.jsonl", start = "a"); long = drop; pack best_fit(seq = 8 tokens) }}
+recipe R {{
+  model = T; data = D; run = 1 steps; batch = 16 tokens; optimizer = sgd(lr = 1); precision {{ compute = f32 }}
+  save = checkpoint("run")
+}}"""), "-q")
+    run("export", run.path("run"), "--format", "peft", "-o", run.path("out"))
+    config = json.load(open(run.path("out/adapter_config.json")))
+    check(config["task_type"] == "SEQ_2_SEQ_LM" and config["target_modules"] == ["q"], config)
 
 
 def test_with_peft(run):
