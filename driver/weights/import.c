@@ -470,7 +470,9 @@ static lm_status weights_write(importer *x, lm_session *s) {
   if (x->config)
     LM_TRY(lm_hf_config_check(s, x->config, lm_path_join(x->arena, x->from, "config.json"),
                               x->ignored, x->n_ignored));
-  lm_weights w = lm_weights_alloc(s->compiled.plan, false);
+  const lm_plan *plan = s->compiled.plan;
+  LM_TRY(lm_annotate(lm_import_memory_check(x->arena, plan), "%s", x->from));
+  lm_weights w = lm_weights_alloc(plan, false);
   lm_status status = lm_weights_import(&s->compiled, x->from, w);
   if (!status)
     status = lm_annotate(lm_import_finite_check(w), "%s", x->from);

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "driver/text.h"
 #include "runtime/weights/hf_keys.h"
 
 lm_status lm_import_numbers_check(const json_t *config, const char *path) {
@@ -90,4 +91,12 @@ lm_status lm_import_finite_check(lm_weights w) {
   lm_status s = faults.n ? lm_fail(LM_USER, "these parameters hold NaN or Inf:%s", faults.p) : NULL;
   lm_buf_free(&faults);
   return s;
+}
+
+lm_status lm_import_memory_check(lm_arena *a, const lm_plan *plan) {
+  int64_t need = lm_weights_bytes(plan, false), memory = lm_memory_of_machine();
+  if (need <= memory)
+    return NULL;
+  return lm_fail(LM_USER, "the parameters of the model take %s, and this machine has %s of memory",
+                 lm_bytes_text(a, need), lm_bytes_text(a, memory));
 }

@@ -13,6 +13,8 @@ lm_status lm_import_numbers_check(const json_t *config, const char *path);
 lm_status lm_import_name_check(const char *key, const json_t *value, const char *path);
 // LM_USER if the tokenizer has more tokens than config.json's vocab_size.
 lm_status lm_import_vocab_check(const json_t *config, const char *dir, int64_t vocab);
+// LM_USER if the parameters take more memory than this machine has.
+lm_status lm_import_memory_check(lm_arena *a, const lm_plan *plan);
 // LM_USER with the names of the parameters that hold NaN or Inf.
 lm_status lm_import_finite_check(lm_weights w);
 #endif

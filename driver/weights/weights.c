@@ -41,6 +41,19 @@ static const char *name_in_file(lm_weights w, const lm_plan_param *p) {
   return p->path + (w.source ? strlen(w.source->prefix) : 0);
 }
 
+int64_t lm_weights_bytes(const lm_plan *plan, bool trained_only) {
+  int n = params_count(plan, (lm_weights){.trained_only = trained_only});
+  int64_t bytes = 0;
+  for (int i = 0; i < n; i++) {
+    const lm_plan_param *p = param_at(plan, i);
+    int64_t own;
+    if (__builtin_mul_overflow(p->elements, lm_dtype_table[p->dtype].bits / 8, &own) ||
+        __builtin_add_overflow(bytes, own, &bytes))
+      return INT64_MAX;
+  }
+  return bytes;
+}
+
 lm_weights lm_weights_alloc(const lm_plan *plan, bool trained_only) {
   lm_weights w = {.trained_only = trained_only};
   w.n_host = params_count(plan, w);

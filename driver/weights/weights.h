@@ -20,6 +20,8 @@ typedef struct lm_weights {
 static inline lm_weights lm_weights_in(lm_exec *e) {
   return (lm_weights){.exec = e};
 }
+// The bytes that lm_weights_alloc takes; INT64_MAX: that many or more.
+int64_t lm_weights_bytes(const lm_plan *plan, bool trained_only);
 // In the host's memory, zeros; free with lm_weights_free.
 lm_weights lm_weights_alloc(const lm_plan *plan, bool trained_only);
 void lm_weights_free(lm_weights w);

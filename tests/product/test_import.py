@@ -66,6 +66,10 @@ def test_refused(run):
         err = run("import", "hf", folder(run, **change), "-o", run.path("out"), status=1)
         check(said in err, f"{change}: {err}")
         check(not os.path.exists(run.path("out")), f"{change}: a folder is left")
+    large = folder(run, name="large")
+    json.dump(dict(CONFIG, vocab_size=10**9, hidden_size=1000), open(f"{large}/config.json", "w"))
+    err = run("import", "hf", large, "-o", run.path("out"), status=1)
+    check("large: the parameters of the model take 4 TB, and this machine has" in err, err)
 
 
 def test_accepted(run):
