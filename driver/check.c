@@ -118,9 +118,11 @@ static lm_status named_check(const checker *x, const char *name) {
     lm_check(x->ctx, x->program, s.project.recipe);
   LM_TRY(lm_verdict(x->ctx));
   s.run.recipe = s.project.recipe;
-  LM_TRY(recipe_check(&s));
-  x->checked(x->user, &s);
-  return NULL;
+  lm_status status = recipe_check(&s);
+  if (!status)
+    x->checked(x->user, &s);
+  lm_session_close(&s);
+  return status;
 }
 
 static bool is_wanted(const ast_decl *d, const char *name) {
