@@ -148,8 +148,20 @@ void lm_eval_attend(lm_eval *e, const lm_op *op) {
   work_free(&w);
 }
 
-// g = p (dp - delta), 0 where masked; dp = factor * (do . v); delta = sum of p dp over s unless it
-// is given
+// delta, the sum of do * o over the axes that only v has, unless it is given. If attend rounds its
+// weights, the sum of p dp over s would be another number.
+static lm_tensor delta_of(work *w, const lm_op *op) {
+  lm_tensor o = of_value(w->e, op->in[LM_ATTEND_O]);
+  if (lm_attend_has_delta(op))
+    return o;
+  lm_type lse = op->in[LM_ATTEND_LSE]->type;
+  lm_tensor go = of_value(w->e, op->in[LM_ATTEND_DO]);
+  lm_tensor delta = dot(w, go, o, without(o.type, lse));
+  delta.type.dtype = lse.dtype;
+  return in_order(w, delta, lse);
+}
+
+// g = p (dp - delta), 0 where masked; dp = factor * (do . v)
 static lm_tensor score_cotangent(work *w, const lm_op *op, lm_tensor p) {
   lm_eval *e = w->e;
   lm_type space = lm_attend_space(op);
@@ -159,10 +171,7 @@ static lm_tensor score_cotangent(work *w, const lm_op *op, lm_tensor p) {
   raw.type.dtype = space.dtype;
   lm_tensor dp = apply2(w, LM_OP_MUL, in_order(w, raw, space),
                         of_value(e, lm_attend_yield(op, LM_ATTEND_FACTOR)));
-  lm_tensor delta = over(w, LM_OP_SUM, apply2(w, LM_OP_MUL, p, dp), lm_attend_s(op));
-  if (lm_attend_has_delta(op))
-    delta = of_value(e, op->in[LM_ATTEND_O]);
-  lm_tensor g = apply2(w, LM_OP_MUL, p, apply2(w, LM_OP_SUB, dp, delta));
+  lm_tensor g = apply2(w, LM_OP_MUL, p, apply2(w, LM_OP_SUB, dp, delta_of(w, op)));
   lm_tensor mask = of_value(e, lm_attend_yield(op, LM_ATTEND_MASK));
   return apply(w, LM_OP_SELECT, NULL, (lm_tensor[]){mask, g, scalar(w, (lm_dtype)space.dtype, 0)},
                3, NULL);
