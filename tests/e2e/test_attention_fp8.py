@@ -126,9 +126,10 @@ def test_ranks(run):
     check(all(abs(a / b - 1) > 1e-4 for a, b in zip(one, f32, strict=True)), f"{one} {f32}")
     for mesh in ("mesh = (tp = 2); shard tp = [g, ff]", "mesh = (cp = 2)", "mesh = (cp = 2); context = ring", "mesh = (pp = 2)"):
         run("run", file, *on, "--ranks", 2, "--set", f"parallel {{ {mesh} }}", "--out", run.path("ranks"), env=env)
-        for key in ("loss", "grad_norm"):
-            for a, b in zip(curve(run.path("ranks"), key), curve(run.path("one"), key), strict=True):
-                within(f"{key} with {mesh}", abs(a / b - 1), 1e-5)
+        later = 1e-2 if "ring" in mesh else 1e-5     # each part of the ring subtracts its own maximum, so that the least weights round to
+        for key in ("loss", "grad_norm"):            # other numbers; AdamW's first step divides such differences by the gradient
+            for bar, a, b in zip((1e-5, later), curve(run.path("ranks"), key), curve(run.path("one"), key), strict=True):
+                within(f"{key} with {mesh}", abs(a / b - 1), bar)
         remove(run.path("ranks"))
 
 
