@@ -1,7 +1,7 @@
 """Pipelines: blocks of a model on several ranks, against one process."""
 import json, re
 
-from harness import ROOT, check, distance, load, small, within
+from harness import ROOT, Skip, check, distance, load, small, within
 from test_ranks import QUICK, SAVE, collectives, curve, curves_check, meshes_check, mpi_needed, ranks, shorten, tensors, with_muon
 
 TP = "parallel { shard tp = [g, ff, vocab] }"
@@ -28,6 +28,8 @@ def deep(run, steps=20, **how):
 
 def test_as_one_process(run):
     """Loss and gradient norm of 20 steps with dropout on each mesh; two runs are equal; a run resumes on the same mesh, and in one process."""
+    if run.slow:
+        raise Skip("it compares numbers of code that other tests run under sanitizers")
     train = lambda file, name, folder: pipeline(run, name, file, folder, "-q")
     file = meshes_check(run, PIPELINES if run.nightly else TRAINED, train, "dp2pp2", deep)
     pipeline(run, "dp2pp2", file, "again", "-q")
