@@ -347,7 +347,6 @@ static void report_no_extra(lm_elab *e, const el_inst *model, const lm_lowered_e
 static void lower_extra(lm_elab *e, el_inst *model, const lm_lower_options *o,
                         const lm_lowered_extra *x) {
   uint32_t before = e->c->n_rejects;
-  e->frame = NULL; // that of the optimizer has ended
   if (!x->name || !strcmp(x->name, "loss"))
     return;
   const ast_member *loss = el_method_find(model, x->name);

@@ -209,15 +209,17 @@ void lm_lower_optimizer(lm_elab *e, const lm_recipe *r, lm_lowered *out) {
       .real = K_REAL,
       .what = d->name.text,
   };
+  el_frame *was = e->frame;
   e->frame = &frame;
   e->n_loops = 0;
   e->mode = EL_UPDATE;
   const ast_member *m = lm_optimizer_members(e, d);
-  if (!m || !lm_groups_check(e, r, &c))
-    return;
-  make_norm(e);
-  if (is_of_elements(r, &c, m))
-    lower_body(e, r, inst, m, &c, out);
-  else
-    lm_lower_tensors(e, r, &c, out);
+  if (m && lm_groups_check(e, r, &c)) {
+    make_norm(e);
+    if (is_of_elements(r, &c, m))
+      lower_body(e, r, inst, m, &c, out);
+    else
+      lm_lower_tensors(e, r, &c, out);
+  }
+  e->frame = was;
 }

@@ -506,10 +506,12 @@ void lm_optimizer_check(lm_elab *e, const lm_file *file, ast_decl *d) {
       .what = d->name.text,
   };
   el_mode mode = e->mode;
+  el_frame *was = e->frame;
   e->frame = &frame;
   e->mode = EL_UPDATE;
   const ast_member *update = lm_optimizer_members(e, d);
   if (update)
     run_symbolic(e, &inst, update);
   e->mode = mode;
+  e->frame = was;
 }
