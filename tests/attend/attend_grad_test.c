@@ -56,6 +56,16 @@ static void same(const char *name, lm_module *m, double want) {
   lm_eval_destroy(e);
 }
 
+static double loss_at(lm_module *m) {
+  lm_eval *e = lm_eval_create(m);
+  lm_tensor args[8];
+  arguments(m, e, args);
+  double loss = loss_of(m, e, args);
+  arguments_free(m, args);
+  lm_eval_destroy(e);
+  return loss;
+}
+
 static void check(const attend_case *c, const int *size) {
   lm_ctx *x = lm_ctx_create();
   char *text = attend_text(x->arena, c, size);
@@ -66,26 +76,11 @@ static void check(const attend_case *c, const int *size) {
     fprintf(stderr, "%s: %d attends\n", c->name, attends_in(m));
   CHECK(attends_in(m) == !c->declines);
   must_run(m, "grad,simplify,cse,licm,dce");
-  lm_eval *e = lm_eval_create(plain);
-  lm_tensor args[8];
-  arguments(plain, e, args);
-  double want = loss_of(plain, e, args);
-  arguments_free(plain, args);
-  lm_eval_destroy(e);
+  double want = loss_at(plain);
   same(c->name, m, want);
   expand_attention(m);
   same(c->name, m, want);
   lm_ctx_destroy(x);
-}
-
-static double loss_at(lm_module *m) {
-  lm_eval *e = lm_eval_create(m);
-  lm_tensor args[8];
-  arguments(m, e, args);
-  double loss = loss_of(m, e, args);
-  arguments_free(m, args);
-  lm_eval_destroy(e);
-  return loss;
 }
 
 // Rounded weights are those of the expansion to operations, and not the weights.

@@ -3,6 +3,7 @@
 //
 // Started alone, the program starts itself under mpirun, once for each number of ranks and for each
 // fault. Skipped where lmc was built without MPI.
+#define _GNU_SOURCE // program_invocation_short_name
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
@@ -16,6 +17,7 @@
 #include "runtime/comm/comm.h"
 #include "runtime/comm/ordered.h"
 #include "tests/comm/mpirun.h"
+#include "tests/comm/expect.h"
 
 // ---- values, as a function of the rank and the element
 
@@ -359,22 +361,6 @@ static int rank_main(const char *what) {
 }
 
 // ---- the program that starts the ranks
-
-static int errors;
-
-static void expect(bool good, const char *what, const char *output) {
-  if (good)
-    return;
-  errors++;
-  fprintf(stderr, "comm_test: %s\n%s\n", what, output);
-}
-
-static int count_of(const char *text, const char *word) {
-  int n = 0;
-  for (const char *p = text; (p = strstr(p, word)); p++)
-    n++;
-  return n;
-}
 
 // Every rank that is left ends with status 2, and one of them says why.
 static void fault_test(const char *fault, int ranks, int left, int status,

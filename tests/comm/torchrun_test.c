@@ -1,6 +1,7 @@
 // torchrun_test.c - ranks that find each other by torchrun's variables (runtime/comm/rendezvous.h):
 // every collective over TCP, and what can go wrong at the start. Runs comm_test, its neighbor, as
 // the ranks; no launcher is needed.
+#define _GNU_SOURCE // program_invocation_short_name
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -13,26 +14,11 @@
 #include <unistd.h>
 
 #include "runtime/comm/tcp.h"
+#include "tests/comm/expect.h"
 
 enum {
   MOST = 8
 };
-
-static int errors;
-
-static void expect(bool good, const char *what, const char *output) {
-  if (good)
-    return;
-  errors++;
-  fprintf(stderr, "torchrun_test: %s\n%s\n", what, output);
-}
-
-static int count_of(const char *text, const char *word) {
-  int n = 0;
-  for (const char *p = text; (p = strstr(p, word)); p++)
-    n++;
-  return n;
-}
 
 static void pause_for(double seconds) {
   struct timespec t = {.tv_nsec = (long)(seconds * 1e9)};

@@ -149,6 +149,12 @@ static bool is_pipeline(const char *text, const char *mesh) {
   return ok;
 }
 
+static void meshes_check(const char *model, const char *text, const char *const *meshes, size_t n,
+                         int64_t ids) {
+  for (size_t i = 0; i < n; i++)
+    text_check(model, text, meshes[i], ids);
+}
+
 // Experts on the stages of a pipeline, with the other axes of a mesh.
 static void stages_route_check(const char *model, const char *text, int64_t ids) {
   static const char *const meshes[] = {
@@ -161,8 +167,7 @@ static void stages_route_check(const char *model, const char *text, int64_t ids)
       "pp = 2 pipeline 1 one_f_one_b, ep = 2 rows experts",
       "pp = 2 pipeline 1 one_f_one_b, cp = 2 positions, ep = 2 rows experts, tp = 2 shard(f)",
   };
-  for (size_t i = 0; i < LM_COUNT(meshes); i++)
-    text_check(model, text, meshes[i], ids);
+  meshes_check(model, text, meshes, LM_COUNT(meshes), ids);
 }
 
 // Models with states of their blocks are pipelines, except while a text is continued.
@@ -201,8 +206,7 @@ static void routing_check(const char *model, const char *text, int64_t ids) {
       "ep = 2 rows experts, tp = 2 shard(f, t)",
       "ep = 2 rows experts, cp = 2 positions, tp = 2 shard(vocab, f)",
   };
-  for (size_t i = 0; i < LM_COUNT(meshes); i++)
-    text_check(model, text, meshes[i], ids);
+  meshes_check(model, text, meshes, LM_COUNT(meshes), ids);
   passes_check(model, text, "dp = 2 rows, ep = 2 rows experts", "grad", "shard,mesh," PIPELINE,
                1e-11, ids);
 }
