@@ -393,7 +393,7 @@ static bool subset_recompute(subsets *x, uint32_t subset, double *out) {
 static void choose_subset(subsets *x) {
   double freed;
   for (uint32_t subset = 0; subset < 1u << x->n; subset++) {
-    bool alone = !x->c->ask->offloads; // recomputation has to free all
+    bool alone = !x->c->ask->offloads; // recomputation alone must free the bytes
     if (subset_recompute(x, subset, &freed) && (!alone || freed >= x->needed) &&
         recomputing_find(x->c))
       subsets_offload(x, 0, freed);

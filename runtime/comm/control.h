@@ -25,7 +25,7 @@ typedef struct lm_control_member {
 
 // Seconds, from the environment.
 typedef struct lm_control_limits {
-  double start;   // LMC_COMM_START, else as given: until all ranks have found each other
+  double start;   // LMC_COMM_START or the default of the launcher: until all ranks have joined
   double silence; // LMC_COMM_SILENCE: until a rank that sends nothing is lost
   double stuck;   // LMC_COMM_STUCK: until ranks that all wait are declared stuck
   double grace;   // from a failure until the process is ended

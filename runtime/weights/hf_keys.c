@@ -254,9 +254,9 @@ static void sizes_add(json_t *config) {
     json_object_set_new(config, "num_labels", json_integer(2));
 }
 
-// RWKV-7 of flash-linear-attention: the number of heads follows from their size, the inner size
-// from its ratio, rounded up to a multiple of 32. Values have the size of the model in published
-// ones.
+// RWKV-7 in the form of flash-linear-attention. The number of heads is computed from the size of a
+// head, and the size of the feed-forward part from its ratio, rounded up to a multiple of 32. In
+// published models the values of a head together are as wide as the model.
 static void rwkv_canonical(json_t *config) {
   enum {
     MULTIPLE = 32,

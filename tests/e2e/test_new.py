@@ -152,7 +152,7 @@ def test_new_vocabulary(run):
     model = facts["model"]
     check(model["vocab"] == 1024 or model["vocab"] * model["d"] <= 2 / 3 * model["params"], model)
     said = run("new", "big2", "--data", "big.txt", "--minutes", "4s", cwd=run.folder)
-    check("byte pairs, 4096 of them" in said or "would suit the text" in said, said)   # each call times the machine anew
+    check("byte pairs, 4096 of them" in said or "would suit the text" in said, said)   # each call times the machine again
 
 
 def test_new_refuses(run):
