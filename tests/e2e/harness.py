@@ -1,6 +1,6 @@
 """Helpers of the end-to-end tests: running lmc, safetensors files, comparison. A test is a function test_* of tests/e2e/test_*.py
 that takes a Run; it passes if it returns."""
-import json, os, resource, shutil, struct, subprocess, sys, time
+import importlib, json, os, resource, shutil, struct, subprocess, sys, time
 
 import numpy as np
 from expectation import explain
@@ -196,3 +196,35 @@ def wait_for(path, process):
 
 def remove(path):
     shutil.rmtree(path, ignore_errors=True)
+
+
+def fetch_needed(run):
+    if not run.nightly:
+        raise Skip("only in the nightly tests: packages are fetched from PyPI")
+
+
+def cached(name, make):
+    """the folder of that name outside of the tree, which make(folder) has made once"""
+    folder = os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "lmc-test", name)
+    complete = os.path.join(folder, "complete")
+    if not os.path.exists(complete):
+        make(folder)
+        open(complete, "w").close()
+    return folder
+
+
+def python_with(package):
+    """a Python that has this version of a package beside those of the present one"""
+    def make(folder):
+        subprocess.run([sys.executable, "-m", "venv", "--system-site-packages", folder], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([f"{folder}/bin/python", "-m", "pip", "install", "-q", package], check=True)
+    return cached(package, make) + "/bin/python"
+
+
+def module_of(run, name, version):
+    """the module of a package of PyPI, in a nightly test"""
+    fetch_needed(run)
+    show = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    python = python_with(f"{name}=={version}")
+    sys.path.append(subprocess.run([python, "-c", show], check=True, stdout=subprocess.PIPE, text=True).stdout.strip())
+    return importlib.import_module(name)

@@ -147,7 +147,6 @@ FORMATS = {
     "q4_0": ("q4_0()", 32, "s d", q4_0),
     "dyn8": ("dyn8()", WIDTH, "s", dyn8),
 }
-TOKENS = 2 * ROWS * len(FORMATS)   # one for each row of codes and of numbers
 MODEL = """import std.formats: e4m3, e5m2, int8, int4, nf4, nf4_double, mxfp8, mxfp4, q8_0, q4_0, dyn8
 model M(r = {rows}, vocab = {width}) {{
   param x: real[r, vocab] = zeros
@@ -173,9 +172,9 @@ recipe R {{
 """
 
 
-def model():
+def model(formats, rows, width, tokens):
     lines, names = [], []
-    for k, (name, (text, block, results, _)) in enumerate(FORMATS.items()):
+    for k, (text, block, results, _) in enumerate(formats.values()):
         fit = [f"{r}{k}" for r in results.split()]
         bound = f"({', '.join(fit)})" if len(fit) > 1 else fit[0]
         lines += [f"let f{k} = {text}", f"let v{k} = view(f32(x), vocab -> (n{block}, c{block} = {block}))", f"let {bound} = f{k}.fit(v{k})",
@@ -186,19 +185,21 @@ def model():
     for k, g in enumerate(groups):
         lines.append(f"let g{k} = view(stack(({', '.join(g)}), m{len(g)}, before = r), (m{len(g)}, r) -> a{k})")
     joined = ", ".join(f"g{k}" for k in range(len(groups)))
-    return MODEL.format(rows=ROWS, width=WIDTH, tokens=TOKENS, lines="\n".join("    " + s for s in lines),
+    return MODEL.format(rows=rows, width=width, tokens=tokens, lines="\n".join("    " + s for s in lines),
                         all=f"concat(({joined}), ({', '.join(f'a{k}' for k in range(len(groups)))}) -> all)")
 
 
-def prepared(run):
-    tok = np.arange(TOKENS, dtype="<i4").reshape(1, 1, -1)
+def prepared(run, x, formats=FORMATS):
+    """a model whose logits are, format by format, the codes and the numbers of the rows of x"""
+    tok = np.arange(2 * len(x) * len(formats), dtype="<i4").reshape(1, 1, -1)
     save(run.path("batches.safetensors"), dict(tok=tok, pos=tok, seg=0 * tok, next=0 * tok, w=np.ones(tok.shape, "<f4")))
-    save(run.path("start.safetensors"), {"x": numbers()})
-    return run.write("m.lm", model())
+    save(run.path("start.safetensors"), {"x": x})
+    return run.write("m.lm", model(formats, *x.shape, tok.size))
 
 
 def test_formats(run):
-    x, got = numbers(), run.trace(prepared(run))
+    x = numbers()
+    got = run.trace(prepared(run, x))
     gradient = 2.0 * x
     logits = got["logits"].reshape(len(FORMATS), 2, ROWS, WIDTH)
     for k, (name, (_, block, _, reference)) in enumerate(FORMATS.items()):
@@ -209,7 +210,7 @@ def test_formats(run):
         within(f"{name}: numbers", np.abs(logits[k, 1] - number).max() / np.abs(number).max(), 2e-7)
         gradient += 2.0 * number * (np.abs(x) <= 464 if name == "plain" else 1)
     check(np.abs(x).max() > 464, "numbers out of the range of e4m3")
-    within("gradient", distance(got["grad.x"] * TOKENS, gradient), 1e-6)
+    within("gradient", distance(got["grad.x"] * 2 * ROWS * len(FORMATS), gradient), 1e-6)
 
 
 # cquantize_blockwise_cpu_fp32 of bitsandbytes 0.50.2 for the scales of numbers(), less their mean
@@ -234,7 +235,7 @@ def test_bitsandbytes(run):
 
 def test_formats_gpu(run):
     fake = Fake(run, heavy=True)
-    file = prepared(run)
+    file = prepared(run, numbers())
     cpu, gpu = run.trace(file), fake.trace(file)
     for name in cpu:
         within(name, distance(gpu[name], cpu[name]), 2e-7)

