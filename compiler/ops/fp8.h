@@ -33,6 +33,10 @@ lm_value *lm_emit_all_max(lm_builder *b, lm_value *v, lm_mesh_set over);
 lm_mesh_set lm_mesh_axes(const lm_module *m, lm_mesh_set without);
 // The scale of values up to `magnitude`, elementwise.
 lm_value *lm_emit_fp8_scale(lm_builder *b, lm_value *magnitude, lm_dtype format);
+// The codes of x * scale; the axes of `scale` are a subset of x's.
+lm_value *lm_emit_fp8_code(lm_builder *b, lm_value *x, lm_value *scale, lm_dtype format);
+// The numbers of codes, divided by the scale, in type t.
+lm_value *lm_emit_fp8_number(lm_builder *b, lm_value *code, lm_value *scale, lm_dtype t);
 // x rounded; the axes of `scale` are a subset of x's. The result has x's type.
 lm_value *lm_emit_fp8(lm_builder *b, lm_value *x, lm_value *scale, lm_dtype format);
 // x rounded with a scale for each block of LM_FP8_BLOCK elements along each of the n axes; the

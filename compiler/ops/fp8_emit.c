@@ -54,15 +54,22 @@ lm_value *lm_emit_fp8_scale(lm_builder *b, lm_value *magnitude, lm_dtype format)
   return lm_emit_select(b, any, s, number(b, 1));
 }
 
-lm_value *lm_emit_fp8(lm_builder *b, lm_value *x, lm_value *scale, lm_dtype format) {
-  lm_dtype own = (lm_dtype)x->type.dtype;
+lm_value *lm_emit_fp8_code(lm_builder *b, lm_value *x, lm_value *scale, lm_dtype format) {
   lm_value *v = lm_emit_cast(b, x, LM_F32);
   v = lm_emit2(b, LM_OP_MUL, v, scale);
-  v = lm_emit_cast(b, v, format);
-  v = lm_emit_cast(b, v, LM_F32);
+  return lm_emit_cast(b, v, format);
+}
+
+lm_value *lm_emit_fp8_number(lm_builder *b, lm_value *code, lm_value *scale, lm_dtype t) {
+  lm_value *v = lm_emit_cast(b, code, LM_F32);
   lm_value *back = lm_emit2(b, LM_OP_DIV, number(b, 1), scale);
   v = lm_emit2(b, LM_OP_MUL, v, back);
-  return lm_emit_cast(b, v, own);
+  return lm_emit_cast(b, v, t);
+}
+
+lm_value *lm_emit_fp8(lm_builder *b, lm_value *x, lm_value *scale, lm_dtype format) {
+  lm_value *code = lm_emit_fp8_code(b, x, scale, format);
+  return lm_emit_fp8_number(b, code, scale, (lm_dtype)x->type.dtype);
 }
 
 // ---- blocks

@@ -13,7 +13,8 @@
 // pass `grad` derives the two GEMMs, and y2 and y4 are never computed. Rounding is the chain of
 // operations that compiler/ops/fp8.h describes, whose result is exact in f32 and bf16, so the GEMM
 // is one of f32 or bf16. A weight is rounded from the f32 parameter; as its scale depends on
-// parameters alone, pass hoist_params rounds it once per update.
+// parameters alone, pass hoist_params rounds it once per update. Ranks that gather it (ZeRO) round
+// their parts and gather the codes.
 //
 // Scales are those of the tensor (current); or of the last steps, from histories (delayed), which
 // are states of the run: one for each activation and for each cotangent of a GEMM, entered in
@@ -48,22 +49,6 @@ typedef struct caster {
   lm_axis slots; // of histories
   lm_fp8_stages stages;
 } caster;
-
-// ---- weights
-
-// The weight in f32, before it was cast. Ranks that have parts of it gather f32 (ZeRO), so that its
-// magnitude is that of the whole.
-static lm_value *master_of(lm_builder *b, lm_value *v) {
-  lm_op *op = v->def;
-  if (op->code == LM_OP_PARAM || lm_param_is_gathered(op))
-    return v;
-  lm_value *from = master_of(b, op->in[0]);
-  if (op->code == LM_OP_CAST)
-    return from;
-  lm_type t = v->type;
-  t.dtype = from->type.dtype;
-  return lm_emit(b, op->code, &from, 1, &op->attr, &t);
-}
 
 // ---- histories
 
@@ -135,6 +120,44 @@ static lm_value *rounded_activation(caster *c, lm_value *x, const lm_op *param) 
   return now.rounded;
 }
 
+// ---- weights
+
+// What op, a movement of axes, makes of another operand.
+static lm_value *moved(lm_builder *b, const lm_op *op, lm_value *from) {
+  lm_type t = op->out[0]->type;
+  t.dtype = from->type.dtype;
+  return lm_emit(b, op->code, &from, 1, &op->attr, &t);
+}
+
+// The weight in f32, before it was cast. Ranks that have parts of it gather f32 (ZeRO).
+static lm_value *master_of(lm_builder *b, lm_value *v) {
+  lm_op *op = v->def;
+  if (op->code == LM_OP_PARAM || lm_param_is_gathered(op))
+    return v;
+  lm_value *from = master_of(b, op->in[0]);
+  return op->code == LM_OP_CAST ? from : moved(b, op, from);
+}
+
+// The weight, rounded from f32 with one scale. Where ranks have parts of it (ZeRO), each rounds its
+// own, with the scale of the whole, and they gather the codes.
+static lm_value *rounded_weight(caster *c, lm_value *v) {
+  lm_builder *b = &c->b;
+  lm_op *op = v->def;
+  bool gathered = lm_param_is_gathered(op);
+  if (op->code != LM_OP_PARAM && !gathered) {
+    lm_value *from = rounded_weight(c, op->in[0]);
+    return op->code == LM_OP_CAST ? from : moved(b, op, from);
+  }
+  lm_value *own = gathered ? op->in[0] : v;
+  lm_dtype format = c->o->forward;
+  lm_value *magnitude = lm_emit_magnitude(b, own, lm_type_divided_by(b->m, own->type));
+  lm_value *scale = lm_emit_fp8_scale(b, magnitude, format);
+  lm_value *code = lm_emit_fp8_code(b, own, scale, format);
+  if (gathered)
+    code = lm_emit(b, op->code, &code, 1, &op->attr, NULL);
+  return lm_emit_fp8_number(b, code, scale, (lm_dtype)v->type.dtype);
+}
+
 // ---- a GEMM
 
 // An activation and a weight, whatever their order.
@@ -185,13 +208,11 @@ static roundings rounded_in_blocks(caster *c, const lm_attr *over, operands v, l
 
 static roundings rounded(caster *c, const lm_fp8_gemm *g, operands v) {
   lm_builder *b = &c->b;
-  lm_value *master = master_of(b, v.w);
   roundings r;
   if (c->o->scaling == LM_FP8_BLOCKS) {
-    r = rounded_in_blocks(c, &g->dot->attr, v, master);
+    r = rounded_in_blocks(c, &g->dot->attr, v, master_of(b, v.w));
   } else {
-    const lm_global *of = lm_global_find(b->m, g->param->attr.sym);
-    r.w = rounded_whole(b, master, lm_fp8_stacks(b->m, of), c->o->forward);
+    r.w = rounded_weight(c, v.w);
     r.x = rounded_activation(c, v.x, g->param);
     r.x_back = r.x;
   }

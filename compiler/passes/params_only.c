@@ -97,8 +97,11 @@ static uint8_t result_mark(marking *m, const lm_op *op) {
   return all;
 }
 
-// True of what gathers a parameter once per update: in the stages of ZeRO below 3.
-static bool gathers_once(const marking *m, const lm_op *op) {
+// True of a collective whose result of parameters is kept from one update to the next: a maximum,
+// and what gathers a parameter in the stages of ZeRO below 3.
+static bool is_once(const marking *m, const lm_op *op) {
+  if (op->code == LM_OP_ALL_MAX)
+    return true;
   bool gathers = op->code == LM_OP_ALL_GATHER || op->code == LM_OP_COLLECT;
   int stage = gathers ? m->f->module->mesh.axis[op->attr.mesh - 1].zero : 0;
   return stage == 1 || stage == 2;
@@ -113,7 +116,7 @@ static void op_mark(lm_op *op, void *user) {
     mark = param_mark(m, op);
   else if (op->code == LM_OP_CONST || op->code == LM_OP_IOTA)
     mark = LM_OF_CONSTANTS;
-  else if (op->n_in && lm_op_pure(op) && (!lm_op_has(op, LM_T_COLLECTIVE) || gathers_once(m, op)))
+  else if (op->n_in && lm_op_pure(op) && (!lm_op_has(op, LM_T_COLLECTIVE) || is_once(m, op)))
     mark = result_mark(m, op);
   m->marks[op->out[0]->id] = mark;
 }

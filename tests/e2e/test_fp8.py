@@ -212,6 +212,16 @@ def fp8_of(run, file, *options):
     return json.loads(run("check", file, "--json", *options))[0]["fp8"]
 
 
+def gathered_check(run, file, *options):
+    """lmc explain cost: of two ranks, each sends a byte for an element of the weights that are cast, two for the embedding; the scales of a
+    step's weights are computed once, whatever the number of micro-batches"""
+    sent = [x for x in json.loads(run("explain", file, "cost", "--json", *options))["collectives"] if x["name"].startswith("all_")]
+    gathers = {x["times"]: x["bytes"] // x["times"] // x["elements"] for x in sent if x["kind"] == "all_gather"}
+    check(gathers == {24: 1, 2: 2}, f"3 weights in 2 layers and 2 micro-batches, forwards and backwards: {sent}")
+    scales = [x["times"] for x in sent if x["name"].startswith("all_max") and x["elements"] == 1]
+    check(scales == [6], f"scales of 3 weights in 2 layers: {sent}")
+
+
 def test_check(run):
     """lmc check says how many GEMMs are cast and why the others stay"""
     file = small(run, compute="bf16")
@@ -221,6 +231,7 @@ def test_check(run):
     check([x["why"] for x in plain["stays"]] == ["of the vocabulary"], plain)
     check(fp8_of(run, file, "--set", "precision.matmul = fp8(head = cast)")["cast"] == 15, "head")
     check(fp8_of(run, file, *on, "--set", "parallel { mesh = (fsdp = 2); zero = 3 }")["cast"] == 14, "gathered weights")
+    gathered_check(run, file, "--set", "precision.matmul = fp8()", "--set", "micro = 32 tokens", "--set", "parallel { mesh = (fsdp = 2); zero = 3 }")
     keep = ("--set", "precision { compute = bf16; matmul = fp8(); keep bf16 = [@layers.*.attn.{wq,wk}, @layers.*.wd] }")
     kept = fp8_of(run, file, *keep)
     check(kept["cast"] == 8, kept)
@@ -301,18 +312,21 @@ def test_ranks(run):
         raise Skip("it compares numbers of code that other tests run under sanitizers")
     mpi_needed(run)
     file = small(run, steps=4, rows=8)
-    wrong = 0.0
+    wrong, of_dp = 0.0, None
     for how in ("delayed", "current", "block"):
         base, ranks = run.path("base"), run.path("ranks")
         on = ("-q", "--set", f"precision.matmul = fp8(scale = {how})")
         run("run", file, "--out", base, *on)
         zero = ("mesh = (dp = 2); zero = 1", "mesh = (fsdp = 2); zero = 3") if how == "delayed" else ("mesh = (fsdp = 2); zero = 2",)
-        for mesh in ("mesh = (dp = 2)", "mesh = (tp = 2); shard tp = [g, ff]", *zero):
+        for mesh in ("mesh = (dp = 2)", *zero, "mesh = (tp = 2); shard tp = [g, ff]"):
             run("run", file, "--out", ranks, *on, "--ranks", 2, "--set", f"parallel {{ {mesh} }}", env=QUICK)
             a, b = ([json.loads(l) for l in open(f"{f}/metrics.jsonl")] for f in (base, ranks))
             for x, y in zip(a, b):
                 if "loss" in x:
                     within(f"loss of {how}, {mesh}", abs(x["loss"] / y["loss"] - 1), 1e-3)
+            of_dp = of_dp if "zero" in mesh else np.array(curve(ranks, "loss"))
+            if "zero" in mesh:                          # the codes that ranks gather are those of the whole weights
+                within(f"loss of {how}, {mesh} beside dp", float(np.abs(curve(ranks, "loss") / of_dp - 1).max()), 1e-6)
             if how == "delayed":
                 one, two = histories(f"{base}/step-000004"), histories(f"{ranks}/step-000004")
                 check(set(one) == set(two), "the names of the histories")
