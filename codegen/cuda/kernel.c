@@ -469,7 +469,9 @@ const lm_codegen lm_cuda_codegen = {.choose = choices_set,
                                     .attends = cuda_attends,
                                     .attend_delta = true,
                                     .multiplies = cuda_gemm_is_supported,
-                                    .epilogue = lm_cuda_epilogue_is_supported};
+                                    .epilogue = lm_cuda_epilogue_is_supported,
+                                    .may_merge = cuda_may_merge,
+                                    .merge = cuda_merge};
 
 lm_plan_options lm_cuda_options(const char *arch, bool tf32) {
   lm_plan_options o = {

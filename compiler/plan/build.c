@@ -212,6 +212,7 @@ static void func_plan(planner *p, lm_func *f) {
     return;
   lm_steps_initialize(p);
   lm_steps_code(p);
+  lm_steps_merge(p);
   lm_steps_offload(p);
   lm_plan_func *out = &p->plan->funcs[p->plan->n_funcs - 1];
   out->every = f->key.extra ? p->o->extra_every : 0;
@@ -267,6 +268,7 @@ lm_plan *lm_plan_build(lm_module *m, const lm_plan_options *o) {
   if (reduce)
     func_plan(&p, reduce);
   arenas_size(&p);
+  lm_kernels_prune(p.plan);
   lm_plan_funcs_bind(p.plan);
   return p.failed ? NULL : p.plan;
 }

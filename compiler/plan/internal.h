@@ -209,6 +209,8 @@ void lm_step_dot(planner *p, lm_op *op);
 void lm_step_grouped(planner *p, lm_op *op);
 // Generates the kernels of GEMMs. To be called when the steps are final.
 void lm_steps_code(planner *p);
+// The index of the kernel in the plan, to which it is added if no kernel has its name.
+int lm_kernel_find(planner *p, const lm_op *op, const lm_kernel_code *code);
 // True if the kernel that computes the accumulated value adds it.
 bool lm_step_accumulates(const planner *p, const lm_op *accum);
 // Makes the GEMM that computes the accumulated value add to `to`. False if it cannot.
@@ -235,6 +237,14 @@ void lm_chunks_divide(lm_layout *out);
 // and n results have locations.
 void lm_chunks_begin(planner *p, location *const *results, int n);
 void lm_chunks_end(planner *p);
+
+// ---- merge.c
+
+// Makes one launch of short steps that do not depend on each other. To be called when the steps are
+// final.
+void lm_steps_merge(planner *p);
+// Removes the kernels that no step runs.
+void lm_kernels_prune(lm_plan *plan);
 
 // ---- offload.c
 

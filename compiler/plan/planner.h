@@ -31,6 +31,20 @@ typedef struct lm_kernel_code {
   const struct lm_kernel_code *combine;
 } lm_kernel_code;
 
+// A part of a launch that computes several steps: a kernel, or a copy.
+enum {
+  LM_MERGE_PARTS = 16
+};
+typedef struct lm_merge_part {
+  const lm_plan_kernel *kernel; // NULL: a copy
+  int64_t points;               // of the kernel's parallel space
+  // Of a copy. Of a kernel: NULL, or the append to a KV cache whose destination is the kernel's
+  // buffer `appended`; buffer `at` is then the position, which the kernel alone does not have.
+  lm_plan_move *move;
+  int appended, at; // appended -1: none
+  int n_bufs, *buf; // the number of each buffer in the launch
+} lm_merge_part;
+
 typedef struct lm_codegen lm_codegen;
 typedef struct lm_plan_options {
   lm_target target;          // a copy, whose choices the caller may vary
@@ -77,6 +91,10 @@ struct lm_codegen {
   bool (*multiplies)(const lm_target *t, const lm_op *kernel);
   // True if the target's library supports this GEMM with its residual, bias or gelu; NULL: none.
   bool (*epilogue)(const lm_plan_gemm *g);
+  // may_merge: true if the kernel can be a part of a launch. merge: generates the kernel of such a
+  // launch, whose buffers are those of all parts; its space are the blocks. NULL: no kernel can.
+  bool (*may_merge)(const lm_plan_kernel *k);
+  void (*merge)(const lm_merge_part *parts, int n, lm_arena *arena, lm_kernel_code *out);
 };
 
 static inline const lm_module *lm_op_module(const lm_op *op) {

@@ -121,7 +121,7 @@ location lm_value_dense(planner *p, lm_value *v, lm_op *op) {
 
 // ---- kernels
 
-static int kernel_find(planner *p, const lm_op *op, const lm_kernel_code *code) {
+int lm_kernel_find(planner *p, const lm_op *op, const lm_kernel_code *code) {
   lm_plan *plan = p->plan;
   for (int i = 0; i < plan->n_kernels; i++)
     if (!strcmp(plan->kernels[i].name, code->name))
@@ -257,7 +257,7 @@ static void step_split(planner *p, lm_op *op, const lm_kernel_code *code, const 
   pstep *s = lm_step_add(p, LM_STEP_KERNEL, op, n_in + n_parts);
   kernel_cost(p, op, &s->step);
   s->step.attend = NULL; // not in tiles
-  s->step.kernel = kernel_find(p, op, code);
+  s->step.kernel = lm_kernel_find(p, op, code);
   s->step.space = code->space;
   s->step.instructions = code->instructions;
   s->step.n_read = n_in;
@@ -270,7 +270,7 @@ static void step_split(planner *p, lm_op *op, const lm_kernel_code *code, const 
     s->refs[i] = lm_location_ref(p, &in[i], op->in[i]->type);
   part_refs_set(s->refs + n_in, parts, n_parts);
   s = lm_step_add(p, LM_STEP_KERNEL, op, n_parts + n_out);
-  s->step.kernel = kernel_find(p, op, code->combine);
+  s->step.kernel = lm_kernel_find(p, op, code->combine);
   s->step.space = code->combine->space;
   s->step.instructions = code->combine->instructions;
   s->step.n_read = n_parts;
@@ -296,7 +296,7 @@ void lm_step_kernel(planner *p, lm_op *op) {
     step_split(p, op, &code, in);
     return;
   }
-  int index = kernel_find(p, op, &code);
+  int index = lm_kernel_find(p, op, &code);
   pstep *s = lm_step_add(p, LM_STEP_KERNEL, op, (int)(op->n_in + op->n_out) + code.n_workspaces);
   s->step.kernel = index;
   s->step.space = code.space;
@@ -394,7 +394,7 @@ void lm_steps_code(planner *p) {
       continue;
     if (p->codegen->gemm && p->codegen->gemm_is_profitable(&p->o->target, g) &&
         p->codegen->gemm(p->o, g, any_rows, p->arena, &code)) {
-      g->code = 1 + kernel_find(p, s->op, &code);
+      g->code = 1 + lm_kernel_find(p, s->op, &code);
       s->step.instructions = code.instructions;
     }
     if (!library_supports(p, s->op, g))

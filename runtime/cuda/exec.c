@@ -144,7 +144,7 @@ static void func_describe(const cuda_exec *e, const lm_plan_func *f, func_state 
     int kernel = lm_plan_step_kernel(s);
     x->fixed = x->fixed && step_fixed(s) && (kernel < 0 || maps_fixed(e, kernel));
     x->extents |= kernel >= 0 && e->plan->kernels[kernel].launch.extents;
-    x->may_fault |= s->kind == LM_STEP_COPY && s->move->at_dim >= 0;
+    x->may_fault |= s->move && s->move->at_dim >= 0;
   }
 }
 
@@ -265,7 +265,7 @@ lm_status lm_cuda_exec_create(const lm_plan *plan, const char *arch, int device,
   e->graphs = env_enabled("LMC_CUDA_GRAPHS", true) && !e->sync && !o->timeline;
   int max_bufs = lm_plan_bufs_max(plan);
   e->pointers = LM_NEW_N(e->arena, lm_cuda_address, max_bufs);
-  e->params = LM_NEW_N(e->arena, void *, max_bufs + LM_COUNT(plan->extents) + LM_PLAN_MAPS + 1);
+  e->params = LM_NEW_N(e->arena, void *, max_bufs + LM_COUNT(plan->extents) + LM_PLAN_MAPS + 3);
   e->funcs = LM_NEW_N(e->arena, func_state, plan->n_funcs + 1);
   lm_plan_walk_open(plan, &e->walk);
   lm_status s = exec_make(e, arch, device, o);

@@ -101,12 +101,17 @@ void cuda_exec_pointers_find(cuda_exec *e, const lm_plan_step *s) {
         e->memory.at[s->bufs[i].arena] + (uint64_t)lm_plan_walk_offset(&e->walk, &s->bufs[i]);
 }
 
+// By which a kernel names the step in a fault.
+static int32_t step_number(const cuda_exec *e, const lm_plan_step *s) {
+  return (int32_t)(s - e->func->steps) + 1;
+}
+
 static lm_status kernel_launch(cuda_exec *e, const lm_plan_step *s) {
   int kernel = lm_plan_step_kernel(s);
   const lm_plan_launch *l = &e->plan->kernels[kernel].launch;
   int64_t space = lm_plan_extent_value(&s->space, e->walk.var);
   int64_t blocks = l->blocks ? l->blocks : (space + l->per_block - 1) / l->per_block;
-  int32_t adds = !lm_plan_walk_overwrites(&e->walk, s);
+  int32_t adds = !lm_plan_walk_overwrites(&e->walk, s), number = step_number(e, s);
   lm_cuda_map maps[LM_PLAN_MAPS];
   int n = 0;
   if (!blocks)
@@ -125,6 +130,10 @@ static lm_status kernel_launch(cuda_exec *e, const lm_plan_step *s) {
   }
   if (l->adds)
     e->params[n++] = &adds;
+  if (l->appends) {
+    e->params[n++] = &e->builtins.fault;
+    e->params[n++] = &number;
+  }
   return lm_cuda_check(&e->d,
                        e->d.cuLaunchKernel(e->functions[kernel], (unsigned)blocks, 1, 1,
                                            (unsigned)l->threads, 1, 1, (unsigned)l->shared,
@@ -136,7 +145,7 @@ static lm_status move_launch(cuda_exec *e, const lm_plan_step *s) {
   lm_cuda_address at = s->move->at_dim >= 0 ? e->pointers[1] : 0;
   bool adds = s->kind == LM_STEP_ADD && !lm_plan_walk_overwrites(&e->walk, s);
   return lm_cuda_move(&e->builtins, s->move, e->walk.var, e->pointers[0], at,
-                      e->pointers[s->n_read], adds, (int)(s - e->func->steps) + 1);
+                      e->pointers[s->n_read], adds, step_number(e, s));
 }
 
 static void *pointer_of(const cuda_exec *e, int i) {

@@ -107,8 +107,11 @@ typedef struct lm_plan_launch {
   int64_t per_block; // points of the parallel space per block
   int64_t blocks;    // of a GEMM
   bool adds;         // its last parameter is whether it adds to its result
-  int64_t shared;    // bytes of dynamic shared memory
-  uint32_t extents;  // bit mask of the run-time extents that it takes
+  // It appends to KV caches: its last parameters are the address of two int32_t that receive the
+  // number of the step and the position if that is outside of a cache, and that number.
+  bool appends;
+  int64_t shared;   // bytes of dynamic shared memory
+  uint32_t extents; // bit mask of the run-time extents that it takes
   const struct lm_plan_map *maps;
   int n_maps;
   int unroll;       // iterations that a thread runs at a time, for cost reports; 0: one
@@ -281,7 +284,8 @@ typedef struct lm_plan_step {
   lm_plan_extent space; // KERNEL: size of the parallel space
   // GEMM; KERNEL: the GEMM that its kernel begins with, for cost reports, or NULL
   lm_plan_gemm *gemm;
-  lm_plan_move *move; // COPY, ADD
+  // COPY, ADD; KERNEL: an append to a KV cache that its kernel computes too, or NULL
+  lm_plan_move *move;
   lm_plan_comm *comm; // START, WAIT
   int64_t count;      // LOOP: trip count
   // Other kinds, in a loop: the step runs in iterations from … end - 1 of the innermost loop; end =

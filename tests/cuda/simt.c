@@ -80,6 +80,11 @@ void simt_report_add(int line, const char *fmt, ...) {
   va_end(ap);
 }
 
+API int32_t lm_simt_fault[2];
+const int32_t *simt_fault(void) {
+  return lm_simt_fault;
+}
+
 char *simt_report_take(void) {
   char *text = simt.report.n ? lm_strdup(simt.report.p) : NULL;
   lm_buf_free(&simt.report);
@@ -578,7 +583,8 @@ static const char *wrapped(const lm_plan *plan, int i, lm_arena *arena) {
   const lm_plan_kernel *k = &plan->kernels[i];
   lm_buf b = {0};
   lm_buf_printf(&b,
-                "#define %s %s_gpu\n#line 1 \"%s.cu\"\n%s#undef %s\nstatic void %s_call(char "
+                "extern int32_t lm_simt_fault[2];\n#define %s %s_gpu\n#line 1 \"%s.cu\"\n%s#undef "
+                "%s\nstatic void %s_call(char "
                 "*const *buf, const int64_t *var) {\n",
                 k->name, k->name, k->name, k->source, k->name, k->name);
   for (int j = 0; j < k->launch.n_maps; j++)
@@ -594,6 +600,8 @@ static const char *wrapped(const lm_plan *plan, int i, lm_arena *arena) {
     lm_buf_printf(&b, ", m%d", k->launch.maps[j].buf);
   if (k->launch.adds)
     lm_buf_puts(&b, ", 1");
+  if (k->launch.appends)
+    lm_buf_puts(&b, ", lm_simt_fault, 1");
   lm_buf_printf(&b,
                 ");\n}\nextern void lm_simt_launch(void (*call)(char *const *buf, const int64_t "
                 "*var), char *const *buf, const int64_t *var, int64_t blocks, int threads, const "

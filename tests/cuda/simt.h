@@ -45,6 +45,8 @@ void simt_schedule_set(simt_schedule s);
 void simt_run(void (*call)(void *args), void *args, int64_t blocks, int threads);
 // The reports since the last call, NULL if there are none. The caller frees it.
 char *simt_report_take(void);
+// The fault of the last launches that append to a cache: whether there is one, and the position.
+const int32_t *simt_fault(void);
 int64_t simt_kernels_run(void);
 
 // Rewrites the CUDA kernels of a plan so that lm_exec runs them with one thread; each launches

@@ -164,6 +164,16 @@ static const plant split_plants[] = {
     {NULL, "* 2 + h) * 16", "* 2 + h) * 8"},    // sums of two heads at one index
     {NULL, "lm_block() % 2", "lm_block() % 1"}, // two blocks write the parts of one chunk
 };
+static const plant merge_plants[] = {
+    {NULL, "lm_block() < 1", "lm_block() < 2"},     // the second part has no blocks
+    {NULL, "(lm_block() - 1)", "(lm_block() - 0)"}, // nor points
+    {NULL, "a0 = p1;", "a0 = p2;"},                 // reads what the first part writes
+};
+// Two norms, of other points.
+static const char merge_shape[] =
+    "stage step\naxis t = 2, g = 3, e = 16\nfunc @f(%x: bf16[t, e], %z: bf16[g, e, t]) -> (y: "
+    "bf16[t, e], w: bf16[g, e, t]) {\n  %x2 = mul %x, %x\n  %xs = sum %x2 over(e)\n  %y = mul %x, "
+    "%xs\n  %z2 = mul %z, %z\n  %zs = sum %z2 over(e)\n  %w = mul %z, %zs\n  return %y, %w\n}\n";
 static const char split_shape[] =
     "stage step\naxis b = 1, t = 1, s = 300, g = 1, h = 2, e = 16\nfunc @f(%q: bf16[b, t, g, h, "
     "e], "
@@ -179,7 +189,7 @@ static const char few_rows_shape[] =
 // The same of the first kernel of a module.
 static char *first_run(const char *text, const plant *p, uint64_t *out_bits) {
   lm_ctx *ctx = lm_ctx_create();
-  lm_plan_options target = simt_options_of(NULL, false);
+  lm_plan_options target = simt_options_of("sm_90a", false);
   lm_plan *plan = lm_plan_build(parse_and_run(ctx, text, "fuse"), &target);
   CHECK(plan);
   if (p)
@@ -299,4 +309,5 @@ int main(void) {
   }
   firsts_run(few_rows_shape, few_rows_plants, LM_COUNT(few_rows_plants));
   firsts_run(split_shape, split_plants, LM_COUNT(split_plants));
+  firsts_run(merge_shape, merge_plants, LM_COUNT(merge_plants));
 }

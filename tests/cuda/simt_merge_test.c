@@ -1,0 +1,102 @@
+// simt_merge_test.c - launches that compute several steps, under the shim: kernels and appends to
+// KV caches side by side, against the interpreter; positions outside of the cache; steps that
+// depend on each other stay apart.
+#include "tests/codegen/cache.h" // asks the system for nftw, so before all others
+#define SIMT_ARCH "sm_90a"
+#define SIMT_UNITS 132
+#include "tests/cuda/simt_run.h"
+#include "tests/codegen/run.h"
+
+#define NORM(Y, X, T)                                                                              \
+  "    %" Y "2 = mul %" X ", %" X "\n    %" Y "s = sum %" Y "2 over(e)\n    %" Y "r = rsqrt %" Y   \
+  "s\n    %" Y "n = mul %" X ", %" Y "r\n    %" Y " = cast %" Y "n : bf16[" T "]\n"
+#define CACHES(ROWS)                                                                               \
+  "stage step\naxis n = 2, b = " ROWS ", t = 1, s = 8, g = 3, h = 4, e = 16\n"                     \
+  "cache @k : bf16[n, b, s, g, e] stacked 1 as @k.#\n"                                             \
+  "cache @v : bf16[n, b, s, g, e] stacked 1 as @v.#\n"                                             \
+  "cache @p : int[n, b, s] stacked 1 as @p.#\n"
+
+// As the layers of a decoder: keys and queries are normalized; keys, values and positions appended.
+static const char layers[] =
+    "func @f(%x: f32[b, t, g, e], %v: bf16[b, t, g, e], %a: f32[b, t, g, h, e], %pos: int[b, t], "
+    "%at: int) -> (y: f32[b, t, g, e], z: f32[b, t, g, h, s]) {\n"
+    "  %zero = const 0 : f32[b, t, g, h, s]\n"
+    "  %y, %z = loop 2 %i carry(%c = %x, %w = %zero) {\n" NORM("k", "c", "b, t, g, e") NORM(
+        "q", "a",
+        "b, t, g, h, e") "    %kc = append @k[%i], %at, %k (t) -> (s)\n"
+                         "    %vc = append @v[%i], %at, %v (t) -> (s)\n"
+                         "    %pc = append @p[%i], %at, %pos (t) -> (s)\n"
+                         "    %pf = cast %pc : f32[b, s]\n    %kf = cast %kc : f32[b, s, g, e]\n"
+                         "    %vf = cast %vc : f32[b, s, g, e]\n    %kp = mul %kf, %pf\n    %m = "
+                         "add %kp, %vf\n"
+                         "    %sm = sum %m over(s)\n    %d = add %c, %sm\n"
+                         "    %qk = dot %q, %kc over(e) : f32[b, t, g, h, s]\n    %u = add %w, "
+                         "%qk\n"
+                         "    yield %d, %u\n  }\n  return %y, %z\n}\n";
+
+static lm_plan *plan_of(lm_ctx *ctx, const char *text) {
+  lm_plan_options o = simt_run_options();
+  lm_plan *plan = lm_plan_build(parse_and_run(ctx, text, "decompose,cse,dce,fuse"), &o);
+  CHECK(plan);
+  return plan;
+}
+
+// The steps of function f that are launches, and those that append.
+static void steps_count(const char *text, int launches, int appends) {
+  lm_ctx *ctx = lm_ctx_create();
+  lm_plan *plan = plan_of(ctx, text);
+  int n = 0, m = 0;
+  lm_buf why = {0};
+  for (int i = 0; i < plan->funcs[0].n_steps; i++) {
+    const lm_plan_step *s = &plan->funcs[0].steps[i];
+    n += s->kind != LM_STEP_LOOP && s->kind != LM_STEP_END;
+    m += s->move && s->move->at_dim >= 0;
+  }
+  CHECK(lm_plan_check(plan, plan->funcs, &why));
+  if (n != launches || m != appends)
+    lm_plan_print(plan, &why);
+  if (why.n)
+    fprintf(stderr, "%d launches, %d append\n%s", n, m, why.p);
+  CHECK(n == launches && m == appends);
+  lm_buf_free(&why);
+  lm_ctx_destroy(ctx);
+}
+
+// A position outside of the caches: nothing is appended, and one part reports it.
+static void outside_check(const char *text, int32_t at) {
+  lm_ctx *ctx = lm_ctx_create();
+  lm_plan *plan = plan_of(ctx, text);
+  simt_prepare(plan, ctx->arena);
+  lm_exec *e;
+  CHECK_OK(lm_cpu_exec_create(plan, &(lm_exec_options){.threads = 1}, &e));
+  const lm_plan_func *f = plan->funcs;
+  for (int i = 0; i < f->n_in; i++)
+    memset(lm_exec_port(e, &f->in[i]), 0x3f, (size_t)f->in[i].buf.bytes);
+  memcpy(lm_exec_port(e, &f->in[4]), &at, sizeof at);
+  CHECK_OK(lm_exec_run(e, f, NULL));
+  simt_clean("a position outside of the cache");
+  bool inside = at >= 0 && at < 8;
+  CHECK(inside ? !simt_fault()[0] : simt_fault()[0] == 1);
+  CHECK(inside || simt_fault()[1] == at);
+  int64_t n = plan->arena_bytes[LM_ARENA_CACHE];
+  char *cache = lm_calloc((size_t)n, 2);
+  CHECK_OK(lm_exec_read(e, LM_ARENA_CACHE, 0, n, cache));
+  CHECK(inside == (memcmp(cache, cache + n, (size_t)n) != 0));
+  lm_free(cache);
+  lm_exec_destroy(e);
+  lm_ctx_destroy(ctx);
+}
+
+int main(void) {
+  cache_begin();
+  lm_arena *a = lm_arena_create();
+  const char *one = lm_arena_printf(a, "%s%s", CACHES("1"), layers);
+  const char *two = lm_arena_printf(a, "%s%s", CACHES("2"), layers);
+  steps_count(one, 5, 1); // a carry's copy and fill; norms and appends; a GEMM; sums
+  steps_count(two, 6, 2); // rows of a cache are apart, so a copy appends the keys
+  run_both(one, &(run_options){.name = "appends", .tolerance = 1e-6, .rounds = true});
+  run_both(two, &(run_options){.name = "two rows", .tolerance = 1e-6, .rounds = true});
+  outside_check(one, 7);
+  outside_check(one, 8);
+  lm_arena_destroy(a);
+}
