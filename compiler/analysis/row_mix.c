@@ -30,7 +30,8 @@ typedef struct {
   const lm_module *m;
   fact *of;
   bool *is_row;
-} finder; // the tables are by value and by axis
+  bool carries_constant; // what loops over instances carry without rows counts as ONE
+} finder;                // tables are by value and by axis
 
 static int row_axes(const finder *f, lm_type t) {
   int n = 0;
@@ -250,6 +251,19 @@ static void carries_settle(finder *f, const lm_region *body, lm_value *const *ca
   }
 }
 
+// True if the region accesses a global by the index of the loop.
+static bool repeats(const lm_op *loop, const lm_region *r) {
+  for (const lm_op *op = r->first; op; op = op->next) {
+    bool indexed = lm_op_info_indexed(lm_op_info_of(op));
+    for (int i = 0; indexed && i < op->attr.n_imm / 2; i++)
+      if (op->in[i] == loop->body->args[0])
+        return true;
+    if (op->body && repeats(loop, op->body))
+      return true;
+  }
+  return false;
+}
+
 static void loop_visit(finder *f, const lm_op *op) {
   const lm_region *body = op->body;
   const lm_op *yield = body->last;
@@ -259,6 +273,9 @@ static void loop_visit(finder *f, const lm_op *op) {
   carries_settle(f, body, body->args + 1, op->n_in);
   for (uint32_t i = 0; i < op->n_out; i++)
     f->of[op->out[i]->id] = i < op->n_in ? f->of[body->args[1 + i]->id] : f->of[yield->in[i]->id];
+  for (uint32_t i = 0; f->carries_constant && i < op->n_in; i++)
+    if (!row_axes(f, op->out[i]->type) && repeats(op, body))
+      f->of[op->out[i]->id] = (fact){ONE};
 }
 
 // The arguments of a scan's region have the kinds of its operands; those of carries are joined with
@@ -296,8 +313,14 @@ static lm_row_mix verdict(fact sum, fact weight) {
   return (lm_row_mix){once ? LM_ROW_MIX_PER_MICRO_BATCH : LM_ROW_MIX_INDEPENDENT, sum.loc};
 }
 
-static finder function_visit(lm_arena *a, const lm_module *m, const lm_func *loss) {
-  finder f = {m, LM_NEW_N(a, fact, m->n_values + 1), LM_NEW_N(a, bool, m->n_axes + 1)};
+static finder function_visit(lm_arena *a, const lm_func *loss, bool carries_constant) {
+  const lm_module *m = loss->module;
+  finder f = {
+      .m = m,
+      .of = LM_NEW_N(a, fact, m->n_values + 1),
+      .is_row = LM_NEW_N(a, bool, m->n_axes + 1),
+      .carries_constant = carries_constant,
+  };
   f.is_row[loss->body->args[0]->type.axis[0]] = true;
   for (uint32_t i = 0; i < loss->body->n_args; i++)
     f.of[loss->body->args[i]->id] = (fact){loss->body->args[i]->type.rank ? EACH : ONE};
@@ -310,9 +333,12 @@ lm_row_mix lm_row_mix_find(lm_module *m) {
   if (!loss || !loss->body->last || loss->body->last->n_in < 2)
     return (lm_row_mix){LM_ROW_MIX_INDEPENDENT};
   lm_arena *a = lm_arena_create();
-  finder f = function_visit(a, m, loss);
   const lm_op *end = loss->body->last;
+  finder f = function_visit(a, loss, true);
+  lm_row_mix constant = verdict(f.of[end->in[0]->id], f.of[end->in[1]->id]);
+  f = function_visit(a, loss, false);
   lm_row_mix r = verdict(f.of[end->in[0]->id], f.of[end->in[1]->id]);
+  r.by_blocks = r.kind != LM_ROW_MIX_INDEPENDENT && constant.kind != LM_ROW_MIX_MIXED;
   lm_arena_destroy(a);
   return r;
 }
@@ -323,7 +349,7 @@ lm_rows_kind lm_row_mix_result(const lm_func *loss, uint32_t i) {
       [SUM] = LM_ROWS_SUM,   [BOTH] = LM_ROWS_BOTH, [MIXED] = LM_ROWS_MIXED,
   };
   lm_arena *a = lm_arena_create();
-  finder f = function_visit(a, loss->module, loss);
+  finder f = function_visit(a, loss, false);
   kind k = f.of[loss->body->last->in[i]->id].kind;
   lm_arena_destroy(a);
   return kinds[k];

@@ -16,6 +16,9 @@ typedef enum {
 typedef struct lm_row_mix {
   lm_row_mix_kind kind;
   lm_loc loc; // the first operation with this effect
+  // The loss is a sum over rows, and terms that are added once per micro-batch, if the values
+  // without rows that loops over the instances of a block carry, as a balance loss, are constants.
+  bool by_blocks;
 } lm_row_mix;
 
 // Classifies @loss, in a module without calls.

@@ -207,6 +207,29 @@ bool lm_shard_routes_rows(const lm_op *op);
 // this number, by 0 elsewhere.
 void lm_shard_additions_scale(lm_builder *b, lm_region *r, lm_value *micro, int64_t n_micro);
 
+// Whether the users in the region of v, a count of the rows of one micro-batch or its float, sort
+// by it or add it to a state.
+bool lm_shard_count_is_added(const lm_region *r, const lm_value *v);
+
+// ---- shard_statistics.c
+// True if op computes a value of all rows, which lacks them: a sum, a maximum, or counts of
+// routing.
+bool lm_shard_is_statistic(const lm_op *op, lm_axis rows);
+// The axes of what the blocks compute of all rows of a micro-batch, which differs from stage to
+// stage: its values have an axis `stage`, of which each rank has one element.
+typedef struct lm_shard_stages {
+  lm_axis lane;  // the rows of a rank, in the blocks
+  lm_axis stage; // one rank's part
+  lm_axis micro; // the rows of a micro-batch
+} lm_shard_stages;
+// The type with the axis of stages in front.
+lm_type lm_shard_stages_type(const lm_shard_stages *x, lm_type t);
+// Lets the loop over the instances of a stage compute its values without rows with that axis. False
+// if errors were reported.
+bool lm_shard_statistics(lm_shard *s, const lm_shard_stages *axes, lm_op *loop);
+// The last stage's element of y, on every rank. stages: the axis of all.
+lm_value *lm_shard_statistic_last(const lm_shard *s, lm_builder *b, lm_axis stages, lm_value *y);
+
 // ---- shard_pipeline.c
 // Computes the repetition `loop` as a pipeline.
 void lm_shard_pipeline(lm_shard *s, lm_op *loop);

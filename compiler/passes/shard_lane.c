@@ -129,17 +129,15 @@ void lm_shard_additions_scale(lm_builder *b, lm_region *r, lm_value *micro, int6
 
 // ---- counts of a rank's rows
 
-// Whether the users of v, a count of the rows of one micro-batch or its float, sort by it or add it
-// to a state.
-static bool added_only(const lm_region *r, const lm_value *v) {
+bool lm_shard_count_is_added(const lm_region *r, const lm_value *v) {
   for (const lm_op *op = r->first; op; op = op->next) {
-    if (op->body && !added_only(op->body, v))
+    if (op->body && !lm_shard_count_is_added(op->body, v))
       return false;
     for (uint32_t i = 0; i < op->n_in; i++) {
       bool sorts = lm_op_info_of(op)->factor == LM_FACTOR_ROUTE || op->code == LM_OP_EXCHANGE_ROWS;
       bool count = op->n_out == 1 && (op->out[0]->type.dtype == LM_INT || op->code == LM_OP_CAST);
       bool adds = op->code == LM_OP_ACCUM && i + 1 == op->n_in;
-      if (op->in[i] == v && !sorts && !adds && !(count && added_only(r, op->out[0])))
+      if (op->in[i] == v && !sorts && !adds && !(count && lm_shard_count_is_added(r, op->out[0])))
         return false;
     }
   }
@@ -149,5 +147,5 @@ static bool added_only(const lm_region *r, const lm_value *v) {
 bool lm_shard_routes_rows(const lm_op *op) {
   if (lm_op_info_of(op)->factor != LM_FACTOR_ROUTE)
     return false;
-  return op->code != LM_OP_GROUP_COUNTS || added_only(op->parent, op->out[0]);
+  return op->code != LM_OP_GROUP_COUNTS || lm_shard_count_is_added(op->parent, op->out[0]);
 }

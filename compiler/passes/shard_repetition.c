@@ -54,6 +54,20 @@ static bool refuse(const lm_shard *s, lm_loc at, const char *what) {
   return false;
 }
 
+// One micro-batch is computed after the other: what depends on all rows of a micro-batch is known.
+static bool by_ticks(const lm_shard *s) {
+  return s->by->schedule == LM_SCHEDULE_ONE_F_ONE_B;
+}
+
+// What the schedule gpipe alone cannot divide.
+static bool refuse_gpipe(const lm_shard *s, lm_loc at, const char *what) {
+  lm_ctx *c = s->m->ctx;
+  lm_diag *d = LM_REPORT(c, at.line ? at : s->by->loc, E915, s->by->name, what);
+  if (!by_ticks(s))
+    lm_diag_help(c, d, "pipeline = one_f_one_b does");
+  return false;
+}
+
 // Operand i of op, the index of the loop, reaches all instances along the stacked axis.
 static bool reaches_all(const lm_shard *s, const lm_op *loop, const lm_op *op, int i) {
   lm_axis stack = lm_global_find(s->m, op->attr.sym)->type.axis[i];
@@ -114,13 +128,16 @@ static bool parts_hoist(const lm_shard *s, lm_op *loop, lm_axis rows) {
   return true;
 }
 
-// Each operation of the body computes each row by itself, or adds to a state.
+// Each operation of the body computes each row by itself, adds to a state, or computes a statistic
+// of all rows.
 static bool body_check(const lm_shard *s, const lm_region *r, lm_axis rows) {
   for (const lm_op *op = r->first; op; op = op->next) {
     bool over = lm_attr_has_axis(&op->attr, rows);
     for (int i = 0; i < op->attr.n_to; i++)
       over |= op->attr.to[i] == rows;
-    if (over && !lm_shard_routes_rows(op))
+    bool inside = op->parent->owner->parent->owner; // of a loop in the body
+    bool statistic = by_ticks(s) && !inside && lm_shard_is_statistic(op, rows);
+    if (over && !statistic && !lm_shard_routes_rows(op))
       return refuse(s, op->loc, "blocks that combine rows");
     if (lm_op_has(op, LM_T_EFFECT) && op->code != LM_OP_ACCUM)
       return refuse(s, op->loc, "blocks with states");
@@ -132,9 +149,11 @@ static bool body_check(const lm_shard *s, const lm_region *r, lm_axis rows) {
 
 static bool loop_check(lm_shard *s, const lm_func *f, lm_op *loop) {
   lm_axis rows = rows_of(f);
-  for (uint32_t i = 0; i < loop->n_out; i++)
-    if (i >= loop->n_in || lm_type_find(loop->out[i]->type, rows) < 0)
-      return refuse(s, loop->loc, "blocks that compute more than a value of each row");
+  for (uint32_t i = 0; i < loop->n_out; i++) {
+    bool of_rows = i < loop->n_in && lm_type_find(loop->out[i]->type, rows) >= 0;
+    if (!of_rows && (i >= loop->n_in || !by_ticks(s)))
+      return refuse_gpipe(s, loop->loc, "blocks that compute more than a value of each row");
+  }
   return parts_hoist(s, loop, rows) && body_check(s, loop->body, rows) &&
          stacks_note(s, loop, loop->body) && size_check(s, loop);
 }
@@ -301,10 +320,26 @@ lm_op *lm_shard_repetition_find(lm_shard *s, const lm_func *f) {
   return ok ? loop : NULL;
 }
 
+// The loss is a sum over rows, and over micro-batches of what the blocks compute of their rows.
+// Axes that divide the rows of a call let ranks compute other micro-batches than one process.
+static bool loss_check(const lm_shard *s) {
+  const lm_row_mix *mix = s->m->analysis ? &s->m->analysis->row_mix : NULL;
+  bool rows = false;
+  if (!mix || mix->kind == LM_ROW_MIX_INDEPENDENT)
+    return true;
+  if (!mix->by_blocks)
+    return refuse(s, mix->loc, "a loss that is no sum over rows");
+  for (int k = 0; k < s->m->mesh.n; k++)
+    rows |= s->m->mesh.axis[k].rows && &s->m->mesh.axis[k] != s->by && s->m->mesh.axis[k].size > 1;
+  if (rows && mix->kind == LM_ROW_MIX_MIXED)
+    return refuse(s, mix->loc,
+                  "a loss that is no sum over rows, with rows that another axis divides,");
+  return by_ticks(s) || refuse_gpipe(s, mix->loc, "a loss that is no sum over rows");
+}
+
 bool lm_shard_repetitions_find(lm_shard *s) {
-  const lm_analysis *known = s->m->analysis;
-  if (known && known->row_mix.kind != LM_ROW_MIX_INDEPENDENT)
-    return refuse(s, known->row_mix.loc, "a loss that is no sum over rows");
+  if (!loss_check(s))
+    return false;
   for (lm_func *f = s->m->funcs; f; f = f->next)
     if (lm_shard_runs_pipeline(f) && !func_find(s, f))
       return false;

@@ -39,6 +39,7 @@ typedef struct phase {
   lm_shard_lane axes; // of the rows, and of those that routing sorts
   lm_value *numbers;  // int[rows]: the row of each element
   lm_value **map;     // by id of the values of the model: its copy, or NULL
+  uint8_t *partial;   // by id of these: its copy is a sum over the rows of this rank alone
   bool whole;         // sums over rows are those of all ranks
 } phase;
 
@@ -51,6 +52,7 @@ typedef struct ticks {
   lm_axis rows;          // of all micro-batches
   lm_axis micro;         // of one micro-batch
   lm_axis lane;          // those of the micro-batches that all stages compute at a time
+  lm_axis stages;        // one element of each stage
   int64_t n_micro, size; // micro-batches, and the rows of one
   uint8_t *by_rows;      // by id: depends on the rows
   lm_value *rank;
@@ -62,12 +64,8 @@ static lm_axis part_of(const ticks *t, lm_axis whole) {
   return lm_shard_part(t->s, whole);
 }
 
-static lm_type scalar_int(void) {
-  return lm_type_make(LM_INT, NULL, 0);
-}
-
 static lm_value *number(ticks *t, int64_t n) {
-  return lm_emit_const(&t->b, scalar_int(), (double)n);
+  return lm_emit_const(&t->b, lm_type_make(LM_INT, NULL, 0), (double)n);
 }
 
 static void refuse(ticks *t, lm_loc at, const char *what) {
@@ -139,6 +137,38 @@ static lm_value *rows_added(ticks *t, const phase *p, lm_op *op) {
   return p->whole && !t->failed ? lm_emit(&t->b, code, op->out, 1, &over, NULL) : op->out[0];
 }
 
+// A value that is no sum over rows is added to one by the first rank alone.
+static void terms_add(ticks *t, const phase *p, const lm_op *op, lm_op *copy) {
+  lm_attr over = {.mesh = (uint8_t)t->s->mesh};
+  bool adds = op->code == LM_OP_ADD || op->code == LM_OP_SUB;
+  bool scales = lm_op_has(op, LM_T_BILINEAR | LM_T_LINEAR_FIRST);
+  lm_builder b = t->b;
+  b.before = copy;
+  for (uint32_t i = 0; i < op->n_in; i++) {
+    bool other = !p->partial[op->in[i]->id];
+    if (other && adds)
+      copy->in[i] = lm_emit(&b, LM_OP_FIRST, &copy->in[i], 1, &over, NULL);
+    else if (other && !scales)
+      refuse(t, op->loc, "a loss that is no sum over rows");
+  }
+}
+
+static bool is_partial(const void *user, const lm_value *v) {
+  return ((const phase *)user)->partial[v->id];
+}
+
+// Notes whether the copy of op is a sum over the rows of this rank.
+static void partial_note(ticks *t, phase *p, const lm_op *op, lm_op *copy) {
+  bool any = false;
+  for (uint32_t i = 0; i < op->n_in; i++)
+    any |= p->partial[op->in[i]->id];
+  if (any && !lm_op_is_linear(op, is_partial, p))
+    refuse(t, op->loc, "a loss that is no sum over rows");
+  if (any && !t->failed)
+    terms_add(t, p, op, copy);
+  p->partial[op->out[0]->id] = any || lm_shard_lane_is_over(&p->axes, copy);
+}
+
 static lm_value *copied(ticks *t, phase *p, lm_value *v);
 
 static void captured_copy(ticks *t, phase *p, const lm_region *r) {
@@ -174,6 +204,8 @@ static lm_value *copied(ticks *t, phase *p, lm_value *v) {
   lm_shard_lane_enter(&p->axes, copy);
   if (copy->n_out == 1)
     p->map[v->id] = rows_added(t, p, copy);
+  if (copy->n_out == 1 && p->partial)
+    partial_note(t, p, op, copy);
   return p->map[v->id];
 }
 
@@ -196,9 +228,26 @@ static phase phase_begin(ticks *t, lm_axis rows, lm_value *delay, lm_value *firs
 static void phase_end(phase *p) {
   lm_free(p->axes.of);
   lm_free(p->map);
+  lm_free(p->partial);
 }
 
 // ---- the stage
+
+static lm_shard_stages stages_axes(const ticks *t) {
+  return (lm_shard_stages){
+      .lane = part_of(t, t->lane),
+      .stage = part_of(t, t->stages),
+      .micro = t->micro,
+  };
+}
+
+// The same of a value of all rows, which begins with one that depends on none.
+static lm_value *statistic_operand(ticks *t, lm_value *x) {
+  lm_shard_stages axes = stages_axes(t);
+  if (depends(t, x))
+    refuse(t, t->blocks->loc, "a value of all rows in front of the blocks, which they carry,");
+  return lm_emit_expand(&t->b, x, lm_shard_stages_type(&axes, x->type));
+}
 
 // The operand of the first stage on every rank, from the ranks' parts of its rows.
 static lm_value *stage_operand(ticks *t, lm_value *x) {
@@ -272,16 +321,17 @@ static lm_op *stage_copy(ticks *t, lm_value *const *operands) {
       .loc = loop->loc,
   };
   lm_value *micro = lm_emit2(&before, LM_OP_SUB, t->loop->body->args[0], t->rank);
+  lm_shard_stages axes = stages_axes(t);
+  t->failed = !lm_shard_statistics(t->s, &axes, loop);
   lm_shard_additions_scale(&before, loop->body, micro, t->n_micro);
   lm_shard_loop_shorten(t->s, loop, t->rank);
-  return loop;
+  return t->failed ? NULL : loop;
 }
 
 // This rank's part of the rows, of the last stage's result.
 static lm_value *stage_result(ticks *t, lm_value *y) {
-  lm_module *m = t->s->m;
   int stages = t->s->by->size;
-  lm_axis stage = lm_axis_add(m, LM_SYM(m->ctx, "stage"), stages, 0);
+  lm_axis stage = t->stages;
   lm_attr split = {
       .axes = {part_of(t, t->lane)}, .n_axes = 1, .to = {part_of(t, stage), t->micro}, .n_to = 2};
   lm_attr exchange = {.mesh = (uint8_t)t->s->mesh,
@@ -312,6 +362,7 @@ static void axes_make(ticks *t) {
   t->size = rows / t->n_micro;
   t->micro = lm_axis_add(m, m->axes[t->rows].name, t->size, 0);
   t->lane = lm_axis_add(m, m->axes[t->rows].name, t->size * stages, 0);
+  t->stages = lm_axis_add(m, LM_SYM(m->ctx, "stage"), stages, 0);
 }
 
 // True if result i of the function is a sum over rows: others of a loss are metrics.
@@ -328,10 +379,21 @@ static lm_value *result(ticks *t, phase *p, lm_value *v) {
   if (lm_type_find(x->type, t->last.rows) > 0)
     refuse(t, v->def ? v->def->loc : (lm_loc){0}, "a result with rows behind another axis");
   lm_value *none = lm_emit_const(&t->b, x->type, 0);
+  lm_attr over = {.mesh = (uint8_t)t->s->mesh};
+  if (p->partial && !p->partial[v->id] && lm_type_find(x->type, t->last.rows) < 0)
+    x = lm_emit(&t->b, LM_OP_FIRST, &x, 1, &over, NULL);
   return lm_emit_select(&t->b, done, x, none);
 }
 
-static lm_type carry_type(const ticks *t, lm_type of) {
+static bool has_rows(const ticks *t, const lm_value *v) {
+  return lm_type_find(v->type, t->rows) >= 0;
+}
+
+static lm_type carry_type(const ticks *t, const lm_value *v) {
+  lm_shard_stages axes = stages_axes(t);
+  lm_type of = v->type;
+  if (!has_rows(t, v))
+    return lm_shard_stages_type(&axes, of);
   of.axis[lm_type_find(of, t->rows)] = part_of(t, t->lane);
   return of;
 }
@@ -341,7 +403,7 @@ static void loop_open(ticks *t) {
   int64_t count = t->n_micro + t->s->by->size - 1;
   lm_value **start = LM_NEW_N(t->s->m->arena, lm_value *, n);
   for (uint32_t i = 0; i < n; i++)
-    start[i] = lm_emit_const(&t->b, carry_type(t, t->blocks->in[i]->type), 0);
+    start[i] = lm_emit_const(&t->b, carry_type(t, t->blocks->in[i]), 0);
   lm_axis tick = lm_axis_add(t->s->m, LM_SYM(t->s->m->ctx, "tick"), count, 0);
   t->loop = lm_loop_begin(&t->b, count, tick, start, n);
 }
@@ -360,6 +422,7 @@ static void phases_open(ticks *t) {
       .whole = true,
   };
   t->metrics.map = lm_calloc((size_t)t->s->n_values + 1, sizeof *t->metrics.map);
+  t->last.partial = lm_calloc((size_t)t->s->n_values + 1, 1);
 }
 
 // What the stages send on, and the results of the last one.
@@ -373,15 +436,20 @@ static void stages_run(ticks *t, lm_value **next) {
   lm_value *takes = takes_operand(t);
   lm_value **operands = LM_NEW_N(t->s->m->arena, lm_value *, n);
   for (uint32_t i = 0; i < n; i++) {
-    lm_value *x = copied(t, &t->first, t->blocks->in[i]);
+    bool rows = has_rows(t, t->blocks->in[i]);
+    lm_value *in = t->blocks->in[i];
+    lm_value *x = rows ? copied(t, &t->first, in) : statistic_operand(t, in);
+    x = rows && !t->failed ? stage_operand(t, x) : x;
     if (t->failed)
       return;
-    operands[i] = lm_emit_select(&t->b, takes, stage_operand(t, x), t->loop->body->args[i + 1]);
+    operands[i] = lm_emit_select(&t->b, takes, x, t->loop->body->args[i + 1]);
   }
   lm_op *loop = stage_copy(t, operands);
   for (uint32_t i = 0; loop && i < n; i++) {
     next[i] = lm_emit(&t->b, LM_OP_RING_SHIFT, &loop->out[i], 1, &on, NULL);
-    lm_value *z = stage_result(t, loop->out[i]);
+    bool rows = has_rows(t, t->blocks->in[i]);
+    lm_value *y = loop->out[i];
+    lm_value *z = rows ? stage_result(t, y) : lm_shard_statistic_last(t->s, &t->b, t->stages, y);
     t->last.map[t->blocks->out[i]->id] = t->metrics.map[t->blocks->out[i]->id] = z;
   }
 }

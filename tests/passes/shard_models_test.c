@@ -15,15 +15,18 @@ enum {
   NAMES = 32
 };
 
-// The graph of the model's functions and of the optimizer as text, before pass `shard`.
-static char *graph_text(lm_ctx *c, const char *model, uint32_t what, int64_t *ids) {
+// The graph of the model's functions and of the optimizer as text, before pass `shard`. A call has
+// the rows of so many micro-batches.
+static char *graph_text(lm_ctx *c, const char *model, uint32_t what, int64_t rows,
+                        int64_t micro_batches, int64_t *ids) {
   lm_program *p =
       lm_program_load(c, lm_arena_printf(c->arena, "tests/models/%s/reference.lm", model));
   lm_recipe *r = p ? lm_recipe_resolve(c, p, "Reference", NULL) : NULL;
   if (!r)
     return NULL;
   lm_lower_options o = {.what = LM_LOWER_TRAIN | LM_LOWER_EVAL | LM_LOWER_APPLY | what,
-                        .rows = ROWS,
+                        .rows = rows,
+                        .micro_batches = micro_batches,
                         .seq = 8,
                         .chunk = 8,
                         .capacity = 8};
@@ -170,14 +173,88 @@ static void stages_route_check(const char *model, const char *text, int64_t ids)
   meshes_check(model, text, meshes, LM_COUNT(meshes), ids);
 }
 
+// Results of @micro of all ranks, for a call of several micro-batches, and of one rank, which
+// computes one after the other: sums are added, metrics are means.
+static void micro_batches_compare(run *r, const both *b, int64_t ids) {
+  const lm_func *f = lm_func_find(b->one->m, "micro"), *g = lm_func_find(b->all->m, "micro");
+  uint32_t n_args = g->body->n_args, n = (uint32_t)b->n;
+  lm_tensor *args = lm_calloc(n * n_args + 1, sizeof *args), own[16];
+  lm_tensor *out = lm_calloc(n * g->n_out + 1, sizeof *out);
+  lm_tensor sums[8] = {0}, results[8] = {0};
+  CHECK(n_args <= LM_COUNT(own) && g->n_out <= LM_COUNT(sums));
+  for (uint32_t k = 0; k < n; k++)
+    fill_args(b->all->m, lm_eval_mesh_rank(b->ranks, (int)k), g, args + k * n_args, ids);
+  CHECK_OK(lm_eval_mesh_call(b->ranks, g, args, out));
+  for (int64_t first = 0; first < ROWS; first += ROWS / 2) {
+    for (uint32_t i = 0; i < n_args; i++) {
+      own[i] = (lm_tensor){.type = f->body->args[i]->type, .n = args[i].n, .v = args[i].v};
+      if (own[i].type.rank)
+        own[i].n /= 2, own[i].v += first / (ROWS / 2) * own[i].n;
+    }
+    CHECK_OK(lm_eval_call(b->e, f, own, results));
+    for (uint32_t i = 0; i < f->n_out; i++) {
+      double more = first ? sums[i].v[0] : 0, part = i < 2 ? 1 : 0.5;
+      CHECK(results[i].n == 1);
+      results[i].v[0] = more + part * results[i].v[0];
+      lm_tensor_free(&sums[i]);
+      sums[i] = results[i];
+    }
+  }
+  r->small = 1e-3;
+  compare_results(r, b->all, g, sums, out);
+  tensors_free(args, n * n_args);
+  tensors_free(out, n * g->n_out);
+  for (uint32_t i = 0; i < f->n_out; i++)
+    lm_tensor_free(&sums[i]);
+}
+
+// A balance loss is a statistic of one micro-batch: of two here, each of half of the rows.
+static void micro_batches_check(lm_ctx *c, const char *model) {
+  static const char *const meshes[] = {
+      "pp = 2 pipeline 2 one_f_one_b",
+      "pp = 2 pipeline 2 one_f_one_b, tp = 2 shard(f, vocab)",
+  };
+  int64_t ids;
+  const char *half = graph_text(c, model, 0, ROWS / 2, 1, &ids);
+  const char *text = graph_text(c, model, 0, ROWS, 2, &ids);
+  for (size_t i = 0; i < LM_COUNT(meshes); i++) {
+    run r = {0};
+    machine one = compile(model, half, NULL, "grad");
+    machine all = compile(model, text, meshes[i], "shard,mesh,grad,mesh");
+    both b = both_open(&one, &all);
+    micro_batches_compare(&r, &b, ids);
+    compare_gradients(&r, &b);
+    if (!(r.worst <= 1e-12))
+      fprintf(stderr, "%s, mesh %s: %s differs by %.3g\n", model, meshes[i], r.what, r.worst);
+    CHECK(r.worst <= 1e-12);
+    lm_eval_mesh_destroy(b.ranks);
+    lm_eval_destroy(b.e);
+    lm_ctx_destroy(one.c);
+    lm_ctx_destroy(all.c);
+  }
+}
+
+// The balance losses of all blocks, with the stages of a pipeline.
+static void balance_check(lm_ctx *c, const char *model, const char *text, int64_t ids) {
+  machine k = compile(model, text, NULL, "dce");
+  bool balances = lm_row_mix_find(k.m).by_blocks;
+  lm_ctx_destroy(k.c);
+  if (!balances)
+    return;
+  text_check(model, text, "pp = 2 pipeline 1 one_f_one_b, cp = 2 positions", ids);
+  passes_check(model, text, "pp = 2 pipeline 1 one_f_one_b", "grad", "shard,mesh," PIPELINE, 1e-11,
+               ids);
+  micro_batches_check(c, model);
+}
+
 // Models with states of their blocks are pipelines, except while a text is continued.
 static int pipeline_check(lm_ctx *c, const char *model) {
   static const char mesh[] = "pp = 2 rows pipeline 4";
   int64_t ids;
-  const char *text = graph_text(c, model, LM_LOWER_DECODE, &ids);
+  const char *text = graph_text(c, model, LM_LOWER_DECODE, ROWS, 0, &ids);
   CHECK(text);
   if (!is_pipeline(text, mesh))
-    text = graph_text(c, model, 0, &ids);
+    text = graph_text(c, model, 0, ROWS, 0, &ids);
   else if (getenv("SHOW"))
     fprintf(stderr, "%s: continues texts\n", model);
   if (!is_pipeline(text, mesh))
@@ -214,7 +291,7 @@ static void routing_check(const char *model, const char *text, int64_t ids) {
 static int model_check(const char *model) {
   lm_ctx *c = lm_ctx_create();
   int64_t ids;
-  char *text = graph_text(c, model, LM_LOWER_DECODE, &ids);
+  char *text = graph_text(c, model, LM_LOWER_DECODE, ROWS, 0, &ids);
   if (!text) {
     lm_buf b = {0};
     lm_diag_render(c, &b, false);
@@ -240,6 +317,7 @@ static int model_check(const char *model) {
   ring_check(model, text, ids);
   if (model_is_routed(model))
     routing_check(model, text, ids);
+  balance_check(c, model, text, ids);
   int pipelines = pipeline_check(c, model);
   lm_ctx_destroy(c);
   return pipelines;

@@ -489,6 +489,44 @@ static void stages_check(void) {
   lm_arena_destroy(a);
 }
 
+// What blocks compute of all rows of a micro-batch and add to the loss, which is no function of one
+// row; and what cannot be computed in this way.
+static void statistics_check(void) {
+  static const char text[] =
+      "stage graph\naxis b = 4, d = 3, layers = 4\n"
+      "param @w : f32[layers, d] stacked 1 as @layers.#.w = ones\nparam @e : f32[d] = ones\n"
+      "func @loss(%x: f32[b, d]) -> (sum: f32, weight: f32) {\n"
+      "%e = param @e %x0 = mul %x, %e %none = const 0 : f32\n"
+      "%y, %z = loop 4 %i carry(%c = %x0, %k = %none) { %w = param @w[%i]\n"
+      "%u = mul %c, %w %n = tanh %u %m = sum %n over(b) %q = dot %n, %u over(b, d)\n"
+      "%t = max %n over(b, d) %mm = mul %m, %w %s = sum %mm over(d) %v = mul %q, %t\n"
+      "%p = add %v, %s %o = add %k, %p yield %n, %o }\n"
+      "%yy = mul %y, %e %a = sum %yy over(b, d) %l = add %a, %z\n"
+      "%ee = mul %e, %e %r = sum %ee over(d) %ll = sub %l, %r\n"
+      "%xx = mul %x, %x %k2 = sum %xx over(b, d) return %ll, %k2 }\n";
+  static const char gpipe[] = "mesh pp = 2 rows pipeline 2", ticks[] = "mesh pp = 2 pipeline 2 "
+                                                                       "one_f_one_b";
+  static const char *const cases[][4] = {
+      {gpipe, "", "", "blocks that compute more than a value of each row"},
+      {ticks, "%n = tanh %u", "%un = max %u over(b, d) %n = mul %u, %un",
+       "blocks that combine rows"},
+      {ticks, "%none = const 0 : f32", "%none = sum %x over(b, d)",
+       "a value of all rows in front of"},
+      {ticks, "%l = add %a, %z", "%l = mul %a, %a", "a loss that is no sum over rows"},
+      {ticks, "%l = add %a, %z", "%az = exp %a %l = add %az, %z",
+       "a loss that is no sum over rows"},
+  };
+  lm_arena *a = lm_arena_create();
+  text_check("statistics", text, "pp = 2 pipeline 1 one_f_one_b", 8);
+  text_check("statistics", text, "pp = 4 pipeline 1 one_f_one_b", 8);
+  for (size_t i = 0; i < LM_COUNT(cases); i++) {
+    const char *mesh = lm_arena_printf(a, "stage graph\n%s", cases[i][0]);
+    const char *one = *cases[i][1] ? replaced(a, text, cases[i][1], cases[i][2]) : text;
+    expect(replaced(a, one, "stage graph", mesh), "shard", cases[i][3]);
+  }
+  lm_arena_destroy(a);
+}
+
 // Attention in a ring, after one step and a loop over the blocks of the other ranks: a message for
 // k and for v forwards; backwards these again, one for each cotangent, and one to its owner. `gt`
 // leaves the first query of a document without keys.
@@ -539,6 +577,7 @@ int main(int argc, char **argv) {
   meshes_check();
   ticks_check();
   stages_check();
+  statistics_check();
   llama_check();
   positions_check();
   balance_check();
