@@ -32,6 +32,18 @@ static void keep(const lm_compiled *c, const lm_recipe_keep *k, lm_fp8_kept *kep
     LM_REPORT(ctx, k->loc, E0B0, k->pattern);
 }
 
+// What a GPU does not support; NULL: nothing.
+static const char *unsupported(const lm_compiled *c, const lm_recipe_precision *p) {
+  const lm_target *t = &c->spec.target;
+  if (t->kind != LM_TARGET_CUDA)
+    return NULL;
+  if (t->arch[0] && !t->math[LM_E4M3].native)
+    return lm_arena_printf(c->project->ctx->arena, "on %s", t->arch);
+  if (!p->fp8.narrow_forward)
+    return "on a GPU with fwd = e5m2";
+  return p->fp8.scale == LM_RECIPE_SCALE_BLOCK ? "on a GPU with scale = block" : NULL;
+}
+
 lm_status lm_fp8_make(lm_compiled *c) {
   const lm_recipe_precision *p = &c->project->recipe->precision;
   static const lm_fp8_scaling scalings[] = {
@@ -45,8 +57,9 @@ lm_status lm_fp8_make(lm_compiled *c) {
   size_t most = (size_t)p->n_keep * c->lowered->m->n_globals + 1;
   lm_fp8_kept *kept = LM_NEW_N(ctx->arena, lm_fp8_kept, most);
   uint32_t n = 0;
-  if (c->spec.target.kind == LM_TARGET_CUDA)
-    LM_REPORT(ctx, p->fp8.loc, E2F2);
+  const char *missing = unsupported(c, p);
+  if (missing)
+    LM_REPORT(ctx, p->fp8.loc, E2F2, missing);
   for (uint32_t i = 0; i < p->n_keep; i++)
     keep(c, &p->keep[i], kept, &n);
   lm_fp8 *o = LM_NEW(ctx->arena, lm_fp8);
@@ -55,6 +68,7 @@ lm_status lm_fp8_make(lm_compiled *c) {
       .backward = p->fp8.narrow_backward ? LM_E4M3 : LM_E5M2,
       .scaling = scalings[p->fp8.scale],
       .head = p->fp8.head,
+      .on_gpu = c->spec.target.kind == LM_TARGET_CUDA,
       .kept = kept,
       .n_kept = n,
       .loc = p->fp8.loc,

@@ -61,12 +61,19 @@ static lm_target_rates rates_of(lm_target_kind kind) {
   };
 }
 
+static bool is_narrow(lm_dtype t) {
+  return lm_dtype_is_half(t) || lm_dtype_is_code(t);
+}
+
+static bool is_native(lm_dtype t, lm_target_kind kind) {
+  return !lm_dtype_is_code(t) && (t != LM_BF16 || kind == LM_TARGET_CUDA);
+}
+
 lm_target lm_target_any(lm_target_kind kind) {
   lm_target t = {.kind = kind, .rates = rates_of(kind)};
   for (int i = 0; i < LM_DTYPES; i++)
-    t.math[i] =
-        (lm_target_math){.native = i != LM_BF16 || kind == LM_TARGET_CUDA,
-                         .accumulate = lm_dtype_is_half((lm_dtype)i) ? LM_F32 : (lm_dtype)i};
+    t.math[i] = (lm_target_math){.native = is_native((lm_dtype)i, kind),
+                                 .accumulate = is_narrow((lm_dtype)i) ? LM_F32 : (lm_dtype)i};
   return t;
 }
 
@@ -85,6 +92,18 @@ void lm_target_set_rates(lm_target *t, double lanes, double cache) {
   t->rates.lanes = lanes;
 }
 
+void lm_target_set_codes(lm_target *t) {
+  static const char *const by_k[] = {"sm_89", "sm_90a"};
+  bool fast = !strcmp(t->arch, "sm_100a");
+  for (size_t i = 0; i < sizeof by_k / sizeof *by_k; i++)
+    t->codes_by_k |= !strcmp(t->arch, by_k[i]);
+  fast |= t->codes_by_k;
+  for (int i = LM_E4M3; i <= LM_E5M2; i++) {
+    t->math[i].native = fast;
+    t->math[i].peak = fast ? 2 * t->math[LM_BF16].peak : 0;
+  }
+}
+
 static lm_target target_of(const gpu *g) {
   lm_target t = lm_target_any(LM_TARGET_CUDA);
   snprintf(t.name, sizeof t.name, "%s", g->name);
@@ -100,6 +119,7 @@ static lm_target target_of(const gpu *g) {
   t.math[LM_F32].peak = 1e12 * g->f32;
   t.math[LM_F64].peak = 1e12 * g->f64;
   t.peak_tf32 = 1e12 * g->tf32;
+  lm_target_set_codes(&t);
   t.host = 1e9 * g->host_gb_per_s;
   lm_target_set_bandwidth(&t, 1e9 * g->gb_per_s);
   // A lane is a multiply-add in f32, of two FLOPs, in each cycle.

@@ -14,6 +14,11 @@ typedef enum {
   LM_TARGET_KINDS
 } lm_target_kind;
 
+// Sizes of GEMMs of e4m3 and e5m2 are multiples of it on a GPU.
+enum {
+  LM_CODES_MULTIPLE = 16
+};
+
 // Working-set sizes for which a bandwidth is given: 128 KiB to 128 MiB, by factors of four.
 enum {
   LM_TARGET_SIZES = 6,
@@ -96,6 +101,7 @@ typedef struct lm_target {
   int64_t cache;                     // bytes of the last level
   int64_t shared;                    // bytes of shared memory that a block can have; 0: none
   bool warpgroups;                   // of a GPU: warpgroups multiply (wgmma)
+  bool codes_by_k;                   // its GEMMs of e4m3 and e5m2 read both operands along k
   int vector;                        // of a CPU: floats of a vector; 0: unknown
   lm_matrix_unit matrix;             // of a CPU
   double bandwidth[LM_TARGET_SIZES]; // bytes read and written per second, by working set
@@ -123,6 +129,9 @@ static inline double lm_target_bandwidth(const lm_target *t) {
 // The rates of a GPU by its architecture. lanes: instructions per second at the maximum clock, of
 // all lanes; cache: bytes per second of the last cache.
 void lm_target_set_rates(lm_target *t, double lanes, double cache);
+// Sets the GEMMs of e4m3 and e5m2 of a GPU by its architecture and its peak in bf16: the tensor
+// cores of sm_89, sm_90a and sm_100a multiply them at twice the rate; others have none.
+void lm_target_set_codes(lm_target *t);
 // The bandwidth of the largest size that is not larger than the working set.
 double lm_target_bandwidth_of(const lm_target *t, double bytes);
 // Returns a lower bound of the seconds that work on operands of a dtype takes: the larger of flops

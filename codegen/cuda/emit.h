@@ -203,6 +203,7 @@ bool lm_cuda_gemm_is_profitable(const lm_target *t, const lm_plan_gemm *g);
 bool lm_cuda_gemm_emit(const lm_plan_options *o, const lm_plan_gemm *g, bool any_rows,
                        lm_arena *arena, lm_kernel_code *out);
 bool lm_cuda_epilogue_is_supported(const lm_plan_gemm *g);
+bool lm_cuda_scales(const lm_target *t, const lm_plan_gemm *g);
 
 // ---- kernel.c
 // A generator with all passes written.

@@ -470,6 +470,7 @@ const lm_codegen lm_cuda_codegen = {.choose = choices_set,
                                     .attend_delta = true,
                                     .multiplies = cuda_gemm_is_supported,
                                     .epilogue = lm_cuda_epilogue_is_supported,
+                                    .scales = lm_cuda_scales,
                                     .may_merge = cuda_may_merge,
                                     .merge = cuda_merge};
 

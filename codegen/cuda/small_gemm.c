@@ -15,6 +15,16 @@ bool lm_cuda_epilogue_is_supported(const lm_plan_gemm *g) {
   return types && (!g->gelu || (rounds && row->fixed % 8 == 0));
 }
 
+// The rules of cuBLASLt: sizes are multiples of 16 and, before sm_100, both operands are contiguous
+// along k ("TN"; a and b are its matrices A and B or the reverse).
+bool lm_cuda_scales(const lm_target *t, const lm_plan_gemm *g) {
+  const lm_plan_extent *sizes[] = {&g->m, &g->n, &g->k};
+  bool fits = t->math[LM_E4M3].native && !g->n_batch;
+  for (int i = 0; i < 3; i++)
+    fits = fits && !sizes[i]->n_dyn && sizes[i]->fixed % LM_CODES_MULTIPLE == 0;
+  return fits && (!t->codes_by_k || (g->a_k == 1 && g->b_k == 1));
+}
+
 bool lm_cuda_gemm_is_profitable(const lm_target *t, const lm_plan_gemm *g) {
   (void)t;
   return g->groups.count > 0 || cuda_few_rows_fits(g);

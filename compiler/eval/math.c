@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 #include "compiler/eval/internal.h"
+#include "compiler/ir/dot.h"
 #include "runtime/base/dtype.h"
 #include "runtime/base/philox.h"
 
@@ -353,6 +354,14 @@ void lm_eval_dot(const lm_eval *e, const lm_op *op, const lm_tensor *in, lm_tens
          dot_inner);
 }
 
+// Codes are the numbers that they stand for.
+static void dot_scaled(const lm_eval *e, const lm_op *op, const lm_tensor *in, lm_tensor *out) {
+  double scale = in[LM_DOT_SCALE_X].v[0] * in[LM_DOT_SCALE_W].v[0];
+  lm_eval_dot(e, op, in, out);
+  for (int64_t i = 0; i < out->n; i++)
+    out->v[i] *= scale;
+}
+
 void lm_eval_math(lm_eval *e, const lm_op *op, const lm_tensor *in, lm_tensor *out) {
   run r = {
       .op = op,
@@ -380,6 +389,7 @@ void lm_eval_math(lm_eval *e, const lm_op *op, const lm_tensor *in, lm_tensor *o
     break;
   case LM_OP_ARGMAX: argmax(e, &r, out); break;
   case LM_OP_DOT: lm_eval_dot(e, op, in, out); break;
+  case LM_OP_DOT_SCALED: dot_scaled(e, op, in, out); break;
   case LM_OP_GATHER: gather(e, &r, out->type, in->type, gather_inner); break;
   case LM_OP_SCATTER: gather(e, &r, in->type, out->type, scatter_inner); break;
   case LM_OP_TOP_K:

@@ -1,6 +1,7 @@
-// dot.h - the operands of dot, dot_add and dot_gelu by role.
+// dot.h - the operands of dot, dot_add, dot_gelu and dot_scaled by role.
 //
 //   dot %x, %w      dot_add %x, %w, [%residual,] [%bias]      dot_gelu %x, %w, [%residual,] [%bias]
+//   dot_scaled %x, %w, %scale_x, %scale_w
 //
 // A residual has the type of the result; a bias has the last axes of the result, but not all.
 #ifndef LM_IR_DOT_H
@@ -13,6 +14,11 @@ enum {
   LM_DOT_W,
   LM_DOT_ADDENDS
 };
+// Of dot_scaled: what the elements of x, and those of w, are multiplied by.
+enum {
+  LM_DOT_SCALE_X = 2,
+  LM_DOT_SCALE_W = 3
+};
 // The second result of dot_gelu: the argument of gelu.
 enum {
   LM_GELU_OF = 1
@@ -21,14 +27,17 @@ enum {
 static inline bool lm_op_multiplies(const lm_op *op) {
   return lm_op_info_of(op)->traits & LM_T_DOT;
 }
+static inline bool lm_dot_has_addends(const lm_op *op) {
+  return op->n_in > LM_DOT_ADDENDS && op->code != LM_OP_DOT_SCALED;
+}
 // NULL if there is none.
 static inline lm_value *lm_dot_residual(const lm_op *op) {
-  return op->n_in > LM_DOT_ADDENDS && op->in[LM_DOT_ADDENDS]->type.rank == op->out[0]->type.rank
+  return lm_dot_has_addends(op) && op->in[LM_DOT_ADDENDS]->type.rank == op->out[0]->type.rank
              ? op->in[LM_DOT_ADDENDS]
              : NULL;
 }
 static inline lm_value *lm_dot_bias(const lm_op *op) {
-  return op->n_in > LM_DOT_ADDENDS && op->in[op->n_in - 1]->type.rank < op->out[0]->type.rank
+  return lm_dot_has_addends(op) && op->in[op->n_in - 1]->type.rank < op->out[0]->type.rank
              ? op->in[op->n_in - 1]
              : NULL;
 }

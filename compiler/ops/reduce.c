@@ -44,19 +44,14 @@ bool shape_argmax(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
   return true;
 }
 
-// The free and batch axes of x, then the axes that only w has. The result of f16 and bf16 operands
-// may be f32.
-bool shape_dot(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
+// The free and batch axes of x, then the axes that only w has.
+static bool dot_axes(const lm_module *m, const lm_op *op, lm_dtype result, lm_type *out,
+                     lm_buf *why) {
   lm_type x = op->in[0]->type;
   lm_type w = op->in[1]->type;
-  bool wide = lm_dtype_is_half(x.dtype) && out->dtype == LM_F32;
-  if (x.dtype != w.dtype || !lm_dtype_is_float(x.dtype)) {
-    lm_why_type(why, m, "", x, " with ");
-    return lm_why_type(why, m, "", w, ": not of one floating type");
-  }
   if (!over_axes(m, op, x, why) || !over_axes(m, op, w, why))
     return false;
-  *out = (lm_type){.dtype = wide ? LM_F32 : x.dtype};
+  *out = (lm_type){.dtype = result};
   for (int i = 0; i < x.rank; i++)
     if (!lm_attr_has_axis(&op->attr, x.axis[i]))
       out->axis[out->rank++] = x.axis[i];
@@ -68,6 +63,37 @@ bool shape_dot(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
     out->axis[out->rank++] = w.axis[i];
   }
   return true;
+}
+
+// The result of f16 and bf16 operands may be f32.
+bool shape_dot(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
+  lm_type x = op->in[0]->type;
+  lm_type w = op->in[1]->type;
+  bool wide = lm_dtype_is_half(x.dtype) && out->dtype == LM_F32;
+  if (x.dtype != w.dtype || !lm_dtype_is_float(x.dtype)) {
+    lm_why_type(why, m, "", x, " with ");
+    return lm_why_type(why, m, "", w, ": not of one floating type");
+  }
+  return dot_axes(m, op, wide ? LM_F32 : (lm_dtype)x.dtype, out, why);
+}
+
+static bool is_float_code(lm_type t) {
+  return t.dtype == LM_E4M3 || t.dtype == LM_E5M2;
+}
+
+bool shape_dot_scaled(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
+  lm_type x = op->in[LM_DOT_X]->type;
+  lm_type w = op->in[LM_DOT_W]->type;
+  lm_type number = lm_type_make(LM_F32, NULL, 0);
+  lm_dtype result = out->dtype == LM_BF16 ? LM_BF16 : LM_F32;
+  if (!is_float_code(x) || !is_float_code(w) || (x.dtype == LM_E5M2 && w.dtype == LM_E5M2)) {
+    lm_why_type(why, m, "", x, " with ");
+    return lm_why_type(why, m, "", w, ": not of e4m3, or of e4m3 and e5m2");
+  }
+  for (int i = LM_DOT_SCALE_X; i <= LM_DOT_SCALE_W; i++)
+    if (!lm_type_equal(op->in[i]->type, number))
+      return lm_why_type(why, m, "", op->in[i]->type, " is not a scalar f32");
+  return dot_axes(m, op, result, out, why);
 }
 
 // The operands after the factors: a residual, a bias, or both in this order.

@@ -18,7 +18,8 @@ typedef struct lm_fp8_kept {
 typedef struct lm_fp8 {
   lm_dtype forward, backward; // LM_E4M3, LM_E5M2: of activations and weights, of cotangents
   lm_fp8_scaling scaling;
-  bool head; // also GEMMs of weights with an axis of the vocabulary
+  bool head;   // also GEMMs of weights with an axis of the vocabulary
+  bool on_gpu; // of whose library the rules hold
   const lm_fp8_kept *kept;
   uint32_t n_kept;
   lm_loc loc; // of the setting

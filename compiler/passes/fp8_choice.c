@@ -2,7 +2,8 @@
 //
 // A GEMM qualifies if one of its operands is a parameter, possibly cast or moved. On a CPU each of
 // them is cast, except those of the vocabulary (embedding and head), whose weights have the axis
-// that token ids index, and those of parameters that the recipe exempts.
+// that token ids index, and those of parameters that the recipe exempts; on a GPU, those that its
+// library multiplies.
 #include "compiler/analysis/analysis.h"
 #include "compiler/ir/dot.h"
 #include "compiler/ops/fp8.h"
@@ -10,6 +11,7 @@
 #include "compiler/passes/fp8.h"
 #include "compiler/passes/params_only.h"
 #include "runtime/base/diag_code.h"
+#include "target/target.h"
 
 typedef struct chooser {
   const lm_fp8 *o;
@@ -78,6 +80,29 @@ static const char *not_in_blocks(const chooser *c, const lm_fp8_gemm *g) {
   return why ? why : breaks_blocks(c, x, over, false);
 }
 
+static const char *not_multiple(const chooser *c, lm_type t, const lm_attr *over, bool summed) {
+  int64_t n = 1;
+  for (int i = 0; i < t.rank; i++)
+    if (lm_attr_has_axis(over, t.axis[i]) == summed)
+      n *= lm_axis_size(c->m, t.axis[i]);
+  return n % LM_CODES_MULTIPLE == 0 ? NULL
+                                    : lm_arena_printf(c->m->arena, "%lld is no multiple of %d",
+                                                      (long long)n, LM_CODES_MULTIPLE);
+}
+
+// The rules of a GPU's library (lm_codegen.scales), which hold for all three GEMMs.
+static const char *not_on_gpu(const chooser *c, const lm_fp8_gemm *g) {
+  const lm_attr *over = &g->dot->attr;
+  lm_type w = g->dot->in[g->weight]->type, x = g->dot->in[1 - g->weight]->type;
+  for (int i = 0; i < w.rank; i++)
+    if (!lm_attr_has_axis(over, w.axis[i]) && lm_type_find(x, w.axis[i]) >= 0)
+      return lm_arena_printf(c->m->arena, "a GEMM for each index of %s",
+                             c->m->axes[w.axis[i]].name);
+  const char *why = not_multiple(c, w, over, true);
+  why = why ? why : not_multiple(c, w, over, false);
+  return why ? why : not_multiple(c, x, over, false);
+}
+
 static const char *why_it_stays(const chooser *c, const lm_fp8_gemm *g) {
   const lm_global *param = lm_global_find(c->m, g->param->attr.sym);
   const lm_op *around = g->dot->parent->owner;
@@ -93,6 +118,8 @@ static const char *why_it_stays(const chooser *c, const lm_fp8_gemm *g) {
     return kept;
   if (!c->o->head && is_of_vocabulary(c, w))
     return "of the vocabulary";
+  if (c->o->on_gpu)
+    return not_on_gpu(c, g);
   return c->o->scaling == LM_FP8_BLOCKS ? not_in_blocks(c, g) : NULL;
 }
 
@@ -123,6 +150,8 @@ bool lm_fp8_check(const lm_fp8 *o, lm_ctx *c, const lm_fp8_gemms *all) {
   for (uint32_t i = 0; i < all->n; i++)
     if (!all->v[i].stays)
       return true;
-  LM_REPORT(c, o->loc, E2F4);
+  lm_diag *d = LM_REPORT(c, o->loc, E2F4);
+  for (uint32_t i = 0; i < all->n; i++)
+    lm_diag_note(c, d, all->v[i].dot->loc, "@%s: %s", all->v[i].param->attr.sym, all->v[i].stays);
   return false;
 }

@@ -35,8 +35,9 @@
 // without matrix unit the merged GEMM took 0.82 to 1.07 of the separate time forward, and 1.00 to
 // 1.49 for the gradient of x); weights that differ in layout, in the axes shared with x, or in
 // their rematerialization mark; trained with frozen weights; axes with dynamic extent; weights that
-// depend on more than parameters. Cost in memory: one more copy of concatenated weights. Compile
-// time is linear, except for pairs of GEMMs in one region.
+// depend on more than parameters; modules whose GEMMs multiply 8-bit floats. Cost in memory: one
+// more copy of concatenated weights. Compile time is linear, except for pairs of GEMMs in one
+// region.
 #include <string.h>
 
 #include "compiler/ir/internal.h"
@@ -429,6 +430,8 @@ static void pack_region(pack *p, lm_region *r, const lm_pass_env *env) {
 }
 
 bool lm_pass_fuse_gemms(lm_module *m, const lm_pass_env *env) {
+  if (env && env->fp8)
+    return true; // a scale, and a history of scales, is that of one parameter
   for (lm_func *f = m->funcs; f; f = f->next)
     pack_region(
         &(pack){

@@ -64,6 +64,8 @@ const char *const lm_pipeline[] = {
     "accum_f32",
     "reduce_once",
     "reduce_bf16",
+    "dot_scaled",
+    "dce",
     "prepack",
     "hoist_params",
     "dce",

@@ -91,6 +91,8 @@ struct lm_codegen {
   bool (*multiplies)(const lm_target *t, const lm_op *kernel);
   // True if the target's library supports this GEMM with its residual, bias or gelu; NULL: none.
   bool (*epilogue)(const lm_plan_gemm *g);
+  // True if the target's library multiplies the codes of this GEMM with scales; NULL: none.
+  bool (*scales)(const lm_target *t, const lm_plan_gemm *g);
   // may_merge: true if the kernel can be a part of a launch. merge: generates the kernel of such a
   // launch, whose buffers are those of all parts; its space are the blocks. NULL: no kernel can.
   bool (*may_merge)(const lm_plan_kernel *k);

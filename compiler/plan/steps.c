@@ -330,6 +330,8 @@ static int64_t gemm_flops(const lm_plan_gemm *g, const int64_t *capacity) {
 static bool library_supports(const planner *p, const lm_op *op, const lm_plan_gemm *g) {
   if (lm_op_is_grouped(op))
     return g->code || p->codegen->library_groups;
+  if (g->scaled)
+    return p->codegen->scales && p->codegen->scales(&p->o->target, g);
   return op->code == LM_OP_DOT || (p->codegen->epilogue && !g->n_batch && p->codegen->epilogue(g));
 }
 
@@ -429,7 +431,7 @@ static bool slice_is_padded(const planner *p, const lm_op *accum, const lm_op *s
 
 // True for operations whose GEMM can add to its result.
 static bool accumulates(const lm_op *op) {
-  return op->code == LM_OP_DOT || op->code == LM_OP_GROUPED_OUTER;
+  return op->code == LM_OP_DOT || op->code == LM_OP_DOT_SCALED || op->code == LM_OP_GROUPED_OUTER;
 }
 
 bool lm_step_dot_accumulate(planner *p, lm_op *accum, const location *to) {

@@ -479,7 +479,8 @@ static void op_walk(planner *p, lm_op *op) {
   case LM_OP_ATTEND_VJP: lm_step_kernel(p, op); break;
   case LM_OP_DOT:
   case LM_OP_DOT_ADD:
-  case LM_OP_DOT_GELU: lm_step_dot(p, op); break;
+  case LM_OP_DOT_GELU:
+  case LM_OP_DOT_SCALED: lm_step_dot(p, op); break;
   case LM_OP_VIEW:
   case LM_OP_PERMUTE:
   case LM_OP_RENAME:

@@ -59,6 +59,7 @@ static lm_target target_guess(const lm_cuda_device *x, double hertz, double band
     t.math[LM_BF16].peak = generations[i].flops * hertz * x->target.units;
     t.math[LM_F16].peak = t.math[LM_BF16].peak;
     t.math[LM_F32].peak = t.math[LM_BF16].peak;
+    lm_target_set_codes(&t);
     t.host = generations[i].major < 9 ? 32e9 : 64e9; // PCI Express 4.0 or 5.0
     // The cache is taken to be as fast as memory.
     lm_target_set_rates(&t, generations[i].lanes * hertz * x->target.units, bandwidth);

@@ -46,8 +46,8 @@ static lm_status sums_run(lm_cuda_gemms *g, const lm_cuda_call *x, const problem
   for (int64_t j = 0; j < all->n_sums; j++) {
     lm_plan_batch at = lm_plan_batch_at(all->sum, all->n_sum, j);
     lm_cuda_call y = *x;
-    y.a += bytes_of(at.a, x->ab);
-    y.b += bytes_of(at.b, x->ab);
+    y.a += bytes_of(at.a, x->aa);
+    y.b += bytes_of(at.b, x->bb);
     y.p.add = x->p.add || j;
     LM_TRY(lm_cuda_call_run(g, &y, workspace));
   }
@@ -62,8 +62,8 @@ static lm_status panel_run(lm_cuda_gemms *g, const lm_cuda_call *x, const proble
   lm_cuda_address to = x->c + bytes_of(i * x->batch.c + row * x->p.c_m + col * x->p.c_n, x->cc);
   lm_cuda_call y = *x;
   y.batch = (lm_plan_batch){.size = 1};
-  y.a += bytes_of(i * x->batch.a + row * x->p.a_m, x->ab);
-  y.b += bytes_of(i * x->batch.b + col * x->p.b_n, x->ab);
+  y.a += bytes_of(i * x->batch.a + row * x->p.a_m, x->aa);
+  y.b += bytes_of(i * x->batch.b + col * x->p.b_n, x->bb);
   y.c = sums;
   y.cc = LM_F32;
   y.p.m = rows;
@@ -123,18 +123,22 @@ lm_status lm_cuda_gemm(lm_cuda_gemms *g, const lm_plan_step *s, bool overwrites,
                           .c_n = p->c_n,
                           .add = p->accumulate && !overwrites},
                     .batch = all.batch,
-                    .ab = p->dtype_ab,
+                    .aa = p->dtype_ab,
+                    .bb = p->scaled ? p->dtype_b : p->dtype_ab,
                     .cc = p->dtype_c,
+                    .scale_a = p->scaled ? at[LM_GEMM_SCALE_A] : 0,
+                    .scale_b = p->scaled ? at[LM_GEMM_SCALE_B] : 0,
                     .epi = epilogue_of(s, var, at)};
-  bool rounds = lm_dtype_is_half((lm_dtype)x.cc) && (all.n_sums > 1 || x.ab != x.cc);
+  bool other = !p->scaled && x.aa != x.cc;
+  bool rounds = lm_dtype_is_half((lm_dtype)x.cc) && (all.n_sums > 1 || other);
   if (!x.p.m || !x.p.n || !all.batch.size)
     return NULL;
   if ((p->residual || p->bias || p->gelu) && (p->n_batch || rounds))
     return lm_fail(LM_BUG_STATUS, "a GEMM with batch axes or with rounding has an epilogue");
   for (int64_t i = 0; i < all.n_loops; i++) {
     lm_plan_batch to = lm_plan_batch_at(all.loop, all.n_loop, i);
-    x.a = at[0] + bytes_of(to.a, x.ab);
-    x.b = at[1] + bytes_of(to.b, x.ab);
+    x.a = at[0] + bytes_of(to.a, x.aa);
+    x.b = at[1] + bytes_of(to.b, x.bb);
     x.c = at[s->n_read] + bytes_of(to.c, x.cc);
     LM_TRY(rounds ? panels_run(g, &x, &all, workspace) : sums_run(g, &x, &all, workspace));
   }

@@ -7,6 +7,9 @@
 // algorithm is chosen when a GEMM is first run, by the library's heuristic, for its shape, strides
 // and alignment alone, within LM_CUDA_WORKSPACE.
 //
+// Codes (e4m3, e5m2) are multiplied by the library alone, with a scale of each operand that the
+// descriptor points to; its rules are those of lm_codegen.scales.
+//
 // A residual is passed as the library's C, with the result as its D; bias and gelu are epilogues of
 // the library. If it has no algorithm with the epilogue for these sizes and addresses, the GEMM is
 // computed without it and a builtin kernel applies the epilogue afterwards.
@@ -37,6 +40,8 @@ enum {
   LM_LT_DESC_BIAS = 8,
   LM_LT_DESC_AUX = 11,
   LM_LT_DESC_AUX_LD = 12,
+  LM_LT_DESC_SCALE_A = 17,
+  LM_LT_DESC_SCALE_B = 18,
   LM_LT_EPILOGUE_NONE = 1,
   LM_LT_EPILOGUE_BIAS = 4,
   LM_LT_EPILOGUE_GELU = 32,

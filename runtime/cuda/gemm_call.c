@@ -20,7 +20,7 @@ typedef struct key {
   int64_t ld[3], batch[3], count; // of A, B, C; batch: stride in elements between `count` matrices
   int32_t is_transposed[2];       // whether A and B are transposed
   int32_t align[6];               // alignment in bytes of A, B, C, D, bias and the input of gelu
-  int32_t ab, cc, epilogue, spare;
+  int32_t aa, bb, cc, epilogue;   // dtypes of A, B and C
 } key;
 
 typedef struct entry {
@@ -154,11 +154,14 @@ static lm_cuda_call transposed(const lm_cuda_call *x) {
                               .c_n = p->c_m,
                               .add = p->add},
                         .batch = {x->batch.size, x->batch.b, x->batch.a, x->batch.c},
-                        .ab = x->ab,
+                        .aa = x->bb,
+                        .bb = x->aa,
                         .cc = x->cc,
                         .a = x->b,
                         .b = x->a,
                         .c = x->c,
+                        .scale_a = x->scale_b,
+                        .scale_b = x->scale_a,
                         .epi = x->epi};
 }
 
@@ -173,9 +176,12 @@ static int32_t alignment(lm_cuda_address at, int64_t batch, int dtype) {
   return (int32_t)(all & -all);
 }
 
-static bool types_known(int ab, int cc) {
-  return (lm_dtype_is_half((lm_dtype)ab) && (cc == ab || cc == LM_F32)) ||
-         (ab == cc && (ab == LM_F32 || ab == LM_F64));
+static bool types_known(const lm_cuda_call *x) {
+  int ab = x->aa;
+  if (x->scale_a)
+    return x->cc == LM_BF16 || x->cc == LM_F32;
+  return (lm_dtype_is_half((lm_dtype)ab) && (x->cc == ab || x->cc == LM_F32)) ||
+         (ab == x->cc && (ab == LM_F32 || ab == LM_F64));
 }
 
 static bool key_make(const lm_cuda_call *x, key *out) {
@@ -186,7 +192,8 @@ static bool key_make(const lm_cuda_call *x, key *out) {
                .cols = p->n,
                .k = p->k,
                .count = x->batch.size,
-               .ab = x->ab,
+               .aa = x->aa,
+               .bb = x->bb,
                .cc = x->cc,
                .epilogue = epilogue_number(&x->epi)};
   if (!form_find(p->m, p->n, p->c_m, p->c_n, &transposed_c, &out->ld[2]) || transposed_c)
@@ -199,8 +206,8 @@ static bool key_make(const lm_cuda_call *x, key *out) {
     return false;
   if (many)
     memcpy(out->batch, (int64_t[]){x->batch.a, x->batch.b, x->batch.c}, sizeof out->batch);
-  out->align[0] = alignment(x->a, out->batch[0], x->ab);
-  out->align[1] = alignment(x->b, out->batch[1], x->ab);
+  out->align[0] = alignment(x->a, out->batch[0], x->aa);
+  out->align[1] = alignment(x->b, out->batch[1], x->bb);
   out->align[2] = alignment(x->epi.residual ? x->epi.residual : x->c, out->batch[2], x->cc);
   out->align[3] = alignment(x->c, out->batch[2], x->cc);
   out->align[4] = alignment(x->epi.bias, 0, x->cc);
@@ -216,8 +223,9 @@ static lm_status layout_make(const lm_cuda_gemms *g, const key *k, int i, void *
   int64_t cols = i == 0 ? k->k : k->cols;
   bool is_transposed = i < 2 && k->is_transposed[i];
   int32_t count = (int32_t)k->count;
+  const int32_t types[] = {k->aa, k->bb, k->cc};
   LM_TRY(check(g,
-               lt->cublasLtMatrixLayoutCreate(out, lm_dtype_table[i < 2 ? k->ab : k->cc].cublaslt,
+               lt->cublasLtMatrixLayoutCreate(out, lm_dtype_table[types[i]].cublaslt,
                                               (uint64_t)(is_transposed ? cols : rows),
                                               (uint64_t)(is_transposed ? rows : cols), k->ld[i]),
                "a matrix layout"));
@@ -236,8 +244,8 @@ static lm_status desc_make(const lm_cuda_gemms *g, const key *k, void **out) {
   const lm_cublaslt *lt = &g->lt;
   static const int attributes[2] = {LM_LT_DESC_TRANSA, LM_LT_DESC_TRANSB};
   const int32_t is_transposed = LM_LT_OP_T;
-  bool wide = k->ab == LM_F64;
-  bool rounds = g->tf32 && k->ab == LM_F32;
+  bool wide = k->aa == LM_F64;
+  bool rounds = g->tf32 && k->aa == LM_F32;
   LM_TRY(check(g,
                lt->cublasLtMatmulDescCreate(out,
                                             wide     ? LM_LT_COMPUTE_64F
@@ -264,19 +272,22 @@ static lm_status desc_make(const lm_cuda_gemms *g, const key *k, void **out) {
       "an epilogue");
 }
 
-// The addresses of the bias and of the input of gelu are part of the descriptor; the heuristic
-// derives their alignment from them.
+// The addresses of the bias, of the input of gelu and of scales are part of the descriptor; the
+// heuristic derives the alignment of the first two from them.
 static lm_status addresses_set(const lm_cuda_gemms *g, const lm_cuda_call *x, const entry *e) {
   const struct {
     int attribute;
     lm_cuda_address at;
-  } of[2] = {{LM_LT_DESC_BIAS, x->epi.bias}, {LM_LT_DESC_AUX, x->epi.gelu_input}};
-  for (int i = 0; i < 2; i++) {
+  } of[] = {{LM_LT_DESC_BIAS, x->epi.bias},
+            {LM_LT_DESC_AUX, x->epi.gelu_input},
+            {LM_LT_DESC_SCALE_A, x->scale_a},
+            {LM_LT_DESC_SCALE_B, x->scale_b}};
+  for (size_t i = 0; i < LM_COUNT(of); i++) {
     void *at = (void *)(uintptr_t)of[i].at;
     if (at)
       LM_TRY(check(g,
                    g->lt.cublasLtMatmulDescSetAttribute(e->desc, of[i].attribute, &at, sizeof at),
-                   "an epilogue"));
+                   "an address of a descriptor"));
   }
   return NULL;
 }
@@ -412,7 +423,7 @@ static int library_call(const lm_cuda_gemms *g, const lm_cuda_call *x, const ent
                         lm_cuda_address workspace) {
   const double one_f64 = 1, zero_f64 = 0;
   const float one = 1, zero = 0;
-  bool wide = x->ab == LM_F64;
+  bool wide = x->aa == LM_F64;
   bool add = x->p.add || x->epi.residual;
   const void *alpha = wide ? (const void *)&one_f64 : &one;
   const void *beta =
@@ -522,11 +533,18 @@ lm_status lm_cuda_gemms_measure(lm_cuda_gemms *g, bool on) {
 // ---- calls
 
 static lm_status loop_run(const lm_cuda_gemms *g, const lm_cuda_call *x) {
-  int64_t ab = lm_dtype_bytes((lm_dtype)x->ab);
+  if (x->scale_a)
+    return lm_fail(LM_ENV,
+                   "cuBLASLt %llu has no algorithm for a GEMM of %s with %s: m = %lld, n = %lld, "
+                   "k = %lld; `precision { keep bf16 = [@NAME] }` exempts the parameter",
+                   (unsigned long long)g->lt.cublasLtGetVersion(), lm_dtype_name((lm_dtype)x->aa),
+                   lm_dtype_name((lm_dtype)x->bb), (long long)x->p.m, (long long)x->p.n,
+                   (long long)x->p.k);
+  int64_t ab = lm_dtype_bytes((lm_dtype)x->aa);
   int64_t cc = lm_dtype_bytes((lm_dtype)x->cc);
   for (int64_t i = 0; i < x->batch.size; i++)
     LM_TRY(lm_cuda_small_gemm_run(
-        g->builtins, &x->p, x->ab, x->cc, x->a + (uint64_t)(i * x->batch.a * ab),
+        g->builtins, &x->p, x->aa, x->cc, x->a + (uint64_t)(i * x->batch.a * ab),
         x->b + (uint64_t)(i * x->batch.b * ab), x->c + (uint64_t)(i * x->batch.c * cc)));
   return NULL;
 }
@@ -557,7 +575,7 @@ lm_status lm_cuda_call_run(lm_cuda_gemms *g, const lm_cuda_call *x, lm_cuda_addr
   const lm_cuda_call *fit = key_make(x, &k) ? x : key_make(&other, &k) ? &other : NULL;
   bool plain = epilogue_number(&x->epi) == LM_LT_EPILOGUE_NONE && !x->epi.residual;
   entry *e = NULL;
-  if (fit && types_known(x->ab, x->cc))
+  if (fit && types_known(x))
     LM_TRY(entry_find(g, fit, &k, &e));
   if (!plain && !(e && e->supported))
     return parts_run(g, x, workspace);

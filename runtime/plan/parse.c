@@ -125,6 +125,7 @@ static void gemm(reader *r, lm_plan_step *s) {
   g->residual = take(r, "residual");
   g->bias = take(r, "bias");
   g->gelu = take(r, "gelu");
+  g->scaled = take(r, "scaled");
   if (take(r, "by"))
     g->code = 1 + kernel_named(r);
 }

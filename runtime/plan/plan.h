@@ -156,8 +156,18 @@ typedef struct lm_plan_gemm {
   bool residual, bias, gelu;
   bool stored;               // of a KERNEL: C is one of its results; else the input of gelu is
   uint8_t dtype_ab, dtype_c; // lm_dtype
-  int code;                  // 1 + index of the kernel that computes its tiles; 0: a library does
+  // A and B are codes, of dtype_ab and dtype_b; the operands after B are two numbers in f32, which
+  // the elements of A and of B are multiplied by.
+  bool scaled;
+  uint8_t dtype_b;
+  int code; // 1 + index of the kernel that computes its tiles; 0: a library does
 } lm_plan_gemm;
+
+// The operands of a GEMM of codes that hold the scales.
+enum {
+  LM_GEMM_SCALE_A = 2,
+  LM_GEMM_SCALE_B = 3
+};
 
 // A GEMM of few rows, or of a number of rows that is known only at run time, as in decoding. A
 // target that has a kernel for it always uses that kernel, so that the bits of a row do not depend

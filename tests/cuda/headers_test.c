@@ -46,6 +46,10 @@ SAME(LM_LT_DESC_EPILOGUE, CUBLASLT_MATMUL_DESC_EPILOGUE);
 SAME(LM_LT_DESC_BIAS, CUBLASLT_MATMUL_DESC_BIAS_POINTER);
 SAME(LM_LT_DESC_AUX, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER);
 SAME(LM_LT_DESC_AUX_LD, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD);
+SAME(LM_LT_DESC_SCALE_A, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER);
+SAME(LM_LT_DESC_SCALE_B, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER);
+SAME(LM_CUBLASLT_E4M3, CUDA_R_8F_E4M3);
+SAME(LM_CUBLASLT_E5M2, CUDA_R_8F_E5M2);
 SAME(LM_LT_EPILOGUE_NONE, CUBLASLT_EPILOGUE_DEFAULT);
 SAME(LM_LT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_BIAS);
 SAME(LM_LT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_GELU);
@@ -180,6 +184,8 @@ static void test_descriptors(void) {
   CHECK(!lt.cublasLtMatmulDescSetAttribute(desc, LM_LT_DESC_BIAS, &address, sizeof address));
   CHECK(!lt.cublasLtMatmulDescSetAttribute(desc, LM_LT_DESC_AUX, &address, sizeof address));
   CHECK(!lt.cublasLtMatmulDescSetAttribute(desc, LM_LT_DESC_AUX_LD, &stride, sizeof stride));
+  for (int a = LM_LT_DESC_SCALE_A; a <= LM_LT_DESC_SCALE_B; a++)
+    CHECK(!lt.cublasLtMatmulDescSetAttribute(desc, a, &address, sizeof address));
   CHECK(!lt.cublasLtMatrixLayoutCreate(&layout, LM_CUBLASLT_BF16, 32, 16, 32));
   CHECK(
       !lt.cublasLtMatrixLayoutSetAttribute(layout, LM_LT_LAYOUT_BATCH_COUNT, &count, sizeof count));

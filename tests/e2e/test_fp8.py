@@ -244,8 +244,10 @@ def test_check(run):
         for command in (("run", file, "--out", run.path("none")), ("check", file)):
             err = run(*command, *options, status=1)
             check(message in err, err)
-    err = run("check", file, *on, "--target", "sm_90a", status=1)
-    check("error[E2F2]: matmul = fp8(...) is unsupported on a GPU" in err, err)
+    for target, setting, message in (("sm_80", "scale = current", "on sm_80"), ("sm_90a", "scale = block", "on a GPU with scale = block"),
+                                     ("sm_90a", "fwd = e5m2, bwd = e4m3", "on a GPU with fwd = e5m2")):
+        err = run("check", file, "--set", f"precision.matmul = fp8({setting})", "--target", target, status=1)
+        check(f"error[E2F2]: matmul = fp8(...) is unsupported {message}" in err, err)
     run.trace(small(run, compute="f32"), "--values", "loss", "--steps", 1, "--set",
               "precision { compute = f32; matmul = fp8(); keep f32 = [@layers.*.wd] }")
 

@@ -3,6 +3,7 @@ import glob, json, math, os, re, shutil, subprocess, sys
 
 import numpy as np
 
+from test_fp8 import MODEL
 from test_master import model_of, prepare
 from harness import ROOT, Skip, check, distance, doctor, folder_bytes, load, random_batches, save, small, within
 
@@ -615,6 +616,31 @@ def test_gemms(run):
     """random strides, batch axes and sums, with and without epilogues of the library, bit for bit"""
     gpu_program(run, "gpu_gemm_check", "1", "150")
     gpu_program(run, "gpu_gemm_check", "2", "150", how="plain")
+
+
+def test_codes(run):
+    """GEMMs of 8-bit floats by the stand-in cuBLASLt, bit for bit; it refuses each of a list of mistakes, and scales that are not floats on the device"""
+    gpu_program(run, "gpu_codes_check")
+    for mistake, status, text in (("host-scale", 99, "the scale of a GEMM: an address that is not on the device"), ("odd-scale", 7, "")):
+        p = subprocess.run([os.path.join(os.path.dirname(run.lmc), "gpu_codes_check"), mistake], env=Fake(run).env, capture_output=True, text=True)
+        check(p.returncode == status and text in p.stderr, f"{mistake}: {p.returncode} {p.stderr}")
+
+
+def test_fp8(run):
+    """matmul = fp8: all three GEMMs of each cast weight multiply codes, and training is that of a CPU up to the order of sums"""
+    fake, what = Fake(run, heavy=True), ("--values", "loss,grads,params")
+    save(run.path("batches.safetensors"), random_batches(2, 2, 16, 24))
+    how = dict(d=32, ff=48, vocab=24, depth=2, steps=2, lr=0.1)
+    file = run.write("fp8.lm", MODEL.format(**how, micro=16, matmul="fp8()"))
+    cpu, gpu = run.trace(file, *what), fake.trace(file, *what)
+    check(cpu.keys() == gpu.keys(), "the same tensors")
+    for name in cpu:
+        within(name, distance(gpu[name], cpu[name], 1e-3), 1e-5)
+    fake("compile", file, "--target", "cuda", "-o", run.path("plan"))
+    gemms = [line for line in open(run.path("plan/plan.txt")) if " gemm " in line]
+    check(sum(" scaled " in line for line in gemms) == 3 * 3, f"the GEMMs of a layer: {gemms}")
+    err = fake("check", run.write("odd.lm", MODEL.format(**{**how, "ff": 40}, micro=16, matmul="fp8()")), "--target", "cuda", status=1)
+    check("error[E2F4]" in err and "@layers.wg: 40 is no multiple of 16" in err, err)
 
 
 def bare_machine(run, build):

@@ -24,7 +24,7 @@ typedef struct desc {
   int32_t transposed[2];
   uint32_t epilogue, spare;
   int64_t aux_ld;
-  unsigned long long bias, aux;
+  unsigned long long bias, aux, scale_of[2];
 } desc;
 typedef struct layout {
   int type;
@@ -43,7 +43,15 @@ static struct {
   fake_touch_fn *touch;
   fake_enqueue_fn *enqueue;
   fake_recording_fn *recording;
+  int capability; // 90: 9.0
 } driver;
+
+static int capability_of(void *library) {
+  int (*get)(int *value, int attribute, int device);
+  int major = 0, minor = 0;
+  *(void **)&get = dlsym(library, "cuDeviceGetAttribute");
+  return get && !get(&major, 75, 0) && !get(&minor, 76, 0) ? 10 * major + minor : 0;
+}
 
 FAKE_API int cublasLtCreate(void **out) {
   void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
@@ -53,6 +61,7 @@ FAKE_API int cublasLtCreate(void **out) {
   *(void **)&driver.touch = dlsym(library, "fake_order_touch");
   *(void **)&driver.enqueue = dlsym(library, "fake_enqueue");
   *(void **)&driver.recording = dlsym(library, "fake_recording");
+  driver.capability = capability_of(library);
   *out = &driver;
   return driver.memory && driver.touch && driver.enqueue && driver.recording ? 0 : 1;
 }
@@ -118,6 +127,10 @@ FAKE_API int cublasLtMatmulDescSetAttribute(void *x, int attribute, const void *
   case LM_LT_DESC_AUX_LD: return copy_in(&d->aux_ld, sizeof d->aux_ld, value, bytes);
   case LM_LT_DESC_BIAS: return copy_in(&d->bias, sizeof d->bias, value, bytes);
   case LM_LT_DESC_AUX: return copy_in(&d->aux, sizeof d->aux, value, bytes);
+  case LM_LT_DESC_SCALE_A:
+  case LM_LT_DESC_SCALE_B:
+    return copy_in(&d->scale_of[attribute == LM_LT_DESC_SCALE_B], sizeof *d->scale_of, value,
+                   bytes);
   default: return INVALID;
   }
 }
@@ -150,8 +163,32 @@ static bool is_half(int type) {
   return type == LM_CUBLASLT_BF16 || type == LM_CUBLASLT_F16;
 }
 
+static bool is_code(int type) {
+  return type == LM_CUBLASLT_E4M3 || type == LM_CUBLASLT_E5M2;
+}
+
 static int bytes_of(int type) {
-  return type == LM_CUBLASLT_F64 ? 8 : is_half(type) ? 2 : 4;
+  return type == LM_CUBLASLT_F64 ? 8 : is_half(type) ? 2 : is_code(type) ? 1 : 4;
+}
+
+// Of codes, what the documentation of cublasLtMatmul requires ("FP8 kernels"): tensor cores that
+// multiply them, not e5m2 with e5m2, a result in f16, bf16 or f32, sums in f32, A transposed and B
+// not (before 10.0), sizes that are multiples of 16, and columns that begin at multiples of 16
+// bytes.
+static bool codes_fit(const desc *d, const layout *a, const layout *b, const layout *c) {
+  const layout *all[] = {a, b, c};
+  bool wide = a->type == LM_CUBLASLT_E5M2 && b->type == LM_CUBLASLT_E5M2;
+  bool by_k = d->transposed[0] && !d->transposed[1];
+  bool fit = is_code(a->type) && is_code(b->type) && !wide && driver.capability >= 89 &&
+             (by_k || driver.capability >= 100) && (is_half(c->type) || c->type == LM_CUBLASLT_F32);
+  for (int i = 0; i < 3; i++)
+    fit = fit && all[i]->rows % 16 == 0 && all[i]->cols % 16 == 0 &&
+          all[i]->ld * bytes_of(all[i]->type) % 16 == 0;
+  return fit;
+}
+
+static bool has_codes(const layout *a, const layout *b) {
+  return is_code(a->type) || is_code(b->type);
 }
 
 static bool layouts_fit(const desc *d, const layout *a, const layout *b, const layout *c) {
@@ -159,8 +196,9 @@ static bool layouts_fit(const desc *d, const layout *a, const layout *b, const l
   uint64_t k = d->transposed[0] ? a->rows : a->cols;
   uint64_t k2 = d->transposed[1] ? b->cols : b->rows;
   uint64_t n = d->transposed[1] ? b->rows : b->cols;
-  bool types = a->type == b->type &&
-               (a->type == c->type || (is_half(a->type) && c->type == LM_CUBLASLT_F32));
+  bool types =
+      has_codes(a, b) || (a->type == b->type &&
+                          (a->type == c->type || (is_half(a->type) && c->type == LM_CUBLASLT_F32)));
   bool rounds = d->compute == LM_LT_COMPUTE_TF32 && a->type == LM_CUBLASLT_F32;
   bool numbers = (rounds || d->compute == (a->type == LM_CUBLASLT_F64 ? LM_LT_COMPUTE_64F
                                                                       : LM_LT_COMPUTE_32F)) &&
@@ -215,6 +253,10 @@ static bool descriptor_aligned(const desc *d, uint64_t promised) {
   return bias && aux && d->bias % bias == 0 && d->aux % aux == 0;
 }
 
+static bool scales_aligned(const desc *d) {
+  return d->scale_of[0] % sizeof(float) == 0 && d->scale_of[1] % sizeof(float) == 0;
+}
+
 // An algorithm is valid for the request that it was chosen for, at the alignment that was promised.
 static lm_lt_algo algo_of(const desc *d, const layout *a, const layout *b, const layout *c,
                           const uint32_t *align) {
@@ -226,6 +268,14 @@ static lm_lt_algo algo_of(const desc *d, const layout *a, const layout *b, const
   return algo;
 }
 
+// The addresses of A, B, C and D.
+static bool codes_aligned(const uint32_t *align) {
+  for (int i = 0; i < 4; i++)
+    if (align[i] % 16)
+      return false;
+  return true;
+}
+
 FAKE_API int cublasLtMatmulAlgoGetHeuristic(void *handle, void *d, void *a, void *b, void *c,
                                             void *c2, void *pref, int wanted,
                                             lm_lt_heuristic *results, int *found) {
@@ -235,7 +285,7 @@ FAKE_API int cublasLtMatmulAlgoGetHeuristic(void *handle, void *d, void *a, void
     return INTERNAL;
   if (wanted < 1 || !layouts_fit(d, a, b, c) || !epilogue_fits(d, c) || c != c2)
     return INVALID;
-  if (refuses(d))
+  if (refuses(d) || (has_codes(a, b) && !(codes_fit(d, a, b, c) && codes_aligned(p->align))))
     return NOT_SUPPORTED;
   for (int i = 0; i < wanted && i < 3; i++, ++*found) {
     results[i] = (lm_lt_heuristic){.algo = algo_of(d, a, b, c, p->align),
@@ -264,6 +314,10 @@ static double element(const char *at, const layout *l, int64_t i) {
     return ((const float *)at)[i];
   if (l->type == LM_CUBLASLT_F16)
     return lm_f16_load(((const uint16_t *)at)[i]);
+  if (l->type == LM_CUBLASLT_E4M3)
+    return lm_e4m3_load(((const uint8_t *)at)[i]);
+  if (l->type == LM_CUBLASLT_E5M2)
+    return lm_e5m2_load(((const uint8_t *)at)[i]);
   uint32_t u = (uint32_t)((const uint16_t *)at)[i] << 16;
   memcpy(&x, &u, sizeof x);
   return x;
@@ -318,8 +372,22 @@ static char *matrix(unsigned long long at, const layout *l, int64_t i, bool writ
   return p;
 }
 
+// Both scales multiplied, which are on the device; one that is not given is 1.
+static double scales(const desc *d) {
+  double both = 1;
+  for (int i = 0; i < 2; i++) {
+    if (!d->scale_of[i])
+      continue;
+    const char *at = driver.memory(d->scale_of[i], sizeof(float), "the scale of a GEMM");
+    driver.touch(at, sizeof(float), false, "the scale of a GEMM");
+    both *= *(const float *)at;
+  }
+  return both;
+}
+
 static void gemm_run(void *args) {
   const gemm *p = args;
+  double alpha = p->alpha * scales(&p->d);
   int64_t k_size = (int64_t)(p->d.transposed[0] ? p->a.rows : p->a.cols);
   int64_t unit = bytes_of(p->c.type);
   size_t aux_elements = (size_t)((int64_t)(p->c.cols - 1) * p->d.aux_ld + (int64_t)p->c.rows);
@@ -345,7 +413,7 @@ static void gemm_run(void *args) {
         int64_t at = m + n * p->c.ld;
         element_set(
             to, &p->c, at,
-            finish(p, bias, aux, m, n, p->alpha * sum + (c ? p->beta * element(c, &p->c, at) : 0)));
+            finish(p, bias, aux, m, n, alpha * sum + (c ? p->beta * element(c, &p->c, at) : 0)));
       }
   }
 }
@@ -367,7 +435,7 @@ FAKE_API int cublasLtMatmul(void *handle, void *d, const void *alpha, const void
   lm_lt_algo own = algo_of(d, a_layout, b_layout, c_layout, align);
   own.data[6] = algo->data[6] < 3 ? algo->data[6] : 0;
   own.data[7] = algo->data[7];
-  if (!descriptor_aligned(d, algo->data[7]))
+  if (!descriptor_aligned(d, algo->data[7]) || !scales_aligned(d))
     return INVALID;
   if (memcmp(&own, algo, sizeof own))
     return NOT_SUPPORTED;
