@@ -45,7 +45,8 @@ const ast_arg *el_arg_arrow(el_call_site c, uint32_t i, const char *form) {
 static void report_whole_parameter(el_call_site c, lm_loc at) {
   lm_diag *d = EL_ERR(c.e, at, E0B6, c.x->a->text);
   lm_diag_help(c.e->c, d,
-               "optimizers over whole parameters (sums, norms, matrices) are not available yet");
+               "an update of whole parameters is declared update(p: f32[..p], g: f32[..p], k: f32) "
+               "-> f32[..p]");
 }
 
 static bool has_elements(const el_axes *axes) {
