@@ -84,6 +84,12 @@ static bool mesh_reduce(parser *p, lm_mesh_axis *a) {
   return a->reduce_bf16 || lmir_fail(p, at, "reduce is bf16, or left out");
 }
 
+// overlap
+static bool mesh_overlap(parser *p, lm_mesh_axis *a) {
+  a->overlap = lmir_opt_word(p, "overlap");
+  return true;
+}
+
 // rows pipeline 4, or pipeline 4 one_f_one_b
 static bool mesh_pipeline(parser *p, lm_mesh_axis *a) {
   int64_t n;
@@ -132,7 +138,8 @@ static bool mesh(parser *p) {
     a->balanced = a->positions && lmir_opt_word(p, "balanced");
     a->ring = a->positions && lmir_opt_word(p, "ring");
     a->experts = lmir_opt_word(p, "experts");
-    if (!mesh_pipeline(p, a) || !mesh_shard(p, a) || !mesh_zero(p, a) || !mesh_reduce(p, a))
+    if (!mesh_pipeline(p, a) || !mesh_shard(p, a) || !mesh_zero(p, a) || !mesh_reduce(p, a) ||
+        !mesh_overlap(p, a))
       return false;
   } while (lmir_opt(p, ','));
   return !p->failed;

@@ -171,10 +171,11 @@ static lm_plan_buf buf_make(const ref *r) {
       .offset = at.at->offset + at.offset + r->offset,
       .bytes = r->bytes,
   };
-  for (int d = 0; d < LM_PLAN_DEPTH; d++)
+  for (int d = 0; d < LM_PLAN_DEPTH; d++) {
     b.stride[d] = at.loop[d] + r->loop[d];
-  b.ring[0].slots = r->slots;
-  b.ring[0].ahead = r->ahead;
+    b.ring[d].slots = r->ring[d].slots;
+    b.ring[d].ahead = r->ring[d].ahead;
+  }
   return b;
 }
 
@@ -213,6 +214,7 @@ static void func_plan(planner *p, lm_func *f) {
   lm_steps_initialize(p);
   lm_steps_code(p);
   lm_steps_merge(p);
+  lm_steps_overlap(p);
   lm_steps_offload(p);
   lm_plan_func *out = &p->plan->funcs[p->plan->n_funcs - 1];
   out->every = f->key.extra ? p->o->extra_every : 0;

@@ -95,7 +95,9 @@ typedef struct location {
 typedef struct ref {
   storage *at;
   int64_t offset, loop[LM_PLAN_DEPTH], bytes;
-  int slots, ahead; // slots > 0: loop[0] is the stride of a ring (lm_plan_buf.ring)
+  struct {
+    int slots, ahead;
+  } ring[LM_PLAN_DEPTH]; // slots > 0: loop[d] is the stride of a ring (lm_plan_buf.ring)
 } ref;
 typedef struct pstep {
   lm_plan_step step;
@@ -183,6 +185,10 @@ storage *lm_storage_new(planner *p, int64_t bytes, int depth, const char *label)
 storage *lm_stash_new(planner *p, int64_t slot, int64_t count, const char *label);
 // The outermost storage that contains s, and the location of s in it.
 ref lm_storage_resolve(storage *s);
+// The same of a reference.
+ref lm_ref_resolve(const ref *r);
+// True if two references may overlap. References that move in a loop are assumed to overlap.
+bool lm_refs_meet(const ref *a, const ref *b);
 // Makes the steps that compute `v` write to `to` directly instead of copying at the end of the
 // region. False if the previous contents of `to` may be read after v is first written, or if v
 // shares its storage with another value. since: the first step that may read the previous contents;
@@ -251,6 +257,12 @@ void lm_kernels_prune(lm_plan *plan);
 // Gives the steps that use the host's memory slots of the device's, and adds the copies. To be
 // called when the steps are final.
 void lm_steps_offload(planner *p);
+
+// ---- overlap.c
+
+// Lets collectives along axes with the flag `overlap` run beside the steps that do not need them.
+// To be called behind lm_steps_merge and before lm_steps_offload.
+void lm_steps_overlap(planner *p);
 
 // ---- collective.c
 

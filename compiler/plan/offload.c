@@ -252,8 +252,8 @@ static ref ring_ref(const window *w, moment at) {
     return r;
   }
   r.loop[0] = slot;
-  r.slots = w->slots;
-  r.ahead = slot_of(w, at);
+  r.ring[0].slots = w->slots;
+  r.ring[0].ahead = slot_of(w, at);
   return r;
 }
 

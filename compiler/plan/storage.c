@@ -56,7 +56,7 @@ static bool any_loop(const int64_t *loop) {
   return false;
 }
 
-static ref ref_resolve(const ref *r) {
+ref lm_ref_resolve(const ref *r) {
   ref out = lm_storage_resolve(r->at);
   out.offset += r->offset;
   for (int d = 0; d < LM_PLAN_DEPTH; d++)
@@ -65,10 +65,9 @@ static ref ref_resolve(const ref *r) {
   return out;
 }
 
-// True if two references may overlap. References that move in a loop are assumed to overlap.
-static bool refs_meet(const ref *a, const ref *b) {
-  ref x = ref_resolve(a);
-  ref y = ref_resolve(b);
+bool lm_refs_meet(const ref *a, const ref *b) {
+  ref x = lm_ref_resolve(a);
+  ref y = lm_ref_resolve(b);
   if (x.at != y.at)
     return false;
   if (any_loop(x.loop) || any_loop(y.loop))
@@ -99,7 +98,7 @@ static bool step_in_place(planner *p, const pstep *s, const ref *from, const sto
   if (s->step.kind != LM_STEP_KERNEL && s->step.kind != LM_STEP_GEMM)
     return false;
   for (int o = 0; o < s->step.n_read; o++) {
-    if (!refs_meet(&s->refs[o], from))
+    if (!lm_refs_meet(&s->refs[o], from))
       continue;
     for (int r = 0; r < s->step.n_write; r++)
       if (s->refs[s->step.n_read + r].at == to && !result_in_place(p, s, o, r))
@@ -120,7 +119,7 @@ static bool is_own_slot(const ref *r, const ref *whole, int depth, int64_t slot)
 // True if the loop writes s one slot per iteration, reads only the same slot of `to` and before the
 // write, and no step after the loop reads it.
 static bool slots_are_safe(planner *p, const storage *s, const ref *to, int loop) {
-  ref whole = ref_resolve(to), own = {.at = (storage *)s};
+  ref whole = lm_ref_resolve(to), own = {.at = (storage *)s};
   int64_t slot = s->bytes / p->steps[loop].step.count;
   int end = p->steps[loop].step.match;
   int first_write = INT_MAX;
@@ -129,7 +128,7 @@ static bool slots_are_safe(planner *p, const storage *s, const ref *to, int loop
     const pstep *step = &p->steps[i];
     for (int b = 0; b < step->step.n_bufs; b++) {
       bool reads = b < step->step.n_read;
-      ref r = ref_resolve(&step->refs[b]);
+      ref r = lm_ref_resolve(&step->refs[b]);
       if (r.at != (reads ? whole.at : s))
         continue;
       if (i > end || !is_own_slot(&r, reads ? &whole : &own, p->depth, slot))
@@ -152,7 +151,7 @@ static bool claim_is_safe(planner *p, const storage *s, const ref *to, int since
     const pstep *step = &p->steps[i];
     for (int b = 0; b < step->step.n_bufs; b++) {
       bool reads = b < step->step.n_read;
-      if (reads && refs_meet(&step->refs[b], to))
+      if (reads && lm_refs_meet(&step->refs[b], to))
         last_read = step_outward(p, i, p->depth, true);
       if (!reads && lm_storage_resolve(step->refs[b].at).at == s && first_write == INT_MAX)
         first_write = step_outward(p, i, p->depth, false);

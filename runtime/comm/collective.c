@@ -1,9 +1,8 @@
-// collective.c - collectives as messages of an engine (exchange.h), and sums in the order of the
-// ranks (ordered.h).
+// collective.c - groups of ranks, and the collectives of comm.h.
 #include <string.h>
 
-#include "runtime/comm/comm_state.h"
 #include "runtime/comm/ordered.h"
+#include "runtime/comm/progress.h"
 
 // ---- groups
 
@@ -56,70 +55,6 @@ int lm_comm_group_member(const lm_comm *c, int group, int i) {
   return c ? c->groups[group].first + i * c->groups[group].stride : 0;
 }
 
-// ---- messages
-
-static lm_status messages_start(lm_comm *c, lm_coll_state *r) {
-  const lm_comm_group *g = &c->groups[r->x.coll.group];
-  lm_message *m = lm_calloc(2 * (size_t)g->size, sizeof *m);
-  int n = lm_exchange_messages(&r->x, m);
-  char error[LM_ENGINE_TEXT] = "";
-  r->request = -1;
-  bool good = !n || c->engine->start(c->state, g->lane, r->tag, m, n, &r->request, error);
-  lm_free(m);
-  return good ? NULL : lm_control_fail(c->control, lm_comm_engine_failed(c->engine->name, error));
-}
-
-// ---- phases
-
-static void workspace_grow(lm_coll_state *r) {
-  size_t bytes = lm_exchange_workspace(&r->x);
-  if (bytes > r->bytes) {
-    lm_free(r->workspace);
-    r->workspace = lm_calloc(bytes, 1);
-    r->bytes = bytes;
-  }
-  r->x.workspace = r->workspace;
-}
-
-static void slices_add(const lm_coll_state *r) {
-  const void **from = lm_calloc((size_t)r->x.ranks, sizeof *from);
-  void *to;
-  int64_t n = lm_exchange_sum(&r->x, from, &to);
-  if (n > 0)
-    lm_ordered_reduce(r->x.coll.dtype, r->x.coll.op, from, r->x.ranks, n, to);
-  lm_free(from);
-}
-
-static lm_status messages_wait(lm_comm *c, lm_coll_state *r) {
-  char error[LM_ENGINE_TEXT] = "";
-  int left = 0, before = -1;
-  for (int times = 0; r->request >= 0; times++) {
-    if (!c->engine->test(c->state, r->request, &left, error))
-      return lm_control_fail(c->control, lm_comm_engine_failed(c->engine->name, error));
-    if (!left)
-      break;
-    LM_TRY(lm_control_check(c->control));
-    if (left != before)
-      lm_control_progress(c->control);
-    before = left;
-    lm_pause(times);
-  }
-  r->request = -1;
-  lm_control_progress(c->control);
-  return NULL;
-}
-
-// Waits for the messages and starts those of the next phase. *done: there is none.
-static lm_status phase_next(lm_comm *c, lm_coll_state *r, bool *done) {
-  LM_TRY(messages_wait(c, r));
-  slices_add(r);
-  *done = !lm_exchange_next(&r->x);
-  if (*done)
-    return NULL;
-  workspace_grow(r);
-  return messages_start(c, r);
-}
-
 // ---- the interface
 
 static bool is_between_two(lm_coll_kind k) {
@@ -145,6 +80,20 @@ static void coll_check(const lm_comm *c, const lm_coll *x) {
                                          x->peer < c->groups[x->group].size));
 }
 
+// A collective that needs no workspace leaves those that have grown to others.
+static int handle_free(const lm_comm *c, bool reduces) {
+  int found = -1;
+  for (int i = 0; i < LM_COMM_HANDLES; i++) {
+    const lm_coll_state *r = &c->colls[i];
+    if (!r->used && (found < 0 || (r->bytes > 0) == reduces))
+      found = i;
+    if (found >= 0 && (c->colls[found].bytes > 0) == reduces)
+      break;
+  }
+  LM_ASSERT(found >= 0);
+  return found;
+}
+
 lm_status lm_comm_start(lm_comm *c, const lm_coll *x, int *handle) {
   enum {
     TAGS = (1 << 15) - 1 // of collectives; the last tag is that of messages between two ranks
@@ -153,38 +102,67 @@ lm_status lm_comm_start(lm_comm *c, const lm_coll *x, int *handle) {
                           .ranks = lm_comm_group_size(c, x->group),
                           .me = lm_comm_group_rank(c, x->group),
                           .room = LM_EXCHANGE_ROOM};
-  *handle = 0;
   coll_check(c, x);
+  *handle = 0;
   if (x->kind == LM_COLL_EXCHANGE_ROWS && !lm_exchange_rows_fit(&exchange))
     return lm_fail(LM_BUG_STATUS, "%s: more rows than the plan has", x->label);
   own_copy(&exchange);
   if (!c)
     return NULL;
-  while (*handle < LM_COMM_HANDLES && c->colls[*handle].used)
-    ++*handle;
-  LM_ASSERT(*handle < LM_COMM_HANDLES);
+  LM_TRY(lm_control_check(c->control));
+  if (x->apart)
+    lm_comm_progress_begin(c);
+  lm_comm_progress_lock(c);
+  *handle = handle_free(c, lm_exchange_reduces(x->kind));
   lm_comm_group *g = &c->groups[x->group];
   lm_coll_state *r = &c->colls[*handle];
   r->used = true;
+  r->done = false;
+  r->failed = NULL;
   r->x = exchange;
   r->tag = is_between_two(x->kind) ? TAGS : (int)(g->tag++ % TAGS);
-  LM_TRY(lm_control_check(c->control));
-  lm_exchange_round(&r->x);
-  workspace_grow(r);
-  return messages_start(c, r);
+  lm_status s = lm_coll_begin(c, r);
+  if (!s && x->apart)
+    lm_comm_progress_add(c, r);
+  lm_comm_progress_unlock(c);
+  return s;
+}
+
+static lm_status coll_visit(lm_comm *c, lm_coll_state *r, bool *moved, bool *done) {
+  lm_status s = NULL;
+  *moved = false;
+  lm_comm_progress_lock(c);
+  if (!r->done && !r->failed)
+    s = lm_coll_advance(c, r, moved);
+  s = s ? s : r->failed;
+  r->failed = NULL;
+  *done = r->done || s;
+  if (*done) {
+    lm_comm_progress_remove(c, r);
+    r->used = false;
+  }
+  lm_comm_progress_unlock(c);
+  return s;
 }
 
 lm_status lm_comm_wait(lm_comm *c, int handle) {
-  bool done = false;
+  bool done = false, moved;
   lm_status s = NULL;
   if (!c)
     return NULL;
   lm_coll_state *r = &c->colls[handle];
   lm_control_waits(c->control, r->x.coll.label);
-  while (!done && !s)
-    s = phase_next(c, r, &done);
+  for (int times = 0; !done; times++) {
+    s = coll_visit(c, r, &moved, &done);
+    if (!done && !s)
+      s = lm_control_check(c->control);
+    done |= s != NULL;
+    if (moved)
+      times = 0;
+    else if (!done)
+      lm_pause(times);
+  }
   lm_control_waits(c->control, NULL);
-  r->used = false;
   return s;
 }
 

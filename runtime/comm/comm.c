@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "runtime/comm/launch.h"
+#include "runtime/comm/progress.h"
 #include "runtime/comm/tcp.h"
 
 // ---- the plugin, which is beside the command or in the library folder of its installation
@@ -101,8 +102,10 @@ static lm_status ranks_join(lm_comm *c) {
 }
 
 static void comm_free(lm_comm *c) {
-  for (int i = 0; i < LM_COMM_HANDLES; i++)
+  for (int i = 0; i < LM_COMM_HANDLES; i++) {
+    lm_status_free(c->colls[i].failed);
     lm_free(c->colls[i].workspace);
+  }
   lm_free(c);
 }
 
@@ -132,6 +135,7 @@ lm_status lm_comm_open(const lm_comm_options *o, lm_comm **out) {
 void lm_comm_close(lm_comm *c, lm_status failed) {
   if (!c)
     return;
+  lm_comm_progress_end(c);
   lm_status s = !failed && c->joined ? lm_control_end(c->control) : NULL;
   lm_control_close(c->control, failed ? failed : s);
   if (c->joined && !failed && !s)

@@ -15,7 +15,7 @@
 // added in blocks of eight, and the sums of the blocks then in order. bf16 is added in f32 and
 // rounded once.
 //
-// Threads: one thread uses an lm_comm.
+// Threads: one thread uses an lm_comm, which starts others.
 #ifndef LM_COMM_COMM_H
 #define LM_COMM_COMM_H
 #include "contract/collective.h"
@@ -106,6 +106,8 @@ typedef struct lm_coll {
   void *to; // may be `from` of an all_reduce; of an all_gather, `from` may be the own slice of it
   int peer;
   const char *label; // names the tensors in messages; must outlive the comm
+  // The rank computes between start and wait: a thread of the comm advances the collective.
+  bool apart;
   // Of an exchange of rows: how many this rank sends to each rank of the group, and receives, and
   // how many `from` and `to` have.
   const int32_t *send, *receive;

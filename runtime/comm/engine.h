@@ -4,14 +4,14 @@
 // of lmc, so this header needs nothing else, and errors are texts of at most LM_ENGINE_TEXT bytes.
 // Every collective of comm.h is made of messages, so that two engines compute the same bits.
 //
-// Threads: one thread calls an engine.
+// Threads: one thread at a time calls an engine, not always the same.
 #ifndef LM_COMM_ENGINE_H
 #define LM_COMM_ENGINE_H
 #include <stdbool.h>
 #include <stddef.h>
 
 enum {
-  LM_ENGINE_VERSION = 2, // changes with this header
+  LM_ENGINE_VERSION = 3, // changes with this header
   LM_ENGINE_TEXT = 256,
   LM_ENGINE_LANES = 16, // maximum number of lanes of an engine
 };

@@ -16,7 +16,7 @@
 #include "runtime/comm/tcp_connect.h"
 
 enum {
-  REQUESTS = 64,      // collectives that may be under way at a time
+  REQUESTS = 128,     // collectives that may be under way at a time
   WORLD = 0,          // the lane of all ranks
   VISIT_MAX = 4 << 20 // bytes that one visit reads of a connection
 };

@@ -23,8 +23,7 @@
 #include "runtime/plan/walk.h"
 
 enum {
-  HUGE_PAGE = 2 << 20,
-  HANDLES = 16 // of collectives, in a plan
+  HUGE_PAGE = 2 << 20
 };
 static const double ALONE = 20e-6; // seconds; steps that are estimated shorter are not shared
 
@@ -44,11 +43,11 @@ typedef struct cpu_exec {
   lm_cpu_gemms *gemms;
   lm_team *team;
   lm_tickets tickets;
-  struct worker *workers; // [threads]
-  bool *alone;            // by function: all of its steps are too small to be shared
-  lm_comm *comm;          // optional
-  int handles[HANDLES];   // of lm_comm, by handle of the plan
-  bool comm_failed;       // the current collective
+  struct worker *workers;       // [threads]
+  bool *alone;                  // by function: all of its steps are too small to be shared
+  lm_comm *comm;                // optional
+  int handles[LM_PLAN_HANDLES]; // of lm_comm, by handle of the plan
+  bool comm_failed;             // the current collective
 } cpu_exec;
 
 // The times of a thread's share of a step; `passed`: when it left the barrier.
@@ -320,6 +319,7 @@ static lm_status collective_start(worker *w, const lm_plan_step *s, int *out_han
                            .from = s->n_read ? w->pointers[0] : NULL,
                            .to = s->n_write ? w->pointers[s->n_read] : NULL,
                            .peer = c->peer,
+                           .apart = c->lane != 0,
                            .send = rows ? (const int32_t *)w->pointers[1] : NULL,
                            .receive = rows ? (const int32_t *)w->pointers[2] : NULL,
                            .from_rows = rows ? rows_of(s, 0) : 0,
@@ -333,7 +333,7 @@ static lm_status collective_run(worker *w, const lm_plan_step *s) {
   int handle = lm_plan_comm_handle(s->comm, w->walk.iteration);
   if (!w->e->comm)
     return lm_fail(LM_BUG_STATUS, "%s: there is one process", s->label);
-  LM_ASSERT(handle < HANDLES);
+  LM_ASSERT(handle < LM_PLAN_HANDLES);
   int *own = &w->e->handles[handle];
   lm_status status =
       s->kind == LM_STEP_START ? collective_start(w, s, own) : lm_comm_wait(w->e->comm, *own);

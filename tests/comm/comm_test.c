@@ -216,6 +216,43 @@ static lm_status all_try(test *t) {
   return coll_try(t, (lm_coll){LM_COLL_REDUCE_SCATTER, LM_BF16, 0, 0, 4200001 / t->size}, false);
 }
 
+// ---- collectives beside the computation
+
+// Rank 0 does not call the comm again before all others have waited for their results, which need
+// both phases of rank 0's messages.
+static lm_status apart_try(test *t) {
+  enum {
+    KINDS = 3,
+    COUNT = 100003
+  };
+  static const lm_coll_kind kinds[KINDS] = {LM_COLL_ALL_REDUCE, LM_COLL_ALL_GATHER,
+                                            LM_COLL_REDUCE_SCATTER};
+  int64_t all = (int64_t)COUNT * t->size;
+  float *from = lm_calloc((size_t)all, sizeof *from), *to[KINDS];
+  int handles[KINDS], done = 1, dones[8];
+  lm_coll x[KINDS];
+  for (int64_t i = 0; i < all; i++)
+    store(LM_F32, from, i, value_of(t->rank, i));
+  for (int k = 0; k < KINDS; k++) {
+    to[k] = lm_calloc((size_t)all, sizeof **to);
+    x[k] = (lm_coll){kinds[k], LM_F32, 0, 0, COUNT, from, to[k], 0, "apart", true};
+    LM_TRY(lm_comm_start(t->c, &x[k], &handles[k]));
+  }
+  if (!t->rank)
+    LM_TRY(lm_comm_agree(t->c, "others have results", &done, sizeof done, dones));
+  for (int k = KINDS - 1; k >= 0; k--)
+    LM_TRY(lm_comm_wait(t->c, handles[k]));
+  if (t->rank)
+    LM_TRY(lm_comm_agree(t->c, "others have results", &done, sizeof done, dones));
+  for (int k = 0; k < KINDS; k++) {
+    for (int64_t i = 0; i < COUNT; i += 997)
+      element_check(t, LM_F32, to[k], i, expected_of(t, &x[k], i));
+    lm_free(to[k]);
+  }
+  lm_free(from);
+  return NULL;
+}
+
 // ---- groups of a mesh: the sum of the ranks along each axis
 
 static lm_status mesh_try(test *t, int a, int b) {
@@ -338,6 +375,7 @@ static int rank_main(const char *what) {
   t.reversed = !strcmp(what, "reversed");
   if (!s && (!strcmp(what, "all") || t.reversed)) {
     s = all_try(&t);
+    s = s ? s : apart_try(&t);
     for (int a = 1; a <= t.size && !s && t.c; a++)
       s = t.size % a ? NULL : mesh_try(&t, a, t.size / a);
     s = s ? s : host_try(&t);

@@ -312,8 +312,11 @@ def collectives(plan, func):
         elif step[:1] == ["end"]:
             times.pop()
         elif step[:1] == ["start"]:
-            key = (step[1], step[2] if step[2] in ("sum", "max") else "", step[step.index("over") + 1])
-            counts[key] = counts.get(key, 0) + times[-1]
+            when = step[2] if step[1] == "when" else ""                     # 0..22, or 2..: the iterations of the innermost loop
+            kind, reduces = step[3:5] if when else step[1:3]
+            key = (kind, reduces if reduces in ("sum", "max") else "", step[step.index("over") + 1])
+            iterations = (int(when.split("..")[1]) + 1) * times[-2] if when else times[-1]
+            counts[key] = counts.get(key, 0) + iterations
     return counts
 
 

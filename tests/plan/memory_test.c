@@ -1,7 +1,11 @@
 // memory_test.c - plans of whole modules: every function runs on shadow memory, and the text of
 // each plan parses.
+//   memory_test -r             writes that order
 //   memory_test [FILE.lmir…]   modules of any stage; without one, a small model, an update
-//                              of states in the host's memory, stashes there, large GEMMs
+//                              of states in the host's memory, stashes there, large GEMMs,
+//                              collectives beside the computation, whose order is in the file
+#include <stdlib.h>
+
 #include "codegen/cpu/cpu.h"
 #include "compiler/passes/pass.h"
 #include "tests/runtime/check.h"
@@ -44,13 +48,18 @@ static bool text_check(lm_ctx *c, const lm_plan *p, lm_buf *why) {
   return same;
 }
 
-// A plan that lacks one step of a copy is rejected.
-static bool copies_needed(const lm_plan *p, lm_plan_func *f, int *n, lm_buf *why) {
+static bool is_transfer(const lm_plan_step *s, bool copies) {
+  bool transfers = s->kind == LM_STEP_START || s->kind == LM_STEP_WAIT;
+  return transfers && lm_plan_step_copies(s) == copies;
+}
+
+// A plan that lacks one step of a copy, or of a collective, is rejected.
+static bool steps_needed(const lm_plan *p, lm_plan_func *f, bool copies, int *n, lm_buf *why) {
   for (int i = 0; i < f->n_steps; i++) {
     lm_plan_step *s = &f->steps[i];
     lm_buf faults = {0};
     int64_t from = s->from;
-    if (!lm_plan_step_copies(s))
+    if (!is_transfer(s, copies))
       continue;
     ++*n;
     s->from = INT32_MAX; // it does not run
@@ -70,11 +79,71 @@ static bool offload_check(const lm_plan *p, lm_arena_id arena, lm_buf *why) {
   int copies = 0;
   bool good = true;
   for (int i = 0; i < p->n_funcs; i++)
-    good &= copies_needed(p, &p->funcs[i], &copies, why);
+    good &= steps_needed(p, &p->funcs[i], true, &copies, why);
   bool any = copies && p->arena_bytes[arena] && lm_plan_arenas(p, true) == p->arena_bytes[arena];
   if (!any)
     lm_buf_puts(why, "no copies");
   return good && any;
+}
+
+// ---- the order of collectives
+
+// The length of a step's line up to the memory of its buffers, or to the comment.
+static int step_length(const char *step) {
+  size_t n = strcspn(step, "[/");
+  bool computes = !strncmp(step, "kernel", 6) || !strncmp(step, "gemm", 4);
+  if (computes)
+    return (int)strcspn(step, " ");
+  while (n && step[n] != ' ')
+    n--;
+  while (n && step[n - 1] == ' ')
+    n--;
+  return (int)n;
+}
+
+// The steps of the first function without their numbers, buffers and kernels.
+static void order_print(const lm_plan *p, lm_buf *out) {
+  lm_buf text = {0};
+  lm_plan_print(p, &text);
+  char *line = strchr(strstr(text.p, "\nfunc f") + 1, '\n') + 1;
+  for (char *next; strncmp(line, "  live", 6) != 0; line = next) {
+    next = strchr(line, '\n') + 1;
+    next[-1] = 0;
+    const char *step = line + strspn(line, " 0123456789");
+    bool is_inside = step - line > 7;
+    if (step - line > 5)
+      lm_buf_printf(out, "%s%.*s\n", is_inside ? "  " : "", step_length(step), step);
+  }
+  lm_buf_free(&text);
+}
+
+static void order_check(const char *path, bool rewrite) {
+  static const char mark[] = "// gives:\n";
+  lm_buf text = {0}, out = {0}, faults = {0};
+  int n = 0;
+  CHECK_OK(lm_file_read(path, 1 << 20, &text));
+  char *want = strstr(text.p, mark) + strlen(mark);
+  lm_ctx *c = lm_ctx_create();
+  lm_module *m =
+      lm_module_parse(c, lm_source_add(c, path, text.p, (size_t)(want - text.p) - strlen(mark)));
+  CHECK(m);
+  lm_plan *p = plan_make(m, false);
+  CHECK(p && lm_plan_check(p, p->funcs, &faults));
+  order_print(p, &out);
+  CHECK(steps_needed(p, p->funcs, false, &n, &faults) && n > 0);
+  if (rewrite) {
+    lm_buf all = {0};
+    lm_buf_printf(&all, "%.*s%s", (int)(want - text.p), text.p, out.p);
+    CHECK_OK(lm_file_write_atomic(path, all.p, all.n));
+    lm_buf_free(&all);
+  } else if (strcmp(want, out.p) != 0) {
+    fprintf(stderr, "%s: the steps are\n%s", path, out.p);
+    exit(1);
+  }
+  lm_ctx_destroy(c);
+  lm_buf_free(&text);
+  lm_buf_free(&out);
+  lm_buf_free(&faults);
 }
 
 // on_host: an arena in the host's memory; LM_ARENAS: none.
@@ -102,6 +171,10 @@ static void module_check(const char *path, lm_arena_id on_host) {
 }
 
 int main(int argc, char **argv) {
+  if (argc == 2 && !strcmp(argv[1], "-r")) {
+    order_check("tests/plan/overlap.lmir", true);
+    return 0;
+  }
   for (int i = 1; i < argc; i++)
     module_check(argv[i], LM_ARENAS);
   if (argc > 1)
@@ -110,4 +183,5 @@ int main(int argc, char **argv) {
   module_check("tests/plan/update.lmir", LM_ARENA_STATE);
   module_check("tests/plan/stash.lmir", LM_ARENA_STASH);
   module_check("tests/plan/large.lmir", LM_ARENAS);
+  order_check("tests/plan/overlap.lmir", false);
 }

@@ -11,7 +11,7 @@
 #include "runtime/comm/engine.h"
 
 enum {
-  REQUESTS = 64,          // collectives that may be under way at a time
+  REQUESTS = 128,         // collectives that may be under way at a time
   MESSAGE_MAX = 64 << 20, // bytes; larger messages are sent in pieces
 };
 
@@ -44,9 +44,9 @@ static bool refused(char *error, const char *text) {
 
 static bool mpi_open(void **out, int *rank, int *size, char *error) {
   int provided = 0;
-  if (!succeeded(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided), "MPI_Init", error))
+  if (!succeeded(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided), "MPI_Init", error))
     return false;
-  if (provided < MPI_THREAD_FUNNELED)
+  if (provided < MPI_THREAD_SERIALIZED)
     return refused(error, "this MPI library does not allow a program to have threads");
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   MPI_Comm_rank(MPI_COMM_WORLD, rank);

@@ -1,0 +1,66 @@
+// advance.c - collectives as messages of an engine (exchange.h), and sums in the order of the ranks
+// (ordered.h).
+#include "runtime/comm/comm_state.h"
+#include "runtime/comm/ordered.h"
+
+static lm_status messages_start(lm_comm *c, lm_coll_state *r) {
+  const lm_comm_group *g = &c->groups[r->x.coll.group];
+  lm_message *m = lm_calloc(2 * (size_t)g->size, sizeof *m);
+  int n = lm_exchange_messages(&r->x, m);
+  char error[LM_ENGINE_TEXT] = "";
+  r->request = -1;
+  r->left = n;
+  bool good = !n || c->engine->start(c->state, g->lane, r->tag, m, n, &r->request, error);
+  lm_free(m);
+  return good ? NULL : lm_control_fail(c->control, lm_comm_engine_failed(c->engine->name, error));
+}
+
+static void workspace_grow(lm_coll_state *r) {
+  size_t bytes = lm_exchange_workspace(&r->x);
+  if (bytes > r->bytes) {
+    lm_free(r->workspace);
+    r->workspace = lm_calloc(bytes, 1);
+    r->bytes = bytes;
+  }
+  r->x.workspace = r->workspace;
+}
+
+static void slices_add(const lm_coll_state *r) {
+  const void **from = lm_calloc((size_t)r->x.ranks, sizeof *from);
+  void *to;
+  int64_t n = lm_exchange_sum(&r->x, from, &to);
+  if (n > 0)
+    lm_ordered_reduce(r->x.coll.dtype, r->x.coll.op, from, r->x.ranks, n, to);
+  lm_free(from);
+}
+
+static lm_status messages_test(lm_comm *c, lm_coll_state *r, bool *moved) {
+  char error[LM_ENGINE_TEXT] = "";
+  int left = 0;
+  if (r->request >= 0 && !c->engine->test(c->state, r->request, &left, error))
+    return lm_control_fail(c->control, lm_comm_engine_failed(c->engine->name, error));
+  *moved = left != r->left || !left;
+  r->left = left;
+  if (*moved)
+    lm_control_progress(c->control);
+  return NULL;
+}
+
+lm_status lm_coll_begin(lm_comm *c, lm_coll_state *r) {
+  lm_exchange_round(&r->x);
+  workspace_grow(r);
+  return messages_start(c, r);
+}
+
+lm_status lm_coll_advance(lm_comm *c, lm_coll_state *r, bool *moved) {
+  LM_TRY(messages_test(c, r, moved));
+  if (r->left)
+    return NULL;
+  r->request = -1;
+  slices_add(r);
+  r->done = !lm_exchange_next(&r->x);
+  if (r->done)
+    return NULL;
+  workspace_grow(r);
+  return messages_start(c, r);
+}

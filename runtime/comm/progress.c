@@ -1,0 +1,87 @@
+// progress.c - see progress.h.
+#include "runtime/comm/progress.h"
+
+#include <time.h>
+
+enum {
+  PAUSE_NS = 50000 // between two visits of collectives that have not advanced
+};
+
+void lm_comm_progress_lock(lm_comm *c) {
+  if (c->progress.runs)
+    pthread_mutex_lock(&c->progress.lock);
+}
+
+void lm_comm_progress_unlock(lm_comm *c) {
+  if (c->progress.runs)
+    pthread_mutex_unlock(&c->progress.lock);
+}
+
+void lm_comm_progress_add(lm_comm *c, lm_coll_state *r) {
+  if (!c->progress.runs)
+    return;
+  r->apart = true;
+  c->progress.apart++;
+  pthread_cond_signal(&c->progress.wake);
+}
+
+void lm_comm_progress_remove(lm_comm *c, lm_coll_state *r) {
+  c->progress.apart -= r->apart;
+  r->apart = false;
+}
+
+// Returns whether a collective has advanced.
+static bool all_visit(lm_comm *c) {
+  bool any = false;
+  for (int i = 0; i < LM_COMM_HANDLES; i++) {
+    lm_coll_state *r = &c->colls[i];
+    bool moved = false;
+    if (!r->apart)
+      continue;
+    r->failed = lm_coll_advance(c, r, &moved);
+    if (r->failed || r->done)
+      lm_comm_progress_remove(c, r);
+    any |= moved;
+  }
+  return any;
+}
+
+static void *thread_run(void *user) {
+  lm_comm *c = user;
+  lm_comm_progress *p = &c->progress;
+  pthread_mutex_lock(&p->lock);
+  while (!p->ends) {
+    while (!p->apart && !p->ends)
+      pthread_cond_wait(&p->wake, &p->lock);
+    bool moved = all_visit(c);
+    pthread_mutex_unlock(&p->lock);
+    if (!moved)
+      nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+    pthread_mutex_lock(&p->lock);
+  }
+  pthread_mutex_unlock(&p->lock);
+  return NULL;
+}
+
+void lm_comm_progress_begin(lm_comm *c) {
+  lm_comm_progress *p = &c->progress;
+  if (p->runs)
+    return;
+  pthread_mutex_init(&p->lock, NULL);
+  pthread_cond_init(&p->wake, NULL);
+  p->runs = !pthread_create(&p->thread, NULL, thread_run, c);
+}
+
+void lm_comm_progress_end(lm_comm *c) {
+  lm_comm_progress *p = &c->progress;
+  if (!p->runs)
+    return;
+  pthread_mutex_lock(&p->lock);
+  p->ends = true;
+  pthread_cond_signal(&p->wake);
+  pthread_mutex_unlock(&p->lock);
+  pthread_join(p->thread, NULL);
+  pthread_mutex_destroy(&p->lock);
+  pthread_cond_destroy(&p->wake);
+  p->runs = false;
+}
