@@ -81,6 +81,7 @@ static lm_status recipe_check(lm_session *s) {
   s->run.rows = (int64_t)ROWS * s->run.parts * s->run.pp;
   s->run.seq = r->data.seq ? r->data.seq : SEQ;
   s->run.n_micro = r->micro && !r->micro_auto ? r->batch / r->micro : 0;
+  s->run.predicted = r->micro && !r->micro_auto ? r->micro : r->batch;
   s->run.columns = lm_run_columns(p->ctx, r);
   lm_compile_spec spec = lm_session_spec(s, LM_LOWER_TRAIN | LM_LOWER_MAPS, 0);
   LM_TRY(lm_session_check_columns(s));

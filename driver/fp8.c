@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "compiler/passes/fp8.h"
+#include "compiler/passes/pass.h"
 #include "runtime/base/diag_code.h"
 
 // The instances of a parameter that a pattern matches.
@@ -44,6 +45,11 @@ static const char *unsupported(const lm_compiled *c, const lm_recipe_precision *
   return p->fp8.scale == LM_RECIPE_SCALE_BLOCK ? "on a GPU with scale = block" : NULL;
 }
 
+// The tokens of a micro-batch, by those of the module.
+static double tokens_by_module(const lm_run_spec *x) {
+  return x->predicted ? (double)x->predicted / (double)lm_run_micro(x) : 1;
+}
+
 lm_status lm_fp8_make(lm_compiled *c) {
   const lm_recipe_precision *p = &c->project->recipe->precision;
   static const lm_fp8_scaling scalings[] = {
@@ -57,6 +63,9 @@ lm_status lm_fp8_make(lm_compiled *c) {
   size_t most = (size_t)p->n_keep * c->lowered->m->n_globals + 1;
   lm_fp8_kept *kept = LM_NEW_N(ctx->arena, lm_fp8_kept, most);
   uint32_t n = 0;
+  lm_pass_env env = {0};
+  if (c->spec.variant.on)
+    LM_TRY(lm_pass_force(ctx->arena, c->spec.variant.on, &env));
   const char *missing = unsupported(c, p);
   if (missing)
     LM_REPORT(ctx, p->fp8.loc, E2F2, missing);
@@ -68,7 +77,10 @@ lm_status lm_fp8_make(lm_compiled *c) {
       .backward = p->fp8.narrow_backward ? LM_E4M3 : LM_E5M2,
       .scaling = scalings[p->fp8.scale],
       .head = p->fp8.head,
-      .on_gpu = c->spec.target.kind == LM_TARGET_CUDA,
+      .target = c->spec.target,
+      .all = lm_pass_is_forced(&env, "fp8"),
+      .tokens = tokens_by_module(&c->run),
+      .micro_batches = c->run.n_micro > 0 ? (double)c->run.n_micro : 1,
       .kept = kept,
       .n_kept = n,
       .loc = p->fp8.loc,

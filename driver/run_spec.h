@@ -10,6 +10,7 @@ typedef struct lm_run_spec {
   const lm_recipe *recipe;  // the project's, with the sizes that its data fixes
   int64_t seq;              // tokens in a row, at the end of the run
   int64_t rows, n_micro;    // rows of a call of @micro, calls in a step
+  int64_t predicted;        // tokens of the micro-batch whose time is predicted; 0: of the rows
   bool divides;             // the program is the part of one rank of the recipe's mesh
   int pp;                   // stages of a pipeline; 0 and 1: there is none
   int multiple;             // the number of micro-batches in a step is one of it; 0 and 1: any

@@ -2,6 +2,7 @@
 #ifndef LM_PASSES_FP8_H
 #define LM_PASSES_FP8_H
 #include "compiler/ir/ir.h"
+#include "target/target.h"
 
 typedef enum {
   LM_FP8_CURRENT, // one scale for a tensor, from the tensor
@@ -18,8 +19,11 @@ typedef struct lm_fp8_kept {
 typedef struct lm_fp8 {
   lm_dtype forward, backward; // LM_E4M3, LM_E5M2: of activations and weights, of cotangents
   lm_fp8_scaling scaling;
-  bool head;   // also GEMMs of weights with an axis of the vocabulary
-  bool on_gpu; // of whose library the rules hold
+  bool head;            // also GEMMs of weights with an axis of the vocabulary
+  lm_target target;     // the rules of a GPU's library hold
+  bool all;             // also GEMMs that a GPU is predicted to compute faster without codes
+  double micro_batches; // of a step
+  double tokens;        // of a micro-batch, by those of the module; 0: 1
   const lm_fp8_kept *kept;
   uint32_t n_kept;
   lm_loc loc; // of the setting
@@ -32,6 +36,10 @@ typedef struct lm_fp8_gemm {
   const lm_op *param; // the parameter under it
   int64_t count;      // instances of the parameter
   const char *stays;  // why it is not cast; NULL: it is
+  double m, n, k;     // rows of the activation, columns of the weight, the summed size
+  // Of a GPU, predicted seconds of a micro-batch: of the three GEMMs, with codes and the kernels
+  // that write them, and without; 0: unknown.
+  double codes, plain;
 } lm_fp8_gemm;
 typedef struct lm_fp8_gemms {
   lm_fp8_gemm *v;
@@ -41,6 +49,9 @@ typedef struct lm_fp8_gemms {
 // The GEMMs of weights in a function without calls, in order, allocated in the module's arena.
 // Pass `analyze` must have run.
 lm_fp8_gemms lm_fp8_choose(const lm_fp8 *o, lm_func *f);
+// Sets g->codes and g->plain on o->target. readers: GEMMs that multiply the codes of the
+// activation.
+void lm_fp8_predict(const lm_fp8 *o, lm_fp8_gemm *g, double readers);
 // False, after a diagnostic, if none of these GEMMs is cast.
 bool lm_fp8_check(const lm_fp8 *o, lm_ctx *c, const lm_fp8_gemms *all);
 // The stages of a pipeline; without one, all zero.

@@ -2,8 +2,11 @@
 //
 // A GEMM qualifies if one of its operands is a parameter, possibly cast or moved. On a CPU each of
 // them is cast, except those of the vocabulary (embedding and head), whose weights have the axis
-// that token ids index, and those of parameters that the recipe exempts; on a GPU, those that its
-// library multiplies.
+// that token ids index, and those of parameters that the recipe exempts. On a GPU its library must
+// multiply them, and the cost model expect the three GEMMs of a weight to take less time with
+// codes, including the kernels that write the codes (fp8_time.c).
+#include <math.h>
+
 #include "compiler/analysis/analysis.h"
 #include "compiler/ir/dot.h"
 #include "compiler/ops/fp8.h"
@@ -11,7 +14,6 @@
 #include "compiler/passes/fp8.h"
 #include "compiler/passes/params_only.h"
 #include "runtime/base/diag_code.h"
-#include "target/target.h"
 
 typedef struct chooser {
   const lm_fp8 *o;
@@ -32,6 +34,10 @@ static bool is_weight(const lm_value *v) {
          (op->code == LM_OP_CAST || lm_op_has(op, LM_T_VIEW)))
     op = op->in[0]->def;
   return op && lm_value_is_weight(lm_param_is_gathered(op) ? op->in[0] : op->out[0]);
+}
+
+static lm_dtype weight_dtype(const lm_fp8_gemm *g) {
+  return (lm_dtype)g->dot->in[g->weight]->type.dtype;
 }
 
 static bool is_of_vocabulary(const chooser *c, lm_type t) {
@@ -80,14 +86,13 @@ static const char *not_in_blocks(const chooser *c, const lm_fp8_gemm *g) {
   return why ? why : breaks_blocks(c, x, over, false);
 }
 
-static const char *not_multiple(const chooser *c, lm_type t, const lm_attr *over, bool summed) {
-  int64_t n = 1;
+// The elements of t along the axes of the sum, or along the others.
+static double size_of(const chooser *c, lm_type t, const lm_attr *over, bool summed) {
+  double n = 1;
   for (int i = 0; i < t.rank; i++)
     if (lm_attr_has_axis(over, t.axis[i]) == summed)
-      n *= lm_axis_size(c->m, t.axis[i]);
-  return n % LM_CODES_MULTIPLE == 0 ? NULL
-                                    : lm_arena_printf(c->m->arena, "%lld is no multiple of %d",
-                                                      (long long)n, LM_CODES_MULTIPLE);
+      n *= (double)lm_axis_size(c->m, t.axis[i]);
+  return n;
 }
 
 // The rules of a GPU's library (lm_codegen.scales), which hold for all three GEMMs.
@@ -98,9 +103,11 @@ static const char *not_on_gpu(const chooser *c, const lm_fp8_gemm *g) {
     if (!lm_attr_has_axis(over, w.axis[i]) && lm_type_find(x, w.axis[i]) >= 0)
       return lm_arena_printf(c->m->arena, "a GEMM for each index of %s",
                              c->m->axes[w.axis[i]].name);
-  const char *why = not_multiple(c, w, over, true);
-  why = why ? why : not_multiple(c, w, over, false);
-  return why ? why : not_multiple(c, x, over, false);
+  const double sizes[] = {g->k, g->n, g->m};
+  for (size_t i = 0; i < LM_COUNT(sizes); i++)
+    if (fmod(sizes[i], LM_CODES_MULTIPLE) != 0)
+      return lm_arena_printf(c->m->arena, "%.0f is no multiple of %d", sizes[i], LM_CODES_MULTIPLE);
+  return NULL;
 }
 
 static const char *why_it_stays(const chooser *c, const lm_fp8_gemm *g) {
@@ -118,7 +125,7 @@ static const char *why_it_stays(const chooser *c, const lm_fp8_gemm *g) {
     return kept;
   if (!c->o->head && is_of_vocabulary(c, w))
     return "of the vocabulary";
-  if (c->o->on_gpu)
+  if (c->o->target.kind == LM_TARGET_CUDA)
     return not_on_gpu(c, g);
   return c->o->scaling == LM_FP8_BLOCKS ? not_in_blocks(c, g) : NULL;
 }
@@ -136,13 +143,55 @@ static void visit(lm_op *op, void *user) {
       .param = param_under(op->in[w]),
   };
   g.count = lm_global_instances(c->m, lm_global_find(c->m, g.param->attr.sym));
+  const lm_attr *over = &op->attr;
+  g.m = size_of(c, op->in[1 - g.weight]->type, over, false);
+  g.m *= c->o->tokens > 0 ? c->o->tokens : 1;
+  g.n = size_of(c, op->in[g.weight]->type, over, false);
+  g.k = size_of(c, op->in[g.weight]->type, over, true);
   g.stays = why_it_stays(c, &g);
   LM_PUSH(c->m->arena, c->out->v, c->out->n, c->out->cap) = g;
 }
 
+static const lm_value *activation_of(const lm_fp8_gemm *g) {
+  return g->dot->in[1 - g->weight];
+}
+
+static int readers_of(const lm_fp8_gemms *all, const lm_fp8_gemm *g) {
+  int n = 0;
+  for (uint32_t i = 0; i < all->n; i++)
+    n += !all->v[i].stays && activation_of(&all->v[i]) == activation_of(g);
+  return n;
+}
+
+static void predict(const chooser *c, lm_fp8_gemms *all) {
+  for (uint32_t i = 0; i < all->n; i++)
+    if (!all->v[i].stays)
+      lm_fp8_predict(c->o, &all->v[i], readers_of(all, &all->v[i]));
+}
+
+// True if a GEMM stays because codes take longer. The others that read its activation then have a
+// greater share of what the codes of the activation cost.
+static bool slower_stay(const chooser *c, lm_fp8_gemms *all) {
+  bool any = false;
+  predict(c, all);
+  for (uint32_t i = 0; i < all->n && !c->o->all; i++) {
+    lm_fp8_gemm *g = &all->v[i];
+    if (g->stays || g->codes < g->plain)
+      continue;
+    g->stays = lm_arena_printf(c->m->arena, "%.3g ms in %s, %.3g ms in 8-bit floats, as predicted",
+                               1e3 * g->plain, lm_dtype_name(weight_dtype(g)), 1e3 * g->codes);
+    any = true;
+  }
+  return any;
+}
+
 lm_fp8_gemms lm_fp8_choose(const lm_fp8 *o, lm_func *f) {
   lm_fp8_gemms out = {0};
-  lm_region_walk(f->body, visit, &(chooser){o, f->module, &out});
+  chooser c = {o, f->module, &out};
+  lm_region_walk(f->body, visit, &c);
+  bool predicts = o->target.kind == LM_TARGET_CUDA && o->target.math[LM_BF16].peak > 0;
+  while (predicts && slower_stay(&c, &out))
+    continue;
   return out;
 }
 

@@ -251,6 +251,40 @@ static lm_fp8_gemms fp8_gemms(const lm_session *s, int64_t *out_cast, int64_t *o
   return all;
 }
 
+// The cast GEMMs of one shape, the first of which is i; 0: it is not the first.
+static int64_t fp8_alike(const lm_fp8_gemms *all, uint32_t i) {
+  int64_t n = 0;
+  for (uint32_t k = 0; k < all->n; k++) {
+    const lm_fp8_gemm *a = &all->v[k], *b = &all->v[i];
+    if (a->stays || a->m != b->m || a->n != b->n || a->k != b->k || a->codes != b->codes)
+      continue;
+    if (k < i)
+      return 0;
+    n += a->count;
+  }
+  return n;
+}
+
+static void fp8_times_print(const lm_fp8 *o, const lm_fp8_gemms *all, lm_buf *out) {
+  double codes = 0, plain = 0;
+  for (uint32_t i = 0; i < all->n; i++) {
+    const lm_fp8_gemm *g = &all->v[i];
+    int64_t n = g->stays || !(g->codes > 0) ? 0 : fp8_alike(all, i);
+    if (!n)
+      continue;
+    if (!(codes > 0))
+      lm_buf_puts(out, "  ms of a step, as predicted: with codes and what writes them, without\n");
+    double ms = 1e3 * o->micro_batches * (double)n;
+    lm_buf_printf(out,
+                  "  %9.3f %9.3f  %lld GEMMs of m = %.0f, n = %.0f, k = %.0f, and 2 of gradients\n",
+                  ms * g->codes, ms * g->plain, (long long)n, g->m, g->n, g->k);
+    codes += ms * g->codes;
+    plain += ms * g->plain;
+  }
+  if (codes > 0)
+    lm_buf_printf(out, "  %9.3f %9.3f  all\n", codes, plain);
+}
+
 static void fp8_print(const lm_session *s, lm_buf *out) {
   const lm_fp8 *o = s->compiled.fp8;
   int64_t cast, n;
@@ -260,6 +294,7 @@ static void fp8_print(const lm_session *s, lm_buf *out) {
   lm_buf_printf(out, "\nfp8\n  %lld of %lld GEMMs of weights are cast: %s, gradients %s\n",
                 (long long)cast, (long long)n, lm_dtype_name(o->forward),
                 lm_dtype_name(o->backward));
+  fp8_times_print(o, &all, out);
   for (uint32_t i = 0; i < all.n; i++)
     if (all.v[i].stays)
       fp8_stays_print(&all, i, out);
@@ -375,6 +410,23 @@ static void patterns_json(const lm_lowered *l, lm_buf *out) {
   lm_buf_puts(out, "]");
 }
 
+static void fp8_times_json(const lm_fp8 *o, const lm_fp8_gemms *all, lm_buf *out) {
+  const char *comma = "";
+  lm_buf_puts(out, ", \"predicted\": [");
+  for (uint32_t i = 0; i < all->n; i++) {
+    const lm_fp8_gemm *g = &all->v[i];
+    int64_t n = g->stays || !(g->codes > 0) ? 0 : fp8_alike(all, i);
+    if (!n)
+      continue;
+    double times = o->micro_batches * (double)n;
+    lm_buf_printf(out, "%s{\"gemms\": %lld, \"m\": %.0f, \"n\": %.0f, \"k\": %.0f", comma,
+                  (long long)n, g->m, g->n, g->k);
+    lm_buf_printf(out, ", \"s\": %.6g, \"s_without\": %.6g}", times * g->codes, times * g->plain);
+    comma = ", ";
+  }
+  lm_buf_puts(out, "]");
+}
+
 static void fp8_json(const lm_session *s, lm_buf *out) {
   int64_t cast, n;
   if (!s->compiled.fp8)
@@ -393,7 +445,9 @@ static void fp8_json(const lm_session *s, lm_buf *out) {
     lm_buf_puts(out, "}");
     comma = ", ";
   }
-  lm_buf_puts(out, "]}");
+  lm_buf_puts(out, "]");
+  fp8_times_json(s->compiled.fp8, &all, out);
+  lm_buf_puts(out, "}");
 }
 
 static void causality_json(const lm_module *m, lm_buf *out) {

@@ -3,7 +3,7 @@ those of bf16, what `lmc check` says, histories in checkpoints, and ranks."""
 import json
 
 import numpy as np
-from harness import Skip, check, folder_bytes, load, random_batches, remove, save, small, within
+from harness import ROOT, Skip, check, folder_bytes, load, random_batches, remove, save, small, within
 from test_precision import noisy_rule
 from test_ranks import QUICK, curve, mpi_needed
 
@@ -248,6 +248,17 @@ def test_check(run):
                                      ("sm_90a", "fwd = e5m2, bwd = e4m3", "on a GPU with fwd = e5m2")):
         err = run("check", file, "--set", f"precision.matmul = fp8({setting})", "--target", target, status=1)
         check(f"error[E2F2]: matmul = fp8(...) is unsupported {message}" in err, err)
+    bench, layers = f"{ROOT}/examples/bench-180m.lm", 16
+    on = ("--target", "h100", "--set", "precision.matmul = fp8()")
+    err = run("check", bench, *on, status=1)
+    check("error[E2F4]" in err and "@layers.wd: 0.224 ms in bf16, 0.27 ms in 8-bit floats, as predicted" in err, err)
+    on += ("--set", f"model = Llama(depth = {layers}, d = 2048, ff = 8192, heads = 32, kv = 8, e = 64, vocab = 128_256)")
+    wide = fp8_of(run, bench, *on)
+    check(wide["cast"] == 5 * layers and [x["parameter"] for x in wide["stays"]] == ["layers.attn.wk", "layers.attn.wv", "embed"], wide)
+    check(sum(x["gemms"] for x in wide["predicted"]) == 5 * layers and all(0 < x["s"] < x["s_without"] for x in wide["predicted"]), wide)
+    for more, cast in ((), 5), (("--enable-pass", "fp8"), 7):
+        rows = json.loads(run("explain", bench, "cost", *on, *more, "--json"))["rows"]
+        check(sum(x["times"] for x in rows if "dot_scaled" in x["name"]) == 3 * cast * layers, f"three GEMMs of each {cast} weights")
     run.trace(small(run, compute="f32"), "--values", "loss", "--steps", 1, "--set",
               "precision { compute = f32; matmul = fp8(); keep f32 = [@layers.*.wd] }")
 

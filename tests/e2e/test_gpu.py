@@ -628,15 +628,15 @@ def test_codes(run):
 
 def test_fp8(run):
     """matmul = fp8: all three GEMMs of each cast weight multiply codes, and training is that of a CPU up to the order of sums"""
-    fake, what = Fake(run, heavy=True), ("--values", "loss,grads,params")
+    fake, what, on = Fake(run, heavy=True), ("--values", "loss,grads,params"), ("--enable-pass", "fp8")
     save(run.path("batches.safetensors"), random_batches(2, 2, 16, 24))
     how = dict(d=32, ff=48, vocab=24, depth=2, steps=2, lr=0.1)
     file = run.write("fp8.lm", MODEL.format(**how, micro=16, matmul="fp8()"))
-    cpu, gpu = run.trace(file, *what), fake.trace(file, *what)
+    cpu, gpu = run.trace(file, *what), fake.trace(file, *what, *on)
     check(cpu.keys() == gpu.keys(), "the same tensors")
     for name in cpu:
         within(name, distance(gpu[name], cpu[name], 1e-3), 1e-5)
-    fake("compile", file, "--target", "cuda", "-o", run.path("plan"))
+    fake("compile", file, "--target", "cuda", "-o", run.path("plan"), *on)
     gemms = [line for line in open(run.path("plan/plan.txt")) if " gemm " in line]
     check(sum(" scaled " in line for line in gemms) == 3 * 3, f"the GEMMs of a layer: {gemms}")
     err = fake("check", run.write("odd.lm", MODEL.format(**{**how, "ff": 40}, micro=16, matmul="fp8()")), "--target", "cuda", status=1)
