@@ -2,7 +2,6 @@
 #define _GNU_SOURCE // accept4
 #include "runtime/comm/rendezvous.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
 #include <poll.h>
@@ -306,7 +305,7 @@ static bool rank0_ask(const guest *g, const char *host, int port, lm_status *s) 
 
 // One attempt at each address of the name and each port.
 static bool addresses_ask(const guest *g, const char **why, lm_status *s) {
-  struct addrinfo want = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM}, *list = NULL;
+  struct addrinfo want = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *list = NULL;
   int error = getaddrinfo(g->l->address, NULL, &want, &list);
   bool over = false;
   *why = error ? gai_strerror(error) : "nothing of this run listens there";
@@ -314,9 +313,9 @@ static bool addresses_ask(const guest *g, const char **why, lm_status *s) {
     return false;
   for (const struct addrinfo *i = list; i && !over; i = i->ai_next)
     for (int k = 0; k < g->l->ports && !over; k++) {
-      char host[INET_ADDRSTRLEN];
-      const struct sockaddr_in *a = (const struct sockaddr_in *)i->ai_addr;
-      inet_ntop(AF_INET, &a->sin_addr, host, sizeof host);
+      char host[NI_MAXHOST];
+      if (getnameinfo(i->ai_addr, i->ai_addrlen, host, sizeof host, NULL, 0, NI_NUMERICHOST))
+        continue;
       over = rank0_ask(g, host, g->l->port + k, s);
     }
   freeaddrinfo(list);

@@ -25,10 +25,20 @@ static void pause_for(double seconds) {
   nanosleep(&t, NULL);
 }
 
+static bool has_ipv6(void) {
+  struct sockaddr_in6 a = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+  int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  bool has = fd >= 0 && !bind(fd, (struct sockaddr *)&a, sizeof a);
+  if (fd >= 0)
+    close(fd);
+  return has;
+}
+
 // ---- the processes of a run
 
 typedef struct run {
   int port, n, output;
+  const char *address; // of rank 0
   pid_t pids[MOST];
   char path[64];
 } run;
@@ -46,7 +56,11 @@ static int port_take(int *fd) {
 
 static run run_open(void) {
   int fd;
-  run r = {.port = port_take(&fd), .path = "/tmp/torchrun_test.XXXXXX"};
+  run r = {
+      .port = port_take(&fd),
+      .address = "localhost",
+      .path = "/tmp/torchrun_test.XXXXXX",
+  };
   close(fd);
   r.output = mkstemp(r.path);
   unlink(r.path);
@@ -71,7 +85,7 @@ static void rank_start(run *r, int rank, int size, const char *what) {
   number_set("RANK", rank);
   number_set("WORLD_SIZE", size);
   number_set("MASTER_PORT", r->port);
-  setenv("MASTER_ADDR", "localhost", 1);
+  setenv("MASTER_ADDR", r->address, 1);
   dup2(r->output, STDOUT_FILENO);
   dup2(r->output, STDERR_FILENO);
   execl(self, self, what, (char *)NULL);
@@ -125,6 +139,8 @@ static void collectives_test(int ranks, bool is_served) {
   if (is_served) { // by torchrun's agent: the ranks meet at a port behind it
     setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
     r.port = port_take(&fd);
+  } else if (has_ipv6()) {
+    r.address = "::1";
   }
   for (int i = 0; i < ranks; i++) {
     rank_start(&r, i, ranks, "all");
