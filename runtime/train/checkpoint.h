@@ -69,7 +69,8 @@ bool lm_checkpoint_save_written(const lm_checkpoint_saving *x);
 // and the others are as before.
 lm_status lm_checkpoint_save_end(lm_checkpoint_saving *x);
 // Waits for this rank's files and frees x, which may be NULL, without a checkpoint: of a run that
-// has failed.
+// has failed. Rank 0 removes the files. Other ranks may still write some after that, in a folder
+// that is no checkpoint; the next save removes them.
 void lm_checkpoint_save_abandon(lm_checkpoint_saving *x);
 
 typedef enum {

@@ -348,6 +348,10 @@ lm_status lm_checkpoint_save_end(lm_checkpoint_saving *x) {
 }
 
 void lm_checkpoint_save_abandon(lm_checkpoint_saving *x) {
-  if (x)
-    saving_free(x);
+  if (!x)
+    return;
+  files_join(x);
+  if (!x->rank)
+    lm_status_free(lm_path_remove(x->folder));
+  saving_free(x);
 }

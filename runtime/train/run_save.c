@@ -87,15 +87,28 @@ lm_status lm_run_save(lm_run *r) {
   return s;
 }
 
-// The checkpoint in the background of a run that ends with the error s. Ranks may have failed at
-// different moments, so they cannot agree to publish it.
+static void background_abandon(lm_run *r) {
+  lm_checkpoint_save_abandon(r->saving);
+  r->saving = NULL;
+  lm_run_warn(r, lm_arena_printf(r->arena,
+                                 "the run failed while the checkpoint of step %lld was written, "
+                                 "which is removed",
+                                 (long long)r->saving_step));
+}
+
+// The checkpoint in the background of a run that ends with the error s. One process has all of it
+// in the host's memory and completes it. Ranks may have failed at different moments, so they cannot
+// agree to publish it.
 lm_status lm_run_background_close(lm_run *r, lm_status s) {
   if (!s || !r->saving)
     return s;
-  if (r->o->comm)
-    lm_checkpoint_save_abandon(r->saving);
-  else
-    lm_status_free(lm_run_background_end(r));
-  r->saving = NULL;
+  if (r->o->comm) {
+    background_abandon(r);
+    return s;
+  }
+  lm_status failed = saving_end(r);
+  if (failed)
+    lm_run_warn(r, failed->text);
+  lm_status_free(failed);
   return s;
 }

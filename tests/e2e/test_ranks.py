@@ -418,6 +418,24 @@ def test_killed_and_resumed(run):
     check(tensors(run.path("cut"), 20) == tensors(run.path("whole"), 20), "the resumed run differs")
 
 
+def test_killed_in_the_background(run):
+    """A rank is killed while rank 0 writes its file of a checkpoint in the background: no part of the checkpoint is left, and the message says so."""
+    mpi_needed(run)
+    file = model(run, steps=12)
+    other = run.write("background.lm", open(file).read().replace("keep = all)", "keep = all, background = on)"))
+    faulty = os.path.join(os.path.dirname(run.lmc), "lmc_faulty")
+    script = run.write("start.sh", f'[ "$OMPI_COMM_WORLD_RANK" = 1 ] || export LM_FAULT=slow=model.safetensors\nexec {faulty} "$@"\n')
+    p = subprocess.Popen(["mpirun", "--allow-run-as-root", "--oversubscribe", "-q", "-n", "2", "sh", script, "run", other, "-q", "--set",
+                          "parallel.mesh=(dp = 2)", "--out", run.path("cut")], text=True, env={**os.environ, **QUICK},
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    wait_for(run.path("cut", ".writing"), p)
+    os.kill(rank_pid(p, 1), signal.SIGKILL)
+    out, err = p.communicate(timeout=600)
+    what = f"{p.returncode}: {err}{out}"
+    check(p.returncode and "the run failed while the checkpoint of step 4 was written, which is removed" in err and "rank 1 (host" in err, what)
+    check(not [name for name in os.listdir(run.path("cut")) if name == ".writing" or name.startswith("step-")], what)
+
+
 def test_full_disk_of_a_rank(run):
     """The disk of rank 1 is full while it writes its file of a checkpoint: in the foreground all ranks end with its message, in the
     background the run continues; in both cases the result has the bits of an undisturbed run."""

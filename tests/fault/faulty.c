@@ -4,6 +4,7 @@
 //
 //   LM_FAULT=write=N         the N-th change of the disk fails as on a full one
 //   LM_FAULT=file=TEXT       the first file with TEXT in its path is not created, as on a full disk
+//   LM_FAULT=slow=TEXT       the first file with TEXT in its path is created two seconds later
 //   LM_FAULT=allocation=N    the N-th allocation fails
 //   LM_FAULT=allocations=N   forks at every N-th allocation: it fails in the child, which must exit
 //                            with status 2 and a message about memory; the parent continues and
@@ -30,7 +31,7 @@
 static struct {
   long write, allocation, every; // 0: none
   bool count;
-  char file[64]; // "": none
+  char file[64], slow[64]; // "": none
   _Atomic bool filed;
   _Atomic long writes, allocations, forked, wrong;
 } fault;
@@ -50,6 +51,7 @@ __attribute__((constructor)) static void options_read(void) {
   fault.count = !strcmp(o, "count");
   sscanf(o, "write=%ld", &fault.write);
   sscanf(o, "file=%63s", fault.file);
+  sscanf(o, "slow=%63s", fault.slow);
   sscanf(o, "allocation=%ld", &fault.allocation);
   sscanf(o, "allocations=%ld", &fault.every);
   atexit(totals_print);
@@ -121,8 +123,15 @@ static bool write_fails(void) {
   return true;
 }
 
+// True for the first file whose path has the text.
+static bool is_first(const char *path, const char *text) {
+  return *text && strstr(path, text) && !atomic_exchange(&fault.filed, true);
+}
+
 static bool file_fails(const char *path) {
-  if (!*fault.file || !strstr(path, fault.file) || atomic_exchange(&fault.filed, true))
+  if (is_first(path, fault.slow))
+    sleep(2);
+  if (!is_first(path, fault.file))
     return write_fails();
   errno = ENOSPC;
   return true;
