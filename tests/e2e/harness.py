@@ -1,6 +1,6 @@
 """Helpers of the end-to-end tests: running lmc, safetensors files, comparison. A test is a function test_* of tests/e2e/test_*.py
 that takes a Run; it passes if it returns."""
-import importlib, json, os, resource, shutil, struct, subprocess, sys, time
+import glob, importlib, json, os, resource, shutil, struct, subprocess, sys, time
 
 import numpy as np
 from expectation import explain
@@ -188,9 +188,9 @@ def folder_bytes(path):
 
 
 def wait_for(path, process):
-    """waits until there is such a file, or the process has ended"""
+    """waits until a file matches the pattern, or the process has ended"""
     end = time.time() + HANG_SECONDS
-    while not os.path.exists(path) and process.poll() is None and time.time() < end:
+    while not glob.glob(path) and process.poll() is None and time.time() < end:
         time.sleep(0.005)
 
 
