@@ -8,6 +8,7 @@
 #include "compiler/plan/cost.h"
 #include "driver/text.h"
 #include "runtime/comm/exchange.h"
+#include "runtime/plan/walk.h"
 
 // ---- the messages of a collective
 
@@ -72,10 +73,17 @@ static bool same_row(const lm_rank_row *x, const lm_plan_step *s) {
          a->group == b->group && !strcmp(x->label, s->label ? s->label : "");
 }
 
-static lm_rank_row *row_of(lm_arena *a, lm_rank_rows *rows, const lm_plan_step *s) {
+static lm_rank_row *row_find(const lm_rank_rows *rows, const lm_plan_step *s) {
   for (uint32_t i = 0; i < rows->n; i++)
     if (same_row(&rows->v[i], s))
       return &rows->v[i];
+  return NULL;
+}
+
+static lm_rank_row *row_of(lm_arena *a, lm_rank_rows *rows, const lm_plan_step *s) {
+  lm_rank_row *found = row_find(rows, s);
+  if (found)
+    return found;
   LM_PUSH(a, rows->v, rows->n, rows->cap) =
       (lm_rank_row){.comm = s->comm, .label = s->label ? s->label : ""};
   return &rows->v[rows->n - 1];
@@ -107,6 +115,62 @@ lm_rank_rows lm_rank_rows_find(lm_arena *a, const lm_plan *plan, int64_t n_micro
   return rows;
 }
 
+// ---- what runs beside them
+
+typedef struct simulation {
+  lm_rank_rows *rows;
+  const lm_cost_call *call;
+  const lm_plan_walk *walk;
+  const double *seconds; // of each step
+  double now, begun[LM_PLAN_HANDLES];
+} simulation;
+
+static bool is_collective(const lm_plan_step *s) {
+  bool transfers = s->kind == LM_STEP_START || s->kind == LM_STEP_WAIT;
+  return transfers && !lm_plan_step_copies(s);
+}
+
+static lm_status step_simulate(void *user, const lm_plan_step *s) {
+  simulation *x = user;
+  if (!is_collective(s)) {
+    x->now += x->seconds[s - x->call->func->steps];
+    return NULL;
+  }
+  double *begun = &x->begun[lm_plan_comm_handle(s->comm, x->walk->iteration)];
+  if (s->kind == LM_STEP_START) {
+    *begun = x->now;
+    return NULL;
+  }
+  row_find(x->rows, s)->beside += x->call->calls * (x->now - *begun);
+  return NULL;
+}
+
+static void func_simulate(lm_rank_rows *rows, const lm_target *t, const lm_cost_call *call) {
+  const lm_plan_func *f = call->func;
+  lm_plan_walk walk;
+  double *seconds = lm_calloc((size_t)f->n_steps + 1, sizeof *seconds);
+  for (int i = 0; i < f->n_steps; i++)
+    if (lm_cost_launches(&f->steps[i]))
+      seconds[i] = lm_cost_of_step(t, rows->plan, &f->steps[i]).seconds;
+  lm_plan_walk_open(rows->plan, &walk);
+  simulation x = {
+      .rows = rows,
+      .call = call,
+      .walk = &walk,
+      .seconds = seconds,
+  };
+  lm_status_free(lm_plan_walk_run(&walk, f, NULL, step_simulate, &x));
+  lm_plan_walk_close(&walk);
+  lm_free(seconds);
+}
+
+void lm_rank_rows_beside(lm_rank_rows *rows, const lm_target *t, int64_t n_micro) {
+  lm_cost_call calls[LM_COST_CALLS];
+  int n = rows->n ? lm_cost_calls(rows->plan, n_micro, calls) : 0;
+  for (int i = 0; i < n; i++)
+    func_simulate(rows, t, &calls[i]);
+}
+
 // ---- printing
 
 static int by_bytes(const void *a, const void *b) {
@@ -123,26 +187,33 @@ static lm_rank_row *sorted(const lm_rank_rows *rows) {
   return list;
 }
 
-static void line_print(int64_t times, int64_t messages, int64_t bytes, const char *over,
-                       const char *what, lm_buf *out) {
+// The last row is of all collectives; what runs beside several of them is no sum.
+static void line_print(const lm_rank_row *row, const char *over, lm_buf *out) {
   lm_buf size = {0};
-  lm_show_bytes(&size, (double)bytes);
-  lm_buf_printf(out, "%6lld %9lld %10s  %-5s %s\n", (long long)times, (long long)messages, size.p,
-                over, what);
+  lm_show_bytes(&size, (double)row->bytes);
+  lm_buf_printf(out, "%6lld %9lld %10s", (long long)row->times, (long long)row->messages, size.p);
+  if (row->comm)
+    lm_buf_printf(out, " %10.3f  %-5s %4d  %s\n", row->beside * 1e3, over, row->comm->lane,
+                  row->label);
+  else
+    lm_buf_printf(out, " %24s%s\n", "", row->label);
   lm_buf_free(&size);
 }
 
 void lm_rank_rows_print(const lm_rank_rows *rows, lm_buf *out) {
   lm_rank_row *list = sorted(rows);
-  int64_t times = 0;
-  lm_buf_puts(out, " times  messages       sent  over  what\n");
+  lm_rank_row all = {
+      .label = "by a rank in a step",
+      .messages = rows->messages,
+      .bytes = rows->bytes,
+  };
+  lm_buf_puts(out, " times  messages       sent  beside ms  over  lane  what\n");
   for (uint32_t i = 0; i < rows->n; i++) {
     const lm_rank_row *x = &list[i];
-    times += x->times;
-    line_print(x->times, x->messages, x->bytes, lm_plan_group_name(rows->plan, x->comm->group),
-               x->label, out);
+    all.times += x->times;
+    line_print(x, lm_plan_group_name(rows->plan, x->comm->group), out);
   }
-  line_print(times, rows->messages, rows->bytes, "", "by a rank in a step", out);
+  line_print(&all, "", out);
   lm_free(list);
 }
 
@@ -155,10 +226,10 @@ void lm_rank_rows_json(const lm_rank_rows *rows, lm_buf *out) {
     lm_buf_json(out, x->label);
     lm_buf_printf(out,
                   ", \"kind\": \"%s\", \"over\": \"%s\", \"elements\": %lld, \"times\": %lld, "
-                  "\"messages\": %lld, \"bytes\": %lld}",
+                  "\"messages\": %lld, \"bytes\": %lld, \"lane\": %d, \"beside_ms\": %.6f}",
                   lm_coll_names[x->comm->kind], lm_plan_group_name(rows->plan, x->comm->group),
                   (long long)x->comm->count, (long long)x->times, (long long)x->messages,
-                  (long long)x->bytes);
+                  (long long)x->bytes, x->comm->lane, x->beside * 1e3);
   }
   lm_buf_puts(out, "]");
   lm_free(list);

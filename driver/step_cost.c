@@ -76,6 +76,8 @@ lm_status lm_step_cost_find(lm_session *s, bool measured, lm_step_cost *out) {
   out->rows = lm_cost_rows_find(s->project.ctx->arena, s->compiled.plan, s->run.n_micro,
                                 &out->machine, out->dtype);
   out->ranks = lm_rank_rows_find(s->project.ctx->arena, s->compiled.plan, s->run.n_micro);
+  if (s->target.kind == LM_TARGET_CPU) // a GPU runs collectives in the order of its kernels
+    lm_rank_rows_beside(&out->ranks, &out->machine, s->run.n_micro);
   if (s->target.kind == LM_TARGET_CUDA && !s->compiled.plan->mesh.n && !measured)
     decode_find(s, out);
   out->tokens = (double)(s->run.n_micro * s->run.rows * s->run.seq);

@@ -115,6 +115,11 @@ def test_sent(run):
         sent = lambda kind: sum(x["bytes"] for x in cost["collectives"] if x["kind"] == kind)
         check((sent("reduce_scatter"), sent("all_gather")) == (scattered * 3 // 4, gathered * 3 // 4), f"zero = {stage}: {cost['collectives']}")
         check(one["sent_bytes"] == sum(x["bytes"] for x in cost["collectives"]), f"zero = {stage}: {one['sent_bytes']}")
+        check(all((x["beside_ms"] > 0) == (x["lane"] > 0) for x in cost["collectives"]), f"zero = {stage}: {cost['collectives']}")
+        beside = {x["kind"] for x in cost["collectives"] if x["lane"]}
+        check(beside == {1: set(), 2: {"reduce_scatter"}, 3: {"reduce_scatter", "all_gather"}}[stage], f"zero = {stage}: {beside}")
+    cost = json.loads(run("explain", file, "cost", *sets, "--disable-pass", "overlap"))
+    check(not any(x["lane"] or x["beside_ms"] for x in cost["collectives"]), str(cost["collectives"]))
 
 
 SAMPLES = """import "{root}/examples/llama.lm": Llama
