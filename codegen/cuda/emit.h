@@ -66,8 +66,14 @@ typedef struct cuda_sum_part {
   const char *store; // the text that writes them to the team's set
 } cuda_sum_part;
 
+// The array in shared memory that has the rows of a GEMM's operand A (prologue.c).
+#define CUDA_A_ROWS "a_rows"
+
 typedef struct cuda_emit {
   lm_gen g;
+  // NULL; or the name of an array in shared memory that receives the result, of all points, which
+  // one block computes.
+  const char *rows;
   // A scan, or NULL. `g.kernel` is then one position of it, at whose points single threads work.
   const lm_op *scan;
   lm_op flat; // CUDA_FLAT: the kernel with no parallel axes
@@ -160,6 +166,8 @@ void cuda_count_loop(cuda_emit *e, int k, int axes, int unrolled);
 // ---- rows.c: rows that passes hold, sums over points
 int64_t cuda_points(const cuda_emit *e); // points of the parallel axes, at capacity
 lm_gen_text cuda_held(lm_gen *g, const lm_value *v, const lm_ix *ix); // for lm_gen_target
+// Stores x, in the type of memory, to an element of a result, or of `rows`.
+void cuda_element_put(cuda_emit *e, uint32_t result, const char *index, const char *x, int level);
 void cuda_row_put(cuda_emit *e, int level, const lm_value *v, const lm_ix *ix, const char *x);
 void cuda_sum_add(cuda_emit *e, int level, uint32_t result, lm_type t, const lm_ix *ix,
                   const char *x);
@@ -185,9 +193,21 @@ void cuda_route_emit(const lm_op *op, lm_arena *arena, lm_buf *text, lm_kernel_c
 bool cuda_grouped_emit(const lm_plan_options *o, const lm_plan_gemm *g, lm_arena *arena,
                        lm_kernel_code *out);
 
+// ---- prologue.c: a kernel that each block of a GEMM of few rows computes
+typedef struct cuda_prologue {
+  const char *params; // its operands, each with ", " behind it
+  const char *text;   // stores all rows, dense, in CUDA_A_ROWS, up to a barrier
+  double instructions;
+} cuda_prologue;
+// False if the kernel's result is not operand A, dense, or needs more shared memory than that.
+bool cuda_prologue_make(const lm_plan_options *o, const lm_op *kernel, const lm_plan_gemm *g,
+                        int64_t max_shared, lm_arena *arena, cuda_prologue *out);
+
 // ---- few_rows.c: GEMMs of at most eight rows
 bool cuda_few_rows_fits(const lm_plan_gemm *g);
-void cuda_few_rows_emit(const lm_plan_gemm *g, lm_arena *arena, lm_kernel_code *out);
+// kernel: computes operand A, or NULL. False if such a kernel is unsupported.
+bool cuda_few_rows_emit(const lm_plan_options *o, const lm_plan_gemm *g, const lm_op *kernel,
+                        lm_arena *arena, lm_kernel_code *out);
 
 // ---- gemm.c: GEMMs by warpgroups, with the rest of a kernel in the epilogue
 bool cuda_gemm_is_supported(const lm_target *t, const lm_op *kernel); // for lm_codegen
@@ -202,12 +222,21 @@ void cuda_merge(const lm_merge_part *parts, int n, lm_arena *arena, lm_kernel_co
 bool lm_cuda_gemm_is_profitable(const lm_target *t, const lm_plan_gemm *g);
 bool lm_cuda_gemm_emit(const lm_plan_options *o, const lm_plan_gemm *g, bool any_rows,
                        lm_arena *arena, lm_kernel_code *out);
+bool lm_cuda_gemm_of_emit(const lm_plan_options *o, const lm_plan_gemm *g, const lm_op *kernel,
+                          lm_arena *arena, lm_kernel_code *out);
 bool lm_cuda_epilogue_is_supported(const lm_plan_gemm *g);
 bool lm_cuda_scales(const lm_target *t, const lm_plan_gemm *g);
 
-// ---- kernel.c
-// A generator with all passes written.
-cuda_emit *cuda_emit_make(const lm_plan_options *o, const lm_op *kernel, lm_arena *arena);
+// ---- kernel.c; these two for lm_codegen
+bool cuda_kernel_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena *arena,
+                      lm_kernel_code *out);
+bool cuda_kernel_in_place(const lm_plan_options *o, const lm_op *kernel, uint32_t operand,
+                          uint32_t result);
+// A generator with all passes written. rows: cuda_emit.rows.
+cuda_emit *cuda_emit_make(const lm_plan_options *o, const lm_op *kernel, const char *rows,
+                          lm_arena *arena);
+void cuda_team_put(const cuda_emit *e, lm_buf *b); // lane and team
+void cuda_point_put(cuda_emit *e, lm_buf *b);      // the passes at `point`
 
 // ---- emit.c
 const lm_gen_target *cuda_gen_target(const lm_module *m, const lm_op *kernel);

@@ -9,6 +9,9 @@
 //   k        a part of a warp has COLUMNS columns and its lanes neighbouring vectors of k. Their
 //            sums are added by shuffles
 //
+// If a kernel computes A and B's columns are contiguous, each block computes all rows of A into
+// shared memory (prologue.c), while its first loads of B are in flight.
+//
 // An element is summed in an order that its form, n, k and the types decide: it has the same bits
 // for any number of rows. f32 operands are never rounded to TF32.
 #include "codegen/cuda/emit.h"
@@ -23,8 +26,9 @@ enum {
   MOST_LANES = 8,  // of the columns that a block computes: 128 bytes of a row
   LEAST_LANES = 2, // a sector of memory
   ENOUGH_BLOCKS = 128,
-  COLUMNS = 4, // of a part of a warp
-  FEW = 2      // rows whose sums leave registers for more loads
+  COLUMNS = 4,      // of a part of a warp
+  FEW = 2,          // rows whose sums leave registers for more loads
+  SHARED = 47 << 10 // bytes of the arrays that a kernel declares
 };
 
 typedef struct few_rows {
@@ -36,7 +40,8 @@ typedef struct few_rows {
   int lanes; // neighbouring vectors: of columns, or of k
   int loads; // of one thread in flight
   int64_t tiles, batches;
-  bool wide; // offsets within an operand need 64 bits
+  bool wide;              // offsets within an operand need 64 bits
+  const cuda_prologue *a; // computes A; NULL: it is in memory
   lm_arena *arena;
   lm_buf *out;
 } few_rows;
@@ -117,7 +122,12 @@ static few_rows few_rows_make(const lm_plan_gemm *g, lm_arena *arena, lm_buf *ou
 
 static void put_params(const few_rows *w) {
   const char *ab = lm_gen_memory_type(w->ab), *cc = lm_gen_memory_type(w->cc);
-  lm_buf_printf(w->out, "(const %s *LM_RESTRICT a, const %s *LM_RESTRICT b, ", ab, ab);
+  lm_buf_puts(w->out, "(");
+  if (w->a)
+    lm_buf_puts(w->out, w->a->params);
+  else
+    lm_buf_printf(w->out, "const %s *LM_RESTRICT a, ", ab);
+  lm_buf_printf(w->out, "const %s *LM_RESTRICT b, ", ab);
   if (w->g->residual)
     lm_buf_printf(w->out, "const %s *residual, ", cc);
   if (w->g->bias)
@@ -165,31 +175,66 @@ static const char *kind_of(const few_rows *w) {
   return lm_dtype_name(w->ab);
 }
 
-// `loads` iterations of k, whose loads do not wait for each other.
-static void put_columns_loop(const few_rows *w) {
+// The elements of k of a load from `k` on that are inside of B; NULL: all are.
+static const char *inside_of(const few_rows *w) {
   long long step = THREADS / w->lanes;
-  bool whole = w->k % (step * w->loads) == 0;
-  const char *inside = lm_arena_printf(w->arena, "k + i * %lld < %lld", step, (long long)w->k);
-  const char *x = lm_arena_printf(w->arena, "a[(lm_at)m * %lld + (lm_at)(k + i * %lld) * %lld]",
-                                  (long long)w->g->a_m, step, (long long)w->g->a_k);
-  lm_buf_printf(w->out,
-                "for (int32_t k = row; k < %lld; k += %lld) {\nfloat y[%d][%d] = {{0}};\n"
-                "LM_UNROLL for (int32_t i = 0; i < %d; i++)\n",
-                (long long)w->k, step * w->loads, w->loads, w->vector, w->loads);
-  if (!whole || w->n % (w->lanes * w->vector))
-    lm_buf_printf(w->out, "if (col < %lld && %s)\n", (long long)w->n, inside);
+  return w->k % (step * w->loads) == 0
+             ? NULL
+             : lm_arena_printf(w->arena, "k + i * %lld < %lld", step, (long long)w->k);
+}
+
+// `loads` vectors of B, which do not wait for each other.
+static void put_columns_loads(const few_rows *w) {
+  long long step = THREADS / w->lanes;
+  const char *inside = inside_of(w);
+  bool whole = !inside && w->n % (w->lanes * w->vector) == 0;
+  lm_buf_printf(w->out, "LM_UNROLL for (int32_t i = 0; i < %d; i++)\n", w->loads);
+  if (!whole)
+    lm_buf_printf(w->out, "if (col < %lld && %s)\n", (long long)w->n, inside ? inside : "true");
   lm_buf_printf(w->out, "lm_load%d_%s(y[i], b + (lm_at)(k + i * %lld) * %lld + col);\n", w->vector,
                 kind_of(w), step, (long long)w->g->b_k);
+}
+
+static const char *a_element(const few_rows *w, const char *m, const char *k) {
+  const lm_plan_gemm *g = w->g;
+  if (w->a)
+    return lm_arena_printf(w->arena, "lm_get(" CUDA_A_ROWS ", %s * %lld + %s)", m, (long long)w->k,
+                           k);
+  return lm_arena_printf(w->arena, "a[(lm_at)%s * %lld + (lm_at)(%s) * %lld]", m, (long long)g->a_m,
+                         k, (long long)g->a_k);
+}
+
+static void put_columns_loop(const few_rows *w) {
+  long long step = THREADS / w->lanes;
+  const char *inside = inside_of(w);
+  const char *x = a_element(w, "m", lm_arena_printf(w->arena, "(k + i * %lld)", step));
+  lm_buf_printf(w->out, "for (int32_t k = row; k < %lld; k += %lld) {\n", (long long)w->k,
+                step * w->loads);
+  if (w->a)
+    lm_buf_puts(w->out, "if (k != row) {\n");
+  else
+    lm_buf_printf(w->out, "float y[%d][%d] = {{0}};\n", w->loads, w->vector);
+  put_columns_loads(w);
+  if (w->a)
+    lm_buf_puts(w->out, "}\n");
   lm_buf_printf(w->out,
                 "LM_UNROLL for (int32_t i = 0; i < %d; i++) LM_UNROLL for (int32_t m = 0; m < %d; "
                 "m++) {\nconst float x = ",
                 w->loads, w->rows);
-  if (!whole)
+  if (inside)
     lm_buf_printf(w->out, "!(%s) ? 0.0f : ", inside);
   lm_buf_printf(w->out,
                 "%s;\nLM_UNROLL for (int32_t v = 0; v < %d; v++) s[m][v] = LM_FMA(x, y[i][v], "
                 "s[m][v]);\n}\n}\n",
                 lm_gen_load_text(w->arena, w->ab, x), w->vector);
+}
+
+// The rows of A, while the first loads of B are in flight.
+static void put_prologue(const few_rows *w) {
+  lm_buf_printf(w->out, "float y[%d][%d] = {{0}};\n{\nconst int32_t k = row;\n", w->loads,
+                w->vector);
+  put_columns_loads(w);
+  lm_buf_printf(w->out, "}\n{\n%s}\n", w->a->text);
 }
 
 // The sums of the threads of a warp that have the same columns, then those of the warps.
@@ -224,6 +269,11 @@ static void put_columns(const few_rows *w) {
                 "lm_thread() / %d;\nconst int64_t col = tile * %d + lane * %d;\nfloat s[%d][%d] = "
                 "{{0}};\n",
                 WARPS * w->rows * width, w->lanes, w->lanes, width, w->vector, w->rows, w->vector);
+  if (w->a)
+    lm_buf_printf(w->out, "LM_SHARED(%s, " CUDA_A_ROWS ", %lld);\n", lm_gen_memory_type(w->ab),
+                  (long long)(w->rows * w->k));
+  if (w->a)
+    put_prologue(w);
   put_columns_loop(w);
   put_columns_sums(w);
 }
@@ -300,12 +350,22 @@ static double instructions_of(const few_rows *w) {
   double vectors = (double)w->batches * (double)w->n * (double)w->k / w->vector;
   int converted = w->ab == LM_F32 ? 0 : w->vector;
   int of_a = w->by_k ? w->vector / COLUMNS + 1 : 2;
-  return vectors * (2 + converted + w->rows * (w->vector + of_a));
+  double own = vectors * (2 + converted + w->rows * (w->vector + of_a));
+  return own + (w->a ? w->a->instructions * (double)w->tiles : 0);
 }
 
-void cuda_few_rows_emit(const lm_plan_gemm *g, lm_arena *arena, lm_kernel_code *out) {
+static int64_t sums_bytes(const few_rows *w) {
+  return (int64_t)sizeof(float) * WARPS * w->rows * w->lanes * w->vector;
+}
+
+bool cuda_few_rows_emit(const lm_plan_options *o, const lm_plan_gemm *g, const lm_op *kernel,
+                        lm_arena *arena, lm_kernel_code *out) {
   lm_buf b = {0}, text = {0};
   few_rows w = few_rows_make(g, arena, &b);
+  cuda_prologue a;
+  if (kernel && (w.by_k || !cuda_prologue_make(o, kernel, g, SHARED - sums_bytes(&w), arena, &a)))
+    return false;
+  w.a = kernel ? &a : NULL;
   put_params(&w);
   lm_buf_puts(&b, g->stored ? lm_arena_printf(arena, ", %s *before) {\n", lm_gen_memory_type(w.cc))
                             : ") {\n");
@@ -327,4 +387,5 @@ void cuda_few_rows_emit(const lm_plan_gemm *g, lm_arena *arena, lm_kernel_code *
   out->source = lm_arena_printf(arena, "LM_KERNEL(%d) %s%s", THREADS, out->name, text.p);
   lm_buf_free(&b);
   lm_buf_free(&text);
+  return true;
 }

@@ -1,5 +1,4 @@
-// kernel.c - a kernel operation as one CUDA function: points, passes, the launch; and the function
-// table for the planner.
+// kernel.c - a kernel operation as one CUDA function: points, passes, the launch.
 #include <string.h>
 #include "codegen/common/attend.h"
 #include "codegen/common/scan.h"
@@ -7,18 +6,10 @@
 #include "compiler/ir/dot.h"
 #include "compiler/ir/scan.h"
 #include "runtime/base/diag_code.h"
-#include "compiler/plan/cost.h"
 
 enum {
-  ATTEMPTS = 64,
-  // Of a GPU whose bandwidth is unknown: bytes that an H100 moves in 2.5 µs.
-  LAUNCH = 8 << 20
+  ATTEMPTS = 64
 };
-
-struct lm_embedded {
-  const char *path, *text;
-};
-extern const struct lm_embedded lm_cuda_prelude[], lm_common_prelude[];
 
 // Bytes of dynamic shared memory for a pool, which leave a kilobyte for the other arrays of a
 // block.
@@ -59,8 +50,10 @@ static void attempt(cuda_emit *e) {
     cuda_pass_emit(e, (int)i);
 }
 
-cuda_emit *cuda_emit_make(const lm_plan_options *o, const lm_op *kernel, lm_arena *arena) {
+cuda_emit *cuda_emit_make(const lm_plan_options *o, const lm_op *kernel, const char *rows,
+                          lm_arena *arena) {
   cuda_emit *e = LM_NEW(arena, cuda_emit);
+  e->rows = rows;
   e->max_pool = max_pool(&o->target);
   e->scan = kernel->code == LM_OP_SCAN ? kernel : NULL;
   cuda_shape_begin(e, lm_op_module(kernel), e->scan ? lm_gen_scan_position(arena, kernel) : kernel,
@@ -126,13 +119,13 @@ static bool in_place(const cuda_emit *e, uint32_t operand, uint32_t result) {
   return true;
 }
 
-static bool kernel_in_place(const lm_plan_options *o, const lm_op *kernel, uint32_t operand,
-                            uint32_t result) {
+bool cuda_kernel_in_place(const lm_plan_options *o, const lm_op *kernel, uint32_t operand,
+                          uint32_t result) {
   const lm_module *m = lm_op_module(kernel);
   if (kernel->code != LM_OP_KERNEL || cuda_scatter_fits(m, kernel) || lm_kernel_dot(kernel))
     return false;
   lm_arena *temporary = lm_arena_create();
-  cuda_emit *e = cuda_emit_make(o, kernel, temporary);
+  cuda_emit *e = cuda_emit_make(o, kernel, NULL, temporary);
   bool fine = in_place(e, operand, result);
   cuda_flat_free(e);
   lm_gen_free(&e->g);
@@ -216,7 +209,7 @@ static bool reduces_in_block(const cuda_emit *e) {
   return e->form == CUDA_TEAM && e->team > CUDA_WARP;
 }
 
-static void put_team(cuda_emit *e, lm_buf *b) {
+void cuda_team_put(const cuda_emit *e, lm_buf *b) {
   if (e->team == 1)
     return;
   if (e->team > CUDA_WARP)
@@ -229,6 +222,13 @@ static void put_team(cuda_emit *e, lm_buf *b) {
     lm_buf_printf(b, "const uint32_t mask = lm_team_mask(%d);\n(void)mask;\n", e->team);
   if (reduces_in_block(e))
     lm_buf_puts(b, "LM_SHARED(double, partials, 32);\n");
+}
+
+void cuda_point_put(cuda_emit *e, lm_buf *b) {
+  cuda_axis axes[LM_RANK];
+  int n = parallel_axes(e, axes);
+  cuda_decode(e, axes, n, "point", b);
+  lm_buf_add(b, e->g.body.p, e->g.body.n);
 }
 
 // Writes the coordinates of one point per team.
@@ -290,7 +290,7 @@ static void put_function(cuda_emit *e, lm_buf *out) {
     if (e->scan)
       e->workspace[e->n_workspaces++] = lm_gen_scan_workspace(e->g.m, e->scan);
     cuda_rows_declare(e, &head, &rows);
-    put_team(e, &body);
+    cuda_team_put(e, &body);
     if (head.n)
       lm_buf_add(&body, head.p, head.n);
     if (e->g.kernel->attr.n_to)
@@ -364,8 +364,8 @@ static const char *bounds_of(const lm_plan_options *o, const lm_op *kernel,
   return paired ? "LM_KERNEL_PAIRED" : "LM_KERNEL";
 }
 
-static bool kernel_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena *arena,
-                        lm_kernel_code *out) {
+bool cuda_kernel_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena *arena,
+                      lm_kernel_code *out) {
   const lm_module *m = lm_op_module(kernel);
   if (lm_op_attends(kernel))
     return cuda_attend_emit(o, kernel, arena, out);
@@ -381,7 +381,7 @@ static bool kernel_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena 
   } else if (kernel->code == LM_OP_KERNEL && cuda_scatter_fits(m, kernel)) {
     cuda_scatter_emit(m, kernel, temporary, &text, out);
   } else {
-    cuda_emit *e = cuda_emit_make(o, kernel, temporary);
+    cuda_emit *e = cuda_emit_make(o, kernel, NULL, temporary);
     put_function(e, &text);
     launch_of(e, out);
     cuda_flat_free(e);
@@ -395,90 +395,4 @@ static bool kernel_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena 
   lm_buf_free(&text);
   lm_arena_destroy(temporary);
   return true;
-}
-
-// ---- prelude
-
-static void add_file(const struct lm_embedded *files, const char *name, lm_buf *b) {
-  for (const struct lm_embedded *f = files; f->path; f++) {
-    const char *slash = strrchr(f->path, '/');
-    if (!strcmp(slash ? slash + 1 : f->path, name)) {
-      lm_buf_printf(b, "#line 1 \"%s\"\n%s", f->path, f->text);
-      return;
-    }
-  }
-  LM_BUG("no prelude file %s", name);
-}
-
-static const char *prelude(lm_arena *arena, bool device) {
-  lm_buf b = {0};
-  if (device)
-    add_file(lm_cuda_prelude, "builtin.cuh", &b);
-  add_file(lm_common_prelude, "inline.h", &b);
-  add_file(lm_common_prelude, "types.h", &b);
-  add_file(lm_common_prelude, "floats.h", &b);
-  add_file(lm_common_prelude, "math.h", &b);
-  add_file(lm_common_prelude, "random.h", &b);
-  add_file(lm_cuda_prelude, device ? "device.cuh" : "simt.h", &b);
-  add_file(lm_cuda_prelude, "approx.cuh", &b);
-  add_file(lm_cuda_prelude, "team.cuh", &b);
-  add_file(lm_cuda_prelude, "vector.cuh", &b);
-  if (device)
-    add_file(lm_cuda_prelude, "mma.cuh", &b);
-  if (device)
-    add_file(lm_cuda_prelude, "bulk.cuh", &b);
-  if (device)
-    add_file(lm_cuda_prelude, "wgmma.cuh", &b);
-  add_file(lm_cuda_prelude, "tile.cuh", &b);
-  add_file(lm_cuda_prelude, "gemm.cuh", &b);
-  add_file(lm_cuda_prelude, "route.cuh", &b);
-  add_file(lm_cuda_prelude, "group.cuh", &b);
-  const char *text = lm_arena_strndup(arena, b.p, b.n);
-  lm_buf_free(&b);
-  return text;
-}
-
-const char *lm_cuda_prelude_text(lm_arena *arena) {
-  return prelude(arena, true);
-}
-const char *lm_cuda_prelude_simt_text(lm_arena *arena) {
-  return prelude(arena, false);
-}
-
-// Sets the dynamic shared memory of a block: its maximum less one KB for declared arrays and one KB
-// that the system takes.
-static void choices_set(lm_target *t) {
-  t->choices.points = 1024;
-  t->choices.chunks = 256;
-  t->choices.rows = 4096;
-  t->choices.launch = lm_target_bandwidth(t) > 0 ? (int64_t)lm_cost_launch_bytes(t) : LAUNCH;
-  t->choices.pads_gemms = true;
-  t->choices.attend_tile = 32;
-  t->choices.attends_one = true;
-}
-
-const lm_codegen lm_cuda_codegen = {.choose = choices_set,
-                                    .prelude = lm_cuda_prelude_text,
-                                    .kernel = kernel_emit,
-                                    .in_place = kernel_in_place,
-                                    .gemm_is_profitable = lm_cuda_gemm_is_profitable,
-                                    .gemm = lm_cuda_gemm_emit,
-                                    .reads_strided = cuda_attend_reads_strided,
-                                    .writes_strided = cuda_writes_strided,
-                                    .adds = cuda_scatter_adds,
-                                    .attends = cuda_attends,
-                                    .attend_delta = true,
-                                    .multiplies = cuda_gemm_is_supported,
-                                    .epilogue = lm_cuda_epilogue_is_supported,
-                                    .scales = lm_cuda_scales,
-                                    .may_merge = cuda_may_merge,
-                                    .merge = cuda_merge};
-
-lm_plan_options lm_cuda_options(const char *arch, bool tf32) {
-  lm_plan_options o = {
-      .target = lm_target_any(LM_TARGET_CUDA), .codegen = &lm_cuda_codegen, .tf32 = tf32};
-  if (arch && !lm_target_known(arch, &o.target))
-    LM_BUG("no machine of architecture %s is known", arch);
-  choices_set(&o.target);
-  return o;
 }

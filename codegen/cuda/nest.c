@@ -82,9 +82,8 @@ bool cuda_load(lm_gen *g, const char *base, lm_type t, const lm_ix *at, lm_gen_t
 void cuda_store(cuda_emit *e, uint32_t i, lm_type t, const lm_ix *ix, const char *x, int level) {
   lm_ix at = lm_gen_result_index(&e->g, i, t, ix), rest;
   const char *index = lm_gen_index(&e->g, &at, true);
-  if (level != e->n_stages || !in_vectors(e, &at, &rest)) {
-    lm_gen_statement(&e->g, level, "r%u[%s] = %s;", i, index,
-                     lm_gen_store_text(e->g.arena, t.dtype, x));
+  if (e->rows || level != e->n_stages || !in_vectors(e, &at, &rest)) {
+    cuda_element_put(e, i, index, lm_gen_store_text(e->g.arena, t.dtype, x), level);
     return;
   }
   const char *name = lm_gen_temp_name(&e->g, "y");

@@ -111,6 +111,13 @@ void cuda_rows_declare(cuda_emit *e, lm_buf *head, lm_buf *in_place) {
   }
 }
 
+void cuda_element_put(cuda_emit *e, uint32_t result, const char *index, const char *x, int level) {
+  if (e->rows)
+    lm_gen_statement(&e->g, level, "lm_put(%s, %s, %s);", e->rows, index, x);
+  else
+    lm_gen_statement(&e->g, level, "r%u[%s] = %s;", result, index, x);
+}
+
 // ---- sums over points
 
 static int64_t sum_elements(const cuda_emit *e, uint32_t i) {

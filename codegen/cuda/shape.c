@@ -293,15 +293,16 @@ static void team_choose(cuda_emit *e) {
 }
 
 void cuda_shape_choose(cuda_emit *e) {
-  bool alone = e->scan || (e->form == CUDA_TEAM && !e->g.kernel->attr.n_to &&
-                           (scatters(e) || points_contiguous(e)));
+  e->team = e->rows && e->form == CUDA_TEAM ? CUDA_THREADS : 1;
+  bool alone = !e->rows && (e->scan || (e->form == CUDA_TEAM && !e->g.kernel->attr.n_to &&
+                                        (scatters(e) || points_contiguous(e))));
   if (alone) {
     e->teams = cuda_points(e) >= THREADS_ENOUGH ? CUDA_THREADS : 2 * CUDA_WARP;
     return;
   }
   for (uint32_t i = 0; i < e->g.s->n_passes; i++)
     vector_choose(e, (int)i);
-  if (e->form == CUDA_TEAM)
+  if (e->form == CUDA_TEAM && !e->rows)
     team_choose(e);
 }
 

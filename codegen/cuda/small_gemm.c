@@ -35,6 +35,10 @@ bool lm_cuda_gemm_emit(const lm_plan_options *o, const lm_plan_gemm *g, bool any
   (void)any_rows;
   if (g->groups.count)
     return cuda_grouped_emit(o, g, arena, out);
-  cuda_few_rows_emit(g, arena, out);
-  return true;
+  return cuda_few_rows_emit(o, g, NULL, arena, out);
+}
+
+bool lm_cuda_gemm_of_emit(const lm_plan_options *o, const lm_plan_gemm *g, const lm_op *kernel,
+                          lm_arena *arena, lm_kernel_code *out) {
+  return !g->groups.count && cuda_few_rows_emit(o, g, kernel, arena, out);
 }

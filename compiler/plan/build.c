@@ -213,6 +213,7 @@ static void func_plan(planner *p, lm_func *f) {
     return;
   lm_steps_initialize(p);
   lm_steps_code(p);
+  lm_steps_prologues(p);
   lm_steps_merge(p);
   lm_steps_overlap(p);
   lm_steps_offload(p);

@@ -244,11 +244,21 @@ void lm_chunks_divide(lm_layout *out);
 void lm_chunks_begin(planner *p, location *const *results, int n);
 void lm_chunks_end(planner *p);
 
+// ---- prologue.c
+
+// Lets GEMMs of few rows compute their operand A. To be called when the steps are final.
+void lm_steps_prologues(planner *p);
+
 // ---- merge.c
 
 // Makes one launch of short steps that do not depend on each other. To be called when the steps are
 // final.
 void lm_steps_merge(planner *p);
+// True if two references of steps in one iteration of all loops overlap; s: one of the steps.
+bool lm_step_overlap(const planner *p, const pstep *s, const ref *a, const ref *b);
+int lm_storage_uses(const planner *p, const storage *s); // references of all steps
+// Removes the steps that are `gone`.
+void lm_steps_remove(planner *p, const bool *gone);
 // Removes the kernels that no step runs.
 void lm_kernels_prune(lm_plan *plan);
 

@@ -85,8 +85,7 @@ static ref span_of(const planner *p, const pstep *s, ref r) {
   return r;
 }
 
-// In one iteration, which is that of both steps.
-static bool overlap(const planner *p, const pstep *s, const ref *a, const ref *b) {
+bool lm_step_overlap(const planner *p, const pstep *s, const ref *a, const ref *b) {
   ref x = resolved(a), y = resolved(b);
   if (x.at != y.at)
     return false;
@@ -102,7 +101,7 @@ static bool depend(const planner *p, const pstep *a, const pstep *b) {
   for (int i = 0; i < a->step.n_bufs; i++)
     for (int k = 0; k < b->step.n_bufs; k++) {
       bool writes = i >= a->step.n_read || k >= b->step.n_read;
-      if (writes && overlap(p, a, &a->refs[i], &b->refs[k]))
+      if (writes && lm_step_overlap(p, a, &a->refs[i], &b->refs[k]))
         return true;
     }
   return false;
@@ -110,7 +109,7 @@ static bool depend(const planner *p, const pstep *a, const pstep *b) {
 
 // ---- results that are only appended
 
-static int uses_of(const planner *p, const storage *s) {
+int lm_storage_uses(const planner *p, const storage *s) {
   int n = 0;
   for (uint32_t i = 0; i < p->n_steps; i++)
     for (int b = 0; b < p->steps[i].step.n_bufs; b++)
@@ -136,7 +135,7 @@ static int appended(const planner *p, const pstep *from, const pstep *append) {
   for (int i = from->step.n_read; i < end; i++) {
     const ref *r = &from->refs[i];
     bool same = r->at == x->at && r->offset == x->offset && r->bytes == x->bytes;
-    if (same && r->at->arena == LM_ARENA_WORK && !r->at->into && uses_of(p, r->at) == 2)
+    if (same && r->at->arena == LM_ARENA_WORK && !r->at->into && lm_storage_uses(p, r->at) == 2)
       return i;
   }
   return -1;
@@ -287,13 +286,12 @@ static void step_make(merger *g, launch *l) {
   p->steps[l->step[0]] = s;
 }
 
-static void taken_remove(merger *g) {
-  planner *p = g->p;
+void lm_steps_remove(planner *p, const bool *gone) {
   int *to = LM_NEW_N(p->arena, int, p->n_steps + 1);
   uint32_t n = 0;
   for (uint32_t i = 0; i < p->n_steps; i++) {
     to[i] = (int)n;
-    if (!g->taken[i])
+    if (!gone[i])
       p->steps[n++] = p->steps[i];
   }
   p->n_steps = n;
@@ -316,7 +314,7 @@ void lm_steps_merge(planner *p) {
     if (l.n > 1 || l.part[0].appended >= 0)
       step_make(&g, &l);
   }
-  taken_remove(&g);
+  lm_steps_remove(p, g.taken);
 }
 
 // ---- kernels that no step runs any more

@@ -73,6 +73,10 @@ struct lm_codegen {
   bool (*gemm_is_profitable)(const lm_target *t, const lm_plan_gemm *g);
   bool (*gemm)(const lm_plan_options *o, const lm_plan_gemm *g, bool any_rows, lm_arena *arena,
                lm_kernel_code *out);
+  // As gemm, of an operand A that the kernel computes: the operands of the kernel replace it; false
+  // if the form is unsupported, NULL: all are.
+  bool (*gemm_of)(const lm_plan_options *o, const lm_plan_gemm *g, const lm_op *kernel,
+                  lm_arena *arena, lm_kernel_code *out);
   bool library_groups;
   // True if the kernel reads operand i at the strides of lm_plan_strides; NULL: all operands are
   // dense.

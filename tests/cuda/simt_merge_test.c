@@ -1,6 +1,6 @@
-// simt_merge_test.c - launches that compute several steps, under the shim: kernels and appends to
-// KV caches side by side, against the interpreter; positions outside of the cache; steps that
-// depend on each other stay apart.
+// simt_merge_test.c - launches that compute several steps, under the shim, against the interpreter:
+// kernels and appends to KV caches side by side, also at positions outside of the cache; GEMMs of
+// few rows that compute their operand; steps that depend on each other stay apart.
 #include "tests/codegen/cache.h" // asks the system for nftw, so before all others
 #define SIMT_ARCH "sm_90a"
 #define SIMT_UNITS 132
@@ -33,6 +33,29 @@ static const char layers[] =
                          "    %qk = dot %q, %kc over(e) : f32[b, t, g, h, s]\n    %u = add %w, "
                          "%qk\n"
                          "    yield %d, %u\n  }\n  return %y, %z\n}\n";
+
+// A norm of rows, whose row 2 has the same bits alone.
+#define ROWS(X, Y, T)                                                                              \
+  "  %" Y "2 = mul %" X ", %" X "\n  %" Y "s = sum %" Y "2 over(d)\n  %" Y "r = rsqrt %" Y         \
+  "s\n  %" Y "n = mul %" X ", %" Y "r\n  %" Y "c = cast %" Y "n : bf16[" T "d]\n  %" Y             \
+  " = dot %" Y "c, %w over(d)\n"
+static const char norm[] =
+    "stage step\naxis t = 3, d = 520, n = 72\nfunc @f(%x: f32[t, d], %w: bf16[d, n]) -> (y: "
+    "bf16[t, n], q: bool[n]) {\n" ROWS(
+        "x", "y", "t, ") "  %a = slice %x (t) -> () [2, 1] : "
+                         "f32[d]\n" ROWS("a", "z", "") "  %v = slice %y (t) -> () [2, 1] "
+                                                       ": bf16[n]\n  %q = eq %v, %z\n  "
+                                                       "return %y, %q\n}\n";
+static const char gated[] =
+    "stage step\naxis t = 3, f = 96, n = 40\nfunc @f(%g: f32[t, f], %u: f32[t, f], %w: f32[f, n], "
+    "%r: f32[t, n]) -> (y: f32[t, n]) {\n  %s = logistic %g\n  %a = mul %g, %s\n"
+    "  %h = mul %a, %u\n  %y = dot_add %h, %w, %r over(f)\n  return %y\n}\n";
+// The result overwrites an operand of the kernel, so the kernel stays.
+static const char overwritten[] =
+    "stage step\naxis t = 2, f = 64, h = 64\nfunc @f(%x: f32[t, h], %w: f32[f, h], %v: f32[h, f]) "
+    "-> (y: f32[t, f]) {\n  %p = dot %x, %v over(h)\n  %y = loop 2 %i carry(%c = %p) {\n"
+    "    %s = logistic %c\n    %a = rename %c (f) -> (h)\n    %z = dot_add %s, %w, %a over(f)\n"
+    "    %b = rename %z (h) -> (f)\n    yield %b\n  }\n  return %y\n}\n";
 
 static lm_plan *plan_of(lm_ctx *ctx, const char *text) {
   lm_plan_options o = simt_run_options();
@@ -96,6 +119,12 @@ int main(void) {
   steps_count(two, 6, 2); // rows of a cache are apart, so a copy appends the keys
   run_both(one, &(run_options){.name = "appends", .tolerance = 1e-6, .rounds = true});
   run_both(two, &(run_options){.name = "two rows", .tolerance = 1e-6, .rounds = true});
+  steps_count(norm, 3, 0); // both norms are in GEMMs
+  steps_count(gated, 1, 0);
+  run_both(norm, &(run_options){.name = "norms", .tolerance = 1e-6, .rounds = true});
+  run_both(gated, &(run_options){.name = "gated", .tolerance = 1e-6});
+  steps_count(overwritten, 3, 0);
+  run_both(overwritten, &(run_options){.name = "overwritten", .tolerance = 1e-6});
   outside_check(one, 7);
   outside_check(one, 8);
   lm_arena_destroy(a);

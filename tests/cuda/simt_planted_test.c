@@ -169,6 +169,15 @@ static const plant merge_plants[] = {
     {NULL, "(lm_block() - 1)", "(lm_block() - 0)"}, // nor points
     {NULL, "a0 = p1;", "a0 = p2;"},                 // reads what the first part writes
 };
+static const plant prologue_plants[] = {
+    {NULL, "lm_barrier();\n    }\n  }\n", "}\n}\n"}, // A is not complete
+    {NULL, "m * 264 + (k", "m * 256 + (k"},          // another row's elements
+};
+// A norm in its GEMM.
+static const char prologue_shape[] =
+    "stage step\naxis t = 2, d = 264, n = 40\nfunc @f(%x: bf16[t, d], %w: bf16[d, n]) -> (y: "
+    "bf16[t, n]) {\n  %x2 = mul %x, %x\n  %s = sum %x2 over(d)\n  %a = mul %x, %s\n  %y = dot %a, "
+    "%w over(d)\n  return %y\n}\n";
 // Two norms, of other points.
 static const char merge_shape[] =
     "stage step\naxis t = 2, g = 3, e = 16\nfunc @f(%x: bf16[t, e], %z: bf16[g, e, t]) -> (y: "
@@ -310,4 +319,5 @@ int main(void) {
   firsts_run(few_rows_shape, few_rows_plants, LM_COUNT(few_rows_plants));
   firsts_run(split_shape, split_plants, LM_COUNT(split_plants));
   firsts_run(merge_shape, merge_plants, LM_COUNT(merge_plants));
+  firsts_run(prologue_shape, prologue_plants, LM_COUNT(prologue_plants));
 }

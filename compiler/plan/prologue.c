@@ -1,0 +1,108 @@
+// prologue.c - lets the kernel of a GEMM of few rows compute the operand A that a kernel before it
+// computed: the norm, or gate times up, of a token of decoding.
+//
+// before: 2 kernel k1 x gain -> y         3 gemm y w -> z
+// after:  2 kernel p1 x gain w -> z
+//
+// Each block of the GEMM computes all of A. Declines: A that something else reads, operands that a
+// step between changes or that the GEMM's result overwrites, and what the cost model expects to be
+// slower. Numerics: a sum over a row may have another order.
+#include "compiler/ir/dot.h"
+#include "compiler/plan/cost.h"
+#include "compiler/plan/internal.h"
+
+// The step that computes the operand A of step `gemm`, its only result; NULL if there is none.
+static pstep *kernel_of(const planner *p, int gemm) {
+  const pstep *g = &p->steps[gemm];
+  const ref *a = &g->refs[LM_DOT_X];
+  if (a->at->arena != LM_ARENA_WORK || a->at->into || lm_storage_uses(p, a->at) != 2)
+    return NULL;
+  for (int i = gemm - 1; i >= 0 && p->steps[i].loop == g->loop; i--) {
+    pstep *s = &p->steps[i];
+    if (s->step.kind == LM_STEP_LOOP || s->step.kind == LM_STEP_END)
+      return NULL;
+    const ref *r = &s->refs[s->step.n_read];
+    if (s->step.kind == LM_STEP_KERNEL && s->step.n_write == 1 && r->at == a->at)
+      return s->step.n_bufs == s->step.n_read + 1 && r->offset == a->offset &&
+                     r->bytes == a->bytes && s->op->code == LM_OP_KERNEL
+                 ? s
+                 : NULL;
+  }
+  return NULL;
+}
+
+// True if a step behind the kernel, up to the GEMM, writes an operand of the kernel.
+static bool operands_change(const planner *p, const pstep *kernel, const pstep *gemm) {
+  for (const pstep *s = kernel + 1; s <= gemm; s++)
+    for (int i = s->step.n_read; i < s->step.n_bufs; i++)
+      for (int k = 0; k < kernel->step.n_read; k++)
+        if (lm_step_overlap(p, s, &s->refs[i], &kernel->refs[k]))
+          return true;
+  return false;
+}
+
+static double seconds(const planner *p, double bytes, double instructions, double threads) {
+  lm_cost_kernel k = {.bytes = bytes, .instructions = instructions, .threads = threads};
+  return lm_cost_of_kernel(&p->o->target, &k).seconds;
+}
+
+static double threads_of(const lm_plan_launch *l) {
+  return (double)l->blocks * l->threads * (l->unroll ? l->unroll : 1);
+}
+
+// The bytes of A are in a cache: only instructions and the launch count.
+static bool is_profitable(const planner *p, const pstep *kernel, const pstep *gemm,
+                          const lm_kernel_code *code) {
+  const lm_plan_step *g = &gemm->step, *k = &kernel->step;
+  const lm_target *t = &p->o->target;
+  if (!(lm_target_bandwidth(t) > 0) || !t->units)
+    return false;
+  double bytes = (double)g->moved, threads = threads_of(&code->launch);
+  double apart = seconds(p, bytes, g->instructions, threads) + t->rates.gap +
+                 seconds(p, (double)k->moved, k->instructions, 0);
+  return seconds(p, bytes + (double)k->moved, code->instructions, threads) < apart;
+}
+
+static void step_fuse(planner *p, const pstep *kernel, pstep *gemm, const lm_kernel_code *code) {
+  const lm_plan_step *k = &kernel->step, *g = &gemm->step;
+  int n = 0;
+  pstep s = *gemm;
+  s.step = (lm_plan_step){
+      .kind = LM_STEP_KERNEL,
+      .kernel = lm_kernel_find(p, gemm->op, code),
+      .space.fixed = code->launch.blocks,
+      .n_bufs = k->n_read + g->n_bufs - 1,
+      .n_read = k->n_read + g->n_read - 1,
+      .n_write = g->n_write,
+      .flops = k->flops + g->flops,
+      .moved = k->moved + g->moved - 2 * gemm->refs[LM_DOT_X].bytes,
+      .instructions = code->instructions,
+      .label = lm_arena_printf(p->arena, "%s of %s", g->label, k->label),
+  };
+  s.refs = LM_NEW_N(p->arena, ref, s.step.n_bufs + 1);
+  for (int i = 0; i < k->n_read; i++)
+    s.refs[n++] = kernel->refs[i];
+  for (int i = LM_DOT_W; i < g->n_bufs; i++)
+    s.refs[n++] = gemm->refs[i];
+  *gemm = s;
+}
+
+void lm_steps_prologues(planner *p) {
+  if (!p->codegen->gemm_of)
+    return;
+  bool *gone = LM_NEW_N(p->arena, bool, p->n_steps + 1);
+  for (int i = 0; i < (int)p->n_steps; i++) {
+    pstep *g = &p->steps[i];
+    bool coded = g->step.kind == LM_STEP_GEMM && g->step.gemm->code && g->step.instructions > 0;
+    pstep *kernel = coded ? kernel_of(p, i) : NULL;
+    lm_kernel_code code = {0};
+    if (!kernel || kernel->accum || kernel->step.space.n_dyn || operands_change(p, kernel, g))
+      continue;
+    if (!p->codegen->gemm_of(p->o, g->step.gemm, kernel->op, p->arena, &code) ||
+        !is_profitable(p, kernel, g, &code))
+      continue;
+    step_fuse(p, kernel, g, &code);
+    gone[kernel - p->steps] = true;
+  }
+  lm_steps_remove(p, gone);
+}
