@@ -384,7 +384,7 @@ static el_val call_sub(lm_elab *e, const ast_expr *x, const struct el_sub *s) {
 }
 
 static el_val call_bound(lm_elab *e, const ast_expr *x, const el_val *v) {
-  if (v->k == V_INST)
+  if (v->k == V_INST && !el_is_optimizer(v))
     return el_call_method(e, x, &v->ref, LM_SYM(e->c, "apply"));
   if (v->k != V_ERROR)
     EL_ERR(e, x->loc, E097, x->a->text, el_show(e, v));
@@ -428,6 +428,9 @@ el_val el_call(lm_elab *e, const ast_expr *x) {
     return call_name(e, x);
   if (x->a->kind == EX_FIELD) {
     el_val a = el_eval(e, x->a->a);
+    if (el_is_optimizer(&a))
+      return e->wrapper ? e->wrapper->call(e->wrapper, e, x, a.ref.inst)
+                        : EL_FAIL(e, x->loc, E334, "inner", "inner");
     bool bare = a.k == V_INST && x->a->text == LM_SYM(e->c, "bare");
     if (bare && !el_method_find(a.ref.inst, x->a->text) && !sub_find(&a.ref, x->a->text))
       return el_call_bare(e, x, &a.ref);

@@ -227,6 +227,12 @@ typedef enum {
 
 typedef struct el_library_call el_library_call;
 
+// Runs `inner.update(…)` or `inner.eval(…)`, the call x of a method of an optimizer that is an
+// argument of the optimizer whose body is evaluated.
+typedef struct el_wrapper {
+  el_val (*call)(struct el_wrapper *w, lm_elab *e, const ast_expr *x, const el_inst *inner);
+} el_wrapper;
+
 // While `use` of an adapter of a `grouped_dot` is evaluated: values with the axis of the groups are
 // those of each row's group where they meet values with the axis of the rows (route.c).
 typedef struct el_grouping {
@@ -248,6 +254,8 @@ struct lm_elab {
   // Number of branches of `select` around the current expression: those whose values may be not
   // finite, and those that are known not to be selected (select.c).
   uint32_t guarded, dead;
+  uint32_t nested;              // loops and branches of `select` around the current expression
+  el_wrapper *wrapper;          // of the optimizer whose body is evaluated, or NULL
   lm_value *step, *row, *layer; // scalars of the current function, for random numbers
   lm_value *at;                 // EL_DECODE: the first position of the call
   lm_axis position;             // axis t of the current function, the axis of `history`
@@ -323,6 +331,7 @@ el_val el_boolean(bool v, bool known);
 el_val el_tensor(el_kind kind, const el_axes *axes, lm_value *v);
 el_val el_tuple(lm_elab *e, const el_val *items, uint32_t n);
 bool el_number_value(const el_val *v, double *out); // false: not a known number
+bool el_is_optimizer(const el_val *v);
 const char *el_kind_name(el_kind k);
 lm_dtype el_dtype(const lm_elab *e, el_kind k);
 void el_mark_live(lm_elab *e, const el_val *v); // adds the axes of v to the frame's live axes

@@ -29,7 +29,7 @@ static el_val eval_field(lm_elab *e, const ast_expr *x) {
     for (uint32_t i = 0; i < a.n; i++)
       if (a.names[i] == x->text)
         return a.items[i];
-  if (a.k == V_INST) {
+  if (a.k == V_INST && !el_is_optimizer(&a)) {
     el_frame *f = e->frame, inside = {.up = f,
                                       .file = a.ref.inst->file,
                                       .self = &a.ref,
@@ -50,6 +50,8 @@ static el_val eval_field(lm_elab *e, const ast_expr *x) {
     lm_diag_help(e->c, d,
                  "a Batch has tok, pos, seg, next and w; further columns of the data are "
                  "parameters of `loss`: loss(bt: Batch[b, t], reward: f32[b, t])");
+  else if (e->mode == EL_UPDATE && x->text == LM_SYM(e->c, "update") && x->a->kind == EX_NAME)
+    lm_diag_help(e->c, d, "declare the parameter as an optimizer, `%s: optimizer`", x->a->text);
   else
     el_help_word(e, d, x->text);
   return el_error();

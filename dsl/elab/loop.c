@@ -59,7 +59,9 @@ void el_run_body(lm_elab *e, const ast_stmt *st, const el_val *var, const el_val
     el_bind_name(e, st->names.v[0].text, *var, false);
   for (uint32_t i = 0; i < st->carry.n; i++)
     el_bind_name(e, st->carry.v[i].text, in[i], true);
+  e->nested++;
   el_run(e, &st->body);
+  e->nested--;
   bool incomplete = has_parse_error(&st->body);
   if (e->frame->has_result && !incomplete)
     EL_ERR(e, st->loc, E025);

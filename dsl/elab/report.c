@@ -54,7 +54,10 @@ const char *el_show(lm_elab *e, const el_val *v) {
     return v->axes.n == 1 ? lm_arena_printf(e->a, "axis %s", v->axes.v[0]->name)
                           : lm_arena_printf(e->a, "axes %s", el_show_axes(e, &v->axes));
   case V_INST:
-    return lm_arena_printf(e->a, el_is_format(v) ? "format %s" : "an instance of %s",
+    return lm_arena_printf(e->a,
+                           el_is_format(v)      ? "format %s"
+                           : el_is_optimizer(v) ? "optimizer %s"
+                                                : "an instance of %s",
                            v->ref.inst->decl->name.text);
   case V_INSTS: return "a list of instances";
   }

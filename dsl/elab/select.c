@@ -11,7 +11,9 @@ static el_val branch(el_call_site c, uint32_t i, const el_val *condition) {
   bool guarded = dead || (!known && condition->axes.n == 0);
   c.e->guarded += guarded;
   c.e->dead += dead;
+  c.e->nested++;
   el_val v = el_arg(c, i);
+  c.e->nested--;
   c.e->guarded -= guarded;
   c.e->dead -= dead;
   return dead && v.k == V_NUM ? el_whole(c.e, 0) : v; // any number of the right type

@@ -68,6 +68,10 @@ el_val el_tuple(lm_elab *e, const el_val *items, uint32_t n) {
   };
 }
 
+bool el_is_optimizer(const el_val *v) {
+  return v->k == V_INST && v->ref.inst->decl->kind == DC_OPTIMIZER;
+}
+
 bool el_number_value(const el_val *v, double *out) {
   return v->k == V_NUM && v->known ? (*out = v->num, true) : false;
 }

@@ -8,7 +8,7 @@
 // `group` is the index of a block's set of groups. An optimizer parameter with one value for all
 // sets is a scalar.
 #include "dsl/elab/edit.h"
-#include "dsl/lower/internal.h"
+#include "dsl/lower/optimizer.h"
 #include <limits.h>
 #include <string.h>
 
@@ -61,6 +61,15 @@ static bool has_param(const ast_sig *sig, lm_sym name) {
   return false;
 }
 
+// True if the optimizer of the call, or one that is an argument of it, has the parameter.
+static bool call_has(const lm_recipe_call *call, lm_sym name) {
+  const ast_decl *d = call->target.decl;
+  bool found = !d || has_param(&d->sig, name);
+  for (uint32_t i = 0; !found && call->inner && i < d->sig.n_params; i++)
+    found = call->inner[i].name && call_has(&call->inner[i], name);
+  return found;
+}
+
 bool lm_groups_check(lm_elab *e, const lm_recipe *r, const lm_group_sets *c) {
   bool ok = true;
   for (uint32_t g = 0; g < r->n_groups && g < MAX_GROUPS; g++)
@@ -69,8 +78,8 @@ bool lm_groups_check(lm_elab *e, const lm_recipe *r, const lm_group_sets *c) {
       bool taken = false;
       uint32_t from;
       for (int s = 0; s < c->n; s++) {
-        const ast_decl *d = lm_groups_optimizer(r, c->sets[s], &from)->target.decl;
-        taken |= c->sets[s] >> g & 1 && (!d || has_param(&d->sig, a->name));
+        const lm_recipe_call *call = lm_groups_optimizer(r, c->sets[s], &from);
+        taken |= c->sets[s] >> g & 1 && call_has(call, a->name);
       }
       if (!taken && c->n > 1)
         EL_ERR(e, a->name_loc, E0EE, r->groups[g].pattern, a->name);
@@ -163,17 +172,28 @@ static el_val evaluate(lm_elab *e, const ast_expr *x, const lm_file *file) {
   return v;
 }
 
+// True if an optimizer around o has the parameter, which groups then set for it alone.
+static bool is_taken(const lm_optimizer *o, lm_sym name) {
+  for (o = o->up; o; o = o->up)
+    if (has_param(&o->inst->decl->sig, name))
+      return true;
+  return false;
+}
+
 // The value of parameter k: of the last group of the set that gives one, but an argument of the
 // optimizer's call overrides groups before the one that has the call.
-static el_val value_of(lm_elab *e, const lm_recipe *r, const el_inst *inst, uint64_t set,
+static el_val value_of(lm_elab *e, const lm_recipe *r, const lm_optimizer *o, uint64_t set,
                        uint32_t k, lm_loc *out_at) {
   uint32_t from;
+  const el_inst *inst = o->inst;
   const ast_sig *sig = &inst->decl->sig;
-  const lm_recipe_call *call = lm_groups_optimizer(r, set, &from);
+  const lm_recipe_call *call = o->call;
+  lm_groups_optimizer(r, set, &from);
   const ast_expr *x = el_argument(call->args, call->n_args, sig, k);
   el_val v = evaluate(e, x ? x : sig->params[k].init, x ? call->file : inst->file);
   *out_at = x ? x->loc : call->loc;
-  for (uint32_t g = x ? from : 0; g < r->n_groups && g < MAX_GROUPS; g++) {
+  bool taken = is_taken(o, sig->params[k].name.text);
+  for (uint32_t g = x ? from : 0; g < r->n_groups && g < MAX_GROUPS && !taken; g++) {
     const lm_recipe_group *group = &r->groups[g];
     if (!(set >> g & 1) || !group_sets(group, sig->params[k].name.text))
       continue;
@@ -184,11 +204,11 @@ static el_val value_of(lm_elab *e, const lm_recipe *r, const el_inst *inst, uint
   return v;
 }
 
-static bool values_read(lm_elab *e, const lm_recipe *r, el_inst *inst, const lm_group_sets *c,
-                        uint32_t k, values *out) {
+static bool values_read(lm_elab *e, const lm_recipe *r, const lm_optimizer *o,
+                        const lm_group_sets *c, uint32_t k, values *out) {
   *out = (values){LM_NEW_N(e->a, el_val, c->n), LM_NEW_N(e->a, lm_loc, c->n)};
   for (int s = 0; s < c->n; s++) {
-    out->v[s] = value_of(e, r, inst, c->sets[s], k, &out->at[s]);
+    out->v[s] = value_of(e, r, o, c->sets[s], k, &out->at[s]);
     if (out->v[s].k == V_ERROR)
       return false;
   }
@@ -214,23 +234,22 @@ static bool values_fits(lm_elab *e, const el_inst *inst, uint32_t k, const el_va
 }
 
 // Checks the constraints of the optimizer for each set of groups.
-static bool values_check(lm_elab *e, const lm_recipe *r, const el_inst *inst,
-                         const lm_group_sets *c, const values *of) {
+static bool values_check(lm_elab *e, const lm_optimizer *o, const lm_group_sets *c,
+                         const values *of) {
+  const el_inst *inst = o->inst;
   const ast_sig *sig = &inst->decl->sig;
-  uint32_t group;
   const el_bind *was = e->frame->names.last;
   bool all = true;
   for (int s = 0; s < c->n && all; s++) {
-    lm_loc call = lm_groups_optimizer(r, c->sets[s], &group)->loc;
     for (uint32_t k = 0; k < sig->n_params; k++)
-      if (!values_fits(e, inst, k, &of[k].v[s], of[k].at[s]))
+      if (!o->inner[k] && !values_fits(e, inst, k, &of[k].v[s], of[k].at[s]))
         return false;
     lm_loc *at = LM_NEW_N(e->a, lm_loc, sig->n_params + 1);
     for (uint32_t k = 0; k < sig->n_params; k++) {
       el_bind_name(e, sig->params[k].name.text, of[k].v[s], false);
       at[k] = of[k].at[s];
     }
-    all = el_where_check_all(e, &(el_where){sig, inst->decl->name.text, call, at});
+    all = el_where_check_all(e, &(el_where){sig, inst->decl->name.text, o->call->loc, at});
     el_names_truncate(&e->frame->names, was);
   }
   return all;
@@ -249,22 +268,46 @@ static bool same_for_all(const values *h, int n) {
   return !differing(h, n).file;
 }
 
-bool lm_groups_bind(lm_elab *e, const lm_recipe *r, el_inst *inst, const lm_group_sets *c,
-                    lm_value *group, const el_axes *blk, const el_val *rate, el_val *out_lr) {
+// The value of an argument that is an optimizer.
+static el_val optimizer_value(el_inst *inst) {
+  return (el_val){
+      .k = V_INST,
+      .ref = {.inst = inst},
+  };
+}
+
+// The values of the parameters of one optimizer. False: reported.
+static bool all_read(lm_elab *e, const lm_recipe *r, const lm_optimizer *o, const lm_group_sets *c,
+                     bool for_eval, values *of) {
+  for (uint32_t k = 0; k < o->inst->decl->sig.n_params; k++) {
+    if (!o->inner[k] && !values_read(e, r, o, c, k, &of[k]))
+      return false;
+    if (!o->inner[k])
+      continue;
+    of[k] = (values){LM_NEW_N(e->a, el_val, c->n), LM_NEW_N(e->a, lm_loc, c->n)};
+    for (int s = 0; s < c->n; s++) {
+      of[k].v[s] = optimizer_value(for_eval ? o->inner[k]->eval_inst : o->inner[k]->inst);
+      of[k].at[s] = o->inner[k]->call->loc;
+    }
+  }
+  return values_check(e, o, c, of);
+}
+
+// In a frame of the optimizer.
+static bool own_bind(lm_elab *e, const lm_recipe *r, const lm_optimizer *o, bool for_eval,
+                     const lm_group_sets *c, lm_value *group, const el_axes *blk,
+                     const el_val *rate, el_val *out_lr) {
+  el_inst *inst = for_eval ? o->eval_inst : o->inst;
   const ast_sig *sig = &inst->decl->sig;
   values *of = LM_NEW_N(e->a, values, sig->n_params + 1);
-  *out_lr = el_error();
-  for (uint32_t k = 0; k < sig->n_params; k++)
-    if (!values_read(e, r, inst, c, k, &of[k]))
-      return false;
-  if (!values_check(e, r, inst, c, of))
+  if (!all_read(e, r, o, c, for_eval, of))
     return false;
   for (uint32_t k = 0; k < sig->n_params; k++) {
     lm_sym name = sig->params[k].name.text;
-    bool is_lr = name == LM_SYM(e->c, "lr");
-    for (int s = 0; s < c->n && is_lr; s++)
+    bool is_lr = name == LM_SYM(e->c, "lr") && !o->inner[k];
+    for (int s = 0; s < c->n && is_lr && !for_eval; s++)
       of[k].v[s] = el_binary(e, OP_MUL, &of[k].v[s], rate, r->optimizer.loc);
-    if (is_lr)
+    if (is_lr && out_lr->k == V_ERROR)
       *out_lr = of[k].v[0];
     el_val v = same_for_all(&of[k], c->n)
                    ? of[k].v[0]
@@ -274,4 +317,24 @@ bool lm_groups_bind(lm_elab *e, const lm_recipe *r, el_inst *inst, const lm_grou
       return false;
   }
   return true;
+}
+
+static bool tree_bind(lm_elab *e, const lm_recipe *r, const lm_optimizer *o, bool for_eval,
+                      const lm_group_sets *c, lm_value *group, const el_axes *blk,
+                      const el_val *rate, el_val *out_lr) {
+  el_ref self;
+  el_frame frame = lm_optimizer_frame(o->inst, &self), *was = e->frame;
+  e->frame = &frame;
+  bool ok = own_bind(e, r, o, for_eval, c, group, blk, rate, out_lr);
+  e->frame = was;
+  for (uint32_t k = 0; k < o->inst->decl->sig.n_params && ok; k++)
+    ok = !o->inner[k] || tree_bind(e, r, o->inner[k], for_eval, c, group, blk, rate, out_lr);
+  return ok;
+}
+
+bool lm_groups_bind(lm_elab *e, const lm_recipe *r, const lm_optimizer *o, bool for_eval,
+                    const lm_group_sets *c, lm_value *group, const el_axes *blk, const el_val *rate,
+                    el_val *out_lr) {
+  *out_lr = el_error();
+  return tree_bind(e, r, o, for_eval, c, group, blk, rate, out_lr);
 }

@@ -96,13 +96,8 @@ lm_group_sets lm_groups_assign(lm_elab *e, const lm_recipe *r, lm_lowered *out);
 const lm_recipe_call *lm_groups_optimizer(const lm_recipe *r, uint64_t set, uint32_t *out_group);
 // Reports arguments of groups that the optimizers of their parameters do not have.
 bool lm_groups_check(lm_elab *e, const lm_recipe *r, const lm_group_sets *c);
-// Binds the optimizer's parameters: numbers, or one number for each block if groups set different
-// ones. `rate` scales lr. *out_lr: the lr of sets[0]; V_ERROR if the optimizer has none. False:
-// reported.
-bool lm_groups_bind(lm_elab *e, const lm_recipe *r, el_inst *inst, const lm_group_sets *c,
-                    lm_value *group, const el_axes *blk, const el_val *rate, el_val *out_lr);
 
-// ---- update.c, in the optimizer's frame, mode EL_UPDATE
+// ---- update.c
 // What `update` sees: one element of a parameter, a whole parameter, f32[..p], or a matrix, f32[i,
 // o].
 typedef enum {
@@ -117,44 +112,9 @@ typedef struct lm_update_type {
 } lm_update_type;
 lm_update_type lm_update_type_of(const ast_decl *d, const ast_member *update);
 
-// Checks all members; returns the method `update`. NULL: reported.
-const ast_member *lm_optimizer_members(lm_elab *e, const ast_decl *d);
-
 // Reports a parameter of `what` that has the name of an argument which is passed at another index.
 bool lm_check_order(lm_elab *e, const ast_sig *sig, const char *const *names, uint32_t n,
                     const char *what);
-
-typedef struct lm_lowered_states {
-  lm_lowered_state *v;
-  uint32_t n, cap;
-} lm_lowered_states;
-lm_lowered_states lm_optimizer_states(lm_elab *e, const ast_decl *d);
-
-// The method `eval`, or NULL.
-const ast_member *lm_optimizer_eval(const ast_decl *d);
-// The member `extra NAME = (every = …)`, or NULL; the expression of `every`, NULL if the member has
-// another form; and the method NAME.
-const ast_member *lm_optimizer_extra(const ast_decl *d);
-const ast_expr *lm_optimizer_extra_every(const ast_member *extra);
-const ast_member *lm_optimizer_extra_method(const ast_decl *d);
-// The axes of a state: those of p, or the ones of a matrix that its type has, from the axes of
-// lm_update_type.
-el_axes lm_optimizer_state_axes(lm_elab *e, const lm_lowered_state *s, const el_axes *of_p,
-                                el_axis *const *matrix);
-
-typedef struct lm_optimizer_values {
-  const ast_member *method; // update, eval, or that of an extra gradient
-  el_val args[5];           // p, g, k; of an extra gradient also norm and weight
-  lm_lowered_states states;
-  el_val *state; // the value of each state
-  bool is_eval;
-  bool has_no_result; // the body assigns states alone
-} lm_optimizer_values;
-// Evaluates the body. out: the new p, then the new states, of the axes of the old ones; of `eval`
-// only p. False: reported.
-bool lm_optimizer_run(lm_elab *e, const lm_optimizer_values *in, el_val *out);
-// Checks an optimizer that the recipe does not use.
-void lm_optimizer_check(lm_elab *e, const lm_file *file, ast_decl *d);
 
 // ---- after.c
 // Emits @after_step, if the model has states that are not frozen. After the losses.

@@ -4,7 +4,7 @@
 #include "dsl/elab/lint.h"
 #include "dsl/elab/share.h"
 #include "dsl/elab/source.h"
-#include "dsl/lower/internal.h"
+#include "dsl/lower/optimizer.h"
 #include "runtime/plan/plan.h"
 #include <limits.h>
 #include <string.h>
@@ -236,6 +236,9 @@ static bool roles_find(lm_elab *e, const lm_recipe *r, const lm_lower_options *o
 
 static bool is_of_matrices(const lm_recipe_call *call) {
   const ast_decl *d = call->target.decl;
+  for (uint32_t i = 0; d && call->inner && i < d->sig.n_params; i++)
+    if (is_of_matrices(&call->inner[i]))
+      return true;
   for (uint32_t i = 0; d && d->kind == DC_OPTIMIZER && i < d->members.n; i++) {
     const ast_member *m = d->members.v[i];
     if (m->kind == MB_METHOD && lm_update_type_of(d, m).form == LM_UPDATE_MATRIX)

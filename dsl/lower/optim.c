@@ -5,7 +5,7 @@
 // depend on no element, such as bias corrections and the schedule, are float64 scalars and move to
 // @rates (rates.c). An argument that groups set to different values is selected for each block
 // (groups.c).
-#include "dsl/lower/internal.h"
+#include "dsl/lower/optimizer.h"
 #include "runtime/base/diag_code.h"
 #include "runtime/plan/plan.h"
 #include <string.h>
@@ -71,8 +71,7 @@ typedef struct {
   lm_value *step, *run; // of @rates
   lm_value *p, *g, *scale, *group;
   lm_value *elements; // of each block, before its padding; NULL: no function reads padding
-  lm_lowered_states states;
-  el_val *state;
+  lm_value **state;   // by state of the optimizer and its arguments
 } functions;
 
 // GEMMs read the rows of padding behind a table (lm_global_stored_rows).
@@ -96,7 +95,7 @@ static lm_value *padding_clear(lm_elab *e, lm_value *p, lm_value *elements) {
 }
 
 // @update's results, in the order of its arguments p and states.
-static void update_return(lm_elab *e, const functions *x, const lm_lowered *l, const el_val *new,
+static void update_return(lm_elab *e, const functions *x, const lm_lowered *l, lm_value *p,
                           lm_value *scaled) {
   lm_func *f = x->update;
   uint32_t n = (uint32_t)l->n_states + 1;
@@ -104,7 +103,7 @@ static void update_return(lm_elab *e, const functions *x, const lm_lowered *l, c
   f->out_names = LM_NEW_N(e->a, lm_sym, n);
   f->n_out = n;
   for (uint32_t i = 0; i < n; i++) {
-    results[i] = new[i].v;
+    results[i] = i ? x->state[i - 1] : p;
     f->out_names[i] = i ? l->states[i - 1].name : lm_port_name(e, LM_PORT_P);
   }
   if (x->elements)
@@ -119,8 +118,8 @@ static bool is_host_scalar(const el_val *v) {
 
 // ---- @rates and @update
 
-static functions functions_begin(lm_elab *e, const ast_decl *d, lm_loc at, const el_axes *axes,
-                                 const el_axes *blk, bool has_groups) {
+static functions functions_begin(lm_elab *e, const lm_lowered_states *states, lm_loc at,
+                                 const el_axes *axes, const el_axes *blk, bool has_groups) {
   lm_type number = lm_type_make(LM_F64, NULL, 0);
   functions f = {.rates = lm_func_add_key(e->m, (lm_func_key){LM_FUNC_RATES}),
                  .update = lm_func_add_key(e->m, (lm_func_key){LM_FUNC_UPDATE})};
@@ -134,10 +133,9 @@ static functions functions_begin(lm_elab *e, const ast_decl *d, lm_loc at, const
       .at = body,
       .loc = at,
   };
-  f.states = lm_optimizer_states(e, d);
-  f.state = LM_NEW_N(e->a, el_val, f.states.n + 1);
-  for (uint32_t i = 0; i < f.states.n; i++)
-    f.state[i] = el_tensor(K_F32, axes, arena_arg(e, f.update, axes, f.states.v[i].name));
+  f.state = LM_NEW_N(e->a, lm_value *, states->n + 1);
+  for (uint32_t i = 0; i < states->n; i++)
+    f.state[i] = arena_arg(e, f.update, axes, states->v[i].name);
   f.scale =
       lm_arg_add(e->m, body, lm_type_make(LM_F32, NULL, 0), lm_port_name(e, LM_PORT_GRAD_SCALE));
   if (has_groups)
@@ -148,46 +146,52 @@ static functions functions_begin(lm_elab *e, const ast_decl *d, lm_loc at, const
   return f;
 }
 
-static void lower_body(lm_elab *e, const lm_recipe *r, el_inst *inst, const ast_member *m,
+static void lower_body(lm_elab *e, const lm_recipe *r, const lm_optimizers *tree,
                        const lm_group_sets *c, lm_lowered *out) {
+  lm_optimizer *o = tree->v[0];
+  lm_loc at = o->update->loc;
   el_axes axes = {0}, blk = {0};
   lm_type all = lm_type_blocks(e->m, LM_F32);
   el_axis *b = element_axis(e, all.axis[0]);
   el_axes_push(e, &axes, b);
   el_axes_push(e, &axes, element_axis(e, all.axis[1]));
   el_axes_push(e, &blk, b);
-  functions f = functions_begin(e, inst->decl, m->loc, &axes, &blk, c->n > 1 || has_states(e->m));
-  out->states = f.states.v;
-  out->n_states = (int)f.states.n;
+  functions f = functions_begin(e, &tree->states, at, &axes, &blk, c->n > 1 || has_states(e->m));
+  out->states = tree->states.v;
+  out->n_states = (int)tree->states.n;
   el_val rate = lm_lower_schedule(e, r, lm_host_scalar(f.step), lm_host_scalar(f.run));
-  el_val lr;
-  if (rate.k == V_ERROR || !lm_groups_bind(e, r, inst, c, f.group, &blk, &rate, &lr))
+  el_val lr, new;
+  if (rate.k == V_ERROR || !lm_groups_bind(e, r, o, false, c, f.group, &blk, &rate, &lr))
     return;
   if (lr.k != V_ERROR)
-    lr = el_as_tensor(e, &lr, m->loc);
-  el_val *new = LM_NEW_N(e->a, el_val, f.states.n + 1);
+    lr = el_as_tensor(e, &lr, at);
   lm_value *scaled = lm_emit2(&e->b, LM_OP_MUL, f.g, f.scale);
   el_val p = el_tensor(K_F32, &axes, f.p), g = el_tensor(K_F32, &axes, scaled);
-  lm_optimizer_values in = {m, {p, g, lm_host_scalar(f.step)}, f.states, f.state};
-  if (!lm_optimizer_run(e, &in, new))
+  lm_optimizer_values in = {
+      .all = tree,
+      .o = o,
+      .args = {p, g, lm_host_scalar(f.step)},
+      .state = f.state,
+  };
+  if (!lm_optimizer_run(e, &in, &new))
     return;
-  update_return(e, &f, out, new, scaled);
+  update_return(e, &f, out, new.v, scaled);
   lm_lower_rates(e, f.rates, f.update, is_host_scalar(&lr) ? lr.v : NULL);
 }
 
-// True if the recipe's optimizer, whose method `update` is m, updates all parameters, each element
-// by itself and by the gradient of the step alone, evaluations use the same weights, and all
-// parameters and states are f32.
-static bool is_of_elements(const lm_recipe *r, const lm_group_sets *c, const ast_member *m) {
+// True if the recipe's optimizer updates all parameters, each element by itself and by the gradient
+// of the step alone, evaluations use the same weights, and all parameters and states are f32.
+static bool is_of_elements(const lm_recipe *r, const lm_group_sets *c, const lm_optimizers *all) {
   uint32_t group;
   if (r->precision.moments != LM_RECIPE_MOMENTS_F32 || r->precision.master_bf16)
     return false; // each parameter and its states may have another type
   for (int s = 0; s < c->n; s++)
     if (lm_groups_optimizer(r, c->sets[s], &group) != &r->optimizer)
       return false;
-  const ast_decl *d = r->optimizer.target.decl;
-  bool views = lm_optimizer_eval(d) || lm_optimizer_extra(d);
-  return !views && lm_update_type_of(d, m).form == LM_UPDATE_ELEMENT;
+  for (uint32_t i = 0; i < all->n; i++)
+    if (all->v[i]->type.form != LM_UPDATE_ELEMENT)
+      return false;
+  return !all->view && !all->extra;
 }
 
 void lm_lower_optimizer(lm_elab *e, const lm_recipe *r, lm_lowered *out) {
@@ -195,29 +199,19 @@ void lm_lower_optimizer(lm_elab *e, const lm_recipe *r, lm_lowered *out) {
   ast_decl *d = r->optimizer.target.decl;
   if (!d || d->kind != DC_OPTIMIZER)
     return;
-  el_visit(e, d);
-  el_inst *inst = LM_NEW(e->a, el_inst);
-  *inst = (el_inst){
-      .decl = d,
-      .file = r->optimizer.target.file,
-      .path = LM_SYM(e->c, ""),
-  };
-  el_ref self = {.inst = inst};
   el_frame frame = {
-      .file = inst->file,
-      .self = &self,
+      .file = r->optimizer.target.file,
       .real = K_REAL,
-      .what = d->name.text,
   };
   el_frame *was = e->frame;
+  lm_optimizers all;
   e->frame = &frame;
   e->n_loops = 0;
   e->mode = EL_UPDATE;
-  const ast_member *m = lm_optimizer_members(e, d);
-  if (m && lm_groups_check(e, r, &c)) {
+  if (lm_optimizers_make(e, &r->optimizer, &all) && lm_groups_check(e, r, &c)) {
     make_norm(e);
-    if (is_of_elements(r, &c, m))
-      lower_body(e, r, inst, m, &c, out);
+    if (is_of_elements(r, &c, &all))
+      lower_body(e, r, &all, &c, out);
     else
       lm_lower_tensors(e, r, &c, out);
   }

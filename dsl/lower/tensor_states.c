@@ -10,7 +10,7 @@
 // gradient of the step. No state of the language has such a name.
 static const char TRAINED[] = "trained-weights", UNPERTURBED[] = "unperturbed-weights";
 
-// The type of an f32 state of n instances of a parameter.
+// The type of an f32 state of n instances of a parameter; m: the matrices that its optimizer sees.
 static lm_type state_type(updater *u, uint32_t global, const lm_lowered_state *s,
                           const lm_matrix *m, int64_t n) {
   lm_elab *e = u->e;
@@ -48,7 +48,7 @@ static void state_add(updater *u, uint32_t global, const use *x, const lm_lowere
   state->of = g->name;
   state->is_param = s->is_param;
   state->first = part ? from : 0;
-  state->loc = x->update->loc;
+  state->loc = x->root->update->loc;
   for (int64_t i = 0; i < n; i++) {
     const char *path = lm_arena_printf(e->a, "%s.%s%s", s->name, g->paths[from + i], t->suffix);
     state->paths[i] = LM_SYM(e->c, path);
@@ -63,7 +63,7 @@ static void state_add(updater *u, uint32_t global, const use *x, const lm_lowere
 // Adds the states of instances from … from + n - 1 of a parameter, whose index is that of the
 // innermost stacked axis unless they are all. A state in blocks is two tensors, of which the one of
 // the scales follows the one of the codes.
-static void states_add(updater *u, uint32_t global, const use *x, const lm_matrix *m,
+static void states_add(updater *u, uint32_t global, const use *x, lm_matrix *const *m,
                        const lm_moment *moments, int64_t from, int64_t n) {
   lm_elab *e = u->e;
   lm_lowered_state weights[2];
@@ -73,17 +73,18 @@ static void states_add(updater *u, uint32_t global, const use *x, const lm_matri
         .name = LM_SYM(e->c, UNPERTURBED),
         .is_param = true,
     };
-  if (x->eval)
+  if (x->all.view)
     weights[n_weights++] = (lm_lowered_state){
         .name = LM_SYM(e->c, TRAINED),
         .is_param = true,
     };
-  for (uint32_t k = 0; k < x->states.n + n_weights; k++) {
-    bool of_update = k < x->states.n;
-    const lm_lowered_state *s = of_update ? &x->states.v[k] : &weights[k - x->states.n];
+  for (uint32_t k = 0; k < x->all.states.n + n_weights; k++) {
+    bool of_update = k < x->all.states.n;
+    const lm_lowered_state *s = of_update ? &x->all.states.v[k] : &weights[k - x->all.states.n];
     lm_dtype stored = (lm_dtype)e->m->globals[global].type.dtype;
     const lm_moment form = of_update ? moments[k] : (lm_moment){.dtype = stored};
-    lm_type t = state_type(u, global, s, m, n);
+    const lm_matrix *own = of_update ? m[lm_optimizer_of_state(&x->all, k)->id] : NULL;
+    lm_type t = state_type(u, global, s, own, n);
     t.dtype = form.dtype;
     if (!form.block) {
       state_add(u, global, x, s, &(tensor){"", t, s->value}, from, n);
@@ -129,7 +130,7 @@ static bool global_states_add(updater *u, const parameter *p, const int *calls) 
     const lm_global *g = &e->m->globals[global];
     n = lm_run_length(e, g, calls, from);
     if (n < n_paths && g->n_stack > 1)
-      return EL_REJECT(e, u->uses[calls[from]].call->loc, E900,
+      return EL_REJECT(e, u->uses[calls[from]].root->call->loc, E900,
                        lm_arena_printf(e->a,
                                        "different optimizers for the instances of %s, which "
                                        "is in nested repetitions,",
@@ -148,34 +149,35 @@ static bool never_negative_find(updater *u, const parameter *p, int set, bool *o
   lm_elab *e = u->e;
   const use *x = &u->uses[set];
   const lm_global *g = &e->m->globals[p->global];
-  uint32_t n = x->states.n;
+  uint32_t n = x->all.states.n;
   lm_value **old = LM_NEW_N(e->a, lm_value *, n + 2), **new[2];
   static const task tasks[] = {UPDATE, EXTRA};
   lm_builder was = e->b;
   lm_func *f = lm_func_add(e->m, LM_SYM(e->c, "never-negative"));
   e->b.at = f->body;
   for (uint32_t k = 0; k < n + 2; k++) {
-    lm_type t = k < 2 ? lm_own_type(g)
-                      : lm_without_stack(g, state_type(u, p->global, &x->states.v[k - 2], p->m[set],
-                                                       g->n_paths));
+    const lm_lowered_state *s = k < 2 ? NULL : &x->all.states.v[k - 2];
+    const lm_matrix *own = s ? p->m[set][lm_optimizer_of_state(&x->all, k - 2)->id] : NULL;
+    lm_type t =
+        s ? lm_without_stack(g, state_type(u, p->global, s, own, g->n_paths)) : lm_own_type(g);
     t.dtype = LM_F32;
-    old[k] = lm_arg_add(e->m, f->body, t, k < 2 ? LM_SYM(e->c, "p") : x->states.v[k - 2].name);
+    old[k] = lm_arg_add(e->m, f->body, t, s ? s->name : LM_SYM(e->c, "p"));
   }
   u->norm = lm_arg_add(e->m, f->body, lm_type_make(LM_F32, NULL, 0), LM_SYM(e->c, "norm"));
   u->weight = lm_arg_add(e->m, f->body, lm_type_make(LM_F32, NULL, 0), LM_SYM(e->c, "weight"));
   el_axes axes = lm_element_axes(e, g, x);
   bool ok = true;
-  for (int t = 0; t < 1 + (x->extra != NULL) && ok; t++) {
+  for (int t = 0; t < 1 + (x->all.extra != NULL) && ok; t++) {
     u->task = tasks[t];
     new[t] = LM_NEW_N(e->a, lm_value *, n + 2);
     memcpy(new[t], old, sizeof **new *(n + 2));
-    ok = lm_update_body(u, x, g, p->m[set], &axes, new[t]);
+    ok = lm_update_body(u, x, p->m[set], &axes, new[t]);
   }
   for (uint32_t k = 0; k < n; k++)
-    out[k] = !x->states.v[k].is_param && x->states.v[k].value >= 0;
+    out[k] = !x->all.states.v[k].is_param && x->all.states.v[k].value >= 0;
   for (uint32_t i = 0; i <= n && ok; i++) // each round but the last one finds a state
-    for (int t = 0; t < 1 + (x->extra != NULL); t++)
-      lm_never_negative(old + 2, new[t] + 1, n, out);
+    for (int t = 0; t < 1 + (x->all.extra != NULL); t++)
+      lm_never_negative(old + 2, new[t] + 2, n, out);
   lm_func_remove(e->m, f);
   e->b = was;
   return ok;
@@ -188,14 +190,14 @@ static void moments_choose(const updater *u, parameter *p, const int *calls, boo
   int64_t elements = lm_type_elements(u->e->m, lm_own_type(g));
   for (int64_t i = 0; i < g->n_paths; i++) {
     const use *x = &u->uses[p->sets[i]];
-    for (uint32_t k = 0; k < x->states.n; k++)
+    for (uint32_t k = 0; k < x->all.states.n; k++)
       never[calls[i]][k] &= never[p->sets[i]][k];
   }
   for (int64_t i = 0; i < g->n_paths; i++) {
     const use *x = &u->uses[p->sets[i]];
-    lm_moment *forms = LM_NEW_N(u->e->a, lm_moment, x->states.n + 1);
-    for (uint32_t k = 0; k < x->states.n; k++)
-      forms[k] = lm_moment_of(u->r, &x->states.v[k], elements, never[calls[i]][k]);
+    lm_moment *forms = LM_NEW_N(u->e->a, lm_moment, x->all.states.n + 1);
+    for (uint32_t k = 0; k < x->all.states.n; k++)
+      forms[k] = lm_moment_of(u->r, &x->all.states.v[k], elements, never[calls[i]][k]);
     p->moments[p->sets[i]] = p->moments[calls[i]] = forms;
   }
 }
@@ -204,12 +206,16 @@ static void moments_choose(const updater *u, parameter *p, const int *calls, boo
 static bool set_prepare(updater *u, parameter *p, int set, bool **out_never) {
   lm_elab *e = u->e;
   const use *x = &u->uses[set];
-  if (x->type.form == LM_UPDATE_MATRIX) {
-    p->m[set] = LM_NEW(e->a, lm_matrix);
-    if (!lm_matrix_find(e, x->call, &e->m->globals[p->global], &x->type, p->m[set]))
+  p->m[set] = LM_NEW_N(e->a, lm_matrix *, x->all.n);
+  for (uint32_t i = 0; i < x->all.n; i++) {
+    const lm_optimizer *o = x->all.v[i];
+    if (o->type.form != LM_UPDATE_MATRIX)
+      continue;
+    p->m[set][i] = LM_NEW(e->a, lm_matrix);
+    if (!lm_matrix_find(e, o->call, &e->m->globals[p->global], &o->merged, p->m[set][i]))
       return false;
   }
-  *out_never = LM_NEW_N(e->a, bool, x->states.n + 1);
+  *out_never = LM_NEW_N(e->a, bool, x->all.states.n + 1);
   bool matters = u->r->precision.moments_block != 0;
   return !matters || never_negative_find(u, p, set, *out_never);
 }
@@ -222,12 +228,12 @@ bool lm_parameter_prepare(updater *u, parameter *p) {
   int *calls = LM_NEW_N(e->a, int, n_paths), most = 0;
   for (int64_t i = 0; i < n_paths; i++)
     most = p->sets[i] > most ? p->sets[i] : most;
-  p->m = LM_NEW_N(e->a, lm_matrix *, most + 1);
+  p->m = LM_NEW_N(e->a, lm_matrix **, most + 1);
   p->moments = LM_NEW_N(e->a, lm_moment *, most + 1);
   bool **never = LM_NEW_N(e->a, bool *, most + 1);
   for (int64_t i = 0; i < n_paths; i++) {
     int set = p->sets[i];
-    while (u->uses[calls[i]].call != u->uses[set].call)
+    while (u->uses[calls[i]].root->call != u->uses[set].root->call)
       calls[i]++;
     if (!never[set] && !set_prepare(u, p, set, &never[set]))
       return false;

@@ -6,16 +6,6 @@
 
 // ---- the optimizers
 
-static el_frame frame_of(el_inst *inst, el_ref *self) {
-  *self = (el_ref){.inst = inst};
-  return (el_frame){
-      .file = inst->file,
-      .self = self,
-      .real = K_REAL,
-      .what = inst->decl->name.text,
-  };
-}
-
 // The steps between two extra gradients, a whole number. False: reported.
 static bool every_find(lm_elab *e, const ast_member *extra, int64_t *out) {
   el_val v = el_eval(e, lm_optimizer_extra_every(extra));
@@ -25,20 +15,26 @@ static bool every_find(lm_elab *e, const ast_member *extra, int64_t *out) {
   return *out || v.k == V_ERROR || EL_REJECT(e, extra->loc, E330);
 }
 
-// The extra gradient of the optimizer of x, if it takes one. False: reported.
+// The extra gradient of the optimizers of x, if one takes it. False: reported.
 static bool extra_find(updater *u, use *x) {
   lm_elab *e = u->e;
-  const ast_member *extra = lm_optimizer_extra(x->inst->decl);
-  lm_lowered_extra own = {
-      .at = x->call->loc,
-      .of = x->inst->decl->name.text,
-  };
-  x->extra = lm_optimizer_extra_method(x->inst->decl);
-  x->perturbs = x->extra && x->extra->sig.ret;
-  if (!extra)
+  const lm_optimizer *o = x->all.extra;
+  if (!o)
     return true;
-  own.name = extra->names.v[0].text;
-  if (!every_find(e, extra, &own.every))
+  const ast_decl *d = o->inst->decl;
+  const ast_member *extra = lm_optimizer_extra(d);
+  lm_lowered_extra own = {
+      .at = o->call->loc,
+      .of = d->name.text,
+      .name = extra->names.v[0].text,
+  };
+  x->perturbs = o->extra->sig.ret;
+  el_ref self;
+  el_frame frame = lm_optimizer_frame(o->inst, &self), *was = e->frame;
+  e->frame = &frame;
+  bool ok = every_find(e, extra, &own.every);
+  e->frame = was;
+  if (!ok)
     return false;
   if (!u->extra->name)
     *u->extra = own;
@@ -52,38 +48,17 @@ bool lm_use_make(updater *u, uint64_t set, const el_val *rate, use *out, el_val 
   lm_elab *e = u->e;
   uint32_t group;
   const lm_recipe_call *call = lm_groups_optimizer(u->r, set, &group);
-  if (!call->target.decl)
-    return false;
-  el_visit(e, call->target.decl);
-  el_inst *inst = LM_NEW(e->a, el_inst);
-  *inst = (el_inst){
-      .decl = call->target.decl,
-      .file = call->target.file,
-      .path = LM_SYM(e->c, ""),
-  };
-  *out = (use){
-      .call = call,
-      .inst = inst,
-      .eval_inst = LM_NEW(e->a, el_inst),
-  };
-  *out->eval_inst = *inst;
-  el_ref self;
-  el_frame frame = frame_of(inst, &self), *was = e->frame;
-  e->frame = &frame;
-  const ast_member *update = lm_optimizer_members(e, inst->decl);
   lm_group_sets one = {&set, 1};
-  el_val same = el_whole(e, 1), unused;
-  bool ok = update && lm_groups_bind(e, u->r, inst, &one, NULL, NULL, rate, out_lr) &&
-            lm_groups_bind(e, u->r, out->eval_inst, &one, NULL, NULL, &same, &unused);
-  if (ok) {
-    out->eval = lm_optimizer_eval(inst->decl);
-    out->type = lm_update_type_of(inst->decl, update);
-    out->states = lm_optimizer_states(e, inst->decl);
-    out->update = update;
-    ok = extra_find(u, out);
-  }
-  e->frame = was;
-  return ok;
+  el_val unused;
+  *out = (use){0};
+  if (!call->target.decl || !lm_optimizers_make(e, call, &out->all))
+    return false;
+  out->root = out->all.v[0];
+  for (uint32_t i = 0; i < out->all.n; i++)
+    out->matrices |= out->all.v[i]->type.form == LM_UPDATE_MATRIX;
+  return lm_groups_bind(e, u->r, out->root, false, &one, NULL, NULL, rate, out_lr) &&
+         lm_groups_bind(e, u->r, out->root, true, &one, NULL, NULL, NULL, &unused) &&
+         extra_find(u, out);
 }
 
 // ---- types
@@ -98,95 +73,35 @@ lm_type lm_own_type(const lm_global *g) {
 
 el_axes lm_element_axes(lm_elab *e, const lm_global *g, const use *x) {
   el_axes axes = lm_tensor_axes(e, g);
-  for (uint32_t k = 0; x->type.form == LM_UPDATE_ELEMENT && k < axes.n; k++)
+  for (uint32_t k = 0; x->root->type.form == LM_UPDATE_ELEMENT && k < axes.n; k++)
     axes.v[k]->element = true;
   return axes;
 }
 
 // ---- one evaluation of `update`
 
-// values: p, g and the states, then the new p and states. axes: of p; matrix: of lm_update_type.
-// False: reported.
-static bool body_run(updater *u, const use *x, const el_axes *axes, el_axis *const *matrix,
-                     lm_value **values) {
-  lm_elab *e = u->e;
-  el_ref self;
-  bool is_eval = u->task == TO_EVAL;
-  const ast_member *method = is_eval ? x->eval : u->task == EXTRA ? x->extra : x->update;
-  el_frame frame = frame_of(is_eval ? x->eval_inst : x->inst, &self);
-  el_frame *was = e->frame;
-  uint32_t n = x->states.n;
-  el_val *state = LM_NEW_N(e->a, el_val, n + 1), *out = LM_NEW_N(e->a, el_val, n + 1);
-  e->frame = &frame;
-  for (uint32_t k = 0; k < axes->n; k++)
-    el_axes_push(e, &frame.live, axes->v[k]);
-  if (x->type.form == LM_UPDATE_TENSOR)
-    el_row_bind(e, x->type.axes[0], *axes);
-  for (uint32_t k = 0; x->type.form == LM_UPDATE_MATRIX && k < 4; k++) {
-    if (k >= 2 && matrix[k])
-      el_axes_push(e, &frame.live, matrix[k]);
-    if (matrix[k])
-      el_axis_bind_name(e, x->type.axes[k], matrix[k]);
-  }
-  for (uint32_t k = 0; k < n; k++) {
-    el_axes own = lm_optimizer_state_axes(e, &x->states.v[k], axes, matrix);
-    state[k] = el_tensor(K_F32, &own, values[2 + k]);
-  }
+bool lm_update_body(updater *u, const use *x, lm_matrix *const *m, const el_axes *axes,
+                    lm_value **values) {
+  el_axes none = {0};
+  el_val out;
+  bool is_eval = u->task == TO_EVAL, is_extra = u->task == EXTRA;
   lm_optimizer_values in = {
-      .method = method,
+      .all = &x->all,
+      .o = is_eval    ? x->all.view
+           : is_extra ? x->all.extra
+                      : x->root,
+      .method = is_eval    ? LM_METHOD_EVAL
+                : is_extra ? LM_METHOD_EXTRA
+                           : LM_METHOD_UPDATE,
       .args = {el_tensor(K_F32, axes, values[0]), el_tensor(K_F32, axes, values[1]), u->step,
-               el_tensor(K_F32, &(el_axes){0}, u->norm),
-               el_tensor(K_F32, &(el_axes){0}, u->weight)},
-      .states = x->states,
-      .state = state,
-      .is_eval = is_eval,
-      .has_no_result = u->task == EXTRA && !x->perturbs,
+               el_tensor(K_F32, &none, u->norm), el_tensor(K_F32, &none, u->weight)},
+      .state = values + 2,
+      .m = m,
   };
-  bool ok = lm_optimizer_run(e, &in, out);
-  e->frame = was;
-  if (ok)
-    values[0] = out[0].v;
-  for (uint32_t k = 1; ok && k <= n; k++)
-    values[k] = is_eval ? values[k + 1] : out[k].v;
-  return ok;
-}
-
-static bool matrix_run(updater *u, const use *x, const lm_global *g, const lm_matrix *m,
-                       lm_value **values) {
-  lm_elab *e = u->e;
-  uint32_t n = x->states.n;
-  lm_type whole = values[0]->type;
-  el_axes axes = {0};
-  el_axis *matrix[4];
-  lm_matrix_axes(e, m, &x->type, matrix);
-  for (int k = 0; k < 2; k++)
-    el_axes_push(e, &axes, matrix[k]);
-  lm_op *loop = NULL;
-  for (uint32_t k = 0; k < 2 + n; k++)
-    if (k < 2 || !x->states.v[k - 2].has_own_axes)
-      values[k] = lm_matrix_view(e, m, values[k]);
-  if (m->merged[LM_MATRIX_BATCH]) {
-    loop = lm_loop_begin(&e->b, lm_axis_size(e->m, m->merged[LM_MATRIX_BATCH]),
-                         m->merged[LM_MATRIX_BATCH], NULL, 0);
-    for (uint32_t k = 0; k < 2 + n; k++)
-      values[k] = lm_emit(&e->b, LM_OP_AT, (lm_value *[]){values[k], loop->body->args[0]}, 2,
-                          &(lm_attr){.imm = {0, 1}, .n_imm = 2}, NULL);
-  }
-  bool ok = body_run(u, x, &axes, matrix, values);
-  if (loop && ok) {
-    lm_loop_end(&e->b, loop, NULL, 0, values, n + 1);
-    for (uint32_t k = 0; k <= n; k++)
-      values[k] = loop->out[k];
-  }
-  for (uint32_t k = 0; ok && k <= n; k++)
-    if (!k || !x->states.v[k - 1].has_own_axes)
-      values[k] = lm_matrix_unview(e, m, values[k], whole);
-  return ok;
-}
-
-bool lm_update_body(updater *u, const use *x, const lm_global *g, const lm_matrix *m,
-                    const el_axes *axes, lm_value **values) {
-  return m ? matrix_run(u, x, g, m, values) : body_run(u, x, axes, NULL, values);
+  if (!lm_optimizer_run(u->e, &in, &out))
+    return false;
+  values[0] = out.v;
+  return true;
 }
 
 // ---- the update of a parameter
@@ -215,7 +130,7 @@ static lm_value **values_read(updater *u, const use *x, const lm_global *g, cons
     v[2 + k] = lm_emit(&e->b, LM_OP_PARAM, index, n, &own, NULL);
   }
   if (x->perturbs && takes_gradient(u))
-    v[0] = v[1 + *out_n - (x->eval != NULL)]; // the unperturbed weights
+    v[0] = v[1 + *out_n - (x->all.view != NULL)]; // the unperturbed weights
   return v;
 }
 
@@ -224,11 +139,11 @@ static lm_value **values_read(updater *u, const use *x, const lm_global *g, cons
 static lm_value **values_decode(updater *u, const use *x, const lm_moment *moments, lm_type blocks,
                                 lm_value *const *stored) {
   lm_elab *e = u->e;
-  lm_value **v = LM_NEW_N(e->a, lm_value *, x->states.n + 2);
+  lm_value **v = LM_NEW_N(e->a, lm_value *, x->all.states.n + 2);
   uint32_t at = 2;
-  for (uint32_t k = 0; k < x->states.n + 2; k++) {
+  for (uint32_t k = 0; k < x->all.states.n + 2; k++) {
     const lm_moment *form = k < 2 ? NULL : &moments[k - 2];
-    bool own_axes = k >= 2 && x->states.v[k - 2].has_own_axes;
+    bool own_axes = k >= 2 && x->all.states.v[k - 2].has_own_axes;
     if (form && form->block) {
       v[k] = lm_moment_decode(e, form, stored[at], stored[at + 1]);
       v[k] = blocks.rank ? v[k] : lm_moment_join(e, v[k], stored[0]->type);
@@ -281,17 +196,17 @@ static lm_value *instance_of(updater *u, const lm_global *g, const lm_attr *at,
   return all;
 }
 
-// The new contents of the parameter and its states. new, old: p and the states, p, g and the
-// states, as the body sees them. The old ones remain if the step is skipped, for which grad_scale
+// The new contents of the parameter and its states. new, old: p, g and the states, as the body sees
+// them. The old ones remain if the step is skipped, for which grad_scale
 // is NaN. draw: for a parameter in bf16.
 static void update_encode(updater *u, const use *x, const lm_moment *moments, lm_value *const *new,
                           lm_value *const *old, lm_value *const *stored, const lm_master_draw *draw,
                           lm_value **out) {
   lm_elab *e = u->e;
   uint32_t at = 1;
-  for (uint32_t k = 0; k <= x->states.n; k++) {
+  for (uint32_t k = 0; k <= x->all.states.n; k++) {
     lm_value *good = lm_emit2(&e->b, LM_OP_EQ, u->scale, u->scale);
-    lm_value *v = lm_emit_select(&e->b, good, new[k], old[k ? k + 1 : 0]);
+    lm_value *v = lm_emit_select(&e->b, good, new[k ? k + 1 : 0], old[k ? k + 1 : 0]);
     const lm_moment of_param = {.dtype = (lm_dtype)stored[0]->type.dtype};
     bool keeps = !k && u->task == EXTRA && !x->perturbs;
     if (!k && of_param.dtype == LM_BF16 && !keeps)
@@ -307,7 +222,7 @@ static void update_encode(updater *u, const use *x, const lm_moment *moments, lm
     out[at] = u->task == EXTRA ? stored[0] : out[0]; // the unperturbed weights
     at++;
   }
-  if (x->eval)
+  if (x->all.view)
     out[at] = stored[at + 1]; // the trained weights
 }
 
@@ -335,16 +250,16 @@ static void values_assign(updater *u, const lm_attr *at, lm_value *const *index,
 // divide the parameter evenly and the optimizer sees no matrix.
 static lm_type blocks_of(updater *u, const use *x, const lm_moment *moments, lm_type own) {
   lm_type none = {0};
-  for (uint32_t k = 0; k < x->states.n; k++) {
+  for (uint32_t k = 0; k < x->all.states.n; k++) {
     int64_t block = moments[k].block;
-    if (block && x->type.form != LM_UPDATE_MATRIX && lm_type_elements(u->e->m, own) % block == 0)
+    if (block && !x->matrices && lm_type_elements(u->e->m, own) % block == 0)
       return lm_moment_blocks(u->e, own, block);
   }
   return none;
 }
 
 // Emits the task for values at `at`. False: reported.
-static bool values_update(updater *u, const use *x, const lm_global *g, const lm_matrix *m,
+static bool values_update(updater *u, const use *x, const lm_global *g, lm_matrix *const *m,
                           const lm_moment *moments, const lm_attr *at, lm_value *const *index) {
   lm_elab *e = u->e;
   uint32_t n;
@@ -357,11 +272,11 @@ static bool values_update(updater *u, const use *x, const lm_global *g, const lm
     return true;
   }
   lm_value **old = values_decode(u, x, moments, blocks, stored);
-  lm_value **new = LM_NEW_N(e->a, lm_value *, x->states.n + 2);
-  memcpy(new, old, sizeof *new *(x->states.n + 2));
-  el_axes axes = blocks.rank ? lm_moment_axes(e, blocks, x->type.form == LM_UPDATE_ELEMENT)
+  lm_value **new = LM_NEW_N(e->a, lm_value *, x->all.states.n + 2);
+  memcpy(new, old, sizeof *new *(x->all.states.n + 2));
+  el_axes axes = blocks.rank ? lm_moment_axes(e, blocks, x->root->type.form == LM_UPDATE_ELEMENT)
                              : lm_element_axes(e, g, x);
-  if (!lm_update_body(u, x, g, m, &axes, new))
+  if (!lm_update_body(u, x, m, &axes, new))
     return false;
   if (takes_gradient(u)) {
     lm_master_draw draw = {
@@ -379,7 +294,7 @@ static bool values_update(updater *u, const use *x, const lm_global *g, const lm
   return true;
 }
 
-bool lm_instances_update(updater *u, uint32_t global, const use *x, const lm_matrix *m,
+bool lm_instances_update(updater *u, uint32_t global, const use *x, lm_matrix *const *m,
                          const lm_moment *moments, const instances *some) {
   lm_elab *e = u->e;
   const lm_global *g = &e->m->globals[global];

@@ -75,7 +75,7 @@ static bool parameter_emit(updater *u, const parameter *p) {
     const use *x = &u->uses[set];
     n = lm_run_length(e, g, p->sets, from);
     instances some = instances_of(e, g, from, n);
-    bool concerns = u->task == UPDATE || (u->task == EXTRA ? x->extra : x->eval);
+    bool concerns = u->task == UPDATE || (u->task == EXTRA ? x->all.extra : x->all.view);
     if (concerns && !lm_instances_update(u, p->global, x, p->m[set], p->moments[set], &some))
       return false;
   }
@@ -101,7 +101,7 @@ static bool func_emit(updater *u, lm_func *f, task t) {
 static bool exchanges_emit(updater *u, const lm_group_sets *c) {
   bool any = false;
   for (int s = 0; s < c->n; s++)
-    any |= u->uses[s].eval != NULL;
+    any |= u->uses[s].all.view != NULL;
   if (!any)
     return true;
   lm_func *to_eval = lm_func_add_key(u->e->m, (lm_func_key){LM_FUNC_TO_EVAL});

@@ -3,26 +3,21 @@
 #ifndef LM_LOWER_TENSORS_H
 #define LM_LOWER_TENSORS_H
 #include "dsl/lower/master.h"
-#include "dsl/lower/matrix.h"
 #include "dsl/lower/moments.h"
+#include "dsl/lower/optimizer.h"
 
 // The optimizer of one set of groups, with its arguments.
 typedef struct use {
-  const lm_recipe_call *call;
-  el_inst *inst;
-  el_inst *eval_inst;       // with lr as it is given, without the schedule
-  const ast_member *update; // NULL: reported
-  const ast_member *eval;   // or NULL
-  const ast_member *extra;  // the method of an extra gradient, or NULL
-  bool perturbs;            // it gives the weights at which the gradient of the step is computed
-  lm_update_type type;
-  lm_lowered_states states;
+  lm_optimizers all;
+  lm_optimizer *root;
+  bool perturbs; // it gives the weights at which the gradient of the step is computed
+  bool matrices; // one of the optimizers sees matrices
 } use;
 
 typedef struct parameter {
   uint32_t global;
   int *sets;           // by instance: its set of groups
-  lm_matrix **m;       // by set: of an optimizer of matrices
+  lm_matrix ***m;      // by set and optimizer: of those of matrices
   lm_moment **moments; // by set and state of its optimizer
 } parameter;
 
@@ -63,12 +58,12 @@ lm_type lm_without_stack(const lm_global *g, lm_type t);
 lm_type lm_own_type(const lm_global *g); // of one instance of a parameter
 // The axes of a parameter as the body of an optimizer of elements or tensors sees them.
 el_axes lm_element_axes(lm_elab *e, const lm_global *g, const use *x);
-// One evaluation of `update` or `eval`. values: p, g and the states, then the new p and states.
-// False: reported.
-bool lm_update_body(updater *u, const use *x, const lm_global *g, const lm_matrix *m,
-                    const el_axes *axes, lm_value **values);
+// One evaluation of `update` or another method. values: p, g and the states, of which p and the
+// states are changed. False: reported.
+bool lm_update_body(updater *u, const use *x, lm_matrix *const *m, const el_axes *axes,
+                    lm_value **values);
 // Emits the update, or another task, of some instances of a parameter. False: reported.
-bool lm_instances_update(updater *u, uint32_t global, const use *x, const lm_matrix *m,
+bool lm_instances_update(updater *u, uint32_t global, const use *x, lm_matrix *const *m,
                          const lm_moment *moments, const instances *some);
 
 // ---- tensor_states.c

@@ -1,11 +1,6 @@
-// update.c - the declaration of an optimizer: its members, its states, and the body of
-// `update`.
-//
-// `update` is written for one element of a parameter. It is evaluated once, over values with the
-// axes of all elements. With a module, they are arguments of @update. Without one, for an optimizer
-// that the recipe does not use, they are only types.
+// update.c - the declaration of an optimizer: its members and its states.
 #include "dsl/elab/call.h"
-#include "dsl/lower/internal.h"
+#include "dsl/lower/optimizer.h"
 #include <string.h>
 
 static const char form[] = "update(p: f32, g: f32, k: f32) -> f32";
@@ -314,9 +309,20 @@ static bool check_member(lm_elab *e, const ast_decl *d, const ast_member *m,
   return check_other_member(e, d, m);
 }
 
+// Parameters that are optimizers have no default, which could be the optimizer itself.
+static bool check_params(lm_elab *e, const ast_decl *d) {
+  bool ok = true;
+  for (uint32_t i = 0; i < d->sig.n_params; i++) {
+    const ast_param *p = &d->sig.params[i];
+    if (lm_is_optimizer_param(p) && (p->init || p->type->has_dims))
+      ok = EL_REJECT(e, p->init ? p->init->loc : p->type->loc, E339, p->name.text, d->name.text);
+  }
+  return ok;
+}
+
 const ast_member *lm_optimizer_members(lm_elab *e, const ast_decl *d) {
   const ast_member *update = update_find(d);
-  bool ok = update != NULL && !el_has_errors(d);
+  bool ok = check_params(e, d) && update != NULL && !el_has_errors(d);
   for (uint32_t i = 0; i < d->members.n; i++)
     ok &= check_member(e, d, d->members.v[i], update);
   if (!update && !el_has_errors(d))
@@ -341,26 +347,18 @@ static lm_lowered_state state_of(lm_elab *e, const ast_decl *d, const ast_member
   return s;
 }
 
-lm_lowered_states lm_optimizer_states(lm_elab *e, const ast_decl *d) {
-  lm_lowered_states all = {0};
+void lm_optimizer_states(lm_elab *e, const ast_decl *d, const char *prefix,
+                         lm_lowered_states *all) {
   for (uint32_t i = 0; i < d->members.n; i++) {
     const ast_member *m = d->members.v[i];
     if (m->kind != MB_STATE)
       continue;
     lm_lowered_state s = state_of(e, d, m, update_find(d));
     for (uint32_t k = 0; k < m->names.n; k++) {
-      s.name = m->names.v[k].text;
-      LM_PUSH(e->a, all.v, all.n, all.cap) = s;
+      s.name = LM_SYM(e->c, lm_arena_printf(e->a, "%s%s", prefix, m->names.v[k].text));
+      LM_PUSH(e->a, all->v, all->n, all->cap) = s;
     }
   }
-  return all;
-}
-
-// ---- the body
-
-static el_val bound(const lm_elab *e, lm_sym name) {
-  const el_bind *b = el_names_find(&e->frame->names, name);
-  return b ? b->val : el_error();
 }
 
 el_axes lm_optimizer_state_axes(lm_elab *e, const lm_lowered_state *s, const el_axes *of_p,
@@ -372,146 +370,4 @@ el_axes lm_optimizer_state_axes(lm_elab *e, const lm_lowered_state *s, const el_
     if (s->axis[k])
       el_axes_push(e, &own, matrix[k]);
   return own;
-}
-
-bool lm_optimizer_run(lm_elab *e, const lm_optimizer_values *in, el_val *out) {
-  const ast_member *m = in->method;
-  bool ok = true;
-  for (uint32_t i = 0; i < in->states.n; i++) {
-    el_val s = in->state[i];
-    s.name = in->states.v[i].name;
-    el_bind_name(e, s.name, s, !in->is_eval);
-  }
-  for (uint32_t i = 0; i < m->sig.n_params; i++)
-    el_bind_name(e, m->sig.params[i].name.text, in->args[i], false);
-  el_run(e, &m->body);
-  if (in->has_no_result && e->frame->has_result)
-    return EL_REJECT(e, m->loc, E331, m->names.v[0].text);
-  if (!in->has_no_result && !e->frame->has_result) {
-    if (e->budget)
-      EL_ERR(e, m->body.close, E077,
-             lm_arena_printf(e->a, "%s.%s", e->frame->what, m->names.v[0].text));
-    return false;
-  }
-  out[0] = in->args[0];
-  if (!in->has_no_result)
-    out[0] = el_over_axes(e, e->frame->result, &in->args[0].axes, e->frame->result.loc);
-  if (in->is_eval)
-    return out[0].k == V_TENSOR;
-  for (uint32_t i = 0; i < in->states.n; i++)
-    out[1 + i] = el_over_axes(e, bound(e, in->states.v[i].name), &in->state[i].axes, m->loc);
-  for (uint32_t i = 0; i <= in->states.n; i++)
-    ok &= out[i].k == V_TENSOR;
-  return ok;
-}
-
-// ---- an optimizer that the recipe does not use
-
-// True if the body has a `let (a, b) = name`.
-static bool is_tuple(const ast_body *body, lm_sym name) {
-  for (uint32_t i = 0; i < body->n; i++) {
-    const ast_stmt *st = body->v[i];
-    if (st->is_tuple && st->expr && st->expr->kind == EX_NAME && st->expr->text == name)
-      return true;
-  }
-  return false;
-}
-
-// Without a default an argument may have any value; if the body destructures it, it is not a
-// number.
-static el_val argument_of(lm_elab *e, const ast_param *p, const ast_member *update) {
-  if (p->init)
-    return el_eval(e, p->init);
-  return is_tuple(&update->body, p->name.text) ? el_error() : el_unknown_number();
-}
-
-static void bind_arguments(lm_elab *e, el_inst *inst, const ast_member *update) {
-  const ast_sig *sig = &inst->decl->sig;
-  for (uint32_t i = 0; i < sig->n_params; i++)
-    el_names_add(e, &inst->vals, sig->params[i].name.text, argument_of(e, &sig->params[i], update),
-                 false);
-}
-
-static el_axis *symbolic_axis(lm_elab *e, lm_sym name, el_axes *out) {
-  el_axis *x = el_axis_new(e, name, lm_size_dim(e->a, name), 0);
-  el_axes_push(e, out, x);
-  return x;
-}
-
-// The axes of a parameter of unknown shape, bound to their names; matrix: those of t.
-static el_axes symbolic_axes(lm_elab *e, lm_update_type t, el_axis **matrix) {
-  el_axes axes = {0};
-  switch (t.form) {
-  case LM_UPDATE_ELEMENT: symbolic_axis(e, LM_SYM(e->c, "el"), &axes)->element = true; break;
-  case LM_UPDATE_TENSOR:
-    symbolic_axis(e, t.axes[0], &axes)->opaque = true;
-    el_row_bind(e, t.axes[0], axes);
-    break;
-  case LM_UPDATE_MATRIX:
-    for (int k = 0; k < 4; k++) {
-      el_axes unused = {0};
-      matrix[k] = NULL;
-      if (!t.axes[k])
-        continue;
-      matrix[k] = symbolic_axis(e, t.axes[k], k < 2 ? &axes : &unused);
-      matrix[k]->size = lm_size_dim(e->a, t.axes[k % 2]);
-      el_axis_bind_name(e, t.axes[k], matrix[k]);
-    }
-    break;
-  }
-  return axes;
-}
-
-static void run_symbolic(lm_elab *e, el_inst *inst, const ast_member *update) {
-  const ast_decl *d = inst->decl;
-  el_axis *matrix[4];
-  el_axes none = {0}, axes = symbolic_axes(e, lm_update_type_of(d, update), matrix);
-  lm_lowered_states states = lm_optimizer_states(e, d);
-  bind_arguments(e, inst, update);
-  el_where_check_all(e, &(el_where){&d->sig, d->name.text, d->loc, NULL});
-  el_val p = el_tensor(K_F32, &axes, NULL), step = el_tensor(K_NUM, &none, NULL);
-  el_val *out = LM_NEW_N(e->a, el_val, states.n + 1);
-  el_val *state = LM_NEW_N(e->a, el_val, states.n + 1);
-  for (uint32_t i = 0; i < states.n; i++)
-    state[i] = el_tensor(K_F32, &none, NULL);
-  for (uint32_t i = 0; i < states.n; i++)
-    state[i].axes = lm_optimizer_state_axes(e, &states.v[i], &axes, matrix);
-  el_val number = el_tensor(K_F32, &none, NULL);
-  lm_optimizer_values in = {update, {p, p, step, number, number}, states, state};
-  lm_optimizer_run(e, &in, out);
-  in.method = lm_optimizer_extra_method(d);
-  in.has_no_result = in.method && !in.method->sig.ret;
-  e->frame->has_result = false;
-  if (in.method)
-    lm_optimizer_run(e, &in, out);
-  in.method = lm_optimizer_eval(d);
-  in.has_no_result = false;
-  in.is_eval = true;
-  e->frame->has_result = false;
-  if (in.method)
-    lm_optimizer_run(e, &in, out);
-}
-
-void lm_optimizer_check(lm_elab *e, const lm_file *file, ast_decl *d) {
-  el_inst inst = {
-      .decl = d,
-      .file = file,
-      .path = LM_SYM(e->c, ""),
-  };
-  el_ref self = {.inst = &inst};
-  el_frame frame = {
-      .file = file,
-      .self = &self,
-      .real = K_REAL,
-      .what = d->name.text,
-  };
-  el_mode mode = e->mode;
-  el_frame *was = e->frame;
-  e->frame = &frame;
-  e->mode = EL_UPDATE;
-  const ast_member *update = lm_optimizer_members(e, d);
-  if (update)
-    run_symbolic(e, &inst, update);
-  e->mode = mode;
-  e->frame = was;
 }

@@ -50,7 +50,12 @@ typedef struct lm_recipe_call {
   lm_decl_ref target;
   const ast_arg *args;
   uint32_t n_args;
+  // Of an optimizer, by parameter: the call that is its argument, if it has the type `optimizer`.
+  const struct lm_recipe_call *inner;
 } lm_recipe_call;
+
+// True if a parameter has the type `optimizer`.
+bool lm_is_optimizer_param(const ast_param *p);
 
 typedef struct lm_recipe_origin {
   lm_loc loc;                            // file 0: a default

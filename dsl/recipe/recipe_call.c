@@ -146,6 +146,10 @@ static const ast_expr *duration(const lm_reader *d, const binding *bound, const 
   }
 }
 
+bool lm_is_optimizer_param(const ast_param *p) {
+  return p->type && p->type->name && !strcmp(p->type->name, "optimizer");
+}
+
 int lm_read_param(const ast_sig *sig, const char *name) {
   for (uint32_t i = 0; i < sig->n_params; i++)
     if (!strcmp(sig->params[i].name.text, name))
@@ -217,12 +221,54 @@ const ast_arg *lm_read_args(const lm_reader *d, const ast_decl *decl, uint32_t i
   for (uint32_t i = 0; i < n; i++) {
     binding bound = {decl, param_for(&decl->sig, implied, &args[i], i), implied};
     copy[i] = args[i];
-    if (!args[i].expr || !bound.param)
+    if (!args[i].expr || !bound.param || lm_is_optimizer_param(bound.param))
       continue;
     copy[i].expr = (ast_expr *)(is_duration(bound.param) ? duration(d, &bound, args[i].expr, file)
                                                          : plain(d, &bound, args[i].expr));
   }
   return copy;
+}
+
+// True if x calls an optimizer.
+static bool names_optimizer(const lm_reader *d, const lm_file *file, const ast_expr *x) {
+  lm_decl_ref ref = {0};
+  if (x && lm_callee(x))
+    ref = lm_callable_find(d->R, file, lm_callee(x));
+  return ref.decl && ref.decl->kind == DC_OPTIMIZER;
+}
+
+// Reads the argument x of a parameter into *out if that is an optimizer. False: reported.
+static bool read_inner(const lm_reader *d, const lm_recipe_call *call, const ast_param *p,
+                       const ast_expr *x, lm_recipe_call *out) {
+  const char *name = p->name.text, *of = call->target.decl->name.text;
+  bool wanted = lm_is_optimizer_param(p);
+  if (wanted && lm_callee(x)) {
+    *out = lm_read_call(d, x, call->file, DC_OPTIMIZER, 0);
+    return out->target.decl;
+  }
+  lm_arena *a = d->R->c->arena;
+  if (wanted)
+    LM_REPORT(d->R->c, x->loc, E23B, lm_arena_printf(a, "%s of %s", name, of),
+              "a call of an optimizer", "a value of another form");
+  else if (names_optimizer(d, call->file, x))
+    lm_diag_note(d->R->c, LM_REPORT(d->R->c, x->loc, E33B, name, of, name), p->name.loc,
+                 "declared here");
+  else
+    return true;
+  return false;
+}
+
+// The calls that are arguments of parameters of type `optimizer`. False: reported.
+static bool read_inners(const lm_reader *d, lm_recipe_call *call) {
+  const ast_sig *sig = &call->target.decl->sig;
+  lm_recipe_call *inner = LM_NEW_N(d->R->c->arena, lm_recipe_call, sig->n_params + 1);
+  bool ok = true;
+  for (uint32_t i = 0; i < call->n_args; i++) {
+    const ast_param *p = param_for(sig, 0, &call->args[i], i);
+    ok &= read_inner(d, call, p, call->args[i].expr, &inner[p - sig->params]);
+  }
+  call->inner = inner;
+  return ok;
 }
 
 lm_recipe_call lm_read_call(const lm_reader *d, const ast_expr *e, const lm_file *file,
@@ -238,6 +284,8 @@ lm_recipe_call lm_read_call(const lm_reader *d, const ast_expr *e, const lm_file
   if (call.target.decl)
     call.args = lm_read_args(d, call.target.decl, skip, e->args, e->n_args, file);
   if (call.target.decl && !check_args(d, &call, skip))
+    call.target = (lm_decl_ref){0};
+  if (call.target.decl && kind == DC_OPTIMIZER && !read_inners(d, &call))
     call.target = (lm_decl_ref){0};
   return call;
 }

@@ -124,9 +124,14 @@ static void read_group(const lm_reader *d, const lm_setting *s) {
   LM_PUSH(d->R->c->arena, d->r->groups, d->r->n_groups, d->r->cap_groups) = g;
 }
 
+// The optimizer of the call, or one that it wraps, that has the parameter; or NULL.
 static const ast_decl *having(const lm_recipe_call *call, const char *param) {
-  const ast_decl *decl = call->target.decl;
-  return decl && lm_read_param(&decl->sig, param) >= 0 ? decl : NULL;
+  const ast_decl *decl = call->target.decl, *found = NULL;
+  if (decl && lm_read_param(&decl->sig, param) >= 0)
+    return decl;
+  for (uint32_t i = 0; decl && call->inner && i < decl->sig.n_params && !found; i++)
+    found = having(&call->inner[i], param);
+  return found;
 }
 
 // The optimizer that an argument of group k is of: its own, the recipe's, or that of another group.
@@ -150,6 +155,10 @@ static void read_group_args(const lm_reader *d, uint32_t k, const lm_setting *s)
     const ast_decl *decl = optimizer_of_arg(d, k, a->name);
     if (!decl && main) {
       lm_read_unknown_arg(d, main, 0, a);
+      continue;
+    }
+    if (decl && lm_is_optimizer_param(&decl->sig.params[lm_read_param(&decl->sig, a->name)])) {
+      LM_REPORT(d->R->c, a->loc, E33A, a->name, decl->name.text, decl->name.text);
       continue;
     }
     args[g->n_args++] = decl ? *lm_read_args(d, decl, 0, a, 1, s->file) : *a;

@@ -187,8 +187,8 @@ def test_unsigned_states_are_derived(run):
     want = dict(a="udyn8", b="udyn8", s="udyn8", c="dyn8", low="dyn8", t="dyn8", d="dyn8")
     check({k: v.split()[2] for k, v in got.items()} == want, f"{got}")
     check(all(v.startswith("f32 3000, ") for v in got.values()), f"{got}")
-    got = lines(run, "dyn8()", "adamw_ema(lr = 0.01)")
-    want = dict(m="f32 3000, dyn8 18944", v="f32 3000, udyn8 18944", a="f32 21691")
+    got = lines(run, "dyn8()", "ema(adamw(lr = 0.01))")
+    want = {"inner.m": "f32 3000, dyn8 18944", "inner.v": "f32 3000, udyn8 18944", "a": "f32 21691"}
     check({k: got[k] for k in want} == want, f"{got}")
 
 
@@ -218,7 +218,7 @@ def resume(run, moments, optimizer, folder):
 
 def test_resume_gives_the_same_bytes(run):
     """also of optimizers of whole parameters, of matrices and with other weights in evaluations; near the weights of f32"""
-    uses = ["own(lr = 0.01)", """adamw(lr = 0.01); group @tiny.w = (betas = (0.8, 0.9)); group @odd.w = (optimizer = lamb(lr = 0.01))
+    uses = ["own(lr = 0.01)", """lookahead(adamw(lr = 0.01), k = 3); group @tiny.w = (betas = (0.8, 0.9)); group @odd.w = (optimizer = lamb(lr = 0.01))
   group @wide.w = (optimizer = schedule_free(lr = 0.01)); group @layers.1.w = (optimizer = lion(lr = 0.01))"""]
     for k, use in enumerate(uses):
         plain = load_f32(run, use, f"{k}/")

@@ -99,7 +99,7 @@ def prepare(run, optimizer, steps=STEPS, every=STEPS):
         start.update({base + "w": w, base + "x": x, base + "y": y})
     save(run.path("start.safetensors"), start)
     run.write("text.txt", "a sentence of some bytes. " * 2000)
-    return run.write("o.lm", model() + RECIPE.format(optimizer=optimizer, steps=steps, every=every))
+    return run.write("o.lm", model() + WRAPPERS + RECIPE.format(optimizer=optimizer, steps=steps, every=every))
 
 
 def gradient(name, w, x, y):
@@ -286,15 +286,63 @@ def schedule_free(lr, b1=0.9, b2=0.999, eps=1e-8, decay=0.0):
     return rule
 
 
-def adamw_ema(lr, ema):
+def ema(inner, rate):
     def rule():
-        s, inner = dict(a=None), adamw(lr)()
+        s, own = dict(a=None), inner()
 
         def step(p, g, k):
-            q = inner(p, g, k)
-            s["a"] = ema * (p if s["a"] is None else s["a"]) + (1 - ema) * q
+            q = own(p, g, k)
+            s["a"] = rate * (p if s["a"] is None else s["a"]) + (1 - rate) * q
             return q
         step.view = lambda p: s["a"]
+        return step
+    return rule
+
+
+def lookahead(inner, k=5, alpha=0.5):
+    def rule():
+        s, own = dict(slow=None), inner()
+
+        def step(p, g, i):
+            s["slow"] = p if s["slow"] is None else s["slow"]
+            q = own(p, g, i)
+            if i % k == 0:
+                q = s["slow"] = s["slow"] + alpha * (q - s["slow"])
+            return q
+        step.view = getattr(own, "view", None)
+        return step
+    return rule
+
+
+def cautious(inner):
+    def rule():
+        own = inner()
+
+        def step(p, g, k):
+            u = p - own(p, g, k)
+            mask = (u * g > 0) * 1.0
+            return p - u * mask / max(mask.mean(), 1e-3)
+        return step
+    return rule
+
+
+def centred(name, inner):
+    """inner sees elements; the wrapper the matrices, whose columns of the gradient get the mean 0"""
+    def rule():
+        own = inner()
+        centre = lambda g: from_matrices(name, (lambda m: m - m.mean(1, keepdims=True))(as_matrices(name, g)))
+        return lambda p, g, k: own(p, centre(g), k)
+    return rule
+
+
+def grafted(size, direction, share=1.0):
+    """the step of one optimizer with the norm of that of another one"""
+    def rule():
+        a, b = size(), direction()
+
+        def step(p, g, k):
+            x, y = a(p, g, k) - p, b(p, g, k) - p
+            return p + share * np.linalg.norm(x) / np.linalg.norm(y) * y
         return step
     return rule
 
@@ -353,6 +401,89 @@ def test_adafactor(run):
            lambda name: adafactor(0.01, False, factored=False) if name == "bias" else (adafactor(0.02),))
 
 
+WRAPPERS = """
+optimizer centred(inner: optimizer) {
+  update(p: f32[i, o], g: f32[i, o], k: f32) -> f32[i, o] { return inner.update(p, g - mean(g, i), k) }
+}
+optimizer row(lr) {
+  state seen: f32[o] = 0
+  update(p: f32[i, o], g: f32[i, o]) -> f32[i, o] { seen = seen + sum(g * g, i); return p - lr * g / sqrt(seen + 1) }
+}
+optimizer same(inner: optimizer) { update(p: f32, g: f32, k: f32) -> f32 { return inner.update(p, g, k) } }
+optimizer grafted(size: optimizer, direction: optimizer, share = 1) {
+  update(p: f32[..p], g: f32[..p], k: f32) -> f32[..p] {
+    let (x, y) = (size.update(p, g, k) - p, direction.update(p, g, k) - p)
+    return p + share * sqrt(sum(x * x)) / sqrt(sum(y * y)) * y
+  }
+}
+"""
+
+
+def test_wrappers_of_elements(run):
+    expect(run, "optimizer = lookahead(adamw(lr = 1e-3), k = 4, alpha = 0.3); group @tall.w = (lr = 2e-3, alpha = 0.8)",
+           lambda name: lookahead(adamw(2e-3), 4, 0.8) if name == "tall" else lookahead(adamw(1e-3), 4, 0.3))
+
+
+def test_wrappers_of_other_forms(run):
+    """optimizers of elements, parameters and matrices around each other, in groups of one recipe"""
+    def rules(name):
+        whole_muon = by_matrix(name, muon(0.02)) if name in MATRICES else None
+        return {"bias": lookahead(lookahead(adamw(1e-3), 2), 3), "wide": cautious(adamw(1e-3, decay=0)), "tall": cautious(whole_muon),
+                "merged": centred(name, adamw(1e-3)), "heads": grafted(adamw(1e-3), whole_muon, 0.5),
+                "layers.1.w": lookahead(by_matrix(name, shampoo(1e-3)), 3), "layers.2.w": lookahead(lamb(0.01), 3),
+                "experts": centred(name, by_matrix(name, shampoo(1e-3)))}.get(name, lookahead(adamw(1e-3), 7))
+    expect(run, """optimizer = lookahead(adamw(lr = 1e-3), k = 7)
+  group @bias.w = (optimizer = lookahead(lookahead(adamw(lr = 1e-3), k = 2), k = 3))
+  group @wide.w = (optimizer = cautious(adamw(lr = 1e-3, decay = 0))); group @tall.w = (optimizer = cautious(muon(lr = 0.02)))
+  group @merged.w = (optimizer = centred(adamw(lr = 1e-3))); group @experts.w = (optimizer = centred(shampoo(lr = 1e-3)))
+  group @heads.w = (optimizer = grafted(adamw(lr = 1e-3), muon(lr = 0.02), share = 0.5))
+  group @layers.1.w = (optimizer = lookahead(shampoo(lr = 1e-3), k = 3))
+  group @layers.2.w = (optimizer = lookahead(lamb(lr = 0.01), k = 3))""", rules, 3e-6)
+
+
+def test_wrapped_states(run):
+    """their names in a checkpoint, and their first values"""
+    run("run", prepare(run, "optimizer = lookahead(ema(adamw(lr = 1e-3)), k = 9); group @tall.w = (optimizer = centred(row(lr = 1e-3)))",
+                       steps=2, every=2))
+    held = load(run.path("run/step-000002/optimizer.safetensors"))
+    want = {s + "wide.w" for s in ("slow.", "inner.a.", "inner.inner.m.", "inner.inner.v.", "trained-weights.")}
+    check({n for n in held if n.endswith("wide.w")} == want, f"{sorted(held)}")
+    within("slow weights", distance(held["slow.wide.w"], problems()["wide"][0]), 1e-9)
+    check({n: held[n].shape for n in held if n.endswith("tall.w")} == {"inner.seen.tall.w": (SIZES["d"],)}, f"{sorted(held)}")
+
+
+BAD = (  # the optimizer, the body of w, the code of the diagnostic, a part of its text
+    ("lookahead()", "", "E204", "lookahead needs 'inner'"),
+    ("lookahead(adamw)", "", "E23B", "inner of lookahead must be a call of an optimizer"),
+    ("lookahead(warmup_cosine())", "", "E20D", "'warmup_cosine' is not an optimizer"),
+    ("adamw(lr = sgd(lr = 1))", "", "E33B", "'lr' of adamw is not declared as an optimizer"),
+    ("lookahead(adamw(lr = -1))", "", "E073", "adamw requires lr >= 0; got -1"),
+    ("centred(lamb(lr = 1))", "", "E337", "centred sees the matrices of a parameter, so its argument lamb cannot"),
+    ("lookahead(muon(lr = 1))", "", "E0EF", "group @bias.w = (optimizer"),
+    ("lookahead(adamw(lr = 1)); group @bias.w = (rho = 3)", "", "E203", "'rho'"),
+    ("lookahead(adamw(lr = 1)); group @bias.w = (inner = sgd(lr = 3))", "", "E33A", "'inner' of lookahead"),
+    ("ema(schedule_free(lr = 1))", "", "E336", "inner is this schedule_free"),
+    ("grafted(sam(lr = 1), sam(lr = 1))", "", "E338", "sam and sam both take an extra gradient"),
+    ("grafted(ema(sgd(lr = 1)), schedule_free(lr = 1))", "", "E338", "ema and schedule_free both have `eval`"),
+    ("w(sgd(lr = 1))", "return f(inner, g)", "E334", "o.update(p, g, k) in update"),
+    ("w(sgd(lr = 1))", "return inner.update(p, g, g)", "E0B5", "expected number, got f32"),
+    ("w(sgd(lr = 1))", "return inner.eval(p)", "E334", "inner.update(p, g, k) in update"),
+    ("w(sgd(lr = 1))", "return inner.m", "E042", "optimizer sgd has no field 'm'"),
+    ("w(sgd(lr = 1))", "return update(p, inner.update(p, g, k), k)", "E334", "inner.update(p, g, k) in update"),
+)
+
+
+def test_mistakes(run):
+    for use, body, code, text in BAD:
+        file = prepare(run, "optimizer = " + use)
+        kind = "f32" if "expected number" in text else "f32[..p]"
+        f = "fn f(o, x: f32[..r]) -> f32[..r] { return o.update(x, x, 1) }\n" if "f(inner" in body else ""
+        run.write("bad.lm", f"{open(file).read()}{f}"
+                  f"optimizer w(inner: optimizer) {{ update(p: {kind}, g: {kind}, k: f32) -> {kind} {{ {body or 'return inner.update(p, g, k)'} }} }}\n")
+        err = run("check", run.path("bad.lm"), status=1)
+        check(f"error[{code}]" in err and text in err and "bad.lm:" in err, f"{use}, {body}: {err}")
+
+
 def test_groups_with_optimizers(run):
     """an instance of a repetition has its own optimizer, another one its own arguments"""
     rules = {"layers.1.w": (muon(0.02),), "layers.2.w": adamw(1e-3, decay=0.0), "bias": lamb(0.01), "tall": adamw(2e-3)}
@@ -382,7 +513,8 @@ def test_schedule_free(run):
 
 
 def test_average_of_weights(run):
-    expect_views(run, "optimizer = adamw_ema(lr = 0.01, ema = 0.9)", adamw_ema(0.01, 0.9))
+    expect_views(run, "optimizer = ema(lookahead(adamw(lr = 0.01), k = 3), rate = 0.9)",
+                 ema(lookahead(adamw(0.01), 3), 0.9))
 
 
 def test_evaluations_use_the_average(run):
@@ -400,15 +532,16 @@ def test_evaluations_use_the_average(run):
 
 
 def test_resume_gives_the_same_bytes(run):
-    resume(run, """optimizer = adamw(lr = 1e-3); group @{wide,heads,experts}.w = (optimizer = muon(lr = 0.02))
+    resume(run, """optimizer = adamw(lr = 1e-3); group @{wide,heads,experts}.w = (optimizer = cautious(muon(lr = 0.02)))
   group @layers.1.w = (optimizer = adafactor(lr = 0.02)); group @bias.w = (optimizer = lamb(lr = 0.01))
-  group @layers.2.w = (optimizer = shampoo(lr = 1e-3))
-  group @tall.w = (optimizer = schedule_free(lr = 0.01)); group @merged.w = (optimizer = adamw_ema(lr = 0.01))""")
+  group @layers.2.w = (optimizer = centred(shampoo(lr = 1e-3)))
+  group @tall.w = (optimizer = lookahead(schedule_free(lr = 0.01), k = 2)); group @merged.w = (optimizer = ema(adamw(lr = 0.01)))""")
 
 
 def test_resume_with_one_optimizer(run):
     for k, use in enumerate(("schedule_free(lr = 0.01)", "ademamix(lr = 1e-3, warmup = 4 steps)",
-                             "sophia(lr = 1e-3, every = 2 steps)", "sam(lr = 1e-3, rho = 1)")):
+                             "lookahead(sophia(lr = 1e-3, every = 2 steps), k = 2)", "lookahead(adamw(lr = 1e-3), k = 2)",
+                             "same(sam(lr = 1e-3, rho = 1))")):
         resume(run, f"optimizer = {use}", f"{k}/")
 
 
@@ -454,9 +587,11 @@ def sam(lr, rho, momentum, decay, every):
 
 
 def test_extra_gradients(run):
-    expect(run, "optimizer = sophia(lr = 1e-3, gamma = 1e-3, every = 4 steps)", lambda name: sophia(1e-3, 4, gamma=1e-3))
+    expect(run, "optimizer = lookahead(sophia(lr = 1e-3, gamma = 1e-3, every = 4 steps), k = 7)",
+           lambda name: lookahead(sophia(1e-3, 4, gamma=1e-3), 7))
     for every in 1, 3:
         use = f"sam(lr = 1e-4, rho = 2, momentum = 0.8, decay = 0.1, every = {every} steps)"
+        use = use if every == 1 else f"same(same({use}))"
         want = sam(1e-4, 2, 0.8, 0.1, every)
         final = run.trace(prepare(run, "optimizer = " + use), "--values", "params", "--steps", STEPS)
         for name in PARAMS:

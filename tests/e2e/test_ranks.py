@@ -173,8 +173,8 @@ def test_ring(run):
             within(f"bf16: {name}", abs(a - b) / abs(a), bound)
 
 
-MUON = """optimizer = adamw(lr = 1e-3); group @layers.*.{wg,wu,wd} = (optimizer = muon(lr = 0.02))
-  group @layers.*.attn.{wq,wk,wv,wo} = (optimizer = muon(lr = 0.02)); group @embed = (optimizer = lamb(lr = 0.01))"""
+MUON = """optimizer = lookahead(adamw(lr = 1e-3), k = 4); group @layers.*.{wg,wu,wd} = (optimizer = muon(lr = 0.02))
+  group @layers.*.attn.{wq,wk,wv,wo} = (optimizer = lookahead(muon(lr = 0.02), k = 3)); group @embed = (optimizer = lamb(lr = 0.01))"""
 
 
 ROUTED = """
