@@ -1,4 +1,5 @@
-// optimizer.c - the optimizers of a call: that which it names, and those that are arguments of it.
+// optimizer.c - the optimizers of a call: the one that it names, and those that are arguments of
+// it.
 //
 //   optimizer = lookahead(adamw(lr = 1e-3), k = 5)
 //   ->

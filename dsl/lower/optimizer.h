@@ -60,7 +60,7 @@ bool lm_optimizers_make(lm_elab *e, const lm_recipe_call *call, lm_optimizers *o
 lm_optimizer *lm_optimizer_of_state(const lm_optimizers *all, uint32_t k);
 // The `eval` that gives the weights of evaluations, of o or of an argument of it, or NULL.
 lm_optimizer *lm_optimizer_view(lm_optimizer *o);
-// A frame of its own, without a caller.
+// The frame of a body, without a caller.
 el_frame lm_optimizer_frame(el_inst *inst, el_ref *self);
 
 // ---- groups.c
