@@ -80,3 +80,27 @@ peft_python() {
     { say "PEFT cannot be installed: tests with it are skipped"; return 0; }
   echo "$python"
 }
+
+# optimizers_python: prints the Python of hf_python with schedulefree beside transformers, and the
+# file of torch.optim.Muon, which Debian's torch does not have; nothing without them.
+optimizers_python() {
+  local python file folder; python=$(hf_python)
+  [ -n "$python" ] || return 0
+  folder=$(dirname "$(dirname "$python")")/muon
+  file=$folder/torch/optim/_muon.py
+  { "$python" -c 'import schedulefree' 2>/dev/null ||
+    "$python" -m pip install -q --no-deps schedulefree==1.4.1 2>/dev/null; } &&
+    { [ -e "$file" ] || muon_file "$python" "$folder"; } ||
+    { say "schedulefree or Muon cannot be installed: tests with them are skipped"; return 0; }
+  echo "$python $file"
+}
+
+# muon_file PYTHON FOLDER: takes _muon.py from the smallest package of torch that has it, that of
+# another system; the file is Python alone.
+muon_file() {
+  "$1" -m pip download -q --no-deps --only-binary=:all: --platform macosx_11_0_arm64 \
+    --python-version 3.11 -d "$2" torch==2.9.1 2>/dev/null &&
+    "$1" -m zipfile -e "$2"/torch-*.whl "$2/all" &&
+    mkdir -p "$2/torch/optim" && mv "$2/all/torch/optim/_muon.py" "$2/torch/optim/" &&
+    rm -rf "$2/all" "$2"/torch-*.whl
+}
