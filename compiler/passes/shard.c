@@ -416,7 +416,7 @@ static bool globals_divide(lm_shard *s) {
   return any;
 }
 
-static bool axis_divide(lm_module *m, int mesh) {
+static bool axis_divide(lm_module *m, int mesh, bool mixes) {
   lm_mesh_axis *by = &m->mesh.axis[mesh - 1];
   lm_shard s = {
       .m = m,
@@ -424,6 +424,7 @@ static bool axis_divide(lm_module *m, int mesh) {
       .by = by,
       .batch = divides_batch(by),
       .positions = by->positions,
+      .mixes = mixes,
   };
   s.order = lm_calloc((size_t)m->n_axes * 2 + 1, sizeof *s.order);
   s.stacks = lm_calloc((size_t)m->n_axes * 2 + 1, 1);
@@ -469,36 +470,29 @@ static bool can_run(const lm_module *m) {
   return !found;
 }
 
-static const lm_mesh_axis *pipeline_of(const lm_module *m, bool *out_rows) {
+static const lm_mesh_axis *pipeline_of(const lm_module *m) {
   const lm_mesh_axis *by = NULL;
-  *out_rows = false;
-  for (int k = 0; k < m->mesh.n; k++) {
-    const lm_mesh_axis *a = &m->mesh.axis[k];
-    by = a->pipeline && a->size > 1 ? a : by;
-    *out_rows |= a->rows && !a->pipeline && a->size > 1;
-  }
+  for (int k = 0; k < m->mesh.n; k++)
+    by = m->mesh.axis[k].pipeline && m->mesh.axis[k].size > 1 ? &m->mesh.axis[k] : by;
   return by;
 }
 
-static bool metric_refuse(const lm_func *loss, uint32_t i, const lm_mesh_axis *by, bool rows) {
+static bool metric_refuse(const lm_func *loss, uint32_t i, const lm_mesh_axis *by) {
   lm_ctx *c = loss->module->ctx;
   const lm_op *def = loss->body->last->in[i]->def;
-  lm_diag *d = LM_REPORT(c, def ? def->loc : by->loc, E915, by->name,
-                         rows ? "a metric that is no sum over rows, with rows that another axis "
-                                "divides,"
-                              : "a metric that is no sum over rows");
-  if (!rows)
-    lm_diag_help(c, d, "pipeline = one_f_one_b does");
+  lm_diag *d =
+      LM_REPORT(c, def ? def->loc : by->loc, E915, by->name, "a metric that is no sum over rows");
+  lm_diag_help(c, d, "pipeline = one_f_one_b does");
   return false;
 }
 
 // Metrics are means over the micro-batches. GPipe computes those of all rows of a call, whose mean
-// is that of sums over rows alone. Ranks that divide the rows of a call, and not those of each
-// micro-batch, compute other micro-batches than one process: only the mean of sums is the same.
+// is that of sums over rows alone.
 static bool metrics_divide(const lm_module *m) {
-  bool rows, ok = true;
-  const lm_mesh_axis *by = pipeline_of(m, &rows);
-  for (lm_func *f = by ? m->funcs : NULL; f && ok; f = f->next) {
+  bool ok = true;
+  const lm_mesh_axis *by = pipeline_of(m);
+  bool gpipe = by && by->schedule == LM_SCHEDULE_GPIPE;
+  for (lm_func *f = gpipe ? m->funcs : NULL; f && ok; f = f->next) {
     lm_op *end = f->body->last;
     lm_builder b = {
         .m = f->module,
@@ -508,11 +502,9 @@ static bool metrics_divide(const lm_module *m) {
     };
     for (uint32_t i = 2; f->key.id == LM_FUNC_LOSS && i < end->n_in && ok; i++) {
       lm_rows_kind kind = lm_row_mix_result(f, i);
-      bool gpipe = by->schedule == LM_SCHEDULE_GPIPE;
-      bool mixed = kind == LM_ROWS_MIXED || (gpipe && kind == LM_ROWS_BOTH);
-      if (mixed && (gpipe || rows))
-        ok = metric_refuse(f, i, by, rows);
-      else if (gpipe && kind == LM_ROWS_SUM)
+      if (kind == LM_ROWS_MIXED || kind == LM_ROWS_BOTH)
+        ok = metric_refuse(f, i, by);
+      else if (kind == LM_ROWS_SUM)
         end->in[i] =
             lm_emit2(&b, LM_OP_DIV, end->in[i], lm_emit_const(&b, end->in[i]->type, by->pipeline));
     }
@@ -528,6 +520,7 @@ static bool divides_now(const lm_module *m, int k) {
 
 bool lm_pass_shard(lm_module *m, const lm_pass_env *env) {
   bool ok = !m->mesh.n || (can_run(m) && metrics_divide(m));
+  bool mixes = ok && pipeline_of(m) && lm_shard_mixes(m);
   for (int k = 1; k <= m->mesh.n && ok; k++)
     if (m->mesh.axis[k - 1].balanced)
       lm_shard_balance(m, k);
@@ -535,7 +528,7 @@ bool lm_pass_shard(lm_module *m, const lm_pass_env *env) {
     for (int k = 1; k <= m->mesh.n && ok; k++) {
       const lm_mesh_axis *by = &m->mesh.axis[k - 1];
       if (order_of(by) == order && divides_now(m, k))
-        ok = axis_divide(m, k);
+        ok = axis_divide(m, k, mixes);
     }
   for (int k = 1; k <= m->mesh.n && ok; k++)
     if (m->mesh.axis[k - 1].zero && m->mesh.axis[k - 1].size > 1)

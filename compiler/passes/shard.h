@@ -76,6 +76,7 @@ typedef struct lm_shard {
   lm_axis *all_rows, *received;
   uint8_t *expert_weights;
   bool failed; // an error was reported
+  bool mixes;  // the result depends on which rows are in a micro-batch
   lm_shard_repetition *repetitions;
   uint32_t n_values; // ids from here on are those of values that the pass has emitted
   lm_builder b;
@@ -227,8 +228,6 @@ lm_type lm_shard_stages_type(const lm_shard_stages *x, lm_type t);
 // Lets the loop over the instances of a stage compute its values without rows with that axis. False
 // if errors were reported.
 bool lm_shard_statistics(lm_shard *s, const lm_shard_stages *axes, lm_op *loop);
-// The last stage's element of y, on every rank. stages: the axis of all.
-lm_value *lm_shard_statistic_last(const lm_shard *s, lm_builder *b, lm_axis stages, lm_value *y);
 
 // ---- shard_pipeline.c
 // Computes the repetition `loop` as a pipeline.
@@ -243,6 +242,27 @@ bool lm_shard_ticks(lm_shard *s, lm_func *f);
 // Removes `balanced` from an axis of the mesh (from 1) that divides positions if the model depends
 // on the order of elements along them; otherwise computes the indices of positions in it.
 void lm_shard_balance(lm_module *m, int mesh);
+
+// ---- shard_stage.c
+// The operand of the first stage on every rank, from the ranks' parts x of its rows.
+lm_value *lm_shard_stage_operand(const lm_shard *s, lm_builder *b, const lm_shard_stages *axes,
+                                 lm_value *x);
+// This rank's part of the rows of y, the result of the last stage; on every rank, if it is a value
+// of all rows.
+lm_value *lm_shard_stage_result(const lm_shard *s, lm_builder *b, const lm_shard_stages *axes,
+                                lm_value *y);
+
+// ---- shard_micro.c
+// True if a loss or a metric is no sum over rows, in a module that is not divided.
+bool lm_shard_mixes(const lm_module *m);
+// The axis of the rows of all ranks.
+lm_axis lm_shard_rows_axis(const lm_module *m, lm_axis rows);
+// A new axis of which a rank has `size` elements, divided as `rows` is.
+lm_axis lm_shard_rows_like(lm_module *m, lm_axis rows, int64_t size);
+// x, which has the axis `rows` of a rank's rows, for those of all ranks; and which part of them, of
+// equal parts, the rank has.
+lm_value *lm_shard_rows_collect(lm_builder *b, lm_value *x, lm_axis rows);
+lm_value *lm_shard_rows_part(lm_builder *b, lm_axis rows);
 
 // ---- shard_begin.c
 // Lets each stage compute @begin, the initial values that depend on other parameters, from those

@@ -321,20 +321,12 @@ lm_op *lm_shard_repetition_find(lm_shard *s, const lm_func *f) {
 }
 
 // The loss is a sum over rows, and over micro-batches of what the blocks compute of their rows.
-// Axes that divide the rows of a call let ranks compute other micro-batches than one process.
 static bool loss_check(const lm_shard *s) {
   const lm_row_mix *mix = s->m->analysis ? &s->m->analysis->row_mix : NULL;
-  bool rows = false;
-  if (!mix || mix->kind == LM_ROW_MIX_INDEPENDENT)
+  bool sum = !mix || mix->kind == LM_ROW_MIX_INDEPENDENT;
+  if (sum || (mix->by_blocks && by_ticks(s)))
     return true;
-  if (!mix->by_blocks)
-    return refuse(s, mix->loc, "a loss that is no sum over rows");
-  for (int k = 0; k < s->m->mesh.n; k++)
-    rows |= s->m->mesh.axis[k].rows && &s->m->mesh.axis[k] != s->by && s->m->mesh.axis[k].size > 1;
-  if (rows && mix->kind == LM_ROW_MIX_MIXED)
-    return refuse(s, mix->loc,
-                  "a loss that is no sum over rows, with rows that another axis divides,");
-  return by_ticks(s) || refuse_gpipe(s, mix->loc, "a loss that is no sum over rows");
+  return (mix->by_blocks ? refuse_gpipe : refuse)(s, mix->loc, "a loss that is no sum over rows");
 }
 
 bool lm_shard_repetitions_find(lm_shard *s) {

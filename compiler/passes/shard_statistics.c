@@ -214,21 +214,3 @@ bool lm_shard_statistics(lm_shard *s, const lm_shard_stages *axes, lm_op *loop) 
   lm_free(x.map);
   return !x.failed;
 }
-
-lm_value *lm_shard_statistic_last(const lm_shard *s, lm_builder *b, lm_axis stages, lm_value *y) {
-  lm_attr all = {
-      .mesh = (uint8_t)s->mesh,
-      .axes = {lm_shard_part(s, stages)},
-      .n_axes = 1,
-      .to = {stages},
-      .n_to = 1,
-  };
-  lm_attr last = {
-      .axes = {stages},
-      .n_axes = 1,
-      .imm = {s->by->size - 1, 1},
-      .n_imm = 2,
-  };
-  y = lm_emit(b, LM_OP_ALL_GATHER, &y, 1, &all, NULL);
-  return lm_emit(b, LM_OP_SLICE, &y, 1, &last, NULL);
-}

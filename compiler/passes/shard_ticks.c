@@ -50,6 +50,8 @@ typedef struct ticks {
   lm_op *loop;           // over ticks
   lm_builder b;          // at the end of its body
   lm_axis rows;          // of all micro-batches
+  lm_axis all;           // the same, or those of all ranks, of which a rank has a part of each
+  lm_value *part;        // micro-batch; its first row in a micro-batch, or NULL
   lm_axis micro;         // of one micro-batch
   lm_axis lane;          // those of the micro-batches that all stages compute at a time
   lm_axis stages;        // one element of each stage
@@ -115,8 +117,12 @@ static bool is_array(const ticks *t, const lm_value *v) {
 
 // The rows of the phase of an array.
 static lm_value *rows_read(ticks *t, const phase *p, lm_value *x) {
-  lm_attr over = {.axes = {t->rows}, .n_axes = 1};
-  lm_value *read = lm_emit(&t->b, LM_OP_GATHER, (lm_value *[]){x, p->numbers}, 2, &over, NULL);
+  lm_attr over = {.axes = {t->all}, .n_axes = 1};
+  lm_builder before = t->b;
+  before.at = t->f->body;
+  before.before = t->loop;
+  lm_value *all = t->all == t->rows ? x : lm_shard_rows_collect(&before, x, t->rows);
+  lm_value *read = lm_emit(&t->b, LM_OP_GATHER, (lm_value *[]){all, p->numbers}, 2, &over, NULL);
   lm_axis order[LM_RANK];
   for (int i = 0; i < x->type.rank; i++)
     order[i] = x->type.axis[i] == t->rows ? p->rows : x->type.axis[i];
@@ -216,8 +222,10 @@ static phase phase_begin(ticks *t, lm_axis rows, lm_value *delay, lm_value *firs
       .whole = whole,
   };
   lm_type own = lm_type_make(LM_INT, &rows, 1);
+  int64_t parts = lm_axis_size(t->s->m, t->all) / lm_axis_size(t->s->m, t->rows);
   lm_value *at = lm_emit2(&t->b, LM_OP_SUB, t->loop->body->args[0], delay);
-  at = lm_emit2(&t->b, LM_OP_MUL, lm_emit_clamp(&t->b, at, t->n_micro), number(t, t->size));
+  at = lm_emit2(&t->b, LM_OP_MUL, lm_emit_clamp(&t->b, at, t->n_micro), number(t, t->size * parts));
+  at = t->part ? lm_emit2(&t->b, LM_OP_ADD, at, t->part) : at;
   at = lm_emit_expand(&t->b, lm_emit2(&t->b, LM_OP_ADD, at, first), own);
   p.numbers = lm_emit2(&t->b, LM_OP_ADD, at, lm_emit(&t->b, LM_OP_IOTA, NULL, 0, NULL, &own));
   p.axes = lm_shard_lane_open(t->s, t->f, t->rows, rows);
@@ -241,32 +249,17 @@ static lm_shard_stages stages_axes(const ticks *t) {
   };
 }
 
-// The same of a value of all rows, which begins with one that depends on none.
-static lm_value *statistic_operand(ticks *t, lm_value *x) {
+// The operand of the blocks that the first stage takes.
+static lm_value *operand(ticks *t, lm_value *v) {
   lm_shard_stages axes = stages_axes(t);
-  if (depends(t, x))
+  bool rows = lm_type_find(v->type, t->rows) >= 0;
+  if (!rows && depends(t, v))
     refuse(t, t->blocks->loc, "a value of all rows in front of the blocks, which they carry,");
-  return lm_emit_expand(&t->b, x, lm_shard_stages_type(&axes, x->type));
-}
-
-// The operand of the first stage on every rank, from the ranks' parts of its rows.
-static lm_value *stage_operand(ticks *t, lm_value *x) {
-  lm_axis lane = part_of(t, t->lane);
-  lm_type own = lm_type_make(LM_INT, &lane, 1);
-  lm_attr all = {.mesh = (uint8_t)t->s->mesh,
-                 .axes = {t->first.rows},
-                 .n_axes = 1,
-                 .to = {t->micro},
-                 .n_to = 1};
-  lm_attr over = {.axes = {t->micro}, .n_axes = 1};
-  lm_axis order[LM_RANK];
-  for (int i = 0; i < x->type.rank; i++)
-    order[i] = x->type.axis[i] == t->first.rows ? lane : x->type.axis[i];
-  int rank = x->type.rank;
-  x = lm_emit(&t->b, LM_OP_ALL_GATHER, &x, 1, &all, NULL);
-  lm_value *rows = lm_emit(&t->b, LM_OP_IOTA, NULL, 0, NULL, &own);
-  x = lm_emit(&t->b, LM_OP_GATHER, (lm_value *[]){x, rows}, 2, &over, NULL);
-  return lm_emit_permute(&t->b, x, order, rank);
+  lm_value *x = rows ? copied(t, &t->first, v) : v;
+  if (t->failed)
+    return NULL;
+  return rows ? lm_shard_stage_operand(t->s, &t->b, &axes, x)
+              : lm_emit_expand(&t->b, x, lm_shard_stages_type(&axes, x->type));
 }
 
 // True where this rank takes the first stage's operand: on the first stage, and without a
@@ -328,30 +321,26 @@ static lm_op *stage_copy(ticks *t, lm_value *const *operands) {
   return t->failed ? NULL : loop;
 }
 
-// This rank's part of the rows, of the last stage's result.
-static lm_value *stage_result(ticks *t, lm_value *y) {
-  int stages = t->s->by->size;
-  lm_axis stage = t->stages;
-  lm_attr split = {
-      .axes = {part_of(t, t->lane)}, .n_axes = 1, .to = {part_of(t, stage), t->micro}, .n_to = 2};
-  lm_attr exchange = {.mesh = (uint8_t)t->s->mesh,
-                      .axes = {part_of(t, stage), t->micro},
-                      .n_axes = 2,
-                      .to = {stage, t->last.rows},
-                      .n_to = 2};
-  lm_attr end = {.axes = {stage}, .n_axes = 1, .imm = {stages - 1, 1}, .n_imm = 2};
-  y = lm_emit(&t->b, LM_OP_VIEW, &y, 1, &split, NULL);
-  y = lm_emit(&t->b, LM_OP_ALL_TO_ALL, &y, 1, &exchange, NULL);
-  return lm_emit(&t->b, LM_OP_SLICE, &y, 1, &end, NULL);
-}
-
 // ---- the loop over ticks
+
+static bool gathers_rows(const ticks *t, const lm_op *op) {
+  const lm_module *m = t->s->m;
+  return op && op->code == LM_OP_COLLECT &&
+         lm_shard_rows_axis(m, op->attr.axes[0]) == lm_shard_rows_axis(m, t->rows);
+}
 
 // Operand i of the function's end, or the part of it that ranks with other rows gather.
 static lm_value **result_at(const ticks *t, const lm_op *end, uint32_t i) {
-  lm_op *op = end->in[i]->def;
-  bool gathers = op && op->code == LM_OP_COLLECT && op->attr.axes[0] == t->rows;
-  return gathers ? &op->in[0] : &end->in[i];
+  lm_value **of = &end->in[i];
+  while (gathers_rows(t, (*of)->def))
+    of = &(*of)->def->in[0];
+  return of;
+}
+
+static lm_axis rows_new(const ticks *t, int64_t size) {
+  lm_module *m = t->s->m;
+  return t->all == t->rows ? lm_axis_add(m, m->axes[t->rows].name, size, 0)
+                           : lm_shard_rows_like(m, t->rows, size);
 }
 
 static void axes_make(ticks *t) {
@@ -360,8 +349,8 @@ static void axes_make(ticks *t) {
   int64_t rows = lm_axis_size(m, t->rows), n = t->s->by->pipeline;
   t->n_micro = rows % (n * stages) == 0 ? n : rows % (stages * stages) ? 1 : stages;
   t->size = rows / t->n_micro;
-  t->micro = lm_axis_add(m, m->axes[t->rows].name, t->size, 0);
-  t->lane = lm_axis_add(m, m->axes[t->rows].name, t->size * stages, 0);
+  t->micro = rows_new(t, t->size);
+  t->lane = rows_new(t, t->size * stages);
   t->stages = lm_axis_add(m, LM_SYM(m->ctx, "stage"), stages, 0);
 }
 
@@ -396,6 +385,11 @@ static lm_type carry_type(const ticks *t, const lm_value *v) {
     return lm_shard_stages_type(&axes, of);
   of.axis[lm_type_find(of, t->rows)] = part_of(t, t->lane);
   return of;
+}
+
+// Of the rows of a micro-batch, the first one of this rank's part.
+static lm_value *part_first(ticks *t) {
+  return lm_emit2(&t->b, LM_OP_MUL, lm_shard_rows_part(&t->b, t->rows), number(t, t->size));
 }
 
 static void loop_open(ticks *t) {
@@ -436,20 +430,16 @@ static void stages_run(ticks *t, lm_value **next) {
   lm_value *takes = takes_operand(t);
   lm_value **operands = LM_NEW_N(t->s->m->arena, lm_value *, n);
   for (uint32_t i = 0; i < n; i++) {
-    bool rows = has_rows(t, t->blocks->in[i]);
-    lm_value *in = t->blocks->in[i];
-    lm_value *x = rows ? copied(t, &t->first, in) : statistic_operand(t, in);
-    x = rows && !t->failed ? stage_operand(t, x) : x;
+    lm_value *x = operand(t, t->blocks->in[i]);
     if (t->failed)
       return;
     operands[i] = lm_emit_select(&t->b, takes, x, t->loop->body->args[i + 1]);
   }
   lm_op *loop = stage_copy(t, operands);
+  lm_shard_stages axes = stages_axes(t);
   for (uint32_t i = 0; loop && i < n; i++) {
     next[i] = lm_emit(&t->b, LM_OP_RING_SHIFT, &loop->out[i], 1, &on, NULL);
-    bool rows = has_rows(t, t->blocks->in[i]);
-    lm_value *y = loop->out[i];
-    lm_value *z = rows ? stage_result(t, y) : lm_shard_statistic_last(t->s, &t->b, t->stages, y);
+    lm_value *z = lm_shard_stage_result(t->s, &t->b, &axes, loop->out[i]);
     t->last.map[t->blocks->out[i]->id] = t->metrics.map[t->blocks->out[i]->id] = z;
   }
 }
@@ -485,8 +475,11 @@ static lm_value *result_of(ticks *t, lm_value *all, bool is_sum) {
   return is_sum ? sum : lm_emit2(&t->b, LM_OP_DIV, sum, n);
 }
 
-// An operation behind the loop.
+// The operations that gather rows are behind the loop.
 static void last_keep(ticks *t, lm_op *end, lm_op *op) {
+  if (!gathers_rows(t, op))
+    return;
+  last_keep(t, end, op->in[0]->def);
   t->by_rows[op->out[0]->id] = false;
   lm_op_remove(op);
   lm_op_insert_before(end, op);
@@ -503,8 +496,7 @@ static void results_replace(ticks *t, lm_op *end) {
       *of = result_of(t, t->loop->out[n++], sum);
     else if (sum)
       *of = lm_emit(&t->b, LM_OP_FIRST, of, 1, &over, NULL);
-    if (of != &end->in[i])
-      last_keep(t, end, end->in[i]->def);
+    last_keep(t, end, end->in[i]->def);
     if (sum)
       t->f->out_partial[i] |= (lm_mesh_set)(1 << (t->s->mesh - 1));
   }
@@ -561,6 +553,8 @@ bool lm_shard_ticks(lm_shard *s, lm_func *f) {
       .f = f,
       .rows = r->rows,
   };
+  bool mixes = s->mixes && lm_shard_takes_batch(f);
+  t.all = mixes ? lm_shard_rows_axis(s->m, t.rows) : t.rows;
   s->f = f;
   lm_shard_repetition_carry(s, r);
   t.blocks = r->loop;
@@ -579,6 +573,7 @@ bool lm_shard_ticks(lm_shard *s, lm_func *f) {
   if (!t.failed) {
     axes_make(&t);
     t.rank = lm_emit(&t.b, LM_OP_RANK, NULL, 0, &(lm_attr){.mesh = (uint8_t)s->mesh}, NULL);
+    t.part = t.all != t.rows ? part_first(&t) : NULL;
     loop_open(&t);
     phases_open(&t);
     loop_fill(&t, end);
