@@ -42,6 +42,9 @@ const char *lm_cpu_remark(void);
 // Requests permission to use AMX; without it, the first AMX instruction kills the process. False
 // if the system refuses.
 bool lm_cpu_tiles_ask(void);
+// The functions of tiles that lmc contains for these instructions (codegen/cpu/prelude/tiles.h):
+// returns the number of the set, and the set in *out; 0 and NULL if there is none.
+int lm_cpu_tiles(const lm_cpu_info *cpu, const void **out);
 // Finds ${LMC_CC:-${CC:-cc}} in PATH: a program, optionally with arguments. LM_ENV if it does not
 // exist or `--version` fails.
 lm_status lm_cpu_compiler_find(lm_cpu_info *out);

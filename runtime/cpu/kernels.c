@@ -1,8 +1,8 @@
 // kernels.c - see kernels.h.
 //
-// Kernels that are not in the cache are distributed over one translation unit per core, compiled in
-// parallel. Each unit becomes one shared object that is cached under the keys of all its kernels. A
-// unit contains either loops or tiles of GEMMs and attention; the latter need more optimization.
+// Kernels that are not in the cache are distributed over at most one translation unit per core,
+// compiled in parallel. Each unit becomes one shared object that is cached under the keys of all
+// its kernels. GEMMs and attention call functions that lmc contains (lm_cpu_tiles).
 #define _GNU_SOURCE
 #include "runtime/cpu/kernels.h"
 
@@ -28,7 +28,8 @@ static const char *const FLAGS[] = {
 // know the option and needs none.
 static const char *const GCC_FLAGS[] = {"-fvect-cost-model=dynamic"};
 // The passes of GCC's -O2 that make loops faster, and complete unrolling of loops of at most 4
-// vectors, which keeps the partial results of a sum in registers; tiles get all of -O2.
+// vectors, which keeps the partial results of a sum in registers. If units contain the functions of
+// tiles, they need all of -O2.
 static const char *const GCC_LOOPS[] = {"-O1",
                                         "-fschedule-insns2",
                                         "-fgcse",
@@ -37,9 +38,8 @@ static const char *const GCC_LOOPS[] = {"-O1",
                                         "--param=max-completely-peel-times=4",
                                         "--param=max-peel-times=0",
                                         NULL},
-                         *const TILES[] = {"-O2", NULL};
+                         *const ALL[] = {"-O2", NULL};
 enum {
-  BATCHES_MIN = 2,
   BATCHES_MAX = 64,
   MESSAGE_MAX = 2000
 };
@@ -49,7 +49,9 @@ typedef struct loader {
   const lm_exec_options *options;
   lm_kernels *out;
   lm_cpu_info cpu;
+  const void *tiles;                  // of lm_cpu_tiles
   const char *flags[LM_KERNEL_FLAGS]; // of the compiler, NULL-terminated
+  const char *const *level;           // optimization flags, NULL-terminated
   lm_cache cache;
   lm_temp_dir temp;    // where units are compiled
   const char **source; // indexed as plan->kernels; sources from load_dir replace the plan's
@@ -62,10 +64,9 @@ typedef struct batch {
   int *kernels;
   int n;
   int cost;
-  const char *const *level; // optimization flags, NULL-terminated
-  const char *c, *so;       // file names in the temporary folder
-  int output;               // descriptor of the compiler's output; -1: none
-  pid_t pid;                // 0: not started
+  const char *c, *so; // file names in the temporary folder
+  int output;         // descriptor of the compiler's output; -1: none
+  pid_t pid;          // 0: not started
 } batch;
 
 static lm_status source_replace(loader *l, int i, const char *path) {
@@ -115,45 +116,26 @@ const char **lm_kernels_flags(const lm_cpu_info *cpu, const char **out) {
 // Adds the flags that depend on the machine. Compilers prefer 256-bit vectors, since older cores
 // lower their frequency for AVX-512; cores with AVX512-BF16 do not. The system may deny the use of
 // AMX even if the processor has it.
-static void flags_make(const lm_cpu_info *cpu, const char **out) {
-  out = lm_kernels_flags(cpu, out);
+static void flags_make(loader *l) {
+  const lm_cpu_info *cpu = &l->cpu;
+  const char **out = lm_kernels_flags(cpu, l->flags);
+  int set = lm_cpu_tiles(cpu, &l->tiles);
+  l->level = set && !is_clang(cpu) ? GCC_LOOPS : ALL;
   if (lm_cpu_vector(cpu) == 16 && strstr(cpu->isa, "bf16"))
     *out++ = "-mprefer-vector-width=512";
   if (strstr(cpu->isa, "amx") && !lm_cpu_tiles_ask())
     *out++ = "-DLM_AMX_REFUSED";
+  if (set)
+    *out++ = lm_arena_printf(l->out->arena, "-DLM_TILES_GIVEN=%d", set);
   *out = NULL;
 }
 
-// ---- kinds of kernels
-
-// Prelude functions that compute tiles. Each is compiled again in every unit with a kernel that
-// calls it, so kernels that share one belong in one unit. cost: of compiling the function, in the
-// units of KERNEL_COST.
-static const struct {
-  const char *name;
-  int cost;
-} SHARED[] = {{"lm_gemm_", 210}, {"lm_dot_", 100}};
-enum {
-  LOOPS = LM_COUNT(SHARED) // the kind of kernels that call none of these functions
-};
-
-static int kind_of(const char *source) {
-  int kind = 0;
-  while (kind < LOOPS && !strstr(source, SHARED[kind].name))
-    kind++;
-  return kind;
-}
-
-static const char *const *level_of(const loader *l, int kind) {
-  return kind == LOOPS && !is_clang(&l->cpu) ? GCC_LOOPS : TILES;
-}
-
-// All flags that a kernel is compiled with, for the key.
-static const char *flags_text(const loader *l, int kind) {
+// All flags that kernels are compiled with, for the key.
+static const char *flags_text(const loader *l) {
   lm_buf text = {0};
   for (const char *const *flag = l->flags; *flag; flag++)
     lm_buf_printf(&text, "%s ", *flag);
-  for (const char *const *flag = level_of(l, kind); *flag; flag++)
+  for (const char *const *flag = l->level; *flag; flag++)
     lm_buf_printf(&text, "%s ", *flag);
   lm_buf_printf(&text, "%s %016llx", l->cpu.march, (unsigned long long)l->cpu.features);
   const char *kept = lm_arena_strndup(l->out->arena, text.p, text.n);
@@ -162,11 +144,12 @@ static const char *flags_text(const loader *l, int kind) {
 }
 
 static void names_make(loader *l) {
+  const char *flags = flags_text(l);
   for (int i = 0; i < l->plan->n_kernels; i++) {
     const char *parts[] = {l->plan->kernels[i].name,
                            l->source[i],
                            l->plan->prelude ? l->plan->prelude : "",
-                           flags_text(l, kind_of(l->source[i])),
+                           flags,
                            l->cpu.compiler,
                            l->cpu.compiler_words,
                            l->cpu.compiler_version};
@@ -209,6 +192,9 @@ static const unit *unit_load(loader *l, const char *name, const lm_cache_entry *
     close(file->fd);
     return NULL;
   }
+  const void **tiles = dlsym(u.handle, "lm_tiles_given");
+  if (tiles)
+    *tiles = l->tiles;
   unit *kept = &LM_PUSH(l->out->arena, l->out->units, l->out->n_units, l->out->cap_units);
   *kept = u;
   return kept;
@@ -247,25 +233,26 @@ static int missing_find(loader *l, int *missing) {
 
 // ---- compiling
 
-// Estimated milliseconds of GCC per kernel, per loop, and per kilobyte of text. Text is max
-// expensive in tiles, since it consists of calls that are inlined.
+// Estimated milliseconds of GCC per kernel, per loop, and per kilobyte of text, which is more in
+// attention. A unit without kernels takes 28 ms, so UNIT_COST is the least that one is made for.
 enum {
   KERNEL_COST = 3,
   LOOP_COST = 2,
   TEXT_COST = 2,
-  TILES_COST = 16
+  ATTEND_COST = 9,
+  UNIT_COST = 60
 };
 
 typedef struct part {
   int kernel;
-  int kind;
   int cost;
 } part;
 
 static part part_of(const loader *l, int kernel) {
   const char *source = l->source[kernel];
-  part x = {kernel, kind_of(source), 0};
-  x.cost = KERNEL_COST + (int)(strlen(source) * (x.kind == LOOPS ? TEXT_COST : TILES_COST) / 1000);
+  bool attends = strstr(source, "lm_dot_");
+  part x = {kernel, KERNEL_COST};
+  x.cost += (int)strlen(source) * (attends ? ATTEND_COST : TEXT_COST) / 1000;
   for (const char *at = source; (at = strstr(at, "for (")); at++)
     x.cost += LOOP_COST;
   return x;
@@ -284,60 +271,25 @@ static part *parts_in_order(const loader *l, const int *missing, int n) {
   return parts;
 }
 
-typedef struct units {
-  int loops;
-  int tiles;
-} units;
-
-// Divides `max` units among loops and tiles by cost. Neither gets more units than it has kernels or
-// kinds, and each that exists gets at least one.
-static units units_count(const part *parts, int n, int max) {
-  int cost[LOOPS + 1] = {0};
-  int tiles = 0;
-  int kinds = 0;
-  int loops = 0;
-  for (int i = 0; i < n; i++) {
-    cost[parts[i].kind] += parts[i].cost;
-    loops += parts[i].kind == LOOPS;
-  }
-  for (int i = 0; i < LOOPS; i++) {
-    tiles += cost[i] ? cost[i] + SHARED[i].cost : 0;
-    kinds += cost[i] > 0;
-  }
-  units u = {(int)((double)max * cost[LOOPS] / (tiles + cost[LOOPS]) + 0.5), 0};
-  if (u.loops >= max && kinds)
-    u.loops = max - 1;
-  if (u.loops < 1)
-    u.loops = 1;
-  if (u.loops > loops)
-    u.loops = loops;
-  u.tiles = max - u.loops < kinds ? max - u.loops : kinds;
-  return u;
+static int batches_count(const part *parts, int n, int cores) {
+  int cost = 0;
+  for (int i = 0; i < n; i++)
+    cost += parts[i].cost;
+  int most = cores < BATCHES_MAX ? cores : BATCHES_MAX;
+  int count = cost / UNIT_COST < n ? cost / UNIT_COST : n;
+  count = count < most ? count : most;
+  return count > 1 ? count : 1;
 }
 
-static batch *cheapest(batch *batches, int n) {
-  batch *best = batches;
-  for (int i = 1; i < n; i++)
-    if (batches[i].cost < best->cost)
-      best = &batches[i];
-  return best;
-}
-
-// Adds each kernel of loops to the cheapest of the first u.loops batches. A kernel of tiles goes to
-// the batch that has the shared function already, or else to the cheapest of the others.
-static void distribute(const loader *l, const part *parts, int n, batch *batches, units u) {
-  batch *home[LOOPS + 1] = {0};
+// Adds each kernel to the cheapest batch.
+static void distribute(const part *parts, int n, batch *batches, int n_batches) {
   for (int i = 0; i < n; i++) {
-    const part *x = &parts[i];
-    bool tiles = x->kind < LOOPS;
-    bool first = tiles && !home[x->kind];
-    batch *to = !tiles  ? cheapest(batches, u.loops)
-                : first ? cheapest(batches + u.loops, u.tiles)
-                        : home[x->kind];
-    to->level = level_of(l, x->kind);
-    to->kernels[to->n++] = x->kernel;
-    to->cost += x->cost + (first ? SHARED[x->kind].cost : 0);
-    home[x->kind] = to;
+    batch *to = batches;
+    for (int j = 1; j < n_batches; j++)
+      if (batches[j].cost < to->cost)
+        to = &batches[j];
+    to->kernels[to->n++] = parts[i].kernel;
+    to->cost += parts[i].cost;
   }
 }
 
@@ -375,7 +327,7 @@ static lm_status batch_start(loader *l, batch *b, int index) {
   const char **at = argv + lm_cpu_compiler_call(&l->cpu, a, argv);
   for (const char **flag = l->flags; *flag; flag++)
     *at++ = *flag;
-  for (const char *const *flag = b->level; *flag; flag++)
+  for (const char *const *flag = l->level; *flag; flag++)
     *at++ = *flag;
   const char *tail[] = {
       lm_arena_printf(a, "-march=%s", l->cpu.march), b->c, "-o", b->so, "-lm", NULL};
@@ -492,25 +444,22 @@ static lm_status missing_compile(loader *l, int *missing, int n, int cores) {
   if (!n)
     return NULL;
   const part *parts = parts_in_order(l, missing, n);
-  units u = units_count(parts, n,
-                        cores < BATCHES_MIN   ? BATCHES_MIN
-                        : cores < BATCHES_MAX ? cores
-                                              : BATCHES_MAX);
-  batch *batches = LM_NEW_N(l->out->arena, batch, u.loops + u.tiles);
-  for (int i = 0; i < u.loops + u.tiles; i++)
+  int count = batches_count(parts, n, cores);
+  batch *batches = LM_NEW_N(l->out->arena, batch, count);
+  for (int i = 0; i < count; i++)
     batches[i] = (batch){
         .kernels = LM_NEW_N(l->out->arena, int, n),
         .output = -1,
     };
-  distribute(l, parts, n, batches, u);
+  distribute(parts, n, batches, count);
   l->out->compiled = n;
-  return batches_run(l, batches, u.loops + u.tiles);
+  return batches_run(l, batches, count);
 }
 
 static lm_status library_load(loader *l, int cores) {
   LM_TRY(lm_cpu_compiler_find(&l->cpu));
   LM_TRY(lm_cpu_march_check(&l->cpu));
-  flags_make(&l->cpu, l->flags);
+  flags_make(l);
   LM_TRY(lm_cache_open(l->out->arena, &l->cache));
   LM_TRY(sources_collect(l));
   names_make(l);

@@ -96,6 +96,14 @@ lm_matrix_unit lm_cpu_matrix_unit(const lm_cpu_info *cpu) {
   return lm_cpu_isa_has(cpu->isa, "bf16") ? LM_MATRIX_BFMMLA : LM_MATRIX_NONE;
 }
 
+extern const struct lm_tile_functions lm_tiles_1, lm_tiles_2;
+
+int lm_cpu_tiles(const lm_cpu_info *cpu, const void **out) {
+  bool bf16 = lm_cpu_isa_has(cpu->isa, "bf16");
+  *out = bf16 ? &lm_tiles_2 : &lm_tiles_1;
+  return bf16 ? 2 : 1;
+}
+
 // Debian's oneDNN computes GEMMs by its reference there (gemm:ref).
 bool lm_cpu_prefers_code(const lm_cpu_info *cpu, lm_dtype operands) {
   return true;

@@ -107,6 +107,26 @@ lm_matrix_unit lm_cpu_matrix_unit(const lm_cpu_info *cpu) {
                                                                     : LM_MATRIX_NONE;
 }
 
+extern const struct lm_tile_functions lm_tiles_1, lm_tiles_2, lm_tiles_3, lm_tiles_4, lm_tiles_5;
+
+// Each set needs all instructions of a level.
+int lm_cpu_tiles(const lm_cpu_info *cpu, const void **out) {
+  static const struct {
+    const void *set;
+    int level;
+  } sets[] = {{NULL, 0},        {&lm_tiles_1, 1}, {&lm_tiles_2, 2},
+              {&lm_tiles_3, 3}, {&lm_tiles_4, 3}, {&lm_tiles_5, 3}};
+  int set = 1;
+  if (lm_cpu_isa_has(cpu->isa, "avx512"))
+    set = lm_cpu_matrix_unit(cpu) ? 5 : lm_cpu_isa_has(cpu->isa, "bf16") ? 4 : 3;
+  else if (lm_cpu_isa_has(cpu->isa, "avx2"))
+    set = 2;
+  if (!lm_cpu_level_is_supported(sets[set].level))
+    set = 0;
+  *out = sets[set].set;
+  return set;
+}
+
 bool lm_cpu_prefers_code(const lm_cpu_info *cpu, lm_dtype operands) {
   return (operands == LM_BF16 && lm_cpu_matrix_unit(cpu)) || library_has(dnnl_cpu_isa_avx2);
 }

@@ -1,0 +1,104 @@
+// tiles.h - the functions of tiles, which lmc holds compiled for common processors, so that no unit
+// of kernels compiles them again: they take half of the compiler's time.
+//
+// LM_TILES_SET is the number of the set for the instructions that this text is compiled with, 0 if
+// there is none: operands are laid out as these instructions need it. A unit gets the number of the
+// set that fits the processor as LM_TILES_GIVEN, and calls that set by lm_tiles_given, which is set
+// when the unit is loaded, if both numbers are equal. Otherwise it contains the functions itself.
+#if defined(LM_AMX_EMULATED) || defined(LM_BFMMLA_EMULATED) || defined(LM_PAIRS_EMULATED) ||       \
+    defined(LM_BF16_WIDENED)
+#define LM_TILES_SET 0
+#elif defined(LM_AMX)
+#define LM_TILES_SET 5
+#define LM_TILES_OF_PAIRS
+#elif defined(__AVX512BF16__)
+#define LM_TILES_SET 4
+#define LM_TILES_OF_PAIRS
+#elif defined(__AVX512F__)
+#define LM_TILES_SET 3
+#elif defined(__AVX2__) && defined(__FMA__)
+#define LM_TILES_SET 2
+#elif defined(__x86_64__) && !defined(__AVX__)
+#define LM_TILES_SET 1
+#elif defined(__aarch64__) && defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#define LM_TILES_SET 2
+#elif defined(__aarch64__)
+#define LM_TILES_SET 1
+#else
+#define LM_TILES_SET 0
+#endif
+
+#if LM_TILES_SET
+typedef struct lm_tile_functions {
+  __typeof__(lm_gemm_f32) *gemm_f32, *gemm_any_f32, *gemm_bf16, *gemm_any_bf16;
+  __typeof__(lm_softmax) *softmax, *softmax_e4m3;
+  __typeof__(lm_rescale) *rescale;
+  __typeof__(lm_rows_copy) *rows_copy;
+  __typeof__(lm_rows_add) *rows_add;
+  __typeof__(lm_form_transposed_f32) *form_transposed_f32;
+  __typeof__(lm_dot_f32) *dot_f32;
+  __typeof__(lm_sum_s_f32) *sum_s_f32;
+  __typeof__(lm_sum_t_f32) *sum_t_f32;
+#ifdef LM_TILES_OF_PAIRS // attention multiplies pairs of bf16
+  __typeof__(lm_form_transposed_bf16) *form_transposed_bf16, *form_lhs_transposed_bf16;
+  __typeof__(lm_form_interleaved_bf16) *form_interleaved_bf16;
+  __typeof__(lm_dot_bf16) *dot_bf16;
+  __typeof__(lm_sum_s_bf16) *sum_s_bf16;
+  __typeof__(lm_sum_t_bf16) *sum_t_bf16;
+#endif
+} lm_tile_functions;
+
+#ifdef LM_TILES_DEFINED
+// CMakeLists.txt compiles this text with the options of set number LM_TILES_DEFINED.
+_Static_assert(LM_TILES_SET == LM_TILES_DEFINED, "options of another set");
+#define LM_TILES_NAME_(N) lm_tiles_##N
+#define LM_TILES_NAME(N) LM_TILES_NAME_(N)
+extern const lm_tile_functions LM_TILES_NAME(LM_TILES_DEFINED);
+const lm_tile_functions LM_TILES_NAME(LM_TILES_DEFINED) = {
+    .gemm_f32 = lm_gemm_f32,
+    .gemm_any_f32 = lm_gemm_any_f32,
+    .gemm_bf16 = lm_gemm_bf16,
+    .gemm_any_bf16 = lm_gemm_any_bf16,
+    .softmax = lm_softmax,
+    .softmax_e4m3 = lm_softmax_e4m3,
+    .rescale = lm_rescale,
+    .rows_copy = lm_rows_copy,
+    .rows_add = lm_rows_add,
+    .form_transposed_f32 = lm_form_transposed_f32,
+    .dot_f32 = lm_dot_f32,
+    .sum_s_f32 = lm_sum_s_f32,
+    .sum_t_f32 = lm_sum_t_f32,
+#ifdef LM_TILES_OF_PAIRS
+    .form_transposed_bf16 = lm_form_transposed_bf16,
+    .form_lhs_transposed_bf16 = lm_form_lhs_transposed_bf16,
+    .form_interleaved_bf16 = lm_form_interleaved_bf16,
+    .dot_bf16 = lm_dot_bf16,
+    .sum_s_bf16 = lm_sum_s_bf16,
+    .sum_t_bf16 = lm_sum_t_bf16,
+#endif
+};
+#elif defined(LM_TILES_GIVEN) && LM_TILES_SET == LM_TILES_GIVEN
+const lm_tile_functions *lm_tiles_given;
+#define lm_gemm_f32 lm_tiles_given->gemm_f32
+#define lm_gemm_any_f32 lm_tiles_given->gemm_any_f32
+#define lm_gemm_bf16 lm_tiles_given->gemm_bf16
+#define lm_gemm_any_bf16 lm_tiles_given->gemm_any_bf16
+#define lm_softmax lm_tiles_given->softmax
+#define lm_softmax_e4m3 lm_tiles_given->softmax_e4m3
+#define lm_rescale lm_tiles_given->rescale
+#define lm_rows_copy lm_tiles_given->rows_copy
+#define lm_rows_add lm_tiles_given->rows_add
+#define lm_form_transposed_f32 lm_tiles_given->form_transposed_f32
+#define lm_dot_f32 lm_tiles_given->dot_f32
+#define lm_sum_s_f32 lm_tiles_given->sum_s_f32
+#define lm_sum_t_f32 lm_tiles_given->sum_t_f32
+#ifdef LM_TILES_OF_PAIRS
+#define lm_form_transposed_bf16 lm_tiles_given->form_transposed_bf16
+#define lm_form_interleaved_bf16 lm_tiles_given->form_interleaved_bf16
+#define lm_form_lhs_transposed_bf16 lm_tiles_given->form_lhs_transposed_bf16
+#define lm_dot_bf16 lm_tiles_given->dot_bf16
+#define lm_sum_s_bf16 lm_tiles_given->sum_s_bf16
+#define lm_sum_t_bf16 lm_tiles_given->sum_t_bf16
+#endif
+#endif
+#endif
