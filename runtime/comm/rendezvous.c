@@ -6,6 +6,7 @@
 #include <netdb.h>
 #include <poll.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -303,10 +304,17 @@ static bool rank0_ask(const guest *g, const char *host, int port, lm_status *s) 
   return a == OVER;
 }
 
+// The addresses of a name. Those of localhost need no /etc/hosts, which some containers lack.
+static int addresses_find(const char *name, struct addrinfo **out) {
+  const struct addrinfo want = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+  bool own = !strcasecmp(name, "localhost");
+  return own ? getaddrinfo(NULL, "0", &want, out) : getaddrinfo(name, NULL, &want, out);
+}
+
 // One attempt at each address of the name and each port.
 static bool addresses_ask(const guest *g, const char **why, lm_status *s) {
-  struct addrinfo want = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *list = NULL;
-  int error = getaddrinfo(g->l->address, NULL, &want, &list);
+  struct addrinfo *list = NULL;
+  int error = addresses_find(g->l->address, &list);
   bool over = false;
   *why = error ? gai_strerror(error) : "nothing of this run listens there";
   if (error)
