@@ -44,7 +44,7 @@ def loss_of(run, form, lmc=None):
     losses = run.trace(file, *options)["loss"]
     run.lmc = was
     mean = float(losses[-LAST:].mean())
-    print(f"{form}: {mean:.4f}, at first {losses[0]:.4f}", flush=True)
+    print(f"{form or 'compute = bf16'}: {mean:.4f}, at first {losses[0]:.4f}", flush=True)
     check(losses[0] > 8, "the model must begin without knowledge")
     return mean
 
@@ -54,7 +54,8 @@ def faulty(run, name):
     path, text, fault, _ = FAULTS[name]
     copy, build = run.path("source"), run.path("faulty")
     shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns("build*", ".git", "runs", "data"))
+    left_out = shutil.ignore_patterns("build*", ".git", "runs", "data")          # in the root; runtime/data is of the sources
+    shutil.copytree(ROOT, copy, ignore=lambda folder, names: left_out(folder, names) if folder == ROOT else [])
     source = open(f"{copy}/{path}").read()
     check(source.count(text) == 1, f"{path} must have the text of the fault once")
     run.write(f"source/{path}", source.replace(text, fault))
