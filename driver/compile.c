@@ -98,6 +98,15 @@ static lm_status offload_check(const lm_project *p, const lm_compile_spec *spec)
   return lm_verdict(p->ctx);
 }
 
+static lm_status masters_check(const lm_compiled *c) {
+  const lm_recipe *r = c->project->recipe;
+  lm_dtype stored = r->precision.master_bf16 ? LM_BF16 : LM_F32;
+  bool copied = c->compute != LM_F32 && stored == LM_F32;
+  if (c->spec.what & LM_LOWER_TRAIN && r->memory.masters_on_host && !copied)
+    LM_REPORT(c->project->ctx, r->memory.masters_loc, E25F, lm_dtype_name(stored));
+  return lm_verdict(c->project->ctx);
+}
+
 lm_status lm_compile_lower(const lm_project *p, const lm_compile_spec *spec, lm_compiled *out) {
   lm_lower_options o = lower_options(p, spec);
   LM_TRY(offload_check(p, spec));
@@ -114,6 +123,7 @@ lm_status lm_compile_lower(const lm_project *p, const lm_compile_spec *spec, lm_
   lm_event_module(p->events, out->lowered->m);
   out->params = lm_lowered_params(out->lowered);
   LM_TRY(size_check(p, out));
+  LM_TRY(masters_check(out));
   LM_TRY(lm_fp8_make(out));
   lm_run_spec_set_steps(p->ctx->arena, &out->run, (double)out->params);
   bool known = p->recipe->run.unit != LM_RECIPE_UNIT_EPOCHS || out->run.epoch_tokens > 0;
@@ -282,7 +292,9 @@ static int64_t saving_bytes(const lm_compiled *c) {
 lm_status lm_compile(const lm_project *p, const lm_compile_spec *spec, lm_compiled *out) {
   LM_TRY(lm_compile_lower(p, spec, out));
   lm_plan_options o = lm_target_options(&spec->target, spec->exec.tf32);
-  o.states_on_host = spec->what & LM_LOWER_TRAIN && p->recipe->memory.states_on_host;
+  bool trains = spec->what & LM_LOWER_TRAIN;
+  o.states_on_host = trains && p->recipe->memory.states_on_host;
+  o.params_on_host = trains && p->recipe->memory.masters_on_host;
   o.extra_every = out->lowered->extra.every;
   LM_TRY(passes_run(p, &o, out));
   flops_take(out);

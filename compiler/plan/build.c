@@ -252,8 +252,10 @@ lm_plan *lm_plan_build(lm_module *m, const lm_plan_options *o) {
   };
   p.plan->prelude = o->codegen->prelude(p.arena);
   p.plan->on_host[LM_ARENA_STATE] = o->states_on_host;
+  p.plan->on_host[LM_ARENA_PARAM] = o->params_on_host;
   p.plan->on_host[LM_ARENA_STASH] = true;
-  lm_layout_make(m, p.arena, o->states_on_host && lm_chunks_fit(m), &p.layout);
+  bool streams = o->states_on_host || o->params_on_host;
+  lm_layout_make(m, p.arena, streams && lm_chunks_fit(m), &p.layout);
   if (m->blocks)
     m->axes[m->blocks].size = p.layout.used;
   own_states_locate(&p);

@@ -1,4 +1,5 @@
-// chunks.c - @update in chunks of blocks, if the states of the optimizer are in the host's memory.
+// chunks.c - @update and @copies in chunks of blocks, if the states of the optimizer or the
+// parameters are in the host's memory.
 //
 // before: kernel k0 over 175669248 grad[0 : 702676992] state[0 : 702676992] … -> state[0 :
 // 702676992] after:  loop i0 < 42
@@ -6,9 +7,10 @@
 //             -> state[0+16777216*i0 : 16777216]
 //         end
 //
-// The states of one chunk are then in the device's memory at a time (offload.c). In the body of the
-// loop the axis of blocks has the size of a chunk, so that one kernel computes every chunk. Arenas
-// of blocks are padded to whole chunks; only @update computes the padding, and nothing reads it.
+// One chunk is then in the device's memory at a time (offload.c). In the body of the loop the axis
+// of blocks has the size of a chunk, so that one kernel computes every chunk. Arenas of blocks are
+// padded to whole chunks; these functions alone compute the padding, and nothing reads it. In
+// @copies the loop is around the kernels of the copies; what derives other globals is outside.
 // Declines: an @update that updates each parameter by itself, whose loops over layers are streamed
 // instead. Cost: a launch for each chunk.
 #include "compiler/plan/internal.h"
@@ -37,12 +39,27 @@ static bool kernel_fits(const lm_module *m, const lm_op *kernel) {
   return true;
 }
 
+bool lm_chunks_has(const lm_module *m, const lm_op *op) {
+  return op->code == LM_OP_KERNEL && kernel_fits(m, op);
+}
+
+uint32_t lm_chunks_results(const planner *p) {
+  const lm_region *body = p->f->body;
+  bool copies = p->f->key.id == LM_FUNC_COPIES && p->o->params_on_host;
+  uint32_t n = 0;
+  if (!p->layout.chunk || !(copies || p->f->key.id == LM_FUNC_UPDATE))
+    return 0;
+  while (n < body->last->n_in && lm_type_is_blocks(p->m, body->last->in[n]->type))
+    n++;
+  return n;
+}
+
 bool lm_chunks_fit(const lm_module *m) {
   const lm_func *f = lm_func_get((lm_module *)m, LM_FUNC_UPDATE, 0);
   if (!f || !m->blocks || f->body->last == f->body->first)
     return false;
   for (const lm_op *op = f->body->first; op != f->body->last; op = op->next)
-    if (op->code != LM_OP_KERNEL || !kernel_fits(m, op))
+    if (!lm_chunks_has(m, op))
       return false;
   return true;
 }
@@ -61,11 +78,11 @@ static void location_chunk(const planner *p, lm_type t, location *at) {
     at->loop[0] = p->layout.chunk * at->stride[0] * lm_dtype_bytes(t.dtype);
 }
 
-void lm_chunks_begin(planner *p, location *const *results, int n) {
+void lm_chunks_begin(planner *p, location *const *results, uint32_t n) {
   lm_region *body = p->f->body;
   for (uint32_t i = 0; i < body->n_args; i++)
     location_chunk(p, body->args[i]->type, &p->locations[body->args[i]->id]);
-  for (int i = 0; i < n; i++)
+  for (uint32_t i = 0; i < n; i++)
     location_chunk(p, body->last->in[i]->type, results[i]);
   p->frames[0] = (frame){.step = (int)p->n_steps};
   pstep *loop = lm_step_add(p, LM_STEP_LOOP, body->first, 0);

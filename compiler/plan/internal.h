@@ -237,11 +237,15 @@ location *lm_results_locate(planner *p, lm_plan_func *out); // of all results
 // True if @update can compute some blocks at a time: it consists of kernels of which each block of
 // the results depends on that block of the operands alone.
 bool lm_chunks_fit(const lm_module *m);
+// True of a kernel of which each block of the results depends on that block of the operands alone.
+bool lm_chunks_has(const lm_module *m, const lm_op *op);
+// How many results of the current function, the first ones, are computed in chunks.
+uint32_t lm_chunks_results(const planner *p);
 // Sets `chunk` and pads `blocks`.
 void lm_chunks_divide(lm_layout *out);
 // Begin and end the loop over the chunks around the steps of the current function, whose arguments
 // and n results have locations.
-void lm_chunks_begin(planner *p, location *const *results, int n);
+void lm_chunks_begin(planner *p, location *const *results, uint32_t n);
 void lm_chunks_end(planner *p);
 
 // ---- prologue.c

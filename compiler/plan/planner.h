@@ -51,6 +51,7 @@ typedef struct lm_plan_options {
   const lm_codegen *codegen; // writes the kernels
   bool tf32;                 // GEMMs in kernels may round f32 operands to 10 bits of mantissa
   bool states_on_host;       // optimizer states are in the host's memory
+  bool params_on_host;       // parameters are; their 16-bit copies are in the device's
   int64_t extra_every;       // steps between two of the extra gradient (lm_plan_func.every)
 } lm_plan_options;
 

@@ -514,14 +514,20 @@ static void region_walk(planner *p, lm_region *r) {
 
 // ---- the function
 
-// Chunks of blocks, if the function computes them.
-static void results_begin(planner *p, item *items, bool chunked) {
-  int n = (int)p->f->body->last->n_in;
-  location **results = LM_NEW_N(p->arena, location *, n + 1);
-  for (int i = 0; i < n; i++)
+// The loop over chunks of blocks, in which the kernels from op on compute the first n results,
+// which are stored. Returns the first operation behind it.
+static lm_op *chunks_walk(planner *p, lm_op *op, item *items, uint32_t n) {
+  lm_region *body = p->f->body;
+  location **results = LM_NEW_N(p->arena, location *, n);
+  for (uint32_t i = 0; i < n; i++)
     results[i] = &items[i].to;
-  if (chunked)
-    lm_chunks_begin(p, results, n);
+  lm_chunks_begin(p, results, n);
+  for (; !p->failed && lm_chunks_has(p->m, op); op = op->next)
+    op_walk(p, op);
+  if (!p->failed)
+    items_store(p, body->last, items, (int)n, 0);
+  lm_chunks_end(p);
+  return op;
 }
 
 static item *results_locate(planner *p, lm_plan_func *out) {
@@ -541,15 +547,21 @@ void lm_func_walk(planner *p) {
   out->key = p->f->key;
   region_number(p->f->body, 0);
   region_uses(p, p->f->body);
-  bool chunked = p->layout.chunk && p->f->key.id == LM_FUNC_UPDATE;
+  uint32_t chunked = lm_chunks_results(p);
   if (chunked)
     p->m->axes[p->m->blocks].size = p->layout.blocks;
   lm_arguments_locate(p, out);
   item *results = results_locate(p, out);
-  results_begin(p, results, chunked);
-  region_walk(p, p->f->body);
+  uint32_t done = 0;
+  for (lm_op *op = p->f->body->first; op && !p->failed;) {
+    if (done < chunked && lm_chunks_has(p->m, op)) {
+      op = chunks_walk(p, op, results, chunked);
+      done = chunked;
+    } else {
+      op_walk(p, op);
+      op = op->next;
+    }
+  }
   if (!p->failed)
-    items_store(p, p->f->body->last, results, out->n_out, 0);
-  if (chunked)
-    lm_chunks_end(p);
+    items_store(p, p->f->body->last, results + done, out->n_out - (int)done, 0);
 }

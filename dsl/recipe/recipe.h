@@ -227,8 +227,10 @@ typedef struct lm_recipe_memory {
   int64_t budget; // bytes; 0: no limit
   lm_loc budget_loc;
   bool states_on_host;      // `offload states`
+  bool masters_on_host;     // `offload masters`
   bool activations_on_host; // `offload activations`: as the limit requires
   lm_loc offload_loc;       // of the first `offload`
+  lm_loc masters_loc;       // of `offload masters`
   lm_loc pattern_loc;       // of the first `offload @pattern`
   const char *pattern;      // its text
   lm_recipe_memory_rule *rules;

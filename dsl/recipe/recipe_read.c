@@ -203,8 +203,11 @@ static void read_memory_rule(const lm_reader *d, lm_recipe_memory_kind kind, con
   if (offloads && !m->offload_loc.line)
     m->offload_loc = sel->loc;
   if (sel->kind == EX_NAME) {
-    bool states = !strcmp(sel->text, "states");
-    *(states ? &m->states_on_host : &m->activations_on_host) = true;
+    m->states_on_host |= !strcmp(sel->text, "states");
+    m->activations_on_host |= !strcmp(sel->text, "activations");
+    m->masters_on_host |= !strcmp(sel->text, "masters");
+    if (m->masters_on_host && !m->masters_loc.line)
+      m->masters_loc = sel->loc;
     return;
   }
   LM_PUSH(d->R->c->arena, m->rules, m->n_rules, m->cap_rules) =

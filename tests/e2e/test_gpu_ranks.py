@@ -39,6 +39,9 @@ def test_as_ranks_on_cpus(run):
         run(*command(file, mesh, run.path(f"cpu-{name}")), env=QUICK)
         fake(*command(file, mesh, run.path(f"gpu-{name}"), "--target", "cuda"), how="devices=2", **QUICK)
         curves_check(run, f"cpu-{name}", f"gpu-{name}", name)
+    divided = ("--target", "cuda", "--set", "parallel.zero = 1", "--set", "memory { offload states }")
+    fake(*command(file, MESHES["dp"], run.path("gpu-zero"), *divided), how="devices=2", **QUICK)
+    curves_check(run, "cpu-dp", "gpu-zero", "zero, with states in the host's memory")
     by_variables(run, 2, *without_ranks(command(file, MESHES["tp"], run.path("again"), "--target", "cuda")), **fake.env, FAKE_CUDA="devices=2")
     check(tensors(run.path("again"), 3) == tensors(run.path("gpu-tp"), 3), "two runs differ, of mpirun and with torchrun's variables")
 

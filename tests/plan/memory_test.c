@@ -10,9 +10,10 @@
 #include "compiler/passes/pass.h"
 #include "tests/runtime/check.h"
 
-static lm_plan *plan_make(lm_module *m, bool states_on_host) {
+static lm_plan *plan_make(lm_module *m, lm_arena_id on_host) {
   lm_plan_options target = lm_cpu_options();
-  target.states_on_host = states_on_host;
+  target.states_on_host = on_host == LM_ARENA_STATE;
+  target.params_on_host = on_host == LM_ARENA_PARAM;
   if (m->stage != LM_STAGE_KERNEL &&
       !lm_pipeline_run(m, LM_STAGE_KERNEL,
                        &(lm_pass_env){.target = &target.target, .codegen = target.codegen}))
@@ -127,7 +128,7 @@ static void order_check(const char *path, bool rewrite) {
   lm_module *m =
       lm_module_parse(c, lm_source_add(c, path, text.p, (size_t)(want - text.p) - strlen(mark)));
   CHECK(m);
-  lm_plan *p = plan_make(m, false);
+  lm_plan *p = plan_make(m, LM_ARENAS);
   CHECK(p && lm_plan_check(p, p->funcs, &faults));
   order_print(p, &out);
   CHECK(steps_needed(p, p->funcs, false, &n, &faults) && n > 0);
@@ -152,7 +153,7 @@ static void module_check(const char *path, lm_arena_id on_host) {
   CHECK_OK(lm_file_read(path, 1 << 28, &text));
   lm_ctx *c = lm_ctx_create();
   lm_module *m = lm_module_parse(c, lm_source_add(c, path, text.p, text.n));
-  lm_plan *p = m ? plan_make(m, on_host == LM_ARENA_STATE) : NULL;
+  lm_plan *p = m ? plan_make(m, on_host) : NULL;
   lm_diag_render(c, &out, false);
   bool good = p != NULL;
   for (int i = 0; p && i < p->n_funcs; i++)
@@ -181,6 +182,7 @@ int main(int argc, char **argv) {
     return 0;
   module_check("tests/ir/llama.lmir", LM_ARENAS);
   module_check("tests/plan/update.lmir", LM_ARENA_STATE);
+  module_check("tests/plan/update.lmir", LM_ARENA_PARAM);
   module_check("tests/plan/stash.lmir", LM_ARENA_STASH);
   module_check("tests/plan/large.lmir", LM_ARENAS);
   order_check("tests/plan/overlap.lmir", false);
