@@ -167,7 +167,8 @@ static void put_begin(const grouped *w) {
 }
 
 // The loop over tiles, and in it over the groups up to the one that the tile is in. The tiles of a
-// group are numbered along m, n and the batch axes.
+// group are numbered along m, n and the batch axes. Rows of no group are behind the last one: sums
+// of no terms.
 static void put_tiles(const grouped *w) {
   const lm_plan_gemm *g = w->g;
   long long others = (long long)(pieces(g->n.fixed, w->n) * w->batches);
@@ -176,8 +177,9 @@ static void put_tiles(const grouped *w) {
                 "for (int64_t tile = lm_block();; tile += lm_grid()) {\n"
                 "int64_t rows = 0, tiles = 0;\n"
                 "for (;; group++, row += rows, before += tiles) {\nif (group == %d) return;\n"
-                "rows = lm_group_rows(counts[group], %s - row);\n",
-                g->groups.count, cuda_extent_text(all_rows(w), w->arena));
+                "rows = %s - row;\nif (group < %d) rows = lm_group_rows(counts[group], rows);\n",
+                g->groups.count + !g->groups.sums, cuda_extent_text(all_rows(w), w->arena),
+                g->groups.count);
   if (g->groups.sums)
     lm_buf_printf(w->out, "tiles = %lld;\n", (long long)pieces(g->m.fixed, w->m) * others);
   else
@@ -207,7 +209,10 @@ static void put_origin(const grouped *w) {
   const lm_plan_gemm *g = w->g;
   long long tiles_n = (long long)pieces(g->n.fixed, w->n);
   bool sums = g->groups.sums;
-  const char *fixed = lm_arena_printf(w->arena, "%lld", (long long)(sums ? g->m : g->k).fixed);
+  long long size = (long long)(sums ? g->m : g->k).fixed;
+  const char *fixed =
+      sums ? lm_arena_printf(w->arena, "%lld", size)
+           : lm_arena_printf(w->arena, "group < %d ? %lld : 0", g->groups.count, size);
   lm_buf_printf(w->out, "const int64_t m_end = %s, k_end = %s, n_end = %lld;\n",
                 sums ? fixed : "rows", sums ? "rows" : fixed, (long long)g->n.fixed);
   lm_buf_printf(w->out,

@@ -42,34 +42,40 @@ static void top_k(const lm_eval *e, const lm_op *op, const lm_tensor *in, lm_ten
 
 // ---- groups
 
+// -1: no group.
 static int64_t group_of(const lm_tensor *id, int64_t i, int64_t groups) {
-  return (int64_t)fmin(fmax(id->v[i], 0), (double)(groups - 1));
+  return id->v[i] < 0 ? -1 : (int64_t)fmin(id->v[i], (double)(groups - 1));
 }
 
-// The inverse of each id: after all ids of smaller groups and the equal ones before it.
+// The inverse of each id: after all ids of smaller groups and the equal ones before it; -1 without
+// a group.
 static int64_t *inverse_of(const lm_tensor *id, const lm_tensor *counts) {
   int64_t *next = lm_calloc((size_t)counts->n + 1, sizeof *next);
   int64_t *inverse = lm_calloc((size_t)id->n + 1, sizeof *inverse);
   for (int64_t g = 0; g < counts->n; g++)
     next[g + 1] = next[g] + (int64_t)counts->v[g];
-  for (int64_t i = 0; i < id->n; i++)
-    inverse[i] = next[group_of(id, i, counts->n)]++;
+  for (int64_t i = 0; i < id->n; i++) {
+    int64_t g = group_of(id, i, counts->n);
+    inverse[i] = g < 0 ? -1 : next[g]++;
+  }
   lm_free(next);
   return inverse;
 }
 
 static void group(const lm_op *op, const lm_tensor *in, lm_tensor *out) {
   int64_t *inverse = inverse_of(&in[0], &in[1]);
-  for (int64_t i = 0; i < in[0].n; i++)
-    if (op->code == LM_OP_GROUP_INVERSE)
-      out->v[i] = (double)inverse[i];
-    else if (inverse[i] < out->n)
+  bool sorts = op->code == LM_OP_GROUP_ORDER;
+  for (int64_t i = 0; i < out->n; i++)
+    out->v[i] = sorts ? -1 : (double)inverse[i];
+  for (int64_t i = 0; sorts && i < in[0].n; i++)
+    if (inverse[i] >= 0 && inverse[i] < out->n)
       out->v[inverse[i]] = (double)i;
   lm_free(inverse);
 }
 
 // Copies element e of the source to row inverse[e] of `to`, or row inverse[e] of `from` to element
-// e. The axes of inverse are those of the elements, which a source may lack.
+// e, unless inverse[e] is -1. The axes of inverse are those of the elements, which a source may
+// lack.
 static void rows_move(const lm_eval *e, const lm_tensor *inverse, lm_axis n, const lm_tensor *x,
                       lm_tensor *rows_of, bool group) {
   lm_type wide = inverse->type;
@@ -90,9 +96,10 @@ static void rows_move(const lm_eval *e, const lm_tensor *inverse, lm_axis n, con
       for (int j = 0; j < loops.rank; j++)
         at[k] += index[j] * loops.step[k][j];
     int64_t row = at[1] + (int64_t)inverse->v[at[0]] * stride;
-    if (group)
+    bool moves = inverse->v[at[0]] >= 0;
+    if (group && moves)
       rows_of->v[row] = x->v[at[2]];
-    else
+    else if (moves)
       rows_of->v[at[2]] = x->v[row];
     for (i = loops.rank - 1; i >= 0 && ++index[i] == loops.size[i]; i--)
       index[i] = 0;
@@ -158,7 +165,8 @@ void lm_eval_route(const lm_eval *e, const lm_op *op, const lm_tensor *in, lm_te
   case LM_OP_TOP_K: top_k(e, op, in, out); break;
   case LM_OP_GROUP_COUNTS:
     for (int64_t i = 0; i < in->n; i++)
-      out->v[group_of(in, i, out->n)]++;
+      if (in->v[i] >= 0)
+        out->v[group_of(in, i, out->n)]++;
     break;
   case LM_OP_GROUP_ORDER:
   case LM_OP_GROUP_INVERSE: group(op, in, out); break;

@@ -4,9 +4,10 @@
 // after:  %r = sum %x(v.1) is before %x(v) over(v.1)
 //         %i = sum select %r == iota(c), iota(v), 0 over(v)
 // before: %y = group_rows %x, %order, %inverse (b, t, c) -> (n)             (%x lacks c)
-// after:  %z = view %x (b, t) -> (n.1)   %r = idiv %order, size of c   %y = gather %z, %r over(n.1)
+// after:  %z = view %x (b, t) -> (n.1)   %r = idiv %order, size of c   %g = gather %z, %r over(n.1)
+//         %y = select %order >= 0, %g, 0
 // before: %x = ungroup_rows %y, %inverse, %order (n) -> (b, t, c)
-// after:  %x = gather %y, %inverse over(n)
+// after:  %g = gather %y, %inverse over(n)   %x = select %inverse >= 0, %g, 0
 //
 // top_k takes the square of the axis' size in comparisons, which kernels compute in vectors.
 #include <float.h>
@@ -117,6 +118,14 @@ static lm_value *merged(lm_rewrite *r, lm_value *x, int n, lm_axis rows) {
   return n == 1 ? x : lm_emit(&r->b, LM_OP_VIEW, &x, 1, &a, NULL);
 }
 
+// x, which was read by index, with 0 where the index is -1.
+static lm_value *with_zeros(lm_rewrite *r, lm_value *x, lm_value *index) {
+  lm_dtype t = (lm_dtype)x->type.dtype;
+  lm_value *zero = lm_emit_const(&r->b, lm_type_make(t, NULL, 0), 0);
+  lm_value *is_there = lm_emit2(&r->b, LM_OP_GE, index, number(r, 0));
+  return lm_emit_select(&r->b, is_there, x, zero);
+}
+
 static lm_value *group_rows(lm_rewrite *r, lm_op *op) {
   lm_value *x = op->in[0];
   const lm_attr *a = &op->attr;
@@ -125,7 +134,7 @@ static lm_value *group_rows(lm_rewrite *r, lm_op *op) {
     if (lm_type_find(x->type, a->axes[i]) >= 0)
       own = with_axis(own, a->axes[i]);
   if (!own.rank)
-    return lm_emit_expand(&r->b, x, op->out[0]->type);
+    return with_zeros(r, lm_emit_expand(&r->b, x, op->out[0]->type), op->in[1]);
   lm_value *index = own_index(r, op, own);
   int n = own.rank;
   for (int i = 0; i < x->type.rank; i++)
@@ -133,12 +142,17 @@ static lm_value *group_rows(lm_rewrite *r, lm_op *op) {
       own = with_axis(own, x->type.axis[i]);
   lm_value *table = merged(r, lm_emit_permute(&r->b, x, own.axis, own.rank), n, a->to[0]);
   lm_attr over = {.axes = {table->type.axis[0]}, .n_axes = 1};
-  return lm_emit(&r->b, LM_OP_GATHER, (lm_value *[]){table, index}, 2, &over, NULL);
+  lm_value *rows = lm_emit(&r->b, LM_OP_GATHER, (lm_value *[]){table, index}, 2, &over, NULL);
+  return with_zeros(r, rows, op->in[1]);
 }
 
 static lm_value *ungroup_rows(lm_rewrite *r, lm_op *op) {
   lm_attr over = {.axes = {op->attr.axes[0]}, .n_axes = 1};
-  return lm_emit(&r->b, LM_OP_GATHER, (lm_value *[]){op->in[0], op->in[1]}, 2, &over, NULL);
+  lm_value *in[] = {
+      op->in[0],
+      op->in[1],
+  };
+  return with_zeros(r, lm_emit(&r->b, LM_OP_GATHER, in, 2, &over, NULL), op->in[1]);
 }
 
 lm_value *lm_decompose_route(lm_rewrite *r, lm_op *op) {

@@ -43,7 +43,6 @@ typedef struct lm_shard_own {
   lm_value *order;   // int[rows@ep]
   lm_value *inverse; // int, with the axes of the points, or of the received rows
   lm_value *counts;  // the rows of each expert: int[E@ep]
-  lm_value *valid;   // bool[rows@ep]: the row is one of them
   // Where ranks have different points: the rows that this rank sends to each rank, and receives.
   lm_value *send, *receive;
 } lm_shard_own;

@@ -110,14 +110,14 @@ static lm_value *exchange_emit(lm_shard *s, lm_value *x, lm_value *send, lm_valu
   return lm_emit(&s->b, LM_OP_EXCHANGE_ROWS, in, LM_COUNT(in), &a, NULL);
 }
 
-// The ids of e among the rank's own experts; of the others their number.
+// The ids of e among the rank's own experts; of the others -1: they have no group.
 static lm_value *own_ids(lm_shard *s, lm_value *id, lm_axis e) {
   lm_builder *b = &s->b;
   lm_value *own = number(s, lm_axis_size(s->m, lm_shard_part(s, e)));
   lm_value *i = lm_emit2(b, LM_OP_SUB, id, lm_shard_first(s, e));
   lm_value *low = lm_emit2(b, LM_OP_GE, i, number(s, 0));
   lm_value *inside = lm_emit2(b, LM_OP_AND, low, lm_emit2(b, LM_OP_LT, i, own));
-  return lm_emit_select(b, inside, i, own);
+  return lm_emit_select(b, inside, i, number(s, -1));
 }
 
 // Sorts points by the experts e that the rank has, whose rows are a part of n.
@@ -125,26 +125,14 @@ static lm_shard_own *own_sort(lm_shard *s, lm_value *all_ids, lm_attr points, lm
                               lm_axis n) {
   lm_axis part = lm_shard_part(s, e);
   lm_axis rows = lm_shard_part(s, n);
-  int64_t size = lm_axis_size(s->m, part);
-  lm_axis groups = lm_axis_shared(s->m, LM_SYM(s->m->ctx, "own"), size + 1, (lm_type){0});
-  lm_attr first = {
-      .axes = {groups},
-      .n_axes = 1,
-      .to = {part},
-      .n_to = 1,
-      .imm = {0, 1},
-      .n_imm = 2,
-  };
   lm_shard_own *own = LM_NEW(s->m->arena, lm_shard_own);
   lm_value *id = own_ids(s, all_ids, e);
-  lm_value *counts = route_emit(s, LM_OP_GROUP_COUNTS, id, NULL, NULL, points, groups);
+  lm_value *counts = route_emit(s, LM_OP_GROUP_COUNTS, id, NULL, NULL, points, part);
   *own = (lm_shard_own){
       .order = route_emit(s, LM_OP_GROUP_ORDER, id, counts, NULL, points, rows),
       .inverse = route_emit(s, LM_OP_GROUP_INVERSE, id, counts, NULL, points, 0),
-      .counts = lm_emit(&s->b, LM_OP_SLICE, &counts, 1, &first, NULL),
+      .counts = counts,
   };
-  lm_value *sorted = route_emit(s, LM_OP_GROUP_ROWS, id, own->order, own->inverse, points, rows);
-  own->valid = lm_emit2(&s->b, LM_OP_LT, sorted, number(s, size));
   return own;
 }
 
@@ -166,8 +154,8 @@ static lm_value *rows_by_rank(lm_shard *s, lm_value *counts) {
 }
 
 // group_order where ranks have different points: rows are sorted by expert, and so by rank, before
-// they are exchanged, and by the rank's experts after it. Rows that no rank has sent have the id 0
-// less one.
+// they are exchanged, and by the rank's experts after it. The exchange clears the rows that no rank
+// has sent, so ids are sent plus one: those rows get -1.
 static lm_shard_own *exchange_sort(lm_shard *s, lm_op *op, lm_axis n) {
   lm_axis e = op->in[1]->type.axis[0];
   lm_axis received = points_part(s, s->received[n]);
@@ -206,12 +194,6 @@ static void order_divide(lm_shard *s, lm_op *op, lm_axis n) {
 
 // ---- operations, by experts
 
-// x, with zeros in the rows behind those of the rank's own experts.
-static lm_value *cleared(lm_shard *s, const lm_shard_own *own, lm_value *x) {
-  lm_value *zero = lm_emit_const(&s->b, lm_type_make((lm_dtype)x->type.dtype, NULL, 0), 0);
-  return x->type.dtype == LM_BOOL ? x : lm_emit_select(&s->b, own->valid, x, zero);
-}
-
 static void replace(lm_shard *s, lm_op *op, lm_value *now) {
   now->name = op->out[0]->name;
   of(s, op->out[0])->now = now;
@@ -241,9 +223,7 @@ static void rows_ungroup(lm_shard *s, lm_op *op, const lm_shard_own *own, lm_axi
   else
     lm_shard_need(s, op, 0, LM_FORM_PARTS, n);
   enter(s, op, op);
-  lm_value *y = cleared(s, own, op->in[0]);
   if (!own->send) {
-    op->in[0] = y;
     op->in[1] = own->inverse;
     op->in[2] = own->order;
     op->attr.axes[0] = lm_shard_part(s, n);
@@ -251,19 +231,16 @@ static void rows_ungroup(lm_shard *s, lm_op *op, const lm_shard_own *own, lm_axi
   }
   lm_axis received = points_part(s, s->received[n]);
   lm_attr back = points_attr((lm_axis[]){lm_shard_part(s, n)}, 1);
-  y = route_emit(s, LM_OP_UNGROUP_ROWS, y, own->inverse, own->order, back, received);
+  lm_value *y =
+      route_emit(s, LM_OP_UNGROUP_ROWS, op->in[0], own->inverse, own->order, back, received);
   op->in[0] = exchange_emit(s, y, own->receive, own->send, received, points_part(s, n));
 }
 
 static void dot_divide(lm_shard *s, lm_op *op, const lm_shard_own *own, lm_axis n) {
   lm_shard_need(s, op, 0, LM_FORM_PARTS, n);
   lm_shard_need(s, op, 1, LM_FORM_PARTS, op->in[2]->type.axis[0]);
-  enter(s, op, op);
-  op->in[0] = cleared(s, own, op->in[0]);
   op->in[2] = own->counts;
   op->out[0]->type = lm_shard_divided(s, op->out[0]->type, n);
-  enter(s, op, op->next);
-  replace(s, op, cleared(s, own, op->out[0]));
 }
 
 static void by_experts(lm_shard *s, lm_op *op, lm_axis n) {

@@ -10,15 +10,14 @@
 // The operations of routing read the counts of the rank's own ids, the value that is partial.
 //
 // By experts, where an axis of the mesh divides the matrices of `grouped_dot` along E: each rank
-// sorts the rows of the experts that it has before all others, which form one more group, the last.
-//   after:  %own = select %inside, %id - rank * |E@tp|, |E@tp|
-//           %c = group_counts %own (b, t, k) -> (E.own)   %c2 = slice %c (E.own) -> (E@tp) [0, 1]
+// sorts the rows of the experts that it has; those of others have no group.
+//   after:  %own = select %inside, %id - rank * |E@tp|, -1
+//           %c = group_counts %own (b, t, k) -> (E@tp)
 //           %o = group_order %own, %c (b, t, k) -> (n.own@tp)
 //           %r = group_rows %x, %o, %i (b, t, k) -> (n.own@tp)
-//           %h = grouped_dot %r, %w, %c2 over(d)   %h2 = select %valid, %h, 0
+//           %h = grouped_dot %r, %w, %c over(d)
 // A rank may have all n rows, so its part of the axis n.own has the size of n, and the axis as many
-// times as there are ranks. Rows of other experts are cleared before and behind each grouped_dot.
-// `ungroup_rows` gives a partial value.
+// times as there are ranks. `ungroup_rows` gives 0 at the points of other experts: a partial value.
 //
 // Where rows are divided, their order is not that of one rank. Operations on each row and sums over
 // rows are divided; others are errors (E919).

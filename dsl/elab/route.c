@@ -124,11 +124,14 @@ static bool rows_axis(el_call_site c, routing *r, lm_sym name, lm_loc at) {
   return rows_adjacent(c, r, at);
 }
 
-// The ids in the order of the points, clamped.
+// The ids in the order of the points, at most those of the last group.
 static lm_value *ids_of(el_call_site c, const routing *r) {
+  lm_builder *b = &c.e->b;
   lm_type t = el_ir_type(c.e, K_INT, &r->points);
   int64_t groups = lm_axis_size(c.e->m, el_axis_ir(c.e, r->groups));
-  return lm_emit_clamp(&c.e->b, lm_emit_permute(&c.e->b, r->id.v, t.axis, t.rank), groups);
+  lm_value *last = lm_emit_const(b, lm_type_make(LM_INT, NULL, 0), (double)(groups - 1));
+  lm_value *id = lm_emit_permute(b, r->id.v, t.axis, t.rank);
+  return lm_emit_select(b, lm_emit2(b, LM_OP_GT, id, last), last, id);
 }
 
 // True if the rows of s are sorted by these ids, by operations of the region that is being emitted.

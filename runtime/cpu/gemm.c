@@ -189,7 +189,7 @@ static void multiply(const run *r, const lm_gemm_shape *s, const char *a, const 
   }
 }
 
-// Stores zeros: the sums of a group without rows.
+// Stores zeros: the sums of a group without rows, or rows without a group.
 static void tile_clear(const lm_gemm_shape *s, char *c) {
   int64_t size = lm_dtype_bytes((lm_dtype)s->cc);
   for (int64_t i = 0; i < s->m; i++)
@@ -265,12 +265,20 @@ typedef struct group_walk {
   int64_t first, tasks; // its first row, and the number of its tasks
 } group_walk;
 
+// The groups of a walk: behind the last one, the rows of no group.
+static int groups_of(const problem *p) {
+  return p->groups + !p->group_sums;
+}
+
 // Goes to group `g`, which follows the one of *w. Rows that the GEMM does not have are left out.
 static void group_enter(const run *r, const int32_t *counts, int g, group_walk *w) {
   int64_t left = rows_of(&r->p) - w->first;
-  int64_t rows = counts[g] < 0 ? 0 : lm_gemm_min(counts[g], left);
-  w->one = group_run(r, g, w->first, rows);
+  bool none = g == r->p.groups;
+  int64_t rows = none ? left : counts[g] < 0 ? 0 : lm_gemm_min(counts[g], left);
+  w->one = group_run(r, none ? 0 : g, w->first, rows);
   w->group = g;
+  if (none)
+    w->one.p.s.k = 0;
   w->tasks = w->one.p.s.m && w->one.p.s.n ? tasks_of(&w->one.p) : 0;
 }
 
@@ -278,7 +286,7 @@ static void group_enter(const run *r, const int32_t *counts, int g, group_walk *
 static void groups_share(const run *r, const int32_t *counts, lm_share *share) {
   group_walk w = {.first = 0};
   int64_t all = 0, before = 0; // tasks: of all groups, of those before the current one
-  for (int g = 0; g < r->p.groups; g++) {
+  for (int g = 0; g < groups_of(&r->p); g++) {
     group_enter(r, counts, g, &w);
     w.first += rows_of(&w.one.p);
     all += w.tasks;

@@ -5,10 +5,14 @@
 
 #define HEAD "stage step\n"
 // Integer arguments are from 0 to 4: with 5 groups all occur, with 9 some are empty, with 3 the
-// last one gets the ids beyond it.
+// last one gets the ids beyond it. Less 2, some are of no group.
 #define ROWS                                                                                       \
   "  %k = group_counts %i (b, t, c) -> (g)\n  %o = group_order %i, %k (b, t, c) -> (n)\n"          \
   "  %p = group_inverse %i, %k over(b, t, c)\n  %r = group_rows %x, %o, %p (b, t, c) -> (n)\n"
+
+#define SOME_ROWS                                                                                  \
+  "  %two = const 2 : int\n  %i = sub %all, %two\n" ROWS                                           \
+  "  %y = grouped_dot %r, %w, %k over(d)\n  %u = ungroup_rows %y, %p, %o (n) -> (b, t, c)\n"
 
 typedef struct route_case {
   const char *name, *text;
@@ -46,6 +50,19 @@ static const route_case cases[] = {
      "f32[n, f], s: f32[g, d, f]) {\n" ROWS
      "  %y = grouped_dot %r, %w, %k over(d)\n  %s = grouped_outer %r, %y, %k over(n)\n  return "
      "%r, %y, %s\n}\n"},
+    {"ids of no group", HEAD
+     "axis b = 2, t = 35, c = 2, n = 140, g = 4, d = 40, f = 33\n"
+     "func @f(%x: f32[b, t, d], %h: f32[d], %all: int[b, t, c], %w: f32[g, d, f]) -> (k: int[g], "
+     "o: int[n], p: int[b, t, c], r: f32[n, d], q: f32[n, d], y: f32[n, f], u: f32[b, t, c, f], v: "
+     "f32[n, d], s: f32[g, d, f]) {\n" SOME_ROWS "  %q = group_rows %h, %o, %p (b, t, c) -> (n)\n"
+     "  %v = grouped_dot %y, %w, %k over(f)\n  %s = grouped_outer %r, %y, %k over(n)\n"
+     "  return %k, %o, %p, %r, %q, %y, %u, %v, %s\n}\n"},
+    {"ids of no group, bf16",
+     HEAD "axis b = 2, t = 35, c = 2, n = 140, g = 4, d = 64, f = 48\n"
+          "func @f(%x: bf16[b, t, d], %all: int[b, t, c], %w: bf16[g, d, f], %h: bf16[n, f]) -> "
+          "(y: bf16[n, f], u: "
+          "bf16[b, t, c, f], s: f32[g, d, f]) {\n" SOME_ROWS
+          "  %s = grouped_outer %r, %h, %k over(n) : f32[g, d, f]\n  return %y, %u, %s\n}\n"},
     {"two axes summed, two free ones",
      HEAD "axis b = 3, t = 11, c = 1, n = 33, g = 5, h = 3, e = 16, p = 2, q = 24\n"
           "func @f(%x: f32[b, t, h, e], %i: int[b, t, c], %w: f32[g, h, e, p, q]) -> (y: f32[n, p, "
@@ -72,10 +89,9 @@ static const route_case cases[] = {
 
 static const char dynamic_case[] = HEAD
     "axis b = 1, t = 20 dyn 1, c = 3, n = 60 dyn 3 (1 * 3), g = 5, d = 40, f = 33\n"
-    "func @f(%x: f32[b, t, d], %h: f32[b, t, c, d], %i: int[b, t, c], %w: f32[g, d, f]) -> (k: "
-    "int[g], r: f32[n, d], q: f32[n, d], y: f32[n, f], z: f32[b, t, f]) {\n" ROWS
+    "func @f(%x: f32[b, t, d], %h: f32[b, t, c, d], %all: int[b, t, c], %w: f32[g, d, f]) -> (k: "
+    "int[g], r: f32[n, d], q: f32[n, d], y: f32[n, f], z: f32[b, t, f]) {\n" SOME_ROWS
     "  %q = group_rows %h, %o, %p (b, t, c) -> (n)\n"
-    "  %y = grouped_dot %r, %w, %k over(d)\n  %u = ungroup_rows %y, %p, %o (n) -> (b, t, c)\n"
     "  %z = sum %u over(c)\n  return %k, %r, %q, %y, %z\n}\n";
 
 int main(int argc, char **argv) {

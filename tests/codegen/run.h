@@ -195,6 +195,12 @@ static inline void compare_results(const run_options *o, const char *text, lm_mo
   }
 }
 
+// So that an element that nothing stores is not 0.
+static inline void results_spoil(lm_exec *e, const lm_plan_func *f) {
+  for (int i = 0; i < f->n_out; i++)
+    memset(lm_exec_port(e, &f->out[i]), 0x55, (size_t)f->out[i].buf.bytes);
+}
+
 // Results must be the same bits in every run.
 static inline void run_times(const run_options *o, lm_exec *e, const lm_plan_func *f) {
   lm_buf first = {0};
@@ -246,6 +252,7 @@ static inline int run_both(const char *text, const run_options *o) {
     lm_tensor args[16], want[16];
     double *sums[16];
     CHECK(f->body->n_args <= 16 && f->n_out <= 16 && pf);
+    results_spoil(e, pf);
     for (uint32_t i = 0; i < f->body->n_args; i++) {
       args[i] = lm_eval_tensor(eval, f->body->args[i]->type);
       random_fill(&args[i], &state);

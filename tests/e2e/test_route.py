@@ -1,5 +1,6 @@
 """Routing: the cost of the chosen experts, threads, passes, decoding in chunks. Against PyTorch: tests/models."""
 import json
+import sys
 
 import numpy as np
 
@@ -77,6 +78,24 @@ def test_decoding(run):
     for n in 1, 130, 290:
         rest = ids(start + whole[:n], 300 - n)
         check(rest == whole[n:], f"after {n} tokens: {rest[:20]}, expected {whole[n : n + 20]}")
+
+
+def test_capacity(run):
+    """choices over the capacity of their expert are counted, on two ranks with parts of the rows and of the experts too"""
+    import torch
+    sys.path.insert(0, f"{ROOT}/tests/models")
+    import capacity.model as model
+    file, out = f"{ROOT}/tests/models/capacity/reference.lm", {}
+    for mesh, more in ("one", ()), ("ep", ("--set", "parallel.mesh=(ep = 2)", "--ranks", "2")):
+        run("run", file, "-q", *more, "--out", run.path(mesh))
+        out[mesh] = [json.loads(line) for line in open(run.path(mesh, "metrics.jsonl"))]
+    W = {n: torch.tensor(t.astype("f8")) for n, t in load(f"{ROOT}/tests/models/capacity/weights.safetensors").items()}
+    tok = torch.from_numpy(load(f"{ROOT}/tests/models/capacity/batches.safetensors")["tok"][0].astype("i8"))
+    for i, share in enumerate(model.run(W, tok, True)[1]):
+        check(round(out["one"][0][f"dropped.{i}"] * 128) == round(share * 128) > 12, f"layer {i}: {out['one'][0]}, not {share}")
+    for a, b in zip(out["one"], out["ep"]):
+        within(f"loss of step {a['step']} with ep", abs(a["loss"] / b["loss"] - 1), 1e-6)
+        check(a["dropped.0"] == b["dropped.0"] and a["dropped.1"] == b["dropped.1"], f"{a}, with ep {b}")
 
 
 # ---- the weights of experts in optimizers of matrices, and in adapters

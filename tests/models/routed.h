@@ -7,7 +7,8 @@
 
 // path: of a model's folder or of a file in it
 static inline bool model_is_routed(const char *path) {
-  return strstr(path, "mixtral") || strstr(path, "deepseekv3") || strstr(path, "qwen3moe");
+  return strstr(path, "mixtral") || strstr(path, "deepseekv3") || strstr(path, "qwen3moe") ||
+         strstr(path, "capacity");
 }
 
 #endif

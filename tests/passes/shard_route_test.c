@@ -36,6 +36,17 @@ static const char routed[] =
     "ROWS"
     "%sum = add %one, %three  %weight = sum %w over(b, t)  return %sum, %weight\n}\n";
 
+// The first of the choices of each row for an expert, in the order of k, then t; others have none.
+static const char limited[] =
+    "%all = top_k %p (E) -> (k)\n"
+    "%byk = permute %all : int[b, k, t]  %mine = view %byk (k, t) -> (m)\n"
+    "%other = rename %mine (m) -> (o)  %its = expand %other : int[b, m, o]\n"
+    "%same = eq %mine, %its  %at = iota : int[m]  %here = expand %at : int[m, o]\n"
+    "%there = rename %at (m) -> (o)  %earlier = gt %here, %there  %tied = and %same, %earlier\n"
+    "%tie = cast %tied : int[b, m, o]  %before = sum %tie over(o)  %limit = const 1 : int\n"
+    "%fits = lt %before, %limit  %none = const -1 : int  %kept = select %fits, %mine, %none\n"
+    "%back = view %kept (m) -> (k, t)  %id = permute %back : int[b, t, k]\n";
+
 static const char *const meshes[] = {
     "dp = 2 rows",
     "dp = 4 rows zero 3",
@@ -62,8 +73,12 @@ static void meshes_check(lm_arena *a) {
                               "%square = mul %y1, %y1  %rowsum = sum %square over(n, d)\n"
                               "%four = mul %rowsum, %hundredth  %five = add %one, %four\n");
   sums = replaced(a, sums, "%sum = add %one, %three", "%sum = add %five, %three");
+  const char *some = replaced(a, plain, "v = 8", "v = 8, m = 8, o = 8");
+  some = replaced(a, some, "%id = top_k %p (E) -> (k)\n", limited);
+  some = replaced(a, some, "gather %p, %id", "gather %p, %all");
   for (size_t i = 0; i < LM_COUNT(meshes); i++) {
     text_check("routed", plain, meshes[i], 8);
+    text_check("within a capacity", some, meshes[i], 8);
     if (!strstr(meshes[i], "shard(E") && !strstr(meshes[i], "(f, E") &&
         !strstr(meshes[i], "experts"))
       text_check("sums of rows", sums, meshes[i], 8);

@@ -1,5 +1,7 @@
 // route.cuh - rows sorted by group: a block counts or sorts the rows of one group. Rows of equal
-// groups keep their order, and ids out of range are those of the first or last group.
+// groups keep their order, and an id beyond the last group is that group. Ids below 0 have no
+// group: they have no row, and the rows behind those of all groups have no element, both of which
+// -1 says.
 enum {
   LM_ROUTE_THREADS = 256,
   LM_ROUTE_WARPS = LM_ROUTE_THREADS / 32,
@@ -9,7 +11,7 @@ enum {
 };
 
 LM_INLINE int32_t lm_group_of(int32_t id, int32_t groups) {
-  return id < 0 ? 0 : id < groups ? id : groups - 1;
+  return id < groups ? id : groups - 1;
 }
 
 LM_INLINE int32_t lm_group_count(const int32_t *id, int64_t rows, int32_t groups, int32_t group,
@@ -57,6 +59,8 @@ LM_INLINE void lm_group_sort(const int32_t *id, int64_t rows, int32_t groups, in
     for (int32_t k = 0; k < LM_ROUTE_ROUNDS; k++) {
       const int64_t i = part + k * 32, to = at + lm_bits_count(here[k] & ((1u << lane) - 1u));
       const bool mine = here[k] >> lane & 1;
+      if (inverse && group == 0 && i < rows && id[i] < 0)
+        out[i] = -1;
       if (mine && inverse)
         out[i] = (int32_t)(to < rows ? to : rows - 1);
       if (mine && !inverse && to < rows)
@@ -65,4 +69,7 @@ LM_INLINE void lm_group_sort(const int32_t *id, int64_t rows, int32_t groups, in
     }
     lm_barrier();
   }
+  const bool last = !inverse && group == groups - 1;
+  for (int64_t i = start + lm_thread(); last && i < rows; i += LM_ROUTE_THREADS)
+    out[i] = -1;
 }
