@@ -324,7 +324,7 @@ static bool check_list(lm_resolver *R, const lm_schema_key *key, const ast_expr 
     const ast_expr *x = e->args[i].expr;
     if (e->args[i].kind != ARG_POS || x->kind != wanted)
       return wrong(R, key, e);
-    if (wanted != EX_NAME || key->form != LM_FORM_VALUE ||
+    if (wanted != EX_NAME || key->form == LM_FORM_NAMED ||
         lm_schema_has_word(key->words, x->text, &planned))
       continue;
     suggest(R, report(R, key, x), lm_schema_nearest_word(R->c, key->words, x->text));

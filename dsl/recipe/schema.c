@@ -179,7 +179,7 @@ const char *lm_schema_expectation(lm_ctx *c, const lm_schema_key *k) {
                   *k->words ? lm_schema_list(c, k->words) : "a name");
   if (k->types & T_WORDS)
     lm_buf_printf(&b, "a list of %s",
-                  k->form == LM_FORM_VALUE ? lm_schema_list(c, k->words) : "names");
+                  k->form == LM_FORM_NAMED ? "names" : lm_schema_list(c, k->words));
   const char *text = lm_arena_strndup(c->arena, b.p ? b.p : "", b.n);
   lm_buf_free(&b);
   return text;
