@@ -1,5 +1,7 @@
-"""Pages that are generated from the program's tables are up to date."""
+"""Pages that are generated from the program's tables are up to date, and links lead somewhere."""
 import glob
+import os
+import re
 import subprocess
 
 from harness import ROOT, check
@@ -36,3 +38,22 @@ def test_stdlib(run):
 
 def test_grammar(run):
     page_check("grammar.md", script("grammar", "dsl/syntax/parser.y", "dsl/syntax/lexer.l"))
+
+
+def prose(page):
+    return re.sub(r"```.*?```|`[^`\n]+`", "", open(page).read(), flags=re.S)
+
+
+def anchors(page):
+    titles = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", open(page).read(), flags=re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_links(run):
+    """the file and the heading of each link between pages exist"""
+    for page in (f"{ROOT}/README.md", *glob.glob(f"{ROOT}/docs/*.md")):
+        for path, anchor in re.findall(r"\]\(([^)#:\s]*)#?([^):\s]*)\)", prose(page)):
+            target = os.path.join(os.path.dirname(page), path) if path else page
+            check(os.path.exists(target), f"{page}: no file {path}")
+            if target.endswith(".md") and anchor:
+                check(anchor in anchors(target), f"{page}: no heading {path}#{anchor}")
