@@ -1,6 +1,7 @@
 // cmd_explain.c - lmc explain: the meaning of an error code, the origin of a value of the recipe,
 // the cost of a step and the tensors in its memory.
 #include <string.h>
+#include <unistd.h>
 
 #include "driver/bundle.h"
 #include "driver/report/report.h"
@@ -101,6 +102,9 @@ static lm_status explain_run(lm_cli *cli) {
   }
   if (cli->args.n_rest == 1 && lm_diag_is_code(cli->args.rest[0]))
     return code_explain(cli, cli->args.rest[0]);
+  if (cli->args.n_rest == 1 && access(cli->args.rest[0], F_OK))
+    return lm_fail(LM_USER, "%s is neither a file nor the code of an error, such as E031",
+                   cli->args.rest[0]);
   if (cli->args.n_rest < 2)
     return lm_fail(
         LM_USER, "an argument is missing: lmc explain FILE KEY, as in lmc explain %s optimizer.lr",
