@@ -118,6 +118,14 @@ static void note_sides(lm_elab *e, lm_diag *d, const ast_expr *w) {
   lm_buf_free(&b);
 }
 
+// Adds the axes of both sides of `s in r`: "s is [f], r is [b, t, d]".
+static void note_axes(lm_elab *e, lm_diag *d, const ast_expr *w) {
+  el_axes inner = {0}, outer = {0};
+  if (el_axis_list(e, w->a, &inner) && el_axis_list(e, w->b, &outer))
+    lm_diag_note(e->c, d, (lm_loc){0}, "%s is %s, %s is %s", written(e, w->a),
+                 el_show_axes(e, &inner), written(e, w->b), el_show_axes(e, &outer));
+}
+
 lm_diag *el_where_check(lm_elab *e, const el_where *s, const ast_expr *w) {
   if (holds(e, w))
     return NULL;
@@ -126,8 +134,8 @@ lm_diag *el_where_check(lm_elab *e, const el_where *s, const ast_expr *w) {
   lm_diag_note(e->c, d, w->loc, "declared here");
   if (k < 0 && s->inst)
     note_origins(e, d, s, w);
-  else if (k < 0 && w->kind == EX_BINARY && w->op != OP_IN)
-    note_sides(e, d, w);
+  else if (k < 0 && w->kind == EX_BINARY)
+    (w->op == OP_IN ? note_axes : note_sides)(e, d, w);
   return d;
 }
 
