@@ -196,7 +196,7 @@ static const char *key_meant(const char *section, const char *word) {
   static const char *const words[][2] = {
       {"run", "steps max_steps epochs num_epochs"},
       {"batch", "batch_size"},
-      {"micro", "accumulate gradient_accumulation_steps micro_batch_size"},
+      {"micro", "accumulate grad_accum gradient_accumulation_steps micro_batch_size"},
       {"optimizer", "lr learning_rate weight_decay"},
       {"schedule", "scheduler lr_scheduler warmup warmup_steps"},
       {"clip", "max_grad_norm"},

@@ -87,9 +87,10 @@ static bool is_keyword(const char *found) {
 // The unit for a word after a number, such as min for minutes; NULL if there is none.
 static const char *unit_meant(lm_sym name) {
   static const char *const words[][2] = {
-      {"minute", "min"},    {"mins", "min"}, {"second", "s"},
-      {"sec", "s"},         {"hr", "hours"}, {"iter", "steps"},
-      {"document", "docs"}, {"row", "seqs"}, {"sequence", "seqs"}};
+      {"minute", "min"},    {"mins", "min"},   {"second", "s"},      {"sec", "s"},
+      {"hr", "hours"},      {"iter", "steps"}, {"document", "docs"}, {"row", "seqs"},
+      {"sequence", "seqs"}, {"gb", "GB"},      {"mb", "MB"},         {"gib", "GiB"},
+      {"mib", "MiB"}};
   for (size_t i = 0; name && i < LM_COUNT(words); i++)
     if (!strncmp(name, words[i][0], strlen(words[i][0])))
       return words[i][1];
