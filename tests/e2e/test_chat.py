@@ -90,6 +90,9 @@ def test_long(run):
         check("is longer than a row of 48: `long = drop` leaves out such documents" in err, err)
         code, out, err = run.result("data", program(run, more="long = drop;"))
         check(code == 0 and "1 documents of more than 48 tokens are left out (long = drop)" in err, err)
+        run.write("long.txt", "x" * 100)
+        err = run("data", program(run, more='long = drop; source w = text("long.txt"); mix = (s = 1, w = 1);'), status=1)
+        check("source w has a weight in the mix but no row to train on: `long` leaves out its 1 documents of more than 48 tokens" in err, err)
         code, out, err = run.result("data", program(run, more="long = cut;"), "--show", 3)
         check(code == 0 and "1 documents of more than 48 tokens are cut" in err and "« because because " in out, out + err)
     finally:

@@ -238,15 +238,23 @@ static lm_status rows_make(lm_data *d, const lm_data_options *o) {
 
 static lm_status rowless(const lm_data *d, const lm_data_options *o, int source, int length) {
   const char *name = o->sources[source].name;
+  long long seq = d->lengths[length].seq;
   bool left_out = length > 0 && d->lengths[0].train->spans[source].n;
-  lm_status s =
-      left_out ? lm_fail(LM_USER,
-                         "source %s has no row of %lld tokens: a document that is partly in a "
-                         "`tail` holdout is left out of stages with another sequence length than "
-                         "the last; hold out whole documents, as in sample(3 docs)",
-                         name, (long long)d->lengths[length].seq)
-               : lm_fail(LM_USER, "source %s has a weight in the mix but no row to train on", name);
-  return lm_status_about(s, &o->sources[source]);
+  const lm_row_index *index = &d->lengths[length].index;
+  unsigned long long dropped = d->groups > 1 ? index->sets[source].dropped : 0;
+  if (left_out)
+    return lm_fail(LM_USER,
+                   "source %s has no row of %lld tokens: a document that is partly in a `tail` "
+                   "holdout is left out of stages with another sequence length than the last; hold "
+                   "out whole documents, as in sample(3 docs)",
+                   name, seq);
+  if (dropped)
+    return lm_fail(LM_USER,
+                   "source %s has a weight in the mix but no row to train on: `long` leaves out "
+                   "its %llu documents of more than %lld tokens; long = split divides such "
+                   "documents",
+                   name, dropped, seq);
+  return lm_fail(LM_USER, "source %s has a weight in the mix but no row to train on", name);
 }
 
 // Checks that each source with a positive weight has rows.
@@ -255,7 +263,7 @@ static lm_status mix_check(const lm_data *d, const lm_data_options *o) {
     for (int g = 0; g < o->n_sources; g++) {
       int length = d->stages[i].length;
       if (d->mix.stages[i].share[g] && !d->lengths[length].train->spans[g].n)
-        return rowless(d, o, g, length);
+        return lm_status_about(rowless(d, o, g, length), &o->sources[g]);
     }
   return NULL;
 }
