@@ -75,16 +75,23 @@ static lm_status named_read(lm_session *s, const lm_recipe_source *x) {
   return status;
 }
 
-static lm_status tokenizers_own_read(lm_session *s) {
+static lm_status tokenizers_own_read(lm_session *s, const lm_recipe_source *named) {
   json_t *config;
   LM_TRY(config_read(s, &config));
   const char *text = config_template(config);
   if (text)
     template_keep(s, text, strlen(text));
   json_decref(config);
-  return text ? NULL
-              : lm_fail(LM_USER, "none comes with the tokenizer; name one of %s, or a .jinja file",
-                        lm_chat_builtin_names);
+  if (text)
+    return NULL;
+  return lm_fail(LM_USER,
+                 named
+                     ? "none comes with the tokenizer; name one of %s, or a .jinja file, as in "
+                       "template = \"plain\""
+                     : "the model has none, so it was not trained on conversations; `lmc generate "
+                       "--prompt` continues texts, and a source chat(…, template = …) with one "
+                       "of %s trains answers",
+                 lm_chat_builtin_names);
 }
 
 static lm_status template_open(lm_session *s, const lm_recipe_source *named) {
@@ -92,7 +99,7 @@ static lm_status template_open(lm_session *s, const lm_recipe_source *named) {
   if (named && named->template && !is_tokenizers_own(named) && !(s->project.bundle && kept->name))
     LM_TRY(named_read(s, named));
   else if (!kept->name)
-    LM_TRY(tokenizers_own_read(s));
+    LM_TRY(tokenizers_own_read(s, named));
   return lm_template_parse(kept->text.p ? kept->text.p : "", kept->text.n,
                            named && named->template ? named->template : kept->name, &s->template);
 }

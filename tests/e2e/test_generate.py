@@ -54,6 +54,7 @@ def stops_check(run, folder):
 def test_stop_bytes(run):
     folder = trained(run, "bytes()")
     stops_check(run, folder)
+    check("it was not trained on conversations" in run("chat", folder, status=1), "no chat template")
     check("--stop needs text" in run("generate", folder, "--prompt", "a", "--stop", "", status=1), "an empty stop")
 
 
