@@ -111,8 +111,24 @@ class Gemm:
         return Function.apply(x, w)
 
 
-def emulated(params, batches, n_micro, lr, how, fault=None):
-    """the losses, the gradients of the first step, and the last weights"""
+def in_bf16(x):
+    """x and its cotangent, each rounded to bf16"""
+    import torch
+
+    class Stored(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.bfloat16().float()
+
+        @staticmethod
+        def backward(ctx, dx):
+            return dx.bfloat16().float()
+
+    return Stored.apply(x)
+
+
+def emulated(params, batches, n_micro, lr, how, fault=None, stored=lambda x: x):
+    """the losses, the gradients of the first step, and the last weights; stored: how values are rounded between operations"""
     import torch
     torch.set_num_threads(1)
     p = {k: torch.tensor(v, requires_grad=True) for k, v in params.items()}
@@ -121,13 +137,13 @@ def emulated(params, batches, n_micro, lr, how, fault=None):
     for tok, nxt, w in zip(batches["tok"], batches["next"], batches["w"]):
         total, weight = 0.0, float(w.sum())
         for rows in np.split(np.arange(len(tok)), n_micro):
-            x = p["embed"][torch.from_numpy(tok[rows].reshape(-1).astype("i8"))]
-            for i in range(DEPTH):
+            x = stored(p["embed"][torch.from_numpy(tok[rows].reshape(-1).astype("i8"))])
+            for i in range(sum(k.endswith(".n") for k in p)):
                 at = f"layers.{i}."
-                n = x * torch.rsqrt((x * x).mean(1, keepdim=True) + 1e-6) * p[at + "n"]
-                g = gemms[at + "wg"](n, p[at + "wg"])
-                x = x + gemms[at + "wd"](g * torch.sigmoid(g) * gemms[at + "wu"](n, p[at + "wu"]), p[at + "wd"])
-            z = x @ p["head"]
+                n = stored(x * torch.rsqrt((x * x).mean(1, keepdim=True) + 1e-6) * p[at + "n"])
+                g, u = (stored(gemms[at + k](n, p[at + k])) for k in ("wg", "wu"))
+                x = stored(x + gemms[at + "wd"](stored(g * torch.sigmoid(g) * u), p[at + "wd"]))
+            z = x @ stored(p["head"])
             l = torch.logsumexp(z, 1) - z[torch.arange(len(z)), torch.from_numpy(nxt[rows].reshape(-1).astype("i8"))]
             sum_ = (l * torch.from_numpy(w[rows].reshape(-1))).sum()
             sum_.backward()

@@ -3,7 +3,7 @@ import glob, json, math, os, re, shutil, subprocess, sys
 
 import numpy as np
 
-from test_fp8 import MODEL
+from test_fp8 import MODEL, emulated, in_bf16
 from test_master import model_of, prepare
 from harness import ROOT, Skip, check, distance, doctor, folder_bytes, load, random_batches, save, small, within
 
@@ -644,6 +644,26 @@ def test_fp8(run):
     check(sum(" scaled " in line for line in gemms) == 3 * 3, f"the GEMMs of a layer: {gemms}")
     err = fake("check", run.write("odd.lm", MODEL.format(**{**how, "ff": 40}, micro=16, matmul="fp8()")), "--target", "cuda", status=1)
     check("error[E2F4]" in err and "@layers.wg: 40 is no multiple of 16" in err, err)
+
+
+def test_fp8_bf16(run):
+    """matmul = fp8 in bf16: operands are rounded to bf16, then to codes, as in PyTorch; beside a CPU, which does not round n and h to bf16"""
+    fake, what, on = Fake(run, heavy=True), ("--values", "grads,params"), ("--set", "precision { compute = bf16; matmul = fp8(scale = current) }")
+    batches = random_batches(1, 2, 16, 24)
+    save(run.path("batches.safetensors"), batches)
+    file = run.write("fp8.lm", MODEL.format(d=32, ff=48, vocab=24, depth=1, steps=1, lr=0, micro=16, matmul="compute"))
+    exact, cpu = run.trace(file, *what), run.trace(file, *what, *on)
+    gpu = fake.trace(file, *what, *on, "--enable-pass", "fp8")
+    params = {k.removeprefix("final."): v for k, v in exact.items() if k.startswith("final.")}
+    of_bf16, of_f32 = (emulated(params, batches, 2, 0, "current", **how)[1] for how in ({"stored": in_bf16}, {}))
+    for name, grad in of_bf16.items():
+        here, there, plain = (x[f"grad.{name}"] for x in (gpu, cpu, exact))
+        within(f"{name} from PyTorch", distance(here, grad), 0.05)
+        rounding = distance(there, plain)
+        within(f"{name} from a CPU", distance(here, there), 1.5 * rounding)
+        within(f"{name} from the gradient without codes", distance(here, plain), 1.5 * rounding)
+    far = max(distance(gpu[f"grad.{k}"], v) for k, v in of_f32.items())
+    check(far > 0.06, f"the check must find operands that are not rounded to bf16: {far:.2g}")
 
 
 def bare_machine(run, build):
