@@ -477,11 +477,11 @@ static const lm_mesh_axis *pipeline_of(const lm_module *m) {
   return by;
 }
 
-static bool metric_refuse(const lm_func *loss, uint32_t i, const lm_mesh_axis *by) {
+// Reports result i of a loss, which GPipe cannot divide.
+static bool part_refuse(const lm_func *loss, uint32_t i, const lm_mesh_axis *by, const char *what) {
   lm_ctx *c = loss->module->ctx;
   const lm_op *def = loss->body->last->in[i]->def;
-  lm_diag *d =
-      LM_REPORT(c, def ? def->loc : by->loc, E915, by->name, "a metric that is no sum over rows");
+  lm_diag *d = LM_REPORT(c, def ? def->loc : by->loc, E915, by->name, what);
   lm_diag_help(c, d, "pipeline = one_f_one_b does");
   return false;
 }
@@ -503,13 +503,36 @@ static bool metrics_divide(const lm_module *m) {
     for (uint32_t i = 2; f->key.id == LM_FUNC_LOSS && i < end->n_in && ok; i++) {
       lm_rows_kind kind = lm_row_mix_result(f, i);
       if (kind == LM_ROWS_MIXED || kind == LM_ROWS_BOTH)
-        ok = metric_refuse(f, i, by);
+        ok = part_refuse(f, i, by, "a metric that is no sum over rows");
       else if (kind == LM_ROWS_SUM)
         end->in[i] =
             lm_emit2(&b, LM_OP_DIV, end->in[i], lm_emit_const(&b, end->in[i]->type, by->pipeline));
     }
   }
   return ok;
+}
+
+// A call has the losses of all micro-batches, so a weight that depends on no row counts once for
+// each. GPipe adds the losses of all rows at once, and a term that depends on no row only once.
+static bool losses_count(const lm_module *m) {
+  const lm_mesh_axis *by = pipeline_of(m);
+  for (lm_func *f = by ? m->funcs : NULL; f; f = f->next) {
+    bool is_loss = f->key.id == LM_FUNC_LOSS || f->key.id == LM_FUNC_EVAL;
+    lm_op *end = f->body->last;
+    lm_builder b = {
+        .m = f->module,
+        .at = f->body,
+        .before = end,
+        .loc = end->loc,
+    };
+    if (!is_loss || lm_row_mix_result(f, 1) != LM_ROWS_NONE)
+      continue;
+    if (by->schedule == LM_SCHEDULE_GPIPE && lm_row_mix_result(f, 0) == LM_ROWS_BOTH)
+      return part_refuse(f, 0, by, "a term of the loss that depends on no row");
+    lm_value *n = lm_emit_const(&b, end->in[1]->type, by->pipeline);
+    end->in[1] = lm_emit2(&b, LM_OP_MUL, end->in[1], n);
+  }
+  return true;
 }
 
 // True if axis k of the mesh has not divided yet.
@@ -519,7 +542,7 @@ static bool divides_now(const lm_module *m, int k) {
 }
 
 bool lm_pass_shard(lm_module *m, const lm_pass_env *env) {
-  bool ok = !m->mesh.n || (can_run(m) && metrics_divide(m));
+  bool ok = !m->mesh.n || (can_run(m) && metrics_divide(m) && losses_count(m));
   bool mixes = ok && pipeline_of(m) && lm_shard_mixes(m);
   for (int k = 1; k <= m->mesh.n && ok; k++)
     if (m->mesh.axis[k - 1].balanced)

@@ -134,7 +134,7 @@ model M(n = 4, d = 8, vocab = 16) {{
     {loop}
     return dot(x, embed, d)
   }}
-  loss(bt: Batch[b, t]) -> (f32, f32) {{ return ({loss}, sum(bt.w)) }}
+  loss(bt: Batch[b, t]) -> (f32, f32) {{ return ({loss}, {weight}) }}
 }}
 data D {{ source s = text("t.txt"); pack best_fit(seq = 8 tokens) }}
 recipe R {{
@@ -145,8 +145,8 @@ recipe R {{
 LOSS = "sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w)"
 
 
-def blocks(run, inner="tanh(dot(x, w, d))", more="", loop="", loss=LOSS, adapted=""):
-    text = BLOCKS.format(inner=inner, more=more, loop=loop, loss=loss)
+def blocks(run, inner="tanh(dot(x, w, d))", more="", loop="", loss=LOSS, weight="sum(bt.w)", adapted=""):
+    text = BLOCKS.format(inner=inner, more=more, loop=loop, loss=loss, weight=weight)
     if adapted:
         text = text.replace("model = M(vocab = 256)", "model = Adapted").replace("data D", f"model Adapted = M(vocab = 256) with {{ {adapted} }}\ndata D")
     return run.write("m.lm", text)
@@ -154,16 +154,18 @@ def blocks(run, inner="tanh(dot(x, w, d))", more="", loop="", loss=LOSS, adapted
 
 def test_metrics(run):
     """Metrics that a model emits are means over the micro-batches, as those of one process. A number of rows is that of a micro-batch, in
-    metrics and in the loss, also where dp divides the rows, with dropout. With GPipe metrics are sums over rows."""
+    metrics, in the loss and as its weight, which counts once for each micro-batch, also where dp divides the rows, with dropout. With GPipe
+    metrics are sums over rows."""
     mpi_needed(run)
     run.write("t.txt", "".join(f"text {i * i} of a line\n" for i in range(99)))
     f32 = ("-q", "--set", "precision.compute=f32", "--set", "micro=32 tokens")
     sums, others = "emit energy = sum(x * x); emit mean = mean(x * x, (b, t, d))", "; emit size = sqrt(sum(x * x)); emit top = max(x)"
     drop = "tanh(dot(dropout(x, 10%), w, d))"
     loss = "mean(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w, (b, t)) * f32(b)"
-    run("run", blocks(run, drop, loop=sums + others, loss=loss), *f32, "--set", "parallel.mesh=(dp = 1)", "--out", run.path("one"))
+    how = {"loss": loss, "weight": "f32(b)"}
+    run("run", blocks(run, drop, loop=sums + others, **how), *f32, "--set", "parallel.mesh=(dp = 1)", "--out", run.path("one"))
     for mesh, loop in (("f1b2", sums + others), ("pp2", sums), ("dp2f1b2", sums + others)):
-        pipeline(run, mesh, blocks(run, drop, loop=loop, loss=loss), mesh, *f32)
+        pipeline(run, mesh, blocks(run, drop, loop=loop, **how), mesh, *f32)
         for name in ("loss", "grad_norm", *re.findall(r"emit (\w+)", loop)):
             for a, b in zip(curve(run.path("one"), name), curve(run.path(mesh), name), strict=True):
                 within(f"{mesh}: {name}", abs(a - b) / abs(a), 2e-6)
@@ -200,6 +202,7 @@ def test_refused(run):
                           ({"loop": "let x = layers[0](x)"}, "the use of one block apart from the others"),
                           ({"loop": "emit size = max(x)"}, "a metric that is no sum over rows"),
                           ({"adapted": "freeze @layers.0.**"}, "a list of which some blocks are frozen or adapted apart"),
+                          ({"loss": f"{LOSS} + f32(sum(embed * embed))", "weight": "1"}, "a term of the loss that depends on no row"),
                           ({"inner": "tanh(dot(x - sum(x, b), w, d))"}, "a loss that is no sum over rows"),
                           ({"loss": f"{LOSS} * sum(bt.w)"}, "a loss that is no sum over rows")):
         err = run("check", blocks(run, **changes), status=1)
