@@ -84,17 +84,21 @@ static lm_status keys_refuse(const lm_session *s, const lm_resumption *x,
   return status;
 }
 
-static lm_status paths_check(const lm_session *s, const lm_resumption *x) {
-  for (int i = 0; i < x->wanted.n_changes; i++)
-    LM_TRY(lm_recipe_key_check(s, &x->keys, x->wanted.changes[i]));
-  return NULL;
+// A path names a value that differs, which today's recipe may lack, or one of today's recipe.
+static lm_status path_check(const lm_session *s, const lm_resumption *x,
+                            const lm_recipe_changes *all, const char *path) {
+  for (uint32_t i = 0; i < all->n; i++)
+    if (lm_recipe_key_under(all->v[i].key, path))
+      return NULL;
+  return lm_recipe_key_check(s, &x->keys, path);
 }
 
 static lm_status keys_compare(const lm_session *s, lm_resumption *x) {
-  LM_TRY(paths_check(s, x));
-  if (!x->from.folder)
-    return NULL;
-  lm_recipe_changes all = lm_recipe_keys_compare(s, x->was.keys, x->was.n_keys, &x->keys);
+  lm_recipe_changes all = {0};
+  if (x->from.folder)
+    all = lm_recipe_keys_compare(s, x->was.keys, x->was.n_keys, &x->keys);
+  for (int i = 0; i < x->wanted.n_changes; i++)
+    LM_TRY(path_check(s, x, &all, x->wanted.changes[i]));
   LM_TRY(moments_refuse(x, &all));
   LM_TRY(keys_refuse(s, x, &all));
   for (uint32_t i = 0; i < all.n; i++)

@@ -210,7 +210,11 @@ def test_change(run):
     h = [(x["step"], x["option"], x["key"], x["old"], x["new"], x["program"]) for x in history(run)]
     check(h == [(4, "--change", "optimizer.lr", "2e-3", "0.001", None), (4, "--change", "schedule.floor", "5%", "6%", None)], h)
     changed(run, ("lr = 2e-3", "lr = 1e-3"), ("floor = 5%", "floor = 6%"))
-    resume(run, 8)
+    resume(run, 8, "--disable-pass", "cse", "--change", "--disable-pass")
+    err = resume(run, 9, status=1)
+    check("--disable-pass was cse, is absent" in err and "new value: --change --disable-pass;" in err, err)
+    resume(run, 9, "--change", "--disable-pass")
+    check([(x["old"], x["new"]) for x in history(run)[2:]] == [("absent", "cse"), ("cse", "absent")], history(run))
 
 
 def test_changed_lr_counts(run):
