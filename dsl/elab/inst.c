@@ -259,8 +259,19 @@ static void make_dims(lm_elab *e, el_inst *inst, const ast_member *m) {
   }
 }
 
+// The values of the parameters determine the structure; a type would not be checked.
+static bool check_untyped(lm_elab *e, const ast_decl *d) {
+  uint32_t before = e->c->n_rejects;
+  for (uint32_t k = 0; k < d->sig.n_params; k++) {
+    const ast_param *p = &d->sig.params[k];
+    if (p->type)
+      EL_ERR(e, p->type->loc, E09A, p->name.text, d->name.text);
+  }
+  return e->c->n_rejects == before;
+}
+
 static el_inst *make(lm_elab *e, el_inst *inst) {
-  if (!member_names(e, inst->decl))
+  if (!member_names(e, inst->decl) || !check_untyped(e, inst->decl))
     inst->broken = true;
   else
     check_constraints(e, inst, false);
