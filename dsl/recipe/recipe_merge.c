@@ -418,10 +418,13 @@ static void set_argument(merge *m, lm_setting *s, const dotted *d) {
   *it = *d->item;
   it->expr = bare_text(m, form_param(s, name_at(d)), it->expr);
   const ast_name *name = name_at(d);
+  const char *of = it->path.v[d->at - 1].text;
   if (!s->value || s->value->kind != EX_CALL || !is_last(d)) {
-    lm_diag *e = LM_REPORT(m->R->c, name->loc, E24B, it->path.v[d->at - 1].text);
+    lm_diag *e = LM_REPORT(m->R->c, name->loc, E24B, of);
     if (s->value)
       lm_diag_note(m->R->c, e, s->loc, "the value is %s", value_text(m->R, s->value));
+    if (s->value && s->value->kind == EX_CALL)
+      lm_diag_help(m->R->c, e, "set the whole argument: \"%s.%s=…\"", of, name->text);
     return;
   }
   if (!takes_arg(m, s, name))
@@ -477,12 +480,7 @@ static void apply_in_named(merge *m, lm_setting *s, dotted d) {
 static void entry_add(merge *m, lm_settings *s, const lm_schema_key *key, const ast_name *name,
                       const ast_item *it) {
   ast_expr *sel = LM_NEW(m->R->c->arena, ast_expr);
-  *sel = (ast_expr){
-      .kind = EX_NAME,
-      .loc = name->loc,
-      .text = name->text,
-      .height = 1,
-  };
+  *sel = (ast_expr){.kind = EX_NAME, .loc = name->loc, .text = name->text, .height = 1};
   set_whole(m, s, key, sel, it);
 }
 

@@ -482,6 +482,9 @@ def test_mistakes(run):
                   f"optimizer w(inner: optimizer) {{ update(p: {kind}, g: {kind}, k: f32) -> {kind} {{ {body or 'return inner.update(p, g, k)'} }} }}\n")
         err = run("check", run.path("bad.lm"), status=1)
         check(f"error[{code}]" in err and text in err and "bad.lm:" in err, f"{use}, {body}: {err}")
+    nested = ("--set", "optimizer.inner.lr=2e-3")
+    err = run("check", prepare(run, "optimizer = lookahead(adamw(lr = 1))"), *nested, status=1)
+    check('E24B' in err and 'help: set the whole argument: "optimizer.inner=…"' in err, err)
 
 
 def test_groups_with_optimizers(run):
