@@ -42,6 +42,9 @@ lm_status lm_comm_open(const lm_comm_options *o, lm_comm **out);
 // failed: why this rank ends before the others, which then end too; NULL: it waits until all ranks
 // close their comms. A failure that rank 0 has too is reported by rank 0 alone. c may be NULL.
 void lm_comm_close(lm_comm *c, lm_status failed);
+// Ends the thread of collectives that were started `apart`, so that their memory may be freed.
+// Those under way are never complete, so they may be only of a run that has failed. c may be NULL.
+void lm_comm_stop(lm_comm *c);
 // True if this rank reports to the user: rank 0, or one rank of each host if rank 0 is lost.
 bool lm_comm_speaks(const lm_comm *c);
 

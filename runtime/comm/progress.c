@@ -83,5 +83,12 @@ void lm_comm_progress_end(lm_comm *c) {
   pthread_join(p->thread, NULL);
   pthread_mutex_destroy(&p->lock);
   pthread_cond_destroy(&p->wake);
-  p->runs = false;
+  for (int i = 0; i < LM_COMM_HANDLES; i++)
+    c->colls[i].apart = false;
+  *p = (lm_comm_progress){0};
+}
+
+void lm_comm_stop(lm_comm *c) {
+  if (c)
+    lm_comm_progress_end(c);
 }

@@ -15,5 +15,6 @@ void lm_comm_progress_add(lm_comm *c, lm_coll_state *r);
 // Without the thread, which cannot be created, collectives advance in lm_comm_wait.
 void lm_comm_progress_begin(lm_comm *c);
 void lm_comm_progress_remove(lm_comm *c, lm_coll_state *r); // with the lock
+// Collectives under way do not advance any more; lm_comm_progress_begin starts a new thread.
 void lm_comm_progress_end(lm_comm *c);
 #endif

@@ -207,6 +207,7 @@ lm_status lm_cpu_exec_create(const lm_plan *plan, const lm_exec_options *o, lm_e
 
 static void destroy(lm_exec *hal) {
   cpu_exec *e = (cpu_exec *)hal;
+  lm_comm_stop(e->comm);
   for (int i = 0; i < LM_ARENAS; i++)
     if (e->arenas[i].base)
       munmap(e->arenas[i].base, e->arenas[i].bytes);

@@ -6,6 +6,7 @@
 #define _GNU_SOURCE // program_invocation_short_name
 #include <errno.h>
 #include <math.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -253,6 +254,36 @@ static lm_status apart_try(test *t) {
   return NULL;
 }
 
+static lm_status agree(test *t, const char *what) {
+  int done = 1, dones[8];
+  return lm_comm_agree(t->c, what, &done, sizeof done, dones);
+}
+
+// Rank 1 stops in a gather, of which rank 0 sends its part later.
+static lm_status stopped_try(test *t) {
+  enum {
+    COUNT = 100
+  };
+  static const float zeros[COUNT];
+  static float x[2 * COUNT];
+  lm_coll c = {LM_COLL_ALL_GATHER, LM_F32, 0, 0, COUNT, x + t->rank * COUNT, x, 0, "part", true};
+  int handle;
+  for (int i = 0; i < COUNT; i++)
+    x[t->rank * COUNT + i] = 1;
+  if (t->rank)
+    LM_TRY(lm_comm_start(t->c, &c, &handle));
+  if (t->rank)
+    lm_comm_stop(t->c);
+  LM_TRY(agree(t, "rank 1 has stopped"));
+  if (!t->rank)
+    LM_TRY(lm_comm_start(t->c, &c, &handle));
+  poll(NULL, 0, 100);
+  bool same = !memcmp(x, zeros, sizeof zeros);
+  if (t->rank)
+    return lm_fail(LM_ENV, "the memory %s", same ? "is unchanged" : "has changed");
+  return agree(t, "rank 1 has failed");
+}
+
 // ---- groups of a mesh: the sum of the ranks along each axis
 
 static lm_status mesh_try(test *t, int a, int b) {
@@ -381,6 +412,8 @@ static int rank_main(const char *what) {
     s = s ? s : host_try(&t);
     if (!t.rank)
       printf("hash %016llx\n", (unsigned long long)t.hash);
+  } else if (!s && !strcmp(what, "stopped")) {
+    s = stopped_try(&t);
   } else if (!s) {
     s = steps_run(&t, what);
   }
@@ -487,6 +520,7 @@ int main(int argc, char **argv) {
   fault_test("cut", 3, 2, 2, WORDS("rank 2 (host ", "closed its connection", "gradients of step"));
   fault_test("exit", 2, 1, 2, WORDS("rank 1 (host ", "its process has ended"));
   fault_test("fail", 3, 2, 1, WORDS("rank 2 (host ", "there is no such file"));
+  fault_test("stopped", 2, 1, 2, WORDS("rank 1 (host ", "the memory is unchanged"));
   fault_test("first", 3, 2, 2, WORDS("rank 0 (host ", "its process has ended"));
   // mpirun may end the rank that computes before that rank's own limit does.
   fault_test("compute", 3, 1, 2, WORDS("rank 2 (host ", "its process has ended"));
