@@ -94,6 +94,7 @@ static lm_status recipe_check(lm_session *s) {
   generation_check(s);
   LM_TRY(lm_verdict(p->ctx));
   LM_TRY(lm_weights_from_check(c));
+  LM_TRY(lm_session_check_vocabulary(s));
   return plan_check(s);
 }
 

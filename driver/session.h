@@ -119,6 +119,9 @@ void lm_session_close(lm_session *s);
 lm_status lm_session_check_ids(lm_session *s);
 // The same as far as the recipe alone determines it; reads no text.
 lm_status lm_session_check_ids_of_recipe(lm_session *s);
+// Reports a tokenizer whose first tokens are not those of the run or model that the weights are
+// from; nothing if that has no tokenizer.json.
+lm_status lm_session_check_vocabulary(lm_session *s);
 // Bytes of arenas, of the workspace of GEMMs and, on a CPU, of the copy of a checkpoint.
 int64_t lm_session_memory(const lm_session *s);
 const char *lm_session_compute(const lm_session *s); // the type of `real`: "f32", "bf16"

@@ -283,6 +283,7 @@ lm_status lm_training_plan(lm_training *x) {
     LM_TRY(lm_tune_recall(s, run));
   LM_TRY(lm_session_compile_run(s, positions));
   LM_TRY(lm_session_check_ids(s));
+  LM_TRY(lm_session_check_vocabulary(s));
   LM_TRY(lm_resume_base(s, &x->resumption));
   LM_TRY(samples_check(x));
   LM_TRY(lm_tune_step_find(s));

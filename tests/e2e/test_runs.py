@@ -201,6 +201,13 @@ def test_learned_vocabulary(run):
     train(run, file, "new")
     check(first == vocabulary("run") == vocabulary("branch"), "a resumed run must keep its vocabulary")
     check(first != vocabulary("new"), "a new run must train its own")
+    model = re.search(r"model = (Llama.*)", LEARNED)[1]
+    tuned = lambda tokenizer: run.write("tuned.lm", re.sub("model = .*", "model = Tuned", open(file).read()).replace("bpe(train = 290)", tokenizer)
+                                        + f'model Tuned = {model} from "run"\n')
+    for tokenizer, command in ("bpe(train = 290)", ("run", "--out", run.path("tuned"))), ("bytes()", ("check",)):
+        err = run(*command, tuned(tokenizer), status=1)
+        check("error[E265]" in err and f'= help: tokenizer = bpe("{run.path("run")}/tokenizer.json")' in err, err)
+    train(run, tuned('bpe("run/tokenizer.json")'), "tuned")
 
 
 def test_learned_vocabulary_gone(run):
