@@ -3,9 +3,10 @@
 //   config { model_type = "llama"; hidden_size = d; rope_scaling.factor = factor
 //            sliding_window = if w == 0 then null else w }
 // A key may be inside of a table of the file (`rope_scaling.factor`). A value is a string, true,
-// false, null, a list of values, a number computed from the model's parameters and dims, or an `if`
-// over them. Export writes the keys with these values. Import sets a parameter of the model from
-// two forms: `key = NAME`, and `key = if NAME == VALUE then null else NAME`, where null sets VALUE.
+// false, null, a list of values, a sum of lists, a number computed from the model's parameters and
+// dims, or an `if` over them. Export writes the keys with these values. Import sets a parameter of
+// the model from two forms: `key = NAME`, and `key = if NAME == VALUE then null else NAME`, where
+// null sets VALUE.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,32 +34,57 @@ static void number_print(lm_buf *b, double x) {
 
 static bool value_print(lm_elab *e, const ast_expr *x, int depth, lm_buf *b);
 
-static bool list_print(lm_elab *e, const ast_expr *x, int depth, lm_buf *b) {
-  lm_buf_puts(b, "[");
+// The branch of an `if` that its condition selects. NULL: reported. The branches may be null or
+// lists, which are not expressions.
+static const ast_expr *selected(lm_elab *e, const ast_expr *x) {
+  el_val c = el_eval(e, x->c);
+  if (c.k == V_BOOL && c.known)
+    return c.num != 0 ? x->a : x->b;
+  if (c.k != V_ERROR)
+    EL_ERR(e, x->loc, E043, el_show(e, &c));
+  return NULL;
+}
+
+static bool is_list(const ast_expr *x, int depth) {
+  bool sum = x->kind == EX_BINARY && x->op == OP_ADD;
+  return x->kind == EX_LIST || ((sum || x->kind == EX_IF) && depth < MAX_DEPTH &&
+                                is_list(x->a, depth + 1) && is_list(x->b, depth + 1));
+}
+
+// The elements of a list, which a `+` joins to those before it. *n: their number.
+static bool elements_print(lm_elab *e, const ast_expr *x, int depth, uint32_t *n, lm_buf *b) {
+  if (x->kind == EX_BINARY)
+    return elements_print(e, x->a, depth, n, b) && elements_print(e, x->b, depth, n, b);
+  if (x->kind == EX_IF) {
+    const ast_expr *branch = selected(e, x);
+    return branch && elements_print(e, branch, depth, n, b);
+  }
   for (uint32_t i = 0; i < x->n_args; i++) {
-    lm_buf_puts(b, i ? ", " : "");
+    lm_buf_puts(b, (*n)++ ? ", " : "");
     if (x->args[i].kind != ARG_POS || depth == MAX_DEPTH)
       return EL_REJECT(e, x->args[i].loc, E0C4);
     if (!value_print(e, x->args[i].expr, depth + 1, b))
       return false;
   }
-  lm_buf_puts(b, "]");
   return true;
 }
 
-// The branches may be null or lists, which are not expressions.
+static bool list_print(lm_elab *e, const ast_expr *x, int depth, lm_buf *b) {
+  uint32_t n = 0;
+  lm_buf_puts(b, "[");
+  bool ok = elements_print(e, x, depth, &n, b);
+  lm_buf_puts(b, "]");
+  return ok;
+}
+
 static bool if_print(lm_elab *e, const ast_expr *x, int depth, lm_buf *b) {
-  el_val c = el_eval(e, x->c);
-  if (c.k == V_BOOL && c.known)
-    return value_print(e, c.num != 0 ? x->a : x->b, depth + 1, b);
-  if (c.k != V_ERROR)
-    EL_ERR(e, x->loc, E043, el_show(e, &c));
-  return false;
+  const ast_expr *branch = selected(e, x);
+  return branch && value_print(e, branch, depth + 1, b);
 }
 
 static bool value_print(lm_elab *e, const ast_expr *x, int depth, lm_buf *b) {
   double number;
-  if (x->kind == EX_LIST)
+  if (is_list(x, depth))
     return list_print(e, x, depth, b);
   if (x->kind == EX_IF && depth < MAX_DEPTH)
     return if_print(e, x, depth, b);

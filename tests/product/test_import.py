@@ -127,7 +127,8 @@ model Own(d = 8, vocab = 272, cap = 1, kind = "a", deep = false, mix = 0.5) {
   map hf {
     @embed = ("embed", [vocab, d])
     config { model_type = "own"; hidden_size = d; vocab_size = vocab; kind_key = kind; deep_key = deep; mix_key = mix
-             cap_key = if cap == 0 then null else cap }
+             cap_key = if cap == 0 then null else cap
+             list_key = (if d > 3 then [1] else []) + (if d > 4 then [2] else []) + [d, [kind]] }
   }
 }
 '''
@@ -138,14 +139,15 @@ def test_own_model(run):
     model, path = run.write("own.lm", OWN), run.path("own")
     os.makedirs(path)
     save(f"{path}/model.safetensors", {"embed": np.zeros((16, 4), "<f4")})
-    config = dict(model_type="own", hidden_size=4, vocab_size=16, kind_key="b", deep_key=True, mix_key=0.25, cap_key=None)
+    config = dict(model_type="own", hidden_size=4, vocab_size=16, kind_key="b", deep_key=True, mix_key=0.25, cap_key=None,
+                  list_key=[1, 4, ["b"]])
     json.dump(config, open(f"{path}/config.json", "w"))
     run("import", "hf", path, "--model", f"{model}:Own", "-o", run.path("in"))
     call = open(run.path("in/imported.lm")).read().split("model Imported = ")[1].split(" from")[0]
     check(" ".join(call.split()) == 'Own(d = 4, vocab = 16, kind = "b", deep = true, mix = 0.25, cap = 0)', call)
-    json.dump({**config, "mix_key": "x"}, open(f"{path}/config.json", "w"))
+    json.dump({**config, "mix_key": "x", "list_key": [1, 2, 4, ["b"]]}, open(f"{path}/config.json", "w"))
     err = run("import", "hf", path, "--model", f"{model}:Own(mix = 0.125)", "-o", run.path("in2"), status=1)
-    check('mix_key is "x", the model\'s 0.125' in err, err)
+    check('mix_key is "x", the model\'s 0.125' in err and 'list_key is [1,2,4,["b"]], the model\'s [1, 4, ["b"]]' in err, err)
 
 
 def test_tokenizer_config(run):
