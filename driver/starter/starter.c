@@ -79,6 +79,7 @@ static const struct {
     {"bert", "text with hidden tokens: docs/language.md, Encoders", NULL},
     {"vit", "batches of images with labels: docs/language.md, Encoders", NULL},
     {"mobilenet_v2", "batches of images with labels: docs/language.md, Encoders", NULL},
+    {"efficientnet", "batches of images with labels: docs/language.md, Encoders", NULL},
     {"whisper", "batches of frames: docs/language.md, Encoder-decoder models", NULL}};
 
 static const char PAIRS[] =

@@ -38,6 +38,7 @@ static const char *const IGNORED[] = {
     "init_std",
     "initializer_factor",
     "dropout_rate",
+    "drop_connect_rate",
     "activation_dropout",
     "encoder_layerdrop",
     "decoder_layerdrop",

@@ -195,7 +195,7 @@ def test_new_arch(run):
     run.write("small.txt", prose(600))
     names = archs(run)
     files = [f[:-3] for f in os.listdir(f"{ROOT}/examples/zoo") if f.endswith(".lm")]
-    check(sorted(names + ["bart", "bert", "clip", "mobilenet", "t5", "vit", "whisper"]) == sorted(files), f"{names} and {files}")   # which predict no next token
+    check(sorted(names + ["bart", "bert", "clip", "efficientnet", "mobilenet", "t5", "vit", "whisper"]) == sorted(files), f"{names} and {files}")   # which predict no next token
     for i, arch in enumerate(names if run.nightly else ["deepseekv2", "qwen3"]):
         facts = json.loads(run("new", f"a{i}", "--data", "small.txt", "--arch", arch, "--params", "500k", "-m", 0.1, "--json", cwd=run.folder))
         run("fmt", "--check", f"a{i}.lm", cwd=run.folder)

@@ -25,7 +25,8 @@ CONFIGS = {
 }
 
 
-KINDS = {"clip": AutoModel, "bert": AutoModelForMaskedLM, "vit": AutoModelForImageClassification, "mobilenet_v2": AutoModelForImageClassification, "t5": AutoModelForSeq2SeqLM,
+KINDS = {"clip": AutoModel, "bert": AutoModelForMaskedLM, "vit": AutoModelForImageClassification, "mobilenet_v2": AutoModelForImageClassification,
+         "efficientnet": AutoModelForImageClassification, "t5": AutoModelForSeq2SeqLM,
          "bart": AutoModelForSeq2SeqLM, "whisper": AutoModelForSpeechSeq2Seq}     # others: AutoModelForCausalLM
 
 
@@ -72,7 +73,7 @@ def grads(folder, inputs, out):
     else:
         labels = given.pop("labels").long()
         z = trained = model(**given).logits
-        if model.config.model_type == "mobilenet_v2":     # the loss by the statistics of the batch
+        if model.config.model_type in ("mobilenet_v2", "efficientnet"):     # the loss by the statistics of the batch
             trained = model.train()(**given).logits
         loss = torch.nn.functional.cross_entropy(trained.reshape(-1, z.shape[-1]), labels.reshape(-1))
     loss.backward()

@@ -27,6 +27,8 @@ BERT = dict(vocab_size=272, hidden_size=32, intermediate_size=56, num_hidden_lay
 VIT = dict(BERT, image_size=8, patch_size=4, num_channels=3, num_labels=7)
 MOBILE = dict(image_size=64, num_labels=7, depth_multiplier=0.25, depth_divisible_by=4, min_depth=4, expand_ratio=2.0,
               classifier_dropout_prob=0.0)
+EFFICIENT = dict(image_size=64, num_labels=7, width_coefficient=0.25, depth_coefficient=1.0, depth_divisor=4, hidden_dim=320,
+                 dropout_rate=0.0, drop_connect_rate=0.0)
 TOWER = dict(hidden_size=32, intermediate_size=56, num_hidden_layers=2, num_attention_heads=4)
 CLIP = dict(projection_dim=24, text_config=dict(TOWER, vocab_size=272, max_position_embeddings=16, eos_token_id=271),
             vision_config=dict(TOWER, hidden_size=48, image_size=8, patch_size=4))
@@ -67,6 +69,9 @@ CASES = {
     "vit_patches": ("vit", dict(VIT, image_size=12, patch_size=2, num_channels=1, num_labels=2, hidden_act="relu")),
     "mobilenet": ("mobilenet_v2", dict(MOBILE, finegrained_output=False)),
     "mobilenet_odd": ("mobilenet_v2", dict(MOBILE, image_size=77, num_channels=1, tf_padding=False, depth_multiplier=0.3, layer_norm_eps=1e-2)),
+    "efficientnet": ("efficientnet", EFFICIENT),
+    "efficientnet_odd": ("efficientnet", dict(EFFICIENT, image_size=83, num_channels=1, depth_coefficient=1.2, depthwise_padding=[2, 5, 8], hidden_act="gelu",
+                                              squeeze_expansion_ratio=0.5, batch_norm_eps=5e-4)),
     "bloom": ("bloom", dict(vocab_size=272, hidden_size=32, n_layer=3, n_head=4)),
     "opt": ("opt", dict(vocab_size=272, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, ffn_dim=56,
                         max_position_embeddings=64, word_embed_proj_dim=32)),
@@ -151,12 +156,14 @@ CASES = {
     "gemma2_uncapped": ("gemma2", dict(BASE, head_dim=16, final_logit_softcapping=None, attn_logit_softcapping=None), NEW),
 }
 # The key of the greatest number of positions.
-LIMITS = dict(whisper="max_target_positions", gpt2="n_positions", gptj="n_positions", mamba=None, mamba2=None, xlstm=None, rwkv7=None, recurrent_gemma=None, bloom=None, vit=None, mobilenet_v2=None, clip=None, t5=None)
+LIMITS = dict(whisper="max_target_positions", gpt2="n_positions", gptj="n_positions", mamba=None, mamba2=None, xlstm=None, rwkv7=None, recurrent_gemma=None, bloom=None, vit=None, mobilenet_v2=None, efficientnet=None, clip=None, t5=None)
 IDS = [(7 * i * i + 3 * i + 5) % 272 for i in range(40)]   # beyond the 16 positions of the original contexts
 COUNT = 12
 GRADIENTS = dict(qwen3_next=1e-4,     # the bound of errors; transformers computes this recurrence in f32
+                 efficientnet=2e-4,     # transformers in f32 is 1e-4 from float64
                  mobilenet_v2=2e-4)   # through 52 batch normalizations; transformers in f32 is 7e-5 from float64
-ENCODERS = "bert", "vit", "mobilenet_v2", "clip"
+IMAGES = "vit", "mobilenet_v2", "efficientnet"
+ENCODERS = "bert", "clip", *IMAGES
 PAIRS = "t5", "bart", "whisper"           # encoder-decoder models
 SOURCES, TARGETS = (IDS[:11], IDS[11:25]), (IDS[25:37], IDS[3:10])      # of two documents
 
@@ -250,7 +257,7 @@ def sounds(config):
 
 def inputs_of(kind, config):
     """the batch here, and the inputs of the model there"""
-    if kind in ("vit", "mobilenet_v2"):
+    if kind in IMAGES:
         return images(config)
     if kind == "whisper":
         return sounds(config)
@@ -355,7 +362,7 @@ def tune_pairs(run):
 def train(run, kind):
     """20 steps from the imported weights, of a text or of the rows with further columns: the loss falls"""
     text = TRAIN.format()
-    if kind in ("vit", "mobilenet_v2", "clip", *PAIRS):
+    if kind in ("clip", *IMAGES, *PAIRS):
         rows = {n: np.repeat(x, 20, 0) for n, x in load(run.path("rows.safetensors")).items()}
         save(run.path("steps.safetensors"), rows)
         text = re.sub("source s = .*;.*}", 'source s = batches("steps.safetensors") }', text).replace("= 128", f"= {rows['tok'][0].size}")
