@@ -639,6 +639,10 @@ def test_fp8(run):
     check(cpu.keys() == gpu.keys(), "the same tensors")
     for name in cpu:
         within(name, distance(gpu[name], cpu[name], 1e-3), 1e-5)
+    for name, more in ("device", ()), ("host", ("--set", "memory { offload states }")):      # the histories of the scales too
+        fake("run", file, "--target", "cuda", "-q", "--out", run.path(name), *on, *more)
+    saved = [open(run.path(name, "step-000002/model.safetensors"), "rb").read() for name in ("device", "host")]
+    check(saved[0] == saved[1], "weights of states in the host's memory")
     fake("compile", file, "--target", "cuda", "-o", run.path("plan"), *on)
     gemms = [line for line in open(run.path("plan/plan.txt")) if " gemm " in line]
     check(sum(" scaled " in line for line in gemms) == 3 * 3, f"the GEMMs of a layer: {gemms}")

@@ -28,8 +28,9 @@ typedef struct op {
   event *record, *wait;
   long number;
   struct stream *on;
-  bool of_graph;   // which owns the arguments
-  fake_clock host; // when it was enqueued
+  struct stream *of; // which records the event that is waited for
+  bool of_graph;     // which owns the arguments
+  fake_clock host;   // when it was enqueued
 } op;
 typedef struct graph {
   op *ops;
@@ -57,15 +58,14 @@ static double now(void) {
 static void stream_run(stream *s, int to);
 
 // Runs the operations that must come before: the other stream, up to the record that is waited for.
-static void event_reach(event *e, long number) {
-  stream *s = e->stream;
+static void event_reach(event *e, long number, stream *s) {
   while (e->ran < number && s->done < s->queue.n)
     stream_run(s, s->done + 1);
 }
 
 static void op_run(stream *s, op *o) {
   if (o->wait)
-    event_reach(o->wait, o->number);
+    event_reach(o->wait, o->number, o->of);
   fake_clock_join(&s->clock, &o->host);
   if (o->wait)
     fake_clock_join(&s->clock, &o->wait->clock[o->number % RECORDS]);
@@ -243,13 +243,13 @@ FAKE_API int cuStreamWaitEvent(void *handle, void *event_handle, unsigned flags)
   else if (s->capture)
     return CAPTURING;
   else if (e->recorded)
-    stream_push(s, (op){.wait = e, .number = e->recorded});
+    stream_push(s, (op){.wait = e, .number = e->recorded, .of = e->stream});
   return 0;
 }
 
 FAKE_API int cuEventSynchronize(void *handle) {
   event *e = handle;
-  event_reach(e, e->recorded);
+  event_reach(e, e->recorded, e->stream);
   fake_clock_join(&host, &e->clock[e->recorded % RECORDS]);
   return fake.sticky;
 }
@@ -342,8 +342,10 @@ FAKE_API int cuGraphLaunch(void *handle, void *to) {
       o.number = ++o.record->recorded;
       o.record->stream = on;
     }
-    if (o.wait)
+    if (o.wait) {
       o.number = o.wait->recorded;
+      o.of = o.wait->stream;
+    }
     stream_push(on, o);
   }
   return 0;
