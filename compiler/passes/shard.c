@@ -486,6 +486,16 @@ static bool part_refuse(const lm_func *loss, uint32_t i, const lm_mesh_axis *by,
   return false;
 }
 
+static lm_builder builder_at_end(const lm_func *f) {
+  lm_op *end = f->body->last;
+  return (lm_builder){
+      .m = f->module,
+      .at = f->body,
+      .before = end,
+      .loc = end->loc,
+  };
+}
+
 // Metrics are means over the micro-batches. GPipe computes those of all rows of a call, whose mean
 // is that of sums over rows alone.
 static bool metrics_divide(const lm_module *m) {
@@ -494,12 +504,7 @@ static bool metrics_divide(const lm_module *m) {
   bool gpipe = by && by->schedule == LM_SCHEDULE_GPIPE;
   for (lm_func *f = gpipe ? m->funcs : NULL; f && ok; f = f->next) {
     lm_op *end = f->body->last;
-    lm_builder b = {
-        .m = f->module,
-        .at = f->body,
-        .before = end,
-        .loc = end->loc,
-    };
+    lm_builder b = builder_at_end(f);
     for (uint32_t i = 2; f->key.id == LM_FUNC_LOSS && i < end->n_in && ok; i++) {
       lm_rows_kind kind = lm_row_mix_result(f, i);
       if (kind == LM_ROWS_MIXED || kind == LM_ROWS_BOTH)
@@ -519,12 +524,7 @@ static bool losses_count(const lm_module *m) {
   for (lm_func *f = by ? m->funcs : NULL; f; f = f->next) {
     bool is_loss = f->key.id == LM_FUNC_LOSS || f->key.id == LM_FUNC_EVAL;
     lm_op *end = f->body->last;
-    lm_builder b = {
-        .m = f->module,
-        .at = f->body,
-        .before = end,
-        .loc = end->loc,
-    };
+    lm_builder b = builder_at_end(f);
     if (!is_loss || lm_row_mix_result(f, 1) != LM_ROWS_NONE)
       continue;
     if (by->schedule == LM_SCHEDULE_GPIPE && lm_row_mix_result(f, 0) == LM_ROWS_BOTH)

@@ -1,5 +1,5 @@
-// shard_stage.c - how the rows of a micro-batch go to the first stage of a pipeline, and come from
-// the last one, in a tick (shard_ticks.c).
+// shard_stage.c - sends the rows of a micro-batch to the first stage of a pipeline, and receives
+// them from the last stage, in one tick (shard_ticks.c).
 //
 // In front of the blocks and behind them each rank computes a part of the rows, b.1@pp; a stage
 // computes all, b.2@pp: as many as b.1.

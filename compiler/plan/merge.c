@@ -65,15 +65,6 @@ static bool fits(const planner *p, const pstep *x) {
 
 // ---- dependences
 
-static ref resolved(const ref *r) {
-  ref out = lm_storage_resolve(r->at);
-  out.offset += r->offset;
-  for (int d = 0; d < LM_PLAN_DEPTH; d++)
-    out.loop[d] += r->loop[d];
-  out.bytes = r->bytes;
-  return out;
-}
-
 // The bytes of r in all iterations of the loops around the step.
 static ref span_of(const planner *p, const pstep *s, ref r) {
   for (int loop = s->loop; loop >= 0; loop = p->steps[loop].loop) {
@@ -86,7 +77,7 @@ static ref span_of(const planner *p, const pstep *s, ref r) {
 }
 
 bool lm_step_overlap(const planner *p, const pstep *s, const ref *a, const ref *b) {
-  ref x = resolved(a), y = resolved(b);
+  ref x = lm_ref_resolve(a), y = lm_ref_resolve(b);
   if (x.at != y.at)
     return false;
   if (memcmp(x.loop, y.loop, sizeof x.loop)) {

@@ -81,16 +81,6 @@ static bool is_on_host(const planner *p, const ref *r) {
   return p->plan->on_host[at.at->arena];
 }
 
-// A reference without the storages inside others.
-static ref resolved(const ref *r) {
-  ref at = lm_storage_resolve(r->at);
-  at.offset += r->offset;
-  for (int d = 0; d < LM_PLAN_DEPTH; d++)
-    at.loop[d] += r->loop[d];
-  at.bytes = r->bytes;
-  return at;
-}
-
 // The LOOP step at depth 0 around step i; -1: none.
 static int outermost_loop(const planner *p, int i) {
   int loop = p->steps[i].loop;
@@ -122,7 +112,7 @@ static void window_of_stash(const planner *p, window *w) {
 
 // The window of one reference: over all iterations of the loops inside of the window's.
 static window window_of(const planner *p, int i, const ref *r, bool write) {
-  ref at = resolved(r);
+  ref at = lm_ref_resolve(r);
   int loop = at.loop[0] ? outermost_loop(p, i) : -1;
   window w = {
       .at = at.at,
@@ -366,7 +356,7 @@ static void refs_replace(offloader *o, int i) {
     if (!is_on_host(o->p, &s->refs[b]))
       continue;
     const window *w = window_with(o, i, &s->refs[b]);
-    ref own = resolved(&s->refs[b]), at = ring_ref(w, now);
+    ref own = lm_ref_resolve(&s->refs[b]), at = ring_ref(w, now);
     at.offset += own.offset - w->offset;
     at.bytes = own.bytes;
     for (int d = 1; d < LM_PLAN_DEPTH; d++)

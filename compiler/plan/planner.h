@@ -38,8 +38,9 @@ enum {
 typedef struct lm_merge_part {
   const lm_plan_kernel *kernel; // NULL: a copy
   int64_t points;               // of the kernel's parallel space
-  // Of a copy. Of a kernel: NULL, or the append to a KV cache whose destination is the kernel's
-  // buffer `appended`; buffer `at` is then the position, which the kernel alone does not have.
+  // What a copy moves. For a kernel: NULL, or the append to a KV cache that the kernel's buffer
+  // `appended` is the destination of. Buffer `at` then has the position. It is an additional
+  // buffer: without the append the kernel reads no position.
   lm_plan_move *move;
   int appended, at; // appended -1: none
   int n_bufs, *buf; // the number of each buffer in the launch

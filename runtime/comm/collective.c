@@ -1,4 +1,4 @@
-// collective.c - groups of ranks, and the collectives of comm.h.
+// collective.c - implements the groups of ranks and the collectives that comm.h declares.
 #include <string.h>
 
 #include "runtime/comm/ordered.h"

@@ -171,10 +171,10 @@ static int bytes_of(int type) {
   return type == LM_CUBLASLT_F64 ? 8 : is_half(type) ? 2 : is_code(type) ? 1 : 4;
 }
 
-// Of codes, what the documentation of cublasLtMatmul requires ("FP8 kernels"): tensor cores that
-// multiply them, not e5m2 with e5m2, a result in f16, bf16 or f32, sums in f32, A transposed and B
-// not (before 10.0), sizes that are multiples of 16, and columns that begin at multiples of 16
-// bytes.
+// True if cublasLtMatmul accepts a GEMM of 8-bit floats, by its documentation ("FP8 kernels"). The
+// GPU has tensor cores for them. At most one operand is e5m2. The result is f16, bf16 or f32, and
+// sums are f32. Before compute capability 10.0, A is transposed and B is not. Sizes are multiples
+// of 16, and columns begin at multiples of 16 bytes.
 static bool codes_fit(const desc *d, const layout *a, const layout *b, const layout *c) {
   const layout *all[] = {a, b, c};
   bool wide = a->type == LM_CUBLASLT_E5M2 && b->type == LM_CUBLASLT_E5M2;
