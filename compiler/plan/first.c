@@ -146,11 +146,6 @@ static void steps_shift(planner *p, uint32_t n) {
   for (uint32_t i = 0; i < n; i++)
     LM_PUSH(p->arena, p->steps, p->n_steps, p->cap_steps) = (pstep){0};
   memmove(p->steps + n, p->steps, old * sizeof *p->steps);
-  for (pstep *s = p->steps + n; s < p->steps + p->n_steps; s++) {
-    s->loop += s->loop >= 0 ? (int)n : 0;
-    if (s->step.kind == LM_STEP_LOOP || s->step.kind == LM_STEP_END)
-      s->step.match += (int)n;
-  }
 }
 
 static pstep clear_make(planner *p, range r) {
@@ -161,8 +156,7 @@ static pstep clear_make(planner *p, range r) {
                       .element = (int)sizeof(float),
                       .initializes = true,
                       .label = "clear gradients"},
-             .refs = LM_NEW_N(p->arena, ref, 1),
-             .loop = -1};
+             .refs = LM_NEW_N(p->arena, ref, 1)};
   s.refs[0] = (ref){
       .at = p->fixed[LM_ARENA_GRAD],
       .offset = r.first,
@@ -216,4 +210,5 @@ void lm_steps_initialize(planner *p) {
   steps_shift(p, clear.n);
   for (uint32_t i = 0; i < clear.n; i++)
     p->steps[i] = clear_make(p, clear.v[i]);
+  lm_steps_nest(p);
 }

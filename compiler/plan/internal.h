@@ -253,6 +253,21 @@ void lm_chunks_end(planner *p);
 // Lets GEMMs of few rows compute their operand A. To be called when the steps are final.
 void lm_steps_prologues(planner *p);
 
+// ---- rewrite.c: changes of the list of steps of the current function
+
+// Steps that are to replace those of the function.
+typedef struct step_list {
+  pstep *v;
+  uint32_t n, cap;
+} step_list;
+// Appends a copy of s, whose `loop` and `match` need no value.
+pstep *lm_steps_push(const planner *p, step_list *list, const pstep *s);
+void lm_steps_replace(planner *p, const step_list *list);
+// Sets `loop` of all steps, and `match` of LOOP and END, from the order of the steps.
+void lm_steps_nest(planner *p);
+// Removes the steps that are `gone`.
+void lm_steps_remove(planner *p, const bool *gone);
+
 // ---- merge.c
 
 // Makes one launch of short steps that do not depend on each other. To be called when the steps are
@@ -261,8 +276,6 @@ void lm_steps_merge(planner *p);
 // True if two references of steps in one iteration of all loops overlap; s: one of the steps.
 bool lm_step_overlap(const planner *p, const pstep *s, const ref *a, const ref *b);
 int lm_storage_uses(const planner *p, const storage *s); // references of all steps
-// Removes the steps that are `gone`.
-void lm_steps_remove(planner *p, const bool *gone);
 // Removes the kernels that no step runs.
 void lm_kernels_prune(lm_plan *plan);
 

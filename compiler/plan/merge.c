@@ -277,23 +277,6 @@ static void step_make(merger *g, launch *l) {
   p->steps[l->step[0]] = s;
 }
 
-void lm_steps_remove(planner *p, const bool *gone) {
-  int *to = LM_NEW_N(p->arena, int, p->n_steps + 1);
-  uint32_t n = 0;
-  for (uint32_t i = 0; i < p->n_steps; i++) {
-    to[i] = (int)n;
-    if (!gone[i])
-      p->steps[n++] = p->steps[i];
-  }
-  p->n_steps = n;
-  for (uint32_t i = 0; i < n; i++) {
-    pstep *s = &p->steps[i];
-    s->loop = s->loop >= 0 ? to[s->loop] : -1;
-    if (s->step.kind == LM_STEP_LOOP || s->step.kind == LM_STEP_END)
-      s->step.match = to[s->step.match];
-  }
-}
-
 void lm_steps_merge(planner *p) {
   if (!p->codegen->merge)
     return;

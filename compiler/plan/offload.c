@@ -71,8 +71,7 @@ typedef struct offloader {
   planner *p;
   window *all;
   uint32_t n, cap;
-  pstep *made; // the steps with the copies
-  uint32_t n_made, cap_made;
+  step_list made; // the steps with the copies
   int handles;
 } offloader;
 
@@ -249,7 +248,6 @@ static ref ring_ref(const window *w, moment at) {
 
 static pstep *copy_add(offloader *o, lm_step_kind kind, const window *w, int lane, moment at) {
   planner *p = o->p;
-  pstep *s = &LM_PUSH(p->arena, o->made, o->n_made, o->cap_made);
   lm_plan_comm *c = LM_NEW(p->arena, lm_plan_comm);
   bool fixed = at.constant || w->slots == 1;
   *c = (lm_plan_comm){
@@ -259,7 +257,7 @@ static pstep *copy_add(offloader *o, lm_step_kind kind, const window *w, int lan
       .slots = fixed ? 0 : w->slots,
       .ahead = fixed ? 0 : slot_of(w, at),
   };
-  *s = (pstep){
+  pstep s = {
       .step = {.kind = kind,
                .comm = c,
                .n_bufs = 2,
@@ -268,11 +266,10 @@ static pstep *copy_add(offloader *o, lm_step_kind kind, const window *w, int lan
                .label = lm_arena_printf(p->arena, "%s %s the GPU", lm_arena_titles[w->at->arena],
                                         lane == LANE_IN ? "to" : "from")},
       .refs = LM_NEW_N(p->arena, ref, 2),
-      .loop = -1,
   };
-  s->refs[lane == LANE_IN ? 0 : 1] = host_ref(o, w, at);
-  s->refs[lane == LANE_IN ? 1 : 0] = ring_ref(w, at);
-  return s;
+  s.refs[lane == LANE_IN ? 0 : 1] = host_ref(o, w, at);
+  s.refs[lane == LANE_IN ? 1 : 0] = ring_ref(w, at);
+  return lm_steps_push(p, &o->made, &s);
 }
 
 // In iterations from … end - 1 of the loop; end 0: up to the last one.
@@ -371,8 +368,8 @@ static bool is_outermost(const pstep *s, lm_step_kind kind) {
   return s->step.kind == kind && s->step.depth == 0;
 }
 
-// Writes the steps with the copies between them. to: the new number of each step.
-static void steps_write(offloader *o, int *to) {
+// Writes the steps with the copies between them.
+static void steps_write(offloader *o) {
   planner *p = o->p;
   for (int i = 0; i < (int)p->n_steps; i++) {
     const pstep *s = &p->steps[i];
@@ -380,31 +377,12 @@ static void steps_write(offloader *o, int *to) {
     if (is_outermost(s, LM_STEP_LOOP))
       windows_at_loop(o, i, loop_begin);
     windows_at_use(o, i, use_begin);
-    to[i] = (int)o->n_made;
-    LM_PUSH(p->arena, o->made, o->n_made, o->cap_made) = *s;
+    lm_steps_push(p, &o->made, s);
     if (is_outermost(s, LM_STEP_LOOP))
       windows_at_loop(o, i, iteration_begin);
     windows_at_last_write(o, i, write_end);
     if (is_outermost(s, LM_STEP_END))
       windows_at_loop(o, loop, loop_end);
-  }
-}
-
-// The copies between the steps have the loop around them.
-static void steps_renumber(offloader *o, const int *to) {
-  int loop = -1;
-  for (int i = 0; i < (int)o->n_made; i++) {
-    pstep *s = &o->made[i];
-    if (lm_plan_step_copies(&s->step))
-      s->loop = loop;
-    else if (s->loop >= 0)
-      s->loop = to[s->loop];
-    if (s->step.kind == LM_STEP_LOOP || s->step.kind == LM_STEP_END)
-      s->step.match = to[s->step.match];
-    if (is_outermost(s, LM_STEP_LOOP))
-      loop = i;
-    if (is_outermost(s, LM_STEP_END))
-      loop = -1;
   }
 }
 
@@ -428,10 +406,6 @@ void lm_steps_offload(planner *p) {
     ring_make(&o, &o.all[i]);
   for (int i = 0; i < (int)p->n_steps; i++)
     refs_replace(&o, i);
-  int *to = LM_NEW_N(p->arena, int, p->n_steps);
-  steps_write(&o, to);
-  steps_renumber(&o, to);
-  p->steps = o.made;
-  p->n_steps = o.n_made;
-  p->cap_steps = o.cap_made;
+  steps_write(&o);
+  lm_steps_replace(p, &o.made);
 }

@@ -62,8 +62,7 @@ typedef struct overlapper {
   ring *rings;
   uint32_t n_rings, cap_rings;
   int handles;
-  pstep *made;
-  uint32_t n_made, cap_made;
+  step_list made;
 } overlapper;
 
 static const pstep *step_of(const overlapper *o, int i) {
@@ -316,8 +315,7 @@ static ref ref_at(const overlapper *o, const ref *r, int loop, int ahead, bool f
 }
 
 static pstep *step_write(overlapper *o, const pstep *s) {
-  pstep *out = &LM_PUSH(o->p->arena, o->made, o->n_made, o->cap_made);
-  *out = *s;
+  pstep *out = lm_steps_push(o->p, &o->made, s);
   out->refs = LM_NEW_N(o->p->arena, ref, s->step.n_bufs + 1);
   if (s->step.n_bufs)
     memcpy(out->refs, s->refs, (size_t)s->step.n_bufs * sizeof *s->refs);
@@ -346,7 +344,6 @@ static void ahead_write(overlapper *o, int loop, bool first) {
       s->refs[b] = ref_at(o, &from->refs[b], loop, 1, first);
     if (s->step.kind == LM_STEP_START)
       comm_set(o, s, i, first ? 0 : SLOTS, first ? 0 : 1);
-    s->loop = first ? step_of(o, loop)->loop : loop;
     s->step.end = first ? 0 : step_of(o, loop)->step.count - 1;
   }
 }
@@ -372,30 +369,19 @@ static void waits_write(overlapper *o, int before) {
       plain_write(o, i);
 }
 
-// to: the new number of each step.
-static void steps_write(overlapper *o, int *to) {
+static void steps_write(overlapper *o) {
   int n = (int)o->p->n_steps;
   for (int i = 0; i < n; i++) {
     const pstep *s = step_of(o, i);
     waits_write(o, i);
     if (s->step.kind == LM_STEP_LOOP)
       ahead_write(o, i, true);
-    to[i] = (int)o->n_made;
     if (!o->fates[i].ahead && !is_moved(o, i))
       plain_write(o, i);
     if (s->step.kind == LM_STEP_LOOP)
       ahead_write(o, i, false);
   }
   waits_write(o, n);
-}
-
-static void steps_renumber(overlapper *o, const int *to) {
-  for (uint32_t i = 0; i < o->n_made; i++) {
-    pstep *s = &o->made[i];
-    s->loop = s->loop >= 0 ? to[s->loop] : s->loop;
-    if (s->step.kind == LM_STEP_LOOP || s->step.kind == LM_STEP_END)
-      s->step.match = to[s->step.match];
-  }
 }
 
 // ---- the function
@@ -426,10 +412,6 @@ void lm_steps_overlap(planner *p) {
   handles_give(&o);
   ahead_settle(&o);
   rings_make(&o);
-  int *to = LM_NEW_N(p->arena, int, p->n_steps);
-  steps_write(&o, to);
-  steps_renumber(&o, to);
-  p->steps = o.made;
-  p->n_steps = o.n_made;
-  p->cap_steps = o.cap_made;
+  steps_write(&o);
+  lm_steps_replace(p, &o.made);
 }
