@@ -116,16 +116,22 @@ lm_status lm_comm_start(lm_comm *c, const lm_coll *x, int *handle) {
   *handle = handle_free(c, lm_exchange_reduces(x->kind));
   lm_comm_group *g = &c->groups[x->group];
   lm_coll_state *r = &c->colls[*handle];
-  r->used = true;
   r->done = false;
   r->failed = NULL;
   r->x = exchange;
   r->tag = is_between_two(x->kind) ? TAGS : (int)(g->tag++ % TAGS);
   lm_status s = lm_coll_begin(c, r);
+  r->used = !s;
   if (!s && x->apart)
     lm_comm_progress_add(c, r);
   lm_comm_progress_unlock(c);
   return s;
+}
+
+// With the lock.
+static void coll_end(lm_comm *c, lm_coll_state *r) {
+  lm_comm_progress_remove(c, r);
+  r->used = false;
 }
 
 static lm_status coll_visit(lm_comm *c, lm_coll_state *r, bool *moved, bool *done) {
@@ -137,10 +143,11 @@ static lm_status coll_visit(lm_comm *c, lm_coll_state *r, bool *moved, bool *don
   s = s ? s : r->failed;
   r->failed = NULL;
   *done = r->done || s;
-  if (*done) {
-    lm_comm_progress_remove(c, r);
-    r->used = false;
-  }
+  if (!*done)
+    s = lm_control_check(c->control);
+  *done |= s != NULL;
+  if (*done)
+    coll_end(c, r);
   lm_comm_progress_unlock(c);
   return s;
 }
@@ -154,9 +161,6 @@ lm_status lm_comm_wait(lm_comm *c, int handle) {
   lm_control_waits(c->control, r->x.coll.label);
   for (int times = 0; !done; times++) {
     s = coll_visit(c, r, &moved, &done);
-    if (!done && !s)
-      s = lm_control_check(c->control);
-    done |= s != NULL;
     if (moved)
       times = 0;
     else if (!done)

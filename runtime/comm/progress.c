@@ -3,8 +3,10 @@
 
 #include <time.h>
 
+// The pause between two visits while no message arrives doubles from the first to the last.
 enum {
-  PAUSE_NS = 50000 // between two visits of collectives that have not advanced
+  PAUSE_NS = 50000,
+  PAUSE_MAX_NS = 1600000
 };
 
 void lm_comm_progress_lock(lm_comm *c) {
@@ -46,18 +48,33 @@ static bool all_visit(lm_comm *c) {
   return any;
 }
 
+// Returns true after the pause, false if another thread has called pthread_cond_signal.
+static bool pause_ended(lm_comm_progress *p, long ns) {
+  enum {
+    SECOND_NS = 1000000000
+  };
+  struct timespec end;
+  clock_gettime(CLOCK_MONOTONIC, &end);
+  end.tv_sec += (end.tv_nsec + ns) / SECOND_NS;
+  end.tv_nsec = (end.tv_nsec + ns) % SECOND_NS;
+  return pthread_cond_timedwait(&p->wake, &p->lock, &end) != 0;
+}
+
 static void *thread_run(void *user) {
   lm_comm *c = user;
   lm_comm_progress *p = &c->progress;
+  long pause = PAUSE_NS;
   pthread_mutex_lock(&p->lock);
   while (!p->ends) {
     while (!p->apart && !p->ends)
       pthread_cond_wait(&p->wake, &p->lock);
     bool moved = all_visit(c);
-    pthread_mutex_unlock(&p->lock);
-    if (!moved)
-      nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
-    pthread_mutex_lock(&p->lock);
+    if (moved) { // another thread may wait for the lock
+      pthread_mutex_unlock(&p->lock);
+      pthread_mutex_lock(&p->lock);
+    }
+    bool waited = !moved && pause_ended(p, pause);
+    pause = waited && pause < PAUSE_MAX_NS ? 2 * pause : waited ? pause : PAUSE_NS;
   }
   pthread_mutex_unlock(&p->lock);
   return NULL;
@@ -67,8 +84,12 @@ void lm_comm_progress_begin(lm_comm *c) {
   lm_comm_progress *p = &c->progress;
   if (p->runs)
     return;
+  pthread_condattr_t attr;
   pthread_mutex_init(&p->lock, NULL);
-  pthread_cond_init(&p->wake, NULL);
+  pthread_condattr_init(&attr);
+  pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+  pthread_cond_init(&p->wake, &attr);
+  pthread_condattr_destroy(&attr);
   p->runs = !pthread_create(&p->thread, NULL, thread_run, c);
 }
 

@@ -4,6 +4,7 @@
 // Started alone, the program starts itself under mpirun, once for each number of ranks and for each
 // fault. Skipped where lmc was built without MPI.
 #define _GNU_SOURCE // program_invocation_short_name
+#include <dirent.h>
 #include <errno.h>
 #include <math.h>
 #include <poll.h>
@@ -15,7 +16,7 @@
 #include <unistd.h>
 
 #include "runtime/base/dtype.h"
-#include "runtime/comm/comm.h"
+#include "runtime/comm/comm_state.h"
 #include "runtime/comm/ordered.h"
 #include "tests/comm/mpirun.h"
 #include "tests/comm/expect.h"
@@ -219,6 +220,66 @@ static lm_status all_try(test *t) {
 
 // ---- collectives beside the computation
 
+static lm_status agree(test *t, const char *what) {
+  int done = 1, dones[8];
+  return lm_comm_agree(t->c, what, &done, sizeof done, dones);
+}
+
+// How often the threads of this process have waited and continued.
+static long wakes_count(void) {
+  long sum = 0, n;
+  struct dirent *entry;
+  DIR *tasks = opendir("/proc/self/task");
+  while (tasks && (entry = readdir(tasks))) {
+    lm_buf path = {0}, text = {0};
+    lm_buf_printf(&path, "/proc/self/task/%s/status", entry->d_name);
+    lm_status_free(lm_file_read(path.p, 1 << 16, &text));
+    const char *line = text.p ? strstr(text.p, "\nvoluntary_ctxt_switches:") : NULL;
+    sum += line && sscanf(line, "%*s %ld", &n) == 1 ? n : 0;
+    lm_buf_free(&path);
+    lm_buf_free(&text);
+  }
+  if (tasks)
+    closedir(tasks);
+  return sum;
+}
+
+static void wakes_check(test *t, const char *when, int most) {
+  enum {
+    WAIT_MS = 100
+  };
+  long before = wakes_count();
+  poll(NULL, 0, WAIT_MS);
+  long wakes = wakes_count() - before;
+  if (wakes <= most)
+    return;
+  t->bad++;
+  fprintf(stderr, "rank %d of %d: its threads wake %ld times %s\n", t->rank, t->size, wakes, when);
+}
+
+// The thread of collectives sleeps while none is under way. While rank 0 has not started its part
+// of one, it wakes less often than every 50 us.
+static lm_status late_try(test *t) {
+  enum {
+    IDLE = 50, // MPI and the control channel have threads, too
+    LATE = 400
+  };
+  float x = 1;
+  lm_coll c = {LM_COLL_ALL_REDUCE, LM_F32, 0, 0, 1, &x, &x, 0, "late", true};
+  int handle;
+  wakes_check(t, "without a collective", IDLE);
+  if (t->rank)
+    LM_TRY(lm_comm_start(t->c, &c, &handle));
+  if (t->rank)
+    wakes_check(t, "while rank 0 is late", LATE);
+  LM_TRY(agree(t, "rank 0 is late"));
+  if (!t->rank)
+    LM_TRY(lm_comm_start(t->c, &c, &handle));
+  LM_TRY(lm_comm_wait(t->c, handle));
+  t->bad += x != (float)t->size;
+  return NULL;
+}
+
 // Rank 0 does not call the comm again before all others have waited for their results, which need
 // both phases of rank 0's messages.
 static lm_status apart_try(test *t) {
@@ -245,6 +306,7 @@ static lm_status apart_try(test *t) {
     LM_TRY(lm_comm_wait(t->c, handles[k]));
   if (t->rank)
     LM_TRY(lm_comm_agree(t->c, "others have results", &done, sizeof done, dones));
+  LM_TRY(late_try(t));
   for (int k = 0; k < KINDS; k++) {
     for (int64_t i = 0; i < COUNT; i += 997)
       element_check(t, LM_F32, to[k], i, expected_of(t, &x[k], i));
@@ -252,11 +314,6 @@ static lm_status apart_try(test *t) {
   }
   lm_free(from);
   return NULL;
-}
-
-static lm_status agree(test *t, const char *what) {
-  int done = 1, dones[8];
-  return lm_comm_agree(t->c, what, &done, sizeof done, dones);
 }
 
 // Rank 1 stops in a gather, of which rank 0 sends its part later.
@@ -418,6 +475,9 @@ static int rank_main(const char *what) {
     s = steps_run(&t, what);
   }
   bool failed = s;
+  bool ended = strcmp(what, "stopped") && failed; // a collective that fails has ended
+  for (int i = 0; t.c && ended && i < LM_COMM_HANDLES; i++)
+    LM_ASSERT(!t.c->colls[i].used);
   int kind = s ? (int)s->kind : t.bad > 0;
   char *text = lm_strdup(s ? s->text : "");
   lm_comm *c = t.c;
