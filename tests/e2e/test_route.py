@@ -1,5 +1,6 @@
 """Routing: the cost of the chosen experts, threads, passes, decoding in chunks. Against PyTorch: tests/models."""
 import json
+import math
 import sys
 
 import numpy as np
@@ -242,3 +243,69 @@ def test_experts_adapted_run(run):
     check(text == run("generate", file, "--recipe", "Plain", *prompt))
     message = run("export", run.path("runs/A"), "--format", "peft", "-o", run.path("peft"), status=1)
     check("PEFT's files cannot hold the adapter of w: it has a matrix for each index of its batch axes" in message, message)
+
+
+# ---- the choices within the capacity of experts
+
+LIMITED = """import std.nn: within_capacity
+fn in_pairs(id: int[b, t, k], E: axis, factor) -> int[b, t, k] {       # each choice beside all earlier ones
+  let limit = minimum(-floor(-(k * t / E * factor)), k * t)
+  let all = view(permute(id, (b, k, t)), (k, t) -> m)
+  let same = expand(all, o = m) == expand(rename(all, m -> o), m, before = o)
+  let earlier = expand(int(iota(m)), o) > rename(int(iota(m)), m -> o)
+  let kept = select(sum(int(same & earlier), o) < limit, all, -1)
+  return permute(view(kept, m -> (k, t)), (b, t, k))
+}
+block Choices(E, factor, T, k) {
+  param kept, pairs: f32[T, k] = zeros
+  apply(id: int[b, t, k], row: f32[b]) -> f32 {
+    let at = expand(int(iota(t)), b, before = t)
+    let of = expand(expand(row, t), k)
+    let x = f32(within_capacity(id, E, factor)) * of
+    let y = f32(in_pairs(id, E, factor)) * of
+    return sum(x * gather(kept, at, T)) + sum(y * gather(pairs, at, T))
+  }
+}
+model M(v = 2) {
+  sub few = Choices(3, 1.25, 61, 1)
+  sub some = Choices(8, 0.6, 61, 2)
+  sub many = Choices(64, 2, 61, 3)
+  param w: real[v] = zeros
+  apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, v] { return expand(expand(w, t, before = v), b, before = t) }
+  loss(bt: Batch[b, t], first: int[b, t, i], second: int[b, t, j], third: int[b, t, l], row: f32[b]) -> (f32, f32) {
+    return (few(first, row) + some(second, row) + many(third, row) + 0 * sum(bt.w), 1)
+  }
+}
+data D { source s = batches("batches.safetensors") }
+recipe R { model = M(); data = D; seed = 3; run = 1 steps; batch = 122 tokens; optimizer = sgd(lr = 1); precision { compute = f32 } }
+"""
+
+
+def taken(id, experts, factor):
+    """GShard's algorithm 1 for each row: -1 for choices over the capacity; id: [rows, positions, k]"""
+    limit, out = math.ceil(id[0].size / experts * factor), id.copy()
+    for row, choices in zip(out, id):
+        load = [0] * experts
+        for t, k in sorted(np.ndindex(choices.shape), key=lambda at: at[::-1]):
+            e = min(choices[t, k], experts - 1)
+            row[t, k] = choices[t, k] if e >= 0 and load[e] < limit else -1
+            load[e] += e >= 0
+    return out
+
+
+def test_within_capacity(run):
+    """the choices that experts take, of random routers, with padding: those of GShard's algorithm, and of a comparison in pairs"""
+    rng = np.random.default_rng(4)
+    cases = {"few": (3, 1.25, 1, "first"), "some": (8, 0.6, 2, "second"), "many": (64, 2, 3, "third")}
+    batches = random_batches(1, 2, 61, vocab=2) | {"row": np.array([[1, 1000]], "<f4")}
+    for experts, _, k, column in cases.values():
+        chances = rng.dirichlet(np.ones(experts))
+        batches[column] = rng.choice(experts, (1, 2, 61, k), p=chances).astype("<i4")
+        batches[column][0, 1, 40:] = -1      # padding
+    save(run.path("batches.safetensors"), batches)
+    got = run.trace(run.write("limited.lm", LIMITED), "--values", "grads")
+    for name, (experts, factor, k, column) in cases.items():
+        want = taken(batches[column][0], experts, factor)
+        check((want < batches[column][0]).any() and (want >= 0).any(), f"{name}: no choice is dropped, or all")
+        for form in "kept", "pairs":
+            check(np.array_equal(got[f"grad.{name}.{form}"], want[0] + 1000.0 * want[1]), f"{name}, {form}")
