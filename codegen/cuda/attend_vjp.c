@@ -8,6 +8,9 @@
 //   p = e^(x - lse)   dp = do v   g = p (factor dp - sum do o)
 //   over s:  dq += ds k               rows are positions of t
 //   over t:  dv += p do, dk += ds q   rows are positions of s
+//
+// If the sums of a section do not fit into the registers of a thread, as of heads of 256 elements,
+// each of them is a section.
 #include <string.h>
 #include "codegen/cuda/attend.h"
 
@@ -22,12 +25,14 @@ typedef struct section {
   int n_axes;
   int n_rest;
   int64_t points;
+  int alone; // the only sum of the section; -1: all with the same axes and direction
 } section;
 
-static section section_of(const cuda_attend *e, int i) {
+static section axes_of(const cuda_attend *e, int i) {
   section s = {
       .over_s = e->f.sums[i].rows,
       .points = 1,
+      .alone = -1,
   };
   for (int k = 0; k < e->f.parallel.n; k++) {
     lm_axis a = e->f.parallel.axis[k];
@@ -42,8 +47,24 @@ static section section_of(const cuda_attend *e, int i) {
 }
 
 static bool same_section(const section *x, const section *y) {
-  return x->over_s == y->over_s && x->n_axes == y->n_axes &&
+  return x->over_s == y->over_s && x->n_axes == y->n_axes && x->alone == y->alone &&
          !memcmp(x->axes, y->axes, (size_t)x->n_axes * sizeof *x->axes);
+}
+
+// A thread has half as many sums as a row has elements.
+static section section_of(const cuda_attend *e, int i) {
+  enum {
+    MOST = 320 // elements of all sums
+  };
+  section s = axes_of(e, i);
+  int64_t elements = 0;
+  for (int k = 0; k < e->f.n_sums; k++) {
+    section other = axes_of(e, k);
+    if (e->f.sums[k].other >= 0 && same_section(&s, &other))
+      elements += cuda_attend_width(e->f.sums[k].channels.size);
+  }
+  s.alone = elements > MOST ? i : -1;
+  return s;
 }
 
 static bool in_section(const cuda_attend *e, const section *s, int i) {
@@ -147,6 +168,13 @@ static void shares_add(cuda_attend *e, lm_buf *b, const section *s, const char *
   cuda_attend_loops(e, b,
                     lm_arena_printf(e->g.arena, "%s%s = %s%s + (%s ? %s : 0.0f);\n", z, at, x, at,
                                     inside ? inside : "true", share));
+}
+
+static bool sums_gradients(const cuda_attend *e, const section *s) {
+  for (int i = 0; i < e->f.n_sums; i++)
+    if (e->f.sums[i].tile && in_section(e, s, i))
+      return true;
+  return false;
 }
 
 // The tile of weights; -1 if the section does not sum it.
@@ -269,7 +297,8 @@ static void unpipelined(cuda_attend *e, lm_buf *b, const section *s, const infli
   weights_write(e, s);
   if (w >= 0)
     lm_buf_printf(&e->by_element, "%s[n][2 * r + c] = w;\n", z);
-  gradients_write(e, s);
+  if (sums_gradients(e, s))
+    gradients_write(e, s);
   cuda_attend_loops(e, b, "");
   if (part) {
     lm_buf_printf(b, "if (%s) {\n", part);
@@ -294,9 +323,11 @@ static void dots(cuda_attend *e, lm_buf *b, const section *s) {
                     p->over.size);
     inflight_add(&scores, name, e->cols);
   }
-  cuda_attend_dot(e, b, "d", value_side(e, e->values.row), value_side(e, e->values.col),
-                  e->f.v_channels.size);
-  inflight_add(&dp, "d", e->cols);
+  if (sums_gradients(e, s)) {
+    cuda_attend_dot(e, b, "d", value_side(e, e->values.row), value_side(e, e->values.col),
+                    e->f.v_channels.size);
+    inflight_add(&dp, "d", e->cols);
+  }
   (can_pipeline(e, s) ? pipelined : unpipelined)(e, b, s, &scores, &dp);
 }
 
@@ -367,7 +398,8 @@ static void row_tiles(cuda_attend *e, lm_buf *b, const section *s) {
     lm_buf_puts(b, "lm_barrier();\n");
   for (int i = 0; i < e->f.n_dots; i++)
     cuda_attend_fill(e, b, of_axis(e, &e->f.dots[i], e->values.row), &e->f.dots[i].over);
-  cuda_attend_fill(e, b, value_side(e, e->values.row), &e->f.v_channels);
+  if (sums_gradients(e, s))
+    cuda_attend_fill(e, b, value_side(e, e->values.row), &e->f.v_channels);
 }
 
 static void loops(cuda_attend *e, lm_buf *b, const section *s) {

@@ -25,6 +25,8 @@ static const struct {
   bool quick;
 } cases[] = {CASES("bf16", true, true),
              CASES("f32", true, false),
+             {{"bf16, 256 wide", "bf16", AXES(1, 10, 256), "", PLAIN, WINDOW}, false},
+             {{"bf16, 192 wide", "bf16", AXES(1, 2, 192), "", PLAIN, CAUSAL}, false},
              {{"tf32, 128 wide", "f32", AXES(2, 4, 128), "", PLAIN, CAUSAL}, true},
              {{"tf32, 64 wide", "f32", AXES(4, 1, 64), "", PLAIN, CAUSAL}, false}};
 

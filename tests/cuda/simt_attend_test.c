@@ -15,6 +15,8 @@ static const attend_case cases[] = {
     {"bf16, documents, narrow heads", "bf16", "b = 2, t = 45, s = 45, g = 1, h = 2, e = 24", "",
      PLAIN, DOCUMENTS},
     {"bf16, wide heads", "bf16", "b = 1, t = 97, s = 97, g = 1, h = 2, e = 128", "", PLAIN, CAUSAL},
+    {"bf16, wider heads", "bf16", "b = 1, t = 24, s = 24, g = 1, h = 1, e = 256", "", PLAIN,
+     CAUSAL},
     {"f32, wide heads", "f32", "b = 1, t = 33, s = 33, g = 1, h = 1, e = 128", "", PLAIN, CAUSAL},
     {"f32, capped", "f32", "b = 1, t = 40, s = 40, g = 2, h = 2, e = 8", "", CAPPED, CAUSAL},
     {"bf16, window", "bf16", "b = 1, t = 130, s = 130, g = 1, h = 1, e = 32", "", CAPPED, WINDOW},
