@@ -32,6 +32,7 @@ static const lm_op_row table[LM_OPS] = {
     [LM_OP_FLOOR] = {"lm_floor($0)", "lm_floor64($0)", NULL, 1},
     [LM_OP_ROUND] = {"lm_round($0)", "lm_round64($0)", NULL, 1},
     [LM_OP_BINADE] = {"lm_binade($0)", "lm_binade64($0)", NULL, 1},
+    [LM_OP_REDUCE_PRECISION] = {"$0", "$0", NULL, 2},
     [LM_OP_NOT] = {NULL, NULL, "!$0", 1},
     [LM_OP_ADD] = {"$0 + $1", "$0 + $1", "lm_iadd($0, $1)", 1},
     [LM_OP_SUB] = {"$0 - $1", "$0 - $1", "lm_isub($0, $1)", 1},
@@ -146,12 +147,16 @@ static bool is_stored(const lm_gen *e, const lm_value *v) {
   return false;
 }
 
+// An operand of the kernel was rounded when it was stored.
+static const char *reduced_text(lm_gen *e, const lm_value *v, const char *x) {
+  lm_dtype t = v->type.dtype;
+  return v->def ? lm_gen_load_text(e->arena, t, lm_gen_store_text(e->arena, t, x)) : x;
+}
+
 // A half float that is stored is rounded for the operations of the same kernel, too.
 static const char *widened_text(lm_gen *e, const lm_value *v, const char *x) {
-  lm_dtype t = v->type.dtype;
-  if (!lm_dtype_is_half(t) || !is_stored(e, v))
-    return x;
-  return lm_gen_load_text(e->arena, t, lm_gen_store_text(e->arena, t, x));
+  bool rounds = lm_dtype_is_half((lm_dtype)v->type.dtype) && is_stored(e, v);
+  return rounds ? reduced_text(e, v, x) : x;
 }
 
 static const char *substitute(lm_arena *a, const char *form, const char *const *in) {
@@ -201,6 +206,8 @@ const char *lm_gen_op_text(lm_gen *e, const lm_op *op, const char *const *in) {
   lm_dtype t = op->in[op->n_in - 1]->type.dtype;
   if (op->code == LM_OP_CAST)
     return cast_text(e->arena, t, op->out[0]->type.dtype, widened_text(e, op->in[0], in[0]));
+  if (op->code == LM_OP_REDUCE_PRECISION)
+    return reduced_text(e, op->in[0], in[0]);
   const char *form = form_of(e, op, t);
   if (!form)
     LM_BUG("no C for %s of %s", lm_op_info_of(op)->name, lm_dtype_name(t));

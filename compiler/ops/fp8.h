@@ -6,6 +6,9 @@
 // of a GEMM of two results is exact in f32, and the GEMM is that of the codes, divided by both
 // scales.
 //
+// An x of bf16 is the number that memory would have, also in a kernel that stores only its code
+// (reduce_precision). Otherwise the code would depend on which values are stashed.
+//
 // A history is a `state` global of no parameter, f32[…, LM_FP8_HISTORY + 1]: first the greatest
 // magnitude of the present step so far, then those of the last steps, the newest first.
 #ifndef LM_OPS_FP8_H

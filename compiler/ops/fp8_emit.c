@@ -11,8 +11,15 @@ static lm_value *number(lm_builder *b, double v) {
   return lm_emit_const(b, lm_type_make(LM_F32, NULL, 0), v);
 }
 
+// In f32, of the number that memory has of x (fp8.h).
+static lm_value *widened(lm_builder *b, lm_value *x) {
+  if (lm_dtype_is_half((lm_dtype)x->type.dtype))
+    x = lm_emit1(b, LM_OP_REDUCE_PRECISION, x);
+  return lm_emit_cast(b, x, LM_F32);
+}
+
 lm_value *lm_emit_absolute(lm_builder *b, lm_value *x) {
-  x = lm_emit_cast(b, x, LM_F32);
+  x = widened(b, x);
   lm_value *negative = lm_emit2(b, LM_OP_LT, x, number(b, 0));
   return lm_emit_select(b, negative, lm_emit1(b, LM_OP_NEG, x), x);
 }
@@ -55,8 +62,7 @@ lm_value *lm_emit_fp8_scale(lm_builder *b, lm_value *magnitude, lm_dtype format)
 }
 
 lm_value *lm_emit_fp8_code(lm_builder *b, lm_value *x, lm_value *scale, lm_dtype format) {
-  lm_value *v = lm_emit_cast(b, x, LM_F32);
-  v = lm_emit2(b, LM_OP_MUL, v, scale);
+  lm_value *v = lm_emit2(b, LM_OP_MUL, widened(b, x), scale);
   return lm_emit_cast(b, v, format);
 }
 

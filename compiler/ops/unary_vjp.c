@@ -90,6 +90,10 @@ void vjp_erf(lm_grad *g, lm_op *op) {
   add(g, op, mul(g, cotangent(g, op), mul(g, bell, scalar(g, op, 1.1283791670955126))));
 }
 
+void vjp_reduce_precision(lm_grad *g, lm_op *op) {
+  add(g, op, cotangent(g, op));
+}
+
 void vjp_cast(lm_grad *g, lm_op *op) {
   add(g, op, lm_emit_cast(g->b, cotangent(g, op), op->in[0]->type.dtype));
 }

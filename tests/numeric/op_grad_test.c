@@ -52,6 +52,7 @@ static const test tests[] = {
     {"floor", "a, c", "%v = floor %x  %z = add %v, %x"},
     {"round", "a, c", "%v = round %x  %z = add %v, %x"},
     {"binade", "a, c", "%v = binade %x  %z = add %v, %x"},
+    {"reduce_precision", "a, c", "%v = mul %x, %x  %z = reduce_precision %v"},
     {"straight", "a, c", "%v = mul %x, %x  %v2 = stop_grad %v  %z = straight %v2, %v"},
     {"mod", "a, c", "%z = mod %x, %u"},
     {"mod", "a, c", "%z = mod %n, %x"},
