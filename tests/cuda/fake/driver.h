@@ -15,8 +15,6 @@ enum {
   FAULT = 700,
   LAUNCH = 701,
   NOT_READY = 600,
-  CAPTURING = 900,
-  UNJOINED = 904,
   BLOCKS = 4096
 };
 #define TAG 0x7000000000000000ull // of addresses on the device

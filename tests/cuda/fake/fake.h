@@ -10,7 +10,8 @@
 //               kernels must be inside allocations; leaks at the end of the process are reported
 //   streams     do nothing before a wait, so that a premature read sees old data, and a premature
 //               write to pinned memory changes the copied bytes; copies between host and device
-//               that events do not order with other accesses of their bytes are reported
+//               that events do not order with other accesses of their bytes are reported, and
+//               recordings that a stream has operations in for which nothing waits
 //   kernels     run under the SIMT shim, which reports races, in global memory too, and accesses
 //               out of bounds
 //   GEMMs       run as loops, after all checks of the library

@@ -114,6 +114,11 @@ static void stream_push(stream *s, op o) {
     stream_run(s, s->queue.n);
 }
 
+static void recorded_check(const stream *s, const char *name) {
+  if (s->capture)
+    fake_complain("recorded", name);
+}
+
 FAKE_API int fake_enqueue(void *handle, void (*fn)(void *args), const void *args, size_t bytes) {
   stream *s = handle;
   if (fake.sticky)
@@ -134,8 +139,7 @@ FAKE_API int fake_enqueue_try(void *handle, bool (*fn)(void *args), const void *
   stream *s = handle;
   if (fake.sticky)
     return fake.sticky;
-  if (s->capture)
-    fake_complain("recorded", "a collective");
+  recorded_check(s, "a collective");
   op o = {.try = fn, .args = malloc(bytes + 1)};
   memcpy(o.args, args, bytes);
   op_push(&s->queue, o);
@@ -173,8 +177,7 @@ FAKE_API int cuStreamDestroy_v2(void *handle) {
 
 FAKE_API int cuStreamSynchronize(void *handle) {
   stream *s = handle;
-  if (s->capture)
-    return CAPTURING;
+  recorded_check(s, "a wait for a stream");
   stream_run(s, s->queue.n);
   fake_clock_join(&host, &s->clock);
   return fake.sticky;
@@ -183,8 +186,7 @@ FAKE_API int cuStreamSynchronize(void *handle) {
 // Runs the stream up to an operation that waits for other processes.
 FAKE_API int cuStreamQuery(void *handle) {
   stream *s = handle;
-  if (s->capture)
-    return CAPTURING;
+  recorded_check(s, "a query of a stream");
   while (s->done < s->queue.n) {
     op *o = &s->queue.ops[s->done];
     if (o->try && !fake.sticky && !o->try(o->args))
@@ -241,7 +243,7 @@ FAKE_API int cuStreamWaitEvent(void *handle, void *event_handle, unsigned flags)
   if (e->capture)
     capture_wait(s, e);
   else if (s->capture)
-    return CAPTURING;
+    fake_complain("waits for an event outside of the recording", "a stream in a recording");
   else if (e->recorded)
     stream_push(s, (op){.wait = e, .number = e->recorded, .of = e->stream});
   return 0;
@@ -270,8 +272,7 @@ FAKE_API int cuStreamBeginCapture_v2(void *handle, int mode) {
   stream *s = handle;
   if (fake.sticky)
     return fake.sticky;
-  if (s->capture)
-    return CAPTURING;
+  recorded_check(s, "the begin of a recording");
   s->capture = calloc(1, sizeof *s->capture);
   s->capture->users = 1;
   s->capture->origin = s;
@@ -286,7 +287,7 @@ FAKE_API int cuStreamEndCapture(void *handle, void **out) {
   graph *g = s->capture;
   bool unjoined = false;
   if (!g)
-    return CAPTURING;
+    fake_complain("does not record", "the end of a recording");
   for (int i = 0; i < g->n; i++) {
     stream *on = g->ops[i].on;
     unjoined |= on->capture && on != s && on->joined < on->last;
@@ -298,7 +299,10 @@ FAKE_API int cuStreamEndCapture(void *handle, void **out) {
   *out = g;
   s->capture = NULL;
   fake.recording--;
-  return unjoined ? UNJOINED : fake.sticky;
+  if (unjoined)
+    fake_complain("leaves out operations of a stream for which nothing waits",
+                  "the end of a recording");
+  return fake.sticky;
 }
 
 FAKE_API int cuGraphInstantiateWithFlags(void **out, void *handle, unsigned long long flags) {
@@ -332,8 +336,7 @@ FAKE_API int cuGraphLaunch(void *handle, void *to) {
   stream *s = to;
   if (fake.sticky)
     return fake.sticky;
-  if (s->capture)
-    fake_complain("recorded", "a launch of a graph");
+  recorded_check(s, "a launch of a graph");
   fake.replays++;
   for (int i = 0; i < g->n; i++) {
     op o = g->ops[i];
