@@ -1,13 +1,13 @@
 """compute = f16 with dynamic loss scaling: gradients against PyTorch's float64, casts against numpy, losses beside those of
 bf16, the scale through overflows, checkpoints, ranks and the fake GPU."""
-import json, math
+import json, math, os, signal
 
 import numpy as np
-from harness import check, distance, folder_bytes, load, random_batches, remove, small, within
+from harness import check, distance, folder_bytes, load, random_batches, remove, small, wait_for, within
 from test_gpu import Fake, routed, tiny
 from test_guard import metrics
 from test_precision import losses, noisy_rule, reference_check
-from test_ranks import QUICK, mpi_needed
+from test_ranks import QUICK, mpi_needed, rank_pid
 
 SANITIZED = {"overflow", "settings"}
 FIRST = 2.0 ** 15
@@ -96,6 +96,39 @@ def test_overflow(run):
             run("run", file, "--out", run.path("parts"), "-q", "--steps", n)
         check(folder_bytes(run.path("whole/step-000008")) == folder_bytes(run.path("parts/step-000008")), f"stopped at {stop}: other bytes")
         remove(run.path("parts"))
+
+
+def cut(run, how, of_rank):
+    """a run that is killed (SIGKILL) behind step 10 and before the checkpoint of step 50; the step of its last checkpoint"""
+    for _ in range(20):
+        remove(run.path("cut"))
+        p = run.start(*how, "--out", run.path("cut"), env=QUICK)
+        wait_for(run.path("cut", "step-000010"), p)
+        victim = rank_pid(p, 1) if of_rank else p.pid
+        if victim and p.poll() is None:
+            os.kill(victim, signal.SIGKILL)
+        p.communicate(timeout=600)
+        left = max(int(x.removeprefix("step-")) for x in os.listdir(run.path("cut")) if x.startswith("step-"))
+        if left < 50:
+            return left
+    check(False, "every run ended before the signal came")
+
+
+def test_killed(run):
+    """a kill between overflows, of the run or of one of two ranks: the resumed run has the same bytes, also of the scale and its counts"""
+    file = small(run, steps=80, batches=overflowing(80, (5, 57)), compute="f16", more=SAVE.replace("1 steps", "10 steps"))
+    for name, mesh in ("one", ()), ("dp", ("--ranks", 2, "--set", "parallel { mesh = (dp = 2) }")):
+        if mesh:
+            mpi_needed(run)
+        how = ("run", file, "-q", *mesh)
+        run(*how, "--out", run.path(name), env=QUICK)
+        left = cut(run, how, bool(mesh))
+        run(*how, "--out", run.path("cut"), env=QUICK)
+        for step in range(left, 81, 10):
+            whole, resumed = (folder_bytes(run.path(folder, f"step-{step:06}")) for folder in (name, "cut"))
+            check(whole == resumed, f"{name}, step {step}: {[x for x in whole if whole[x] != resumed.get(x)]} differ")
+        m = metrics(run, name)
+        check(0 < m[50]["overflows"] < m[80]["overflows"], m)
 
 
 def test_ranks(run):
