@@ -2,6 +2,12 @@
 #ifndef LM_CONTRACT_COLLECTIVE_H
 #define LM_CONTRACT_COLLECTIVE_H
 
+// A bucket is several collectives of one kind, dtype and group that begin and end together.
+enum {
+  LM_COLL_BUCKET = 16,           // maximum of its collectives
+  LM_COLL_BUCKET_BYTES = 1 << 20 // maximum of the bytes of their operands
+};
+
 typedef enum {
 #define COLLECTIVE(ID, NAME) LM_COLL_##ID,
 #include "contract/collectives.def"

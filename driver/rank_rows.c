@@ -31,8 +31,8 @@ static int64_t rows_sent(const lm_plan_step *s) {
 }
 
 // Adds the messages that the rank sends in one execution: of an exchange of rows, if it sends as
-// many rows to each rank.
-static void messages_count(const lm_plan *p, const lm_plan_step *s, int64_t *messages,
+// many rows to each rank. Of collective number `tensor` of the bucket.
+static void messages_count(const lm_plan *p, const lm_plan_step *s, int tensor, int64_t *messages,
                            int64_t *bytes) {
   static char memory; // is neither read nor written
   const lm_plan_comm *c = s->comm;
@@ -40,7 +40,7 @@ static void messages_count(const lm_plan *p, const lm_plan_step *s, int64_t *mes
   lm_exchange x = {.coll = {.kind = c->kind,
                             .op = c->op,
                             .dtype = c->dtype,
-                            .count = c->count,
+                            .count = lm_plan_comm_count(s, tensor),
                             .peer = c->peer,
                             .from = &memory,
                             .to = &memory},
@@ -97,7 +97,8 @@ static void func_add(lm_arena *a, lm_rank_rows *rows, const lm_cost_call *call) 
     lm_rank_row *x = row_of(a, rows, &f->steps[i]);
     int64_t times = (int64_t)ceil(call->calls * (double)lm_plan_step_times(f, i));
     int64_t messages = 0, bytes = 0;
-    messages_count(rows->plan, &f->steps[i], &messages, &bytes);
+    for (int k = 0; k < lm_plan_comm_tensors(f->steps[i].comm); k++)
+      messages_count(rows->plan, &f->steps[i], k, &messages, &bytes);
     x->times += times;
     x->messages += times * messages;
     x->bytes += times * bytes;

@@ -84,8 +84,9 @@ static bool mesh_reduce(parser *p, lm_mesh_axis *a) {
   return a->reduce_bf16 || lmir_fail(p, at, "reduce is bf16, or left out");
 }
 
-// overlap
+// bucket overlap
 static bool mesh_overlap(parser *p, lm_mesh_axis *a) {
+  a->bucket = lmir_opt_word(p, "bucket");
   a->overlap = lmir_opt_word(p, "overlap");
   return true;
 }

@@ -15,10 +15,10 @@
 // pass moves collectives up to their operands and accums of their results down, so that other steps
 // are between them. Of the gradients that are added over ranks at most WINDOW are under way in a
 // region, which bounds the memory of their operands. No operation changes, so neither do bits.
-// Declines: accums of a parameter to whose gradient the function adds elsewhere, since their order
-// decides its bits; packed parameters.
+// Declines: as lm_sum_chain_find does. A bucket of sums (pass bucket) counts as one.
 #include "compiler/ops/interface.h"
 #include "compiler/passes/pass.h"
+#include "compiler/passes/sum_chain.h"
 
 enum {
   WINDOW = 2
@@ -62,85 +62,56 @@ static void collective_raise(lm_op *op) {
 
 // ---- accums, down
 
-// Operations from the collective's result to the accum, which move together.
-typedef struct chain {
-  lm_op *v[4]; // the accum is first
-  int n;
-  lm_op *collective;
-} chain;
+// Sums of gradients that wait for their accum, from which on they are ended.
+typedef struct waiting {
+  lm_sum_chain *v;
+  uint32_t n, cap;
+} waiting;
 
-static bool chain_find(const overlap *o, lm_op *accum, chain *out) {
-  *out = (chain){.v = {accum}, .n = 1};
-  for (lm_value *v = accum->in [accum->n_in - 1];;) {
-    lm_op *op = v->def;
-    if (!op || op->parent != accum->parent || op->n_out != 1 || o->uses[v->id] != 1)
-      return false;
-    out->collective = op;
-    if (is_collective(op))
-      return true;
-    bool passes = op->n_in == 1 && (op->code == LM_OP_KERNEL || lm_op_has(op, LM_T_VIEW));
-    if (!passes || out->n == (int)LM_COUNT(out->v))
-      return false;
-    out->v[out->n++] = op;
-    v = op->in[0];
+// Of a bucket of sums, the first one stands for all.
+static lm_op *unit_of(const overlap *o, const lm_sum_chain *c) {
+  return lm_bucket_first(o->m, c->collective);
+}
+
+// How many buckets, or single sums, wait beside that of c.
+static int units_count(const overlap *o, const waiting *w, const lm_sum_chain *c) {
+  const lm_op *last = unit_of(o, c);
+  int n = 0;
+  for (uint32_t i = 0; i < w->n; i++) {
+    const lm_op *unit = unit_of(o, &w->v[i]);
+    n += unit != last && (!i || unit != unit_of(o, &w->v[i - 1]));
   }
+  return n;
 }
 
-typedef struct sym_count {
-  lm_sym sym;
-  int n;
-} sym_count;
-
-static void accum_count(lm_op *op, void *user) {
-  sym_count *c = user;
-  bool touches = op->code == LM_OP_ACCUM || op->code == LM_OP_GRADIENT;
-  c->n += touches && op->attr.sym == c->sym;
-}
-
-static bool adds_alone(const overlap *o, const lm_op *accum) {
-  const lm_global *g = lm_global_find(o->m, accum->attr.sym);
-  sym_count c = {accum->attr.sym, 0};
-  int64_t first;
-  lm_region_walk(o->f->body, accum_count, &c);
-  return c.n == 1 && !g->n_members && !lm_global_pack(o->m, g, &first);
-}
-
-static bool may_sink(const overlap *o, lm_op *op, chain *out) {
-  return op->code == LM_OP_ACCUM && chain_find(o, op, out) && adds_alone(o, op);
-}
-
-static void chain_move(const chain *c, lm_op *before) {
-  for (int i = c->n - 1; i >= 0; i--) {
-    lm_op_remove(c->v[i]);
-    lm_op_insert_before(before, c->v[i]);
-  }
-}
-
-static void region_number(lm_region *r) {
+// Ends the oldest bucket or sum in front of the sum of c, or in front of its accum.
+static void oldest_end(const overlap *o, waiting *w, const lm_sum_chain *c) {
+  const lm_op *oldest = unit_of(o, &w->v[0]);
+  lm_op *at = unit_of(o, c);
+  at = oldest->mark < at->mark ? at : c->v[0];
   uint32_t n = 0;
-  for (lm_op *op = r->first; op; op = op->next)
-    op->mark = n++;
+  for (uint32_t i = 0; i < w->n; i++)
+    if (unit_of(o, &w->v[i]) == oldest)
+      lm_sum_chain_move(&w->v[i], at);
+    else
+      w->v[n++] = w->v[i];
+  w->n = n;
 }
 
 static void accums_sink(const overlap *o, lm_region *r) {
-  chain waiting[WINDOW];
-  int n = 0;
-  region_number(r);
+  waiting w = {0};
+  lm_region_number(r);
   for (lm_op *op = r->first, *next; op != r->last; op = next) {
-    chain c;
+    lm_sum_chain c;
     next = op->next;
-    if (!may_sink(o, op, &c))
+    if (!lm_sum_chain_find(o->m, o->f, o->uses, op, &c))
       continue;
-    if (n == WINDOW) {
-      bool behind = waiting[0].collective->mark < c.collective->mark;
-      chain_move(&waiting[0], behind ? c.collective : op);
-      waiting[0] = waiting[1];
-      n--;
-    }
-    waiting[n++] = c;
+    while (units_count(o, &w, &c) >= WINDOW)
+      oldest_end(o, &w, &c);
+    LM_PUSH(o->m->arena, w.v, w.n, w.cap) = c;
   }
-  for (int i = 0; i < n; i++)
-    chain_move(&waiting[i], r->last);
+  for (uint32_t i = 0; i < w.n; i++)
+    lm_sum_chain_move(&w.v[i], r->last);
 }
 
 // ---- the pass
@@ -148,7 +119,7 @@ static void accums_sink(const overlap *o, lm_region *r) {
 static void region_overlap(const overlap *o, lm_region *r) {
   for (lm_op *op = r->first, *next; op; op = next) {
     next = op->next;
-    if (is_collective(op))
+    if (is_collective(op) && !lm_sum_in_bucket(o->m, op))
       collective_raise(op);
     if (op->code == LM_OP_LOOP)
       region_overlap(o, op->body);

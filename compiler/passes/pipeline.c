@@ -82,6 +82,7 @@ const char *const lm_pipeline[] = {
     "strided_results",
     "gemm_kernels",
     "dce",
+    "bucket",
     "overlap",
     NULL,
 };

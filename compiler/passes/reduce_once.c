@@ -23,6 +23,7 @@
 
 typedef struct reducer {
   lm_module *m;
+  uint32_t n_globals;    // without `terms`
   lm_sym *terms;         // by global: its `terms`; NULL: none
   const lm_op **scatter; // by global: one of its reduce_scatters
 } reducer;
@@ -62,7 +63,29 @@ static void accum_visit(lm_op *op, void *user) {
   op->in[op->n_in - 1] = scatter->in[0];
 }
 
-// A loop nest over the stacked axes of global k from `level` on.
+// The gradient of global k, at the indices of its stacked axes.
+static void sum_emit(const reducer *r, lm_builder *b, uint32_t k, lm_value **index) {
+  const lm_global *g = &r->m->globals[k];
+  uint32_t level = (uint32_t)g->n_stack;
+  lm_attr a = {
+      .sym = r->terms[k],
+      .n_imm = (uint8_t)(2 * level),
+  };
+  for (uint32_t i = 0; i < level; i++)
+    a.imm[2 * i + 1] = 1;
+  b->loc = r->scatter[k]->loc;
+  lm_value *all = lm_emit(b, LM_OP_GRADIENT, index, level, &a, NULL);
+  index[level] = lm_emit(b, LM_OP_REDUCE_SCATTER, &all, 1, &r->scatter[k]->attr, NULL);
+  a.sym = g->name;
+  lm_emit_op(b, LM_OP_ACCUM, index, level + 1, &a, NULL);
+}
+
+static bool same_stack(const lm_global *a, const lm_global *b) {
+  return a->n_stack == b->n_stack &&
+         !memcmp(a->type.axis, b->type.axis, (size_t)a->n_stack * sizeof *a->type.axis);
+}
+
+// A loop nest over the stacked axes of global k from `level` on, for all globals that have them.
 static void nest_emit(const reducer *r, lm_builder *b, uint32_t k, lm_value **index, int level) {
   const lm_global *g = &r->m->globals[k];
   if (level < g->n_stack) {
@@ -76,28 +99,28 @@ static void nest_emit(const reducer *r, lm_builder *b, uint32_t k, lm_value **in
     b->before = NULL;
     return;
   }
-  lm_attr a = {
-      .sym = r->terms[k],
-      .n_imm = (uint8_t)(2 * level),
-  };
-  for (int i = 0; i < level; i++)
-    a.imm[2 * i + 1] = 1;
-  b->loc = r->scatter[k]->loc;
-  lm_value *all = lm_emit(b, LM_OP_GRADIENT, index, (uint32_t)level, &a, NULL);
-  index[level] = lm_emit(b, LM_OP_REDUCE_SCATTER, &all, 1, &r->scatter[k]->attr, NULL);
-  a.sym = g->name;
-  lm_emit_op(b, LM_OP_ACCUM, index, (uint32_t)level + 1, &a, NULL);
+  for (uint32_t i = k; i < r->n_globals; i++)
+    if (r->terms[i] && same_stack(g, &r->m->globals[i]))
+      sum_emit(r, b, i, index);
 }
 
-static void reduce_make(const reducer *r, uint32_t n_globals) {
+// The first global with the stack of global k.
+static uint32_t first_of(const reducer *r, uint32_t k) {
+  uint32_t i = 0;
+  while (!r->terms[i] || !same_stack(&r->m->globals[i], &r->m->globals[k]))
+    i++;
+  return i;
+}
+
+static void reduce_make(const reducer *r) {
   lm_func *f = lm_func_add_key(r->m, (lm_func_key){LM_FUNC_REDUCE});
   lm_builder b = {
       .m = r->m,
       .at = f->body,
   };
   lm_value *index[LM_RANK + 1];
-  for (uint32_t k = 0; k < n_globals; k++)
-    if (r->terms[k])
+  for (uint32_t k = 0; k < r->n_globals; k++)
+    if (r->terms[k] && first_of(r, k) == k)
       nest_emit(r, &b, k, index, 0);
   lm_emit_op(&b, LM_OP_RETURN, NULL, 0, NULL, NULL);
 }
@@ -106,6 +129,7 @@ bool lm_pass_reduce_once(lm_module *m, const lm_pass_env *env) {
   uint32_t n = m->n_globals;
   reducer r = {
       .m = m,
+      .n_globals = n,
       .terms = LM_NEW_N(m->arena, lm_sym, n + 1),
       .scatter = LM_NEW_N(m->arena, const lm_op *, n + 1),
   };
@@ -113,6 +137,6 @@ bool lm_pass_reduce_once(lm_module *m, const lm_pass_env *env) {
     if (f->key.id == LM_FUNC_MICRO)
       lm_region_walk(f->body, accum_visit, &r);
   if (m->n_globals > n)
-    reduce_make(&r, n);
+    reduce_make(&r);
   return true;
 }

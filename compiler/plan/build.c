@@ -215,6 +215,7 @@ static void func_plan(planner *p, lm_func *f) {
   lm_steps_code(p);
   lm_steps_prologues(p);
   lm_steps_merge(p);
+  lm_steps_bucket(p);
   lm_steps_overlap(p);
   lm_steps_offload(p);
   lm_plan_func *out = &p->plan->funcs[p->plan->n_funcs - 1];

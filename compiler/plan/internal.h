@@ -285,10 +285,16 @@ void lm_kernels_prune(lm_plan *plan);
 // called when the steps are final.
 void lm_steps_offload(planner *p);
 
+// ---- bucket.c
+
+// Makes one step of sums beside each other along axes with the flag `bucket`. To be called behind
+// lm_steps_merge and before lm_steps_overlap.
+void lm_steps_bucket(planner *p);
+
 // ---- overlap.c
 
 // Lets collectives along axes with the flag `overlap` run beside the steps that do not need them.
-// To be called behind lm_steps_merge and before lm_steps_offload.
+// To be called behind lm_steps_bucket and before lm_steps_offload.
 void lm_steps_overlap(planner *p);
 
 // ---- collective.c

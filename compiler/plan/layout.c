@@ -1,12 +1,12 @@
 // layout.c - the layout of parameters, caches, `derived` and `fixed` globals.
 //
-// Parameters without stacked axes are consecutive. At the first parameter of a stack its bucket
-// begins, which holds all parameters of one iteration (including inner stacks), repeated for each
-// iteration. Each tensor begins at a multiple of LM_BLOCK elements, except for members of a packed
-// global, whose rows are side by side where its first member would be. Parameters whose gradients
-// are sums along the same axes of the mesh form a region, which has its buckets, so that they are
-// added by one collective along each axis. Parameters that are stored in 16 bits have regions
-// behind those of f32; their gradients are f32, in the same order.
+// Parameters without stacked axes are consecutive. At the first parameter of a stack all
+// parameters of one iteration begin (including inner stacks), repeated for each iteration. Each
+// tensor begins at a multiple of LM_BLOCK elements, except for members of a packed global, whose
+// rows are side by side where its first member would be. Parameters whose gradients are sums along
+// the same axes of the mesh form a region, so that they are added by one collective along each
+// axis. Parameters that are stored in 16 bits have regions behind those of f32; their gradients are
+// f32, in the same order.
 #include <string.h>
 
 #include "compiler/plan/internal.h"
@@ -32,7 +32,7 @@ bool lm_plan_pads_in_place(const lm_op *op) {
          lm_axis_size(m, a->to[0]) == lm_global_stored_rows(m, g);
 }
 
-static bool in_bucket(const layer *l, const lm_global *g, const lm_axis *prefix, int level) {
+static bool in_iteration(const layer *l, const lm_global *g, const lm_axis *prefix, int level) {
   if (!lm_global_is_trained(g) || g->n_stack < level || g->partial != l->partial ||
       g->type.dtype != l->dtype)
     return false;
@@ -63,11 +63,11 @@ static int64_t param_lay(layer *l, uint32_t i, int64_t base) {
 }
 
 // Lays out one iteration of the stacks `prefix` from element `base`; returns its size.
-static int64_t bucket_lay(layer *l, const lm_axis *prefix, int level, int64_t base) {
+static int64_t iteration_lay(layer *l, const lm_axis *prefix, int level, int64_t base) {
   int64_t size = 0;
   for (uint32_t i = 0; i < l->m->n_globals; i++) {
     const lm_global *g = &l->m->globals[i];
-    if (l->done[i] || g->kind == LM_GLOBAL_PACKED || !in_bucket(l, g, prefix, level))
+    if (l->done[i] || g->kind == LM_GLOBAL_PACKED || !in_iteration(l, g, prefix, level))
       continue;
     if (g->n_stack == level) {
       size += param_lay(l, i, base + size);
@@ -75,11 +75,11 @@ static int64_t bucket_lay(layer *l, const lm_axis *prefix, int level, int64_t ba
     }
     lm_axis inner[LM_RANK];
     memcpy(inner, g->type.axis, sizeof inner);
-    int64_t bucket = bucket_lay(l, inner, level + 1, base + size);
+    int64_t one = iteration_lay(l, inner, level + 1, base + size);
     for (uint32_t j = 0; j < l->m->n_globals; j++)
-      if (in_bucket(l, &l->m->globals[j], inner, level + 1))
-        l->elements[j].stride[level] = bucket;
-    size += bucket * lm_axis_size(l->m, inner[level]);
+      if (in_iteration(l, &l->m->globals[j], inner, level + 1))
+        l->elements[j].stride[level] = one;
+    size += one * lm_axis_size(l->m, inner[level]);
   }
   return size;
 }
@@ -170,7 +170,7 @@ static void regions_lay(layer *l, lm_dtype dtype, lm_arena *arena, lm_layout *ou
       continue;
     lm_layout_region *r = &LM_PUSH(arena, out->regions, n, cap);
     l->partial = g->partial;
-    int64_t elements = bucket_lay(l, NULL, 0, out->blocks * LM_BLOCK);
+    int64_t elements = iteration_lay(l, NULL, 0, out->blocks * LM_BLOCK);
     *r = (lm_layout_region){g->partial, out->blocks, elements / LM_BLOCK};
     out->blocks += r->n;
   }

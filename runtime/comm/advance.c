@@ -4,9 +4,9 @@
 #include "runtime/comm/ordered.h"
 
 static lm_status messages_start(lm_comm *c, lm_coll_state *r) {
-  const lm_comm_group *g = &c->groups[r->x.coll.group];
-  lm_message *m = lm_calloc(2 * (size_t)g->size, sizeof *m);
-  int n = lm_exchange_messages(&r->x, m);
+  const lm_comm_group *g = &c->groups[r->x.v[0].coll.group];
+  lm_message *m = lm_calloc(2 * (size_t)g->size * (size_t)r->x.n, sizeof *m);
+  int n = lm_exchanges_messages(&r->x, m);
   char error[LM_ENGINE_TEXT] = "";
   r->request = -1;
   r->left = n;
@@ -16,21 +16,21 @@ static lm_status messages_start(lm_comm *c, lm_coll_state *r) {
 }
 
 static void workspace_grow(lm_coll_state *r) {
-  size_t bytes = lm_exchange_workspace(&r->x);
+  size_t bytes = lm_exchanges_workspace(&r->x);
   if (bytes > r->bytes) {
     lm_free(r->workspace);
     r->workspace = lm_calloc(bytes, 1);
     r->bytes = bytes;
   }
-  r->x.workspace = r->workspace;
+  lm_exchanges_place(&r->x, r->workspace);
 }
 
-static void slices_add(const lm_coll_state *r) {
-  const void **from = lm_calloc((size_t)r->x.ranks, sizeof *from);
+static void slices_add(const lm_exchange *x) {
+  const void **from = lm_calloc((size_t)x->ranks, sizeof *from);
   void *to;
-  int64_t n = lm_exchange_sum(&r->x, from, &to);
+  int64_t n = lm_exchange_sum(x, from, &to);
   if (n > 0)
-    lm_ordered_reduce(r->x.coll.dtype, r->x.coll.op, from, r->x.ranks, n, to);
+    lm_ordered_reduce(x->coll.dtype, x->coll.op, from, x->ranks, n, to);
   lm_free(from);
 }
 
@@ -47,7 +47,6 @@ static lm_status messages_test(lm_comm *c, lm_coll_state *r, bool *moved) {
 }
 
 lm_status lm_coll_begin(lm_comm *c, lm_coll_state *r) {
-  lm_exchange_round(&r->x);
   workspace_grow(r);
   return messages_start(c, r);
 }
@@ -57,8 +56,9 @@ lm_status lm_coll_advance(lm_comm *c, lm_coll_state *r, bool *moved) {
   if (r->left)
     return NULL;
   r->request = -1;
-  slices_add(r);
-  r->done = !lm_exchange_next(&r->x);
+  for (int i = 0; i < r->x.n; i++)
+    slices_add(&r->x.v[i]);
+  r->done = !lm_exchanges_next(&r->x);
   if (r->done)
     return NULL;
   workspace_grow(r);

@@ -94,19 +94,28 @@ static int handle_free(const lm_comm *c, bool reduces) {
   return found;
 }
 
-lm_status lm_comm_start(lm_comm *c, const lm_coll *x, int *handle) {
+// Copies what the rank gives itself.
+static lm_status owns_copy(const lm_exchanges *g) {
+  for (int i = 0; i < g->n; i++) {
+    const lm_exchange *x = &g->v[i];
+    if (x->coll.kind == LM_COLL_EXCHANGE_ROWS && !lm_exchange_rows_fit(x))
+      return lm_fail(LM_BUG_STATUS, "%s: more rows than the plan has", x->coll.label);
+    own_copy(x);
+  }
+  return NULL;
+}
+
+lm_status lm_comm_start_bucket(lm_comm *c, const lm_coll *x, int n, int *handle) {
   enum {
     TAGS = (1 << 15) - 1 // of collectives; the last tag is that of messages between two ranks
   };
-  lm_exchange exchange = {.coll = *x,
-                          .ranks = lm_comm_group_size(c, x->group),
-                          .me = lm_comm_group_rank(c, x->group),
-                          .room = LM_EXCHANGE_ROOM};
-  coll_check(c, x);
+  lm_exchanges own;
+  for (int i = 0; i < n; i++)
+    coll_check(c, &x[i]);
+  lm_exchanges_make(&own, x, n, lm_comm_group_size(c, x->group), lm_comm_group_rank(c, x->group),
+                    LM_EXCHANGE_ROOM);
   *handle = 0;
-  if (x->kind == LM_COLL_EXCHANGE_ROWS && !lm_exchange_rows_fit(&exchange))
-    return lm_fail(LM_BUG_STATUS, "%s: more rows than the plan has", x->label);
-  own_copy(&exchange);
+  LM_TRY(owns_copy(&own));
   if (!c)
     return NULL;
   LM_TRY(lm_control_check(c->control));
@@ -118,7 +127,8 @@ lm_status lm_comm_start(lm_comm *c, const lm_coll *x, int *handle) {
   lm_coll_state *r = &c->colls[*handle];
   r->done = false;
   r->failed = NULL;
-  r->x = exchange;
+  r->x = own;
+  r->label = x->label;
   r->tag = is_between_two(x->kind) ? TAGS : (int)(g->tag++ % TAGS);
   lm_status s = lm_coll_begin(c, r);
   r->used = !s;
@@ -158,7 +168,7 @@ lm_status lm_comm_wait(lm_comm *c, int handle) {
   if (!c)
     return NULL;
   lm_coll_state *r = &c->colls[handle];
-  lm_control_waits(c->control, r->x.coll.label);
+  lm_control_waits(c->control, r->label);
   for (int times = 0; !done; times++) {
     s = coll_visit(c, r, &moved, &done);
     if (moved)
@@ -168,6 +178,10 @@ lm_status lm_comm_wait(lm_comm *c, int handle) {
   }
   lm_control_waits(c->control, NULL);
   return s;
+}
+
+lm_status lm_comm_start(lm_comm *c, const lm_coll *x, int *handle) {
+  return lm_comm_start_bucket(c, x, 1, handle);
 }
 
 lm_status lm_comm_run(lm_comm *c, const lm_coll *x) {

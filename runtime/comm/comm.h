@@ -121,6 +121,9 @@ typedef struct lm_coll {
 // Ranks may run apart between the two. The ranks of a group start its collectives in one order;
 // sends to a rank and its receives from there are matched in the order in which they start.
 lm_status lm_comm_start(lm_comm *c, const lm_coll *x, int *handle);
+// The same of n collectives, at most LM_COLL_BUCKET, of one kind, dtype and group, which advance
+// together: of those that sum, each may use a workspace of 8 MiB.
+lm_status lm_comm_start_bucket(lm_comm *c, const lm_coll *x, int n, int *handle);
 lm_status lm_comm_wait(lm_comm *c, int handle);
 lm_status lm_comm_run(lm_comm *c, const lm_coll *x); // both
 #endif

@@ -26,7 +26,8 @@ typedef struct lm_coll_state {
   bool apart;       // progress.h advances it
   bool done;        // all messages have arrived
   lm_status failed; // of an advance in the background
-  lm_exchange x;
+  lm_exchanges x;
+  const char *label;
   int tag;
   int request; // of the engine; -1: none is needed
   int left;    // messages that are not complete

@@ -210,3 +210,57 @@ size_t lm_exchange_own(const lm_exchange *x, const void **from, void **to) {
   *to = to_at(x, k == LM_COLL_ALL_GATHER || k == LM_COLL_ALL_TO_ALL ? slice : 0);
   return *from == *to ? 0 : bytes_of(x, x->coll.count);
 }
+
+// ---- buckets
+
+void lm_exchanges_make(lm_exchanges *g, const lm_coll *x, int n, int ranks, int me, size_t room) {
+  LM_ASSERT(n >= 1 && n <= LM_COLL_BUCKET);
+  g->n = n;
+  for (int i = 0; i < n; i++) {
+    g->v[i] = (lm_exchange){
+        .coll = x[i],
+        .ranks = ranks,
+        .me = me,
+        .room = room,
+    };
+    lm_exchange_round(&g->v[i]);
+  }
+}
+
+static size_t workspace_aligned(const lm_exchange *x) {
+  enum {
+    ALIGN = 64
+  };
+  return (lm_exchange_workspace(x) + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+size_t lm_exchanges_workspace(const lm_exchanges *g) {
+  size_t bytes = 0;
+  for (int i = 0; i < g->n; i++)
+    bytes += workspace_aligned(&g->v[i]);
+  return bytes;
+}
+
+void lm_exchanges_place(lm_exchanges *g, uint8_t *workspace) {
+  for (int i = 0; i < g->n; i++) {
+    size_t bytes = workspace_aligned(&g->v[i]);
+    g->v[i].workspace = workspace;
+    workspace += bytes;
+  }
+}
+
+int lm_exchanges_messages(const lm_exchanges *g, lm_message *out) {
+  int n = 0;
+  for (int i = 0; i < g->n; i++)
+    n += lm_exchange_messages(&g->v[i], out + n);
+  return n;
+}
+
+bool lm_exchanges_next(lm_exchanges *g) {
+  int n = 0;
+  for (int i = 0; i < g->n; i++)
+    if (lm_exchange_next(&g->v[i]))
+      g->v[n++] = g->v[i];
+  g->n = n;
+  return n > 0;
+}

@@ -53,4 +53,19 @@ bool lm_exchange_rows_fit(const lm_exchange *x);
 size_t lm_exchange_rest(const lm_exchange *x, void **to);
 // What a rank gives itself. Returns the bytes to copy; 0: nothing.
 size_t lm_exchange_own(const lm_exchange *x, const void **from, void **to);
+
+// The collectives of a bucket that are not complete, in the same order on all ranks. A phase has
+// the messages of all.
+typedef struct lm_exchanges {
+  lm_exchange v[LM_COLL_BUCKET];
+  int n;
+} lm_exchanges;
+void lm_exchanges_make(lm_exchanges *g, const lm_coll *x, int n, int ranks, int me, size_t room);
+// The bytes of this round; lm_exchanges_place gives them to the collectives.
+size_t lm_exchanges_workspace(const lm_exchanges *g);
+void lm_exchanges_place(lm_exchanges *g, uint8_t *workspace);
+// `out` has space for 2 * ranks * g->n.
+int lm_exchanges_messages(const lm_exchanges *g, lm_message *out);
+// Continues each. False: all are complete.
+bool lm_exchanges_next(lm_exchanges *g);
 #endif

@@ -307,27 +307,34 @@ static int64_t rows_of(const lm_plan_step *s, int buf) {
   return s->bufs[buf].bytes / (s->comm->count * lm_dtype_bytes(s->comm->dtype));
 }
 
-static lm_status collective_start(worker *w, const lm_plan_step *s, int *out_handle) {
+// Collective i of the bucket that a step begins.
+static lm_coll collective_of(const worker *w, const lm_plan_step *s, int i) {
   const lm_plan_comm *c = s->comm;
   bool rows = c->kind == LM_COLL_EXCHANGE_ROWS;
-  return lm_comm_start(w->e->comm,
-                       &(lm_coll){
-                           .kind = c->kind,
-                           .dtype = c->dtype,
-                           .op = c->op,
-                           .group = c->group,
-                           .count = c->count,
-                           .from = s->n_read ? w->pointers[0] : NULL,
-                           .to = s->n_write ? w->pointers[s->n_read] : NULL,
-                           .peer = c->peer,
-                           .apart = c->lane != 0,
-                           .send = rows ? (const int32_t *)w->pointers[1] : NULL,
-                           .receive = rows ? (const int32_t *)w->pointers[2] : NULL,
-                           .from_rows = rows ? rows_of(s, 0) : 0,
-                           .to_rows = rows ? rows_of(s, s->n_read) : 0,
-                           .label = s->label,
-                       },
-                       out_handle);
+  return (lm_coll){
+      .kind = c->kind,
+      .dtype = c->dtype,
+      .op = c->op,
+      .group = c->group,
+      .count = lm_plan_comm_count(s, i),
+      .from = s->n_read ? w->pointers[i] : NULL,
+      .to = s->n_write ? w->pointers[s->n_read + i] : NULL,
+      .peer = c->peer,
+      .apart = c->lane != 0,
+      .send = rows ? (const int32_t *)w->pointers[1] : NULL,
+      .receive = rows ? (const int32_t *)w->pointers[2] : NULL,
+      .from_rows = rows ? rows_of(s, 0) : 0,
+      .to_rows = rows ? rows_of(s, s->n_read) : 0,
+      .label = s->label,
+  };
+}
+
+static lm_status collective_start(worker *w, const lm_plan_step *s, int *out_handle) {
+  lm_coll x[LM_COLL_BUCKET];
+  int n = lm_plan_comm_tensors(s->comm);
+  for (int i = 0; i < n; i++)
+    x[i] = collective_of(w, s, i);
+  return lm_comm_start_bucket(w->e->comm, x, n, out_handle);
 }
 
 static lm_status collective_run(worker *w, const lm_plan_step *s) {

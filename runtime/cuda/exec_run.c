@@ -159,17 +159,21 @@ static lm_status collective_enqueue(cuda_exec *e, const lm_plan_step *s) {
     return NULL;
   if (!e->nccl)
     return lm_fail(LM_BUG_STATUS, "%s: the ranks are not connected", s->label);
-  return lm_nccl_enqueue(e->nccl, &(lm_coll){
-                                      .kind = c->kind,
-                                      .dtype = c->dtype,
-                                      .op = c->op,
-                                      .group = c->group,
-                                      .count = c->count,
-                                      .from = s->n_read ? pointer_of(e, 0) : NULL,
-                                      .to = s->n_write ? pointer_of(e, s->n_read) : NULL,
-                                      .peer = c->peer,
-                                      .label = s->label,
-                                  });
+  lm_coll x[LM_COLL_BUCKET];
+  int n = lm_plan_comm_tensors(c);
+  for (int i = 0; i < n; i++)
+    x[i] = (lm_coll){
+        .kind = c->kind,
+        .dtype = c->dtype,
+        .op = c->op,
+        .group = c->group,
+        .count = lm_plan_comm_count(s, i),
+        .from = s->n_read ? pointer_of(e, i) : NULL,
+        .to = s->n_write ? pointer_of(e, s->n_read + i) : NULL,
+        .peer = c->peer,
+        .label = s->label,
+    };
+  return lm_nccl_enqueue(e->nccl, x, n);
 }
 
 static lm_status transfer_enqueue(cuda_exec *e, const lm_plan_step *s) {

@@ -119,7 +119,7 @@ lm_status lm_nccl_open(lm_comm *c, const lm_cuda_builtins *b, lm_nccl **out) {
   lm_nccl *n = lm_alloc(sizeof *n);
   *n = (lm_nccl){.ranks = c,
                  .builtins = b,
-                 .messages = lm_calloc(2 * ranks, sizeof *n->messages),
+                 .messages = lm_calloc(2 * ranks * LM_COLL_BUCKET, sizeof *n->messages),
                  .from = lm_calloc(ranks, sizeof *n->from)};
   lm_status s = nccl_make(n);
   if (s)
@@ -165,8 +165,8 @@ static lm_cuda_address address_of(const void *p) {
   return (lm_cuda_address)(uintptr_t)p;
 }
 
-static lm_status messages_queue(lm_nccl *n, const lm_exchange *x, int count) {
-  int group = x->coll.group, result = n->l.ncclGroupStart();
+static lm_status messages_queue(lm_nccl *n, const lm_coll *coll, int count) {
+  int group = coll->group, result = n->l.ncclGroupStart();
   void *stream = n->builtins->stream, *comm = n->comm[group];
   for (int i = 0; i < count && (!result || result == LM_NCCL_IN_PROGRESS); i++) {
     const lm_message *m = &n->messages[i];
@@ -174,15 +174,12 @@ static lm_status messages_queue(lm_nccl *n, const lm_exchange *x, int count) {
                       : n->l.ncclRecv(m->data, m->bytes, LM_NCCL_INT8, m->peer, comm, stream);
   }
   int end = n->l.ncclGroupEnd();
-  LM_TRY(check(n, group, result, x->coll.label));
-  return settle(n, group, end, x->coll.label);
+  LM_TRY(check(n, group, result, coll->label));
+  return settle(n, group, end, coll->label);
 }
 
-static lm_status phase_queue(lm_nccl *n, const lm_exchange *x) {
+static lm_status slices_add(lm_nccl *n, const lm_exchange *x) {
   void *to;
-  int count = lm_exchange_messages(x, n->messages);
-  if (count)
-    LM_TRY(messages_queue(n, x, count));
   int64_t elements = lm_exchange_sum(x, n->from, &to);
   if (elements <= 0)
     return NULL;
@@ -191,7 +188,18 @@ static lm_status phase_queue(lm_nccl *n, const lm_exchange *x) {
                              .ranks = x->ranks,
                              .me = x->me};
   return lm_cuda_ordered_reduce(n->builtins, &sum, x->coll.dtype, x->coll.op == LM_COLL_MAX,
-                                address_of(n->from[x->me]), n->workspace, address_of(to));
+                                address_of(n->from[x->me]), address_of(x->workspace),
+                                address_of(to));
+}
+
+static lm_status phase_queue(lm_nccl *n, lm_exchanges *g) {
+  lm_exchanges_place(g, (uint8_t *)(uintptr_t)n->workspace);
+  int count = lm_exchanges_messages(g, n->messages);
+  if (count)
+    LM_TRY(messages_queue(n, &g->v[0].coll, count));
+  for (int i = 0; i < g->n; i++)
+    LM_TRY(slices_add(n, &g->v[i]));
+  return NULL;
 }
 
 static lm_status own_copy(const lm_nccl *n, const lm_exchange *x) {
@@ -206,16 +214,14 @@ static lm_status own_copy(const lm_nccl *n, const lm_exchange *x) {
       "%s", x->coll.label);
 }
 
-lm_status lm_nccl_enqueue(lm_nccl *n, const lm_coll *c) {
-  lm_exchange x = {.coll = *c,
-                   .ranks = lm_comm_group_size(n->ranks, c->group),
-                   .me = lm_comm_group_rank(n->ranks, c->group),
-                   .room = LM_NCCL_WORKSPACE,
-                   .workspace = (uint8_t *)(uintptr_t)n->workspace};
-  LM_TRY(own_copy(n, &x));
-  lm_exchange_round(&x);
+lm_status lm_nccl_enqueue(lm_nccl *n, const lm_coll *x, int count) {
+  lm_exchanges g;
+  lm_exchanges_make(&g, x, count, lm_comm_group_size(n->ranks, x->group),
+                    lm_comm_group_rank(n->ranks, x->group), LM_NCCL_WORKSPACE / (size_t)count);
+  for (int i = 0; i < count; i++)
+    LM_TRY(own_copy(n, &g.v[i]));
   do
-    LM_TRY(phase_queue(n, &x));
-  while (lm_exchange_next(&x));
+    LM_TRY(phase_queue(n, &g));
+  while (lm_exchanges_next(&g));
   return NULL;
 }

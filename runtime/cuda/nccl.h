@@ -40,8 +40,9 @@ typedef struct lm_nccl lm_nccl;
 // every rank calls it. LM_ENV: NCCL is missing, too old, or does not connect. The builtins and c
 // outlive it.
 lm_status lm_nccl_open(lm_comm *c, const lm_cuda_builtins *b, lm_nccl **out);
-// Queues a collective on the stream of the builtins. x->from, x->to: addresses on the device.
-lm_status lm_nccl_enqueue(lm_nccl *n, const lm_coll *x);
+// Queues count collectives, a bucket (comm.h), on the stream of the builtins. x->from, x->to:
+// addresses on the device.
+lm_status lm_nccl_enqueue(lm_nccl *n, const lm_coll *x, int count);
 // NULL, or the failure of a collective that was queued before.
 lm_status lm_nccl_check(lm_nccl *n);
 // The stream must be idle, unless the run has `failed`.

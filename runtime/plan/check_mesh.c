@@ -121,6 +121,8 @@ static void comm_print(const lm_plan_comm *c, lm_buf *out) {
   lm_buf_printf(out, "%s%s%s %s %lld", lm_coll_names[c->kind], reduces ? " " : "",
                 reduces ? lm_coll_op_names[c->op] : "", lm_dtype_name(c->dtype),
                 (long long)c->count);
+  if (c->tensors > 1)
+    lm_buf_printf(out, " of %d", c->tensors);
   if (c->kind == LM_COLL_RING_SHIFT)
     lm_buf_printf(out, " peer %d", c->peer);
 }
@@ -132,7 +134,7 @@ static bool channels_fit(const checker *c, int r, const channel *x, int other,
   uint32_t n = theirs ? theirs->n : 0;
   for (uint32_t i = 0; i < x->n && i < n; i++) {
     const lm_plan_comm *a = x->v[i], *b = theirs->v[i];
-    bool same = a->dtype == b->dtype && a->count == b->count;
+    bool same = a->dtype == b->dtype && a->count == b->count && a->tensors == b->tensors;
     if (same && (x->peer >= 0 || (a->kind == b->kind && a->op == b->op && a->peer == b->peer)))
       continue;
     lm_buf_printf(c->why, "%s: number %u over %s: rank %d has ", c->func, i + 1, over, r);

@@ -222,6 +222,8 @@ static void comm(reader *r, lm_plan_step *s) {
     c->count = number(r);
     expect(r, "over");
     c->group = group_named(r, " ");
+    c->tensors = take(r, "of ") ? small(r) : 0;
+    r->failed |= c->tensors > LM_COLL_BUCKET;
     if (c->kind >= LM_COLL_RING_SHIFT) {
       expect(r, "peer");
       c->peer = small(r);
@@ -292,6 +294,8 @@ static void step(reader *r) {
   case LM_STEP_FILL: s->pattern = strtoull(word(r, " "), NULL, 16); break;
   }
   operands(r, s);
+  int tensors = s->comm ? s->comm->tensors : 0;
+  r->failed |= tensors > 1 && (s->n_read != tensors || s->n_write != tensors);
 }
 
 // A port without a role in the text has the one of the table, if that is not printed.

@@ -174,6 +174,14 @@ void lm_plan_funcs_bind(lm_plan *p) {
   }
 }
 
+int64_t lm_plan_comm_count(const lm_plan_step *s, int i) {
+  const lm_plan_comm *c = s->comm;
+  bool scatters = c->kind == LM_COLL_REDUCE_SCATTER;
+  if (c->tensors <= 1)
+    return c->count;
+  return s->bufs[scatters ? s->n_read + i : i].bytes / lm_dtype_bytes(c->dtype);
+}
+
 int64_t lm_plan_step_times(const lm_plan_func *f, int i) {
   const lm_plan_step *s = &f->steps[i];
   int64_t times = 1, innermost = 1;
@@ -267,6 +275,7 @@ static void print_buf(const lm_plan_buf *b, lm_buf *out) {
   lm_buf_printf(out, " : %lld]", (long long)b->bytes);
 }
 
+// start reduce_scatter sum f32 4096 over dp of 3 lane 1 as 1
 // start all_reduce sum f32 4096 over tp lane 2 as 4 + (i0 mod 2)
 // start send f32 64 over all peer 3 lane 0 as 0
 // start copy lane 1 as 3                              wait copy 3
@@ -281,6 +290,8 @@ static void print_comm(const lm_plan *p, const lm_plan_comm *c, int depth, bool 
     lm_buf_printf(out, " %s%s%s %s %lld over %s", lm_coll_names[c->kind], reduces ? " " : "",
                   reduces ? lm_coll_op_names[c->op] : "", lm_dtype_name(c->dtype),
                   (long long)c->count, lm_plan_group_name(p, c->group));
+    if (c->tensors > 1)
+      lm_buf_printf(out, " of %d", c->tensors);
     if (c->kind >= LM_COLL_RING_SHIFT)
       lm_buf_printf(out, " peer %d", c->peer);
     lm_buf_printf(out, " lane %d as", c->lane);

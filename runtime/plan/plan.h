@@ -10,11 +10,10 @@
 // begin and end as collectives do: on lane 0 to the device, on lane 1 to the host.
 //
 // A parameter is a tensor of the model, whose elements are in one or more pieces of memory. By
-// default it is one dense piece. Parameters are laid out layer-major: a bucket holds all parameters
-// of one iteration of a loop over layers, the buckets of a loop follow each other at a constant
-// stride, and every tensor is padded with zeros to a multiple of LM_BLOCK elements. Gradients and
-// optimizer states have the same layout in their own arenas, so an optimizer is one launch over all
-// blocks.
+// default it is one dense piece. Parameters are laid out layer-major: those of one iteration of a
+// loop over layers are together, the iterations follow each other at a constant stride, and every
+// tensor is padded with zeros to a multiple of LM_BLOCK elements. Gradients and optimizer states
+// have the same layout in their own arenas, so an optimizer is one launch over all blocks.
 #ifndef LM_PLAN_H
 #define LM_PLAN_H
 #include "contract/collective.h"
@@ -275,7 +274,9 @@ typedef struct lm_plan_mesh {
 // A collective of the ranks of a group: 0 are all ranks, k those along axis k of the mesh, from 1,
 // that agree in their other coordinates. START and WAIT have equal handles: those of a function
 // that are under way differ. slots > 0: the handle is `handle` + (iteration of the innermost loop +
-// ahead) mod slots. A copy has a kind, a lane and a handle only.
+// ahead) mod slots. A copy has a kind, a lane and a handle only. tensors > 1: a bucket of as many
+// collectives (contract/collective.h), whose operands are the step's first buffers, and whose
+// results are the next ones; `count` is of all.
 typedef struct lm_plan_comm {
   lm_coll_kind kind;
   lm_coll_op op; // of all_reduce and reduce_scatter
@@ -283,6 +284,7 @@ typedef struct lm_plan_comm {
   int64_t count; // elements, see contract/collectives.def
   int group, lane, peer;
   int handle, slots, ahead;
+  int tensors;
 } lm_plan_comm;
 static inline int lm_plan_comm_handle(const lm_plan_comm *c, int64_t iteration) {
   return c->handle + (c->slots ? (int)((iteration + c->ahead) % c->slots) : 0);
@@ -329,6 +331,11 @@ typedef struct lm_plan_step {
 static inline bool lm_plan_step_copies(const lm_plan_step *s) {
   return (s->kind == LM_STEP_START || s->kind == LM_STEP_WAIT) && s->comm->kind == LM_COLL_COPY;
 }
+// The collectives that the step begins or ends, and the `count` of number i of them.
+static inline int lm_plan_comm_tensors(const lm_plan_comm *c) {
+  return c->tensors > 1 ? c->tensors : 1;
+}
+int64_t lm_plan_comm_count(const lm_plan_step *s, int i);
 // The generated kernel that computes the step; -1: none does.
 static inline int lm_plan_step_kernel(const lm_plan_step *s) {
   return s->kind == LM_STEP_KERNEL ? s->kernel : s->kind == LM_STEP_GEMM ? s->gemm->code - 1 : -1;

@@ -41,7 +41,7 @@ def zero_run(run, name, file, out, *args):
 
 def test_stages(run):
     """Optimizer states, gradients and parameters divided: the numbers of one process; two runs are equal; a run is resumed on another mesh."""
-    apart = lambda folder: ("--disable-pass", "overlap") if folder == "again" else ()     # changes no bit
+    apart = lambda folder: ("--disable-pass", "overlap,bucket") if folder == "again" else ()     # changes no bit
     file = meshes_check(run, ZERO, lambda file, name, folder: zero_run(run, name, file, folder, "-q", *apart(folder)), "hsdp")
     zero_run(run, "hsdp", file, "again", "-q", *apart("again"))
     check(tensors(run.path("again"), 20) == tensors(run.path("hsdp"), 20), "the resumed run differs")
@@ -67,8 +67,8 @@ def test_memory(run):
             check(found[name] == value, f"zero = {stage}: {name} has {found[name]} bytes, expected {value}")
         scatters = ("reduce_scatter", "sum", "dp")
         counts = {func: collectives(plan, func) for func in ("micro", "reduce", "copies") if f"func {func} work" in plan}
-        check(counts["micro"].get(scatters, 0) == (10 if stage > 1 else 0), f"{stage}: {counts}")
-        check(counts["reduce"].get(scatters, 0) == (10 if stage == 1 else 0), f"{stage}: {counts}")
+        check(counts["micro"].get(scatters, 0) == (4 if stage > 1 else 0), f"{stage}: {counts}")     # one of each layer
+        check(counts["reduce"].get(scatters, 0) == (4 if stage == 1 else 0), f"{stage}: {counts}")
         check(counts["reduce"][("all_reduce", "sum", "dp")] == 1, f"{stage}: {counts}")
         gathers = ("all_gather", "", "dp")
         check(counts["micro"].get(gathers, 0) == (2 * 9 + 1 if stage == 3 else 0), f"{stage}: {counts}")
@@ -118,8 +118,13 @@ def test_sent(run):
         check(all((x["beside_ms"] > 0) == (x["lane"] > 0) for x in cost["collectives"]), f"zero = {stage}: {cost['collectives']}")
         beside = {x["kind"] for x in cost["collectives"] if x["lane"]}
         check(beside == {1: set(), 2: {"reduce_scatter"}, 3: {"reduce_scatter", "all_gather"}}[stage], f"zero = {stage}: {beside}")
-    cost = json.loads(run("explain", file, "cost", *sets, "--disable-pass", "overlap"))
+        scatters = [x for x in cost["collectives"] if x["kind"] == "reduce_scatter"]
+        check(sum(x["times"] for x in scatters) == 4 * min(stage, 2), f"wg, wu and wd of a layer are one exchange: {scatters}")
+        check(sum(x["messages"] for x in scatters) == 3 * 10 * min(stage, 2), f"{scatters}")
+    cost = json.loads(run("explain", file, "cost", *sets, "--disable-pass", "overlap,bucket"))
     check(not any(x["lane"] or x["beside_ms"] for x in cost["collectives"]), str(cost["collectives"]))
+    times = sum(x["times"] for x in cost["collectives"] if x["kind"] == "reduce_scatter")
+    check(times == 2 * 10 and one["sent_bytes"] == sum(x["bytes"] for x in cost["collectives"]), str(cost["collectives"]))
 
 
 SAMPLES = """import "{root}/examples/llama.lm": Llama

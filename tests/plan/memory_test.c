@@ -10,13 +10,15 @@
 #include "compiler/passes/pass.h"
 #include "tests/runtime/check.h"
 
-static lm_plan *plan_make(lm_module *m, lm_arena_id on_host) {
+// disabled: passes, or NULL.
+static lm_plan *plan_make(lm_module *m, lm_arena_id on_host, const char *disabled) {
   lm_plan_options target = lm_cpu_options();
   target.states_on_host = on_host == LM_ARENA_STATE;
   target.params_on_host = on_host == LM_ARENA_PARAM;
-  if (m->stage != LM_STAGE_KERNEL &&
-      !lm_pipeline_run(m, LM_STAGE_KERNEL,
-                       &(lm_pass_env){.target = &target.target, .codegen = target.codegen}))
+  lm_pass_env env = {.target = &target.target, .codegen = target.codegen};
+  if (disabled)
+    CHECK_OK(lm_pass_disable(m->arena, disabled, &env));
+  if (m->stage != LM_STAGE_KERNEL && !lm_pipeline_run(m, LM_STAGE_KERNEL, &env))
     return NULL;
   return lm_plan_build(m, &target);
 }
@@ -118,7 +120,7 @@ static void order_print(const lm_plan *p, lm_buf *out) {
   lm_buf_free(&text);
 }
 
-static void order_check(const char *path, bool rewrite) {
+static void order_check(const char *path, const char *disabled, bool rewrite) {
   static const char mark[] = "// gives:\n";
   lm_buf text = {0}, out = {0}, faults = {0};
   int n = 0;
@@ -128,8 +130,8 @@ static void order_check(const char *path, bool rewrite) {
   lm_module *m =
       lm_module_parse(c, lm_source_add(c, path, text.p, (size_t)(want - text.p) - strlen(mark)));
   CHECK(m);
-  lm_plan *p = plan_make(m, LM_ARENAS);
-  CHECK(p && lm_plan_check(p, p->funcs, &faults));
+  lm_plan *p = plan_make(m, LM_ARENAS, disabled);
+  CHECK(p && lm_plan_check(p, p->funcs, &faults) && text_check(c, p, &faults));
   order_print(p, &out);
   CHECK(steps_needed(p, p->funcs, false, &n, &faults) && n > 0);
   if (rewrite) {
@@ -153,7 +155,7 @@ static void module_check(const char *path, lm_arena_id on_host) {
   CHECK_OK(lm_file_read(path, 1 << 28, &text));
   lm_ctx *c = lm_ctx_create();
   lm_module *m = lm_module_parse(c, lm_source_add(c, path, text.p, text.n));
-  lm_plan *p = m ? plan_make(m, on_host) : NULL;
+  lm_plan *p = m ? plan_make(m, on_host, NULL) : NULL;
   lm_diag_render(c, &out, false);
   bool good = p != NULL;
   for (int i = 0; p && i < p->n_funcs; i++)
@@ -173,7 +175,8 @@ static void module_check(const char *path, lm_arena_id on_host) {
 
 int main(int argc, char **argv) {
   if (argc == 2 && !strcmp(argv[1], "-r")) {
-    order_check("tests/plan/overlap.lmir", true);
+    order_check("tests/plan/overlap.lmir", "bucket", true);
+    order_check("tests/plan/bucket.lmir", NULL, true);
     return 0;
   }
   for (int i = 1; i < argc; i++)
@@ -185,5 +188,6 @@ int main(int argc, char **argv) {
   module_check("tests/plan/update.lmir", LM_ARENA_PARAM);
   module_check("tests/plan/stash.lmir", LM_ARENA_STASH);
   module_check("tests/plan/large.lmir", LM_ARENAS);
-  order_check("tests/plan/overlap.lmir", false);
+  order_check("tests/plan/overlap.lmir", "bucket", false);
+  order_check("tests/plan/bucket.lmir", NULL, false);
 }
