@@ -83,11 +83,22 @@ double lm_flops_of(const lm_module *m, const lm_op *op) {
 
 // ---- models
 
+// Of a loop over the ticks of a pipeline, in which each stage sends to the next one: the ticks in
+// which a stage has no micro-batch.
+static int64_t bubble_of(const lm_module *m, const lm_op *loop) {
+  for (const lm_op *op = loop->body->first; op; op = op->next) {
+    bool sends = op->code == LM_OP_RING_SHIFT && m->mesh.axis[op->attr.mesh - 1].pipeline;
+    if (sends)
+      return m->mesh.axis[op->attr.mesh - 1].size - 1;
+  }
+  return 0;
+}
+
 static int64_t trips_around(const lm_module *m, const lm_op *op) {
   int64_t n = 1;
   for (const lm_op *owner = op->parent->owner; owner; owner = owner->parent->owner)
     if (owner->code == LM_OP_LOOP)
-      n *= owner->attr.imm[0];
+      n *= owner->attr.imm[0] - bubble_of(m, owner);
     else if (owner->code == LM_OP_SCAN)
       n *= lm_axis_size(m, lm_scan_axis(owner));
   return n;

@@ -12,7 +12,8 @@ bool lm_attend_is_causal(const lm_op *attend);
 
 // Model FLOPs of a training step, as for MFU (Chowdhery et al. 2022, except that a causal mask
 // halves an attention): the dots and attentions of the loss and of its gradients, without
-// recomputation. That is three times the loss, and less if parameters are frozen.
+// recomputation and without the bubble of a pipeline. That is three times the loss, and less if
+// parameters are frozen.
 typedef struct lm_model_flops {
   lm_func_key func;
   double flops;

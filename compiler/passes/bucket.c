@@ -69,7 +69,7 @@ static uint32_t bucket_size(const lm_module *m, const sums *s, uint32_t first) {
   return n;
 }
 
-// Moves the sums to the last one, and what is behind a sum behind them.
+// Moves the sums to the last one, and the operations that read them behind it.
 static void bucket_make(lm_sum_chain *v, uint32_t n) {
   lm_op *last = v[n - 1].collective, *behind = last->next;
   for (uint32_t i = 0; i + 1 < n; i++) {

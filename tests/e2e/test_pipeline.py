@@ -83,6 +83,9 @@ def test_trace_and_eval(run):
         check(list(one) == list(many), str(set(one) ^ set(many)))
         for key in one:
             within(f"{name}: {key}", distance(many[key], one[key]), 3e-6)
+    flops = lambda *mesh: json.loads(run("bench", file, "--steps", 1, "--json", *mesh, env=QUICK))["model_flops"]
+    found = {name: flops(*sets(name), "--ranks", 2) for name in ("pp2", "f1b2")}
+    check(set(found.values()) == {flops()}, f"the ticks of the bubble are no work: {found}")
 
 
 TEXTS = """import "{root}/examples/llama.lm": Llama
