@@ -88,7 +88,7 @@ static double whole(lm_opcode code, double x, double y) {
 double lm_eval_scalar(const lm_op *op, const double *in) {
   lm_dtype from = op->n_in ? op->in[0]->type.dtype : LM_F64;
   lm_dtype to = op->out[0]->type.dtype;
-  if (op->code == LM_OP_CAST)
+  if (op->code == LM_OP_CAST || op->code == LM_OP_UNROUNDED)
     return lm_dtype_is_float(to) ? in[0] : lm_dtype_round(to, in[0]);
   if (op->code == LM_OP_SELECT)
     return in[0] ? in[1] : in[2];

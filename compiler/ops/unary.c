@@ -24,6 +24,12 @@ bool shape_not(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   return out->dtype == LM_BOOL || lm_why_type(why, m, "the operand is ", *out, ", not bool");
 }
 
+bool shape_unrounded(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
+  bool ok = shape_float1(m, op, out, why);
+  out->dtype = LM_F32;
+  return ok;
+}
+
 bool shape_cast(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   lm_type t = op->in[0]->type;
   t.dtype = out->dtype;

@@ -11,7 +11,8 @@
 //    recomputed operations.
 // 3. A column sum, a sum of many rows, becomes a result of the kernel that computes the rows,
 //    summed in chunks of points, and a small kernel that adds the chunks.
-// 4. An operand of a GEMM that is a view without strides is copied first.
+// 4. An operand of a GEMM that is a view without strides is copied first, and so is a number
+//    rounded from an `unrounded` one, which kernels compute from the f32 in memory.
 //
 // Operations keep the order of the program, except that a kernel is placed right before the first
 // operation that needs it. Declines: nothing; a single operation is a kernel too, and if the pass
@@ -52,6 +53,34 @@ static void dense_slices(lm_module *m, lm_op *scan) {
     lm_builder b = {m, permute->parent, permute->next, permute->loc};
     *v = lm_emit(&b, LM_OP_CAST, v, 1, NULL, &(*v)->type);
   }
+}
+
+// An operand that rounds an `unrounded` number is read from a rounded copy. Kernels compute the
+// operand from the f32 in memory.
+static void round_operand(lm_module *m, lm_idmap *copies, lm_value **v) {
+  while (!lm_fuse_rounds(*v) && (*v)->def && lm_fuse_is_view((*v)->def))
+    v = &(*v)->def->in[0];
+  if (!lm_fuse_rounds(*v))
+    return;
+  lm_value *copy = lm_idmap_get(copies, *v);
+  if (!copy) {
+    lm_op *op = (*v)->def;
+    lm_builder b = {m, op->parent, op->next, op->loc, op->remat};
+    copy = lm_emit(&b, LM_OP_CAST, v, 1, NULL, &(*v)->type);
+    lm_idmap_set(copies, *v, copy);
+  }
+  *v = copy;
+}
+
+typedef struct rounding {
+  lm_module *m;
+  lm_idmap copies; // by value id
+} rounding;
+
+static void round_operands(lm_op *op, void *user) {
+  rounding *r = user;
+  for (uint32_t i = 0; lm_fuse_stays(op) && i < op->n_in; i++)
+    round_operand(r->m, &r->copies, &op->in[i]);
 }
 
 static void dense_operands(lm_op *op, void *user) {
@@ -310,6 +339,9 @@ static void fuse_func(lm_module *m, lm_func *f, const lm_target *target, bool gr
       .target = target,
       .arena = lm_arena_create(),
   };
+  rounding r = {.m = m};
+  lm_fuse_walk(f->body, round_operands, &r);
+  lm_idmap_free(&r.copies);
   lm_fuse_walk(f->body, dense_operands, m);
   lm_fuse_nodes_make(&s);
   if (group)

@@ -80,6 +80,35 @@ static double bytes_read(const lm_module *m, lm_type t, const lm_value *v) {
   return all < some ? all : some;
 }
 
+bool lm_fuse_rounds(const lm_value *v) {
+  return lm_op_is(v, LM_OP_CAST) && lm_op_is(v->def->in[0], LM_OP_UNROUNDED);
+}
+
+// x, if op reads `cast (unrounded x)`; else NULL.
+static const lm_value *unrounded_operand(const lm_op *op) {
+  for (uint32_t i = 0; i < op->n_in; i++)
+    if (lm_fuse_rounds(op->in[i]))
+      return op->in[i]->def->in[0]->def->in[0];
+  return NULL;
+}
+
+// An operation on an unrounded number x is recomputed where x is. So a sum of x and 0 is stored,
+// and rounded, where x would be without the sum.
+static lm_fuse_kind kind_of(const lm_fuse *s, const lm_fuse_node *n, double elements,
+                            double bytes) {
+  const lm_op *op = n->op;
+  lm_recompute_class class = lm_op_recompute_class(op);
+  if (class == LM_RECOMPUTE_FREE || (op->n_out && lm_fuse_rounds(op->out[0])))
+    return LM_FUSE_REMAT;
+  if (class != LM_RECOMPUTE_CHEAP || op->code == LM_OP_UNROUNDED)
+    return LM_FUSE_FUSED;
+  const lm_value *x = unrounded_operand(op);
+  if (x && x->def)
+    return lm_fuse_node_of(s, x)->kind == LM_FUSE_REMAT ? LM_FUSE_REMAT : LM_FUSE_FUSED;
+  bool cheap = n->flops <= FREE_FLOPS * elements && n->bytes <= FREE_BYTES * bytes;
+  return cheap ? LM_FUSE_REMAT : LM_FUSE_FUSED;
+}
+
 static void classify(lm_fuse *s, lm_fuse_node *n) {
   const lm_op *op = n->op;
   lm_type t = op->n_out ? op->out[0]->type : (lm_type){0};
@@ -99,11 +128,7 @@ static void classify(lm_fuse *s, lm_fuse_node *n) {
     n->flops += recomputed ? from->flops * part : 0;
     n->bytes += recomputed ? from->bytes * part : bytes_read(s->m, t, op->in[i]);
   }
-  bool cheap =
-      n->flops <= FREE_FLOPS * (double)lm_type_elements(s->m, t) && n->bytes <= FREE_BYTES * own;
-  lm_recompute_class class = lm_op_recompute_class(op);
-  bool recomputed = class == LM_RECOMPUTE_FREE || (class == LM_RECOMPUTE_CHEAP && cheap);
-  n->kind = recomputed ? LM_FUSE_REMAT : LM_FUSE_FUSED;
+  n->kind = kind_of(s, n, (double)lm_type_elements(s->m, t), own);
 }
 
 // A value that is used outside of kernels is stored, so it is computed once; views of it are not

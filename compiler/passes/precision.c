@@ -5,7 +5,8 @@
 //   %y = mul %x, %x : real[d]           =>        %y = mul %x, %x : bf16[d]
 //   %z = cast %y : f32[d]                         %z = cast %y : f32[d]
 //
-// Where the type is f32, the casts between both are identities, which are removed:
+// Where the type is f32, the casts between both, and `unrounded`, are identities, which are
+// removed:
 //
 //   %y = mul %w, %w : f32[d]
 //
@@ -44,7 +45,8 @@ static void region_resolve(const resolution *x, lm_region *r) {
 // A chain of identities ends at a value that is none, which inherits the user's choice to keep it.
 static void identity_note(lm_op *op, void *user) {
   const resolution *x = user;
-  if (op->code != LM_OP_CAST || op->in[0]->type.dtype != op->out[0]->type.dtype)
+  bool converts = op->code == LM_OP_CAST || op->code == LM_OP_UNROUNDED;
+  if (!converts || op->in[0]->type.dtype != op->out[0]->type.dtype)
     return;
   if (op->remat && op->in[0]->def && !op->in[0]->def->remat)
     op->in[0]->def->remat = op->remat;

@@ -13,6 +13,7 @@
 #include <math.h>
 #include "compiler/eval/eval.h"
 #include "compiler/ir/internal.h"
+#include "compiler/ops/interface.h"
 #include "compiler/passes/pass.h"
 
 enum {
@@ -172,6 +173,15 @@ static lm_value *casting(lm_rewrite *r, lm_op *op) {
   return lm_emit_cast(&r->b, x->def->in[0], op->out[0]->type.dtype);
 }
 
+// unrounded x = cast x, if no kernel computes x: then x is only known as rounded.
+static lm_value *unrounded(lm_rewrite *r, const lm_op *op) {
+  const lm_value *x = op->in[0];
+  while (x->def && lm_op_has(x->def, LM_T_MOVE) && x->def->n_in == 1)
+    x = x->def->in[0];
+  bool computed = x->def && lm_op_recompute_class(x->def) != LM_RECOMPUTE_UNFUSED;
+  return computed ? NULL : lm_emit_cast(&r->b, op->in[0], LM_F32);
+}
+
 // True if the types are equal except for their dtypes.
 static bool shapes_equal(lm_type a, lm_type b) {
   a.dtype = b.dtype;
@@ -226,6 +236,7 @@ static lm_value *simplify_rule(lm_rewrite *r, lm_op *op) {
   case LM_OP_GE: z = comparison(r, op); break;
   case LM_OP_SELECT: z = selection(r, op); break;
   case LM_OP_CAST: z = casting(r, op); break;
+  case LM_OP_UNROUNDED: z = unrounded(r, op); break;
   case LM_OP_SUM:
   case LM_OP_MAX:
   case LM_OP_DOT: return lm_simplify_reduce(r, op);

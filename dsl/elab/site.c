@@ -222,6 +222,16 @@ void el_sites_edit(lm_elab *e, el_inst *inst) {
 
 // ---- values
 
+// Operations on a `real` read the number that the model without the block computes with, not the
+// rounded one that is stored for the GEMMs of the block.
+static el_val unrounded(lm_elab *e, el_val v) {
+  if (v.kind != K_REAL)
+    return v;
+  lm_value *wide = lm_emit1(&e->b, LM_OP_UNROUNDED, v.v);
+  v.v = lm_emit_cast(&e->b, wide, (lm_dtype)v.v->type.dtype);
+  return v;
+}
+
 // v after the blocks at a site of the instance. name: that of a `let`, or NULL.
 static el_val pass(lm_elab *e, const el_ref *ref, lm_sym name, el_val v, lm_loc at) {
   for (const el_inserted *x = ref->inst->inserted; x && !e->bare && v.k != V_ERROR; x = x->next) {
@@ -231,7 +241,7 @@ static el_val pass(lm_elab *e, const el_ref *ref, lm_sym name, el_val v, lm_loc 
     own.inst = x->inst;
     own.indexed = NULL;
     own.each = NULL;
-    el_val r = el_invoke_named(e, &own, LM_SYM(e->c, "apply"), v, at);
+    el_val r = el_invoke_named(e, &own, LM_SYM(e->c, "apply"), unrounded(e, v), at);
     v = el_edit_result(e, x->inst, "apply", r, &v, at);
   }
   return v;

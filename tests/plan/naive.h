@@ -158,6 +158,7 @@ static const char *formula(lm_opcode code) {
   case LM_OP_NOT: return "!x";
   case LM_OP_CAST:
   case LM_OP_REDUCE_PRECISION:
+  case LM_OP_UNROUNDED:
   case LM_OP_STOP:
   case LM_OP_EXPAND:
   case LM_OP_PERMUTE: return "x";
