@@ -21,19 +21,17 @@ static void map_print(const cuda_attend *e, const lm_plan_map *m, lm_buf *b) {
   lm_buf_puts(b, "\n");
 }
 
-static void put_params(cuda_attend *e, lm_buf *b) {
+static void params_add(cuda_attend *e, cuda_code *c, lm_buf *b) {
   const lm_op *op = e->f.op;
-  lm_buf_puts(b, "(");
-  for (uint32_t i = 0; i < op->n_in; i++)
-    lm_buf_printf(b, "%sconst %s *LM_RESTRICT a%u", i ? ", " : "",
-                  lm_gen_memory_type((lm_dtype)op->in[i]->type.dtype), i);
+  lm_buf maps = {0};
+  cuda_attend_operands_add(op, c);
   for (uint32_t i = 0; i < op->n_out; i++)
-    lm_buf_printf(b, ", %s *r%u", lm_gen_memory_type((lm_dtype)op->out[i]->type.dtype), i);
-  cuda_extents_put(e->g.extents, b);
+    cuda_result_add(c, (lm_dtype)op->out[i]->type.dtype, lm_arena_printf(c->arena, "r%u", i));
   for (int i = 0; i < e->n_maps; i++)
-    lm_buf_printf(b, ", LM_CONSTANT lm_map m%d", e->maps[i].buf);
-  lm_buf_puts(b, ") {\n");
-  cuda_extents_load(e->g.extents, b);
+    lm_buf_printf(&maps, ", LM_CONSTANT lm_map m%d", e->maps[i].buf);
+  c->extents = e->g.extents;
+  c->last_params = maps.n ? lm_arena_strndup(c->arena, maps.p, maps.n) : NULL;
+  lm_buf_free(&maps);
   for (int i = 0; i < e->n_maps; i++)
     map_print(e, &e->maps[i], b);
   for (uint32_t i = 0; i < op->n_in + op->n_out; i++) {
@@ -141,25 +139,19 @@ static const lm_plan_map *maps_keep(const cuda_attend *e, lm_arena *arena, int *
 
 static void finish(cuda_attend *e, const lm_buf *body, int64_t blocks, lm_arena *arena,
                    lm_kernel_code *out) {
+  cuda_code *c = cuda_code_make(arena, e->threads);
   lm_buf raw = {0};
-  lm_buf text = {0};
-  put_params(e, &raw);
+  params_add(e, c, &raw);
+  c->whole_block = true;
   lm_buf_printf(&raw, "typedef %s lm_at;\nLM_POOL_DECLARE();\n",
                 fits_int(e) ? "int32_t" : "int64_t");
   lm_buf_add(&raw, body->p, body->n);
-  lm_buf_puts(&raw, "}\n");
-  lm_gen_indent(raw.p, &text);
-  *out = (lm_kernel_code){
-      .space = {.fixed = blocks},
-      .launch = {
-          .threads = e->threads, .per_block = 1, .shared = e->max_pool, .extents = e->g.extents}};
+  cuda_code_body(c, NULL, &raw);
+  *out = (lm_kernel_code){.space = {.fixed = blocks},
+                          .launch = {.per_block = 1, .shared = e->max_pool}};
   out->launch.note = e->note ? lm_arena_strndup(arena, e->note, strlen(e->note)) : NULL;
   out->launch.maps = maps_keep(e, arena, &out->launch.n_maps);
-  out->name = lm_arena_printf(arena, "a%016llx",
-                              (unsigned long long)lm_hash(text.p, text.n, (uint64_t)e->threads));
-  out->source = lm_arena_printf(arena, "LM_KERNEL(%d) %s%s", e->threads, out->name, text.p);
-  lm_buf_free(&raw);
-  lm_buf_free(&text);
+  cuda_code_render(c, "a", arena, out);
 }
 
 bool cuda_attends(const lm_module *m, const lm_op *op) {
@@ -170,32 +162,47 @@ bool cuda_attends(const lm_module *m, const lm_op *op) {
   return ok && (!cuda_attend_is_split(&f) || !cuda_attend_split_why(&f));
 }
 
+bool cuda_attend_make(const lm_plan_options *o, const lm_op *op, lm_arena *temporary,
+                      cuda_attend *out, lm_buf *why) {
+  const lm_module *m = lm_op_module(op);
+  *out = (cuda_attend){.g =
+                           {
+                               .target = cuda_gen_target(m, op),
+                               .arena = temporary,
+                               .m = m,
+                           },
+                       .warpgroups = o->target.warpgroups,
+                       .gemm_kind = o->tf32 ? "TF32" : "F32"};
+  cuda_attend *e = out;
+  bool ok = lm_attend_spec_make(m, op, &e->f, why);
+  e->half = ok ? half_of(&e->f) : LM_F32;
+  if (e->half)
+    e->gemm_kind = e->half == LM_BF16 ? "BF16" : "F16";
+  e->scale = 1;
+  if (ok)
+    e->score = e->half ? cuda_attend_unscaled(e->f.score, &e->scale) : e->f.score;
+  e->stride = cuda_attend_strides(m, op, temporary);
+  e->result_stride = cuda_part_strides(op, temporary);
+  cuda_attend_values(e);
+  e->has_tile = LM_NEW_N(temporary, bool, op->n_in + 1);
+  return ok;
+}
+
+void cuda_attend_free(cuda_attend *e) {
+  lm_buf *used[] = {&e->declare, &e->point, &e->by_row, &e->by_pair, &e->by_col, &e->by_element};
+  for (size_t i = 0; i < LM_COUNT(used); i++)
+    lm_buf_free(used[i]);
+}
+
 bool cuda_attend_emit(const lm_plan_options *o, const lm_op *op, lm_arena *arena,
                       lm_kernel_code *out) {
   const lm_module *m = lm_op_module(op);
   lm_arena *temporary = lm_arena_create();
-  cuda_attend e = {.g =
-                       {
-                           .target = cuda_gen_target(m, op),
-                           .arena = temporary,
-                           .m = m,
-                       },
-                   .warpgroups = o->target.warpgroups,
-                   .gemm_kind = o->tf32 ? "TF32" : "F32"};
+  cuda_attend e;
   lm_buf why = {0};
   lm_buf body = {0};
   int64_t blocks = 0;
-  bool ok = lm_attend_spec_make(m, op, &e.f, &why);
-  e.half = ok ? half_of(&e.f) : LM_F32;
-  if (e.half)
-    e.gemm_kind = e.half == LM_BF16 ? "BF16" : "F16";
-  e.scale = 1;
-  if (ok)
-    e.score = e.half ? cuda_attend_unscaled(e.f.score, &e.scale) : e.f.score;
-  e.stride = cuda_attend_strides(m, op, temporary);
-  e.result_stride = cuda_part_strides(op, temporary);
-  cuda_attend_values(&e);
-  e.has_tile = LM_NEW_N(temporary, bool, op->n_in + 1);
+  bool ok = cuda_attend_make(o, op, temporary, &e, &why);
   bool split = ok && cuda_attend_is_split(&e.f);
   if (split)
     cuda_attend_split_emit(&e, !fits_int(&e), arena, out);
@@ -208,10 +215,9 @@ bool cuda_attend_emit(const lm_plan_options *o, const lm_op *op, lm_arena *arena
     finish(&e, &body, blocks, arena, out);
   if (!ok)
     LM_REPORT(m->ctx, op->loc, E703, why.p);
-  lm_buf *used[] = {&why,      &body,      &e.declare, &e.point,
-                    &e.by_row, &e.by_pair, &e.by_col,  &e.by_element};
-  for (size_t i = 0; i < LM_COUNT(used); i++)
-    lm_buf_free(used[i]);
+  cuda_attend_free(&e);
+  lm_buf_free(&why);
+  lm_buf_free(&body);
   lm_arena_destroy(temporary);
   return ok;
 }

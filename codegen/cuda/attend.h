@@ -9,6 +9,7 @@
 #include "codegen/common/attend_value.h"
 #include "codegen/common/gen.h"
 #include "codegen/cuda/cuda.h"
+#include "codegen/cuda/emit.h"
 
 enum {
   CUDA_MAX_POOL = 96 << 10,  // bytes of shared memory that every architecture gives a block
@@ -149,6 +150,7 @@ void cuda_attend_query_cols(cuda_attend *e, lm_buf *b);
 void cuda_attend_query_col(cuda_attend *e);
 
 // ---- attend_strides.c: operands in memory
+void cuda_attend_operands_add(const lm_op *op, cuda_code *c); // as parameters
 // The strides of each operand, in elements.
 const int64_t **cuda_attend_strides(const lm_module *m, const lm_op *op, lm_arena *arena);
 // The stride of the axes from..to - 1 of operand k as one axis; 0 if they have one element.
@@ -158,8 +160,17 @@ int64_t cuda_attend_unit(const cuda_attend *e, uint32_t k, int from, int to);
 bool cuda_attend_is_split(const lm_attend_spec *f);
 // Why there is no kernel for one query; NULL if there is.
 const char *cuda_attend_split_why(const lm_attend_spec *f);
+// The kernel that combines the chunks. rows: cuda_emit.rows, without the parameter of lse.
+cuda_code *cuda_attend_combine(cuda_attend *e, const char *rows, lm_arena *arena,
+                               double *out_instructions);
 // wide: offsets in memory need 64 bits.
 void cuda_attend_split_emit(cuda_attend *e, bool wide, lm_arena *arena, lm_kernel_code *out);
+
+// ---- attend.c
+// A generator of attention without a form; false if `op` has no specification, and *why says so.
+bool cuda_attend_make(const lm_plan_options *o, const lm_op *op, lm_arena *temporary,
+                      cuda_attend *out, lm_buf *why);
+void cuda_attend_free(cuda_attend *e);
 
 // ---- attend_vjp.c
 // Writes all sections; returns the number of blocks.

@@ -208,7 +208,7 @@ int64_t cuda_attend_rows_begin(cuda_attend *e, lm_buf *b, const lm_axis *axes, i
 }
 
 int64_t cuda_attend_forward_begin(cuda_attend *e, lm_buf *b) {
-  lm_buf_puts(b, "lm_at at = lm_block();\n");
+  lm_buf_puts(b, "lm_at at = block;\n");
   int64_t blocks =
       cuda_attend_rows_begin(e, b, e->f.parallel.axis, e->f.parallel.n, e->f.parallel.size);
   if (e->point.n)

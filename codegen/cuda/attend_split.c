@@ -11,7 +11,8 @@
 //   M = max m   L = sum e^(m - M) l   o = sum e^(m - M) o / L   lse = M + log L
 //
 // The grid is that of the cache's capacity; blocks of chunks beyond the positions in use end at
-// once. A result depends on the positions alone: chunks are the same for any capacity and any
+// once. A GEMM of few rows whose operand o is does the second one's work itself (prologue.c). A
+// result depends on the positions alone: chunks are the same for any capacity and any
 // number of blocks.
 #include <string.h>
 #include "codegen/cuda/attend.h"
@@ -24,7 +25,9 @@ enum {
   MOST_HEADS = 8,
   VECTOR = 8, // channels that a lane has at a time
   MOST_WIDTH = 32 * VECTOR,
-  UNROLLED = 4 // positions whose loads do not wait for each other
+  UNROLLED = 4, // positions whose loads do not wait for each other
+  COMBINED = 4, // channels that a thread combines at a time
+  COMBINE_THREADS = 64
 };
 
 typedef struct attend_split {
@@ -167,7 +170,7 @@ static void put_begin(const attend_split *x, lm_buf *b) {
   cuda_attend *e = x->e;
   const char *extent = cuda_attend_extent(e, e->f.s);
   lm_buf_printf(b,
-                "const lm_at row = 0, chunk = lm_block() %% %lld, point = lm_block() / %lld;\n"
+                "const lm_at row = 0, chunk = block %% %lld, point = block / %lld;\n"
                 "const lm_at col0 = chunk * %d, end = lm_min64(col0 + %d, %s);\n(void)row;\nif "
                 "(col0 >= end) return;\n",
                 (long long)x->chunks, (long long)x->chunks, CHUNK, CHUNK, extent);
@@ -273,68 +276,106 @@ static void put_values(const attend_split *x, lm_buf *b) {
                 heads * lanes * VECTOR, width, (long long)x->chunks, heads, width);
 }
 
-static void put_inputs(const attend_split *x, lm_buf *b) {
-  const lm_op *op = x->e->f.op;
-  lm_buf_puts(b, "(");
-  for (uint32_t i = 0; i < op->n_in; i++)
-    lm_buf_printf(b, "const %s *LM_RESTRICT a%u, ",
-                  lm_gen_memory_type((lm_dtype)op->in[i]->type.dtype), i);
-  lm_buf_puts(b, "float *tops, float *sums, float *values");
-  cuda_extents_put(x->e->g.extents, b);
-  lm_buf_puts(b, ") {\n");
-  cuda_extents_load(x->e->g.extents, b);
+static void inputs_add(const attend_split *x, cuda_code *c) {
+  cuda_attend_operands_add(x->e->f.op, c);
+  cuda_result_add(c, LM_F32, "tops");
+  cuda_result_add(c, LM_F32, "sums");
+  cuda_result_add(c, LM_F32, "values");
+  c->extents = x->e->g.extents;
 }
 
 // ---- text of the second kernel
 
-// A whole warp at least.
-static int combine_threads(const attend_split *x) {
-  int channels = x->value_lanes * VECTOR;
-  return channels < 32 ? 32 : channels;
-}
-
-// A block has a head, a thread a channel.
-static void put_combine(const attend_split *x, lm_buf *b) {
-  cuda_attend *e = x->e;
-  const lm_op *op = e->f.op;
-  long long width = (long long)e->f.v_channels.size;
+// Coordinates of element i: a head of a point, and COMBINED of its channels from `channel` on.
+static void put_element(const attend_split *x, lm_buf *b) {
   long long blocks = (long long)(x->heads.size / x->block_heads);
-  lm_type o = op->out[0]->type, lse = op->out[1]->type;
-  lm_buf_printf(b,
-                "(const float *LM_RESTRICT tops, const float *LM_RESTRICT sums, const float "
-                "*LM_RESTRICT values, %s *r0, %s *r1",
-                lm_gen_memory_type((lm_dtype)o.dtype), lm_gen_memory_type((lm_dtype)lse.dtype));
-  cuda_extents_put(e->g.extents, b);
-  lm_buf_puts(b, ") {\ntypedef int64_t lm_at;\n");
-  cuda_extents_load(e->g.extents, b);
-  lm_buf_printf(b,
-                "const lm_at row = 0, h = lm_block() %% %d, point = "
-                "lm_block() / %d, chunks = (%s + %d) / %d;\n(void)row;\n",
-                x->block_heads, x->block_heads, cuda_attend_extent(e, e->f.s), CHUNK - 1, CHUNK);
+  long long pieces = (long long)(x->e->f.v_channels.size / COMBINED);
+  lm_buf_printf(b, "const lm_at channel = i %% %lld * %d, h = i / %lld %% %d, point = i / %lld;\n",
+                pieces, COMBINED, pieces, x->block_heads, pieces * x->block_heads);
   lm_buf_printf(b,
                 "const lm_at heads0 = point %% %lld * %d, rest = point / %lld, at = point * %lld * "
                 "%d + h;\n(void)rest;\n",
                 blocks, x->block_heads, blocks, (long long)x->chunks, x->block_heads);
   put_coordinates(x, b, &x->rest, "rest");
   put_head(x, b);
-  lm_buf_printf(
-      b,
-      "float top = -__builtin_inff(), all = 0.0f;\nfor (lm_at i = 0; i < chunks; i++) top "
-      "= lm_max_f32(top, tops[at + i * %d]);\nfor (lm_at i = 0; i < chunks; i++) all += "
-      "lm_exp_f32(tops[at + i * %d] - top) * sums[at + i * %d];\n",
-      x->block_heads, x->block_heads, x->block_heads);
-  lm_buf at = {0};
-  cuda_attend_offset(e, &at, lse, NULL, "row", "");
-  lm_buf_printf(b, "if (lm_thread() == 0) r1[%s] = top + lm_log(all);\n", lm_gen_take(&e->g, &at));
-  cuda_attend_offset(e, &at, o, e->result_stride[0], "row", "");
-  cuda_attend_channel_offset(e, &at, o, e->result_stride[0], &e->f.v_channels, "c");
-  const char *to = lm_gen_take(&e->g, &at);
+}
+
+// The sums over the chunks: `all` of the weights, sum[v] of the values.
+static void put_combined(const attend_split *x, lm_buf *b) {
+  long long width = (long long)x->e->f.v_channels.size;
   lm_buf_printf(b,
-                "for (int32_t c = lm_thread(); c < %lld; c += %d) {\nfloat sum = 0.0f;\nfor (lm_at "
-                "i = 0; i < chunks; i++) sum = LM_FMA(lm_exp_f32(tops[at + i * %d] - top), "
-                "values[(at + i * %d) * %lld + c], sum);\nr0[%s] = %s;\n}\n}\n",
-                width, combine_threads(x), x->block_heads, x->block_heads, width, to,
-                lm_gen_store_text(e->g.arena, (lm_dtype)o.dtype, "sum / all"));
+                "float top = -__builtin_inff(), all = 0.0f, sum[%d] = {0};\nLM_UNROLL_4\nfor "
+                "(lm_at n = 0; n < chunks; n++) top = lm_max_f32(top, tops[at + n * %d]);\n",
+                COMBINED, x->block_heads);
+  lm_buf_printf(b,
+                "LM_UNROLL_4\nfor (lm_at n = 0; n < chunks; n++) {\nfloat x[%d];\nlm_load%d_f32(x, "
+                "values + (at + n * %d) * %lld + channel);\nconst float w = lm_exp_f32(tops[at + n "
+                "* %d] - top);\nall += w * sums[at + n * %d];\nLM_UNROLL for (int32_t v = 0; v < "
+                "%d; v++) sum[v] = LM_FMA(w, x[v], sum[v]);\n}\n",
+                COMBINED, COMBINED, x->block_heads, width, x->block_heads, x->block_heads,
+                COMBINED);
+}
+
+static void put_results(const attend_split *x, const char *rows, lm_buf *b) {
+  cuda_attend *e = x->e;
+  lm_type o = e->f.op->out[0]->type, lse = e->f.op->out[1]->type;
+  lm_buf at = {0};
+  if (!rows) {
+    cuda_attend_offset(e, &at, lse, NULL, "row", "");
+    lm_buf_printf(b, "if (channel == 0) r1[%s] = top + lm_log(all);\n", lm_gen_take(&e->g, &at));
+  }
+  cuda_attend_offset(e, &at, o, e->result_stride[0], "row", "");
+  cuda_attend_channel_offset(e, &at, o, e->result_stride[0], &e->f.v_channels, "(channel + v)");
+  const char *to = lm_gen_take(&e->g, &at);
+  lm_buf_printf(b, "LM_UNROLL for (int32_t v = 0; v < %d; v++) ", COMBINED);
+  lm_buf_printf(b, rows ? "lm_put(%s, %s, %s);\n" : "%s[%s] = %s;\n", rows ? rows : "r0", to,
+                lm_gen_store_text(e->g.arena, (lm_dtype)o.dtype, "sum[v] / all"));
+}
+
+static void combine_params_add(const attend_split *x, const char *rows, cuda_code *c) {
+  const lm_op *op = x->e->f.op;
+  cuda_operand_add(c, LM_F32, false, "tops");
+  cuda_operand_add(c, LM_F32, false, "sums");
+  cuda_operand_add(c, LM_F32, false, "values");
+  for (uint32_t i = 0; i < op->n_out && !rows; i++)
+    cuda_result_add(c, (lm_dtype)op->out[i]->type.dtype, lm_arena_printf(c->arena, "r%u", i));
+}
+
+static int64_t combine_elements(const attend_split *x) {
+  return x->points * x->block_heads * (x->e->f.v_channels.size / COMBINED);
+}
+
+static cuda_code *combine_code(const attend_split *x, const char *rows, lm_arena *arena) {
+  cuda_attend *e = x->e;
+  cuda_code *c = cuda_code_make(arena, rows ? THREADS : COMBINE_THREADS);
+  lm_buf b = {0};
+  combine_params_add(x, rows, c);
+  lm_buf_printf(&b, "typedef int64_t lm_at;\nconst lm_at row = 0, chunks = (%s + %d) / %d;\n",
+                cuda_attend_extent(e, e->f.s), CHUNK - 1, CHUNK);
+  lm_buf_printf(&b,
+                "(void)row;\nfor (lm_at i = block * %d + lm_thread(); i < %lld; i += grid * %d) "
+                "{\n",
+                c->threads, (long long)combine_elements(x), c->threads);
+  put_element(x, &b);
+  put_combined(x, &b);
+  put_results(x, rows, &b);
+  lm_buf_puts(&b, "}\n");
+  c->extents = e->g.extents;
+  cuda_code_body(c, NULL, &b);
+  return c;
+}
+
+// For a chunk and COMBINED channels: loads, an exponential, a multiply-add for each channel.
+static double combine_instructions(const attend_split *x) {
+  return (double)combine_elements(x) * (double)x->chunks * 40;
+}
+
+cuda_code *cuda_attend_combine(cuda_attend *e, const char *rows, lm_arena *arena,
+                               double *out_instructions) {
+  attend_split x = split_make(e);
+  values_set(&x);
+  *out_instructions = combine_instructions(&x);
+  return combine_code(&x, rows, arena);
 }
 
 // ---- the kernels
@@ -346,38 +387,23 @@ static double instructions_of(const attend_split *x) {
   return positions * (widths * (1 + x->block_heads) + x->block_heads * score);
 }
 
-static void code_finish(lm_buf *raw, const char *prefix, int threads, lm_arena *arena,
-                        lm_kernel_code *out) {
-  lm_buf text = {0};
-  lm_gen_indent(raw->p, &text);
-  out->launch.threads = threads;
-  out->launch.per_block = 1;
-  out->name = lm_arena_printf(arena, "%s%016llx", prefix,
-                              (unsigned long long)lm_hash(text.p, text.n, (uint64_t)threads));
-  out->source = lm_arena_printf(arena, "LM_KERNEL(%d) %s%s", threads, out->name, text.p);
-  lm_buf_free(&text);
-  lm_buf_free(raw);
-}
-
 static void combine_emit(const attend_split *x, lm_arena *arena, lm_kernel_code *out) {
-  int64_t width = x->e->f.v_channels.size;
-  lm_buf raw = {0};
-  put_combine(x, &raw);
-  *out = (lm_kernel_code){.space = {.fixed = x->points * x->block_heads},
-                          .launch = {.extents = x->e->g.extents},
-                          .instructions =
-                              (double)(x->points * x->block_heads * x->chunks * width) * 20};
-  code_finish(&raw, "c", combine_threads(x), arena, out);
+  *out = (lm_kernel_code){.space = {.fixed = combine_elements(x)},
+                          .launch = {.per_block = COMBINE_THREADS},
+                          .instructions = combine_instructions(x)};
+  cuda_code_render(combine_code(x, NULL, arena), "c", arena, out);
 }
 
 void cuda_attend_split_emit(cuda_attend *e, bool wide, lm_arena *arena, lm_kernel_code *out) {
-  lm_buf raw = {0}, body = {0};
+  lm_buf body = {0};
+  cuda_code *c = cuda_code_make(arena, THREADS);
   e->rows = UNROLLED;
   attend_split x = split_make(e);
   int64_t width = e->f.v_channels.size;
   while (THREADS / (x.key_lanes < x.value_lanes ? x.key_lanes : x.value_lanes) * e->rows > CHUNK)
     e->rows /= 2;
   values_set(&x);
+  lm_buf_printf(&body, "typedef %s lm_at;\n", wide ? "int64_t" : "int32_t");
   put_begin(&x, &body);
   lm_buf_printf(&body, "LM_SHARED(float, weights, %d);\n", x.block_heads * CHUNK);
   lm_buf_printf(&body, "LM_POOL_DECLARE();\nLM_POOL(float, parts, 0, %d);\n",
@@ -385,10 +411,9 @@ void cuda_attend_split_emit(cuda_attend *e, bool wide, lm_arena *arena, lm_kerne
   put_scores(&x, &body);
   put_softmax(&x, &body);
   put_values(&x, &body);
-  put_inputs(&x, &raw);
-  lm_buf_printf(&raw, "typedef %s lm_at;\n", wide ? "int64_t" : "int32_t");
-  lm_buf_add(&raw, body.p, body.n);
-  lm_buf_puts(&raw, "}\n");
+  inputs_add(&x, c);
+  c->whole_block = true;
+  cuda_code_body(c, NULL, &body);
   int64_t slots = x.points * x.chunks * x.block_heads * (int64_t)sizeof(float);
   *out = (lm_kernel_code){
       .space = {.fixed = x.points * x.chunks},
@@ -396,14 +421,13 @@ void cuda_attend_split_emit(cuda_attend *e, bool wide, lm_arena *arena, lm_kerne
       .n_workspaces = 3,
       .instructions = instructions_of(&x),
       .launch = {.shared = (int64_t)WARPS * x.block_heads * x.value_lanes * VECTOR * 4,
-                 .extents = e->g.extents,
+                 .per_block = 1,
                  .unroll = e->rows,
                  .note = "one query, positions in chunks of 256"},
   };
-  code_finish(&raw, "a", THREADS, arena, out);
+  cuda_code_render(c, "a", arena, out);
   lm_kernel_code *combine = LM_NEW(arena, lm_kernel_code);
   combine_emit(&x, arena, combine);
   out->combine = combine;
-  lm_buf_free(&body);
   lm_buf_free(&x.region);
 }

@@ -87,3 +87,9 @@ bool cuda_attend_reads_strided(const lm_op *op, uint32_t k) {
       return strides_fit(&f, k, &f.dots[i].over);
   return false;
 }
+
+void cuda_attend_operands_add(const lm_op *op, cuda_code *c) {
+  for (uint32_t i = 0; i < op->n_in; i++)
+    cuda_operand_add(c, (lm_dtype)op->in[i]->type.dtype, false,
+                     lm_arena_printf(c->arena, "a%u", i));
+}

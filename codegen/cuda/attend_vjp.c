@@ -495,7 +495,7 @@ static int64_t section_put(cuda_attend *e, lm_buf *b, const section *s) {
 
 int64_t cuda_attend_backward(cuda_attend *e, lm_buf *b) {
   int64_t blocks = 0;
-  lm_buf_puts(b, "lm_at at = lm_block();\n");
+  lm_buf_puts(b, "lm_at at = block;\n");
   for (int i = 0; i < e->f.n_sums; i++) {
     section s = section_of(e, i);
     bool first = true;

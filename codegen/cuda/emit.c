@@ -50,16 +50,13 @@ const lm_gen_target *cuda_gen_target(const lm_module *m, const lm_op *kernel) {
 }
 
 void cuda_params(lm_gen *e, bool (*may_alias)(void *user, uint32_t operand), void *user,
-                 lm_buf *b) {
+                 cuda_code *c) {
   const lm_op *k = e->kernel;
-  for (uint32_t i = 0; i < k->n_in; i++) {
-    const char *only = may_alias && may_alias(user, i) ? "" : "LM_RESTRICT ";
-    lm_buf_printf(b, "%sconst %s *%sa%u", i ? ", " : "", lm_gen_memory_type(k->in[i]->type.dtype),
-                  only, i);
-  }
+  for (uint32_t i = 0; i < k->n_in; i++)
+    cuda_operand_add(c, (lm_dtype)k->in[i]->type.dtype, may_alias && may_alias(user, i),
+                     lm_arena_printf(c->arena, "a%u", i));
   for (uint32_t i = 0; i < k->n_out; i++)
-    lm_buf_printf(b, "%s%s *r%u", i + k->n_in ? ", " : "",
-                  lm_gen_memory_type(k->out[i]->type.dtype), i);
+    cuda_result_add(c, (lm_dtype)k->out[i]->type.dtype, lm_arena_printf(c->arena, "r%u", i));
 }
 
 // ---- sizes
@@ -83,22 +80,9 @@ const char *cuda_extent_text(const lm_plan_extent *x, lm_arena *arena) {
   return text;
 }
 
-void cuda_extents_put(uint32_t mask, lm_buf *b) {
-  for (int i = 0; i < 32; i++)
-    if (mask >> i & 1)
-      lm_buf_printf(b, ", const int64_t *LM_RESTRICT extent%d", i);
-}
-
-void cuda_extents_load(uint32_t mask, lm_buf *b) {
-  for (int i = 0; i < 32; i++)
-    if (mask >> i & 1)
-      lm_buf_printf(b, "const int64_t n%d = *extent%d;\n", i, i);
-}
-
-uint32_t cuda_extent_params(const lm_plan_extent *x, lm_buf *b) {
+uint32_t cuda_extent_mask(const lm_plan_extent *x) {
   uint32_t mask = 0;
   for (int i = 0; i < x->n_dyn; i++)
     mask |= 1u << x->dyn[i].var;
-  cuda_extents_put(mask, b);
   return mask;
 }

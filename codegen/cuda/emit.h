@@ -105,6 +105,44 @@ typedef struct cuda_emit {
   int n_workspaces;
 } cuda_emit;
 
+// ---- code.c: kernels as structures
+typedef struct cuda_param {
+  const char *type, *name; // "const float *LM_RESTRICT ", "a0"
+} cuda_param;
+
+// A kernel. `arrays` and `body` are statements: declarations of arrays, and the rest, which uses
+// the variables `block` and `grid`, the number of its block and of all blocks.
+typedef struct lm_kernel_body {
+  lm_arena *arena;
+  cuda_param *params; // the step's buffers, in order
+  uint32_t n_params, cap_params;
+  uint32_t extents;        // bit mask of the run-time extents, whose addresses are parameters too
+  const char *last_params; // others behind them, each with ", " before it; NULL: none
+  const char *arrays, *body;
+  int threads;      // of a block
+  bool whole_block; // these threads wait for each other, or share memory
+  bool paired;      // registers leave room for two blocks on a multiprocessor
+} cuda_code;
+
+// The blocks that the statements of a kernel are within another one. in_turn: all of them, one
+// after another, with a barrier behind each; else one, of that number.
+typedef struct cuda_blocks {
+  bool in_turn;
+  const char *block, *grid;
+} cuda_blocks;
+
+cuda_code *cuda_code_make(lm_arena *arena, int threads);
+void cuda_code_param(cuda_code *c, const char *type, const char *name);
+// A pointer that is only read, or is written.
+void cuda_operand_add(cuda_code *c, lm_dtype t, bool may_alias, const char *name);
+void cuda_result_add(cuda_code *c, lm_dtype t, const char *name);
+// Takes over both texts. arrays: optional.
+void cuda_code_body(cuda_code *c, lm_buf *arrays, lm_buf *body);
+// The kernel as statements of another one, with arguments for its parameters.
+void cuda_code_put(const cuda_code *c, const char *const *args, const cuda_blocks *at, lm_buf *b);
+// The kernel as a function: name, source, threads and extents of `out`.
+void cuda_code_render(const cuda_code *c, const char *prefix, lm_arena *arena, lm_kernel_code *out);
+
 // ---- attend.c
 // Operand k of an attend or attend_vjp need not be dense: its tiles are copied from where its views
 // are, whose positions begin at multiples of 16 bytes.
@@ -183,11 +221,11 @@ void cuda_sums_finish(cuda_emit *e, lm_buf *b);
 // ---- scatter.c: scatter-add into the rows of a table
 bool cuda_scatter_fits(const lm_module *m, const lm_op *kernel);
 bool cuda_scatter_adds(const lm_op *kernel, uint32_t r); // for lm_codegen
-void cuda_scatter_emit(const lm_module *m, const lm_op *kernel, lm_arena *arena, lm_buf *text,
-                       lm_kernel_code *out);
+cuda_code *cuda_scatter_emit(const lm_module *m, const lm_op *kernel, lm_arena *temporary,
+                             lm_arena *arena, lm_kernel_code *out);
 
 // ---- route.c: sorting ids by group
-void cuda_route_emit(const lm_op *op, lm_arena *arena, lm_buf *text, lm_kernel_code *out);
+cuda_code *cuda_route_emit(const lm_op *op, lm_arena *arena, lm_kernel_code *out);
 
 // ---- grouped.c: GEMMs of groups; false if the form is unsupported
 bool cuda_grouped_emit(const lm_plan_options *o, const lm_plan_gemm *g, lm_arena *arena,
@@ -195,8 +233,8 @@ bool cuda_grouped_emit(const lm_plan_options *o, const lm_plan_gemm *g, lm_arena
 
 // ---- prologue.c: a kernel that each block of a GEMM of few rows computes
 typedef struct cuda_prologue {
-  const char *params; // its operands, each with ", " behind it
-  const char *text;   // stores all rows, dense, in CUDA_A_ROWS, up to a barrier
+  const cuda_code *code; // its blocks, in turn, store all rows, dense, in CUDA_A_ROWS
+  int64_t blocks;
   double instructions;
 } cuda_prologue;
 // False if the kernel's result is not operand A, dense, or needs more shared memory than that.
@@ -215,7 +253,7 @@ void cuda_gemm_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena *are
                     lm_kernel_code *out);
 
 // ---- merge.c: several steps in one launch; for lm_codegen
-bool cuda_may_merge(const lm_plan_kernel *k);
+bool cuda_may_merge(const lm_kernel_code *k);
 void cuda_merge(const lm_merge_part *parts, int n, lm_arena *arena, lm_kernel_code *out);
 
 // ---- small_gemm.c: GEMMs of the library, and those that are not
@@ -235,20 +273,16 @@ bool cuda_kernel_in_place(const lm_plan_options *o, const lm_op *kernel, uint32_
 // A generator with all passes written. rows: cuda_emit.rows.
 cuda_emit *cuda_emit_make(const lm_plan_options *o, const lm_op *kernel, const char *rows,
                           lm_arena *arena);
-void cuda_team_put(const cuda_emit *e, lm_buf *b); // lane and team
-void cuda_point_put(cuda_emit *e, lm_buf *b);      // the passes at `point`
+cuda_code *cuda_emit_code(cuda_emit *e, lm_arena *arena);
 
 // ---- emit.c
 const lm_gen_target *cuda_gen_target(const lm_module *m, const lm_op *kernel);
-// The parameter list. may_alias: whether a result may overlap an operand; NULL: none does.
-void cuda_params(lm_gen *e, bool (*may_alias)(void *user, uint32_t operand), void *user, lm_buf *b);
+// The operands and results. may_alias: whether a result may overlap an operand; NULL: none does.
+void cuda_params(lm_gen *e, bool (*may_alias)(void *user, uint32_t operand), void *user,
+                 cuda_code *c);
 // The product of the sizes of n axes.
 lm_plan_extent cuda_extent_product(const lm_module *m, const lm_axis *axes, int n);
 // A size as an expression of the run-time extents that it needs.
 const char *cuda_extent_text(const lm_plan_extent *x, lm_arena *arena);
-// The addresses of the run-time extents of a mask as parameters of a kernel, extent0, …, and their
-// values, n0, n1, …
-void cuda_extents_put(uint32_t mask, lm_buf *b);
-void cuda_extents_load(uint32_t mask, lm_buf *b);
-uint32_t cuda_extent_params(const lm_plan_extent *x, lm_buf *b); // those of a size; their mask
+uint32_t cuda_extent_mask(const lm_plan_extent *x); // those of a size
 #endif

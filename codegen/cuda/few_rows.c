@@ -9,8 +9,8 @@
 //   k        a part of a warp has COLUMNS columns and its lanes neighbouring vectors of k. Their
 //            sums are added by shuffles
 //
-// If a kernel computes A and B's columns are contiguous, each block computes all rows of A into
-// shared memory (prologue.c), while its first loads of B are in flight.
+// If a kernel computes A, each block computes all rows of A into shared memory (prologue.c), while
+// its first loads of B are in flight.
 //
 // An element is summed in an order that its form, n, k and the types decide: it has the same bits
 // for any number of rows. f32 operands are never rounded to TF32.
@@ -120,19 +120,24 @@ static few_rows few_rows_make(const lm_plan_gemm *g, lm_arena *arena, lm_buf *ou
 
 // ---- text
 
-static void put_params(const few_rows *w) {
-  const char *ab = lm_gen_memory_type(w->ab), *cc = lm_gen_memory_type(w->cc);
-  lm_buf_puts(w->out, "(");
-  if (w->a)
-    lm_buf_puts(w->out, w->a->params);
-  else
-    lm_buf_printf(w->out, "const %s *LM_RESTRICT a, ", ab);
-  lm_buf_printf(w->out, "const %s *LM_RESTRICT b, ", ab);
+static const char *operand_name(const few_rows *w, uint32_t i) {
+  return lm_arena_printf(w->arena, "p%u", i);
+}
+
+static void params_add(const few_rows *w, cuda_code *c) {
+  for (uint32_t i = 0; w->a && i < w->a->code->n_params; i++)
+    cuda_code_param(c, w->a->code->params[i].type, operand_name(w, i));
+  if (!w->a)
+    cuda_operand_add(c, w->ab, false, "a");
+  cuda_operand_add(c, w->ab, false, "b");
   if (w->g->residual)
-    lm_buf_printf(w->out, "const %s *residual, ", cc);
+    cuda_operand_add(c, w->cc, true, "residual");
   if (w->g->bias)
-    lm_buf_printf(w->out, "const %s *LM_RESTRICT bias, ", cc);
-  lm_buf_printf(w->out, "%s *c", cc);
+    cuda_operand_add(c, w->cc, false, "bias");
+  cuda_result_add(c, w->cc, "c");
+  if (w->g->stored)
+    cuda_result_add(c, w->cc, "before");
+  c->extents = w->a ? w->a->code->extents : 0;
 }
 
 // The tile, and the operands at the block's point of the batch axes.
@@ -140,12 +145,12 @@ static void put_begin(const few_rows *w) {
   const lm_plan_gemm *g = w->g;
   long long inner = (long long)w->tiles;
   lm_buf_printf(w->out,
-                "typedef %s lm_at;\nconst int64_t tile = lm_block() %% %lld;\nint64_t at_c = 0;\n",
+                "typedef %s lm_at;\nconst int64_t tile = block %% %lld;\nint64_t at_c = 0;\n",
                 w->wide ? "int64_t" : "int32_t", inner);
   for (int i = g->n_batch - 1; i >= 0; i--) {
     long long size = (long long)g->batch[i].size.fixed;
     lm_buf_printf(w->out,
-                  "{\nconst int64_t i = lm_block() / %lld %% %lld;\na += i * %lld;\nb += i * "
+                  "{\nconst int64_t i = block / %lld %% %lld;\na += i * %lld;\nb += i * "
                   "%lld;\nat_c += i * %lld;\n}\n",
                   inner, size, (long long)g->batch[i].a, (long long)g->batch[i].b,
                   (long long)g->batch[i].c);
@@ -204,19 +209,41 @@ static const char *a_element(const few_rows *w, const char *m, const char *k) {
                          k, (long long)g->a_k);
 }
 
+// The rows of A, while the first loads of B are in flight.
+static void put_prologue(const few_rows *w, const char *first,
+                         void (*put_loads)(const few_rows *)) {
+  uint32_t n = w->a->code->n_params;
+  const char **args = LM_NEW_N(w->arena, const char *, n + 1);
+  for (uint32_t i = 0; i < n; i++)
+    args[i] = operand_name(w, i);
+  lm_buf_printf(w->out, "LM_SHARED(%s, " CUDA_A_ROWS ", %lld);\n", lm_gen_memory_type(w->ab),
+                (long long)(w->rows * w->k));
+  lm_buf_printf(w->out, "{\nconst int32_t k = %s;\n", first);
+  put_loads(w);
+  lm_buf_puts(w->out, "}\n");
+  const char *blocks = lm_arena_printf(w->arena, "%lld", (long long)w->a->blocks);
+  cuda_code_put(w->a->code, args, &(cuda_blocks){.in_turn = true, .grid = blocks}, w->out);
+}
+
+// The loads of an iteration, of which those of the first one are before the prologue.
+static void put_loads_of(const few_rows *w, const char *first,
+                         void (*put_loads)(const few_rows *)) {
+  if (w->a)
+    lm_buf_printf(w->out, "if (k != %s) {\n", first);
+  put_loads(w);
+  if (w->a)
+    lm_buf_puts(w->out, "}\n");
+}
+
 static void put_columns_loop(const few_rows *w) {
   long long step = THREADS / w->lanes;
   const char *inside = inside_of(w);
   const char *x = a_element(w, "m", lm_arena_printf(w->arena, "(k + i * %lld)", step));
   lm_buf_printf(w->out, "for (int32_t k = row; k < %lld; k += %lld) {\n", (long long)w->k,
                 step * w->loads);
-  if (w->a)
-    lm_buf_puts(w->out, "if (k != row) {\n");
-  else
+  if (!w->a)
     lm_buf_printf(w->out, "float y[%d][%d] = {{0}};\n", w->loads, w->vector);
-  put_columns_loads(w);
-  if (w->a)
-    lm_buf_puts(w->out, "}\n");
+  put_loads_of(w, "row", put_columns_loads);
   lm_buf_printf(w->out,
                 "LM_UNROLL for (int32_t i = 0; i < %d; i++) LM_UNROLL for (int32_t m = 0; m < %d; "
                 "m++) {\nconst float x = ",
@@ -227,14 +254,6 @@ static void put_columns_loop(const few_rows *w) {
                 "%s;\nLM_UNROLL for (int32_t v = 0; v < %d; v++) s[m][v] = LM_FMA(x, y[i][v], "
                 "s[m][v]);\n}\n}\n",
                 lm_gen_load_text(w->arena, w->ab, x), w->vector);
-}
-
-// The rows of A, while the first loads of B are in flight.
-static void put_prologue(const few_rows *w) {
-  lm_buf_printf(w->out, "float y[%d][%d] = {{0}};\n{\nconst int32_t k = row;\n", w->loads,
-                w->vector);
-  put_columns_loads(w);
-  lm_buf_printf(w->out, "}\n{\n%s}\n", w->a->text);
 }
 
 // The sums of the threads of a warp that have the same columns, then those of the warps.
@@ -269,11 +288,10 @@ static void put_columns(const few_rows *w) {
                 "lm_thread() / %d;\nconst int64_t col = tile * %d + lane * %d;\nfloat s[%d][%d] = "
                 "{{0}};\n",
                 WARPS * w->rows * width, w->lanes, w->lanes, width, w->vector, w->rows, w->vector);
-  if (w->a)
-    lm_buf_printf(w->out, "LM_SHARED(%s, " CUDA_A_ROWS ", %lld);\n", lm_gen_memory_type(w->ab),
-                  (long long)(w->rows * w->k));
-  if (w->a)
-    put_prologue(w);
+  if (w->a) {
+    lm_buf_printf(w->out, "float y[%d][%d] = {{0}};\n", w->loads, w->vector);
+    put_prologue(w, "row", put_columns_loads);
+  }
   put_columns_loop(w);
   put_columns_sums(w);
 }
@@ -284,30 +302,49 @@ static void put_a_load(const few_rows *w) {
   int64_t all = g->a_m;
   for (int i = 0; i < g->n_batch; i++)
     all |= g->batch[i].a;
-  if (g->a_k == 1 && all % w->vector == 0) {
+  if (!w->a && g->a_k == 1 && all % w->vector == 0) {
     lm_buf_printf(w->out, "lm_load%d_%s(x, a + (lm_at)m * %lld + at_k);\n", w->vector, kind_of(w),
                   (long long)g->a_m);
     return;
   }
-  const char *from = lm_arena_printf(w->arena, "a[(lm_at)m * %lld + (lm_at)(at_k + v) * %lld]",
-                                     (long long)g->a_m, (long long)g->a_k);
   lm_buf_printf(w->out, "LM_UNROLL for (int32_t v = 0; v < %d; v++) x[v] = %s;\n", w->vector,
-                lm_gen_load_text(w->arena, w->ab, from));
+                lm_gen_load_text(w->arena, w->ab, a_element(w, "m", "(at_k + v)")));
+}
+
+static bool k_is_whole(const few_rows *w) {
+  return w->k % ((int64_t)w->lanes * w->vector * w->loads) == 0;
+}
+
+// `loads` vectors of each of COLUMNS columns of B.
+static void put_k_loads(const few_rows *w) {
+  long long step = (long long)w->lanes * w->vector;
+  lm_buf_printf(w->out,
+                "LM_UNROLL for (int32_t i = 0; i < %d; i++) LM_UNROLL for (int32_t n = 0; n < %d; "
+                "n++)\n",
+                w->loads, COLUMNS);
+  if (!k_is_whole(w))
+    lm_buf_printf(w->out, "if (k + i * %lld < %lld)\n", step, (long long)w->k);
+  lm_buf_printf(w->out, "lm_load%d_%s(y[i][n], b + from[n] + k + i * %lld);\n", w->vector,
+                kind_of(w), step);
+}
+
+static void put_k_buffer(const few_rows *w) {
+  lm_buf_printf(w->out, "float y[%d][%d][%d] = {{{0}}};\n", w->loads, COLUMNS, w->vector);
 }
 
 static void put_k_loop(const few_rows *w) {
   long long step = (long long)w->lanes * w->vector;
-  bool whole = w->k % (step * w->loads) == 0;
-  lm_buf_printf(w->out,
-                "for (int32_t k = lane * %d; k < %lld; k += %lld) {\nfloat y[%d][%d][%d] = "
-                "{{{0}}};\nLM_UNROLL for (int32_t i = 0; i < %d; i++) LM_UNROLL for (int32_t n = "
-                "0; n < %d; n++)\n",
-                w->vector, (long long)w->k, step * w->loads, w->loads, COLUMNS, w->vector, w->loads,
-                COLUMNS);
-  if (!whole)
-    lm_buf_printf(w->out, "if (k + i * %lld < %lld)\n", step, (long long)w->k);
-  lm_buf_printf(w->out, "lm_load%d_%s(y[i][n], b + from[n] + k + i * %lld);\n", w->vector,
-                kind_of(w), step);
+  bool whole = k_is_whole(w);
+  const char *first = lm_arena_printf(w->arena, "lane * %d", w->vector);
+  if (w->a) {
+    put_k_buffer(w);
+    put_prologue(w, first, put_k_loads);
+  }
+  lm_buf_printf(w->out, "for (int32_t k = %s; k < %lld; k += %lld) {\n", first, (long long)w->k,
+                step * w->loads);
+  if (!w->a)
+    put_k_buffer(w);
+  put_loads_of(w, first, put_k_loads);
   lm_buf_printf(w->out,
                 "LM_UNROLL for (int32_t i = 0; i < %d; i++) LM_UNROLL for (int32_t m = 0; m < %d; "
                 "m++) {\nconst int32_t at_k = k + (int32_t)(i * %lld);\nfloat x[%d] = {0};\n",
@@ -349,43 +386,38 @@ static void put_k(const few_rows *w) {
 static double instructions_of(const few_rows *w) {
   double vectors = (double)w->batches * (double)w->n * (double)w->k / w->vector;
   int converted = w->ab == LM_F32 ? 0 : w->vector;
-  int of_a = w->by_k ? w->vector / COLUMNS + 1 : 2;
+  int of_a = !w->by_k ? 2 : (w->a ? 2 : 1) * w->vector / COLUMNS + 1;
   double own = vectors * (2 + converted + w->rows * (w->vector + of_a));
   return own + (w->a ? w->a->instructions * (double)w->tiles : 0);
 }
 
 static int64_t sums_bytes(const few_rows *w) {
-  return (int64_t)sizeof(float) * WARPS * w->rows * w->lanes * w->vector;
+  return w->by_k ? 0 : (int64_t)sizeof(float) * WARPS * w->rows * w->lanes * w->vector;
 }
 
 bool cuda_few_rows_emit(const lm_plan_options *o, const lm_plan_gemm *g, const lm_op *kernel,
                         lm_arena *arena, lm_kernel_code *out) {
-  lm_buf b = {0}, text = {0};
+  lm_buf b = {0};
   few_rows w = few_rows_make(g, arena, &b);
+  cuda_code *c = cuda_code_make(arena, THREADS);
   cuda_prologue a;
-  if (kernel && (w.by_k || !cuda_prologue_make(o, kernel, g, SHARED - sums_bytes(&w), arena, &a)))
+  if (kernel && !cuda_prologue_make(o, kernel, g, SHARED - sums_bytes(&w), arena, &a))
     return false;
   w.a = kernel ? &a : NULL;
-  put_params(&w);
-  lm_buf_puts(&b, g->stored ? lm_arena_printf(arena, ", %s *before) {\n", lm_gen_memory_type(w.cc))
-                            : ") {\n");
+  params_add(&w, c);
+  c->whole_block = true;
   put_begin(&w);
   if (w.by_k)
     put_k(&w);
   else
     put_columns(&w);
-  lm_buf_puts(&b, "}\n");
-  lm_gen_indent(b.p, &text);
+  cuda_code_body(c, NULL, &b);
   *out = (lm_kernel_code){
-      .name = lm_arena_printf(arena, "p%016llx", (unsigned long long)lm_hash(text.p, text.n, 0)),
-      .launch = {.threads = THREADS,
-                 .per_block = 1,
+      .launch = {.per_block = 1,
                  .blocks = w.tiles * w.batches,
                  .unroll = w.loads * (w.by_k ? COLUMNS : 1)},
       .instructions = instructions_of(&w),
   };
-  out->source = lm_arena_printf(arena, "LM_KERNEL(%d) %s%s", THREADS, out->name, text.p);
-  lm_buf_free(&b);
-  lm_buf_free(&text);
+  cuda_code_render(c, "p", arena, out);
   return true;
 }

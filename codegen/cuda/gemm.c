@@ -281,7 +281,7 @@ static int64_t tiles_of(const gemm *x) {
 static void put_tiles(const gemm *x, lm_buf *b) {
   int64_t m = pieces(x->g.m.fixed, ROWS), n = pieces(x->columns, x->panel);
   lm_buf_printf(b,
-                "for (int32_t tile = (int32_t)lm_block(); tile < %lld; tile += (int32_t)lm_grid()) "
+                "for (int32_t tile = (int32_t)block; tile < %lld; tile += (int32_t)grid) "
                 "{\nconst int32_t band = tile / %lld * %d, in_band = tile %% %lld;\n",
                 (long long)(m * n), (long long)n * BAND, BAND, (long long)n * BAND);
   lm_buf_printf(b,
@@ -334,18 +334,14 @@ static void put_consumer(const gemm *x, const char *rest, lm_buf *b) {
                 (long long)x->g.k.fixed, DEPTH, COLUMNS, x->by_k ? "shared" : "shared_transposed",
                 x->by_k ? 32 : 2048, ROWS, DEPTH, COLUMNS * DEPTH);
   lm_buf_printf(b, "lm_wgmma_wait(1);\nif (k > 0) {\n%s}\n", RELEASE);
-  lm_buf_printf(b,
-                "if (group == 0 && k == %lld && tile == lm_block()) lm_pingpong_arrive(1);\n%s}\n",
+  lm_buf_printf(b, "if (group == 0 && k == %lld && tile == block) lm_pingpong_arrive(1);\n%s}\n",
                 (long long)ahead * DEPTH, NEXT);
   lm_buf_printf(b, "lm_wgmma_wait(0);\nlm_wgmma_settle(x, %d);\n%s%s}\n", COLUMNS / 8, RELEASE,
                 rest);
 }
 
-static void put_function(cuda_emit *e, const gemm *x, const char *rest, lm_buf *b) {
+static void put_body(cuda_emit *e, const gemm *x, const char *rest, lm_buf *b) {
   const lm_op *kernel = e->g.kernel;
-  lm_buf_puts(b, "(");
-  cuda_params(&e->g, NULL, NULL, b);
-  lm_buf_puts(b, ", LM_CONSTANT lm_map m0, LM_CONSTANT lm_map m1) {\n");
   for (uint32_t i = 0; i < kernel->n_in + kernel->n_out; i++) {
     bool in = i < kernel->n_in;
     lm_buf_printf(b, "// %c%u: ", in ? 'a' : 'r', in ? i : i - kernel->n_in);
@@ -366,7 +362,7 @@ static void put_function(cuda_emit *e, const gemm *x, const char *rest, lm_buf *
   put_producer(x, b);
   lm_buf_puts(b, "} else {\n");
   put_consumer(x, rest, b);
-  lm_buf_puts(b, "}\n}\n");
+  lm_buf_puts(b, "}\n");
 }
 
 // Boxes of 64 lines of 64 elements.
@@ -389,7 +385,6 @@ static void launch_of(const gemm *x, const lm_target *t, lm_arena *arena, lm_ker
   maps[1] = x->by_k ? map_make(LM_DOT_W, k, n) : map_make(LM_DOT_W, n, k);
   out->space.fixed = tiles_of(x) < units ? tiles_of(x) : units;
   out->launch = (lm_plan_launch){
-      .threads = CONSUMERS + GROUP,
       .per_block = 1,
       .shared = STAGES * STAGE_BYTES + 16 * STAGES,
       .maps = maps,
@@ -402,7 +397,8 @@ void cuda_gemm_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena *are
   const lm_module *m = lm_op_module(kernel);
   lm_arena *temporary = lm_arena_create();
   cuda_emit *e = LM_NEW(temporary, cuda_emit);
-  lm_buf raw = {0}, text = {0};
+  cuda_code *c = cuda_code_make(arena, CONSUMERS + GROUP);
+  lm_buf body = {0};
   gemm x;
   if (!gemm_make(m, kernel, &x))
     LM_BUG("a kernel that begins with a dot of an unsupported form");
@@ -410,16 +406,15 @@ void cuda_gemm_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena *are
   lm_gen_target target = *e->g.target;
   target.value = sum_value;
   e->g.target = &target;
-  put_function(e, &x, epilogue(e, &x), &raw);
-  lm_gen_indent(raw.p, &text);
+  cuda_params(&e->g, NULL, NULL, c);
+  c->last_params = ", LM_CONSTANT lm_map m0, LM_CONSTANT lm_map m1";
+  c->whole_block = true;
+  put_body(e, &x, epilogue(e, &x), &body);
+  cuda_code_body(c, NULL, &body);
   *out = (lm_kernel_code){.instructions = e->g.instructions};
   launch_of(&x, &o->target, arena, out);
-  out->name = lm_arena_printf(arena, "g%016llx", (unsigned long long)lm_hash(text.p, text.n, 0));
-  out->source =
-      lm_arena_printf(arena, "LM_KERNEL(%d) %s%s", out->launch.threads, out->name, text.p);
+  cuda_code_render(c, "g", arena, out);
   cuda_flat_free(e);
   lm_gen_free(&e->g);
-  lm_buf_free(&raw);
-  lm_buf_free(&text);
   lm_arena_destroy(temporary);
 }

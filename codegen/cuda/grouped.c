@@ -137,16 +137,13 @@ static void put_side(const grouped *w, const char *name, const side *s) {
                 (long long)s->row, (long long)s->k);
 }
 
-static uint32_t put_params(const grouped *w) {
-  const char *type = type_of(w->ab);
-  lm_buf_printf(w->out,
-                "(const %s *LM_RESTRICT a, const %s *LM_RESTRICT b, const int32_t *LM_RESTRICT "
-                "counts, %s *LM_RESTRICT c",
-                type, type, type_of(w->cc));
-  uint32_t extents = cuda_extent_params(all_rows(w), w->out);
-  lm_buf_puts(w->out, w->g->accumulate ? ", int32_t adds) {\n" : ") {\n");
-  cuda_extents_load(extents, w->out);
-  return extents;
+static void params_add(const grouped *w, cuda_code *c) {
+  cuda_operand_add(c, w->ab, false, "a");
+  cuda_operand_add(c, w->ab, false, "b");
+  cuda_operand_add(c, LM_INT, false, "counts");
+  cuda_code_param(c, lm_arena_printf(c->arena, "%s *LM_RESTRICT ", type_of(w->cc)), "c");
+  c->extents = cuda_extent_mask(all_rows(w));
+  c->last_params = w->g->accumulate ? ", int32_t adds" : NULL;
 }
 
 static void put_begin(const grouped *w) {
@@ -174,7 +171,7 @@ static void put_tiles(const grouped *w) {
   long long others = (long long)(pieces(g->n.fixed, w->n) * w->batches);
   lm_buf_printf(w->out,
                 "int64_t group = 0, row = 0, before = 0;\n"
-                "for (int64_t tile = lm_block();; tile += lm_grid()) {\n"
+                "for (int64_t tile = block;; tile += grid) {\n"
                 "int64_t rows = 0, tiles = 0;\n"
                 "for (;; group++, row += rows, before += tiles) {\nif (group == %d) return;\n"
                 "rows = %s - row;\nif (group < %d) rows = lm_group_rows(counts[group], rows);\n",
@@ -299,7 +296,7 @@ static void put_results(const grouped *w) {
     const char *z = lm_arena_printf(w->arena, "z[%d]", j);
     lm_buf_printf(w->out, "%s;\n", lm_gen_store_text(w->arena, w->cc, z));
   }
-  lm_buf_puts(w->out, "}\n}\n}\n}\n");
+  lm_buf_puts(w->out, "}\n}\n}\n");
 }
 
 // ---- the kernel
@@ -318,26 +315,23 @@ bool cuda_grouped_emit(const lm_plan_options *o, const lm_plan_gemm *g, lm_arena
                        lm_kernel_code *out) {
   if (!is_supported(g))
     return false;
-  lm_buf b = {0}, text = {0};
+  lm_buf b = {0};
   grouped w = grouped_make(o, g, arena, &b);
-  uint32_t extents = put_params(&w);
+  cuda_code *c = cuda_code_make(arena, THREADS);
+  params_add(&w, c);
+  c->whole_block = true;
   put_begin(&w);
   put_tiles(&w);
   put_origin(&w);
   put_sum(&w);
   put_results(&w);
-  lm_gen_indent(b.p, &text);
+  cuda_code_body(c, NULL, &b);
   *out = (lm_kernel_code){
-      .name = lm_arena_printf(arena, "p%016llx", (unsigned long long)lm_hash(text.p, text.n, 0)),
-      .launch = {.threads = THREADS,
-                 .per_block = 1,
+      .launch = {.per_block = 1,
                  .blocks = blocks_of(&w, &o->target),
                  .shared = STAGES * (w.a.bytes + w.b.bytes),
-                 .extents = extents,
                  .adds = g->accumulate},
   };
-  out->source = lm_arena_printf(arena, "LM_KERNEL(%d) %s%s", THREADS, out->name, text.p);
-  lm_buf_free(&b);
-  lm_buf_free(&text);
+  cuda_code_render(c, "p", arena, out);
   return true;
 }

@@ -145,27 +145,24 @@ static bool may_alias(void *user, uint32_t operand) {
 
 // Slices and operands that are the same at each position are only read, so they are restrict;
 // carries alternate with the results and the workspace.
-static void put_scan_params(cuda_emit *e, lm_buf *b) {
+static void scan_params_add(cuda_emit *e, cuda_code *c) {
   const lm_op *s = e->scan;
   for (uint32_t i = 0; i < s->n_in; i++)
-    lm_buf_printf(b, "%sconst %s *%s%s", i ? ", " : "", lm_gen_memory_type(s->in[i]->type.dtype),
-                  i < lm_scan_carries(s) ? "" : "LM_RESTRICT ",
-                  lm_gen_scan_operand(e->g.arena, s, i));
+    cuda_operand_add(c, (lm_dtype)s->in[i]->type.dtype, i < lm_scan_carries(s),
+                     lm_gen_scan_operand(c->arena, s, i));
   for (uint32_t i = 0; i < s->n_out; i++)
-    lm_buf_printf(b, ", %s *out%u", lm_gen_memory_type(s->out[i]->type.dtype), i);
+    cuda_result_add(c, (lm_dtype)s->out[i]->type.dtype, lm_arena_printf(c->arena, "out%u", i));
 }
 
-static void put_params(cuda_emit *e, lm_buf *b) {
-  lm_buf_puts(b, "(");
+static void params_add(cuda_emit *e, cuda_code *c) {
   if (e->scan)
-    put_scan_params(e, b);
+    scan_params_add(e, c);
   else
-    cuda_params(&e->g, may_alias, e, b);
+    cuda_params(&e->g, may_alias, e, c);
+  if (e->rows)
+    c->n_params = e->g.kernel->n_in; // the result is no parameter
   for (int i = 0; i < e->n_workspaces; i++)
-    lm_buf_printf(b, ", void *w%d", i);
-  cuda_extents_put(e->g.extents, b);
-  lm_buf_puts(b, ") {\n");
-  cuda_extents_load(e->g.extents, b);
+    cuda_code_param(c, "void *", lm_arena_printf(c->arena, "w%d", i));
 }
 
 static void put_types(cuda_emit *e, lm_buf *b) {
@@ -209,7 +206,8 @@ static bool reduces_in_block(const cuda_emit *e) {
   return e->form == CUDA_TEAM && e->team > CUDA_WARP;
 }
 
-void cuda_team_put(const cuda_emit *e, lm_buf *b) {
+// The variables of a thread group.
+static void put_team(const cuda_emit *e, lm_buf *b) {
   if (e->team == 1)
     return;
   if (e->team > CUDA_WARP)
@@ -220,15 +218,6 @@ void cuda_team_put(const cuda_emit *e, lm_buf *b) {
                   e->team, e->team);
   if (e->team <= CUDA_WARP)
     lm_buf_printf(b, "const uint32_t mask = lm_team_mask(%d);\n(void)mask;\n", e->team);
-  if (reduces_in_block(e))
-    lm_buf_puts(b, "LM_SHARED(double, partials, 32);\n");
-}
-
-void cuda_point_put(cuda_emit *e, lm_buf *b) {
-  cuda_axis axes[LM_RANK];
-  int n = parallel_axes(e, axes);
-  cuda_decode(e, axes, n, "point", b);
-  lm_buf_add(b, e->g.body.p, e->g.body.n);
 }
 
 // Writes the coordinates of one point per team.
@@ -237,11 +226,11 @@ static void put_points(cuda_emit *e, lm_buf *b, const char *rows) {
   int n = parallel_axes(e, axes);
   const char *t = e->g.target->index;
   if (e->team > CUDA_WARP)
-    lm_buf_printf(b, "const %s point = lm_block();\n", t);
+    lm_buf_printf(b, "const %s point = block;\n", t);
   else if (e->team > 1)
-    lm_buf_printf(b, "const %s point = (%s)lm_block() * %d + team;\n", t, t, e->teams);
+    lm_buf_printf(b, "const %s point = (%s)block * %d + team;\n", t, t, e->teams);
   else
-    lm_buf_printf(b, "const %s point = (%s)lm_block() * %d + lm_thread();\n", t, t, e->teams);
+    lm_buf_printf(b, "const %s point = (%s)block * %d + lm_thread();\n", t, t, e->teams);
   if (e->team <= CUDA_WARP)
     lm_buf_printf(b, "if (point >= %s) return;\n", points_text(e, axes, n));
   lm_buf_puts(b, rows);
@@ -261,12 +250,12 @@ static void put_chunk(cuda_emit *e, lm_buf *b, const char *rows) {
   const char *t = e->g.target->index;
   long long chunks = lm_axis_size(e->g.m, e->g.kernel->attr.to[0]);
   cuda_sums_begin(e, b);
-  lm_buf_printf(
-      b, "const int64_t points = %s;\nconst %s end = (%s)((lm_block() + 1) * points / %lld);\n",
-      points_text(e, axes, n), t, t, chunks);
-  lm_buf_printf(
-      b, "for (%s point = (%s)(lm_block() * points / %lld) + team; point < end; point += %d) {\n",
-      t, t, chunks, e->teams);
+  lm_buf_printf(b,
+                "const int64_t points = %s;\nconst %s end = (%s)((block + 1) * points / %lld);\n",
+                points_text(e, axes, n), t, t, chunks);
+  lm_buf_printf(b,
+                "for (%s point = (%s)(block * points / %lld) + team; point < end; point += %d) {\n",
+                t, t, chunks, e->teams);
   lm_buf_puts(b, rows);
   cuda_decode(e, axes, n, "point", b);
   lm_buf_add(b, e->g.body.p, e->g.body.n);
@@ -276,37 +265,36 @@ static void put_chunk(cuda_emit *e, lm_buf *b, const char *rows) {
   cuda_sums_finish(e, b);
 }
 
-static void put_function(cuda_emit *e, lm_buf *out) {
-  lm_buf head = {0}, rows = {0}, body = {0}, text = {0};
+cuda_code *cuda_emit_code(cuda_emit *e, lm_arena *arena) {
+  lm_buf arrays = {0}, rows = {0}, body = {0};
   const char *t = e->g.target->index;
+  cuda_code *c =
+      cuda_code_make(arena, e->form == CUDA_FLAT || e->rows ? CUDA_THREADS : e->team * e->teams);
+  put_types(e, &body);
   if (e->form == CUDA_FLAT) {
-    lm_buf_printf(
-        &body, "const %s first = (%s)lm_block() * %d + lm_thread(), step = (%s)lm_grid() * %d;\n",
-        t, t, CUDA_THREADS, t, CUDA_THREADS);
+    lm_buf_printf(&body, "const %s first = (%s)block * %d + lm_thread(), step = (%s)grid * %d;\n",
+                  t, t, CUDA_THREADS, t, CUDA_THREADS);
     lm_buf_puts(&body, "(void)step;\n");
     lm_buf_add(&body, e->g.body.p, e->g.body.n);
     cuda_flat_put(e, &body);
   } else {
     if (e->scan)
       e->workspace[e->n_workspaces++] = lm_gen_scan_workspace(e->g.m, e->scan);
-    cuda_rows_declare(e, &head, &rows);
-    cuda_team_put(e, &body);
-    if (head.n)
-      lm_buf_add(&body, head.p, head.n);
+    cuda_rows_declare(e, &arrays, &rows);
+    if (reduces_in_block(e))
+      lm_buf_puts(&arrays, "LM_SHARED(double, partials, 32);\n");
+    put_team(e, &body);
     if (e->g.kernel->attr.n_to)
       put_chunk(e, &body, rows.n ? rows.p : "");
     else
       put_points(e, &body, rows.n ? rows.p : "");
   }
-  put_params(e, &text);
-  put_types(e, &text);
-  lm_buf_add(&text, body.p, body.n);
-  lm_buf_puts(&text, "}\n");
-  lm_gen_indent(text.p, out);
-  lm_buf_free(&head);
+  params_add(e, c);
+  c->extents = e->g.extents;
+  c->whole_block = reduces_in_block(e) || e->shared || e->g.kernel->attr.n_to;
+  cuda_code_body(c, &arrays, &body);
   lm_buf_free(&rows);
-  lm_buf_free(&body);
-  lm_buf_free(&text);
+  return c;
 }
 
 // ---- launch
@@ -337,8 +325,6 @@ static void launch_flat(const cuda_emit *e, lm_kernel_code *out) {
 
 static void launch_of(const cuda_emit *e, lm_kernel_code *out) {
   const lm_attr *a = &e->g.kernel->attr;
-  out->launch = (lm_plan_launch){
-      .threads = e->form == CUDA_FLAT ? CUDA_THREADS : e->team * e->teams, .extents = e->g.extents};
   out->instructions = e->g.instructions;
   if (e->scan)
     out->instructions *= (double)lm_axis_size(e->g.m, lm_scan_axis(e->scan));
@@ -357,11 +343,10 @@ static void launch_of(const cuda_emit *e, lm_kernel_code *out) {
 
 // Sums over points have about two blocks for each multiprocessor (choose): their registers shall
 // leave room for both, if the sums in shared memory do.
-static const char *bounds_of(const lm_plan_options *o, const lm_op *kernel,
-                             const lm_plan_launch *launch) {
-  bool paired = kernel->attr.n_to && launch->threads <= CUDA_THREADS &&
-                2 * launch->shared <= max_pool(&o->target);
-  return paired ? "LM_KERNEL_PAIRED" : "LM_KERNEL";
+static bool is_paired(const lm_plan_options *o, const cuda_emit *e, const cuda_code *c,
+                      const lm_kernel_code *out) {
+  return e->g.kernel->attr.n_to && c->threads <= CUDA_THREADS &&
+         2 * out->launch.shared <= max_pool(&o->target);
 }
 
 bool cuda_kernel_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena *arena,
@@ -374,25 +359,21 @@ bool cuda_kernel_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena *a
     return true;
   }
   lm_arena *temporary = lm_arena_create();
-  lm_buf text = {0};
+  cuda_code *c;
   *out = (lm_kernel_code){0};
   if (lm_op_sorts(kernel)) {
-    cuda_route_emit(kernel, temporary, &text, out);
+    c = cuda_route_emit(kernel, arena, out);
   } else if (kernel->code == LM_OP_KERNEL && cuda_scatter_fits(m, kernel)) {
-    cuda_scatter_emit(m, kernel, temporary, &text, out);
+    c = cuda_scatter_emit(m, kernel, temporary, arena, out);
   } else {
     cuda_emit *e = cuda_emit_make(o, kernel, NULL, temporary);
-    put_function(e, &text);
+    c = cuda_emit_code(e, arena);
     launch_of(e, out);
+    c->paired = is_paired(o, e, c, out);
     cuda_flat_free(e);
     lm_gen_free(&e->g);
   }
-  out->name =
-      lm_arena_printf(arena, "k%016llx",
-                      (unsigned long long)lm_hash(text.p, text.n, (uint64_t)out->launch.threads));
-  out->source = lm_arena_printf(arena, "%s(%d) %s%s", bounds_of(o, kernel, &out->launch),
-                                out->launch.threads, out->name, text.p);
-  lm_buf_free(&text);
+  cuda_code_render(c, "k", arena, out);
   lm_arena_destroy(temporary);
   return true;
 }

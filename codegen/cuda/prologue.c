@@ -1,7 +1,8 @@
-// prologue.c - a kernel whose result is the operand A of a GEMM of few rows, as text for each block
-// of the GEMM: the block computes all rows, into shared memory.
-#include <string.h>
-
+// prologue.c - a kernel whose result is the operand A of a GEMM of few rows, for each block of the
+// GEMM: the block computes all rows, into shared memory. The kernel is one of the other forms: its
+// elements, or one point after another; or the sums over the chunks of attention of one query.
+#include "codegen/common/attend.h"
+#include "codegen/cuda/attend.h"
 #include "codegen/cuda/emit.h"
 
 // One array for all rows, in the type of the result.
@@ -13,54 +14,49 @@ static bool rows_fit(const lm_op *kernel, const lm_plan_gemm *g, int64_t *out_by
   return dense && lm_type_elements(m, t) == g->m.fixed * g->k.fixed && t.dtype == g->dtype_ab;
 }
 
-// The passes for all threads of the block.
-static void put_flat(const cuda_emit *e, lm_buf *b) {
-  lm_buf_printf(b, "const %s first = lm_thread(), step = %d;\n(void)step;\n", e->g.target->index,
-                CUDA_THREADS);
-  lm_buf_add(b, e->g.body.p, e->g.body.n);
-  cuda_flat_put(e, b);
-  lm_buf_puts(b, "lm_barrier();\n");
+static bool of_kernel(const lm_plan_options *o, const lm_op *kernel, int64_t max_shared,
+                      lm_arena *arena, cuda_prologue *out) {
+  enum {
+    PARTIALS = 256 // bytes in which the warps of a block exchange sums
+  };
+  lm_arena *temporary = lm_arena_create();
+  cuda_emit *e = cuda_emit_make(o, kernel, CUDA_A_ROWS, temporary);
+  *out = (cuda_prologue){
+      .code = cuda_emit_code(e, arena),
+      .blocks = e->form == CUDA_FLAT ? 1 : cuda_points(e),
+      .instructions = e->g.instructions,
+  };
+  bool fits = !e->n_workspaces && !e->g.extents && e->shared + PARTIALS <= max_shared;
+  cuda_flat_free(e);
+  lm_gen_free(&e->g);
+  lm_arena_destroy(temporary);
+  return fits;
 }
 
-static void put_points(cuda_emit *e, lm_buf *b) {
-  lm_buf rows = {0};
-  cuda_rows_declare(e, b, &rows);
-  cuda_team_put(e, b);
-  lm_buf_printf(b, "for (%s point = 0; point < %lld; point++) {\n", e->g.target->index,
-                (long long)cuda_points(e));
-  cuda_point_put(e, b);
-  lm_buf_puts(b, "lm_barrier();\n}\n");
-  lm_buf_free(&rows);
+// The sums of attention of one query.
+static bool of_attend(const lm_plan_options *o, const lm_op *attend, lm_arena *arena,
+                      cuda_prologue *out) {
+  lm_arena *temporary = lm_arena_create();
+  lm_buf why = {0};
+  cuda_attend e;
+  bool fits = cuda_attend_make(o, attend, temporary, &e, &why) && cuda_attend_is_split(&e.f) &&
+              !cuda_attend_split_why(&e.f) && !e.result_stride[0];
+  out->blocks = 1;
+  if (fits)
+    out->code = cuda_attend_combine(&e, CUDA_A_ROWS, arena, &out->instructions);
+  cuda_attend_free(&e);
+  lm_buf_free(&why);
+  lm_arena_destroy(temporary);
+  return fits;
 }
 
 bool cuda_prologue_make(const lm_plan_options *o, const lm_op *kernel, const lm_plan_gemm *g,
                         int64_t max_shared, lm_arena *arena, cuda_prologue *out) {
-  lm_arena *temporary = lm_arena_create();
-  lm_buf text = {0}, params = {0};
   int64_t bytes;
-  bool fits = kernel->code == LM_OP_KERNEL && !kernel->attr.n_to && kernel->n_out == 1 &&
-              rows_fit(kernel, g, &bytes);
-  cuda_emit *e = fits ? cuda_emit_make(o, kernel, CUDA_A_ROWS, temporary) : NULL;
-  if (e && e->form == CUDA_FLAT)
-    put_flat(e, &text);
-  else if (e)
-    put_points(e, &text);
-  fits = e && !e->n_workspaces && !e->g.extents && bytes + e->shared + 256 <= max_shared;
-  for (uint32_t i = 0; i < kernel->n_in; i++)
-    lm_buf_printf(&params, "const %s *LM_RESTRICT a%u, ",
-                  lm_gen_memory_type((lm_dtype)kernel->in[i]->type.dtype), i);
-  if (fits)
-    *out = (cuda_prologue){
-        .params = lm_arena_strndup(arena, params.p, params.n),
-        .text = lm_arena_strndup(arena, text.p, text.n),
-        .instructions = e->g.instructions,
-    };
-  lm_buf_free(&text);
-  lm_buf_free(&params);
-  if (e) {
-    cuda_flat_free(e);
-    lm_gen_free(&e->g);
-  }
-  lm_arena_destroy(temporary);
-  return fits;
+  if (!rows_fit(kernel, g, &bytes) || bytes > max_shared)
+    return false;
+  if (lm_op_attends(kernel))
+    return of_attend(o, kernel, arena, out);
+  return kernel->code == LM_OP_KERNEL && !kernel->attr.n_to && kernel->n_out == 1 &&
+         of_kernel(o, kernel, max_shared - bytes, arena, out);
 }

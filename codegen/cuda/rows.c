@@ -103,7 +103,7 @@ void cuda_rows_declare(cuda_emit *e, lm_buf *head, lm_buf *in_place) {
         LM_BUG("a kernel with more than %d large rows", LM_KERNEL_WORKSPACES);
       e->workspace[e->n_workspaces] = rows * r.elements * register_bytes(t);
       const char *number =
-          chunks ? lm_arena_printf(e->g.arena, "(lm_block() * %d + team)", e->teams) : "point";
+          chunks ? lm_arena_printf(e->g.arena, "(block * %d + team)", e->teams) : "point";
       lm_buf_printf(in_place, "%s *h%u = (%s *)w%d + (int64_t)%s * %lld", type, i, type,
                     e->n_workspaces++, number, (long long)r.elements);
       lm_gen_type_note(&e->g, in_place, inner);
@@ -241,7 +241,7 @@ static long long sum_declare(cuda_emit *e, uint32_t i, lm_buf *b) {
   long long n = sum_elements(e, i);
   long long all = sum_pitch(e, i) * e->teams;
   if (!sum_shared(e, i)) {
-    lm_buf_printf(b, "float *c%u = r%u + (int64_t)lm_block() * %lld;\n", i, i, n);
+    lm_buf_printf(b, "float *c%u = r%u + block * %lld;\n", i, i, n);
     return n;
   }
   if (cuda_sums_pool(e)) {
@@ -293,6 +293,6 @@ void cuda_sums_finish(cuda_emit *e, lm_buf *b) {
       lm_buf_printf(b, "const int32_t at = z %% %d * %lld + z / %d;\n", width, n / width, width);
     lm_buf_printf(b, "for (int32_t j = 0; j < %d; j++) s += lm_get(c%u, j * %lld + %s);\n",
                   e->teams, i, (long long)sum_pitch(e, i), width > 1 ? "at" : "z");
-    lm_buf_printf(b, "r%u[(int64_t)lm_block() * %lld + z] = s;\n}\n", i, n);
+    lm_buf_printf(b, "r%u[block * %lld + z] = s;\n}\n", i, n);
   }
 }

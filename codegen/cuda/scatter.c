@@ -169,11 +169,10 @@ static void put_begin(const scatter *s, lm_buf *b) {
                 sums, s->own_rows, s->own_columns);
   lm_buf_printf(b, "LM_SHARED(int32_t, list, %d);\nLM_SHARED(int32_t, counts, %d);\n", CHUNK,
                 WARPS);
-  lm_buf_printf(
-      b,
-      "const int32_t lane = lm_thread() %% 32, warp = lm_thread() / 32;\n"
-      "const int32_t first = lm_block() / %lld * %d, column0 = lm_block() %% %lld * %d;\n",
-      blocks, s->own_rows, blocks, s->own_columns);
+  lm_buf_printf(b,
+                "const int32_t lane = lm_thread() %% 32, warp = lm_thread() / 32;\n"
+                "const int32_t first = block / %lld * %d, column0 = block %% %lld * %d;\n",
+                blocks, s->own_rows, blocks, s->own_columns);
   lm_buf_printf(b,
                 "for (int32_t z = lm_thread(); z < %d; z += %d) lm_put(sum, z, 0.0f);\n"
                 "for (%s from = 0; from < %lld; from += %d) {\n",
@@ -281,33 +280,33 @@ static double instructions(double blocks, int64_t indices, int64_t updates) {
   return blocks * (double)indices * SEARCH + (double)updates * ADD;
 }
 
-void cuda_scatter_emit(const lm_module *m, const lm_op *kernel, lm_arena *arena, lm_buf *text,
-                       lm_kernel_code *out) {
+cuda_code *cuda_scatter_emit(const lm_module *m, const lm_op *kernel, lm_arena *temporary,
+                             lm_arena *arena, lm_kernel_code *out) {
   const lm_op *op = scatter_of(kernel);
-  cuda_emit *e = LM_NEW(arena, cuda_emit);
+  cuda_emit *e = LM_NEW(temporary, cuda_emit);
   lm_buf b = {0};
   e->flat = *kernel;
   e->flat.attr.n_axes = 0;
   e->form = CUDA_FLAT;
   lm_gen_init(&e->g, cuda_gen_target(m, kernel), m, &e->flat,
-              lm_schedule_make(m, &e->flat, false, arena), arena);
-  e->width = LM_NEW_N(arena, int, e->g.s->n_passes + 1);
+              lm_schedule_make(m, &e->flat, false, temporary), temporary);
+  e->width = LM_NEW_N(temporary, int, e->g.s->n_passes + 1);
   lm_gen_attempt(&e->g);
-  lm_buf_puts(&b, "(");
-  cuda_params(&e->g, NULL, NULL, &b);
   bool adds = cuda_scatter_adds(kernel, 0);
-  lm_buf_puts(&b, adds ? ", int32_t adds) {\n" : ") {\n");
+  cuda_code *c = cuda_code_make(arena, THREADS);
+  cuda_params(&e->g, NULL, NULL, c);
+  c->last_params = adds ? ", int32_t adds" : NULL;
+  c->whole_block = true;
   emit_body(e, op, adds, &b);
-  lm_buf_puts(&b, "}\n");
-  lm_gen_indent(b.p, text);
   int64_t rows = lm_axis_size(m, op->attr.axes[0]);
   int64_t columns = lm_type_elements(m, op->out[0]->type) / rows;
   int own = own_rows(rows, columns);
-  out->launch = (lm_plan_launch){
-      .threads = THREADS, .per_block = 1, .adds = adds, .shared = 4 * own * own_columns(columns)};
+  out->launch =
+      (lm_plan_launch){.per_block = 1, .adds = adds, .shared = 4 * own * own_columns(columns)};
   out->space = (lm_plan_extent){.fixed = (rows + own - 1) / own * column_blocks(columns)};
   out->instructions = instructions((double)out->space.fixed, lm_type_elements(m, op->in[1]->type),
                                    lm_type_elements(m, op->in[0]->type));
-  lm_buf_free(&b);
+  cuda_code_body(c, NULL, &b);
   lm_gen_free(&e->g);
+  return c;
 }

@@ -20,10 +20,10 @@ static bool may_join(const planner *p, const pstep *s) {
          p->m->mesh.axis[c->group - 1].bucket && c->tensors <= 1;
 }
 
-static bool depends(const pstep *a, const pstep *b) {
+static bool depends(const planner *p, const pstep *a, const pstep *b) {
   const ref *from = &b->refs[0], *to = &b->refs[1];
-  return lm_refs_meet(&a->refs[1], from) || lm_refs_meet(&a->refs[1], to) ||
-         lm_refs_meet(&a->refs[0], to);
+  return lm_refs_meet(p, -1, &a->refs[1], from) || lm_refs_meet(p, -1, &a->refs[1], to) ||
+         lm_refs_meet(p, -1, &a->refs[0], to);
 }
 
 static bool same_kind(const pstep *a, const pstep *b) {
@@ -43,7 +43,7 @@ static int bucket_size(const planner *p, int i) {
     if (bytes > LM_COLL_BUCKET_BYTES)
       return n;
     for (int k = 0; k < n; k++)
-      if (depends(&p->steps[i + 2 * k], s))
+      if (depends(p, &p->steps[i + 2 * k], s))
         return n;
   }
   return n;

@@ -140,6 +140,8 @@ typedef struct planner {
   lm_sym *states;
   uint32_t n_states, cap_states;
   uint32_t cap_kernels;
+  const lm_kernel_code **codes; // by kernel
+  uint32_t n_codes, cap_codes;
   // State of the current function.
   lm_func *f;
   location *locations;       // by value id; at is NULL if the value has none
@@ -187,8 +189,9 @@ storage *lm_stash_new(planner *p, int64_t slot, int64_t count, const char *label
 ref lm_storage_resolve(storage *s);
 // The same of a reference.
 ref lm_ref_resolve(const ref *r);
-// True if two references may overlap. References that move in a loop are assumed to overlap.
-bool lm_refs_meet(const ref *a, const ref *b);
+// True if two references may overlap. loop: the LOOP step of which both are in one iteration, and
+// in one of all loops around it; -1: references that move in a loop are assumed to overlap.
+bool lm_refs_meet(const planner *p, int loop, const ref *a, const ref *b);
 // Makes the steps that compute `v` write to `to` directly instead of copying at the end of the
 // region. False if the previous contents of `to` may be read after v is first written, or if v
 // shares its storage with another value. since: the first step that may read the previous contents;
@@ -273,8 +276,6 @@ void lm_steps_remove(planner *p, const bool *gone);
 // Makes one launch of short steps that do not depend on each other. To be called when the steps are
 // final.
 void lm_steps_merge(planner *p);
-// True if two references of steps in one iteration of all loops overlap; s: one of the steps.
-bool lm_step_overlap(const planner *p, const pstep *s, const ref *a, const ref *b);
 int lm_storage_uses(const planner *p, const storage *s); // references of all steps
 // Removes the kernels that no step runs.
 void lm_kernels_prune(lm_plan *plan);

@@ -60,39 +60,17 @@ static bool fits(const planner *p, const pstep *x) {
     return is_fixed(s->move) && is_short(p, s, elements_of(s->move) * PER_ELEMENT);
   if (s->kind != LM_STEP_KERNEL || s->space.n_dyn || s->attend || s->gemm || x->accum)
     return false;
-  return p->codegen->may_merge(&p->plan->kernels[s->kernel]) && is_short(p, s, s->instructions);
+  return p->codegen->may_merge(p->codes[s->kernel]) && is_short(p, s, s->instructions);
 }
 
 // ---- dependences
-
-// The bytes of r in all iterations of the loops around the step.
-static ref span_of(const planner *p, const pstep *s, ref r) {
-  for (int loop = s->loop; loop >= 0; loop = p->steps[loop].loop) {
-    const lm_plan_step *x = &p->steps[loop].step;
-    int64_t moved = r.loop[x->depth] * (x->count - 1);
-    r.offset += moved < 0 ? moved : 0;
-    r.bytes += llabs(moved);
-  }
-  return r;
-}
-
-bool lm_step_overlap(const planner *p, const pstep *s, const ref *a, const ref *b) {
-  ref x = lm_ref_resolve(a), y = lm_ref_resolve(b);
-  if (x.at != y.at)
-    return false;
-  if (memcmp(x.loop, y.loop, sizeof x.loop)) {
-    x = span_of(p, s, x);
-    y = span_of(p, s, y);
-  }
-  return x.offset < y.offset + y.bytes && y.offset < x.offset + x.bytes;
-}
 
 // True if one of the steps writes what the other one uses.
 static bool depend(const planner *p, const pstep *a, const pstep *b) {
   for (int i = 0; i < a->step.n_bufs; i++)
     for (int k = 0; k < b->step.n_bufs; k++) {
       bool writes = i >= a->step.n_read || k >= b->step.n_read;
-      if (writes && lm_step_overlap(p, a, &a->refs[i], &b->refs[k]))
+      if (writes && lm_refs_meet(p, a->loop, &a->refs[i], &b->refs[k]))
         return true;
     }
   return false;
@@ -162,7 +140,7 @@ static void part_add(const merger *g, launch *l, int step) {
   bool copies = s->kind == LM_STEP_COPY;
   l->step[l->n] = step;
   l->part[l->n++] = (lm_merge_part){
-      .kernel = copies ? NULL : &g->p->plan->kernels[s->kernel],
+      .kernel = copies ? NULL : g->p->codes[s->kernel],
       .points = s->space.fixed,
       .move = copies ? s->move : NULL,
       .n_bufs = s->n_bufs,

@@ -89,11 +89,11 @@ static int step_at_level(const overlapper *o, int i, int loop) {
   return i;
 }
 
-static bool touches(const pstep *s, const pstep *wait) {
+static bool touches(const planner *p, const pstep *s, const pstep *wait) {
   for (int b = 0; b < s->step.n_bufs; b++) {
     bool writes = b >= s->step.n_read;
     for (int w = 0; w < wait->step.n_bufs; w++)
-      if ((writes || w >= wait->step.n_read) && lm_refs_meet(&s->refs[b], &wait->refs[w]))
+      if ((writes || w >= wait->step.n_read) && lm_refs_meet(p, -1, &s->refs[b], &wait->refs[w]))
         return true;
   }
   return false;
@@ -104,7 +104,7 @@ static int end_of(const overlapper *o, int wait) {
   const pstep *w = step_of(o, wait);
   int end = w->loop >= 0 ? step_of(o, w->loop)->step.match : (int)o->p->n_steps;
   for (int i = wait + 1; i < end; i++)
-    if (touches(step_of(o, i), w))
+    if (touches(o->p, step_of(o, i), w))
       return step_at_level(o, i, w->loop);
   return end;
 }

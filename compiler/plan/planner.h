@@ -29,6 +29,8 @@ typedef struct lm_kernel_code {
   // Optional: a second kernel, whose operands are the workspaces, computes the results; the first
   // one writes the workspaces alone.
   const struct lm_kernel_code *combine;
+  const struct lm_kernel_body
+      *body; // the generator's own form of the text, for `merge`; NULL: none
 } lm_kernel_code;
 
 // A part of a launch that computes several steps: a kernel, or a copy.
@@ -36,7 +38,7 @@ enum {
   LM_MERGE_PARTS = 16
 };
 typedef struct lm_merge_part {
-  const lm_plan_kernel *kernel; // NULL: a copy
+  const lm_kernel_code *kernel; // NULL: a copy
   int64_t points;               // of the kernel's parallel space
   // What a copy moves. For a kernel: NULL, or the append to a KV cache that the kernel's buffer
   // `appended` is the destination of. Buffer `at` then has the position. It is an additional
@@ -75,8 +77,9 @@ struct lm_codegen {
   bool (*gemm_is_profitable)(const lm_target *t, const lm_plan_gemm *g);
   bool (*gemm)(const lm_plan_options *o, const lm_plan_gemm *g, bool any_rows, lm_arena *arena,
                lm_kernel_code *out);
-  // As gemm, of an operand A that the kernel computes: the operands of the kernel replace it; false
-  // if the form is unsupported, NULL: all are.
+  // As gemm, of an operand A that the kernel computes, or the second kernel of an attention that
+  // has two (lm_kernel_code.combine): the operands of the kernel replace A; false if the form is
+  // unsupported, NULL: all are.
   bool (*gemm_of)(const lm_plan_options *o, const lm_plan_gemm *g, const lm_op *kernel,
                   lm_arena *arena, lm_kernel_code *out);
   bool library_groups;
@@ -101,7 +104,7 @@ struct lm_codegen {
   bool (*scales)(const lm_target *t, const lm_plan_gemm *g);
   // may_merge: true if the kernel can be a part of a launch. merge: generates the kernel of such a
   // launch, whose buffers are those of all parts; its space are the blocks. NULL: no kernel can.
-  bool (*may_merge)(const lm_plan_kernel *k);
+  bool (*may_merge)(const lm_kernel_code *k);
   void (*merge)(const lm_merge_part *parts, int n, lm_arena *arena, lm_kernel_code *out);
 };
 

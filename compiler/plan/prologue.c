@@ -36,7 +36,7 @@ static bool operands_change(const planner *p, const pstep *kernel, const pstep *
   for (const pstep *s = kernel + 1; s <= gemm; s++)
     for (int i = s->step.n_read; i < s->step.n_bufs; i++)
       for (int k = 0; k < kernel->step.n_read; k++)
-        if (lm_step_overlap(p, s, &s->refs[i], &kernel->refs[k]))
+        if (lm_refs_meet(p, gemm->loop, &s->refs[i], &kernel->refs[k]))
           return true;
   return false;
 }

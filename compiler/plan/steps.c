@@ -130,6 +130,9 @@ int lm_kernel_find(planner *p, const lm_op *op, const lm_kernel_code *code) {
   LM_PUSH(p->arena, plan->kernels, n, p->cap_kernels) =
       (lm_plan_kernel){code->name, code->source, lm_plan_origin(p->arena, p->m, op), code->launch};
   plan->n_kernels = (int)n;
+  lm_kernel_code *copy = LM_NEW(p->arena, lm_kernel_code);
+  *copy = *code;
+  LM_PUSH(p->arena, p->codes, p->n_codes, p->cap_codes) = copy;
   return plan->n_kernels - 1;
 }
 

@@ -65,13 +65,28 @@ ref lm_ref_resolve(const ref *r) {
   return out;
 }
 
-bool lm_refs_meet(const ref *a, const ref *b) {
+// The bytes of r in all iterations of the loop and of those around it.
+static ref span_of(const planner *p, int loop, ref r) {
+  for (; loop >= 0; loop = p->steps[loop].loop) {
+    const lm_plan_step *x = &p->steps[loop].step;
+    int64_t moved = r.loop[x->depth] * (x->count - 1);
+    r.offset += moved < 0 ? moved : 0;
+    r.bytes += llabs(moved);
+  }
+  return r;
+}
+
+bool lm_refs_meet(const planner *p, int loop, const ref *a, const ref *b) {
   ref x = lm_ref_resolve(a);
   ref y = lm_ref_resolve(b);
   if (x.at != y.at)
     return false;
-  if (any_loop(x.loop) || any_loop(y.loop))
+  if (loop < 0 && (any_loop(x.loop) || any_loop(y.loop)))
     return true;
+  if (memcmp(x.loop, y.loop, sizeof x.loop)) {
+    x = span_of(p, loop, x);
+    y = span_of(p, loop, y);
+  }
   return x.offset < y.offset + y.bytes && y.offset < x.offset + x.bytes;
 }
 
@@ -98,7 +113,7 @@ static bool step_in_place(planner *p, const pstep *s, const ref *from, const sto
   if (s->step.kind != LM_STEP_KERNEL && s->step.kind != LM_STEP_GEMM)
     return false;
   for (int o = 0; o < s->step.n_read; o++) {
-    if (!lm_refs_meet(&s->refs[o], from))
+    if (!lm_refs_meet(p, -1, &s->refs[o], from))
       continue;
     for (int r = 0; r < s->step.n_write; r++)
       if (s->refs[s->step.n_read + r].at == to && !result_in_place(p, s, o, r))
@@ -151,7 +166,7 @@ static bool claim_is_safe(planner *p, const storage *s, const ref *to, int since
     const pstep *step = &p->steps[i];
     for (int b = 0; b < step->step.n_bufs; b++) {
       bool reads = b < step->step.n_read;
-      if (reads && lm_refs_meet(&step->refs[b], to))
+      if (reads && lm_refs_meet(p, -1, &step->refs[b], to))
         last_read = step_outward(p, i, p->depth, true);
       if (!reads && lm_storage_resolve(step->refs[b].at).at == s && first_write == INT_MAX)
         first_write = step_outward(p, i, p->depth, false);

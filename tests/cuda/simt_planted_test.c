@@ -159,15 +159,15 @@ static const plant few_rows_plants[] = {
     {NULL, "other >= 2", "other > 2"},       // leaves out a thread's sum
 };
 static const plant split_plants[] = {
-    {NULL, "lm_barrier();\n", "\n"},            // weights of scores that are not written yet
-    {NULL, "lm_barrier();\n  const", "const"},  // values times weights that are not written yet
-    {NULL, "* 2 + h) * 16", "* 2 + h) * 8"},    // sums of two heads at one index
-    {NULL, "lm_block() % 2", "lm_block() % 1"}, // two blocks write the parts of one chunk
+    {NULL, "lm_barrier();\n", "\n"},           // weights of scores that are not written yet
+    {NULL, "lm_barrier();\n  const", "const"}, // values times weights that are not written yet
+    {NULL, "* 2 + h) * 16", "* 2 + h) * 8"},   // sums of two heads at one index
+    {NULL, "chunk = block % 2", "chunk = block % 1"}, // two blocks write the parts of one chunk
 };
 static const plant merge_plants[] = {
-    {NULL, "lm_block() < 1", "lm_block() < 2"},     // the second part has no blocks
-    {NULL, "(lm_block() - 1)", "(lm_block() - 0)"}, // nor points
-    {NULL, "a0 = p1;", "a0 = p2;"},                 // reads what the first part writes
+    {NULL, "block < 1", "block < 2"},           // the second part has no blocks
+    {NULL, "lm_block() - 1", "lm_block() - 0"}, // nor points
+    {NULL, "a0 = p1;", "a0 = p2;"},             // reads what the first part writes
 };
 static const plant prologue_plants[] = {
     {NULL, "lm_barrier();\n    }\n  }\n", "}\n}\n"}, // A is not complete

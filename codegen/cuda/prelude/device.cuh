@@ -10,6 +10,7 @@
 #define LM_UNROLL _Pragma("unroll")
 #define LM_UNROLL_1 _Pragma("unroll 1")
 #define LM_UNROLL_2 _Pragma("unroll 2")
+#define LM_UNROLL_4 _Pragma("unroll 4")
 #define LM_UNROLL_8 _Pragma("unroll 8")
 #define LM_ALIGN(n) __align__(n)
 // The i-th word of type W from p on.

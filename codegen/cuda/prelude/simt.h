@@ -8,6 +8,7 @@
 #define LM_UNROLL
 #define LM_UNROLL_1
 #define LM_UNROLL_2
+#define LM_UNROLL_4
 #define LM_UNROLL_8
 #define LM_ALIGN(n) __attribute__((aligned(n)))
 #ifndef __bool_true_false_are_defined
