@@ -1,9 +1,9 @@
-// code.c - a kernel as a structure, and its renderings: a function of its own, or statements within
+// code.c - a kernel as a structure, and its renderings: a function, or statements within
 // another kernel.
 //
 // A body refers to its block by the variables `block` and `grid`, its number and how many there
 // are, which the rendering declares. So a few blocks of another kernel can be the blocks of the
-// body (merge.c), and one block can be all of them in turn (prologue.c).
+// body (merge.c), and one block can be all of them, one after another (prologue.c).
 #include <string.h>
 
 #include "codegen/cuda/emit.h"
@@ -46,11 +46,11 @@ void cuda_code_put(const cuda_code *c, const char *const *args, const cuda_block
   for (uint32_t i = 0; i < c->n_params; i++)
     lm_buf_printf(b, "%s%s = %s;\n", c->params[i].type, c->params[i].name, args[i]);
   lm_buf_puts(b, c->arrays);
-  if (at->in_turn)
-    lm_buf_printf(b, "for (int32_t turn = 0; turn < %s; turn++) {\n", at->grid);
-  put_block(at->in_turn ? "turn" : at->block, at->grid, b);
+  if (at->all)
+    lm_buf_printf(b, "for (int32_t number = 0; number < %s; number++) {\n", at->grid);
+  put_block(at->all ? "number" : at->block, at->grid, b);
   lm_buf_puts(b, c->body);
-  lm_buf_puts(b, at->in_turn ? "lm_barrier();\n}\n}\n" : "}\n");
+  lm_buf_puts(b, at->all ? "lm_barrier();\n}\n}\n" : "}\n");
 }
 
 // The addresses of the run-time extents of a mask, extent0, …, and their values, n0, n1, …

@@ -124,10 +124,10 @@ typedef struct lm_kernel_body {
   bool paired;      // registers leave room for two blocks on a multiprocessor
 } cuda_code;
 
-// The blocks that the statements of a kernel are within another one. in_turn: all of them, one
+// The blocks that the statements of a kernel are within another one. all: all of them, one
 // after another, with a barrier behind each; else one, of that number.
 typedef struct cuda_blocks {
-  bool in_turn;
+  bool all;
   const char *block, *grid;
 } cuda_blocks;
 
@@ -233,7 +233,7 @@ bool cuda_grouped_emit(const lm_plan_options *o, const lm_plan_gemm *g, lm_arena
 
 // ---- prologue.c: a kernel that each block of a GEMM of few rows computes
 typedef struct cuda_prologue {
-  const cuda_code *code; // its blocks, in turn, store all rows, dense, in CUDA_A_ROWS
+  const cuda_code *code; // its blocks, one after another, store all rows, dense, in CUDA_A_ROWS
   int64_t blocks;
   double instructions;
 } cuda_prologue;

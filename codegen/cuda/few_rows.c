@@ -222,7 +222,7 @@ static void put_prologue(const few_rows *w, const char *first,
   put_loads(w);
   lm_buf_puts(w->out, "}\n");
   const char *blocks = lm_arena_printf(w->arena, "%lld", (long long)w->a->blocks);
-  cuda_code_put(w->a->code, args, &(cuda_blocks){.in_turn = true, .grid = blocks}, w->out);
+  cuda_code_put(w->a->code, args, &(cuda_blocks){.all = true, .grid = blocks}, w->out);
 }
 
 // The loads of an iteration, of which those of the first one are before the prologue.

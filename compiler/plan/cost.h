@@ -38,10 +38,11 @@ double lm_cost_launch_bytes(const lm_target *t);
 // FLOP/s of GEMMs that are large enough; of another dtype where none is known.
 double lm_cost_peak(const lm_target *t, lm_dtype dtype);
 
-// A kernel of generated code. cold: of the bytes, those that no cache holds. threads: of all blocks
+// A kernel of generated code. cold: of the bytes, those that no cache holds. again: bytes that are
+// read again, from a cache. threads: of all blocks
 // of a GPU's launch, times the iterations that each runs at a time; 0: enough.
 typedef struct lm_cost_kernel {
-  double bytes, instructions, threads, cold;
+  double bytes, instructions, threads, cold, again;
 } lm_cost_kernel;
 lm_cost lm_cost_of_kernel(const lm_target *t, const lm_cost_kernel *k);
 

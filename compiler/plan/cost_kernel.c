@@ -24,7 +24,8 @@ double lm_cost_memory(const lm_target *t, double bytes) {
 // A GPU has one bandwidth of memory, a CPU one for each size of the working set.
 static double memory_seconds(const lm_target *t, const lm_cost_kernel *k) {
   double cold = t->rates.cache > 0 ? k->cold / (t->rates.memory * lm_target_bandwidth(t)) : 0;
-  return cold + lm_cost_memory(t, k->bytes - (cold > 0 ? k->cold : 0));
+  double again = t->rates.cache > 0 ? k->again / t->rates.cache : 0;
+  return cold + again + lm_cost_memory(t, k->bytes - (cold > 0 ? k->cold : 0));
 }
 
 double lm_cost_launch_bytes(const lm_target *t) {

@@ -31,6 +31,7 @@ static lm_cost code_cost(const lm_target *t, const lm_plan *p, const lm_plan_ste
   const lm_plan_launch *launch = &p->kernels[lm_plan_step_kernel(s)].launch;
   return lm_cost_of_kernel(t, &(lm_cost_kernel){.bytes = (double)s->moved,
                                                 .cold = lm_cost_cold(s),
+                                                .again = s->again,
                                                 .instructions = s->instructions,
                                                 .threads = threads_of(p, s, launch)});
 }

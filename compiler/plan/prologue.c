@@ -1,5 +1,6 @@
 // prologue.c - lets the kernel of a GEMM of few rows compute the operand A that a kernel before it
-// computed: the norm, or gate times up, of a token of decoding.
+// computed: the norm, gate times up, or the sums over the chunks of attention, of a token of
+// decoding.
 //
 // before: 2 kernel k1 x gain -> y         3 gemm y w -> z
 // after:  2 kernel p1 x gain w -> z
@@ -11,7 +12,25 @@
 #include "compiler/plan/cost.h"
 #include "compiler/plan/internal.h"
 
-// The step that computes the operand A of step `gemm`, its only result; NULL if there is none.
+// True if no step reads a result of `s` behind the first one.
+static bool others_are_unused(const planner *p, const pstep *s) {
+  for (int i = s->step.n_read + 1; i < s->step.n_read + s->step.n_write; i++) {
+    const storage *at = s->refs[i].at;
+    if (at->arena != LM_ARENA_WORK || at->into || lm_storage_uses(p, at) != 1)
+      return false;
+  }
+  return true;
+}
+
+// True if the first result of the kernel is A, and the only one that is used.
+static bool computes(const planner *p, const pstep *s, const ref *a) {
+  const ref *r = &s->refs[s->step.n_read];
+  return s->step.n_bufs == s->step.n_read + s->step.n_write && r->offset == a->offset &&
+         r->bytes == a->bytes && (s->op->code == LM_OP_KERNEL || lm_op_attends(s->op)) &&
+         others_are_unused(p, s);
+}
+
+// The step that computes the operand A of step `gemm`; NULL if there is none.
 static pstep *kernel_of(const planner *p, int gemm) {
   const pstep *g = &p->steps[gemm];
   const ref *a = &g->refs[LM_DOT_X];
@@ -21,12 +40,8 @@ static pstep *kernel_of(const planner *p, int gemm) {
     pstep *s = &p->steps[i];
     if (s->step.kind == LM_STEP_LOOP || s->step.kind == LM_STEP_END)
       return NULL;
-    const ref *r = &s->refs[s->step.n_read];
-    if (s->step.kind == LM_STEP_KERNEL && s->step.n_write == 1 && r->at == a->at)
-      return s->step.n_bufs == s->step.n_read + 1 && r->offset == a->offset &&
-                     r->bytes == a->bytes && s->op->code == LM_OP_KERNEL
-                 ? s
-                 : NULL;
+    if (s->step.kind == LM_STEP_KERNEL && s->step.n_write && s->refs[s->step.n_read].at == a->at)
+      return computes(p, s, a) ? s : NULL;
   }
   return NULL;
 }
@@ -41,16 +56,21 @@ static bool operands_change(const planner *p, const pstep *kernel, const pstep *
   return false;
 }
 
-static double seconds(const planner *p, double bytes, double instructions, double threads) {
-  lm_cost_kernel k = {.bytes = bytes, .instructions = instructions, .threads = threads};
-  return lm_cost_of_kernel(&p->o->target, &k).seconds;
-}
-
 static double threads_of(const lm_plan_launch *l) {
   return (double)l->blocks * l->threads * (l->unroll ? l->unroll : 1);
 }
 
-// The bytes of A are in a cache: only instructions and the launch count.
+// The bytes of the kernel's operands that all blocks but the first one read again.
+static double again(const pstep *kernel, const pstep *gemm, const lm_kernel_code *code) {
+  double operands = (double)(kernel->step.moved - gemm->refs[LM_DOT_X].bytes);
+  return operands > 0 ? operands * (double)(code->launch.blocks - 1) : 0;
+}
+
+static double seconds(const planner *p, const lm_cost_kernel *k) {
+  return lm_cost_of_kernel(&p->o->target, k).seconds;
+}
+
+// A is in a cache.
 static bool is_profitable(const planner *p, const pstep *kernel, const pstep *gemm,
                           const lm_kernel_code *code) {
   const lm_plan_step *g = &gemm->step, *k = &kernel->step;
@@ -58,9 +78,13 @@ static bool is_profitable(const planner *p, const pstep *kernel, const pstep *ge
   if (!(lm_target_bandwidth(t) > 0) || !t->units)
     return false;
   double bytes = (double)g->moved, threads = threads_of(&code->launch);
-  double apart = seconds(p, bytes, g->instructions, threads) + t->rates.gap +
-                 seconds(p, (double)k->moved, k->instructions, 0);
-  return seconds(p, bytes + (double)k->moved, code->instructions, threads) < apart;
+  lm_cost_kernel alone = {.bytes = bytes, .instructions = g->instructions, .threads = threads},
+                 before = {.bytes = (double)k->moved, .instructions = k->instructions},
+                 both = {.bytes = bytes + (double)k->moved,
+                         .again = again(kernel, gemm, code),
+                         .instructions = code->instructions,
+                         .threads = threads};
+  return seconds(p, &both) < seconds(p, &alone) + t->rates.gap + seconds(p, &before);
 }
 
 static void step_fuse(planner *p, const pstep *kernel, pstep *gemm, const lm_kernel_code *code) {
@@ -77,6 +101,7 @@ static void step_fuse(planner *p, const pstep *kernel, pstep *gemm, const lm_ker
       .flops = k->flops + g->flops,
       .moved = k->moved + g->moved - 2 * gemm->refs[LM_DOT_X].bytes,
       .instructions = code->instructions,
+      .again = again(kernel, gemm, code),
       .label = lm_arena_printf(p->arena, "%s of %s", g->label, k->label),
   };
   s.refs = LM_NEW_N(p->arena, ref, s.step.n_bufs + 1);

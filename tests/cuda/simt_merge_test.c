@@ -1,6 +1,7 @@
 // simt_merge_test.c - launches that compute several steps, under the shim, against the interpreter:
 // kernels and appends to KV caches side by side, also at positions outside of the cache; GEMMs of
-// few rows that compute their operand; steps that depend on each other stay apart.
+// few rows that compute their operand, a norm, a gated activation or the sums of attention; steps
+// that depend on each other stay apart.
 #include "tests/codegen/cache.h" // asks the system for nftw, so before all others
 #define SIMT_ARCH "sm_90a"
 #define SIMT_UNITS 132
@@ -39,17 +40,44 @@ static const char layers[] =
   "  %" Y "2 = mul %" X ", %" X "\n  %" Y "s = sum %" Y "2 over(d)\n  %" Y "r = rsqrt %" Y         \
   "s\n  %" Y "n = mul %" X ", %" Y "r\n  %" Y "c = cast %" Y "n : bf16[" T "d]\n  %" Y             \
   " = dot %" Y "c, %w over(d)\n"
-static const char norm[] =
-    "stage step\naxis t = 3, d = 520, n = 72\nfunc @f(%x: f32[t, d], %w: bf16[d, n]) -> (y: "
-    "bf16[t, n], q: bool[n]) {\n" ROWS(
-        "x", "y", "t, ") "  %a = slice %x (t) -> () [2, 1] : "
-                         "f32[d]\n" ROWS("a", "z", "") "  %v = slice %y (t) -> () [2, 1] "
-                                                       ": bf16[n]\n  %q = eq %v, %z\n  "
-                                                       "return %y, %q\n}\n";
+#define NORMS(W)                                                                                   \
+  "stage step\naxis t = 3, d = 520, n = 72\nfunc @f(%x: f32[t, d], %w: bf16[" W "]) -> (y: "       \
+  "bf16[t, n], q: bool[n]) {\n" ROWS(                                                              \
+      "x", "y",                                                                                    \
+      "t, ") "  %a = slice %x (t) -> () [2, 1] : f32[d]\n" ROWS("a", "z",                          \
+                                                                "") "  %v = slice %y (t) -> () "   \
+                                                                    "[2, 1] : bf16[n]\n  %q = eq " \
+                                                                    "%v, %z\n  return %y, "        \
+                                                                    "%q\n}\n"
+// Weights that are contiguous along columns, and along k as those of tied embeddings.
+static const char norm[] = NORMS("d, n"), norm_by_k[] = NORMS("n, d");
 static const char gated[] =
     "stage step\naxis t = 3, f = 96, n = 40\nfunc @f(%g: f32[t, f], %u: f32[t, f], %w: f32[f, n], "
     "%r: f32[t, n]) -> (y: f32[t, n]) {\n  %s = logistic %g\n  %a = mul %g, %s\n"
     "  %h = mul %a, %u\n  %y = dot_add %h, %w, %r over(f)\n  return %y\n}\n";
+// Attention of one query. SCORE computes %y and A from %x and A.
+#define ATTEND(O, L, A, SCORE)                                                                     \
+  "  %" O ", %" L " = attend over(t, s) (%v" A " = %v, %q" A " = %q, %k" A " = %k) {\n    %a" A    \
+  " = dot %q" A ", %k" A " over(e) : f32[b, t, g, h, s]\n    %c" A " = const 0.3 : f32\n    %x" A  \
+  " = mul %a" A ", %c" A "\n    " SCORE "\n    %m" A " = const 1 : bool\n    %one" A               \
+  " = const 1 : f32\n    yield %y" A ", %m" A ", %one" A                                           \
+  "\n  } : bf16[b, t, g, h, e], f32[b, t, g, h]\n"
+#define ONCE ATTEND("o", "l", "1", "%y1 = add %x1, %x1")
+#define AGAIN ATTEND("p", "m", "2", "%two = const 2 : f32\n    %y2 = mul %x2, %two")
+#define ATTENDED(W, RESULTS)                                                                       \
+  "stage step\naxis b = 2, t = 1, s = 600 dyn 1, g = 2, h = 3, e = 16, n = 40\nfunc @f(%q: "       \
+  "bf16[b, t, g, h, e], %k: bf16[b, s, g, e], %v: bf16[b, s, g, e], %w: bf16[" W                   \
+  "], %r: bf16[b, t, n]) -> (" RESULTS ") {\n" ONCE "  %y = dot_add %o, %w, %r over(g, h, e)\n"
+// The first one has two launches, since %o is a result; the GEMM behind the second one computes its
+// sums, to the same bits.
+#define TWICE(W)                                                                                   \
+  ATTENDED(W, "o: bf16[b, t, g, h, e], z: bf16[b, t, n], same: bool[b, t, n]")                     \
+  AGAIN "  %z = dot_add %p, %w, %r over(g, h, e)\n  %same = eq %y, %z\n  return %o, %z, "          \
+        "%same\n}\n"
+static const char attended[] = TWICE("g, h, e, n"), attended_by_k[] = TWICE("n, g, h, e");
+// The logarithm of the sums is a result, so the kernel that computes it stays.
+static const char logarithm[] =
+    ATTENDED("g, h, e, n", "y: bf16[b, t, n], l: f32[b, t, g, h]") "  return %y, %l\n}\n";
 // The result overwrites an operand of the kernel, so the kernel stays.
 static const char overwritten[] =
     "stage step\naxis t = 2, f = 64, h = 64\nfunc @f(%x: f32[t, h], %w: f32[f, h], %v: f32[h, f]) "
@@ -110,6 +138,16 @@ static void outside_check(const char *text, int32_t at) {
   lm_ctx_destroy(ctx);
 }
 
+// An attention in two launches and a GEMM; one in a GEMM; a comparison.
+static void attended_check(const char *text, int64_t extent) {
+  steps_count(text, 6, 0);
+  run_both(text, &(run_options){.name = "attention in its GEMM",
+                                .tolerance = 3e-3,
+                                .extents = &extent,
+                                .n_extents = 1,
+                                .rounds = true});
+}
+
 int main(void) {
   cache_begin();
   lm_arena *a = lm_arena_create();
@@ -122,6 +160,11 @@ int main(void) {
   steps_count(norm, 3, 0); // both norms are in GEMMs
   steps_count(gated, 1, 0);
   run_both(norm, &(run_options){.name = "norms", .tolerance = 1e-6, .rounds = true});
+  steps_count(norm_by_k, 3, 0);
+  run_both(norm_by_k, &(run_options){.name = "norms, by k", .tolerance = 1e-6, .rounds = true});
+  steps_count(logarithm, 3, 0);
+  attended_check(attended, 530);
+  attended_check(attended_by_k, 200);
   run_both(gated, &(run_options){.name = "gated", .tolerance = 1e-6});
   steps_count(overwritten, 3, 0);
   run_both(overwritten, &(run_options){.name = "overwritten", .tolerance = 1e-6});
