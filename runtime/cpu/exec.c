@@ -23,7 +23,8 @@
 #include "runtime/plan/walk.h"
 
 enum {
-  HUGE_PAGE = 2 << 20
+  HUGE_PAGE = 2 << 20,
+  BYTES_OF_THREAD = 1 << 20 // the least that a thread writes
 };
 static const double ALONE = 20e-6; // seconds; steps that are estimated shorter are not shared
 
@@ -249,19 +250,21 @@ static void bytes_write(void *user, int64_t first, int64_t last) {
 // All threads copy a part, so that the page faults of a new arena are divided among them.
 static lm_status arena_write(lm_exec *e, lm_arena_id id, int64_t offset, int64_t bytes,
                              const void *from) {
-  enum {
-    BYTES_OF_THREAD = 1 << 20
-  };
   if (bytes)
     lm_parallel_ranges(bytes, BYTES_OF_THREAD, bytes_write,
                        &(writing){slice(e, id, offset, bytes), from});
   return NULL;
 }
 
+static void bytes_clear(void *user, int64_t first, int64_t last) {
+  memset((char *)user + first, 0, (size_t)(last - first));
+}
+
 static void arena_clear(lm_exec *e, lm_arena_id id) {
   cpu_exec *self = (cpu_exec *)e;
-  if (self->plan->arena_bytes[id])
-    memset(self->arenas[id].start, 0, (size_t)self->plan->arena_bytes[id]);
+  int64_t bytes = self->plan->arena_bytes[id];
+  if (bytes)
+    lm_parallel_ranges(bytes, BYTES_OF_THREAD, bytes_clear, self->arenas[id].start);
 }
 
 static void *port(lm_exec *e, const lm_plan_port *p) {

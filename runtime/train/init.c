@@ -6,6 +6,8 @@
 
 #include "runtime/base/parallel.h"
 #include "runtime/base/philox.h"
+#include "runtime/base/processors.h"
+#include "runtime/base/team.h"
 
 static void constant_fill(float *out, int64_t n, float value) {
   for (int64_t i = 0; i < n; i++)
@@ -94,6 +96,19 @@ enum {
   CHUNK = 4 * BLOCKS,
   CHUNKS_OF_THREAD = 1 << 10 // minimum number of chunks per thread: about 1 ms
 };
+
+// Elements first … last - 1 of a chunk; the compiler vectorizes the loop over a whole chunk.
+static void chunk_store(const values *made, int64_t first, int64_t last, float *out) {
+  if (last - first < CHUNK) {
+    for (int64_t i = first; i < last; i++)
+      out[i] = made->v[i % 4][i / 4];
+    return;
+  }
+  for (int i = 0; i < BLOCKS; i++)
+    for (int k = 0; k < 4; k++)
+      out[4 * i + k] = made->v[k][i];
+}
+
 typedef struct filling {
   lm_init init;
   lm_philox_key2 key;
@@ -110,8 +125,7 @@ static void chunks_fill(void *user, int64_t first, int64_t last) {
     int64_t end = from + CHUNK < f->end ? from + CHUNK : f->end;
     words_draw(f->key, (uint64_t)from / 4, &drawn);
     (f->init.kind == LM_INIT_NORMAL ? normal_make : uniform_make)(&drawn, f->init, &made);
-    for (int64_t i = begin - from; i < end - from; i++)
-      f->out[from + i - f->first] = made.v[i % 4][i / 4];
+    chunk_store(&made, begin - from, end - from, f->out + (from - f->first));
   }
 }
 
@@ -144,22 +158,78 @@ void lm_init_fill(lm_init init, uint64_t seed, const char *path, int64_t first, 
   }
 }
 
-static lm_status param_init(lm_exec *e, const lm_plan *plan, const lm_plan_param *p, uint64_t seed,
-                            float *buffer) {
-  lm_init init = {p->init, p->init_a, p->init_b};
-  for (int64_t at = 0; at < p->elements; at += LM_TENSOR_CHUNK) {
-    int64_t n = p->elements - at < LM_TENSOR_CHUNK ? p->elements - at : LM_TENSOR_CHUNK;
-    lm_init_fill(init, seed, p->path, at, n, buffer);
-    LM_TRY(lm_tensor_set(e, plan, (lm_plan_tensor){p, LM_ROLE_PARAM}, at, n, buffer));
+// ---- all parameters, PARTS parts of them at a time: the threads fill a buffer, which stays in
+// their caches, and the caller copies it to where the parameters are
+
+enum {
+  PART = 1 << 15, // elements
+  PARTS = 32
+};
+typedef struct part {
+  const lm_plan_param *p;
+  int64_t first, n;
+} part;
+typedef struct parts {
+  lm_exec *e;
+  const lm_plan *plan;
+  uint64_t seed;
+  lm_team *team;
+  float *buffer; // [PARTS * PART]
+  int n;
+  part v[PARTS];
+} parts;
+
+static void parts_fill(void *user, int me) {
+  const parts *all = user;
+  for (int i = me; i < all->n; i += lm_team_size(all->team)) {
+    const part *x = &all->v[i];
+    lm_init init = {x->p->init, x->p->init_a, x->p->init_b};
+    lm_init_fill(init, all->seed, x->p->path, x->first, x->n, all->buffer + i * PART);
+  }
+}
+
+// A copy visits all pieces of its parameter, so neighbouring parts are copied at once.
+static lm_status parts_set(parts *all) {
+  lm_team_run(all->team, parts_fill, all);
+  for (int i = 0, next; i < all->n; i = next) {
+    part x = all->v[i];
+    for (next = i + 1; next < all->n && all->v[next].p == x.p; next++)
+      x.n += all->v[next].n;
+    LM_TRY(lm_tensor_set(all->e, all->plan, (lm_plan_tensor){x.p, LM_ROLE_PARAM}, x.first, x.n,
+                         all->buffer + i * PART));
+  }
+  all->n = 0;
+  return NULL;
+}
+
+static lm_status param_init(parts *all, const lm_plan_param *p) {
+  for (int64_t at = 0; at < p->elements; at += PART) {
+    int64_t left = p->elements - at;
+    all->v[all->n++] = (part){p, at, left < PART ? left : PART};
+    if (all->n == PARTS)
+      LM_TRY(parts_set(all));
   }
   return NULL;
 }
 
+static int threads_of(const lm_plan *plan) {
+  int64_t elements = 0;
+  for (int i = 0; i < plan->n_params; i++)
+    elements += plan->params[i].elements;
+  int64_t useful = 1 + elements / (CHUNK * CHUNKS_OF_THREAD), all = lm_threads(0);
+  return (int)(useful < all ? useful : all);
+}
+
 lm_status lm_init_params(lm_exec *e, const lm_plan *plan, uint64_t seed) {
-  float *buffer = lm_alloc(LM_TENSOR_CHUNK * sizeof *buffer);
+  parts all = {.e = e, .plan = plan, .seed = seed};
+  all.team = lm_team_create(threads_of(plan));
+  all.buffer = lm_alloc(sizeof(float) * PARTS * PART);
   lm_status s = NULL;
   for (int i = 0; !s && i < plan->n_params; i++)
-    s = param_init(e, plan, &plan->params[i], seed, buffer);
-  lm_free(buffer);
+    s = param_init(&all, &plan->params[i]);
+  if (!s)
+    s = parts_set(&all);
+  lm_free(all.buffer);
+  lm_team_destroy(all.team);
   return s;
 }

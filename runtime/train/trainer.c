@@ -132,6 +132,10 @@ const lm_trainer_options *lm_trainer_options_of(const lm_trainer *t) {
   return &t->o;
 }
 
+static bool is_zero(const lm_train_state *s) {
+  return !s->is_param && s->value == 0 && !signbit(s->value);
+}
+
 // Also the padding of parameters, since the optimizer computes whole blocks.
 static lm_status state_init(lm_trainer *t, int k, float *buffer) {
   const lm_train_state *s = &t->o.states[k];
@@ -169,8 +173,10 @@ static lm_status own_state_init(lm_trainer *t, const lm_plan_param *x, float *bu
 lm_status lm_trainer_init_states(lm_trainer *t) {
   float *buffer = lm_alloc(LM_TENSOR_CHUNK * sizeof *buffer);
   lm_status s = NULL;
+  lm_exec_arena_clear(t->o.exec, LM_ARENA_STATE);
   for (int i = 0; !s && i < t->o.plan->n_states; i++)
-    s = state_init(t, i, buffer);
+    if (!is_zero(&t->o.states[i]))
+      s = state_init(t, i, buffer);
   for (int i = 0; !s && i < t->o.plan->n_own_states; i++)
     s = own_state_init(t, &t->o.plan->states[i], buffer);
   lm_free(buffer);

@@ -166,6 +166,45 @@ static void test_init(void) {
   CHECK(a[2] == 2.5f && a[3] != 2.5f);
 }
 
+// Several threads fill parts of parameters, of which two are long.
+static void test_init_params(void) {
+  enum {
+    PARAMS = 60,
+    LONG = 300001
+  };
+  lm_arena *arena = lm_arena_create();
+  lm_plan *plan = LM_NEW(arena, lm_plan);
+  plan->n_params = PARAMS;
+  plan->params = LM_NEW_N(arena, lm_plan_param, PARAMS);
+  lm_plan_piece pieces[PARAMS];
+  int64_t all = 0;
+  for (int i = 0; i < PARAMS; i++) {
+    int64_t n = i == 1 || i == 21 ? LONG : 1 + 100 * i;
+    pieces[i] = (lm_plan_piece){.offset = all, .size = {n}, .stride = {1}};
+    plan->params[i] = (lm_plan_param){.path = lm_arena_printf(arena, "w%d", i),
+                                      .elements = n,
+                                      .rank = 1,
+                                      .shape = {n},
+                                      .pieces = &pieces[i],
+                                      .n_pieces = 1,
+                                      .init = LM_INIT_NORMAL,
+                                      .init_a = 0.5};
+    all += n;
+  }
+  plan->arena_bytes[LM_ARENA_PARAM] = all * (int64_t)sizeof(float);
+  lm_exec *e = bigram_exec(arena, plan);
+  CHECK_OK(lm_init_params(e, plan, 3));
+  float *expected = lm_alloc(LONG * sizeof *expected);
+  for (int i = 0; i < PARAMS; i++) {
+    const lm_plan_param *x = &plan->params[i];
+    lm_init_fill((lm_init){LM_INIT_NORMAL, 0.5, 0}, 3, x->path, 0, x->elements, expected);
+    const float *found = (const float *)(void *)bigram_of(e)->arena[LM_ARENA_PARAM];
+    CHECK(!memcmp(found + pieces[i].offset, expected, (size_t)x->elements * sizeof *expected));
+  }
+  lm_free(expected);
+  lm_arena_destroy(arena);
+}
+
 static double dev_loss(bench *b) {
   lm_eval_result x;
   CHECK_OK(lm_eval_run(b->exec, bigram_of(b->exec)->plan, data, 1, NULL, NULL, &x));
@@ -439,6 +478,7 @@ int main(void) {
   arena = lm_arena_create();
   data_open();
   test_init();
+  test_init_params();
   test_init_normal();
   test_resume_exact();
   test_refusals();
