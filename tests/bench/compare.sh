@@ -19,12 +19,15 @@ doctor() { "$lmc" doctor --json | "$python" -c 'import json, sys; x = {r["name"]
 
 echo "machine: $(doctor 'x["processor"]["what"] + " (" + x["instructions"]["what"] + ")"'), load $(cut -d' ' -f1 /proc/loadavg); $(date -u +%F)"
 [ "$(doctor 'x["bf16"]["found"]')" = True ] && dtypes="f32 bf16" || dtypes=f32
-printf '\n%-5s %-9s %12s %12s %7s %13s %7s %12s\n' model lmc/torch 'lmc tok/s' 'torch tok/s' ratio 'step / GEMMs' MFU 'resident - plan'
+printf '\n%-5s %-9s %-8s %12s %12s %7s %13s %7s %12s\n' model lmc/torch PyTorch 'lmc tok/s' 'torch tok/s' ratio 'step / GEMMs' MFU 'resident - plan'
 for model in $models; do
   for dtype in $dtypes; do
     [ "$model" = 6m ] && rounds=3 || rounds=1
-    "$python" tests/bench/torch_bench.py "$model" --compute "$dtype" --lmc "$lmc" --rounds $rounds | tail -1 |
-      get '"%-5s %-9s %12.0f %12.0f %7.2f %13.2f %6.1f%% %10.1f MB" % (model, computed_in["lmc"] + "/" + computed_in["torch"], lmc_tokens_per_s, torch_tokens_per_s, lmc_over_torch, lmc["step_over_gemms"], 100 * lmc["mfu"], (lmc["resident_bytes"] - lmc["peak_bytes"]) / 1e6)'
+    for mode in compiled eager; do
+      [ $mode = eager ] && option=--eager || option=
+      "$python" tests/bench/torch_bench.py "$model" --compute "$dtype" --lmc "$lmc" --rounds $rounds $option | tail -1 |
+        get '"%-5s %-9s %-8s %12.0f %12.0f %7.2f %13.2f %6.1f%% %10.1f MB" % (model, computed_in["lmc"] + "/" + computed_in["torch"], "compiled" if torch_compile else "eager", lmc_tokens_per_s, torch_tokens_per_s, lmc_over_torch, lmc["step_over_gemms"], 100 * lmc["mfu"], (lmc["resident_bytes"] - lmc["peak_bytes"]) / 1e6)'
+    done
   done
 done
 
