@@ -30,39 +30,63 @@ static int64_t rows_sent(const lm_plan_step *s) {
   return (from < to ? from : to) / (s->comm->count * lm_dtype_bytes(s->comm->dtype));
 }
 
-// Adds the messages that the rank sends in one execution: of an exchange of rows, if it sends as
-// many rows to each rank. Of collective number `tensor` of the bucket.
-static void messages_count(const lm_plan *p, const lm_plan_step *s, int tensor, int64_t *messages,
-                           int64_t *bytes) {
-  static char memory; // is neither read nor written
+// What a rank sends in one execution, and how long that takes.
+typedef struct sent {
+  int64_t messages, bytes;
+  double seconds;
+} sent;
+
+// Adds one phase, whose messages are under way at the same time, in both directions.
+static void phase_add(const lm_message *list, int n, const lm_link *link, sent *out) {
+  int64_t bytes[2] = {0}; // received, sent
+  for (int i = 0; i < n; i++) {
+    bytes[list[i].sends] += (int64_t)list[i].bytes;
+    out->messages += list[i].sends;
+  }
+  out->bytes += bytes[1];
+  int64_t most = bytes[bytes[1] > bytes[0]];
+  if (n && link)
+    out->seconds += link->latency + (double)most / link->bandwidth;
+}
+
+// Collective i of the step, whose memory is neither read nor written.
+static lm_coll coll_of(const lm_plan_step *s, int i, const int32_t *rows) {
+  static char memory;
   const lm_plan_comm *c = s->comm;
-  int ranks = ranks_of(p, c->group);
-  lm_exchange x = {.coll = {.kind = c->kind,
-                            .op = c->op,
-                            .dtype = c->dtype,
-                            .count = lm_plan_comm_count(s, tensor),
-                            .peer = c->peer,
-                            .from = &memory,
-                            .to = &memory},
-                   .ranks = ranks,
-                   .me = own_of(p, c->group),
-                   .room = LM_EXCHANGE_ROOM,
-                   .workspace = (uint8_t *)&memory};
-  lm_message *list = lm_calloc((size_t)ranks * 2, sizeof *list);
+  return (lm_coll){
+      .kind = c->kind,
+      .op = c->op,
+      .dtype = c->dtype,
+      .count = lm_plan_comm_count(s, i),
+      .peer = c->peer,
+      .from = &memory,
+      .to = &memory,
+      .send = rows,
+      .receive = rows,
+  };
+}
+
+// Of an exchange of rows: if the rank sends as many rows to each other one.
+static sent sent_by(const lm_plan *p, const lm_plan_step *s, const lm_link *link) {
+  const lm_plan_comm *c = s->comm;
+  int ranks = ranks_of(p, c->group), n = lm_plan_comm_tensors(c);
+  sent out = {0};
+  lm_coll x[LM_COLL_BUCKET];
+  lm_exchanges all;
+  lm_message *list = lm_calloc((size_t)ranks * 2 * (size_t)n, sizeof *list);
   int32_t *even = lm_calloc((size_t)ranks, sizeof *even);
-  x.coll.send = x.coll.receive = even;
   for (int i = 0; c->kind == LM_COLL_EXCHANGE_ROWS && i < ranks; i++)
     even[i] = (int32_t)(rows_sent(s) / ranks);
-  lm_exchange_round(&x);
+  for (int i = 0; i < n; i++)
+    x[i] = coll_of(s, i, even);
+  lm_exchanges_make(&all, x, n, ranks, own_of(p, c->group), LM_EXCHANGE_ROOM);
   do {
-    int n = lm_exchange_messages(&x, list);
-    for (int i = 0; i < n; i++) {
-      *messages += list[i].sends;
-      *bytes += list[i].sends ? (int64_t)list[i].bytes : 0;
-    }
-  } while (lm_exchange_next(&x));
+    lm_exchanges_place(&all, NULL);
+    phase_add(list, lm_exchanges_messages(&all, list), link, &out);
+  } while (lm_exchanges_next(&all));
   lm_free(list);
   lm_free(even);
+  return out;
 }
 
 // ---- rows
@@ -96,14 +120,12 @@ static void func_add(lm_arena *a, lm_rank_rows *rows, const lm_cost_call *call) 
       continue;
     lm_rank_row *x = row_of(a, rows, &f->steps[i]);
     int64_t times = (int64_t)ceil(call->calls * (double)lm_plan_step_times(f, i));
-    int64_t messages = 0, bytes = 0;
-    for (int k = 0; k < lm_plan_comm_tensors(f->steps[i].comm); k++)
-      messages_count(rows->plan, &f->steps[i], k, &messages, &bytes);
+    sent one = sent_by(rows->plan, &f->steps[i], NULL);
     x->times += times;
-    x->messages += times * messages;
-    x->bytes += times * bytes;
-    rows->messages += times * messages;
-    rows->bytes += times * bytes;
+    x->messages += times * one.messages;
+    x->bytes += times * one.bytes;
+    rows->messages += times * one.messages;
+    rows->bytes += times * one.bytes;
   }
 }
 
@@ -116,14 +138,22 @@ lm_rank_rows lm_rank_rows_find(lm_arena *a, const lm_plan *plan, int64_t n_micro
   return rows;
 }
 
-// ---- what runs beside them
+// ---- their time, and what runs beside them
 
+enum {
+  LANES = 1 + 2 * LM_MESH_AXES // maximum of a function
+};
+
+// A lane moves one collective after the other. `now` is the time of the computation alone, `clock`
+// that with the waits for collectives.
 typedef struct simulation {
   lm_rank_rows *rows;
+  const lm_rank_machine *machine;
   const lm_cost_call *call;
   const lm_plan_walk *walk;
-  const double *seconds; // of each step
-  double now, begun[LM_PLAN_HANDLES];
+  const double *seconds; // of each step; of a START that of its transfer
+  double now, clock, lane[LANES];
+  double begun[LM_PLAN_HANDLES], done[LM_PLAN_HANDLES]; // by handle: when it begins, and ends
 } simulation;
 
 static bool is_collective(const lm_plan_step *s) {
@@ -131,31 +161,61 @@ static bool is_collective(const lm_plan_step *s) {
   return transfers && !lm_plan_step_copies(s);
 }
 
+static void start_simulate(simulation *x, const lm_plan_step *s, int handle) {
+  double seconds = x->seconds[s - x->call->func->steps];
+  double *lane = &x->lane[s->comm->lane < LANES ? s->comm->lane : 0];
+  lm_rank_row *row = row_find(x->rows, s);
+  *lane = (*lane > x->clock ? *lane : x->clock) + seconds;
+  x->begun[handle] = x->now;
+  x->done[handle] = *lane;
+  row->transfer += x->call->calls * seconds;
+  x->rows->transfer += x->call->calls * seconds;
+}
+
+static void wait_simulate(simulation *x, const lm_plan_step *s, int handle) {
+  lm_rank_row *row = row_find(x->rows, s);
+  double rest = x->done[handle] - x->clock;
+  rest = rest > 0 ? rest : 0;
+  row->beside += x->call->calls * (x->now - x->begun[handle]);
+  row->exposed += x->call->calls * rest;
+  x->rows->exposed += x->call->calls * rest;
+  x->clock += rest;
+}
+
 static lm_status step_simulate(void *user, const lm_plan_step *s) {
   simulation *x = user;
   if (!is_collective(s)) {
-    x->now += x->seconds[s - x->call->func->steps];
+    double seconds = x->seconds[s - x->call->func->steps];
+    x->now += seconds;
+    x->clock += seconds;
     return NULL;
   }
-  double *begun = &x->begun[lm_plan_comm_handle(s->comm, x->walk->iteration)];
-  if (s->kind == LM_STEP_START) {
-    *begun = x->now;
-    return NULL;
-  }
-  row_find(x->rows, s)->beside += x->call->calls * (x->now - *begun);
+  int handle = lm_plan_comm_handle(s->comm, x->walk->iteration);
+  bool in_order = !x->machine->beside; // a START takes the time of the whole collective
+  if (s->kind == LM_STEP_START)
+    start_simulate(x, s, handle);
+  if (s->kind == (in_order ? LM_STEP_START : LM_STEP_WAIT))
+    wait_simulate(x, s, handle);
   return NULL;
 }
 
-static void func_simulate(lm_rank_rows *rows, const lm_target *t, const lm_cost_call *call) {
+static double seconds_of(const lm_rank_rows *rows, const lm_rank_machine *m,
+                         const lm_plan_step *s) {
+  if (is_collective(s))
+    return s->kind == LM_STEP_START ? sent_by(rows->plan, s, m->link).seconds : 0;
+  return lm_cost_launches(s) ? lm_cost_of_step(m->target, rows->plan, s).seconds : 0;
+}
+
+static void func_simulate(lm_rank_rows *rows, const lm_rank_machine *m, const lm_cost_call *call) {
   const lm_plan_func *f = call->func;
   lm_plan_walk walk;
   double *seconds = lm_calloc((size_t)f->n_steps + 1, sizeof *seconds);
   for (int i = 0; i < f->n_steps; i++)
-    if (lm_cost_launches(&f->steps[i]))
-      seconds[i] = lm_cost_of_step(t, rows->plan, &f->steps[i]).seconds;
+    seconds[i] = seconds_of(rows, m, &f->steps[i]);
   lm_plan_walk_open(rows->plan, &walk);
   simulation x = {
       .rows = rows,
+      .machine = m,
       .call = call,
       .walk = &walk,
       .seconds = seconds,
@@ -165,11 +225,12 @@ static void func_simulate(lm_rank_rows *rows, const lm_target *t, const lm_cost_
   lm_free(seconds);
 }
 
-void lm_rank_rows_beside(lm_rank_rows *rows, const lm_target *t, int64_t n_micro) {
+void lm_rank_rows_times(lm_rank_rows *rows, const lm_rank_machine *m, int64_t n_micro) {
   lm_cost_call calls[LM_COST_CALLS];
   int n = rows->n ? lm_cost_calls(rows->plan, n_micro, calls) : 0;
+  rows->link = m->link;
   for (int i = 0; i < n; i++)
-    func_simulate(rows, t, &calls[i]);
+    func_simulate(rows, m, &calls[i]);
 }
 
 // ---- printing
@@ -193,11 +254,12 @@ static void line_print(const lm_rank_row *row, const char *over, lm_buf *out) {
   lm_buf size = {0};
   lm_show_bytes(&size, (double)row->bytes);
   lm_buf_printf(out, "%6lld %9lld %10s", (long long)row->times, (long long)row->messages, size.p);
+  lm_buf_printf(out, " %11.3f", row->transfer * 1e3);
   if (row->comm)
-    lm_buf_printf(out, " %10.3f  %-5s %4d  %s\n", row->beside * 1e3, over, row->comm->lane,
-                  row->label);
+    lm_buf_printf(out, " %10.3f %10.3f  %-5s %4d  %s\n", row->beside * 1e3, row->exposed * 1e3,
+                  over, row->comm->lane, row->label);
   else
-    lm_buf_printf(out, " %24s%s\n", "", row->label);
+    lm_buf_printf(out, " %10s %10.3f %13s%s\n", "", row->exposed * 1e3, "", row->label);
   lm_buf_free(&size);
 }
 
@@ -207,14 +269,21 @@ void lm_rank_rows_print(const lm_rank_rows *rows, lm_buf *out) {
       .label = "by a rank in a step",
       .messages = rows->messages,
       .bytes = rows->bytes,
+      .transfer = rows->transfer,
+      .exposed = rows->exposed,
   };
-  lm_buf_puts(out, " times  messages       sent  beside ms  over  lane  what\n");
+  lm_buf_puts(out, " times  messages       sent transfer ms  beside ms exposed ms  over  lane  "
+                   "what\n");
   for (uint32_t i = 0; i < rows->n; i++) {
     const lm_rank_row *x = &list[i];
     all.times += x->times;
     line_print(x, lm_plan_group_name(rows->plan, x->comm->group), out);
   }
   line_print(&all, "", out);
+  if (rows->link)
+    lm_buf_printf(out, "over %s: %.3g GB/s, %.3g us; without overlap %.3f ms are exposed\n",
+                  rows->link->title, rows->link->bandwidth * 1e-9, rows->link->latency * 1e6,
+                  rows->transfer * 1e3);
   lm_free(list);
 }
 
@@ -227,10 +296,12 @@ void lm_rank_rows_json(const lm_rank_rows *rows, lm_buf *out) {
     lm_buf_json(out, x->label);
     lm_buf_printf(out,
                   ", \"kind\": \"%s\", \"over\": \"%s\", \"elements\": %lld, \"times\": %lld, "
-                  "\"messages\": %lld, \"bytes\": %lld, \"lane\": %d, \"beside_ms\": %.6f}",
+                  "\"messages\": %lld, \"bytes\": %lld, \"lane\": %d, \"beside_ms\": %.6f, "
+                  "\"transfer_ms\": %.6f, \"exposed_ms\": %.6f}",
                   lm_coll_names[x->comm->kind], lm_plan_group_name(rows->plan, x->comm->group),
                   (long long)x->comm->count, (long long)x->times, (long long)x->messages,
-                  (long long)x->bytes, x->comm->lane, x->beside * 1e3);
+                  (long long)x->bytes, x->comm->lane, x->beside * 1e3, x->transfer * 1e3,
+                  x->exposed * 1e3);
   }
   lm_buf_puts(out, "]");
   lm_free(list);

@@ -56,7 +56,7 @@ static void decode_find(lm_session *s, lm_step_cost *out) {
   lm_diag_return(ctx, before);
 }
 
-lm_status lm_step_cost_find(lm_session *s, bool measured, lm_step_cost *out) {
+lm_status lm_step_cost_find(lm_session *s, bool measured, const lm_link *link, lm_step_cost *out) {
   *out = (lm_step_cost){.load = lm_load_measure()};
   LM_TRY(measured ? lm_session_data(s) : lm_session_sizes(s));
   LM_TRY(lm_session_compile(s, LM_LOWER_TRAIN, 0));
@@ -76,8 +76,12 @@ lm_status lm_step_cost_find(lm_session *s, bool measured, lm_step_cost *out) {
   out->rows = lm_cost_rows_find(s->project.ctx->arena, s->compiled.plan, s->run.n_micro,
                                 &out->machine, out->dtype);
   out->ranks = lm_rank_rows_find(s->project.ctx->arena, s->compiled.plan, s->run.n_micro);
-  if (s->target.kind == LM_TARGET_CPU) // a GPU runs collectives in the order of its kernels
-    lm_rank_rows_beside(&out->ranks, &out->machine, s->run.n_micro);
+  lm_rank_machine ranks = {
+      .target = &out->machine,
+      .link = link ? link : lm_link_of(&s->target),
+      .beside = s->target.kind == LM_TARGET_CPU, // a GPU runs them in the order of its kernels
+  };
+  lm_rank_rows_times(&out->ranks, &ranks, s->run.n_micro);
   if (s->target.kind == LM_TARGET_CUDA && !s->compiled.plan->mesh.n && !measured)
     decode_find(s, out);
   out->tokens = (double)(s->run.n_micro * s->run.rows * s->run.seq);

@@ -26,6 +26,7 @@ typedef struct lm_step_cost {
 } lm_step_cost;
 
 // Compiles an open session. measured: also times each kernel in some steps, the least of which
-// counts. If not measured, the target need not be this machine.
-lm_status lm_step_cost_find(lm_session *s, bool measured, lm_step_cost *out);
+// counts. If not measured, the target need not be this machine. link: between the ranks; NULL: that
+// of the target.
+lm_status lm_step_cost_find(lm_session *s, bool measured, const lm_link *link, lm_step_cost *out);
 #endif

@@ -3,7 +3,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "driver/bundle.h"
 #include "driver/report/report.h"
 #include "lmc/cmd_explain.h"
 #include "runtime/base/diag_code.h"
@@ -19,6 +18,11 @@ static const lm_opt options[] = {
     {.name = "measure",
      .kind = LM_OPT_FLAG,
      .help = "cost: also runs steps, and prints the time of each kernel next to its minimum"},
+    {.name = "link",
+     .kind = LM_OPT_TEXT,
+     .value = "NAME",
+     .help = "cost: the connection between ranks: nvlink5, nvlink4, nvlink3, pcie5, pcie4, "
+             "infiniband, ethernet100, ethernet10 or memory (that of the target)"},
     {.name = "svg",
      .kind = LM_OPT_TEXT,
      .value = "FILE",
@@ -40,18 +44,6 @@ static lm_status key_explain(const lm_cli *cli, const lm_recipe *r, const char *
     return lm_fail(LM_USER, "the recipe has no value '%s'; `lmc check` lists them", key);
   (cli->json ? lm_report_origins_json : lm_report_origins)(cli->ctx, key, o, &text);
   lm_cli_put(&text);
-  return NULL;
-}
-
-// ---- changes in the middle of a run
-
-static lm_status changes_explain(lm_cli *cli, const char *dir) {
-  lm_history h;
-  lm_buf b = {0};
-  LM_TRY(lm_bundle_check(cli->ctx->arena, dir));
-  LM_TRY(lm_history_read(cli->ctx->arena, dir, &h));
-  (cli->json ? lm_history_json : lm_report_changes)(&h, &b);
-  lm_cli_put(&b);
   return NULL;
 }
 
@@ -110,9 +102,10 @@ static lm_status explain_run(lm_cli *cli) {
         LM_USER, "an argument is missing: lmc explain FILE KEY, as in lmc explain %s optimizer.lr",
         cli->args.n_rest ? cli->args.rest[0] : "FILE");
   LM_TRY(option_of(cli, "measure", "cost"));
+  LM_TRY(option_of(cli, "link", "cost"));
   LM_TRY(option_of(cli, "svg", "memory"));
   if (!strcmp(cli->args.rest[1], "changes"))
-    return changes_explain(cli, cli->args.rest[0]);
+    return lm_explain_changes(cli, cli->args.rest[0]);
   if (!strcmp(cli->args.rest[1], "cost"))
     return subject_explain(cli, lm_explain_cost);
   if (!strcmp(cli->args.rest[1], "memory"))
@@ -133,18 +126,20 @@ const lm_command lm_cmd_explain = {
     .least = 0,
     .most = 2,
     .run = explain_run,
-    .help = "KEY: the value, where it was set, and below it the values that it replaced.\n"
-            "cost: for each kernel of a training step the time that the cost model predicts, a "
-            "lower bound by bandwidth and arithmetic (both measured on a CPU; published figures of "
-            "a GPU, which need not be here), and what bounds it; with a mesh, each collective and "
-            "what a rank sends; then tokens per second.\n"
-            "memory: the arenas, and the values that take most of them when most is needed, with "
-            "their source lines and the steps during which they are live.\n"
-            "changes: what --change and --change-model changed in a run, and from which step on.\n"
-            "CODE: what an error or a warning such as E031 means, with an example.\n"
-            "\n"
-            "  lmc explain examples/quickstart.lm optimizer.lr\n"
-            "  lmc explain E031\n"
-            "  lmc explain examples/bench-6m.lm cost --measure\n"
-            "  lmc explain examples/bench-180m.lm cost --target h100\n"
-            "  lmc explain examples/bench-6m.lm memory --svg memory.svg\n"};
+    .help =
+        "KEY: the value, where it was set, and below it the values that it replaced.\n"
+        "cost: for each kernel of a training step the time that the cost model predicts, a "
+        "lower bound by bandwidth and arithmetic (both measured on a CPU; published figures of "
+        "a GPU, which need not be here), and what bounds it; with a mesh, each collective and "
+        "what a rank sends, how long that takes, and how long the computation waits for it; then "
+        "tokens per second, without these waits.\n"
+        "memory: the arenas, and the values that take most of them when most is needed, with "
+        "their source lines and the steps during which they are live.\n"
+        "changes: what --change and --change-model changed in a run, and from which step on.\n"
+        "CODE: what an error or a warning such as E031 means, with an example.\n"
+        "\n"
+        "  lmc explain examples/quickstart.lm optimizer.lr\n"
+        "  lmc explain E031\n"
+        "  lmc explain examples/bench-6m.lm cost --measure\n"
+        "  lmc explain examples/bench-180m.lm cost --target h100\n"
+        "  lmc explain examples/bench-6m.lm memory --svg memory.svg\n"};

@@ -69,6 +69,9 @@ void lm_report_cost_json(const lm_target *t, const lm_step_cost *x, lm_buf *out)
   if (x->rows.plan->mesh.n) {
     lm_buf_puts(out, ", \"collectives\": ");
     lm_rank_rows_json(&x->ranks, out);
+    lm_buf_printf(out, ", \"link\": \"%s\", \"transfer_ms\": %.6f, \"exposed_ms\": %.6f",
+                  x->ranks.link ? x->ranks.link->name : "", x->ranks.transfer * 1e3,
+                  x->ranks.exposed * 1e3);
   }
   lm_buf_puts(out, "}\n");
 }

@@ -103,6 +103,16 @@ def test_budget(run):
     curves_check(run, "one", "deep", "24 layers")
 
 
+def times_check(cost, link, latency, rate):
+    """Milliseconds of transfers: the latency of each phase, and the bytes at the rate, in bytes per millisecond."""
+    check(cost["link"] == link, cost["link"])
+    for x in cost["collectives"]:
+        phases = 2 if x["kind"] == "all_reduce" else 1
+        want = x["times"] * phases * latency + x["bytes"] / rate
+        check(abs(x["transfer_ms"] - want) < 1e-5 and x["exposed_ms"] <= x["transfer_ms"] + 1e-6, f"{want}: {x}")
+        check(x["lane"] or x["exposed_ms"] == x["transfer_ms"], f"nothing runs beside it: {x}")
+
+
 def test_sent(run):
     """What a rank sends in a step of two micro-batches, in closed form, as `lmc explain cost` and `lmc check` say."""
     file = model(run, depth=3, micro=64)
@@ -121,7 +131,17 @@ def test_sent(run):
         scatters = [x for x in cost["collectives"] if x["kind"] == "reduce_scatter"]
         check(sum(x["times"] for x in scatters) == 4 * min(stage, 2), f"wg, wu and wd of a layer are one exchange: {scatters}")
         check(sum(x["messages"] for x in scatters) == 3 * 10 * min(stage, 2), f"{scatters}")
-    cost = json.loads(run("explain", file, "cost", *sets, "--disable-pass", "overlap,bucket"))
+        times_check(cost, "memory", 5e-3, 5e6)
+        check(cost["exposed_ms"] < cost["transfer_ms"] if stage > 1 else cost["exposed_ms"] == cost["transfer_ms"], f"zero = {stage}")
+    overlapped = cost["transfer_ms"]
+    cost = json.loads(run("explain", file, "cost", *sets, "--disable-pass", "overlap"))
+    check(cost["exposed_ms"] == cost["transfer_ms"] == overlapped, f"without overlap all is exposed: {cost['exposed_ms']}, {overlapped}")
+    cost = json.loads(run("explain", file, "cost", *sets, "--target", "a100"))
+    times_check(cost, "nvlink3", 3.4e-3, 300e6)
+    check(cost["exposed_ms"] == cost["transfer_ms"], "a GPU runs collectives in the order of its kernels")
+    check("did you mean nvlink4?" in run("explain", file, "cost", *sets[:4], "--link", "nvlnk4", status=1), "--link")
+    cost = json.loads(run("explain", file, "cost", *sets, "--disable-pass", "overlap,bucket", "--link", "ethernet10"))
+    times_check(cost, "ethernet10", 30e-3, 1.25e6)
     check(not any(x["lane"] or x["beside_ms"] for x in cost["collectives"]), str(cost["collectives"]))
     times = sum(x["times"] for x in cost["collectives"] if x["kind"] == "reduce_scatter")
     check(times == 2 * 10 and one["sent_bytes"] == sum(x["bytes"] for x in cost["collectives"]), str(cost["collectives"]))
