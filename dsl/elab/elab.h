@@ -149,8 +149,9 @@ typedef struct el_frame {
   el_names names;
   el_axis_bind *axes;
   el_row *rows;
-  el_kind real; // the meaning of `real` in this call
-  el_axes live; // axes that may occur in one type here; new IR axes get names unlike theirs
+  el_kind real;    // the meaning of `real` in this call
+  el_axes live;    // axes that may occur in one type here; new IR axes get names unlike theirs
+  el_axes carried; // of the carries of loops over subs around, whose sizes may change
   bool has_result;
   el_val result;
   bool runs;       // the body of a method, or of a function that is checked by itself
@@ -179,7 +180,7 @@ typedef struct el_insts {
   el_inst **of;
   lm_sym index;
   const ast_member *member;
-  el_inst **kinds; // the first instance of each form (share.h)
+  el_inst **kinds; // the first instance of each kind (share.h)
   uint32_t n_kinds, cap_kinds;
 } el_insts;
 
@@ -453,6 +454,8 @@ bool el_is_unrolled(const lm_elab *e, const void *over);
 // requests that those loops be unrolled and returns true. The current function is then discarded,
 // with its diagnostics, and emitted again.
 bool el_request_unroll(lm_elab *e, const el_val *v);
+// The same for the element `at` of a list alone, which a loop of the IR cannot begin with.
+void el_unroll_element(lm_elab *e, const el_insts *xs, int64_t at);
 
 // ---- constraints (where.c), in a frame where the names of the parameters are bound
 typedef struct el_where {

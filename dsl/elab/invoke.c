@@ -131,7 +131,10 @@ static el_val import_result(lm_elab *e, el_val r, const el_axes *known, lm_loc a
     el_axis *mine = el_axis_lookup(e, a->name);
     if (el_axes_has(known, a) || mine == a)
       continue;
-    if (mine && !lm_size_equal(mine->size, a->size)) {
+    bool fits = mine && lm_size_equal(mine->size, a->size);
+    if (mine && !fits && el_axes_has(&e->frame->carried, mine))
+      mine = NULL; // the carry will have the new axis
+    if (mine && !fits) {
       el_val x = el_sized(mine->size);
       el_val y = el_sized(a->size);
       return EL_FAIL(e, at, E075, a->name, el_show(e, &y), a->name, el_show(e, &x));

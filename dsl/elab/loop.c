@@ -6,6 +6,9 @@
 //
 // A loop over subs becomes one loop of the IR per segment of equal structure (el_insts_segment). A
 // loop that must be unrolled (unroll.c) becomes one iteration at a time without a loop of the IR.
+//
+// In a loop over subs the sizes of a carry may change from element to element, as images become
+// smaller and channels more. Elements that change them are unrolled: the first attempt finds them.
 #include "dsl/elab/elab.h"
 
 static const char *prefix_index(lm_elab *e, int64_t index, const char *suffix) {
@@ -38,6 +41,29 @@ static bool same_carry(const el_val *x, const el_val *y) {
          el_axes_same(&x->axes, &y->axes);
 }
 
+// True if the axes of a carry may become those of y in a loop over subs: as many, and none moves.
+static bool may_become(const el_val *x, const el_val *y) {
+  if (x->k != V_TENSOR || y->k != V_TENSOR || x->kind != y->kind || x->axes.n != y->axes.n)
+    return false;
+  for (uint32_t k = 0; k < x->axes.n; k++)
+    if (y->axes.v[k] != x->axes.v[k] && el_axes_has(&x->axes, y->axes.v[k]))
+      return false;
+  return true;
+}
+
+// True if the axes have the same names and sizes, in order, though not each is the same axis.
+static bool axes_equal(const lm_elab *e, const el_val *x, const el_val *y) {
+  int64_t m, n;
+  for (uint32_t k = 0; k < x->axes.n; k++) {
+    const el_axis *a = x->axes.v[k];
+    const el_axis *b = y->axes.v[k];
+    bool whole = e->m && lm_size_whole(a->size, &m) && lm_size_whole(b->size, &n);
+    if (a->name != b->name || !whole || m != n || a->dyn != b->dyn)
+      return false;
+  }
+  return true;
+}
+
 static el_val *carried_value(lm_elab *e, lm_sym name) {
   el_bind *b = el_names_find(&e->frame->names, name);
   return b ? &b->val : NULL;
@@ -52,13 +78,35 @@ static bool has_parse_error(const ast_body *body) {
   return false;
 }
 
+// Within and after a loop over subs, the names of the axes of a carry are those of its value.
+static void bind_axes(lm_elab *e, const el_val *v) {
+  for (uint32_t k = 0; v->k == V_TENSOR && k < v->axes.n; k++)
+    if (el_axis_lookup(e, v->axes.v[k]->name) != v->axes.v[k])
+      el_axis_bind_name(e, v->axes.v[k]->name, v->axes.v[k]);
+}
+
+static void carry_axes(lm_elab *e, const el_val *v) {
+  el_axes all = {0};
+  for (uint32_t k = 0; k < e->frame->carried.n; k++)
+    el_axes_push(e, &all, e->frame->carried.v[k]);
+  for (uint32_t k = 0; v->k == V_TENSOR && k < v->axes.n; k++)
+    el_axes_push(e, &all, v->axes.v[k]);
+  e->frame->carried = all;
+  bind_axes(e, v);
+}
+
 void el_run_body(lm_elab *e, const ast_stmt *st, const el_val *var, const el_val *in, el_val *out) {
   const el_bind *names = e->frame->names.last;
   el_axis_bind *axes = e->frame->axes;
+  el_axes carried = e->frame->carried;
+  bool over_subs = var && var->k == V_INST;
   if (var)
     el_bind_name(e, st->names.v[0].text, *var, false);
-  for (uint32_t i = 0; i < st->carry.n; i++)
+  for (uint32_t i = 0; i < st->carry.n; i++) {
     el_bind_name(e, st->carry.v[i].text, in[i], true);
+    if (over_subs)
+      carry_axes(e, &in[i]);
+  }
   e->nested++;
   el_run(e, &st->body);
   e->nested--;
@@ -75,7 +123,7 @@ void el_run_body(lm_elab *e, const ast_stmt *st, const el_val *var, const el_val
     }
     if (out[i].k == V_NUM || (out[i].k == V_TENSOR && out[i].kind == K_NUM))
       out[i] = el_adapt(e, &out[i], in[i].kind, st->loc);
-    if (same_carry(&in[i], &out[i]))
+    if (same_carry(&in[i], &out[i]) || (over_subs && may_become(&in[i], &out[i])))
       continue;
     lm_diag *d = EL_ERR(e, st->carry.v[i].loc, E026, st->carry.v[i].text);
     lm_diag_note(e->c, d, in[i].loc, "its type before the loop is %s", el_show(e, &in[i]));
@@ -85,6 +133,7 @@ void el_run_body(lm_elab *e, const ast_stmt *st, const el_val *var, const el_val
   }
   el_names_truncate(&e->frame->names, names);
   e->frame->axes = axes;
+  e->frame->carried = carried;
 }
 
 // An iteration of a loop in the IR evaluates the body for `period` consecutive indices.
@@ -184,6 +233,15 @@ static void loop_leave(lm_elab *e, const iteration *it, lm_op *loop, lm_value **
   lm_loop_end(&e->b, loop, next, n, stacked, n_stacked);
 }
 
+// The value of a carry after a loop, of which v is the result. If the type changes, the function is
+// emitted again, and a constant of the new type is its value until then.
+static el_val carried_out(lm_elab *e, const el_val *in, const el_val *out, lm_value *v) {
+  el_val after = out->k == V_ERROR ? el_error() : *out;
+  if (out->k == V_TENSOR)
+    after.v = same_carry(in, out) ? v : lm_emit_const(&e->b, out->v->type, 0);
+  return after;
+}
+
 static void run_emitted(lm_elab *e, const iteration *it, int64_t count, lm_sym name,
                         el_val *carry) {
   uint32_t n = it->st->carry.n, emitted = e->n_emits;
@@ -196,15 +254,18 @@ static void run_emitted(lm_elab *e, const iteration *it, int64_t count, lm_sym n
     in[i].v = loop->body->args[1 + i];
   }
   run_iteration(e, it, loop->body->args[0], in, out);
-  for (uint32_t i = 0; i < n; i++)
-    next[i] = out[i].k == V_ERROR ? in[i].v : out[i].v;
+  for (uint32_t i = 0; i < n; i++) {
+    if (out[i].k == V_TENSOR && axes_equal(e, &in[i], &out[i]))
+      out[i] = el_rename(e, &out[i], &out[i].axes, &in[i].axes);
+    bool changes = out[i].k == V_TENSOR && !same_carry(&in[i], &out[i]);
+    if (changes)
+      el_unroll_element(e, it->over->insts, it->first);
+    next[i] = changes || out[i].k == V_ERROR ? in[i].v : out[i].v;
+  }
   loop_leave(e, it, loop, next, emitted);
   emits_unstack(e, emitted, loop, n, count, it->period);
-  for (uint32_t i = 0; i < n; i++) {
-    bool bad = out[i].k == V_ERROR;
-    carry[i] = bad ? el_error() : out[i];
-    carry[i].v = bad ? NULL : loop->out[i];
-  }
+  for (uint32_t i = 0; i < n; i++)
+    carry[i] = carried_out(e, &in[i], &out[i], loop->out[i]);
 }
 
 // One loop of `count` iterations. carry: the values before the loop, then the values after it.
@@ -260,6 +321,7 @@ static el_val carry_in(lm_elab *e, const ast_name *name) {
 
 static void carry_out(lm_elab *e, const ast_name *name, el_val v) {
   const el_bind *b = el_names_find(&e->frame->names, name->text);
+  bind_axes(e, &v);
   v.name = name->text;
   el_bind_name(e, name->text, v, b && b->settable);
 }
@@ -270,8 +332,9 @@ static void run_over_insts(lm_elab *e, const ast_stmt *st, const el_val *over, e
   const el_draws *before = e->draws, *after = before;
   for (int64_t at = 0; at < xs->n;) {
     int period = 1;
-    int64_t count = unrolled ? 1 : el_insts_segment(e, xs, at, &period);
-    iteration it = {st, over, at, period, false, unrolled, before, &after};
+    bool alone = unrolled || el_is_unrolled(e, xs->of[at]);
+    int64_t count = alone ? 1 : el_insts_segment(e, xs, at, &period);
+    iteration it = {st, over, at, period, false, alone, before, &after};
     run_loop(e, &it, count, xs->member->names.v[0].text, carry);
     at += count * period;
   }

@@ -31,7 +31,8 @@ static bool is_base(const lm_elab *e, lm_sym name) {
   return false;
 }
 
-// Forms with the same path are branches of an `if`; the name of the first one is without suffix.
+// Of parameters with the same path, which are of branches of an `if` or of other shapes, the first
+// has the name without suffix.
 static lm_sym base_new(lm_elab *e, const el_inst *inst, lm_sym name) {
   const char *plain = lm_arena_printf(e->a, "%s%s%s", inst->path, inst->path[0] ? "." : "", name);
   lm_sym base = LM_SYM(e->c, plain);
@@ -53,9 +54,9 @@ static lm_type own_type(lm_elab *e, const el_inst *inst, const el_param *p) {
   return lm_type_make(LM_F32, axes, (int)p->axes.n);
 }
 
-static el_family *family_find(const el_form *form, lm_sym name) {
+static el_family *family_find(const el_form *form, lm_sym name, lm_type own) {
   el_family *f = form->families;
-  while (f && f->name != name)
+  while (f && (f->name != name || !lm_type_equal(f->own, own)))
     f = f->next;
   return f;
 }
@@ -78,19 +79,14 @@ static el_family *family_add(lm_elab *e, const el_inst *inst, const el_param *p,
 void el_share_declare(lm_elab *e, el_inst *inst) {
   uint32_t param = inst->n_params - 1;
   el_param *p = &inst->params[param];
-  p->family = family_find(inst->form, p->name);
   if (inst->n_stack + p->axes.n > LM_RANK) {
     EL_ERR(e, p->loc, E06C, LM_RANK);
     return;
   }
   lm_type own = own_type(e, inst, p);
-  if (!p->family) {
+  p->family = family_find(inst->form, p->name, own);
+  if (!p->family)
     p->family = family_add(e, inst, p, own);
-  } else if (!lm_type_equal(p->family->own, own)) {
-    lm_diag *d = EL_ERR(e, inst->at, E085, p->family->base);
-    lm_diag_note(e->c, d, p->loc, "declared here");
-    return;
-  }
   p->global = p->family->base;
   LM_PUSH(e->a, e->declared, e->n_declared, e->cap_declared) = (el_declared){inst, param};
 }
@@ -315,6 +311,26 @@ static bool lists_agree(const el_insts *a, const el_insts *b) {
   for (int64_t k = 0; same && a && k < a->n; k++)
     same = el_insts_agree(a->of[k], b->of[k]);
   return same;
+}
+
+bool el_insts_same_kind(const el_inst *x, const el_inst *y) {
+  if (x->form != y->form || x->n_params != y->n_params || x->n_subs != y->n_subs)
+    return false;
+  for (uint32_t i = 0; i < x->n_params; i++)
+    if (x->params[i].family != y->params[i].family)
+      return false;
+  for (uint32_t i = 0; i < x->n_subs; i++) {
+    const el_insts *a = x->subs[i].many;
+    const el_insts *b = y->subs[i].many;
+    bool same = a && b ? a->n == b->n : a == b;
+    for (int64_t k = 0; same && a && k < a->n; k++)
+      same = el_insts_same_kind(a->of[k], b->of[k]);
+    if (same && x->subs[i].one && y->subs[i].one)
+      same = el_insts_same_kind(x->subs[i].one, y->subs[i].one);
+    if (!same)
+      return false;
+  }
+  return true;
 }
 
 bool el_insts_agree(const el_inst *x, const el_inst *y) {

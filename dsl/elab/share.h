@@ -35,7 +35,7 @@ typedef struct el_share {
   struct el_share *next;
 } el_share;
 
-// A parameter of a form.
+// A parameter of a form, of one shape.
 typedef struct el_family {
   lm_sym name, base; // base: its path without indices; with a suffix if another form has that path
   lm_type own;       // its axes without those of repetitions
@@ -55,6 +55,8 @@ void el_share_declare(lm_elab *e, el_inst *inst);
 void el_shares_make(lm_elab *e);
 // The base of the family that a global is of; the name itself if it is of none.
 lm_sym el_share_base(const lm_elab *e, lm_sym global);
+// True if two instances have one form, and parameters of the same shapes.
+bool el_insts_same_kind(const el_inst *x, const el_inst *y);
 // True if two elements of a repetition are computed in the same way, from the same globals.
 bool el_insts_agree(const el_inst *x, const el_inst *y);
 // The index of the parameter along stacked axis k of its global. A loop over instances that agree

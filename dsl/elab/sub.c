@@ -77,7 +77,7 @@ static bool same_value(const el_val *x, const el_val *y) {
   return x->k == V_BOOL ? x->num == y->num : x->k == V_STRING ? x->text == y->text : true;
 }
 
-// Sets by_index of the elements of one form: the arguments that take more than MAX_VARIANTS values.
+// Sets by_index of the elements of one kind: the arguments that take more than MAX_VARIANTS values.
 static void find_by_index(lm_elab *e, const el_insts *xs, const el_inst *kind) {
   const ast_sig *sig = &kind->decl->sig;
   bool *by_index = LM_NEW_N(e->a, bool, sig->n_params + 1);
@@ -85,7 +85,7 @@ static void find_by_index(lm_elab *e, const el_insts *xs, const el_inst *kind) {
     el_val seen[MAX_VARIANTS];
     int n = 0;
     for (int64_t i = 0; i < xs->n && !by_index[k]; i++) {
-      if (xs->of[i]->form != kind->form)
+      if (!el_insts_same_kind(xs->of[i], kind))
         continue;
       el_val v = el_inst_value(xs->of[i], sig->params[k].name.text);
       int j = 0;
@@ -100,14 +100,14 @@ static void find_by_index(lm_elab *e, const el_insts *xs, const el_inst *kind) {
     }
   }
   for (int64_t i = 0; i < xs->n; i++)
-    if (xs->of[i]->form == kind->form)
+    if (el_insts_same_kind(xs->of[i], kind))
       xs->of[i]->by_index = by_index;
 }
 
 static void find_kinds(lm_elab *e, el_insts *xs) {
   for (int64_t i = 0; i < xs->n; i++) {
     uint32_t k = 0;
-    while (k < xs->n_kinds && xs->kinds[k]->form != xs->of[i]->form)
+    while (k < xs->n_kinds && !el_insts_same_kind(xs->kinds[k], xs->of[i]))
       k++;
     if (k == xs->n_kinds)
       LM_PUSH(e->a, xs->kinds, xs->n_kinds, xs->cap_kinds) = xs->of[i];

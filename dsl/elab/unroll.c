@@ -46,3 +46,9 @@ bool el_request_unroll(lm_elab *e, const el_val *v) {
       LM_PUSH(e->a, e->unrolled, e->n_unrolled, e->cap_unrolled) = e->loops[k].over;
   return e->restart = true;
 }
+
+void el_unroll_element(lm_elab *e, const el_insts *xs, int64_t at) {
+  if (!el_is_unrolled(e, xs->of[at]))
+    LM_PUSH(e->a, e->unrolled, e->n_unrolled, e->cap_unrolled) = xs->of[at];
+  e->restart = true;
+}

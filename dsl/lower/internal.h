@@ -62,6 +62,10 @@ bool lm_item_is_config(const ast_item *item);                    // config { …
 // A foreign name with the numbers that the pattern matched for each #, also in {#+3}. NULL:
 // reported.
 const char *lm_map_number(lm_elab *e, const ast_expr *name, const lm_match *match);
+// True if the pattern may name a parameter of a branch of `sub … = if` that was not selected: a
+// block that is visible in the file, or beside such a block, declares one. All parameters of the
+// model must be mapped in any case (E0C2).
+bool lm_map_names_branch(const lm_elab *e, const lm_file *file, const char *pattern);
 
 // ---- peft.c
 // The adapters and the blocks at sites by their `map peft`, after lm_lower_maps. at: what needs

@@ -1,4 +1,5 @@
-// map_name.c - the numbers in the foreign names of a map.
+// map_name.c - the numbers in the foreign names of a map, and names of parameters of other
+// branches.
 //
 //   @moe.#.wd = ("model.layers.{#+3}.mlp.down_proj.weight", …)
 //
@@ -115,4 +116,31 @@ const char *lm_map_number(lm_elab *e, const ast_expr *name, const lm_match *matc
     }
   }
   return out;
+}
+
+static bool has_param_named(const ast_decl *d, lm_sym name) {
+  for (uint32_t i = 0; i < d->members.n; i++)
+    for (uint32_t k = 0; d->members.v[i]->kind == MB_PARAM && k < d->members.v[i]->names.n; k++)
+      if (d->members.v[i]->names.v[k].text == name)
+        return true;
+  return false;
+}
+
+// True if a block that is visible in the file declares the parameter. files: also one that is
+// visible in the file of such a block.
+static bool is_declared(const lm_file *file, lm_sym name, bool files) {
+  for (uint32_t i = 0; i < file->n_symbols; i++) {
+    lm_decl_ref ref = file->symbols[i].ref;
+    if (ref.decl->kind != DC_BLOCK && ref.decl->kind != DC_MODEL)
+      continue;
+    bool other = files && ref.file != file;
+    if (has_param_named(ref.decl, name) || (other && is_declared(ref.file, name, false)))
+      return true;
+  }
+  return false;
+}
+
+bool lm_map_names_branch(const lm_elab *e, const lm_file *file, const char *pattern) {
+  const char *last = strrchr(pattern, '.');
+  return is_declared(file, LM_SYM(e->c, last ? last + 1 : pattern + 1), true);
 }

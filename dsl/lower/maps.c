@@ -244,14 +244,6 @@ typedef struct {
   uint32_t n, cap;
 } targets;
 
-static bool has_param_named(const ast_decl *d, lm_sym name) {
-  for (uint32_t i = 0; i < d->members.n; i++)
-    for (uint32_t k = 0; d->members.v[i]->kind == MB_PARAM && k < d->members.v[i]->names.n; k++)
-      if (d->members.v[i]->names.v[k].text == name)
-        return true;
-  return false;
-}
-
 // Sets the strides of m->map. False: reported.
 static bool strides_set(mapping *m) {
   const ast_expr *x = m->item->expr;
@@ -364,20 +356,6 @@ static void report_no_match(lm_elab *e, const targets *t, const ast_item *item,
     lm_diag_help(e->c, d, "there is a parameter '%s'", near);
 }
 
-// True if a block that is visible in the file declares the parameter that the pattern ends with.
-// The pattern is then for a branch of `sub … = if` that was not selected. All parameters of the
-// model must be mapped in any case (E0C2).
-static bool is_of_another_branch(const lm_elab *e, const lm_file *file, const char *pattern) {
-  const char *last = strrchr(pattern, '.');
-  lm_sym name = LM_SYM(e->c, last ? last + 1 : pattern + 1);
-  for (uint32_t i = 0; i < file->n_symbols; i++) {
-    const ast_decl *d = file->symbols[i].ref.decl;
-    if ((d->kind == DC_BLOCK || d->kind == DC_MODEL) && has_param_named(d, name))
-      return true;
-  }
-  return false;
-}
-
 static void ignore_list(lm_elab *e, lm_lowered *out, const ast_item *item) {
   bool list = item->expr->kind == EX_LIST;
   for (uint32_t i = 0; list && i < item->expr->n_args; i++) {
@@ -420,7 +398,7 @@ static void apply_patterns(lm_elab *e, const el_inst *inst, targets *t, const as
   const char **alts = lm_pattern_expand(e->c, item->sel->text, &n);
   for (int a = 0; a < n; a++)
     if (!assign_item(e, t, item, alts[a], base, a, n) &&
-        !is_of_another_branch(e, inst->file, alts[a]))
+        !lm_map_names_branch(e, inst->file, alts[a]))
       report_no_match(e, t, item, alts[a]);
 }
 

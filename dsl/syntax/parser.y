@@ -14,6 +14,7 @@ static void yyerror(const lm_loc *at, lm_parser *ps, const char *text);
 static ast_stmt *stmt_new(lm_parser *ps, ast_stmt_kind kind, lm_loc at, ast_names names,
                           ast_expr *expr);
 static ast_member *member_new(lm_parser *ps, ast_member_kind kind, lm_loc at, ast_names names);
+static void members_add(lm_parser *ps, ast_members *all, ast_member *m);
 static ast_decl *decl_new(lm_parser *ps, ast_decl_kind kind, lm_loc at, const char *doc,
                           ast_name name);
 static ast_names one(lm_parser *ps, ast_name name);
@@ -262,7 +263,7 @@ members: %empty                          { $$ = (ast_members){0}; }
   | members member ';'
       {
         $$ = $1;
-        PUSH($$, $2);
+        members_add(ps, &$$, $2);
       }
   | members error ';'
       {
@@ -289,9 +290,9 @@ member: DIM binds
         $$->type = $4;
         $$->init = $6;
       }
-  | SUB NAME '=' inst
+  | SUB names '=' inst
       {
-        $$ = member_new(ps, MB_SUB, @1, one(ps, $2));
+        $$ = member_new(ps, MB_SUB, @1, $2);
         $$->init = $4.expr;
         $$->from = $4.from;
       }
@@ -566,6 +567,19 @@ static ast_member *member_new(lm_parser *ps, ast_member_kind kind, lm_loc at, as
   return m;
 }
 
+// `sub a, b = A()` declares a member for each name.
+static void members_add(lm_parser *ps, ast_members *all, ast_member *m) {
+  if (m->kind != MB_SUB || m->names.n == 1) {
+    PUSH(*all, m);
+    return;
+  }
+  for (uint32_t i = 0; i < m->names.n; i++) {
+    ast_member *sub = member_new(ps, MB_SUB, m->names.v[i].loc, one(ps, m->names.v[i]));
+    sub->init = m->init;
+    sub->from = m->from;
+    PUSH(*all, sub);
+  }
+}
 static ast_decl *decl_new(lm_parser *ps, ast_decl_kind kind, lm_loc at, const char *doc,
                           ast_name name) {
   ast_decl *d = LM_NEW(ps->ctx->arena, ast_decl);

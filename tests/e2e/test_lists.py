@@ -1,4 +1,5 @@
-"""Lists of several blocks (`sub xs[i < n] = if … then A(…) else B(…)`): names, loops of fixed size, checkpoints, edits of some elements."""
+"""Lists of several blocks (`sub xs[i < n] = if … then A(…) else B(…)`): names, loops of fixed size, checkpoints, edits of some elements,
+elements of several sizes."""
 import re, shutil
 
 import numpy as np
@@ -24,16 +25,25 @@ block Pair(d, f, j) {{
     return x
   }}
 }}
+block Unit(c, o) {{
+  param w: real[c, o] = normal(c ^ -0.5)
+  apply(x: real[b, t, c]) -> real[b, t, o] {{ return dot(x, w, c) }}
+}}
+let widths = (8, 8, 8, 5, 5, 5, 8)
 model M(depth = {depth}, d = 8, f = 6, vocab = 32) {{
   param embed: real[vocab, d] = normal(0.3)
   param norm: real[d] = ones
   sub layers[i < depth] = if i < 2 then Narrow(d, f) else if i mod 4 == 3 then Scale(d) else Narrow(d, f + 1)
   sub pairs[j < 3] = Pair(d, f, j)
+  sub units[j < 6] = Unit(widths[j], widths[j + 1])
+  sub before, after = Scale(d)
   apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] {{
     let x = gather(embed, tok, vocab)
     for l in layers carry x {{ x = l(x) }}
     for l in pairs carry x {{ x = l(x) }}
-    return dot(rmsnorm(x, norm), embed, d)
+    let y = before(x)
+    for l in units carry y {{ y = l(y) }}
+    return dot(rmsnorm(after(rename(y, o -> d)), norm), embed, d)
   }}
   loss(bt: Batch[b, t]) -> (f32, f32) {{ return (sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w), sum(bt.w)) }}
 }}
@@ -54,6 +64,8 @@ for i in range(6):
 for j in range(3):
     for part, wide, f in ("one", j != 1, 6), ("two.0", j == 0, 8), ("two.1", j == 1, 8):
         SHAPES.update({f"pairs.{j}.{part}.w": (8, f), f"pairs.{j}.{part}.o": (f, 8)} if wide else {f"pairs.{j}.{part}.w": (8,)})
+WIDTHS = 8, 8, 8, 5, 5, 5, 8
+SHAPES.update({f"units.{j}.w": WIDTHS[j:j + 2] for j in range(6)}, **{"before.w": (8,), "after.w": (8,)})
 
 
 def program(run, edits="freeze @norm", depth=6):
@@ -69,6 +81,8 @@ def logits(w, tok):
     for p in [f"layers.{i}" for i in range(6)] + [f"pairs.{j}.{q}" for j in range(3) for q in ("one", "two.0", "two.1")]:
         a = x @ w[p + ".w"] if p + ".o" in w else 0.1 * x * w[p + ".w"]
         x = x + (a / (1 + np.exp(-a)) @ w[p + ".o"] if p + ".o" in w else a)
+    for p in ["before"] + [f"units.{j}" for j in range(6)] + ["after"]:
+        x = x @ w[p + ".w"] if p.startswith("units") else x + 0.1 * x * w[p + ".w"]
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * w["norm"] @ w["embed"].T
 
 
@@ -105,3 +119,5 @@ def test_lists_compile(run):
         return re.sub(r"\d+", "", open(run.path("out/graph.lmir")).read().split("func @loss")[1]).count("\n")
 
     check(graph(10) == graph(50))
+    text = open(run.path("out/graph.lmir")).read().split("func @loss")[1]
+    check(len(re.findall(r"loop \d+ over.*units", text)) == 1, "units 3 and 4; units 0 renames an axis, 1, 2 and 5 are alone")

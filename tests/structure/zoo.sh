@@ -1,0 +1,19 @@
+#!/bin/sh
+# A model of examples/zoo is read at one sight: at most 60 lines of code besides `map`, and 120 for
+# several towers (an encoder and a decoder, or text and images). Fails with the files that have more.
+cd "$(dirname "$0")/../.." || exit 2
+awk '
+  FNR == 1 { map = 0 }
+  /^  map / { map = 1 }
+  !map && !/^ *(#|$)/ { lines[FILENAME]++ }
+  map && /^  }$/ { map = 0 }
+  END {
+    for (f in lines) {
+      limit = f ~ /\/(bart|clip|t5|whisper)\.lm$/ ? 120 : 60
+      if (lines[f] > limit) {
+        print f ": " lines[f] " lines besides map, more than " limit
+        bad = 1
+      }
+    }
+    exit bad
+  }' examples/zoo/*.lm
