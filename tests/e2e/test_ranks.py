@@ -425,11 +425,14 @@ def test_killed_in_the_background(run):
     other = run.write("background.lm", open(file).read().replace("keep = all)", "keep = all, background = on)"))
     faulty = os.path.join(os.path.dirname(run.lmc), "lmc_faulty")
     script = run.write("start.sh", f'[ "$OMPI_COMM_WORLD_RANK" = 1 ] || export LM_FAULT=slow=model.safetensors\nexec {faulty} "$@"\n')
-    p = subprocess.Popen(["mpirun", "--allow-run-as-root", "--oversubscribe", "-q", "-n", "2", "sh", script, "run", other, "-q", "--set",
-                          "parallel.mesh=(dp = 2)", "--out", run.path("cut")], text=True, env={**os.environ, **QUICK},
+    patient = ["--mca", "odls_base_sigkill_timeout", "60"]  # on a busy machine rank 0 takes more than mpirun's second to end
+    p = subprocess.Popen(["mpirun", "--allow-run-as-root", "--oversubscribe", "-q", *patient, "-n", "2", "sh", script, "run", other, "-q",
+                          "--set", "parallel.mesh=(dp = 2)", "--out", run.path("cut")], text=True, env={**os.environ, **QUICK},
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    wait_for(run.path("cut", ".writing"), p)
+    mark = run.path("cut", ".writing", "model.safetensors.tmp.waits")
+    wait_for(mark, p)
     os.kill(rank_pid(p, 1), signal.SIGKILL)
+    os.remove(mark)
     out, err = p.communicate(timeout=600)
     what = f"{p.returncode}: {err}{out}"
     check(p.returncode and "the run failed while the checkpoint of step 4 was written, which is removed" in err and "rank 1 (host" in err, what)

@@ -4,7 +4,8 @@
 //
 //   LM_FAULT=write=N         the N-th change of the disk fails as on a full one
 //   LM_FAULT=file=TEXT       the first file with TEXT in its path is not created, as on a full disk
-//   LM_FAULT=slow=TEXT       the first file with TEXT in its path is created two seconds later
+//   LM_FAULT=slow=TEXT       the first file with TEXT in its path is created only when a test has
+//                            removed PATH.waits, which appears instead, at most a minute later
 //   LM_FAULT=allocation=N    the N-th allocation fails
 //   LM_FAULT=allocations=N   forks at every N-th allocation: it fails in the child, which must exit
 //                            with status 2 and a message about memory; the parent continues and
@@ -128,9 +129,19 @@ static bool is_first(const char *path, const char *text) {
   return *text && strstr(path, text) && !atomic_exchange(&fault.filed, true);
 }
 
+static void removal_wait(const char *path) {
+  char mark[4096];
+  snprintf(mark, sizeof mark, "%s.waits", path);
+  FILE *f = fopen(mark, "w");
+  if (f)
+    fclose(f);
+  for (int i = 0; i < 600 && !access(mark, F_OK); i++)
+    usleep(100000);
+}
+
 static bool file_fails(const char *path) {
   if (is_first(path, fault.slow))
-    sleep(2);
+    removal_wait(path);
   if (!is_first(path, fault.file))
     return write_fails();
   errno = ENOSPC;
