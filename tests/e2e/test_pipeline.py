@@ -6,11 +6,11 @@ from test_ranks import QUICK, SAVE, collectives, curve, curves_check, meshes_che
 
 TP = "parallel { shard tp = [g, ff, vocab] }"
 PIPELINES = {"pp2": (2, "pp = 2"), "pp4": (4, "pp = 4"), "dp2pp2": (4, "pp = 2, dp = 2"), "pp2tp2s": (4, "pp = 2, tp = 2", "sequence=tp"),
-             "zero3pp2": (4, "fsdp = 2, pp = 2")}
+             "zero3pp2": (4, "fsdp = 2, pp = 2"), "pp2dp2tp2s": (8, "pp = 2, dp = 2, tp = 2", "sequence=tp")}
 F1B = {"f1b2": (2, "pp = 2", "pipeline=one_f_one_b"), "f1b4": (4, "pp = 4", "pipeline=one_f_one_b"),
              "dp2f1b2": (4, "pp = 2, dp = 2", "pipeline=one_f_one_b"), "zero3f1b2": (4, "pp = 2, fsdp = 2", "pipeline=one_f_one_b"), "f1b2tp2s": (4, "pp = 2, tp = 2", "pipeline=one_f_one_b", "sequence=tp")}
 MESHES = PIPELINES | F1B
-TRAINED = ("pp2", "dp2pp2")  # tests/passes/shard_test.c compares all of them, and others, in float64
+TRAINED = ("dp2pp2", "pp2dp2tp2s")  # tests/passes/shard_test.c compares all of them, and others, in float64
 
 
 def sets(name):
