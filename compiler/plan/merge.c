@@ -8,7 +8,7 @@
 // time. A kernel's result that is only appended to a KV cache is written there by the kernel.
 //
 // A step joins the first one of a launch, and thus passes the steps between them, if it depends on
-// none of these. Steps are merged if launches are most of their time, of sizes that are known.
+// none of these. Steps are merged if a launch is much of their time, of sizes that are known.
 // Numerics: none, as the operations are the same.
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +18,7 @@
 
 enum {
   WINDOW = 16,     // steps from the first to the last of a launch
+  PART = 8,        // of a step's time
   PER_ELEMENT = 16 // instructions of a copy
 };
 
@@ -48,10 +49,12 @@ static double elements_of(const lm_plan_move *m) {
   return n;
 }
 
+// True if a launch and the gap behind it are at least an eighth of the step's time.
 static bool is_short(const planner *p, const lm_plan_step *s, double instructions) {
   const lm_target *t = &p->o->target;
   lm_cost_kernel k = {.bytes = (double)s->moved, .instructions = instructions};
-  return lm_target_bandwidth(t) > 0 && t->units && lm_cost_of_kernel(t, &k).bound == LM_COST_LAUNCH;
+  return lm_target_bandwidth(t) > 0 && t->units &&
+         lm_cost_of_kernel(t, &k).seconds < PART * (t->rates.launch + t->rates.gap);
 }
 
 static bool fits(const planner *p, const pstep *x) {

@@ -49,6 +49,11 @@ static const char layers[] =
                                                                     "[2, 1] : bf16[n]\n  %q = eq " \
                                                                     "%v, %z\n  return %y, "        \
                                                                     "%q\n}\n"
+// Norms of queries and keys, as of a training step.
+#define HEADS(T)                                                                                   \
+  "stage step\naxis t = " T ", h = 12, g = 4, e = 64\nfunc @f(%a: bf16[t, h, e], %b: bf16[t, g, "  \
+  "e]) -> (q: bf16[t, h, e], k: bf16[t, g, e]) {\n" NORM("q", "a", "t, h, e")                      \
+      NORM("k", "b", "t, g, e") "  return %q, %k\n}\n"
 // Weights that are contiguous along columns, and along k as those of tied embeddings.
 static const char norm[] = NORMS("d, n"), norm_by_k[] = NORMS("n, d");
 static const char gated[] =
@@ -157,7 +162,9 @@ int main(void) {
   steps_count(two, 6, 2); // rows of a cache are apart, so a copy appends the keys
   run_both(one, &(run_options){.name = "appends", .tolerance = 1e-6, .rounds = true});
   run_both(two, &(run_options){.name = "two rows", .tolerance = 1e-6, .rounds = true});
-  steps_count(norm, 3, 0); // both norms are in GEMMs
+  steps_count(HEADS("4096"), 1, 0);
+  steps_count(HEADS("262144"), 2, 0); // a launch is a small part of their time
+  steps_count(norm, 3, 0);            // both norms are in GEMMs
   steps_count(gated, 1, 0);
   run_both(norm, &(run_options){.name = "norms", .tolerance = 1e-6, .rounds = true});
   steps_count(norm_by_k, 3, 0);
