@@ -66,7 +66,19 @@ static void put_carry(lm_buf *b, const char *type, uint32_t i, const char *lengt
   lm_buf_printf(b, "%s *r%u = (%s - 1 - step) %% 2 ? kept%u : out%u;\n", type, i, length, i, i);
 }
 
-void lm_gen_scan_put_loop(lm_gen *e, const lm_op *scan, const lm_buf *body, lm_buf *b) {
+bool lm_gen_scan_is_pointwise(const lm_op *scan) {
+  int rank = lm_scan_parallel(scan).rank;
+  bool all = true;
+  for (const lm_op *op = scan->body->first; op; op = op->next)
+    for (uint32_t i = 0; i < op->n_out; i++)
+      all &= op->out[i]->type.rank <= rank && !lm_op_is_reduction(op);
+  for (uint32_t i = 0; i < scan->n_out; i++)
+    all &= scan->body->last->in[i]->type.rank == rank;
+  return all;
+}
+
+void lm_gen_scan_put_loop(lm_gen *e, const lm_op *scan, bool registers, const lm_buf *body,
+                          lm_buf *b) {
   const lm_axis_info *axis = &e->m->axes[lm_scan_axis(scan)];
   const char *length = lm_gen_extent(e, axis->size, axis->dyn, 1);
   uint32_t n = lm_scan_carries(scan);
@@ -76,7 +88,7 @@ void lm_gen_scan_put_loop(lm_gen *e, const lm_op *scan, const lm_buf *body, lm_b
   else
     lm_buf_puts(b, "const int64_t t = step;\n");
   lm_buf_puts(b, "(void)t;\n");
-  for (uint32_t i = 0; i < n; i++)
+  for (uint32_t i = 0; i < n && !registers; i++)
     put_carry(b, lm_gen_memory_type(scan->in[i]->type.dtype), i, length);
   for (uint32_t i = n; i < n + lm_scan_slices(scan); i++) {
     lm_type t = scan->body->args[i]->type;
@@ -89,5 +101,7 @@ void lm_gen_scan_put_loop(lm_gen *e, const lm_op *scan, const lm_buf *body, lm_b
                   (long long)lm_type_elements(e->m, t));
   }
   lm_buf_add(b, body->p, body->n);
+  for (uint32_t i = 0; i < n && registers; i++)
+    lm_buf_printf(b, "carry%u = next%u;\n", i, i);
   lm_buf_puts(b, "}\n");
 }

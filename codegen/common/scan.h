@@ -12,6 +12,9 @@
 // The carries alternate between the result and a workspace, so that the last position writes the
 // result. A point reads only elements of carries that it has written, so the loop can be inside of
 // the loop over points.
+//
+// If a point has one element of each carry and result, and reduces nothing, its carries can be in
+// registers: variables carry0, …, which a position reads, and next0, …, which it writes.
 #ifndef LM_CODEGEN_SCAN_H
 #define LM_CODEGEN_SCAN_H
 #include "codegen/common/gen.h"
@@ -25,6 +28,9 @@ int64_t lm_gen_scan_workspace(const lm_module *m, const lm_op *scan);
 const char *lm_gen_scan_operand(lm_arena *arena, const lm_op *scan, uint32_t i);
 // Declares the carries in the workspace, at the address `workspace`.
 void lm_gen_scan_put_carries(lm_gen *e, const lm_op *scan, const char *workspace, lm_buf *b);
-// Writes the loop around the text of one position.
-void lm_gen_scan_put_loop(lm_gen *e, const lm_op *scan, const lm_buf *body, lm_buf *b);
+// True if a point of the position has one element of each value.
+bool lm_gen_scan_is_pointwise(const lm_op *scan);
+// Writes the loop around the text of one position. registers: the carries are variables.
+void lm_gen_scan_put_loop(lm_gen *e, const lm_op *scan, bool registers, const lm_buf *body,
+                          lm_buf *b);
 #endif

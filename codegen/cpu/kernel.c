@@ -206,7 +206,7 @@ static void put_points(cpu_emit *e, lm_buf *b, const char *rows) {
   }
   put_coordinates(e, b, sums ? "p" : "point");
   if (e->scan)
-    lm_gen_scan_put_loop(&e->g, e->scan, &e->g.body, b);
+    lm_gen_scan_put_loop(&e->g, e->scan, false, &e->g.body, b);
   else
     lm_buf_add(b, e->g.body.p, e->g.body.n);
   lm_buf_puts(b, sums ? "}\n}\n" : "}\n");

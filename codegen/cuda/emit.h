@@ -76,7 +76,8 @@ typedef struct cuda_emit {
   const char *rows;
   // A scan, or NULL. `g.kernel` is then one position of it, at whose points single threads work.
   const lm_op *scan;
-  lm_op flat; // CUDA_FLAT: the kernel with no parallel axes
+  bool carries_in_registers; // of a scan
+  lm_op flat;                // CUDA_FLAT: the kernel with no parallel axes
   cuda_form form;
   int team, teams;              // threads per thread group; thread groups per block
   int *width;                   // by pass: elements of a vector, 1: none
@@ -217,6 +218,12 @@ int64_t cuda_sums_pool(const cuda_emit *e);
 bool cuda_sums_fit(const cuda_emit *e, int teams);
 void cuda_sums_begin(cuda_emit *e, lm_buf *b);
 void cuda_sums_finish(cuda_emit *e, lm_buf *b);
+
+// ---- scan.c: the loop over positions, carries in registers
+void cuda_scan_put(cuda_emit *e, lm_buf *b);
+bool cuda_carry_is(const cuda_emit *e, uint32_t i); // operand or result i is one in a register
+// False if base[at] is no carry in a register.
+bool cuda_carry_load(cuda_emit *e, const char *base, lm_type t, const lm_ix *at, lm_gen_text *out);
 
 // ---- scatter.c: scatter-add into the rows of a table
 bool cuda_scatter_fits(const lm_module *m, const lm_op *kernel);

@@ -13,7 +13,7 @@ enum {
   LINE = 64,             // bytes of a tile along k
   VECTOR = 16,           // bytes of a copy
   UNITS = 132,           // multiprocessors of a GPU that is not known
-  BLOCKS_FOR_A_UNIT = 2, // whose tiles fit into its shared memory
+  BLOCKS_FOR_A_UNIT = 2, // whose tiles and registers a multiprocessor has
 };
 
 typedef struct side {
@@ -320,6 +320,7 @@ bool cuda_grouped_emit(const lm_plan_options *o, const lm_plan_gemm *g, lm_arena
   cuda_code *c = cuda_code_make(arena, THREADS);
   params_add(&w, c);
   c->whole_block = true;
+  c->paired = true;
   put_begin(&w);
   put_tiles(&w);
   put_origin(&w);

@@ -56,6 +56,7 @@ cuda_emit *cuda_emit_make(const lm_plan_options *o, const lm_op *kernel, const c
   e->rows = rows;
   e->max_pool = max_pool(&o->target);
   e->scan = kernel->code == LM_OP_SCAN ? kernel : NULL;
+  e->carries_in_registers = e->scan && lm_gen_scan_is_pointwise(kernel);
   cuda_shape_begin(e, lm_op_module(kernel), e->scan ? lm_gen_scan_position(arena, kernel) : kernel,
                    arena);
   e->g.result_stride = e->scan ? NULL : cuda_part_strides(kernel, arena);
@@ -235,12 +236,10 @@ static void put_points(cuda_emit *e, lm_buf *b, const char *rows) {
     lm_buf_printf(b, "if (point >= %s) return;\n", points_text(e, axes, n));
   lm_buf_puts(b, rows);
   cuda_decode(e, axes, n, "point", b);
-  if (e->scan) {
-    lm_gen_scan_put_carries(&e->g, e->scan, "w0", b);
-    lm_gen_scan_put_loop(&e->g, e->scan, &e->g.body, b);
-  } else {
+  if (e->scan)
+    cuda_scan_put(e, b);
+  else
     lm_buf_add(b, e->g.body.p, e->g.body.n);
-  }
 }
 
 // Writes the loop over a chunk of points per block.
@@ -278,7 +277,7 @@ cuda_code *cuda_emit_code(cuda_emit *e, lm_arena *arena) {
     lm_buf_add(&body, e->g.body.p, e->g.body.n);
     cuda_flat_put(e, &body);
   } else {
-    if (e->scan)
+    if (e->scan && !e->carries_in_registers)
       e->workspace[e->n_workspaces++] = lm_gen_scan_workspace(e->g.m, e->scan);
     cuda_rows_declare(e, &arrays, &rows);
     if (reduces_in_block(e))
@@ -326,8 +325,12 @@ static void launch_flat(const cuda_emit *e, lm_kernel_code *out) {
 static void launch_of(const cuda_emit *e, lm_kernel_code *out) {
   const lm_attr *a = &e->g.kernel->attr;
   out->instructions = e->g.instructions;
-  if (e->scan)
-    out->instructions *= (double)lm_axis_size(e->g.m, lm_scan_axis(e->scan));
+  if (e->scan) {
+    int64_t positions = lm_axis_size(e->g.m, lm_scan_axis(e->scan));
+    out->instructions *= (double)positions;
+    out->launch.waits = e->carries_in_registers ? positions / CUDA_UNROLLED : positions;
+  }
+  bool unrolled = e->team == 1 && (!e->scan || e->carries_in_registers);
   out->n_workspaces = e->n_workspaces;
   memcpy(out->workspace, e->workspace, sizeof out->workspace);
   if (e->form == CUDA_FLAT) {
@@ -335,7 +338,7 @@ static void launch_of(const cuda_emit *e, lm_kernel_code *out) {
     return;
   }
   out->launch.per_block = a->n_to ? 1 : e->teams;
-  out->launch.unroll = e->team == 1 ? CUDA_UNROLLED : 0;
+  out->launch.unroll = unrolled ? CUDA_UNROLLED : 0;
   out->launch.shared = a->n_to ? cuda_sums_pool(e) : 0;
   out->space = a->n_to ? (lm_plan_extent){.fixed = lm_axis_size(e->g.m, a->to[0])}
                        : cuda_extent_product(e->g.m, a->axes, a->n_axes);

@@ -59,6 +59,8 @@ static const char *printed(const cuda_emit *e, const lm_ix *ix) {
 bool cuda_load(lm_gen *g, const char *base, lm_type t, const lm_ix *at, lm_gen_text *out) {
   cuda_emit *e = (cuda_emit *)g;
   lm_ix rest;
+  if (cuda_carry_load(e, base, t, at, out))
+    return true;
   if (!in_vectors(e, at, &rest))
     return false;
   const char *name = lm_gen_temp_name(g, "x");

@@ -114,6 +114,8 @@ void cuda_rows_declare(cuda_emit *e, lm_buf *head, lm_buf *in_place) {
 void cuda_element_put(cuda_emit *e, uint32_t result, const char *index, const char *x, int level) {
   if (e->rows)
     lm_gen_statement(&e->g, level, "lm_put(%s, %s, %s);", e->rows, index, x);
+  else if (cuda_carry_is(e, result))
+    lm_gen_statement(&e->g, level, "next%u = %s;", result, x);
   else
     lm_gen_statement(&e->g, level, "r%u[%s] = %s;", result, index, x);
 }

@@ -39,10 +39,10 @@ double lm_cost_launch_bytes(const lm_target *t);
 double lm_cost_peak(const lm_target *t, lm_dtype dtype);
 
 // A kernel of generated code. cold: of the bytes, those that no cache holds. again: bytes that are
-// read again, from a cache. threads: of all blocks
-// of a GPU's launch, times the iterations that each runs at a time; 0: enough.
+// read again, from a cache. threads: of all blocks of a GPU's launch, times the iterations that
+// each runs at a time; 0: enough. waits: how often a thread waits for loads before it issues more.
 typedef struct lm_cost_kernel {
-  double bytes, instructions, threads, cold, again;
+  double bytes, instructions, threads, cold, again, waits;
 } lm_cost_kernel;
 lm_cost lm_cost_of_kernel(const lm_target *t, const lm_cost_kernel *k);
 
@@ -53,6 +53,9 @@ typedef struct lm_cost_gemm {
   lm_dtype ab;   // of the operands
   double bytes;  // of the operands and the result
   int alignment; // bytes to which the rows of all three are aligned, at most 16
+  // Of groups of rows, 0: none. m has the rows of all groups, or k if each group has a sum.
+  double groups;
+  bool sums;
 } lm_cost_gemm;
 lm_cost lm_cost_of_gemm(const lm_target *t, const lm_cost_gemm *g);
 lm_cost_gemm lm_cost_gemm_of(const lm_plan *p, const lm_plan_step *s);

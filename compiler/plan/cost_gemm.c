@@ -70,12 +70,34 @@ static double gpu_seconds(const lm_target *t, const lm_cost_gemm *g, double memo
   return best;
 }
 
+// GEMMs of groups (codegen/cuda/grouped.c): instructions of warps on tiles of up to 128 x 128, two
+// blocks on a multiprocessor. The last tile of a group is half full on average.
+static double grouped_seconds(const lm_target *t, const lm_cost_gemm *g) {
+  enum {
+    BLOCKS = 2 // of a multiprocessor
+  };
+  double rows = g->sums ? g->m : g->m / g->groups;
+  tile x = rows > 64   ? (tile){128, 128, 0.9}
+           : rows > 32 ? (tile){64, 128, 0.75}
+                       : (tile){32, 128, 0.55};
+  double k = g->sums ? g->k / g->groups : g->k;
+  double down = g->sums ? ceil_div(g->m, x.m) * g->groups : ceil_div(g->m, x.m) + g->groups / 2;
+  double waves = ceil_div(down * ceil_div(g->n, x.n) * g->batch, BLOCKS * t->units);
+  double rate = lm_cost_peak(t, g->ab) / t->units * x.share;
+  if (lm_dtype_is_half(g->ab))
+    rate *= t->rates.mma_sync;
+  return waves * (BLOCKS * 2 * x.m * x.n * k / rate + EDGE);
+}
+
+static double on_gpu(const lm_target *t, const lm_cost_gemm *g, double memory) {
+  return g->groups > 0 ? lm_cost_overlap(grouped_seconds(t, g), memory) : gpu_seconds(t, g, memory);
+}
+
 lm_cost lm_cost_of_gemm(const lm_target *t, const lm_cost_gemm *g) {
   double memory = lm_cost_memory(t, g->bytes);
   double flops = 2 * g->m * g->n * g->k * g->batch;
   double math = flops / lm_cost_peak(t, g->ab);
-  double busy =
-      t->kind == LM_TARGET_CUDA ? gpu_seconds(t, g, memory) : lm_cost_overlap(math, memory);
+  double busy = t->kind == LM_TARGET_CUDA ? on_gpu(t, g, memory) : lm_cost_overlap(math, memory);
   lm_cost_bound bound = memory > math ? LM_COST_MEMORY : LM_COST_ARITHMETIC;
   if (t->rates.launch > busy)
     bound = LM_COST_LAUNCH;
@@ -161,7 +183,9 @@ lm_cost_gemm lm_cost_gemm_of(const lm_plan *p, const lm_plan_step *s) {
                       .batch = 1,
                       .ab = (lm_dtype)g->dtype_ab,
                       .bytes = (double)s->moved,
-                      .alignment = VECTOR};
+                      .alignment = VECTOR,
+                      .groups = (double)g->groups.count,
+                      .sums = g->groups.sums};
   out.alignment = aligned(out.alignment, m, g->a_m, k, g->a_k, out.ab);
   out.alignment = aligned(out.alignment, k, g->b_k, n, g->b_n, out.ab);
   out.alignment = aligned(out.alignment, m, g->c_m, n, g->c_n, (lm_dtype)g->dtype_c);

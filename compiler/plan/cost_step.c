@@ -33,7 +33,8 @@ static lm_cost code_cost(const lm_target *t, const lm_plan *p, const lm_plan_ste
                                                 .cold = lm_cost_cold(s),
                                                 .again = s->again,
                                                 .instructions = s->instructions,
-                                                .threads = threads_of(p, s, launch)});
+                                                .threads = threads_of(p, s, launch),
+                                                .waits = (double)launch->waits});
 }
 
 static lm_cost kernel_cost(const lm_target *t, const lm_plan *p, const lm_plan_step *s) {

@@ -184,8 +184,8 @@ static void clipped_print(const char *text, int columns, lm_buf *out) {
 static const char *const bound_words[LM_COST_BOUNDS] = {"launch", "memory", "instr", "math"};
 
 enum {
-  WHAT = 39,         // columns for what a row computes
-  WHAT_MEASURED = 24 // beside the measured time
+  WHAT = 31,         // columns for what a row computes
+  WHAT_MEASURED = 24 // beside the measured time, instead of the predicted FLOP/s
 };
 
 static void row_print(const lm_cost_row *x, const lm_cost_rows *rows, lm_buf *out) {
@@ -194,8 +194,10 @@ static void row_print(const lm_cost_row *x, const lm_cost_rows *rows, lm_buf *ou
   lm_buf_printf(out, "%5.1f%%", 100 * share);
   if (measured)
     lm_buf_printf(out, " %8.3f %5.2f", 1e3 * x->seconds, x->predicted / x->seconds);
-  lm_buf_printf(out, " %8.3f %8.3f  %-6s %6lld  ", 1e3 * x->predicted, 1e3 * x->lower_bound,
-                bound_words[x->bound], (long long)x->times);
+  lm_buf_printf(out, " %8.3f %8.3f", 1e3 * x->predicted, 1e3 * x->lower_bound);
+  if (!measured)
+    lm_buf_printf(out, " %7.1f", x->predicted > 0 ? 1e-12 * x->flops / x->predicted : 0);
+  lm_buf_printf(out, "  %-6s %6lld  ", bound_words[x->bound], (long long)x->times);
   clipped_print(x->name, measured ? WHAT_MEASURED : WHAT, out);
   lm_buf_puts(out, "\n");
 }
@@ -232,15 +234,16 @@ static void functions_print(const lm_cost_rows *rows, lm_buf *out) {
 void lm_cost_rows_print(const lm_cost_rows *rows, lm_buf *out) {
   const lm_cost_row **list = sorted(rows);
   bool measured = rows->seconds > 0;
-  lm_buf_printf(out, " share%s  model ms lower ms  bound   times  what\n",
-                measured ? "       ms model" : "");
+  lm_buf_printf(out, " share%s  model ms lower ms%s  bound   times  what\n",
+                measured ? "       ms model" : "", measured ? "" : " TFLOP/s");
   for (uint32_t i = 0; i < rows->n; i++)
     row_print(list[i], rows, out);
   lm_buf_puts(out, "100.0%");
   if (measured)
     lm_buf_printf(out, " %8.3f %5.2f", 1e3 * rows->seconds, rows->predicted / rows->seconds);
-  lm_buf_printf(out, " %8.3f %8.3f          %6lld  a training step\n", 1e3 * rows->predicted,
-                1e3 * rows->lower_bound, (long long)rows->step.launches);
+  lm_buf_printf(out, " %8.3f %8.3f%s          %6lld  a training step\n", 1e3 * rows->predicted,
+                1e3 * rows->lower_bound, measured ? "" : "        ",
+                (long long)rows->step.launches);
   apart_print(list, rows->n, out);
   functions_print(rows, out);
   lm_free(list);
@@ -253,8 +256,9 @@ void lm_cost_rows_json(const lm_cost_rows *rows, lm_buf *out) {
     const lm_cost_row *x = list[i];
     lm_buf_puts(out, i ? ",\n  {\"name\": " : "\n  {\"name\": ");
     lm_buf_json(out, x->name);
-    if (x->step->kind == LM_STEP_KERNEL)
-      lm_buf_printf(out, ", \"kernel\": \"%s\"", rows->plan->kernels[x->step->kernel].name);
+    int kernel = lm_plan_step_kernel(x->step);
+    if (kernel >= 0)
+      lm_buf_printf(out, ", \"kernel\": \"%s\"", rows->plan->kernels[kernel].name);
     lm_buf_printf(out,
                   ", \"times\": %lld, \"bytes\": %.0f, \"flops\": %.0f, "
                   "\"instructions\": %.6g, \"lower_bound_s\": %.6g, \"least_s\": %.6g, "

@@ -115,6 +115,7 @@ typedef struct lm_plan_launch {
   const struct lm_plan_map *maps;
   int n_maps;
   int unroll;       // iterations that a thread runs at a time, for cost reports; 0: one
+  int64_t waits;    // how often a thread waits for its loads, for cost reports; 0: few times
   const char *note; // optional: a remark on the kernel's form for reports
 } lm_plan_launch;
 

@@ -32,6 +32,27 @@ def test_compile(run):
     check(len(notes) == 2 and all("operands that are not bf16" in n for n in notes), str(notes))   # forward, backward
 
 
+def test_spills(run):
+    """no kernel of models with scans and experts spills registers; nightly at production sizes, for each generation of GPUs"""
+    if not doctor(run, "nvrtc")["found"]:
+        raise Skip("no NVRTC")
+    sys.path.insert(0, f"{ROOT}/tests/bench")
+    import gpu_cost
+    cases = [(f"{ROOT}/tests/models/kinds/reference.lm", "sm_90a")]
+    if run.nightly:
+        cases = [(gpu_cost.program(run.folder, name, 3 if name == "griffin" else 1), t) for name in gpu_cost.MODELS for t in gpu_cost.TARGETS]
+    for file, target in cases:
+        code = json.loads(run("compile", file, "--target", target, "--json", "--set", "precision.compute=bf16"))
+        check(code["machine_code"], "no kernels")
+        if run.nightly and "mixtral" in file:
+            rows = json.loads(run("explain", file, "cost", "--target", target, "--json"))["rows"]
+            rates = [row["flops"] / row["predicted_s"] for row in rows if row["name"].startswith("grouped")]
+            check(len(rates) == 6 and 2e14 < min(rates) and max(rates) < 6e14, f"{target}: {rates}")
+        # attention of Mixtral for sm_90a: two numbers of a block, stored before its loop and read behind it
+        found = [(k, n) for k, n in gpu_cost.spilled(code) if n > (8 if k[0] == "a" else 0)]
+        check(not found, f"{file}, {target}: {found}")
+
+
 def test_unknown_target(run):
     said = run("compile", small(run), "--target", "sm_20", status=1)
     check("--target is cpu, cuda, native, sm_80, sm_89, sm_90a, sm_100a, h100, " in said and "not 'sm_20'" in said, "the error must list the accepted names")
@@ -278,6 +299,9 @@ def test_gemm_kernels_pay(run):
     check(abs(token["bytes"] / read - 1) < 0.01 and f'in {token["launches"]} launches' in text, token)
     check(abs(token["tokens_per_s"] * token["predicted_s"] - 1) < 1e-4 and token["lower_bound_s"] < token["predicted_s"], token)
     check("one kernel  library and kernel  what" in text and max(map(len, text.splitlines())) <= 80, text)
+    columns, first = text.splitlines()[2].split(), text.splitlines()[3].split()
+    shown, top = float(first[columns.index("TFLOP/s") - 2]), fused["rows"][0]      # the names of two columns have two words
+    check(abs(shown - 1e-12 * top["flops"] / top["predicted_s"]) < 0.06, f"{shown}: {top}")
 
 
 def wide(run, compute):

@@ -1,0 +1,58 @@
+// scan.c - a scan as the loop of a thread over the positions of its point.
+//
+//   float carry0 = in0[point], next0;
+//   LM_UNROLL_8
+//   for (int64_t step = 0; step < 2048; step++) {
+//     … one position: reads carry0 and slices, writes next0 and stacked results …
+//     carry0 = next0;
+//   }
+//   out0[point] = carry0;
+//
+// So a position does not wait for a carry in memory, and the loads of eight positions are in flight
+// at a time. If a point has several elements of a carry, as where the body sums over an axis, its
+// carries are in memory.
+#include "codegen/common/scan.h"
+
+#include <string.h>
+
+#include "codegen/cuda/emit.h"
+#include "compiler/ir/scan.h"
+
+static const char *carry_offset(cuda_emit *e, uint32_t i) {
+  lm_type t = e->scan->in[i]->type;
+  lm_ix ix[LM_RANK];
+  lm_gen_loop_indices(&e->g, t, ix);
+  return lm_gen_dense_offset(&e->g, t, ix, t);
+}
+
+void cuda_scan_put(cuda_emit *e, lm_buf *b) {
+  if (!e->carries_in_registers) {
+    lm_gen_scan_put_carries(&e->g, e->scan, "w0", b);
+    lm_gen_scan_put_loop(&e->g, e->scan, false, &e->g.body, b);
+    return;
+  }
+  uint32_t n = lm_scan_carries(e->scan);
+  for (uint32_t i = 0; i < n; i++)
+    lm_buf_printf(b, "%s carry%u = in%u[%s], next%u;\n",
+                  lm_gen_memory_type(e->scan->in[i]->type.dtype), i, i, carry_offset(e, i), i);
+  lm_buf_printf(b, "LM_UNROLL_%d\n", CUDA_UNROLLED);
+  lm_gen_scan_put_loop(&e->g, e->scan, true, &e->g.body, b);
+  for (uint32_t i = 0; i < n; i++)
+    lm_buf_printf(b, "out%u[%s] = carry%u;\n", i, carry_offset(e, i), i);
+}
+
+bool cuda_carry_is(const cuda_emit *e, uint32_t i) {
+  return e->carries_in_registers && i < lm_scan_carries(e->scan);
+}
+
+bool cuda_carry_load(cuda_emit *e, const char *base, lm_type t, const lm_ix *at, lm_gen_text *out) {
+  uint32_t i = 0;
+  while (cuda_carry_is(e, i) && strcmp(base, lm_arena_printf(e->g.arena, "a%u", i)) != 0)
+    i++;
+  if (!cuda_carry_is(e, i))
+    return false;
+  const char *name = lm_arena_printf(e->g.arena, "carry%u", i);
+  *out = lm_gen_temp(&e->g, t.dtype, lm_ix_level(&e->g.vars, at),
+                     lm_gen_load_text(e->g.arena, t.dtype, name), NULL, t);
+  return true;
+}
