@@ -64,6 +64,13 @@ static lm_status moments_refuse(const lm_resumption *x, const lm_recipe_changes 
   return NULL;
 }
 
+// Errors of the program, such as an unknown name in a new value.
+static lm_status program_check(const lm_session *s) {
+  const lm_project *p = &s->project;
+  lm_check(p->ctx, p->program, p->recipe);
+  return lm_verdict(p->ctx);
+}
+
 static lm_status keys_refuse(const lm_session *s, const lm_resumption *x,
                              const lm_recipe_changes *all) {
   lm_buf list = {0}, options = {0};
@@ -74,11 +81,12 @@ static lm_status keys_refuse(const lm_session *s, const lm_resumption *x,
     lm_buf_printf(&list, "\n  %s was %s, is %s", c->key, c->was, c->is);
     lm_buf_printf(&options, " %s %s", CHANGE, lm_show_word(s->project.ctx->arena, c->key));
   }
-  lm_status status = !list.n ? NULL
-                             : lm_fail(LM_USER,
-                                       "%s cannot be resumed: these may not change:%s\n  to resume "
-                                       "with the new value:%s; to begin another run: --out DIR",
-                                       x->from.folder, list.p, options.p);
+  lm_status status = list.n ? program_check(s) : NULL;
+  if (list.n && !status)
+    status = lm_fail(LM_USER,
+                     "%s cannot be resumed: these may not change:%s\n  to resume with the new "
+                     "value:%s; to begin another run: --out DIR",
+                     x->from.folder, list.p, options.p);
   lm_buf_free(&list);
   lm_buf_free(&options);
   return status;

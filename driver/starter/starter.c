@@ -112,8 +112,10 @@ static lm_status arch_refuse(const lm_starter *x, const char *name) {
                    "examples/zoo/%s is the model",
                    m->model, OTHERS[i].data, m->file);
   }
-  return lm_fail(LM_USER, "--arch: '%s' is none of the language models of examples/zoo: %s",
-                 lm_shown(x->ctx->arena, name), lm_zoo_names(x->ctx->arena));
+  const char *near = lm_zoo_nearest(x->ctx->arena, name);
+  return lm_fail(LM_USER, "--arch: '%s' is none of the language models of examples/zoo%s%s%s: %s",
+                 lm_shown(x->ctx->arena, name), near ? " (did you mean " : "", near ? near : "",
+                 near ? "?)" : "", lm_zoo_names(x->ctx->arena));
 }
 
 static lm_status model_read(lm_starter *x, const lm_starter_options *o) {

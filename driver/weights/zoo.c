@@ -2,6 +2,7 @@
 #include "driver/weights/zoo.h"
 
 #include <string.h>
+#include "runtime/base/diag.h"
 
 struct lm_embedded {
   const char *path, *text;
@@ -37,6 +38,15 @@ const char *lm_zoo_names(lm_arena *a) {
       list = lm_arena_printf(a, "%s%s%.*s", list, *list ? ", " : "",
                              (int)strcspn(MODELS[i].file, "."), MODELS[i].file);
   return list;
+}
+
+const char *lm_zoo_nearest(lm_arena *a, const char *name) {
+  const char *names[LM_COUNT(MODELS)];
+  int n = 0;
+  for (size_t i = 0; i < LM_COUNT(MODELS); i++)
+    if (MODELS[i].args)
+      names[n++] = lm_arena_strndup(a, MODELS[i].file, strcspn(MODELS[i].file, "."));
+  return lm_nearest(name, names, n);
 }
 
 const char *lm_zoo_text(const lm_zoo_model *m) {

@@ -11,6 +11,8 @@ typedef struct lm_zoo_model {
 const lm_zoo_model *lm_zoo_find(const char *type); // NULL: there is none
 // Of those that `lmc new` begins with, by the name of its file without .lm, or by its type.
 const lm_zoo_model *lm_zoo_named(const char *name);
+// The file's name that is most similar to `name`, without .lm, or NULL.
+const char *lm_zoo_nearest(lm_arena *a, const char *name);
 const char *lm_zoo_names(lm_arena *a);          // "gemma2, gpt2, …": of the files
 const char *lm_zoo_text(const lm_zoo_model *m); // the text of its file
 const char *lm_zoo_types(lm_arena *a);          // "gemma2, gpt2, …", for messages

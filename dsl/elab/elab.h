@@ -55,7 +55,6 @@ typedef enum {
   V_NUM,   // a number at compile time: `size` if has_size, else `num`; known = false: any number
   V_BOOL,  // a condition at compile time: num != 0
   V_STRING,
-  V_QUANTITY,
   V_PATTERN,
   V_TENSOR,
   V_TUPLE,

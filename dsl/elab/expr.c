@@ -116,16 +116,14 @@ static el_val eval_index(lm_elab *e, const ast_expr *x) {
   return el_error();
 }
 
-// Percent is a number in expressions. The other units have a meaning in recipes only.
+// Percent is a number in expressions. The other units are for recipes.
 static el_val eval_quantity(lm_elab *e, const ast_expr *x) {
   if (strcmp(x->unit, "%") == 0)
     return el_number(e, x->num / 100);
-  return (el_val){
-      .k = V_QUANTITY,
-      .known = true,
-      .num = x->num,
-      .text = x->unit,
-  };
+  lm_diag *d = EL_ERR(e, x->loc, E09B, x->unit);
+  lm_diag_help(e->c, d, "write %g; an argument for a parameter of type `steps` may have a unit",
+               x->num);
+  return el_error();
 }
 
 static el_val eval(lm_elab *e, const ast_expr *x) {

@@ -63,12 +63,20 @@ static bool has_named(const ast_expr *call) {
   return false;
 }
 
+static const char *signature_text(lm_elab *e, const ast_member *m) {
+  const char *text = "(";
+  for (uint32_t i = 0; i < m->sig.n_params; i++)
+    text = lm_arena_printf(e->a, "%s%s%s: %s", text, i ? ", " : "", m->sig.params[i].name.text,
+                           el_type_text(e, m->sig.params[i].type));
+  return lm_arena_printf(e->a, "%s) -> %s", text, m->sig.ret ? el_type_text(e, m->sig.ret) : "()");
+}
+
 static void note_method(lm_elab *e, lm_diag *d, const el_inst *kind, const ast_member *m) {
   const char *block = kind->decl->name.text;
   if (!m)
     lm_diag_note(e->c, d, kind->decl->name.loc, "'%s' has no such method", block);
   else
-    lm_diag_note(e->c, d, m->loc, "that of '%s'", block);
+    lm_diag_note(e->c, d, m->loc, "that of '%s' is %s", block, signature_text(e, m));
 }
 
 static bool is_same(lm_elab *e, const ast_member *x, const ast_member *y, bool with_names) {

@@ -45,7 +45,6 @@ const char *el_show(lm_elab *e, const el_val *v) {
   }
   case V_BOOL: return !v->known ? "a condition" : v->num != 0 ? "true" : "false";
   case V_STRING: return lm_arena_printf(e->a, "\"%s\"", v->text);
-  case V_QUANTITY: return lm_arena_printf(e->a, "%g %s", v->num, v->text);
   case V_PATTERN: return v->text;
   case V_TENSOR: return show_tensor(e, v);
   case V_TUPLE: return show_list(e, v);

@@ -110,7 +110,12 @@ lm_sym el_dim_name(lm_elab *e, const ast_dim *d) {
 }
 
 const char *el_type_text(lm_elab *e, const ast_type *t) {
-  const char *s = lm_arena_printf(e->a, "%s[", t->name);
+  const char *s = "(";
+  for (uint32_t i = 0; i < t->n_tuple; i++)
+    s = lm_arena_printf(e->a, "%s%s%s", s, i ? ", " : "", el_type_text(e, t->tuple[i]));
+  if (!t->name)
+    return lm_arena_printf(e->a, "%s)", s);
+  s = lm_arena_printf(e->a, "%s[", t->name);
   for (uint32_t i = 0; i < t->n_dims; i++)
     s = lm_arena_printf(e->a, "%s%s%s%s", s, i ? ", " : "", t->dims[i].row ? ".." : "",
                         t->dims[i].row                     ? t->dims[i].row

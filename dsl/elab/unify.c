@@ -173,12 +173,8 @@ static bool fit_kind(lm_elab *e, el_invocation *v, uint32_t i, const ast_type *t
 static bool fit_duration(lm_elab *e, const el_invocation *v, uint32_t i, const el_val *x) {
   if (x->k == V_NUM || (x->k == V_TENSOR && x->kind == K_NUM && !x->axes.n))
     return true;
-  lm_diag *d = EL_ERR(e, v->locs[i], E072, v->what, v->sig->params[i].name.text,
-                      "a number of steps", el_show(e, x));
-  if (x->k == V_QUANTITY)
-    lm_diag_help(e->c, d,
-                 "units are part of recipes; in other declarations a number of steps has no unit");
-  return false;
+  return EL_REJECT(e, v->locs[i], E072, v->what, v->sig->params[i].name.text, "a number of steps",
+                   el_show(e, x));
 }
 
 bool el_unify_param(lm_elab *e, el_invocation *v, uint32_t i, bool is_fn) {

@@ -500,7 +500,10 @@ static void check_decl(lm_elab *e, const lm_file *file, ast_decl *d, bool sectio
       check_block(e, file, d);
     break;
   case DC_OPTIMIZER: lm_optimizer_check(e, file, d); break;
-  case DC_LET: el_eval(e, d->let_expr); break;
+  case DC_LET:
+    if (d->let_expr->kind != EX_QUANTITY) // recipes may use it
+      el_eval(e, d->let_expr);
+    break;
   default:
     if (sections)
       check_section(e, file, d);

@@ -8,9 +8,11 @@
 
 // The steps between two extra gradients, a whole number. False: reported.
 static bool every_find(lm_elab *e, const ast_member *extra, int64_t *out) {
-  el_val v = el_eval(e, lm_optimizer_extra_every(extra));
-  double n = v.k == V_QUANTITY && !strcmp(v.text, "steps") ? v.num : 0;
-  bool known = n || el_number_value(&v, &n);
+  const ast_expr *every = lm_optimizer_extra_every(extra);
+  bool has_unit = every->kind == EX_QUANTITY && !strcmp(every->unit, "steps");
+  el_val v = has_unit ? el_number(e, every->num) : el_eval(e, every);
+  double n = 0;
+  bool known = el_number_value(&v, &n);
   *out = known && n >= 1 && n <= 1e15 && n == floor(n) ? (int64_t)n : 0;
   return *out || v.k == V_ERROR || EL_REJECT(e, extra->loc, E330);
 }

@@ -219,6 +219,14 @@ static bool is_broken_source(const lm_reader *d, lm_sym name) {
   return false;
 }
 
+static void report_no_source(const lm_reader *d, const ast_arg *a, const lm_recipe_data *data) {
+  const char **names = LM_NEW_N(d->R->c->arena, const char *, data->n_sources + 1);
+  for (uint32_t k = 0; k < data->n_sources; k++)
+    names[k] = data->sources[k].name;
+  lm_read_suggest(d, LM_REPORT(d->R->c, a->name_loc, E20C, a->name),
+                  lm_nearest(a->name, names, (int)data->n_sources));
+}
+
 static void read_mix(const lm_reader *d, const lm_setting *mix, lm_recipe_stage *stage,
                      const lm_recipe_data *out) {
   if (!mix || mix->broken)
@@ -231,7 +239,7 @@ static void read_mix(const lm_reader *d, const lm_setting *mix, lm_recipe_stage 
     for (uint32_t k = 0; k < out->n_sources; k++)
       found |= out->sources[k].name == a->name;
     if (!found && !is_broken_source(d, a->name))
-      LM_REPORT(d->R->c, a->name_loc, E20C, a->name);
+      report_no_source(d, a, out);
     known &= found;
     w[i] = (lm_recipe_weight){a->name, lm_number_eval(d->R, mix->file, a->expr), a->name_loc};
   }

@@ -193,20 +193,21 @@ static const char *key_elsewhere(merge *m, const lm_settings *s, const char *nam
 
 // The key for a word of other programs; NULL if there is none.
 static const char *key_meant(const char *section, const char *word) {
-  static const char *const words[][2] = {
-      {"run", "steps max_steps epochs num_epochs"},
-      {"batch", "batch_size"},
-      {"micro", "accumulate grad_accum gradient_accumulation_steps micro_batch_size"},
-      {"optimizer", "lr learning_rate weight_decay"},
-      {"schedule", "scheduler lr_scheduler warmup warmup_steps"},
-      {"clip", "max_grad_norm"},
-      {"precision", "dtype bf16 fp16"},
-      {"memory", "gradient_checkpointing"},
-      {"save", "output_dir"}};
+  static const char *const words[][3] = {
+      {"recipe", "run", "steps max_steps epochs num_epochs"},
+      {"recipe", "batch", "batch_size"},
+      {"recipe", "micro", "accumulate grad_accum gradient_accumulation_steps micro_batch_size"},
+      {"recipe", "optimizer", "lr learning_rate weight_decay"},
+      {"recipe", "schedule", "scheduler lr_scheduler warmup warmup_steps"},
+      {"recipe", "clip", "max_grad_norm"},
+      {"recipe", "precision", "dtype bf16 fp16"},
+      {"recipe", "memory", "gradient_checkpointing"},
+      {"recipe", "save", "output_dir"},
+      {"data", "pack best_fit(seq = …)", "seq seq_len seq_length max_length block_size"}};
   bool planned;
-  for (size_t i = 0; i < LM_COUNT(words) && !strcmp(section, "recipe"); i++)
-    if (lm_schema_has_word(words[i][1], word, &planned))
-      return words[i][0];
+  for (size_t i = 0; i < LM_COUNT(words); i++)
+    if (!strcmp(words[i][0], section) && lm_schema_has_word(words[i][2], word, &planned))
+      return words[i][1];
   return NULL;
 }
 

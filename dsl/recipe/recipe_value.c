@@ -62,6 +62,9 @@ static void help_notation(lm_resolver *R, lm_diag *d, const lm_schema_key *key, 
   bool text = e->kind == EX_NAME || e->kind == EX_STRING;
   const char *call = text && key->types & T_CALL ? library_name(R, key, e->text) : NULL;
   const char *form = e->kind == EX_NUMBER && key->types & T_FORM ? form_of_number(key) : NULL;
+  bool path = e->kind == EX_CALL && e->a->kind == EX_FIELD && key->types & T_CALL;
+  if (path)
+    call = library_name(R, key, e->a->text);
   bool element =
       (e->kind == EX_NAME && key->types & T_WORDS) || (e->kind == EX_STRING && key->types & T_STRS);
   if (call)

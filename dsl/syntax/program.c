@@ -200,6 +200,17 @@ static bool has_fn(const lm_file *f, lm_sym name) {
   return false;
 }
 
+// The name of the first declaration of the file that has a parameter of this name, or NULL.
+static const char *owner_of_param(const lm_file *from, lm_sym name) {
+  for (uint32_t i = 0; i < from->n_symbols; i++) {
+    const ast_decl *d = from->symbols[i].ref.decl;
+    for (uint32_t k = 0; is_own(from, &from->symbols[i]) && k < d->sig.n_params; k++)
+      if (d->sig.params[k].name.text == name)
+        return from->symbols[i].name;
+  }
+  return NULL;
+}
+
 // Primitives and names of the prelude may also be imported from a module of the library.
 static void import_name(loader *l, lm_file *f, const lm_file *from, const ast_name *name) {
   const lm_symbol *s = symbol_find(from, name->text);
@@ -221,7 +232,10 @@ static void import_name(loader *l, lm_file *f, const lm_file *from, const ast_na
       names[n++] = from->symbols[i].name;
   lm_diag *d = LM_REPORT(l->c, name->loc, E104, from->path, name->text);
   const char *near = lm_nearest(name->text, names, n);
-  if (near)
+  const char *owner = owner_of_param(from, name->text);
+  if (owner)
+    lm_diag_help(l->c, d, "'%s' is a parameter of '%s', which can be imported", name->text, owner);
+  else if (near)
     lm_diag_help(l->c, d, "did you mean '%s'?", near);
 }
 

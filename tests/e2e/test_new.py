@@ -220,7 +220,7 @@ def test_new_params(run):
     check(facts["model"]["name"] == "GPT2" and facts["model"]["bound"] in ("time", "text", "memory"), facts)
     table = run("check", "free.lm", cwd=run.folder)
     check(f" {facts['model']['params']}\n" in table, "the number of parameters is that of the model")
-    for args, message in [(["--arch", "bart_"], "'bart_' is none of the language models of examples/zoo: bloom, "),
+    for args, message in [(["--arch", "qwen33"], "is none of the language models of examples/zoo (did you mean qwen3?): bloom, "),
                           (["--arch", "bert"], "Bert is trained on text with hidden tokens"), (["--arch", "whisper"], "Whisper is trained on batches of frames"),
                           (["--arch", "mobilenet_v2"], "MobileNetV2 is trained on batches of images"), (["--params", "1X"], "--params"), (["--params", "0"], "--params"),
                           (["--params", "-3M"], "--params"), (["--params", "nan"], "--params"), (["--params", "1"], "the nearest has"),

@@ -336,6 +336,8 @@ def test_changed_recipe(run):
     before = folder_bytes(run.path("run"))
     err = run("run", file, "--set", "model = Llama(depth = 3)", "--out", run.path("run"), status=1)
     check("model.depth was 2, is 3" in err, err)
+    err = run("run", file, "--set", "optimizer.lr = abc", "--out", run.path("run"), status=1)
+    check("error[E020]: unknown name 'abc'" in err and "--change" not in err, err)
     check(before == folder_bytes(run.path("run")), "a refused run leaves the folder as it was")
 
 
