@@ -70,7 +70,7 @@ int64_t lm_compiled_memory(const lm_compiled *c);
 // True if checkpoints of the recipe are written in the background.
 bool lm_compiled_saves_in_background(const lm_compiled *c);
 enum {
-  LM_PREFILL_CHUNK = 128 // positions that @prefill computes in a call
+  LM_PREFILL_CHUNK = 256 // positions that @prefill computes in a call
 };
 // The capacity of a KV cache for `positions`: rounded up, so that nearby lengths share kernels.
 int64_t lm_cache_capacity(int64_t positions);
