@@ -58,6 +58,7 @@ static lm_status plan_check(lm_session *s) {
     s->ranks = lm_rank_rows_find(s->project.ctx->arena, run.compiled.plan, run.run.n_micro);
   s->bubble = lm_run_bubble(&run.run);
   s->run.pipeline = run.run.pipeline;
+  s->run.chunks = run.run.chunks;
   lm_session_close(&run);
   return status ? status : lm_verdict(s->project.ctx);
 }

@@ -39,7 +39,13 @@ static const char *positions_of(const lm_module *m) {
 // True if the ranks along the axis get other rows of a call.
 static bool divides_rows(const lm_recipe_parallel *p, const char *axis) {
   return !strcmp(axis, "dp") || !strcmp(axis, "fsdp") || !strcmp(axis, "ep") ||
-         (!strcmp(axis, "pp") && !p->one_f_one_b);
+         (!strcmp(axis, "pp") && !p->ticks);
+}
+
+static lm_pipe_schedule schedule_of(const lm_recipe_parallel *p) {
+  return p->chunks  ? LM_SCHEDULE_INTERLEAVED
+         : p->ticks ? LM_SCHEDULE_ONE_F_ONE_B
+                    : LM_SCHEDULE_GPIPE;
 }
 
 static lm_mesh_axis axis_make(const lm_compiled *c, int k) {
@@ -52,7 +58,8 @@ static lm_mesh_axis axis_make(const lm_compiled *c, int k) {
       .size = p->axis[k].size,
       .rows = divides_rows(p, p->axis[k].name),
       .pipeline = stages ? c->spec.run.pipeline : 0,
-      .schedule = stages && p->one_f_one_b ? LM_SCHEDULE_ONE_F_ONE_B : LM_SCHEDULE_GPIPE,
+      .schedule = stages ? schedule_of(p) : LM_SCHEDULE_GPIPE,
+      .chunks = stages ? p->chunks : 0,
       .positions = !strcmp(p->axis[k].name, "cp"),
       .experts = !strcmp(p->axis[k].name, "ep"),
       .balanced = !p->heads && !strcmp(p->axis[k].name, "cp"),

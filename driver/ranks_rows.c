@@ -16,7 +16,7 @@ static const char *axes_of_parts(const lm_session *s) {
   const lm_recipe *r = s->project.recipe;
   const char *out = NULL;
   for (size_t k = 0; k < LM_COUNT(axes); k++) {
-    bool divides = strcmp(axes[k], "pp") != 0 || r->parallel.one_f_one_b;
+    bool divides = strcmp(axes[k], "pp") != 0 || r->parallel.ticks;
     if (divides && lm_recipe_mesh_size(r, axes[k]) > 1)
       out = out ? lm_arena_printf(s->project.ctx->arena, "%s * %s", out, axes[k]) : axes[k];
   }

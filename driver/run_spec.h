@@ -13,6 +13,7 @@ typedef struct lm_run_spec {
   int64_t predicted;        // tokens of the micro-batch whose time is predicted; 0: of the rows
   bool divides;             // the program is the part of one rank of the recipe's mesh
   int pp;                   // stages of a pipeline; 0 and 1: there is none
+  int chunks;               // stages of a rank, of an interleaved pipeline; 0: one
   int multiple;             // the number of micro-batches in a step is one of it; 0 and 1: any
   int pipeline;             // micro-batches of a call, which pass through the stages; 0: it is one
   int parts;                // of the rows of a micro-batch, one for each rank; 0 and 1: one
@@ -30,7 +31,8 @@ static inline int64_t lm_run_micro(const lm_run_spec *x) { // tokens of a micro-
 
 // The share of the time in which a stage of the pipeline has no micro-batch; 0 without one.
 static inline double lm_run_bubble(const lm_run_spec *x) {
-  return x->pipeline ? (x->pp - 1.0) / (x->pipeline + x->pp - 1.0) : 0;
+  double passes = (double)x->pipeline * (x->chunks ? x->chunks : 1);
+  return x->pipeline ? (x->pp - 1.0) / (passes + x->pp - 1.0) : 0;
 }
 
 // Sets recipe, seq, rows, n_micro and micro_auto; dp and recorded_micro are set. `data`: prepared

@@ -24,7 +24,8 @@ static lm_status sizes_settle(lm_session *s, const lm_data_info *info) {
   s->run.columns = lm_run_columns(p->ctx, p->recipe);
   s->run.parts = s->divides ? lm_recipe_row_parts(p->recipe) : 1;
   s->run.pp = s->divides ? lm_recipe_mesh_size(p->recipe, "pp") : 1;
-  s->run.multiple = p->recipe->parallel.one_f_one_b ? 1 : s->run.pp;
+  s->run.chunks = p->recipe->parallel.chunks;
+  s->run.multiple = p->recipe->parallel.ticks && !s->run.chunks ? 1 : s->run.pp;
   if (!lm_run_spec_size(p->ctx->arena, p->recipe, info, &s->run))
     return lm_verdict(p->ctx);
   s->run.divides = s->divides;

@@ -94,11 +94,30 @@ static int64_t bubble_of(const lm_module *m, const lm_op *loop) {
   return 0;
 }
 
+static bool reads_chunk(const lm_op *op) {
+  for (uint32_t i = 0; i < op->n_in; i++)
+    if (op->in[i]->def && op->in[i]->def->code == LM_OP_CYCLE)
+      return true;
+  for (const lm_op *in = op->body ? op->body->first : NULL; in; in = in->next)
+    if (reads_chunk(in))
+      return true;
+  return false;
+}
+
+// Of an operation in such a loop, where a rank has several stages: each micro-batch takes as many
+// ticks, and operations outside of the stages belong to one of them.
+static int64_t chunks_of(const lm_module *m, const lm_op *loop, const lm_op *inside) {
+  for (const lm_op *op = loop->body->first; op; op = op->next)
+    if (op->code == LM_OP_CYCLE && !reads_chunk(inside))
+      return lm_mesh_axis_chunks(&m->mesh.axis[op->attr.mesh - 1]);
+  return 1;
+}
+
 static int64_t trips_around(const lm_module *m, const lm_op *op) {
   int64_t n = 1;
-  for (const lm_op *owner = op->parent->owner; owner; owner = owner->parent->owner)
+  for (const lm_op *owner = op->parent->owner; owner; op = owner, owner = owner->parent->owner)
     if (owner->code == LM_OP_LOOP)
-      n *= owner->attr.imm[0] - bubble_of(m, owner);
+      n *= (owner->attr.imm[0] - bubble_of(m, owner)) / chunks_of(m, owner, op);
     else if (owner->code == LM_OP_SCAN)
       n *= lm_axis_size(m, lm_scan_axis(owner));
   return n;

@@ -135,6 +135,7 @@ static void collective(lm_eval *const *rank, int r, const lm_op *op, lm_tensor *
   *out = lm_eval_tensor(rank[0], op->out[0]->type);
   switch (op->code) {
   case LM_OP_RANK: out->v[0] = g.own; break;
+  case LM_OP_CYCLE: out->v[0] = (double)lm_cycle_at(op, (int64_t)x->v[0], g.own); break;
   case LM_OP_FAN: memcpy(out->v, x->v, (size_t)x->n * sizeof *x->v); break;
   case LM_OP_FIRST:
     if (!g.own)

@@ -51,9 +51,10 @@ typedef struct lm_axis_info {
 typedef enum {
   LM_SCHEDULE_GPIPE,       // the forward passes of all, then the backward passes of all
   LM_SCHEDULE_ONE_F_ONE_B, // the backward pass of a micro-batch as soon as its loss is known
+  LM_SCHEDULE_INTERLEAVED, // the same, with several stages on each rank
   LM_SCHEDULES
 } lm_pipe_schedule;
-extern const char *const lm_pipe_schedule_names[LM_SCHEDULES]; // "gpipe", "one_f_one_b"
+extern const char *const lm_pipe_schedule_names[LM_SCHEDULES]; // "gpipe", "one_f_one_b", …
 typedef struct lm_mesh_axis {
   lm_sym name; // "tp"
   int size;
@@ -69,6 +70,8 @@ typedef struct lm_mesh_axis {
   // at a time, and the arguments of the losses are whole.
   int pipeline;
   lm_pipe_schedule schedule;
+  // LM_SCHEDULE_INTERLEAVED: the stages of a rank, of which stage c * size + rank is number c.
+  int chunks;
   // The axes along which `grouped_dot` has experts are divided.
   bool experts;
   // Of `positions`: the elements along them are in an order in which the part of each rank has as
@@ -91,6 +94,14 @@ typedef struct lm_mesh_axis {
   bool bucket;      // small sums beside each other are one exchange (pass bucket)
   bool overlap;     // collectives along the axis run beside the computation (pass overlap)
 } lm_mesh_axis;
+// True if a tick of the pipeline computes the whole model (shard_ticks.c).
+static inline bool lm_mesh_axis_ticks(const lm_mesh_axis *a) {
+  return a->schedule != LM_SCHEDULE_GPIPE;
+}
+// The stages of a rank.
+static inline int lm_mesh_axis_chunks(const lm_mesh_axis *a) {
+  return a->chunks ? a->chunks : 1;
+}
 typedef struct lm_mesh {
   lm_mesh_axis axis[LM_MESH_AXES];
   int n; // 0: one rank
@@ -521,6 +532,14 @@ static inline bool lm_op_ends_region(const lm_op *op) {
 // True if iteration i of the loop stores its stacked results in slot (trip count - 1 - i).
 static inline bool lm_loop_is_reversed(const lm_op *loop) {
   return loop->attr.n_imm > 1 && loop->attr.imm[1];
+}
+// The value of a `cycle` for the operand i, on the rank of this coordinate; and how many it has.
+static inline int64_t lm_cycle_at(const lm_op *op, int64_t i, int64_t rank) {
+  const int64_t *imm = op->attr.imm;
+  return (imm[0] + imm[1] * i + imm[2] * rank) % imm[3] / imm[4];
+}
+static inline int64_t lm_cycle_count(const lm_op *op) {
+  return op->attr.imm[3] / op->attr.imm[4];
 }
 static inline bool lm_op_attends(const lm_op *op) {
   return op->code == LM_OP_ATTEND || op->code == LM_OP_ATTEND_VJP;

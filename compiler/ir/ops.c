@@ -10,7 +10,7 @@ const lm_op_info lm_op_table[LM_OPS] = {
 };
 
 const char *const lm_remat_names[LM_REMATS] = {"", "save", "recompute"};
-const char *const lm_pipe_schedule_names[LM_SCHEDULES] = {"gpipe", "one_f_one_b"};
+const char *const lm_pipe_schedule_names[LM_SCHEDULES] = {"gpipe", "one_f_one_b", "interleaved"};
 const char *const lm_global_names[LM_GLOBAL_KINDS] = {"param",  "cache", "derived", "fixed",
                                                       "packed", "state", "terms"};
 

@@ -91,7 +91,22 @@ static bool mesh_overlap(parser *p, lm_mesh_axis *a) {
   return true;
 }
 
-// rows pipeline 4, or pipeline 4 one_f_one_b
+// The stages of each rank: interleaved 2
+static bool mesh_chunks(parser *p, lm_mesh_axis *a) {
+  int64_t n;
+  lm_loc at = p->t.loc;
+  if (a->schedule != LM_SCHEDULE_INTERLEAVED)
+    return true;
+  if (!lmir_integer(p, &n))
+    return false;
+  if (n < 2 || n > MAX_RANKS || a->pipeline % a->size)
+    return lmir_fail(p, at, "needs at least 2 stages on a rank, and a multiple of %d micro-batches",
+                     a->size);
+  a->chunks = (int)n;
+  return true;
+}
+
+// rows pipeline 4, pipeline 4 one_f_one_b, or pipeline 4 interleaved 2
 static bool mesh_pipeline(parser *p, lm_mesh_axis *a) {
   int64_t n;
   lm_loc at = p->t.loc;
@@ -108,7 +123,7 @@ static bool mesh_pipeline(parser *p, lm_mesh_axis *a) {
     return lmir_fail(p, at, "a pipeline divides rows, into a multiple of %d micro-batches",
                      a->size);
   a->pipeline = (int)n;
-  return true;
+  return mesh_chunks(p, a);
 }
 
 // mesh dp = 2 rows zero 1 reduce bf16, cp = 2 positions ring, ep = 4 rows experts, tp = 4 shard(g,

@@ -325,6 +325,8 @@ static void put_mesh(printer *p) {
     if (a->pipeline)
       lm_buf_printf(p->out, " pipeline %d%s%s", a->pipeline, a->schedule ? " " : "",
                     a->schedule ? lm_pipe_schedule_names[a->schedule] : "");
+    if (a->chunks)
+      lm_buf_printf(p->out, " %d", a->chunks);
     for (uint32_t k = 0; k < a->n_shard; k++) {
       lm_buf_puts(p->out, k ? ", " : " shard(");
       put_name(p->out, a->shard[k].name);

@@ -59,7 +59,9 @@ static bool map_fits(const lm_module *m, const lm_op *op, lm_buf *why) {
   if ((n != 2 && !rounds) || imm[0] < 1 || imm[1] < 1)
     return lm_why(why, "needs the sizes of two tiles, and 1 if its weights are rounded");
   lm_type map = op->in[lm_attend_map(op)]->type;
-  lm_type rows = {.rank = map.rank < 2 ? 0 : (uint8_t)(map.rank - 2)};
+  lm_type rows = {
+      .rank = map.rank < 2 ? 0 : (uint8_t)(map.rank - 2),
+  };
   bool ok = map.dtype == LM_INT && map.rank >= 2;
   for (int k = 0; ok && k < 2; k++)
     ok = lm_axis_size(m, map.axis[map.rank - 2 + k]) == tiles(m, op->attr.axes[k], op->attr.imm[k]);

@@ -82,7 +82,9 @@ bool shape_call(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) 
 }
 
 static lm_type without(lm_type t, const lm_axis *axes, int n) {
-  lm_type u = {.dtype = t.dtype};
+  lm_type u = {
+      .dtype = t.dtype,
+  };
   for (int i = 0; i < t.rank; i++) {
     bool drop = false;
     for (int j = 0; j < n; j++)

@@ -27,7 +27,9 @@ void vjp_round_cotangent(lm_grad *g, lm_op *op) {
 
 void vjp_observe_cotangent(lm_grad *g, lm_op *op) {
   uint32_t n = op->n_in - 1;
-  lm_attr at = {.sym = op->attr.sym};
+  lm_attr at = {
+      .sym = op->attr.sym,
+  };
   lm_value **index = LM_NEW_N(g->b->m->arena, lm_value *, n + 1);
   lm_value *c = lm_grad_of(g, op->out[0]);
   lm_grad_indices(g, op, n, index, &at);

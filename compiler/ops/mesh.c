@@ -16,6 +16,7 @@
 //   %c = exchange_counts %s over(ep)                        an int of each rank, for this one
 //   %y = exchange_rows %x, %s, %c over(ep) (n@ep) -> (r@ep) rows by counts
 //   %r = rank over(tp)                                      0, 1, …
+//   %c = cycle %i over(pp) [0, 1, 1, 4, 2]                  ((0 + %i + rank) mod 4) / 2
 #include "compiler/ops/ops.h"
 
 bool shape_mesh_float(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
@@ -37,6 +38,18 @@ bool shape_ring_shift(const lm_module *m, const lm_op *op, lm_type *out, lm_buf 
 bool shape_rank(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   *out = lm_type_make(LM_INT, NULL, 0);
   return true;
+}
+
+bool shape_cycle(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
+  const lm_attr *a = &op->attr;
+  *out = lm_type_make(LM_INT, NULL, 0);
+  if (!lm_type_equal(op->in[0]->type, *out))
+    return lm_why(why, "the operand is not a scalar int");
+  for (int i = 0; i < a->n_imm; i++)
+    if (a->imm[i] < 0 || a->imm[i] > INT32_MAX)
+      return lm_why(why, "%lld is not from 0 to 2^31 - 1", (long long)a->imm[i]);
+  return (a->n_imm == 5 && a->imm[3] && a->imm[4] && a->imm[3] % a->imm[4] == 0) ||
+         lm_why(why, "needs [first, factor, factor of the rank, period, a divisor of it]");
 }
 
 // Axis `from` of t becomes `to`, where one of them is the part of the other.

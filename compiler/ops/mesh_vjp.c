@@ -83,7 +83,11 @@ void vjp_exchange_rows(lm_grad *g, lm_op *op) {
 }
 
 void vjp_ring_shift(lm_grad *g, lm_op *op) {
-  lm_attr b = {.mesh = op->attr.mesh, .imm = {-op->attr.imm[0]}, .n_imm = 1};
+  lm_attr b = {
+      .mesh = op->attr.mesh,
+      .imm = {-op->attr.imm[0]},
+      .n_imm = 1,
+  };
   lm_value *gz = lm_grad_of(g, op->out[0]);
   lm_grad_add(g, op->in[0], lm_emit(g->b, LM_OP_RING_SHIFT, &gz, 1, &b, NULL));
 }
@@ -92,7 +96,9 @@ void vjp_ring_shift(lm_grad *g, lm_op *op) {
 // ranks that have the maximum offer size - rank, the others 0.
 void vjp_all_max(lm_grad *g, lm_op *op) {
   lm_builder *b = g->b;
-  lm_attr over = {.mesh = op->attr.mesh};
+  lm_attr over = {
+      .mesh = op->attr.mesh,
+  };
   lm_type number = lm_type_make(LM_INT, NULL, 0);
   lm_value *z = lm_grad_value(g, op->out[0]);
   lm_value *x = lm_grad_value(g, op->in[0]);

@@ -35,7 +35,9 @@ void vjp_max(lm_grad *g, lm_op *op) {
 
 // gz * other if no axis is reduced: one element of `of` per element.
 static lm_value *outer_product(lm_grad *g, lm_type of, lm_value *gz, lm_value *other) {
-  lm_type t = {.dtype = of.dtype};
+  lm_type t = {
+      .dtype = of.dtype,
+  };
   for (int i = 0; i < of.rank; i++)
     if (lm_type_find(gz->type, of.axis[i]) >= 0)
       t.axis[t.rank++] = of.axis[i];
@@ -46,7 +48,12 @@ static lm_value *outer_product(lm_grad *g, lm_type of, lm_value *gz, lm_value *o
 // How well the axis order of dot(x, w) matches the wanted order: 2 equal, 1 the same last axis, 0
 // neither.
 static int dot_fit(lm_builder *b, lm_value *x, lm_value *w, const lm_attr *over, lm_type want) {
-  lm_op probe = {.code = LM_OP_DOT, .in = (lm_value *[]){x, w}, .n_in = 2, .attr = *over};
+  lm_op probe = {
+      .code = LM_OP_DOT,
+      .in = (lm_value *[]){x, w},
+      .n_in = 2,
+      .attr = *over,
+  };
   lm_buf why = {0};
   lm_type t = want;
   bool ok = shape_dot(b->m, &probe, &t, &why);

@@ -61,7 +61,10 @@ void vjp_grouped_dot(lm_grad *g, lm_op *op) {
     lm_grad_add(g, op->in[0], lm_emit(g->b, LM_OP_GROUPED_DOT, in, 3, &over, NULL));
   }
   if (lm_grad_needs(g, op->in[1])) {
-    lm_attr over = {.axes = {gz->type.axis[0]}, .n_axes = 1};
+    lm_attr over = {
+        .axes = {gz->type.axis[0]},
+        .n_axes = 1,
+    };
     lm_value *x = lm_grad_value(g, op->in[0]);
     bool straight = sums_first(op);
     lm_value *in[] = {

@@ -46,7 +46,9 @@ void vjp_scatter(lm_grad *g, lm_op *op) {
 }
 
 void vjp_param(lm_grad *g, lm_op *op) {
-  lm_attr a = {.sym = op->attr.sym};
+  lm_attr a = {
+      .sym = op->attr.sym,
+  };
   lm_value **in = LM_NEW_N(g->b->m->arena, lm_value *, op->n_in + 1);
   lm_grad_indices(g, op, op->n_in, in, &a);
   const lm_global *p = lm_global_find(g->b->m, op->attr.sym);

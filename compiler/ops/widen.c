@@ -5,7 +5,9 @@
 
 // The axes of a, then those that it lacks of b in front.
 static lm_type joined(lm_type a, lm_type b) {
-  lm_type t = {.dtype = a.dtype};
+  lm_type t = {
+      .dtype = a.dtype,
+  };
   for (int i = 0; i < b.rank; i++)
     if (lm_type_find(a, b.axis[i]) < 0)
       t.axis[t.rank++] = b.axis[i];

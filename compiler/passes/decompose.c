@@ -163,7 +163,10 @@ static lm_value *part(lm_rewrite *r, lm_op *op) {
   lm_value *first =
       lm_emit2(&r->b, LM_OP_MUL, rank_of(r, op), int_const(r, lm_axis_size(r->b.m, own)));
   lm_value *in[2] = {op->in[0], lm_emit2(&r->b, LM_OP_ADD, iota(r, own), first)};
-  lm_attr over = {.axes = {op->attr.axes[0]}, .n_axes = 1};
+  lm_attr over = {
+      .axes = {op->attr.axes[0]},
+      .n_axes = 1,
+  };
   return lm_emit_permute(&r->b, lm_emit(&r->b, LM_OP_GATHER, in, 2, &over, NULL), to.axis, to.rank);
 }
 

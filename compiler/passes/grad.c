@@ -38,7 +38,10 @@ static void differentiate_region(lm_grad *base, lm_region *body, lm_value *const
                 .m = m,
                 .active = lm_activity_of_region(m, body, wrt, n),
                 .n_active = m->n_values};
-  frame f = {.forward = body, .b = {m, body, NULL, base->b->loc}};
+  frame f = {
+      .forward = body,
+      .b = {m, body, NULL, base->b->loc},
+  };
   lm_gradient_enter(&g, &f);
   for (uint32_t i = 0; i < n_of; i++)
     if (cotangent[i])
@@ -82,7 +85,10 @@ static void differentiate(lm_func *f, bool sums) {
                 .n_active = m->n_values,
                 .sums = sums ? lm_epilogue_sums(f) : NULL,
                 .of_params = lm_params_only(f)};
-  frame top = {.forward = f->body, .b = {m, f->body, end, end->loc}};
+  frame top = {
+      .forward = f->body,
+      .b = {m, f->body, end, end->loc},
+  };
   lm_value *sum = end->in[0];
   lm_gradient_enter(&g, &top);
   if (lm_gradient_is_needed(&g.base, sum))
@@ -156,7 +162,10 @@ bool lm_pass_grad(lm_module *m, const lm_pass_env *env) {
     if (env->gradients_alone)
       lm_func_remove(m, f);
   }
-  for (lm_func *f = m->funcs; f; f = f->next)
+  for (lm_func *f = m->funcs; f; f = f->next) {
+    if (f->key.id == LM_FUNC_EVAL)
+      lm_forward_ticks(f);
     lm_rewrite_func(f, lower_op, NULL);
+  }
   return true;
 }

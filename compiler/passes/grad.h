@@ -49,6 +49,9 @@ typedef struct gradient {
 typedef lm_value *lm_gradient_seed(lm_builder *b, const lm_value *sum);
 bool lm_gradient_ticks(lm_func *f, const lm_grad_methods *methods, lm_gradient_seed *seed,
                        bool sums);
+// Lets a function of a pipeline with several stages on a rank compute the operations in front of
+// the stages and behind them once for each micro-batch.
+void lm_forward_ticks(lm_func *f);
 // The loop over the ticks of a pipeline along this axis of the mesh, from 1; NULL: there is none.
 lm_op *lm_gradient_ticks_loop(const lm_func *f, int mesh);
 

@@ -87,7 +87,10 @@ void lm_segment_reverse(lm_segment *s, lm_value *const *of, lm_value *const *by,
                 .forward = s->t->f->body,
                 .b = s->b,
             },
-        own = {.forward = s->f->body, .b = s->b};
+        own = {
+            .forward = s->f->body,
+            .b = s->b,
+        };
   lm_gradient_enter(&g, &outer);
   lm_gradient_enter(&g, &own);
   for (uint32_t i = 0; i < n; i++)

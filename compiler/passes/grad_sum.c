@@ -126,7 +126,11 @@ static lm_value *with_axis(gradient *g, const part *p, lm_type whole, lm_axis ax
 static lm_value *concatenated(gradient *g, lm_value *v, part **tile, int n) {
   lm_value *in[LM_RANK];
   lm_axis axis = tile[0]->slice->attr.axes[0];
-  lm_attr a = {.n_axes = (uint8_t)n, .to = {axis}, .n_to = 1};
+  lm_attr a = {
+      .n_axes = (uint8_t)n,
+      .to = {axis},
+      .n_to = 1,
+  };
   for (int i = 0; i < n; i++) {
     in[i] = with_axis(g, tile[i], v->type, axis);
     a.axes[i] = tile[i]->slice->attr.n_to ? tile[i]->slice->attr.to[0] : g->one;

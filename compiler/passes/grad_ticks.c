@@ -38,95 +38,6 @@ static lm_value *number(lm_builder *b, int64_t n) {
   return lm_emit_const(b, scalar_int(), (double)n);
 }
 
-static const lm_op *yield_of(const lm_ticks *t) {
-  return t->loop->body->last;
-}
-
-// ---- the parts of the loop's body
-
-static bool reads_late(const lm_ticks *t, const lm_region *r) {
-  for (const lm_op *op = r->first; op; op = op->next) {
-    for (uint32_t i = 0; i < op->n_in; i++)
-      if (t->late[op->in[i]->id])
-        return true;
-    if (op->body && reads_late(t, op->body))
-      return true;
-  }
-  return false;
-}
-
-static void late_find(lm_ticks *t) {
-  const lm_region *r = t->loop->body;
-  for (uint32_t i = 1; i < r->n_args; i++)
-    t->late[r->args[i]->id] = 1;
-  for (const lm_op *op = r->first; op; op = op->next) {
-    bool late = op->body && reads_late(t, op->body);
-    for (uint32_t i = 0; i < op->n_in; i++)
-      late |= t->late[op->in[i]->id];
-    for (uint32_t i = 0; i < op->n_out; i++)
-      t->late[op->out[i]->id] = late;
-  }
-}
-
-static void stage_mark(lm_ticks *t, const lm_value *v);
-
-static void captured_mark(lm_ticks *t, const lm_region *r) {
-  for (const lm_op *op = r->first; op; op = op->next) {
-    for (uint32_t i = 0; i < op->n_in; i++)
-      stage_mark(t, op->in[i]);
-    if (op->body)
-      captured_mark(t, op->body);
-  }
-}
-
-static void stage_mark(lm_ticks *t, const lm_value *v) {
-  if (v->region != t->loop->body || t->of_stage[v->id])
-    return;
-  t->of_stage[v->id] = 1;
-  for (uint32_t i = 0; v->def && i < v->def->n_in; i++)
-    stage_mark(t, v->def->in[i]);
-  if (v->def && v->def->body)
-    captured_mark(t, v->def->body);
-}
-
-static void result_note(lm_ticks *t, lm_value *v) {
-  if (v->region != t->loop->body || !t->late[v->id] || !t->of_stage[v->id])
-    return;
-  for (uint32_t i = 0; i < t->n_results; i++)
-    if (t->results[i] == v)
-      return;
-  LM_PUSH(t->m->arena, t->results, t->n_results, t->cap_results) = v;
-}
-
-static void results_note(lm_ticks *t, const lm_op *op) {
-  for (uint32_t i = 0; i < op->n_in; i++)
-    result_note(t, op->in[i]);
-  for (const lm_op *in = op->body ? op->body->first : NULL; in; in = in->next)
-    results_note(t, in);
-}
-
-// What operations behind the stage read of it, and the results of a tick.
-static void results_find(lm_ticks *t) {
-  const lm_op *yield = yield_of(t);
-  for (uint32_t i = 0; i < t->n; i++)
-    stage_mark(t, t->sent[i]);
-  for (const lm_op *op = t->loop->body->first; op != yield; op = op->next) {
-    bool behind = op->n_out && t->late[op->out[0]->id] && !t->of_stage[op->out[0]->id];
-    bool sends = op->code == LM_OP_RING_SHIFT && op->attr.mesh == t->mesh;
-    if (behind && !sends)
-      results_note(t, op);
-  }
-  for (uint32_t i = t->n; i < yield->n_in; i++)
-    result_note(t, yield->in[i]);
-}
-
-static lm_value *taken_find(const lm_ticks *t, const lm_value *carry) {
-  for (lm_op *op = t->loop->body->first; op; op = op->next)
-    if (op->code == LM_OP_SELECT && op->in[2] == carry)
-      return op->out[0];
-  LM_BUG("a carry of a pipeline is not selected");
-}
-
 // ---- slots
 
 static lm_type slots_type(const lm_ticks *t, lm_type x) {
@@ -151,7 +62,10 @@ static lm_value *slot_set(const lm_ticks *t, lm_builder *b, lm_value *slots, lm_
 }
 
 static lm_value *slot_get(const lm_ticks *t, lm_builder *b, lm_value *slots, lm_value *tick) {
-  lm_attr over = {.axes = {t->slot}, .n_axes = 1};
+  lm_attr over = {
+      .axes = {t->slot},
+      .n_axes = 1,
+  };
   lm_value *in[] = {slots, slot_of(t, b, tick)};
   return lm_emit(b, LM_OP_GATHER, in, 2, &over, NULL);
 }
@@ -165,19 +79,73 @@ typedef struct state {
   lm_value **slots;                   // by carry: operands of this stage
   lm_value **results, **results_back; // of the stage, and their cotangents
   lm_value **stacked;
+  // With several stages on a rank: the first stage's operand in this tick, and its cotangent in the
+  // tick before.
+  lm_value **early, **late;
 } state;
 
+// A tick: number `at`, which is iteration i of a loop that begins at tick `base`, or a multiple of
+// the period later.
+typedef struct tick {
+  lm_value *at, *i;
+  int64_t base;
+} tick;
+
+static int64_t modulo(int64_t x, int64_t n) {
+  return (x % n + n) % n;
+}
+
+// Which of its stages the rank computes in the tick. Of backward computation w, from 0, that is
+// chunks - 1 - (w mod period) / stages.
+static lm_value *chunk_of(const lm_ticks *t, lm_builder *b, const tick *k, bool backward) {
+  int64_t n = lm_ticks_period(t), first = backward ? t->stages - 3 - k->base : k->base;
+  lm_attr a = {
+      .mesh = (uint8_t)t->mesh,
+      .n_imm = 5,
+  };
+  a.imm[0] = modulo(first, n);
+  a.imm[1] = backward ? n - 1 : 1;
+  a.imm[2] = n - 1;
+  a.imm[3] = n;
+  a.imm[4] = t->stages;
+  return lm_emit(b, LM_OP_CYCLE, (lm_value **)&k->i, 1, &a, NULL);
+}
+
 // The forward pass of the stages.
-static void forward(lm_ticks *t, lm_builder *b, lm_value *tick, state *s) {
-  lm_copier c = lm_copier_make(t, b, tick);
+static void forward(lm_ticks *t, lm_builder *b, const tick *k, state *s) {
+  lm_copier c = lm_copier_make(t, b, k->at);
   for (uint32_t i = 0; i < t->n; i++)
     c.map[t->loop->body->args[i + 1]->id] = s->in[i];
+  for (uint32_t i = 0; i < t->n && t->cycle; i++)
+    c.map[t->taken[i]->def->in[1]->id] = s->early[i];
+  if (t->cycle)
+    c.map[t->cycle->id] = chunk_of(t, b, k, false);
+  for (uint32_t i = 0; i < t->n; i++) {
+    lm_value *x = lm_copier_copy(&c, t->taken[i]);
+    s->slots[i] = s->slots[i] ? slot_set(t, b, s->slots[i], k->at, x) : NULL;
+  }
   for (uint32_t i = 0; i < t->n; i++)
-    s->slots[i] = slot_set(t, b, s->slots[i], tick, lm_copier_copy(&c, t->taken[i]));
-  for (uint32_t i = 0; i < t->n; i++)
-    s->in[i] = lm_copier_copy(&c, yield_of(t)->in[i]);
+    s->in[i] = lm_copier_copy(&c, lm_ticks_yield(t)->in[i]);
   for (uint32_t i = 0; i < t->n_results; i++)
     s->results[i] = lm_copier_copy(&c, t->results[i]);
+  lm_free(c.map);
+}
+
+// The operands of the first stage in tick k.
+static void operands(lm_ticks *t, lm_builder *b, lm_value *k, state *s) {
+  lm_copier c = lm_copier_make(t, b, k);
+  for (uint32_t i = 0; i < t->n; i++)
+    s->early[i] = lm_copier_copy(&c, t->taken[i]->def->in[1]);
+  lm_free(c.map);
+}
+
+// The operations behind the stages.
+static void last_forward(lm_ticks *t, lm_builder *b, lm_value *k, state *s) {
+  lm_copier c = lm_copier_make(t, b, k);
+  for (uint32_t i = 0; i < t->n_results; i++)
+    c.map[t->results[i]->id] = s->results[i];
+  for (uint32_t i = 0; i < t->loop->n_out - t->n; i++)
+    s->stacked[i] = lm_copier_copy(&c, lm_ticks_yield(t)->in[t->n + i]);
   lm_free(c.map);
 }
 
@@ -190,14 +158,15 @@ static void last(lm_ticks *t, lm_builder *b, lm_value *tick, state *s) {
   for (uint32_t i = 0; i < t->n_results; i++)
     x.c.map[t->results[i]->id] = wrt[i] = lm_segment_argument(&x, s->results[i]);
   for (uint32_t i = 0; i < n; i++)
-    s->stacked[i] = lm_copier_copy(&x.c, yield_of(t)->in[t->n + i]);
-  lm_value *loss = yield_of(t)->in[t->n + t->loss];
+    s->stacked[i] = lm_copier_copy(&x.c, lm_ticks_yield(t)->in[t->n + i]);
+  lm_value *loss = lm_ticks_yield(t)->in[t->n + t->loss];
   lm_segment_reverse(&x, &loss, &t->seed, 1, wrt, t->n_results, s->results_back);
   lm_segment_close(&x, b, s->results_back, t->n_results);
 }
 
 // The backward pass of the stages; gives the cotangents of their operands.
-static void backward(lm_ticks *t, lm_builder *b, lm_value *tick, state *s, lm_value **out) {
+static void backward(lm_ticks *t, lm_builder *b, lm_value *tick, lm_value *chunk, state *s,
+                     lm_value **out) {
   lm_segment x;
   uint32_t n = 0, most = t->n + t->n_results;
   lm_value **of = LM_NEW_N(t->m->arena, lm_value *, most);
@@ -205,6 +174,8 @@ static void backward(lm_ticks *t, lm_builder *b, lm_value *tick, state *s, lm_va
   lm_value **wrt = LM_NEW_N(t->m->arena, lm_value *, t->n);
   lm_segment_open(&x, t, tick);
   x.c.again = true;
+  if (t->cycle)
+    x.c.map[t->cycle->id] = lm_segment_argument(&x, chunk);
   for (uint32_t i = 0; i < t->n; i++)
     x.c.map[t->taken[i]->id] = wrt[i] = lm_segment_argument(&x, slot_get(t, b, s->slots[i], tick));
   for (uint32_t i = 0; i < t->n + t->n_results; i++) {
@@ -235,19 +206,42 @@ static void first(lm_ticks *t, lm_builder *b, lm_value *tick, lm_value *const *c
   lm_segment_close(&x, b, NULL, 0);
 }
 
-// Both halves of the backward pass in tick k.
-static void back(lm_ticks *t, lm_builder *b, lm_value *k, state *s) {
+static lm_value *arith(lm_builder *b, lm_opcode code, lm_value *x, int64_t n) {
+  return lm_emit2(b, code, x, number(b, n));
+}
+
+// The tick in which this rank has computed the stage whose backward pass it computes in tick k.
+static lm_value *tick_of_forward(const lm_ticks *t, lm_builder *b, lm_value *k, lm_value *rank) {
+  int64_t stages = t->stages, n = lm_ticks_period(t);
+  if (!t->cycle) {
+    lm_value *early = arith(b, LM_OP_SUB, k, 2 * (stages - 1));
+    return lm_emit2(b, LM_OP_ADD, early, arith(b, LM_OP_MUL, rank, 2));
+  }
+  lm_value *w = lm_emit2(b, LM_OP_ADD, arith(b, LM_OP_SUB, k, n + stages - 2), rank);
+  lm_value *chunk = arith(b, LM_OP_IDIV, arith(b, LM_OP_MOD, w, n), stages);
+  lm_value *less = arith(b, LM_OP_MUL, chunk, 2 * stages);
+  lm_value *at = lm_emit2(b, LM_OP_SUB, arith(b, LM_OP_ADD, w, n - stages), less);
+  return lm_emit2(b, LM_OP_ADD, at, rank);
+}
+
+// The backward pass of the operations in front of the stages, of the tick `before` ticks ago.
+static void first_before(lm_ticks *t, lm_builder *b, lm_value *k, int64_t before,
+                         lm_value *const *cotangent) {
+  lm_value *at = arith(b, LM_OP_SUB, k, before);
+  first(t, b, lm_emit_clamp(b, at, t->loop->attr.imm[0]), cotangent);
+}
+
+// Both halves of the backward pass in tick k. With several stages on a rank, that of the operations
+// in front of the stages is one tick late.
+static void back(lm_ticks *t, lm_builder *b, const tick *k, state *s) {
   lm_module *m = t->m;
-  int64_t n_ticks = t->loop->attr.imm[0];
   lm_attr along = {.mesh = (uint8_t)t->mesh}, on = along;
   lm_value **of_operand = LM_NEW_N(m->arena, lm_value *, t->n);
   lm_value **of_first = LM_NEW_N(m->arena, lm_value *, t->n);
   lm_value *rank = lm_emit(b, LM_OP_RANK, NULL, 0, &along, NULL);
-  lm_value *early = lm_emit2(b, LM_OP_SUB, k, number(b, 2 * (t->stages - 1)));
-  lm_value *own = lm_emit2(b, LM_OP_ADD, early, lm_emit2(b, LM_OP_MUL, rank, number(b, 2)));
-  own = lm_emit_clamp(b, own, n_ticks);
-  early = lm_emit_clamp(b, early, n_ticks);
-  backward(t, b, own, s, of_operand);
+  lm_value *own = tick_of_forward(t, b, k->at, rank);
+  own = lm_emit_clamp(b, own, t->loop->attr.imm[0]);
+  backward(t, b, own, t->cycle ? chunk_of(t, b, k, true) : NULL, s, of_operand);
   lm_copier c = lm_copier_make(t, b, own);
   lm_value *is_first = lm_emit2(b, LM_OP_EQ, rank, number(b, 0));
   on.n_imm = 1;
@@ -256,11 +250,15 @@ static void back(lm_ticks *t, lm_builder *b, lm_value *k, state *s) {
     lm_value *none = lm_emit_const(b, of_operand[i]->type, 0);
     lm_value *takes = lm_copier_copy(&c, t->taken[i]->def->in[0]);
     lm_value *sent = lm_emit_select(b, takes, none, of_operand[i]);
-    of_first[i] = lm_emit_select(b, is_first, of_operand[i], none);
+    lm_value *starts = t->cycle ? lm_emit2(b, LM_OP_AND, is_first, takes) : is_first;
+    of_first[i] = lm_emit_select(b, starts, of_operand[i], none);
     s->back[i] = lm_emit(b, LM_OP_RING_SHIFT, &sent, 1, &on, NULL);
   }
   lm_free(c.map);
-  first(t, b, early, of_first);
+  if (!t->cycle)
+    first_before(t, b, k->at, 2 * (t->stages - 1), of_first);
+  for (uint32_t i = 0; i < t->n && t->cycle; i++)
+    s->late[i] = of_first[i];
 }
 
 // ---- the loops
@@ -283,79 +281,145 @@ static void carries_get(lm_value **of, lm_value *const *carry, uint32_t *at, uin
 enum {
   FORWARD = 1, // carries of a loop: those of the forward pass and its slots
   BACKWARD = 2,
+  LAST = 4,  // the operations behind the stages
+  EARLY = 8, // with several stages on a rank, those in front of them, for the next tick
+  LATE = 16, // and their backward pass
 };
 
-static uint32_t state_put(const lm_ticks *t, const state *s, int halves, lm_value **carry) {
+static uint32_t state_put(const lm_ticks *t, const state *s, int parts, lm_value **carry) {
   uint32_t n = 0;
-  if (halves & FORWARD) {
+  if (parts & FORWARD) {
     carries_set(carry, &n, s->in, t->n);
-    carries_set(carry, &n, s->slots, t->n);
+    carries_set(carry, &n, s->slots, s->slots[0] ? t->n : 0);
+    carries_set(carry, &n, s->early, t->cycle ? t->n : 0);
   }
-  if (halves & BACKWARD)
+  if (parts & BACKWARD) {
     carries_set(carry, &n, s->back, t->n);
+    carries_set(carry, &n, s->late, t->cycle ? t->n : 0);
+  }
   return n;
 }
 
-static void state_take(const lm_ticks *t, state *s, int halves, lm_value *const *carry) {
+static void state_take(const lm_ticks *t, state *s, int parts, lm_value *const *carry) {
   uint32_t n = 0;
-  if (halves & FORWARD) {
+  if (parts & FORWARD) {
     carries_get(s->in, carry, &n, t->n);
-    carries_get(s->slots, carry, &n, t->n);
+    carries_get(s->slots, carry, &n, s->slots[0] ? t->n : 0);
+    carries_get(s->early, carry, &n, t->cycle ? t->n : 0);
   }
-  if (halves & BACKWARD)
+  if (parts & BACKWARD) {
     carries_get(s->back, carry, &n, t->n);
+    carries_get(s->late, carry, &n, t->cycle ? t->n : 0);
+  }
 }
 
-// `count` ticks from `from` on.
-static lm_op *ticks_run(lm_ticks *t, lm_builder *b, state *s, int halves, int64_t from,
-                        int64_t count) {
-  lm_value **carry = LM_NEW_N(t->m->arena, lm_value *, 3 * t->n);
-  uint32_t n = state_put(t, s, halves, carry);
-  bool both = halves == (FORWARD | BACKWARD);
-  lm_axis axis = both ? lm_axis_add(t->m, LM_SYM(t->m->ctx, "micro"), count, 0) : 0;
-  lm_op *loop = lm_loop_begin(b, count, axis, carry, n);
-  state_take(t, s, halves, loop->body->args + 1);
-  lm_value *tick = tick_of(b, loop->body->args[0], from);
+static void tick_run(lm_ticks *t, lm_builder *b, const tick *k, int parts, state *s) {
   for (uint32_t i = 0; i < t->n_results; i++)
     s->results_back[i] = NULL;
-  if (halves & FORWARD)
-    forward(t, b, tick, s);
-  if (both)
-    last(t, b, tick, s);
-  if (halves & BACKWARD)
-    back(t, b, tick, s);
-  state_put(t, s, halves, carry);
-  lm_loop_end(b, loop, carry, n, s->stacked, both ? t->loop->n_out - t->n : 0);
-  state_take(t, s, halves, loop->out);
+  if (parts & FORWARD)
+    forward(t, b, k, s);
+  if (parts & EARLY && t->cycle)
+    operands(t, b, arith(b, LM_OP_ADD, k->at, 1), s);
+  if (parts & LAST)
+    (parts & BACKWARD ? last : last_forward)(t, b, k->at, s);
+  if (parts & LATE && t->cycle)
+    first_before(t, b, k->at, 2 * lm_ticks_period(t) - 1, s->late);
+  if (parts & BACKWARD)
+    back(t, b, k, s);
+}
+
+// `count` ticks from `base` on, and `later` ticks later if that is not NULL.
+static lm_op *ticks_run(lm_ticks *t, lm_builder *b, state *s, int parts, int64_t base,
+                        lm_value *later, int64_t count) {
+  lm_value **carry = LM_NEW_N(t->m->arena, lm_value *, 5 * t->n);
+  uint32_t n = state_put(t, s, parts, carry);
+  lm_axis axis = parts & LAST ? lm_axis_add(t->m, LM_SYM(t->m->ctx, "micro"), count, 0) : 0;
+  lm_op *loop = lm_loop_begin(b, count, axis, carry, n);
+  state_take(t, s, parts, loop->body->args + 1);
+  tick k = {
+      .at = tick_of(b, loop->body->args[0], base),
+      .i = loop->body->args[0],
+      .base = base,
+  };
+  k.at = later ? lm_emit2(b, LM_OP_ADD, k.at, later) : k.at;
+  tick_run(t, b, &k, parts, s);
+  state_put(t, s, parts, carry);
+  lm_loop_end(b, loop, carry, n, s->stacked, parts & LAST ? t->loop->n_out - t->n : 0);
+  state_take(t, s, parts, loop->out);
+  for (uint32_t i = 0; parts & LAST && i < t->loop->n_out - t->n; i++)
+    s->stacked[i] = loop->out[n + i];
   return loop;
 }
 
-static state state_make(const lm_ticks *t, lm_builder *b) {
+// The sums over the leading axis of what a loop has stacked.
+static void sums_add(const lm_ticks *t, lm_builder *b, lm_value *const *stacked, lm_value **sums) {
+  for (uint32_t i = 0; i < t->loop->n_out - t->n; i++) {
+    lm_value *sum = lm_emit_reduce(b, LM_OP_SUM, stacked[i], &stacked[i]->type.axis[0], 1);
+    sums[i] = sums[i] ? lm_emit2(b, LM_OP_ADD, sums[i], sum) : sum;
+  }
+}
+
+// With several stages on a rank: the last one of all is computed in the first ticks of each period,
+// for as many micro-batches as there are ranks.
+static void periods_run(lm_ticks *t, lm_builder *b, state *s, int parts, lm_value **sums) {
+  int64_t period = lm_ticks_period(t), ticks = t->loop->attr.imm[0], base = period - 1;
+  int64_t more = (ticks - t->stages + 1) / period - 1;
+  uint32_t n_sums = t->loop->n_out - t->n;
+  lm_value **own = LM_NEW_N(t->m->arena, lm_value *, n_sums + 1);
+  lm_value **carry = LM_NEW_N(t->m->arena, lm_value *, 5 * t->n);
+  int all = parts | LAST | EARLY | (parts & BACKWARD ? LATE : 0);
+  ticks_run(t, b, s, all, base, NULL, t->stages);
+  sums_add(t, b, s->stacked, sums);
+  if (!more)
+    return;
+  uint32_t n = state_put(t, s, parts, carry);
+  lm_axis axis = lm_axis_add(t->m, LM_SYM(t->m->ctx, "micro"), more, 0);
+  lm_op *loop = lm_loop_begin(b, more, axis, carry, n);
+  state_take(t, s, parts, loop->body->args + 1);
+  lm_value *later = arith(b, LM_OP_MUL, loop->body->args[0], period);
+  ticks_run(t, b, s, parts, base + t->stages, later, period - t->stages);
+  ticks_run(t, b, s, all, base + period, later, t->stages);
+  sums_add(t, b, s->stacked, own);
+  state_put(t, s, parts, carry);
+  lm_loop_end(b, loop, carry, n, own, n_sums);
+  state_take(t, s, parts, loop->out);
+  sums_add(t, b, loop->out + n, sums);
+}
+
+// gradient: with the cotangents, and the operands that they need.
+static state state_make(lm_ticks *t, lm_builder *b, bool gradient) {
   lm_arena *a = t->m->arena;
-  state s = {.in = LM_NEW_N(a, lm_value *, t->n),
-             .back = LM_NEW_N(a, lm_value *, t->n),
-             .slots = LM_NEW_N(a, lm_value *, t->n),
-             .results = LM_NEW_N(a, lm_value *, t->n_results + 1),
-             .results_back = LM_NEW_N(a, lm_value *, t->n_results + 1),
-             .stacked = LM_NEW_N(a, lm_value *, t->loop->n_out + 1)};
+  state s = {
+      .in = LM_NEW_N(a, lm_value *, t->n),
+      .back = LM_NEW_N(a, lm_value *, t->n),
+      .slots = LM_NEW_N(a, lm_value *, t->n),
+      .results = LM_NEW_N(a, lm_value *, t->n_results + 1),
+      .results_back = LM_NEW_N(a, lm_value *, t->n_results + 1),
+      .stacked = LM_NEW_N(a, lm_value *, t->loop->n_out + 1),
+      .early = LM_NEW_N(a, lm_value *, t->n),
+      .late = LM_NEW_N(a, lm_value *, t->n),
+  };
   for (uint32_t i = 0; i < t->n; i++) {
     lm_type x = t->loop->in[i]->type;
     s.in[i] = t->loop->in[i];
-    s.back[i] = lm_emit_const(b, x, 0);
-    s.slots[i] = lm_emit_const(b, slots_type(t, x), 0);
+    if (gradient) {
+      s.back[i] = s.late[i] = lm_emit_const(b, x, 0);
+      s.slots[i] = lm_emit_const(b, slots_type(t, x), 0);
+    }
   }
+  if (t->cycle)
+    operands(t, b, number(b, 0), &s);
   return s;
 }
 
 // The results of the function are sums over ticks: now over those that complete a micro-batch.
-static void sums_replace(lm_ticks *t, const lm_op *steady, lm_builder *b) {
+static void sums_replace(lm_ticks *t, lm_value *const *sums) {
   lm_value **map = lm_calloc((size_t)t->n_values + 1, sizeof *map);
   for (lm_op *op = t->loop->next, *next; op; op = next) {
     next = op->next;
     if (op->code != LM_OP_SUM || op->in[0]->def != t->loop)
       continue;
-    lm_value *all = steady->out[2 * t->n + op->in[0]->index];
-    map[op->out[0]->id] = lm_emit_reduce(b, LM_OP_SUM, all, &steady->attr.axes[0], 1);
+    map[op->out[0]->id] = sums[op->in[0]->index - t->n];
     lm_op_remove(op);
   }
   lm_op_remove(t->loop);
@@ -365,75 +429,64 @@ static void sums_replace(lm_ticks *t, const lm_op *steady, lm_builder *b) {
 
 // ---- the function
 
-lm_op *lm_gradient_ticks_loop(const lm_func *f, int mesh) {
-  for (lm_op *op = f->body->first; op; op = op->next) {
-    const lm_op *yield = op->code == LM_OP_LOOP ? op->body->last : NULL;
-    const lm_op *sends = yield && op->n_in ? yield->in[0]->def : NULL;
-    if (sends && sends->code == LM_OP_RING_SHIFT && sends->attr.mesh == mesh)
-      return op;
-  }
-  return NULL;
-}
-
-static bool ticks_find(lm_ticks *t, lm_func *f) {
-  const lm_mesh *mesh = &f->module->mesh;
-  *t = (lm_ticks){
-      .m = f->module,
-      .f = f,
+static lm_builder builder_of(const lm_ticks *t) {
+  return (lm_builder){
+      .m = t->m,
+      .at = t->f->body,
+      .before = t->loop,
+      .loc = t->loop->loc,
   };
-  for (int k = 1; k <= mesh->n && !t->mesh; k++)
-    t->mesh = mesh->axis[k - 1].schedule == LM_SCHEDULE_ONE_F_ONE_B ? k : 0;
-  t->loop = t->mesh ? lm_gradient_ticks_loop(f, t->mesh) : NULL;
-  if (!t->loop)
-    return false;
-  t->stages = mesh->axis[t->mesh - 1].size;
-  t->n = t->loop->n_in;
-  t->n_values = t->m->n_values;
-  const lm_op *sum = f->body->last->in[0]->def;
-  if (!sum || sum->code != LM_OP_SUM || sum->in[0]->def != t->loop)
-    return false;
-  t->loss = sum->in[0]->index - t->n;
-  return true;
 }
 
-static void parts_find(lm_ticks *t) {
-  lm_arena *a = t->m->arena;
-  int64_t slots = 2 * t->stages - 1, n_ticks = t->loop->attr.imm[0];
-  t->sent = LM_NEW_N(a, lm_value *, t->n);
-  t->taken = LM_NEW_N(a, lm_value *, t->n);
-  t->late = LM_NEW_N(a, uint8_t, t->n_values + 1);
-  t->of_stage = LM_NEW_N(a, uint8_t, t->n_values + 1);
-  for (uint32_t i = 0; i < t->n; i++) {
-    t->sent[i] = yield_of(t)->in[i]->def->in[0];
-    t->taken[i] = taken_find(t, t->loop->body->args[i + 1]);
-  }
-  t->slot = lm_axis_add(t->m, LM_SYM(t->m->ctx, "slot"), slots < n_ticks ? slots : n_ticks, 0);
-  late_find(t);
-  results_find(t);
+static void stages_run(lm_ticks *t, lm_builder *b, state *s, lm_value **sums) {
+  int64_t more = t->stages - 1, n = t->loop->attr.imm[0] - more;
+  ticks_run(t, b, s, FORWARD, 0, NULL, more);
+  ticks_run(t, b, s, FORWARD | LAST | BACKWARD, more, NULL, n);
+  ticks_run(t, b, s, BACKWARD, more + n, NULL, more);
+  sums_add(t, b, s->stacked, sums);
+}
+
+// The last backward pass of the operations in front of the stages follows that of the stages.
+static void chunks_run(lm_ticks *t, lm_builder *b, state *s, lm_value **sums) {
+  int64_t period = lm_ticks_period(t), ticks = t->loop->attr.imm[0], end = ticks + period - 1;
+  ticks_run(t, b, s, FORWARD | EARLY, 0, NULL, period - 1);
+  periods_run(t, b, s, FORWARD | BACKWARD, sums);
+  ticks_run(t, b, s, BACKWARD, ticks, NULL, period - t->stages);
+  if (t->stages > 1)
+    ticks_run(t, b, s, BACKWARD | LATE, ticks + period - t->stages, NULL, t->stages - 1);
+  first_before(t, b, number(b, end), 2 * period - 1, s->late);
 }
 
 bool lm_gradient_ticks(lm_func *f, const lm_grad_methods *methods, lm_gradient_seed *seed,
                        bool sums) {
   lm_ticks t;
-  if (!ticks_find(&t, f))
+  if (!lm_ticks_find(&t, f))
     return false;
   t.methods = methods;
   t.sums = sums;
   t.active = lm_activity_of_func(f);
-  parts_find(&t);
-  lm_builder b = {
-      .m = t.m,
-      .at = f->body,
-      .before = t.loop,
-      .loc = t.loop->loc,
-  };
-  int64_t more = t.stages - 1, n = t.loop->attr.imm[0] - more;
+  lm_ticks_parts_find(&t);
+  lm_builder b = builder_of(&t);
   t.seed = seed(&b, f->body->last->in[0]);
-  state s = state_make(&t, &b);
-  ticks_run(&t, &b, &s, FORWARD, 0, more);
-  const lm_op *steady = ticks_run(&t, &b, &s, FORWARD | BACKWARD, more, n);
-  ticks_run(&t, &b, &s, BACKWARD, more + n, more);
-  sums_replace(&t, steady, &b);
+  state s = state_make(&t, &b, true);
+  lm_value **out = LM_NEW_N(t.m->arena, lm_value *, t.loop->n_out + 1);
+  (t.cycle ? chunks_run : stages_run)(&t, &b, &s, out);
+  sums_replace(&t, out);
   lm_free(t.active);
   return true;
+}
+
+void lm_forward_ticks(lm_func *f) {
+  lm_ticks t;
+  if (!lm_ticks_find(&t, f) || t.chunks == 1)
+    return;
+  t.active = lm_activity_of_func(f);
+  lm_ticks_parts_find(&t);
+  lm_builder b = builder_of(&t);
+  state s = state_make(&t, &b, false);
+  lm_value **sums = LM_NEW_N(t.m->arena, lm_value *, t.loop->n_out + 1);
+  ticks_run(&t, &b, &s, FORWARD | EARLY, 0, NULL, lm_ticks_period(&t) - 1);
+  periods_run(&t, &b, &s, FORWARD, sums);
+  sums_replace(&t, sums);
+  lm_free(t.active);
 }

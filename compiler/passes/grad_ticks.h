@@ -11,6 +11,8 @@ typedef struct lm_ticks {
   bool sums;   // see lm_epilogue_sums
   lm_op *loop; // over ticks
   int stages, mesh;
+  int64_t chunks; // the stages of a rank; of several, `cycle` says which one a tick computes
+  lm_value *cycle;
   uint32_t n;             // carries
   lm_value **sent;        // by carry: the value for the next stage
   lm_value **taken;       // the operand of the stage
@@ -23,6 +25,18 @@ typedef struct lm_ticks {
   lm_value *seed;    // its cotangent
   lm_axis slot;
 } lm_ticks;
+
+static inline const lm_op *lm_ticks_yield(const lm_ticks *t) {
+  return t->loop->body->last;
+}
+// The stages of all ranks: after so many ticks a rank computes the same stage again.
+static inline int64_t lm_ticks_period(const lm_ticks *t) {
+  return t->stages * t->chunks;
+}
+// grad_ticks_parts.c: false if f is no pipeline whose ticks compute the whole model. The parts are
+// found after `active` is set.
+bool lm_ticks_find(lm_ticks *t, lm_func *f);
+void lm_ticks_parts_find(lm_ticks *t);
 
 typedef struct lm_copier {
   const lm_ticks *t;

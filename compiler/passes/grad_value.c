@@ -52,7 +52,12 @@ static bool keeps(const lm_module *m, const lm_op *op) {
 // yield.
 static lm_value *renamed(lm_module *m, lm_op *loop, lm_value *v, lm_axis from, lm_axis to) {
   lm_builder b = {m, loop->body, loop->body->last, loop->loc};
-  lm_attr a = {.axes = {from}, .n_axes = 1, .to = {to}, .n_to = 1};
+  lm_attr a = {
+      .axes = {from},
+      .n_axes = 1,
+      .to = {to},
+      .n_to = 1,
+  };
   return lm_emit(&b, LM_OP_RENAME, &v, 1, &a, NULL);
 }
 
@@ -77,7 +82,12 @@ static lm_value *stash(gradient *g, frame *f, lm_value *v) {
   here->name = v->name;
   if (!other)
     return here;
-  lm_attr back = {.axes = {other}, .n_axes = 1, .to = {axis}, .n_to = 1};
+  lm_attr back = {
+      .axes = {other},
+      .n_axes = 1,
+      .to = {axis},
+      .n_to = 1,
+  };
   return lm_emit(&f->b, LM_OP_RENAME, &here, 1, &back, NULL);
 }
 

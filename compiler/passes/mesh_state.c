@@ -209,6 +209,7 @@ static lm_mesh_state collective(analysis *a, const lm_op *op) {
   bool equal = any || s == LM_MESH_EQUAL;
   switch (op->code) {
   case LM_OP_RANK:
+  case LM_OP_CYCLE:
   case LM_OP_EXCHANGE_COUNTS: return LM_MESH_LOCAL;
   case LM_OP_FAN:
     return equal || s == LM_MESH_WHOLE ? entered(a, op)

@@ -59,7 +59,14 @@ static lm_type retyped(lm_type t, const padded *x) {
 static lm_value *sliced(lm_rewrite *r, lm_value *v, fill_kind fill, lm_axis from, lm_axis to) {
   padder *p = r->user;
   padded *x = LM_NEW(r->b.m->arena, padded);
-  lm_attr a = {.axes = {to}, .n_axes = 1, .to = {from}, .n_to = 1, .imm = {0, 1}, .n_imm = 2};
+  lm_attr a = {
+      .axes = {to},
+      .n_axes = 1,
+      .to = {from},
+      .n_to = 1,
+      .imm = {0, 1},
+      .n_imm = 2,
+  };
   lm_value *slice = lm_emit(&r->b, LM_OP_SLICE, &v, 1, &a, NULL);
   *x = (padded){v, fill, from, to};
   lm_idmap_set(&p->by_slice, slice, x);
@@ -93,7 +100,14 @@ static lm_value *dot_pad(lm_rewrite *r, lm_op *dot) {
     return NULL;
   lm_axis from = z.axis[z.rank - 1];
   lm_axis to = lm_axis_shared(r->b.m, LM_SYM(r->b.m->ctx, "padded"), rows, z);
-  lm_attr a = {.axes = {from}, .n_axes = 1, .to = {to}, .n_to = 1, .imm = {0, 1}, .n_imm = 2};
+  lm_attr a = {
+      .axes = {from},
+      .n_axes = 1,
+      .to = {to},
+      .n_to = 1,
+      .imm = {0, 1},
+      .n_imm = 2,
+  };
   lm_value *w = lm_emit(&r->b, LM_OP_PAD, &dot->in[1], 1, &a, NULL);
   lm_value *zp = lm_emit_dot(&r->b, dot->in[0], w, dot->attr.axes, dot->attr.n_axes);
   return sliced(r, zp, FILL_ZERO, from, to);
@@ -154,7 +168,10 @@ static lm_value *reduction(lm_rewrite *r, lm_op *op, const padded *x) {
 static lm_value *gathered(lm_rewrite *r, lm_op *op, const padded *x) {
   if (op->attr.axes[0] != x->from || lm_type_find(op->in[1]->type, x->from) >= 0)
     return NULL;
-  lm_attr a = {.axes = {x->to}, .n_axes = 1};
+  lm_attr a = {
+      .axes = {x->to},
+      .n_axes = 1,
+  };
   lm_value *at = lm_emit_clamp(&r->b, op->in[1], lm_axis_size(r->b.m, x->from));
   return lm_emit(&r->b, LM_OP_GATHER, (lm_value *[]){x->v, at}, 2, &a, NULL);
 }

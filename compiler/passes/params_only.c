@@ -42,11 +42,18 @@ typedef struct marking {
   const lm_op **param; // by value id: a parameter with stacked axes that the value depends on
 } marking;
 
-// The loop whose index v is; NULL: v is none.
+// The loop whose index v is, or the `cycle` that gives it; NULL: v is none.
 static const lm_op *loop_of(const lm_value *v) {
+  if (lm_op_is(v, LM_OP_CYCLE))
+    return v->def;
   const lm_op *loop = v->region ? v->region->owner : NULL;
   bool index = !v->def && loop && loop->code == LM_OP_LOOP && v == loop->body->args[0];
   return index ? loop : NULL;
+}
+
+// The values of its index.
+static int64_t count_of(const lm_op *loop) {
+  return loop->code == LM_OP_CYCLE ? lm_cycle_count(loop) : loop->attr.imm[0];
 }
 
 static bool has_indices(const lm_op *param) {
@@ -176,7 +183,7 @@ static void ascending(const lm_op *param, uint32_t level, int64_t out[2]) {
   out[1] = param->attr.imm[2 * level + 1];
   if (!loop || !is_backward(param, level))
     return;
-  out[0] += out[1] * (loop->attr.imm[0] - 1);
+  out[0] += out[1] * (count_of(loop) - 1);
   out[1] = -out[1];
 }
 
@@ -187,7 +194,7 @@ static uint64_t param_digest(const lm_op *op, uint64_t h) {
     ascending(op, i, at);
     h = mix(h, (uint64_t)at[0]);
     h = mix(h, (uint64_t)at[1]);
-    h = mix(h, loop ? (uint64_t)loop->attr.imm[0] : 0);
+    h = mix(h, loop ? (uint64_t)count_of(loop) : 0);
     if (!loop)
       h = mix(h, (uint64_t)op->in[i]->def->attr.num);
   }
@@ -220,7 +227,7 @@ static uint64_t digest(const lm_value *v, uint64_t *memo) {
 static lm_axis stack_axis(lm_module *m, const lm_op *param, uint32_t level) {
   const lm_op *loop = loop_of(param->in[level]);
   lm_axis whole = lm_global_find(m, param->attr.sym)->type.axis[level];
-  int64_t n = loop->attr.imm[0];
+  int64_t n = count_of(loop);
   if (lm_axis_size(m, whole) == n)
     return whole;
   lm_sym name =
@@ -231,7 +238,9 @@ static lm_axis stack_axis(lm_module *m, const lm_op *param, uint32_t level) {
 
 // Adds the global of a value; NULL: it has too many axes.
 static lm_sym global_add(lm_module *m, const lm_value *v, const lm_op *param, uint32_t n) {
-  lm_type whole = {.dtype = v->type.dtype};
+  lm_type whole = {
+      .dtype = v->type.dtype,
+  };
   int stacked = 0;
   for (uint32_t i = 0; param && i < param->n_in; i++)
     stacked += loop_of(param->in[i]) != NULL;
@@ -318,7 +327,7 @@ static lm_value *read_rule(lm_rewrite *r, lm_op *op) {
     if (!loop)
       continue;
     bool back = is_backward(param, k);
-    a.imm[2 * n] = back ? loop->attr.imm[0] - 1 : 0;
+    a.imm[2 * n] = back ? count_of(loop) - 1 : 0;
     a.imm[2 * n + 1] = back ? -1 : 1;
     in[n++] = param->in[k];
   }

@@ -127,7 +127,12 @@ static lm_value *own_part(ring *r, lm_value *v) {
 static block divided(ring *r, lm_value *v, lm_axis along, lm_axis part) {
   lm_module *m = r->p->m;
   lm_axis rank = lm_axis_shared(m, LM_SYM(m->ctx, "rank"), r->n, v->type);
-  lm_attr view = {.axes = {along}, .n_axes = 1, .to = {rank, part}, .n_to = 2};
+  lm_attr view = {
+      .axes = {along},
+      .n_axes = 1,
+      .to = {rank, part},
+      .n_to = 2,
+  };
   return (block){v, lm_emit(&r->b, LM_OP_VIEW, &v, 1, &view, NULL), rank};
 }
 
@@ -195,7 +200,10 @@ static bool ring_make(ring_pass *p, lm_op *op, ring *r) {
 // ---- one step
 
 static lm_value *at_step(const block *x, lm_builder *b, lm_value *index) {
-  lm_attr over = {.axes = {x->rank}, .n_axes = 1};
+  lm_attr over = {
+      .axes = {x->rank},
+      .n_axes = 1,
+  };
   return x->rank ? lm_emit(b, LM_OP_GATHER, (lm_value *[]){x->now, index}, 2, &over, NULL) : x->now;
 }
 
@@ -274,7 +282,11 @@ static lm_value *owner_of(const ring *r, lm_builder *b, lm_value *i) {
 }
 
 static lm_value *shifted(const ring *r, lm_builder *b, lm_value *x) {
-  lm_attr by_one = {.mesh = (uint8_t)r->p->mesh, .imm = {1}, .n_imm = 1};
+  lm_attr by_one = {
+      .mesh = (uint8_t)r->p->mesh,
+      .imm = {1},
+      .n_imm = 1,
+  };
   return lm_emit(b, LM_OP_RING_SHIFT, &x, 1, &by_one, NULL);
 }
 

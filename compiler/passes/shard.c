@@ -380,7 +380,7 @@ static bool funcs_divide(lm_shard *s) {
   uint8_t *params = lm_calloc((size_t)s->m->n_globals + 1, 1);
   uint8_t *others = lm_calloc((size_t)s->m->n_globals + 1, 1); // of functions without gradients
   bool ok = true;
-  bool ticks = s->by->schedule == LM_SCHEDULE_ONE_F_ONE_B;
+  bool ticks = lm_mesh_axis_ticks(s->by);
   s->whole_params = params;
   if (!ticks)
     params_choose(s);
@@ -437,8 +437,8 @@ static bool axis_divide(lm_module *m, int mesh, bool mixes) {
   bool ok = lm_shard_list(m, by, s.order);
   if (ok && by->size > 1) {
     lm_shard_route_find(&s);
-    ok = !s.failed && (!by->pipeline || lm_shard_repetitions_find(&s)) && funcs_divide(&s) &&
-         !s.failed;
+    ok = !s.failed && (!by->pipeline || (lm_shard_repetitions_find(&s) && lm_shard_chunks(&s))) &&
+         funcs_divide(&s) && !s.failed;
     if (ok && globals_divide(&s))
       lm_shard_norm(m, mesh);
   }

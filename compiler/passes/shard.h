@@ -54,6 +54,9 @@ typedef struct lm_shard_repetition {
   lm_op *loop;
   lm_axis rows; // the axis of rows, whole
   lm_op *own;   // the operations of its body before this one depend on the rows alone
+  // Of several lists (shard_chunks.c), the number of that of the loop, as an index of accesses and
+  // elsewhere; NULL.
+  lm_value *chunk, *list;
 } lm_shard_repetition;
 
 typedef struct lm_shard {
@@ -151,6 +154,11 @@ static inline bool lm_shard_is_pipeline(const lm_shard *s, const lm_op *loop) {
 // The operand of op that is `index` and chooses an element along a stacked axis of a global: its
 // number among the indices. -1: none is.
 int lm_shard_indexed(const lm_op *op, const lm_value *index);
+// False if errors were reported: an access that a function has to instances, in a loop over them
+// all or otherwise, cannot be divided.
+bool lm_shard_instances_check(lm_shard *s, lm_func *f);
+// Replaces an index by the number of the instance, where it accesses no global.
+void lm_shard_index_replace(lm_region *r, const lm_value *index, lm_value *instance);
 // Makes the loops over instances of a function that takes no batch, such as @update, loops over
 // those of a rank. False if errors were reported.
 bool lm_shard_instances_divide(lm_shard *s, lm_func *f);
@@ -231,6 +239,33 @@ bool lm_shard_statistics(lm_shard *s, const lm_shard_stages *axes, lm_op *loop);
 // ---- shard_pipeline.c
 // Computes the repetition `loop` as a pipeline.
 void lm_shard_pipeline(lm_shard *s, lm_op *loop);
+
+// ---- shard_order.c
+// The order of n_micro micro-batches on so many ranks with `chunks` stages each. Pass u of rank r
+// is in tick u + r.
+typedef struct lm_shard_order {
+  int64_t ranks, chunks, n_micro;
+} lm_shard_order;
+int64_t lm_shard_order_ticks(const lm_shard_order *o);
+// Of a pass: the micro-batch, which is none if it is negative or n_micro or more, and the stage, of
+// those of the rank.
+lm_value *lm_shard_order_micro(const lm_shard_order *o, lm_builder *b, lm_value *pass);
+lm_value *lm_shard_order_chunk(const lm_shard_order *o, lm_builder *b, lm_value *pass);
+// True in a pass of the first of all stages, or of no micro-batch.
+lm_value *lm_shard_order_takes(const lm_shard_order *o, lm_builder *b, lm_value *pass,
+                               lm_value *rank);
+// True in a tick in which the last of all stages computes a micro-batch.
+lm_value *lm_shard_order_ends(const lm_shard_order *o, lm_builder *b, lm_value *tick);
+// Of values of all ticks, the leading axis, those of these ticks: with the axis `micro` instead.
+lm_value *lm_shard_order_last(const lm_shard_order *o, lm_builder *b, lm_value *all, lm_axis micro);
+
+// ---- shard_chunks.c
+// Makes several lists of the instances of repetitions if a rank has several stages. False if errors
+// were reported.
+bool lm_shard_chunks(lm_shard *s);
+// Lets a copy of the repetition compute the list of this pass, in a tick of this number.
+void lm_shard_chunk_set(lm_shard *s, const lm_shard_order *o, lm_builder *b, lm_op *loop,
+                        lm_value *tick, lm_value *pass);
 
 // ---- shard_ticks.c
 // Makes a function of a batch a loop over micro-batches, of which each stage computes another at a

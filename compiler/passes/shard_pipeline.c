@@ -104,7 +104,10 @@ static void row_numbers_make(pipeline *p) {
 // x has the axis of rows: its rows in each iteration, with the axis of ticks in front.
 static lm_value *rows_of_ticks(pipeline *p, lm_value *x) {
   lm_builder *b = &p->before;
-  lm_attr over = {.axes = {p->rows}, .n_axes = 1};
+  lm_attr over = {
+      .axes = {p->rows},
+      .n_axes = 1,
+  };
   lm_value *all = lm_emit(b, LM_OP_GATHER, (lm_value *[]){x, p->row_numbers}, 2, &over, NULL);
   lm_axis order[LM_RANK] = {p->ticks};
   if (!lm_type_find(x->type, p->rows))
@@ -116,7 +119,10 @@ static lm_value *rows_of_ticks(pipeline *p, lm_value *x) {
 
 // Element k of x along the axis of ticks, in iteration k.
 static lm_value *now(pipeline *p, lm_value *x) {
-  lm_attr each = {.imm = {0, 1}, .n_imm = 2};
+  lm_attr each = {
+      .imm = {0, 1},
+      .n_imm = 2,
+  };
   lm_value *in[] = {x, p->tick->body->args[0]};
   return lm_emit(&p->top, LM_OP_AT, in, 2, &each, NULL);
 }
@@ -181,14 +187,22 @@ static void operands_enter(pipeline *p, lm_op *op) {
 static void tick_open(pipeline *p, lm_value *const *xs, lm_builder *b) {
   uint32_t n = p->loop->n_in;
   lm_value **start = LM_NEW_N(p->s->m->arena, lm_value *, n);
-  lm_attr begin = {.axes = {p->ticks}, .n_axes = 1, .imm = {0, 1}, .n_imm = 2};
+  lm_attr begin = {
+      .axes = {p->ticks},
+      .n_axes = 1,
+      .imm = {0, 1},
+      .n_imm = 2,
+  };
   for (uint32_t i = 0; i < n; i++)
     start[i] =
         lm_emit1(b, LM_OP_STOP, lm_emit(b, LM_OP_SLICE, (lm_value **)&xs[i], 1, &begin, NULL));
   lm_value *is_first = lm_emit2(b, LM_OP_EQ, p->rank, number(b, 0));
   p->tick = lm_loop_begin(b, size_of(p, p->ticks), p->ticks, start, n);
   for (uint32_t i = 0; i < n; i++) {
-    lm_attr each = {.imm = {0, 1}, .n_imm = 2};
+    lm_attr each = {
+        .imm = {0, 1},
+        .n_imm = 2,
+    };
     lm_value *in[] = {xs[i], p->tick->body->args[0]};
     lm_value *x = lm_emit(b, LM_OP_AT, in, 2, &each, NULL);
     p->loop->in[i] = lm_emit_select(b, is_first, x, p->tick->body->args[i + 1]);
@@ -225,7 +239,11 @@ static void tick_fill(pipeline *p, lm_op *following) {
 static void tick_close(pipeline *p, lm_builder *b) {
   uint32_t n = p->loop->n_in;
   lm_value **next = LM_NEW_N(p->s->m->arena, lm_value *, n);
-  lm_attr on = {.mesh = (uint8_t)p->s->mesh, .imm = {1}, .n_imm = 1};
+  lm_attr on = {
+      .mesh = (uint8_t)p->s->mesh,
+      .imm = {1},
+      .n_imm = 1,
+  };
   lm_shard_lane_enter(&p->axes, p->loop);
   for (uint32_t i = 0; i < n; i++)
     next[i] = lm_emit(b, LM_OP_RING_SHIFT, &p->loop->out[i], 1, &on, NULL);
@@ -272,7 +290,12 @@ static lm_value *own_rows(pipeline *p, lm_builder *b, lm_value *ys) {
   }
   if (x->type.axis[1] != row)
     x = lm_emit_permute(b, x, order, k);
-  lm_attr join = {.axes = {micro, row}, .n_axes = 2, .to = {part_of(p, p->rows)}, .n_to = 1};
+  lm_attr join = {
+      .axes = {micro, row},
+      .n_axes = 2,
+      .to = {part_of(p, p->rows)},
+      .n_to = 1,
+  };
   return lm_emit(b, LM_OP_VIEW, &x, 1, &join, NULL);
 }
 

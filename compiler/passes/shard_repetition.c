@@ -56,7 +56,7 @@ static bool refuse(const lm_shard *s, lm_loc at, const char *what) {
 
 // One micro-batch is computed after the other: what depends on all rows of a micro-batch is known.
 static bool by_ticks(const lm_shard *s) {
-  return s->by->schedule == LM_SCHEDULE_ONE_F_ONE_B;
+  return lm_mesh_axis_ticks(s->by);
 }
 
 // What the schedule gpipe alone cannot divide.
@@ -93,12 +93,13 @@ static bool stacks_note(lm_shard *s, const lm_op *loop, const lm_region *r) {
 }
 
 static bool size_check(const lm_shard *s, const lm_op *loop) {
-  int64_t n = loop->attr.imm[0];
-  if (n % s->by->size == 0)
+  int64_t n = loop->attr.imm[0], stages = (int64_t)s->by->size * lm_mesh_axis_chunks(s->by);
+  if (n % stages == 0)
     return true;
   lm_buf legal = {0};
+  const char *what = s->by->chunks ? "pp * chunks" : s->by->name;
   lm_shard_divisors(n, &legal);
-  LM_REPORT(s->m->ctx, s->by->loc, E916, s->by->name, s->by->size, (long long)n, legal.p);
+  LM_REPORT(s->m->ctx, s->by->loc, E916, what, (int)stages, (long long)n, legal.p);
   lm_buf_free(&legal);
   return false;
 }
@@ -160,13 +161,13 @@ static bool loop_check(lm_shard *s, const lm_func *f, lm_op *loop) {
 
 // ---- the instances of a rank
 
-static void index_replace(lm_region *r, const lm_value *index, lm_value *instance) {
+void lm_shard_index_replace(lm_region *r, const lm_value *index, lm_value *instance) {
   for (lm_op *op = r->first; op; op = op->next) {
     for (uint32_t i = 0; i < op->n_in; i++)
       if (op->in[i] == index && op != instance->def && lm_shard_indexed(op, index) < 0)
         op->in[i] = instance;
     if (op->body)
-      index_replace(op->body, index, instance);
+      lm_shard_index_replace(op->body, index, instance);
   }
 }
 
@@ -183,8 +184,8 @@ void lm_shard_loop_shorten(lm_shard *s, lm_op *loop, lm_value *rank) {
     loop->attr.axes[0] = lm_axis_add(s->m, s->m->axes[loop->attr.axes[0]].name, n, 0);
   lm_value *size = lm_emit_const(&b, lm_type_make(LM_INT, NULL, 0), (double)n);
   lm_value *first = lm_emit2(&b, LM_OP_MUL, rank, size);
-  index_replace(loop->body, loop->body->args[0],
-                lm_emit2(&b, LM_OP_ADD, first, loop->body->args[0]));
+  lm_shard_index_replace(loop->body, loop->body->args[0],
+                         lm_emit2(&b, LM_OP_ADD, first, loop->body->args[0]));
 }
 
 // ---- what depends on the rows alone
@@ -314,6 +315,9 @@ static bool uses_check(const lm_shard *s, const lm_op *loop, const lm_region *r)
 }
 
 lm_op *lm_shard_repetition_find(lm_shard *s, const lm_func *f) {
+  const lm_shard_repetition *r = lm_shard_repetition_of(s, f);
+  if (r)
+    return r->loop;
   lm_op *loop = repetition_only(s, f);
   bool ok = loop && stacks_note(s, loop, loop->body) && size_check(s, loop) &&
             uses_check(s, loop, f->body);
@@ -442,30 +446,50 @@ static bool accesses_check(lm_shard *s, const lm_op *loop, const lm_region *r, b
   return ok;
 }
 
-// A loop over all instances becomes one over those of this rank.
-bool lm_shard_instances_divide(lm_shard *s, lm_func *f) {
+// *out: op accesses a divided global. False if errors were reported.
+static bool op_check(lm_shard *s, lm_op *op, bool *out) {
+  lm_region one = {
+      .first = op,
+      .last = op,
+  };
+  *out = false;
+  if (op->code == LM_OP_LOOP)
+    return accesses_check(s, op, op->body, out);
+  return !reads_stack(s, op) || accesses_check(s, NULL, &one, out);
+}
+
+bool lm_shard_instances_check(lm_shard *s, lm_func *f) {
+  bool ok = true, reads;
   if (f->key.id == LM_FUNC_REQUEST)
     return refuse(s, s->by->loc, "a program that continues a text from columns of a request");
-  for (lm_op *op = f->body->first; op; op = op->next) {
-    bool reads = false, loops = op->code == LM_OP_LOOP;
-    lm_region one = {
-        .first = op,
-        .last = op,
-    };
-    if (loops && !accesses_check(s, op, op->body, &reads))
-      return false;
-    if (!loops && reads_stack(s, op) && !accesses_check(s, NULL, &one, &reads))
-      return false;
-    if (!reads)
-      continue;
-    lm_builder b = {
-        .m = s->m,
-        .at = f->body,
-        .before = op,
-        .loc = op->loc,
-    };
-    lm_attr over = {.mesh = (uint8_t)s->mesh};
-    lm_shard_loop_shorten(s, op, lm_emit(&b, LM_OP_RANK, NULL, 0, &over, NULL));
-  }
+  for (lm_op *op = f->body->first; op && ok; op = op->next)
+    ok = op_check(s, op, &reads);
+  return ok;
+}
+
+static void loop_shorten(lm_shard *s, lm_op *loop) {
+  lm_builder b = {
+      .m = s->m,
+      .at = loop->parent,
+      .before = loop,
+      .loc = loop->loc,
+  };
+  lm_attr over = {.mesh = (uint8_t)s->mesh};
+  lm_shard_loop_shorten(s, loop, lm_emit(&b, LM_OP_RANK, NULL, 0, &over, NULL));
+}
+
+// A loop over all instances becomes one over those of this rank.
+bool lm_shard_instances_divide(lm_shard *s, lm_func *f) {
+  bool reads;
+  for (lm_shard_repetition *r = s->repetitions; r; r = r->next)
+    if (r->f == f)
+      loop_shorten(s, r->loop);
+  if (s->by->chunks)
+    return true;
+  if (!lm_shard_instances_check(s, f))
+    return false;
+  for (lm_op *op = f->body->first; op; op = op->next)
+    if (op_check(s, op, &reads) && reads)
+      loop_shorten(s, op);
   return true;
 }

@@ -56,6 +56,7 @@ typedef struct ticks {
   lm_axis lane;          // those of the micro-batches that all stages compute at a time
   lm_axis stages;        // one element of each stage
   int64_t n_micro, size; // micro-batches, and the rows of one
+  lm_shard_order order;  // in which they pass through the stages
   uint8_t *by_rows;      // by id: depends on the rows
   lm_value *rank;
   phase first, stage, last, metrics;
@@ -74,6 +75,13 @@ static void refuse(ticks *t, lm_loc at, const char *what) {
   if (!t->failed)
     LM_REPORT(t->s->m->ctx, at.line ? at : t->s->by->loc, E915, t->s->by->name, what);
   t->failed = true;
+}
+
+// ---- which micro-batch
+
+// What the rank computes in this tick.
+static lm_value *own_pass(ticks *t) {
+  return lm_emit2(&t->b, LM_OP_SUB, t->loop->body->args[0], t->rank);
 }
 
 // ---- which values depend on the rows
@@ -224,6 +232,7 @@ static phase phase_begin(ticks *t, lm_axis rows, lm_value *delay, lm_value *firs
   lm_type own = lm_type_make(LM_INT, &rows, 1);
   int64_t parts = lm_axis_size(t->s->m, t->all) / lm_axis_size(t->s->m, t->rows);
   lm_value *at = lm_emit2(&t->b, LM_OP_SUB, t->loop->body->args[0], delay);
+  at = lm_shard_order_micro(&t->order, &t->b, at);
   at = lm_emit2(&t->b, LM_OP_MUL, lm_emit_clamp(&t->b, at, t->n_micro), number(t, t->size * parts));
   at = t->part ? lm_emit2(&t->b, LM_OP_ADD, at, t->part) : at;
   at = lm_emit_expand(&t->b, lm_emit2(&t->b, LM_OP_ADD, at, first), own);
@@ -265,12 +274,7 @@ static lm_value *operand(ticks *t, lm_value *v) {
 // True where this rank takes the first stage's operand: on the first stage, and without a
 // micro-batch, so that it computes with numbers of the model.
 static lm_value *takes_operand(ticks *t) {
-  lm_builder *b = &t->b;
-  lm_value *micro = lm_emit2(b, LM_OP_SUB, t->loop->body->args[0], t->rank);
-  lm_value *before = lm_emit2(b, LM_OP_LT, micro, number(t, 0));
-  lm_value *behind = lm_emit2(b, LM_OP_GE, micro, number(t, t->n_micro));
-  lm_value *idle = lm_emit2(b, LM_OP_OR, before, behind);
-  return lm_emit2(b, LM_OP_OR, lm_emit2(b, LM_OP_EQ, t->rank, number(t, 0)), idle);
+  return lm_shard_order_takes(&t->order, &t->b, own_pass(t), t->rank);
 }
 
 static void numbers_replace(const ticks *t, lm_region *r) {
@@ -297,6 +301,7 @@ static lm_op *stage_copy(ticks *t, lm_value *const *operands) {
   captured_copy(t, p, t->blocks->body);
   if (t->failed)
     return NULL;
+  lm_value *pass = own_pass(t), *micro = lm_shard_order_micro(&t->order, &t->b, pass);
   lm_op *loop = lm_op_clone(&t->b, t->blocks, p->map);
   for (uint32_t i = 0; i < loop->n_in; i++)
     loop->in[i] = operands[i];
@@ -313,7 +318,10 @@ static lm_op *stage_copy(ticks *t, lm_value *const *operands) {
       .before = loop,
       .loc = loop->loc,
   };
-  lm_value *micro = lm_emit2(&before, LM_OP_SUB, t->loop->body->args[0], t->rank);
+  lm_builder end = t->b;
+  t->b = before;
+  lm_shard_chunk_set(t->s, &t->order, &t->b, loop, t->loop->body->args[0], pass);
+  t->b = end;
   lm_shard_stages axes = stages_axes(t);
   t->failed = !lm_shard_statistics(t->s, &axes, loop);
   lm_shard_additions_scale(&before, loop->body, micro, t->n_micro);
@@ -348,6 +356,11 @@ static void axes_make(ticks *t) {
   int stages = t->s->by->size;
   int64_t rows = lm_axis_size(m, t->rows), n = t->s->by->pipeline;
   t->n_micro = rows % (n * stages) == 0 ? n : rows % (stages * stages) ? 1 : stages;
+  t->order = (lm_shard_order){
+      .ranks = stages,
+      .chunks = lm_mesh_axis_chunks(t->s->by),
+      .n_micro = t->n_micro,
+  };
   t->size = rows / t->n_micro;
   t->micro = rows_new(t, t->size);
   t->lane = rows_new(t, t->size * stages);
@@ -361,7 +374,7 @@ static bool is_sum(const ticks *t, uint32_t i) {
 
 // The results of one micro-batch, 0 in ticks that complete none.
 static lm_value *result(ticks *t, phase *p, lm_value *v) {
-  lm_value *done = lm_emit2(&t->b, LM_OP_GE, t->loop->body->args[0], number(t, t->s->by->size - 1));
+  lm_value *done = lm_shard_order_ends(&t->order, &t->b, t->loop->body->args[0]);
   lm_value *x = copied(t, p, v);
   if (t->failed)
     return NULL;
@@ -394,7 +407,7 @@ static lm_value *part_first(ticks *t) {
 
 static void loop_open(ticks *t) {
   uint32_t n = t->blocks->n_in;
-  int64_t count = t->n_micro + t->s->by->size - 1;
+  int64_t count = lm_shard_order_ticks(&t->order);
   lm_value **start = LM_NEW_N(t->s->m->arena, lm_value *, n);
   for (uint32_t i = 0; i < n; i++)
     start[i] = lm_emit_const(&t->b, carry_type(t, t->blocks->in[i]), 0);
@@ -447,19 +460,13 @@ static void stages_run(ticks *t, lm_value **next) {
 // The rows of all micro-batches, on every rank.
 static lm_value *rows_return(ticks *t, lm_value *all) {
   lm_axis micro = lm_axis_add(t->s->m, LM_SYM(t->s->m->ctx, "micro"), t->n_micro, 0);
-  lm_attr end = {.axes = {t->loop->attr.axes[0]},
-                 .n_axes = 1,
-                 .to = {micro},
-                 .n_to = 1,
-                 .imm = {t->s->by->size - 1, 1},
-                 .n_imm = 2};
   lm_attr whole = {.mesh = (uint8_t)t->s->mesh,
                    .axes = {t->last.rows},
                    .n_axes = 1,
                    .to = {t->micro},
                    .n_to = 1};
   lm_attr join = {.axes = {micro, t->micro}, .n_axes = 2, .to = {t->rows}, .n_to = 1};
-  all = lm_emit(&t->b, LM_OP_SLICE, &all, 1, &end, NULL);
+  all = lm_shard_order_last(&t->order, &t->b, all, micro);
   all = lm_emit(&t->b, LM_OP_COLLECT, &all, 1, &whole, NULL);
   return lm_emit(&t->b, LM_OP_VIEW, &all, 1, &join, NULL);
 }

@@ -173,8 +173,7 @@ static lm_plan_buf buf_make(const ref *r) {
   };
   for (int d = 0; d < LM_PLAN_DEPTH; d++) {
     b.stride[d] = at.loop[d] + r->loop[d];
-    b.ring[d].slots = r->ring[d].slots;
-    b.ring[d].ahead = r->ring[d].ahead;
+    b.ring[d] = r->ring[d];
   }
   return b;
 }

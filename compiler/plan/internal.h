@@ -90,14 +90,15 @@ typedef struct location {
   storage *at;
   int64_t offset, loop[LM_PLAN_DEPTH]; // bytes; bytes per iteration of each loop
   int64_t stride[LM_RANK];             // elements
+  // What selects the slot of loop `cycle_depth`, instead of the iteration; NULL: nothing.
+  const lm_op *cycle;
+  int cycle_depth;
 } location;
 
 typedef struct ref {
   storage *at;
   int64_t offset, loop[LM_PLAN_DEPTH], bytes;
-  struct {
-    int slots, ahead;
-  } ring[LM_PLAN_DEPTH]; // slots > 0: loop[d] is the stride of a ring (lm_plan_buf.ring)
+  lm_plan_ring ring[LM_PLAN_DEPTH]; // slots > 0: loop[d] is the stride of a ring (lm_plan_buf.ring)
 } ref;
 typedef struct pstep {
   lm_plan_step step;

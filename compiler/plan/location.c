@@ -28,6 +28,18 @@ location lm_location_dense(const planner *p, storage *at, lm_type t) {
   return out;
 }
 
+static lm_plan_ring ring_of(const lm_op *cycle) {
+  const int64_t *imm = cycle->attr.imm;
+  return (lm_plan_ring){
+      .ahead = (int)imm[0],
+      .by = (int)imm[1],
+      .by_rank = (int)imm[2],
+      .slots = (int)imm[3],
+      .per = (int)imm[4],
+      .mesh = cycle->attr.mesh,
+  };
+}
+
 // Elements at negative strides are not counted.
 ref lm_location_ref(const planner *p, const location *at, lm_type t) {
   ref r = {
@@ -36,6 +48,8 @@ ref lm_location_ref(const planner *p, const location *at, lm_type t) {
       .bytes = lm_dtype_bytes(t.dtype),
   };
   memcpy(r.loop, at->loop, sizeof r.loop);
+  if (at->cycle)
+    r.ring[at->cycle_depth] = ring_of(at->cycle);
   for (int i = 0; i < t.rank; i++)
     if (at->stride[i] > 0)
       r.bytes += (lm_axis_size(p->m, t.axis[i]) - 1) * at->stride[i] * lm_dtype_bytes(t.dtype);
@@ -56,18 +70,25 @@ void lm_location_index(planner *p, lm_op *op, lm_value *i, const int64_t *imm, i
   int64_t step = imm[1];
   int64_t last;
   int depth = p->depth - 1;
+  const lm_op *cycle = i->def && i->def->code == LM_OP_CYCLE ? i->def : NULL;
+  const lm_value *iteration = cycle ? cycle->in[0] : i;
   if (i->def && i->def->code == LM_OP_CONST) {
     first += step * (int64_t)i->def->attr.num;
     last = first;
   } else {
-    while (depth >= 0 && p->frames[depth].op->body->args[0] != i)
+    while (depth >= 0 && p->frames[depth].op->body->args[0] != iteration)
       depth--;
     if (depth < 0) {
       LM_PLAN_ERROR(p, op, E706, lm_op_info_of(op)->name);
       return;
     }
-    last = first + step * (p->frames[depth].op->attr.imm[0] - 1);
+    int64_t n = cycle ? lm_cycle_count(cycle) : p->frames[depth].op->attr.imm[0];
+    last = first + step * (n - 1);
+    if (cycle ? at->loop[depth] : at->cycle && at->cycle_depth == depth)
+      LM_BUG("two indices of @%s follow one loop", op->attr.sym);
     at->loop[depth] += step * stride;
+    at->cycle = cycle ? cycle : at->cycle;
+    at->cycle_depth = cycle ? depth : at->cycle_depth;
   }
   at->offset += first * stride;
   if (first < 0 || first >= size || last < 0 || last >= size)

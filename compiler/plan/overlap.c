@@ -136,7 +136,8 @@ static int depth_of(const overlapper *o, int loop) {
 // Memory that is the same before and in the loop, at an address that moves with it alone.
 static bool is_stable(const overlapper *o, const ref *r, int loop) {
   ref at = lm_ref_resolve(r);
-  return o->stable[at.at->arena] && !moves_inside(&at, depth_of(o, loop));
+  int depth = depth_of(o, loop);
+  return o->stable[at.at->arena] && !moves_inside(&at, depth) && !at.ring[depth].slots;
 }
 
 // Memory of one iteration, as a whole.

@@ -62,6 +62,7 @@ ref lm_ref_resolve(const ref *r) {
   for (int d = 0; d < LM_PLAN_DEPTH; d++)
     out.loop[d] += r->loop[d];
   out.bytes = r->bytes;
+  memcpy(out.ring, r->ring, sizeof out.ring);
   return out;
 }
 
@@ -69,7 +70,8 @@ ref lm_ref_resolve(const ref *r) {
 static ref span_of(const planner *p, int loop, ref r) {
   for (; loop >= 0; loop = p->steps[loop].loop) {
     const lm_plan_step *x = &p->steps[loop].step;
-    int64_t moved = r.loop[x->depth] * (x->count - 1);
+    int slots = lm_plan_ring_size(&r.ring[x->depth]);
+    int64_t moved = r.loop[x->depth] * ((slots ? slots : x->count) - 1);
     r.offset += moved < 0 ? moved : 0;
     r.bytes += llabs(moved);
   }
@@ -83,7 +85,7 @@ bool lm_refs_meet(const planner *p, int loop, const ref *a, const ref *b) {
     return false;
   if (loop < 0 && (any_loop(x.loop) || any_loop(y.loop)))
     return true;
-  if (memcmp(x.loop, y.loop, sizeof x.loop)) {
+  if (memcmp(x.loop, y.loop, sizeof x.loop) || memcmp(x.ring, y.ring, sizeof x.ring)) {
     x = span_of(p, loop, x);
     y = span_of(p, loop, y);
   }

@@ -23,7 +23,8 @@ static bool is_alias(const lm_op *op) {
 static bool is_index(const planner *p, const lm_op *op, uint32_t i) {
   if (op->code == LM_OP_AT)
     return i == 1;
-  if (op->code == LM_OP_PARAM || op->code == LM_OP_GRADIENT || op->code == LM_OP_RECALL)
+  if (op->code == LM_OP_PARAM || op->code == LM_OP_GRADIENT || op->code == LM_OP_RECALL ||
+      op->code == LM_OP_CYCLE)
     return true;
   if (op->code == LM_OP_ASSIGN)
     return i < op->attr.n_imm / 2u;
@@ -498,6 +499,7 @@ static void op_walk(planner *p, lm_op *op) {
   case LM_OP_CONST: const_walk(p, op); break;
   case LM_OP_LOOP: loop_walk(p, op); break;
   case LM_OP_RANK: lm_rank_locate(p, op); break;
+  case LM_OP_CYCLE: // an index of locations
   case LM_OP_YIELD:
   case LM_OP_RETURN: break; // handled by the owner of the region
   default: {

@@ -343,9 +343,9 @@ static void ranks_print(const lm_session *s, lm_buf *out) {
   lm_buf_puts(out, " a step\n");
   positions_print(s, &x->plan->mesh, out);
   if (s->bubble > 0)
-    lm_buf_printf(out,
-                  "  %d micro-batches pass through %d stages: the bubble is %.1f %% of the time\n",
-                  s->run.pipeline, s->run.pp, 100 * s->bubble);
+    lm_buf_printf(
+        out, "  %d micro-batches pass through %d stages: the bubble is %.1f %% of the time\n",
+        s->run.pipeline, s->run.pp * (s->run.chunks ? s->run.chunks : 1), 100 * s->bubble);
 }
 
 void lm_report_check(const lm_session *s, lm_buf *out) {

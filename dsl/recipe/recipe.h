@@ -256,10 +256,13 @@ typedef struct lm_recipe_parallel {
     bool sequence; // divides the positions, behind the other axes
     int zero;      // the stage of ZeRO along this axis; 0: none
   } axis[LM_MESH_AXES];
-  int n;                    // 0: one process
-  int ranks;                // the sizes multiplied
-  bool heads;               // cp divides attention by heads
-  bool one_f_one_b;         // the schedule of the pipeline, instead of GPipe's
+  int n;      // 0: one process
+  int ranks;  // the sizes multiplied
+  bool heads; // cp divides attention by heads
+  // The schedule of the pipeline computes the backward pass of a micro-batch as soon as its loss is
+  // known; GPipe's, if not set.
+  bool ticks;
+  int chunks;               // stages of a rank, with the schedule `interleaved`; else 0
   bool ring;                // ranks along cp pass keys and values on
   lm_recipe_pattern *whole; // parameters that ZeRO does not divide
   uint32_t n_whole, cap_whole;

@@ -65,6 +65,16 @@ static void read_whole(const lm_reader *d) {
   }
 }
 
+static void read_schedule(const lm_reader *d) {
+  static const char key[] = "recipe.parallel.pipeline";
+  const ast_expr *schedule = lm_read_value(d, key);
+  const lm_file *file = lm_read_file(d, lm_read_setting(d, key));
+  bool interleaved = schedule && schedule->kind == EX_CALL;
+  d->r->parallel.ticks = interleaved || lm_read_is_word(schedule, "one_f_one_b");
+  d->r->parallel.chunks =
+      interleaved ? (int)lm_read_arg_number(d, key, schedule, "chunks", file) : 0;
+}
+
 void lm_read_parallel(const lm_reader *recipe) {
   static const char *const axes[] = {"dp", "fsdp", "pp", "cp", "ep", "tp"};
   lm_settings none = {0};
@@ -77,8 +87,7 @@ void lm_read_parallel(const lm_reader *recipe) {
   const ast_expr *context = lm_read_value(&d, "recipe.parallel.context");
   d.r->parallel.heads = context && !strcmp(context->text, "heads");
   d.r->parallel.ring = context && !strcmp(context->text, "ring");
-  const ast_expr *schedule = lm_read_value(&d, "recipe.parallel.pipeline");
-  d.r->parallel.one_f_one_b = schedule && !strcmp(schedule->text, "one_f_one_b");
+  read_schedule(&d);
   for (size_t k = 0; s && s->value && k < LM_COUNT(axes); k++)
     for (uint32_t i = 0; i < s->value->n_args; i++)
       if (s->value->args[i].name && !strcmp(s->value->args[i].name, axes[k]))
@@ -100,7 +109,7 @@ int lm_recipe_row_ranks(const lm_recipe *r) {
 }
 
 int lm_recipe_row_parts(const lm_recipe *r) {
-  return lm_recipe_row_ranks(r) * (r->parallel.one_f_one_b ? lm_recipe_mesh_size(r, "pp") : 1);
+  return lm_recipe_row_ranks(r) * (r->parallel.ticks ? lm_recipe_mesh_size(r, "pp") : 1);
 }
 
 const char *lm_recipe_rows_axis(const lm_recipe *r) {

@@ -46,7 +46,7 @@ static void fault(checker *c, int step, int buf, const char *what) {
 }
 
 static int64_t offset_of(const checker *c, const lm_plan_buf *b) {
-  return lm_plan_buf_offset(b, c->index);
+  return lm_plan_buf_offset(b, &c->plan->mesh, c->index);
 }
 
 static bool bounds_hold(checker *c, int step, int i) {

@@ -26,20 +26,49 @@ static int slot(reader *r, int *out_slots, int *out_ahead) {
   return r->failed ? 0 : (int)d;
 }
 
+static int after(reader *r, const char *before, int64_t least) {
+  expect(r, before);
+  int64_t n = number(r);
+  r->failed |= n < least || n > MAX_ITEMS;
+  return r->failed ? 0 : (int)n;
+}
+
+// (i0*1+0+r2*3 mod 4 div 2); returns the depth of the loop.
+static int turned(reader *r, lm_plan_ring *out) {
+  int depth = after(r, "(i", 0);
+  out->by = after(r, "*", 0);
+  out->ahead = after(r, "+", 0);
+  out->mesh = after(r, "+r", 1);
+  out->by_rank = after(r, "*", 0);
+  out->slots = after(r, "mod", 1);
+  out->per = after(r, "div", 1);
+  expect(r, ")");
+  r->failed |= depth >= LM_PLAN_DEPTH || out->mesh > r->p->mesh.n || !out->per;
+  r->failed |= out->per && out->slots % out->per;
+  return r->failed ? 0 : depth;
+}
+
+// The text up to the next bracket multiplies the iteration.
+static bool is_turned(const reader *r) {
+  const char *s = r->at;
+  while (s < r->end && *s != ')' && *s != '*' && *s != ']')
+    s++;
+  return r->at < r->end && *r->at == '(' && s < r->end && *s == '*';
+}
+
 static lm_plan_buf buffer(reader *r) {
   lm_plan_buf b = {.arena = (uint8_t)choice(r, lm_arena_names, LM_ARENAS), .live = -1};
   expect(r, "[");
   b.offset = number(r);
   while (!r->failed && r->at < r->end && (*r->at == '+' || *r->at == '-')) {
     int64_t stride = number(r);
-    int slots, ahead;
+    lm_plan_ring ring = {0};
     expect(r, "*");
-    int d = slot(r, &slots, &ahead);
+    int d = is_turned(r) ? turned(r, &ring) : slot(r, &ring.slots, &ring.ahead);
     if (r->failed)
       break;
     b.stride[d] = stride;
-    b.ring[d].slots = slots;
-    b.ring[d].ahead = ahead;
+    b.ring[d] = ring;
   }
   expect(r, ":");
   b.bytes = number(r);

@@ -33,6 +33,18 @@ static inline int64_t lm_plan_aligned(int64_t bytes) {
   return (bytes + LM_PLAN_ALIGN - 1) / LM_PLAN_ALIGN * LM_PLAN_ALIGN;
 }
 
+// Slots that the iterations of a loop cycle through.
+typedef struct lm_plan_ring {
+  int slots, ahead; // slots > 0: iteration i uses slot (i + ahead) mod slots
+  // per > 0: slot ((by * i + ahead + by_rank * coordinate) mod slots) / per, with the coordinate of
+  // the rank along axis `mesh`, from 1.
+  int by, by_rank, per, mesh;
+} lm_plan_ring;
+// The number of slots that differ.
+static inline int lm_plan_ring_size(const lm_plan_ring *r) {
+  return r->per ? r->slots / r->per : r->slots;
+}
+
 // Only the alignment of an element is guaranteed: the buffers of loops (stashes, carries) start at
 // any multiple of their slot's size.
 typedef struct lm_plan_buf {
@@ -40,24 +52,10 @@ typedef struct lm_plan_buf {
   int live;                      // WORK: index into the function's live table; else -1
   int64_t offset;                // bytes
   int64_t stride[LM_PLAN_DEPTH]; // bytes per iteration of loop depth 0 (outermost), 1, …
-  // slots > 0: the stride is multiplied by the slot (iteration + ahead) mod slots instead of the
-  // iteration.
-  struct {
-    int slots, ahead;
-  } ring[LM_PLAN_DEPTH];
+  // slots > 0: the stride is multiplied by the slot instead of the iteration.
+  lm_plan_ring ring[LM_PLAN_DEPTH];
   int64_t bytes; // from the first to the last byte that a step may access
 } lm_plan_buf;
-// What multiplies the stride of depth d in iteration i of that loop.
-static inline int64_t lm_plan_buf_slot(const lm_plan_buf *b, int d, int64_t i) {
-  return b->ring[d].slots ? (i + b->ring[d].ahead) % b->ring[d].slots : i;
-}
-// The offset in the arena, in the iterations index[LM_PLAN_DEPTH] of the enclosing loops.
-static inline int64_t lm_plan_buf_offset(const lm_plan_buf *b, const int64_t *index) {
-  int64_t offset = b->offset;
-  for (int d = 0; d < LM_PLAN_DEPTH; d++)
-    offset += b->stride[d] * lm_plan_buf_slot(b, d, index[d]);
-  return offset;
-}
 
 // A size: fixed times the product of the run-time extents var[…].
 typedef struct lm_plan_extent {
@@ -271,6 +269,22 @@ typedef struct lm_plan_mesh {
     int64_t rank;
   } axis[LM_MESH_AXES];
 } lm_plan_mesh;
+
+// What multiplies the stride in iteration i of the loop of the ring.
+static inline int64_t lm_plan_ring_slot(const lm_plan_ring *r, const lm_plan_mesh *m, int64_t i) {
+  int64_t turned = r->per ? (int64_t)r->by_rank * m->axis[r->mesh - 1].at : 0;
+  int64_t at = (r->per ? r->by * i : i) + r->ahead + turned;
+  return r->slots ? at % r->slots / (r->per ? r->per : 1) : i;
+}
+// The offset in the arena, in the iterations index[LM_PLAN_DEPTH] of the enclosing loops, on a rank
+// of this mesh.
+static inline int64_t lm_plan_buf_offset(const lm_plan_buf *b, const lm_plan_mesh *m,
+                                         const int64_t *index) {
+  int64_t offset = b->offset;
+  for (int d = 0; d < LM_PLAN_DEPTH; d++)
+    offset += b->stride[d] * lm_plan_ring_slot(&b->ring[d], m, index[d]);
+  return offset;
+}
 
 // A collective of the ranks of a group: 0 are all ranks, k those along axis k of the mesh, from 1,
 // that agree in their other coordinates. START and WAIT have equal handles: those of a function

@@ -22,7 +22,7 @@ int lm_plan_bufs_max(const lm_plan *p) {
 }
 
 int64_t lm_plan_walk_offset(const lm_plan_walk *w, const lm_plan_buf *b) {
-  return lm_plan_buf_offset(b, w->var + w->plan->n_extents);
+  return lm_plan_buf_offset(b, &w->plan->mesh, w->var + w->plan->n_extents);
 }
 
 bool lm_plan_walk_overwrites(const lm_plan_walk *w, const lm_plan_step *s) {

@@ -311,7 +311,7 @@ def test_stages(run):
     env = {**QUICK, "LMC_CPU": "x86-64-v3"}      # a sum in another order may round an element to the next code
     run("run", file, "-q", "--out", run.path("f32"), env=env)
     f32 = curve(run.path("f32"), "grad_norm")
-    for scale, pipelines in (("current", ("gpipe",)), ("delayed", ("gpipe", "one_f_one_b")), ("block", ("one_f_one_b",))):
+    for scale, pipelines in (("current", ("gpipe",)), ("delayed", ("gpipe", "interleaved(chunks = 2)")), ("block", ("one_f_one_b",))):
         on = ("--set", f"precision.matmul = fp8(scale = {scale})")
         base = run.path(scale)
         run("run", file, "-q", "--out", base, *on, env=env)

@@ -9,8 +9,11 @@ PIPELINES = {"pp2": (2, "pp = 2"), "pp4": (4, "pp = 4"), "dp2pp2": (4, "pp = 2, 
              "zero3pp2": (4, "fsdp = 2, pp = 2"), "pp2dp2tp2s": (8, "pp = 2, dp = 2, tp = 2", "sequence=tp")}
 F1B = {"f1b2": (2, "pp = 2", "pipeline=one_f_one_b"), "f1b4": (4, "pp = 4", "pipeline=one_f_one_b"),
              "dp2f1b2": (4, "pp = 2, dp = 2", "pipeline=one_f_one_b"), "zero3f1b2": (4, "pp = 2, fsdp = 2", "pipeline=one_f_one_b"), "f1b2tp2s": (4, "pp = 2, tp = 2", "pipeline=one_f_one_b", "sequence=tp")}
-MESHES = PIPELINES | F1B
-TRAINED = ("dp2pp2", "pp2dp2tp2s")  # tests/passes/shard_test.c compares all of them, and others, in float64
+TWO = "pipeline=interleaved(chunks = 2)"
+INTERLEAVED = {"int2": (2, "pp = 2", TWO), "dp2int2": (4, "pp = 2, dp = 2", TWO), "zero1int2": (4, "pp = 2, dp = 2", TWO, "zero=1"),
+               "zero3int2": (4, "pp = 2, fsdp = 2", TWO), "int2tp2s": (4, "pp = 2, tp = 2", TWO, "sequence=tp")}
+MESHES = PIPELINES | F1B | INTERLEAVED
+TRAINED = ("dp2pp2", "pp2dp2tp2s", "int2")  # tests/passes/shard_test.c compares all of them, and others, in float64
 
 
 def sets(name):
@@ -31,13 +34,21 @@ def test_as_one_process(run):
     if run.slow:
         raise Skip("it compares numbers of code that other tests run under sanitizers")
     train = lambda file, name, folder: pipeline(run, name, file, folder, "-q")
-    file = meshes_check(run, PIPELINES if run.nightly else TRAINED, train, "dp2pp2", deep)
+    file = meshes_check(run, [*PIPELINES, "int2"] if run.nightly else TRAINED, train, "dp2pp2", deep)
     pipeline(run, "dp2pp2", file, "again", "-q")
     check(tensors(run.path("again"), 20) == tensors(run.path("dp2pp2"), 20), "the resumed run differs")
     shorten(run, "again")
     code, _, err = run.result("run", file, "--out", run.path("again"), "-q", env=QUICK)
     check(code == 0 and "now it has 1 rank:" in err and "micro-batch" not in err, f"as many micro-batches as before: {err}")
     curves_check(run, "one", "again", "dp 2 pp 2, then one process")
+
+
+def test_interleaved(run):
+    """The same with two stages on each rank, and with other axes of the mesh."""
+    if not run.nightly:
+        raise Skip("nightly")
+    train = lambda file, name, folder: pipeline(run, name, file, folder, "-q")
+    meshes_check(run, INTERLEAVED, train, "int2", lambda run: deep(run, micro=64))
 
 
 def thrice(run):
@@ -67,8 +78,9 @@ def test_optimizers(run):
     mpi_needed(run)
     file = with_muon(deep(run, steps=8))
     ranks(run, 1, file, "-q", "--out", run.path("one"))
-    pipeline(run, "pp2", file, "stages", "-q")
-    curves_check(run, "one", "stages", "muon and lamb")
+    for name in ("pp2", "int2"):
+        pipeline(run, name, file, name, "-q")
+        curves_check(run, "one", name, f"muon and lamb, {name}")
 
 
 def test_trace_and_eval(run):
@@ -84,14 +96,14 @@ def test_trace_and_eval(run):
         for key in one:
             within(f"{name}: {key}", distance(many[key], one[key]), 3e-6)
     flops = lambda *mesh: json.loads(run("bench", file, "--steps", 1, "--json", *mesh, env=QUICK))["model_flops"]
-    found = {name: flops(*sets(name), "--ranks", 2) for name in ("pp2", "f1b2")}
+    found = {name: flops(*sets(name), "--ranks", 2) for name in ("pp2", "f1b2", "int2")}
     check(set(found.values()) == {flops()}, f"the ticks of the bubble are no work: {found}")
 
 
 TEXTS = """import "{root}/examples/llama.lm": Llama
 data D {{ source s = text("t.txt", split = "\\n"); holdout dev = sample(30 docs); pack best_fit(seq = 32 tokens) }}
 recipe R {{
-  model = Llama(depth = 2, d = 32, ff = 64, heads = 4, kv = 2, e = 8, vocab = 256); data = D; seed = 1
+  model = Llama(depth = 4, d = 32, ff = 64, heads = 4, kv = 2, e = 8, vocab = 256); data = D; seed = 1
   run = 2 steps; batch = 256 tokens; optimizer = adamw(lr = 2e-3); precision {{ compute = f32 }}
   eval dev {{ data = D.dev; every = 1 steps; metrics = [loss, bits_per_byte] }}
   sample {{ every = 2 steps; prompt = "line"; n = 8 tokens }}
@@ -117,7 +129,8 @@ def test_eval(run):
     check("8 micro-batches pass through 2 stages: the bubble is 11.1 % of the time" in run("check", file, *sets("pp2")), "the bubble")
     ids = lambda *more: run("generate", run.path("one"), "--prompt", "line 7 of", "-n", 12, "--seed", 3, "--ids", *f32, *more, env=QUICK)
     one = ids()
-    for name in ("pp2", "f1b2"):
+    check("4 micro-batches pass through 4 stages: the bubble is 11.1 % of the time" in run("check", file, *sets("int2")), "the bubble of two stages")
+    for name in ("pp2", "int2"):
         check(ids(*sets(name), "--ranks", 2) == one, f"{name}: other tokens than one process")
 
 
@@ -178,7 +191,7 @@ def test_adapters(run):
     """Initial values that depend on other parameters, DoRA's norms and the masks of `masked`, are those of one process."""
     mpi_needed(run)
     run.write("t.txt", "".join(f"text {i * i} of a line\n" for i in range(99)))
-    for name, adapter, ends in (("pp2", "freeze @**; adapt @layers.*.w = dora(rank = 2)", ".m"), ("f1b2", "adapt @layers.*.v = masked(keep = 50%)", ".mask")):
+    for name, adapter, ends in (("pp2", "freeze @**; adapt @layers.*.w = dora(rank = 2)", ".m"), ("int2", "adapt @layers.*.v = masked(keep = 50%)", ".mask")):
         file = blocks(run, adapted=adapter)
         run.write("m.lm", "import std.adapt: dora, masked\n" + open(file).read().replace("run = 2 steps", 'save = checkpoint("x", every = 1 steps); run = 2 steps'))
         f32 = ("-q", "--set", "precision.compute=f32")
@@ -196,7 +209,9 @@ def test_refused(run):
     run("check", blocks(run))
     for more, message in (("parallel.mesh=(pp = 3)", "E916]: pp = 3 does not divide the 4 blocks of the list: 1, 2 and 4 do\n"),
                           ("micro=64 tokens", "E25D]: pp = 2 does not divide the number of micro-batches of a step, 1\n"),
-                          ("parallel.pipeline=interleaved", "E900]: parallel.pipeline = interleaved is not available yet")):
+                          ("parallel.pipeline=interleaved(chunks = 3)",
+                           "E916]: pp * chunks = 6 does not divide the 4 blocks of the list: 1, 2 and 4 do\n"),
+                          ("parallel.pipeline=zero_bubble", "E900]: parallel.pipeline = zero_bubble is not available yet")):
         err = run("check", blocks(run), "--set", more, *(("--set", "micro=8 tokens", "--set", "batch=72 tokens") if "pp = 3" in more else ()), status=1)
         check(f"error[{message}" in err, f"{more}: {err}")
     err = run("check", blocks(run), "--set", "parallel.pipeline=one_f_one_b", "--set", "micro=8 tokens", status=1)
@@ -224,3 +239,6 @@ def test_collectives(run):
     check(collectives(plan, "reduce") == {("all_reduce", "sum", "pp"): 1}, "the gradients of embedding and head")
     stages = dict(re.findall(r"^param (layers\.\d)\.wg \S+ : \d+ at pp (\d)$", plan, re.M))
     check(stages == {"layers.0": "0", "layers.1": "0", "layers.2": "1", "layers.3": "1"}, str(stages))
+    run("compile", file, *sets("int2"), "-o", run.path("plan"))
+    stages = dict(re.findall(r"^param (layers\.\d)\.wg \S+ : \d+ at pp (\d)$", open(run.path("plan", "plan.txt")).read(), re.M))
+    check(stages == {"layers.0": "0", "layers.1": "1", "layers.2": "0", "layers.3": "1"}, str(stages))

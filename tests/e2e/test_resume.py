@@ -374,7 +374,7 @@ def test_check_refuses_what_run_refuses(run):
     begin(run)
     stages = (("pack best_fit(seq = 32 tokens) }", "pack best_fit(seq = 32 tokens); stage 50% { pack best_fit(seq = 16 tokens) } }"), ("run = 4 steps", "run = 2 epochs"))
     cases = [(changed(run, *stages, name="stages.lm"), ()), *((run.path("p.lm"), ("--set", x)) for x in (
-        "parallel { pipeline = interleaved }", "parallel { sequence = pp }"))]
+        "parallel { pipeline = zero_bubble }", "parallel { sequence = pp }"))]
     for file, options in cases:
         errors = [run(command, file, *options, status=1) for command in ("check", "run")]
         check("error[E900]" in errors[0] and errors[0] == errors[1], errors)

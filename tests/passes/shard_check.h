@@ -73,6 +73,15 @@ static inline void worse(run *r, double by, const char *what) {
   }
 }
 
+// The rank's part of a tensor of one rank. A list of instances may be several there, one behind the
+// other.
+static inline lm_tensor part_of(const lm_module *m, int rank, const lm_tensor *one, lm_type type) {
+  lm_tensor whole = *one;
+  if (type.rank != one->type.rank)
+    whole.type = lm_type_whole(m, type);
+  return lm_eval_part(m, rank, &whole, type);
+}
+
 // The sum over the ranks that differ from `rank` along `set` only.
 static inline lm_tensor sum_along(const lm_module *m, int rank, lm_mesh_set set,
                                   const lm_tensor *const *of) {
@@ -89,7 +98,7 @@ static inline void compare_tensor(run *r, const lm_module *m, const char *name, 
                                   const lm_tensor *one, const lm_tensor *const *of) {
   double norm = sqrt(square_norm(one)) + r->small;
   for (int rank = 0; rank < lm_mesh_ranks(m); rank++) {
-    lm_tensor want = lm_eval_part(m, rank, one, of[rank]->type);
+    lm_tensor want = part_of(m, rank, one, of[rank]->type);
     lm_tensor sum = sum_along(m, rank, set, of);
     worse(r, sqrt(square_distance(&want, &sum)) / norm, name);
     lm_tensor_free(&want);
@@ -136,7 +145,7 @@ static inline both both_open(const machine *one, const machine *all) {
     fill_real(whole, -1, 1, &state);
     for (int k = 0; k < b.n; k++) {
       lm_tensor *own = lm_eval_global(lm_eval_mesh_rank(b.ranks, k), one->m->globals[i].name);
-      lm_tensor part = lm_eval_part(all->m, k, whole, own->type);
+      lm_tensor part = part_of(all->m, k, whole, own->type);
       lm_tensor_free(own);
       *own = part;
     }

@@ -174,6 +174,18 @@ static void stages_route_check(const char *model, const char *text, int64_t ids)
   meshes_check(model, text, meshes, LM_COUNT(meshes), ids);
 }
 
+static const char *all_replaced(lm_arena *a, const char *text, const char *from, const char *to) {
+  for (const char *at; (at = strstr(text, from));)
+    text = lm_arena_printf(a, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+  return text;
+}
+
+// The model with four blocks instead of two.
+static const char *deeper(lm_arena *a, const char *text) {
+  return all_replaced(a, all_replaced(a, text, "= loop 2 ", "= loop 4 "), "layers = 2",
+                      "layers = 4");
+}
+
 // Adds the results of @micro of one rank, for rows of micro-batch k of n, to sums; metrics are
 // means.
 static void micro_batch_add(const both *b, const lm_tensor *args, int64_t k, int64_t n,
@@ -289,6 +301,9 @@ static int pipeline_check(lm_ctx *c, const char *model) {
                ids);
   if (model_is_routed(model))
     stages_route_check(model, text, ids);
+  if (model_is_routed(model) && strstr(text, "layers = 2"))
+    text_check(model, deeper(c->arena, text), "pp = 2 pipeline 2 interleaved 2, tp = 2 shard(E, t)",
+               ids);
   return 1;
 }
 

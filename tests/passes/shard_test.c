@@ -461,6 +461,17 @@ static void ticks_check(void) {
   const char *text = replaced(a, replaced(a, rows, "layers = 2", "layers = 4"), "loop 2", "loop 4");
   text_check("4 blocks", text, "pp = 4 pipeline 3 one_f_one_b", 8);
   text_check("4 blocks", text, "pp = 2 pipeline 3 one_f_one_b", 8);
+  text_check("4 blocks", text, "pp = 2 pipeline 2 interleaved 2", 8);
+  text_check("4 blocks", text, "pp = 2 pipeline 6 interleaved 2", 8);
+  text_check("4 blocks", text, "dp = 2 rows zero 3, pp = 2 pipeline 2 interleaved 2", 8);
+  text_check("4 blocks", text, "pp = 2 pipeline 2 interleaved 2, tp = 2 shard(g, ff, v, t)", 8);
+  text_check("4 blocks", text, "pp = 2 pipeline 6 interleaved 2, cp = 2 positions balanced ring",
+             8);
+  rows = replaced(a, llama_text(a), "b = 4", "b = 16");
+  text = replaced(a, replaced(a, rows, "layers = 2", "layers = 8"), "loop 2", "loop 8");
+  text_check("8 blocks", text, "pp = 4 pipeline 4 interleaved 2", 8);
+  text_check("8 blocks", text, "pp = 2 pipeline 4 interleaved 4", 8);
+  text_check("8 blocks", text, "pp = 2 pipeline 8 interleaved 2", 8);
   lm_arena_destroy(a);
 }
 
@@ -519,6 +530,8 @@ static void statistics_check(void) {
   lm_arena *a = lm_arena_create();
   text_check("statistics", text, "pp = 2 pipeline 1 one_f_one_b", 8);
   text_check("statistics", text, "pp = 4 pipeline 1 one_f_one_b", 8);
+  text_check("statistics", replaced(a, text, "b = 4", "b = 2"), "pp = 2 pipeline 2 interleaved 2",
+             8);
   for (size_t i = 0; i < LM_COUNT(cases); i++) {
     const char *mesh = lm_arena_printf(a, "stage graph\n%s", cases[i][0]);
     const char *one = *cases[i][1] ? replaced(a, text, cases[i][1], cases[i][2]) : text;
