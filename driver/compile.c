@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "compiler/passes/fp8.h"
+#include "compiler/passes/fp8/fp8.h"
 #include "compiler/passes/pass.h"
 #include "driver/fp8.h"
 #include "driver/mesh.h"

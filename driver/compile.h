@@ -42,7 +42,7 @@ typedef struct lm_compiled {
   lm_limits limits;         // of token ids and positions
   lm_row_mix row_mix;       // whether the loss mixes the rows of a micro-batch
   int64_t params;           // elements of all parameters
-  const struct lm_fp8 *fp8; // GEMMs of 8-bit floats (compiler/passes/fp8.h); NULL: none
+  const struct lm_fp8 *fp8; // GEMMs of 8-bit floats (compiler/passes/fp8/fp8.h); NULL: none
   double model_flops;       // of a micro-batch, at the sequence length of the run's end
   lm_plan *plan;
   int recomputed;    // stashes that spec.recompute has added

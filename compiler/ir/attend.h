@@ -6,7 +6,7 @@
 // o and lse are the results of the attend, do is the cotangent of o. The operand %o is only read
 // for delta, the sum of do * o over the axes that only v has. It may be delta itself, which has the
 // type of lse. The immediates are none; or the tile sizes along t and s, 0 if there is no map; or
-// these and 1, if attend rounds its weights to e4m3 (compiler/passes/fp8_attention.c).
+// these and 1, if attend rounds its weights to e4m3 (compiler/passes/fp8/fp8_attention.c).
 #ifndef LM_IR_ATTEND_H
 #define LM_IR_ATTEND_H
 #include "compiler/ir/ir.h"

@@ -75,7 +75,7 @@ typedef struct lm_mesh_axis {
   // The axes along which `grouped_dot` has experts are divided.
   bool experts;
   // Of `positions`: the elements along them are in an order in which the part of each rank has as
-  // many unmasked pairs of causal attention (compiler/passes/shard_balance.c).
+  // many unmasked pairs of causal attention (compiler/passes/shard/shard_balance.c).
   bool balanced;
   // Of `positions`: attention passes blocks of keys and values from rank to rank (pass `ring`).
   bool ring;
@@ -489,7 +489,7 @@ enum {
   LM_T_GROUPED = 131072,     // runs over rows that are sorted by group: computed once
 };
 // How pass `shard` divides an operation, and how the states of its operands give the states of its
-// results (compiler/passes/mesh_state.h).
+// results (compiler/passes/shard/mesh_state.h).
 typedef enum {
   LM_FACTOR_MAP,   // along an axis that operands and result share; operands that lack it are whole
   LM_FACTOR_SUM,   // the same; along an axis that is summed the result is partial
@@ -499,7 +499,7 @@ typedef enum {
   LM_FACTOR_WHOLE, // the same, except along the axes of the attributes
   LM_FACTOR_ROWS,  // random numbers: by the number of the row
   LM_FACTOR_STATE, // globals: as the global is divided
-  LM_FACTOR_ROUTE, // rows that are sorted by group (compiler/passes/shard_route.c)
+  LM_FACTOR_ROUTE, // rows that are sorted by group (compiler/passes/shard/shard_route.c)
   LM_FACTOR_SCAN,  // a loop over positions: along axes that its region computes independently
   LM_FACTOR_FLOW,  // control: by its operands
   LM_FACTOR_NONE,  // is not divided: created by `shard` or after it

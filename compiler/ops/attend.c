@@ -1,4 +1,4 @@
-// attend.c - the shape rules of softmax attention. compiler/passes/attend.c defines both
+// attend.c - the shape rules of softmax attention. compiler/passes/attend/attend.c defines both
 // operations.
 #include <string.h>
 #include "compiler/ir/attend.h"

@@ -1,5 +1,5 @@
 // grad.h - the interface of reverse-mode differentiation for derivative rules
-// (compiler/passes/grad.c implements it).
+// (compiler/passes/grad/grad.c implements it).
 //
 // The rules of a function's operations run in reverse order, each when the cotangent of a result is
 // known. A rule emits operations at g->b and adds to the cotangents of the operands. Forward values

@@ -3,7 +3,7 @@
 // Every rank runs the same module on tensors of the same types. An axis g that the ranks along mesh
 // axis tp divide is another axis, g@tp, of size g / tp: rank r has the elements from r * size on
 // (lm_axis_part). What the types do not say, whether a value without divided axes is equal on all
-// ranks or a term of a sum, compiler/passes/mesh_state.h derives.
+// ranks or a term of a sum, compiler/passes/shard/mesh_state.h derives.
 //
 //   %f = fan %x over(tp)                                    equal; the cotangents are added
 //   %h = first %x over(tp)                                  x on rank 0, else 0

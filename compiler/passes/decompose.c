@@ -20,7 +20,7 @@
 // rows that are contiguous in memory, followed by a sum of many rows, which pass fuse computes in
 // chunks. Declines: sums with many results, and short sums. Cost: none besides the operations
 // above.
-#include "compiler/passes/fuse.h"
+#include "compiler/passes/fuse/fuse.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
 

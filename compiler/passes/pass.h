@@ -24,7 +24,7 @@ typedef struct lm_pass_env {
   int n_forced;
   lm_dtype compute;            // of `real` (pass precision); LM_REAL: chosen by the target
   lm_recompute *recompute;     // NULL: only marked values are recomputed
-  const struct lm_fp8 *fp8;    // of the GEMMs (compiler/passes/fp8.h); NULL: computed in `compute`
+  const struct lm_fp8 *fp8;    // of the GEMMs (fp8/fp8.h); NULL: computed in `compute`
   const lm_loc *fp8_attention; // of the setting (pass fp8_attention); NULL: no 8-bit floats
   bool less_memory;            // pass stash_operands keeps nothing
   bool gradients_alone;        // the losses are run for their gradients only: grad removes @loss

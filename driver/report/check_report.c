@@ -2,7 +2,7 @@
 // matches of each pattern.
 #include <string.h>
 
-#include "compiler/passes/fp8.h"
+#include "compiler/passes/fp8/fp8.h"
 #include "driver/report/report.h"
 #include "driver/text.h"
 #include "runtime/base/terminal.h"

@@ -172,7 +172,7 @@ typedef struct lm_lowered {
 } lm_lowered;
 
 // Positions of the row of @probe. It holds several documents, one of them with at least 512
-// consecutive positions (compiler/passes/causal_row.c).
+// consecutive positions (compiler/passes/causal/causal_row.c).
 enum {
   LM_PROBE_POSITIONS = 900
 };

@@ -15,7 +15,7 @@ FORMS = [*FP8, "moments = dyn8()", "moments = e4m3()", "master = bf16"]
 FAULTS = {
     "a scale of 1": ("compiler/ops/fp8_emit.c", "return lm_emit_select(b, any, s, number(b, 1));",
                      "return lm_emit_select(b, any, number(b, 1), s);", FP8[0]),
-    "a stale history": ("compiler/passes/fp8.c", "  return lm_emit_select(b, good, next, skipped);", """
+    "a stale history": ("compiler/passes/fp8/fp8.c", "  return lm_emit_select(b, good, next, skipped);", """
   lm_value *empty = lm_emit2(b, LM_OP_EQ, lm_emit_history_magnitude(b, history), lm_emit_const(b, number, 0));
   next = lm_emit_select(b, empty, next, skipped);
   return lm_emit_select(b, good, next, skipped);""", FP8[1]),

@@ -1,6 +1,6 @@
 // causal_formula_test.c - random formulas: a refuted one has no solution among small integers, and
 // one of difference constraints that has none is refuted.
-#include "compiler/passes/causal_formula.h"
+#include "compiler/passes/causal/causal_formula.h"
 #include "tests/runtime/check.h"
 
 #include "runtime/base/philox.h"

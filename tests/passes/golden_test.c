@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include "codegen/cpu/cpu.h"
 #include "codegen/cuda/cuda.h"
-#include "compiler/passes/fp8.h"
+#include "compiler/passes/fp8/fp8.h"
 #include "tests/numeric/grad_check.h"
 
 static const char mark[] = "// gives:\n";

@@ -25,7 +25,7 @@ CHANGELOG\.md|docs/json\.md|tests/cli/run\.txt|driver/tune/tune_(gemm_cuda|store
 compiler/passes/passes\.def|tests/passes/pass_test\.c|tests/e2e/test_passes\.py: jam slab
 docs/tutorial\.md|tests/product/sentencepiece_side\.py: thereof upon
 tests/e2e/run\.py|docs/tokenizers\.md: product
-codegen/(common|cpu|cuda)/.*|compiler/(analysis/row_mix\.h|passes/causal_row\.c)|runtime/(base/(hash\.c|diag_e.*)|plan/plan\.h)|runtime/weights/.*: product products
+codegen/(common|cpu|cuda)/.*|compiler/(analysis/row_mix\.h|passes/causal/causal_row\.c)|runtime/(base/(hash\.c|diag_e.*)|plan/plan\.h)|runtime/weights/.*: product products
 docs/(errors|language|numerics|stdlib)\.md|stdlib/nn\.lm|tests/codegen/compilers_test\.c: product products
 """.strip().split("\n")]
 

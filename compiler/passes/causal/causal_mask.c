@@ -1,0 +1,512 @@
+// causal_mask.c - proofs about masks for every position, where causal_cells.c knows the positions
+// of one row.
+//
+// A mask is a formula of comparisons of positions and documents. For a reduction over the history,
+//   hidden: seg_t != seg_s | pos_s > pos_t & !(prompt_t == 1 & prompt_s == 1)
+// has to imply that the operand is 0 at (t, s), or for a maximum that it is a masked score:
+//   %m = and %a, %b                       pos_t >= pos_s & seg_t == seg_s
+//   %x = select %m, %scores, -1e30        masked if !m
+//   %e = exp(%x - %max)                   0 if !m
+//   %d = dot %e, %v over(s)               proved: hidden & m has no solution
+// Conditions that are no comparison of sums of positions and constants may be true or false. A mask
+// without a proof has been checked at the positions of the row.
+#include "compiler/passes/causal/causal.h"
+#include "compiler/ops/interface.h"
+#include "compiler/passes/causal/causal_formula.h"
+
+#include <math.h>
+
+enum {
+  MAX_VISITS = 2000, // of operations, for one reduction
+};
+// Positions are below 2^29, so that no sum of two and a constant wraps around.
+static const double LARGEST = 1 << 29;
+
+// A term that is not linear: idiv or mod of two linear operands.
+typedef struct quotient {
+  lm_opcode code;
+  lm_linear x, by;
+} quotient;
+
+typedef struct prover {
+  const probe *p;
+  lm_axis t, s;
+  bool itself; // only the pairs with s at t
+  quotient quotients[LM_TERMS_MAX];
+  int n_quotients, visits;
+} prover;
+
+// ---- numbers
+
+static bool is_small(const lm_linear *x) {
+  bool small = fabs((double)x->c) < LARGEST;
+  for (int i = 0; i < LM_TERMS_MAX; i++)
+    small &= x->at[i] >= -1 && x->at[i] <= 1;
+  return small;
+}
+
+// False if the value has other axes of positions or of the history than those of the prover.
+static bool is_along(const prover *x, const lm_value *v) {
+  for (int i = 0; i < v->type.rank; i++) {
+    lm_axis a = v->type.axis[i];
+    if ((x->p->is_position[a] && a != x->t) || (x->p->is_history[a] && a != x->s))
+      return false;
+  }
+  return true;
+}
+
+static bool visit(prover *x, const lm_value *v) {
+  return x->visits++ < MAX_VISITS && is_along(x, v);
+}
+
+// The column of an argument at position t, or at s of the history.
+static bool column_linear(const prover *x, const lm_value *v, bool at_s, lm_linear *out) {
+  const lm_func *f = v->region->func;
+  if (v->region != f->body || !v->name)
+    return false;
+  at_s &= !x->itself;
+  if (lm_is_prompt(v)) {
+    *out = lm_linear_term(at_s ? LM_PROMPT_S : LM_PROMPT_T);
+    return true;
+  }
+  switch (lm_column_find(v->name)) {
+  case LM_COLUMN_POS: *out = lm_linear_term(at_s ? LM_POS_S : LM_POS_T); return true;
+  case LM_COLUMN_SEG: *out = lm_linear_term(at_s ? LM_SEG_S : LM_SEG_T); return true;
+  default: return false;
+  }
+}
+
+static bool linear(prover *x, const lm_value *v, bool at_s, lm_linear *out);
+
+// Equal quotients are the same term.
+static bool quotient_linear(prover *x, const quotient *q, lm_linear *out) {
+  int i = 0;
+  while (i < x->n_quotients &&
+         !(x->quotients[i].code == q->code && lm_linear_equal(&x->quotients[i].x, &q->x) &&
+           lm_linear_equal(&x->quotients[i].by, &q->by)))
+    i++;
+  if (LM_TERMS_BASE + i == LM_TERMS_MAX)
+    return false;
+  if (i == x->n_quotients)
+    x->quotients[x->n_quotients++] = *q;
+  *out = lm_linear_term(LM_TERMS_BASE + i);
+  return true;
+}
+
+static bool binary_linear(prover *x, const lm_op *op, bool at_s, lm_linear *out) {
+  lm_linear a;
+  lm_linear b;
+  if (!linear(x, op->in[0], at_s, &a))
+    return false;
+  if (!linear(x, op->in[1], at_s, &b))
+    return false;
+  if (op->code == LM_OP_IDIV || op->code == LM_OP_MOD)
+    return quotient_linear(x, &(quotient){op->code, a, b}, out);
+  *out = lm_linear_add(&a, &b, op->code == LM_OP_ADD ? 1 : -1);
+  return is_small(out);
+}
+
+// An int as a sum of terms. at_s: behind a `history`.
+static bool linear(prover *x, const lm_value *v, bool at_s, lm_linear *out) {
+  const lm_op *op = v->def;
+  if (!visit(x, v) || v->type.dtype != LM_INT)
+    return false;
+  if (!op)
+    return column_linear(x, v, at_s, out);
+  switch (op->code) {
+  case LM_OP_CONST: *out = (lm_linear){.c = (int64_t)op->attr.num}; return is_small(out);
+  case LM_OP_EXPAND:
+  case LM_OP_PERMUTE: return linear(x, op->in[0], at_s, out);
+  case LM_OP_HISTORY: return !at_s && linear(x, op->in[0], true, out);
+  case LM_OP_ADD:
+  case LM_OP_SUB:
+  case LM_OP_IDIV:
+  case LM_OP_MOD: return binary_linear(x, op, at_s, out);
+  default: return false;
+  }
+}
+
+// ---- conditions
+
+// `unknown` replaces conditions of which nothing is known, and their negations.
+static const lm_formula *condition(prover *x, const lm_value *v, bool negated, bool unknown);
+
+static const lm_formula *comparison(prover *x, const lm_op *op, bool negated, bool unknown) {
+  lm_arena *a = x->p->a;
+  lm_linear l;
+  lm_linear r;
+  if (!linear(x, op->in[0], false, &l))
+    return lm_formula_constant(unknown);
+  if (!linear(x, op->in[1], false, &r))
+    return lm_formula_constant(unknown);
+  lm_linear least = {.c = op->code == LM_OP_LT || op->code == LM_OP_GT};
+  bool swapped = op->code == LM_OP_LE || op->code == LM_OP_LT;
+  lm_linear x0 = swapped ? lm_linear_add(&r, &l, -1) : lm_linear_add(&l, &r, -1);
+  x0 = lm_linear_add(&x0, &least, -1);
+  bool equality = op->code == LM_OP_EQ || op->code == LM_OP_NE;
+  const lm_formula *f = equality ? lm_formula_zero(a, &x0) : lm_formula_atom(a, &x0);
+  return negated != (op->code == LM_OP_NE) ? lm_formula_not(a, f) : f;
+}
+
+// c ? y : z
+static const lm_formula *chosen(prover *x, const lm_value *c, bool unknown, const lm_formula *y,
+                                const lm_formula *z) {
+  lm_arena *a = x->p->a;
+  const lm_formula *yes = condition(x, c, false, unknown);
+  const lm_formula *no = condition(x, c, true, unknown);
+  return lm_formula_or(a, lm_formula_and(a, yes, y), lm_formula_and(a, no, z));
+}
+
+static const lm_formula *condition(prover *x, const lm_value *v, bool negated, bool unknown) {
+  const lm_op *op = v->def;
+  const lm_formula *y;
+  const lm_formula *z;
+  if (!visit(x, v) || !op)
+    return lm_formula_constant(unknown);
+  switch (op->code) {
+  case LM_OP_CONST: return lm_formula_constant((op->attr.num != 0) != negated);
+  case LM_OP_EXPAND:
+  case LM_OP_PERMUTE: return condition(x, op->in[0], negated, unknown);
+  case LM_OP_NOT: return condition(x, op->in[0], !negated, unknown);
+  case LM_OP_AND:
+  case LM_OP_OR:
+    y = condition(x, op->in[0], negated, unknown);
+    z = condition(x, op->in[1], negated, unknown);
+    if ((op->code == LM_OP_AND) != negated)
+      return lm_formula_and(x->p->a, y, z);
+    return lm_formula_or(x->p->a, y, z);
+  case LM_OP_SELECT:
+    y = condition(x, op->in[1], negated, unknown);
+    z = condition(x, op->in[2], negated, unknown);
+    return chosen(x, op->in[0], unknown, y, z);
+  case LM_OP_EQ:
+  case LM_OP_NE:
+  case LM_OP_LT:
+  case LM_OP_LE:
+  case LM_OP_GT:
+  case LM_OP_GE: return comparison(x, op, negated, unknown);
+  default: return lm_formula_constant(unknown);
+  }
+}
+
+// ---- values that a mask determines
+
+static bool is_over_others(const prover *x, const lm_op *op) {
+  return !lm_probe_over(op, x->p->is_position) && !lm_probe_over(op, x->p->is_history);
+}
+
+// True if the operation has the elements of its first operand, or moves them along other axes.
+static bool keeps_elements(const prover *x, const lm_op *op) {
+  switch (op->code) {
+  case LM_OP_EXPAND:
+  case LM_OP_PERMUTE:
+  case LM_OP_STOP: return true;
+  case LM_OP_CAST: return op->in[0]->type.dtype != LM_BOOL && op->out[0]->type.dtype != LM_BOOL;
+  case LM_OP_RENAME:
+  case LM_OP_VIEW:
+  case LM_OP_SLICE: return is_over_others(x, op);
+  default: return false;
+  }
+}
+
+// A bound of the absolute value at every position.
+static double bound(prover *x, const lm_value *v) {
+  const lm_op *op = v->def;
+  const sketch *known = &x->p->sketches[v->id];
+  if (v->type.dtype == LM_BOOL)
+    return 1;
+  if (v->type.dtype == LM_INT)
+    return -(double)INT32_MIN;
+  if (known->unknown || known->most < INFINITY)
+    return known->unknown ? LM_LARGE : known->most;
+  if (!visit(x, v) || !op)
+    return INFINITY;
+  if (keeps_elements(x, op) || op->code == LM_OP_CAST || op->code == LM_OP_NEG)
+    return bound(x, op->in[0]);
+  if (op->code == LM_OP_MUL)
+    return bound(x, op->in[0]) * bound(x, op->in[1]);
+  if (op->code == LM_OP_ADD || op->code == LM_OP_SUB)
+    return bound(x, op->in[0]) + bound(x, op->in[1]);
+  return INFINITY;
+}
+
+// Where the value is a masked score, at most LM_NEVER. at_most: it is none where the formula does
+// not hold; else it is one where the formula holds.
+static const lm_formula *masked(prover *x, const lm_value *v, bool at_most) {
+  const lm_op *op = v->def;
+  lm_arena *a = x->p->a;
+  const lm_formula *y;
+  const lm_formula *z;
+  if (!visit(x, v) || (op && lm_fact(x->p, v)->large))
+    return lm_formula_constant(at_most);
+  if (!op)
+    return lm_formula_constant(false);
+  if (keeps_elements(x, op))
+    return masked(x, op->in[0], at_most);
+  switch (op->code) {
+  case LM_OP_CONST: return lm_formula_constant(op->attr.num <= LM_NEVER);
+  case LM_OP_SELECT:
+    y = masked(x, op->in[1], at_most);
+    z = masked(x, op->in[2], at_most);
+    return chosen(x, op->in[0], at_most, y, z);
+  case LM_OP_ADD:
+    y = masked(x, op->in[0], at_most);
+    z = masked(x, op->in[1], at_most);
+    return lm_formula_or(a, y, z);
+  case LM_OP_SUB:
+    y = masked(x, op->in[0], at_most);
+    z = masked(x, op->in[1], !at_most);
+    return lm_formula_and(a, y, lm_formula_not(a, z));
+  case LM_OP_MAX:
+    if (x->p->sketches[v->id].visible)
+      return lm_formula_constant(false);
+    break;
+  default: break;
+  }
+  return lm_formula_constant(at_most && bound(x, v) >= -LM_NEVER);
+}
+
+static const lm_formula *zero(prover *x, const lm_value *v);
+
+static const lm_formula *either_zero(prover *x, const lm_op *op) {
+  const lm_formula *y = zero(x, op->in[0]);
+  const lm_formula *z = zero(x, op->in[1]);
+  return lm_formula_or(x->p->a, y, z);
+}
+
+// True only where the value is 0.
+static const lm_formula *zero(prover *x, const lm_value *v) {
+  const lm_op *op = v->def;
+  lm_arena *a = x->p->a;
+  if (!visit(x, v) || !op)
+    return lm_formula_constant(false);
+  if (keeps_elements(x, op))
+    return zero(x, op->in[0]);
+  switch (op->code) {
+  case LM_OP_CONST: return lm_formula_constant(op->attr.num == 0);
+  case LM_OP_CAST: return condition(x, op->in[0], true, false);
+  case LM_OP_SELECT: return chosen(x, op->in[0], false, zero(x, op->in[1]), zero(x, op->in[2]));
+  case LM_OP_EXP: return masked(x, op->in[0], false);
+  case LM_OP_NEG:
+  case LM_OP_DIV: return zero(x, op->in[0]);
+  case LM_OP_MUL: return either_zero(x, op);
+  case LM_OP_ADD:
+  case LM_OP_SUB: return lm_formula_and(a, zero(x, op->in[0]), zero(x, op->in[1]));
+  case LM_OP_SUM:
+    if (is_over_others(x, op))
+      return zero(x, op->in[0]);
+    break;
+  case LM_OP_DOT:
+    if (is_over_others(x, op))
+      return either_zero(x, op);
+    break;
+  default: break;
+  }
+  return lm_formula_constant(false);
+}
+
+// ---- reductions over the history
+
+static const lm_formula *at_least(const prover *x, int more, int less, int64_t c) {
+  lm_linear a = lm_linear_term(more);
+  lm_linear b = lm_linear_term(less);
+  lm_linear d = lm_linear_add(&a, &b, -1);
+  d.c -= c;
+  return lm_formula_atom(x->p->a, &d);
+}
+
+// Positions are at least 0, and documents at t also; those at s may be padding, -1. `prompt` is 0
+// or 1.
+static const lm_formula *domain(const prover *x) {
+  lm_arena *a = x->p->a;
+  const lm_formula *all = lm_formula_constant(true);
+  for (int i = 0; i < LM_TERMS_BASE; i++) {
+    lm_linear term = lm_linear_term(i);
+    term.c = i == LM_SEG_S ? 1 : 0;
+    all = lm_formula_and(a, all, lm_formula_atom(a, &term));
+  }
+  for (int i = LM_PROMPT_T; i <= LM_PROMPT_S; i++) {
+    lm_linear one = {.c = 1}, term = lm_linear_term(i), rest = lm_linear_add(&one, &term, -1);
+    all = lm_formula_and(a, all, lm_formula_atom(a, &rest));
+  }
+  return all;
+}
+
+static const lm_formula *is_zero(lm_arena *a, int i) {
+  lm_linear term = lm_linear_term(i);
+  return lm_formula_zero(a, &term);
+}
+
+static const lm_formula *hidden(const prover *x) {
+  lm_arena *a = x->p->a;
+  const lm_formula *other =
+      lm_formula_or(a, at_least(x, LM_SEG_T, LM_SEG_S, 1), at_least(x, LM_SEG_S, LM_SEG_T, 1));
+  if (x->p->whole)
+    return other;
+  const lm_formula *later = at_least(x, LM_POS_S, LM_POS_T, 1);
+  if (x->p->prompt)
+    later = lm_formula_and(a, later,
+                           lm_formula_or(a, is_zero(a, LM_PROMPT_T), is_zero(a, LM_PROMPT_S)));
+  return lm_formula_or(a, later, other);
+}
+
+// True if no pair in the domain satisfies both formulas.
+static bool excludes(const prover *x, const lm_formula *f, const lm_formula *g) {
+  lm_arena *a = x->p->a;
+  const lm_formula *both = lm_formula_and(a, f, g);
+  if (x->visits >= MAX_VISITS)
+    return false;
+  return lm_formula_refuted(lm_formula_and(a, domain(x), both));
+}
+
+static prover prover_of(const probe *p, lm_axis t, lm_axis s, bool itself) {
+  return (prover){
+      .p = p,
+      .t = t,
+      .s = s,
+      .itself = itself,
+  };
+}
+
+static bool is_neutral(const probe *p, const lm_op *op, const lm_value *v, lm_axis t, lm_axis s) {
+  prover x = prover_of(p, t, s, false);
+  bool sums = op->code == LM_OP_SUM || op->code == LM_OP_DOT;
+  const lm_formula *neutral = sums ? zero(&x, v) : masked(&x, v, false);
+  return excludes(&x, hidden(&x), lm_formula_not(p->a, neutral));
+}
+
+// True if each position reads itself, so that no row is masked as a whole.
+static bool is_visible(const probe *p, const lm_value *v, lm_axis t, lm_axis s) {
+  prover x = prover_of(p, t, s, true);
+  return excludes(&x, lm_formula_constant(true), masked(&x, v, true));
+}
+
+bool lm_mask_prove(probe *p, const lm_op *op) {
+  lm_axis t, s;
+  bool sums = op->code == LM_OP_SUM || op->code == LM_OP_DOT, proved = false;
+  for (uint32_t i = 0; i < op->n_in && !proved; i++) {
+    lm_type type = op->in[i]->type;
+    if (lm_probe_has(p->is_position, type, &t) && lm_probe_has(p->is_history, type, &s))
+      proved = is_neutral(p, op, op->in[i], t, s) && (sums || is_visible(p, op->in[i], t, s));
+  }
+  p->sketches[op->out[0]->id].visible = proved && op->code == LM_OP_MAX;
+  return proved;
+}
+
+// ---- rows behind a gap of the sample
+
+// The element of a value at a position t and a position s of the same document; NAN: not known.
+typedef struct pair {
+  double t, s, document, prompt; // the last at t, and at s if it is 1
+} pair;
+
+static double element(prover *x, const lm_value *v, bool at_s, const pair *at);
+
+static double column_element(const lm_value *v, bool at_s, const pair *at) {
+  if (lm_is_prompt(v))
+    return at_s && at->prompt == 0 ? NAN : at->prompt;
+  switch (v->name ? lm_column_find(v->name) : LM_COLUMNS) {
+  case LM_COLUMN_POS: return at_s ? at->s : at->t;
+  case LM_COLUMN_SEG: return at->document;
+  default: return NAN;
+  }
+}
+
+static double combined(prover *x, const lm_op *op, bool at_s, const pair *at) {
+  double in[LM_RANK];
+  bool all = op->n_in > 0 && op->n_in <= LM_RANK && lm_op_has(op, LM_T_ELEMENTWISE), no = false;
+  for (uint32_t i = 0; i < op->n_in && all; i++) {
+    in[i] = element(x, op->in[i], at_s, at);
+    no |= in[i] == 0;
+    if (isnan(in[i]) && op->code != LM_OP_AND && op->code != LM_OP_MUL)
+      return NAN;
+  }
+  if (no && (op->code == LM_OP_AND || op->code == LM_OP_MUL))
+    return 0;
+  for (uint32_t i = 0; i < op->n_in && all; i++)
+    all &= !isnan(in[i]);
+  return all ? lm_eval_scalar(op, in) : NAN;
+}
+
+static double element(prover *x, const lm_value *v, bool at_s, const pair *at) {
+  const lm_op *op = v->def;
+  if (!visit(x, v))
+    return NAN;
+  if (!op)
+    return column_element(v, at_s, at);
+  if (op->code == LM_OP_CONST)
+    return op->attr.num;
+  if (op->code == LM_OP_HISTORY || keeps_elements(x, op))
+    return element(x, op->in[0], at_s || op->code == LM_OP_HISTORY, at);
+  double c = op->code == LM_OP_SELECT ? element(x, op->in[0], at_s, at) : NAN;
+  if (!isnan(c))
+    return element(x, op->in[c != 0 ? 1 : 2], at_s, at);
+  return combined(x, op, at_s, at);
+}
+
+bool lm_mask_shows(const probe *p, const lm_value *v, int64_t t) {
+  enum {
+    MAX_BACK = 4096
+  };
+  lm_axis of_t, of_s;
+  if (!lm_probe_has(p->is_position, v->type, &of_t) || !lm_probe_has(p->is_history, v->type, &of_s))
+    return false;
+  double first = fmax(0, p->pos[t] - MAX_BACK);
+  for (double s = p->pos[t]; s >= first; s--) {
+    prover x = prover_of(p, of_t, of_s, false);
+    pair at = {p->pos[t], s, p->seg[t], p->prompt ? p->prompt[t] : 0};
+    if (!(element(&x, v, false, &at) <= LM_NEVER))
+      return true;
+  }
+  return false;
+}
+
+// ---- notes about the facts, which outlive them
+
+static double most_of(const lm_tensor *x) {
+  double most = 0;
+  for (int64_t i = 0; i < x->n; i++)
+    most = fmax(most, isnan(x->v[i]) ? INFINITY : fabs(x->v[i]));
+  return most;
+}
+
+static bool is_unknown(const probe *p, const fact *f) {
+  for (int64_t i = 0; f->cell && i < p->n_positions * f->width; i++)
+    if (!isnan(f->cell[i]))
+      return false;
+  return !f->known.v;
+}
+
+// A column whose value depends on the document.
+static bool is_documents(const lm_value *v) {
+  return !v->def && v->name && (lm_is_prompt(v) || lm_column_find(v->name) == LM_COLUMN_SEG);
+}
+
+// Carries of a loop may depend on documents from the second iteration on.
+static void note_region(probe *p, const lm_op *op) {
+  for (uint32_t i = 0; i < op->body->n_args; i++)
+    p->sketches[op->body->args[i]->id].by_document =
+        op->body->args[i]->type.dtype == LM_INT || op->body->args[i]->type.dtype == LM_BOOL;
+}
+
+void lm_mask_note(probe *p, const lm_op *op) {
+  lm_axis any;
+  bool by_document = false;
+  for (uint32_t i = 0; i < op->n_in; i++)
+    by_document |= p->sketches[op->in[i]->id].by_document || is_documents(op->in[i]);
+  if (op->body)
+    note_region(p, op);
+  for (uint32_t i = 0; i < op->n_out; i++) {
+    const lm_value *v = op->out[i];
+    const fact *f = lm_fact(p, v);
+    bool moves =
+        lm_probe_has(p->is_position, v->type, &any) || lm_probe_has(p->is_history, v->type, &any);
+    bool unknown = is_unknown(p, f);
+    p->sketches[v->id] = (sketch){.visible = p->sketches[v->id].visible,
+                                  .unknown = unknown,
+                                  .by_document = by_document && !unknown,
+                                  .most = f->known.v && !moves ? most_of(&f->known) : INFINITY};
+  }
+  if (op->code == LM_OP_SELECT && !lm_probe_gridded(p, op->in[0]->type))
+    p->selects_document |= p->sketches[op->in[0]->id].by_document;
+}

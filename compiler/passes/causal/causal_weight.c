@@ -1,0 +1,125 @@
+// causal_weight.c - rejects losses that read the logits of a prompt at the tokens that they
+// contain.
+//
+// Within a prompt the logits depend on the tokens that they predict. The weight `w` is 0 there, so
+// what the loss reads of them has to be multiplied by it: sum(xent(z, bt.next) * bt.w). A value
+// that combines several positions first, such as sum(xent(z, bt.next), t) * bt.w, is not: its
+// weight is that of another position.
+#include "compiler/passes/causal/causal.h"
+#include "runtime/base/diag_code.h"
+
+// What an unweighted value depends on.
+typedef struct source {
+  const lm_op *from; // a gather; NULL: none
+  bool combined;     // of several positions
+} source;
+
+typedef struct tracker {
+  const probe *p;
+  source *of;            // by value id
+  const bool *of_weight; // the axes of `w`
+  bool *zero;            // by value id: the result of an operation that is 0 wherever `w` is
+} tracker;
+
+static bool is_column(const lm_value *v) {
+  return !v->def && v->name && lm_column_find(v->name) == LM_COLUMN_W;
+}
+
+// True if the value is 0 wherever `w` is.
+static bool is_weight(const tracker *x, const lm_value *v) {
+  return is_column(v) || x->zero[v->id];
+}
+
+static bool gives_weight(const tracker *x, const lm_op *op) {
+  switch (op->code) {
+  case LM_OP_CAST:
+  case LM_OP_EXPAND:
+  case LM_OP_PERMUTE: return is_weight(x, op->in[0]);
+  case LM_OP_MUL: return is_weight(x, op->in[0]) || is_weight(x, op->in[1]);
+  default: return false;
+  }
+}
+
+static source joined(const tracker *x, lm_value *const *v, uint32_t n) {
+  source out = {0};
+  for (uint32_t i = 0; i < n; i++) {
+    const source *s = &x->of[v[i]->id];
+    if (s->from && (!out.from || s->combined))
+      out = *s;
+  }
+  return out;
+}
+
+// True if an element of the result depends on other positions than its own, or on other rows.
+static bool combines(const tracker *x, const lm_op *op) {
+  if (op->code == LM_OP_EXPAND || op->code == LM_OP_PERMUTE)
+    return false;
+  return !(lm_op_info_of(op)->traits & LM_T_ELEMENTWISE) && lm_probe_over(op, x->of_weight);
+}
+
+static source found(const tracker *x, const lm_op *op) {
+  bool multiplies = op->code == LM_OP_MUL || op->code == LM_OP_DOT;
+  if (op->n_out == 1 && x->p->reads_prompt[op->out[0]->id])
+    return (source){op, false};
+  source s = joined(x, op->in, op->n_in);
+  if (multiplies && !s.combined && (is_weight(x, op->in[0]) || is_weight(x, op->in[1])))
+    return (source){0};
+  s.combined |= s.from && combines(x, op);
+  return s;
+}
+
+static void region_visit(const tracker *x, const lm_region *r);
+
+// Values of any iteration count for all of them.
+static void body_visit(const tracker *x, const lm_op *op) {
+  const lm_op *yield = op->body->last;
+  source s = joined(x, op->in, op->n_in);
+  s.combined |= s.from && combines(x, op);
+  for (int visits = 0; visits < 2; visits++) {
+    for (uint32_t i = 0; i < op->body->n_args; i++)
+      x->of[op->body->args[i]->id] = s;
+    region_visit(x, op->body);
+    source next = joined(x, yield->in, yield->n_in);
+    s = s.combined || !next.from ? s : next;
+  }
+  for (uint32_t i = 0; i < op->n_out; i++)
+    x->of[op->out[i]->id] = joined(x, yield->in, yield->n_in);
+}
+
+static void region_visit(const tracker *x, const lm_region *r) {
+  for (const lm_op *op = r->first; op; op = op->next) {
+    source s = found(x, op);
+    for (uint32_t i = 0; !op->body && i < op->n_out; i++) {
+      x->of[op->out[i]->id] = s;
+      x->zero[op->out[i]->id] = gives_weight(x, op);
+    }
+    if (op->body)
+      body_visit(x, op);
+  }
+}
+
+// The axes of `w`, and those that are made of the positions.
+static bool *weight_axes(const probe *p, const lm_func *f) {
+  bool *axes = LM_NEW_N(p->a, bool, p->m->n_axes);
+  for (uint32_t i = 0; i < f->body->n_args; i++) {
+    const lm_value *v = f->body->args[i];
+    for (int k = 0; is_column(v) && k < v->type.rank; k++)
+      axes[v->type.axis[k]] = true;
+  }
+  for (uint32_t i = 0; i < p->m->n_axes; i++)
+    axes[i] |= p->is_position[i] || p->is_history[i];
+  return axes;
+}
+
+void lm_probe_weights(probe *p, const lm_func *f) {
+  tracker x = {p, LM_NEW_N(p->a, source, p->m->n_values + 1), weight_axes(p, f),
+               LM_NEW_N(p->a, bool, p->m->n_values + 1)};
+  const lm_op *end = f->body->last;
+  region_visit(&x, f->body);
+  const lm_op *from = joined(&x, end->in, end->n_in).from;
+  if (!from)
+    return;
+  p->ok = false;
+  lm_diag *d = LM_REPORT(p->c, from->loc, E0FF);
+  lm_diag_help(p->c, d, "sum(xent(z, bt.next) * bt.w)");
+}

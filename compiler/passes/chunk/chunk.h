@@ -1,0 +1,49 @@
+// chunk.h - what the files of pass chunk_scan share.
+//
+// t is divided into chunks, t = (chunk, i); j also counts the positions of a chunk. Values of all
+// positions have the axes chunk and i, or chunk and j, and those of the batch, p or n, in any
+// order: operations find them by name.
+#ifndef LM_CHUNK_H
+#define LM_CHUNK_H
+#include "compiler/passes/chunk/chunk_match.h"
+
+typedef struct lm_chunked {
+  lm_builder *b;
+  lm_chunk *of;
+  lm_axis t, chunk, i, j;
+  lm_value *u, *k, *w; // at j; w: NULL unless the match has it
+  // Decays: a multiplied from the beginning of the chunk through each position i, or through the
+  // one before it; through the whole chunk; behind each position j to the end of the chunk.
+  lm_value *now, *before, *whole, *rest;
+  // The weights of the update at j in the reads at i, [chunk, batch, i, j]: sums over n of c, k
+  // (or w) and the decay from j to i. of_w: NULL without w.
+  lm_value *of_k[LM_CHUNK_READS], *of_w[LM_CHUNK_READS];
+  lm_value *states; // before each chunk: [chunk, batch, p, n]
+  lm_value *delta;  // the read of the delta rule, at j; NULL: none
+} lm_chunked;
+
+// ---- values (chunk.c)
+
+// An elementwise operation on operands with any axes.
+lm_value *lm_chunk_emit2(lm_builder *b, lm_opcode code, lm_value *v, lm_value *w);
+// A lifted value by chunks, with chunk and i in front. A value that is the same at each position is
+// repeated.
+lm_value *lm_chunk_of(lm_chunked *x, lm_value *v);
+lm_value *lm_chunk_rename(lm_chunked *x, lm_value *v, lm_axis from, lm_axis to);
+lm_value *lm_chunk_at_j(lm_chunked *x, lm_value *v); // i becomes j
+lm_value *lm_chunk_front(lm_chunked *x, lm_value *v, const lm_axis *first, int n);
+// What each chunk adds to the state, of the state's type with chunk in front.
+lm_value *lm_chunk_added(lm_chunked *x);
+
+// ---- decays and weights (chunk_weights.c)
+
+// 1 where the index along j is `index`.
+lm_value *lm_chunk_unit(lm_builder *b, lm_axis j, lm_value *index);
+// Sets now, before, whole, rest, of_k and of_w.
+void lm_chunk_weights(lm_chunked *x);
+
+// ---- the delta rule (chunk_delta.c)
+
+// Sets states and delta, and adds the latter to u. Returns the state after the last chunk.
+lm_value *lm_chunk_delta(lm_chunked *x);
+#endif

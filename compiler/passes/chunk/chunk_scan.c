@@ -1,0 +1,169 @@
+// chunk_scan.c - computes linear recurrences over outer products in chunks, by GEMMs.
+//
+// before: %h, %y = scan over(t) [1, 4, 0] (%s = %h0, %a.1 = %a, %u.1 = %u, %k.1 = %k, %c.1 = %c) {
+//           %n = %a.1 * %s + %u.1 * %k.1 : f32[b, h, p, n]
+//           %o = dot %n, %c.1 over(n)
+//           yield %n, %o
+//         }
+// after:  t is divided into chunks of C positions, t = (chunk, i); j also counts the positions of a
+//         chunk
+//         %l = scan over(i) … : f32[i, chunk, b, h, j]     a[j + 1] … a[i], 0 for j > i
+//         %q = scan over(i) … : f32[i, chunk, b, h]        a[0] … a[i]
+//         %w = dot(%c, %k[j], n) * %l
+//         %s = dot(%u[j] * %l[C - 1, j], %k[j], j)         what the chunk adds to the state
+//         %h, %before = scan over(chunk) … h = %q[C - 1] * h + %s : f32[b, h, p, n]
+//         %y = dot(%w, %u[j], j) + dot(%c, %before, n) * %q
+//
+// This is the chunked form of Mamba-2 (Dao and Gu 2024, "Transformers are SSMs", section 6) and of
+// linear attention with a decay for each head. The state of size p * n is passed from chunk to
+// chunk only; all else is GEMMs and elementwise operations. `grad` differentiates the result. The
+// scan is recognized by chunk_match.c; chunk_weights.c computes decays, also those that differ
+// along n, as in gated linear attention; chunk_delta.c handles the delta rule, as in DeltaNet and
+// RWKV-7.
+//
+// Declines: a that depends on p, also on p and n, as in Mamba, where each element of the state has
+// its own decay and chunks would take C times the operations of the scan; results that need the
+// state itself; updates that depend on two reads, or on one in another way than linearly; lengths
+// without a divisor from 16 to 64, or from 8 to 16 if chunks are short; states that are small
+// beside C, for which the scan is faster, unless the pass is forced; lengths that are known at run
+// time only, as in prefill, where the scan stays. Cost: memory for C numbers for each position and
+// head.
+#include <string.h>
+#include "compiler/ops/widen.h"
+#include "compiler/passes/chunk/chunk.h"
+#include "compiler/passes/pass.h"
+
+enum {
+  LEAST_POSITIONS = 8,
+  SHORT = 16,     // positions of a chunk if a has n, or with the delta rule
+  POSITIONS = 64, // of other chunks
+  STATE = 8       // times the positions of a chunk: the least size of the state
+};
+
+// ---- states
+
+// The state before each chunk. Returns the state after the last one.
+static lm_value *states(lm_chunked *x) {
+  lm_value *sum = lm_chunk_added(x);
+  lm_builder b = *x->b;
+  lm_op *scan = lm_scan_begin(&b, x->chunk, false, x->of->lift.scan->in, 1);
+  lm_value *factor = lm_scan_slice(b.m, scan, lm_chunk_front(x, x->whole, &x->chunk, 1));
+  lm_value *added = lm_scan_slice(b.m, scan, sum);
+  lm_value *before = scan->body->args[0];
+  lm_value *next = lm_emit2(&b, LM_OP_ADD, lm_emit2(&b, LM_OP_MUL, before, factor), added);
+  lm_scan_end(&b, scan, &next, &before, 1);
+  x->states = scan->out[1];
+  return scan->out[0];
+}
+
+// ---- reads
+
+// The part of a read that the state before the chunk contributes.
+static lm_value *earlier(lm_chunked *x, const lm_chunk_read *r) {
+  lm_type n = x->of->n;
+  lm_value *c = lm_chunk_of(x, r->c);
+  lm_value *q = r->inclusive ? x->now : x->before;
+  if (x->of->keyed)
+    return lm_emit_dot(x->b, lm_chunk_emit2(x->b, LM_OP_MUL, c, q), x->states, n.axis, n.rank);
+  lm_value *y = lm_emit_dot(x->b, c, x->states, n.axis, n.rank);
+  return lm_chunk_emit2(x->b, LM_OP_MUL, y, lm_chunk_front(x, q, &x->chunk, 1));
+}
+
+static lm_value *read(lm_chunked *x, int index) {
+  const lm_chunk_read *r = &x->of->read[index];
+  lm_value *y;
+  if (index == x->of->delta)
+    y = lm_chunk_rename(x, x->delta, x->j, x->i);
+  else {
+    y = lm_emit_dot(x->b, x->of_k[index], x->u, &x->j, 1);
+    if (x->of_w[index])
+      y = lm_chunk_emit2(x->b, LM_OP_ADD, y, lm_emit_dot(x->b, x->of_w[index], x->delta, &x->j, 1));
+    y = lm_chunk_emit2(x->b, LM_OP_ADD, y, earlier(x, r));
+  }
+  const lm_axis both[] = {x->chunk, x->i};
+  lm_attr merge = {.axes = {x->chunk, x->i}, .n_axes = 2, .to = {x->t}, .n_to = 1};
+  y = lm_chunk_front(x, y, both, 2);
+  y = lm_emit(x->b, LM_OP_VIEW, &y, 1, &merge, NULL);
+  lm_type in_region = r->of->type;
+  lm_type to = {
+      .dtype = LM_F32,
+      .rank = (uint8_t)(in_region.rank + 1),
+      .axis = {x->t},
+  };
+  memcpy(to.axis + 1, in_region.axis, in_region.rank * sizeof *to.axis);
+  y = lm_widen_to(x->b, y, to);
+  return r->plus ? lm_emit2(x->b, LM_OP_ADD, y, lm_widen_to(x->b, r->plus, to)) : y;
+}
+
+// ---- the pass
+
+static bool is_short(const lm_chunk *c) {
+  return c->keyed || c->delta >= 0;
+}
+
+// The positions of a chunk: the largest divisor of n up to a limit; 0 if there is none.
+static int64_t positions_of(const lm_chunk *of, int64_t n) {
+  int64_t most = is_short(of) ? SHORT : POSITIONS;
+  for (int64_t c = most; c >= (is_short(of) ? SHORT / 2 : SHORT); c--)
+    if (n % c == 0)
+      return c;
+  return 0;
+}
+
+// The weights of a short chunk take C operations along n at each position, the scan p.
+static bool is_profitable(const lm_module *m, const lm_chunk *c, int64_t positions) {
+  int64_t p = lm_type_elements(m, c->p);
+  return lm_type_elements(m, c->n) * p >= STATE * positions && (!is_short(c) || p >= 2 * positions);
+}
+
+static void rewrite(lm_chunk *c, int64_t size, uint32_t n_values) {
+  lm_op *scan = c->lift.scan;
+  lm_module *m = c->lift.b.m;
+  lm_axis t = lm_scan_axis(scan);
+  lm_sym name = LM_SYM(m->ctx, m->axes[t].name);
+  lm_chunked x = {.b = &c->lift.b,
+                  .of = c,
+                  .t = t,
+                  .chunk = lm_axis_add(m, LM_SYM(m->ctx, "chunk"), lm_axis_size(m, t) / size, 0),
+                  .i = lm_axis_add(m, name, size, 0),
+                  .j = lm_axis_add(m, name, size, 0)};
+  c->lift.b.loc = scan->loc;
+  x.u = lm_chunk_at_j(&x, lm_chunk_of(&x, c->u));
+  x.k = lm_chunk_at_j(&x, lm_chunk_of(&x, c->k));
+  x.w = c->w ? lm_chunk_at_j(&x, lm_chunk_of(&x, c->w)) : NULL;
+  lm_value **map = lm_calloc((size_t)n_values + 1, sizeof *map);
+  lm_chunk_weights(&x);
+  map[scan->out[0]->id] = c->delta < 0 ? states(&x) : lm_chunk_delta(&x);
+  for (int i = 0; i < c->n_reads; i++) {
+    c->lift.map[c->read[i].of->id] = read(&x, i);
+    c->lift.ready[c->read[i].of->id] = true;
+  }
+  for (uint32_t i = 1; i < scan->n_out; i++)
+    map[scan->out[i]->id] = lm_scan_lift_stacked(&c->lift, scan->body->last->in[i]);
+  lm_func_substitute(scan->parent->func, map, n_values);
+  lm_free(map);
+  lm_op_remove(scan);
+}
+
+static void chunk_visit(lm_module *m, lm_region *r, bool forced) {
+  for (lm_op *op = r->first, *next; op; op = next) {
+    next = op->next;
+    if (op->code == LM_OP_LOOP)
+      chunk_visit(m, op->body, forced);
+    if (op->code != LM_OP_SCAN || lm_scan_is_backward(op) || m->axes[lm_scan_axis(op)].dyn)
+      continue;
+    lm_chunk c;
+    uint32_t n_values = m->n_values;
+    bool fits = lm_chunk_match(op, &c);
+    int64_t size = fits ? positions_of(&c, lm_axis_size(m, lm_scan_axis(op))) : 0;
+    if (size && (forced || is_profitable(m, &c, size)))
+      rewrite(&c, size, n_values);
+    lm_scan_lift_end(&c.lift);
+  }
+}
+
+bool lm_pass_chunk_scan(lm_module *m, const lm_pass_env *env) {
+  for (lm_func *f = m->funcs; f; f = f->next)
+    chunk_visit(m, f->body, lm_pass_is_forced(env, "chunk_scan"));
+  return true;
+}

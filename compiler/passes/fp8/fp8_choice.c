@@ -1,0 +1,206 @@
+// fp8_choice.c - which GEMMs of a loss are cast to 8-bit floats.
+//
+// A GEMM qualifies if one of its operands is a parameter, possibly cast or moved. On a CPU each of
+// them is cast, except those of the vocabulary (embedding and head), whose weights have the axis
+// that token ids index, and those of parameters that the recipe exempts. On a GPU its library must
+// multiply them, and the cost model expect the three GEMMs of a weight to take less time with
+// codes, including the kernels that write the codes (fp8_time.c).
+#include <math.h>
+
+#include "compiler/analysis/analysis.h"
+#include "compiler/ir/dot.h"
+#include "compiler/ops/fp8.h"
+#include "compiler/ops/interface.h"
+#include "compiler/passes/fp8/fp8.h"
+#include "compiler/passes/params_only.h"
+#include "runtime/base/diag_code.h"
+
+typedef struct chooser {
+  const lm_fp8 *o;
+  lm_module *m;
+  lm_fp8_gemms *out;
+} chooser;
+
+static const lm_op *param_under(const lm_value *v) {
+  while (v->def->code != LM_OP_PARAM)
+    v = v->def->in[0];
+  return v->def;
+}
+
+// True also of a parameter that ranks gather (ZeRO).
+static bool is_weight(const lm_value *v) {
+  const lm_op *op = v->def;
+  while (op && op->n_in && !lm_param_is_gathered(op) &&
+         (op->code == LM_OP_CAST || lm_op_has(op, LM_T_VIEW)))
+    op = op->in[0]->def;
+  return op && lm_value_is_weight(lm_param_is_gathered(op) ? op->in[0] : op->out[0]);
+}
+
+static lm_dtype weight_dtype(const lm_fp8_gemm *g) {
+  return (lm_dtype)g->dot->in[g->weight]->type.dtype;
+}
+
+static bool is_of_vocabulary(const chooser *c, lm_type t) {
+  for (int i = 0; i < t.rank; i++)
+    if (lm_limits_index(&lm_analysis_of(c->m)->limits, c->m, t.axis[i]))
+      return true;
+  return false;
+}
+
+static bool is_member(const lm_global *g, lm_sym name) {
+  bool found = g->name == name;
+  for (uint32_t i = 0; i < g->n_members; i++)
+    found |= g->members[i] == name;
+  return found;
+}
+
+static const char *kept_by(const chooser *c, const lm_global *g) {
+  for (uint32_t i = 0; i < c->o->n_kept; i++)
+    if (is_member(g, c->o->kept[i].param))
+      return lm_arena_printf(c->m->arena, "kept by %s", c->o->kept[i].pattern);
+  return NULL;
+}
+
+lm_axis lm_fp8_last_axis(lm_type t, const lm_attr *over, bool summed) {
+  for (int i = t.rank - 1; i >= 0; i--)
+    if (lm_attr_has_axis(over, t.axis[i]) == summed)
+      return t.axis[i];
+  return 0;
+}
+
+// Why an axis along which values of type t are multiplied has no whole blocks.
+static const char *breaks_blocks(const chooser *c, lm_type t, const lm_attr *over, bool summed) {
+  lm_axis a = lm_fp8_last_axis(t, over, summed);
+  if (a && lm_fp8_blocks_fit(lm_axis_size(c->m, a)))
+    return NULL;
+  return a ? lm_arena_printf(c->m->arena, "%lld elements along %s are not whole blocks of %d",
+                             (long long)lm_axis_size(c->m, a), c->m->axes[a].name, LM_FP8_BLOCK)
+           : "it has no axis for blocks";
+}
+
+static const char *not_in_blocks(const chooser *c, const lm_fp8_gemm *g) {
+  const lm_attr *over = &g->dot->attr;
+  lm_type w = g->dot->in[g->weight]->type, x = g->dot->in[1 - g->weight]->type;
+  const char *why = breaks_blocks(c, w, over, true);
+  why = why ? why : breaks_blocks(c, w, over, false);
+  return why ? why : breaks_blocks(c, x, over, false);
+}
+
+// The elements of t along the axes of the sum, or along the others.
+static double size_of(const chooser *c, lm_type t, const lm_attr *over, bool summed) {
+  double n = 1;
+  for (int i = 0; i < t.rank; i++)
+    if (lm_attr_has_axis(over, t.axis[i]) == summed)
+      n *= (double)lm_axis_size(c->m, t.axis[i]);
+  return n;
+}
+
+// The rules of a GPU's library (lm_codegen.scales), which hold for all three GEMMs.
+static const char *not_on_gpu(const chooser *c, const lm_fp8_gemm *g) {
+  const lm_attr *over = &g->dot->attr;
+  lm_type w = g->dot->in[g->weight]->type, x = g->dot->in[1 - g->weight]->type;
+  for (int i = 0; i < w.rank; i++)
+    if (!lm_attr_has_axis(over, w.axis[i]) && lm_type_find(x, w.axis[i]) >= 0)
+      return lm_arena_printf(c->m->arena, "a GEMM for each index of %s",
+                             c->m->axes[w.axis[i]].name);
+  const double sizes[] = {g->k, g->n, g->m};
+  for (size_t i = 0; i < LM_COUNT(sizes); i++)
+    if (fmod(sizes[i], LM_CODES_MULTIPLE) != 0)
+      return lm_arena_printf(c->m->arena, "%.0f is no multiple of %d", sizes[i], LM_CODES_MULTIPLE);
+  return NULL;
+}
+
+static const char *why_it_stays(const chooser *c, const lm_fp8_gemm *g) {
+  const lm_global *param = lm_global_find(c->m, g->param->attr.sym);
+  const lm_op *around = g->dot->parent->owner;
+  lm_type w = g->dot->in[g->weight]->type;
+  if (lm_op_is_grouped(g->dot))
+    return "a GEMM of groups of rows";
+  if (around && around->code != LM_OP_LOOP)
+    return "inside of a loop over positions";
+  if (w.dtype != LM_F32 && w.dtype != LM_BF16)
+    return lm_arena_printf(c->m->arena, "computed in %s", lm_dtype_name((lm_dtype)w.dtype));
+  const char *kept = kept_by(c, param);
+  if (kept)
+    return kept;
+  if (!c->o->head && is_of_vocabulary(c, w))
+    return "of the vocabulary";
+  if (c->o->target.kind == LM_TARGET_CUDA)
+    return not_on_gpu(c, g);
+  return c->o->scaling == LM_FP8_BLOCKS ? not_in_blocks(c, g) : NULL;
+}
+
+static void visit(lm_op *op, void *user) {
+  chooser *c = user;
+  if (op->code != LM_OP_DOT && op->code != LM_OP_GROUPED_DOT)
+    return;
+  bool x = is_weight(op->in[0]), w = is_weight(op->in[1]);
+  if (x == w)
+    return;
+  lm_fp8_gemm g = {
+      .dot = op,
+      .weight = w,
+      .param = param_under(op->in[w]),
+  };
+  g.count = lm_global_instances(c->m, lm_global_find(c->m, g.param->attr.sym));
+  const lm_attr *over = &op->attr;
+  g.m = size_of(c, op->in[1 - g.weight]->type, over, false);
+  g.m *= c->o->tokens > 0 ? c->o->tokens : 1;
+  g.n = size_of(c, op->in[g.weight]->type, over, false);
+  g.k = size_of(c, op->in[g.weight]->type, over, true);
+  g.stays = why_it_stays(c, &g);
+  LM_PUSH(c->m->arena, c->out->v, c->out->n, c->out->cap) = g;
+}
+
+static const lm_value *activation_of(const lm_fp8_gemm *g) {
+  return g->dot->in[1 - g->weight];
+}
+
+static int readers_of(const lm_fp8_gemms *all, const lm_fp8_gemm *g) {
+  int n = 0;
+  for (uint32_t i = 0; i < all->n; i++)
+    n += !all->v[i].stays && activation_of(&all->v[i]) == activation_of(g);
+  return n;
+}
+
+static void predict(const chooser *c, lm_fp8_gemms *all) {
+  for (uint32_t i = 0; i < all->n; i++)
+    if (!all->v[i].stays)
+      lm_fp8_predict(c->o, &all->v[i], readers_of(all, &all->v[i]));
+}
+
+// True if a GEMM stays because codes take longer. The others that read its activation then have a
+// greater share of what the codes of the activation cost.
+static bool slower_stay(const chooser *c, lm_fp8_gemms *all) {
+  bool any = false;
+  predict(c, all);
+  for (uint32_t i = 0; i < all->n && !c->o->all; i++) {
+    lm_fp8_gemm *g = &all->v[i];
+    if (g->stays || g->codes < g->plain)
+      continue;
+    g->stays = lm_arena_printf(c->m->arena, "%.3g ms in %s, %.3g ms in 8-bit floats, as predicted",
+                               1e3 * g->plain, lm_dtype_name(weight_dtype(g)), 1e3 * g->codes);
+    any = true;
+  }
+  return any;
+}
+
+lm_fp8_gemms lm_fp8_choose(const lm_fp8 *o, lm_func *f) {
+  lm_fp8_gemms out = {0};
+  chooser c = {o, f->module, &out};
+  lm_region_walk(f->body, visit, &c);
+  bool predicts = o->target.kind == LM_TARGET_CUDA && o->target.math[LM_BF16].peak > 0;
+  while (predicts && slower_stay(&c, &out))
+    continue;
+  return out;
+}
+
+bool lm_fp8_check(const lm_fp8 *o, lm_ctx *c, const lm_fp8_gemms *all) {
+  for (uint32_t i = 0; i < all->n; i++)
+    if (!all->v[i].stays)
+      return true;
+  lm_diag *d = LM_REPORT(c, o->loc, E2F4);
+  for (uint32_t i = 0; i < all->n; i++)
+    lm_diag_note(c, d, all->v[i].dot->loc, "@%s: %s", all->v[i].param->attr.sym, all->v[i].stays);
+  return false;
+}

@@ -1,0 +1,315 @@
+// epilogue.c - fuses a residual, a bias and gelu into GEMMs where the target's library supports it.
+//
+// before: %o = dot %a, %w over(e) : bf16[b, t, d]   %y = add %o, %c   %h = add %x, %y
+//         (%c : bf16[d])
+//         %p = dot %n, %u over(d) : bf16[b, t, ff]  %v = add %p, %b
+//         %g = 0.5 * %v * (1 + tanh(0.79788 * (%v + 0.044715 * %v^3)))
+// after:  %h = dot_add %a, %w, %x, %c over(e)       %g, %v = dot_gelu %n, %u, %b over(d)
+//
+// Memory traffic before and after, in tensors of the size of the result. The sum is stored in both
+// cases; kernels may read it again:
+//   residual   before: %o written, %o and %x read, %h written: 4
+//              after:  %x read, %h written: 2 (3 if the sum is read again)
+//   bias       before: 3    after: 1 (2 if the sum is read again)
+//   gelu       before: 3    after: 1, or 2 if the backward pass needs %v
+// A sum that only one kernel reads costs the same either way and stays in that kernel. So does a
+// sum with an addend that would have to be stored first. If a GEMM produces a sum, pass grad
+// stashes the sum instead of the dot, which takes the same memory; the backward pass then reads one
+// tensor instead of recomputing the sum of two or three.
+//
+// Declines: GEMMs that lm_codegen.epilogue rejects or that take several calls, a bias shorter
+// than a row, and other functions than gelu (a formula is compared by its values, so its spelling
+// does not matter). Not fused: relu, because cuBLASLt maps NaN to 0, which would hide a bad step;
+// the derivative of gelu and the sums for bias gradients, because the kernel that computes both
+// also recomputes gelu for the weight gradient: of the 5 tensors that the kernel and its GEMM move,
+// fusion would save one and need a second kernel. Effect on numerics: one rounding to bf16 less.
+#include "compiler/passes/fuse/epilogue.h"
+#include <math.h>
+#include <string.h>
+#include "compiler/eval/eval.h"
+#include "compiler/ir/dot.h"
+#include "compiler/ops/interface.h"
+#include "compiler/passes/fuse/fuse.h"
+#include "compiler/passes/rewrite.h"
+#include "compiler/plan/planner.h"
+
+typedef struct sums {
+  const lm_fuse *kernels; // the kernels that pass fuse would create; NULL before they are known
+  uint32_t *uses;         // by value id, like the tables below
+  lm_op **user;           // one of the users
+  uint8_t *taken;         // sums that a GEMM computes
+  lm_value **map;         // replacements; NULL if the IR is only analyzed
+  uint32_t n;
+} sums;
+
+// dot + residual + bias, where residual and bias are optional; end is the result.
+typedef struct sum {
+  lm_op *dot;
+  lm_value *residual, *bias, *end;
+} sum;
+enum {
+  TERMS = 2
+};
+
+static void note_users(lm_op *op, void *user) {
+  sums *s = user;
+  for (uint32_t i = 0; i < op->n_in; i++)
+    s->user[op->in[i]->id] = op;
+}
+
+static sums sums_create(lm_func *f) {
+  uint32_t n = f->module->n_values;
+  sums s = {.uses = lm_func_uses(f),
+            .user = lm_calloc(n + 1, sizeof *s.user),
+            .taken = lm_calloc(n + 1, 1),
+            .n = n};
+  lm_region_walk(f->body, note_users, &s);
+  return s;
+}
+
+static void sums_free(sums *s) {
+  lm_free(s->uses);
+  lm_free(s->user);
+  lm_free(s->taken);
+  lm_free(s->map);
+}
+
+// ---- values in memory
+
+// True if v is dense and stored in memory for every reader.
+static bool stored(const sums *s, const lm_value *v) {
+  while (!s->taken[v->id] && v->def && lm_op_has(v->def, LM_T_ORDERED))
+    v = v->def->in[0];
+  return s->taken[v->id] || !v->def || lm_fuse_stays(v->def);
+}
+
+static lm_value *other_operand(const lm_op *op, const lm_value *v) {
+  return op->in[op->in[0] == v];
+}
+
+// True if v has a reader besides the kernel that would compute the sum; before kernels are known,
+// if it has more than one user.
+static bool read_elsewhere(const sums *s, const lm_value *v) {
+  const lm_fuse_node *n = s->kernels ? lm_fuse_node_of(s->kernels, v) : NULL;
+  if (n)
+    return n->kind == LM_FUSE_FUSED && n->needed;
+  const lm_op *op = s->user[v->id];
+  if (s->uses[v->id] != 1)
+    return s->uses[v->id] > 1;
+  return lm_fuse_stays(op) || (lm_fuse_is_view(op) && read_elsewhere(s, op->out[0]));
+}
+
+// True if v is stored in any case, or a further GEMM adds to v and that sum is stored.
+static bool kept(const sums *s, const lm_value *v) {
+  if (read_elsewhere(s, v))
+    return true;
+  const lm_op *op = s->uses[v->id] == 1 ? s->user[v->id] : NULL;
+  if (!op || op->code != LM_OP_ADD || !lm_type_equal(op->out[0]->type, v->type))
+    return false;
+  const lm_value *other = other_operand(op, v);
+  return lm_op_is(other, LM_OP_DOT) && s->uses[other->id] == 1 &&
+         lm_type_equal(other->type, v->type) && kept(s, op->out[0]);
+}
+
+// ---- sums
+
+static bool sum_extend(const sums *s, sum *x) {
+  lm_value *v = x->end;
+  lm_op *op = s->uses[v->id] == 1 ? s->user[v->id] : NULL;
+  if (!op || op->code != LM_OP_ADD || op->parent != x->dot->parent ||
+      !lm_type_equal(op->out[0]->type, v->type))
+    return false;
+  lm_value *other = other_operand(op, v);
+  bool bias =
+      lm_type_is_bias(other->type, v->type) && (lm_value_is_weight(other) || stored(s, other));
+  bool residual = lm_type_equal(other->type, v->type) && stored(s, other);
+  if (bias && !x->bias)
+    x->bias = other;
+  else if (residual && !x->residual)
+    x->residual = other;
+  else
+    return false;
+  x->end = op->out[0];
+  return true;
+}
+
+// The sums that begin with the dot and are not fused yet, longest first; the last is the dot alone.
+static int sums_of(const sums *s, lm_op *dot, sum *out) {
+  sum x =
+          {
+              .dot = dot,
+              .end = dot->out[0],
+          },
+      all[TERMS + 1];
+  int n = 0, n_out = 0;
+  if (!lm_dtype_is_float(dot->out[0]->type.dtype) ||
+      (dot->parent->owner && lm_op_isolated(dot->parent->owner)))
+    return 0;
+  do
+    all[n++] = x;
+  while (n <= TERMS && sum_extend(s, &x));
+  while (n--)
+    if (!s->taken[all[n].end->id])
+      out[n_out++] = all[n];
+  return n_out;
+}
+
+static bool is_profitable(const sums *s, const sum *x) {
+  return x->end != x->dot->out[0] && kept(s, x->end);
+}
+
+static void note_sum(lm_op *op, void *user) {
+  sums *s = user;
+  sum x[TERMS + 1];
+  int n = op->code == LM_OP_DOT ? sums_of(s, op, x) : 0;
+  for (int i = 0; i < n; i++)
+    if (is_profitable(s, &x[i])) {
+      s->taken[x[i].end->id] = 1;
+      return;
+    }
+}
+
+bool lm_epilogue_is_enabled(const lm_pass_env *env) {
+  return env->codegen && env->codegen->epilogue && !lm_pass_is_off(env, "epilogue");
+}
+
+uint8_t *lm_epilogue_sums(lm_func *f) {
+  sums s = sums_create(f);
+  lm_region_walk(f->body, note_sum, &s);
+  uint8_t *taken = s.taken;
+  s.taken = NULL;
+  sums_free(&s);
+  return taken;
+}
+
+// ---- gelu
+
+// Evaluates v, a formula in %u only, at %u = x. False if it has more than `budget` operations or is
+// not such a formula.
+static bool formula(const lm_value *v, const lm_value *u, double x, int *budget, double *out) {
+  if (v == u) {
+    *out = x;
+    return true;
+  }
+  const lm_op *op = v->def;
+  double in[2];
+  if (!op || --*budget < 0 || !lm_dtype_is_float(v->type.dtype))
+    return false;
+  if (op->code == LM_OP_CONST) {
+    *out = op->attr.num;
+    return true;
+  }
+  if (!(lm_op_info_of(op)->traits & LM_T_ELEMENTWISE) || !op->n_in || op->n_in > LM_COUNT(in))
+    return false;
+  for (uint32_t i = 0; i < op->n_in; i++)
+    if (!formula(op->in[i], u, x, budget, &in[i]))
+      return false;
+  *out = lm_eval_scalar(op, in);
+  return true;
+}
+
+static bool is_gelu(const lm_value *v, const lm_value *u) {
+  static const double points[] = {-20, -7.5, -3.1, -1.9, -1,  -0.6, -0.25, -1e-3,
+                                  0,   2e-2, 0.3,  0.7,  1.3, 2.2,  4.5,   11};
+  for (size_t i = 0; i < LM_COUNT(points); i++) {
+    int budget = 64;
+    double y;
+    if (!formula(v, u, points[i], &budget, &y) || !(fabs(y - lm_eval_gelu(points[i])) < 1e-6))
+      return false;
+  }
+  return true;
+}
+
+static lm_value *gelu_find(const lm_value *u) {
+  for (lm_op *op = u->def->next; op; op = op->next)
+    if (op->n_out == 1 && lm_type_equal(op->out[0]->type, u->type) && is_gelu(op->out[0], u))
+      return op->out[0];
+  return NULL;
+}
+
+// ---- the IR
+
+typedef struct epilogue {
+  lm_module *m;
+  const lm_codegen *codegen;
+  sums s;
+} epilogue;
+
+// Emits the fused GEMM for x before the operation of the sum; NULL if the target does not support
+// it.
+static lm_op *gemm_emit(const epilogue *e, const sum *x, lm_opcode code) {
+  lm_op *at = x->end->def;
+  lm_value *in[LM_DOT_ADDENDS + TERMS] = {x->dot->in[LM_DOT_X], x->dot->in[LM_DOT_W]};
+  uint32_t n = LM_DOT_ADDENDS;
+  if (x->residual)
+    in[n++] = x->residual;
+  if (x->bias)
+    in[n++] = x->bias;
+  uint8_t of_sum = at->remat & LM_REMAT_OFFLOAD;
+  uint8_t remat = lm_remat_choice(x->dot->remat) ? x->dot->remat | of_sum : at->remat;
+  lm_builder b = {e->m, at->parent, at, x->dot->loc, remat};
+  lm_op *op = lm_emit_op(&b, code, in, n, &x->dot->attr, &x->dot->out[0]->type);
+  lm_plan_gemm form;
+  if (lm_plan_gemm_from_epilogue(e->m, op, &form) && e->codegen->epilogue(&form))
+    return op;
+  lm_op_remove(op);
+  return NULL;
+}
+
+static void replace(epilogue *e, lm_value *old, lm_value *v) {
+  e->s.map[old->id] = v;
+  e->s.taken[old->id] = 1;
+  v->name = old->name;
+}
+
+static bool fuse_gelu(epilogue *e, const sum *x) {
+  lm_value *gelu = gelu_find(x->end);
+  lm_op *op = gelu ? gemm_emit(e, x, LM_OP_DOT_GELU) : NULL;
+  if (!op)
+    return false;
+  replace(e, gelu, op->out[0]);
+  replace(e, x->end, op->out[LM_GELU_OF]);
+  return true;
+}
+
+static bool fuse_sum(epilogue *e, const sum *x) {
+  lm_op *op = is_profitable(&e->s, x) ? gemm_emit(e, x, LM_OP_DOT_ADD) : NULL;
+  if (!op)
+    return false;
+  replace(e, x->end, op->out[0]);
+  return true;
+}
+
+static void epilogue_visit(lm_op *op, void *user) {
+  epilogue *e = user;
+  sum x[TERMS + 1];
+  int n = op->code == LM_OP_DOT && op->out[0]->id < e->s.n ? sums_of(&e->s, op, x) : 0;
+  for (int i = 0; i < n; i++)
+    if (fuse_gelu(e, &x[i]) || fuse_sum(e, &x[i]))
+      return;
+}
+
+bool lm_pass_epilogue(lm_module *m, const lm_pass_env *env) {
+  if (!lm_epilogue_is_enabled(env))
+    return true;
+  for (lm_func *f = m->funcs; f; f = f->next) {
+    epilogue e = {m, env->codegen, sums_create(f)};
+    lm_fuse kernels = {
+        .m = m,
+        .f = f,
+        .target = env->target,
+        .arena = lm_arena_create(),
+    };
+    lm_fuse_nodes_make(&kernels);
+    if (!lm_pass_is_off(env, "fuse"))
+      lm_fuse_group(&kernels);
+    lm_fuse_needs(&kernels);
+    e.s.kernels = &kernels;
+    e.s.map = lm_calloc(e.s.n + 1, sizeof *e.s.map);
+    lm_region_walk(f->body, epilogue_visit, &e);
+    lm_func_substitute(f, e.s.map, e.s.n);
+    sums_free(&e.s);
+    lm_arena_destroy(kernels.arena);
+  }
+  return true;
+}

@@ -1,0 +1,255 @@
+// fuse_group.c - assigns operations to kernels.
+//
+// The parallel axes of a group are axes that all its operations have and none of them reduces.
+// Along these axes an operation reads the results of other operations of the group only at its
+// own point. A point therefore depends on no other point, and values between operations of a
+// group stay in registers or in a row buffer. Groups grow greedily, first along the dependences in
+// program order, then between groups that read the same values. Two groups are not merged if the
+// parallel axes would leave too few points for the work, or if an operation outside would have to
+// run in between.
+#include <string.h>
+#include "compiler/passes/fuse/fuse.h"
+
+static double type_elements(const lm_module *m, lm_type t) {
+  return (double)lm_type_elements(m, t);
+}
+
+static lm_type intersect(lm_type a, lm_type b) {
+  lm_type t = {0};
+  for (int i = 0; i < a.rank; i++)
+    if (lm_type_find(b, a.axis[i]) >= 0)
+      t.axis[t.rank++] = a.axis[i];
+  return t;
+}
+
+static lm_type subtract(lm_type a, lm_type b) {
+  lm_type t = {0};
+  for (int i = 0; i < a.rank; i++)
+    if (lm_type_find(b, a.axis[i]) < 0)
+      t.axis[t.rank++] = a.axis[i];
+  return t;
+}
+
+// ---- paths between groups
+
+static uint32_t group_of(const lm_fuse *s, uint32_t node) {
+  return s->nodes[node].group;
+}
+
+static bool search(lm_fuse *s, uint32_t group, uint32_t target) {
+  if (group == target)
+    return true;
+  if (s->nodes[group].visit == s->visits)
+    return false;
+  s->nodes[group].visit = s->visits;
+  for (uint32_t n = group; n; n = s->nodes[n].next)
+    for (uint32_t i = 0; i < s->nodes[n].n_deps; i++)
+      if (search(s, group_of(s, s->nodes[n].deps[i].from), target))
+        return true;
+  return false;
+}
+
+// True if `late` depends on `early` through an operation outside of both.
+static bool path_around(lm_fuse *s, uint32_t early, uint32_t late) {
+  s->visits++;
+  s->nodes[late].visit = s->visits;
+  for (uint32_t n = late; n; n = s->nodes[n].next)
+    for (uint32_t i = 0; i < s->nodes[n].n_deps; i++) {
+      uint32_t g = group_of(s, s->nodes[n].deps[i].from);
+      if (g != early && g != late && search(s, g, early))
+        return true;
+    }
+  return false;
+}
+
+// ---- merging
+
+// Adds to t the axes that edges from group a to group b touch. False if one of the edges cannot be
+// inside a kernel.
+static bool touched_between(const lm_fuse *s, uint32_t a, uint32_t b, lm_type *t) {
+  for (uint32_t n = b; n; n = s->nodes[n].next)
+    for (uint32_t i = 0; i < s->nodes[n].n_deps; i++) {
+      const lm_fuse_edge *e = &s->nodes[n].deps[i];
+      if (group_of(s, e->from) != a)
+        continue;
+      if (s->nodes[e->from].op->code == LM_OP_SCATTER || s->nodes[e->from].chunk)
+        return false;
+      for (int k = 0; k < e->touched.rank; k++)
+        if (lm_type_find(*t, e->touched.axis[k]) < 0 && t->rank < LM_RANK)
+          t->axis[t->rank++] = e->touched.axis[k];
+    }
+  return true;
+}
+
+static bool has_column_sum(const lm_fuse *s, uint32_t g) {
+  for (uint32_t n = g; n; n = s->nodes[n].next)
+    if (s->nodes[n].chunk)
+      return true;
+  return false;
+}
+
+static bool scatters(const lm_fuse *s, uint32_t g) {
+  return s->nodes[g].op->code == LM_OP_SCATTER;
+}
+
+// Sets the parallel axes of the merged group. A group with column sums keeps its own.
+static bool merged_axes(const lm_fuse *s, uint32_t a, uint32_t b, lm_type *out) {
+  lm_type touched = {0};
+  if (!touched_between(s, a, b, &touched) || !touched_between(s, b, a, &touched))
+    return false;
+  lm_type x = s->nodes[a].allowed;
+  lm_type y = s->nodes[b].allowed;
+  *out = subtract(x.rank >= y.rank ? intersect(x, y) : intersect(y, x), touched);
+  bool fixed_a = has_column_sum(s, a);
+  bool fixed_b = has_column_sum(s, b);
+  return (!fixed_a || lm_type_same_axes(*out, x)) && (!fixed_b || lm_type_same_axes(*out, y));
+}
+
+// Parallel workers of a kernel: its points, where points along the innermost axis are SIMD lanes of
+// one worker.
+static double workers(const lm_fuse *s, lm_type parallel, lm_axis innermost) {
+  double lanes = lm_type_find(parallel, innermost) < 0 ? 1 : (double)lm_axis_size(s->m, innermost);
+  double points = type_elements(s->m, parallel);
+  points /= lanes < LM_FUSE_ROW ? lanes : LM_FUSE_ROW;
+  return points < lm_fuse_points(s->target) ? points : lm_fuse_points(s->target);
+}
+
+// True if one kernel is not slower than two that exchange values through memory. Times are in
+// elements per worker.
+static bool is_profitable(const lm_fuse *s, uint32_t a, uint32_t b, lm_type parallel) {
+  const lm_fuse_node *x = &s->nodes[a];
+  const lm_fuse_node *y = &s->nodes[b];
+  lm_axis innermost = x->widest >= y->widest ? x->innermost : y->innermost;
+  double one = (x->work + y->work) / workers(s, parallel, innermost);
+  double two = x->work / workers(s, x->allowed, x->innermost) +
+               y->work / workers(s, y->allowed, y->innermost);
+  return one <= two + LM_FUSE_LAUNCH;
+}
+
+static void join(lm_fuse *s, uint32_t a, uint32_t b, lm_type parallel) {
+  uint32_t last = a;
+  while (s->nodes[last].next)
+    last = s->nodes[last].next;
+  s->nodes[last].next = b;
+  for (uint32_t n = b; n; n = s->nodes[n].next)
+    s->nodes[n].group = a;
+  s->nodes[a].allowed = parallel;
+  s->nodes[a].n_group += s->nodes[b].n_group;
+  s->nodes[a].work += s->nodes[b].work;
+  if (s->nodes[b].widest <= s->nodes[a].widest)
+    return;
+  s->nodes[a].widest = s->nodes[b].widest;
+  s->nodes[a].innermost = s->nodes[b].innermost;
+}
+
+// Merges into the group with the smaller number, which keeps the program order unless a dependence
+// decides.
+static bool try_join(lm_fuse *s, uint32_t a, uint32_t b) {
+  lm_type parallel;
+  if (a == b || s->nodes[a].op->parent != s->nodes[b].op->parent)
+    return false;
+  if (scatters(s, a) || scatters(s, b))
+    return false;
+  if (s->nodes[a].n_group + s->nodes[b].n_group > LM_FUSE_OPS)
+    return false;
+  if (!merged_axes(s, a, b, &parallel) || !is_profitable(s, a, b, parallel))
+    return false;
+  if (path_around(s, a, b) || path_around(s, b, a))
+    return false;
+  join(s, a < b ? a : b, a < b ? b : a, parallel);
+  return true;
+}
+
+static bool is_fused(const lm_fuse *s, uint32_t n) {
+  return s->nodes[n].kind == LM_FUSE_FUSED;
+}
+
+static void join_along(lm_fuse *s) {
+  for (uint32_t n = 1; n < s->n; n++) {
+    if (!is_fused(s, n))
+      continue;
+    for (uint32_t i = 0; i < s->nodes[n].n_deps; i++) {
+      uint32_t from = s->nodes[n].deps[i].from;
+      if (is_fused(s, from))
+        try_join(s, group_of(s, from), group_of(s, n));
+    }
+  }
+}
+
+// ---- groups with common operands
+
+typedef struct reader {
+  lm_fuse *s;
+  uint32_t node;
+  uint32_t *last; // by value id: the last reader
+} reader;
+
+// Groups that read a common value become one: the value is read once, and one launch is saved.
+static void join_reader(void *user, lm_value *v, lm_type touched) {
+  reader *r = user;
+  lm_fuse *s = r->s;
+  if (!v->type.rank && s->nodes[r->node].op->out[0]->type.rank)
+    return;
+  uint32_t other = r->last[v->id];
+  uint32_t me = group_of(s, r->node);
+  bool near = other && s->nodes[other].op->parent == s->nodes[r->node].op->parent;
+  if (near && lm_type_same_axes(s->nodes[group_of(s, other)].allowed, s->nodes[me].allowed))
+    try_join(s, group_of(s, other), me);
+  r->last[v->id] = r->node;
+}
+
+static void join_siblings(lm_fuse *s) {
+  uint32_t *last = lm_calloc(s->m->n_values + 1, sizeof *last);
+  for (uint32_t n = 1; n < s->n; n++) {
+    reader r = {s, n, last};
+    if (is_fused(s, n))
+      lm_fuse_leaves(s, s->nodes[n].op, join_reader, &r);
+  }
+  lm_free(last);
+}
+
+void lm_fuse_group(lm_fuse *s) {
+  join_along(s);
+  join_siblings(s);
+}
+
+// ---- values used outside of their kernel
+
+typedef struct need {
+  lm_fuse *s;
+  uint32_t group;
+} need;
+
+static void need_leaf(void *user, lm_value *v, lm_type touched) {
+  const need *u = user;
+  lm_fuse_node *n = lm_fuse_node_of(u->s, v);
+  if (n && n->kind == LM_FUSE_FUSED && n->group != u->group)
+    n->needed = true;
+}
+
+void lm_fuse_needs(lm_fuse *s) {
+  for (uint32_t i = 1; i < s->n; i++) {
+    lm_fuse_node *n = &s->nodes[i];
+    need u = {s, n->kind == LM_FUSE_FUSED ? n->group : 0};
+    if (n->kind != LM_FUSE_REMAT)
+      lm_fuse_leaves(s, n->op, need_leaf, &u);
+  }
+}
+
+// The axes are in the order of the operation with the most axes.
+lm_type lm_fuse_parallel_axes(const lm_fuse *s, uint32_t group) {
+  lm_type allowed = s->nodes[group].allowed;
+  lm_type best = allowed;
+  int rank = 0;
+  for (uint32_t n = group; n; n = s->nodes[n].next) {
+    const lm_op *op = s->nodes[n].op;
+    for (uint32_t i = 0; i <= op->n_in; i++) {
+      lm_type t = i < op->n_in ? op->in[i]->type : op->out[0]->type;
+      if (t.rank <= rank || !lm_type_subset(allowed, t))
+        continue;
+      rank = t.rank;
+      best = intersect(t, allowed);
+    }
+  }
+  return best;
+}
