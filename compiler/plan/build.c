@@ -113,9 +113,11 @@ static void own_states_locate(planner *p) {
     bool is_state = lm_type_is_blocks(p->m, v->type) && lm_port_find(v->name) == LM_PORTS;
     offset += is_state ? p->layout.blocks * LM_BLOCK * (int64_t)sizeof(float) : 0;
   }
-  for (uint32_t i = 0; i < p->m->n_globals; i++)
-    if (p->m->globals[i].kind == LM_GLOBAL_STATE)
-      p->layout.globals[i].value.offset += offset;
+  for (uint32_t i = 0; i < p->m->n_globals; i++) {
+    lm_layout_location *at = &p->layout.globals[i].value;
+    if (p->m->globals[i].kind == LM_GLOBAL_STATE && at->arena == LM_ARENA_STATE)
+      at->offset += offset;
+  }
 }
 
 static void params_collect(planner *p) {
@@ -235,6 +237,7 @@ static void arenas_size(planner *p) {
   bytes[LM_ARENA_PARAM] = p->layout.param_bytes;
   bytes[LM_ARENA_GRAD] = p->has_gradients ? all + p->layout.terms_bytes : 0;
   bytes[LM_ARENA_STATE] = all * p->plan->n_states + p->layout.state_bytes;
+  bytes[LM_ARENA_SMALL] = p->layout.small_bytes;
   bytes[LM_ARENA_IO] = p->io_bytes;
   bytes[LM_ARENA_CACHE] = p->layout.cache_bytes;
   bytes[LM_ARENA_FIXED] = p->layout.fixed_bytes;
@@ -254,8 +257,7 @@ lm_plan *lm_plan_build(lm_module *m, const lm_plan_options *o) {
   p.plan->on_host[LM_ARENA_STATE] = o->states_on_host;
   p.plan->on_host[LM_ARENA_PARAM] = o->params_on_host;
   p.plan->on_host[LM_ARENA_STASH] = true;
-  bool streams = o->states_on_host || o->params_on_host;
-  lm_layout_make(m, p.arena, streams && lm_chunks_fit(m), &p.layout);
+  lm_layout_make(m, o, p.arena, &p.layout);
   if (m->blocks)
     m->axes[m->blocks].size = p.layout.used;
   own_states_locate(&p);

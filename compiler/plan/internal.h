@@ -40,12 +40,13 @@ typedef struct lm_layout {
   int64_t cache_bytes;
   int64_t derived_bytes; // the `derived` globals precede the 16-bit copies in the arena of copies
   int64_t fixed_bytes;   // of the frozen parameters
-  int64_t state_bytes;   // of the `state` globals
+  int64_t state_bytes;   // of the `state` globals, without those in the arena of small states
+  int64_t small_bytes;   // of the latter
   int64_t terms_bytes;   // of the `terms` globals, behind the gradients of the parameters
 } lm_layout;
 
-// chunked: @update computes chunks of blocks.
-void lm_layout_make(const lm_module *m, lm_arena *arena, bool chunked, lm_layout *out);
+// Where states or parameters are in the host's memory, @update computes chunks of blocks.
+void lm_layout_make(const lm_module *m, const lm_plan_options *o, lm_arena *arena, lm_layout *out);
 
 // ---- view.c: strides of views; all in elements
 

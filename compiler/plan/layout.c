@@ -107,30 +107,59 @@ static int64_t dense_lay(const lm_module *m, lm_layout *out, lm_global_kind kind
   return bytes;
 }
 
-// Lays out the globals of a kind consecutively; returns their bytes. Each tensor of each iteration
-// is dense and aligned; a frozen parameter has the zero rows of lm_global_stored_rows behind it.
+static int64_t tensor_bytes(const lm_module *m, const lm_global *g) {
+  return lm_global_stored_elements(m, g) * lm_dtype_bytes((lm_dtype)g->type.dtype);
+}
+
+// Lays out global i from `bytes` on; returns its end. Each tensor of each iteration is dense and
+// aligned; a frozen parameter has the zero rows of lm_global_stored_rows behind it.
+static int64_t global_lay(const lm_module *m, lm_layout *out, uint32_t i, lm_arena_id arena,
+                          int64_t bytes) {
+  const lm_global *g = &m->globals[i];
+  int64_t one = lm_plan_aligned(tensor_bytes(m, g));
+  lm_layout_location *x = &out->globals[i].value;
+  *x = (lm_layout_location){
+      .arena = arena,
+      .dtype = (lm_dtype)g->type.dtype,
+      .offset = bytes,
+  };
+  for (int s = g->n_stack - 1; s >= 0; s--) {
+    x->stride[s] = one;
+    one *= lm_axis_size(m, g->type.axis[s]);
+  }
+  return bytes + one;
+}
+
+// Lays out the globals of a kind consecutively; returns their bytes.
 static int64_t aligned_lay(const lm_module *m, lm_layout *out, lm_global_kind kind,
                            lm_arena_id arena) {
   int64_t bytes = 0;
+  for (uint32_t i = 0; i < m->n_globals; i++)
+    if (m->globals[i].kind == kind)
+      bytes = global_lay(m, out, i, arena, bytes);
+  return bytes;
+}
+
+static bool is_small(const lm_module *m, const lm_global *g) {
+  int64_t block = LM_BLOCK * (int64_t)sizeof(float);
+  return tensor_bytes(m, g) < block;
+}
+
+// apart: the states of less than a block have a separate arena, such as the histories of
+// scales, which each micro-batch reads and writes.
+static void states_lay(const lm_module *m, bool apart, lm_layout *out) {
   for (uint32_t i = 0; i < m->n_globals; i++) {
     const lm_global *g = &m->globals[i];
-    if (g->kind != kind)
+    if (g->kind != LM_GLOBAL_STATE)
       continue;
-    lm_dtype dtype = (lm_dtype)g->type.dtype;
-    int64_t one = lm_plan_aligned(lm_global_stored_elements(m, g) * lm_dtype_bytes(dtype));
-    lm_layout_location *x = &out->globals[i].value;
-    *x = (lm_layout_location){
-        .arena = arena,
-        .dtype = dtype,
-        .offset = bytes,
-    };
-    for (int s = g->n_stack - 1; s >= 0; s--) {
-      x->stride[s] = one;
-      one *= lm_axis_size(m, g->type.axis[s]);
+    lm_arena_id arena = LM_ARENA_STATE;
+    int64_t *bytes = &out->state_bytes;
+    if (apart && is_small(m, g)) {
+      arena = LM_ARENA_SMALL;
+      bytes = &out->small_bytes;
     }
-    bytes += one;
+    *bytes = global_lay(m, out, i, arena, *bytes);
   }
-  return bytes;
 }
 
 // The location of parameter i in an arena of blocks, whose first block is `base` bytes into the
@@ -189,7 +218,8 @@ static int64_t terms_lay(const lm_module *m, lm_layout *out) {
   return bytes;
 }
 
-void lm_layout_make(const lm_module *m, lm_arena *arena, bool chunked, lm_layout *out) {
+void lm_layout_make(const lm_module *m, const lm_plan_options *o, lm_arena *arena, lm_layout *out) {
+  bool streams = o->states_on_host || o->params_on_host;
   layer l = {
       .m = m,
       .done = LM_NEW_N(arena, bool, m->n_globals + 1),
@@ -201,14 +231,14 @@ void lm_layout_make(const lm_module *m, lm_arena *arena, bool chunked, lm_layout
   regions_lay(&l, LM_BF16, arena, out);
   int64_t half = out->blocks * LM_BLOCK - wide;
   out->used = out->blocks;
-  if (chunked && out->blocks)
+  if (streams && lm_chunks_fit(m) && out->blocks)
     lm_chunks_divide(out);
   int64_t padding = (out->blocks - out->used) * LM_BLOCK; // without parameters in bf16
   out->param_bytes = (wide + padding) * (int64_t)sizeof(float) + half * lm_dtype_bytes(LM_BF16);
   out->cache_bytes = dense_lay(m, out, LM_GLOBAL_CACHE, LM_ARENA_CACHE);
   out->derived_bytes = dense_lay(m, out, LM_GLOBAL_DERIVED, LM_ARENA_COPY);
   out->fixed_bytes = aligned_lay(m, out, LM_GLOBAL_FIXED, LM_ARENA_FIXED);
-  out->state_bytes = aligned_lay(m, out, LM_GLOBAL_STATE, LM_ARENA_STATE);
+  states_lay(m, o->states_on_host, out);
   out->terms_bytes = terms_lay(m, out);
   params_locate(&l, wide, out);
 }

@@ -485,6 +485,8 @@ static void top_line(reader *r) {
     lm_plan_param_read(r, ADD(r, p->frozen, p->n_frozen, r->cap_frozen), LM_ARENA_FIXED);
   } else if (take(r, "state ")) {
     lm_plan_param_read(r, ADD(r, p->states, p->n_own_states, r->cap_states), LM_ARENA_STATE);
+  } else if (take(r, "small ")) {
+    lm_plan_param_read(r, ADD(r, p->states, p->n_own_states, r->cap_states), LM_ARENA_SMALL);
   } else if (take(r, "kernel ")) {
     lm_plan_kernel *x = ADD(r, p->kernels, p->n_kernels, r->cap_kernels);
     *x = (lm_plan_kernel){.name = word(r, " ")};

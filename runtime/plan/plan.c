@@ -475,8 +475,9 @@ static void print_stage(const lm_plan *p, const lm_plan_param *x, lm_buf *out) {
 // param layers.0.wu [64, 32 by tp] : 2048       divided: pieces of this rank's part
 //   piece 0 [0, 0] [64, 16] by [96, 1]          offset, first indices, sizes and strides
 static void print_param(const lm_plan *p, const lm_plan_param *x, lm_buf *out) {
-  bool frozen = x->arena == LM_ARENA_FIXED, state = x->arena == LM_ARENA_STATE;
-  lm_buf_printf(out, "%s %s ", frozen ? "frozen" : state ? "state" : "param", x->path);
+  bool frozen = x->arena == LM_ARENA_FIXED;
+  bool state = x->arena == LM_ARENA_STATE || x->arena == LM_ARENA_SMALL;
+  lm_buf_printf(out, "%s %s ", frozen ? "frozen" : lm_arena_names[x->arena], x->path);
   if (frozen || (!state && x->dtype != LM_F32))
     lm_buf_printf(out, "%s ", lm_dtype_name((lm_dtype)x->dtype));
   if (is_dense(x)) {

@@ -667,10 +667,14 @@ def test_fp8(run):
     check(cpu.keys() == gpu.keys(), "the same tensors")
     for name in cpu:
         within(name, distance(gpu[name], cpu[name], 1e-3), 1e-5)
-    for name, more in ("device", ()), ("host", ("--set", "memory { offload states }")):      # the histories of the scales too
+    for name, more in ("device", ()), ("host", ("--set", "memory { offload states }")):
+        more += "--set", "optimizer = adamw(lr = 0.1)"
         fake("run", file, "--target", "cuda", "-q", "--out", run.path(name), *on, *more)
-    saved = [open(run.path(name, "step-000002/model.safetensors"), "rb").read() for name in ("device", "host")]
-    check(saved[0] == saved[1], "weights of states in the host's memory")
+    saved = [{k: v for k, v in folder_bytes(run.path(name, "step-000002")).items() if k.endswith(".safetensors")} for name in ("device", "host")]
+    check(len(saved[0]) == 2 and saved[0] == saved[1], "weights and states of states in the host's memory")
+    fake("compile", file, "--target", "cuda", "-o", run.path("plan"), *on, *more)
+    copies = [line for line in open(run.path("plan/plan.txt")) if " copy lane " in line]
+    check(len(copies) == 4 and all("state[" in line and "small[" not in line for line in copies), f"both moments, and no history of a scale: {copies}")
     late = ("run", file, "--target", "cuda", "-q", "--out", run.path("late"), *on, *more)
     code, _, err = run.result(*late, env={**fake.env, "FAKE_CUDA": "unseen=3"})
     check(code == 99 and "operations of a stream for which nothing waits" in err, f"a wait is missing: {code} {err}")
