@@ -58,6 +58,24 @@ static void refuse_hidden(probe *p, const lm_op *op, const leak *at) {
   lm_diag_help(p->c, d, "let each position attend to itself: expand(pos, s) >= ps");
 }
 
+// True for weights 1/n over the n positions of the row, to which `simplify` folds the softmax of
+// equal scores: those that a mask leaves which is a constant.
+static bool is_uniform(const probe *p, const lm_value *v) {
+  const double TOLERANCE = 1e-6;
+  return v->def && v->def->code == LM_OP_CONST &&
+         fabs(v->def->attr.num * (double)p->n_positions - 1) < TOLERANCE;
+}
+
+static void refuse_uniform(probe *p, const lm_op *op) {
+  lm_diag *d = refuse(p, LM_REPORT(p->c, op->loc, E0D7));
+  lm_diag_note(p->c, d, (lm_loc){0},
+               "the mask is false for all pairs of positions, or the scores are one constant, so "
+               "the softmax is uniform over all positions of the row");
+  lm_diag_help(p->c, d,
+               "== and other comparisons bind tighter than & and |: a & b == c means "
+               "a & (b == c)");
+}
+
 static void refuse_mixed(probe *p, const lm_op *op, const leak *at) {
   lm_diag *d = refuse(p, LM_REPORT(p->c, op->loc, E0D4));
   if (p->seg[at->s] < 0)
@@ -83,7 +101,9 @@ static void refuse_later(probe *p, const lm_op *op, const leak *at) {
 
 static void refuse_leak(probe *p, const lm_op *op, const lm_value *v, const leak *at) {
   const bool *hidden = lm_fact(p, v)->hidden;
-  if (at->t < 0)
+  if (is_uniform(p, v))
+    refuse_uniform(p, op);
+  else if (at->t < 0)
     refuse_all(p, op);
   else if (hidden && hidden[at->t])
     refuse_hidden(p, op, at);
