@@ -44,6 +44,7 @@ const lm_command lm_cmd_data = {
     .least = 1,
     .most = 1,
     .run = data_run,
-    .help = "Reads, tokenises and packs the data of the recipe as a run would, and counts it.\n"
+    .help = "Reads, tokenises and packs the data of the recipe as a run would, and counts it. A "
+            "terminal gets the text of documents wrapped; with --json it is exact.\n"
             "\n"
             "  lmc data examples/quickstart.lm --show 3\n"};

@@ -2,43 +2,41 @@
 // would give.
 #include "driver/inspect/machine.h"
 #include "lmc/command.h"
+#include "runtime/base/terminal.h"
 
 static const lm_opt options[] = {LM_OPT_JSON, {0}};
 
-static void finding_text(const lm_finding *f) {
-  if (f->found)
-    lm_cli_print("  found    %-14s %s\n", f->name, f->what);
-  else
-    lm_cli_print("  missing  %-14s would give %s\n", f->name, f->gives);
+static void findings_text(const lm_finding *f, int n, lm_buf *out) {
+  lm_buf_printf(out, "lmc %s\n", LM_VERSION);
+  for (int i = 0; i < n; i++)
+    if (f[i].found)
+      lm_buf_printf(out, "  found    %-13s  %s\n", f[i].name, f[i].what);
+    else
+      lm_buf_printf(out, "  missing  %-13s  would give %s\n", f[i].name, f[i].gives);
 }
 
-static void findings_json(const lm_finding *f, int n) {
-  lm_buf b = {0};
-  lm_buf_puts(&b, "[");
+static void findings_json(const lm_finding *f, int n, lm_buf *b) {
+  lm_buf_puts(b, "[");
   for (int i = 0; i < n; i++) {
-    lm_buf_puts(&b, i ? ",\n {\"name\": " : "{\"name\": ");
-    lm_buf_json(&b, f[i].name);
-    lm_buf_printf(&b, ", \"found\": %s, \"what\": ", f[i].found ? "true" : "false");
-    lm_buf_json(&b, f[i].found ? f[i].what : f[i].gives);
-    lm_buf_puts(&b, "}");
+    lm_buf_puts(b, i ? ",\n {\"name\": " : "{\"name\": ");
+    lm_buf_json(b, f[i].name);
+    lm_buf_printf(b, ", \"found\": %s, \"what\": ", f[i].found ? "true" : "false");
+    lm_buf_json(b, f[i].found ? f[i].what : f[i].gives);
+    lm_buf_puts(b, "}");
   }
-  lm_buf_puts(&b, "]\n");
-  lm_cli_print("%s", b.p);
-  lm_buf_free(&b);
+  lm_buf_puts(b, "]\n");
 }
 
 static lm_status doctor_run(lm_cli *cli) {
   lm_machine_findings x;
+  lm_buf b = {0};
   lm_machine_inspect(cli->ctx->arena, &x);
-  if (cli->json)
-    findings_json(x.v, x.n);
-  else
-    lm_cli_print("lmc %s\n", LM_VERSION);
-  for (int i = 0; i < x.n && !cli->json; i++)
-    finding_text(&x.v[i]);
+  (cli->json ? findings_json : findings_text)(x.v, x.n, &b);
   lm_status s = lm_machine_verdict(&x);
   if (!s && !cli->json)
-    lm_cli_print("models can be trained on this machine's CPU%s\n", x.gpu ? " and on its GPU" : "");
+    lm_buf_printf(&b, "models can be trained on this machine's CPU%s\n",
+                  x.gpu ? " and on its GPU" : "");
+  lm_print_report(stdout, cli->json, &b);
   return s;
 }
 

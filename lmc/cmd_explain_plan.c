@@ -4,6 +4,7 @@
 #include "driver/outputs.h"
 #include "driver/report/report.h"
 #include "lmc/cmd_explain.h"
+#include "runtime/base/terminal.h"
 
 // NULL: none was given.
 static lm_status link_find(const char *name, const lm_link **out) {
@@ -49,7 +50,7 @@ lm_status lm_explain_memory(const lm_cli *cli, lm_session *s) {
     LM_TRY(lm_memory_picture_write(s, &h, svg));
   lm_buf text = {0};
   (cli->json ? lm_report_memory_json : lm_report_memory)(s, &h, &text);
-  lm_cli_put(&text);
+  lm_print_report(stdout, cli->json, &text);
   return NULL;
 }
 

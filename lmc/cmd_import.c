@@ -4,6 +4,7 @@
 #include "driver/text.h"
 #include "driver/weights/import.h"
 #include "lmc/command.h"
+#include "runtime/base/terminal.h"
 #include "driver/outputs.h"
 
 static const lm_opt options[] = {
@@ -59,8 +60,7 @@ static void result_print(const lm_cli *cli, const lm_import_options *o, const lm
     lm_show_count(&b, (double)r->params);
     lm_buf_printf(&b, " parameters in %d tensors, as %s\nnext: %s\n", r->tensors, r->call, r->next);
   }
-  lm_cli_print("%s", b.p);
-  lm_buf_free(&b);
+  lm_print_report(stdout, cli->json, &b);
 }
 
 static lm_status import_run(lm_cli *cli) {

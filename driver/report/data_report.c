@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "driver/report/report.h"
-#include "runtime/base/diag.h"
+#include "runtime/base/terminal.h"
 
 // If the length of the run follows from the model, there is one stage, and it begins at 0.
 static lm_run_stages stages_of(const lm_session *s, const lm_data_info *info) {
@@ -225,9 +225,12 @@ static shown_row row_open(const lm_session *s, const lm_data_info *info, lm_aren
   return row;
 }
 
-// Prints and empties the text.
+// Prints and empties the text. On a terminal, the text of a document is wrapped below its segment.
 static void flush(lm_buf *text, FILE *to) {
-  lm_puts_shown(to, text->p);
+  enum {
+    INDENT = 4
+  };
+  lm_print_wrapped(to, INDENT, "%s", text->p);
   text->n = 0;
 }
 

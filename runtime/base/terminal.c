@@ -45,16 +45,34 @@ void lm_terminal_write(FILE *to, const char *p, size_t n) {
   fflush(to);
 }
 
+// Where the last column of a line begins: behind its last two blanks. 2 if that is in the second
+// half of the width.
+static int last_column(const char *line, int width) {
+  enum {
+    LEAST = 2
+  };
+  size_t n = strcspn(line, "\n");
+  size_t at = LEAST;
+  for (size_t i = LEAST; i < n; i++)
+    if (line[i - 2] == ' ' && line[i - 1] == ' ' && line[i] != ' ')
+      at = i;
+  int column = at > LEAST ? (int)lm_utf8_count(line, at) : LEAST;
+  return column > width / 2 ? LEAST : column;
+}
+
 void lm_text_wrap(lm_buf *b, const char *text, int width, int indent) {
   int column = 0;
+  int hang = indent;
   while (*text) {
+    if (indent == LM_LAST_COLUMN && column == 0)
+      hang = last_column(text, width);
     size_t blanks = strspn(text, " ");
     size_t word = strcspn(text + blanks, " \n");
     int wide = (int)blanks + (int)lm_utf8_count(text + blanks, word);
-    if (width && column > indent && column + wide > width) {
-      lm_buf_printf(b, "\n%*s", indent, "");
+    if (width && column > hang && column + wide > width) {
+      lm_buf_printf(b, "\n%*s", hang, "");
       lm_buf_add(b, text + blanks, word);
-      column = indent + wide - (int)blanks;
+      column = hang + wide - (int)blanks;
     } else {
       lm_buf_add(b, text, blanks + word);
       column += wide;
@@ -86,4 +104,12 @@ void lm_print_wrapped(FILE *to, int indent, const char *fmt, ...) {
   va_start(ap, fmt);
   lm_vprint_wrapped(to, indent, fmt, ap);
   va_end(ap);
+}
+
+void lm_print_report(FILE *to, bool json, lm_buf *text) {
+  if (json)
+    lm_puts_shown(to, text->p);
+  else
+    lm_print_wrapped(to, LM_LAST_COLUMN, "%s", text->p);
+  lm_buf_free(text);
 }

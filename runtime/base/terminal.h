@@ -17,11 +17,18 @@ int lm_text_columns(const char *text);
 void lm_terminal_write(FILE *to, const char *p, size_t n);
 
 // Appends text, broken at blanks into lines of at most `width` columns; continuation lines begin
-// with `indent` blanks. Words longer than a line are not broken. width 0: no wrapping.
+// with `indent` blanks, or, with LM_LAST_COLUMN, below the last column of their line, which is
+// behind its last two blanks. Words longer than a line are not broken. width 0: no wrapping.
+enum {
+  LM_LAST_COLUMN = -1
+};
 void lm_text_wrap(lm_buf *b, const char *text, int width, int indent);
 
 // Prints text, escaped as by lm_buf_lines_shown, wrapped to the width of the stream's terminal,
 // unwrapped if it is not a terminal.
 void lm_print_wrapped(FILE *to, int indent, const char *fmt, ...) LM_PRINTF(3, 4);
 void lm_vprint_wrapped(FILE *to, int indent, const char *fmt, va_list ap);
+
+// Prints and frees the report of a command, wrapped in its last column; JSON is not wrapped.
+void lm_print_report(FILE *to, bool json, lm_buf *text);
 #endif

@@ -110,6 +110,22 @@ def test_check_fits(run):
     check(max(map(len, error.splitlines())) <= 60 and error.split() == run("new", "x", "--data", "part.lm", "--arch", "none", status=1).split(), error)
 
 
+def test_reports_fit(run):
+    """the reports of doctor, memory, data and import are broken where a terminal ends, in their last column, and whole in a pipe"""
+    run.write("text.txt", "the cat sat on the mat and the dog sat by the door\n" * 100)
+    file = run.write("bytes.lm", BYTES.format(root=ROOT).replace("32 tokens", "160 tokens").replace("128 tokens", "160 tokens"))
+    run("run", file, "--out", run.path("run"), "-q")
+    run("export", run.path("run"), "-o", run.path("hf"))
+    model = "import", "hf", run.path("hf"), "--model", f"{ROOT}/examples/llama.lm:Llama", "-o"
+    sizes = lambda text: re.sub(r"[\d.]+ \w?B", "", text).split()
+    for column, command in ((26, ("doctor",)), (14, ("explain", file, "memory")), (4, ("data", file, "--show", 1)), (2, (*model, run.path("one")))):
+        whole, text = run(*command), on_terminal(run, 60, *command).replace("\r", "")
+        lines = text.splitlines()
+        check(sizes(whole) == sizes(text), f"a word is lost\n{text}")
+        check(max(len(x) for x in lines if not re.search(r"\S{20,}$", x)) <= 60 < max(map(len, whole.splitlines())), text)
+        check(any(re.match(" " * column + r"\S", x) for x in lines if x not in whole.splitlines()), text)
+
+
 def test_help_fits(run):
     """help is broken where a terminal ends, in a pipe and in docs/commands.md after 100 columns; commands to copy stay whole"""
     for command in ("--help",), ("run", "--help"), ("tokenizer", "--help"), ("doctor", "--help"):
