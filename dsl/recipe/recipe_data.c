@@ -364,10 +364,23 @@ static void check_templates(const lm_reader *d, const lm_recipe_data *x) {
                    first->template_loc, "'%s' is declared here", first->name);
     first = first ? first : s;
   }
-  if (x->chats && x->tokenizer.train)
-    lm_diag_help(d->R->c, LM_REPORT(d->R->c, x->tokenizer.loc, E263),
-                 "train one on text: lmc tokenizer train -o tokenizer.json FILE…; then name it: "
-                 "bpe(\"tokenizer.json\"). bytes() needs none");
+}
+
+// The help names the command that trains on texts of the same files. Messages have no field of
+// text.
+static void check_trained(const lm_reader *d, const lm_recipe_data *x) {
+  const lm_recipe_source *s = x->sources;
+  if (!x->chats || !x->tokenizer.train)
+    return;
+  while (!is_chat(s))
+    s++;
+  const char *form = x->tokenizer.kind == LM_TOKENIZER_BPE ? "bpe" : "unigram";
+  const char *field = s->kind == LM_RECIPE_SOURCE_PAIRS ? s->chosen : s->completion;
+  const char *of = field ? lm_arena_printf(d->R->c->arena, "--field %s ", field) : "";
+  lm_diag_help(d->R->c, LM_REPORT(d->R->c, x->tokenizer.loc, E263, s->name),
+               "train one on text: lmc tokenizer train --kind %s --vocab %lld %s-o tokenizer.json "
+               "%s; then name it: %s(\"tokenizer.json\"). bytes() needs none",
+               form, (long long)x->tokenizer.train, of, field ? s->path : "FILE…", form);
 }
 
 static void read_long(const lm_reader *d, lm_recipe_data *out) {
@@ -398,6 +411,7 @@ static void read_section(const lm_reader *d, lm_recipe_data *out) {
   }
   check_sources(d, out);
   check_templates(d, out);
+  check_trained(d, out);
   read_long(d, out);
   check_pairs(d, out, LM_RECIPE_SOURCE_PAIRS);
   check_pairs(d, out, LM_RECIPE_SOURCE_SEQ2SEQ);

@@ -1,5 +1,5 @@
 """Preference pairs: texts and messages, pairs that stay together in packed rows, long ones, DPO from the command line."""
-import json, math, random
+import json, math, random, re
 
 from harness import ROOT, check, folder_bytes, remove, within
 
@@ -83,6 +83,17 @@ def test_pairs_long(run):
     check([("p" + "c" * 52, "c" * 52), ("p" + "r" * 10, "r" * 10)] in rows and len(rows) == 2, rows)   # of the other pair, no answer is left
     error = run("check", program(run, lines, data="long = split"), status=1)
     check("error[E272]" in error, error)
+
+
+def test_pairs_vocabulary(run):
+    """a vocabulary is not trained on pairs; the command that the error names trains one on their texts"""
+    tokenizer = lambda x: program(run, [{"prompt": "p", "chosen": "the good answer " * 9, "rejected": "r"}], data=f"tokenizer = {x}")
+    error = run("check", tokenizer("bpe(train = 300)"), "--recipe", "R", status=1)
+    check("error[E263]" in error, error)
+    command, name = re.search(r"lmc (tokenizer train .*?); then name it: (.*?\))", error).groups()
+    run(*command.split(), cwd=run.folder)
+    good, end = "the good answer " * 9, "<|endoftext|>"
+    check(shown(run, tokenizer(name)) == [[("p" + good + end, good + end), ("pr" + end, "r" + end)]])
 
 
 def test_pairs_dpo(run):
