@@ -139,14 +139,16 @@ void lm_advise_shape(const lm_machine *m, const lm_text_facts *text, double seco
   lm_advise_steps(out, text, seconds, (double)out->batch / out->tokens_per_s);
 }
 
-void lm_advise(const lm_machine *m, const lm_text_facts *text, double seconds, lm_advice *out) {
+void lm_advise(const lm_machine *m, const lm_text_facts *text, double seconds, int64_t least,
+               lm_advice *out) {
   double best = INFINITY;
   double most = LM_ADVICE_EPOCHS * text->tokens;
   bool by_memory = false;
   double params_most = fmax(PARAMS_PER_TOKEN * text->tokens, PARAMS_LEAST);
   for (int i = 0; i < (int)LM_COUNT(ladder); i++) {
     lm_advice a = {0};
-    shape_set(&a, ladder[i].depth, ladder[i].d, text);
+    int64_t depth = ladder[i].depth;
+    shape_set(&a, depth > least ? depth : least, ladder[i].d, text);
     if (i && a.params > params_most)
       break;
     double fit = seconds / token_seconds(&a, m);

@@ -49,7 +49,9 @@ enum {
   LM_ADVICE_EPOCHS = 4
 };                                     // tokens of a sample; evaluations; epochs
 int64_t lm_advise_vocab(double bytes); // size of a vocabulary for a text of that size; 256: bytes
-void lm_advise(const lm_machine *m, const lm_text_facts *text, double seconds, lm_advice *out);
+// least: layers that the model has at least.
+void lm_advise(const lm_machine *m, const lm_text_facts *text, double seconds, int64_t least,
+               lm_advice *out);
 // The same for a model of this shape, which has `params` parameters.
 void lm_advise_shape(const lm_machine *m, const lm_text_facts *text, double seconds, int64_t depth,
                      int64_t d, double params, lm_advice *out);

@@ -226,7 +226,7 @@ static lm_status model_choose(lm_starter *x, const lm_machine *machine) {
     if (x->params > 0)
       LM_TRY(lm_starter_size(x, seconds_left(x)));
     else
-      lm_advise(machine, &x->text, seconds_left(x), &x->advice);
+      lm_advise(machine, &x->text, seconds_left(x), lm_starter_depth_least(x), &x->advice);
     if (lm_advice_balanced(&x->advice))
       break;
   }

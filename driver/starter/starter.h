@@ -44,6 +44,8 @@ void lm_starter_free(lm_starter *x);
 // Writes or replaces the file for the present advice.
 lm_status lm_starter_write(const lm_starter *x);
 
+// Layers that the model has at least: a whole period of its kinds of layers.
+int64_t lm_starter_depth_least(const lm_starter *x);
 // Writes the file, and counts the parameters of its model.
 lm_status lm_starter_count(lm_starter *x, double *out);
 // Chooses the width and depth for x->params parameters. seconds: of the training. LM_USER if no

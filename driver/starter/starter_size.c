@@ -3,7 +3,8 @@
 // Widths are multiples of 32 below 512 and of 64 from there on, and a depth suits each width. The
 // parameters are counted by lowering the recipe, so that they are those of any model. Bisection
 // finds the greatest width that has not too many; of the widths around it, and of the depths of
-// each, the nearest number counts. The width of the MLP makes up for the rest.
+// each, the nearest number counts. The width of the MLP makes up for the rest. A model has each
+// kind of layer of its architecture: RecurrentGemma with two layers would have no attention.
 #include <math.h>
 
 #include "driver/session.h"
@@ -14,9 +15,9 @@ enum {
   WIDE = 64,
   NARROW_WIDTHS = 16, // up to 512
   WIDTHS = 264,       // up to 16384
-  DEPTH_LEAST = 2,    // layers that alternate are of two kinds
-  DEPTH_MOST = 3,     // of the depth that suits a width
-  FF_LEAST = 2,       // of the width
+  DEPTH_LEAST = 2,
+  DEPTH_MOST = 3, // of the depth that suits a width
+  FF_LEAST = 2,   // of the width
   FF_USUAL = 3,
   FF_MOST = 4,
   FF_STEP = 48, // a third of it is a whole number, too
@@ -55,9 +56,15 @@ typedef struct shape {
   double params;
 } shape;
 
-static shape shape_of(int width) {
+int64_t lm_starter_depth_least(const lm_starter *x) {
+  return x->arch && x->arch->period > DEPTH_LEAST ? x->arch->period : DEPTH_LEAST;
+}
+
+static shape shape_of(const lm_starter *x, int width) {
   int64_t d = width_of(width);
-  return (shape){width, lm_advise_depth(d), FF_USUAL * d, 0};
+  int64_t depth = lm_advise_depth(d);
+  int64_t least = lm_starter_depth_least(x);
+  return (shape){width, depth > least ? depth : least, FF_USUAL * d, 0};
 }
 
 // Writes the recipe of the shape.
@@ -76,7 +83,7 @@ static lm_status width_find(lm_starter *x, double seconds, int *out) {
   int high = WIDTHS + 1;
   while (high - low > 1) {
     int middle = (low + high) / 2;
-    shape s = shape_of(middle);
+    shape s = shape_of(x, middle);
     LM_TRY(shape_count(x, seconds, &s));
     *(s.params <= x->params ? &low : &high) = middle;
   }
@@ -87,7 +94,7 @@ static lm_status width_find(lm_starter *x, double seconds, int *out) {
 // The logarithm of the factor between both numbers of parameters; a depth that does not suit the
 // width counts little.
 static double distance(const lm_starter *x, const shape *s) {
-  double layers = (double)s->depth / (double)shape_of(s->width).depth;
+  double layers = (double)s->depth / (double)shape_of(x, s->width).depth;
   return fabs(log(s->params / x->params)) + LAYERS_COUNT * fabs(log(layers));
 }
 
@@ -101,7 +108,7 @@ static int64_t linear_find(const lm_starter *x, int64_t first, double one, int64
 
 // Depths of one width around the one that a linear number of parameters gives; layers may differ.
 static lm_status depths_try(lm_starter *x, int width, double seconds, shape *best) {
-  shape one = shape_of(width), two = one;
+  shape one = shape_of(x, width), two = one;
   two.depth = 2 * one.depth;
   LM_TRY(shape_count(x, seconds, &one));
   LM_TRY(shape_count(x, seconds, &two));
@@ -109,7 +116,7 @@ static lm_status depths_try(lm_starter *x, int width, double seconds, shape *bes
   for (int64_t depth = near - 1; depth <= near + 1; depth++) {
     shape s = one;
     s.depth = depth;
-    if (depth < DEPTH_LEAST || depth > DEPTH_MOST * one.depth)
+    if (depth < lm_starter_depth_least(x) || depth > DEPTH_MOST * one.depth)
       continue;
     LM_TRY(shape_count(x, seconds, &s));
     if (!best->width || distance(x, &s) < distance(x, best))
@@ -144,7 +151,7 @@ lm_status lm_starter_size(lm_starter *x, double seconds) {
   for (int w = width > 1 ? width - 1 : 1; w <= width + 2 && w <= WIDTHS; w++)
     LM_TRY(depths_try(x, w, seconds, &best));
   if (!best.width)
-    best = shape_of(width);
+    best = shape_of(x, width);
   LM_TRY(shape_count(x, seconds, &best));
   LM_TRY(ff_fit(x, seconds, &best));
   LM_TRY(shape_count(x, seconds, &best));

@@ -6,6 +6,7 @@
 typedef struct lm_zoo_model {
   const char *type, *file, *model; // "llama" in config.json; "llama.lm"; "Llama"
   const char *args, *undecayed;    // zoo.def; args may be NULL
+  int64_t period;                  // of its kinds of layers
 } lm_zoo_model;
 
 const lm_zoo_model *lm_zoo_find(const char *type); // NULL: there is none

@@ -190,23 +190,26 @@ def archs(run):
     return run("new", "x", "--data", "small.txt", "--arch", "none", status=1, cwd=run.folder).split("examples/zoo: ")[1].strip().split(", ")
 
 
+PERIODS = {"gemma3": 6, "smollm3": 4, "recurrent_gemma": 3}   # layers after which kinds of layers repeat, if more than two
+
+
 def test_new_arch(run):
-    """a model of examples/zoo of about the number of parameters that was asked for; its file is in the recipe"""
+    """a model of examples/zoo of about the number of parameters that was asked for, with each kind of layer; its file is in the recipe"""
     run.write("small.txt", prose(600))
     names = archs(run)
     files = [f[:-3] for f in os.listdir(f"{ROOT}/examples/zoo") if f.endswith(".lm")]
     check(sorted(names + ["bart", "bert", "clip", "efficientnet", "mobilenet", "t5", "vit", "whisper"]) == sorted(files), f"{names} and {files}")   # which predict no next token
-    for i, arch in enumerate(names if run.nightly else ["deepseekv2", "qwen3"]):
+    for i, arch in enumerate(names if run.nightly else ["gptoss", "qwen3"]):
         facts = json.loads(run("new", f"a{i}", "--data", "small.txt", "--arch", arch, "--params", "500k", "-m", 0.1, "--json", cwd=run.folder))
         run("fmt", "--check", f"a{i}.lm", cwd=run.folder)
         check("warning" not in run("check", f"a{i}.lm", cwd=run.folder), arch)
         check(0.85 < facts["model"]["params"] / 500e3 < 1.15 and facts["model"]["bound"] == "asked", (arch, facts))
         check(all(len(line) <= 100 for line in open(run.path(f"a{i}.lm")).read().split("recipe Train")[1].split("\n")), f"{arch}: a long line")
         run("run", f"a{i}.lm", "--steps", 2, "-q", cwd=run.folder)
-    for size, params in (("300k", 3e5), ("3M", 3e6)):
-        for arch in names if run.nightly else ["qwen3_next"] if size == "300k" else []:
+    for size, params in (("250k", 25e4), ("3M", 3e6)):
+        for arch in names if run.nightly else ["recurrent_gemma"] if size == "250k" else []:
             facts = json.loads(run("new", f"b-{arch}-{size}", "--data", "small.txt", "--arch", arch, "--params", size, "-m", "3 s", "--json", cwd=run.folder))
-            check(0.85 < facts["model"]["params"] / params < 1.15, (arch, facts))
+            check(0.85 < facts["model"]["params"] / params < 1.15 and facts["model"]["depth"] >= PERIODS.get(arch, 2), (arch, facts))
     text = open(run.path("a1.lm")).read()
     check(open(f"{ROOT}/examples/zoo/{names[1] if run.nightly else 'qwen3'}.lm").read() in text, "the file of the zoo")
 
@@ -216,8 +219,8 @@ def test_new_params(run):
     run.write("small.txt", prose(600))
     facts = json.loads(run("new", "plain", "--data", "small.txt", "--params", "0.3M", "-m", 0.1, "--json", cwd=run.folder))
     check(0.85 < facts["model"]["params"] / 300e3 < 1.15 and facts["model"]["name"] == "Llama", facts)
-    facts = json.loads(run("new", "free", "--data", "small.txt", "--arch", "gpt2", "-m", 0.1, "--json", cwd=run.folder))
-    check(facts["model"]["name"] == "GPT2" and facts["model"]["bound"] in ("time", "text", "memory"), facts)
+    facts = json.loads(run("new", "free", "--data", "small.txt", "--arch", "smollm3", "-m", 0.1, "--json", cwd=run.folder))
+    check(facts["model"]["name"] == "SmolLM3" and facts["model"]["depth"] >= PERIODS["smollm3"] and facts["model"]["bound"] in ("time", "text", "memory"), facts)
     table = run("check", "free.lm", cwd=run.folder)
     check(f" {facts['model']['params']}\n" in table, "the number of parameters is that of the model")
     for args, message in [(["--arch", "qwen33"], "is none of the language models of examples/zoo (did you mean qwen3?): bloom, "),
