@@ -117,6 +117,16 @@ el_val el_check_result(lm_elab *e, const ast_type *t, el_val v, const char *what
   return el_error();
 }
 
+// True if another axis may take the name of x: in a loop over subs, if a carry has x, or if x is a
+// parameter of the instance, which is then only a number under that name.
+static bool may_hide(const lm_elab *e, const el_axis *x) {
+  const el_frame *f = e->frame;
+  bool of_self = false;
+  for (const el_axis_bind *b = f->self ? f->self->inst->axes : NULL; b; b = b->up)
+    of_self |= b->axis == x;
+  return el_axes_has(&f->carried, x) || (f->carried.n && of_self);
+}
+
 // Maps the axes that the callee created to the caller's axes of the same names, or binds the names
 // if the caller has none.
 static el_val import_result(lm_elab *e, el_val r, const el_axes *known, lm_loc at) {
@@ -132,7 +142,7 @@ static el_val import_result(lm_elab *e, el_val r, const el_axes *known, lm_loc a
     if (el_axes_has(known, a) || mine == a)
       continue;
     bool fits = mine && lm_size_equal(mine->size, a->size);
-    if (mine && !fits && el_axes_has(&e->frame->carried, mine))
+    if (mine && !fits && may_hide(e, mine))
       mine = NULL; // the carry will have the new axis
     if (mine && !fits) {
       el_val x = el_sized(mine->size);

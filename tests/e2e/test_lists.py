@@ -25,9 +25,9 @@ block Pair(d, f, j) {{
     return x
   }}
 }}
-block Unit(c, o) {{
-  param w: real[c, o] = normal(c ^ -0.5)
-  apply(x: real[b, t, c]) -> real[b, t, o] {{ return dot(x, w, c) }}
+block Unit(c, f) {{
+  param w: real[c, f] = normal(c ^ -0.5)
+  apply(x: real[b, t, c]) -> real[b, t, f] {{ return dot(x, w, c) }}
 }}
 let widths = (8, 8, 8, 5, 5, 5, 8)
 model M(depth = {depth}, d = 8, f = 6, vocab = 32) {{
@@ -43,7 +43,7 @@ model M(depth = {depth}, d = 8, f = 6, vocab = 32) {{
     for l in pairs carry x {{ x = l(x) }}
     let y = before(x)
     for l in units carry y {{ y = l(y) }}
-    return dot(rmsnorm(after(rename(y, o -> d)), norm), embed, d)
+    return dot(rmsnorm(after(rename(y, f -> d)), norm), embed, d)
   }}
   loss(bt: Batch[b, t]) -> (f32, f32) {{ return (sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w), sum(bt.w)) }}
 }}
