@@ -241,8 +241,11 @@ static el_val pass(lm_elab *e, const el_ref *ref, lm_sym name, el_val v, lm_loc 
     own.inst = x->inst;
     own.indexed = NULL;
     own.each = NULL;
-    el_val r = el_invoke_named(e, &own, LM_SYM(e->c, "apply"), unrounded(e, v), at);
-    v = el_edit_result(e, x->inst, "apply", r, &v, at);
+    el_val in = unrounded(e, v);
+    el_val r = el_invoke_named(e, &own, LM_SYM(e->c, "apply"), in, at);
+    bool changes = r.v != in.v; // a block that returns its operand has no number to compute
+    r = el_edit_result(e, x->inst, "apply", r, &v, at);
+    v = changes || r.k == V_ERROR ? r : v;
   }
   return v;
 }

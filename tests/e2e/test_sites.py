@@ -154,6 +154,9 @@ block Layer(d, ff) {
     return x + p * s * 0.3
   }
 }
+block Passed() {
+  apply(x: real[..r]) -> real[..r] { return x }
+}
 model Plain(vocab = 32, d = 32) {
   param embed: real[vocab, d] = normal(0.5)
   param norm: real[d] = ones
@@ -169,12 +172,14 @@ model Tuned = Plain() with {
   freeze @**; adapt @layers.*.w1 = lora(rank = 2); adapt @layers.*.w2 = dora(rank = 2); adapt @layers.*.wo = rslora(rank = 2)
   after @layers.*.{a,u,h,m,p,x} = bottleneck(m = 2)
 }
+model Unchanged = Plain() with { after @layers.*.{a,u,h,m,p,x} = Passed() }
 data Batches { source s = batches("batches.safetensors") }
 recipe Whole {
   model = Plain(); data = Batches; seed = 7; run = 1 steps; batch = 64 tokens; micro = 32 tokens
   optimizer = sgd(lr = 0.3); precision { compute = bf16 }
 }
 recipe Part extends Whole { model = Tuned }
+recipe Same extends Whole { model = Unchanged }
 """
 
 
@@ -188,9 +193,10 @@ def test_identity(run):
         if env and (run.slow or not os.path.isdir(fake["LD_LIBRARY_PATH"])):
             continue
         args = "--values", "loss,logits", "--steps", "1", *args
-        base, tuned = (run.trace(file, "--recipe", r, *args, env=env) for r in ("Whole", "Part"))
+        base, *edited = (run.trace(file, "--recipe", r, *args, env=env) for r in ("Whole", "Part", "Same"))
         check(np.isfinite(base["loss"]).all(), args)
-        check(all(base[n].tobytes() == tuned[n].tobytes() for n in ("loss", "logits")), args)
+        for tuned in edited:
+            check(all(base[n].tobytes() == tuned[n].tobytes() for n in ("loss", "logits")), args)
 
 
 def decoded(run, P, edits, n=8):
