@@ -225,6 +225,12 @@ def test_refused(run):
                           ({"loss": f"{LOSS} * sum(bt.w)"}, "a loss that is no sum over rows")):
         err = run("check", blocks(run, **changes), status=1)
         check(f"error[E915]: pp cannot divide {what} into the stages of a pipeline" in err and "m.lm:" in err, f"{what}: {err}")
+    list_of = "block L{0}(d, e) {{ sub ls[k < 2] = {1}(d, e); apply(x: real[b, t, d]) -> real[b, t, d] {{\n let y = x\n for l in ls carry y {{ y = l(y) }}\n return y }} }}\n"
+    lists = "".join(list_of.format(k, f"L{k - 1}" if k else "Layer") for k in range(3))
+    text = open(blocks(run)).read().replace("model M", lists + "model M").replace("sub layers[i < n] = Layer", "sub layers[i < n] = L2")
+    run("check", file := run.write("m.lm", text))
+    err = run("check", file, "--set", f"parallel.{TWO}", status=1)
+    check("error[E915]: pp cannot divide lists that nest 4 deep, with several stages on each rank, into" in err and "m.lm:3:" in err, err)
 
 
 def test_collectives(run):

@@ -60,19 +60,36 @@ static int split_at(const splitter *x, const lm_global *g) {
   return -1;
 }
 
-static bool global_split(splitter *x, lm_global *g) {
+// True if the global can have one more stacked axis, or needs none.
+static bool global_check(const splitter *x, const lm_global *g) {
+  const lm_attr *access = NULL; // has two numbers for each stacked axis
+  if (split_at(x, g) < 0)
+    return true;
+  if (g->first)
+    return refuse(x->s, g->loc, "a list of which some blocks are updated apart");
+  if (2 * g->n_stack == (int)LM_COUNT(access->imm))
+    return refuse(x->s, g->loc, "lists that nest 4 deep, with several stages on each rank,");
+  return g->type.rank < LM_RANK ||
+         refuse(x->s, g->loc, "a tensor of 12 axes, with several stages on each rank,");
+}
+
+static bool globals_check(const splitter *x) {
+  for (uint32_t i = 0; i < x->s->m->n_globals; i++)
+    if (!global_check(x, &x->s->m->globals[i]))
+      return false;
+  return true;
+}
+
+static void global_split(const splitter *x, lm_global *g) {
   int k = split_at(x, g);
   if (k < 0)
-    return true;
-  if (g->type.rank == LM_RANK || g->first)
-    return refuse(x->s, g->loc, "a list of which some blocks are updated apart");
+    return;
   lm_axis *axis = g->type.axis;
   memmove(axis + k + 1, axis + k, (size_t)(g->type.rank - k) * sizeof *axis);
   axis[k + 1] = list_of(x, axis[k]);
   axis[k] = x->chunk;
   g->type.rank++;
   g->n_stack++;
-  return true;
 }
 
 // ---- accesses
@@ -293,9 +310,10 @@ bool lm_shard_chunks(lm_shard *s) {
   if (!ok || s->by->chunks < 2)
     return ok;
   axes_make(&x);
+  ok = globals_check(&x);
   for (lm_func *f = s->m->funcs; f && ok; f = f->next)
     ok = func_split(&x, f);
   for (uint32_t i = 0; i < s->m->n_globals && ok; i++)
-    ok = global_split(&x, &s->m->globals[i]);
+    global_split(&x, &s->m->globals[i]);
   return ok;
 }
