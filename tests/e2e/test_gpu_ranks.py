@@ -46,6 +46,16 @@ def test_as_ranks_on_cpus(run):
     check(tensors(run.path("again"), 3) == tensors(run.path("gpu-tp"), 3), "two runs differ, of mpirun and with torchrun's variables")
 
 
+def test_stages(run):
+    """two stages on each GPU (interleaved 1F1B), with dropout: loss and gradient norm of ranks on CPUs"""
+    mpi_needed(run)
+    fake, file = Fake(run, heavy=True), model(run, steps=1, depth=4)
+    stages = ("--set", "parallel.pipeline = interleaved(chunks = 2)")
+    run(*command(file, "pp = 2", run.path("cpu"), *stages), env=QUICK)
+    fake(*command(file, "pp = 2", run.path("gpu"), *stages, "--target", "cuda"), how="devices=2", **QUICK)
+    curves_check(run, "cpu", "gpu", "two stages on each rank")
+
+
 def test_missing(run):
     """a machine with too few GPUs, without NCCL, and with an old one"""
     mpi_needed(run)
