@@ -36,6 +36,35 @@ def test_growth(run):
     check(long["launches"] <= 4.5 * short["launches"], f"launches: {short['launches']}, {long['launches']}")
 
 
+RECURRENT = {"mamba2": ("examples/zoo/mamba2.lm", "Mamba2(depth = 2, d = 32, groups = 2, p = 16, n = 16"),
+             "griffin": ("tests/models/griffin/reference.lm", "Griffin(depth = 2"),
+             "llama": ("examples/zoo/llama.lm", "Llama(depth = 2, d = 32, ff = 64, heads = 2, tied = true, positions = 4096")}
+DECODER = """
+data D { source s = text("text.txt"); pack best_fit(seq = SEQ tokens) }
+recipe R {
+  model = MODEL, vocab = 256); data = D; run = 2 steps; batch = SEQ tokens; micro = SEQ tokens; optimizer = adamw(lr = 1e-2)
+  sample { every = 2 steps; prompt = "a"; n = COUNT tokens; temperature = 0 }; precision { compute = f32 }
+}
+"""
+
+
+def test_decode_constant(run):
+    """a token of decoding has the same cache, launches, bytes and predicted time in a context of 256 positions and of 4,096; of a Llama,
+    whose KV cache grows, it has not"""
+    run.write("text.txt", TEXT)
+    for name, (file, model) in RECURRENT.items():
+        text, found = open(f"{ROOT}/{file}").read().split("\nmodel Start")[0], []
+        for seq in "256", "4096":
+            decoder = DECODER.replace("MODEL", model).replace("SEQ", seq).replace("COUNT", str(int(seq) - 1))
+            program = run.write(f"{name}.lm", text + decoder)
+            explained = lambda *what, program=program: json.loads(run("explain", program, *what, "--json"))
+            token = explained("cost", "--target", "h100", "--set", "precision.compute = bf16")["decoding"]
+            check(token.pop("positions") == int(seq), str(token))
+            found.append((explained("memory")["arenas"]["cache"], token))
+        check(found[0][0] > 0 and (found[0] == found[1]) == (name != "llama"), f"{name}: {found}")
+        check(name != "llama" or found[1][0] > 15 * found[0][0], str(found))
+
+
 def test_tiles(run):
     """tiles change the results by rounding only; a prime number of positions has no tiles"""
     for seq in 48, 61:
