@@ -18,9 +18,10 @@ typedef struct lm_bench_figures {
   const char *tuned_text; // the step that max-autotune chose; NULL: the default one
   const char *tuned_step; // the same as JSON
   double ms_per_step, ms_mean, ms_first;
-  double first_s;   // from the start to the end of the first step
-  double gemm_ms;   // the GEMMs of a step alone; 0: not measured
-  double compile_s; // lowering, planning, tuning and loading
+  double ms_processor; // of all threads; the least of a step
+  double first_s;      // from the start to the end of the first step
+  double gemm_ms;      // the GEMMs of a step alone; 0: not measured
+  double compile_s;    // lowering, planning, tuning and loading
   double tokens_per_s, model_flops, peak_flops;
   int64_t params, peak_bytes, resident_bytes;
   int kernels, compiled, tuned, measured;

@@ -28,14 +28,15 @@ void lm_report_bench(const lm_bench_figures *x, lm_buf *out) {
 void lm_report_bench_json(const lm_bench_figures *x, lm_buf *out) {
   lm_buf_printf(out,
                 "{\"compute\": \"%s\", \"tokens_per_s\": %.1f, \"ms_per_step\": %.3f, "
-                "\"ms_per_step_mean\": %.3f, \"ms_first_step\": %.3f, \"first_step_s\": %.4f, "
+                "\"ms_per_step_mean\": %.3f, \"processor_ms\": %.3f, \"ms_first_step\": %.3f, "
+                "\"first_step_s\": %.4f, "
                 "\"gemm_ms\": %.3f, \"step_over_gemms\": %.4f, "
                 "\"mfu\": %.5f, \"model_flops\": %.0f, \"peak_flops\": %.0f, \"peak_bytes\": %lld, "
                 "\"resident_bytes\": %lld, \"params\": %lld, \"kernels\": %d, "
                 "\"kernels_compiled\": %d, \"compile_s\": %.3f, \"tuned\": %d, \"measured\": %d, "
                 "\"tuned_step\": %s, ",
-                x->compute, x->tokens_per_s, x->ms_per_step, x->ms_mean, x->ms_first, x->first_s,
-                x->gemm_ms, x->gemm_ms ? x->ms_per_step / x->gemm_ms : 0,
+                x->compute, x->tokens_per_s, x->ms_per_step, x->ms_mean, x->ms_processor,
+                x->ms_first, x->first_s, x->gemm_ms, x->gemm_ms ? x->ms_per_step / x->gemm_ms : 0,
                 x->model_flops / (x->ms_per_step * 1e-3) / x->peak_flops, x->model_flops,
                 x->peak_flops, (long long)x->peak_bytes, (long long)x->resident_bytes,
                 (long long)x->params, x->kernels, x->compiled, x->compile_s, x->tuned, x->measured,

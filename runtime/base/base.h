@@ -139,7 +139,8 @@ double lm_now(void);                       // seconds, monotonic
 // Between two looks at something that others change: gives the processor away, and sleeps for 50
 // microseconds from the 256th of `times` on.
 void lm_pause(int times);
-double lm_thread_seconds(void); // of processor time of the calling thread
+double lm_thread_seconds(void);  // of processor time of the calling thread
+double lm_process_seconds(void); // of processor time of all threads
 // The shortest of several runs of the same work. A disturbance only makes a run longer, so a few
 // runs that take nearly as little time as the shortest confirm it.
 typedef struct lm_shortest {

@@ -23,6 +23,9 @@ double lm_now(void) {
 double lm_thread_seconds(void) {
   return clock_read(CLOCK_THREAD_CPUTIME_ID);
 }
+double lm_process_seconds(void) {
+  return clock_read(CLOCK_PROCESS_CPUTIME_ID);
+}
 
 void lm_pause(int times) {
   if (times < 256)
