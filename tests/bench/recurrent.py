@@ -16,10 +16,12 @@ LAYERS = "depth = 2, d = 512, ff = 1376, h = 8, k = 64, v = 64, vocab = 256"
 MODELS = {"Llama": ("examples/zoo/llama.lm", "depth = 2, d = 512, ff = 1376, heads = 8, vocab = 256, tied = true, positions = 4096"),
           "Griffin": ("tests/models/griffin/reference.lm", "depth = 2, d = 512, e = 688, ff = 1376, vocab = 256"),
           "Mamba2": ("examples/zoo/mamba2.lm", "depth = 4, d = 512, groups = 1, n = 64, vocab = 256, tied = true"),
+          "RWKV7": ("examples/zoo/rwkv7.lm",
+                    "depth = 2, d = 512, ff = 2048, e = 64, decay = 32, rate = 32, gate = 64, rank = 32, vocab = 256"),
           "Gated": ("tests/models/delta/reference.lm", LAYERS),
           "Delta": ("tests/models/delta/reference.lm", LAYERS),
           "Rwkv": ("tests/models/delta/reference.lm", LAYERS)}
-CHUNKED = "Mamba2", "Gated", "Delta", "Rwkv"
+CHUNKED = "Mamba2", "RWKV7", "Gated", "Delta", "Rwkv"
 # a block of tests/models/delta instead of attention in a layer of Llama
 STACK = """import std.nn: rmsnorm, swiglu, silu, xent
 {blocks}
