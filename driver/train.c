@@ -178,6 +178,14 @@ static void warn(void *user, const char *text) {
 
 // ---- opening
 
+static const char *schedule_text(const lm_training *x) {
+  const lm_recipe_parallel *p = &x->s.project.recipe->parallel;
+  if (lm_recipe_mesh_size(x->s.project.recipe, "pp") < 2 || !p->ticks)
+    return NULL;
+  return p->chunks ? lm_arena_printf(x->s.project.ctx->arena, "interleaved %d", p->chunks)
+                   : "one_f_one_b";
+}
+
 // The ranks of the recipe's mesh, as checkpoints name them.
 static const char *mesh_text(const lm_training *x) {
   const lm_recipe_parallel *p = &x->s.project.recipe->parallel;
@@ -186,7 +194,7 @@ static const char *mesh_text(const lm_training *x) {
     plan.mesh.axis[k].name = p->axis[k].name;
     plan.mesh.axis[k].size = p->axis[k].size;
   }
-  return lm_plan_mesh_text(x->s.project.ctx->arena, &plan);
+  return lm_run_mesh_text(x->s.project.ctx->arena, &plan, schedule_text(x));
 }
 
 // A run keeps the micro-batch and the kind of plan that were chosen once, as others would round
@@ -354,6 +362,7 @@ static void run_options_fill(lm_training *x) {
   x->o.user = x;
   x->o.resume = x->resumption.how;
   x->o.resume_path = x->resumption.path;
+  x->o.schedule = schedule_text(x);
   x->o.keys = x->resumption.keys.v;
   x->o.n_keys = (int)x->resumption.keys.n;
   x->o.model = x->resumption.fingerprint.v;

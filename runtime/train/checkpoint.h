@@ -39,7 +39,7 @@ typedef struct lm_checkpoint {
   int64_t tokens;      // trained on so far
   uint64_t data;       // lm_data_key of the training data; 0: unknown
   int64_t n_micro;     // micro-batches per step; 0: unknown
-  const char *mesh;    // of the ranks: "4 ranks (dp 2, tp 2)"; "", NULL: one process
+  const char *mesh;    // lm_run_mesh_text; "", NULL: one process
   lm_guard guard;
   lm_loss_scale loss_scale; // of the next step; 0: the model has none
 } lm_checkpoint;

@@ -59,6 +59,7 @@ typedef struct lm_run_options {
   int n_keys;
   const lm_train_key *model; // as keys
   int n_model;
+  const char *schedule; // of a pipeline, if not gpipe: sums are taken in another order
   const lm_run_eval *evals;
   int n_evals;
   lm_run_watch best; // the checkpoint with the minimum of this metric is kept
@@ -76,6 +77,9 @@ typedef struct lm_run_options {
   void (*warn)(void *user, const char *text); // reports a warning, at any verbosity. Optional.
   void *user;
 } lm_run_options;
+// The ranks of a run as its checkpoints name them: "2 ranks (pp 2) with interleaved 2"; "": one
+// process.
+const char *lm_run_mesh_text(lm_arena *a, const lm_plan *plan, const char *schedule);
 
 typedef struct lm_run_outcome {
   int64_t resumed; // step of the checkpoint that was resumed; 0: none

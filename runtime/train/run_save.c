@@ -9,8 +9,14 @@ lm_status lm_run_data_key(const lm_run *r, uint64_t *out) {
                      r->state.step + r->state.guard.shift, out);
 }
 
+const char *lm_run_mesh_text(lm_arena *a, const lm_plan *plan, const char *schedule) {
+  const char *ranks = lm_plan_mesh_text(a, plan);
+  return schedule && *ranks ? lm_arena_printf(a, "%s with %s", ranks, schedule) : ranks;
+}
+
 const char *lm_run_mesh(const lm_run *r) {
-  return lm_plan_mesh_text(r->arena, lm_trainer_options_of(r->o->trainer)->plan);
+  const lm_plan *plan = lm_trainer_options_of(r->o->trainer)->plan;
+  return lm_run_mesh_text(r->arena, plan, r->o->schedule);
 }
 
 static lm_status checkpoint_prepare(lm_run *r) {

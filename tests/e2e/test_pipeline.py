@@ -61,8 +61,9 @@ def test_one_f_one_b(run):
     train = lambda file, name, folder: pipeline(run, name, file, folder, "-q")
     file = meshes_check(run, F1B if run.nightly else ("f1b2", "f1b4"), train, "f1b2", thrice)
     more = ("--set", "micro=32 tokens", "--out", run.path("again"), "-q")
-    code, _, err = run.result("run", file, *sets("f1b2"), "--ranks", 2, *more, env=QUICK)
+    code, _, err = run.result("run", file, *sets("int2"), "--ranks", 2, *more, env=QUICK)
     check(code == 0 and "up to step 8 a step had 3 micro-batches, now it has 6" in err, f"resumed with another micro-batch: {err}")
+    check("had 2 ranks (pp 2) with one_f_one_b, now it has 2 ranks (pp 2) with interleaved 2: sums" in err, f"resumed with another schedule: {err}")
     memory = {}
     for n in (3, 6):
         for name in ("pp2", "f1b2"):
