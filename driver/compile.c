@@ -174,14 +174,18 @@ void lm_row_mix_warn(const lm_compiled *c) {
   if (mix->kind == LM_ROW_MIX_INDEPENDENT || run->n_micro < 2)
     return;
   bool mixed = mix->kind == LM_ROW_MIX_MIXED;
-  lm_diag *d = mixed ? LM_REPORT(c->project->ctx, mix->loc, W216)
-                     : LM_REPORT(c->project->ctx, mix->loc, W217);
+  bool unweighted = mix->kind == LM_ROW_MIX_UNWEIGHTED;
+  lm_diag *d = mixed        ? LM_REPORT(c->project->ctx, mix->loc, W216)
+               : unweighted ? LM_REPORT(c->project->ctx, mix->loc, W218)
+                            : LM_REPORT(c->project->ctx, mix->loc, W217);
   lm_diag_note(c->project->ctx, d, r->micro_loc,
                "a step of %lld tokens is %lld micro-batches of %lld", (long long)r->batch,
                (long long)run->n_micro, (long long)(r->batch / run->n_micro));
   if (mixed)
     lm_diag_help(c->project->ctx, d, "micro = %lld tokens computes it over all rows of a step",
                  (long long)r->batch);
+  else if (unweighted)
+    lm_diag_help(c->project->ctx, d, "return the weight of the sum, sum(bt.w), or a mean over b");
   else
     lm_diag_help(c->project->ctx, d, "multiply the term by the weight, sum(bt.w)");
 }

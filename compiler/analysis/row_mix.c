@@ -5,13 +5,15 @@
 //   EACH    has an axis of rows; each row depends on that row of the batch only
 //   SUM     a sum over rows of EACH       BOTH   SUM + ONE
 //   MIXED   anything else: depends on the set of rows
-// A loss does not depend on the micro-batches if its sum and its weight are SUM, or its sum is BOTH
-// and its weight ONE. Cost: a few visits of each operation; loops are visited until the kinds of
-// their carries are stable.
+// A loss does not depend on the micro-batches if its sum and its weight are SUM, or if its weight
+// is ONE and its sum BOTH, of which the SUM is divided by the number of rows, as a mean is. Cost: a
+// few visits of each operation; loops are visited until the kinds of their carries are stable.
 #include "compiler/analysis/row_mix.h"
 
 #include "compiler/ir/scan.h"
 #include "compiler/ops/interface.h"
+
+#include <math.h>
 
 typedef enum {
   ZERO,
@@ -23,13 +25,15 @@ typedef enum {
 } kind;
 typedef struct {
   kind kind;
-  lm_loc loc;
-} fact; // loc: of BOTH and MIXED, the operation that caused it
+  lm_loc loc; // of BOTH and MIXED, the operation that caused it
+  bool grows; // SUM and BOTH: with the number of rows
+} fact;
 
 typedef struct {
   const lm_module *m;
   fact *of;
   bool *is_row;
+  int64_t n_rows;
   bool carries_constant; // what loops over instances carry without rows counts as ONE
 } finder;                // tables are by value and by axis
 
@@ -55,8 +59,14 @@ static fact made(const lm_op *op, kind k) {
   return (fact){k, op->loc};
 }
 
+static fact sum_of_rows(void) {
+  return (fact){SUM, .grows = true};
+}
+
 // The kind of a value that is one of two: a carry, a select.
 static fact join(fact a, fact b) {
+  a.grows |= b.grows;
+  b.grows = a.grows;
   if (a.kind == b.kind || b.kind == ZERO || a.kind == MIXED)
     return a;
   if (a.kind == ZERO || b.kind == MIXED)
@@ -65,14 +75,14 @@ static fact join(fact a, fact b) {
     return a.kind == EACH ? a : b;
   if (a.kind == EACH || b.kind == EACH)
     return (fact){MIXED, b.loc};
-  return (fact){BOTH, a.kind == BOTH ? a.loc : b.loc};
+  return (fact){BOTH, a.kind == BOTH ? a.loc : b.loc, a.grows};
 }
 
 static fact added(const lm_op *op, fact a, fact b) {
   fact r = join(a, b);
   bool first = (r.kind == BOTH && a.kind != BOTH && b.kind != BOTH) ||
                (r.kind == MIXED && a.kind != MIXED && b.kind != MIXED);
-  return first ? made(op, r.kind) : r;
+  return first ? (fact){r.kind, op->loc, r.grows} : r;
 }
 
 static bool is_alike(fact x) {
@@ -110,7 +120,7 @@ static fact dot_mix(const finder *f, const lm_op *op) {
 static fact contraction(const finder *f, const lm_op *op, fact x) {
   if (!any_row(f, op->attr.axes, op->attr.n_axes))
     return x;
-  return x.kind == EACH && !row_axes(f, op->out[0]->type) ? (fact){SUM}
+  return x.kind == EACH && !row_axes(f, op->out[0]->type) ? sum_of_rows()
          : x.kind == MIXED                                ? x
                                                           : made(op, MIXED);
 }
@@ -146,7 +156,7 @@ static fact selection(const finder *f, const lm_op *op) {
 
 static fact scattering(const finder *f, const lm_op *op) {
   fact x = any_function(f, op);
-  return x.kind == EACH && !row_axes(f, op->out[0]->type) ? (fact){SUM} : x;
+  return x.kind == EACH && !row_axes(f, op->out[0]->type) ? sum_of_rows() : x;
 }
 
 static fact joined_parts(const finder *f, const lm_op *op) {
@@ -154,6 +164,16 @@ static fact joined_parts(const finder *f, const lm_op *op) {
   for (uint32_t i = 0; i < op->n_in; i++)
     r = added(op, r, in_of(f, op, i));
   return any_row(f, op->attr.axes, op->attr.n_axes) && r.kind != MIXED ? made(op, MIXED) : r;
+}
+
+// x divided by what does not depend on the rows. The number of elements of a mean is a constant, a
+// multiple of the number of rows.
+static fact quotient(const finder *f, const lm_op *op) {
+  const lm_op *by = op->in[1]->def;
+  fact x = in_of(f, op, 0);
+  bool counts = op->code == LM_OP_DIV && by && by->code == LM_OP_CONST && by->attr.num > 0;
+  x.grows &= !counts || fmod(by->attr.num, (double)f->n_rows) != 0;
+  return x;
 }
 
 // Each element depends on the elements of the operands at the same position, and is linear in some
@@ -165,7 +185,7 @@ static fact elementwise(const finder *f, const lm_op *op) {
   if (lm_op_has(op, LM_T_BILINEAR))
     return dot_mix(f, op);
   if (lm_op_has(op, LM_T_LINEAR_FIRST) && is_alike(in_of(f, op, 1)))
-    return in_of(f, op, 0);
+    return quotient(f, op);
   if (!lm_op_has(op, LM_T_LINEAR) || rounds)
     return any_function(f, op);
   return op->n_in == 1 ? in_of(f, op, 0) : added(op, in_of(f, op, 0), in_of(f, op, 1));
@@ -179,7 +199,7 @@ static fact table_read(const finder *f, const lm_op *op) {
 static fact grouping(const finder *f, const lm_op *op) {
   fact x = in_of(f, op, 0);
   if (op->code == LM_OP_GROUP_COUNTS)
-    return x.kind == EACH ? (fact){SUM} : x;
+    return x.kind == EACH ? sum_of_rows() : x;
   if (lm_op_has(op, LM_T_GROUPED) || x.kind == MIXED)
     return x;
   if (x.kind == SUM || x.kind == BOTH)
@@ -244,8 +264,9 @@ static void carries_settle(finder *f, const lm_region *body, lm_value *const *ca
     for (uint32_t i = 0; i < n; i++) {
       fact *carried = &f->of[carries[i]->id];
       fact next = join(*carried, f->of[body->last->in[i]->id]);
-      changed |= next.kind != carried->kind;
-      if (next.kind != carried->kind)
+      bool differs = next.kind != carried->kind || next.grows != carried->grows;
+      changed |= differs;
+      if (differs)
         *carried = next;
     }
   }
@@ -304,11 +325,14 @@ static void region_visit(finder *f, const lm_region *r) {
   }
 }
 
-static lm_row_mix verdict(fact sum, fact weight) {
+// end: the operation that returns both.
+static lm_row_mix verdict(fact sum, fact weight, lm_loc end) {
   if (sum.kind == MIXED || weight.kind == MIXED)
     return (lm_row_mix){LM_ROW_MIX_MIXED, sum.kind == MIXED ? sum.loc : weight.loc};
   if (weight.kind == BOTH)
     return (lm_row_mix){LM_ROW_MIX_PER_MICRO_BATCH, weight.loc};
+  if (is_alike(weight) && sum.grows)
+    return (lm_row_mix){LM_ROW_MIX_UNWEIGHTED, end};
   bool once = sum.kind == BOTH && weight.kind == SUM;
   return (lm_row_mix){once ? LM_ROW_MIX_PER_MICRO_BATCH : LM_ROW_MIX_INDEPENDENT, sum.loc};
 }
@@ -319,6 +343,7 @@ static finder function_visit(lm_arena *a, const lm_func *loss, bool carries_cons
       .m = m,
       .of = LM_NEW_N(a, fact, m->n_values + 1),
       .is_row = LM_NEW_N(a, bool, m->n_axes + 1),
+      .n_rows = lm_axis_size(m, loss->body->args[0]->type.axis[0]),
       .carries_constant = carries_constant,
   };
   f.is_row[loss->body->args[0]->type.axis[0]] = true;
@@ -335,9 +360,9 @@ lm_row_mix lm_row_mix_find(lm_module *m) {
   lm_arena *a = lm_arena_create();
   const lm_op *end = loss->body->last;
   finder f = function_visit(a, loss, true);
-  lm_row_mix constant = verdict(f.of[end->in[0]->id], f.of[end->in[1]->id]);
+  lm_row_mix constant = verdict(f.of[end->in[0]->id], f.of[end->in[1]->id], end->loc);
   f = function_visit(a, loss, false);
-  lm_row_mix r = verdict(f.of[end->in[0]->id], f.of[end->in[1]->id]);
+  lm_row_mix r = verdict(f.of[end->in[0]->id], f.of[end->in[1]->id], end->loc);
   r.by_blocks = r.kind != LM_ROW_MIX_INDEPENDENT && constant.kind != LM_ROW_MIX_MIXED;
   lm_arena_destroy(a);
   return r;

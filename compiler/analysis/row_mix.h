@@ -2,8 +2,8 @@
 //
 // A step adds the losses (sum, weight) of its micro-batches. The result is independent of the
 // micro-batch size if both are sums over rows of a function of each row. A statistic of all rows of
-// a micro-batch, a product of two such sums, or a term that is added to the sum once makes the
-// result depend on the micro-batch size.
+// a micro-batch, a product of two such sums, a term that is added to the sum once, or a sum whose
+// weight is a constant makes the result depend on the micro-batch size.
 #ifndef LM_ANALYSIS_ROW_MIX_H
 #define LM_ANALYSIS_ROW_MIX_H
 #include "compiler/ir/ir.h"
@@ -12,6 +12,7 @@ typedef enum {
   LM_ROW_MIX_INDEPENDENT,     // of the assignment
   LM_ROW_MIX_MIXED,           // rows are combined other than by a sum
   LM_ROW_MIX_PER_MICRO_BATCH, // a term of the sum is added once per micro-batch
+  LM_ROW_MIX_UNWEIGHTED,      // the sum grows with the rows, the weight does not
 } lm_row_mix_kind;
 typedef struct lm_row_mix {
   lm_row_mix_kind kind;
