@@ -451,6 +451,7 @@ static bool analyze(lm_module *m, lm_func *f, lm_axis t) {
   p.proofs = LM_NEW_N(p.a, proof, m->n_values + 1);
   p.sketches = LM_NEW_N(p.a, sketch, m->n_values + 1);
   p.reads_prompt = LM_NEW_N(p.a, bool, m->n_values + 1);
+  p.reads_next = LM_NEW_N(p.a, bool, m->n_values + 1);
   m->causality = (lm_causality){.positions = p.n_positions};
   need_logits(&p, f);
   lm_region_walk(f->body, causal_visit, &p);

@@ -56,11 +56,13 @@ typedef struct probe {
   fact *facts;    // by value id
   double **spare; // cells of freed facts, one for each (t, s)
   uint32_t n_spare, cap_spare;
-  proof *proofs;      // by value id
-  sketch *sketches;   // the same
-  bool *needed;       // by value id: the logits depend on it
-  bool *reads_prompt; // by value id: a gather that reads logits within a prompt at `next`
-  uint32_t *uses;     // by value id: remaining uses
+  proof *proofs;          // by value id
+  sketch *sketches;       // the same
+  bool *needed;           // by value id: the logits depend on it
+  bool *reads_prompt;     // by value id: a gather that reads logits within a prompt at `next`
+  bool *reads_next;       // the same anywhere, outside of the logits
+  const lm_op *reads_tok; // a gather, outside of the logits, that reads them at `tok`
+  uint32_t *uses;         // by value id: remaining uses
   bool *is_position, *is_history; // by axis: t and its renamings; s
   int64_t n_positions;
   double *pos, *seg; // the columns, by t
@@ -123,7 +125,9 @@ void lm_mask_note(probe *p, const lm_op *op);
 void lm_probe_reach(probe *p, const lm_func *f);
 
 // ---- causal_weight.c
-// Reports results that depend on p->reads_prompt that `w` does not multiply.
+// Reports results that depend on p->reads_prompt that `w` does not multiply, and warns of those
+// that depend on p->reads_next without any weight, and of
+// p->reads_tok.
 void lm_probe_weights(probe *p, const lm_func *f);
 
 // ---- causal_row.c: the row of packed documents

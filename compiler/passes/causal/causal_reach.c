@@ -379,13 +379,20 @@ static void drop_constants(const reacher *r, const lm_op *op, reach *x) {
 
 // ---- gathers at the tokens that are predicted
 
+static bool is_tok(const lm_value *v) {
+  return !v->def && v->name && lm_column_find(v->name) == LM_COLUMN_TOK;
+}
+
 // A gather of values at `next` along an axis that both have: cross-entropy.
 static void pair_check(reacher *r, const lm_op *op) {
   reach index = of(r, op->in[1]);
   reach table = of(r, op->in[0]);
+  if (is_tok(op->in[1]) && table.tokens && !r->p->needed[op->out[0]->id])
+    r->p->reads_tok = op;
   if (r->paired || !index.targets || index.tokens || index.n != 1 ||
       !(table.tokens | table.targets))
     return;
+  r->p->reads_next[op->out[0]->id] = table.tokens && !r->p->needed[op->out[0]->id];
   lm_type along = index.v[0].type;
   if (along.rank != 1 || lm_type_find(op->in[0]->type, along.axis[0]) < 0)
     return;

@@ -1,10 +1,14 @@
 // causal_weight.c - rejects losses that read the logits of a prompt at the tokens that they
-// contain.
+// contain, and warns of losses that read others without a weight.
 //
 // Within a prompt the logits depend on the tokens that they predict. The weight `w` is 0 there, so
 // what the loss reads of them has to be multiplied by it: sum(xent(z, bt.next) * bt.w). A value
 // that combines several positions first, such as sum(xent(z, bt.next), t) * bt.w, is not: its
 // weight is that of another position.
+//
+// Elsewhere a loss whose values at `next` no weight multiplies also counts padding,
+// and the text that a chat template or a prompt leaves untrained. Any number that is computed of
+// the batch alone, and not of `tok`, `pos` and `next` alone, may be that weight.
 #include "compiler/passes/causal/causal.h"
 #include "runtime/base/diag_code.h"
 
@@ -14,8 +18,16 @@ typedef struct source {
   bool combined;     // of several positions
 } source;
 
+typedef enum {
+  LEARNED, // depends on parameters
+  FIXED,   // constants, tok, pos, next
+  CHOSEN,  // w, seg, and further columns
+} origin;
+
 typedef struct tracker {
   const probe *p;
+  const bool *reads;     // by value id: p->reads_prompt or p->reads_next
+  origin *from;          // by value id; NULL: only `w` is a weight
   source *of;            // by value id
   const bool *of_weight; // the axes of `w`
   bool *zero;            // by value id: the result of an operation that is 0 wherever `w` is
@@ -25,8 +37,28 @@ static bool is_column(const lm_value *v) {
   return !v->def && v->name && lm_column_find(v->name) == LM_COLUMN_W;
 }
 
-// True if the value is 0 wherever `w` is.
+static bool is_fixed(const lm_value *v) {
+  lm_column_id column = lm_column_find(v->name);
+  return column == LM_COLUMN_TOK || column == LM_COLUMN_POS || column == LM_COLUMN_NEXT;
+}
+
+static origin origin_of(const tracker *x, const lm_op *op) {
+  if (op->code == LM_OP_PARAM || op->body)
+    return LEARNED;
+  origin from = FIXED;
+  for (uint32_t i = 0; i < op->n_in; i++) {
+    origin of = x->from[op->in[i]->id];
+    if (of == LEARNED)
+      return LEARNED;
+    from = of == CHOSEN ? CHOSEN : from;
+  }
+  return from;
+}
+
+// True if the value is 0 wherever `w` is, or may be.
 static bool is_weight(const tracker *x, const lm_value *v) {
+  if (x->from)
+    return x->from[v->id] == CHOSEN;
   return is_column(v) || x->zero[v->id];
 }
 
@@ -58,10 +90,12 @@ static bool combines(const tracker *x, const lm_op *op) {
 }
 
 static source found(const tracker *x, const lm_op *op) {
-  bool multiplies = op->code == LM_OP_MUL || op->code == LM_OP_DOT;
-  if (op->n_out == 1 && x->p->reads_prompt[op->out[0]->id])
+  bool selects = x->from && op->code == LM_OP_SELECT;
+  bool multiplies = op->code == LM_OP_MUL || op->code == LM_OP_DOT || selects;
+  if (op->n_out == 1 && x->reads[op->out[0]->id])
     return (source){op, false};
   source s = joined(x, op->in, op->n_in);
+  s.combined &= !x->from;
   if (multiplies && !s.combined && (is_weight(x, op->in[0]) || is_weight(x, op->in[1])))
     return (source){0};
   s.combined |= s.from && combines(x, op);
@@ -92,6 +126,8 @@ static void region_visit(const tracker *x, const lm_region *r) {
     for (uint32_t i = 0; !op->body && i < op->n_out; i++) {
       x->of[op->out[i]->id] = s;
       x->zero[op->out[i]->id] = gives_weight(x, op);
+      if (x->from)
+        x->from[op->out[i]->id] = origin_of(x, op);
     }
     if (op->body)
       body_visit(x, op);
@@ -111,14 +147,43 @@ static bool *weight_axes(const probe *p, const lm_func *f) {
   return axes;
 }
 
-void lm_probe_weights(probe *p, const lm_func *f) {
-  tracker x = {p, LM_NEW_N(p->a, source, p->m->n_values + 1), weight_axes(p, f),
-               LM_NEW_N(p->a, bool, p->m->n_values + 1)};
+// The operation that reads what no weight multiplies before the function returns; NULL: none.
+static const lm_op *unweighted(const tracker *x, const lm_func *f) {
   const lm_op *end = f->body->last;
-  region_visit(&x, f->body);
-  const lm_op *from = joined(&x, end->in, end->n_in).from;
-  if (!from)
+  region_visit(x, f->body);
+  return joined(x, end->in, end->n_in).from;
+}
+
+static tracker tracker_make(const probe *p, const lm_func *f, const bool *reads) {
+  uint32_t n = p->m->n_values + 1;
+  return (tracker){
+      .p = p,
+      .reads = reads,
+      .of = LM_NEW_N(p->a, source, n),
+      .of_weight = weight_axes(p, f),
+      .zero = LM_NEW_N(p->a, bool, n),
+  };
+}
+
+static void unweighted_warn(const probe *p, const lm_func *f) {
+  tracker x = tracker_make(p, f, p->reads_next);
+  x.from = LM_NEW_N(p->a, origin, p->m->n_values + 1);
+  for (uint32_t i = 0; i < f->body->n_args; i++)
+    x.from[f->body->args[i]->id] = is_fixed(f->body->args[i]) ? FIXED : CHOSEN;
+  const lm_op *from = unweighted(&x, f);
+  if (from)
+    lm_diag_help(p->c, LM_REPORT(p->c, from->loc, W219), "sum(xent(z, bt.next) * bt.w)");
+  if (p->reads_tok)
+    lm_diag_help(p->c, LM_REPORT(p->c, p->reads_tok->loc, W21A), "sum(xent(z, bt.next) * bt.w)");
+}
+
+void lm_probe_weights(probe *p, const lm_func *f) {
+  tracker x = tracker_make(p, f, p->reads_prompt);
+  const lm_op *from = unweighted(&x, f);
+  if (!from) {
+    unweighted_warn(p, f);
     return;
+  }
   p->ok = false;
   lm_diag *d = LM_REPORT(p->c, from->loc, E0FF);
   lm_diag_help(p->c, d, "sum(xent(z, bt.next) * bt.w)");
