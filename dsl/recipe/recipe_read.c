@@ -255,7 +255,7 @@ static int metric_find(lm_sym name) {
   return -1;
 }
 
-// The index of DATA.HOLDOUT; -1 for all training data and after an error.
+// The index of DATA.HOLDOUT; -1 after an error.
 static int read_holdout_ref(const lm_reader *d, const ast_expr *e) {
   const lm_recipe_data *data = &d->r->data;
   const ast_expr *base = e->kind == EX_FIELD ? e->a : e;
@@ -266,17 +266,22 @@ static int read_holdout_ref(const lm_reader *d, const ast_expr *e) {
     lm_diag_help(d->R->c, x, "write %s.HOLDOUT", data->name);
     return -1;
   }
+  if (e->kind == EX_NAME) {
+    const char *name = data->n_holdouts ? data->holdouts[0].name : "dev";
+    lm_diag *x = LM_REPORT(d->R->c, e->loc, E21A, data->name);
+    lm_diag_help(d->R->c, x, "write %s.%s%s", data->name, name,
+                 data->n_holdouts ? "" : ", and holdout dev = tail(1%) in the data section");
+    return -1;
+  }
   const char **names = LM_NEW_N(d->R->c->arena, const char *, data->n_holdouts + 1);
   for (uint32_t i = 0; i < data->n_holdouts; i++)
     names[i] = data->holdouts[i].name;
-  for (uint32_t i = 0; e->kind == EX_FIELD && i < data->n_holdouts; i++)
+  for (uint32_t i = 0; i < data->n_holdouts; i++)
     if (data->holdouts[i].name == e->text)
       return (int)i;
-  if (e->kind == EX_FIELD) {
-    lm_diag *x = LM_REPORT(d->R->c, e->loc, E21C, data->name, e->text);
-    lm_diag_note(d->R->c, x, data->loc, "declared here");
-    lm_read_suggest(d, x, lm_nearest(e->text, names, (int)data->n_holdouts));
-  }
+  lm_diag *x = LM_REPORT(d->R->c, e->loc, E21C, data->name, e->text);
+  lm_diag_note(d->R->c, x, data->loc, "declared here");
+  lm_read_suggest(d, x, lm_nearest(e->text, names, (int)data->n_holdouts));
   return -1;
 }
 
