@@ -331,15 +331,14 @@ static const char *nearest_function(lm_elab *e, lm_sym name) {
   return lm_nearest(name, all, count);
 }
 
-// The module of the library that declares a function or format of this name; NULL if none does.
-static const char *library_module(const lm_elab *e, lm_sym name) {
+const char *el_library_module(const lm_elab *e, lm_sym name, unsigned kinds) {
   if (!e->prog->library)
     e->prog->library = lm_library_load(e->c);
   const lm_program *library = e->prog->library;
   for (uint32_t i = 0; i < library->n_files; i++) {
     lm_decl_ref ref = lm_program_find(library, library->files[i], name);
     if (ref.decl && ref.file == library->files[i] && strcmp(ref.file->path, "std.optim") &&
-        (ref.decl->kind == DC_FN || ref.decl->kind == DC_FORMAT))
+        kinds >> ref.decl->kind & 1)
       return ref.file->path;
   }
   return NULL;
@@ -351,7 +350,7 @@ static el_val report_unknown_function(lm_elab *e, const ast_expr *x) {
   int n_nn = 0;
   lm_sym name = x->a->text;
   lm_file *nn = e->prog->nn;
-  const char *module = library_module(e, name);
+  const char *module = el_library_module(e, name, 1u << DC_FN | 1u << DC_FORMAT);
   const char *near = nearest_function(e, name);
   const char *const *in_nn = nn ? lm_program_names(e->prog, nn, DC_FN, &n_nn) : NULL;
   const char *near_nn = lm_nearest(name, in_nn, n_nn);

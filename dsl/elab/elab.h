@@ -350,6 +350,9 @@ void el_note_value(lm_elab *e, lm_diag *d, const el_val *v); // "= x: real[b, t,
 // The help for a word of other libraries or languages (words.def); NULL or false if there is none.
 const char *el_word_help(const char *word);
 bool el_help_word(lm_elab *e, lm_diag *d, const char *word);
+// The module of the library that declares the name, as one of the kinds, a set of 1 << DC_…; NULL
+// if none does.
+const char *el_library_module(const lm_elab *e, lm_sym name, unsigned kinds);
 lm_diag *el_err(lm_elab *e, lm_loc at, lm_diag_id id, const char *fmt, ...) LM_PRINTF(4, 5);
 el_val el_fail(lm_elab *e, lm_loc at, lm_diag_id id, const char *fmt, ...) LM_PRINTF(4, 5);
 bool el_reject(lm_elab *e, lm_loc at, lm_diag_id id, const char *fmt, ...) LM_PRINTF(4, 5);

@@ -108,7 +108,7 @@ static el_val eval_index(lm_elab *e, const ast_expr *x) {
     int64_t n = a.k == V_TUPLE ? (int64_t)a.n : a.insts->n;
     if (at.k == V_NUM && at.has_size && lm_size_whole(at.size, &i) && i >= 0 && i < n)
       return a.k == V_TUPLE ? a.items[i] : el_insts_at(e, &a, &(el_index){NULL, i, 1});
-    return EL_FAIL(e, x->args[0].loc, E045, (long long)n - 1);
+    return EL_FAIL(e, x->args[0].loc, E045, (long long)n - 1, el_show(e, &at));
   }
   lm_diag *d = EL_ERR(e, x->loc, E09C, el_show(e, &a));
   if (a.k == V_TENSOR)

@@ -358,7 +358,10 @@ static lm_decl_ref block_of(lm_elab *e, const ast_expr *call, const lm_file *fil
   lm_diag *d = ref.decl ? EL_ERR(e, call->loc, E08C, call->a->text)
                         : EL_ERR(e, call->loc, E09F, call->a->text);
   const char *near = lm_nearest(call->a->text, all, n + m);
-  if (near)
+  const char *module = ref.decl ? NULL : el_library_module(e, call->a->text, 1u << DC_BLOCK);
+  if (module)
+    lm_diag_help(e->c, d, "import %s: %s", module, call->a->text);
+  else if (near)
     lm_diag_help(e->c, d, "did you mean '%s'?", near);
   return (lm_decl_ref){0};
 }
