@@ -34,7 +34,7 @@ static int after(reader *r, const char *before, int64_t least) {
 }
 
 // (i0*1+0+r2*3 mod 4 div 2); returns the depth of the loop.
-static int turned(reader *r, lm_plan_ring *out) {
+static int cycle(reader *r, lm_plan_ring *out) {
   int depth = after(r, "(i", 0);
   out->by = after(r, "*", 0);
   out->ahead = after(r, "+", 0);
@@ -49,7 +49,7 @@ static int turned(reader *r, lm_plan_ring *out) {
 }
 
 // The text up to the next bracket multiplies the iteration.
-static bool is_turned(const reader *r) {
+static bool is_cycle(const reader *r) {
   const char *s = r->at;
   while (s < r->end && *s != ')' && *s != '*' && *s != ']')
     s++;
@@ -64,7 +64,7 @@ static lm_plan_buf buffer(reader *r) {
     int64_t stride = number(r);
     lm_plan_ring ring = {0};
     expect(r, "*");
-    int d = is_turned(r) ? turned(r, &ring) : slot(r, &ring.slots, &ring.ahead);
+    int d = is_cycle(r) ? cycle(r, &ring) : slot(r, &ring.slots, &ring.ahead);
     if (r->failed)
       break;
     b.stride[d] = stride;

@@ -255,7 +255,7 @@ const char *const lm_step_names[LM_STEP_KINDS] = {
     [LM_STEP_ADD] = "add",       [LM_STEP_START] = "start", [LM_STEP_WAIT] = "wait"};
 
 // (i0*1+0+r2*3 mod 4 div 2): the coordinate along the second axis of the mesh, times 3
-static void print_turned(int depth, const lm_plan_ring *r, lm_buf *out) {
+static void print_cycle(int depth, const lm_plan_ring *r, lm_buf *out) {
   lm_buf_printf(out, "(i%d*%d+%d+r%d*%d mod %d div %d)", depth, r->by, r->ahead, r->mesh,
                 r->by_rank, r->slots, r->per);
 }
@@ -277,7 +277,7 @@ static void print_buf(const lm_plan_buf *b, lm_buf *out) {
       continue;
     lm_buf_printf(out, "%+lld*", (long long)b->stride[d]);
     if (b->ring[d].per)
-      print_turned(d, &b->ring[d], out);
+      print_cycle(d, &b->ring[d], out);
     else
       print_slot(d, b->ring[d].slots, b->ring[d].ahead, out);
   }

@@ -29,7 +29,7 @@ typedef struct sums {
   uint32_t n, cap;
 } sums;
 
-static int by_place(const void *a, const void *b) {
+static int by_mark(const void *a, const void *b) {
   uint32_t x = ((const lm_sum_chain *)a)->collective->mark;
   uint32_t y = ((const lm_sum_chain *)b)->collective->mark;
   return (x > y) - (x < y);
@@ -47,7 +47,7 @@ static sums sums_find(lm_module *m, lm_func *f, const uint32_t *uses, lm_region 
       LM_PUSH(m->arena, out.v, out.n, out.cap) = c;
   }
   if (out.n)
-    qsort(out.v, out.n, sizeof *out.v, by_place);
+    qsort(out.v, out.n, sizeof *out.v, by_mark);
   return out;
 }
 
