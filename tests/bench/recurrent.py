@@ -1,18 +1,27 @@
 #!/usr/bin/env python3
-"""Training steps of recurrent models beside a Llama of about as many parameters, for rows of several lengths.
+"""Training steps of recurrent models beside a Llama of about as many parameters, and of a routed model beside a dense one of as many
+active parameters, for rows of several lengths.
 
-usage: tests/bench/recurrent.py [build/lmc] [MODEL…]
+usage: tests/bench/recurrent.py [build/lmc] [MODEL…] [T…] [--rounds N]
 
-The time of a step is the processor time of runs of 3 steps less that of runs of 1, on one thread, each the least of ROUNDS runs in which the
-models and lengths alternate, so that other processes hardly count. `of Llama` is the ratio to Llama at as many positions, `of loop` to
-the time without pass chunk_scan, which computes linear recurrences in chunks. Memory is the plan's without parameters, gradients
-and optimizer states."""
-import json, os, resource, subprocess, sys, tempfile
+The time of a step is the least processor time of 3 steps behind a first one (`processor_ms` of `lmc bench`), on one thread, in the
+best of N runs (4) in which the models and lengths alternate, so that other processes hardly count. A step has as many tokens as the longest
+row, at least 2,048. `ratio` is to Llama at as many positions, of Mixtral (two of eight experts) to Dense; `repeats` is the second best run's
+time divided by the best one's. `of loop` is the ratio to the time without pass chunk_scan, which computes linear recurrences in chunks.
+Memory is the plan's without parameters, gradients and optimizer states."""
+import json, os, subprocess, sys, tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LMC = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else f"{ROOT}/build/lmc")
-TOKENS, LENGTHS, ROUNDS, LOOP_LENGTH = 2048, (256, 2048), 4, 2048
+WORDS = sys.argv[2:]
+ROUNDS = int(WORDS.pop(WORDS.index("--rounds") + 1)) if "--rounds" in WORDS else 4
+NAMES = [w for w in WORDS if not w.isdigit() and w != "--rounds"]
+LENGTHS = sorted(int(w) for w in WORDS if w.isdigit()) or [256, 2048]
+TOKENS, STEPS = max(2048, *LENGTHS), 3
+sys.path.insert(0, f"{ROOT}/tests/e2e")
 LAYERS = "depth = 2, d = 512, ff = 1376, h = 8, k = 64, v = 64, vocab = 256"
+ROUTED = "depth = 2, d = 512, heads = 8, kv = 4, f = 688, vocab = 256"      # of each expert; Dense has 2 * 688
+PEERS = {"Mixtral": "Dense"}    # of the others: Llama
 MODELS = {"Llama": ("examples/zoo/llama.lm", "depth = 2, d = 512, ff = 1376, heads = 8, vocab = 256, tied = true, positions = 4096"),
           "Griffin": ("tests/models/griffin/reference.lm", "depth = 2, d = 512, e = 688, ff = 1376, vocab = 256"),
           "Mamba2": ("examples/zoo/mamba2.lm", "depth = 4, d = 512, groups = 1, n = 64, vocab = 256, tied = true"),
@@ -20,7 +29,9 @@ MODELS = {"Llama": ("examples/zoo/llama.lm", "depth = 2, d = 512, ff = 1376, hea
                     "depth = 2, d = 512, ff = 2048, e = 64, decay = 32, rate = 32, gate = 64, rank = 32, vocab = 256"),
           "Gated": ("tests/models/delta/reference.lm", LAYERS),
           "Delta": ("tests/models/delta/reference.lm", LAYERS),
-          "Rwkv": ("tests/models/delta/reference.lm", LAYERS)}
+          "Rwkv": ("tests/models/delta/reference.lm", LAYERS),
+          "Dense": ("tests/models/mixtral/reference.lm", ROUTED),
+          "Mixtral": ("tests/models/mixtral/reference.lm", ROUTED)}
 CHUNKED = "Mamba2", "RWKV7", "Gated", "Delta", "Rwkv"
 # a block of tests/models/delta instead of attention in a layer of Llama
 STACK = """import std.nn: rmsnorm, swiglu, silu, xent
@@ -50,55 +61,61 @@ model {name}Model(depth, d, ff, h, k, v, vocab) {{
 RECIPE = """
 data D {{ source s = text("text.txt"); pack best_fit(seq = {seq} tokens) }}
 recipe R {{
-  model = {model}({args}); data = D; seed = 1; run = {steps} steps; batch = {tokens} tokens; micro = {tokens} tokens
+  model = {model}({args}); data = D; seed = 1; run = 4 steps; batch = {tokens} tokens; micro = {tokens} tokens
   optimizer = adamw(lr = 1e-3); precision {{ compute = f32 }}
 }}
 """
 
 
-def program(folder, name, seq, steps):
+def program(folder, name, seq):
     file, args = MODELS[name]
     text = open(f"{ROOT}/{file}").read().split("\nmodel Start")[0]
     model = name
+    if name == "Dense":
+        from test_route import DENSE
+        text, model = DENSE, "Mixtral"
     if "models/delta" in file:
         blocks = text[text.index("block Gated"):text.index("model Recurrent")]
         text, model = STACK.format(blocks=blocks, name=name), name + "Model"
-    path = f"{folder}/{name}{seq}-{steps}.lm"
-    open(path, "w").write(text + RECIPE.format(seq=seq, model=model, args=args, steps=steps, tokens=TOKENS))
+    path = f"{folder}/{name}{seq}.lm"
+    open(path, "w").write(text + RECIPE.format(seq=seq, model=model, args=args, tokens=TOKENS))
     return path
 
 
-def seconds(folder, name, seq, steps, *options):
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([LMC, "run", program(folder, name, seq, steps), "-q", "--out", f"{folder}/out", *options], cwd=folder, check=True,
-                   env={**os.environ, "OMP_NUM_THREADS": "1"})
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(["rm", "-r", f"{folder}/out"], check=True)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+def measured(folder, name, seq, *options):
+    """figures of `lmc bench`"""
+    command = [LMC, "bench", program(folder, name, seq), "--steps", str(STEPS), "--threads", "1", "--json", *options]
+    return json.loads(subprocess.check_output(command, cwd=folder))
+
+
+def peer(name):
+    return PEERS.get(name, "Llama")
 
 
 def main():
-    names = sys.argv[2:] or list(MODELS)
-    cases = [(name, seq) for name in ["Llama", *(n for n in names if n != "Llama")] for seq in LENGTHS]
-    loops = {name: (name, LOOP_LENGTH, "--disable-pass", "chunk_scan") for name in names if name in CHUNKED}
+    names = NAMES or list(MODELS)
+    peers = list(dict.fromkeys(peer(n) for n in names if n not in ("Llama", "Dense")))
+    names = [*peers, *(n for n in names if n not in peers)]
+    cases = [(name, seq) for name in names for seq in LENGTHS]
+    loops = {name: (name, LENGTHS[-1], "--disable-pass", "chunk_scan") for name in names if name in CHUNKED}
     with tempfile.TemporaryDirectory() as folder:
         open(f"{folder}/text.txt", "w").write("".join(f"the {i % 37} of {i % 11} and {i * i % 29}.\n" for i in range(9000)))
-        least = {}
-        for case in [*cases, *loops.values()]:
-            seconds(folder, case[0], case[1], 1, *case[2:])  # compiles the kernels
+        rest, params = {}, {}
+        times = {case: [] for case in [*cases, *loops.values()]}
         for _ in range(ROUNDS):
-            for case in [*cases, *loops.values()]:
-                for n in 1, 3:
-                    least[case, n] = min(least.get((case, n), 1e9), seconds(folder, case[0], case[1], n, *case[2:]))
-        best = {case: (least[case, 3] - least[case, 1]) / 2 for case, n in least if n == 3}
-        print(f"{'model':8} {'T':>5} {'parameters':>11} {'s/step':>7} {'of Llama':>9} {'of loop':>8} {'memory':>9}")
-        for name, seq in cases:
-            plan = json.loads(subprocess.check_output([LMC, "compile", program(folder, name, seq, 3), "--json"], cwd=folder))
-            facts = json.loads(subprocess.check_output([LMC, "check", program(folder, name, seq, 3), "--json"], cwd=folder))[0]
-            rest = plan["peak_bytes"] - 16 * facts["params"]
-            loop = f"{best[name, seq] / best[loops[name]]:8.2f}" if name in loops and seq == LOOP_LENGTH else " " * 8
-            print(f"{name:8} {seq:5} {facts['params']:11} {best[name, seq]:7.2f} {best[name, seq] / best['Llama', seq]:9.2f} {loop} "
-                  f"{rest / 1e6:6.0f} MB", flush=True)
+            for case in times:
+                figures = measured(folder, *case)
+                times[case] = sorted([*times[case], figures["processor_ms"] / 1e3])
+                rest[case] = figures["peak_bytes"] - 16 * figures["params"]
+                params[case] = figures["params"]
+        print(f"{TOKENS} tokens a step")
+        print(f"{'model':8} {'T':>5} {'parameters':>11} {'s/step':>7} {'repeats':>7} {'ratio':>6} {'of loop':>8} {'memory':>9}")
+        for case in cases:
+            name, seq = case
+            best, other = times[case][0], times[name if name in peers else peer(name), seq][0]
+            again = times[case][min(1, ROUNDS - 1)] / best
+            loop = f"{best / times[loops[name]][0]:8.2f}" if name in loops and seq == LENGTHS[-1] else " " * 8
+            print(f"{name:8} {seq:5} {params[case]:11} {best:7.3f} {again:7.2f} {best / other:6.2f} {loop} {rest[case] / 1e6:6.0f} MB")
 
 
 main()
