@@ -9,8 +9,7 @@
 //            logits of `apply` at next, if the model has `apply`.
 //   apply    columns -> logits [b, t, vocab], with the sequence length of the first step.
 //   prefill  columns [1, t], at -> logits, with KV caches of `capacity` positions. t is known at
-//   run
-//            time and at most `chunk`.
+//            run time and at most `chunk`. Pass narrow leaves the logits of the last position.
 //   decode   the same with t = 1.
 //   request  the same, and the columns without an axis of positions, which prefill and decode take
 //            too. Pass once makes it what depends on these alone.

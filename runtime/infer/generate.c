@@ -87,6 +87,14 @@ static void extents_set(const lm_plan *plan, int64_t t, int64_t s, int64_t *out)
   }
 }
 
+// 1: those of the last position of a call (pass narrow); else those of each.
+static int64_t logits_rows(const lm_plan_port *logits) {
+  int64_t rows = 1;
+  for (int i = 0; i + 1 < logits->rank; i++)
+    rows *= logits->shape[i];
+  return rows;
+}
+
 // Runs n tokens at positions at … at + n - 1.
 static lm_status feed(generator *g, const stage *x, const int32_t *ids, int64_t n, int64_t at) {
   lm_exec *e = g->o->exec;
@@ -104,7 +112,7 @@ static lm_status feed(generator *g, const stage *x, const int32_t *ids, int64_t 
   extents_set(g->o->plan, n, at + n, extents);
   lm_port_set(e, x->f, LM_PORT_AT, (double)at);
   g->last = x;
-  g->last_row = n - 1;
+  g->last_row = logits_rows(x->logits) == 1 ? 0 : n - 1;
   return lm_exec_run(e, x->f, extents);
 }
 

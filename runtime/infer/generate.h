@@ -3,7 +3,8 @@
 // Functions of the plan, for one sequence:
 //   prefill  tok pos seg [1, t] int, optionally data.prompt, 1 for a position of the prompt, at:
 //   int, index in the cache of the first position
-//            -> logits [1, t, vocab]; the prompt is split into chunks of at most t positions
+//            -> logits [1, t, vocab], or [1, 1, vocab] of the last position of the call (pass
+//            narrow); the prompt is split into chunks of at most t positions
 //   decode   the same with t = 1
 //   request  optionally: columns "data.NAME" without positions, such as the input of an encoder.
 //            It is called once, before the prompt, and fills caches that the others read

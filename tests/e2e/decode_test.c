@@ -3,7 +3,8 @@
 //
 // Over the models of tests/models and tests/reference, with fresh parameters, f32, 1e-5 norm-wise,
 // compiled for this processor: weights are in panels. A Llama also in bf16, 1e-2. Every GEMM of a
-// position with a weight that fits panels is one call of the plan's kernel.
+// position with a weight that fits panels is one call of the plan's kernel. @prefill gives the
+// logits of the last position of a call; without pass narrow those of each, with the same bits.
 #include <glob.h>
 #include <math.h>
 #include <string.h>
@@ -33,7 +34,7 @@ typedef struct {
   lm_target_panel panel[LM_DTYPES];
 } model;
 
-static bool model_open(const char *path, lm_dtype compute, model *out) {
+static bool model_open(const char *path, lm_dtype compute, bool narrow, model *out) {
   lm_ctx *c = out->c = lm_ctx_create();
   lm_program *p = lm_program_load(c, path);
   lm_recipe *r = p ? lm_recipe_resolve(c, p, "Reference", NULL) : NULL;
@@ -54,19 +55,29 @@ static bool model_open(const char *path, lm_dtype compute, model *out) {
   lm_cpu_target_find(&target.target);
   target.codegen->choose(&target.target);
   memcpy(out->panel, target.target.choices.panel, sizeof out->panel);
-  out->plan =
-      lm_pipeline_run(
-          l->m, LM_STAGE_KERNEL,
-          &(lm_pass_env){.target = &target.target, .codegen = target.codegen, .compute = compute})
-          ? lm_plan_build(l->m, &target)
-          : NULL;
+  lm_pass_env env = {.target = &target.target, .codegen = target.codegen, .compute = compute};
+  if (!narrow)
+    CHECK_OK(lm_pass_disable(c->arena, "narrow", &env));
+  bool ok = lm_pipeline_run(l->m, LM_STAGE_KERNEL, &env);
+  out->plan = ok ? lm_plan_build(l->m, &target) : NULL;
   out->vocab = l->vocab;
   return out->plan && !lm_cpu_exec_create(out->plan, NULL, &out->exec);
 }
 
+// The logits of SEQ positions.
+typedef struct {
+  float *v; // [SEQ, vocab]
+  int64_t vocab;
+  bool computed[SEQ];
+} row_logits;
+
+static row_logits logits_new(const model *m) {
+  return (row_logits){lm_calloc((size_t)(SEQ * m->vocab), sizeof(float)), m->vocab, {0}};
+}
+
 // Calls f on n tokens at positions from `at` on; out receives their logits.
 static void feed(const model *m, const char *name, const int32_t *ids, int64_t n, int64_t at,
-                 float *out) {
+                 row_logits *out) {
   const lm_plan_func *f = lm_plan_func_find(m->plan, name);
   const lm_plan_port *logits = lm_plan_port_find(f, "logits", true);
   lm_batch_ports in;
@@ -82,15 +93,22 @@ static void feed(const model *m, const char *name, const int32_t *ids, int64_t n
     if (!m->plan->extents[i].capacity)
       extents[i] = 0; // the model has no such axis
   CHECK_OK(lm_exec_run(m->exec, f, strcmp(name, "apply") ? extents : NULL));
-  memcpy(out, lm_exec_port(m->exec, logits), sizeof *out * (size_t)(n * m->vocab));
+  int64_t rows = logits->shape[1] == 1 ? 1 : n;
+  int64_t first = at + n - rows;
+  memcpy(out->v + first * m->vocab, lm_exec_port(m->exec, logits),
+         sizeof *out->v * (size_t)(rows * m->vocab));
+  memset(out->computed + first, true, (size_t)rows);
   lm_batch_ports_close(&in);
 }
 
-static double distance(const float *a, const float *b, int64_t n) {
+// Of the positions of a that were computed.
+static double distance(const row_logits *a, const row_logits *b) {
   double difference = 0, norm = 0;
-  for (int64_t i = 0; i < n; i++) {
-    difference += pow(a[i] - b[i], 2);
-    norm += pow(b[i], 2);
+  for (int64_t i = 0; i < SEQ * a->vocab; i++) {
+    if (!a->computed[i / a->vocab])
+      continue;
+    difference += pow(a->v[i] - b->v[i], 2);
+    norm += pow(b->v[i], 2);
   }
   return sqrt(difference / (norm > 0 ? norm : 1));
 }
@@ -114,39 +132,64 @@ static int panels_count(const model *m) {
   return n;
 }
 
-static void decode_check(const char *path, lm_dtype compute, double limit, int panels) {
+static void ids_fill(const model *m, int32_t *ids) {
+  for (int i = 0; i < SEQ; i++)
+    ids[i] = (int32_t)((i * 7 + 3) * 5 % m->vocab);
+}
+
+static row_logits decoded(const model *m, const int32_t *ids) {
+  row_logits out = logits_new(m);
+  for (int64_t at = 0, n; at < PROMPT; at += n) {
+    n = PROMPT - at < CHUNK ? PROMPT - at : CHUNK;
+    feed(m, "prefill", ids + at, n, at, &out);
+  }
+  for (int64_t at = PROMPT; at < SEQ; at++)
+    feed(m, "decode", ids + at, 1, at, &out);
+  return out;
+}
+
+static row_logits decode_check(const char *path, lm_dtype compute, bool narrow, double limit,
+                               int panels) {
   model m = {0};
+  int32_t ids[SEQ];
   printf("%s\n", path);
-  CHECK(model_open(path, compute, &m));
+  CHECK(model_open(path, compute, narrow, &m));
   if (m.panel[compute].columns)
     CHECK(panels_count(&m) >= panels);
   CHECK_OK(lm_init_params(m.exec, m.plan, 5));
-  int32_t ids[SEQ];
-  for (int i = 0; i < SEQ; i++)
-    ids[i] = (int32_t)((i * 7 + 3) * 5 % m.vocab);
-  float *whole = lm_calloc((size_t)(SEQ * m.vocab), sizeof *whole);
-  float *cached = lm_calloc((size_t)(SEQ * m.vocab), sizeof *cached);
-  feed(&m, "apply", ids, SEQ, 0, whole);
-  for (int64_t at = 0, n; at < PROMPT; at += n) {
-    n = PROMPT - at < CHUNK ? PROMPT - at : CHUNK;
-    feed(&m, "prefill", ids + at, n, at, cached + at * m.vocab);
-  }
-  for (int64_t at = PROMPT; at < SEQ; at++)
-    feed(&m, "decode", ids + at, 1, at, cached + at * m.vocab);
-  double d = distance(cached, whole, SEQ * m.vocab);
+  ids_fill(&m, ids);
+  row_logits whole = logits_new(&m);
+  feed(&m, "apply", ids, SEQ, 0, &whole);
+  row_logits cached = decoded(&m, ids);
+  double d = distance(&cached, &whole);
   printf("  %.2g\n", d);
   CHECK(d <= limit);
-  lm_free(whole);
-  lm_free(cached);
+  lm_free(whole.v);
   lm_exec_destroy(m.exec);
   lm_ctx_destroy(m.c);
+  return cached;
+}
+
+// Of each call of @prefill, pass narrow computes the last position alone, with the same bits.
+static void narrow_check(const char *path, lm_dtype compute, double limit, int panels) {
+  row_logits all = decode_check(path, compute, false, limit, panels);
+  row_logits last = decode_check(path, compute, true, 2 * limit, panels); // of fewer positions
+  int64_t vocab = all.vocab;
+  for (int i = 0; i < SEQ; i++) {
+    bool computed = i >= PROMPT - 1 || i % CHUNK == CHUNK - 1;
+    CHECK(all.computed[i] && last.computed[i] == computed);
+    const float *row = last.v + i * vocab;
+    CHECK(!computed || !memcmp(all.v + i * vocab, row, sizeof *row * (size_t)vocab));
+  }
+  lm_free(all.v);
+  lm_free(last.v);
 }
 
 int main(void) {
   // of a layer: q, k, v, o, gate, up, down; and the logits
   static const char llama[] = "tests/reference/llama-tiny/reference.lm";
-  decode_check(llama, LM_F32, 1e-5, 8);
-  decode_check(llama, LM_BF16, 1e-2, 8);
+  narrow_check(llama, LM_F32, 1e-5, 8);
+  narrow_check(llama, LM_BF16, 1e-2, 8);
   static const char *const patterns[] = {"tests/reference/*/reference.lm",
                                          "tests/models/*/reference.lm"};
   for (size_t k = 0; k < LM_COUNT(patterns); k++) {
@@ -154,7 +197,7 @@ int main(void) {
     glob(patterns[k], 0, NULL, &g);
     for (size_t i = 0; i < g.gl_pathc; i++)
       if (!model_is_routed(g.gl_pathv[i]))
-        decode_check(g.gl_pathv[i], LM_F32, 1e-5, 0);
+        lm_free(decode_check(g.gl_pathv[i], LM_F32, true, 1e-5, 0).v);
     CHECK(g.gl_pathc > 0);
     globfree(&g);
   }

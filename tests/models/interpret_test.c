@@ -379,7 +379,8 @@ static int next_token(model_case *k, const char *name, const int *ids, int at, i
   args[3].v[0] = at;
   call(k, f, args, out);
   int64_t vocab = k->l->vocab;
-  const double *z = out[0].v + (n - 1) * vocab;
+  int64_t row = out[0].n == vocab ? 0 : n - 1; // pass narrow: the last position alone
+  const double *z = out[0].v + row * vocab;
   int best = 0;
   for (int i = 1; i < vocab; i++)
     if (z[i] > z[best])

@@ -1,0 +1,156 @@
+// narrow.c - computes the logits of the last position of a prompt only.
+//
+// before: func @prefill(%tok: int[b, t], …) -> (logits: f32[b, t, vocab]) {
+//           %y = loop … layers : f32[b, t, d]
+//           %n = … norm of %y : f32[b, t, d]   %z = dot %n, %w over(d) : f32[b, t, vocab]
+//           return %z
+// after:    %y = loop … layers : f32[b, t, d]
+//           %p = iota : int[t]   %m = max %p over(t)   %e = expand %m : int[last]
+//           %g = gather %y, %e over(t)   %x = permute %g : f32[b, last, d]
+//           %n = … norm of %x : f32[b, last, d]   %z = dot %n, %w over(d) : f32[b, last, vocab]
+//           return %z
+//
+// Generation reads the logits of the last position of a call. An operation is narrowed if it
+// computes each position from the same position of its operands and if all operations that read its
+// result are narrowed, up to the logits. Its other operands are gathered. An element of a GEMM does
+// not depend on the number of rows, so the logits keep their bits where GEMMs are generated.
+// Declines: operations in loops, so the last of the layers of a loop computes all positions; logits
+// that come from an operation that mixes positions. Cost: a maximum over t, and one gather for each
+// value of all positions that the narrowed operations read.
+#include "compiler/ops/interface.h"
+#include "compiler/passes/pass.h"
+#include "compiler/passes/rewrite.h"
+
+// op->mark
+enum {
+  WHOLE,
+  NARROW
+};
+
+typedef struct narrowing {
+  lm_builder b;
+  lm_axis t, last; // all positions, and the last one
+  lm_value *index; // int[last]: of the last position; NULL until it is needed
+  lm_idmap map;    // by value with axis t: its value at the last position
+} narrowing;
+
+// ---- which operations
+
+static bool has_axis(lm_type type, lm_axis a) {
+  return lm_type_find(type, a) >= 0;
+}
+
+static bool is_rowwise(const lm_op *op, lm_axis t) {
+  for (int i = 0; i < op->attr.n_axes; i++)
+    if (op->attr.axes[i] == t)
+      return false;
+  for (int i = 0; i < op->attr.n_to; i++)
+    if (op->attr.to[i] == t)
+      return false;
+  switch (lm_op_row_class(op)) {
+  case LM_ROW_EACH: return op->n_in > 0;
+  case LM_ROW_BY_INDEX: return has_axis(op->in[1]->type, t);
+  default: return false;
+  }
+}
+
+static void operands_note(lm_op *op, void *user) {
+  uint8_t *whole = user; // by value id: an operation reads all positions
+  for (uint32_t i = 0; i < op->n_in; i++)
+    whole[op->in[i]->id] = 1;
+}
+
+// Marks the operations of the function's body, from the last to the first.
+static void ops_mark(lm_func *f, lm_axis t) {
+  uint8_t *whole = lm_calloc((size_t)f->module->n_values + 1, 1);
+  for (lm_op *op = f->body->last->prev; op; op = op->prev) {
+    bool narrow = op->n_out == 1 && lm_op_pure(op) && has_axis(op->out[0]->type, t);
+    op->mark = narrow && !whole[op->out[0]->id] && is_rowwise(op, t) ? NARROW : WHOLE;
+    if (op->mark == WHOLE)
+      operands_note(op, whole);
+    if (op->body)
+      lm_region_walk(op->body, operands_note, whole);
+  }
+  lm_free(whole);
+}
+
+// ---- the last position
+
+static lm_type narrow_type(const narrowing *n, lm_type type) {
+  int i = lm_type_find(type, n->t);
+  if (i >= 0)
+    type.axis[i] = n->last;
+  return type;
+}
+
+static lm_value *last_index(narrowing *n) {
+  lm_type positions = lm_type_make(LM_INT, &n->t, 1);
+  lm_value *all = lm_emit(&n->b, LM_OP_IOTA, NULL, 0, NULL, &positions);
+  lm_value *last = lm_emit_reduce(&n->b, LM_OP_MAX, all, &n->t, 1);
+  return lm_emit_expand(&n->b, last, lm_type_make(LM_INT, &n->last, 1));
+}
+
+static lm_value *gathered(narrowing *n, lm_value *v) {
+  lm_attr over = {.axes = {n->t}, .n_axes = 1};
+  if (!n->index)
+    n->index = last_index(n);
+  lm_value *x = lm_emit(&n->b, LM_OP_GATHER, (lm_value *[]){v, n->index}, 2, &over, NULL);
+  lm_type type = narrow_type(n, v->type);
+  return lm_emit_permute(&n->b, x, type.axis, type.rank);
+}
+
+// v at the last position; v itself if it has no positions.
+static lm_value *narrowed(narrowing *n, lm_value *v) {
+  lm_value *known = lm_idmap_get(&n->map, v);
+  if (known || !has_axis(v->type, n->t))
+    return known ? known : v;
+  lm_value *x = lm_op_is(v, LM_OP_CONST)
+                    ? lm_emit_const(&n->b, narrow_type(n, v->type), v->def->attr.num)
+                    : gathered(n, v);
+  lm_idmap_set(&n->map, v, x);
+  return x;
+}
+
+static void op_narrow(narrowing *n, const lm_op *op) {
+  lm_type type = narrow_type(n, op->out[0]->type);
+  lm_value **in = lm_calloc(op->n_in, sizeof *in);
+  n->b.loc = op->loc;
+  n->b.remat = op->remat;
+  for (uint32_t i = 0; i < op->n_in; i++)
+    in[i] = narrowed(n, op->in[i]);
+  lm_value *v = lm_emit(&n->b, op->code, in, op->n_in, &op->attr, &type);
+  v->name = op->out[0]->name;
+  lm_idmap_set(&n->map, op->out[0], v);
+  lm_free(in);
+}
+
+static void func_narrow(lm_module *m, lm_func *f, lm_axis t) {
+  lm_op *end = f->body->last;
+  lm_axis last = lm_axis_add(m, LM_SYM(m->ctx, "last"), 1, 0);
+  narrowing n = {{m, f->body, end, end->loc, 0}, t, last, NULL, {0}};
+  for (lm_op *op = f->body->first, *stop = end->prev;; op = op->next) {
+    if (op->mark == NARROW)
+      op_narrow(&n, op);
+    if (op == stop)
+      break;
+  }
+  end->in[0] = narrowed(&n, end->in[0]);
+  for (lm_op *op = end->prev, *prev; op; op = prev) {
+    prev = op->prev;
+    if (op->mark == NARROW)
+      lm_op_remove(op);
+  }
+  lm_idmap_free(&n.map);
+}
+
+bool lm_pass_narrow(lm_module *m, const lm_pass_env *env) {
+  lm_func *f = lm_func_get(m, LM_FUNC_PREFILL, 0);
+  const lm_value *logits = f && f->n_out == 1 ? f->body->last->in[0] : NULL;
+  if (!logits || logits->type.rank != 3 || lm_axis_size(m, logits->type.axis[1]) == 1)
+    return true;
+  lm_axis t = logits->type.axis[1];
+  ops_mark(f, t);
+  if (logits->def && logits->def->mark == NARROW)
+    func_narrow(m, f, t);
+  return true;
+}
