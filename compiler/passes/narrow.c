@@ -23,7 +23,7 @@
 
 // op->mark
 enum {
-  WHOLE,
+  WHOLE, // computes all positions
   NARROW
 };
 
@@ -102,11 +102,16 @@ static lm_value *gathered(narrowing *n, lm_value *v) {
 // v at the last position; v itself if it has no positions.
 static lm_value *narrowed(narrowing *n, lm_value *v) {
   lm_value *known = lm_idmap_get(&n->map, v);
-  if (known || !has_axis(v->type, n->t))
-    return known ? known : v;
-  lm_value *x = lm_op_is(v, LM_OP_CONST)
-                    ? lm_emit_const(&n->b, narrow_type(n, v->type), v->def->attr.num)
-                    : gathered(n, v);
+  if (known)
+    return known;
+  if (!has_axis(v->type, n->t))
+    return v;
+  lm_type type = narrow_type(n, v->type);
+  lm_value *x = NULL;
+  if (lm_op_is(v, LM_OP_CONST))
+    x = lm_emit_const(&n->b, type, v->def->attr.num);
+  else
+    x = gathered(n, v);
   lm_idmap_set(&n->map, v, x);
   return x;
 }
