@@ -182,8 +182,7 @@ static const char *all_replaced(lm_arena *a, const char *text, const char *from,
 
 // The model with four blocks instead of two.
 static const char *deeper(lm_arena *a, const char *text) {
-  return all_replaced(a, all_replaced(a, text, "= loop 2 ", "= loop 4 "), "layers = 2",
-                      "layers = 4");
+  return all_replaced(a, all_replaced(a, text, " loop 2 ", " loop 4 "), "layers = 2", "layers = 4");
 }
 
 // Adds the results of @micro of one rank, for rows of micro-batch k of n, to sums; metrics are
