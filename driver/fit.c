@@ -327,7 +327,12 @@ static lm_status offload_check(const fitter *x) {
 
 lm_status lm_fit_find(const lm_project *p, const lm_compile_spec *spec, int64_t most,
                       lm_fit *out_choice, lm_compiled *out) {
-  fitter x = {.p = p, .spec = spec, .fit = out_choice, .c = out};
+  fitter x = {
+      .p = p,
+      .spec = spec,
+      .fit = out_choice,
+      .c = out,
+  };
   *out_choice = (lm_fit){0};
   *out = (lm_compiled){0};
   LM_TRY(search(&x, most));

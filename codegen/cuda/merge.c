@@ -142,7 +142,13 @@ static int64_t put_parts(const merged *x) {
 
 void cuda_merge(const lm_merge_part *parts, int n, lm_arena *arena, lm_kernel_code *out) {
   lm_buf body = {0};
-  merged x = {.parts = parts, .n = n, .threads = CUDA_WARP, .arena = arena, .out = &body};
+  merged x = {
+      .parts = parts,
+      .n = n,
+      .threads = CUDA_WARP,
+      .arena = arena,
+      .out = &body,
+  };
   for (int i = 0; i < n; i++) {
     int threads = parts[i].kernel ? parts[i].kernel->launch.threads : CUDA_THREADS / 2;
     x.threads = threads > x.threads ? threads : x.threads;

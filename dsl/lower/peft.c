@@ -124,7 +124,11 @@ static bool module_find(lm_elab *e, const lm_lowered *l, part *x) {
 
 static void part_add(lm_elab *e, const el_inst *inst, const el_param *p, const lm_lowered *l,
                      parts *out) {
-  part x = {.param = p, .by = p->adapters, .path = el_inst_path(e, inst, p->name)};
+  part x = {
+      .param = p,
+      .by = p->adapters,
+      .path = el_inst_path(e, inst, p->name),
+  };
   if (p->adapters->next) {
     refuse(e, &x, "PEFT has one adapter for a weight");
     return;

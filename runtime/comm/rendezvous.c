@@ -109,7 +109,11 @@ static bool hello_take(meeting *m, lm_wire *w, lm_status *s) {
     return false;
   seat *to = &m->seats[h.rank];
   lm_wire_close(&to->wire);
-  *to = (seat){.wire = *w, .hello = h, .taken = true};
+  *to = (seat){
+      .wire = *w,
+      .hello = h,
+      .taken = true,
+  };
   lm_wire_send(&to->wire, LM_FRAME_BEAT, 0, NULL, 0, NULL, 0); // this is rank 0
   return true;
 }
@@ -213,7 +217,12 @@ static void answer(meeting *m, const lm_address *all, lm_status failed) {
 
 static lm_status first_meet(const lm_launch *l, double seconds, const lm_address *own,
                             lm_address *all) {
-  meeting m = {.l = l, .seconds = seconds, .until = lm_now() + seconds, .listener = -1};
+  meeting m = {
+      .l = l,
+      .seconds = seconds,
+      .until = lm_now() + seconds,
+      .listener = -1,
+  };
   LM_TRY(port_open(&m));
   m.seats = lm_calloc((size_t)l->size, sizeof *m.seats);
   for (int r = 0; r < l->size; r++)

@@ -135,7 +135,11 @@ static void sends_visit(engine *e, peer *p) {
 
 static void send_start(engine *e, int to, const head *h, const void *data, int request) {
   sending *x = lm_alloc(sizeof *x), **at = &e->peers[to].sends;
-  *x = (sending){.request = request, .head = *h, .data = data};
+  *x = (sending){
+      .request = request,
+      .head = *h,
+      .data = data,
+  };
   while (*at)
     at = &(*at)->next;
   *at = x;
@@ -155,7 +159,11 @@ static bool bytes_check(const engine *e, const peer *p, const head *is, const he
 
 static receiving *early_make(const head *h) {
   receiving *x = lm_alloc(sizeof *x);
-  *x = (receiving){.request = -1, .head = *h, .data = lm_alloc(h->bytes)};
+  *x = (receiving){
+      .request = -1,
+      .head = *h,
+      .data = lm_alloc(h->bytes),
+  };
   return x;
 }
 
@@ -244,7 +252,11 @@ static bool receive_start(engine *e, int from, const head *h, void *data, int re
                           char *error) {
   peer *p = &e->peers[from];
   receiving *x = lm_alloc(sizeof *x);
-  *x = (receiving){.request = request, .head = *h, .data = data};
+  *x = (receiving){
+      .request = request,
+      .head = *h,
+      .data = data,
+  };
   bool used = false;
   if (!early_use(e, p, x, &used, error)) {
     lm_free(x);

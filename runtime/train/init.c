@@ -221,7 +221,11 @@ static int threads_of(const lm_plan *plan) {
 }
 
 lm_status lm_init_params(lm_exec *e, const lm_plan *plan, uint64_t seed) {
-  parts all = {.e = e, .plan = plan, .seed = seed};
+  parts all = {
+      .e = e,
+      .plan = plan,
+      .seed = seed,
+  };
   all.team = lm_team_create(threads_of(plan));
   all.buffer = lm_alloc(sizeof(float) * PARTS * PART);
   lm_status s = NULL;

@@ -149,7 +149,11 @@ static void offload(lm_stashes *p) {
 }
 
 static void recompute_func(lm_module *m, lm_func *f, const lm_target *machine, lm_recompute *ask) {
-  lm_stashes p = {.m = m, .f = f, .machine = machine};
+  lm_stashes p = {
+      .m = m,
+      .f = f,
+      .machine = machine,
+  };
   lm_stashes_find(&p);
   lm_stashes_choose_marked(&p);
   lm_stashes_choose(&p, ask);

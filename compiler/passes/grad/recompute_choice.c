@@ -256,7 +256,11 @@ static bool is_marked_offload(const lm_stash *s) {
 }
 
 static bool chooser_make(lm_stashes *p, const lm_recompute *ask, chooser *out) {
-  *out = (chooser){.p = p, .ask = ask, .pair_of = LM_NEW_N(p->m->arena, uint32_t, p->n + 1)};
+  *out = (chooser){
+      .p = p,
+      .ask = ask,
+      .pair_of = LM_NEW_N(p->m->arena, uint32_t, p->n + 1),
+  };
   for (uint32_t i = 0; i < p->n; i++)
     if (p->all[i].reader)
       out->pair_of[i] = pair_find(out, &p->all[i]);
