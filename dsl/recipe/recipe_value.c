@@ -234,8 +234,11 @@ static bool wrong_unit(lm_resolver *R, const lm_schema_key *key, const ast_expr 
   const char *rows = lm_schema_has_word(key->units, "seqs", &planned)
                          ? lm_arena_printf(R->c->arena, ", or %s seqs for rows", e->spelling)
                          : "";
+  bool share = !unit && lm_schema_has_word(key->units, "%", &planned);
   if (!a->unit && unit && e->kind == EX_NUMBER)
     lm_diag_help(R->c, d, "write %s %s%s", e->spelling, unit, rows);
+  else if (!a->unit && share && a->value > 0)
+    lm_diag_help(R->c, d, "write %g%%", a->value < 1 ? 100 * a->value : a->value);
   return false;
 }
 

@@ -210,7 +210,8 @@ static const char *token_help(lm_parser *ps, const lm_expected *expected, const 
            "then write model = Tuned";
   if (!strcmp(found, "'from'"))
     return "an import is written import std.nn: rmsnorm";
-  if (is_keyword(found) && has(expected, "a name"))
+  bool is_argument = has(expected, "an expression") && has(expected, "')'");
+  if (is_keyword(found) && (is_argument || has(expected, "a name")))
     return lm_arena_printf(ps->ctx->arena, "%s is a keyword and cannot be a name", found);
   return NULL;
 }
