@@ -224,7 +224,7 @@ static bool roles_find(lm_elab *e, const lm_recipe *r, const lm_lower_options *o
     plain->edits->file = e->edits->file;
   }
   el_inst *model = instantiate(plain, r);
-  if (model)
+  if (model && e->c->n_rejects == before) // a parameter that is too large has no global
     lower_probe(plain, model, o, &unused);
   if (e->c->n_rejects > before)
     return false;
