@@ -28,11 +28,14 @@ static lm_init initializer(lm_elab *e, el_inst *inst, const ast_expr *x) {
     const char *name;
     lm_init_kind kind;
     uint32_t n;
-  } table[] = {{"zeros", LM_INIT_ZEROS, 0},
-               {"ones", LM_INIT_ONES, 0},
-               {"const", LM_INIT_CONST, 1},
-               {"normal", LM_INIT_NORMAL, 1},
-               {"uniform", LM_INIT_UNIFORM, 2}};
+    const char *form;
+  } table[] = {
+      {"zeros", LM_INIT_ZEROS, 0, "zeros"},
+      {"ones", LM_INIT_ONES, 0, "ones"},
+      {"const", LM_INIT_CONST, 1, "const(value)"},
+      {"normal", LM_INIT_NORMAL, 1, "normal(std), whose mean is 0"},
+      {"uniform", LM_INIT_UNIFORM, 2, "uniform(low, high)"},
+  };
   const char *names[LM_COUNT(table)];
   bool call = x->kind == EX_CALL && x->a->kind == EX_NAME;
   lm_sym name = call ? x->a->text : x->kind == EX_NAME ? x->text : NULL;
@@ -42,7 +45,8 @@ static lm_init initializer(lm_elab *e, el_inst *inst, const ast_expr *x) {
       continue;
     uint32_t n = call ? x->n_args : 0;
     if (n != table[i].n) {
-      EL_ERR(e, x->loc, E084, name, table[i].n, table[i].n == 1 ? "" : "s");
+      lm_diag *d = EL_ERR(e, x->loc, E084, name, table[i].n, table[i].n == 1 ? "" : "s");
+      lm_diag_help(e->c, d, "write %s", table[i].form);
       return (lm_init){0};
     }
     double v[2] = {0};
@@ -56,6 +60,8 @@ static lm_init initializer(lm_elab *e, el_inst *inst, const ast_expr *x) {
     return (lm_init){table[i].kind, v[0], v[1]};
   }
   lm_diag *d = name ? EL_ERR(e, x->loc, E0AA, name) : EL_ERR(e, x->loc, E0AB);
+  if (name && el_help_word(e, d, name))
+    return (lm_init){0};
   const char *near = name ? lm_nearest(name, names, (int)LM_COUNT(table)) : NULL;
   lm_diag_help(e->c, d,
                near ? "did you mean '%s'?" : "normal(std), uniform(a, b), zeros, ones or const(c)",
