@@ -117,7 +117,7 @@ def test_reports_fit(run):
     run("run", file, "--out", run.path("run"), "-q")
     run("export", run.path("run"), "-o", run.path("hf"))
     model = "import", "hf", run.path("hf"), "--model", f"{ROOT}/examples/llama.lm:Llama", "-o"
-    sizes = lambda text: re.sub(r"[\d.]+ \w?B", "", text).split()
+    sizes = lambda text: re.sub(r"[\d.]+\s+\w?B", "", text).split()
     for column, command in ((26, ("doctor",)), (14, ("explain", file, "memory")), (4, ("data", file, "--show", 1)), (2, (*model, run.path("one")))):
         whole, text = run(*command), on_terminal(run, 60, *command).replace("\r", "")
         lines = text.splitlines()
