@@ -137,11 +137,16 @@ typedef enum {
   LM_OPS
 } lm_opcode;
 
+// The largest number of indices of an access to a stacked global; each has two numbers in imm.
+enum {
+  LM_INDICES = 4
+};
+
 // Attributes; ops.def lists the attributes of each operation.
 typedef struct lm_attr {
   lm_axis axes[LM_RANK], to[LM_RANK]; // e.g. dot: axes = over; view: axes -> to
   uint8_t n_axes, n_to;
-  int64_t imm[8];
+  int64_t imm[2 * LM_INDICES];
   uint8_t n_imm; // e.g. slice: first, step; loop: trip count
   double num;    // const
   lm_sym sym;    // param, accum, append: global; call: function; emit: name
@@ -436,6 +441,8 @@ void lm_op_insert_before(lm_op *at, lm_op *op);
 // Visits every operation of a region in order, nested regions after their owner. `fn` may remove
 // the operation that it is given.
 void lm_region_walk(lm_region *r, void (*fn)(lm_op *op, void *user), void *user);
+// The number of operations with this opcode that access the symbol, nested regions included.
+int lm_region_count(const lm_region *r, lm_opcode code, lm_sym sym);
 // Replaces uses in a function: map[id] != NULL is the replacement of value id (chains are
 // followed).
 void lm_func_substitute(lm_func *f, lm_value *const *map, uint32_t n_map);

@@ -11,6 +11,16 @@ void lm_region_walk(lm_region *r, void (*fn)(lm_op *op, void *user), void *user)
   }
 }
 
+int lm_region_count(const lm_region *r, lm_opcode code, lm_sym sym) {
+  int n = 0;
+  for (const lm_op *op = r->first; op; op = op->next) {
+    n += op->code == code && op->attr.sym == sym;
+    if (op->body)
+      n += lm_region_count(op->body, code, sym);
+  }
+  return n;
+}
+
 typedef struct subst {
   lm_value *const *map;
   uint32_t n;

@@ -22,23 +22,12 @@ static bool chain_from(const uint32_t *uses, lm_op *accum, lm_sum_chain *out) {
   }
 }
 
-typedef struct sym_count {
-  lm_sym sym;
-  int n;
-} sym_count;
-
-static void accum_count(lm_op *op, void *user) {
-  sym_count *c = user;
-  bool touches = op->code == LM_OP_ACCUM || op->code == LM_OP_GRADIENT;
-  c->n += touches && op->attr.sym == c->sym;
-}
-
 static bool adds_alone(lm_module *m, lm_func *f, const lm_op *accum) {
   const lm_global *g = lm_global_find(m, accum->attr.sym);
-  sym_count c = {accum->attr.sym, 0};
+  int n = lm_region_count(f->body, LM_OP_ACCUM, accum->attr.sym) +
+          lm_region_count(f->body, LM_OP_GRADIENT, accum->attr.sym);
   int64_t first;
-  lm_region_walk(f->body, accum_count, &c);
-  return c.n == 1 && !g->n_members && !lm_global_pack(m, g, &first);
+  return n == 1 && !g->n_members && !lm_global_pack(m, g, &first);
 }
 
 bool lm_sum_chain_find(lm_module *m, lm_func *f, const uint32_t *uses, lm_op *op,

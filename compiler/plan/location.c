@@ -126,18 +126,6 @@ location lm_location_of_global(planner *p, lm_op *op, const lm_layout_location *
 
 // ---- caches
 
-typedef struct writers {
-  lm_sym cache;
-  bool any;
-} writers;
-
-static void writer_visit(lm_op *op, void *user) {
-  writers *w = user;
-  w->any |= op->code == LM_OP_RETAIN && op->attr.sym == w->cache;
-}
-
 bool lm_cache_is_written(const planner *p, lm_sym cache) {
-  writers w = {cache, false};
-  lm_region_walk(p->f->body, writer_visit, &w);
-  return w.any;
+  return lm_region_count(p->f->body, LM_OP_RETAIN, cache) > 0;
 }

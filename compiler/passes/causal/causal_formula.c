@@ -152,7 +152,7 @@ static bool has_solution(const cases *s) {
   return true;
 }
 
-static bool satisfiable(cases *s, const pending *todo);
+static bool satisfiable(cases *s, const pending *rest);
 
 static bool either_satisfiable(cases *s, const lm_formula *f, const pending *rest) {
   int before = s->n_atoms;
@@ -162,21 +162,21 @@ static bool either_satisfiable(cases *s, const lm_formula *f, const pending *res
   return satisfiable(s, &(pending){f->b, rest});
 }
 
-static bool satisfiable(cases *s, const pending *todo) {
-  if (!todo)
+static bool satisfiable(cases *s, const pending *rest) {
+  if (!rest)
     return s->tried++ >= MAX_CASES || has_solution(s);
-  const lm_formula *f = todo->f;
+  const lm_formula *f = rest->f;
   switch (f->kind) {
   case LM_FORMULA_FALSE: return false;
-  case LM_FORMULA_TRUE: return satisfiable(s, todo->next);
-  case LM_FORMULA_AND: return satisfiable(s, &(pending){f->a, &(pending){f->b, todo->next}});
-  case LM_FORMULA_OR: return either_satisfiable(s, f, todo->next);
+  case LM_FORMULA_TRUE: return satisfiable(s, rest->next);
+  case LM_FORMULA_AND: return satisfiable(s, &(pending){f->a, &(pending){f->b, rest->next}});
+  case LM_FORMULA_OR: return either_satisfiable(s, f, rest->next);
   case LM_FORMULA_ATOM: break;
   }
   if (s->n_atoms == MAX_ATOMS)
     return true;
   s->atom[s->n_atoms++] = &f->x;
-  return satisfiable(s, todo->next);
+  return satisfiable(s, rest->next);
 }
 
 bool lm_formula_refuted(const lm_formula *x) {

@@ -121,6 +121,14 @@ static reach united(const reacher *r, const lm_op *op) {
   return x;
 }
 
+static reach without_terms(const reach *x) {
+  return (reach){
+      .n = 0,
+      .tokens = x->tokens,
+      .targets = x->targets,
+  };
+}
+
 static reach selected(const reacher *r, const lm_op *op) {
   const uint8_t *taken = r->p->proofs[op->out[0]->id].taken;
   const proof *condition = &r->p->proofs[op->in[0]->id];
@@ -159,11 +167,7 @@ static reach multiplied(const reacher *r, const lm_op *op) {
 typedef term change(const reacher *r, const term *x, const lm_op *op);
 static reach changed(const reacher *r, const lm_op *op, change *fn, bool *out_moves) {
   reach in = united(r, op);
-  reach x = {
-      .n = 0,
-      .tokens = in.tokens,
-      .targets = in.targets,
-  };
+  reach x = without_terms(&in);
   for (int i = 0; i < in.n; i++) {
     bool touched = lm_term_has(&in.v[i], op->attr.axes, op->attr.n_axes);
     *out_moves |= touched;
@@ -211,11 +215,7 @@ static term change_history(const reacher *r, const term *x, const lm_op *op) {
 
 static reach concatenated(const reacher *r, const lm_op *op, bool *out_moves) {
   reach in = united(r, op);
-  reach x = {
-      .n = 0,
-      .tokens = in.tokens,
-      .targets = in.targets,
-  };
+  reach x = without_terms(&in);
   int64_t first = 0;
   for (uint32_t i = 0; i < op->n_in; i++)
     for (int k = 0; k < of(r, op->in[i]).n; k++)
@@ -252,11 +252,7 @@ static reach gathered(const reacher *r, const lm_op *op, bool *out_moves) {
 
 static reach collapsed(const reacher *r, const lm_op *op, bool *out_moves) {
   reach in = united(r, op);
-  reach x = {
-      .n = 0,
-      .tokens = in.tokens,
-      .targets = in.targets,
-  };
+  reach x = without_terms(&in);
   for (int i = 0; i < in.n; i++) {
     *out_moves |= in.v[i].type.rank > 0;
     lm_reach_add(r, &x, lm_term_reduced(r, &in.v[i], in.v[i].type.axis, in.v[i].type.rank));

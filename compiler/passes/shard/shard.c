@@ -204,28 +204,13 @@ static lm_axis written_along(const lm_shard *s, const lm_op *op, uint32_t i, lm_
              : 0;
 }
 
-typedef struct additions {
-  lm_sym to;
-  int n;
-} additions;
-
-static void addition_note(lm_op *op, void *user) {
-  additions *a = user;
-  a->n += op->code == LM_OP_ACCUM && op->attr.sym == a->to;
-}
-
 // The sum over rows that is added to a state may stay partial: the ranks' sums are added once a
 // step. With a second addition to the same state both are whole.
 static bool adds_partial(lm_shard *s, const lm_op *op, uint32_t i) {
-  additions a = {
-      .to = op->attr.sym,
-      .n = 0,
-  };
   if (op->code != LM_OP_ACCUM || i + 1 < op->n_in || !s->batch ||
       lm_shard_of(s, op->in[i])->spread != LM_SPREAD_PARTIAL)
     return false;
-  lm_region_walk(s->f->body, addition_note, &a);
-  return a.n == 1;
+  return lm_region_count(s->f->body, LM_OP_ACCUM, op->attr.sym) == 1;
 }
 
 // Reads and writes of globals. The gradient of a whole parameter whose cotangent has terms is

@@ -62,12 +62,11 @@ static int split_at(const splitter *x, const lm_global *g) {
 
 // True if the global can have one more stacked axis, or needs none.
 static bool global_check(const splitter *x, const lm_global *g) {
-  const lm_attr *access = NULL; // has two numbers for each stacked axis
   if (split_at(x, g) < 0)
     return true;
   if (g->first)
     return refuse(x->s, g->loc, "a list of which some blocks are updated apart");
-  if (2 * g->n_stack == (int)LM_COUNT(access->imm))
+  if (g->n_stack == LM_INDICES)
     return refuse(x->s, g->loc, "lists that nest 4 deep, with several stages on each rank,");
   return g->type.rank < LM_RANK ||
          refuse(x->s, g->loc, "a tensor of 12 axes, with several stages on each rank,");
