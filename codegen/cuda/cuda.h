@@ -14,7 +14,7 @@
 //   scatter  rows of the table are distributed over blocks, each of which lists the updates of its
 //            rows and adds them in order
 //
-// for routing, blocks that sort the rows of one group each, and GEMMs of groups by tiles; and for
+// for routing, blocks that sort the rows of one group each, and grouped GEMMs by tiles; and for
 // attention, forward and backward, tiles of scores in registers: GEMMs on tensor cores if
 // everything is bf16, by warps on any architecture, by warpgroups on sm_90a; f32 operands use TF32
 // if that is enabled.

@@ -234,7 +234,7 @@ cuda_code *cuda_scatter_emit(const lm_module *m, const lm_op *kernel, lm_arena *
 // ---- route.c: sorting ids by group
 cuda_code *cuda_route_emit(const lm_op *op, lm_arena *arena, lm_kernel_code *out);
 
-// ---- grouped.c: GEMMs of groups; false if the form is unsupported
+// ---- grouped.c: grouped GEMMs; false if the form is unsupported
 bool cuda_grouped_emit(const lm_plan_options *o, const lm_plan_gemm *g, lm_arena *arena,
                        lm_kernel_code *out);
 

@@ -1,4 +1,4 @@
-// grouped.c - the GEMMs of groups: rows that are side by side times the matrix of their group, or
+// grouped.c - the grouped GEMMs: rows that are side by side times the matrix of their group, or
 // for each group the sum over its rows.
 //
 // How many rows a group has is known on the device alone. Blocks are as many as the GPU runs at a

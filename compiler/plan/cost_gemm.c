@@ -70,7 +70,7 @@ static double gpu_seconds(const lm_target *t, const lm_cost_gemm *g, double memo
   return best;
 }
 
-// GEMMs of groups (codegen/cuda/grouped.c): instructions of warps on tiles of up to 128 x 128, two
+// grouped GEMMs (codegen/cuda/grouped.c): instructions of warps on tiles of up to 128 x 128, two
 // blocks on a multiprocessor. The last tile of a group is half full on average.
 static double grouped_seconds(const lm_target *t, const lm_cost_gemm *g) {
   enum {

@@ -73,7 +73,7 @@ struct lm_codegen {
   // gemm_is_profitable: true if a generated kernel is expected to be faster than the target's
   // library for this GEMM (see plan.h). gemm: generates it; false if the form is unsupported;
   // any_rows: the plan has GEMMs with a run-time number of rows, which can share their code with
-  // the others. library_groups: the library computes GEMMs of groups too.
+  // the others. library_groups: the library computes grouped GEMMs too.
   bool (*gemm_is_profitable)(const lm_target *t, const lm_plan_gemm *g);
   bool (*gemm)(const lm_plan_options *o, const lm_plan_gemm *g, bool any_rows, lm_arena *arena,
                lm_kernel_code *out);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Scans and GEMMs of groups of recurrent and routed models at production sizes, as kernels for GPUs: registers, spilled bytes, and the time
+"""Scans and grouped GEMMs of recurrent and routed models at production sizes, as kernels for GPUs: registers, spilled bytes, and the time
 and FLOP/s that the cost model predicts. Needs NVRTC, no GPU.
 
 usage: tests/bench/gpu_cost.py [build/lmc] [MODEL…] [--target sm_90a]…

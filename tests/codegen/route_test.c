@@ -1,5 +1,5 @@
-// route_test.c - routing as kernels and GEMMs of groups against the interpreter: top_k, rows that
-// are sorted by group, GEMMs of groups and the sums of their gradients.
+// route_test.c - routing as kernels and grouped GEMMs against the interpreter: top_k, rows that
+// are sorted by group, grouped GEMMs and the sums of their gradients.
 #include "tests/codegen/cache.h"
 #include "tests/codegen/run.h"
 

@@ -194,7 +194,7 @@ PERIODS = {"gemma3": 6, "smollm3": 4, "recurrent_gemma": 3}   # layers after whi
 
 
 def test_new_arch(run):
-    """a model of examples/zoo of about the number of parameters that was asked for, with each kind of layer; its file is in the recipe"""
+    """lmc new --arch writes a recipe that imports a zoo model with about --params parameters and at least one layer of each kind"""
     run.write("small.txt", prose(600))
     names = archs(run)
     files = [f[:-3] for f in os.listdir(f"{ROOT}/examples/zoo") if f.endswith(".lm")]

@@ -72,7 +72,7 @@ static void refuse_uniform(probe *p, const lm_op *op) {
                "the mask is false for all pairs of positions, or the scores are one constant, so "
                "the softmax is uniform over all positions of the row");
   lm_diag_help(p->c, d,
-               "== and other comparisons bind tighter than & and |: a & b == c means "
+               "comparisons bind more tightly than & and |, so a & b == c means "
                "a & (b == c)");
 }
 

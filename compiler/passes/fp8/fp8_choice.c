@@ -115,7 +115,7 @@ static const char *why_it_stays(const chooser *c, const lm_fp8_gemm *g) {
   const lm_op *around = g->dot->parent->owner;
   lm_type w = g->dot->in[g->weight]->type;
   if (lm_op_is_grouped(g->dot))
-    return "a GEMM of groups of rows";
+    return "a grouped GEMM";
   if (around && around->code != LM_OP_LOOP)
     return "inside of a loop over positions";
   if (w.dtype != LM_F32 && w.dtype != LM_BF16)

@@ -131,7 +131,7 @@ static void forward(lm_ticks *t, lm_builder *b, const tick *k, state *s) {
   lm_free(c.map);
 }
 
-// The operands of the first stage in tick k.
+// Computes the operands that the first stage reads in tick k.
 static void operands(lm_ticks *t, lm_builder *b, lm_value *k, state *s) {
   lm_copier c = lm_copier_make(t, b, k);
   for (uint32_t i = 0; i < t->n; i++)
