@@ -9,7 +9,7 @@
 #include "runtime/base/cache.h"
 #include "runtime/base/processors.h"
 #include "runtime/base/team.h"
-#include "runtime/cpu/detect.h"
+#include "runtime/cpu/compiler.h"
 #include "runtime/cuda/driver.h"
 #include "runtime/cuda/library.h"
 
@@ -152,7 +152,7 @@ void lm_machine_inspect(lm_arena *a, lm_machine_findings *out) {
   lm_status no_cache;
   *out = (lm_machine_findings){0};
   lm_cpu_detect(cpu);
-  lm_status_free(lm_cpu_compiler_find(cpu)); // the finding reports that it is missing
+  lm_status_free(lm_cpu_compiler_find(NULL, cpu)); // the finding reports that it is missing
   processor_inspect(a, cpu, out);
   finding_add(out,
               (lm_finding){.name = "compiler",

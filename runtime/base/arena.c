@@ -74,13 +74,17 @@ char *lm_arena_strndup(lm_arena *a, const char *s, size_t n) {
 }
 
 char *lm_arena_printf(lm_arena *a, const char *fmt, ...) {
+  char text[256]; // most texts are shorter, and are formatted once
   va_list ap, again;
   va_start(ap, fmt);
   va_copy(again, ap);
-  int n = vsnprintf(NULL, 0, fmt, ap);
+  int n = vsnprintf(text, sizeof text, fmt, ap);
   LM_ASSERT(n >= 0);
   char *p = lm_arena_alloc(a, (size_t)n + 1);
-  vsnprintf(p, (size_t)n + 1, fmt, again);
+  if ((size_t)n < sizeof text)
+    memcpy(p, text, (size_t)n + 1);
+  else
+    vsnprintf(p, (size_t)n + 1, fmt, again);
   va_end(again);
   va_end(ap);
   return p;

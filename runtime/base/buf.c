@@ -31,10 +31,14 @@ void lm_buf_puts(lm_buf *b, const char *s) {
 void lm_buf_vprintf(lm_buf *b, const char *fmt, va_list ap) {
   va_list again;
   va_copy(again, ap);
-  int n = vsnprintf(NULL, 0, fmt, ap);
+  reserve(b, 0);
+  size_t left = b->cap - b->n;
+  int n = vsnprintf(b->p + b->n, left, fmt, ap);
   LM_ASSERT(n >= 0);
-  reserve(b, (size_t)n);
-  vsnprintf(b->p + b->n, (size_t)n + 1, fmt, again);
+  if ((size_t)n >= left) {
+    reserve(b, (size_t)n);
+    vsnprintf(b->p + b->n, (size_t)n + 1, fmt, again);
+  }
   b->n += (size_t)n;
   va_end(again);
 }

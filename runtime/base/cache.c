@@ -23,8 +23,8 @@ static const char TEMP_PREFIX[] = ".lmc-tmp-";
 static const struct {
   const char *kind;
   const char *type;
-} ENTRIES[] = {
-    {"", ".so"}, {"", ".cubin"}, {"failed-", ".c"}, {"step-", ".json"}, {"tuned-", ".json"}};
+} ENTRIES[] = {{"", ".so"},          {"", ".cubin"},     {"failed-", ".c"},
+               {"version-", ".txt"}, {"step-", ".json"}, {"tuned-", ".json"}};
 
 // The trailer of an entry, which the loader of shared objects ignores.
 typedef struct seal {
@@ -338,20 +338,25 @@ static lm_status file_seal(const lm_temp_dir *from, const char *made, lm_buf *ou
   return s;
 }
 
-static lm_status copy_write(const lm_temp_dir *from, const char *name, const lm_buf *file) {
-  int fd = openat(from->fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+static lm_status temp_write(const lm_temp_dir *d, const char *name, mode_t mode, const char *p,
+                            size_t n) {
+  int fd = openat(d->fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
   if (fd < 0)
-    return lm_fail_errno("cannot create %s/%s", from->path, name);
-  lm_status s = lm_fd_write(fd, name, file->p, file->n);
+    return lm_fail_errno("cannot create %s/%s", d->path, name);
+  lm_status s = lm_fd_write(fd, name, p, n);
   close(fd);
-  return s;
+  return lm_annotate(s, "%s", d->path);
+}
+
+lm_status lm_cache_temp_write(const lm_temp_dir *d, const char *name, const char *p, size_t n) {
+  return temp_write(d, name, 0600, p, n);
 }
 
 // If another process adds the same entry, the last one wins; both files are valid.
 static lm_status name_add(const lm_cache *c, const lm_temp_dir *from, const char *made,
                           const char *name, const lm_buf *file) {
   if (linkat(from->fd, made, from->fd, name, 0))
-    LM_TRY(copy_write(from, name, file)); // a file system without hard links
+    LM_TRY(temp_write(from, name, 0644, file->p, file->n)); // a file system without hard links
   if (!renameat(from->fd, name, c->fd, name))
     return NULL;
   return lm_fail_errno("cannot rename %s/%s to %s/%s", from->path, name, c->dir, name);

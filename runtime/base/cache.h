@@ -62,4 +62,6 @@ lm_status lm_cache_add(const lm_cache *c, const lm_temp_dir *from, const char *m
                        const char *const *names, int n);
 // Creates a temporary folder in the cache.
 lm_status lm_cache_temp_dir(const lm_cache *c, lm_temp_dir *out);
+// Creates a file in it, which must not exist.
+lm_status lm_cache_temp_write(const lm_temp_dir *d, const char *name, const char *p, size_t n);
 #endif

@@ -45,13 +45,4 @@ bool lm_cpu_tiles_ask(void);
 // The functions of tiles that lmc contains for these instructions (codegen/cpu/prelude/tiles.h):
 // returns the number of the set, and the set in *out; 0 and NULL if there is none.
 int lm_cpu_tiles(const lm_cpu_info *cpu, const void **out);
-// Finds ${LMC_CC:-${CC:-cc}} in PATH: a program, optionally with arguments. LM_ENV if it does not
-// exist or `--version` fails.
-lm_status lm_cpu_compiler_find(lm_cpu_info *out);
-// The compiler's path and its arguments as the beginning of an argv; returns their number.
-enum {
-  LM_COMPILER_WORDS = 130 // the path, and the maximum number of words in compiler_words
-};
-int lm_cpu_compiler_call(const lm_cpu_info *cpu, lm_arena *a, const char *out[LM_COMPILER_WORDS]);
-const char *lm_cpu_compiler_text(const lm_cpu_info *cpu, lm_arena *a); // for messages
 #endif

@@ -40,7 +40,8 @@ typedef struct cpu_exec {
   int threads;
   lm_kernels kernels;
   mapping arenas[LM_ARENAS];
-  lm_timeline *timeline; // optional
+  bool written[LM_ARENAS]; // otherwise all zeros, and without memory where nothing was read
+  lm_timeline *timeline;   // optional
   lm_cpu_gemms *gemms;
   lm_team *team;
   lm_tickets tickets;
@@ -167,7 +168,8 @@ static void alone_find(cpu_exec *e) {
   }
 }
 
-static void coordinates_write(const cpu_exec *e) {
+static void coordinates_write(cpu_exec *e) {
+  e->written[LM_ARENA_IO] = true;
   const lm_plan_mesh *m = &e->plan->mesh;
   for (int k = 0; k < m->n; k++)
     if (m->axis[k].rank >= 0)
@@ -250,6 +252,7 @@ static void bytes_write(void *user, int64_t first, int64_t last) {
 // All threads copy a part, so that the page faults of a new arena are divided among them.
 static lm_status arena_write(lm_exec *e, lm_arena_id id, int64_t offset, int64_t bytes,
                              const void *from) {
+  ((cpu_exec *)e)->written[id] = true;
   if (bytes)
     lm_parallel_ranges(bytes, BYTES_OF_THREAD, bytes_write,
                        &(writing){slice(e, id, offset, bytes), from});
@@ -263,11 +266,12 @@ static void bytes_clear(void *user, int64_t first, int64_t last) {
 static void arena_clear(lm_exec *e, lm_arena_id id) {
   cpu_exec *self = (cpu_exec *)e;
   int64_t bytes = self->plan->arena_bytes[id];
-  if (bytes)
+  if (bytes && self->written[id])
     lm_parallel_ranges(bytes, BYTES_OF_THREAD, bytes_clear, self->arenas[id].start);
 }
 
 static void *port(lm_exec *e, const lm_plan_port *p) {
+  ((cpu_exec *)e)->written[p->buf.arena] = true;
   return ((cpu_exec *)e)->arenas[p->buf.arena].start + p->buf.offset;
 }
 static int threads(const lm_exec *e) {
@@ -490,6 +494,7 @@ static lm_status run(lm_exec *hal, const lm_plan_func *f, const int64_t *extents
   call c = {e, f, extents, e->alone[f - e->plan->funcs] ? 1 : e->threads,
             lm_timeline_now(e->timeline)};
   atomic_store(&e->tickets.next, 0);
+  memset(e->written, true, sizeof e->written);
   if (c.threads == 1)
     worker_run(&c, 0);
   else

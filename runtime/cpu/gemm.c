@@ -355,17 +355,22 @@ void lm_cpu_gemm(lm_cpu_gemms *all, const lm_plan_gemm *g, const int64_t *var, c
 
 // ---- shared state
 
-int64_t lm_cpu_gemms_bytes(const lm_cpu_gemms *all) {
-  return all->per_thread ? all->threads * all->per_thread + ALIGN : 0;
+static int64_t bytes_of(const lm_cpu_gemms *all, int64_t per_thread) {
+  return per_thread ? all->threads * per_thread + ALIGN : 0;
 }
 
+int64_t lm_cpu_gemms_bytes(const lm_cpu_gemms *all) {
+  return bytes_of(all, all->per_thread);
+}
+
+// Not cleared: pages that no GEMM uses are never touched.
 static void workspaces_make(lm_cpu_gemms *all) {
   int64_t per_thread = all->call_bytes + all->other_bytes;
   if (per_thread == all->per_thread)
     return;
   lm_free(all->memory);
   all->per_thread = per_thread;
-  all->memory = lm_alloc((size_t)lm_cpu_gemms_bytes(all));
+  all->memory = lm_realloc(NULL, (size_t)lm_cpu_gemms_bytes(all));
   all->workspace = all->memory + (ALIGN - (uintptr_t)all->memory % ALIGN);
 }
 
@@ -443,7 +448,7 @@ static void other_bytes_take(lm_cpu_gemms *all, int64_t bytes) {
 }
 
 // Makes the primitives of a GEMM. Returns true if it needs a lm_gemm_workspace.
-static bool gemm_prepare(lm_cpu_gemms *all, const lm_plan_gemm *g) {
+static bool needs_call(lm_cpu_gemms *all, const lm_plan_gemm *g) {
   if (!is_fixed(g) && all->code && g->code)
     other_bytes_take(all, LM_GEMM_KERNEL_WORKSPACE);
   if (!is_fixed(g))
@@ -466,9 +471,13 @@ static bool gemm_prepare(lm_cpu_gemms *all, const lm_plan_gemm *g) {
   return w.staged || (w.implementation == CALL && lm_gemm_packs(&s));
 }
 
-void lm_cpu_gemm_prepare(lm_cpu_gemms *all, const lm_plan_gemm *g) {
-  if (gemm_prepare(all, g))
+static void gemm_prepare(lm_cpu_gemms *all, const lm_plan_gemm *g) {
+  if (needs_call(all, g))
     all->call_bytes = (int64_t)(sizeof(lm_gemm_workspace) + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+void lm_cpu_gemm_prepare(lm_cpu_gemms *all, const lm_plan_gemm *g) {
+  gemm_prepare(all, g);
   workspaces_make(all);
 }
 
@@ -486,17 +495,20 @@ static lm_cpu_gemms *plan_prepare(const lm_plan *plan, lm_cpu_gemms *all) {
   for (int i = 0; i < plan->n_funcs; i++)
     for (int j = 0; j < plan->funcs[i].n_steps; j++)
       if (plan->funcs[i].steps[j].gemm)
-        lm_cpu_gemm_prepare(all, plan->funcs[i].steps[j].gemm);
+        gemm_prepare(all, plan->funcs[i].steps[j].gemm);
   return all;
 }
 
 lm_cpu_gemms *lm_cpu_gemms_of_plan(const lm_plan *plan, const lm_cpu_gemm_options *o) {
-  return has_gemm(plan) ? plan_prepare(plan, lm_cpu_gemms_create(o)) : NULL;
+  lm_cpu_gemms *all = has_gemm(plan) ? plan_prepare(plan, lm_cpu_gemms_create(o)) : NULL;
+  if (all)
+    workspaces_make(all);
+  return all;
 }
 
 int64_t lm_cpu_gemms_of_plan_bytes(const lm_plan *plan, const lm_cpu_gemm_options *o) {
   lm_cpu_gemms *all = has_gemm(plan) ? plan_prepare(plan, gemms_new(o)) : NULL;
-  int64_t bytes = all ? lm_cpu_gemms_bytes(all) : 0;
+  int64_t bytes = all ? bytes_of(all, all->call_bytes + all->other_bytes) : 0;
   lm_cpu_gemms_destroy(all);
   return bytes;
 }

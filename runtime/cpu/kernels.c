@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "runtime/base/cache.h"
-#include "runtime/cpu/detect.h"
+#include "runtime/cpu/compiler.h"
 #include "runtime/cpu/process.h"
 
 // Generated loops are already unrolled where that is profitable: the passes that -O3 adds take time
@@ -144,15 +144,11 @@ static const char *flags_text(const loader *l) {
 }
 
 static void names_make(loader *l) {
-  const char *flags = flags_text(l);
+  const char *common[] = {l->plan->prelude ? l->plan->prelude : "", flags_text(l), l->cpu.compiler,
+                          l->cpu.compiler_words, l->cpu.compiler_version};
+  lm_cache_key key = lm_cache_key_make(common, LM_COUNT(common));
   for (int i = 0; i < l->plan->n_kernels; i++) {
-    const char *parts[] = {l->plan->kernels[i].name,
-                           l->source[i],
-                           l->plan->prelude ? l->plan->prelude : "",
-                           flags,
-                           l->cpu.compiler,
-                           l->cpu.compiler_words,
-                           l->cpu.compiler_version};
+    const char *parts[] = {l->plan->kernels[i].name, l->source[i], key.text};
     l->name[i] =
         lm_arena_printf(l->out->arena, "%s.so", lm_cache_key_make(parts, LM_COUNT(parts)).text);
   }
@@ -293,15 +289,6 @@ static void distribute(const part *parts, int n, batch *batches, int n_batches) 
   }
 }
 
-static lm_status file_write(const lm_temp_dir *dir, const char *name, const char *p, size_t n) {
-  int fd = openat(dir->fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-  if (fd < 0)
-    return lm_fail_errno("cannot create %s/%s", dir->path, name);
-  lm_status s = lm_fd_write(fd, name, p, n);
-  close(fd);
-  return lm_annotate(s, "%s", dir->path);
-}
-
 static lm_status batch_write(loader *l, batch *b) {
   lm_buf text = {0};
   if (l->plan->prelude)
@@ -310,7 +297,7 @@ static lm_status batch_write(loader *l, batch *b) {
     const char *origin = l->plan->kernels[b->kernels[i]].origin;
     lm_buf_printf(&text, "\n// %s\n%s\n", origin ? origin : "", l->source[b->kernels[i]]);
   }
-  lm_status s = file_write(&l->temp, b->c, text.p, text.n);
+  lm_status s = lm_cache_temp_write(&l->temp, b->c, text.p, text.n);
   lm_buf_free(&text);
   return s;
 }
@@ -457,10 +444,10 @@ static lm_status missing_compile(loader *l, int *missing, int n, int cores) {
 }
 
 static lm_status library_load(loader *l, int cores) {
-  LM_TRY(lm_cpu_compiler_find(&l->cpu));
   LM_TRY(lm_cpu_march_check(&l->cpu));
-  flags_make(l);
   LM_TRY(lm_cache_open(l->out->arena, &l->cache));
+  LM_TRY(lm_cpu_compiler_find(&l->cache, &l->cpu));
+  flags_make(l);
   LM_TRY(sources_collect(l));
   names_make(l);
   int *missing = LM_NEW_N(l->out->arena, int, l->plan->n_kernels + 1);

@@ -19,6 +19,7 @@ static void constant_fill(float *out, int64_t n, float value) {
 enum {
   BLOCKS = 64
 };
+#define INLINE static inline __attribute__((always_inline)) // into functions of any instructions
 typedef struct words {
   uint32_t v[4][BLOCKS];
 } words; // [word of a block][block]
@@ -26,7 +27,7 @@ typedef struct values {
   float v[4][BLOCKS];
 } values;
 
-static void words_draw(lm_philox_key2 key, uint64_t first, words *out) {
+INLINE void words_draw(lm_philox_key2 key, uint64_t first, words *out) {
 #pragma omp simd
   for (int i = 0; i < BLOCKS; i++) {
     lm_philox4 x = lm_philox_block(key, first + (uint64_t)i);
@@ -37,7 +38,7 @@ static void words_draw(lm_philox_key2 key, uint64_t first, words *out) {
 
 // ln u within 1 ulp for normal u in (0, 1): u = 2^k m with m in [sqrt 1/2, sqrt 2), and the
 // polynomial of Cephes' logf for ln m.
-static inline float log_of(float u) {
+INLINE float log_of(float u) {
   uint32_t bits, m_bits;
   float m;
   memcpy(&bits, &u, sizeof bits);
@@ -59,7 +60,7 @@ static inline float log_of(float u) {
 }
 
 // sin and cos of 2πv within 1 ulp. Subtracting the nearest multiple of a quarter is exact.
-static inline void sin_cos(float v, float *out_sin, float *out_cos) {
+INLINE void sin_cos(float v, float *out_sin, float *out_cos) {
   int quarter = (int)(4 * v + 0.5f);
   float x = 6.28318531f * (v - 0.25f * (float)quarter);
   float z = x * x;
@@ -73,7 +74,7 @@ static inline void sin_cos(float v, float *out_sin, float *out_cos) {
   *out_cos = (quarter + 1) & 2 ? -cos : cos;
 }
 
-static void normal_make(const words *x, lm_init init, values *out) {
+INLINE void normal_make(const words *x, lm_init init, values *out) {
   float std = (float)init.a;
   for (int k = 0; k < 4; k += 2) {
 #pragma omp simd
@@ -86,7 +87,7 @@ static void normal_make(const words *x, lm_init init, values *out) {
   }
 }
 
-static void uniform_make(const words *x, lm_init init, values *out) {
+INLINE void uniform_make(const words *x, lm_init init, values *out) {
   for (int k = 0; k < 4; k++)
     for (int i = 0; i < BLOCKS; i++)
       out->v[k][i] = (float)(init.a + (init.b - init.a) * lm_philox_unit(x->v[k][i]));
@@ -98,7 +99,7 @@ enum {
 };
 
 // Elements first … last - 1 of a chunk; the compiler vectorizes the loop over a whole chunk.
-static void chunk_store(const values *made, int64_t first, int64_t last, float *out) {
+INLINE void chunk_store(const values *made, int64_t first, int64_t last, float *out) {
   if (last - first < CHUNK) {
     for (int64_t i = first; i < last; i++)
       out[i] = made->v[i % 4][i / 4];
@@ -116,31 +117,63 @@ typedef struct filling {
   int64_t first, end;
 } filling;
 
-static void chunks_fill(void *user, int64_t first, int64_t last) {
-  const filling *f = user;
+INLINE void chunks_make(const filling *f, int64_t first, int64_t last) {
   for (int64_t from = first * CHUNK; from < last * CHUNK; from += CHUNK) {
     words drawn;
     values made;
     int64_t begin = from < f->first ? f->first : from;
     int64_t end = from + CHUNK < f->end ? from + CHUNK : f->end;
     words_draw(f->key, (uint64_t)from / 4, &drawn);
-    (f->init.kind == LM_INIT_NORMAL ? normal_make : uniform_make)(&drawn, f->init, &made);
+    if (f->init.kind == LM_INIT_NORMAL)
+      normal_make(&drawn, f->init, &made);
+    else
+      uniform_make(&drawn, f->init, &made);
     chunk_store(&made, begin - from, end - from, f->out + (from - f->first));
   }
 }
 
+// The same operations in wider vectors, without contraction: the values are equal.
+static void chunks_fill(const filling *f, int64_t first, int64_t last) {
+  chunks_make(f, first, last);
+}
+
+#if defined(__x86_64__) && !defined(__AVX__)
+__attribute__((target("arch=x86-64-v3"))) static void chunks_fill_v3(const filling *f,
+                                                                     int64_t first, int64_t last) {
+  chunks_make(f, first, last);
+}
+
+__attribute__((target("arch=x86-64-v4,prefer-vector-width=256"))) static void
+chunks_fill_v4(const filling *f, int64_t first, int64_t last) {
+  chunks_make(f, first, last);
+}
+#endif
+
+typedef void filler(const filling *f, int64_t first, int64_t last);
+
+static filler *filler_find(void) {
+#if defined(__x86_64__) && !defined(__AVX__)
+  if (__builtin_cpu_supports("x86-64-v4"))
+    return chunks_fill_v4;
+  if (__builtin_cpu_supports("x86-64-v3"))
+    return chunks_fill_v3;
+#endif
+  return chunks_fill;
+}
+
 typedef struct chunks {
   filling f;
+  filler *fill;
   int64_t first; // chunk
 } chunks;
 
 static void chunks_of(void *user, int64_t first, int64_t last) {
   chunks *c = user;
-  chunks_fill(&c->f, c->first + first, c->first + last);
+  c->fill(&c->f, c->first + first, c->first + last);
 }
 
 static void random_fill(lm_init init, lm_philox_key2 key, int64_t first, int64_t n, float *out) {
-  chunks c = {{init, key, out, first, first + n}, first / CHUNK};
+  chunks c = {{init, key, out, first, first + n}, filler_find(), first / CHUNK};
   int64_t last = (first + n + CHUNK - 1) / CHUNK;
   lm_parallel_ranges(last - c.first, CHUNKS_OF_THREAD, chunks_of, &c);
 }

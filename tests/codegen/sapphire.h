@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include "runtime/cpu/detect.h"
+#include "runtime/cpu/compiler.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/cpu/process.h"
 #include "tests/runtime/check.h"
@@ -28,7 +28,7 @@ static inline bool sapphire_compile(lm_arena *a, const char *text, lm_buf *listi
   lm_cpu_info cpu;
   char dir[] = "/tmp/lmc-sapphire-XXXXXX", objdump[512];
   lm_buf words = {0};
-  CHECK_OK(lm_cpu_compiler_find(&cpu));
+  CHECK_OK(lm_cpu_compiler_find(NULL, &cpu));
   CHECK(mkdtemp(dir));
   const char *c = lm_path_join(a, dir, "kernels.c"), *o = lm_path_join(a, dir, "kernels.o");
   const char *known[] = {cpu.compiler, "-march=sapphirerapids", "-E", "-x", "c", "/dev/null", NULL};

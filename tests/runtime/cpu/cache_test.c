@@ -2,10 +2,12 @@
 // errors without a compiler or when a kernel does not compile.
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/cpu/compiler.h"
 #include "runtime/cpu/exec.h"
 #include "tests/runtime/check.h"
 
@@ -104,10 +106,60 @@ static void use_test(void) {
   CHECK(run(NULL) == KERNELS);
   CHECK(run(NULL) == 0);
   CHECK(files_each(".so", NULL) == KERNELS &&
-        files_each("", NULL) == KERNELS); // no other files remain
+        files_each("", NULL) == KERNELS + 1); // and the compiler's version; no other files remain
   plan.prelude = "#define ADD(x, y) ((y) + (x))\n";
   CHECK(run(NULL) == KERNELS);
   CHECK(run(NULL) == 0);
+}
+
+// Copies a program, which prints its version, in place of the file at `path`.
+static void program_copy(const char *program, const char *path) {
+  lm_buf b = {0};
+  CHECK_OK(lm_file_read(program, 1 << 24, &b));
+  CHECK_OK(lm_file_write_atomic(path, b.p, b.n));
+  CHECK(!chmod(path, 0700));
+  lm_buf_free(&b);
+}
+
+// The version of `path`, as the kernels' keys have it. asks: whether that starts the program.
+static void version_check(const char *path, bool asks, const char *expected) {
+  lm_arena *a = lm_arena_create();
+  lm_cache cache;
+  lm_cpu_info cpu = {0};
+  struct rusage before, after;
+  setenv("LMC_CC", path, 1);
+  CHECK_OK(lm_cache_open(a, &cache));
+  CHECK(!getrusage(RUSAGE_CHILDREN, &before));
+  CHECK_OK(lm_cpu_compiler_find(&cache, &cpu));
+  CHECK(!getrusage(RUSAGE_CHILDREN, &after));
+  CHECK(strstr(cpu.compiler_version, expected));
+  CHECK(asks == (before.ru_minflt != after.ru_minflt));
+  unsetenv("LMC_CC");
+  lm_cache_close(&cache);
+  lm_arena_destroy(a);
+}
+
+// A compiler proper is asked once for each version of its file; other programs each time.
+static void version_test(void) {
+  char gcc[500], wrapper[500];
+  snprintf(gcc, sizeof gcc, "%s/my-gcc", dir);
+  snprintf(wrapper, sizeof wrapper, "%s/wrapper", dir);
+  program_copy("/bin/true", gcc);
+  version_check(gcc, true, "true (GNU coreutils)");
+  version_check(gcc, false, "true (GNU coreutils)");
+  program_copy("/bin/echo", gcc);
+  version_check(gcc, true, "echo (GNU coreutils)");
+  version_check(gcc, false, "echo (GNU coreutils)");
+  files_each(".txt", file_damage);
+  version_check(gcc, true, "echo (GNU coreutils)");
+  program_copy("/bin/true", wrapper);
+  for (int i = 0; i < 2; i++)
+    version_check(wrapper, true, "true (GNU coreutils)");
+  CHECK_OK(lm_file_write_atomic(gcc, "#!/bin/sh\necho 9\n", 17));
+  CHECK(!chmod(gcc, 0700));
+  for (int i = 0; i < 2; i++)
+    version_check(gcc, true, "9");
+  CHECK(!unlink(gcc) && !unlink(wrapper));
 }
 
 // A compiler with arguments, such as CC="ccache gcc". The path of a program may contain blanks.
@@ -242,10 +294,12 @@ static void replace_test(void) {
 int main(void) {
   CHECK(mkdtemp(dir));
   setenv("LMC_CACHE", dir, 1);
-  processes_test(); // first, since it forks and must run before any thread starts
+  setenv("PATH", "/usr/bin:/bin", 1); // without ccache
+  processes_test();                   // first, since it forks and must run before any thread starts
   files_each(".so", file_remove);
   use_test();
   words_test();
+  version_test();
   loading_test();
   files_each(".so", file_remove);
   plan_make(1);
@@ -254,5 +308,6 @@ int main(void) {
   error_test();
   replace_test();
   files_each(".so", file_remove);
+  files_each(".txt", file_remove);
   CHECK(!rmdir(dir));
 }
