@@ -309,12 +309,15 @@ static stacking stacking_find(const lm_op *loop, const frame *f, uint32_t s) {
   return (stacking){STACK_ALONE, 0};
 }
 
-// The label of a stack: trip count and value, which users look for in reports of memory.
+// The label of a stack: trip count and value, which users look for in reports of memory, and its
+// type if it holds codes.
 static const char *stack_label(planner *p, const lm_op *loop, uint32_t s) {
   const lm_value *v = yield_of(loop)->in[loop->n_in + s];
   const char *name = lm_plan_label(p->arena, p->m, v->def ? v->def : loop);
-  return lm_arena_printf(p->arena, "%lld x %s%s", (long long)loop->attr.imm[0],
-                         v->def ? "" : "carry of ", name);
+  lm_dtype t = (lm_dtype)v->type.dtype;
+  const char *codes = t == LM_E4M3 || t == LM_E5M2 ? lm_dtype_name(t) : "";
+  return lm_arena_printf(p->arena, "%lld x %s%s%s%s", (long long)loop->attr.imm[0], codes,
+                         *codes ? " of " : "", v->def ? "" : "carry of ", name);
 }
 
 static stacking *loop_storages(planner *p, frame *f, lm_op *op) {

@@ -279,6 +279,32 @@ def test_check(run):
               "precision { compute = f32; matmul = fp8(); keep f32 = [@layers.*.wd] }")
 
 
+def code_stashes(run, file, *options):
+    """bytes of the stashes of codes, and of the arena of activations"""
+    plan = json.loads(run("explain", file, "memory", "--json", *options))
+    return sum(x["bytes"] for x in plan["holders"] if f"{DEPTH} x e4m3 of" in x["label"]), plan["arenas"]["work"]
+
+
+def test_stashes(run):
+    """activations that only GEMMs of 8-bit floats read again are stashed as codes, which changes no bit; in blocks along the rows too"""
+    if run.slow:
+        raise Skip("it compares numbers of code that other tests run under sanitizers")
+    d, ff, rows, seq = 256, 128, 4, 16
+    save(run.path("batches.safetensors"), random_batches(2, rows, seq, VOCAB))
+    text = dict(d=d, ff=ff, vocab=VOCAB, depth=DEPTH, micro=rows * seq // 2, steps=2, lr=0.1)
+    file = run.write("m.lm", MODEL.format(**text, matmul="fp8()"))
+    elements, stash = DEPTH * rows * seq // 2 * (d + ff), ("--enable-pass", "stash_operands")
+    for scale in ("delayed", "block"):
+        on = ("--set", f"precision {{ compute = bf16; matmul = fp8(scale = {scale}) }}")
+        one, two = (run.trace(file, "--values", "loss,grads,params", *on, *more) for more in ((), stash))
+        check(all(np.array_equal(one[name], two[name]) for name in one), f"{scale}: a stash must not change a bit")
+        codes, arena = code_stashes(run, file, *on, *stash)
+        none, less = code_stashes(run, file, *on)
+        check(codes == elements and not none and arena < less + 1.5 * elements, f"{scale}: {codes} and {none} bytes of codes, {arena} and {less} of activations")
+    with_bf16 = (*on[:1], on[1].replace("}", "; keep bf16 = [@layers.*.wg] }"), *stash)
+    check(code_stashes(run, file, *with_bf16)[0] == DEPTH * rows * seq // 2 * ff, "a GEMM of bf16 reads the norm")
+
+
 def histories(folder):
     found = {k: v for k, v in load(folder + "/optimizer.safetensors").items() if k.startswith("fp8.")}
     check(found, "the checkpoint must have histories")

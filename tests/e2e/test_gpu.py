@@ -694,6 +694,9 @@ def test_fp8_bf16(run):
     cpu = run.trace(file, *what, *on)
     gpu, again = (fake.trace(file, *what, *on, "--enable-pass", "fp8", *how) for how in ((), ("--set", "memory { recompute @layers.** }")))
     check(all(np.array_equal(gpu[name], again[name]) for name in gpu), "recomputation must not change a bit")
+    fake("compile", file, "--target", "cuda", "-o", run.path("plan"), *on, "--enable-pass", "fp8")
+    codes = re.findall(r" : (\d+)\] steps .* 2 x e4m3 of ", open(run.path("plan/plan.txt")).read())
+    check(sorted(map(int, codes)) == [2 * 16 * 32, 2 * 16 * 48], f"stashes of the norm and of silu(g) u of two layers: {codes}")
     params = {k.removeprefix("final."): v for k, v in cpu.items() if k.startswith("final.")}
     of_bf16, of_f32 = (emulated(params, batches, 2, 0, "current", **how)[1] for how in ({"stored": in_bf16}, {}))
     for name, grad in of_bf16.items():

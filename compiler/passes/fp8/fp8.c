@@ -38,6 +38,7 @@
 typedef struct operand {
   const lm_value *x;
   const lm_region *region;
+  lm_axis block; // the axis of blocks that have a scale each; 0: x has one
   lm_value *rounded;
 } operand;
 
@@ -103,21 +104,42 @@ static lm_value *rounded_by_history(caster *c, lm_value *x, const lm_op *param) 
   return rounded;
 }
 
-static lm_value *rounded_activation(caster *c, lm_value *x, const lm_op *param) {
+// x as an earlier GEMM of the region rounded it; NULL if none did.
+static lm_value *rounded_before(const caster *c, const lm_value *x, lm_axis block) {
   for (uint32_t i = 0; i < c->n_done; i++) {
     const operand *o = &c->done[i];
-    if (o->x == x && o->region == c->b.at)
+    if (o->x == x && o->region == c->b.at && o->block == block)
       return o->rounded;
   }
-  bool delayed = c->o->scaling == LM_FP8_DELAYED;
-  operand now = {
+  return NULL;
+}
+
+static lm_value *rounded_note(caster *c, const lm_value *x, lm_axis block, lm_value *rounded) {
+  LM_PUSH(c->b.m->arena, c->done, c->n_done, c->cap_done) = (operand){
       .x = x,
       .region = c->b.at,
+      .block = block,
+      .rounded = rounded,
   };
-  now.rounded = delayed ? rounded_by_history(c, x, param)
-                        : rounded_whole(&c->b, x, lm_fp8_others(&c->stages), c->o->forward);
-  LM_PUSH(c->b.m->arena, c->done, c->n_done, c->cap_done) = now;
-  return now.rounded;
+  return rounded;
+}
+
+static lm_value *rounded_activation(caster *c, lm_value *x, const lm_op *param) {
+  bool delayed = c->o->scaling == LM_FP8_DELAYED;
+  lm_value *now = rounded_before(c, x, 0);
+  if (now)
+    return now;
+  now = delayed ? rounded_by_history(c, x, param)
+                : rounded_whole(&c->b, x, lm_fp8_others(&c->stages), c->o->forward);
+  return rounded_note(c, x, 0, now);
+}
+
+static lm_value *rounded_blocks(caster *c, lm_value *x, lm_axis block) {
+  lm_value *now = rounded_before(c, x, block);
+  if (now)
+    return now;
+  now = lm_emit_fp8_blocks(&c->b, x, &block, 1, c->o->forward);
+  return rounded_note(c, x, block, now);
 }
 
 // ---- weights
@@ -201,8 +223,8 @@ static roundings rounded_in_blocks(caster *c, const lm_attr *over, operands v, l
   lm_axis row = lm_fp8_last_axis(x, over, false);
   roundings r;
   r.w = lm_emit_fp8_blocks(b, master, of_w, 2, format);
-  r.x = lm_emit_fp8_blocks(b, v.x, &summed, 1, format);
-  r.x_back = lm_emit_fp8_blocks(b, v.x, &row, 1, format);
+  r.x = rounded_blocks(c, v.x, summed);
+  r.x_back = rounded_blocks(c, v.x, row);
   return r;
 }
 

@@ -23,6 +23,7 @@ typedef struct frame {
   lm_idmap parts;      // forward value -> part list, last added first
   lm_idmap total;      // forward value -> cotangent, once computed
   lm_idmap memo;       // forward value -> its value in the backward code
+  lm_idmap stashes;    // value of the reversed loop that is an element of a stash -> forward value
   lm_value **captured; // values of outer regions that have cotangents, in order
   uint32_t n_captured, cap_captured;
   bool in_order; // a loop without carries: the reversed loop runs in the same order
@@ -70,6 +71,12 @@ void lm_gradient_iteration(const frame *f, int64_t first, int64_t step, int64_t 
 // grad_value.c: forward values for the backward code
 lm_value *lm_gradient_value(lm_grad *base, lm_value *v);
 void lm_gradient_indices(lm_grad *base, const lm_op *op, uint32_t n, lm_value **out, lm_attr *attr);
+
+// Adds v, of the forward loop of f, to its stashes; its element in the reversed loop.
+lm_value *lm_gradient_stash(gradient *g, frame *f, lm_value *v);
+// grad_codes.c: stashes codes instead of numbers that the reversed loop of f, which is complete,
+// only rounds to these codes.
+void lm_gradient_stash_codes(gradient *g, frame *f);
 
 // grad_sum.c: cotangents
 bool lm_gradient_is_needed(lm_grad *base, lm_value *v);

@@ -172,6 +172,7 @@ void lm_gradient_reverse_loop(lm_grad *base, lm_op *loop) {
   uint32_t carried = carry_captured(g, &f, next, n);
   lm_value **own = element_cotangents(g, &f);
   lm_loop_end(&f.b, f.reversed, next, n + carried, own, f.n_sliced);
+  lm_gradient_stash_codes(g, &f);
   lm_gradient_leave(g);
 
   outer->b.before = after.before;

@@ -17,6 +17,7 @@ void lm_gradient_leave(gradient *g) {
   lm_idmap_free(&f->parts);
   lm_idmap_free(&f->total);
   lm_idmap_free(&f->memo);
+  lm_idmap_free(&f->stashes);
   lm_idmap_free(&f->elements);
 }
 

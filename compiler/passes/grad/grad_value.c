@@ -61,7 +61,8 @@ static lm_value *renamed(lm_module *m, lm_op *loop, lm_value *v, lm_axis from, l
   return lm_emit(&b, LM_OP_RENAME, &v, 1, &a, NULL);
 }
 
-static lm_value *stash(gradient *g, frame *f, lm_value *v) {
+// Reads the element of the backward loop's iteration.
+static lm_value *element_read(gradient *g, frame *f, lm_value *v) {
   lm_axis axis = f->loop->attr.n_axes ? f->loop->attr.axes[0] : 0;
   lm_axis other = 0;
   lm_value *kept = v;
@@ -89,6 +90,12 @@ static lm_value *stash(gradient *g, frame *f, lm_value *v) {
       .n_to = 1,
   };
   return lm_emit(&f->b, LM_OP_RENAME, &here, 1, &back, NULL);
+}
+
+lm_value *lm_gradient_stash(gradient *g, frame *f, lm_value *v) {
+  lm_value *here = element_read(g, f, v);
+  lm_idmap_set(&f->stashes, here, v);
+  return here;
 }
 
 // The index of the forward loop: count - 1 - iteration, or the iteration if the loop runs in order.
@@ -151,7 +158,8 @@ static lm_value *owned_value(gradient *g, frame *f, lm_value *v) {
   bool saved = v->def && lm_remat_choice(v->def->remat) == LM_REMAT_SAVE;
   if (known && g->of_params && g->of_params[v->id] && !saved)
     return recomputed(g, f, v->def);
-  return !v->def || sum || keeps(g->m, v->def) ? stash(g, f, v) : recomputed(g, f, v->def);
+  return !v->def || sum || keeps(g->m, v->def) ? lm_gradient_stash(g, f, v)
+                                               : recomputed(g, f, v->def);
 }
 
 lm_value *lm_gradient_value(lm_grad *base, lm_value *v) {
