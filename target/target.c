@@ -39,9 +39,9 @@ void lm_target_set_bandwidth(lm_target *t, double bytes_per_second) {
     t->bandwidth[i] = bytes_per_second;
 }
 
-// A GPU runs the kernels of a function as one graph: a kernel that does nothing takes LAUNCH, the
-// next one starts GAP later, and the host starts the next function after CALL. A step of 1,041
-// launches in five functions has 1.0 to 1.3 ms of such gaps on an H100.
+// A GPU runs kernels as a graph: a kernel that does nothing takes LAUNCH, the next one starts GAP
+// later, and the host starts the next graph after CALL. A step of 1,041 launches in five graphs has
+// 1.0 to 1.3 ms of such gaps on an H100.
 static lm_target_rates rates_of(lm_target_kind kind) {
   static const double LAUNCH = 2.5e-6, GAP = 0.85e-6, CALL = 50e-6;
   // Of a CPU: threads that wake up and meet again; GEMMs of the library.

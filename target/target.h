@@ -78,7 +78,7 @@ typedef struct lm_target_choices {
 typedef struct lm_target_rates {
   double launch;   // seconds that the shortest kernel takes
   double gap;      // seconds between the end of a kernel and the start of the next
-  double call;     // seconds between the end of a plan's function and the start of the next
+  double call;     // seconds between the end of a graph and the start of the next one
   double memory;   // achievable fraction of the bandwidth, by a long kernel
   double math;     // achievable fraction of a GEMM's peak, by its main loop
   double mma_sync; // of a GPU: achievable fraction of the peak with mma.sync

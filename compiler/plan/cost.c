@@ -25,6 +25,19 @@ lm_cost_sum lm_cost_of_func(const lm_target *t, const lm_plan *p, const lm_plan_
   return c;
 }
 
+lm_cost_sum lm_cost_of_call(const lm_target *t, const lm_plan *p, const lm_cost_call *call) {
+  lm_cost_sum c = lm_cost_of_func(t, p, call->func);
+  c.seconds -= t && call->joins ? t->rates.call : 0;
+  return c;
+}
+
+// A wait of the host comes between the gradient and the update if ranks add their sums, and before
+// the update by an extra gradient.
+static bool joins(const lm_plan *p, const lm_plan_func *f) {
+  bool update = f->key.id == LM_FUNC_UPDATE && f->key.extra;
+  return !p->mesh.n && f->key.id != LM_FUNC_MICRO && !update;
+}
+
 int lm_cost_calls(const lm_plan *p, int64_t n_micro, lm_cost_call out[LM_COST_CALLS]) {
   const lm_plan_func *update = lm_plan_func_get(p, LM_FUNC_UPDATE, 0);
   const lm_func_id ids[] = {
@@ -41,14 +54,17 @@ int lm_cost_calls(const lm_plan *p, int64_t n_micro, lm_cost_call out[LM_COST_CA
         ids[i] == LM_FUNC_MICRO ? !own : ids[i] != LM_FUNC_RATES && ids[i] != LM_FUNC_UPDATE;
     double calls = again ? 1 + share : 1;
     if (f)
-      out[n++] = (lm_cost_call){f, ids[i] == LM_FUNC_MICRO ? calls * (double)n_micro : calls};
+      out[n++] =
+          (lm_cost_call){f, ids[i] == LM_FUNC_MICRO ? calls * (double)n_micro : calls, false};
   }
   if (own)
-    out[n++] = (lm_cost_call){own, share * (double)n_micro};
+    out[n++] = (lm_cost_call){own, share * (double)n_micro, false};
   if (lm_plan_func_extra(p, LM_FUNC_RATES))
-    out[n++] = (lm_cost_call){lm_plan_func_extra(p, LM_FUNC_RATES), share};
+    out[n++] = (lm_cost_call){lm_plan_func_extra(p, LM_FUNC_RATES), share, false};
   if (extra)
-    out[n++] = (lm_cost_call){extra, share};
+    out[n++] = (lm_cost_call){extra, share, false};
+  for (int i = 0; i < n; i++)
+    out[i].joins = joins(p, out[i].func);
   return n;
 }
 
@@ -69,7 +85,7 @@ lm_cost_sum lm_cost_of_training(const lm_target *t, const lm_plan *p, int64_t n_
   };
   int n = lm_cost_calls(p, n_micro, calls);
   for (int i = 0; i < n; i++) {
-    lm_cost_sum c = lm_cost_of_func(t, p, calls[i].func);
+    lm_cost_sum c = lm_cost_of_call(t, p, &calls[i]);
     sum.flops += calls[i].calls * c.flops;
     sum.bytes += calls[i].calls * c.bytes;
     sum.cold += calls[i].calls * c.cold;

@@ -108,14 +108,16 @@ typedef struct lm_cost_sum {
 lm_cost_sum lm_cost_of_func(const lm_target *t, const lm_plan *p, const lm_plan_func *f);
 
 // The functions that a training step calls. calls: of each in a step, on average; those of an extra
-// gradient run in every n-th step.
+// gradient run in every n-th step. joins: a GPU starts it as a part of the graph of a micro-batch.
 typedef struct lm_cost_call {
   const lm_plan_func *func;
   double calls;
+  bool joins;
 } lm_cost_call;
 enum {
   LM_COST_CALLS = 9
 };
+lm_cost_sum lm_cost_of_call(const lm_target *t, const lm_plan *p, const lm_cost_call *c); // of one
 int lm_cost_calls(const lm_plan *p, int64_t n_micro, lm_cost_call out[LM_COST_CALLS]);
 // Of a whole step: n_micro micro-batches, of which the first one overwrites the gradients, norm,
 // rates, update and copies. t may be NULL.

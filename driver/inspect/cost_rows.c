@@ -84,7 +84,7 @@ static void func_add(lm_arena *a, lm_cost_rows *rows, int func, const lm_target 
                      lm_dtype dtype) {
   const lm_plan_func *f = rows->calls[func].func;
   double calls = rows->calls[func].calls;
-  rows->func[func] = lm_cost_of_func(t, rows->plan, f);
+  rows->func[func] = lm_cost_of_call(t, rows->plan, &rows->calls[func]);
   rows->row[func] = LM_NEW_N(a, uint32_t, f->n_steps + 1);
   double *exposed = LM_NEW_N(a, double, f->n_steps + 1);
   if (lm_plan_copies(f))

@@ -14,15 +14,37 @@ struct lm_embedded {
 };
 extern const struct lm_embedded lm_cuda_builtin_source[];
 
-const char *const lm_cuda_builtin_names[LM_CUDA_BUILTIN_KERNELS] = {
-    "lm_fill_8",        "lm_move_1",         "lm_move_2",         "lm_move_4",
-    "lm_move_8",        "lm_add_f32",        "lm_gemm_f32",       "lm_gemm_f64",
-    "lm_gemm_bf16",     "lm_gemm_bf16_f32",  "lm_gemm_f16",       "lm_gemm_f16_f32",
-    "lm_round_bf16",    "lm_round_f16",      "lm_tally",          "lm_judge",
-    "lm_finish_f32",    "lm_finish_bf16",    "lm_finish_f16",     "lm_ranks_sum_f32",
-    "lm_ranks_max_f32", "lm_ranks_sum_bf16", "lm_ranks_max_bf16", "lm_ranks_sum_f16",
-    "lm_ranks_max_f16", "lm_ranks_sum_f64",  "lm_ranks_max_f64",  "lm_ranks_sum_int",
-    "lm_ranks_max_int", "lm_leaders"};
+const char *const lm_cuda_builtin_names[LM_CUDA_BUILTIN_KERNELS] = {"lm_fill_8",
+                                                                    "lm_move_1",
+                                                                    "lm_move_2",
+                                                                    "lm_move_4",
+                                                                    "lm_move_8",
+                                                                    "lm_add_f32",
+                                                                    "lm_gemm_f32",
+                                                                    "lm_gemm_f64",
+                                                                    "lm_gemm_bf16",
+                                                                    "lm_gemm_bf16_f32",
+                                                                    "lm_gemm_f16",
+                                                                    "lm_gemm_f16_f32",
+                                                                    "lm_round_bf16",
+                                                                    "lm_round_f16",
+                                                                    "lm_tally",
+                                                                    "lm_judge",
+                                                                    "lm_finish_f32",
+                                                                    "lm_finish_bf16",
+                                                                    "lm_finish_f16",
+                                                                    "lm_ranks_sum_f32",
+                                                                    "lm_ranks_max_f32",
+                                                                    "lm_ranks_sum_bf16",
+                                                                    "lm_ranks_max_bf16",
+                                                                    "lm_ranks_sum_f16",
+                                                                    "lm_ranks_max_f16",
+                                                                    "lm_ranks_sum_f64",
+                                                                    "lm_ranks_max_f64",
+                                                                    "lm_ranks_sum_int",
+                                                                    "lm_ranks_max_int",
+                                                                    "lm_leaders",
+                                                                    "lm_rule"};
 
 const char *lm_cuda_builtin_text(lm_arena *a) {
   const struct lm_embedded *files = lm_cuda_builtin_source;
@@ -50,6 +72,7 @@ void lm_cuda_builtins_set(lm_cuda_builtins *b, void *const *f) {
   for (size_t i = 0; i < LM_COUNT(ordered); i++)
     memcpy(b->ordered[ordered[i]], f + 19 + 2 * i, sizeof b->ordered[0]);
   b->leaders = f[29];
+  b->rule = f[30];
 }
 
 static lm_status launch(const lm_cuda_builtins *b, void *function, int64_t n, void **params) {
@@ -253,10 +276,6 @@ typedef struct tally_args {
 } tally_args;
 _Static_assert(LM_TOTALS_MAX == 136 && (int)LM_TOTALS_MAX <= (int)THREADS,
                "builtin.cu assumes this size, and one block computes all totals");
-typedef struct judge_args {
-  double loss_scale, clip, limit;
-  int32_t sum, weight;
-} judge_args;
 
 static uint8_t scalar_type(const lm_plan_port *p) {
   return p->rank ? 0 : p->dtype == LM_F32 ? 1 : p->dtype == LM_F64 ? 2 : p->dtype == LM_INT ? 3 : 0;
@@ -275,12 +294,17 @@ lm_status lm_cuda_totals_add(const lm_cuda_builtins *b, const lm_plan_func *f, l
   return launch(b, b->tally, LM_TOTALS_MAX, (void *[]){&io, &totals, &a});
 }
 
+lm_status lm_cuda_rule_send(const lm_cuda_builtins *b, const lm_cuda_rule *r, lm_cuda_address to) {
+  lm_cuda_rule rule = *r;
+  return launch(b, b->rule, 1, (void *[]){&to, &rule});
+}
+
 lm_status lm_cuda_totals_scale(const lm_cuda_builtins *b, const lm_scale_rule *r,
-                               lm_cuda_address io, lm_cuda_address totals) {
-  judge_args a = {r->loss_scale, r->clip, r->limit, r->sum, r->weight};
+                               lm_cuda_address io, lm_cuda_address totals, lm_cuda_address rule) {
   lm_cuda_address norm = io + (uint64_t)r->norm->buf.offset;
   lm_cuda_address scale = io + (uint64_t)r->scale->buf.offset;
-  return launch(b, b->judge, 1, (void *[]){&totals, &norm, &scale, &a});
+  int32_t sum = r->sum, weight = r->weight;
+  return launch(b, b->judge, 1, (void *[]){&totals, &rule, &norm, &scale, &sum, &weight});
 }
 
 // ---- sums over ranks

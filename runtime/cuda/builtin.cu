@@ -116,10 +116,9 @@ typedef struct lm_tally_args {
   uint8_t type[136];
   int32_t n, first;
 } lm_tally_args; // type 0: not a scalar
-typedef struct lm_judge_args {
+typedef struct lm_rule_args {
   double loss_scale, clip, limit;
-  int32_t sum, weight;
-} lm_judge_args;
+} lm_rule_args;
 
 LM_KERNEL(256) lm_tally(const char *io, double *totals, lm_tally_args a) {
   int32_t i = (int32_t)lm_thread();
@@ -132,10 +131,17 @@ LM_KERNEL(256) lm_tally(const char *io, double *totals, lm_tally_args a) {
   totals[i] = (a.first ? 0 : totals[i]) + more;
 }
 
-LM_KERNEL(256) lm_judge(const double *totals, const float *norm, float *scale, lm_judge_args a) {
+LM_KERNEL(256) lm_rule(lm_rule_args *to, lm_rule_args rule) {
+  if (lm_block() == 0 && lm_thread() == 0)
+    *to = rule;
+}
+
+LM_KERNEL(256)
+lm_judge(const double *totals, const lm_rule_args *r, const float *norm, float *scale, int32_t sum,
+         int32_t weight) {
   if (lm_block() == 0 && lm_thread() == 0)
     *scale =
-        (float)lm_scale_of(totals[a.sum], totals[a.weight], *norm, a.loss_scale, a.clip, a.limit);
+        (float)lm_scale_of(totals[sum], totals[weight], *norm, r->loss_scale, r->clip, r->limit);
 }
 
 // ---- sums over ranks

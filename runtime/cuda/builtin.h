@@ -15,14 +15,14 @@ typedef struct lm_cuda_builtins {
   void *small_gemm[LM_DTYPES][LM_DTYPES]; // GEMMs by types of A and C; NULL: unsupported
   void *finish[LM_DTYPES];                // epilogues by type; NULL: unsupported
   void *round[LM_DTYPES];                 // of f32 sums, by type of the result; NULL: unsupported
-  void *tally, *judge, *leaders;
+  void *tally, *rule, *judge, *leaders;
   void *ordered[LM_DTYPES][2]; // sums and maxima over ranks; NULL: unsupported
   lm_cuda_address fault; // two int32: the step that failed and its invalid position; zeros if none
 } lm_cuda_builtins;
 
 // All kernels are defined by one text, lm_cuda_builtin_text.
 enum {
-  LM_CUDA_BUILTIN_KERNELS = 30
+  LM_CUDA_BUILTIN_KERNELS = 31
 };
 extern const char *const lm_cuda_builtin_names[LM_CUDA_BUILTIN_KERNELS];
 const char *lm_cuda_builtin_text(lm_arena *a);
@@ -36,11 +36,17 @@ lm_status lm_cuda_move(const lm_cuda_builtins *b, const lm_plan_move *m, const i
                        lm_cuda_address from, lm_cuda_address at, lm_cuda_address to, bool add,
                        int step);
 
-// As lm_totals_add and lm_totals_scale. io: the arena of the ports; totals: LM_TOTALS_MAX float64s.
+// As lm_totals_add. io: the arena of the ports; totals: LM_TOTALS_MAX float64s.
 lm_status lm_cuda_totals_add(const lm_cuda_builtins *b, const lm_plan_func *f, lm_cuda_address io,
                              lm_cuda_address totals, bool first);
+// As lm_totals_scale, in two parts: a graph can contain the second one, whose parameters are the
+// same in each step. The first one writes the numbers of the rule to the device.
+typedef struct lm_cuda_rule {
+  double loss_scale, clip, limit;
+} lm_cuda_rule;
+lm_status lm_cuda_rule_send(const lm_cuda_builtins *b, const lm_cuda_rule *r, lm_cuda_address to);
 lm_status lm_cuda_totals_scale(const lm_cuda_builtins *b, const lm_scale_rule *r,
-                               lm_cuda_address io, lm_cuda_address totals);
+                               lm_cuda_address io, lm_cuda_address totals, lm_cuda_address rule);
 
 // C (+)= A B
 typedef struct lm_cuda_small_gemm {

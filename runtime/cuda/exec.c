@@ -175,7 +175,8 @@ static lm_status extents_make(cuda_exec *e) {
 
 static lm_status totals_make(cuda_exec *e) {
   void *p;
-  LM_TRY(lm_cuda_check(&e->d, e->d.cuMemAlloc_v2(&e->totals, sizeof e->hal.totals),
+  size_t bytes = sizeof e->hal.totals + sizeof e->rule_sent;
+  LM_TRY(lm_cuda_check(&e->d, e->d.cuMemAlloc_v2(&e->totals, bytes),
                        "%s cannot allocate any memory", e->device.name));
   LM_TRY(
       lm_cuda_check(&e->d, e->d.cuMemHostAlloc(&p, sizeof e->hal.totals, 0), "pinned host memory"));
@@ -281,10 +282,9 @@ static void destroy(lm_exec *hal) {
   lm_nccl_close(e->nccl, e->failed != NULL);
   if (e->stream)
     d->cuStreamSynchronize(e->stream);
-  for (int i = 0; i < e->plan->n_funcs; i++)
-    for (int k = 0; k < (int)LM_COUNT(e->funcs[i].graph); k++)
-      if (e->funcs[i].graph[k])
-        d->cuGraphExecDestroy(e->funcs[i].graph[k]);
+  for (uint32_t i = 0; i < e->n_seen; i++)
+    if (e->seen[i].graph)
+      d->cuGraphExecDestroy(e->seen[i].graph);
   for (uint32_t i = 0; i < e->n_events; i++)
     d->cuEventDestroy_v2(e->marks[i].event);
   lm_cuda_gemms_destroy(e->gemms);
@@ -343,8 +343,12 @@ static lm_status arena_write(lm_exec *hal, lm_arena_id id, int64_t offset, int64
 
 static void arena_clear(lm_exec *hal, lm_arena_id id) {
   cuda_exec *e = (cuda_exec *)hal;
-  if (!e->failed)
-    lm_status_free(cuda_exec_fail(e, lm_cuda_memory_clear(&e->memory, id)));
+  if (e->failed)
+    return;
+  lm_status s = cuda_exec_flush(e);
+  if (!s)
+    s = lm_cuda_memory_clear(&e->memory, id);
+  lm_status_free(cuda_exec_fail(e, s));
 }
 
 static void *port(lm_exec *hal, const lm_plan_port *p) {
@@ -360,10 +364,14 @@ static void *port(lm_exec *hal, const lm_plan_port *p) {
 
 static lm_status totals_add(lm_exec *hal, const lm_plan_func *f, bool first) {
   cuda_exec *e = (cuda_exec *)hal;
-  return e->failed
-             ? cuda_exec_failure_copy(e)
-             : cuda_exec_fail(e, lm_cuda_totals_add(&e->builtins, f, e->memory.at[LM_ARENA_IO],
-                                                    e->totals, first));
+  cuda_work w = {
+      .f = f,
+      .adds = true,
+      .first = first,
+  };
+  if (e->failed)
+    return cuda_exec_failure_copy(e);
+  return cuda_exec_fail(e, cuda_exec_add(e, &w));
 }
 
 static lm_status totals_scale(lm_exec *hal, const lm_scale_rule *r) {
@@ -373,6 +381,8 @@ static lm_status totals_scale(lm_exec *hal, const lm_scale_rule *r) {
 
 static lm_status totals_read(lm_exec *hal) {
   cuda_exec *e = (cuda_exec *)hal;
+  if (!e->failed)
+    LM_TRY(cuda_exec_fail(e, cuda_exec_flush(e)));
   if (!e->failed)
     LM_TRY(cuda_exec_fail(e, lm_cuda_check(&e->d,
                                            e->d.cuMemcpyDtoHAsync_v2(e->totals_read, e->totals,
@@ -387,6 +397,7 @@ static lm_status totals_write(lm_exec *hal) {
   cuda_exec *e = (cuda_exec *)hal;
   if (e->failed)
     return cuda_exec_failure_copy(e);
+  LM_TRY(cuda_exec_fail(e, cuda_exec_flush(e)));
   memcpy(e->totals_read, hal->totals, sizeof hal->totals);
   return cuda_exec_fail(e, lm_cuda_check(&e->d,
                                          e->d.cuMemcpyHtoDAsync_v2(e->totals, e->totals_read,
@@ -426,6 +437,7 @@ static lm_status leaders(lm_exec *hal, const lm_plan_port *p, int64_t row, int32
   cuda_exec *e = (cuda_exec *)hal;
   if (e->failed)
     return cuda_exec_failure_copy(e);
+  LM_TRY(cuda_exec_fail(e, cuda_exec_flush(e)));
   LM_TRY(cuda_exec_fail(e, leaders_enqueue(e, p, row, k)));
   LM_TRY(cuda_exec_synchronize(e));
   memcpy(out, e->leaders_read, (size_t)k * sizeof *out);
@@ -446,6 +458,17 @@ static void range(lm_exec *hal, const char *name) {
     lm_nvtx_pop();
 }
 
+static void defer(lm_exec *hal) {
+  cuda_exec *e = (cuda_exec *)hal;
+  e->deferring = e->graphs;
+}
+
+static lm_status submit(lm_exec *hal) {
+  cuda_exec *e = (cuda_exec *)hal;
+  e->deferring = false;
+  return e->failed ? cuda_exec_failure_copy(e) : cuda_exec_fail(e, cuda_exec_flush(e));
+}
+
 static int threads(const lm_exec *e) {
   return ((const cuda_exec *)e)->threads;
 }
@@ -464,6 +487,8 @@ static const lm_exec_ops OPS = {.destroy = destroy,
                                 .kernels_compiled = kernels_compiled,
                                 .connect = connect,
                                 .range = range,
+                                .defer = defer,
+                                .submit = submit,
                                 .totals_add = totals_add,
                                 .totals_scale = totals_scale,
                                 .totals_read = totals_read,

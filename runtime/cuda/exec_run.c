@@ -84,6 +84,8 @@ lm_status cuda_exec_synchronize(cuda_exec *e) {
   int result = 0;
   if (e->failed)
     return cuda_exec_failure_copy(e);
+  e->deferring = false;
+  LM_TRY(cuda_exec_fail(e, cuda_exec_flush(e)));
   LM_TRY(cuda_exec_fail(e, stream_wait(e, &result)));
   if (result)
     return sync_failed(e, result);
@@ -236,34 +238,6 @@ static lm_status step_run(void *user, const lm_plan_step *s) {
 
 // ---- functions
 
-static lm_status graph_record(cuda_exec *e, const lm_plan_func *f, void **out) {
-  const lm_cuda_driver *d = &e->d;
-  void *graph = NULL;
-  LM_TRY(lm_cuda_check(d, d->cuStreamBeginCapture_v2(e->stream, LM_CU_CAPTURE_RELAXED),
-                       "recording %s", f->name));
-  lm_status s = lm_plan_walk_run(&e->walk, f, NULL, step_run, e);
-  int result = d->cuStreamEndCapture(e->stream, &graph);
-  if (!s)
-    s = lm_cuda_check(d, result, "recording %s", f->name);
-  if (!s)
-    s = lm_cuda_check(d, d->cuGraphInstantiateWithFlags(out, graph, 0), "a graph of %s", f->name);
-  if (graph)
-    d->cuGraphDestroy(graph);
-  return s;
-}
-
-static lm_status steps_enqueue(cuda_exec *e, const lm_plan_func *f, const int64_t *extents) {
-  func_state *x = &e->funcs[f - e->plan->funcs];
-  bool recorded = e->graphs && x->fixed && x->runs++ > 0;
-  e->walk.first = e->hal.first && f->initializes;
-  if (!recorded)
-    return lm_plan_walk_run(&e->walk, f, extents, step_run, e);
-  void **graph = &x->graph[e->walk.first];
-  if (!*graph)
-    LM_TRY(graph_record(e, f, graph));
-  return lm_cuda_check(&e->d, e->d.cuGraphLaunch(*graph, e->stream), "%s", f->name);
-}
-
 // Extents are counts of elements, so their upper words stay 0.
 static lm_status extents_send(cuda_exec *e, const lm_plan_func *f, const int64_t *extents) {
   LM_TRY(lm_plan_walk_extents(&e->walk, f, extents));
@@ -281,28 +255,185 @@ static lm_status extents_send(cuda_exec *e, const lm_plan_func *f, const int64_t
   return NULL;
 }
 
-static lm_status enqueue(cuda_exec *e, const lm_plan_func *f, const int64_t *extents) {
-  func_state *x = &e->funcs[f - e->plan->funcs];
+// Writes the numbers of the rule to the device, if they have changed.
+static lm_status rule_take(cuda_exec *e, cuda_work *w) {
+  const lm_scale_rule *r = e->rule;
+  lm_cuda_rule now = {r->loss_scale, r->clip, r->limit};
+  e->rule = NULL;
+  w->norm = r->norm;
+  w->scale = r->scale;
+  w->sum = r->sum;
+  w->weight = r->weight;
+  if (!memcmp(&now, &e->rule_sent, sizeof now))
+    return NULL;
+  for (int i = 0; i < e->deferred.n; i++)
+    if (e->deferred.work[i].scale)
+      LM_TRY(cuda_exec_flush(e)); // which reads the rule before
+  e->rule_sent = now;
+  return lm_cuda_rule_send(&e->builtins, &now, cuda_exec_rule(e));
+}
+
+static lm_status work_enqueue(cuda_exec *e, const cuda_work *w, const int64_t *extents) {
+  const lm_plan_func *f = w->f;
+  lm_cuda_address io = e->memory.at[LM_ARENA_IO];
+  if (w->adds)
+    return lm_cuda_totals_add(&e->builtins, f, io, e->totals, w->first);
+  e->func = f;
+  e->walk.first = w->first;
+  lm_scale_rule rule = {.sum = w->sum, .weight = w->weight, .norm = w->norm, .scale = w->scale};
+  if (w->scale)
+    LM_TRY(lm_cuda_totals_scale(&e->builtins, &rule, io, e->totals, cuda_exec_rule(e)));
+  if (e->timeline)
+    LM_TRY(mark_add(e, NULL));
+  LM_TRY(lm_plan_walk_run(&e->walk, f, extents, step_run, e));
+  LM_TRY(lm_cuda_memory_end(&e->memory, f));
+  if (!e->funcs[f - e->plan->funcs].may_fault)
+    return NULL;
+  return lm_cuda_check(
+      &e->d,
+      e->d.cuMemcpyDtoHAsync_v2(e->fault, e->builtins.fault, 2 * sizeof *e->fault, e->stream),
+      "results from the GPU");
+}
+
+// ---- work that the device starts together, as a graph
+
+static func_state *state_of(const cuda_exec *e, const cuda_work *w) {
+  return &e->funcs[w->f - e->plan->funcs];
+}
+
+static bool is_same(const cuda_work *a, const cuda_work *b) {
+  bool rule = a->norm == b->norm && a->scale == b->scale;
+  rule = rule && a->sum == b->sum && a->weight == b->weight;
+  return a->f == b->f && a->adds == b->adds && a->first == b->first && rule;
+}
+
+static bool is_same_list(const cuda_graph *a, const cuda_graph *b) {
+  bool same = a->n == b->n;
+  for (int i = 0; same && i < a->n; i++)
+    same = is_same(&a->work[i], &b->work[i]);
+  return same;
+}
+
+static cuda_graph *seen_find(cuda_exec *e, const cuda_graph *list) {
+  for (uint32_t i = 0; i < e->n_seen; i++)
+    if (is_same_list(&e->seen[i], list))
+      return &e->seen[i];
+  LM_PUSH(e->arena, e->seen, e->n_seen, e->cap_seen) = *list;
+  return &e->seen[e->n_seen - 1];
+}
+
+static lm_status list_enqueue(cuda_exec *e, const cuda_graph *g) {
+  for (int i = 0; i < g->n; i++)
+    LM_TRY(work_enqueue(e, &g->work[i], NULL));
+  return NULL;
+}
+
+static lm_status list_run(cuda_exec *e, const cuda_graph *g) {
+  lm_status s = NULL;
+  for (int i = 0; !s && i < g->n; i++) {
+    bool shown = !g->work[i].adds;
+    if (shown)
+      lm_nvtx_push(g->work[i].f->name);
+    s = work_enqueue(e, &g->work[i], NULL);
+    if (shown)
+      lm_nvtx_pop();
+    state_of(e, &g->work[i])->has_run |= shown;
+  }
+  return s;
+}
+
+// The first run of a function asks the library for its GEMMs, which is no part of a graph.
+static bool can_record(const cuda_exec *e, const cuda_graph *g) {
+  bool can = e->graphs;
+  for (int i = 0; i < g->n; i++)
+    can = can && (g->work[i].adds || state_of(e, &g->work[i])->has_run);
+  return can;
+}
+
+static lm_status graph_record(cuda_exec *e, cuda_graph *g, const char *name) {
+  const lm_cuda_driver *d = &e->d;
+  void *graph = NULL;
+  LM_TRY(lm_cuda_check(d, d->cuStreamBeginCapture_v2(e->stream, LM_CU_CAPTURE_RELAXED),
+                       "recording %s", name));
+  lm_status s = list_enqueue(e, g);
+  int result = d->cuStreamEndCapture(e->stream, &graph);
+  if (!s)
+    s = lm_cuda_check(d, result, "recording %s", name);
+  if (!s)
+    s = lm_cuda_check(d, d->cuGraphInstantiateWithFlags(&g->graph, graph, 0), "a graph of %s",
+                      name);
+  if (graph)
+    d->cuGraphDestroy(graph);
+  return s;
+}
+
+// The last function of the list is the current one afterwards, as without a graph.
+static lm_status graph_launch(cuda_exec *e, cuda_graph *g) {
+  const lm_plan_func *first = g->work[0].f, *last = g->work[g->n - 1].f;
+  lm_buf name = {0};
+  lm_buf_puts(&name, first->name);
+  if (last != first)
+    lm_buf_printf(&name, " … %s", last->name);
+  lm_nvtx_push(name.p);
+  lm_status s = g->graph ? NULL : graph_record(e, g, name.p);
+  if (!s)
+    s = lm_cuda_check(&e->d, e->d.cuGraphLaunch(g->graph, e->stream), "%s", name.p);
+  lm_nvtx_pop();
+  lm_buf_free(&name);
+  e->func = last;
+  return s;
+}
+
+lm_status cuda_exec_flush(cuda_exec *e) {
+  cuda_graph list = e->deferred;
+  e->deferred.n = 0;
+  if (!list.n)
+    return NULL;
+  return can_record(e, &list) ? graph_launch(e, seen_find(e, &list)) : list_run(e, &list);
+}
+
+// The copies of arguments of a run are enqueued when it is deferred. They can come before the other
+// deferred work, since no two functions share arguments or results. True if a run of f cannot be
+// deferred behind that work.
+static bool conflicts(const cuda_exec *e, const lm_plan_func *f) {
+  bool runs = false;
+  for (int i = 0; i < e->deferred.n; i++)
+    runs |= e->deferred.work[i].f == f && !e->deferred.work[i].adds;
+  return runs || e->deferred.n == CUDA_DEFERRED;
+}
+
+lm_status cuda_exec_add(cuda_exec *e, const cuda_work *w) {
+  if (e->deferred.n == CUDA_DEFERRED)
+    LM_TRY(cuda_exec_flush(e));
+  e->deferred.work[e->deferred.n++] = *w;
+  return e->deferring ? NULL : cuda_exec_flush(e);
+}
+
+static lm_status run(cuda_exec *e, const lm_plan_func *f, const int64_t *extents) {
+  const func_state *x = &e->funcs[f - e->plan->funcs];
+  cuda_work w = {
+      .f = f,
+      .first = e->hal.first && f->initializes,
+  };
+  if (!x->fixed || x->extents || conflicts(e, f))
+    LM_TRY(cuda_exec_flush(e));
+  e->func = f;
   int result = lm_cuda_memory_wait(&e->memory, f);
   if (result)
     return sync_failed(e, result);
   LM_TRY(lm_cuda_memory_begin(&e->memory, f));
   if (e->rule) // after the copy of the arguments, one of which it overwrites
-    LM_TRY(lm_cuda_totals_scale(&e->builtins, e->rule, e->memory.at[LM_ARENA_IO], e->totals));
-  e->rule = NULL;
+    LM_TRY(rule_take(e, &w));
   if (x->extents)
     LM_TRY(extents_send(e, f, extents));
-  if (e->timeline)
-    LM_TRY(mark_add(e, NULL));
-  LM_TRY(steps_enqueue(e, f, extents));
-  LM_TRY(lm_cuda_memory_end(&e->memory, f));
-  if (!x->may_fault)
-    return NULL;
-  e->may_fault = f;
-  return lm_cuda_check(
-      &e->d,
-      e->d.cuMemcpyDtoHAsync_v2(e->fault, e->builtins.fault, 2 * sizeof *e->fault, e->stream),
-      "results from the GPU");
+  if (x->may_fault)
+    e->may_fault = f;
+  if (x->fixed)
+    return cuda_exec_add(e, &w);
+  lm_nvtx_push(f->name);
+  lm_status s = work_enqueue(e, &w, extents);
+  lm_nvtx_pop();
+  return s;
 }
 
 // Converts the device's times between marks to the host's clock, such that the last step ends now.
@@ -329,15 +460,10 @@ lm_status cuda_exec_run(lm_exec *hal, const lm_plan_func *f, const int64_t *exte
   cuda_exec *e = (cuda_exec *)hal;
   if (e->failed)
     return cuda_exec_failure_copy(e);
-  e->func = f;
   if (!e->first_pending)
     e->first_pending = f;
   e->n_marks = 0;
-  lm_nvtx_push(f->name);
-  lm_status s = enqueue(e, f, extents);
-  lm_nvtx_pop();
-  if (s)
-    return cuda_exec_fail(e, s);
+  LM_TRY(cuda_exec_fail(e, run(e, f, extents)));
   if (!e->timeline)
     return NULL;
   LM_TRY(cuda_exec_synchronize(e));

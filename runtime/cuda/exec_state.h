@@ -14,9 +14,28 @@ typedef struct func_state {
   bool fixed;
   bool extents;   // a kernel reads an extent
   bool may_fault; // has a move to a position that is read at run time and checked on the device
-  int runs;
-  void *graph[2]; // CUgraphExec, of runs by lm_exec.first; NULL until it is recorded
+  bool has_run;
 } func_state;
+
+// A run of a function, with the copies of its results; or, `adds`, the sum of its results and the
+// totals.
+typedef struct cuda_work {
+  const lm_plan_func *f;
+  bool adds, first; // first: lm_exec.first, or the totals are zeroed before
+  // Of a run whose argument `scale` is computed before; NULL: none.
+  const lm_plan_port *norm, *scale;
+  int sum, weight;
+} cuda_work;
+enum {
+  CUDA_DEFERRED = 16
+};
+// Work that the device starts together, in order. It is recorded when each of its functions has
+// run.
+typedef struct cuda_graph {
+  cuda_work work[CUDA_DEFERRED];
+  int n;
+  void *graph; // CUgraphExec; NULL until it is recorded
+} cuda_graph;
 
 // For profiles: an event that is recorded when a step is done.
 typedef struct mark {
@@ -43,6 +62,10 @@ typedef struct cuda_exec {
   lm_nccl *nccl; // NULL: not connected with other ranks
   lm_plan_walk walk;
   func_state *funcs;
+  bool deferring;
+  cuda_graph deferred; // not yet started
+  cuda_graph *seen;    // that were recorded
+  uint32_t n_seen, cap_seen;
   const lm_plan_func *func;          // the current one
   const lm_plan_func *first_pending; // the first after the last synchronization; NULL: none
   const lm_plan_func *may_fault;     // the last one that ran with func_state.may_fault
@@ -52,7 +75,8 @@ typedef struct cuda_exec {
   lm_cuda_address extents;    // the run-time extents, int64
   int64_t *extents_sent;      // their values there, after all work of the stream
   lm_cuda_address *extent_at; // the address of each
-  lm_cuda_address totals;     // LM_TOTALS_MAX float64s
+  lm_cuda_address totals;     // LM_TOTALS_MAX float64s, then the rule
+  lm_cuda_rule rule_sent;     // its value there, after all work of the stream
   double *totals_read;        // pinned copy of them
   lm_cuda_address leaders;    // LM_LEADERS_MAX lm_leader; 0 before the first use
   lm_leader *leaders_read;    // pinned copy of them
@@ -64,6 +88,10 @@ typedef struct cuda_exec {
   lm_status failed; // the first failure of the device; nothing runs after it
 } cuda_exec;
 
+static inline lm_cuda_address cuda_exec_rule(const cuda_exec *e) {
+  return e->totals + LM_TOTALS_MAX * sizeof(double);
+}
+
 // ---- exec_run.c
 // A copy of the first failure of the device; NULL if there is none.
 lm_status cuda_exec_failure_copy(const cuda_exec *e);
@@ -73,5 +101,9 @@ lm_status cuda_exec_fail(cuda_exec *e, lm_status s);
 lm_status cuda_exec_synchronize(cuda_exec *e);
 // Sets e->pointers to the addresses of the step's buffers.
 void cuda_exec_pointers_find(cuda_exec *e, const lm_plan_step *s);
+// Adds work to the deferred; starts it if nothing is to be deferred.
+lm_status cuda_exec_add(cuda_exec *e, const cuda_work *w);
+// Starts the deferred work.
+lm_status cuda_exec_flush(cuda_exec *e);
 lm_status cuda_exec_run(lm_exec *hal, const lm_plan_func *f, const int64_t *extents);
 #endif

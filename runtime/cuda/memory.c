@@ -107,6 +107,15 @@ static void io_make(lm_cuda_memory *m, const lm_plan_func *f, lm_cuda_io *io) {
     io->in_bytes += io->in[i].bytes;
 }
 
+static lm_status few_make(lm_cuda_memory *m) {
+  const lm_cuda_driver *d = m->driver;
+  for (int i = 0; i < LM_CUDA_FEW; i++) {
+    LM_TRY(pinned_make(m, FEW, &m->few[i].host));
+    LM_TRY(lm_cuda_check(d, d->cuEventCreate(&m->few[i].sent, LM_CU_EVENT_NO_TIMES), "an event"));
+  }
+  return NULL;
+}
+
 static lm_status staging_make(lm_cuda_memory *m) {
   const lm_cuda_driver *d = m->driver;
   int64_t max = 0;
@@ -118,7 +127,7 @@ static lm_status staging_make(lm_cuda_memory *m) {
   }
   LM_TRY(lm_cuda_check(d, d->cuStreamCreate(&m->copies, LM_CU_STREAM_NON_BLOCKING), "a stream"));
   for (int i = 0; i < 2; i++) {
-    LM_TRY(pinned_make(m, max, &m->staging[i].host));
+    LM_TRY(pinned_make(m, max > FEW ? max : 0, &m->staging[i].host));
     int result = max > FEW ? d->cuMemAlloc_v2(&m->staging[i].device, (size_t)max) : 0;
     if (result)
       return out_of_memory(m, result, max, "staging of arguments");
@@ -127,7 +136,7 @@ static lm_status staging_make(lm_cuda_memory *m) {
     LM_TRY(
         lm_cuda_check(d, d->cuEventCreate(&m->staging[i].taken, LM_CU_EVENT_NO_TIMES), "an event"));
   }
-  return NULL;
+  return few_make(m);
 }
 
 // ---- creation and destruction
@@ -175,6 +184,12 @@ void lm_cuda_memory_free(lm_cuda_memory *m) {
     if (m->staging[i].taken)
       d->cuEventDestroy_v2(m->staging[i].taken);
   }
+  for (int i = 0; i < LM_CUDA_FEW; i++) {
+    if (m->few[i].host)
+      d->cuMemFreeHost(m->few[i].host);
+    if (m->few[i].sent)
+      d->cuEventDestroy_v2(m->few[i].sent);
+  }
   if (m->copies)
     d->cuStreamDestroy_v2(m->copies);
   lm_arena_destroy(m->arena);
@@ -220,20 +235,31 @@ static lm_status arguments_send_ahead(const lm_cuda_memory *m, const lm_cuda_io 
 
 // Synchronizing with an event that was never recorded returns at once.
 int lm_cuda_memory_wait(lm_cuda_memory *m, const lm_plan_func *f) {
-  bool has_arguments = m->io[f - m->plan->funcs].n_in > 0;
-  return has_arguments ? m->driver->cuEventSynchronize(m->staging[!m->slot].sent) : 0;
+  const lm_cuda_io *io = &m->io[f - m->plan->funcs];
+  if (!io->n_in)
+    return 0;
+  void *sent =
+      io->in_bytes > FEW ? m->staging[!m->slot].sent : m->few[(m->few_slot + 1) % LM_CUDA_FEW].sent;
+  return m->driver->cuEventSynchronize(sent);
+}
+
+static lm_status arguments_enqueue(lm_cuda_memory *m, const lm_cuda_io *io) {
+  if (io->in_bytes > FEW) {
+    m->slot = !m->slot;
+    arguments_pack(m, io, m->staging[m->slot].host);
+    return arguments_send_ahead(m, io, m->slot);
+  }
+  m->few_slot = (m->few_slot + 1) % LM_CUDA_FEW;
+  char *host = m->few[m->few_slot].host;
+  arguments_pack(m, io, host);
+  return arguments_send(m, io, host, m->few[m->few_slot].sent);
 }
 
 lm_status lm_cuda_memory_begin(lm_cuda_memory *m, const lm_plan_func *f) {
   const lm_cuda_io *io = &m->io[f - m->plan->funcs];
-  if (!io->n_in)
-    return NULL;
-  m->slot = !m->slot;
-  arguments_pack(m, io, m->staging[m->slot].host);
-  lm_status s = io->in_bytes > FEW
-                    ? arguments_send_ahead(m, io, m->slot)
-                    : arguments_send(m, io, m->staging[m->slot].host, m->staging[m->slot].sent);
-  return lm_annotate(s, "%s", f->name);
+  for (int i = 0; i < f->n_out; i++)
+    io->behind[i] = f->out[i].buf.bytes > SMALL;
+  return io->n_in ? lm_annotate(arguments_enqueue(m, io), "%s", f->name) : NULL;
 }
 
 static lm_status io_fetch(lm_cuda_memory *m, int64_t offset, int64_t bytes) {
@@ -245,11 +271,9 @@ static lm_status io_fetch(lm_cuda_memory *m, int64_t offset, int64_t bytes) {
 }
 
 lm_status lm_cuda_memory_end(lm_cuda_memory *m, const lm_plan_func *f) {
-  lm_cuda_io *io = &m->io[f - m->plan->funcs];
+  const lm_cuda_io *io = &m->io[f - m->plan->funcs];
   for (int i = 0; i < io->n_out; i++)
     LM_TRY(io_fetch(m, io->out[i].offset, io->out[i].bytes));
-  for (int i = 0; i < f->n_out; i++)
-    io->behind[i] = f->out[i].buf.bytes > SMALL;
   return NULL;
 }
 

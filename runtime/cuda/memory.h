@@ -5,7 +5,7 @@
 // address in `at` is the host's.
 //
 // Arguments are copied to the device with every run of
-// their function, through one of two staging buffers, so that the next arguments can be written
+// their function, through one of several staging buffers, so that the next arguments can be written
 // during the copy. Small results are copied back after the run, large ones on access.
 //
 // Large arguments (a batch) are copied on a separate stream to a second staging buffer on the
@@ -34,6 +34,10 @@ typedef struct lm_cuda_io {
   bool *behind; // by result: the device has written it, and it is not copied back yet
 } lm_cuda_io;
 
+enum {
+  LM_CUDA_FEW = 8
+};
+
 typedef struct lm_cuda_memory {
   const lm_plan *plan;
   const lm_cuda_driver *driver;
@@ -51,7 +55,13 @@ typedef struct lm_cuda_memory {
     lm_cuda_address device;
     void *sent, *taken;
   } staging[2];
-  int slot;
+  // Of few arguments, which are copied in the order of the stream: more, so that the host does not
+  // wait for a run that it has not started yet.
+  struct {
+    char *host;
+    void *sent;
+  } few[LM_CUDA_FEW];
+  int slot, few_slot; // of the last run
 } lm_cuda_memory;
 
 // Allocates every arena, zeroed. LM_ENV with the sizes, about the plan, if memory does not suffice.
@@ -62,7 +72,8 @@ void lm_cuda_memory_free(lm_cuda_memory *m);
 // Waits until the host's copy of the arguments of f may be written. Returns the driver's result,
 // which may be that of earlier work.
 int lm_cuda_memory_wait(lm_cuda_memory *m, const lm_plan_func *f);
-// Enqueues the copies to the device before a run of f, after lm_cuda_memory_wait.
+// Enqueues the copies to the device before a run of f, after lm_cuda_memory_wait. Large results
+// are behind from then on.
 lm_status lm_cuda_memory_begin(lm_cuda_memory *m, const lm_plan_func *f);
 // Enqueues the copies from the device after a run of f.
 lm_status lm_cuda_memory_end(lm_cuda_memory *m, const lm_plan_func *f);

@@ -58,6 +58,8 @@ typedef struct lm_exec_ops {
   int (*kernels_compiled)(const lm_exec *e);
   lm_status (*connect)(lm_exec *e);            // optional
   void (*range)(lm_exec *e, const char *name); // optional
+  void (*defer)(lm_exec *e);                   // optional, with submit
+  lm_status (*submit)(lm_exec *e);
   // See totals.h; NULL: the host computes them. The rule must outlive the next run. `totals_read`
   // waits and fills in e->totals, `totals_write` replaces the device's by e->totals.
   lm_status (*totals_add)(lm_exec *e, const lm_plan_func *f, bool first);
@@ -131,6 +133,17 @@ static inline lm_status lm_exec_run_first(lm_exec *e, const lm_plan_func *f,
   lm_status s = lm_exec_run(e, f, extents);
   e->first = false;
   return s;
+}
+// Later runs and sums of totals may be deferred, so that a device starts them together: until
+// lm_exec_submit, a wait, or an access to a result or to an arena. Arguments of a run can be reused
+// as always.
+static inline void lm_exec_defer(lm_exec *e) {
+  if (e->ops->defer)
+    e->ops->defer(e);
+}
+// Starts the deferred runs; later runs start at once.
+static inline lm_status lm_exec_submit(lm_exec *e) {
+  return e->ops->submit ? e->ops->submit(e) : NULL;
 }
 // Waits for all previous runs. An error on a device is reported here or by the next run, and by
 // every later call. After an error the contents of ports and arenas are undefined and must not be

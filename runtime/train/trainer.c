@@ -221,17 +221,24 @@ static lm_status micro_fill(lm_trainer *t, int64_t step, int64_t batch, int64_t 
   return NULL;
 }
 
+static lm_status micro_run(lm_trainer *t, bool first) {
+  lm_exec *e = t->o.exec;
+  lm_exec_defer(e);
+  LM_TRY((first ? lm_exec_run_first : lm_exec_run)(e, t->micro->f, t->extents));
+  return lm_totals_add(e, t->micro->f, first);
+}
+
 // Does not wait: the host fills the next rows while the device computes the current ones, and the
-// results are summed on the device.
+// results are summed on the device. The last micro-batch is deferred, so that a device starts it
+// together with the update.
 static lm_status micros_run(lm_trainer *t, int64_t step, int64_t batch) {
   LM_TRY(micro_fill(t, step, batch, 0));
-  for (int64_t m = 0; m < t->o.n_micro; m++) {
-    LM_TRY((m ? lm_exec_run : lm_exec_run_first)(t->o.exec, t->micro->f, t->extents));
-    LM_TRY(lm_totals_add(t->o.exec, t->micro->f, m == 0));
-    if (m + 1 < t->o.n_micro)
-      LM_TRY(micro_fill(t, step, batch, m + 1));
+  for (int64_t m = 0; m + 1 < t->o.n_micro; m++) {
+    LM_TRY(micro_run(t, m == 0));
+    LM_TRY(lm_exec_submit(t->o.exec));
+    LM_TRY(micro_fill(t, step, batch, m + 1));
   }
-  return NULL;
+  return micro_run(t, t->o.n_micro == 1);
 }
 
 static lm_status ranks_add(lm_trainer *t) {
@@ -309,6 +316,7 @@ static lm_status gradient_run(lm_trainer *t, int64_t step, int64_t batch, const 
   t->micro = micro;
   LM_TRY(micros_run(t, step, batch));
   LM_TRY(ranks_add(t));
+  lm_exec_defer(t->o.exec); // again, since the sums over the ranks wait
   LM_TRY(tables_write(t, t->norm));
   return lm_exec_run(t->o.exec, t->norm, t->extents);
 }
