@@ -7,8 +7,9 @@
 // of k, with zeros beyond the matrix: for A 16 rows of 16 pairs, for B 16 pairs of 16 columns. The
 // number of panels is even. A matrix A with rows of unit stride is read in place. The caller has
 // the operating system's permission to use tiles, or compiles with LM_AMX_REFUSED.
-#if ((defined(__AMX_BF16__) || defined(__AMXBF16__)) && !defined(LM_AMX_REFUSED)) ||               \
-    defined(LM_AMX_EMULATED)
+#if (((defined(__AMX_BF16__) || defined(__AMXBF16__)) && !defined(LM_AMX_REFUSED)) ||              \
+     defined(LM_AMX_EMULATED)) &&                                                                  \
+    !defined(LM_BFMMLA_EMULATED)
 #define LM_AMX
 #define LM_MATRIX_UNIT
 enum {
