@@ -242,15 +242,14 @@ static bool matches_any(const lm_elab *e, const char *pattern, int before) {
   return false;
 }
 
-static const char *nearest_param(const lm_elab *e, const char *pattern) {
-  const char *names[256], *last = strrchr(pattern, '.');
-  uint32_t n = 0;
-  for (; n < e->m->n_globals && n < LM_COUNT(names); n++) {
-    const char *path = e->m->globals[n].paths[0];
-    const char *own = strrchr(path, '.');
-    names[n] = own ? own + 1 : path;
+static el_paths paths_of(lm_elab *e, int before) {
+  el_paths x = {0};
+  for (uint32_t i = 0; i < e->m->n_globals; i++) {
+    const lm_global *g = &e->m->globals[i];
+    for (int64_t j = 0; lm_global_is_weight(g) && g->added <= before && j < g->n_paths; j++)
+      LM_PUSH(e->a, x.v, x.n, x.cap) = g->paths[j];
   }
-  return lm_nearest(last ? last + 1 : pattern + 1, names, (int)n);
+  return x;
 }
 
 void el_pattern_check(lm_elab *e, const char *pattern, lm_loc at, int before,
@@ -260,12 +259,11 @@ void el_pattern_check(lm_elab *e, const char *pattern, lm_loc at, int before,
   for (int k = 0; k < n; k++) {
     if (matches_any(e, alts[k], before))
       continue;
-    const char *near = nearest_param(e, alts[k]);
+    el_paths paths = paths_of(e, before);
     lm_diag *d = n > 1 ? EL_ERR(e, at, E0BB, pattern, alts[k]) : EL_ERR(e, at, E0B0, pattern);
     if (model)
       lm_diag_note(e->c, d, model->name.loc, "%s is declared here", model->name.text);
-    if (near)
-      lm_diag_help(e->c, d, "there is a parameter '%s'", near);
+    el_help_pattern(e, d, alts[k], &paths);
   }
 }
 

@@ -115,6 +115,14 @@ void el_edits_warn(lm_elab *e);
 // The result of a method of a block that an edit adds, which has the type of `like`.
 el_val el_edit_result(lm_elab *e, const el_inst *block, const char *method, el_val r,
                       const el_val *like, lm_loc at);
+// ---- near.c
+typedef struct el_paths {
+  const char **v;
+  uint32_t n, cap;
+} el_paths; // paths of parameters, such as layers.0.wq
+// Adds to `d` what to write instead of a pattern that matches none of the paths.
+void el_help_pattern(lm_elab *e, lm_diag *d, const char *pattern, const el_paths *paths);
+
 // Reports an alternative of a pattern that matches no parameter, with the nearest name. Parameters
 // that an edit from line `before` on adds do not count.
 // model: the declaration that a note shows; NULL: no note.

@@ -324,9 +324,9 @@ static void check_sizes(lm_elab *e, el_inst *inst) {
     const ast_param *p = &inst->decl->sig.params[k];
     el_val v = el_inst_value(inst, p->name.text);
     int64_t whole;
-    bool number = v.k == V_NUM && v.known;
-    bool fits = number && v.has_size && lm_size_whole(v.size, &whole) && whole >= 1;
-    if (!number || fits || !names_axis(inst->decl, p->name.text))
+    bool known = v.k == V_NUM ? v.known : v.k == V_STRING || v.k == V_BOOL;
+    bool fits = v.k == V_NUM && v.has_size && lm_size_whole(v.size, &whole) && whole >= 1;
+    if (!known || fits || !names_axis(inst->decl, p->name.text))
       continue;
     lm_diag *d = EL_ERR(e, el_inst_origin(inst, k), E09D, p->name.text, inst->decl->name.text,
                         el_show(e, &v));

@@ -342,18 +342,13 @@ static uint32_t assign_item(lm_elab *e, targets *t, const ast_item *item, const 
   return hits;
 }
 
-static void report_no_match(lm_elab *e, const targets *t, const ast_item *item,
-                            const char *pattern) {
-  const char *names[256];
-  int n = 0;
-  for (uint32_t i = 0; i < t->n && n < 256; i++)
-    if (t->v[i].p)
-      names[n++] = t->v[i].p->name;
-  const char *last = strrchr(pattern, '.');
-  const char *near = lm_nearest(last ? last + 1 : pattern + 1, names, n);
-  lm_diag *d = EL_ERR(e, item->sel->loc, E0B0, pattern);
-  if (near)
-    lm_diag_help(e->c, d, "there is a parameter '%s'", near);
+static void report_no_match(lm_elab *e, const targets *t, const ast_item *item, const char *pattern,
+                            const char *base) {
+  el_paths paths = {0};
+  for (uint32_t i = 0; i < t->n; i++)
+    if (t->v[i].p && !strncmp(t->v[i].path, base, strlen(base)))
+      LM_PUSH(e->a, paths.v, paths.n, paths.cap) = t->v[i].path + strlen(base);
+  el_help_pattern(e, EL_ERR(e, item->sel->loc, E0B0, pattern), pattern, &paths);
 }
 
 static void ignore_list(lm_elab *e, lm_lowered *out, const ast_item *item) {
@@ -399,7 +394,7 @@ static void apply_patterns(lm_elab *e, const el_inst *inst, targets *t, const as
   for (int a = 0; a < n; a++)
     if (!assign_item(e, t, item, alts[a], base, a, n) &&
         !lm_map_names_branch(e, inst->file, alts[a]))
-      report_no_match(e, t, item, alts[a]);
+      report_no_match(e, t, item, alts[a], base);
 }
 
 static void apply_item(lm_elab *e, el_inst *inst, targets *t, const ast_item *item,
