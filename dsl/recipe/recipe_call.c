@@ -166,7 +166,10 @@ void lm_read_unknown_arg(const lm_reader *d, const ast_decl *decl, uint32_t skip
   lm_diag *e = LM_REPORT(d->R->c, a->name_loc, E203, decl->name.text, a->name);
   lm_diag_note(d->R->c, e, decl->name.loc, "%s takes %s", decl->name.text,
                lm_sig_names(d->R->c, &decl->sig, skip));
-  lm_read_suggest(d, e, lm_nearest(a->name, names, n));
+  const char *path = decl->kind == DC_OPTIMIZER ? "recipe.optimizer"
+                     : decl->kind == DC_FN      ? "recipe.schedule"
+                                                : "recipe.model";
+  lm_recipe_help(d->R->c, e, path, a->name, names, n);
 }
 
 // The index of the parameter of argument i; -1 after an error. The first `skip` parameters cannot

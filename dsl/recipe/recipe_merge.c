@@ -137,97 +137,12 @@ static void insert(merge *m, lm_settings *s, lm_setting *fresh) {
 
 // ---- keys
 
-static const char *section_name(const char *section) {
-  return !strcmp(section, "data")     ? "a data section"
-         : !strcmp(section, "recipe") ? "a recipe"
-                                      : strchr(section, '.') + 1;
-}
-
-// The dotted path of a key without the names of forms: "precision.compute", "data.pack.seq". NULL
-// if the path contains a selector.
-static const char *path_without_forms(merge *m, const lm_schema_key *key) {
-  lm_buf b = {0};
-  bool named = false;
-  for (const char *p = key->path; *p;) {
-    size_t n = 1 + strcspn(p + 1, ".:");
-    if (*p != ':')
-      lm_buf_add(&b, p, n);
-    p += n;
-    const lm_schema_key *above =
-        lm_schema_find(lm_arena_strndup(m->R->c->arena, key->path, (size_t)(p - key->path)));
-    named |= *p && above && above->form != LM_FORM_VALUE && above->form != LM_FORM_CALLED &&
-             above->form != LM_FORM_SECTION && above->form != LM_FORM_FORM;
-  }
-  const char *path = named ? NULL : lm_arena_strndup(m->R->c->arena, b.p, b.n);
-  lm_buf_free(&b);
-  return path;
-}
-
-// The path as --set and `lmc explain` take it: "optimizer", "data.pack".
-static const char *path_in_recipe(const lm_schema_key *key) {
-  return strncmp(key->path, "recipe.", 7) ? key->path : key->path + 7;
-}
-
-// The path of a key of this name elsewhere: an argument of a value of the recipe, or a nested key
-// of the schema. NULL if there is none.
-static const char *key_elsewhere(merge *m, const lm_settings *s, const char *name) {
-  const char *arg;
-  for (uint32_t i = 0; i < s->n; i++)
-    for (uint32_t k = 0;
-         s->v[i]->value && !s->v[i]->sel &&
-         (arg = lm_call_param(m->R, s->v[i]->key, s->v[i]->value, s->v[i]->file, k));
-         k++)
-      if (!strcmp(arg, name))
-        return lm_arena_printf(m->R->c->arena, "%s.%s", path_in_recipe(s->v[i]->key), name);
-  for (int i = 0; i < LM_SCHEMA_COUNT; i++) {
-    bool data = !strncmp(LM_SCHEMA[i].path, "data.", 5);
-    if (strcmp(lm_schema_name(&LM_SCHEMA[i]), name) || LM_SCHEMA[i].form == LM_FORM_FORM ||
-        (data && m->layer->once))
-      continue;
-    const char *path = path_without_forms(m, &LM_SCHEMA[i]);
-    if (path)
-      return data ? path : strchr(path, '.') + 1;
-  }
-  return NULL;
-}
-
-// The key for a word of other programs; NULL if there is none.
-static const char *key_meant(const char *section, const char *word) {
-  static const char *const words[][3] = {
-      {"recipe", "run", "steps max_steps epochs num_epochs"},
-      {"recipe", "batch", "batch_size"},
-      {"recipe", "micro", "accumulate grad_accum gradient_accumulation_steps micro_batch_size"},
-      {"recipe", "optimizer", "lr learning_rate weight_decay"},
-      {"recipe", "schedule", "scheduler lr_scheduler warmup warmup_steps"},
-      {"recipe", "clip", "max_grad_norm"},
-      {"recipe", "precision", "dtype bf16 fp16"},
-      {"recipe", "memory", "gradient_checkpointing"},
-      {"recipe", "save", "output_dir"},
-      {"data", "pack best_fit(seq = …)", "seq seq_len seq_length max_length block_size"}};
-  bool planned;
-  for (size_t i = 0; i < LM_COUNT(words); i++)
-    if (!strcmp(words[i][0], section) && lm_schema_has_word(words[i][2], word, &planned))
-      return words[i][1];
-  return NULL;
-}
-
 static const lm_schema_key *key_find(merge *m, const lm_settings *s, const char *section,
                                      const ast_name *name) {
   const lm_schema_key *key = lm_schema_child(section, '.', name->text);
-  if (key)
-    return key;
-  const char *names[64];
-  int n = lm_schema_names(section, '.', names, LM_COUNT(names));
-  lm_diag *d = LM_REPORT(m->R->c, name->loc, E201, section_name(section), name->text);
-  bool by_path = !strcmp(section, "recipe") || !m->layer->once;
-  const char *near = by_path ? key_elsewhere(m, s, name->text) : NULL;
-  if (!near)
-    near = key_meant(section, name->text);
-  if (!near)
-    near = lm_nearest(name->text, names, n);
-  if (near)
-    lm_diag_help(m->R->c, d, "did you mean '%s'?", near);
-  return NULL;
+  if (!key)
+    lm_unknown_key(m->R, s, section, name, m->layer->once);
+  return key;
 }
 
 static bool wrong_form(merge *m, const lm_schema_key *key, lm_loc at) {
@@ -360,10 +275,9 @@ static bool takes_arg(merge *m, const lm_setting *s, const ast_name *name) {
   if (!n)
     return true; // recipe_read.c reports an unknown callee
   lm_diag *d = LM_REPORT(m->R->c, name->loc, E203, callee, name->text);
-  const char *near = lm_nearest(name->text, names, n);
-  if (near)
-    lm_diag_help(m->R->c, d, "did you mean '%s'?", near);
-  else
+  const lm_schema_key *form = lm_schema_child(s->key->path, ':', callee);
+  const char *path = form ? form->path : s->key->path;
+  if (!lm_recipe_help(m->R->c, d, path, name->text, names, n))
     lm_diag_help(m->R->c, d, "it has %s", params_of(m, s));
   return false;
 }

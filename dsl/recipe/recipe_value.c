@@ -20,63 +20,13 @@ const char *lm_key_label(lm_ctx *c, const lm_schema_key *key) {
   return lm_arena_printf(c->arena, "%s of %.*s", arg + 1, (int)(arg - form - 1), form + 1);
 }
 
-static const char *found_text(lm_ctx *c, const ast_expr *e) {
-  lm_buf b = {0};
-  lm_expr_write(e, &b);
-  const char *text =
-      lm_arena_printf(c->arena, "%.*s%s", b.n > 60 ? 60 : (int)b.n, b.p, b.n > 60 ? "..." : "");
-  lm_buf_free(&b);
-  return text;
-}
-
 static lm_diag *report(lm_resolver *R, const lm_schema_key *key, const ast_expr *e) {
   return LM_REPORT(R->c, e->loc, E23B, lm_key_label(R->c, key), lm_schema_expectation(R->c, key),
-                   found_text(R->c, e));
-}
-
-// The name of the library that a call of `text` was probably meant to use; NULL if there is none.
-static const char *library_name(lm_resolver *R, const lm_schema_key *key, const char *text) {
-  int n = 0;
-  ast_decl_kind kind = strcmp(key->path, "recipe.optimizer") ? DC_FN : DC_OPTIMIZER;
-  const char *const *names = R->p->optim ? lm_program_names(R->p, R->p->optim, kind, &n) : NULL;
-  for (int i = 0; i < n; i++)
-    if (!strcmp(names[i], text))
-      return text;
-  return lm_nearest(text, names, n);
-}
-
-// The form with one argument that takes a number; NULL if there is none.
-static const char *form_of_number(const lm_schema_key *key) {
-  const lm_schema_key *f = NULL;
-  while ((f = lm_schema_next(key->path, ':', f))) {
-    const lm_schema_key *first = lm_schema_next(f->path, '.', NULL);
-    if (first && first->types & (T_INT | T_NUM))
-      return lm_schema_name(f);
-  }
-  return NULL;
-}
-
-// Shows how to write the value where only its notation is wrong.
-static void help_notation(lm_resolver *R, lm_diag *d, const lm_schema_key *key, const ast_expr *e) {
-  const char *name = lm_schema_name(key);
-  bool text = e->kind == EX_NAME || e->kind == EX_STRING;
-  const char *call = text && key->types & T_CALL ? library_name(R, key, e->text) : NULL;
-  const char *form = e->kind == EX_NUMBER && key->types & T_FORM ? form_of_number(key) : NULL;
-  bool path = e->kind == EX_CALL && e->a->kind == EX_FIELD && key->types & T_CALL;
-  if (path)
-    call = library_name(R, key, e->a->text);
-  bool element =
-      (e->kind == EX_NAME && key->types & T_WORDS) || (e->kind == EX_STRING && key->types & T_STRS);
-  if (call)
-    lm_diag_help(R->c, d, "write %s = %s(…)", name, call);
-  else if (form)
-    lm_diag_help(R->c, d, "write %s = %s(%s)", name, form, e->spelling);
-  else if (element)
-    lm_diag_help(R->c, d, "write %s = [%s]", name, found_text(R->c, e));
+                   lm_recipe_text(R->c, e));
 }
 
 static bool wrong(lm_resolver *R, const lm_schema_key *key, const ast_expr *e) {
-  help_notation(R, report(R, key, e), key, e);
+  lm_recipe_help_notation(R, report(R, key, e), key, e);
   return false;
 }
 
@@ -191,7 +141,7 @@ static bool eval(evaluation *v, const lm_file *file, const ast_expr *e, lm_amoun
     out->value = -out->value;
     out->per_param = -out->per_param;
     return true;
-  default: LM_REPORT(v->R->c, e->loc, E237, found_text(v->R->c, e)); return false;
+  default: LM_REPORT(v->R->c, e->loc, E237, lm_recipe_text(v->R->c, e)); return false;
   }
 }
 
@@ -399,27 +349,16 @@ static bool report_unknown_form(lm_resolver *R, const lm_schema_key *key, const 
   const char *names[16];
   int n = lm_schema_names(key->path, ':', names, LM_COUNT(names));
   lm_sym callee = lm_callee(e);
-  suggest(R, report(R, key, e), callee ? lm_nearest(callee, names, n) : NULL);
+  if (!callee)
+    return wrong(R, key, e);
+  suggest(R, report(R, key, e), lm_nearest(callee, names, n));
   return false;
-}
-
-// The argument for a word of other programs; NULL if there is none.
-static const char *arg_meant(const lm_schema_key *form, const char *word) {
-  static const char *const words[][3] = {
-      {"data.tokenizer:bpe", "vocab", "train"},   {"data.tokenizer:bpe", "vocab_size", "train"},
-      {"data.tokenizer:bpe", "size", "train"},    {"data.tokenizer:bpe", "path", "file"},
-      {"recipe.clip:global_norm", "norm", "max"}, {"recipe.clip:global_norm", "max_norm", "max"}};
-  for (size_t i = 0; i < LM_COUNT(words); i++)
-    if (!strcmp(words[i][0], form->path) && !strcmp(words[i][1], word))
-      return words[i][2];
-  return NULL;
 }
 
 static void report_unknown_arg(lm_resolver *R, const lm_schema_key *form, const ast_arg *a,
                                const char *const *names, int n) {
-  const char *meant = arg_meant(form, a->name);
-  suggest(R, LM_REPORT(R->c, a->name_loc, E203, lm_schema_name(form), a->name),
-          meant ? meant : lm_nearest(a->name, names, n));
+  lm_diag *d = LM_REPORT(R->c, a->name_loc, E203, lm_schema_name(form), a->name);
+  lm_recipe_help(R->c, d, form->path, a->name, names, n);
 }
 
 static bool check_form_arg(lm_resolver *R, const lm_schema_key *form, const ast_expr *call,

@@ -58,6 +58,23 @@ lm_setting *lm_settings_find(const lm_settings *s, const char *path);
 lm_recipe_origin *lm_recipe_origin_new(lm_resolver *R, lm_loc at, const char *who,
                                        const ast_expr *value);
 
+// ---- recipe_help.c
+// Adds to `d` what the section or call at `path` of the schema, whose keys or arguments are the n
+// `names`, has for the word: help of words.def, or a similar name. False if there is neither.
+bool lm_recipe_help(lm_ctx *c, lm_diag *d, const char *path, const char *word,
+                    const char *const *names, int n);
+// Shows how to write the value `e` of `key` where only its notation is wrong.
+void lm_recipe_help_notation(lm_resolver *R, lm_diag *d, const lm_schema_key *key,
+                             const ast_expr *e);
+// An expression as text for messages, at most 60 bytes of it.
+const char *lm_recipe_text(lm_ctx *c, const ast_expr *e);
+
+// ---- recipe_unknown.c
+// Reports that `section` has no key `name`. written: in the file, not by --set. `s` are the
+// settings of the section so far.
+void lm_unknown_key(lm_resolver *R, const lm_settings *s, const char *section, const ast_name *name,
+                    bool written);
+
 // ---- recipe_value.c
 // value + per_param * (number of parameters)
 typedef struct lm_amount {
