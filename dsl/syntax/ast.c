@@ -76,6 +76,14 @@ static void set_args(ast_expr *e, ast_args args) {
   e->trailing_comma = args.trailing_comma;
 }
 
+// True if the arguments are the two parts of a number with a comma: lr = 1,5 or seq = 1,024 tokens.
+static bool has_comma(const ast_arg *a, const ast_arg *b) {
+  bool numbers = a->expr && a->expr->kind == EX_NUMBER && b->expr &&
+                 (b->expr->kind == EX_NUMBER || b->expr->kind == EX_QUANTITY);
+  return numbers && b->loc.line == a->expr->loc.line &&
+         b->loc.col == a->expr->loc.col + a->expr->loc.len + 1;
+}
+
 // As in Python: the index of a positional argument after a named one would not determine its
 // parameter.
 void lm_args_check_order(lm_parser *ps, const ast_args *args) {
@@ -87,7 +95,10 @@ void lm_args_check_order(lm_parser *ps, const ast_args *args) {
     if (a->kind != ARG_POS || !named)
       continue;
     lm_diag *d = LM_REPORT(ps->ctx, a->loc, E011, named->name);
-    lm_diag_help(ps->ctx, d, "name this argument too, or move it before the named arguments");
+    lm_diag_help(ps->ctx, d, "%s",
+                 has_comma(named, a)
+                     ? "a number has no comma; its digits may be grouped by '_': 1_000"
+                     : "name this argument too, or move it before the named arguments");
     return;
   }
 }

@@ -182,6 +182,10 @@ static const char *word_help(lm_parser *ps, const lm_expected *expected, const c
     return lm_arena_printf(ps->ctx->arena, "write %s", operator_text);
   if (before && !strcmp(before, "not") && operator_expected)
     return "not is a function: write not(x)";
+  if (before && !strcmp(token, "','") && strspn(before, "0123456789") == strlen(before))
+    return "a number has no comma; its digits may be grouped by '_': 1_000";
+  if (before && !strcmp(before, "for") && !strcmp(token, "'('"))
+    return "a loop has no parentheses: for l in layers carry x { x = l(x) }";
   return unit ? lm_arena_printf(ps->ctx->arena, "the unit is written '%s'", unit) : NULL;
 }
 
@@ -191,6 +195,10 @@ static const char *token_help(lm_parser *ps, const lm_expected *expected, const 
   bool operator_expected = has(expected, "an operator");
   if (has(expected, "'{'") && !strcmp(found, "the end of the line"))
     return "put '{' on the same line as the declaration that it belongs to";
+  if (has(expected, "'carry'"))
+    return "a loop names its carries: for l in layers carry x { x = l(x) }";
+  if (!strcmp(token, "','") && has(expected, "'in'"))
+    return "a loop has one name: for l in layers carry x { x = l(x) }";
   if (!strcmp(found, "'='") && operator_expected)
     return "the operator for equality is '=='";
   if (!strcmp(token, "a pattern") && operator_expected)
