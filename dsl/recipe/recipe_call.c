@@ -218,6 +218,19 @@ static const ast_param *param_for(const ast_sig *sig, uint32_t implied, const as
   return at >= 0 && at < (int)sig->n_params ? &sig->params[at] : NULL;
 }
 
+// Warns of a learning rate above 1 of an optimizer of the library whose steps have the size of lr,
+// not of the gradient.
+static void warn_of_rate(const lm_reader *d, const binding *bound, const ast_expr *x) {
+  const char *name = bound->decl->name.text;
+  lm_program *p = d->R->p;
+  bool scales = !strcmp(name, "sgd") || !strcmp(name, "sam");
+  if (bound->decl->kind != DC_OPTIMIZER || strcmp(bound->param->name.text, "lr") || scales)
+    return;
+  bool own = !p->optim || lm_program_find(p, p->optim, name).decl != bound->decl;
+  if (!own && x->kind == EX_NUMBER && x->num > 1)
+    LM_REPORT(d->R->c, x->loc, W21B, x->num, name);
+}
+
 const ast_arg *lm_read_args(const lm_reader *d, const ast_decl *decl, uint32_t implied,
                             const ast_arg *args, uint32_t n, const lm_file *file) {
   ast_arg *copy = LM_NEW_N(d->R->c->arena, ast_arg, n + 1);
@@ -226,6 +239,7 @@ const ast_arg *lm_read_args(const lm_reader *d, const ast_decl *decl, uint32_t i
     copy[i] = args[i];
     if (!args[i].expr || !bound.param || lm_is_optimizer_param(bound.param))
       continue;
+    warn_of_rate(d, &bound, args[i].expr);
     copy[i].expr = (ast_expr *)(is_duration(bound.param) ? duration(d, &bound, args[i].expr, file)
                                                          : plain(d, &bound, args[i].expr));
   }

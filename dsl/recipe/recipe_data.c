@@ -115,6 +115,20 @@ static bool is_chat(const lm_recipe_source *x) {
          x->kind == LM_RECIPE_SOURCE_PAIRS || x->kind == LM_RECIPE_SOURCE_SEQ2SEQ;
 }
 
+// Warns of a file of JSON objects that is read as text.
+static void warn_of_json(const lm_reader *d, const lm_recipe_source *x, const char *path) {
+  static const char *const suffixes[] = {".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson"};
+  size_t n = strlen(path);
+  for (size_t i = 0; i < LM_COUNT(suffixes); i++) {
+    size_t m = strlen(suffixes[i]);
+    if (n < m || strcmp(path + n - m, suffixes[i]))
+      continue;
+    lm_diag *g = LM_REPORT(d->R->c, x->path_loc, W215, x->name, path);
+    lm_diag_help(d->R->c, g, "source %s = jsonl(\"%s\", field = \"text\") reads a field", x->name,
+                 path);
+  }
+}
+
 static void read_source(const lm_reader *d, const lm_setting *s, lm_recipe_data *out) {
   static const char key[] = "data.source";
   const ast_expr *e = s->value;
@@ -128,8 +142,10 @@ static void read_source(const lm_reader *d, const lm_setting *s, lm_recipe_data 
     read_template(d, key, e, &x);
   if (is_chat(&x))
     read_chat(d, e, &x);
-  if (x.kind == LM_RECIPE_SOURCE_TEXT)
+  if (x.kind == LM_RECIPE_SOURCE_TEXT) {
     x.split = lm_read_arg_text(d, key, e, "split");
+    warn_of_json(d, &x, lm_read_arg_text(d, key, e, "path"));
+  }
   if (x.kind == LM_RECIPE_SOURCE_JSONL)
     x.field = lm_read_arg_text(d, key, e, "field");
   if (x.split && !*x.split)
