@@ -138,7 +138,8 @@ static lm_status bundle_parse(lm_arena *a, const char *dir, const json_t *j, lm_
   if (!main || !recipe || !json_is_array(sets))
     return lm_fail(LM_USER, "%s/program.json: not the program of a run", dir);
   out->root = lm_path_join(a, dir, "program");
-  out->path = lm_path_join(a, out->root, main);
+  bool beside = !strncmp(main, "../", 3); // imported.lm
+  out->path = beside ? lm_path_join(a, dir, main + 3) : lm_path_join(a, out->root, main);
   out->folder =
       folder && !access(folder, R_OK) ? lm_arena_strndup(a, folder, strlen(folder)) : NULL;
   out->recipe = lm_arena_strndup(a, recipe, strlen(recipe));

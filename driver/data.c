@@ -206,6 +206,15 @@ static lm_loc location_of(const lm_recipe_data *d, const lm_data_options *o, con
   return d->loc;
 }
 
+// How a command that is given a run's folder, whose program stays as it is, takes other files.
+static void help_other_files(const lm_session *s, const lm_data_options *o, const void *subject,
+                             lm_diag *d) {
+  for (int i = 0; s->project.bundle && i < o->n_sources; i++)
+    if (subject == &o->sources[i])
+      lm_diag_help(s->project.ctx, d, "--set data.source.%s.path=FILE names another file",
+                   o->sources[i].name);
+}
+
 // Notes of the first `most` lines of a list.
 static void list_note(const lm_session *s, lm_diag *d, const char *list, int most) {
   for (int n; *list && most--; list += n + (list[n] == '\n')) {
@@ -225,6 +234,7 @@ static lm_status located(const lm_session *s, const lm_data_options *o, lm_statu
   lm_loc at =
       list && d->n_sources == 1 ? d->sources[0].path_loc : location_of(d, o, fault->subject);
   lm_diag *diag = LM_REPORT(s->project.ctx, at, E214, headline, fault->text);
+  help_other_files(s, o, fault->subject, diag);
   if (list) {
     list_note(s, diag, list + 1, INT_MAX);
     lm_diag_help(s->project.ctx, diag,

@@ -240,6 +240,10 @@ recipe Train {{
     run("export", run.path("bytes"), "-o", run.path("bytes-hf"))
     check("--prompt '...'" in run("import", "hf", run.path("bytes-hf"), "-o", run.path("good")), "with a tokenizer")
     run("generate", run.path("good"), "--prompt", "a", "-n", 2)
+    err = run("eval", run.path("good"), status=1)
+    check(run.path("good/imported.lm:") in err and "no file matches " + run.path("good/*.txt") in err, err)
+    check("--set data.source.text.path=FILE" in err, err)
+    check("loss" in run("eval", run.path("good"), "--set", "data.source.text.path=" + run.path("text.txt"), "--on", "train"), "eval")
 
 
 def test_out_holds_only_a_tokenizer(run):
