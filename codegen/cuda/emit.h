@@ -6,7 +6,8 @@
 
 enum {
   CUDA_WARP = 32,
-  CUDA_THREADS = 256, // threads of a block, unless a point needs more
+  CUDA_THREADS = 256,      // threads of a block, unless a point needs more
+  CUDA_ROWS_THREADS = 512, // limit for a block whose team has sums of many columns
   CUDA_MAX_THREADS = 1024,
   // Limit in bytes for rows in shared memory, and for sums in arrays that the kernel declares.
   // Larger rows are in the workspace, larger sums in the pool, whose size the launch gives.

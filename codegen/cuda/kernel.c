@@ -348,7 +348,7 @@ static void launch_of(const cuda_emit *e, lm_kernel_code *out) {
 // leave room for both, if the sums in shared memory do.
 static bool is_paired(const lm_plan_options *o, const cuda_emit *e, const cuda_code *c,
                       const lm_kernel_code *out) {
-  return e->g.kernel->attr.n_to && c->threads <= CUDA_THREADS &&
+  return e->g.kernel->attr.n_to && c->threads <= CUDA_ROWS_THREADS &&
          2 * out->launch.shared <= max_pool(&o->target);
 }
 

@@ -270,6 +270,35 @@ static void teams_fit(cuda_emit *e) {
     e->team = CUDA_THREADS;
 }
 
+// True if no element depends on another one of its point.
+static bool elementwise(const cuda_emit *e) {
+  bool alone = e->g.s->n_passes == 1 && !cuda_holds_rows(e);
+  for (uint32_t i = 0; i < e->g.s->n_nodes; i++)
+    alone = alone && !lm_op_is_reduction(e->g.s->nodes[i].op);
+  return alone;
+}
+
+// If a block only computes elements and their sums over points, its threads need not meet at each
+// point. A thread for each vector, or for every second or third one, then has its sums in
+// registers, where a warp has too many: a block needs one set of sums in shared memory instead of
+// several, and more of its threads are resident. n: vectors of a point.
+static bool rows_team(cuda_emit *e, int64_t n) {
+  int64_t sums = 0;
+  for (uint32_t i = 0; i < e->g.kernel->n_out; i++)
+    sums += lm_kernel_result_summed(e->g.kernel, i) ? e->width[0] : 0;
+  if (!elementwise(e) || sums * n <= CUDA_SUM_REGISTERS * CUDA_WARP || !cuda_sums_fit(e, 1))
+    return false;
+  for (int64_t share = 1; share * sums <= CUDA_SUM_REGISTERS; share++) {
+    int64_t threads = n / share;
+    if (n % share || threads % CUDA_WARP || threads < CUDA_THREADS || threads > CUDA_ROWS_THREADS)
+      continue;
+    e->team = (int)threads;
+    e->teams = 1;
+    return true;
+  }
+  return false;
+}
+
 static void team_choose(cuda_emit *e) {
   int64_t n = longest(e);
   int64_t points =
@@ -288,7 +317,7 @@ static void team_choose(cuda_emit *e) {
   while (!e->g.kernel->attr.n_to && e->teams > 1 && e->teams / 2 >= points &&
          e->team * e->teams > CUDA_WARP)
     e->teams /= 2;
-  if (e->g.kernel->attr.n_to)
+  if (e->g.kernel->attr.n_to && !rows_team(e, n))
     teams_fit(e);
 }
 

@@ -122,8 +122,9 @@ static void test_banks(void) {
 }
 
 // Until the end of a chunk a thread has its sums in registers, with an index that is constant after
-// unrolling; shared memory is not cleared then. A thread has room for 32 sums.
-static void test_sums(int columns, int in_registers) {
+// unrolling; shared memory is not cleared then. A thread has room for 32 sums; where a warp has too
+// many columns for that, all threads of the block share them.
+static void test_sums(int columns, int in_registers, int team) {
   static const char form[] =
       "stage step\naxis n = 131072, d = %d\nfunc @f(%%x: bf16[n, d]) -> (s: f32[d], q: f32[d]) {\n"
       "  %%f = cast %%x : f32[n, d]\n  %%q = mul %%f, %%f\n  %%s = sum %%f over(n)\n"
@@ -132,7 +133,8 @@ static void test_sums(int columns, int in_registers) {
   snprintf(text, sizeof text, form, columns);
   lm_ctx *ctx = lm_ctx_create();
   const char *source = plan_of_all(ctx, text)->kernels[0].source;
-  CHECK(count(source, " - lane) / 32 * 8 + ") == 2 * in_registers);
+  const char *index = lm_arena_printf(ctx->arena, " - lane) / %d * 8 + ", team);
+  CHECK(count(source, index) == 2 * in_registers);
   CHECK(count(source, ", z, 0.0f);") == 2 - in_registers);
   CHECK(count(source, "lm_barrier();") == (in_registers == 2 ? 1 : 2));
   lm_ctx_destroy(ctx);
@@ -191,9 +193,11 @@ int main(void) {
   test_softmax();
   test_rope();
   test_banks();
-  test_sums(512, 2);
-  test_sums(768, 1);
-  test_sums(1536, 0);
+  test_sums(512, 2, 32);
+  test_sums(768, 1, 32);
+  test_sums(1536, 0, 32);
+  test_sums(3072, 2, 384);
+  test_sums(8192, 2, 512);
   test_functions("bf16", "bf16", " = lm_divide_approx(v");
   test_functions("f32", "f32", " / x");
   test_counter(((int64_t)1 << 30) - 1, "for (int32_t ");
