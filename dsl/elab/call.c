@@ -344,6 +344,19 @@ const char *el_library_module(const lm_elab *e, lm_sym name, unsigned kinds) {
   return NULL;
 }
 
+void el_help_function(lm_elab *e, lm_diag *d, lm_sym name) {
+  int n;
+  const char *const *primitives = lm_primitive_names(&n);
+  for (int i = 0; i < n; i++)
+    if (!strcmp(primitives[i], name)) {
+      lm_diag_help(e->c, d, "it is a function: %s(…)", name);
+      return;
+    }
+  const char *module = el_library_module(e, name, 1u << DC_FN);
+  if (module)
+    lm_diag_help(e->c, d, "it is a function: import %s: %s, and then %s(…)", module, name, name);
+}
+
 static el_val report_unknown_function(lm_elab *e, const ast_expr *x) {
   if (el_is_incomplete(e))
     return el_error();

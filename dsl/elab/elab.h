@@ -350,6 +350,8 @@ void el_note_value(lm_elab *e, lm_diag *d, const el_val *v); // "= x: real[b, t,
 // The help for a word of other libraries or languages (words.def); NULL or false if there is none.
 const char *el_word_help(const char *word);
 bool el_help_word(lm_elab *e, lm_diag *d, const char *word);
+// Says that `name`, which was written as a method, is a function, if it is one.
+void el_help_function(lm_elab *e, lm_diag *d, lm_sym name);
 // The module of the library that declares the name, as one of the kinds, a set of 1 << DC_…; NULL
 // if none does.
 const char *el_library_module(const lm_elab *e, lm_sym name, unsigned kinds);

@@ -52,8 +52,8 @@ static el_val eval_field(lm_elab *e, const ast_expr *x) {
                  "parameters of `loss`: loss(bt: Batch[b, t], reward: f32[b, t])");
   else if (e->mode == EL_UPDATE && x->text == LM_SYM(e->c, "update") && x->a->kind == EX_NAME)
     lm_diag_help(e->c, d, "declare the parameter as an optimizer, `%s: optimizer`", x->a->text);
-  else
-    el_help_word(e, d, x->text);
+  else if (!el_help_word(e, d, x->text))
+    el_help_function(e, d, x->text);
   return el_error();
 }
 

@@ -61,14 +61,34 @@ static const char *library_name(lm_resolver *R, const lm_schema_key *key, const 
   return lm_nearest(text, names, n);
 }
 
-// The form with one argument that takes a number; NULL if there is none.
-static const char *form_of_number(const lm_schema_key *key) {
+// True if `key` takes the number or the quantity `e`.
+static bool takes(const lm_schema_key *key, const ast_expr *e) {
+  bool planned;
+  if (e->kind == EX_NUMBER)
+    return key->types & (T_INT | T_NUM);
+  return e->kind == EX_QUANTITY && key->types & T_QTY &&
+         lm_schema_has_word(key->units, e->unit, &planned);
+}
+
+// The form whose first argument takes the number or quantity; NULL if there is none.
+static const char *form_of_number(const lm_schema_key *key, const ast_expr *e) {
   const lm_schema_key *f = NULL;
   while ((f = lm_schema_next(key->path, ':', f))) {
     const lm_schema_key *first = lm_schema_next(f->path, '.', NULL);
-    if (first && first->types & (T_INT | T_NUM))
+    if (first && takes(first, e))
       return lm_schema_name(f);
   }
+  return NULL;
+}
+
+// The argument beside `key` that takes the number: `train` of bpe(256). NULL if there is none.
+static const char *argument_beside(lm_resolver *R, const lm_schema_key *key, const ast_expr *e) {
+  const char *dot = strrchr(key->path, '.');
+  const char *form = lm_arena_strndup(R->c->arena, key->path, (size_t)(dot - key->path));
+  const lm_schema_key *k = NULL;
+  while (key->form == LM_FORM_ARG && (k = lm_schema_next(form, '.', k)))
+    if (takes(k, e))
+      return lm_schema_name(k);
   return NULL;
 }
 
@@ -96,7 +116,8 @@ void lm_recipe_help_notation(lm_resolver *R, lm_diag *d, const lm_schema_key *ke
   const char *name = lm_schema_name(key);
   bool text = e->kind == EX_NAME || e->kind == EX_STRING;
   const char *call = text && key->types & T_CALL ? library_name(R, key, e->text) : NULL;
-  const char *form = e->kind == EX_NUMBER && key->types & T_FORM ? form_of_number(key) : NULL;
+  const char *form = key->types & T_FORM ? form_of_number(key, e) : NULL;
+  const char *beside = key->types & T_PATH ? argument_beside(R, key, e) : NULL;
   const char *file = key->types & T_FORM ? path_text(R, e) : NULL;
   if (file)
     form = form_of_path(key, file);
@@ -109,8 +130,12 @@ void lm_recipe_help_notation(lm_resolver *R, lm_diag *d, const lm_schema_key *ke
     lm_diag_help(R->c, d, "write %s = %s(…)", name, call);
   else if (form && file)
     lm_diag_help(R->c, d, "write %s(\"%s\")", form, file);
+  else if (form && key->form == LM_FORM_NAMED)
+    lm_diag_help(R->c, d, "write %s(%s)", form, e->spelling);
   else if (form)
     lm_diag_help(R->c, d, "write %s = %s(%s)", name, form, e->spelling);
+  else if (beside)
+    lm_diag_help(R->c, d, "write %s = %s", beside, e->spelling);
   else if (element)
     lm_diag_help(R->c, d, "write %s = [%s]", name, lm_recipe_text(R->c, e));
 }

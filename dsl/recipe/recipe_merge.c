@@ -145,9 +145,26 @@ static const lm_schema_key *key_find(merge *m, const lm_settings *s, const char 
   return key;
 }
 
-static bool wrong_form(merge *m, const lm_schema_key *key, lm_loc at) {
+// The key of the section that takes the word `value`: compute of precision = bf16. NULL if none
+// does.
+static const lm_schema_key *key_of_word(const lm_schema_key *section, const ast_expr *value) {
+  const lm_schema_key *k = NULL;
+  bool planned, named = value && value->kind == EX_NAME && section->form == LM_FORM_SECTION;
+  while (named && (k = lm_schema_next(section->path, '.', k)))
+    if (k->types & T_WORD && lm_schema_has_word(k->words, value->text, &planned))
+      return k;
+  return NULL;
+}
+
+// value: NULL if there is none.
+static bool wrong_form(merge *m, const lm_schema_key *key, lm_loc at, const ast_expr *value) {
   lm_diag *d = LM_REPORT(m->R->c, at, E249, lm_schema_name(key));
-  lm_diag_help(m->R->c, d, "write %s", lm_schema_usage(m->R->c, key));
+  const lm_schema_key *inner = key_of_word(key, value);
+  if (inner)
+    lm_diag_help(m->R->c, d, "write %s { %s = %s }", lm_schema_name(key), lm_schema_name(inner),
+                 value->text);
+  else
+    lm_diag_help(m->R->c, d, "write %s", lm_schema_usage(m->R->c, key));
   return false;
 }
 
@@ -204,7 +221,7 @@ static void apply_plain(merge *m, lm_settings *s, const lm_schema_key *key, cons
       key->form == LM_FORM_NAMED || key->form == LM_FORM_RULES || key->form == LM_FORM_SECTIONS;
   if (!form_fits(key, it->kind) || (selects && !selector_fits(key, it->sel)) ||
       (called && it->sel->kind != EX_NAME)) {
-    wrong_form(m, key, it->loc);
+    wrong_form(m, key, it->loc, it->expr);
     return;
   }
   if (it->sel && selects && !check_selector_word(m, key, it->sel))
@@ -410,7 +427,7 @@ static void apply_named(merge *m, lm_settings *s, const lm_schema_key *key, dott
     if (is_last(&d) && key->form == LM_FORM_NAMED)
       set_whole(m, s, key, x->sel, d.item);
     else if (is_last(&d))
-      wrong_form(m, key, name->loc);
+      wrong_form(m, key, name->loc, d.item->expr);
     else
       apply_in_named(m, x, (dotted){d.item, d.at + 1});
     return;
@@ -457,7 +474,7 @@ static void apply_dotted(merge *m, lm_settings *s, const char *section, dotted d
   case LM_FORM_SECTIONS: apply_named(m, s, key, d); break;
   case LM_FORM_VALUE:
   case LM_FORM_CALLED: apply_value_field(m, s, key, &d); break;
-  default: wrong_form(m, key, d.item->loc); break;
+  default: wrong_form(m, key, d.item->loc, NULL); break;
   }
 }
 

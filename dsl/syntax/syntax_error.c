@@ -197,6 +197,8 @@ static const char *token_help(lm_parser *ps, const lm_expected *expected, const 
     return "put '{' on the same line as the declaration that it belongs to";
   if (has(expected, "'carry'"))
     return "a loop names its carries: for l in layers carry x { x = l(x) }";
+  if (!strcmp(token, "':'") && has(expected, "']'"))
+    return "a part of an axis is slice(x, t -> u, first, step)";
   if (!strcmp(token, "','") && has(expected, "'in'"))
     return "a loop has one name: for l in layers carry x { x = l(x) }";
   if (!strcmp(found, "'='") && operator_expected)
