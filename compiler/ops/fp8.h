@@ -46,6 +46,13 @@ lm_value *lm_emit_fp8(lm_builder *b, lm_value *x, lm_value *scale, lm_dtype form
 // other axes have a scale for each element.
 lm_value *lm_emit_fp8_blocks(lm_builder *b, lm_value *x, const lm_axis *axes, int n,
                              lm_dtype format);
+// The same of a weight that `gather`, an all_gather or a collect, makes of the ranks' parts: each
+// rank rounds its own, and they gather codes and magnitudes of blocks.
+lm_value *lm_emit_fp8_blocks_gathered(lm_builder *b, const lm_op *gather, const lm_axis *axes,
+                                      int n, lm_dtype format);
+// Whether the blocks along these axes are whole in each rank's part, or one along the axis that is
+// divided.
+bool lm_fp8_blocks_fit_parts(const lm_module *m, const lm_op *gather, const lm_axis *axes, int n);
 
 // How the cotangent of a value is rounded.
 typedef struct lm_fp8_rounding {

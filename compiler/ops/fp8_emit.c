@@ -84,48 +84,115 @@ typedef struct split {
   lm_axis whole, block, element; // element: equal to `whole` if the axis is one block
 } split;
 
-static lm_value *split_axis(lm_builder *b, lm_value *x, lm_axis axis, split *out) {
-  lm_module *m = b->m;
+// How `axis` of a value of type *t is split; *t becomes the type of the result.
+static split split_of(lm_module *m, lm_type *t, lm_axis axis) {
   int64_t size = lm_axis_size(m, axis);
-  *out = (split){axis, 0, axis};
+  int at = lm_type_find(*t, axis);
+  split s = {axis, 0, axis};
   if (size <= LM_FP8_BLOCK)
-    return x;
-  out->block = lm_axis_shared(m, LM_SYM(m->ctx, "block"), size / LM_FP8_BLOCK, x->type);
-  lm_type with = x->type;
-  with.axis[lm_type_find(with, axis)] = out->block;
-  out->element = lm_axis_shared(m, LM_SYM(m->ctx, "element"), LM_FP8_BLOCK, with);
-  lm_attr a = {
-      .axes = {axis},
-      .n_axes = 1,
-      .to = {out->block, out->element},
-      .n_to = 2,
-  };
-  return lm_emit(b, LM_OP_VIEW, &x, 1, &a, NULL);
+    return s;
+  s.block = lm_axis_shared(m, LM_SYM(m->ctx, "block"), size / LM_FP8_BLOCK, *t);
+  t->axis[at] = s.block;
+  s.element = lm_axis_shared(m, LM_SYM(m->ctx, "element"), LM_FP8_BLOCK, *t);
+  memmove(&t->axis[at + 2], &t->axis[at + 1], (size_t)(t->rank - at - 1) * sizeof *t->axis);
+  t->axis[at + 1] = s.element;
+  t->rank++;
+  return s;
 }
 
-static lm_value *join_axis(lm_builder *b, lm_value *x, const split *s) {
+static lm_value *split_axis(lm_builder *b, lm_value *x, const split *s) {
   lm_attr a = {
-      .axes = {s->block, s->element},
-      .n_axes = 2,
-      .to = {s->whole},
-      .n_to = 1,
+      .axes = {s->whole},
+      .n_axes = 1,
+      .to = {s->block, s->element},
+      .n_to = 2,
   };
   return s->block ? lm_emit(b, LM_OP_VIEW, &x, 1, &a, NULL) : x;
 }
 
+static lm_value *split_axes(lm_builder *b, lm_value *x, const split *s, int n) {
+  for (int i = 0; i < n; i++)
+    x = split_axis(b, x, &s[i]);
+  return x;
+}
+
+static lm_value *join_axes(lm_builder *b, lm_value *x, const split *s, int n) {
+  for (int i = n; i-- > 0;) {
+    lm_attr a = {
+        .axes = {s[i].block, s[i].element},
+        .n_axes = 2,
+        .to = {s[i].whole},
+        .n_to = 1,
+    };
+    x = s[i].block ? lm_emit(b, LM_OP_VIEW, &x, 1, &a, NULL) : x;
+  }
+  return x;
+}
+
+static lm_value *magnitudes(lm_builder *b, lm_value *x, const split *s, int n) {
+  lm_axis within[2];
+  for (int i = 0; i < n; i++)
+    within[i] = s[i].element;
+  return lm_emit_reduce(b, LM_OP_MAX, lm_emit_absolute(b, x), within, n);
+}
+
 lm_value *lm_emit_fp8_blocks(lm_builder *b, lm_value *x, const lm_axis *axes, int n,
                              lm_dtype format) {
-  split s[2];
-  lm_axis within[2];
+  split s[2] = {{0}};
+  lm_type t = x->type;
+  for (int i = 0; i < n; i++)
+    s[i] = split_of(b->m, &t, axes[i]);
+  x = split_axes(b, x, s, n);
+  x = lm_emit_fp8(b, x, lm_emit_fp8_scale(b, magnitudes(b, x, s, n), format), format);
+  return join_axes(b, x, s, n);
+}
+
+bool lm_fp8_blocks_fit_parts(const lm_module *m, const lm_op *gather, const lm_axis *axes, int n) {
+  lm_axis part = gather->attr.axes[0], whole = gather->attr.to[0];
+  for (int i = 0; i < n; i++)
+    if (axes[i] == whole && lm_axis_size(m, whole) > LM_FP8_BLOCK)
+      return lm_axis_size(m, part) % LM_FP8_BLOCK == 0;
+  return true;
+}
+
+// The magnitudes of the whole blocks from those of the rank's, whose axis along which ranks have
+// parts is `part` of `whole`.
+static lm_value *magnitudes_gathered(lm_builder *b, const lm_op *gather, lm_value *own,
+                                     lm_axis part, lm_axis whole) {
+  lm_attr a = gather->attr;
+  a.axes[0] = part;
+  a.to[0] = whole;
+  return lm_emit(b, gather->code, &own, 1, &a, NULL);
+}
+
+lm_value *lm_emit_fp8_blocks_gathered(lm_builder *b, const lm_op *gather, const lm_axis *axes,
+                                      int n, lm_dtype format) {
+  lm_module *m = b->m;
+  lm_value *x = gather->in[0];
+  lm_axis part = gather->attr.axes[0], whole = gather->attr.to[0];
+  split s[2] = {{0}}, own[2] = {{0}};
+  lm_type t = gather->out[0]->type;
+  lm_axis rest = part, rest_whole = whole; // of the magnitudes; 0: ranks have parts of each block
   for (int i = 0; i < n; i++) {
-    x = split_axis(b, x, axes[i], &s[i]);
-    within[i] = s[i].element;
+    own[i] = s[i] = split_of(m, &t, axes[i]);
+    if (axes[i] != whole)
+      continue;
+    rest_whole = s[i].block;
+    rest = rest_whole ? lm_axis_part(m, rest_whole, gather->attr.mesh) : 0;
+    own[i] = (split){part, rest, rest ? s[i].element : part};
   }
-  lm_value *magnitude = lm_emit_reduce(b, LM_OP_MAX, lm_emit_absolute(b, x), within, n);
-  x = lm_emit_fp8(b, x, lm_emit_fp8_scale(b, magnitude, format), format);
-  for (int i = n; i-- > 0;)
-    x = join_axis(b, x, &s[i]);
-  return x;
+  x = split_axes(b, x, own, n);
+  lm_value *of_own = magnitudes(b, x, own, n);
+  if (!rest)
+    of_own = lm_emit_all_max(b, of_own, (lm_mesh_set)(1U << (gather->attr.mesh - 1)));
+  lm_value *of_all = rest ? magnitudes_gathered(b, gather, of_own, rest, rest_whole) : of_own;
+  lm_value *code = lm_emit_fp8_code(b, x, lm_emit_fp8_scale(b, of_own, format), format);
+  code = join_axes(b, code, own, n);
+  code = lm_emit(b, gather->code, &code, 1, &gather->attr, NULL);
+  code = split_axes(b, code, s, n);
+  lm_dtype type = (lm_dtype)gather->out[0]->type.dtype;
+  x = lm_emit_fp8_number(b, code, lm_emit_fp8_scale(b, of_all, format), type);
+  return join_axes(b, x, s, n);
 }
 
 // ---- cotangents

@@ -105,13 +105,14 @@ static uint8_t result_mark(marking *m, const lm_op *op) {
 }
 
 // True of a collective whose result of parameters is kept from one update to the next: a maximum,
-// and what gathers a parameter in the stages of ZeRO below 3.
+// and what gathers a parameter in the stages of ZeRO below 3, or a reduction of one.
 static bool is_once(const marking *m, const lm_op *op) {
   if (op->code == LM_OP_ALL_MAX)
     return true;
   bool gathers = op->code == LM_OP_ALL_GATHER || op->code == LM_OP_COLLECT;
+  const lm_op *of = op->in[0]->def;
   int stage = gathers ? m->f->module->mesh.axis[op->attr.mesh - 1].zero : 0;
-  return stage == 1 || stage == 2;
+  return stage == 1 || stage == 2 || (stage == 3 && of && lm_op_has(of, LM_T_REDUCE));
 }
 
 static void op_mark(lm_op *op, void *user) {

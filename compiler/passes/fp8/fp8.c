@@ -160,6 +160,25 @@ static lm_value *master_of(lm_builder *b, lm_value *v) {
   return op->code == LM_OP_CAST ? from : moved(b, op, from);
 }
 
+// What gathers the weight, if v has its axes; NULL: ranks have the whole, or v is a view of it.
+static const lm_op *gather_under(const lm_value *v) {
+  while (lm_op_is(v, LM_OP_CAST) || lm_op_is(v, LM_OP_PERMUTE))
+    v = v->def->in[0];
+  return v->def && lm_param_is_gathered(v->def) ? v->def : NULL;
+}
+
+// The weight, rounded from f32 with a scale for each block along two axes.
+static lm_value *weight_in_blocks(lm_builder *b, lm_value *v, const lm_axis *axes,
+                                  lm_dtype format) {
+  const lm_op *gather = gather_under(v);
+  if (!gather || !lm_fp8_blocks_fit_parts(b->m, gather, axes, 2))
+    return lm_emit_fp8_blocks(b, master_of(b, v), axes, 2, format);
+  lm_value *w = lm_emit_fp8_blocks_gathered(b, gather, axes, 2, format);
+  lm_type t = v->type;
+  t.dtype = w->type.dtype;
+  return lm_type_equal(w->type, t) ? w : lm_emit(b, LM_OP_PERMUTE, &w, 1, NULL, &t);
+}
+
 // The weight, rounded from f32 with one scale. Where ranks have parts of it (ZeRO), each rounds its
 // own, with the scale of the whole, and they gather the codes.
 static lm_value *rounded_weight(caster *c, lm_value *v) {
@@ -211,7 +230,7 @@ static lm_value *dot(lm_builder *b, const lm_fp8_gemm *g, lm_value *x, lm_value 
   return lm_emit(b, LM_OP_DOT, in, 2, &op->attr, &op->out[0]->type);
 }
 
-static roundings rounded_in_blocks(caster *c, const lm_attr *over, operands v, lm_value *master) {
+static roundings rounded_in_blocks(caster *c, const lm_attr *over, operands v) {
   lm_builder *b = &c->b;
   lm_dtype format = c->o->forward;
   lm_type w = v.w->type, x = v.x->type;
@@ -222,7 +241,7 @@ static roundings rounded_in_blocks(caster *c, const lm_attr *over, operands v, l
   lm_axis summed = lm_fp8_last_axis(x, over, true);
   lm_axis row = lm_fp8_last_axis(x, over, false);
   roundings r;
-  r.w = lm_emit_fp8_blocks(b, master, of_w, 2, format);
+  r.w = weight_in_blocks(b, v.w, of_w, format);
   r.x = rounded_blocks(c, v.x, summed);
   r.x_back = rounded_blocks(c, v.x, row);
   return r;
@@ -232,7 +251,7 @@ static roundings rounded(caster *c, const lm_fp8_gemm *g, operands v) {
   lm_builder *b = &c->b;
   roundings r;
   if (c->o->scaling == LM_FP8_BLOCKS) {
-    r = rounded_in_blocks(c, &g->dot->attr, v, master_of(b, v.w));
+    r = rounded_in_blocks(c, &g->dot->attr, v);
   } else {
     r.w = rounded_weight(c, v.w);
     r.x = rounded_activation(c, v.x, g->param);
