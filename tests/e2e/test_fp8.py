@@ -400,3 +400,21 @@ def test_ranks(run):
             remove(ranks)
         remove(base)
     within("maxima of the first step", wrong, 1e-4)
+
+
+def test_rows(run):
+    """With dp and pp, a micro-batch has the rows of that number of each part of the batch: scales of one process that has these rows."""
+    if run.slow:
+        raise Skip("it compares numbers of code that other tests run under sanitizers")
+    mpi_needed(run)
+    batches, norms = random_batches(1, 4, 16, VOCAB), {}
+    batches["w"] *= (10.0 ** (2 * np.arange(4)))[:, None].astype("f4")      # cotangents that e4m3 rounds by the scale of the micro-batch
+    text = dict(d=32, ff=48, vocab=VOCAB, depth=2, micro=32, steps=1, lr=0, matmul="fp8(scale = current, bwd = e4m3)")
+    file = run.write("m.lm", MODEL.format(**text))
+    mesh = ("--ranks", 4, "--set", "parallel { mesh = (dp = 2, pp = 2) }")
+    for name, rows, on in ("one", [0, 1, 2, 3], ()), ("same", [0, 2, 1, 3], ()), ("ranks", [0, 1, 2, 3], mesh):
+        save(run.path("batches.safetensors"), {k: v[:, rows] for k, v in batches.items()})
+        run("run", file, "-q", "--out", run.path(name), *on, env={**QUICK, "LMC_CPU": "x86-64-v3"})
+        norms[name] = curve(run.path(name), "grad_norm")[0]
+    within("gradient norm of the same micro-batches", abs(norms["ranks"] / norms["same"] - 1), 3e-7)
+    check(abs(norms["one"] / norms["same"] - 1) > 1.5e-6, f"other micro-batches have other scales: {norms}")
