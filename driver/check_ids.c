@@ -39,6 +39,10 @@ static void columns_check(lm_session *s, const lm_data_info *info) {
       lm_diag *d = LM_REPORT(s->project.ctx, r->model.loc, E270, x->name,
                              (long long)l->more[i].limit, x->min < 0 ? x->min : x->max);
       lm_diag_note(s->project.ctx, d, r->data.loc, "data %s", r->data.name);
+      if (x->min < 0)
+        lm_diag_help(s->project.ctx, d,
+                     "to leave out %d, read select(%s >= 0, %s, 0) and multiply by f32(%s >= 0)",
+                     x->min, x->name, x->name, x->name);
     }
 }
 

@@ -157,4 +157,6 @@ def test_columns_of_json_mistakes(run):
         error = run("run", fields(run, [good, good | change]), "-q", status=1)
         check(message in error, error)
     check("error[E270]: column class indexes a table of 2 rows, and the data holds 2" in run("run", fields(run, [good], classes=2), "-q", status=1))
+    err = run("run", fields(run, [good | {"class": -100}]), "-q", status=1)
+    check("the data holds -100" in err and "to leave out -100, read select(class >= 0, class, 0) and multiply by f32(class >= 0)" in err, err)
     check("error[E275]: the data has no column 'reward'" in run("check", fields(run, [good], source='text("lines.jsonl")'), status=1))

@@ -60,7 +60,7 @@ typedef struct probe {
   sketch *sketches;       // the same
   bool *needed;           // by value id: the logits depend on it
   bool *reads_prompt;     // by value id: a gather that reads logits within a prompt at `next`
-  bool *reads_next;       // the same anywhere, outside of the logits
+  bool *reads_next;       // the same anywhere, outside of the logits; or at a further column
   const lm_op *reads_tok; // a gather, outside of the logits, that reads them at `tok`
   uint32_t *uses;         // by value id: remaining uses
   bool *is_position, *is_history; // by axis: t and its renamings; s

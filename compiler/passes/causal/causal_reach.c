@@ -379,12 +379,21 @@ static bool is_tok(const lm_value *v) {
   return !v->def && v->name && lm_column_find(v->name) == LM_COLUMN_TOK;
 }
 
+// True if the value is a further column with an element for each position, such as a label.
+static bool is_label(const reacher *r, const lm_value *v) {
+  lm_axis t;
+  bool further = !v->def && v->name && lm_column_find(v->name) == LM_COLUMNS;
+  return further && lm_probe_has(r->p->is_position, v->type, &t);
+}
+
 // A gather of values at `next` along an axis that both have: cross-entropy.
 static void pair_check(reacher *r, const lm_op *op) {
   reach index = of(r, op->in[1]);
   reach table = of(r, op->in[0]);
   if (is_tok(op->in[1]) && table.tokens && !r->p->needed[op->out[0]->id])
     r->p->reads_tok = op;
+  if (is_label(r, op->in[1]) && table.tokens)
+    r->p->reads_next[op->out[0]->id] = !r->p->needed[op->out[0]->id];
   if (r->paired || !index.targets || index.tokens || index.n != 1 ||
       !(table.tokens | table.targets))
     return;

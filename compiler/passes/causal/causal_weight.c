@@ -6,9 +6,11 @@
 // that combines several positions first, such as sum(xent(z, bt.next), t) * bt.w, is not: its
 // weight is that of another position.
 //
-// Elsewhere a loss whose values at `next` no weight multiplies also counts padding,
-// and the text that a chat template or a prompt leaves untrained. Any number that is computed of
-// the batch alone, and not of `tok`, `pos` and `next` alone, may be that weight.
+// Elsewhere a loss whose values at `next`, or at a column of labels, no weight multiplies counts
+// padding, and the text that a chat template or a prompt leaves untrained. Any number that is
+// computed of the batch alone, and not of `tok`, `pos` and `next` alone, may be that weight.
+#include <string.h>
+
 #include "compiler/passes/causal/causal.h"
 #include "runtime/base/diag_code.h"
 
@@ -165,6 +167,12 @@ static tracker tracker_make(const probe *p, const lm_func *f, const bool *reads)
   };
 }
 
+// `next`, or a further column such as data.label, as the loss names it.
+static const char *index_name(const lm_value *v) {
+  const char *dot = v->name && lm_column_find(v->name) == LM_COLUMNS ? strchr(v->name, '.') : NULL;
+  return dot ? dot + 1 : "bt.next";
+}
+
 static void unweighted_warn(const probe *p, const lm_func *f) {
   tracker x = tracker_make(p, f, p->reads_next);
   x.from = LM_NEW_N(p->a, origin, p->m->n_values + 1);
@@ -172,7 +180,8 @@ static void unweighted_warn(const probe *p, const lm_func *f) {
     x.from[f->body->args[i]->id] = is_fixed(f->body->args[i]) ? FIXED : CHOSEN;
   const lm_op *from = unweighted(&x, f);
   if (from)
-    lm_diag_help(p->c, LM_REPORT(p->c, from->loc, W219), "sum(xent(z, bt.next) * bt.w)");
+    lm_diag_help(p->c, LM_REPORT(p->c, from->loc, W219), "sum(xent(z, %s) * bt.w)",
+                 index_name(from->in[1]));
   if (p->reads_tok)
     lm_diag_help(p->c, LM_REPORT(p->c, p->reads_tok->loc, W21A), "sum(xent(z, bt.next) * bt.w)");
 }
