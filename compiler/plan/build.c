@@ -192,7 +192,8 @@ static void steps_finish(planner *p, lm_plan_func *out) {
   }
 }
 
-static void func_plan(planner *p, lm_func *f) {
+// Makes the steps of a function, up to those that depend on others of the step.
+static void func_walk(planner *p, lm_func *f) {
   bool reduces = f->key.id == LM_FUNC_REDUCE;
   if (reduces)
     lm_reduce_begin(p, f);
@@ -217,16 +218,73 @@ static void func_plan(planner *p, lm_func *f) {
   lm_steps_prologues(p);
   lm_steps_merge(p);
   lm_steps_bucket(p);
-  lm_steps_overlap(p);
-  lm_steps_offload(p);
+}
+
+static void func_finish(planner *p) {
   lm_plan_func *out = &p->plan->funcs[p->plan->n_funcs - 1];
-  out->every = f->key.extra ? p->o->extra_every : 0;
+  lm_steps_offload(p);
+  out->every = out->key.extra ? p->o->extra_every : 0;
   lm_storage_pack(p, out);
   steps_finish(p, out);
   if (out->work_bytes > p->plan->arena_bytes[LM_ARENA_WORK])
     p->plan->arena_bytes[LM_ARENA_WORK] = out->work_bytes;
   if (p->stash_bytes > p->plan->arena_bytes[LM_ARENA_STASH])
     p->plan->arena_bytes[LM_ARENA_STASH] = p->stash_bytes;
+}
+
+static void func_plan(planner *p, lm_func *f) {
+  func_walk(p, f);
+  if (p->failed)
+    return;
+  lm_steps_overlap(p);
+  if (f->key.id == LM_FUNC_MICRO)
+    lm_last_keep(p);
+  func_finish(p);
+}
+
+// ---- @micro_last
+
+// Its arguments and results are those of @micro.
+static void last_describe(planner *p, const lm_plan_func *micro, lm_plan_func *out) {
+  char name[LM_FUNC_NAME];
+  out->key = micro->key;
+  out->key.id = LM_FUNC_MICRO_LAST;
+  out->name = lm_arena_printf(p->arena, "%s", lm_func_key_print(out->key, name));
+  out->in = micro->in;
+  out->n_in = micro->n_in;
+  out->out = micro->out;
+  out->n_out = micro->n_out;
+}
+
+// False: the function is not worth it, or cannot be made.
+static bool last_plan(planner *p, const draft *d, lm_func *reduce) {
+  func_walk(p, reduce);
+  bool made = !p->failed && lm_last_join(p, d);
+  if (made) {
+    last_describe(p, d->micro, &p->plan->funcs[p->plan->n_funcs - 1]);
+    func_finish(p);
+  } else {
+    p->plan->n_funcs--;
+  }
+  return made;
+}
+
+static void func_remove(lm_plan *plan, lm_func_id id) {
+  int n = 0;
+  for (int i = 0; i < plan->n_funcs; i++)
+    if (plan->funcs[i].key.id != id)
+      plan->funcs[n++] = plan->funcs[i];
+  plan->n_funcs = n;
+}
+
+// Makes @micro_last of each @micro, and removes @reduce if all have one.
+static void lasts_plan(planner *p, lm_func *reduce) {
+  bool all = p->n_drafts != 0;
+  p->cuts = true;
+  for (uint32_t i = 0; i < p->n_drafts && !p->failed; i++)
+    all &= last_plan(p, &p->drafts[i], reduce);
+  if (all)
+    func_remove(p->plan, LM_FUNC_REDUCE);
 }
 
 static void arenas_size(planner *p) {
@@ -268,12 +326,16 @@ lm_plan *lm_plan_build(lm_module *m, const lm_plan_options *o) {
   int n = 0;
   for (lm_func *f = m->funcs; f; f = f->next)
     n++;
-  p.plan->funcs = LM_NEW_N(p.arena, lm_plan_func, n + 1); // and @reduce
+  p.plan->funcs = LM_NEW_N(p.arena, lm_plan_func, 2 * n + 1); // and @reduce, and each @micro_last
   for (lm_func *f = m->funcs; f && !p.failed; f = f->next)
     func_plan(&p, f);
   lm_func *reduce = p.failed ? NULL : lm_reduce_func(&p);
   if (reduce)
     func_plan(&p, reduce);
+  else
+    reduce = lm_func_get(m, LM_FUNC_REDUCE, 0);
+  if (reduce && !p.failed)
+    lasts_plan(&p, reduce);
   arenas_size(&p);
   lm_kernels_prune(p.plan);
   lm_plan_funcs_bind(p.plan);

@@ -84,18 +84,11 @@ void lm_chunks_begin(planner *p, location *const *results, uint32_t n) {
     location_chunk(p, body->args[i]->type, &p->locations[body->args[i]->id]);
   for (uint32_t i = 0; i < n; i++)
     location_chunk(p, body->last->in[i]->type, results[i]);
-  p->frames[0] = (frame){.step = (int)p->n_steps};
-  pstep *loop = lm_step_add(p, LM_STEP_LOOP, body->first, 0);
-  loop->step.count = p->layout.blocks / p->layout.chunk;
-  p->depth = 1;
+  lm_step_loop_begin(p, body->first, p->layout.blocks / p->layout.chunk);
   p->m->axes[p->m->blocks].size = p->layout.chunk;
 }
 
 void lm_chunks_end(planner *p) {
-  int loop = p->frames[0].step, end = (int)p->n_steps;
-  p->depth = 0;
-  pstep *s = lm_step_add(p, LM_STEP_END, p->f->body->first, 0);
-  s->step.match = loop;
-  p->steps[loop].step.match = end;
+  lm_step_loop_end(p, p->f->body->first);
   p->m->axes[p->m->blocks].size = p->layout.used;
 }

@@ -38,27 +38,37 @@ static bool joins(const lm_plan *p, const lm_plan_func *f) {
   return !p->mesh.n && f->key.id != LM_FUNC_MICRO && !update;
 }
 
+// The functions of the micro-batches of a step, of which the last one may be another.
+static int micros_add(const lm_plan *p, int64_t n_micro, bool extra, double steps,
+                      lm_cost_call *out) {
+  lm_func_key key = {LM_FUNC_MICRO, .extra = extra}, end = {LM_FUNC_MICRO_LAST, .extra = extra};
+  const lm_plan_func *f = lm_plan_func_get_key(p, key);
+  const lm_plan_func *last = lm_plan_func_get_key(p, end);
+  double others = (double)n_micro - (last ? 1 : 0);
+  int n = 0;
+  if (f && others > 0)
+    out[n++] = (lm_cost_call){f, others * steps, false};
+  if (last)
+    out[n++] = (lm_cost_call){last, steps, false};
+  return n;
+}
+
 int lm_cost_calls(const lm_plan *p, int64_t n_micro, lm_cost_call out[LM_COST_CALLS]) {
   const lm_plan_func *update = lm_plan_func_get(p, LM_FUNC_UPDATE, 0);
-  const lm_func_id ids[] = {
-      LM_FUNC_MICRO,  LM_FUNC_REDUCE,
-      LM_FUNC_NORM,   LM_FUNC_RATES,
-      LM_FUNC_UPDATE, update && update->makes_copies ? LM_FUNC_PACKS : LM_FUNC_COPIES};
+  const lm_func_id ids[] = {LM_FUNC_REDUCE, LM_FUNC_NORM, LM_FUNC_RATES, LM_FUNC_UPDATE,
+                            update && update->makes_copies ? LM_FUNC_PACKS : LM_FUNC_COPIES};
   const lm_plan_func *extra = lm_plan_func_extra(p, LM_FUNC_UPDATE);
   const lm_plan_func *own = lm_plan_func_extra(p, LM_FUNC_MICRO);
   double share = extra ? 1.0 / (double)extra->every : 0; // of the steps
-  int n = 0;
+  int n = micros_add(p, n_micro, false, own ? 1 : 1 + share, out);
   for (size_t i = 0; i < LM_COUNT(ids); i++) {
     const lm_plan_func *f = lm_plan_func_get(p, ids[i], 0);
-    bool again =
-        ids[i] == LM_FUNC_MICRO ? !own : ids[i] != LM_FUNC_RATES && ids[i] != LM_FUNC_UPDATE;
-    double calls = again ? 1 + share : 1;
+    bool again = ids[i] != LM_FUNC_RATES && ids[i] != LM_FUNC_UPDATE;
     if (f)
-      out[n++] =
-          (lm_cost_call){f, ids[i] == LM_FUNC_MICRO ? calls * (double)n_micro : calls, false};
+      out[n++] = (lm_cost_call){f, again ? 1 + share : 1, false};
   }
   if (own)
-    out[n++] = (lm_cost_call){own, share * (double)n_micro, false};
+    n += micros_add(p, n_micro, true, share, out + n);
   if (lm_plan_func_extra(p, LM_FUNC_RATES))
     out[n++] = (lm_cost_call){lm_plan_func_extra(p, LM_FUNC_RATES), share, false};
   if (extra)

@@ -115,7 +115,7 @@ typedef struct lm_cost_call {
   bool joins;
 } lm_cost_call;
 enum {
-  LM_COST_CALLS = 9
+  LM_COST_CALLS = 11
 };
 lm_cost_sum lm_cost_of_call(const lm_target *t, const lm_plan *p, const lm_cost_call *c); // of one
 int lm_cost_calls(const lm_plan *p, int64_t n_micro, lm_cost_call out[LM_COST_CALLS]);

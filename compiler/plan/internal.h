@@ -119,13 +119,27 @@ typedef struct frame {
   storage *index; // of the loop index; NULL unless it is needed in memory
 } frame;
 
-// The sum of the gradients of a region over the ranks along an axis of the mesh. In bf16, the
-// kernel `narrow` rounds the rank's own, and the kernel `widen` stores the sum; in f32: NULL.
+// Gradients that @reduce adds by one collective: `bytes` from `offset` on; or by `count`, one for
+// each layer of a stack, which are `bytes` apart.
+typedef struct region_part {
+  int64_t offset, bytes, count;
+} region_part;
+// The sum of a part over the ranks along an axis of the mesh. In bf16, the kernel `narrow` rounds
+// the rank's own, and the kernel `widen` stores the sum; in f32: NULL.
 typedef struct region_sum {
-  const lm_layout_region *region;
+  region_part part;
   int axis;
   lm_op *narrow, *widen;
 } region_sum;
+
+// The steps of a @micro, and their storages, of which last.c makes @micro_last.
+typedef struct draft {
+  const lm_plan_func *micro;
+  pstep *steps;
+  uint32_t n_steps;
+  storage *storages;
+  int64_t stash_bytes;
+} draft;
 
 typedef struct planner {
   lm_module *m;
@@ -139,6 +153,9 @@ typedef struct planner {
   bool has_gradients, has_copies;
   region_sum *sums; // of @reduce
   uint32_t n_sums, cap_sums;
+  bool cuts; // the regions are added in parts
+  draft *drafts;
+  uint32_t n_drafts, cap_drafts;
   lm_sym *states;
   uint32_t n_states, cap_states;
   uint32_t cap_kernels;
@@ -199,6 +216,8 @@ bool lm_refs_meet(const planner *p, int loop, const ref *a, const ref *b);
 // shares its storage with another value. since: the first step that may read the previous contents;
 // -1: none.
 bool lm_storage_claim(planner *p, lm_value *v, const location *to, int since, lm_op *at);
+// The bytes of a resolved reference in all iterations of the LOOP step and of those around it.
+ref lm_ref_span(const planner *p, int loop, ref r);
 // Sets the lifetimes and offsets of all storages in the work arena.
 void lm_storage_pack(planner *p, lm_plan_func *out);
 
@@ -209,6 +228,9 @@ location lm_value_dense(planner *p, lm_value *v, lm_op *op);
 // Sets the location of v, in a new storage.
 location lm_result_locate(planner *p, lm_value *v, lm_op *op);
 pstep *lm_step_add(planner *p, lm_step_kind kind, lm_op *op, int n_bufs);
+// Begin and end a loop that is none of the module, at depth 0. op: for labels.
+void lm_step_loop_begin(planner *p, lm_op *op, int64_t count);
+void lm_step_loop_end(planner *p, lm_op *op);
 void lm_step_copy(planner *p, lm_op *op, lm_type t, const location *from, const location *to,
                   bool add);
 void lm_step_append(planner *p, lm_op *op, lm_type t, const location *from, const location *to,
@@ -287,6 +309,7 @@ void lm_kernels_prune(lm_plan *plan);
 // Gives the steps that use the host's memory slots of the device's, and adds the copies. To be
 // called when the steps are final.
 void lm_steps_offload(planner *p);
+int lm_handles_count(const planner *p); // the first handle that no collective or copy has
 
 // ---- bucket.c
 
@@ -299,6 +322,16 @@ void lm_steps_bucket(planner *p);
 // Lets collectives along axes with the flag `overlap` run beside the steps that do not need them.
 // To be called behind lm_steps_bucket and before lm_steps_offload.
 void lm_steps_overlap(planner *p);
+// The lane of collectives of a group that begin when their operands are there.
+int lm_overlap_lane(int group);
+
+// ---- last.c
+
+// Keeps the steps of a @micro, which are final, if the target can add gradients beside its kernels.
+void lm_last_keep(planner *p);
+// Puts the steps of @reduce, which are those of the current function, between those of a @micro.
+// False: nothing would run beside them.
+bool lm_last_join(planner *p, const draft *d);
 
 // ---- collective.c
 
@@ -310,7 +343,8 @@ void lm_rank_locate(planner *p, lm_op *op); // of `rank`
 // A function @reduce, if gradients are added and the module has none; else NULL. To be called
 // behind the functions that compute gradients.
 lm_func *lm_reduce_func(planner *p);
-// Makes the operations of @reduce that no pass has made; lm_reduce_steps adds their steps.
+// Makes the operations of @reduce that no pass has made; lm_reduce_steps adds their steps. p->cuts:
+// in parts, so that the gradients of a layer can be added while others are computed.
 void lm_reduce_begin(planner *p, lm_func *f);
 void lm_reduce_steps(planner *p);
 

@@ -386,8 +386,7 @@ static void steps_write(offloader *o) {
   }
 }
 
-// The first handle that no collective has.
-static int handles_of(const planner *p) {
+int lm_handles_count(const planner *p) {
   int n = 0;
   for (uint32_t i = 0; i < p->n_steps; i++) {
     const lm_plan_comm *c = p->steps[i].step.comm;
@@ -398,7 +397,7 @@ static int handles_of(const planner *p) {
 }
 
 void lm_steps_offload(planner *p) {
-  offloader o = {.p = p, .handles = handles_of(p)};
+  offloader o = {.p = p, .handles = lm_handles_count(p)};
   windows_find(&o);
   if (!o.n)
     return;

@@ -323,11 +323,15 @@ static pstep *step_write(overlapper *o, const pstep *s) {
   return out;
 }
 
+int lm_overlap_lane(int group) {
+  return LANES * (group - 1) + LANE_LATE;
+}
+
 // start: the START step of the collective.
 static void comm_set(overlapper *o, pstep *s, int start, int slots, int ahead) {
   lm_plan_comm *c = LM_NEW(o->p->arena, lm_plan_comm);
   *c = *s->step.comm;
-  c->lane = LANES * (c->group - 1) + (o->fates[start].ahead ? LANE_AHEAD : LANE_LATE);
+  c->lane = lm_overlap_lane(c->group) + (o->fates[start].ahead ? LANE_AHEAD - LANE_LATE : 0);
   c->handle = o->fates[start].handle;
   c->slots = slots;
   c->ahead = ahead;

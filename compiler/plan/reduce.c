@@ -13,10 +13,21 @@
 //     3 kernel k9 over 27648 work[0 : 55296] -> grad[0 : 110592]
 //
 // A region of the gradients is added along each axis of the mesh along which it is partial, behind
-// what pass reduce_once has moved there. A plan without gradients, or of one process, has no such
-// function. Cost of bf16: the work memory of the largest region in bf16, which other functions use
-// at other times.
+// what pass reduce_once has moved there. For @micro_last (last.c) a region is added in parts, the
+// layers of a stack and the parameters between stacks:
+//
+//     0 loop i0 < 24
+//     1   start all_reduce sum f32 1024 over dp lane 0 as 0 grad[8192+4096*i0 : 4096] -> grad[…]
+//     2   wait 0 …
+//     3 end
+//     4 start all_reduce sum f32 2048 over dp lane 0 as 0 grad[0 : 8192] -> grad[0 : 8192]
+//
+// With the flag `bucket` a part that is a layer has at least LM_COLL_BUCKET_BYTES. A plan without
+// gradients, or of one process, has no such function. Cost of bf16: the work memory of the largest
+// part in bf16, which other functions use at other times.
 #include "compiler/plan/internal.h"
+
+static const int64_t BLOCK_BYTES = LM_BLOCK * (int64_t)sizeof(float);
 
 // A function that is not in the module, for what no pass has made.
 static lm_func *func_new(planner *p) {
@@ -44,8 +55,8 @@ lm_func *lm_reduce_func(planner *p) {
 
 // ---- casts
 
-static int64_t elements_of(const lm_layout_region *r) {
-  return r->n * LM_BLOCK;
+static int64_t elements_of(const region_part *x) {
+  return x->bytes / (int64_t)sizeof(float);
 }
 
 static lm_op *cast_kernel(lm_builder *b, lm_value *x, lm_dtype to) {
@@ -69,7 +80,7 @@ static void casts_make(planner *p, lm_func *f, region_sum *s) {
       .at = r,
   };
   lm_axis axes[] = {
-      axis_of(p, "region", s->region->n),
+      axis_of(p, "region", s->part.bytes / BLOCK_BYTES),
       axis_of(p, "el", LM_BLOCK),
   };
   lm_type blocks = lm_type_make(LM_F32, axes, LM_COUNT(axes));
@@ -79,23 +90,67 @@ static void casts_make(planner *p, lm_func *f, region_sum *s) {
   s->widen = cast_kernel(&b, s->narrow->out[0], LM_F32);
 }
 
-static void sum_add(planner *p, lm_func *f, int region, int axis) {
+static void sum_add(planner *p, lm_func *f, region_part part, int axis) {
   region_sum *s = &LM_PUSH(p->arena, p->sums, p->n_sums, p->cap_sums);
   *s = (region_sum){
-      .region = &p->layout.regions[region],
+      .part = part,
       .axis = axis,
   };
   if (p->m->mesh.axis[axis].reduce_bf16)
     casts_make(p, f, s);
 }
 
+// ---- parts
+
+static void part_add(planner *p, lm_func *f, const lm_layout_region *r, region_part part) {
+  for (int axis = 0; axis < p->m->mesh.n && part.bytes; axis++)
+    if (r->partial >> axis & 1)
+      sum_add(p, f, part, axis);
+}
+
+// Every axis of the mesh along which the region is added has the flag `bucket`.
+static bool in_buckets(const planner *p, const lm_layout_region *r) {
+  for (int axis = 0; axis < p->m->mesh.n; axis++)
+    if (r->partial >> axis & 1 && !p->m->mesh.axis[axis].bucket)
+      return false;
+  return true;
+}
+
+// The first stack of the region from byte `from` on whose layers are added apart; count 0: none.
+static region_part stack_find(const planner *p, const lm_layout_region *r, int64_t from) {
+  int64_t end = (r->first + r->n) * BLOCK_BYTES;
+  int64_t least = in_buckets(p, r) ? LM_COLL_BUCKET_BYTES : 0;
+  region_part found = {.offset = end};
+  for (uint32_t i = 0; i < p->m->n_globals; i++) {
+    const lm_global *g = &p->m->globals[i];
+    const lm_layout_location *at = &p->layout.globals[i].grad;
+    bool stacked = g->kind == LM_GLOBAL_PARAM && g->n_stack && at->stride[0] >= least;
+    if (stacked && at->offset >= from && at->offset < found.offset)
+      found = (region_part){at->offset, at->stride[0], lm_axis_size(p->m, g->type.axis[0])};
+  }
+  return found;
+}
+
+static void region_cut(planner *p, lm_func *f, const lm_layout_region *r) {
+  int64_t at = r->first * BLOCK_BYTES, end = at + r->n * BLOCK_BYTES;
+  while (at < end) {
+    region_part stack = stack_find(p, r, at);
+    part_add(p, f, r, (region_part){at, stack.offset - at, 1});
+    part_add(p, f, r, stack);
+    at = stack.offset + stack.bytes * stack.count;
+  }
+}
+
 void lm_reduce_begin(planner *p, lm_func *f) {
-  const lm_mesh *mesh = &p->m->mesh;
   int n = p->has_gradients ? p->layout.n_regions : 0;
-  for (int i = 0; i < n; i++)
-    for (int axis = 0; axis < mesh->n; axis++)
-      if (p->layout.regions[i].partial >> axis & 1)
-        sum_add(p, f, i, axis);
+  p->n_sums = 0;
+  for (int i = 0; i < n; i++) {
+    const lm_layout_region *r = &p->layout.regions[i];
+    if (p->cuts)
+      region_cut(p, f, r);
+    else
+      part_add(p, f, r, (region_part){r->first * BLOCK_BYTES, r->n * BLOCK_BYTES, 1});
+  }
 }
 
 // ---- steps
@@ -107,7 +162,7 @@ static void comm_step(planner *p, lm_step_kind kind, const region_sum *s, lm_dty
   *step->step.comm = (lm_plan_comm){
       .kind = LM_COLL_ALL_REDUCE,
       .dtype = dtype,
-      .count = elements_of(s->region),
+      .count = elements_of(&s->part),
       .group = 1 + s->axis,
   };
   step->step.label =
@@ -137,6 +192,7 @@ static void sum_in_bf16(planner *p, const region_sum *s, const ref *grad) {
   lm_value *sent = s->narrow->out[0];
   location from = lm_location_dense(p, grad->at, own->type);
   from.offset = grad->offset;
+  from.loop[0] = grad->loop[0];
   lm_location_set(p, own, from);
   if (!cast_step(p, s->narrow))
     return;
@@ -148,17 +204,29 @@ static void sum_in_bf16(planner *p, const region_sum *s, const ref *grad) {
   stores->refs[stores->step.n_read] = *grad;
 }
 
+static void sum_make(planner *p, const region_sum *s) {
+  ref grad = {
+      .at = p->fixed[LM_ARENA_GRAD],
+      .offset = s->part.offset,
+      .loop = {s->part.count > 1 ? s->part.bytes : 0},
+      .bytes = s->part.bytes,
+  };
+  if (s->narrow)
+    sum_in_bf16(p, s, &grad);
+  else
+    sum_steps(p, s, LM_F32, &grad);
+}
+
+// The sums of one part are beside each other.
 void lm_reduce_steps(planner *p) {
-  for (uint32_t i = 0; i < p->n_sums && !p->failed; i++) {
-    const region_sum *s = &p->sums[i];
-    ref grad = {
-        .at = p->fixed[LM_ARENA_GRAD],
-        .offset = s->region->first * LM_BLOCK * (int64_t)sizeof(float),
-        .bytes = elements_of(s->region) * (int64_t)sizeof(float),
-    };
-    if (s->narrow)
-      sum_in_bf16(p, s, &grad);
-    else
-      sum_steps(p, s, LM_F32, &grad);
+  const region_sum *s = p->sums, *end = s + p->n_sums;
+  while (s < end && !p->failed) {
+    const region_part *part = &s->part;
+    if (part->count > 1)
+      lm_step_loop_begin(p, p->f->body->last, part->count);
+    for (; s < end && s->part.offset == part->offset && !p->failed; s++)
+      sum_make(p, s);
+    if (part->count > 1)
+      lm_step_loop_end(p, p->f->body->last);
   }
 }

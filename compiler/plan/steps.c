@@ -21,6 +21,21 @@ pstep *lm_step_add(planner *p, lm_step_kind kind, lm_op *op, int n_bufs) {
   return s;
 }
 
+void lm_step_loop_begin(planner *p, lm_op *op, int64_t count) {
+  p->frames[0] = (frame){.step = (int)p->n_steps};
+  pstep *loop = lm_step_add(p, LM_STEP_LOOP, op, 0);
+  loop->step.count = count;
+  p->depth = 1;
+}
+
+void lm_step_loop_end(planner *p, lm_op *op) {
+  int loop = p->frames[0].step, end = (int)p->n_steps;
+  p->depth = 0;
+  pstep *s = lm_step_add(p, LM_STEP_END, op, 0);
+  s->step.match = loop;
+  p->steps[loop].step.match = end;
+}
+
 // ---- moves
 
 static void move_dim_add(lm_plan_move *m, const lm_axis_info *axis, int64_t from, int64_t to,

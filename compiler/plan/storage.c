@@ -13,8 +13,6 @@ storage *lm_storage_new(planner *p, int64_t bytes, int depth, const char *label)
                  .bytes = bytes,
                  .depth = depth,
                  .label = label,
-                 .first = INT_MAX,
-                 .last = -1,
                  .live = -1};
   return p->storages = s;
 }
@@ -66,8 +64,7 @@ ref lm_ref_resolve(const ref *r) {
   return out;
 }
 
-// The bytes of r in all iterations of the loop and of those around it.
-static ref span_of(const planner *p, int loop, ref r) {
+ref lm_ref_span(const planner *p, int loop, ref r) {
   for (; loop >= 0; loop = p->steps[loop].loop) {
     const lm_plan_step *x = &p->steps[loop].step;
     int slots = lm_plan_ring_size(&r.ring[x->depth]);
@@ -86,8 +83,8 @@ bool lm_refs_meet(const planner *p, int loop, const ref *a, const ref *b) {
   if (loop < 0 && (any_loop(x.loop) || any_loop(y.loop)))
     return true;
   if (memcmp(x.loop, y.loop, sizeof x.loop) || memcmp(x.ring, y.ring, sizeof x.ring)) {
-    x = span_of(p, loop, x);
-    y = span_of(p, loop, y);
+    x = lm_ref_span(p, loop, x);
+    y = lm_ref_span(p, loop, y);
   }
   return x.offset < y.offset + y.bytes && y.offset < x.offset + x.bytes;
 }
@@ -218,6 +215,10 @@ static void use_note(planner *p, int i, storage *s) {
 }
 
 static void uses_note(planner *p) {
+  for (storage *s = p->storages; s; s = s->next) {
+    s->first = INT_MAX;
+    s->last = -1;
+  }
   for (int i = 0; i < (int)p->n_steps; i++)
     for (int b = 0; b < p->steps[i].step.n_bufs; b++)
       use_note(p, i, lm_storage_resolve(p->steps[i].refs[b].at).at);

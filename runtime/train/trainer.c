@@ -12,6 +12,9 @@
 
 typedef struct {
   const lm_plan_func *f;
+  // For the last micro-batch of a step, which also adds the gradients of the ranks; NULL: `reduce`
+  // adds them. Its ports are those of f.
+  const lm_plan_func *last;
   lm_batch_ports in;
 } micro_func; // for one sequence length
 
@@ -86,8 +89,12 @@ static lm_status micros_open(lm_trainer *t) {
   for (int i = 0; i < p->n_funcs; i++)
     if (p->funcs[i].key.id == LM_FUNC_MICRO && &p->funcs[i] != t->micros[0].f)
       t->micros[t->n_micros++].f = &p->funcs[i];
-  for (int i = 0; i < t->n_micros; i++)
+  for (int i = 0; i < t->n_micros; i++) {
+    lm_func_key last = t->micros[i].f->key;
+    last.id = LM_FUNC_MICRO_LAST;
+    t->micros[i].last = t->o.comm ? lm_plan_func_get_key(p, last) : NULL;
     LM_TRY(lm_batch_ports_open(t->o.exec, p, t->micros[i].f, &t->micros[i].in));
+  }
   return NULL;
 }
 
@@ -221,24 +228,25 @@ static lm_status micro_fill(lm_trainer *t, int64_t step, int64_t batch, int64_t 
   return NULL;
 }
 
-static lm_status micro_run(lm_trainer *t, bool first) {
+static lm_status micro_run(lm_trainer *t, const lm_plan_func *f, bool first) {
   lm_exec *e = t->o.exec;
   lm_exec_defer(e);
-  LM_TRY((first ? lm_exec_run_first : lm_exec_run)(e, t->micro->f, t->extents));
-  return lm_totals_add(e, t->micro->f, first);
+  LM_TRY((first ? lm_exec_run_first : lm_exec_run)(e, f, t->extents));
+  return lm_totals_add(e, f, first);
 }
 
 // Does not wait: the host fills the next rows while the device computes the current ones, and the
 // results are summed on the device. The last micro-batch is deferred, so that a device starts it
 // together with the update.
 static lm_status micros_run(lm_trainer *t, int64_t step, int64_t batch) {
+  const micro_func *x = t->micro;
   LM_TRY(micro_fill(t, step, batch, 0));
   for (int64_t m = 0; m + 1 < t->o.n_micro; m++) {
-    LM_TRY(micro_run(t, m == 0));
+    LM_TRY(micro_run(t, x->f, m == 0));
     LM_TRY(lm_exec_submit(t->o.exec));
     LM_TRY(micro_fill(t, step, batch, m + 1));
   }
-  return micro_run(t, t->o.n_micro == 1);
+  return micro_run(t, x->last ? x->last : x->f, t->o.n_micro == 1);
 }
 
 static lm_status ranks_add(lm_trainer *t) {
@@ -246,7 +254,7 @@ static lm_status ranks_add(lm_trainer *t) {
   if (!t->o.comm)
     return NULL;
   LM_TRY(lm_rank_totals_add(t->o.comm, t->o.exec, t->o.plan, t->micro->f, &t->tokens));
-  if (t->reduce)
+  if (t->reduce && !t->micro->last)
     LM_TRY(lm_exec_run(t->o.exec, t->reduce, t->extents));
   lm_timeline_add(t->o.timeline, LM_ROW_RUN, "sums over the ranks", NULL, t->step, start);
   return NULL;

@@ -66,10 +66,10 @@ def test_memory(run):
         for name, value in want.items():
             check(found[name] == value, f"zero = {stage}: {name} has {found[name]} bytes, expected {value}")
         scatters = ("reduce_scatter", "sum", "dp")
-        counts = {func: collectives(plan, func) for func in ("micro", "reduce", "copies") if f"func {func} work" in plan}
+        counts = {func: collectives(plan, func) for func in ("micro", "micro_last", "reduce", "copies") if f"func {func} work" in plan}
         check(counts["micro"].get(scatters, 0) == (4 if stage > 1 else 0), f"{stage}: {counts}")     # one of each layer
-        check(counts["reduce"].get(scatters, 0) == (4 if stage == 1 else 0), f"{stage}: {counts}")
-        check(counts["reduce"][("all_reduce", "sum", "dp")] == 1, f"{stage}: {counts}")
+        once = counts["micro_last" if stage == 1 else "reduce"]        # beside the last micro-batch, or behind it: a few bytes
+        check(once == {**({scatters: 4} if stage == 1 else {}), ("all_reduce", "sum", "dp"): 1}, f"{stage}: {counts}")
         gathers = ("all_gather", "", "dp")
         check(counts["micro"].get(gathers, 0) == (2 * 9 + 1 if stage == 3 else 0), f"{stage}: {counts}")
         check(counts.get("copies", {}).get(gathers, 0) == (10 if stage < 3 else 0), f"{stage}: {counts}")
@@ -127,12 +127,12 @@ def test_sent(run):
         check(one["sent_bytes"] == sum(x["bytes"] for x in cost["collectives"]), f"zero = {stage}: {one['sent_bytes']}")
         check(all((x["beside_ms"] > 0) == (x["lane"] > 0) for x in cost["collectives"]), f"zero = {stage}: {cost['collectives']}")
         beside = {x["kind"] for x in cost["collectives"] if x["lane"]}
-        check(beside == {1: set(), 2: {"reduce_scatter"}, 3: {"reduce_scatter", "all_gather"}}[stage], f"zero = {stage}: {beside}")
+        check(beside == {1: {"reduce_scatter", "all_reduce"}, 2: {"reduce_scatter"}, 3: {"reduce_scatter", "all_gather"}}[stage], f"zero = {stage}: {beside}")
         scatters = [x for x in cost["collectives"] if x["kind"] == "reduce_scatter"]
         check(sum(x["times"] for x in scatters) == 4 * min(stage, 2), f"wg, wu and wd of a layer are one exchange: {scatters}")
         check(sum(x["messages"] for x in scatters) == 3 * 10 * min(stage, 2), f"{scatters}")
         times_check(cost, "memory", 5e-3, 5e6)
-        check(cost["exposed_ms"] < cost["transfer_ms"] if stage > 1 else cost["exposed_ms"] == cost["transfer_ms"], f"zero = {stage}")
+        check(cost["exposed_ms"] < cost["transfer_ms"], f"zero = {stage}: {cost}")
     overlapped = cost["transfer_ms"]
     cost = json.loads(run("explain", file, "cost", *sets, "--disable-pass", "overlap"))
     check(cost["exposed_ms"] == cost["transfer_ms"] == overlapped, f"without overlap all is exposed: {cost['exposed_ms']}, {overlapped}")

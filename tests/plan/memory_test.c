@@ -104,11 +104,13 @@ static int step_length(const char *step) {
   return (int)n;
 }
 
-// The steps of the first function without their numbers, buffers and kernels.
-static void order_print(const lm_plan *p, lm_buf *out) {
+// The steps of a function without their numbers, buffers and kernels.
+static void order_print(const lm_plan *p, const lm_plan_func *f, lm_buf *out) {
   lm_buf text = {0};
+  char begin[2 * LM_FUNC_NAME];
   lm_plan_print(p, &text);
-  char *line = strchr(strstr(text.p, "\nfunc f") + 1, '\n') + 1;
+  snprintf(begin, sizeof begin, "\nfunc %s work", f->name);
+  char *line = strchr(strstr(text.p, begin) + 1, '\n') + 1;
   for (char *next; strncmp(line, "  live", 6) != 0; line = next) {
     next = strchr(line, '\n') + 1;
     next[-1] = 0;
@@ -120,7 +122,7 @@ static void order_print(const lm_plan *p, lm_buf *out) {
   lm_buf_free(&text);
 }
 
-static void order_check(const char *path, const char *disabled, bool rewrite) {
+static void order_check(const char *path, const char *func, const char *disabled, bool rewrite) {
   static const char mark[] = "// gives:\n";
   lm_buf text = {0}, out = {0}, faults = {0};
   int n = 0;
@@ -131,9 +133,10 @@ static void order_check(const char *path, const char *disabled, bool rewrite) {
       lm_module_parse(c, lm_source_add(c, path, text.p, (size_t)(want - text.p) - strlen(mark)));
   CHECK(m);
   lm_plan *p = plan_make(m, LM_ARENAS, disabled);
-  CHECK(p && lm_plan_check(p, p->funcs, &faults) && text_check(c, p, &faults));
-  order_print(p, &out);
-  CHECK(steps_needed(p, p->funcs, false, &n, &faults) && n > 0);
+  lm_plan_func *f = p ? (lm_plan_func *)lm_plan_func_find(p, func) : NULL;
+  CHECK(f && lm_plan_check(p, f, &faults) && text_check(c, p, &faults));
+  order_print(p, f, &out);
+  CHECK(steps_needed(p, f, false, &n, &faults) && n > 0);
   if (rewrite) {
     lm_buf all = {0};
     lm_buf_printf(&all, "%.*s%s", (int)(want - text.p), text.p, out.p);
@@ -175,8 +178,9 @@ static void module_check(const char *path, lm_arena_id on_host) {
 
 int main(int argc, char **argv) {
   if (argc == 2 && !strcmp(argv[1], "-r")) {
-    order_check("tests/plan/overlap.lmir", "bucket", true);
-    order_check("tests/plan/bucket.lmir", NULL, true);
+    order_check("tests/plan/overlap.lmir", "f", "bucket", true);
+    order_check("tests/plan/bucket.lmir", "f", NULL, true);
+    order_check("tests/plan/last.lmir", "micro_last", "bucket", true);
     return 0;
   }
   for (int i = 1; i < argc; i++)
@@ -188,6 +192,7 @@ int main(int argc, char **argv) {
   module_check("tests/plan/update.lmir", LM_ARENA_PARAM);
   module_check("tests/plan/stash.lmir", LM_ARENA_STASH);
   module_check("tests/plan/large.lmir", LM_ARENAS);
-  order_check("tests/plan/overlap.lmir", "bucket", false);
-  order_check("tests/plan/bucket.lmir", NULL, false);
+  order_check("tests/plan/overlap.lmir", "f", "bucket", false);
+  order_check("tests/plan/bucket.lmir", "f", NULL, false);
+  order_check("tests/plan/last.lmir", "micro_last", "bucket", false);
 }

@@ -232,10 +232,13 @@ static void text_repeats(const lm_plan *p) {
   lm_arena_destroy(a);
 }
 
-static lm_plan *plan_make(const rank *r, lm_module *m) {
+// disabled: passes, or NULL.
+static lm_plan *plan_make(const rank *r, lm_module *m, const char *disabled) {
   lm_plan_options o = lm_target_options(&r->target, false);
   lm_pass_env env = {.target = &o.target, .codegen = o.codegen, .compute = LM_F32};
   bool ok = true;
+  if (disabled)
+    CHECK_OK(lm_pass_disable(m->arena, disabled, &env));
   if (m->stage == LM_STAGE_GRAPH)
     ok = lm_pipeline_run(m, LM_STAGE_KERNEL, &env);
   else
@@ -272,7 +275,7 @@ static void groups_make(const rank *r, const lm_module *m) {
 static void module_try(const rank *r, const char *text, const char *names, const char *func) {
   lm_ctx *c[2] = {lm_ctx_create(), lm_ctx_create()};
   lm_module *m = module_make(c[0], text, names);
-  lm_plan *plan = plan_make(r, module_make(c[1], text, ""));
+  lm_plan *plan = plan_make(r, module_make(c[1], text, ""), NULL);
   const lm_func *f = lm_func_find(m, func);
   const lm_plan_func *pf = lm_plan_func_find(plan, func);
   lm_eval_mesh *all = lm_eval_mesh_create(m);
@@ -297,8 +300,9 @@ static void module_try(const rank *r, const char *text, const char *names, const
   for (int times = 0; times < 2; times++)
     CHECK_OK(lm_exec_run_first(e, pf, NULL));
   results_compare(r, f, e, pf, out);
-  if (strstr(text, "zero 1")) // gradients are complete after it
-    CHECK_OK(lm_exec_run(e, lm_plan_func_get(plan, LM_FUNC_REDUCE, 0), NULL));
+  const lm_plan_func *last = lm_plan_func_get(plan, LM_FUNC_MICRO_LAST, 0);
+  if (last) // gradients are complete after it
+    CHECK_OK(lm_exec_run_first(e, last, NULL));
   gradients_compare(r, m, all, e, plan);
   for (uint32_t i = 0; i < ranks * n; i++)
     lm_tensor_free(&args[i]);
@@ -312,20 +316,73 @@ static void module_try(const rank *r, const char *text, const char *names, const
   lm_ctx_destroy(c[1]);
 }
 
+// ---- gradients that are added in the last micro-batch
+
+// The gradients of two micro-batches, of this rank, in *out. Returns their number.
+static int64_t gradients_after(const rank *r, const char *text, const char *names,
+                               const char *disabled, float **out) {
+  lm_ctx *c[2] = {lm_ctx_create(), lm_ctx_create()};
+  lm_module *m = module_make(c[0], text, names);
+  lm_plan *plan = plan_make(r, module_make(c[1], text, ""), disabled);
+  const lm_plan_func *last = lm_plan_func_get(plan, LM_FUNC_MICRO_LAST, 0);
+  const lm_plan_func *reduce = lm_plan_func_get(plan, LM_FUNC_REDUCE, 0);
+  const lm_plan_func *f = lm_plan_func_get(plan, LM_FUNC_MICRO, 0);
+  lm_eval_mesh *all = lm_eval_mesh_create(m);
+  lm_exec *e;
+  CHECK(!last == !!strstr(disabled, "overlap") && !reduce == !!last);
+  CHECK_OK(lm_target_runtime(&r->target)
+               ->create(plan, &r->target, &(lm_exec_options){.threads = 2, .comm = r->comm}, &e));
+  params_set(r, m, all, e, plan);
+  for (int i = 0; i < f->n_in; i++) {
+    const lm_func *micro = lm_func_find(m, f->name);
+    lm_tensor x = lm_eval_tensor(lm_eval_mesh_rank(all, 0), micro->body->args[i]->type);
+    fill(r, m, &x, 100 + (uint64_t)i);
+    to_memory(&x, lm_exec_port(e, &f->in[i]));
+    lm_tensor_free(&x);
+  }
+  CHECK_OK(lm_exec_run_first(e, f, NULL));
+  CHECK_OK(lm_exec_run(e, last ? last : f, NULL));
+  if (reduce)
+    CHECK_OK(lm_exec_run(e, reduce, NULL));
+  int64_t bytes = plan->arena_bytes[LM_ARENA_GRAD];
+  *out = lm_alloc((size_t)bytes);
+  CHECK_OK(lm_exec_read(e, LM_ARENA_GRAD, 0, bytes, *out));
+  lm_eval_mesh_destroy(all);
+  lm_exec_destroy(e);
+  lm_ctx_destroy(c[0]);
+  lm_ctx_destroy(c[1]);
+  return bytes / (int64_t)sizeof **out;
+}
+
+// The bits are those of sums behind the last micro-batch.
+static void last_try(const rank *r, const char *text, const char *names) {
+  float *with, *without;
+  double sum = 0;
+  int64_t n = gradients_after(r, text, names, "bucket", &with);
+  CHECK(n == gradients_after(r, text, names, "overlap,bucket", &without));
+  CHECK(!memcmp(with, without, (size_t)n * sizeof *with));
+  for (int64_t i = 0; i < n; i++)
+    sum += fabs((double)with[i]);
+  CHECK(sum > 1);
+  lm_free(with);
+  lm_free(without);
+}
+
 static const struct {
   int ranks;
   const char *mesh;
+  bool once; // gradients are added once a step, beside the last micro-batch
 } meshes[] = {{2, "tp = 2 shard(g, ff, v)"},
               {2, "tp = 2 shard(g, ff, v, t)"},
-              {2, "dp = 2 shard(b)"},
+              {2, "dp = 2 shard(b)", true},
               {2, "cp = 2 positions"},
               {2, "cp = 2 positions shard(g)"},
               {2, "cp = 2 positions ring"},
               {4, "dp = 2 rows, cp = 2 positions ring"},
-              {4, "dp = 2 rows, cp = 2 positions"},
+              {4, "dp = 2 rows, cp = 2 positions", true},
               {4, "dp = 2 shard(b), tp = 2 shard(g, ff, v)"},
               {4, "dp = 2 shard(b), tp = 2 shard(g, ff, v, t)"},
-              {2, "dp = 2 rows zero 1"},
+              {2, "dp = 2 rows zero 1", true},
               {2, "dp = 2 rows zero 2"},
               {2, "dp = 2 rows zero 3"},
               {4, "dp = 4 rows zero 2"},
@@ -345,10 +402,14 @@ static void rank_main(void) {
   module_try(&r,
              lm_arena_printf(a, step, r.size, 8 / r.size, 12 / r.size, r.size, 8 * r.size, r.size),
              "", "f");
-  for (size_t i = 0; i < LM_COUNT(meshes); i++)
-    if (meshes[i].ranks == r.size)
-      module_try(&r, llama(a, meshes[i].mesh),
-                 "inline,simplify,cse,licm,dce,shard,mesh,attend,grad,mesh,ring", "micro");
+  for (size_t i = 0; i < LM_COUNT(meshes); i++) {
+    static const char names[] = "inline,simplify,cse,licm,dce,shard,mesh,attend,grad,mesh,ring";
+    if (meshes[i].ranks != r.size)
+      continue;
+    module_try(&r, llama(a, meshes[i].mesh), names, "micro");
+    if (meshes[i].once)
+      last_try(&r, llama(a, meshes[i].mesh), names);
+  }
   lm_arena_destroy(a);
   lm_comm_close(r.comm, NULL);
 }
