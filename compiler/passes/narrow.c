@@ -13,18 +13,23 @@
 // Generation reads the logits of the last position of a call. An operation is narrowed if it
 // computes each position from the same position of its operands and if all operations that read its
 // result are narrowed, up to the logits. Its other operands are gathered. An element of a GEMM does
-// not depend on the number of rows, so the logits keep their bits where GEMMs are generated.
-// Declines: operations in loops, so the last of the layers of a loop computes all positions; logits
-// that come from an operation that mixes positions. Cost: a maximum over t, and one gather for each
-// value of all positions that the narrowed operations read.
+// not depend on the number of rows, so f32 logits keep their bits where GEMMs are generated.
+//
+// If narrowed operations alone read the results of a loop, such as that of the layers, and GEMMs of
+// its last iteration can be narrowed, that iteration becomes operations behind the loop. Of the
+// last layer, all positions then have keys and values alone.
+// Declines: other operations in loops; iterations on several ranks; logits that come from an
+// operation that mixes positions. Cost: a maximum over t, one gather for each value of all
+// positions that the narrowed operations read, and kernels of the last layer.
 #include "compiler/ops/interface.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
 
 // op->mark
 enum {
-  WHOLE, // computes all positions
-  NARROW
+  WHOLE,    // computes all positions
+  NARROW,   // computes the last position
+  READ_LAST // a loop whose results are read at the last position alone
 };
 
 typedef struct narrowing {
@@ -60,18 +65,95 @@ static void operands_note(lm_op *op, void *user) {
     whole[op->in[i]->id] = 1;
 }
 
-// Marks the operations of the function's body, from the last to the first.
-static void ops_mark(lm_func *f, lm_axis t) {
-  uint8_t *whole = lm_calloc((size_t)f->module->n_values + 1, 1);
-  for (lm_op *op = f->body->last->prev; op; op = op->prev) {
-    bool narrow = op->n_out == 1 && lm_op_pure(op) && has_axis(op->out[0]->type, t);
-    op->mark = narrow && !whole[op->out[0]->id] && is_rowwise(op, t) ? NARROW : WHOLE;
-    if (op->mark == WHOLE)
+static int mark_of(const lm_op *op, const uint8_t *whole, lm_axis t) {
+  bool read_last = op->n_out > 0;
+  for (uint32_t i = 0; i < op->n_out; i++)
+    read_last &= !whole[op->out[i]->id];
+  if (op->code == LM_OP_LOOP)
+    return read_last ? READ_LAST : WHOLE;
+  bool narrow = op->n_out == 1 && lm_op_pure(op) && has_axis(op->out[0]->type, t);
+  return narrow && read_last && is_rowwise(op, t) ? NARROW : WHOLE;
+}
+
+// Marks the operations of a region, from the last but one to the first. The last one reads its
+// operands at the last position alone. Returns the number of dots that are narrowed.
+static int ops_mark(const lm_module *m, const lm_region *r, lm_axis t) {
+  uint8_t *whole = lm_calloc((size_t)m->n_values + 1, 1);
+  int dots = 0;
+  for (lm_op *op = r->last->prev; op; op = op->prev) {
+    op->mark = (uint32_t)mark_of(op, whole, t);
+    dots += op->mark == NARROW && op->code == LM_OP_DOT;
+    if (op->mark != NARROW)
       operands_note(op, whole);
     if (op->body)
       lm_region_walk(op->body, operands_note, whole);
   }
   lm_free(whole);
+  return dots;
+}
+
+// ---- the last iteration of a loop
+
+static bool is_peeled(const lm_module *m, const lm_op *op, lm_axis t) {
+  return op->mark == READ_LAST && op->n_out == op->n_in && !lm_loop_is_reversed(op) &&
+         lm_mesh_ranks(m) == 1 && ops_mark(m, op->body, t) > 0;
+}
+
+static void operands_map(lm_op *op, void *user) {
+  lm_value **map = user;
+  for (uint32_t i = 0; i < op->n_in; i++)
+    if (map[op->in[i]->id])
+      op->in[i] = map[op->in[i]->id];
+}
+
+// Replaces the results of the loop by `map` in the operations from `op` on.
+static void results_replace(lm_op *op, lm_value **map) {
+  for (; op; op = op->next) {
+    operands_map(op, map);
+    if (op->body)
+      lm_region_walk(op->body, operands_map, map);
+  }
+}
+
+static void loop_peel(lm_module *m, lm_op *loop) {
+  lm_op *next = loop->next;
+  lm_value *const *args = loop->body->args;
+  const lm_op *yield = loop->body->last;
+  lm_builder b = {m, loop->parent, next, loop->loc, 0};
+  int64_t last = --loop->attr.imm[0];
+  loop->attr.n_axes = 0; // of the trips before; nothing is stacked
+  loop->attr.axes[0] = 0;
+  lm_value **from = last ? loop->out : loop->in; // the carries of the last iteration
+  lm_value *index = lm_emit_const(&b, args[0]->type, (double)last);
+  lm_value **map = lm_calloc(m->n_values, sizeof *map);
+  map[args[0]->id] = index;
+  for (uint32_t i = 0; i < loop->n_in; i++)
+    map[args[i + 1]->id] = from[i];
+  uint32_t n = m->n_values;
+  for (const lm_op *op = loop->body->first; op != yield; op = op->next)
+    lm_op_clone(&b, op, map);
+  lm_value **results = lm_calloc(m->n_values, sizeof *results);
+  for (uint32_t i = 0; i < loop->n_out; i++) {
+    lm_value *v = yield->in[i];
+    results[loop->out[i]->id] = v->id < n && map[v->id] ? map[v->id] : v;
+  }
+  results_replace(next, results);
+  if (!last)
+    lm_op_remove(loop);
+  lm_free(results);
+  lm_free(map);
+}
+
+// The loops of the function, not those in loops.
+static void loops_peel(lm_module *m, lm_func *f, lm_axis t) {
+  for (lm_op *op = f->body->last, *before; op; op = before) {
+    before = op->prev;
+    if (op->code != LM_OP_LOOP)
+      continue;
+    ops_mark(m, f->body, t);
+    if (is_peeled(m, op, t))
+      loop_peel(m, op);
+  }
 }
 
 // ---- the last position
@@ -154,7 +236,9 @@ bool lm_pass_narrow(lm_module *m, const lm_pass_env *env) {
   if (!logits || logits->type.rank != 3 || lm_axis_size(m, logits->type.axis[1]) == 1)
     return true;
   lm_axis t = logits->type.axis[1];
-  ops_mark(f, t);
+  loops_peel(m, f, t);
+  logits = f->body->last->in[0];
+  ops_mark(m, f->body, t);
   if (logits->def && logits->def->mark == NARROW)
     func_narrow(m, f, t);
   return true;
