@@ -81,11 +81,18 @@ static void lanes_elementwise(cpu_emit *e) {
     e->block = point / rest;
 }
 
+// True if a vector of elements along `var` takes a load or store for each.
+static bool is_strided(const lm_gen_access *a, uint16_t var) {
+  int64_t coef = lm_ix_coef(&a->ix, var);
+  return coef != 0 && coef != 1;
+}
+
 // Compares the accesses that are contiguous along the innermost loops with those that are
-// contiguous along the last parallel axis, weighted by trip counts.
+// contiguous along the last parallel axis, weighted by trip counts. Of a scan, whose operands are
+// in caches, those that are not contiguous are compared.
 static bool lanes_win(const cpu_emit *e) {
   uint16_t lane = cpu_group_var(e, e->n_groups - 1);
-  double inner = 0, lanes = 0;
+  double inner = 0, lanes = 0, inner_strided = 0, lanes_strided = 0;
   for (uint32_t i = 0; i < e->g.n_accesses; i++) {
     const lm_gen_access *a = &e->g.accesses[i];
     const lm_gen_domain *d = &e->g.domains[a->pass];
@@ -98,7 +105,13 @@ static bool lanes_win(const cpu_emit *e) {
       inner += times;
     if (lm_ix_coef(&a->ix, lane) == 1)
       lanes += times;
+    if (d->n && is_strided(a, d->loop[d->n - 1].var))
+      inner_strided += times;
+    if (is_strided(a, lane))
+      lanes_strided += times;
   }
+  if (e->scan && inner_strided != lanes_strided)
+    return lanes_strided < inner_strided;
   return lanes > inner;
 }
 

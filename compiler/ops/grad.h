@@ -25,6 +25,8 @@ typedef struct lm_grad_methods {
   void (*loop)(lm_grad *g, lm_op *loop);
   void (*region)(lm_grad *g, lm_region *body, lm_value *const *of, lm_value *const *cotangent,
                  uint32_t n_of, lm_value *const *wrt, uint32_t n, lm_value **out);
+  int64_t points; // of a scan that occupy the machine; no scan needs more
+  int64_t block;  // the least positions of a block into which a scan's axis is divided
 } lm_grad_methods;
 
 // The cotangent of a forward value, NULL for zero.

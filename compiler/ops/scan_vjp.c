@@ -13,8 +13,12 @@
 // so that the carries of one tile of positions are kept at a time.
 //
 // Where an operand lacks an axis along which positions of the carries are independent, its
-// cotangent is a sum over that axis, which would make it dependent. The operand is therefore
-// expanded first, and the cotangent summed after the scan.
+// cotangent is a sum over that axis, which makes it dependent. The region of the second scan
+// therefore expands the operand along as many of these axes as the points take that occupy the
+// machine, and the cotangent is summed over them after the scan. Where a part of an axis suffices,
+// the axis is divided into blocks. On a GPU, whose points are threads, the operand is expanded
+// along all of them; on a CPU this would make each cotangent as large as the carries of all
+// positions.
 #include "compiler/ir/scan.h"
 #include <string.h>
 #include "compiler/ops/interface.h"
@@ -30,10 +34,36 @@ static bool widens(const lm_op *scan) {
   return true;
 }
 
-// Copies the region of `from` to the builder's position; args: the values of its arguments.
-// yields: the values that the copy would yield.
+// An axis that is divided, whole = (block, rest); 0: none.
+typedef struct division {
+  lm_axis whole, block, rest;
+} division;
+
+static lm_type with_rest(const division *d, lm_type t) {
+  for (int i = 0; i < t.rank; i++)
+    t.axis[i] = t.axis[i] == d->whole ? d->rest : t.axis[i];
+  return t;
+}
+
+// Copies op for operands that have more axes, and the divided axis in two parts.
+static lm_value *op_copy(lm_builder *b, const lm_op *op, const division *d, lm_value **in) {
+  lm_value operand = {0};
+  lm_value result = *op->out[0];
+  lm_op like = *op;
+  result.type = with_rest(d, result.type);
+  if (op->n_in) {
+    operand = *op->in[0];
+    operand.type = with_rest(d, operand.type);
+  }
+  like.in = (lm_value *[]){&operand};
+  like.out = (lm_value *[]){&result};
+  return lm_widen(b, &like, in);
+}
+
+// Copies the region of `from` to the builder's position; args: the values of its arguments, with
+// more axes unless d is NULL. yields: the values that the copy would yield.
 static void region_copy(lm_builder *b, const lm_op *from, lm_value *const *args, lm_value **yields,
-                        bool widened) {
+                        const division *d) {
   lm_value **map = lm_calloc((size_t)b->m->n_values + 1, sizeof *map);
   lm_value *in[LM_RANK];
   for (uint32_t i = 0; i < from->body->n_args; i++)
@@ -41,13 +71,13 @@ static void region_copy(lm_builder *b, const lm_op *from, lm_value *const *args,
   const lm_op *yield = from->body->last;
   for (const lm_op *op = from->body->first; op != yield; op = op->next) {
     b->loc = op->loc;
-    if (!widened) {
+    if (!d) {
       lm_op_clone(b, op, map);
       continue;
     }
     for (uint32_t i = 0; i < op->n_in; i++)
       in[i] = map[op->in[i]->id];
-    map[op->out[0]->id] = lm_widen(b, op, in);
+    map[op->out[0]->id] = op_copy(b, op, d, in);
   }
   for (uint32_t i = 0; i < yield->n_in; i++)
     yields[i] = map[yield->in[i]->id];
@@ -61,8 +91,9 @@ typedef struct vjp {
   lm_op *op;
   lm_value **operand;   // the forward values of op's operands
   lm_value **cotangent; // of op's results; NULL: zero
-  lm_type parallel;
   bool widened;
+  lm_type parallel; // axes of the points of the backward scan, if widened
+  division divided;
   uint32_t n_carry;
   uint32_t n_slice;
   uint32_t n_stacked;
@@ -86,7 +117,7 @@ static bool carries_read(vjp *v, lm_value **out) {
 }
 
 // The carries before each position, stacked.
-static lm_value **carries_recompute(vjp *v) {
+static void carries_recompute(vjp *v, lm_value **out) {
   lm_builder *b = v->g->b;
   lm_value **args = LM_NEW_N(b->m->arena, lm_value *, v->op->n_in + 1);
   lm_value **yields = LM_NEW_N(b->m->arena, lm_value *, v->op->body->last->n_in + 1);
@@ -96,89 +127,151 @@ static lm_value **carries_recompute(vjp *v) {
     lm_scan_operand_is_slice(v->op, i) ? lm_scan_slice(b->m, scan, v->operand[i])
                                        : lm_scan_whole(b->m, scan, v->operand[i]);
   memcpy(args, scan->body->args, v->op->n_in * sizeof *args);
-  region_copy(b, v->op, args, yields, false);
+  region_copy(b, v->op, args, yields, NULL);
   lm_scan_end(b, scan, yields, args, v->n_carry);
-  return scan->out + v->n_carry;
+  memcpy(out, scan->out + v->n_carry, v->n_carry * sizeof *out);
 }
 
-// ---- the backward scan
-
-// Operand i with all parallel axes in front, behind t if it is a slice.
-static lm_value *expanded(vjp *v, uint32_t i) {
-  lm_value *x = v->operand[i];
-  bool slice = lm_scan_operand_is_slice(v->op, i);
-  lm_type to = {
-      .dtype = x->type.dtype,
-      .rank = slice,
-      .axis = {x->type.axis[0] * slice},
-  };
-  if (!v->widened || !lm_grad_needs(v->g, v->op->in[i]) || lm_type_subset(v->parallel, x->type))
-    return x;
-  for (int k = 0; k < v->parallel.rank; k++)
-    to.axis[to.rank++] = v->parallel.axis[k];
-  for (int k = slice; k < x->type.rank; k++)
-    if (lm_type_find(to, x->type.axis[k]) < 0)
-      to.axis[to.rank++] = x->type.axis[k];
-  return lm_widen_to(v->g->b, x, to);
-}
-
-static bool fits(const vjp *v) {
-  for (uint32_t i = 0; i < v->op->n_in; i++) {
-    int more = 0;
-    for (int k = 0; k < v->parallel.rank; k++)
-      more += lm_type_find(v->op->in[i]->type, v->parallel.axis[k]) < 0;
-    if (v->op->in[i]->type.rank + more > LM_RANK - 1)
-      return false;
-  }
-  return true;
-}
+// ---- parallel axes of the backward scan
 
 static bool is_differentiated(vjp *v, uint32_t i) {
   lm_type t = v->op->in[i]->type;
   return lm_dtype_is_float(t.dtype) && (i < v->n_carry || lm_grad_needs(v->g, v->op->in[i]));
 }
 
+static bool is_lacking(vjp *v, lm_axis a) {
+  for (uint32_t i = v->n_carry; i < v->op->n_in; i++)
+    if (is_differentiated(v, i) && lm_type_find(v->op->in[i]->type, a) < 0)
+      return true;
+  return false;
+}
+
+static bool fits(const vjp *v, lm_type parallel) {
+  for (uint32_t i = 0; i < v->op->n_in; i++) {
+    int more = 1; // of the axis that is divided
+    for (int k = 0; k < parallel.rank; k++)
+      more += lm_type_find(v->op->in[i]->type, parallel.axis[k]) < 0;
+    if (v->op->in[i]->type.rank + more > LM_RANK - 1)
+      return false;
+  }
+  return true;
+}
+
+// The blocks of axis a: the least divisor of its size n that is not less than `least`; n if there
+// is none. Blocks of the axis along which the first carry is contiguous have full vectors.
+static int64_t blocks_of(const vjp *v, lm_axis a, int64_t least) {
+  const lm_axis_info *axis = &v->g->b->m->axes[a];
+  lm_type carry = v->op->in[0]->type;
+  bool contiguous = carry.axis[carry.rank - 1] == a;
+  int64_t most = contiguous ? axis->size / v->g->methods->block : axis->size;
+  int64_t blocks = least < most ? least : most > 1 ? most : 1;
+  while (axis->size % blocks)
+    blocks++;
+  return axis->dyn ? axis->size : blocks;
+}
+
+static void parallel_add(vjp *v, lm_axis a) {
+  v->parallel.axis[v->parallel.rank++] = a;
+}
+
+// Divides axis a, of n positions, into blocks.
+static void divide(vjp *v, lm_axis a, int64_t n, int64_t blocks) {
+  lm_module *m = v->g->b->m;
+  lm_sym name = m->axes[a].name;
+  v->divided = (division){a, lm_axis_add(m, name, blocks, 0), lm_axis_add(m, name, n / blocks, 0)};
+  parallel_add(v, v->divided.block);
+}
+
+static void parallel_choose(vjp *v) {
+  const lm_module *m = v->g->b->m;
+  lm_type all = lm_scan_parallel(v->op);
+  int64_t points = 1;
+  v->widened = fits(v, all) && widens(v->op);
+  for (int i = 0; i < all.rank; i++)
+    if (!is_lacking(v, all.axis[i])) {
+      parallel_add(v, all.axis[i]);
+      points *= lm_axis_size(m, all.axis[i]);
+    }
+  for (int i = 0; i < all.rank && points < v->g->methods->points && !v->divided.whole; i++) {
+    lm_axis a = all.axis[i];
+    int64_t n = lm_axis_size(m, a);
+    int64_t blocks = blocks_of(v, a, (v->g->methods->points - 1) / points + 1);
+    if (!is_lacking(v, a) || blocks == 1)
+      continue;
+    blocks < n ? divide(v, a, n, blocks) : parallel_add(v, a);
+    points *= blocks;
+  }
+}
+
+static lm_value *view(vjp *v, lm_value *x, bool joins) {
+  const division *d = &v->divided;
+  lm_attr a = {.axes = {d->whole}, .n_axes = 1, .to = {d->block, d->rest}, .n_to = 2};
+  lm_attr back = {.axes = {d->block, d->rest}, .n_axes = 2, .to = {d->whole}, .n_to = 1};
+  if (!v->widened || !d->whole || lm_type_find(x->type, joins ? d->rest : d->whole) < 0)
+    return x;
+  return lm_emit(v->g->b, LM_OP_VIEW, &x, 1, joins ? &back : &a, NULL);
+}
+
+// t with the parallel axes that it lacks in front.
+static lm_type expanded_type(const vjp *v, lm_type t) {
+  lm_type to = {
+      .dtype = t.dtype,
+  };
+  for (int k = 0; v->widened && k < v->parallel.rank; k++)
+    if (lm_type_find(t, v->parallel.axis[k]) < 0)
+      to.axis[to.rank++] = v->parallel.axis[k];
+  memcpy(to.axis + to.rank, t.axis, t.rank * sizeof *t.axis);
+  to.rank = (uint8_t)(to.rank + t.rank);
+  return to;
+}
+
+// ---- the backward scan
+
 static lm_value *zeros(lm_builder *b, lm_type t) {
   return lm_emit_const(b, t, 0);
 }
 
 // The initial carries: the cotangents of the final carries, then zeros for the sums.
-static uint32_t starts(vjp *v, lm_value *const *wide, lm_value **start) {
+static uint32_t starts(vjp *v, lm_value **start) {
   lm_builder *b = v->g->b;
   uint32_t n = 0;
   for (uint32_t i = 0; i < v->op->n_in; i++) {
     if (!is_differentiated(v, i) || lm_scan_operand_is_slice(v->op, i))
       continue;
-    bool carry = i < v->n_carry;
-    lm_type t = carry ? v->op->in[i]->type : wide[i]->type;
-    if (!carry)
+    lm_type t = v->operand[i]->type;
+    if (i >= v->n_carry) {
+      t = expanded_type(v, t);
       t.dtype = LM_F32;
-    start[n++] = carry && v->cotangent[i] ? v->cotangent[i] : zeros(b, t);
+    }
+    bool given = i < v->n_carry && v->cotangent[i];
+    start[n++] = given ? v->cotangent[i] : zeros(b, t);
   }
   return n;
 }
 
 // The arguments of the region of `back` that stand for those of op, and the cotangents of op's
 // yields.
-static void arguments(vjp *v, lm_op *back, lm_value *const *wide, lm_value *const *kept,
-                      lm_value **args, lm_value **cotangents) {
-  lm_module *m = v->g->b->m;
-  for (uint32_t i = 0; i < v->n_carry; i++)
-    args[i] = lm_scan_slice(m, back, kept[i]);
-  for (uint32_t i = v->n_carry; i < v->n_carry + v->n_slice; i++)
-    args[i] = lm_scan_slice(m, back, wide[i]);
+static void arguments(vjp *v, lm_op *back, lm_value *const *kept, lm_value **args,
+                      lm_value **cotangents) {
+  lm_builder *b = v->g->b;
+  uint32_t slices = v->n_carry + v->n_slice;
+  for (uint32_t i = 0; i < slices; i++)
+    args[i] = lm_scan_slice(b->m, back, i < v->n_carry ? kept[i] : v->operand[i]);
   for (uint32_t i = 0, at = 0; i < v->n_carry + v->n_stacked; i++) {
     if (i < v->n_carry)
       cotangents[i] = is_differentiated(v, i) ? back->body->args[at++] : NULL;
     else
-      cotangents[i] = v->cotangent[i] ? lm_scan_slice(m, back, v->cotangent[i]) : NULL;
+      cotangents[i] = v->cotangent[i] ? lm_scan_slice(b->m, back, v->cotangent[i]) : NULL;
   }
-  for (uint32_t i = v->n_carry + v->n_slice; i < v->op->n_in; i++)
-    args[i] = lm_scan_whole(m, back, wide[i]);
+  for (uint32_t i = slices; i < v->op->n_in; i++)
+    args[i] = lm_scan_whole(b->m, back, v->operand[i]);
+  for (uint32_t i = v->n_carry; i < v->op->n_in; i++)
+    if (is_differentiated(v, i))
+      args[i] = lm_emit_expand(b, args[i], expanded_type(v, args[i]->type));
 }
 
 // Differentiates the region; yields the next carries and the cotangents of the slices.
-static lm_op *backward(vjp *v, lm_value *const *wide, lm_value *const *kept) {
+static lm_op *backward(vjp *v, lm_value *const *kept) {
   lm_builder *b = v->g->b;
   lm_arena *a = b->m->arena;
   uint32_t n_in = v->op->n_in;
@@ -192,12 +285,12 @@ static lm_op *backward(vjp *v, lm_value *const *wide, lm_value *const *kept) {
   lm_value **found = LM_NEW_N(a, lm_value *, n_in + 1);
   lm_value **next = LM_NEW_N(a, lm_value *, n_in + 1);
   lm_value **stacked = LM_NEW_N(a, lm_value *, n_in + 1);
-  uint32_t n_start = starts(v, wide, start);
+  uint32_t n_start = starts(v, start);
   uint32_t n_next = 0;
   uint32_t n_slices = 0;
   lm_op *back = lm_scan_begin(b, lm_scan_axis(v->op), !lm_scan_is_backward(v->op), start, n_start);
-  arguments(v, back, wide, kept, args, cotangents);
-  region_copy(b, v->op, args, yields, v->widened);
+  arguments(v, back, kept, args, cotangents);
+  region_copy(b, v->op, args, yields, v->widened ? &v->divided : NULL);
   for (uint32_t i = 0; i < n_in; i++)
     if (is_differentiated(v, i))
       wrt[n++] = args[i];
@@ -211,7 +304,7 @@ static lm_op *backward(vjp *v, lm_value *const *wide, lm_value *const *kept) {
     if (lm_scan_operand_is_slice(v->op, i))
       stacked[n_slices++] = c ? c : zeros(b, args[i]->type);
     else if (i < v->n_carry)
-      next[n_next++] = c ? c : zeros(b, v->op->in[i]->type);
+      next[n_next++] = c ? c : zeros(b, args[i]->type);
     else {
       lm_value *sum = back->body->args[n_next];
       next[n_next++] = c ? lm_emit2(b, LM_OP_ADD, sum, lm_emit_cast(b, c, LM_F32)) : sum;
@@ -221,37 +314,47 @@ static lm_op *backward(vjp *v, lm_value *const *wide, lm_value *const *kept) {
   return back;
 }
 
+// The carries before each position, and the operands and cotangents with the divided axis in two.
+static lm_value **values_divide(vjp *v) {
+  lm_value **kept = LM_NEW_N(v->g->b->m->arena, lm_value *, v->n_carry + 1);
+  lm_loc at = v->g->b->loc;
+  if (!carries_read(v, kept))
+    carries_recompute(v, kept);
+  v->g->b->loc = at;
+  for (uint32_t i = 0; i < v->n_carry; i++)
+    kept[i] = view(v, kept[i], false);
+  for (uint32_t i = 0; i < v->op->n_in; i++)
+    v->operand[i] = view(v, v->operand[i], false);
+  for (uint32_t i = 0; i < v->op->n_out; i++)
+    if (v->cotangent[i])
+      v->cotangent[i] = view(v, v->cotangent[i], false);
+  return kept;
+}
+
 void vjp_scan(lm_grad *g, lm_op *op) {
   lm_builder *b = g->b;
   vjp v = {.g = g,
            .op = op,
            .operand = LM_NEW_N(b->m->arena, lm_value *, op->n_in + 1),
            .cotangent = LM_NEW_N(b->m->arena, lm_value *, op->n_out + 1),
-           .parallel = lm_scan_parallel(op),
            .n_carry = lm_scan_carries(op),
            .n_slice = lm_scan_slices(op),
            .n_stacked = op->n_out - lm_scan_carries(op)};
-  v.widened = fits(&v) && widens(op);
-  lm_value **wide = LM_NEW_N(b->m->arena, lm_value *, op->n_in + 1);
   for (uint32_t i = 0; i < op->n_in; i++)
     v.operand[i] = lm_grad_value(g, op->in[i]);
   for (uint32_t i = 0; i < op->n_out; i++)
     v.cotangent[i] = lm_grad_of(g, op->out[i]);
-  for (uint32_t i = v.n_carry; i < op->n_in; i++)
-    wide[i] = expanded(&v, i);
+  parallel_choose(&v);
   lm_loc at = b->loc;
-  lm_value **kept = LM_NEW_N(b->m->arena, lm_value *, v.n_carry + 1);
-  if (!carries_read(&v, kept))
-    kept = carries_recompute(&v);
-  b->loc = at;
-  const lm_op *back = backward(&v, wide, kept);
+  const lm_op *back = backward(&v, values_divide(&v));
   b->loc = at;
   uint32_t sums = 0;
   uint32_t slices = lm_scan_carries(back);
   for (uint32_t i = 0; i < op->n_in; i++) {
     if (!is_differentiated(&v, i))
       continue;
-    lm_value *c = back->out[lm_scan_operand_is_slice(op, i) ? slices++ : sums++];
+    uint32_t result = lm_scan_operand_is_slice(op, i) ? slices++ : sums++;
+    lm_value *c = view(&v, back->out[result], true);
     if (lm_grad_needs(g, op->in[i]))
       lm_grad_add(g, op->in[i], lm_emit_cast(b, c, (lm_dtype)op->in[i]->type.dtype));
   }

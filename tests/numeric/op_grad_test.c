@@ -180,6 +180,14 @@ static const test tests[] = {
      "  %v1 = mul %h, %u1  %v2 = mul %m1, %x1  %v3 = add %v1, %v2  %v4 = tanh %v3  %v5 = mul %v4, "
      "%x1\n"
      "  yield %v4, %v5\n}\n"},
+    // the operands are expanded along six and along blocks of eight
+    {"scan", "a, six, eight",
+     "%a6 = permute %p6 : f32[a, six]  %a8 = permute %p8 : f32[a, eight]  %ae = sum %m over(c)\n"
+     "%h0 = const 0 : f32[six, eight, e]\n"
+     "%h9, %z = scan over(a) [1, 3, 0] (%h = %h0, %x1 = %a6, %x2 = %a8, %x3 = %ae) {\n"
+     "  %v1 = mul %h, %x1  %v2 = sin %v1  %v3 = mul %v2, %x3  %v4 = add %v3, %x2\n"
+     "  %v5 = dot %v4, %x3 over(e)  %k1 = const 0.1 : f32  %v6 = mul %v5, %k1\n"
+     "  yield %v4, %v6\n}\n"},
     // from the last position to the first; a dot in the region; the final carry
     {"scan", "c",
      "%wr = rename %w (c) -> (c2)  %ww = dot %w, %wr over(f)\n"

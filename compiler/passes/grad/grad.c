@@ -53,17 +53,27 @@ static void differentiate_region(lm_grad *base, lm_region *body, lm_value *const
   lm_free(g.active);
 }
 
-static const lm_grad_methods methods = {
-    .cotangent = lm_gradient_cotangent,
-    .value = lm_gradient_value,
-    .needed = lm_gradient_is_needed,
-    .add = lm_gradient_add,
-    .add_slice = lm_gradient_add_slice,
-    .add_iteration = lm_gradient_add_iteration,
-    .indices = lm_gradient_indices,
-    .loop = lm_gradient_reverse_loop,
-    .region = differentiate_region,
-};
+// Threads of a GPU are points; the cores of a CPU share them.
+static lm_grad_methods methods_of(const lm_pass_env *env) {
+  enum {
+    POINTS = 16,
+    BLOCK = 16 // a vector of f32
+  };
+  bool threads = env->target && env->target->kind == LM_TARGET_CUDA;
+  return (lm_grad_methods){
+      .points = threads ? INT64_MAX : POINTS,
+      .block = threads ? 1 : BLOCK,
+      .cotangent = lm_gradient_cotangent,
+      .value = lm_gradient_value,
+      .needed = lm_gradient_is_needed,
+      .add = lm_gradient_add,
+      .add_slice = lm_gradient_add_slice,
+      .add_iteration = lm_gradient_add_iteration,
+      .indices = lm_gradient_indices,
+      .loop = lm_gradient_reverse_loop,
+      .region = differentiate_region,
+  };
+}
 
 // The cotangent of the sum.
 static lm_value *seed(lm_builder *b, const lm_value *sum) {
@@ -76,10 +86,10 @@ static lm_value *seed(lm_builder *b, const lm_value *sum) {
   return lm_emit_cast(b, scale, (lm_dtype)sum->type.dtype);
 }
 
-static void differentiate(lm_func *f, bool sums) {
+static void differentiate(lm_func *f, const lm_grad_methods *methods, bool sums) {
   lm_module *m = f->module;
   lm_op *end = f->body->last;
-  gradient g = {.base.methods = &methods,
+  gradient g = {.base.methods = methods,
                 .m = m,
                 .active = lm_activity_of_func(f),
                 .n_active = m->n_values,
@@ -137,14 +147,14 @@ static bool loss_fits(lm_module *m, const lm_func *loss) {
   return ok;
 }
 
-static void micro_make(lm_func *loss, bool sums) {
+static void micro_make(lm_func *loss, const lm_grad_methods *methods, bool sums) {
   char name[LM_FUNC_NAME];
   lm_func_key key = loss->key;
   key.id = LM_FUNC_MICRO;
   lm_func_key_print(key, name);
   lm_func *f = lm_func_clone(loss, LM_SYM(loss->module->ctx, name));
-  if (!lm_gradient_ticks(f, &methods, seed, sums))
-    differentiate(f, sums);
+  if (!lm_gradient_ticks(f, methods, seed, sums))
+    differentiate(f, methods, sums);
 }
 
 bool lm_pass_grad(lm_module *m, const lm_pass_env *env) {
@@ -153,12 +163,13 @@ bool lm_pass_grad(lm_module *m, const lm_pass_env *env) {
   for (const lm_func *f = m->funcs; f; f = f->next)
     if (f->key.id == LM_FUNC_LOSS && !loss_fits(m, f))
       return false;
+  const lm_grad_methods methods = methods_of(env);
   m->stage = LM_STAGE_STEP;
   for (lm_func *f = m->funcs, *next; f; f = next) {
     next = f->next;
     if (f->key.id != LM_FUNC_LOSS)
       continue;
-    micro_make(f, lm_epilogue_is_enabled(env));
+    micro_make(f, &methods, lm_epilogue_is_enabled(env));
     if (env->gradients_alone)
       lm_func_remove(m, f);
   }
