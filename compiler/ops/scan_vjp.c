@@ -148,13 +148,21 @@ static bool is_lacking(vjp *v, lm_axis a) {
 
 static bool fits(const vjp *v, lm_type parallel) {
   for (uint32_t i = 0; i < v->op->n_in; i++) {
-    int more = 1; // of the axis that is divided
+    int more = v->g->methods->block > 1; // an axis may be divided
     for (int k = 0; k < parallel.rank; k++)
       more += lm_type_find(v->op->in[i]->type, parallel.axis[k]) < 0;
     if (v->op->in[i]->type.rank + more > LM_RANK - 1)
       return false;
   }
   return true;
+}
+
+// True if the region has the indices of axis a, which are not those of a block.
+static bool is_indexed(const vjp *v, lm_axis a) {
+  for (const lm_op *op = v->op->body->first; op; op = op->next)
+    if (op->code == LM_OP_IOTA && lm_type_find(op->out[0]->type, a) >= 0)
+      return true;
+  return false;
 }
 
 // The blocks of axis a: the least divisor of its size n that is not less than `least`; n if there
@@ -167,7 +175,7 @@ static int64_t blocks_of(const vjp *v, lm_axis a, int64_t least) {
   int64_t blocks = least < most ? least : most > 1 ? most : 1;
   while (axis->size % blocks)
     blocks++;
-  return axis->dyn ? axis->size : blocks;
+  return axis->dyn || is_indexed(v, a) ? axis->size : blocks;
 }
 
 static void parallel_add(vjp *v, lm_axis a) {

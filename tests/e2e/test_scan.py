@@ -130,6 +130,17 @@ def test_chunks(run):
             within(f"read {when}: {name}", distance(a[name], b[name]), 2e-5)
 
 
+def test_chunk_choice(run):
+    """the delta rule and decays of keys are computed in chunks on a GPU, not on a CPU"""
+    run.write("text.txt", TEXT)
+    delta = open(f"{ROOT}/tests/models/delta/reference.lm").read().split("model Start")[0]
+    recipe = MAMBA2.split("\n", 1)[1].replace("Mamba2(depth = 2, d = {d}, groups = 2, p = 16, n = 16", "Recurrent(h = 1, k = 64, v = 64")
+    file = run.write("delta.lm", delta + recipe.format(seq=256, batch=256))
+    for target, chunks in ("cpu", False), ("h100", True):
+        run("compile", file, "--target", target, "-o", run.path(target))
+        check(("chunk" in open(f"{run.path(target)}/step.lmir").read()) == chunks, target)
+
+
 def test_chunks_in_float64(run):
     """decays for each key and the delta rule, in chunks: gates that are 0 and 1, decays that underflow, keys that repeat, a long row.
     The errors beside PyTorch in float64 are those of the loop"""

@@ -6,6 +6,7 @@
 #ifndef LM_CHUNK_H
 #define LM_CHUNK_H
 #include "compiler/passes/chunk/chunk_match.h"
+#include "target/target.h"
 
 typedef struct lm_chunked {
   lm_builder *b;
@@ -46,4 +47,9 @@ void lm_chunk_weights(lm_chunked *x);
 
 // Sets states and delta, and adds the latter to u. Returns the state after the last chunk.
 lm_value *lm_chunk_delta(lm_chunked *x);
+
+// ---- the cost model (chunk_cost.c)
+
+// True if chunks of `of_chunk` positions take less time than the loop. target may be NULL: a CPU.
+bool lm_chunk_is_profitable(const lm_target *target, const lm_chunk *c, int64_t of_chunk);
 #endif

@@ -24,10 +24,10 @@
 // Declines: a that depends on p, also on p and n, as in Mamba, where each element of the state has
 // its own decay and chunks would take C times the operations of the scan; results that need the
 // state itself; updates that depend on two reads, or on one in another way than linearly; lengths
-// without a divisor from 16 to 64, or from 8 to 16 if chunks are short; states that are small
-// beside C, for which the scan is faster, unless the pass is forced; lengths that are known at run
-// time only, as in prefill, where the scan stays. Cost: memory for C numbers for each position and
-// head.
+// without a divisor from 16 to 64, or from 8 to 16 if chunks are short; scans that are faster by
+// the cost model (chunk_cost.c), unless the pass is forced: small states, and on a CPU short
+// chunks; lengths that are known at run time only, as in prefill, where the scan stays. Cost:
+// memory for C numbers for each position and head.
 #include <string.h>
 #include "compiler/ops/widen.h"
 #include "compiler/passes/chunk/chunk.h"
@@ -35,9 +35,8 @@
 
 enum {
   LEAST_POSITIONS = 8,
-  SHORT = 16,     // positions of a chunk if a has n, or with the delta rule
-  POSITIONS = 64, // of other chunks
-  STATE = 8       // times the positions of a chunk: the least size of the state
+  SHORT = 16,    // positions of a chunk if a has n, or with the delta rule
+  POSITIONS = 64 // of other chunks
 };
 
 // ---- states
@@ -110,12 +109,6 @@ static int64_t positions_of(const lm_chunk *of, int64_t n) {
   return 0;
 }
 
-// The weights of a short chunk take C operations along n at each position, the scan p.
-static bool is_profitable(const lm_module *m, const lm_chunk *c, int64_t positions) {
-  int64_t p = lm_type_elements(m, c->p);
-  return lm_type_elements(m, c->n) * p >= STATE * positions && (!is_short(c) || p >= 2 * positions);
-}
-
 static void rewrite(lm_chunk *c, int64_t size, uint32_t n_values) {
   lm_op *scan = c->lift.scan;
   lm_module *m = c->lift.b.m;
@@ -145,18 +138,19 @@ static void rewrite(lm_chunk *c, int64_t size, uint32_t n_values) {
   lm_op_remove(scan);
 }
 
-static void chunk_visit(lm_module *m, lm_region *r, bool forced) {
+static void chunk_visit(lm_module *m, lm_region *r, const lm_pass_env *env) {
+  bool forced = lm_pass_is_forced(env, "chunk_scan");
   for (lm_op *op = r->first, *next; op; op = next) {
     next = op->next;
     if (op->code == LM_OP_LOOP)
-      chunk_visit(m, op->body, forced);
+      chunk_visit(m, op->body, env);
     if (op->code != LM_OP_SCAN || lm_scan_is_backward(op) || m->axes[lm_scan_axis(op)].dyn)
       continue;
     lm_chunk c;
     uint32_t n_values = m->n_values;
     bool fits = lm_chunk_match(op, &c);
     int64_t size = fits ? positions_of(&c, lm_axis_size(m, lm_scan_axis(op))) : 0;
-    if (size && (forced || is_profitable(m, &c, size)))
+    if (size && (forced || lm_chunk_is_profitable(env->target, &c, size)))
       rewrite(&c, size, n_values);
     lm_scan_lift_end(&c.lift);
   }
@@ -164,6 +158,6 @@ static void chunk_visit(lm_module *m, lm_region *r, bool forced) {
 
 bool lm_pass_chunk_scan(lm_module *m, const lm_pass_env *env) {
   for (lm_func *f = m->funcs; f; f = f->next)
-    chunk_visit(m, f->body, lm_pass_is_forced(env, "chunk_scan"));
+    chunk_visit(m, f->body, env);
   return true;
 }
