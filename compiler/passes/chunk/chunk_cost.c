@@ -30,7 +30,11 @@ static lm_target machine_of(const lm_target *t) {
   for (int i = 0; i < LM_DTYPES; i++)
     machine.math[i].peak = 16;
   lm_target_set_bandwidth(&machine, 1);
-  machine.rates = (lm_target_rates){.memory = 1, .math = 1, .lanes = 8};
+  machine.rates = (lm_target_rates){
+      .memory = 1,
+      .math = 1,
+      .lanes = 8,
+  };
   return machine;
 }
 
@@ -76,7 +80,11 @@ static double gemms(const sizes *s, double m, double n, double k) {
 
 static double moved(const sizes *s, double values) {
   double bytes = MOVES * sizeof(float) * values * s->batch * s->positions / s->of_chunk;
-  return lm_cost_of_kernel(s->t, &(lm_cost_kernel){.bytes = bytes}).seconds;
+  return lm_cost_of_kernel(s->t,
+                           &(lm_cost_kernel){
+                               .bytes = bytes,
+                           })
+      .seconds;
 }
 
 static double chunk_seconds(const sizes *s, const lm_chunk *c) {
