@@ -30,7 +30,7 @@ static int64_t slice_n(const lm_exchange *x, int i) {
 }
 
 static uint8_t *received_at(const lm_exchange *x, int64_t slice, int i) {
-  return x->workspace + bytes_of(x, slice * i);
+  return x->workspace ? x->workspace + bytes_of(x, slice * i) : NULL;
 }
 
 // ---- rounds
@@ -245,7 +245,7 @@ void lm_exchanges_place(lm_exchanges *g, uint8_t *workspace) {
   for (int i = 0; i < g->n; i++) {
     size_t bytes = workspace_aligned(&g->v[i]);
     g->v[i].workspace = workspace;
-    workspace += bytes;
+    workspace = workspace ? workspace + bytes : NULL;
   }
 }
 

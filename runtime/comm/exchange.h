@@ -61,7 +61,8 @@ typedef struct lm_exchanges {
   int n;
 } lm_exchanges;
 void lm_exchanges_make(lm_exchanges *g, const lm_coll *x, int n, int ranks, int me, size_t room);
-// The bytes of this round; lm_exchanges_place gives them to the collectives.
+// The bytes of this round; lm_exchanges_place gives them to the collectives. NULL, if only the
+// sizes of messages are read: the messages to it then have no data.
 size_t lm_exchanges_workspace(const lm_exchanges *g);
 void lm_exchanges_place(lm_exchanges *g, uint8_t *workspace);
 // `out` has space for 2 * ranks * g->n.

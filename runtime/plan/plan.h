@@ -546,8 +546,8 @@ void lm_plan_print(const lm_plan *p, lm_buf *out);
 // `why`; returns true if there are none. Visits every byte that f accesses, in every iteration.
 bool lm_plan_check(const lm_plan *p, const lm_plan_func *f, lm_buf *why);
 // Checks the collectives of a function in the plans of all ranks, by number, each of which is
-// placed (lm_plan_mesh_place): the ranks of every group start the same sequence, every message that
-// is sent is received, and no ranks wait for each other. Appends the errors to `why`; returns true
-// if there are none.
+// placed (lm_plan_mesh_place): the ranks of every group start the same sequence, of the same
+// tensors in memory, every message that is sent is received, and no ranks wait for each other.
+// Appends the errors to `why`; returns true if there are none.
 bool lm_plan_check_mesh(const lm_plan *const *plans, const char *func, lm_buf *why);
 #endif

@@ -133,6 +133,26 @@ static void checks_test(lm_arena *a) {
   "start ring_shift f32 8 over a peer " PEER " lane 0 as 0 work[0 : 32] -> work[32 : 32]\n"        \
   "wait 0 work[0 : 32] -> work[32 : 32]"
 
+// Two tensors, the same in another order, and tensors of other sizes, which have the same sum.
+static const char bucket[] = "start reduce_scatter sum f32 6 over a of 2 lane 0 as 0"
+                             " work[0 : 24] work[24 : 24]"
+                             " -> grad[0 : 12] grad[12 : 12]\n"
+                             "wait 0"
+                             " work[0 : 24] work[24 : 24]"
+                             " -> grad[0 : 12] grad[12 : 12]";
+static const char bucket_permuted[] = "start reduce_scatter sum f32 6 over a of 2 lane 0 as 0"
+                                      " work[24 : 24] work[0 : 24]"
+                                      " -> grad[12 : 12] grad[0 : 12]\n"
+                                      "wait 0"
+                                      " work[24 : 24] work[0 : 24]"
+                                      " -> grad[12 : 12] grad[0 : 12]";
+static const char bucket_of_others[] = "start reduce_scatter sum f32 6 over a of 2 lane 0 as 0"
+                                       " work[0 : 32] work[32 : 16]"
+                                       " -> grad[0 : 16] grad[16 : 8]\n"
+                                       "wait 0"
+                                       " work[0 : 32] work[32 : 16]"
+                                       " -> grad[0 : 16] grad[16 : 8]";
+
 typedef struct mesh_case {
   const char *rank[4]; // steps; NULL: those of the rank before
   const char *found;   // NULL: there is no mistake
@@ -177,13 +197,19 @@ static const mesh_case meshes[] = {
     {{SEND("1", "0") "\nwait 0 work[0 : 64]\n" RECEIVE("1", "1") "\nwait 1 -> work[0 : 64]", NULL,
       SEND("0", "0") "\nwait 0 work[0 : 64]\n" RECEIVE("0", "1") "\nwait 1 -> work[0 : 64]"},
      "the ranks wait for each other: rank 0 in send f32 16 over a"},
+    {{bucket}, NULL},
+    {{bucket, NULL, bucket_permuted},
+     "number 1 over a: rank 0 has reduce_scatter sum f32 6 of 2, tensor 0 of which has 3 elements "
+     "from work[0] to grad[0], rank 2 has reduce_scatter sum f32 6 of 2, tensor 0 of which has 3 "
+     "elements from work[24] to grad[12]"},
+    {{bucket, NULL, bucket_of_others}, "tensor 0 of which has 4 elements from work[0] to grad[0]"},
     {{SUM("a", "0") "\n" DONE("1")}, "rank 0 waits for handle 1, which no step has started"},
 };
 
 static lm_plan *rank_plan(lm_arena *a, const char *steps, int rank) {
   lm_buf text = {0};
   lm_plan *p;
-  lm_buf_puts(&text, "mesh a 2\nmesh b 2\narena work 64\nfunc f work 64\n");
+  lm_buf_puts(&text, "mesh a 2\nmesh b 2\narena grad 64\narena work 64\nfunc f work 64\n");
   for (int n = 0; *steps; n++) {
     int line = (int)strcspn(steps, "\n");
     lm_buf_printf(&text, "  %d %.*s\n", n, line, steps);
