@@ -70,7 +70,10 @@ static bool is_native(lm_dtype t, lm_target_kind kind) {
 }
 
 lm_target lm_target_any(lm_target_kind kind) {
-  lm_target t = {.kind = kind, .rates = rates_of(kind)};
+  lm_target t = {
+      .kind = kind,
+      .rates = rates_of(kind),
+  };
   for (int i = 0; i < LM_DTYPES; i++)
     t.math[i] = (lm_target_math){.native = is_native((lm_dtype)i, kind),
                                  .accumulate = is_narrow((lm_dtype)i) ? LM_F32 : (lm_dtype)i};

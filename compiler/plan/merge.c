@@ -52,7 +52,10 @@ static double elements_of(const lm_plan_move *m) {
 // True if a launch and the gap behind it are at least an eighth of the step's time.
 static bool is_short(const planner *p, const lm_plan_step *s, double instructions) {
   const lm_target *t = &p->o->target;
-  lm_cost_kernel k = {.bytes = (double)s->moved, .instructions = instructions};
+  lm_cost_kernel k = {
+      .bytes = (double)s->moved,
+      .instructions = instructions,
+  };
   return lm_target_bandwidth(t) > 0 && t->units &&
          lm_cost_of_kernel(t, &k).seconds < PART * (t->rates.launch + t->rates.gap);
 }
@@ -233,7 +236,10 @@ static void step_make(merger *g, launch *l) {
   planner *p = g->p;
   pstep s = p->steps[l->step[0]];
   int all = 0;
-  s.step = (lm_plan_step){.kind = LM_STEP_KERNEL, .label = s.step.label};
+  s.step = (lm_plan_step){
+      .kind = LM_STEP_KERNEL,
+      .label = s.step.label,
+  };
   for (int i = 0; i < l->n; i++) {
     const lm_plan_step *x = &p->steps[l->step[i]].step;
     l->part[i].buf = LM_NEW_N(p->arena, int, x->n_bufs);

@@ -397,7 +397,10 @@ int lm_handles_count(const planner *p) {
 }
 
 void lm_steps_offload(planner *p) {
-  offloader o = {.p = p, .handles = lm_handles_count(p)};
+  offloader o = {
+      .p = p,
+      .handles = lm_handles_count(p),
+  };
   windows_find(&o);
   if (!o.n)
     return;

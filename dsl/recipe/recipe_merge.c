@@ -412,7 +412,12 @@ static void apply_in_named(merge *m, lm_setting *s, dotted d) {
 static void entry_add(merge *m, lm_settings *s, const lm_schema_key *key, const ast_name *name,
                       const ast_item *it) {
   ast_expr *sel = LM_NEW(m->R->c->arena, ast_expr);
-  *sel = (ast_expr){.kind = EX_NAME, .loc = name->loc, .text = name->text, .height = 1};
+  *sel = (ast_expr){
+      .kind = EX_NAME,
+      .loc = name->loc,
+      .text = name->text,
+      .height = 1,
+  };
   set_whole(m, s, key, sel, it);
 }
 

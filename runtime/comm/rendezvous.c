@@ -119,7 +119,10 @@ static bool hello_take(meeting *m, lm_wire *w, lm_status *s) {
 }
 
 static void lobby_accept(meeting *m) {
-  struct pollfd p = {.fd = m->listener, .events = POLLIN};
+  struct pollfd p = {
+      .fd = m->listener,
+      .events = POLLIN,
+  };
   poll(&p, 1, POLL_MS);
   for (int fd; (fd = accept4(m->listener, NULL, NULL, SOCK_CLOEXEC)) >= 0;) {
     m->lobby = lm_realloc(m->lobby, sizeof *m->lobby * (size_t)(m->n_lobby + 1));
@@ -287,7 +290,10 @@ static answered rank0_await(const guest *g, lm_wire *w, lm_status *s) {
   double begin = lm_now();
   bool open = true;
   while (open && now != OVER && lm_now() < g->until + (now == SEATED ? REPORT_S : 0)) {
-    struct pollfd p = {.fd = w->fd, .events = POLLIN};
+    struct pollfd p = {
+        .fd = w->fd,
+        .events = POLLIN,
+    };
     poll(&p, 1, POLL_MS);
     open = lm_wire_receive(w) && lm_wire_flush(w);
     now = frames_take(g, w, now, s);
@@ -315,7 +321,10 @@ static bool rank0_ask(const guest *g, const char *host, int port, lm_status *s) 
 
 // The addresses of a name. Those of localhost need no /etc/hosts, which some containers lack.
 static int addresses_find(const char *name, struct addrinfo **out) {
-  const struct addrinfo want = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+  const struct addrinfo want = {
+      .ai_family = AF_UNSPEC,
+      .ai_socktype = SOCK_STREAM,
+  };
   bool own = !strcasecmp(name, "localhost");
   return own ? getaddrinfo(NULL, "0", &want, out) : getaddrinfo(name, NULL, &want, out);
 }

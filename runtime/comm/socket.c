@@ -63,7 +63,10 @@ static int listen_with(int family, const void *address, socklen_t bytes) {
 
 // A socket of IPv6 takes connections of IPv4 too.
 int lm_socket_listen_at(int port) {
-  struct sockaddr_in6 both = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
+  struct sockaddr_in6 both = {
+      .sin6_family = AF_INET6,
+      .sin6_port = htons((uint16_t)port),
+  };
   struct sockaddr_in v4 = {
       .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr = {htonl(INADDR_ANY)}};
   int fd = listen_with(AF_INET6, &both, sizeof both);

@@ -112,7 +112,10 @@ static ssize_t piece_send(const peer *p, const sending *x) {
   size_t at = h ? 0 : x->sent - sizeof x->head;
   struct iovec v[2] = {{(char *)&x->head + sizeof x->head - h, h},
                        {(void *)(x->data + at), x->head.bytes - at}};
-  struct msghdr m = {.msg_iov = v, .msg_iovlen = 2};
+  struct msghdr m = {
+      .msg_iov = v,
+      .msg_iovlen = 2,
+  };
   return sendmsg(p->fd, &m, MSG_NOSIGNAL);
 }
 
@@ -410,7 +413,10 @@ static void tcp_close(void *user) {
 static engine *engine_make(const lm_launch *l, const int *fds) {
   engine *e = lm_alloc(sizeof *e);
   int *world = lm_calloc((size_t)l->size, sizeof *world);
-  *e = (engine){.rank = l->rank, .size = l->size};
+  *e = (engine){
+      .rank = l->rank,
+      .size = l->size,
+  };
   e->peers = lm_calloc((size_t)l->size, sizeof *e->peers);
   for (int r = 0; r < l->size; r++)
     e->peers[r].fd = fds[r];

@@ -26,7 +26,10 @@ typedef struct greeting {
 // True once the other end has accepted the greeting: the address may lead to another machine.
 static bool accepted_await(int fd, double until) {
   while (lm_now() < until) {
-    struct pollfd p = {.fd = fd, .events = POLLIN};
+    struct pollfd p = {
+        .fd = fd,
+        .events = POLLIN,
+    };
     char answer;
     poll(&p, 1, POLL_MS);
     ssize_t n = recv(fd, &answer, 1, 0);
@@ -79,7 +82,10 @@ typedef struct guests {
 } guests;
 
 static void guests_accept(guests *all, int listener) {
-  struct pollfd p = {.fd = listener, .events = POLLIN};
+  struct pollfd p = {
+      .fd = listener,
+      .events = POLLIN,
+  };
   poll(&p, 1, all->n ? 1 : POLL_MS);
   for (int fd; (fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0;) {
     all->v = lm_realloc(all->v, sizeof *all->v * (size_t)(all->n + 1));

@@ -280,7 +280,12 @@ static lm_status work_enqueue(cuda_exec *e, const cuda_work *w, const int64_t *e
     return lm_cuda_totals_add(&e->builtins, f, io, e->totals, w->first);
   e->func = f;
   e->walk.first = w->first;
-  lm_scale_rule rule = {.sum = w->sum, .weight = w->weight, .norm = w->norm, .scale = w->scale};
+  lm_scale_rule rule = {
+      .sum = w->sum,
+      .weight = w->weight,
+      .norm = w->norm,
+      .scale = w->scale,
+  };
   if (w->scale)
     LM_TRY(lm_cuda_totals_scale(&e->builtins, &rule, io, e->totals, cuda_exec_rule(e)));
   if (e->timeline)

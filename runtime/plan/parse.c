@@ -57,7 +57,10 @@ static bool is_cycle(const reader *r) {
 }
 
 static lm_plan_buf buffer(reader *r) {
-  lm_plan_buf b = {.arena = (uint8_t)choice(r, lm_arena_names, LM_ARENAS), .live = -1};
+  lm_plan_buf b = {
+      .arena = (uint8_t)choice(r, lm_arena_names, LM_ARENAS),
+      .live = -1,
+  };
   expect(r, "[");
   b.offset = number(r);
   while (!r->failed && r->at < r->end && (*r->at == '+' || *r->at == '-')) {
@@ -499,7 +502,10 @@ static void top_line(reader *r) {
 }
 
 lm_status lm_plan_parse(lm_arena *a, const char *text, size_t n, lm_plan **out) {
-  reader r = {.a = a, .p = LM_NEW(a, lm_plan)};
+  reader r = {
+      .a = a,
+      .p = LM_NEW(a, lm_plan),
+  };
   for (const char *at = text, *end = text + n; at < end; at = r.end + 1) {
     const char *stop = memchr(at, '\n', (size_t)(end - at));
     r.at = at;

@@ -5,7 +5,10 @@
 
 void lm_plan_walk_open(const lm_plan *plan, lm_plan_walk *out) {
   size_t n = (size_t)plan->n_extents + LM_PLAN_DEPTH;
-  *out = (lm_plan_walk){.plan = plan, .var = lm_calloc(n, sizeof *out->var)};
+  *out = (lm_plan_walk){
+      .plan = plan,
+      .var = lm_calloc(n, sizeof *out->var),
+  };
 }
 
 void lm_plan_walk_close(lm_plan_walk *w) {

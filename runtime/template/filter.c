@@ -37,7 +37,10 @@ static jt_value method_of(jt_run *r, jt_value v, const char *name, const jt_args
 }
 static jt_value trim(jt_run *r, jt_value v, const jt_args *a) {
   const jt_value *chars = jt_arg(a, 0, "chars");
-  jt_args one = {.v = (jt_value *)chars, .n = chars != NULL};
+  jt_args one = {
+      .v = (jt_value *)chars,
+      .n = chars != NULL,
+  };
   return method_of(r, v, "strip", &one);
 }
 static jt_value upper(jt_run *r, jt_value v, const jt_args *a) {
@@ -66,7 +69,10 @@ static jt_value title(jt_run *r, jt_value v, const jt_args *a) {
 
 static jt_value replace(jt_run *r, jt_value v, const jt_args *a) {
   jt_value parts[3];
-  jt_args all = {.v = parts, .n = 2};
+  jt_args all = {
+      .v = parts,
+      .n = 2,
+  };
   parts[0] = jt_str(text_or(r, a, 0, "old", ""));
   parts[1] = jt_str(text_or(r, a, 1, "new", ""));
   const jt_value *count = jt_arg(a, 2, "count");

@@ -25,7 +25,10 @@ static jt_value range(jt_run *r, const jt_args *a) {
 }
 
 static jt_value namespace(jt_run *r, const jt_args *a) {
-  jt_value v = {.kind = JT_NAMESPACE, .dict = jt_dict_new(r)};
+  jt_value v = {
+      .kind = JT_NAMESPACE,
+      .dict = jt_dict_new(r),
+  };
   if (a->n > 1 || (a->n && a->v[0].kind != JT_DICT))
     return jt_fail(r, "namespace() takes at most one mapping");
   for (uint32_t i = 0; a->n && i < a->v[0].dict->n; i++)
@@ -58,7 +61,10 @@ static jt_value strftime_now(jt_run *r, const jt_args *a) {
     n = strftime(text, sizeof text, lm_arena_strndup(r->a, s.p, s.n), &local);
   if (!n && s.n)
     return jt_fail(r, "the format of strftime_now() is unsupported");
-  jt_string out = {.p = lm_arena_strndup(r->a, text, n), .n = (uint32_t)n};
+  jt_string out = {
+      .p = lm_arena_strndup(r->a, text, n),
+      .n = (uint32_t)n,
+  };
   return jt_str(out);
 }
 

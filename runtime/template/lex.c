@@ -36,7 +36,10 @@ static void move(lexer *x, size_t to) {
 }
 
 static size_t spaces_end(const lexer *x, size_t at) {
-  jt_string rest = {.p = x->s + at, .n = (uint32_t)(x->n - at)};
+  jt_string rest = {
+      .p = x->s + at,
+      .n = (uint32_t)(x->n - at),
+  };
   return x->n - jt_strip(rest, true, false).n;
 }
 

@@ -313,7 +313,10 @@ lm_status lm_template_parse(const char *text, size_t n, const char *what, lm_tem
     return lm_fail(LM_USER, "%s: not UTF-8 text", what);
   lm_arena *a = lm_arena_create();
   lm_template *t = LM_NEW(a, lm_template);
-  *t = (lm_template){.a = a, .what = lm_arena_strndup(a, what, strlen(what))};
+  *t = (lm_template){
+      .a = a,
+      .what = lm_arena_strndup(a, what, strlen(what)),
+  };
   jt_parser p = {.t = t};
   jt_lex(&p, text, n);
   t->body = statements(&p, NULL);

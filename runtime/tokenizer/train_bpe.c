@@ -123,7 +123,10 @@ static pair *pair_get(trainer *t, int32_t left, int32_t right) {
     t->cap_pairs = t->cap_pairs ? 2 * t->cap_pairs : 4096;
     t->pairs = lm_realloc(t->pairs, t->cap_pairs * sizeof *t->pairs);
   }
-  t->pairs[t->n_pairs] = (pair){.left = left, .right = right};
+  t->pairs[t->n_pairs] = (pair){
+      .left = left,
+      .right = right,
+  };
   *slot = ++t->n_pairs;
   return &t->pairs[t->n_pairs - 1];
 }
@@ -361,7 +364,10 @@ static int by_bytes(const void *x, const void *y) {
 
 void lm_train_bpe(lm_word *words, size_t n_words, int32_t vocab, lm_buf *out_json) {
   int32_t byte_id[256];
-  trainer t = {.words = words, .n_words = n_words};
+  trainer t = {
+      .words = words,
+      .n_words = n_words,
+  };
   qsort(words, n_words, sizeof *words, by_bytes);
   piece_add(&t, LM_TRAINED_EOS, strlen(LM_TRAINED_EOS));
   bytes_add(&t, byte_id);

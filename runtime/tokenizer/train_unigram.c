@@ -393,7 +393,10 @@ static void json_write(const trainer *t, lm_buf *out) {
 }
 
 void lm_train_unigram(lm_word *words, size_t n_words, int32_t vocab, lm_buf *out_json) {
-  trainer t = {.words = words, .n_words = n_words};
+  trainer t = {
+      .words = words,
+      .n_words = n_words,
+  };
   lm_word_table singles = {.arena = lm_arena_create()};
   lm_word_table longer = {.arena = singles.arena};
   size_t room = (size_t)vocab - SPECIAL - BYTES;

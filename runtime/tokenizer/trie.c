@@ -29,7 +29,10 @@ static uint32_t node_add(lm_trie *t, unsigned char byte) {
     t->cap = t->cap ? 2 * t->cap : 64;
     t->nodes = lm_realloc(t->nodes, t->cap * sizeof *t->nodes);
   }
-  t->nodes[t->n] = (node){.byte = byte, .value = -1};
+  t->nodes[t->n] = (node){
+      .byte = byte,
+      .value = -1,
+  };
   return t->n++;
 }
 

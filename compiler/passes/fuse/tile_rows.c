@@ -465,7 +465,10 @@ static void tile_region(lm_func *f, const lm_region *r, int depth, const lm_pass
                         last *was) {
   const lm_target *target = env ? env->target : NULL;
   for (lm_op *op = r->first, *next; op; op = next) {
-    tiling s = {.rows.m = f->module, .region = r};
+    tiling s = {
+        .rows.m = f->module,
+        .region = r,
+    };
     next = op->next;
     if (op->code == LM_OP_LOOP && op->n_in)
       tile_region(f, op->body, depth + 1, env, was);

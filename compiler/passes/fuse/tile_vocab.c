@@ -130,7 +130,10 @@ static bool region_marks(tiling *c) {
 // The loop replaces its last operation; other large GEMMs may precede it and are visited next.
 static void tile_region(lm_module *m, lm_region *r, int64_t max_rows) {
   for (lm_op *op = r->first, *next; op; op = next) {
-    tiling c = {.by.m = m, .max_rows = max_rows};
+    tiling c = {
+        .by.m = m,
+        .max_rows = max_rows,
+    };
     const lm_op *before = op->prev;
     next = op->next;
     if (op->code == LM_OP_LOOP)

@@ -410,7 +410,10 @@ static void choose_subset(subsets *x) {
 
 // Chooses stashes of at least `bytes`, or all if they have fewer.
 static void choose(chooser *c, double bytes) {
-  subsets x = {.c = c, .needed = bytes};
+  subsets x = {
+      .c = c,
+      .needed = bytes,
+  };
   int n = 0;
   for (uint32_t i = 0; i < c->p->n; i++) {
     lm_stash *s = &c->p->all[i];
