@@ -576,14 +576,22 @@ def test_allocation_fails(run):
 
 
 def test_stash_operands(run):
-    """the same loss and gradients; a run keeps the plan with which it began where there is more memory"""
+    """the same loss and gradients, with and without recomputation and in whatever kernel a GEMM is; a run keeps the plan with which it began"""
     fake = Fake(run, heavy=True)
-    file = tiny(run, compute="bf16")
-    kept, again = fake.trace(file), fake.trace(file, "--disable-pass", "stash_operands")
-    check(all(np.array_equal(kept[name], again[name]) for name in kept), "the emulator contracts nothing")
-    codes = [fake.trace(file, "--steps", 1, "--set", "precision.attend = fp8", *how) for how in ((), ("--set", "memory { recompute @layers.** }"))]
+    file, hopper = tiny(run, compute="bf16", rows=4, micro=32), {"how": "cc=90"}
+    fused, again = ("--enable-pass", "gemm_kernels"), ("--set", "memory { recompute @layers.** }")
+    kept, lean, apart = (fake.trace(file, *fused, *o, **hopper) for o in ((), ("--disable-pass", "stash_operands"), again))
+    for name in kept:
+        check(np.array_equal(kept[name], lean[name]) and np.array_equal(kept[name], apart[name]), f"the emulator contracts nothing: {name}")
+    codes = [fake.trace(file, "--steps", 1, "--set", "precision.attend = fp8", *fused, *how, **hopper) for how in ((), again)]
     check(all(np.array_equal(codes[0][name], codes[1][name]) for name in kept), "recomputation must not change a bit of attention in 8-bit floats")
     check(not np.array_equal(kept["loss"][:1], codes[0]["loss"]), "attention in 8-bit floats")
+    plans = []
+    for name, how in ("kept", ()), ("apart", again):
+        fake("compile", file, "--target", "cuda", "-o", run.path(name), *fused, *how, **hopper)
+        plans.append({os.path.basename(x) for x in glob.glob(run.path(name, "kernels", "g*"))})
+    check(len(plans[0] & plans[1]) >= 1 and plans[0] != plans[1], f"other GEMMs are in kernels where values are recomputed: {plans}")
+    file = tiny(run, compute="bf16")
     sizes = [json.loads(fake("compile", file, "--target", "cuda", "--json", *o))["peak_bytes"] for o in ((), ("--disable-pass", "stash_operands"))]
     less = {"how": f"memory={int((sizes[0] - 1) / 0.95)}"}
     for name, hows in ("whole", [less]), ("parts", [less, {}]), ("most", [{}]):

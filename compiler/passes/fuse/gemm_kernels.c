@@ -7,12 +7,13 @@
 //         }
 //         ... the backward pass reads %p
 // after:  %h, %p = kernel (b, t) -> () (%x = %y, %w1 = %w) {
-//           %v = dot %x, %w1 over(d)
+//           %v = dot %x, %w1 over(d)   %r = reduce_precision %v
 //           ...  yield %h, %v
 //         }
 //
-// The result of the dot stays in registers, unrounded, so that the kernel need not read it (here
-// 134 MB); unless it has another use it is not written either. Numerics: one rounding to bf16 less.
+// The result of the dot stays in registers, so that the kernel need not read it (here 134 MB);
+// unless it has another use it is not written either. It is rounded to its type, as if it were read
+// from memory: which of its readers are in a kernel with the dot changes no bit.
 //
 // Declines: forms that lm_codegen.multiplies rejects; factors that are not dense, which a GEMM
 // reads through views and a kernel would have copied; results that are parts of a concatenation; a
@@ -119,9 +120,11 @@ static lm_op *fused_make(const lm_replacement *r, const match *m, bool stored) {
   map[m->dot->in[LM_DOT_X]->id] = fused->body->args[LM_DOT_X];
   map[m->dot->in[LM_DOT_W]->id] = fused->body->args[LM_DOT_W];
   lm_value *sums = lm_op_clone(&b, m->dot, map)->out[0];
+  bool rounds = lm_dtype_is_half((lm_dtype)sums->type.dtype);
+  lm_value *read = rounds ? lm_emit1(&b, LM_OP_REDUCE_PRECISION, sums) : sums;
   for (uint32_t i = 0, k = LM_DOT_ADDENDS; i < kernel->n_in; i++)
     map[kernel->body->args[i]->id] =
-        kernel->in[i] == m->dot->out[0] ? sums : fused->body->args[k++];
+        kernel->in[i] == m->dot->out[0] ? read : fused->body->args[k++];
   const lm_op *yield = kernel->body->last;
   for (const lm_op *op = kernel->body->first; op != yield; op = op->next)
     lm_op_clone(&b, op, map);

@@ -385,10 +385,31 @@ static double scales(const desc *d) {
   return both;
 }
 
+// The sum of an element. That of bf16 is in f32, over 16 elements of k at a time, as the shim's
+// wgmma computes it, so that a GEMM has the same bits in a kernel.
+static double sum_of(const gemm *p, const char *a, const char *b, int64_t m, int64_t n) {
+  enum {
+    STEP = 16
+  };
+  int64_t k_size = (int64_t)(p->d.transposed[0] ? p->a.rows : p->a.cols);
+  bool narrow = p->a.type == LM_CUBLASLT_BF16;
+  double sum = 0, part = 0;
+  for (int64_t k = 0; k < k_size; k++) {
+    int64_t in_a = p->d.transposed[0] ? k + m * p->a.ld : m + k * p->a.ld;
+    int64_t in_b = p->d.transposed[1] ? n + k * p->b.ld : k + n * p->b.ld;
+    double x = operand(a, &p->a, in_a, p->d.compute) * operand(b, &p->b, in_b, p->d.compute);
+    part = narrow ? (float)(part + x) : part + x;
+    if (!narrow || (k % STEP < STEP - 1 && k < k_size - 1))
+      continue;
+    sum = (float)(sum + part);
+    part = 0;
+  }
+  return narrow ? sum : part;
+}
+
 static void gemm_run(void *args) {
   const gemm *p = args;
   double alpha = p->alpha * scales(&p->d);
-  int64_t k_size = (int64_t)(p->d.transposed[0] ? p->a.rows : p->a.cols);
   int64_t unit = bytes_of(p->c.type);
   size_t aux_elements = (size_t)((int64_t)(p->c.cols - 1) * p->d.aux_ld + (int64_t)p->c.rows);
   const char *bias = p->d.epilogue & LM_LT_EPILOGUE_BIAS
@@ -404,12 +425,7 @@ static void gemm_run(void *args) {
     char *to = matrix(p->at[3], &p->c, i, true, "D of a GEMM");
     for (int64_t n = 0; n < (int64_t)p->c.cols; n++)
       for (int64_t m = 0; m < (int64_t)p->c.rows; m++) {
-        double sum = 0;
-        for (int64_t k = 0; k < k_size; k++)
-          sum += operand(a, &p->a, p->d.transposed[0] ? k + m * p->a.ld : m + k * p->a.ld,
-                         p->d.compute) *
-                 operand(b, &p->b, p->d.transposed[1] ? n + k * p->b.ld : k + n * p->b.ld,
-                         p->d.compute);
+        double sum = sum_of(p, a, b, m, n);
         int64_t at = m + n * p->c.ld;
         element_set(
             to, &p->c, at,
