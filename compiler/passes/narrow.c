@@ -13,7 +13,8 @@
 // Generation reads the logits of the last position of a call. An operation is narrowed if it
 // computes each position from the same position of its operands and if all operations that read its
 // result are narrowed, up to the logits. Its other operands are gathered. An element of a GEMM does
-// not depend on the number of rows, so f32 logits keep their bits where GEMMs are generated.
+// not depend on the number of rows, so f32 logits keep their bits where GEMMs are generated and the
+// target has a kernel of attention for one query, and elsewhere differ by rounding.
 //
 // If narrowed operations alone read the results of a loop, such as that of the layers, and GEMMs of
 // its last iteration can be narrowed, that iteration becomes operations behind the loop. Of the

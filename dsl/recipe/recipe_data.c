@@ -446,10 +446,7 @@ void lm_read_data(const lm_reader *recipe) {
   if (!e)
     return;
   if (e->kind != EX_NAME) {
-    lm_diag *d = LM_REPORT(recipe->R->c, e->loc, E22C);
-    lm_diag_help(recipe->R->c, d,
-                 "files are sources of the section: source NAME = text(\"x.txt\"), "
-                 "or --set 'data.source.NAME=text(\"x.txt\")'");
+    lm_recipe_help_files(recipe->R->c, LM_REPORT(recipe->R->c, e->loc, E22C));
     return;
   }
   lm_decl_ref ref =

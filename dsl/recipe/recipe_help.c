@@ -111,8 +111,18 @@ static const char *path_text(lm_resolver *R, const ast_expr *e) {
   return e->kind == EX_STRING ? e->text : e->kind == EX_FIELD ? lm_recipe_text(R->c, e) : NULL;
 }
 
+void lm_recipe_help_files(lm_ctx *c, lm_diag *d) {
+  lm_diag_help(c, d,
+               "files are sources of the section: source NAME = text(\"x.txt\"), "
+               "or --set 'data.source.NAME=text(\"x.txt\")'");
+}
+
 void lm_recipe_help_notation(lm_resolver *R, lm_diag *d, const lm_schema_key *key,
                              const ast_expr *e) {
+  if (!strcmp(key->path, "recipe.data")) {
+    lm_recipe_help_files(R->c, d);
+    return;
+  }
   const char *name = lm_schema_name(key);
   bool text = e->kind == EX_NAME || e->kind == EX_STRING;
   const char *call = text && key->types & T_CALL ? library_name(R, key, e->text) : NULL;

@@ -6,7 +6,7 @@
 
 // ---- batch sizes
 
-// batch or micro in tokens; 0 for auto, or if only a file of batches determines it.
+// batch or micro in tokens; 0 for auto, if only a file of batches determines it, or after an error.
 static int64_t tokens_of(const lm_reader *d, const char *path) {
   const ast_expr *e = lm_read_value(d, path);
   lm_amount a;
@@ -16,10 +16,13 @@ static int64_t tokens_of(const lm_reader *d, const char *path) {
   if (lm_read_unit(a.unit) != LM_RECIPE_UNIT_SEQS)
     return (int64_t)a.value;
   const lm_recipe_data *data = &d->r->data;
-  const char *needed = data->seq ? NULL : "a sequence length, which prepared batches do not give";
-  for (uint32_t i = 0; i < data->n_stages; i++)
-    if (data->stages[i].seq != data->seq)
+  const char *needed =
+      data->replays ? "a sequence length, which prepared batches do not give" : NULL;
+  for (uint32_t i = 0; i < data->n_stages; i++) {
+    bool known = data->seq && data->stages[i].seq;
+    if (known && data->stages[i].seq != data->seq)
       needed = "one sequence length, but stages change it";
+  }
   if (needed) {
     LM_REPORT(d->R->c, e->loc, E22E, lm_schema_name(lm_schema_find(path)), needed);
     return 0;

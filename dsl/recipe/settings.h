@@ -66,6 +66,8 @@ bool lm_recipe_help(lm_ctx *c, lm_diag *d, const char *path, const char *word,
 // Shows how to write the value `e` of `key` where only its notation is wrong.
 void lm_recipe_help_notation(lm_resolver *R, lm_diag *d, const lm_schema_key *key,
                              const ast_expr *e);
+// Says where the files of a recipe's data belong.
+void lm_recipe_help_files(lm_ctx *c, lm_diag *d);
 // An expression as text for messages, at most 60 bytes of it.
 const char *lm_recipe_text(lm_ctx *c, const ast_expr *e);
 

@@ -87,11 +87,12 @@ static void reader_check(lm_op *op, void *user) {
 }
 
 static bool codes_take_less(const coder *c, const lm_value *number) {
+  const lm_module *m = c->g->m;
   double bytes = 0;
   for (uint32_t i = 0; i < c->n; i++)
     if (c->v[i].number == number)
-      bytes += lm_dtype_bytes((lm_dtype)c->v[i].here->type.dtype);
-  return bytes < lm_dtype_bytes((lm_dtype)number->type.dtype);
+      bytes += lm_type_traffic(m, c->v[i].here->type);
+  return bytes < lm_type_traffic(m, number->type);
 }
 
 // The marks of a number of the recipe hold for its codes.
