@@ -111,10 +111,7 @@ static int status_report(lm_cli *cli, lm_status s) {
 
 // Whether the reader has closed the pipe, as `| head -1` does.
 static bool reader_is_gone(void) {
-  struct pollfd p = {
-      .fd = STDOUT_FILENO,
-      .events = POLLOUT,
-  };
+  struct pollfd p = {.fd = STDOUT_FILENO, .events = POLLOUT};
   return poll(&p, 1, 0) > 0 && p.revents & POLLERR;
 }
 
@@ -129,10 +126,7 @@ static int output_close(int kind) {
 
 int main(int argc, char **argv) {
   signal(SIGXFSZ, SIG_IGN); // writing beyond the file size limit is an error of that write
-  lm_cli cli = {
-      .ctx = lm_ctx_create(),
-      .color = isatty(STDERR_FILENO),
-  };
+  lm_cli cli = {.ctx = lm_ctx_create(), .color = isatty(STDERR_FILENO)};
   lm_cli_events(&cli);
   lm_bug_hook_set(bug_report, &cli.module);
   lm_status s = dispatch(&cli, argc, argv);
