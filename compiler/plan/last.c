@@ -17,7 +17,9 @@
 //          wait 1 grad[0 : 4096] …
 //
 // A kernel of @reduce that computes the operand of a collective, such as a cast, precedes its
-// start; steps that use the result, such as an addition, follow its wait. A loop of @reduce meets a
+// start. Steps that use the result, such as an addition, follow its wait, as does a sum over a
+// second axis of the mesh. A sum that uses the results of several others follows all of them, such
+// as that of a whole region over a second axis with zero 1. A loop of @reduce meets a
 // loop of @micro of as many iterations, in the same or in the opposite order, each of which touches
 // the gradients of one layer alone. Other sums of a loop are in another loop, at the end of the
 // function. Of a loop at most WINDOW sums are under way at a time. The steps of @micro are the
@@ -46,6 +48,7 @@ typedef enum {
 typedef struct unit {
   int loop;   // its LOOP step in @reduce; -1: none
   int start;  // its START step
+  bool last;  // it uses what several others store
   int into;   // the LOOP step of @micro; -1: none
   int sign;   // of the order of iterations there
   int before; // the step of @micro before which it begins
@@ -106,49 +109,79 @@ static bool is_kind(const pstep *s, lm_step_kind kind) {
   return s->step.kind == kind;
 }
 
-static bool uses_result(const planner *p, const pstep *s, const pstep *wait) {
+static bool reduce_refs_meet(const planner *p, const pstep *s, const ref *a, const pstep *t,
+                             const ref *b) {
+  if (s->loop == t->loop)
+    return lm_refs_meet(p, s->loop, a, b);
+  ref x = lm_ref_span(p, s->loop, lm_ref_resolve(a));
+  ref y = lm_ref_span(p, t->loop, lm_ref_resolve(b));
+  return x.at == y.at && x.offset < y.offset + y.bytes && y.offset < x.offset + x.bytes;
+}
+
+// One of the steps, of which s is in the same iteration or behind it, writes what the other uses.
+static bool depends(const planner *p, const pstep *s, const pstep *on) {
   for (int b = 0; b < s->step.n_bufs; b++)
-    for (int w = wait->step.n_read; w < wait->step.n_bufs; w++)
-      if (lm_refs_meet(p, s->loop, &s->refs[b], &wait->refs[w]))
+    for (int w = 0; w < on->step.n_bufs; w++) {
+      bool writes = b >= s->step.n_read || w >= on->step.n_read;
+      if (writes && reduce_refs_meet(p, s, &s->refs[b], on, &on->refs[w]))
         return true;
+    }
   return false;
 }
 
-// The last WAIT step in front of step i, in its iteration, whose result it uses; -1: none.
-static int wait_used(const joiner *j, int i) {
+// The unit that step i, which is no WAIT, has to follow: the number of unit_of; 0: none. *many:
+// it has to follow several, or one in another loop, or one before its collective has ended.
+static int unit_followed(const joiner *j, int i, bool *many) {
   const pstep *s = &j->reduce[i];
-  for (int k = i - 1; k > s->loop; k--) {
-    const pstep *wait = &j->reduce[k];
-    if (wait->loop == s->loop && is_kind(wait, LM_STEP_WAIT) && uses_result(j->p, s, wait))
-      return k;
+  int found = 0;
+  bool late = false;
+  for (int k = 0; k < i; k++) {
+    const pstep *on = &j->reduce[k];
+    int unit = j->unit_of[k];
+    if (!unit || !depends(j->p, s, on))
+      continue;
+    *many |= (found && unit != found) || on->loop != s->loop;
+    found = unit;
+    late |= j->late[k];
   }
-  return -1;
+  *many |= found && !late;
+  return found;
+}
+
+static void unit_add(joiner *j, int start, int first, bool last) {
+  LM_PUSH(j->p->arena, j->units, j->n_units, j->cap_units) = (unit){
+      .loop = j->reduce[start].loop,
+      .start = start,
+      .last = last,
+  };
+  for (int i = first; i <= start; i++)
+    if (!j->unit_of[i])
+      j->unit_of[i] = (int)j->n_units;
 }
 
 static void units_find(joiner *j) {
   j->unit_of = LM_NEW_N(j->p->arena, int, j->n + 1);
   j->late = LM_NEW_N(j->p->arena, bool, j->n + 1);
+  bool last = false; // the steps from `first` on have to follow several units
   for (int i = 0, first = 0; i < j->n; i++) {
     const pstep *s = &j->reduce[i];
     if (is_kind(s, LM_STEP_LOOP) || is_kind(s, LM_STEP_END)) {
       first = i + 1;
       continue;
     }
-    int wait = is_kind(s, LM_STEP_WAIT) ? i - 1 : wait_used(j, i);
-    if (wait >= 0) {
-      j->unit_of[i] = j->unit_of[wait];
+    bool many = false, waits = is_kind(s, LM_STEP_WAIT);
+    int follows = waits ? j->unit_of[i - 1] : unit_followed(j, i, &many);
+    if (follows && !many) {
+      j->unit_of[i] = follows;
       j->late[i] = true;
       continue;
     }
+    last |= many;
     if (!is_kind(s, LM_STEP_START))
       continue;
-    LM_PUSH(j->p->arena, j->units, j->n_units, j->cap_units) = (unit){
-        .loop = s->loop,
-        .start = i,
-    };
-    for (; first <= i; first++)
-      if (!j->unit_of[first])
-        j->unit_of[first] = (int)j->n_units;
+    unit_add(j, i, first, last);
+    first = i + 1;
+    last = false;
   }
 }
 
@@ -389,7 +422,7 @@ static void loop_join(joiner *j, int loop) {
   int n = 0;
   for (uint32_t i = 0; i < j->n_units; i++) {
     unit *u = &j->units[i];
-    if (u->loop != loop)
+    if (u->loop != loop || u->last)
       continue;
     bool fits = j->handles < UNITS_MAX && unit_into_loop(j, u) && (!n || u->into == v[0]->into);
     if (!fits) {
@@ -401,6 +434,9 @@ static void loop_join(joiner *j, int loop) {
     v[n++] = u;
   }
   units_put(j, v, n);
+  for (uint32_t i = 0; i < j->n_units; i++)
+    if (j->units[i].loop == loop && j->units[i].last)
+      unit_append(j, &j->units[i]);
   inserted_write(j);
 }
 
@@ -408,6 +444,7 @@ static void unit_join(joiner *j, unit *u) {
   int end = (int)j->p->n_steps;
   u->into = -1;
   touches_visit(j, u, top_note);
+  u->before = u->last ? end : u->before;
   if (j->handles >= UNITS_MAX || u->before == end) {
     unit_append(j, u);
   } else {
