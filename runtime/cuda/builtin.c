@@ -5,6 +5,7 @@
 
 enum {
   THREADS = 256,
+  DRAW_THREADS = 1024,
   MAX_BLOCKS = 4096,
   MAX_ELEMENTS = 1 << 30 // of a launch, since kernels count in 32 bits
 };
@@ -43,12 +44,12 @@ const char *const lm_cuda_builtin_names[LM_CUDA_BUILTIN_KERNELS] = {"lm_fill_8",
                                                                     "lm_ranks_max_f64",
                                                                     "lm_ranks_sum_int",
                                                                     "lm_ranks_max_int",
-                                                                    "lm_leaders",
+                                                                    "lm_draw",
                                                                     "lm_rule"};
 
 const char *lm_cuda_builtin_text(lm_arena *a) {
   const struct lm_embedded *files = lm_cuda_builtin_source;
-  return lm_arena_printf(a, "%s%s%s", files[0].text, files[1].text, files[2].text);
+  return lm_arena_printf(a, "%s%s%s%s", files[0].text, files[1].text, files[2].text, files[3].text);
 }
 
 void lm_cuda_builtins_set(lm_cuda_builtins *b, void *const *f) {
@@ -71,20 +72,23 @@ void lm_cuda_builtins_set(lm_cuda_builtins *b, void *const *f) {
   static const lm_dtype ordered[] = {LM_F32, LM_BF16, LM_F16, LM_F64, LM_INT};
   for (size_t i = 0; i < LM_COUNT(ordered); i++)
     memcpy(b->ordered[ordered[i]], f + 19 + 2 * i, sizeof b->ordered[0]);
-  b->leaders = f[29];
+  b->draw = f[29];
   b->rule = f[30];
+}
+
+static lm_status blocks_launch(const lm_cuda_builtins *b, void *function, unsigned blocks,
+                               unsigned threads, void **params) {
+  const lm_cuda_driver *d = b->driver;
+  return lm_cuda_check(
+      d, d->cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, b->stream, params, NULL),
+      "launch");
 }
 
 static lm_status launch(const lm_cuda_builtins *b, void *function, int64_t n, void **params) {
   int64_t blocks = (n + THREADS - 1) / THREADS;
   if (blocks > MAX_BLOCKS)
     blocks = MAX_BLOCKS;
-  if (!blocks)
-    return NULL;
-  return lm_cuda_check(b->driver,
-                       b->driver->cuLaunchKernel(function, (unsigned)blocks, 1, 1, THREADS, 1, 1, 0,
-                                                 b->stream, params, NULL),
-                       "launch");
+  return blocks ? blocks_launch(b, function, (unsigned)blocks, THREADS, params) : NULL;
 }
 
 // ---- fills
@@ -318,12 +322,14 @@ lm_status lm_cuda_ordered_reduce(const lm_cuda_builtins *b, const lm_cuda_ordere
   return launch(b, b->ordered[type][max], s->n, (void *[]){&own, &received, &to, &args});
 }
 
-// ---- the greatest elements of a row
+// ---- a token from a row of logits
 
-lm_status lm_cuda_leaders(const lm_cuda_builtins *b, lm_dtype type, lm_cuda_address row, int64_t n,
-                          int32_t k, lm_cuda_address to) {
-  int32_t elements = (int32_t)n, is_bf16 = type == LM_BF16;
-  if ((!is_bf16 && type != LM_F32) || n > INT32_MAX / 2)
-    return lm_fail(LM_BUG_STATUS, "no leaders of %lld elements of type %d", (long long)n, type);
-  return launch(b, b->leaders, 1, (void *[]){&row, &to, &elements, &k, &is_bf16});
+lm_status lm_cuda_draw(const lm_cuda_builtins *b, lm_dtype type, lm_cuda_address row, int64_t n,
+                       const lm_draw_rule *r, lm_cuda_address to) {
+  lm_draw_rule rule = *r;
+  int32_t elements = (int32_t)n;
+  rule.of_16_bits = type == LM_BF16;
+  if ((type != LM_BF16 && type != LM_F32) || n > LM_DRAW_MAX)
+    return lm_fail(LM_BUG_STATUS, "no token of %lld logits of type %d", (long long)n, type);
+  return blocks_launch(b, b->draw, 1, DRAW_THREADS, (void *[]){&row, &to, &elements, &rule});
 }

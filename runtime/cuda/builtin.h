@@ -3,6 +3,7 @@
 #define LM_CUDA_BUILTIN_H
 #include "runtime/base/dtype.h"
 #include "runtime/cuda/driver.h"
+#include "runtime/hal/draw.h"
 #include "runtime/hal/totals.h"
 #include "runtime/plan/plan.h"
 
@@ -15,7 +16,7 @@ typedef struct lm_cuda_builtins {
   void *small_gemm[LM_DTYPES][LM_DTYPES]; // GEMMs by types of A and C; NULL: unsupported
   void *finish[LM_DTYPES];                // epilogues by type; NULL: unsupported
   void *round[LM_DTYPES];                 // of f32 sums, by type of the result; NULL: unsupported
-  void *tally, *rule, *judge, *leaders;
+  void *tally, *rule, *judge, *draw;
   void *ordered[LM_DTYPES][2]; // sums and maxima over ranks; NULL: unsupported
   lm_cuda_address fault; // two int32: the step that failed and its invalid position; zeros if none
 } lm_cuda_builtins;
@@ -81,7 +82,7 @@ lm_status lm_cuda_ordered_reduce(const lm_cuda_builtins *b, const lm_cuda_ordere
                                  lm_dtype type, bool max, lm_cuda_address own,
                                  lm_cuda_address received, lm_cuda_address to);
 
-// As lm_exec_leaders: the k greatest of n elements, as k lm_leader.
-lm_status lm_cuda_leaders(const lm_cuda_builtins *b, lm_dtype type, lm_cuda_address row, int64_t n,
-                          int32_t k, lm_cuda_address to);
+// As lm_exec_draw: `to` receives the id, an int32.
+lm_status lm_cuda_draw(const lm_cuda_builtins *b, lm_dtype type, lm_cuda_address row, int64_t n,
+                       const lm_draw_rule *r, lm_cuda_address to);
 #endif

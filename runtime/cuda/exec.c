@@ -300,10 +300,10 @@ static void destroy(lm_exec *hal) {
     d->cuMemFree_v2(e->totals);
   if (e->totals_read)
     d->cuMemFreeHost(e->totals_read);
-  if (e->leaders)
-    d->cuMemFree_v2(e->leaders);
-  if (e->leaders_read)
-    d->cuMemFreeHost(e->leaders_read);
+  if (e->drawn)
+    d->cuMemFree_v2(e->drawn);
+  if (e->drawn_read)
+    d->cuMemFreeHost(e->drawn_read);
   for (uint32_t i = 0; i < e->n_modules; i++)
     d->cuModuleUnload(e->modules[i]);
   if (e->stream)
@@ -405,42 +405,42 @@ static lm_status totals_write(lm_exec *hal) {
                                          "totals to the GPU"));
 }
 
-// ---- the greatest elements of a row
+// ---- a token from a row of logits
 
-static lm_status leaders_make(cuda_exec *e) {
-  size_t bytes = LM_LEADERS_MAX * sizeof *e->leaders_read;
+static lm_status drawn_make(cuda_exec *e) {
+  size_t bytes = sizeof *e->drawn_read;
   void *p;
-  if (e->leaders_read)
+  if (e->drawn_read)
     return NULL;
-  LM_TRY(lm_cuda_check(&e->d, e->d.cuMemAlloc_v2(&e->leaders, bytes),
-                       "%s cannot allocate any memory", e->device.name));
+  LM_TRY(lm_cuda_check(&e->d, e->d.cuMemAlloc_v2(&e->drawn, bytes), "%s cannot allocate any memory",
+                       e->device.name));
   LM_TRY(lm_cuda_check(&e->d, e->d.cuMemHostAlloc(&p, bytes, 0), "pinned host memory"));
-  e->leaders_read = p;
+  e->drawn_read = p;
   return NULL;
 }
 
-static lm_status leaders_enqueue(cuda_exec *e, const lm_plan_port *p, int64_t row, int32_t k) {
+static lm_status draw_enqueue(cuda_exec *e, const lm_plan_port *p, int64_t row,
+                              const lm_draw_rule *r) {
   int64_t n = p->shape[p->rank - 1];
   lm_dtype type = (lm_dtype)p->dtype;
   lm_cuda_address from =
       e->memory.at[p->buf.arena] + (uint64_t)(p->buf.offset + row * n * lm_dtype_bytes(type));
-  LM_TRY(leaders_make(e));
-  LM_TRY(lm_cuda_leaders(&e->builtins, type, from, n, k, e->leaders));
-  return lm_cuda_check(&e->d,
-                       e->d.cuMemcpyDtoHAsync_v2(e->leaders_read, e->leaders,
-                                                 (size_t)k * sizeof(lm_leader), e->stream),
-                       "the greatest elements of %s", p->name);
+  LM_TRY(drawn_make(e));
+  LM_TRY(lm_cuda_draw(&e->builtins, type, from, n, r, e->drawn));
+  return lm_cuda_check(
+      &e->d, e->d.cuMemcpyDtoHAsync_v2(e->drawn_read, e->drawn, sizeof *e->drawn_read, e->stream),
+      "the token of %s", p->name);
 }
 
-static lm_status leaders(lm_exec *hal, const lm_plan_port *p, int64_t row, int32_t k,
-                         lm_leader *out) {
+static lm_status draw(lm_exec *hal, const lm_plan_port *p, int64_t row, const lm_draw_rule *r,
+                      int32_t *out) {
   cuda_exec *e = (cuda_exec *)hal;
   if (e->failed)
     return cuda_exec_failure_copy(e);
   LM_TRY(cuda_exec_fail(e, cuda_exec_flush(e)));
-  LM_TRY(cuda_exec_fail(e, leaders_enqueue(e, p, row, k)));
+  LM_TRY(cuda_exec_fail(e, draw_enqueue(e, p, row, r)));
   LM_TRY(cuda_exec_synchronize(e));
-  memcpy(out, e->leaders_read, (size_t)k * sizeof *out);
+  *out = *e->drawn_read;
   return NULL;
 }
 
@@ -493,7 +493,7 @@ static const lm_exec_ops OPS = {.destroy = destroy,
                                 .totals_scale = totals_scale,
                                 .totals_read = totals_read,
                                 .totals_write = totals_write,
-                                .leaders = leaders};
+                                .draw = draw};
 
 // ---- the backend
 

@@ -11,20 +11,12 @@
 #ifndef LM_HAL_EXEC_H
 #define LM_HAL_EXEC_H
 #include "runtime/base/timeline.h"
+#include "runtime/hal/draw.h"
 #include "runtime/plan/plan.h"
 #include "target/target.h"
 
 enum {
   LM_TOTALS_MAX = 136
-};
-
-// An element of a row of a result.
-typedef struct lm_leader {
-  float value;
-  int32_t index; // -1: the row has a NaN
-} lm_leader;
-enum {
-  LM_LEADERS_MAX = 256
 };
 
 typedef struct lm_exec lm_exec;
@@ -66,8 +58,9 @@ typedef struct lm_exec_ops {
   lm_status (*totals_scale)(lm_exec *e, const struct lm_scale_rule *r);
   lm_status (*totals_read)(lm_exec *e);
   lm_status (*totals_write)(lm_exec *e);
-  // See lm_exec_leaders; NULL: only the host can find them.
-  lm_status (*leaders)(lm_exec *e, const lm_plan_port *p, int64_t row, int32_t k, lm_leader *out);
+  // See lm_exec_draw; NULL: only the host draws tokens.
+  lm_status (*draw)(lm_exec *e, const lm_plan_port *p, int64_t row, const lm_draw_rule *r,
+                    int32_t *out);
 } lm_exec_ops;
 
 // The first member of every backend's executor.
@@ -179,18 +172,16 @@ static inline void lm_exec_arena_clear(lm_exec *e, lm_arena_id id) { // fills it
 static inline void *lm_exec_port(lm_exec *e, const lm_plan_port *p) {
   return e->ops->port(e, p);
 }
-// True if lm_exec_leaders finds the k greatest elements, and not all, of a row of this result.
-static inline bool lm_exec_finds_leaders(const lm_exec *e, const lm_plan_port *p, int64_t k) {
+// True if lm_exec_draw draws tokens from this result.
+static inline bool lm_exec_draws(const lm_exec *e, const lm_plan_port *p) {
   bool type = p->dtype == LM_F32 || p->dtype == LM_BF16;
-  return e->ops->leaders && type && p->rank && k > 0 && k <= LM_LEADERS_MAX &&
-         k < p->shape[p->rank - 1];
+  return e->ops->draw && type && p->rank && p->shape[p->rank - 1] <= LM_DRAW_MAX;
 }
-// The k greatest elements of a row along the last axis of a result, on the device where the result
-// is, in no particular order; of equal elements those of the least indices. Waits for previous
-// runs. out[0].index is -1 if the row has a NaN; the rest is then undefined.
-static inline lm_status lm_exec_leaders(lm_exec *e, const lm_plan_port *p, int64_t row, int32_t k,
-                                        lm_leader *out) {
-  return e->ops->leaders(e, p, row, k, out);
+// Draws a token from a row of logits along the last axis of a result, on the device where the
+// result is. Waits for previous runs. *out is -1 if the row has a NaN.
+static inline lm_status lm_exec_draw(lm_exec *e, const lm_plan_port *p, int64_t row,
+                                     const lm_draw_rule *r, int32_t *out) {
+  return e->ops->draw(e, p, row, r, out);
 }
 // Connects the devices of the ranks. All ranks call it, before a function with collectives runs.
 static inline lm_status lm_exec_connect(lm_exec *e) {

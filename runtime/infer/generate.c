@@ -116,22 +116,20 @@ static lm_status feed(generator *g, const stage *x, const int32_t *ids, int64_t 
   return lm_exec_run(e, x->f, extents);
 }
 
-// Samples token number i. A device sends the logits on which it depends, or all if it cannot find
-// them.
+// Draws token number i, on the device where the logits are, or on the host if it cannot.
 static lm_status sample(generator *g, int64_t i, int32_t *out) {
-  const lm_sampler *s = &g->o->sampler;
   const lm_plan_port *p = g->last->logits;
-  lm_leader leaders[LM_LEADERS_MAX];
-  int32_t k = lm_sample_leaders(s);
-  if (lm_exec_finds_leaders(g->o->exec, p, k)) {
-    LM_TRY(lm_exec_leaders(g->o->exec, p, g->last_row, k, leaders));
-    return lm_sample_from(s, leaders, i, g->workspace, out);
+  lm_draw_rule rule = lm_sample_rule(&g->o->sampler, g->vocab, i);
+  if (lm_exec_draws(g->o->exec, p)) {
+    LM_TRY(lm_exec_draw(g->o->exec, p, g->last_row, &rule, out));
+    return lm_sample_id_check(*out);
   }
   int64_t bytes = (int64_t)g->vocab * lm_dtype_bytes((lm_dtype)p->dtype);
   LM_TRY(lm_exec_read(g->o->exec, (lm_arena_id)p->buf.arena, p->buf.offset + g->last_row * bytes,
                       bytes, g->stored));
   lm_st_to_f32(lm_dtype_table[p->dtype].stored, g->stored, 0, g->vocab, g->row);
-  return lm_sample(s, g->row, g->vocab, i, g->workspace, out);
+  *out = lm_sample(&rule, g->row, g->vocab, g->workspace);
+  return lm_sample_id_check(*out);
 }
 
 // ---- what the columns of the request determine

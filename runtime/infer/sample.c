@@ -1,25 +1,37 @@
 // sample.c - see sample.h. Applies temperature, then top_k, then top_p.
 #include "runtime/infer/sample.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 
 #include "runtime/base/philox.h"
 
-static lm_status nan_status(void) {
-  return lm_fail(LM_USER,
-                 "the model's logits are NaN: its weights hold NaN or Inf, or values so large that "
-                 "the computation overflows");
+// The scale is a normal float32, so that the weight of -Inf is 0 at any temperature.
+static float scale_of(double temperature) {
+  double scale = temperature > 0 ? 1.4426950408889634 / temperature : 0;
+  if (temperature > 0 && scale < FLT_MIN)
+    scale = FLT_MIN;
+  return scale < FLT_MAX ? (float)scale : FLT_MAX;
 }
 
-// The candidate of the greatest logit and the least id; -1 if there is none, or if a logit is NaN.
+lm_draw_rule lm_sample_rule(const lm_sampler *s, int32_t vocab, int64_t index) {
+  lm_philox4 block = lm_philox_block(lm_philox_key(s->seed, 0), (uint64_t)index);
+  return (lm_draw_rule){
+      .scale = scale_of(s->temperature),
+      .unit = lm_philox_unit(block.v[0]),
+      .top_k = s->top_k > 0 && s->top_k < vocab ? s->top_k : 0,
+      .top_p = s->top_p > 0 && s->top_p < 1 ? s->top_p : 1,
+  };
+}
+
+// The candidate of the greatest logit and the least id; -1 if a logit is NaN.
 static int32_t greatest(const lm_candidate *c, int32_t n) {
-  int32_t best = -1;
+  int32_t best = 0;
   for (int32_t i = 0; i < n; i++) {
     if (isnan(c[i].logit))
       return -1;
-    if (best < 0 || c[i].logit > c[best].logit ||
-        (c[i].logit == c[best].logit && c[i].id < c[best].id))
+    if (c[i].logit > c[best].logit)
       best = i;
   }
   return best;
@@ -33,83 +45,50 @@ static int by_logit(const void *a, const void *b) {
   return x->id < y->id ? -1 : 1;
 }
 
-static double probabilities(const lm_sampler *s, float top, lm_candidate *c, int32_t n) {
-  double sum = 0;
-  for (int32_t i = 0; i < n; i++) {
-    c[i].p = exp(((double)c[i].logit - (double)top) / s->temperature);
-    sum += c[i].p;
-  }
+static uint64_t weights_sum(const lm_candidate *c, int32_t n) {
+  uint64_t sum = 0;
+  for (int32_t i = 0; i < n; i++)
+    sum += c[i].weight;
   return sum;
 }
 
-// The number of sorted candidates that top_p keeps; *sum becomes the sum of their probabilities.
-static int32_t nucleus(const lm_candidate *c, int32_t n, double top_p, double *sum) {
-  double limit = top_p * *sum, reached = 0;
-  int32_t kept = 0;
-  while (kept < n && (!kept || reached < limit))
-    reached += c[kept++].p;
-  *sum = reached;
-  return kept;
+// The least number of candidates whose weights sum to `limit`.
+static int32_t reach(const lm_candidate *c, uint64_t limit) {
+  int32_t n = 0;
+  for (uint64_t sum = 0; sum < limit; n++)
+    sum += c[n].weight;
+  return n;
 }
 
-static int32_t restrict_to(const lm_sampler *s, int32_t k, lm_candidate *c, int32_t n,
-                           double *sum) {
-  bool some_p = s->top_p > 0 && s->top_p < 1;
-  if (!some_p && !k)
-    return n;
-  qsort(c, (size_t)n, sizeof *c, by_logit);
-  if (k) {
-    n = k;
-    *sum = 0;
-    for (int32_t i = 0; i < n; i++)
-      *sum += c[i].p;
-  }
-  return some_p ? nucleus(c, n, s->top_p, sum) : n;
+static int32_t draw(const lm_draw_rule *r, lm_candidate *c, int32_t n) {
+  if (r->top_k || r->top_p < 1)
+    qsort(c, (size_t)n, sizeof *c, by_logit);
+  n = r->top_k ? r->top_k : n;
+  uint64_t sum = weights_sum(c, n);
+  if (r->top_p < 1)
+    sum = weights_sum(c, reach(c, lm_draw_limit(r->top_p, sum)));
+  return c[reach(c, lm_draw_mark(r->unit, sum)) - 1].id;
 }
 
-// k: the candidates are restricted to the k most probable ones; 0: they are not.
-static lm_status choose(const lm_sampler *s, int32_t k, lm_candidate *c, int32_t n, int64_t index,
-                        int32_t *out) {
-  int32_t best = greatest(c, n);
-  if (best < 0)
-    return nan_status();
-  *out = c[best].id;
-  if (!(s->temperature > 0) || isinf(c[best].logit))
-    return NULL;
-  double sum = probabilities(s, c[best].logit, c, n);
-  n = restrict_to(s, k, c, n, &sum);
-  double at =
-      sum * lm_philox_unit(lm_philox_block(lm_philox_key(s->seed, 0), (uint64_t)index).v[0]);
-  int32_t i = 0;
-  while (i + 1 < n && (at -= c[i].p) >= 0)
-    i++;
-  *out = c[i].id;
-  return NULL;
-}
-
-int32_t lm_sample_leaders(const lm_sampler *s) {
-  return s->temperature > 0 ? s->top_k : 1;
-}
-
-lm_status lm_sample_from(const lm_sampler *s, const lm_leader *leaders, int64_t index,
-                         lm_candidate *workspace, int32_t *out) {
-  int32_t n = lm_sample_leaders(s);
-  if (leaders[0].index < 0)
-    return nan_status();
-  for (int32_t i = 0; i < n; i++)
-    workspace[i] = (lm_candidate){
-        .logit = leaders[i].value,
-        .id = leaders[i].index,
-    };
-  return choose(s, n, workspace, n, index, out);
-}
-
-lm_status lm_sample(const lm_sampler *s, const float *logits, int32_t vocab, int64_t index,
-                    lm_candidate *workspace, int32_t *out) {
+int32_t lm_sample(const lm_draw_rule *r, const float *logits, int32_t vocab,
+                  lm_candidate *workspace) {
   for (int32_t i = 0; i < vocab; i++)
     workspace[i] = (lm_candidate){
         .logit = logits[i],
         .id = i,
     };
-  return choose(s, s->top_k > 0 && s->top_k < vocab ? s->top_k : 0, workspace, vocab, index, out);
+  int32_t best = greatest(workspace, vocab);
+  if (best < 0 || r->scale == 0 || isinf(logits[best]))
+    return best;
+  for (int32_t i = 0; i < vocab; i++)
+    workspace[i].weight = lm_draw_weight(logits[best] - logits[i], r->scale);
+  return draw(r, workspace, vocab);
+}
+
+lm_status lm_sample_id_check(int32_t id) {
+  if (id >= 0)
+    return NULL;
+  return lm_fail(LM_USER,
+                 "the model's logits are NaN: its weights hold NaN or Inf, or values so large that "
+                 "the computation overflows");
 }

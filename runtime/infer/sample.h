@@ -1,8 +1,8 @@
-// sample.h - samples the next token from logits.
+// sample.h - samples the next token from logits, by the rule of hal/draw.h.
 #ifndef LM_INFER_SAMPLE_H
 #define LM_INFER_SAMPLE_H
 #include "runtime/base/base.h"
-#include "runtime/hal/exec.h"
+#include "runtime/hal/draw.h"
 
 typedef struct lm_sampler {
   double temperature; // 0: greedy; among equal logits the least id
@@ -12,20 +12,16 @@ typedef struct lm_sampler {
 } lm_sampler;
 
 typedef struct lm_candidate {
-  double p;
+  uint64_t weight;
   float logit;
   int32_t id;
 } lm_candidate;
 
-// Samples token number `index` of the continuation. The random number is word 0 of Philox block
-// `index` under lm_philox_key(seed, 0), so it is independent of the tokens. workspace: [vocab].
-// LM_USER: all logits are NAN.
-lm_status lm_sample(const lm_sampler *s, const float *logits, int32_t vocab, int64_t index,
-                    lm_candidate *workspace, int32_t *out);
-
-// The number of greatest logits on which the token depends; 0: on all.
-int32_t lm_sample_leaders(const lm_sampler *s);
-// The same token from these alone, in any order. workspace: [lm_sample_leaders(s)].
-lm_status lm_sample_from(const lm_sampler *s, const lm_leader *leaders, int64_t index,
-                         lm_candidate *workspace, int32_t *out);
+// The rule of token number `index` of a continuation. The random number is word 0 of Philox block
+// `index` under lm_philox_key(seed, 0), so it is independent of the tokens.
+lm_draw_rule lm_sample_rule(const lm_sampler *s, int32_t vocab, int64_t index);
+// The token; -1 if a logit is NaN. workspace: [vocab].
+int32_t lm_sample(const lm_draw_rule *r, const float *logits, int32_t vocab,
+                  lm_candidate *workspace);
+lm_status lm_sample_id_check(int32_t id); // LM_USER: it is -1
 #endif

@@ -6,9 +6,8 @@
 static lm_candidate candidates[VOCAB];
 
 static int32_t draw(lm_sampler s, const float *z, int32_t n, int64_t position) {
-  int32_t id;
-  CHECK_OK(lm_sample(&s, z, n, position, candidates, &id));
-  return id;
+  lm_draw_rule rule = lm_sample_rule(&s, n, position);
+  return lm_sample(&rule, z, n, candidates);
 }
 
 static void test_sample(void) {
@@ -17,8 +16,7 @@ static void test_sample(void) {
   CHECK(draw((lm_sampler){.temperature = 0}, z, 4, 0) == 1 &&
         draw((lm_sampler){.temperature = 0}, ties, 3, 0) == 1);
   CHECK(draw((lm_sampler){.temperature = 1}, wide, 2, 0) == 0);
-  int32_t id;
-  CHECK_FAILS(lm_sample(&(lm_sampler){.temperature = 1}, bad, 2, 0, candidates, &id), LM_USER,
+  CHECK_FAILS(lm_sample_id_check(draw((lm_sampler){.temperature = 1}, bad, 2, 0)), LM_USER,
               "logits are NaN");
   int all[4] = {0}, k2[4] = {0}, p[4] = {0}, hot[4] = {0};
   for (int i = 0; i < 20000; i++) {
