@@ -704,7 +704,10 @@ def test_fp8_bf16(run):
     cpu = run.trace(file, *what, *on)
     gpu, again = (fake.trace(file, *what, *on, "--enable-pass", "fp8", *how) for how in ((), ("--set", "memory { recompute @layers.** }")))
     check(all(np.array_equal(gpu[name], again[name]) for name in gpu), "recomputation must not change a bit")
-    fake("compile", file, "--target", "cuda", "-o", run.path("plan"), *on, "--enable-pass", "fp8")
+    plan = json.loads(fake("compile", file, "--target", "cuda", "--json", "-o", run.path("plan"), *on, "--enable-pass", "fp8"))
+    how = ("--target", "cuda", "-q", "--out", run.path("run"), *on, "--enable-pass", "fp8")
+    _, device, _ = copies_of(run.result("run", file, *how, env={**fake.env, "FAKE_CUDA": "counts"})[2])
+    check(device - plan["peak_bytes"] in range(2048), f"predicted {plan['peak_bytes']}, allocated {device}")
     codes = re.findall(r" : (\d+)\] steps .* 2 x e4m3 of ", open(run.path("plan/plan.txt")).read())
     check(sorted(map(int, codes)) == [2 * 16 * 32, 2 * 16 * 48], f"stashes of the norm and of silu(g) u of two layers: {codes}")
     params = {k.removeprefix("final."): v for k, v in cpu.items() if k.startswith("final.")}
