@@ -125,7 +125,6 @@ typedef struct lm_draw_prefix {
 LM_INLINE lm_draw_prefix lm_draw_end(const lm_draw_row *r, const lm_draw_rule *rule,
                                      double *partials) {
   const bool sorted = rule->top_k || rule->top_p < 1;
-  const bool used[LM_DRAW_STAGES] = {rule->top_k > 0, rule->top_p < 1, sorted};
   lm_draw_prefix end = {0, 0};
   uint64_t sum = lm_draw_sum(r, 0, false, partials);
   LM_UNROLL_1
@@ -135,8 +134,9 @@ LM_INLINE lm_draw_prefix lm_draw_end(const lm_draw_row *r, const lm_draw_rule *r
     const uint64_t limit = count                    ? (uint64_t)rule->top_k
                            : stage == LM_DRAW_TOP_P ? lm_draw_limit(rule->top_p, sum)
                                                     : mark;
+    const bool used = count ? rule->top_k > 0 : stage == LM_DRAW_TOP_P ? rule->top_p < 1 : sorted;
     end.ties = limit;
-    if (!used[stage])
+    if (!used)
       continue;
     end.order = lm_draw_search(r, limit, count, partials);
     const uint64_t each = lm_draw_amount(r, end.order, count);
