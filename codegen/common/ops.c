@@ -35,6 +35,7 @@ static const lm_op_row table[LM_OPS] = {
     [LM_OP_REDUCE_PRECISION] = {"$0", "$0", NULL, 2},
     [LM_OP_NOT] = {NULL, NULL, "!$0", 1},
     [LM_OP_UNROUNDED] = {"$0", "$0", NULL, 1},
+    [LM_OP_EDITED] = {"$0", "$0", NULL, 1},
     [LM_OP_ADD] = {"$0 + $1", "$0 + $1", "lm_iadd($0, $1)", 1},
     [LM_OP_SUB] = {"$0 - $1", "$0 - $1", "lm_isub($0, $1)", 1},
     [LM_OP_MUL] = {"$0 * $1", "$0 * $1", "lm_imul($0, $1)", 1},

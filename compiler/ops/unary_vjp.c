@@ -94,6 +94,10 @@ void vjp_reduce_precision(lm_grad *g, lm_op *op) {
   add(g, op, cotangent(g, op));
 }
 
+void vjp_edited(lm_grad *g, lm_op *op) {
+  add(g, op, cotangent(g, op));
+}
+
 void vjp_cast(lm_grad *g, lm_op *op) {
   add(g, op, lm_emit_cast(g->b, cotangent(g, op), op->in[0]->type.dtype));
 }

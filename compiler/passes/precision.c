@@ -6,13 +6,14 @@
 //   %z = cast %y : f32[d]                         %z = cast %y : f32[d]
 //
 // Where the type is f32, the casts between both, and `unrounded`, are identities, which are
-// removed:
+// removed; so is `edited` for a target without epilogues:
 //
 //   %y = mul %w, %w : f32[d]
 //
 // The recipe's precision.compute decides (lm_pass_env.compute); `auto` is bf16 if the target
 // multiplies it, else f32. Models are lowered without knowing the machine. The pass never declines;
 // the verifier accepts no `real` after it. It costs one walk.
+#include "compiler/passes/fuse/epilogue.h"
 #include "compiler/passes/pass.h"
 
 lm_dtype lm_precision_of(lm_dtype compute, const lm_target *target) {
@@ -23,6 +24,7 @@ lm_dtype lm_precision_of(lm_dtype compute, const lm_target *target) {
 
 typedef struct resolution {
   lm_dtype real;
+  bool edits;     // a later pass reads which values an edit computes
   lm_value **map; // by value id: the operand of an identity, or NULL
 } resolution;
 
@@ -46,7 +48,8 @@ static void region_resolve(const resolution *x, lm_region *r) {
 static void identity_note(lm_op *op, void *user) {
   const resolution *x = user;
   bool converts = op->code == LM_OP_CAST || op->code == LM_OP_UNROUNDED;
-  if (!converts || op->in[0]->type.dtype != op->out[0]->type.dtype)
+  bool same = converts && op->in[0]->type.dtype == op->out[0]->type.dtype;
+  if (!same && (op->code != LM_OP_EDITED || x->edits))
     return;
   if (op->remat && op->in[0]->def && !op->in[0]->def->remat)
     op->in[0]->def->remat = op->remat;
@@ -62,7 +65,11 @@ static void identity_remove(lm_op *op, void *user) {
 
 bool lm_pass_precision(lm_module *m, const lm_pass_env *env) {
   m->real = lm_precision_of(env->compute, env->target);
-  resolution x = {m->real, lm_calloc(m->n_values + 1, sizeof *x.map)};
+  resolution x = {
+      .real = m->real,
+      .edits = lm_epilogue_is_enabled(env),
+      .map = lm_calloc(m->n_values + 1, sizeof *x.map),
+  };
   for (uint32_t i = 0; i < m->n_globals; i++)
     type_resolve(&x, &m->globals[i].type);
   for (lm_func *f = m->funcs; f; f = f->next) {

@@ -287,7 +287,7 @@ static el_val apply(el_call_site c, const el_adapter *a, const el_use *u, el_val
                    "whose axes are renamed");
   el_val own = el_rename(e, u->w, &by.from, &by.to);
   if (el_method_find(a->inst, LM_SYM(e->c, "use")))
-    return call_use(c, a, &ref, u, &own, &by, &y);
+    return el_edited(e, call_use(c, a, &ref, u, &own, &by, &y), &y);
   el_val merged = merge(c, a, &ref, &own);
   if (merged.k == V_ERROR)
     return merged;

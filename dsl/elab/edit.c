@@ -221,6 +221,12 @@ el_val el_edit_result(lm_elab *e, const el_inst *block, const char *method, el_v
   return el_error();
 }
 
+el_val el_edited(lm_elab *e, el_val r, const el_val *from) {
+  if (r.k == V_TENSOR && r.kind == K_REAL && r.v && lm_type_equal(r.v->type, from->v->type))
+    r.v = lm_emit2(&e->b, LM_OP_EDITED, r.v, from->v);
+  return r;
+}
+
 int el_edit_class(lm_elab *e, const el_inst *inst, const el_param *p) {
   const el_edit *by = el_edit_of_param(e, inst, p->name);
   int after = by ? by->number + 1 : 0;

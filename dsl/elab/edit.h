@@ -115,6 +115,8 @@ void el_edits_warn(lm_elab *e);
 // The result of a method of a block that an edit adds, which has the type of `like`.
 el_val el_edit_result(lm_elab *e, const el_inst *block, const char *method, el_val r,
                       const el_val *like, lm_loc at);
+// r, which an edit computes from `from`, marked as such for pass epilogue.
+el_val el_edited(lm_elab *e, el_val r, const el_val *from);
 // ---- near.c
 typedef struct el_paths {
   const char **v;

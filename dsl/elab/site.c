@@ -245,7 +245,7 @@ static el_val pass(lm_elab *e, const el_ref *ref, lm_sym name, el_val v, lm_loc 
     el_val r = el_invoke_named(e, &own, LM_SYM(e->c, "apply"), in, at);
     bool changes = r.v != in.v; // a block that returns its operand has no number to compute
     r = el_edit_result(e, x->inst, "apply", r, &v, at);
-    v = changes || r.k == V_ERROR ? r : v;
+    v = changes || r.k == V_ERROR ? el_edited(e, r, &v) : v;
   }
   return v;
 }
@@ -320,6 +320,7 @@ bool el_site_call_block(lm_elab *e, const ast_decl *fn, el_ref *out) {
 typedef struct sought {
   lm_elab *e;
   const char *pattern;
+  const el_inserted *added;
 } sought;
 
 static bool has_sought(void *user, const el_inst *inst) {
@@ -342,16 +343,42 @@ static const char *nearest_site(const lm_elab *e, const char *pattern) {
   return lm_nearest(last ? last + 1 : pattern + 1, names, n);
 }
 
+// A block that an edit adds, if the pattern names a value of it.
+static bool has_added(void *user, const el_inst *inst) {
+  sought *x = user;
+  for (const el_inserted *k = inst->inserted; k; k = k->next) {
+    const char *owner = k->inst->path;
+    for (const char *dot = strchr(x->pattern, '.'); dot; dot = strchr(dot + 1, '.')) {
+      const char *start = lm_arena_strndup(x->e->a, x->pattern, (size_t)(dot - x->pattern));
+      if (!lm_pattern_match(x->e->c, start, owner, NULL))
+        continue;
+      x->added = k;
+      return true;
+    }
+  }
+  return false;
+}
+
+static bool note_added(lm_elab *e, lm_diag *d, const el_inst *model, const char *pattern) {
+  sought x = {e, pattern, NULL};
+  if (!el_inst_visit(model, has_added, &x))
+    return false;
+  lm_diag_note(e->c, d, x.added->by->at, "%s is added here", x.added->inst->path);
+  lm_diag_help(e->c, d, "edits are for values of the model: change the block %s instead",
+               x.added->inst->decl->name.text);
+  return true;
+}
+
 static void check_pattern(lm_elab *e, const el_inst *model, const el_edit *x) {
   int n;
   const char **alts = lm_pattern_expand(e->c, x->pattern, &n);
   for (int k = 0; k < n; k++) {
-    if (el_inst_visit(model, has_sought, &(sought){e, alts[k]}))
+    if (el_inst_visit(model, has_sought, &(sought){e, alts[k], NULL}))
       continue;
     const char *near = nearest_site(e, alts[k]);
     lm_diag *d = EL_ERR(e, x->at, E328, alts[k]);
     lm_diag_note(e->c, d, model->decl->name.loc, "%s is declared here", model->decl->name.text);
-    if (near)
+    if (!note_added(e, d, model, alts[k]) && near)
       lm_diag_help(e->c, d, "there is a value '%s'", near);
   }
 }

@@ -54,6 +54,7 @@ static const test tests[] = {
     {"binade", "a, c", "%v = binade %x  %z = add %v, %x"},
     {"reduce_precision", "a, c", "%v = mul %x, %x  %z = reduce_precision %v"},
     {"unrounded", "a, c", "%v = mul %x, %x  %z = unrounded %v"},
+    {"edited", "a, c", "%v = mul %x, %x  %z = edited %v, %x"},
     {"straight", "a, c", "%v = mul %x, %x  %v2 = stop_grad %v  %z = straight %v2, %v"},
     {"mod", "a, c", "%z = mod %x, %u"},
     {"mod", "a, c", "%z = mod %n, %x"},

@@ -159,6 +159,7 @@ static const char *formula(lm_opcode code) {
   case LM_OP_CAST:
   case LM_OP_REDUCE_PRECISION:
   case LM_OP_UNROUNDED:
+  case LM_OP_EDITED:
   case LM_OP_STOP:
   case LM_OP_EXPAND:
   case LM_OP_PERMUTE: return "x";

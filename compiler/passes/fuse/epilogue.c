@@ -17,6 +17,12 @@
 // stashes the sum instead of the dot, which takes the same memory; the backward pass then reads one
 // tensor instead of recomputing the sum of two or three.
 //
+// An edit in the sum (operation `edited`) changes no bit of a model whose edits are identities:
+//   adds       %y = dot + %d, %h = %x + %y, where use of LoRA adds %d: dot_add %a, %w, %x + %d
+//   others     %y = f(dot), %h = %x + %y: the dot is f32, and a kernel adds, in the library's
+//   order,
+//              and rounds as the GEMM would
+//
 // Declines: GEMMs that lm_codegen.epilogue rejects or that take several calls, a bias shorter
 // than a row, and other functions than gelu (a formula is compared by its values, so its spelling
 // does not matter). Not fused: relu, because cuBLASLt maps NaN to 0, which would hide a bad step;
@@ -37,30 +43,64 @@ typedef struct sums {
   const lm_fuse *kernels; // the kernels that pass fuse would create; NULL before they are known
   uint32_t *uses;         // by value id, like the tables below
   lm_op **user;           // one of the users
-  uint8_t *taken;         // sums that a GEMM computes
+  lm_value **after;       // what an edit computes from the value; else NULL
+  lm_value **before;      // the value from which an edit computes it; else NULL
+  uint8_t *taken;         // sums that a GEMM computes, or would without edits
   lm_value **map;         // replacements; NULL if the IR is only analyzed
   uint32_t n;
 } sums;
 
+enum {
+  TERMS = 12, // of a sum, and edits
+  MORE = 4
+};
 // dot + residual + bias, where residual and bias are optional; end is the result.
 typedef struct sum {
   lm_op *dot;
   lm_value *residual, *bias, *end;
+  lm_value *more[MORE]; // addends of edits
+  int n_more;
+  lm_value *start;     // the value that the edit changes; end, if the sum is in none
+  lm_value *edited;    // the result of the edit that the sum is in; else NULL
+  lm_value *from, *to; // the last edit that does not only add; no epilogue computes the sum
+  bool after_edit;     // the last step was that edit
 } sum;
-enum {
-  TERMS = 2
-};
+
+// The value that a marked one is.
+static lm_value *plain(lm_value *v) {
+  while (lm_op_is(v, LM_OP_EDITED))
+    v = v->def->in[0];
+  return v;
+}
+
+static void note_edit(sums *s, const lm_op *op) {
+  lm_value *x = plain(op->in[1]);
+  lm_value *y = plain(op->in[0]);
+  if (x == y)
+    return;
+  s->after[x->id] = y;
+  s->before[y->id] = x;
+}
 
 static void note_users(lm_op *op, void *user) {
   sums *s = user;
-  for (uint32_t i = 0; i < op->n_in; i++)
-    s->user[op->in[i]->id] = op;
+  if (op->code == LM_OP_EDITED) {
+    note_edit(s, op);
+    return;
+  }
+  for (uint32_t i = 0; i < op->n_in; i++) {
+    uint32_t id = plain(op->in[i])->id;
+    s->uses[id]++;
+    s->user[id] = op;
+  }
 }
 
 static sums sums_create(lm_func *f) {
   uint32_t n = f->module->n_values;
-  sums s = {.uses = lm_func_uses(f),
+  sums s = {.uses = lm_calloc(n + 1, sizeof *s.uses),
             .user = lm_calloc(n + 1, sizeof *s.user),
+            .after = lm_calloc(n + 1, sizeof *s.after),
+            .before = lm_calloc(n + 1, sizeof *s.before),
             .taken = lm_calloc(n + 1, 1),
             .n = n};
   lm_region_walk(f->body, note_users, &s);
@@ -70,27 +110,48 @@ static sums sums_create(lm_func *f) {
 static void sums_free(sums *s) {
   lm_free(s->uses);
   lm_free(s->user);
+  lm_free(s->after);
+  lm_free(s->before);
   lm_free(s->taken);
   lm_free(s->map);
 }
 
 // ---- values in memory
 
-// True if v is dense and stored in memory for every reader.
-static bool stored(const sums *s, const lm_value *v) {
+// What the model without edits has instead of v.
+static lm_value *unedited(const sums *s, lm_value *v) {
+  for (v = plain(v); s->before[v->id];)
+    v = s->before[v->id];
+  return v;
+}
+
+// What the edited model has instead of v.
+static lm_value *edited(const sums *s, lm_value *v) {
+  while (s->after[v->id])
+    v = s->after[v->id];
+  return v;
+}
+
+// True if v, in the model without edits, is dense and stored in memory for every reader.
+static bool stored(const sums *s, lm_value *v) {
+  v = unedited(s, v);
   while (!s->taken[v->id] && v->def && lm_op_has(v->def, LM_T_ORDERED))
-    v = v->def->in[0];
+    v = unedited(s, v->def->in[0]);
   return s->taken[v->id] || !v->def || lm_fuse_stays(v->def);
 }
 
 static lm_value *other_operand(const lm_op *op, const lm_value *v) {
-  return op->in[op->in[0] == v];
+  lm_value *x = plain(op->in[0]);
+  return x == v ? plain(op->in[1]) : x;
 }
 
 // True if v has a reader besides the kernel that would compute the sum; before kernels are known,
 // if it has more than one user.
-static bool read_elsewhere(const sums *s, const lm_value *v) {
+static bool read_elsewhere(const sums *s, lm_value *v) {
+  v = edited(s, v);
   const lm_fuse_node *n = s->kernels ? lm_fuse_node_of(s->kernels, v) : NULL;
+  for (; n && n->kind == LM_FUSE_REMAT && s->before[v->id]; n = lm_fuse_node_of(s->kernels, v))
+    v = s->before[v->id];
   if (n)
     return n->kind == LM_FUSE_FUSED && n->needed;
   const lm_op *op = s->user[v->id];
@@ -100,36 +161,68 @@ static bool read_elsewhere(const sums *s, const lm_value *v) {
 }
 
 // True if v is stored in any case, or a further GEMM adds to v and that sum is stored.
-static bool kept(const sums *s, const lm_value *v) {
+static bool kept(const sums *s, lm_value *v) {
+  v = edited(s, v);
   if (read_elsewhere(s, v))
     return true;
   const lm_op *op = s->uses[v->id] == 1 ? s->user[v->id] : NULL;
   if (!op || op->code != LM_OP_ADD || !lm_type_equal(op->out[0]->type, v->type))
     return false;
-  const lm_value *other = other_operand(op, v);
-  return lm_op_is(other, LM_OP_DOT) && s->uses[other->id] == 1 &&
+  lm_value *other = unedited(s, other_operand(op, v));
+  return lm_op_is(other, LM_OP_DOT) && (s->after[other->id] || s->uses[other->id] == 1) &&
          lm_type_equal(other->type, v->type) && kept(s, op->out[0]);
 }
 
 // ---- sums
 
-static bool sum_extend(const sums *s, sum *x) {
-  lm_value *v = x->end;
-  lm_op *op = s->uses[v->id] == 1 ? s->user[v->id] : NULL;
-  if (!op || op->code != LM_OP_ADD || op->parent != x->dot->parent ||
-      !lm_type_equal(op->out[0]->type, v->type))
+// Adds an addend of an edit.
+static bool more_add(sum *x, lm_value *other) {
+  if (x->n_more == MORE || !lm_type_equal(other->type, x->end->type))
     return false;
-  lm_value *other = other_operand(op, v);
-  bool bias =
-      lm_type_is_bias(other->type, v->type) && (lm_value_is_weight(other) || stored(s, other));
-  bool residual = lm_type_equal(other->type, v->type) && stored(s, other);
+  x->more[x->n_more++] = other;
+  return true;
+}
+
+static bool term_add(const sums *s, sum *x, lm_value *other) {
+  lm_type t = x->end->type;
+  if (x->edited)
+    return more_add(x, other);
+  bool bias = lm_type_is_bias(other->type, t) && (lm_value_is_weight(other) || stored(s, other));
+  bool residual = lm_type_equal(other->type, t) && stored(s, other);
   if (bias && !x->bias)
     x->bias = other;
   else if (residual && !x->residual)
     x->residual = other;
   else
     return false;
+  return true;
+}
+
+static bool add_follows(const sums *s, sum *x) {
+  lm_value *v = x->end;
+  lm_op *op = s->uses[v->id] == 1 ? s->user[v->id] : NULL;
+  if (!op || op->code != LM_OP_ADD || op->parent != x->dot->parent ||
+      !lm_type_equal(op->out[0]->type, v->type) || !term_add(s, x, other_operand(op, v)))
+    return false;
   x->end = op->out[0];
+  x->after_edit = false;
+  if (!x->edited || x->end == x->edited) {
+    x->start = x->end;
+    x->edited = s->after[x->end->id];
+  }
+  return true;
+}
+
+// Of an edit that adds, the addends are some of the sum. Behind another one the sum continues.
+static bool sum_extend(const sums *s, sum *x) {
+  if (add_follows(s, x))
+    return true;
+  if (!x->edited || !x->edited->def || x->edited->def->parent != x->dot->parent)
+    return false;
+  x->from = x->start;
+  x->end = x->start = x->to = x->edited;
+  x->edited = s->after[x->end->id];
+  x->after_edit = true;
   return true;
 }
 
@@ -139,6 +232,8 @@ static int sums_of(const sums *s, lm_op *dot, sum *out) {
           {
               .dot = dot,
               .end = dot->out[0],
+              .start = dot->out[0],
+              .edited = s->after[dot->out[0]->id],
           },
       all[TERMS + 1];
   int n = 0, n_out = 0;
@@ -149,13 +244,14 @@ static int sums_of(const sums *s, lm_op *dot, sum *out) {
     all[n++] = x;
   while (n <= TERMS && sum_extend(s, &x));
   while (n--)
-    if (!s->taken[all[n].end->id])
+    if (!s->taken[all[n].end->id] && all[n].end == all[n].start && !all[n].after_edit)
       out[n_out++] = all[n];
   return n_out;
 }
 
 static bool is_profitable(const sums *s, const sum *x) {
-  return x->end != x->dot->out[0] && kept(s, x->end);
+  bool sums = x->residual || x->bias || (!x->to && x->n_more == 1 && stored(s, x->more[0]));
+  return sums && kept(s, x->end);
 }
 
 static void note_sum(lm_op *op, void *user) {
@@ -235,19 +331,28 @@ typedef struct epilogue {
   sums s;
 } epilogue;
 
+// The residual and the addends of edits, which are 0 in the first step. NULL: none.
+static lm_value *addends(lm_builder *b, const sum *x) {
+  lm_value *v = x->residual;
+  for (int i = 0; i < x->n_more && !x->to; i++)
+    v = v ? lm_emit2(b, LM_OP_ADD, v, x->more[i]) : x->more[i];
+  return v;
+}
+
 // Emits the fused GEMM for x before the operation of the sum; NULL if the target does not support
 // it.
 static lm_op *gemm_emit(const epilogue *e, const sum *x, lm_opcode code) {
   lm_op *at = x->end->def;
   lm_value *in[LM_DOT_ADDENDS + TERMS] = {x->dot->in[LM_DOT_X], x->dot->in[LM_DOT_W]};
   uint32_t n = LM_DOT_ADDENDS;
-  if (x->residual)
-    in[n++] = x->residual;
-  if (x->bias)
-    in[n++] = x->bias;
   uint8_t of_sum = at->remat & LM_REMAT_OFFLOAD;
   uint8_t remat = lm_remat_choice(x->dot->remat) ? x->dot->remat | of_sum : at->remat;
   lm_builder b = {e->m, at->parent, at, x->dot->loc, remat};
+  lm_value *residual = addends(&b, x);
+  if (residual)
+    in[n++] = residual;
+  if (x->bias)
+    in[n++] = x->bias;
   lm_op *op = lm_emit_op(&b, code, in, n, &x->dot->attr, &x->dot->out[0]->type);
   lm_plan_gemm form;
   if (lm_plan_gemm_from_epilogue(e->m, op, &form) && e->codegen->epilogue(&form))
@@ -262,11 +367,60 @@ static void replace(epilogue *e, lm_value *old, lm_value *v) {
   v->name = old->name;
 }
 
+// The dot's result, which kernels read before it is rounded.
+static lm_value *exact_dot(epilogue *e, lm_op *dot) {
+  lm_type t = dot->out[0]->type;
+  lm_dtype half = (lm_dtype)t.dtype;
+  if (!lm_dtype_is_half(half))
+    return dot->out[0];
+  t.dtype = LM_F32;
+  lm_builder b = {e->m, dot->parent, dot, dot->loc, dot->remat};
+  lm_value *v = lm_emit(&b, LM_OP_DOT, dot->in, dot->n_in, &dot->attr, &t);
+  v = lm_emit_cast(&b, lm_emit1(&b, LM_OP_UNROUNDED, v), half);
+  e->s.map[dot->out[0]->id] = v;
+  return v;
+}
+
+static lm_value *exact(lm_builder *b, lm_value *v) {
+  lm_dtype half = (lm_dtype)v->type.dtype;
+  for (lm_op *op = v->def->next; op; op = op->next)
+    if (op->code == LM_OP_UNROUNDED && op->in[0] == v)
+      return lm_emit_cast(b, op->out[0], half);
+  return v;
+}
+
+// The sum in the order of the GEMM's library, and what the edit changes, which is 0 if it is an
+// identity.
+static lm_value *sum_in_order(const sum *x, lm_builder *b, lm_value *dot) {
+  lm_value *from = x->from == x->dot->out[0] ? dot : exact(b, x->from);
+  lm_value *v = lm_emit2(b, LM_OP_ADD, lm_emit2(b, LM_OP_ADD, dot, x->residual), x->bias);
+  return lm_emit2(b, LM_OP_ADD, v, lm_emit2(b, LM_OP_SUB, x->to, from));
+}
+
+// Kernels compute the sum, and round it if the GEMM would: not before.
+static void compute_apart(epilogue *e, const sum *x, bool rounds) {
+  lm_op *last = x->end->def;
+  lm_builder b = {e->m, last->parent, last, last->loc, last->remat};
+  lm_type t = x->end->type;
+  lm_value *dot = exact_dot(e, x->dot);
+  lm_value *v = x->residual && x->bias
+                    ? sum_in_order(x, &b, dot)
+                    : lm_emit(&b, last->code, last->in, last->n_in, &last->attr, &t);
+  if (rounds && lm_dtype_is_half((lm_dtype)t.dtype))
+    v = lm_emit1(&b, LM_OP_REDUCE_PRECISION, v);
+  replace(e, x->end, v);
+}
+
 static bool fuse_gelu(epilogue *e, const sum *x) {
   lm_value *gelu = gelu_find(x->end);
   lm_op *op = gelu ? gemm_emit(e, x, LM_OP_DOT_GELU) : NULL;
   if (!op)
     return false;
+  if (x->to) {
+    lm_op_remove(op);
+    compute_apart(e, x, false);
+    return true;
+  }
   replace(e, gelu, op->out[0]);
   replace(e, x->end, op->out[LM_GELU_OF]);
   return true;
@@ -276,6 +430,11 @@ static bool fuse_sum(epilogue *e, const sum *x) {
   lm_op *op = is_profitable(&e->s, x) ? gemm_emit(e, x, LM_OP_DOT_ADD) : NULL;
   if (!op)
     return false;
+  if (x->to) {
+    lm_op_remove(op);
+    compute_apart(e, x, true);
+    return true;
+  }
   replace(e, x->end, op->out[0]);
   return true;
 }
@@ -289,11 +448,16 @@ static void epilogue_visit(lm_op *op, void *user) {
       return;
 }
 
+static lm_value *unmarked(lm_rewrite *r, lm_op *op) {
+  return op->code == LM_OP_EDITED ? op->in[0] : NULL;
+}
+
 bool lm_pass_epilogue(lm_module *m, const lm_pass_env *env) {
   if (!lm_epilogue_is_enabled(env))
     return true;
   for (lm_func *f = m->funcs; f; f = f->next) {
     epilogue e = {m, env->codegen, sums_create(f)};
+    lm_rewrite_func(f, unmarked, NULL);
     lm_fuse kernels = {
         .m = m,
         .f = f,

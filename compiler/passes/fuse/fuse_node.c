@@ -98,7 +98,8 @@ static lm_fuse_kind kind_of(const lm_fuse *s, const lm_fuse_node *n, double elem
                             double bytes) {
   const lm_op *op = n->op;
   lm_recompute_class class = lm_op_recompute_class(op);
-  if (class == LM_RECOMPUTE_FREE || (op->n_out && lm_fuse_rounds(op->out[0])))
+  bool identity = op->code == LM_OP_UNROUNDED && op->in[0]->type.dtype == LM_F32;
+  if (class == LM_RECOMPUTE_FREE || identity || (op->n_out && lm_fuse_rounds(op->out[0])))
     return LM_FUSE_REMAT;
   if (class != LM_RECOMPUTE_CHEAP || op->code == LM_OP_UNROUNDED)
     return LM_FUSE_FUSED;

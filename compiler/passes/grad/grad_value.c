@@ -164,7 +164,8 @@ static lm_value *owned_value(gradient *g, frame *f, lm_value *v) {
 
 lm_value *lm_gradient_value(lm_grad *base, lm_value *v) {
   gradient *g = (gradient *)base;
-  while (lm_op_is(v, LM_OP_STRAIGHT)) // the other operand gives the cotangent only
+  // the other operand gives the cotangent only, or is for pass epilogue
+  while (lm_op_is(v, LM_OP_STRAIGHT) || lm_op_is(v, LM_OP_EDITED))
     v = v->def->in[0];
   frame *f = owner(g, v);
   if (!f->loop)

@@ -354,10 +354,15 @@ static double gelu(double x) {
   return x * (1 + tanh(0.79788456080286536 * x * (1 + 0.044715 * x * x))) / 2;
 }
 
+// Results of other types than f64 are f32 until they are stored.
+static double result(const gemm *p, double x) {
+  return p->c.type == LM_CUBLASLT_F64 ? x : (double)(float)x;
+}
+
 // The value of D at (m, n), from the sum.
 static double finish(const gemm *p, const char *bias, char *aux, int64_t m, int64_t n, double sum) {
   if (bias)
-    sum += element(bias, &p->c, m);
+    sum = result(p, sum + element(bias, &p->c, m));
   if (aux)
     element_set(aux, &p->c, m + n * p->d.aux_ld, sum);
   return p->d.epilogue & LM_LT_EPILOGUE_GELU ? gelu(sum) : sum;
@@ -427,9 +432,10 @@ static void gemm_run(void *args) {
       for (int64_t m = 0; m < (int64_t)p->c.rows; m++) {
         double sum = sum_of(p, a, b, m, n);
         int64_t at = m + n * p->c.ld;
-        element_set(
-            to, &p->c, at,
-            finish(p, bias, aux, m, n, alpha * sum + (c ? p->beta * element(c, &p->c, at) : 0)));
+        sum = result(p, alpha * sum);
+        if (c)
+          sum = result(p, sum + p->beta * element(c, &p->c, at));
+        element_set(to, &p->c, at, finish(p, bias, aux, m, n, sum));
       }
   }
 }
