@@ -5,7 +5,11 @@ int64_t lm_eval_size(const lm_eval *e, lm_axis a) {
   const lm_axis_info *i = &e->m->axes[a];
   const lm_extent_info *x = i->dyn ? &e->m->extents[i->dyn - 1] : NULL;
   int64_t given = !i->dyn ? 0 : e->extent[(x->of ? x->of : i->dyn) - 1];
-  return !given ? i->size : x->of ? given * x->times : given;
+  if (!given)
+    return i->size;
+  if (x->most && given > x->most)
+    return x->most;
+  return x->of ? given * x->times : given;
 }
 
 void nest_add(const lm_eval *e, nest *n, lm_axis a) {

@@ -42,7 +42,7 @@ static uint64_t axis_mix(digester *d, uint64_t h, lm_axis axis) {
     h = axis_mix(d, mix(h, info->mesh), info->whole);
   const lm_extent_info *x = info->dyn ? &d->m->extents[info->dyn - 1] : NULL;
   if (x && x->of)
-    h = mix(mix(h, (uint64_t)x->of), (uint64_t)x->times);
+    h = mix(mix(mix(h, (uint64_t)x->of), (uint64_t)x->times), (uint64_t)x->most);
   return mix(h, (uint64_t)info->dyn);
 }
 

@@ -32,10 +32,11 @@ enum {
   LM_EXTENTS = 8,      // run-time extents of a module
   LM_EXTENTS_GIVEN = 2 // the first ones, which lm_axes_extent leaves to the functions' arguments
 };
-// A run-time extent. of: k > 0: it is extent number k-1 times `times`; 0: it is given.
+// A run-time extent. of: k > 0: it is extent number k-1 times `times`, or if `most` is not 0 the
+// lesser of `most` and extent number k-1; 0: it is given.
 typedef struct lm_extent_info {
   int of;
-  int64_t times;
+  int64_t times, most;
 } lm_extent_info;
 typedef struct lm_axis_info {
   lm_sym name;   // unique in the module: "t", "t.1", "g@tp"
@@ -301,6 +302,9 @@ lm_axis lm_axis_find(const lm_module *m, lm_sym name); // 0 if there is none
 // `dyn` of an axis that has one element for each point of n axes: 0 if none of them is dynamic, -1
 // if two are, or if the module has too many extents.
 int lm_axes_extent(lm_module *m, const lm_axis *axes, int n);
+// The number of the extent that is the lesser of `most` and the given extent number `of`; -1 if the
+// module has too many extents.
+int lm_extent_most(lm_module *m, int of, int64_t most);
 // The axis of one part of `whole` when the ranks along a mesh axis (from 1) divide it evenly:
 // always the same for the same two. It is named whole@mesh. LM_BUG if the size does not divide.
 lm_axis lm_axis_part(lm_module *m, lm_axis whole, int mesh);

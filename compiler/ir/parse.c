@@ -161,18 +161,24 @@ static bool mesh(parser *p) {
   return !p->failed;
 }
 
-// dyn 3 (1 * 2): extent 3 is twice extent 1, which is given
+// dyn 3 (1 * 2): extent 3 is twice extent 1, which is given; dyn 3 (1 most 64): extent 1, but at
+// most 64
 static bool derived_extent(parser *p, lm_loc at, int k) {
-  int64_t of, times;
-  if (!lmir_integer(p, &of) || !lmir_want(p, '*') || !lmir_integer(p, &times) || !lmir_want(p, ')'))
+  int64_t of, n;
+  bool most;
+  if (!lmir_integer(p, &of) || (!(most = lmir_opt_word(p, "most")) && !lmir_want(p, '*')) ||
+      !lmir_integer(p, &n) || !lmir_want(p, ')'))
     return false;
   lm_extent_info *x = &p->m->extents[k - 1];
-  bool fits = of > 0 && of <= LM_EXTENTS && of != k && times > 1 && times < LM_ELEMENTS_MAX &&
+  lm_extent_info now = {(int)of, most ? 1 : n, most ? n : 0};
+  bool fits = of > 0 && of <= LM_EXTENTS && of != k && n > !most && n < LM_ELEMENTS_MAX &&
               !p->m->extents[of - 1].of;
-  if (!fits || (x->of && (x->of != of || x->times != times)))
-    return lmir_fail(p, at, "extent %d is not %lld times extent %lld", k, (long long)times,
-                     (long long)of);
-  *x = (lm_extent_info){(int)of, times};
+  if (!fits || (x->of && (x->of != of || x->times != now.times || x->most != now.most)))
+    return lmir_fail(p, at,
+                     most ? "extent %d is not at most %lld of extent %lld"
+                          : "extent %d is not %lld times extent %lld",
+                     k, (long long)n, (long long)of);
+  *x = now;
   return true;
 }
 

@@ -351,7 +351,9 @@ static void put_axis_table(printer *p) {
     if (a->dyn)
       lm_buf_printf(p->out, " dyn %d", a->dyn);
     const lm_extent_info *x = a->dyn ? &p->m->extents[a->dyn - 1] : NULL;
-    if (x && x->of)
+    if (x && x->most)
+      lm_buf_printf(p->out, " (%d most %lld)", x->of, (long long)x->most);
+    else if (x && x->of)
       lm_buf_printf(p->out, " (%d * %lld)", x->of, (long long)x->times);
     if (i == p->m->blocks)
       lm_buf_puts(p->out, " blocks");

@@ -72,6 +72,25 @@ static bool extent_is_used(const lm_module *m, int k) {
   return used;
 }
 
+// The number of a derived extent, which is added if the module lacks it; -1: there are too many.
+static int extent_find(lm_module *m, lm_extent_info x) {
+  for (int k = 1; k <= LM_EXTENTS; k++) {
+    const lm_extent_info *y = &m->extents[k - 1];
+    if (y->of == x.of && y->times == x.times && y->most == x.most)
+      return k;
+  }
+  for (int k = LM_EXTENTS_GIVEN + 1; k <= LM_EXTENTS; k++)
+    if (!m->extents[k - 1].of && !extent_is_used(m, k)) {
+      m->extents[k - 1] = x;
+      return k;
+    }
+  return -1;
+}
+
+int lm_extent_most(lm_module *m, int of, int64_t most) {
+  return extent_find(m, (lm_extent_info){of, 1, most});
+}
+
 int lm_axes_extent(lm_module *m, const lm_axis *axes, int n) {
   lm_extent_info x = {.times = 1};
   for (int i = 0; i < n; i++) {
@@ -83,19 +102,14 @@ int lm_axes_extent(lm_module *m, const lm_axis *axes, int n) {
   }
   if (!x.of || x.times == 1)
     return x.of;
-  if (m->extents[x.of - 1].of) {
-    x.times *= m->extents[x.of - 1].times;
-    x.of = m->extents[x.of - 1].of;
+  const lm_extent_info *of = &m->extents[x.of - 1];
+  if (of->most)
+    return -1;
+  if (of->of) {
+    x.times *= of->times;
+    x.of = of->of;
   }
-  for (int k = 1; k <= LM_EXTENTS; k++)
-    if (m->extents[k - 1].of == x.of && m->extents[k - 1].times == x.times)
-      return k;
-  for (int k = LM_EXTENTS_GIVEN + 1; k <= LM_EXTENTS; k++)
-    if (!m->extents[k - 1].of && !extent_is_used(m, k)) {
-      m->extents[k - 1] = x;
-      return k;
-    }
-  return -1;
+  return extent_find(m, x);
 }
 
 lm_axis lm_axis_part(lm_module *m, lm_axis whole, int mesh) {

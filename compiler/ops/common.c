@@ -41,7 +41,7 @@ bool lm_broadcast(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
 
 bool lm_axis_counts(const lm_module *m, lm_axis n, const lm_axis *axes, int n_axes) {
   lm_extent_info all = {.times = 1};
-  lm_extent_info own = {m->axes[n].dyn, 1};
+  lm_extent_info own = {.of = m->axes[n].dyn, .times = 1};
   int64_t size = 1;
   for (int i = 0; i < n_axes; i++) {
     const lm_axis_info *a = &m->axes[axes[i]];
@@ -50,9 +50,9 @@ bool lm_axis_counts(const lm_module *m, lm_axis n, const lm_axis *axes, int n_ax
     all.of = a->dyn ? a->dyn : all.of;
     all.times *= a->dyn ? 1 : a->size;
   }
-  if (own.of && m->extents[own.of - 1].of)
+  if (own.of && m->extents[own.of - 1].of && !m->extents[own.of - 1].most)
     own = m->extents[own.of - 1];
-  if (all.of && m->extents[all.of - 1].of) {
+  if (all.of && m->extents[all.of - 1].of && !m->extents[all.of - 1].most) {
     all.times *= m->extents[all.of - 1].times;
     all.of = m->extents[all.of - 1].of;
   }

@@ -31,6 +31,7 @@ const char *const lm_pipeline[] = {
     "licm",
     "dce",
     "causal",
+    "ring_cache",
     "narrow",
     "shard",
     "mesh",

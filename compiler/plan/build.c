@@ -26,6 +26,7 @@ static void extents_collect(planner *p) {
       plan->extents[i].name = "unused";
     plan->extents[i].of = p->m->extents[i].of;
     plan->extents[i].times = p->m->extents[i].times;
+    plan->extents[i].capped = p->m->extents[i].most > 0;
   }
 }
 

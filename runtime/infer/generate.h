@@ -10,8 +10,8 @@
 //            It is called once, before the prompt, and fills caches that the others read
 // If the plan has extents of these names, t is the number of positions of the call and s the number
 // of cache positions in use after it. Without prefill, decode also processes the prompt. With
-// data.prompt, prefill has to take the prompt in one call. Tokens
-// have pos 0, 1, 2, … in segment 0.
+// data.prompt, prefill has to take the prompt in one call; otherwise its calls begin at multiples
+// of t, as ring caches require (pass ring_cache). Tokens have pos 0, 1, 2, … in segment 0.
 #ifndef LM_INFER_GENERATE_H
 #define LM_INFER_GENERATE_H
 #include "runtime/hal/exec.h"

@@ -479,6 +479,7 @@ static void top_line(reader *r) {
     p->extents[p->n_extents].name = word(r, " ");
     expect(r, "<=");
     p->extents[p->n_extents].capacity = number(r);
+    p->extents[p->n_extents].capped = take(r, "capped");
     lm_plan_extent x = take(r, "=") ? extent(r) : (lm_plan_extent){.fixed = 0};
     p->extents[p->n_extents].of = x.n_dyn ? x.dyn[0].var + 1 : 0;
     p->extents[p->n_extents++].times = x.fixed;

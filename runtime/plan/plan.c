@@ -537,9 +537,11 @@ void lm_plan_print(const lm_plan *p, lm_buf *out) {
                   p->on_host[i] ? " on host" : "");
   for (int i = 0; i < p->n_extents; i++) {
     lm_buf_printf(out, "extent %s <= %lld", p->extents[i].name, (long long)p->extents[i].capacity);
-    if (p->extents[i].of)
-      lm_buf_printf(out, " = %lld*%s", (long long)p->extents[i].times,
-                    p->extents[p->extents[i].of - 1].name);
+    const char *of = p->extents[i].of ? p->extents[p->extents[i].of - 1].name : NULL;
+    if (p->extents[i].capped)
+      lm_buf_printf(out, " capped = %s", of);
+    else if (of)
+      lm_buf_printf(out, " = %lld*%s", (long long)p->extents[i].times, of);
     lm_buf_puts(out, "\n");
   }
   for (int i = 0; i < p->n_params; i++)

@@ -471,8 +471,11 @@ typedef struct lm_plan {
   struct {
     const char *name;
     int64_t capacity;
-    int of; // k > 0: it is extent k - 1 times `times`, and is not given
+    // k > 0: it is not given, but extent k - 1 times `times`, or if `capped` the lesser of its
+    // capacity and extent k - 1
+    int of;
     int64_t times;
+    bool capped;
   } extents[16];
 } lm_plan;
 

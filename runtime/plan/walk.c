@@ -49,6 +49,8 @@ lm_status lm_plan_walk_extents(lm_plan_walk *w, const lm_plan_func *f, const int
     w->var[i] = of        ? extents[of - 1] * p->extents[i].times
                 : extents ? extents[i]
                           : p->extents[i].capacity;
+    if (p->extents[i].capped && w->var[i] > p->extents[i].capacity)
+      w->var[i] = p->extents[i].capacity;
     if (w->var[i] < 0 || w->var[i] > p->extents[i].capacity)
       return lm_fail(LM_BUG_STATUS, "%s: extent %s is %lld, planned for at most %lld", f->name,
                      p->extents[i].name, (long long)w->var[i], (long long)p->extents[i].capacity);

@@ -6,6 +6,10 @@
 // position with a weight that fits panels is one call of the plan's kernel. @prefill gives the
 // logits of the last position of a call; without pass narrow those of each, in f32 with the same
 // bits.
+//
+// Attention with a window has its keys in a ring (pass ring_cache), which rows of many times the
+// ring's size pass around: memory and bits are the same for each capacity. A window of 10 and calls
+// of 8 leave no index of the ring to spare: 10 + 8 - 1 is one more than a multiple of 8.
 #include <glob.h>
 #include <math.h>
 #include <string.h>
@@ -27,22 +31,31 @@ enum {
   CAPACITY = 32
 };
 
+// A model, and how it is compiled.
+typedef struct {
+  const char *path, *set, *off; // a value of --set and a pass that is disabled; NULL: none
+  lm_dtype compute;
+  int64_t seq, capacity; // 0: SEQ, CAPACITY
+} source;
+
 typedef struct {
   lm_ctx *c;
   lm_plan *plan;
   lm_exec *exec;
-  int64_t vocab;
+  int64_t vocab, seq;
   lm_target_panel panel[LM_DTYPES];
 } model;
 
-static bool model_open(const char *path, lm_dtype compute, bool narrow, model *out) {
+static bool model_open(const source *from, model *out) {
   lm_ctx *c = out->c = lm_ctx_create();
-  lm_program *p = lm_program_load(c, path);
-  lm_recipe *r = p ? lm_recipe_resolve(c, p, "Reference", NULL) : NULL;
+  lm_program *p = lm_program_load(c, from->path);
+  lm_recipe_overrides sets = {.sets = &from->set, .n_sets = from->set != NULL};
+  lm_recipe *r = p ? lm_recipe_resolve(c, p, "Reference", &sets) : NULL;
+  out->seq = from->seq ? from->seq : SEQ;
   lm_lower_options o = {.what = LM_LOWER_APPLY | LM_LOWER_DECODE,
                         .rows = 1,
-                        .seq = SEQ,
-                        .capacity = CAPACITY,
+                        .seq = out->seq,
+                        .capacity = from->capacity ? from->capacity : CAPACITY,
                         .chunk = CHUNK};
   lm_lowered *l = r && !c->n_errors ? lm_lower(c, p, r, &o) : NULL;
   lm_buf why = {0};
@@ -56,24 +69,37 @@ static bool model_open(const char *path, lm_dtype compute, bool narrow, model *o
   lm_cpu_target_find(&target.target);
   target.codegen->choose(&target.target);
   memcpy(out->panel, target.target.choices.panel, sizeof out->panel);
-  lm_pass_env env = {.target = &target.target, .codegen = target.codegen, .compute = compute};
-  if (!narrow)
-    CHECK_OK(lm_pass_disable(c->arena, "narrow", &env));
+  lm_pass_env env = {.target = &target.target, .codegen = target.codegen, .compute = from->compute};
+  if (from->off)
+    CHECK_OK(lm_pass_disable(c->arena, from->off, &env));
   bool ok = lm_pipeline_run(l->m, LM_STAGE_KERNEL, &env);
   out->plan = ok ? lm_plan_build(l->m, &target) : NULL;
   out->vocab = l->vocab;
   return out->plan && !lm_cpu_exec_create(out->plan, NULL, &out->exec);
 }
 
-// The logits of SEQ positions.
+static void model_close(model *m) {
+  lm_exec_destroy(m->exec);
+  lm_ctx_destroy(m->c);
+}
+
+// The logits of the positions of a row.
 typedef struct {
-  float *v; // [SEQ, vocab]
-  int64_t vocab;
-  bool computed[SEQ];
+  float *v; // [seq, vocab]
+  int64_t seq, vocab;
+  bool *computed; // [seq]
 } row_logits;
 
 static row_logits logits_new(const model *m) {
-  return (row_logits){lm_calloc((size_t)(SEQ * m->vocab), sizeof(float)), m->vocab, {0}};
+  return (row_logits){.v = lm_calloc((size_t)(m->seq * m->vocab), sizeof(float)),
+                      .seq = m->seq,
+                      .vocab = m->vocab,
+                      .computed = lm_calloc((size_t)m->seq, sizeof(bool))};
+}
+
+static void logits_free(row_logits *x) {
+  lm_free(x->v);
+  lm_free(x->computed);
 }
 
 // Calls f on n tokens at positions from `at` on; out receives their logits.
@@ -105,7 +131,7 @@ static void feed(const model *m, const char *name, const int32_t *ids, int64_t n
 // Of the positions of a that were computed.
 static double distance(const row_logits *a, const row_logits *b) {
   double difference = 0, norm = 0;
-  for (int64_t i = 0; i < SEQ * a->vocab; i++) {
+  for (int64_t i = 0; i < a->seq * a->vocab; i++) {
     if (!a->computed[i / a->vocab])
       continue;
     difference += pow(a->v[i] - b->v[i], 2);
@@ -143,50 +169,55 @@ static int narrowed_count(const model *m) {
 }
 
 static void ids_fill(const model *m, int32_t *ids) {
-  for (int i = 0; i < SEQ; i++)
-    ids[i] = (int32_t)((i * 7 + 3) * 5 % m->vocab);
+  for (int64_t i = 0; i < m->seq; i++)
+    ids[i] = (int32_t)((i * i + i * 7 + 3) * 5 % m->vocab);
 }
 
-static row_logits decoded(const model *m, const int32_t *ids) {
+// The first `prompt` positions in calls of CHUNK, the others one by one.
+static row_logits decoded(const model *m, const int32_t *ids, int64_t prompt) {
   row_logits out = logits_new(m);
-  for (int64_t at = 0, n; at < PROMPT; at += n) {
-    n = PROMPT - at < CHUNK ? PROMPT - at : CHUNK;
+  for (int64_t at = 0, n; at < prompt; at += n) {
+    n = prompt - at < CHUNK ? prompt - at : CHUNK;
     feed(m, "prefill", ids + at, n, at, &out);
   }
-  for (int64_t at = PROMPT; at < SEQ; at++)
+  for (int64_t at = prompt; at < m->seq; at++)
     feed(m, "decode", ids + at, 1, at, &out);
   return out;
 }
 
-static row_logits decode_check(const char *path, lm_dtype compute, bool narrow, double limit,
-                               int panels) {
+static void agree(const row_logits *cached, const row_logits *whole, double limit) {
+  double d = distance(cached, whole);
+  printf("  %.2g\n", d);
+  CHECK(d <= limit);
+}
+
+static row_logits decode_check(const source *from, double limit, int panels) {
   model m = {0};
   int32_t ids[SEQ];
-  printf("%s\n", path);
-  CHECK(model_open(path, compute, narrow, &m));
-  if (m.panel[compute].columns)
+  printf("%s\n", from->path);
+  CHECK(model_open(from, &m));
+  if (m.panel[from->compute].columns)
     CHECK(panels_count(&m) >= panels);
   if (panels) // of the last layer: q, o, gate, up, down; and the logits
-    CHECK(narrowed_count(&m) == (narrow ? 6 : 0));
+    CHECK(narrowed_count(&m) == (from->off ? 0 : 6));
   CHECK_OK(lm_init_params(m.exec, m.plan, 5));
   ids_fill(&m, ids);
   row_logits whole = logits_new(&m);
   feed(&m, "apply", ids, SEQ, 0, &whole);
-  row_logits cached = decoded(&m, ids);
-  double d = distance(&cached, &whole);
-  printf("  %.2g\n", d);
-  CHECK(d <= limit);
-  lm_free(whole.v);
-  lm_exec_destroy(m.exec);
-  lm_ctx_destroy(m.c);
+  row_logits cached = decoded(&m, ids, PROMPT);
+  agree(&cached, &whole, limit);
+  logits_free(&whole);
+  model_close(&m);
   return cached;
 }
 
 // Of each call of @prefill, pass narrow computes the last position alone, in f32 with the same
 // bits. In bf16, kernels round stored values only, and those of the last layer store others.
 static void narrow_check(const char *path, lm_dtype compute, double limit, int panels) {
-  row_logits all = decode_check(path, compute, false, limit, panels);
-  row_logits last = decode_check(path, compute, true, 2 * limit, panels); // of fewer positions
+  source from = {.path = path, .compute = compute, .off = "narrow"};
+  row_logits all = decode_check(&from, limit, panels);
+  from.off = NULL;
+  row_logits last = decode_check(&from, 2 * limit, panels); // of fewer positions
   int64_t vocab = all.vocab;
   for (int i = 0; i < SEQ; i++) {
     bool computed = i >= PROMPT - 1 || i % CHUNK == CHUNK - 1;
@@ -195,8 +226,83 @@ static void narrow_check(const char *path, lm_dtype compute, double limit, int p
     bool exact = computed && compute == LM_F32;
     CHECK(!exact || !memcmp(all.v + i * vocab, row, sizeof *row * (size_t)vocab));
   }
-  lm_free(all.v);
-  lm_free(last.v);
+  logits_free(&all);
+  logits_free(&last);
+}
+
+// ---- windows
+
+static int rings_of(const lm_plan *p) {
+  int n = 0;
+  for (int i = 0; i < p->n_extents; i++)
+    n += p->extents[i].capped;
+  return n;
+}
+
+// The bytes of the caches of a model at this capacity.
+static int64_t cache_bytes(const source *of, int64_t capacity) {
+  model m = {0};
+  source from = *of;
+  from.capacity = capacity;
+  CHECK(model_open(&from, &m));
+  int64_t bytes = m.plan->arena_bytes[LM_ARENA_CACHE];
+  model_close(&m);
+  return bytes;
+}
+
+// As in decode_check. Returns the logits of calls of CHUNK positions and single ones.
+static row_logits ring_check(const source *from, double limit) {
+  model m = {0};
+  int32_t ids[512];
+  printf("%s, %s\n", from->path, from->set);
+  CHECK(model_open(from, &m) && m.seq <= (int64_t)LM_COUNT(ids) && rings_of(m.plan) == 1);
+  CHECK_OK(lm_init_params(m.exec, m.plan, 5));
+  ids_fill(&m, ids);
+  row_logits whole = logits_new(&m);
+  feed(&m, "apply", ids, m.seq, 0, &whole);
+  row_logits mixed = decoded(&m, ids, m.seq / 2), single = decoded(&m, ids, 0);
+  agree(&mixed, &whole, limit);
+  agree(&single, &whole, limit);
+  logits_free(&whole);
+  logits_free(&single);
+  model_close(&m);
+  return mixed;
+}
+
+static void windows_check(void) {
+  enum {
+    RING = 24, // 10 + 8 - 1 positions are 3 calls
+    LONG = 8 * RING - 3
+  };
+  source mistral = {.path = "tests/models/mistral/reference.lm",
+                    .set = "model = Mistral(near = 10)",
+                    .off = "narrow",
+                    .seq = LONG,
+                    .capacity = 256,
+                    .compute = LM_F32};
+  row_logits some = ring_check(&mistral, 1e-5);
+  mistral.capacity *= 2;
+  row_logits more = ring_check(&mistral, 1e-5);
+  CHECK(!memcmp(some.v, more.v, sizeof *some.v * (size_t)(some.seq * some.vocab)));
+  logits_free(&some);
+  logits_free(&more);
+  // 3 layers: keys and values of 8 elements, position and document, in four caches
+  enum {
+    POSITION = 3 * (2 * 8 + 2) * 4,
+    PADDING = 4 * 512
+  };
+  int64_t bytes = cache_bytes(&mistral, 64);
+  CHECK(bytes >= RING * POSITION && bytes < RING * POSITION + PADDING);
+  CHECK(cache_bytes(&mistral, 1 << 20) == bytes);
+  CHECK(cache_bytes(&mistral, RING) == bytes && cache_bytes(&mistral, RING - CHUNK) < bytes);
+  mistral.compute = LM_BF16;
+  row_logits half = ring_check(&mistral, 2e-2);
+  logits_free(&half);
+}
+
+static void model_check(const char *path) {
+  row_logits x = decode_check(&(source){.path = path, .compute = LM_F32}, 1e-5, 0);
+  logits_free(&x);
 }
 
 int main(void) {
@@ -204,6 +310,7 @@ int main(void) {
   static const char llama[] = "tests/reference/llama-tiny/reference.lm";
   narrow_check(llama, LM_F32, 1e-5, 8);
   narrow_check(llama, LM_BF16, 1e-2, 8);
+  windows_check();
   static const char *const patterns[] = {"tests/reference/*/reference.lm",
                                          "tests/models/*/reference.lm"};
   for (size_t k = 0; k < LM_COUNT(patterns); k++) {
@@ -211,7 +318,7 @@ int main(void) {
     glob(patterns[k], 0, NULL, &g);
     for (size_t i = 0; i < g.gl_pathc; i++)
       if (!model_is_routed(g.gl_pathv[i]))
-        lm_free(decode_check(g.gl_pathv[i], LM_F32, true, 1e-5, 0).v);
+        model_check(g.gl_pathv[i]);
     CHECK(g.gl_pathc > 0);
     globfree(&g);
   }

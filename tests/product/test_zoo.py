@@ -9,6 +9,7 @@ from test_hf import UNKNOWN, side
 BASE = dict(vocab_size=272, hidden_size=32, intermediate_size=56, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
             max_position_embeddings=64, bos_token_id=None, eos_token_id=None, pad_token_id=None)
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)
+FAR = dict(BASE, max_position_embeddings=2048)
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16)
 NEW = "4.50"
 NEOX = {key: value for key, value in BASE.items() if key != "num_key_value_heads"}
@@ -91,26 +92,26 @@ CASES = {
     "llama_yarn": ("llama", dict(BASE, rope_scaling=YARN), NEW),
     "llama_yarn_all": ("llama", dict(BASE, rope_scaling=dict(YARN, beta_fast=8.0, beta_slow=2.0, attention_factor=1.3)), NEW),
     "mistral": ("mistral", dict(BASE, sliding_window=None)),
-    "mistral_window": ("mistral", dict(BASE, sliding_window=7, head_dim=16), NEW),
+    "mistral_window": ("mistral", dict(FAR, sliding_window=7, head_dim=16), NEW),
     "qwen2_tied": ("qwen2", dict(BASE, tie_word_embeddings=True, rope_theta=1e6)),
     "qwen2_untied": ("qwen2", dict(BASE, tie_word_embeddings=False)),
-    "qwen2_window": ("qwen2", dict(BASE, use_sliding_window=True, sliding_window=6, max_window_layers=1), NEW),
+    "qwen2_window": ("qwen2", dict(FAR, use_sliding_window=True, sliding_window=6, max_window_layers=1), NEW),
     "qwen3": ("qwen3", dict(BASE, head_dim=16, tie_word_embeddings=True)),
     "qwen3_yarn": ("qwen3", dict(BASE, head_dim=16, tie_word_embeddings=False, rope_scaling=YARN)),
     "gpt2_inner": ("gpt2", dict(GPT2, n_inner=48, activation_function="gelu")),
     "gpt_neox": ("gpt_neox", dict(NEOX, rotary_pct=0.25)),
     "gpt_neox_sequential": ("gpt_neox", dict(NEOX, rotary_pct=1.0, use_parallel_residual=False, hidden_act="gelu_new")),
     "gpt_neox_tied": ("gpt_neox", dict(NEOX, rotary_pct=0.5, tie_word_embeddings=True, rotary_emb_base=5000), NEW),
-    "gemma2": ("gemma2", dict(BASE, head_dim=16, sliding_window=6, query_pre_attn_scalar=24, final_logit_softcapping=3.0,
+    "gemma2": ("gemma2", dict(FAR, head_dim=16, sliding_window=6, query_pre_attn_scalar=24, final_logit_softcapping=3.0,
                               attn_logit_softcapping=2.0), NEW),
-    "gemma3": ("gemma3_text", dict(BASE, head_dim=16, sliding_window=6, query_pre_attn_scalar=24, sliding_window_pattern=2), NEW),
+    "gemma3": ("gemma3_text", dict(FAR, head_dim=16, sliding_window=6, query_pre_attn_scalar=24, sliding_window_pattern=2), NEW),
     "gemma3_scaled": ("gemma3_text", dict(BASE, num_hidden_layers=7, head_dim=16, sliding_window=9, rope_theta=5e5,
                                           rope_local_base_freq=5e3, rope_scaling=dict(rope_type="linear", factor=8.0),
                                           final_logit_softcapping=3.0), NEW),
     "phi3": ("phi3", dict(BASE, rms_norm_eps=1e-5), NEW),
-    "phi3_window": ("phi3", dict(BASE, num_key_value_heads=4, sliding_window=7, partial_rotary_factor=0.5, tie_word_embeddings=True), NEW),
+    "phi3_window": ("phi3", dict(FAR, num_key_value_heads=4, sliding_window=7, partial_rotary_factor=0.5, tie_word_embeddings=True), NEW),
     "mixtral": ("mixtral", dict(BASE, num_local_experts=4, num_experts_per_tok=2)),
-    "mixtral_window": ("mixtral", dict(BASE, num_local_experts=5, num_experts_per_tok=3, sliding_window=7, num_key_value_heads=4), NEW),
+    "mixtral_window": ("mixtral", dict(FAR, num_local_experts=5, num_experts_per_tok=3, sliding_window=7, num_key_value_heads=4), NEW),
     "olmo2": ("olmo2", BASE, NEW),
     "olmo2_tied_mha": ("olmo2", dict(BASE, num_key_value_heads=4, tie_word_embeddings=True, rope_theta=5e5), NEW),
     "olmoe": ("olmoe", dict(BASE, num_experts=6, num_experts_per_tok=3), NEW),
@@ -127,7 +128,7 @@ CASES = {
     "qwen3_next": ("qwen3_next", dict(NEXT, num_hidden_layers=4), "4.57"),
     "qwen3_next_period": ("qwen3_next", dict(NEXT, num_hidden_layers=3, full_attention_interval=3, norm_topk_prob=False, linear_num_key_heads=1,
                                              partial_rotary_factor=0.5), "4.57"),
-    "llama4": ("llama4_text", dict(FOUR, num_hidden_layers=4), "4.51"),
+    "llama4": ("llama4_text", dict(FOUR, num_hidden_layers=4, max_position_embeddings=2048), "4.51"),
     "llama4_dense": ("llama4_text", dict(FOUR, interleave_moe_layer_step=2, no_rope_layers=[1, 0, 1], use_qk_norm=False, floor_scale=8192,
                                          attn_temperature_tuning=False), "4.54"),
     "deepseek_v2": ("deepseek_v2", dict(LATENT, n_group=4, topk_group=2, topk_method="group_limited_greedy", q_lora_rank=20,
@@ -140,7 +141,7 @@ CASES = {
                                              n_group=1, topk_group=1, num_experts_per_tok=2, qk_nope_head_dim=8, qk_rope_head_dim=8,
                                              v_head_dim=8, q_lora_rank=20, kv_lora_rank=16,
                                              rope_scaling=dict(YARN, mscale=1.0, mscale_all_dim=1.0, beta_fast=16.0, beta_slow=2.0)), NEW),
-    "gpt_oss": ("gpt_oss", dict(BASE, head_dim=16, num_local_experts=6, num_experts_per_tok=3, sliding_window=7,
+    "gpt_oss": ("gpt_oss", dict(FAR, head_dim=16, num_local_experts=6, num_experts_per_tok=3, sliding_window=7,
                                 rope_scaling=dict(YARN, beta_fast=16.0, beta_slow=2.0, truncate=False)), "4.55"),
     "gpt_oss_plain": ("gpt_oss", dict(BASE, num_local_experts=4, num_experts_per_tok=2, head_dim=8, rope_scaling=None), "4.55"),
     "mamba_untied": ("mamba", dict(MAMBA, time_step_rank=5, conv_kernel=3, intermediate_size=48, expand=1.5, tie_word_embeddings=False), NEW),
@@ -159,6 +160,9 @@ CASES = {
 LIMITS = dict(whisper="max_target_positions", gpt2="n_positions", gptj="n_positions", mamba=None, mamba2=None, xlstm=None, rwkv7=None, recurrent_gemma=None, bloom=None, vit=None, mobilenet_v2=None, efficientnet=None, clip=None, t5=None)
 IDS = [(7 * i * i + 3 * i + 5) % 272 for i in range(40)]   # beyond the 16 positions of the original contexts
 COUNT = 12
+# Of models with windows, whose caches are rings of 512 positions: a prompt that passes around them three times, in calls of 256.
+LONG = [(7 * i * i + 3 * i + i // 5) % 272 for i in range(1600)]
+WINDOWED = "mistral_window", "gemma2", "gemma3", "gpt_oss", "llama4", "phi3_window", "qwen2_window", "mixtral_window", "recurrent_gemma"
 GRADIENTS = dict(qwen3_next=1e-4,     # the bound of errors; transformers computes this recurrence in f32
                  efficientnet=2e-4,     # transformers in f32 is 1e-4 from float64
                  mobilenet_v2=2e-4)   # through 52 batch normalizations; transformers in f32 is 7e-5 from float64
@@ -308,6 +312,14 @@ def compared(run, kind, imported, theirs):
     return truth["logits"]
 
 
+def far(run, imported, theirs):
+    """the greedy continuation of a long prompt"""
+    ids = ",".join(map(str, LONG))
+    ours = run("generate", imported, "--prompt-ids", ids, "--ids", "-n", COUNT, "--temperature", 0, "--set", "precision.compute=f32")
+    reference = json.loads(side("whole", theirs, json.dumps(LONG), str(COUNT))[1])
+    check(list(map(int, ours.split())) == reference, f"greedy, far: {ours} and {reference}")
+
+
 def case(run, kind, config, least="0.0"):
     theirs, imported, again = run.path("theirs"), run.path("imported"), run.path("again")
     if side("make", kind, theirs, json.dumps(config), may=UNKNOWN, least=least)[0] == UNKNOWN:
@@ -331,7 +343,7 @@ def case(run, kind, config, least="0.0"):
     run("export", imported, "-o", again)
     within("their logits of the export", difference(theirs_of(run, again)["logits"], truth), 1e-6)
     limit = LIMITS.get(kind, "max_position_embeddings")
-    check(not limit or json.load(open(f"{again}/config.json"))[limit] == 64, "the limit of positions is kept")
+    check(not limit or json.load(open(f"{again}/config.json"))[limit] in (64, 2048), "the limit of positions is kept")
     a, b = load(f"{theirs}/model.safetensors"), load(f"{again}/model.safetensors")
     for name in b:   # with or without the prefix of the inner model
         check((a.get(name, a.get(f"transformer.{name}")) == b[name]).all(), name)
@@ -377,6 +389,8 @@ def cases():
             if not run.nightly and list(CASES).index(name) > list(CASES).index("nightly"):
                 raise Skip("for --nightly")
             case(run, *CASES[name])
+            if name in WINDOWED:
+                far(run, run.path("imported"), run.path("theirs"))
             train(run, CASES[name][0])
             if name == "t5":
                 tune_pairs(run)

@@ -101,6 +101,8 @@ bool *lm_probe_axes(const lm_module *m, const lm_func *f, lm_axis t);
 // ---- causal_cells.c
 // Derives the fact of the operation's result from the facts of its operands.
 void lm_fact_find(probe *p, const lm_op *op);
+// Its `large` alone.
+void lm_fact_large(probe *p, const lm_op *op);
 void lm_fact_free(probe *p, fact *f);
 double lm_fact_cell(const probe *p, const lm_value *v, int64_t t, int64_t s);
 
@@ -117,6 +119,10 @@ void lm_scan_prove(probe *p, const lm_op *scan);
 bool lm_mask_prove(probe *p, const lm_op *op);
 // True if a position of the document up to t exists, on the row or not, whose score is not masked.
 bool lm_mask_shows(const probe *p, const lm_value *scores, int64_t t);
+// The least W <= most, if one is known, for which the reduction over the history reads no position
+// that is W or more before t in its document; 0: none is known. For functions of decoding, whose
+// values are `unknown` in p->sketches; of their facts `large` alone is read.
+int64_t lm_mask_back(probe *p, const lm_op *op, int64_t most);
 // Records p->sketches of the operation's results, from their facts.
 void lm_mask_note(probe *p, const lm_op *op);
 

@@ -448,7 +448,7 @@ static bool is_large_factor(const lm_op *op, int which) {
                                : op->code == LM_OP_DIV && which == 1 && c * LM_LARGE <= 1;
 }
 
-static void find_large(probe *p, const lm_op *op) {
+void lm_fact_large(probe *p, const lm_op *op) {
   fact *f = lm_fact(p, op->out[0]);
   if (op->out[0]->type.dtype == LM_BOOL)
     return;
@@ -484,7 +484,7 @@ void lm_fact_find(probe *p, const lm_op *op) {
   lm_type t = op->out[0]->type;
   bool elementwise = lm_op_info_of(op)->traits & LM_T_ELEMENTWISE;
   bool gridded = lm_probe_gridded(p, t);
-  find_large(p, op);
+  lm_fact_large(p, op);
   if (!(elementwise && gridded) && find_known(p, op)) {
     inherit_hidden(p, op);
     find_hidden(p, op);

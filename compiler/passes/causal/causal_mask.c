@@ -118,6 +118,7 @@ static bool linear(prover *x, const lm_value *v, bool at_s, lm_linear *out) {
   case LM_OP_EXPAND:
   case LM_OP_PERMUTE: return linear(x, op->in[0], at_s, out);
   case LM_OP_HISTORY: return !at_s && linear(x, op->in[0], true, out);
+  case LM_OP_APPEND: return !at_s && linear(x, op->in[op->n_in - 1], true, out);
   case LM_OP_ADD:
   case LM_OP_SUB:
   case LM_OP_IDIV:
@@ -127,6 +128,35 @@ static bool linear(prover *x, const lm_value *v, bool at_s, lm_linear *out) {
 }
 
 // ---- conditions
+
+// The quotient that is the only term of x; NULL: there is none.
+static const quotient *quotient_of(const prover *x, const lm_linear *l) {
+  for (int i = 0; i < x->n_quotients; i++) {
+    lm_linear term = lm_linear_term(LM_TERMS_BASE + i);
+    if (x->quotients[i].code == LM_OP_IDIV && lm_linear_equal(&term, l))
+      return &x->quotients[i];
+  }
+  return NULL;
+}
+
+// A consequence of l == r: idiv(y, c) == idiv(z, c) implies -c < y - z < c.
+static const lm_formula *implied(const prover *x, const lm_linear *l, const lm_linear *r) {
+  const quotient *a = quotient_of(x, l);
+  const quotient *b = quotient_of(x, r);
+  lm_linear by = {.c = a ? a->by.c : 0};
+  lm_linear less = {.c = by.c - 1};
+  if (!a || !b || by.c < 1)
+    return lm_formula_constant(true);
+  if (!lm_linear_equal(&a->by, &by) || !lm_linear_equal(&b->by, &by))
+    return lm_formula_constant(true);
+  lm_linear up = lm_linear_add(&less, &b->x, 1);
+  lm_linear down = lm_linear_add(&less, &a->x, 1);
+  up = lm_linear_add(&up, &a->x, -1);
+  down = lm_linear_add(&down, &b->x, -1);
+  lm_arena *arena = x->p->a;
+  const lm_formula *above = lm_formula_atom(arena, &up);
+  return lm_formula_and(arena, above, lm_formula_atom(arena, &down));
+}
 
 // `unknown` replaces conditions of which nothing is known, and their negations.
 static const lm_formula *condition(prover *x, const lm_value *v, bool negated, bool unknown);
@@ -144,7 +174,8 @@ static const lm_formula *comparison(prover *x, const lm_op *op, bool negated, bo
   lm_linear x0 = swapped ? lm_linear_add(&r, &l, -1) : lm_linear_add(&l, &r, -1);
   x0 = lm_linear_add(&x0, &least, -1);
   bool equality = op->code == LM_OP_EQ || op->code == LM_OP_NE;
-  const lm_formula *f = equality ? lm_formula_zero(a, &x0) : lm_formula_atom(a, &x0);
+  const lm_formula *f = equality ? lm_formula_and(a, lm_formula_zero(a, &x0), implied(x, &l, &r))
+                                 : lm_formula_atom(a, &x0);
   return negated != (op->code == LM_OP_NE) ? lm_formula_not(a, f) : f;
 }
 
@@ -391,6 +422,50 @@ bool lm_mask_prove(probe *p, const lm_op *op) {
   }
   p->sketches[op->out[0]->id].visible = proved && op->code == LM_OP_MAX;
   return proved;
+}
+
+// ---- how far a reduction of decoding reads back
+
+static const lm_formula *is_far(const prover *x, int64_t back) {
+  lm_arena *a = x->p->a;
+  const lm_formula *same =
+      lm_formula_and(a, at_least(x, LM_SEG_T, LM_SEG_S, 0), at_least(x, LM_SEG_S, LM_SEG_T, 0));
+  return lm_formula_and(a, same, at_least(x, LM_POS_T, LM_POS_S, back));
+}
+
+// The operand v adds nothing to the reduction where it is `back` or more positions before t.
+static int64_t back_of(const probe *p, const lm_op *op, const lm_value *v, int64_t most) {
+  lm_axis t, s;
+  bool sums = op->code == LM_OP_SUM || op->code == LM_OP_DOT;
+  if (!lm_probe_has(p->is_position, v->type, &t))
+    return 0;
+  if (!lm_probe_has(p->is_history, v->type, &s))
+    return 0;
+  prover x = prover_of(p, t, s, false);
+  const lm_formula *neutral = sums ? zero(&x, v) : masked(&x, v, false);
+  const lm_formula *reads = lm_formula_not(p->a, neutral);
+  if (!excludes(&x, is_far(&x, most), reads))
+    return 0;
+  if (!sums && !is_visible(p, v, t, s))
+    return 0;
+  int64_t less = 0;
+  while (most - less > 1) {
+    int64_t middle = less + (most - less) / 2;
+    const lm_formula *far = is_far(&x, middle);
+    *(excludes(&x, far, reads) ? &most : &less) = middle;
+  }
+  return most;
+}
+
+int64_t lm_mask_back(probe *p, const lm_op *op, int64_t most) {
+  int64_t least = 0;
+  for (uint32_t i = 0; i < op->n_in; i++) {
+    int64_t back = back_of(p, op, op->in[i], most);
+    if (back && (!least || back < least))
+      least = back;
+  }
+  p->sketches[op->out[0]->id].visible = least && op->code == LM_OP_MAX;
+  return least;
 }
 
 // ---- rows behind a gap of the sample
