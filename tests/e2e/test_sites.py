@@ -173,6 +173,7 @@ model Tuned = Plain() with {
   freeze @**; adapt @layers.*.w1 = lora(rank = 2); adapt @layers.*.w2 = dora(rank = 2); adapt @layers.*.wo = rslora(rank = 2)
   after @layers.*.{a,u,h,m,p,x} = bottleneck(m = 2)
 }
+model Top = Plain() with { freeze @**; train @norm }
 model Unchanged = Plain() with { after @layers.*.{a,u,h,m,p,x} = Passed() }
 model Small = Llama(depth = 2, d = 32, ff = 48, heads = 4, kv = 2, e = 8, vocab = 32)
 model Added = Llama(depth = 2, d = 32, ff = 48, heads = 4, kv = 2, e = 8, vocab = 32) with { freeze @**; adapt @layers.*.**.{wo,wd} = lora(rank = 2, alpha = 4) }
@@ -185,6 +186,7 @@ recipe Whole {
 }
 recipe Part extends Whole { model = Tuned }
 recipe Same extends Whole { model = Unchanged }
+recipe Frozen extends Whole { model = Top }
 recipe OfSmall extends Whole { model = Small }
 recipe OfAdded extends Whole { model = Added }
 recipe OfScaled extends Whole { model = Scaled }
@@ -198,15 +200,15 @@ def test_identity(run):
     file = run.write("biased.lm", BIASED.replace("{root}", ROOT))
     fake = {"LD_LIBRARY_PATH": os.path.join(os.path.dirname(run.lmc), "fake")}
     half, gpu = ("--set", "precision.compute=f16"), ("--target", "cuda")
-    plain, small = ("Whole", "Part", "Same"), ("OfSmall", "OfAdded", "OfScaled", "OfBetween")
+    plain, small = ("Whole", "Part", "Same", "Frozen"), ("OfSmall", "OfAdded", "OfScaled", "OfBetween")
     for recipes, args, env in (plain, (), {}), (plain, half, {}), (plain, gpu, fake), (small, gpu, fake):
         if env and (run.slow or not os.path.isdir(fake["LD_LIBRARY_PATH"])):
             continue
         args = "--values", "loss,logits" if recipes == plain else "loss", "--steps", "1", *args
         base, *edited = (run.trace(file, "--recipe", r, *args, env=env) for r in recipes)
         check(np.isfinite(base["loss"]).all(), args)
-        for tuned in edited:
-            check(all(base[n].tobytes() == tuned[n].tobytes() for n in base), args)
+        for r, tuned in zip(recipes[1:], edited):
+            check(all(base[n].tobytes() == tuned[n].tobytes() for n in base), (r, *args))
 
 
 def decoded(run, P, edits, n=8):

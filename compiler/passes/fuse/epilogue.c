@@ -6,22 +6,21 @@
 //         %g = 0.5 * %v * (1 + tanh(0.79788 * (%v + 0.044715 * %v^3)))
 // after:  %h = dot_add %a, %w, %x, %c over(e)       %g, %v = dot_gelu %n, %u, %b over(d)
 //
-// Memory traffic before and after, in tensors of the size of the result. The sum is stored in both
-// cases; kernels may read it again:
-//   residual   before: %o written, %o and %x read, %h written: 4
-//              after:  %x read, %h written: 2 (3 if the sum is read again)
-//   bias       before: 3    after: 1 (2 if the sum is read again)
-//   gelu       before: 3    after: 1, or 2 if the backward pass needs %v
-// A sum that only one kernel reads costs the same either way and stays in that kernel. So does a
-// sum with an addend that would have to be stored first. If a GEMM produces a sum, pass grad
-// stashes the sum instead of the dot, which takes the same memory; the backward pass then reads one
-// tensor instead of recomputing the sum of two or three.
+// Memory traffic before and after, in tensors of the size of the result. Before, the kernel that
+// computes the sum stores it if it has other readers:
+//   residual   before: %o written, %o and %x read: 3 (4)   after: %x read, %h written, %h read: 3
+//   bias       before: %p written and read: 2 (3)          after: 2
+//   gelu       before: 3                                   after: 1, or 2 if backward needs %v
+// A sum that only one kernel reads costs the same either way. It is fused too: rounding must not
+// depend on which readers a value has, as training, evaluation and frozen layers differ in them. A
+// sum with an addend that would have to be stored first is not fused. If a GEMM produces a sum,
+// pass grad stashes the sum instead of the dot, which takes the same memory; the backward pass then
+// reads one tensor instead of recomputing the sum of two or three.
 //
 // An edit in the sum (operation `edited`) changes no bit of a model whose edits are identities:
 //   adds       %y = dot + %d, %h = %x + %y, where use of LoRA adds %d: dot_add %a, %w, %x + %d
-//   others     %y = f(dot), %h = %x + %y: the dot is f32, and a kernel adds, in the library's
-//   order,
-//              and rounds as the GEMM would
+//   others     %y = f(dot), %h = %x + %y: the dot is f32, and a kernel adds, in the order of the
+//              library, and rounds as the GEMM would
 //
 // Declines: GEMMs that lm_codegen.epilogue rejects or that take several calls, a bias shorter
 // than a row, and other functions than gelu (a formula is compared by its values, so its spelling
@@ -40,13 +39,12 @@
 #include "compiler/plan/planner.h"
 
 typedef struct sums {
-  const lm_fuse *kernels; // the kernels that pass fuse would create; NULL before they are known
-  uint32_t *uses;         // by value id, like the tables below
-  lm_op **user;           // one of the users
-  lm_value **after;       // what an edit computes from the value; else NULL
-  lm_value **before;      // the value from which an edit computes it; else NULL
-  uint8_t *taken;         // sums that a GEMM computes, or would without edits
-  lm_value **map;         // replacements; NULL if the IR is only analyzed
+  uint32_t *uses;    // by value id, like the tables below
+  lm_op **user;      // one of the users
+  lm_value **after;  // what an edit computes from the value; else NULL
+  lm_value **before; // the value from which an edit computes it; else NULL
+  uint8_t *taken;    // sums that a GEMM computes, or would without edits
+  lm_value **map;    // replacements; NULL if the IR is only analyzed
   uint32_t n;
 } sums;
 
@@ -125,13 +123,6 @@ static lm_value *unedited(const sums *s, lm_value *v) {
   return v;
 }
 
-// What the edited model has instead of v.
-static lm_value *edited(const sums *s, lm_value *v) {
-  while (s->after[v->id])
-    v = s->after[v->id];
-  return v;
-}
-
 // True if v, in the model without edits, is dense and stored in memory for every reader.
 static bool stored(const sums *s, lm_value *v) {
   v = unedited(s, v);
@@ -145,34 +136,6 @@ static lm_value *other_operand(const lm_op *op, const lm_value *v) {
   return x == v ? plain(op->in[1]) : x;
 }
 
-// True if v has a reader besides the kernel that would compute the sum; before kernels are known,
-// if it has more than one user.
-static bool read_elsewhere(const sums *s, lm_value *v) {
-  v = edited(s, v);
-  const lm_fuse_node *n = s->kernels ? lm_fuse_node_of(s->kernels, v) : NULL;
-  for (; n && n->kind == LM_FUSE_REMAT && s->before[v->id]; n = lm_fuse_node_of(s->kernels, v))
-    v = s->before[v->id];
-  if (n)
-    return n->kind == LM_FUSE_FUSED && n->needed;
-  const lm_op *op = s->user[v->id];
-  if (s->uses[v->id] != 1)
-    return s->uses[v->id] > 1;
-  return lm_fuse_stays(op) || (lm_fuse_is_view(op) && read_elsewhere(s, op->out[0]));
-}
-
-// True if v is stored in any case, or a further GEMM adds to v and that sum is stored.
-static bool kept(const sums *s, lm_value *v) {
-  v = edited(s, v);
-  if (read_elsewhere(s, v))
-    return true;
-  const lm_op *op = s->uses[v->id] == 1 ? s->user[v->id] : NULL;
-  if (!op || op->code != LM_OP_ADD || !lm_type_equal(op->out[0]->type, v->type))
-    return false;
-  lm_value *other = unedited(s, other_operand(op, v));
-  return lm_op_is(other, LM_OP_DOT) && (s->after[other->id] || s->uses[other->id] == 1) &&
-         lm_type_equal(other->type, v->type) && kept(s, op->out[0]);
-}
-
 // ---- sums
 
 // Adds an addend of an edit.
@@ -183,12 +146,18 @@ static bool more_add(sum *x, lm_value *other) {
   return true;
 }
 
+// True if v is a dot that an edit changes. The model without edits may round it only as a part of a
+// sum, so no sum of the edit rounds it before.
+static bool in_sum(const sums *s, const lm_value *v) {
+  return s->after[v->id] && lm_op_is(v, LM_OP_DOT);
+}
+
 static bool term_add(const sums *s, sum *x, lm_value *other) {
   lm_type t = x->end->type;
   if (x->edited)
     return more_add(x, other);
   bool bias = lm_type_is_bias(other->type, t) && (lm_value_is_weight(other) || stored(s, other));
-  bool residual = lm_type_equal(other->type, t) && stored(s, other);
+  bool residual = lm_type_equal(other->type, t) && stored(s, other) && !in_sum(s, other);
   if (bias && !x->bias)
     x->bias = other;
   else if (residual && !x->residual)
@@ -249,9 +218,8 @@ static int sums_of(const sums *s, lm_op *dot, sum *out) {
   return n_out;
 }
 
-static bool is_profitable(const sums *s, const sum *x) {
-  bool sums = x->residual || x->bias || (!x->to && x->n_more == 1 && stored(s, x->more[0]));
-  return sums && kept(s, x->end);
+static bool has_addends(const sums *s, const sum *x) {
+  return x->residual || x->bias || (!x->to && x->n_more == 1 && stored(s, x->more[0]));
 }
 
 static void note_sum(lm_op *op, void *user) {
@@ -259,7 +227,7 @@ static void note_sum(lm_op *op, void *user) {
   sum x[TERMS + 1];
   int n = op->code == LM_OP_DOT ? sums_of(s, op, x) : 0;
   for (int i = 0; i < n; i++)
-    if (is_profitable(s, &x[i])) {
+    if (has_addends(s, &x[i])) {
       s->taken[x[i].end->id] = 1;
       return;
     }
@@ -427,7 +395,7 @@ static bool fuse_gelu(epilogue *e, const sum *x) {
 }
 
 static bool fuse_sum(epilogue *e, const sum *x) {
-  lm_op *op = is_profitable(&e->s, x) ? gemm_emit(e, x, LM_OP_DOT_ADD) : NULL;
+  lm_op *op = has_addends(&e->s, x) ? gemm_emit(e, x, LM_OP_DOT_ADD) : NULL;
   if (!op)
     return false;
   if (x->to) {
@@ -458,22 +426,10 @@ bool lm_pass_epilogue(lm_module *m, const lm_pass_env *env) {
   for (lm_func *f = m->funcs; f; f = f->next) {
     epilogue e = {m, env->codegen, sums_create(f)};
     lm_rewrite_func(f, unmarked, NULL);
-    lm_fuse kernels = {
-        .m = m,
-        .f = f,
-        .target = env->target,
-        .arena = lm_arena_create(),
-    };
-    lm_fuse_nodes_make(&kernels);
-    if (!lm_pass_is_off(env, "fuse"))
-      lm_fuse_group(&kernels);
-    lm_fuse_needs(&kernels);
-    e.s.kernels = &kernels;
     e.s.map = lm_calloc(e.s.n + 1, sizeof *e.s.map);
     lm_region_walk(f->body, epilogue_visit, &e);
     lm_func_substitute(f, e.s.map, e.s.n);
     sums_free(&e.s);
-    lm_arena_destroy(kernels.arena);
   }
   return true;
 }
