@@ -4,14 +4,16 @@
 //         cache @k : f32[layers, b, s, g, e] stacked 1
 //         cache @p : int[layers, b, s] stacked 1
 //         func @decode(%pos: int[b, one], …, %at: int) { … loop 26 over(layers) %i … {
-//           %k = append @k[%i], %at, %x (one) -> (s)      %p = append @p[%i], %at, %pos (one) ->
-//           (s) %m = … and lt(expand %pos, add %p, 500)       … softmax over s of select(%m, %q %k,
-//           -1e30)
+//           %k = append @k[%i], %at, %x (one) -> (s)
+//           %p = append @p[%i], %at, %pos (one) -> (s)
+//           %m = … and lt(expand %pos, add %p, 500)
+//           … softmax over s of select(%m, %q %k, -1e30)
 // after:  axis s.1 = 768 dyn 3 (1 most 768)
 //         cache @k : f32[layers, b, s.1, g, e] stacked 1
 //         cache @p.768 : int[layers, b, s.1] stacked 1
 //         func @decode(…) { %slot = mod %at, 768 …
-//           %k = append @k[%i], %slot, %x (one) -> (s.1)  %p.1 = append @p.768[%i], %slot, %pos …
+//           %k = append @k[%i], %slot, %x (one) -> (s.1)
+//           %p.1 = append @p.768[%i], %slot, %pos …
 //
 // Position p is at index p mod n of the ring. The positions of a call, which begins at a multiple
 // of the t of @prefill, are written before it reads, so n is a multiple of t and at least the
