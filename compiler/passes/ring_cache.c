@@ -161,7 +161,7 @@ static bool is_masked(const state *x, const lm_value *v) {
   return !x->p.sketches[v->id].unknown;
 }
 
-// What the proofs need to know of the results.
+// Records, for each result, whether it may hold masked scores, which the proof of the mask reads.
 static void note(state *x, const lm_op *op) {
   bool masked = op->code == LM_OP_CONST && fabs(op->attr.num) >= LM_LARGE;
   for (uint32_t i = 0; i < op->n_in; i++)

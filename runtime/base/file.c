@@ -70,6 +70,16 @@ bool lm_is_trusted(const struct stat *st) {
   return own && !(st->st_mode & (S_IWGRP | S_IWOTH));
 }
 
+static bool is_same_time(const struct timespec *a, const struct timespec *b) {
+  return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
+}
+
+bool lm_file_is_same(const struct stat *before, const struct stat *now) {
+  bool same = before->st_size == now->st_size;
+  return same && is_same_time(&before->st_mtim, &now->st_mtim) &&
+         is_same_time(&before->st_ctim, &now->st_ctim);
+}
+
 // ---- locks. On a file system without locks nothing is waited for.
 
 static bool lock_take(int fd, int how) {

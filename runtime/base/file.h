@@ -22,6 +22,8 @@ lm_status lm_open_append(const char *path, int *out_fd);
 bool lm_errno_is_path(int error);
 // True if only this user and root could have written the file or changed the folder.
 bool lm_is_trusted(const struct stat *st);
+// True if one file has the same size and times in both, so that nothing has written to it between.
+bool lm_file_is_same(const struct stat *before, const struct stat *now);
 
 // Opens `path` empty for writing and locks it; closing unlocks. Waits while another process holds
 // the lock. Reuses a file that a dead process left behind; removes anything else of that name

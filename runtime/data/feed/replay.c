@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "runtime/base/file.h"
 #include "runtime/data/read/input.h"
 #include "runtime/weights/safetensors.h"
 
@@ -196,10 +197,6 @@ unsigned lm_replay_umask(const lm_replay *r) {
   return lm_input_umask(&r->opened);
 }
 
-static bool is_same_time(const struct timespec *a, const struct timespec *b) {
-  return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
-}
-
 static lm_status changed(const lm_replay *r) {
   return lm_fail(LM_ENV,
                  "%s was changed while this run used it; steps since the last checkpoint may have "
@@ -212,9 +209,7 @@ lm_status lm_replay_unchanged(lm_replay *r) {
   uint64_t all = 0;
   if (fstat(r->columns[LM_COLUMN_TOK].t->fd, &now))
     return lm_fail_errno("cannot read %s", r->path);
-  bool same = now.st_size == r->opened.st_size && is_same_time(&now.st_mtim, &r->opened.st_mtim) &&
-              is_same_time(&now.st_ctim, &r->opened.st_ctim);
-  if (same)
+  if (lm_file_is_same(&r->opened, &now))
     return NULL;
   if (now.st_size != r->opened.st_size)
     return changed(r);

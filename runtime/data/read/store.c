@@ -354,10 +354,6 @@ lm_status lm_store_read(const lm_store *s, uint64_t at, uint64_t n, void *to) {
   return range_read(s, at, n, to);
 }
 
-static bool is_same_time(const struct timespec *a, const struct timespec *b) {
-  return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
-}
-
 // Deleting or renaming an open file does not change its content, so only fstat is compared.
 lm_status lm_store_unchanged(lm_store *s) {
   struct stat now;
@@ -365,9 +361,7 @@ lm_status lm_store_unchanged(lm_store *s) {
     return NULL;
   if (fstat(s->fd, &now))
     return lm_fail_errno("cannot read %s", s->path);
-  bool same = now.st_size == s->opened.st_size && is_same_time(&now.st_mtim, &s->opened.st_mtim) &&
-              is_same_time(&now.st_ctim, &s->opened.st_ctim);
-  if (same)
+  if (lm_file_is_same(&s->opened, &now))
     return NULL;
   // if only the name, the mode or the times changed, the hashes still match
   if (now.st_size != s->opened.st_size || !all_good(s, 0))

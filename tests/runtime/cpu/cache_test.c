@@ -112,7 +112,7 @@ static void use_test(void) {
   CHECK(run(NULL) == 0);
 }
 
-// Copies a program, which prints its version, in place of the file at `path`.
+// Replaces the file at `path` with a copy of `program`, which prints its version.
 static void program_copy(const char *program, const char *path) {
   lm_buf b = {0};
   CHECK_OK(lm_file_read(program, 1 << 24, &b));
