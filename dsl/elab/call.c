@@ -8,28 +8,6 @@
 #include "dsl/elab/source.h"
 #include <string.h>
 
-static lm_sym name_of(const ast_arg *a) {
-  bool named = a->kind == ARG_POS && (a->expr->kind == EX_NAME || a->expr->kind == EX_FIELD);
-  return named && strlen(a->expr->text) > 1 ? a->expr->text : NULL;
-}
-
-// Warns about values named `seg` and `pos` that are passed for parameters named `pos` and `seg`.
-// Their types are equal, so the type check does not find the mistake.
-static void warn_swapped(lm_elab *e, const el_invocation *v, const ast_expr *x) {
-  const ast_sig *sig = v->sig;
-  for (uint32_t i = 0; i < x->n_args && i < sig->n_params; i++)
-    for (uint32_t k = i + 1; k < x->n_args && k < sig->n_params; k++) {
-      lm_sym a = name_of(&x->args[i]);
-      lm_sym b = name_of(&x->args[k]);
-      if (!a || !b || a == b || a != sig->params[k].name.text || b != sig->params[i].name.text)
-        continue;
-      lm_diag *d = LM_REPORT(e->c, x->args[i].expr->loc, W005, a, b, v->what);
-      lm_diag_note(e->c, d, sig->params[i].name.loc, "declared here");
-      lm_diag_help(e->c, d, "swap them; if the order is intended, write %s = %s, %s = %s", b, a, a,
-                   b);
-    }
-}
-
 // ---- matching of arguments with parameters
 static void report_argument(lm_elab *e, const el_invocation *v, const ast_arg *a) {
   uint32_t n = v->sig->n_params, m = 0;
@@ -191,8 +169,10 @@ static el_val call_fn(lm_elab *e, const ast_expr *x, lm_decl_ref ref) {
   el_val r = run_fn(e, &v, ref);
   if (instead)
     instead->active = false;
-  if (v.ran)
-    warn_swapped(e, &v, x);
+  if (r.k != V_ERROR) {
+    el_warn_order(e, v.sig, v.what, x);
+    el_warn_exchanged(e, ref.decl, x);
+  }
   return r;
 }
 
@@ -266,8 +246,8 @@ el_val el_call_method(lm_elab *e, const ast_expr *x, const el_ref *ref, lm_sym n
     return el_error();
   }
   el_val r = run_method(e, &v, ref, m);
-  if (v.ran)
-    warn_swapped(e, &v, x);
+  if (r.k != V_ERROR)
+    el_warn_order(e, v.sig, v.what, x);
   return name == LM_SYM(e->c, "apply") ? el_site_sub(e, ref, r, x->loc) : r;
 }
 

@@ -24,6 +24,12 @@ typedef struct {
   bool ran; // the body was evaluated, as no argument was in error
 } el_invocation;
 
+// Warns of positional arguments that exchange the parameters of their names, unless all arguments
+// of the call do, as the sizes of `down = Linear(f, d)`.
+void el_warn_order(lm_elab *e, const ast_sig *sig, const char *what, const ast_expr *call);
+// Warns if fn multiplies by an argument initialized with zeros and adds one initialized with ones.
+void el_warn_exchanged(lm_elab *e, const ast_decl *fn, const ast_expr *call);
+
 // ---- types (type.c)
 bool el_type_is(const ast_type *t, const char *name);
 bool el_type_check(lm_elab *e, const ast_type *t);       // false: reported

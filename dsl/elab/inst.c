@@ -1,4 +1,5 @@
 // inst.c - instances of blocks and models: arguments, dims and constraints.
+#include "dsl/elab/call.h"
 #include "dsl/elab/inst.h"
 #include "dsl/elab/share.h"
 #include "dsl/elab/source.h"
@@ -421,8 +422,10 @@ el_inst *el_inst_make(lm_elab *e, const ast_expr *call, const lm_file *file,
     el_inst_bind(e, inst, ref.decl->sig.params[k].name.text, v);
   }
   check_sizes(e, inst);
-  if (!inst->broken)
+  if (!inst->broken) {
+    el_warn_order(e, &ref.decl->sig, ref.decl->name.text, call);
     make(e, inst);
+  }
   e->depth--;
   return inst;
 }

@@ -244,6 +244,26 @@ static void add_where(const lm_recipe *r, const lm_recipe_origin *o, lm_buf *out
     lm_buf_printf(out, ", %s:%u", r->c->sources[o->loc.file].path, o->loc.line);
 }
 
+// The call of a model or optimizer with a name for each argument.
+static const ast_expr *with_names(const lm_recipe *r, const ast_expr *value) {
+  lm_sym callee = lm_callee(value);
+  const lm_recipe_call *call = callee && callee == r->model.name ? &r->model : &r->optimizer;
+  const ast_decl *decl = callee && callee == call->name ? call->target.decl : NULL;
+  if (!decl)
+    return value;
+  ast_expr *copy = LM_NEW(r->c->arena, ast_expr);
+  *copy = *value;
+  copy->args = LM_NEW_N(r->c->arena, ast_arg, value->n_args + 1);
+  for (uint32_t i = 0; i < value->n_args; i++) {
+    copy->args[i] = value->args[i];
+    if (copy->args[i].kind == ARG_POS) {
+      copy->args[i].kind = ARG_NAMED;
+      copy->args[i].name = decl->sig.params[i].name.text;
+    }
+  }
+  return copy;
+}
+
 static void print_setting(const lm_recipe *r, const lm_setting *s, const char *prefix,
                           bool with_origins, lm_buf *out) {
   lm_buf key = {0};
@@ -259,7 +279,7 @@ static void print_setting(const lm_recipe *r, const lm_setting *s, const char *p
       add_selector(s, " ", &key);
     lm_buf_printf(out, "%s%s", key.p, called ? " " : s->value ? " = " : "");
     if (s->value)
-      lm_expr_write(s->value, out);
+      lm_expr_write(with_origins ? with_names(r, s->value) : s->value, out);
     if (with_origins)
       add_where(r, s->origin, out);
     lm_buf_puts(out, "\n");

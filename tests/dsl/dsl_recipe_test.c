@@ -167,6 +167,11 @@ static void test_print(void) {
   CHECK(strstr(out.p, "precision.master = f32  # default\n"));
   CHECK(strstr(out.p, "group @**.norm = (decay = 0)"));
   lm_buf_free(&out);
+  static const char *const sets[] = {"model = M(48, 3)", "optimizer = adamw(1e-3)"};
+  lm_recipe_print(resolve(c, "Base", sets, LM_COUNT(sets)), true, &out);
+  CHECK(strstr(out.p, "model = M(d = 48, depth = 3)  # --set\n"));
+  CHECK(strstr(out.p, "optimizer = adamw(lr = 1e-3)  # --set\n"));
+  lm_buf_free(&out);
   lm_schema_write_reference(&out);
   CHECK(strstr(out.p, "| `optimizer` |"));
   lm_buf_free(&out);
