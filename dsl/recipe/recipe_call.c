@@ -81,6 +81,11 @@ static const ast_expr *plain(const lm_reader *d, const binding *bound, const ast
   return copy;
 }
 
+// For a duration that is in error: one step, which the constraints of the callee accept.
+static const ast_expr *any_duration(const lm_reader *d, const ast_expr *from) {
+  return number_expr(d, from, 1);
+}
+
 // share * LM_SCHEDULE_RUN, the number of steps of the run.
 static const ast_expr *share_of_run(const lm_reader *d, const ast_expr *from, double share) {
   ast_expr *run = LM_NEW(d->R->c->arena, ast_expr);
@@ -104,7 +109,7 @@ static const ast_expr *epochs_as_share(const lm_reader *d, const ast_expr *e, do
   if (run->unit)
     lm_diag_note(d->R->c, g, d->r->run_loc, "`run` is set here");
   lm_diag_help(d->R->c, g, "give the duration in percent of the run, in steps or in tokens");
-  return number_expr(d, e, 0);
+  return any_duration(d, e);
 }
 
 static const ast_expr *report_duration(const lm_reader *d, const binding *bound, const ast_expr *e,
@@ -120,26 +125,26 @@ static const ast_expr *report_duration(const lm_reader *d, const binding *bound,
     lm_diag_help(d->R->c, g, "write %g%%", 100 * a->value);
   else if (!a->unit)
     lm_diag_help(d->R->c, g, "write %g steps", a->value);
-  return number_expr(d, e, 0);
+  return any_duration(d, e);
 }
 
 static const ast_expr *duration(const lm_reader *d, const binding *bound, const ast_expr *e,
                                 const lm_file *file) {
   lm_amount a;
   if (!lm_amount_eval(d->R, file, e, false, &a))
-    return number_expr(d, e, 0);
+    return any_duration(d, e);
   bool percent = a.unit && !strcmp(a.unit, "%");
   if (a.value < 0 || (percent && a.value > 100)) {
     LM_REPORT(d->R->c, e->loc, E224, bound->param->name.text, bound->decl->name.text,
               a.value < 0 ? "0 or more" : "at most 100% of the run");
-    return number_expr(d, e, 0);
+    return any_duration(d, e);
   }
   if (percent && bound->implied)
     return share_of_run(d, e, a.value / 100);
   switch (lm_read_unit(a.unit)) {
   case LM_RECIPE_UNIT_STEPS: return number_expr(d, e, a.value);
   case LM_RECIPE_UNIT_TOKENS:
-    return number_expr(d, e, d->r->batch ? a.value / (double)d->r->batch : 0);
+    return d->r->batch ? number_expr(d, e, a.value / (double)d->r->batch) : any_duration(d, e);
   case LM_RECIPE_UNIT_EPOCHS:
     return bound->implied ? epochs_as_share(d, e, a.value) : report_duration(d, bound, e, &a);
   default: return !a.unit && a.value == 0 ? number_expr(d, e, 0) : report_duration(d, bound, e, &a);
@@ -190,19 +195,25 @@ static int param_of(const lm_reader *d, const ast_decl *decl, uint32_t skip, con
   return -1;
 }
 
+// A parameter that has no argument is reported only if all arguments have a parameter: another name
+// may stand for it.
 static bool check_args(const lm_reader *d, const lm_recipe_call *call, uint32_t skip) {
   const ast_decl *decl = call->target.decl;
   uint32_t before = d->R->c->n_errors;
   bool *seen = LM_NEW_N(d->R->c->arena, bool, decl->sig.n_params + 1);
+  bool known = true;
   for (uint32_t i = 0; i < call->n_args; i++) {
+    if (!known && call->args[i].kind == ARG_POS)
+      continue; // one too many was reported
     int at = param_of(d, decl, skip, &call->args[i], i);
+    known &= at >= 0;
     if (at < 0)
-      return false;
+      continue;
     if (seen[at])
       LM_REPORT(d->R->c, call->args[i].loc, E23E, decl->sig.params[at].name.text);
     seen[at] = true;
   }
-  for (uint32_t i = skip; i < decl->sig.n_params; i++) {
+  for (uint32_t i = skip; known && i < decl->sig.n_params; i++) {
     if (seen[i] || decl->sig.params[i].init)
       continue;
     lm_diag *e = LM_REPORT(d->R->c, call->loc, E204, call->name, decl->sig.params[i].name.text);

@@ -421,6 +421,27 @@ static void entry_add(merge *m, lm_settings *s, const lm_schema_key *key, const 
   set_whole(m, s, key, sel, it);
 }
 
+// Reports a name that no setting of the key has, with the one probably meant or all that there are.
+static void unknown_name(const merge *m, const lm_settings *s, const lm_schema_key *key,
+                         const ast_name *name) {
+  const char **names = LM_NEW_N(m->R->c->arena, const char *, s->n + 1);
+  const char *list = "";
+  int n = 0;
+  for (uint32_t i = 0; i < s->n; i++) {
+    const ast_expr *sel = s->v[i]->key == key ? s->v[i]->sel : NULL;
+    if (!sel || sel->kind != EX_NAME)
+      continue;
+    list = lm_arena_printf(m->R->c->arena, "%s%s%s", list, n ? ", " : "", sel->text);
+    names[n++] = sel->text;
+  }
+  const char *what = lm_schema_name(key), *near = lm_nearest(name->text, names, n);
+  lm_diag *d = LM_REPORT(m->R->c, name->loc, E207, what, name->text);
+  if (near)
+    lm_diag_help(m->R->c, d, "did you mean '%s'?", near);
+  else if (n)
+    lm_diag_note(m->R->c, d, (lm_loc){0}, "%s of the recipe: %s", what, list);
+}
+
 // Paths such as eval.dev.every, source.web.path and source.web. sample.n sets a key of the section
 // without a name.
 static void apply_named(merge *m, lm_settings *s, const lm_schema_key *key, dotted d) {
@@ -444,7 +465,7 @@ static void apply_named(merge *m, lm_settings *s, const lm_schema_key *key, dott
   else if (is_last(&d) && key->form == LM_FORM_NAMED && *key->words)
     entry_add(m, s, key, name, d.item);
   else
-    LM_REPORT(m->R->c, name->loc, E207, lm_schema_name(key), name->text);
+    unknown_name(m, s, key, name);
 }
 
 static void apply_value_field(merge *m, lm_settings *s, const lm_schema_key *key, const dotted *d) {

@@ -84,6 +84,17 @@ static bool has_comma(const ast_arg *a, const ast_arg *b) {
          b->loc.col == a->expr->loc.col + a->expr->loc.len + 1;
 }
 
+// Three digits after the comma group thousands, unless the number begins with 0.
+const char *lm_number_comma_help(lm_ctx *c, const char *before, const char *after) {
+  int n = (int)strspn(after, "0123456789");
+  if (!n)
+    return "a number has no comma";
+  if (n == 3 && *before != '0')
+    return lm_arena_printf(c->arena, "write %s%.3s or %s_%.3s; a decimal comma is a point: %s.%.3s",
+                           before, after, before, after, before, after);
+  return lm_arena_printf(c->arena, "write %s.%.*s", before, n, after);
+}
+
 // As in Python: the index of a positional argument after a named one would not determine its
 // parameter.
 void lm_args_check_order(lm_parser *ps, const ast_args *args) {
@@ -97,7 +108,7 @@ void lm_args_check_order(lm_parser *ps, const ast_args *args) {
     lm_diag *d = LM_REPORT(ps->ctx, a->loc, E011, named->name);
     lm_diag_help(ps->ctx, d, "%s",
                  has_comma(named, a)
-                     ? "a number has no comma; its digits may be grouped by '_': 1_000"
+                     ? lm_number_comma_help(ps->ctx, named->expr->spelling, a->expr->spelling)
                      : "name this argument too, or move it before the named arguments");
     return;
   }

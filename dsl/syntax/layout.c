@@ -446,6 +446,10 @@ lm_sym lm_layout_word_before(const struct lm_layout *t, lm_loc *out_at) {
   return lm_intern_n(t->ctx->intern, from, (size_t)(end - from));
 }
 
+const char *lm_layout_text_after(const struct lm_layout *t) {
+  return t->source->text + t->current.offset + t->current.loc.len;
+}
+
 bool lm_layout_begins_statement(const struct lm_layout *t, lm_loc word) {
   const char *text = t->source->text;
   const char *at = text + t->current.offset - (t->current.loc.col - word.col);

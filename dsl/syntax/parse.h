@@ -108,6 +108,7 @@ void lm_layout_found(const struct lm_layout *t, lm_buf *out);
 lm_sym lm_layout_name(const struct lm_layout *t);
 // The word before the current token on its line; NULL if there is none.
 lm_sym lm_layout_word_before(const struct lm_layout *t, lm_loc *out_at);
+const char *lm_layout_text_after(const struct lm_layout *t); // the text after the current token
 // True if the word that ends before the current token, on its line, begins a statement or item.
 bool lm_layout_begins_statement(const struct lm_layout *t, lm_loc word);
 // The innermost open ( or [; file 0 if there is none.
@@ -117,6 +118,9 @@ lm_loc lm_layout_unclosed(const struct lm_layout *t, char *out_which);
 ast_expr *lm_expr_new(lm_parser *ps, ast_expr_kind kind, lm_loc at);
 ast_expr *lm_expr_binary(lm_parser *ps, ast_op op, lm_loc at, ast_expr *a, ast_expr *b);
 ast_expr *lm_expr_postfix(lm_parser *ps, ast_expr_kind kind, lm_loc at, ast_expr *a, ast_args args);
+// What to write for a number with a comma, such as 1,5 or 1,024; `before` and `after` begin with
+// its digits.
+const char *lm_number_comma_help(lm_ctx *c, const char *before, const char *after);
 void lm_args_check_order(lm_parser *ps, const ast_args *args);
 // An expression in parentheses, a tuple or a list.
 ast_expr *lm_expr_group(lm_parser *ps, ast_expr_kind kind, lm_loc at, ast_args args);

@@ -183,7 +183,7 @@ static const char *word_help(lm_parser *ps, const lm_expected *expected, const c
   if (before && !strcmp(before, "not") && operator_expected)
     return "not is a function: write not(x)";
   if (before && !strcmp(token, "','") && strspn(before, "0123456789") == strlen(before))
-    return "a number has no comma; its digits may be grouped by '_': 1_000";
+    return lm_number_comma_help(ps->ctx, before, lm_layout_text_after(ps->layout));
   if (before && !strcmp(before, "for") && !strcmp(token, "'('"))
     return "a loop has no parentheses: for l in layers carry x { x = l(x) }";
   return unit ? lm_arena_printf(ps->ctx->arena, "the unit is written '%s'", unit) : NULL;
