@@ -123,3 +123,55 @@ int lm_threads(int wanted) {
   long n = wanted > 0 ? wanted : default_threads();
   return n < 1 ? 1 : n > THREADS_MAX ? THREADS_MAX : (int)n;
 }
+
+#ifdef __x86_64__
+#include <cpuid.h>
+
+// Bits of ECX that `cpuid` returns for leaf 1 and for leaf 0x80000001. Clang before 19 has no names
+// of levels for __builtin_cpu_supports, and none for some of these instructions.
+enum {
+  CX16 = 1 << 13,
+  MOVBE = 1 << 22,
+  F16C = 1 << 29,
+  LAHF = 1 << 0,
+  LZCNT = 1 << 5
+};
+
+static bool cpuid_has(unsigned leaf, unsigned bits) {
+  unsigned a, b, c, d;
+  return __get_cpuid(leaf, &a, &b, &c, &d) && (c & bits) == bits;
+}
+
+static bool has_v2(void) {
+  return cpuid_has(1, CX16) && cpuid_has(0x80000001, LAHF) && __builtin_cpu_supports("popcnt") &&
+         __builtin_cpu_supports("ssse3") && __builtin_cpu_supports("sse4.2");
+}
+
+static bool has_v3(void) {
+  return cpuid_has(1, MOVBE) && cpuid_has(0x80000001, LZCNT) && lm_x86_64_has_f16c() &&
+         __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+}
+
+static bool has_v4(void) {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl");
+}
+
+int lm_x86_64_level(void) {
+  return !has_v2() ? 1 : !has_v3() ? 2 : !has_v4() ? 3 : 4;
+}
+
+bool lm_x86_64_has_f16c(void) {
+  return __builtin_cpu_supports("avx") && cpuid_has(1, F16C);
+}
+#else
+int lm_x86_64_level(void) {
+  return 0;
+}
+
+bool lm_x86_64_has_f16c(void) {
+  return false;
+}
+#endif

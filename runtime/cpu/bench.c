@@ -120,10 +120,18 @@ enum {
   ROUNDS = 1 << 20,
   PEAK_RUNS = 40 // at most, of about 2 ms each
 };
+#ifdef __clang__
+#define FUSED
+#define FUSE _Pragma("clang fp contract(fast)")
+#else
+#define FUSED optimize("fp-contract=fast"),
+#define FUSE
+#endif
 #define CHAINS_OF(N, TARGET)                                                                       \
-  __attribute__((target(TARGET), optimize("fp-contract=fast"),                                     \
-                 no_sanitize("address", "undefined"))) static float chains_##N(float start) {      \
-    typedef float lanes __attribute__((vector_size(N * 4)));                                       \
+  __attribute__((                                                                                  \
+      target(TARGET),                                                                              \
+      FUSED no_sanitize("address", "undefined"))) static float chains_##N(float start) {           \
+    FUSE typedef float lanes __attribute__((vector_size(N * 4)));                                  \
     lanes x[CHAINS], scale = {0}, add = {0};                                                       \
     scale += 0.999f + 1e-9f * start;                                                               \
     add += 0.1f * start;                                                                           \

@@ -2,6 +2,7 @@
 #include "runtime/cpu/half.h"
 
 #include "contract/floats.h"
+#include "runtime/base/processors.h"
 #include <stdbool.h>
 
 static void widen(const uint16_t *from, int64_t stride, int64_t n, float *to) {
@@ -24,10 +25,6 @@ enum {
   COPIED = 64
 };
 #define WITH_F16C __attribute__((target("avx,f16c")))
-
-static bool has_f16c(void) {
-  return __builtin_cpu_supports("avx") && __builtin_cpu_supports("f16c");
-}
 
 WITH_F16C static void widen_8(const uint16_t *from, float *to) {
   _mm256_storeu_ps(to, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)from)));
@@ -84,11 +81,11 @@ static int64_t narrow_by_8(const float *from, int64_t n, int64_t stride, uint16_
 #endif
 
 void lm_f16_widen(const uint16_t *from, int64_t stride, int64_t n, float *to) {
-  int64_t done = has_f16c() ? widen_by_8(from, stride, n, to) : 0;
+  int64_t done = lm_x86_64_has_f16c() ? widen_by_8(from, stride, n, to) : 0;
   widen(from + done * stride, stride, n - done, to + done);
 }
 
 void lm_f16_narrow(const float *from, int64_t n, int64_t stride, uint16_t *to) {
-  int64_t done = has_f16c() ? narrow_by_8(from, n, stride, to) : 0;
+  int64_t done = lm_x86_64_has_f16c() ? narrow_by_8(from, n, stride, to) : 0;
   narrow(from + done, n - done, stride, to + done * stride);
 }

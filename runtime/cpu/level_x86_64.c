@@ -1,5 +1,6 @@
 // level_x86_64.c - see level.h.
 #ifdef __x86_64__
+#include "runtime/base/processors.h"
 #include "runtime/cpu/level.h"
 
 #include <dnnl.h>
@@ -23,9 +24,7 @@ const char *lm_cpu_level_name(int level) {
 }
 
 bool lm_cpu_level_is_supported(int level) {
-  return level == 0 || (level == 1 && __builtin_cpu_supports("x86-64-v2")) ||
-         (level == 2 && __builtin_cpu_supports("x86-64-v3")) ||
-         (level == 3 && __builtin_cpu_supports("x86-64-v4"));
+  return level >= 0 && level < lm_x86_64_level();
 }
 
 void lm_cpu_level_limit(int level) {

@@ -143,8 +143,12 @@ __attribute__((target("arch=x86-64-v3"))) static void chunks_fill_v3(const filli
   chunks_make(f, first, last);
 }
 
-__attribute__((target("arch=x86-64-v4,prefer-vector-width=256"))) static void
-chunks_fill_v4(const filling *f, int64_t first, int64_t last) {
+#ifdef __clang__ // which has no such attribute
+#define TARGET_V4 __attribute__((target("arch=x86-64-v4")))
+#else
+#define TARGET_V4 __attribute__((target("arch=x86-64-v4,prefer-vector-width=256")))
+#endif
+TARGET_V4 static void chunks_fill_v4(const filling *f, int64_t first, int64_t last) {
   chunks_make(f, first, last);
 }
 #endif
@@ -153,9 +157,9 @@ typedef void filler(const filling *f, int64_t first, int64_t last);
 
 static filler *filler_find(void) {
 #if defined(__x86_64__) && !defined(__AVX__)
-  if (__builtin_cpu_supports("x86-64-v4"))
+  if (lm_x86_64_level() >= 4)
     return chunks_fill_v4;
-  if (__builtin_cpu_supports("x86-64-v3"))
+  if (lm_x86_64_level() >= 3)
     return chunks_fill_v3;
 #endif
   return chunks_fill;

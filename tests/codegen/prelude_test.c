@@ -5,13 +5,13 @@
 #include "codegen/common/prelude/inline.h"
 #include "codegen/common/prelude/types.h"
 #include "codegen/common/prelude/math.h"
-#pragma GCC push_options
+#pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function"
 #include "codegen/cpu/prelude/compiler.h"
 #include "codegen/cpu/prelude/quad.h"
 #include "codegen/cpu/prelude/tile.h"
 #include "codegen/cpu/prelude/tile_attend.h"
-#pragma GCC pop_options
+#pragma GCC diagnostic pop
 #include "tests/codegen/sweep.h"
 #include "tests/runtime/check.h"
 

@@ -6,11 +6,11 @@
 #include "codegen/common/prelude/types.h"
 #include "contract/floats.h"
 #include "codegen/common/prelude/math.h"
-#pragma GCC push_options
+#pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function"
 #include "codegen/cuda/prelude/simt.h"
 #include "codegen/cuda/prelude/approx.cuh"
-#pragma GCC pop_options
+#pragma GCC diagnostic pop
 #include "tests/codegen/sweep.h"
 #include "tests/runtime/check.h"
 

@@ -9,13 +9,13 @@
 #include "codegen/common/prelude/types.h"
 #include "contract/floats.h"
 #include "codegen/common/prelude/math.h"
-#pragma GCC push_options
+#pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function"
 #include "codegen/cuda/prelude/simt.h"
 #include "codegen/cuda/prelude/team.cuh"
 #include "runtime/hal/draw.h"
 #include "runtime/cuda/draw.cu"
-#pragma GCC pop_options
+#pragma GCC diagnostic pop
 #include "runtime/infer/sample.h"
 #include "tests/cuda/simt.h"
 #include "tests/runtime/check.h"

@@ -7,14 +7,14 @@
 #include "codegen/common/prelude/types.h"
 #include "contract/floats.h"
 #include "codegen/common/prelude/math.h"
-#pragma GCC push_options
+#pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function"
 #pragma GCC diagnostic ignored "-Wunknown-pragmas"
 #include "codegen/cuda/prelude/simt.h"
 #include "codegen/cuda/prelude/approx.cuh"
 #include "runtime/hal/scale.h"
 #include "runtime/cuda/builtin.cu"
-#pragma GCC pop_options
+#pragma GCC diagnostic pop
 #include "runtime/comm/ordered.h"
 #include "tests/cuda/simt.h"
 #include "tests/runtime/check.h"

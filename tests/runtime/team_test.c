@@ -263,11 +263,24 @@ static void quota_check(void) {
   CHECK(!system(path));
 }
 
+// GCC knows the levels by name.
+static void level_check(void) {
+#if defined(__x86_64__) && !defined(__clang__)
+  int want = __builtin_cpu_supports("x86-64-v4")   ? 4
+             : __builtin_cpu_supports("x86-64-v3") ? 3
+             : __builtin_cpu_supports("x86-64-v2") ? 2
+                                                   : 1;
+  CHECK(lm_x86_64_level() == want);
+  CHECK(!lm_x86_64_has_f16c() == !__builtin_cpu_supports("f16c"));
+#endif
+}
+
 int main(void) {
   static const char *const policies[] = {NULL, "passive"};
   exit_check();
   policy_check();
   quota_check();
+  level_check();
   for (size_t p = 0; p < LM_COUNT(policies); p++) {
     if (policies[p])
       setenv("OMP_WAIT_POLICY", policies[p], 1);
