@@ -185,6 +185,7 @@ bool cuda_attend_make(const lm_plan_options *o, const lm_op *op, lm_arena *tempo
   e->result_stride = cuda_part_strides(op, temporary);
   cuda_attend_values(e);
   e->has_tile = LM_NEW_N(temporary, bool, op->n_in + 1);
+  e->held = LM_NEW_N(temporary, bool, op->n_in + 1);
   return ok;
 }
 

@@ -14,6 +14,7 @@
 enum {
   CUDA_MAX_POOL = 96 << 10,  // bytes of shared memory that every architecture gives a block
   CUDA_WARPGROUP_ROWS = 128, // rows per block, with wgmma
+  CUDA_WARPGROUP_COLS = 64,  // columns of a tile of the backward pass, or twice as many
 };
 
 typedef struct cuda_attend {
@@ -35,6 +36,7 @@ typedef struct cuda_attend {
   lm_buf point, by_row, by_pair, by_col, by_element;
   lm_attend_values values; // their statements go to the buffers above
   bool *has_tile;          // by operand
+  bool *held;              // by operand: threads hold the tile of their rows in registers
   lm_plan_map maps[LM_PLAN_MAPS];
   int n_maps; // tensor maps of operands that TMA copies
 } cuda_attend;
@@ -126,8 +128,9 @@ typedef struct cuda_attend_work {
   int n_loops; // around the tiles of columns
   // Additional work of the producer warpgroup for each tile.
   const char *per_tile;
-  // Text of the consumer warpgroups: before the loops, inside them, for each tile, after all.
-  const char *first, *rows, *tile, *last;
+  // Text of the consumer warpgroups: before the loops, then when the block's own rows are there;
+  // inside the loops; for each tile; after all.
+  const char *first, *held, *rows, *tile, *last;
 } cuda_attend_work;
 // Adds an operand unless it is already there.
 void cuda_attend_work_side(cuda_attend_side *to, int *n, uint32_t k,

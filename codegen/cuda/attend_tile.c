@@ -299,6 +299,11 @@ void cuda_attend_fills_wait(cuda_attend *e, lm_buf *b) {
 
 void cuda_attend_dot(cuda_attend *e, lm_buf *b, const char *to, uint32_t x, uint32_t y,
                      int64_t width) {
+  if (e->warpgroups && e->held[x]) {
+    lm_buf_printf(b, "float %s[%d][4];\nLM_GROUP_DOT_HELD(%s, %d, f%u, b%u + stage * %lld, %lld)\n",
+                  to, e->cols / 8, to, e->cols, x, y, e->cols * (long long)width, (long long)width);
+    return;
+  }
   if (e->warpgroups) {
     lm_buf_printf(b,
                   "float %s[%d][4];\nLM_GROUP_DOT(%s, %d, b%u, lm_thread() / 128 * 64, %d, b%u "

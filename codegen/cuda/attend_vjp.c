@@ -126,6 +126,16 @@ static bool can_pipeline(const cuda_attend *e, const section *s) {
   return plain;
 }
 
+// True if there are registers for more than the sums: heads have 64 elements, and scores are dots
+// with at most a constant factor.
+static bool has_registers(const cuda_attend *e, const section *s) {
+  const lm_value *x = e->score;
+  if (x->def && x->def->code == LM_OP_CAST)
+    x = x->def->in[0];
+  return can_pipeline(e, s) && lm_attend_dot_of(&e->f, x) && e->f.v_channels.size <= 64 &&
+         e->f.dots[0].over.size <= 64;
+}
+
 static const char *factor_text(cuda_attend *e, const char *x) {
   return e->f.factor
              ? lm_arena_printf(e->g.arena, "%s * %s", x, lm_attend_value(&e->values, e->f.factor))
@@ -419,6 +429,21 @@ static void work_of(const cuda_attend *e, lm_axis row, lm_axis col, cuda_attend_
   cuda_attend_work_side(w->col, &w->n_col, value_side(e, col), &e->f.v_channels);
 }
 
+// Threads hold the tiles of the first n operands of the block's rows, from which cuda_attend_dot
+// then multiplies. From registers the first operand takes no bandwidth of shared memory, which
+// limits GEMMs of two shared operands with 64 columns, and its descriptors need no instructions.
+static void rows_hold(cuda_attend *e, lm_buf *b, const cuda_attend_work *w, int n) {
+  for (uint32_t i = 0; i < e->f.op->n_in; i++)
+    e->held[i] = false;
+  for (int i = 0; i < n; i++) {
+    uint32_t k = w->row[i].k;
+    long long width = w->row[i].channels->size;
+    e->held[k] = true;
+    lm_buf_printf(b, "uint32_t f%u[%lld][4];\nLM_GROUP_HOLD(f%u, b%u, %d, %lld)\n", k, width / 16,
+                  k, k, e->rows, width);
+  }
+}
+
 // The text of a section by warpgroups: `first`, then the tiles for each point of the axes that it
 // sums over, then `last`.
 static void section_groups(cuda_attend *e, lm_buf *text, const section *s) {
@@ -428,11 +453,13 @@ static void section_groups(cuda_attend *e, lm_buf *text, const section *s) {
   lm_buf tile = {0};
   lm_buf last = {0};
   lm_buf cols = {0};
+  lm_buf held = {0};
   cuda_attend_work w = {
       .n_streams = 1,
       .n_loops = s->n_rest,
   };
   work_of(e, e->values.row, e->values.col, &w);
+  rows_hold(e, &held, &w, !has_registers(e, s) ? 0 : s->over_s ? 1 : w.n_row);
   cuda_attend_warpgroups_pools(e, &w);
   if (!s->over_s)
     cuda_attend_query_cols(e, &cols);
@@ -447,11 +474,12 @@ static void section_groups(cuda_attend *e, lm_buf *text, const section *s) {
   w.loops = around.n ? around.p : "";
   w.per_tile = cols.n ? cols.p : "";
   w.first = first.p;
+  w.held = held.n ? held.p : "";
   w.rows = rows.n ? rows.p : "";
   w.tile = tile.p;
   w.last = last.p;
   cuda_attend_warpgroups_put(e, text, &w);
-  lm_buf *used[] = {&around, &first, &rows, &tile, &last, &cols};
+  lm_buf *used[] = {&around, &first, &rows, &tile, &last, &cols, &held};
   for (size_t i = 0; i < LM_COUNT(used); i++)
     lm_buf_free(used[i]);
 }
@@ -482,6 +510,8 @@ static void section_tiles(cuda_attend *e, lm_buf *text, const section *s) {
 // Returns the number of blocks of the section; `at` counts them in the text.
 static int64_t section_put(cuda_attend *e, lm_buf *b, const section *s) {
   lm_buf text = {0};
+  if (e->warpgroups)
+    e->cols = s->over_s && has_registers(e, s) ? 2 * CUDA_WARPGROUP_COLS : CUDA_WARPGROUP_COLS;
   cuda_attend_section_begin(e, !s->over_s);
   int64_t blocks = cuda_attend_rows_begin(e, &text, s->axes, s->n_axes, s->points);
   if (e->warpgroups)

@@ -183,8 +183,8 @@ static const char *const TILE =
 static void consumer_begin(lm_buf *b, const cuda_attend_work *w) {
   lm_buf_printf(b,
                 "lm_registers_more(%d);\n%sint32_t stage = 0;\nuint32_t parity = "
-                "0;\nlm_phase_wait(ready, %d, 0);\n",
-                consumer_registers(w), w->first, rows_phase(w));
+                "0;\nlm_phase_wait(ready, %d, 0);\n%s",
+                consumer_registers(w), w->first, rows_phase(w), w->held);
 }
 
 // A stage without a tile ends one iteration of the loops.
@@ -336,6 +336,7 @@ int64_t cuda_attend_warpgroups_forward(cuda_attend *e, lm_buf *b) {
   cuda_attend_work w = {.loops = "",
                         .per_tile = "",
                         .first = "",
+                        .held = "",
                         .row = {{p->row, &p->over}},
                         .n_row = 1,
                         .col = {{p->col, &p->over}, {LM_ATTEND_V, &e->f.v_channels}},

@@ -37,6 +37,24 @@ LM_INLINE uint64_t lm_descriptor(uint32_t low, uint32_t offset) {
     lm_wgmma_commit();                                                                             \
   }
 
+// f = the warp's 16 rows of a, which has A_ROWS rows, WIDTH wide: the first operand of wgmma in
+// registers.
+#define LM_GROUP_HOLD(f, a, A_ROWS, WIDTH)                                                         \
+  LM_UNROLL for (int32_t k = 0; k < (WIDTH); k += 16)                                              \
+      lm_matrices_load(f[k / 16], a,                                                               \
+                       lm_swizzled(A_ROWS, lm_thread() / 32 * 16 + lm_thread() % 16,               \
+                                   k + lm_thread() % 32 / 16 * 8));
+
+// s = f times the N rows of b, WIDTH wide. In flight until waited for.
+#define LM_GROUP_DOT_HELD(s, N, f, b, WIDTH)                                                       \
+  {                                                                                                \
+    const uint32_t y_ = lm_descriptor_low(lm_shared_address(b), 16);                               \
+    lm_wgmma_fence();                                                                              \
+    LM_UNROLL for (int32_t k = 0; k < (WIDTH); k += 16) lm_wgmma_##N##_held(                       \
+        s, f[k / 16], lm_descriptor(y_, k / 64 * (N)*128 + k % 64 * 2), k > 0);                    \
+    lm_wgmma_commit();                                                                             \
+  }
+
 // a = z, K columns, packed as the first operand of wgmma in registers.
 #define LM_GROUP_PACK(a, z, K)                                                                     \
   LM_UNROLL for (int32_t n = 0; n < (K) / 16; n++) {                                               \
@@ -53,7 +71,7 @@ LM_INLINE uint64_t lm_descriptor(uint32_t low, uint32_t offset) {
     lm_wgmma_settle(o, (WIDTH) / 8);                                                               \
     lm_wgmma_fence();                                                                              \
     LM_UNROLL for (int32_t n = 0; n < (K) / 16; n++)                                               \
-        lm_wgmma_##WIDTH##_transposed(o, a[n], lm_descriptor(v_, n * 2048));                       \
+        lm_wgmma_##WIDTH##_held_transposed(o, a[n], lm_descriptor(v_, n * 2048), 1);               \
     lm_wgmma_commit();                                                                             \
   }
 

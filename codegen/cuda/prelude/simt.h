@@ -182,8 +182,12 @@ extern void lm_simt_pingpong(int i, int count, int wait, int line);
 #define lm_order_after(x) ((void)(x))
 #define lm_wgmma_64_shared(d, a, b, add) lm_simt_wgmma(&(d)[0][0], 64, 0, a, b, 0, add, __LINE__)
 #define lm_wgmma_128_shared(d, a, b, add) lm_simt_wgmma(&(d)[0][0], 128, 0, a, b, 0, add, __LINE__)
-#define lm_wgmma_64_transposed(d, a, b) lm_simt_wgmma(&(d)[0][0], 64, a, 0, b, 1, 1, __LINE__)
-#define lm_wgmma_128_transposed(d, a, b) lm_simt_wgmma(&(d)[0][0], 128, a, 0, b, 1, 1, __LINE__)
+#define lm_wgmma_64_held(d, a, b, add) lm_simt_wgmma(&(d)[0][0], 64, a, 0, b, 0, add, __LINE__)
+#define lm_wgmma_128_held(d, a, b, add) lm_simt_wgmma(&(d)[0][0], 128, a, 0, b, 0, add, __LINE__)
+#define lm_wgmma_64_held_transposed(d, a, b, add)                                                  \
+  lm_simt_wgmma(&(d)[0][0], 64, a, 0, b, 1, add, __LINE__)
+#define lm_wgmma_128_held_transposed(d, a, b, add)                                                 \
+  lm_simt_wgmma(&(d)[0][0], 128, a, 0, b, 1, add, __LINE__)
 #define lm_wgmma_256_shared(d, a, b, add) lm_simt_wgmma(&(d)[0][0], 256, 0, a, b, 0, add, __LINE__)
 #define lm_wgmma_256_shared_transposed(d, a, b, add)                                               \
   lm_simt_wgmma(&(d)[0][0], 256, 0, a, b, 1, add, __LINE__)

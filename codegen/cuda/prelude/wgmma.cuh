@@ -52,7 +52,7 @@ LM_INLINE void lm_order_after(float x) {
 
 // shared: d = a b, or d += a b; matrices by their descriptors (group.cuh), both with k along rows.
 //  shared_transposed: the same, but the rows of b are k, N elements long.
-//  transposed: d += a b; a in registers as in mma.cuh, 16 rows for each warp; the rows of b are k.
+//  held, held_transposed: the same, but a is in registers as in mma.cuh, 16 rows for each warp.
 #define LM_WGMMA_SHARED(N, FORM, TRANSPOSED, R, A, B, C, ...)                                      \
   LM_INLINE void lm_wgmma_##N##_##FORM(float(*d)[4], uint64_t a, uint64_t b, int32_t add) {        \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #C                                           \
@@ -63,18 +63,21 @@ LM_INLINE void lm_order_after(float x) {
                  : "l"(a), "l"(b), "r"(add)                                                        \
                  : "memory");                                                                      \
   }
-#define LM_WGMMA(N, R, A, B, C, D, E, F, ...)                                                      \
-  LM_WGMMA_SHARED(N, shared, 0, R, A, B, C, __VA_ARGS__)                                           \
-  LM_WGMMA_SHARED(N, shared_transposed, 1, R, A, B, C, __VA_ARGS__)                                \
-  LM_INLINE void lm_wgmma_##N##_transposed(float(*d)[4], const uint32_t *a, uint64_t b) {          \
+#define LM_WGMMA_HELD(N, FORM, TRANSPOSED, R, A, B, C, D, E, F, ...)                               \
+  LM_INLINE void lm_wgmma_##N##_##FORM(float(*d)[4], const uint32_t *a, uint64_t b, int32_t add) { \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #F                                           \
                  ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N                                      \
                  "k16.f32.bf16.bf16 " LM_REGISTERS_##R ", {%" #A ", %" #B ", %" #C ", %" #D        \
-                                                       "}, %" #E ", p, 1, 1, 1;\n}"                \
+                                                       "}, %" #E ", p, 1, 1, " #TRANSPOSED ";\n}"  \
                  : __VA_ARGS__                                                                     \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(1)                      \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add)                    \
                  : "memory");                                                                      \
   }
+#define LM_WGMMA(N, R, A, B, C, D, E, F, ...)                                                      \
+  LM_WGMMA_SHARED(N, shared, 0, R, A, B, C, __VA_ARGS__)                                           \
+  LM_WGMMA_SHARED(N, shared_transposed, 1, R, A, B, C, __VA_ARGS__)                                \
+  LM_WGMMA_HELD(N, held, 0, R, A, B, C, D, E, F, __VA_ARGS__)                                      \
+  LM_WGMMA_HELD(N, held_transposed, 1, R, A, B, C, D, E, F, __VA_ARGS__)
 LM_WGMMA(64, 32, 32, 33, 34, 35, 36, 37, LM_F32(d, 0))
 LM_WGMMA(128, 64, 64, 65, 66, 67, 68, 69, LM_F32(d, 0), LM_F32(d, 8))
 LM_WGMMA(256, 128, 128, 129, 130, 131, 132, 133, LM_F32(d, 0), LM_F32(d, 8), LM_F32(d, 16),
