@@ -155,14 +155,22 @@ LM_INLINE void lm_factors_load(const float *from, lm_quad *to) {
 #define LM_FACTOR(NAME, I) NAME[I]
 #endif
 
-// c (+)= a b for one panel of each, which hold n elements, or n pairs of bf16: `pairs` is a
-// constant. The rows of c are prefetched.
-LM_INLINE void lm_tile_sum(int pairs, int64_t n, const float *a, const float *b, float *c,
-                           int64_t row, int add) {
+enum {
+#ifdef __AVX512BF16__
+  LM_TILE_ROUNDS = 1 // lm_tile_sum rounds to bf16 without a detour over memory
+#else
+  LM_TILE_ROUNDS = 0
+#endif
+};
+
+// c (+)= a b for the first `rows` rows of a panel of A and one panel of B, which hold n elements,
+// or n pairs of bf16: `pairs` and `rows` are constants. The rows of c are prefetched.
+LM_INLINE void lm_tile_sum(int pairs, int rows, int64_t n, const float *a, const float *b,
+                           const lm_sums *s) {
   lm_lanes sum[LM_MR][2];
   LM_UNROLL(16)
-  for (int i = 0; i < LM_MR; i++) {
-    __builtin_prefetch(c + i * row, 1);
+  for (int i = 0; i < rows; i++) {
+    __builtin_prefetch(s->c + i * s->row, 1);
     sum[i][0] = sum[i][1] = (lm_lanes){0};
   }
   for (int64_t k = 0; k < n; k++, a += LM_MR, b += LM_NR) {
@@ -170,51 +178,80 @@ LM_INLINE void lm_tile_sum(int pairs, int64_t n, const float *a, const float *b,
     lm_lanes y = *(const lm_lanes *)(b + LM_LANES);
     LM_FACTORS(factor, a);
     LM_UNROLL(16)
-    for (int i = 0; i < LM_MR; i++) {
+    for (int i = 0; i < rows; i++) {
       lm_lanes v = LM_LANES_OF(LM_FACTOR(factor, i));
       sum[i][0] = pairs ? lm_pairs_dot(v, x, sum[i][0]) : lm_lanes_fma(v, x, sum[i][0]);
       sum[i][1] = pairs ? lm_pairs_dot(v, y, sum[i][1]) : lm_lanes_fma(v, y, sum[i][1]);
     }
   }
   LM_UNROLL(16)
-  for (int i = 0; i < LM_MR; i++) {
-    lm_lanes *to = (lm_lanes *)(c + i * row), keep = {0}, keep_more = {0};
-    if (add) {
+  for (int i = 0; i < rows; i++) {
+    lm_lanes *to = (lm_lanes *)(s->c + i * s->row), keep = {0}, keep_more = {0};
+    if (s->add) {
       keep = to[0];
       keep_more = to[1];
     }
-    to[0] = keep + sum[i][0];
-    to[1] = keep_more + sum[i][1];
+    keep += sum[i][0];
+    keep_more += sum[i][1];
+    if (LM_TILE_ROUNDS && s->bf16) {
+      lm_lanes x[2] = {keep, keep_more};
+      lm_bf16_put(s->bf16 + i * s->bf16_row, (const float *)x, LM_NR);
+      continue;
+    }
+    to[0] = keep;
+    to[1] = keep_more;
   }
+}
+
+// A tile of few rows, at the end of C, is computed with 4 or 8.
+LM_INLINE int64_t lm_tile_height(int64_t rows) {
+  return rows <= 4 ? 4 : rows <= 8 && LM_MR > 8 ? 8 : LM_MR;
+}
+
+// Prefetches part `at` of `parts` equal ones into the second-level cache.
+LM_INLINE void lm_prefetch_part(const float *from, int64_t n, int64_t at, int64_t parts) {
+  const int64_t line = 16;
+  for (int64_t l = n / line * at / parts; l < n / line * (at + 1) / parts; l++)
+    __builtin_prefetch(from + line * l, 0, 2);
 }
 
 // Tiles of C from panels of a, which hold n elements (pairs) along k, and panels of b, which hold
 // `b_depth`. `sum_of` is lm_tile_sum for one kind of operands. A tile that reaches beyond C is
-// computed in a buffer, and so is one whose sums are only rounded, in the first-level cache.
-typedef void lm_tile_function(int64_t n, const float *a, const float *b, float *c, int64_t row,
-                              int add);
+// computed in a buffer, and so is one whose sums are only rounded, in the first-level cache. The
+// tiles of a panel of b prefetch the next one.
+typedef void lm_tile_function(int64_t height, int64_t n, const float *a, const float *b,
+                              const lm_sums *s);
 LM_INLINE void lm_tiles(lm_tile_function *sum_of, int64_t n, int64_t rows, int64_t columns,
                         const float *a, const float *b, int64_t b_depth, const lm_sums *sums) {
   float t[LM_MR][LM_NR] __attribute__((aligned(64)));
   for (int64_t j = 0; j < columns; j += LM_NR)
     for (int64_t i = 0; i < rows; i += LM_MR) {
-      int64_t down = lm_min64(LM_MR, rows - i);
+      int64_t down = lm_min64(LM_MR, rows - i), height = lm_tile_height(down);
       int64_t across = lm_min64(LM_NR, columns - j);
       lm_sums z = lm_sums_of_tile(sums, i, j, &t[0][0], LM_NR);
-      if (down < LM_MR || across < LM_NR) {
-        sum_of(n, a + i * n, b + j * b_depth, &t[0][0], LM_NR, 0);
+      int edge = down < height || across < LM_NR;
+      if (j + LM_NR < columns)
+        lm_prefetch_part(b + (j + LM_NR) * b_depth, n * LM_NR, i / LM_MR,
+                         (rows + LM_MR - 1) / LM_MR);
+      if (edge) {
+        sum_of(height, n, a + i * n, b + j * b_depth, &(lm_sums){&t[0][0], LM_NR});
         lm_sums_take(&z, down, across, &t[0][0], LM_NR);
       } else {
-        sum_of(n, a + i * n, b + j * b_depth, z.c, z.row, z.add);
+        sum_of(height, n, a + i * n, b + j * b_depth, &z);
       }
-      if (z.bf16)
+      if (z.bf16 && (edge || !LM_TILE_ROUNDS))
         lm_sums_round(&z, down, across);
     }
 }
 #define LM_TILES(NAME, SUM, PAIRS)                                                                 \
-  static __attribute__((noinline)) void SUM(int64_t n, const float *a, const float *b, float *c,   \
-                                            int64_t row, int add) {                                \
-    lm_tile_sum(PAIRS, n, a, b, c, row, add);                                                      \
+  static __attribute__((noinline)) void SUM(int64_t height, int64_t n, const float *a,             \
+                                            const float *b, const lm_sums *s) {                    \
+    if (height == 4)                                                                               \
+      lm_tile_sum(PAIRS, 4, n, a, b, s);                                                           \
+    else if (height == 8 && LM_MR > 8)                                                             \
+      lm_tile_sum(PAIRS, 8, n, a, b, s);                                                           \
+    else                                                                                           \
+      lm_tile_sum(PAIRS, LM_MR, n, a, b, s);                                                       \
   }                                                                                                \
   static __attribute__((noinline)) void NAME(int64_t n, int64_t rows, int64_t columns,             \
                                              const float *a, const float *b, int64_t b_depth,      \
