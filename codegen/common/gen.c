@@ -35,6 +35,16 @@ void lm_gen_count_reset(lm_gen *e) {
 
 // ---- creation and reset
 
+static bool compares_floats(const lm_op *kernel) {
+  bool compares = false;
+  for (const lm_op *op = kernel->body->first; op != kernel->body->last; op = op->next) {
+    bool orders = op->code == LM_OP_LT || op->code == LM_OP_LE || op->code == LM_OP_GT;
+    orders |= op->code == LM_OP_GE || op->code == LM_OP_EQ || op->code == LM_OP_NE;
+    compares |= orders && lm_dtype_is_float(op->in[0]->type.dtype);
+  }
+  return compares;
+}
+
 void lm_gen_init(lm_gen *e, const lm_gen_target *target, const lm_module *m, const lm_op *kernel,
                  lm_schedule *s, lm_arena *arena) {
   *e = (lm_gen){
@@ -43,6 +53,7 @@ void lm_gen_init(lm_gen *e, const lm_gen_target *target, const lm_module *m, con
       .kernel = kernel,
       .arena = arena,
       .s = s,
+      .compares = compares_floats(kernel),
   };
   e->domains = LM_NEW_N(arena, lm_gen_domain, s->n_passes + 1);
   e->counted = LM_NEW_N(arena, double, s->n_nodes + 1);

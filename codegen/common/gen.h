@@ -99,6 +99,7 @@ struct lm_gen {
   lm_axis *axes;
   uint32_t n_axes, cap_axes; // indexed by the number that names an axis
   lm_schedule *s;
+  bool compares; // the kernel compares floats: every text of a value computes the same bits
   lm_vars vars;
   uint16_t parallel[LM_RANK];    // variable of each parallel axis
   lm_gen_domain *domains;        // by pass

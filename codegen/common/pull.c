@@ -384,7 +384,7 @@ static lm_gen_text pull_rng(lm_gen *e, const lm_op *op, const lm_ix *ix) {
 }
 
 // x / y where y is invariant in an inner loop: the reciprocal of y is computed outside of that
-// loop.
+// loop. Its product differs from a division, which computes the value where both are variant.
 static lm_gen_text divide_outside(lm_gen *e, const lm_op *op, lm_gen_text x, lm_gen_text y) {
   const char *one = lm_gen_const_text(e->arena, LM_F32, 1);
   lm_gen_text r = lm_gen_temp(e, LM_F32, y.level, lm_arena_printf(e->arena, "%s / %s", one, y.text),
@@ -405,7 +405,7 @@ static lm_gen_text pull_elementwise(lm_gen *e, const lm_op *op, const lm_ix *ix)
     level = deeper(level, x[i].level);
   }
   bool single = op->out[0]->type.dtype != LM_F64;
-  if (op->code == LM_OP_DIV && single && x[1].level < x[0].level)
+  if (op->code == LM_OP_DIV && single && !e->compares && x[1].level < x[0].level)
     return divide_outside(e, op, x[0], x[1]);
   const char *c = lm_gen_op_text(e, op, text);
   return c == text[0] ? (lm_gen_text){c, level}
