@@ -128,8 +128,6 @@ lm_status lm_mesh_make(const lm_compiled *c) {
     *a = axis_make(c, m->mesh.n);
     if (a->zero)
       small_keep(m, a->size);
-    if (a->experts && c->spec.target.kind != LM_TARGET_CPU)
-      LM_REPORT(c->project->ctx, p->loc, E257, "ep on a GPU");
     if (a->rows || a->positions || a->pipeline || a->n_shard)
       continue;
     lm_diag *d = LM_REPORT(c->project->ctx, p->loc, E258, a->name, a->size, a->name);

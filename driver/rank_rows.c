@@ -25,9 +25,9 @@ static int own_of(const lm_plan *p, int group) {
 
 // The rows that a rank has before or after an exchange, when none has more than its points.
 static int64_t rows_sent(const lm_plan_step *s) {
-  int64_t from = s->bufs[0].bytes;
-  int64_t to = s->bufs[s->n_read].bytes;
-  return (from < to ? from : to) / (s->comm->count * lm_dtype_bytes(s->comm->dtype));
+  int64_t from = lm_plan_comm_rows(s, 0);
+  int64_t to = lm_plan_comm_rows(s, s->n_read);
+  return from < to ? from : to;
 }
 
 // What a rank sends in one execution, and how long that takes.

@@ -310,10 +310,6 @@ static lm_status copy_run(worker *w, const lm_plan_step *s, const lm_share *shar
   return NULL;
 }
 
-static int64_t rows_of(const lm_plan_step *s, int buf) {
-  return s->bufs[buf].bytes / (s->comm->count * lm_dtype_bytes(s->comm->dtype));
-}
-
 // Collective i of the bucket that a step begins.
 static lm_coll collective_of(const worker *w, const lm_plan_step *s, int i) {
   const lm_plan_comm *c = s->comm;
@@ -330,8 +326,8 @@ static lm_coll collective_of(const worker *w, const lm_plan_step *s, int i) {
       .apart = c->lane != 0,
       .send = rows ? (const int32_t *)w->pointers[1] : NULL,
       .receive = rows ? (const int32_t *)w->pointers[2] : NULL,
-      .from_rows = rows ? rows_of(s, 0) : 0,
-      .to_rows = rows ? rows_of(s, s->n_read) : 0,
+      .from_rows = rows ? lm_plan_comm_rows(s, 0) : 0,
+      .to_rows = rows ? lm_plan_comm_rows(s, s->n_read) : 0,
       .label = s->label,
   };
 }

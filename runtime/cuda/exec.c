@@ -280,6 +280,7 @@ static void destroy(lm_exec *hal) {
   cuda_exec *e = (cuda_exec *)hal;
   const lm_cuda_driver *d = &e->d;
   lm_nccl_close(e->nccl, e->failed != NULL);
+  lm_cuda_counts_close(&e->counts, d);
   if (e->stream)
     d->cuStreamSynchronize(e->stream);
   for (uint32_t i = 0; i < e->n_seen; i++)

@@ -64,18 +64,10 @@ static lm_status sync_failed(cuda_exec *e, int result) {
                                          first, one ? "" : " … ", one ? "" : last, e->device.name));
 }
 
-// Waits for the stream. The GPU may wait for ranks that have ended, so a run of several is checked
-// meanwhile.
 static lm_status stream_wait(cuda_exec *e, int *result) {
-  if (!e->nccl) {
-    *result = e->d.cuStreamSynchronize(e->stream);
-    return NULL;
-  }
-  for (int times = 0; (*result = e->d.cuStreamQuery(e->stream)) == LM_CU_NOT_READY; times++) {
-    LM_TRY(lm_comm_check(e->comm));
-    LM_TRY(lm_nccl_check(e->nccl));
-    lm_pause(times);
-  }
+  if (e->nccl)
+    return lm_nccl_wait(e->nccl, result);
+  *result = e->d.cuStreamSynchronize(e->stream);
   return NULL;
 }
 
@@ -163,6 +155,7 @@ static lm_status collective_enqueue(cuda_exec *e, const lm_plan_step *s) {
     return lm_fail(LM_BUG_STATUS, "%s: the ranks are not connected", s->label);
   lm_coll x[LM_COLL_BUCKET];
   int n = lm_plan_comm_tensors(c);
+  bool rows = c->kind == LM_COLL_EXCHANGE_ROWS;
   for (int i = 0; i < n; i++)
     x[i] = (lm_coll){
         .kind = c->kind,
@@ -173,8 +166,14 @@ static lm_status collective_enqueue(cuda_exec *e, const lm_plan_step *s) {
         .from = s->n_read ? pointer_of(e, i) : NULL,
         .to = s->n_write ? pointer_of(e, s->n_read + i) : NULL,
         .peer = c->peer,
+        .send = rows ? pointer_of(e, 1) : NULL,
+        .receive = rows ? pointer_of(e, 2) : NULL,
+        .from_rows = rows ? lm_plan_comm_rows(s, 0) : 0,
+        .to_rows = rows ? lm_plan_comm_rows(s, s->n_read) : 0,
         .label = s->label,
     };
+  if (rows)
+    LM_TRY(lm_cuda_counts_read(&e->counts, e->comm, e->nccl, &e->builtins, x));
   return lm_nccl_enqueue(e->nccl, x, n);
 }
 
@@ -226,6 +225,8 @@ static lm_status step_run(void *user, const lm_plan_step *s) {
   cuda_exec_pointers_find(e, s);
   if (e->timeline)
     lm_nvtx_push(s->label ? s->label : "a step");
+  for (int i = s->n_read; i < s->n_bufs; i++)
+    lm_cuda_counts_written(&e->counts, e->pointers[i], s->bufs[i].bytes);
   lm_status status = step_enqueue(e, s);
   if (e->timeline)
     lm_nvtx_pop();
@@ -279,6 +280,7 @@ static lm_status work_enqueue(cuda_exec *e, const cuda_work *w, const int64_t *e
   if (w->adds)
     return lm_cuda_totals_add(&e->builtins, f, io, e->totals, w->first);
   e->func = f;
+  lm_cuda_counts_forget(&e->counts);
   e->walk.first = w->first;
   lm_scale_rule rule = {
       .sum = w->sum,

@@ -1,6 +1,7 @@
 // exec_state.h - the state of the CUDA executor. Private to exec.c and exec_run.c.
 #ifndef LM_RUNTIME_CUDA_EXEC_STATE_H
 #define LM_RUNTIME_CUDA_EXEC_STATE_H
+#include "runtime/cuda/counts.h"
 #include "runtime/cuda/exec.h"
 #include "runtime/cuda/gemm.h"
 #include "runtime/cuda/lanes.h"
@@ -60,6 +61,7 @@ typedef struct cuda_exec {
   lm_cuda_lanes lanes;
   lm_comm *comm; // optional: the ranks of the run
   lm_nccl *nccl; // NULL: not connected with other ranks
+  lm_cuda_counts counts;
   lm_plan_walk walk;
   func_state *funcs;
   bool deferring;

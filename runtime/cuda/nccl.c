@@ -68,6 +68,16 @@ lm_status lm_nccl_check(lm_nccl *n) {
   return NULL;
 }
 
+lm_status lm_nccl_wait(lm_nccl *n, int *result) {
+  const lm_cuda_builtins *b = n->builtins;
+  for (int times = 0; (*result = b->driver->cuStreamQuery(b->stream)) == LM_CU_NOT_READY; times++) {
+    LM_TRY(lm_comm_check(n->ranks));
+    LM_TRY(lm_nccl_check(n));
+    lm_pause(times);
+  }
+  return NULL;
+}
+
 // ---- opening and closing
 
 static lm_status library_open(nccl_library *out) {
@@ -202,10 +212,23 @@ static lm_status phase_queue(lm_nccl *n, lm_exchanges *g) {
   return NULL;
 }
 
+static lm_status rest_clear(const lm_nccl *n, const lm_exchange *x) {
+  const lm_cuda_driver *d = n->builtins->driver;
+  void *to;
+  size_t bytes = lm_exchange_rest(x, &to);
+  if (!bytes)
+    return NULL;
+  return lm_cuda_check(d, d->cuMemsetD8Async(address_of(to), 0, bytes, n->builtins->stream), "%s",
+                       x->coll.label);
+}
+
 static lm_status own_copy(const lm_nccl *n, const lm_exchange *x) {
   const lm_cuda_driver *d = n->builtins->driver;
   const void *from;
   void *to;
+  if (x->coll.kind == LM_COLL_EXCHANGE_ROWS && !lm_exchange_rows_fit(x))
+    return lm_fail(LM_BUG_STATUS, "%s: more rows than the plan has", x->coll.label);
+  LM_TRY(rest_clear(n, x));
   size_t bytes = lm_exchange_own(x, &from, &to);
   if (!bytes)
     return NULL;

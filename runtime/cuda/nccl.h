@@ -41,8 +41,11 @@ typedef struct lm_nccl lm_nccl;
 // outlive it.
 lm_status lm_nccl_open(lm_comm *c, const lm_cuda_builtins *b, lm_nccl **out);
 // Queues count collectives, a bucket (comm.h), on the stream of the builtins. x->from, x->to:
-// addresses on the device.
+// addresses on the device; x->send, x->receive: on the host (counts.h).
 lm_status lm_nccl_enqueue(lm_nccl *n, const lm_coll *x, int count);
+// Waits for the stream; *result: of the driver. The GPU may wait for ranks that have ended, so the
+// ranks and NCCL are checked meanwhile.
+lm_status lm_nccl_wait(lm_nccl *n, int *result);
 // NULL, or the failure of a collective that was queued before.
 lm_status lm_nccl_check(lm_nccl *n);
 // The stream must be idle, unless the run has `failed`.

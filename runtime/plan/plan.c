@@ -182,6 +182,10 @@ int64_t lm_plan_comm_count(const lm_plan_step *s, int i) {
   return s->bufs[scatters ? s->n_read + i : i].bytes / lm_dtype_bytes(c->dtype);
 }
 
+int64_t lm_plan_comm_rows(const lm_plan_step *s, int buf) {
+  return s->bufs[buf].bytes / (s->comm->count * lm_dtype_bytes(s->comm->dtype));
+}
+
 int64_t lm_plan_step_times(const lm_plan_func *f, int i) {
   const lm_plan_step *s = &f->steps[i];
   int64_t times = 1, innermost = 1;

@@ -352,6 +352,8 @@ static inline int lm_plan_comm_tensors(const lm_plan_comm *c) {
   return c->tensors > 1 ? c->tensors : 1;
 }
 int64_t lm_plan_comm_count(const lm_plan_step *s, int i);
+// Of an exchange of rows: those that buffer `buf` of the step has space for.
+int64_t lm_plan_comm_rows(const lm_plan_step *s, int buf);
 // The generated kernel that computes the step; -1: none does.
 static inline int lm_plan_step_kernel(const lm_plan_step *s) {
   return s->kind == LM_STEP_KERNEL ? s->kernel : s->kind == LM_STEP_GEMM ? s->gemm->code - 1 : -1;

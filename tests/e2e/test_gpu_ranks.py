@@ -1,9 +1,9 @@
 """Runs of several ranks with a GPU each, on the fakes of NVIDIA's libraries (tests/cuda/fake): against ranks on CPUs; failures."""
 import json, os, re, shutil
 
-from harness import Skip, check, small
+from harness import ROOT, Skip, check, small, within
 from test_gpu import Fake
-from test_ranks import QUICK, by_variables, curves_check, mpi_needed, tensors
+from test_ranks import QUICK, by_variables, curve, curves_check, mpi_needed, tensors
 
 MESHES = {"dp": "dp = 2", "tp": "tp = 2"}
 
@@ -54,6 +54,32 @@ def test_stages(run):
     run(*command(file, "pp = 2", run.path("cpu"), *stages), env=QUICK)
     fake(*command(file, "pp = 2", run.path("gpu"), *stages, "--target", "cuda"), how="devices=2", **QUICK)
     curves_check(run, "cpu", "gpu", "two stages on each rank")
+
+
+EXPERTS = """
+data D { source s = text("t.txt", split = "\\n"); holdout dev = sample(2 docs); pack best_fit(seq = 8 tokens) }
+recipe R {
+  model = Mixtral(d = 16, f = 16, E = 4, vocab = 256); data = D; seed = 3; run = 1 steps; batch = 32 tokens; micro = 16 tokens
+  optimizer = adamw(lr = 1e-3); clip = global_norm(max = 1.0); precision { compute = f32 }
+  eval dev { data = D.dev; every = 1 steps; metrics = [loss] }; save = checkpoint("run", every = 4 steps)
+  sample { every = 1 steps; prompt = "line"; n = 3 tokens; temperature = 0 }
+}
+"""
+
+
+def test_experts(run):
+    """rows that are routed to experts on other GPUs: losses, gradient norms, evaluations and text of one process on a CPU"""
+    mpi_needed(run)
+    fake = Fake(run, heavy=True)
+    run.write("t.txt", "".join(f"line {i} of a text, {i * i} and more\n" for i in range(24)))
+    file = run.write("mixtral.lm", open(f"{ROOT}/tests/models/mixtral/reference.lm").read().split("model Start")[0] + EXPERTS)
+    sample = lambda text: re.search(r"sample after step 1:\n(.*?)\ndone", text, re.S)[1]
+    one = run("run", file, "--out", run.path("cpu"))
+    many = fake(*[x for x in command(file, "ep = 2", run.path("gpu"), "--target", "cuda") if x != "-q"], how="devices=2", **QUICK)
+    curves_check(run, "cpu", "gpu", "ep = 2")
+    check(sample(one) == sample(many), one + many)
+    for a, b in zip(curve(run.path("cpu"), "dev.loss"), curve(run.path("gpu"), "dev.loss"), strict=True):
+        within("dev.loss", abs(a - b) / abs(a), 2e-6)
 
 
 def test_missing(run):
