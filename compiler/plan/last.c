@@ -130,21 +130,26 @@ static bool depends(const planner *p, const pstep *s, const pstep *on) {
 }
 
 // The unit that step i, which is no WAIT, has to follow: the number of unit_of; 0: none. *many:
-// it has to follow several, or one in another loop, or one before its collective has ended.
+// it has to follow several, or one in another loop, or one before its collective has ended. A
+// step that follows a `last` unit also follows all units before it.
 static int unit_followed(const joiner *j, int i, bool *many) {
   const pstep *s = &j->reduce[i];
   int found = 0;
-  bool late = false;
+  bool several = false, late = false;
   for (int k = 0; k < i; k++) {
     const pstep *on = &j->reduce[k];
     int unit = j->unit_of[k];
     if (!unit || !depends(j->p, s, on))
       continue;
-    *many |= (found && unit != found) || on->loop != s->loop;
+    if (unit > found && j->units[unit - 1].last)
+      several = late = false;
+    else
+      several |= found && unit != found;
+    several |= on->loop != s->loop;
     found = unit;
     late |= j->late[k];
   }
-  *many |= found && !late;
+  *many |= several || (found && !late);
   return found;
 }
 

@@ -383,6 +383,7 @@ static const struct {
               {4, "dp = 2 rows, cp = 2 positions", true},
               {4, "dp = 2 rows reduce bf16, cp = 2 positions reduce bf16", true, true},
               {4, "dp = 2 rows zero 1, cp = 2 positions", true, true},
+              {4, "dp = 2 rows zero 1 reduce bf16, cp = 2 positions reduce bf16", true, true},
               {4, "dp = 2 shard(b), tp = 2 shard(g, ff, v)"},
               {4, "dp = 2 shard(b), tp = 2 shard(g, ff, v, t)"},
               {2, "dp = 2 rows zero 1", true},
