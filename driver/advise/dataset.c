@@ -4,7 +4,6 @@
 
 #include <ctype.h>
 #include <dirent.h>
-#include <glob.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +12,7 @@
 
 #include "driver/advise/dataset_folder.h"
 #include "runtime/data/read/input.h"
+#include "runtime/data/read/match.h"
 #include "runtime/data/read/reader.h"
 
 enum {
@@ -51,8 +51,9 @@ static void source_add(inspector *x, const char *path) {
 
 static bool glob_finds(const char *pattern) {
   glob_t found;
-  bool any = !glob(pattern, 0, NULL, &found);
-  globfree(&found);
+  bool any = !lm_match(pattern, &found);
+  if (any)
+    globfree(&found);
   return any;
 }
 
@@ -178,6 +179,31 @@ static lm_status subfolders_add(inspector *x, const char *path, const char *fold
   return NULL;
 }
 
+// True if the folder and all folders below hold neither runs nor links to folders, so that a
+// pattern reads what a user expects.
+static bool is_plain(inspector *x, const char *path) {
+  subfolders below;
+  subfolders_list(x, path, &below);
+  bool plain = !below.linked && !below.runs;
+  for (uint32_t i = 0; i < below.n && plain; i++)
+    plain = is_plain(x, lm_path_join(x->a, path, below.v[i].name));
+  return plain;
+}
+
+static void kinds_below_add(inspector *x, const char *path, lm_file_kinds *kinds) {
+  subfolders below;
+  lm_file_kinds_add(x->a, path, kinds);
+  subfolders_list(x, path, &below);
+  for (uint32_t i = 0; i < below.n; i++)
+    kinds_below_add(x, lm_path_join(x->a, path, below.v[i].name), kinds);
+}
+
+static void tree_add(inspector *x, const char *path, const char *folder) {
+  lm_file_kinds kinds = {0};
+  kinds_below_add(x, path, &kinds);
+  texts_add(x, lm_arena_printf(x->a, "%s**/", folder), &kinds);
+}
+
 static void subfolders_add_by_pattern(inspector *x, const char *path, const char *folder,
                                       const subfolders *all) {
   lm_file_kinds kinds = {0};
@@ -228,25 +254,35 @@ static lm_status no_text_found(inspector *x, const char *path) {
   lm_buf found = {0};
   lm_dataset_skipped(x->out, &found);
   lm_status s =
-      lm_fail(LM_USER, "%s holds no text that can be read, nor do the folders in it; found: %s",
+      lm_fail(LM_USER, "%s holds no text that can be read, nor do the folders below; found: %s",
               path, found.n ? found.p : "nothing");
   lm_buf_free(&found);
   return s;
+}
+
+// Of a folder with runs or links to folders, and of each folder in it, the files but not the
+// folders further below.
+static lm_status levels_add(inspector *x, const char *path, const char *folder,
+                            const subfolders *below) {
+  lm_file_kinds kinds = {0};
+  lm_file_kinds_add(x->a, path, &kinds);
+  texts_add(x, folder, &kinds);
+  x->out->runs += below->runs;
+  if (below->linked || below->runs)
+    return subfolders_add(x, path, folder, below);
+  subfolders_add_by_pattern(x, path, folder, below);
+  return NULL;
 }
 
 static lm_status folder_add(inspector *x, const char *path) {
   const char *slash = path[strlen(path) - 1] == '/' ? "" : "/";
   const char *folder = lm_arena_printf(x->a, "%s%s", escaped(x, path), slash);
   subfolders below;
-  lm_file_kinds kinds = {0};
   subfolders_list(x, path, &below);
-  lm_file_kinds_add(x->a, path, &kinds);
-  texts_add(x, folder, &kinds);
-  x->out->runs += below.runs;
-  if (below.linked || below.runs)
-    LM_TRY(subfolders_add(x, path, folder, &below));
+  if (below.n && is_plain(x, path))
+    tree_add(x, path, folder);
   else
-    subfolders_add_by_pattern(x, path, folder, &below);
+    LM_TRY(levels_add(x, path, folder, &below));
   unusable_find(x->out);
   return x->out->n_sources ? NULL : no_text_found(x, path);
 }

@@ -82,7 +82,7 @@ def test_new_documents(run):
     run.write("a/one.txt", prose(50) + "<|endoftext|>" + prose(50, 2))
     run.write("a/b/more.md", prose(50, 3))
     _, text = made(run, "docs", "a")
-    check('files = text("a/*.txt", split = "<|endoftext|>")' in text and 'more1 = text("a/*/*.md")' in text, text)
+    check('files = text("a/**/*.md")' in text and 'more1 = text("a/**/*.txt", split = "<|endoftext|>")' in text, text)
 
 
 def test_new_kinds_of_files(run):
@@ -96,9 +96,9 @@ def test_new_kinds_of_files(run):
     for name, data in (("image.png", b"\x89PNG\0\xff"), ("page.xz", b"\xfd7zXZ\0"), ("latin.py", b"caf\xe9 " * 400)):
         open(run.path(f"tree/{name}"), "wb").write(data)
     facts, text = made(run, "kinds", "tree")
-    check('text("tree/*.py")' in text and 'text("tree/*/*.weird")' in text, text)
-    check(facts["text"]["files"] == 120, facts)
-    for part in ("1 .png (not UTF-8 text)", "1 .xz (packed", "1 (without an extension", "1 .json (not one JSON object a line)", "1 folder further below"):
+    check('text("tree/**/*.py")' in text and 'text("tree/**/*.weird")' in text, text)
+    check(facts["text"]["files"] == 121, facts)
+    for part in ("1 .png (not UTF-8 text)", "1 .xz (packed", "1 (without an extension", "1 .json (not one JSON object a line)"):
         check(part in facts["text"]["not_read"], (part, facts))
     check("bad = 2%" in text or "bad = 3%" in text, text)         # latin.py is not UTF-8
     check("sample(5 docs)" in text or "sample(" in text, text)    # of many documents, some by chance
@@ -272,6 +272,10 @@ def test_new_links(run):
     check(facts["text"]["bytes"] == size and facts["text"]["files"] == 3, facts)
     rows = json.loads(run("data", "linked.lm", "--json", cwd=run.folder))["parts"]
     check(sum(p["tokens"] for p in rows) >= 0.99 * size and sum(p["documents"] for p in rows) == 3, (rows, size))
+    run.write("texts/.hidden/d.txt", prose(200, 4))
+    tree = text[:text.index("  source files")] + '  source files = text("texts/**/*.txt")\n' + text[text.index("  holdout"):]
+    rows = json.loads(run("data", run.write("tree.lm", tree), "--json", cwd=run.folder))["parts"]
+    check(sum(p["documents"] for p in rows) == 2, ("** follows no links to folders and finds nothing hidden", rows))
 
 
 def test_new_names_that_are_patterns(run):

@@ -3,13 +3,13 @@
 #include "runtime/data/read/files.h"
 
 #include <errno.h>
-#include <glob.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/data/read/input.h"
+#include "runtime/data/read/match.h"
 
 static void key_add(lm_file_list *l, const void *p, size_t n) {
   lm_hash_key(l->key, p, n);
@@ -100,7 +100,7 @@ static lm_status matches_add(lm_file_list *l, int index) {
   glob_t found;
   if (!access(path, F_OK))
     return file_add(l, index, path);
-  int rc = glob(path, GLOB_ERR, NULL, &found); // sorted
+  int rc = lm_match(path, &found);
   if (rc == GLOB_NOMATCH || (rc == GLOB_ABORTED && (errno == ENOENT || errno == ENOTDIR)))
     return lm_fail(LM_USER, "no file matches %s", path);
   if (rc)

@@ -1,0 +1,104 @@
+// match.c - see match.h.
+#define _GNU_SOURCE
+#include "runtime/data/read/match.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "runtime/base/base.h"
+
+static int matches_add(const char *pattern, glob_t *found);
+
+static const char *any_folders(const char *pattern) {
+  const char *p = pattern;
+  while ((p = strstr(p, "**/")) && p > pattern && p[-1] != '/')
+    p++;
+  return p;
+}
+
+static int is_no_match(int rc) {
+  return rc == GLOB_NOMATCH || (rc == GLOB_ABORTED && (errno == ENOENT || errno == ENOTDIR));
+}
+
+static int is_visible(const struct dirent *e) {
+  return *e->d_name != '.';
+}
+
+static bool is_folder(const char *path) {
+  struct stat st;
+  return !lstat(path, &st) && S_ISDIR(st.st_mode);
+}
+
+// folder: "" or a path with a final '/', as text; rest: a pattern.
+static int folder_match(const char *folder, const char *rest, glob_t *found) {
+  lm_buf pattern = {0};
+  for (const char *p = folder; *p; p++)
+    lm_buf_printf(&pattern, strchr("*?[\\", *p) ? "\\%c" : "%c", *p);
+  lm_buf_puts(&pattern, rest);
+  int rc = matches_add(pattern.p, found);
+  lm_buf_free(&pattern);
+  return is_no_match(rc) ? 0 : rc;
+}
+
+// Matches `rest` in the folder and in all folders below.
+static int folders_match(const char *folder, const char *rest, glob_t *found) {
+  struct dirent **all;
+  int rc = folder_match(folder, rest, found);
+  int n = rc ? 0 : scandir(*folder ? folder : ".", &all, is_visible, alphasort);
+  if (rc || n < 0)
+    return rc ? rc : GLOB_ABORTED;
+  for (int i = 0; i < n; i++) {
+    lm_buf below = {0};
+    lm_buf_printf(&below, "%s%s", folder, all[i]->d_name);
+    bool enter = !rc && is_folder(below.p);
+    lm_buf_puts(&below, "/");
+    if (enter)
+      rc = folders_match(below.p, rest, found);
+    lm_buf_free(&below);
+    free(all[i]);
+  }
+  free(all);
+  return rc;
+}
+
+// any: the `**` in the pattern.
+static int any_folders_match(const char *pattern, const char *any, glob_t *found) {
+  if (any == pattern)
+    return folders_match("", any + strlen("**/"), found);
+  lm_buf above = {0};
+  glob_t folders;
+  lm_buf_add(&above, pattern, (size_t)(any - pattern));
+  int rc = glob(above.p, GLOB_ERR | GLOB_ONLYDIR | GLOB_MARK, NULL, &folders);
+  lm_buf_free(&above);
+  if (rc)
+    return rc;
+  for (size_t i = 0; i < folders.gl_pathc && !rc; i++)
+    rc = folders_match(folders.gl_pathv[i], any + strlen("**/"), found);
+  globfree(&folders);
+  return rc;
+}
+
+static int matches_add(const char *pattern, glob_t *found) {
+  const char *any = any_folders(pattern);
+  return any ? any_folders_match(pattern, any, found)
+             : glob(pattern, GLOB_ERR | GLOB_APPEND, NULL, found);
+}
+
+static int by_text(const void *a, const void *b) {
+  return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+int lm_match(const char *pattern, glob_t *found) {
+  *found = (glob_t){0};
+  int rc = matches_add(pattern, found);
+  if (!rc && !found->gl_pathc)
+    rc = GLOB_NOMATCH;
+  if (!rc && any_folders(pattern))
+    qsort(found->gl_pathv, found->gl_pathc, sizeof *found->gl_pathv, by_text);
+  if (rc)
+    globfree(found);
+  return rc;
+}

@@ -1,0 +1,11 @@
+// match.h - the paths that a pattern matches.
+#ifndef LM_DATA_READ_MATCH_H
+#define LM_DATA_READ_MATCH_H
+#include <glob.h>
+
+// As glob(), with the component `**` for any number of folders: texts/**/*.txt matches files in
+// `texts` and in all folders below, except hidden ones and symbolic links to folders. Sorts *found,
+// which globfree() frees. Returns 0, or a value of glob() other than 0; for GLOB_ABORTED errno says
+// why a folder cannot be read.
+int lm_match(const char *pattern, glob_t *found);
+#endif
