@@ -140,19 +140,14 @@ lm_rank_rows lm_rank_rows_find(lm_arena *a, const lm_plan *plan, int64_t n_micro
 
 // ---- their time, and what runs beside them
 
-enum {
-  LANES = 1 + 2 * LM_MESH_AXES // maximum of a function
-};
-
 // A lane moves one collective after the other. `now` is the time of the computation alone, `clock`
 // that with the waits for collectives.
 typedef struct simulation {
   lm_rank_rows *rows;
-  const lm_rank_machine *machine;
   const lm_cost_call *call;
   const lm_plan_walk *walk;
   const double *seconds; // of each step; of a START that of its transfer
-  double now, clock, lane[LANES];
+  double now, clock, lane[LM_PLAN_LANES];
   double begun[LM_PLAN_HANDLES], done[LM_PLAN_HANDLES]; // by handle: when it begins, and ends
 } simulation;
 
@@ -163,7 +158,7 @@ static bool is_collective(const lm_plan_step *s) {
 
 static void start_simulate(simulation *x, const lm_plan_step *s, int handle) {
   double seconds = x->seconds[s - x->call->func->steps];
-  double *lane = &x->lane[s->comm->lane < LANES ? s->comm->lane : 0];
+  double *lane = &x->lane[s->comm->lane];
   lm_rank_row *row = row_find(x->rows, s);
   *lane = (*lane > x->clock ? *lane : x->clock) + seconds;
   x->begun[handle] = x->now;
@@ -191,10 +186,9 @@ static lm_status step_simulate(void *user, const lm_plan_step *s) {
     return NULL;
   }
   int handle = lm_plan_comm_handle(s->comm, x->walk->iteration);
-  bool in_order = !x->machine->beside; // a START takes the time of the whole collective
   if (s->kind == LM_STEP_START)
     start_simulate(x, s, handle);
-  if (s->kind == (in_order ? LM_STEP_START : LM_STEP_WAIT))
+  else
     wait_simulate(x, s, handle);
   return NULL;
 }
@@ -215,7 +209,6 @@ static void func_simulate(lm_rank_rows *rows, const lm_rank_machine *m, const lm
   lm_plan_walk_open(rows->plan, &walk);
   simulation x = {
       .rows = rows,
-      .machine = m,
       .call = call,
       .walk = &walk,
       .seconds = seconds,

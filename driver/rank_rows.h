@@ -24,12 +24,10 @@ typedef struct lm_rank_rows {
   const lm_link *link;      // of the prediction; NULL: unknown
 } lm_rank_rows;
 
-// beside: collectives run beside steps, else in the order of the steps. link: NULL, or that between
-// the ranks.
+// link: NULL, or that between the ranks.
 typedef struct lm_rank_machine {
   const lm_target *target;
   const lm_link *link;
-  bool beside;
 } lm_rank_machine;
 
 // Of the rank at which the plan is placed. n_micro: micro-batches of a step. Allocates in `a`.

@@ -79,7 +79,6 @@ lm_status lm_step_cost_find(lm_session *s, bool measured, const lm_link *link, l
   lm_rank_machine ranks = {
       .target = &out->machine,
       .link = link ? link : lm_link_of(&s->target),
-      .beside = s->target.kind == LM_TARGET_CPU, // a GPU runs them in the order of its kernels
   };
   lm_rank_rows_times(&out->ranks, &ranks, s->run.n_micro);
   if (s->target.kind == LM_TARGET_CUDA && !s->compiled.plan->mesh.n && !measured)

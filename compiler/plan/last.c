@@ -76,10 +76,10 @@ typedef struct joiner {
 } joiner;
 
 void lm_last_keep(planner *p) {
-  bool overlaps = p->o->target.kind == LM_TARGET_CPU;
+  bool overlaps = p->m->mesh.n != 0;
   for (int k = 0; k < p->m->mesh.n; k++)
     overlaps &= p->m->mesh.axis[k].overlap;
-  if (!overlaps || !p->m->mesh.n)
+  if (!overlaps)
     return;
   draft *d = &LM_PUSH(p->arena, p->drafts, p->n_drafts, p->cap_drafts);
   *d = (draft){
@@ -95,6 +95,10 @@ void lm_last_keep(planner *p) {
     s->refs = LM_NEW_N(p->arena, ref, s->step.n_bufs + 1);
     if (s->step.n_bufs)
       memcpy(s->refs, p->steps[i].refs, (size_t)s->step.n_bufs * sizeof *s->refs);
+    if (s->step.gemm) { // which has the number of a kernel
+      s->step.gemm = LM_NEW(p->arena, lm_plan_gemm);
+      *s->step.gemm = *p->steps[i].step.gemm;
+    }
   }
 }
 

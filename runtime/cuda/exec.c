@@ -449,7 +449,7 @@ static lm_status connect(lm_exec *hal) {
   cuda_exec *e = (cuda_exec *)hal;
   if (!e->comm || e->nccl)
     return NULL;
-  return cuda_exec_fail(e, lm_nccl_open(e->comm, &e->builtins, &e->nccl));
+  return cuda_exec_fail(e, lm_nccl_open(e->comm, e->plan, &e->builtins, &e->lanes, &e->nccl));
 }
 
 static void range(lm_exec *hal, const char *name) {
@@ -547,7 +547,7 @@ static lm_status create(const lm_plan *plan, const lm_target *t, const lm_exec_o
 }
 
 static int64_t workspace(const lm_plan *plan, const lm_exec_options *o) {
-  return workspace_bytes() + (plan->mesh.n ? LM_NCCL_WORKSPACE : 0);
+  return workspace_bytes() + lm_nccl_workspace(plan);
 }
 
 const lm_runtime lm_cuda_runtime = {.find = find,

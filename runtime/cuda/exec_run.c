@@ -142,47 +142,24 @@ static lm_status move_launch(cuda_exec *e, const lm_plan_step *s) {
                       e->pointers[s->n_read], adds, step_number(e, s));
 }
 
-static void *pointer_of(const cuda_exec *e, int i) {
-  return (void *)(uintptr_t)e->pointers[i];
-}
-
-// Collectives are in the order of the stream, so there is nothing to wait for.
-static lm_status collective_enqueue(cuda_exec *e, const lm_plan_step *s) {
-  const lm_plan_comm *c = s->comm;
+static lm_status transfer_enqueue(cuda_exec *e, const lm_plan_step *s) {
+  int64_t iteration = e->walk.iteration;
   if (s->kind == LM_STEP_WAIT)
-    return NULL;
+    return lm_cuda_lanes_wait(&e->lanes, s, iteration);
+  if (lm_plan_step_copies(s))
+    return lm_cuda_lanes_copy(&e->lanes, s, iteration, e->pointers[0], e->pointers[1]);
   if (!e->nccl)
     return lm_fail(LM_BUG_STATUS, "%s: the ranks are not connected", s->label);
-  lm_coll x[LM_COLL_BUCKET];
-  int n = lm_plan_comm_tensors(c);
-  bool rows = c->kind == LM_COLL_EXCHANGE_ROWS;
-  for (int i = 0; i < n; i++)
-    x[i] = (lm_coll){
-        .kind = c->kind,
-        .dtype = c->dtype,
-        .op = c->op,
-        .group = c->group,
-        .count = lm_plan_comm_count(s, i),
-        .from = s->n_read ? pointer_of(e, i) : NULL,
-        .to = s->n_write ? pointer_of(e, s->n_read + i) : NULL,
-        .peer = c->peer,
-        .send = rows ? pointer_of(e, 1) : NULL,
-        .receive = rows ? pointer_of(e, 2) : NULL,
-        .from_rows = rows ? lm_plan_comm_rows(s, 0) : 0,
-        .to_rows = rows ? lm_plan_comm_rows(s, s->n_read) : 0,
-        .label = s->label,
-    };
-  if (rows)
-    LM_TRY(lm_cuda_counts_read(&e->counts, e->comm, e->nccl, &e->builtins, x));
-  return lm_nccl_enqueue(e->nccl, x, n);
-}
-
-static lm_status transfer_enqueue(cuda_exec *e, const lm_plan_step *s) {
-  if (!lm_plan_step_copies(s))
-    return collective_enqueue(e, s);
-  return s->kind == LM_STEP_WAIT
-             ? lm_cuda_lanes_wait(&e->lanes, s, e->walk.iteration)
-             : lm_cuda_lanes_start(&e->lanes, s, e->walk.iteration, e->pointers[0], e->pointers[1]);
+  if (s->comm->kind != LM_COLL_EXCHANGE_ROWS)
+    return lm_nccl_start(e->nccl, s, iteration, e->pointers, NULL);
+  lm_coll rows = {
+      .group = s->comm->group,
+      .send = (const int32_t *)(uintptr_t)e->pointers[1],
+      .receive = (const int32_t *)(uintptr_t)e->pointers[2],
+      .label = s->label,
+  };
+  LM_TRY(lm_cuda_counts_read(&e->counts, e->comm, e->nccl, &e->builtins, &rows));
+  return lm_nccl_start(e->nccl, s, iteration, e->pointers, &rows);
 }
 
 static lm_status step_enqueue(cuda_exec *e, const lm_plan_step *s) {
@@ -220,6 +197,12 @@ static lm_status mark_add(cuda_exec *e, const lm_plan_step *s) {
   return lm_cuda_check(&e->d, e->d.cuEventRecord(m->event, e->stream), "an event");
 }
 
+static lm_status step_wait(cuda_exec *e) {
+  int result = 0;
+  LM_TRY(stream_wait(e, &result));
+  return lm_cuda_check(&e->d, result, "on %s", e->device.name);
+}
+
 static lm_status step_run(void *user, const lm_plan_step *s) {
   cuda_exec *e = user;
   cuda_exec_pointers_find(e, s);
@@ -231,7 +214,7 @@ static lm_status step_run(void *user, const lm_plan_step *s) {
   if (e->timeline)
     lm_nvtx_pop();
   if (!status && e->sync)
-    status = lm_cuda_check(&e->d, e->d.cuStreamSynchronize(e->stream), "on %s", e->device.name);
+    status = step_wait(e);
   if (status)
     return step_failed(e, s, status);
   return e->timeline ? mark_add(e, s) : NULL;

@@ -1,6 +1,8 @@
 // nccl.c - see nccl.h.
 #include "runtime/cuda/nccl.h"
 
+#include <string.h>
+
 #include "runtime/comm/exchange.h"
 #include "runtime/cuda/library.h"
 
@@ -22,48 +24,61 @@ static const char *const names[] = {
 #undef SYM
 };
 
-enum {
-  GROUPS = 1 + LM_MESH_AXES
-};
+// The ranks of a group, for its collectives on a lane.
+typedef struct link {
+  int group, lane;
+  void *comm; // ncclComm_t; NULL: the group has one rank, or is not connected
+} link;
 
 struct lm_nccl {
   nccl_library l;
   lm_comm *ranks;
   const lm_cuda_builtins *builtins;
-  void *comm[GROUPS]; // ncclComm_t of each group; NULL: it has one rank
-  lm_cuda_address workspace;
-  lm_message *messages; // of a phase
-  const void **from;    // slices to add
+  lm_cuda_lanes *lanes;
+  link *links;
+  uint32_t n_links, cap_links;
+  lm_cuda_address workspace[LM_PLAN_LANES]; // of each lane
+  lm_message *messages;                     // of a phase
+  const void **from;                        // slices to add
+  lm_arena *arena;
 };
+
+// What a START enqueues its collectives with.
+typedef struct lane_work {
+  lm_nccl *n;
+  const link *link;
+  lm_cuda_builtins builtins; // on the stream of the lane
+  const char *label;
+} lane_work;
 
 // ---- results
 
-static lm_status check(const lm_nccl *n, int group, int result, const char *what) {
+static lm_status check(const lm_nccl *n, const link *x, int result, const char *what) {
   if (!result || result == LM_NCCL_IN_PROGRESS)
     return NULL;
-  void *comm = n->comm[group];
-  const char *last = comm ? n->l.ncclGetLastError(comm) : NULL;
+  const char *last = x->comm ? n->l.ncclGetLastError(x->comm) : NULL;
   lm_status s = lm_fail(LM_ENV, "%s: NCCL says: %s%s%s", what, n->l.ncclGetErrorString(result),
                         last && *last ? "; " : "", last ? last : "");
   return lm_comm_fail(n->ranks, s);
 }
 
 // Waits until NCCL has finished the call that returned `result` for the communicator.
-static lm_status settle(const lm_nccl *n, int group, int result, const char *what) {
+static lm_status settle(const lm_nccl *n, const link *x, int result, const char *what) {
   for (int times = 0; result == LM_NCCL_IN_PROGRESS; times++) {
     LM_TRY(lm_comm_check(n->ranks));
     lm_pause(times);
-    LM_TRY(check(n, group, n->l.ncclCommGetAsyncError(n->comm[group], &result), what));
+    LM_TRY(check(n, x, n->l.ncclCommGetAsyncError(x->comm, &result), what));
   }
-  return check(n, group, result, what);
+  return check(n, x, result, what);
 }
 
 lm_status lm_nccl_check(lm_nccl *n) {
-  for (int g = 0; g < GROUPS; g++) {
+  for (uint32_t i = 0; i < n->n_links; i++) {
+    const link *x = &n->links[i];
     int result = 0;
-    if (n->comm[g])
-      LM_TRY(check(n, g, n->l.ncclCommGetAsyncError(n->comm[g], &result), "a collective"));
-    LM_TRY(check(n, g, result, "a collective"));
+    if (x->comm)
+      LM_TRY(check(n, x, n->l.ncclCommGetAsyncError(x->comm, &result), "a collective"));
+    LM_TRY(check(n, x, result, "a collective"));
   }
   return NULL;
 }
@@ -76,6 +91,75 @@ lm_status lm_nccl_wait(lm_nccl *n, int *result) {
     lm_pause(times);
   }
   return NULL;
+}
+
+// ---- the collectives of a step
+
+static lm_cuda_address address_of(const void *p) {
+  return (lm_cuda_address)(uintptr_t)p;
+}
+
+static void *pointer_to(lm_cuda_address a) {
+  return (void *)(uintptr_t)a;
+}
+
+// at: NULL, if only sizes are read; rows: as in lm_nccl_start.
+static void exchanges_of(lm_exchanges *g, const lm_plan_step *s, const lm_cuda_address *at,
+                         const lm_coll *rows, int ranks, int me) {
+  const lm_plan_comm *c = s->comm;
+  lm_coll x[LM_COLL_BUCKET];
+  int n = lm_plan_comm_tensors(c);
+  for (int i = 0; i < n; i++)
+    x[i] = (lm_coll){
+        .kind = c->kind,
+        .dtype = c->dtype,
+        .op = c->op,
+        .group = c->group,
+        .count = lm_plan_comm_count(s, i),
+        .from = at && s->n_read ? pointer_to(at[i]) : NULL,
+        .to = at && s->n_write ? pointer_to(at[s->n_read + i]) : NULL,
+        .peer = c->peer,
+        .send = rows ? rows->send : NULL,
+        .receive = rows ? rows->receive : NULL,
+        .from_rows = rows ? lm_plan_comm_rows(s, 0) : 0,
+        .to_rows = rows ? lm_plan_comm_rows(s, s->n_read) : 0,
+        .label = s->label,
+    };
+  lm_exchanges_make(g, x, n, ranks, me, LM_NCCL_WORKSPACE / (size_t)n);
+}
+
+static int group_size(const lm_plan_mesh *m, int group) {
+  int size = 1;
+  for (int k = 0; k < m->n; k++)
+    size *= !group || group == k + 1 ? m->axis[k].size : 1;
+  return size;
+}
+
+static bool is_start(const lm_plan_step *s) {
+  return s->kind == LM_STEP_START && !lm_plan_step_copies(s);
+}
+
+// The first round of a collective has the most slices.
+static void workspaces_measure(const lm_plan *plan, int64_t *bytes) {
+  memset(bytes, 0, LM_PLAN_LANES * sizeof *bytes);
+  for (int i = 0; i < plan->n_funcs; i++)
+    for (int k = 0; k < plan->funcs[i].n_steps; k++) {
+      const lm_plan_step *s = &plan->funcs[i].steps[k];
+      lm_exchanges g;
+      if (!is_start(s))
+        continue;
+      exchanges_of(&g, s, NULL, NULL, group_size(&plan->mesh, s->comm->group), 0);
+      int64_t need = (int64_t)lm_exchanges_workspace(&g), *most = &bytes[s->comm->lane];
+      *most = need > *most ? need : *most;
+    }
+}
+
+int64_t lm_nccl_workspace(const lm_plan *plan) {
+  int64_t bytes[LM_PLAN_LANES], all = 0;
+  workspaces_measure(plan, bytes);
+  for (int i = 0; i < LM_PLAN_LANES; i++)
+    all += bytes[i];
+  return all;
 }
 
 // ---- opening and closing
@@ -92,159 +176,200 @@ static lm_status library_open(nccl_library *out) {
 }
 
 // Every rank makes an id; a group uses that of its first rank.
-static lm_status group_connect(lm_nccl *n, int group) {
+static lm_status link_connect(lm_nccl *n, link *x) {
   lm_comm *c = n->ranks;
-  int size = lm_comm_group_size(c, group), all = lm_comm_self_of(c).size;
+  int group = x->group, size = lm_comm_group_size(c, group), all = lm_comm_self_of(c).size;
   lm_nccl_id own = {{0}}, *ids = lm_calloc((size_t)all, sizeof *ids);
   lm_nccl_config config = {sizeof config,     LM_NCCL_MAGIC,     LM_NCCL_OLDEST,    0,
                            LM_NCCL_UNDEFINED, LM_NCCL_UNDEFINED, LM_NCCL_UNDEFINED, NULL,
                            LM_NCCL_UNDEFINED};
   lm_status s = NULL;
   if (size > 1 && lm_comm_group_rank(c, group) == 0)
-    s = check(n, group, n->l.ncclGetUniqueId(&own), "connecting the GPUs");
+    s = check(n, x, n->l.ncclGetUniqueId(&own), "connecting the GPUs");
   s = lm_comm_settle(c, "connecting the GPUs", s);
   if (!s)
     s = lm_comm_agree(c, "connecting the GPUs", &own, sizeof own, ids);
   if (!s && size > 1)
-    s = settle(n, group,
-               n->l.ncclCommInitRankConfig(&n->comm[group], size,
-                                           ids[lm_comm_group_member(c, group, 0)],
+    s = settle(n, x,
+               n->l.ncclCommInitRankConfig(&x->comm, size, ids[lm_comm_group_member(c, group, 0)],
                                            lm_comm_group_rank(c, group), &config),
                "connecting the GPUs");
   lm_free(ids);
   return s;
 }
 
-static lm_status nccl_make(lm_nccl *n) {
-  const lm_cuda_driver *d = n->builtins->driver;
-  LM_TRY(lm_comm_settle(n->ranks, "NCCL", library_open(&n->l)));
-  for (int g = 0; g < lm_comm_group_count(n->ranks); g++)
-    LM_TRY(group_connect(n, g));
-  return lm_cuda_check(d, d->cuMemAlloc_v2(&n->workspace, LM_NCCL_WORKSPACE),
-                       "%d MB for sums over the ranks", LM_NCCL_WORKSPACE >> 20);
+static link *link_find(const lm_nccl *n, const lm_plan_comm *c) {
+  for (uint32_t i = 0; i < n->n_links; i++)
+    if (n->links[i].group == c->group && n->links[i].lane == c->lane)
+      return &n->links[i];
+  return NULL;
 }
 
-lm_status lm_nccl_open(lm_comm *c, const lm_cuda_builtins *b, lm_nccl **out) {
+static void links_find(lm_nccl *n, const lm_plan_func *f) {
+  for (int i = 0; i < f->n_steps; i++) {
+    const lm_plan_step *s = &f->steps[i];
+    if (!is_start(s) || link_find(n, s->comm))
+      continue;
+    LM_PUSH(n->arena, n->links, n->n_links, n->cap_links) = (link){
+        .group = s->comm->group,
+        .lane = s->comm->lane,
+    };
+  }
+}
+
+static lm_status nccl_make(lm_nccl *n, const lm_plan *plan) {
+  const lm_cuda_driver *d = n->builtins->driver;
+  int64_t bytes[LM_PLAN_LANES];
+  LM_TRY(lm_comm_settle(n->ranks, "NCCL", library_open(&n->l)));
+  for (int i = 0; i < plan->n_funcs; i++)
+    links_find(n, &plan->funcs[i]);
+  for (uint32_t i = 0; i < n->n_links; i++)
+    LM_TRY(link_connect(n, &n->links[i]));
+  workspaces_measure(plan, bytes);
+  for (int i = 0; i < LM_PLAN_LANES; i++)
+    if (bytes[i])
+      LM_TRY(lm_cuda_check(d, d->cuMemAlloc_v2(&n->workspace[i], (size_t)bytes[i]),
+                           "%.1f MB for sums over the ranks", (double)bytes[i] * 1e-6));
+  return NULL;
+}
+
+lm_status lm_nccl_open(lm_comm *c, const lm_plan *plan, const lm_cuda_builtins *b,
+                       lm_cuda_lanes *lanes, lm_nccl **out) {
   size_t ranks = (size_t)lm_comm_self_of(c).size;
   lm_nccl *n = lm_alloc(sizeof *n);
   *n = (lm_nccl){.ranks = c,
                  .builtins = b,
+                 .lanes = lanes,
                  .messages = lm_calloc(2 * ranks * LM_COLL_BUCKET, sizeof *n->messages),
-                 .from = lm_calloc(ranks, sizeof *n->from)};
-  lm_status s = nccl_make(n);
+                 .from = lm_calloc(ranks, sizeof *n->from),
+                 .arena = lm_arena_create()};
+  lm_status s = nccl_make(n, plan);
   if (s)
     lm_nccl_close(n, true);
   *out = s ? NULL : n;
   return s;
 }
 
-static void comm_close(lm_nccl *n, int group, bool failed) {
-  if (!n->comm[group])
+static void link_close(const lm_nccl *n, const link *x, bool failed) {
+  if (!x->comm)
     return;
   if (failed) {
-    n->l.ncclCommAbort(n->comm[group]);
+    n->l.ncclCommAbort(x->comm);
     return;
   }
-  int result = n->l.ncclCommFinalize(n->comm[group]);
-  lm_status s = settle(n, group, result, "disconnecting the GPUs");
+  int result = n->l.ncclCommFinalize(x->comm);
+  lm_status s = settle(n, x, result, "disconnecting the GPUs");
   if (s)
-    n->l.ncclCommAbort(n->comm[group]);
+    n->l.ncclCommAbort(x->comm);
   else
-    n->l.ncclCommDestroy(n->comm[group]);
+    n->l.ncclCommDestroy(x->comm);
   lm_status_free(s);
 }
 
-// Collectives that were queued before an abort end without an effect, but still use the workspace.
+// Collectives that were queued before an abort end without an effect, but still use the workspaces.
 void lm_nccl_close(lm_nccl *n, bool failed) {
   if (!n)
     return;
   const lm_cuda_driver *d = n->builtins->driver;
-  for (int g = 0; g < GROUPS; g++)
-    comm_close(n, g, failed);
+  for (uint32_t i = 0; i < n->n_links; i++)
+    link_close(n, &n->links[i], failed);
   d->cuStreamSynchronize(n->builtins->stream);
-  if (n->workspace)
-    d->cuMemFree_v2(n->workspace);
+  lm_cuda_lanes_synchronize(n->lanes);
+  for (int i = 0; i < LM_PLAN_LANES; i++)
+    if (n->workspace[i])
+      d->cuMemFree_v2(n->workspace[i]);
   lm_free(n->messages);
   lm_free(n->from);
+  lm_arena_destroy(n->arena);
   lm_free(n);
 }
 
 // ---- collectives
 
-static lm_cuda_address address_of(const void *p) {
-  return (lm_cuda_address)(uintptr_t)p;
-}
-
-static lm_status messages_queue(lm_nccl *n, const lm_coll *coll, int count) {
-  int group = coll->group, result = n->l.ncclGroupStart();
-  void *stream = n->builtins->stream, *comm = n->comm[group];
+static lm_status messages_enqueue(const lane_work *w, int count) {
+  const lm_nccl *n = w->n;
+  int result = n->l.ncclGroupStart();
+  void *stream = w->builtins.stream, *comm = w->link->comm;
   for (int i = 0; i < count && (!result || result == LM_NCCL_IN_PROGRESS); i++) {
     const lm_message *m = &n->messages[i];
     result = m->sends ? n->l.ncclSend(m->data, m->bytes, LM_NCCL_INT8, m->peer, comm, stream)
                       : n->l.ncclRecv(m->data, m->bytes, LM_NCCL_INT8, m->peer, comm, stream);
   }
   int end = n->l.ncclGroupEnd();
-  LM_TRY(check(n, group, result, coll->label));
-  return settle(n, group, end, coll->label);
+  LM_TRY(check(n, w->link, result, w->label));
+  return settle(n, w->link, end, w->label);
 }
 
-static lm_status slices_add(lm_nccl *n, const lm_exchange *x) {
+static lm_status slices_add(const lane_work *w, const lm_exchange *x) {
+  const void **from = w->n->from;
   void *to;
-  int64_t elements = lm_exchange_sum(x, n->from, &to);
+  int64_t elements = lm_exchange_sum(x, from, &to);
   if (elements <= 0)
     return NULL;
   lm_cuda_ordered_sum sum = {.n = elements,
                              .slice = (int64_t)lm_exchange_workspace(x) / x->ranks,
                              .ranks = x->ranks,
                              .me = x->me};
-  return lm_cuda_ordered_reduce(n->builtins, &sum, x->coll.dtype, x->coll.op == LM_COLL_MAX,
-                                address_of(n->from[x->me]), address_of(x->workspace),
-                                address_of(to));
+  return lm_cuda_ordered_reduce(&w->builtins, &sum, x->coll.dtype, x->coll.op == LM_COLL_MAX,
+                                address_of(from[x->me]), address_of(x->workspace), address_of(to));
 }
 
-static lm_status phase_queue(lm_nccl *n, lm_exchanges *g) {
-  lm_exchanges_place(g, (uint8_t *)(uintptr_t)n->workspace);
-  int count = lm_exchanges_messages(g, n->messages);
+static lm_status phase_enqueue(const lane_work *w, lm_exchanges *g) {
+  lm_exchanges_place(g, pointer_to(w->n->workspace[w->link->lane]));
+  int count = lm_exchanges_messages(g, w->n->messages);
   if (count)
-    LM_TRY(messages_queue(n, &g->v[0].coll, count));
+    LM_TRY(messages_enqueue(w, count));
   for (int i = 0; i < g->n; i++)
-    LM_TRY(slices_add(n, &g->v[i]));
+    LM_TRY(slices_add(w, &g->v[i]));
   return NULL;
 }
 
-static lm_status rest_clear(const lm_nccl *n, const lm_exchange *x) {
-  const lm_cuda_driver *d = n->builtins->driver;
+static lm_status rest_clear(const lane_work *w, const lm_exchange *x) {
+  const lm_cuda_driver *d = w->builtins.driver;
   void *to;
   size_t bytes = lm_exchange_rest(x, &to);
   if (!bytes)
     return NULL;
-  return lm_cuda_check(d, d->cuMemsetD8Async(address_of(to), 0, bytes, n->builtins->stream), "%s",
-                       x->coll.label);
+  return lm_cuda_check(d, d->cuMemsetD8Async(address_of(to), 0, bytes, w->builtins.stream), "%s",
+                       w->label);
 }
 
-static lm_status own_copy(const lm_nccl *n, const lm_exchange *x) {
-  const lm_cuda_driver *d = n->builtins->driver;
+static lm_status own_copy(const lane_work *w, const lm_exchange *x) {
+  const lm_cuda_driver *d = w->builtins.driver;
   const void *from;
   void *to;
   if (x->coll.kind == LM_COLL_EXCHANGE_ROWS && !lm_exchange_rows_fit(x))
-    return lm_fail(LM_BUG_STATUS, "%s: more rows than the plan has", x->coll.label);
-  LM_TRY(rest_clear(n, x));
+    return lm_fail(LM_BUG_STATUS, "%s: more rows than the plan has", w->label);
+  LM_TRY(rest_clear(w, x));
   size_t bytes = lm_exchange_own(x, &from, &to);
   if (!bytes)
     return NULL;
   return lm_cuda_check(
-      d, d->cuMemcpyDtoDAsync_v2(address_of(to), address_of(from), bytes, n->builtins->stream),
-      "%s", x->coll.label);
+      d, d->cuMemcpyDtoDAsync_v2(address_of(to), address_of(from), bytes, w->builtins.stream), "%s",
+      w->label);
 }
 
-lm_status lm_nccl_enqueue(lm_nccl *n, const lm_coll *x, int count) {
-  lm_exchanges g;
-  lm_exchanges_make(&g, x, count, lm_comm_group_size(n->ranks, x->group),
-                    lm_comm_group_rank(n->ranks, x->group), LM_NCCL_WORKSPACE / (size_t)count);
-  for (int i = 0; i < count; i++)
-    LM_TRY(own_copy(n, &g.v[i]));
+static lm_status exchanges_enqueue(const lane_work *w, lm_exchanges *g) {
+  for (int i = 0; i < g->n; i++)
+    LM_TRY(own_copy(w, &g->v[i]));
   do
-    LM_TRY(phase_queue(n, &g));
-  while (lm_exchanges_next(&g));
+    LM_TRY(phase_enqueue(w, g));
+  while (lm_exchanges_next(g));
   return NULL;
+}
+
+lm_status lm_nccl_start(lm_nccl *n, const lm_plan_step *s, int64_t iteration,
+                        const lm_cuda_address *at, const lm_coll *rows) {
+  lane_work w = {
+      .n = n,
+      .link = link_find(n, s->comm),
+      .builtins = *n->builtins,
+      .label = s->label,
+  };
+  int group = s->comm->group, size = lm_comm_group_size(n->ranks, group);
+  lm_exchanges g;
+  exchanges_of(&g, s, at, rows, size, lm_comm_group_rank(n->ranks, group));
+  LM_TRY(lm_cuda_lanes_begin(n->lanes, s, &w.builtins.stream));
+  LM_TRY(exchanges_enqueue(&w, &g));
+  return lm_cuda_lanes_end(n->lanes, s, iteration);
 }

@@ -5,12 +5,17 @@
 // every version of NCCL, and the bits that ranks on CPUs compute; the library's own all-reduce
 // chooses its order by message size, topology and version.
 //
+// NCCL runs the operations of a communicator in order. So a group has a communicator for each lane
+// (lanes.h) of its collectives, and a lane a workspace for the slices that it receives. All ranks
+// enqueue the same collectives in the same order: NCCL requires that of communicators that one GPU
+// uses at the same time.
+//
 // Communicators do not block: while NCCL connects, or a GPU waits for other ranks, this process
 // still notices that the run has failed (lm_comm_check).
 #ifndef LM_CUDA_NCCL_H
 #define LM_CUDA_NCCL_H
 #include "runtime/comm/comm.h"
-#include "runtime/cuda/builtin.h"
+#include "runtime/cuda/lanes.h"
 
 // Constants and types of nccl.h; tests/cuda/headers_test.c compares them with the header.
 enum {
@@ -32,22 +37,26 @@ typedef struct lm_nccl_config {
 } lm_nccl_config;
 
 enum {
-  LM_NCCL_WORKSPACE = 64 << 20 // bytes on the device, for slices of other ranks
+  LM_NCCL_WORKSPACE = 64 << 20 // maximum of a lane, in bytes on the device
 };
 
 typedef struct lm_nccl lm_nccl;
-// Loads libnccl.so.2 and connects the ranks of each group of c (lm_comm_groups) that has several;
-// every rank calls it. LM_ENV: NCCL is missing, too old, or does not connect. The builtins and c
-// outlive it.
-lm_status lm_nccl_open(lm_comm *c, const lm_cuda_builtins *b, lm_nccl **out);
-// Queues count collectives, a bucket (comm.h), on the stream of the builtins. x->from, x->to:
-// addresses on the device; x->send, x->receive: on the host (counts.h).
-lm_status lm_nccl_enqueue(lm_nccl *n, const lm_coll *x, int count);
-// Waits for the stream; *result: of the driver. The GPU may wait for ranks that have ended, so the
-// ranks and NCCL are checked meanwhile.
+// The workspaces of all lanes, in bytes on the device.
+int64_t lm_nccl_workspace(const lm_plan *plan);
+// Loads libnccl.so.2 and connects the ranks of each group of c (lm_comm_groups) that has several,
+// for the collectives of the plan; every rank calls it. LM_ENV: NCCL is missing, too old, or does
+// not connect. The arguments outlive it.
+lm_status lm_nccl_open(lm_comm *c, const lm_plan *plan, const lm_cuda_builtins *b,
+                       lm_cuda_lanes *lanes, lm_nccl **out);
+// Enqueues a START of a collective on its lane. at: the addresses of its buffers, on the device.
+// rows: of an exchange of rows, `send` and `receive` on the host (counts.h).
+lm_status lm_nccl_start(lm_nccl *n, const lm_plan_step *s, int64_t iteration,
+                        const lm_cuda_address *at, const lm_coll *rows);
+// Waits for the stream of the builtins; *result: of the driver. The GPU may wait for ranks that
+// have ended, so the ranks and NCCL are checked meanwhile.
 lm_status lm_nccl_wait(lm_nccl *n, int *result);
 // NULL, or the failure of a collective that was queued before.
 lm_status lm_nccl_check(lm_nccl *n);
-// The stream must be idle, unless the run has `failed`.
+// The streams must be idle, unless the run has `failed`.
 void lm_nccl_close(lm_nccl *n, bool failed);
 #endif

@@ -138,6 +138,8 @@ static bool is_under_way(const checker *c, int handle) {
 static void collective_start(checker *c, int step) {
   const lm_plan_step *s = &c->f->steps[step];
   int handle = handle_of(c, s->comm);
+  if (s->comm->lane >= (lm_plan_step_copies(s) ? 2 : LM_PLAN_LANES))
+    return fault(c, step, 0, "the number of its lane is too high");
   if (is_under_way(c, handle))
     return fault(c, step, 0, "its handle is that of a collective that is under way");
   if (!s->n_bufs)

@@ -26,8 +26,10 @@ enum {
   LM_PLAN_DEPTH = 6, // maximum depth of nested loops
   LM_PLAN_ALIGN = 64,
   LM_PLAN_HANDLES = 64, // of the collectives of a function
-  LM_PLAN_BATCH = 24,   // maximum batch axes of a GEMM: all axes of two operands
-  LM_PLAN_RANK = 12     // maximum axes of a tensor
+  // Of collectives: 0, in the order of the steps, and two for each axis of the mesh.
+  LM_PLAN_LANES = 1 + 2 * LM_MESH_AXES,
+  LM_PLAN_BATCH = 24, // maximum batch axes of a GEMM: all axes of two operands
+  LM_PLAN_RANK = 12   // maximum axes of a tensor
 };
 static inline int64_t lm_plan_aligned(int64_t bytes) {
   return (bytes + LM_PLAN_ALIGN - 1) / LM_PLAN_ALIGN * LM_PLAN_ALIGN;

@@ -1,7 +1,7 @@
 """Runs of several ranks with a GPU each, on the fakes of NVIDIA's libraries (tests/cuda/fake): against ranks on CPUs; failures."""
 import json, os, re, shutil
 
-from harness import ROOT, Skip, check, small, within
+from harness import ROOT, Skip, check, folder_bytes, small, within
 from test_gpu import Fake
 from test_ranks import QUICK, by_variables, curve, curves_check, mpi_needed, tensors
 
@@ -80,6 +80,46 @@ def test_experts(run):
     check(sample(one) == sample(many), one + many)
     for a, b in zip(curve(run.path("cpu"), "dev.loss"), curve(run.path("gpu"), "dev.loss"), strict=True):
         within("dev.loss", abs(a - b) / abs(a), 2e-6)
+
+
+def messages(err):
+    """by stream: the messages of both ranks, and those that are concurrent to kernels"""
+    sums = {}
+    for stream, n, beside in re.findall(r"^stream (\d+): (\d+) copies, (\d+) beside kernels", err, re.M):
+        a, b = sums.get(int(stream), (0, 0))
+        sums[int(stream)] = a + int(n), b + int(beside)
+    return sums
+
+
+def lanes_check(run, file, how, beside, *sets, apart=()):
+    """with collectives on lanes: the bits without lanes, and messages beside kernels on all streams of `beside`"""
+    fake = Fake(run, heavy=True)
+    names = f"{how} {sets}", f"{how} {sets} alone"
+    both = [command(file, "dp = 2", run.path(out), "--target", "cuda", *sets) for out in names]
+    code, out, err = run.result(*both[0], *apart, env={**fake.env, **QUICK, "FAKE_CUDA": f"devices=2,counts,{how}"})
+    check(code == 0 and "fake CUDA" not in err, f"{sets}: {out}{err}")
+    found = messages(err)
+    check(all(n == alone > 0 for n, alone in (found.get(stream, (0, 0)) for stream in beside)), f"{sets}: {err}")
+    fake(*both[1], "--disable-pass", "overlap,bucket", how="devices=2", **QUICK)
+    for part in ("model", "optimizer"):
+        a, b = (folder_bytes(run.path(out, "step-000001"))[f"{part}.safetensors"] for out in names)
+        check(a == b, f"{sets}, {how}: the {part} has other bits without lanes")
+
+
+def test_lanes(run):
+    """collectives on separate streams, as early as events allow: the same bits; a missing event is found"""
+    mpi_needed(run)
+    file, third = model(run, steps=1), ("--set", "parallel.zero = 3")
+    lanes_check(run, file, "eager", (2, 3), *third)             # sums, and gathers a layer ahead
+    missing = ("eager,unseen=3", "eager,blind=2") + (("eager,blind=3", "eager,unseen=2", "seed=5,unseen=3") if run.nightly else ())
+    for words in missing:
+        code, out, err = run.result(*command(file, "dp = 2", run.path("x"), "--target", "cuda", *third),
+                                    env={**Fake(run).env, **QUICK, "FAKE_CUDA": f"devices=2,{words}"})
+        check(code and "the memory of a copy that nothing orders before or after it" in err, f"{words}: {out}{err}")
+    for zero in (0, 1, 2) if run.nightly else ():
+        for seed in (1, 2, 3):
+            sets = "--set", f"parallel.zero = {zero}", "--set", "precision.compute = bf16"
+            lanes_check(run, file, f"seed={seed}", (2,), *sets, apart=("--disable-pass", "bucket"))
 
 
 def test_missing(run):

@@ -141,6 +141,7 @@ FAKE_API int cuInit(unsigned flags) {
   fake.alloc = word(text, "alloc=");
   fake.launch = word(text, "launch=");
   fake.memory = word(text, "memory=");
+  fake.seed = (unsigned long)word(text, "seed=");
   fake.fault = word(text, "fault=");
   fake.eager = text && strstr(text, "eager");
   fake.blind = text && strstr(text, "blind=") ? (int)word(text, "blind=") : -1;

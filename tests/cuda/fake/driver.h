@@ -35,6 +35,7 @@ typedef struct fake_state {
   int capability, version, devices;
   long alloc, launch, fault; // countdowns, 0: never
   long memory;               // bytes
+  unsigned long seed;        // 0: no schedule at random
   int sticky;
 } fake_state;
 extern fake_state fake;
@@ -49,11 +50,11 @@ typedef struct fake_clock {
   uint64_t at[FAKE_STREAMS];
 } fake_clock;
 void fake_clock_join(fake_clock *a, const fake_clock *b);
-// The next operation of a stream runs, of which the clock is advanced.
-void fake_order_begin(int stream, fake_clock *clock);
+// An operation of the stream runs, at this time.
+void fake_order_set(int stream, const fake_clock *clock);
 // The running operation is a copy between host and device, a launch, or touches bytes of the device
 // otherwise. A race with a copy is reported.
-void fake_order_copy(const char *to, const char *from, size_t bytes);
+FAKE_API void fake_order_copy(const char *to, const char *from, size_t bytes);
 void fake_order_launch(void);
 FAKE_API void fake_order_touch(const char *at, size_t bytes, bool write, const char *name);
 void fake_order_print(void);

@@ -9,9 +9,10 @@
 //   memory      is not zeroed; a device address is not a host address; copies and pointers of
 //               kernels must be inside allocations; leaks at the end of the process are reported
 //   streams     do nothing before a wait, so that a premature read sees old data, and a premature
-//               write to pinned memory changes the copied bytes; copies between host and device
-//               that events do not order with other accesses of their bytes are reported, and
-//               recordings that a stream has operations in for which nothing waits
+//               write to pinned memory changes the copied bytes; copies between host and device,
+//               and messages of NCCL, that events do not order with other accesses of their bytes
+//               are reported, and recordings that a stream has operations in for which nothing
+//               waits
 //   kernels     run under the SIMT shim, which reports races, in global memory too, and accesses
 //               out of bounds
 //   GEMMs       run as loops, after all checks of the library
@@ -22,12 +23,13 @@
 // capability), alloc=N, launch=N (the N-th allocation or launch fails), fault=N (the N-th kernel
 // faults; from then on everything fails), devices=N (the number of GPUs), memory=BYTES (8 GiB by
 // default), driver=12040 (the CUDA version of the driver), plain (cuBLASLt has no algorithm for a
-// GEMM with an epilogue), eager (every stream but the first executes at once), counts (at the end
+// GEMM with an epilogue), eager (every stream but the first executes at once), seed=N (operations
+// of all streams execute at random times, as early as with `eager` or later), counts (at the end
 // are printed: the bytes that were copied to the host, the most bytes that were allocated, the
-// launches of graphs, and the copies of each stream, with the number of those that are concurrent
-// to kernels), blind=N (stream N, by the order in which they were created, waits for no event),
-// unseen=N (no stream waits for its events), serialized (NVRTC reports that it serialized the GEMMs
-// of attention)
+// launches of graphs, and the copies and messages of each stream, with the number of those that are
+// concurrent to kernels), blind=N (stream N, by the order in which they were created, waits for no
+// event), unseen=N (no stream waits for its events), serialized (NVRTC reports that it serialized
+// the GEMMs of attention)
 #ifndef FAKE_H
 #define FAKE_H
 #include <stdbool.h>
@@ -53,6 +55,8 @@ typedef struct fake_param {
 
 // Functions of the fake driver for the other fakes. The host address of bytes on the device.
 typedef char *fake_memory_fn(unsigned long long address, size_t bytes, const char *what);
+// The running operation is a copy, or one end of a message; NULL: the other end.
+typedef void fake_copy_fn(const char *to, const char *from, size_t bytes);
 // The running operation touches these bytes, by their host address.
 typedef void fake_touch_fn(const char *at, size_t bytes, bool write, const char *name);
 // Calls `fn` with a copy of the arguments when the stream reaches it. Returns a CUresult.

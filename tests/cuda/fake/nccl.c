@@ -7,11 +7,12 @@
 // some polls, as in NCCL with blocking = 0.
 //
 // FAKE_NCCL in the environment, words separated by commas: version=N (ncclGetVersion),
-// error=N (the N-th group of this process fails some time after it was queued), on=R (only on the
-// process that is rank R of its first communicator).
+// error=N (the N-th group of this process fails some time after it was queued), stall=N (it never
+// ends), die=N (the process is killed when it runs), on=R (only on rank R of its communicator).
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,12 +71,14 @@ typedef struct call {
 typedef struct group {
   comm *c;
   int n;
+  bool begun, stalls, dies;
   call call[CALLS];
 } group;
 
 // Of the fake driver, which lmc has loaded with local visibility.
 static struct {
   fake_memory_fn *memory;
+  fake_copy_fn *copy;
   fake_enqueue_try_fn *enqueue;
 } driver;
 
@@ -100,8 +103,9 @@ static bool driver_find(void) {
   if (!library)
     return false;
   *(void **)&driver.memory = dlsym(library, "fake_memory");
+  *(void **)&driver.copy = dlsym(library, "fake_order_copy");
   *(void **)&driver.enqueue = dlsym(library, "fake_enqueue_try");
-  return driver.memory && driver.enqueue;
+  return driver.memory && driver.copy && driver.enqueue;
 }
 
 FAKE_API int ncclGetVersion(int *version) {
@@ -218,11 +222,26 @@ static bool is_behind(const group *g, int i) {
   return false;
 }
 
+static void group_begin(group *g) {
+  g->begun = true;
+  for (int i = 0; i < g->n; i++) {
+    const call *x = &g->call[i];
+    const char *at = driver.memory(x->at, x->bytes, "a message");
+    driver.copy(x->sends ? NULL : at, x->sends ? at : NULL, x->bytes);
+  }
+}
+
 static bool group_run(void *args) {
   group *g = args;
   bool moved = true, left = true;
   if (g->c->aborted)
     return true;
+  if (g->dies)
+    raise(SIGKILL);
+  if (!g->begun)
+    group_begin(g);
+  if (g->stalls)
+    return false;
   while (moved && left && !g->c->failed) {
     moved = left = false;
     for (int i = 0; i < g->n; i++) {
@@ -237,7 +256,7 @@ static bool group_run(void *args) {
 
 FAKE_API int ncclGroupStart(void) {
   if (!depth++)
-    current.n = 0;
+    current = (group){0};
   return SUCCESS;
 }
 
@@ -261,12 +280,20 @@ FAKE_API int ncclRecv(void *to, size_t n, int type, int peer, void *c, void *str
   return call_add((unsigned long long)(size_t)to, n, type, peer, c, stream, false);
 }
 
+// The word asks for the group of this number, on this rank.
+static bool is_asked(const char *key, long number, const comm *c) {
+  return number == word(key) && (word("on=") < 0 || word("on=") == c->rank);
+}
+
 FAKE_API int ncclGroupEnd(void) {
   static long groups;
   if (--depth || !current.n)
     return SUCCESS;
   comm *c = current.c;
-  if (++groups == word("error=") && (word("on=") < 0 || word("on=") == c->rank))
+  groups++;
+  current.stalls = is_asked("stall=", groups, c);
+  current.dies = is_asked("die=", groups, c);
+  if (is_asked("error=", groups, c))
     c->failed = REMOTE_ERROR;
   c->polls = POLLS;
   int result = driver.enqueue(current_stream, group_run, &current, sizeof current);

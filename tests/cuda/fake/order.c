@@ -4,9 +4,9 @@
 // executes next. A record of an event keeps it, a wait for the event joins it, and so does the host
 // when it synchronizes. Two operations are concurrent if neither is before the other by these
 // clocks, whatever the order in which the fake runs them. Two concurrent accesses of the same
-// bytes, one of them by a copy between host and device and one of them a write, are a race. (A
-// launch is compared with the copies before it; the schedule `eager` runs copies as early as
-// allowed.)
+// bytes, one of them by a copy between host and device, or by a message of NCCL, and one of them a
+// write, are a race. (A launch is compared with the copies before it; the schedule `eager` runs
+// copies as early as allowed.)
 #include <stdio.h>
 #include <string.h>
 
@@ -17,7 +17,8 @@ enum {
   RECENT = 256 // operations of which the order is known
 };
 
-// A copy or a launch. from, to: NULL for a launch.
+// A copy, a message or a launch. from: NULL for a launch or a received message; to: for a launch or
+// a sent one.
 typedef struct operation {
   int stream;
   uint64_t time; // of its stream's clock
@@ -54,8 +55,7 @@ static int recent(long n) {
   return n < RECENT ? (int)n : RECENT;
 }
 
-void fake_order_begin(int stream, fake_clock *clock) {
-  clock->at[stream]++;
+void fake_order_set(int stream, const fake_clock *clock) {
   order.now = (operation){.stream = stream, .time = clock->at[stream], .clock = *clock};
 }
 
@@ -92,9 +92,11 @@ static void beside_note(operation *copy, const operation *launch) {
   order.beside[copy->stream]++;
 }
 
-void fake_order_copy(const char *to, const char *from, size_t bytes) {
-  fake_order_touch(from, bytes, false, "a copy");
-  fake_order_touch(to, bytes, true, "a copy");
+FAKE_API void fake_order_copy(const char *to, const char *from, size_t bytes) {
+  if (from)
+    fake_order_touch(from, bytes, false, "a copy");
+  if (to)
+    fake_order_touch(to, bytes, true, "a copy");
   operation *x = &order.copies[order.n_copies++ % RECENT];
   *x = order.now;
   x->from = from;

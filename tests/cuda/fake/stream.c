@@ -2,13 +2,16 @@
 #define _GNU_SOURCE
 #include "tests/cuda/fake/driver.h"
 
+#include <math.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 enum {
-  RECORDS = 64
+  RECORDS = 256,
+  PATIENCE_S = 2, // that an eager stream waits for other processes
+  STEPS = 4       // of all streams, at most, when an operation is enqueued at random
 };
 
 typedef struct event {
@@ -24,7 +27,9 @@ typedef struct event {
 typedef struct op {
   void (*fn)(void *args);
   bool (*try)(void *args); // called instead of fn, again until it returns true
+  bool begun;
   void *args;
+  size_t bytes; // of them
   event *record, *wait;
   long number;
   struct stream *on;
@@ -46,7 +51,7 @@ typedef struct stream {
   fake_clock clock;
 } stream;
 static fake_clock host; // what the host has waited for
-static bool used[FAKE_STREAMS];
+static stream *streams[FAKE_STREAMS];
 // ---- streams
 
 static double now(void) {
@@ -55,23 +60,35 @@ static double now(void) {
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void stream_run(stream *s, int to);
+static bool stream_step(stream *s);
 
-// Runs the operations that must come before: the other stream, up to the record that is waited for.
-static void event_reach(event *e, long number, stream *s) {
+// Runs what must come before a wait for the event: the other stream, up to the record. False: that
+// waits for other processes.
+static bool event_reach(const event *e, long number, stream *s) {
   while (e->ran < number && s->done < s->queue.n)
-    stream_run(s, s->done + 1);
+    if (!stream_step(s))
+      return false;
+  return true;
 }
 
-static void op_run(stream *s, op *o) {
-  if (o->wait)
-    event_reach(o->wait, o->number, o->of);
+// Sets the clock of the operation that runs.
+static void op_begin(stream *s, op *o) {
+  if (o->begun)
+    return fake_order_set(s->number, &s->clock);
+  o->begun = true;
   fake_clock_join(&s->clock, &o->host);
   if (o->wait)
     fake_clock_join(&s->clock, &o->wait->clock[o->number % RECORDS]);
-  fake_order_begin(s->number, &s->clock);
-  while (o->try && !fake.sticky && !o->try(o->args))
-    sched_yield();
+  s->clock.at[s->number]++;
+  fake_order_set(s->number, &s->clock);
+}
+
+static bool op_run(stream *s, op *o) {
+  if (o->wait && !event_reach(o->wait, o->number, o->of))
+    return false;
+  op_begin(s, o);
+  if (o->try && !fake.sticky && !o->try(o->args))
+    return false;
   if (o->fn && !fake.sticky)
     o->fn(o->args);
   if (o->record) {
@@ -79,17 +96,50 @@ static void op_run(stream *s, op *o) {
     o->record->time = now();
     o->record->clock[o->number % RECORDS] = s->clock;
   }
+  return true;
 }
 
-static void stream_run(stream *s, int to) {
-  while (s->done < to)
-    op_run(s, &s->queue.ops[s->done++]);
+static void queue_end(stream *s) {
   if (s->done < s->queue.n)
     return;
   for (int i = 0; i < s->queue.n; i++)
     if (!s->queue.ops[i].of_graph)
       free(s->queue.ops[i].args);
   s->queue.n = s->done = 0;
+}
+
+// Runs the next operation. False: there is none, or it waits for other processes.
+static bool stream_step(stream *s) {
+  if (s->done == s->queue.n || !op_run(s, &s->queue.ops[s->done]))
+    return false;
+  s->done++;
+  queue_end(s);
+  return true;
+}
+
+static unsigned drawn(void) {
+  fake.seed = fake.seed * 1103515245 + 12345;
+  return (unsigned)(fake.seed >> 16) & 0x7fff;
+}
+
+// With a seed: some operations of any streams, as far as they may run.
+static void some_run(void) {
+  for (unsigned i = fake.seed ? drawn() % (STEPS + 1) : 0; i > 0; i--) {
+    stream *s = streams[drawn() % FAKE_STREAMS];
+    if (s)
+      stream_step(s);
+  }
+}
+
+// Runs all operations of the stream. False: after some seconds it waits for other processes.
+static bool stream_run(stream *s, double seconds) {
+  double end = now() + seconds;
+  while (s->done < s->queue.n && now() < end) {
+    some_run();
+    if (!stream_step(s))
+      sched_yield();
+  }
+  return s->done == s->queue.n;
 }
 
 static void op_push(graph *g, op o) {
@@ -111,7 +161,8 @@ static void stream_push(stream *s, op o) {
   o.host = host;
   op_push(&s->queue, o);
   if (s->eager)
-    stream_run(s, s->queue.n);
+    stream_run(s, PATIENCE_S);
+  some_run();
 }
 
 static void recorded_check(const stream *s, const char *name) {
@@ -119,14 +170,16 @@ static void recorded_check(const stream *s, const char *name) {
     fake_complain("recorded", name);
 }
 
-FAKE_API int fake_enqueue(void *handle, void (*fn)(void *args), const void *args, size_t bytes) {
-  stream *s = handle;
+static void *copy_of(const void *args, size_t bytes) {
+  return memcpy(malloc(bytes + 1), args, bytes);
+}
+
+static int op_enqueue(stream *s, op o, const void *args) {
   if (fake.sticky)
     return fake.sticky;
   if (!s)
     fake_complain("the default stream, which is never synchronized", "enqueue");
-  op o = {.fn = fn, .args = malloc(bytes + 1)};
-  memcpy(o.args, args, bytes);
+  o.args = copy_of(args, o.bytes);
   if (s->capture)
     capture_push(s, o);
   else
@@ -134,16 +187,13 @@ FAKE_API int fake_enqueue(void *handle, void (*fn)(void *args), const void *args
   return 0;
 }
 
+FAKE_API int fake_enqueue(void *handle, void (*fn)(void *args), const void *args, size_t bytes) {
+  return op_enqueue(handle, (op){.fn = fn, .bytes = bytes}, args);
+}
+
 FAKE_API int fake_enqueue_try(void *handle, bool (*fn)(void *args), const void *args,
                               size_t bytes) {
-  stream *s = handle;
-  if (fake.sticky)
-    return fake.sticky;
-  recorded_check(s, "a collective");
-  op o = {.try = fn, .args = malloc(bytes + 1)};
-  memcpy(o.args, args, bytes);
-  op_push(&s->queue, o);
-  return 0;
+  return op_enqueue(handle, (op){.try = fn, .bytes = bytes}, args);
 }
 
 FAKE_API int fake_recording(void) {
@@ -155,20 +205,30 @@ FAKE_API int cuStreamCreate(void **out, unsigned flags) {
     return fake.sticky;
   stream *s = *out = calloc(1, sizeof *s);
   s->eager = fake.eager && fake.streams;
-  while (s->number < FAKE_STREAMS && used[s->number])
+  while (s->number < FAKE_STREAMS && streams[s->number])
     s->number++;
   if (s->number == FAKE_STREAMS)
     fake_complain("too many streams", "cuStreamCreate");
-  used[s->number] = true;
+  streams[s->number] = s;
   s->clock = host;
   fake.streams++;
   return 0;
 }
 
+FAKE_API int cuCtxGetStreamPriorityRange(int *least, int *greatest) {
+  *least = 0;
+  *greatest = -5;
+  return fake.sticky;
+}
+
+FAKE_API int cuStreamCreateWithPriority(void **out, unsigned flags, int priority) {
+  return priority > 0 || priority < -5 ? INVALID : cuStreamCreate(out, flags);
+}
+
 FAKE_API int cuStreamDestroy_v2(void *handle) {
   stream *s = handle;
-  stream_run(s, s->queue.n);
-  used[s->number] = false;
+  stream_run(s, HUGE_VAL);
+  streams[s->number] = NULL;
   free(s->queue.ops);
   free(s);
   fake.streams--;
@@ -178,7 +238,7 @@ FAKE_API int cuStreamDestroy_v2(void *handle) {
 FAKE_API int cuStreamSynchronize(void *handle) {
   stream *s = handle;
   recorded_check(s, "a wait for a stream");
-  stream_run(s, s->queue.n);
+  stream_run(s, HUGE_VAL);
   fake_clock_join(&host, &s->clock);
   return fake.sticky;
 }
@@ -188,11 +248,9 @@ FAKE_API int cuStreamQuery(void *handle) {
   stream *s = handle;
   recorded_check(s, "a query of a stream");
   while (s->done < s->queue.n) {
-    op *o = &s->queue.ops[s->done];
-    if (o->try && !fake.sticky && !o->try(o->args))
+    some_run();
+    if (!stream_step(s))
       return NOT_READY;
-    o->try = NULL;
-    stream_run(s, s->done + 1);
   }
   fake_clock_join(&host, &s->clock);
   return fake.sticky;
@@ -251,7 +309,8 @@ FAKE_API int cuStreamWaitEvent(void *handle, void *event_handle, unsigned flags)
 
 FAKE_API int cuEventSynchronize(void *handle) {
   event *e = handle;
-  event_reach(e, e->recorded, e->stream);
+  while (!event_reach(e, e->recorded, e->stream))
+    sched_yield();
   fake_clock_join(&host, &e->clock[e->recorded % RECORDS]);
   return fake.sticky;
 }
@@ -340,6 +399,10 @@ FAKE_API int cuGraphLaunch(void *handle, void *to) {
   fake.replays++;
   for (int i = 0; i < g->n; i++) {
     op o = g->ops[i];
+    if (o.try) { // the arguments are the state of a run
+      o.args = copy_of(o.args, o.bytes);
+      o.of_graph = false;
+    }
     stream *on = o.on == g->origin ? s : o.on;
     if (o.record) {
       o.number = ++o.record->recorded;
