@@ -78,8 +78,33 @@ static void weights(cpu_attend *e, lm_buf *b) {
   cpu_attend_loops(e, b, lm_arena_printf(e->g.arena, "x[n * %lld + m] *= %s;\n", rows, factor));
 }
 
+static bool reads_dot(const lm_value *v) {
+  const lm_op *op = v->def;
+  bool found = op && op->code == LM_OP_DOT;
+  for (uint32_t i = 0; op && !found && i < op->n_in; i++)
+    found = reads_dot(op->in[i]);
+  return found;
+}
+
+// There is no map if an extent is known only at run time, as in a prompt. Then the mask of a tile
+// is evaluated before its scores. A tile without visible pairs is skipped once all queries have
+// seen a key: it would add zeros.
+static void mask_check(cpu_attend *e, lm_buf *b) {
+  const lm_value *mask = e->f.mask;
+  bool several = lm_axis_size(e->f.m, e->f.t) > e->rows;
+  if (e->f.tile_t || !mask || !several || !lm_attend_tiled(e->f.op, mask->type) || reads_dot(mask))
+    return;
+  lm_buf_printf(&e->buffers, "int32_t shown[%lld] __attribute__((aligned(64)));\n",
+                (long long)e->rows);
+  lm_buf_puts(b, "__builtin_memset(shown, 0, sizeof shown);\n");
+  const char *visible = lm_attend_value(&e->values, mask);
+  cpu_attend_loops(e, b, lm_arena_printf(e->g.arena, "shown[m] |= %s;\n", visible));
+  lm_buf_puts(b, "if (lm_tile_is_hidden(rows, shown, top)) continue;\n");
+}
+
 static void tile_forward(cpu_attend *e, lm_buf *b) {
   cpu_attend_map_check(e, b);
+  mask_check(e, b);
   cpu_attend_fills(e, b, false);
   cpu_attend_dots(e, b);
   weights(e, b);

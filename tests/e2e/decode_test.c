@@ -35,7 +35,7 @@ enum {
 typedef struct {
   const char *path, *set, *off; // a value of --set and a pass that is disabled; NULL: none
   lm_dtype compute;
-  int64_t seq, capacity; // 0: SEQ, CAPACITY
+  int64_t seq, capacity, chunk; // 0: SEQ, CAPACITY, CHUNK
 } source;
 
 typedef struct {
@@ -56,7 +56,7 @@ static bool model_open(const source *from, model *out) {
                         .rows = 1,
                         .seq = out->seq,
                         .capacity = from->capacity ? from->capacity : CAPACITY,
-                        .chunk = CHUNK};
+                        .chunk = from->chunk ? from->chunk : CHUNK};
   lm_lowered *l = r && !c->n_errors ? lm_lower(c, p, r, &o) : NULL;
   lm_buf why = {0};
   lm_diag_render(c, &why, false);
@@ -300,6 +300,59 @@ static void windows_check(void) {
   logits_free(&half);
 }
 
+// ---- tiles of keys
+
+// The embedding of token 0 becomes NaN. A model ties it to the logits of that token.
+static void token_spoil(const model *m) {
+  const lm_plan_param *p = m->plan->params;
+  while (p->rank != 2 || p->shape[0] != m->vocab)
+    p++;
+  float x[1024];
+  CHECK(p->dtype == LM_F32 && p->shape[1] <= (int64_t)LM_COUNT(x));
+  for (size_t i = 0; i < LM_COUNT(x); i++)
+    x[i] = NAN;
+  CHECK_OK(lm_exec_write(m->exec, (lm_arena_id)p->arena, p->pieces->offset,
+                         p->shape[1] * (int64_t)sizeof *x, x));
+}
+
+// In a call of several tiles of queries, a tile of keys that none of its queries sees is skipped: a
+// last token that is not a number does not reach the tiles before its own.
+static void hidden_check(const char *path, lm_dtype compute) {
+  enum {
+    TILE = 32,
+    TOKENS = 2 * TILE + 6
+  };
+  source from = {.path = path,
+                 .compute = compute,
+                 .off = "narrow",
+                 .seq = TOKENS,
+                 .capacity = 3 * TILE,
+                 .chunk = TOKENS};
+  model m = {0};
+  int32_t ids[TOKENS];
+  CHECK(model_open(&from, &m));
+  CHECK_OK(lm_init_params(m.exec, m.plan, 5));
+  token_spoil(&m);
+  for (int i = 0; i < TOKENS; i++)
+    ids[i] = 1 + i * 7 % (int32_t)(m.vocab - 1);
+  row_logits whole = logits_new(&m), all = logits_new(&m), spoiled = logits_new(&m);
+  feed(&m, "apply", ids, TOKENS, 0, &whole);
+  feed(&m, "prefill", ids, TOKENS, 0, &all);
+  for (int i = 0; i < TOKENS; i++) // the logit of token 0
+    whole.v[i * m.vocab] = all.v[i * m.vocab] = 0;
+  agree(&all, &whole, compute == LM_BF16 ? 1e-2 : 1e-5);
+  ids[TOKENS - 1] = 0;
+  feed(&m, "prefill", ids, TOKENS, 0, &spoiled);
+  for (int i = 0; i < TOKENS; i++)
+    spoiled.v[i * m.vocab] = 0;
+  CHECK(isnan(spoiled.v[TOKENS * m.vocab - 1]));
+  CHECK(!memcmp(all.v, spoiled.v, sizeof *all.v * (size_t)(2 * TILE * m.vocab)));
+  logits_free(&whole);
+  logits_free(&all);
+  logits_free(&spoiled);
+  model_close(&m);
+}
+
 static void model_check(const char *path) {
   row_logits x = decode_check(&(source){.path = path, .compute = LM_F32}, 1e-5, 0);
   logits_free(&x);
@@ -310,6 +363,8 @@ int main(void) {
   static const char llama[] = "tests/reference/llama-tiny/reference.lm";
   narrow_check(llama, LM_F32, 1e-5, 8);
   narrow_check(llama, LM_BF16, 1e-2, 8);
+  hidden_check(llama, LM_F32);
+  hidden_check(llama, LM_BF16);
   windows_check();
   static const char *const patterns[] = {"tests/reference/*/reference.lm",
                                          "tests/models/*/reference.lm"};

@@ -327,6 +327,15 @@ LM_INLINE lm_lanes lm_lanes_e4m3(lm_lanes p) {
   return (p + to) - to;
 }
 
+// Whether no query of a tile sees a key of it (`shown`), and all have seen one before: their
+// maximum is the score of a visible key.
+LM_INLINE int lm_tile_is_hidden(int64_t rows, const int32_t *shown, const float *top) {
+  int hidden = 1;
+  for (int64_t i = 0; i < rows; i++)
+    hidden &= !shown[i] & (top[i] > -1e29f);
+  return hidden;
+}
+
 // Adds a tile of scores, z times a positive number, to the online softmax of each t: updates top,
 // the maximum score, and sum, the sum of e^(score - top); x becomes e^(score - top). Returns
 // whether earlier sums must be multiplied by `scale`. `side` is a multiple of the vector width. x
