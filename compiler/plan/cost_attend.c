@@ -2,26 +2,26 @@
 // elementwise work of a softmax.
 //
 // A block of a forward pass owns rows of queries and walks over tiles of keys; of a backward pass
-// it owns rows of keys (dk and dv: four GEMMs a tile with those that recompute the scores) or of
-// queries (dq: three). The GEMMs of one group of warps overlap with the softmax of another.
+// it owns rows of keys (dk and dv: four GEMMs a tile with those that recompute the scores, over all
+// heads of queries that share the keys) or of queries (dq: three). The GEMMs of one group of warps
+// overlap with the softmax of another. Both kinds of blocks of a backward pass are one launch.
 #include <math.h>
 
 #include "compiler/plan/cost.h"
-
-// Rows that a block owns, columns of a tile.
-typedef struct shape {
-  double rows;
-  double columns;
-} shape;
 
 // Instructions of all lanes for a score, where an exponential counts as 8, since a multiprocessor
 // computes 16 of them in a cycle in which it issues 128 others. Forward: the maximum, scale, sum,
 // conversion to bf16. Backward: the difference from delta and two multiplications too, but no
 // maximum and no rescaling.
 static const double FORWARD = 17, BACKWARD = 13;
-// Share of the main loop's rate. Backward both factors of a GEMM come from shared memory, whose
-// bandwidth limits tiles of 64 columns.
-static const double FORWARD_SHARE = 0.93, BACKWARD_SHARE = 0.9;
+// The same of warpgroups, for heads of up to 64 and of more elements: all instructions of a tile
+// without masked elements in the machine code for sm_90a (scripts/sass), by its scores. Of heads of
+// 64 a thread executes 461 for 64 scores forward, 273 for 32 (dk and dv) and 415 for 64 (dq).
+static const double FORWARD_GROUPS[] = {14.4, 15.4};
+static const double KEYS_GROUPS[] = {15.5, 19.3}, QUERIES_GROUPS[] = {13.5, 16.7};
+// Share of the main loop's rate. If both factors of a GEMM of 64 columns come from shared memory,
+// its bandwidth limits them: backward, unless threads hold the rows of a block.
+static const double MAIN_SHARE = 0.93, SHARED_SHARE = 0.9;
 // A block waits for its first tiles and writes its rows at the end: about 3,000 cycles at 1.7 GHz.
 static const double BLOCK = 1.75e-6;
 
@@ -35,36 +35,100 @@ static double rate(const lm_target *t, lm_dtype dtype, bool warpgroups) {
   return warpgroups || !lm_dtype_is_half(dtype) ? r : r * t->rates.mma_sync;
 }
 
-// Seconds in which the device computes all tiles of a section. width: the sum of the widths of a
-// tile's GEMMs.
-static double section(const lm_target *t, const lm_plan_attend *a, shape x, double rows,
-                      double columns, double width, double instructions, double flops_rate) {
-  double blocks = ceil(rows / x.rows) * (double)a->points;
-  double across = ceil(columns / x.columns);
-  if (a->causal) // tiles on the diagonal are whole
-    across *= fmin(1, (1 + x.rows / rows) / 2);
+// A part of a launch: blocks that own `rows` of the `down` positions of an axis, at each of
+// `points` points, and walk over tiles of `columns` of the `across` positions of the other axis
+// `times` times.
+typedef struct section {
+  double rows, columns, down, across, points, times;
+  double width;        // the sum of the widths of a tile's GEMMs
+  double instructions; // for a score
+  double rate;         // FLOP/s
+  bool causal;
+} section;
+
+// Seconds of blocks: of all together, of the longest one and of the shortest one. With a causal
+// mask they have from one to all tiles of the diagonal.
+typedef struct blocks {
+  double n, all, longest, shortest;
+} blocks;
+
+static blocks blocks_of(const lm_target *t, const section *x) {
   double lanes = t->rates.lanes / t->units;
-  double multiply = 2 * x.rows * x.columns * width / flops_rate;
-  double softmax = x.rows * x.columns * instructions / lanes;
-  double block = across * overlap(multiply, softmax) + BLOCK;
-  double waves = blocks / t->units;
-  // Half of the last wave is idle; fewer blocks than multiprocessors take as long as one.
-  return waves < 1 ? block : (waves + 0.5) * block;
+  double multiply = 2 * x->rows * x->columns * x->width / x->rate;
+  double softmax = x->rows * x->columns * x->instructions / lanes;
+  double tile = x->times * overlap(multiply, softmax);
+  double across = ceil(x->across / x->columns);
+  double tiles = across;
+  double fewest = across;
+  if (x->causal) { // tiles on the diagonal are whole
+    tiles *= fmin(1, (1 + x->rows / x->down) / 2);
+    fewest *= fmin(1, x->rows / x->down);
+  }
+  double n = ceil(x->down / x->rows) * x->points;
+  return (blocks){n, n * (tiles * tile + BLOCK), across * tile + BLOCK, fewest * tile + BLOCK};
 }
 
-static double gpu_seconds(const lm_target *t, const lm_plan_attend *a, bool warpgroups) {
-  double both = (double)(a->qk + a->v);
-  double r = rate(t, a->dtype, warpgroups);
-  double queries = (double)a->t;
-  double keys = (double)a->s;
-  if (!a->backward) {
-    shape x = warpgroups ? (shape){128, 128} : (shape){64, 64};
-    return section(t, a, x, queries, keys, both, FORWARD, r * FORWARD_SHARE);
+// The longest blocks of a launch begin first, so that at the end multiprocessors are idle for half
+// of the shortest one. Fewer blocks than multiprocessors take as long as the longest one.
+static double launch_seconds(const lm_target *t, const blocks *x, int n) {
+  double count = 0;
+  double all = 0;
+  double longest = 0;
+  for (int i = 0; i < n; i++) {
+    count += x[i].n;
+    all += x[i].all;
+    longest = fmax(longest, x[i].longest);
   }
-  shape x = warpgroups ? (shape){128, 64} : (shape){64, 64};
-  r *= BACKWARD_SHARE;
-  return section(t, a, x, keys, queries, 2 * both, BACKWARD, r) +
-         section(t, a, x, queries, keys, both + (double)a->qk, BACKWARD, r);
+  return count < t->units ? longest : fmax(longest, all / t->units + x[n - 1].shortest / 2);
+}
+
+static double forward_seconds(const lm_target *t, const lm_plan_attend *a, bool groups) {
+  int wide = a->qk > 64 || a->v > 64;
+  section x = {
+      .rows = groups ? 128 : 64,
+      .columns = groups ? 128 : 64,
+      .down = (double)a->t,
+      .across = (double)a->s,
+      .points = (double)a->points,
+      .times = 1,
+      .width = (double)(a->qk + a->v),
+      .instructions = groups ? FORWARD_GROUPS[wide] : FORWARD,
+      .rate = rate(t, a->dtype, groups) * MAIN_SHARE,
+      .causal = a->causal,
+  };
+  blocks b = blocks_of(t, &x);
+  return launch_seconds(t, &b, 1);
+}
+
+static double backward_seconds(const lm_target *t, const lm_plan_attend *a, bool groups) {
+  int wide = a->qk > 64 || a->v > 64;
+  double both = (double)(a->qk + a->v);
+  section keys = {
+      .rows = groups ? 128 : 64,
+      .columns = 64,
+      .down = (double)a->s,
+      .across = (double)a->t,
+      .points = (double)a->key_points,
+      .times = (double)a->points / (double)a->key_points,
+      .width = 2 * both,
+      .instructions = groups ? KEYS_GROUPS[wide] : BACKWARD,
+      .rate = rate(t, a->dtype, groups) * (groups && !wide ? MAIN_SHARE : SHARED_SHARE),
+      .causal = a->causal,
+  };
+  section queries = keys;
+  queries.columns = groups && !wide ? 128 : 64;
+  queries.down = (double)a->t;
+  queries.across = (double)a->s;
+  queries.points = (double)a->points;
+  queries.times = 1;
+  queries.width = both + (double)a->qk;
+  queries.instructions = groups ? QUERIES_GROUPS[wide] : BACKWARD;
+  blocks b[] = {blocks_of(t, &keys), blocks_of(t, &queries)};
+  return launch_seconds(t, b, 2);
+}
+
+static double gpu_seconds(const lm_target *t, const lm_plan_attend *a, bool groups) {
+  return a->backward ? backward_seconds(t, a, groups) : forward_seconds(t, a, groups);
 }
 
 static double cpu_seconds(const lm_target *t, const lm_plan_attend *a) {

@@ -181,6 +181,7 @@ lm_plan_attend lm_plan_attend_sizes(const lm_module *m, const lm_op *op) {
   for (int i = 0; i < v.rank; i++)
     if (lm_type_find(space, v.axis[i]) < 0)
       a.v *= lm_axis_size(m, v.axis[i]);
+  a.key_points = lm_type_elements(m, v) / (a.s * a.v);
   for (const lm_op *o = op->body->first; o; o = o->next) {
     bool sum =
         lm_attr_has_axis(&o->attr, lm_attend_t(op)) || lm_attr_has_axis(&o->attr, lm_attend_s(op));
