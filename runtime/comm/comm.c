@@ -196,6 +196,16 @@ lm_status lm_comm_check(lm_comm *c) {
   return c ? lm_control_check(c->control) : NULL;
 }
 
+void lm_comm_waits(lm_comm *c, const char *label) {
+  if (c)
+    lm_control_waits(c->control, label);
+}
+
+void lm_comm_moved(lm_comm *c) {
+  if (c)
+    lm_control_progress(c->control);
+}
+
 lm_status lm_comm_fail(lm_comm *c, lm_status own) {
   return c ? lm_control_fail(c->control, own) : own;
 }

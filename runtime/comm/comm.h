@@ -69,6 +69,10 @@ lm_status lm_comm_decide(lm_comm *c, const char *what, void *value, size_t bytes
 lm_status lm_comm_any(lm_comm *c, const char *what, int *value);
 // NULL while the run has not failed, else why. Cheap enough to be called while a device computes.
 lm_status lm_comm_check(lm_comm *c);
+// The device of this rank waits for others, in a collective of that label, while the host waits for
+// the device; NULL: no more. If all ranks wait, and none has moved for some time, the run fails.
+void lm_comm_waits(lm_comm *c, const char *label);
+void lm_comm_moved(lm_comm *c); // the device has completed a collective, or a part of one
 // Reports a failure of this rank in the middle of a run: all ranks fail, and this process ends even
 // if its cleanup hangs. Takes `own`. Returns the run's failure, which may be an earlier one.
 lm_status lm_comm_fail(lm_comm *c, lm_status own);

@@ -75,7 +75,7 @@ lm_status lm_cuda_counts_read(lm_cuda_counts *c, lm_comm *ranks, lm_nccl *n,
                            "%s", x->label));
   }
   if (!found[0] || !found[1]) {
-    LM_TRY(lm_nccl_wait(n, &result));
+    LM_TRY(lm_nccl_wait(n, NULL, &result));
     LM_TRY(lm_cuda_check(d, result, "%s", x->label));
   }
   for (int i = 0; i < 2; i++) {

@@ -64,10 +64,11 @@ static lm_status sync_failed(cuda_exec *e, int result) {
                                          first, one ? "" : " … ", one ? "" : last, e->device.name));
 }
 
-static lm_status stream_wait(cuda_exec *e, int *result) {
+// Waits for the event; NULL: for the stream.
+static lm_status device_wait(cuda_exec *e, void *event, int *result) {
   if (e->nccl)
-    return lm_nccl_wait(e->nccl, result);
-  *result = e->d.cuStreamSynchronize(e->stream);
+    return lm_nccl_wait(e->nccl, event, result);
+  *result = event ? e->d.cuEventSynchronize(event) : e->d.cuStreamSynchronize(e->stream);
   return NULL;
 }
 
@@ -78,7 +79,7 @@ lm_status cuda_exec_synchronize(cuda_exec *e) {
     return cuda_exec_failure_copy(e);
   e->deferring = false;
   LM_TRY(cuda_exec_fail(e, cuda_exec_flush(e)));
-  LM_TRY(cuda_exec_fail(e, stream_wait(e, &result)));
+  LM_TRY(cuda_exec_fail(e, device_wait(e, NULL, &result)));
   if (result)
     return sync_failed(e, result);
   e->first_pending = NULL;
@@ -199,7 +200,7 @@ static lm_status mark_add(cuda_exec *e, const lm_plan_step *s) {
 
 static lm_status step_wait(cuda_exec *e) {
   int result = 0;
-  LM_TRY(stream_wait(e, &result));
+  LM_TRY(device_wait(e, NULL, &result));
   return lm_cuda_check(&e->d, result, "on %s", e->device.name);
 }
 
@@ -408,7 +409,10 @@ static lm_status run(cuda_exec *e, const lm_plan_func *f, const int64_t *extents
   if (!x->fixed || x->extents || conflicts(e, f))
     LM_TRY(cuda_exec_flush(e));
   e->func = f;
-  int result = lm_cuda_memory_wait(&e->memory, f);
+  void *sent = lm_cuda_memory_sent(&e->memory, f);
+  int result = 0;
+  if (sent)
+    LM_TRY(device_wait(e, sent, &result));
   if (result)
     return sync_failed(e, result);
   LM_TRY(lm_cuda_memory_begin(&e->memory, f));

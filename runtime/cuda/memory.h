@@ -69,11 +69,10 @@ typedef struct lm_cuda_memory {
 lm_status lm_cuda_memory_make(lm_cuda_memory *m, const lm_plan *plan, const lm_cuda_driver *d,
                               const lm_cuda_device *device, void *stream, int64_t workspace);
 void lm_cuda_memory_free(lm_cuda_memory *m);
-// Waits until the host's copy of the arguments of f may be written. Returns the driver's result,
-// which may be that of earlier work.
-int lm_cuda_memory_wait(lm_cuda_memory *m, const lm_plan_func *f);
-// Enqueues the copies to the device before a run of f, after lm_cuda_memory_wait. Large results
-// are behind from then on.
+// The event after which the host's copy of the arguments of f may be written; NULL: it may be now.
+void *lm_cuda_memory_sent(const lm_cuda_memory *m, const lm_plan_func *f);
+// Enqueues the copies to the device before a run of f, after that event. Large results are behind
+// from then on.
 lm_status lm_cuda_memory_begin(lm_cuda_memory *m, const lm_plan_func *f);
 // Enqueues the copies from the device after a run of f.
 lm_status lm_cuda_memory_end(lm_cuda_memory *m, const lm_plan_func *f);

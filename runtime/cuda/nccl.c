@@ -5,6 +5,7 @@
 
 #include "runtime/comm/exchange.h"
 #include "runtime/cuda/library.h"
+#include "runtime/cuda/watch.h"
 
 typedef struct nccl_library {
   void *library;
@@ -38,8 +39,9 @@ struct lm_nccl {
   link *links;
   uint32_t n_links, cap_links;
   lm_cuda_address workspace[LM_PLAN_LANES]; // of each lane
-  lm_message *messages;                     // of a phase
-  const void **from;                        // slices to add
+  lm_cuda_watch watch;
+  lm_message *messages; // of a phase
+  const void **from;    // slices to add
   lm_arena *arena;
 };
 
@@ -83,13 +85,27 @@ lm_status lm_nccl_check(lm_nccl *n) {
   return NULL;
 }
 
-lm_status lm_nccl_wait(lm_nccl *n, int *result) {
-  const lm_cuda_builtins *b = n->builtins;
-  for (int times = 0; (*result = b->driver->cuStreamQuery(b->stream)) == LM_CU_NOT_READY; times++) {
+static int query(const lm_nccl *n, void *event) {
+  const lm_cuda_driver *d = n->builtins->driver;
+  return event ? d->cuEventQuery(event) : d->cuStreamQuery(n->builtins->stream);
+}
+
+static void collective_show(lm_nccl *n) {
+  bool moved;
+  lm_comm_waits(n->ranks, lm_cuda_watch_find(&n->watch, &moved));
+  if (moved)
+    lm_comm_moved(n->ranks);
+}
+
+lm_status lm_nccl_wait(lm_nccl *n, void *event, int *result) {
+  for (int times = 0; (*result = query(n, event)) == LM_CU_NOT_READY; times++) {
     LM_TRY(lm_comm_check(n->ranks));
     LM_TRY(lm_nccl_check(n));
+    collective_show(n);
     lm_pause(times);
   }
+  collective_show(n);
+  lm_comm_waits(n->ranks, NULL);
   return NULL;
 }
 
@@ -240,6 +256,7 @@ lm_status lm_nccl_open(lm_comm *c, const lm_plan *plan, const lm_cuda_builtins *
   *n = (lm_nccl){.ranks = c,
                  .builtins = b,
                  .lanes = lanes,
+                 .watch = {.driver = b->driver},
                  .messages = lm_calloc(2 * ranks * LM_COLL_BUCKET, sizeof *n->messages),
                  .from = lm_calloc(ranks, sizeof *n->from),
                  .arena = lm_arena_create()};
@@ -275,6 +292,7 @@ void lm_nccl_close(lm_nccl *n, bool failed) {
     link_close(n, &n->links[i], failed);
   d->cuStreamSynchronize(n->builtins->stream);
   lm_cuda_lanes_synchronize(n->lanes);
+  lm_cuda_watch_close(&n->watch);
   for (int i = 0; i < LM_PLAN_LANES; i++)
     if (n->workspace[i])
       d->cuMemFree_v2(n->workspace[i]);
@@ -300,6 +318,14 @@ static lm_status messages_enqueue(const lane_work *w, int count) {
   return settle(n, w->link, end, w->label);
 }
 
+static lm_status messages_watched(const lane_work *w, int count) {
+  lm_cuda_watch *watch = &w->n->watch;
+  int lane = w->link->lane;
+  LM_TRY(lm_cuda_watch_begin(watch, lane, w->builtins.stream, w->label));
+  LM_TRY(messages_enqueue(w, count));
+  return lm_cuda_watch_end(watch, lane, w->builtins.stream);
+}
+
 static lm_status slices_add(const lane_work *w, const lm_exchange *x) {
   const void **from = w->n->from;
   void *to;
@@ -318,7 +344,7 @@ static lm_status phase_enqueue(const lane_work *w, lm_exchanges *g) {
   lm_exchanges_place(g, pointer_to(w->n->workspace[w->link->lane]));
   int count = lm_exchanges_messages(g, w->n->messages);
   if (count)
-    LM_TRY(messages_enqueue(w, count));
+    LM_TRY(messages_watched(w, count));
   for (int i = 0; i < g->n; i++)
     LM_TRY(slices_add(w, &g->v[i]));
   return NULL;

@@ -52,9 +52,10 @@ lm_status lm_nccl_open(lm_comm *c, const lm_plan *plan, const lm_cuda_builtins *
 // rows: of an exchange of rows, `send` and `receive` on the host (counts.h).
 lm_status lm_nccl_start(lm_nccl *n, const lm_plan_step *s, int64_t iteration,
                         const lm_cuda_address *at, const lm_coll *rows);
-// Waits for the stream of the builtins; *result: of the driver. The GPU may wait for ranks that
-// have ended, so the ranks and NCCL are checked meanwhile.
-lm_status lm_nccl_wait(lm_nccl *n, int *result);
+// Waits for the event; NULL: for the stream of the builtins. *result: of the driver. The GPU may
+// wait for ranks that have ended, so the ranks and NCCL are checked meanwhile, and the ranks see
+// the collective in which the GPU is.
+lm_status lm_nccl_wait(lm_nccl *n, void *event, int *result);
 // NULL, or the failure of a collective that was queued before.
 lm_status lm_nccl_check(lm_nccl *n);
 // The streams must be idle, unless the run has `failed`.

@@ -1,5 +1,6 @@
 """Runs of several ranks with a GPU each, on the fakes of NVIDIA's libraries (tests/cuda/fake): against ranks on CPUs; failures."""
 import json, os, re, shutil
+from concurrent.futures import ThreadPoolExecutor
 
 from harness import ROOT, Skip, check, folder_bytes, small, within
 from test_gpu import Fake
@@ -23,10 +24,11 @@ def without_ranks(words):
     return words[:at] + words[at + 2:]
 
 
-def failing(run, file, how="devices=2", **env):
+def failing(run, file, how="devices=2", sets=(), **env):
     """standard error of a run on two GPUs that ends with status 2"""
     fake = Fake(run)
-    code, out, err = run.result(*command(file, "dp = 2", run.path("fails"), "--target", "cuda"), env={**fake.env, **QUICK, "FAKE_CUDA": how, **env})
+    line = command(file, "dp = 2", run.path("fails" + env.get("FAKE_NCCL", "")), "--target", "cuda", *sets)
+    code, out, err = run.result(*line, env={**fake.env, **QUICK, "FAKE_CUDA": how, **env})
     check(code == 2 and "fake CUDA" not in err, f"exit status {code}\n{out}{err}")
     return err
 
@@ -140,8 +142,15 @@ def test_missing(run):
 
 
 def test_failed_message(run):
-    """NCCL loses a rank: all ranks end, with one message that names the collective"""
+    """NCCL loses a rank, a collective on a lane stalls, a rank is killed in one: all ranks end, with one message that names the collective"""
     mpi_needed(run)
-    err = failing(run, model(run), FAKE_NCCL="error=2,on=1")
-    check("NCCL says: remote process exited or there was a network error" in err, err)
-    check(len(re.findall(r"^lmc: ", err, re.M)) == 1, err)
+    file, sets = model(run), ("--set", "parallel.zero = 3")
+    ends = lambda how: failing(run, file, sets=sets, FAKE_NCCL=f"{how},on=1", LMC_COMM_STUCK="2")
+    with ThreadPoolExecutor() as pool:      # mpirun sleeps for seconds before it ends
+        error, stall, dead = pool.map(ends, ("error=20", "stall=20", "die=20"))
+    check("NCCL says: remote process exited or there was a network error" in error, error)
+    ranks = re.search(r"all ranks have waited for each other for 2 s: rank 0 \(host .*?\) in '(.*?)', rank 1 \(host .*?\) in '(.*?)'", stall)
+    check(ranks and ranks[1] == ranks[2] and "over dp" in ranks[1], stall)
+    check(re.search(r"^lmc: rank 1 \(host .*, process \d+\) .* over dp", dead, re.M), dead)
+    for err in (error, stall, dead):
+        check(len(re.findall(r"^lmc: ", err, re.M)) == 1, err)

@@ -262,6 +262,8 @@ FAKE_API int ncclGroupStart(void) {
 
 static int call_add(unsigned long long at, size_t n, int type, int peer, comm *c, void *stream,
                     bool sends) {
+  if (c->failed)
+    return c->failed;
   if (!depth || type || !n || peer < 0 || peer >= c->ranks || peer == c->rank || c->polls)
     return INVALID_USAGE;
   if (current.n == CALLS || (current.n && (current.c != c || current_stream != stream)))

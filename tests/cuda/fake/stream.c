@@ -315,6 +315,14 @@ FAKE_API int cuEventSynchronize(void *handle) {
   return fake.sticky;
 }
 
+FAKE_API int cuEventQuery(void *handle) {
+  event *e = handle;
+  if (!event_reach(e, e->recorded, e->stream))
+    return NOT_READY;
+  fake_clock_join(&host, &e->clock[e->recorded % RECORDS]);
+  return fake.sticky;
+}
+
 FAKE_API int cuEventElapsedTime(float *out, void *from, void *to) {
   event *a = from, *b = to;
   if (fake.sticky)
