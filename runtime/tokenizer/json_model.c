@@ -163,7 +163,7 @@ static lm_status merges_read(lm_tokenizer_reading *r, const json_t *merges) {
     const char *right = json_string_value(json_array_get(m, 1));
     if (json_is_string(m))
       LM_TRY(merge_line_add(r, json_string_value(m), json_string_length(m), (uint32_t)i));
-    else if (left && right)
+    else if (left && right && json_array_size(m) == 2)
       LM_TRY(merge_add(r, left, strlen(left), right, strlen(right), (uint32_t)i));
     else
       return lm_fail(LM_USER, "merge %zu is neither a string nor a pair of strings", i + 1);

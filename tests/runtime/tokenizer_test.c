@@ -266,6 +266,7 @@ static void test_refused(void) {
   refused("model.vocab", "{\"a\": 1, \"b\": 1}", "two tokens have id 1");
   refused("model.vocab", "{}", "no vocabulary");
   refused("model", "{\"type\": \"Unigram\"}", "Unigram with a pre-tokenizer ByteLevel");
+  refused("model.merges", "[[\"a\", \"b\", \"c\"]]", "merge 1 is neither a string nor a pair");
   refused("model.merges", "[\"zzz q\"]", "merge 1: \"zzz\" is not in the vocabulary");
   refused("model.merges", "[\"ab\"]", "merge 1: \"ab\" is not a pair");
   refused("model.merges", "[3]", "merge 1");
