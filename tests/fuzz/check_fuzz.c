@@ -16,8 +16,8 @@ static void lower(lm_ctx *c, lm_program *p, lm_recipe *r) {
   bool ok;
   if (!l)
     return;
-  lm_status_free(lm_pass_run_list(l->m, "precision,inline,analyze,simplify,cse,dce,causal",
-                                  &(lm_pass_env){0}, &ok));
+  lm_status_free(lm_pass_run_list(
+      l->m, "precision,inline,analyze,simplify,cse,dce,causal,ring_cache", &(lm_pass_env){0}, &ok));
 }
 
 static void recipe_check(lm_ctx *c, lm_program *p, const char *name) {
@@ -28,7 +28,7 @@ static void recipe_check(lm_ctx *c, lm_program *p, const char *name) {
   lm_check(c, p, r);
   if (r)
     lm_recipe_print(r, true, &out);
-  if (r && !c->n_errors && !r->edits)
+  if (r && !c->n_errors)
     lower(c, p, r);
   lm_buf_free(&out);
 }
