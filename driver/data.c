@@ -223,6 +223,19 @@ static void list_note(const lm_session *s, lm_diag *d, const char *list, int mos
   }
 }
 
+// list: the bad documents, the first of which begins "FILE:LINE: no field …" if the field is wrong.
+static void help_bad_documents(const lm_session *s, const char *list, lm_diag *d) {
+  const lm_recipe_data *data = &s->project.recipe->data;
+  size_t first = strcspn(list, "\n");
+  const char *fields = strstr(list, ": no field \"");
+  bool renamed = data->n_sources == 1 && data->sources[0].kind == LM_RECIPE_SOURCE_JSONL;
+  if (renamed && fields && fields < list + first)
+    lm_diag_help(s->project.ctx, d, "name the field that holds the text: jsonl(…, field = \"…\")");
+  else
+    lm_diag_help(s->project.ctx, d,
+                 "fix those documents, or let data %s leave out more of them: bad = …", data->name);
+}
+
 // A user error becomes a diagnostic with a location; the list of bad documents below its headline
 // becomes notes.
 static lm_status located(const lm_session *s, const lm_data_options *o, lm_status fault) {
@@ -237,8 +250,7 @@ static lm_status located(const lm_session *s, const lm_data_options *o, lm_statu
   help_other_files(s, o, fault->subject, diag);
   if (list) {
     list_note(s, diag, list + 1, INT_MAX);
-    lm_diag_help(s->project.ctx, diag,
-                 "fix those documents, or let data %s leave out more of them: bad = …", d->name);
+    help_bad_documents(s, list + 1, diag);
   }
   lm_status_free(fault);
   return lm_verdict(s->project.ctx);

@@ -84,8 +84,9 @@ static bool is_keyword(const char *found) {
   return found[0] == '\'' && found[1] >= 'a' && found[1] <= 'z';
 }
 
-// The unit for a word after a number, such as min for minutes; NULL if there is none.
-static const char *unit_meant(lm_sym name) {
+// The unit for a name after the word `before`, such as min for 5 minutes; NULL if there is none.
+static const char *unit_meant(lm_sym before, lm_sym name) {
+  static const char *const units[] = {"tokens", "steps", "epochs", "docs", "seqs", "hours"};
   static const char *const words[][2] = {
       {"minute", "min"},    {"mins", "min"},   {"second", "s"},      {"sec", "s"},
       {"hr", "hours"},      {"iter", "steps"}, {"document", "docs"}, {"row", "seqs"},
@@ -94,7 +95,8 @@ static const char *unit_meant(lm_sym name) {
   for (size_t i = 0; name && i < LM_COUNT(words); i++)
     if (!strncmp(name, words[i][0], strlen(words[i][0])))
       return words[i][1];
-  return NULL;
+  bool is_number = name && before && strspn(before, "0123456789");
+  return is_number ? lm_nearest(name, units, LM_COUNT(units)) : NULL;
 }
 
 typedef struct word_pair {
@@ -175,7 +177,7 @@ static const char *word_help(lm_parser *ps, const lm_expected *expected, const c
     return help;
   const char *near = declares ? start_meant(name) : first_word_meant(expected, before);
   const char *operator_text = operator_expected ? operator_meant(name) : NULL;
-  const char *unit = operator_expected ? unit_meant(name) : NULL;
+  const char *unit = operator_expected ? unit_meant(before, name) : NULL;
   if (near)
     return lm_arena_printf(ps->ctx->arena, "did you mean '%s'?", near);
   if (operator_text)

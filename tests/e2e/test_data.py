@@ -51,6 +51,8 @@ def test_bad_rows(run):
     check(not os.path.exists(run.path("run")), "the run must not begin")
     code, _, err = run.result("run", patient, "-q")
     check(code == 0 and "8 of 100 documents are unusable and were left out" in err and "docs.jsonl:3: " in err and "= … and 4 more" in err, err)
+    run.write("docs.jsonl", '{"id": 1, "body": "words"}\n' * 9)
+    check('= help: name the field that holds the text: jsonl(…, field = "…")' in run("data", strict, status=1))
 
 
 def test_batches_of_other_types(run):
