@@ -1,4 +1,5 @@
-// exec.h - runs plans on an NVIDIA GPU, on one stream.
+// exec.h - runs plans on an NVIDIA GPU, on one stream, and its copies and collectives on others
+// (lanes.h).
 //
 // Kernels are compiled by NVRTC (compile.h), GEMMs are computed by cuBLASLt (gemm.h), memory is
 // managed by memory.h. The second run of a function without run-time extents is recorded as a CUDA

@@ -63,9 +63,10 @@ static void ring_test(lm_arena *a) {
 #define WAIT                                                                                       \
   "     1   wait when 2.. 4 + (i0 mod 2) work[0+64*(i0 mod 2) : 64] -> grad[-128+64*i0 : 64]\n"
 #define FILL "     2   fill 0x1 -> work[0+64*(i0 mod 2) : 64]\n"
-#define START(handle)                                                                              \
-  "     3   start reduce_scatter sum f32 16 over a lane 0 as " handle                              \
+#define LANE(lane, handle)                                                                         \
+  "     3   start reduce_scatter sum f32 16 over a lane " lane " as " handle                       \
   " work[0+64*(i0 mod 2) : 64] -> grad[0+64*i0 : 64]\n"
+#define START(handle) LANE("0", handle)
 #define SLOT "4 + (i0 mod 2)"
 #define END "     4 end\n"
 #define LAST                                                                                       \
@@ -81,6 +82,7 @@ static void checks_test(lm_arena *a) {
             "grad[-128+64*i0 : 64]\n" FILL START(SLOT) END LAST LIVE,
        "step 2 (), buffer 0: touches the memory of a collective that is under way"},
       {HEAD WAIT FILL START("4") END LAST LIVE, "its handle is that of a collective"},
+      {HEAD WAIT FILL LANE("13", SLOT) END LAST LIVE, "the number of its lane is too high"},
       {HEAD WAIT FILL START(SLOT) END "     5 wait 4 work[0 : 64] -> grad[128 : 64]\n" LIVE,
        "nothing waits for this collective"},
       {HEAD WAIT FILL START(SLOT) END LAST "     7 wait 6 work[0 : 64] -> grad[0 : 64]\n" LIVE,
