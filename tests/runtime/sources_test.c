@@ -634,6 +634,24 @@ static lm_tokenizer *bpe_create(void) {
   return t;
 }
 
+// `**` is any number of folders, none of them hidden.
+static void test_any_folders(void) {
+  static const char *const folders[] = {"a", "a/b", ".c"};
+  for (size_t i = 0; i < LM_COUNT(folders); i++)
+    CHECK(!mkdir(in_dir(folders[i]), 0700));
+  char *paths[] = {write_text("a/b/deep.txt", "x"), write_text("deep.txt", "x"),
+                   write_text(".c/deep.txt", "x")};
+  lm_data_source s = {LM_SOURCE_TEXT, "t", in_dir("**/deep.txt"), "\n"};
+  lm_file_list l;
+  CHECK_OK(lm_file_list_make(&s, 1, &l));
+  CHECK(l.n == 2 && !strcmp(l.files[0].path, paths[0]) && !strcmp(l.files[1].path, paths[1]));
+  lm_file_list_free(&l);
+  for (size_t i = 0; i < LM_COUNT(paths); i++)
+    CHECK(!unlink(paths[i]));
+  for (size_t i = LM_COUNT(folders); i-- > 0;)
+    CHECK(!rmdir(in_dir(folders[i])));
+}
+
 int main(void) {
   CHECK(mkdtemp(dir));
   arena = lm_arena_create();
@@ -644,6 +662,7 @@ int main(void) {
   test_long_line();
   test_text();
   test_frames();
+  test_any_folders();
   test_most();
   test_changed_while_read();
   test_rows_changed_in_use();

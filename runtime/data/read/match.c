@@ -75,8 +75,13 @@ static int any_folders_match(const char *pattern, const char *any, glob_t *found
   lm_buf_free(&above);
   if (rc)
     return rc;
-  for (size_t i = 0; i < folders.gl_pathc && !rc; i++)
-    rc = folders_match(folders.gl_pathv[i], any + strlen("**/"), found);
+  for (size_t i = 0; i < folders.gl_pathc && !rc; i++) {
+    char *folder = folders.gl_pathv[i];
+    size_t n = strlen(folder);
+    if (n > 1 && folder[n - 2] == '/')
+      folder[n - 1] = 0; // the mark of a pattern that ends with '/' itself
+    rc = folders_match(folder, any + strlen("**/"), found);
+  }
   globfree(&folders);
   return rc;
 }
