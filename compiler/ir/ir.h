@@ -66,9 +66,9 @@ typedef struct lm_mesh_axis {
   // The same for the positions: the second axis of these arguments.
   bool positions;
   // > 0: the ranks are the stages of a pipeline, through which the rows of a call pass in so many
-  // micro-batches, if that divides them. GPipe: a multiple of `size`, and only with `rows`, which
-  // divides the operations outside of the stages. Otherwise these are divided for one micro-batch
-  // at a time, and the arguments of the losses are whole.
+  // micro-batches, if that divides them. With `rows`, GPipe alone, a multiple of `size`: the rows
+  // of all micro-batches are divided outside of the stages. Otherwise those of one micro-batch at a
+  // time are, and the arguments of the losses are whole.
   int pipeline;
   lm_pipe_schedule schedule;
   // LM_SCHEDULE_INTERLEAVED: the stages of a rank, of which stage c * size + rank is number c.
@@ -97,7 +97,7 @@ typedef struct lm_mesh_axis {
 } lm_mesh_axis;
 // True if a tick of the pipeline computes the whole model (shard_ticks.c).
 static inline bool lm_mesh_axis_ticks(const lm_mesh_axis *a) {
-  return a->schedule != LM_SCHEDULE_GPIPE;
+  return a->pipeline && !a->rows;
 }
 // The stages of a rank.
 static inline int lm_mesh_axis_chunks(const lm_mesh_axis *a) {

@@ -106,7 +106,7 @@ static bool mesh_chunks(parser *p, lm_mesh_axis *a) {
   return true;
 }
 
-// rows pipeline 4, pipeline 4 one_f_one_b, or pipeline 4 interleaved 2
+// rows pipeline 4, pipeline 4, pipeline 4 one_f_one_b, or pipeline 4 interleaved 2
 static bool mesh_pipeline(parser *p, lm_mesh_axis *a) {
   int64_t n;
   lm_loc at = p->t.loc;
@@ -119,7 +119,7 @@ static bool mesh_pipeline(parser *p, lm_mesh_axis *a) {
         lmir_opt_word(p, lm_pipe_schedule_names[i]) ? (lm_pipe_schedule)i : LM_SCHEDULE_GPIPE;
   if (n < 1 || n > INT32_MAX || (a->schedule && a->rows))
     return lmir_fail(p, at, "a pipeline of this schedule divides no rows of a call");
-  if (!a->schedule && (!a->rows || n % a->size))
+  if (a->rows && n % a->size)
     return lmir_fail(p, at, "a pipeline divides rows, into a multiple of %d micro-batches",
                      a->size);
   a->pipeline = (int)n;

@@ -219,9 +219,7 @@ def test_refused(run):
     check("error[E255]: pp = 2 does not divide the 1 rows (of 8 tokens) of a micro-batch" in err, err)
     for changes, what in (({"more": "sub tail[i < n] = Layer(d, 16)", "loop": "for l in tail carry x { x = l(x) }"}, "a model with several lists of blocks"),
                           ({"loop": "let x = layers[0](x)"}, "the use of one block apart from the others"),
-                          ({"loop": "emit size = max(x)"}, "a metric that is no sum over rows"),
                           ({"adapted": "freeze @layers.0.**"}, "a list of which some blocks are frozen or adapted apart"),
-                          ({"loss": f"{LOSS} + f32(sum(embed * embed))", "weight": "1"}, "a term of the loss that depends on no row"),
                           ({"inner": "tanh(dot(x - sum(x, b), w, d))"}, "a loss that is no sum over rows"),
                           ({"loss": f"{LOSS} * sum(bt.w)"}, "a loss that is no sum over rows")):
         err = run("check", blocks(run, **changes), status=1)

@@ -110,8 +110,8 @@ bool lm_ticks_find(lm_ticks *t, lm_func *f) {
       .m = f->module,
       .f = f,
   };
-  for (int k = 1; k <= mesh->n && !t->mesh; k++)
-    t->mesh = lm_mesh_axis_ticks(&mesh->axis[k - 1]) ? k : 0;
+  for (int k = 1; k <= mesh->n && !t->mesh; k++) // GPipe is the derivative of the loop as it is
+    t->mesh = mesh->axis[k - 1].schedule ? k : 0;
   t->loop = t->mesh ? lm_gradient_ticks_loop(f, t->mesh) : NULL;
   if (!t->loop)
     return false;

@@ -455,22 +455,6 @@ static bool can_run(const lm_module *m) {
   return !found;
 }
 
-static const lm_mesh_axis *pipeline_of(const lm_module *m) {
-  const lm_mesh_axis *by = NULL;
-  for (int k = 0; k < m->mesh.n; k++)
-    by = m->mesh.axis[k].pipeline && m->mesh.axis[k].size > 1 ? &m->mesh.axis[k] : by;
-  return by;
-}
-
-// Reports result i of a loss, which GPipe cannot divide.
-static bool part_refuse(const lm_func *loss, uint32_t i, const lm_mesh_axis *by, const char *what) {
-  lm_ctx *c = loss->module->ctx;
-  const lm_op *def = loss->body->last->in[i]->def;
-  lm_diag *d = LM_REPORT(c, def ? def->loc : by->loc, E915, by->name, what);
-  lm_diag_help(c, d, "pipeline = one_f_one_b does");
-  return false;
-}
-
 static lm_builder builder_at_end(const lm_func *f) {
   lm_op *end = f->body->last;
   return (lm_builder){
@@ -481,54 +465,48 @@ static lm_builder builder_at_end(const lm_func *f) {
   };
 }
 
-// Metrics are means over the micro-batches. GPipe computes those of all rows of a call, whose mean
-// is that of sums over rows alone.
-static bool metrics_divide(const lm_module *m) {
-  bool ok = true;
-  const lm_mesh_axis *by = pipeline_of(m);
-  bool gpipe = by && by->schedule == LM_SCHEDULE_GPIPE;
-  for (lm_func *f = gpipe ? m->funcs : NULL; f && ok; f = f->next) {
+// Metrics are means over the micro-batches. Where a call computes those of all its rows, they are
+// sums, and divided by the number of micro-batches.
+static void metrics_divide(const lm_module *m) {
+  const lm_mesh_axis *by = lm_shard_stages_axis(m);
+  for (lm_func *f = by && by->rows ? m->funcs : NULL; f; f = f->next) {
     lm_op *end = f->body->last;
     lm_builder b = builder_at_end(f);
-    for (uint32_t i = 2; f->key.id == LM_FUNC_LOSS && i < end->n_in && ok; i++) {
-      lm_rows_kind kind = lm_row_mix_result(f, i);
-      if (kind == LM_ROWS_MIXED || kind == LM_ROWS_BOTH)
-        ok = part_refuse(f, i, by, "a metric that is no sum over rows");
-      else if (kind == LM_ROWS_SUM)
+    for (uint32_t i = 2; f->key.id == LM_FUNC_LOSS && i < end->n_in; i++)
+      if (lm_row_mix_result(f, i) == LM_ROWS_SUM)
         end->in[i] =
             lm_emit2(&b, LM_OP_DIV, end->in[i], lm_emit_const(&b, end->in[i]->type, by->pipeline));
-    }
   }
-  return ok;
 }
 
 // A call has the losses of all micro-batches, so a weight that depends on no row counts once for
-// each. GPipe adds the losses of all rows at once, and a term that depends on no row only once.
-static bool losses_count(const lm_module *m) {
-  const lm_mesh_axis *by = pipeline_of(m);
+// each.
+static void weights_count(const lm_module *m) {
+  const lm_mesh_axis *by = lm_shard_stages_axis(m);
   for (lm_func *f = by ? m->funcs : NULL; f; f = f->next) {
     bool is_loss = f->key.id == LM_FUNC_LOSS || f->key.id == LM_FUNC_EVAL;
     lm_op *end = f->body->last;
     lm_builder b = builder_at_end(f);
     if (!is_loss || lm_row_mix_result(f, 1) != LM_ROWS_NONE)
       continue;
-    if (by->schedule == LM_SCHEDULE_GPIPE && lm_row_mix_result(f, 0) == LM_ROWS_BOTH)
-      return part_refuse(f, 0, by, "a term of the loss that depends on no row");
     lm_value *n = lm_emit_const(&b, end->in[1]->type, by->pipeline);
     end->in[1] = lm_emit2(&b, LM_OP_MUL, end->in[1], n);
   }
-  return true;
 }
 
 // True if axis k of the mesh has not divided yet.
 static bool divides_now(const lm_module *m, int k) {
   const lm_mesh_axis *by = &m->mesh.axis[k - 1];
-  return by->n_shard || by->schedule || by->experts || lm_shard_batch(m, k);
+  return by->n_shard || lm_mesh_axis_ticks(by) || by->experts || lm_shard_batch(m, k);
 }
 
 bool lm_pass_shard(lm_module *m, const lm_pass_env *env) {
-  bool ok = !m->mesh.n || (can_run(m) && metrics_divide(m) && losses_count(m));
-  bool mixes = ok && pipeline_of(m) && lm_shard_mixes(m);
+  bool ok = !m->mesh.n || (can_run(m) && lm_shard_rows_choose(m));
+  if (ok) {
+    metrics_divide(m);
+    weights_count(m);
+  }
+  bool mixes = ok && lm_shard_stages_axis(m) && lm_shard_mixes(m);
   for (int k = 1; k <= m->mesh.n && ok; k++)
     if (m->mesh.axis[k - 1].balanced)
       lm_shard_balance(m, k);

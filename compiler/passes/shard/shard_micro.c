@@ -12,6 +12,59 @@
 // Cost: the columns of a call are gathered along the axes that divide the rows.
 #include "compiler/analysis/row_mix.h"
 #include "compiler/passes/shard/shard.h"
+#include "runtime/base/diag_code.h"
+
+const lm_mesh_axis *lm_shard_stages_axis(const lm_module *m) {
+  const lm_mesh_axis *by = NULL;
+  for (int k = 0; k < m->mesh.n; k++)
+    by = m->mesh.axis[k].pipeline && m->mesh.axis[k].size > 1 ? &m->mesh.axis[k] : by;
+  return by;
+}
+
+// Whether every result of the loss is a sum over rows.
+static bool sums_rows(const lm_func *loss) {
+  for (uint32_t i = 0; i < loss->body->last->n_in; i++) {
+    lm_rows_kind kind = lm_row_mix_result(loss, i);
+    if (kind == LM_ROWS_MIXED || kind == LM_ROWS_BOTH)
+      return false;
+  }
+  return true;
+}
+
+// Reports that the ranks do not divide the rows of a micro-batch of the loss.
+static bool rows_divide(const lm_module *m, const lm_func *loss, const lm_mesh_axis *by) {
+  lm_type t = loss->body->args[0]->type;
+  int64_t rows = lm_axis_size(m, t.axis[0]) / by->pipeline;
+  int64_t tokens = t.rank > 1 ? lm_axis_size(m, t.axis[1]) : 1;
+  int parts = by->size;
+  const char *name = by->name;
+  for (int k = 0; k < m->mesh.n; k++) {
+    const lm_mesh_axis *a = &m->mesh.axis[k];
+    if (!a->rows || a->size < 2)
+      continue;
+    parts *= a->size;
+    name = lm_arena_printf(m->arena, "%s * %s", name, a->name);
+  }
+  if (rows % parts == 0)
+    return true;
+  lm_diag *d = LM_REPORT(m->ctx, by->loc, E255, name, parts, (long long)rows, (long long)tokens);
+  lm_diag_note(m->ctx, d, (lm_loc){0}, "the loss is no sum over rows, so %s divides them too",
+               by->name);
+  return false;
+}
+
+bool lm_shard_rows_choose(lm_module *m) {
+  const lm_mesh_axis *pipeline = lm_shard_stages_axis(m);
+  lm_mesh_axis *by = pipeline ? &m->mesh.axis[pipeline - m->mesh.axis] : NULL;
+  const lm_func *mixed = NULL;
+  for (const lm_func *f = by && by->rows ? m->funcs : NULL; f; f = f->next)
+    if (f->key.id == LM_FUNC_LOSS && !sums_rows(f))
+      mixed = f;
+  if (!mixed)
+    return true;
+  by->rows = false;
+  return rows_divide(m, mixed, by);
+}
 
 bool lm_shard_mixes(const lm_module *m) {
   for (const lm_func *f = m->funcs; f; f = f->next)

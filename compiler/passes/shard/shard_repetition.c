@@ -330,7 +330,7 @@ static bool loss_check(const lm_shard *s) {
   bool sum = !mix || mix->kind == LM_ROW_MIX_INDEPENDENT;
   if (sum || (mix->by_blocks && by_ticks(s)))
     return true;
-  return (mix->by_blocks ? refuse_gpipe : refuse)(s, mix->loc, "a loss that is no sum over rows");
+  return refuse(s, mix->loc, "a loss that is no sum over rows");
 }
 
 bool lm_shard_repetitions_find(lm_shard *s) {

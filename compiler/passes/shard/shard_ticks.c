@@ -23,7 +23,8 @@
 // stage r its blocks for k - r, and all together the operations behind the blocks for
 // k - stages + 1: each has a part of the rows of that micro-batch. Nothing is kept from one
 // micro-batch to the next but the carries, so a rank needs memory for one micro-batch. Pass `grad`
-// interleaves the backward passes with these (grad_ticks.c).
+// interleaves the backward passes with these (grad_ticks.c); with GPipe, which has this form where
+// the loss is no sum over rows, it derives the loop, and all micro-batches are kept.
 //
 // A value in front of the blocks that is needed in a block or behind the blocks and depends on the
 // rows alone, as a mask, is computed for the rows of the present micro-batch at each of these; one
