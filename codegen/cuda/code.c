@@ -20,7 +20,7 @@ void cuda_code_param(cuda_code *c, const char *type, const char *name) {
 }
 
 void cuda_operand_add(cuda_code *c, lm_dtype t, bool may_alias, const char *name) {
-  const char *only = may_alias ? "" : "LM_RESTRICT ";
+  const char *only = may_alias ? "" : c->read_only ? "LM_READ_ONLY " : "LM_RESTRICT ";
   cuda_code_param(c, lm_arena_printf(c->arena, "const %s *%s", lm_gen_memory_type(t), only), name);
 }
 
@@ -72,7 +72,7 @@ static void put_params(const cuda_code *c, lm_buf *b) {
     lm_buf_printf(b, "%s%s%s", i ? ", " : "", c->params[i].type, c->params[i].name);
   put_extents(c->extents, b);
   lm_buf_puts(b, c->last_params ? c->last_params : "");
-  lm_buf_puts(b, ") {\n");
+  lm_buf_puts(b, ") {\nlm_grid_begin();\n");
   load_extents(c->extents, b);
 }
 
@@ -88,6 +88,7 @@ void cuda_code_render(const cuda_code *c, const char *prefix, lm_arena *arena,
   out->body = c;
   out->launch.threads = c->threads;
   out->launch.extents = c->extents;
+  out->launch.early = !c->read_only;
   out->name = lm_arena_printf(arena, "%s%016llx", prefix,
                               (unsigned long long)lm_hash(text.p, text.n, (uint64_t)c->threads));
   out->source = lm_arena_printf(arena, "%s(%d) %s%s", c->paired ? "LM_KERNEL_PAIRED" : "LM_KERNEL",

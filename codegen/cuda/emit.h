@@ -124,6 +124,7 @@ typedef struct lm_kernel_body {
   int threads;      // of a block
   bool whole_block; // these threads wait for each other, or share memory
   bool paired;      // registers leave room for two blocks on a multiprocessor
+  bool read_only;   // it begins when the kernel in front has ended, so operands are constants
 } cuda_code;
 
 // The blocks that the statements of a kernel are within another one. all: all of them, one

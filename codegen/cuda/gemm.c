@@ -406,6 +406,8 @@ void cuda_gemm_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena *are
   lm_gen_target target = *e->g.target;
   target.value = sum_value;
   e->g.target = &target;
+  // The epilogue reads operands in many loads, which are in flight together if they are constants.
+  c->read_only = kernel->n_in > 2;
   cuda_params(&e->g, NULL, NULL, c);
   c->last_params = ", LM_CONSTANT lm_map m0, LM_CONSTANT lm_map m1";
   c->whole_block = true;

@@ -78,10 +78,11 @@ void lm_cuda_builtins_set(lm_cuda_builtins *b, void *const *f) {
 
 static lm_status blocks_launch(const lm_cuda_builtins *b, void *function, unsigned blocks,
                                unsigned threads, void **params) {
-  const lm_cuda_driver *d = b->driver;
-  return lm_cuda_check(
-      d, d->cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, b->stream, params, NULL),
-      "launch");
+  lm_cuda_launch l = {
+      .blocks = blocks,
+      .threads = threads,
+  };
+  return lm_cuda_kernel_launch(b->driver, b->stream, function, &l, params);
 }
 
 static lm_status launch(const lm_cuda_builtins *b, void *function, int64_t n, void **params) {

@@ -13,6 +13,7 @@
 #include "runtime/base/parallel.h"
 #include "runtime/base/processors.h"
 #include "runtime/cuda/library.h"
+#include "runtime/cuda/sass.h"
 
 enum {
   VECTOR = 16, // bytes of the widest memory access
@@ -262,6 +263,14 @@ bool lm_cuda_kernel_flaw(const lm_cuda_kernel *k, lm_buf *out) {
   return k->hindered || k->spilled > FEW;
 }
 
+// Other images are those of tests, whose kernels are checked when they run.
+static bool begins_first(const compiler *c, int i) {
+  const lm_cuda_image *image = &c->out->images[c->out->kernels[i].image];
+  return strstr(c->source[i], "lm_grid_begin();") &&
+         (!lm_sass_is(image->bytes, image->n) ||
+          lm_sass_begins_first(image->bytes, image->n, c->plan->kernels[i].name));
+}
+
 static bool kernel_open(compiler *c, int i) {
   lm_buf file = {0};
   uint64_t n = 0;
@@ -277,6 +286,7 @@ static bool kernel_open(compiler *c, int i) {
     c->out->kernels[i].image = image_find(c, file.p + sizeof n, n);
     lm_buf_add(&file, "", 0); // terminates the log, which the hash followed
     log_read(file.p + sizeof n + n, c->plan->kernels[i].name, &c->out->kernels[i]);
+    c->out->kernels[i].begins_first = begins_first(c, i);
   }
   lm_buf_free(&file);
   return good;

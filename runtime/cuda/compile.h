@@ -13,11 +13,12 @@ typedef struct lm_cuda_image {
 
 // Properties of the plan's kernel with the same index.
 typedef struct lm_cuda_kernel {
-  int image;     // index of the image with its code
-  int registers; // per thread
-  int shared;    // bytes of static shared memory per block
-  int spilled;   // bytes of registers that a thread spills to memory
-  bool hindered; // the assembler serialized warpgroup GEMMs or ignored setmaxnreg
+  int image;         // index of the image with its code
+  int registers;     // per thread
+  int shared;        // bytes of static shared memory per block
+  int spilled;       // bytes of registers that a thread spills to memory
+  bool begins_first; // it touches no memory before lm_grid_begin, nor reads any as constant
+  bool hindered;     // the assembler serialized warpgroup GEMMs or ignored setmaxnreg
 } lm_cuda_kernel;
 
 typedef struct lm_cuda_code {

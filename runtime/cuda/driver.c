@@ -30,6 +30,23 @@ lm_status lm_cuda_check(const lm_cuda_driver *d, int result, const char *fmt, ..
   return s;
 }
 
+lm_status lm_cuda_kernel_launch(const lm_cuda_driver *d, void *stream, void *function,
+                                const lm_cuda_launch *l, void **params) {
+  lm_cu_attribute early = {
+      .id = LM_CU_LAUNCH_EARLY,
+      .value = 1,
+  };
+  lm_cu_launch launch = {
+      .blocks = {l->blocks, 1, 1},
+      .threads = {l->threads, 1, 1},
+      .shared = l->shared,
+      .stream = stream,
+      .attributes = &early,
+      .n_attributes = l->early,
+  };
+  return lm_cuda_check(d, d->cuLaunchKernelEx(&launch, function, params, NULL), "launch");
+}
+
 static lm_status driver_open(lm_cuda_driver *out) {
   static const char *const files[] = {"libcuda.so.1", NULL};
   LM_TRY(lm_library_open("the NVIDIA driver", files, &out->library));

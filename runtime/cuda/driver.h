@@ -22,7 +22,19 @@ enum {
   LM_CU_MAP_BF16 = 9,
   LM_CU_MAP_SWIZZLE_128 = 3,
   LM_CU_MAP_PROMOTE_128 = 2,
+  LM_CU_LAUNCH_EARLY = 6, // launch attribute: programmatic stream serialization
 };
+
+// An attribute of a launch, and the arguments of cuLaunchKernelEx.
+typedef struct lm_cu_attribute {
+  int id, spare, value, rest[15];
+} lm_cu_attribute;
+typedef struct lm_cu_launch {
+  unsigned blocks[3], threads[3], shared;
+  void *stream;
+  lm_cu_attribute *attributes;
+  unsigned n_attributes;
+} lm_cu_launch;
 
 typedef struct lm_cuda_driver {
   void *library;
@@ -49,4 +61,12 @@ typedef struct lm_cuda_device {
 lm_status lm_cuda_device_find(int number, lm_cuda_driver *out_driver, lm_cuda_device *out);
 // NULL for result 0; else LM_ENV with the formatted text and the driver's message for `result`.
 lm_status lm_cuda_check(const lm_cuda_driver *d, int result, const char *fmt, ...) LM_PRINTF(3, 4);
+// Launches a kernel on the stream. early: it may begin before the kernel in front of it has ended;
+// nothing but a kernel may be in front.
+typedef struct lm_cuda_launch {
+  unsigned blocks, threads, shared;
+  bool early;
+} lm_cuda_launch;
+lm_status lm_cuda_kernel_launch(const lm_cuda_driver *d, void *stream, void *function,
+                                const lm_cuda_launch *l, void **params);
 #endif

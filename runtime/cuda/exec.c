@@ -13,6 +13,11 @@ static const lm_exec_ops OPS;
 
 // ---- creation and destruction
 
+static bool env_enabled(const char *name, bool by_default) {
+  const char *text = getenv(name);
+  return text && *text ? strcmp(text, "0") != 0 : by_default;
+}
+
 // *out: the context, also after an error, if it must be released.
 static lm_status context_open(const lm_cuda_driver *d, const lm_cuda_device *x, void **out) {
   *out = NULL;
@@ -54,13 +59,23 @@ static lm_status function_get(cuda_exec *e, void *module, const char *name, int6
                        "%lld bytes of shared memory for kernel %s", (long long)shared, name);
 }
 
+// Since CUDA 12.3 a recorded graph keeps it.
+static bool may_begin_early(const cuda_exec *e) {
+  enum {
+    OLDEST = 12030
+  };
+  return e->device.major >= 9 && e->device.driver >= OLDEST && env_enabled("LMC_CUDA_EARLY", true);
+}
+
 static lm_status functions_get(cuda_exec *e, const lm_cuda_code *code) {
   int n = e->plan->n_kernels;
   e->functions = LM_NEW_N(e->arena, void *, n + LM_CUDA_BUILTIN_KERNELS);
+  e->early = LM_NEW_N(e->arena, bool, n + 1);
   for (int i = 0; i < n; i++) {
     const lm_plan_kernel *k = &e->plan->kernels[i];
     LM_TRY(function_get(e, e->modules[code->kernels[i].image], k->name, k->launch.shared,
                         &e->functions[i]));
+    e->early[i] = may_begin_early(e) && k->launch.early && code->kernels[i].begins_first;
   }
   for (int i = 0; i < LM_CUDA_BUILTIN_KERNELS; i++)
     LM_TRY(function_get(e, e->modules[code->kernels[n].image], lm_cuda_builtin_names[i], 0,
@@ -240,11 +255,6 @@ static lm_status exec_make(cuda_exec *e, const char *arch, int device, const lm_
   LM_TRY(cuda_exec_synchronize(e));
   const lm_cuda_choices *choices = o->tuning;
   return choices && !choices->pinned ? gemms_measure(e) : NULL;
-}
-
-static bool env_enabled(const char *name, bool by_default) {
-  const char *text = getenv(name);
-  return text && *text ? strcmp(text, "0") != 0 : by_default;
 }
 
 lm_status lm_cuda_exec_create(const lm_plan *plan, const char *arch, int device,

@@ -129,11 +129,15 @@ static lm_status kernel_launch(cuda_exec *e, const lm_plan_step *s) {
     e->params[n++] = &e->builtins.fault;
     e->params[n++] = &number;
   }
-  return lm_cuda_check(&e->d,
-                       e->d.cuLaunchKernel(e->functions[kernel], (unsigned)blocks, 1, 1,
-                                           (unsigned)l->threads, 1, 1, (unsigned)l->shared,
-                                           e->stream, e->params, NULL),
-                       "launch");
+  lm_cuda_launch launch = {
+      .blocks = (unsigned)blocks,
+      .threads = (unsigned)l->threads,
+      .shared = (unsigned)l->shared,
+      .early = e->behind_kernel && e->early[kernel],
+  };
+  LM_TRY(lm_cuda_kernel_launch(&e->d, e->stream, e->functions[kernel], &launch, e->params));
+  e->behind_kernel = true;
+  return NULL;
 }
 
 static lm_status move_launch(cuda_exec *e, const lm_plan_step *s) {
@@ -166,6 +170,7 @@ static lm_status transfer_enqueue(cuda_exec *e, const lm_plan_step *s) {
 static lm_status step_enqueue(cuda_exec *e, const lm_plan_step *s) {
   if (lm_plan_step_kernel(s) >= 0)
     return kernel_launch(e, s);
+  e->behind_kernel = false;
   switch (s->kind) {
   case LM_STEP_GEMM:
     return lm_cuda_gemm(e->gemms, s, lm_plan_walk_overwrites(&e->walk, s), e->walk.var, e->pointers,
@@ -195,6 +200,7 @@ static lm_status mark_add(cuda_exec *e, const lm_plan_step *s) {
   }
   mark *m = &e->marks[e->n_marks++];
   m->step = s;
+  e->behind_kernel = false;
   return lm_cuda_check(&e->d, e->d.cuEventRecord(m->event, e->stream), "an event");
 }
 
@@ -214,6 +220,8 @@ static lm_status step_run(void *user, const lm_plan_step *s) {
   lm_status status = step_enqueue(e, s);
   if (e->timeline)
     lm_nvtx_pop();
+  if (e->sync)
+    e->behind_kernel = false;
   if (!status && e->sync)
     status = step_wait(e);
   if (status)
@@ -266,6 +274,7 @@ static lm_status work_enqueue(cuda_exec *e, const cuda_work *w, const int64_t *e
   e->func = f;
   lm_cuda_counts_forget(&e->counts);
   e->walk.first = w->first;
+  e->behind_kernel = false;
   lm_scale_rule rule = {
       .sum = w->sum,
       .weight = w->weight,

@@ -54,7 +54,9 @@ typedef struct cuda_exec {
   void *context, *stream;
   void **modules;
   uint32_t n_modules;
-  void **functions; // of the plan's kernels, then of the builtins
+  void **functions;   // of the plan's kernels, then of the builtins
+  bool *early;        // by kernel of the plan: it may begin before the kernel in front has ended
+  bool behind_kernel; // the last operation of the stream is a kernel of the plan
   lm_cuda_builtins builtins;
   lm_cuda_gemms *gemms;
   lm_cuda_memory memory;

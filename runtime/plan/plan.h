@@ -110,6 +110,7 @@ typedef struct lm_plan_launch {
   // It appends to KV caches: its last parameters are the address of two int32_t that receive the
   // number of the step and the position if that is outside of a cache, and that number.
   bool appends;
+  bool early;       // may begin before the kernel in front of it has ended
   int64_t shared;   // bytes of dynamic shared memory
   uint32_t extents; // bit mask of the run-time extents that it takes
   const struct lm_plan_map *maps;

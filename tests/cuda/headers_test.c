@@ -32,6 +32,15 @@ SAME(LM_CU_MAP_BF16, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16);
 SAME(LM_CU_MAP_SWIZZLE_128, CU_TENSOR_MAP_SWIZZLE_128B);
 SAME(LM_CU_MAP_PROMOTE_128, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
 SAME(sizeof(lm_cuda_map), sizeof(CUtensorMap));
+SAME(LM_CU_LAUNCH_EARLY, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
+SAME(sizeof(lm_cu_attribute), sizeof(CUlaunchAttribute));
+SAME(offsetof(lm_cu_attribute, value), offsetof(CUlaunchAttribute, value));
+SAME(sizeof(lm_cu_launch), sizeof(CUlaunchConfig));
+SAME(offsetof(lm_cu_launch, threads), offsetof(CUlaunchConfig, blockDimX));
+SAME(offsetof(lm_cu_launch, shared), offsetof(CUlaunchConfig, sharedMemBytes));
+SAME(offsetof(lm_cu_launch, stream), offsetof(CUlaunchConfig, hStream));
+SAME(offsetof(lm_cu_launch, attributes), offsetof(CUlaunchConfig, attrs));
+SAME(offsetof(lm_cu_launch, n_attributes), offsetof(CUlaunchConfig, numAttrs));
 SAME(LM_CUBLASLT_F32, CUDA_R_32F);
 SAME(LM_CUBLASLT_F64, CUDA_R_64F);
 SAME(LM_CUBLASLT_BF16, CUDA_R_16BF);
@@ -129,7 +138,7 @@ static void test_names(void) {
                                       NAME(cuEventDestroy),
                                       NAME(cuStreamBeginCapture),
                                       NAME(cuGraphInstantiate),
-                                      NAME(cuLaunchKernel),
+                                      NAME(cuLaunchKernelEx),
                                       NAME(cuTensorMapEncodeTiled),
                                       NAME(cuStreamSynchronize),
                                       NAME(cuStreamEndCapture)};

@@ -19,6 +19,11 @@ static lm_module *module_of(lm_ctx *c, const char *path) {
   return m;
 }
 
+// From sm_90 on every kernel first waits for the one in front of it.
+static bool begins_first_on(const char *arch) {
+  return !strcmp(arch, "sm_90a") || !strcmp(arch, "sm_100a");
+}
+
 static void test_arch(const lm_plan *plan, const char *arch, const bool *narrow) {
   lm_cuda_code code;
   lm_cuda_compile_options o = {.arch = arch, .narrow = narrow};
@@ -27,6 +32,7 @@ static void test_arch(const lm_plan *plan, const char *arch, const bool *narrow)
   for (int i = 0; i < code.n_kernels; i++) {
     CHECK(code.kernels[i].registers > 0);
     CHECK(code.kernels[i].spilled <= 16); // a call to a slow division may spill
+    CHECK(code.kernels[i].begins_first == begins_first_on(arch));
   }
   printf("%s: %d kernels in %.2f s\n", arch, code.compiled, code.seconds);
   lm_cuda_code_free(&code);
@@ -35,6 +41,33 @@ static void test_arch(const lm_plan *plan, const char *arch, const bool *narrow)
   for (int i = 0; i < code.n_kernels; i++)
     CHECK(code.kernels[i].registers > 0);
   lm_cuda_code_free(&code);
+}
+
+// Machine code that reads memory before the wait, on one path, or as constant is found.
+static void test_begins_first(lm_plan *plan) {
+  static const struct {
+    const char *operand, *text;
+    bool begins_first;
+  } cases[] = {{"", "lm_grid_begin();\nr[lm_thread()] = a[0];", true},
+               {"", "float x = a[0];\nlm_grid_begin();\nr[lm_thread()] = x;", false},
+               {"", "if (lm_thread()) lm_grid_begin();\nr[lm_thread()] = a[0];", false},
+               {"LM_READ_ONLY", "lm_grid_begin();\nr[lm_thread()] = a[0];", false},
+               {"", "r[lm_thread()] = a[0];", false}};
+  lm_plan_kernel *k = &plan->kernels[0];
+  lm_plan one = *plan;
+  one.n_kernels = 1;
+  one.n_funcs = 0;
+  for (size_t i = 0; i < LM_COUNT(cases); i++) {
+    lm_buf text = {0};
+    lm_cuda_code code;
+    lm_buf_printf(&text, "LM_KERNEL(64) %s(const float *%s a, float *r) {\n%s\n}\n", k->name,
+                  cases[i].operand, cases[i].text);
+    k->source = text.p;
+    CHECK_OK(lm_cuda_compile(&one, &(lm_cuda_compile_options){.arch = "sm_90a"}, &code));
+    CHECK(code.kernels[0].begins_first == cases[i].begins_first);
+    lm_cuda_code_free(&code);
+    lm_buf_free(&text);
+  }
 }
 
 static void test_errors(lm_plan *plan) {
@@ -59,6 +92,7 @@ int main(void) {
   for (int i = 0; i < plan->n_kernels; i++)
     narrow[i] = true;
   test_arch(plan, "sm_90a", narrow);
+  test_begins_first(plan);
   test_errors(plan);
   lm_free(narrow);
   lm_ctx_destroy(c);

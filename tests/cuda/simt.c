@@ -110,6 +110,8 @@ static void fiber_main(void) {
     simt_report_add(me->wgmmas[0].line, "ends with GEMMs in flight");
   if (me->n_copies)
     simt_report_add(0, "ends with copies in flight");
+  if (!me->begun && simt_global_is_early())
+    simt_report_add(0, "ends without lm_grid_begin");
   simt.wait[simt.current] = DONE;
   simt_switch(&simt.fibers[simt.current].context, &simt.scheduler);
   abort();
@@ -293,6 +295,7 @@ static void block_run(void) {
   memset(simt.wait, READY, (size_t)simt.threads);
   for (int i = 0; i < simt.threads; i++) {
     fiber *f = &simt.fibers[i];
+    f->begun = false;
     f->clock = 1;
     f->fenced = 0;
     f->n_copies = f->group = f->n_wgmmas = f->wgmma_group = 0;
@@ -365,6 +368,9 @@ API int64_t lm_simt_block(void) {
 }
 API int64_t lm_simt_grid(void) {
   return simt.blocks;
+}
+API void lm_simt_grid_begin(void) {
+  simt.fibers[simt.current].begun = true;
 }
 API void lm_simt_barrier(int line) {
   simt_wait_for(AT_BARRIER, line);
@@ -530,7 +536,7 @@ API void lm_simt_launch(void (*call)(char *const *buf, const int64_t *var), char
                         const int64_t *var, int64_t blocks, int threads, const char *kernel,
                         const char *const *names, int n) {
   launch l = {call, buf, var};
-  simt_buffers b = {kernel, names, buf, n};
+  simt_buffers b = {kernel, names, buf, n, true};
   simt_buffers_set(&b);
   simt_run(launch_call, &l, blocks, threads);
   simt_buffers_set(NULL);
@@ -584,7 +590,7 @@ static const char *wrapped(const lm_plan *plan, int i, lm_arena *arena) {
   lm_buf b = {0};
   lm_buf_printf(&b,
                 "extern int32_t lm_simt_fault[2];\n#define %s %s_gpu\n#line 1 \"%s.cu\"\n%s#undef "
-                "%s\nstatic void %s_call(char "
+                "%s\n__attribute__((no_sanitize_thread)) static void %s_call(char "
                 "*const *buf, const int64_t *var) {\n",
                 k->name, k->name, k->name, k->source, k->name, k->name);
   for (int j = 0; j < k->launch.n_maps; j++)

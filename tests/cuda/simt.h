@@ -8,7 +8,8 @@
 // that are compiled as simt_compiler_set says); tensor cores that read data written without a proxy
 // fence, or matrices that leave their pattern; boxes of TMA over such data, or with other byte
 // counts than their phase expects; barriers, phases and shuffles that not all of their threads
-// reach; misaligned vectors. The results of a kernel must be the same bits under every schedule.
+// reach; misaligned vectors; accesses to global memory before lm_grid_begin. The results of a
+// kernel must be the same bits under every schedule.
 //
 // One thread drives the shim; the state is one variable of the process.
 #ifndef LM_TESTS_CUDA_SIMT_H
@@ -22,12 +23,15 @@ typedef enum {
   SIMT_SCHEDULES
 } simt_schedule;
 
-// The arguments of a launch that are addresses, for reports.
+// The arguments of a launch that are addresses, for reports. early: the kernel may begin before the
+// one in front of it has ended, so each thread must call lm_grid_begin, and before that touch no
+// global memory.
 typedef struct simt_buffers {
   const char *kernel;
   const char *const *names;
   char *const *at;
   int n;
+  bool early;
 } simt_buffers;
 // Sets the arguments of the next launches; `b` must outlive them.
 void simt_buffers_set(const simt_buffers *b);

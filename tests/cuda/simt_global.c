@@ -106,6 +106,10 @@ void simt_buffers_set(const simt_buffers *b) {
   global.buffers = b;
 }
 
+bool simt_global_is_early(void) {
+  return global.buffers && global.buffers->early;
+}
+
 void simt_watch_set(simt_watch *fn) {
   global.watch = fn;
 }
@@ -192,6 +196,16 @@ static void race_report(uintptr_t at, const touched *before, bool wrote, bool wr
   lm_buf_free(&location);
 }
 
+static void early_report(uintptr_t at, bool write, const void *code) {
+  lm_buf location = {0};
+  if (pair_known((pair){(uint32_t)(uintptr_t)code, 0}))
+    return;
+  location_print(at, &location);
+  simt_report_add(line_of(code), "%s %s before lm_grid_begin", write ? "writes" : "reads",
+                  location.p);
+  lm_buf_free(&location);
+}
+
 // ---- accesses
 
 static bool is_ordered(const touched *a) {
@@ -242,6 +256,8 @@ void simt_global_touch(const void *p, size_t bytes, bool write, const void *code
     return;
   if (global.watch)
     global.watch(p, bytes, write);
+  if (!simt.fibers[simt.current].begun && simt_global_is_early())
+    early_report(at, write, code);
   while (at < end) {
     uintptr_t first = at % WORD;
     uintptr_t n = WORD - first < end - at ? WORD - first : end - at;

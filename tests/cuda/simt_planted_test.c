@@ -104,6 +104,7 @@ static char *run(const plant *p, bool planted, uint64_t *out_bits) {
 // ---- GEMMs
 
 static const plant gemm_plants[] = {
+    {"sm_90a", "lm_grid_begin();\n", "\n"}, // the producer copies boxes of operands
     {"sm_90a", "lm_proxy_fence();\n", "\n"},
     {"sm_90a", "lm_phase_wait(done, stage, parity);\n", "\n"},  // of the producer
     {"sm_90a", "lm_phase_wait(ready, stage, parity);\n", "\n"}, // of the consumers
@@ -157,6 +158,7 @@ static const plant few_rows_plants[] = {
     {NULL, "lm_barrier();\n", "\n"},         // reads sums of other warps that are not written yet
     {NULL, "* 2 + m) * 16", "* 2 + m) * 8"}, // sums of two rows at one index
     {NULL, "other >= 2", "other > 2"},       // leaves out a thread's sum
+    {NULL, "lm_grid_begin();\n", "\n"},      // reads what the kernel in front still writes
 };
 static const plant split_plants[] = {
     {NULL, "lm_barrier();\n", "\n"},           // weights of scores that are not written yet
@@ -241,11 +243,18 @@ static const race races[] = {
     {"vectors",
      "float x[4] = {1, 2, 3, 4};\nlm_store4_f32(r0 + 4 * (lm_thread() / 2 + 32 * lm_block()), x);",
      "writes r0 at byte"},
+    {"early_read", "float x = a0[0];\nlm_grid_begin();\nr0[lm_block() * 64 + lm_thread()] = x;",
+     "before lm_grid_begin"},
+    {"early_write", "r0[lm_block() * 64 + lm_thread()] = 1;\nlm_grid_begin();",
+     "before lm_grid_begin"},
+    {"early_end", "if (lm_thread() == 9) return;\nlm_grid_begin();",
+     "thread 9: ends without lm_grid_begin"},
 };
 
 static const char *race_text(const race *r, lm_arena *a) {
-  return lm_arena_printf(a, "LM_KERNEL(64) %s(const float *a0, float *r0) {\n%s\n}\n", r->name,
-                         r->text);
+  const char *begin = strstr(r->text, "lm_grid_begin") ? "" : "lm_grid_begin(); ";
+  return lm_arena_printf(a, "LM_KERNEL(64) %s(const float *a0, float *r0) {\n%s%s\n}\n", r->name,
+                         begin, r->text);
 }
 
 // A plan of one launch of that kernel.

@@ -81,7 +81,8 @@ typedef struct copy {
 
 typedef struct fiber {
   context context;
-  int line; // the line at which it waits
+  bool begun; // has called lm_grid_begin
+  int line;   // the line at which it waits
   warp_kind kind;
   uint32_t mask; // of the exchange that it waits for
   uint64_t value;
@@ -187,6 +188,7 @@ bool simt_ordered(const touch *before);
 
 // ---- simt_global.c: accesses to global memory
 void simt_global_begin(void); // of a launch
+bool simt_global_is_early(void);
 void simt_global_touch(const void *p, size_t bytes, bool write, const void *code);
 
 // ---- simt_async.c, simt_copy.c: called if no thread can continue, or if all lanes of a warp have

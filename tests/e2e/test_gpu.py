@@ -502,6 +502,12 @@ def test_generate(run):
     check(code == 0 and "fake CUDA" not in err and out == run(*how), f"the tokens differ\n{out}{err}")
     # four tokens after the prompt: the first one step by step, the others as one graph each, at other positions
     check(int(re.search(r"(\d+) graphs were launched", err)[1]) == 3, err)
+    # behind another kernel of the plan a kernel may begin early, of which the emulator checks that it waits
+    early, all = map(int, re.search(r"(\d+) of (\d+) kernels may begin early", err).groups())
+    check(early > all // 3, err)
+    for words, off in (("counts,cc=80", {}), ("counts", {"LMC_CUDA_EARLY": "0"})):
+        code, out, err = run.result(*how, "--target", "cuda", env={**fake.env, "FAKE_CUDA": words, **off})
+        check(code == 0 and "\n0 of " in err, f"{words}: {err}")
 
 
 def test_sampling(run):

@@ -3,9 +3,19 @@
 //
 // LM_KERNEL asks for one block for each multiprocessor, LM_KERNEL_PAIRED for two; otherwise the
 // compiler spills registers to reach a higher occupancy.
+//
+// From sm_90 on a kernel may begin before the kernel in front of it has ended (lm_grid_begin).
+// The results of that one are then no constants, so no pointer is restrict: the compiler would
+// read operands by ld.global.nc, which is outside of the memory model. (It also does if only
+// results are restrict.) LM_READ_ONLY is for kernels that begin when the one in front has ended.
 #define LM_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads, 1)
 #define LM_KERNEL_PAIRED(threads) extern "C" __global__ void __launch_bounds__(threads, 2)
+#if __CUDA_ARCH__ >= 900
+#define LM_RESTRICT
+#else
 #define LM_RESTRICT __restrict__
+#endif
+#define LM_READ_ONLY __restrict__
 #define LM_CONSTANT const __grid_constant__
 #define LM_UNROLL _Pragma("unroll")
 #define LM_UNROLL_1 _Pragma("unroll 1")
@@ -34,6 +44,14 @@ LM_INLINE int64_t lm_grid() {
 }
 LM_INLINE int32_t lm_threads() {
   return (int32_t)blockDim.x;
+}
+// The first statement of every kernel, for all its threads: waits until the kernel in front has
+// ended, and so all before it; then the next one may begin.
+LM_INLINE void lm_grid_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 LM_INLINE void lm_barrier() {
   __syncthreads();

@@ -4,6 +4,7 @@
 #define LM_KERNEL(threads) void
 #define LM_KERNEL_PAIRED(threads) void
 #define LM_RESTRICT
+#define LM_READ_ONLY
 #define LM_CONSTANT const
 #define LM_UNROLL
 #define LM_UNROLL_1
@@ -25,6 +26,7 @@ extern void *lm_simt_access(const void *base, int64_t offset, int64_t bytes, int
 extern void *lm_simt_word(const void *p, int64_t bytes, int write);
 extern int32_t lm_simt_thread(void), lm_simt_threads(void);
 extern int64_t lm_simt_block(void), lm_simt_grid(void);
+extern void lm_simt_grid_begin(void);
 extern void lm_simt_barrier(int line);
 extern void lm_simt_warp_sync(uint32_t mask, int line);
 extern uint64_t lm_simt_exchange(uint32_t mask, uint64_t x, int32_t from, int line);
@@ -52,6 +54,7 @@ extern uint32_t lm_simt_vote(bool x, int line);
 #define lm_threads lm_simt_threads
 #define lm_block lm_simt_block
 #define lm_grid lm_simt_grid
+#define lm_grid_begin() lm_simt_grid_begin()
 #define lm_barrier() lm_simt_barrier(__LINE__)
 #define lm_warp_sync(mask) lm_simt_warp_sync(mask, __LINE__)
 #define lm_ballot(x) lm_simt_vote(x, __LINE__)

@@ -26,6 +26,7 @@ static void at_end(void) {
     fprintf(stderr, "%ld bytes of the device, %ld of pinned memory\n", fake.device_peak,
             fake.pinned_peak);
     fprintf(stderr, "%ld graphs were launched\n", fake.replays);
+    fprintf(stderr, "%ld of %ld kernels may begin early\n", fake.early, fake.launches);
     fake_order_print();
   }
   if (fake.n_device || fake.n_pinned || fake.streams || fake.events || fake.modules || fake.graphs)

@@ -4,6 +4,7 @@
 #define FAKE_DRIVER_H
 #include <stdbool.h>
 
+#include "runtime/cuda/driver.h"
 #include "tests/cuda/fake/fake.h"
 
 typedef unsigned long long address;
@@ -29,9 +30,10 @@ typedef struct fake_state {
   long device_bytes, pinned_bytes, device_peak, pinned_peak;
   int n_device, n_pinned, streams, recording, events, modules, graphs;
   bool started, none, eager, counts;
-  int blind, unseen; // streams; -1: none
-  size_t sent;       // bytes copied from the device to the host
-  long replays;      // launches of graphs
+  int blind, unseen;    // streams; -1: none
+  size_t sent;          // bytes copied from the device to the host
+  long replays;         // launches of graphs
+  long launches, early; // of kernels, without replays; those that may begin early
   int capability, version, devices;
   long alloc, launch, fault; // countdowns, 0: never
   long memory;               // bytes
@@ -66,4 +68,6 @@ bool fake_is_pinned(const void *p);
 void fake_pinned_check(const void *p, size_t bytes); // the bytes are in one block, if p is pinned
 FAKE_API char *fake_memory(address a, size_t bytes, const char *what);
 FAKE_API int fake_enqueue(void *handle, void (*fn)(void *args), const void *args, size_t bytes);
+// The stream is recorded, and its last operation in the recording, if any, does not call fn.
+bool fake_records_behind_other(void *handle, void (*fn)(void *args));
 #endif

@@ -12,7 +12,7 @@
 //               write to pinned memory changes the copied bytes; copies between host and device,
 //               and messages of NCCL, that events do not order with other accesses of their bytes
 //               are reported, and recordings that a stream has operations in for which nothing
-//               waits
+//               waits, and recorded launches that may begin early behind anything but a kernel
 //   kernels     run under the SIMT shim, which reports races, in global memory too, and accesses
 //               out of bounds
 //   GEMMs       run as loops, after all checks of the library
@@ -26,10 +26,10 @@
 // GEMM with an epilogue), eager (every stream but the first executes at once), seed=N (operations
 // of all streams execute at random times, as early as with `eager` or later), counts (at the end
 // are printed: the bytes that were copied to the host, the most bytes that were allocated, the
-// launches of graphs, and the copies and messages of each stream, with the number of those that are
-// concurrent to kernels), blind=N (stream N, by the order in which they were created, waits for no
-// event), unseen=N (no stream waits for its events), serialized (NVRTC reports that it serialized
-// the GEMMs of attention)
+// launches of graphs, the launches of kernels that may begin early, and the copies and messages of
+// each stream, with the number of those that are concurrent to kernels), blind=N (stream N, by the
+// order in which they were created, waits for no event), unseen=N (no stream waits for its events),
+// serialized (NVRTC reports that it serialized the GEMMs of attention)
 #ifndef FAKE_H
 #define FAKE_H
 #include <stdbool.h>

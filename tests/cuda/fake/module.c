@@ -112,6 +112,7 @@ typedef struct launch {
   function *f;
   int64_t blocks;
   int threads;
+  bool early;
   uint64_t at[PARAMS];
   char bytes[4096];
 } launch;
@@ -131,7 +132,7 @@ static void kernel_watched(launch *l, void **params) {
       names[n] = l->f->params[i].name;
       at[n++] = *(char **)params[i + 1];
     }
-  simt_buffers_set(&(simt_buffers){l->f->name, names, at, n});
+  simt_buffers_set(&(simt_buffers){l->f->name, names, at, n, l->early});
   fake_order_launch();
   simt_run(kernel_call, params, l->blocks, l->threads);
   simt_watch_set(NULL);
@@ -160,24 +161,42 @@ static void kernel_run(void *args) {
     fake_complain(found, l->f->name);
 }
 
-FAKE_API int cuLaunchKernel(void *handle, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                            unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
-                            void *s, void **params, void **extra) {
+// The only attribute is the permission to begin early, of which a recording makes an edge of the
+// graph; it is between kernels, so that nothing else may be in front.
+static bool early_of(const lm_cu_launch *how) {
+  bool early = false;
+  for (unsigned i = 0; i < how->n_attributes; i++) {
+    if (how->attributes[i].id != LM_CU_LAUNCH_EARLY)
+      fake_complain("unknown", "a launch attribute");
+    early |= how->attributes[i].value != 0;
+  }
+  if (early && fake.capability < 90)
+    fake_complain("needs compute capability 9.0", "a launch attribute");
+  if (early && fake_records_behind_other(how->stream, kernel_run))
+    fake_complain("may begin early, but no kernel is in front of it", "a recorded launch");
+  return early;
+}
+
+FAKE_API int cuLaunchKernelEx(const lm_cu_launch *how, void *handle, void **params, void **extra) {
   static launch l;
   size_t used = 0;
   l.f = handle;
-  l.blocks = grid_x;
-  l.threads = (int)block_x;
+  l.blocks = how->blocks[0];
+  l.threads = (int)how->threads[0];
   if (fake.sticky)
     return fake.sticky;
   if (fake.launch && !--fake.launch)
     return LAUNCH;
-  if (!grid_x || grid_x > INT32_MAX || grid_y != 1 || grid_z != 1 || block_y != 1 || block_z != 1 ||
-      extra)
+  bool line = how->blocks[1] == 1 && how->blocks[2] == 1;
+  line = line && how->threads[1] == 1 && how->threads[2] == 1;
+  if (l.blocks < 1 || l.blocks > INT32_MAX || !line || extra)
     return INVALID;
-  if ((int)block_x > l.f->threads || !block_x || block_x > 1024 ||
-      (shared > SHARED_FREE && (int)shared > l.f->shared))
+  if (l.threads > l.f->threads || l.threads < 1 || l.threads > 1024 ||
+      (how->shared > SHARED_FREE && (int)how->shared > l.f->shared))
     return INVALID;
+  l.early = early_of(how);
+  fake.launches++;
+  fake.early += l.early;
   for (int i = 0; l.f->params[i].bytes; i++) {
     size_t bytes = l.f->params[i].bytes;
     used = (used + 15) / 16 * 16;
@@ -187,7 +206,7 @@ FAKE_API int cuLaunchKernel(void *handle, unsigned grid_x, unsigned grid_y, unsi
     l.at[i] = used;
     used += bytes;
   }
-  return fake_enqueue(s, kernel_run, &l, offsetof(launch, bytes) + used);
+  return fake_enqueue(how->stream, kernel_run, &l, offsetof(launch, bytes) + used);
 }
 
 // The bytes that a tensor map may access must be allocated on the device.

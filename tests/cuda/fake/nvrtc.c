@@ -80,7 +80,9 @@ static void kernel_describe(const char *name, int n_name, const char *params, in
   lm_buf_printf(
       out, "const struct { uint64_t bytes; int pointer; const char *name; } fake_params_%.*s[] = {",
       n_name, name);
-  lm_buf_printf(&call, "const int fake_threads_%.*s = %d;\nvoid fake_call_%.*s(void **p) { %.*s(",
+  lm_buf_printf(&call,
+                "const int fake_threads_%.*s = %d;\n__attribute__((no_sanitize_thread)) void "
+                "fake_call_%.*s(void **p) { %.*s(",
                 n_name, name, threads, n_name, name, n_name, name);
   for (int i = 0; *params != ')'; i++) {
     size_t n = strcspn(params, ",)");

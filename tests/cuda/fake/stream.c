@@ -187,6 +187,13 @@ static int op_enqueue(stream *s, op o, const void *args) {
   return 0;
 }
 
+bool fake_records_behind_other(void *handle, void (*fn)(void *args)) {
+  const stream *s = handle;
+  const graph *g = s->capture;
+  bool any = g && s->last < g->n && g->ops[s->last].on == s;
+  return g && (!any || g->ops[s->last].fn != fn);
+}
+
 FAKE_API int fake_enqueue(void *handle, void (*fn)(void *args), const void *args, size_t bytes) {
   return op_enqueue(handle, (op){.fn = fn, .bytes = bytes}, args);
 }
