@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -163,8 +164,15 @@ int lm_x86_64_level(void) {
   return !has_v2() ? 1 : !has_v3() ? 2 : !has_v4() ? 3 : 4;
 }
 
+// A virtual machine takes microseconds for `cpuid`, and callers convert short rows.
 bool lm_x86_64_has_f16c(void) {
-  return __builtin_cpu_supports("avx") && cpuid_has(1, F16C);
+  static atomic_int known = -1; // -1: it has not been asked
+  int has = atomic_load_explicit(&known, memory_order_relaxed);
+  if (has < 0) {
+    has = __builtin_cpu_supports("avx") && cpuid_has(1, F16C);
+    atomic_store_explicit(&known, has, memory_order_relaxed);
+  }
+  return has;
 }
 #else
 int lm_x86_64_level(void) {
