@@ -641,11 +641,18 @@ static void test_any_folders(void) {
     CHECK(!mkdir(in_dir(folders[i]), 0700));
   char *paths[] = {write_text("a/b/deep.txt", "x"), write_text("deep.txt", "x"),
                    write_text(".c/deep.txt", "x")};
-  lm_data_source s = {LM_SOURCE_TEXT, "t", in_dir("**/deep.txt"), "\n"};
-  lm_file_list l;
-  CHECK_OK(lm_file_list_make(&s, 1, &l));
-  CHECK(l.n == 2 && !strcmp(l.files[0].path, paths[0]) && !strcmp(l.files[1].path, paths[1]));
-  lm_file_list_free(&l);
+  static const struct {
+    const char *pattern;
+    uint32_t n;
+  } tries[] = {{"**/deep.txt", 2}, {"a/**", 1}, {"**/b/**/deep.txt", 1}, {"a/**/**/*.txt", 1}};
+  for (size_t i = 0; i < LM_COUNT(tries); i++) {
+    lm_data_source s = {LM_SOURCE_TEXT, "t", in_dir(tries[i].pattern), "\n"};
+    lm_file_list l;
+    CHECK_OK(lm_file_list_make(&s, 1, &l));
+    CHECK(l.n == tries[i].n && !strcmp(l.files[0].path, paths[0]));
+    CHECK(l.n < 2 || !strcmp(l.files[1].path, paths[1]));
+    lm_file_list_free(&l);
+  }
   for (size_t i = 0; i < LM_COUNT(paths); i++)
     CHECK(!unlink(paths[i]));
   for (size_t i = LM_COUNT(folders); i-- > 0;)

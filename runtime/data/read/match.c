@@ -96,14 +96,22 @@ static int by_text(const void *a, const void *b) {
   return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
+static bool ends_with_any(const char *pattern) {
+  const char *slash = strrchr(pattern, '/');
+  return !strcmp(slash ? slash + 1 : pattern, "**");
+}
+
 int lm_match(const char *pattern, glob_t *found) {
   *found = (glob_t){0};
-  int rc = matches_add(pattern, found);
+  lm_buf whole = {0};
+  lm_buf_printf(&whole, "%s%s", pattern, ends_with_any(pattern) ? "/*" : "");
+  int rc = matches_add(whole.p, found);
   if (!rc && !found->gl_pathc)
     rc = GLOB_NOMATCH;
-  if (!rc && any_folders(pattern))
+  if (!rc && any_folders(whole.p))
     qsort(found->gl_pathv, found->gl_pathc, sizeof *found->gl_pathv, by_text);
   if (rc)
     globfree(found);
+  lm_buf_free(&whole);
   return rc;
 }

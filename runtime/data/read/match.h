@@ -4,8 +4,9 @@
 #include <glob.h>
 
 // As glob(), with the component `**` for any number of folders: texts/**/*.txt matches files in
-// `texts` and in all folders below, except hidden ones and symbolic links to folders. Sorts *found,
-// which globfree() frees. Returns 0, or a value of glob() other than 0; for GLOB_ABORTED errno says
-// why a folder cannot be read.
+// `texts` and in all folders below, except hidden ones and symbolic links to folders; texts/** is
+// texts/**/*. With several `**` a path may occur more than once. Sorts *found, which globfree()
+// frees. Returns 0, or a value of glob() other than 0; for GLOB_ABORTED errno says why a folder
+// cannot be read.
 int lm_match(const char *pattern, glob_t *found);
 #endif
