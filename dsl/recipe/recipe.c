@@ -244,12 +244,13 @@ static void add_where(const lm_recipe *r, const lm_recipe_origin *o, lm_buf *out
     lm_buf_printf(out, ", %s:%u", r->c->sources[o->loc.file].path, o->loc.line);
 }
 
-// The call of a model or optimizer with a name for each argument.
-static const ast_expr *with_names(const lm_recipe *r, const ast_expr *value) {
-  lm_sym callee = lm_callee(value);
-  const lm_recipe_call *call = callee && callee == r->model.name ? &r->model : &r->optimizer;
-  const ast_decl *decl = callee && callee == call->name ? call->target.decl : NULL;
-  if (!decl)
+// The value of a setting; the call of a model or optimizer with a name for each argument.
+static const ast_expr *with_names(const lm_recipe *r, const lm_setting *s) {
+  const ast_expr *value = s->value;
+  bool is_model = !strcmp(s->key->path, "recipe.model");
+  const lm_recipe_call *call = is_model ? &r->model : &r->optimizer;
+  const ast_decl *decl = lm_callee(value) == call->name ? call->target.decl : NULL;
+  if (!decl || (!is_model && strcmp(s->key->path, "recipe.optimizer")))
     return value;
   ast_expr *copy = LM_NEW(r->c->arena, ast_expr);
   *copy = *value;
@@ -279,7 +280,7 @@ static void print_setting(const lm_recipe *r, const lm_setting *s, const char *p
       add_selector(s, " ", &key);
     lm_buf_printf(out, "%s%s", key.p, called ? " " : s->value ? " = " : "");
     if (s->value)
-      lm_expr_write(with_origins ? with_names(r, s->value) : s->value, out);
+      lm_expr_write(with_origins ? with_names(r, s) : s->value, out);
     if (with_origins)
       add_where(r, s->origin, out);
     lm_buf_puts(out, "\n");

@@ -35,7 +35,8 @@ static const char PROGRAM[] =
     "  precision { compute = f32 }; memory.budget = 1 kB\n"
     "  batch = 1Ki tokens; eval dev { data = More.dev; every = 1 steps }\n"
     "  sample { every = 200 steps; prompt = \"In\" }\n"
-    "}\n";
+    "}\n"
+    "model text(d) { param w: real[d] = ones }\n";
 
 static lm_recipe *resolve(lm_ctx *c, const char *name, const char *const *sets, int n_sets) {
   lm_program *p = lm_program_load(c, "program.lm");
@@ -171,6 +172,12 @@ static void test_print(void) {
   lm_recipe_print(resolve(c, "Base", sets, LM_COUNT(sets)), true, &out);
   CHECK(strstr(out.p, "model = M(d = 48, depth = 3)  # --set\n"));
   CHECK(strstr(out.p, "optimizer = adamw(lr = 1e-3)  # --set\n"));
+  lm_buf_free(&out);
+  static const char *const same_name[] = {"model = text(4)",
+                                          "data.source.web = text(\"a\", \"b\")"};
+  lm_recipe_print(resolve(c, "Base", same_name, LM_COUNT(same_name)), true, &out);
+  CHECK(strstr(out.p, "model = text(d = 4)  # --set\n"));
+  CHECK(strstr(out.p, "data.source web = text(\"a\", \"b\")  # --set\n"));
   lm_buf_free(&out);
   lm_schema_write_reference(&out);
   CHECK(strstr(out.p, "| `optimizer` |"));
