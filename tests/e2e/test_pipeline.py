@@ -171,8 +171,7 @@ def blocks(run, inner="tanh(dot(x, w, d))", more="", loop="", loss=LOSS, weight=
 
 def test_metrics(run):
     """Metrics that a model emits are means over the micro-batches, as those of one process. A number of rows is that of a micro-batch, in
-    metrics, in the loss and as its weight, which counts once for each micro-batch, also where dp divides the rows, with dropout. With GPipe
-    metrics are sums over rows."""
+    metrics, in the loss and as its weight, which counts once for each micro-batch, also where dp divides the rows, with dropout."""
     mpi_needed(run)
     run.write("t.txt", "".join(f"text {i * i} of a line\n" for i in range(99)))
     f32 = ("-q", "--set", "precision.compute=f32", "--set", "micro=32 tokens")
@@ -181,11 +180,12 @@ def test_metrics(run):
     loss = "mean(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w, (b, t)) * f32(b)"
     how = {"loss": loss, "weight": "f32(b)"}
     run("run", blocks(run, drop, loop=sums + others, **how), *f32, "--set", "parallel.mesh=(dp = 1)", "--out", run.path("one"))
-    for mesh, loop in (("f1b2", sums + others), ("pp2", sums), ("dp2f1b2", sums + others)):
-        pipeline(run, mesh, blocks(run, drop, loop=loop, **how), mesh, *f32)
+    for mesh, loop in (("f1b2", sums + others), ("pp2", sums), ("pp2", sums + others), ("dp2f1b2", sums + others)):
+        out = f"{mesh}-{len(loop)}"
+        pipeline(run, mesh, blocks(run, drop, loop=loop, **how), out, *f32)
         for name in ("loss", "grad_norm", *re.findall(r"emit (\w+)", loop)):
-            for a, b in zip(curve(run.path("one"), name), curve(run.path(mesh), name), strict=True):
-                within(f"{mesh}: {name}", abs(a - b) / abs(a), 2e-6)
+            for a, b in zip(curve(run.path("one"), name), curve(run.path(out), name), strict=True):
+                within(f"{out}: {name}", abs(a - b) / abs(a), 2e-6)
 
 
 def test_adapters(run):

@@ -529,6 +529,9 @@ static void statistics_check(void) {
   text_check("statistics", text, "pp = 2 pipeline 1 one_f_one_b", 8);
   text_check("statistics", text, "pp = 4 pipeline 1 one_f_one_b", 8);
   text_check("statistics", text, "pp = 2 pipeline 1", 8); // gpipe
+  const char *sums = replaced(a, text, "%v = mul %q, %t", "%v = add %q, %q");
+  text_check("sums of rows", replaced(a, sums, "return %ll", "return %l"), "pp = 2 rows pipeline 2",
+             8);
   text_check("statistics", replaced(a, text, "b = 4", "b = 2"), "pp = 2 pipeline 2 interleaved 2",
              8);
   for (size_t i = 0; i < LM_COUNT(cases); i++) {

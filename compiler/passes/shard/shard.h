@@ -134,6 +134,8 @@ lm_value *lm_shard_terms(lm_shard *s, const lm_value *x, lm_op *user);
 // ---- shard_repetition.c
 // True for functions whose repetition is a pipeline: they compute rows of a batch.
 bool lm_shard_runs_pipeline(const lm_func *f);
+// True if the blocks of a function carry a value without rows, as a balance loss.
+bool lm_shard_carries_statistic(const lm_func *f);
 // Finds the loops over instances and the stacked axes that the stages of a pipeline divide. False
 // if errors were reported.
 bool lm_shard_repetitions_find(lm_shard *s);
@@ -290,8 +292,9 @@ lm_value *lm_shard_stage_result(const lm_shard *s, lm_builder *b, const lm_shard
 // The axis of the mesh whose ranks are stages; NULL: none has several.
 const lm_mesh_axis *lm_shard_stages_axis(const lm_module *m);
 // GPipe divides the rows of all micro-batches outside of the stages, if the results of the loss are
-// sums over rows. Otherwise a tick computes the whole model for one micro-batch, and `rows` of the
-// axis becomes false. False: its ranks do not divide the rows of a micro-batch, which is reported.
+// sums over rows and blocks carry rows alone. Otherwise a tick computes the whole model for one
+// micro-batch, and `rows` of the axis becomes false. False: its ranks do not divide the rows of a
+// micro-batch, which is reported.
 bool lm_shard_rows_choose(lm_module *m);
 // True if a loss or a metric is no sum over rows, in a module that is not divided.
 bool lm_shard_mixes(const lm_module *m);

@@ -21,8 +21,10 @@ const lm_mesh_axis *lm_shard_stages_axis(const lm_module *m) {
   return by;
 }
 
-// Whether every result of the loss is a sum over rows.
+// Whether every result of the loss is a sum over rows, of what blocks compute of each row.
 static bool sums_rows(const lm_func *loss) {
+  if (lm_shard_carries_statistic(loss))
+    return false;
   for (uint32_t i = 0; i < loss->body->last->n_in; i++) {
     lm_rows_kind kind = lm_row_mix_result(loss, i);
     if (kind == LM_ROWS_MIXED || kind == LM_ROWS_BOTH)
@@ -48,7 +50,9 @@ static bool rows_divide(const lm_module *m, const lm_func *loss, const lm_mesh_a
   if (rows % parts == 0)
     return true;
   lm_diag *d = LM_REPORT(m->ctx, by->loc, E255, name, parts, (long long)rows, (long long)tokens);
-  lm_diag_note(m->ctx, d, (lm_loc){0}, "the loss is no sum over rows, so %s divides them too",
+  lm_diag_note(m->ctx, d, (lm_loc){0},
+               "the loss, or a value that blocks carry, is computed from all rows of a "
+               "micro-batch, so %s divides them too",
                by->name);
   return false;
 }

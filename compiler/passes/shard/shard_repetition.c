@@ -59,13 +59,17 @@ static bool by_ticks(const lm_shard *s) {
   return lm_mesh_axis_ticks(s->by);
 }
 
-// What the schedule gpipe alone cannot divide.
-static bool refuse_gpipe(const lm_shard *s, lm_loc at, const char *what) {
-  lm_ctx *c = s->m->ctx;
-  lm_diag *d = LM_REPORT(c, at.line ? at : s->by->loc, E915, s->by->name, what);
-  if (!by_ticks(s))
-    lm_diag_help(c, d, "pipeline = one_f_one_b does");
-  return false;
+static bool has_rows(const lm_value *v, lm_axis rows) {
+  return lm_type_find(v->type, rows) >= 0;
+}
+
+bool lm_shard_carries_statistic(const lm_func *f) {
+  lm_op *loop[2];
+  lm_axis rows = rows_of(f);
+  bool found = false;
+  for (uint32_t i = 0; repetitions_of(f, loop) == 1 && i < loop[0]->n_in; i++)
+    found |= !has_rows(loop[0]->out[i], rows);
+  return found;
 }
 
 // Operand i of op, the index of the loop, reaches all instances along the stacked axis.
@@ -150,11 +154,11 @@ static bool body_check(const lm_shard *s, const lm_region *r, lm_axis rows) {
 
 static bool loop_check(lm_shard *s, const lm_func *f, lm_op *loop) {
   lm_axis rows = rows_of(f);
-  for (uint32_t i = 0; i < loop->n_out; i++) {
-    bool of_rows = i < loop->n_in && lm_type_find(loop->out[i]->type, rows) >= 0;
-    if (!of_rows && (i >= loop->n_in || !by_ticks(s)))
-      return refuse_gpipe(s, loop->loc, "blocks that compute more than a value of each row");
-  }
+  bool computes_more = loop->n_out > loop->n_in;
+  for (uint32_t i = 0; i < loop->n_in; i++)
+    computes_more |= !has_rows(loop->out[i], rows) && !by_ticks(s);
+  if (computes_more)
+    return refuse(s, loop->loc, "blocks that compute more than a value of each row");
   return parts_hoist(s, loop, rows) && body_check(s, loop->body, rows) &&
          stacks_note(s, loop, loop->body) && size_check(s, loop);
 }
