@@ -60,8 +60,7 @@ static bool glob_finds(const char *pattern) {
 // Escapes a name, so that as a pattern it matches only itself.
 static const char *escaped(inspector *x, const char *name) {
   lm_buf b = {0};
-  for (const char *p = name; *p; p++)
-    lm_buf_printf(&b, strchr("*?[\\", *p) ? "\\%c" : "%c", *p);
+  lm_match_escape(name, &b);
   const char *text = lm_arena_strndup(x->a, b.p, b.n);
   lm_buf_free(&b);
   return text;

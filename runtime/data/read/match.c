@@ -8,7 +8,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "runtime/base/base.h"
+void lm_match_escape(const char *path, lm_buf *out) {
+  for (const char *p = path; *p; p++)
+    lm_buf_printf(out, strchr("*?[\\", *p) ? "\\%c" : "%c", *p);
+}
 
 static int matches_add(const char *pattern, glob_t *found);
 
@@ -35,8 +38,7 @@ static bool is_folder(const char *path) {
 // folder: "" or a path with a final '/', as text; rest: a pattern.
 static int folder_match(const char *folder, const char *rest, glob_t *found) {
   lm_buf pattern = {0};
-  for (const char *p = folder; *p; p++)
-    lm_buf_printf(&pattern, strchr("*?[\\", *p) ? "\\%c" : "%c", *p);
+  lm_match_escape(folder, &pattern);
   lm_buf_puts(&pattern, rest);
   int rc = matches_add(pattern.p, found);
   lm_buf_free(&pattern);

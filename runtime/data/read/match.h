@@ -1,6 +1,7 @@
 // match.h - the paths that a pattern matches.
 #ifndef LM_DATA_READ_MATCH_H
 #define LM_DATA_READ_MATCH_H
+#include "runtime/base/base.h"
 #include <glob.h>
 
 // As glob(), with the component `**` for any number of folders: texts/**/*.txt matches files in
@@ -9,4 +10,6 @@
 // frees. Returns 0, or a value of glob() other than 0; for GLOB_ABORTED errno says why a folder
 // cannot be read.
 int lm_match(const char *pattern, glob_t *found);
+// Adds the pattern that matches only this path.
+void lm_match_escape(const char *path, lm_buf *out);
 #endif
