@@ -2,6 +2,7 @@
 // of --set.
 #include "dsl/syntax/parse.h"
 #include "runtime/base/utf8.h"
+#include <ctype.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -86,9 +87,11 @@ static bool has_comma(const ast_arg *a, const ast_arg *b) {
 
 // Three digits after the comma group thousands, unless the number begins with 0.
 const char *lm_number_comma_help(lm_ctx *c, const char *before, const char *after) {
-  int n = (int)strspn(after, "0123456789");
-  if (!n)
-    return "a number has no comma";
+  static const char digits[] = "0123456789";
+  int n = (int)strspn(after, digits);
+  bool more = before[strspn(before, digits)] || after[n] == '.' || isalpha((unsigned char)after[n]);
+  if (!n || more)
+    return "a number has no comma: write 1.5 or 1_000";
   if (n == 3 && *before != '0')
     return lm_arena_printf(c->arena, "write %s%.3s or %s_%.3s; a decimal comma is a point: %s.%.3s",
                            before, after, before, after, before, after);

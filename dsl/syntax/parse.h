@@ -118,8 +118,8 @@ lm_loc lm_layout_unclosed(const struct lm_layout *t, char *out_which);
 ast_expr *lm_expr_new(lm_parser *ps, ast_expr_kind kind, lm_loc at);
 ast_expr *lm_expr_binary(lm_parser *ps, ast_op op, lm_loc at, ast_expr *a, ast_expr *b);
 ast_expr *lm_expr_postfix(lm_parser *ps, ast_expr_kind kind, lm_loc at, ast_expr *a, ast_args args);
-// What to write for a number with a comma, such as 1,5 or 1,024; `before` and `after` begin with
-// its digits.
+// What to write for a number with a comma, such as 1,5 or 1,024: the text up to the comma, and
+// the text behind it.
 const char *lm_number_comma_help(lm_ctx *c, const char *before, const char *after);
 void lm_args_check_order(lm_parser *ps, const ast_args *args);
 // An expression in parentheses, a tuple or a list.
