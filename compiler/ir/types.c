@@ -212,8 +212,9 @@ lm_type lm_type_make(lm_dtype dtype, const lm_axis *axes, int n) {
 }
 
 lm_type lm_type_blocks(lm_module *m, lm_dtype dtype) {
-  lm_axis axes[] = {lm_axis_blocks(m),
-                    lm_axis_shared(m, LM_SYM(m->ctx, "el"), LM_BLOCK, (lm_type){0})};
+  lm_axis axes[2];
+  axes[0] = lm_axis_blocks(m);
+  axes[1] = lm_axis_shared(m, LM_SYM(m->ctx, "el"), LM_BLOCK, (lm_type){0});
   return lm_type_make(dtype, axes, LM_COUNT(axes));
 }
 

@@ -59,7 +59,9 @@ static lm_value *delta_make(lm_grad *g, const lm_op *op, lm_value *o, lm_value *
   for (int i = 0; i < o->type.rank; i++)
     if (lm_type_find(lse, o->type.axis[i]) < 0)
       own[n++] = o->type.axis[i];
-  lm_value *both = lm_emit2(b, LM_OP_MUL, lm_emit_cast(b, o, LM_F32), lm_emit_cast(b, go, LM_F32));
+  go = lm_emit_cast(b, go, LM_F32);
+  o = lm_emit_cast(b, o, LM_F32);
+  lm_value *both = lm_emit2(b, LM_OP_MUL, o, go);
   return lm_emit2(b, LM_OP_SUB, lm_emit_reduce(b, LM_OP_SUM, both, own, n), g_lse);
 }
 

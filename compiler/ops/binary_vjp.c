@@ -33,17 +33,22 @@ void vjp_sub(lm_grad *g, lm_op *op) {
 void vjp_mul(lm_grad *g, lm_op *op) {
   if (op->in[0] == op->in[1]) {
     lm_value *gz = cotangent(g, op);
-    lm_grad_add(g, op->in[0], mul(g, mul(g, gz, scalar(g, gz->type.dtype, 2)), value(g, op, 0)));
+    lm_value *x = value(g, op, 0);
+    lm_grad_add(g, op->in[0], mul(g, mul(g, gz, scalar(g, gz->type.dtype, 2)), x));
     return;
   }
-  for (int i = 0; i < 2; i++)
-    if (lm_grad_needs(g, op->in[i]))
-      lm_grad_add(g, op->in[i], mul(g, cotangent(g, op), value(g, op, 1 - i)));
+  for (int i = 0; i < 2; i++) {
+    if (!lm_grad_needs(g, op->in[i]))
+      continue;
+    lm_value *other = value(g, op, 1 - i);
+    lm_grad_add(g, op->in[i], mul(g, cotangent(g, op), other));
+  }
 }
 
 // x: g / y; y: -g z / y
 void vjp_div(lm_grad *g, lm_op *op) {
-  lm_value *q = lm_emit2(g->b, LM_OP_DIV, cotangent(g, op), value(g, op, 1));
+  lm_value *y = value(g, op, 1);
+  lm_value *q = lm_emit2(g->b, LM_OP_DIV, cotangent(g, op), y);
   lm_grad_add(g, op->in[0], q);
   if (lm_grad_needs(g, op->in[1]))
     lm_grad_add(g, op->in[1], neg(g, mul(g, q, lm_grad_value(g, op->out[0]))));
@@ -63,8 +68,10 @@ static void pow_base(lm_grad *g, lm_op *op) {
     slope = mul(g, lm_emit2(g->b, LM_OP_POW, x, lm_emit2(g->b, LM_OP_SUB, y, scalar(g, t, 1))), y);
   else if (n == 2)
     slope = mul(g, x, scalar(g, t, 2));
-  else if (n != 1)
-    slope = mul(g, lm_emit2(g->b, LM_OP_POW, x, scalar(g, t, n - 1)), scalar(g, t, n));
+  else if (n != 1) {
+    lm_value *factor = scalar(g, t, n);
+    slope = mul(g, lm_emit2(g->b, LM_OP_POW, x, scalar(g, t, n - 1)), factor);
+  }
   lm_grad_add(g, op->in[0], slope ? mul(g, cotangent(g, op), slope) : cotangent(g, op));
 }
 
@@ -74,8 +81,8 @@ void vjp_pow(lm_grad *g, lm_op *op) {
     pow_base(g, op);
   if (!lm_grad_needs(g, op->in[1]))
     return;
-  lm_value *slope =
-      mul(g, lm_grad_value(g, op->out[0]), lm_emit1(g->b, LM_OP_LOG, value(g, op, 0)));
+  lm_value *ln = lm_emit1(g->b, LM_OP_LOG, value(g, op, 0));
+  lm_value *slope = mul(g, lm_grad_value(g, op->out[0]), ln);
   lm_grad_add(g, op->in[1], mul(g, cotangent(g, op), slope));
 }
 
@@ -84,7 +91,8 @@ void vjp_mod(lm_grad *g, lm_op *op) {
   lm_grad_add(g, op->in[0], cotangent(g, op));
   if (!lm_grad_needs(g, op->in[1]))
     return;
-  lm_value *times = lm_emit2(g->b, LM_OP_DIV, value(g, op, 0), value(g, op, 1));
+  lm_value *y = value(g, op, 1);
+  lm_value *times = lm_emit2(g->b, LM_OP_DIV, value(g, op, 0), y);
   lm_value *whole = lm_emit1(g->b, LM_OP_FLOOR, times);
   lm_grad_add(g, op->in[1], neg(g, mul(g, cotangent(g, op), whole)));
 }

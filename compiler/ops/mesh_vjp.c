@@ -74,11 +74,10 @@ void vjp_exchange_rows(lm_grad *g, lm_op *op) {
       .to = {a->axes[0]},
       .n_to = 1,
   };
-  lm_value *in[] = {
-      lm_grad_of(g, op->out[0]),
-      lm_grad_value(g, op->in[2]),
-      lm_grad_value(g, op->in[1]),
-  };
+  lm_value *in[3];
+  in[0] = lm_grad_of(g, op->out[0]);
+  in[1] = lm_grad_value(g, op->in[2]);
+  in[2] = lm_grad_value(g, op->in[1]);
   lm_grad_add(g, op->in[0], lm_emit(g->b, LM_OP_EXCHANGE_ROWS, in, LM_COUNT(in), &b, NULL));
 }
 
@@ -104,8 +103,10 @@ void vjp_all_max(lm_grad *g, lm_op *op) {
   lm_value *x = lm_grad_value(g, op->in[0]);
   lm_value *size = lm_emit_const(b, number, b->m->mesh.axis[op->attr.mesh - 1].size);
   lm_value *rank = lm_emit(b, LM_OP_RANK, NULL, 0, &over, NULL);
-  lm_value *offer = lm_emit_select(b, lm_emit2(b, LM_OP_EQ, x, z),
-                                   lm_emit2(b, LM_OP_SUB, size, rank), lm_emit_const(b, number, 0));
+  lm_value *none = lm_emit_const(b, number, 0);
+  lm_value *some = lm_emit2(b, LM_OP_SUB, size, rank);
+  lm_value *is_max = lm_emit2(b, LM_OP_EQ, x, z);
+  lm_value *offer = lm_emit_select(b, is_max, some, none);
   lm_value *best = lm_emit(b, LM_OP_ALL_MAX, &offer, 1, &over, NULL);
   lm_value *own = lm_emit2(b, LM_OP_EQ, offer, best);
   lm_value *zero = lm_emit_const(b, lm_type_make(z->type.dtype, NULL, 0), 0);

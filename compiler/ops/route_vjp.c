@@ -10,11 +10,10 @@ static lm_value *moved_back(lm_grad *g, const lm_op *op, lm_opcode inverse) {
   };
   memcpy(a.axes, op->attr.to, sizeof a.axes);
   memcpy(a.to, op->attr.axes, sizeof a.to);
-  lm_value *in[] = {
-      lm_grad_of(g, op->out[0]),
-      lm_grad_value(g, op->in[2]),
-      lm_grad_value(g, op->in[1]),
-  };
+  lm_value *in[3];
+  in[0] = lm_grad_of(g, op->out[0]);
+  in[1] = lm_grad_value(g, op->in[2]);
+  in[2] = lm_grad_value(g, op->in[1]);
   return lm_emit(g->b, inverse, in, LM_COUNT(in), &a, NULL);
 }
 

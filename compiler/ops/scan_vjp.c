@@ -186,8 +186,9 @@ static void parallel_add(vjp *v, lm_axis a) {
 static void divide(vjp *v, lm_axis a, int64_t n, int64_t blocks) {
   lm_module *m = v->g->b->m;
   lm_sym name = m->axes[a].name;
-  v->divided = (division){a, lm_axis_add(m, name, blocks, 0), lm_axis_add(m, name, n / blocks, 0)};
-  parallel_add(v, v->divided.block);
+  lm_axis block = lm_axis_add(m, name, blocks, 0);
+  v->divided = (division){a, block, lm_axis_add(m, name, n / blocks, 0)};
+  parallel_add(v, block);
 }
 
 static void parallel_choose(vjp *v) {

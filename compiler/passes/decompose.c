@@ -54,8 +54,9 @@ static lm_value *argmax(lm_rewrite *r, lm_op *op) {
   lm_value *best = lm_emit_reduce(&r->b, LM_OP_MAX, x, op->attr.axes, op->attr.n_axes);
   lm_value *here = lm_emit2(&r->b, LM_OP_EQ, x, best);
   lm_value *at = row_major_index(r, x->type, &op->attr, &n);
-  lm_value *rank = lm_emit_select(&r->b, here, lm_emit2(&r->b, LM_OP_SUB, int_const(r, n - 1), at),
-                                  int_const(r, 0));
+  lm_value *zero = int_const(r, 0);
+  lm_value *from_last = lm_emit2(&r->b, LM_OP_SUB, int_const(r, n - 1), at);
+  lm_value *rank = lm_emit_select(&r->b, here, from_last, zero);
   lm_value *first = lm_emit_reduce(&r->b, LM_OP_MAX, rank, op->attr.axes, op->attr.n_axes);
   return lm_emit2(&r->b, LM_OP_SUB, int_const(r, n - 1), first);
 }
@@ -160,8 +161,8 @@ static lm_value *rank_of(lm_rewrite *r, const lm_op *op) {
 static lm_value *part(lm_rewrite *r, lm_op *op) {
   lm_axis own = op->attr.to[0];
   lm_type to = op->out[0]->type;
-  lm_value *first =
-      lm_emit2(&r->b, LM_OP_MUL, rank_of(r, op), int_const(r, lm_axis_size(r->b.m, own)));
+  lm_value *size = int_const(r, lm_axis_size(r->b.m, own));
+  lm_value *first = lm_emit2(&r->b, LM_OP_MUL, rank_of(r, op), size);
   lm_value *in[2] = {op->in[0], lm_emit2(&r->b, LM_OP_ADD, iota(r, own), first)};
   lm_attr over = {
       .axes = {op->attr.axes[0]},
@@ -172,7 +173,8 @@ static lm_value *part(lm_rewrite *r, lm_op *op) {
 
 static lm_value *first(lm_rewrite *r, lm_op *op) {
   lm_dtype t = (lm_dtype)op->out[0]->type.dtype;
-  lm_value *is_first = lm_emit2(&r->b, LM_OP_EQ, rank_of(r, op), int_const(r, 0));
+  lm_value *coordinate = int_const(r, 0);
+  lm_value *is_first = lm_emit2(&r->b, LM_OP_EQ, rank_of(r, op), coordinate);
   lm_value *zero = lm_emit_const(&r->b, lm_type_make(t, NULL, 0), 0);
   return lm_emit_select(&r->b, is_first, op->in[0], zero);
 }

@@ -49,7 +49,8 @@ static lm_value *ranks(lm_rewrite *r, lm_value *x, lm_axis v) {
   lm_type wide = with_axis(x->type, other);
   lm_value *mine = lm_emit_expand(b, x, wide);
   lm_value *its = lm_cast_to(r, lm_emit(b, LM_OP_RENAME, &x, 1, &rename, NULL), wide);
-  lm_value *first = lm_emit2(b, LM_OP_LT, iota(r, other, wide), iota(r, v, wide));
+  lm_value *index = iota(r, v, wide);
+  lm_value *first = lm_emit2(b, LM_OP_LT, iota(r, other, wide), index);
   lm_value *tied = lm_emit2(b, LM_OP_AND, lm_emit2(b, LM_OP_EQ, its, mine), first);
   lm_value *before = lm_emit2(b, LM_OP_OR, lm_emit2(b, LM_OP_GT, its, mine), tied);
   return lm_emit_reduce(b, LM_OP_SUM, lm_emit_cast(b, before, LM_INT), &other, 1);
@@ -61,8 +62,10 @@ static lm_value *top_k(lm_rewrite *r, lm_op *op) {
   lm_value *rank = ranks(r, ordered(r, op->in[0]), v);
   lm_type wide = with_axis(rank->type, c);
   lm_type to = op->out[0]->type;
-  lm_value *here = lm_emit2(&r->b, LM_OP_EQ, lm_emit_expand(&r->b, rank, wide), iota(r, c, wide));
-  lm_value *index = lm_emit_select(&r->b, here, iota(r, v, wide), number(r, 0));
+  lm_value *wanted = iota(r, c, wide);
+  lm_value *here = lm_emit2(&r->b, LM_OP_EQ, lm_emit_expand(&r->b, rank, wide), wanted);
+  lm_value *zero = number(r, 0);
+  lm_value *index = lm_emit_select(&r->b, here, iota(r, v, wide), zero);
   lm_value *sum = lm_emit_reduce(&r->b, LM_OP_SUM, index, &v, 1);
   return lm_emit_permute(&r->b, sum, to.axis, to.rank);
 }

@@ -79,10 +79,9 @@ static void casts_make(planner *p, lm_func *f, region_sum *s) {
       .m = p->m,
       .at = r,
   };
-  lm_axis axes[] = {
-      axis_of(p, "region", s->part.bytes / BLOCK_BYTES),
-      axis_of(p, "el", LM_BLOCK),
-  };
+  lm_axis axes[2];
+  axes[0] = axis_of(p, "region", s->part.bytes / BLOCK_BYTES);
+  axes[1] = axis_of(p, "el", LM_BLOCK);
   lm_type blocks = lm_type_make(LM_F32, axes, LM_COUNT(axes));
   lm_sym name = LM_SYM(p->m->ctx, "gradients");
   lm_value *own = lm_arg_add(p->m, r, blocks, name);

@@ -268,8 +268,10 @@ static el_val call_use(el_call_site c, const el_adapter *a, const el_ref *ref, c
     groups.counts = el_rename(e, u->counts, &by->from, &by->to);
     e->grouping = &groups;
   }
-  el_val args[] = {el_rename(e, u->x, &by->from, &by->to), weight_of(c, w, a->inst),
-                   el_rename(e, y, &by->from, &by->to)};
+  el_val args[3];
+  args[0] = el_rename(e, u->x, &by->from, &by->to);
+  args[1] = weight_of(c, w, a->inst);
+  args[2] = el_rename(e, y, &by->from, &by->to);
   el_val r = call(c, ref, "use", args, 3, &args[2]);
   e->grouping = was;
   return r.k == V_ERROR ? r : el_rename(e, &r, &by->to, &by->from);

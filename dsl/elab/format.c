@@ -253,8 +253,10 @@ static el_val straight(fitted *f, const el_val *x, const el_val *split, const bl
   lm_value *v = lm_emit_cast(at, y.v, (lm_dtype)x->v->type.dtype);
   v = lm_emit_select(at, lm_emit2(at, LM_OP_EQ, wide, wide), v, own);
   lm_value *of = x->v;
-  if (limited)
-    of = lm_emit_select(at, joined(f->c, &inside, b, &x->axes).v, of, lm_emit1(at, LM_OP_STOP, of));
+  if (limited) {
+    lm_value *outside = lm_emit1(at, LM_OP_STOP, of);
+    of = lm_emit_select(at, joined(f->c, &inside, b, &x->axes).v, of, outside);
+  }
   return el_tensor(x->kind, &x->axes, lm_emit2(at, LM_OP_STRAIGHT, v, of));
 }
 

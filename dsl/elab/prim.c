@@ -227,8 +227,8 @@ static el_val p_dropout(el_call_site c) {
   el_val kept = el_binary(c.e, OP_SUB, &one, &p, c.x->loc);
   el_val gain = el_binary(c.e, OP_DIV, &one, &kept, c.x->loc);
   lm_type real = lm_type_make((lm_dtype)x.v->type.dtype, NULL, 0);
-  lm_value *keep =
-      lm_emit2(b, LM_OP_GE, random_numbers(c.e, &x.axes), el_adapt(c.e, &p, K_F32, c.x->loc).v);
+  lm_value *rate = el_adapt(c.e, &p, K_F32, c.x->loc).v;
+  lm_value *keep = lm_emit2(b, LM_OP_GE, random_numbers(c.e, &x.axes), rate);
   lm_value *scaled = lm_emit2(b, LM_OP_MUL, x.v, el_adapt(c.e, &gain, x.kind, c.x->loc).v);
   return el_tensor(x.kind, &x.axes, lm_emit_select(b, keep, scaled, lm_emit_const(b, real, 0)));
 }

@@ -317,8 +317,9 @@ static lm_value *groups_of_rows(el_call_site c) {
   if (!s || s->groups != g->counts.axes.v[0])
     return NULL;
   lm_type points = s->inverse->type;
-  lm_value *id = lm_emit_clamp(&c.e->b, lm_emit_permute(&c.e->b, s->id, points.axis, points.rank),
-                               lm_axis_size(c.e->m, el_axis_ir(c.e, s->groups)));
+  int64_t n = lm_axis_size(c.e->m, el_axis_ir(c.e, s->groups));
+  lm_value *id = lm_emit_permute(&c.e->b, s->id, points.axis, points.rank);
+  id = lm_emit_clamp(&c.e->b, id, n);
   lm_attr a = axes_attr(points, s->order->type.axis[0], true);
   return lm_emit(&c.e->b, LM_OP_GROUP_ROWS, (lm_value *[]){id, s->order, s->inverse}, 3, &a, NULL);
 }

@@ -151,14 +151,16 @@ static lm_value *last_positions(lm_elab *e, lm_value *past, lm_value *x, lm_axis
   lm_axis t = e->position;
   int64_t n = lm_axis_size(e->m, h);
   lm_axis last = new_axis(e, "last", n);
-  lm_value *count =
-      lm_emit2(b, LM_OP_ADD, lm_emit_reduce(b, LM_OP_MAX, iota(e, t), &t, 1), int_const(e, 1));
+  lm_value *one = int_const(e, 1);
+  lm_value *count = lm_emit2(b, LM_OP_ADD, lm_emit_reduce(b, LM_OP_MAX, iota(e, t), &t, 1), one);
   lm_value *at = lm_emit2(b, LM_OP_ADD, iota(e, last), count); // in the past, then x
   lm_value *in_x = lm_emit2(b, LM_OP_SUB, at, int_const(e, n));
   lm_type type = past->type;
   type.axis[lm_type_find(type, h)] = last;
-  lm_value *kept = lm_emit_select(b, lm_emit2(b, LM_OP_GE, in_x, int_const(e, 0)),
-                                  gathered(e, x, in_x, t, type), gathered(e, past, at, h, type));
+  lm_value *of_past = gathered(e, past, at, h, type);
+  lm_value *of_x = gathered(e, x, in_x, t, type);
+  lm_value *is_in_x = lm_emit2(b, LM_OP_GE, in_x, int_const(e, 0));
+  lm_value *kept = lm_emit_select(b, is_in_x, of_x, of_past);
   lm_attr back = {.axes = {last}, .n_axes = 1, .to = {h}, .n_to = 1};
   return lm_emit(b, LM_OP_RENAME, &kept, 1, &back, NULL);
 }
@@ -179,9 +181,12 @@ static lm_value *with_past(el_call_site c, const window *w, const el_val *x, lm_
   }
   lm_value *zero = lm_emit_const(b, kept, 0);
   lm_value *past = el_cache_recall(e, &cache, zero);
-  lm_axis grid[2] = {el_axis_ir(e, w->to), el_axis_ir(e, w->taps)};
+  lm_axis grid[2];
+  grid[0] = el_axis_ir(e, w->to);
+  grid[1] = el_axis_ir(e, w->taps);
   lm_type pairs = lm_type_make(LM_INT, grid, 2);
-  lm_value *tap = lm_emit2(b, LM_OP_MUL, iota(e, grid[1]), int_const(e, w->dilate));
+  lm_value *dilate = int_const(e, w->dilate);
+  lm_value *tap = lm_emit2(b, LM_OP_MUL, iota(e, grid[1]), dilate);
   lm_value *at = lm_emit2(b, LM_OP_ADD, lm_emit_expand(b, iota(e, grid[0]), pairs), tap);
   lm_value *now = lm_emit2(b, LM_OP_GE, at, int_const(e, w->before));
   lm_value *all = lm_emit_select(b, now, y, gathered(e, past, at, h, y->type));
@@ -218,9 +223,12 @@ static el_val window_of(el_call_site c, const window *w, const el_val *v) {
   el_axes axes = el_spliced(c, &x.axes, (uint32_t)el_axes_find(&x.axes, w->from), 1, &now);
   if (!el_distinct(c, &axes) || !x.v)
     return el_distinct(c, &axes) ? el_tensor(x.kind, &axes, NULL) : el_error();
-  lm_attr attr = {.axes = {el_axis_ir(e, w->from)},
+  lm_axis from = el_axis_ir(e, w->from);
+  lm_axis to = el_axis_ir(e, w->to);
+  lm_axis taps = el_axis_ir(e, w->taps);
+  lm_attr attr = {.axes = {from},
                   .n_axes = 1,
-                  .to = {el_axis_ir(e, w->to), el_axis_ir(e, w->taps)},
+                  .to = {to, taps},
                   .n_to = 2,
                   .imm = {w->before, w->stride, w->dilate},
                   .n_imm = 3};

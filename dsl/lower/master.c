@@ -45,7 +45,8 @@ static lm_value *uniform(lm_elab *e, lm_type t, const lm_master_draw *draw) {
       .imm = {(int64_t)e->seed, (int64_t)(lm_hash(stream, strlen(stream), 0) >> 1), columns},
       .n_imm = 3,
   };
-  lm_value *in[] = {draw->step, rows_of(e, t), whole_number(e, 0), draw->instance};
+  lm_value *rows = rows_of(e, t);
+  lm_value *in[] = {draw->step, rows, whole_number(e, 0), draw->instance};
   return lm_emit(&e->b, LM_OP_RNG, in, 4, &attr, &t);
 }
 
@@ -56,7 +57,8 @@ lm_value *lm_master_round(lm_elab *e, lm_value *x, const lm_master_draw *draw) {
   lm_value *binade = lm_emit1(b, LM_OP_BINADE, x);
   lm_value *some = lm_emit2(b, LM_OP_GT, binade, number(e, 0));
   lm_value *finite = lm_emit2(b, LM_OP_LT, binade, number(e, INFINITY));
-  lm_value *units = lm_emit2(b, LM_OP_MUL, lm_emit2(b, LM_OP_DIV, x, binade), number(e, 0x1p7));
+  lm_value *scale = number(e, 0x1p7);
+  lm_value *units = lm_emit2(b, LM_OP_MUL, lm_emit2(b, LM_OP_DIV, x, binade), scale);
   lm_value *sum = lm_emit2(b, LM_OP_ADD, units, lm_emit2(b, LM_OP_MUL, steps, number(e, 0x1p-16)));
   lm_value *whole = lm_emit1(b, LM_OP_FLOOR, sum);
   lm_value *y = lm_emit2(b, LM_OP_MUL, lm_emit2(b, LM_OP_MUL, whole, number(e, 0x1p-7)), binade);

@@ -114,11 +114,14 @@ lm_value *lm_moment_decode(lm_elab *e, const lm_moment *m, lm_value *codes, lm_v
 
 // |x|, and infinity where x is no number, so that the scale shows it: a code cannot.
 static lm_value *magnitude(lm_elab *e, lm_value *x, bool never_negative) {
+  lm_builder *b = &e->b;
   lm_value *size = x;
-  if (!never_negative)
-    size = lm_emit_select(&e->b, lm_emit2(&e->b, LM_OP_LT, x, number(e, 0)),
-                          lm_emit1(&e->b, LM_OP_NEG, x), x);
-  return lm_emit_select(&e->b, lm_emit2(&e->b, LM_OP_EQ, x, x), size, number(e, INFINITY));
+  if (!never_negative) {
+    lm_value *negated = lm_emit1(b, LM_OP_NEG, x);
+    size = lm_emit_select(b, lm_emit2(b, LM_OP_LT, x, number(e, 0)), negated, x);
+  }
+  lm_value *infinity = number(e, INFINITY);
+  return lm_emit_select(b, lm_emit2(b, LM_OP_EQ, x, x), size, infinity);
 }
 
 void lm_moment_encode(lm_elab *e, const lm_moment *m, lm_value *x, lm_value *good, lm_value *old,

@@ -121,8 +121,9 @@ static bool is_host_scalar(const el_val *v) {
 static functions functions_begin(lm_elab *e, const lm_lowered_states *states, lm_loc at,
                                  const el_axes *axes, const el_axes *blk, bool has_groups) {
   lm_type number = lm_type_make(LM_F64, NULL, 0);
-  functions f = {.rates = lm_func_add_key(e->m, (lm_func_key){LM_FUNC_RATES}),
-                 .update = lm_func_add_key(e->m, (lm_func_key){LM_FUNC_UPDATE})};
+  functions f = {0};
+  f.rates = lm_func_add_key(e->m, (lm_func_key){LM_FUNC_RATES});
+  f.update = lm_func_add_key(e->m, (lm_func_key){LM_FUNC_UPDATE});
   lm_region *body = f.update->body;
   f.step = lm_arg_add(e->m, f.rates->body, number, lm_port_name(e, LM_PORT_STEP));
   f.run = lm_arg_add(e->m, f.rates->body, number, lm_port_name(e, LM_PORT_RUN));

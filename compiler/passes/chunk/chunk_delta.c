@@ -80,7 +80,8 @@ static lm_value *run(lm_chunked *x, const delta *d) {
   lm_value *at = loop->body->args[0];
   lm_value *h = loop->body->args[1];
   lm_value *r = lm_emit_dot(b, element(b, d->from, at), h, n.axis, n.rank);
-  r = lm_emit2(b, LM_OP_ADD, lm_widen_to(b, r, r_type), element(b, d->own, at));
+  lm_value *own = element(b, d->own, at);
+  r = lm_emit2(b, LM_OP_ADD, lm_widen_to(b, r, r_type), own);
   lm_value *update = lm_emit_dot(b, r, element(b, d->w, at), &x->j, 1);
   lm_value *kept = lm_emit2(b, LM_OP_MUL, h, element(b, d->whole, at));
   lm_value *next = lm_emit2(b, LM_OP_ADD, kept, element(b, d->added, at));
@@ -105,11 +106,12 @@ lm_value *lm_chunk_delta(lm_chunked *x) {
   own = lm_chunk_at_j(x, lm_emit_dot(b, m, own, &x->j, 1));
   lm_type r_type = behind_chunk(x, type_of_r(x, of->lift.scan->in[0]->type));
   w = lm_chunk_emit2(b, LM_OP_MUL, w, x->rest);
-  delta d = {.own = lm_widen_to(b, own, r_type),
-             .from = lm_chunk_front(x, lm_chunk_at_j(x, from), &x->chunk, 1),
-             .w = lm_chunk_front(x, w, &x->chunk, 1),
-             .whole = lm_chunk_front(x, x->whole, &x->chunk, 1),
-             .added = lm_chunk_added(x)};
+  delta d;
+  d.own = lm_widen_to(b, own, r_type);
+  d.from = lm_chunk_front(x, lm_chunk_at_j(x, from), &x->chunk, 1);
+  d.w = lm_chunk_front(x, w, &x->chunk, 1);
+  d.whole = lm_chunk_front(x, x->whole, &x->chunk, 1);
+  d.added = lm_chunk_added(x);
   lm_value *last = run(x, &d);
   if (scale)
     x->u = lm_chunk_emit2(b, LM_OP_ADD, x->u, lm_chunk_emit2(b, LM_OP_MUL, x->delta, scale));

@@ -186,8 +186,11 @@ static lm_value *sum_of(match *s, const lm_op *op, lm_value *x, lm_value *y) {
 static lm_value *chosen(match *s, const lm_op *op, lm_value *x, lm_value *y) {
   if (!x && !y)
     return NULL;
-  return lm_widen(s->b, op,
-                  (lm_value *[]){lifted(s, op->in[0]), x ? x : number(s, 0), y ? y : number(s, 0)});
+  lm_value *in[3];
+  in[0] = lifted(s, op->in[0]);
+  in[1] = x ? x : number(s, 0);
+  in[2] = y ? y : number(s, 0);
+  return lm_widen(s->b, op, in);
 }
 
 // Combines the forms of the operands from `first` on; operand `at` is linear in the state. Returns
@@ -283,10 +286,10 @@ static form read_add(match *s, const lm_op *op, uint32_t at) {
     return (form){.kind = OTHER};
   lm_value *c = w ? lifted(s, w) : NULL;
   int index = s->to->n_reads++;
-  s->to->read[index] = (lm_chunk_read){.of = op->out[0],
-                                       .inclusive = f->next,
-                                       .c = times(s, f->term[OF_H], c),
-                                       .plus = f->term[PLUS] ? times(s, f->term[PLUS], c) : NULL};
+  lm_chunk_read *read = &s->to->read[index];
+  *read = (lm_chunk_read){.of = op->out[0], .inclusive = f->next};
+  read->c = times(s, f->term[OF_H], c);
+  read->plus = f->term[PLUS] ? times(s, f->term[PLUS], c) : NULL;
   return (form){
       .kind = LINEAR,
       .read = index,

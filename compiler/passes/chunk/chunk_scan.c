@@ -114,12 +114,10 @@ static void rewrite(lm_chunk *c, int64_t size, uint32_t n_values) {
   lm_module *m = c->lift.b.m;
   lm_axis t = lm_scan_axis(scan);
   lm_sym name = LM_SYM(m->ctx, m->axes[t].name);
-  lm_chunked x = {.b = &c->lift.b,
-                  .of = c,
-                  .t = t,
-                  .chunk = lm_axis_add(m, LM_SYM(m->ctx, "chunk"), lm_axis_size(m, t) / size, 0),
-                  .i = lm_axis_add(m, name, size, 0),
-                  .j = lm_axis_add(m, name, size, 0)};
+  lm_chunked x = {.b = &c->lift.b, .of = c, .t = t};
+  x.chunk = lm_axis_add(m, LM_SYM(m->ctx, "chunk"), lm_axis_size(m, t) / size, 0);
+  x.i = lm_axis_add(m, name, size, 0);
+  x.j = lm_axis_add(m, name, size, 0);
   c->lift.b.loc = scan->loc;
   x.u = lm_chunk_at_j(&x, lm_chunk_of(&x, c->u));
   x.k = lm_chunk_at_j(&x, lm_chunk_of(&x, c->k));

@@ -16,7 +16,8 @@ lm_value *lm_chunk_unit(lm_builder *b, lm_axis j, lm_value *index) {
   lm_type row = lm_type_make(LM_INT, &j, 1);
   lm_type scalar = lm_type_make(LM_F32, NULL, 0);
   lm_value *same = lm_emit2(b, LM_OP_EQ, lm_emit(b, LM_OP_IOTA, NULL, 0, NULL, &row), index);
-  return lm_emit_select(b, same, lm_emit_const(b, scalar, 1), lm_emit_const(b, scalar, 0));
+  lm_value *zero = lm_emit_const(b, scalar, 0);
+  return lm_emit_select(b, same, lm_emit_const(b, scalar, 1), zero);
 }
 
 static bool is_read(const lm_chunk *c, bool inclusive) {
@@ -88,7 +89,8 @@ static lm_value *rows_last(lm_chunked *x, lm_value *v) {
 
 static lm_value *decayed(lm_chunked *x, lm_value *l, lm_value *c, lm_value *k) {
   lm_type n = x->of->n;
-  return lm_chunk_emit2(x->b, LM_OP_MUL, rows_last(x, l), lm_emit_dot(x->b, c, k, n.axis, n.rank));
+  lm_value *dots = lm_emit_dot(x->b, c, k, n.axis, n.rank);
+  return lm_chunk_emit2(x->b, LM_OP_MUL, rows_last(x, l), dots);
 }
 
 static void weights_by_gemm(lm_chunked *x, lm_value *a) {
@@ -129,7 +131,9 @@ static void weights_by_scan(lm_chunked *x, lm_value *a) {
   lm_chunk *of = x->of;
   lm_type n = of->n;
   int n_keys = of->w ? 2 : 1;
-  lm_value *key[2] = {rows(x, of->k), of->w ? rows(x, of->w) : NULL};
+  lm_value *key[2];
+  key[0] = rows(x, of->k);
+  key[1] = of->w ? rows(x, of->w) : NULL;
   lm_value *index = positions(x);
   lm_value *c[LM_CHUNK_READS];
   lm_value *start[2];

@@ -330,11 +330,11 @@ static merge step_result(lm_builder *b, const lm_op *attend) {
   lm_value *lse = attend->out[1];
   lm_value *least = real(b, MERGE_LEAST);
   lm_value *seen = lm_emit2(b, LM_OP_GT, lse, real(b, MERGE_UNSEEN));
-  return (merge){
-      .o = lm_emit_select(b, seen, o, real(b, 0)),
-      .m = lm_emit_select(b, lm_emit2(b, LM_OP_GT, lse, least), lse, least),
-      .l = lm_emit_const(b, lse->type, 1),
-  };
+  merge x;
+  x.o = lm_emit_select(b, seen, o, real(b, 0));
+  x.m = lm_emit_select(b, lm_emit2(b, LM_OP_GT, lse, least), lse, least);
+  x.l = lm_emit_const(b, lse->type, 1);
+  return x;
 }
 
 static merge merged(lm_builder *b, merge x, merge y) {
@@ -342,11 +342,9 @@ static merge merged(lm_builder *b, merge x, merge y) {
   lm_value *a = lm_emit1(b, LM_OP_EXP, lm_emit2(b, LM_OP_SUB, x.m, m));
   lm_value *c = lm_emit1(b, LM_OP_EXP, lm_emit2(b, LM_OP_SUB, y.m, m));
   lm_value *o = lm_emit2(b, LM_OP_MUL, x.o, a);
-  return (merge){
-      .o = lm_emit2(b, LM_OP_ADD, o, lm_emit2(b, LM_OP_MUL, y.o, c)),
-      .m = m,
-      .l = lm_emit2(b, LM_OP_ADD, lm_emit2(b, LM_OP_MUL, x.l, a), c),
-  };
+  o = lm_emit2(b, LM_OP_ADD, o, lm_emit2(b, LM_OP_MUL, y.o, c));
+  lm_value *l = lm_emit2(b, LM_OP_ADD, lm_emit2(b, LM_OP_MUL, x.l, a), c);
+  return (merge){.o = o, .m = m, .l = l};
 }
 
 static void forward(ring *r) {
@@ -383,7 +381,8 @@ static bool is_of_keys(const ring *r, const lm_value *result) {
 static lm_value *cotangent(ring *r, lm_value *go, lm_value *lse) {
   lm_builder *b = &r->b;
   lm_value *blank = lm_emit2(b, LM_OP_LT, lse, real(b, -1e29));
-  lm_value *share = lm_emit_select(b, blank, real(b, 1.0 / r->n), real(b, 1));
+  lm_value *one = real(b, 1);
+  lm_value *share = lm_emit_select(b, blank, real(b, 1.0 / r->n), one);
   lm_value *scaled = lm_emit2(b, LM_OP_MUL, lm_emit_cast(b, go, LM_F32), share);
   return lm_emit_cast(b, scaled, go->type.dtype);
 }

@@ -118,17 +118,17 @@ static lm_value *index_of(lm_builder *b, lm_type all, int of) {
 static lm_value *positions_emit(const balance *x, lm_builder *b, lm_axis t) {
   lm_module *m = x->m;
   int64_t chunk = x->size / (2 * x->ranks);
-  lm_axis axes[] = {
-      lm_axis_add(m, LM_SYM(m->ctx, "rank"), x->ranks, 0),
-      lm_axis_add(m, LM_SYM(m->ctx, "half"), 2, 0),
-      lm_axis_add(m, LM_SYM(m->ctx, "chunk"), chunk, 0),
-  };
+  lm_axis axes[3];
+  axes[0] = lm_axis_add(m, LM_SYM(m->ctx, "rank"), x->ranks, 0);
+  axes[1] = lm_axis_add(m, LM_SYM(m->ctx, "half"), 2, 0);
+  axes[2] = lm_axis_add(m, LM_SYM(m->ctx, "chunk"), chunk, 0);
   lm_type all = lm_type_make(LM_INT, axes, LM_COUNT(axes));
   lm_value *rank = index_of(b, all, 0);
   lm_value *late = lm_emit2(b, LM_OP_SUB, number(b, 2 * x->ranks - 1), rank);
-  lm_value *is_early = lm_emit2(b, LM_OP_EQ, index_of(b, all, 1), number(b, 0));
-  lm_value *first =
-      lm_emit2(b, LM_OP_MUL, lm_emit_select(b, is_early, rank, late), number(b, chunk));
+  lm_value *zero = number(b, 0);
+  lm_value *is_early = lm_emit2(b, LM_OP_EQ, index_of(b, all, 1), zero);
+  lm_value *size = number(b, chunk);
+  lm_value *first = lm_emit2(b, LM_OP_MUL, lm_emit_select(b, is_early, rank, late), size);
   lm_value *each = lm_emit2(b, LM_OP_ADD, first, index_of(b, all, 2));
   lm_attr join = {
       .axes = {axes[0], axes[1], axes[2]},

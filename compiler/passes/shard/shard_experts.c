@@ -128,11 +128,9 @@ static lm_shard_own *own_sort(lm_shard *s, lm_value *all_ids, lm_attr points, lm
   lm_shard_own *own = LM_NEW(s->m->arena, lm_shard_own);
   lm_value *id = own_ids(s, all_ids, e);
   lm_value *counts = route_emit(s, LM_OP_GROUP_COUNTS, id, NULL, NULL, points, part);
-  *own = (lm_shard_own){
-      .order = route_emit(s, LM_OP_GROUP_ORDER, id, counts, NULL, points, rows),
-      .inverse = route_emit(s, LM_OP_GROUP_INVERSE, id, counts, NULL, points, 0),
-      .counts = counts,
-  };
+  own->order = route_emit(s, LM_OP_GROUP_ORDER, id, counts, NULL, points, rows);
+  own->inverse = route_emit(s, LM_OP_GROUP_INVERSE, id, counts, NULL, points, 0);
+  own->counts = counts;
   return own;
 }
 

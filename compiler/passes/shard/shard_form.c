@@ -64,11 +64,15 @@ lm_value *lm_shard_first(lm_shard *s, lm_axis whole) {
 
 // Parts along c become parts along `along`.
 static lm_value *exchanged(lm_shard *s, lm_value *x, lm_axis c, lm_axis along) {
-  lm_attr a = {.mesh = (uint8_t)s->mesh,
-               .axes = {lm_shard_part(s, c), along},
-               .n_axes = 2,
-               .to = {c, lm_shard_part(s, along)},
-               .n_to = 2};
+  lm_axis from = lm_shard_part(s, c);
+  lm_axis to = lm_shard_part(s, along);
+  lm_attr a = {
+      .mesh = (uint8_t)s->mesh,
+      .axes = {from, along},
+      .n_axes = 2,
+      .to = {c, to},
+      .n_to = 2,
+  };
   return lm_emit(&s->b, LM_OP_ALL_TO_ALL, &x, 1, &a, NULL);
 }
 

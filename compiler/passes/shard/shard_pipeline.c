@@ -97,8 +97,8 @@ static void row_numbers_make(pipeline *p) {
   lm_value *micro = lm_emit_clamp(b, lm_emit2(b, LM_OP_SUB, tick, p->rank), p->n_micro);
   lm_value *first = lm_emit2(b, LM_OP_MUL, micro, number(b, size_of(p, lane)));
   lm_value *row = lm_emit(b, LM_OP_IOTA, NULL, 0, NULL, &own);
-  p->row_numbers =
-      lm_emit2(b, LM_OP_ADD, lm_emit_expand(b, first, both), lm_emit_expand(b, row, both));
+  row = lm_emit_expand(b, row, both);
+  p->row_numbers = lm_emit2(b, LM_OP_ADD, lm_emit_expand(b, first, both), row);
 }
 
 // x has the axis of rows: its rows in each iteration, with the axis of ticks in front.

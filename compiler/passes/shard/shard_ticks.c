@@ -234,7 +234,8 @@ static phase phase_begin(ticks *t, lm_axis rows, lm_value *delay, lm_value *firs
   int64_t parts = lm_axis_size(t->s->m, t->all) / lm_axis_size(t->s->m, t->rows);
   lm_value *at = lm_emit2(&t->b, LM_OP_SUB, t->loop->body->args[0], delay);
   at = lm_shard_order_micro(&t->order, &t->b, at);
-  at = lm_emit2(&t->b, LM_OP_MUL, lm_emit_clamp(&t->b, at, t->n_micro), number(t, t->size * parts));
+  lm_value *rows_of_all = number(t, t->size * parts);
+  at = lm_emit2(&t->b, LM_OP_MUL, lm_emit_clamp(&t->b, at, t->n_micro), rows_of_all);
   at = t->part ? lm_emit2(&t->b, LM_OP_ADD, at, t->part) : at;
   at = lm_emit_expand(&t->b, lm_emit2(&t->b, LM_OP_ADD, at, first), own);
   p.numbers = lm_emit2(&t->b, LM_OP_ADD, at, lm_emit(&t->b, LM_OP_IOTA, NULL, 0, NULL, &own));
@@ -252,11 +253,9 @@ static void phase_end(phase *p) {
 // ---- the stage
 
 static lm_shard_stages stages_axes(const ticks *t) {
-  return (lm_shard_stages){
-      .lane = part_of(t, t->lane),
-      .stage = part_of(t, t->stages),
-      .micro = t->micro,
-  };
+  lm_axis lane = part_of(t, t->lane);
+  lm_axis stage = part_of(t, t->stages);
+  return (lm_shard_stages){.lane = lane, .stage = stage, .micro = t->micro};
 }
 
 // The operand of the blocks that the first stage takes.
@@ -403,7 +402,8 @@ static lm_type carry_type(const ticks *t, const lm_value *v) {
 
 // Of the rows of a micro-batch, the first one of this rank's part.
 static lm_value *part_first(ticks *t) {
-  return lm_emit2(&t->b, LM_OP_MUL, lm_shard_rows_part(&t->b, t->rows), number(t, t->size));
+  lm_value *size = number(t, t->size);
+  return lm_emit2(&t->b, LM_OP_MUL, lm_shard_rows_part(&t->b, t->rows), size);
 }
 
 static void loop_open(ticks *t) {
