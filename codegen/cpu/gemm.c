@@ -43,25 +43,30 @@ static bool is_known(int t) {
   return t == LM_F32 || t == LM_BF16;
 }
 
-// Returns false if columns or k are known only at run time, an operand has no unit stride, or the
-// types are unsupported (f16 is widened for the library). If C has unit stride along m, its
-// transpose is computed by exchanging A and B, unless the number of rows may be anything.
+// A size that is known only at run time is large enough.
+static int64_t size_of(const lm_plan_extent *e) {
+  return e->n_dyn ? INT64_MAX : e->fixed;
+}
+
+// Returns false if an operand has no unit stride or the types are unsupported (f16 is widened for
+// the library). If C has unit stride along m, its transpose is computed by exchanging A and B,
+// unless the number of rows may be anything. Columns and k known only at run time, as of a KV
+// cache, are supported for any number of rows of bf16; the library reads f32 in place, which takes
+// two thirds of the time.
 static bool shape_make(const lm_plan_gemm *g, gemm_shape *out) {
   bool bf16 = g->dtype_ab == LM_BF16;
   bool any_rows = lm_plan_gemm_any_rows(g);
   bool transposed = g->c_n != 1;
   operand x = {bf16, g->a_m, g->a_k, 0}, y = {bf16, g->b_n, g->b_k, g->b_columns};
-  *out = (gemm_shape){transposed ? g->n.fixed : g->m.fixed,
-                      transposed ? g->m.fixed : g->n.fixed,
-                      g->k.fixed,
-                      transposed ? y : x,
-                      transposed ? x : y,
-                      any_rows};
-  if (g->n.n_dyn || g->k.n_dyn || !is_known(g->dtype_ab) || !is_known(g->dtype_c) ||
+  int64_t m = size_of(&g->m), n = size_of(&g->n);
+  *out = (gemm_shape){transposed ? n : m, transposed ? m : n, size_of(&g->k),
+                      transposed ? y : x, transposed ? x : y, any_rows};
+  bool run_time = g->n.n_dyn || g->k.n_dyn;
+  if ((run_time && !(any_rows && bf16)) || !is_known(g->dtype_ab) || !is_known(g->dtype_c) ||
       ((g->b_columns || any_rows) && transposed))
     return false;
-  bool one_row = !g->m.n_dyn && g->m.fixed == 1;
-  bool rows = one_row || (transposed ? g->c_m == 1 && g->c_n >= out->n : g->c_m >= out->n);
+  int64_t least_row = g->n.n_dyn ? 2 : out->n;
+  bool rows = m == 1 || (transposed ? g->c_m == 1 && g->c_n >= out->n : g->c_m >= least_row);
   int64_t least = any_rows ? out->n : min64(out->m, out->n);
   return rows && has_unit(&out->a) && has_unit(&out->b) && least >= MIN_SIZE && out->k >= MIN_K;
 }

@@ -178,8 +178,17 @@ static void multiply(const run *r, const lm_gemm_shape *s, const char *a, const 
                    result};
     int64_t result_row = r->p.s.m > 1 ? r->p.s.c_m : r->p.s.n; // of one row any, but not 0
     int64_t var[] = {
-        s->n,   s->c_m, add,    result ? result_row : 0, s->k, s->a_m,
-        s->a_k, s->b_n, s->b_k, r->p.panel != 0,
+        s->n,
+        s->c_m,
+        add,
+        result ? result_row : 0,
+        s->k,
+        s->a_m,
+        s->a_k,
+        s->b_n,
+        s->b_k,
+        r->p.panel != 0,
+        r->p.run_time_k ? LM_GEMM_KERNEL_LONG_K : s->k,
     };
     r->all->kernels[r->p.code - 1](buf, var, 0, s->m);
   } else {

@@ -78,12 +78,13 @@ static int64_t side_of(int64_t size, int64_t pieces, int64_t step, int64_t max) 
 }
 
 // For few rows: columns are divided as finely as is good for reading them from memory, in a
-// multiple of the threads.
+// multiple of the threads that one point of the batch axes gets.
 static void tiles_of_few(lm_gemm_problem *p, int threads, int64_t max_n) {
   int64_t bytes = lm_dtype_bytes((lm_dtype)p->s.ab) * p->s.k * p->s.n * p->n_sums;
-  int64_t pieces = lm_gemm_min(bytes / FEW_BYTES / threads, FEW_PIECES) * threads;
+  int64_t share = lm_gemm_pieces(threads, p->n_batches);
+  int64_t pieces = lm_gemm_min(bytes / FEW_BYTES / share, FEW_PIECES) * share;
   p->tile_m = p->s.m;
-  p->tile_n = side_of(p->s.n, pieces > 0 ? pieces : threads, CODE_STEP_N, max_n);
+  p->tile_n = side_of(p->s.n, pieces > 0 ? pieces : share, CODE_STEP_N, max_n);
 }
 
 // For generated code, whose bits do not depend on the tiling: minimizes the estimated time, with
@@ -146,6 +147,7 @@ lm_gemm_problem lm_gemm_problem_make(const lm_plan_gemm *g, const int64_t *var,
                        .n_sums = 1,
                        .accumulate = g->accumulate,
                        .any_rows = lm_plan_gemm_any_rows(g),
+                       .run_time_k = g->k.n_dyn > 0,
                        .panel = g->b_columns * g->b_group,
                        .groups = g->groups.count,
                        .group_b = g->groups.b,

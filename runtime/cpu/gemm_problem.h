@@ -16,6 +16,7 @@ typedef struct lm_gemm_problem {
   const lm_gemm_tiling *tiling; // NULL: the default
   int code;                     // as lm_plan_gemm; also 0 if the plan's kernels are not allowed
   bool any_rows;                // lm_plan_gemm_any_rows
+  bool run_time_k;              // the size of k is known only at run time
   int64_t panel; // B is in panels of this many columns, which tiles must not split; 0: it is not
   int groups;    // 0: it has none
   int64_t group_b, group_c; // from group to group

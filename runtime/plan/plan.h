@@ -194,10 +194,14 @@ static inline bool lm_plan_gemm_any_rows(const lm_plan_gemm *g) {
 //        [5], [6] strides of A in m and k
 //        [7], [8] strides of B in n and k
 //        [9] whether B is in panels, in which case its strides are not read
+//        [10] the size of k by which its blocks are chosen: that of k, or LM_GEMM_KERNEL_LONG_K if
+//        k
+//             is known only at run time, so that further elements that are zero change no bits
 // Rows of C have unit stride; if C has unit stride along m instead, the transpose is computed with
 // A and B exchanged. Every element has the same bits for every tiling.
 enum {
   LM_GEMM_KERNEL_COLUMNS = 1024,
+  LM_GEMM_KERNEL_LONG_K = 1 << 20, // a multiple of the longest block of every processor
   LM_GEMM_KERNEL_WORKSPACE = 5 << 18
 };
 

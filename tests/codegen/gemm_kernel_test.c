@@ -1,9 +1,9 @@
 // gemm_kernel_test.c - generated code of GEMMs against plain loops in double: sizes that are not
 // multiples of tiles, every supported layout, types, reductions over several axes, accumulation;
-// the documented order of sums in f32; and the same bits for any division of the rows and for any
-// number of them. bf16 also for AMX and for BFMMLA of aarch64, emulated; on a processor with
-// BFMMLA or AVX512-BF16, the instruction gives the bits of its emulation.
-// With LM_TEST_BRIEF in the environment, a quarter of the cases.
+// the documented order of sums in f32; the same bits for any division of the rows and for any
+// number of them; and few rows with columns or k known only at run time. bf16 also for AMX and for
+// BFMMLA of aarch64, emulated; on a processor with BFMMLA or AVX512-BF16, the instruction gives the
+// bits of its emulation. With LM_TEST_BRIEF in the environment, a quarter of the cases.
 #include "tests/codegen/cache.h"
 
 #include <math.h>
@@ -258,6 +258,93 @@ static void rows_run(rng *r, gemm_case p, const lm_kernels *kernels) {
     lm_free(used[i]);
 }
 
+static float *fine_memory(rng *r, int64_t n) {
+  float *p = lm_calloc((size_t)n, 4);
+  for (int64_t i = 0; i < n; i++)
+    p[i] = (float)(draw(r, 1 << 24) - (1 << 23)) / (float)(1 << draw(r, 24));
+  return p;
+}
+
+// Numbers of every precision that bf16 has and of many magnitudes, so that sums are rounded.
+static char *wide_memory(rng *r, int64_t n) {
+  uint16_t *p = lm_calloc((size_t)n, 4);
+  for (int64_t i = 0; i < n; i++)
+    p[i] = (uint16_t)(draw(r, 2) << 15 | (120 + draw(r, 12)) << 7 | draw(r, 128));
+  return (char *)p;
+}
+
+// ---- columns and k known only at run time
+
+static char *extent_run(lm_cpu_gemms *gemms, const lm_plan_gemm *g, int64_t extent, const char *a,
+                        const char *b, int64_t elements) {
+  char *c = lm_calloc((size_t)elements, 4);
+  lm_cpu_gemm_prepare(gemms, g);
+  lm_cpu_gemm(gemms, g, &extent, a, b, c);
+  return c;
+}
+
+// Elements along k that are zero in A change no bits, and the sums are right. exact: so they can be
+// compared with those in double.
+static void run_time_k_check(lm_cpu_gemms *gemms, const gemm_case *p, int64_t k, bool exact,
+                             char *a, const char *b) {
+  lm_plan_gemm g = p->g;
+  int64_t size = lm_dtype_bytes((lm_dtype)g.dtype_ab);
+  char *old = lm_calloc((size_t)p->elements[2], 4);
+  g.k = (lm_plan_extent){.fixed = 1, .n_dyn = 1};
+  char *few = extent_run(gemms, &g, k, a, b, p->elements[2]);
+  g.k = fixed(k);
+  if (exact)
+    compare(&g, a, b, old, few);
+  for (int64_t i = 0; i < g.m.fixed; i++)
+    memset(a + (i * g.a_m + k) * size, 0, (size_t)((p->g.k.fixed - k) * size));
+  g.k = (lm_plan_extent){.fixed = 1, .n_dyn = 1};
+  char *all = extent_run(gemms, &g, p->g.k.fixed, a, b, p->elements[2]);
+  CHECK(!memcmp(few, all, (size_t)p->elements[2] * 4));
+  lm_free(few);
+  lm_free(all);
+  lm_free(old);
+}
+
+// The first columns have the bits that they have beside others.
+static void run_time_n_check(lm_cpu_gemms *gemms, const gemm_case *p, int64_t n, const char *a,
+                             const char *b) {
+  lm_plan_gemm g = p->g;
+  int64_t size = lm_dtype_bytes((lm_dtype)g.dtype_c);
+  char *all = extent_run(gemms, &g, 0, a, b, p->elements[2]);
+  g.n = (lm_plan_extent){.fixed = 1, .n_dyn = 1};
+  char *first = extent_run(gemms, &g, n, a, b, p->elements[2]);
+  for (int64_t i = 0; i < g.m.fixed; i++)
+    CHECK(!memcmp(all + i * g.c_m * size, first + i * g.c_m * size, (size_t)(n * size)));
+  lm_free(all);
+  lm_free(first);
+}
+
+static void extents_run(rng *r, gemm_case p, const lm_kernels *kernels) {
+  lm_plan_gemm *g = &p.g;
+  lm_cpu_gemms *gemms = lm_cpu_gemms_create(
+      &(lm_cpu_gemm_options){.threads = test_threads(2), .code = true, .kernels = kernels->fn});
+  for (int i = 0; i < 4; i++) {
+    bool exact = i % 2;
+    char *used[2];
+    g->m = fixed(1 + draw(r, LM_GEMM_FEW_ROWS));
+    for (int j = 0; j < 2; j++)
+      used[j] = exact                    ? random_memory(r, g->dtype_ab, p.elements[j])
+                : g->dtype_ab == LM_BF16 ? wide_memory(r, p.elements[j])
+                                         : (char *)fine_memory(r, p.elements[j]);
+    run_time_n_check(gemms, &p, 1 + draw(r, g->n.fixed), used[0], used[1]);
+    run_time_k_check(gemms, &p, 1 + draw(r, g->k.fixed), exact, used[0], used[1]);
+    lm_free(used[0]);
+    lm_free(used[1]);
+  }
+  lm_cpu_gemms_destroy(gemms);
+}
+
+static void few_rows_run(rng *r, const gemm_case *p, const lm_kernels *kernels) {
+  rows_run(r, *p, kernels);
+  if (!p->g.b_columns)
+    extents_run(r, *p, kernels);
+}
+
 // B as rows, as columns and in panels, in f32 and bf16, with sums of one and of several blocks.
 static int rows_cases(rng *r, const lm_target_panel *panels, gemm_case *out) {
   int n = 0;
@@ -279,8 +366,6 @@ static int rows_cases(rng *r, const lm_target_panel *panels, gemm_case *out) {
   return n;
 }
 
-// Unsupported by generated code: columns known only at run time, small sizes, operands and results
-// without unit stride, float64; and unprofitable GEMMs.
 // The order of sums in f32 that docs/numerics.md states, on every processor with multiply-adds:
 // even blocks of at most 256 elements along k, in each of which k ascends; block sums are added to
 // C.
@@ -293,13 +378,6 @@ static float ordered_sum(const float *a, const float *b, int64_t k, float c) {
     c += sum;
   }
   return c;
-}
-
-static float *fine_memory(rng *r, int64_t n) {
-  float *p = lm_calloc((size_t)n, 4);
-  for (int64_t i = 0; i < n; i++)
-    p[i] = (float)(draw(r, 1 << 24) - (1 << 23)) / (float)(1 << draw(r, 24));
-  return p;
 }
 
 static void order_check(lm_arena *a, rng *r) {
@@ -326,6 +404,8 @@ static void order_check(lm_arena *a, rng *r) {
     lm_free(used[i]);
 }
 
+// Unsupported by generated code: columns known only at run time of f32 or many rows, small sizes,
+// operands and results without unit stride, float64; and unprofitable GEMMs.
 static void declined_check(lm_arena *a) {
   lm_plan_gemm usual = shape_make(1024, 512, 64, 0, false, false, false, 1, 1).g, g[6];
   for (size_t i = 0; i < LM_COUNT(g); i++)
@@ -362,14 +442,10 @@ static void declined_check(lm_arena *a) {
   CHECK(lm_cpu_gemm_emit(NULL, &usual, true, a, &code) && !lm_cpu_gemm_is_profitable(&any, &usual));
   usual.m = fixed(LM_GEMM_FEW_ROWS);
   CHECK(lm_cpu_gemm_is_profitable(&any, &usual));
-}
-
-// Numbers of every precision that bf16 has and of many magnitudes, so that sums are rounded.
-static char *wide_memory(rng *r, int64_t n) {
-  uint16_t *p = lm_calloc((size_t)n, 4);
-  for (int64_t i = 0; i < n; i++)
-    p[i] = (uint16_t)(draw(r, 2) << 15 | (120 + draw(r, 12)) << 7 | draw(r, 128));
-  return (char *)p;
+  usual.n = usual.k = (lm_plan_extent){.fixed = 1, .n_dyn = 1};
+  CHECK(!lm_cpu_gemm_is_profitable(&any, &usual));
+  usual.dtype_ab = LM_BF16;
+  CHECK(lm_cpu_gemm_is_profitable(&any, &usual) && lm_cpu_gemm_emit(NULL, &usual, true, a, &code));
 }
 
 static void same_bits_check(rng *r, const gemm_case *p, const lm_kernels *one,
@@ -434,7 +510,7 @@ static void emulated_run(lm_arena *a, rng *r, const lm_plan *plan, const gemm_ca
     case_run(r, &cases[i], &kernels);
   for (int i = 0; i < n_rows; i++)
     if (rows[i].g.dtype_ab == LM_BF16)
-      rows_run(r, rows[i], &kernels);
+      few_rows_run(r, &rows[i], &kernels);
   lm_kernels_unload(&kernels);
 }
 
@@ -500,7 +576,7 @@ int main(void) {
   for (int i = brief ? 1 : 0; i < CASES; i += brief ? 4 : 1)
     case_run(&r, &all[i], &kernels);
   for (int i = 0; i < n_rows; i++)
-    rows_run(&r, rows[i], &kernels);
+    few_rows_run(&r, &rows[i], &kernels);
   lm_kernels_unload(&kernels);
   if (lm_cpu_vector(&cpu))
     order_check(a, &r);
