@@ -1,15 +1,43 @@
 // check.c - checks of recipes that need no weights, data or device.
 #include "driver/check.h"
+#include "compiler/passes/pass.h"
 #include "driver/data.h"
 #include "driver/weights/weights.h"
 
 #include <string.h>
 
+// The positions along t of a cache that grows with them; 0: none.
+static int64_t positions_of(const lm_module *m, lm_type t) {
+  for (int i = 0; i < t.rank; i++)
+    if (m->axes[t.axis[i]].dyn == LM_EXTENT_CONTEXT)
+      return lm_axis_size(m, t.axis[i]);
+  return 0;
+}
+
+// Sums the caches of decoding.
+static lm_status caches_sum(const lm_compiled *c, lm_decode_bytes *out) {
+  lm_module *m = c->lowered->m;
+  bool ok;
+  lm_pass_env env = {.compute = c->compute};
+  LM_TRY(lm_pass_run_list(m, "ring_cache", &env, &ok));
+  *out = (lm_decode_bytes){.positions = c->spec.capacity};
+  for (uint32_t i = 0; i < m->n_globals; i++) {
+    const lm_global *g = &m->globals[i];
+    double bytes = g->kind == LM_GLOBAL_CACHE ? lm_type_traffic(m, g->type) : 0;
+    int64_t positions = positions_of(m, g->type);
+    if (positions)
+      out->position += bytes / (double)positions;
+    else
+      out->constant += bytes;
+  }
+  return NULL;
+}
+
 // Checks the requirements of generation. Without samples in the recipe its errors are warnings,
 // because the model may have another purpose.
-static void generation_check(const lm_session *s) {
+static void generation_check(lm_session *s) {
   enum {
-    CAPACITY = 64
+    LEAST_CAPACITY = 64
   };
   lm_ctx *ctx = s->project.ctx;
   lm_diag **end = ctx->diags_tail;
@@ -18,13 +46,15 @@ static void generation_check(const lm_session *s) {
   if (!s->compiled.lowered->vocab)
     return; // no apply
   spec.what = LM_LOWER_DECODE;
-  spec.capacity = CAPACITY;
+  spec.capacity = s->run.seq > LEAST_CAPACITY ? s->run.seq : LEAST_CAPACITY;
   spec.request = lm_session_requests(s);
   spec.run.rows = 1;
   spec.run.seq = 1;
   lm_status status = lm_compile_lower(&s->project, &spec, &c);
   if (!status)
     status = lm_compile_probe(&c);
+  if (!status)
+    status = caches_sum(&c, &s->decode_bytes);
   lm_status_free(status); // the errors are diagnostics
   if (!s->project.recipe->n_samples && *end)
     lm_diag_soften(ctx, *end, "lmc generate will refuse this model");

@@ -50,6 +50,13 @@ typedef struct lm_tuning {
   int chosen;                      // with another tiling or algorithm than the default
 } lm_tuning;
 
+// Bytes of the caches of decoding, of one row.
+typedef struct lm_decode_bytes {
+  double position;   // of KV caches, for each position
+  double constant;   // of ring caches, windows and carries, for any number of positions
+  int64_t positions; // of the cache that was considered; 0: the model does not decode
+} lm_decode_bytes;
+
 typedef struct lm_session {
   // Set by the caller before the session is compiled.
   lm_target target;      // zero: this CPU, which lm_session_spec fills in
@@ -87,8 +94,9 @@ typedef struct lm_session {
 
   lm_compiled compiled;
   lm_execution execution;
-  lm_rank_rows ranks; // of lm_check_run, if the recipe has a mesh
-  double bubble;      // the same (lm_run_bubble)
+  lm_rank_rows ranks;           // of lm_check_run, if the recipe has a mesh
+  double bubble;                // the same (lm_run_bubble)
+  lm_decode_bytes decode_bytes; // of lm_check_run
 } lm_session;
 
 // `ctx` and `events` must outlive the session.

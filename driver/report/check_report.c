@@ -314,6 +314,25 @@ static void causality_print(const lm_module *m, lm_buf *out) {
                   m->ctx->sources[c->checked.file].path, c->checked.line, c->checked.col);
 }
 
+static void decode_print(const lm_decode_bytes *x, lm_buf *out) {
+  if (!x->positions)
+    return;
+  lm_buf_puts(out, "\ncaches of decoding, of a row\n  ");
+  if (x->position > 0) {
+    lm_show_bytes(out, x->position);
+    lm_buf_puts(out, " for each position: ");
+    lm_show_bytes(out, x->position * (double)x->positions);
+    lm_buf_printf(out, " for %lld\n", (long long)x->positions);
+  }
+  if (x->constant > 0) {
+    lm_buf_puts(out, x->position > 0 ? "  and " : "");
+    lm_show_bytes(out, x->constant);
+    lm_buf_puts(out, " for any number of positions\n");
+  }
+  if (!(x->position + x->constant > 0))
+    lm_buf_puts(out, "none\n");
+}
+
 // Which positions the ranks along cp have.
 static void positions_print(const lm_session *s, const lm_plan_mesh *m, lm_buf *out) {
   for (int k = 0; k < m->n; k++) {
@@ -365,6 +384,7 @@ void lm_report_check(const lm_session *s, lm_buf *out) {
   patterns_print(s->compiled.lowered, out);
   fp8_print(s, out);
   causality_print(s->compiled.lowered->m, out);
+  decode_print(&s->decode_bytes, out);
   ranks_print(s, out);
 }
 
@@ -486,6 +506,8 @@ void lm_report_check_json(const lm_session *s, lm_buf *out) {
   patterns_json(s->compiled.lowered, out);
   fp8_json(s, out);
   causality_json(s->compiled.lowered->m, out);
+  lm_buf_printf(out, ", \"cache_bytes\": {\"position\": %.0f, \"constant\": %.0f}",
+                s->decode_bytes.position, s->decode_bytes.constant);
   ranks_json(s, out);
   lm_buf_puts(out, "}");
 }

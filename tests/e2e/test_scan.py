@@ -36,8 +36,21 @@ def test_growth(run):
     check(long["launches"] <= 4.5 * short["launches"], f"launches: {short['launches']}, {long['launches']}")
 
 
+def test_growth_of_layers(run):
+    """the memory of Mamba-2 and Griffin beside parameters, from 256 to 4,096 positions, is proportional to the positions"""
+    for name in "mamba2", "griffin":
+        file, model = RECURRENT[name]
+        text, found = open(f"{ROOT}/{file}").read().split("\nmodel Start")[0], []
+        for seq in "16", "256", "1024", "4096":
+            program = run.write(f"{name}.lm", text + DECODER.replace("MODEL", model).replace("SEQ", seq).replace("COUNT", "2"))
+            found.append(json.loads(run("explain", program, "memory", "--json"))["bytes"])
+        growth = [(b - a) / n for a, b, n in zip(found, found[1:], (240, 768, 3072))]
+        check(growth[2] <= 1.15 * growth[0] and growth[2] <= 1.02 * growth[1], f"bytes of {name} for each position: {growth}")
+
+
 RECURRENT = {"mamba2": ("examples/zoo/mamba2.lm", "Mamba2(depth = 2, d = 32, groups = 2, p = 16, n = 16"),
              "griffin": ("tests/models/griffin/reference.lm", "Griffin(depth = 2"),
+             "mistral": ("examples/zoo/mistral.lm", "Mistral(depth = 2, d = 32, ff = 64, heads = 2, kv = 1, window = 60"),
              "llama": ("examples/zoo/llama.lm", "Llama(depth = 2, d = 32, ff = 64, heads = 2, tied = true, positions = 4096")}
 DECODER = """
 data D { source s = text("text.txt"); pack best_fit(seq = SEQ tokens) }
@@ -50,17 +63,21 @@ recipe R {
 
 def test_decode_constant(run):
     """a token of decoding has the same cache, launches, bytes and predicted time in a context of 256 positions and of 4,096; of a Llama,
-    whose KV cache grows, it has not"""
+    whose KV cache grows, it has not. lmc check prints the bytes of the cache"""
     run.write("text.txt", TEXT)
     for name, (file, model) in RECURRENT.items():
         text, found = open(f"{ROOT}/{file}").read().split("\nmodel Start")[0], []
-        for seq in "256", "4096":
+        for seq in "1024" if name == "mistral" else "256", "4096":     # the ring has 512 positions
             decoder = DECODER.replace("MODEL", model).replace("SEQ", seq).replace("COUNT", str(int(seq) - 1))
             program = run.write(f"{name}.lm", text + decoder)
             explained = lambda *what, program=program: json.loads(run("explain", program, *what, "--json"))
             token = explained("cost", "--target", "h100", "--set", "precision.compute = bf16")["decoding"]
             check(token.pop("positions") == int(seq), str(token))
             found.append((explained("memory")["arenas"]["cache"], token))
+        bytes_ = json.loads(run("check", program, "--json"))[0]["cache_bytes"]
+        planned_bytes = 4096 * bytes_["position"] + bytes_["constant"]
+        check(abs(found[1][0] - planned_bytes) < 64 * 20, f"{name}: {bytes_}, {found}")
+        check((bytes_["position"] > 0) == (name == "llama") and (bytes_["constant"] > 0) == (name != "llama"), f"{name}: {bytes_}")
         check(found[0][0] > 0 and (found[0] == found[1]) == (name != "llama"), f"{name}: {found}")
         check(name != "llama" or found[1][0] > 15 * found[0][0], str(found))
 
