@@ -70,6 +70,24 @@ hf_python() {
   echo "$folder/bin/python"
 }
 
+# hf_new_python: prints a Python that has a transformers of late 2025, and so each model type of
+# examples/zoo; nothing if it cannot be installed. Its PyTorch is the one without CUDA if
+# download.pytorch.org can be reached, else that of PyPI, which takes 5 GB.
+hf_new_python() {
+  local folder=${XDG_CACHE_HOME:-$HOME/.cache}/lmc-test/hf-new pip cpu
+  pip=$folder/bin/pip cpu="--index-url https://download.pytorch.org/whl/cpu --retries 1"
+  if ! [ -e "$folder/complete" ]; then
+    say "installing transformers 4.57 in $folder"
+    rm -rf "$folder"
+    { /usr/bin/python3 -m venv "$folder" &&
+      { $pip install -q $cpu torch==2.6.0 || $pip install -q torch==2.6.0; } &&
+      $pip install -q transformers==4.57.1 numpy==2.2.6; } >"$folder.log" 2>&1 &&
+      touch "$folder/complete" ||
+      { say "it cannot be installed ($folder.log): newer models are skipped"; return 0; }
+  fi
+  echo "$folder/bin/python"
+}
+
 # peft_python: prints the Python of hf_python with PEFT beside transformers; nothing without it.
 peft_python() {
   local python; python=$(hf_python)

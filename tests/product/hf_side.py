@@ -48,8 +48,8 @@ def make(kind, folder, config=None):
     with torch.no_grad():
         for p in model.parameters():
             p.add_(torch.randn_like(p) * (0.3 / p.shape[-1] ** 0.5 if p.dim() > 1 else 0.2))
-        for name, p in model.named_buffers():     # of batch normalization
-            if name.endswith(("running_mean", "running_var")):
+        for name, p in model.named_buffers():     # of batch normalization, and of the choice of experts
+            if name.endswith(("running_mean", "running_var", "e_score_correction_bias")):
                 p.add_(torch.rand_like(p))
         if hasattr(model, "final_logits_bias"):
             model.final_logits_bias.add_(torch.randn_like(model.final_logits_bias) * 0.2)
@@ -63,10 +63,17 @@ def logits(folder, ids, out):
     print(json.dumps({"class": type(model).__name__}))
 
 
+def all_in_float64():
+    """norms, softmax, routers and recurrences too, which transformers converts to f32 whatever the type of the model is"""
+    torch.set_default_dtype(torch.float64)
+    torch.float32 = torch.float = torch.float64
+    torch.Tensor.float = torch.Tensor.double
+
+
 def grads(folder, inputs, out):
     """of the mean cross-entropy, in float64: `labels` of the logits of the other inputs; -100 is none. And the logits"""
     model = opened(folder).double()
-    torch.set_default_dtype(torch.float64)
+    all_in_float64()
     given = {name: torch.tensor(x.astype("f8") if x.dtype == "f4" else x) for name, x in np.load(inputs).items()}
     if model.config.model_type == "clip":     # the vectors of a text and an image for logits
         pair = model(**given, return_loss=True)

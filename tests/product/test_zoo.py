@@ -81,7 +81,7 @@ CASES = {
     "falcon": ("falcon", dict(vocab_size=272, hidden_size=32, num_hidden_layers=3, num_attention_heads=4,
                               max_position_embeddings=64)),
     "cohere": ("cohere", dict(BASE, logit_scale=0.3)),
-    "cohere_normed": ("cohere", dict(BASE, use_qk_norm=True, layer_norm_eps=1e-4), "4.41"),
+    "cohere_normed": ("cohere", dict(BASE, logit_scale=0.3, use_qk_norm=True, layer_norm_eps=1e-4), "4.41"),
     "stablelm": ("stablelm", BASE),
     "stablelm_biased": ("stablelm", dict(BASE, use_qkv_bias=True, partial_rotary_factor=1.0, rope_theta=5000.0)),
     "llama_tied_mha": ("llama", dict(BASE, num_key_value_heads=4, tie_word_embeddings=True)),
