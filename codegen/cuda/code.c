@@ -20,7 +20,7 @@ void cuda_code_param(cuda_code *c, const char *type, const char *name) {
 }
 
 void cuda_operand_add(cuda_code *c, lm_dtype t, bool may_alias, const char *name) {
-  const char *only = may_alias ? "" : c->read_only ? "LM_READ_ONLY " : "LM_RESTRICT ";
+  const char *only = may_alias ? "" : "LM_RESTRICT ";
   cuda_code_param(c, lm_arena_printf(c->arena, "const %s *%s", lm_gen_memory_type(t), only), name);
 }
 

@@ -14,6 +14,7 @@
 #include "runtime/base/processors.h"
 #include "runtime/cuda/library.h"
 #include "runtime/cuda/sass.h"
+#include "runtime/plan/walk.h"
 
 enum {
   VECTOR = 16, // bytes of the widest memory access
@@ -124,7 +125,7 @@ typedef struct compiler {
   lm_cache cache;
   const char **source, **name; // by kernel; name: of its entry in the cache
   bool replaced;
-  const bool *narrow; // by kernel
+  const bool *narrow, *early; // by kernel
   program *programs;
   int n_programs;
 } compiler;
@@ -146,6 +147,36 @@ bool *lm_cuda_narrow_find(const lm_plan *plan, lm_arena *a) {
         narrow[kernel] |= is_unaligned(&s->bufs[j]);
     }
   return narrow;
+}
+
+typedef struct launches {
+  const lm_plan *plan;
+  bool *early;
+  bool behind_kernel;
+} launches;
+
+static lm_status launch_see(void *user, const lm_plan_step *s) {
+  launches *l = user;
+  int kernel = lm_plan_step_kernel(s);
+  if (kernel >= 0)
+    l->early[kernel] |= l->behind_kernel && l->plan->kernels[kernel].launch.early;
+  l->behind_kernel = kernel >= 0;
+  return NULL;
+}
+
+bool *lm_cuda_early_find(const lm_plan *plan, const char *arch, lm_arena *a) {
+  enum {
+    FIRST = 90 // compute capability
+  };
+  launches l = {plan, LM_NEW_N(a, bool, plan->n_kernels + 1), false};
+  lm_plan_walk walk;
+  lm_plan_walk_open(plan, &walk);
+  for (int f = 0; f < plan->n_funcs && atoi(arch + strlen("sm_")) >= FIRST; f++) {
+    l.behind_kernel = false;
+    lm_status_free(lm_plan_walk_run(&walk, &plan->funcs[f], NULL, launch_see, &l));
+  }
+  lm_plan_walk_close(&walk);
+  return l.early;
 }
 
 static bool narrow(const compiler *c, int kernel) {
@@ -196,6 +227,7 @@ static void names_make(compiler *c) {
                            c->o->arch,
                            version.p,
                            narrow(c, i) ? "narrow" : "",
+                           c->early[i] ? "early" : "",
                            c->o->check_waits ? "check waits" : ""};
     c->name[i] =
         lm_arena_printf(c->out->arena, "%s.cubin", lm_cache_key_make(parts, LM_COUNT(parts)).text);
@@ -324,6 +356,8 @@ static void program_write(const compiler *c, program *p) {
   lm_buf_puts(&p->text, prelude(c));
   for (int i = 0; i < p->n; i++) {
     const lm_plan_kernel *k = &c->plan->kernels[p->kernels[i]];
+    lm_buf_printf(&p->text, "#undef LM_RESTRICT\n#define LM_RESTRICT%s\n",
+                  c->early[p->kernels[i]] ? "" : " LM_READ_ONLY");
     lm_buf_printf(&p->text, "\n// %s\n#line 1 \"%s.cu\"\n%s\n", k->origin ? k->origin : "", k->name,
                   c->source[p->kernels[i]]);
   }
@@ -467,6 +501,7 @@ lm_status lm_cuda_compile(const lm_plan *plan, const lm_cuda_compile_options *o,
                     .shared_fd = -1,
                 }};
   c.narrow = o->narrow ? o->narrow : lm_cuda_narrow_find(plan, out->arena);
+  c.early = lm_cuda_early_find(plan, o->arch, out->arena);
   lm_status s = compile(&c);
   lm_cache_close(&c.cache);
   out->seconds = lm_now() - start;

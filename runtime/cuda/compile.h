@@ -49,6 +49,9 @@ lm_status lm_cuda_nvrtc_version(lm_buf *out);
 lm_status lm_cuda_compile(const lm_plan *plan, const lm_cuda_compile_options *o, lm_cuda_code *out);
 // By kernel, in `a`: true if a step passes it a buffer that is not aligned to 16 bytes.
 bool *lm_cuda_narrow_find(const lm_plan *plan, lm_arena *a);
+// By kernel, in `a`: true if a launch may begin before the end of the kernel in front of it, and so
+// no operand is read as a constant.
+bool *lm_cuda_early_find(const lm_plan *plan, const char *arch, lm_arena *a);
 // Describes why the kernel is slower than its text suggests: its warpgroup GEMMs are serialized, or
 // it spills registers. Returns false, and prints nothing, if there is no reason.
 bool lm_cuda_kernel_flaw(const lm_cuda_kernel *k, lm_buf *out);

@@ -75,7 +75,7 @@ static lm_status functions_get(cuda_exec *e, const lm_cuda_code *code) {
     const lm_plan_kernel *k = &e->plan->kernels[i];
     LM_TRY(function_get(e, e->modules[code->kernels[i].image], k->name, k->launch.shared,
                         &e->functions[i]));
-    e->early[i] = may_begin_early(e) && k->launch.early && code->kernels[i].begins_first;
+    e->early[i] = may_begin_early(e) && code->kernels[i].begins_first;
   }
   for (int i = 0; i < LM_CUDA_BUILTIN_KERNELS; i++)
     LM_TRY(function_get(e, e->modules[code->kernels[n].image], lm_cuda_builtin_names[i], 0,

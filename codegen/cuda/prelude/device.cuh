@@ -5,16 +5,11 @@
 // compiler spills registers to reach a higher occupancy.
 //
 // From sm_90 on a kernel may begin before the kernel in front of it has ended (lm_grid_begin).
-// The results of that one are then no constants, so no pointer is restrict: the compiler would
-// read operands by ld.global.nc, which is outside of the memory model. (It also does if only
-// results are restrict.) LM_READ_ONLY is for kernels that begin when the one in front has ended.
+// The results of that one are then no constants, so in front of such a kernel LM_RESTRICT is
+// defined as nothing: the compiler would read operands by ld.global.nc, which is outside of the
+// memory model. (It also does if only results are restrict.) For all others it is LM_READ_ONLY.
 #define LM_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads, 1)
 #define LM_KERNEL_PAIRED(threads) extern "C" __global__ void __launch_bounds__(threads, 2)
-#if __CUDA_ARCH__ >= 900
-#define LM_RESTRICT
-#else
-#define LM_RESTRICT __restrict__
-#endif
 #define LM_READ_ONLY __restrict__
 #define LM_CONSTANT const __grid_constant__
 #define LM_UNROLL _Pragma("unroll")
