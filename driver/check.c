@@ -60,14 +60,14 @@ static void generation_check(lm_session *s) {
     lm_diag_soften(ctx, *end, "lmc generate will refuse this model");
 }
 
-// Checks the sizes of batches. Prepared batches have their sizes in their file; false if it cannot
-// be read, which is not an error of the recipe.
+// Checks the sizes of batches; false if they are not known, or refused. Prepared batches have their
+// sizes in their file. A file that cannot be read is no error of the recipe.
 static bool sizes_find(lm_session *s) {
   lm_ctx *ctx = s->project.ctx;
   lm_diag_mark before = lm_diag_mark_of(ctx);
   lm_status status = lm_session_sizes(s);
   bool found = !status;
-  if (!found && s->project.recipe->data.replays)
+  if (!found && s->project.recipe->data.replays && !s->data)
     lm_diag_return(ctx, before);
   lm_status_free(status);
   return found;
@@ -75,26 +75,18 @@ static bool sizes_find(lm_session *s) {
 
 // Compiles the run of a recipe with a budget, which its plan has to fit, or with a mesh, of which
 // the report shows what a rank takes and sends.
-static lm_status plan_check(lm_session *s) {
-  const lm_recipe *r = s->project.recipe;
-  lm_session run = {
-      .target = s->target, .project = s->project, .run = {.recipe = r}, .divides = true};
-  lm_status status = NULL;
-  if (!r->memory.budget && r->parallel.ranks < 2)
-    return NULL;
-  if (sizes_find(&run) && !s->project.ctx->n_errors)
-    status = lm_session_compile_run(&run, 0);
-  if (!status && run.compiled.plan && r->parallel.ranks > 1)
-    s->ranks = lm_rank_rows_find(s->project.ctx->arena, run.compiled.plan, run.run.n_micro);
-  s->bubble = lm_run_bubble(&run.run);
-  s->run.pipeline = run.run.pipeline;
-  s->run.chunks = run.run.chunks;
-  lm_session_close(&run);
-  return status ? status : lm_verdict(s->project.ctx);
+static lm_status plan_check(lm_session *s, lm_session *run) {
+  LM_TRY(lm_session_compile_run(run, 0));
+  if (s->project.recipe->parallel.ranks > 1)
+    s->ranks = lm_rank_rows_find(s->project.ctx->arena, run->compiled.plan, run->run.n_micro);
+  s->bubble = lm_run_bubble(&run->run);
+  s->run.pipeline = run->run.pipeline;
+  s->run.chunks = run->run.chunks;
+  return lm_verdict(s->project.ctx);
 }
 
-// Any shape of batch shows the parameters.
-static lm_status recipe_check(lm_session *s) {
+// Any shape of batch shows the parameters. seq: tokens of a row; 0: not known.
+static lm_status model_check(lm_session *s, int64_t seq) {
   enum {
     ROWS = 2,
     SEQ = 16
@@ -102,15 +94,11 @@ static lm_status recipe_check(lm_session *s) {
   const lm_project *p = &s->project;
   const lm_recipe *r = p->recipe;
   lm_compiled *c = &s->compiled;
-  lm_recipe_report_unsupported(r);
-  lm_check(p->ctx, p->program, r);
-  LM_TRY(lm_verdict(p->ctx));
   s->run.divides = true;
-  s->run.parts = lm_recipe_row_parts(r);
   s->run.pp = lm_recipe_mesh_size(r, "pp");
   s->run.pipeline = s->run.pp > 1 ? s->run.pp : 0;
-  s->run.rows = (int64_t)ROWS * s->run.parts * s->run.pp;
-  s->run.seq = r->data.seq ? r->data.seq : SEQ;
+  s->run.rows = (int64_t)ROWS * lm_recipe_row_ranks(r) * s->run.pp * s->run.pp;
+  s->run.seq = seq ? seq : r->data.seq ? r->data.seq : SEQ;
   s->run.n_micro = r->micro && !r->micro_auto ? r->batch / r->micro : 0;
   s->run.predicted = r->micro && !r->micro_auto ? r->micro : r->batch;
   s->run.columns = lm_run_columns(p->ctx, r);
@@ -125,8 +113,25 @@ static lm_status recipe_check(lm_session *s) {
   generation_check(s);
   LM_TRY(lm_verdict(p->ctx));
   LM_TRY(lm_weights_from_check(c));
-  LM_TRY(lm_session_check_vocabulary(s));
-  return plan_check(s);
+  return lm_session_check_vocabulary(s);
+}
+
+static lm_status recipe_check(lm_session *s) {
+  const lm_project *p = &s->project;
+  const lm_recipe *r = p->recipe;
+  lm_session run = {.target = s->target, .project = *p, .run = {.recipe = r}, .divides = true};
+  bool plans = r->memory.budget || r->parallel.ranks > 1;
+  lm_recipe_report_unsupported(r);
+  lm_check(p->ctx, p->program, r);
+  LM_TRY(lm_verdict(p->ctx));
+  plans = plans && sizes_find(&run);
+  lm_status status = lm_verdict(p->ctx);
+  if (!status)
+    status = model_check(s, plans ? run.run.seq : 0);
+  if (!status && plans)
+    status = plan_check(s, &run);
+  lm_session_close(&run);
+  return status;
 }
 
 typedef struct checker {

@@ -10,6 +10,10 @@
 lm_status lm_ranks_join(lm_session *s);
 // Reports a mesh in a session without ranks.
 lm_status lm_ranks_need(const lm_session *s);
+// The number of parts of the rows of a micro-batch, of which each rank has one. The ranks along pp
+// divide them too with one_f_one_b and interleaved, and if the loss is no sum over rows. Needs
+// run.pp, run.seq and run.columns.
+int lm_ranks_row_parts(lm_session *s);
 // Reports a mesh that does not divide the rows of a micro-batch, at every sequence length.
 lm_status lm_ranks_rows_check(const lm_session *s);
 // Calls the function on the first rank of each machine and then on the others, which find the

@@ -1,6 +1,10 @@
 // ranks_rows.c - whether a mesh divides the rows of a micro-batch.
 #include "driver/ranks.h"
+
 #include <string.h>
+
+#include "compiler/passes/pass.h"
+#include "compiler/passes/shard/shard.h"
 #include "runtime/base/diag_code.h"
 
 // The largest divisor of n that is at most x.
@@ -10,13 +14,44 @@ static int64_t divisor_below(int64_t n, int64_t x) {
   return x;
 }
 
+// Whether the loss, or a value that blocks carry, is computed from all rows of a micro-batch. False
+// if it cannot be lowered, which the compilation of the run reports.
+static bool loss_mixes(lm_session *s) {
+  lm_ctx *c = s->project.ctx;
+  lm_diag_mark before = lm_diag_mark_of(c);
+  if (!*s->target.name)
+    lm_target_find_cpu(&s->target);
+  lm_compile_spec spec = {
+      .what = LM_LOWER_TRAIN,
+      .run = s->run,
+      .target = s->target,
+  };
+  lm_compiled x = {0};
+  bool ok = false;
+  spec.run.rows = 2;
+  lm_status status = lm_compile_lower(&s->project, &spec, &x);
+  lm_pass_env env = {.compute = x.compute};
+  if (!status)
+    status = lm_pass_run_list(x.lowered->m, "precision,inline,simplify,cse,dce", &env, &ok);
+  const lm_func *loss = ok && !c->n_errors ? lm_func_get(x.lowered->m, LM_FUNC_LOSS, 0) : NULL;
+  lm_status_free(status);
+  lm_diag_return(c, before);
+  return loss && !lm_shard_sums_rows(loss);
+}
+
+int lm_ranks_row_parts(lm_session *s) {
+  const lm_recipe *r = s->project.recipe;
+  s->run.stages_divide = s->run.pp > 1 && (r->parallel.ticks || loss_mixes(s));
+  return lm_recipe_row_ranks(r) * (s->run.stages_divide ? s->run.pp : 1);
+}
+
 // "dp * fsdp": the axes of the mesh that divide the rows of a micro-batch.
 static const char *axes_of_parts(const lm_session *s) {
   static const char *const axes[] = {"dp", "fsdp", "pp", "ep"};
   const lm_recipe *r = s->project.recipe;
   const char *out = NULL;
   for (size_t k = 0; k < LM_COUNT(axes); k++) {
-    bool divides = strcmp(axes[k], "pp") != 0 || r->parallel.ticks;
+    bool divides = strcmp(axes[k], "pp") != 0 || s->run.stages_divide;
     if (divides && lm_recipe_mesh_size(r, axes[k]) > 1)
       out = out ? lm_arena_printf(s->project.ctx->arena, "%s * %s", out, axes[k]) : axes[k];
   }
@@ -33,6 +68,10 @@ static bool rows_divide(const lm_session *s, int64_t seq) {
                          (long long)seq);
   lm_diag_note(s->project.ctx, d, r->micro_loc, "a micro-batch of the whole mesh has %lld tokens",
                (long long)lm_run_micro(&s->run));
+  if (s->run.stages_divide && !r->parallel.ticks)
+    lm_diag_note(s->project.ctx, d, (lm_loc){0},
+                 "the loss, or a value that blocks carry, is computed from all rows of a "
+                 "micro-batch, so pp divides them too");
   int64_t nearest = divisor_below(rows, s->run.parts);
   if (nearest > 1)
     lm_diag_help(s->project.ctx, d, "%s = %lld does", name, (long long)nearest);
@@ -43,7 +82,8 @@ static bool rows_divide(const lm_session *s, int64_t seq) {
 static int64_t micro_for_stages(const lm_session *s) {
   int64_t batch = s->project.recipe->batch, seq = s->run.seq;
   for (int64_t micro = batch / s->run.pp / seq * seq; micro > 0; micro -= seq)
-    if (batch % micro == 0 && batch / micro % s->run.multiple == 0)
+    if (batch % micro == 0 && batch / micro % s->run.multiple == 0 &&
+        micro / seq % s->run.parts == 0)
       return micro;
   return 0;
 }

@@ -47,24 +47,27 @@ static bool recorded_fits(const lm_run_spec *x, const lm_recipe *r) {
 }
 
 // The largest micro-batch with at least four for each stage of a pipeline, whose bubble is then at
-// most a fifth; without one, the smallest micro-batch that fits.
+// most a fifth; without one, the smallest micro-batch that fits. If none does, the largest one of
+// whole rows, which is reported.
 static int64_t pipeline_micro(const lm_run_spec *x, const lm_recipe *r) {
   enum {
     PER_STAGE = 4,
     MOST = 4096
   };
-  int64_t seq = r->data.seq > 0 ? r->data.seq : 1, last = r->batch;
+  int64_t seq = r->data.seq > 0 ? r->data.seq : 1, first = 0, last = 0;
   int64_t parts = x->parts > 1 ? x->parts : 1;
   for (int64_t n = x->multiple; n <= r->batch / seq && n <= MOST; n += x->multiple) {
     int64_t micro = r->batch / n;
-    bool fits = r->batch % n == 0 && micro % (seq * parts) == 0;
+    bool whole = r->batch % n == 0 && micro % seq == 0;
+    bool fits = whole && micro % (seq * parts) == 0;
+    first = whole && !first ? micro : first;
     for (uint32_t i = 0; i < r->data.n_stages && fits; i++)
       fits = micro % (r->data.stages[i].seq * parts) == 0;
     last = fits ? micro : last;
     if (fits && n >= PER_STAGE * x->pp)
       break;
   }
-  return last;
+  return last ? last : first ? first : r->batch;
 }
 
 bool lm_run_spec_size(lm_arena *a, const lm_recipe *r, const lm_data_info *data, lm_run_spec *x) {

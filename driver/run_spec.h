@@ -17,6 +17,7 @@ typedef struct lm_run_spec {
   int multiple;             // the number of micro-batches in a step is one of it; 0 and 1: any
   int pipeline;             // micro-batches of a call, which pass through the stages; 0: it is one
   int parts;                // of the rows of a micro-batch, one for each rank; 0 and 1: one
+  bool stages_divide;       // pp divides the rows of a micro-batch
   bool micro_auto;          // the micro-batch may be chosen to fit memory
   int64_t recorded_micro;   // tokens that this run has chosen before; 0: none
   double epoch_tokens;      // 0: not known

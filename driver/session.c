@@ -22,8 +22,9 @@ lm_status lm_session_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
 static lm_status sizes_settle(lm_session *s, const lm_data_info *info) {
   const lm_project *p = &s->project;
   s->run.columns = lm_run_columns(p->ctx, p->recipe);
-  s->run.parts = s->divides ? lm_recipe_row_parts(p->recipe) : 1;
+  s->run.seq = info ? info->seq : p->recipe->data.seq;
   s->run.pp = s->divides ? lm_recipe_mesh_size(p->recipe, "pp") : 1;
+  s->run.parts = s->divides ? lm_ranks_row_parts(s) : 1;
   s->run.chunks = p->recipe->parallel.chunks;
   s->run.multiple = p->recipe->parallel.ticks && !s->run.chunks ? 1 : s->run.pp;
   if (!lm_run_spec_size(p->ctx->arena, p->recipe, info, &s->run))

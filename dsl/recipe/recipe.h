@@ -271,9 +271,6 @@ typedef struct lm_recipe_parallel {
 int lm_recipe_mesh_size(const lm_recipe *r, const char *axis); // 1: the mesh has no such axis
 int lm_recipe_row_ranks(
     const lm_recipe *r); // ranks that compute other rows, of which ZeRO has parts
-// The parts of the rows of a micro-batch, of which a rank computes one: those along pp too where
-// the schedule divides embedding and head by rows of a micro-batch.
-int lm_recipe_row_parts(const lm_recipe *r);
 // The axis of which a mesh may have fewer ranks: dp, or fsdp in a mesh without dp.
 const char *lm_recipe_rows_axis(const lm_recipe *r);
 // The recipe's mesh with as many ranks along that axis as make `ranks` ranks in all, "(dp = 1, tp =

@@ -108,10 +108,6 @@ int lm_recipe_row_ranks(const lm_recipe *r) {
          lm_recipe_mesh_size(r, "ep");
 }
 
-int lm_recipe_row_parts(const lm_recipe *r) {
-  return lm_recipe_row_ranks(r) * (r->parallel.ticks ? lm_recipe_mesh_size(r, "pp") : 1);
-}
-
 const char *lm_recipe_rows_axis(const lm_recipe *r) {
   return lm_recipe_mesh_size(r, "dp") > 1 ? "dp" : "fsdp";
 }

@@ -224,8 +224,15 @@ def test_routing(run):
     rows = [x for x in json.loads(run("explain", file, "cost", *ep, "--json"))["collectives"] if x["elements"] == 32]
     check({(x["kind"], x["over"]) for x in rows} == {("exchange_rows", "ep")}, str(rows))
     check(sum(x["times"] for x in rows) == 5 * 4 and sum(x["bytes"] for x in rows) == 5 * 4 * 64 * 32 * 4, str(rows))
-    err = run("check", file, "--set", "parallel.mesh=(ep = 3)", status=1)
-    check("ep = 3 does not divide E = 8: 1, 2, 4 and 8 do" in err and "axis E of @" in err, err)
+    six = run.write("six.lm", open(file).read().replace("model = Mixtral()", "model = Mixtral(E = 6)"))
+    err = run("check", six, "--set", "parallel.mesh=(ep = 4)", status=1)
+    check("ep = 4 does not divide E = 6: 1, 2, 3 and 6 do" in err and "axis E of @" in err, err)
+    for command in (("check", file), ("explain", file, "memory")):      # both refuse the same meshes
+        for mesh, parts in (("dp = 4, pp = 2", "dp * pp = 8"), ("ep = 3", "ep = 3")):
+            err = run(*command, "--set", f"parallel.mesh=({mesh})", status=1)
+            check(f"error[E255]: {parts} does not divide the 4 rows (of 32 tokens)" in err, f"{command} {mesh}: {err}")
+        # of eight rows, two micro-batches of four, since pp divides the rows too
+        run(*command, "--set", "parallel.mesh=(dp = 2, pp = 2)", "--set", "micro=auto")
     err = run("check", model(run), "--set", "parallel.mesh=(ep = 2)", status=1)
     check("error[E91A]: ep = 2 divides the experts" in err, err)
 
@@ -641,7 +648,7 @@ def test_refused(run):
     err = run("check", one, "--set", "parallel.mesh=(tp = 2)", "--set", "parallel.shard.tp=[g]", status=1)
     check("tp = 2 does not divide g = 1: only 1 does\n" in err, err)
     mixture = f"{ROOT}/tests/models/mixtral/reference.lm"
-    rows = "E255]: pp * dp = 4 does not divide the 2 rows (of 16 tokens) of a micro-batch"
+    rows = "E255]: dp * pp = 4 does not divide the 2 rows (of 16 tokens) of a micro-batch"
     for mesh, message in (("dp = 2, pp = 2", rows), ("tp = 3", "tp = 3 does not divide E = 8")):
         err = run("check", mixture, "--recipe", "Reference", "--set", f"parallel.mesh=({mesh})", "--set", "parallel.shard.tp=[E]", status=1)
         check(message in err, f"{mesh}: {err}")

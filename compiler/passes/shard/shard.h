@@ -291,10 +291,11 @@ lm_value *lm_shard_stage_result(const lm_shard *s, lm_builder *b, const lm_shard
 // ---- shard_micro.c
 // The axis of the mesh whose ranks are stages; NULL: none has several.
 const lm_mesh_axis *lm_shard_stages_axis(const lm_module *m);
-// GPipe divides the rows of all micro-batches outside of the stages, if the results of the loss are
-// sums over rows and blocks carry rows alone. Otherwise a tick computes the whole model for one
-// micro-batch, and `rows` of the axis becomes false. False: its ranks do not divide the rows of a
-// micro-batch, which is reported.
+// True if every result of the loss is a sum over rows, and blocks carry rows alone.
+bool lm_shard_sums_rows(const lm_func *loss);
+// GPipe divides the rows of all micro-batches outside of the stages, if lm_shard_sums_rows.
+// Otherwise a tick computes the whole model for one micro-batch, and `rows` of the axis becomes
+// false. False: its ranks do not divide the rows of a micro-batch, which is reported.
 bool lm_shard_rows_choose(lm_module *m);
 // True if a loss or a metric is no sum over rows, in a module that is not divided.
 bool lm_shard_mixes(const lm_module *m);

@@ -21,8 +21,7 @@ const lm_mesh_axis *lm_shard_stages_axis(const lm_module *m) {
   return by;
 }
 
-// Whether every result of the loss is a sum over rows, of what blocks compute of each row.
-static bool sums_rows(const lm_func *loss) {
+bool lm_shard_sums_rows(const lm_func *loss) {
   if (lm_shard_carries_statistic(loss))
     return false;
   for (uint32_t i = 0; i < loss->body->last->n_in; i++) {
@@ -62,7 +61,7 @@ bool lm_shard_rows_choose(lm_module *m) {
   lm_mesh_axis *by = pipeline ? &m->mesh.axis[pipeline - m->mesh.axis] : NULL;
   const lm_func *mixed = NULL;
   for (const lm_func *f = by && by->rows ? m->funcs : NULL; f; f = f->next)
-    if (f->key.id == LM_FUNC_LOSS && !sums_rows(f))
+    if (f->key.id == LM_FUNC_LOSS && !lm_shard_sums_rows(f))
       mixed = f;
   if (!mixed)
     return true;
