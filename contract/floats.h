@@ -1,5 +1,6 @@
-// floats.h - conversion between f32 and narrower types: the floats f16, e4m3 and e5m2, in integers,
-// and the maps dyn8 and udyn8. Equal bits on every machine. Generated kernels contain this text.
+// floats.h - conversion between f32 and narrower types: the floats f16, e4m3, e5m2 and e8m0, in
+// integers, and the maps dyn8 and udyn8. Equal bits on every machine. Generated kernels contain
+// this text.
 //
 // A float is rounded to nearest, ties to even; subnormals are rounded like other numbers, NaN
 // remains NaN and keeps its sign, and becomes quiet. e4m3 is the type of OCP's 8-bit formats
@@ -61,6 +62,29 @@ LM_FLOATS float lm_float_decode(uint32_t code, int32_t exponent, int32_t mantiss
 LM_FLOAT(f16, uint16_t, 5, 10, 0x7bffu, 0x7c00u, 0x7e00u)
 LM_FLOAT(e4m3, uint8_t, 4, 3, 0x7eu, 0x7eu, 0x7fu)
 LM_FLOAT(e5m2, uint8_t, 5, 2, 0x7bu, 0x7bu, 0x7eu)
+
+// e8m0, OCP's type of the scales of MX formats, has the powers of 2 from 2^-127, code 0, to 2^127,
+// code 254; code 255 is NaN. The next power of 2 of a number, of equally near ones that of the even
+// code; of a smaller number, also a negative one, it is 2^-127.
+LM_FLOATS uint8_t lm_e8m0_round(float x) {
+  uint32_t u;
+  __builtin_memcpy(&u, &x, 4);
+  uint32_t magnitude = u & 0x7fffffffu, digits = magnitude & 0x7fffffu;
+  uint32_t code = magnitude >> 23;
+  // Subnormal numbers of f32 begin with 2^-127, which is half of the first normal one.
+  uint32_t half = code ? 0x400000u : 0x600000u;
+  uint32_t up = digits > half || (digits == half && code & 1u);
+  code = code + up < 254u ? code + up : 254u;
+  code = u >> 31 ? 0u : code;
+  return (uint8_t)(magnitude > 0x7f800000u ? 255u : code);
+}
+LM_FLOATS float lm_e8m0_load(uint8_t code) {
+  uint32_t u = code ? (uint32_t)code << 23 : 0x400000u;
+  float x;
+  u = code == 255 ? 0x7fc00000u : u;
+  __builtin_memcpy(&x, &u, 4);
+  return x;
+}
 
 // dyn8 and udyn8 are the dynamic maps of bitsandbytes (Dettmers et al. 2022, "8-bit Optimizers via
 // Block-wise Quantization"): numbers in [-1, 1] and in [0, 1], of which the seven decades below 1

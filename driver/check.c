@@ -89,7 +89,7 @@ static lm_status plan_check(lm_session *s, lm_session *run) {
 static lm_status model_check(lm_session *s, int64_t seq) {
   enum {
     ROWS = 2,
-    SEQ = 16
+    SEQ = 32
   };
   const lm_project *p = &s->project;
   const lm_recipe *r = p->recipe;
@@ -124,11 +124,11 @@ static lm_status recipe_check(lm_session *s) {
   lm_recipe_report_unsupported(r);
   lm_check(p->ctx, p->program, r);
   LM_TRY(lm_verdict(p->ctx));
-  plans = plans && sizes_find(&run);
+  bool sized = (plans || r->data.replays) && sizes_find(&run);
   lm_status status = lm_verdict(p->ctx);
   if (!status)
-    status = model_check(s, plans ? run.run.seq : 0);
-  if (!status && plans)
+    status = model_check(s, sized ? run.run.seq : 0);
+  if (!status && plans && sized)
     status = plan_check(s, &run);
   lm_session_close(&run);
   return status;

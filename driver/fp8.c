@@ -42,6 +42,8 @@ static const char *unsupported(const lm_compiled *c, const lm_recipe_precision *
     return lm_arena_printf(c->project->ctx->arena, "on %s", t->arch);
   if (!p->fp8.narrow_forward)
     return "on a GPU with fwd = e5m2";
+  if (p->fp8.scale == LM_RECIPE_SCALE_MX && t->arch[0] && !t->codes_mx)
+    return lm_arena_printf(c->project->ctx->arena, "on %s with scale = mx", t->arch);
   return p->fp8.scale == LM_RECIPE_SCALE_BLOCK ? "on a GPU with scale = block" : NULL;
 }
 
@@ -56,6 +58,7 @@ lm_status lm_fp8_make(lm_compiled *c) {
       [LM_RECIPE_SCALE_DELAYED] = LM_FP8_DELAYED,
       [LM_RECIPE_SCALE_CURRENT] = LM_FP8_CURRENT,
       [LM_RECIPE_SCALE_BLOCK] = LM_FP8_BLOCKS,
+      [LM_RECIPE_SCALE_MX] = LM_FP8_MX,
   };
   lm_ctx *ctx = c->project->ctx;
   if (!p->fp8.on || !(c->spec.what & LM_LOWER_TRAIN))

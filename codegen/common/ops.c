@@ -106,7 +106,7 @@ const char *lm_gen_const_text(lm_arena *a, lm_dtype t, double v) {
 
 // True of codes of numbers that are no ints.
 static bool is_float_code(lm_dtype t) {
-  return t == LM_E4M3 || t == LM_E5M2 || t == LM_DYN8 || t == LM_UDYN8;
+  return t == LM_E4M3 || t == LM_E5M2 || t == LM_E8M0 || t == LM_DYN8 || t == LM_UDYN8;
 }
 
 static const char *cast_text(lm_arena *a, lm_dtype from, lm_dtype to, const char *x);

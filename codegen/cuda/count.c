@@ -46,3 +46,10 @@ void cuda_count_loop(cuda_emit *e, int k, int axes, int unrolled) {
   };
   lm_gen_count(&e->g, k + 1, LOOP / (double)unrolled + DIVISION * (axes > 1 ? axes - 1 : 0), NULL);
 }
+
+bool cuda_kept_are_many(const cuda_emit *e, double kept, double summed) {
+  static const double APART = 4, REDUCTION = 20;
+  double by_thread = APART * summed * ceil(kept / e->team);
+  double by_team = kept * (ceil(summed / e->team) + REDUCTION);
+  return kept >= e->team / 2.0 || (e->team > CUDA_WARP && by_thread < by_team);
+}

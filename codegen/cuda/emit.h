@@ -203,6 +203,10 @@ double cuda_trips(const cuda_emit *e, int k);
 void cuda_count_shared(cuda_emit *e, cuda_flat_loop *l);
 // Counts the loop of stage k, whose counter is decoded into the indices of `axes` axes.
 void cuda_count_loop(cuda_emit *e, int k, int axes, int unrolled);
+// True if a thread for each kept point takes less time than the team for each, one after the other:
+// as many steps as summed points, whose accesses are apart, against a reduction over the team for
+// each kept point.
+bool cuda_kept_are_many(const cuda_emit *e, double kept, double summed);
 
 // ---- rows.c: rows that passes hold, sums over points
 int64_t cuda_points(const cuda_emit *e); // points of the parallel axes, at capacity

@@ -500,13 +500,12 @@ static void stages_plain(cuda_emit *e) {
 static void stages_partial(cuda_emit *e) {
   const lm_gen_domain *d = &e->g.domains[e->g.pass];
   const cuda_root *r = &e->roots[0];
-  double kept = 1;
+  double kept = 1, summed = 1;
   for (int i = 0; i < d->n; i++) {
     e->stage_of[i] = !scattering(r) && lm_type_find(r->v->type, d->loop[i].axis) < 0;
-    if (!e->stage_of[i])
-      kept *= (double)d->loop[i].size;
+    *(e->stage_of[i] ? &summed : &kept) *= (double)d->loop[i].size;
   }
-  bool many = kept >= e->team / 2.0;
+  bool many = cuda_kept_are_many(e, kept, summed);
   e->stages[0] = (cuda_stage){.strided = many};
   e->stages[1] = (cuda_stage){.strided = !many};
   e->n_stages = scattering(r) ? 1 : 2;

@@ -7,6 +7,7 @@
 // of 8. f64 has no epilogues. The accuracy of gelu in f32 is not documented, so gelu is used only
 // if the result is rounded to bf16 or f16.
 #include "codegen/cuda/emit.h"
+#include "compiler/ir/dot.h"
 
 bool lm_cuda_epilogue_is_supported(const lm_plan_gemm *g) {
   const lm_plan_extent *row = g->c_n == 1 ? &g->n : &g->m;
@@ -15,13 +16,15 @@ bool lm_cuda_epilogue_is_supported(const lm_plan_gemm *g) {
   return types && (!g->gelu || (rounds && row->fixed % 8 == 0));
 }
 
-// The rules of cuBLASLt: sizes are multiples of 16 and, before sm_100, both operands are contiguous
-// along k ("TN"; a and b are its matrices A and B or the reverse).
+// The rules of cuBLASLt: sizes are multiples of 16, k of the elements of a block, and, before
+// sm_100, both operands are contiguous along k ("TN"; a and b are its matrices A and B or the
+// reverse).
 bool lm_cuda_scales(const lm_target *t, const lm_plan_gemm *g) {
   const lm_plan_extent *sizes[] = {&g->m, &g->n, &g->k};
-  bool fits = t->math[LM_E4M3].native && !g->n_batch;
+  bool fits = t->math[LM_E4M3].native && !g->n_batch && (t->codes_mx || !g->blocks);
   for (int i = 0; i < 3; i++)
     fits = fits && !sizes[i]->n_dyn && sizes[i]->fixed % LM_CODES_MULTIPLE == 0;
+  fits = fits && (!g->blocks || g->k.fixed % LM_SCALES_BLOCK == 0);
   return fits && (!t->codes_by_k || (g->a_k == 1 && g->b_k == 1));
 }
 

@@ -354,10 +354,39 @@ void lm_eval_dot(const lm_eval *e, const lm_op *op, const lm_tensor *in, lm_tens
          dot_inner);
 }
 
+// The elements of x times the scales of their blocks.
+static lm_tensor in_blocks(const lm_eval *e, const lm_op *op, const lm_tensor *x,
+                           const lm_tensor *scales) {
+  lm_tensor to = lm_eval_tensor(e, x->type);
+  int64_t columns = lm_axis_size(e->m, scales->type.axis[1]);
+  for (int64_t i = 0; i < x->n; i++) {
+    int64_t part[2] = {0, 0}, size[2] = {1, 1}, rest = i; // of the row, and along the sum
+    for (int a = x->type.rank; a-- > 0;) {
+      int64_t n = lm_axis_size(e->m, x->type.axis[a]);
+      int summed = lm_attr_has_axis(&op->attr, x->type.axis[a]);
+      part[summed] += rest % n * size[summed];
+      size[summed] *= n;
+      rest /= n;
+    }
+    int64_t row = part[0], column = part[1] / LM_SCALES_BLOCK;
+    int64_t tile = row / LM_SCALES_ROWS * columns + column / LM_SCALES_COLUMNS;
+    int64_t at = row % LM_SCALES_GROUP * 16 + row % LM_SCALES_ROWS / LM_SCALES_GROUP * 4;
+    to.v[i] = x->v[i] * scales->v[tile * 512 + at + column % LM_SCALES_COLUMNS];
+  }
+  return to;
+}
+
 // Codes are the numbers that they stand for.
 static void dot_scaled(const lm_eval *e, const lm_op *op, const lm_tensor *in, lm_tensor *out) {
-  double scale = in[LM_DOT_SCALE_X].v[0] * in[LM_DOT_SCALE_W].v[0];
-  lm_eval_dot(e, op, in, out);
+  const lm_tensor *scales = &in[LM_DOT_SCALE_X];
+  lm_tensor both[] = {in[LM_DOT_X], in[LM_DOT_W]};
+  bool blocks = scales->type.rank > 0;
+  double scale = blocks ? 1 : scales[0].v[0] * scales[1].v[0];
+  for (int i = 0; i < 2 && blocks; i++)
+    both[i] = in_blocks(e, op, &both[i], &scales[i]);
+  lm_eval_dot(e, op, both, out);
+  for (int i = 0; i < 2 && blocks; i++)
+    lm_tensor_free(&both[i]);
   for (int64_t i = 0; i < out->n; i++)
     out->v[i] *= scale;
 }

@@ -4,6 +4,12 @@
 //   dot_scaled %x, %w, %scale_x, %scale_w
 //
 // A residual has the type of the result; a bias has the last axes of the result, but not all.
+//
+// The scales of blocks of dot_scaled are e8m0[row_tile, column_tile, 32, 4, 4], 128 x 4 scales to a
+// tile, in the order of cuBLAS's documentation ("1D Block Scaling Factors Layout"). Row r is that
+// of index r along the axes of the operand that are not summed, in their order, column c that of
+// the elements from 32 c on along those that are. The scale of row r, column c is element
+// [r / 128, c / 4, r mod 32, r / 32 mod 4, c mod 4]; those beyond the last row and column are 0.
 #ifndef LM_IR_DOT_H
 #define LM_IR_DOT_H
 #include "compiler/ir/ir.h"
@@ -18,6 +24,13 @@ enum {
 enum {
   LM_DOT_SCALE_X = 2,
   LM_DOT_SCALE_W = 3
+};
+// Of scales of blocks.
+enum {
+  LM_SCALES_BLOCK = 32,
+  LM_SCALES_ROWS = 128,
+  LM_SCALES_COLUMNS = 4,
+  LM_SCALES_GROUP = 32 // rows that are 16 elements apart
 };
 // The second result of dot_gelu: the argument of gelu.
 enum {

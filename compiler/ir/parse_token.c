@@ -182,7 +182,7 @@ bool lmir_type(parser *p, lm_type *out) {
   if (dtype == LM_DTYPES)
     return lmir_fail(p, t.loc,
                      "%s is not a type: expected f32, bf16, f16, f64, int, bool, e4m3, e5m2, "
-                     "i8, u8, dyn8, udyn8 or real",
+                     "e8m0, i8, u8, dyn8, udyn8 or real",
                      t.sym);
   if (lmir_opt(p, '[') && !lmir_axis_list(p, ']', axes, &n))
     return false;

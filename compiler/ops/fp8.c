@@ -25,11 +25,14 @@ bool shape_round_cotangent(const lm_module *m, const lm_op *op, lm_type *out, lm
     return lm_why_type(why, m, "", *out, " is not floating");
   if (lm_fp8_format_of(op) == LM_DTYPES)
     return lm_why(why, "needs [4, 3] or [5, 2]");
-  if (op->attr.n_imm == 3 && (op->attr.imm[2] < 0 || op->attr.imm[2] >> m->mesh.n))
-    return lm_why(why, "%lld is no set of axes of the mesh", (long long)op->attr.imm[2]);
+  int64_t third = op->attr.n_imm == 3 ? op->attr.imm[2] : 0;
+  if (op->attr.n_axes && third < 1)
+    return lm_why(why, "the elements of a block are not given");
+  if (!op->attr.n_axes && (third < 0 || third >> m->mesh.n))
+    return lm_why(why, "%lld is no set of axes of the mesh", (long long)third);
   for (int i = 0; i < op->attr.n_axes; i++) {
     lm_axis a = op->attr.axes[i];
-    if (lm_type_find(*out, a) < 0 || !lm_fp8_blocks_fit(lm_axis_size(m, a)))
+    if (lm_type_find(*out, a) < 0 || !lm_fp8_blocks_fit(lm_axis_size(m, a), third))
       return lm_why(why, "axis %s is not of whole blocks", lm_axis_name(m, a));
   }
   lm_type scalar = lm_type_make(LM_F32, NULL, 0);

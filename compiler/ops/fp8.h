@@ -17,12 +17,14 @@
 
 enum {
   LM_FP8_HISTORY = 16, // steps
-  LM_FP8_BLOCK = 128   // elements along an axis that share a scale
+  LM_FP8_BLOCK = 128,  // elements along an axis that share a scale
+  LM_FP8_MX_BLOCK = 32 // the same of OCP's MX formats
 };
 
-// Whether the elements along an axis of this size are whole blocks: a shorter axis is one.
-static inline bool lm_fp8_blocks_fit(int64_t size) {
-  return size <= LM_FP8_BLOCK || size % LM_FP8_BLOCK == 0;
+// Whether the elements along an axis of this size are whole blocks of `block`: a shorter axis is
+// one.
+static inline bool lm_fp8_blocks_fit(int64_t size, int64_t block) {
+  return size <= block || size % block == 0;
 }
 
 // |x|, f32.
@@ -42,17 +44,21 @@ lm_value *lm_emit_fp8_code(lm_builder *b, lm_value *x, lm_value *scale, lm_dtype
 lm_value *lm_emit_fp8_number(lm_builder *b, lm_value *code, lm_value *scale, lm_dtype t);
 // x rounded; the axes of `scale` are a subset of x's. The result has x's type.
 lm_value *lm_emit_fp8(lm_builder *b, lm_value *x, lm_value *scale, lm_dtype format);
-// x rounded with a scale for each block of LM_FP8_BLOCK elements along each of the n axes; the
-// other axes have a scale for each element.
-lm_value *lm_emit_fp8_blocks(lm_builder *b, lm_value *x, const lm_axis *axes, int n,
-                             lm_dtype format);
+// Blocks of `size` elements along each of the n axes; the other axes have a block for each element.
+typedef struct lm_fp8_blocks {
+  int64_t size;
+  lm_axis axes[2];
+  int n;
+} lm_fp8_blocks;
+
+// x rounded with a scale for each block.
+lm_value *lm_emit_fp8_blocks(lm_builder *b, lm_value *x, const lm_fp8_blocks *of, lm_dtype format);
 // The same of a weight that `gather`, an all_gather or a collect, makes of the ranks' parts: each
 // rank rounds its own, and they gather codes and magnitudes of blocks.
-lm_value *lm_emit_fp8_blocks_gathered(lm_builder *b, const lm_op *gather, const lm_axis *axes,
-                                      int n, lm_dtype format);
-// Whether the blocks along these axes are whole in each rank's part, or one along the axis that is
-// divided.
-bool lm_fp8_blocks_fit_parts(const lm_module *m, const lm_op *gather, const lm_axis *axes, int n);
+lm_value *lm_emit_fp8_blocks_gathered(lm_builder *b, const lm_op *gather, const lm_fp8_blocks *of,
+                                      lm_dtype format);
+// Whether the blocks are whole in each rank's part, or one along the axis that is divided.
+bool lm_fp8_blocks_fit_parts(const lm_module *m, const lm_op *gather, const lm_fp8_blocks *of);
 
 // How the cotangent of a value is rounded.
 typedef struct lm_fp8_rounding {
@@ -60,6 +66,7 @@ typedef struct lm_fp8_rounding {
   lm_value *scale;    // NULL: that of the cotangent itself
   lm_mesh_set others; // without a scale: along these axes of the mesh, ranks have other tensors
   lm_axis block;      // the axis of blocks that have a scale each; 0: none
+  int64_t size;       // elements of a block
 } lm_fp8_rounding;
 
 // The format in the attributes of a round_cotangent; LM_DTYPES: there is none.

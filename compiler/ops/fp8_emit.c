@@ -84,16 +84,17 @@ typedef struct split {
   lm_axis whole, block, element; // element: equal to `whole` if the axis is one block
 } split;
 
-// How `axis` of a value of type *t is split; *t becomes the type of the result.
-static split split_of(lm_module *m, lm_type *t, lm_axis axis) {
+// How `axis` of a value of type *t is split into blocks of `elements`; *t becomes the type of the
+// result.
+static split split_of(lm_module *m, lm_type *t, lm_axis axis, int64_t elements) {
   int64_t size = lm_axis_size(m, axis);
   int at = lm_type_find(*t, axis);
   split s = {axis, 0, axis};
-  if (size <= LM_FP8_BLOCK)
+  if (size <= elements)
     return s;
-  s.block = lm_axis_shared(m, LM_SYM(m->ctx, "block"), size / LM_FP8_BLOCK, *t);
+  s.block = lm_axis_shared(m, LM_SYM(m->ctx, "block"), size / elements, *t);
   t->axis[at] = s.block;
-  s.element = lm_axis_shared(m, LM_SYM(m->ctx, "element"), LM_FP8_BLOCK, *t);
+  s.element = lm_axis_shared(m, LM_SYM(m->ctx, "element"), elements, *t);
   memmove(&t->axis[at + 2], &t->axis[at + 1], (size_t)(t->rank - at - 1) * sizeof *t->axis);
   t->axis[at + 1] = s.element;
   t->rank++;
@@ -136,22 +137,22 @@ static lm_value *magnitudes(lm_builder *b, lm_value *x, const split *s, int n) {
   return lm_emit_reduce(b, LM_OP_MAX, lm_emit_absolute(b, x), within, n);
 }
 
-lm_value *lm_emit_fp8_blocks(lm_builder *b, lm_value *x, const lm_axis *axes, int n,
-                             lm_dtype format) {
+lm_value *lm_emit_fp8_blocks(lm_builder *b, lm_value *x, const lm_fp8_blocks *of, lm_dtype format) {
   split s[2] = {{0}};
   lm_type t = x->type;
+  int n = of->n;
   for (int i = 0; i < n; i++)
-    s[i] = split_of(b->m, &t, axes[i]);
+    s[i] = split_of(b->m, &t, of->axes[i], of->size);
   x = split_axes(b, x, s, n);
   x = lm_emit_fp8(b, x, lm_emit_fp8_scale(b, magnitudes(b, x, s, n), format), format);
   return join_axes(b, x, s, n);
 }
 
-bool lm_fp8_blocks_fit_parts(const lm_module *m, const lm_op *gather, const lm_axis *axes, int n) {
+bool lm_fp8_blocks_fit_parts(const lm_module *m, const lm_op *gather, const lm_fp8_blocks *of) {
   lm_axis part = gather->attr.axes[0], whole = gather->attr.to[0];
-  for (int i = 0; i < n; i++)
-    if (axes[i] == whole && lm_axis_size(m, whole) > LM_FP8_BLOCK)
-      return lm_axis_size(m, part) % LM_FP8_BLOCK == 0;
+  for (int i = 0; i < of->n; i++)
+    if (of->axes[i] == whole && lm_axis_size(m, whole) > of->size)
+      return lm_axis_size(m, part) % of->size == 0;
   return true;
 }
 
@@ -165,17 +166,18 @@ static lm_value *magnitudes_gathered(lm_builder *b, const lm_op *gather, lm_valu
   return lm_emit(b, gather->code, &own, 1, &a, NULL);
 }
 
-lm_value *lm_emit_fp8_blocks_gathered(lm_builder *b, const lm_op *gather, const lm_axis *axes,
-                                      int n, lm_dtype format) {
+lm_value *lm_emit_fp8_blocks_gathered(lm_builder *b, const lm_op *gather, const lm_fp8_blocks *of,
+                                      lm_dtype format) {
   lm_module *m = b->m;
+  int n = of->n;
   lm_value *x = gather->in[0];
   lm_axis part = gather->attr.axes[0], whole = gather->attr.to[0];
   split s[2] = {{0}}, own[2] = {{0}};
   lm_type t = gather->out[0]->type;
   lm_axis rest = part, rest_whole = whole; // of the magnitudes; 0: ranks have parts of each block
   for (int i = 0; i < n; i++) {
-    own[i] = s[i] = split_of(m, &t, axes[i]);
-    if (axes[i] != whole)
+    own[i] = s[i] = split_of(m, &t, of->axes[i], of->size);
+    if (of->axes[i] != whole)
       continue;
     rest_whole = s[i].block;
     rest = rest_whole ? lm_axis_part(m, rest_whole, gather->attr.mesh) : 0;
@@ -202,8 +204,8 @@ lm_value *lm_emit_round_cotangent(lm_builder *b, lm_value *x, const lm_fp8_round
   lm_attr a = {
       .axes = {how->block},
       .n_axes = how->block != 0,
-      .imm = {narrow ? 4 : 5, narrow ? 3 : 2, how->others},
-      .n_imm = how->others ? 3 : 2,
+      .imm = {narrow ? 4 : 5, narrow ? 3 : 2, how->block ? how->size : how->others},
+      .n_imm = how->block || how->others ? 3 : 2,
   };
   lm_value *in[] = {x, how->scale};
   return lm_emit(b, LM_OP_ROUND_COTANGENT, in, how->scale ? 2 : 1, &a, NULL);

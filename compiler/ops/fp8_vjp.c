@@ -16,12 +16,14 @@ void vjp_round_cotangent(lm_grad *g, lm_op *op) {
   lm_builder *b = g->b;
   lm_value *c = lm_grad_of(g, op->out[0]);
   lm_dtype format = lm_fp8_format_of(op);
+  int64_t third = op->attr.n_imm == 3 ? op->attr.imm[2] : 0;
+  lm_fp8_blocks blocks = {third, {op->attr.axes[0]}, 1};
   if (op->attr.n_axes)
-    c = lm_emit_fp8_blocks(b, c, op->attr.axes, op->attr.n_axes, format);
+    c = lm_emit_fp8_blocks(b, c, &blocks, format);
   else if (op->n_in == 2)
     c = lm_emit_fp8(b, c, lm_grad_value(g, op->in[1]), format);
   else
-    c = rounded_whole(b, c, (lm_mesh_set)(op->attr.n_imm == 3 ? op->attr.imm[2] : 0), format);
+    c = rounded_whole(b, c, (lm_mesh_set)third, format);
   lm_grad_add(g, op->in[0], c);
 }
 

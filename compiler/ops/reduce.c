@@ -81,18 +81,42 @@ static bool is_float_code(lm_type t) {
   return t.dtype == LM_E4M3 || t.dtype == LM_E5M2;
 }
 
+// Whether s are the scales of the blocks of x (compiler/ir/dot.h).
+static bool scales_fit(const lm_module *m, lm_type s, lm_type x, const lm_attr *over) {
+  int64_t rows = 1, k = 1;
+  for (int i = 0; i < x.rank; i++)
+    *(lm_attr_has_axis(over, x.axis[i]) ? &k : &rows) *= lm_axis_size(m, x.axis[i]);
+  int64_t columns = k / LM_SCALES_BLOCK;
+  const int64_t sizes[] = {
+      (rows + LM_SCALES_ROWS - 1) / LM_SCALES_ROWS,
+      (columns + LM_SCALES_COLUMNS - 1) / LM_SCALES_COLUMNS,
+      LM_SCALES_GROUP,
+      LM_SCALES_ROWS / LM_SCALES_GROUP,
+      LM_SCALES_COLUMNS,
+  };
+  bool fits = s.dtype == LM_E8M0 && s.rank == LM_COUNT(sizes) && k % LM_SCALES_BLOCK == 0;
+  for (int i = 0; fits && i < s.rank; i++)
+    fits = lm_axis_size(m, s.axis[i]) == sizes[i];
+  return fits;
+}
+
 bool shape_dot_scaled(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   lm_type x = op->in[LM_DOT_X]->type;
   lm_type w = op->in[LM_DOT_W]->type;
   lm_type number = lm_type_make(LM_F32, NULL, 0);
+  bool blocks = op->in[LM_DOT_SCALE_X]->type.dtype == LM_E8M0;
   lm_dtype result = out->dtype == LM_BF16 ? LM_BF16 : LM_F32;
   if (!is_float_code(x) || !is_float_code(w) || (x.dtype == LM_E5M2 && w.dtype == LM_E5M2)) {
     lm_why_type(why, m, "", x, " with ");
     return lm_why_type(why, m, "", w, ": not of e4m3, or of e4m3 and e5m2");
   }
-  for (int i = LM_DOT_SCALE_X; i <= LM_DOT_SCALE_W; i++)
-    if (!lm_type_equal(op->in[i]->type, number))
-      return lm_why_type(why, m, "", op->in[i]->type, " is not a scalar f32");
+  for (int i = LM_DOT_X; i <= LM_DOT_W; i++) {
+    lm_type s = op->in[LM_DOT_SCALE_X + i]->type;
+    if (blocks && !scales_fit(m, s, op->in[i]->type, &op->attr))
+      return lm_why_type(why, m, "", s, " is not of the scales of 32 elements each");
+    if (!blocks && !lm_type_equal(s, number))
+      return lm_why_type(why, m, "", s, " is not a scalar f32");
+  }
   return dot_axes(m, op, result, out, why);
 }
 

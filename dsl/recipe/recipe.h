@@ -176,7 +176,8 @@ typedef enum {
 typedef enum {
   LM_RECIPE_SCALE_DELAYED,
   LM_RECIPE_SCALE_CURRENT,
-  LM_RECIPE_SCALE_BLOCK
+  LM_RECIPE_SCALE_BLOCK,
+  LM_RECIPE_SCALE_MX
 } lm_recipe_scale;
 // matmul = fp8(…)
 typedef struct lm_recipe_fp8 {

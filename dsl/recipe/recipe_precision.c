@@ -14,6 +14,7 @@ static lm_recipe_fp8 read_fp8(const lm_reader *d, const ast_expr *matmul) {
       .narrow_backward = lm_read_is_word(lm_read_arg(d, key, matmul, "bwd"), "e4m3"),
       .scale = lm_read_is_word(scale, "current") ? LM_RECIPE_SCALE_CURRENT
                : lm_read_is_word(scale, "block") ? LM_RECIPE_SCALE_BLOCK
+               : lm_read_is_word(scale, "mx")    ? LM_RECIPE_SCALE_MX
                                                  : LM_RECIPE_SCALE_DELAYED,
       .head = lm_read_is_word(lm_read_arg(d, key, matmul, "head"), "cast"),
       .loc = matmul->loc,

@@ -39,6 +39,7 @@ static inline uint32_t lm_dtype_bits(lm_dtype t, double v) {
   case LM_F16: return lm_f16_round(f);
   case LM_E4M3: return lm_e4m3_round(f);
   case LM_E5M2: return lm_e5m2_round(f);
+  case LM_E8M0: return lm_e8m0_round(f);
   case LM_DYN8: return lm_dyn8_round(f);
   case LM_UDYN8: return lm_udyn8_round(f);
   case LM_INT: return (uint32_t)(int32_t)lm_dtype_clamp(v, INT32_MIN, INT32_MAX);
@@ -57,6 +58,7 @@ static inline double lm_dtype_value(lm_dtype t, uint32_t bits) {
   case LM_F16: return lm_f16_load((uint16_t)bits);
   case LM_E4M3: return lm_e4m3_load((uint8_t)bits);
   case LM_E5M2: return lm_e5m2_load((uint8_t)bits);
+  case LM_E8M0: return lm_e8m0_load((uint8_t)bits);
   case LM_DYN8: return lm_dyn8_load((uint8_t)bits);
   case LM_UDYN8: return lm_udyn8_load((uint8_t)bits);
   case LM_INT: return (int32_t)bits;
@@ -74,6 +76,7 @@ static inline double lm_dtype_round(lm_dtype t, double v) {
   case LM_F16: return lm_f16_load(lm_f16_round(f));
   case LM_E4M3: return lm_e4m3_load(lm_e4m3_round(f));
   case LM_E5M2: return lm_e5m2_load(lm_e5m2_round(f));
+  case LM_E8M0: return lm_e8m0_load(lm_e8m0_round(f));
   case LM_DYN8: return lm_dyn8_load(lm_dyn8_round(f));
   case LM_UDYN8: return lm_udyn8_load(lm_udyn8_round(f));
   case LM_INT: return lm_dtype_clamp(v, INT32_MIN, INT32_MAX);

@@ -7,8 +7,8 @@
 // algorithm is chosen when a GEMM is first run, by the library's heuristic, for its shape, strides
 // and alignment alone, within LM_CUDA_WORKSPACE.
 //
-// Codes (e4m3, e5m2) are multiplied by the library alone, with a scale of each operand that the
-// descriptor points to; its rules are those of lm_codegen.scales.
+// Codes (e4m3, e5m2) are multiplied by the library alone, with the scales of each operand that the
+// descriptor points to, one or those of blocks; its rules are those of lm_codegen.scales.
 //
 // A residual is passed as the library's C, with the result as its D; bias and gelu are epilogues of
 // the library. If it has no algorithm with the epilogue for these sizes and addresses, the GEMM is
@@ -42,6 +42,9 @@ enum {
   LM_LT_DESC_AUX_LD = 12,
   LM_LT_DESC_SCALE_A = 17,
   LM_LT_DESC_SCALE_B = 18,
+  LM_LT_DESC_SCALE_MODE_A = 31,
+  LM_LT_DESC_SCALE_MODE_B = 32,
+  LM_LT_SCALE_BLOCKS = 2, // e8m0 for each 32 elements along k
   LM_LT_EPILOGUE_NONE = 1,
   LM_LT_EPILOGUE_BIAS = 4,
   LM_LT_EPILOGUE_GELU = 32,

@@ -21,6 +21,7 @@ typedef struct key {
   int32_t is_transposed[2];       // whether A and B are transposed
   int32_t align[6];               // alignment in bytes of A, B, C, D, bias and the input of gelu
   int32_t aa, bb, cc, epilogue;   // dtypes of A, B and C
+  int32_t scale_mode[2];          // of A and B
 } key;
 
 typedef struct entry {
@@ -162,6 +163,7 @@ static lm_cuda_call transposed(const lm_cuda_call *x) {
                         .c = x->c,
                         .scale_a = x->scale_b,
                         .scale_b = x->scale_a,
+                        .blocks = x->blocks,
                         .epi = x->epi};
 }
 
@@ -196,6 +198,8 @@ static bool key_make(const lm_cuda_call *x, key *out) {
                .bb = x->bb,
                .cc = x->cc,
                .epilogue = epilogue_number(&x->epi)};
+  for (int i = 0; i < 2 && x->blocks; i++)
+    out->scale_mode[i] = LM_LT_SCALE_BLOCKS;
   if (!form_find(p->m, p->n, p->c_m, p->c_n, &transposed_c, &out->ld[2]) || transposed_c)
     return false;
   if (out->epilogue != LM_LT_EPILOGUE_NONE && p->m != x->epi.row)
@@ -240,10 +244,14 @@ static lm_status layout_make(const lm_cuda_gemms *g, const key *k, int i, void *
                "the batch of a matrix layout");
 }
 
+static lm_status desc_set(const lm_cuda_gemms *g, void *desc, int attribute, int32_t value) {
+  int status = g->lt.cublasLtMatmulDescSetAttribute(desc, attribute, &value, sizeof value);
+  return check(g, status, "a GEMM descriptor");
+}
+
 static lm_status desc_make(const lm_cuda_gemms *g, const key *k, void **out) {
   const lm_cublaslt *lt = &g->lt;
   static const int attributes[2] = {LM_LT_DESC_TRANSA, LM_LT_DESC_TRANSB};
-  const int32_t is_transposed = LM_LT_OP_T;
   bool wide = k->aa == LM_F64;
   bool rounds = g->tf32 && k->aa == LM_F32;
   LM_TRY(check(g,
@@ -255,10 +263,10 @@ static lm_status desc_make(const lm_cuda_gemms *g, const key *k, void **out) {
                "a GEMM descriptor"));
   for (int i = 0; i < 2; i++)
     if (k->is_transposed[i])
-      LM_TRY(check(g,
-                   lt->cublasLtMatmulDescSetAttribute(*out, attributes[i], &is_transposed,
-                                                      sizeof is_transposed),
-                   "a GEMM descriptor"));
+      LM_TRY(desc_set(g, *out, attributes[i], LM_LT_OP_T));
+  for (int i = 0; i < 2; i++)
+    if (k->scale_mode[i])
+      LM_TRY(desc_set(g, *out, LM_LT_DESC_SCALE_MODE_A + i, k->scale_mode[i]));
   if (k->epilogue == LM_LT_EPILOGUE_NONE)
     return NULL;
   const uint32_t epilogue = (uint32_t)k->epilogue;

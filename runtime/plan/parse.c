@@ -158,6 +158,7 @@ static void gemm(reader *r, lm_plan_step *s) {
   g->bias = take(r, "bias");
   g->gelu = take(r, "gelu");
   g->scaled = take(r, "scaled");
+  g->blocks = g->scaled && take(r, "blocks");
   if (take(r, "by"))
     g->code = 1 + kernel_named(r);
 }

@@ -68,6 +68,7 @@ static inline void random_fill(lm_tensor *t, uint64_t *state) {
     case LM_UDYN8: t->v[i] = lm_dtype_round(LM_UDYN8, fabs(v)); break;
     case LM_E4M3:
     case LM_E5M2: t->v[i] = lm_dtype_round(t->type.dtype, v * 3); break;
+    case LM_E8M0: t->v[i] = exp2(floor(v * 20)); break;
     case LM_I8: t->v[i] = floor(v * 128); break;
     case LM_U8: t->v[i] = floor((v + 1) * 128); break;
     default: t->v[i] = (float)v;
@@ -83,6 +84,7 @@ static inline void element_store(void *p, lm_dtype t, int64_t i, double v) {
   case LM_F16: ((uint16_t *)p)[i] = (uint16_t)lm_dtype_bits(t, v); break;
   case LM_E4M3:
   case LM_E5M2:
+  case LM_E8M0:
   case LM_DYN8:
   case LM_UDYN8:
   case LM_I8:
@@ -106,6 +108,7 @@ static inline double element_load(const void *p, lm_dtype t, int64_t i) {
   case LM_I8: return ((const int8_t *)p)[i];
   case LM_E4M3: return lm_e4m3_load(((const uint8_t *)p)[i]);
   case LM_E5M2: return lm_e5m2_load(((const uint8_t *)p)[i]);
+  case LM_E8M0: return lm_e8m0_load(((const uint8_t *)p)[i]);
   case LM_DYN8: return lm_dyn8_load(((const uint8_t *)p)[i]);
   case LM_UDYN8: return lm_udyn8_load(((const uint8_t *)p)[i]);
   case LM_F16: return lm_f16_load(((const uint16_t *)p)[i]);

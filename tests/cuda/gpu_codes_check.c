@@ -7,6 +7,8 @@
 //   gpu_codes_check              all of it
 //   gpu_codes_check host-scale   a scale in the memory of the host: the stand-in ends the process
 //   gpu_codes_check odd-scale    a scale at an odd address: the stand-in refuses
+//
+// On sm_100a the same with a scale for each 32 elements along k, in tiles of 128 rows x 4 blocks.
 #include "tests/cuda/gpu_run.h"
 
 #include "runtime/base/dtype.h"
@@ -16,21 +18,54 @@
 // ---- through the runtime
 
 enum {
-  M = 48,
+  M = 144, // and N: more than the rows of a tile of scales
   N = 32,
-  K = 80,
+  K = 160, // more than a tile's columns, and no multiple of them
   A_AT = 0,
   B_AT = A_AT + M * K,
   SCALES_AT = B_AT + N * K,
-  C_AT = SCALES_AT + 512,
+  SCALES_B_AT = SCALES_AT + 4 * 512, // two tiles of A by rows, by columns two
+  C_AT = SCALES_B_AT + 2 * 512,
   BYTES = C_AT + M * N * 4
 };
 static const float SCALE_A = 0.125F, SCALE_B = 16;
 
 typedef struct form {
   lm_dtype a, b, c;
-  bool add;
+  bool add, blocks;
 } form;
+
+// The scale of a row's block is 2^exponent.
+static int exponent(int row, int block) {
+  return (row + row / 32 + 2 * block) % 3 - 1;
+}
+
+// Where cuBLAS's documentation has it ("1D Block Scaling Factors Layout").
+static int scale_at(int row, int block) {
+  int columns = (K / 32 + 3) / 4 * 4; // of whole tiles
+  int tile = (block / 4 * 4 + row / 128 * columns) * 128;
+  row %= 128;
+  return tile + row % 32 * 16 + row / 32 * 4 + block % 4;
+}
+
+// Of a row of A, or of B.
+static double scale_of(const form *f, int row, int k, float of_all) {
+  return f->blocks ? ldexp(1, exponent(row, k / 32)) : of_all;
+}
+
+static void scales_fill(const form *f, char *out) {
+  if (!f->blocks) {
+    memcpy(out + SCALES_AT, &SCALE_A, sizeof SCALE_A);
+    memcpy(out + SCALES_B_AT, &SCALE_B, sizeof SCALE_B);
+    return;
+  }
+  for (int block = 0; block < K / 32; block++) {
+    for (int m = 0; m < M; m++)
+      out[SCALES_AT + scale_at(m, block)] = (char)(127 + exponent(m, block));
+    for (int n = 0; n < N; n++)
+      out[SCALES_B_AT + scale_at(n, block)] = (char)(127 + exponent(n, block));
+  }
+}
 
 static double quarter(int i, int k) {
   return (double)((i * 7 + k * 13) % 17 - 8) / 4;
@@ -43,8 +78,7 @@ static void operands_fill(const form *f, char *out) {
     for (int n = 0; n < N; n++)
       out[B_AT + n * K + k] = (char)lm_dtype_bits(f->b, (float)quarter(n + 5, k + 3));
   }
-  memcpy(out + SCALES_AT, &SCALE_A, sizeof SCALE_A);
-  memcpy(out + SCALES_AT + 256, &SCALE_B, sizeof SCALE_B);
+  scales_fill(f, out);
 }
 
 static void element_put(const form *f, char *base, int i, float x) {
@@ -59,8 +93,9 @@ static void expected_fill(const form *f, char *out) {
     for (int n = 0; n < N; n++) {
       double sum = 0;
       for (int k = 0; k < K; k++)
-        sum += quarter(m, k) * quarter(n + 5, k + 3);
-      element_put(f, out, m * N + n, (float)(sum * SCALE_A * SCALE_B + (f->add ? m - n : 0)));
+        sum += scale_of(f, m, k, SCALE_A) * quarter(m, k) * scale_of(f, n, k, SCALE_B) *
+               quarter(n + 5, k + 3);
+      element_put(f, out, m * N + n, (float)(sum + (f->add ? m - n : 0)));
     }
 }
 
@@ -80,11 +115,12 @@ static void form_check(const form *f, lm_arena *arena) {
                     .c_n = 1,
                     .accumulate = f->add,
                     .scaled = true,
+                    .blocks = f->blocks,
                     .dtype_ab = (uint8_t)f->a,
                     .dtype_b = (uint8_t)f->b,
                     .dtype_c = (uint8_t)f->c};
   lm_plan_buf bufs[] = {buf_of(A_AT, M * K), buf_of(B_AT, N * K), buf_of(SCALES_AT, 4),
-                        buf_of(SCALES_AT + 256, 4),
+                        buf_of(SCALES_B_AT, 4),
                         buf_of(C_AT, (int64_t)M * N * lm_dtype_bytes(f->c))};
   lm_plan_step step = {.kind = LM_STEP_GEMM,
                        .gemm = &g,
@@ -114,13 +150,14 @@ static void form_check(const form *f, lm_arena *arena) {
 }
 
 static void forms_check(void) {
-  static const form forms[] = {{LM_E4M3, LM_E4M3, LM_BF16, false},
-                               {LM_E5M2, LM_E4M3, LM_BF16, false},
-                               {LM_E4M3, LM_E5M2, LM_F32, true},
-                               {LM_E4M3, LM_E4M3, LM_F32, false}};
+  static const form forms[] = {
+      {LM_E4M3, LM_E4M3, LM_BF16, false},       {LM_E5M2, LM_E4M3, LM_BF16, false},
+      {LM_E4M3, LM_E5M2, LM_F32, true},         {LM_E4M3, LM_E4M3, LM_F32, false},
+      {LM_E4M3, LM_E4M3, LM_BF16, false, true}, {LM_E4M3, LM_E5M2, LM_F32, true, true}};
   lm_arena *arena = lm_arena_create();
   for (size_t i = 0; i < LM_COUNT(forms); i++)
-    form_check(&forms[i], arena);
+    if (gpu()->target.codes_mx || !forms[i].blocks)
+      form_check(&forms[i], arena);
   lm_arena_destroy(arena);
 }
 
@@ -132,6 +169,7 @@ typedef struct request {
   int types[3];
   uint64_t m, n, k;
   int64_t pad; // of the leading dimension of A
+  int32_t scale_mode[2];
   uint32_t align;
 } request;
 
@@ -173,6 +211,10 @@ static bool ask(const library *l, const request *r, asked *out) {
   for (int i = 0; i < 2; i++)
     CHECK(!l->lt.cublasLtMatmulDescSetAttribute(out->desc, LM_LT_DESC_TRANSA + i, &r->transposed[i],
                                                 sizeof *r->transposed));
+  for (int i = 0; i < 2; i++)
+    if (r->scale_mode[i])
+      CHECK(!l->lt.cublasLtMatmulDescSetAttribute(out->desc, LM_LT_DESC_SCALE_MODE_A + i,
+                                                  &r->scale_mode[i], sizeof *r->scale_mode));
   for (int i = 0; i < 3; i++)
     layout_make(l, r, i, &out->layout[i]);
   CHECK(!l->lt.cublasLtMatmulPreferenceCreate(&out->preference));
@@ -238,6 +280,20 @@ static void mistakes_check(const library *l) {
   }
 }
 
+// Of scales of blocks: on both operands, k in whole blocks, on sm_100a.
+static void block_mistakes_check(const library *l) {
+  request r[] = {right, right, right};
+  asked x;
+  for (size_t i = 0; i < LM_COUNT(r); i++)
+    r[i].scale_mode[0] = r[i].scale_mode[1] = LM_LT_SCALE_BLOCKS;
+  r[1].scale_mode[1] = 0;
+  r[2].k = 112;
+  for (size_t i = 0; i < LM_COUNT(r); i++) {
+    CHECK(ask(l, &r[i], &x) == (i == 0 && gpu()->target.codes_mx));
+    asked_free(l, &x);
+  }
+}
+
 // Status of a call whose scale of A is in the memory of the host, or at an odd address.
 static int scale_try(const library *l, const lm_cuda_driver *d, bool on_host) {
   const float one = 1, zero = 0;
@@ -278,6 +334,7 @@ int main(int n_args, char **args) {
   forms_check();
   CHECK(!driver.cuCtxSetCurrent(context));
   mistakes_check(&l);
+  block_mistakes_check(&l);
   CHECK(!l.lt.cublasLtDestroy(l.handle));
   printf("GEMMs of codes on %s, bit for bit\n", device.name);
 }

@@ -19,6 +19,7 @@ TYPE(f16, LM_F16)
 TYPE(bf16, LM_BF16)
 TYPE(e4m3, LM_E4M3)
 TYPE(e5m2, LM_E5M2)
+TYPE(e8m0, LM_E8M0)
 """
 CUDA = """#include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -31,6 +32,7 @@ TYPE(f16, __half_as_ushort(__float2half_rn(x[i])), __half2float(__ushort_as_half
 TYPE(bf16, __bfloat16_as_ushort(__float2bfloat16_rn(x[i])), __bfloat162float(__ushort_as_bfloat16(x[i])))
 FP8(e4m3, __NV_E4M3)
 FP8(e5m2, __NV_E5M2)
+TYPE(e8m0, __nv_cvt_float_to_e8m0(x[i], __NV_SATFINITE, cudaRoundPosInf), __bfloat162float(__nv_bfloat16(__nv_cvt_e8m0_to_bf16raw(x[i]))))
 """
 
 
@@ -113,6 +115,9 @@ def test_cuda_header(run):
     for name in CODES:
         x = inputs(name, own)
         compare("CUDA", own, name, x, cuda.encode(name, x), numbers_of(name, cuda))
+    powers = np.exp2(np.arange(-127.0, 128)).astype("f4")
+    codes_check("e8m0 of CUDA", own.encode("e8m0", powers), cuda.encode("e8m0", powers), powers)
+    numbers_check("e8m0 of CUDA", own.decode("e8m0", np.arange(256)), cuda.decode("e8m0", np.arange(256)))
     x = inputs("bf16", own)
     tiny = np.abs(x) < 2.0 ** -126
     want = np.where(tiny, np.signbit(x).astype("u4") << 15, cuda.encode("bf16", x))[~np.isnan(x)]
@@ -143,6 +148,9 @@ def test_ml_dtypes(run):
             encoded = saturated(name, x.astype(kind).view(code).astype("u4"), x)
         numbers = np.arange(1 << CODES[name]).astype(code).view(kind).astype("f4")
         compare("ml_dtypes", own, name, x, encoded, numbers)
+    x = np.abs(inputs("bf16", own))
+    x = x[(x >= 2.0 ** -126) & (x < 2.0 ** 127) & (np.frexp(x)[0] != 0.75)]     # ml_dtypes rounds ties up, and subnormal numbers
+    codes_check("e8m0 of ml_dtypes", own.encode("e8m0", x), x.astype(package.float8_e8m0fnu).view("u1").astype("u4"), x)
 
 
 WIDTH = 64

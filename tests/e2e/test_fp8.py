@@ -8,6 +8,7 @@ from test_precision import noisy_rule
 from test_ranks import QUICK, curve, mpi_needed
 
 DEPTH, VOCAB, HISTORY, BLOCK = 2, 24, 16, 128
+BLOCKS = {"block": BLOCK, "mx": 32}
 FORMATS = {"e4m3": (4, 3, 448.0), "e5m2": (5, 2, 57344.0)}
 MODEL = """import std.nn: rmsnorm, swiglu, xent
 block Layer(d, ff) {{
@@ -50,15 +51,12 @@ def scale_of(magnitude, name):
     return np.where(np.asarray(magnitude) > 0, s, 1.0)
 
 
-def in_blocks(x, axes, name):
-    """one scale for BLOCK elements along each of the axes, and for each element of the others"""
-    out = x.copy()
-    parts = [range(0, n, BLOCK) if k in axes else range(n) for k, n in enumerate(x.shape)]
-    for i in parts[0]:
-        for j in parts[1]:
-            at = tuple(slice(p, p + (BLOCK if k in axes else 1)) for k, p in enumerate((i, j)))
-            out[at] = rounded(x[at], scale_of(np.abs(x[at]).max(), name), name)
-    return out
+def in_blocks(x, axes, name, size):
+    """one scale for `size` elements along each of the axes, and for each element of the others"""
+    sizes = [min(size, n) if k in axes else 1 for k, n in enumerate(x.shape)]
+    parts = x.reshape(x.shape[0] // sizes[0], sizes[0], x.shape[1] // sizes[1], sizes[1])
+    scale = scale_of(np.abs(parts).max((1, 3), keepdims=True), name)
+    return rounded(parts, scale, name).reshape(x.shape)
 
 
 class Site:
@@ -93,17 +91,19 @@ class Gemm:
             @staticmethod
             def forward(ctx, x, w):
                 x, w = x.detach().numpy(), w.detach().numpy()
-                if gemm.how == "block":
-                    ctx.kept = in_blocks(x, (0,), "e4m3"), in_blocks(w, (0, 1), "e4m3")
-                    return torch.from_numpy(in_blocks(x, (1,), "e4m3") @ ctx.kept[1])
+                if gemm.how in BLOCKS:
+                    of_w = ((0, 1), (0, 1)) if gemm.how == "block" else ((0,), (1,))
+                    here, back = (in_blocks(w, axes, "e4m3", BLOCKS[gemm.how]) for axes in of_w)
+                    ctx.kept = in_blocks(x, (0,), "e4m3", BLOCKS[gemm.how]), back
+                    return torch.from_numpy(in_blocks(x, (1,), "e4m3", BLOCKS[gemm.how]) @ here)
                 ctx.kept = gemm.x(x), rounded(w, scale_of(np.abs(w).max(), "e4m3"), "e4m3")
                 return torch.from_numpy(ctx.kept[0] @ ctx.kept[1])
 
             @staticmethod
             def backward(ctx, dy):
                 dy, (x, w) = dy.numpy(), ctx.kept
-                if gemm.how == "block":
-                    by_w, by_x = in_blocks(dy, (1,), "e5m2"), in_blocks(dy, (0,), "e5m2")
+                if gemm.how in BLOCKS:
+                    by_w, by_x = (in_blocks(dy, (axis,), "e5m2", BLOCKS[gemm.how]) for axis in (1, 0))
                 else:
                     by_w = by_x = gemm.dy(dy)
                 return torch.from_numpy(by_w @ w.T), torch.from_numpy(x.T @ by_x)
@@ -209,12 +209,17 @@ def test_block(run):
     emulation_check(run, "block", 256, 128, 4, 8, 1, 0.3)
 
 
+def test_mx(run):
+    """scales of blocks of 32 elements along the axis of the sum, of weights too: axes of several blocks and of one"""
+    emulation_check(run, "mx", 64, 96, 2, 64, 2, 0.3)
+
+
 def test_losses(run):
     """mean losses of 20 steps within 1 % of a bf16 run (test_curves: 1,000 steps of a larger model)"""
     steps, rows, seq = 60 if run.slow else 120, 8, 32
     file = small(run, steps=steps, rows=rows, seq=seq, batches=noisy_rule(steps, rows, seq), compute="bf16")
     curves = {}
-    for matmul in ("compute", "fp8(scale = current)", "fp8(scale = delayed)", "fp8(scale = block)"):
+    for matmul in ("compute", "fp8(scale = current)", "fp8(scale = delayed)", "fp8(scale = block)", "fp8(scale = mx)"):
         losses = run.trace(file, "--values", "loss", "--set", f"precision.matmul = {matmul}")["loss"]
         curves[matmul] = losses.reshape(-1, 20).mean(1)
     bf16 = curves.pop("compute")
@@ -264,6 +269,7 @@ def test_check(run):
             err = run(*command, *options, status=1)
             check(message in err, err)
     for target, setting, message in (("sm_80", "scale = current", "on sm_80"), ("sm_90a", "scale = block", "on a GPU with scale = block"),
+                                     ("sm_90a", "scale = mx", "on sm_90a with scale = mx"),
                                      ("sm_90a", "fwd = e5m2, bwd = e4m3", "on a GPU with fwd = e5m2")):
         err = run("check", file, "--set", f"precision.matmul = fp8({setting})", "--target", target, status=1)
         check(f"error[E2F2]: matmul = fp8(...) is unsupported {message}" in err, err)

@@ -614,7 +614,7 @@ def test_failures(run):
     check("compute capability 7.5" in fake(*how, how="cc=75", status=2), "an old device")
     check("(tried libnvrtc.so.12)" in fake(*how, how="driver=12040", status=2), "a driver that does not support CUDA 13")
     check("knows CUDA 11.8; CUDA 12 is the oldest" in fake(*how, how="driver=11080", status=2), "an old driver")
-    check("makes no code for sm_100a" in fake(*how, how="cc=100", status=2), "a compiler older than the device")
+    check("makes no code for sm_100a" in fake(*how, how="cc=100,old", status=2), "a compiler older than the device")
     check("the plan is compiled for sm_90a, but" in fake("run", file, "--target", "sm_90a", how="cc=80", status=2), "another device")
     for n in (1, 2, 3):   # the second is the runtime's own, the third an arena: no plan takes less
         err = fake(*how, "--set", "model.depth=1", how=f"alloc={n}", status=2)
@@ -667,7 +667,11 @@ def test_gemms(run):
 
 def test_codes(run):
     """GEMMs of 8-bit floats by the stand-in cuBLASLt, bit for bit; it refuses each of a list of mistakes, and scales that are not floats on the device"""
-    gpu_program(run, "gpu_codes_check")
+    gpu_program(run, "gpu_codes_check", how="cc=90")
+    gpu_program(run, "gpu_codes_check", how="cc=100")
+    env = {**os.environ, **Fake(run).env, "FAKE_CUDA": "cc=100,untiled"}
+    p = subprocess.run([os.path.join(os.path.dirname(run.lmc), "gpu_codes_check")], env=env, capture_output=True, text=True)
+    check(p.returncode and "memcmp" in p.stderr, f"scales of blocks in another layout: {p.returncode} {p.stderr}")
     for mistake, status, text in (("host-scale", 99, "the scale of a GEMM: an address that is not on the device"), ("odd-scale", 7, "")):
         p = subprocess.run([os.path.join(os.path.dirname(run.lmc), "gpu_codes_check"), mistake], env=Fake(run).env, capture_output=True, text=True)
         check(p.returncode == status and text in p.stderr, f"{mistake}: {p.returncode} {p.stderr}")
@@ -699,6 +703,23 @@ def test_fp8(run):
     check(sum(" scaled " in line for line in gemms) == 3 * 3, f"the GEMMs of a layer: {gemms}")
     err = fake("check", run.write("odd.lm", MODEL.format(**{**how, "ff": 40}, micro=16, matmul="fp8()")), "--target", "cuda", status=1)
     check("error[E2F4]" in err and "@layers.wg: 40 is no multiple of 16" in err, err)
+
+
+def test_fp8_mx(run):
+    """scales of blocks on sm_100a: the codes and tiled scales that lmc writes, read as cuBLAS documents them, train as a CPU does; rows of a
+    tile are padded, and a stand-in that reads scales row by row is found"""
+    fake, what = Fake(run, heavy=True), ("--values", "loss,grads,params")
+    save(run.path("batches.safetensors"), random_batches(1, 2, 96, 24))
+    file = run.write("mx.lm", MODEL.format(d=64, ff=160, vocab=24, depth=1, steps=1, lr=0.1, micro=192, matmul="fp8(scale = mx)"))
+    cpu = run.trace(file, *what)
+    right, wrong = (fake.trace(file, *what, "--enable-pass", "fp8", how=how) for how in ("cc=100", "cc=100,untiled"))
+    for name in cpu:
+        within(name, distance(right[name], cpu[name], 1e-3), 1e-5)
+    far = max(distance(wrong[name], cpu[name], 1e-3) for name in cpu)
+    check(far > 1e-2, f"the check must find scales in another layout: {far:.2g}")
+    fake("compile", file, "--target", "cuda", "-o", run.path("plan"), "--enable-pass", "fp8", how="cc=100")
+    gemms = [line for line in open(run.path("plan/plan.txt")) if " gemm " in line]
+    check(sum(" scaled blocks " in line for line in gemms) == 3 * 3, f"the GEMMs of a layer: {gemms}")
 
 
 def test_fp8_bf16(run):

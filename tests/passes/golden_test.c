@@ -6,7 +6,7 @@
 //   the text after the passes
 // `// passes: epilogue,dce for sm_90a` runs them for a target; `cpu` is a processor with vectors of
 // 8 floats and a matrix unit for bf16. `// passes: analyze,fp8 with current` gives pass fp8 the
-// scaling (current, delayed, blocks). With -r the test rewrites the text after the passes.
+// scaling (current, delayed, blocks, mx). With -r the test rewrites the text after the passes.
 #include <dirent.h>
 #include <stdlib.h>
 #include "codegen/cpu/cpu.h"
@@ -18,8 +18,10 @@ static const char mark[] = "// gives:\n";
 
 // Cuts " with SCALING" off the list of passes; false without it.
 static bool fp8_of(char *passes, lm_fp8 *out) {
-  static const char *const names[] = {
-      [LM_FP8_CURRENT] = "current", [LM_FP8_DELAYED] = "delayed", [LM_FP8_BLOCKS] = "blocks"};
+  static const char *const names[] = {[LM_FP8_CURRENT] = "current",
+                                      [LM_FP8_DELAYED] = "delayed",
+                                      [LM_FP8_BLOCKS] = "blocks",
+                                      [LM_FP8_MX] = "mx"};
   char *with = strstr(passes, " with ");
   if (!with)
     return false;

@@ -1,6 +1,6 @@
-// floats_test.c - f16, e4m3, e5m2, dyn8 and udyn8 (contract/floats.h) against a search in float64
-// among all the values of a type, whose formula is written here again; and the types that are
-// rounded to by lm_dtype_round.
+// floats_test.c - f16, e4m3, e5m2, e8m0, dyn8 and udyn8 (contract/floats.h) against a search in
+// float64 among all the values of a type, whose formula is written here again; and the types that
+// are rounded to by lm_dtype_round.
 #include "runtime/base/dtype.h"
 #include "tests/runtime/check.h"
 
@@ -151,7 +151,23 @@ static void dynamic_checks(bool is_signed) {
   CHECK(lm_dtype_round(t, -0.0) == 0 && lm_dtype_round(t, 1) == 1);
 }
 
+static void powers_check(void) {
+  for (int code = 0; code < 255; code++) {
+    double x = ldexp(1, code - 127), above = 1.5 * x;
+    CHECK(lm_e8m0_load((uint8_t)code) == (float)x && lm_dtype_bits(LM_E8M0, x) == (uint32_t)code);
+    uint32_t tie = code < 254 ? (uint32_t)(code + code % 2) : 254;
+    CHECK(lm_dtype_bits(LM_E8M0, above) == tie);
+    CHECK(lm_dtype_bits(LM_E8M0, nextafterf((float)above, 0)) == (uint32_t)code);
+    uint32_t next = code < 254 ? (uint32_t)code + 1 : 254;
+    CHECK(lm_dtype_bits(LM_E8M0, nextafterf((float)above, INFINITY)) == next);
+  }
+  CHECK(!lm_dtype_bits(LM_E8M0, 0) && !lm_dtype_bits(LM_E8M0, -3) &&
+        lm_dtype_bits(LM_E8M0, INFINITY) == 254);
+  CHECK(lm_dtype_bits(LM_E8M0, NAN) == 255 && isnan(lm_e8m0_load(255)));
+}
+
 int main(void) {
+  powers_check();
   dynamic_checks(true);
   dynamic_checks(false);
   for (size_t i = 0; i < LM_COUNT(formats); i++) {

@@ -14,39 +14,28 @@
 // depends on parameters alone, so that pass hoist_params makes it once per update; the copy of an
 // activation or of a cotangent is one of one byte per element.
 //
-// Declines: operands with scales of blocks, or of which one is no rounded value; axes that both
-// operands have besides those of the sum; sizes that lm_codegen.scales rejects. Cost: the copies.
+// Where the library has scales of blocks (lm_target.codes_mx), those of 32 elements along the axes
+// that are summed are operands in its layout (block_scales.c).
+//
+// Declines: operands with other scales of blocks, or of which one is no rounded value; axes that
+// both operands have besides those of the sum; sizes that lm_codegen.scales rejects. Cost: the
+// copies.
 #include "compiler/ir/dot.h"
+#include "compiler/passes/fp8/block_scales.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
 #include "compiler/plan/planner.h"
-
-// A value that is the numbers of codes, times a scalar.
-typedef struct coded {
-  lm_value *codes, *scale;
-} coded;
-
-static lm_value *uncast(lm_value *v) {
-  while (lm_op_is(v, LM_OP_CAST) && lm_dtype_is_float(v->def->in[0]->type.dtype))
-    v = v->def->in[0];
-  return v;
-}
 
 static bool is_scalar(const lm_value *v) {
   return v->type.rank == 0 && v->type.dtype == LM_F32;
 }
 
-static bool is_number_of_code(const lm_value *v) {
-  lm_dtype from = lm_op_is(v, LM_OP_CAST) ? (lm_dtype)v->def->in[0]->type.dtype : LM_F32;
-  return from == LM_E4M3 || from == LM_E5M2;
-}
-
-static bool coded_find(lm_value *v, coded *out) {
-  lm_op *op = uncast(v)->def;
+static bool coded_find(lm_value *v, lm_coded *out) {
+  lm_op *op = lm_uncast(v)->def;
   for (int i = 0; i < 2 && op && op->code == LM_OP_MUL; i++) {
-    if (!is_number_of_code(op->in[i]) || !is_scalar(op->in[1 - i]))
+    if (!lm_is_number_of_code(op->in[i]) || !is_scalar(op->in[1 - i]))
       continue;
-    *out = (coded){op->in[i]->def->in[0], op->in[1 - i]};
+    *out = (lm_coded){op->in[i]->def->in[0], op->in[1 - i]};
     return true;
   }
   return false;
@@ -71,7 +60,7 @@ static lm_value *along(lm_builder *b, lm_value *v, lm_type t) {
   return lm_emit(b, LM_OP_CAST, &v, 1, NULL, &t);
 }
 
-static lm_op *scaled_emit(lm_builder *b, const lm_op *dot, const coded *x, const coded *w,
+static lm_op *scaled_emit(lm_builder *b, const lm_op *dot, const lm_coded *x, const lm_coded *w,
                           bool by_k) {
   const lm_attr *over = &dot->attr;
   lm_type like = x->codes->type;
@@ -89,13 +78,24 @@ static bool shares_axes(const lm_op *dot) {
   return false;
 }
 
+// The operands, with a scale each, or with scales of blocks.
+static bool operands_find(lm_builder *b, const lm_op *dot, const lm_target *target, lm_coded *x,
+                          lm_coded *w) {
+  lm_value *const *in = dot->in;
+  if (coded_find(in[LM_DOT_X], x) && coded_find(in[LM_DOT_W], w))
+    return true;
+  const lm_attr *over = &dot->attr;
+  return target->codes_mx && !target->codes_by_k && lm_coded_in_blocks(b, in[LM_DOT_X], over, x) &&
+         lm_coded_in_blocks(b, in[LM_DOT_W], over, w);
+}
+
 static lm_value *rule(lm_rewrite *r, lm_op *op) {
   const lm_pass_env *env = r->user;
-  coded x, w;
+  lm_coded x, w;
   lm_plan_gemm g;
   if (op->code != LM_OP_DOT || shares_axes(op))
     return NULL;
-  if (!coded_find(op->in[LM_DOT_X], &x) || !coded_find(op->in[LM_DOT_W], &w))
+  if (!operands_find(&r->b, op, env->target, &x, &w))
     return NULL;
   if (x.codes->type.dtype == LM_E5M2 && w.codes->type.dtype == LM_E5M2)
     return NULL;

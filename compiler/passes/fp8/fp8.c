@@ -19,8 +19,9 @@
 // Scales are those of the tensor (current); or of the last steps, from histories (delayed), which
 // are states of the run: one for each activation and for each cotangent of a GEMM, entered in
 // @micro and moved on by @update, unless it skips the step, after a maximum over the ranks; or of
-// blocks along the axis that a GEMM sums (blocks), so that the activation and the cotangent are
-// rounded twice, for each of the two GEMMs that read them. Scales of tensors are those of all ranks
+// blocks along the axis that a GEMM sums (blocks, mx), so that the activation and the cotangent are
+// rounded twice, for each of the two GEMMs that read them, and in the blocks of mx, which are rows,
+// also the weight. Scales of tensors are those of all ranks
 // that have parts of the tensor: on the stages of a pipeline, not of other stages (fp8_stages.c).
 //
 // Declines: without lm_pass_env.fp8; the GEMMs that fp8_choice.c names; losses that are only
@@ -138,7 +139,8 @@ static lm_value *rounded_blocks(caster *c, lm_value *x, lm_axis block) {
   lm_value *now = rounded_before(c, x, block);
   if (now)
     return now;
-  now = lm_emit_fp8_blocks(&c->b, x, &block, 1, c->o->forward);
+  lm_fp8_blocks of = {lm_fp8_block(c->o->scaling), {block}, 1};
+  now = lm_emit_fp8_blocks(&c->b, x, &of, c->o->forward);
   return rounded_note(c, x, block, now);
 }
 
@@ -167,13 +169,13 @@ static const lm_op *gather_under(const lm_value *v) {
   return v->def && lm_param_is_gathered(v->def) ? v->def : NULL;
 }
 
-// The weight, rounded from f32 with a scale for each block along two axes.
-static lm_value *weight_in_blocks(lm_builder *b, lm_value *v, const lm_axis *axes,
+// The weight, rounded from f32 with a scale for each block.
+static lm_value *weight_in_blocks(lm_builder *b, lm_value *v, const lm_fp8_blocks *of,
                                   lm_dtype format) {
   const lm_op *gather = gather_under(v);
-  if (!gather || !lm_fp8_blocks_fit_parts(b->m, gather, axes, 2))
-    return lm_emit_fp8_blocks(b, master_of(b, v), axes, 2, format);
-  lm_value *w = lm_emit_fp8_blocks_gathered(b, gather, axes, 2, format);
+  if (!gather || !lm_fp8_blocks_fit_parts(b->m, gather, of))
+    return lm_emit_fp8_blocks(b, master_of(b, v), of, format);
+  lm_value *w = lm_emit_fp8_blocks_gathered(b, gather, of, format);
   lm_type t = v->type;
   t.dtype = w->type.dtype;
   return lm_type_equal(w->type, t) ? w : lm_emit(b, LM_OP_PERMUTE, &w, 1, NULL, &t);
@@ -206,9 +208,10 @@ typedef struct operands {
   lm_value *x, *w;
 } operands;
 
-// The operands as two GEMMs read them: the one of the result, and the one of the weight's gradient.
+// The operands as the GEMM of the result reads them, x as that of the weight's gradient does, and w
+// as that of the activation's gradient does.
 typedef struct roundings {
-  lm_value *x, *x_back, *w;
+  lm_value *x, *w, *x_back, *w_back;
 } roundings;
 
 static operands operands_of(const lm_fp8_gemm *g) {
@@ -233,15 +236,16 @@ static lm_value *dot(lm_builder *b, const lm_fp8_gemm *g, lm_value *x, lm_value 
 static roundings rounded_in_blocks(caster *c, const lm_attr *over, operands v) {
   lm_builder *b = &c->b;
   lm_dtype format = c->o->forward;
-  lm_type w = v.w->type, x = v.x->type;
-  lm_axis of_w[] = {
-      lm_fp8_last_axis(w, over, true),
-      lm_fp8_last_axis(w, over, false),
-  };
-  lm_axis summed = lm_fp8_last_axis(x, over, true);
-  lm_axis row = lm_fp8_last_axis(x, over, false);
+  lm_axis summed = lm_fp8_last_axis(v.x->type, over, true);
+  lm_axis row = lm_fp8_last_axis(v.x->type, over, false);
+  lm_axis column = lm_fp8_last_axis(v.w->type, over, false);
+  int64_t size = lm_fp8_block(c->o->scaling);
+  lm_fp8_blocks of_w = {size, {summed, column}, c->o->scaling == LM_FP8_BLOCKS ? 2 : 1};
+  lm_fp8_blocks back = {size, {column}, 1};
   roundings r;
-  r.w = weight_in_blocks(b, v.w, of_w, format);
+  r.w = r.w_back = weight_in_blocks(b, v.w, &of_w, format);
+  if (of_w.n == 1)
+    r.w_back = weight_in_blocks(b, v.w, &back, format);
   r.x = rounded_blocks(c, v.x, summed);
   r.x_back = rounded_blocks(c, v.x, row);
   return r;
@@ -250,14 +254,15 @@ static roundings rounded_in_blocks(caster *c, const lm_attr *over, operands v) {
 static roundings rounded(caster *c, const lm_fp8_gemm *g, operands v) {
   lm_builder *b = &c->b;
   roundings r;
-  if (c->o->scaling == LM_FP8_BLOCKS) {
+  if (lm_fp8_block(c->o->scaling)) {
     r = rounded_in_blocks(c, &g->dot->attr, v);
   } else {
-    r.w = rounded_weight(c, v.w);
+    r.w = r.w_back = rounded_weight(c, v.w);
     r.x = rounded_activation(c, v.x, g->param);
     r.x_back = r.x;
   }
   r.w = lm_emit_cast(b, r.w, (lm_dtype)v.w->type.dtype);
+  r.w_back = lm_emit_cast(b, r.w_back, (lm_dtype)v.w->type.dtype);
   return r;
 }
 
@@ -267,8 +272,9 @@ static lm_fp8_rounding cotangent_rounding(const caster *c, lm_type t, const lm_a
   lm_fp8_rounding how = {
       .format = c->o->backward,
       .scale = scale,
+      .size = lm_fp8_block(c->o->scaling),
   };
-  if (c->o->scaling == LM_FP8_BLOCKS)
+  if (how.size)
     how.block = lm_fp8_last_axis(t, over, false);
   else if (!scale)
     how.others = lm_fp8_others(&c->stages);
@@ -283,7 +289,7 @@ static lm_value *cotangents_rounded(caster *c, const lm_fp8_gemm *g, operands v,
   const lm_attr *over = &g->dot->attr;
   lm_fp8_rounding of_w = cotangent_rounding(c, v.w->type, over, scale);
   lm_fp8_rounding of_x = cotangent_rounding(c, v.x->type, over, scale);
-  lm_value *w = lm_emit1(b, LM_OP_STOP, r->w);
+  lm_value *w = lm_emit1(b, LM_OP_STOP, r->w_back);
   lm_value *x = lm_emit1(b, LM_OP_STOP, r->x_back);
   lm_value *to_x = dot(b, g, v.x, w);
   lm_value *to_w = dot(b, g, x, v.w);

@@ -8,6 +8,7 @@ typedef enum {
   LM_FP8_CURRENT, // one scale for a tensor, from the tensor
   LM_FP8_DELAYED, // one scale for a tensor, from the last steps; weights have a current one
   LM_FP8_BLOCKS,  // one scale for LM_FP8_BLOCK elements along the axis that is summed
+  LM_FP8_MX,      // one scale for LM_FP8_MX_BLOCK elements along it, of weights too
 } lm_fp8_scaling;
 
 // A parameter, by its global, that a pattern of the recipe exempts.
@@ -70,6 +71,8 @@ lm_mesh_set lm_fp8_others(const lm_fp8_stages *s);
 lm_mesh_set lm_fp8_stacks(const lm_module *m, const lm_global *g);
 // Whether the stage has a micro-batch in this iteration, a scalar bool; NULL without stages.
 lm_value *lm_fp8_stage_works(lm_builder *b, const lm_fp8_stages *s);
+// The elements of a block that has a scale; 0: a tensor has one.
+int64_t lm_fp8_block(lm_fp8_scaling scaling);
 // The last axis of t among those that a GEMM sums, or among the others; 0 if there is none.
 lm_axis lm_fp8_last_axis(lm_type t, const lm_attr *over, bool summed);
 #endif

@@ -61,6 +61,14 @@ static const char *kept_by(const chooser *c, const lm_global *g) {
   return NULL;
 }
 
+int64_t lm_fp8_block(lm_fp8_scaling scaling) {
+  static const int64_t elements[] = {
+      [LM_FP8_BLOCKS] = LM_FP8_BLOCK,
+      [LM_FP8_MX] = LM_FP8_MX_BLOCK,
+  };
+  return elements[scaling];
+}
+
 lm_axis lm_fp8_last_axis(lm_type t, const lm_attr *over, bool summed) {
   for (int i = t.rank - 1; i >= 0; i--)
     if (lm_attr_has_axis(over, t.axis[i]) == summed)
@@ -68,20 +76,23 @@ lm_axis lm_fp8_last_axis(lm_type t, const lm_attr *over, bool summed) {
   return 0;
 }
 
-// Why an axis along which values of type t are multiplied has no whole blocks.
+// Why an axis along which values of type t are multiplied has no whole blocks. Those of mx have no
+// fewer elements on an axis that is shorter.
 static const char *breaks_blocks(const chooser *c, lm_type t, const lm_attr *over, bool summed) {
   lm_axis a = lm_fp8_last_axis(t, over, summed);
-  if (a && lm_fp8_blocks_fit(lm_axis_size(c->m, a)))
+  int64_t block = lm_fp8_block(c->o->scaling);
+  int64_t size = a ? lm_axis_size(c->m, a) : 0;
+  if (a && (c->o->scaling == LM_FP8_MX ? size % block == 0 : lm_fp8_blocks_fit(size, block)))
     return NULL;
-  return a ? lm_arena_printf(c->m->arena, "%lld elements along %s are not whole blocks of %d",
-                             (long long)lm_axis_size(c->m, a), c->m->axes[a].name, LM_FP8_BLOCK)
+  return a ? lm_arena_printf(c->m->arena, "%lld elements along %s are not whole blocks of %lld",
+                             (long long)size, c->m->axes[a].name, (long long)block)
            : "it has no axis for blocks";
 }
 
 static const char *not_in_blocks(const chooser *c, const lm_fp8_gemm *g) {
   const lm_attr *over = &g->dot->attr;
   lm_type w = g->dot->in[g->weight]->type, x = g->dot->in[1 - g->weight]->type;
-  const char *why = breaks_blocks(c, w, over, true);
+  const char *why = breaks_blocks(c, x, over, true);
   why = why ? why : breaks_blocks(c, w, over, false);
   return why ? why : breaks_blocks(c, x, over, false);
 }
@@ -125,9 +136,9 @@ static const char *why_it_stays(const chooser *c, const lm_fp8_gemm *g) {
     return kept;
   if (!c->o->head && is_of_vocabulary(c, w))
     return "of the vocabulary";
-  if (c->o->target.kind == LM_TARGET_CUDA)
-    return not_on_gpu(c, g);
-  return c->o->scaling == LM_FP8_BLOCKS ? not_in_blocks(c, g) : NULL;
+  const char *blocks = lm_fp8_block(c->o->scaling) ? not_in_blocks(c, g) : NULL;
+  bool library = c->o->target.kind == LM_TARGET_CUDA;
+  return !blocks && library ? not_on_gpu(c, g) : blocks;
 }
 
 static void visit(lm_op *op, void *user) {

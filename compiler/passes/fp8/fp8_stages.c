@@ -25,7 +25,7 @@ lm_fp8_stages lm_fp8_stages_of(const lm_func *f) {
 }
 
 bool lm_fp8_stages_check(const lm_fp8 *o, const lm_fp8_stages *s, const lm_fp8_gemms *all) {
-  if (!s->ticks || o->scaling == LM_FP8_BLOCKS)
+  if (!s->ticks || lm_fp8_block(o->scaling))
     return true;
   for (uint32_t i = 0; i < all->n; i++) {
     const lm_fp8_gemm *g = &all->v[i];

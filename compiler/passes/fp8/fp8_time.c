@@ -4,9 +4,12 @@
 // Codes cost kernels besides: one that writes the codes of an operand, one that writes their copy
 // with the other order of axes, where the library needs it, and two short ones for the magnitude,
 // which the kernel that computes the operand begins. Those of an activation are shared by the GEMMs
-// that read it; those of a weight run once per update.
+// that read it; those of a weight run once per update. With scales of blocks of 32 an operand is
+// rounded for each of the two GEMMs that read it, by kernels that find the magnitudes themselves,
+// and further ones write the scales, one for each 32 elements, in the library's layout.
 #include <math.h>
 
+#include "compiler/ops/fp8.h"
 #include "compiler/passes/fp8/fp8.h"
 #include "compiler/plan/cost.h"
 
@@ -44,8 +47,13 @@ static double kernel_seconds(const lm_fp8 *o, double bytes) {
   return lm_cost_of_kernel(&o->target, &k).seconds + o->target.rates.gap;
 }
 
-// The codes of n elements of `bytes` each, and their copy.
+// The codes of n elements of `bytes` each, and their copy, or those in blocks along another axis.
 static double codes_seconds(const lm_fp8 *o, double n, double bytes) {
+  double scales = n / LM_FP8_MX_BLOCK;
+  double in_blocks = kernel_seconds(o, n * (bytes + 1) + scales * sizeof(float)) +
+                     kernel_seconds(o, scales * (sizeof(float) + 1));
+  if (o->scaling == LM_FP8_MX)
+    return 2 * in_blocks;
   int writes = o->target.codes_by_k ? 2 : 1;
   return writes * kernel_seconds(o, n * (bytes + 1)) + SHORT_KERNELS * kernel_seconds(o, 0);
 }
@@ -55,8 +63,9 @@ void lm_fp8_predict(const lm_fp8 *o, lm_fp8_gemm *g, double readers) {
   double element = lm_dtype_bytes(plain);
   double x = codes_seconds(o, g->m * g->k, element) / readers;
   double dy = codes_seconds(o, g->m * g->n, element);
-  double w =
-      codes_seconds(o, g->k * g->n, sizeof(float)) + kernel_seconds(o, g->k * g->n * sizeof(float));
+  double w = codes_seconds(o, g->k * g->n, sizeof(float));
+  if (o->scaling != LM_FP8_MX)
+    w += kernel_seconds(o, g->k * g->n * sizeof(float));
   g->plain = gemms_seconds(o, g, plain, element);
   g->codes = gemms_seconds(o, g, LM_E4M3, element) + x + dy + w / o->micro_batches;
 }

@@ -16,13 +16,17 @@
 enum {
   INVALID = 7,
   INTERNAL = 14,
-  NOT_SUPPORTED = 15
+  NOT_SUPPORTED = 15,
+  SCALES_BLOCK = 32, // elements along k that have a scale
+  SCALES_ROWS = 128, // of a tile of scales
+  SCALES_COLUMNS = 4
 };
 
 typedef struct desc {
   int compute, scale;
   int32_t transposed[2];
   uint32_t epilogue, spare;
+  int32_t scale_mode[2];
   int64_t aux_ld;
   unsigned long long bias, aux, scale_of[2];
 } desc;
@@ -44,6 +48,7 @@ static struct {
   fake_enqueue_fn *enqueue;
   fake_recording_fn *recording;
   int capability; // 90: 9.0
+  bool untiled;   // a planted fault: scales of blocks are read row by row
 } driver;
 
 static int capability_of(void *library) {
@@ -62,6 +67,8 @@ FAKE_API int cublasLtCreate(void **out) {
   *(void **)&driver.enqueue = dlsym(library, "fake_enqueue");
   *(void **)&driver.recording = dlsym(library, "fake_recording");
   driver.capability = capability_of(library);
+  const char *how = getenv("FAKE_CUDA");
+  driver.untiled = how && strstr(how, "untiled");
   *out = &driver;
   return driver.memory && driver.touch && driver.enqueue && driver.recording ? 0 : 1;
 }
@@ -131,6 +138,10 @@ FAKE_API int cublasLtMatmulDescSetAttribute(void *x, int attribute, const void *
   case LM_LT_DESC_SCALE_B:
     return copy_in(&d->scale_of[attribute == LM_LT_DESC_SCALE_B], sizeof *d->scale_of, value,
                    bytes);
+  case LM_LT_DESC_SCALE_MODE_A:
+  case LM_LT_DESC_SCALE_MODE_B:
+    return copy_in(&d->scale_mode[attribute == LM_LT_DESC_SCALE_MODE_B], sizeof *d->scale_mode,
+                   value, bytes);
   default: return INVALID;
   }
 }
@@ -171,16 +182,24 @@ static int bytes_of(int type) {
   return type == LM_CUBLASLT_F64 ? 8 : is_half(type) ? 2 : is_code(type) ? 1 : 4;
 }
 
+static int64_t k_of(const desc *d, const layout *a) {
+  return (int64_t)(d->transposed[0] ? a->rows : a->cols);
+}
+
 // True if cublasLtMatmul accepts a GEMM of 8-bit floats, by its documentation ("FP8 kernels"). The
 // GPU has tensor cores for them. At most one operand is e5m2. The result is f16, bf16 or f32, and
 // sums are f32. Before compute capability 10.0, A is transposed and B is not. Sizes are multiples
-// of 16, and columns begin at multiples of 16 bytes.
+// of 16, and columns begin at multiples of 16 bytes. From 10.0 on both operands may have a scale
+// for each 32 elements along k ("16/32-Element 1D Block Scaling"), of which k is a multiple here.
 static bool codes_fit(const desc *d, const layout *a, const layout *b, const layout *c) {
   const layout *all[] = {a, b, c};
   bool wide = a->type == LM_CUBLASLT_E5M2 && b->type == LM_CUBLASLT_E5M2;
   bool by_k = d->transposed[0] && !d->transposed[1];
   bool fit = is_code(a->type) && is_code(b->type) && !wide && driver.capability >= 89 &&
              (by_k || driver.capability >= 100) && (is_half(c->type) || c->type == LM_CUBLASLT_F32);
+  bool blocks = d->scale_mode[0] == LM_LT_SCALE_BLOCKS;
+  fit = fit && d->scale_mode[0] == d->scale_mode[1] && (blocks || !d->scale_mode[0]);
+  fit = fit && (!blocks || (driver.capability >= 100 && k_of(d, a) % SCALES_BLOCK == 0));
   for (int i = 0; i < 3; i++)
     fit = fit && all[i]->rows % 16 == 0 && all[i]->cols % 16 == 0 &&
           all[i]->ld * bytes_of(all[i]->type) % 16 == 0;
@@ -253,8 +272,13 @@ static bool descriptor_aligned(const desc *d, uint64_t promised) {
   return bias && aux && d->bias % bias == 0 && d->aux % aux == 0;
 }
 
+// Scales of blocks must be given, and begin at multiples of 16 bytes.
 static bool scales_aligned(const desc *d) {
-  return d->scale_of[0] % sizeof(float) == 0 && d->scale_of[1] % sizeof(float) == 0;
+  bool fit = true;
+  for (int i = 0; i < 2; i++)
+    fit = fit && (d->scale_mode[i] ? d->scale_of[i] && d->scale_of[i] % 16 == 0
+                                   : d->scale_of[i] % sizeof(float) == 0);
+  return fit;
 }
 
 // An algorithm is valid for the request that it was chosen for, at the alignment that was promised.
@@ -381,7 +405,7 @@ static char *matrix(unsigned long long at, const layout *l, int64_t i, bool writ
 static double scales(const desc *d) {
   double both = 1;
   for (int i = 0; i < 2; i++) {
-    if (!d->scale_of[i])
+    if (!d->scale_of[i] || d->scale_mode[i])
       continue;
     const char *at = driver.memory(d->scale_of[i], sizeof(float), "the scale of a GEMM");
     driver.touch(at, sizeof(float), false, "the scale of a GEMM");
@@ -390,19 +414,55 @@ static double scales(const desc *d) {
   return both;
 }
 
+typedef struct operands {
+  const char *a, *b;
+  const uint8_t *scales[2]; // of blocks; NULL: none
+} operands;
+
+// The scales of the blocks of A or B, of so many `rows`; NULL: there are none. They are
+// in whole tiles.
+static const uint8_t *block_scales(const gemm *p, int i, int64_t rows) {
+  int64_t row_tiles = (rows + SCALES_ROWS - 1) / SCALES_ROWS;
+  int64_t columns = (k_of(&p->d, &p->a) + SCALES_BLOCK - 1) / SCALES_BLOCK;
+  int64_t column_tiles = (columns + SCALES_COLUMNS - 1) / SCALES_COLUMNS;
+  size_t bytes = (size_t)(row_tiles * column_tiles * SCALES_ROWS * SCALES_COLUMNS);
+  if (!p->d.scale_mode[i])
+    return NULL;
+  const char *at = driver.memory(p->d.scale_of[i], bytes, "the scales of a GEMM");
+  driver.touch(at, bytes, false, "the scales of a GEMM");
+  return (const uint8_t *)at;
+}
+
+// The scale of row `outer` and element k ("1D Block Scaling Factors Layout"); 1 without scales.
+static double block_scale(const gemm *p, const uint8_t *scales, int64_t outer, int64_t k) {
+  int64_t inner = k / SCALES_BLOCK,
+          columns = (k_of(&p->d, &p->a) + SCALES_BLOCK - 1) / SCALES_BLOCK;
+  int64_t inner_dim = (columns + SCALES_COLUMNS - 1) / SCALES_COLUMNS * SCALES_COLUMNS;
+  if (scales && driver.untiled)
+    return lm_e8m0_load(scales[outer * inner_dim + inner]);
+  int64_t sf_outer = outer / SCALES_ROWS * SCALES_ROWS;
+  int64_t sf_inner = inner / SCALES_COLUMNS * SCALES_COLUMNS;
+  int64_t tile = sf_inner * SCALES_ROWS + sf_outer * inner_dim;
+  outer -= sf_outer;
+  inner -= sf_inner;
+  return scales ? lm_e8m0_load(scales[tile + (outer % 32) * 16 + (outer / 32) * 4 + inner]) : 1;
+}
+
 // The sum of an element. That of bf16 is in f32, over 16 elements of k at a time, as the shim's
 // wgmma computes it, so that a GEMM has the same bits in a kernel.
-static double sum_of(const gemm *p, const char *a, const char *b, int64_t m, int64_t n) {
+static double sum_of(const gemm *p, const operands *of, int64_t m, int64_t n) {
   enum {
     STEP = 16
   };
-  int64_t k_size = (int64_t)(p->d.transposed[0] ? p->a.rows : p->a.cols);
+  int64_t k_size = k_of(&p->d, &p->a);
   bool narrow = p->a.type == LM_CUBLASLT_BF16;
   double sum = 0, part = 0;
   for (int64_t k = 0; k < k_size; k++) {
     int64_t in_a = p->d.transposed[0] ? k + m * p->a.ld : m + k * p->a.ld;
     int64_t in_b = p->d.transposed[1] ? n + k * p->b.ld : k + n * p->b.ld;
-    double x = operand(a, &p->a, in_a, p->d.compute) * operand(b, &p->b, in_b, p->d.compute);
+    double x = operand(of->a, &p->a, in_a, p->d.compute);
+    x *= operand(of->b, &p->b, in_b, p->d.compute);
+    x *= block_scale(p, of->scales[0], m, k) * block_scale(p, of->scales[1], n, k);
     part = narrow ? (float)(part + x) : part + x;
     if (!narrow || (k % STEP < STEP - 1 && k < k_size - 1))
       continue;
@@ -415,6 +475,9 @@ static double sum_of(const gemm *p, const char *a, const char *b, int64_t m, int
 static void gemm_run(void *args) {
   const gemm *p = args;
   double alpha = p->alpha * scales(&p->d);
+  operands of = {
+      .scales = {block_scales(p, 0, (int64_t)p->c.rows), block_scales(p, 1, (int64_t)p->c.cols)},
+  };
   int64_t unit = bytes_of(p->c.type);
   size_t aux_elements = (size_t)((int64_t)(p->c.cols - 1) * p->d.aux_ld + (int64_t)p->c.rows);
   const char *bias = p->d.epilogue & LM_LT_EPILOGUE_BIAS
@@ -424,13 +487,13 @@ static void gemm_run(void *args) {
                   ? driver.memory(p->d.aux, aux_elements * (size_t)unit, "what gelu is taken of")
                   : NULL;
   for (int64_t i = 0; i < p->c.count; i++) {
-    const char *a = matrix(p->at[0], &p->a, i, false, "A of a GEMM");
-    const char *b = matrix(p->at[1], &p->b, i, false, "B of a GEMM");
+    of.a = matrix(p->at[0], &p->a, i, false, "A of a GEMM");
+    of.b = matrix(p->at[1], &p->b, i, false, "B of a GEMM");
     const char *c = p->beta ? matrix(p->at[2], &p->c, i, false, "C of a GEMM") : NULL;
     char *to = matrix(p->at[3], &p->c, i, true, "D of a GEMM");
     for (int64_t n = 0; n < (int64_t)p->c.cols; n++)
       for (int64_t m = 0; m < (int64_t)p->c.rows; m++) {
-        double sum = sum_of(p, a, b, m, n);
+        double sum = sum_of(p, &of, m, n);
         int64_t at = m + n * p->c.ld;
         sum = result(p, alpha * sum);
         if (c)

@@ -29,7 +29,8 @@
 // launches of graphs, the launches of kernels that may begin early, and the copies and messages of
 // each stream, with the number of those that are concurrent to kernels), blind=N (stream N, by the
 // order in which they were created, waits for no event), unseen=N (no stream waits for its events),
-// serialized (NVRTC reports that it serialized the GEMMs of attention)
+// untiled (cuBLASLt reads scales of blocks row by row, a planted fault), old (NVRTC makes no code
+// for sm_100a), serialized (NVRTC reports that it serialized the GEMMs of attention)
 #ifndef FAKE_H
 #define FAKE_H
 #include <stdbool.h>

@@ -26,13 +26,17 @@ FAKE_API int nvrtcVersion(int *major, int *minor) {
 FAKE_API const char *nvrtcGetErrorString(int result) {
   return result ? "NVRTC_ERROR_COMPILATION" : "NVRTC_SUCCESS";
 }
-static const int archs[] = {80, 89, 90}; // as before 12.8
+// The last one is of CUDA 12.8 on.
+static const int archs[] = {80, 89, 90, 100};
 FAKE_API int nvrtcGetNumSupportedArchs(int *n) {
-  *n = LM_COUNT(archs);
+  const char *how = getenv("FAKE_CUDA");
+  *n = (int)LM_COUNT(archs) - (how && strstr(how, "old"));
   return 0;
 }
 FAKE_API int nvrtcGetSupportedArchs(int *out) {
-  memcpy(out, archs, sizeof archs);
+  int n;
+  nvrtcGetNumSupportedArchs(&n);
+  memcpy(out, archs, (size_t)n * sizeof *archs);
   return 0;
 }
 

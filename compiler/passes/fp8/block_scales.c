@@ -1,0 +1,196 @@
+// block_scales.c - see block_scales.h.
+//
+// before: %n = cast %q : f32[m, block, element]   %x = mul %n, %u : f32[m, block, element]
+//         %y = view %x (block, element) -> (k)   %h = cast %y : bf16[m, k]
+// after:  %c = view %q (block, element) -> (k) : e4m3[m, k]
+//         %1 = pad %u (m) -> (row)   %2 = pad %1 (block) -> (column)
+//         %3 = view %2 (row) -> (row_tile, group, lane)
+//         %4 = view %3 (column) -> (column_tile, slot)
+//         %5 = permute %4 : f32[row_tile, column_tile, lane, group, slot]   %6 = cast %5 : e8m0[…]
+#include "compiler/passes/fp8/block_scales.h"
+
+#include "compiler/ir/dot.h"
+#include "compiler/passes/rewrite.h"
+
+enum {
+  MOVES = 4
+};
+
+// Axes of a value, in its order.
+typedef struct axes {
+  lm_axis v[LM_RANK];
+  int n;
+} axes;
+
+// A rounded value: of the result of `scaling`, which multiplies the number of a code by a scale,
+// the moves, views and permutations, the last one first, make it.
+typedef struct rounded {
+  lm_op *scaling, *move[MOVES];
+  int n_moves;
+  lm_value *codes, *scale;
+  lm_axis element, block, whole; // block 0: the axis is one block
+} rounded;
+
+lm_value *lm_uncast(lm_value *v) {
+  while (lm_op_is(v, LM_OP_CAST) && lm_dtype_is_float(v->def->in[0]->type.dtype))
+    v = v->def->in[0];
+  return v;
+}
+
+bool lm_is_number_of_code(const lm_value *v) {
+  lm_dtype from = lm_op_is(v, LM_OP_CAST) ? (lm_dtype)v->def->in[0]->type.dtype : LM_F32;
+  return from == LM_E4M3 || from == LM_E5M2;
+}
+
+static bool scaling_find(rounded *r) {
+  const lm_op *op = r->scaling;
+  for (int i = 0; i < 2 && op && op->code == LM_OP_MUL; i++) {
+    if (!lm_is_number_of_code(op->in[i]))
+      continue;
+    r->codes = op->in[i]->def->in[0];
+    r->scale = op->in[1 - i];
+    return r->scale->type.dtype == LM_F32;
+  }
+  return false;
+}
+
+// The axis that blocks have and scales do not, and the one that a view joins it to.
+static bool blocks_find(const lm_module *m, rounded *r) {
+  lm_type t = r->codes->type;
+  for (int i = 0; i < t.rank; i++)
+    if (lm_type_find(r->scale->type, t.axis[i]) < 0)
+      r->element = r->whole = t.axis[i];
+  bool one = r->scale->type.rank == t.rank - 1;
+  for (int i = 0; i < r->n_moves; i++) {
+    const lm_attr *a = &r->move[i]->attr;
+    if (r->move[i]->code == LM_OP_PERMUTE)
+      continue;
+    if (r->block || a->n_axes != 2 || a->n_to != 1 || a->axes[1] != r->element)
+      return false;
+    r->block = a->axes[0];
+    r->whole = a->to[0];
+  }
+  return one && lm_axis_size(m, r->element) == LM_SCALES_BLOCK;
+}
+
+static bool rounded_find(const lm_module *m, lm_value *v, rounded *r) {
+  *r = (rounded){0};
+  for (v = lm_uncast(v); lm_op_is(v, LM_OP_VIEW) || lm_op_is(v, LM_OP_PERMUTE);) {
+    if (r->n_moves == MOVES)
+      return false;
+    r->move[r->n_moves++] = v->def;
+    v = lm_uncast(v->def->in[0]);
+  }
+  r->scaling = v->def;
+  return scaling_find(r) && blocks_find(m, r);
+}
+
+// The axes of t that are summed, or the others; the blocks' axis for `whole`, if there is one.
+static axes axes_of(const rounded *r, lm_type t, const lm_attr *over, bool summed) {
+  axes out = {.n = 0};
+  for (int i = 0; i < t.rank; i++) {
+    bool is_whole = t.axis[i] == r->whole || t.axis[i] == r->element;
+    lm_axis to = is_whole ? r->block : t.axis[i];
+    bool is_summed = is_whole || to == r->block || lm_attr_has_axis(over, to);
+    if (is_summed == summed && to && !(out.n && out.v[out.n - 1] == to))
+      out.v[out.n++] = to;
+  }
+  return out;
+}
+
+static bool axes_equal(const axes *a, const axes *b) {
+  bool equal = a->n == b->n;
+  for (int i = 0; equal && i < a->n; i++)
+    equal = a->v[i] == b->v[i];
+  return equal;
+}
+
+// The one axis that these adjacent axes become.
+static lm_axis joined(lm_builder *b, lm_value **v, const axes *of, const char *name) {
+  int64_t size = 1;
+  lm_attr a = {.n_axes = (uint8_t)of->n, .n_to = 1};
+  for (int i = 0; i < of->n; i++) {
+    a.axes[i] = of->v[i];
+    size *= lm_axis_size(b->m, of->v[i]);
+  }
+  if (of->n == 1)
+    return of->v[0];
+  a.to[0] = lm_axis_shared(b->m, LM_SYM(b->m->ctx, name), size, (*v)->type);
+  *v = lm_emit(b, LM_OP_VIEW, v, 1, &a, NULL);
+  return a.to[0];
+}
+
+// Zeros behind the elements along an axis, up to a multiple; axis 0: a new last axis.
+static lm_axis padded(lm_builder *b, lm_value **v, lm_axis axis, int64_t multiple,
+                      const char *name) {
+  int64_t size = axis ? lm_axis_size(b->m, axis) : 1;
+  int64_t to = (size + multiple - 1) / multiple * multiple;
+  lm_attr a = {.axes = {axis}, .n_axes = axis != 0, .n_to = 1, .imm = {0, 1}, .n_imm = 2};
+  if (axis && to == size)
+    return axis;
+  a.to[0] = lm_axis_shared(b->m, LM_SYM(b->m->ctx, name), to, (*v)->type);
+  *v = lm_emit(b, LM_OP_PAD, v, 1, &a, NULL);
+  return a.to[0];
+}
+
+static lm_axis axis_new(lm_builder *b, const char *name, int64_t size) {
+  return lm_axis_shared(b->m, LM_SYM(b->m->ctx, name), size, (lm_type){0});
+}
+
+// v, with axes [rows, columns], in tiles.
+static lm_value *tiled(lm_builder *b, lm_value *v, lm_axis rows, lm_axis columns) {
+  lm_axis row_tile = axis_new(b, "row_tile", lm_axis_size(b->m, rows) / LM_SCALES_ROWS);
+  lm_axis group = axis_new(b, "group", LM_SCALES_ROWS / LM_SCALES_GROUP);
+  lm_axis lane = axis_new(b, "lane", LM_SCALES_GROUP);
+  lm_axis column_tile = axis_new(b, "column_tile", lm_axis_size(b->m, columns) / LM_SCALES_COLUMNS);
+  lm_axis slot = axis_new(b, "slot", LM_SCALES_COLUMNS);
+  lm_attr of_rows = {.axes = {rows}, .n_axes = 1, .to = {row_tile, group, lane}, .n_to = 3};
+  lm_attr of_columns = {.axes = {columns}, .n_axes = 1, .to = {column_tile, slot}, .n_to = 2};
+  lm_axis order[] = {row_tile, column_tile, lane, group, slot};
+  lm_type t = lm_type_make(LM_F32, order, LM_COUNT(order));
+  v = lm_emit(b, LM_OP_VIEW, &v, 1, &of_rows, NULL);
+  v = lm_emit(b, LM_OP_VIEW, &v, 1, &of_columns, NULL);
+  v = lm_emit(b, LM_OP_PERMUTE, &v, 1, NULL, &t);
+  return lm_emit_cast(b, v, LM_E8M0);
+}
+
+static lm_value *scales_emit(lm_builder *b, lm_value *v, const axes *rows, const axes *columns) {
+  lm_type t = lm_type_make(LM_F32, rows->v, rows->n);
+  for (int i = 0; i < columns->n; i++)
+    t.axis[t.rank++] = columns->v[i];
+  if (!lm_type_equal(t, v->type))
+    v = lm_emit(b, LM_OP_PERMUTE, &v, 1, NULL, &t);
+  lm_axis row = joined(b, &v, rows, "row");
+  lm_axis column = columns->n ? joined(b, &v, columns, "column") : 0;
+  row = padded(b, &v, row, LM_SCALES_ROWS, "row");
+  column = padded(b, &v, column, LM_SCALES_COLUMNS, "column");
+  return tiled(b, v, row, column);
+}
+
+// The codes, moved as their numbers were.
+static lm_value *codes_emit(lm_builder *b, const rounded *r) {
+  lm_value *v = r->codes;
+  for (int i = r->n_moves; i-- > 0;) {
+    lm_type t = r->move[i]->out[0]->type;
+    t.dtype = v->type.dtype;
+    v = lm_emit(b, r->move[i]->code, &v, 1, &r->move[i]->attr, &t);
+  }
+  return v;
+}
+
+bool lm_coded_in_blocks(lm_builder *b, lm_value *v, const lm_attr *over, lm_coded *out) {
+  rounded r;
+  if (!rounded_find(b->m, v, &r) || !lm_attr_has_axis(over, r.whole))
+    return false;
+  // The library's rows and columns are in the order of memory.
+  axes rows = axes_of(&r, v->type, over, false), at = axes_of(&r, r.codes->type, over, false);
+  axes columns = axes_of(&r, v->type, over, true), below = axes_of(&r, r.codes->type, over, true);
+  lm_axis last = 0;
+  for (int i = 0; i < v->type.rank; i++)
+    last = lm_attr_has_axis(over, v->type.axis[i]) ? v->type.axis[i] : last;
+  if (!rows.n || last != r.whole || !axes_equal(&rows, &at) || !axes_equal(&columns, &below))
+    return false;
+  out->codes = codes_emit(b, &r);
+  out->scale = scales_emit(b, r.scale, &rows, &columns);
+  return true;
+}
