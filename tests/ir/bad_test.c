@@ -48,7 +48,7 @@ static const struct {
     {"stage graph\naxis a = 2, a = 3", "2:13: axis a is defined twice"},
     {"stage graph\naxis a = 2 dyn 99", "2:10: the number of a dynamic extent is from 1 to 8"},
     {"stage graph\nparam @w : f33", "2:12: f33 is not a type: expected f32, bf16, f16, f64, int, "
-                                    "bool, e4m3, e5m2, i8, u8, dyn8, udyn8 or real"},
+                                    "bool, e4m3, e5m2, e8m0, i8, u8, dyn8, udyn8 or real"},
     {"stage graph\nparam @w : f32[q]", "2:16: there is no axis q"},
     {"stage graph\naxis a = 2\nparam @w : f32[a, a]", "3:12: axis a twice in one tensor"},
     {"stage graph\naxis a = 99999999, b = 99999999\nparam @w : f32[a, b]",
