@@ -8,7 +8,7 @@ from harness import ROOT, Skip, check, random_batches, small, within
 
 STEPS, ROWS, SEQ, LAST, IDS = 1000, 8, 64, 100, 512
 MODEL = "model = Llama(depth = 6, d = 256, heads = 8, kv = 4, e = 32, ff = 768, vocab = 4096)"
-FP8 = [f"matmul = fp8(scale = {scale})" for scale in ("current", "delayed", "block")]
+FP8 = [f"matmul = fp8(scale = {scale})" for scale in ("current", "delayed", "block", "mx")]
 FORMS = [*FP8, "moments = dyn8()", "moments = e4m3()", "master = bf16"]
 
 # name: a file, the text to replace and its replacement, and the form that is trained
@@ -23,12 +23,12 @@ FAULTS = {
 
 
 def batches_of(grows):
-    """tokens that follow a rule with probability 0.7"""
+    """tokens that follow from the one two before, which attention must find, with probability 0.7"""
     rng = np.random.default_rng(5)
     b = random_batches(STEPS, ROWS, SEQ, IDS, seed=5)
-    for t in range(1, SEQ):
+    for t in range(2, SEQ):
         ruled = rng.random((STEPS, ROWS)) < 0.7
-        b["tok"][:, :, t] = np.where(ruled, (3 * b["tok"][:, :, t - 1] + 1) % IDS, b["tok"][:, :, t])
+        b["tok"][:, :, t] = np.where(ruled, (3 * b["tok"][:, :, t - 2] + 1) % IDS, b["tok"][:, :, t])
     b["next"] = np.roll(b["tok"], -1, 2)
     if grows:
         b["w"] *= np.exp2(np.linspace(-24, 16, STEPS).round())[:, None, None].astype("f4")
