@@ -138,7 +138,7 @@ def test_sent(run):
     check(cost["exposed_ms"] == cost["transfer_ms"] == overlapped, f"without overlap all is exposed: {cost['exposed_ms']}, {overlapped}")
     cost = json.loads(run("explain", file, "cost", *sets, "--target", "a100"))
     times_check(cost, "nvlink3", 3.4e-3, 300e6)
-    check(cost["exposed_ms"] == cost["transfer_ms"], "a GPU runs collectives in the order of its kernels")
+    check(cost["exposed_ms"] < cost["transfer_ms"], f"a GPU runs collectives beside its kernels: {cost['exposed_ms']}")
     check("did you mean nvlink4?" in run("explain", file, "cost", *sets[:4], "--link", "nvlnk4", status=1), "--link")
     cost = json.loads(run("explain", file, "cost", *sets, "--disable-pass", "overlap,bucket", "--link", "ethernet10"))
     times_check(cost, "ethernet10", 30e-3, 1.25e6)
