@@ -43,16 +43,17 @@ static bool is_known(int t) {
   return t == LM_F32 || t == LM_BF16;
 }
 
-// A size that is known only at run time is large enough.
+// A size that is known only at run time is treated as the largest possible one.
 static int64_t size_of(const lm_plan_extent *e) {
   return e->n_dyn ? INT64_MAX : e->fixed;
 }
 
 // Returns false if an operand has no unit stride or the types are unsupported (f16 is widened for
 // the library). If C has unit stride along m, its transpose is computed by exchanging A and B,
-// unless the number of rows may be anything. Columns and k known only at run time, as of a KV
-// cache, are supported for any number of rows of bf16; the library reads f32 in place, which takes
-// two thirds of the time.
+// unless the number of rows is arbitrary. A number of columns or a k that is known only at run
+// time, such as the length of a KV cache, is supported if the number of rows is arbitrary and the
+// type is bf16. GEMMs of f32 with such sizes are left to the library, which reads the cache in
+// place and takes two thirds of the time.
 static bool shape_make(const lm_plan_gemm *g, gemm_shape *out) {
   bool bf16 = g->dtype_ab == LM_BF16;
   bool any_rows = lm_plan_gemm_any_rows(g);

@@ -36,15 +36,15 @@
 #include "compiler/passes/rewrite.h"
 
 typedef enum {
-  NONE,  // not along s
-  LIGHT, // depends on no stored value
+  NONE,       // not along s
+  REPLICATED, // depends on no stored value; computed for each ring
   STORED
 } kind;
 
 typedef struct ring {
   lm_axis s, axis; // of the cache before and after
   int64_t size;
-  lm_value **copy;   // by value id: the light value along `axis`
+  lm_value **copy;   // by value id: the replicated value along `axis`
   lm_value *slot[2]; // by function: the index of the call's first position
 } ring;
 
@@ -234,7 +234,7 @@ static void op_visit(lm_op *op, void *user) {
   bool fixed = two || !is_movable(op, s) || most_back(x, s) < 1;
   for (uint32_t i = 0; s && i < op->n_out; i++)
     if (is_along(x, op->out[i]))
-      x->kinds[op->out[i]->id] = stored || fixed ? STORED : LIGHT;
+      x->kinds[op->out[i]->id] = stored || fixed ? STORED : REPLICATED;
   if (op->body)
     args_note(x, op->body);
   if (s) {
@@ -354,7 +354,7 @@ static lm_value *slot_of(const state *x, ring *r, const lm_op *append) {
   return *slot;
 }
 
-// ---- light values along a ring
+// ---- values replicated for each ring
 
 static lm_value *copy_after(const state *x, ring *r, lm_op *op, lm_value *const *in,
                             const lm_attr *attr) {
@@ -397,7 +397,7 @@ static void appends_copy(const state *x, ring *r, lm_sym cache) {
   }
 }
 
-static lm_value *light_copy(const state *x, ring *r, lm_value *v) {
+static lm_value *replicate(const state *x, ring *r, lm_value *v) {
   lm_op *op = v->def;
   lm_value **copy = &r->copy[v->id];
   if (*copy)
@@ -410,7 +410,7 @@ static lm_value *light_copy(const state *x, ring *r, lm_value *v) {
   lm_value **in = operands_of(x, op);
   for (uint32_t i = 0; i < op->n_in; i++)
     if (is_along(x, op->in[i]))
-      in[i] = light_copy(x, r, op->in[i]);
+      in[i] = replicate(x, r, op->in[i]);
   attr_move(r, &attr);
   return *copy = copy_after(x, r, op, in, &attr);
 }
@@ -426,7 +426,7 @@ static void op_move(const state *x, lm_op *op) {
   for (uint32_t i = 0; i < op->n_in; i++) {
     lm_value **in = &op->in[i];
     if (!is_stored(x, *in) && is_along(x, *in))
-      *in = light_copy(x, r, *in);
+      *in = replicate(x, r, *in);
   }
   for (uint32_t i = 0; i < op->n_out; i++) {
     lm_value *v = op->out[i];
@@ -449,15 +449,15 @@ static void cache_drop(lm_module *m, lm_sym name) {
   m->n_globals--;
 }
 
-static bool is_light(const state *x, const lm_op *op) {
-  return op->n_out == 1 && x->kinds[op->out[0]->id] == LIGHT;
+static bool is_replicated(const state *x, const lm_op *op) {
+  return op->n_out == 1 && x->kinds[op->out[0]->id] == REPLICATED;
 }
 
-// The unused light values but appends, from the last one on, so that unused operands follow.
-static void light_remove(state *x, uint32_t *uses) {
+// The unused replicated values but appends, from the last one on, so that unused operands follow.
+static void replicated_remove(state *x, uint32_t *uses) {
   for (uint32_t k = x->n_ops; k-- > 0;) {
     lm_op *op = x->ops[k];
-    if (!is_light(x, op) || op->code == LM_OP_APPEND || uses[op->out[0]->id])
+    if (!is_replicated(x, op) || op->code == LM_OP_APPEND || uses[op->out[0]->id])
       continue;
     for (uint32_t i = 0; i < op->n_in; i++)
       uses[op->in[i]->id]--;
@@ -474,12 +474,12 @@ static bool cache_is_used(const state *x, lm_sym cache, const uint32_t *uses) {
   return used;
 }
 
-// The caches of light values that no operation of either function reads any more.
+// The caches of replicated values that no operation of either function reads any more.
 static void appends_remove(const state *x, const uint32_t *uses) {
   for (uint32_t i = 0; i < x->n_ops; i++) {
     const lm_op *op = x->ops[i];
     lm_sym cache = op->attr.sym;
-    if (op->code != LM_OP_APPEND || !is_light(x, op))
+    if (op->code != LM_OP_APPEND || !is_replicated(x, op))
       continue;
     if (cache_is_used(x, cache, uses) || !lm_global_find(x->m, cache))
       continue;
@@ -498,7 +498,7 @@ static void unused_remove(state *x) {
       uses[i] += own[i];
     lm_free(own);
   }
-  light_remove(x, uses);
+  replicated_remove(x, uses);
   appends_remove(x, uses);
 }
 

@@ -49,7 +49,7 @@ struct lm_nccl {
 typedef struct lane_work {
   lm_nccl *n;
   const link *link;
-  lm_cuda_builtins builtins; // on the stream of the lane
+  lm_cuda_builtins builtins; // launched on the stream of the lane
   const char *label;
 } lane_work;
 
