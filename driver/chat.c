@@ -26,8 +26,6 @@ static int64_t local_now(void) {
 
 static lm_status chat_open(lm_session *s, lm_chat *out) {
   LM_TRY(lm_session_template(s));
-  if (!s->template)
-    return lm_fail(LM_USER, "the model has no chat template");
   *out = (lm_chat){
       .train_on = 1u << LM_CHAT_ASSISTANT,
       .now = local_now(),

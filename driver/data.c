@@ -409,7 +409,7 @@ lm_status lm_session_tokenizer(lm_session *s) {
   if (s->tokenizer)
     return NULL;
   LM_TRY(tokenizer_open(s));
-  return s->project.recipe->data.chats ? lm_session_template(s) : NULL;
+  return lm_session_has_messages(s) ? lm_session_template(s) : NULL;
 }
 
 static bool has_files(const lm_recipe_tokenizer *t) {

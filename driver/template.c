@@ -118,10 +118,13 @@ static lm_status generation_check(const lm_session *s) {
   return NULL;
 }
 
+bool lm_session_has_messages(const lm_session *s) {
+  return source_find(s) != NULL;
+}
+
 lm_status lm_session_template(lm_session *s) {
   const lm_recipe_source *named = source_find(s);
-  bool needed = named || !s->project.recipe->data.chats;
-  if (s->template || !needed)
+  if (s->template)
     return NULL;
   lm_status fault = template_open(s, named);
   if (!fault)

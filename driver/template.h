@@ -4,6 +4,9 @@
 #include "driver/session.h"
 #include "runtime/chat/chat.h"
 
+// True if a source of the data needs a template: one of messages, or one that names a template.
+bool lm_session_has_messages(const lm_session *s);
+
 // Opens the template of a session with a tokenizer: of a run folder the file that it keeps; else
 // the one that the sources name, or the one that comes with the tokenizer. Its text becomes a
 // companion of the tokenizer. A diagnostic if there is none, or it cannot be used.

@@ -63,6 +63,21 @@ def test_marks(run):
     check("User: 2+2=\\nAssistant:« 4\\n»" in out, out)
 
 
+def test_completions_then_chat(run):
+    """after training on completions, lmc chat uses the tokenizer's template; without one it says what to do"""
+    file = program(run, 'prompt("talk.jsonl", prompt = "q", completion = "a")')
+    run.write("talk.jsonl", '{"q": "ping", "a": "pong"}\n')
+    run("run", file, "-q")
+    err = run("chat", run.path("run"), status=1)
+    check("it was not trained on conversations" in err and "lmc generate --prompt" in err, err)
+    run.write("t/chat_template.jinja", "{% for m in messages %}<{{ m.content }}>{% endfor %}")
+    run("tokenizer", "train", run.path("talk.jsonl"), "--field", "q", "--vocab", 257, "--out", run.path("t/tokenizer.json"))
+    run("run", run.write("talk.lm", open(file).read().replace("pack", 'tokenizer = bpe("t/tokenizer.json"); pack').replace("e = 16", "e = 16, vocab = 257")), "-q", "--out", run.path("b"))
+    p = run.start("chat", run.path("b"), "-n", 4, stdin=subprocess.PIPE)
+    out, err = p.communicate("ping\n")
+    check(p.returncode == 0 and out.endswith("\n"), err)
+
+
 def test_template_in_run(run):
     """the run keeps the template; export writes it; another one is another run"""
     run.write("my.jinja", "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}")
