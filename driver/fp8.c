@@ -40,11 +40,13 @@ static const char *unsupported(const lm_compiled *c, const lm_recipe_precision *
     return NULL;
   if (t->arch[0] && !t->math[LM_E4M3].native)
     return lm_arena_printf(c->project->ctx->arena, "on %s", t->arch);
-  if (!p->fp8.narrow_forward)
-    return "on a GPU with fwd = e5m2";
+  if (!p->fp8.narrow_forward && !p->fp8.narrow_backward)
+    return "on a GPU with fwd = e5m2 and bwd = e5m2";
   if (p->fp8.scale == LM_RECIPE_SCALE_MX && t->arch[0] && !t->codes_mx)
     return lm_arena_printf(c->project->ctx->arena, "on %s with scale = mx", t->arch);
-  return p->fp8.scale == LM_RECIPE_SCALE_BLOCK ? "on a GPU with scale = block" : NULL;
+  if (p->fp8.scale == LM_RECIPE_SCALE_BLOCK && t->arch[0] && !t->codes_blocks)
+    return lm_arena_printf(c->project->ctx->arena, "on %s with scale = block", t->arch);
+  return NULL;
 }
 
 // The tokens of a micro-batch, by those of the module.

@@ -98,6 +98,7 @@ void lm_target_set_rates(lm_target *t, double lanes, double cache) {
 void lm_target_set_codes(lm_target *t) {
   static const char *const by_k[] = {"sm_89", "sm_90a"};
   bool fast = t->codes_mx = !strcmp(t->arch, "sm_100a");
+  t->codes_blocks = !strcmp(t->arch, "sm_90a");
   for (size_t i = 0; i < sizeof by_k / sizeof *by_k; i++)
     t->codes_by_k |= !strcmp(t->arch, by_k[i]);
   fast |= t->codes_by_k;

@@ -103,6 +103,7 @@ typedef struct lm_target {
   bool warpgroups;                   // of a GPU: warpgroups multiply (wgmma)
   bool codes_by_k;                   // its GEMMs of e4m3 and e5m2 read both operands along k
   bool codes_mx;                     // these GEMMs have a scale for each 32 elements along k, too
+  bool codes_blocks;                 // and in f32 for 128 of a row, or of 128 rows (scales.def)
   int vector;                        // of a CPU: floats of a vector; 0: unknown
   lm_matrix_unit matrix;             // of a CPU
   double bandwidth[LM_TARGET_SIZES]; // bytes read and written per second, by working set

@@ -16,15 +16,22 @@ bool lm_cuda_epilogue_is_supported(const lm_plan_gemm *g) {
   return types && (!g->gelu || (rounds && row->fixed % 8 == 0));
 }
 
-// The rules of cuBLASLt: sizes are multiples of 16, k of the elements of a block, and, before
+static bool has_scales(const lm_target *t, lm_scales kind, int64_t k) {
+  if (kind == LM_SCALES_VEC32)
+    return t->codes_mx && k % lm_scales_of(kind).elements == 0;
+  return kind == LM_SCALES_NUMBER || t->codes_blocks;
+}
+
+// The rules of cuBLASLt: sizes are multiples of 16, k of a block of 32 elements, and, before
 // sm_100, both operands are contiguous along k ("TN"; a and b are its matrices A and B or the
 // reverse).
 bool lm_cuda_scales(const lm_target *t, const lm_plan_gemm *g) {
   const lm_plan_extent *sizes[] = {&g->m, &g->n, &g->k};
-  bool fits = t->math[LM_E4M3].native && !g->n_batch && (t->codes_mx || !g->blocks);
+  bool fits = t->math[LM_E4M3].native && !g->n_batch;
   for (int i = 0; i < 3; i++)
     fits = fits && !sizes[i]->n_dyn && sizes[i]->fixed % LM_CODES_MULTIPLE == 0;
-  fits = fits && (!g->blocks || g->k.fixed % LM_SCALES_BLOCK == 0);
+  for (int i = 0; i < 2; i++)
+    fits = fits && has_scales(t, g->scales[i], g->k.fixed);
   return fits && (!t->codes_by_k || (g->a_k == 1 && g->b_k == 1));
 }
 

@@ -354,11 +354,24 @@ void lm_eval_dot(const lm_eval *e, const lm_op *op, const lm_tensor *in, lm_tens
          dot_inner);
 }
 
-// The elements of x times the scales of their blocks.
-static lm_tensor in_blocks(const lm_eval *e, const lm_op *op, const lm_tensor *x,
+// Where the scale of a row and of a column of blocks is (compiler/ir/dot.h).
+static int64_t scale_at(const lm_eval *e, lm_type scales, lm_scales kind, int64_t row,
+                        int64_t column) {
+  int64_t tile = row / LM_SCALES_ROWS;
+  if (kind == LM_SCALES_VEC128)
+    return column * lm_axis_size(e->m, scales.axis[1]) + row;
+  if (kind == LM_SCALES_BLK128)
+    return tile * lm_axis_size(e->m, scales.axis[1]) * LM_SCALES_COLUMNS + column;
+  tile = tile * lm_axis_size(e->m, scales.axis[1]) + column / LM_SCALES_COLUMNS;
+  int64_t at = row % LM_SCALES_GROUP * 16 + row % LM_SCALES_ROWS / LM_SCALES_GROUP * 4;
+  return tile * 512 + at + column % LM_SCALES_COLUMNS;
+}
+
+// The elements of an operand times the scales of their blocks.
+static lm_tensor in_blocks(const lm_eval *e, const lm_op *op, int operand, const lm_tensor *x,
                            const lm_tensor *scales) {
   lm_tensor to = lm_eval_tensor(e, x->type);
-  int64_t columns = lm_axis_size(e->m, scales->type.axis[1]);
+  lm_scales kind = lm_dot_scales(op, operand);
   for (int64_t i = 0; i < x->n; i++) {
     int64_t part[2] = {0, 0}, size[2] = {1, 1}, rest = i; // of the row, and along the sum
     for (int a = x->type.rank; a-- > 0;) {
@@ -368,10 +381,8 @@ static lm_tensor in_blocks(const lm_eval *e, const lm_op *op, const lm_tensor *x
       size[summed] *= n;
       rest /= n;
     }
-    int64_t row = part[0], column = part[1] / LM_SCALES_BLOCK;
-    int64_t tile = row / LM_SCALES_ROWS * columns + column / LM_SCALES_COLUMNS;
-    int64_t at = row % LM_SCALES_GROUP * 16 + row % LM_SCALES_ROWS / LM_SCALES_GROUP * 4;
-    to.v[i] = x->v[i] * scales->v[tile * 512 + at + column % LM_SCALES_COLUMNS];
+    int64_t column = part[1] / lm_scales_of(kind).elements;
+    to.v[i] = x->v[i] * scales->v[scale_at(e, scales->type, kind, part[0], column)];
   }
   return to;
 }
@@ -383,7 +394,7 @@ static void dot_scaled(const lm_eval *e, const lm_op *op, const lm_tensor *in, l
   bool blocks = scales->type.rank > 0;
   double scale = blocks ? 1 : scales[0].v[0] * scales[1].v[0];
   for (int i = 0; i < 2 && blocks; i++)
-    both[i] = in_blocks(e, op, &both[i], &scales[i]);
+    both[i] = in_blocks(e, op, i, &both[i], &scales[i]);
   lm_eval_dot(e, op, both, out);
   for (int i = 0; i < 2 && blocks; i++)
     lm_tensor_free(&both[i]);

@@ -5,14 +5,18 @@
 //
 // A residual has the type of the result; a bias has the last axes of the result, but not all.
 //
-// The scales of blocks of dot_scaled are e8m0[row_tile, column_tile, 32, 4, 4], 128 x 4 scales to a
-// tile, in the order of cuBLAS's documentation ("1D Block Scaling Factors Layout"). Row r is that
-// of index r along the axes of the operand that are not summed, in their order, column c that of
-// the elements from 32 c on along those that are. The scale of row r, column c is element
-// [r / 128, c / 4, r mod 32, r / 32 mod 4, c mod 4]; those beyond the last row and column are 0.
+// The scales of dot_scaled (contract/scales.def) are in the order of cuBLAS's documentation. Row r
+// of an operand is that of index r along its axes that are not summed, in their order, column c
+// that of the elements from 32 c or 128 c on along those that are. The scale of row r, column c is
+//   vec32: e8m0[row_tile, column_tile, 32, 4, 4], element
+//          [r / 128, c / 4, r mod 32, r / 32 mod 4, c mod 4]; others are 0
+//   vec128: f32[column, row], element [c, r]
+//   blk128: f32[row_tile, column_tile, 4], element [r / 128, c / 4, c mod 4]; others are 0
+// Both operands have one of vec32, or none. At most one has blk128, and then the other has vec128.
 #ifndef LM_IR_DOT_H
 #define LM_IR_DOT_H
 #include "compiler/ir/ir.h"
+#include "contract/scales.h"
 
 // Operands; the third and fourth are added.
 enum {
@@ -25,9 +29,8 @@ enum {
   LM_DOT_SCALE_X = 2,
   LM_DOT_SCALE_W = 3
 };
-// Of scales of blocks.
+// Of tiles of scales.
 enum {
-  LM_SCALES_BLOCK = 32,
   LM_SCALES_ROWS = 128,
   LM_SCALES_COLUMNS = 4,
   LM_SCALES_GROUP = 32 // rows that are 16 elements apart
@@ -36,6 +39,23 @@ enum {
 enum {
   LM_GELU_OF = 1
 };
+
+// The kind of scales of a type. Each has another number of axes.
+static inline lm_scales lm_scales_of_type(lm_type t) {
+  static const lm_scales by_rank[] = {
+      LM_SCALES_NUMBER, LM_SCALES_NUMBER, LM_SCALES_VEC128, LM_SCALES_BLK128, LM_SCALES_VEC32,
+  };
+  return by_rank[t.rank < 4 ? t.rank : 4];
+}
+static inline lm_scales lm_dot_scales(const lm_op *op, int operand) {
+  return lm_scales_of_type(op->in[LM_DOT_SCALE_X + operand]->type);
+}
+
+// Whether the library multiplies operands with scales of these kinds.
+static inline bool lm_scales_fit(lm_scales x, lm_scales w) {
+  bool of_rows = lm_scales_of(x).elements == 128 && lm_scales_of(w).elements == 128;
+  return x == w ? x != LM_SCALES_BLK128 : of_rows;
+}
 
 static inline bool lm_op_multiplies(const lm_op *op) {
   return lm_op_info_of(op)->traits & LM_T_DOT;

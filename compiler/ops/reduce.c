@@ -81,30 +81,36 @@ static bool is_float_code(lm_type t) {
   return t.dtype == LM_E4M3 || t.dtype == LM_E5M2;
 }
 
-// Whether s are the scales of the blocks of x (compiler/ir/dot.h).
-static bool scales_fit(const lm_module *m, lm_type s, lm_type x, const lm_attr *over) {
-  int64_t rows = 1, k = 1;
+// Whether s are the scales of x of some kind (compiler/ir/dot.h).
+static bool scales_fit(const lm_module *m, lm_type s, lm_type x, const lm_attr *over,
+                       lm_scales kind) {
+  int64_t rows = 1, k = 1, elements = lm_scales_of(kind).elements;
   for (int i = 0; i < x.rank; i++)
     *(lm_attr_has_axis(over, x.axis[i]) ? &k : &rows) *= lm_axis_size(m, x.axis[i]);
-  int64_t columns = k / LM_SCALES_BLOCK;
-  const int64_t sizes[] = {
-      (rows + LM_SCALES_ROWS - 1) / LM_SCALES_ROWS,
-      (columns + LM_SCALES_COLUMNS - 1) / LM_SCALES_COLUMNS,
-      LM_SCALES_GROUP,
-      LM_SCALES_ROWS / LM_SCALES_GROUP,
-      LM_SCALES_COLUMNS,
+  int64_t columns = elements ? (k + elements - 1) / elements : 1;
+  int64_t row_tiles = (rows + LM_SCALES_ROWS - 1) / LM_SCALES_ROWS;
+  int64_t column_tiles = (columns + LM_SCALES_COLUMNS - 1) / LM_SCALES_COLUMNS;
+  const struct {
+    int rank;
+    int64_t size[5];
+  } of[] = {
+      [LM_SCALES_NUMBER] = {0},
+      [LM_SCALES_VEC32] = {5,
+                           {row_tiles, column_tiles, LM_SCALES_GROUP,
+                            LM_SCALES_ROWS / LM_SCALES_GROUP, LM_SCALES_COLUMNS}},
+      [LM_SCALES_VEC128] = {2, {columns, rows}},
+      [LM_SCALES_BLK128] = {3, {row_tiles, column_tiles, LM_SCALES_COLUMNS}},
   };
-  bool fits = s.dtype == LM_E8M0 && s.rank == LM_COUNT(sizes) && k % LM_SCALES_BLOCK == 0;
+  bool fits = s.rank == of[kind].rank && s.dtype == (kind == LM_SCALES_VEC32 ? LM_E8M0 : LM_F32);
   for (int i = 0; fits && i < s.rank; i++)
-    fits = lm_axis_size(m, s.axis[i]) == sizes[i];
-  return fits;
+    fits = lm_axis_size(m, s.axis[i]) == of[kind].size[i];
+  return fits && (kind != LM_SCALES_VEC32 || k % elements == 0);
 }
 
 bool shape_dot_scaled(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   lm_type x = op->in[LM_DOT_X]->type;
   lm_type w = op->in[LM_DOT_W]->type;
-  lm_type number = lm_type_make(LM_F32, NULL, 0);
-  bool blocks = op->in[LM_DOT_SCALE_X]->type.dtype == LM_E8M0;
+  lm_scales kind[] = {lm_dot_scales(op, LM_DOT_X), lm_dot_scales(op, LM_DOT_W)};
   lm_dtype result = out->dtype == LM_BF16 ? LM_BF16 : LM_F32;
   if (!is_float_code(x) || !is_float_code(w) || (x.dtype == LM_E5M2 && w.dtype == LM_E5M2)) {
     lm_why_type(why, m, "", x, " with ");
@@ -112,11 +118,12 @@ bool shape_dot_scaled(const lm_module *m, const lm_op *op, lm_type *out, lm_buf 
   }
   for (int i = LM_DOT_X; i <= LM_DOT_W; i++) {
     lm_type s = op->in[LM_DOT_SCALE_X + i]->type;
-    if (blocks && !scales_fit(m, s, op->in[i]->type, &op->attr))
-      return lm_why_type(why, m, "", s, " is not of the scales of 32 elements each");
-    if (!blocks && !lm_type_equal(s, number))
-      return lm_why_type(why, m, "", s, " is not a scalar f32");
+    if (!scales_fit(m, s, op->in[i]->type, &op->attr, kind[i]))
+      return lm_why_type(why, m, "", s, " is neither a scalar f32 nor the scales of blocks");
   }
+  if (!lm_scales_fit(kind[LM_DOT_X], kind[LM_DOT_W]))
+    return lm_why(why, "scales %s with %s", lm_scales_of(kind[LM_DOT_X]).name,
+                  lm_scales_of(kind[LM_DOT_W]).name);
   return dot_axes(m, op, result, out, why);
 }
 

@@ -216,7 +216,8 @@ bool lm_dot_gemm(const lm_module *m, const lm_op *dot, const int64_t *x, const i
   out->dtype_ab = tx.dtype;
   out->dtype_c = dot->out[0]->type.dtype;
   out->scaled = dot->code == LM_OP_DOT_SCALED;
-  out->blocks = out->scaled && dot->in[LM_DOT_SCALE_X]->type.rank;
+  for (int i = 0; i < 2 && out->scaled; i++)
+    out->scales[i] = (uint8_t)lm_dot_scales(dot, i);
   out->dtype_b = out->scaled ? tw.dtype : 0;
   out->residual = !grouped && lm_dot_residual(dot);
   out->bias = !grouped && lm_dot_bias(dot);

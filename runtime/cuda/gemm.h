@@ -44,7 +44,6 @@ enum {
   LM_LT_DESC_SCALE_B = 18,
   LM_LT_DESC_SCALE_MODE_A = 31,
   LM_LT_DESC_SCALE_MODE_B = 32,
-  LM_LT_SCALE_BLOCKS = 2, // e8m0 for each 32 elements along k
   LM_LT_EPILOGUE_NONE = 1,
   LM_LT_EPILOGUE_BIAS = 4,
   LM_LT_EPILOGUE_GELU = 32,

@@ -6,27 +6,12 @@
 #include <string.h>
 
 #include "runtime/base/dtype.h"
+#include "runtime/cuda/gemm_key.h"
 #include "runtime/cuda/library.h"
-
-enum {
-  ALIGN_MAX = 256,
-  VECTOR_ALIGN = 16 // of a bias, which the library reads in vectors, and of the input of gelu
-};
-
-// Everything that a call of the library depends on, except for the addresses and whether it adds.
-// Has no padding, since it is hashed.
-typedef struct key {
-  int64_t rows, cols, k;          // of the library's C = op(A) op(B)
-  int64_t ld[3], batch[3], count; // of A, B, C; batch: stride in elements between `count` matrices
-  int32_t is_transposed[2];       // whether A and B are transposed
-  int32_t align[6];               // alignment in bytes of A, B, C, D, bias and the input of gelu
-  int32_t aa, bb, cc, epilogue;   // dtypes of A, B and C
-  int32_t scale_mode[2];          // of A and B
-} key;
 
 typedef struct entry {
   uint64_t hash;
-  key k;
+  lm_cuda_key k;
   void *desc, *layout[3];
   lm_lt_algo algo;
   size_t workspace;
@@ -125,103 +110,9 @@ void lm_cuda_gemms_destroy(lm_cuda_gemms *g) {
   lm_free(g);
 }
 
-// ---- a GEMM in the library's terms
-
-// Expresses a matrix in column-major layout: rows have unit stride and columns are ld separate;
-// is_transposed: this holds for the transpose. Strides along an axis of size 1 are arbitrary.
-static bool form_find(int64_t rows, int64_t cols, int64_t row, int64_t col, int32_t *out_transposed,
-                      int64_t *out_ld) {
-  if (rows == 1 && cols == 1)
-    row = col = 1;
-  else if (rows == 1)
-    row = 1;
-  else if (cols == 1)
-    col = row == 1 ? rows : 1;
-  *out_transposed = !(row == 1 && col >= rows);
-  *out_ld = *out_transposed ? row : col;
-  return !*out_transposed || (col == 1 && row >= cols);
-}
-
-static lm_cuda_call transposed(const lm_cuda_call *x) {
-  const lm_cuda_small_gemm *p = &x->p;
-  return (lm_cuda_call){.p = {.m = p->n,
-                              .n = p->m,
-                              .k = p->k,
-                              .a_m = p->b_n,
-                              .a_k = p->b_k,
-                              .b_k = p->a_k,
-                              .b_n = p->a_m,
-                              .c_m = p->c_n,
-                              .c_n = p->c_m,
-                              .add = p->add},
-                        .batch = {x->batch.size, x->batch.b, x->batch.a, x->batch.c},
-                        .aa = x->bb,
-                        .bb = x->aa,
-                        .cc = x->cc,
-                        .a = x->b,
-                        .b = x->a,
-                        .c = x->c,
-                        .scale_a = x->scale_b,
-                        .scale_b = x->scale_a,
-                        .blocks = x->blocks,
-                        .epi = x->epi};
-}
-
-static int32_t epilogue_number(const lm_cuda_epilogue *e) {
-  int32_t gelu = e->gelu ? LM_LT_EPILOGUE_GELU | (e->gelu_input ? LM_LT_EPILOGUE_AUX : 0) : 0;
-  int32_t bias = e->bias ? LM_LT_EPILOGUE_BIAS : 0;
-  return gelu | bias ? gelu | bias : LM_LT_EPILOGUE_NONE;
-}
-
-static int32_t alignment(lm_cuda_address at, int64_t batch, int dtype) {
-  uint64_t all = at | (uint64_t)(batch * lm_dtype_bytes((lm_dtype)dtype)) | ALIGN_MAX;
-  return (int32_t)(all & -all);
-}
-
-static bool types_known(const lm_cuda_call *x) {
-  int ab = x->aa;
-  if (x->scale_a)
-    return x->cc == LM_BF16 || x->cc == LM_F32;
-  return (lm_dtype_is_half((lm_dtype)ab) && (x->cc == ab || x->cc == LM_F32)) ||
-         (ab == x->cc && (ab == LM_F32 || ab == LM_F64));
-}
-
-static bool key_make(const lm_cuda_call *x, key *out) {
-  const lm_cuda_small_gemm *p = &x->p;
-  bool many = x->batch.size > 1;
-  int32_t transposed_c;
-  *out = (key){.rows = p->m,
-               .cols = p->n,
-               .k = p->k,
-               .count = x->batch.size,
-               .aa = x->aa,
-               .bb = x->bb,
-               .cc = x->cc,
-               .epilogue = epilogue_number(&x->epi)};
-  for (int i = 0; i < 2 && x->blocks; i++)
-    out->scale_mode[i] = LM_LT_SCALE_BLOCKS;
-  if (!form_find(p->m, p->n, p->c_m, p->c_n, &transposed_c, &out->ld[2]) || transposed_c)
-    return false;
-  if (out->epilogue != LM_LT_EPILOGUE_NONE && p->m != x->epi.row)
-    return false;
-  if (!form_find(p->m, p->k, p->a_m, p->a_k, &out->is_transposed[0], &out->ld[0]))
-    return false;
-  if (!form_find(p->k, p->n, p->b_k, p->b_n, &out->is_transposed[1], &out->ld[1]))
-    return false;
-  if (many)
-    memcpy(out->batch, (int64_t[]){x->batch.a, x->batch.b, x->batch.c}, sizeof out->batch);
-  out->align[0] = alignment(x->a, out->batch[0], x->aa);
-  out->align[1] = alignment(x->b, out->batch[1], x->bb);
-  out->align[2] = alignment(x->epi.residual ? x->epi.residual : x->c, out->batch[2], x->cc);
-  out->align[3] = alignment(x->c, out->batch[2], x->cc);
-  out->align[4] = alignment(x->epi.bias, 0, x->cc);
-  out->align[5] = alignment(x->epi.gelu_input, 0, x->cc);
-  return out->align[4] >= VECTOR_ALIGN && out->align[5] >= VECTOR_ALIGN;
-}
-
 // ---- descriptors, and the choice of the algorithm
 
-static lm_status layout_make(const lm_cuda_gemms *g, const key *k, int i, void **out) {
+static lm_status layout_make(const lm_cuda_gemms *g, const lm_cuda_key *k, int i, void **out) {
   const lm_cublaslt *lt = &g->lt;
   int64_t rows = i == 1 ? k->k : k->rows;
   int64_t cols = i == 0 ? k->k : k->cols;
@@ -249,7 +140,7 @@ static lm_status desc_set(const lm_cuda_gemms *g, void *desc, int attribute, int
   return check(g, status, "a GEMM descriptor");
 }
 
-static lm_status desc_make(const lm_cuda_gemms *g, const key *k, void **out) {
+static lm_status desc_make(const lm_cuda_gemms *g, const lm_cuda_key *k, void **out) {
   const lm_cublaslt *lt = &g->lt;
   static const int attributes[2] = {LM_LT_DESC_TRANSA, LM_LT_DESC_TRANSB};
   bool wide = k->aa == LM_F64;
@@ -373,7 +264,21 @@ static lm_status algorithm_find(const lm_cuda_gemms *g, entry *e) {
   return NULL;
 }
 
+static lm_status scales_check(const lm_cuda_gemms *g, const lm_cuda_call *x) {
+  size_t version = g->lt.cublasLtGetVersion();
+  for (int i = 0; i < 2; i++) {
+    lm_scales_row row = lm_scales_of(x->scales[i]);
+    if (version < row.since)
+      return lm_fail(LM_ENV,
+                     "a scale for each %d elements of a GEMM of 8-bit floats needs cuBLASLt %u; "
+                     "this is %zu",
+                     row.elements, row.since, version);
+  }
+  return NULL;
+}
+
 static lm_status entry_fill(const lm_cuda_gemms *g, const lm_cuda_call *x, entry *e) {
+  LM_TRY(scales_check(g, x));
   LM_TRY(desc_make(g, &e->k, &e->desc));
   LM_TRY(addresses_set(g, x, e));
   for (int i = 0; i < 3; i++)
@@ -383,7 +288,7 @@ static lm_status entry_fill(const lm_cuda_gemms *g, const lm_cuda_call *x, entry
 
 // The slot of the key's entry, or the empty slot for it. Decoding adds new keys with every token,
 // so there may be thousands.
-static uint32_t slot_find(const lm_cuda_gemms *g, const key *k, uint64_t hash) {
+static uint32_t slot_find(const lm_cuda_gemms *g, const lm_cuda_key *k, uint64_t hash) {
   uint32_t i = (uint32_t)hash & (g->n_slots - 1);
   for (; g->slots[i]; i = (i + 1) & (g->n_slots - 1)) {
     const entry *e = &g->entries[g->slots[i] - 1];
@@ -402,7 +307,8 @@ static void slots_grow(lm_cuda_gemms *g) {
     g->slots[slot_find(g, &g->entries[i].k, g->entries[i].hash)] = i + 1;
 }
 
-static lm_status entry_find(lm_cuda_gemms *g, const lm_cuda_call *x, const key *k, entry **out) {
+static lm_status entry_find(lm_cuda_gemms *g, const lm_cuda_call *x, const lm_cuda_key *k,
+                            entry **out) {
   slots_grow(g);
   uint64_t hash = lm_hash(k, sizeof *k, 0);
   uint32_t slot = slot_find(g, k, hash);
@@ -578,12 +484,14 @@ static lm_status parts_run(lm_cuda_gemms *g, const lm_cuda_call *x, lm_cuda_addr
 }
 
 lm_status lm_cuda_call_run(lm_cuda_gemms *g, const lm_cuda_call *x, lm_cuda_address workspace) {
-  lm_cuda_call other = transposed(x);
-  key k;
-  const lm_cuda_call *fit = key_make(x, &k) ? x : key_make(&other, &k) ? &other : NULL;
-  bool plain = epilogue_number(&x->epi) == LM_LT_EPILOGUE_NONE && !x->epi.residual;
+  lm_cuda_call other = lm_cuda_call_transposed(x);
+  lm_cuda_key k;
+  const lm_cuda_call *fit = lm_cuda_key_make(x, &k)        ? x
+                            : lm_cuda_key_make(&other, &k) ? &other
+                                                           : NULL;
+  bool plain = lm_cuda_epilogue_number(&x->epi) == LM_LT_EPILOGUE_NONE && !x->epi.residual;
   entry *e = NULL;
-  if (fit && types_known(x))
+  if (fit && lm_cuda_types_known(x))
     LM_TRY(entry_find(g, fit, &k, &e));
   if (!plain && !(e && e->supported))
     return parts_run(g, x, workspace);

@@ -12,14 +12,13 @@ typedef struct lm_cuda_epilogue {
 } lm_cuda_epilogue;
 
 // C (+)= A B, `batch.size` times. With an epilogue, batch.size is 1. aa, bb, cc: dtypes. scale_a,
-// scale_b: addresses of what codes are multiplied by, numbers in f32 or with `blocks` scales of
-// blocks (lm_plan_gemm); 0: none.
+// scale_b: addresses of what codes are multiplied by, of the kinds `scales`; 0: none.
 typedef struct lm_cuda_call {
   lm_cuda_small_gemm p;
   lm_plan_batch batch;
   int aa, bb, cc;
   lm_cuda_address a, b, c, scale_a, scale_b;
-  bool blocks;
+  lm_scales scales[2];
   lm_cuda_epilogue epi;
 } lm_cuda_call;
 

@@ -120,6 +120,14 @@ static int kernel_named(reader *r) {
   return i;
 }
 
+static lm_scales scales(reader *r) {
+  for (int i = 0; i < LM_SCALES_KINDS; i++)
+    if (take(r, lm_scales_of((lm_scales)i).name))
+      return (lm_scales)i;
+  r->failed = true;
+  return LM_SCALES_NUMBER;
+}
+
 static void gemm(reader *r, lm_plan_step *s) {
   lm_plan_gemm *g = s->gemm = LM_NEW(r->a, lm_plan_gemm);
   int64_t zero;
@@ -158,7 +166,8 @@ static void gemm(reader *r, lm_plan_step *s) {
   g->bias = take(r, "bias");
   g->gelu = take(r, "gelu");
   g->scaled = take(r, "scaled");
-  g->blocks = g->scaled && take(r, "blocks");
+  for (int i = 0; i < 2 && g->scaled; i++)
+    g->scales[i] = (uint8_t)scales(r);
   if (take(r, "by"))
     g->code = 1 + kernel_named(r);
 }

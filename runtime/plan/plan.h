@@ -20,6 +20,7 @@
 #include "contract/dtype.h"
 #include "contract/func.h"
 #include "contract/mesh.h"
+#include "contract/scales.h"
 #include "runtime/base/base.h"
 
 enum {
@@ -159,9 +160,9 @@ typedef struct lm_plan_gemm {
   bool stored;               // of a KERNEL: C is one of its results; else the input of gelu is
   uint8_t dtype_ab, dtype_c; // lm_dtype
   // A and B are codes, of dtype_ab and dtype_b; the operands after B are what the elements of A and
-  // of B are multiplied by: a number in f32, or with `blocks` e8m0 for each 32 elements along k, in
-  // tiles (compiler/ir/dot.h).
-  bool scaled, blocks;
+  // of B are multiplied by, of the kinds `scales` (lm_scales).
+  bool scaled;
+  uint8_t scales[2];
   uint8_t dtype_b;
   int code; // 1 + index of the kernel that computes its tiles; 0: a library does
 } lm_plan_gemm;

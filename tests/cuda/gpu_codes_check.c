@@ -8,7 +8,8 @@
 //   gpu_codes_check host-scale   a scale in the memory of the host: the stand-in ends the process
 //   gpu_codes_check odd-scale    a scale at an odd address: the stand-in refuses
 //
-// On sm_100a the same with a scale for each 32 elements along k, in tiles of 128 rows x 4 blocks.
+// On sm_100a the same with a scale for each 32 elements along k, in tiles of 128 rows x 4 blocks;
+// on sm_90a with one for each 128 elements along k, or for 128 of 128 rows.
 #include "tests/cuda/gpu_run.h"
 
 #include "runtime/base/dtype.h"
@@ -32,11 +33,13 @@ static const float SCALE_A = 0.125F, SCALE_B = 16;
 
 typedef struct form {
   lm_dtype a, b, c;
-  bool add, blocks;
+  bool add;
+  lm_scales scales[2];
 } form;
 
 // The scale of a row's block is 2^exponent.
-static int exponent(int row, int block) {
+static int exponent(lm_scales kind, int row, int block) {
+  row /= kind == LM_SCALES_BLK128 ? 128 : 1;
   return (row + row / 32 + 2 * block) % 3 - 1;
 }
 
@@ -49,21 +52,32 @@ static int scale_at(int row, int block) {
 }
 
 // Of a row of A, or of B.
-static double scale_of(const form *f, int row, int k, float of_all) {
-  return f->blocks ? ldexp(1, exponent(row, k / 32)) : of_all;
+static double scale_of(lm_scales kind, int row, int k, float of_all) {
+  int elements = lm_scales_of(kind).elements;
+  return elements ? ldexp(1, exponent(kind, row, k / elements)) : of_all;
+}
+
+// Where that of a row's block is: M-major, or N-major, and K-major with columns of four each
+// ("Scaling factors layouts").
+static void scale_put(lm_scales kind, char *to, int row, int block, int rows) {
+  float x = ldexpf(1, exponent(kind, row, block));
+  if (kind == LM_SCALES_VEC32)
+    to[scale_at(row, block)] = (char)(127 + exponent(kind, row, block));
+  else
+    ((float *)to)[kind == LM_SCALES_VEC128 ? block * rows + row : row / 128 * 4 + block] = x;
 }
 
 static void scales_fill(const form *f, char *out) {
-  if (!f->blocks) {
-    memcpy(out + SCALES_AT, &SCALE_A, sizeof SCALE_A);
-    memcpy(out + SCALES_B_AT, &SCALE_B, sizeof SCALE_B);
-    return;
-  }
-  for (int block = 0; block < K / 32; block++) {
-    for (int m = 0; m < M; m++)
-      out[SCALES_AT + scale_at(m, block)] = (char)(127 + exponent(m, block));
-    for (int n = 0; n < N; n++)
-      out[SCALES_B_AT + scale_at(n, block)] = (char)(127 + exponent(n, block));
+  static const int at[] = {SCALES_AT, SCALES_B_AT}, rows[] = {M, N};
+  const float of_all[] = {SCALE_A, SCALE_B};
+  for (int i = 0; i < 2; i++) {
+    lm_scales kind = f->scales[i];
+    int elements = lm_scales_of(kind).elements;
+    if (!elements)
+      memcpy(out + at[i], &of_all[i], sizeof *of_all);
+    for (int block = 0; elements && block * elements < K; block++)
+      for (int row = 0; row < rows[i]; row++)
+        scale_put(kind, out + at[i], row, block, rows[i]);
   }
 }
 
@@ -93,8 +107,8 @@ static void expected_fill(const form *f, char *out) {
     for (int n = 0; n < N; n++) {
       double sum = 0;
       for (int k = 0; k < K; k++)
-        sum += scale_of(f, m, k, SCALE_A) * quarter(m, k) * scale_of(f, n, k, SCALE_B) *
-               quarter(n + 5, k + 3);
+        sum += scale_of(f->scales[0], m, k, SCALE_A) * quarter(m, k) *
+               scale_of(f->scales[1], n, k, SCALE_B) * quarter(n + 5, k + 3);
       element_put(f, out, m * N + n, (float)(sum + (f->add ? m - n : 0)));
     }
 }
@@ -115,7 +129,7 @@ static void form_check(const form *f, lm_arena *arena) {
                     .c_n = 1,
                     .accumulate = f->add,
                     .scaled = true,
-                    .blocks = f->blocks,
+                    .scales = {f->scales[0], f->scales[1]},
                     .dtype_ab = (uint8_t)f->a,
                     .dtype_b = (uint8_t)f->b,
                     .dtype_c = (uint8_t)f->c};
@@ -149,14 +163,26 @@ static void form_check(const form *f, lm_arena *arena) {
   lm_exec_destroy(e);
 }
 
+static bool has_scales(lm_scales kind) {
+  const lm_target *t = &gpu()->target;
+  return kind == LM_SCALES_NUMBER || (kind == LM_SCALES_VEC32 ? t->codes_mx : t->codes_blocks);
+}
+
 static void forms_check(void) {
   static const form forms[] = {
-      {LM_E4M3, LM_E4M3, LM_BF16, false},       {LM_E5M2, LM_E4M3, LM_BF16, false},
-      {LM_E4M3, LM_E5M2, LM_F32, true},         {LM_E4M3, LM_E4M3, LM_F32, false},
-      {LM_E4M3, LM_E4M3, LM_BF16, false, true}, {LM_E4M3, LM_E5M2, LM_F32, true, true}};
+      {LM_E4M3, LM_E4M3, LM_BF16, false, {0}},
+      {LM_E5M2, LM_E4M3, LM_BF16, false, {0}},
+      {LM_E4M3, LM_E5M2, LM_F32, true, {0}},
+      {LM_E4M3, LM_E4M3, LM_F32, false, {0}},
+      {LM_E4M3, LM_E4M3, LM_BF16, false, {LM_SCALES_VEC32, LM_SCALES_VEC32}},
+      {LM_E4M3, LM_E5M2, LM_F32, true, {LM_SCALES_VEC32, LM_SCALES_VEC32}},
+      {LM_E4M3, LM_E4M3, LM_BF16, false, {LM_SCALES_VEC128, LM_SCALES_BLK128}},
+      {LM_E5M2, LM_E4M3, LM_BF16, false, {LM_SCALES_BLK128, LM_SCALES_VEC128}},
+      {LM_E4M3, LM_E5M2, LM_F32, true, {LM_SCALES_VEC128, LM_SCALES_VEC128}},
+  };
   lm_arena *arena = lm_arena_create();
   for (size_t i = 0; i < LM_COUNT(forms); i++)
-    if (gpu()->target.codes_mx || !forms[i].blocks)
+    if (has_scales(forms[i].scales[0]))
       form_check(&forms[i], arena);
   lm_arena_destroy(arena);
 }
@@ -280,16 +306,30 @@ static void mistakes_check(const library *l) {
   }
 }
 
-// Of scales of blocks: on both operands, k in whole blocks, on sm_100a.
+// Of scales of blocks: those of 32 elements on both operands, k in whole blocks, on sm_100a; those
+// of 128, but not of 128 rows twice, on sm_90a.
 static void block_mistakes_check(const library *l) {
-  request r[] = {right, right, right};
-  asked x;
-  for (size_t i = 0; i < LM_COUNT(r); i++)
-    r[i].scale_mode[0] = r[i].scale_mode[1] = LM_LT_SCALE_BLOCKS;
-  r[1].scale_mode[1] = 0;
-  r[2].k = 112;
-  for (size_t i = 0; i < LM_COUNT(r); i++) {
-    CHECK(ask(l, &r[i], &x) == (i == 0 && gpu()->target.codes_mx));
+  const struct {
+    lm_scales a, b;
+    uint64_t k;
+    bool right;
+  } of[] = {
+      {LM_SCALES_VEC32, LM_SCALES_VEC32, 96, true},
+      {LM_SCALES_VEC32, LM_SCALES_NUMBER, 96, false},
+      {LM_SCALES_VEC32, LM_SCALES_VEC32, 112, false},
+      {LM_SCALES_VEC128, LM_SCALES_VEC128, 112, true},
+      {LM_SCALES_VEC128, LM_SCALES_BLK128, 112, true},
+      {LM_SCALES_BLK128, LM_SCALES_VEC128, 112, true},
+      {LM_SCALES_BLK128, LM_SCALES_BLK128, 112, false},
+      {LM_SCALES_VEC128, LM_SCALES_NUMBER, 112, false},
+  };
+  for (size_t i = 0; i < LM_COUNT(of); i++) {
+    request r = right;
+    asked x;
+    r.k = of[i].k;
+    r.scale_mode[0] = lm_scales_of(of[i].a).cublaslt;
+    r.scale_mode[1] = lm_scales_of(of[i].b).cublaslt;
+    CHECK(ask(l, &r, &x) == (of[i].right && has_scales(of[i].a)));
     asked_free(l, &x);
   }
 }

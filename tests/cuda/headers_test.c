@@ -60,9 +60,16 @@ SAME(LM_LT_DESC_SCALE_B, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER);
 SAME(LM_CUBLASLT_E4M3, CUDA_R_8F_E4M3);
 SAME(LM_CUBLASLT_E5M2, CUDA_R_8F_E5M2);
 SAME(LM_CUBLASLT_E8M0, CUDA_R_8F_UE8M0);
+#define SCALES(id, name, elements, cublaslt, since) LT_SCALES_##id = cublaslt,
+enum {
+#include "contract/scales.def"
+};
+SAME(LT_SCALES_NUMBER, CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F);
+SAME(LT_SCALES_VEC32, CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0);
+SAME(LT_SCALES_VEC128, CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F);
+SAME(LT_SCALES_BLK128, CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F);
 SAME(LM_LT_DESC_SCALE_MODE_A, CUBLASLT_MATMUL_DESC_A_SCALE_MODE);
 SAME(LM_LT_DESC_SCALE_MODE_B, CUBLASLT_MATMUL_DESC_B_SCALE_MODE);
-SAME(LM_LT_SCALE_BLOCKS, CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0);
 SAME(LM_LT_EPILOGUE_NONE, CUBLASLT_EPILOGUE_DEFAULT);
 SAME(LM_LT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_BIAS);
 SAME(LM_LT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_GELU);
@@ -199,9 +206,11 @@ static void test_descriptors(void) {
   CHECK(!lt.cublasLtMatmulDescSetAttribute(desc, LM_LT_DESC_AUX_LD, &stride, sizeof stride));
   for (int a = LM_LT_DESC_SCALE_A; a <= LM_LT_DESC_SCALE_B; a++)
     CHECK(!lt.cublasLtMatmulDescSetAttribute(desc, a, &address, sizeof address));
-  const int32_t blocks = LM_LT_SCALE_BLOCKS;
-  for (int a = LM_LT_DESC_SCALE_MODE_A; a <= LM_LT_DESC_SCALE_MODE_B; a++)
-    CHECK(!lt.cublasLtMatmulDescSetAttribute(desc, a, &blocks, sizeof blocks));
+  for (int i = 0; i < LM_SCALES_KINDS; i++)
+    for (int a = LM_LT_DESC_SCALE_MODE_A; a <= LM_LT_DESC_SCALE_MODE_B; a++) {
+      const int32_t mode = lm_scales_of((lm_scales)i).cublaslt;
+      CHECK(!lt.cublasLtMatmulDescSetAttribute(desc, a, &mode, sizeof mode));
+    }
   CHECK(!lt.cublasLtMatrixLayoutCreate(&layout, LM_CUBLASLT_BF16, 32, 16, 32));
   CHECK(
       !lt.cublasLtMatrixLayoutSetAttribute(layout, LM_LT_LAYOUT_BATCH_COUNT, &count, sizeof count));

@@ -268,9 +268,9 @@ def test_check(run):
         for command in (("run", file, "--out", run.path("none")), ("check", file)):
             err = run(*command, *options, status=1)
             check(message in err, err)
-    for target, setting, message in (("sm_80", "scale = current", "on sm_80"), ("sm_90a", "scale = block", "on a GPU with scale = block"),
+    for target, setting, message in (("sm_80", "scale = current", "on sm_80"), ("sm_89", "scale = block", "on sm_89 with scale = block"),
                                      ("sm_90a", "scale = mx", "on sm_90a with scale = mx"),
-                                     ("sm_90a", "fwd = e5m2, bwd = e4m3", "on a GPU with fwd = e5m2")):
+                                     ("sm_90a", "fwd = e5m2", "on a GPU with fwd = e5m2 and bwd = e5m2")):
         err = run("check", file, "--set", f"precision.matmul = fp8({setting})", "--target", target, status=1)
         check(f"error[E2F2]: matmul = fp8(...) is unsupported {message}" in err, err)
     bench, layers = f"{ROOT}/examples/bench-180m.lm", 16

@@ -23,12 +23,18 @@ typedef struct axes {
 } axes;
 
 // A rounded value: of the result of `scaling`, which multiplies the number of a code by a scale,
-// the moves, views and permutations, the last one first, make it.
+// the moves, views and permutations, the last one first, make it. A scale is that of the elements
+// along one axis or, in blocks of several rows, two axes of the codes.
+typedef struct split {
+  lm_axis element, block, whole; // block 0: the axis is one block
+} split;
+
 typedef struct rounded {
   lm_op *scaling, *move[MOVES];
   int n_moves;
   lm_value *codes, *scale;
-  lm_axis element, block, whole; // block 0: the axis is one block
+  split of[2]; // along the axes that are summed, along the others
+  int n;
 } rounded;
 
 lm_value *lm_uncast(lm_value *v) {
@@ -54,26 +60,35 @@ static bool scaling_find(rounded *r) {
   return false;
 }
 
-// The axis that blocks have and scales do not, and the one that a view joins it to.
-static bool blocks_find(const lm_module *m, rounded *r) {
+// The axes that blocks have and scales do not.
+static bool elements_find(rounded *r) {
   lm_type t = r->codes->type;
-  for (int i = 0; i < t.rank; i++)
-    if (lm_type_find(r->scale->type, t.axis[i]) < 0)
-      r->element = r->whole = t.axis[i];
-  bool one = r->scale->type.rank == t.rank - 1;
+  for (int i = 0; i < t.rank; i++) {
+    if (lm_type_find(r->scale->type, t.axis[i]) >= 0)
+      continue;
+    if (r->n == 2)
+      return false;
+    r->of[r->n++] = (split){t.axis[i], 0, t.axis[i]};
+  }
+  return r->n && r->scale->type.rank == t.rank - r->n;
+}
+
+// The axes that views join them to.
+static bool blocks_find(rounded *r) {
   for (int i = 0; i < r->n_moves; i++) {
     const lm_attr *a = &r->move[i]->attr;
     if (r->move[i]->code == LM_OP_PERMUTE)
       continue;
-    if (r->block || a->n_axes != 2 || a->n_to != 1 || a->axes[1] != r->element)
+    split *s = a->axes[1] == r->of[0].element ? &r->of[0] : &r->of[1];
+    if (s->block || a->n_axes != 2 || a->n_to != 1 || a->axes[1] != s->element)
       return false;
-    r->block = a->axes[0];
-    r->whole = a->to[0];
+    s->block = a->axes[0];
+    s->whole = a->to[0];
   }
-  return one && lm_axis_size(m, r->element) == LM_SCALES_BLOCK;
+  return true;
 }
 
-static bool rounded_find(const lm_module *m, lm_value *v, rounded *r) {
+static bool rounded_find(lm_value *v, rounded *r) {
   *r = (rounded){0};
   for (v = lm_uncast(v); lm_op_is(v, LM_OP_VIEW) || lm_op_is(v, LM_OP_PERMUTE);) {
     if (r->n_moves == MOVES)
@@ -82,17 +97,32 @@ static bool rounded_find(const lm_module *m, lm_value *v, rounded *r) {
     v = lm_uncast(v->def->in[0]);
   }
   r->scaling = v->def;
-  return scaling_find(r) && blocks_find(m, r);
+  return scaling_find(r) && elements_find(r) && blocks_find(r);
 }
 
-// The axes of t that are summed, or the others; the blocks' axis for `whole`, if there is one.
+// Puts the blocks of the axes that are summed first.
+static bool sides_find(rounded *r, const lm_attr *over) {
+  if (!lm_attr_has_axis(over, r->of[0].whole)) {
+    split rows = r->of[0];
+    r->of[0] = r->of[1];
+    r->of[1] = rows;
+  }
+  return lm_attr_has_axis(over, r->of[0].whole) && !lm_attr_has_axis(over, r->of[1].whole);
+}
+
+// The axes of t that are summed, or the others; with the axis of blocks for `whole`, if there is
+// one.
 static axes axes_of(const rounded *r, lm_type t, const lm_attr *over, bool summed) {
   axes out = {.n = 0};
+  const split *s = &r->of[!summed];
   for (int i = 0; i < t.rank; i++) {
-    bool is_whole = t.axis[i] == r->whole || t.axis[i] == r->element;
-    lm_axis to = is_whole ? r->block : t.axis[i];
-    bool is_summed = is_whole || to == r->block || lm_attr_has_axis(over, to);
-    if (is_summed == summed && to && !(out.n && out.v[out.n - 1] == to))
+    lm_axis a = t.axis[i];
+    bool of_s = s->whole && (a == s->whole || a == s->element || a == s->block);
+    const split *other = &r->of[summed];
+    bool of_other = other->whole && (a == other->whole || a == other->element || a == other->block);
+    lm_axis to = of_s ? s->block : a;
+    if (!of_other && (of_s || lm_attr_has_axis(over, a) == summed) && to &&
+        !(out.n && out.v[out.n - 1] == to))
       out.v[out.n++] = to;
   }
   return out;
@@ -137,7 +167,7 @@ static lm_axis axis_new(lm_builder *b, const char *name, int64_t size) {
   return lm_axis_shared(b->m, LM_SYM(b->m->ctx, name), size, (lm_type){0});
 }
 
-// v, with axes [rows, columns], in tiles.
+// v, with axes [rows, columns], in tiles: e8m0.
 static lm_value *tiled(lm_builder *b, lm_value *v, lm_axis rows, lm_axis columns) {
   lm_axis row_tile = axis_new(b, "row_tile", lm_axis_size(b->m, rows) / LM_SCALES_ROWS);
   lm_axis group = axis_new(b, "group", LM_SCALES_ROWS / LM_SCALES_GROUP);
@@ -154,17 +184,40 @@ static lm_value *tiled(lm_builder *b, lm_value *v, lm_axis rows, lm_axis columns
   return lm_emit_cast(b, v, LM_E8M0);
 }
 
-static lm_value *scales_emit(lm_builder *b, lm_value *v, const axes *rows, const axes *columns) {
+// A copy with the axes in this order.
+static lm_value *copied(lm_builder *b, lm_value *v, const lm_axis *order, int n) {
+  lm_type t = lm_type_make(LM_F32, order, n);
+  if (!lm_type_equal(t, v->type))
+    v = lm_emit(b, LM_OP_PERMUTE, &v, 1, NULL, &t);
+  return lm_emit(b, LM_OP_CAST, &v, 1, NULL, &t);
+}
+
+// v, with axes [rows, columns], of 128 rows each: f32, by four columns.
+static lm_value *by_four(lm_builder *b, lm_value *v, lm_axis rows, lm_axis columns) {
+  lm_axis column_tile = axis_new(b, "column_tile", lm_axis_size(b->m, columns) / LM_SCALES_COLUMNS);
+  lm_axis slot = axis_new(b, "slot", LM_SCALES_COLUMNS);
+  lm_attr of_columns = {.axes = {columns}, .n_axes = 1, .to = {column_tile, slot}, .n_to = 2};
+  lm_axis order[] = {rows, column_tile, slot};
+  v = lm_emit(b, LM_OP_VIEW, &v, 1, &of_columns, NULL);
+  return copied(b, v, order, LM_COUNT(order));
+}
+
+static lm_value *scales_emit(lm_builder *b, lm_value *v, const axes *rows, const axes *columns,
+                             lm_scales kind) {
   lm_type t = lm_type_make(LM_F32, rows->v, rows->n);
+  int64_t row_multiple = kind == LM_SCALES_VEC32 ? LM_SCALES_ROWS : 1;
+  int64_t column_multiple = kind == LM_SCALES_VEC128 ? 1 : LM_SCALES_COLUMNS;
   for (int i = 0; i < columns->n; i++)
     t.axis[t.rank++] = columns->v[i];
   if (!lm_type_equal(t, v->type))
     v = lm_emit(b, LM_OP_PERMUTE, &v, 1, NULL, &t);
-  lm_axis row = joined(b, &v, rows, "row");
+  lm_axis row = rows->n ? joined(b, &v, rows, "row") : 0;
   lm_axis column = columns->n ? joined(b, &v, columns, "column") : 0;
-  row = padded(b, &v, row, LM_SCALES_ROWS, "row");
-  column = padded(b, &v, column, LM_SCALES_COLUMNS, "column");
-  return tiled(b, v, row, column);
+  row = padded(b, &v, row, row_multiple, "row");
+  column = padded(b, &v, column, column_multiple, "column");
+  if (kind == LM_SCALES_VEC128)
+    return copied(b, v, (lm_axis[]){column, row}, 2);
+  return kind == LM_SCALES_VEC32 ? tiled(b, v, row, column) : by_four(b, v, row, column);
 }
 
 // The codes, moved as their numbers were.
@@ -178,19 +231,46 @@ static lm_value *codes_emit(lm_builder *b, const rounded *r) {
   return v;
 }
 
+// Whether blocks of so many elements along an axis are the library's, whose rows and columns are
+// all axes of that side, the last one innermost.
+static bool elements_fit(const lm_module *m, const split *s, const axes *side, int64_t elements) {
+  int64_t size = lm_axis_size(m, s->element);
+  return size == elements || (size < elements && !side->n);
+}
+
+static lm_scales kind_of(const lm_module *m, const rounded *r) {
+  int64_t of_mx = lm_scales_of(LM_SCALES_VEC32).elements;
+  if (r->n == 2)
+    return LM_SCALES_BLK128;
+  return lm_axis_size(m, r->of[0].element) == of_mx ? LM_SCALES_VEC32 : LM_SCALES_VEC128;
+}
+
+// The last axis of a side.
+static lm_axis last_of(lm_type t, const lm_attr *over, bool summed) {
+  lm_axis last = 0;
+  for (int i = 0; i < t.rank; i++)
+    last = lm_attr_has_axis(over, t.axis[i]) == summed ? t.axis[i] : last;
+  return last;
+}
+
 bool lm_coded_in_blocks(lm_builder *b, lm_value *v, const lm_attr *over, lm_coded *out) {
   rounded r;
-  if (!rounded_find(b->m, v, &r) || !lm_attr_has_axis(over, r.whole))
+  if (!rounded_find(v, &r) || !sides_find(&r, over))
     return false;
   // The library's rows and columns are in the order of memory.
-  axes rows = axes_of(&r, v->type, over, false), at = axes_of(&r, r.codes->type, over, false);
-  axes columns = axes_of(&r, v->type, over, true), below = axes_of(&r, r.codes->type, over, true);
-  lm_axis last = 0;
-  for (int i = 0; i < v->type.rank; i++)
-    last = lm_attr_has_axis(over, v->type.axis[i]) ? v->type.axis[i] : last;
-  if (!rows.n || last != r.whole || !axes_equal(&rows, &at) || !axes_equal(&columns, &below))
-    return false;
+  lm_type t = v->type, codes = r.codes->type;
+  lm_scales kind = kind_of(b->m, &r);
+  axes side[2];
+  for (int i = 0; i < 2; i++) {
+    axes in_codes = axes_of(&r, codes, over, !i);
+    side[i] = axes_of(&r, t, over, !i);
+    if (!axes_equal(&side[i], &in_codes))
+      return false;
+    if (i < r.n && (last_of(t, over, !i) != r.of[i].whole ||
+                    !elements_fit(b->m, &r.of[i], &side[i], lm_scales_of(kind).elements)))
+      return false;
+  }
   out->codes = codes_emit(b, &r);
-  out->scale = scales_emit(b, r.scale, &rows, &columns);
+  out->scale = scales_emit(b, r.scale, &side[1], &side[0], kind);
   return true;
 }

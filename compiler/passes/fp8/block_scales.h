@@ -1,5 +1,5 @@
-// block_scales.h - operands of a GEMM that were rounded with a scale for each 32 elements along the
-// axes that are summed (compiler/ops/fp8.h), for pass dot_scaled.
+// block_scales.h - operands of a GEMM that were rounded with a scale for each block along the axes
+// that are summed (compiler/ops/fp8.h), for pass dot_scaled.
 #ifndef LM_PASSES_FP8_BLOCK_SCALES_H
 #define LM_PASSES_FP8_BLOCK_SCALES_H
 #include "compiler/ir/ir.h"

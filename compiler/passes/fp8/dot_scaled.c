@@ -14,8 +14,8 @@
 // depends on parameters alone, so that pass hoist_params makes it once per update; the copy of an
 // activation or of a cotangent is one of one byte per element.
 //
-// Where the library has scales of blocks (lm_target.codes_mx), those of 32 elements along the axes
-// that are summed are operands in its layout (block_scales.c).
+// Where the library has scales of blocks (lm_target.codes_mx, codes_blocks), they are operands in
+// its layout (block_scales.c).
 //
 // Declines: operands with other scales of blocks, or of which one is no rounded value; axes that
 // both operands have besides those of the sum; sizes that lm_codegen.scales rejects. Cost: the
@@ -78,6 +78,20 @@ static bool shares_axes(const lm_op *dot) {
   return false;
 }
 
+// Whether both have the axes that are summed in one order, which that of the scales follows.
+static bool sums_in_order(const lm_op *dot) {
+  lm_type x = dot->in[LM_DOT_X]->type, w = dot->in[LM_DOT_W]->type;
+  for (int i = 0, j = 0; i < x.rank; i++) {
+    if (!lm_attr_has_axis(&dot->attr, x.axis[i]))
+      continue;
+    while (j < w.rank && !lm_attr_has_axis(&dot->attr, w.axis[j]))
+      j++;
+    if (j == w.rank || w.axis[j++] != x.axis[i])
+      return false;
+  }
+  return true;
+}
+
 // The operands, with a scale each, or with scales of blocks.
 static bool operands_find(lm_builder *b, const lm_op *dot, const lm_target *target, lm_coded *x,
                           lm_coded *w) {
@@ -85,7 +99,8 @@ static bool operands_find(lm_builder *b, const lm_op *dot, const lm_target *targ
   if (coded_find(in[LM_DOT_X], x) && coded_find(in[LM_DOT_W], w))
     return true;
   const lm_attr *over = &dot->attr;
-  return target->codes_mx && !target->codes_by_k && lm_coded_in_blocks(b, in[LM_DOT_X], over, x) &&
+  return (target->codes_mx || target->codes_blocks) && sums_in_order(dot) &&
+         lm_coded_in_blocks(b, in[LM_DOT_X], over, x) &&
          lm_coded_in_blocks(b, in[LM_DOT_W], over, w);
 }
 
@@ -98,6 +113,8 @@ static lm_value *rule(lm_rewrite *r, lm_op *op) {
   if (!operands_find(&r->b, op, env->target, &x, &w))
     return NULL;
   if (x.codes->type.dtype == LM_E5M2 && w.codes->type.dtype == LM_E5M2)
+    return NULL;
+  if (!lm_scales_fit(lm_scales_of_type(x.scale->type), lm_scales_of_type(w.scale->type)))
     return NULL;
   lm_op *scaled = scaled_emit(&r->b, op, &x, &w, env->target->codes_by_k);
   bool fits = lm_plan_gemm_from_dot(r->b.m, scaled, &g) && env->codegen->scales(env->target, &g);

@@ -2,6 +2,7 @@
 #ifndef LM_PASSES_FP8_H
 #define LM_PASSES_FP8_H
 #include "compiler/ir/ir.h"
+#include "compiler/ops/fp8.h"
 #include "target/target.h"
 
 typedef enum {
@@ -72,7 +73,10 @@ lm_mesh_set lm_fp8_stacks(const lm_module *m, const lm_global *g);
 // Whether the stage has a micro-batch in this iteration, a scalar bool; NULL without stages.
 lm_value *lm_fp8_stage_works(lm_builder *b, const lm_fp8_stages *s);
 // The elements of a block that has a scale; 0: a tensor has one.
-int64_t lm_fp8_block(lm_fp8_scaling scaling);
+static inline int64_t lm_fp8_block(lm_fp8_scaling scaling) {
+  int64_t of_mx = scaling == LM_FP8_MX ? LM_FP8_MX_BLOCK : 0;
+  return scaling == LM_FP8_BLOCKS ? LM_FP8_BLOCK : of_mx;
+}
 // The last axis of t among those that a GEMM sums, or among the others; 0 if there is none.
 lm_axis lm_fp8_last_axis(lm_type t, const lm_attr *over, bool summed);
 #endif

@@ -61,14 +61,6 @@ static const char *kept_by(const chooser *c, const lm_global *g) {
   return NULL;
 }
 
-int64_t lm_fp8_block(lm_fp8_scaling scaling) {
-  static const int64_t elements[] = {
-      [LM_FP8_BLOCKS] = LM_FP8_BLOCK,
-      [LM_FP8_MX] = LM_FP8_MX_BLOCK,
-  };
-  return elements[scaling];
-}
-
 lm_axis lm_fp8_last_axis(lm_type t, const lm_attr *over, bool summed) {
   for (int i = t.rank - 1; i >= 0; i--)
     if (lm_attr_has_axis(over, t.axis[i]) == summed)
@@ -106,6 +98,23 @@ static double size_of(const chooser *c, lm_type t, const lm_attr *over, bool sum
   return n;
 }
 
+// Why the blocks of t along the axes that are summed, or along the others, are not the library's,
+// of 128 elements along all of these axes.
+static const char *small_blocks(const chooser *c, lm_type t, const lm_attr *over, bool summed) {
+  lm_axis a = lm_fp8_last_axis(t, over, summed);
+  int64_t size = lm_axis_size(c->m, a);
+  if (size >= LM_FP8_BLOCK || size_of(c, t, over, summed) == (double)size)
+    return NULL;
+  return lm_arena_printf(c->m->arena, "blocks of %lld elements along %s, where the GPU has %d",
+                         (long long)size, c->m->axes[a].name, LM_FP8_BLOCK);
+}
+
+static const char *not_blocks_of_gpu(const chooser *c, lm_type w, lm_type x, const lm_attr *over) {
+  const char *why = small_blocks(c, x, over, true);
+  why = why ? why : small_blocks(c, w, over, false);
+  return why ? why : small_blocks(c, x, over, false);
+}
+
 // The rules of a GPU's library (lm_codegen.scales), which hold for all three GEMMs.
 static const char *not_on_gpu(const chooser *c, const lm_fp8_gemm *g) {
   const lm_attr *over = &g->dot->attr;
@@ -114,6 +123,9 @@ static const char *not_on_gpu(const chooser *c, const lm_fp8_gemm *g) {
     if (!lm_attr_has_axis(over, w.axis[i]) && lm_type_find(x, w.axis[i]) >= 0)
       return lm_arena_printf(c->m->arena, "a GEMM for each index of %s",
                              c->m->axes[w.axis[i]].name);
+  const char *blocks = c->o->scaling == LM_FP8_BLOCKS ? not_blocks_of_gpu(c, w, x, over) : NULL;
+  if (blocks)
+    return blocks;
   const double sizes[] = {g->k, g->n, g->m};
   for (size_t i = 0; i < LM_COUNT(sizes); i++)
     if (fmod(sizes[i], LM_CODES_MULTIPLE) != 0)

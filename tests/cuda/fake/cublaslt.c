@@ -17,7 +17,9 @@ enum {
   INVALID = 7,
   INTERNAL = 14,
   NOT_SUPPORTED = 15,
-  SCALES_BLOCK = 32, // elements along k that have a scale
+  VEC32 = 2, // modes of scales
+  VEC128 = 4,
+  BLK128 = 5,
   SCALES_ROWS = 128, // of a tile of scales
   SCALES_COLUMNS = 4
 };
@@ -48,7 +50,7 @@ static struct {
   fake_enqueue_fn *enqueue;
   fake_recording_fn *recording;
   int capability; // 90: 9.0
-  bool untiled;   // a planted fault: scales of blocks are read row by row
+  bool untiled;   // a planted fault: scales of blocks are read row by row, without padding
 } driver;
 
 static int capability_of(void *library) {
@@ -186,20 +188,36 @@ static int64_t k_of(const desc *d, const layout *a) {
   return (int64_t)(d->transposed[0] ? a->rows : a->cols);
 }
 
+// Elements along k that have a scale.
+static int block_of(int mode) {
+  return mode == VEC32 ? 32 : 128;
+}
+
+// True if the library has these modes of scales ("Scaling Mode Support Overview"): from compute
+// capability 10.0 on a scale for each 32 elements along k, of both operands, of which k is a
+// multiple here; of 9.0 alone, scales for 128 elements along k, or for 128 x 128, but not of both
+// operands.
+static bool modes_fit(const desc *d, int64_t k) {
+  int a = d->scale_mode[0], b = d->scale_mode[1];
+  bool of_a = a == VEC128 || a == BLK128, of_b = b == VEC128 || b == BLK128;
+  if (a == VEC32 && b == VEC32)
+    return driver.capability >= 100 && k % block_of(a) == 0;
+  if (of_a && of_b)
+    return driver.capability == 90 && !(a == BLK128 && b == BLK128);
+  return !a && !b;
+}
+
 // True if cublasLtMatmul accepts a GEMM of 8-bit floats, by its documentation ("FP8 kernels"). The
 // GPU has tensor cores for them. At most one operand is e5m2. The result is f16, bf16 or f32, and
 // sums are f32. Before compute capability 10.0, A is transposed and B is not. Sizes are multiples
-// of 16, and columns begin at multiples of 16 bytes. From 10.0 on both operands may have a scale
-// for each 32 elements along k ("16/32-Element 1D Block Scaling"), of which k is a multiple here.
+// of 16, and columns begin at multiples of 16 bytes.
 static bool codes_fit(const desc *d, const layout *a, const layout *b, const layout *c) {
   const layout *all[] = {a, b, c};
   bool wide = a->type == LM_CUBLASLT_E5M2 && b->type == LM_CUBLASLT_E5M2;
   bool by_k = d->transposed[0] && !d->transposed[1];
   bool fit = is_code(a->type) && is_code(b->type) && !wide && driver.capability >= 89 &&
              (by_k || driver.capability >= 100) && (is_half(c->type) || c->type == LM_CUBLASLT_F32);
-  bool blocks = d->scale_mode[0] == LM_LT_SCALE_BLOCKS;
-  fit = fit && d->scale_mode[0] == d->scale_mode[1] && (blocks || !d->scale_mode[0]);
-  fit = fit && (!blocks || (driver.capability >= 100 && k_of(d, a) % SCALES_BLOCK == 0));
+  fit = fit && modes_fit(d, k_of(d, a));
   for (int i = 0; i < 3; i++)
     fit = fit && all[i]->rows % 16 == 0 && all[i]->cols % 16 == 0 &&
           all[i]->ld * bytes_of(all[i]->type) % 16 == 0;
@@ -416,36 +434,65 @@ static double scales(const desc *d) {
 
 typedef struct operands {
   const char *a, *b;
-  const uint8_t *scales[2]; // of blocks; NULL: none
+  const char *scales[2]; // of blocks; NULL: none
 } operands;
 
-// The scales of the blocks of A or B, of so many `rows`; NULL: there are none. They are
-// in whole tiles.
-static const uint8_t *block_scales(const gemm *p, int i, int64_t rows) {
-  int64_t row_tiles = (rows + SCALES_ROWS - 1) / SCALES_ROWS;
-  int64_t columns = (k_of(&p->d, &p->a) + SCALES_BLOCK - 1) / SCALES_BLOCK;
-  int64_t column_tiles = (columns + SCALES_COLUMNS - 1) / SCALES_COLUMNS;
-  size_t bytes = (size_t)(row_tiles * column_tiles * SCALES_ROWS * SCALES_COLUMNS);
-  if (!p->d.scale_mode[i])
-    return NULL;
-  const char *at = driver.memory(p->d.scale_of[i], bytes, "the scales of a GEMM");
-  driver.touch(at, bytes, false, "the scales of a GEMM");
-  return (const uint8_t *)at;
+static int64_t rounded_up(int64_t n, int64_t to) {
+  return (n + to - 1) / to * to;
 }
 
-// The scale of row `outer` and element k ("1D Block Scaling Factors Layout"); 1 without scales.
-static double block_scale(const gemm *p, const uint8_t *scales, int64_t outer, int64_t k) {
-  int64_t inner = k / SCALES_BLOCK,
-          columns = (k_of(&p->d, &p->a) + SCALES_BLOCK - 1) / SCALES_BLOCK;
-  int64_t inner_dim = (columns + SCALES_COLUMNS - 1) / SCALES_COLUMNS * SCALES_COLUMNS;
-  if (scales && driver.untiled)
-    return lm_e8m0_load(scales[outer * inner_dim + inner]);
+// The elements of the scales of A or B, of so many rows and columns of blocks: in whole tiles, in
+// rows, or padded to four columns.
+static int64_t scales_count(int mode, int64_t rows, int64_t columns) {
+  if (mode == VEC128)
+    return rows * columns;
+  int64_t padded = rounded_up(columns, SCALES_COLUMNS);
+  int64_t row_tiles = rounded_up(rows, SCALES_ROWS) / SCALES_ROWS;
+  return padded * row_tiles * (mode == BLK128 ? 1 : SCALES_ROWS);
+}
+
+static int64_t columns_of(const gemm *p, int mode) {
+  return rounded_up(k_of(&p->d, &p->a), block_of(mode)) / block_of(mode);
+}
+
+// The scales of the blocks of A or B, of so many `rows`; NULL: there are none.
+static const char *block_scales(const gemm *p, int i, int64_t rows) {
+  int mode = p->d.scale_mode[i];
+  if (!mode)
+    return NULL;
+  size_t bytes = (size_t)scales_count(mode, rows, columns_of(p, mode)) * (mode == VEC32 ? 1 : 4);
+  const char *at = driver.memory(p->d.scale_of[i], bytes, "the scales of a GEMM");
+  driver.touch(at, bytes, false, "the scales of a GEMM");
+  return at;
+}
+
+// Where the scale of row `outer` and block `inner` is in tiles ("1D Block Scaling Factors Layout").
+static int64_t in_tiles(int64_t outer, int64_t inner, int64_t columns) {
   int64_t sf_outer = outer / SCALES_ROWS * SCALES_ROWS;
   int64_t sf_inner = inner / SCALES_COLUMNS * SCALES_COLUMNS;
-  int64_t tile = sf_inner * SCALES_ROWS + sf_outer * inner_dim;
+  int64_t tile = sf_inner * SCALES_ROWS + sf_outer * rounded_up(columns, SCALES_COLUMNS);
   outer -= sf_outer;
   inner -= sf_inner;
-  return scales ? lm_e8m0_load(scales[tile + (outer % 32) * 16 + (outer / 32) * 4 + inner]) : 1;
+  return tile + (outer % 32) * 16 + (outer / 32) * 4 + inner;
+}
+
+// The scale of row `outer` of A or B, of so many rows, and element k; 1 without scales. Those of
+// 128 elements are M-major, or N-major, those of 128 x 128 K-major, with columns that are a
+// multiple of 4 apart ("Scaling factors layouts").
+static double block_scale(const gemm *p, const operands *of, int i, int64_t outer, int64_t k) {
+  int mode = p->d.scale_mode[i];
+  int64_t inner = k / block_of(mode), columns = columns_of(p, mode);
+  int64_t rows = (int64_t)(i ? p->c.cols : p->c.rows);
+  const float *numbers = (const float *)of->scales[i];
+  if (!mode)
+    return 1;
+  if (mode == VEC32)
+    return lm_e8m0_load((uint8_t)of->scales[i][driver.untiled ? outer * columns + inner
+                                                              : in_tiles(outer, inner, columns)]);
+  if (mode == VEC128)
+    return numbers[driver.untiled ? outer * columns + inner : inner * rows + outer];
+  int64_t stride = driver.untiled ? columns : rounded_up(columns, SCALES_COLUMNS);
+  return numbers[outer / SCALES_ROWS * stride + inner];
 }
 
 // The sum of an element. That of bf16 is in f32, over 16 elements of k at a time, as the shim's
@@ -462,7 +509,7 @@ static double sum_of(const gemm *p, const operands *of, int64_t m, int64_t n) {
     int64_t in_b = p->d.transposed[1] ? n + k * p->b.ld : k + n * p->b.ld;
     double x = operand(of->a, &p->a, in_a, p->d.compute);
     x *= operand(of->b, &p->b, in_b, p->d.compute);
-    x *= block_scale(p, of->scales[0], m, k) * block_scale(p, of->scales[1], n, k);
+    x *= block_scale(p, of, 0, m, k) * block_scale(p, of, 1, n, k);
     part = narrow ? (float)(part + x) : part + x;
     if (!narrow || (k % STEP < STEP - 1 && k < k_size - 1))
       continue;
