@@ -92,8 +92,10 @@ typedef struct cuda_emit {
   uint16_t vector;    // variable of the vector loop, 0: none
   cuda_rounds rounds; // of stage 0, for sums over points
   bool online;        // computes the maximum of the pass before it too (online.c)
-  int64_t columns;    // of a GEMM's epilogue: the columns that it loops over (gemm.c)
-  int panel;          // and those of them in a tile
+  // of a GEMM's epilogue (gemm_epilogue.c)
+  const struct cuda_gemm *gemm;
+  const struct cuda_gemm_loops *gemm_loops;
+  bool gemm_fails; // it read a sum that the thread does not have there
   // state of the whole kernel
   // CUDA_FLAT: the loops of all passes, by head
   cuda_flat_loop *loops;

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 #include "codegen/cuda/emit.h"
+#include "compiler/ir/dot.h"
 
 enum {
   // Threads that keep a device busy.
@@ -95,7 +96,7 @@ static bool has_reductions(const lm_op *kernel) {
 }
 
 void cuda_shape_begin(cuda_emit *e, const lm_module *m, const lm_op *kernel, lm_arena *arena) {
-  bool teams = e->scan || has_reductions(kernel) || kernel->attr.n_to;
+  bool teams = e->scan || kernel->attr.n_to || (has_reductions(kernel) && !lm_kernel_dot(kernel));
   e->form = teams ? CUDA_TEAM : CUDA_FLAT;
   e->flat = *kernel;
   if (e->form == CUDA_FLAT)

@@ -82,6 +82,15 @@ static inline bool lm_type_is_bias(lm_type b, lm_type t) {
   return ends;
 }
 
+// The axes of a dot's result that its first operand has, if they are in front: those of the rows.
+static inline int lm_dot_rows(const lm_op *dot) {
+  lm_type t = dot->out[0]->type;
+  int n = 0;
+  while (n < t.rank && lm_type_find(dot->in[LM_DOT_X]->type, t.axis[n]) >= 0)
+    n++;
+  return n;
+}
+
 // The dot that a kernel's body begins with, whose factors are operands of the kernel (pass
 // gemm_kernels); NULL if there is none.
 static inline lm_op *lm_kernel_dot(const lm_op *op) {

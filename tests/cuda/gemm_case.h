@@ -12,6 +12,7 @@ typedef struct gemm_case {
   const char *name, *axes;
   bool by_k;
   const char *in, *results, *rest;
+  const char *columns; // the axes in place of n, or NULL
 } gemm_case;
 
 // Gate and up beside each other in n, each f wide; %p is a result, too, for the backward pass.
@@ -37,12 +38,38 @@ typedef struct gemm_case {
   "  %vh = mul %v, %h\n  %g = mul %vh, %t1\n  %gr = mul %g, %row\n  %gb = cast %gr : bf16[b, t, "  \
   "n]\n  %y = add %gb, %x0\n  return %y, %v\n"
 
+// delta of attention's backward pass: a sum for each head, of the dot times an operand.
+#define DELTA_IN ", %o: bf16[b, t, g, h, e]"
+#define DELTA_RESULTS "m: f32[b, t, g, h], p: bf16[b, t, g, h, e]"
+#define DELTA                                                                                      \
+  "  %q = cast %p : f32[b, t, g, h, e]\n  %r = cast %o : f32[b, t, g, h, e]\n"                     \
+  "  %s = mul %q, %r\n  %m = sum %s over(e)\n  return %m, %p\n"
+// The norm of each head, and rotary embedding of its halves.
+#define HEADS_IN ", %w1: bf16[e], %co: f32[b, t, c], %si: f32[b, t, c]"
+#define HEADS_RESULTS "y: bf16[b, t, g, h, e], v: f32[b, t, g, h], p: bf16[b, t, n]"
+#define HEADS                                                                                      \
+  "  %q = view %p (n) -> (g, h, e)\n  %x1 = cast %q : f32[b, t, g, h, e]\n"                        \
+  "  %x2 = mul %x1, %x1\n  %v = sum %x2 over(e)\n  %k = const 0.015625 : f32\n"                    \
+  "  %m = mul %v, %k\n  %r = rsqrt %m\n  %y1 = mul %x1, %r\n"                                      \
+  "  %y2 = cast %y1 : bf16[b, t, g, h, e]\n  %y3 = mul %y2, %w1\n"                                 \
+  "  %y4 = cast %y3 : f32[b, t, g, h, e]\n  %z = view %y4 (e) -> (two, c)\n"                       \
+  "  %z0 = slice %z (two) -> () [0, 1]\n  %z1 = slice %z (two) -> () [1, 1]\n"                     \
+  "  %a = mul %z0, %co\n  %a1 = mul %z1, %si\n  %a2 = sub %a, %a1\n"                               \
+  "  %d1 = mul %z1, %co\n  %d2 = mul %z0, %si\n  %d3 = add %d1, %d2\n"                             \
+  "  %e0 = expand %a2 : f32[b, t, g, h, one, c]\n  %e1 = expand %d3 : f32[b, t, g, h, one, c]\n"   \
+  "  %f = concat %e0, %e1 (one, one) -> (two)\n  %f1 = view %f (two, c) -> (e)\n"                  \
+  "  %y = cast %f1 : bf16[b, t, g, h, e]\n  return %y, %v, %p\n"
+// Squares of columns with two axes.
+#define SQUARES_RESULTS "y: bf16[b, t, g, e]"
+#define SQUARES "  %y = mul %p, %p\n  return %y\n"
+
 static inline void gemm_text(const gemm_case *c, lm_buf *b) {
-  bool f32 = strstr(c->results, "f32") != NULL;
-  lm_buf_printf(b, "stage step\naxis %s\nfunc @f(%%x: bf16[b, t, d], %%w: bf16[%s]%s) -> (%s) {\n",
-                c->axes, c->by_k ? "n, d" : "d, n", c->in, c->results);
-  lm_buf_printf(b, "  %%p = dot %%x, %%w over(d) : %s[b, t, n]\n%s}\n", f32 ? "f32" : "bf16",
-                c->rest);
+  bool f32 = strstr(c->results, "f32[b, t, n]") != NULL;
+  const char *n = c->columns ? c->columns : "n";
+  lm_buf_printf(b, "stage step\naxis %s\nfunc @f(%%x: bf16[b, t, d], ", c->axes);
+  lm_buf_printf(b, c->by_k ? "%%w: bf16[%s, d]" : "%%w: bf16[d, %s]", n);
+  lm_buf_printf(b, "%s) -> (%s) {\n  %%p = dot %%x, %%w over(d) : %s[b, t, %s]\n%s}\n", c->in,
+                c->results, f32 ? "f32" : "bf16", n, c->rest);
 }
 
 // Runs pass gemm_kernels for sm_90a, whatever its cost model expects.

@@ -13,6 +13,10 @@ static const gemm_case cases[] = {
     {"swiglu derivative", "b = 8, t = 2048, d = 768, n = 2048, m = 4096", true, SWIGLU_VJP_IN,
      SWIGLU_VJP_RESULTS, SWIGLU_VJP(2048)},
     {"gelu, edges", "b = 3, t = 333, d = 1000, n = 520", true, GELU_IN, GELU_RESULTS, GELU},
+    {"delta", "b = 8, t = 2048, d = 768, g = 4, h = 3, e = 64", true, DELTA_IN, DELTA_RESULTS,
+     DELTA, "g, h, e"},
+    {"delta, edges", "b = 3, t = 333, d = 1000, g = 3, h = 1, e = 128", false, DELTA_IN,
+     DELTA_RESULTS, DELTA, "g, h, e"},
 };
 
 static void compile(const lm_plan *plan, const lm_plan_kernel *k, lm_cuda_code *out) {

@@ -120,6 +120,16 @@ static const plant gemm_plants[] = {
 static const gemm_case gemm_shape = {
     "planted", "b = 1, t = 90, d = 392, n = 144, f = 72", false, "", SWIGLU_RESULTS, SWIGLU(72)};
 
+static const plant heads_plants[] = {
+    {"sm_90a", "lm_team_sum_f32(s5, lm_team_mask(4), 4)", "s5"}, // a thread's part of a sum
+    {"sm_90a", "if (lane % 4 == 0) {\n", "{\n"},                 // the quad stores to one address
+    {"sm_90a", "lm_team_mask(4), 4)", "~0u, 4)"}, // lanes of rows beyond the last do not arrive
+    {"sm_90a", "hh * 8 + i", "hh * 4 + i"},       // columns of another head
+};
+static const gemm_case heads_shape = {
+    "planted", "b = 1, t = 90, d = 72, g = 2, h = 1, e = 64", true, DELTA_IN, DELTA_RESULTS, DELTA,
+    "g, h, e"};
+
 // As `run`, of function f of a plan whose arguments are bf16; destroys the context.
 static char *plan_run(lm_ctx *ctx, lm_plan *plan, uint64_t *out_bits) {
   simt_prepare(plan, ctx->arena);
@@ -145,10 +155,10 @@ static char *plan_run(lm_ctx *ctx, lm_plan *plan, uint64_t *out_bits) {
 }
 
 // p is NULL for the kernel without a mistake.
-static char *gemm_run(const plant *p, uint64_t *out_bits) {
+static char *gemm_run(const gemm_case *shape, const plant *p, uint64_t *out_bits) {
   lm_ctx *ctx = lm_ctx_create();
   lm_plan_options target = simt_options_of("sm_90a", false);
-  lm_plan *plan = gemm_plan(ctx, &gemm_shape, &target);
+  lm_plan *plan = gemm_plan(ctx, shape, &target);
   if (p)
     mistake_plant(&plan->kernels[gemm_kernel_of(plan)], p, ctx->arena);
   return plan_run(ctx, plan, out_bits);
@@ -310,6 +320,15 @@ static void firsts_run(const char *text, const plant *plants_of, size_t n) {
   }
 }
 
+static void gemms_run(const gemm_case *shape, const plant *plants, size_t n) {
+  uint64_t right, bits;
+  CHECK(!gemm_run(shape, NULL, &right));
+  for (size_t i = 0; i < n; i++) {
+    char *found = gemm_run(shape, &plants[i], &bits);
+    found_check(&plants[i], found, bits != right);
+  }
+}
+
 int main(void) {
   cache_begin();
   for (size_t i = 0; i < LM_COUNT(races); i++)
@@ -320,11 +339,8 @@ int main(void) {
     char *found = run(&plants[i], true, &bits);
     found_check(&plants[i], found, plants[i].arch && bits != right);
   }
-  CHECK(!gemm_run(NULL, &right));
-  for (size_t i = 0; i < LM_COUNT(gemm_plants); i++) {
-    char *found = gemm_run(&gemm_plants[i], &bits);
-    found_check(&gemm_plants[i], found, bits != right);
-  }
+  gemms_run(&gemm_shape, gemm_plants, LM_COUNT(gemm_plants));
+  gemms_run(&heads_shape, heads_plants, LM_COUNT(heads_plants));
   firsts_run(few_rows_shape, few_rows_plants, LM_COUNT(few_rows_plants));
   firsts_run(split_shape, split_plants, LM_COUNT(split_plants));
   firsts_run(merge_shape, merge_plants, LM_COUNT(merge_plants));

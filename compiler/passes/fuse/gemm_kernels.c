@@ -92,10 +92,10 @@ static uint32_t operands_of(const match *m, lm_value **out) {
   return n;
 }
 
-// The axes of the rows: all of the result but the last one.
+// The axes of the rows.
 static lm_attr rows_of(const match *m) {
   lm_type t = m->dot->out[0]->type;
-  lm_attr a = {.n_axes = (uint8_t)(t.rank - 1)};
+  lm_attr a = {.n_axes = (uint8_t)lm_dot_rows(m->dot)};
   memcpy(a.axes, t.axis, a.n_axes * sizeof *a.axes);
   return a;
 }

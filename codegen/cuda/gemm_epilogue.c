@@ -1,0 +1,284 @@
+// gemm_epilogue.c - the operations of a kernel on the sums of its GEMM, in registers.
+//
+//   for each row r of a thread
+//     for each head hh of the tile
+//       s = 0
+//       for each pair i: for each part of the head: for each element c of the pair: s += ...
+//       s = the sum over the quad
+//       for each pair i: for each part of the head: for each element c: compute, store
+//       one thread of the quad stores the results that have a number for each head
+//
+// Without heads it is the third of these loops, over the pairs of a row in the tile.
+#include "codegen/cuda/gemm.h"
+
+enum {
+  ROW = 1, // the levels of its loops
+  HEAD = 2,
+  PAIR = 3,
+  ELEMENT = 4
+};
+
+typedef struct cuda_gemm_loops {
+  uint16_t row, head, pair, element; // variables
+} cuda_gemm_loops;
+
+// ---- indices
+
+// The column, within a head if there are heads, of the current pair of a part.
+static lm_ix column_of(const cuda_emit *e, int64_t part) {
+  const cuda_gemm_loops *l = e->gemm_loops;
+  lm_ix at = lm_ix_scale(lm_ix_var(&e->g.vars, l->pair), 2);
+  at = lm_ix_add(at, lm_ix_var(&e->g.vars, l->element));
+  return lm_ix_add(at, lm_ix_const(part * e->gemm->unit));
+}
+
+static lm_ix head_of(const cuda_emit *e) {
+  return e->gemm->head ? lm_ix_var(&e->g.vars, e->gemm_loops->head) : lm_ix_const(0);
+}
+
+// The indices of an element of t at the current row and head. Axes that t has of the rows, and of
+// the heads, are dense: the last of them has the index of the row, or head.
+static void index_of(const cuda_emit *e, lm_type t, lm_ix column, lm_ix *out) {
+  const cuda_gemm *x = e->gemm;
+  lm_type rest;
+  cuda_gemm_rest(e->g.m, x, e->g.kernel, t, &rest);
+  int rows = t.rank - rest.rank, heads = x->heads.rank;
+  for (int i = 0; i < t.rank; i++)
+    out[i] = lm_ix_const(0);
+  if (rows)
+    out[rows - 1] = lm_ix_var(&e->g.vars, e->gemm_loops->row);
+  if (x->head && cuda_gemm_has_heads(x, rest)) {
+    if (heads)
+      out[rows + heads - 1] = head_of(e);
+    if (rest.rank > heads)
+      out[t.rank - 1] = column;
+  } else if (rest.rank) {
+    out[t.rank - 1] = lm_ix_add(lm_ix_scale(head_of(e), x->head), column);
+  }
+}
+
+// ---- values
+
+// An element of the dot. The epilogue fails if it is not one of the current row and pair.
+static const char *register_of(cuda_emit *e, const lm_op *op, const lm_ix *ix) {
+  const cuda_gemm *x = e->gemm;
+  lm_type t = op->out[0]->type, rest;
+  cuda_gemm_rest(e->g.m, x, e->g.kernel, t, &rest);
+  lm_ix at = lm_gen_dense_index(&e->g, t, ix, rest);
+  int64_t part = at.c / x->columns, within = at.c % x->columns;
+  lm_ix here = lm_ix_add(lm_ix_scale(head_of(e), x->head), column_of(e, 0));
+  here.c = at.c;
+  e->gemm_fails |= !lm_ix_equal(&at, &here) || within % x->unit || (!x->head && within);
+  const char *head =
+      x->head ? lm_arena_printf(e->g.arena, " + hh * %lld", (long long)x->head / 8) : "";
+  return lm_arena_printf(e->g.arena, "x[%lld%s + i][2 * r + c]",
+                         (long long)(part * x->panel + within) / 8, head);
+}
+
+static bool value_of(lm_gen *g, const lm_op *op, const lm_ix *ix, lm_gen_text *out) {
+  cuda_emit *e = (cuda_emit *)g;
+  if (op->code == LM_OP_SUM)
+    *out = (lm_gen_text){lm_arena_printf(g->arena, "s%u", op->mark), HEAD};
+  else if (op->code == LM_OP_DOT)
+    *out = (lm_gen_text){register_of(e, op, ix), ELEMENT};
+  return op->code == LM_OP_SUM || op->code == LM_OP_DOT;
+}
+
+// The lanes of a statement: outside of the loop over pairs all threads of a quad execute it, and
+// outside of that over heads in each tile of the row.
+static double lanes_of(const lm_gen *g, int level) {
+  const cuda_gemm *x = ((const cuda_emit *)g)->gemm;
+  double tiles = (double)(x->columns + x->panel - 1) / x->panel;
+  if (level >= PAIR)
+    return 1;
+  return level == HEAD ? CUDA_GEMM_QUAD : CUDA_GEMM_QUAD * tiles;
+}
+
+// ---- loops
+
+static uint16_t loop_add(cuda_emit *e, const char *name, int64_t size, int level) {
+  lm_gen_domain *d = &e->g.domains[0];
+  lm_var v = {
+      .kind = LM_VAR_LOOP,
+      .name = name,
+      .size = size,
+      .hi = size,
+      .level = level,
+  };
+  uint16_t var = lm_var_add(&e->g.vars, v);
+  d->loop[d->n++] = (lm_gen_loop){
+      .name = name,
+      .size = size,
+      .stride = 1,
+      .var = var,
+  };
+  return var;
+}
+
+static void level_clear(cuda_emit *e, int level) {
+  e->g.level[level].before.n = 0;
+  e->g.level[level].loops.n = 0;
+  e->g.level[level].after.n = 0;
+}
+
+static void begin(cuda_emit *e, const cuda_gemm *x, cuda_gemm_loops *l) {
+  int64_t heads = x->head ? x->columns / x->head : 1;
+  lm_gen_attempt(&e->g);
+  e->g.pass = 0;
+  e->g.domains[0].n = 0;
+  e->n_stages = ELEMENT;
+  e->width[0] = 2;
+  e->gemm = x;
+  e->gemm_loops = l;
+  e->gemm_fails = false;
+  for (int i = 0; i <= ELEMENT; i++)
+    level_clear(e, i);
+  l->row = loop_add(e, "row", x->g.m.fixed, ROW);
+  l->head = loop_add(e, "head", heads, HEAD);
+  l->pair = loop_add(e, "pair", x->unit / 2, PAIR);
+  l->element = e->vector = loop_add(e, "c", 2, ELEMENT);
+}
+
+// The text of a level with its loop around it.
+static const char *loop_text(cuda_emit *e, int level, const char *head, const char *inner,
+                             const char *end) {
+  lm_buf b = {0};
+  lm_buf_puts(&b, head);
+  lm_buf_add(&b, e->g.level[level].before.p, e->g.level[level].before.n);
+  lm_buf_puts(&b, inner);
+  lm_buf_add(&b, e->g.level[level].after.p, e->g.level[level].after.n);
+  lm_buf_puts(&b, end);
+  return lm_gen_take(&e->g, &b);
+}
+
+// The pairs of a part of a head; without heads those of a row, of which columns beyond the end are
+// left out.
+static const char *pair_head(const cuda_emit *e, const cuda_gemm *x) {
+  lm_arena *a = e->g.arena;
+  const char *inside = "";
+  if (!x->head && x->columns % x->panel)
+    inside = lm_arena_printf(a, "if (pair < %lld) ", (long long)x->columns / 2);
+  return lm_arena_printf(a,
+                         "LM_UNROLL\nfor (int32_t i = 0; i < %lld; i++) {\n"
+                         "const %s pair = %s;\n%s{\n",
+                         (long long)(x->head ? x->unit : x->panel) / 8, e->g.target->index,
+                         x->head ? "4 * i + lane % 4" : "col0 / 2 + 4 * i + lane % 4", inside);
+}
+
+static const char *head_head(const cuda_emit *e, const cuda_gemm *x) {
+  lm_arena *a = e->g.arena;
+  const char *inside = "";
+  if (!x->head)
+    return "";
+  if (x->columns % x->panel)
+    inside = lm_arena_printf(a, "if (head < %lld) ", (long long)(x->columns / x->head));
+  return lm_arena_printf(a,
+                         "LM_UNROLL\nfor (int32_t hh = 0; hh < %lld; hh++) {\n"
+                         "const %s head = col0 / %lld + hh;\n%s{\n",
+                         (long long)(x->panel / x->head), e->g.target->index, (long long)x->head,
+                         inside);
+}
+
+static bool rows_end_in_tile(const cuda_gemm *x) {
+  return x->g.m.fixed % CUDA_GEMM_ROWS;
+}
+
+static const char *row_head(const cuda_emit *e, const cuda_gemm *x) {
+  lm_arena *a = e->g.arena;
+  const char *inside = "";
+  if (rows_end_in_tile(x))
+    inside = lm_arena_printf(a, "if (row < %lld) ", (long long)x->g.m.fixed);
+  return lm_arena_printf(a,
+                         "LM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\n"
+                         "const %s row = row0 + lm_thread() / 32 * 16 + lane / 4 + 8 * r;\n%s{\n",
+                         e->g.target->index, inside);
+}
+
+// Ends a loop over the pairs: its text becomes a statement of the head.
+static void pairs_end(cuda_emit *e, const cuda_gemm *x) {
+  static const char element[] = "LM_UNROLL\nfor (int32_t c = 0; c < 2; c++) {\n";
+  const char *text = loop_text(e, ELEMENT, element, "", "}\n");
+  text = loop_text(e, PAIR, pair_head(e, x), text, "}\n}\n");
+  lm_buf_puts(&e->g.level[HEAD].before, text);
+  level_clear(e, PAIR);
+  level_clear(e, ELEMENT);
+  lm_gen_forget(&e->g, PAIR);
+}
+
+// ---- sums and results
+
+static int64_t parts_of_head(const cuda_gemm *x) {
+  return x->head ? x->head / x->unit : 1;
+}
+
+static void sum_put(cuda_emit *e, const cuda_gemm *x, const lm_op *op) {
+  const char *mask = rows_end_in_tile(x) ? "lm_team_mask(4)" : "~0u";
+  lm_ix ix[LM_RANK];
+  lm_gen_statement(&e->g, HEAD, "float s%u = 0;", op->mark);
+  for (int64_t part = 0; part < parts_of_head(x); part++) {
+    index_of(e, op->in[0]->type, column_of(e, part), ix);
+    lm_gen_text text = lm_gen_pull(&e->g, op->in[0], ix);
+    lm_gen_statement(&e->g, ELEMENT, "s%u += %s;", op->mark, text.text);
+  }
+  pairs_end(e, x);
+  lm_gen_statement(&e->g, HEAD, "s%u = lm_team_sum_f32(s%u, %s, 4);", op->mark, op->mark, mask);
+  lm_gen_count(&e->g, HEAD, 3, NULL); // two shuffles and two additions
+}
+
+// True if the result has a number for each head.
+static bool is_of_heads(const cuda_emit *e, const cuda_gemm *x, lm_type t) {
+  lm_type rest;
+  cuda_gemm_rest(e->g.m, x, e->g.kernel, t, &rest);
+  return x->head && rest.rank == x->heads.rank && cuda_gemm_has_heads(x, rest);
+}
+
+// Result i, in parts of `columns` columns, and of `unit` within a head.
+static void columns_put(cuda_emit *e, const cuda_gemm *x, uint32_t i) {
+  const lm_value *v = lm_kernel_yield(e->g.kernel)->in[i];
+  lm_ix ix[LM_RANK];
+  lm_type rest;
+  cuda_gemm_rest(e->g.m, x, e->g.kernel, v->type, &rest);
+  for (int64_t at = 0; at < cuda_gemm_size(e->g.m, rest); at += x->columns)
+    for (int64_t part = 0; part < parts_of_head(x); part++) {
+      index_of(e, v->type, lm_ix_add(column_of(e, part), lm_ix_const(at)), ix);
+      lm_gen_text text = lm_gen_pull(&e->g, v, ix);
+      cuda_store(e, i, v->type, ix, text.text, ELEMENT);
+    }
+}
+
+// One thread of the quad stores a number of a head.
+static void head_put(cuda_emit *e, uint32_t i) {
+  const lm_value *v = lm_kernel_yield(e->g.kernel)->in[i];
+  lm_ix ix[LM_RANK];
+  index_of(e, v->type, lm_ix_const(0), ix);
+  lm_gen_text text = lm_gen_pull(&e->g, v, ix);
+  lm_gen_statement(&e->g, HEAD, "if (lane %% 4 == 0) {");
+  cuda_store(e, i, v->type, ix, text.text, HEAD);
+  lm_gen_statement(&e->g, HEAD, "}");
+}
+
+const char *cuda_gemm_epilogue(cuda_emit *e, const cuda_gemm *x) {
+  lm_gen_target target = *e->g.target;
+  const lm_gen_target *plain = e->g.target;
+  const lm_op *yield = lm_kernel_yield(e->g.kernel);
+  cuda_gemm_loops l;
+  target.value = value_of;
+  target.lanes = lanes_of;
+  e->g.target = &target;
+  begin(e, x, &l);
+  for (const lm_op *op = e->g.kernel->body->first; op != yield; op = op->next)
+    if (op->code == LM_OP_SUM)
+      sum_put(e, x, op);
+  for (uint32_t i = 0; i < yield->n_in; i++)
+    if (!is_of_heads(e, x, yield->in[i]->type))
+      columns_put(e, x, i);
+  pairs_end(e, x);
+  for (uint32_t i = 0; i < yield->n_in; i++)
+    if (is_of_heads(e, x, yield->in[i]->type))
+      head_put(e, i);
+  const char *text = loop_text(e, HEAD, head_head(e, x), "", x->head ? "}\n}\n" : "");
+  text = loop_text(e, ROW, row_head(e, x), text, "}\n}\n");
+  text = loop_text(e, 0, "", text, "");
+  e->g.target = plain;
+  return e->gemm_fails || e->g.request.kind != LM_GEN_REQUEST_NONE ? NULL : text;
+}
