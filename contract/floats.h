@@ -3,10 +3,13 @@
 // this text.
 //
 // A float is rounded to nearest, ties to even; subnormals are rounded like other numbers, NaN
-// remains NaN and keeps its sign, and becomes quiet. e4m3 is the type of OCP's 8-bit formats
+// remains NaN and becomes quiet; in f16 it keeps its sign. e4m3 is the type of OCP's 8-bit formats
 // without infinities (448 is the largest), e5m2 has the exponent of f16 (57344 is the largest).
 // Both saturate: a larger number, also an infinity, becomes the largest of its sign. Beyond 65504,
 // f16 becomes infinite.
+//
+// With LM_HARDWARE_CODES the instructions of a GPU round to e4m3 and e5m2
+// (codegen/cuda/prelude/codes.cuh), to the same codes.
 #ifndef LM_CONTRACT_FLOATS_H
 #define LM_CONTRACT_FLOATS_H
 #ifdef LM_INLINE
@@ -52,16 +55,26 @@ LM_FLOATS float lm_float_decode(uint32_t code, int32_t exponent, int32_t mantiss
   return x;
 }
 
-#define LM_FLOAT(NAME, TYPE, EXPONENT, MANTISSA, MOST, BEYOND, NOT_A_NUMBER)                       \
-  LM_FLOATS TYPE lm_##NAME##_round(float x) {                                                      \
-    return (TYPE)lm_float_encode(x, EXPONENT, MANTISSA, MOST, BEYOND, NOT_A_NUMBER);               \
+LM_FLOATS uint16_t lm_f16_round(float x) {
+  return (uint16_t)lm_float_encode(x, 5, 10, 0x7bffu, 0x7c00u, 0x7e00u);
+}
+LM_FLOATS float lm_f16_load(uint16_t code) {
+  return lm_float_decode(code, 5, 10, 0x7bffu);
+}
+
+// Any NaN becomes the one of code 127.
+#define LM_CODE(NAME, EXPONENT, MANTISSA, MOST)                                                    \
+  LM_FLOATS uint8_t lm_##NAME##_round(float x) {                                                   \
+    uint32_t code = lm_float_encode(x, EXPONENT, MANTISSA, MOST, MOST, 127);                       \
+    return (uint8_t)(x == x ? code : 127u);                                                        \
   }                                                                                                \
-  LM_FLOATS float lm_##NAME##_load(TYPE code) {                                                    \
+  LM_FLOATS float lm_##NAME##_load(uint8_t code) {                                                 \
     return lm_float_decode(code, EXPONENT, MANTISSA, MOST);                                        \
   }
-LM_FLOAT(f16, uint16_t, 5, 10, 0x7bffu, 0x7c00u, 0x7e00u)
-LM_FLOAT(e4m3, uint8_t, 4, 3, 0x7eu, 0x7eu, 0x7fu)
-LM_FLOAT(e5m2, uint8_t, 5, 2, 0x7bu, 0x7bu, 0x7eu)
+#ifndef LM_HARDWARE_CODES
+LM_CODE(e4m3, 4, 3, 0x7eu)
+LM_CODE(e5m2, 5, 2, 0x7bu)
+#endif
 
 // e8m0, OCP's type of the scales of MX formats, has the powers of 2 from 2^-127, code 0, to 2^127,
 // code 254; code 255 is NaN. The next power of 2 of a number, of equally near ones that of the even

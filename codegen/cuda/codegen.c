@@ -32,6 +32,8 @@ static const char *prelude(lm_arena *arena, bool device) {
     add_file(lm_cuda_prelude, "builtin.cuh", &b);
   add_file(lm_common_prelude, "inline.h", &b);
   add_file(lm_common_prelude, "types.h", &b);
+  if (device)
+    add_file(lm_cuda_prelude, "codes.cuh", &b);
   add_file(lm_common_prelude, "floats.h", &b);
   add_file(lm_common_prelude, "math.h", &b);
   add_file(lm_common_prelude, "random.h", &b);
