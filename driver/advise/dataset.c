@@ -4,6 +4,7 @@
 
 #include <ctype.h>
 #include <dirent.h>
+#include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +27,7 @@ typedef struct {
   lm_arena *a;
   lm_dataset *out;
   uint32_t cap;
+  const char *unreadable; // the first folder that cannot be read, and why; NULL: none
 } inspector;
 
 static bool ends_with(const char *s, const char *end) {
@@ -51,9 +53,11 @@ static void source_add(inspector *x, const char *path) {
 
 static bool glob_finds(const char *pattern) {
   glob_t found;
-  bool any = !lm_match(pattern, &found);
+  lm_buf unreadable = {0};
+  bool any = !lm_match(pattern, &found, &unreadable);
   if (any)
     globfree(&found);
+  lm_buf_free(&unreadable);
   return any;
 }
 
@@ -115,6 +119,12 @@ static int by_kind_and_name(const void *a, const void *b) {
   return x->linked != y->linked ? x->linked - y->linked : strcmp(x->name, y->name);
 }
 
+// Adds the files of a folder, or remembers why the first such folder cannot be read.
+static void kinds_add(inspector *x, const char *folder, lm_file_kinds *out) {
+  if (!lm_file_kinds_add(x->a, folder, out) && !x->unreadable)
+    x->unreadable = lm_arena_printf(x->a, "%s: %s", folder, strerror(errno));
+}
+
 static void subfolders_list(inspector *x, const char *path, subfolders *out) {
   DIR *d = opendir(path);
   *out = (subfolders){0};
@@ -166,7 +176,7 @@ static lm_status subfolders_add(inspector *x, const char *path, const char *fold
       seen |= same_folder(&all->v[k].st, &all->v[i].st);
     if (seen)
       continue;
-    lm_file_kinds_add(x->a, lm_path_join(x->a, path, all->v[i].name), &kinds);
+    kinds_add(x, lm_path_join(x->a, path, all->v[i].name), &kinds);
     texts_add(x, lm_arena_printf(x->a, "%s%s/", folder, escaped(x, all->v[i].name)), &kinds);
     if (x->out->n_sources > MOST)
       return lm_fail(
@@ -191,7 +201,7 @@ static bool is_plain(inspector *x, const char *path) {
 
 static void kinds_below_add(inspector *x, const char *path, lm_file_kinds *kinds) {
   subfolders below;
-  lm_file_kinds_add(x->a, path, kinds);
+  kinds_add(x, path, kinds);
   subfolders_list(x, path, &below);
   for (uint32_t i = 0; i < below.n; i++)
     kinds_below_add(x, lm_path_join(x->a, path, below.v[i].name), kinds);
@@ -208,7 +218,7 @@ static void subfolders_add_by_pattern(inspector *x, const char *path, const char
   lm_file_kinds kinds = {0};
   for (uint32_t i = 0; i < all->n; i++) {
     const char *below = lm_path_join(x->a, path, all->v[i].name);
-    lm_file_kinds_add(x->a, below, &kinds);
+    kinds_add(x, below, &kinds);
     folders_count(x, below);
   }
   texts_add(x, lm_arena_printf(x->a, "%s*/", folder), &kinds);
@@ -264,7 +274,7 @@ static lm_status no_text_found(inspector *x, const char *path) {
 static lm_status levels_add(inspector *x, const char *path, const char *folder,
                             const subfolders *below) {
   lm_file_kinds kinds = {0};
-  lm_file_kinds_add(x->a, path, &kinds);
+  kinds_add(x, path, &kinds);
   texts_add(x, folder, &kinds);
   x->out->runs += below->runs;
   if (below->linked || below->runs)
@@ -283,6 +293,10 @@ static lm_status folder_add(inspector *x, const char *path) {
   else
     LM_TRY(levels_add(x, path, folder, &below));
   unusable_find(x->out);
+  if (x->unreadable)
+    return lm_fail(LM_USER,
+                   "cannot open folder %s; make it readable, or name the files by a pattern",
+                   x->unreadable);
   return x->out->n_sources ? NULL : no_text_found(x, path);
 }
 

@@ -113,19 +113,21 @@ static void file_look(const char *path, uint64_t size, char *room, lm_file_kind 
   kind->files++;
 }
 
-void lm_file_kinds_add(lm_arena *a, const char *folder, lm_file_kinds *out) {
+bool lm_file_kinds_add(lm_arena *a, const char *folder, lm_file_kinds *out) {
   DIR *d = opendir(folder);
+  if (!d)
+    return false;
   char *room = lm_alloc(LOOKED_AT);
-  for (struct dirent *e; d && (e = readdir(d));) {
+  for (struct dirent *e; (e = readdir(d));) {
     struct stat st;
     const char *path = lm_path_join(a, folder, e->d_name);
     if (*e->d_name == '.' || stat(path, &st) || !S_ISREG(st.st_mode))
       continue;
     file_look(path, (uint64_t)st.st_size, room, kind_find(a, out, extension_of(e->d_name)));
   }
-  if (d)
-    closedir(d);
+  closedir(d);
   lm_free(room);
+  return true;
 }
 
 static const char *why_not(lm_arena *a, const lm_file_kind *k) {

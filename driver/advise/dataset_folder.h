@@ -16,8 +16,9 @@ typedef struct lm_file_kinds {
   uint32_t n, cap;
 } lm_file_kinds;
 
-// Adds the regular files of a folder except hidden ones, which patterns do not match either.
-void lm_file_kinds_add(lm_arena *a, const char *folder, lm_file_kinds *out);
+// Adds the regular files of a folder except hidden ones, which patterns do not match either. False
+// with errno if the folder cannot be read.
+bool lm_file_kinds_add(lm_arena *a, const char *folder, lm_file_kinds *out);
 // Sorts by extension and decides which kinds are read.
 void lm_file_kinds_judge(lm_arena *a, lm_file_kinds *kinds);
 bool lm_file_is_text(const char *path); // by its beginning

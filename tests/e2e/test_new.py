@@ -2,7 +2,7 @@
 import gzip, json, os, random, shutil, subprocess
 
 import numpy as np
-from harness import ROOT, check
+from harness import ROOT, Skip, check
 from test_hf import side
 
 SANITIZED = {"new_trains", "new_says_why", "new_documents", "new_kinds_of_files", "new_beside_programs_and_runs", "new_gzip",
@@ -76,6 +76,27 @@ def test_new_many_files(run):
     check(facts["text"]["files"] == 300 and abs(facts["text"]["documents"] - 600) < 60, facts)
     size = sum(len(prose(60, i)) for i in range(300)) * 2
     check(abs(facts["text"]["bytes"] / size - 1) < 0.1, (facts, size))
+
+
+def test_new_unreadable_folder(run):
+    """a folder that may not be read is named, by lmc new and by a pattern"""
+    for folder in "texts/a/closed", "home":
+        os.makedirs(run.path(folder))
+    run.write("texts/a.txt", prose(600))
+    run.write("whole.lm", open(ROOT + "/examples/quickstart.lm").read().replace("../data/bible.txt", "texts/**").replace('"llama.lm"', f'"{ROOT}/examples/llama.lm"'))
+    for path, mode in (".", 0o755), ("home", 0o777), ("texts/a/closed", 0):
+        os.chmod(run.path(path), mode)
+    shutil.copy(run.lmc, run.path("lmc"))
+    who = dict(user=65534, group=65534, extra_groups=[]) if not os.geteuid() else {}
+
+    def fails(*args):
+        p = subprocess.run([run.path("lmc"), *args], cwd=run.folder, env={**os.environ, "HOME": run.path("home")}, capture_output=True, text=True, **who)
+        return p.stderr if p.returncode else f"exit status 0: {p.stdout}"
+    if "--nothing" not in fails("new", "--nothing"):
+        raise Skip("another user cannot reach this build")
+    check("cannot open folder texts/a/closed: Permission denied" in fails("new", "x", "--data", "texts"), "lmc new")
+    err = fails("data", "whole.lm")
+    check("cannot search for " in err and "texts/**: in " in err and "texts/a/closed/: Permission denied" in err, err)
 
 
 def test_new_documents(run):

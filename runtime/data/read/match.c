@@ -13,7 +13,12 @@ void lm_match_escape(const char *path, lm_buf *out) {
     lm_buf_printf(out, strchr("*?[\\", *p) ? "\\%c" : "%c", *p);
 }
 
-static int matches_add(const char *pattern, glob_t *found);
+typedef struct {
+  glob_t *found;
+  lm_buf *unreadable; // the folder below which a folder cannot be read
+} matcher;
+
+static int matches_add(const char *pattern, matcher *m);
 
 static const char *any_folders(const char *pattern) {
   const char *p = pattern;
@@ -36,29 +41,33 @@ static bool is_folder(const char *path) {
 }
 
 // folder: "" or a path with a final '/', as text; rest: a pattern.
-static int folder_match(const char *folder, const char *rest, glob_t *found) {
+static int folder_match(const char *folder, const char *rest, matcher *m) {
   lm_buf pattern = {0};
   lm_match_escape(folder, &pattern);
   lm_buf_puts(&pattern, rest);
-  int rc = matches_add(pattern.p, found);
+  int rc = matches_add(pattern.p, m);
   lm_buf_free(&pattern);
   return is_no_match(rc) ? 0 : rc;
 }
 
 // Matches `rest` in the folder and in all folders below.
-static int folders_match(const char *folder, const char *rest, glob_t *found) {
+static int folders_match(const char *folder, const char *rest, matcher *m) {
   struct dirent **all;
-  int rc = folder_match(folder, rest, found);
+  int rc = folder_match(folder, rest, m);
   int n = rc ? 0 : scandir(*folder ? folder : ".", &all, is_visible, alphasort);
-  if (rc || n < 0)
-    return rc ? rc : GLOB_ABORTED;
+  if (n < 0)
+    rc = GLOB_ABORTED;
+  if (rc && !m->unreadable->n)
+    lm_buf_puts(m->unreadable, *folder ? folder : "./");
+  if (rc)
+    return rc;
   for (int i = 0; i < n; i++) {
     lm_buf below = {0};
     lm_buf_printf(&below, "%s%s", folder, all[i]->d_name);
     bool enter = !rc && is_folder(below.p);
     lm_buf_puts(&below, "/");
     if (enter)
-      rc = folders_match(below.p, rest, found);
+      rc = folders_match(below.p, rest, m);
     lm_buf_free(&below);
     free(all[i]);
   }
@@ -67,9 +76,9 @@ static int folders_match(const char *folder, const char *rest, glob_t *found) {
 }
 
 // any: the `**` in the pattern.
-static int any_folders_match(const char *pattern, const char *any, glob_t *found) {
+static int any_folders_match(const char *pattern, const char *any, matcher *m) {
   if (any == pattern)
-    return folders_match("", any + strlen("**/"), found);
+    return folders_match("", any + strlen("**/"), m);
   lm_buf above = {0};
   glob_t folders;
   lm_buf_add(&above, pattern, (size_t)(any - pattern));
@@ -82,16 +91,16 @@ static int any_folders_match(const char *pattern, const char *any, glob_t *found
     size_t n = strlen(folder);
     if (n > 1 && folder[n - 2] == '/')
       folder[n - 1] = 0; // the mark of a pattern that ends with '/' itself
-    rc = folders_match(folder, any + strlen("**/"), found);
+    rc = folders_match(folder, any + strlen("**/"), m);
   }
   globfree(&folders);
   return rc;
 }
 
-static int matches_add(const char *pattern, glob_t *found) {
+static int matches_add(const char *pattern, matcher *m) {
   const char *any = any_folders(pattern);
-  return any ? any_folders_match(pattern, any, found)
-             : glob(pattern, GLOB_ERR | GLOB_APPEND, NULL, found);
+  return any ? any_folders_match(pattern, any, m)
+             : glob(pattern, GLOB_ERR | GLOB_APPEND, NULL, m->found);
 }
 
 static int by_text(const void *a, const void *b) {
@@ -103,17 +112,20 @@ static bool ends_with_any(const char *pattern) {
   return !strcmp(slash ? slash + 1 : pattern, "**");
 }
 
-int lm_match(const char *pattern, glob_t *found) {
+int lm_match(const char *pattern, glob_t *found, lm_buf *out_unreadable) {
   *found = (glob_t){0};
+  matcher m = {found, out_unreadable};
   lm_buf whole = {0};
   lm_buf_printf(&whole, "%s%s", pattern, ends_with_any(pattern) ? "/*" : "");
-  int rc = matches_add(whole.p, found);
+  int rc = matches_add(whole.p, &m);
   if (!rc && !found->gl_pathc)
     rc = GLOB_NOMATCH;
   if (!rc && any_folders(whole.p))
     qsort(found->gl_pathv, found->gl_pathc, sizeof *found->gl_pathv, by_text);
   if (rc)
     globfree(found);
+  if (rc == GLOB_ABORTED && !out_unreadable->n)
+    lm_buf_puts(out_unreadable, pattern);
   lm_buf_free(&whole);
   return rc;
 }
