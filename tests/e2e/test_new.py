@@ -235,6 +235,16 @@ def test_new_arch(run):
     check(open(f"{ROOT}/examples/zoo/{names[1] if run.nightly else 'qwen3'}.lm").read() in text, "the file of the zoo")
 
 
+def test_new_arch_of_50M(run):
+    """50 million parameters of each model, within 5 %, as `lmc check` of the file counts them"""
+    run.write("small.txt", prose(600))
+    for arch in archs(run) if run.nightly else ("qwen3", "mamba2"):
+        run("new", f"m-{arch}", "--data", "small.txt", "--arch", arch, "--params", "50M", "-m", "3 s", cwd=run.folder)
+        found = json.loads(run("check", f"m-{arch}.lm", "--json", cwd=run.folder))[0]
+        check(0.95 < found["params"] / 50e6 < 1.05, (arch, found["params"]))
+        check(found["params"] == sum(p["elements"] for p in found["parameters"]), arch)
+
+
 def test_new_params(run):
     """parameters without a model of the zoo, and a model without a number of parameters"""
     run.write("small.txt", prose(600))
