@@ -4,6 +4,7 @@ import glob, json, math, os, re, shutil, subprocess, sys
 import numpy as np
 
 from test_fp8 import MODEL, emulated, in_bf16
+from test_lookahead import model as windowed
 from test_master import model_of, prepare
 from harness import ROOT, Skip, check, distance, doctor, folder_bytes, load, random_batches, save, small, within
 
@@ -509,6 +510,27 @@ def test_generate(run):
     for words, off in (("counts,cc=80", {}), ("counts", {"LMC_CUDA_EARLY": "0"})):
         code, out, err = run.result(*how, "--target", "cuda", env={**fake.env, "FAKE_CUDA": words, **off})
         check(code == 0 and "\n0 of " in err, f"{words}: {err}")
+
+
+def test_ring_cache(run):
+    """decoding by a window of 40 positions: prompts of several calls and tokens that pass around the ring of 512 positions"""
+    fake, drawn = Fake(run, heavy=True), {}
+    run.write("text.txt", "a text. " * 400)
+    prompt = [(7 * i * i + 3 * i + i // 5) % 256 for i in range(600)]
+    for window in (40, 20):
+        text = windowed(f"same & back >= 0 & back < {window}").replace("dot(x + ", "dot(0.5 * x + 6 * ")
+        for old, new in (("seq = 16", "seq = 1024"), ("run = 2 steps; batch = 32", "seed = 2; run = 1 steps; batch = 1024"),
+                         ("lr = 1e-3)", f'lr = 0); precision {{ compute = f32 }}; save = checkpoint("run{window}", every = 1 steps)')):
+            text = text.replace(old, new)
+        file = run.write("ring.lm", text)
+        found = json.loads(run("check", file, "--json", "--target", "sm_90a"))[0]["cache_bytes"]
+        check(found["position"] == 0 and found["constant"] > 0, f"the cache is a ring: {found}")
+        run("run", file, "--quiet")
+        for n in (600, 506):
+            how = ("generate", run.path(f"run{window}"), "--prompt-ids", ",".join(map(str, prompt[:n])), "-n", "12", "--seed", "5", "--ids")
+            drawn[window, n] = run(*how)
+            check(fake(*how, "--target", "cuda") == drawn[window, n], f"window {window}, {n} tokens: the tokens differ")
+    check(all(drawn[40, n] != drawn[20, n] for n in (600, 506)), f"the tokens do not depend on the window: {drawn}")
 
 
 def test_sampling(run):
