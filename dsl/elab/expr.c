@@ -106,7 +106,8 @@ static el_val eval_index(lm_elab *e, const ast_expr *x) {
     if (at.k == V_ERROR || (at.k == V_NUM && !at.known) || el_request_unroll(e, &at))
       return el_error();
     int64_t n = a.k == V_TUPLE ? (int64_t)a.n : a.insts->n;
-    if (at.k == V_NUM && at.has_size && lm_size_whole(at.size, &i) && i >= 0 && i < n)
+    bool any = a.k == V_INSTS && !e->m; // while only checking, an element stands for others
+    if (at.k == V_NUM && at.has_size && lm_size_whole(at.size, &i) && i >= 0 && (i < n || any))
       return a.k == V_TUPLE ? a.items[i] : el_insts_at(e, &a, &(el_index){NULL, i, 1});
     return EL_FAIL(e, x->args[0].loc, E045, (long long)n - 1, el_show(e, &at));
   }
