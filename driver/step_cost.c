@@ -36,6 +36,14 @@ static lm_status measure(lm_session *s, lm_cost_rows *rows) {
                                 "micro-batches");
 }
 
+static void draws_find(const lm_plan_func *decode, lm_step_cost *out) {
+  const lm_plan_port *logits = lm_plan_port_get(decode, LM_PORT_LOGITS, true);
+  for (int i = 0; i < LM_DRAW_KINDS; i++)
+    out->decode.draw[i] =
+        lm_cost_of_draw(&out->machine, (lm_draw_kind)i, (double)logits->shape[logits->rank - 1])
+            .seconds;
+}
+
 // Errors of models that cannot decode are not errors of the step.
 static void decode_find(lm_session *s, lm_step_cost *out) {
   lm_ctx *ctx = s->project.ctx;
@@ -51,6 +59,7 @@ static void decode_find(lm_session *s, lm_step_cost *out) {
     out->decode.positions = positions;
     out->decode.token = lm_cost_of_func(&out->machine, c.plan, f);
     out->decode.lower_bound = out->decode.token.cold / lm_target_bandwidth(&out->machine);
+    draws_find(f, out);
   }
   lm_status_free(status);
   lm_diag_return(ctx, before);

@@ -12,6 +12,7 @@ typedef struct lm_decode_cost {
   int64_t positions;
   lm_cost_sum token;
   double lower_bound;
+  double draw[LM_DRAW_KINDS]; // seconds in which the token is drawn, beside those
 } lm_decode_cost;
 
 typedef struct lm_step_cost {

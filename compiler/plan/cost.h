@@ -46,6 +46,19 @@ typedef struct lm_cost_kernel {
 } lm_cost_kernel;
 lm_cost lm_cost_of_kernel(const lm_target *t, const lm_cost_kernel *k);
 
+// ---- cost_draw.c
+
+typedef enum lm_draw_kind {
+  LM_DRAW_GREEDY,
+  LM_DRAW_TEMPERATURE,
+  LM_DRAW_TOP_P,
+  LM_DRAW_TOP_K,
+  LM_DRAW_TOP_K_AND_P,
+  LM_DRAW_KINDS
+} lm_draw_kind;
+// A token that a GPU draws from a row of so many logits.
+lm_cost lm_cost_of_draw(const lm_target *t, lm_draw_kind kind, double logits);
+
 // ---- cost_gemm.c
 
 typedef struct lm_cost_gemm {

@@ -23,9 +23,12 @@ void lm_report_cost(const lm_target *t, const lm_step_cost *x, lm_buf *out) {
   if (d->positions)
     lm_buf_printf(out,
                   "decoding behind %lld positions: %.0f tokens/s, %.3f ms in %lld launches\n"
-                  "at least %.3f ms, for %.1f MB of weights and KV cache\n",
+                  "at least %.3f ms, for %.1f MB of weights and KV cache\n"
+                  "drawing it: greedy %.3f, temperature %.3f, top-p %.3f, top-k %.3f ms\n",
                   (long long)d->positions, 1 / d->token.seconds, 1e3 * d->token.seconds,
-                  (long long)d->token.launches, 1e3 * d->lower_bound, 1e-6 * d->token.cold);
+                  (long long)d->token.launches, 1e3 * d->lower_bound, 1e-6 * d->token.cold,
+                  1e3 * d->draw[LM_DRAW_GREEDY], 1e3 * d->draw[LM_DRAW_TEMPERATURE],
+                  1e3 * d->draw[LM_DRAW_TOP_P], 1e3 * d->draw[LM_DRAW_TOP_K]);
   if (x->rows.seconds > 0)
     lm_load_line(&x->load, out);
 }
@@ -42,9 +45,13 @@ static void decode_json(const lm_decode_cost *d, lm_buf *out) {
   if (d->positions)
     lm_buf_printf(out,
                   "\"decoding\": {\"positions\": %lld, \"predicted_s\": %.6g, \"tokens_per_s\": "
-                  "%.6g, \"launches\": %lld, \"bytes\": %.0f, \"lower_bound_s\": %.6g}, ",
+                  "%.6g, \"launches\": %lld, \"bytes\": %.0f, \"lower_bound_s\": %.6g, "
+                  "\"draw_s\": {\"greedy\": %.6g, \"temperature\": %.6g, \"top_p\": %.6g, "
+                  "\"top_k\": %.6g, \"both\": %.6g}}, ",
                   (long long)d->positions, d->token.seconds, 1 / d->token.seconds,
-                  (long long)d->token.launches, d->token.cold, d->lower_bound);
+                  (long long)d->token.launches, d->token.cold, d->lower_bound,
+                  d->draw[LM_DRAW_GREEDY], d->draw[LM_DRAW_TEMPERATURE], d->draw[LM_DRAW_TOP_P],
+                  d->draw[LM_DRAW_TOP_K], d->draw[LM_DRAW_TOP_K_AND_P]);
 }
 
 void lm_report_cost_json(const lm_target *t, const lm_step_cost *x, lm_buf *out) {
