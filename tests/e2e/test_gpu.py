@@ -54,6 +54,33 @@ def test_spills(run):
         check(not found, f"{file}, {target}: {found}")
 
 
+def test_training_kernels(run):
+    """nightly: no loop of a training step of the benchmarks' models accesses spilled registers, and loops over vectors issue fewer instructions
+    than their bytes allow, for each generation of GPUs"""
+    if not run.nightly:
+        raise Skip("nightly")
+    if not doctor(run, "nvrtc")["found"]:
+        raise Skip("no NVRTC")
+    sys.path.insert(0, f"{ROOT}/tests/bench")
+    import gpu_cost, gpu_recipes
+    files = [f"{ROOT}/examples/bench-180m.lm", f"{ROOT}/examples/bench-124m.lm", gpu_recipes.gpt2(run.folder, "gpt2", 64, 1024)[0],
+             gpu_recipes.llama(run.folder, "1b", 8, 2048, 16, 2048, 8192, 32, 8, 64, 128_256)[0]]
+    for file in files:
+        for target in gpu_cost.TARGETS:
+            code = json.loads(run("compile", file, "--target", target, "--json"))
+            # dk and dv for sm_90a with four heads of queries for each head of keys: a number of a block, read behind its loop
+            found = [(k, n) for k, n in gpu_cost.spilled(code) if n > (4 if k[0] == "a" and target == "sm_90a" else 0)]
+            check(not found and max(k["registers"] for k in code["machine_code"]) <= 255, f"{file}, {target}: {found}")
+    p = subprocess.run([f"{ROOT}/scripts/sass", *files, "--lmc", run.lmc, "--check", *(x for t in gpu_cost.TARGETS for x in ("--target", t))],
+                       cwd=ROOT, capture_output=True, text=True)
+    if "nvdisasm was not found" in p.stderr:
+        raise Skip("no nvdisasm: spilled bytes are checked, loops are not")
+    check(not p.returncode, p.stderr)
+    # an H100 executes 11 instructions of a lane in the time of a byte; loops of single elements move few bytes in all
+    loops = [(int(n) / int(b), line) for line in p.stdout.splitlines() for n, b in re.findall(r"loop: +(\d+) instructions +(\d+) bytes", line) if int(b) >= 32]
+    check(len(loops) > 150 and max(loops)[0] < 11, f"{len(loops)} loops: {max(loops)}")
+
+
 def test_unknown_target(run):
     said = run("compile", small(run), "--target", "sm_20", status=1)
     check("--target is cpu, cuda, native, sm_80, sm_89, sm_90a, sm_100a, h100, " in said and "not 'sm_20'" in said, "the error must list the accepted names")
