@@ -215,16 +215,4 @@ static void run_compare(subject *s, const char *name) {
   lm_free(one.p);
   lm_free(three.p);
 }
-
-// A temporary folder for compiled kernels, removed at the end of the program.
-static void cache_begin(char *dir) {
-  CHECK(mkdtemp(dir));
-  setenv("LMC_CACHE", dir, 1);
-}
-
-static void cache_end(const char *dir) {
-  char command[64];
-  snprintf(command, sizeof command, "rm -r %s", dir);
-  CHECK(!system(command));
-}
 #endif

@@ -3,6 +3,7 @@
 //
 // Functions get random arguments, parameters and caches and run by the interpreter and as a plan,
 // with one thread and with three. Every plan is checked on shadow memory.
+#include "tests/codegen/cache.h" // defines _GNU_SOURCE, so it comes first
 #include "compiler/passes/pass.h"
 #include "tests/plan/harness.h"
 
@@ -544,8 +545,7 @@ static void refused_test(void) {
 }
 
 int main(void) {
-  char dir[] = "/tmp/lmc-plan-test-XXXXXX";
-  cache_begin(dir);
+  cache_begin();
   layout_test();
   carries_test();
   nested_test();
@@ -558,5 +558,4 @@ int main(void) {
   decode_test();
   refused_test();
   llama_test();
-  cache_end(dir);
 }

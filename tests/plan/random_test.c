@@ -2,6 +2,7 @@
 // twice, stacked before and after they change; values that are read through views, accumulated,
 // returned twice. Results are compared with the interpreter, memory is checked on shadow memory.
 //   random_test [FIRST COUNT]
+#include "tests/codegen/cache.h" // defines _GNU_SOURCE, so it comes first
 #include "tests/plan/harness.h"
 
 enum {
@@ -187,10 +188,9 @@ static lm_module *random_make(lm_ctx *ctx, void *user) {
 }
 
 int main(int argc, char **argv) {
-  char dir[] = "/tmp/lmc-random-test-XXXXXX";
   uint64_t first = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
   uint64_t count = argc > 2 ? strtoull(argv[2], NULL, 10) : 60;
-  cache_begin(dir);
+  cache_begin();
   for (uint64_t seed = first; seed < first + count; seed++) {
     if (argc > 1)
       fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
@@ -198,5 +198,4 @@ int main(int argc, char **argv) {
     run_compare(&s, "f");
     subject_free(&s);
   }
-  cache_end(dir);
 }

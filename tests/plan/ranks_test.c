@@ -4,6 +4,7 @@
 // Started alone, the program starts itself under mpirun, once for each number of ranks. Each rank
 // gives its own random numbers to both and compares its results and gradients. Skipped where lmc
 // was built without MPI.
+#include "tests/codegen/cache.h" // defines _GNU_SOURCE, so it comes first
 #include <math.h>
 
 #include "compiler/passes/pass.h"
@@ -420,7 +421,6 @@ static void rank_main(void) {
 }
 
 int main(int argc, char **argv) {
-  char dir[] = "/tmp/lmc-ranks-XXXXXX", command[64];
   int failed = 0;
   if (argc > 1) {
     rank_main();
@@ -430,8 +430,7 @@ int main(int argc, char **argv) {
     puts("skipped: built without MPI, or there is no mpirun");
     return 0;
   }
-  CHECK(mkdtemp(dir));
-  setenv("LMC_CACHE", dir, 1);
+  cache_begin();
   for (int n = 2; n <= 4; n *= 2) {
     lm_buf out = {0};
     int status = ranks_run(n, "rank", &out);
@@ -440,7 +439,5 @@ int main(int argc, char **argv) {
     failed |= status;
     lm_buf_free(&out);
   }
-  snprintf(command, sizeof command, "rm -r %s", dir);
-  CHECK(!system(command));
   return failed != 0;
 }
