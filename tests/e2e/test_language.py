@@ -1,5 +1,5 @@
-"""Statements of docs/language.md, each tried by a small program: what it says is right is accepted without a message, and what
-it says is an error has that code."""
+"""Statements of docs/language.md, each tried by a small program: valid programs are accepted without a message, and
+errors have the stated code."""
 from harness import check
 
 LAYER = "block L(d) { param w: real[d] = ones; apply(x: real[b, d]) -> real[b, d] { return x * w } }\n"
