@@ -149,6 +149,7 @@ static const lm_loc *attention_loc(const lm_compiled *c) {
 lm_status lm_compile_probe(lm_compiled *c) {
   lm_pass_env env = {
       .compute = c->compute,
+      .fp8 = c->fp8,
       .fp8_attention = attention_loc(c),
   };
   bool ok;

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "compiler/passes/fp8/fp8.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/shard/shard.h"
 #include "runtime/base/diag_code.h"
@@ -14,8 +15,9 @@ static int64_t divisor_below(int64_t n, int64_t x) {
   return x;
 }
 
-// Whether the loss, or a value that blocks carry, is computed from all rows of a micro-batch. False
-// if it cannot be lowered, which the compilation of the run reports.
+// Whether the loss, a scale of 8-bit floats around the blocks, or a value that blocks carry, is
+// computed from all rows of a micro-batch. False if it cannot be lowered, which the compilation of
+// the run reports.
 static bool loss_mixes(lm_session *s) {
   lm_ctx *c = s->project.ctx;
   lm_diag_mark before = lm_diag_mark_of(c);
@@ -32,11 +34,12 @@ static bool loss_mixes(lm_session *s) {
   lm_status status = lm_compile_lower(&s->project, &spec, &x);
   lm_pass_env env = {.compute = x.compute};
   if (!status)
-    status = lm_pass_run_list(x.lowered->m, "precision,inline,simplify,cse,dce", &env, &ok);
-  const lm_func *loss = ok && !c->n_errors ? lm_func_get(x.lowered->m, LM_FUNC_LOSS, 0) : NULL;
+    status = lm_pass_run_list(x.lowered->m, "precision,inline,analyze,simplify,cse,dce", &env, &ok);
+  lm_func *loss = ok && !c->n_errors ? lm_func_get(x.lowered->m, LM_FUNC_LOSS, 0) : NULL;
+  bool mixes = loss && (!lm_shard_sums_rows(loss) || lm_fp8_follows_outside(x.fp8, loss));
   lm_status_free(status);
   lm_diag_return(c, before);
-  return loss && !lm_shard_sums_rows(loss);
+  return mixes;
 }
 
 int lm_ranks_row_parts(lm_session *s) {
@@ -70,8 +73,8 @@ static bool rows_divide(const lm_session *s, int64_t seq) {
                (long long)lm_run_micro(&s->run));
   if (s->run.stages_divide && !r->parallel.ticks)
     lm_diag_note(s->project.ctx, d, (lm_loc){0},
-                 "the loss, or a value that blocks carry, is computed from all rows of a "
-                 "micro-batch, so pp divides them too");
+                 "the loss, a scale of 8-bit floats, or a value that blocks carry, is computed "
+                 "from all rows of a micro-batch, so pp divides them too");
   int64_t nearest = divisor_below(rows, s->run.parts);
   if (nearest > 1)
     lm_diag_help(s->project.ctx, d, "%s = %lld does", name, (long long)nearest);

@@ -22,7 +22,8 @@
 // blocks along the axis that a GEMM sums (blocks, mx), so that the activation and the cotangent are
 // rounded twice, for each of the two GEMMs that read them, and in the blocks of mx, which are rows,
 // also the weight. Scales of tensors are those of all ranks
-// that have parts of the tensor: on the stages of a pipeline, not of other stages (fp8_stages.c).
+// that have parts of the tensor: on the stages of a pipeline, not of other stages, and around them
+// of the stages' ranks too (fp8_stages.c).
 //
 // Declines: without lm_pass_env.fp8; the GEMMs that fp8_choice.c names; losses that are only
 // evaluated. Cost: the rounded operands, in the type of the computation, and for current scales a
@@ -49,7 +50,9 @@ typedef struct caster {
   operand *done;
   uint32_t n_done, cap_done;
   lm_axis slots; // of histories
+  const lm_fp8_gemms *all;
   lm_fp8_stages stages;
+  lm_fp8_phase phase; // of the present GEMM
 } caster;
 
 // ---- histories
@@ -94,13 +97,28 @@ static lm_value *rounded_whole(lm_builder *b, lm_value *x, lm_mesh_set others, l
   return lm_emit_fp8(b, x, scale, format);
 }
 
-static lm_value *rounded_by_history(caster *c, lm_value *x, const lm_op *param) {
+// Of the parameters whose GEMMs read x in this region, the one that is declared first: passes
+// change the order of GEMMs.
+static const lm_op *first_param(const caster *c, const lm_value *x) {
+  const lm_op *first = NULL;
+  for (uint32_t i = 0; i < c->all->n; i++) {
+    const lm_fp8_gemm *g = &c->all->v[i];
+    bool reads = !g->stays && g->dot->in[1 - g->weight] == x && g->dot->parent == c->b.at;
+    if (reads && (!first || lm_global_find(c->b.m, g->param->attr.sym) <
+                                lm_global_find(c->b.m, first->attr.sym)))
+      first = g->param;
+  }
+  return first;
+}
+
+static lm_value *rounded_by_history(caster *c, lm_value *x) {
   lm_builder *b = &c->b;
+  const lm_op *param = first_param(c, x);
   lm_dtype format = c->o->forward;
   lm_attr at = history_at(c, "x", param);
   lm_value *scale = delayed_scale(b, &at, param, format);
   lm_value *rounded = lm_emit_fp8(b, x, scale, format);
-  lm_value *valid = lm_fp8_stage_works(b, &c->stages);
+  lm_value *valid = lm_fp8_has_micro(b, &c->stages, c->phase);
   lm_emit_observation(b, &at, param->in, param->n_in, x, valid);
   return rounded;
 }
@@ -125,13 +143,13 @@ static lm_value *rounded_note(caster *c, const lm_value *x, lm_axis block, lm_va
   return rounded;
 }
 
-static lm_value *rounded_activation(caster *c, lm_value *x, const lm_op *param) {
+static lm_value *rounded_activation(caster *c, lm_value *x) {
   bool delayed = c->o->scaling == LM_FP8_DELAYED;
   lm_value *now = rounded_before(c, x, 0);
   if (now)
     return now;
-  now = delayed ? rounded_by_history(c, x, param)
-                : rounded_whole(&c->b, x, lm_fp8_others(&c->stages), c->o->forward);
+  now = delayed ? rounded_by_history(c, x)
+                : rounded_whole(&c->b, x, lm_fp8_others(&c->stages, c->phase), c->o->forward);
   return rounded_note(c, x, 0, now);
 }
 
@@ -258,7 +276,7 @@ static roundings rounded(caster *c, const lm_fp8_gemm *g, operands v) {
     r = rounded_in_blocks(c, &g->dot->attr, v);
   } else {
     r.w = r.w_back = rounded_weight(c, v.w);
-    r.x = rounded_activation(c, v.x, g->param);
+    r.x = rounded_activation(c, v.x);
     r.x_back = r.x;
   }
   r.w = lm_emit_cast(b, r.w, (lm_dtype)v.w->type.dtype);
@@ -277,7 +295,7 @@ static lm_fp8_rounding cotangent_rounding(const caster *c, lm_type t, const lm_a
   if (how.size)
     how.block = lm_fp8_last_axis(t, over, false);
   else if (!scale)
-    how.others = lm_fp8_others(&c->stages);
+    how.others = lm_fp8_others(&c->stages, c->phase);
   return how;
 }
 
@@ -313,6 +331,9 @@ static lm_value *gemm_cast(caster *c, const lm_fp8_gemm *g) {
   lm_builder *b = &c->b;
   bool delayed = c->o->scaling == LM_FP8_DELAYED;
   *b = (lm_builder){b->m, op->parent, op, op->loc, op->remat};
+  c->phase = lm_fp8_phase_of(&c->stages, g);
+  if (c->stages.ticks && c->phase == LM_FP8_OUTSIDE && lm_fp8_follows_micro(c->o))
+    LM_BUG("a scale of a micro-batch outside of the ticks of a pipeline");
   operands v = operands_of(g);
   roundings r = rounded(c, g, v);
   lm_attr at = {0};
@@ -332,8 +353,9 @@ static bool func_cast(caster *c, lm_func *f) {
   lm_module *m = f->module;
   lm_fp8_gemms all = lm_fp8_choose(c->o, f);
   lm_value **now = LM_NEW_N(m->arena, lm_value *, all.n + 1);
+  c->all = &all;
   c->stages = lm_fp8_stages_of(f);
-  if (!lm_fp8_check(c->o, m->ctx, &all) || !lm_fp8_stages_check(c->o, &c->stages, &all))
+  if (!lm_fp8_check(c->o, m->ctx, &all))
     return false;
   for (uint32_t i = 0; i < all.n; i++)
     if (!all.v[i].stays)

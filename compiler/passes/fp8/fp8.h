@@ -56,22 +56,36 @@ lm_fp8_gemms lm_fp8_choose(const lm_fp8 *o, lm_func *f);
 void lm_fp8_predict(const lm_fp8 *o, lm_fp8_gemm *g, double readers);
 // False, after a diagnostic, if none of these GEMMs is cast.
 bool lm_fp8_check(const lm_fp8 *o, lm_ctx *c, const lm_fp8_gemms *all);
+// True if a scale is that of a micro-batch, so that the step depends on which rows are in one. o
+// may be NULL.
+bool lm_fp8_follows_micro(const lm_fp8 *o);
+// True if the same holds of a GEMM of the loss that is in no loop, whether or not a target
+// multiplies codes there. Pass `analyze` must have run.
+bool lm_fp8_follows_outside(const lm_fp8 *o, lm_func *loss);
+
 // The stages of a pipeline; without one, all zero.
 typedef struct lm_fp8_stages {
-  lm_op *ticks; // the loop in whose iteration k stage r computes micro-batch k - r
-  int mesh;     // the axis of the mesh, from 1
-  lm_axis rows; // of the micro-batches that the stages compute at a time
+  lm_op *ticks;    // the loop in whose iteration k stage r computes micro-batch k - r
+  int mesh;        // the axis of the mesh, from 1
+  bool model;      // an iteration computes the operations around the blocks too
+  uint8_t *behind; // by id: depends on what a stage has received
 } lm_fp8_stages;
 lm_fp8_stages lm_fp8_stages_of(const lm_func *f);
-// False, after a diagnostic, if a scale would follow a tensor of which no rank has a whole
-// micro-batch, outside of the stages.
-bool lm_fp8_stages_check(const lm_fp8 *o, const lm_fp8_stages *s, const lm_fp8_gemms *all);
-// The axes of the mesh along which ranks have other tensors, in the stages.
-lm_mesh_set lm_fp8_others(const lm_fp8_stages *s);
+
+// In which part of a tick a GEMM is computed.
+typedef enum {
+  LM_FP8_OUTSIDE,  // in none: outside of the loop over ticks, if there is one
+  LM_FP8_IN_STAGE, // ranks along the axis of stages have other tensors
+  LM_FP8_IN_FRONT, // of the stages: the ranks have parts of the same micro-batch
+  LM_FP8_BEHIND,   // the stages: the same, in ticks in which the last stage has a micro-batch
+} lm_fp8_phase;
+lm_fp8_phase lm_fp8_phase_of(const lm_fp8_stages *s, const lm_fp8_gemm *g);
+// The axes of the mesh along which ranks have other tensors there.
+lm_mesh_set lm_fp8_others(const lm_fp8_stages *s, lm_fp8_phase at);
 // The axes of the mesh along which ranks have other instances of a global.
 lm_mesh_set lm_fp8_stacks(const lm_module *m, const lm_global *g);
-// Whether the stage has a micro-batch in this iteration, a scalar bool; NULL without stages.
-lm_value *lm_fp8_stage_works(lm_builder *b, const lm_fp8_stages *s);
+// Whether a micro-batch is computed there in this iteration, a scalar bool; NULL: one always is.
+lm_value *lm_fp8_has_micro(lm_builder *b, const lm_fp8_stages *s, lm_fp8_phase at);
 // The elements of a block that has a scale; 0: a tensor has one.
 static inline int64_t lm_fp8_block(lm_fp8_scaling scaling) {
   int64_t of_mx = scaling == LM_FP8_MX ? LM_FP8_MX_BLOCK : 0;

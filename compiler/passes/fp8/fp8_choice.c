@@ -218,6 +218,22 @@ lm_fp8_gemms lm_fp8_choose(const lm_fp8 *o, lm_func *f) {
   return out;
 }
 
+bool lm_fp8_follows_micro(const lm_fp8 *o) {
+  return o && o->scaling == LM_FP8_CURRENT;
+}
+
+bool lm_fp8_follows_outside(const lm_fp8 *o, lm_func *loss) {
+  if (!lm_fp8_follows_micro(o))
+    return false;
+  lm_fp8 any = *o;
+  any.target = (lm_target){.kind = LM_TARGET_CPU};
+  lm_fp8_gemms all = lm_fp8_choose(&any, loss);
+  for (uint32_t i = 0; i < all.n; i++)
+    if (!all.v[i].stays && all.v[i].dot->parent == loss->body)
+      return true;
+  return false;
+}
+
 bool lm_fp8_check(const lm_fp8 *o, lm_ctx *c, const lm_fp8_gemms *all) {
   for (uint32_t i = 0; i < all->n; i++)
     if (!all->v[i].stays)

@@ -55,6 +55,10 @@ bool lm_gradient_ticks(lm_func *f, const lm_grad_methods *methods, lm_gradient_s
 void lm_forward_ticks(lm_func *f);
 // The loop over the ticks of a pipeline along this axis of the mesh, from 1; NULL: there is none.
 lm_op *lm_gradient_ticks_loop(const lm_func *f, int mesh);
+// Marks in `late`, by id, the values of this loop's body that depend on what a stage has received.
+void lm_gradient_ticks_late(const lm_op *loop, uint8_t *late);
+// True if an operation of the body does.
+bool lm_gradient_ticks_is_late(const lm_op *op, const uint8_t *late);
 
 // grad_region.c: the operations of one region, last to first
 void lm_gradient_enter(gradient *g, frame *f); // f becomes g->at

@@ -51,6 +51,18 @@ lm_value *lm_copier_copy(lm_copier *c, lm_value *v) {
   return c->map[v->id];
 }
 
+void lm_copier_effects(lm_copier *c, bool late) {
+  const lm_region *r = c->t->loop->body;
+  for (lm_op *op = r->first; op; op = op->next) {
+    bool writes = !op->n_out && op != r->last;
+    if (!writes || lm_gradient_ticks_is_late(op, c->t->late) != late)
+      continue;
+    for (uint32_t i = 0; i < op->n_in; i++)
+      lm_copier_copy(c, op->in[i]);
+    lm_op_clone(c->b, op, c->map);
+  }
+}
+
 // ---- the derivative of a part
 
 lm_value *lm_segment_argument(lm_segment *s, lm_value *given) {

@@ -128,6 +128,8 @@ static void forward(lm_ticks *t, lm_builder *b, const tick *k, state *s) {
     s->in[i] = lm_copier_copy(&c, lm_ticks_yield(t)->in[i]);
   for (uint32_t i = 0; i < t->n_results; i++)
     s->results[i] = lm_copier_copy(&c, t->results[i]);
+  if (!t->cycle)
+    lm_copier_effects(&c, false);
   lm_free(c.map);
 }
 
@@ -136,6 +138,7 @@ static void operands(lm_ticks *t, lm_builder *b, lm_value *k, state *s) {
   lm_copier c = lm_copier_make(t, b, k);
   for (uint32_t i = 0; i < t->n; i++)
     s->early[i] = lm_copier_copy(&c, t->taken[i]->def->in[1]);
+  lm_copier_effects(&c, false);
   lm_free(c.map);
 }
 
@@ -146,6 +149,7 @@ static void last_forward(lm_ticks *t, lm_builder *b, lm_value *k, state *s) {
     c.map[t->results[i]->id] = s->results[i];
   for (uint32_t i = 0; i < t->loop->n_out - t->n; i++)
     s->stacked[i] = lm_copier_copy(&c, lm_ticks_yield(t)->in[t->n + i]);
+  lm_copier_effects(&c, true);
   lm_free(c.map);
 }
 
@@ -159,6 +163,7 @@ static void last(lm_ticks *t, lm_builder *b, lm_value *tick, state *s) {
     x.c.map[t->results[i]->id] = wrt[i] = lm_segment_argument(&x, s->results[i]);
   for (uint32_t i = 0; i < n; i++)
     s->stacked[i] = lm_copier_copy(&x.c, lm_ticks_yield(t)->in[t->n + i]);
+  lm_copier_effects(&x.c, true);
   lm_value *loss = lm_ticks_yield(t)->in[t->n + t->loss];
   lm_segment_reverse(&x, &loss, &t->seed, 1, wrt, t->n_results, s->results_back);
   lm_segment_close(&x, b, s->results_back, t->n_results);

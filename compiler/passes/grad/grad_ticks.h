@@ -50,6 +50,9 @@ lm_copier lm_copier_make(const lm_ticks *t, lm_builder *b, lm_value *tick);
 // The value for the copier's tick. Outside of the loop only values with a gradient are copied, so
 // that it is added up here.
 lm_value *lm_copier_copy(lm_copier *c, lm_value *v);
+// Copies what the loop's body, outside of nested loops, writes to states: from values behind the
+// stages (late), or from others.
+void lm_copier_effects(lm_copier *c, bool late);
 
 // A function of a part alone: its arguments stand for the values that it is given.
 typedef struct lm_segment {

@@ -9,27 +9,28 @@
 
 // ---- the parts of the loop's body
 
-static bool reads_late(const lm_ticks *t, const lm_region *r) {
-  for (const lm_op *op = r->first; op; op = op->next) {
-    for (uint32_t i = 0; i < op->n_in; i++)
-      if (t->late[op->in[i]->id])
-        return true;
-    if (op->body && reads_late(t, op->body))
+static bool reads_late(const lm_region *r, const uint8_t *late) {
+  for (const lm_op *op = r->first; op; op = op->next)
+    if (lm_gradient_ticks_is_late(op, late))
       return true;
-  }
   return false;
 }
 
-static void late_find(lm_ticks *t) {
-  const lm_region *r = t->loop->body;
+bool lm_gradient_ticks_is_late(const lm_op *op, const uint8_t *late) {
+  for (uint32_t i = 0; i < op->n_in; i++)
+    if (late[op->in[i]->id])
+      return true;
+  return op->body && reads_late(op->body, late);
+}
+
+void lm_gradient_ticks_late(const lm_op *loop, uint8_t *late) {
+  const lm_region *r = loop->body;
   for (uint32_t i = 1; i < r->n_args; i++)
-    t->late[r->args[i]->id] = 1;
+    late[r->args[i]->id] = 1;
   for (const lm_op *op = r->first; op; op = op->next) {
-    bool late = op->body && reads_late(t, op->body);
-    for (uint32_t i = 0; i < op->n_in; i++)
-      late |= t->late[op->in[i]->id];
+    bool is_late = lm_gradient_ticks_is_late(op, late);
     for (uint32_t i = 0; i < op->n_out; i++)
-      t->late[op->out[i]->id] = late;
+      late[op->out[i]->id] = is_late;
   }
 }
 
@@ -140,6 +141,6 @@ void lm_ticks_parts_find(lm_ticks *t) {
   t->slot = lm_axis_add(t->m, LM_SYM(t->m->ctx, "slot"), slots < n_ticks ? slots : n_ticks, 0);
   for (lm_op *op = t->loop->body->first; op; op = op->next)
     t->cycle = op->code == LM_OP_CYCLE ? op->out[0] : t->cycle;
-  late_find(t);
+  lm_gradient_ticks_late(t->loop, t->late);
   results_find(t);
 }

@@ -501,12 +501,13 @@ static bool divides_now(const lm_module *m, int k) {
 }
 
 bool lm_pass_shard(lm_module *m, const lm_pass_env *env) {
-  bool ok = !m->mesh.n || (can_run(m) && lm_shard_rows_choose(m));
+  const lm_fp8 *fp8 = env ? env->fp8 : NULL;
+  bool ok = !m->mesh.n || (can_run(m) && lm_shard_rows_choose(m, fp8));
   if (ok) {
     metrics_divide(m);
     weights_count(m);
   }
-  bool mixes = ok && lm_shard_stages_axis(m) && lm_shard_mixes(m);
+  bool mixes = ok && lm_shard_stages_axis(m) && lm_shard_mixes(m, fp8);
   for (int k = 1; k <= m->mesh.n && ok; k++)
     if (m->mesh.axis[k - 1].balanced)
       lm_shard_balance(m, k);

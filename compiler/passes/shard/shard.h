@@ -6,6 +6,7 @@
 #ifndef LM_SHARD_H
 #define LM_SHARD_H
 #include "compiler/ir/ir.h"
+#include "compiler/passes/fp8/fp8.h"
 
 typedef enum {
   LM_SPREAD_WHOLE,   // equal on all ranks
@@ -293,12 +294,14 @@ lm_value *lm_shard_stage_result(const lm_shard *s, lm_builder *b, const lm_shard
 const lm_mesh_axis *lm_shard_stages_axis(const lm_module *m);
 // True if every result of the loss is a sum over rows, and blocks carry rows alone.
 bool lm_shard_sums_rows(const lm_func *loss);
-// GPipe divides the rows of all micro-batches outside of the stages, if lm_shard_sums_rows.
-// Otherwise a tick computes the whole model for one micro-batch, and `rows` of the axis becomes
-// false. False: its ranks do not divide the rows of a micro-batch, which is reported.
-bool lm_shard_rows_choose(lm_module *m);
-// True if a loss or a metric is no sum over rows, in a module that is not divided.
-bool lm_shard_mixes(const lm_module *m);
+// GPipe divides the rows of all micro-batches outside of the stages, if lm_shard_sums_rows and no
+// scale of 8-bit floats (fp8, may be NULL) follows a micro-batch there. Otherwise a tick computes
+// the whole model for one micro-batch, and `rows` of the axis becomes false. False: its ranks do
+// not divide the rows of a micro-batch, which is reported.
+bool lm_shard_rows_choose(lm_module *m, const lm_fp8 *fp8);
+// True if a loss or a metric is no sum over rows, or a scale is that of a micro-batch, in a module
+// that is not divided.
+bool lm_shard_mixes(const lm_module *m, const lm_fp8 *fp8);
 // The axis of the rows of all ranks.
 lm_axis lm_shard_rows_axis(const lm_module *m, lm_axis rows);
 // A new axis of which a rank has `size` elements, divided as `rows` is.

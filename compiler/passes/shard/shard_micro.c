@@ -1,9 +1,9 @@
 // shard_micro.c - the micro-batches of one process, where ranks divide the rows of a call.
 //
 // A call of a pipeline has the rows of several micro-batches, one after the other. A rank along an
-// axis that divides them has consecutive ones. A balance loss, or another term that is no sum over
-// rows, needs a part of each micro-batch instead: then a loop over ticks reads the rows of all
-// ranks.
+// axis that divides them has consecutive ones. A balance loss, another term that is no sum over
+// rows, or a scale of 8-bit floats needs a part of each micro-batch instead: then a loop over ticks
+// reads the rows of all ranks.
 //   before: mesh dp = 2, pp = 2 pipeline 2 one_f_one_b                   b = 8, b@dp = 4
 //           %x1 = gather %x, %rows over(b@dp)             %rows = 2 * micro + …
 //   after:  %all = collect %x over(dp) (b@dp) -> (b)
@@ -50,18 +50,18 @@ static bool rows_divide(const lm_module *m, const lm_func *loss, const lm_mesh_a
     return true;
   lm_diag *d = LM_REPORT(m->ctx, by->loc, E255, name, parts, (long long)rows, (long long)tokens);
   lm_diag_note(m->ctx, d, (lm_loc){0},
-               "the loss, or a value that blocks carry, is computed from all rows of a "
-               "micro-batch, so %s divides them too",
+               "the loss, a scale of 8-bit floats, or a value that blocks carry, is computed from "
+               "all rows of a micro-batch, so %s divides them too",
                by->name);
   return false;
 }
 
-bool lm_shard_rows_choose(lm_module *m) {
+bool lm_shard_rows_choose(lm_module *m, const lm_fp8 *fp8) {
   const lm_mesh_axis *pipeline = lm_shard_stages_axis(m);
   lm_mesh_axis *by = pipeline ? &m->mesh.axis[pipeline - m->mesh.axis] : NULL;
   const lm_func *mixed = NULL;
-  for (const lm_func *f = by && by->rows ? m->funcs : NULL; f; f = f->next)
-    if (f->key.id == LM_FUNC_LOSS && !lm_shard_sums_rows(f))
+  for (lm_func *f = by && by->rows ? m->funcs : NULL; f; f = f->next)
+    if (f->key.id == LM_FUNC_LOSS && (!lm_shard_sums_rows(f) || lm_fp8_follows_outside(fp8, f)))
       mixed = f;
   if (!mixed)
     return true;
@@ -69,7 +69,9 @@ bool lm_shard_rows_choose(lm_module *m) {
   return rows_divide(m, mixed, by);
 }
 
-bool lm_shard_mixes(const lm_module *m) {
+bool lm_shard_mixes(const lm_module *m, const lm_fp8 *fp8) {
+  if (lm_fp8_follows_micro(fp8))
+    return true;
   for (const lm_func *f = m->funcs; f; f = f->next)
     for (uint32_t i = 0; f->key.id == LM_FUNC_LOSS && i < f->n_out; i++)
       if (lm_row_mix_result(f, i) == LM_ROWS_MIXED)
