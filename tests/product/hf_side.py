@@ -70,11 +70,13 @@ def all_in_float64():
     torch.Tensor.float = torch.Tensor.double
 
 
-def grads(folder, inputs, out):
-    """of the mean cross-entropy, in float64: `labels` of the logits of the other inputs; -100 is none. And the logits"""
-    model = opened(folder).double()
-    all_in_float64()
-    given = {name: torch.tensor(x.astype("f8") if x.dtype == "f4" else x) for name, x in np.load(inputs).items()}
+def grads(folder, inputs, out, dtype="f8"):
+    """of the mean cross-entropy, in float64 or f32: `labels` of the logits of the other inputs; -100 is none. And the logits"""
+    model = opened(folder)
+    if dtype == "f8":
+        model = model.double()
+        all_in_float64()
+    given = {name: torch.tensor(x.astype(dtype) if x.dtype == "f4" else x) for name, x in np.load(inputs).items()}
     if model.config.model_type == "clip":     # the vectors of a text and an image for logits
         pair = model(**given, return_loss=True)
         z, loss = torch.stack((pair.text_embeds, pair.image_embeds), 1), pair.loss
