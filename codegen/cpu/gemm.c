@@ -1,7 +1,7 @@
 // gemm.c - which GEMMs generated code computes, and the function for each.
 //
-// The work is done by tile_rows.h of the prelude, with one function for all GEMMs of a type: sizes
-// and strides are arguments (runtime/plan/plan.h).
+// The work is done by tile_rows_gemm.h of the prelude, with one function for all GEMMs of a type:
+// sizes and strides are arguments (runtime/plan/plan.h).
 #include "codegen/cpu/cpu.h"
 
 #include <stdio.h>
@@ -51,9 +51,7 @@ static int64_t size_of(const lm_plan_extent *e) {
 // Returns false if an operand has no unit stride or the types are unsupported (f16 is widened for
 // the library). If C has unit stride along m, its transpose is computed by exchanging A and B,
 // unless the number of rows is arbitrary. A number of columns or a k that is known only at run
-// time, such as the length of a KV cache, is supported if the number of rows is arbitrary and the
-// type is bf16. GEMMs of f32 with such sizes are left to the library, which reads the cache in
-// place and takes two thirds of the time.
+// time, such as the length of a KV cache, is supported if the number of rows is arbitrary.
 static bool shape_make(const lm_plan_gemm *g, gemm_shape *out) {
   bool bf16 = g->dtype_ab == LM_BF16;
   bool any_rows = lm_plan_gemm_any_rows(g);
@@ -63,7 +61,7 @@ static bool shape_make(const lm_plan_gemm *g, gemm_shape *out) {
   *out = (gemm_shape){transposed ? n : m, transposed ? m : n, size_of(&g->k),
                       transposed ? y : x, transposed ? x : y, any_rows};
   bool run_time = g->n.n_dyn || g->k.n_dyn;
-  if ((run_time && !(any_rows && bf16)) || !is_known(g->dtype_ab) || !is_known(g->dtype_c) ||
+  if ((run_time && !any_rows) || !is_known(g->dtype_ab) || !is_known(g->dtype_c) ||
       ((g->b_columns || any_rows) && transposed))
     return false;
   int64_t least_row = g->n.n_dyn ? 2 : out->n;

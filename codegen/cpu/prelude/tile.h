@@ -26,6 +26,16 @@ enum {
 #endif
 typedef float lm_lanes __attribute__((vector_size(LM_LANES * 4), aligned(4), may_alias));
 
+// Orders of lanes, for LM_SHUFFLE: a list of F(S, lane).
+typedef int32_t lm_lanes_order __attribute__((vector_size(LM_LANES * 4)));
+#if defined(__AVX512F__)
+#define LM_LANES_ALL(F, S) LM_ALL(F, S)
+#elif defined(__AVX__)
+#define LM_LANES_ALL(F, S) F(S, 0), F(S, 1), F(S, 2), F(S, 3), F(S, 4), F(S, 5), F(S, 6), F(S, 7)
+#else
+#define LM_LANES_ALL(F, S) F(S, 0), F(S, 1), F(S, 2), F(S, 3)
+#endif
+
 // A vector of equal elements. Subtracting 0 changes no number, not even -0.
 #define LM_LANES_OF(X) ((X) - (lm_lanes){0})
 

@@ -35,7 +35,16 @@ static __attribute__((noinline)) void lm_rows_take_f32(const float *from, int64_
         to[k] = from[k * stride];
 }
 
-// sum += a b for one element along k.
+// sum += a b for a word of each column of one of two groups of columns, an element along k.
+LM_INLINE void lm_rows_word_f32(int rows, const float *const *a, int64_t k, lm_lanes b, int group,
+                                lm_lanes (*sum)[2]) {
+  LM_UNROLL(8)
+  for (int i = 0; i < rows; i++)
+    sum[i][group] = lm_lanes_fma(LM_LANES_OF(a[i][k]), b, sum[i][group]);
+}
+
+// The same for a row of each panel. lm_rows_add_plain_T: of rows of B, which are `second` elements
+// apart.
 LM_INLINE void lm_rows_add_f32(int rows, int panels, const float *const *a, int64_t k,
                                const float *const *b, int64_t at, int64_t second,
                                lm_lanes (*sum)[2]) {
@@ -51,16 +60,21 @@ LM_INLINE void lm_rows_add_f32(int rows, int panels, const float *const *a, int6
   }
 }
 
-// The same for a pair: lm_rows_add_bf16 of a panel, lm_rows_add_plain of rows of B, the second one
-// `second` elements behind the first.
-typedef uint16_t lm_row_words __attribute__((vector_size(LM_LANES * 2), aligned(2), may_alias));
-LM_INLINE lm_pairs lm_rows_words(const uint16_t *from) {
-  return __builtin_convertvector(*(const lm_row_words *)from, lm_pairs);
+LM_INLINE void lm_rows_prefetch(const char *from, int64_t bytes) {
+  LM_UNROLL(2)
+  for (int i = 0; i < bytes; i += 64)
+    __builtin_prefetch(from + i, 0, 2);
 }
-LM_INLINE void lm_rows_prefetch(const uint16_t *from, int64_t second) {
-  __builtin_prefetch(from + LM_ROWS_AHEAD * second);
-  __builtin_prefetch(from + (LM_ROWS_AHEAD + 1) * second);
+LM_INLINE void lm_rows_add_plain_f32(int rows, int panels, const float *const *a, int64_t k,
+                                     const float *const *b, int64_t at, int64_t second,
+                                     lm_lanes (*sum)[2]) {
+  LM_UNROLL(4)
+  for (int p = 0; p < panels; p++)
+    lm_rows_prefetch((const char *)(b[p] + at + LM_ROWS_AHEAD * second), 4 * LM_NR);
+  lm_rows_add_f32(rows, panels, a, k, b, at, second, sum);
 }
+
+// The same for a pair along k; lm_rows_add_plain_bf16 adds that of two rows of B.
 #ifdef LM_PAIRS
 static __attribute__((noinline)) void lm_rows_take_bf16(const uint16_t *from, int64_t row,
                                                         int64_t stride, int64_t rows, int64_t n,
@@ -73,6 +87,12 @@ static __attribute__((noinline)) void lm_rows_take_bf16(const uint16_t *from, in
   }
 }
 
+LM_INLINE void lm_rows_word_bf16(int rows, const uint16_t *const *a, int64_t k, lm_lanes b,
+                                 int group, lm_lanes (*sum)[2]) {
+  LM_UNROLL(8)
+  for (int i = 0; i < rows; i++)
+    sum[i][group] = lm_pairs_dot(LM_LANES_OF(*(const lm_pair *)(a[i] + k)), b, sum[i][group]);
+}
 LM_INLINE void lm_rows_dot(int rows, int panels, const uint16_t *const *a, int64_t k, lm_lanes x,
                            lm_lanes y, lm_lanes (*sum)[2]) {
   LM_UNROLL(8)
@@ -91,17 +111,24 @@ LM_INLINE void lm_rows_add_bf16(int rows, int panels, const uint16_t *const *a, 
     lm_rows_dot(rows, panels, a, k, x[0], x[1], sum + p);
   }
 }
-LM_INLINE lm_lanes lm_rows_pairs(const uint16_t *from, int64_t second) {
-  return (lm_lanes)(lm_rows_words(from) | lm_rows_words(from + second) << 16);
-}
-LM_INLINE void lm_rows_add_plain(int rows, int panels, const uint16_t *const *a, int64_t k,
-                                 const uint16_t *const *b, int64_t at, int64_t second,
-                                 lm_lanes (*sum)[2]) {
+// Pairs of the elements of two rows.
+typedef uint16_t lm_row_halves __attribute__((vector_size(LM_LANES * 4), aligned(2), may_alias));
+typedef short lm_row_halves_order __attribute__((vector_size(LM_LANES * 4)));
+#define LM_ROWS_LOW(S, L) (L), 2 * LM_LANES + (L)
+#define LM_ROWS_HIGH(S, L) LM_LANES + (L), 3 * LM_LANES + (L)
+LM_INLINE void lm_rows_add_plain_bf16(int rows, int panels, const uint16_t *const *a, int64_t k,
+                                      const uint16_t *const *b, int64_t at, int64_t second,
+                                      lm_lanes (*sum)[2]) {
   LM_UNROLL(4)
   for (int p = 0; p < panels; p++) {
-    lm_rows_prefetch(b[p] + at, second);
-    lm_rows_dot(rows, panels, a, k, lm_rows_pairs(b[p] + at, second),
-                lm_rows_pairs(b[p] + at + LM_LANES, second), sum + p);
+    const uint16_t *from = b[p] + at;
+    lm_rows_prefetch((const char *)(from + LM_ROWS_AHEAD * second), 2 * LM_NR);
+    lm_rows_prefetch((const char *)(from + (LM_ROWS_AHEAD + 1) * second), 2 * LM_NR);
+    const lm_row_halves x = *(const lm_row_halves *)from;
+    const lm_row_halves y = *(const lm_row_halves *)(from + second);
+    const lm_row_halves low = LM_SHUFFLE(lm_row_halves_order, x, y, LM_LANES_ALL(LM_ROWS_LOW, 0));
+    const lm_row_halves high = LM_SHUFFLE(lm_row_halves_order, x, y, LM_LANES_ALL(LM_ROWS_HIGH, 0));
+    lm_rows_dot(rows, panels, a, k, (lm_lanes)low, (lm_lanes)high, sum + p);
   }
 }
 #elif !defined(LM_MATRIX_UNIT)
@@ -120,6 +147,15 @@ static __attribute__((noinline)) void lm_rows_take_bf16(const uint16_t *from, in
   }
 }
 
+LM_INLINE void lm_rows_word_bf16(int rows, const float *const *a, int64_t k, lm_lanes b, int group,
+                                 lm_lanes (*sum)[2]) {
+  const lm_lanes first = lm_pairs_first(b), second = lm_pairs_second(b);
+  LM_UNROLL(8)
+  for (int i = 0; i < rows; i++) {
+    sum[i][group] = lm_lanes_fma(LM_LANES_OF(a[i][k + 1]), second, sum[i][group]);
+    sum[i][group] = lm_lanes_fma(LM_LANES_OF(a[i][k]), first, sum[i][group]);
+  }
+}
 LM_INLINE void lm_rows_dot(int rows, int panels, const float *const *a, int64_t k,
                            const lm_lanes *first, const lm_lanes *second, lm_lanes (*sum)[2]) {
   LM_UNROLL(8)
@@ -142,16 +178,21 @@ LM_INLINE void lm_rows_add_bf16(int rows, int panels, const float *const *a, int
     lm_rows_dot(rows, panels, a, k, first, second, sum + p);
   }
 }
+typedef uint16_t lm_row_words __attribute__((vector_size(LM_LANES * 2), aligned(2), may_alias));
+LM_INLINE lm_pairs lm_rows_words(const uint16_t *from) {
+  return __builtin_convertvector(*(const lm_row_words *)from, lm_pairs);
+}
 LM_INLINE lm_lanes lm_rows_widen(const uint16_t *from) {
   return (lm_lanes)(lm_rows_words(from) << 16);
 }
-LM_INLINE void lm_rows_add_plain(int rows, int panels, const float *const *a, int64_t k,
-                                 const uint16_t *const *b, int64_t at, int64_t next,
-                                 lm_lanes (*sum)[2]) {
+LM_INLINE void lm_rows_add_plain_bf16(int rows, int panels, const float *const *a, int64_t k,
+                                      const uint16_t *const *b, int64_t at, int64_t next,
+                                      lm_lanes (*sum)[2]) {
   LM_UNROLL(4)
   for (int p = 0; p < panels; p++) {
     const uint16_t *x = b[p] + at, *y = x + next;
-    lm_rows_prefetch(x, next);
+    lm_rows_prefetch((const char *)(x + LM_ROWS_AHEAD * next), 2 * LM_NR);
+    lm_rows_prefetch((const char *)(y + LM_ROWS_AHEAD * next), 2 * LM_NR);
     lm_lanes first[2] = {lm_rows_widen(x), lm_rows_widen(x + LM_LANES)};
     lm_lanes second[2] = {lm_rows_widen(y), lm_rows_widen(y + LM_LANES)};
     lm_rows_dot(rows, panels, a, k, first, second, sum + p);
@@ -225,19 +266,21 @@ LM_INLINE void lm_rows_store(int rows, int panels, int64_t height, int64_t colum
         lm_rows_sum_##T(1, 4, 1, left, n, a, row, y, panel, stride, z, c_row, add);                \
       else if (LM_ROWS_MAX > 4 && rest == 2)                                                       \
         lm_rows_sum_##T(2, 4, 2, left, n, a, row, y, panel, stride, z, c_row, add);                \
+      else if (LM_ROWS_MAX > 4 && rest == 3)                                                       \
+        lm_rows_sum_##T(3, 2, 3, left, n, a, row, y, panel, stride, z, c_row, add);                \
       else                                                                                         \
         lm_rows_sum_##T(LM_ROWS_MAX / 2, 2, rest, left, n, a, row, y, panel, stride, z, c_row,     \
                         add);                                                                      \
     }                                                                                              \
   }
 LM_ROWS(f32, float, 1)
+typedef lm_row_f32 lm_row_plain_f32;
+LM_ROWS(plain_f32, float, 1)
 #ifndef LM_MATRIX_UNIT
-typedef lm_row_bf16 lm_row_plain;
+typedef lm_row_bf16 lm_row_plain_bf16;
 LM_ROWS(bf16, uint16_t, 2)
-LM_ROWS(plain, uint16_t, 2)
+LM_ROWS(plain_bf16, uint16_t, 2)
 #endif
-#define lm_rows_plain_f32 lm_rows_f32
-#define lm_rows_plain_bf16 lm_rows_plain
 
 // The type of B once lm_pack_b_T has packed it.
 typedef float lm_packed_f32;
@@ -251,127 +294,3 @@ typedef lm_row_bf16 lm_packed_bf16;
 #define lm_rows_packed_bf16 lm_rows_f32
 #define LM_PACKED_DEPTH_BF16(N) (N)
 #endif
-
-// Packs columns of B, each of unit stride along k, panel by panel, while the next panel is
-// prefetched: `all` columns exist.
-#define LM_ROWS_PACK(T, UPPER, TYPE)                                                               \
-  LM_INLINE void lm_rows_pack_##T(const TYPE *from, int64_t stride, int64_t n, int64_t columns,    \
-                                  int64_t all, float *to) {                                        \
-    const int64_t line = 64 / (int64_t)sizeof(TYPE);                                               \
-    for (int64_t j = 0; j < columns; j += LM_NR) {                                                 \
-      for (int64_t i = j + LM_NR; i < lm_min64(j + 2 * LM_NR, all); i++)                           \
-        for (int64_t k = 0; k < n; k += line)                                                      \
-          __builtin_prefetch(from + i * stride + k);                                               \
-      lm_pack_b_transposed_##T(from + j * stride, stride, n, lm_min64(LM_NR, columns - j), to);    \
-      to = (float *)((lm_packed_##T *)to + LM_PACKED_DEPTH_##UPPER(n) * LM_NR);                    \
-    }                                                                                              \
-  }
-LM_ROWS_PACK(f32, F32, float)
-#ifndef LM_MATRIX_UNIT
-LM_ROWS_PACK(bf16, BF16, uint16_t)
-#endif
-
-// The operands of a call of lm_gemm_T: runtime/plan/plan.h describes buf and var.
-#define LM_GEMM_OPERANDS(T, UPPER, TYPE)                                                           \
-  const TYPE *a = (const TYPE *)buf[0], *b = (const TYPE *)buf[1];                                 \
-  float *c = (float *)buf[2], *pa = (float *)buf[3], *pb = pa + LM_PACKED_A_##UPPER;               \
-  const int64_t columns = var[0], row = var[1], bf16_row = var[3], depth = var[4], a_row = var[5], \
-                a_k = var[6], b_column = var[7], b_k = var[8], panels = var[9],                    \
-                block = lm_kc_##T(var[10]);
-
-// Few rows: for each strip of B, the blocks of k. A is taken into the workspace first, as many
-// blocks of k as fit there.
-#define LM_GEMM_FEW(T, UPPER, TYPE)                                                                \
-  static __attribute__((noinline)) void lm_gemm_few_##T(char *const *buf, const int64_t *var,      \
-                                                        int64_t lo, int64_t hi) {                  \
-    LM_GEMM_OPERANDS(T, UPPER, TYPE)                                                               \
-    const int64_t rows = hi - lo;                                                                  \
-    const int plain = !panels && b_k != 1 && columns % LM_NR == 0;                                 \
-    lm_row_##T *taken_a = (lm_row_##T *)pa;                                                        \
-    const int64_t most = LM_PACKED_A_##UPPER / rows / block * block;                               \
-    for (int64_t first = 0; first < depth; first += most) {                                        \
-      const int64_t taken = lm_min64(most, depth - first), along = taken + taken % 2;              \
-      lm_rows_take_##T(a + lo * a_row + first * a_k, a_row, a_k, rows, taken, panels || plain,     \
-                       taken_a);                                                                   \
-      for (int64_t j = 0; j < columns; j += LM_STRIP * LM_NR)                                      \
-        for (int64_t k = first; k < first + taken; k += block) {                                   \
-          const int64_t n = lm_min64(block, depth - k);                                            \
-          const int64_t across = lm_min64(LM_STRIP * LM_NR, columns - j);                          \
-          const lm_sums sums = {c + lo * row + j, row, var[2] || k > 0,                            \
-                                (uint16_t *)buf[4] + lo * bf16_row + j, bf16_row};                 \
-          if (panels) {                                                                            \
-            lm_rows_##T(rows, across, n, taken_a + k - first, along, b + j * depth + k * LM_NR,    \
-                        depth * LM_NR, LM_NR, sums.c, row, sums.add);                              \
-          } else if (plain) {                                                                      \
-            lm_rows_plain_##T(rows, across, n, taken_a + k - first, along, b + j + k * b_k, LM_NR, \
-                              b_k, sums.c, row, sums.add);                                         \
-          } else {                                                                                 \
-            if (b_k == 1)                                                                          \
-              lm_rows_pack_##T(b + j * b_column + k, b_column, n, across, columns - j, pb);        \
-            else                                                                                   \
-              lm_pack_b_##T(b + j + k * b_k, b_k, n, across, pb);                                  \
-            lm_rows_packed_##T(rows, across, n, taken_a + k - first, along,                        \
-                               (const lm_packed_##T *)pb, LM_PACKED_DEPTH_##UPPER(n) * LM_NR,      \
-                               LM_NR, sums.c, row, sums.add);                                      \
-          }                                                                                        \
-          if (bf16_row && k + n == depth)                                                          \
-            lm_sums_round(&sums, rows, across);                                                    \
-        }                                                                                          \
-    }                                                                                              \
-  }
-LM_GEMM_FEW(f32, F32, float)
-#ifndef LM_MATRIX_UNIT
-LM_GEMM_FEW(bf16, BF16, uint16_t)
-#define LM_FEW_BF16 LM_FEW
-#else
-enum {
-  LM_FEW_BF16 = 0 // tiles load B as fast as memory does
-};
-#define lm_gemm_few_bf16(...) ((void)0)
-#endif
-#define LM_FEW_F32 LM_FEW
-
-// For each block of k: packs B, then LM_MC rows of A at a time. For any number of rows; a GEMM that
-// may have few of them calls lm_gemm_any_T, since lm_gemm_few_T takes as long to compile as all
-// else.
-#define LM_GEMM(T, UPPER, TYPE)                                                                    \
-  static __attribute__((noinline)) void lm_gemm_##T(char *const *buf, const int64_t *var,          \
-                                                    int64_t lo, int64_t hi) {                      \
-    LM_GEMM_OPERANDS(T, UPPER, TYPE)                                                               \
-    for (int64_t k = 0; k < depth; k += block) {                                                   \
-      const int64_t n = lm_min64(block, depth - k);                                                \
-      const int64_t b_depth = panels && LM_READS_PANELS_##UPPER ? depth : n;                       \
-      const float *y = pb;                                                                         \
-      if (panels)                                                                                  \
-        y = lm_panels_##T(b + k * LM_PANEL_##UPPER, n, columns, depth, pb);                        \
-      else if (b_k == 1)                                                                           \
-        lm_pack_b_transposed_##T(b + k, b_column, n, columns, pb);                                 \
-      else                                                                                         \
-        lm_pack_b_##T(b + k * b_k, b_k, n, columns, pb);                                           \
-      for (int64_t i = lo; i < hi; i += LM_MC_##UPPER) {                                           \
-        const int64_t rows = lm_min64(LM_MC_##UPPER, hi - i);                                      \
-        const TYPE *x = a + i * a_row + k * a_k;                                                   \
-        const lm_sums sums = {c + i * row, row, var[2] || k > 0,                                   \
-                              bf16_row && k + n == depth ? (uint16_t *)buf[4] + i * bf16_row : 0,  \
-                              bf16_row};                                                           \
-        if (a_k == 1) {                                                                            \
-          lm_gemm_rows_##T(n, rows, columns, x, a_row, pa, y, b_depth, &sums);                     \
-        } else {                                                                                   \
-          lm_pack_a_##T(x, a_k, n, rows, pa);                                                      \
-          lm_tiles_##T(n, rows, columns, pa, y, b_depth, &sums);                                   \
-        }                                                                                          \
-      }                                                                                            \
-    }                                                                                              \
-  }
-LM_GEMM(f32, F32, float)
-LM_GEMM(bf16, BF16, uint16_t)
-
-#define LM_GEMM_ANY(T, UPPER)                                                                      \
-  LM_INLINE void lm_gemm_any_##T(char *const *buf, const int64_t *var, int64_t lo, int64_t hi) {   \
-    if (hi - lo <= LM_FEW_##UPPER)                                                                 \
-      lm_gemm_few_##T(buf, var, lo, hi);                                                           \
-    else                                                                                           \
-      lm_gemm_##T(buf, var, lo, hi);                                                               \
-  }
-LM_GEMM_ANY(f32, F32)
-LM_GEMM_ANY(bf16, BF16)
