@@ -2,7 +2,8 @@
 // row, through @prefill in chunks and then @decode one token at a time, equal the logits of @apply.
 //
 // Over the models of tests/models and tests/reference, with fresh parameters, f32, 1e-5 norm-wise,
-// compiled for this processor: weights are in panels. A Llama also in bf16, 1e-2. Every GEMM of a
+// compiled for this processor: weights are in panels. A Llama also in bf16, 1e-2; tokens that are
+// generated in bf16 against the forward pass in f32. Every GEMM of a
 // position with a weight that fits panels is one call of the plan's kernel. @prefill gives the
 // logits of the last position of a call; without pass narrow those of each, in f32 with the same
 // bits.
@@ -36,13 +37,14 @@ typedef struct {
   const char *path, *set, *off; // a value of --set and a pass that is disabled; NULL: none
   lm_dtype compute;
   int64_t seq, capacity, chunk; // 0: SEQ, CAPACITY, CHUNK
+  int64_t document;             // positions of each; 0: all are in one
 } source;
 
 typedef struct {
   lm_ctx *c;
   lm_plan *plan;
   lm_exec *exec;
-  int64_t vocab, seq;
+  int64_t vocab, seq, document;
   lm_target_panel panel[LM_DTYPES];
 } model;
 
@@ -52,6 +54,7 @@ static bool model_open(const source *from, model *out) {
   lm_recipe_overrides sets = {.sets = &from->set, .n_sets = from->set != NULL};
   lm_recipe *r = p ? lm_recipe_resolve(c, p, "Reference", &sets) : NULL;
   out->seq = from->seq ? from->seq : SEQ;
+  out->document = from->document ? from->document : out->seq;
   lm_lower_options o = {.what = LM_LOWER_APPLY | LM_LOWER_DECODE,
                         .rows = 1,
                         .seq = out->seq,
@@ -112,7 +115,7 @@ static void feed(const model *m, const char *name, const int32_t *ids, int64_t n
   for (int64_t i = 0; i < n; i++) {
     in.batch.tok[i] = ids[i];
     in.batch.pos[i] = (int32_t)(at + i);
-    in.batch.seg[i] = 0;
+    in.batch.seg[i] = (int32_t)((at + i) / m->document);
   }
   int64_t extents[16] = {[LM_EXTENT_CONTEXT - 1] = at + n, [LM_EXTENT_CHUNK - 1] = n};
   lm_port_set(m->exec, f, LM_PORT_AT, (double)at);
@@ -300,6 +303,93 @@ static void windows_check(void) {
   logits_free(&half);
 }
 
+// ---- bf16
+
+static int32_t likeliest(const float *logits, int64_t vocab) {
+  int32_t best = 0;
+  for (int32_t i = 1; i < vocab; i++)
+    best = logits[i] > logits[best] ? i : best;
+  return best;
+}
+
+// Continues a row from position `prompt` on with its likeliest tokens, which are stored in ids.
+static row_logits greedy(const model *m, int32_t *ids, int64_t prompt) {
+  row_logits out = logits_new(m);
+  for (int64_t at = 0; at < m->seq; at++) {
+    feed(m, "decode", ids + at, 1, at, &out);
+    if (at + 1 >= prompt && at + 1 < m->seq)
+      ids[at + 1] = likeliest(out.v + at * m->vocab, m->vocab);
+  }
+  return out;
+}
+
+static model with_parameters(const source *from, lm_dtype compute) {
+  model m = {0};
+  source x = *from;
+  x.compute = compute;
+  CHECK(model_open(&x, &m));
+  CHECK_OK(lm_init_params(m.exec, m.plan, 5));
+  return m;
+}
+
+// The greatest amount by which the logit of a chosen token is below that of the likeliest one,
+// in units of the norm of a position's logits ÷ the square root of their number.
+static double regret(const row_logits *x, const int32_t *ids, int64_t prompt) {
+  double worst = 0;
+  for (int64_t i = prompt - 1; i + 1 < x->seq; i++) {
+    const float *v = x->v + i * x->vocab;
+    double norm = 0;
+    for (int64_t j = 0; j < x->vocab; j++)
+      norm += v[j] * v[j] / (double)x->vocab;
+    worst = fmax(worst, (v[likeliest(v, x->vocab)] - v[ids[i + 1]]) / sqrt(norm));
+  }
+  return worst;
+}
+
+// Tokens that are generated in bf16 are those of the forward pass, of bf16 and f32, up to their
+// errors; logits are as close to those of f32 as the forward pass in bf16 is.
+static void half_row_check(const model *half, const model *full, int32_t first) {
+  int32_t ids[512];
+  int64_t prompt = half->seq / 4;
+  for (int64_t i = 0; i < half->seq; i++)
+    ids[i] = (int32_t)((i * i + i * 7 + first) * 5 % half->vocab);
+  row_logits cached = greedy(half, ids, prompt);
+  row_logits whole = logits_new(half), exact = logits_new(full);
+  feed(half, "apply", ids, half->seq, 0, &whole);
+  feed(full, "apply", ids, full->seq, 0, &exact);
+  double error = distance(&cached, &exact), usual = distance(&whole, &exact);
+  double below[] = {regret(&whole, ids, prompt), regret(&exact, ids, prompt)};
+  printf("  error %.2g, of a row %.2g; tokens %.2g, %.2g below\n", error, usual, below[0],
+         below[1]);
+  CHECK(usual > 0 && usual < 2e-2 && error <= 1.5 * usual);
+  CHECK(below[0] <= 6 * usual && below[1] <= 6 * usual);
+  logits_free(&cached);
+  logits_free(&whole);
+  logits_free(&exact);
+}
+
+// Two rows, one after the other in the same caches.
+static void half_check(const source *from) {
+  model half = with_parameters(from, LM_BF16), full = with_parameters(from, LM_F32);
+  printf("%s, documents of %d\n", from->path, (int)half.document);
+  CHECK(half.seq <= 512);
+  half_row_check(&half, &full, 3);
+  half_row_check(&half, &full, 8);
+  model_close(&half);
+  model_close(&full);
+}
+
+// Grouped queries, several documents, a window in a ring.
+static void half_checks(const char *llama) {
+  half_check(&(source){.path = llama, .seq = 70, .capacity = 96});
+  half_check(&(source){.path = llama, .seq = 50, .capacity = 64, .document = 17});
+  half_check(&(source){.path = "tests/models/mistral/reference.lm",
+                       .set = "model = Mistral(near = 10)",
+                       .seq = 120,
+                       .capacity = 128,
+                       .document = 43});
+}
+
 // ---- tiles of keys
 
 // The embedding of token 0 becomes NaN. A model ties it to the logits of that token.
@@ -366,6 +456,7 @@ int main(void) {
   hidden_check(llama, LM_F32);
   hidden_check(llama, LM_BF16);
   windows_check();
+  half_checks(llama);
   static const char *const patterns[] = {"tests/reference/*/reference.lm",
                                          "tests/models/*/reference.lm"};
   for (size_t k = 0; k < LM_COUNT(patterns); k++) {
