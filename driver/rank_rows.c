@@ -222,6 +222,7 @@ void lm_rank_rows_times(lm_rank_rows *rows, const lm_rank_machine *m, int64_t n_
   lm_cost_call calls[LM_COST_CALLS];
   int n = rows->n ? lm_cost_calls(rows->plan, n_micro, calls) : 0;
   rows->link = m->link;
+  rows->gpu = m->target->kind == LM_TARGET_CUDA;
   for (int i = 0; i < n; i++)
     func_simulate(rows, m, &calls[i]);
 }
@@ -256,6 +257,14 @@ static void line_print(const lm_rank_row *row, const char *over, lm_buf *out) {
   lm_buf_free(&size);
 }
 
+// Of other collectives the sizes are known when they are recorded.
+static bool splits_graphs(const lm_rank_rows *rows) {
+  bool any = false;
+  for (uint32_t i = 0; i < rows->n; i++)
+    any |= rows->v[i].comm->kind == LM_COLL_EXCHANGE_ROWS;
+  return any && rows->gpu;
+}
+
 void lm_rank_rows_print(const lm_rank_rows *rows, lm_buf *out) {
   lm_rank_row *list = sorted(rows);
   lm_rank_row all = {
@@ -277,6 +286,8 @@ void lm_rank_rows_print(const lm_rank_rows *rows, lm_buf *out) {
     lm_buf_printf(out, "over %s: %.3g GB/s, %.3g us; without overlap %.3f ms are exposed\n",
                   rows->link->title, rows->link->bandwidth * 1e-9, rows->link->latency * 1e6,
                   rows->transfer * 1e3);
+  if (splits_graphs(rows))
+    lm_buf_puts(out, "exchanges of rows are between CUDA graphs: the host waits for their sizes\n");
   lm_free(list);
 }
 

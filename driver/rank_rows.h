@@ -22,6 +22,7 @@ typedef struct lm_rank_rows {
   int64_t messages, bytes;  // of all rows
   double transfer, exposed; // of all rows
   const lm_link *link;      // of the prediction; NULL: unknown
+  bool gpu;                 // the prediction is of GPUs
 } lm_rank_rows;
 
 // link: NULL, or that between the ranks.

@@ -168,7 +168,7 @@ lm_status lm_comm_wait(lm_comm *c, int handle) {
   if (!c)
     return NULL;
   lm_coll_state *r = &c->colls[handle];
-  lm_control_waits(c->control, r->label);
+  lm_control_waits(c->control, r->label, 0);
   for (int times = 0; !done; times++) {
     s = coll_visit(c, r, &moved, &done);
     if (moved)
@@ -176,7 +176,7 @@ lm_status lm_comm_wait(lm_comm *c, int handle) {
     else if (!done)
       lm_pause(times);
   }
-  lm_control_waits(c->control, NULL);
+  lm_control_waits(c->control, NULL, 0);
   return s;
 }
 

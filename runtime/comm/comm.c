@@ -196,9 +196,14 @@ lm_status lm_comm_check(lm_comm *c) {
   return c ? lm_control_check(c->control) : NULL;
 }
 
-void lm_comm_waits(lm_comm *c, const char *label) {
+void lm_comm_waits(lm_comm *c, const char *label, int64_t bytes) {
   if (c)
-    lm_control_waits(c->control, label);
+    lm_control_waits(c->control, label, bytes);
+}
+
+void lm_comm_connects(lm_comm *c, const char *label) {
+  if (c)
+    lm_control_connects(c->control, label);
 }
 
 void lm_comm_moved(lm_comm *c) {

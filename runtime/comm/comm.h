@@ -71,8 +71,13 @@ lm_status lm_comm_any(lm_comm *c, const char *what, int *value);
 lm_status lm_comm_check(lm_comm *c);
 // The device of this rank waits for others, in a collective of that label, while the host waits for
 // the device; NULL: no more. If all ranks wait, and none has moved for some time, the run fails.
-void lm_comm_waits(lm_comm *c, const char *label);
+// bytes: of the messages until the rank moves, whose time at the slowest rate is added to the
+// limit.
+void lm_comm_waits(lm_comm *c, const char *label, int64_t bytes);
 void lm_comm_moved(lm_comm *c); // the device has completed a collective, or a part of one
+// This rank is in a call by which devices find each other, for which there is another limit. The
+// label names the call, or the others for which it waits.
+void lm_comm_connects(lm_comm *c, const char *label);
 // Reports a failure of this rank in the middle of a run: all ranks fail, and this process ends even
 // if its cleanup hangs. Takes `own`. Returns the run's failure, which may be an earlier one.
 lm_status lm_comm_fail(lm_comm *c, lm_status own);

@@ -31,7 +31,8 @@ static double seconds_of(const char *name, double normal) {
 lm_control_limits lm_control_limits_of_environment(double start) {
   lm_control_limits l = {.start = seconds_of("LMC_COMM_START", start),
                          .silence = seconds_of("LMC_COMM_SILENCE", 10),
-                         .stuck = seconds_of("LMC_COMM_STUCK", 20)};
+                         .stuck = seconds_of("LMC_COMM_STUCK", 20),
+                         .connect = seconds_of("LMC_COMM_CONNECT", 120)};
   l.grace = l.silence;
   return l;
 }
@@ -263,8 +264,8 @@ static void silence_check(lm_control *c, double now) {
 
 static void stuck_report(lm_control *c) {
   lm_buf b = {0};
-  lm_buf_printf(&b, "all ranks have waited for each other for %g s: rank 0 (host %s) in '%s'",
-                c->limits.stuck, c->members[0].host, c->own.label);
+  lm_buf_printf(&b, "all ranks have waited for each other for %.3g s: rank 0 (host %s) in '%s'",
+                lm_now() - c->moved, c->members[0].host, c->own.label);
   for (int r = 1; r < c->size; r++)
     lm_buf_printf(&b, ", rank %d (host %s) in '%s'", r, c->members[r].host, c->peers[r].beat.label);
   lm_control_failed(c, LM_ENV, b.p);
@@ -274,15 +275,18 @@ static void stuck_report(lm_control *c) {
 // Ranks that compute may take as long as they need; if all wait, one of them has to progress.
 static void stuck_check(lm_control *c, double now) {
   uint64_t progress = c->own.progress;
+  double limit = c->own.limit > c->limits.stuck ? c->own.limit : c->limits.stuck;
   bool all = c->own.waits;
   for (int r = 1; r < c->size; r++) {
-    progress += c->peers[r].beat.progress;
-    all &= c->peers[r].beat.waits != 0;
+    const lm_beat *b = &c->peers[r].beat;
+    progress += b->progress;
+    all &= b->waits != 0;
+    limit = b->limit > limit ? b->limit : limit;
   }
   if (!all || progress != c->progress)
     c->moved = now;
   c->progress = progress;
-  if (now - c->moved > c->limits.stuck && !c->ended)
+  if (now - c->moved > limit && !c->ended)
     stuck_report(c);
 }
 

@@ -28,6 +28,7 @@ typedef struct lm_control_limits {
   double start;   // LMC_COMM_START or the default of the launcher: until all ranks have joined
   double silence; // LMC_COMM_SILENCE: until a rank that sends nothing is lost
   double stuck;   // LMC_COMM_STUCK: until ranks that all wait are declared stuck
+  double connect; // LMC_COMM_CONNECT: the same while devices connect
   double grace;   // from a failure until the process is ended
 } lm_control_limits;
 lm_control_limits lm_control_limits_of_environment(double start);
@@ -53,8 +54,9 @@ lm_status lm_control_decide(lm_control *c, const char *what, void *value, size_t
 // NULL while the run has not failed, else why. Cheap enough to be called while waiting.
 lm_status lm_control_check(lm_control *c);
 // This rank waits for others, in a collective of that label; NULL: it computes. Also shown when
-// another rank is lost.
-void lm_control_waits(lm_control *c, const char *label);
+// another rank is lost. bytes: as lm_comm_waits.
+void lm_control_waits(lm_control *c, const char *label, int64_t bytes);
+void lm_control_connects(lm_control *c, const char *label); // see lm_comm_connects
 // Something that this rank waits for has happened.
 void lm_control_progress(lm_control *c);
 // A failure of the engine: all ranks fail. Returns the run's failure, which may be an earlier one.

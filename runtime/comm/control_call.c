@@ -4,6 +4,7 @@
 #include "runtime/comm/control_state.h"
 
 #define REPORT_S 0.02 // between two reports of what a rank waits in
+#define SLOWEST 50e6  // bytes per second of a link that works: less than half of gigabit Ethernet
 
 static lm_status failure_of(const lm_control *c) {
   return lm_fail(c->kind, "%s", c->why);
@@ -13,9 +14,10 @@ lm_status lm_control_check(lm_control *c) {
   return atomic_load(&c->failed) ? failure_of(c) : NULL;
 }
 
-void lm_control_waits(lm_control *c, const char *label) {
+static void waits(lm_control *c, const char *label, double limit) {
   pthread_mutex_lock(&c->lock);
   c->own.waits = label != NULL;
+  c->own.limit = limit;
   if (label)
     lm_label_copy(c->own.label, label);
   if (label && !lm_control_is_first(c) && lm_now() - c->reported > REPORT_S) {
@@ -23,6 +25,14 @@ void lm_control_waits(lm_control *c, const char *label) {
     lm_wire_send(&c->peers[0].wire, LM_FRAME_BEAT, c->seq, &c->own, sizeof c->own, NULL, 0);
   }
   pthread_mutex_unlock(&c->lock);
+}
+
+void lm_control_waits(lm_control *c, const char *label, int64_t bytes) {
+  waits(c, label, bytes ? c->limits.stuck + (double)bytes / SLOWEST : 0);
+}
+
+void lm_control_connects(lm_control *c, const char *label) {
+  waits(c, label, c->limits.connect);
 }
 
 void lm_control_progress(lm_control *c) {
@@ -69,6 +79,7 @@ static void call_begin(lm_control *c, const char *what, char *label) {
   lm_label_copy(label, what);
   lm_label_copy(c->own.label, what);
   c->own.waits = true;
+  c->own.limit = 0;
 }
 
 lm_status lm_control_agree(lm_control *c, const char *what, const void *own, size_t bytes,

@@ -20,6 +20,7 @@ typedef struct lm_beat {
   char label[LM_CONTROL_LABEL]; // of the last collective
   int32_t waits;                // for others, in it
   uint64_t progress;            // changes with everything that this rank finishes
+  double limit;                 // seconds that it may wait without progress, if more than usual
 } lm_beat;
 
 // The other end of a connection: at rank 0 every other rank, elsewhere rank 0 alone.

@@ -15,37 +15,15 @@ struct lm_embedded {
 };
 extern const struct lm_embedded lm_cuda_builtin_source[];
 
-const char *const lm_cuda_builtin_names[LM_CUDA_BUILTIN_KERNELS] = {"lm_fill_8",
-                                                                    "lm_move_1",
-                                                                    "lm_move_2",
-                                                                    "lm_move_4",
-                                                                    "lm_move_8",
-                                                                    "lm_add_f32",
-                                                                    "lm_gemm_f32",
-                                                                    "lm_gemm_f64",
-                                                                    "lm_gemm_bf16",
-                                                                    "lm_gemm_bf16_f32",
-                                                                    "lm_gemm_f16",
-                                                                    "lm_gemm_f16_f32",
-                                                                    "lm_round_bf16",
-                                                                    "lm_round_f16",
-                                                                    "lm_tally",
-                                                                    "lm_judge",
-                                                                    "lm_finish_f32",
-                                                                    "lm_finish_bf16",
-                                                                    "lm_finish_f16",
-                                                                    "lm_ranks_sum_f32",
-                                                                    "lm_ranks_max_f32",
-                                                                    "lm_ranks_sum_bf16",
-                                                                    "lm_ranks_max_bf16",
-                                                                    "lm_ranks_sum_f16",
-                                                                    "lm_ranks_max_f16",
-                                                                    "lm_ranks_sum_f64",
-                                                                    "lm_ranks_max_f64",
-                                                                    "lm_ranks_sum_int",
-                                                                    "lm_ranks_max_int",
-                                                                    "lm_draw",
-                                                                    "lm_rule"};
+const char *const lm_cuda_builtin_names[LM_CUDA_BUILTIN_KERNELS] = {
+    "lm_fill_8",        "lm_move_1",         "lm_move_2",         "lm_move_4",
+    "lm_move_8",        "lm_add_f32",        "lm_gemm_f32",       "lm_gemm_f64",
+    "lm_gemm_bf16",     "lm_gemm_bf16_f32",  "lm_gemm_f16",       "lm_gemm_f16_f32",
+    "lm_round_bf16",    "lm_round_f16",      "lm_tally",          "lm_judge",
+    "lm_finish_f32",    "lm_finish_bf16",    "lm_finish_f16",     "lm_ranks_sum_f32",
+    "lm_ranks_max_f32", "lm_ranks_sum_bf16", "lm_ranks_max_bf16", "lm_ranks_sum_f16",
+    "lm_ranks_max_f16", "lm_ranks_sum_f64",  "lm_ranks_max_f64",  "lm_ranks_sum_int",
+    "lm_ranks_max_int", "lm_draw",           "lm_rule",           "lm_mark"};
 
 const char *lm_cuda_builtin_text(lm_arena *a) {
   const struct lm_embedded *files = lm_cuda_builtin_source;
@@ -74,6 +52,7 @@ void lm_cuda_builtins_set(lm_cuda_builtins *b, void *const *f) {
     memcpy(b->ordered[ordered[i]], f + 19 + 2 * i, sizeof b->ordered[0]);
   b->draw = f[29];
   b->rule = f[30];
+  b->mark = f[31];
 }
 
 static lm_status blocks_launch(const lm_cuda_builtins *b, void *function, unsigned blocks,
@@ -321,6 +300,10 @@ lm_status lm_cuda_ordered_reduce(const lm_cuda_builtins *b, const lm_cuda_ordere
   if (!b->ordered[type][max])
     return lm_fail(LM_BUG_STATUS, "no sum over ranks of type %d", type);
   return launch(b, b->ordered[type][max], s->n, (void *[]){&own, &received, &to, &args});
+}
+
+lm_status lm_cuda_mark(const lm_cuda_builtins *b, void *at, uint64_t x) {
+  return blocks_launch(b, b->mark, 1, 1, (void *[]){&at, &x});
 }
 
 // ---- a token from a row of logits

@@ -16,14 +16,14 @@ typedef struct lm_cuda_builtins {
   void *small_gemm[LM_DTYPES][LM_DTYPES]; // GEMMs by types of A and C; NULL: unsupported
   void *finish[LM_DTYPES];                // epilogues by type; NULL: unsupported
   void *round[LM_DTYPES];                 // of f32 sums, by type of the result; NULL: unsupported
-  void *tally, *rule, *judge, *draw;
+  void *tally, *rule, *judge, *draw, *mark;
   void *ordered[LM_DTYPES][2]; // sums and maxima over ranks; NULL: unsupported
   lm_cuda_address fault; // two int32: the step that failed and its invalid position; zeros if none
 } lm_cuda_builtins;
 
 // All kernels are defined by one text, lm_cuda_builtin_text.
 enum {
-  LM_CUDA_BUILTIN_KERNELS = 31
+  LM_CUDA_BUILTIN_KERNELS = 32
 };
 extern const char *const lm_cuda_builtin_names[LM_CUDA_BUILTIN_KERNELS];
 const char *lm_cuda_builtin_text(lm_arena *a);
@@ -81,6 +81,9 @@ typedef struct lm_cuda_ordered_sum {
 lm_status lm_cuda_ordered_reduce(const lm_cuda_builtins *b, const lm_cuda_ordered_sum *s,
                                  lm_dtype type, bool max, lm_cuda_address own,
                                  lm_cuda_address received, lm_cuda_address to);
+
+// Writes x to pinned memory of the host, which the GPU accesses by the host's address.
+lm_status lm_cuda_mark(const lm_cuda_builtins *b, void *at, uint64_t x);
 
 // As lm_exec_draw: `to` receives the id, an int32.
 lm_status lm_cuda_draw(const lm_cuda_builtins *b, lm_dtype type, lm_cuda_address row, int64_t n,

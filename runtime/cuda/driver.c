@@ -2,6 +2,7 @@
 #include "runtime/cuda/driver.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/cuda/compile.h"
@@ -122,13 +123,21 @@ static lm_status device_describe(const lm_cuda_driver *d, lm_cuda_device *x) {
   return NULL;
 }
 
+// NCCL 2.30 can connect several ranks on one GPU, as tests on a machine with one GPU need.
+static bool may_share(void) {
+  const char *text = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  return text && !strcmp(text, "1");
+}
+
 lm_status lm_cuda_device_find(int number, lm_cuda_driver *out_driver, lm_cuda_device *out) {
   int n = 0;
-  *out = (lm_cuda_device){.number = number};
   LM_TRY(driver_open(out_driver));
   LM_TRY(lm_cuda_check(out_driver, out_driver->cuDeviceGetCount(&n), "counting GPUs"));
   if (!n)
     return lm_fail(LM_ENV, "there is no NVIDIA GPU, or CUDA_VISIBLE_DEVICES hides it");
+  if (may_share())
+    number %= n;
+  *out = (lm_cuda_device){.number = number};
   if (number >= n)
     return lm_fail(LM_ENV,
                    "each rank needs a GPU, and this is rank %d of its machine, which has "

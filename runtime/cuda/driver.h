@@ -56,8 +56,9 @@ typedef struct lm_cuda_device {
   lm_target target; // arch "": unsupported
 } lm_cuda_device;
 
-// number: of the GPU, from 0, among those in CUDA_VISIBLE_DEVICES. LM_ENV if there is no driver or
-// no such GPU. The driver stays loaded until the process ends.
+// number: of the GPU, from 0, among those in CUDA_VISIBLE_DEVICES; with
+// NCCL_MULTI_RANK_GPU_ENABLE=1 those behind the last one share GPUs. LM_ENV if there is no driver
+// or no such GPU. The driver stays loaded until the process ends.
 lm_status lm_cuda_device_find(int number, lm_cuda_driver *out_driver, lm_cuda_device *out);
 // NULL for result 0; else LM_ENV with the formatted text and the driver's message for `result`.
 lm_status lm_cuda_check(const lm_cuda_driver *d, int result, const char *fmt, ...) LM_PRINTF(3, 4);

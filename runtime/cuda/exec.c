@@ -152,8 +152,9 @@ static bool maps_fixed(const cuda_exec *e, int kernel) {
   return fixed;
 }
 
-static void func_describe(const cuda_exec *e, const lm_plan_func *f, func_state *x) {
-  x->fixed = !lm_plan_exchanges(f);
+static void func_describe(cuda_exec *e, const lm_plan_func *f, func_state *x) {
+  x->fixed = true;
+  cuda_exec_apart_find(e, f, x);
   for (int i = 0; i < f->n_steps; i++) {
     const lm_plan_step *s = &f->steps[i];
     int kernel = lm_plan_step_kernel(s);
@@ -289,13 +290,11 @@ lm_status lm_cuda_exec_create(const lm_plan *plan, const char *arch, int device,
 static void destroy(lm_exec *hal) {
   cuda_exec *e = (cuda_exec *)hal;
   const lm_cuda_driver *d = &e->d;
+  cuda_exec_graphs_free(e); // first: NCCL waits for those with its operations
   lm_nccl_close(e->nccl, e->failed != NULL);
   lm_cuda_counts_close(&e->counts, d);
   if (e->stream)
     d->cuStreamSynchronize(e->stream);
-  for (uint32_t i = 0; i < e->n_seen; i++)
-    if (e->seen[i].graph)
-      d->cuGraphExecDestroy(e->seen[i].graph);
   for (uint32_t i = 0; i < e->n_events; i++)
     d->cuEventDestroy_v2(e->marks[i].event);
   lm_cuda_gemms_destroy(e->gemms);
@@ -455,11 +454,20 @@ static lm_status draw(lm_exec *hal, const lm_plan_port *p, int64_t row, const lm
   return NULL;
 }
 
+// A collective is recorded on all ranks or on none: NCCL requires it.
+static lm_status graphs_agree(cuda_exec *e) {
+  int without = !e->graphs;
+  LM_TRY(lm_comm_any(e->comm, "recording graphs", &without));
+  e->graphs_of_ranks = !without;
+  return NULL;
+}
+
 static lm_status connect(lm_exec *hal) {
   cuda_exec *e = (cuda_exec *)hal;
   if (!e->comm || e->nccl)
     return NULL;
-  return cuda_exec_fail(e, lm_nccl_open(e->comm, e->plan, &e->builtins, &e->lanes, &e->nccl));
+  lm_status s = lm_nccl_open(e->comm, e->plan, &e->builtins, &e->lanes, &e->nccl);
+  return cuda_exec_fail(e, s ? s : graphs_agree(e));
 }
 
 static void range(lm_exec *hal, const char *name) {

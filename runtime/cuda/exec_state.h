@@ -1,4 +1,4 @@
-// exec_state.h - the state of the CUDA executor. Private to exec.c and exec_run.c.
+// exec_state.h - the state of the CUDA executor. Private to the files exec*.c.
 #ifndef LM_RUNTIME_CUDA_EXEC_STATE_H
 #define LM_RUNTIME_CUDA_EXEC_STATE_H
 #include "runtime/cuda/counts.h"
@@ -10,12 +10,14 @@
 #include "runtime/plan/walk.h"
 
 typedef struct func_state {
-  // Can be recorded: it has no collective, and a run-time extent changes neither a launch nor what
-  // the host passes to it. Kernels read extents in the device's memory.
+  // Can be recorded: a run-time extent changes neither a launch nor what the host passes to it.
+  // Kernels read extents in the device's memory.
   bool fixed;
+  bool exchanges; // begins a collective between ranks
   bool extents;   // a kernel reads an extent
   bool may_fault; // has a move to a position that is read at run time and checked on the device
   bool has_run;
+  bool *apart; // by step: cannot be recorded (exec_apart.c); NULL: all can
 } func_state;
 
 // A run of a function, with the copies of its results; or, `adds`, the sum of its results and the
@@ -31,12 +33,25 @@ enum {
   CUDA_DEFERRED = 16
 };
 // Work that the device starts together, in order. It is recorded when each of its functions has
-// run.
+// run: as one graph, or as the parts between the steps that cannot be recorded.
 typedef struct cuda_graph {
   cuda_work work[CUDA_DEFERRED];
   int n;
-  void *graph; // CUgraphExec; NULL until it is recorded
+  bool apart;   // it has such steps
+  void **parts; // CUgraphExec
+  uint32_t n_parts, cap_parts;
 } cuda_graph;
+// What happens to steps that are enqueued.
+typedef struct cuda_recording {
+  enum {
+    CUDA_ENQUEUES, // the streams receive them
+    CUDA_RECORDS,  // parts of `graph` receive them
+    CUDA_REPLAYS   // parts of `graph` have them
+  } mode;
+  cuda_graph *graph;
+  bool within;   // a part, which is being recorded or has been launched
+  uint32_t part; // that is launched next
+} cuda_recording;
 
 // For profiles: an event that is recorded when a step is done.
 typedef struct mark {
@@ -49,6 +64,7 @@ typedef struct cuda_exec {
   const lm_plan *plan;
   int threads, compiled;
   bool sync, graphs, check;
+  bool graphs_of_ranks; // all ranks record functions with collectives
   lm_cuda_driver d;
   lm_cuda_device device;
   void *context, *stream;
@@ -67,6 +83,7 @@ typedef struct cuda_exec {
   lm_plan_walk walk;
   func_state *funcs;
   bool deferring;
+  cuda_recording recording;
   cuda_graph deferred; // not yet started
   cuda_graph *seen;    // that were recorded
   uint32_t n_seen, cap_seen;
@@ -103,11 +120,42 @@ lm_status cuda_exec_failure_copy(const cuda_exec *e);
 lm_status cuda_exec_fail(cuda_exec *e, lm_status s);
 // Waits until the stream is done.
 lm_status cuda_exec_synchronize(cuda_exec *e);
+lm_status cuda_exec_run(lm_exec *hal, const lm_plan_func *f, const int64_t *extents);
+
+// ---- exec_work.c
+
+// Waits for the event; NULL: for the stream.
+lm_status cuda_exec_wait(cuda_exec *e, void *event, int *result);
 // Sets e->pointers to the addresses of the step's buffers.
 void cuda_exec_pointers_find(cuda_exec *e, const lm_plan_step *s);
+// Enqueues work, or what of it is not recorded.
+lm_status cuda_exec_work(cuda_exec *e, const cuda_work *w, const int64_t *extents);
+
+// ---- exec_part.c
+
+// Before an operation of the work that is enqueued. apart: it cannot be recorded. *enqueues: it is
+// not in a graph that has been launched.
+lm_status cuda_exec_part(cuda_exec *e, bool apart, bool *enqueues);
+// Ends the recording and launches the part. failed: why nothing is launched; returned.
+lm_status cuda_exec_part_end(cuda_exec *e, lm_status failed);
+lm_status cuda_exec_part_launch(cuda_exec *e, void *part);
+
+// ---- exec_graph.c
+
+// True if a run of f cannot be deferred behind the deferred work.
+bool cuda_exec_conflicts(const cuda_exec *e, const lm_plan_func *f);
 // Adds work to the deferred; starts it if nothing is to be deferred.
 lm_status cuda_exec_add(cuda_exec *e, const cuda_work *w);
 // Starts the deferred work.
 lm_status cuda_exec_flush(cuda_exec *e);
-lm_status cuda_exec_run(lm_exec *hal, const lm_plan_func *f, const int64_t *extents);
+void cuda_exec_graphs_free(cuda_exec *e);
+
+// ---- exec_apart.c
+
+// Finds func_state.exchanges and func_state.apart.
+void cuda_exec_apart_find(cuda_exec *e, const lm_plan_func *f, func_state *x);
+static inline bool cuda_exec_is_apart(const cuda_exec *e, const lm_plan_step *s) {
+  const func_state *x = &e->funcs[e->func - e->plan->funcs];
+  return x->apart && s->kind != LM_STEP_LOOP && x->apart[s - e->func->steps];
+}
 #endif

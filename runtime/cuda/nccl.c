@@ -1,6 +1,8 @@
 // nccl.c - see nccl.h.
 #include "runtime/cuda/nccl.h"
 
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/comm/exchange.h"
@@ -40,6 +42,9 @@ struct lm_nccl {
   uint32_t n_links, cap_links;
   lm_cuda_address workspace[LM_PLAN_LANES]; // of each lane
   lm_cuda_watch watch;
+  bool serial;          // operations of several communicators must not be concurrent
+  void *ordered;        // an event behind the last operation, if serial
+  void *ordering;       // the stream of the last operation; NULL: the main stream waits for it
   lm_message *messages; // of a phase
   const void **from;    // slices to add
   lm_arena *arena;
@@ -50,6 +55,7 @@ typedef struct lane_work {
   lm_nccl *n;
   const link *link;
   lm_cuda_builtins builtins; // launched on the stream of the lane
+  const lm_plan_step *step;
   const char *label;
 } lane_work;
 
@@ -74,6 +80,14 @@ static lm_status settle(const lm_nccl *n, const link *x, int result, const char 
   return check(n, x, result, what);
 }
 
+// The same of a call that other ranks take part in and that may take long.
+static lm_status settle_all(const lm_nccl *n, const link *x, int result, const char *what) {
+  lm_comm_connects(n->ranks, what);
+  lm_status s = settle(n, x, result, what);
+  lm_comm_waits(n->ranks, NULL, 0);
+  return s;
+}
+
 lm_status lm_nccl_check(lm_nccl *n) {
   for (uint32_t i = 0; i < n->n_links; i++) {
     const link *x = &n->links[i];
@@ -90,10 +104,23 @@ static int query(const lm_nccl *n, void *event) {
   return event ? d->cuEventQuery(event) : d->cuStreamQuery(n->builtins->stream);
 }
 
+// The bytes that a rank sends or receives between two marks of a collective, at most. A round of a
+// sum fills no more than the workspace.
+static int64_t bytes_of(const lm_nccl *n, const lm_plan_step *s) {
+  const lm_plan_comm *c = s->comm;
+  int64_t bytes = 0;
+  for (int i = 0; i < s->n_bufs; i++)
+    bytes = s->bufs[i].bytes > bytes ? s->bufs[i].bytes : bytes;
+  if (c->kind == LM_COLL_ALL_GATHER || c->kind == LM_COLL_ALL_TO_ALL)
+    bytes = c->count * lm_dtype_bytes(c->dtype) * lm_comm_group_size(n->ranks, c->group);
+  bool sums = lm_exchange_reduces(c->kind) && bytes > LM_NCCL_WORKSPACE;
+  return sums ? LM_NCCL_WORKSPACE : bytes;
+}
+
 static void collective_show(lm_nccl *n) {
-  bool moved;
-  lm_comm_waits(n->ranks, lm_cuda_watch_find(&n->watch, &moved));
-  if (moved)
+  lm_cuda_watched x = lm_cuda_watch_find(&n->watch);
+  lm_comm_waits(n->ranks, x.step ? x.step->label : NULL, x.step ? bytes_of(n, x.step) : 0);
+  if (x.moved)
     lm_comm_moved(n->ranks);
 }
 
@@ -105,7 +132,7 @@ lm_status lm_nccl_wait(lm_nccl *n, void *event, int *result) {
     lm_pause(times);
   }
   collective_show(n);
-  lm_comm_waits(n->ranks, NULL);
+  lm_comm_waits(n->ranks, NULL, 0);
   return NULL;
 }
 
@@ -180,16 +207,36 @@ int64_t lm_nccl_workspace(const lm_plan *plan) {
 
 // ---- opening and closing
 
-static lm_status library_open(nccl_library *out) {
+static bool is_set(const char *name) {
+  const char *text = getenv(name);
+  return text && !strcmp(text, "1");
+}
+
+// Before NCCL reads its environment: operations of several communicators on one GPU may block each
+// other unless NCCL, from 2.26 on, orders them by their calls. NCCL 2.23 registers the buffers of
+// recorded operations also where they are memory of cuMemAlloc, which 2.24 calls unsafe.
+static void environment_set(lm_nccl *n, int version) {
+  if (version >= LM_NCCL_ORDERS)
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+  if (version / 100 == LM_NCCL_REGISTERS / 100)
+    setenv("NCCL_GRAPH_REGISTER", "0", 0);
+  n->serial = version < LM_NCCL_ORDERS || !is_set("NCCL_LAUNCH_ORDER_IMPLICIT");
+}
+
+static lm_status library_open(lm_nccl *n) {
   static const char *const files[] = {"libnccl.so.2", NULL};
+  nccl_library *l = &n->l;
   int version = 0;
-  LM_TRY(lm_library_open("NCCL, which several GPUs need,", files, &out->library));
-  LM_TRY(lm_library_resolve(out->library, "NCCL", names, LM_COUNT(names), out->functions));
-  if (out->ncclGetVersion(&version) || version < LM_NCCL_OLDEST)
+  LM_TRY(lm_library_open("NCCL, which several GPUs need,", files, &l->library));
+  LM_TRY(lm_library_resolve(l->library, "NCCL", names, LM_COUNT(names), l->functions));
+  if (l->ncclGetVersion(&version) || version < LM_NCCL_OLDEST)
     return lm_fail(LM_ENV, "NCCL %d.%d.%d is too old; 2.18 is the oldest supported",
                    version / 10000, version / 100 % 100, version % 100);
+  environment_set(n, version);
   return NULL;
 }
+
+#define CONNECTING "connecting the GPUs"
 
 // Every rank makes an id; a group uses that of its first rank.
 static lm_status link_connect(lm_nccl *n, link *x) {
@@ -200,16 +247,20 @@ static lm_status link_connect(lm_nccl *n, link *x) {
                            LM_NCCL_UNDEFINED, LM_NCCL_UNDEFINED, LM_NCCL_UNDEFINED, NULL,
                            LM_NCCL_UNDEFINED};
   lm_status s = NULL;
+  lm_comm_connects(c, "a call of ncclGetUniqueId");
   if (size > 1 && lm_comm_group_rank(c, group) == 0)
-    s = check(n, x, n->l.ncclGetUniqueId(&own), "connecting the GPUs");
-  s = lm_comm_settle(c, "connecting the GPUs", s);
+    s = check(n, x, n->l.ncclGetUniqueId(&own), CONNECTING);
+  s = lm_comm_settle(c, CONNECTING, s);
   if (!s)
-    s = lm_comm_agree(c, "connecting the GPUs", &own, sizeof own, ids);
-  if (!s && size > 1)
-    s = settle(n, x,
-               n->l.ncclCommInitRankConfig(&x->comm, size, ids[lm_comm_group_member(c, group, 0)],
-                                           lm_comm_group_rank(c, group), &config),
-               "connecting the GPUs");
+    s = lm_comm_agree(c, CONNECTING, &own, sizeof own, ids);
+  if (!s && size > 1) {
+    lm_comm_connects(c, "a call of ncclCommInitRankConfig");
+    s = settle_all(n, x,
+                   n->l.ncclCommInitRankConfig(&x->comm, size,
+                                               ids[lm_comm_group_member(c, group, 0)],
+                                               lm_comm_group_rank(c, group), &config),
+                   CONNECTING);
+  }
   lm_free(ids);
   return s;
 }
@@ -236,11 +287,15 @@ static void links_find(lm_nccl *n, const lm_plan_func *f) {
 static lm_status nccl_make(lm_nccl *n, const lm_plan *plan) {
   const lm_cuda_driver *d = n->builtins->driver;
   int64_t bytes[LM_PLAN_LANES];
-  LM_TRY(lm_comm_settle(n->ranks, "NCCL", library_open(&n->l)));
+  LM_TRY(lm_comm_settle(n->ranks, "NCCL", library_open(n)));
   for (int i = 0; i < plan->n_funcs; i++)
     links_find(n, &plan->funcs[i]);
   for (uint32_t i = 0; i < n->n_links; i++)
     LM_TRY(link_connect(n, &n->links[i]));
+  n->serial &= n->n_links > 1;
+  LM_TRY(lm_cuda_watch_open(&n->watch, plan, n->builtins));
+  if (n->serial)
+    LM_TRY(lm_cuda_check(d, d->cuEventCreate(&n->ordered, LM_CU_EVENT_NO_TIMES), "an event"));
   workspaces_measure(plan, bytes);
   for (int i = 0; i < LM_PLAN_LANES; i++)
     if (bytes[i])
@@ -256,7 +311,6 @@ lm_status lm_nccl_open(lm_comm *c, const lm_plan *plan, const lm_cuda_builtins *
   *n = (lm_nccl){.ranks = c,
                  .builtins = b,
                  .lanes = lanes,
-                 .watch = {.driver = b->driver},
                  .messages = lm_calloc(2 * ranks * LM_COLL_BUCKET, sizeof *n->messages),
                  .from = lm_calloc(ranks, sizeof *n->from),
                  .arena = lm_arena_create()};
@@ -267,19 +321,56 @@ lm_status lm_nccl_open(lm_comm *c, const lm_plan *plan, const lm_cuda_builtins *
   return s;
 }
 
-static void link_close(const lm_nccl *n, const link *x, bool failed) {
-  if (!x->comm)
-    return;
-  if (failed) {
-    n->l.ncclCommAbort(x->comm);
-    return;
+// Of all communicators: none of them is closed if another one fails.
+static lm_status links_finalize(const lm_nccl *n) {
+  int *results = lm_calloc(n->n_links + 1, sizeof *results);
+  lm_status s = NULL;
+  for (uint32_t i = 0; i < n->n_links; i++)
+    if (n->links[i].comm)
+      results[i] = n->l.ncclCommFinalize(n->links[i].comm);
+  for (uint32_t i = 0; i < n->n_links && !s; i++)
+    if (n->links[i].comm)
+      s = settle_all(n, &n->links[i], results[i], "disconnecting the GPUs");
+  lm_free(results);
+  return s;
+}
+
+typedef struct closing {
+  const lm_nccl *n;
+  void *comm;
+  bool has_thread;
+  pthread_t thread;
+} closing;
+
+static void *link_abort(void *user) {
+  const closing *x = user;
+  x->n->l.ncclCommAbort(x->comm);
+  return NULL;
+}
+
+// ncclCommAbort waits until the GPU has completed the operations of the communicator, which may be
+// behind a collective of another one. So all are aborted at the same time.
+static void links_abort(const lm_nccl *n) {
+  closing *v = lm_calloc(n->n_links + 1, sizeof *v);
+  for (uint32_t i = 0; i < n->n_links; i++) {
+    v[i].n = n;
+    v[i].comm = n->links[i].comm;
+    if (v[i].comm)
+      v[i].has_thread = !pthread_create(&v[i].thread, NULL, link_abort, &v[i]);
   }
-  int result = n->l.ncclCommFinalize(x->comm);
-  lm_status s = settle(n, x, result, "disconnecting the GPUs");
-  if (s)
-    n->l.ncclCommAbort(x->comm);
-  else
-    n->l.ncclCommDestroy(x->comm);
+  for (uint32_t i = 0; i < n->n_links; i++)
+    if (v[i].has_thread)
+      pthread_join(v[i].thread, NULL);
+  lm_free(v);
+}
+
+static void links_close(const lm_nccl *n, bool failed) {
+  lm_status s = failed ? NULL : links_finalize(n);
+  if (failed || s)
+    links_abort(n);
+  for (uint32_t i = 0; i < n->n_links && !failed && !s; i++)
+    if (n->links[i].comm)
+      n->l.ncclCommDestroy(n->links[i].comm);
   lm_status_free(s);
 }
 
@@ -288,11 +379,12 @@ void lm_nccl_close(lm_nccl *n, bool failed) {
   if (!n)
     return;
   const lm_cuda_driver *d = n->builtins->driver;
-  for (uint32_t i = 0; i < n->n_links; i++)
-    link_close(n, &n->links[i], failed);
+  links_close(n, failed);
   d->cuStreamSynchronize(n->builtins->stream);
   lm_cuda_lanes_synchronize(n->lanes);
   lm_cuda_watch_close(&n->watch);
+  if (n->ordered)
+    d->cuEventDestroy_v2(n->ordered);
   for (int i = 0; i < LM_PLAN_LANES; i++)
     if (n->workspace[i])
       d->cuMemFree_v2(n->workspace[i]);
@@ -300,6 +392,33 @@ void lm_nccl_close(lm_nccl *n, bool failed) {
   lm_free(n->from);
   lm_arena_destroy(n->arena);
   lm_free(n);
+}
+
+// ---- the order of operations of several communicators
+
+static lm_status order_wait(lm_nccl *n, void *stream) {
+  const lm_cuda_driver *d = n->builtins->driver;
+  if (!n->ordering || n->ordering == stream)
+    return NULL;
+  return lm_cuda_check(d, d->cuStreamWaitEvent(stream, n->ordered, 0), "an event");
+}
+
+static lm_status order_record(lm_nccl *n, void *stream) {
+  const lm_cuda_driver *d = n->builtins->driver;
+  if (!n->serial)
+    return NULL;
+  n->ordering = stream;
+  return lm_cuda_check(d, d->cuEventRecord(n->ordered, stream), "an event");
+}
+
+lm_status lm_nccl_join(lm_nccl *n) {
+  LM_TRY(order_wait(n, n->builtins->stream));
+  lm_nccl_joined(n);
+  return NULL;
+}
+
+void lm_nccl_joined(lm_nccl *n) {
+  n->ordering = NULL;
 }
 
 // ---- collectives
@@ -318,12 +437,10 @@ static lm_status messages_enqueue(const lane_work *w, int count) {
   return settle(n, w->link, end, w->label);
 }
 
-static lm_status messages_watched(const lane_work *w, int count) {
-  lm_cuda_watch *watch = &w->n->watch;
-  int lane = w->link->lane;
-  LM_TRY(lm_cuda_watch_begin(watch, lane, w->builtins.stream, w->label));
+static lm_status messages_ordered(const lane_work *w, int count) {
+  LM_TRY(order_wait(w->n, w->builtins.stream));
   LM_TRY(messages_enqueue(w, count));
-  return lm_cuda_watch_end(watch, lane, w->builtins.stream);
+  return order_record(w->n, w->builtins.stream);
 }
 
 static lm_status slices_add(const lane_work *w, const lm_exchange *x) {
@@ -344,7 +461,7 @@ static lm_status phase_enqueue(const lane_work *w, lm_exchanges *g) {
   lm_exchanges_place(g, pointer_to(w->n->workspace[w->link->lane]));
   int count = lm_exchanges_messages(g, w->n->messages);
   if (count)
-    LM_TRY(messages_watched(w, count));
+    LM_TRY(messages_ordered(w, count));
   for (int i = 0; i < g->n; i++)
     LM_TRY(slices_add(w, &g->v[i]));
   return NULL;
@@ -375,13 +492,22 @@ static lm_status own_copy(const lane_work *w, const lm_exchange *x) {
       w->label);
 }
 
+static lm_status mark(const lane_work *w, bool within) {
+  if (!w->link->comm)
+    return NULL;
+  return lm_cuda_watch_mark(&w->n->watch, w->step, w->builtins.stream, within);
+}
+
 static lm_status exchanges_enqueue(const lane_work *w, lm_exchanges *g) {
   for (int i = 0; i < g->n; i++)
     LM_TRY(own_copy(w, &g->v[i]));
-  do
+  bool more = true;
+  while (more) {
+    LM_TRY(mark(w, true));
     LM_TRY(phase_enqueue(w, g));
-  while (lm_exchanges_next(g));
-  return NULL;
+    more = lm_exchanges_next(g);
+  }
+  return mark(w, false);
 }
 
 lm_status lm_nccl_start(lm_nccl *n, const lm_plan_step *s, int64_t iteration,
@@ -390,6 +516,7 @@ lm_status lm_nccl_start(lm_nccl *n, const lm_plan_step *s, int64_t iteration,
       .n = n,
       .link = link_find(n, s->comm),
       .builtins = *n->builtins,
+      .step = s,
       .label = s->label,
   };
   int group = s->comm->group, size = lm_comm_group_size(n->ranks, group);

@@ -10,6 +10,13 @@
 // enqueue the same collectives in the same order: NCCL requires that of communicators that one GPU
 // uses at the same time.
 //
+// Operations of several communicators that run on one GPU at the same time may block each other.
+// NCCL orders them by the calls of the host from 2.26 on; with older versions, and where
+// NCCL_LAUNCH_ORDER_IMPLICIT is 0, each waits for the one before.
+//
+// Collectives may be recorded in graphs (exec_graph.c), whose launches are collectives then. A
+// communicator is closed when no graph has its operations any more, for which NCCL waits.
+//
 // Communicators do not block: while NCCL connects, or a GPU waits for other ranks, this process
 // still notices that the run has failed (lm_comm_check).
 #ifndef LM_CUDA_NCCL_H
@@ -21,7 +28,9 @@
 enum {
   LM_NCCL_IN_PROGRESS = 7,
   LM_NCCL_INT8 = 0,
-  LM_NCCL_OLDEST = 21800, // 2.18, the first version whose config has these fields
+  LM_NCCL_OLDEST = 21800,    // 2.18, the first version whose config has these fields
+  LM_NCCL_REGISTERS = 22300, // 2.23, which registers buffers of recorded messages
+  LM_NCCL_ORDERS = 22600,    // 2.26, which knows NCCL_LAUNCH_ORDER_IMPLICIT
   LM_NCCL_MAGIC = (int)0xcafebeef,
   LM_NCCL_UNDEFINED = INT32_MIN,
 };
@@ -56,8 +65,12 @@ lm_status lm_nccl_start(lm_nccl *n, const lm_plan_step *s, int64_t iteration,
 // wait for ranks that have ended, so the ranks and NCCL are checked meanwhile, and the ranks see
 // the collective in which the GPU is.
 lm_status lm_nccl_wait(lm_nccl *n, void *event, int *result);
+// Before a graph with collectives is recorded or launched on the main stream: collectives before
+// come first. And behind a recording.
+lm_status lm_nccl_join(lm_nccl *n);
+void lm_nccl_joined(lm_nccl *n);
 // NULL, or the failure of a collective that was queued before.
 lm_status lm_nccl_check(lm_nccl *n);
-// The streams must be idle, unless the run has `failed`.
+// The streams must be idle, unless the run has `failed`, and graphs destroyed.
 void lm_nccl_close(lm_nccl *n, bool failed);
 #endif

@@ -1,73 +1,63 @@
 // watch.c - see watch.h.
 #include "runtime/cuda/watch.h"
 
-void lm_cuda_watch_close(lm_cuda_watch *w) {
-  for (int i = 0; i < LM_PLAN_LANES; i++) {
-    lm_cuda_exchanges *l = &w->lane[i];
-    for (uint32_t k = 0; k < l->made; k++) {
-      w->driver->cuEventDestroy_v2(l->v[k].begun);
-      w->driver->cuEventDestroy_v2(l->v[k].done);
-    }
-    lm_free(l->v);
-  }
-}
+#include <string.h>
 
-static lm_status event_make(const lm_cuda_watch *w, void **out) {
-  return lm_cuda_check(w->driver, w->driver->cuEventCreate(out, LM_CU_EVENT_NO_TIMES), "an event");
-}
+// A mark: its number, which differs from that before, the step, and whether the GPU is within it.
+enum {
+  NUMBER_BIT = 32,
+  STEP_BIT = 1
+};
 
-static lm_status event_record(const lm_cuda_watch *w, void *event, void *stream) {
-  return lm_cuda_check(w->driver, w->driver->cuEventRecord(event, stream), "an event");
-}
-
-static lm_status exchange_make(const lm_cuda_watch *w, lm_cuda_exchanges *l) {
-  lm_cuda_exchange x = {0};
-  LM_TRY(event_make(w, &x.begun));
-  lm_status s = event_make(w, &x.done);
-  if (s) {
-    w->driver->cuEventDestroy_v2(x.begun);
-    return s;
-  }
-  if (l->made == l->cap) {
-    l->cap = l->cap ? 2 * l->cap : 16;
-    l->v = lm_realloc(l->v, l->cap * sizeof *l->v);
-  }
-  l->v[l->made++] = x;
+lm_status lm_cuda_watch_open(lm_cuda_watch *w, const lm_plan *plan, const lm_cuda_builtins *b) {
+  size_t bytes = LM_PLAN_LANES * sizeof *w->marks;
+  void *p;
+  *w = (lm_cuda_watch){
+      .plan = plan,
+      .builtins = b,
+  };
+  LM_TRY(lm_cuda_check(b->driver, b->driver->cuMemHostAlloc(&p, bytes, 0), "pinned host memory"));
+  w->marks = memset(p, 0, bytes);
   return NULL;
 }
 
-lm_status lm_cuda_watch_begin(lm_cuda_watch *w, int lane, void *stream, const char *label) {
-  lm_cuda_exchanges *l = &w->lane[lane];
-  if (l->first == l->n)
-    l->first = l->n = 0;
-  if (l->n == l->made)
-    LM_TRY(exchange_make(w, l));
-  lm_cuda_exchange *x = &l->v[l->n++];
-  x->label = label;
-  return event_record(w, x->begun, stream);
+void lm_cuda_watch_close(lm_cuda_watch *w) {
+  if (w->marks)
+    w->builtins->driver->cuMemFreeHost((void *)(uintptr_t)w->marks);
 }
 
-lm_status lm_cuda_watch_end(lm_cuda_watch *w, int lane, void *stream) {
-  lm_cuda_exchanges *l = &w->lane[lane];
-  return event_record(w, l->v[l->n - 1].done, stream);
+// Steps of all functions are numbered in order.
+static uint64_t number_of(const lm_plan *p, const lm_plan_step *s) {
+  uint64_t n = 0;
+  int i = 0;
+  for (; s < p->funcs[i].steps || s >= p->funcs[i].steps + p->funcs[i].n_steps; i++)
+    n += (uint64_t)p->funcs[i].n_steps;
+  return n + (uint64_t)(s - p->funcs[i].steps);
 }
 
-// An error of the device counts as an end, since others report it.
-static bool has_run(const lm_cuda_watch *w, void *event) {
-  return w->driver->cuEventQuery(event) != LM_CU_NOT_READY;
+static const lm_plan_step *step_of(const lm_plan *p, uint64_t n) {
+  int i = 0;
+  for (; n >= (uint64_t)p->funcs[i].n_steps; i++)
+    n -= (uint64_t)p->funcs[i].n_steps;
+  return &p->funcs[i].steps[n];
 }
 
-const char *lm_cuda_watch_find(lm_cuda_watch *w, bool *moved) {
-  const char *label = NULL;
-  *moved = false;
+lm_status lm_cuda_watch_mark(lm_cuda_watch *w, const lm_plan_step *s, void *stream, bool within) {
+  uint64_t mark = (uint64_t)++w->number << NUMBER_BIT;
+  mark |= number_of(w->plan, s) << STEP_BIT | within;
+  lm_cuda_builtins b = *w->builtins;
+  b.stream = stream;
+  return lm_cuda_mark(&b, (void *)(uintptr_t)&w->marks[s->comm->lane], mark);
+}
+
+lm_cuda_watched lm_cuda_watch_find(lm_cuda_watch *w) {
+  lm_cuda_watched found = {0};
   for (int i = 0; i < LM_PLAN_LANES; i++) {
-    lm_cuda_exchanges *l = &w->lane[i];
-    while (l->first < l->n && has_run(w, l->v[l->first].done)) {
-      l->first++;
-      *moved = true;
-    }
-    if (l->first < l->n && !label && has_run(w, l->v[l->first].begun))
-      label = l->v[l->first].label;
+    uint64_t mark = w->marks[i];
+    found.moved |= mark != w->seen[i];
+    w->seen[i] = mark;
+    if ((mark & 1) && !found.step)
+      found.step = step_of(w->plan, (uint32_t)mark >> STEP_BIT);
   }
-  return label;
+  return found;
 }

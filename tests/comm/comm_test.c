@@ -420,8 +420,11 @@ static lm_status host_try(test *t) {
 
 enum {
   FAULT_STEP = 3,
-  COMPUTES_S = 60
+  COMPUTES_S = 60,
+  BYTES_OF_1_S = 50000000
 };
+#define STUCK_S 0.5
+#define CONNECT_S 1.0
 
 static void sockets_close(void) {
   for (int fd = 3; fd < 1024; fd++) {
@@ -454,6 +457,23 @@ static lm_status fault_make(const char *fault, const test *t) {
 static void compute(void) {
   signal(SIGTERM, SIG_IGN);
   sleep(COMPUTES_S);
+}
+
+// Waits in a collective, or while devices connect. The limit is longer by the time of its bytes.
+static lm_status wait_run(test *t, bool connects) {
+  double begin = lm_now(), least = connects ? CONNECT_S : STUCK_S + 1;
+  lm_status s = NULL;
+  if (connects)
+    lm_comm_connects(t->c, t->rank ? "a call that hangs" : "connecting");
+  else
+    lm_comm_waits(t->c, "a large transfer", BYTES_OF_1_S);
+  for (int times = 0; !s; times++) {
+    s = lm_comm_check(t->c);
+    lm_pause(times);
+  }
+  if (lm_now() - begin < least)
+    fprintf(stderr, "too early\n");
+  return s;
 }
 
 static lm_status steps_run(test *t, const char *fault) {
@@ -500,6 +520,8 @@ static int rank_main(const char *what) {
       printf("hash %016llx\n", (unsigned long long)t.hash);
   } else if (!s && !strcmp(what, "stopped")) {
     s = stopped_try(&t);
+  } else if (!s && (!strcmp(what, "transfer") || !strcmp(what, "connect"))) {
+    s = wait_run(&t, !strcmp(what, "connect"));
   } else if (!s) {
     s = steps_run(&t, what);
   }
@@ -535,6 +557,7 @@ static void fault_test(const char *fault, int ranks, int left, int status,
   expect(count_of(out.p, exits) >= left, what, out.p);
   for (; *words; words++)
     expect(strstr(out.p, *words) != NULL, *words, out.p);
+  expect(!strstr(out.p, "too early"), what, out.p);
   if (getenv("COMM_TEST_SHOW"))
     printf("%s, %.1f s: %s", fault, lm_now() - begin, out.p);
   lm_buf_free(&out);
@@ -616,6 +639,10 @@ int main(int argc, char **argv) {
   fault_test("apart", 3, 3, 2,
              WORDS("waited for each other", "rank 2 (host ", "another agreement'"));
   fault_test("count", 2, 2, 2, WORDS("waited for each other", "gradients of step"));
+  setenv("LMC_COMM_STUCK", "0.5", 1);
+  setenv("LMC_COMM_CONNECT", "1", 1);
+  fault_test("transfer", 2, 2, 2, WORDS("waited for each other", "in 'a large transfer'"));
+  fault_test("connect", 2, 2, 2, WORDS("in 'connecting', rank 1 (host ", "in 'a call that hangs'"));
   lm_buf_free(&out);
   lm_buf_free(&again);
   printf("comm_test: %d errors\n", errors);

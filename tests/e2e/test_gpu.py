@@ -200,10 +200,10 @@ def test_offload(run):
     def plan(*rules):
         return json.loads(fake("explain", file, "memory", "--json", "--target", "cuda", "--set", f"memory {{ {'; '.join(rules)} }}"))
 
-    def trained(name, words, *rules, status=0):
+    def trained(name, words, *rules, status=(0,)):
         how = ("--set", f"memory {{ {'; '.join(rules)} }}") if rules else ()
         code, out, err = run.result("run", file, "--target", "cuda", "--out", run.path(name), *how, env={**fake.env, "FAKE_CUDA": words})
-        check(code == status, f"{words}: {code} {out} {err}")
+        check(code in status, f"{words}: {code} {out} {err}")
         return err
 
     natural, said = plan(), trained("plain", "counts")
@@ -240,7 +240,7 @@ def test_offload(run):
         check(copies[2][0] == once * copies[3][0] >= 32 and all(beside >= 0.8 * n for n, beside in (copies[2], copies[3])), f"{rule}: {copies}")
         late = ("unseen=2", "unseen=3") if arena == "state" else ()
         for words in (*late, "eager,unseen=2", "eager,unseen=3", "eager,blind=2", "eager,blind=3"):
-            said = trained("x", words, budget, rule, status=99)
+            said = trained("x", words, budget, rule, status=(2, 99))
             check("of a copy that nothing orders" in said or "of a stream for which nothing waits" in said, f"{rule}: {words}: {said}")
 
 
@@ -750,7 +750,7 @@ def test_fp8(run):
     check(len(copies) == 4 and all("state[" in line and "small[" not in line for line in copies), f"both moments, and no history of a scale: {copies}")
     late = ("run", file, "--target", "cuda", "-q", "--out", run.path("late"), *on, *more)
     code, _, err = run.result(*late, env={**fake.env, "FAKE_CUDA": "unseen=3"})
-    check(code == 99 and "operations of a stream for which nothing waits" in err, f"a wait is missing: {code} {err}")
+    check(code == 2 and "operations of a stream for which nothing waits" in err, f"a wait is missing: {code} {err}")
     fake("compile", file, "--target", "cuda", "-o", run.path("plan"), *on)
     gemms = [line for line in open(run.path("plan/plan.txt")) if " gemm " in line]
     check(sum(" scaled number number " in line for line in gemms) == 3 * 3, f"the GEMMs of a layer: {gemms}")
@@ -858,7 +858,7 @@ def test_gpu_check(run):
     parts = [json.loads(line) for line in p.stdout.splitlines() if line.startswith("{")]
     check(p.returncode == 1 and [x["part"] for x in parts] == [1, 2] and all(len(json.dumps(x)) < 500 for x in parts), p.stdout + p.stderr)
     check([x["failed"] for x in parts] == [["random kernels"], []], p.stdout + p.stderr)
-    check(sorted(os.listdir(run.path("out"))) == [f"gpu-check-{i}.{kind}" for i in (1, 2) for kind in ("json", "log")], str(os.listdir(run.path("out"))))
+    check(sorted(os.listdir(run.path("out"))) == [f"gpu-check-{i}.{kind}" for i in (1, 2, 3) for kind in ("json", "log")], str(os.listdir(run.path("out"))))
     checks = json.load(open(run.path("out/gpu-check-1.json")))["checks"]
     check(checks["GEMMs"]["ok"] and checks["kernels"]["ok"] and not checks["random kernels"]["ok"], str(checks))
     check("gpu_random_check: No such file" in open(run.path("out/gpu-check-1.log")).read(), "the log")

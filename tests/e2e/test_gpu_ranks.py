@@ -147,10 +147,79 @@ def test_failed_message(run):
     file, sets = model(run), ("--set", "parallel.zero = 3")
     ends = lambda how: failing(run, file, sets=sets, FAKE_NCCL=f"{how},on=1", LMC_COMM_STUCK="2")
     with ThreadPoolExecutor() as pool:      # mpirun sleeps for seconds before it ends
-        error, stall, dead = pool.map(ends, ("error=20", "stall=20", "die=20"))
+        error, stall, dead, stall_in_graph, dead_in_graph = pool.map(ends, ("error=20", "stall=20", "die=20", "stall=100", "die=100"))
     check("NCCL says: remote process exited or there was a network error" in error, error)
-    ranks = re.search(r"all ranks have waited for each other for 2 s: rank 0 \(host .*?\) in '(.*?)', rank 1 \(host .*?\) in '(.*?)'", stall)
-    check(ranks and ranks[1] == ranks[2] and "over dp" in ranks[1], stall)
-    check(re.search(r"^lmc: rank 1 \(host .*, process \d+\) .* over dp", dead, re.M), dead)
-    for err in (error, stall, dead):
+    for err in (stall, stall_in_graph):
+        ranks = re.search(r"all ranks have waited for each other for \S+ s: rank 0 \(host .*?\) in '(.*?)', rank 1 \(host .*?\) in '(.*?)'", err)
+        check(ranks and ranks[1] == ranks[2] and "over dp" in ranks[1], err)
+    for err in (dead, dead_in_graph):
+        check(re.search(r"^lmc: rank 1 \(host .*, process \d+\) .* over dp", err, re.M), err)
+    for err in (error, stall, dead, stall_in_graph, dead_in_graph):
+        check(len(re.findall(r"^lmc: ", err, re.M)) == 1, err)
+
+
+def graphs_run(run, file, name, mesh, *sets, how="devices=2,counts", **env):
+    """the launches of graphs of both ranks, which are equal; of a run in the folder of that name"""
+    fake = Fake(run, heavy=True)
+    line = command(file, mesh, run.path(name), "--target", "cuda", *sets)
+    code, out, err = run.result(*line, env={**fake.env, **QUICK, "FAKE_CUDA": how, **env})
+    check(code == 0 and "fake" not in err, f"{name}: {code} {out}{err}")
+    counts = [int(n) for n in re.findall(r"^(\d+) graphs were launched", err, re.M)]
+    check(len(counts) == 2 and counts[0] == counts[1], f"{name}: {counts}")
+    return counts[0]
+
+
+def same_bits(run, *names, step=4):
+    parts = [tensors(run.path(name), step) for name in names]
+    check(all(x == parts[0] for x in parts), f"other bits: {names}")
+
+
+def test_graphs(run):
+    """collectives in graphs: a launch for each function from its second run on, and the bits of single steps; with an NCCL that does not
+    order communicators, each waits for the one before; where one rank records nothing, no rank records a collective"""
+    mpi_needed(run)
+    file, third = model(run, steps=2), ("--set", "parallel.zero = 3")
+    # In step 2: copies of the parameters, two micro-batches, the sums of gradients, the norm, the update. In step 1, in which all run for
+    # the first time, the second micro-batch, and the rates of step 2.
+    ran = graphs_run(run, file, "graphs", "dp = 2", *third, how="devices=2,counts,eager")
+    check(ran == 6 + 1, f"launches of graphs: {ran}")
+    check(graphs_run(run, file, "steps", "dp = 2", *third, LMC_CUDA_GRAPHS="0") == 0, "LMC_CUDA_GRAPHS=0")
+    graphs_run(run, file, "old", "dp = 2", *third, how="devices=2,counts,seed=3", FAKE_NCCL="version=21801")
+    same_bits(run, "graphs", "steps", "old", step=2)
+    alone = without_ranks(command(file, "dp = 2", run.path("apart"), "--target", "cuda", *third))
+    by_variables(run, 2, *alone, one={"LMC_CUDA_GRAPHS": "0"}, **Fake(run).env, FAKE_CUDA="devices=2")
+    same_bits(run, "graphs", "apart", step=2)
+    if run.nightly:
+        graphs_run(run, file, "other", "dp = 2", *third, NCCL_LAUNCH_ORDER_IMPLICIT="0")
+        same_bits(run, "graphs", "other", step=2)
+        planted = {**Fake(run).env, **QUICK, "FAKE_CUDA": "devices=2,eager", "FAKE_NCCL": "unordered"}      # though it says that it orders
+        err = run.result(*command(file, "dp = 2", run.path("x"), "--target", "cuda", *third), env=planted)[2]
+        check("is not ordered before or after one of another communicator" in err, err)
+
+
+def test_split_graphs(run):
+    """rows that are routed to other GPUs are exchanged between graphs, as `explain` says: the bits of single steps"""
+    mpi_needed(run)
+    run.write("t.txt", "".join(f"line {i} of a text, {i * i} and more\n" for i in range(24)))
+    routed = "\n".join(line for line in EXPERTS.splitlines() if not line.strip().startswith("sample")).replace("run = 1 steps", "run = 2 steps")
+    file = run.write("mixtral.lm", open(f"{ROOT}/tests/models/mixtral/reference.lm").read().split("model Start")[0] + routed)
+    n = graphs_run(run, file, "graphs", "ep = 2")
+    check(graphs_run(run, file, "steps", "ep = 2", LMC_CUDA_GRAPHS="0") == 0, "LMC_CUDA_GRAPHS=0")
+    check(n > 2 * 8, f"parts of graphs: {n}")
+    same_bits(run, "graphs", "steps", step=2)
+    said = run("explain", file, "cost", "--target", "h100", "--set", "parallel.mesh=(ep = 2)")
+    check("exchanges of rows are between CUDA graphs: the host waits for their sizes" in said, said)
+
+
+def test_connecting(run):
+    """a rank that hangs in a call of NCCL by which the GPUs connect, or in a thread of NCCL: one message, with the host and the call of each"""
+    mpi_needed(run)
+    file = model(run, steps=1)
+    ends = lambda how: failing(run, file, FAKE_NCCL=f"hang={how},on=1", LMC_COMM_CONNECT="2", LMC_COMM_STUCK="1")
+    with ThreadPoolExecutor() as pool:
+        call, join = pool.map(ends, ("call", "join"))
+    waits = r"all ranks have waited for each other for \S+ s: rank 0 \(host \S+\) in 'connecting the GPUs', rank 1 \(host \S+\) in "
+    check(re.search(waits + "'a call of ncclCommInitRankConfig'", call), call)
+    check(re.search(waits + "'connecting the GPUs'", join), join)
+    for err in (call, join):
         check(len(re.findall(r"^lmc: ", err, re.M)) == 1, err)

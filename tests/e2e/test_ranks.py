@@ -25,13 +25,13 @@ def ranks(run, n, file, *args, **how):
     return run("run", file, *mesh, *(("--ranks", n) if n > 1 else ()), *args, env=QUICK, **how)
 
 
-def by_variables(run, n, *args, status=0, names=("RANK", "WORLD_SIZE"), **env):
-    """Standard output and errors of ranks started with the variables of torchrun, or of those names."""
+def by_variables(run, n, *args, status=0, names=("RANK", "WORLD_SIZE"), one={}, **env):
+    """Standard output and errors of ranks started with the variables of torchrun, or of those names; one: further ones of rank 1."""
     with socket.socket() as s:
         s.bind(("", 0))
         port = s.getsockname()[1]
     own = {**QUICK, names[1]: str(n), "MASTER_ADDR": "localhost", "MASTER_PORT": str(port), **env}
-    started = [run.start(*args, env={**own, names[0]: str(rank)}) for rank in range(n)]
+    started = [run.start(*args, env={**own, names[0]: str(rank), **(one if rank == 1 else {})}) for rank in range(n)]
     said = [p.communicate(timeout=600) for p in started]
     check([p.returncode for p in started] == [status] * n, f"{[p.returncode for p in started]}: {said}")
     return "".join(out for out, _ in said), "".join(err for _, err in said)

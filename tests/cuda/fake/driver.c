@@ -214,6 +214,8 @@ static const struct {
     {INVALID, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
     {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
     {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {UNJOINED, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED",
+     "a recording left out operations of a stream for which nothing waits"},
     {FAULT, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
     {LAUNCH, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"}};
 

@@ -13,6 +13,7 @@ enum {
   OUT_OF_MEMORY = 2,
   NO_DEVICE = 100,
   NOT_FOUND = 500,
+  UNJOINED = 904,
   FAULT = 700,
   LAUNCH = 701,
   NOT_READY = 600,

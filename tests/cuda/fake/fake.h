@@ -11,8 +11,13 @@
 //   streams     do nothing before a wait, so that a premature read sees old data, and a premature
 //               write to pinned memory changes the copied bytes; copies between host and device,
 //               and messages of NCCL, that events do not order with other accesses of their bytes
-//               are reported, and recordings that a stream has operations in for which nothing
-//               waits, and recorded launches that may begin early behind anything but a kernel
+//               are reported, recorded launches that may begin early behind anything but a kernel,
+//               and events of a recording that are waited for or queried outside of it
+//   NCCL        operations that are outside of a recording of another stream, that one rank alone
+//               records, or in another graph than the other; operations of several communicators
+//               that nothing orders, unless NCCL does (2.26, NCCL_LAUNCH_ORDER_IMPLICIT);
+//               communicators that are closed before graphs with their operations, or aborted while
+//               another one is open, for which ncclCommAbort would wait
 //   kernels     run under the SIMT shim, which reports races, in global memory too, and accesses
 //               out of bounds
 //   GEMMs       run as loops, after all checks of the library
@@ -63,9 +68,15 @@ typedef void fake_touch_fn(const char *at, size_t bytes, bool write, const char 
 // Calls `fn` with a copy of the arguments when the stream reaches it. Returns a CUresult.
 typedef int fake_enqueue_fn(void *stream, void (*fn)(void *args), const void *args, size_t bytes);
 // The same for an operation that other processes take part in: `fn` returns true when it is
-// complete, and is called again until then.
-typedef int fake_enqueue_try_fn(void *stream, bool (*fn)(void *args), const void *args,
+// complete, and is called again until then. hold: called when a graph has recorded the operation,
+// and when all handles of the graph are destroyed.
+typedef int fake_enqueue_try_fn(void *stream, bool (*fn)(void *args),
+                                void (*hold)(void *args, bool holds), const void *args,
                                 size_t bytes);
 // The number of streams that record a graph.
 typedef int fake_recording_fn(void);
+// A number of the recording in which the stream is; 0: in none.
+typedef long fake_records_fn(void *stream);
+// The running operation may be concurrent to those of the same owner alone.
+typedef void fake_order_exclusive_fn(uint64_t owner);
 #endif

@@ -8,7 +8,10 @@
 //
 // FAKE_NCCL in the environment, words separated by commas: version=N (ncclGetVersion),
 // error=N (the N-th group of this process fails some time after it was queued), stall=N (it never
-// ends), die=N (the process is killed when it runs), on=R (only on rank R of its communicator).
+// ends), die=N (the process is killed when it runs), hang=C (ncclCommInitRankConfig does not
+// return, C: call, or never finishes, C: join), unordered (it ignores NCCL_LAUNCH_ORDER_IMPLICIT),
+// on=R (only on rank R of its communicator). A group
+// that a graph has counts in each launch.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -37,6 +40,7 @@ enum {
 typedef struct mailbox {
   _Atomic size_t sent, taken; // bytes since the beginning
   size_t message, part;       // bytes of the message that the part belongs to, and of the part
+  long graph;                 // of the sender's group
   char data[PART];
 } mailbox;
 
@@ -50,8 +54,13 @@ typedef struct comm {
   size_t bytes;
   int rank, ranks, polls;
   int failed; // a result, reported by ncclCommGetAsyncError
-  bool aborted;
+  _Atomic bool aborted;
+  int held;               // by graphs: groups
+  long recording, graphs; // the last recording with a group, and the number of these
+  uint64_t name;          // a hash of the id, which all ranks have
+  struct comm *next;
 } comm;
+static comm *comms; // that are open
 
 typedef struct id {
   char name[128];
@@ -72,6 +81,7 @@ typedef struct group {
   comm *c;
   int n;
   bool begun, stalls, dies;
+  long graph; // the number of its graph among those with groups of c; 0: none
   call call[CALLS];
 } group;
 
@@ -80,6 +90,9 @@ static struct {
   fake_memory_fn *memory;
   fake_copy_fn *copy;
   fake_enqueue_try_fn *enqueue;
+  fake_recording_fn *recording;
+  fake_records_fn *records;
+  fake_order_exclusive_fn *exclusive;
 } driver;
 
 static group current;
@@ -93,6 +106,8 @@ static void complain(const char *what) {
 
 static long word(const char *key) {
   const char *text = getenv("FAKE_NCCL"), *at = text ? strstr(text, key) : NULL;
+  while (at && at > text && at[-1] != ',')
+    at = strstr(at + 1, key);
   return at ? atol(at + strlen(key)) : -1;
 }
 
@@ -105,7 +120,10 @@ static bool driver_find(void) {
   *(void **)&driver.memory = dlsym(library, "fake_memory");
   *(void **)&driver.copy = dlsym(library, "fake_order_copy");
   *(void **)&driver.enqueue = dlsym(library, "fake_enqueue_try");
-  return driver.memory && driver.copy && driver.enqueue;
+  *(void **)&driver.recording = dlsym(library, "fake_recording");
+  *(void **)&driver.records = dlsym(library, "fake_records");
+  *(void **)&driver.exclusive = dlsym(library, "fake_order_exclusive");
+  return driver.memory && driver.copy && driver.enqueue && driver.records && driver.exclusive;
 }
 
 FAKE_API int ncclGetVersion(int *version) {
@@ -122,10 +140,16 @@ FAKE_API int ncclGetUniqueId(id *out) {
 
 // The first process makes the memory, which the system fills with zeros; the last one unlinks it.
 FAKE_API int ncclCommInitRankConfig(void **out, int ranks, id name, int rank, config *o) {
+  const char *how = getenv("FAKE_NCCL");
+  bool hangs = how && strstr(how, "hang=") && (word("on=") < 0 || word("on=") == rank);
+  while (hangs && strstr(how, "hang=call"))
+    pause();
   if (!driver_find() || o->magic != 0xcafebeef || o->blocking || rank < 0 || rank >= ranks)
     return INVALID_ARGUMENT;
   comm *c = *out = calloc(1, sizeof *c);
   *c = (comm){.rank = rank, .ranks = ranks, .polls = POLLS};
+  for (const char *at = name.name; *at; at++)
+    c->name = 31 * c->name + (unsigned char)*at;
   c->bytes = sizeof(shared) + (size_t)(ranks * ranks) * sizeof(mailbox);
   int fd = shm_open(name.name, O_RDWR | O_CREAT, 0600);
   if (fd < 0 || ftruncate(fd, (off_t)c->bytes))
@@ -134,7 +158,9 @@ FAKE_API int ncclCommInitRankConfig(void **out, int ranks, id name, int rank, co
   close(fd);
   if (c->s == MAP_FAILED)
     return SYSTEM_ERROR;
-  if (atomic_fetch_add(&c->s->joined, 1) + 1 == ranks)
+  c->next = comms;
+  comms = c;
+  if (!hangs && atomic_fetch_add(&c->s->joined, 1) + 1 == ranks)
     shm_unlink(name.name);
   return IN_PROGRESS;
 }
@@ -148,13 +174,25 @@ FAKE_API int ncclCommGetAsyncError(void *handle, int *out) {
   return SUCCESS;
 }
 
+// NCCL waits until no graph has operations of the communicator.
+static void held_check(const comm *c) {
+  if (c->held)
+    complain("a communicator is closed before the graphs with its operations are destroyed");
+}
+
 FAKE_API int ncclCommFinalize(void *handle) {
   comm *c = handle;
+  held_check(c);
   c->polls = POLLS;
   return IN_PROGRESS;
 }
 
 static void comm_free(comm *c) {
+  for (comm **at = &comms; *at; at = &(*at)->next)
+    if (*at == c) {
+      *at = c->next;
+      break;
+    }
   munmap(c->s, c->bytes);
   free(c);
 }
@@ -167,9 +205,27 @@ FAKE_API int ncclCommDestroy(void *handle) {
   return SUCCESS;
 }
 
-// Operations that are queued still refer to it, and end without an effect.
+static bool all_aborted(void) {
+  for (const comm *c = comms; c; c = c->next)
+    if (!atomic_load(&c->aborted))
+      return false;
+  return true;
+}
+
+// Operations that are queued still refer to it, and end without an effect. NCCL waits for them, and
+// so for operations of other communicators in front of them on the GPU.
 FAKE_API int ncclCommAbort(void *handle) {
-  ((comm *)handle)->aborted = true;
+  enum {
+    PATIENCE = 3000 // milliseconds
+  };
+  comm *c = handle;
+  held_check(c);
+  atomic_store(&c->aborted, true);
+  for (int i = 0; !all_aborted(); i++) {
+    usleep(1000);
+    if (i == PATIENCE)
+      complain("ncclCommAbort waits for operations of a communicator that is not aborted");
+  }
   return SUCCESS;
 }
 
@@ -187,12 +243,13 @@ FAKE_API const char *ncclGetLastError(void *handle) {
 
 // ---- messages
 
-static bool send_part(comm *c, call *x) {
+static bool send_part(comm *c, call *x, long graph) {
   mailbox *m = &c->s->box[c->rank * c->ranks + x->peer];
   size_t sent = atomic_load(&m->sent);
   if (sent != atomic_load(&m->taken))
     return false;
   m->message = x->bytes;
+  m->graph = graph;
   m->part = x->bytes - x->done < PART ? x->bytes - x->done : PART;
   memcpy(m->data, driver.memory(x->at, x->bytes, "a message to send") + x->done, m->part);
   x->done += m->part;
@@ -200,13 +257,15 @@ static bool send_part(comm *c, call *x) {
   return true;
 }
 
-static bool receive_part(comm *c, call *x) {
+static bool receive_part(comm *c, call *x, long graph) {
   mailbox *m = &c->s->box[x->peer * c->ranks + c->rank];
   size_t taken = atomic_load(&m->taken);
   if (atomic_load(&m->sent) == taken)
     return false;
   if (m->message != x->bytes)
     complain("a receive of another size than the send");
+  if (m->graph != graph)
+    complain("a message that one rank alone has recorded, or in another graph");
   memcpy(driver.memory(x->at, x->bytes, "a message to receive") + x->done, m->data, m->part);
   x->done += m->part;
   atomic_store(&m->taken, taken + m->part);
@@ -222,8 +281,28 @@ static bool is_behind(const group *g, int i) {
   return false;
 }
 
+// The word asks for the group of this number, on this rank.
+static bool is_asked(const char *key, long number, const comm *c) {
+  return number == word(key) && (word("on=") < 0 || word("on=") == c->rank);
+}
+
+static bool nccl_orders(void) {
+  const char *implicit = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+  int version;
+  ncclGetVersion(&version);
+  const char *how = getenv("FAKE_NCCL");
+  bool planted = how && strstr(how, "unordered");
+  return version >= 22600 && implicit && !strcmp(implicit, "1") && !planted;
+}
+
 static void group_begin(group *g) {
+  static long groups;
+  groups++;
   g->begun = true;
+  g->stalls = is_asked("stall=", groups, g->c);
+  g->dies = is_asked("die=", groups, g->c);
+  if (!nccl_orders())
+    driver.exclusive(g->c->name);
   for (int i = 0; i < g->n; i++) {
     const call *x = &g->call[i];
     const char *at = driver.memory(x->at, x->bytes, "a message");
@@ -236,10 +315,10 @@ static bool group_run(void *args) {
   bool moved = true, left = true;
   if (g->c->aborted)
     return true;
-  if (g->dies)
-    raise(SIGKILL);
   if (!g->begun)
     group_begin(g);
+  if (g->dies)
+    raise(SIGKILL);
   if (g->stalls)
     return false;
   while (moved && left && !g->c->failed) {
@@ -247,7 +326,7 @@ static bool group_run(void *args) {
     for (int i = 0; i < g->n; i++) {
       call *x = &g->call[i];
       if (x->done < x->bytes && !is_behind(g, i))
-        moved |= x->sends ? send_part(g->c, x) : receive_part(g->c, x);
+        moved |= x->sends ? send_part(g->c, x, g->graph) : receive_part(g->c, x, g->graph);
       left |= x->done < x->bytes;
     }
   }
@@ -282,9 +361,17 @@ FAKE_API int ncclRecv(void *to, size_t n, int type, int peer, void *c, void *str
   return call_add((unsigned long long)(size_t)to, n, type, peer, c, stream, false);
 }
 
-// The word asks for the group of this number, on this rank.
-static bool is_asked(const char *key, long number, const comm *c) {
-  return number == word(key) && (word("on=") < 0 || word("on=") == c->rank);
+static void group_hold(void *args, bool holds) {
+  ((group *)args)->c->held += holds ? 1 : -1;
+}
+
+// The number of the graph to which the group belongs.
+static long graph_of(comm *c, long recording) {
+  if (recording && recording != c->recording) {
+    c->recording = recording;
+    c->graphs++;
+  }
+  return recording ? c->graphs : 0;
 }
 
 FAKE_API int ncclGroupEnd(void) {
@@ -292,12 +379,14 @@ FAKE_API int ncclGroupEnd(void) {
   if (--depth || !current.n)
     return SUCCESS;
   comm *c = current.c;
+  long recording = driver.records(current_stream);
   groups++;
-  current.stalls = is_asked("stall=", groups, c);
-  current.dies = is_asked("die=", groups, c);
+  if (!recording && driver.recording())
+    complain("a group on a stream outside of the recording");
+  current.graph = graph_of(c, recording);
   if (is_asked("error=", groups, c))
     c->failed = REMOTE_ERROR;
   c->polls = POLLS;
-  int result = driver.enqueue(current_stream, group_run, &current, sizeof current);
+  int result = driver.enqueue(current_stream, group_run, group_hold, &current, sizeof current);
   return result ? SYSTEM_ERROR : c->failed ? SUCCESS : IN_PROGRESS;
 }

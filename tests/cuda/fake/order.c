@@ -28,7 +28,15 @@ typedef struct operation {
   bool beside; // another stream's launch is concurrent to this copy
 } operation;
 
+// An operation of NCCL, and its communicator.
+typedef struct exclusive {
+  operation of;
+  uint64_t owner;
+} exclusive;
+
 static struct {
+  exclusive exclusive[RECENT];
+  long n_exclusive;
   operation copies[RECENT], launches[RECENT];
   long n_copies, n_launches, beside[FAKE_STREAMS], all[FAKE_STREAMS];
   operation now; // running
@@ -105,6 +113,14 @@ FAKE_API void fake_order_copy(const char *to, const char *from, size_t bytes) {
   order.all[x->stream]++;
   for (int i = 0; i < recent(order.n_launches); i++)
     beside_note(x, &order.launches[i]);
+}
+
+FAKE_API void fake_order_exclusive(uint64_t owner) {
+  for (int i = 0; i < recent(order.n_exclusive); i++)
+    if (order.exclusive[i].owner != owner && are_concurrent(&order.exclusive[i].of, &order.now))
+      fake_complain("is not ordered before or after one of another communicator",
+                    "an operation of NCCL");
+  order.exclusive[order.n_exclusive++ % RECENT] = (exclusive){order.now, owner};
 }
 
 void fake_order_launch(void) {

@@ -21,6 +21,7 @@ typedef struct event {
   long recorded, ran;
   fake_clock clock[RECORDS]; // by number of the record, of the last ones that ran
   struct graph *capture;     // that it was recorded in last, as operation `at`; NULL: in none
+  bool in_graph;             // it was recorded in a recording, which may have ended
   int at;
 } event; // counts of records
 // `number` is the number of the record. In a graph: `on` is the stream; it is not set in a queue.
@@ -33,13 +34,17 @@ typedef struct op {
   event *record, *wait;
   long number;
   struct stream *on;
-  struct stream *of; // which records the event that is waited for
-  bool of_graph;     // which owns the arguments
-  fake_clock host;   // when it was enqueued
+  struct stream *of;                    // which records the event that is waited for
+  bool of_graph;                        // which owns the arguments
+  struct graph *graph;                  // in a queue: that one
+  void (*hold)(void *args, bool holds); // a graph has the operation, or not any more
+  fake_clock host;                      // when it was enqueued
 } op;
+// `users`: handles, `queued`: operations of launches.
 typedef struct graph {
   op *ops;
   int n, cap, users;
+  long queued, id;
   struct stream *origin; // whose recording it is
 } graph;
 typedef struct stream {
@@ -99,12 +104,27 @@ static bool op_run(stream *s, op *o) {
   return true;
 }
 
+static void graph_free(graph *g) {
+  if (g->users || g->queued)
+    return;
+  for (int i = 0; i < g->n; i++)
+    free(g->ops[i].args);
+  free(g->ops);
+  free(g);
+}
+
 static void queue_end(stream *s) {
   if (s->done < s->queue.n)
     return;
-  for (int i = 0; i < s->queue.n; i++)
-    if (!s->queue.ops[i].of_graph)
-      free(s->queue.ops[i].args);
+  for (int i = 0; i < s->queue.n; i++) {
+    op *o = &s->queue.ops[i];
+    if (!o->of_graph) {
+      free(o->args);
+      continue;
+    }
+    o->graph->queued--;
+    graph_free(o->graph);
+  }
   s->queue.n = s->done = 0;
 }
 
@@ -180,6 +200,8 @@ static int op_enqueue(stream *s, op o, const void *args) {
   if (!s)
     fake_complain("the default stream, which is never synchronized", "enqueue");
   o.args = copy_of(args, o.bytes);
+  if (s->capture && o.hold)
+    o.hold(o.args, true);
   if (s->capture)
     capture_push(s, o);
   else
@@ -198,9 +220,15 @@ FAKE_API int fake_enqueue(void *handle, void (*fn)(void *args), const void *args
   return op_enqueue(handle, (op){.fn = fn, .bytes = bytes}, args);
 }
 
-FAKE_API int fake_enqueue_try(void *handle, bool (*fn)(void *args), const void *args,
+FAKE_API int fake_enqueue_try(void *handle, bool (*fn)(void *args),
+                              void (*hold)(void *args, bool holds), const void *args,
                               size_t bytes) {
-  return op_enqueue(handle, (op){.try = fn, .bytes = bytes}, args);
+  return op_enqueue(handle, (op){.try = fn, .hold = hold, .bytes = bytes}, args);
+}
+
+FAKE_API long fake_records(void *handle) {
+  const stream *s = handle;
+  return s->capture ? s->capture->id : 0;
 }
 
 FAKE_API int fake_recording(void) {
@@ -281,6 +309,7 @@ FAKE_API int cuEventRecord(void *handle, void *stream_handle) {
   if (fake.sticky)
     return fake.sticky;
   e->capture = s->capture;
+  e->in_graph = s->capture != NULL;
   e->stream = s;
   if (s->capture)
     capture_push(s, (op){.record = e});
@@ -309,13 +338,21 @@ FAKE_API int cuStreamWaitEvent(void *handle, void *event_handle, unsigned flags)
     capture_wait(s, e);
   else if (s->capture)
     fake_complain("waits for an event outside of the recording", "a stream in a recording");
+  else if (e->in_graph)
+    fake_complain("waits for an event that a recording has", "a stream");
   else if (e->recorded)
     stream_push(s, (op){.wait = e, .number = e->recorded, .of = e->stream});
   return 0;
 }
 
+static void event_check(const event *e) {
+  if (e->in_graph)
+    fake_complain("of an event that a recording has", "a query");
+}
+
 FAKE_API int cuEventSynchronize(void *handle) {
   event *e = handle;
+  event_check(e);
   while (!event_reach(e, e->recorded, e->stream))
     sched_yield();
   fake_clock_join(&host, &e->clock[e->recorded % RECORDS]);
@@ -324,6 +361,7 @@ FAKE_API int cuEventSynchronize(void *handle) {
 
 FAKE_API int cuEventQuery(void *handle) {
   event *e = handle;
+  event_check(e);
   if (!event_reach(e, e->recorded, e->stream))
     return NOT_READY;
   fake_clock_join(&host, &e->clock[e->recorded % RECORDS]);
@@ -347,13 +385,17 @@ FAKE_API int cuStreamBeginCapture_v2(void *handle, int mode) {
   if (fake.sticky)
     return fake.sticky;
   recorded_check(s, "the begin of a recording");
+  static long captures;
   s->capture = calloc(1, sizeof *s->capture);
+  s->capture->id = ++captures;
   s->capture->users = 1;
   s->capture->origin = s;
   fake.recording++;
   fake.graphs++;
   return 0;
 }
+
+FAKE_API int cuGraphDestroy(void *handle);
 
 // All streams in the recording leave it.
 FAKE_API int cuStreamEndCapture(void *handle, void **out) {
@@ -370,13 +412,12 @@ FAKE_API int cuStreamEndCapture(void *handle, void **out) {
     if (g->ops[i].record)
       g->ops[i].record->capture = NULL;
   }
-  *out = g;
+  *out = unjoined ? NULL : g;
   s->capture = NULL;
   fake.recording--;
   if (unjoined)
-    fake_complain("leaves out operations of a stream for which nothing waits",
-                  "the end of a recording");
-  return fake.sticky;
+    cuGraphDestroy(g);
+  return unjoined ? UNJOINED : fake.sticky;
 }
 
 FAKE_API int cuGraphInstantiateWithFlags(void **out, void *handle, unsigned long long flags) {
@@ -393,10 +434,10 @@ FAKE_API int cuGraphDestroy(void *handle) {
   if (--g->users)
     return 0;
   for (int i = 0; i < g->n; i++)
-    free(g->ops[i].args);
-  free(g->ops);
-  free(g);
+    if (g->ops[i].hold)
+      g->ops[i].hold(g->ops[i].args, false);
   fake.graphs--;
+  graph_free(g);
   return 0;
 }
 
@@ -418,6 +459,8 @@ FAKE_API int cuGraphLaunch(void *handle, void *to) {
       o.args = copy_of(o.args, o.bytes);
       o.of_graph = false;
     }
+    o.graph = g;
+    g->queued += o.of_graph;
     stream *on = o.on == g->origin ? s : o.on;
     if (o.record) {
       o.number = ++o.record->recorded;
