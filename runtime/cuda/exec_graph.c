@@ -6,8 +6,8 @@
 //
 // Some collectives cannot be recorded, since the host waits for their sizes. Work with such steps
 // is recorded as several graphs, the parts between them. Each part is launched as soon as it is
-// recorded, because the host reads what it computes. Later runs walk through the steps again,
-// enqueue those that are apart and launch the parts between them.
+// recorded, because the host reads its results. Later runs walk through the steps again, enqueue
+// those that are apart and launch the parts between them.
 #include "runtime/cuda/exec_state.h"
 #include "runtime/cuda/nvtx.h"
 

@@ -1,6 +1,6 @@
-// fake_rules_test.c - the fakes of the CUDA driver and of NCCL (fake/fake.h) report what these
-// libraries forbid of graphs with collectives: each case breaks one rule, in a process of its own
-// that has both ranks of two communicators, on two streams for each rank.
+// fake_rules_test.c - the fakes of the CUDA driver and of NCCL (fake/fake.h) report operations that
+// these libraries forbid where graphs have collectives. Each case breaks one rule, in a separate
+// process, which has both ranks of two communicators and two streams for each rank.
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -138,7 +138,7 @@ static void graphs_destroy(void) {
   }
 }
 
-// ---- cases: each breaks one rule, but for the first ones
+// ---- cases: the first three follow all rules, each other one breaks one
 
 static void follow_all(void) {
   for (int r = 0; r < 2; r++) {

@@ -1,11 +1,12 @@
 """Runs of several ranks with a GPU each, on the fakes of NVIDIA's libraries (tests/cuda/fake): against ranks on CPUs; failures."""
-import json, os, re, shutil
+import json, os, re, shutil, signal, time
 from concurrent.futures import ThreadPoolExecutor
 
 from harness import ROOT, Skip, check, folder_bytes, small, within
 from test_gpu import Fake
-from test_ranks import QUICK, by_variables, curve, curves_check, mpi_needed, tensors
+from test_ranks import QUICK as QUICK_ON_CPUS, by_variables, curve, curves_check, mpi_needed, rank_pid, tensors, wait_for
 
+QUICK = {**QUICK_ON_CPUS, "LMC_COMM_STUCK": "60"}      # kernels run under an emulator, and the fake driver runs one stream at a time
 MESHES = {"dp": "dp = 2", "tp": "tp = 2"}
 
 
@@ -44,7 +45,7 @@ def test_as_ranks_on_cpus(run):
     divided = ("--target", "cuda", "--set", "parallel.zero = 1", "--set", "memory { offload states }")
     fake(*command(file, MESHES["dp"], run.path("gpu-zero"), *divided), how="devices=2", **QUICK)
     curves_check(run, "cpu-dp", "gpu-zero", "zero, with states in the host's memory")
-    by_variables(run, 2, *without_ranks(command(file, MESHES["tp"], run.path("again"), "--target", "cuda")), **fake.env, FAKE_CUDA="devices=2")
+    by_variables(run, 2, *without_ranks(command(file, MESHES["tp"], run.path("again"), "--target", "cuda")), **fake.env, FAKE_CUDA="devices=2", LMC_COMM_STUCK="60")
     check(tensors(run.path("again"), 3) == tensors(run.path("gpu-tp"), 3), "two runs differ, of mpirun and with torchrun's variables")
 
 
@@ -145,7 +146,7 @@ def test_failed_message(run):
     """NCCL loses a rank, a collective on a lane stalls, a rank is killed in one: all ranks end, with one message that names the collective"""
     mpi_needed(run)
     file, sets = model(run), ("--set", "parallel.zero = 3")
-    ends = lambda how: failing(run, file, sets=sets, FAKE_NCCL=f"{how},on=1", LMC_COMM_STUCK="2")
+    ends = lambda how: failing(run, file, sets=sets, FAKE_NCCL=f"{how},on=1", LMC_COMM_STUCK="6")
     with ThreadPoolExecutor() as pool:      # mpirun sleeps for seconds before it ends
         error, stall, dead, stall_in_graph, dead_in_graph = pool.map(ends, ("error=20", "stall=20", "die=20", "stall=100", "die=100"))
     check("NCCL says: remote process exited or there was a network error" in error, error)
@@ -187,7 +188,7 @@ def test_graphs(run):
     graphs_run(run, file, "old", "dp = 2", *third, how="devices=2,counts,seed=3", FAKE_NCCL="version=21801")
     same_bits(run, "graphs", "steps", "old", step=2)
     alone = without_ranks(command(file, "dp = 2", run.path("apart"), "--target", "cuda", *third))
-    by_variables(run, 2, *alone, one={"LMC_CUDA_GRAPHS": "0"}, **Fake(run).env, FAKE_CUDA="devices=2")
+    by_variables(run, 2, *alone, one={"LMC_CUDA_GRAPHS": "0"}, **Fake(run).env, FAKE_CUDA="devices=2", LMC_COMM_STUCK="60")
     same_bits(run, "graphs", "apart", step=2)
     if run.nightly:
         graphs_run(run, file, "other", "dp = 2", *third, NCCL_LAUNCH_ORDER_IMPLICIT="0")
@@ -223,3 +224,24 @@ def test_connecting(run):
     check(re.search(waits + "'connecting the GPUs'", join), join)
     for err in (call, join):
         check(len(re.findall(r"^lmc: ", err, re.M)) == 1, err)
+
+
+def test_kills(run):
+    """a rank is killed at a random moment, also in a graph and while it saves: no hang, and the resumed run has the same bits"""
+    mpi_needed(run)
+    fake, file = Fake(run, heavy=True), model(run, steps=4)
+    gpu = ("--target", "cuda", "--set", "parallel.zero = 3", "--set", "save = checkpoint(\"run\", every = 2 steps, keep = all)")
+    fake(*command(file, "dp = 2", run.path("whole"), *gpu), how="devices=2", **QUICK)
+    for trial in range(20 if run.nightly else 1):
+        folder = run.path(f"trial{trial}")
+        p = run.start(*command(file, "dp = 2", folder, *gpu), env={**fake.env, **QUICK, "FAKE_CUDA": "devices=2"})
+        wait_for(os.path.join(folder, "step-000002"), p)
+        time.sleep(0.01 * (trial * 7 % 11))
+        victim = rank_pid(p, trial % 2)
+        if victim:
+            os.kill(victim, signal.SIGKILL)
+        out, err = p.communicate(timeout=120)
+        check(p.returncode in (0, 2) and "fake" not in err, f"{p.returncode}: {out}{err}")
+        fake(*command(file, "dp = 2", folder, *gpu), how="devices=2", **QUICK)
+        check(tensors(folder, 4) == tensors(run.path("whole"), 4), f"trial {trial}: the resumed run differs")
+        shutil.rmtree(folder)
