@@ -40,6 +40,10 @@ enum {
   LM_GELU_OF = 1
 };
 
+// Whether sums may be in the narrower accumulators of tensor cores (FAST_ACCUM of cuBLASLt).
+static inline bool lm_dot_is_fast(const lm_op *op) {
+  return op->attr.n_imm > 0;
+}
 // The kind of scales of a type. Each has another number of axes.
 static inline lm_scales lm_scales_of_type(lm_type t) {
   static const lm_scales by_rank[] = {

@@ -121,6 +121,8 @@ bool shape_dot_scaled(const lm_module *m, const lm_op *op, lm_type *out, lm_buf 
     if (!scales_fit(m, s, op->in[i]->type, &op->attr, kind[i]))
       return lm_why_type(why, m, "", s, " is neither a scalar f32 nor the scales of blocks");
   }
+  if (op->attr.n_imm && (op->attr.n_imm != 1 || op->attr.imm[0] != 1))
+    return lm_why(why, "takes [1] or no number");
   if (!lm_scales_fit(kind[LM_DOT_X], kind[LM_DOT_W]))
     return lm_why(why, "scales %s with %s", lm_scales_of(kind[LM_DOT_X]).name,
                   lm_scales_of(kind[LM_DOT_W]).name);

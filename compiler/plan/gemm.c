@@ -216,6 +216,7 @@ bool lm_dot_gemm(const lm_module *m, const lm_op *dot, const int64_t *x, const i
   out->dtype_ab = tx.dtype;
   out->dtype_c = dot->out[0]->type.dtype;
   out->scaled = dot->code == LM_OP_DOT_SCALED;
+  out->fast = out->scaled && lm_dot_is_fast(dot);
   for (int i = 0; i < 2 && out->scaled; i++)
     out->scales[i] = (uint8_t)lm_dot_scales(dot, i);
   out->dtype_b = out->scaled ? tw.dtype : 0;

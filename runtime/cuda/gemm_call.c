@@ -158,6 +158,11 @@ static lm_status desc_make(const lm_cuda_gemms *g, const lm_cuda_key *k, void **
   for (int i = 0; i < 2; i++)
     if (k->scale_mode[i])
       LM_TRY(desc_set(g, *out, LM_LT_DESC_SCALE_MODE_A + i, k->scale_mode[i]));
+  const int8_t fast = 1;
+  if (k->fast)
+    LM_TRY(check(
+        g, lt->cublasLtMatmulDescSetAttribute(*out, LM_LT_DESC_FAST_ACCUM, &fast, sizeof fast),
+        "a GEMM descriptor"));
   if (k->epilogue == LM_LT_EPILOGUE_NONE)
     return NULL;
   const uint32_t epilogue = (uint32_t)k->epilogue;

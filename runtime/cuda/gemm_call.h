@@ -19,6 +19,7 @@ typedef struct lm_cuda_call {
   int aa, bb, cc;
   lm_cuda_address a, b, c, scale_a, scale_b;
   lm_scales scales[2];
+  bool fast; // sums may be in narrower accumulators
   lm_cuda_epilogue epi;
 } lm_cuda_call;
 

@@ -47,6 +47,7 @@ lm_cuda_call lm_cuda_call_transposed(const lm_cuda_call *x) {
                         .scale_a = x->scale_b,
                         .scale_b = x->scale_a,
                         .scales = {x->scales[1], x->scales[0]},
+                        .fast = x->fast,
                         .epi = x->epi};
 }
 
@@ -80,7 +81,8 @@ bool lm_cuda_key_make(const lm_cuda_call *x, lm_cuda_key *out) {
                        .aa = x->aa,
                        .bb = x->bb,
                        .cc = x->cc,
-                       .epilogue = lm_cuda_epilogue_number(&x->epi)};
+                       .epilogue = lm_cuda_epilogue_number(&x->epi),
+                       .fast = x->fast};
   for (int i = 0; i < 2; i++)
     out->scale_mode[i] = lm_scales_of(x->scales[i]).cublaslt;
   if (!form_find(p->m, p->n, p->c_m, p->c_n, &transposed_c, &out->ld[2]) || transposed_c)

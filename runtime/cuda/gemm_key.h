@@ -12,6 +12,7 @@ typedef struct lm_cuda_key {
   int32_t align[6];               // alignment in bytes of A, B, C, D, bias and the input of gelu
   int32_t aa, bb, cc, epilogue;   // dtypes of A, B and C
   int32_t scale_mode[2];          // of A and B
+  int32_t fast, spare;
 } lm_cuda_key;
 
 // False if the library has no such call: C has no unit stride along its rows, an operand has none

@@ -168,6 +168,7 @@ static void gemm(reader *r, lm_plan_step *s) {
   g->scaled = take(r, "scaled");
   for (int i = 0; i < 2 && g->scaled; i++)
     g->scales[i] = (uint8_t)scales(r);
+  g->fast = take(r, "fast");
   if (take(r, "by"))
     g->code = 1 + kernel_named(r);
 }

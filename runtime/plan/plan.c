@@ -359,6 +359,8 @@ static void print_gemm(const lm_plan *p, const lm_plan_gemm *g, lm_buf *out) {
   if (g->scaled)
     lm_buf_printf(out, " scaled %s %s", lm_scales_of(g->scales[0]).name,
                   lm_scales_of(g->scales[1]).name);
+  if (g->fast)
+    lm_buf_puts(out, " fast");
   if (g->code)
     lm_buf_printf(out, " by %s", p->kernels[g->code - 1].name);
 }

@@ -160,8 +160,9 @@ typedef struct lm_plan_gemm {
   bool stored;               // of a KERNEL: C is one of its results; else the input of gelu is
   uint8_t dtype_ab, dtype_c; // lm_dtype
   // A and B are codes, of dtype_ab and dtype_b; the operands after B are what the elements of A and
-  // of B are multiplied by, of the kinds `scales` (lm_scales).
-  bool scaled;
+  // of B are multiplied by, of the kinds `scales` (lm_scales). fast: sums may be in the narrower
+  // accumulators of tensor cores.
+  bool scaled, fast;
   uint8_t scales[2];
   uint8_t dtype_b;
   int code; // 1 + index of the kernel that computes its tiles; 0: a library does

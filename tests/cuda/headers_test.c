@@ -68,6 +68,7 @@ SAME(LT_SCALES_NUMBER, CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F);
 SAME(LT_SCALES_VEC32, CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0);
 SAME(LT_SCALES_VEC128, CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F);
 SAME(LT_SCALES_BLK128, CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F);
+SAME(LM_LT_DESC_FAST_ACCUM, CUBLASLT_MATMUL_DESC_FAST_ACCUM);
 SAME(LM_LT_DESC_SCALE_MODE_A, CUBLASLT_MATMUL_DESC_A_SCALE_MODE);
 SAME(LM_LT_DESC_SCALE_MODE_B, CUBLASLT_MATMUL_DESC_B_SCALE_MODE);
 SAME(LM_LT_EPILOGUE_NONE, CUBLASLT_EPILOGUE_DEFAULT);
@@ -206,6 +207,8 @@ static void test_descriptors(void) {
   CHECK(!lt.cublasLtMatmulDescSetAttribute(desc, LM_LT_DESC_AUX_LD, &stride, sizeof stride));
   for (int a = LM_LT_DESC_SCALE_A; a <= LM_LT_DESC_SCALE_B; a++)
     CHECK(!lt.cublasLtMatmulDescSetAttribute(desc, a, &address, sizeof address));
+  const int8_t fast = 1;
+  CHECK(!lt.cublasLtMatmulDescSetAttribute(desc, LM_LT_DESC_FAST_ACCUM, &fast, sizeof fast));
   for (int i = 0; i < LM_SCALES_KINDS; i++)
     for (int a = LM_LT_DESC_SCALE_MODE_A; a <= LM_LT_DESC_SCALE_MODE_B; a++) {
       const int32_t mode = lm_scales_of((lm_scales)i).cublaslt;

@@ -754,13 +754,14 @@ def test_fp8(run):
     fake("compile", file, "--target", "cuda", "-o", run.path("plan"), *on)
     gemms = [line for line in open(run.path("plan/plan.txt")) if " gemm " in line]
     check(sum(" scaled number number " in line for line in gemms) == 3 * 3, f"the GEMMs of a layer: {gemms}")
+    check(sum(" scaled number number fast " in line for line in gemms) == 3, f"fast accumulation in the forward pass alone: {gemms}")
     other = run.write("e5m2.lm", MODEL.format(**{**how, "steps": 1}, micro=16, matmul="fp8(fwd = e5m2, bwd = e4m3, scale = current)"))
     cpu, gpu = run.trace(other, *what), fake.trace(other, *what, *on)
     for name in cpu:
         within(f"{name} with fwd = e5m2", distance(gpu[name], cpu[name], 1e-3), 1e-5)
     fake("compile", other, "--target", "cuda", "-o", run.path("plan"), *on)
     codes = open(run.path("plan/plan.txt")).read().count(" scaled number number ")
-    check(codes == 2 * 3, f"the GEMMs of the gradients: {codes}")
+    check(codes == 2 * 3 and " fast " not in open(run.path("plan/plan.txt")).read(), f"the GEMMs of the gradients: {codes}")
     err = fake("check", run.write("odd.lm", MODEL.format(**{**how, "ff": 40}, micro=16, matmul="fp8()")), "--target", "cuda", status=1)
     check("error[E2F4]" in err and "@layers.wg: 40 is no multiple of 16" in err, err)
 

@@ -22,6 +22,7 @@
 // copies.
 #include "compiler/ir/dot.h"
 #include "compiler/passes/fp8/block_scales.h"
+#include "compiler/passes/fp8/fp8.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
 #include "compiler/plan/planner.h"
@@ -60,14 +61,29 @@ static lm_value *along(lm_builder *b, lm_value *v, lm_type t) {
   return lm_emit(b, LM_OP_CAST, &v, 1, NULL, &t);
 }
 
+// Whether the sums may be in the accumulators of the tensor cores of sm_89 and sm_90a, which are
+// narrower than f32: those of y = x w, as in Transformer Engine and torchao. It is known by its
+// types: the gradients multiply cotangents, in e5m2.
+static bool is_fast(const lm_pass_env *env, const lm_coded *x, const lm_coded *w) {
+  bool narrow = x->codes->type.dtype == LM_E4M3 && w->codes->type.dtype == LM_E4M3;
+  bool known = env->fp8 && env->fp8->backward == LM_E5M2 && env->target->codes_by_k;
+  return narrow && known && is_scalar(x->scale);
+}
+
 static lm_op *scaled_emit(lm_builder *b, const lm_op *dot, const lm_coded *x, const lm_coded *w,
-                          bool by_k) {
+                          const lm_pass_env *env) {
+  lm_attr a = dot->attr;
   const lm_attr *over = &dot->attr;
+  bool by_k = env->target->codes_by_k;
   lm_type like = x->codes->type;
   lm_value *in[] = {x->codes, w->codes, x->scale, w->scale};
   for (int i = 0; i < 2 && by_k; i++)
     in[i] = along(b, in[i], summed_last(in[i]->type, over, like));
-  return lm_emit_op(b, LM_OP_DOT_SCALED, in, 4, over, &dot->out[0]->type);
+  if (is_fast(env, x, w)) {
+    a.imm[0] = 1;
+    a.n_imm = 1;
+  }
+  return lm_emit_op(b, LM_OP_DOT_SCALED, in, 4, &a, &dot->out[0]->type);
 }
 
 static bool shares_axes(const lm_op *dot) {
@@ -116,7 +132,7 @@ static lm_value *rule(lm_rewrite *r, lm_op *op) {
     return NULL;
   if (!lm_scales_fit(lm_scales_of_type(x.scale->type), lm_scales_of_type(w.scale->type)))
     return NULL;
-  lm_op *scaled = scaled_emit(&r->b, op, &x, &w, env->target->codes_by_k);
+  lm_op *scaled = scaled_emit(&r->b, op, &x, &w, env);
   bool fits = lm_plan_gemm_from_dot(r->b.m, scaled, &g) && env->codegen->scales(env->target, &g);
   return fits ? scaled->out[0] : NULL; // pass dce removes it
 }

@@ -29,6 +29,7 @@ typedef struct desc {
   int32_t transposed[2];
   uint32_t epilogue, spare;
   int32_t scale_mode[2];
+  int8_t fast, unused[7]; // whether sums may be in narrower accumulators; here they are not
   int64_t aux_ld;
   unsigned long long bias, aux, scale_of[2];
 } desc;
@@ -132,6 +133,7 @@ FAKE_API int cublasLtMatmulDescSetAttribute(void *x, int attribute, const void *
   case LM_LT_DESC_TRANSB:
     return copy_in(&d->transposed[attribute == LM_LT_DESC_TRANSB], sizeof *d->transposed, value,
                    bytes);
+  case LM_LT_DESC_FAST_ACCUM: return copy_in(&d->fast, sizeof d->fast, value, bytes);
   case LM_LT_DESC_EPILOGUE: return copy_in(&d->epilogue, sizeof d->epilogue, value, bytes);
   case LM_LT_DESC_AUX_LD: return copy_in(&d->aux_ld, sizeof d->aux_ld, value, bytes);
   case LM_LT_DESC_BIAS: return copy_in(&d->bias, sizeof d->bias, value, bytes);
