@@ -1,6 +1,8 @@
 """Statements of docs/language.md, each tried by a small program: valid programs are accepted without a message, and
 errors have the stated code."""
-from harness import check
+import re
+
+from harness import ROOT, check
 
 LAYER = "block L(d) { param w: real[d] = ones; apply(x: real[b, d]) -> real[b, d] { return x * w } }\n"
 SCAN = """block S(d, v = 8) {
@@ -101,3 +103,44 @@ def test_refused(run):
         for text in programs:
             code, out, err = run.result("check", run.write("m.lm", text + "\n"))
             check(f"[{expected}]" in out + err and (code == 1) == (expected[0] == "E"), f"{text}: {out}{err}, expected {expected}")
+
+
+WHOLE = """import std.nn: xent
+model M(d = 8, vocab = 256) {
+  param e: real[vocab, d] = normal(1)
+  apply(tok: int[b, t], _pos: int[b, t], _seg: int[b, t]) -> real[b, t, vocab] { return dot(gather(e, tok, vocab), e, d) }
+  loss(bt: Batch[b, t]) -> (f32, f32) { return (sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w), sum(bt.w)) }
+}
+optimizer o(lr) { update(p: f32, g: f32) -> f32 { return p - lr * g } }
+model N = M() with { train @** }
+data D { source s = text("text.txt"); pack best_fit(seq = 16 tokens) }
+recipe R { model = N; data = D; run = 2 steps; batch = 32 tokens; optimizer = o(lr = 1e-3) }
+"""
+# reserved name: a part of WHOLE, and that part with the name
+RESERVED = {
+    "eval": ("lr * g", "lr * eval(g)"),
+    "store": ("train @**", "store @e = bf16"),
+    "prune": ("train @**", "prune @e = 50%"),
+    "filter": ("pack", 'filter lang(keep = ["en"]); pack'),
+    "dedup": ("pack", "dedup minhash(); pack"),
+    "zero_bubble": ("run =", "parallel { mesh = (pp = 2); pipeline = zero_bubble }; run ="),
+    "pp": ("run =", "parallel { mesh = (pp = 2); sequence = pp }; run ="),
+    "only": ("run =", 'save = checkpoint("x", only = [@e]); run ='),
+}
+
+
+def test_reserved(run):
+    """the names in "Not available yet" are those of RESERVED, and each is an error where it stands"""
+    page = open(f"{ROOT}/docs/language.md").read().split("## Not available yet\n")[1].split("\nModels with `apply`")[0]
+    named = set(re.findall(r"`(\w+)`", page)) - {"with", "data", "pipeline", "sequence", "parallel"}
+    check(named == set(RESERVED), f"{sorted(named)}")
+    run.write("text.txt", "a text")
+    run("check", run.write("m.lm", WHOLE))
+    for name, (part, use) in RESERVED.items():
+        text = WHOLE.replace(part, use, 1)
+        line = next(i for i, pair in enumerate(zip(text.split("\n"), WHOLE.split("\n"))) if pair[0] != pair[1])
+        column = [*re.finditer(rf"\b{name}\b", text.split("\n")[line])][-1].start()
+        at = f"m.lm:{line + 1}:{column + 1}: error[{'E904' if name == 'eval' else 'E900'}]"
+        for command in "check", "run":
+            err = run(command, run.write("m.lm", text), status=1)
+            check(at in err and "is not available yet" in err, f"{name}: {err}, expected {at}")
