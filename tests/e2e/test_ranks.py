@@ -889,7 +889,7 @@ def test_kills(run):
     file = model(run)
     ranks(run, 2, file, "-q", "--out", run.path("whole"))
     other = run.write("background.lm", open(file).read().replace("keep = all)", "keep = all, background = on)"))
-    for trial in range(200 if run.nightly else 4):
+    for trial in range(200 if run.nightly else 9):
         folder = run.path(f"trial{trial}")
         p = run.start("run", other if trial & 2 else file, "--ranks", "2", "--set", "parallel.mesh=(dp = 2)", "-q", "--out", folder, env=QUICK)
         wait_for(os.path.join(folder, f"step-{4 * (1 + trial % 3):06d}"), p)
