@@ -401,6 +401,36 @@ def test_routed_bf16(run):
         within(name, distance(gpu[name], cpu[name], 1e-2), 5e-3 if name == "loss" else 8e-2)
 
 
+# models with loops over positions
+SCANS = {"mamba2": ("examples/zoo/mamba2.lm", "Mamba2(depth = 1, d = 8, groups = 1, p = 8, n = 4"),
+         "griffin": ("tests/models/griffin/reference.lm", "Griffin(depth = 1")}
+SCAN = """
+data D { source s = batches("batches.safetensors") }
+recipe R {
+  model = MODEL, vocab = 32); data = D; run = 2 steps; batch = 32 tokens; micro = 16 tokens; optimizer = adamw(lr = 1e-2)
+  precision { compute = f32 }; save = checkpoint("run", every = 2 steps)
+}
+"""
+
+
+def test_scans(run):
+    """Mamba-2 and Griffin: loss, gradients and trained parameters of the loop and of its chunks; the tokens of decoding"""
+    fake = Fake(run, heavy=True)
+    save(run.path("batches.safetensors"), random_batches(2, 2, 16, vocab=32))
+    for name, (file, model) in SCANS.items():
+        text = open(f"{ROOT}/{file}").read().split("\nmodel Start")[0]
+        file = run.write(f"{name}.lm", text + SCAN.replace("MODEL", model).replace('"run"', f'"{name}"'))
+        cpu = run.trace(file)
+        for how in ((), ("--enable-pass", "chunk_scan")) if name == "mamba2" else ((),):
+            gpu = fake.trace(file, *how)
+            check(cpu.keys() == gpu.keys(), "the same tensors")
+            for tensor in cpu:
+                within(f"{name} {how}: {tensor}", distance(gpu[tensor], cpu[tensor], 1e-3), 2e-5)
+        run("run", file, "--quiet")
+        ids = ("generate", run.path(name), "--prompt-ids", "1,2,3,4,5,6,7", "-n", "6", "-t", "0", "--ids")
+        check(fake(*ids, "--target", "cuda") == run(*ids), f"{name}: the tokens differ")
+
+
 def test_trace_bf16(run):
     fake = Fake(run, heavy=True)
     cpu, gpu = run.trace(tiny(run)), fake.trace(tiny(run, compute="bf16"))
