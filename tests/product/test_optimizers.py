@@ -48,7 +48,8 @@ def finals(run, use, folder):
 
 
 def test_authors_packages(run):
-    """the distance after all steps is that of f32 to float64: the numpy formulas in float64 have it too"""
+    """they compute in float64, so the distance after all steps is the rounding of f32 here: at most 3.5e-7, and the bound is that of
+    the formulas in float64, 1e-6"""
     if not run.nightly or not os.environ.get("LMC_OPTIMIZERS"):
         raise Skip("only nightly, with a Python that has schedulefree, and torch's file of Muon, in LMC_OPTIMIZERS")
     python, muon = os.environ["LMC_OPTIMIZERS"].split()
@@ -68,4 +69,4 @@ def test_authors_packages(run):
                     want = theirs[f"{at}.{name}.{k}{suffix}"]
                     start = as_matrices(name, problems()[name][0])[k]
                     check(distance(start, want) > 1e-3, f"{use}: {name} moves")
-                    within(f"{use}: {name}.{k}{suffix}", distance(m, want), 3e-6)
+                    within(f"{use}: {name}.{k}{suffix}", distance(m, want), 1e-6)
