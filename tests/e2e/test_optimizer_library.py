@@ -1,10 +1,11 @@
 """The optimizers of std.optim against their formulas in float64, written here with numpy: 50 steps of least-squares problems, whose
 gradients are known, over parameters of several shapes. The problems are frozen parameters of the model."""
 import json
+import re
 
 import numpy as np
 
-from harness import check, distance, folder_bytes, load, random_batches, save, small, within
+from harness import ROOT, check, distance, folder_bytes, load, random_batches, save, small, within
 from test_ranks import QUICK, mpi_needed
 
 STEPS = 50
@@ -534,18 +535,26 @@ def test_evaluations_use_the_average(run):
     check(abs(logged / loss(trained) - 1) > 1e-3, "the trained weights have another loss")
 
 
-def test_resume_gives_the_same_bytes(run):
-    resume(run, """optimizer = adamw(lr = 1e-3); group @{wide,heads,experts}.w = (optimizer = cautious(muon(lr = 0.02)))
+IN_GROUPS = """optimizer = grafted(adam(lr = 1e-3), grafted(sgd(lr = 1e-3, momentum = 0.9, nesterov = true), lion(lr = 1e-3)))
+  group @{wide,experts}.w = (optimizer = cautious(muon(lr = 0.02))); group @heads.w = (optimizer = adafactor_full(lr = 0.02))
   group @layers.1.w = (optimizer = adafactor(lr = 0.02)); group @bias.w = (optimizer = lamb(lr = 0.01))
   group @layers.2.w = (optimizer = centred(shampoo(lr = 1e-3)))
-  group @tall.w = (optimizer = lookahead(schedule_free(lr = 0.01), k = 2)); group @merged.w = (optimizer = ema(adamw(lr = 0.01)))""")
+  group @tall.w = (optimizer = lookahead(schedule_free(lr = 0.01), k = 2)); group @merged.w = (optimizer = ema(adamw(lr = 0.01)))"""
+ALONE = ("schedule_free(lr = 0.01)", "ademamix(lr = 1e-3, warmup = 4 steps)", "lookahead(sophia(lr = 1e-3, every = 2 steps), k = 2)",
+         "lookahead(adamw(lr = 1e-3), k = 2)", "same(sam(lr = 1e-3, rho = 1))")
+
+
+def test_resume_gives_the_same_bytes(run):
+    resume(run, IN_GROUPS)
 
 
 def test_resume_with_one_optimizer(run):
-    for k, use in enumerate(("schedule_free(lr = 0.01)", "ademamix(lr = 1e-3, warmup = 4 steps)",
-                             "lookahead(sophia(lr = 1e-3, every = 2 steps), k = 2)", "lookahead(adamw(lr = 1e-3), k = 2)",
-                             "same(sam(lr = 1e-3, rho = 1))")):
+    """and each optimizer of the library is in a test of resuming"""
+    for k, use in enumerate(ALONE):
         resume(run, f"optimizer = {use}", f"{k}/")
+    library = re.findall(r"^optimizer (\w+)\(", open(f"{ROOT}/stdlib/optim.lm").read(), re.M)
+    tried = set(re.findall(r"(\w+)\(", " ".join((IN_GROUPS, *ALONE))))
+    check(len(library) > 12 and set(library) <= tried, f"{set(library) - tried} have no test")
 
 
 def resume(run, optimizer, folder=""):
