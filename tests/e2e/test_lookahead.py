@@ -1,9 +1,13 @@
 """Causal masks are accepted, for any constants in them. Rejected masks: tests/dsl/bad-semantic/look_ahead*."""
+import glob
 import json
+import os
 import random
 import re
 
-from harness import check
+import numpy as np
+
+from harness import ROOT, check, random_batches, save
 
 MODEL = """import std.nn: attention, xent
 model M(d = 8, vocab = 256) {
@@ -182,3 +186,53 @@ def test_no_command_trains_a_model_that_looks_ahead(run):
     for command in (("check",), ("run",), ("compile", "-o", run.path("plan"))):
         code, _, err = run.result(command[0], model, *command[1:])
         check(code == 1 and "error[E0D0]" in err and "m.lm:6:" in err, f"{command}: {err}")
+
+
+# Models of examples/zoo whose data is no text: smaller sizes, and the shapes of the columns in a row.
+IMAGE = "size = 32", dict(image=(3, 32, 32), label=())
+SOURCE = "", dict(source=(8,), source_pos=(8,), source_seg=(8,))
+OTHER_DATA = {"mobilenet": IMAGE, "efficientnet": IMAGE, "vit": IMAGE, "bart": SOURCE, "t5": SOURCE, "whisper": ("span = 8", dict(frames=(80, 16))),
+              "clip": ("size = 32, patch = 8", dict(pixels=(3, 32, 32)))}
+IMAGES = "mobilenet", "efficientnet", "vit", "clip"
+# Those in which choices of rows are checked at the positions of the probe, because there is no mask to prove.
+ROUTED = "mixtral", "olmoe", "qwen3moe", "deepseekv2", "deepseekv3", "gptoss", "llama4", "qwen3next"
+ZOO = """data D {{ source s = {source} }}
+recipe Z {{ model = {model}({size}); data = D; run = 1 steps; batch = 32 tokens; optimizer = adamw(lr = 1e-3) }}
+"""
+
+
+def checked(run, name, text):
+    """what `lmc check` says of the causality of a model"""
+    size, columns = OTHER_DATA.get(name, ("", {}))
+    values = {n: np.zeros((1, 2, *shape), "<f4" if n in ("image", "pixels", "frames") else "<i4") for n, shape in columns.items()}
+    save(run.path("batches.safetensors"), random_batches(1, 2, 16) | values)
+    source = 'batches("batches.safetensors")' if columns else 'text("text.txt"); pack best_fit(seq = 16 tokens)'
+    model = re.search(r"^model (\w+)\(", text, re.M)[1]
+    return causality(run, text + ZOO.format(source=source, model=model, size=size))
+
+
+# Faults: a mask that sees the next position or other documents, a carry that is not reset.
+FAULTS = ((r"expand\(pos, s\) >= ps\b", "expand(pos, s) >= ps - 1"), (r"causal\(pos, ps,", "causal(pos + 1, ps,"),
+          (r"select\(pos > 0, (\w+), 0\)", r"\1"), (r"expand\(seg, s\) == ss", "expand(seg, s) >= ss"))
+FAULTLESS = "mobilenet", "efficientnet", "vit", "deepseekv2", "deepseekv3", "rwkv7"   # no masks, or those of std.layers
+FAULTS_BY_DAY = "llama", "mamba", "mistral", "bert"
+
+
+def test_zoo(run):
+    """no model of examples/zoo is refused; masks and loops over positions are proved, and choices of rows are checked at positions.
+    With a fault each is refused that has its own mask or loop; models of images relate no positions"""
+    run.write("text.txt", "a text\n")
+    files = {os.path.basename(f)[:-3]: open(f).read() for f in glob.glob(f"{ROOT}/examples/zoo/*.lm")}
+    check(len(files) >= 40)
+    for name, text in files.items():
+        if name in ROUTED[1:] and not run.nightly:
+            continue
+        code, err, found = checked(run, name, text)
+        check(code == 0 and "error" not in err, f"{name}: {err}")
+        check((found["proved"] == found["relations"]) == (name not in ROUTED), f"{name}: {found}")
+        check((found["relations"] == 0) == (name in IMAGES), f"{name}: {found}")
+        fault = next((f for f in FAULTS if re.search(f[0], text)), None)
+        check(bool(fault) == (name not in FAULTLESS), name)
+        if fault and name not in IMAGES and (run.nightly or name in FAULTS_BY_DAY):
+            code, err, _ = checked(run, name, re.sub(*fault, text))
+            check(code == 1 and re.search(r"E0D\d", err), f"{name}, {fault}: {err}")
