@@ -154,6 +154,45 @@ def test_prompt_values(run):
         check(not code or "error[E32E]: the model sees its prompt in both directions, and transformers' llama does not" in error, error)
 
 
+def test_prompt_gradients(run):
+    """logits, loss and gradients of rows of several documents, each with its own prompt, are those of PyTorch in float64"""
+    import torch
+
+    b, rng = random_batches(1, 2, 48, 256), np.random.default_rng(4)
+    start = dict(embed=(256, 8), head=(256, 8), order=(256, 8))
+    for i in range(2):
+        start |= {f"layers.{i}.w{n}": (8, 2, 4) for n in "qkv"} | {f"layers.{i}.wo": (2, 4, 8)}
+    start = {name: rng.normal(0, 0.5, shape).astype("<f4") for name, shape in start.items()}
+    length = rng.integers(0, 9, (2, 48))                                            # of the prompt, by document
+    marked = b["pos"][0] < np.take_along_axis(length, b["seg"][0], 1)
+    inner = marked & np.roll(marked, -1, 1) & (np.roll(b["pos"][0], -1, 1) > 0)     # the next one is in the prompt too
+    b |= dict(prompt=marked[None].astype("<i4"), w=b["w"] * ~inner)
+    check(inner.any() and (marked[:, 1:] & (b["pos"][0, :, 1:] == 0)).any() and (length == 0).any(), "several prompts in a row")
+    save(run.path("batches.safetensors"), b)
+    save(run.path("start.safetensors"), start)
+    text = model(source=BATCHES, batch=96).replace("model = M()", "model = Start; micro = 48 tokens")
+    file = run.write("m.lm", text.replace("data D", 'model Start = M() from "start.safetensors"\ndata D'))
+    ours = run.trace(file, "--values", "loss,logits,grads", "--steps", 1)
+
+    p = {name: torch.tensor(x.astype("f8"), requires_grad=True) for name, x in start.items()}
+    tok, pos, seg, following, prompt = (torch.tensor(b[n][0].astype("i8")) for n in ("tok", "pos", "seg", "next", "prompt"))
+    w = torch.tensor(b["w"][0].astype("f8"))
+    x = p["embed"][tok] + p["order"][pos]
+    both = (prompt[:, :, None] == 1) & (prompt[:, None] == 1)
+    hidden = ~((seg[:, :, None] == seg[:, None]) & ((pos[:, :, None] >= pos[:, None]) | both))
+    for i in range(2):
+        q, k, v = (torch.tensordot(x, p[f"layers.{i}.w{n}"], 1).transpose(1, 2) for n in "qkv")
+        a = (q @ k.transpose(-1, -2) / 2).masked_fill(hidden[:, None], -torch.inf).softmax(-1)
+        x = 0.1 * x + torch.tensordot((a @ v).transpose(1, 2), p[f"layers.{i}.wo"], 2)
+    z = x @ p["head"].T
+    loss = (torch.nn.functional.cross_entropy(z.transpose(1, 2), following, reduction="none") * w).sum() / w.sum()
+    loss.backward()
+    within("loss", abs(ours["loss"][0] / loss.item() - 1), 2e-6)
+    within("logits", distance(ours["logits"].reshape(z.shape), z.detach().numpy()), 2e-6)
+    for name in p:
+        within(name, distance(ours["grad." + name], p[name].grad.numpy()), 1e-5)
+
+
 COMBINED = (("sum(expand(sum(l, t), t) * bt.w)", 1), ("sum((l - expand(mean(l, t), t)) * bt.w)", 1),
             ("sum(expand(sum(l), (b, t)) * bt.w)", 1), ("sum(sum(l * bt.w, t) / maximum(sum(bt.w, t), 1))", 0), ("sum(dot(l, bt.w, t))", 0))
 
