@@ -3,7 +3,7 @@ those of bf16, what `lmc check` says, histories in checkpoints, and ranks."""
 import json
 
 import numpy as np
-from harness import ROOT, Skip, check, folder_bytes, load, random_batches, remove, save, small, within
+from harness import ROOT, Skip, check, distance, folder_bytes, load, random_batches, remove, save, small, within
 from test_precision import noisy_rule
 from test_ranks import QUICK, curve, mpi_needed
 
@@ -441,6 +441,39 @@ def test_around_stages(run):
             check(not again or folder_bytes(f"{out}/step-000003") == whole, f"{what}: a resumed run must have the same bytes")
             same_run(bases[scale], out, f"{what}, then {'the same' if again else 'one process'}", scale == "delayed")
         remove(out)
+
+
+TILED = """import std.nn: xent
+model M(d = 32, vocab = 4096) {
+  param embed: real[vocab, d] = normal(1)
+  param head: real[d, vocab] = normal(d ^ -0.5)
+  loss(bt: Batch[b, t]) -> (f32, f32) { return (sum(xent(dot(gather(embed, bt.tok, vocab), head, d), bt.next) * bt.w), sum(bt.w)) }
+}
+data D { source s = batches("batches.safetensors") }
+recipe R {
+  model = M(); data = D; run = 2 steps; micro = 1152 tokens; optimizer = sgd(lr = 0.1)
+  precision { compute = f32; matmul = fp8(head = cast) }
+}
+"""
+
+
+def test_tiles(run):
+    """The head in tiles of rows (tile_vocab) has the numbers of the whole, for rows of weights from 1e-4 to 10. Where a scale is that of the
+    micro-batch, or that of a row's 64 positions, it is one GEMM. 576 rows, the most in a tile without blocks, are no whole blocks of 128."""
+    if run.slow:
+        raise Skip("it compares numbers of code that other tests run under sanitizers")
+    file, off = run.write("m.lm", TILED), ("--disable-pass", "tile_vocab")
+    cases = [("current", BLOCK, False), ("delayed", BLOCK, True), ("block", BLOCK, True)]
+    for scale, seq, tiled in cases + [("mx", BLOCK, True), ("block", 64, False)] * run.nightly:
+        batches = random_batches(2, 9 * BLOCK // seq, seq, 4096)
+        batches["w"][:] = 10 ** np.linspace(1, -4, 9 * BLOCK).reshape(batches["w"][0].shape)
+        save(run.path("batches.safetensors"), batches)
+        on = ("--set", f"precision.matmul = fp8(scale = {scale}, bwd = e4m3, head = cast)")
+        tiles, whole = (run.trace(file, "--values", "loss,grads", *on, *more, env={"LMC_CPU": "x86-64-v3"}) for more in ((), off))
+        for name in whole:
+            within(f"{name} of {scale}", distance(tiles[name], whole[name]), 1e-6)
+        less, most = (json.loads(run("explain", file, "memory", "--json", *on, *more))["arenas"]["work"] for more in ((), off))
+        check(less < 0.8 * most if tiled else less == most, f"{scale}: {less} and {most} bytes of activations")
 
 
 def test_ranks(run):

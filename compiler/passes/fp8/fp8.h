@@ -62,6 +62,10 @@ bool lm_fp8_follows_micro(const lm_fp8 *o);
 // True if the same holds of a GEMM of the loss that is in no loop, whether or not a target
 // multiplies codes there. Pass `analyze` must have run.
 bool lm_fp8_follows_outside(const lm_fp8 *o, lm_func *loss);
+// The number of which the rows of a tile are a multiple, where a loop computes a GEMM of a loss in
+// tiles of the rows of its first operand: the tiles are then rounded as the whole is. 0: no tiles
+// are. last: the last axis of the rows. o may be NULL. Pass `analyze` must have run.
+int64_t lm_fp8_tile_multiple(const lm_fp8 *o, const lm_op *dot, lm_axis last);
 
 // The stages of a pipeline; without one, all zero.
 typedef struct lm_fp8_stages {

@@ -36,6 +36,14 @@ static bool is_weight(const lm_value *v) {
   return op && lm_value_is_weight(lm_param_is_gathered(op) ? op->in[0] : op->out[0]);
 }
 
+static const lm_value *activation_of(const lm_fp8_gemm *g) {
+  return g->dot->in[1 - g->weight];
+}
+
+static bool is_of_gpu(const lm_fp8 *o) {
+  return o->target.kind == LM_TARGET_CUDA;
+}
+
 static lm_dtype weight_dtype(const lm_fp8_gemm *g) {
   return (lm_dtype)g->dot->in[g->weight]->type.dtype;
 }
@@ -85,8 +93,11 @@ static const char *not_in_blocks(const chooser *c, const lm_fp8_gemm *g) {
   const lm_attr *over = &g->dot->attr;
   lm_type w = g->dot->in[g->weight]->type, x = g->dot->in[1 - g->weight]->type;
   const char *why = breaks_blocks(c, x, over, true);
-  why = why ? why : breaks_blocks(c, w, over, false);
-  return why ? why : breaks_blocks(c, x, over, false);
+  return why ? why : breaks_blocks(c, w, over, false);
+}
+
+static const char *rows_not_in_blocks(const chooser *c, const lm_fp8_gemm *g) {
+  return breaks_blocks(c, activation_of(g)->type, &g->dot->attr, false);
 }
 
 // The elements of t along the axes of the sum, or along the others.
@@ -133,7 +144,8 @@ static const char *not_on_gpu(const chooser *c, const lm_fp8_gemm *g) {
   return NULL;
 }
 
-static const char *why_it_stays(const chooser *c, const lm_fp8_gemm *g) {
+// Why a GEMM is not cast, whatever its rows are.
+static const char *why_for_any_rows(const chooser *c, const lm_fp8_gemm *g) {
   const lm_global *param = lm_global_find(c->m, g->param->attr.sym);
   const lm_op *around = g->dot->parent->owner;
   lm_type w = g->dot->in[g->weight]->type;
@@ -148,9 +160,14 @@ static const char *why_it_stays(const chooser *c, const lm_fp8_gemm *g) {
     return kept;
   if (!c->o->head && is_of_vocabulary(c, w))
     return "of the vocabulary";
-  const char *blocks = lm_fp8_block(c->o->scaling) ? not_in_blocks(c, g) : NULL;
-  bool library = c->o->target.kind == LM_TARGET_CUDA;
-  return !blocks && library ? not_on_gpu(c, g) : blocks;
+  return lm_fp8_block(c->o->scaling) ? not_in_blocks(c, g) : NULL;
+}
+
+static const char *why_it_stays(const chooser *c, const lm_fp8_gemm *g) {
+  const char *why = why_for_any_rows(c, g);
+  if (!why && lm_fp8_block(c->o->scaling))
+    why = rows_not_in_blocks(c, g);
+  return !why && is_of_gpu(c->o) ? not_on_gpu(c, g) : why;
 }
 
 static void visit(lm_op *op, void *user) {
@@ -173,10 +190,6 @@ static void visit(lm_op *op, void *user) {
   g.k = size_of(c, op->in[g.weight]->type, over, true);
   g.stays = why_it_stays(c, &g);
   LM_PUSH(c->m->arena, c->out->v, c->out->n, c->out->cap) = g;
-}
-
-static const lm_value *activation_of(const lm_fp8_gemm *g) {
-  return g->dot->in[1 - g->weight];
 }
 
 static int readers_of(const lm_fp8_gemms *all, const lm_fp8_gemm *g) {
@@ -212,7 +225,7 @@ lm_fp8_gemms lm_fp8_choose(const lm_fp8 *o, lm_func *f) {
   lm_fp8_gemms out = {0};
   chooser c = {o, f->module, &out};
   lm_region_walk(f->body, visit, &c);
-  bool predicts = o->target.kind == LM_TARGET_CUDA && o->target.math[LM_BF16].peak > 0;
+  bool predicts = is_of_gpu(o) && o->target.math[LM_BF16].peak > 0;
   while (predicts && slower_stay(&c, &out))
     continue;
   return out;
@@ -222,16 +235,59 @@ bool lm_fp8_follows_micro(const lm_fp8 *o) {
   return o && o->scaling == LM_FP8_CURRENT;
 }
 
+// The rules that hold on any target.
+static lm_fp8 on_any_target(const lm_fp8 *o) {
+  lm_fp8 any = *o;
+  any.target = (lm_target){.kind = LM_TARGET_CPU};
+  return any;
+}
+
 bool lm_fp8_follows_outside(const lm_fp8 *o, lm_func *loss) {
   if (!lm_fp8_follows_micro(o))
     return false;
-  lm_fp8 any = *o;
-  any.target = (lm_target){.kind = LM_TARGET_CPU};
+  lm_fp8 any = on_any_target(o);
   lm_fp8_gemms all = lm_fp8_choose(&any, loss);
   for (uint32_t i = 0; i < all.n; i++)
     if (!all.v[i].stays && all.v[i].dot->parent == loss->body)
       return true;
   return false;
+}
+
+static int64_t blocks_multiple(const chooser *c, const lm_fp8_gemm *g, lm_axis last) {
+  int64_t block = lm_fp8_block(c->o->scaling);
+  bool along = last == lm_fp8_last_axis(activation_of(g)->type, &g->dot->attr, false);
+  return along && lm_axis_size(c->m, last) % block == 0 ? block : 0;
+}
+
+// A GPU's library multiplies tiles where it multiplies the whole.
+static int64_t library_multiple(const chooser *c, const lm_fp8_gemm *g) {
+  return is_of_gpu(c->o) && fmod(g->m, LM_CODES_MULTIPLE) == 0 ? LM_CODES_MULTIPLE : 1;
+}
+
+// The scale of `current` is that of all rows. In a loop over tiles the history of an activation is
+// that of this GEMM alone, and not the one that all its readers share.
+static int64_t tile_multiple(const chooser *c, const lm_fp8_gemms *all, const lm_fp8_gemm *g,
+                             lm_axis last) {
+  if (why_for_any_rows(c, g))
+    return 1;
+  if (!g->weight || lm_fp8_follows_micro(c->o))
+    return 0;
+  if (lm_fp8_block(c->o->scaling))
+    return blocks_multiple(c, g, last);
+  return readers_of(all, g) == 1 ? library_multiple(c, g) : 0;
+}
+
+int64_t lm_fp8_tile_multiple(const lm_fp8 *o, const lm_op *dot, lm_axis last) {
+  if (!o)
+    return 1;
+  lm_func *f = dot->parent->func;
+  lm_fp8 any = on_any_target(o);
+  lm_fp8_gemms all = lm_fp8_choose(&any, f);
+  chooser c = {o, f->module, &all};
+  for (uint32_t i = 0; i < all.n; i++)
+    if (all.v[i].dot == dot)
+      return tile_multiple(&c, &all, &all.v[i], last);
+  return 1;
 }
 
 bool lm_fp8_check(const lm_fp8 *o, lm_ctx *c, const lm_fp8_gemms *all) {

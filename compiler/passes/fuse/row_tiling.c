@@ -26,14 +26,15 @@ lm_type lm_dot_free_axes(const lm_op *dot, int side) {
   return own;
 }
 
-bool lm_row_tiling_divide(lm_row_tiling *r, int64_t max) {
+bool lm_row_tiling_divide(lm_row_tiling *r, int64_t max, int64_t multiple) {
   int64_t all = lm_type_elements(r->m, r->rows);
   int64_t n = max < all ? max : all;
   int64_t min = max < LM_TILE_ROWS_MIN ? max : LM_TILE_ROWS_MIN;
-  while (all % n)
-    n--;
+  n -= n % multiple;
+  while (n && all % n)
+    n -= multiple;
   r->row_count = n;
-  r->n_tiles = all / n;
+  r->n_tiles = n ? all / n : 0;
   return n >= min && r->n_tiles > 1;
 }
 

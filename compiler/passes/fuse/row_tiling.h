@@ -40,9 +40,10 @@ typedef struct lm_row_tiling {
 bool lm_type_intersects(lm_type t, lm_type axes); // the types share an axis
 // The axes of the dot's result that the operand other than `side` lacks.
 lm_type lm_dot_free_axes(const lm_op *dot, int side);
-// Sets row_count, the largest divisor of the number of rows up to `max`, and n_tiles. False if
-// there would be a single tile, or fewer rows per tile than LM_TILE_ROWS_MIN.
-bool lm_row_tiling_divide(lm_row_tiling *r, int64_t max);
+// Sets row_count, the largest divisor of the number of rows up to `max` that is a multiple of
+// `multiple`, and n_tiles. False if there is none or one tile, or fewer rows per tile than
+// LM_TILE_ROWS_MIN.
+bool lm_row_tiling_divide(lm_row_tiling *r, int64_t max, int64_t multiple);
 // True if t has all rows, adjacent and in order.
 bool lm_row_tiling_is_contiguous(const lm_row_tiling *r, lm_type t);
 bool lm_row_tiling_has_only_rows(const lm_row_tiling *r, lm_type t);

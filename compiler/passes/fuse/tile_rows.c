@@ -177,7 +177,7 @@ static bool divides(lm_row_tiling *r, const lm_region *region, const lm_target *
   if (target && target->choices.rows)
     max_rows = target->choices.rows;
   return !lm_type_dynamic(r->m, r->rows) && max_rows >= 1 &&
-         lm_row_tiling_divide(r, (int64_t)max_rows);
+         lm_row_tiling_divide(r, (int64_t)max_rows, 1);
 }
 
 // Among GEMMs with a common prefix of rows, chooses the fewest axes, which are rows of all.

@@ -15,9 +15,12 @@
 // that leave the loop have one number per row. A sum or maximum over rows and wide axes leaves as a
 // value per row. The loop has no carries, so its derivative runs in the same order (pass grad) and
 // both loops are fused (pass fuse_loops): logits and their cotangents exist for one tile of rows at
-// a time. The number of rows per tile depends on sizes only. Declines: GEMMs that are small, have
-// dynamic extents, or feed a wide value or another GEMM outside of the loop. Cost: gradients of
-// weights are read and written once per tile.
+// a time. The number of rows per tile depends on sizes, and on blocks of 8-bit floats, which tiles
+// do not divide. Declines: GEMMs that are small, have dynamic extents, or feed a wide value or
+// another GEMM outside of the loop; GEMMs of 8-bit floats of which a tile would have other scales
+// than the whole (lm_fp8_tile_multiple). Cost: gradients of weights are read and written once per
+// tile.
+#include "compiler/passes/fp8/fp8.h"
 #include "compiler/passes/fuse/row_tiling.h"
 #include "compiler/passes/pass.h"
 #include "compiler/plan/planner.h"
@@ -29,8 +32,9 @@ enum {
 
 typedef struct tiling {
   lm_row_tiling by;
-  int64_t max_rows; // rows per tile, unless they are narrow
-  lm_op *root;      // the GEMM
+  int64_t max_rows;  // rows per tile, unless they are narrow
+  const lm_fp8 *fp8; // of the GEMMs of a loss; NULL: none
+  lm_op *root;       // the GEMM
 } tiling;
 
 static uint32_t mark_of(const tiling *c, const lm_value *v) {
@@ -56,7 +60,9 @@ static bool is_large_gemm(tiling *c, lm_op *op) {
   if (!r->rows.rank || !r->wide.rank || r->rows.rank + r->wide.rank != z.rank)
     return false;
   int64_t narrow = ELEMENTS / lm_type_elements(r->m, r->wide);
-  return lm_row_tiling_divide(r, narrow > c->max_rows ? narrow : c->max_rows);
+  int64_t max = narrow > c->max_rows ? narrow : c->max_rows;
+  int64_t multiple = lm_fp8_tile_multiple(c->fp8, op, r->rows.axis[r->rows.rank - 1]);
+  return multiple && lm_row_tiling_divide(r, max, multiple);
 }
 
 // ---- operations inside
@@ -128,16 +134,13 @@ static bool region_marks(tiling *c) {
 // ---- the pass
 
 // The loop replaces its last operation; other large GEMMs may precede it and are visited next.
-static void tile_region(lm_module *m, lm_region *r, int64_t max_rows) {
+static void tile_region(lm_region *r, const tiling *how) {
   for (lm_op *op = r->first, *next; op; op = next) {
-    tiling c = {
-        .by.m = m,
-        .max_rows = max_rows,
-    };
+    tiling c = *how;
     const lm_op *before = op->prev;
     next = op->next;
     if (op->code == LM_OP_LOOP)
-      tile_region(m, op->body, max_rows);
+      tile_region(op->body, how);
     if (!is_large_gemm(&c, op) || !region_marks(&c))
       continue;
     lm_row_tiling_apply(&c.by);
@@ -147,7 +150,13 @@ static void tile_region(lm_module *m, lm_region *r, int64_t max_rows) {
 
 bool lm_pass_tile_vocab(lm_module *m, const lm_pass_env *env) {
   const lm_target *target = env ? env->target : NULL;
-  for (lm_func *f = m->funcs; f; f = f->next)
-    tile_region(m, f->body, target && target->choices.rows ? target->choices.rows : LM_ROWS);
+  for (lm_func *f = m->funcs; f; f = f->next) {
+    tiling how = {
+        .by.m = m,
+        .max_rows = target && target->choices.rows ? target->choices.rows : LM_ROWS,
+        .fp8 = env && f->key.id == LM_FUNC_LOSS ? env->fp8 : NULL,
+    };
+    tile_region(f->body, &how);
+  }
   return true;
 }
