@@ -100,8 +100,8 @@ def step_of(run, file, model, seq, target):
 
 def test_steps_of_layers(run):
     """operations, GEMMs and the time that the cost model predicts for an H100: for each token constant in the length of rows, and beside a
-    Llama, whose operations grow. Of Mamba-2 the model says 2.1 to 2.3 times the step: states of chunks pass through memory between
-    small GEMMs. On CPUs steps are measured, by tests/bench/recurrent.py"""
+    Llama, whose operations grow. Of Mamba-2 the model says 2.1 to 2.3 times the step (docs/benchmarks.md, which also has steps
+    measured on a CPU)"""
     run.write("text.txt", TEXT)
     for name, (file, size, llama, most) in SIZED.items():
         models = (file, f"{name}({size}"), ("llama", f"Llama({llama}, positions = 4096")
