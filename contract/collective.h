@@ -4,8 +4,9 @@
 
 // A bucket is several collectives of one kind, dtype and group that begin and end together.
 enum {
-  LM_COLL_BUCKET = 16,           // maximum of its collectives
-  LM_COLL_BUCKET_BYTES = 1 << 20 // maximum of the bytes of their operands
+  LM_COLL_BUCKET = 16,            // maximum of its collectives
+  LM_COLL_BUCKET_BYTES = 1 << 20, // maximum of the bytes of their operands; not of gathers
+  LM_COLL_GATHER_BYTES = 32 << 20 // of gathers: maximum of the bytes of their results
 };
 
 typedef enum {

@@ -92,9 +92,13 @@ typedef struct lm_mesh_axis {
   // the gradients; 3: also the parameters that are computed with. 0: none.
   int zero;
   bool reduce_bf16; // ranks send each other gradients of parameters in bf16 (pass reduce_bf16)
-  bool bucket;      // small sums beside each other are one exchange (pass bucket)
+  bool bucket;      // several parameters are one exchange (pass bucket)
   bool overlap;     // collectives along the axis run beside the computation (pass overlap)
 } lm_mesh_axis;
+// True if collectives of parameters and gradients beside each other are one exchange.
+static inline bool lm_mesh_axis_buckets(const lm_mesh_axis *a) {
+  return a->bucket && a->zero;
+}
 // True if a tick of the pipeline computes the whole model (shard_ticks.c).
 static inline bool lm_mesh_axis_ticks(const lm_mesh_axis *a) {
   return a->pipeline && !a->rows;

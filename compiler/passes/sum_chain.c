@@ -61,7 +61,7 @@ static bool fits(const lm_module *m, const lm_op *sum, const lm_op *other) {
     return false;
   bool same =
       sum->attr.mesh == other->attr.mesh && sum->in[0]->type.dtype == other->in[0]->type.dtype;
-  return same && m->mesh.axis[sum->attr.mesh - 1].bucket;
+  return same && lm_mesh_axis_buckets(&m->mesh.axis[sum->attr.mesh - 1]);
 }
 
 bool lm_sum_in_bucket(const lm_module *m, const lm_op *sum) {

@@ -217,8 +217,8 @@ static void func_walk(planner *p, lm_func *f) {
   lm_steps_initialize(p);
   lm_steps_code(p);
   lm_steps_prologues(p);
-  lm_steps_merge(p);
   lm_steps_bucket(p);
+  lm_steps_merge(p);
 }
 
 static void func_finish(planner *p) {

@@ -313,14 +313,14 @@ int lm_handles_count(const planner *p); // the first handle that no collective o
 
 // ---- bucket.c
 
-// Makes one step of sums beside each other along axes with the flag `bucket`. To be called behind
-// lm_steps_merge and before lm_steps_overlap.
+// Makes one step of sums, or of gathers, beside each other along axes with the flag `bucket`. To be
+// called before lm_steps_merge, so that this does not merge the copies that move.
 void lm_steps_bucket(planner *p);
 
 // ---- overlap.c
 
 // Lets collectives along axes with the flag `overlap` run beside the steps that do not need them.
-// To be called behind lm_steps_bucket and before lm_steps_offload.
+// To be called behind lm_steps_merge and before lm_steps_offload.
 void lm_steps_overlap(planner *p);
 // The lane of collectives of a group that begin when their operands are there.
 int lm_overlap_lane(int group);

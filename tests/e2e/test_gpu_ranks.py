@@ -148,7 +148,7 @@ def test_failed_message(run):
     file, sets = model(run), ("--set", "parallel.zero = 3")
     ends = lambda how: failing(run, file, sets=sets, FAKE_NCCL=f"{how},on=1", LMC_COMM_STUCK="6")
     with ThreadPoolExecutor() as pool:      # mpirun sleeps for seconds before it ends
-        error, stall, dead, stall_in_graph, dead_in_graph = pool.map(ends, ("error=20", "stall=20", "die=20", "stall=100", "die=100"))
+        error, stall, dead, stall_in_graph, dead_in_graph = pool.map(ends, ("error=10", "stall=10", "die=10", "stall=50", "die=50"))
     check("NCCL says: remote process exited or there was a network error" in error, error)
     for err in (stall, stall_in_graph):
         ranks = re.search(r"all ranks have waited for each other for \S+ s: rank 0 \(host .*?\) in '(.*?)', rank 1 \(host .*?\) in '(.*?)'", err)

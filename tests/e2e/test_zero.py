@@ -71,10 +71,36 @@ def test_memory(run):
         once = counts["micro_last" if stage == 1 else "reduce"]        # beside the last micro-batch, or behind it: a few bytes
         check(once == {**({scatters: 4} if stage == 1 else {}), ("all_reduce", "sum", "dp"): 1}, f"{stage}: {counts}")
         gathers = ("all_gather", "", "dp")
-        check(counts["micro"].get(gathers, 0) == (2 * 9 + 1 if stage == 3 else 0), f"{stage}: {counts}")
-        check(counts.get("copies", {}).get(gathers, 0) == (10 if stage < 3 else 0), f"{stage}: {counts}")
+        check(counts["micro"].get(gathers, 0) == (2 * 3 + 1 if stage == 3 else 0), f"{stage}: {counts}")     # of each layer, in each pass
+        check(counts.get("copies", {}).get(gathers, 0) == (3 + 1 if stage < 3 else 0), f"{stage}: {counts}")
     whole = plan_of(run, small(run, rows=8, name="whole.lm", more="parallel { mesh = (dp = 4); zero = 3; whole @embed }"), "whole")
     check(re.search(r"^param embed \d+ : 2048$", whole, re.M), "embed is whole")
+
+
+ADAPTED = "freeze @layers.*.{wg,wd}; adapt @layers.*.attn.{wq,wv} = lora(rank = 8, alpha = 16)"
+HALF, FP8 = "precision.compute=bf16", "precision.matmul=fp8(scale = current)"
+# name: ranks, mesh, settings, edits of the model; gathers of a layer in both passes
+BUCKETS = {"bf16": (2, "fsdp = 2", [HALF, "parallel { whole @layers.*.wu }"], ""),
+           "adapted": (2, "fsdp = 2", [], ADAPTED),
+           "tp": (4, "fsdp = 2, tp = 2", [HALF], "")}
+MORE_BUCKETS = {"zero1": (2, "dp = 2", [HALF, "parallel.zero=1"], ""), "zero2": (2, "dp = 2", [HALF, "parallel.zero=2"], ""),
+                "hsdp": (4, "dp = 2, fsdp = 2", [HALF, "precision.reduce=bf16"], ""), "fp8": (2, "fsdp = 2", [HALF, FP8], "")}
+
+
+def test_buckets(run):
+    """One exchange for the parameters of a layer changes no bit."""
+    mpi_needed(run)
+    file = model(run, depth=3, steps=3)
+    text = "import std.adapt: lora\n" + open(file).read()
+    made = re.search(r"model = (Llama\(.*\))", text)[1]
+    for name, (n, mesh, sets, edits) in {**BUCKETS, **(MORE_BUCKETS if run.nightly else {})}.items():
+        part = f"model Part = {made} with {{ {edits} }}\nrecipe Small"
+        open(file, "w").write(text.replace(f"model = {made}", "model = Part").replace("recipe Small", part) if edits else text)
+        words = [word for s in (f"parallel.mesh=({mesh})", *sets) for word in ("--set", s)]
+        for disabled in ("", "bucket", "overlap", "bucket,overlap"):
+            apart = ("--disable-pass", disabled) if disabled else ()
+            run("run", file, *words, "--ranks", n, "-q", "--out", run.path(name + disabled), *apart, env=QUICK)
+            check(tensors(run.path(name), 3) == tensors(run.path(name + disabled), 3), f"{name}: {disabled or 'two runs'}")
 
 
 DEEP = """import "{root}/examples/llama.lm": Llama

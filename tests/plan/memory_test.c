@@ -176,11 +176,16 @@ static void module_check(const char *path, lm_arena_id on_host) {
   lm_buf_free(&out);
 }
 
+static void orders_check(bool rewrite) {
+  order_check("tests/plan/overlap.lmir", "f", "bucket", rewrite);
+  order_check("tests/plan/bucket.lmir", "f", NULL, rewrite);
+  order_check("tests/plan/bucket_gathers.lmir", "f", NULL, rewrite);
+  order_check("tests/plan/last.lmir", "micro_last", "bucket", rewrite);
+}
+
 int main(int argc, char **argv) {
   if (argc == 2 && !strcmp(argv[1], "-r")) {
-    order_check("tests/plan/overlap.lmir", "f", "bucket", true);
-    order_check("tests/plan/bucket.lmir", "f", NULL, true);
-    order_check("tests/plan/last.lmir", "micro_last", "bucket", true);
+    orders_check(true);
     return 0;
   }
   for (int i = 1; i < argc; i++)
@@ -192,7 +197,5 @@ int main(int argc, char **argv) {
   module_check("tests/plan/update.lmir", LM_ARENA_PARAM);
   module_check("tests/plan/stash.lmir", LM_ARENA_STASH);
   module_check("tests/plan/large.lmir", LM_ARENAS);
-  order_check("tests/plan/overlap.lmir", "f", "bucket", false);
-  order_check("tests/plan/bucket.lmir", "f", NULL, false);
-  order_check("tests/plan/last.lmir", "micro_last", "bucket", false);
+  orders_check(false);
 }
