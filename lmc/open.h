@@ -9,7 +9,7 @@
   {                                                                                                \
     .name = "target", .kind = LM_OPT_TEXT, .value = "TARGET",                                      \
     .help = "cpu, cuda (this machine's GPU), native (that if there is one), an architecture "      \
-            "(sm_80, sm_89, sm_90a, sm_100a) or a machine such as h100, a100, rtx-4090 (cpu)"      \
+            "(sm_80, sm_89, sm_90a, sm_100a, sm_103, sm_120) or a machine such as h100 (cpu)"      \
   }
 // Of commands that take RUN|FILE.
 #define LM_OPT_STEP                                                                                \

@@ -95,16 +95,35 @@ void lm_target_set_rates(lm_target *t, double lanes, double cache) {
   t->rates.lanes = lanes;
 }
 
+// What cuBLASLt's GEMMs of 8-bit floats are, as its manual states in "cublasLtMatmul()".
+typedef struct codes_row {
+  const char *arch;
+  bool by_k, fast, mx, blocks;
+} codes_row;
+
+static const codes_row codes[] = {
+    {"sm_89", .by_k = true, .fast = true},
+    {"sm_90a", .by_k = true, .fast = true, .blocks = true},
+    {"sm_100a", .mx = true},
+    {"sm_103", .mx = true},
+    {"sm_120", .by_k = true},
+};
+
 void lm_target_set_codes(lm_target *t) {
-  static const char *const by_k[] = {"sm_89", "sm_90a"};
-  bool fast = t->codes_mx = !strcmp(t->arch, "sm_100a");
-  t->codes_blocks = !strcmp(t->arch, "sm_90a");
-  for (size_t i = 0; i < sizeof by_k / sizeof *by_k; i++)
-    t->codes_by_k |= !strcmp(t->arch, by_k[i]);
-  fast |= t->codes_by_k;
+  bool native = false;
+  for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
+    const codes_row *c = &codes[i];
+    if (strcmp(c->arch, t->arch))
+      continue;
+    native = true;
+    t->codes_by_k = c->by_k;
+    t->codes_fast = c->fast;
+    t->codes_mx = c->mx;
+    t->codes_blocks = c->blocks;
+  }
   for (int i = LM_E4M3; i <= LM_E5M2; i++) {
-    t->math[i].native = fast;
-    t->math[i].peak = fast ? 2 * t->math[LM_BF16].peak : 0;
+    t->math[i].native = native;
+    t->math[i].peak = native ? 2 * t->math[LM_BF16].peak : 0;
   }
 }
 

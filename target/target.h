@@ -102,6 +102,7 @@ typedef struct lm_target {
   int64_t shared;                    // bytes of shared memory that a block can have; 0: none
   bool warpgroups;                   // of a GPU: warpgroups multiply (wgmma)
   bool codes_by_k;                   // its GEMMs of e4m3 and e5m2 read both operands along k
+  bool codes_fast;                   // their sums may be narrower than f32, where that is faster
   bool codes_mx;                     // these GEMMs have a scale for each 32 elements along k, too
   bool codes_blocks;                 // and in f32 for 128 of a row, or of 128 rows (scales.def)
   int vector;                        // of a CPU: floats of a vector; 0: unknown
@@ -131,9 +132,8 @@ static inline double lm_target_bandwidth(const lm_target *t) {
 // The rates of a GPU by its architecture. lanes: instructions per second at the maximum clock, of
 // all lanes; cache: bytes per second of the last cache.
 void lm_target_set_rates(lm_target *t, double lanes, double cache);
-// Sets the GEMMs of e4m3 and e5m2 of a GPU by its architecture and its peak in bf16: the tensor
-// cores of sm_89, sm_90a and sm_100a multiply them at twice the rate, the last also with scales of
-// blocks; others have none.
+// Sets the GEMMs of e4m3 and e5m2 of a GPU by its architecture and its peak in bf16: from sm_89 on
+// the tensor cores multiply them at twice the rate; before, there are none.
 void lm_target_set_codes(lm_target *t);
 // The bandwidth of the largest size that is not larger than the working set.
 double lm_target_bandwidth_of(const lm_target *t, double bytes);

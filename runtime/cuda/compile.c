@@ -27,7 +27,8 @@ enum {
 static const char *const OPTIONS[] = {"-default-device", "-w", "--ptxas-options=-v", "--std=c++17",
                                       "--fmad=true"};
 
-const char *const lm_cuda_archs[] = {"sm_80", "sm_89", "sm_90a", "sm_100a", NULL};
+const char *const lm_cuda_archs[] = {"sm_80",  "sm_89",  "sm_90a", "sm_100a",
+                                     "sm_103", "sm_120", NULL};
 
 const char *lm_cuda_arch_find(const char *name) {
   for (int i = 0; lm_cuda_archs[i]; i++)

@@ -56,14 +56,17 @@ static lm_status driver_open(lm_cuda_driver *out) {
   return lm_cuda_check(out, out->cuInit(0), "the NVIDIA driver does not start");
 }
 
-// flops, lanes: per multiprocessor and cycle; shared: KB that a block can have
+// flops, lanes: per multiprocessor and cycle; shared: KB that a block can have. Code runs on later
+// minor versions of its major version, but that of an architecture with the suffix `a` on no other.
 static const struct {
   int major, minor;
   const char *arch;
   int flops, lanes, shared;
-} generations[] = {{8, 0, "sm_80", 2048, 64, 163},   {8, 6, "sm_80", 1024, 128, 99},
-                   {8, 7, "sm_80", 1024, 128, 163},  {8, 9, "sm_89", 1024, 128, 99},
-                   {9, 0, "sm_90a", 4096, 128, 227}, {10, 0, "sm_100a", 8192, 128, 227}};
+} generations[] = {{8, 0, "sm_80", 2048, 64, 163},    {8, 6, "sm_80", 1024, 128, 99},
+                   {8, 7, "sm_80", 1024, 128, 163},   {8, 9, "sm_89", 1024, 128, 99},
+                   {9, 0, "sm_90a", 4096, 128, 227},  {10, 0, "sm_100a", 8192, 128, 227},
+                   {10, 3, "sm_103", 8192, 128, 227}, {12, 0, "sm_120", 1024, 128, 99},
+                   {12, 1, "sm_120", 1024, 128, 99}};
 
 // A GPU that target/known.def does not have, from its clocks.
 static lm_target target_guess(const lm_cuda_device *x, double hertz, double bandwidth) {

@@ -9,7 +9,7 @@
 
 static const char *const models[] = {"examples/*.lm", "tests/models/*/*.lm",
                                      "tests/reference/*/*.lm"};
-static const char *const archs[] = {"sm_80", "sm_90a", "sm_100a"};
+static const char *const archs[] = {"sm_80", "sm_90a", "sm_100a", "sm_120"};
 
 static void test_ports(const lm_plan_func *f, const lm_plan_port *ports, int n, uint32_t listed) {
   for (int i = 0; i < n; i++) {

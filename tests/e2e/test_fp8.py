@@ -270,6 +270,8 @@ def test_check(run):
             check(message in err, err)
     for target, setting, message in (("sm_80", "scale = current", "on sm_80"), ("sm_89", "scale = block", "on sm_89 with scale = block"),
                                      ("sm_90a", "scale = mx", "on sm_90a with scale = mx"),
+                                     ("sm_103", "scale = block", "on sm_103 with scale = block"), ("sm_120", "scale = block", "on sm_120 with scale = block"),
+                                     ("sm_120", "scale = mx", "on sm_120 with scale = mx"),
                                      ("sm_90a", "fwd = e5m2", "on a GPU with fwd = e5m2 and bwd = e5m2")):
         err = run("check", file, "--set", f"precision.matmul = fp8({setting})", "--target", target, status=1)
         check(f"error[E2F2]: matmul = fp8(...) is unsupported {message}" in err, err)

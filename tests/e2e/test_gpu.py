@@ -83,7 +83,7 @@ def test_training_kernels(run):
 
 def test_unknown_target(run):
     said = run("compile", small(run), "--target", "sm_20", status=1)
-    check("--target is cpu, cuda, native, sm_80, sm_89, sm_90a, sm_100a, h100, " in said and "not 'sm_20'" in said, "the error must list the accepted names")
+    check("--target is cpu, cuda, native, sm_80, sm_89, sm_90a, sm_100a, sm_103, sm_120, h100, " in said and "not 'sm_20'" in said, "the error must list the accepted names")
 
 
 def test_toolkit_folder(run):
@@ -697,6 +697,8 @@ def test_failures(run):
     check("compute capability 7.5" in fake(*how, how="cc=75", status=2), "an old device")
     check("(tried libnvrtc.so.12)" in fake(*how, how="driver=12040", status=2), "a driver that does not support CUDA 13")
     check("knows CUDA 11.8; CUDA 12 is the oldest" in fake(*how, how="driver=11080", status=2), "an old driver")
+    for cc, arch in ("103", "sm_103"), ("120", "sm_120"), ("121", "sm_120"):
+        check(f"makes no code for {arch}" in fake(*how, how=f"cc={cc},old", status=2), f"the code of {cc}")
     check("makes no code for sm_100a" in fake(*how, how="cc=100,old", status=2), "a compiler older than the device")
     check("the plan is compiled for sm_90a, but" in fake("run", file, "--target", "sm_90a", how="cc=80", status=2), "another device")
     for n in (1, 2, 3):   # the second is the runtime's own, the third an arena: no plan takes less

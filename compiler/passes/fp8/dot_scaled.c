@@ -66,7 +66,7 @@ static lm_value *along(lm_builder *b, lm_value *v, lm_type t) {
 // types: the gradients multiply cotangents, in e5m2.
 static bool is_fast(const lm_pass_env *env, const lm_coded *x, const lm_coded *w) {
   bool narrow = x->codes->type.dtype == LM_E4M3 && w->codes->type.dtype == LM_E4M3;
-  bool known = env->fp8 && env->fp8->backward == LM_E5M2 && env->target->codes_by_k;
+  bool known = env->fp8 && env->fp8->backward == LM_E5M2 && env->target->codes_fast;
   return narrow && known && is_scalar(x->scale);
 }
 

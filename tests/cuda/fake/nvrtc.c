@@ -26,11 +26,14 @@ FAKE_API int nvrtcVersion(int *major, int *minor) {
 FAKE_API const char *nvrtcGetErrorString(int result) {
   return result ? "NVRTC_ERROR_COMPILATION" : "NVRTC_SUCCESS";
 }
-// The last one is of CUDA 12.8 on.
-static const int archs[] = {80, 89, 90, 100};
+// The last three are of CUDA 12.8 and 12.9 on.
+enum {
+  NEW = 3
+};
+static const int archs[] = {80, 89, 90, 100, 103, 120};
 FAKE_API int nvrtcGetNumSupportedArchs(int *n) {
   const char *how = getenv("FAKE_CUDA");
-  *n = (int)LM_COUNT(archs) - (how && strstr(how, "old"));
+  *n = (int)LM_COUNT(archs) - (how && strstr(how, "old") ? NEW : 0);
   return 0;
 }
 FAKE_API int nvrtcGetSupportedArchs(int *out) {
