@@ -1,5 +1,4 @@
-// tile_rows.h - the GEMMs that kernels call: large ones by the tiles of tile_panel.h,
-// tile_amx.h and tile_bfmmla.h, and GEMMs of few rows, as in decoding.
+// tile_rows.h - GEMMs of few rows, as in decoding.
 //
 // The time of a GEMM of few rows is the time to read B once. Its sums stay in registers for all
 // rows of a strip of B, whose elements are used as they are loaded: from panels, which are

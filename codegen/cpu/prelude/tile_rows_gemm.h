@@ -1,3 +1,5 @@
+// tile_rows_gemm.h - the GEMMs that kernels call: large ones by the tiles of tile_panel.h,
+// tile_amx.h and tile_bfmmla.h, those of few rows by tile_rows.h and tile_rows_columns.h.
 // The operands of a call of lm_gemm_T: runtime/plan/plan.h describes buf and var.
 #define LM_GEMM_OPERANDS(T, UPPER, TYPE)                                                           \
   const TYPE *a = (const TYPE *)buf[0], *b = (const TYPE *)buf[1];                                 \
