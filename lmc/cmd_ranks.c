@@ -71,7 +71,7 @@ static lm_status ranks_start(const lm_cli *cli) {
 static void end(void *user, lm_kind kind, const char *text, bool speaks) {
   if (speaks)
     lm_cli_note("lmc: %s\n", text);
-  _exit((int)kind);
+  _exit(lm_rank_ends((int)kind));
 }
 
 static lm_status join(lm_cli *cli) {
@@ -117,7 +117,7 @@ static lm_status leave(lm_cli *cli, lm_status s) {
   cli->comm = NULL;
   lm_status_free(failure);
   if (s && !speaks)
-    _exit((int)s->kind); // rank 0 reports it; the engine is left as it is
+    _exit(lm_rank_ends((int)s->kind)); // rank 0 reports it; the engine is left as it is
   if (!first)
     cli->interrupted = 0;
   return s;

@@ -135,5 +135,5 @@ int main(int argc, char **argv) {
   if (!kind && cli.interrupted)
     kind = 128 + cli.interrupted;
   lm_ctx_destroy(cli.ctx);
-  return kind;
+  return lm_rank_ends(kind);
 }

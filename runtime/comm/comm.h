@@ -135,4 +135,6 @@ lm_status lm_comm_start(lm_comm *c, const lm_coll *x, int *handle);
 lm_status lm_comm_start_bucket(lm_comm *c, const lm_coll *x, int n, int *handle);
 lm_status lm_comm_wait(lm_comm *c, int handle);
 lm_status lm_comm_run(lm_comm *c, const lm_coll *x); // both
+// Notes the status that this process ends with, if --ranks has started it. Returns it.
+int lm_rank_ends(int status);
 #endif

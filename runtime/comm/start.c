@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "runtime/base/file.h"
+#include "runtime/comm/ranks_end.h"
 
 // ---- signals. A handler can access only global state.
 
@@ -74,8 +74,18 @@ static lm_status session_make(lm_temp_dir *out) {
   return lm_temp_dir_make(parent, prefix, out);
 }
 
+// The file of the ranks' statuses, in that folder.
+static lm_status ends_make(const char *session, lm_buf *out) {
+  lm_buf_printf(out, "%s/ends", session);
+  int fd = open(out->p, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0)
+    return lm_fail_errno("cannot create %s", out->p);
+  close(fd);
+  return NULL;
+}
+
 // Open MPI refuses root unless these say that it is meant, as in a container.
-static void environment_set(const char *session) {
+static void environment_set(const char *session, const char *ends) {
   if (geteuid() == 0) {
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
@@ -83,17 +93,20 @@ static void environment_set(const char *session) {
   setenv("LMC_RANKS_TERMINAL", isatty(STDOUT_FILENO) ? "1" : "0", 1);
   if (session)
     setenv(SESSION, session, 1);
+  if (ends)
+    setenv(LM_RANKS_ENDS, ends, 1);
   setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
   setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0); // containers forbid the others
 }
 
 // In the child: another process group, so that the terminal's signals reach this program alone.
-static _Noreturn void command_run(char *const *command, const char *session, int report) {
+static _Noreturn void command_run(char *const *command, const char *session, const char *ends,
+                                  int report) {
   int null = open("/dev/null", O_RDONLY);
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   dup2(null, STDIN_FILENO);
-  environment_set(session);
+  environment_set(session, ends);
   execvp(command[0], command);
   int error = errno;
   ssize_t n = write(report, &error, sizeof error);
@@ -109,8 +122,7 @@ static bool is_interrupted(int status) {
   return false;
 }
 
-static int exit_of(int status) {
-  int code = WIFEXITED(status) ? WEXITSTATUS(status) : LM_ENV;
+static int exit_of(int code) {
   if (code <= LM_BUG_STATUS)
     return code;
   if (!is_interrupted(code))
@@ -122,7 +134,8 @@ bool lm_ranks_stopped(void) {
   return times > 0;
 }
 
-static lm_status start(int ranks, char *const *argv, const char *session, int *out_exit) {
+static lm_status start(int ranks, char *const *argv, const char *session, const char *ends,
+                       int *out_exit) {
   struct sigaction old[LM_COUNT(SIGNALS)];
   char count[16];
   int report[2], error = 0, status = 0;
@@ -134,12 +147,12 @@ static lm_status start(int ranks, char *const *argv, const char *session, int *o
   signals_set(old, false);
   pid_t pid = fork();
   if (pid == 0)
-    command_run(command, session, report[1]);
+    command_run(command, session, ends, report[1]);
   child = pid;
   close(report[1]);
   ssize_t n = pid > 0 ? read(report[0], &error, sizeof error) : 0;
-  while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
-    continue;
+  if (pid > 0)
+    status = lm_ranks_wait(pid, ranks, ends);
   child = 0;
   signals_set(old, true);
   close(report[0]);
@@ -154,8 +167,12 @@ static lm_status start(int ranks, char *const *argv, const char *session, int *o
 
 lm_status lm_ranks_start(int ranks, char *const *argv, int *out_exit) {
   lm_temp_dir session;
+  lm_buf ends = {0};
   LM_TRY(session_make(&session));
-  lm_status s = start(ranks, argv, session.path, out_exit);
+  lm_status s = session.path ? ends_make(session.path, &ends) : NULL;
+  if (!s)
+    s = start(ranks, argv, session.path, ends.p, out_exit);
+  lm_buf_free(&ends);
   lm_temp_dir_remove(&session);
   return s;
 }

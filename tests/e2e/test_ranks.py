@@ -562,6 +562,41 @@ def test_session_folder(run):
     check(os.listdir(run.path("tmp")) == before)
 
 
+LINGERS = """#!/bin/sh
+while [ "$1" != -n ]; do shift; done
+shift 2
+if [ -e first ]; then
+  rm first
+  sleep 1 &
+else
+  export WORLD_SIZE=2
+  RANK=1 "$@" &
+  RANK=0 "$@" &
+fi
+wait
+exec sleep 1000
+"""
+
+
+def test_launcher_lingers(run):
+    """A stand-in for mpirun that stays when its processes have ended is killed: the ranks' statuses count, and ranks without one are lost."""
+    os.chmod(run.write("bin/mpirun", LINGERS), 0o755)
+    file = small(run, steps=2, more='save = checkpoint("run", every = 1 steps)')
+    with socket.socket() as s:
+        s.bind(("", 0))
+        port = s.getsockname()[1]
+    env = {**QUICK, "PATH": run.path("bin") + ":" + os.environ["PATH"], "LMC_COMM_END": "1", "MASTER_ADDR": "localhost",
+           "MASTER_PORT": str(port)}
+    args = ("run", file, "--ranks", "2", "--set", "parallel.mesh=(dp = 2)")
+    run.write("first", "")
+    p = run.start(*args, "--restarts", "1", "--out", run.path("run"), env=env, cwd=run.path("."))
+    out, err = p.communicate(timeout=600)
+    check(p.returncode == 0 and "started again: 1 of 1 restarts" in err and os.path.exists(run.path("run", "step-000002")), f"{p.returncode}: {out}{err}")
+    p = run.start(*args, "--set", "lr=-1", "--out", run.path("bad"), env=env, cwd=run.path("."))
+    out, err = p.communicate(timeout=600)
+    check(p.returncode == 1, f"{p.returncode}: {out}{err}")
+
+
 def test_interrupted(run):
     """SIGINT of the command saves; one process continues where two ranks stopped."""
     mpi_needed(run)
