@@ -5,8 +5,8 @@
 // Operands are multiples of 1/4 up to 2 and scales are powers of 2, so that every sum is exact.
 //
 //   gpu_codes_check              all of it
-//   gpu_codes_check host-scale   a scale in the memory of the host: the stand-in ends the process
-//   gpu_codes_check odd-scale    a scale at an odd address: the stand-in refuses
+//   gpu_codes_check host-scale   a scale in the memory of the host: the fake ends the process
+//   gpu_codes_check odd-scale    a scale at an odd address: the fake refuses
 //
 // On sm_100a the same with a scale for each 32 elements along k, in tiles of 128 rows x 4 blocks;
 // on sm_90a with one for each 128 elements along k, or for 128 of 128 rows.

@@ -751,7 +751,7 @@ def test_gemms(run):
 
 
 def test_codes(run):
-    """GEMMs of 8-bit floats by the stand-in cuBLASLt, bit for bit; it refuses each of a list of mistakes, and scales that are not floats on the device"""
+    """GEMMs of 8-bit floats by the fake cuBLASLt, bit for bit; it refuses each of a list of mistakes, and scales that are not floats on the device"""
     gpu_program(run, "gpu_codes_check", how="cc=90")
     gpu_program(run, "gpu_codes_check", how="cc=100")
     env = {**os.environ, **Fake(run).env, "FAKE_CUDA": "cc=100,untiled"}
@@ -798,37 +798,31 @@ def test_fp8(run):
     check("error[E2F4]" in err and "@layers.wg: 40 is no multiple of 16" in err, err)
 
 
-def test_fp8_mx(run):
-    """scales of blocks on sm_100a: the codes and tiled scales that lmc writes, read as cuBLAS documents them, train as a CPU does; rows of a
-    tile are padded, and a stand-in that reads scales row by row is found"""
+def block_scales_check(run, cc, rows, positions, d, ff, scale):
+    """A model trains by codes and scales of blocks as a CPU does, and a fake that reads scales row by row, without padding, is found.
+    Returns the plan."""
     fake, what = Fake(run, heavy=True), ("--values", "loss,grads,params")
-    save(run.path("batches.safetensors"), random_batches(1, 2, 96, 24))
-    file = run.write("mx.lm", MODEL.format(d=64, ff=160, vocab=24, depth=1, steps=1, lr=0.1, micro=192, matmul="fp8(scale = mx)"))
+    save(run.path("batches.safetensors"), random_batches(1, rows, positions, 24))
+    file = run.write("blocks.lm", MODEL.format(d=d, ff=ff, vocab=24, depth=1, steps=1, lr=0.1, micro=rows * positions, matmul=f"fp8(scale = {scale})"))
     cpu = run.trace(file, *what)
-    right, wrong = (fake.trace(file, *what, "--enable-pass", "fp8", how=how) for how in ("cc=100", "cc=100,untiled"))
+    right, wrong = (fake.trace(file, *what, "--enable-pass", "fp8", how=how) for how in (f"cc={cc}", f"cc={cc},untiled"))
     for name in cpu:
         within(name, distance(right[name], cpu[name], 1e-3), 1e-5)
     far = max(distance(wrong[name], cpu[name], 1e-3) for name in cpu)
     check(far > 1e-2, f"the check must find scales in another layout: {far:.2g}")
-    fake("compile", file, "--target", "cuda", "-o", run.path("plan"), "--enable-pass", "fp8", how="cc=100")
-    gemms = [line for line in open(run.path("plan/plan.txt")) if " gemm " in line]
-    check(sum(" scaled vec32 vec32 " in line for line in gemms) == 3 * 3, f"the GEMMs of a layer: {gemms}")
+    fake("compile", file, "--target", "cuda", "-o", run.path("plan"), "--enable-pass", "fp8", how=f"cc={cc}")
+    return open(run.path("plan/plan.txt")).read()
+
+
+def test_fp8_mx(run):
+    """scales for 32 elements on sm_100a, in tiles whose rows are padded, as cuBLAS documents them"""
+    plan = block_scales_check(run, 100, 2, 96, 64, 160, "mx")
+    check(plan.count(" scaled vec32 vec32 ") == 3 * 3, f"the GEMMs of a layer: {plan}")
 
 
 def test_fp8_block(run):
-    """scales for 128 elements on sm_90a: the codes and scales that lmc writes, read as cuBLAS documents them, train as a CPU does; a stand-in
-    that reads scales row by row, without padding, is found"""
-    fake, what = Fake(run, heavy=True), ("--values", "loss,grads,params")
-    save(run.path("batches.safetensors"), random_batches(1, 1, 128, 24))
-    file = run.write("block.lm", MODEL.format(d=128, ff=256, vocab=24, depth=1, steps=1, lr=0.1, micro=128, matmul="fp8(scale = block)"))
-    cpu = run.trace(file, *what)
-    right, wrong = (fake.trace(file, *what, "--enable-pass", "fp8", how=how) for how in ("cc=90", "cc=90,untiled"))
-    for name in cpu:
-        within(name, distance(right[name], cpu[name], 1e-3), 1e-5)
-    far = max(distance(wrong[name], cpu[name], 1e-3) for name in cpu)
-    check(far > 1e-2, f"the check must find scales in another layout: {far:.2g}")
-    fake("compile", file, "--target", "cuda", "-o", run.path("plan"), "--enable-pass", "fp8", how="cc=90")
-    plan = open(run.path("plan/plan.txt")).read()
+    """scales for 128 elements, and for 128 of 128 rows, on sm_90a, as cuBLAS documents them"""
+    plan = block_scales_check(run, 90, 1, 128, 128, 256, "block")
     check(plan.count(" scaled vec128 vec128 ") == 3 and len(re.findall(" scaled (vec128 blk128|blk128 vec128) ", plan)) == 6, f"the GEMMs of a layer: {plan}")
 
 
