@@ -109,10 +109,13 @@ static int query(const lm_nccl *n, void *event) {
 static int64_t bytes_of(const lm_nccl *n, const lm_plan_step *s) {
   const lm_plan_comm *c = s->comm;
   int64_t bytes = 0;
+  if (c->kind == LM_COLL_ALL_GATHER || c->kind == LM_COLL_ALL_TO_ALL) {
+    for (int i = 0; i < lm_plan_comm_tensors(c); i++)
+      bytes += lm_plan_comm_count(s, i);
+    return bytes * lm_dtype_bytes(c->dtype) * lm_comm_group_size(n->ranks, c->group);
+  }
   for (int i = 0; i < s->n_bufs; i++)
     bytes = s->bufs[i].bytes > bytes ? s->bufs[i].bytes : bytes;
-  if (c->kind == LM_COLL_ALL_GATHER || c->kind == LM_COLL_ALL_TO_ALL)
-    bytes = c->count * lm_dtype_bytes(c->dtype) * lm_comm_group_size(n->ranks, c->group);
   bool sums = lm_exchange_reduces(c->kind) && bytes > LM_NCCL_WORKSPACE;
   return sums ? LM_NCCL_WORKSPACE : bytes;
 }
@@ -361,6 +364,8 @@ static void links_abort(const lm_nccl *n) {
   for (uint32_t i = 0; i < n->n_links; i++)
     if (v[i].has_thread)
       pthread_join(v[i].thread, NULL);
+    else if (v[i].comm)
+      link_abort(&v[i]);
   lm_free(v);
 }
 
