@@ -51,14 +51,11 @@ static void source_add(inspector *x, const char *path) {
   s->n_sources = (int)n;
 }
 
-static bool glob_finds(const char *pattern) {
+static lm_status pattern_check(const char *pattern) {
   glob_t found;
-  lm_buf unreadable = {0};
-  bool any = !lm_match(pattern, &found, &unreadable);
-  if (any)
-    globfree(&found);
-  lm_buf_free(&unreadable);
-  return any;
+  LM_TRY(lm_match(pattern, &found));
+  globfree(&found);
+  return NULL;
 }
 
 // Escapes a name, so that as a pattern it matches only itself.
@@ -316,8 +313,8 @@ static lm_status sources_find(inspector *x, const char *path) {
     return lm_fail(LM_USER, "%s is neither a file nor a folder", path);
   if (!there && !strpbrk(path, "*?["))
     return lm_fail(LM_USER, "there is no %s", path);
-  if (!there && !glob_finds(path))
-    return lm_fail(LM_USER, "no file matches %s", path);
+  if (!there)
+    LM_TRY(pattern_check(path));
   source_add(x, there ? escaped(x, path) : path);
   return NULL;
 }

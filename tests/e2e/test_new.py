@@ -95,8 +95,9 @@ def test_new_unreadable_folder(run):
     if "--nothing" not in fails("new", "--nothing"):
         raise Skip("another user cannot reach this build")
     check("cannot open folder texts/a/closed: Permission denied" in fails("new", "x", "--data", "texts"), "lmc new")
-    err = fails("data", "whole.lm")
-    check("cannot search for " in err and "texts/**: in " in err and "texts/a/closed/: Permission denied" in err, err)
+    for command in ("data", "whole.lm"), ("new", "x", "--data", "texts/**"):
+        err = fails(*command)
+        check("cannot search for " in err and "texts/**: in " in err and "texts/a/closed/: Permission denied" in err, err)
 
 
 def test_new_documents(run):

@@ -100,18 +100,9 @@ static lm_status matches_add(lm_file_list *l, int index) {
   glob_t found;
   if (!access(path, F_OK))
     return file_add(l, index, path);
-  lm_buf unreadable = {0};
-  lm_status s;
-  int rc = lm_match(path, &found, &unreadable);
-  if (rc == GLOB_NOMATCH || (rc == GLOB_ABORTED && (errno == ENOENT || errno == ENOTDIR)))
-    s = lm_fail(LM_USER, "no file matches %s", path);
-  else if (rc)
-    s = lm_fail_errno("cannot search for %s: in %s", path, unreadable.n ? unreadable.p : path);
-  else
-    s = files_of_matches_add(l, index, &found);
-  if (!rc)
-    globfree(&found);
-  lm_buf_free(&unreadable);
+  LM_TRY(lm_match(path, &found));
+  lm_status s = files_of_matches_add(l, index, &found);
+  globfree(&found);
   return s;
 }
 

@@ -112,9 +112,20 @@ static bool ends_with_any(const char *pattern) {
   return !strcmp(slash ? slash + 1 : pattern, "**");
 }
 
-int lm_match(const char *pattern, glob_t *found, lm_buf *out_unreadable) {
+// rc: a value of glob() other than 0, of which errno says why.
+static lm_status failure(const char *pattern, int rc, const lm_buf *unreadable) {
+  bool missing = rc == GLOB_ABORTED && (errno == ENOENT || errno == ENOTDIR);
+  if (rc == GLOB_NOMATCH || missing)
+    return lm_fail(LM_USER, "no file matches %s", pattern);
+  if (!unreadable->n)
+    return lm_fail_errno("cannot search for %s", pattern);
+  return lm_fail_errno("cannot search for %s: in %s", pattern, unreadable->p);
+}
+
+lm_status lm_match(const char *pattern, glob_t *found) {
   *found = (glob_t){0};
-  matcher m = {found, out_unreadable};
+  lm_buf unreadable = {0};
+  matcher m = {found, &unreadable};
   lm_buf whole = {0};
   lm_buf_printf(&whole, "%s%s", pattern, ends_with_any(pattern) ? "/*" : "");
   int rc = matches_add(whole.p, &m);
@@ -122,10 +133,10 @@ int lm_match(const char *pattern, glob_t *found, lm_buf *out_unreadable) {
     rc = GLOB_NOMATCH;
   if (!rc && any_folders(whole.p))
     qsort(found->gl_pathv, found->gl_pathc, sizeof *found->gl_pathv, by_text);
+  lm_status s = rc ? failure(pattern, rc, &unreadable) : NULL;
   if (rc)
     globfree(found);
-  if (rc == GLOB_ABORTED && !out_unreadable->n)
-    lm_buf_puts(out_unreadable, pattern);
+  lm_buf_free(&unreadable);
   lm_buf_free(&whole);
-  return rc;
+  return s;
 }

@@ -7,10 +7,8 @@
 // As glob(), with the component `**` for any number of folders: texts/**/*.txt matches files in
 // `texts` and in all folders below, except hidden ones and symbolic links to folders; texts/** is
 // texts/**/*. With several `**` a path may occur more than once. Sorts *found, which globfree()
-// frees. Returns 0, or a value of glob() other than 0. If a folder cannot be read, that is
-// GLOB_ABORTED, errno says why, and the folder, or the pattern if it is unknown, is added to
-// *out_unreadable.
-int lm_match(const char *pattern, glob_t *found, lm_buf *out_unreadable);
+// frees after success. Fails if nothing matches, or a folder cannot be read.
+lm_status lm_match(const char *pattern, glob_t *found);
 // Adds the pattern that matches only this path.
 void lm_match_escape(const char *path, lm_buf *out);
 #endif
