@@ -44,13 +44,14 @@ static cuda_graph *seen_find(cuda_exec *e, const cuda_graph *list) {
 static lm_status list_run(cuda_exec *e, const cuda_graph *g) {
   lm_status s = NULL;
   for (int i = 0; !s && i < g->n; i++) {
-    bool shown = !g->work[i].adds;
+    const cuda_work *w = &g->work[i];
+    bool shown = !w->adds && e->recording.mode == CUDA_ENQUEUES; // a graph is one range
     if (shown)
-      lm_nvtx_push(g->work[i].f->name);
-    s = cuda_exec_work(e, &g->work[i], NULL);
+      lm_nvtx_push(w->f->name);
+    s = cuda_exec_work(e, w, NULL);
     if (shown)
       lm_nvtx_pop();
-    state_of(e, &g->work[i])->has_run |= shown;
+    state_of(e, w)->has_run |= !w->adds;
   }
   return s;
 }

@@ -90,7 +90,7 @@ def test_new_unreadable_folder(run):
     who = dict(user=65534, group=65534, extra_groups=[]) if not os.geteuid() else {}
 
     def fails(*args):
-        p = subprocess.run([run.path("lmc"), *args], cwd=run.folder, env={**os.environ, "HOME": run.path("home")}, capture_output=True, text=True, **who)
+        p = subprocess.run([run.path("lmc"), *args], cwd=run.folder, env={**os.environ, "LMC_CACHE": run.path("home/cache")}, capture_output=True, text=True, **who)
         return p.stderr if p.returncode else f"exit status 0: {p.stdout}"
     if "--nothing" not in fails("new", "--nothing"):
         raise Skip("another user cannot reach this build")
