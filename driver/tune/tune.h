@@ -5,7 +5,7 @@
 //   RUN/tuned.json           of this run: resuming measures nothing and keeps the bits
 //   CACHE/tuned-KEY.json     by processor, library version and number of threads, for other runs
 //
-//   {"version": 2, "processor": "AMD EPYC 9B14 avx2 fma", "onednn": "2.6.3", "step": {…},
+//   {"version": 3, "processor": "AMD EPYC 9B14 avx2 fma", "onednn": "2.6.3", "step": {…},
 //    "gemms": [
 //      {"m": 512, "n": 768, "k": 256, "a": [256, 1], "b": [1, 256], "c": [768, 1], "batch": 1,
 //       "sum": 1, "add": false, "type": "f32", "result": "f32", "tile": [256, 192], "code": true,

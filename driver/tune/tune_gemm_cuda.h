@@ -1,7 +1,7 @@
 // tune_gemm_cuda.h - the part of tune.h for GPUs: the algorithm of cuBLASLt for each GEMM. The
 // executor measures when it starts.
 //
-//   {"version": 2, "gpu": "NVIDIA H100 80GB HBM3", "cublaslt": 130100, "gemms": [
+//   {"version": 3, "gpu": "NVIDIA H100 80GB HBM3", "cublaslt": 130100, "gemms": [
 //     {"gemm": "f3a0…", "algorithm": "0b00…", "workspace": 33554432, "gain": 1.06}, …
 #ifndef LM_DRIVER_TUNE_GEMM_CUDA_H
 #define LM_DRIVER_TUNE_GEMM_CUDA_H

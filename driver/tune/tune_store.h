@@ -1,5 +1,5 @@
 // tune_store.h - the file format that tuned GEMMs share in a run folder and in the cache:
-//   {"version": 2, HEAD, "gemms": [
+//   {"version": 3, HEAD, "gemms": [
 //     GEMM,
 //     …
 //   ]}

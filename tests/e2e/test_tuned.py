@@ -120,7 +120,7 @@ def test_bad_locks(run):
     train(run, file, "run", "--steps", 4)
     good, resume = tuned(run, "run"), lambda status: run("run", file, "--out", run.path("run"), "-q", status=status)
     p = good["gemms"][0]
-    for text, words in [("{", "tuned.json"), ("[]", "not a list of tilings of GEMMs"), (json.dumps({**good, "version": 1}), "not a list of tilings of GEMMs"),
+    for text, words in [("{", "tuned.json"), ("[]", "not a list of tilings of GEMMs"), (json.dumps({**good, "version": 2}), "a list of tilings of GEMMs from another version of lmc"),
                         (json.dumps({**good, "processor": "Z80"}), "made on Z80"), (json.dumps({**good, "gemms": [3]}), "GEMM 1 is malformed"),
                         (json.dumps({**good, "gemms": [p, {**p, "tile": [0, 64]}]}), "GEMM 2 is malformed"),
                         (json.dumps({**good, "gemms": [{**p, "type": "int"}]}), "GEMM 1 is malformed"), (json.dumps({**good, "step": []}), "its step is malformed"),
