@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -86,16 +87,23 @@ static double limit_of_environment(void) {
 
 typedef struct watch {
   pid_t mpirun;
+  const char *ends;    // the file of statuses; NULL: none
   double looked, busy; // when, and when it last had processes; busy 0: never
 } watch;
 
-// True if mpirun has had processes, and none for the time of the limit.
+static bool has_status(const char *ends) {
+  struct stat st;
+  return ends && !stat(ends, &st) && st.st_size > 0;
+}
+
+// True if mpirun has had processes, and none for the time of the limit. Processes may end between
+// two looks; then a status shows that there were some.
 static bool remains(watch *w, double limit) {
   double now = lm_now();
   if (now - w->looked < LOOK_S)
     return false;
   w->looked = now;
-  if (has_children(w->mpirun))
+  if (has_children(w->mpirun) || (!w->busy && has_status(w->ends)))
     w->busy = now;
   return w->busy > 0 && now - w->busy > limit;
 }
@@ -106,7 +114,10 @@ static void visit_pause(void) {
 
 int lm_ranks_wait(pid_t mpirun, int ranks, const char *ends) {
   double limit = limit_of_environment();
-  watch w = {.mpirun = mpirun};
+  watch w = {
+      .mpirun = mpirun,
+      .ends = ends,
+  };
   int status = 0;
   pid_t ended;
   while (!(ended = waitpid(mpirun, &status, WNOHANG)) || (ended < 0 && errno == EINTR)) {
