@@ -283,8 +283,9 @@ static void stuck_check(lm_control *c, double now) {
     all &= b->waits != 0;
     limit = b->limit > limit ? b->limit : limit;
   }
-  if (!all || progress != c->progress)
+  if (!all || !c->all_wait || progress != c->progress)
     c->moved = now;
+  c->all_wait = all;
   c->progress = progress;
   if (now - c->moved > limit && !c->ended)
     stuck_report(c);

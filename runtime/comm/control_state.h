@@ -71,7 +71,8 @@ struct lm_control {
   bool lost_first; // rank 0 is lost
   // of rank 0, to find ranks that all wait
   uint64_t progress;
-  double moved;
+  bool all_wait; // at the last visit
+  double moved;  // when they last did not, or one progressed
 };
 
 #define LM_CONTROL_END "the end of the run" // the last call

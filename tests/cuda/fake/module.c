@@ -139,9 +139,11 @@ static void kernel_watched(launch *l, void **params) {
   simt_buffers_set(NULL);
 }
 
-// Kernels access pinned memory by the host's address.
-static bool is_on_device(const fake_param *p, address a) {
-  return p->pointer && a && !fake_is_pinned((void *)(uintptr_t)a);
+// a: the parameter, which is shorter than an address if it is no pointer. Kernels access pinned
+// memory by the host's address.
+static bool is_on_device(const fake_param *p, const void *a) {
+  return p->pointer && *(const address *)a &&
+         !fake_is_pinned((void *)(uintptr_t) * (const address *)a);
 }
 
 static void kernel_run(void *args) {
@@ -154,12 +156,12 @@ static void kernel_run(void *args) {
   for (int i = 0; l->f->params[i].bytes; i++) {
     params[i + 1] = l->bytes + l->at[i];
     address *a = params[i + 1];
-    if (is_on_device(&l->f->params[i], *a))
+    if (is_on_device(&l->f->params[i], a))
       *a = (address)(uintptr_t)fake_memory(*a, 1, l->f->name);
   }
   kernel_watched(l, params);
   for (int i = 0; l->f->params[i].bytes; i++) // a graph runs the launch again
-    if (is_on_device(&l->f->params[i], *(address *)params[i + 1]))
+    if (is_on_device(&l->f->params[i], params[i + 1]))
       *(address *)params[i + 1] ^= TAG;
   char *found = simt_report_take();
   if (found)
