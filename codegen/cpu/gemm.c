@@ -50,8 +50,8 @@ static int64_t size_of(const lm_plan_extent *e) {
 
 // Returns false if an operand has no unit stride or the types are unsupported (f16 is widened for
 // the library). If C has unit stride along m, its transpose is computed by exchanging A and B,
-// unless the number of rows is arbitrary. A number of columns or a k that is known only at run
-// time, such as the length of a KV cache, is supported if the number of rows is arbitrary.
+// except for few rows or a run-time number of them (lm_plan_gemm_any_rows). Only for these may the
+// number of columns or k be known only at run time, such as the length of a KV cache.
 static bool shape_make(const lm_plan_gemm *g, gemm_shape *out) {
   bool bf16 = g->dtype_ab == LM_BF16;
   bool any_rows = lm_plan_gemm_any_rows(g);

@@ -1,8 +1,9 @@
 // exec_apart.c - which steps of a function cannot be recorded in a graph.
 //
-// The host waits for the sizes of the messages of an exchange of rows, so the exchange is enqueued
-// between two graphs. A stream in a recording can neither wait for an event from outside, nor leave
-// it before the end waits for it. So a transfer that is under way at such a step is apart, too.
+// An all-to-all of routed rows has message sizes that the host reads from the device. It can
+// therefore not be part of a graph, and is enqueued between two graphs. CUDA requires that a stream
+// which takes part in a capture waits only for events of this capture, and is joined before its
+// end. So a transfer that is in flight across such an exchange is not captured either.
 #include "runtime/cuda/exec_state.h"
 
 typedef struct transfers {

@@ -1,4 +1,4 @@
-// exec_graph.c - work that the device starts together: the CUDA executor records it as graphs.
+// exec_graph.c - records deferred work of the CUDA executor as CUDA graphs, and launches them.
 //
 // A function with collectives of several ranks is alone in its list, with the sums of its totals: a
 // launch of a graph with operations of NCCL is itself a collective, and what else a rank has

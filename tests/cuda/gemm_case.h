@@ -12,7 +12,7 @@ typedef struct gemm_case {
   const char *name, *axes;
   bool by_k;
   const char *in, *results, *rest;
-  const char *columns; // the axes in place of n, or NULL
+  const char *columns; // the column axes of w and %p if they are not the one axis n; NULL: n
 } gemm_case;
 
 // Gate and up beside each other in n, each f wide; %p is a result, too, for the backward pass.

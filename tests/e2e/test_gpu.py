@@ -573,7 +573,7 @@ def test_generate(run):
 
 
 def test_ring_cache(run):
-    """decoding by a window of 40 positions: prompts of several calls and tokens that pass around the ring of 512 positions"""
+    """decoding with attention over the last 40 positions, whose ring cache has 512: prompts longer than one call, and positions beyond 512, which wrap around"""
     fake, drawn = Fake(run, heavy=True), {}
     run.write("text.txt", "a text. " * 400)
     prompt = [(7 * i * i + 3 * i + i // 5) % 256 for i in range(600)]

@@ -410,7 +410,7 @@ optimizer row(lr) {
   state seen: f32[o] = 0
   update(p: f32[i, o], g: f32[i, o]) -> f32[i, o] { seen = seen + sum(g * g, i); return p - lr * g / sqrt(seen + 1) }
 }
-optimizer same(inner: optimizer) { update(p: f32, g: f32, k: f32) -> f32 { return inner.update(p, g, k) } }
+optimizer unchanged(inner: optimizer) { update(p: f32, g: f32, k: f32) -> f32 { return inner.update(p, g, k) } }
 optimizer grafted(size: optimizer, direction: optimizer, share = 1) {
   update(p: f32[..p], g: f32[..p], k: f32) -> f32[..p] {
     let (x, y) = (size.update(p, g, k) - p, direction.update(p, g, k) - p)
@@ -541,7 +541,7 @@ IN_GROUPS = """optimizer = grafted(adam(lr = 1e-3), grafted(sgd(lr = 1e-3, momen
   group @layers.2.w = (optimizer = centred(shampoo(lr = 1e-3)))
   group @tall.w = (optimizer = lookahead(schedule_free(lr = 0.01), k = 2)); group @merged.w = (optimizer = ema(adamw(lr = 0.01)))"""
 ALONE = ("schedule_free(lr = 0.01)", "ademamix(lr = 1e-3, warmup = 4 steps)", "lookahead(sophia(lr = 1e-3, every = 2 steps), k = 2)",
-         "lookahead(adamw(lr = 1e-3), k = 2)", "same(sam(lr = 1e-3, rho = 1))")
+         "lookahead(adamw(lr = 1e-3), k = 2)", "unchanged(sam(lr = 1e-3, rho = 1))")
 
 
 def test_resume_gives_the_same_bytes(run):
@@ -603,7 +603,7 @@ def test_extra_gradients(run):
            lambda name: lookahead(sophia(1e-3, 4, gamma=1e-3), 7))
     for every in 1, 3:
         use = f"sam(lr = 1e-4, rho = 2, momentum = 0.8, decay = 0.1, every = {every} steps)"
-        use = use if every == 1 else f"same(same({use}))"
+        use = use if every == 1 else f"unchanged(unchanged({use}))"
         want = sam(1e-4, 2, 0.8, 0.1, every)
         final = run.trace(prepare(run, "optimizer = " + use), "--values", "params", "--steps", STEPS)
         for name in PARAMS:

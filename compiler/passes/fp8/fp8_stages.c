@@ -1,7 +1,8 @@
-// fp8_stages.c - scales of 8-bit floats in a pipeline: in a tick each stage has other layers and
-// another micro-batch, or none. In front of the stages and behind them the ranks have parts of the
-// rows of one micro-batch, if a tick computes the whole model; otherwise those of all micro-batches
-// of the step, which scales of a micro-batch do not follow (pass shard).
+// fp8_stages.c - scales of 8-bit floats in a pipeline. In a tick each stage computes its layers for
+// another micro-batch, or for none. The operations before and after the layers are inside of the
+// loop over ticks in some schedules; then the ranks divide the rows of one micro-batch among them.
+// In the others they are outside of it and see the rows of all micro-batches of the step at once,
+// so no scale there can be that of a micro-batch (see pass shard).
 #include "compiler/passes/fp8/fp8.h"
 #include "compiler/passes/grad/grad.h"
 #include "compiler/passes/shard/shard.h"
