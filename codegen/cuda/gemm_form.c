@@ -1,6 +1,4 @@
 // gemm_form.c - the kernels that begin with a dot and that gemm.c can write.
-#include <string.h>
-
 #include "codegen/cuda/gemm.h"
 
 enum {
@@ -27,22 +25,13 @@ static bool has_rows(const cuda_gemm *x, lm_type c, lm_type t) {
   return same;
 }
 
-static lm_type behind(lm_type t, int n) {
-  lm_type out = {
-      .dtype = t.dtype,
-      .rank = (uint8_t)(t.rank - n),
-  };
-  memcpy(out.axis, t.axis + n, out.rank * sizeof *out.axis);
-  return out;
-}
-
 bool cuda_gemm_rest(const lm_module *m, const cuda_gemm *x, const lm_op *kernel, lm_type t,
                     lm_type *out) {
   lm_type c = dot_type(kernel);
   for (int i = 0; i < t.rank; i++)
     if (m->axes[t.axis[i]].dyn)
       return false;
-  *out = behind(t, has_rows(x, c, t) ? x->rows : 0);
+  *out = lm_type_inner(t, has_rows(x, c, t) ? x->rows : 0);
   for (int i = 0; i < x->rows; i++)
     if (lm_type_find(*out, c.axis[i]) >= 0)
       return false;
@@ -58,7 +47,7 @@ bool cuda_gemm_has_heads(const cuda_gemm *x, lm_type rest) {
 
 // The axes within a head. False if the value has only some axes of the heads.
 static bool within_head(const cuda_gemm *x, lm_type rest, lm_type *out) {
-  *out = cuda_gemm_has_heads(x, rest) ? behind(rest, x->heads.rank) : rest;
+  *out = cuda_gemm_has_heads(x, rest) ? lm_type_inner(rest, x->heads.rank) : rest;
   for (int i = 0; i < x->heads.rank; i++)
     if (lm_type_find(*out, x->heads.axis[i]) >= 0)
       return false;

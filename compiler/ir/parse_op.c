@@ -78,7 +78,7 @@ static bool region(parser *p, lm_region *r);
 // operand, without the axis that the scan runs along.
 static lm_type argument_type(const lm_op *op, uint32_t i, lm_type t) {
   bool slice = op->code == LM_OP_SCAN && lm_scan_operand_is_slice(op, i) && t.rank;
-  return slice ? lm_type_make((lm_dtype)t.dtype, t.axis + 1, t.rank - 1) : t;
+  return slice ? lm_type_inner(t, 1) : t;
 }
 
 static bool bind(parser *p, lm_region *outer, lm_region *body, operands *in) {

@@ -25,7 +25,7 @@ lm_value *lm_scan_slice(lm_module *m, lm_op *scan, lm_value *v) {
       scan->n_in != lm_scan_carries(scan) + lm_scan_slices(scan))
     LM_BUG("a slice of a scan needs its axis in front, and comes before whole operands");
   scan->attr.imm[1]++;
-  return operand_add(m, scan, v, lm_type_make((lm_dtype)t.dtype, t.axis + 1, t.rank - 1));
+  return operand_add(m, scan, v, lm_type_inner(t, 1));
 }
 
 lm_value *lm_scan_whole(lm_module *m, lm_op *scan, lm_value *v) {

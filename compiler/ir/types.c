@@ -211,6 +211,10 @@ lm_type lm_type_make(lm_dtype dtype, const lm_axis *axes, int n) {
   return t;
 }
 
+lm_type lm_type_inner(lm_type t, int n) {
+  return lm_type_make((lm_dtype)t.dtype, t.axis + n, t.rank - n);
+}
+
 lm_type lm_type_blocks(lm_module *m, lm_dtype dtype) {
   lm_axis axes[2];
   axes[0] = lm_axis_blocks(m);

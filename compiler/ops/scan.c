@@ -26,7 +26,7 @@ static bool operands_fit(const lm_module *m, const lm_op *op, lm_buf *why) {
     if (slice && (!x.rank || x.axis[0] != t))
       return lm_why_type(why, m, "the slice ", x, " does not have the scan's axis in front");
     if (slice)
-      want = lm_type_make((lm_dtype)x.dtype, x.axis + 1, x.rank - 1);
+      want = lm_type_inner(x, 1);
     else if (lm_type_find(x, t) >= 0)
       return lm_why_type(why, m, "", x, " has the scan's axis and is no slice");
     if (!lm_type_equal(want, r->args[i]->type))

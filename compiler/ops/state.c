@@ -4,7 +4,6 @@
 // The element along an axis is first + step * i of an index i. `param`, `accum` and `append` have
 // one index, and one (first, step) pair, for each stacked axis of their global; an `accum` may have
 // fewer, and then adds to all elements of the remaining stacked axes.
-#include <string.h>
 #include "compiler/ops/ops.h"
 
 // ---- gather and scatter_add
@@ -101,19 +100,10 @@ static const lm_global *global(const lm_module *m, const lm_op *op, lm_global_ki
   return g;
 }
 
-static lm_type unstacked(lm_type t, int n) {
-  lm_type u = {
-      .dtype = t.dtype,
-      .rank = (uint8_t)(t.rank - n),
-  };
-  memcpy(u.axis, t.axis + n, u.rank * sizeof *u.axis);
-  return u;
-}
-
 bool shape_recall(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   const lm_global *c = global(m, op, LM_GLOBAL_CACHE, 0, why);
   if (c)
-    *out = unstacked(c->type, c->n_stack);
+    *out = lm_type_inner(c->type, c->n_stack);
   return c != NULL;
 }
 
@@ -121,7 +111,7 @@ bool shape_retain(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
   const lm_global *c = global(m, op, LM_GLOBAL_CACHE, 1, why);
   if (!c)
     return false;
-  lm_type want = unstacked(c->type, c->n_stack);
+  lm_type want = lm_type_inner(c->type, c->n_stack);
   return lm_type_equal(want, op->in[op->n_in - 1]->type) ||
          lm_why_type(why, m, "the value is not ", want, "");
 }
@@ -144,7 +134,7 @@ bool shape_param(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why)
               p->type.dtype == LM_F32 && out->dtype < LM_DTYPES && lm_dtype_is_half(out->dtype);
   uint8_t half = out->dtype;
   if (p)
-    *out = unstacked(p->type, p->n_stack);
+    *out = lm_type_inner(p->type, p->n_stack);
   if (copy)
     out->dtype = half;
   return p != NULL;
@@ -152,7 +142,7 @@ bool shape_param(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why)
 
 // The gradient of a parameter that is stored in 16 bits is f32.
 static lm_type gradient_type(const lm_global *p, int n_indices) {
-  lm_type t = unstacked(p->type, n_indices);
+  lm_type t = lm_type_inner(p->type, n_indices);
   t.dtype = (uint8_t)lm_global_gradient_dtype(p);
   return t;
 }
@@ -175,7 +165,7 @@ bool shape_assign(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
   lm_global_states(m, p, &op->attr, states);
   for (uint32_t i = 0; i <= n; i++) {
     const lm_global *g = i ? states[i - 1] : p;
-    lm_type want = unstacked(g->type, g->n_stack);
+    lm_type want = lm_type_inner(g->type, g->n_stack);
     if (!lm_type_equal(want, op->in[op->n_in - n - 1 + i]->type))
       return lm_why_type(why, m, "a value is not ", want, "");
   }
@@ -202,7 +192,7 @@ bool shape_append(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
     return lm_why(why, "the position is not a scalar int");
   if (op->attr.n_axes != 1 || op->attr.n_to != 1)
     return lm_why(why, "needs (t) -> (s)");
-  *out = unstacked(c->type, c->n_stack);
+  *out = lm_type_inner(c->type, c->n_stack);
   int k = lm_type_find(x, op->attr.axes[0]);
   if (k >= 0)
     x.axis[k] = op->attr.to[0];
@@ -220,6 +210,6 @@ bool shape_at(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
     return lm_why(why, "the index is not a scalar int");
   if (op->attr.n_imm != 2)
     return lm_why(why, "needs [first, step]");
-  *out = unstacked(x, 1);
+  *out = lm_type_inner(x, 1);
   return pairs_fit(&op->attr, why);
 }
