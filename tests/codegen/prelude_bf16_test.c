@@ -1,9 +1,5 @@
 // prelude_bf16_test.c - rows rounded to bf16 by the instructions of AVX512-BF16 equal the results
-// of lm_bf16_round, which every other processor uses. Clang, which has no pragma of this kind, runs
-// it only with -march.
-#if defined(__x86_64__) && !defined(__AVX512BF16__) && !defined(__clang__)
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512bf16")
-#endif
+// of lm_bf16_round, which every other processor uses.
 #include "codegen/common/prelude/inline.h"
 #include "codegen/common/prelude/types.h"
 #include "codegen/cpu/prelude/compiler.h"

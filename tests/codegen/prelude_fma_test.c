@@ -1,7 +1,4 @@
 // prelude_fma_test.c - prelude_test.c compiled for a processor with fused multiply-add.
-#if defined(__x86_64__) && !defined(__FMA__)
-#pragma GCC target("avx2,fma")
-#endif
 #define main prelude_main
 #include "tests/codegen/prelude_test.c"
 #undef main

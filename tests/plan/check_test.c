@@ -262,8 +262,8 @@ static void text_test(lm_arena *a) {
       "start send f32 16 over a peer 3 lane 0 as 7 work[0 : 64]",
       "start receive f32 16 over a peer 0 lane 0 as 7 -> work[0 : 64]",
       "start ring_shift bf16 16 over a peer 1 lane 0 as 0 work[0 : 32] -> work[64 : 32]",
-      "start all_reduce max f32 16 over all lane 0 as 1 + (i0+1 mod 3) work[0 : 64] -> work[0 : "
-      "64]",
+      ("start all_reduce max f32 16 over all lane 0 as 1 + (i0+1 mod 3) work[0 : 64] -> work[0 : "
+       "64]"),
       "wait 1 + (i0+1 mod 3) work[0 : 64] -> work[0 : 64]"};
   lm_plan *q;
   for (size_t i = 0; i < LM_COUNT(lines); i++) {

@@ -19,7 +19,7 @@ LM_INLINE void lm_bf16_put(uint16_t *to, const float *x, int64_t n) {
     *(lm_bf16x32 *)to = y;
     return;
   }
-  LM_UNROLL(3)
+  LM_UNROLL_BY(3)
   for (; done + 8 <= n; done += 8) {
     lm_bf16x8 y;
     __asm__("vcvtneps2bf16 %1, %0" : "=v"(y) : "v"(*(const lm_float8 *)(x + done)));

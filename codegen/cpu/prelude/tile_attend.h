@@ -355,7 +355,7 @@ LM_INLINE int lm_softmax_any(int64_t cols, int64_t side, const float *z, float t
     max = lm_lanes_max(*(const lm_lanes *)(z + (cols - 1) * side + m), max);
     max = lm_lanes_max(lm_lanes_max(other, max) * times, before);
     lm_lanes zero = rounds ? lm_lanes_binade_of(max) : max;
-    LM_UNROLL(2)
+    LM_UNROLL_BY(2)
     for (int64_t n = 0; n < cols; n++) {
       lm_lanes score = *(const lm_lanes *)(z + n * side + m);
       lm_lanes p = lm_lanes_exp_low(lm_lanes_fma(score, LM_LANES_OF(times), -zero));
