@@ -6,4 +6,4 @@ const char *const lm_coll_names[LM_COLLS] = {
 #include "contract/collectives.def"
 };
 
-const char *const lm_coll_op_names[LM_COLL_OPS] = {"sum", "max"};
+const char *const lm_coll_op_names[LM_COLL_OPS] = {"sum", "max", "library_sum"};

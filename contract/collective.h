@@ -18,8 +18,9 @@ extern const char *const lm_coll_names[LM_COLLS];
 
 typedef enum {
   LM_COLL_SUM,
-  LM_COLL_MAX, // NAN if any is
+  LM_COLL_MAX,         // NAN if any is
+  LM_COLL_LIBRARY_SUM, // of floats, by MPI or NCCL, in the order that it chooses
   LM_COLL_OPS
 } lm_coll_op;
-extern const char *const lm_coll_op_names[LM_COLL_OPS]; // "sum", "max"
+extern const char *const lm_coll_op_names[LM_COLL_OPS]; // "sum", "max", "library_sum"
 #endif

@@ -66,6 +66,7 @@ static lm_mesh_axis axis_make(const lm_compiled *c, int k) {
       .ring = p->ring && !strcmp(p->axis[k].name, "cp"),
       .zero = p->axis[k].zero,
       .reduce_bf16 = c->project->recipe->precision.reduce_bf16,
+      .library = c->project->recipe->precision.library,
       .loc = p->loc,
   };
   uint32_t cap = 0;

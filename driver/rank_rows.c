@@ -49,13 +49,14 @@ static void phase_add(const lm_message *list, int n, const lm_link *link, sent *
     out->seconds += link->latency + (double)most / link->bandwidth;
 }
 
-// Collective i of the step, whose memory is neither read nor written.
+// Collective i of the step, whose memory is neither read nor written. A library's sum counts as
+// one in the order of the ranks: as many bytes as a ring sends.
 static lm_coll coll_of(const lm_plan_step *s, int i, const int32_t *rows) {
   static char memory;
   const lm_plan_comm *c = s->comm;
   return (lm_coll){
       .kind = c->kind,
-      .op = c->op,
+      .op = c->op == LM_COLL_MAX ? LM_COLL_MAX : LM_COLL_SUM,
       .dtype = c->dtype,
       .count = lm_plan_comm_count(s, i),
       .peer = c->peer,

@@ -92,6 +92,7 @@ typedef struct lm_mesh_axis {
   // the gradients; 3: also the parameters that are computed with. 0: none.
   int zero;
   bool reduce_bf16; // ranks send each other gradients of parameters in bf16 (pass reduce_bf16)
+  bool library;     // MPI or NCCL makes the sums of floats, in its own order
   bool bucket;      // several parameters are one exchange (pass bucket)
   bool overlap;     // collectives along the axis run beside the computation (pass overlap)
 } lm_mesh_axis;

@@ -84,6 +84,15 @@ static bool mesh_reduce(parser *p, lm_mesh_axis *a) {
   return a->reduce_bf16 || lmir_fail(p, at, "reduce is bf16, or left out");
 }
 
+// order library
+static bool mesh_order(parser *p, lm_mesh_axis *a) {
+  lm_loc at = p->t.loc;
+  if (!lmir_opt_word(p, "order"))
+    return true;
+  a->library = lmir_opt_word(p, "library");
+  return a->library || lmir_fail(p, at, "order is library, or left out");
+}
+
 // bucket overlap
 static bool mesh_overlap(parser *p, lm_mesh_axis *a) {
   a->bucket = lmir_opt_word(p, "bucket");
@@ -155,7 +164,7 @@ static bool mesh(parser *p) {
     a->ring = a->positions && lmir_opt_word(p, "ring");
     a->experts = lmir_opt_word(p, "experts");
     if (!mesh_pipeline(p, a) || !mesh_shard(p, a) || !mesh_zero(p, a) || !mesh_reduce(p, a) ||
-        !mesh_overlap(p, a))
+        !mesh_order(p, a) || !mesh_overlap(p, a))
       return false;
   } while (lmir_opt(p, ','));
   return !p->failed;

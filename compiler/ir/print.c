@@ -335,6 +335,7 @@ static void put_mesh(printer *p) {
     if (a->zero)
       lm_buf_printf(p->out, " zero %d", a->zero);
     lm_buf_puts(p->out, a->reduce_bf16 ? " reduce bf16" : "");
+    lm_buf_puts(p->out, a->library ? " order library" : "");
     lm_buf_puts(p->out, a->bucket ? " bucket" : "");
     lm_buf_puts(p->out, a->overlap ? " overlap" : "");
   }

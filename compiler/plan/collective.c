@@ -102,13 +102,18 @@ static int distance_of(const planner *p, const lm_op *op) {
   return (int)(by < 0 ? by + ranks : by);
 }
 
+lm_coll_op lm_sum_kind(const planner *p, int axis, lm_dtype t) {
+  return p->m->mesh.axis[axis].library && lm_dtype_is_float(t) ? LM_COLL_LIBRARY_SUM : LM_COLL_SUM;
+}
+
 // A collective begins and ends in adjacent steps, so one is under way at a time.
 static void steps_of(planner *p, lm_op *op, lm_coll_kind kind, int64_t count, const slices *from,
                      const slices *counts, const slices *to) {
+  lm_dtype t = (lm_dtype)from->type.dtype;
   lm_plan_comm comm = {
       .kind = kind,
-      .op = op->code == LM_OP_ALL_MAX ? LM_COLL_MAX : LM_COLL_SUM,
-      .dtype = (lm_dtype)from->type.dtype,
+      .op = op->code == LM_OP_ALL_MAX ? LM_COLL_MAX : lm_sum_kind(p, op->attr.mesh - 1, t),
+      .dtype = t,
       .count = count,
       .group = op->attr.mesh,
       .peer = distance_of(p, op),

@@ -336,6 +336,8 @@ bool lm_last_join(planner *p, const draft *d);
 // ---- collective.c
 
 void lm_step_collective(planner *p, lm_op *op);
+// How a sum of this type over ranks along an axis of the mesh is made.
+lm_coll_op lm_sum_kind(const planner *p, int axis, lm_dtype t);
 void lm_rank_locate(planner *p, lm_op *op); // of `rank`
 
 // ---- reduce.c

@@ -160,6 +160,7 @@ static void comm_step(planner *p, lm_step_kind kind, const region_sum *s, lm_dty
   step->step.comm = LM_NEW(p->arena, lm_plan_comm);
   *step->step.comm = (lm_plan_comm){
       .kind = LM_COLL_ALL_REDUCE,
+      .op = lm_sum_kind(p, s->axis, dtype),
       .dtype = dtype,
       .count = elements_of(&s->part),
       .group = 1 + s->axis,

@@ -3,6 +3,44 @@
 #include "runtime/comm/comm_state.h"
 #include "runtime/comm/ordered.h"
 
+static lm_engine_sum sum_of(const lm_coll *x) {
+  static const int types[LM_DTYPES] = {
+      [LM_F32] = LM_ENGINE_F32,
+      [LM_F64] = LM_ENGINE_F64,
+      [LM_BF16] = LM_ENGINE_BF16,
+      [LM_F16] = LM_ENGINE_F16,
+  };
+  LM_ASSERT(lm_dtype_is_float(x->dtype) && lm_ordered_knows(x->dtype));
+  return (lm_engine_sum){
+      .scatters = x->kind == LM_COLL_REDUCE_SCATTER,
+      .type = types[x->dtype],
+      .from = x->from,
+      .to = x->to,
+      .count = (size_t)x->count,
+  };
+}
+
+// The sums of a bucket are all made by the engine, or none is.
+static lm_status sums_start(lm_comm *c, lm_coll_state *r) {
+  lm_engine_sum sums[LM_COLL_BUCKET];
+  char error[LM_ENGINE_TEXT] = "";
+  int n = 0;
+  if (!c->engine->sum)
+    return lm_fail(LM_USER,
+                   "`order = library`: these ranks exchange tensors by %s, which is no library of "
+                   "sums; leave `order` out of `precision`, or start them by MPI: `--ranks N`, "
+                   "`mpirun`, or `srun --mpi=pmix`",
+                   c->engine->name);
+  for (int i = 0; i < r->x.n; i++)
+    if (r->x.v[i].coll.count)
+      sums[n++] = sum_of(&r->x.v[i].coll);
+  r->request = -1;
+  r->left = n;
+  int lane = c->groups[r->x.v[0].coll.group].lane;
+  bool good = !n || c->engine->sum(c->state, lane, sums, n, &r->request, error);
+  return good ? NULL : lm_control_fail(c->control, lm_comm_engine_failed(c->engine->name, error));
+}
+
 static lm_status messages_start(lm_comm *c, lm_coll_state *r) {
   const lm_comm_group *g = &c->groups[r->x.v[0].coll.group];
   lm_message *m = lm_calloc(2 * (size_t)g->size * (size_t)r->x.n, sizeof *m);
@@ -47,6 +85,8 @@ static lm_status messages_test(lm_comm *c, lm_coll_state *r, bool *moved) {
 }
 
 lm_status lm_coll_begin(lm_comm *c, lm_coll_state *r) {
+  if (lm_exchange_by_library(&r->x.v[0]))
+    return sums_start(c, r);
   workspace_grow(r);
   return messages_start(c, r);
 }

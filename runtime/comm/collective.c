@@ -122,7 +122,7 @@ lm_status lm_comm_start_bucket(lm_comm *c, const lm_coll *x, int n, int *handle)
   if (x->apart)
     lm_comm_progress_begin(c);
   lm_comm_progress_lock(c);
-  *handle = handle_free(c, lm_exchange_reduces(x->kind));
+  *handle = handle_free(c, lm_exchanges_workspace(&own) > 0);
   lm_comm_group *g = &c->groups[x->group];
   lm_coll_state *r = &c->colls[*handle];
   r->done = false;
@@ -162,13 +162,25 @@ static lm_status coll_visit(lm_comm *c, lm_coll_state *r, bool *moved, bool *don
   return s;
 }
 
+// What a rank sends before the library's sums are complete, which it does not report meanwhile.
+static int64_t library_bytes(const lm_exchanges *g) {
+  int64_t bytes = 0;
+  for (int i = 0; i < g->n; i++) {
+    const lm_coll *x = &g->v[i].coll;
+    int64_t parts = x->kind == LM_COLL_REDUCE_SCATTER ? g->v[i].ranks : 2;
+    if (lm_exchange_by_library(&g->v[i]))
+      bytes += parts * x->count * lm_dtype_bytes(x->dtype);
+  }
+  return bytes;
+}
+
 lm_status lm_comm_wait(lm_comm *c, int handle) {
   bool done = false, moved;
   lm_status s = NULL;
   if (!c)
     return NULL;
   lm_coll_state *r = &c->colls[handle];
-  lm_control_waits(c->control, r->label, 0);
+  lm_control_waits(c->control, r->label, library_bytes(&r->x));
   for (int times = 0; !done; times++) {
     s = coll_visit(c, r, &moved, &done);
     if (moved)

@@ -13,7 +13,8 @@
 //
 // Sums are made in the order of the ranks, so they have the same bits in every run: the ranks are
 // added in blocks of eight, and the sums of the blocks then in order. bf16 is added in f32 and
-// rounded once.
+// rounded once. An engine that is a library of sums makes those of LM_COLL_LIBRARY_SUM, in its own
+// order.
 //
 // Threads: one thread uses an lm_comm, which starts others.
 #ifndef LM_COMM_COMM_H
@@ -110,7 +111,7 @@ int lm_comm_group_member(const lm_comm *c, int group, int i);
 // from and to of each kind: contract/collectives.def.
 typedef struct lm_coll {
   lm_coll_kind kind;
-  lm_dtype dtype; // f32, bf16, f64 or int for sums and maxima; any otherwise
+  lm_dtype dtype; // f32, bf16, f16, f64 or int for sums and maxima; any otherwise
   lm_coll_op op;
   int group;
   int64_t count; // elements, see contract/collectives.def

@@ -2,7 +2,8 @@
 //
 // A plugin is a shared library with the function lm_engine_table. It is compiled without the rest
 // of lmc, so this header needs nothing else, and errors are texts of at most LM_ENGINE_TEXT bytes.
-// Every collective of comm.h is made of messages, so that two engines compute the same bits.
+// Collectives of comm.h are made of messages, so that two engines compute the same bits, except in
+// sums that a recipe leaves to the engine (`sum`).
 //
 // Threads: one thread at a time calls an engine, not always the same.
 #ifndef LM_COMM_ENGINE_H
@@ -11,7 +12,7 @@
 #include <stddef.h>
 
 enum {
-  LM_ENGINE_VERSION = 3, // changes with this header
+  LM_ENGINE_VERSION = 4, // changes with this header
   LM_ENGINE_TEXT = 256,
   LM_ENGINE_LANES = 16, // maximum number of lanes of an engine
 };
@@ -23,6 +24,22 @@ typedef struct lm_message {
   void *data;
   size_t bytes; // at least 1
 } lm_message;
+
+// A sum over the ranks of a lane: of `count` elements, or, if it scatters, of as many for each
+// rank, of which each receives its own.
+typedef struct lm_engine_sum {
+  bool scatters;
+  enum {
+    LM_ENGINE_F32,
+    LM_ENGINE_F64,
+    LM_ENGINE_BF16, // each addition is rounded
+    LM_ENGINE_F16,
+    LM_ENGINE_TYPES
+  } type;
+  const void *from;
+  void *to; // may be `from`, unless it scatters
+  size_t count;
+} lm_engine_sum;
 
 // Functions that return bool return true on success; otherwise they have filled `error`.
 typedef struct lm_engine_ops {
@@ -39,7 +56,11 @@ typedef struct lm_engine_ops {
   // ranks are matched in the order in which they were started with an equal tag (0 … 32767).
   bool (*start)(void *engine, int lane, int tag, const lm_message *m, int n, int *request,
                 char *error);
-  // *left: how many messages of the request are not complete. The request is released when none is.
+  // Starts n sums, in an order that the engine chooses, as `start` does messages. All ranks of a
+  // lane call it in one order. NULL: the engine has none.
+  bool (*sum)(void *engine, int lane, const lm_engine_sum *x, int n, int *request, char *error);
+  // *left: how many messages, or sums, of the request are not complete. The request is released
+  // when none is.
   bool (*test)(void *engine, int request, int *left, char *error);
   // All ranks call it, with no request left.
   void (*close)(void *engine);

@@ -39,6 +39,15 @@ bool lm_exchange_reduces(lm_coll_kind k) {
   return k == LM_COLL_ALL_REDUCE || k == LM_COLL_REDUCE_SCATTER;
 }
 
+bool lm_exchange_by_library(const lm_exchange *x) {
+  return lm_exchange_reduces(x->coll.kind) && x->coll.op == LM_COLL_LIBRARY_SUM && x->ranks > 1;
+}
+
+// True if this rank adds or compares elements.
+static bool reduces(const lm_exchange *x) {
+  return lm_exchange_reduces(x->coll.kind) && !lm_exchange_by_library(x);
+}
+
 // Elements of a round: as many as the workspace takes from all ranks.
 static int64_t round_max(const lm_exchange *x) {
   int64_t all = (int64_t)x->room / lm_dtype_bytes(x->coll.dtype);
@@ -50,7 +59,7 @@ void lm_exchange_round(lm_exchange *x) {
   int64_t most = round_max(x);
   x->phase = LM_EXCHANGE_SLICES;
   x->n = x->coll.count - x->at;
-  if (lm_exchange_reduces(x->coll.kind) && x->n > most)
+  if (reduces(x) && x->n > most)
     x->n = most;
 }
 
@@ -60,11 +69,12 @@ static int64_t received_n(const lm_exchange *x) {
 }
 
 size_t lm_exchange_workspace(const lm_exchange *x) {
-  return lm_exchange_reduces(x->coll.kind) ? bytes_of(x, received_n(x) * x->ranks) : 0;
+  return reduces(x) ? bytes_of(x, received_n(x) * x->ranks) : 0;
 }
 
 bool lm_exchange_next(lm_exchange *x) {
-  if (x->coll.kind == LM_COLL_ALL_REDUCE && x->phase == LM_EXCHANGE_SLICES) {
+  bool sums = x->coll.kind == LM_COLL_ALL_REDUCE && reduces(x);
+  if (sums && x->phase == LM_EXCHANGE_SLICES) {
     x->phase = LM_EXCHANGE_SUMS;
     return true;
   }
@@ -175,7 +185,7 @@ static void peer_messages(const lm_exchange *x, int peer, messages *m) {
 
 int lm_exchange_messages(const lm_exchange *x, lm_message *out) {
   messages m = {out, 0};
-  for (int i = 1; i < x->ranks; i++)
+  for (int i = 1; i < x->ranks && !lm_exchange_by_library(x); i++)
     peer_messages(x, (x->me + i) % x->ranks, &m);
   return m.n;
 }
@@ -183,7 +193,7 @@ int lm_exchange_messages(const lm_exchange *x, lm_message *out) {
 // ---- what stays on the rank
 
 int64_t lm_exchange_sum(const lm_exchange *x, const void **from, void **to) {
-  if (!lm_exchange_reduces(x->coll.kind) || x->phase != LM_EXCHANGE_SLICES)
+  if (!reduces(x) || x->phase != LM_EXCHANGE_SLICES)
     return -1;
   bool all = x->coll.kind == LM_COLL_ALL_REDUCE;
   int64_t first = x->at + (all ? slice_first(x, x->me) : 0);

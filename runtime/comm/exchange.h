@@ -35,6 +35,8 @@ typedef struct lm_exchange {
 
 // True if the kind adds or compares elements.
 bool lm_exchange_reduces(lm_coll_kind k);
+// True if a library makes the sum: an exchange of it has no messages, and needs no workspace.
+bool lm_exchange_by_library(const lm_exchange *x);
 // Begins a round with the elements behind x->at.
 void lm_exchange_round(lm_exchange *x);
 size_t lm_exchange_workspace(const lm_exchange *x); // bytes of this round; 0: none

@@ -451,7 +451,15 @@ lm_status lm_tcp_open(const lm_launch *l, double seconds, void **out, bool *repo
 }
 
 const lm_engine_ops *lm_tcp_engine(void) {
-  static const lm_engine_ops table = {LM_ENGINE_VERSION, "TCP",    NULL,      tcp_share, tcp_split,
-                                      tcp_start,         tcp_test, tcp_close, tcp_close};
+  static const lm_engine_ops table = {
+      .version = LM_ENGINE_VERSION,
+      .name = "TCP",
+      .share = tcp_share,
+      .split = tcp_split,
+      .start = tcp_start,
+      .test = tcp_test,
+      .close = tcp_close,
+      .drop = tcp_close,
+  };
   return &table;
 }

@@ -116,8 +116,9 @@ static int64_t bytes_of(const lm_nccl *n, const lm_plan_step *s) {
   }
   for (int i = 0; i < s->n_bufs; i++)
     bytes = s->bufs[i].bytes > bytes ? s->bufs[i].bytes : bytes;
-  bool sums = lm_exchange_reduces(c->kind) && bytes > LM_NCCL_WORKSPACE;
-  return sums ? LM_NCCL_WORKSPACE : bytes;
+  if (!lm_exchange_reduces(c->kind) || bytes < LM_NCCL_WORKSPACE)
+    return bytes;
+  return c->op == LM_COLL_LIBRARY_SUM ? 2 * bytes : LM_NCCL_WORKSPACE;
 }
 
 static void collective_show(lm_nccl *n) {
@@ -217,12 +218,14 @@ static bool is_set(const char *name) {
 
 // Before NCCL reads its environment: operations of several communicators on one GPU may block each
 // other unless NCCL, from 2.26 on, orders them by their calls. NCCL 2.23 registers the buffers of
-// recorded operations also where they are memory of cuMemAlloc, which 2.24 calls unsafe.
+// recorded operations also where they are memory of cuMemAlloc, which 2.24 calls unsafe. Sums
+// inside of a switch (NVLS) differ between runs of the same ranks; others of NCCL do not.
 static void environment_set(lm_nccl *n, int version) {
   if (version >= LM_NCCL_ORDERS)
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
   if (version / 100 == LM_NCCL_REGISTERS / 100)
     setenv("NCCL_GRAPH_REGISTER", "0", 0);
+  setenv("NCCL_NVLS_ENABLE", "0", 0);
   n->serial = version < LM_NCCL_ORDERS || !is_set("NCCL_LAUNCH_ORDER_IMPLICIT");
 }
 
@@ -448,6 +451,41 @@ static lm_status messages_ordered(const lane_work *w, int count) {
   return order_record(w->n, w->builtins.stream);
 }
 
+static int sum_enqueue(const lane_work *w, const lm_coll *x) {
+  static const int types[LM_DTYPES] = {
+      [LM_F32] = LM_NCCL_F32,
+      [LM_F64] = LM_NCCL_F64,
+      [LM_BF16] = LM_NCCL_BF16,
+      [LM_F16] = LM_NCCL_F16,
+  };
+  const nccl_library *l = &w->n->l;
+  void *stream = w->builtins.stream, *comm = w->link->comm;
+  size_t n = (size_t)x->count;
+  int type = types[x->dtype];
+  LM_ASSERT(type);
+  return x->kind == LM_COLL_ALL_REDUCE
+             ? l->ncclAllReduce(x->from, x->to, n, type, LM_NCCL_SUM, comm, stream)
+             : l->ncclReduceScatter(x->from, x->to, n, type, LM_NCCL_SUM, comm, stream);
+}
+
+// The sums of a bucket by NCCL itself.
+static lm_status sums_enqueue(const lane_work *w, const lm_exchanges *g) {
+  const lm_nccl *n = w->n;
+  int result = n->l.ncclGroupStart();
+  for (int i = 0; i < g->n && (!result || result == LM_NCCL_IN_PROGRESS); i++)
+    if (g->v[i].coll.count)
+      result = sum_enqueue(w, &g->v[i].coll);
+  int end = n->l.ncclGroupEnd();
+  LM_TRY(check(n, w->link, result, w->label));
+  return settle(n, w->link, end, w->label);
+}
+
+static lm_status sums_ordered(const lane_work *w, const lm_exchanges *g) {
+  LM_TRY(order_wait(w->n, w->builtins.stream));
+  LM_TRY(sums_enqueue(w, g));
+  return order_record(w->n, w->builtins.stream);
+}
+
 static lm_status slices_add(const lane_work *w, const lm_exchange *x) {
   const void **from = w->n->from;
   void *to;
@@ -463,6 +501,8 @@ static lm_status slices_add(const lane_work *w, const lm_exchange *x) {
 }
 
 static lm_status phase_enqueue(const lane_work *w, lm_exchanges *g) {
+  if (lm_exchange_by_library(&g->v[0]))
+    return sums_ordered(w, g);
   lm_exchanges_place(g, pointer_to(w->n->workspace[w->link->lane]));
   int count = lm_exchanges_messages(g, w->n->messages);
   if (count)

@@ -3,7 +3,8 @@
 // NCCL moves bytes: the messages of exchange.h, as grouped ncclSend and ncclRecv. A kernel of the
 // runtime makes the sums, in the order of the ranks. So sums have the same bits in every run, with
 // every version of NCCL, and the bits that ranks on CPUs compute; the library's own all-reduce
-// chooses its order by message size, topology and version.
+// chooses its order by message size, topology and version. A recipe with `order = library` takes
+// that one for sums of floats (LM_COLL_LIBRARY_SUM); they need no workspace.
 //
 // NCCL runs the operations of a communicator in order. So a group has a communicator for each lane
 // (lanes.h) of its collectives, and a lane a workspace for the slices that it receives. All ranks
@@ -27,7 +28,12 @@
 // Constants and types of nccl.h; tests/cuda/headers_test.c compares them with the header.
 enum {
   LM_NCCL_IN_PROGRESS = 7,
-  LM_NCCL_INT8 = 0,
+  LM_NCCL_INT8 = 0, // types of elements
+  LM_NCCL_F16 = 6,
+  LM_NCCL_F32 = 7,
+  LM_NCCL_F64 = 8,
+  LM_NCCL_BF16 = 9,
+  LM_NCCL_SUM = 0,
   LM_NCCL_OLDEST = 21800,    // 2.18, the first version whose config has these fields
   LM_NCCL_REGISTERS = 22300, // 2.23, which registers buffers of recorded messages
   LM_NCCL_ORDERS = 22600,    // 2.26, which knows NCCL_LAUNCH_ORDER_IMPLICIT

@@ -225,6 +225,58 @@ static lm_status bucket_try(test *t, lm_coll_kind kind) {
   return s;
 }
 
+// Two sums by the engine in a bucket, of integers, which are exact in any order.
+static lm_status sums_by_library_try(test *t, lm_coll_kind kind, lm_dtype type, int64_t count,
+                                     bool in_place) {
+  lm_coll x[2];
+  int handle, of_ranks = t->size * (t->size - 1) / 2;
+  bool scatters = kind == LM_COLL_REDUCE_SCATTER;
+  for (int k = 0; k < 2; k++) {
+    int64_t n = k ? 7 : count, all = scatters ? n * t->size : n;
+    char *from = lm_calloc((size_t)all + 1, 8), *to = lm_calloc((size_t)n + 1, 8);
+    for (int64_t i = 0; i < all; i++)
+      store(type, from, i, (double)(t->rank + i % 5));
+    x[k] = (lm_coll){kind, type, LM_COLL_LIBRARY_SUM, 0, n, from, to, 0, "sums"};
+    if (in_place)
+      memcpy(to, from, (size_t)all * 8);
+    if (in_place)
+      x[k].from = to;
+    lm_free(in_place ? from : NULL);
+  }
+  lm_status s = lm_comm_start_bucket(t->c, x, 2, &handle);
+  s = s ? s : lm_comm_wait(t->c, handle);
+  for (int k = 0; k < 2; k++) {
+    int64_t first = scatters ? t->rank * x[k].count : 0;
+    for (int64_t i = 0; !s && i < x[k].count; i++)
+      element_check(t, type, x[k].to, i, of_ranks + t->size * (double)((first + i) % 5));
+    lm_free(in_place ? NULL : (void *)x[k].from);
+    lm_free(x[k].to);
+  }
+  return s;
+}
+
+// An engine without sums refuses.
+static lm_status library_missing_try(test *t) {
+  lm_status s = sums_by_library_try(t, LM_COLL_ALL_REDUCE, LM_F32, 1, false);
+  t->bad += !s || s->kind != LM_USER || !strstr(s->text, "exchange tensors by TCP");
+  lm_status_free(s);
+  return NULL;
+}
+
+static lm_status library_try(test *t) {
+  static const lm_dtype types[] = {LM_F32, LM_BF16, LM_F64};
+  static const int64_t counts[] = {0, 1, 4099};
+  if (t->c && !t->c->engine->sum)
+    return library_missing_try(t);
+  for (size_t d = 0; d < LM_COUNT(types); d++)
+    for (size_t n = 0; n < LM_COUNT(counts); n++) {
+      LM_TRY(sums_by_library_try(t, LM_COLL_ALL_REDUCE, types[d], counts[n], false));
+      LM_TRY(sums_by_library_try(t, LM_COLL_ALL_REDUCE, types[d], counts[n], true));
+      LM_TRY(sums_by_library_try(t, LM_COLL_REDUCE_SCATTER, types[d], counts[n], false));
+    }
+  return NULL;
+}
+
 static lm_status all_try(test *t) {
   static const lm_dtype types[] = {LM_F32, LM_BF16, LM_F64, LM_INT};
   static const int64_t counts[] = {0, 1, 7, 1025, 4099};
@@ -241,6 +293,7 @@ static lm_status all_try(test *t) {
       if (t->size > 1)
         LM_TRY(ring_try(t, types[d], counts[n]));
     }
+  LM_TRY(library_try(t));
   LM_TRY(bucket_try(t, LM_COLL_REDUCE_SCATTER));
   LM_TRY(bucket_try(t, LM_COLL_ALL_REDUCE));
   // more than the workspace holds

@@ -123,6 +123,11 @@ SAME(sizeof(lm_nvtx_version), sizeof(NvtxExportTableVersionInfo));
 #include <nccl.h>
 SAME(LM_NCCL_IN_PROGRESS, ncclInProgress);
 SAME(LM_NCCL_INT8, ncclInt8);
+SAME(LM_NCCL_F16, ncclFloat16);
+SAME(LM_NCCL_F32, ncclFloat32);
+SAME(LM_NCCL_F64, ncclFloat64);
+SAME(LM_NCCL_BF16, ncclBfloat16);
+SAME(LM_NCCL_SUM, ncclSum);
 SAME(LM_NCCL_OLDEST, NCCL_VERSION(2, 18, 0));
 SAME(LM_NCCL_UNDEFINED, NCCL_CONFIG_UNDEF_INT);
 SAME(sizeof(lm_nccl_id), sizeof(ncclUniqueId));

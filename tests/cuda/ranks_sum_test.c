@@ -100,7 +100,7 @@ int main(void) {
   for (size_t t = 0; t < LM_COUNT(types); t++)
     for (int ranks = 1; ranks <= RANKS; ranks += ranks < 3 ? 1 : 6) {
       slices_fill(types[t], 7 + (uint32_t)ranks);
-      for (int op = 0; op < LM_COLL_OPS; op++)
+      for (int op = LM_COLL_SUM; op <= LM_COLL_MAX; op++)
         compare(types[t], (lm_coll_op)op, ranks, ranks / 2);
     }
   return 0;

@@ -381,7 +381,7 @@ static const struct {
               {2, "cp = 2 positions shard(g)"},
               {2, "cp = 2 positions ring"},
               {4, "dp = 2 rows, cp = 2 positions ring"},
-              {4, "dp = 2 rows, cp = 2 positions", true},
+              {4, "dp = 2 rows order library, cp = 2 positions", true},
               {4, "dp = 2 rows reduce bf16, cp = 2 positions reduce bf16", true, true},
               {4, "dp = 2 rows zero 1, cp = 2 positions", true, true},
               {4, "dp = 2 rows zero 1 reduce bf16, cp = 2 positions reduce bf16", true, true},

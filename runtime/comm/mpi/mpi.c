@@ -2,17 +2,20 @@
 //
 // Each lane is a communicator. Waiting processes call MPI_Testany through `test`, which
 // also makes the library progress.
+#include <limits.h>
 #include <mpi.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/dtype.h"
 #include "runtime/comm/engine.h"
 
 enum {
   REQUESTS = 128,         // collectives that may be under way at a time
   MESSAGE_MAX = 64 << 20, // bytes; larger messages are sent in pieces
+  SUM_MAX = 1 << 28,      // elements; larger sums of whole tensors are made in pieces
 };
 
 typedef struct request {
@@ -25,6 +28,11 @@ typedef struct engine {
   MPI_Comm lanes[LM_ENGINE_LANES];
   int n_lanes;
   request requests[REQUESTS];
+  bool sums; // the types and operations are made
+  struct {
+    MPI_Datatype type;
+    MPI_Op add;
+  } of[LM_ENGINE_TYPES];
 } engine;
 
 static bool succeeded(int code, const char *what, char *error) {
@@ -98,30 +106,126 @@ static void request_free(request *r) {
   *r = (request){0};
 }
 
+static request *request_new(engine *e, int pieces, int *slot, char *error) {
+  *slot = 0;
+  while (*slot < REQUESTS && e->requests[*slot].v)
+    ++*slot;
+  if (*slot == REQUESTS) {
+    refused(error, "too many collectives are under way");
+    return NULL;
+  }
+  request *r = &e->requests[*slot];
+  *r = (request){malloc(sizeof *r->v * (size_t)(pieces + 1)),
+                 malloc(sizeof *r->bytes * (size_t)(pieces + 1)), 0};
+  if (r->v && r->bytes)
+    return r;
+  request_free(r);
+  refused(error, "no memory is left");
+  return NULL;
+}
+
 // Receives are started first, so that what arrives is stored where it belongs.
 static bool mpi_start(void *user, int lane, int tag, const lm_message *m, int n, int *out,
                       char *error) {
   engine *e = user;
-  int slot = 0, pieces = 0;
-  while (slot < REQUESTS && e->requests[slot].v)
-    slot++;
-  if (slot == REQUESTS)
-    return refused(error, "too many collectives are under way");
+  int pieces = 0;
   for (int i = 0; i < n; i++)
     pieces += pieces_of(m[i].bytes);
-  request *r = &e->requests[slot];
-  *r = (request){malloc(sizeof *r->v * (size_t)(pieces + 1)),
-                 malloc(sizeof *r->bytes * (size_t)(pieces + 1)), 0};
-  if (!r->v || !r->bytes) {
-    request_free(r);
-    return refused(error, "no memory is left");
-  }
+  request *r = request_new(e, pieces, out, error);
+  if (!r)
+    return false;
   for (int sends = 0; sends < 2; sends++)
     for (int i = 0; i < n; i++)
       if (m[i].sends == sends && !message_start(e->lanes[lane], tag, &m[i], r, error))
         return false;
-  *out = slot;
   return true;
+}
+
+// ---- sums in the order of the library. MPI has no floats of 16 bits: these functions add them,
+// and round each sum.
+
+static void bf16_add(void *in, void *inout, int *n, MPI_Datatype *type) {
+  const uint16_t *x = in;
+  uint16_t *y = inout;
+  (void)type;
+  for (int i = 0; i < *n; i++)
+    y[i] = lm_bf16_from_f32(lm_bf16_to_f32(x[i]) + lm_bf16_to_f32(y[i]));
+}
+
+static void f16_add(void *in, void *inout, int *n, MPI_Datatype *type) {
+  const uint16_t *x = in;
+  uint16_t *y = inout;
+  (void)type;
+  for (int i = 0; i < *n; i++)
+    y[i] = lm_f16_round(lm_f16_load(x[i]) + lm_f16_load(y[i]));
+}
+
+static bool half_make(engine *e, int type, MPI_User_function *add, char *error) {
+  MPI_Datatype *t = &e->of[type].type;
+  return succeeded(MPI_Type_contiguous(2, MPI_BYTE, t), "MPI_Type_contiguous", error) &&
+         succeeded(MPI_Type_commit(t), "MPI_Type_commit", error) &&
+         succeeded(MPI_Op_create(add, 1, &e->of[type].add), "MPI_Op_create", error);
+}
+
+static bool sums_make(engine *e, char *error) {
+  if (e->sums)
+    return true;
+  e->of[LM_ENGINE_F32].type = MPI_FLOAT;
+  e->of[LM_ENGINE_F64].type = MPI_DOUBLE;
+  e->of[LM_ENGINE_F32].add = e->of[LM_ENGINE_F64].add = MPI_SUM;
+  e->sums =
+      half_make(e, LM_ENGINE_BF16, bf16_add, error) && half_make(e, LM_ENGINE_F16, f16_add, error);
+  return e->sums;
+}
+
+static void sums_free(engine *e) {
+  static const int halves[] = {LM_ENGINE_BF16, LM_ENGINE_F16};
+  for (int i = 0; e->sums && i < 2; i++) {
+    MPI_Op_free(&e->of[halves[i]].add);
+    MPI_Type_free(&e->of[halves[i]].type);
+  }
+}
+
+static bool scatter_start(const engine *e, MPI_Comm lane, const lm_engine_sum *x, request *r,
+                          char *error) {
+  int ranks;
+  MPI_Comm_size(lane, &ranks);
+  if (x->count > INT_MAX / (size_t)ranks)
+    return refused(error, "a sum has more elements than MPI counts: leave `order = library` out");
+  r->bytes[r->n] = -1;
+  return succeeded(MPI_Ireduce_scatter_block(x->from, x->to, (int)x->count, e->of[x->type].type,
+                                             e->of[x->type].add, lane, &r->v[r->n++]),
+                   "MPI_Ireduce_scatter_block", error);
+}
+
+static bool sum_start(const engine *e, MPI_Comm lane, const lm_engine_sum *x, request *r,
+                      char *error) {
+  size_t width = x->type == LM_ENGINE_F64 ? 8 : x->type == LM_ENGINE_F32 ? 4 : 2;
+  if (x->scatters)
+    return scatter_start(e, lane, x, r, error);
+  for (size_t at = 0; at < x->count; at += SUM_MAX) {
+    size_t n = x->count - at < SUM_MAX ? x->count - at : SUM_MAX;
+    const char *from = (const char *)x->from + at * width;
+    char *to = (char *)x->to + at * width;
+    r->bytes[r->n] = -1;
+    int code = MPI_Iallreduce(from == to ? MPI_IN_PLACE : from, to, (int)n, e->of[x->type].type,
+                              e->of[x->type].add, lane, &r->v[r->n++]);
+    if (!succeeded(code, "MPI_Iallreduce", error))
+      return false;
+  }
+  return true;
+}
+
+static bool mpi_sum(void *user, int lane, const lm_engine_sum *x, int n, int *out, char *error) {
+  engine *e = user;
+  int pieces = 0;
+  for (int i = 0; i < n; i++)
+    pieces += (int)(x[i].count / SUM_MAX + 1);
+  request *r = sums_make(e, error) ? request_new(e, pieces, out, error) : NULL;
+  for (int i = 0; r && i < n; i++)
+    if (!sum_start(e, e->lanes[lane], &x[i], r, error))
+      return false;
+  return r;
 }
 
 // A message that is too long is an error of the library; one that is too short is found here.
@@ -160,6 +264,7 @@ static bool mpi_test(void *user, int slot, int *left, char *error) {
 
 static void mpi_close(void *user) {
   engine *e = user;
+  sums_free(e);
   for (int i = 0; i < e->n_lanes; i++)
     MPI_Comm_free(&e->lanes[i]);
   free(e);
@@ -168,7 +273,16 @@ static void mpi_close(void *user) {
 
 __attribute__((visibility("default"))) const lm_engine_ops *lm_engine_table(void);
 const lm_engine_ops *lm_engine_table(void) {
-  static const lm_engine_ops table = {LM_ENGINE_VERSION, "MPI",    mpi_open,  mpi_share, mpi_split,
-                                      mpi_start,         mpi_test, mpi_close, NULL};
+  static const lm_engine_ops table = {
+      .version = LM_ENGINE_VERSION,
+      .name = "MPI",
+      .open = mpi_open,
+      .share = mpi_share,
+      .split = mpi_split,
+      .start = mpi_start,
+      .sum = mpi_sum,
+      .test = mpi_test,
+      .close = mpi_close,
+  };
   return &table;
 }

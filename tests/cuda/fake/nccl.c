@@ -6,6 +6,9 @@
 // a receive that differ are reported. Communicators connect, and groups are launched, only after
 // some polls, as in NCCL with blocking = 0.
 //
+// A sum is such messages too. The terms are added in the opposite order of the ranks, so that a sum
+// of three or more has other bits than one that lmc makes.
+//
 // FAKE_NCCL in the environment, words separated by commas: version=N (ncclGetVersion),
 // error=N (the N-th group of this process fails some time after it was queued), stall=N (it never
 // ends), die=N (the process is killed when it runs), hang=C (ncclCommInitRankConfig does not
@@ -23,6 +26,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "runtime/base/dtype.h"
 #include "tests/cuda/fake/fake.h"
 
 enum {
@@ -34,7 +38,8 @@ enum {
   IN_PROGRESS = 7,
   PART = 1 << 16, // bytes of a mailbox
   POLLS = 3,
-  CALLS = 256
+  CALLS = 256,
+  SUMS = 16
 };
 
 typedef struct mailbox {
@@ -76,13 +81,23 @@ typedef struct call {
   size_t bytes, done;
   int peer;
   bool sends;
+  int sum; // receives a term of sum - 1; 0: into device memory
+  char *term;
 } call;
+typedef struct sum {
+  unsigned long long from, to; // from: the own term
+  size_t n, bytes;
+  lm_dtype type;
+  char *terms; // of all ranks, while the group runs
+} sum;
 typedef struct group {
   comm *c;
   int n;
   bool begun, stalls, dies;
   long graph; // the number of its graph among those with groups of c; 0: none
   call call[CALLS];
+  sum sum[SUMS];
+  int n_sums;
 } group;
 
 // Of the fake driver, which lmc has loaded with local visibility.
@@ -266,7 +281,8 @@ static bool receive_part(comm *c, call *x, long graph) {
     complain("a receive of another size than the send");
   if (m->graph != graph)
     complain("a message that one rank alone has recorded, or in another graph");
-  memcpy(driver.memory(x->at, x->bytes, "a message to receive") + x->done, m->data, m->part);
+  char *to = x->sum ? x->term : driver.memory(x->at, x->bytes, "a message to receive");
+  memcpy(to + x->done, m->data, m->part);
   x->done += m->part;
   atomic_store(&m->taken, taken + m->part);
   return true;
@@ -295,6 +311,46 @@ static bool nccl_orders(void) {
   return version >= 22600 && implicit && !strcmp(implicit, "1") && !planted;
 }
 
+static size_t width(lm_dtype t) {
+  return t == LM_F64 ? 8 : t == LM_F32 ? 4 : 2;
+}
+
+static double element(const char *p, size_t i, lm_dtype t) {
+  uint32_t bits = 0; // the first bytes are the lower ones
+  double d = 0;
+  memcpy(t == LM_F64 ? (void *)&d : &bits, p + i * width(t), width(t));
+  return t == LM_F64 ? d : lm_dtype_value(t, bits);
+}
+
+static void element_set(char *p, size_t i, lm_dtype t, double v) {
+  uint32_t bits = t == LM_F64 ? 0 : lm_dtype_bits(t, v);
+  memcpy(p + i * width(t), t == LM_F64 ? (void *)&v : &bits, width(t));
+}
+
+static void sum_begin(group *g, sum *s) {
+  s->terms = calloc((size_t)g->c->ranks, s->bytes);
+  memcpy(s->terms + (size_t)g->c->rank * s->bytes, driver.memory(s->from, s->bytes, "a term"),
+         s->bytes);
+  driver.copy(driver.memory(s->to, s->bytes, "a sum"), NULL, s->bytes);
+  for (int i = 0; i < g->n; i++)
+    if (g->call[i].sum == 1 + (int)(s - g->sum))
+      g->call[i].term = s->terms + (size_t)g->call[i].peer * s->bytes;
+}
+
+static void sum_end(const group *g, sum *s) {
+  char *to = driver.memory(s->to, s->bytes, "a sum");
+  for (size_t i = 0; i < s->n; i++) {
+    double total = 0;
+    for (int r = g->c->ranks - 1; r >= 0; r--) {
+      double x = element(s->terms + (size_t)r * s->bytes, i, s->type);
+      total = r == g->c->ranks - 1 ? x : total + x;
+      total = s->type == LM_F64 ? total : lm_dtype_round(s->type, total);
+    }
+    element_set(to, i, s->type, total);
+  }
+  free(s->terms);
+}
+
 static void group_begin(group *g) {
   static long groups;
   groups++;
@@ -305,9 +361,12 @@ static void group_begin(group *g) {
     driver.exclusive(g->c->name);
   for (int i = 0; i < g->n; i++) {
     const call *x = &g->call[i];
-    const char *at = driver.memory(x->at, x->bytes, "a message");
-    driver.copy(x->sends ? NULL : at, x->sends ? at : NULL, x->bytes);
+    const char *at = x->sum ? NULL : driver.memory(x->at, x->bytes, "a message");
+    if (at)
+      driver.copy(x->sends ? NULL : at, x->sends ? at : NULL, x->bytes);
   }
+  for (int i = 0; i < g->n_sums; i++)
+    sum_begin(g, &g->sum[i]);
 }
 
 static bool group_run(void *args) {
@@ -330,6 +389,8 @@ static bool group_run(void *args) {
       left |= x->done < x->bytes;
     }
   }
+  for (int i = 0; i < g->n_sums && !left && !g->c->failed; i++)
+    sum_end(g, &g->sum[i]);
   return !left && !g->c->failed;
 }
 
@@ -359,6 +420,39 @@ FAKE_API int ncclSend(const void *from, size_t n, int type, int peer, void *c, v
 
 FAKE_API int ncclRecv(void *to, size_t n, int type, int peer, void *c, void *stream) {
   return call_add((unsigned long long)(size_t)to, n, type, peer, c, stream, false);
+}
+
+// Every rank sends each other one the term of its sum.
+static int sum_add(const void *from, void *to, size_t n, int type, int op, comm *c, void *stream,
+                   bool scatters) {
+  static const lm_dtype types[] = {[6] = LM_F16, [7] = LM_F32, [8] = LM_F64, [9] = LM_BF16};
+  if (type < 6 || type > 9 || op || !n || current.n_sums == SUMS)
+    return INVALID_USAGE;
+  size_t bytes = n * width(types[type]);
+  unsigned long long at = (unsigned long long)(size_t)from;
+  for (int i = 1; i < c->ranks; i++) {
+    int peer = (c->rank + i) % c->ranks;
+    int result =
+        call_add(at + (scatters ? (size_t)peer * bytes : 0), bytes, 0, peer, c, stream, true);
+    result = result ? result : call_add(0, bytes, 0, peer, c, stream, false);
+    if (result)
+      return result;
+    current.call[current.n - 1].sum = current.n_sums + 1;
+  }
+  at += scatters ? (size_t)c->rank * bytes : 0;
+  current.sum[current.n_sums++] =
+      (sum){at, (unsigned long long)(size_t)to, n, bytes, types[type], NULL};
+  return SUCCESS;
+}
+
+FAKE_API int ncclAllReduce(const void *from, void *to, size_t n, int type, int op, void *c,
+                           void *stream) {
+  return sum_add(from, to, n, type, op, c, stream, false);
+}
+
+FAKE_API int ncclReduceScatter(const void *from, void *to, size_t n, int type, int op, void *c,
+                               void *stream) {
+  return sum_add(from, to, n, type, op, c, stream, true);
 }
 
 static void group_hold(void *args, bool holds) {
