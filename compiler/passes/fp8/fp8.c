@@ -81,11 +81,28 @@ static lm_attr history_at(caster *c, const char *kind, const lm_op *param) {
   return at;
 }
 
-static lm_value *delayed_scale(lm_builder *b, const lm_attr *at, const lm_op *param,
+static bool is_indexed_by(const lm_op *param, const lm_op *loop) {
+  bool found = false;
+  for (uint32_t i = 0; i < param->n_in; i++)
+    found |= param->in[i]->region == loop->body;
+  return found;
+}
+
+// The past steps of a history are the same in all tiles of rows: read in front of their loop, whose
+// two halves, forward and backward, then have no state in common (pass fuse_loops).
+static lm_value *delayed_scale(const lm_builder *b, const lm_attr *at, const lm_op *param,
                                lm_dtype format) {
-  lm_value *history = lm_emit_history(b, at, param->in, param->n_in);
-  lm_value *magnitude = lm_emit_history_magnitude(b, history);
-  return lm_emit_fp8_scale(b, magnitude, format);
+  lm_builder front = *b;
+  for (lm_op *loop = b->at->owner; loop && loop->code == LM_OP_LOOP && !loop->n_in;
+       loop = loop->parent->owner) {
+    if (is_indexed_by(param, loop))
+      break;
+    front.at = loop->parent;
+    front.before = loop;
+  }
+  lm_value *history = lm_emit_history(&front, at, param->in, param->n_in);
+  lm_value *magnitude = lm_emit_history_magnitude(&front, history);
+  return lm_emit_fp8_scale(&front, magnitude, format);
 }
 
 // ---- rounding

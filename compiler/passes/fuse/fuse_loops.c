@@ -6,12 +6,15 @@
 // after:  %s, %g = loop 8 over(part) %j { … %s1 … %z1 …   %x1 = at %xs, %j   … yield %s1, %g1 }
 //         %t = sum %s over(part)
 //
-// The first loop has no carries and no effects. The second loop reads the results of the first at
-// its own iteration, and these reads become the value itself: dce removes a stash with no other
-// use, and cse merges what both loops computed. Other operations between the two that depend on the
-// first loop move after the fused loop. This fuses the forward and the backward loop of a tiled
-// GEMM (pass tile_vocab). Declines: loops with an operation in between that depends on the first
-// and has an effect, or that the second depends on. Cost: none.
+// The first loop has no carries, and no effects but on states that neither the second loop nor the
+// operations between the two read or write, such as a history of a scale (pass fp8). The second
+// loop reads the results of the first at its own iteration, and these reads become the value
+// itself: dce removes a stash with no other use, and cse merges what both loops computed. Other
+// operations between the two that depend on the first loop move after the fused loop. This fuses
+// the forward and the backward loop of a tiled GEMM (pass tile_vocab). Declines: loops with an
+// operation in between that depends on the first and has an effect, or that the second depends on.
+// Cost: none.
+#include "compiler/ops/interface.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
 
@@ -48,10 +51,46 @@ static void visit_second(lm_op *op, void *user) {
     visit_operands(op, user);
 }
 
-static bool has_effect(const lm_op *loop) {
-  search s = {.first = loop};
-  lm_region_walk(loop->body, visit_operands, &s);
-  return s.effect;
+// ---- effects
+
+static bool accesses_state(const lm_op *op) {
+  return op->code == LM_OP_RECALL || op->code == LM_OP_RETAIN;
+}
+
+typedef struct states {
+  const lm_op *first, *second;
+  lm_sym of;
+  bool apart;
+} states;
+
+static void visit_state(lm_op *op, void *user) {
+  states *s = user;
+  s->apart &= !(lm_op_has(op, LM_T_EFFECT) && op->attr.sym == s->of);
+}
+
+// Of an operation of the first loop: nothing else up to the end of the second one accesses its
+// state.
+static void visit_effect(lm_op *op, void *user) {
+  states *s = user;
+  if (!lm_op_has(op, LM_T_EFFECT))
+    return;
+  s->of = op->attr.sym;
+  s->apart &= accesses_state(op);
+  for (lm_op *at = s->first->next; at != s->second->next; at = at->next) {
+    visit_state(at, s);
+    if (at->body)
+      lm_region_walk(at->body, visit_state, s);
+  }
+}
+
+static bool effects_are_apart(const lm_op *a, const lm_op *b) {
+  states s = {
+      .first = a,
+      .second = b,
+      .apart = true,
+  };
+  lm_region_walk(a->body, visit_effect, &s);
+  return s.apart;
 }
 
 // Marks the operations between the loops that depend on the first. False if they cannot move after
@@ -128,12 +167,12 @@ static void fuse(lm_module *m, lm_op *a, lm_op *b) {
 
 // The next loop of the region that a can be fused with; NULL if there is none.
 static lm_op *partner(lm_op *a) {
-  if (a->n_in || has_effect(a))
+  if (a->n_in)
     return NULL;
   for (lm_op *b = a->next; b; b = b->next) {
     bool fits = b->code == LM_OP_LOOP && b->attr.imm[0] == a->attr.imm[0] && axes_fit(a, b) &&
                 !lm_loop_is_reversed(a) && !lm_loop_is_reversed(b);
-    if (fits && can_fuse(a, b))
+    if (fits && effects_are_apart(a, b) && can_fuse(a, b))
       return b;
   }
   return NULL;
