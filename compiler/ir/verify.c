@@ -40,12 +40,12 @@ static bool result_types_match(const lm_module *m, const lm_op *op, const lm_typ
   return true;
 }
 
-// A stack that the host has is of a loop outside of others.
+// A value that the host has is a stack of a loop.
 static bool stacks_on_host_fit(const lm_op *op, lm_buf *why) {
-  bool outermost = op->code == LM_OP_LOOP && !op->parent->owner;
+  bool loop = op->code == LM_OP_LOOP;
   for (uint32_t i = 0; i < op->n_out; i++)
-    if (op->out[i]->on_host && !(outermost && i >= op->n_in))
-      return lm_why(why, "has a result on_host that no outermost loop stacks");
+    if (op->out[i]->on_host && !(loop && i >= op->n_in))
+      return lm_why(why, "has a result on_host that no loop stacks");
   return true;
 }
 

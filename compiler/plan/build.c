@@ -208,7 +208,6 @@ static void func_walk(planner *p, lm_func *f) {
   p->n_steps = p->cap_steps = 0;
   p->storages = NULL;
   p->depth = 0;
-  p->stash_bytes = 0;
   lm_func_walk(p);
   if (reduces)
     lm_reduce_steps(p);

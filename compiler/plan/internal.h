@@ -76,7 +76,7 @@ bool lm_gemm_panels(lm_plan_gemm *g, lm_target_panel p);
 typedef struct storage {
   struct storage *next;
   uint8_t arena;
-  int64_t offset, bytes; // offset: computed by packing in the work arena, else given
+  int64_t offset, bytes; // offset: computed by packing in WORK and STASH, else given
   int depth;             // loops around it; its contents persist over iterations of inner loops
   uint32_t last_use;     // number of the last operation that uses a value in it
   struct storage *into;  // the storage that contains it, at into_offset + into_loop · loop indices
@@ -138,7 +138,6 @@ typedef struct draft {
   pstep *steps;
   uint32_t n_steps;
   storage *storages;
-  int64_t stash_bytes;
 } draft;
 
 typedef struct planner {
@@ -171,7 +170,7 @@ typedef struct planner {
   frame frames[LM_PLAN_DEPTH];
   int depth;
   storage *storages;
-  int64_t stash_bytes; // of the arena STASH
+  int64_t stash_bytes; // of the arena STASH, once it is packed
   bool failed;
 } planner;
 
@@ -218,7 +217,7 @@ bool lm_refs_meet(const planner *p, int loop, const ref *a, const ref *b);
 bool lm_storage_claim(planner *p, lm_value *v, const location *to, int since, lm_op *at);
 // The bytes of a resolved reference in all iterations of the LOOP step and of those around it.
 ref lm_ref_span(const planner *p, int loop, ref r);
-// Sets the lifetimes and offsets of all storages in the work arena.
+// Sets the lifetimes and offsets of all storages in the arenas WORK and STASH, and stash_bytes.
 void lm_storage_pack(planner *p, lm_plan_func *out);
 
 // ---- steps.c: adding steps

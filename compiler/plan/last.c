@@ -87,7 +87,6 @@ void lm_last_keep(planner *p) {
       .steps = LM_NEW_N(p->arena, pstep, p->n_steps + 1),
       .n_steps = p->n_steps,
       .storages = p->storages,
-      .stash_bytes = p->stash_bytes,
   };
   for (uint32_t i = 0; i < p->n_steps; i++) {
     pstep *s = &d->steps[i];
@@ -488,7 +487,6 @@ static void draft_take(planner *p, const draft *d) {
   *end = d->storages;
   p->steps = d->steps;
   p->n_steps = p->cap_steps = d->n_steps;
-  p->stash_bytes = d->stash_bytes;
 }
 
 bool lm_last_join(planner *p, const draft *d) {

@@ -19,7 +19,8 @@
 // and written, so that one slot is filled for the next iteration and one is written back while the
 // kernel computes; two if it is only read, or only written. A window outside of loops has one slot.
 // A ring takes the memory of its slots; a copy takes none of the device's time, but a wait takes
-// the rest of the copy.
+// the rest of the copy. All copies of a window end with its loop, so that loops behind each other
+// use the same handles.
 //
 // A stash is a stack that one loop writes, element i in iteration i, and that a later one reads
 // from the last element to the first. Both windows have one ring of two slots, element e in slot
@@ -32,14 +33,23 @@
 //           kernel k1 … stash[94208-4096*i0 : 4096] -> …
 //         end
 // after:  loop i0 < 24
-//           wait copy when 2.. 2 + (i0 mod 2) work[4096*(i0 mod 2) : 4096] -> stash[-8192+4096*i0
-//           …] kernel k0 … -> work[4096*(i0 mod 2) : 4096] start copy when 0..21 lane 1 as 2 + (i0
-//           mod 2) work[4096*(i0 mod 2) …] -> stash[4096*i0 …]
+//           wait copy when 2.. 0 + (i0 mod 2) work[4096*(i0 mod 2) …] -> stash[-8192+4096*i0 …]
+//           kernel k0 … -> work[4096*(i0 mod 2) : 4096]
+//           start copy when 0..21 lane 1 as 0 + (i0 mod 2) work[…] -> stash[4096*i0 …]
 //         end
 //         loop i0 < 24
 //           start copy when 1..22 lane 0 as 0 + (i0 mod 2) stash[90112-4096*i0 …] -> work[…]
 //           wait copy when 2.. 0 + (i0+1 mod 2) stash[94208-4096*i0 …] -> work[…]
 //           kernel k1 … work[4096*(i0+1 mod 2) : 4096] -> …
+//         end
+//
+// Inside of other loops, as that over the micro-batches of 1F1B, both loops are at one depth, in
+// one iteration of the loops around them, whose next iteration uses the same ring, handles and
+// memory of the host:
+//
+//         loop i0 < 8                                   micro-batches
+//           loop i1 < 24   … -> work[4096*(i1 mod 2) : 4096]   …   end
+//           loop i1 < 24   … work[4096*(i1+1 mod 2) : 4096]   …   end
 //         end
 #include <stdlib.h>
 #include <string.h>
@@ -55,13 +65,14 @@ enum {
 // outside of loops.
 typedef struct window {
   storage *at;                   // of the arena, or of a stash
-  int loop;                      // the LOOP step, at depth 0; -1: outside of loops
+  int loop;                      // the LOOP step; -1: outside of loops
+  int depth;                     // of the loop: 0, or that of the loops of a stash
   int64_t offset, stride, bytes; // of iteration 0; from iteration to iteration
   int first;                     // the first step at the depth of the window that uses it
   int written;                   // the last one that writes it; -1: none
   bool reads, writes;
   storage *ring;
-  int slots, in, out; // in, out: the first handles of its copies
+  int slots, in, out, end; // in, out: the first handles of its copies; end: behind the last one
   // Of a stash: iteration i has slot (i + shift) mod slots, and the elements of the last iterations
   // that write, which are those of the first ones that read, stay in their slots.
   int shift, resident;
@@ -80,10 +91,10 @@ static bool is_on_host(const planner *p, const ref *r) {
   return p->plan->on_host[at.at->arena];
 }
 
-// The LOOP step at depth 0 around step i; -1: none.
-static int outermost_loop(const planner *p, int i) {
+// The LOOP step at a depth around step i; -1: none.
+static int loop_at(const planner *p, int i, int depth) {
   int loop = p->steps[i].loop;
-  while (loop >= 0 && p->steps[loop].step.depth > 0)
+  while (loop >= 0 && p->steps[loop].step.depth > depth)
     loop = p->steps[loop].loop;
   return loop;
 }
@@ -112,12 +123,13 @@ static void window_of_stash(const planner *p, window *w) {
 // The window of one reference: over all iterations of the loops inside of the window's.
 static window window_of(const planner *p, int i, const ref *r, bool write) {
   ref at = lm_ref_resolve(r);
-  int loop = at.loop[0] ? outermost_loop(p, i) : -1;
+  int depth = at.at->depth, loop = at.loop[depth] ? loop_at(p, i, depth) : -1;
   window w = {
       .at = at.at,
       .loop = loop,
+      .depth = depth,
       .offset = at.offset,
-      .stride = at.loop[0],
+      .stride = at.loop[depth],
       .bytes = at.bytes,
       .first = step_at_depth(p, i, loop, false),
       .written = write ? step_at_depth(p, i, loop, true) : -1,
@@ -182,7 +194,26 @@ static int64_t iterations(const planner *p, const window *w) {
   return w->loop < 0 ? 1 : p->steps[w->loop].step.count;
 }
 
-static void ring_make(offloader *o, window *w) {
+// True if copies of both windows may be under way at the same time: one of their loops contains the
+// other.
+static bool together(const planner *p, const window *a, const window *b) {
+  if (a->loop < 0 || b->loop < 0)
+    return true;
+  int a_end = p->steps[a->loop].step.match, b_end = p->steps[b->loop].step.match;
+  return a->loop <= b_end && b->loop <= a_end;
+}
+
+// Sets the handles of a window behind those of the windows in front of it in the list.
+static void handles_set(const offloader *o, window *w) {
+  w->in = o->handles;
+  for (const window *x = o->all; x < w; x++)
+    if (together(o->p, x, w) && x->end > w->in)
+      w->in = x->end;
+  w->out = w->in + (w->reads ? w->slots : 0);
+  w->end = w->out + (w->writes ? w->slots : 0);
+}
+
+static void ring_make(const offloader *o, window *w) {
   planner *p = o->p;
   const char *label =
       w->resident ? lm_arena_printf(p->arena, "%d of %s", w->resident, w->at->label)
@@ -190,14 +221,12 @@ static void ring_make(offloader *o, window *w) {
   int64_t count = iterations(p, w);
   int slots = w->reads && w->writes ? 3 : 2;
   w->slots = count < slots ? (int)count : slots;
-  w->in = o->handles;
-  w->out = w->in + (w->reads ? w->slots : 0);
-  o->handles = w->out + (w->writes ? w->slots : 0);
+  handles_set(o, w);
   for (const window *x = o->all; x < w && w->resident; x++)
     if (x->at == w->at)
       w->ring = x->ring;
   if (!w->ring)
-    w->ring = lm_storage_new(p, lm_plan_aligned(w->bytes) * w->slots, 0, label);
+    w->ring = lm_storage_new(p, lm_plan_aligned(w->bytes) * w->slots, w->depth, label);
 }
 
 static const window *window_with(const offloader *o, int i, const ref *r) {
@@ -222,7 +251,7 @@ static ref host_ref(const offloader *o, const window *w, moment at) {
       .offset = w->offset + at.ahead * w->stride,
       .bytes = w->bytes,
   };
-  r.loop[0] = at.constant ? 0 : w->stride;
+  r.loop[w->depth] = at.constant ? 0 : w->stride;
   return r;
 }
 
@@ -240,9 +269,9 @@ static ref ring_ref(const window *w, moment at) {
     r.offset = slot * slot_of(w, at);
     return r;
   }
-  r.loop[0] = slot;
-  r.ring[0].slots = w->slots;
-  r.ring[0].ahead = slot_of(w, at);
+  r.loop[w->depth] = slot;
+  r.ring[w->depth].slots = w->slots;
+  r.ring[w->depth].ahead = slot_of(w, at);
   return r;
 }
 
@@ -356,16 +385,11 @@ static void refs_replace(offloader *o, int i) {
     ref own = lm_ref_resolve(&s->refs[b]), at = ring_ref(w, now);
     at.offset += own.offset - w->offset;
     at.bytes = own.bytes;
-    for (int d = 1; d < LM_PLAN_DEPTH; d++)
-      at.loop[d] = own.loop[d];
-    if (w->loop < 0)
-      at.loop[0] = own.loop[0];
+    for (int d = 0; d < LM_PLAN_DEPTH; d++)
+      if (d != w->depth || w->loop < 0)
+        at.loop[d] = own.loop[d];
     s->refs[b] = at;
   }
-}
-
-static bool is_outermost(const pstep *s, lm_step_kind kind) {
-  return s->step.kind == kind && s->step.depth == 0;
 }
 
 // Writes the steps with the copies between them.
@@ -374,14 +398,14 @@ static void steps_write(offloader *o) {
   for (int i = 0; i < (int)p->n_steps; i++) {
     const pstep *s = &p->steps[i];
     int loop = s->step.kind == LM_STEP_END ? s->step.match : i;
-    if (is_outermost(s, LM_STEP_LOOP))
+    if (s->step.kind == LM_STEP_LOOP)
       windows_at_loop(o, i, loop_begin);
     windows_at_use(o, i, use_begin);
     lm_steps_push(p, &o->made, s);
-    if (is_outermost(s, LM_STEP_LOOP))
+    if (s->step.kind == LM_STEP_LOOP)
       windows_at_loop(o, i, iteration_begin);
     windows_at_last_write(o, i, write_end);
-    if (is_outermost(s, LM_STEP_END))
+    if (s->step.kind == LM_STEP_END)
       windows_at_loop(o, loop, loop_end);
   }
 }

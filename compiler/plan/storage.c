@@ -18,11 +18,9 @@ storage *lm_storage_new(planner *p, int64_t bytes, int depth, const char *label)
 }
 
 storage *lm_stash_new(planner *p, int64_t slot, int64_t count, const char *label) {
-  storage *s = lm_storage_new(p, slot * count, 0, label);
+  storage *s = lm_storage_new(p, slot * (count - LM_STASH_RESIDENT), p->depth, label);
   s->arena = LM_ARENA_STASH;
   s->slot = slot;
-  s->offset = p->stash_bytes;
-  p->stash_bytes += lm_plan_aligned(slot * (count - LM_STASH_RESIDENT));
   return s;
 }
 
@@ -204,7 +202,7 @@ bool lm_storage_claim(planner *p, lm_value *v, const location *to, int since, lm
 // ---- lifetimes
 
 static void use_note(planner *p, int i, storage *s) {
-  if (s->arena != LM_ARENA_WORK)
+  if (s->arena != LM_ARENA_WORK && s->arena != LM_ARENA_STASH)
     return;
   int first = step_outward(p, i, s->depth, false);
   int last = step_outward(p, i, s->depth, true);
@@ -304,19 +302,34 @@ static int64_t pack_best(storage *const *given, storage **all, int n, storage **
   return best_peak;
 }
 
-void lm_storage_pack(planner *p, lm_plan_func *out) {
-  uses_note(p);
+static bool is_packed(const storage *s, lm_arena_id arena) {
+  return s->arena == arena && !s->into && s->last >= 0;
+}
+
+// Sets the offsets of the storages in an arena, *out_all, and *out_n: how many there are. Returns
+// the bytes that they take.
+static int64_t arena_pack(planner *p, lm_arena_id arena, storage ***out_all, int *out_n) {
   int n = 0;
   for (storage *s = p->storages; s; s = s->next)
-    n += !s->into && s->last >= 0;
+    n += is_packed(s, arena);
   storage **given = LM_NEW_N(p->arena, storage *, n + 1),
           **all = LM_NEW_N(p->arena, storage *, n + 1),
           **placed = LM_NEW_N(p->arena, storage *, n + 1);
   n = 0;
   for (storage *s = p->storages; s; s = s->next)
-    if (!s->into && s->last >= 0)
+    if (is_packed(s, arena))
       given[n++] = s;
-  out->work_bytes = n ? pack_best(given, all, n, placed) : 0;
+  *out_all = all;
+  *out_n = n;
+  return n ? pack_best(given, all, n, placed) : 0;
+}
+
+void lm_storage_pack(planner *p, lm_plan_func *out) {
+  storage **all;
+  int n;
+  uses_note(p);
+  p->stash_bytes = arena_pack(p, LM_ARENA_STASH, &all, &n);
+  out->work_bytes = arena_pack(p, LM_ARENA_WORK, &all, &n);
   out->live = LM_NEW_N(p->arena, lm_plan_live, n);
   out->n_live = n;
   for (int i = 0; i < n; i++) {

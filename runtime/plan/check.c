@@ -6,6 +6,9 @@
 //
 // A collective or copy reads and writes its buffers at any time between its START and its WAIT. Its
 // results count as written at the WAIT.
+//
+// A stash in the host's memory is written and read in one iteration of the loops around its own, as
+// in that of one micro-batch.
 #include "runtime/plan/plan.h"
 
 enum {
@@ -30,9 +33,12 @@ typedef struct checker {
   const lm_plan_func *f;
   mark *shadow;
   int *life; // by live range
+  // By granule of STASH: 1 + the iteration in which it was last written; 0: never.
+  int64_t *stash;
   int64_t index[LM_PLAN_DEPTH];
-  int depth;   // of the current step
-  hold *holds; // of all collectives that are under way
+  int64_t number[LM_PLAN_DEPTH], iterations; // number: of the iteration, of all `iterations`
+  int depth;                                 // of the current step
+  hold *holds;                               // of all collectives that are under way
   uint32_t n_holds, cap_holds;
   lm_arena *arena;
   lm_buf *why;
@@ -135,6 +141,19 @@ static bool is_under_way(const checker *c, int handle) {
   return false;
 }
 
+static void stash_touch(checker *c, int step, int i, bool write) {
+  const lm_plan_buf *b = &c->f->steps[step].bufs[i];
+  int64_t now = 1 + (c->depth > 1 ? c->number[c->depth - 2] : 0), lo = offset_of(c, b);
+  if (b->arena != LM_ARENA_STASH || !bounds_hold(c, step, i))
+    return;
+  for (int64_t g = lo / GRANULE; g <= (lo + b->bytes - 1) / GRANULE; g++) {
+    if (write)
+      c->stash[g] = now;
+    else if (c->stash[g] != now)
+      return fault(c, step, i, "read in an iteration that has not written it");
+  }
+}
+
 static void collective_start(checker *c, int step) {
   const lm_plan_step *s = &c->f->steps[step];
   int handle = handle_of(c, s->comm);
@@ -149,6 +168,7 @@ static void collective_start(checker *c, int step) {
   for (int i = 0; i < s->n_bufs; i++) {
     int64_t lo = offset_of(c, &s->bufs[i]);
     bounds_hold(c, step, i);
+    stash_touch(c, step, i, i >= s->n_read);
     LM_PUSH(c->arena, c->holds, c->n_holds, c->cap_holds) =
         (hold){handle, step, s->bufs[i].arena, lo, lo + s->bufs[i].bytes, i >= s->n_read};
   }
@@ -193,6 +213,7 @@ static void step_check(checker *c, int step) {
 
 static void iteration_begin(checker *c, int loop) {
   const lm_plan_step *s = &c->f->steps[loop];
+  c->number[s->depth] = ++c->iterations;
   for (int i = 0; i < c->f->n_live; i++)
     if (c->f->live[i].first > loop && c->f->live[i].last < s->match)
       c->life[i]++;
@@ -235,6 +256,7 @@ bool lm_plan_check(const lm_plan *p, const lm_plan_func *f, lm_buf *why) {
   };
   c.shadow = lm_calloc((size_t)(p->arena_bytes[LM_ARENA_WORK] / GRANULE) + 1, sizeof *c.shadow);
   c.life = lm_calloc((size_t)f->n_live + 1, sizeof *c.life);
+  c.stash = lm_calloc((size_t)(p->arena_bytes[LM_ARENA_STASH] / GRANULE) + 1, sizeof *c.stash);
   ranges_check(&c);
   for (int pc = 0; pc < f->n_steps;) {
     lm_step_kind kind = f->steps[pc].kind;
@@ -250,5 +272,6 @@ bool lm_plan_check(const lm_plan *p, const lm_plan_func *f, lm_buf *why) {
   lm_arena_destroy(c.arena);
   lm_free(c.shadow);
   lm_free(c.life);
+  lm_free(c.stash);
   return !c.faults;
 }

@@ -2,8 +2,8 @@
 import json, os, re, shutil, signal, time
 from concurrent.futures import ThreadPoolExecutor
 
-from harness import ROOT, Skip, check, folder_bytes, small, within
-from test_gpu import Fake
+from harness import ROOT, Skip, check, folder_bytes, random_batches, save, small, within
+from test_gpu import STACK, Fake, copies_of
 from test_ranks import QUICK as QUICK_ON_CPUS, by_variables, curve, curves_check, mpi_needed, rank_pid, tensors, wait_for
 
 QUICK = {**QUICK_ON_CPUS, "LMC_COMM_STUCK": "60"}      # kernels run under an emulator, and the fake driver runs one stream at a time
@@ -57,6 +57,44 @@ def test_stages(run):
     run(*command(file, "pp = 2", run.path("cpu"), *stages), env=QUICK)
     fake(*command(file, "pp = 2", run.path("gpu"), *stages, "--target", "cuda"), how="devices=2", **QUICK)
     curves_check(run, "cpu", "gpu", "two stages on each rank")
+
+
+def test_offload(run):
+    """activations in the host's memory, in 1F1B (nightly: with each schedule): the same bits; the predicted memory; copies beside kernels; a missing wait is found"""
+    mpi_needed(run)
+    fake = Fake(run, heavy=True)
+    save(run.path("batches.safetensors"), random_batches(1, 8, 4, 64))
+    text = STACK.replace("depth = 24, d = 64", "depth = 16, d = 16").replace("run = 2 steps; batch = 16 tokens; micro = 16", "run = 1 steps; batch = 32 tokens; micro = 8")
+    file = run.write("s.lm", text.replace("compute = bf16", "compute = f32"))
+    schedules = {"1f1b": "one_f_one_b", "gpipe": "gpipe", "chunks": "interleaved(chunks = 2)"}
+
+    def trained(name, words, *sets, status=(0,)):
+        code, out, err = run.result(*command(file, "pp = 2", run.path(name), "--target", "cuda", *sets), env={**fake.env, **QUICK, "LMC_COMM_END": "1", "FAKE_CUDA": f"devices=2,{words}"})
+        check(code in status, f"{name} {words}: {code} {out} {err}")
+        return err
+
+    def planned(*sets):
+        return json.loads(fake("explain", file, "memory", "--json", "--target", "cuda", "--set", "parallel.mesh=(pp = 2)", *sets))
+
+    for name, schedule in schedules.items():
+        if name != "1f1b" and not run.nightly:
+            continue
+        how = "--set", f"parallel.pipeline = {schedule}"
+        rule = *how, "--set", "memory { offload @layers.** }"
+        natural, there = planned(*how), planned(*rule)
+        saved, moved = natural["bytes"] - there["bytes"], there["host_bytes"]
+        check(saved > 0 and moved == there["arenas"]["stash"] > 0 and there["copied_bytes"] >= 2 * moved, f"{name}: {natural} {there}")
+        before, after = trained(f"{name}-before", "counts", *how), trained(f"{name}-after", "counts,eager", *rule)
+        check("fake CUDA" not in after, after)
+        a, b = (folder_bytes(run.path(f"{name}-{when}/step-000001")) for when in ("before", "after"))
+        check(all(a[part] == b[part] for part in ("model.safetensors", "optimizer.safetensors")), f"{name}: the results differ")
+        (messages, device, host), (copies, less, more) = copies_of(before), copies_of(after)
+        lanes = [stream for stream, (n, _) in copies.items() if n not in [n for n, _ in messages.values()]]
+        check(device - less == saved and more - host == moved, f"{name}: {device} {less} {host} {more} {natural} {there}")
+        check(len(lanes) == 2 and copies[lanes[0]][0] == copies[lanes[1]][0] >= 8 and all(copies[stream][1] >= 0.8 * copies[stream][0] for stream in lanes), f"{name}: {copies}")
+        for words in [f"{word}={stream}" for word in ("unseen", "blind") for stream in lanes] if run.nightly else (f"unseen={lanes[1]}",):
+            said = trained("x", f"eager,{words}", *rule, status=(2, 99))
+            check("of a copy that nothing orders" in said or "of a stream for which nothing waits" in said, f"{name}, {words}: {said}")
 
 
 EXPERTS = """

@@ -56,25 +56,75 @@ static bool is_transfer(const lm_plan_step *s, bool copies) {
   return transfers && lm_plan_step_copies(s) == copies;
 }
 
+static bool is_rejected(const lm_plan *p, const lm_plan_func *f) {
+  lm_buf faults = {0};
+  bool found = !lm_plan_check(p, f, &faults);
+  lm_buf_free(&faults);
+  return found;
+}
+
 // A plan that lacks one step of a copy, or of a collective, is rejected.
 static bool steps_needed(const lm_plan *p, lm_plan_func *f, bool copies, int *n, lm_buf *why) {
   for (int i = 0; i < f->n_steps; i++) {
     lm_plan_step *s = &f->steps[i];
-    lm_buf faults = {0};
     int64_t from = s->from;
     if (!is_transfer(s, copies))
       continue;
     ++*n;
     s->from = INT32_MAX; // it does not run
-    bool found = !lm_plan_check(p, f, &faults);
+    bool found = is_rejected(p, f);
     s->from = from;
-    lm_buf_free(&faults);
     if (!found)
       lm_buf_printf(why, "step %d can be left out\n", i);
     if (!found)
       return false;
   }
   return true;
+}
+
+static const lm_plan_step *loop_around(const lm_plan_func *f, int step) {
+  int depth = 0;
+  while (step-- > 0 && (depth || f->steps[step].kind != LM_STEP_LOOP))
+    depth += (f->steps[step].kind == LM_STEP_END) - (f->steps[step].kind == LM_STEP_LOOP);
+  return step >= 0 ? &f->steps[step] : NULL;
+}
+
+// The wait of a copy to the host, in the same iteration or an earlier one of its loop.
+static lm_plan_step *wait_of(const lm_plan_func *f, int start) {
+  const lm_plan_step *loop = loop_around(f, start);
+  for (int i = start; loop && &f->steps[i] > loop; i--) {
+    lm_plan_step *s = &f->steps[i];
+    if (s->kind == LM_STEP_WAIT && s->comm->handle == f->steps[start].comm->handle)
+      return s;
+  }
+  return NULL;
+}
+
+// Stashes whose loops are in a loop over micro-batches. Rejected are a plan that waits for the last
+// copy of a micro-batch in the next one only, whose copies use the same slot, and a plan in which
+// the backward loop reads what an earlier micro-batch has copied.
+static void micro_batches_check(const lm_plan *p, lm_plan_func *f) {
+  int n = 0;
+  for (int i = 0; i < f->n_steps; i++) {
+    lm_plan_step *s = &f->steps[i], *wait = NULL;
+    bool copies = is_transfer(s, true);
+    if (copies && s->kind == LM_STEP_WAIT) {
+      s->end = loop_around(f, i)->count - 1;
+      CHECK(is_rejected(p, f));
+      s->end = 0;
+    }
+    if (copies && s->kind == LM_STEP_START && s->comm->lane == 1)
+      wait = wait_of(f, i);
+    if (!wait)
+      continue;
+    lm_plan_step start = *s, end = *wait;
+    s->from = wait->from = INT32_MAX; // they do not run
+    CHECK(is_rejected(p, f));
+    *s = start;
+    *wait = end;
+    n++;
+  }
+  CHECK(n == 3 && lm_plan_check(p, f, &(lm_buf){0}));
 }
 
 // Copies of the arena, which alone is in the host's memory.
@@ -152,8 +202,8 @@ static void order_check(const char *path, const char *func, const char *disabled
   lm_buf_free(&faults);
 }
 
-// on_host: an arena in the host's memory; LM_ARENAS: none.
-static void module_check(const char *path, lm_arena_id on_host) {
+// on_host: an arena in the host's memory; LM_ARENAS: none. in_loops: see micro_batches_check.
+static void module_check(const char *path, lm_arena_id on_host, bool in_loops) {
   lm_buf text = {0}, out = {0};
   CHECK_OK(lm_file_read(path, 1 << 28, &text));
   lm_ctx *c = lm_ctx_create();
@@ -167,6 +217,8 @@ static void module_check(const char *path, lm_arena_id on_host) {
     good = text_check(c, p, &out);
   if (good && on_host < LM_ARENAS)
     good = offload_check(p, on_host, &out);
+  if (good && in_loops)
+    micro_batches_check(p, &p->funcs[0]);
   if (!good) {
     fprintf(stderr, "%s: %s\n", path, out.p ? out.p : "");
     exit(1);
@@ -189,13 +241,14 @@ int main(int argc, char **argv) {
     return 0;
   }
   for (int i = 1; i < argc; i++)
-    module_check(argv[i], LM_ARENAS);
+    module_check(argv[i], LM_ARENAS, false);
   if (argc > 1)
     return 0;
-  module_check("tests/ir/llama.lmir", LM_ARENAS);
-  module_check("tests/plan/update.lmir", LM_ARENA_STATE);
-  module_check("tests/plan/update.lmir", LM_ARENA_PARAM);
-  module_check("tests/plan/stash.lmir", LM_ARENA_STASH);
-  module_check("tests/plan/large.lmir", LM_ARENAS);
+  module_check("tests/ir/llama.lmir", LM_ARENAS, false);
+  module_check("tests/plan/update.lmir", LM_ARENA_STATE, false);
+  module_check("tests/plan/update.lmir", LM_ARENA_PARAM, false);
+  module_check("tests/plan/stash.lmir", LM_ARENA_STASH, false);
+  module_check("tests/plan/stash_ticks.lmir", LM_ARENA_STASH, true);
+  module_check("tests/plan/large.lmir", LM_ARENAS, false);
   orders_check(false);
 }

@@ -18,9 +18,9 @@
 //
 // Recomputed are the values marked `recompute`, in the host's memory those marked `offload`, and
 // more of both as the memory limit requires (recompute_choice.c). Declines: to recompute carries,
-// and values inside an inner loop that are indexed by the index of this one; to offload stashes of
-// inner loops, and those that are not read in the reverse order. Cost: the recomputed operations,
-// in each iteration of the backward loop.
+// and values inside an inner loop that are indexed by the index of this one; to offload stashes
+// that are not read in the reverse order. Cost: the recomputed operations, in each iteration of the
+// backward loop.
 #include "compiler/passes/grad/recompute.h"
 
 #include <string.h>

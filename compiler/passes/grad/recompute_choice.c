@@ -125,6 +125,7 @@ static void cone_add(cone *c, lm_value *v) {
 // iteration.
 typedef struct pair {
   const lm_op *loop, *reader;
+  double times;             // that both run in a step: iterations of the loops around them
   double forward, backward; // of what the loops compute without recomputation
   double recomputed;        // added to the backward loop
   double bytes;             // of the elements that are copied, in each direction
@@ -144,6 +145,14 @@ static double trips(const lm_op *loop) {
   return (double)loop->attr.imm[0];
 }
 
+// How often an operation runs: the iterations of all loops around it.
+static double times_of(const lm_op *op) {
+  double times = 1;
+  for (const lm_op *at = op->parent->owner; at && at->code == LM_OP_LOOP; at = at->parent->owner)
+    times *= trips(at);
+  return times;
+}
+
 static double region_seconds(const lm_stashes *p, const lm_region *r) {
   double seconds = 0;
   for (const lm_op *op = r->first; op; op = op->next)
@@ -158,6 +167,7 @@ static uint32_t pair_find(chooser *c, const lm_stash *s) {
   LM_PUSH(c->p->m->arena, c->pairs, c->n_pairs, c->cap_pairs) = (pair){
       .loop = s->loop,
       .reader = s->reader,
+      .times = times_of(s->loop),
       .forward = region_seconds(c->p, s->loop->body),
       .backward = region_seconds(c->p, s->reader->body),
   };
@@ -177,7 +187,7 @@ static double waiting(const chooser *c) {
     double copy = copy_seconds(c->p->machine, x->bytes), backward = x->backward + x->recomputed;
     double out = copy > x->forward ? copy - x->forward : 0;
     double in = copy > backward ? copy - backward : 0;
-    seconds += (trips(x->loop) - LM_STASH_RESIDENT) * (out + in);
+    seconds += x->times * (trips(x->loop) - LM_STASH_RESIDENT) * (out + in);
   }
   return seconds;
 }
@@ -213,8 +223,9 @@ static bool recomputing_find(chooser *c) {
       continue;
     cone x = {p, s, true, 0};
     cone_add(&x, s->v);
-    c->recomputing += x.seconds * trips(s->loop);
-    c->pairs[c->pair_of[i]].recomputed += x.seconds;
+    pair *of = &c->pairs[c->pair_of[i]];
+    c->recomputing += x.seconds * of->times * trips(s->loop);
+    of->recomputed += x.seconds;
     possible &= x.possible;
   }
   return possible;

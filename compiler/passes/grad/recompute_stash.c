@@ -48,11 +48,10 @@ static void find_reads(lm_op *op, void *user) {
   }
 }
 
-// True if the loops are outside of others, and the backward one runs through the elements from the
-// last to the first.
-static bool may_offload(const lm_stashes *p, const lm_stash *s) {
+// True if the backward loop runs through the elements from the last to the first.
+static bool may_offload(const lm_stash *s) {
   int64_t n = s->loop->attr.imm[0];
-  return s->loop->parent == p->f->body && n >= MIN_TRIPS && s->step == -1 && s->first == n - 1;
+  return n >= MIN_TRIPS && s->step == -1 && s->first == n - 1;
 }
 
 void lm_stashes_find(lm_stashes *p) {
@@ -67,7 +66,7 @@ void lm_stashes_find(lm_stashes *p) {
     lm_stash *s = &p->all[i];
     bool read = s->fits && s->reader;
     s->fits = read && s->v->def && s->v->def->parent == s->loop->body;
-    s->offloads = read && may_offload(p, s);
+    s->offloads = read && may_offload(s);
   }
 }
 
