@@ -218,14 +218,13 @@ static void rows_copy(cpu_attend *e, lm_buf *b, int k) {
   const cpu_attend_operand *o = &e->operand[k];
   const char *positions = o->row ? "rows" : "cols";
   lm_type t = e->f.op->in[k]->type;
-  int64_t stride =
-      t.dtype == LM_F32 ? cpu_attend_row_stride(e, t, &o->channels, o->row ? e->f.t : e->f.s) : 0;
+  int64_t stride = cpu_attend_row_stride(e, t, &o->channels, o->row ? e->f.t : e->f.s);
   lm_buf at = {0};
-  if (stride) {
+  if (stride && (o->bf16 || t.dtype == LM_F32)) {
     cpu_attend_offset(e, &at, t, "t0", "s0");
-    lm_buf_printf(b, "lm_rows_copy(%s, %lld, a%d + %s, %lld, b%d, %lld);\n", positions,
-                  (long long)o->channels.size, k, lm_gen_take(&e->g, &at), (long long)stride, k,
-                  (long long)o->row_stride);
+    lm_buf_printf(b, "lm_rows_copy%s(%s, %lld, a%d + %s, %lld, b%d, %lld);\n",
+                  o->bf16 ? "_bf16" : "", positions, (long long)o->channels.size, k,
+                  lm_gen_take(&e->g, &at), (long long)stride, k, (long long)o->row_stride);
     return;
   }
   lm_buf_printf(b, "for (int64_t i = 0; i < %s; i++) {\n", positions);

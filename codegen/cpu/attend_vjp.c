@@ -30,42 +30,77 @@ static const char *memory(cpu_attend *e, int i) {
   return lm_arena_printf(e->g.arena, "%c%u", rounded(e, i) ? 'f' : 'r', e->f.sums[i].result);
 }
 
-// Opens loops over all elements of result i at this point; returns the text of the element's
-// number.
-static const char *point_loops(cpu_attend *e, lm_buf *b, int i) {
+static bool is_shared(const cpu_attend *e, lm_axis a) {
+  for (int i = 0; i < e->f.shared.n; i++)
+    if (e->f.shared.axis[i] == a)
+      return true;
+  return false;
+}
+
+// The elements of a result at this point: `count` rows of `width` elements, which are `stride`
+// apart, the first one at `offset`, for each iteration of `loops`.
+typedef struct point_rows {
+  const char *loops, *offset, *count;
+  long long width, stride;
+} point_rows;
+
+// Rows are as long as inner axes, whose extents are constants, belong to the point as a whole. The
+// next axis out counts them.
+static point_rows point_rows_of(cpu_attend *e, int i) {
   lm_type t = result_type(e, i);
-  int64_t stride = lm_type_elements(e->f.m, t);
-  lm_buf at = {0};
-  int loops = 0;
-  for (int k = 0; k < t.rank; k++) {
+  point_rows p = {.count = "1", .width = 1, .stride = 1};
+  lm_buf loops = {0}, at = {0};
+  long long stride = 1;
+  bool inside = true, counted = false;
+  for (int k = t.rank - 1; k >= 0; k--) {
     const lm_axis_info *a = &e->f.m->axes[t.axis[k]];
-    bool fixed = false;
-    stride /= a->size;
-    for (int j = 0; j < e->f.shared.n; j++)
-      fixed |= e->f.shared.axis[j] == t.axis[k];
-    if (fixed)
-      lm_buf_printf(&at, "%s * %lld + ", lm_attend_coordinate(&e->values, t.axis[k]),
-                    (long long)stride);
-    if (fixed)
-      continue;
-    lm_buf_printf(b, "for (int64_t z%d = 0; z%d < %s; z%d++)\n", loops, loops,
-                  lm_gen_extent(&e->g, a->size, a->dyn, 1), loops);
-    lm_buf_printf(&at, "z%d * %lld + ", loops++, (long long)stride);
+    const char *coordinate = NULL, *size = lm_gen_extent(&e->g, a->size, a->dyn, 1);
+    if (is_shared(e, t.axis[k])) {
+      coordinate = lm_attend_coordinate(&e->values, t.axis[k]);
+    } else if (inside && !a->dyn) {
+      p.width *= a->size;
+    } else if (!counted) {
+      p.count = size;
+      p.stride = stride;
+      counted = true;
+    } else {
+      coordinate = lm_arena_printf(e->g.arena, "z%d", k);
+      lm_buf_printf(&loops, "for (int64_t %s = 0; %s < %s; %s++)\n", coordinate, coordinate, size,
+                    coordinate);
+    }
+    if (coordinate)
+      lm_buf_printf(&at, "%s * %lld + ", coordinate, stride);
+    inside &= !is_shared(e, t.axis[k]) && !a->dyn;
+    stride *= a->size;
   }
   lm_buf_puts(&at, "0");
-  return lm_gen_take(&e->g, &at);
+  p.loops = lm_gen_take(&e->g, &loops);
+  p.offset = lm_gen_take(&e->g, &at);
+  return p;
 }
 
 static void zero(cpu_attend *e, lm_buf *b, int i) {
-  const char *at = point_loops(e, b, i);
-  lm_buf_printf(b, "%s[%s] = 0;\n", memory(e, i), at);
+  point_rows p = point_rows_of(e, i);
+  lm_buf_printf(b, "%slm_rows_clear(%s, %lld, %s + %s, %lld);\n", p.loops, p.count, p.width,
+                memory(e, i), p.offset, p.stride);
 }
 
+// Rounds the sums of result i at this point.
 static void store(cpu_attend *e, lm_buf *b, int i) {
-  const char *at = point_loops(e, b, i);
-  const char *value = lm_arena_printf(e->g.arena, "%s[%s]", memory(e, i), at);
-  lm_buf_printf(b, "r%u[%s] = %s;\n", e->f.sums[i].result, at,
-                lm_gen_store_text(e->g.arena, (lm_dtype)result_type(e, i).dtype, value));
+  point_rows p = point_rows_of(e, i);
+  lm_dtype t = (lm_dtype)result_type(e, i).dtype;
+  const char *sums = memory(e, i);
+  unsigned result = e->f.sums[i].result;
+  if (t == LM_BF16) {
+    lm_buf_printf(b, "%slm_rows_round(%s, %lld, %s + %s, r%u + %s, %lld);\n", p.loops, p.count,
+                  p.width, sums, p.offset, result, p.offset, p.stride);
+    return;
+  }
+  const char *at = lm_arena_printf(e->g.arena, "%s + i * %lld + j", p.offset, p.stride);
+  const char *value = lm_arena_printf(e->g.arena, "%s[%s]", sums, at);
+  lm_buf_printf(b, "%sfor (int64_t i = 0; i < %s; i++)\n", p.loops, p.count);
+  lm_buf_printf(b, "for (int64_t j = 0; j < %lld; j++)\n", p.width);
+  lm_buf_printf(b, "r%u[%s] = %s;\n", result, at, lm_gen_store_text(e->g.arena, t, value));
 }
 
 // Adds `from`, the part of result i from one tile, to memory.

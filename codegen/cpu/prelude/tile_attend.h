@@ -12,8 +12,8 @@
 // widened and treated like f32, or multiplied by AMX or AVX512-BF16: then two numbers that are
 // neighbours along the reduction share 32 bits, and Z is rounded to bf16. Sums are f32.
 
-// Copies rows of `channels` numbers from memory, in which they are `stride` apart, and adds such
-// rows to memory.
+// Rows of `channels` numbers in memory, which are `stride` apart: copied from it, added to it,
+// cleared, and rounded from rows of f32 with the same stride.
 static __attribute__((noinline)) void lm_rows_copy(int64_t positions, int64_t channels,
                                                    const float *from, int64_t stride, float *to,
                                                    int64_t stride_row) {
@@ -27,6 +27,19 @@ static __attribute__((noinline)) void lm_rows_add(int64_t positions, int64_t cha
 #pragma omp simd
     for (int64_t j = 0; j < channels; j++)
       to[i * stride + j] += from[i * stride_row + j];
+}
+static __attribute__((noinline)) void lm_rows_clear(int64_t positions, int64_t channels, float *to,
+                                                    int64_t stride) {
+  for (int64_t i = 0; i < positions; i++)
+    __builtin_memset(to + i * stride, 0, (uint64_t)channels * sizeof *to);
+}
+static __attribute__((noinline)) void lm_rows_round(int64_t positions, int64_t channels,
+                                                    const float *from, uint16_t *to,
+                                                    int64_t stride) {
+  for (int64_t i = 0; i < positions; i++)
+#pragma omp simd
+    for (int64_t j = 0; j < channels; j++)
+      to[i * stride + j] = lm_bf16_round(from[i * stride + j]);
 }
 
 // ---- f32
@@ -259,6 +272,16 @@ static __attribute__((noinline)) void lm_sum_t_bf16(lm_unit *x, int64_t cols, in
                 stride_row, 0);
 }
 #endif
+
+// lm_rows_copy of bf16.
+static __attribute__((noinline)) void lm_rows_copy_bf16(int64_t positions, int64_t channels,
+                                                        const uint16_t *from, int64_t stride,
+                                                        lm_operand *to, int64_t stride_row) {
+  for (int64_t i = 0; i < positions; i++)
+#pragma omp simd
+    for (int64_t j = 0; j < channels; j++)
+      to[i * stride_row + j] = lm_operand_of(from[i * stride + j]);
+}
 
 // ---- softmax
 

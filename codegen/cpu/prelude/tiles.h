@@ -34,7 +34,10 @@ typedef struct lm_tile_functions {
   __typeof__(lm_softmax) *softmax, *softmax_e4m3;
   __typeof__(lm_rescale) *rescale;
   __typeof__(lm_rows_copy) *rows_copy;
+  __typeof__(lm_rows_copy_bf16) *rows_copy_bf16;
   __typeof__(lm_rows_add) *rows_add;
+  __typeof__(lm_rows_clear) *rows_clear;
+  __typeof__(lm_rows_round) *rows_round;
   __typeof__(lm_form_transposed_f32) *form_transposed_f32;
   __typeof__(lm_dot_f32) *dot_f32;
   __typeof__(lm_sum_s_f32) *sum_s_f32;
@@ -63,7 +66,10 @@ const lm_tile_functions LM_TILES_NAME(LM_TILES_DEFINED) = {
     .softmax_e4m3 = lm_softmax_e4m3,
     .rescale = lm_rescale,
     .rows_copy = lm_rows_copy,
+    .rows_copy_bf16 = lm_rows_copy_bf16,
     .rows_add = lm_rows_add,
+    .rows_clear = lm_rows_clear,
+    .rows_round = lm_rows_round,
     .form_transposed_f32 = lm_form_transposed_f32,
     .dot_f32 = lm_dot_f32,
     .sum_s_f32 = lm_sum_s_f32,
@@ -87,7 +93,10 @@ const lm_tile_functions *lm_tiles_given;
 #define lm_softmax_e4m3 lm_tiles_given->softmax_e4m3
 #define lm_rescale lm_tiles_given->rescale
 #define lm_rows_copy lm_tiles_given->rows_copy
+#define lm_rows_copy_bf16 lm_tiles_given->rows_copy_bf16
 #define lm_rows_add lm_tiles_given->rows_add
+#define lm_rows_clear lm_tiles_given->rows_clear
+#define lm_rows_round lm_tiles_given->rows_round
 #define lm_form_transposed_f32 lm_tiles_given->form_transposed_f32
 #define lm_dot_f32 lm_tiles_given->dot_f32
 #define lm_sum_s_f32 lm_tiles_given->sum_s_f32
