@@ -50,18 +50,16 @@ void lm_region_number(lm_region *r) {
 
 // ---- buckets
 
-bool lm_sum_is_small(const lm_module *m, const lm_op *sum) {
-  return lm_type_traffic(m, sum->in[0]->type) <= LM_COLL_BUCKET_BYTES;
+bool lm_sum_may_bucket(const lm_module *m, const lm_op *sum) {
+  return sum->code == LM_OP_REDUCE_SCATTER &&
+         lm_mesh_axis_buckets(&m->mesh.axis[sum->attr.mesh - 1]) &&
+         lm_type_traffic(m, sum->in[0]->type) <= LM_COLL_BUCKET_BYTES;
 }
 
 static bool fits(const lm_module *m, const lm_op *sum, const lm_op *other) {
-  if (!other || other->code != LM_OP_REDUCE_SCATTER || sum->code != LM_OP_REDUCE_SCATTER)
+  if (!other || !lm_sum_may_bucket(m, sum) || !lm_sum_may_bucket(m, other))
     return false;
-  if (!lm_sum_is_small(m, sum) || !lm_sum_is_small(m, other))
-    return false;
-  bool same =
-      sum->attr.mesh == other->attr.mesh && sum->in[0]->type.dtype == other->in[0]->type.dtype;
-  return same && lm_mesh_axis_buckets(&m->mesh.axis[sum->attr.mesh - 1]);
+  return sum->attr.mesh == other->attr.mesh && sum->in[0]->type.dtype == other->in[0]->type.dtype;
 }
 
 bool lm_sum_in_bucket(const lm_module *m, const lm_op *sum) {

@@ -23,8 +23,9 @@ void lm_sum_chain_move(const lm_sum_chain *c, lm_op *before);
 // Numbers the operations of a region in `mark`.
 void lm_region_number(lm_region *r);
 
-// True if a bucket may have the sum: its operand has at most LM_COLL_BUCKET_BYTES.
-bool lm_sum_is_small(const lm_module *m, const lm_op *sum);
+// True if a bucket may have the collective: a reduce_scatter along an axis of the mesh with buckets
+// whose operand has at most LM_COLL_BUCKET_BYTES.
+bool lm_sum_may_bucket(const lm_module *m, const lm_op *sum);
 // True if the sum is in a bucket of several (pass bucket): a reduce_scatter beside another one.
 bool lm_sum_in_bucket(const lm_module *m, const lm_op *sum);
 // The first sum of the bucket.

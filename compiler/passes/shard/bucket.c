@@ -26,9 +26,9 @@
 // exchanged alone, so that it begins as early as it can. Gathers of parameters, and of values
 // computed from parameters alone, move with all that they read. No operation changes, so neither do
 // bits. Declines: as lm_sum_chain_find does; sums of another region, axis of the mesh or dtype end
-// a bucket; gathers outside of loops. Cost: the memory of a bucket's operands until the last one is
-// computed, and that of the gathered parameters of a layer, which the planner has in any case where
-// it gathers them one iteration ahead (plan/overlap.c).
+// a bucket; an axis of the mesh without `zero`; gathers outside of loops. Cost: the memory of a
+// bucket's operands until the last one is computed, and that of the gathered parameters of a layer,
+// which the planner has in any case where it gathers them one iteration ahead (plan/overlap.c).
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,9 +57,7 @@ static sums sums_find(lm_module *m, lm_func *f, const uint32_t *uses, lm_region 
   lm_region_number(r);
   for (lm_op *op = r->first; op; op = op->next) {
     lm_sum_chain c;
-    if (!lm_sum_chain_find(m, f, uses, op, &c) || c.collective->code != LM_OP_REDUCE_SCATTER)
-      continue;
-    if (lm_sum_is_small(m, c.collective))
+    if (lm_sum_chain_find(m, f, uses, op, &c) && lm_sum_may_bucket(m, c.collective))
       LM_PUSH(m->arena, out.v, out.n, out.cap) = c;
   }
   if (out.n)
