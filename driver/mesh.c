@@ -109,15 +109,35 @@ static int64_t blocks_of(int64_t elements) {
   return (elements + LM_BLOCK - 1) / LM_BLOCK;
 }
 
+// True if the axis of the mesh divides parameters along one of the axes of t.
+static bool divides(const lm_module *m, const lm_mesh_axis *by, lm_type t) {
+  for (int i = 0; i < t.rank && !by->positions; i++) {
+    const char *name = m->axes[t.axis[i]].name;
+    size_t n = lm_axis_base_length(name);
+    for (uint32_t k = 0; k < by->n_shard; k++)
+      if (strlen(by->shard[k].name) == n && !memcmp(by->shard[k].name, name, n))
+        return true;
+  }
+  return false;
+}
+
+// The elements of an instance that a rank has without `zero`.
+static int64_t elements_of(const lm_module *m, const lm_global *g) {
+  int64_t n = lm_type_elements(m, g->type) / g->n_paths;
+  for (int k = 0; k < m->mesh.n; k++)
+    if (divides(m, &m->mesh.axis[k], g->type))
+      n /= m->mesh.axis[k].size;
+  return n;
+}
+
 // Keeps parameters whole of which a part would take as many blocks.
 static void small_keep(lm_module *m, int ranks) {
   for (uint32_t i = 0; i < m->n_globals; i++) {
     lm_global *g = &m->globals[i];
     if (!lm_global_is_weight(g))
       continue;
-    int64_t n = lm_type_elements(m, g->type) / g->n_paths;
-    int64_t part = n / ranks;
-    g->whole |= blocks_of(n) == blocks_of(part);
+    int64_t n = elements_of(m, g);
+    g->whole |= blocks_of(n) == blocks_of(n / ranks);
   }
 }
 
@@ -127,16 +147,17 @@ lm_status lm_mesh_make(const lm_compiled *c) {
   for (m->mesh.n = 0; c->spec.run.divides && m->mesh.n < p->n; m->mesh.n++) {
     lm_mesh_axis *a = &m->mesh.axis[m->mesh.n];
     *a = axis_make(c, m->mesh.n);
-    if (a->zero)
-      small_keep(m, a->size);
     if (a->rows || a->positions || a->pipeline || a->n_shard)
       continue;
     lm_diag *d = LM_REPORT(c->project->ctx, p->loc, E258, a->name, a->size, a->name);
     lm_diag_note(c->project->ctx, d, (lm_loc){0}, "the axes of the parameters are %s",
                  axes_text(m));
   }
-  for (int k = 0; k < m->mesh.n; k++)
+  for (int k = 0; k < m->mesh.n; k++) {
+    if (m->mesh.axis[k].zero)
+      small_keep(m, m->mesh.axis[k].size);
     if (m->mesh.axis[k].positions)
       context_check(c, &m->mesh.axis[k]);
+  }
   return lm_verdict(c->project->ctx);
 }

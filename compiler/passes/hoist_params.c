@@ -16,6 +16,9 @@
 //             %g = param @g[%i]   %u = param @u[%i]   %c1 = concat %g, %u   yield %c1 }
 //           return %c, %m }
 //
+// Where ranks divide parameters (`zero`), copies in the layout of the parameters would have room
+// for those that are gathered too, and so each cast of one that is whole is a `derived` global.
+//
 // Such a param reads the arena of copies: the `derived` globals, then the bf16 copies in the layout
 // of the parameters. @update writes the bf16 copies with the parameters, and @packs computes the
 // `derived` globals from them. The runtime runs @packs before a function that reads the arena after
@@ -115,7 +118,7 @@ static lm_sym made_add(lm_module *m, making *k, const lm_op *op) {
   for (uint32_t i = 0; i < k->n; i++)
     if (is_equal_copy(k->all[i].like->out[0], op->out[0]))
       return k->all[i].name;
-  const lm_global *g = lm_global_find(m, param_under(op->in[0])->attr.sym);
+  const lm_global *g = lm_global_find(m, param_under(op->out[0])->attr.sym);
   bool frozen = g->kind == LM_GLOBAL_FIXED;
   lm_type t = op->out[0]->type, whole = {
                                     .dtype = t.dtype,
@@ -131,14 +134,30 @@ static lm_sym made_add(lm_module *m, making *k, const lm_op *op) {
   return name;
 }
 
+// Replaces op, whose operands are of the parameter that p reads.
+static lm_value *made_read(lm_rewrite *r, const lm_op *op, const lm_op *p) {
+  lm_attr a = p->attr;
+  a.sym = made_add(r->b.m, r->user, op);
+  return a.sym ? lm_emit(&r->b, LM_OP_PARAM, p->in, p->n_in, &a, NULL) : NULL;
+}
+
 static lm_value *made_rule(lm_rewrite *r, lm_op *op) {
   if (!is_copy(op) || !of_parameters(r->b.m, op))
     return NULL;
-  lm_sym name = made_add(r->b.m, r->user, op);
-  const lm_op *p = param_under(op->in[0]);
-  lm_attr a = p->attr;
-  a.sym = name;
-  return name ? lm_emit(&r->b, LM_OP_PARAM, p->in, p->n_in, &a, NULL) : NULL;
+  return made_read(r, op, param_under(op->in[0]));
+}
+
+// The type of the copies, if op reads them. Parameters that are stored in this type have none.
+static lm_dtype copies_read(const lm_op *op) {
+  lm_dtype t = op->code == LM_OP_PARAM ? (lm_dtype)op->out[0]->type.dtype : LM_F32;
+  if (!lm_dtype_is_half(t))
+    return LM_F32;
+  const lm_global *g = lm_global_find(op->parent->func->module, op->attr.sym);
+  return lm_global_is_trained(g) && g->type.dtype != t ? t : LM_F32;
+}
+
+static lm_value *whole_rule(lm_rewrite *r, lm_op *op) {
+  return copies_read(op) == LM_F32 ? NULL : made_read(r, op, op);
 }
 
 // ---- @copies
@@ -170,14 +189,11 @@ static lm_value *derived_whole(lm_builder *b, const derived *x, bool copied, lm_
   const lm_global *g = lm_global_find(b->m, x->name);
   if (level == (uint32_t)g->n_stack)
     return recomputed(b, x->like->out[0], copied, index, level);
-  lm_region *parent = b->at;
   lm_axis axis = g->type.axis[level];
   lm_op *loop = lm_loop_begin(b, lm_axis_size(b->m, axis), axis, NULL, 0);
   index[level] = loop->body->args[0];
   lm_value *v = derived_whole(b, x, copied, index, level + 1);
   lm_loop_end(b, loop, NULL, 0, &v, 1);
-  b->at = parent;
-  b->before = NULL;
   return loop->out[0];
 }
 
@@ -220,6 +236,20 @@ static void func_make(lm_module *m, lm_func_id id, lm_dtype half, const making *
   lm_emit_op(&b, LM_OP_RETURN, out, f->n_out, NULL, NULL);
 }
 
+static void result_add(lm_func *f, const char *name, lm_value *v) {
+  lm_module *m = f->module;
+  lm_op *ret = f->body->last;
+  lm_value **in = LM_NEW_N(m->arena, lm_value *, ret->n_in + 1);
+  lm_sym *names = LM_NEW_N(m->arena, lm_sym, ret->n_in + 1);
+  memcpy(in, ret->in, ret->n_in * sizeof *in);
+  memcpy(names, f->out_names, ret->n_in * sizeof *names);
+  in[ret->n_in] = v;
+  names[f->n_out++] = LM_SYM(m->ctx, name);
+  ret->n_in++;
+  ret->in = in;
+  f->out_names = names;
+}
+
 // The update also gives its new parameters in the type of the copies. False if the module has none.
 static bool update_cast(lm_module *m, lm_dtype half) {
   lm_func *f = lm_func_get(m, LM_FUNC_UPDATE, 0);
@@ -230,15 +260,7 @@ static bool update_cast(lm_module *m, lm_dtype half) {
     return false;
   lm_op *ret = f->body->last;
   lm_builder b = {m, f->body, ret, ret->loc};
-  lm_value **in = LM_NEW_N(m->arena, lm_value *, ret->n_in + 1);
-  lm_sym *names = LM_NEW_N(m->arena, lm_sym, ret->n_in + 1);
-  memcpy(in, ret->in, ret->n_in * sizeof *in);
-  memcpy(names, f->out_names, ret->n_in * sizeof *names);
-  in[ret->n_in] = lm_emit_cast(&b, ret->in[p], half);
-  names[f->n_out++] = LM_SYM(m->ctx, lm_port_table[LM_PORT_COPIES].name);
-  ret->n_in++;
-  ret->in = in;
-  f->out_names = names;
+  result_add(f, lm_port_table[LM_PORT_COPIES].name, lm_emit_cast(&b, ret->in[p], half));
   return true;
 }
 
@@ -259,14 +281,46 @@ static void copies_make(lm_module *m, lm_dtype half, const making *k, const lm_h
 }
 
 // *user: the type of the copies that some function reads. `real` is of one type, so the copies are.
-// Parameters that are stored in this type have none.
 static void is_read(lm_op *op, void *user) {
-  lm_dtype t = op->code == LM_OP_PARAM ? (lm_dtype)op->out[0]->type.dtype : LM_F32;
-  if (!lm_dtype_is_half(t))
-    return;
-  const lm_global *g = lm_global_find(op->parent->func->module, op->attr.sym);
-  if (lm_global_is_trained(g) && g->type.dtype != t)
+  lm_dtype t = copies_read(op);
+  if (t != LM_F32)
     *(lm_dtype *)user = t;
+}
+
+static bool divides_parameters(const lm_module *m) {
+  for (int k = 0; k < m->mesh.n; k++)
+    if (m->mesh.axis[k].zero)
+      return true;
+  return false;
+}
+
+static lm_func *copies_func(lm_module *m) {
+  lm_func *f = lm_func_get(m, LM_FUNC_COPIES, 0);
+  if (f)
+    return f;
+  f = lm_func_add_key(m, (lm_func_key){LM_FUNC_COPIES});
+  lm_builder b = {
+      .m = m,
+      .at = f->body,
+  };
+  lm_emit_op(&b, LM_OP_RETURN, NULL, 0, NULL, NULL);
+  return f;
+}
+
+// Makes each cast that is left a `derived` global, behind those of k.
+static void wholes_make(lm_module *m, const lm_pass_env *env, making *k) {
+  uint32_t first = k->n;
+  lm_value *index[LM_RANK];
+  lm_pass_dce(m, env); // what only the hoisted values used
+  for (lm_func *f = m->funcs; f; f = f->next)
+    lm_rewrite_func(f, whole_rule, k);
+  if (k->n == first)
+    return;
+  lm_func *f = copies_func(m);
+  for (uint32_t i = first; i < k->n; i++) {
+    lm_builder b = {m, f->body, f->body->last, f->body->last->loc};
+    result_add(f, k->all[i].name, derived_whole(&b, &k->all[i], false, index, 0));
+  }
 }
 
 bool lm_pass_hoist_params(lm_module *m, const lm_pass_env *env) {
@@ -281,8 +335,12 @@ bool lm_pass_hoist_params(lm_module *m, const lm_pass_env *env) {
   lm_hoisting h = lm_hoisting_find(m);
   for (lm_func *f = m->funcs; f; f = f->next)
     lm_region_walk(f->body, is_read, &half);
+  bool wholes = half != LM_F32 && divides_parameters(m);
+  half = wholes ? LM_F32 : half;
   if (half != LM_F32 || k.n || h.n)
     copies_make(m, half, &k, &h);
   lm_hoisting_apply(m, &h);
+  if (wholes)
+    wholes_make(m, env, &k);
   return true;
 }

@@ -1,4 +1,4 @@
-"""precision { order = library }: sums of ranks by MPI or NCCL, in an order of their own."""
+"""precision { order = library }: sums of ranks by MPI or NCCL, in the order that the library chooses."""
 from harness import check, folder_bytes
 from test_gpu import Fake
 from test_ranks import QUICK, by_variables, curves_check, model, mpi_needed

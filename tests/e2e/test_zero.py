@@ -1,5 +1,5 @@
 """ZeRO and FSDP: parameters, gradients and optimizer states divided among ranks that compute other rows."""
-import json, re
+import collections, json, re
 
 from harness import ROOT, check, small, within
 from test_ranks import QUICK, collectives, curve, curves_check, meshes_check, model, mpi_needed, ranks, shorten, tensors, with_muon
@@ -73,6 +73,11 @@ def test_memory(run):
         gathers = ("all_gather", "", "dp")
         check(counts["micro"].get(gathers, 0) == (2 * 3 + 1 if stage == 3 else 0), f"{stage}: {counts}")     # of each layer, in each pass
         check(counts.get("copies", {}).get(gathers, 0) == (3 + 1 if stage < 3 else 0), f"{stage}: {counts}")
+        windows = collections.Counter()         # bytes, by the steps in which they are live: of the loops forwards and backwards
+        for bytes, steps in re.findall(r"^  live \d+: work\[\d+ : (\d+)\] steps (\S+) two of all_gather over dp", plan, re.M):
+            windows[steps] += int(bytes)
+        layer = 3 * 32 * 64                     # elements of wg, wu and wd
+        check(sorted(windows.values()) == ([2 * 4 * layer] * 2 if stage == 3 else []), f"zero = {stage}: two layers are gathered at a time: {windows}")
     whole = plan_of(run, small(run, rows=8, name="whole.lm", more="parallel { mesh = (dp = 4); zero = 3; whole @embed }"), "whole")
     check(re.search(r"^param embed \d+ : 2048$", whole, re.M), "embed is whole")
 
