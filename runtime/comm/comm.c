@@ -59,7 +59,6 @@ static lm_status engine_find(lm_comm *c) {
 
 // ---- opening
 
-#define MPI_START_S 120.0 // mpirun may copy programs to machines first
 #define TCP_START_S 30.0
 
 static lm_status mpi_open(lm_comm *c, const lm_launch *launch) {
@@ -118,7 +117,7 @@ lm_status lm_comm_open(const lm_comm_options *o, lm_comm **out) {
   lm_comm *c = lm_alloc(sizeof *c);
   c->rank = launch.rank;
   lm_control_limits limits =
-      lm_control_limits_of_environment(launch.by_mpi ? MPI_START_S : TCP_START_S);
+      lm_control_limits_of_environment(launch.by_mpi ? LM_MPI_START_S : TCP_START_S);
   c->control = lm_control_create(o, limits);
   lm_status s = launch.by_mpi ? mpi_open(c, &launch) : tcp_open(c, &launch, o, limits.start);
   if (!s)

@@ -24,6 +24,8 @@ typedef struct lm_control_member {
 } lm_control_member;
 
 // Seconds, from the environment.
+#define LM_MPI_START_S 120.0 // mpirun may copy programs to machines first
+
 typedef struct lm_control_limits {
   double start;   // LMC_COMM_START or the default of the launcher: until all ranks have joined
   double silence; // LMC_COMM_SILENCE: until a rank that sends nothing is lost

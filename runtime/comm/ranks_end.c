@@ -14,6 +14,7 @@
 
 #include "runtime/base/file.h"
 #include "runtime/comm/comm.h"
+#include "runtime/comm/control.h"
 #include "runtime/comm/start.h"
 
 #define VISIT_S 0.02 // between two calls of waitpid
@@ -87,8 +88,8 @@ static double limit_of_environment(void) {
 
 typedef struct watch {
   pid_t mpirun;
-  const char *ends;    // the file of statuses; NULL: none
-  double looked, busy; // when, and when it last had processes; busy 0: never
+  const char *ends;           // the file of statuses; NULL: none
+  double began, looked, busy; // when, and when it last had processes; busy 0: never
 } watch;
 
 static bool has_status(const char *ends) {
@@ -96,39 +97,63 @@ static bool has_status(const char *ends) {
   return ends && !stat(ends, &st) && st.st_size > 0;
 }
 
-// True if mpirun has had processes, and none for the time of the limit. Processes may end between
-// two looks; then a status shows that there were some.
-static bool remains(watch *w, double limit) {
+// Looks at the processes, at times. Those that end between two looks leave a status.
+static void look(watch *w) {
   double now = lm_now();
   if (now - w->looked < LOOK_S)
-    return false;
+    return;
   w->looked = now;
   if (has_children(w->mpirun) || (!w->busy && has_status(w->ends)))
     w->busy = now;
-  return w->busy > 0 && now - w->busy > limit;
+}
+
+// True if mpirun has had processes, and none for the time of the limit.
+static bool remains(const watch *w, double limit) {
+  return w->busy > 0 && w->looked - w->busy > limit;
+}
+
+static lm_status start_check(const watch *w, double limit) {
+  if (w->busy > 0 || w->looked - w->began <= limit)
+    return NULL;
+  return lm_fail(LM_ENV,
+                 "mpirun has started no process in %g s (LMC_COMM_START) and was ended: start the "
+                 "run again; `mpirun -n 1 hostname` shows whether mpirun works",
+                 limit);
 }
 
 static void visit_pause(void) {
   nanosleep(&(struct timespec){.tv_nsec = (long)(VISIT_S * 1e9)}, NULL);
 }
 
-int lm_ranks_wait(pid_t mpirun, int ranks, const char *ends) {
+static void mpirun_end(pid_t mpirun, int *status) {
+  kill(mpirun, SIGKILL);
+  waitpid(mpirun, status, 0);
+}
+
+lm_status lm_ranks_wait(pid_t mpirun, int ranks, const char *ends, int *out) {
   double limit = limit_of_environment();
+  double start = lm_control_limits_of_environment(LM_MPI_START_S).start;
   watch w = {
       .mpirun = mpirun,
       .ends = ends,
+      .began = lm_now(),
   };
   int status = 0;
   pid_t ended;
+  *out = LM_ENV;
   while (!(ended = waitpid(mpirun, &status, WNOHANG)) || (ended < 0 && errno == EINTR)) {
-    if (remains(&w, limit)) {
-      kill(mpirun, SIGKILL);
-      waitpid(mpirun, &status, 0);
-      return status_of_ranks(ends, ranks);
+    look(&w);
+    lm_status s = start_check(&w, start);
+    if (s || remains(&w, limit)) {
+      mpirun_end(mpirun, &status);
+      *out = status_of_ranks(ends, ranks);
+      return s;
     }
     visit_pause();
   }
   if (ended < 0) // the system has taken its status, where SIGCHLD is ignored
-    return status_of_ranks(ends, ranks);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : LM_ENV;
+    *out = status_of_ranks(ends, ranks);
+  else if (WIFEXITED(status))
+    *out = WEXITSTATUS(status);
+  return NULL;
 }

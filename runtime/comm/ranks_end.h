@@ -2,7 +2,7 @@
 //
 // Open MPI's mpirun may wait in PMIx_server_finalize forever. So each rank appends its exit status,
 // a byte, to a file of the start, and an mpirun that has had no processes for some time is killed.
-// The exit status is then that of the ranks.
+// The exit status is then that of the ranks. It may also wait before it starts any.
 #ifndef LM_COMM_RANKS_END_H
 #define LM_COMM_RANKS_END_H
 #include <sys/types.h>
@@ -12,7 +12,8 @@
 // The variable that names the file, to which lm_rank_ends writes.
 #define LM_RANKS_ENDS "LMC_RANKS_ENDS"
 
-// Waits for mpirun, which runs so many ranks. ends: the file; NULL: there is none. Returns the exit
-// status: LM_ENV if a signal has ended mpirun, or if it was killed and a rank has no status.
-int lm_ranks_wait(pid_t mpirun, int ranks, const char *ends);
+// Waits for mpirun, which runs so many ranks. ends: the file; NULL: there is none. *out is the exit
+// status: LM_ENV if a signal has ended mpirun, or if it was killed and a rank has no status. Fails
+// with LM_ENV if mpirun has started no process in the time in which all ranks should have joined.
+lm_status lm_ranks_wait(pid_t mpirun, int ranks, const char *ends, int *out);
 #endif

@@ -151,15 +151,15 @@ static lm_status start(int ranks, char *const *argv, const char *session, const 
   child = pid;
   close(report[1]);
   ssize_t n = pid > 0 ? read(report[0], &error, sizeof error) : 0;
-  if (pid > 0)
-    status = lm_ranks_wait(pid, ranks, ends);
+  lm_status s = pid > 0 ? lm_ranks_wait(pid, ranks, ends, &status) : NULL;
   child = 0;
   signals_set(old, true);
   close(report[0]);
   lm_free(command);
   *out_exit = exit_of(status);
   if (pid > 0 && n != sizeof error)
-    return NULL;
+    return s;
+  lm_status_free(s);
   errno = pid > 0 ? error : errno;
   return lm_annotate(lm_fail_errno("cannot start mpirun"),
                      "--ranks needs Open MPI (on Debian: apt-get install openmpi-bin)");

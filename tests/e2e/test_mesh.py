@@ -5,7 +5,7 @@ from harness import check, small
 
 SANITIZED = {"bytes"}
 DEPTH = 4
-CPU = {"LMC_CPU": "x86-64-v3"}     # which weights are laid out anew depends on the processor
+CPU = {"LMC_CPU": "x86-64-v3"}     # which weights are prepacked depends on the processor
 SIZES = {"vocab": 64, "d": 64, "ff": 256, "g": 2, "h": 2, "e": 8}
 LAYER = {"attn.wq": "d g h e", "attn.wk": "d g e", "attn.wv": "d g e", "attn.wo": "g h e d", "attn.qn": "e", "attn.kn": "e",
          "n1": "d", "n2": "d", "wg": "d ff", "wu": "d ff", "wd": "ff d"}

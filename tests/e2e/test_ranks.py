@@ -597,6 +597,14 @@ def test_launcher_lingers(run):
     check(p.returncode == 1, f"{p.returncode}: {out}{err}")
 
 
+def test_launcher_hangs(run):
+    """A stand-in for mpirun that starts no process is ended, with a message."""
+    os.chmod(run.write("bin/mpirun", "#!/bin/sh\nexec sleep 1000\n"), 0o755)
+    env = {**QUICK, "PATH": run.path("bin") + ":" + os.environ["PATH"], "LMC_COMM_START": "1"}
+    err = run("run", small(run), "--ranks", "2", "--set", "parallel.mesh=(dp = 2)", status=2, env=env)
+    check("lmc: mpirun has started no process in 1 s (LMC_COMM_START) and was ended: start the run again" in err, err)
+
+
 def test_interrupted(run):
     """SIGINT of the command saves; one process continues where two ranks stopped."""
     mpi_needed(run)
