@@ -175,7 +175,8 @@ typedef struct el_param {
 
 // sub xs[index < n]: one instance for each index.
 typedef struct el_insts {
-  int64_t n;
+  int64_t n;     // elements; while only checking, the possible ones
+  int64_t count; // declared; INT64_MAX: not known while only checking
   el_inst **of;
   lm_sym index;
   const ast_member *member;

@@ -96,6 +96,11 @@ static el_val eval_tuple(lm_elab *e, const ast_expr *x) {
   return el_tuple(e, items, x->n_args);
 }
 
+// The last index of a tuple or list of n, for messages.
+static const char *last_index(const lm_elab *e, int64_t n) {
+  return n < INT64_MAX ? lm_arena_printf(e->a, "%lld", (long long)n - 1) : "the last one";
+}
+
 static el_val eval_index(lm_elab *e, const ast_expr *x) {
   el_val a = el_eval(e, x->a);
   int64_t i;
@@ -105,11 +110,10 @@ static el_val eval_index(lm_elab *e, const ast_expr *x) {
     el_val at = el_eval(e, x->args[0].expr);
     if (at.k == V_ERROR || (at.k == V_NUM && !at.known) || el_request_unroll(e, &at))
       return el_error();
-    int64_t n = a.k == V_TUPLE ? (int64_t)a.n : a.insts->n;
-    bool any = a.k == V_INSTS && !e->m; // while only checking, an element stands for others
-    if (at.k == V_NUM && at.has_size && lm_size_whole(at.size, &i) && i >= 0 && (i < n || any))
+    int64_t n = a.k == V_TUPLE ? (int64_t)a.n : a.insts->count;
+    if (at.k == V_NUM && at.has_size && lm_size_whole(at.size, &i) && i >= 0 && i < n)
       return a.k == V_TUPLE ? a.items[i] : el_insts_at(e, &a, &(el_index){NULL, i, 1});
-    return EL_FAIL(e, x->args[0].loc, E045, (long long)n - 1, el_show(e, &at));
+    return EL_FAIL(e, x->args[0].loc, E045, last_index(e, n), el_show(e, &at));
   }
   lm_diag *d = EL_ERR(e, x->loc, E09C, el_show(e, &a));
   if (a.k == V_TENSOR)

@@ -121,10 +121,12 @@ static void report_count(lm_elab *e, const el_inst *inst, const ast_member *m, c
   el_inst_note_cause(e, d, inst, m->count);
 }
 
-// The number of elements; 0: reported, or while only checking any number.
-static int64_t read_count(lm_elab *e, el_inst *inst, const ast_member *m, lm_sym path) {
+// The number of elements; 0: reported. While only checking it may be unknown: 1.
+static int64_t read_count(lm_elab *e, el_inst *inst, const ast_member *m, lm_sym path,
+                          bool *known) {
   el_val count = el_inst_eval(e, inst, m->count);
   int64_t n = 1;
+  *known = count.known;
   if (count.k != V_NUM || (count.known && (!count.has_size || !lm_size_whole(count.size, &n) ||
                                            n < 1 || n > MAX_REPEATS))) {
     if (count.k != V_ERROR)
@@ -171,8 +173,11 @@ void el_inst_add_sub(lm_elab *e, el_inst *inst, const ast_member *m) {
       .name = name,
       .loc = m->loc,
   };
-  int64_t n = m->count ? read_count(e, inst, m, path) : 1;
+  bool known = true;
+  int64_t n = m->count ? read_count(e, inst, m, path, &known) : 1;
   el_insts *xs = n ? make_list(e, inst, m, e->m ? n : 1, path) : NULL;
+  if (xs)
+    xs->count = known ? n : INT64_MAX;
   sub.many = m->count ? xs : NULL;
   sub.one = !m->count && xs ? xs->of[0] : NULL; // while only checking, it stands for the others
   LM_PUSH(e->a, inst->subs, inst->n_subs, inst->cap_subs) = sub;
