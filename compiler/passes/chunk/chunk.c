@@ -36,6 +36,15 @@ lm_value *lm_chunk_at_j(lm_chunked *x, lm_value *v) {
   return lm_chunk_rename(x, v, x->i, x->j);
 }
 
+lm_value *lm_chunk_rows(lm_chunked *x, lm_value *v) {
+  return lm_chunk_front(x, lm_chunk_of(x, v), &x->i, 1);
+}
+
+lm_value *lm_chunk_positions(lm_chunked *x, lm_axis i) {
+  lm_type row = lm_type_make(LM_INT, &i, 1);
+  return lm_emit(x->b, LM_OP_IOTA, NULL, 0, NULL, &row);
+}
+
 lm_value *lm_chunk_front(lm_chunked *x, lm_value *v, const lm_axis *first, int n) {
   lm_axis order[LM_RANK];
   memcpy(order, first, (size_t)n * sizeof *order);
@@ -49,6 +58,20 @@ lm_value *lm_chunk_front(lm_chunked *x, lm_value *v, const lm_axis *first, int n
   return lm_emit_permute(x->b, v, order, n);
 }
 
+lm_value *lm_chunk_f32(lm_chunked *x, lm_value *v) {
+  return lm_emit_cast(x->b, v, LM_F32);
+}
+
+lm_value *lm_chunk_dot(lm_chunked *x, lm_value *v, lm_value *w, lm_type over, bool wide) {
+  lm_dtype t = x->of->dtype;
+  lm_type result = {.dtype = (uint8_t)(wide ? LM_F32 : t)};
+  lm_attr a = {.n_axes = over.rank};
+  memcpy(a.axes, over.axis, over.rank * sizeof *a.axes);
+  v = lm_emit_cast(x->b, v, t);
+  w = lm_emit_cast(x->b, w, t);
+  return lm_emit(x->b, LM_OP_DOT, (lm_value *[]){v, w}, 2, &a, &result);
+}
+
 lm_value *lm_chunk_added(lm_chunked *x) {
   lm_type h = x->of->lift.scan->in[0]->type;
   lm_axis order[LM_RANK] = {x->chunk};
@@ -56,6 +79,6 @@ lm_value *lm_chunk_added(lm_chunked *x) {
   bool keyed = x->of->keyed;
   lm_value *u = keyed ? x->u : lm_chunk_emit2(x->b, LM_OP_MUL, x->u, x->rest);
   lm_value *k = keyed ? lm_chunk_emit2(x->b, LM_OP_MUL, x->k, x->rest) : x->k;
-  lm_value *sum = lm_emit_dot(x->b, u, k, &x->j, 1);
-  return lm_widen_to(x->b, sum, lm_type_make(LM_F32, order, h.rank + 1));
+  lm_value *sum = lm_chunk_dot(x, u, k, lm_type_make(LM_F32, &x->j, 1), false);
+  return lm_widen_to(x->b, sum, lm_type_make(x->of->dtype, order, h.rank + 1));
 }

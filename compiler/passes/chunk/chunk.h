@@ -16,10 +16,12 @@ typedef struct lm_chunked {
   // Decays: a multiplied from the beginning of the chunk through each position i, or through the
   // one before it; through the whole chunk; behind each position j to the end of the chunk.
   lm_value *now, *before, *whole, *rest;
+  lm_value *to_now, *to_before; // unless keyed: from j through i, and through the position before i
+  lm_value *one; // 1, whose cotangent is that of the logarithm of to_now; NULL: of to_now itself
   // The weights of the update at j in the reads at i, [chunk, batch, i, j]: sums over n of c, k
   // (or w) and the decay from j to i. of_w: NULL without w.
   lm_value *of_k[LM_CHUNK_READS], *of_w[LM_CHUNK_READS];
-  lm_value *states; // before each chunk: [chunk, batch, p, n]
+  lm_value *states; // before each chunk: [chunk, batch, p, n], of the match's type
   lm_value *delta;  // the read of the delta rule, at j; NULL: none
 } lm_chunked;
 
@@ -31,17 +33,22 @@ lm_value *lm_chunk_emit2(lm_builder *b, lm_opcode code, lm_value *v, lm_value *w
 // repeated.
 lm_value *lm_chunk_of(lm_chunked *x, lm_value *v);
 lm_value *lm_chunk_rename(lm_chunked *x, lm_value *v, lm_axis from, lm_axis to);
-lm_value *lm_chunk_at_j(lm_chunked *x, lm_value *v); // i becomes j
+lm_value *lm_chunk_at_j(lm_chunked *x, lm_value *v);    // i becomes j
+lm_value *lm_chunk_rows(lm_chunked *x, lm_value *v);    // by chunks, with i in front
+lm_value *lm_chunk_positions(lm_chunked *x, lm_axis i); // the indices along i or j
+// A GEMM of v and w, which are rounded to the match's type. wide: the result is f32.
+lm_value *lm_chunk_dot(lm_chunked *x, lm_value *v, lm_value *w, lm_type over, bool wide);
+lm_value *lm_chunk_f32(lm_chunked *x, lm_value *v);
 lm_value *lm_chunk_front(lm_chunked *x, lm_value *v, const lm_axis *first, int n);
-// What each chunk adds to the state, of the state's type with chunk in front.
+// What each chunk adds to the state, with the state's axes behind chunk and the match's type.
 lm_value *lm_chunk_added(lm_chunked *x);
 
-// ---- decays and weights (chunk_weights.c)
+// ---- decays (chunk_decay.c) and weights (chunk_weights.c)
 
 // 1 where the index along j is `index`.
 lm_value *lm_chunk_unit(lm_builder *b, lm_axis j, lm_value *index);
-// Sets now, before, whole, rest, of_k and of_w.
-void lm_chunk_weights(lm_chunked *x);
+void lm_chunk_decays(lm_chunked *x);
+void lm_chunk_weights(lm_chunked *x); // of_k and of_w
 
 // ---- the delta rule (chunk_delta.c)
 

@@ -40,6 +40,7 @@ static lm_target machine_of(const lm_target *t) {
 
 typedef struct sizes {
   const lm_target *t;
+  lm_dtype dtype; // of factors of GEMMs and of their results
   double p, n, batch, positions, of_chunk;
 } sizes;
 
@@ -72,14 +73,14 @@ static double gemms(const sizes *s, double m, double n, double k) {
                     .n = n,
                     .k = k,
                     .batch = batch,
-                    .ab = LM_F32,
-                    .bytes = sizeof(float) * batch * (m * n + m * k + n * k),
+                    .ab = s->dtype,
+                    .bytes = lm_dtype_bytes(s->dtype) * batch * (m * n + m * k + n * k),
                     .alignment = 16};
   return GEMMS * lm_cost_of_gemm(s->t, &g).seconds;
 }
 
 static double moved(const sizes *s, double values) {
-  double bytes = MOVES * sizeof(float) * values * s->batch * s->positions / s->of_chunk;
+  double bytes = MOVES * lm_dtype_bytes(s->dtype) * values * s->batch * s->positions / s->of_chunk;
   return lm_cost_of_kernel(s->t,
                            &(lm_cost_kernel){
                                .bytes = bytes,
@@ -107,6 +108,7 @@ bool lm_chunk_is_profitable(const lm_target *target, const lm_chunk *c, int64_t 
   const lm_module *m = c->lift.b.m;
   const lm_target t = machine_of(target);
   sizes s = {.t = &t,
+             .dtype = c->dtype,
              .p = (double)lm_type_elements(m, c->p),
              .n = (double)lm_type_elements(m, c->n),
              .positions = (double)lm_axis_size(m, lm_scan_axis(scan)),

@@ -8,7 +8,7 @@
 //   exp(sum of z from j + 1 to i), or 0 if one of these positions has a = 0
 // of two running sums, over z and over the positions with a = 0. The decays from j to i are then
 // computed where they are used and are never stored. A running sum of f32 over a chunk is accurate
-// to about 1e-5, which is less than the rounding of the products, but not less than that of f32.
+// to about 1e-5, which is less than the rounding of GEMMs, but not less than that of f32.
 #include "compiler/passes/chunk/chunk.h"
 #include "compiler/passes/rewrite.h"
 

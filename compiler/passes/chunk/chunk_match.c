@@ -26,6 +26,7 @@ typedef enum {
 typedef struct form {
   uint8_t kind;
   bool next;             // h is the next value of the carry
+  bool rounded;          // h itself, rounded
   int read;              // index of the read
   lm_value *term[TERMS]; // lifted; NULL: 0
 } form;
@@ -233,11 +234,25 @@ static lm_value *term_of(match *s, const lm_op *op, uint32_t at, form_term which
   }
 }
 
+// The form of a cast of a linear value: of h itself.
+static form rounding_of(const form *of, const lm_op *cast) {
+  bool state = of->term[OF_H] && is_one(of->term[OF_H]) && !of->term[OF_READ] && !of->term[PLUS];
+  form f = *of;
+  if (!state || f.rounded || !lm_dtype_is_half(cast->out[0]->type.dtype))
+    return (form){.kind = OTHER};
+  f.rounded = true;
+  return f;
+}
+
 // The form of an operation of which operand `at` is linear.
 static form linear_of(match *s, const lm_op *op, uint32_t at) {
   form f;
   form other = {.kind = OTHER};
+  if (op->code == LM_OP_CAST)
+    return rounding_of(form_of(s, op->in[0]), op);
   if (!forms_combine(s, op, op->code == LM_OP_SELECT, at, &f))
+    return other;
+  if (f.rounded && op->code != LM_OP_PERMUTE)
     return other;
   switch (op->code) {
   case LM_OP_ADD:
@@ -287,9 +302,11 @@ static form read_add(match *s, const lm_op *op, uint32_t at) {
   lm_value *c = w ? lifted(s, w) : NULL;
   int index = s->to->n_reads++;
   lm_chunk_read *read = &s->to->read[index];
-  *read = (lm_chunk_read){.of = op->out[0], .inclusive = f->next};
+  *read = (lm_chunk_read){.of = op->out[0], .inclusive = f->next, .rounded = f->rounded};
   read->c = times(s, f->term[OF_H], c);
   read->plus = f->term[PLUS] ? times(s, f->term[PLUS], c) : NULL;
+  if (f->rounded)
+    return (form){.kind = AFTER};
   return (form){
       .kind = LINEAR,
       .read = index,
@@ -378,7 +395,17 @@ static void axes_restrict(match *s, lm_value *x) {
     s->to->p = p;
 }
 
+// The type of the factors of GEMMs.
+static lm_dtype dtype_of(const lm_chunk *c) {
+  lm_dtype t = (lm_dtype)c->read[0].c->type.dtype;
+  for (int i = 0; i < c->n_reads; i++)
+    if (!c->read[i].rounded || c->read[i].c->type.dtype != t)
+      return LM_F32;
+  return t;
+}
+
 static bool reads_finish(match *s) {
+  s->to->dtype = dtype_of(s->to);
   for (int i = 0; i < s->to->n_reads; i++) {
     lm_chunk_read *r = &s->to->read[i];
     lm_value *u = NULL;

@@ -4,6 +4,9 @@
 //                               k: [batch, n]
 //   read = sum over n of c * h'      (inclusive), or of c * h (exclusive), plus a term without h
 //
+// A read may round the state to bf16 or f16 and multiply it by a c of this type; then it has no
+// other term, and the update does not depend on it.
+//
 // With the delta rule the update also depends on an exclusive read r of the state:
 //   h' = a * h + u * k + r * w       w: [batch, n], or scale * k with scale: [batch]
 //
@@ -17,13 +20,14 @@ enum {
 };
 typedef struct lm_chunk_read {
   lm_value *of; // in the region
-  bool inclusive;
+  bool inclusive, rounded;
   lm_value *c;    // lacks p
   lm_value *plus; // NULL: none
 } lm_chunk_read;
 
 typedef struct lm_chunk {
   lm_scan_lift lift;
+  lm_dtype dtype;      // of factors of GEMMs: bf16 or f16 if all reads round to it, else f32
   lm_type n, p;        // the axes that reads sum over, and those that a, k and every c lack
   lm_value *a;         // lacks p, and n unless keyed
   bool keyed;          // a has n

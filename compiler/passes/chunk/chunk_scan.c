@@ -17,17 +17,21 @@
 // This is the chunked form of Mamba-2 (Dao and Gu 2024, "Transformers are SSMs", section 6) and of
 // linear attention with a decay for each head. The state of size p * n is passed from chunk to
 // chunk only; all else is GEMMs and elementwise operations. `grad` differentiates the result. The
-// scan is recognized by chunk_match.c; chunk_weights.c computes decays, also those that differ
-// along n, as in gated linear attention; chunk_delta.c handles the delta rule, as in DeltaNet and
-// RWKV-7.
+// scan is recognized by chunk_match.c; chunk_decay.c computes decays, chunk_weights.c also those
+// that differ along n, as in gated linear attention; chunk_delta.c handles the delta rule, as in
+// DeltaNet and RWKV-7.
+//
+// Where all reads round the state to bf16, factors and results of GEMMs are bf16, so that tensor
+// cores multiply them; the result of c and k is f32. States are passed on in f32. The
+// weights and the reads are kept for the backward pass, which would compute both again.
 //
 // Declines: a that depends on p, also on p and n, as in Mamba, where each element of the state has
 // its own decay and chunks would take C times the operations of the scan; results that need the
 // state itself; updates that depend on two reads, or on one in another way than linearly; lengths
-// without a divisor from 16 to 64, or from 8 to 16 if chunks are short; scans that are faster by
-// the cost model (chunk_cost.c), unless the pass is forced: small states, and on a CPU short
-// chunks; lengths that are known at run time only, as in prefill, where the scan stays. Cost:
-// memory for C numbers for each position and head.
+// without a divisor from 16 to 64 (128 if reads round), or from 8 to 16 if chunks are short; scans
+// that are faster by the cost model (chunk_cost.c), unless the pass is forced: small states, and on
+// a CPU short chunks; lengths that are known at run time only, as in prefill, where the scan stays.
+// Cost: memory for C numbers for each position and head.
 #include <string.h>
 #include "compiler/ops/widen.h"
 #include "compiler/passes/chunk/chunk.h"
@@ -35,8 +39,9 @@
 
 enum {
   LEAST_POSITIONS = 8,
-  SHORT = 16,    // positions of a chunk if a has n, or with the delta rule
-  POSITIONS = 64 // of other chunks
+  SHORT = 16,     // positions of a chunk if a has n, or with the delta rule
+  POSITIONS = 64, // of other chunks
+  LONG = 128      // of those whose reads round the state
 };
 
 // ---- states
@@ -44,14 +49,18 @@ enum {
 // The state before each chunk. Returns the state after the last one.
 static lm_value *states(lm_chunked *x) {
   lm_value *sum = lm_chunk_added(x);
+  lm_value *whole = lm_chunk_front(x, x->whole, &x->chunk, 1);
   lm_builder b = *x->b;
   lm_op *scan = lm_scan_begin(&b, x->chunk, false, x->of->lift.scan->in, 1);
-  lm_value *factor = lm_scan_slice(b.m, scan, lm_chunk_front(x, x->whole, &x->chunk, 1));
+  lm_value *factor = lm_scan_slice(b.m, scan, whole);
   lm_value *added = lm_scan_slice(b.m, scan, sum);
   lm_value *before = scan->body->args[0];
-  lm_value *next = lm_emit2(&b, LM_OP_ADD, lm_emit2(&b, LM_OP_MUL, before, factor), added);
-  lm_scan_end(&b, scan, &next, &before, 1);
-  x->states = scan->out[1];
+  lm_value *next = lm_emit2(&b, LM_OP_MUL, before, factor);
+  next = lm_emit2(&b, LM_OP_ADD, next, lm_emit_cast(&b, added, LM_F32));
+  lm_value *stacked[] = {before, lm_emit_cast(&b, before, x->of->dtype)};
+  bool rounds = x->of->dtype != LM_F32;
+  lm_scan_end(&b, scan, &next, stacked, 1 + rounds);
+  x->states = scan->out[1 + rounds];
   return scan->out[0];
 }
 
@@ -64,28 +73,43 @@ static lm_value *earlier(lm_chunked *x, const lm_chunk_read *r) {
   lm_value *q = r->inclusive ? x->now : x->before;
   if (x->of->keyed)
     return lm_emit_dot(x->b, lm_chunk_emit2(x->b, LM_OP_MUL, c, q), x->states, n.axis, n.rank);
-  lm_value *y = lm_emit_dot(x->b, c, x->states, n.axis, n.rank);
+  lm_value *y = lm_chunk_f32(x, lm_chunk_dot(x, c, x->states, n, false));
   return lm_chunk_emit2(x->b, LM_OP_MUL, y, lm_chunk_front(x, q, &x->chunk, 1));
+}
+
+// The part of a read that the updates of the same chunk contribute.
+static lm_value *recent(lm_chunked *x, int index) {
+  lm_type j = lm_type_make(LM_F32, &x->j, 1);
+  lm_value *y = lm_chunk_f32(x, lm_chunk_dot(x, x->of_k[index], x->u, j, false));
+  if (!x->of_w[index])
+    return y;
+  lm_value *of_delta = lm_emit_dot(x->b, x->of_w[index], x->delta, &x->j, 1);
+  return lm_chunk_emit2(x->b, LM_OP_ADD, y, of_delta);
+}
+
+// v for all positions, with t in front.
+static lm_value *merged(lm_chunked *x, lm_value *v) {
+  const lm_axis both[] = {x->chunk, x->i};
+  lm_attr merge = {.axes = {x->chunk, x->i}, .n_axes = 2, .to = {x->t}, .n_to = 1};
+  v = lm_chunk_front(x, v, both, 2);
+  return lm_emit(x->b, LM_OP_VIEW, &v, 1, &merge, NULL);
 }
 
 static lm_value *read(lm_chunked *x, int index) {
   const lm_chunk_read *r = &x->of->read[index];
+  lm_type in_region = r->of->type;
   lm_value *y;
   if (index == x->of->delta)
     y = lm_chunk_rename(x, x->delta, x->j, x->i);
   else {
-    y = lm_emit_dot(x->b, x->of_k[index], x->u, &x->j, 1);
-    if (x->of_w[index])
-      y = lm_chunk_emit2(x->b, LM_OP_ADD, y, lm_emit_dot(x->b, x->of_w[index], x->delta, &x->j, 1));
+    y = recent(x, index);
     y = lm_chunk_emit2(x->b, LM_OP_ADD, y, earlier(x, r));
   }
-  const lm_axis both[] = {x->chunk, x->i};
-  lm_attr merge = {.axes = {x->chunk, x->i}, .n_axes = 2, .to = {x->t}, .n_to = 1};
-  y = lm_chunk_front(x, y, both, 2);
-  y = lm_emit(x->b, LM_OP_VIEW, &y, 1, &merge, NULL);
-  lm_type in_region = r->of->type;
+  y = lm_emit_cast(x->b, merged(x, y), in_region.dtype);
+  if (r->rounded)
+    y->def->remat |= LM_REMAT_SAVE;
   lm_type to = {
-      .dtype = LM_F32,
+      .dtype = in_region.dtype,
       .rank = (uint8_t)(in_region.rank + 1),
       .axis = {x->t},
   };
@@ -102,7 +126,7 @@ static bool is_short(const lm_chunk *c) {
 
 // The positions of a chunk: the largest divisor of n up to a limit; 0 if there is none.
 static int64_t positions_of(const lm_chunk *of, int64_t n) {
-  int64_t most = is_short(of) ? SHORT : POSITIONS;
+  int64_t most = is_short(of) ? SHORT : of->dtype == LM_F32 ? POSITIONS : LONG;
   for (int64_t c = most; c >= (is_short(of) ? SHORT / 2 : SHORT); c--)
     if (n % c == 0)
       return c;
@@ -123,6 +147,7 @@ static void rewrite(lm_chunk *c, int64_t size, uint32_t n_values) {
   x.k = lm_chunk_at_j(&x, lm_chunk_of(&x, c->k));
   x.w = c->w ? lm_chunk_at_j(&x, lm_chunk_of(&x, c->w)) : NULL;
   lm_value **map = lm_calloc((size_t)n_values + 1, sizeof *map);
+  lm_chunk_decays(&x);
   lm_chunk_weights(&x);
   map[scan->out[0]->id] = c->delta < 0 ? states(&x) : lm_chunk_delta(&x);
   for (int i = 0; i < c->n_reads; i++) {
