@@ -1,7 +1,8 @@
 """Meshes of several axes: the bytes of a rank, from the shapes of the parameters and the axes of the mesh alone; eight ranks."""
-import json, math
+import json, math, re
 
-from harness import check, small
+from harness import ROOT, check, small
+from test_ranks import QUICK, curves_check, mpi_needed, tensors
 
 SANITIZED = {"bytes"}
 DEPTH = 4
@@ -71,3 +72,32 @@ def test_bytes(run):
                 found = json.loads(run("explain", file, "memory", "--json", env=CPU))["arenas"]
                 want = bytes_of(mesh, compute == "bf16", whole)
                 check({k: found[k] for k in want} == want, f"{text} {compute} {whole}: {found}, expected {want}")
+
+
+TEXT = """import "{root}/examples/llama.lm": Llama
+data D {{ source s = text("t.txt", split = "\\n"); pack best_fit(seq = 16 tokens) }}
+recipe R {{
+  model = Llama(depth = 2, d = 32, ff = 64, heads = 4, kv = 2, e = 8, vocab = 256, drop = 0.1); data = D; seed = 1
+  run = 20 steps; batch = 256 tokens; micro = 128 tokens; optimizer = adamw(lr = 1e-3); clip = global_norm(max = 1.0)
+  precision {{ compute = f32 }}; parallel {{ shard tp = [g, ff, vocab] }}
+  sample {{ every = 20 steps; prompt = "line"; n = 24 tokens; temperature = 0 }}; save = checkpoint("run", every = 20 steps)
+}}
+"""
+EIGHT = {"fsdp 2 tp 2 pp 2": "mesh = (pp = 2, fsdp = 2, tp = 2)", "dp 8": "mesh = (dp = 8)"}
+
+
+def test_eight_ranks(run):
+    """20 steps with dropout: loss and gradient norm of one process, the same greedy tokens; nightly, two runs have the same bits, and dp 8."""
+    mpi_needed(run)
+    run.write("t.txt", "".join(f"line {i} of a text, {i * i} and more\n" for i in range(400)))
+    file = run.write("t.lm", TEXT.format(root=ROOT))
+    sample = lambda text: re.search(r"sample after step 20:\n(.*?)\n(?=step|done)", text, re.S)[1]
+    one = sample(run("run", file, "--out", run.path("one")))
+    check(len(one) > 20, one)
+    for name, mesh in EIGHT.items() if run.nightly else list(EIGHT.items())[:1]:
+        line = "run", file, "--set", f"parallel.{mesh}", "--ranks", 8
+        check(sample(run(*line, "--out", run.path(name), env=QUICK)) == one, f"{name}: other tokens than {one}")
+        curves_check(run, "one", name, name)
+        if run.nightly:
+            run(*line, "-q", "--out", run.path(f"{name} again"), env=QUICK)
+            check(tensors(run.path(name), 20) == tensors(run.path(f"{name} again"), 20), f"{name}: two runs differ")
