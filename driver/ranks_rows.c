@@ -8,11 +8,12 @@
 #include "compiler/passes/shard/shard.h"
 #include "runtime/base/diag_code.h"
 
-// The largest divisor of n that is at most x.
-static int64_t divisor_below(int64_t n, int64_t x) {
-  while (x > 1 && n % x)
-    x--;
-  return x;
+// Names the numbers of ranks near x that divide n.
+static void divisors_help(const lm_session *s, lm_diag *d, const char *name, int64_t n, int64_t x) {
+  lm_buf legal = {0};
+  lm_shard_divisors(n, x, &legal);
+  lm_diag_help(s->project.ctx, d, "of the numbers for %s, %s", name, legal.p);
+  lm_buf_free(&legal);
 }
 
 // Whether the loss, a scale of 8-bit floats around the blocks, or a value that blocks carry, is
@@ -75,9 +76,7 @@ static bool rows_divide(const lm_session *s, int64_t seq) {
     lm_diag_note(s->project.ctx, d, (lm_loc){0},
                  "the loss, a scale of 8-bit floats, or a value that blocks carry, is computed "
                  "from all rows of a micro-batch, so pp divides them too");
-  int64_t nearest = divisor_below(rows, s->run.parts);
-  if (nearest > 1)
-    lm_diag_help(s->project.ctx, d, "%s = %lld does", name, (long long)nearest);
+  divisors_help(s, d, name, rows, s->run.parts);
   return false;
 }
 
@@ -99,6 +98,7 @@ static lm_status pipeline_refuse(const lm_session *s) {
   int64_t micro = micro_for_stages(s);
   if (micro)
     lm_diag_help(s->project.ctx, d, "micro = %lld tokens does", (long long)micro);
+  divisors_help(s, d, "pp", s->run.pipeline, s->run.pp);
   return lm_verdict(s->project.ctx);
 }
 

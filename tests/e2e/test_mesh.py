@@ -4,7 +4,7 @@ import json, math, re
 from harness import ROOT, check, small
 from test_ranks import QUICK, curves_check, mpi_needed, tensors
 
-SANITIZED = {"bytes"}
+SANITIZED = {"bytes", "refused"}
 DEPTH = 4
 CPU = {"LMC_CPU": "x86-64-v3"}     # which weights are prepacked depends on the processor
 SIZES = {"vocab": 64, "d": 64, "ff": 256, "g": 2, "h": 2, "e": 8}
@@ -101,3 +101,15 @@ def test_eight_ranks(run):
         if run.nightly:
             run(*line, "-q", "--out", run.path(f"{name} again"), env=QUICK)
             check(tensors(run.path(name), 20) == tensors(run.path(f"{name} again"), 20), f"{name}: two runs differ")
+
+
+def test_refused(run):
+    """Sizes that the ranks do not divide: the nearest that they do, of the mesh and of the model."""
+    file = larger(run, micro=64, more="parallel { shard tp = [ff, vocab] }")
+    text = open(file).read()
+    open(run.path("many.lm"), "w").write(text.replace("ff = 256", "ff = 5040"))
+    for name, mesh, message in (("small", "tp = 3", "tp = 3 divides ff = 255 or 258"), ("small", "dp = 3", "of the numbers for dp, 1, 2 and 4 do"),
+                                ("small", "pp = 4", "of the numbers for pp, 1 and 2 do"), ("small", "tp = 512", "tp = 512 divides ff = 512"),
+                                ("many", "tp = 11", "tp = 11 does not divide ff = 5040: 6, 7, 8, 9, 10, 12, 14, 15, 16 and 18 do")):
+        err = run("check", run.path(f"{name}.lm"), "--set", f"parallel.mesh=({mesh})", status=1)
+        check(f"{message}\n" in err, err)

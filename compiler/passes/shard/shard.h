@@ -331,7 +331,8 @@ void lm_shard_zero(lm_module *m, int mesh);
 void lm_shard_norm(lm_module *m, int mesh);
 
 // ---- shard_list.c
-void lm_shard_divisors(int64_t n, lm_buf *out); // "1, 2 and 4 do"
+// "1, 2 and 4 do": the divisors of n that a mesh may have, of many those nearest to `near`.
+void lm_shard_divisors(int64_t n, int64_t near, lm_buf *out);
 // True for functions whose arguments are the rows of a batch.
 bool lm_shard_takes_batch(const lm_func *f);
 // True if an axis of the mesh divides rows or positions that it has not divided yet.

@@ -4,6 +4,11 @@
 #include "compiler/passes/shard/shard.h"
 #include "runtime/base/diag_code.h"
 
+enum {
+  RANKS = 4096, // maximum along an axis of a mesh
+  LISTED = 10   // divisors in a message
+};
+
 static bool named(const lm_module *m, lm_axis a, const char *base) {
   const char *name = m->axes[a].name;
   size_t n = lm_axis_base_length(name);
@@ -63,20 +68,44 @@ static bool can_divide(const lm_module *m, lm_axis a, int ranks) {
   return !m->axes[a].dyn && m->axes[a].size % ranks == 0;
 }
 
-void lm_shard_divisors(int64_t n, lm_buf *out) {
-  int64_t last = 0;
-  for (int64_t d = 1; d <= n && d <= 64; d++)
-    if (n % d == 0) {
-      if (last)
-        lm_buf_printf(out, "%s%lld", last == 1 ? "" : ", ", (long long)last);
-      last = d;
-    }
-  lm_buf_printf(out, last > 1 ? " and %lld do" : "only %lld does", (long long)last);
+// The divisor of n behind `last` that a mesh may have; 0: none.
+static int64_t next_divisor(int64_t n, int64_t last) {
+  for (int64_t d = last + 1; d <= n && d <= RANKS; d++)
+    if (n % d == 0)
+      return d;
+  return 0;
+}
+
+void lm_shard_divisors(int64_t n, int64_t near, lm_buf *out) {
+  int all = 0, below = 0;
+  for (int64_t d = 0; (d = next_divisor(n, d)); all++)
+    below += d < near;
+  int first = below > LISTED / 2 ? below - LISTED / 2 : 0;
+  first = first > all - LISTED ? all - LISTED : first;
+  first = first < 0 ? 0 : first;
+  int end = all < first + LISTED ? all : first + LISTED;
+  int64_t d = 0;
+  for (int k = 0; k < end; k++) {
+    const char *between = all == 1 ? "only " : k == first ? "" : k + 1 < end ? ", " : " and ";
+    d = next_divisor(n, d);
+    if (k >= first)
+      lm_buf_printf(out, "%s%lld", between, (long long)d);
+  }
+  lm_buf_puts(out, all > 1 ? " do" : " does");
+}
+
+// The sizes nearest to that of the axis which the ranks divide.
+static void sizes_help(const lm_module *m, lm_diag *d, const lm_mesh_axis *by, lm_axis a) {
+  int64_t below = m->axes[a].size / by->size * by->size;
+  const char *or_above = lm_arena_printf(m->arena, "%lld", (long long)(below + by->size));
+  const char *text =
+      below ? lm_arena_printf(m->arena, "%lld or %s", (long long)below, or_above) : or_above;
+  lm_diag_help(m->ctx, d, "%s = %d divides %s = %s", by->name, by->size, m->axes[a].name, text);
 }
 
 static bool report_size(const lm_module *m, const lm_mesh_axis *by, lm_axis a) {
   lm_buf legal = {0};
-  lm_shard_divisors(m->axes[a].size, &legal);
+  lm_shard_divisors(m->axes[a].size, by->size, &legal);
   lm_diag *d = LM_REPORT(m->ctx, by->loc, E910, by->name, by->size, m->axes[a].name,
                          (long long)m->axes[a].size, legal.p);
   for (uint32_t i = 0; i < m->n_globals; i++)
@@ -85,6 +114,7 @@ static bool report_size(const lm_module *m, const lm_mesh_axis *by, lm_axis a) {
                    m->globals[i].name);
       break;
     }
+  sizes_help(m, d, by, a);
   lm_buf_free(&legal);
   return false;
 }

@@ -102,7 +102,7 @@ static bool size_check(const lm_shard *s, const lm_op *loop) {
     return true;
   lm_buf legal = {0};
   const char *what = s->by->chunks ? "pp * chunks" : s->by->name;
-  lm_shard_divisors(n, &legal);
+  lm_shard_divisors(n, stages, &legal);
   LM_REPORT(s->m->ctx, s->by->loc, E916, what, (int)stages, (long long)n, legal.p);
   lm_buf_free(&legal);
   return false;
