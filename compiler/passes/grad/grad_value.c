@@ -34,8 +34,8 @@ static bool received(const lm_module *m, const lm_op *op) {
 // the order of their rows, reductions, gathers and scatters of floats, loops, attention, what
 // collectives reduce. Recomputed: elementwise operations, data movement, parameters, constants, and
 // random numbers, which are functions of their index. Also stashed: carries (see owned_value), sums
-// that a GEMM computes (pass epilogue), and values that the recipe marks `save`. Values that it
-// marks `recompute` are the concern of pass recompute, which removes stashes.
+// that a GEMM computes (pass epilogue), rounded sums, and values that the recipe marks `save`.
+// Values that it marks `recompute` are the concern of pass recompute, which removes stashes.
 static bool keeps(const lm_module *m, const lm_op *op) {
   if (lm_remat_choice(op->remat) == LM_REMAT_SAVE)
     return true;
@@ -149,6 +149,25 @@ static lm_value *recomputed(gradient *g, frame *f, lm_op *op) {
   return v;
 }
 
+static bool reads(const lm_region *r, const lm_value *v, const lm_op *besides) {
+  for (const lm_op *op = r->first; op; op = op->next) {
+    for (uint32_t i = 0; op != besides && i < op->n_in; i++)
+      if (op->in[i] == v)
+        return true;
+    if (op->body && reads(op->body, v, besides))
+      return true;
+  }
+  return false;
+}
+
+// True if v rounds an f32 sum that nothing else reads: half of its bytes are kept.
+static bool rounds_sum(const lm_value *v) {
+  if (!lm_op_is(v, LM_OP_CAST) || !lm_dtype_is_half(v->type.dtype))
+    return false;
+  const lm_value *sum = v->def->in[0];
+  return lm_op_is(sum, LM_OP_SUM) && sum->region == v->region && !reads(v->region, sum, v->def);
+}
+
 // A value of the forward loop of f.
 static lm_value *owned_value(gradient *g, frame *f, lm_value *v) {
   if (is_index(f, v))
@@ -158,8 +177,8 @@ static lm_value *owned_value(gradient *g, frame *f, lm_value *v) {
   bool saved = v->def && lm_remat_choice(v->def->remat) == LM_REMAT_SAVE;
   if (known && g->of_params && g->of_params[v->id] && !saved)
     return recomputed(g, f, v->def);
-  return !v->def || sum || keeps(g->m, v->def) ? lm_gradient_stash(g, f, v)
-                                               : recomputed(g, f, v->def);
+  bool kept = !v->def || sum || keeps(g->m, v->def) || rounds_sum(v);
+  return kept ? lm_gradient_stash(g, f, v) : recomputed(g, f, v->def);
 }
 
 lm_value *lm_gradient_value(lm_grad *base, lm_value *v) {
