@@ -19,7 +19,7 @@ static lm_status file_format(lm_cli *cli, const char *path, bool *out_changes) {
   const lm_source *source = &cli->ctx->sources[tree->source];
   lm_buf text = {0};
   lm_fmt(cli->ctx, tree->source, &text);
-  *out_changes = text.n != source->n || memcmp(text.p, source->text, text.n);
+  *out_changes = text.n != source->n || (text.n && memcmp(text.p, source->text, text.n));
   bool write = *out_changes && !lm_args_given(&cli->args, "check");
   lm_status s = write ? lm_file_write_atomic(path, text.p ? text.p : "", text.n) : NULL;
   lm_buf_free(&text);

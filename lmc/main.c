@@ -4,7 +4,6 @@
 // Exit status: 0 done; 1 the user's input is at fault; 2 the environment; 3 a bug in lmc; 128 + the
 // number of the signal that interrupted a run, once its state is saved.
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,6 +11,7 @@
 #include "driver/inspect/ir_dump.h"
 #include "driver/session.h"
 #include "lmc/command.h"
+#include "runtime/base/terminal.h"
 
 // ---- one invocation
 
@@ -125,7 +125,7 @@ static int output_close(int kind) {
 }
 
 int main(int argc, char **argv) {
-  signal(SIGXFSZ, SIG_IGN); // writing beyond the file size limit is an error of that write
+  lm_process_prepare();
   lm_cli cli = {.ctx = lm_ctx_create(), .color = isatty(STDERR_FILENO)};
   lm_cli_events(&cli);
   lm_bug_hook_set(bug_report, &cli.module);

@@ -26,6 +26,8 @@ const char *lm_errno_hint(int error) {
     return " (ulimit -n limits how many files a process may open: raise it)";
   if (error == ENFILE)
     return " (the system's limit, fs.file-max)";
+  if (error == EFBIG)
+    return " (ulimit -f limits the size of files: raise it)";
   return "";
 }
 

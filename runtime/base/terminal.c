@@ -1,6 +1,8 @@
 // terminal.c - see terminal.h.
 #include "runtime/base/terminal.h"
 
+#include <fcntl.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -112,4 +114,14 @@ void lm_print_report(FILE *to, bool json, lm_buf *text) {
   else
     lm_print_wrapped(to, LM_LAST_COLUMN, "%s", text->p);
   lm_buf_free(text);
+}
+
+void lm_process_prepare(void) {
+  signal(SIGXFSZ, SIG_IGN);
+  int fd;
+  do
+    fd = open("/dev/null", O_RDONLY);
+  while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd >= 0)
+    close(fd);
 }

@@ -1,9 +1,14 @@
-// terminal.h - the width of a terminal, and text wrapped to it.
+// terminal.h - standard input and output, the width of a terminal, and text wrapped to it.
 #ifndef LM_TERMINAL_H
 #define LM_TERMINAL_H
 #include <stdio.h>
 
 #include "runtime/base/base.h"
+
+// Opens what the caller has closed of standard input, output and error; otherwise the next file
+// would be one of them. Nothing can be read there, and writing fails. Writing beyond the limit of
+// the size of a file is an error of that write, no signal.
+void lm_process_prepare(void);
 
 // Current number of columns of the terminal that a stream writes to; 0 if the stream is not a
 // terminal, 80 if the terminal does not report its width.

@@ -1,5 +1,5 @@
 """Errors that commands report before they write anything, and the remedies that they name."""
-import os, shutil
+import os, shutil, subprocess
 
 from harness import check, folder_bytes, random_batches, save, small
 
@@ -168,3 +168,19 @@ def test_trace_needs_the_batches_of_its_steps(run):
     save(run.path("batches.safetensors"), random_batches(1, 4, 16))
     err = run("trace", file, "--out", run.path("t"), status=1)
     check("the run has 2 steps, the data has only 1 batches" in err, err)
+
+
+def test_closed_standard_files(run):
+    """closed input counts as empty, closed output cannot be written"""
+    file = small(run, steps=2)
+    for how, status in (("<&-", 0), ("<&-", 0), ("2>&-", 0), (">&-", 2)):
+        command = f"exec {run.lmc} run {file} --out {run.path('run')} {how}"
+        p = subprocess.run(["sh", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        check(p.returncode == status, f"{how}: exit status {p.returncode}\n{p.stdout}{p.stderr}")
+
+
+def test_empty_file(run):
+    """an empty file has the canonical layout, and no recipe"""
+    empty = run.write("empty.lm", "")
+    run("fmt", "--check", empty)
+    check("no recipe" in run("check", empty), "check")
