@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "driver/advise/dataset_folder.h"
+#include "driver/advise/dataset_lines.h"
 #include "runtime/data/read/input.h"
 #include "runtime/data/read/match.h"
 #include "runtime/data/read/reader.h"
@@ -20,7 +21,8 @@ enum {
   SAMPLE = 2 << 20,
   SAMPLE_FILES = 4,
   LINES_ASKED = 64,
-  FIELDS = 64
+  FIELDS = 64,
+  KINDS_LISTED = 8
 };
 
 typedef struct {
@@ -28,6 +30,7 @@ typedef struct {
   lm_dataset *out;
   uint32_t cap;
   const char *unreadable; // the first folder that cannot be read, and why; NULL: none
+  lm_folder_walk walk;
 } inspector;
 
 static bool ends_with(const char *s, const char *end) {
@@ -116,20 +119,23 @@ static int by_kind_and_name(const void *a, const void *b) {
   return x->linked != y->linked ? x->linked - y->linked : strcmp(x->name, y->name);
 }
 
-// Adds the files of a folder, or remembers why the first such folder cannot be read.
+// Adds the files of a folder, or remembers why the first such folder cannot be read. One that was
+// removed meanwhile is none.
 static void kinds_add(inspector *x, const char *folder, lm_file_kinds *out) {
-  if (!lm_file_kinds_add(x->a, folder, out) && !x->unreadable)
+  bool gone = !lm_file_kinds_add(x->a, folder, &x->walk, out) && errno != ENOENT;
+  if (gone && !x->unreadable)
     x->unreadable = lm_arena_printf(x->a, "%s: %s", folder, strerror(errno));
 }
 
 static void subfolders_list(inspector *x, const char *path, subfolders *out) {
   DIR *d = opendir(path);
   *out = (subfolders){0};
-  for (struct dirent *e; d && (e = readdir(d));) {
+  for (struct dirent *e; d && lm_folder_walk_on(&x->walk) && (e = readdir(d));) {
     subfolder s = {.name = lm_arena_strndup(x->a, e->d_name, strlen(e->d_name))};
     const char *full = lm_path_join(x->a, path, s.name);
     if (*s.name == '.' || stat(full, &s.st) || !S_ISDIR(s.st.st_mode))
       continue;
+    x->walk.folders++;
     if (is_run(x, full)) {
       out->runs++;
       continue;
@@ -191,7 +197,7 @@ static bool is_plain(inspector *x, const char *path) {
   subfolders below;
   subfolders_list(x, path, &below);
   bool plain = !below.linked && !below.runs;
-  for (uint32_t i = 0; i < below.n && plain; i++)
+  for (uint32_t i = 0; i < below.n && plain && lm_folder_walk_on(&x->walk); i++)
     plain = is_plain(x, lm_path_join(x->a, path, below.v[i].name));
   return plain;
 }
@@ -200,7 +206,7 @@ static void kinds_below_add(inspector *x, const char *path, lm_file_kinds *kinds
   subfolders below;
   kinds_add(x, path, kinds);
   subfolders_list(x, path, &below);
-  for (uint32_t i = 0; i < below.n; i++)
+  for (uint32_t i = 0; i < below.n && lm_folder_walk_on(&x->walk); i++)
     kinds_below_add(x, lm_path_join(x->a, path, below.v[i].name), kinds);
 }
 
@@ -221,16 +227,36 @@ static void subfolders_add_by_pattern(inspector *x, const char *path, const char
   texts_add(x, lm_arena_printf(x->a, "%s*/", folder), &kinds);
 }
 
+static uint64_t kind_left_out(const lm_file_kind *k) {
+  return k->why ? k->files : k->unusable;
+}
+
+static int by_files_left_out(const void *a, const void *b) {
+  uint64_t n = kind_left_out(a);
+  uint64_t m = kind_left_out(b);
+  return n > m ? -1 : n < m;
+}
+
+// Of many kinds, those of which most files are left out come first.
+static void kinds_order(lm_dataset *s) {
+  if (s->n_kinds > KINDS_LISTED)
+    qsort(s->kinds, s->n_kinds, sizeof *s->kinds, by_files_left_out);
+}
+
 // "3 .xz (packed; only .zst and .gz are unpacked), 240 .pyc (not UTF-8 text)"
 void lm_dataset_skipped(const lm_dataset *s, lm_buf *b) {
+  uint32_t listed = 0;
   for (uint32_t i = 0; i < s->n_kinds; i++) {
     const lm_file_kind *k = &s->kinds[i];
-    if (!k->why && !k->unusable)
+    if (!kind_left_out(k) || ++listed > KINDS_LISTED)
       continue;
-    lm_buf_printf(b, "%s%llu%s%s (%s)", b->n ? ", " : "",
-                  (unsigned long long)(k->why ? k->files : k->unusable), *k->extension ? " " : "",
-                  k->extension, k->why ? k->why : "not UTF-8 text");
+    lm_buf_printf(b, "%s%llu%s%s (%s)", b->n ? ", " : "", (unsigned long long)kind_left_out(k),
+                  *k->extension ? " " : "", k->extension, k->why ? k->why : "not UTF-8 text");
   }
+  if (listed > KINDS_LISTED)
+    lm_buf_printf(b, ", files of %u other kinds", listed - KINDS_LISTED);
+  if (s->left_out.n)
+    lm_buf_printf(b, "%s%s", b->n ? ", " : "", s->left_out.p);
   if (s->irregular)
     lm_buf_printf(b, "%s%llu not regular files (such as links that lead nowhere)", b->n ? ", " : "",
                   (unsigned long long)s->irregular);
@@ -239,7 +265,7 @@ void lm_dataset_skipped(const lm_dataset *s, lm_buf *b) {
                   s->runs == 1 ? "" : "s");
   if (!s->folders_below)
     return;
-  lm_buf_printf(b, "%s%llu folder%s further below", b->n ? ", " : "",
+  lm_buf_printf(b, "%s%llu folder%s deeper down, which a pattern with ** reads", b->n ? ", " : "",
                 (unsigned long long)s->folders_below, s->folders_below == 1 ? "" : "s");
 }
 
@@ -285,10 +311,19 @@ static lm_status folder_add(inspector *x, const char *path) {
   const char *folder = lm_arena_printf(x->a, "%s%s", escaped(x, path), slash);
   subfolders below;
   subfolders_list(x, path, &below);
-  if (below.n && is_plain(x, path))
+  bool plain = below.n && is_plain(x, path);
+  if (lm_folder_walk_on(&x->walk))
+    x->walk.folders = 0;
+  if (plain)
     tree_add(x, path, folder);
   else
     LM_TRY(levels_add(x, path, folder, &below));
+  if (!lm_folder_walk_on(&x->walk))
+    return lm_fail(
+        LM_USER,
+        "%s holds more than %d %s, which lmc new does not look through; name a folder in "
+        "it, or the files by a pattern: --data '%s**/*.txt'",
+        path, LM_WALK_MOST, x->walk.files > LM_WALK_MOST ? "files" : "folders", folder);
   unusable_find(x->out);
   if (x->unreadable)
     return lm_fail(LM_USER,
@@ -312,7 +347,7 @@ static lm_status sources_find(inspector *x, const char *path) {
   if (there && !S_ISREG(st.st_mode))
     return lm_fail(LM_USER, "%s is neither a file nor a folder", path);
   if (!there && !strpbrk(path, "*?["))
-    return lm_fail(LM_USER, "there is no %s", path);
+    return lm_fail(LM_USER, "--data: there is no file or folder %s", path);
   if (!there)
     LM_TRY(pattern_check(path));
   source_add(x, there ? escaped(x, path) : path);
@@ -353,6 +388,7 @@ static lm_status field_find(inspector *x, const lm_text_span *spans, size_t n,
   int best = 0;
   for (size_t i = 0; i < n && i < LINES_ASKED; i++)
     fields_count(x, &spans[i], fields, &n_fields);
+  LM_TRY(lm_lines_check(x->a, spans, n, source->path));
   if (!n_fields)
     return lm_fail(LM_USER, "%s: no line is a JSON object with a text in it: {\"text\": \"...\"}",
                    source->path);
@@ -418,7 +454,7 @@ static lm_status packing_measure(const char *path, double *out) {
 
 static lm_status tally_check(const lm_data_source *source, const tally *t, const char *sample,
                              size_t n) {
-  bool blank = true;
+  bool blank = n || t->text == 0; // nothing is added to a sample that is full
   for (size_t i = 0; blank && i < n; i++)
     blank = isspace((unsigned char)sample[i]);
   if (t->bad && (double)t->bad > 0.5 * (double)(t->bad + t->docs))
@@ -498,16 +534,42 @@ static lm_status source_inspect(inspector *x, lm_data_source *source) {
   return s;
 }
 
-lm_status lm_dataset_inspect(lm_arena *a, const char *path, lm_dataset *out) {
-  inspector x = {a, out, 0};
+// Leaves out a source of a folder that cannot be used, and notes why. If it is the only one, its
+// error is the command's.
+static lm_status source_drop(inspector *x, int i, lm_status why) {
+  lm_dataset *s = x->out;
+  if (!why || why->kind != LM_USER || !s->n_kinds || s->n_sources == 1)
+    return why;
+  lm_buf_printf(&s->left_out, "%s%s", s->left_out.n ? ", " : "", why->text);
+  s->n_sources--;
+  memmove(s->sources + i, s->sources + i + 1, (size_t)(s->n_sources - i) * sizeof *s->sources);
+  lm_status_free(why);
+  return NULL;
+}
+
+// The names of the sources that are left.
+static void sources_name(inspector *x) {
+  for (int i = 0; i < x->out->n_sources; i++)
+    x->out->sources[i].name = i ? lm_arena_printf(x->a, "more%d", i) : "files";
+}
+
+lm_status lm_dataset_inspect(lm_arena *a, lm_walk_progress progress, const char *path,
+                             lm_dataset *out) {
+  inspector x = {.a = a, .out = out, .walk = {.progress = progress}};
   *out = (lm_dataset){0};
   LM_TRY(sources_find(&x, path));
-  for (int i = 0; i < out->n_sources; i++)
-    LM_TRY(source_inspect(&x, &out->sources[i]));
+  for (int i = 0; i < out->n_sources;) {
+    int n = out->n_sources;
+    LM_TRY(source_drop(&x, i, source_inspect(&x, &out->sources[i])));
+    i += out->n_sources == n;
+  }
+  sources_name(&x);
+  kinds_order(out);
   out->files -= out->unusable_files < out->files ? out->unusable_files : 0;
   return NULL;
 }
 
 void lm_dataset_free(lm_dataset *s) {
   lm_buf_free(&s->sample);
+  lm_buf_free(&s->left_out);
 }

@@ -13,7 +13,8 @@
 
 enum {
   LOOKED_AT = 64 << 10
-}; // bytes of each file
+};                                     // bytes of each file
+static const double SHOWN_EVERY = 0.3; // seconds
 
 static bool ends_with(const char *s, const char *end) {
   size_t n = strlen(s);
@@ -113,16 +114,28 @@ static void file_look(const char *path, uint64_t size, char *room, lm_file_kind 
   kind->files++;
 }
 
-bool lm_file_kinds_add(lm_arena *a, const char *folder, lm_file_kinds *out) {
+bool lm_folder_walk_on(lm_folder_walk *w) {
+  double now = lm_now();
+  if (!w->shown)
+    w->shown = now;
+  if (w->progress.show && now - w->shown > SHOWN_EVERY) {
+    w->progress.show(w->progress.user, w->files);
+    w->shown = now;
+  }
+  return w->files <= LM_WALK_MOST && w->folders <= LM_WALK_MOST;
+}
+
+bool lm_file_kinds_add(lm_arena *a, const char *folder, lm_folder_walk *w, lm_file_kinds *out) {
   DIR *d = opendir(folder);
   if (!d)
     return false;
   char *room = lm_alloc(LOOKED_AT);
-  for (struct dirent *e; (e = readdir(d));) {
+  for (struct dirent *e; lm_folder_walk_on(w) && (e = readdir(d));) {
     struct stat st;
     const char *path = lm_path_join(a, folder, e->d_name);
     if (*e->d_name == '.' || stat(path, &st) || !S_ISREG(st.st_mode))
       continue;
+    w->files++;
     file_look(path, (uint64_t)st.st_size, room, kind_find(a, out, extension_of(e->d_name)));
   }
   closedir(d);

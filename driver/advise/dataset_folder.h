@@ -16,9 +16,23 @@ typedef struct lm_file_kinds {
   uint32_t n, cap;
 } lm_file_kinds;
 
-// Adds the regular files of a folder except hidden ones, which patterns do not match either. False
-// with errno if the folder cannot be read.
-bool lm_file_kinds_add(lm_arena *a, const char *folder, lm_file_kinds *out);
+// A walk through folders, which reports its progress and ends at a number of files and folders.
+typedef struct lm_folder_walk {
+  lm_walk_progress progress;
+  uint64_t files, folders; // that were seen
+  double shown;            // when progress was reported last
+} lm_folder_walk;
+
+enum {
+  LM_WALK_MOST = 100000 // files, and folders
+};
+
+// Reports the progress, at most a few times a second. False if the walk has seen too much.
+bool lm_folder_walk_on(lm_folder_walk *w);
+
+// Adds the regular files of a folder except hidden ones, which patterns do not match either, until
+// the walk ends. False with errno if the folder cannot be read.
+bool lm_file_kinds_add(lm_arena *a, const char *folder, lm_folder_walk *w, lm_file_kinds *out);
 // Sorts by extension and decides which kinds are read.
 void lm_file_kinds_judge(lm_arena *a, lm_file_kinds *kinds);
 bool lm_file_is_text(const char *path); // by its beginning

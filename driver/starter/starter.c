@@ -272,6 +272,21 @@ static lm_status steps_settle(lm_starter *x) {
   return lm_starter_write(x);
 }
 
+static void walk_show(void *user, uint64_t files) {
+  const lm_starter *x = user;
+  lm_event_progress(x->events, "looking through %s: %llu files", x->data,
+                    (unsigned long long)files);
+}
+
+static lm_status recipe_settle(lm_starter *x) {
+  lm_event_progress(x->events, "choosing a model");
+  LM_TRY(model_choose(x, &x->machine));
+  LM_TRY(memory_check(x));
+  LM_TRY(lm_starter_write(x));
+  lm_event_progress(x->events, "compiling %s and timing a step of it", x->path);
+  return steps_settle(x);
+}
+
 lm_status lm_starter_make(lm_ctx *ctx, const lm_events *events, const lm_starter_options *o,
                           lm_starter *x) {
   *x = (lm_starter){
@@ -285,21 +300,17 @@ lm_status lm_starter_make(lm_ctx *ctx, const lm_events *events, const lm_starter
   if (!x->data)
     return lm_fail(LM_USER, "which text? lmc new %s --data PATH: a file, a folder or a pattern",
                    x->name);
-  LM_TRY(lm_dataset_inspect(ctx->arena, x->data, &x->dataset));
+  LM_TRY(lm_dataset_inspect(ctx->arena, (lm_walk_progress){walk_show, x}, x->data, &x->dataset));
   if (x->dataset.bytes < MIN_BYTES)
     return lm_fail(LM_USER,
                    "%s holds %.0f bytes of text; a model needs at least %d, and learns "
                    "something from a million",
                    x->data, x->dataset.bytes, MIN_BYTES);
+  lm_event_progress(events, "measuring the machine");
   lm_machine_measure(&x->machine);
   prompt_find(x);
-  lm_status status = model_choose(x, &x->machine);
-  if (!status)
-    status = memory_check(x);
-  if (!status)
-    status = lm_starter_write(x);
-  if (!status)
-    status = steps_settle(x);
+  lm_status status = recipe_settle(x);
+  lm_event_progress_end(events);
   if (status)
     unlink(x->path);
   return status;

@@ -148,8 +148,8 @@ static void choice_print(const lm_starter *x, FILE *to) {
                    run / x->text.tokens);
   if (x->advice.text_ends)
     lm_print_wrapped(to, INDENT,
-                     "          shorter than asked: read more often than %d times, text is learned "
-                     "by heart; more text would use the time\n",
+                     "          shorter than asked: a model memorizes text that it reads more than "
+                     "%d times; more text would use the time\n",
                      LM_ADVICE_EPOCHS);
   lm_buf_free(&params);
   lm_buf_free(&asked);

@@ -6,7 +6,7 @@ from harness import ROOT, Skip, check
 from test_hf import side
 
 SANITIZED = {"new_trains", "new_says_why", "new_documents", "new_kinds_of_files", "new_beside_programs_and_runs", "new_gzip",
-             "new_refuses", "new_links", "new_decides_per_file"}
+             "new_refuses", "new_links", "new_leaves_out", "new_decides_per_file"}
 
 WORDS = "the a cat dog house river and of to in was went saw said old new light water hill stone".split()
 
@@ -190,7 +190,7 @@ def test_new_refuses(run):
     with open(run.path("noise.txt"), "wb") as f:
         f.write(b"\xff\xfe\x00\x80" * 1000)
     for args, message in [
-        (["x"], "which text?"), (["x", "--data", "nowhere.txt"], "there is no nowhere.txt"), (["x", "--data", "empty.txt"], "empty.txt is empty"),
+        (["x"], "which text?"), (["x", "--data", "nowhere.txt"], "there is no file or folder nowhere.txt"), (["x", "--data", "empty.txt"], "empty.txt is empty"),
         (["x", "--data", "blank.txt"], "holds no text"), (["x", "--data", "hi.txt"], "3 bytes of text"), (["x", "--data", "noise.txt"], "is UTF-16 text, expected UTF-8"), (["x", "--data", "*.log"], "no file matches"),
         (["x", "--data", "fields.jsonl"], "JSON object with a text"), (["x", "--data", "folder"], "found: 2 .bin (not UTF-8 text), 1 .xz (packed"), (["x", "--data", "a.xz"], ".xz"),
         (["x", "--data", ""], "needs a value"), (["x", "--data", "good.txt", "--minutes", "0"], "--minutes"), (["x", "--data", "good.txt", "--minutes", "1w"], "--minutes"),
@@ -346,6 +346,36 @@ def test_new_skips_what_is_not_a_file(run):
         facts, text = made(run, name, data)
         check(facts["text"]["files"] == files and facts["text"]["not_read"].startswith(f"{skipped} not regular files"), facts)
         run("data", f"{name}.lm", cwd=run.folder)
-    for named, why in (("odd/gone.txt", "there is no odd/gone.txt"), ("odd/pipe.txt", "neither a file nor a folder"), ("odd/[gp]*.txt", "odd/gone.txt")):
+    for named, why in (("odd/gone.txt", "there is no file or folder odd/gone.txt"), ("odd/pipe.txt", "neither a file nor a folder"), ("odd/[gp]*.txt", "odd/gone.txt")):
         out = run("new", "--data", named, "no.lm", cwd=run.folder, status=1)
         check(why in out, (named, out))
+
+
+def test_new_leaves_out(run):
+    """of a folder, files of conversations are left out and named; text behind a full sample is text; many kinds are summed up"""
+    talk = json.dumps({"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]}) + "\n"
+    run.write("mixed/talk.jsonl", talk * 20)
+    for kind in ("a", "b", "c"):
+        run.write(f"mixed/{kind}.{kind}", (prose(2200, ord(kind)) * 32)[:2_300_000])
+    for i in range(12):
+        run.write(f"mixed/empty.{i}", "")
+    facts, text = made(run, "mixed", "mixed")
+    check(all(f'text("mixed/*.{kind}")' in text for kind in "abc") and "jsonl" not in text, text)
+    left = facts["text"]["not_read"]
+    check('source talk = chat("mixed/*.jsonl", template = "plain")' in left and left.count("(empty)") == 8 and "files of 4 other kinds" in left, left)
+    for form, source in ((talk, "chat("), ('{"prompt": "a", "completion": "b"}\n', "prompt("), ('{"prompt": "a", "chosen": "b", "rejected": "c"}\n', "pairs(")):
+        run.write("one.jsonl", form * 400)
+        err = run("new", "one", "--data", "one.jsonl", cwd=run.folder, status=1)
+        check(f"a recipe reads it by `source talk = {source}" in err, err)
+
+
+def test_new_limits_the_walk(run):
+    """a folder of very many files is refused; a pattern names them"""
+    if not run.nightly:
+        raise Skip("it makes 100,001 files (--nightly)")
+    first = run.write("many/0.txt", prose(30))
+    other = run.write("many/b/0.txt", prose(30))
+    for i in range(1, 100_000):
+        os.link(first if i <= 50_000 else other, run.path(f"many/{'b/' if i > 50_000 else ''}{i}.txt"))
+    err = run("new", "all", "--data", "many", cwd=run.folder, status=1)
+    check("many holds more than 100000 files" in err and "--data 'many/**/*.txt'" in err, err)
