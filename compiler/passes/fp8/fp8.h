@@ -51,9 +51,13 @@ typedef struct lm_fp8_gemms {
 // The GEMMs of weights in a function without calls, in order, allocated in the module's arena.
 // Pass `analyze` must have run.
 lm_fp8_gemms lm_fp8_choose(const lm_fp8 *o, lm_func *f);
-// Sets g->codes and g->plain on o->target. readers: GEMMs that multiply the codes of the
-// activation.
-void lm_fp8_predict(const lm_fp8 *o, lm_fp8_gemm *g, double readers);
+// Of n GEMMs that read one activation and sum the same axes, at most LM_FP8_GROUP: the set of those
+// in `may` that are cast where the group takes the least time on o->target. Sets their `codes` and
+// `plain`: the difference that each of them makes.
+enum {
+  LM_FP8_GROUP = 8
+};
+uint32_t lm_fp8_fastest(const lm_fp8 *o, lm_fp8_gemm *const *of, int n, uint32_t may);
 // False, after a diagnostic, if none of these GEMMs is cast.
 bool lm_fp8_check(const lm_fp8 *o, lm_ctx *c, const lm_fp8_gemms *all);
 // True if a scale is that of a micro-batch, so that the step depends on which rows are in one. o

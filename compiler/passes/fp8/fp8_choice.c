@@ -151,6 +151,8 @@ static const char *why_for_any_rows(const chooser *c, const lm_fp8_gemm *g) {
   lm_type w = g->dot->in[g->weight]->type;
   if (lm_op_is_grouped(g->dot))
     return "a grouped GEMM";
+  if (param->kind == LM_GLOBAL_PACKED)
+    return "several GEMMs that stay, merged"; // by pass fuse_gemms
   if (around && around->code != LM_OP_LOOP)
     return "inside of a loop over positions";
   if (w.dtype != LM_F32 && w.dtype != LM_BF16)
@@ -199,26 +201,38 @@ static int readers_of(const lm_fp8_gemms *all, const lm_fp8_gemm *g) {
   return n;
 }
 
-static void predict(const chooser *c, lm_fp8_gemms *all) {
-  for (uint32_t i = 0; i < all->n; i++)
-    if (!all->v[i].stays)
-      lm_fp8_predict(c->o, &all->v[i], readers_of(all, &all->v[i]));
+static bool reads_alike(const lm_fp8_gemm *a, const lm_fp8_gemm *b) {
+  return activation_of(a) == activation_of(b) && a->dot->parent == b->dot->parent &&
+         a->weight == b->weight && a->k == b->k;
 }
 
-// True if a GEMM stays because codes take longer. The others that read its activation then have a
-// greater share of what the codes of the activation cost.
-static bool slower_stay(const chooser *c, lm_fp8_gemms *all) {
-  bool any = false;
-  predict(c, all);
-  for (uint32_t i = 0; i < all->n && !c->o->all; i++) {
-    lm_fp8_gemm *g = &all->v[i];
-    if (g->stays || g->codes < g->plain)
-      continue;
-    g->stays = lm_arena_printf(c->m->arena, "%.3g ms in %s, %.3g ms in 8-bit floats, as predicted",
-                               1e3 * g->plain, lm_dtype_name(weight_dtype(g)), 1e3 * g->codes);
-    any = true;
+// The GEMMs from number `first` on that read its activation.
+static int group_find(lm_fp8_gemms *all, uint32_t first, const bool *done, lm_fp8_gemm **out) {
+  int n = 0;
+  for (uint32_t i = first; i < all->n && n < LM_FP8_GROUP; i++)
+    if (!done[i] && reads_alike(&all->v[first], &all->v[i]))
+      out[n++] = &all->v[i];
+  return n;
+}
+
+// Those of which codes take longer stay.
+static void slower_stay(const chooser *c, lm_fp8_gemms *all) {
+  bool *done = LM_NEW_N(c->m->arena, bool, all->n + 1);
+  lm_fp8_gemm *of[LM_FP8_GROUP];
+  for (uint32_t i = 0; i < all->n; i++) {
+    uint32_t may = 0, cast;
+    int n = done[i] ? 0 : group_find(all, i, done, of);
+    for (int k = 0; k < n; k++) {
+      done[of[k] - all->v] = true;
+      may |= of[k]->stays ? 0 : 1u << k;
+    }
+    cast = may ? lm_fp8_fastest(c->o, of, n, may) : 0;
+    for (int k = 0; k < n; k++)
+      if ((may & ~cast) >> k & 1)
+        of[k]->stays = lm_arena_printf(
+            c->m->arena, "%.3g ms in %s, %.3g ms in 8-bit floats, as predicted", 1e3 * of[k]->plain,
+            lm_dtype_name(weight_dtype(of[k])), 1e3 * of[k]->codes);
   }
-  return any;
 }
 
 lm_fp8_gemms lm_fp8_choose(const lm_fp8 *o, lm_func *f) {
@@ -226,8 +240,8 @@ lm_fp8_gemms lm_fp8_choose(const lm_fp8 *o, lm_func *f) {
   chooser c = {o, f->module, &out};
   lm_region_walk(f->body, visit, &c);
   bool predicts = is_of_gpu(o) && o->target.math[LM_BF16].peak > 0;
-  while (predicts && slower_stay(&c, &out))
-    continue;
+  if (predicts)
+    slower_stay(&c, &out);
   return out;
 }
 

@@ -10,9 +10,14 @@
 // both GEMMs.
 //
 // A GEMM of e5m2 with e5m2 is one of the rounded numbers, which other kernels write.
+//
+// GEMMs that read one activation are judged together. Those without codes are merged (pass
+// fuse_gemms), and each other one has its own gradient of the activation, which is read to be
+// added.
 #include <math.h>
 
 #include "compiler/ops/fp8.h"
+#include "compiler/ops/interface.h"
 #include "compiler/passes/fp8/fp8.h"
 #include "compiler/plan/cost.h"
 
@@ -75,18 +80,81 @@ static double weight_seconds(const lm_fp8 *o, double n) {
   return codes_seconds(o, n, bytes) + magnitude;
 }
 
-void lm_fp8_predict(const lm_fp8 *o, lm_fp8_gemm *g, double readers) {
-  lm_dtype plain = (lm_dtype)g->dot->in[g->weight]->type.dtype;
-  double element = lm_dtype_bytes(plain);
-  double x = codes_seconds(o, g->m * g->k, element) / readers;
-  double dy = codes_seconds(o, g->m * g->n, element);
-  double w = weight_seconds(o, g->k * g->n);
+static lm_dtype type_of(const lm_fp8_gemm *g) {
+  return (lm_dtype)g->dot->in[g->weight]->type.dtype;
+}
+
+// The codes of the activation, for all GEMMs that read them.
+static double activation_seconds(const lm_fp8 *o, const lm_fp8_gemm *g) {
+  double element = lm_dtype_bytes(type_of(g)), n = g->m * g->k;
+  double rounded = o->forward == LM_E5M2 ? kernel_seconds(o, n * (1 + element)) : 0;
+  return codes_seconds(o, n, element) + rounded;
+}
+
+// True if the result is added to another value: the GEMM does it, except one of codes, whose result
+// a kernel reads again (pass epilogue).
+static bool is_added(const lm_op *dot) {
+  const lm_value *v = dot->out[0];
+  for (const lm_op *op = dot->next; op; op = op->next)
+    for (uint32_t i = 0; i < op->n_in; i++) {
+      if (op->in[i] != v)
+        continue;
+      if (op->code == LM_OP_ADD)
+        return true;
+      if (lm_op_has(op, LM_T_VIEW))
+        v = op->out[0];
+    }
+  return false;
+}
+
+// The GEMMs with codes, and those of the cotangent and of the weight.
+static double cast_seconds(const lm_fp8 *o, const lm_fp8_gemm *g) {
+  lm_dtype plain = type_of(g);
+  double element = lm_dtype_bytes(plain), n = g->k * g->n;
+  double added = is_added(g->dot) ? kernel_seconds(o, 2 * g->m * g->n * element) : 0;
   bool wide = o->forward == LM_E5M2;
-  if (wide) {
-    x += kernel_seconds(o, g->m * g->k * (1 + element)) / readers;
-    w += kernel_seconds(o, g->k * g->n * (1 + element));
+  double w = weight_seconds(o, n) + (wide ? kernel_seconds(o, n * (1 + element)) : 0);
+  return gemms_seconds(o, g, wide ? plain : LM_E4M3, LM_E4M3, element) +
+         codes_seconds(o, g->m * g->n, element) + added + w / o->micro_batches;
+}
+
+// Those of the group that are not in the set, merged.
+static double merged_seconds(const lm_fp8 *o, lm_fp8_gemm *const *of, int n, uint32_t cast) {
+  lm_dtype plain = type_of(of[0]);
+  lm_fp8_gemm all = *of[0];
+  all.n = 0;
+  for (int i = 0; i < n; i++)
+    all.n += cast >> i & 1 ? 0 : of[i]->n;
+  return all.n > 0 ? gemms_seconds(o, &all, plain, plain, lm_dtype_bytes(plain)) : 0;
+}
+
+static double group_seconds(const lm_fp8 *o, lm_fp8_gemm *const *of, int n, uint32_t cast) {
+  uint32_t whole = (1u << n) - 1;
+  double bytes = of[0]->m * of[0]->k * lm_dtype_bytes(type_of(of[0]));
+  double read = kernel_seconds(o, bytes) - kernel_seconds(o, 0);
+  double seconds = merged_seconds(o, of, n, cast) + (cast ? activation_seconds(o, of[0]) : 0);
+  double gradients = cast != whole;
+  for (int i = 0; i < n; i++) {
+    seconds += cast >> i & 1 ? cast_seconds(o, of[i]) : 0;
+    gradients += cast >> i & 1;
   }
-  g->plain = gemms_seconds(o, g, plain, plain, element);
-  g->codes = gemms_seconds(o, g, wide ? plain : LM_E4M3, LM_E4M3, element);
-  g->codes += x + dy + w / o->micro_batches;
+  return seconds + (gradients - 1) * read;
+}
+
+uint32_t lm_fp8_fastest(const lm_fp8 *o, lm_fp8_gemm *const *of, int n, uint32_t may) {
+  uint32_t best = o->all ? may : 0;
+  double least = group_seconds(o, of, n, best);
+  for (uint32_t set = 0; !o->all && set <= may; set++) {
+    double seconds = set & ~may ? least : group_seconds(o, of, n, set);
+    if (seconds < least) {
+      least = seconds;
+      best = set;
+    }
+  }
+  for (int i = 0; i < n; i++) {
+    uint32_t with = best | 1u << i, without = best & ~(1u << i);
+    of[i]->plain = merged_seconds(o, of, n, without) - merged_seconds(o, of, n, with);
+    of[i]->codes = of[i]->plain + group_seconds(o, of, n, with) - group_seconds(o, of, n, without);
+  }
+  return best;
 }

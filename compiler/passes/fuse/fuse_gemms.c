@@ -35,14 +35,15 @@
 // without matrix unit the merged GEMM took 0.82 to 1.07 of the separate time forward, and 1.00 to
 // 1.49 for the gradient of x); weights that differ in layout, in the axes shared with x, or in
 // their rematerialization mark; trained with frozen weights; axes with dynamic extent; weights that
-// depend on more than parameters; modules whose GEMMs multiply 8-bit floats. Cost in memory: one
-// more copy of concatenated weights. Compile time is linear, except for pairs of GEMMs in one
-// region.
+// depend on more than parameters; GEMMs that pass fp8 casts, since a scale is that of one
+// parameter, and in a module with such GEMMs, functions without a loss. Cost in memory: one more
+// copy of concatenated weights. Compile time is linear, except for pairs of GEMMs in one region.
 #include <string.h>
 
 #include "compiler/ir/internal.h"
-#include "compiler/passes/rewrite.h"
+#include "compiler/passes/fp8/fp8.h"
 #include "compiler/passes/pass.h"
+#include "compiler/passes/rewrite.h"
 #include "compiler/plan/planner.h"
 
 typedef struct member {
@@ -57,14 +58,24 @@ typedef struct pack {
   member of[LM_RANK];
   int n;
   lm_sym packed; // the global that has the weights as members; NULL: they are concatenated
+  const lm_fp8_gemms *weighted; // of a module with casts to 8-bit floats, all GEMMs of weights
 } pack;
 
 // ---- matching
 
+static bool is_cast(const pack *p, const lm_op *dot) {
+  for (uint32_t i = 0; p->weighted && i < p->weighted->n; i++)
+    if (p->weighted->v[i].dot == dot)
+      return !p->weighted->v[i].stays;
+  return false;
+}
+
 // True if x and the weight share the reduction axes only, and the free axes of the weight are
 // adjacent.
-static bool member_of(const lm_module *m, lm_op *op, member *out) {
-  if (op->code != LM_OP_DOT || lm_value_is_weight(op->in[0]) || !lm_value_is_weight(op->in[1]))
+static bool member_of(const pack *p, lm_op *op, member *out) {
+  const lm_module *m = p->m;
+  if (op->code != LM_OP_DOT || lm_value_is_weight(op->in[0]) || !lm_value_is_weight(op->in[1]) ||
+      is_cast(p, op))
     return false;
   lm_type x = op->in[0]->type;
   lm_type w = op->in[1]->type;
@@ -123,11 +134,11 @@ static bool fits(const lm_module *m, const member *a, const member *b) {
 // Collects the first GEMM and the later GEMMs that match it, in order.
 static bool pack_find(pack *p, lm_op *first) {
   p->n = 0;
-  if (!member_of(p->m, first, &p->of[0]))
+  if (!member_of(p, first, &p->of[0]))
     return false;
   p->n = 1;
   for (lm_op *op = first->next; op && p->n < LM_RANK; op = op->next)
-    if (op->code == LM_OP_DOT && op->in[0] == first->in[0] && member_of(p->m, op, &p->of[p->n]))
+    if (op->code == LM_OP_DOT && op->in[0] == first->in[0] && member_of(p, op, &p->of[p->n]))
       p->n += fits(p->m, &p->of[0], &p->of[p->n]);
   return p->n > 1;
 }
@@ -429,15 +440,24 @@ static void pack_region(pack *p, lm_region *r, const lm_pass_env *env) {
   }
 }
 
+static void pack_func(lm_module *m, lm_func *f, const lm_pass_env *env) {
+  const lm_fp8 *fp8 = env ? env->fp8 : NULL;
+  lm_fp8_gemms weighted;
+  pack p = {
+      .m = m,
+      .f = f,
+  };
+  if (fp8 && f->key.id != LM_FUNC_LOSS)
+    return;
+  if (fp8) {
+    weighted = lm_fp8_choose(fp8, f);
+    p.weighted = &weighted;
+  }
+  pack_region(&p, f->body, env);
+}
+
 bool lm_pass_fuse_gemms(lm_module *m, const lm_pass_env *env) {
-  if (env && env->fp8)
-    return true; // a scale, and a history of scales, is that of one parameter
   for (lm_func *f = m->funcs; f; f = f->next)
-    pack_region(
-        &(pack){
-            .m = m,
-            .f = f,
-        },
-        f->body, env);
+    pack_func(m, f, env);
   return true;
 }
