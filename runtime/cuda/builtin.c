@@ -3,9 +3,12 @@
 
 #include <string.h>
 
+#include "runtime/cuda/draw.h"
+
 enum {
   THREADS = 256,
   DRAW_THREADS = 1024,
+  PICK_THREADS = 512,
   MAX_BLOCKS = 4096,
   MAX_ELEMENTS = 1 << 30 // of a launch, since kernels count in 32 bits
 };
@@ -23,11 +26,17 @@ const char *const lm_cuda_builtin_names[LM_CUDA_BUILTIN_KERNELS] = {
     "lm_finish_f32",    "lm_finish_bf16",    "lm_finish_f16",     "lm_ranks_sum_f32",
     "lm_ranks_max_f32", "lm_ranks_sum_bf16", "lm_ranks_max_bf16", "lm_ranks_sum_f16",
     "lm_ranks_max_f16", "lm_ranks_sum_f64",  "lm_ranks_max_f64",  "lm_ranks_sum_int",
-    "lm_ranks_max_int", "lm_draw",           "lm_rule",           "lm_mark"};
+    "lm_ranks_max_int", "lm_rule",           "lm_mark",           "lm_draw_greatest",
+    "lm_draw_sort",     "lm_draw_pick"};
 
 const char *lm_cuda_builtin_text(lm_arena *a) {
   const struct lm_embedded *files = lm_cuda_builtin_source;
-  return lm_arena_printf(a, "%s%s%s%s", files[0].text, files[1].text, files[2].text, files[3].text);
+  lm_buf text = {0};
+  for (int i = 0; files[i].path; i++)
+    lm_buf_puts(&text, files[i].text);
+  const char *all = lm_arena_strndup(a, text.p, text.n);
+  lm_buf_free(&text);
+  return all;
 }
 
 void lm_cuda_builtins_set(lm_cuda_builtins *b, void *const *f) {
@@ -50,9 +59,9 @@ void lm_cuda_builtins_set(lm_cuda_builtins *b, void *const *f) {
   static const lm_dtype ordered[] = {LM_F32, LM_BF16, LM_F16, LM_F64, LM_INT};
   for (size_t i = 0; i < LM_COUNT(ordered); i++)
     memcpy(b->ordered[ordered[i]], f + 19 + 2 * i, sizeof b->ordered[0]);
-  b->draw = f[29];
-  b->rule = f[30];
-  b->mark = f[31];
+  b->rule = f[29];
+  b->mark = f[30];
+  memcpy(b->draw, f + 31, sizeof b->draw);
 }
 
 static lm_status blocks_launch(const lm_cuda_builtins *b, void *function, unsigned blocks,
@@ -308,12 +317,24 @@ lm_status lm_cuda_mark(const lm_cuda_builtins *b, void *at, uint64_t x) {
 
 // ---- a token from a row of logits
 
+size_t lm_cuda_draw_bytes(int64_t n) {
+  return sizeof(lm_draw_work) + (size_t)n * sizeof(int32_t);
+}
+
 lm_status lm_cuda_draw(const lm_cuda_builtins *b, lm_dtype type, lm_cuda_address row, int64_t n,
-                       const lm_draw_rule *r, lm_cuda_address to) {
+                       const lm_draw_rule *r, lm_cuda_address work) {
   lm_draw_rule rule = *r;
   int32_t elements = (int32_t)n;
+  lm_cuda_address ids = work + sizeof(lm_draw_work);
   rule.of_16_bits = type == LM_BF16;
   if ((type != LM_BF16 && type != LM_F32) || n > LM_DRAW_MAX)
     return lm_fail(LM_BUG_STATUS, "no token of %lld logits of type %d", (long long)n, type);
-  return blocks_launch(b, b->draw, 1, DRAW_THREADS, (void *[]){&row, &to, &elements, &rule});
+  unsigned slices = (unsigned)lm_draw_slices(elements);
+  LM_TRY(blocks_launch(b, b->draw[0], slices, DRAW_THREADS,
+                       (void *[]){&row, &work, &elements, &rule}));
+  if (rule.scale > 0)
+    LM_TRY(blocks_launch(b, b->draw[1], slices, DRAW_THREADS,
+                         (void *[]){&row, &work, &ids, &elements, &rule}));
+  return blocks_launch(b, b->draw[2], 1, PICK_THREADS,
+                       (void *[]){&row, &work, &ids, &elements, &rule});
 }

@@ -16,14 +16,15 @@ typedef struct lm_cuda_builtins {
   void *small_gemm[LM_DTYPES][LM_DTYPES]; // GEMMs by types of A and C; NULL: unsupported
   void *finish[LM_DTYPES];                // epilogues by type; NULL: unsupported
   void *round[LM_DTYPES];                 // of f32 sums, by type of the result; NULL: unsupported
-  void *tally, *rule, *judge, *draw, *mark;
+  void *tally, *rule, *judge, *mark;
+  void *draw[3];               // the greatest logits, the bins, the token
   void *ordered[LM_DTYPES][2]; // sums and maxima over ranks; NULL: unsupported
   lm_cuda_address fault; // two int32: the step that failed and its invalid position; zeros if none
 } lm_cuda_builtins;
 
 // All kernels are defined by one text, lm_cuda_builtin_text.
 enum {
-  LM_CUDA_BUILTIN_KERNELS = 32
+  LM_CUDA_BUILTIN_KERNELS = 34
 };
 extern const char *const lm_cuda_builtin_names[LM_CUDA_BUILTIN_KERNELS];
 const char *lm_cuda_builtin_text(lm_arena *a);
@@ -85,7 +86,8 @@ lm_status lm_cuda_ordered_reduce(const lm_cuda_builtins *b, const lm_cuda_ordere
 // Writes x to pinned memory of the host, which the GPU accesses by the host's address.
 lm_status lm_cuda_mark(const lm_cuda_builtins *b, void *at, uint64_t x);
 
-// As lm_exec_draw: `to` receives the id, an int32.
+// As lm_exec_draw. work: lm_cuda_draw_bytes of memory, whose first int32 receives the id.
+size_t lm_cuda_draw_bytes(int64_t n);
 lm_status lm_cuda_draw(const lm_cuda_builtins *b, lm_dtype type, lm_cuda_address row, int64_t n,
-                       const lm_draw_rule *r, lm_cuda_address to);
+                       const lm_draw_rule *r, lm_cuda_address work);
 #endif

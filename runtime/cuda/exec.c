@@ -417,14 +417,22 @@ static lm_status totals_write(lm_exec *hal) {
 
 // ---- a token from a row of logits
 
-static lm_status drawn_make(cuda_exec *e) {
-  size_t bytes = sizeof *e->drawn_read;
+// The memory is not in use, since the last token has been awaited.
+static lm_status drawn_make(cuda_exec *e, int64_t n) {
+  const lm_cuda_driver *d = &e->d;
+  size_t bytes = lm_cuda_draw_bytes(n);
   void *p;
+  if (e->drawn_bytes < bytes) {
+    if (e->drawn)
+      d->cuMemFree_v2(e->drawn);
+    e->drawn = e->drawn_bytes = 0;
+    LM_TRY(lm_cuda_check(d, d->cuMemAlloc_v2(&e->drawn, bytes), "%s cannot allocate any memory",
+                         e->device.name));
+    e->drawn_bytes = bytes;
+  }
   if (e->drawn_read)
     return NULL;
-  LM_TRY(lm_cuda_check(&e->d, e->d.cuMemAlloc_v2(&e->drawn, bytes), "%s cannot allocate any memory",
-                       e->device.name));
-  LM_TRY(lm_cuda_check(&e->d, e->d.cuMemHostAlloc(&p, bytes, 0), "pinned host memory"));
+  LM_TRY(lm_cuda_check(d, d->cuMemHostAlloc(&p, sizeof *e->drawn_read, 0), "pinned host memory"));
   e->drawn_read = p;
   return NULL;
 }
@@ -435,7 +443,7 @@ static lm_status draw_enqueue(cuda_exec *e, const lm_plan_port *p, int64_t row,
   lm_dtype type = (lm_dtype)p->dtype;
   lm_cuda_address from =
       e->memory.at[p->buf.arena] + (uint64_t)(p->buf.offset + row * n * lm_dtype_bytes(type));
-  LM_TRY(drawn_make(e));
+  LM_TRY(drawn_make(e, n));
   LM_TRY(lm_cuda_draw(&e->builtins, type, from, n, r, e->drawn));
   return lm_cuda_check(
       &e->d, e->d.cuMemcpyDtoHAsync_v2(e->drawn_read, e->drawn, sizeof *e->drawn_read, e->stream),

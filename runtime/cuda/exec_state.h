@@ -99,7 +99,8 @@ typedef struct cuda_exec {
   lm_cuda_address totals;     // LM_TOTALS_MAX float64s, then the rule
   lm_cuda_rule rule_sent;     // its value there, after all work of the stream
   double *totals_read;        // pinned copy of them
-  lm_cuda_address drawn;      // an int32, the last token; 0 before the first use
+  lm_cuda_address drawn;      // memory for drawing, first the last token; 0 before the first use
+  size_t drawn_bytes;         // of it
   int32_t *drawn_read;        // pinned copy of it
   const lm_scale_rule *rule;  // for the next run; NULL: none
   lm_timeline *timeline;

@@ -15,8 +15,10 @@
 // address sanitizer is notified of each switch.
 
 #ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #else
+#define __asan_unpoison_memory_region(p, bytes) ((void)(p))
 #define __sanitizer_start_switch_fiber(fake, stack, bytes) ((void)(fake))
 #define __sanitizer_finish_switch_fiber(fake, stack, bytes) ((void)(fake))
 #endif
@@ -313,6 +315,9 @@ static void block_run(void) {
     simt_switch(&simt.scheduler, &simt.fibers[i].context);
     simt.running = false;
   }
+  for (int i = 0; i < simt.threads; i++) // a thread that never returns
+    if (simt.wait[i] != DONE)
+      __asan_unpoison_memory_region(simt.stacks + (size_t)i * STACK, STACK);
   if (simt.n_boxes)
     simt_report_add(simt.boxes[0].line, "a box is in flight when the block ends");
 }
@@ -439,39 +444,63 @@ bool simt_ordered(const touch *before) {
          before->clock <= simt.known[simt.current][t];
 }
 
-static void read_note(shadow *s, touch now) {
-  int n = 0;
-  for (int i = 0; i < s->readers; i++)
-    if (!simt_ordered(&s->read[i]))
-      s->read[n++] = s->read[i];
-  if (n < READERS)
-    s->read[n++] = now;
-  s->readers = (uint8_t)n;
+// Adds an access to a list without those that are ordered before it.
+static void touch_note(touch *list, uint8_t *n, touch now) {
+  int kept = 0;
+  for (int i = 0; i < *n; i++)
+    if (!simt_ordered(&list[i]))
+      list[kept++] = list[i];
+  if (kept < READERS)
+    list[kept++] = now;
+  *n = (uint8_t)kept;
 }
 
-void simt_grain_check(shadow *s, bool write, const array *a, int64_t byte, int line) {
+// An access that is checked.
+typedef struct access {
+  access_kind kind;
+  const array *a;
+  int64_t byte;
+  int line;
+} access;
+static const char *const access_words[] = {"reads", "writes", "adds to"};
+
+static void access_report(const access *x, const char *why) {
+  simt_report_add(x->line, "%s %s at byte %lld, %s", access_words[x->kind], x->a->name,
+                  (long long)x->byte, why);
+}
+
+static void order_check(const access *x, const touch *before, int n, const char *did) {
+  for (int i = 0; i < n; i++)
+    if (!simt_ordered(&before[i])) {
+      char why[64];
+      snprintf(why, sizeof why, "which thread %d %s with no barrier since", before[i].thread, did);
+      access_report(x, why);
+    }
+}
+
+void simt_grain_check(shadow *s, access_kind kind, const array *a, int64_t byte, int line) {
   touch now = {(int16_t)simt.current, simt.fibers[simt.current].clock};
+  access x = {kind, a, byte, line};
   if (s->coming)
-    simt_report_add(line, "%s %s at byte %lld, where a copy is in flight",
-                    write ? "writes" : "reads", a->name, (long long)byte);
-  if (!write && s->write.thread < 0)
-    simt_report_add(line, "reads %s at byte %lld, which no thread wrote", a->name, (long long)byte);
+    access_report(&x, "where a copy is in flight");
+  if (kind != ACCESS_WRITE && s->write.thread < 0)
+    access_report(&x, "which no thread wrote");
   if (!simt_ordered(&s->write) && s->write.thread >= ENGINE)
-    simt_report_add(line, "%s %s at byte %lld, which a TMA copy wrote with no wait since",
-                    write ? "writes" : "reads", a->name, (long long)byte);
-  else if (!simt_ordered(&s->write))
-    simt_report_add(line, "%s %s at byte %lld, which thread %d wrote with no barrier since",
-                    write ? "writes" : "reads", a->name, (long long)byte, s->write.thread);
-  for (int i = 0; write && i < s->readers; i++)
-    if (!simt_ordered(&s->read[i]))
-      simt_report_add(line, "writes %s at byte %lld, which thread %d read with no barrier since",
-                      a->name, (long long)byte, s->read[i].thread);
-  if (!write) {
-    read_note(s, now);
+    access_report(&x, "which a TMA copy wrote with no wait since");
+  else
+    order_check(&x, &s->write, 1, "wrote");
+  if (kind != ACCESS_READ)
+    order_check(&x, s->read, s->readers, "read");
+  if (kind != ACCESS_ADD)
+    order_check(&x, s->add, s->adders, "added to");
+  if (kind == ACCESS_READ)
+    touch_note(s->read, &s->readers, now);
+  if (kind == ACCESS_ADD)
+    touch_note(s->add, &s->adders, now);
+  if (kind != ACCESS_WRITE)
     return;
-  }
   s->write = now;
-  s->readers = 0;
+  s->readers = s->adders = 0;
 }
 
 const array *simt_array_at(int64_t at) {
@@ -482,25 +511,32 @@ const array *simt_array_at(int64_t at) {
 }
 
 // Checks the access; returns its offset in shared memory.
-int64_t simt_access_check(const void *base, int64_t offset, int64_t bytes, int write, int line) {
+int64_t simt_access_check(const void *base, int64_t offset, int64_t bytes, access_kind kind,
+                          int line) {
   int64_t at = (const char *)base - simt.shared;
   const array *a = simt_array_at(at);
   if (!a)
     LM_BUG("line %d: not an address in shared memory", line);
   int64_t byte = at - a->offset + offset;
   if (byte < 0 || byte + bytes > a->bytes) {
-    simt_report_add(line, "%s %s at byte %lld of %lld", write ? "writes" : "reads", a->name,
+    simt_report_add(line, "%s %s at byte %lld of %lld", access_words[kind], a->name,
                     (long long)byte, (long long)a->bytes);
     byte = 0;
   }
   int64_t first = a->offset + byte;
   for (int64_t g = first / GRAIN; g < (first + bytes + GRAIN - 1) / GRAIN; g++)
-    simt_grain_check(&simt.shadows[g], write, a, g * GRAIN - a->offset, line);
+    simt_grain_check(&simt.shadows[g], kind, a, g * GRAIN - a->offset, line);
   return first;
 }
 
 API void *lm_simt_access(const void *base, int64_t offset, int64_t bytes, int write, int line) {
-  return simt.shared + simt_access_check(base, offset, bytes, write, line);
+  return simt.shared + simt_access_check(base, offset, bytes, (access_kind)write, line);
+}
+API uint32_t lm_simt_add(uint32_t *base, int64_t i, uint32_t x, int line) {
+  int64_t at = simt_access_check(base, i * 4, 4, ACCESS_ADD, line);
+  uint32_t *word = (uint32_t *)(void *)(simt.shared + at), before = *word;
+  *word += x;
+  return before;
 }
 
 // ---- plans

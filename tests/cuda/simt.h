@@ -3,7 +3,8 @@
 // compiled with the prelude simt.h, which calls the functions of simt.c.
 //
 // Reported: accesses to shared memory that are out of bounds, that read unwritten bytes, or that
-// are not ordered after another thread's access by a barrier; accesses to global memory of which
+// are not ordered after another thread's access by a barrier (except atomic additions, among each
+// other); accesses to global memory of which
 // one is a write and that no barrier orders, or that are in two blocks of a launch (for kernels
 // that are compiled as simt_compiler_set says); tensor cores that read data written without a proxy
 // fence, or matrices that leave their pattern; boxes of TMA over such data, or with other byte

@@ -105,7 +105,7 @@ API void lm_simt_mma_tf32(float *d, const uint32_t *a, const uint32_t *b, int li
 
 API void lm_simt_matrices(uint32_t *r, const void *tile, int64_t byte, int transposed, int line) {
   fiber *f = &simt.fibers[simt.current];
-  f->offset = simt_access_check(tile, byte, 16, 0, line);
+  f->offset = simt_access_check(tile, byte, 16, ACCESS_READ, line);
   if (f->offset % 16)
     simt_report_add(line, "a matrix row at a misaligned address");
   f->r = r;
@@ -163,7 +163,7 @@ static float matrix_element(uint64_t at, int line, int k, bool transposed, int t
   int first = simt.current;
   for (int w = 0; w < GROUP / WARP; w++) {
     simt.current = first + w * WARP;
-    simt_grain_check(s, false, a, offset - a->offset, text_line);
+    simt_grain_check(s, ACCESS_READ, a, offset - a->offset, text_line);
   }
   simt.current = first;
   memcpy(&half, simt.shared + offset, sizeof half);

@@ -5,7 +5,8 @@
 // holds, for each word of four bytes, the last accesses of the launch. Two accesses of one byte by
 // different threads, at least one of them a write, are a race unless the vector clocks order them
 // (simt_state.h); threads of different blocks are never ordered. Atomic operations would be calls
-// of the shim, which the compiler does not announce, so they are exempt; no kernel has any.
+// of the shim, which the compiler does not announce, so they are exempt; no kernel has any in
+// global memory.
 #define _GNU_SOURCE
 #include "tests/cuda/simt_state.h"
 

@@ -104,17 +104,23 @@ typedef struct fiber {
 
 // The last thread that accessed two bytes, and its clock at that time. An access is ordered after
 // another if its thread knows that time, through barriers of the block or of warps and through
-// phases of mbarriers (vector clocks). Only the first few readers are recorded.
+// phases of mbarriers (vector clocks). Only the first few readers are recorded, and of the threads
+// that have added since the last write, which need no order among each other.
 typedef struct touch {
   int16_t thread;
   uint32_t clock;
 } touch;
 // `coming`: a copy in flight will write it.
 typedef struct shadow {
-  touch write, read[READERS];
-  uint8_t readers;
+  touch write, read[READERS], add[READERS];
+  uint8_t readers, adders;
   bool coming;
 } shadow;
+typedef enum {
+  ACCESS_READ, // the numbers that kernels pass
+  ACCESS_WRITE,
+  ACCESS_ADD
+} access_kind;
 
 // Boxes that count into mbarrier k are written by party ENGINE + k, whose clock is the number of
 // the phase that they complete.
@@ -176,9 +182,10 @@ uint64_t simt_exchange(warp_kind kind, uint32_t mask, uint64_t x, int32_t from, 
 // NULL if no array contains the offset.
 const array *simt_array_at(int64_t at);
 // An access by the current thread.
-void simt_grain_check(shadow *s, bool write, const array *a, int64_t byte, int line);
+void simt_grain_check(shadow *s, access_kind kind, const array *a, int64_t byte, int line);
 // Checks the access; returns its offset in shared memory.
-int64_t simt_access_check(const void *base, int64_t offset, int64_t bytes, int write, int line);
+int64_t simt_access_check(const void *base, int64_t offset, int64_t bytes, access_kind kind,
+                          int line);
 
 uint32_t simt_random(void);
 // Adds what `published` knows of the parties of this launch to `known`.

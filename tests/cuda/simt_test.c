@@ -147,6 +147,52 @@ static void phases(void *args) {
 }
 
 // A thread that waits for the wrong phase waits forever.
+// Threads add in any order, but to zeros, and read complete sums.
+static void adds(void *args) {
+  const arguments *a = args;
+  LM_SHARED(uint32_t, total, 2);
+  if (lm_thread() < 2)
+    lm_put(total, lm_thread(), 0u);
+  lm_barrier();
+  lm_shared_add(total, lm_thread() % 2, (uint32_t)lm_thread());
+  if (!a->mistake)
+    lm_barrier();
+  a->out[lm_block() * lm_threads() + lm_thread()] = (float)lm_get(total, 1);
+}
+static void adds_early(void *args) {
+  const arguments *a = args;
+  LM_SHARED(uint32_t, total, 1);
+  if (lm_thread() == 0)
+    lm_put(total, 0, 0u);
+  if (!a->mistake)
+    lm_barrier();
+  lm_shared_add(total, 0, 1u);
+  lm_barrier();
+  a->out[lm_block() * lm_threads() + lm_thread()] = (float)lm_get(total, 0);
+}
+static void adds_late(void *args) {
+  const arguments *a = args;
+  LM_SHARED(uint32_t, total, 1);
+  if (lm_thread() == 0)
+    lm_put(total, 0, 0u);
+  lm_barrier();
+  lm_shared_add(total, 0, 1u);
+  if (!a->mistake)
+    lm_barrier();
+  if (lm_thread() == 0)
+    lm_put(total, 0, 7u);
+  lm_barrier();
+  a->out[lm_block() * lm_threads() + lm_thread()] = (float)lm_get(total, 0);
+}
+static void adds_unwritten(void *args) {
+  const arguments *a = args;
+  LM_SHARED(uint32_t, total, 1);
+  if (!a->mistake && lm_thread() == 0)
+    lm_put(total, 0, 0u);
+  lm_barrier();
+  a->out[lm_block() * lm_threads() + lm_thread()] = (float)(lm_shared_add(total, 0, 1u) < 96);
+}
+
 static void forever(void *args) {
   const arguments *a = args;
   LM_SHARED(uint64_t, ready, 1);
@@ -179,6 +225,10 @@ static const simt_case cases[] = {
     {"stranger", stranger, "does not take part"},
     {"odd_vector", odd_vector, "misaligned address"},
     {"phases", phases, "line"},
+    {"adds", adds, "added to with no barrier since"},
+    {"adds_early", adds_early, "adds to total at byte 0, which"},
+    {"adds_late", adds_late, "with no barrier since"},
+    {"adds_unwritten", adds_unwritten, "adds to total at byte 0, which no thread wrote"},
 };
 
 static void run(const simt_case *c, bool mistake, simt_schedule schedule, const float *in,

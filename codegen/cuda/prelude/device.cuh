@@ -70,6 +70,10 @@ LM_INLINE float lm_shuffle_f32(uint32_t mask, float x, int32_t from) {
 LM_INLINE uint32_t lm_ballot(bool x) {
   return __ballot_sync(~0u, x);
 }
+// Adds to an element of shared memory, in any order with other threads; returns its value before.
+LM_INLINE uint32_t lm_shared_add(uint32_t *a, int32_t i, uint32_t x) {
+  return atomicAdd(a + i, x);
+}
 LM_INLINE int32_t lm_bits_count(uint32_t bits) {
   return __popc(bits);
 }

@@ -23,6 +23,7 @@ extern void *lm_simt_shared(const char *name, int64_t bytes);
 extern void *lm_simt_pool(const char *name, int64_t at, int64_t bytes);
 extern uint32_t lm_simt_address(const void *p);
 extern void *lm_simt_access(const void *base, int64_t offset, int64_t bytes, int write, int line);
+extern uint32_t lm_simt_add(uint32_t *base, int64_t i, uint32_t x, int line);
 extern void *lm_simt_word(const void *p, int64_t bytes, int write);
 extern int32_t lm_simt_thread(void), lm_simt_threads(void);
 extern int64_t lm_simt_block(void), lm_simt_grid(void);
@@ -44,6 +45,7 @@ extern uint32_t lm_simt_vote(bool x, int line);
     *(__typeof__(&(a)[0]))lm_simt_access((a), (int64_t)(i) * (int64_t)sizeof(a)[0], sizeof(a)[0],  \
                                          1, __LINE__) = lm_value;                                  \
   } while (0)
+#define lm_shared_add(a, i, x) lm_simt_add(a, i, x, __LINE__)
 #define lm_word_get(W, to, p, i)                                                                   \
   ((void)__builtin_memcpy(                                                                         \
       &(to), lm_simt_word((const char *)(p) + (i) * (int64_t)sizeof(W), sizeof(W), 0), sizeof(W)))
