@@ -3,6 +3,7 @@
 
 #include "driver/report/report.h"
 #include "lmc/open.h"
+#include "runtime/base/terminal.h"
 
 static const lm_opt options[] = {
     {.name = "out",
@@ -52,7 +53,7 @@ static lm_status compile(lm_session *s, lm_cli *cli, lm_cuda_code *code) {
   LM_TRY(lm_plan_folder_write(s, &f, began, code, &x));
   lm_buf text = {0};
   (cli->json ? lm_report_compile_json : lm_report_compile)(s, &x, &text);
-  lm_cli_put(&text);
+  lm_print_report(stdout, cli->json, &text);
   return NULL;
 }
 

@@ -3,6 +3,7 @@
 
 #include "driver/weights/export.h"
 #include "lmc/open.h"
+#include "runtime/base/terminal.h"
 
 static const lm_opt options[] = {
     {.name = "format",
@@ -73,7 +74,7 @@ static lm_status export(lm_session *s, lm_cli *cli) {
     result_json(&o, &r, peft, s->compiled.params, &text);
   else
     result_text(&o, &r, peft, &text);
-  lm_cli_put(&text);
+  lm_print_report(stdout, cli->json, &text);
   return NULL;
 }
 

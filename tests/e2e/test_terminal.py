@@ -111,14 +111,14 @@ def test_check_fits(run):
 
 
 def test_reports_fit(run):
-    """the reports of doctor, memory, data and import are broken where a terminal ends, in their last column, and whole in a pipe"""
+    """the reports of doctor, memory, data, import and export are broken where a terminal ends, in their last column, and whole in a pipe"""
     run.write("text.txt", "the cat sat on the mat and the dog sat by the door\n" * 100)
     file = run.write("bytes.lm", BYTES.format(root=ROOT).replace("32 tokens", "160 tokens").replace("128 tokens", "160 tokens"))
     run("run", file, "--out", run.path("run"), "-q")
     run("export", run.path("run"), "-o", run.path("hf"))
     model = "import", "hf", run.path("hf"), "--model", f"{ROOT}/examples/llama.lm:Llama", "-o"
     sizes = lambda text: re.sub(r"[\d.]+\s+\w?B", "", text).split()
-    for column, command in ((26, ("doctor",)), (14, ("explain", file, "memory")), (4, ("data", file, "--show", 1)), (2, (*model, run.path("one")))):
+    for column, command in ((26, ("doctor",)), (14, ("explain", file, "memory")), (4, ("data", file, "--show", 1)), (2, (*model, run.path("one"))), (2, ("export", run.path("run"), "-o", run.path("hf")))):
         whole, text = run(*command), on_terminal(run, 60, *command).replace("\r", "")
         lines = text.splitlines()
         check(sizes(whole) == sizes(text), f"a word is lost\n{text}")
