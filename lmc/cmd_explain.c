@@ -99,7 +99,9 @@ static lm_status explain_run(lm_cli *cli) {
                    cli->args.rest[0]);
   if (cli->args.n_rest < 2)
     return lm_fail(
-        LM_USER, "an argument is missing: lmc explain FILE KEY, as in lmc explain %s optimizer.lr",
+        LM_USER,
+        "an argument is missing: lmc explain FILE KEY, as in lmc explain %s optimizer.lr; "
+        "cost, memory or changes for KEY; or lmc explain E031",
         cli->args.n_rest ? cli->args.rest[0] : "FILE");
   LM_TRY(option_of(cli, "measure", "cost"));
   LM_TRY(option_of(cli, "link", "cost"));
