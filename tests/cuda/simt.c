@@ -24,21 +24,27 @@
 #endif
 
 #ifdef __x86_64__
-void simt_machine_switch(machine *from, machine *to);
-__asm__(".text\n.type simt_machine_switch, @function\nsimt_machine_switch:\n"
-        "push %rbp\npush %rbx\npush %r12\npush %r13\npush %r14\npush %r15\n"
-        "mov %rsp, (%rdi)\nmov (%rsi), %rsp\n"
-        "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\nret\n.size "
-        "simt_machine_switch, .-simt_machine_switch\n");
+// A jump, not a return, which the processor would predict from the calls of the other fiber. The
+// red zone of the function that contains it is left alone.
+static inline void simt_machine_switch(machine *from, machine *to) {
+  __asm__ volatile("lea -128(%%rsp), %%rsp\n\tpush %%rbp\n\tpush %%rbx\n\t"
+                   "lea 1f(%%rip), %%rax\n\tpush %%rax\n\t"
+                   "mov %%rsp, (%%rdi)\n\tmov (%%rsi), %%rsp\n\t"
+                   "pop %%rax\n\tjmp *%%rax\n"
+                   "1:\tpop %%rbx\n\tpop %%rbp\n\tlea 128(%%rsp), %%rsp"
+                   : "+D"(from), "+S"(to)
+                   :
+                   : "rax", "rcx", "rdx", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15",
+                     "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9",
+                     "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "memory", "cc");
+}
 static void machine_make(machine *c, char *stack, void (*entry)(void)) {
   // The stack of `entry` is aligned as a call leaves it; its return address is NULL, since it does
   // not return.
-  void **sp = (void **)(stack + STACK - 72);
-  *sp-- = NULL;
-  *sp-- = (void *)entry;
-  for (int i = 0; i < 6; i++)
-    *sp-- = NULL;
-  c->sp = sp + 1;
+  void **sp = (void **)(stack + STACK - 80);
+  sp[0] = (void *)entry;
+  sp[1] = NULL;
+  c->sp = sp;
 }
 #else
 static void simt_machine_switch(machine *from, machine *to) {
@@ -104,10 +110,35 @@ int64_t simt_kernels_run(void) {
 
 // ---- schedule
 
+static int ready_find(void) {
+  size_t n = (size_t)simt.threads;
+  size_t start = simt.schedule == SIMT_SHUFFLED ? simt_random() % n : 0;
+  const uint8_t *at = simt.schedule == SIMT_BACKWARD ? memrchr(simt.wait, READY, n)
+                                                     : memchr(simt.wait + start, READY, n - start);
+  if (!at)
+    at = memchr(simt.wait, READY, start);
+  return at ? (int)(at - simt.wait) : -1;
+}
+
+// Switches from the current thread to one that is ready, or to the scheduler if none is.
+static void leave(fiber *from) {
+  int i = ready_find();
+  if (i >= 0)
+    simt.current = i;
+  simt_switch(&from->context, i >= 0 ? &simt.fibers[i].context : &simt.scheduler);
+}
+
+// The scheduler enters the first thread of a block, which notes its stack.
 static void fiber_main(void) {
-  __sanitizer_finish_switch_fiber(NULL, &simt.scheduler.stack, &simt.scheduler.bytes);
+  const void *stack = NULL;
+  size_t bytes = 0;
+  __sanitizer_finish_switch_fiber(NULL, &stack, &bytes);
+  if (!simt.scheduler.stack) {
+    simt.scheduler.stack = stack;
+    simt.scheduler.bytes = bytes;
+  }
   simt.call(simt.args);
-  const fiber *me = &simt.fibers[simt.current];
+  fiber *me = &simt.fibers[simt.current];
   if (me->n_wgmmas)
     simt_report_add(me->wgmmas[0].line, "ends with GEMMs in flight");
   if (me->n_copies)
@@ -115,7 +146,7 @@ static void fiber_main(void) {
   if (!me->begun && simt_global_is_early())
     simt_report_add(0, "ends without lm_grid_begin");
   simt.wait[simt.current] = DONE;
-  simt_switch(&simt.fibers[simt.current].context, &simt.scheduler);
+  leave(me);
   abort();
 }
 
@@ -123,7 +154,7 @@ void simt_wait_for(wait_kind wait, int line) {
   fiber *f = &simt.fibers[simt.current];
   simt.wait[simt.current] = (uint8_t)wait;
   f->line = line;
-  simt_switch(&f->context, &simt.scheduler);
+  leave(f);
 }
 
 uint32_t simt_random(void) {
@@ -231,16 +262,6 @@ static bool exchange_ready(int i) {
   return true;
 }
 
-static int ready_find(void) {
-  size_t n = (size_t)simt.threads;
-  size_t start = simt.schedule == SIMT_SHUFFLED ? simt_random() % n : 0;
-  const uint8_t *at = simt.schedule == SIMT_BACKWARD ? memrchr(simt.wait, READY, n)
-                                                     : memchr(simt.wait + start, READY, n - start);
-  if (!at)
-    at = memchr(simt.wait, READY, start);
-  return at ? (int)(at - simt.wait) : -1;
-}
-
 static bool exchanges_complete(void) {
   bool any = false;
   for (int i = 0; i < simt.threads; i++)
@@ -289,6 +310,7 @@ static bool unblock(void) {
 }
 
 static void block_run(void) {
+  simt.scheduler.stack = NULL;
   simt.n_arrays = 0;
   simt.n_barriers = simt.n_boxes = 0;
   memset(simt.base, 0, sizeof simt.base);
@@ -302,7 +324,7 @@ static void block_run(void) {
     f->fenced = 0;
     f->n_copies = f->group = f->n_wgmmas = f->wgmma_group = 0;
     clocks_clear(simt.known[i]);
-    context_make(&f->context, simt.stacks + (size_t)i * STACK, fiber_main);
+    context_make(&f->context, simt.stacks + (size_t)i * STACK_STEP, fiber_main);
   }
   for (;;) {
     int i = ready_find();
@@ -317,7 +339,7 @@ static void block_run(void) {
   }
   for (int i = 0; i < simt.threads; i++) // a thread that never returns
     if (simt.wait[i] != DONE)
-      __asan_unpoison_memory_region(simt.stacks + (size_t)i * STACK, STACK);
+      __asan_unpoison_memory_region(simt.stacks + (size_t)i * STACK_STEP, STACK);
   if (simt.n_boxes)
     simt_report_add(simt.boxes[0].line, "a box is in flight when the block ends");
 }
@@ -331,7 +353,7 @@ static void *pages(size_t bytes) {
 }
 
 static void memory_make(void) {
-  simt.stacks = pages((size_t)THREADS * STACK);
+  simt.stacks = pages((size_t)THREADS * STACK_STEP);
   simt.shared = pages(SHARED);
   simt.known = pages(THREADS * sizeof *simt.known);
   simt.shadows = pages(SHARED / GRAIN * sizeof *simt.shadows);

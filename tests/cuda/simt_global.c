@@ -247,7 +247,7 @@ static void word_touch(word *w, uintptr_t at, unsigned bytes, bool write, const 
 }
 
 static bool is_private(uintptr_t at) {
-  return at - (uintptr_t)simt.stacks < (uintptr_t)THREADS * STACK ||
+  return at - (uintptr_t)simt.stacks < (uintptr_t)THREADS * STACK_STEP ||
          at - (uintptr_t)simt.shared < SHARED;
 }
 

@@ -12,6 +12,7 @@ enum {
   THREADS = 1024,
   WARP = 32,
   STACK = 256 << 10,
+  STACK_STEP = STACK + 4096 + 5 * 64, // from stack to stack: the tops lie in different cache sets
   DECLARED = 48 << 10, // bytes of shared memory for arrays that kernels declare; the pool follows
   SHARED = DECLARED + (228 << 10),
   ARRAYS = 32,
