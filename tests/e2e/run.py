@@ -70,9 +70,26 @@ def run(name):
             return name, "failed", f"FAIL  {name}: {traceback.format_exc() if ARGS.v else what}"
 
 
+# Tests that take more than about 6 processor seconds, the longest first. They begin before the
+# others, so that no processor idles while one ends.
+LONG = """
+decode_test simt_attend_test comm_test profile.ablate simt_planted_test ranks_test simt_kernel_test
+shard_models_test gpu_ranks.as_ranks_on_cpus ranks.routing nvrtc_attend_test json.keys new.new_arch
+gpu_ranks.graphs gpu.stash_operands moments.resume_gives_the_same_bytes sites.identity
+gpu_ranks.kills gpu_ranks.split_graphs interpret_test nvrtc_builtin_test fp8.ranks gpu.packing_pays
+gpu.offload levels.levels_agree gpu.scans nvrtc_test attend_kernel_test gemm_kernel_test fp8.stages
+fp8.around_stages f16.gpu gpu.same_bits gpu.epilogues gpu.optimizer_states_in_8_bits
+gpu_ranks.experts gpu_models_test kernel_test gpu.optimizers gpu_ranks.failed_message
+gpu.memory_of_the_device
+""".split()
+
+
 def order():
-    """The names to run: each `--times` times; shuffled if repeated or seeded, so that tests run beside other tests."""
-    names = [name for name in TESTS for _ in range(ARGS.times)]
+    """The names to run, long tests first: each `--times` times; shuffled if repeated or seeded, so that tests run beside
+    other tests."""
+    rank = {name: i for i, name in enumerate(LONG)}
+    longest_first = sorted(TESTS, key=lambda name: rank.get(name, len(LONG)))
+    names = [name for name in longest_first for _ in range(ARGS.times)]
     if ARGS.times > 1 or ARGS.seed is not None:
         seed = random.randrange(1 << 32) if ARGS.seed is None else ARGS.seed
         print(f"order of seed {seed}", flush=True)
