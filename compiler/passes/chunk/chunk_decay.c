@@ -7,8 +7,10 @@
 // Where reads round the state, a = exp(z), or 0 at some positions, has decays
 //   exp(sum of z from j + 1 to i), or 0 if one of these positions has a = 0
 // of two running sums, over z and over the positions with a = 0. The decays from j to i are then
-// computed where they are used and are never stored. A running sum of f32 over a chunk is accurate
-// to about 1e-5, which is less than the rounding of GEMMs, but not less than that of f32.
+// computed where they are used and are never stored. Each addition rounds a running sum by 2^-24 of
+// it, about 1e-5 in all where a chunk decays to e^-8: less than the rounding of GEMMs, but not less
+// than that of f32. Of z below -110, such as the -1e30 or -inf of a mask, exp(z) = 0 in f32. It
+// counts as -110, so that the differences behind it remain.
 #include "compiler/passes/chunk/chunk.h"
 #include "compiler/passes/rewrite.h"
 
@@ -60,7 +62,8 @@ static lm_value *decay_rest(lm_chunked *x, lm_value *a) {
 // ---- by exponentials of sums
 
 enum {
-  DEPTH = 16
+  DEPTH = 16,
+  LEAST = -110
 };
 // a = kept ? exp(z) : 0, up to the order and number of axes.
 typedef struct exponent {
@@ -120,8 +123,13 @@ static lm_value *kept_between(lm_chunked *x, lm_value *kept) {
   return lm_chunk_emit2(x->b, LM_OP_EQ, zeros, lm_chunk_at_j(x, zeros));
 }
 
+static lm_value *bounded(lm_chunked *x, lm_value *z) {
+  lm_value *least = number(x, LEAST);
+  return lm_emit_select(x->b, lm_emit2(x->b, LM_OP_LT, z, least), least, z);
+}
+
 static void decays_by_sums(lm_chunked *x, const exponent *e) {
-  lm_value *sums = running_sum(x, e->z);
+  lm_value *sums = running_sum(x, bounded(x, e->z));
   lm_value *z = lm_chunk_emit2(x->b, LM_OP_SUB, sums, lm_chunk_at_j(x, sums));
   lm_value *i = lm_chunk_positions(x, x->i);
   lm_value *known = lm_chunk_emit2(x->b, LM_OP_GE, i, lm_chunk_positions(x, x->j));

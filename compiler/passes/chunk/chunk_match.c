@@ -399,7 +399,7 @@ static void axes_restrict(match *s, lm_value *x) {
 static lm_dtype dtype_of(const lm_chunk *c) {
   lm_dtype t = (lm_dtype)c->read[0].c->type.dtype;
   for (int i = 0; i < c->n_reads; i++)
-    if (!c->read[i].rounded || c->read[i].c->type.dtype != t)
+    if (c->keyed || !c->read[i].rounded || c->read[i].c->type.dtype != t)
       return LM_F32;
   return t;
 }
@@ -414,7 +414,7 @@ static bool reads_finish(match *s) {
     if (!r->c || !lm_type_subset(s->to->n, r->c->type) ||
         (r->plus && !factor(s, r->plus, DEPTH, &u, &k)))
       return false;
-    r->c = least(s, r->c);
+    r->c = lm_emit_cast(s->b, least(s, r->c), s->to->dtype);
     if (!r->plus)
       continue;
     lm_axis n[LM_RANK];
