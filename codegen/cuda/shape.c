@@ -263,12 +263,13 @@ static void team_narrow(cuda_emit *e) {
   e->team = best;
 }
 
-// At least two teams have sets of the sums in shared memory, or the team is the whole block.
+// Each team has a set of the sums in shared memory. If it has no room for all sets, the team is the
+// whole block: with fewer teams a block would have too few threads to issue all the time.
 static void teams_fit(cuda_emit *e) {
-  while (e->teams > 1 && !cuda_sums_fit(e, e->teams))
-    e->teams /= 2;
-  if (e->teams == 1 && e->team < CUDA_THREADS)
-    e->team = CUDA_THREADS;
+  if (e->teams == 1 || cuda_sums_fit(e, e->teams))
+    return;
+  e->team = CUDA_THREADS;
+  e->teams = 1;
 }
 
 // True if no element depends on another one of its point.

@@ -227,6 +227,13 @@ static const kernel_case cases[] = {
           "mul %xf, %xf\n  %s = sum %xf over(b)\n  %t = sum %yf over(b)\n  %u = sum %xy over(b)\n  "
           "%v = sum %xx over(b)\n  return %s, %t, %u, %v\n}\n",
      1e-6, 0},
+    {"sums that fit into shared memory once, of two passes",
+     HEAD "axis b = 264, k = 4, d = 1536\n"
+          "func @f(%x: bf16[b, d], %w: f32[b, k]) -> (y: bf16[b, d], s: f32[d], t: f32[k, d]) {\n"
+          "  %y = mul %x, %x\n  %yf = cast %y : f32[b, d]\n  %s = sum %yf over(b)\n"
+          "  %ye = expand %yf : f32[b, k, d]\n  %p = mul %ye, %w\n  %t = sum %p over(b)\n"
+          "  return %y, %s, %t\n}\n",
+     1e-6, 0, true},
     {"sums of every kind",
      HEAD "axis a = 3, b = 17, c = 5, d = 29\n"
           "func @f(%x: f32[a, b, c, d]) -> (p: f32[a, b, c], q: f32[b, c, d], r: f32[a, c], s: "
