@@ -146,7 +146,6 @@ static void phases(void *args) {
   a->out[lm_block() * lm_threads() + i] = sum;
 }
 
-// A thread that waits for the wrong phase waits forever.
 // Threads add in any order, but to zeros, and read complete sums.
 static void adds(void *args) {
   const arguments *a = args;
@@ -193,6 +192,7 @@ static void adds_unwritten(void *args) {
   a->out[lm_block() * lm_threads() + lm_thread()] = (float)(lm_shared_add(total, 0, 1u) < 96);
 }
 
+// A thread that waits for the wrong phase waits forever.
 static void forever(void *args) {
   const arguments *a = args;
   LM_SHARED(uint64_t, ready, 1);
