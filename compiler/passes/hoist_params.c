@@ -241,8 +241,10 @@ static void result_add(lm_func *f, const char *name, lm_value *v) {
   lm_op *ret = f->body->last;
   lm_value **in = LM_NEW_N(m->arena, lm_value *, ret->n_in + 1);
   lm_sym *names = LM_NEW_N(m->arena, lm_sym, ret->n_in + 1);
-  memcpy(in, ret->in, ret->n_in * sizeof *in);
-  memcpy(names, f->out_names, ret->n_in * sizeof *names);
+  for (uint32_t i = 0; i < ret->n_in; i++) {
+    in[i] = ret->in[i];
+    names[i] = f->out_names[i];
+  }
   in[ret->n_in] = v;
   names[f->n_out++] = LM_SYM(m->ctx, name);
   ret->n_in++;
