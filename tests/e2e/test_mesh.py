@@ -113,3 +113,6 @@ def test_refused(run):
                                 ("many", "tp = 11", "tp = 11 does not divide ff = 5040: 6, 7, 8, 9, 10, 12, 14, 15, 16 and 18 do")):
         err = run("check", run.path(f"{name}.lm"), "--set", f"parallel.mesh=({mesh})", status=1)
         check(f"{message}\n" in err, err)
+    both = "--set", "parallel.mesh=(cp = 8, tp = 4)", "--set", "parallel.sequence=tp"
+    err = run("check", file, *both, "--set", "parallel.shard.tp=[ff]", status=1)
+    check("cp * tp = 32 divides t = 32\n" in err, err)

@@ -94,13 +94,22 @@ void lm_shard_divisors(int64_t n, int64_t near, lm_buf *out) {
   lm_buf_puts(out, all > 1 ? " do" : " does");
 }
 
-// The sizes nearest to that of the axis which the ranks divide.
+// The sizes nearest to that of the whole axis which the ranks divide, also those along axes of the
+// mesh that divide it already.
 static void sizes_help(const lm_module *m, lm_diag *d, const lm_mesh_axis *by, lm_axis a) {
-  int64_t below = m->axes[a].size / by->size * by->size;
-  const char *or_above = lm_arena_printf(m->arena, "%lld", (long long)(below + by->size));
+  const char *ranks = by->name;
+  int64_t parts = by->size;
+  for (; m->axes[a].whole; a = m->axes[a].whole) {
+    const lm_mesh_axis *other = &m->mesh.axis[m->axes[a].mesh - 1];
+    ranks = lm_arena_printf(m->arena, "%s * %s", other->name, ranks);
+    parts *= other->size;
+  }
+  int64_t below = m->axes[a].size / parts * parts;
+  const char *or_above = lm_arena_printf(m->arena, "%lld", (long long)(below + parts));
   const char *text =
       below ? lm_arena_printf(m->arena, "%lld or %s", (long long)below, or_above) : or_above;
-  lm_diag_help(m->ctx, d, "%s = %d divides %s = %s", by->name, by->size, m->axes[a].name, text);
+  lm_diag_help(m->ctx, d, "%s = %lld divides %s = %s", ranks, (long long)parts, m->axes[a].name,
+               text);
 }
 
 static bool report_size(const lm_module *m, const lm_mesh_axis *by, lm_axis a) {
