@@ -74,9 +74,18 @@ static lm_status machine_share(lm_session *s) {
   return gpu ? least_of(s, "the memory of the hosts", host, &s->host_memory) : NULL;
 }
 
+// GPUs add by NCCL.
+static lm_status order_check(const lm_session *s) {
+  const lm_recipe_precision *p = &s->project.recipe->precision;
+  if (p->library && s->target.kind != LM_TARGET_CUDA && !lm_comm_sums(s->comm))
+    LM_REPORT(s->project.ctx, p->order_loc, E266, lm_comm_engine(s->comm));
+  return lm_verdict(s->project.ctx);
+}
+
 lm_status lm_ranks_join(lm_session *s) {
   s->divides = true;
   LM_TRY(mesh_check(s));
+  LM_TRY(order_check(s));
   LM_TRY(groups_make(s));
   return machine_share(s);
 }

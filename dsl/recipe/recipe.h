@@ -207,6 +207,7 @@ typedef struct lm_recipe_precision {
   lm_loc attend_loc;
   bool reduce_bf16; // ranks send gradients in bf16
   bool library;     // MPI or NCCL adds the terms of ranks, in its own order
+  lm_loc order_loc;
   bool master_bf16; // trained parameters of type `real` are stored in bf16
   lm_recipe_moments moments;
   int64_t moments_block; // elements with a common scale; 0: there are no scales

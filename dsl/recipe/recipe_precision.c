@@ -86,7 +86,9 @@ void lm_read_precision(const lm_reader *recipe) {
   if (p->attend_fp8 && p->compute == LM_RECIPE_COMPUTE_F16)
     LM_REPORT(d.R->c, attend->loc, E2FA);
   p->reduce_bf16 = lm_read_is_word(lm_read_value(&d, "recipe.precision.reduce"), "bf16");
-  p->library = lm_read_is_word(lm_read_value(&d, "recipe.precision.order"), "library");
+  const ast_expr *order = lm_read_value(&d, "recipe.precision.order");
+  p->library = lm_read_is_word(order, "library");
+  p->order_loc = order->loc;
   read_master(&d);
   read_moments(&d);
   read_kept(&d, p);

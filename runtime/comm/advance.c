@@ -26,11 +26,7 @@ static lm_status sums_start(lm_comm *c, lm_coll_state *r) {
   char error[LM_ENGINE_TEXT] = "";
   int n = 0;
   if (!c->engine->sum)
-    return lm_fail(LM_USER,
-                   "`order = library`: these ranks exchange tensors by %s, which is no library of "
-                   "sums; leave `order` out of `precision`, or start them by MPI: `--ranks N`, "
-                   "`mpirun`, or `srun --mpi=pmix`",
-                   c->engine->name);
+    return lm_fail(LM_BUG_STATUS, "%s makes no sums", c->engine->name);
   for (int i = 0; i < r->x.n; i++)
     if (r->x.v[i].coll.count)
       sums[n++] = sum_of(&r->x.v[i].coll);

@@ -149,6 +149,14 @@ bool lm_comm_speaks(const lm_comm *c) {
   return !c || !c->joined || lm_control_speaks(c->control);
 }
 
+const char *lm_comm_engine(const lm_comm *c) {
+  return c->engine->name;
+}
+
+bool lm_comm_sums(const lm_comm *c) {
+  return c->engine->sum != NULL;
+}
+
 lm_comm_self lm_comm_self_of(const lm_comm *c) {
   if (!c)
     return (lm_comm_self){

@@ -91,6 +91,11 @@ lm_status lm_comm_equal(lm_comm *c, const char *what, uint64_t hash);
 // The same among the ranks that give the same color.
 lm_status lm_comm_equal_of_color(lm_comm *c, const char *what, int color, uint64_t hash);
 
+// The engine that moves tensors between ranks on CPUs: "MPI", "TCP".
+const char *lm_comm_engine(const lm_comm *c);
+// True if the engine is a library of sums, which makes those of LM_COLL_LIBRARY_SUM.
+bool lm_comm_sums(const lm_comm *c);
+
 // ---- groups of ranks
 
 typedef struct lm_comm_mesh {

@@ -63,5 +63,5 @@ bool lm_ordered_knows(lm_dtype t) {
 void lm_ordered_reduce(lm_dtype t, lm_coll_op op, const void *const *from, int ranks, int64_t n,
                        void *to) {
   for (int64_t at = 0; at < n; at += TILE)
-    TABLE[t][op](from, ranks, at, n - at < TILE ? (int)(n - at) : TILE, to);
+    TABLE[t][op == LM_COLL_MAX](from, ranks, at, n - at < TILE ? (int)(n - at) : TILE, to);
 }

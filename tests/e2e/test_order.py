@@ -1,4 +1,6 @@
 """precision { order = library }: sums of ranks by MPI or NCCL, in the order that the library chooses."""
+import os
+
 from harness import check, folder_bytes
 from test_gpu import Fake
 from test_ranks import QUICK, by_variables, curves_check, model, mpi_needed
@@ -27,7 +29,8 @@ def test_sums(run):
     train(run, file, "zero2", "library", *LIBRARY)
     curves_check(run, "ranks", "library", "sums by MPI")
     err = by_variables(run, 2, "run", file, "-q", "--set", "parallel.mesh=(dp = 2)", *LIBRARY, "--out", run.path("tcp"), status=1)[1]
-    check(err.count("`order = library`: these ranks exchange tensors by TCP, which is no library of sums") == 1, err)
+    check(err.count("error[E266]: `order = library`: ranks that exchange tensors by TCP have no library of sums") == 1, err)
+    check(not os.path.exists(run.path("tcp")), "the run has begun")
 
 
 def test_sums_of_gpus(run):
