@@ -164,10 +164,35 @@ static bool embeds(lm_dtype a, lm_dtype b) {
   return b == LM_F64 && (a == LM_F32 || a == LM_INT);
 }
 
+// x as an integer of at most 30 bits, if it is a number or an index in f64; else NULL.
+static lm_value *as_index(lm_rewrite *r, lm_value *x) {
+  double max = 1 << 30, c;
+  if (lm_const_of(x, &c))
+    return c == floor(c) && fabs(c) <= max ? lm_emit_const(&r->b, lm_type_make(LM_INT, NULL, 0), c)
+                                           : NULL;
+  if (!lm_op_is(x, LM_OP_CAST) || !lm_op_is(x->def->in[0], LM_OP_IOTA))
+    return NULL;
+  return (double)lm_type_elements(r->b.m, x->type) <= max ? x->def->in[0] : NULL;
+}
+
+// cast (c - cast i : f64) : int = c - i: a sum or difference of indices and whole numbers.
+static lm_value *index_arithmetic(lm_rewrite *r, const lm_op *op) {
+  const lm_value *x = op->in[0];
+  bool adds = lm_op_is(x, LM_OP_ADD) || lm_op_is(x, LM_OP_SUB);
+  if (!adds || x->type.dtype != LM_F64 || op->out[0]->type.dtype != LM_INT)
+    return NULL;
+  lm_value *a = as_index(r, x->def->in[0]);
+  lm_value *b = a ? as_index(r, x->def->in[1]) : NULL;
+  return b ? lm_emit2(&r->b, x->def->code, a, b) : NULL;
+}
+
 static lm_value *casting(lm_rewrite *r, lm_op *op) {
   lm_value *x = op->in[0];
   if (lm_type_equal(x->type, op->out[0]->type))
     return x;
+  lm_value *index = index_arithmetic(r, op);
+  if (index)
+    return index;
   if (!lm_op_is(x, LM_OP_CAST) || !embeds(x->def->in[0]->type.dtype, x->type.dtype))
     return NULL;
   return lm_emit_cast(&r->b, x->def->in[0], op->out[0]->type.dtype);
