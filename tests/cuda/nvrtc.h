@@ -2,6 +2,8 @@
 #ifndef LM_TESTS_CUDA_NVRTC_H
 #define LM_TESTS_CUDA_NVRTC_H
 #include "tests/codegen/cache.h" // asks the system for nftw, so before all others
+#include <string.h>
+
 #include "runtime/cuda/compile.h"
 
 // Prints that the test is skipped and exits if there is no NVRTC. own_cache: uses an empty cache,
@@ -18,5 +20,11 @@ static inline void nvrtc_begin(bool own_cache) {
   if (own_cache)
     unsetenv("LMC_CACHE");
   cache_begin();
+}
+
+// Whether a test that compiles for every architecture leaves this one out: sm_103 has the
+// instructions of sm_100a, and is for the nightly tests.
+static inline bool nvrtc_leaves_out(const char *arch) {
+  return !strcmp(arch, "sm_103") && !getenv("LM_TEST_NIGHTLY");
 }
 #endif

@@ -2,16 +2,9 @@
 // skipped if there is no NVRTC.
 #include "tests/cuda/nvrtc.h" // asks the system for memmem, too
 
-#include <string.h>
-
 #include "codegen/cuda/cuda.h"
 #include "runtime/cuda/builtin.h"
 #include "tests/runtime/check.h"
-
-// sm_103 has the instructions of sm_100a, and nvrtc_test compiles for it.
-static bool is_nightly(const char *arch) {
-  return !strcmp(arch, "sm_103");
-}
 
 int main(void) {
   nvrtc_begin(true);
@@ -19,7 +12,7 @@ int main(void) {
   lm_plan_kernel kernel = {.name = "lm_builtin", .source = lm_cuda_builtin_text(a)};
   lm_plan plan = {.prelude = lm_cuda_prelude_text(a), .kernels = &kernel, .n_kernels = 1};
   for (int i = 0; lm_cuda_archs[i]; i++) {
-    if (is_nightly(lm_cuda_archs[i]) && !getenv("LM_TEST_NIGHTLY"))
+    if (nvrtc_leaves_out(lm_cuda_archs[i]))
       continue;
     lm_cuda_code code;
     CHECK_OK(lm_cuda_compile(&plan, &(lm_cuda_compile_options){.arch = lm_cuda_archs[i]}, &code));
