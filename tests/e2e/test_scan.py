@@ -220,6 +220,17 @@ def test_rounded_reads_with_keys(run):
         within(name, distance(chunks[name], loop[name]), 0.1)   # of two layers in bf16
 
 
+def test_rounded_budget(run):
+    """a budget recomputes what chunks keep for the backward pass, as a rule does"""
+    file = mamba2(run, 512, rows=4, d=128)
+    gpu = "--target", "h100", "--set", "precision.compute = bf16", "--enable-pass", "chunk_scan"
+    rule = "--set", "memory { recompute @layers.** }"
+    kept, least = (json.loads(run("explain", file, "memory", "--json", *gpu, *asked))["bytes"] for asked in ((), rule))
+    budget = int(1.01 * least)
+    plan = json.loads(run("explain", file, "memory", "--json", *gpu, "--set", f"memory.budget = {budget} bytes"))
+    check(plan["bytes"] <= budget < 0.9 * kept, f"{plan['bytes']} bytes for a budget of {budget}, without one {kept}")
+
+
 def test_chunk_choice(run):
     """the delta rule and decays of keys are computed in chunks on a GPU, not on a CPU"""
     run.write("text.txt", TEXT)

@@ -62,6 +62,11 @@ lm_value *lm_chunk_f32(lm_chunked *x, lm_value *v) {
   return lm_emit_cast(x->b, v, LM_F32);
 }
 
+void lm_chunk_keep(const lm_chunked *x, lm_value *v) {
+  if (x->keeps && lm_remat_choice(v->def->remat) == LM_REMAT_AUTO)
+    v->def->remat |= LM_REMAT_SAVE;
+}
+
 lm_value *lm_chunk_dot(lm_chunked *x, lm_value *v, lm_value *w, lm_type over, bool wide) {
   lm_dtype t = x->of->dtype;
   lm_type result = {.dtype = (uint8_t)(wide ? LM_F32 : t)};

@@ -23,6 +23,7 @@ typedef struct lm_chunked {
   lm_value *of_k[LM_CHUNK_READS], *of_w[LM_CHUNK_READS];
   lm_value *states; // before each chunk: [chunk, batch, p, n], of the match's type
   lm_value *delta;  // the read of the delta rule, at j; NULL: none
+  bool keeps;       // weights and reads that round, for the backward pass
 } lm_chunked;
 
 // ---- values (chunk.c)
@@ -39,6 +40,8 @@ lm_value *lm_chunk_positions(lm_chunked *x, lm_axis i); // the indices along i o
 // A GEMM of v and w, which are rounded to the match's type. wide: the result is f32.
 lm_value *lm_chunk_dot(lm_chunked *x, lm_value *v, lm_value *w, lm_type over, bool wide);
 lm_value *lm_chunk_f32(lm_chunked *x, lm_value *v);
+// Marks v, if x->keeps and the recipe does not ask to recompute it.
+void lm_chunk_keep(const lm_chunked *x, lm_value *v);
 lm_value *lm_chunk_front(lm_chunked *x, lm_value *v, const lm_axis *first, int n);
 // What each chunk adds to the state, with the state's axes behind chunk and the match's type.
 lm_value *lm_chunk_added(lm_chunked *x);

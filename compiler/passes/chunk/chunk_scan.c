@@ -23,7 +23,8 @@
 //
 // Where all reads round the state to bf16, factors and results of GEMMs are bf16, so that tensor
 // cores multiply them; the result of c and k is f32. States are passed on in f32. The
-// weights and the reads are kept for the backward pass, which would compute both again.
+// weights and the reads are kept for the backward pass, which would compute both again, unless the
+// plan must fit less memory.
 //
 // Declines: a that depends on p, also on p and n, as in Mamba, where each element of the state has
 // its own decay and chunks would take C times the operations of the scan; results that need the
@@ -107,7 +108,7 @@ static lm_value *read(lm_chunked *x, int index) {
   }
   y = lm_emit_cast(x->b, merged(x, y), in_region.dtype);
   if (r->rounded)
-    y->def->remat |= LM_REMAT_SAVE;
+    lm_chunk_keep(x, y);
   lm_type to = {
       .dtype = in_region.dtype,
       .rank = (uint8_t)(in_region.rank + 1),
@@ -133,12 +134,12 @@ static int64_t positions_of(const lm_chunk *of, int64_t n) {
   return 0;
 }
 
-static void rewrite(lm_chunk *c, int64_t size, uint32_t n_values) {
+static void rewrite(lm_chunk *c, int64_t size, uint32_t n_values, bool keeps) {
   lm_op *scan = c->lift.scan;
   lm_module *m = c->lift.b.m;
   lm_axis t = lm_scan_axis(scan);
   lm_sym name = LM_SYM(m->ctx, m->axes[t].name);
-  lm_chunked x = {.b = &c->lift.b, .of = c, .t = t};
+  lm_chunked x = {.b = &c->lift.b, .of = c, .t = t, .keeps = keeps};
   x.chunk = lm_axis_add(m, LM_SYM(m->ctx, "chunk"), lm_axis_size(m, t) / size, 0);
   x.i = lm_axis_add(m, name, size, 0);
   x.j = lm_axis_add(m, name, size, 0);
@@ -163,6 +164,7 @@ static void rewrite(lm_chunk *c, int64_t size, uint32_t n_values) {
 
 static void chunk_visit(lm_module *m, lm_region *r, const lm_pass_env *env) {
   bool forced = lm_pass_is_forced(env, "chunk_scan");
+  bool keeps = !env->less_memory && !(env->recompute && env->recompute->bytes);
   for (lm_op *op = r->first, *next; op; op = next) {
     next = op->next;
     if (op->code == LM_OP_LOOP)
@@ -174,7 +176,7 @@ static void chunk_visit(lm_module *m, lm_region *r, const lm_pass_env *env) {
     bool fits = lm_chunk_match(op, &c);
     int64_t size = fits ? positions_of(&c, lm_axis_size(m, lm_scan_axis(op))) : 0;
     if (size && (forced || lm_chunk_is_profitable(env->target, &c, size)))
-      rewrite(&c, size, n_values);
+      rewrite(&c, size, n_values, keeps);
     lm_scan_lift_end(&c.lift);
   }
 }
