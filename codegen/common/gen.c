@@ -4,8 +4,7 @@
 
 // ---- instructions
 
-// The iterations of a level at capacity, within the current ranges of the loops.
-static double iterations(const lm_gen *e, int level) {
+double lm_gen_iterations(const lm_gen *e, int level) {
   const lm_gen_domain *d = &e->domains[e->pass];
   double n = 1;
   for (int i = 0; i < e->kernel->attr.n_axes; i++) {
@@ -23,7 +22,7 @@ static double iterations(const lm_gen *e, int level) {
 
 void lm_gen_count(lm_gen *e, int level, double n, const lm_op *op) {
   double lanes = e->target->lanes ? e->target->lanes(e, level) : 1;
-  double all = n * lanes * iterations(e, level);
+  double all = n * lanes * lm_gen_iterations(e, level);
   e->instructions += all;
   if (op)
     e->counted[op->mark] += all;

@@ -137,6 +137,8 @@ void lm_gen_free(lm_gen *e);
 // compute, or NULL.
 void lm_gen_count(lm_gen *e, int level, double n, const lm_op *op);
 void lm_gen_count_reset(lm_gen *e);
+// The iterations of a level at capacity, within the current ranges of the loops.
+double lm_gen_iterations(const lm_gen *e, int level);
 // "0", as part of a C name; a split loop appends _h or _l.
 const char *lm_gen_axis_name(lm_gen *e, lm_axis a);
 void lm_gen_type_print(lm_gen *e, lm_type t, lm_buf *b); // "f32[i_0, i_2]"

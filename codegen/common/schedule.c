@@ -58,6 +58,14 @@ bool lm_schedule_writes(const lm_schedule *s, lm_root r, uint32_t i) {
   return accumulator != r.copy;
 }
 
+bool lm_schedule_pass_writes(const lm_schedule *s, int pass, uint32_t i) {
+  const lm_sched_pass *p = &s->passes[pass];
+  bool writes = false;
+  for (uint32_t k = 0; k < p->n_roots; k++)
+    writes |= lm_schedule_writes(s, p->roots[k], i);
+  return writes;
+}
+
 // True if op reads operand i at other indices than the current ones of the surrounding loops (the
 // indices of its result, or of its operand for a reduction).
 static bool reads_elsewhere(const lm_op *op, uint32_t i) {

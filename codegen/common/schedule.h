@@ -71,6 +71,7 @@ lm_type lm_kernel_space(const lm_op *kernel, lm_root r); // the inner axes that 
 const lm_node *lm_schedule_node(const lm_schedule *s, const lm_value *v); // NULL for an operand
 // True if the pass that computes r.v, or copies it, writes result i of the kernel.
 bool lm_schedule_writes(const lm_schedule *s, lm_root r, uint32_t i);
+bool lm_schedule_pass_writes(const lm_schedule *s, int pass, uint32_t i);
 const lm_op *lm_kernel_yield(const lm_op *kernel);
 bool lm_kernel_result_summed(const lm_op *kernel, uint32_t i);
 #endif

@@ -41,6 +41,7 @@ static const char *prelude(lm_arena *arena, bool device) {
   add_file(lm_cuda_prelude, "approx.cuh", &b);
   add_file(lm_cuda_prelude, "team.cuh", &b);
   add_file(lm_cuda_prelude, "vector.cuh", &b);
+  add_file(lm_cuda_prelude, "transpose.cuh", &b);
   if (device)
     add_file(lm_cuda_prelude, "mma.cuh", &b);
   if (device)

@@ -30,6 +30,15 @@ double cuda_lanes(const lm_gen *g, int level) {
   return e->team;
 }
 
+const char *cuda_axes_product(cuda_emit *e, const cuda_axis *axes, int n) {
+  lm_buf b = {0};
+  for (int i = 0; i < n; i++)
+    lm_buf_printf(&b, "%s%s", i ? " * " : "", axes[i].extent);
+  const char *text = n ? lm_arena_strndup(e->g.arena, b.p, b.n) : "1";
+  lm_buf_free(&b);
+  return text;
+}
+
 void cuda_count_shared(cuda_emit *e, cuda_flat_loop *l) {
   for (uint32_t i = 0; i < e->g.s->n_nodes; i++) {
     double here = e->g.counted[i];

@@ -36,9 +36,9 @@ typedef struct cuda_root {
 
 // A stage is a group of a pass's loops that run as one; level k is the body of stage k - 1.
 // Strided: over the threads of a team, or over the grid. Vector: unrolled over the elements of a
-// vector.
+// vector. Unrolled: over the rows of a tile that a thread has.
 typedef struct cuda_stage {
-  bool strided, vector;
+  bool strided, vector, unrolled;
 } cuda_stage;
 
 // A loop over the grid. Passes without reductions are independent, so loops with equal heads are
@@ -80,8 +80,11 @@ typedef struct cuda_emit {
   bool carries_in_registers; // of a scan
   lm_op flat;                // CUDA_FLAT: the kernel with no parallel axes
   cuda_form form;
-  int team, teams;              // threads per thread group; thread groups per block
-  int *width;                   // by pass: elements of a vector, 1: none
+  int team, teams;  // threads per thread group; thread groups per block
+  int *width;       // by pass: elements of a vector, 1: none
+  int *tile;        // by pass: bytes of a row of its tile (transpose.c), 0: none
+  bool *transposed; // by result: it is written through a tile
+  int n_tiles;
   bool parallel_merge[LM_RANK]; // parallel axis i is merged with the next
   // the pass that is being written
   cuda_root roots[64];
@@ -103,6 +106,7 @@ typedef struct cuda_emit {
   int *sum_width;           // by result: the vector width that permutes its sums in shared memory
   cuda_sum_part *sum_parts; // sums in registers
   uint32_t n_sum_parts, cap_sum_parts;
+  double partial;   // bytes at capacity of sectors that accesses move and do not use (sectors.c)
   int64_t shared;   // bytes of shared memory that the kernel declares
   int64_t max_pool; // limit in bytes of the pool
   int64_t workspace[LM_KERNEL_WORKSPACES];
@@ -186,8 +190,20 @@ typedef struct cuda_axis {
   uint16_t var;
   const char *extent;
 } cuda_axis;
+// "n0 * 32": the product of the extents.
+const char *cuda_axes_product(cuda_emit *e, const cuda_axis *axes, int n);
 void cuda_decode(cuda_emit *e, const cuda_axis *axes, int n, const char *from, lm_buf *b);
 void cuda_team_sync(const cuda_emit *e, lm_buf *b);
+
+// ---- transpose.c: codes that are written through a tile in shared memory
+// Sets the loops of the pass, if it writes codes along another axis than the one of its loads.
+bool cuda_transpose_choose(cuda_emit *e, int pass);
+// Sets the stages of such a pass; false: it is another one.
+bool cuda_transpose_stages(cuda_emit *e);
+bool cuda_transpose_merges(const cuda_emit *e, int pass, int loop); // whether a loop may merge
+// Stores code x to element `at` of result r; false if it is no result that goes through a tile.
+bool cuda_transpose_store(cuda_emit *e, uint32_t r, const lm_ix *at, const char *x);
+void cuda_transpose_declare(cuda_emit *e, lm_buf *b); // the tiles
 
 // ---- online.c: softmax
 // True if the pass is a maximum that the next pass, a sum of exponentials, computes too.
@@ -209,6 +225,11 @@ void cuda_count_loop(cuda_emit *e, int k, int axes, int unrolled);
 // as many steps as summed points, whose accesses are apart, against a reduction over the team for
 // each kept point.
 bool cuda_kept_are_many(const cuda_emit *e, double kept, double summed);
+
+// ---- sectors.c
+// Counts in e->partial the bytes of sectors that an access to memory at a level moves and does not
+// use. at: of the element, with the variable of the vector loop.
+void cuda_count_sectors(cuda_emit *e, lm_dtype t, const lm_ix *at, int level, bool stores);
 
 // ---- rows.c: rows that passes hold, sums over points
 int64_t cuda_points(const cuda_emit *e); // points of the parallel axes, at capacity

@@ -44,6 +44,7 @@ static void parallel_vars(cuda_emit *e) {
 static void attempt(cuda_emit *e) {
   lm_gen_attempt(&e->g);
   cuda_flat_begin(e);
+  e->partial = 0;
   e->n_sum_parts = 0;
   parallel_vars(e);
   for (uint32_t i = 0; i < e->g.s->n_passes; i++)
@@ -74,14 +75,6 @@ cuda_emit *cuda_emit_make(const lm_plan_options *o, const lm_op *kernel, const c
 
 // ---- computing in place
 
-static bool writes(const cuda_emit *e, int pass, uint32_t result) {
-  const lm_sched_pass *p = &e->g.s->passes[pass];
-  for (uint32_t i = 0; i < p->n_roots; i++)
-    if (lm_schedule_writes(e->g.s, p->roots[i], result))
-      return true;
-  return false;
-}
-
 // True if the access is ordered before the write of the element that it reads, in a later pass or
 // in the same one. The threads of a team are ordered by the barrier between passes of two depths;
 // within a pass the thread that reads an element also writes it, unless the pass has no loop: then
@@ -103,13 +96,14 @@ static bool in_place(const cuda_emit *e, uint32_t operand, uint32_t result) {
   const lm_value *v = lm_kernel_yield(k)->in[result];
   lm_type type = k->out[result]->type;
   bool dense = !e->g.result_stride || !e->g.result_stride[result];
-  if (!dense || lm_kernel_result_summed(k, result) || !lm_kernel_fits(e->g.m, k, operand, result))
+  if (!dense || e->transposed[result] || lm_kernel_result_summed(k, result) ||
+      !lm_kernel_fits(e->g.m, k, operand, result))
     return false;
   if (v->def && lm_op_is_reduction(v->def))
     return false;
   int written = (int)e->g.s->n_passes;
   for (int i = (int)e->g.s->n_passes - 1; i >= 0; i--)
-    if (writes(e, i, result))
+    if (lm_schedule_pass_writes(e->g.s, i, result))
       written = i;
   for (uint32_t i = 0; i < e->g.n_accesses; i++) {
     const lm_gen_access *a = &e->g.accesses[i];
@@ -194,15 +188,6 @@ static int parallel_axes(cuda_emit *e, cuda_axis *out) {
   return n;
 }
 
-static const char *points_text(cuda_emit *e, const cuda_axis *axes, int n) {
-  lm_buf b = {0};
-  for (int i = 0; i < n; i++)
-    lm_buf_printf(&b, "%s%s", i ? " * " : "", axes[i].extent);
-  const char *text = n ? lm_arena_strndup(e->g.arena, b.p, b.n) : "1";
-  lm_buf_free(&b);
-  return text;
-}
-
 static bool reduces_in_block(const cuda_emit *e) {
   return e->form == CUDA_TEAM && e->team > CUDA_WARP;
 }
@@ -233,7 +218,7 @@ static void put_points(cuda_emit *e, lm_buf *b, const char *rows) {
   else
     lm_buf_printf(b, "const %s point = (%s)block * %d + lm_thread();\n", t, t, e->teams);
   if (e->team <= CUDA_WARP)
-    lm_buf_printf(b, "if (point >= %s) return;\n", points_text(e, axes, n));
+    lm_buf_printf(b, "if (point >= %s) return;\n", cuda_axes_product(e, axes, n));
   lm_buf_puts(b, rows);
   cuda_decode(e, axes, n, "point", b);
   if (e->scan)
@@ -251,7 +236,7 @@ static void put_chunk(cuda_emit *e, lm_buf *b, const char *rows) {
   cuda_sums_begin(e, b);
   lm_buf_printf(b,
                 "const int64_t points = %s;\nconst %s end = (%s)((block + 1) * points / %lld);\n",
-                points_text(e, axes, n), t, t, chunks);
+                cuda_axes_product(e, axes, n), t, t, chunks);
   lm_buf_printf(b,
                 "for (%s point = (%s)(block * points / %lld) + team; point < end; point += %d) {\n",
                 t, t, chunks, e->teams);
@@ -274,6 +259,7 @@ cuda_code *cuda_emit_code(cuda_emit *e, lm_arena *arena) {
     lm_buf_printf(&body, "const %s first = (%s)block * %d + lm_thread(), step = (%s)grid * %d;\n",
                   t, t, CUDA_THREADS, t, CUDA_THREADS);
     lm_buf_puts(&body, "(void)step;\n");
+    cuda_transpose_declare(e, &arrays);
     lm_buf_add(&body, e->g.body.p, e->g.body.n);
     cuda_flat_put(e, &body);
   } else {
@@ -325,9 +311,11 @@ static void launch_flat(const cuda_emit *e, lm_kernel_code *out) {
 static void launch_of(const cuda_emit *e, lm_kernel_code *out) {
   const lm_attr *a = &e->g.kernel->attr;
   out->instructions = e->g.instructions;
+  out->partial = e->partial;
   if (e->scan) {
     int64_t positions = lm_axis_size(e->g.m, lm_scan_axis(e->scan));
     out->instructions *= (double)positions;
+    out->partial *= (double)positions;
     out->launch.waits = e->carries_in_registers ? positions / CUDA_UNROLLED : positions;
   }
   bool unrolled = e->team == 1 && (!e->scan || e->carries_in_registers);

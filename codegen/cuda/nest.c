@@ -61,6 +61,7 @@ bool cuda_load(lm_gen *g, const char *base, lm_type t, const lm_ix *at, lm_gen_t
   lm_ix rest;
   if (cuda_carry_load(e, base, t, at, out))
     return true;
+  cuda_count_sectors(e, (lm_dtype)t.dtype, at, lm_ix_level(&g->vars, at), false);
   if (!in_vectors(e, at, &rest))
     return false;
   const char *name = lm_gen_temp_name(g, "x");
@@ -84,6 +85,9 @@ bool cuda_load(lm_gen *g, const char *base, lm_type t, const lm_ix *at, lm_gen_t
 void cuda_store(cuda_emit *e, uint32_t i, lm_type t, const lm_ix *ix, const char *x, int level) {
   lm_ix at = lm_gen_result_index(&e->g, i, t, ix), rest;
   const char *index = lm_gen_index(&e->g, &at, true);
+  if (level == e->n_stages && cuda_transpose_store(e, i, &at, x))
+    return;
+  cuda_count_sectors(e, (lm_dtype)t.dtype, &at, level, true);
   if (e->rows || level != e->n_stages || !in_vectors(e, &at, &rest)) {
     cuda_element_put(e, i, index, lm_gen_store_text(e->g.arena, t.dtype, x), level);
     return;
@@ -314,20 +318,11 @@ static cuda_flat_loop *flat_loop(cuda_emit *e, const char *head) {
   return l;
 }
 
-static const char *trip_count(cuda_emit *e, const cuda_axis *axes, int n) {
-  lm_buf b = {0};
-  for (int i = 0; i < n; i++)
-    lm_buf_printf(&b, "%s%s", i ? " * " : "", axes[i].extent);
-  const char *text = lm_arena_strndup(e->g.arena, b.p, b.n);
-  lm_buf_free(&b);
-  return text;
-}
-
 // A strided loop of the flat form: over the grid.
 static void write_flat(cuda_emit *e, int k, const cuda_axis *axes, int n, const char *body) {
   const char *type = e->g.target->index;
   const char *head = n ? lm_arena_printf(e->g.arena, "for (%s p = first; p < %s; p += step) {\n",
-                                         type, trip_count(e, axes, n))
+                                         type, cuda_axes_product(e, axes, n))
                        : "if (first == 0) {\n";
   cuda_flat_loop *l = flat_loop(e, head);
   cuda_count_shared(e, l);
@@ -426,18 +421,18 @@ static void write_loop(cuda_emit *e, int k, const char *body) {
   bool direct = n == 1 && !v->lo;
   const char *name = direct ? v->name : "p";
   bool alone = e->form == CUDA_TEAM && e->team == 1 && k + 1 == e->n_stages;
-  if (!e->stages[k].vector)
+  if (!e->stages[k].vector && !e->stages[k].unrolled)
     cuda_count_loop(e, k, n, alone ? CUDA_UNROLLED : 1);
-  if (e->stages[k].vector)
+  if (e->stages[k].vector || e->stages[k].unrolled)
     lm_buf_puts(out, "LM_UNROLL\n");
   else if (alone)
     // Unrolled, so that the loads of a thread do not wait for each other.
     lm_buf_printf(out, "LM_UNROLL_%d\n", CUDA_UNROLLED);
   if (strided)
-    team_head(e, k, name, trip_count(e, axes, n), out);
+    team_head(e, k, name, cuda_axes_product(e, axes, n), out);
   else
     lm_buf_printf(out, "for (%s %s = 0; %s < %s; %s++) {\n", type, name, name,
-                  trip_count(e, axes, n), name);
+                  cuda_axes_product(e, axes, n), name);
   if (!direct)
     cuda_decode(e, axes, n, "p", out);
   lm_buf_printf(out, "%s}\n", body);
@@ -491,7 +486,7 @@ static void stages_plain(cuda_emit *e) {
     e->stage_of[i] = 0;
   e->stages[0] = (cuda_stage){.strided = true};
   e->n_stages = 1 + vector;
-  if (!vector)
+  if (cuda_transpose_stages(e) || !vector)
     return;
   e->stage_of[d->n - 1] = 1;
   e->stages[1] = (cuda_stage){.vector = true};

@@ -111,6 +111,8 @@ void cuda_shape_begin(cuda_emit *e, const lm_module *m, const lm_op *kernel, lm_
   e->width = LM_NEW_N(arena, int, s->n_passes + 1);
   for (uint32_t i = 0; i < s->n_passes; i++)
     e->width[i] = 1;
+  e->tile = LM_NEW_N(arena, int, s->n_passes + 1);
+  e->transposed = LM_NEW_N(arena, bool, kernel->n_out + 1);
   e->sum_width = LM_NEW_N(arena, int, kernel->n_out + 1);
   e->team = e->teams = 1;
 }
@@ -332,7 +334,8 @@ void cuda_shape_choose(cuda_emit *e) {
     return;
   }
   for (uint32_t i = 0; i < e->g.s->n_passes; i++)
-    vector_choose(e, (int)i);
+    if (!cuda_transpose_choose(e, (int)i))
+      vector_choose(e, (int)i);
   if (e->form == CUDA_TEAM && !e->rows)
     team_choose(e);
 }
@@ -344,8 +347,8 @@ static bool mergeable(const cuda_emit *e, int pass, int i) {
   const lm_gen_loop *a = &d->loop[i];
   const lm_gen_loop *b = &d->loop[i + 1];
   bool into_vector = e->width[pass] > 1 && i + 1 == d->n - 1;
-  return !into_vector && !a->n_partitions && !b->n_partitions && !b->dyn &&
-         lm_gen_reduced_together(&e->g, pass, a->axis, b->axis) &&
+  return !into_vector && cuda_transpose_merges(e, pass, i) && !a->n_partitions &&
+         !b->n_partitions && !b->dyn && lm_gen_reduced_together(&e->g, pass, a->axis, b->axis) &&
          lm_gen_one_loop(&e->g, a->var, b->var, b->size, pass);
 }
 

@@ -38,9 +38,10 @@ double lm_cost_launch_bytes(const lm_target *t);
 // FLOP/s of GEMMs that are large enough; of another dtype where none is known.
 double lm_cost_peak(const lm_target *t, lm_dtype dtype);
 
-// A kernel of generated code. cold: of the bytes, those that no cache holds. again: bytes that are
-// read again, from a cache. threads: of all blocks of a GPU's launch, times the iterations that
-// each runs at a time; 0: enough. waits: how often a thread waits for loads before it issues more.
+// A kernel of generated code. cold: of the bytes, those that no cache holds. again: bytes that pass
+// through a cache besides: read again, or of sectors of which accesses use a part. threads: of all
+// blocks of a GPU's launch, times the iterations that each runs at a time; 0: enough. waits: how
+// often a thread waits for loads before it issues more.
 typedef struct lm_cost_kernel {
   double bytes, instructions, threads, cold, again, waits;
 } lm_cost_kernel;

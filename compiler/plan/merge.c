@@ -245,6 +245,7 @@ static void step_make(merger *g, launch *l) {
     l->part[i].buf = LM_NEW_N(p->arena, int, x->n_bufs);
     s.step.moved += x->moved;
     s.step.flops += x->flops;
+    s.step.again += x->again;
     s.step.instructions +=
         x->kind == LM_STEP_COPY ? elements_of(x->move) * PER_ELEMENT : x->instructions;
     s.step.move = s.step.move || !l->part[i].move || l->part[i].move->at_dim < 0 ? s.step.move

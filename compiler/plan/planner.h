@@ -26,6 +26,7 @@ typedef struct lm_kernel_code {
   int n_workspaces;
   lm_plan_launch launch;
   double instructions; // at capacity, counted for each lane; 0: not counted
+  double partial;      // bytes at capacity of sectors that its accesses move and do not use
   // Optional: a second kernel, whose operands are the workspaces, computes the results; the first
   // one writes the workspaces alone.
   const struct lm_kernel_code *combine;

@@ -323,6 +323,7 @@ void lm_step_kernel(planner *p, lm_op *op) {
   s->step.n_write = (int)op->n_out;
   kernel_cost(p, op, &s->step);
   s->step.instructions = code.instructions;
+  s->step.again = code.partial;
   ref *r = s->refs;
   for (uint32_t i = 0; i < op->n_in; i++)
     *r++ = lm_location_ref(p, &in[i], op->in[i]->type);

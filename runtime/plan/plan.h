@@ -345,7 +345,9 @@ typedef struct lm_plan_step {
   int64_t flops, moved; // FLOPs and bytes at capacity, for cost reports
   // Instructions of the generated code at capacity, of all lanes; KERNEL: sizes of an attention.
   double instructions;
-  double again;                 // bytes at capacity that further blocks read again, from a cache
+  // Bytes at capacity that pass through a cache besides: those that further blocks read again, and
+  // those of sectors of which accesses use a part.
+  double again;
   const lm_plan_attend *attend; // NULL: another kernel
   const char *label;            // IR operation and source line, for profiles and messages
   // In a run that takes the gradients as zeros (lm_exec_run_first): a GEMM that accumulates, or an

@@ -98,6 +98,23 @@ static const kernel_case cases[] = {
           "over(n)\n  %k = const 256 : f32\n  %y = mul %x, %k\n  %c = cast %y : e4m3[b, q, n]\n"
           "  %z = mul %a, %k\n  %u = cast %z : u8[b, q, n]\n  return %c, %m, %u\n}\n",
      0, 2},
+    // On a GPU in tiles of 64 x 128 and 128 x 64, along two axes of the operand; and a permuted
+    // operand, beside one of fewer elements along the other axis.
+    {"codes in two orders of axes",
+     HEAD
+     "axis b = 2, t = 128, g = 2, e = 64, n = 256\n"
+     "func @f(%x: bf16[b, t, g, e], %y: f32[e, n], %s: f32[t], %z: bf16[n, t], %w: bf16[t]) "
+     "-> (a: e5m2[b, t, g, e], b: e5m2[g, e, b, t], c: e4m3[e, n], d: e4m3[n, e], e: u8[t, n], "
+     "f: e4m3[b, e, g, t]) {\n"
+     "  %k = const 64 : f32\n  %x1 = cast %x : f32[b, t, g, e]\n  %x2 = mul %x1, %s\n"
+     "  %a = cast %x2 : e5m2[b, t, g, e]\n  %a1 = permute %a : e5m2[g, e, b, t]\n"
+     "  %b = cast %a1 : e5m2[g, e, b, t]\n  %y1 = mul %y, %k\n  %c = cast %y1 : e4m3[e, n]\n"
+     "  %c1 = permute %c : e4m3[n, e]\n  %d = cast %c1 : e4m3[n, e]\n"
+     "  %z1 = cast %z : f32[n, t]\n  %w1 = cast %w : f32[t]\n  %z2 = mul %z1, %w1\n"
+     "  %z3 = mul %z2, %k\n  %z4 = permute %z3 : f32[t, n]\n  %e = cast %z4 : u8[t, n]\n"
+     "  %f1 = cast %x1 : e4m3[b, t, g, e]\n  %f2 = permute %f1 : e4m3[b, e, g, t]\n"
+     "  %f = cast %f2 : e4m3[b, e, g, t]\n  return %a, %b, %c, %d, %e, %f\n}\n",
+     0, 3},
     {"scan of lanes",
      HEAD
      "axis b = 3, t = 7, d = 301, e = 5\n"

@@ -185,7 +185,39 @@ static void test_few_rows(int64_t columns, const char *offset) {
   lm_ctx_destroy(ctx);
 }
 
+// Codes and their copy with the other order of axes. 80 rows are no tile: a store of the copy is of
+// 32 bytes in 32 sectors, of which one would do. With 128 rows the copy goes through a tile. A
+// group with a reduction, which has a row at a time, leaves the copy to another kernel.
+static void test_sectors(int rows, bool reduces, bool in_tiles, double partial) {
+  lm_ctx *ctx = lm_ctx_create();
+  const char *text = lm_arena_printf(
+      ctx->arena,
+      "stage step\naxis t = %d, e = 256\nfunc @f(%%x: f32[t, e]) -> (y: e4m3[t, e], z: e4m3[e, t], "
+      "m: f32[t]) {\n  %%s = %s\n  %%y = cast %%s : e4m3[t, e]\n  %%p = permute %%s : f32[e, t]\n"
+      "  %%z = cast %%p : e4m3[e, t]\n  %%m = %s\n  return %%y, %%z, %%m\n}\n",
+      rows, reduces ? "exp %x" : "neg %x",
+      reduces ? "max %s over(e)" : "slice %x (e) -> () [0, 1]");
+  const lm_plan *plan = plan_of_all(ctx, text);
+  int tiles = 0;
+  double found = 0;
+  for (int i = 0; i < plan->n_kernels; i++) {
+    const char *source = plan->kernels[i].source;
+    bool tiled = strstr(source, "lm_tile_store") != NULL;
+    tiles += tiled;
+    CHECK(!tiled || (!strstr(source, "lm_team_max") && !strstr(source, "] = (uint8_t)")));
+  }
+  for (int i = 0; i < plan->funcs[0].n_steps; i++)
+    found += plan->funcs[0].steps[i].again;
+  printf("%d rows%s: %d tiles, %.0f bytes of sectors\n", rows, reduces ? " reduced" : "", tiles,
+         found);
+  CHECK(tiles == in_tiles && found == partial * rows);
+  lm_ctx_destroy(ctx);
+}
+
 int main(void) {
+  test_sectors(80, false, false, 31 * 256);
+  test_sectors(128, false, true, 0);
+  test_sectors(128, true, true, 0);
   test_few_rows(32768, "typedef int32_t lm_at;");
   test_few_rows(262144, "typedef int64_t lm_at;");
   test_overlap("f32", 2);

@@ -185,6 +185,16 @@ static const plant prologue_plants[] = {
     {NULL, "lm_barrier();\n    }\n  }\n", "}\n}\n"}, // A is not complete
     {NULL, "m * 264 + (k", "m * 256 + (k"},          // another row's elements
 };
+static const plant transpose_plants[] = {
+    {NULL, "lm_barrier();\n", "\n"},            // reads codes that are not in the tile yet
+    {NULL, "<< (i_0_l_l * 8)", "<< (i_0_l_l)"}, // codes of other rows in one byte
+    {NULL, "i_0_h * 128", "i_0_h * 64"},        // two blocks write one tile
+};
+// Codes, and their copy with the other order of axes.
+static const char transpose_shape[] =
+    "stage step\naxis t = 256, e = 64\nfunc @f(%x: bf16[t, e]) -> (y: e4m3[t, e], z: e4m3[e, t]) "
+    "{\n  %y = cast %x : e4m3[t, e]\n  %y1 = permute %y : e4m3[e, t]\n  %z = cast %y1 : e4m3[e, "
+    "t]\n  return %y, %z\n}\n";
 // A norm in its GEMM.
 static const char prologue_shape[] =
     "stage step\naxis t = 2, d = 264, n = 40\nfunc @f(%x: bf16[t, d], %w: bf16[d, n]) -> (y: "
@@ -345,4 +355,5 @@ int main(void) {
   firsts_run(split_shape, split_plants, LM_COUNT(split_plants));
   firsts_run(merge_shape, merge_plants, LM_COUNT(merge_plants));
   firsts_run(prologue_shape, prologue_plants, LM_COUNT(prologue_plants));
+  firsts_run(transpose_shape, transpose_plants, LM_COUNT(transpose_plants));
 }

@@ -9,6 +9,7 @@
 // run in between.
 #include <string.h>
 #include "compiler/passes/fuse/fuse.h"
+#include "compiler/passes/rewrite.h"
 
 static double type_elements(const lm_module *m, lm_type t) {
   return (double)lm_type_elements(m, t);
@@ -92,6 +93,37 @@ static bool scatters(const lm_fuse *s, uint32_t g) {
   return s->nodes[g].op->code == LM_OP_SCATTER;
 }
 
+// A copy of codes with another last axis, which a kernel of a GPU writes through a tile of them
+// (codegen/cuda/transpose.c) if it has no reductions. A reduction has a row at a time, and would
+// write single bytes a row apart.
+static bool is_transposed_copy(const lm_fuse_node *n) {
+  const lm_op *op = n->op;
+  if (op->code != LM_OP_CAST || !lm_dtype_is_code((lm_dtype)op->out[0]->type.dtype) ||
+      !lm_op_is(op->in[0], LM_OP_PERMUTE))
+    return false;
+  lm_type to = op->out[0]->type, from = op->in[0]->def->in[0]->type;
+  return to.rank && to.axis[to.rank - 1] != from.axis[from.rank - 1];
+}
+
+static bool is_reduction(const lm_fuse_node *n) {
+  return n->op->code == LM_OP_SUM || n->op->code == LM_OP_MAX;
+}
+
+static bool any_of(const lm_fuse *s, uint32_t g, bool (*is)(const lm_fuse_node *n)) {
+  bool found = false;
+  for (uint32_t n = g; n && !found; n = s->nodes[n].next)
+    found = is(&s->nodes[n]);
+  return found;
+}
+
+// True if one of the groups has such a copy and the other one a reduction.
+static bool writes_apart(const lm_fuse *s, uint32_t a, uint32_t b) {
+  if (!s->target || s->target->kind != LM_TARGET_CUDA)
+    return false;
+  return (any_of(s, a, is_transposed_copy) && any_of(s, b, is_reduction)) ||
+         (any_of(s, b, is_transposed_copy) && any_of(s, a, is_reduction));
+}
+
 // Sets the parallel axes of the merged group. A group with column sums keeps its own.
 static bool merged_axes(const lm_fuse *s, uint32_t a, uint32_t b, lm_type *out) {
   lm_type touched = {0};
@@ -148,7 +180,7 @@ static bool try_join(lm_fuse *s, uint32_t a, uint32_t b) {
   lm_type parallel;
   if (a == b || s->nodes[a].op->parent != s->nodes[b].op->parent)
     return false;
-  if (scatters(s, a) || scatters(s, b))
+  if (scatters(s, a) || scatters(s, b) || writes_apart(s, a, b))
     return false;
   if (s->nodes[a].n_group + s->nodes[b].n_group > LM_FUSE_OPS)
     return false;

@@ -1,0 +1,117 @@
+// sectors.c - the sectors of memory that a kernel moves beyond those of its operands and results.
+//
+// Memory and caches move sectors of 32 bytes. A warp whose threads access neighbouring elements
+// uses all bytes of each sector; one whose threads write single bytes a row apart moves a sector
+// for each byte. The addresses of one warp are computed as its threads do. Loads are those of a
+// block, since its warps share a cache; a store passes through that cache.
+#include <stdlib.h>
+
+#include "codegen/cuda/emit.h"
+
+enum {
+  SECTOR = 32, // bytes
+  ELEMENTS = 8 // greatest width of a vector
+};
+
+// An access by the threads of a block, in bytes: the address of a thread is the sum over variables
+// of coef * value, and of each element of a vector loop of `step` more.
+typedef struct terms {
+  int64_t coef[LM_GEN_LOOPS + LM_RANK], size[LM_GEN_LOOPS + LM_RANK];
+  int n, n_lanes; // the first n_lanes are those of a thread in its team, the last varies fastest
+  int64_t step;
+  int elements;
+} terms;
+
+static void term_add(const cuda_emit *e, terms *x, const lm_ix *at, int bytes, uint16_t var) {
+  const lm_var *v = &e->g.vars.v[var];
+  x->coef[x->n] = lm_ix_coef(at, var) * bytes;
+  x->size[x->n++] = v->hi - v->lo;
+}
+
+static terms terms_of(const cuda_emit *e, const lm_ix *at, int bytes, int level) {
+  const lm_gen_domain *d = &e->g.domains[e->g.pass];
+  terms x = {.elements = 1};
+  for (int i = 0; i < d->n; i++)
+    if (e->stages[e->stage_of[i]].strided && e->stage_of[i] < level)
+      term_add(e, &x, at, bytes, d->loop[i].var);
+  x.n_lanes = x.n;
+  for (int i = 0; i < e->g.kernel->attr.n_axes; i++)
+    term_add(e, &x, at, bytes, e->g.parallel[i]);
+  if (e->vector && level == e->n_stages) {
+    x.step = lm_ix_coef(at, e->vector) * bytes;
+    x.elements = e->width[e->g.pass];
+  }
+  return x;
+}
+
+// The part of the address that the variables from..to - 1 give at number q of their points; -1 if
+// there are fewer points.
+static int64_t decoded(const terms *x, int from, int to, int64_t q) {
+  int64_t sum = 0;
+  for (int i = to; i-- > from;) {
+    sum += x->coef[i] * (q % x->size[i]);
+    q /= x->size[i];
+  }
+  return q ? -1 : sum;
+}
+
+static int by_address(const void *a, const void *b) {
+  int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+  return (x > y) - (x < y);
+}
+
+// The different numbers among n, each divided by `unit`.
+static int64_t distinct(int64_t *v, int n, int64_t unit) {
+  int64_t count = 0;
+  qsort(v, (size_t)n, sizeof *v, by_address);
+  for (int i = 0; i < n; i++)
+    count += !i || v[i] / unit != v[i - 1] / unit;
+  return count;
+}
+
+// Of n threads, which access `bytes` at each address: sectors beyond those that have room for the
+// bytes.
+static double excess(const cuda_emit *e, const terms *x, int threads, int elements, int bytes) {
+  int64_t v[CUDA_MAX_THREADS * ELEMENTS];
+  int n = 0, team = e->form == CUDA_FLAT ? threads : e->team;
+  for (int i = 0; i < threads; i++) {
+    int64_t lane = decoded(x, 0, x->n_lanes, x->n_lanes ? i % team : 0);
+    int64_t point = decoded(x, x->n_lanes, x->n, i / team);
+    for (int k = 0; k < elements && lane >= 0 && point >= 0; k++)
+      v[n++] = lane + point + k * x->step;
+  }
+  int64_t dense = (distinct(v, n, 1) * bytes + SECTOR - 1) / SECTOR;
+  return (double)(distinct(v, n, SECTOR) - dense);
+}
+
+// The iterations of a thread that read from the same sectors.
+static double shared_iterations(const cuda_emit *e, const lm_ix *at, int bytes) {
+  const lm_gen_domain *d = &e->g.domains[e->g.pass];
+  double most = 1;
+  for (int i = 0; i < d->n; i++) {
+    int64_t step = lm_ix_coef(at, d->loop[i].var) * bytes;
+    if (e->stages[e->stage_of[i]].strided || d->loop[i].var == e->vector || step <= 0)
+      continue;
+    double n = (double)SECTOR / (double)step;
+    n = n < (double)d->loop[i].size ? n : (double)d->loop[i].size;
+    most = n > most ? n : most;
+  }
+  return most;
+}
+
+void cuda_count_sectors(cuda_emit *e, lm_dtype t, const lm_ix *at, int level, bool stores) {
+  if (e->rows || e->gemm)
+    return;
+  int bytes = lm_dtype_bytes(t);
+  int block = e->form == CUDA_FLAT ? CUDA_THREADS : e->team * e->teams;
+  int threads = stores && block > CUDA_WARP ? CUDA_WARP : block;
+  terms x = terms_of(e, at, bytes, level);
+  double n = lm_gen_iterations(&e->g, level) * cuda_lanes(&e->g, level) / threads;
+  // Elements of a vector that are not neighbours are stored one after another.
+  int elements = stores && x.step != bytes ? 1 : x.elements;
+  double sectors = excess(e, &x, threads, elements, bytes) / elements;
+  if (!stores)
+    sectors /= shared_iterations(e, at, bytes);
+  if (sectors > 0)
+    e->partial += n * sectors * SECTOR;
+}
