@@ -215,14 +215,20 @@ static lm_status choices_recall(lm_training *x) {
 
 // ---- the profile
 
-// A file that cannot be written is reported before the training.
+// A file that cannot be written is reported before the training, which leaves it as it is.
+static lm_status profile_check(const char *path) {
+  FILE *f = path ? fopen(path, "a") : NULL;
+  if (path && !f)
+    return lm_fail_errno("cannot write %s", path);
+  return f && fclose(f) ? lm_fail_errno("cannot write %s", path) : NULL;
+}
+
 static lm_status profile_begin(lm_training *x) {
   lm_arena *a = x->s.project.ctx->arena;
   if (!x->options.profile)
     return NULL;
   LM_TRY(lm_output_check_recipe(x->s.project.recipe, x->options.profile_path));
-  if (x->options.profile_path)
-    LM_TRY(lm_file_write_atomic(x->options.profile_path, "", 0));
+  LM_TRY(profile_check(x->options.profile_path));
   x->s.timeline = LM_NEW(a, lm_timeline);
   *x->s.timeline = (lm_timeline){
       .arena = a,
@@ -232,12 +238,20 @@ static lm_status profile_begin(lm_training *x) {
   return NULL;
 }
 
-static lm_status profile_end(const lm_training *x) {
+// A run that had finished, or is interrupted before its first step, keeps an earlier profile.
+static lm_status profile_end(const lm_training *x, const lm_run_outcome *out) {
   const lm_timeline *t = x->s.timeline;
   lm_arena *a = x->s.project.ctx->arena;
   const char *path = x->options.profile_path;
-  if (!t)
+  if (!t || (out->step == out->resumed && out->interrupted))
     return NULL;
+  if (out->step == out->resumed)
+    return lm_fail(
+        LM_USER,
+        "--profile: the run had finished with step %lld, so there is no step to profile\n"
+        "  --steps N with a larger N continues the run; --out DIR trains in another "
+        "folder",
+        (long long)out->step);
   if (!path)
     path = lm_path_join(a, x->dir ? x->dir : ".", "profile.json");
   lm_target machine = lm_compiled_machine(&x->s.compiled, lm_exec_threads(x->s.execution.exec));
@@ -376,7 +390,7 @@ lm_status lm_training_run(lm_training *x, lm_run_outcome *out) {
   run_options_fill(x);
   evals_collect(x);
   LM_TRY(lm_run_train(&x->o, out));
-  return profile_end(x);
+  return profile_end(x, out);
 }
 
 void lm_training_close(lm_training *x) {

@@ -35,6 +35,22 @@ def test_trace(run):
     check(any(e["args"]["flops"] > 1e5 for e in kernels), "GEMMs must report their FLOPs")
 
 
+def test_finished(run):
+    """no step is left to profile: an error, and an earlier profile is kept"""
+    file = small(run, steps=4, micro=32, more=SAVED)
+    run("run", file, "-q", "--out", run.path("run"), "--steps", "2", "--profile")
+    run.write("mine.json", "mine")
+    before = open(run.path("run/profile.json")).read()
+    for option in ("--profile", f"--profile={run.path('mine.json')}"):
+        err = run("run", file, "--out", run.path("run"), "--steps", "2", option, status=1)
+        check("--profile: the run had finished with step 2" in err and "--steps N" in err, err)
+    check(open(run.path("run/profile.json")).read() == before, "the profile was replaced")
+    check(open(run.path("mine.json")).read() == "mine", "the file was replaced")
+    run("run", file, "-q", "--out", run.path("run"), "--steps", "3", "--profile")
+    trace = json.load(open(run.path("run/profile.json")))["traceEvents"]
+    check([e["name"] for e in spans(trace, "training")] == ["gradients of step 3", "update of step 3"], "the step that was left")
+
+
 def test_threads_of_trace(run):
     """a row for each thread: its part of a step, then the wait at the barrier"""
     file = small(run, steps=2, rows=32, seq=64)
