@@ -79,6 +79,8 @@ static el_family *family_add(lm_elab *e, const el_inst *inst, const el_param *p,
 void el_share_declare(lm_elab *e, el_inst *inst) {
   uint32_t param = inst->n_params - 1;
   el_param *p = &inst->params[param];
+  if (e->exhausted) // the program is refused, and the model is not used
+    return;
   if (inst->n_stack + p->axes.n > LM_RANK) {
     EL_ERR(e, p->loc, E06C, LM_RANK);
     return;

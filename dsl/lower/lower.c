@@ -192,12 +192,13 @@ static el_inst *instantiate(lm_elab *e, const lm_recipe *r) {
       .at = temporary->body,
   };
   el_inst *model = el_inst_make(e, call, r->model.file, &where);
-  if (model && !model->broken) {
+  bool usable = model && !model->broken && !e->exhausted;
+  if (usable) {
     el_sites_edit(e, model);
     el_shares_make(e);
   }
   lm_func_remove(e->m, temporary);
-  if (!model || model->broken)
+  if (!usable)
     return NULL;
   if (!e->m->n_globals && !e->c->n_errors)
     EL_ERR(e, r->model.loc, E0A3);

@@ -2,7 +2,7 @@
 import json
 
 import numpy as np
-from harness import check, children_seconds, distance, random_batches, small, within
+from harness import ROOT, check, children_seconds, distance, random_batches, small, within
 
 
 def test_accumulation(run):
@@ -60,6 +60,19 @@ def test_depth(run):
         seconds[depth].append(children_seconds() - before)
     # A pass that visits each layer separately would take 48 times as long.
     within("processor time of compiling 96 layers over 2", min(seconds[96]) / min(seconds[2]), 3)
+
+
+def test_many_parameters(run):
+    """a model with too many parameters is refused in a processor time about linear in its lines"""
+    program, seconds = open(f"{ROOT}/examples/llama.lm").read(), {n: [] for n in (10000, 40000)}
+    for n in [*seconds] * 2:
+        more = "".join(f"  param p{i}: real[d] = ones\n" for i in range(n))
+        file = run.write(f"{n}.lm", program.replace("  param embed", more + "  param embed", 1))
+        before = children_seconds()
+        check("E090" in run("check", file, status=1))
+        seconds[n].append(children_seconds() - before)
+    # 16 if each parameter is compared with all others
+    within("processor time of 40,000 parameters over 10,000", min(seconds[40000]) / min(seconds[10000]), 8)
 
 
 def test_stages_parse_back(run):
