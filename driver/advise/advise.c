@@ -2,6 +2,7 @@
 #include "driver/advise/advise.h"
 
 #include <math.h>
+#include <sys/mman.h>
 
 #include "runtime/cpu/detect.h"
 #include "runtime/cpu/gemm.h"
@@ -14,8 +15,9 @@ static const int widths[LM_MACHINE_WIDTHS] = {64, 128, 256, 512};
 #define VOCAB_SHARE_MOST (2.0 / 3) // of the parameters
 #define FLOPS_MEASURED 3e9         // of each width
 enum {
-  ROWS = 512,           // of the GEMMs that are measured
-  BYTES_PER_PARAM = 16, // weight, gradient, two moments, all f32
+  ROWS = 512,                // of the GEMMs that are measured
+  BYTES_PER_PARAM = 16,      // weight, gradient, two moments, all f32
+  MEASURED_BYTES = 64 << 20, // at most, of a measurement
   LOGITS_MOST = 256 << 20,
   MICRO_MOST = 8192, // bytes of a micro-batch's logits, its tokens
   DEV_ROWS = 16,     // minimum number of rows held out
@@ -27,7 +29,17 @@ enum {
 
 // ---- the machine
 
-void lm_machine_measure(lm_machine *out) {
+// oneDNN may crash where it gets no memory, so that the memory is asked for before.
+static lm_status measuring_fits(void) {
+  void *p = mmap(NULL, MEASURED_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED)
+    return lm_fail_errno("measuring the machine takes %d MB of memory", MEASURED_BYTES >> 20);
+  munmap(p, MEASURED_BYTES);
+  return NULL;
+}
+
+lm_status lm_machine_measure(lm_machine *out) {
+  LM_TRY(measuring_fits());
   out->load = lm_load_measure();
   out->memory = (double)lm_memory_of_machine();
   for (int i = 0; i < LM_MACHINE_WIDTHS; i++) {
@@ -42,6 +54,7 @@ void lm_machine_measure(lm_machine *out) {
                                             out->load.cores, 2 + (int)(FLOPS_MEASURED / flops));
     out->flops[i] = flops / (t.forward + t.data + t.weight);
   }
+  return NULL;
 }
 
 static double flops_at(const lm_machine *m, int64_t d) {

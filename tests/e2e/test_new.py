@@ -55,6 +55,16 @@ def test_new_says_why(run):
         check(word in out, f"no '{word}' in\n{out}")
 
 
+def test_new_without_memory(run):
+    """an address space too small for the measurement is an error of the environment, no crash"""
+    run.write("small.txt", prose(600))
+    for kb in (60000, 62000, 90000):
+        limited = f'ulimit -v {kb}; exec "$0" new x --data small.txt -m 0.1'
+        p = subprocess.run(["bash", "-c", limited, run.lmc], cwd=run.folder, capture_output=True, text=True)
+        loaded = "shared libraries" not in p.stderr                # those of the system may need more
+        check(not loaded or p.returncode == 2 and "memory" in p.stderr, f"{kb} kB: {p.returncode} {p.stderr}")
+
+
 def test_new_byte_pairs_of_lines(run):
     """JSON lines in a folder, compressed if zstd is installed: the field is found and a vocabulary trained"""
     lines = [json.dumps({"id": str(i), "url": "u", "body": prose(20, i)}) for i in range(320)]
@@ -66,6 +76,8 @@ def test_new_byte_pairs_of_lines(run):
     check(f'jsonl("texts/*{path[path.index(".jsonl"):]}", field = "body")' in text, text)
     check("bpe(train = 1024)" in text and abs(facts["text"]["documents"] - 320) < 20, facts)
     run("run", "lines.lm", "--steps", 2, "-q", cwd=run.folder)
+    said = run("new", "again", "--data", "texts", "--minutes", 0.1, cwd=run.folder)
+    check("field     'body' of each line of texts/*.jsonl" in said, said)
 
 
 def test_new_many_files(run):
