@@ -70,6 +70,16 @@ static void files_print(const lm_starter *x, FILE *to) {
   lm_buf_free(&passed);
 }
 
+// Which fields of JSON lines are read, if that is not the usual one.
+static void fields_print(const lm_starter *x, FILE *to) {
+  for (int i = 0; i < x->dataset.n_sources; i++) {
+    const lm_data_source *s = &x->dataset.sources[i];
+    if (s->field && strcmp(s->field, "text"))
+      lm_print_wrapped(to, INDENT, "field     '%s' of each line of %s is the text\n", s->field,
+                       s->path);
+  }
+}
+
 static void machine_print(const lm_starter *x, FILE *to) {
   const lm_machine *m = &x->machine;
   lm_buf flops = {0};
@@ -169,6 +179,7 @@ static void next_print(const lm_starter *x, FILE *to) {
 
 void lm_starter_print(const lm_starter *x, FILE *to) {
   text_print(x, to);
+  fields_print(x, to);
   files_print(x, to);
   machine_print(x, to);
   tokens_print(x, to);
