@@ -26,13 +26,12 @@ static void overview_print(lm_buf *b) {
   for (size_t i = 0; i < LM_COUNT(commands); i++)
     lm_buf_printf(b, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
   lm_buf_puts(
-      b,
-      "\n`lmc COMMAND --help` says more, with an example. `lmc --version` prints the version.\n"
-      "Exit status: 0 done, 1 the input is at fault, 2 the environment, 3 a bug in lmc; of a "
-      "run that was interrupted and has saved its state 130 (Ctrl-C), 143 (SIGTERM), 129 "
-      "(SIGHUP) or 138 (SIGUSR1).\n"
-      "Diagnostics go to standard error. Their lines are wrapped to the width of a terminal, but "
-      "not in a file or a pipe.\n");
+      b, "\n`lmc COMMAND --help` says more, with an example. `lmc --version` prints the version.\n"
+         "Exit status: 0 done, 1 the input is at fault, 2 the environment, 3 a bug in lmc; of a "
+         "run that was interrupted and has saved its state 130 (Ctrl-C), 143 (SIGTERM), 129 "
+         "(SIGHUP) or 138 (SIGUSR1).\n"
+         "Diagnostics go to standard error. On a terminal their lines are wrapped to its width, "
+         "except quoted source.\n");
 }
 
 static void option_print(const lm_opt *o, lm_buf *out) {

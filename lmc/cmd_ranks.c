@@ -98,7 +98,7 @@ bool lm_cli_terminal(const lm_cli *cli) {
 static lm_status failure_of(const lm_cli *cli, const lm_status s) {
   lm_buf b = {0};
   if (!*s->text)
-    lm_diag_render(cli->ctx, &b, false);
+    lm_diag_render(cli->ctx, &b, 0);
   lm_status whole = lm_fail(s->kind, "%s", b.n ? b.p : s->text);
   lm_buf_free(&b);
   return whole;

@@ -12,7 +12,7 @@ void lm_cli_diagnostics(const lm_cli *cli) {
   if (cli->json)
     lm_diag_render_json(c, &b);
   else
-    lm_diag_render(c, &b, cli->color);
+    lm_diag_render(c, &b, lm_terminal_width(stderr));
   fputs(b.p ? b.p : "", stderr);
   lm_buf_free(&b);
   c->diags = NULL;

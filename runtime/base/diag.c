@@ -5,6 +5,7 @@
 // bytes; the position of the caret counts terminal cells.
 #include "runtime/base/diag.h"
 #include "runtime/base/utf8.h"
+#include "runtime/base/wrap.h"
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,8 @@ enum {
   LINE_BEFORE_CARET = 100,
   DEFAULT_MAX_ERRORS = 100,
   NEAREST_MAX = 63,
-  HINT_CODES = 5
+  HINT_CODES = 5,
+  HANG = 2 // of the continuation lines of a headline
 };
 
 // ---- the context
@@ -183,80 +185,11 @@ void lm_diag_use(lm_ctx *c, lm_diag *d, lm_loc at) {
       lm_arena_printf(c->arena, "%u further uses, the last one here", d->n_uses);
 }
 
-// ---- escaping
-
-// Terminal cells of a character: East Asian wide ones and emoji take two.
-static int cells(uint32_t v) {
-  return (v >= 0x1100 && v < 0x1160) || (v >= 0x2e80 && v < 0xa4d0) ||
-                 (v >= 0xac00 && v < 0xd7a4) || (v >= 0xf900 && v < 0xfb00) ||
-                 (v >= 0xfe30 && v < 0xfe70) || (v >= 0xff00 && v < 0xff61) ||
-                 (v >= 0x1f300 && v < 0x1fb00) || (v >= 0x20000 && v < 0x40000)
-             ? 2
-             : 1;
-}
-
-// Adds s[0..n) with hidden characters as escapes and each tab as one blank; returns the width in
-// cells.
-static int add_safe(lm_buf *b, const char *s, size_t n) {
-  int width = 0;
-  for (size_t i = 0; i < n;) {
-    uint32_t v = 0;
-    int len = lm_utf8_decode(s + i, n - i, &v);
-    size_t before = b->n;
-    if (!len)
-      lm_buf_printf(b, "\\x%02x", (unsigned char)s[i]);
-    else if (v == '\t')
-      lm_buf_puts(b, " ");
-    else if (lm_utf8_is_hidden(v))
-      lm_buf_printf(b, v < 0x100 ? "\\x%02x" : "\\u{%x}", v);
-    else
-      lm_buf_add(b, s + i, (size_t)len);
-    width += len && v != '\t' && !lm_utf8_is_hidden(v) ? cells(v) : (int)(b->n - before);
-    i += len ? (size_t)len : 1;
-  }
-  return width;
-}
-
-void lm_buf_puts_shown(lm_buf *b, const char *s, size_t n) {
-  add_safe(b, s, n);
-}
-
-void lm_buf_lines_shown(lm_buf *b, const char *s) {
-  while (s && *s) {
-    size_t n = strcspn(s, "\n");
-    add_safe(b, s, n);
-    lm_buf_puts(b, s[n] ? "\n" : "");
-    s += n + (s[n] != 0);
-  }
-}
-
-void lm_puts_shown(FILE *to, const char *text) {
-  lm_buf shown = {0};
-  lm_buf_lines_shown(&shown, text);
-  fputs(shown.p ? shown.p : "", to);
-  lm_buf_free(&shown);
-}
-
-void lm_vprint_shown(FILE *to, const char *fmt, va_list ap) {
-  lm_buf text = {0};
-  lm_buf_vprintf(&text, fmt, ap);
-  lm_puts_shown(to, text.p);
-  lm_buf_free(&text);
-}
-
-const char *lm_shown(lm_arena *a, const char *s) {
-  lm_buf b = {0};
-  add_safe(&b, s, strlen(s));
-  const char *text = lm_arena_strndup(a, b.p ? b.p : "", b.n);
-  lm_buf_free(&b);
-  return text;
-}
+// ---- rendering
 
 static void puts_safe(lm_buf *b, const char *s) {
-  add_safe(b, s, strlen(s));
+  lm_buf_puts_shown(b, s, strlen(s));
 }
-
-// ---- rendering
 
 typedef struct span {
   const char *s;
@@ -306,10 +239,14 @@ typedef struct style {
   const char *note;
   const char *dim;
   const char *off;
+  int width; // of the terminal; 0: lines are not wrapped
 } style;
-static const style PLAIN = {"", "", "", "", "", ""};
-static const style ANSI = {"\033[1m",    "\033[1;31m", "\033[1;33m",
-                           "\033[1;36m", "\033[34m",   "\033[0m"};
+
+static style style_of(int width) {
+  if (!width)
+    return (style){"", "", "", "", "", "", 0};
+  return (style){"\033[1m", "\033[1;31m", "\033[1;33m", "\033[1;36m", "\033[34m", "\033[0m", width};
+}
 
 static const char *severity_color(const style *st, lm_severity s) {
   return s == LM_SEV_ERROR ? st->error : s == LM_SEV_WARNING ? st->warning : st->note;
@@ -317,6 +254,18 @@ static const char *severity_color(const style *st, lm_severity s) {
 const char *lm_severity_name(lm_severity s) {
   static const char *const names[] = {"error", "warning", "note"};
   return names[s];
+}
+
+// Adds text whose first line begins at `column` > 0, and continuation lines at `hang`.
+static void add_text(lm_buf *b, const style *st, int column, int hang, const char *text) {
+  lm_buf line = {0};
+  lm_buf wrapped = {0};
+  lm_buf_printf(&line, "%*s", column, "");
+  puts_safe(&line, text);
+  lm_text_wrap(&wrapped, line.p, st->width, hang > st->width / 2 ? HANG : hang);
+  lm_buf_puts(b, wrapped.p + column);
+  lm_buf_free(&line);
+  lm_buf_free(&wrapped);
 }
 
 // Adds "10 |     let k = …" and the caret line below it; returns the width of the gutter.
@@ -334,58 +283,76 @@ static int add_excerpt(const lm_ctx *c, const lm_diag *d, lm_buf *b, const style
   size_t marked_end = caret + d->loc.len < to ? caret + d->loc.len : to;
   if (from)
     lm_buf_puts(b, "...");
-  int blanks = (from ? 3 : 0) + add_safe(b, l.s + from, caret - from);
-  int carets = add_safe(b, l.s + caret, marked_end - caret);
-  add_safe(b, l.s + marked_end, to - marked_end);
+  int blanks = (from ? 3 : 0) + lm_buf_puts_shown(b, l.s + from, caret - from);
+  int carets = lm_buf_puts_shown(b, l.s + caret, marked_end - caret);
+  lm_buf_puts_shown(b, l.s + marked_end, to - marked_end);
   lm_buf_printf(b, "%s\n%s%*s |%s ", to < l.n ? "..." : "", st->dim, gutter, "", st->off);
   lm_buf_puts(b, severity_color(st, d->severity));
   add_caret(b, blanks, carets ? carets : 1);
   if (d->label) {
+    int column = gutter + 3 + blanks + (carets ? carets : 1) + 1;
     lm_buf_puts(b, " ");
-    puts_safe(b, d->label);
+    add_text(b, st, column, column, d->label);
   }
   lm_buf_printf(b, "%s\n", st->off);
   return gutter;
 }
 
-static void add_note(const lm_ctx *c, const lm_diag *d, int i, int gutter, lm_buf *b) {
-  lm_loc at = d->note[i].loc;
+// Adds "   = text", or "   = help: text".
+static void add_remark(lm_buf *b, const style *st, int gutter, const char *title,
+                       const char *text) {
+  int column = gutter + 3;
   lm_buf_printf(b, "%*s = ", gutter, "");
-  puts_safe(b, d->note[i].text);
-  if (at.file && at.file == d->loc.file)
-    lm_buf_printf(b, " (line %u)", at.line);
-  else if (at.file) {
-    lm_buf_puts(b, " (");
-    puts_safe(b, c->sources[at.file].path);
-    lm_buf_printf(b, ":%u:%u)", at.line, at.col);
-  }
+  if (*title)
+    lm_buf_printf(b, "%s%s%s: ", st->note, title, st->off);
+  add_text(b, st, column + (*title ? (int)strlen(title) + 2 : 0), column, text);
   lm_buf_puts(b, "\n");
 }
 
-static void add_diag(const lm_ctx *c, const lm_diag *d, lm_buf *b, const style *st) {
+static void add_note(const lm_ctx *c, const lm_diag *d, int i, int gutter, lm_buf *b,
+                     const style *st) {
+  lm_loc at = d->note[i].loc;
+  lm_buf text = {0};
+  lm_buf_puts(&text, d->note[i].text);
+  if (at.file && at.file == d->loc.file)
+    lm_buf_printf(&text, " (line %u)", at.line);
+  else if (at.file)
+    lm_buf_printf(&text, " (%s:%u:%u)", c->sources[at.file].path, at.line, at.col);
+  add_remark(b, st, gutter, "", text.p ? text.p : "");
+  lm_buf_free(&text);
+}
+
+// Adds "llama.lm:10:33: error[E031]: axis mismatch in dot".
+static void add_headline(const lm_ctx *c, const lm_diag *d, lm_buf *b, const style *st) {
+  lm_buf at = {0};
+  lm_buf kind = {0};
   if (d->loc.file) {
-    lm_buf_puts(b, st->strong);
-    puts_safe(b, c->sources[d->loc.file].path);
-    lm_buf_printf(b, ":%u:%u:%s ", d->loc.line, d->loc.col, st->off);
+    puts_safe(&at, c->sources[d->loc.file].path);
+    lm_buf_printf(&at, ":%u:%u:", d->loc.line, d->loc.col);
+    lm_buf_printf(b, "%s%s%s ", st->strong, at.p, st->off);
   }
-  lm_buf_printf(b, "%s%s", severity_color(st, d->severity), lm_severity_name(d->severity));
+  lm_buf_puts(&kind, lm_severity_name(d->severity));
   if (d->code)
-    lm_buf_printf(b, "[%s]", d->code);
-  lm_buf_printf(b, ":%s %s", st->off, st->strong);
-  puts_safe(b, d->text);
+    lm_buf_printf(&kind, "[%s]", d->code);
+  lm_buf_printf(b, "%s%s:%s %s", severity_color(st, d->severity), kind.p, st->off, st->strong);
+  int column = (at.p ? lm_text_columns(at.p) + 1 : 0) + (int)kind.n + 2;
+  add_text(b, st, column, HANG, d->text);
   lm_buf_printf(b, "%s\n", st->off);
+  lm_buf_free(&at);
+  lm_buf_free(&kind);
+}
+
+static void add_diag(const lm_ctx *c, const lm_diag *d, lm_buf *b, const style *st) {
   int gutter = 2;
+  add_headline(c, d, b, st);
   if (d->loc.file)
     gutter = add_excerpt(c, d, b, st);
   else if (d->label)
-    lm_buf_printf(b, "%*s = %s\n", gutter, "", d->label);
+    add_remark(b, st, gutter, "", d->label);
   for (int i = 0; i < d->n_notes; i++)
-    add_note(c, d, i, gutter, b);
-  if (d->help) {
-    lm_buf_printf(b, "%*s = %shelp%s: ", gutter, "", st->note, st->off);
-    puts_safe(b, d->help);
-    lm_buf_puts(b, "\n");
-  }
+    add_note(c, d, i, gutter, b, st);
+  if (d->help)
+    add_remark(b, st, gutter, "help", d->help);
 }
 
 typedef struct ordered {
@@ -419,11 +386,12 @@ static ordered *sorted(const lm_ctx *c, uint32_t *n) {
   return v;
 }
 
-void lm_diag_render(const lm_ctx *c, lm_buf *out, bool color) {
+void lm_diag_render(const lm_ctx *c, lm_buf *out, int width) {
+  style st = style_of(width);
   uint32_t n;
   ordered *v = sorted(c, &n);
   for (uint32_t i = 0; i < n; i++)
-    add_diag(c, v[i].d, out, color ? &ANSI : &PLAIN);
+    add_diag(c, v[i].d, out, &st);
   lm_free(v);
   if (c->n_errors > c->max_errors)
     lm_buf_printf(out, "... and %u more errors\n", c->n_errors - c->max_errors);

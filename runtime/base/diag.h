@@ -96,8 +96,8 @@ void lm_diag_use(lm_ctx *c, lm_diag *d, lm_loc at);
 
 // Text of foreign origin (a file's name, a key, a tensor) as one line that is safe to print and to
 // write into a comment: control characters, newlines and characters that hide or reorder text are
-// escaped.
-void lm_buf_puts_shown(lm_buf *b, const char *s, size_t n);
+// escaped, and a tab is one blank. Returns the width in cells of a terminal.
+int lm_buf_puts_shown(lm_buf *b, const char *s, size_t n);
 const char *lm_shown(lm_arena *a, const char *s);
 // The same, but with the newlines kept: a message or a report of several lines. Everything that a
 // command prints passes through one of them, except the text that a model or a tokenizer makes.
@@ -105,9 +105,10 @@ void lm_buf_lines_shown(lm_buf *b, const char *text); // text may be NULL
 void lm_puts_shown(FILE *to, const char *text);
 void lm_vprint_shown(FILE *to, const char *fmt, va_list ap);
 
-// Render all diagnostics, sorted by location; as text (`color`: with ANSI colours), or as a JSON
-// array of objects with the same data.
-void lm_diag_render(const lm_ctx *c, lm_buf *out, bool color);
+// Render all diagnostics, sorted by location: as text for a terminal, with ANSI colours and with
+// lines wrapped to its width, except for those of the source (width 0: neither), or as a JSON array
+// of objects with the same data.
+void lm_diag_render(const lm_ctx *c, lm_buf *out, int width);
 void lm_diag_render_json(const lm_ctx *c, lm_buf *out);
 
 // Appends the line that follows the errors on a terminal: which `lmc explain CODE` tells more about

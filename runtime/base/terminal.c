@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "runtime/base/diag.h"
-#include "runtime/base/utf8.h"
 
 enum {
   USUAL_WIDTH = 80
@@ -21,10 +20,6 @@ int lm_terminal_width(FILE *f) {
   if (ioctl(fileno(f), TIOCGWINSZ, &size) || !size.ws_col)
     return USUAL_WIDTH;
   return size.ws_col;
-}
-
-int lm_text_columns(const char *text) {
-  return (int)lm_utf8_count(text, strlen(text));
 }
 
 // The control characters of ASCII, and U+0080 to U+009F, whose first byte in UTF-8 is c2.
@@ -45,47 +40,6 @@ void lm_terminal_write(FILE *to, const char *p, size_t n) {
     before = p[i];
   }
   fflush(to);
-}
-
-// Where the last column of a line begins: behind its last two blanks. 2 if that is in the second
-// half of the width.
-static int last_column(const char *line, int width) {
-  enum {
-    LEAST = 2
-  };
-  size_t n = strcspn(line, "\n");
-  size_t at = LEAST;
-  for (size_t i = LEAST; i < n; i++)
-    if (line[i - 2] == ' ' && line[i - 1] == ' ' && line[i] != ' ')
-      at = i;
-  int column = at > LEAST ? (int)lm_utf8_count(line, at) : LEAST;
-  return column > width / 2 ? LEAST : column;
-}
-
-void lm_text_wrap(lm_buf *b, const char *text, int width, int indent) {
-  int column = 0;
-  int hang = indent;
-  while (*text) {
-    if (indent == LM_LAST_COLUMN && column == 0)
-      hang = last_column(text, width);
-    size_t blanks = strspn(text, " ");
-    size_t word = strcspn(text + blanks, " \n");
-    int wide = (int)blanks + (int)lm_utf8_count(text + blanks, word);
-    if (width && column > hang && column + wide > width) {
-      lm_buf_printf(b, "\n%*s", hang, "");
-      lm_buf_add(b, text + blanks, word);
-      column = hang + wide - (int)blanks;
-    } else {
-      lm_buf_add(b, text, blanks + word);
-      column += wide;
-    }
-    text += blanks + word;
-    if (*text != '\n')
-      continue;
-    lm_buf_puts(b, "\n");
-    column = 0;
-    text++;
-  }
 }
 
 void lm_vprint_wrapped(FILE *to, int indent, const char *fmt, va_list ap) {

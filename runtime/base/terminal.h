@@ -1,9 +1,10 @@
-// terminal.h - standard input and output, the width of a terminal, and text wrapped to it.
+// terminal.h - standard input and output, and the width of a terminal.
 #ifndef LM_TERMINAL_H
 #define LM_TERMINAL_H
 #include <stdio.h>
 
 #include "runtime/base/base.h"
+#include "runtime/base/wrap.h"
 
 // Opens what the caller has closed of standard input, output and error; otherwise the next file
 // would be one of them. Nothing can be read there, and writing fails. Writing beyond the limit of
@@ -14,20 +15,9 @@ void lm_process_prepare(void);
 // terminal, 80 if the terminal does not report its width.
 int lm_terminal_width(FILE *f);
 
-// Columns that UTF-8 text takes, one for each code point.
-int lm_text_columns(const char *text);
-
 // Writes and flushes bytes that a model generated, as they are; to a terminal, control characters
 // that could move its cursor or rename it as escapes.
 void lm_terminal_write(FILE *to, const char *p, size_t n);
-
-// Appends text, broken at blanks into lines of at most `width` columns; continuation lines begin
-// with `indent` blanks, or, with LM_LAST_COLUMN, below the last column of their line, which is
-// behind its last two blanks. Words longer than a line are not broken. width 0: no wrapping.
-enum {
-  LM_LAST_COLUMN = -1
-};
-void lm_text_wrap(lm_buf *b, const char *text, int width, int indent);
 
 // Prints text, escaped as by lm_buf_lines_shown, wrapped to the width of the stream's terminal,
 // unwrapped if it is not a terminal.

@@ -44,7 +44,7 @@ static void test_recipe(const char *path, const char *recipe, const char *arch) 
     failed = lm_session_compile_run(&s, 0);
   if (failed || !s.compiled.plan->n_kernels) {
     lm_buf why = {0};
-    lm_diag_render(c, &why, false);
+    lm_diag_render(c, &why, 0);
     fprintf(stderr, "%s, recipe %s, %s: no plan\n%s%s\n", path, recipe, arch, why.n ? why.p : "",
             failed && failed->text ? failed->text : "");
     exit(1);

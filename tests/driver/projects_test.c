@@ -46,7 +46,7 @@ static void check_ctx(lm_ctx *c, lm_status s) {
   lm_buf why = {0};
   if (!s)
     return;
-  lm_diag_render(c, &why, false);
+  lm_diag_render(c, &why, 0);
   fprintf(stderr, "%s%s\n", why.p ? why.p : "", s->text);
   exit(1);
 }

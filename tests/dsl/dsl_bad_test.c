@@ -57,7 +57,7 @@ static void diagnostics_of(const lm_program *library, const char *path, const ch
   read_options o = {d.recipe, d.sets,   d.n_sets, !strstr(path, "/bad-semantic/"),
                     d.probes, d.decodes};
   read_program(c, library, path, &o);
-  lm_diag_render(c, &all, false);
+  lm_diag_render(c, &all, 0);
   for (const char *p = all.p ? all.p : ""; *p;) {
     size_t n = strcspn(p, "\n") + 1;
     size_t skip = starts(p, path) ? strlen(path) + 1 : 0;

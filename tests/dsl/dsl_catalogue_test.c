@@ -134,7 +134,7 @@ static bool has_code(const lm_ctx *c, const char *code) {
 static void check_example(const lm_program *library, const char *path, const lm_diag_info *d) {
   lm_buf found = {0};
   lm_ctx *c = read_text(library, path, d->example);
-  lm_diag_render(c, &found, false);
+  lm_diag_render(c, &found, 0);
   uint32_t expected = d->severity == LM_SEV_ERROR;
   if (!has_code(c, d->code) || c->n_errors != expected)
     fail(d, "the example does not cause it alone", found.p ? found.p : "(nothing)");
@@ -145,7 +145,7 @@ static void check_example(const lm_program *library, const char *path, const lm_
 static void check_corrected(const lm_program *library, const char *path, const lm_diag_info *d) {
   lm_buf found = {0};
   lm_ctx *c = read_text(library, path, d->corrected);
-  lm_diag_render(c, &found, false);
+  lm_diag_render(c, &found, 0);
   if (c->n_errors || has_code(c, d->code))
     fail(d, "the corrected example has mistakes", found.p);
   lm_buf_free(&found);

@@ -4,7 +4,7 @@
 
 static void check_rendered(lm_ctx *c, const char *expected) {
   lm_buf out = {0};
-  lm_diag_render(c, &out, false);
+  lm_diag_render(c, &out, 0);
   CHECK_TEXT(out.p ? out.p : "", expected);
   lm_buf_free(&out);
   lm_ctx_destroy(c);
@@ -61,7 +61,7 @@ static void test_long_line(void) {
   report(c, LM_SEV_ERROR, at(s, 1, 100001, 2), "E1", "in the middle");
   report(c, LM_SEV_ERROR, at(s, 1, 4000000, 9), "E2", "behind the end");
   report(c, LM_SEV_ERROR, at(s, 77, 3, 1), "E3", "below the end");
-  lm_diag_render(c, &out, false);
+  lm_diag_render(c, &out, 0);
   CHECK(out.n < 2000);
   lm_buf_free(&text);
   lm_buf_free(&out);
@@ -78,7 +78,7 @@ static void test_repetition(void) {
     report(c, LM_SEV_ERROR, at(s, i, 1, 1), "E1", "many");
   CHECK(c->n_errors == 499);
   lm_buf out = {0};
-  lm_diag_render(c, &out, false);
+  lm_diag_render(c, &out, 0);
   CHECK(strstr(out.p, "... and 399 more errors"));
   lm_buf_free(&out);
   lm_ctx_destroy(c);

@@ -5,7 +5,7 @@
 static void check_tree(const char *text, const char *expected) {
   parsed p = parse(text);
   lm_buf messages = {0};
-  lm_diag_render(p.c, &messages, false);
+  lm_diag_render(p.c, &messages, 0);
   if (p.c->n_errors)
     fprintf(stderr, "%s", messages.p);
   CHECK(!p.c->n_errors);
@@ -149,7 +149,7 @@ static void check_refused(const char *unit, size_t times, const char *before, co
   for (size_t i = 0; i < times; i++)
     lm_buf_puts(&text, unit);
   parsed p = parse_n(text.p, text.n);
-  lm_diag_render(p.c, &messages, false);
+  lm_diag_render(p.c, &messages, 0);
   CHECK(p.c->n_errors);
   if (!strstr(messages.p, part))
     fprintf(stderr, "%s%s...: no \"%s\" in\n%.300s", before, unit, part, messages.p);

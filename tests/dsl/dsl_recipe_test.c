@@ -44,7 +44,7 @@ static lm_recipe *resolve(lm_ctx *c, const char *name, const char *const *sets, 
   lm_recipe *r =
       lm_recipe_resolve(c, p, name, &(lm_recipe_overrides){.sets = sets, .n_sets = n_sets});
   lm_buf messages = {0};
-  lm_diag_render(c, &messages, false);
+  lm_diag_render(c, &messages, 0);
   if (c->n_errors)
     fprintf(stderr, "%s", messages.p);
   CHECK(r && !c->n_errors);

@@ -62,7 +62,7 @@ static bool model_open(const source *from, model *out) {
                         .chunk = from->chunk ? from->chunk : CHUNK};
   lm_lowered *l = r && !c->n_errors ? lm_lower(c, p, r, &o) : NULL;
   lm_buf why = {0};
-  lm_diag_render(c, &why, false);
+  lm_diag_render(c, &why, 0);
   if (!l)
     printf("%s", why.p ? why.p : "");
   lm_buf_free(&why);

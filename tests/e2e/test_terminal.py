@@ -110,6 +110,18 @@ def test_check_fits(run):
     check(max(map(len, error.splitlines())) <= 60 and error.split() == run("new", "x", "--data", "part.lm", "--arch", "none", status=1).split(), error)
 
 
+def test_diagnostics_fit(run):
+    """headline, label and notes of a located error are broken where a terminal ends, the quoted source is not; a pipe gets whole lines"""
+    program = open(f"{ROOT}/examples/llama.lm").read()
+    run.write("wrong.lm", program.replace("dot(x, wk, d)", "dot(x, wk, nothing)", 1).replace("qwen3", "qwen-of-another-world", 1))
+    whole = run("check", "wrong.lm", cwd=run.folder, status=1)
+    for width in (80, 60):
+        text = re.sub(r"\x1b\[[\d;]*m", "", on_terminal(run, width, "check", "wrong.lm", status=1)).replace("\r", "")
+        lines = [x for x in text.splitlines() if not re.match(r"\d+ \||`lmc explain", x)]
+        check(max(map(len, lines)) <= width < max(len(x) for x in whole.splitlines() if not re.match(r"\d+ \|", x)), text)
+        check(text.split()[: len(whole.split())] == whole.split(), f"a word is lost\n{text}\n{whole}")
+
+
 def test_reports_fit(run):
     """the reports of doctor, memory, data, import and export are broken where a terminal ends, in their last column, and whole in a pipe"""
     run.write("text.txt", "the cat sat on the mat and the dog sat by the door\n" * 100)

@@ -9,7 +9,7 @@ static lm_module *parse(lm_ctx *c, const char *path, const char *text, size_t n)
   if (m)
     return m;
   lm_buf b = {0};
-  lm_diag_render(c, &b, false);
+  lm_diag_render(c, &b, 0);
   fprintf(stderr, "%s", b.p);
   exit(1);
 }

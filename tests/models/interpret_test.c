@@ -45,7 +45,7 @@ static const char *in_folder(model_case *k, const char *name, const char *file) 
 
 static bool diagnosed(lm_ctx *c) {
   lm_buf b = {0};
-  lm_diag_render(c, &b, false);
+  lm_diag_render(c, &b, 0);
   if (b.n)
     fputs(b.p, stdout);
   lm_buf_free(&b);

@@ -80,7 +80,7 @@ static lm_lowered *lower(lm_ctx *c, const variant *v, int64_t rows) {
           : NULL;
   remove(path);
   lm_buf b = {0};
-  lm_diag_render(c, &b, false);
+  lm_diag_render(c, &b, 0);
   if (b.n)
     fputs(b.p, stderr);
   CHECK(l);

@@ -165,7 +165,7 @@ static void check_text(void) {
     lm_buf b = {0}, reported = {0};
     lm_buf_printf(&b, "%s%s", head, cases[i].body);
     lm_module *m = lm_module_parse(c, lm_source_add(c, "t.lmir", b.p, b.n));
-    lm_diag_render(c, &reported, false);
+    lm_diag_render(c, &reported, 0);
     CHECK(!m == (cases[i].error != NULL) &&
           (!cases[i].error || strstr(reported.p, cases[i].error)));
     lm_buf_free(&b);

@@ -331,7 +331,7 @@ static int model_check(const char *model) {
   char *text = graph_text(c, model, LM_LOWER_DECODE, ROWS, 0, &ids);
   if (!text) {
     lm_buf b = {0};
-    lm_diag_render(c, &b, false);
+    lm_diag_render(c, &b, 0);
     fprintf(stderr, "%s: %s\n", model, b.p);
   }
   CHECK(text);

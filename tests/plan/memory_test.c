@@ -209,7 +209,7 @@ static void module_check(const char *path, lm_arena_id on_host, bool in_loops) {
   lm_ctx *c = lm_ctx_create();
   lm_module *m = lm_module_parse(c, lm_source_add(c, path, text.p, text.n));
   lm_plan *p = m ? plan_make(m, on_host, NULL) : NULL;
-  lm_diag_render(c, &out, false);
+  lm_diag_render(c, &out, 0);
   bool good = p != NULL;
   for (int i = 0; p && i < p->n_funcs; i++)
     good &= lm_plan_check(p, &p->funcs[i], &out);

@@ -13,7 +13,7 @@ static lm_module *parse(lm_ctx *c, const char *text, const char *passes) {
   if (m && passes)
     CHECK_OK(lm_pass_run_list(m, passes, &(lm_pass_env){0}, &ok));
   lm_buf b = {0};
-  lm_diag_render(c, &b, false);
+  lm_diag_render(c, &b, 0);
   if (!ok)
     fprintf(stderr, "%s", b.p);
   CHECK(ok);
@@ -534,7 +534,7 @@ static void refused_test(void) {
     lm_plan_options target = {.codegen = &naive_codegen};
     CHECK(!lm_plan_build(m, &target));
     lm_buf b = {0};
-    lm_diag_render(c, &b, false);
+    lm_diag_render(c, &b, 0);
     if (!strstr(b.p, cases[i].part)) {
       fprintf(stderr, "%s", b.p);
       exit(1);

@@ -246,7 +246,7 @@ static lm_plan *plan_make(const rank *r, lm_module *m, const char *disabled) {
     CHECK_OK(lm_pass_run_list(m, passes, &env, &ok));
   lm_plan *p = ok ? lm_plan_build(m, &o) : NULL;
   lm_buf why = {0};
-  lm_diag_render(m->ctx, &why, false);
+  lm_diag_render(m->ctx, &why, 0);
   if (getenv("SHOW") && p && !r->number)
     lm_plan_print(p, &why);
   for (int i = 0; p && i < p->n_funcs; i++)
