@@ -18,6 +18,9 @@
 // What an iteration uses of an arena is a window, which has a ring of slots: three if it is read
 // and written, so that one slot is filled for the next iteration and one is written back while the
 // kernel computes; two if it is only read, or only written. A window outside of loops has one slot.
+// Only the iterations that use a window copy it: a step that gathers the next layer's parameters
+// runs in all iterations but the last, in which there is no next layer to copy.
+//
 // A ring takes the memory of its slots; a copy takes none of the device's time, but a wait takes
 // the rest of the copy. All copies of a window end with its loop, so that loops behind each other
 // use the same handles.
@@ -68,6 +71,7 @@ typedef struct window {
   int loop;                      // the LOOP step; -1: outside of loops
   int depth;                     // of the loop: 0, or that of the loops of a stash
   int64_t offset, stride, bytes; // of iteration 0; from iteration to iteration
+  int64_t from, until;           // the iterations that use it: from … until - 1
   int first;                     // the first step at the depth of the window that uses it
   int written;                   // the last one that writes it; -1: none
   bool reads, writes;
@@ -116,14 +120,43 @@ static void window_of_stash(const planner *p, window *w) {
   int64_t last = p->steps[w->loop].step.count - 1;
   w->offset = w->stride < 0 ? last * slot : 0;
   w->bytes = slot;
+  w->from = 0;
+  w->until = last + 1;
   w->shift = w->stride < 0 ? (int)(last % LM_STASH_RESIDENT) : 0;
   w->resident = LM_STASH_RESIDENT;
 }
 
-// The window of one reference: over all iterations of the loops inside of the window's.
+typedef struct range {
+  int64_t from, until;
+} range;
+
+// The iterations of a loop around step i in which the step runs. A step is left out only in
+// iterations of its innermost loop.
+static range range_of(const planner *p, int i, int loop) {
+  if (loop < 0)
+    return (range){0, 1};
+  const lm_plan_step *s = &p->steps[i].step;
+  int64_t count = p->steps[loop].step.count;
+  if (p->steps[i].loop != loop)
+    return (range){0, count};
+  return (range){s->from, s->end ? s->end : count};
+}
+
+// Widens the window to the iterations of the loops inside of the window's.
+static void window_widen(const planner *p, int i, const ref *at, window *w) {
+  for (int k = p->steps[i].loop; k != w->loop && k >= 0; k = p->steps[k].loop) {
+    int64_t stride = at->loop[p->steps[k].step.depth];
+    range r = range_of(p, i, k);
+    w->offset += stride * (stride < 0 ? r.until - 1 : r.from);
+    w->bytes += llabs(stride) * (r.until - 1 - r.from);
+  }
+}
+
+// The window of one reference.
 static window window_of(const planner *p, int i, const ref *r, bool write) {
   ref at = lm_ref_resolve(r);
   int depth = at.at->depth, loop = at.loop[depth] ? loop_at(p, i, depth) : -1;
+  range used = range_of(p, i, loop);
   window w = {
       .at = at.at,
       .loop = loop,
@@ -131,16 +164,14 @@ static window window_of(const planner *p, int i, const ref *r, bool write) {
       .offset = at.offset,
       .stride = at.loop[depth],
       .bytes = at.bytes,
+      .from = used.from,
+      .until = used.until,
       .first = step_at_depth(p, i, loop, false),
       .written = write ? step_at_depth(p, i, loop, true) : -1,
       .reads = !write || p->steps[i].accum,
       .writes = write,
   };
-  for (int k = p->steps[i].loop; k != loop && k >= 0; k = p->steps[k].loop) {
-    int64_t moved = at.loop[p->steps[k].step.depth] * (p->steps[k].step.count - 1);
-    w.offset += moved < 0 ? moved : 0;
-    w.bytes += llabs(moved);
-  }
+  window_widen(p, i, &at, &w);
   if (w.at->slot)
     window_of_stash(p, &w);
   return w;
@@ -156,10 +187,13 @@ static bool meet(const window *a, const window *b) {
 static void window_join(window *a, const window *b) {
   int64_t end = a->offset + a->bytes, other = b->offset + b->bytes;
   bool covered = b->offset >= a->offset && other <= end;
+  covered &= b->from >= a->from && b->until <= a->until;
   a->reads |= b->first < a->first ? b->reads : !covered || (b->reads && !a->writes);
   a->writes |= b->writes;
   a->offset = b->offset < a->offset ? b->offset : a->offset;
   a->bytes = (other > end ? other : end) - a->offset;
+  a->from = b->from < a->from ? b->from : a->from;
+  a->until = b->until > a->until ? b->until : a->until;
   a->first = b->first < a->first ? b->first : a->first;
   a->written = b->written > a->written ? b->written : a->written;
 }
@@ -190,8 +224,8 @@ static void windows_find(offloader *o) {
     o->all[i].reads &= !(o->all[i].resident && o->all[i].writes); // the window is first written
 }
 
-static int64_t iterations(const planner *p, const window *w) {
-  return w->loop < 0 ? 1 : p->steps[w->loop].step.count;
+static int64_t iterations(const window *w) {
+  return w->until - w->from;
 }
 
 // True if copies of both windows may be under way at the same time: one of their loops contains the
@@ -218,7 +252,7 @@ static void ring_make(const offloader *o, window *w) {
   const char *label =
       w->resident ? lm_arena_printf(p->arena, "%d of %s", w->resident, w->at->label)
                   : lm_arena_printf(p->arena, "%s on the GPU", lm_arena_titles[w->at->arena]);
-  int64_t count = iterations(p, w);
+  int64_t count = iterations(w);
   int slots = w->reads && w->writes ? 3 : 2;
   w->slots = count < slots ? (int)count : slots;
   handles_set(o, w);
@@ -301,10 +335,12 @@ static pstep *copy_add(offloader *o, lm_step_kind kind, const window *w, int lan
   return lm_steps_push(p, &o->made, &s);
 }
 
-// In iterations from … end - 1 of the loop; end 0: up to the last one.
-static void copy_when(pstep *s, int64_t from, int64_t end) {
+// In iterations from … end - 1 of the window's loop.
+static void copy_when(const offloader *o, const window *w, pstep *s, int64_t from, int64_t end) {
+  if (w->loop < 0)
+    return;
   s->step.from = from;
-  s->step.end = end;
+  s->step.end = end == o->p->steps[w->loop].step.count ? 0 : end;
 }
 
 static const moment now = {0, false};
@@ -312,47 +348,49 @@ static const moment now = {0, false};
 // Behind the LOOP step, at the beginning of each iteration: a slot that was written back is filled
 // for the next iteration.
 static void iteration_begin(offloader *o, const window *w) {
-  int64_t count = iterations(o->p, w);
+  int64_t count = iterations(w);
+  int64_t from = w->from + (w->resident ? w->resident - 1 : 0);
+  moment next = {1, false}, written = {1 - w->slots, false};
   if (!w->reads || count < 2)
     return;
   if (w->writes && count >= w->slots)
-    copy_when(copy_add(o, LM_STEP_WAIT, w, LANE_OUT, (moment){1 - w->slots, false}), w->slots - 1,
-              0);
-  copy_when(copy_add(o, LM_STEP_START, w, LANE_IN, (moment){1, false}),
-            w->resident ? w->resident - 1 : 0, count - 1);
+    copy_when(o, w, copy_add(o, LM_STEP_WAIT, w, LANE_OUT, written), w->from + w->slots - 1,
+              w->until);
+  copy_when(o, w, copy_add(o, LM_STEP_START, w, LANE_IN, next), from, w->until - 1);
 }
 
 // Before the first step that uses the window.
 static void use_begin(offloader *o, const window *w) {
+  moment written = {-w->slots, false};
   if (w->reads && w->loop < 0)
     copy_add(o, LM_STEP_START, w, LANE_IN, now);
   if (w->reads)
-    copy_when(copy_add(o, LM_STEP_WAIT, w, LANE_IN, now), w->resident, 0);
-  else if (iterations(o->p, w) > w->slots)
-    copy_when(copy_add(o, LM_STEP_WAIT, w, LANE_OUT, (moment){-w->slots, false}), w->slots, 0);
+    copy_when(o, w, copy_add(o, LM_STEP_WAIT, w, LANE_IN, now), w->from + w->resident, w->until);
+  else if (iterations(w) > w->slots)
+    copy_when(o, w, copy_add(o, LM_STEP_WAIT, w, LANE_OUT, written), w->from + w->slots, w->until);
 }
 
 // Behind the last step that writes it. Later steps may read it during the copy.
 static void write_end(offloader *o, const window *w) {
-  copy_when(copy_add(o, LM_STEP_START, w, LANE_OUT, now), 0,
-            w->resident ? iterations(o->p, w) - w->resident : 0);
+  pstep *s = copy_add(o, LM_STEP_START, w, LANE_OUT, now);
+  copy_when(o, w, s, w->from, w->until - w->resident);
   if (w->loop < 0)
     copy_add(o, LM_STEP_WAIT, w, LANE_OUT, now);
 }
 
 static void loop_begin(offloader *o, const window *w) {
   if (w->reads && !w->resident)
-    copy_add(o, LM_STEP_START, w, LANE_IN, (moment){0, true});
+    copy_add(o, LM_STEP_START, w, LANE_IN, (moment){(int)w->from, true});
 }
 
 // Behind the END step: the copies of the last iterations, which no iteration has waited for.
 static void loop_end(offloader *o, const window *w) {
   if (w->resident)
     return;
-  int64_t count = iterations(o->p, w), rest = w->slots;
+  int64_t count = iterations(w), rest = w->slots;
   if (w->reads && count >= w->slots && count > 1)
     rest = w->slots - 1;
-  for (int64_t i = count - rest; w->writes && i < count; i++)
+  for (int64_t i = w->until - rest; w->writes && i < w->until; i++)
     copy_add(o, LM_STEP_WAIT, w, LANE_OUT, (moment){(int)i, true});
 }
 

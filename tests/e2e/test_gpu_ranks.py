@@ -97,6 +97,17 @@ def test_offload(run):
             check("of a copy that nothing orders" in said or "of a stream for which nothing waits" in said, f"{name}, {words}: {said}")
 
 
+def test_offload_parameters(run):
+    """nightly: parameters of zero = 3 in the host's memory, gathered a layer ahead: the same bits"""
+    if not run.nightly:
+        raise Skip("nightly")
+    mpi_needed(run)
+    fake, file = Fake(run, heavy=True), model(run, steps=2, depth=3, compute="bf16")
+    for name, rule in ("device", ()), ("host", ("--set", "memory { offload states; offload masters }")):
+        fake(*command(file, "dp = 2", run.path(name), "--target", "cuda", "--set", "parallel.zero = 3", *rule), how="devices=2,eager", **QUICK)
+    check(tensors(run.path("host"), 2) == tensors(run.path("device"), 2), "the results differ")
+
+
 EXPERTS = """
 data D { source s = text("t.txt", split = "\\n"); holdout dev = sample(2 docs); pack best_fit(seq = 8 tokens) }
 recipe R {

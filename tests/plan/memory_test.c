@@ -247,6 +247,7 @@ int main(int argc, char **argv) {
   module_check("tests/ir/llama.lmir", LM_ARENAS, false);
   module_check("tests/plan/update.lmir", LM_ARENA_STATE, false);
   module_check("tests/plan/update.lmir", LM_ARENA_PARAM, false);
+  module_check("tests/plan/gathers_ahead.lmir", LM_ARENA_PARAM, false);
   module_check("tests/plan/stash.lmir", LM_ARENA_STASH, false);
   module_check("tests/plan/stash_ticks.lmir", LM_ARENA_STASH, true);
   module_check("tests/plan/large.lmir", LM_ARENAS, false);
