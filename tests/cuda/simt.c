@@ -704,12 +704,18 @@ void simt_plan_prepare(lm_plan *plan, lm_arena *arena) {
     plan->kernels[i].source = wrapped(plan, i, arena);
 }
 
+// GCC takes longer to optimize a kernel with announced accesses than the kernel runs.
+static const char *prelude(lm_arena *arena) {
+  return lm_arena_printf(arena, "#pragma GCC optimize(\"O0\")\n%s",
+                         lm_cuda_prelude_simt_text(arena));
+}
+
 lm_plan_options simt_options_of(const char *arch, bool tf32) {
   static lm_codegen shim;
   simt_compiler_set();
   lm_plan_options o = lm_cuda_options(arch, tf32);
   shim = *o.codegen;
-  shim.prelude = lm_cuda_prelude_simt_text;
+  shim.prelude = prelude;
   o.codegen = &shim;
   return o;
 }
