@@ -24,6 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "runtime/base/dtype.h"
@@ -147,9 +148,13 @@ FAKE_API int ncclGetVersion(int *version) {
   return SUCCESS;
 }
 
+// No other process has had the name: one that was killed while it connected leaves its memory
+// behind, with ranks that have joined, and its number is given to another process later.
 FAKE_API int ncclGetUniqueId(id *out) {
-  static int n;
-  snprintf(out->name, sizeof out->name, "/lmc-fake-nccl-%d-%d", (int)getpid(), n++);
+  struct timespec t;
+  clock_gettime(CLOCK_REALTIME, &t);
+  snprintf(out->name, sizeof out->name, "/lmc-fake-nccl-%d-%lld-%ld", (int)getpid(),
+           (long long)t.tv_sec, t.tv_nsec);
   return SUCCESS;
 }
 
