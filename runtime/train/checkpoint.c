@@ -20,10 +20,13 @@ static const char *const FILES[] = {STATE, MODEL, OPTIMIZER};
 
 // ---- tensors
 
+static const char ADVICE[] = "\n  set back the changes of the recipe or the model since the "
+                             "checkpoint, or begin another run: --out DIR";
+
 static lm_status tensor_check(const lm_st *st, const char *path, const lm_st_tensor *want) {
   const lm_st_tensor *x = lm_st_find(st, want->name);
   if (!x)
-    return lm_fail(LM_USER, "%s has no tensor %s", path, want->name);
+    return lm_fail(LM_USER, "%s has no tensor %s, which this run has%s", path, want->name, ADVICE);
   size_t shape_bytes = sizeof *x->shape * (size_t)x->rank;
   if (x->dtype != want->dtype || x->rank != want->rank ||
       memcmp(x->shape, want->shape, shape_bytes))
@@ -44,12 +47,25 @@ static lm_status tensor_load(const lm_trainer *t, const lm_checkpoint_tensors *l
   return NULL;
 }
 
+// A tensor of the file that is not in the list; they have different counts.
+static lm_status unknown_refuse(const lm_checkpoint_tensors *l, const lm_st *st, const char *path) {
+  for (size_t i = 0; i < lm_st_count(st); i++) {
+    const char *name = lm_st_at(st, i)->name;
+    size_t k = 0;
+    while (k < l->n && strcmp(l->of[k].name, name))
+      k++;
+    if (k == l->n)
+      return lm_fail(LM_USER, "%s has the tensor %s, which this run lacks%s", path, name, ADVICE);
+  }
+  LM_BUG("%s: no tensor is unknown", path);
+}
+
 static lm_status tensors_copy(const lm_trainer *t, const lm_checkpoint_tensors *l, const lm_st *st,
                               const char *path) {
-  if (lm_st_count(st) != l->n)
-    return lm_fail(LM_USER, "%s has %zu tensors, the model has %zu", path, lm_st_count(st), l->n);
   for (size_t i = 0; i < l->n; i++)
     LM_TRY(tensor_check(st, path, &l->of[i]));
+  if (lm_st_count(st) != l->n)
+    return unknown_refuse(l, st, path);
   float *buffer = lm_alloc(LM_TENSOR_CHUNK * sizeof *buffer);
   lm_status s = NULL;
   for (size_t i = 0; i < l->n && !s; i++)

@@ -376,6 +376,10 @@ def test_checkpoint(run):
     for steps in (3, 6):
         run("run", file, "--out", parts, *on, "--steps", steps)
     check(folder_bytes(f"{whole}/{last}") == folder_bytes(f"{parts}/{last}"), "a resumed run must have the same bytes")
+    run("run", file, "-q", "--out", run.path("f32"), "--steps", 3)
+    for folder, sets, words in ((run.path("f32"), on, "has no tensor fp8."), (parts, ("-q",), "has the tensor fp8.")):
+        code, _, err = run.result("run", file, "--out", run.path("other"), "--resume", f"{folder}/step-000003", *sets, "--change", "precision.matmul")
+        check(code == 1 and "optimizer.safetensors " + words in err and "begin another run: --out DIR" in err, err)
     found = histories(f"{whole}/{last}")
     check({"fp8.x.layers.1.attn.wq", "fp8.dy.layers.0.wd"} <= set(found), sorted(found))
     for k, v in found.items():
