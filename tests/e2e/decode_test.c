@@ -1,12 +1,13 @@
 // decode_test.c - cached decoding against the full forward pass: the logits of every position of a
-// row, through @prefill in chunks and then @decode one token at a time, equal the logits of @apply.
+// row, through @prefill in chunks and then @decode one token at a time, equal the logits of @apply
+// by the interpreter in float64.
 //
 // Over the models of tests/models and tests/reference, with fresh parameters, f32, 1e-5 norm-wise,
-// compiled for this processor: weights are in panels. A Llama also in bf16, 1e-2; tokens that are
-// generated in bf16 against the forward pass in f32. Every GEMM of a
-// position with a weight that fits panels is one call of the plan's kernel. @prefill gives the
-// logits of the last position of a call; without pass narrow those of each, in f32 with the same
-// bits.
+// compiled for this processor: weights are in panels. The kernels of most models are those of
+// `lmc generate`, with which tests share them in the cache. A Llama also in bf16; tokens that are
+// generated in bf16 against the forward pass in float64. Every GEMM of a position with a weight
+// that fits panels is one call of the plan's kernel. @prefill gives the logits of the last position
+// of a call; without pass narrow those of each, in f32 with the same bits.
 //
 // Attention with a window has its keys in a ring (pass ring_cache), which rows of many times the
 // ring's size pass around: memory and bits are the same for each capacity. A window of 10 and calls
@@ -16,10 +17,13 @@
 #include <string.h>
 
 #include "codegen/cpu/cpu.h"
+#include "compiler/eval/eval.h"
 #include "compiler/passes/pass.h"
 #include "dsl/lower/lower.h"
 #include "runtime/cpu/detect.h"
 #include "runtime/cpu/exec.h"
+#include "runtime/cpu/kernels.h"
+#include "runtime/hal/tensor.h"
 #include "runtime/train/init.h"
 #include "runtime/train/ports.h"
 #include "tests/models/routed.h"
@@ -29,8 +33,13 @@ enum {
   SEQ = 24,
   PROMPT = 13,
   CHUNK = 8,
-  CAPACITY = 32
+  CAPACITY = 32,
+  GENERATED = 256 // capacity and chunk of `lmc generate` for a short text
 };
+
+// The limit on the difference of logits in bf16 from float64. A forward pass in bf16 differs by up
+// to 1.5e-2, which half_row_check compares.
+static const double HALF_ERROR = 2e-2;
 
 // A model, and how it is compiled.
 typedef struct {
@@ -40,24 +49,26 @@ typedef struct {
   int64_t document;             // positions of each; 0: all are in one
 } source;
 
+// Two modules of a model: @prefill and @decode as kernels, @apply for the interpreter, with the
+// same parameters.
 typedef struct {
+  source from;
   lm_ctx *c;
   lm_plan *plan;
   lm_exec *exec;
+  lm_module *reference;
+  lm_eval *eval;
   int64_t vocab, seq, document;
   lm_target_panel panel[LM_DTYPES];
 } model;
 
-static bool model_open(const source *from, model *out) {
-  lm_ctx *c = out->c = lm_ctx_create();
+static lm_lowered *lowered(lm_ctx *c, const source *from, uint32_t what, int64_t seq) {
   lm_program *p = lm_program_load(c, from->path);
   lm_recipe_overrides sets = {.sets = &from->set, .n_sets = from->set != NULL};
   lm_recipe *r = p ? lm_recipe_resolve(c, p, "Reference", &sets) : NULL;
-  out->seq = from->seq ? from->seq : SEQ;
-  out->document = from->document ? from->document : out->seq;
-  lm_lower_options o = {.what = LM_LOWER_APPLY | LM_LOWER_DECODE,
+  lm_lower_options o = {.what = what,
                         .rows = 1,
-                        .seq = out->seq,
+                        .seq = seq,
                         .capacity = from->capacity ? from->capacity : CAPACITY,
                         .chunk = from->chunk ? from->chunk : CHUNK};
   lm_lowered *l = r && !c->n_errors ? lm_lower(c, p, r, &o) : NULL;
@@ -66,24 +77,112 @@ static bool model_open(const source *from, model *out) {
   if (!l)
     printf("%s", why.p ? why.p : "");
   lm_buf_free(&why);
-  if (!l)
-    return false;
+  CHECK(l);
+  return l;
+}
+
+static model planned(const source *from) {
+  model m = {.from = *from, .c = lm_ctx_create(), .seq = from->seq ? from->seq : SEQ};
+  m.document = from->document ? from->document : m.seq;
+  lm_lowered *l = lowered(m.c, from, LM_LOWER_DECODE, m.seq);
+  m.vocab = l->vocab;
   lm_plan_options target = {.codegen = &lm_cpu_codegen};
   lm_cpu_target_find(&target.target);
   target.codegen->choose(&target.target);
-  memcpy(out->panel, target.target.choices.panel, sizeof out->panel);
+  memcpy(m.panel, target.target.choices.panel, sizeof m.panel);
   lm_pass_env env = {.target = &target.target, .codegen = target.codegen, .compute = from->compute};
   if (from->off)
-    CHECK_OK(lm_pass_disable(c->arena, from->off, &env));
-  bool ok = lm_pipeline_run(l->m, LM_STAGE_KERNEL, &env);
-  out->plan = ok ? lm_plan_build(l->m, &target) : NULL;
-  out->vocab = l->vocab;
-  return out->plan && !lm_cpu_exec_create(out->plan, NULL, &out->exec);
+    CHECK_OK(lm_pass_disable(m.c->arena, from->off, &env));
+  CHECK(lm_pipeline_run(l->m, LM_STAGE_KERNEL, &env));
+  m.plan = lm_plan_build(l->m, &target);
+  CHECK(m.plan);
+  return m;
+}
+
+static const lm_plan_param *param_find(const lm_plan *p, const char *path) {
+  const lm_plan_param *x = p->params;
+  while (x < p->params + p->n_params && strcmp(x->path, path))
+    x++;
+  CHECK(x < p->params + p->n_params);
+  return x;
+}
+
+// Copies the values of the executor's parameters to the interpreter.
+static void reference_params_set(const model *m) {
+  for (uint32_t i = 0; i < m->reference->n_globals; i++) {
+    const lm_global *g = &m->reference->globals[i];
+    const lm_tensor *all = g->kind == LM_GLOBAL_PARAM ? lm_eval_global(m->eval, g->name) : NULL;
+    for (int64_t k = 0; all && k < g->n_paths; k++) {
+      const lm_plan_param *p = param_find(m->plan, g->paths[k]);
+      double *to = all->v + k * p->elements;
+      CHECK(all->n == g->n_paths * p->elements);
+      float *v = lm_alloc((size_t)p->elements * sizeof *v);
+      CHECK_OK(
+          lm_tensor_get(m->exec, m->plan, (lm_plan_tensor){p, LM_ROLE_PARAM}, 0, p->elements, v));
+      for (int64_t j = 0; j < p->elements; j++)
+        to[j] = v[j];
+      lm_free(v);
+    }
+  }
+}
+
+static void model_open(model *m) {
+  lm_pass_env env = {.compute = m->from.compute};
+  CHECK_OK(lm_cpu_exec_create(m->plan, NULL, &m->exec));
+  CHECK_OK(lm_init_params(m->exec, m->plan, 5));
+  m->reference = lowered(m->c, &m->from, LM_LOWER_APPLY, m->seq)->m;
+  CHECK(lm_pipeline_run(m->reference, LM_STAGE_STEP, &env));
+  m->eval = lm_eval_create(m->reference);
+  reference_params_set(m);
 }
 
 static void model_close(model *m) {
+  lm_eval_destroy(m->eval);
   lm_exec_destroy(m->exec);
   lm_ctx_destroy(m->c);
+}
+
+// ---- kernels of all models, compiled together
+
+enum {
+  MODELS = 128,
+  UNITS = 8 // GCC takes more than proportional time for larger units
+};
+static model models[MODELS];
+static int n_models;
+
+static model *add(source from) {
+  CHECK(n_models < MODELS);
+  models[n_models] = planned(&from);
+  return &models[n_models++];
+}
+
+static bool has_kernel(const lm_plan *p, const char *name) {
+  for (int i = 0; i < p->n_kernels; i++)
+    if (!strcmp(p->kernels[i].name, name))
+      return true;
+  return false;
+}
+
+// Compiles the kernels of all models to the cache, where their executors find them: in fewer
+// translation units, each of which parses the prelude, than if each executor compiled its own.
+static void kernels_compile(void) {
+  lm_plan all = {.prelude = models->plan->prelude};
+  int most = 0;
+  for (int i = 0; i < n_models; i++)
+    most += models[i].plan->n_kernels;
+  all.kernels = lm_calloc((size_t)most, sizeof *all.kernels);
+  for (int i = 0; i < n_models; i++) {
+    const lm_plan *p = models[i].plan;
+    CHECK(!strcmp(p->prelude, all.prelude));
+    for (int k = 0; k < p->n_kernels; k++)
+      if (!has_kernel(&all, p->kernels[k].name))
+        all.kernels[all.n_kernels++] = p->kernels[k];
+  }
+  lm_kernels loaded;
+  CHECK_OK(lm_kernels_load(&all, &(lm_exec_options){0}, UNITS, &loaded));
+  lm_kernels_unload(&loaded);
+  lm_free(all.kernels);
 }
 
 // The logits of the positions of a row.
@@ -122,13 +221,46 @@ static void feed(const model *m, const char *name, const int32_t *ids, int64_t n
   for (int i = 0; i < m->plan->n_extents; i++)
     if (!m->plan->extents[i].capacity)
       extents[i] = 0; // the model has no such axis
-  CHECK_OK(lm_exec_run(m->exec, f, strcmp(name, "apply") ? extents : NULL));
+  CHECK_OK(lm_exec_run(m->exec, f, extents));
   int64_t rows = logits->shape[1] == 1 ? 1 : n;
   int64_t first = at + n - rows;
   memcpy(out->v + first * m->vocab, lm_exec_port(m->exec, logits),
          sizeof *out->v * (size_t)(rows * m->vocab));
   memset(out->computed + first, true, (size_t)rows);
   lm_batch_ports_close(&in);
+}
+
+// Element i of the argument `name` of @apply.
+static double column(const model *m, const char *name, const int32_t *ids, int64_t i) {
+  if (!strcmp(name, "tok"))
+    return ids[i];
+  if (!strcmp(name, "pos"))
+    return (double)i;
+  CHECK(!strcmp(name, "seg"));
+  return (double)(i / m->document);
+}
+
+// The logits of a row, of @apply in float64, or with each result rounded to its type.
+static row_logits whole_row(const model *m, const int32_t *ids, bool round) {
+  const lm_func *f = lm_func_find(m->reference, "apply");
+  row_logits out = logits_new(m);
+  lm_tensor args[8], logits;
+  CHECK(f->n_out == 1 && f->body->n_args <= LM_COUNT(args));
+  for (uint32_t k = 0; k < f->body->n_args; k++) {
+    args[k] = lm_eval_tensor(m->eval, f->body->args[k]->type);
+    for (int64_t i = 0; i < args[k].n; i++)
+      args[k].v[i] = column(m, f->body->args[k]->name, ids, i);
+  }
+  lm_eval_round_set(m->eval, round);
+  CHECK_OK(lm_eval_call(m->eval, f, args, &logits));
+  CHECK(logits.n == m->seq * m->vocab);
+  for (int64_t i = 0; i < logits.n; i++)
+    out.v[i] = (float)logits.v[i];
+  memset(out.computed, true, (size_t)m->seq);
+  lm_tensor_free(&logits);
+  for (uint32_t k = 0; k < f->body->n_args; k++)
+    lm_tensor_free(&args[k]);
+  return out;
 }
 
 // Of the positions of a that were computed.
@@ -194,33 +326,36 @@ static void agree(const row_logits *cached, const row_logits *whole, double limi
   CHECK(d <= limit);
 }
 
-static row_logits decode_check(const source *from, double limit, int panels) {
-  model m = {0};
+// Closes m.
+static row_logits decode_check(model *m, double limit, int panels) {
   int32_t ids[SEQ];
-  printf("%s\n", from->path);
-  CHECK(model_open(from, &m));
-  if (m.panel[from->compute].columns)
-    CHECK(panels_count(&m) >= panels);
+  printf("%s\n", m->from.path);
+  model_open(m);
+  if (m->panel[m->from.compute].columns)
+    CHECK(panels_count(m) >= panels);
   if (panels) // of the last layer: q, o, gate, up, down; and the logits
-    CHECK(narrowed_count(&m) == (from->off ? 0 : 6));
-  CHECK_OK(lm_init_params(m.exec, m.plan, 5));
-  ids_fill(&m, ids);
-  row_logits whole = logits_new(&m);
-  feed(&m, "apply", ids, SEQ, 0, &whole);
-  row_logits cached = decoded(&m, ids, PROMPT);
+    CHECK(narrowed_count(m) == (m->from.off ? 0 : 6));
+  ids_fill(m, ids);
+  row_logits whole = whole_row(m, ids, false);
+  row_logits cached = decoded(m, ids, PROMPT);
   agree(&cached, &whole, limit);
   logits_free(&whole);
-  model_close(&m);
+  model_close(m);
   return cached;
 }
 
-// Of each call of @prefill, pass narrow computes the last position alone, in f32 with the same
-// bits. In bf16, kernels round stored values only, and those of the last layer store others.
-static void narrow_check(const char *path, lm_dtype compute, double limit, int panels) {
-  source from = {.path = path, .compute = compute, .off = "narrow"};
-  row_logits all = decode_check(&from, limit, panels);
-  from.off = NULL;
-  row_logits last = decode_check(&from, 2 * limit, panels); // of fewer positions
+// Two models, without and with pass narrow, which computes the last position alone of each call of
+// @prefill, in f32 with the same bits. In bf16, kernels round stored values only, and those of the
+// last layer store others.
+static void narrow_check(model *without, model *with) {
+  // of a layer: q, k, v, o, gate, up, down; and the logits
+  enum {
+    PANELS = 8
+  };
+  lm_dtype compute = with->from.compute;
+  double limit = compute == LM_BF16 ? HALF_ERROR : 1e-5;
+  row_logits all = decode_check(without, limit, PANELS);
+  row_logits last = decode_check(with, limit, PANELS);
   int64_t vocab = all.vocab;
   for (int i = 0; i < SEQ; i++) {
     bool computed = i >= PROMPT - 1 || i % CHUNK == CHUNK - 1;
@@ -244,63 +379,66 @@ static int rings_of(const lm_plan *p) {
 
 // The bytes of the caches of a model at this capacity.
 static int64_t cache_bytes(const source *of, int64_t capacity) {
-  model m = {0};
   source from = *of;
   from.capacity = capacity;
-  CHECK(model_open(&from, &m));
+  model m = planned(&from);
   int64_t bytes = m.plan->arena_bytes[LM_ARENA_CACHE];
-  model_close(&m);
+  lm_ctx_destroy(m.c);
   return bytes;
 }
 
 // As in decode_check. Returns the logits of calls of CHUNK positions and single ones.
-static row_logits ring_check(const source *from, double limit) {
-  model m = {0};
+static row_logits ring_check(model *m, double limit) {
   int32_t ids[512];
-  printf("%s, %s\n", from->path, from->set);
-  CHECK(model_open(from, &m) && m.seq <= (int64_t)LM_COUNT(ids) && rings_of(m.plan) == 1);
-  CHECK_OK(lm_init_params(m.exec, m.plan, 5));
-  ids_fill(&m, ids);
-  row_logits whole = logits_new(&m);
-  feed(&m, "apply", ids, m.seq, 0, &whole);
-  row_logits mixed = decoded(&m, ids, m.seq / 2), single = decoded(&m, ids, 0);
+  printf("%s, %s\n", m->from.path, m->from.set);
+  CHECK(m->seq <= (int64_t)LM_COUNT(ids) && rings_of(m->plan) == 1);
+  model_open(m);
+  ids_fill(m, ids);
+  row_logits whole = whole_row(m, ids, false);
+  row_logits mixed = decoded(m, ids, m->seq / 2), single = decoded(m, ids, 0);
   agree(&mixed, &whole, limit);
   agree(&single, &whole, limit);
   logits_free(&whole);
   logits_free(&single);
-  model_close(&m);
+  model_close(m);
   return mixed;
 }
 
-static void windows_check(void) {
-  enum {
-    RING = 24, // 10 + 8 - 1 positions are 3 calls
-    LONG = 8 * RING - 3
-  };
-  source mistral = {.path = "tests/models/mistral/reference.lm",
-                    .set = "model = Mistral(near = 10)",
-                    .off = "narrow",
-                    .seq = LONG,
-                    .capacity = 256,
-                    .compute = LM_F32};
-  row_logits some = ring_check(&mistral, 1e-5);
-  mistral.capacity *= 2;
-  row_logits more = ring_check(&mistral, 1e-5);
-  CHECK(!memcmp(some.v, more.v, sizeof *some.v * (size_t)(some.seq * some.vocab)));
-  logits_free(&some);
-  logits_free(&more);
+enum {
+  RING = 24, // 10 + 8 - 1 positions are 3 calls
+  LONG = 8 * RING - 3
+};
+
+static source ring_of(int64_t capacity, lm_dtype compute) {
+  return (source){.path = "tests/models/mistral/reference.lm",
+                  .set = "model = Mistral(near = 10)",
+                  .off = "narrow",
+                  .seq = LONG,
+                  .capacity = capacity,
+                  .compute = compute};
+}
+
+static void ring_bytes_check(void) {
   // 3 layers: keys and values of 8 elements, position and document, in four caches
   enum {
     POSITION = 3 * (2 * 8 + 2) * 4,
     PADDING = 4 * 512
   };
+  source mistral = ring_of(0, LM_F32);
   int64_t bytes = cache_bytes(&mistral, 64);
   CHECK(bytes >= RING * POSITION && bytes < RING * POSITION + PADDING);
   CHECK(cache_bytes(&mistral, 1 << 20) == bytes);
   CHECK(cache_bytes(&mistral, RING) == bytes && cache_bytes(&mistral, RING - CHUNK) < bytes);
-  mistral.compute = LM_BF16;
-  row_logits half = ring_check(&mistral, 2e-2);
-  logits_free(&half);
+}
+
+static void windows_check(model *small, model *large, model *half) {
+  row_logits some = ring_check(small, 1e-5), more = ring_check(large, 1e-5);
+  CHECK(!memcmp(some.v, more.v, sizeof *some.v * (size_t)(some.seq * some.vocab)));
+  logits_free(&some);
+  logits_free(&more);
+  row_logits x = ring_check(half, HALF_ERROR);
+  logits_free(&x);
+  ring_bytes_check();
 }
 
 // ---- bf16
@@ -323,15 +461,6 @@ static row_logits greedy(const model *m, int32_t *ids, int64_t prompt) {
   return out;
 }
 
-static model with_parameters(const source *from, lm_dtype compute) {
-  model m = {0};
-  source x = *from;
-  x.compute = compute;
-  CHECK(model_open(&x, &m));
-  CHECK_OK(lm_init_params(m.exec, m.plan, 5));
-  return m;
-}
-
 // The greatest amount by which the logit of a chosen token is below that of the likeliest one,
 // in units of the norm of a position's logits ÷ the square root of their number.
 static double regret(const row_logits *x, const int32_t *ids, int64_t prompt) {
@@ -346,17 +475,15 @@ static double regret(const row_logits *x, const int32_t *ids, int64_t prompt) {
   return worst;
 }
 
-// Tokens that are generated in bf16 are those of the forward pass, of bf16 and f32, up to their
-// errors; logits are as close to those of f32 as the forward pass in bf16 is.
-static void half_row_check(const model *half, const model *full, int32_t first) {
+// Tokens that are generated in bf16 are those of the forward pass, with results rounded to bf16 and
+// in float64, up to their errors; logits are as close to those of float64 as those with rounding.
+static void half_row_check(const model *half, int32_t first) {
   int32_t ids[512];
   int64_t prompt = half->seq / 4;
   for (int64_t i = 0; i < half->seq; i++)
     ids[i] = (int32_t)((i * i + i * 7 + first) * 5 % half->vocab);
   row_logits cached = greedy(half, ids, prompt);
-  row_logits whole = logits_new(half), exact = logits_new(full);
-  feed(half, "apply", ids, half->seq, 0, &whole);
-  feed(full, "apply", ids, full->seq, 0, &exact);
+  row_logits whole = whole_row(half, ids, true), exact = whole_row(half, ids, false);
   double error = distance(&cached, &exact), usual = distance(&whole, &exact);
   double below[] = {regret(&whole, ids, prompt), regret(&exact, ids, prompt)};
   printf("  error %.2g, of a row %.2g; tokens %.2g, %.2g below\n", error, usual, below[0],
@@ -369,25 +496,13 @@ static void half_row_check(const model *half, const model *full, int32_t first) 
 }
 
 // Two rows, one after the other in the same caches.
-static void half_check(const source *from) {
-  model half = with_parameters(from, LM_BF16), full = with_parameters(from, LM_F32);
-  printf("%s, documents of %d\n", from->path, (int)half.document);
-  CHECK(half.seq <= 512);
-  half_row_check(&half, &full, 3);
-  half_row_check(&half, &full, 8);
-  model_close(&half);
-  model_close(&full);
-}
-
-// Grouped queries, several documents, a window in a ring.
-static void half_checks(const char *llama) {
-  half_check(&(source){.path = llama, .seq = 70, .capacity = 96});
-  half_check(&(source){.path = llama, .seq = 50, .capacity = 64, .document = 17});
-  half_check(&(source){.path = "tests/models/mistral/reference.lm",
-                       .set = "model = Mistral(near = 10)",
-                       .seq = 120,
-                       .capacity = 128,
-                       .document = 43});
+static void half_check(model *half) {
+  printf("%s, documents of %d\n", half->from.path, (int)half->document);
+  CHECK(half->seq <= 512);
+  model_open(half);
+  half_row_check(half, 3);
+  half_row_check(half, 8);
+  model_close(half);
 }
 
 // ---- tiles of keys
@@ -407,66 +522,86 @@ static void token_spoil(const model *m) {
 
 // In a call of several tiles of queries, a tile of keys that none of its queries sees is skipped: a
 // last token that is not a number does not reach the tiles before its own.
-static void hidden_check(const char *path, lm_dtype compute) {
-  enum {
-    TILE = 32,
-    TOKENS = 2 * TILE + 6
-  };
-  source from = {.path = path,
-                 .compute = compute,
-                 .off = "narrow",
-                 .seq = TOKENS,
-                 .capacity = 3 * TILE,
-                 .chunk = TOKENS};
-  model m = {0};
+enum {
+  TILE = 32,
+  TOKENS = 2 * TILE + 6
+};
+
+static source tiles_of(const char *path, lm_dtype compute) {
+  return (source){.path = path,
+                  .compute = compute,
+                  .off = "narrow",
+                  .seq = TOKENS,
+                  .capacity = 3 * TILE,
+                  .chunk = TOKENS};
+}
+
+static void hidden_check(model *m) {
   int32_t ids[TOKENS];
-  CHECK(model_open(&from, &m));
-  CHECK_OK(lm_init_params(m.exec, m.plan, 5));
-  token_spoil(&m);
+  model_open(m);
+  token_spoil(m);
   for (int i = 0; i < TOKENS; i++)
-    ids[i] = 1 + i * 7 % (int32_t)(m.vocab - 1);
-  row_logits whole = logits_new(&m), all = logits_new(&m), spoiled = logits_new(&m);
-  feed(&m, "apply", ids, TOKENS, 0, &whole);
-  feed(&m, "prefill", ids, TOKENS, 0, &all);
+    ids[i] = 1 + i * 7 % (int32_t)(m->vocab - 1);
+  row_logits all = logits_new(m), spoiled = logits_new(m);
+  row_logits whole = whole_row(m, ids, false);
+  feed(m, "prefill", ids, TOKENS, 0, &all);
   for (int i = 0; i < TOKENS; i++) // the logit of token 0
-    whole.v[i * m.vocab] = all.v[i * m.vocab] = 0;
-  agree(&all, &whole, compute == LM_BF16 ? 1e-2 : 1e-5);
+    whole.v[i * m->vocab] = all.v[i * m->vocab] = 0;
+  agree(&all, &whole, m->from.compute == LM_BF16 ? HALF_ERROR : 1e-5);
   ids[TOKENS - 1] = 0;
-  feed(&m, "prefill", ids, TOKENS, 0, &spoiled);
+  feed(m, "prefill", ids, TOKENS, 0, &spoiled);
   for (int i = 0; i < TOKENS; i++)
-    spoiled.v[i * m.vocab] = 0;
-  CHECK(isnan(spoiled.v[TOKENS * m.vocab - 1]));
-  CHECK(!memcmp(all.v, spoiled.v, sizeof *all.v * (size_t)(2 * TILE * m.vocab)));
+    spoiled.v[i * m->vocab] = 0;
+  CHECK(isnan(spoiled.v[TOKENS * m->vocab - 1]));
+  CHECK(!memcmp(all.v, spoiled.v, sizeof *all.v * (size_t)(2 * TILE * m->vocab)));
   logits_free(&whole);
   logits_free(&all);
   logits_free(&spoiled);
-  model_close(&m);
-}
-
-static void model_check(const char *path) {
-  row_logits x = decode_check(&(source){.path = path, .compute = LM_F32}, 1e-5, 0);
-  logits_free(&x);
+  model_close(m);
 }
 
 int main(void) {
-  // of a layer: q, k, v, o, gate, up, down; and the logits
   static const char llama[] = "tests/reference/llama-tiny/reference.lm";
-  narrow_check(llama, LM_F32, 1e-5, 8);
-  narrow_check(llama, LM_BF16, 1e-2, 8);
-  hidden_check(llama, LM_F32);
-  hidden_check(llama, LM_BF16);
-  windows_check();
-  half_checks(llama);
-  static const char *const patterns[] = {"tests/reference/*/reference.lm",
-                                         "tests/models/*/reference.lm"};
-  for (size_t k = 0; k < LM_COUNT(patterns); k++) {
-    glob_t g = {0};
-    glob(patterns[k], 0, NULL, &g);
-    for (size_t i = 0; i < g.gl_pathc; i++)
-      if (!model_is_routed(g.gl_pathv[i]))
-        model_check(g.gl_pathv[i]);
-    CHECK(g.gl_pathc > 0);
-    globfree(&g);
+  static const char mistral[] = "tests/models/mistral/reference.lm";
+  model *narrow[2][2], *hidden[2];
+  for (int i = 0; i < 2; i++) {
+    lm_dtype compute = i ? LM_BF16 : LM_F32;
+    narrow[i][0] = add((source){.path = llama, .compute = compute, .off = "narrow"});
+    narrow[i][1] = add((source){.path = llama, .compute = compute});
+    hidden[i] = add(tiles_of(llama, compute));
   }
+  model *ring[] = {add(ring_of(256, LM_F32)), add(ring_of(512, LM_F32)),
+                   add(ring_of(512, LM_BF16))};
+  // grouped queries, several documents, a window in a ring
+  model *half[] = {
+      add((source){.path = llama, .compute = LM_BF16, .seq = 70, .capacity = 96}),
+      add((source){.path = llama, .compute = LM_BF16, .seq = 50, .capacity = 64, .document = 17}),
+      add((source){.path = mistral,
+                   .set = "model = Mistral(near = 10)",
+                   .compute = LM_BF16,
+                   .seq = 120,
+                   .capacity = 128,
+                   .document = 43})};
+  int others = n_models;
+  glob_t all = {0};
+  CHECK(!glob("tests/reference/*/reference.lm", 0, NULL, &all));
+  CHECK(!glob("tests/models/*/reference.lm", GLOB_APPEND, NULL, &all));
+  for (size_t i = 0; i < all.gl_pathc; i++)
+    if (!model_is_routed(all.gl_pathv[i]))
+      add((source){
+          .path = all.gl_pathv[i], .compute = LM_F32, .capacity = GENERATED, .chunk = GENERATED});
+  kernels_compile();
+  for (int i = 0; i < 2; i++) {
+    narrow_check(narrow[i][0], narrow[i][1]);
+    hidden_check(hidden[i]);
+  }
+  windows_check(ring[0], ring[1], ring[2]);
+  for (size_t i = 0; i < LM_COUNT(half); i++)
+    half_check(half[i]);
+  for (int i = others; i < n_models; i++) {
+    row_logits x = decode_check(&models[i], 1e-5, 0);
+    logits_free(&x);
+  }
+  globfree(&all);
   return 0;
 }
