@@ -86,6 +86,7 @@ typedef struct cuda_emit {
   bool *transposed; // by result: it is written through a tile
   int n_tiles;
   bool parallel_merge[LM_RANK]; // parallel axis i is merged with the next
+  int fastest;                  // the parallel axis that varies fastest from point to point
   // the pass that is being written
   cuda_root roots[64];
   int n_roots;
@@ -225,6 +226,12 @@ void cuda_count_loop(cuda_emit *e, int k, int axes, int unrolled);
 // as many steps as summed points, whose accesses are apart, against a reduction over the team for
 // each kept point.
 bool cuda_kept_are_many(const cuda_emit *e, double kept, double summed);
+
+// ---- order.c
+// Chooses the parallel axis that varies fastest, from the accesses of an attempt.
+void cuda_order_choose(cuda_emit *e);
+// Sets the parallel axes in the order in which points are numbered; returns how many there are.
+int cuda_order(const cuda_emit *e, int *order);
 
 // ---- sectors.c
 // Counts in e->partial the bytes of sectors that an access to memory at a level moves and does not

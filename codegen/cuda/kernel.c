@@ -173,16 +173,15 @@ static void put_types(cuda_emit *e, lm_buf *b) {
 // The axes over which points are numbered: merged runs of parallel axes, the last varying fastest.
 static int parallel_axes(cuda_emit *e, cuda_axis *out) {
   const lm_attr *a = &e->g.kernel->attr;
-  int n = 0;
-  for (int i = 0; i < a->n_axes; i++) {
-    int first = i;
+  int order[LM_RANK], n_order = cuda_order(e, order), n = 0;
+  for (int k = 0; k < n_order; k++) {
     int64_t times = 1;
-    while (e->parallel_merge[i] && i + 1 < a->n_axes)
-      times *= lm_axis_size(e->g.m, a->axes[++i]);
-    const lm_axis_info *front = &e->g.m->axes[a->axes[first]];
+    const lm_axis_info *front = &e->g.m->axes[a->axes[order[k]]];
+    while (e->parallel_merge[order[k]] && k + 1 < n_order)
+      times *= lm_axis_size(e->g.m, a->axes[order[++k]]);
     if (front->size * times == 1 && !front->dyn)
       continue;
-    out[n].var = e->g.parallel[i];
+    out[n].var = e->g.parallel[order[k]];
     out[n++].extent = lm_gen_extent(&e->g, front->size, front->dyn, times);
   }
   return n;

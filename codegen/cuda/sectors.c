@@ -35,8 +35,9 @@ static terms terms_of(const cuda_emit *e, const lm_ix *at, int bytes, int level)
     if (e->stages[e->stage_of[i]].strided && e->stage_of[i] < level)
       term_add(e, &x, at, bytes, d->loop[i].var);
   x.n_lanes = x.n;
-  for (int i = 0; i < e->g.kernel->attr.n_axes; i++)
-    term_add(e, &x, at, bytes, e->g.parallel[i]);
+  int order[LM_RANK], n = cuda_order(e, order);
+  for (int i = 0; i < n; i++)
+    term_add(e, &x, at, bytes, e->g.parallel[order[i]]);
   if (e->vector && level == e->n_stages) {
     x.step = lm_ix_coef(at, e->vector) * bytes;
     x.elements = e->width[e->g.pass];
@@ -69,9 +70,26 @@ static int64_t distinct(int64_t *v, int n, int64_t unit) {
   return count;
 }
 
+// The iterations of a thread that read from the same sectors.
+static double shared_iterations(const cuda_emit *e, const lm_ix *at, int bytes) {
+  const lm_gen_domain *d = &e->g.domains[e->g.pass];
+  double most = 1;
+  for (int i = 0; i < d->n; i++) {
+    int64_t step = lm_ix_coef(at, d->loop[i].var) * bytes;
+    bool by_lanes = e->stages[e->stage_of[i]].strided && (e->form == CUDA_FLAT || e->team > 1);
+    if (by_lanes || d->loop[i].var == e->vector || step <= 0)
+      continue;
+    double n = (double)SECTOR / (double)step;
+    n = n < (double)d->loop[i].size ? n : (double)d->loop[i].size;
+    most = n > most ? n : most;
+  }
+  return most;
+}
+
 // Of n threads, which access `bytes` at each address: sectors beyond those that have room for the
-// bytes.
-static double excess(const cuda_emit *e, const terms *x, int threads, int elements, int bytes) {
+// bytes, in one of the iterations that read from the same sectors.
+static double excess(const cuda_emit *e, const terms *x, int threads, int elements, int bytes,
+                     double iterations) {
   int64_t v[CUDA_MAX_THREADS * ELEMENTS];
   int n = 0, team = e->form == CUDA_FLAT ? threads : e->team;
   for (int i = 0; i < threads; i++) {
@@ -81,22 +99,8 @@ static double excess(const cuda_emit *e, const terms *x, int threads, int elemen
       v[n++] = lane + point + k * x->step;
   }
   int64_t dense = (distinct(v, n, 1) * bytes + SECTOR - 1) / SECTOR;
-  return (double)(distinct(v, n, SECTOR) - dense);
-}
-
-// The iterations of a thread that read from the same sectors.
-static double shared_iterations(const cuda_emit *e, const lm_ix *at, int bytes) {
-  const lm_gen_domain *d = &e->g.domains[e->g.pass];
-  double most = 1;
-  for (int i = 0; i < d->n; i++) {
-    int64_t step = lm_ix_coef(at, d->loop[i].var) * bytes;
-    if (e->stages[e->stage_of[i]].strided || d->loop[i].var == e->vector || step <= 0)
-      continue;
-    double n = (double)SECTOR / (double)step;
-    n = n < (double)d->loop[i].size ? n : (double)d->loop[i].size;
-    most = n > most ? n : most;
-  }
-  return most;
+  double sectors = (double)distinct(v, n, SECTOR) / iterations - (double)dense;
+  return sectors > 0 ? sectors : 0;
 }
 
 void cuda_count_sectors(cuda_emit *e, lm_dtype t, const lm_ix *at, int level, bool stores) {
@@ -109,9 +113,7 @@ void cuda_count_sectors(cuda_emit *e, lm_dtype t, const lm_ix *at, int level, bo
   double n = lm_gen_iterations(&e->g, level) * cuda_lanes(&e->g, level) / threads;
   // Elements of a vector that are not neighbours are stored one after another.
   int elements = stores && x.step != bytes ? 1 : x.elements;
-  double sectors = excess(e, &x, threads, elements, bytes) / elements;
-  if (!stores)
-    sectors /= shared_iterations(e, at, bytes);
-  if (sectors > 0)
-    e->partial += n * sectors * SECTOR;
+  double iterations = stores ? 1 : shared_iterations(e, at, bytes);
+  double sectors = excess(e, &x, threads, elements, bytes, iterations) / elements;
+  e->partial += n * sectors * SECTOR;
 }

@@ -115,6 +115,7 @@ void cuda_shape_begin(cuda_emit *e, const lm_module *m, const lm_op *kernel, lm_
   e->transposed = LM_NEW_N(arena, bool, kernel->n_out + 1);
   e->sum_width = LM_NEW_N(arena, int, kernel->n_out + 1);
   e->team = e->teams = 1;
+  e->fastest = kernel->attr.n_axes - 1;
 }
 
 // ---- vectors
@@ -198,8 +199,7 @@ static bool scatters(const cuda_emit *e) {
 // True if more accesses, weighted by trip counts, are contiguous from point to point than within a
 // point.
 static bool points_contiguous(const cuda_emit *e) {
-  int n = e->g.kernel->attr.n_axes;
-  if (!n)
+  if (!e->g.kernel->attr.n_axes)
     return false;
   double inner = 0, parallel = 0;
   for (uint32_t i = 0; i < e->g.n_accesses; i++) {
@@ -209,7 +209,7 @@ static bool points_contiguous(const cuda_emit *e) {
       continue;
     if (d->n && lm_ix_coef(&a->ix, d->loop[d->n - 1].var) == 1)
       inner += times(d);
-    if (lm_ix_coef(&a->ix, e->g.parallel[n - 1]) == 1)
+    if (lm_ix_coef(&a->ix, e->g.parallel[e->fastest]) == 1)
       parallel += times(d);
   }
   return parallel > inner;
@@ -327,6 +327,7 @@ static void team_choose(cuda_emit *e) {
 
 void cuda_shape_choose(cuda_emit *e) {
   e->team = e->rows && e->form == CUDA_TEAM ? CUDA_THREADS : 1;
+  cuda_order_choose(e);
   bool alone = !e->rows && (e->scan || (e->form == CUDA_TEAM && !e->g.kernel->attr.n_to &&
                                         (scatters(e) || points_contiguous(e))));
   if (alone) {

@@ -251,6 +251,19 @@ static const kernel_case cases[] = {
           "  %ye = expand %yf : f32[b, k, d]\n  %p = mul %ye, %w\n  %t = sum %p over(b)\n"
           "  return %y, %s, %t\n}\n",
      1e-6, 0, true},
+    // On a GPU points are numbered with d, or c and d, varying fastest, not in the order of a
+    // result.
+    {"sums whose results have the axes in another order than the operands",
+     HEAD
+     "axis a = 3, b = 17, c = 5, d = 37\n"
+     "func @f(%x: bf16[a, b, c, d], %y: f32[a, d, b, c]) -> (s: f32[c, d, a], t: f32[d, c, a]) "
+     "{\n"
+     "  %xf = cast %x : f32[a, b, c, d]\n  %q = mul %xf, %xf\n  %u = sum %q over(b)\n"
+     "  %u1 = permute %u : f32[c, d, a]\n  %s = exp %u1\n  %p = permute %y : f32[a, b, c, d]\n"
+     "  %z = mul %xf, %p\n  %v = sum %z over(b)\n  %v1 = permute %v : f32[d, c, a]\n  %t = sin "
+     "%v1\n"
+     "  return %s, %t\n}\n",
+     1e-6, 0},
     {"sums of every kind",
      HEAD "axis a = 3, b = 17, c = 5, d = 29\n"
           "func @f(%x: f32[a, b, c, d]) -> (p: f32[a, b, c], q: f32[b, c, d], r: f32[a, c], s: "

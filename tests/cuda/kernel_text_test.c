@@ -214,7 +214,21 @@ static void test_sectors(int rows, bool reduces, bool in_tiles, double partial) 
   lm_ctx_destroy(ctx);
 }
 
+// Sums over the middle axis. Neighbouring threads read neighbouring elements, of which there are 64
+// for each element of the result, although they are not neighbours there.
+static void test_order(void) {
+  static const char text[] =
+      "stage step\naxis a = 48, b = 64, c = 160\nfunc @f(%x: bf16[a, b, c]) -> (y: f32[c, a]) {\n"
+      "  %f = cast %x : f32[a, b, c]\n  %s = sum %f over(b)\n  %p = permute %s : f32[c, a]\n"
+      "  %y = exp %p\n  return %y\n}\n";
+  lm_ctx *ctx = lm_ctx_create();
+  const char *source = plan_of(ctx, text)->kernels[0].source;
+  CHECK(strstr(source, " = q % 160;"));
+  lm_ctx_destroy(ctx);
+}
+
 int main(void) {
+  test_order();
   test_sectors(80, false, false, 31 * 256);
   test_sectors(128, false, true, 0);
   test_sectors(128, true, true, 0);
