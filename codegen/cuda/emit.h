@@ -6,6 +6,7 @@
 
 enum {
   CUDA_WARP = 32,
+  CUDA_SECTOR = 32,        // bytes that memory and caches move at once
   CUDA_THREADS = 256,      // threads of a block, unless a point needs more
   CUDA_ROWS_THREADS = 512, // limit for a block whose team has sums of many columns
   CUDA_MAX_THREADS = 1024,
@@ -228,6 +229,8 @@ void cuda_count_loop(cuda_emit *e, int k, int axes, int unrolled);
 bool cuda_kept_are_many(const cuda_emit *e, double kept, double summed);
 
 // ---- order.c
+// The index of result r, which a pass writes, by the variables of the pass.
+lm_ix cuda_result_index(cuda_emit *e, int pass, uint32_t r);
 // Chooses the parallel axis that varies fastest, from the accesses of an attempt.
 void cuda_order_choose(cuda_emit *e);
 // Sets the parallel axes in the order in which points are numbered; returns how many there are.

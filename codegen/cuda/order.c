@@ -6,9 +6,13 @@
 // middle axis of [a, b, c] whose result is [c, a].
 #include "codegen/cuda/emit.h"
 
-enum {
-  SECTOR = 32 // bytes
-};
+lm_ix cuda_result_index(cuda_emit *e, int pass, uint32_t r) {
+  lm_type t = e->g.kernel->out[r]->type;
+  lm_ix ix[LM_RANK];
+  e->g.pass = pass;
+  lm_gen_loop_indices(&e->g, t, ix);
+  return lm_gen_result_index(&e->g, r, t, ix);
+}
 
 // Bytes of sectors for the elements of an access, if a parallel axis varies fastest.
 static double access_bytes(const cuda_emit *e, const lm_ix *at, lm_type t, int pass, int axis) {
@@ -19,21 +23,17 @@ static double access_bytes(const cuda_emit *e, const lm_ix *at, lm_type t, int p
     if (lm_ix_coef(at, d->loop[i].var) == 1)
       step = bytes;
   step = step < 0 ? -step : step;
-  step = step < bytes ? bytes : step > SECTOR ? SECTOR : step;
+  step = step < bytes ? bytes : step > CUDA_SECTOR ? CUDA_SECTOR : step;
   return (double)lm_type_elements(e->g.m, t) * (double)step;
 }
 
 static double result_bytes(cuda_emit *e, uint32_t r, int axis) {
-  lm_type t = e->g.kernel->out[r]->type;
-  lm_ix ix[LM_RANK];
   int pass = 0;
   while (!lm_schedule_pass_writes(e->g.s, pass, r))
     if (++pass == (int)e->g.s->n_passes)
       return 0;
-  e->g.pass = pass;
-  lm_gen_loop_indices(&e->g, t, ix);
-  lm_ix at = lm_gen_result_index(&e->g, r, t, ix);
-  return access_bytes(e, &at, t, pass, axis);
+  lm_ix at = cuda_result_index(e, pass, r);
+  return access_bytes(e, &at, e->g.kernel->out[r]->type, pass, axis);
 }
 
 static double bytes_of(cuda_emit *e, int axis) {

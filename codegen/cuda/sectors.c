@@ -9,7 +9,6 @@
 #include "codegen/cuda/emit.h"
 
 enum {
-  SECTOR = 32, // bytes
   ELEMENTS = 8 // greatest width of a vector
 };
 
@@ -79,15 +78,15 @@ static double shared_iterations(const cuda_emit *e, const lm_ix *at, int bytes) 
     bool by_lanes = e->stages[e->stage_of[i]].strided && (e->form == CUDA_FLAT || e->team > 1);
     if (by_lanes || d->loop[i].var == e->vector || step <= 0)
       continue;
-    double n = (double)SECTOR / (double)step;
+    double n = (double)CUDA_SECTOR / (double)step;
     n = n < (double)d->loop[i].size ? n : (double)d->loop[i].size;
     most = n > most ? n : most;
   }
   return most;
 }
 
-// Of n threads, which access `bytes` at each address: sectors beyond those that have room for the
-// bytes, in one of the iterations that read from the same sectors.
+// The sectors that n threads access in one iteration, less the fewest that hold the same bytes. A
+// sector that several iterations access is divided among them. bytes: of an element.
 static double excess(const cuda_emit *e, const terms *x, int threads, int elements, int bytes,
                      double iterations) {
   int64_t v[CUDA_MAX_THREADS * ELEMENTS];
@@ -98,8 +97,8 @@ static double excess(const cuda_emit *e, const terms *x, int threads, int elemen
     for (int k = 0; k < elements && lane >= 0 && point >= 0; k++)
       v[n++] = lane + point + k * x->step;
   }
-  int64_t dense = (distinct(v, n, 1) * bytes + SECTOR - 1) / SECTOR;
-  double sectors = (double)distinct(v, n, SECTOR) / iterations - (double)dense;
+  int64_t dense = (distinct(v, n, 1) * bytes + CUDA_SECTOR - 1) / CUDA_SECTOR;
+  double sectors = (double)distinct(v, n, CUDA_SECTOR) / iterations - (double)dense;
   return sectors > 0 ? sectors : 0;
 }
 
@@ -115,5 +114,5 @@ void cuda_count_sectors(cuda_emit *e, lm_dtype t, const lm_ix *at, int level, bo
   int elements = stores && x.step != bytes ? 1 : x.elements;
   double iterations = stores ? 1 : shared_iterations(e, at, bytes);
   double sectors = excess(e, &x, threads, elements, bytes, iterations) / elements;
-  e->partial += n * sectors * SECTOR;
+  e->partial += n * sectors * CUDA_SECTOR;
 }

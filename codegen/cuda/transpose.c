@@ -64,11 +64,7 @@ static int loop_of_loads(const cuda_emit *e, int pass) {
 
 // The loop along which result r, which the pass writes, is contiguous.
 static int loop_of_result(cuda_emit *e, int pass, uint32_t r) {
-  lm_ix ix[LM_RANK];
-  lm_type t = e->g.kernel->out[r]->type;
-  e->g.pass = pass;
-  lm_gen_loop_indices(&e->g, t, ix);
-  lm_ix at = lm_gen_result_index(&e->g, r, t, ix);
+  lm_ix at = cuda_result_index(e, pass, r);
   return contiguous(&e->g.domains[pass], &at);
 }
 
