@@ -130,8 +130,8 @@ typedef struct range {
   int64_t from, until;
 } range;
 
-// The iterations of a loop around step i in which the step runs. A step is left out only in
-// iterations of its innermost loop.
+// The iterations of an enclosing loop in which step i runs. Only the innermost loop of a step can
+// skip it in some iterations.
 static range range_of(const planner *p, int i, int loop) {
   if (loop < 0)
     return (range){0, 1};

@@ -29,7 +29,7 @@ enum {
 
 // ---- the machine
 
-// oneDNN may crash where it gets no memory, so that the memory is asked for before.
+// oneDNN may crash if an allocation fails, so the same amount is mapped first, as a test.
 static lm_status measuring_fits(void) {
   void *p = mmap(NULL, MEASURED_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED)

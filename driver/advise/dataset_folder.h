@@ -24,7 +24,7 @@ typedef struct lm_folder_walk {
 } lm_folder_walk;
 
 enum {
-  LM_WALK_MOST = 100000 // files, and folders
+  LM_WALK_MOST = 100000 // limit on the number of files, and on that of folders
 };
 
 // Reports the progress, at most a few times a second. False if the walk has seen too much.

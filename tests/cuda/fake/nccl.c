@@ -321,7 +321,7 @@ static size_t width(lm_dtype t) {
 }
 
 static double element(const char *p, size_t i, lm_dtype t) {
-  uint32_t bits = 0; // the first bytes are the lower ones
+  uint32_t bits = 0; // little-endian: a 16-bit element is in the lower half
   double d = 0;
   memcpy(t == LM_F64 ? (void *)&d : &bits, p + i * width(t), width(t));
   return t == LM_F64 ? d : lm_dtype_value(t, bits);
