@@ -1,7 +1,8 @@
 """Meshes of several axes: the bytes of a rank, from the shapes of the parameters and the axes of the mesh alone; eight ranks."""
 import json, math, re
 
-from harness import ROOT, check, small
+import numpy as np
+from harness import ROOT, check, save, small
 from test_ranks import QUICK, curves_check, mpi_needed, tensors
 
 SANITIZED = {"bytes", "refused"}
@@ -48,6 +49,27 @@ def bytes_of(mesh, half, whole=()):
     return out
 
 
+def windows_of(mesh, half, whole=()):
+    """the windows of a layer that `zero` divides: gathered parameters, their casts, gradients before and behind their sum"""
+    c, zero = 2 if half else 4, mesh["zero"]
+    divided = [(n, over) for name, _, n, over in parts_of(mesh, whole) if over > 1 and name.startswith("layers.")]
+    size, part = sum(n for n, _ in divided), sum(n // over for n, over in divided)
+    return {"gathered": [2 * c * size] * 2 if zero == 3 else [], "casts": [2 * c * part] * 2 if zero == 3 and half else [],
+            "sums": [(4 * size, 4 * part)] if zero > 1 else []}
+
+
+def windows_found(plan, axis):
+    """the same windows in the function `micro` of a plan, for each of its passes"""
+    micro = plan.split("\nfunc micro work", 1)[1].split("\nfunc ", 1)[0]
+    found = {"gathered": {}, "casts": {}}
+    for size, steps, label in re.findall(r"^  live \d+: work\[\d+ : (\d+)\] steps (\S+) two of (.*)", micro, re.M):
+        kind = found["gathered" if label.startswith(f"all_gather over {axis} ") else "casts"]
+        kind[steps.split("..")[1]] = kind.get(steps.split("..")[1], 0) + int(size)
+    sums = re.findall(rf"start reduce_scatter sum f32 \d+ over {axis} of .*? as \d+ (.*?) -> (.*?)(?: //|$)", micro, re.M)
+    bytes_in = lambda text: sum(int(n) for n in re.findall(r"work\[\S+ : (\d+)\]", text))
+    return {**{kind: list(sizes.values()) for kind, sizes in found.items()}, "sums": [(bytes_in(a), bytes_in(b)) for a, b in sums]}
+
+
 MESHES = [(dict(dp=4, zero=0), "mesh = (dp = 4)"), (dict(dp=4, zero=1), "mesh = (dp = 4); zero = 1"), (dict(dp=4, zero=2), "mesh = (dp = 4); zero = 2"),
           (dict(fsdp=4, zero=3), "mesh = (fsdp = 4)"), (dict(dp=2, fsdp=2, zero=3), "mesh = (dp = 2, fsdp = 2)"),
           (dict(fsdp=2, tp=2, pp=2, zero=3), "mesh = (pp = 2, fsdp = 2, tp = 2)")]
@@ -63,7 +85,7 @@ def larger(run, **how):
 
 
 def test_bytes(run):
-    """Parameters, gradients, states, copies and the windows of gathered layers, to the byte."""
+    """Parameters, gradients, states, copies, and the windows of gathered layers and of gradients that are added, to the byte."""
     for mesh, text in MESHES + (MORE if run.nightly else []):
         for compute in ("bf16",) if run.slow else ("f32", "bf16"):
             for whole in ((), ("layers.wu", "embed")) if mesh == MESHES[3][0] else ((),):
@@ -72,6 +94,10 @@ def test_bytes(run):
                 found = json.loads(run("explain", file, "memory", "--json", env=CPU))["arenas"]
                 want = bytes_of(mesh, compute == "bf16", whole)
                 check({k: found[k] for k in want} == want, f"{text} {compute} {whole}: {found}, expected {want}")
+                run("compile", file, "-o", run.path("plan"), env=CPU)
+                found = windows_found(open(run.path("plan", "plan.txt")).read(), "fsdp" if "fsdp" in mesh else "dp")
+                want = windows_of(mesh, compute == "bf16", whole)
+                check(found == want, f"the windows of {text} {compute} {whole}: {found}, expected {want}")
 
 
 TEXT = """import "{root}/examples/llama.lm": Llama
@@ -101,6 +127,51 @@ def test_eight_ranks(run):
         if run.nightly:
             run(*line, "-q", "--out", run.path(f"{name} again"), env=QUICK)
             check(tensors(run.path(name), 20) == tensors(run.path(f"{name} again"), 20), f"{name}: two runs differ")
+
+
+MASKS = """import std.nn: dropout
+block Layer(d, vocab) {
+  param w: real[vocab, d] = normal(0.02)
+  apply(x: real[b, t, d], tok: int[b, t]) -> real[b, t, d] { return x + dropout(gather(w, tok, vocab), 25%) }
+}
+model M(n = 4, d = 8, vocab = 64) {
+  param embed: real[vocab, d] = normal(0.02)
+  sub layers[i < n] = Layer(d, vocab)
+  apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] {
+    let x = dropout(gather(embed, tok, vocab), 25%)
+    for l in layers carry x { x = l(x, tok) }
+    return expand(sum(x, d), vocab)
+  }
+  loss(bt: Batch[b, t]) -> (f32, f32) { return (sum(f32(apply(bt.tok, bt.pos, bt.seg))), sum(bt.w)) }
+}
+data Batches { source s = batches("batches.safetensors") }
+recipe R {
+  model = M(); data = Batches; seed = 7; run = 1 steps; batch = 64 tokens; micro = 32 tokens
+  optimizer = adamw(lr = 1e-3); precision { compute = f32 }; parallel { shard tp = [d] }
+}
+"""
+SEQUENCE = "shard.tp=[vocab]", "sequence=tp"
+MASKED = ("mesh=(dp = 2, cp = 2, tp = 2)",), ("mesh=(pp = 2, dp = 2, tp = 2)", *SEQUENCE)
+MORE_MASKED = (("mesh=(fsdp = 2, cp = 2, tp = 2)", *SEQUENCE), ("mesh=(pp = 2, dp = 2, cp = 2)", "pipeline=one_f_one_b"),
+               ("mesh=(pp = 2, fsdp = 2, tp = 2)", "pipeline=interleaved(chunks = 2)"))
+
+
+def test_masks(run):
+    """The mask of each element of dropout, on eight ranks along three axes, is that of one process. Each token is in the batch once, so the
+    gradient of its row of a table is the mask of its position: 0, or 1 / 0.75."""
+    mpi_needed(run)
+    tok = np.random.default_rng(3).permutation(64).astype("<i4").reshape(1, 8, 8)
+    pos = np.broadcast_to(np.arange(8, dtype="<i4"), tok.shape)
+    save(run.path("batches.safetensors"), dict(tok=tok, pos=pos, seg=np.zeros_like(tok), next=tok, w=np.ones(tok.shape, "<f4")))
+    file = run.write("masks.lm", MASKS)
+    masks = lambda *words: {name: x for name, x in run.trace(file, "--steps", 1, *words, env=QUICK).items() if name.startswith("grad.")}
+    one = masks()
+    check(len(one) == 5 and all(np.unique(x).tolist() == [0, float(np.float32(4 / 3))] for x in one.values()), str(one))
+    check(len({x.tobytes() for x in one.values()}) == 5, "two sites have the same mask")
+    for mesh in MASKED + (MORE_MASKED if run.nightly else ()):
+        many = masks(*(word for s in mesh for word in ("--set", f"parallel.{s}")), "--ranks", 8)
+        for name, mask in one.items():
+            check(np.array_equal(many[name], mask), f"{mesh}: {name}: {many[name]}, expected {mask}")
 
 
 def test_refused(run):
