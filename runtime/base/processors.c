@@ -160,19 +160,33 @@ static bool has_v4(void) {
          __builtin_cpu_supports("avx512vl");
 }
 
-int lm_x86_64_level(void) {
+static int ask_level(void) {
   return !has_v2() ? 1 : !has_v3() ? 2 : !has_v4() ? 3 : 4;
 }
 
-// A virtual machine takes microseconds for `cpuid`, and callers convert short rows.
-bool lm_x86_64_has_f16c(void) {
-  static atomic_int known = -1; // -1: it has not been asked
-  int has = atomic_load_explicit(&known, memory_order_relaxed);
-  if (has < 0) {
-    has = __builtin_cpu_supports("avx") && cpuid_has(1, F16C);
-    atomic_store_explicit(&known, has, memory_order_relaxed);
+static int ask_f16c(void) {
+  return __builtin_cpu_supports("avx") && cpuid_has(1, F16C);
+}
+
+// *known, which is what `ask` returns, or -1 before the first call. A virtual machine takes tens of
+// microseconds for each `cpuid`, and callers convert short rows and fill small tensors.
+static int asked_once(atomic_int *known, int (*ask)(void)) {
+  int value = atomic_load_explicit(known, memory_order_relaxed);
+  if (value < 0) {
+    value = ask();
+    atomic_store_explicit(known, value, memory_order_relaxed);
   }
-  return has;
+  return value;
+}
+
+int lm_x86_64_level(void) {
+  static atomic_int known = -1;
+  return asked_once(&known, ask_level);
+}
+
+bool lm_x86_64_has_f16c(void) {
+  static atomic_int known = -1;
+  return asked_once(&known, ask_f16c) != 0;
 }
 #else
 int lm_x86_64_level(void) {
