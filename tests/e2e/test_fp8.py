@@ -279,6 +279,8 @@ def test_check(run):
     on = ("--target", "h100", "--set", "precision.matmul = fp8()")
     err = run("check", bench, *on, status=1)
     check("error[E2F4]" in err and "@layers.wd: 0.224 ms in bf16, 0.291 ms in 8-bit floats, as predicted" in err, err)
+    err = run("explain", bench, "memory", *on, status=1)
+    check(err.count(" = @") == 8 and "@layers.attn.wv: " in err and "@packed" not in err, "also where GEMMs that stay are merged")
     on += ("--set", f"model = Llama(depth = {layers}, d = 2048, ff = 8192, heads = 32, kv = 8, e = 64, vocab = 128_256)")
     wide = fp8_of(run, bench, *on)
     check(wide["cast"] == 5 * layers and [x["parameter"] for x in wide["stays"]] == ["layers.attn.wk", "layers.attn.wv", "embed"], wide)

@@ -152,7 +152,7 @@ static const char *why_for_any_rows(const chooser *c, const lm_fp8_gemm *g) {
   if (lm_op_is_grouped(g->dot))
     return "a grouped GEMM";
   if (param->kind == LM_GLOBAL_PACKED)
-    return "several GEMMs that stay, merged"; // by pass fuse_gemms
+    return "merged by pass fuse_gemms"; // of GEMMs that stay
   if (around && around->code != LM_OP_LOOP)
     return "inside of a loop over positions";
   if (w.dtype != LM_F32 && w.dtype != LM_BF16)

@@ -440,7 +440,9 @@ static void pack_region(pack *p, lm_region *r, const lm_pass_env *env) {
   }
 }
 
-static void pack_func(lm_module *m, lm_func *f, const lm_pass_env *env) {
+// False, after a diagnostic, if no GEMM is cast to 8-bit floats: here, where each has its own
+// reason.
+static bool pack_func(lm_module *m, lm_func *f, const lm_pass_env *env) {
   const lm_fp8 *fp8 = env ? env->fp8 : NULL;
   lm_fp8_gemms weighted;
   pack p = {
@@ -448,16 +450,20 @@ static void pack_func(lm_module *m, lm_func *f, const lm_pass_env *env) {
       .f = f,
   };
   if (fp8 && f->key.id != LM_FUNC_LOSS)
-    return;
+    return true;
   if (fp8) {
     weighted = lm_fp8_choose(fp8, f);
     p.weighted = &weighted;
   }
+  if (fp8 && !lm_fp8_check(fp8, m->ctx, &weighted))
+    return false;
   pack_region(&p, f->body, env);
+  return true;
 }
 
 bool lm_pass_fuse_gemms(lm_module *m, const lm_pass_env *env) {
-  for (lm_func *f = m->funcs; f; f = f->next)
-    pack_func(m, f, env);
-  return true;
+  bool ok = true;
+  for (lm_func *f = m->funcs; f && ok; f = f->next)
+    ok = pack_func(m, f, env);
+  return ok;
 }
