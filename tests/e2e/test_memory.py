@@ -102,6 +102,17 @@ def test_budget_by_time(run):
     check(ms[20] < ms[9] < ms[8] < ms[6] <= ms[5] and ms[9] < 1.07 * ms[20] and ms[8] < 1.12 * ms[20], f"{ms}")
 
 
+def test_budget_of_ticks(run):
+    """the two loops over ticks of 1F1B have the same stashes, at different times: those of one free the bytes, and both are recomputed"""
+    if run.slow:
+        raise Skip("a sanitizer gains nothing over budget_by_time")
+    file = f"{ROOT}/examples/bench-180m.lm"
+    pipeline = ("--set", "parallel { mesh = (pp = 2); pipeline = one_f_one_b }", "--set", "micro = 4Ki tokens", "--set", "batch = 64Ki tokens")
+    text = run("explain", file, "memory", "--target", "h100", *pipeline, "--set", "memory.budget = 2.7 GB")
+    used, chosen, of = re.search(r"^([\d.]+) GB .*; (\d+) of (\d+) stashed values are recomputed", text).groups()
+    check(float(used) > 2.6 and (chosen, of) == ("1", "9"), text)
+
+
 def test_check_budget(run):
     """`lmc check` reports a budget that no plan fits, as a run would, and needs no data for it"""
     file = with_budget(run, 1000, steps=1, rows=8, seq=64, depth=4)

@@ -6,6 +6,10 @@
 // least additional time per byte after the other. A candidate is recomputed or, where the recipe
 // permits it, offloaded to the host's memory.
 //
+// In the schedules of a pipeline that have several loops over ticks, each of these loops has a
+// stash of the same value, and one of them is alive at a time. They are one candidate: all are
+// recomputed or offloaded, which takes the time of all of them and frees the bytes of one.
+//
 //   recomputed   the time of the operations that the backward loop repeats. It depends on the other
 //                stashes, because they may share operations. On a GPU the cost model predicts it
 //                (compiler/plan/cost.h); elsewhere it is the larger of the bytes that an operation
@@ -137,6 +141,8 @@ typedef struct chooser {
   pair *pairs;
   uint32_t n_pairs, cap_pairs;
   uint32_t *pair_of;  // by stash
+  uint32_t *next;     // by stash: that of the same value in another loop over ticks, or itself
+  bool *follows;      // by stash: it is the `next` of an earlier one
   double recomputing; // seconds of a step, of the present choice
   double offloaded;   // bytes, of the present choice
 } chooser;
@@ -202,11 +208,24 @@ static double bytes_of_offloaded(const chooser *c, const lm_stash *s) {
   return bytes_of_stash(c, s) * (1 - LM_STASH_RESIDENT / trips(s->loop));
 }
 
-// Adds the stash, or removes it with times = -1.
+// The stash of the same value in the next loop over ticks; NULL: there is none.
+static lm_stash *next_of(const chooser *c, const lm_stash *s) {
+  uint32_t i = (uint32_t)(s - c->p->all);
+  return c->next[i] == i ? NULL : &c->p->all[c->next[i]];
+}
+
+static void recompute_set(const chooser *c, lm_stash *s, bool on) {
+  for (; s; s = next_of(c, s))
+    s->recomputed = on;
+}
+
+// Adds the candidate, or removes it with times = -1.
 static void offload(chooser *c, lm_stash *s, int times) {
-  s->on_host = times > 0;
   c->offloaded += times * bytes_of_offloaded(c, s);
-  c->pairs[c->pair_of[s - c->p->all]].bytes += times * bytes_of_stash(c, s) / trips(s->loop);
+  for (; s; s = next_of(c, s)) {
+    s->on_host = times > 0;
+    c->pairs[c->pair_of[s - c->p->all]].bytes += times * bytes_of_stash(c, s) / trips(s->loop);
+  }
 }
 
 // Computes the time of all stashes that are recomputed; false if one of them cannot be.
@@ -231,11 +250,11 @@ static bool recomputing_find(chooser *c) {
   return possible;
 }
 
+// s: not recomputed.
 static bool recomputes_with(chooser *c, lm_stash *s) {
-  bool was = s->recomputed;
-  s->recomputed = true;
+  recompute_set(c, s, true);
   bool possible = recomputing_find(c);
-  s->recomputed = was;
+  recompute_set(c, s, false);
   return possible;
 }
 
@@ -266,12 +285,70 @@ static bool is_marked_offload(const lm_stash *s) {
   return marks_of(v) & LM_REMAT_OFFLOAD;
 }
 
+// ---- loops over ticks
+
+// The operation of the function's body that contains op.
+static const lm_op *outermost(const lm_op *op) {
+  while (op->parent->owner)
+    op = op->parent->owner;
+  return op;
+}
+
+static bool in_ticks(const lm_stash *s) {
+  return s->reader && outermost(s->loop) != s->loop;
+}
+
+static bool is_same_value(const lm_stash *a, const lm_stash *b) {
+  const lm_op *x = a->v->def, *y = b->v->def;
+  bool same = x && y ? x->code == y->code && x->loc.line == y->loc.line : !x && !y;
+  return same && lm_type_equal(a->stacked->type, b->stacked->type);
+}
+
+// The next stash in the same operation of the function's body, from number i on; p->n: none.
+static uint32_t within(const lm_stashes *p, uint32_t i, const lm_op *around) {
+  while (i < p->n && (!in_ticks(&p->all[i]) || outermost(p->all[i].loop) != around))
+    i++;
+  return i;
+}
+
+// Pairs the stashes of two loops over ticks, in order; does nothing if they have others.
+static void ticks_pair(chooser *c, const lm_op *before, const lm_op *after, bool write) {
+  const lm_stashes *p = c->p;
+  uint32_t i = within(p, 0, before), k = within(p, 0, after);
+  while (i < p->n && k < p->n && is_same_value(&p->all[i], &p->all[k])) {
+    if (write) {
+      c->next[i] = k;
+      c->follows[k] = true;
+    }
+    i = within(p, i + 1, before);
+    k = within(p, k + 1, after);
+  }
+  if (!write && i == p->n && k == p->n)
+    ticks_pair(c, before, after, true);
+}
+
+static void next_find(chooser *c) {
+  const lm_stashes *p = c->p;
+  const lm_op *before = NULL;
+  for (uint32_t i = 0; i < p->n; i++)
+    c->next[i] = i;
+  for (uint32_t i = 0; i < p->n; i++) {
+    const lm_op *around = in_ticks(&p->all[i]) ? outermost(p->all[i].loop) : before;
+    if (before && around != before)
+      ticks_pair(c, before, around, false);
+    before = around;
+  }
+}
+
 static bool chooser_make(lm_stashes *p, const lm_recompute *ask, chooser *out) {
   *out = (chooser){
       .p = p,
       .ask = ask,
       .pair_of = LM_NEW_N(p->m->arena, uint32_t, p->n + 1),
+      .next = LM_NEW_N(p->m->arena, uint32_t, p->n + 1),
+      .follows = LM_NEW_N(p->m->arena, bool, p->n + 1),
   };
+  next_find(out);
   for (uint32_t i = 0; i < p->n; i++)
     if (p->all[i].reader)
       out->pair_of[i] = pair_find(out, &p->all[i]);
@@ -291,14 +368,22 @@ void lm_stashes_choose_marked(lm_stashes *p) {
 
 // ---- the choice
 
+static bool is_candidate(const chooser *c, const lm_stash *s) {
+  return !c->follows[s - c->p->all];
+}
+
 static bool may_recompute(chooser *c, lm_stash *s) {
-  bool may_be = !s->recomputed && !s->on_host && s->fits && keep_of(s) != LM_REMAT_SAVE;
+  bool may_be = true;
+  for (const lm_stash *x = s; x; x = next_of(c, x))
+    may_be &= !x->recomputed && !x->on_host && x->fits && keep_of(x) != LM_REMAT_SAVE;
   return may_be && recomputes_with(c, s);
 }
 
 static bool may_offload(const chooser *c, const lm_stash *s) {
-  bool room = c->offloaded + bytes_of_offloaded(c, s) <= (double)c->ask->host_bytes;
-  return c->ask->offloads && s->offloads && !s->recomputed && !s->on_host && room;
+  bool may_be = c->ask->offloads;
+  for (const lm_stash *x = s; x; x = next_of(c, x))
+    may_be &= x->offloads && !x->recomputed && !x->on_host;
+  return may_be && c->offloaded + bytes_of_offloaded(c, s) <= (double)c->ask->host_bytes;
 }
 
 static double seconds_now(chooser *c) {
@@ -314,14 +399,14 @@ static lm_stash *cheapest(chooser *c, bool *out_offloads) {
   for (uint32_t i = 0; i < c->p->n; i++) {
     lm_stash *s = &c->p->all[i];
     for (int offloads = 0; offloads < 2; offloads++) {
-      if (offloads ? !may_offload(c, s) : !may_recompute(c, s))
+      if (!is_candidate(c, s) || (offloads ? !may_offload(c, s) : !may_recompute(c, s)))
         continue;
-      s->recomputed = !offloads;
+      recompute_set(c, s, !offloads);
       if (offloads)
         offload(c, s, 1);
       double bytes = offloads ? bytes_of_offloaded(c, s) : bytes_of_stash(c, s);
       double rate = (seconds_now(c) - now) / bytes;
-      s->recomputed = false;
+      recompute_set(c, s, false);
       if (offloads)
         offload(c, s, -1);
       if (best && rate >= best_rate)
@@ -342,7 +427,7 @@ static void choose_cheapest(chooser *c, double bytes) {
     if (!s)
       break;
     freed += offloads ? bytes_of_offloaded(c, s) : bytes_of_stash(c, s);
-    s->recomputed = !offloads;
+    recompute_set(c, s, !offloads);
     if (offloads)
       offload(c, s, 1);
   }
@@ -397,7 +482,7 @@ static bool subset_recompute(subsets *x, uint32_t subset, double *out) {
   *out = 0;
   bool possible = true;
   for (int i = 0; i < x->n; i++) {
-    x->of[i]->recomputed = subset >> i & 1;
+    recompute_set(x->c, x->of[i], subset >> i & 1);
     possible &= !x->of[i]->recomputed || x->recomputes[i];
     *out += x->of[i]->recomputed ? bytes_of_stash(x->c, x->of[i]) : 0;
   }
@@ -428,8 +513,8 @@ static void choose(chooser *c, double bytes) {
   int n = 0;
   for (uint32_t i = 0; i < c->p->n; i++) {
     lm_stash *s = &c->p->all[i];
-    bool recomputes = may_recompute(c, s);
-    if (!recomputes && !may_offload(c, s))
+    bool recomputes = is_candidate(c, s) && may_recompute(c, s);
+    if (!is_candidate(c, s) || (!recomputes && !may_offload(c, s)))
       continue;
     if (n < CANDIDATES) {
       x.of[n] = s;
@@ -444,22 +529,25 @@ static void choose(chooser *c, double bytes) {
     choose_cheapest(c, bytes);
 }
 
+// The candidates that are recomputed, and those in the host's memory, times `sign`.
+static void count(const chooser *c, int sign, lm_recompute *ask) {
+  for (uint32_t i = 0; i < c->p->n; i++) {
+    const lm_stash *s = &c->p->all[i];
+    if (!is_candidate(c, s))
+      continue;
+    ask->chosen += s->recomputed ? sign : 0;
+    ask->offloaded += s->on_host ? sign : 0;
+  }
+}
+
 void lm_stashes_choose(lm_stashes *p, lm_recompute *ask) {
   chooser c;
-  int recomputed = 0, offloaded = 0;
   if (ask->bytes <= 0 || !chooser_make(p, ask, &c))
     return;
-  for (uint32_t i = 0; i < p->n; i++) {
-    recomputed -= p->all[i].recomputed;
-    offloaded -= p->all[i].on_host;
-    if (p->all[i].on_host)
+  count(&c, -1, ask);
+  for (uint32_t i = 0; i < p->n; i++)
+    if (p->all[i].on_host && is_candidate(&c, &p->all[i]))
       offload(&c, &p->all[i], 1);
-  }
   choose(&c, (double)ask->bytes);
-  for (uint32_t i = 0; i < p->n; i++) {
-    recomputed += p->all[i].recomputed;
-    offloaded += p->all[i].on_host;
-  }
-  ask->chosen += recomputed;
-  ask->offloaded += offloaded;
+  count(&c, 1, ask);
 }
