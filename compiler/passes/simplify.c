@@ -186,10 +186,30 @@ static lm_value *index_arithmetic(lm_rewrite *r, const lm_op *op) {
   return b ? lm_emit2(&r->b, x->def->code, a, b) : NULL;
 }
 
+static bool reorders(const lm_value *v) {
+  return lm_op_is(v, LM_OP_PERMUTE) || lm_op_is(v, LM_OP_VIEW) || lm_op_is(v, LM_OP_RENAME);
+}
+
+// v with its elements in dtype t, which they have before a cast; NULL if they have not.
+static lm_value *before_cast(lm_rewrite *r, lm_value *v, lm_dtype t) {
+  if (lm_op_is(v, LM_OP_CAST))
+    return v->def->in[0]->type.dtype == t ? v->def->in[0] : NULL;
+  lm_value *x = reorders(v) ? before_cast(r, v->def->in[0], t) : NULL;
+  lm_type to = v->type;
+  to.dtype = (uint8_t)t;
+  return x ? lm_emit(&r->b, v->def->code, &x, 1, &v->def->attr, &to) : NULL;
+}
+
 static lm_value *casting(lm_rewrite *r, lm_op *op) {
   lm_value *x = op->in[0];
   if (lm_type_equal(x->type, op->out[0]->type))
     return x;
+  lm_dtype t = (lm_dtype)op->out[0]->type.dtype;
+  if (reorders(x) && embeds(t, (lm_dtype)x->type.dtype)) {
+    lm_value *same = before_cast(r, x, t);
+    if (same)
+      return same;
+  }
   lm_value *index = index_arithmetic(r, op);
   if (index)
     return index;
