@@ -47,22 +47,50 @@ enum {
 
 // ---- states
 
-// The state before each chunk. Returns the state after the last one.
-static lm_value *states(lm_chunked *x) {
-  lm_value *sum = lm_chunk_added(x);
-  lm_value *whole = lm_chunk_front(x, x->whole, &x->chunk, 1);
+typedef struct passed_on {
+  lm_value *last, *before; // the state after the last chunk; that before each one
+} passed_on;
+
+// Passes the state from chunk to chunk, h = whole * h + added.
+static passed_on pass_on(lm_chunked *x, lm_value *whole, lm_value *added) {
   lm_builder b = *x->b;
   lm_op *scan = lm_scan_begin(&b, x->chunk, false, x->of->lift.scan->in, 1);
   lm_value *factor = lm_scan_slice(b.m, scan, whole);
-  lm_value *added = lm_scan_slice(b.m, scan, sum);
+  added = lm_scan_slice(b.m, scan, added);
   lm_value *before = scan->body->args[0];
   lm_value *next = lm_emit2(&b, LM_OP_MUL, before, factor);
   next = lm_emit2(&b, LM_OP_ADD, next, lm_emit_cast(&b, added, LM_F32));
-  lm_value *stacked[] = {before, lm_emit_cast(&b, before, x->of->dtype)};
+  lm_value *stacked = lm_emit_cast(&b, before, x->of->dtype);
+  lm_scan_end(&b, scan, &next, &stacked, 1);
+  return (passed_on){scan->out[0], scan->out[1]};
+}
+
+// The state before each chunk, where reads round it. The cotangent of `whole` is the sum of the
+// state times its cotangent. A scan that computes it writes both in f32: the states of all chunks
+// forward, the terms of the sum backward. So the scan that is differentiated computes neither: its
+// factor has no cotangent, and `added` passes its own one, which is rounded for the GEMMs anyway,
+// on to `whole` times the rounded state.
+static passed_on rounded_states(lm_chunked *x, lm_value *whole, lm_value *added) {
+  passed_on value = pass_on(x, whole, added);
+  lm_value *state = lm_chunk_f32(x, lm_emit1(x->b, LM_OP_STOP, value.before));
+  lm_value *term = lm_widen_to(x->b, lm_chunk_emit2(x->b, LM_OP_MUL, state, whole), state->type);
+  lm_value *next = lm_emit2(x->b, LM_OP_ADD, lm_chunk_f32(x, added), term);
+  next = lm_emit_cast(x->b, next, x->of->dtype);
+  added = lm_emit2(x->b, LM_OP_STRAIGHT, added, next);
+  passed_on back = pass_on(x, lm_emit1(x->b, LM_OP_STOP, whole), added);
+  value.last = lm_emit2(x->b, LM_OP_STRAIGHT, value.last, back.last);
+  value.before = lm_emit2(x->b, LM_OP_STRAIGHT, value.before, back.before);
+  return value;
+}
+
+// The state before each chunk. Returns the state after the last one.
+static lm_value *states(lm_chunked *x) {
+  lm_value *added = lm_chunk_added(x);
+  lm_value *whole = lm_chunk_front(x, x->whole, &x->chunk, 1);
   bool rounds = x->of->dtype != LM_F32;
-  lm_scan_end(&b, scan, &next, stacked, 1 + rounds);
-  x->states = scan->out[1 + rounds];
-  return scan->out[0];
+  passed_on h = rounds ? rounded_states(x, whole, added) : pass_on(x, whole, added);
+  x->states = h.before;
+  return h.last;
 }
 
 // ---- reads
