@@ -38,20 +38,29 @@ static lm_value *dense(lm_builder *b, lm_value *v) {
   return lm_emit(b, LM_OP_CAST, &v, 1, NULL, &v->type);
 }
 
+// A copy of v right behind it, one for all its users.
+static lm_value *copy_behind(lm_module *m, lm_idmap *copies, lm_value *v) {
+  lm_value *copy = lm_idmap_get(copies, v);
+  if (copy)
+    return copy;
+  lm_op *op = v->def;
+  lm_builder b = {m, op->parent, op->next, op->loc, op->remat};
+  copy = lm_emit(&b, LM_OP_CAST, &v, 1, NULL, &v->type);
+  lm_idmap_set(copies, v, copy);
+  return copy;
+}
+
 // A slice of a scan that is a view of a permutation is read from a copy of the whole permutation,
 // which the kernel that computes it can write in that order. Otherwise each tile of positions would
 // be copied where it is read: forward, to recompute the carries, and backward.
-static void dense_slices(lm_module *m, lm_op *scan) {
+static void dense_slices(lm_module *m, lm_idmap *copies, lm_op *scan) {
   for (uint32_t i = lm_scan_carries(scan); i < scan->n_in && lm_scan_operand_is_slice(scan, i);
        i++) {
     lm_value **v = &scan->in[i];
     while (lm_op_is(*v, LM_OP_AT) || lm_op_is(*v, LM_OP_VIEW) || lm_op_is(*v, LM_OP_RENAME))
       v = &(*v)->def->in[0];
-    if (!lm_op_is(*v, LM_OP_PERMUTE))
-      continue;
-    lm_op *permute = (*v)->def;
-    lm_builder b = {m, permute->parent, permute->next, permute->loc};
-    *v = lm_emit(&b, LM_OP_CAST, v, 1, NULL, &(*v)->type);
+    if (lm_op_is(*v, LM_OP_PERMUTE))
+      *v = copy_behind(m, copies, *v);
   }
 }
 
@@ -62,32 +71,26 @@ static void round_operand(lm_module *m, lm_idmap *copies, lm_value **v) {
     v = &(*v)->def->in[0];
   if (!lm_fuse_rounds(*v))
     return;
-  lm_value *copy = lm_idmap_get(copies, *v);
-  if (!copy) {
-    lm_op *op = (*v)->def;
-    lm_builder b = {m, op->parent, op->next, op->loc, op->remat};
-    copy = lm_emit(&b, LM_OP_CAST, v, 1, NULL, &(*v)->type);
-    lm_idmap_set(copies, *v, copy);
-  }
-  *v = copy;
+  *v = copy_behind(m, copies, *v);
 }
 
-typedef struct rounding {
+typedef struct copying {
   lm_module *m;
   lm_idmap copies; // by value id
-} rounding;
+} copying;
 
 static void round_operands(lm_op *op, void *user) {
-  rounding *r = user;
+  copying *r = user;
   for (uint32_t i = 0; lm_fuse_stays(op) && i < op->n_in; i++)
     round_operand(r->m, &r->copies, &op->in[i]);
 }
 
 static void dense_operands(lm_op *op, void *user) {
-  lm_module *m = user;
+  copying *c = user;
+  lm_module *m = c->m;
   int k;
   if (op->code == LM_OP_SCAN)
-    dense_slices(m, op);
+    dense_slices(m, &c->copies, op);
   if (!lm_op_multiplies(op) && !lm_op_is_grouped(op))
     return;
   lm_builder b = {m, op->parent, op, op->loc};
@@ -170,17 +173,18 @@ static lm_attr kernel_attr(const lm_fuse *s, uint32_t group, lm_axis chunk, uint
   return a;
 }
 
-static uint32_t *members_in_order(const lm_fuse *s, uint32_t group) {
-  uint32_t count = s->nodes[group].n_group;
+// The operations of a group that its kernel computes once; returns their number.
+static uint32_t members_in_order(const lm_fuse *s, uint32_t group, uint32_t *list) {
   uint32_t n = 0;
-  uint32_t *list = LM_NEW_N(s->arena, uint32_t, count + 1);
   for (uint32_t i = group; i; i = s->nodes[i].next) {
+    if (s->nodes[i].kind != LM_FUSE_FUSED)
+      continue;
     uint32_t j = n++;
     for (; j > 0 && list[j - 1] > i; j--)
       list[j] = list[j - 1];
     list[j] = i;
   }
-  return list;
+  return n;
 }
 
 // The column sums of one kernel share the axis of its chunks.
@@ -193,8 +197,8 @@ static lm_axis chunk_of(const lm_fuse *s, const uint32_t *members, uint32_t n) {
 
 static void write_kernel(writer *w, uint32_t group) {
   lm_fuse *s = w->s;
-  uint32_t n = s->nodes[group].n_group;
-  uint32_t *members = members_in_order(s, group);
+  uint32_t *members = LM_NEW_N(s->arena, uint32_t, s->nodes[group].n_group + 1);
+  uint32_t n = members_in_order(s, group, members);
   uint32_t plain = 0;
   uint32_t n_out = 0;
   lm_op **sources = LM_NEW_N(s->arena, lm_op *, n + 1);
@@ -339,13 +343,15 @@ static void fuse_func(lm_module *m, lm_func *f, const lm_target *target, bool gr
       .target = target,
       .arena = lm_arena_create(),
   };
-  rounding r = {.m = m};
+  copying r = {.m = m};
   lm_fuse_walk(f->body, round_operands, &r);
+  lm_fuse_walk(f->body, dense_operands, &r);
   lm_idmap_free(&r.copies);
-  lm_fuse_walk(f->body, dense_operands, m);
   lm_fuse_nodes_make(&s);
   if (group)
     lm_fuse_group(&s);
+  if (group)
+    lm_fuse_again(&s);
   lm_fuse_needs(&s);
   writer w = {.s = &s, .b = {.m = m}};
   write_region(&w, f->body);

@@ -78,6 +78,16 @@ typedef void lm_fuse_leaf(void *user, lm_value *v, lm_type touched);
 // values in memory.
 void lm_fuse_leaves(const lm_fuse *s, const lm_op *op, lm_fuse_leaf *fn, void *user);
 
+// The axes that the kernel of a node may be parallel over.
+lm_type lm_fuse_allowed_axes(const lm_fuse *s, const lm_fuse_node *n);
+// Sets the dependences of a node, again after one of them is recomputed.
+void lm_fuse_deps_find(lm_fuse *s, lm_fuse_node *n);
+// True if op, or an operation that is recomputed for it, reads an unrounded number.
+bool lm_fuse_unrounded(const lm_fuse *s, const lm_op *op);
+
+// fuse_again.c: values that kernels compute again instead of reading them
+void lm_fuse_again(lm_fuse *s);
+
 // fuse_group.c: assignment of operations to kernels, and values used outside of their kernel
 void lm_fuse_group(lm_fuse *s);
 void lm_fuse_needs(lm_fuse *s);

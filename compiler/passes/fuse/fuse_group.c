@@ -260,6 +260,8 @@ static void need_leaf(void *user, lm_value *v, lm_type touched) {
 }
 
 void lm_fuse_needs(lm_fuse *s) {
+  for (uint32_t i = 1; i < s->n; i++)
+    s->nodes[i].needed = false;
   for (uint32_t i = 1; i < s->n; i++) {
     lm_fuse_node *n = &s->nodes[i];
     need u = {s, n->kind == LM_FUSE_FUSED ? n->group : 0};

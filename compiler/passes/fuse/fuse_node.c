@@ -92,6 +92,15 @@ static const lm_value *unrounded_operand(const lm_op *op) {
   return NULL;
 }
 
+bool lm_fuse_unrounded(const lm_fuse *s, const lm_op *op) {
+  bool found = op->code == LM_OP_UNROUNDED;
+  for (uint32_t i = 0; i < op->n_in && !found; i++) {
+    const lm_fuse_node *n = lm_fuse_node_of(s, op->in[i]);
+    found = n && n->kind == LM_FUSE_REMAT && lm_fuse_unrounded(s, n->op);
+  }
+  return found;
+}
+
 // An operation on an unrounded number x is recomputed where x is. So a sum of x and 0 is stored,
 // and rounded, where x would be without the sum.
 static lm_fuse_kind kind_of(const lm_fuse *s, const lm_fuse_node *n, double elements,
@@ -179,7 +188,7 @@ static void keep_cone_inside(const lm_fuse *s, const lm_op *op, lm_type *allowed
   }
 }
 
-static lm_type allowed_axes(const lm_fuse *s, const lm_fuse_node *n) {
+lm_type lm_fuse_allowed_axes(const lm_fuse *s, const lm_fuse_node *n) {
   const lm_op *op = n->op;
   lm_type t = op->out[0]->type;
   if (n->chunk)
@@ -263,6 +272,14 @@ static void deps_of_body(collect *c, const lm_region *r) {
   }
 }
 
+void lm_fuse_deps_find(lm_fuse *s, lm_fuse_node *n) {
+  collect c = {s, n, n->op->parent};
+  n->n_deps = 0;
+  lm_fuse_leaves(s, n->op, dep_add, &c);
+  if (n->op->code == LM_OP_LOOP)
+    deps_of_body(&c, n->op->body);
+}
+
 void lm_fuse_walk(lm_region *r, void (*fn)(lm_op *op, void *user), void *user) {
   for (lm_op *op = r->first; op; op = op->next) {
     fn(op, user);
@@ -307,15 +324,12 @@ void lm_fuse_nodes_make(lm_fuse *s) {
   chunk_sums(s);
   for (uint32_t i = 1; i < s->n; i++) {
     lm_fuse_node *n = &s->nodes[i];
-    collect c = {s, n, n->op->parent};
-    lm_fuse_leaves(s, n->op, dep_add, &c);
-    if (n->op->code == LM_OP_LOOP)
-      deps_of_body(&c, n->op->body);
+    lm_fuse_deps_find(s, n);
     n->group = i;
     n->n_group = 1;
     if (n->kind != LM_FUSE_FUSED)
       continue;
-    n->allowed = allowed_axes(s, n);
+    n->allowed = lm_fuse_allowed_axes(s, n);
     weigh(s, n);
   }
 }

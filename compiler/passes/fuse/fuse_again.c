@@ -1,0 +1,199 @@
+// fuse_again.c - values that a GPU computes again in each kernel that uses them, because that moves
+// fewer bytes. fuse_node.c decides before there are groups, by a bound that holds wherever a value
+// is used: the logistic of a gate is dearer. Here it is known which kernels use the value and what
+// they read besides. The derivative of a gate reads its operand anyway, so that the logistic need
+// not be written and read.
+//
+// A value is computed again if it is elementwise, all of its users are in kernels of its region,
+// and the instructions take less time than the bytes that are not moved. The choice for one value
+// changes what the kernels read, so rounds repeat while there is a gain.
+#include <string.h>
+#include "compiler/ops/interface.h"
+#include "compiler/passes/fuse/fuse.h"
+#include "compiler/passes/rewrite.h"
+
+enum {
+  PER_BYTE = 8, // instructions in the time of a byte: 7 on an A100, 10 on an H100
+  ROUNDS = 4,
+  USERS = 16
+};
+
+typedef struct again {
+  lm_fuse *s;
+  uint32_t node;
+  uint32_t user[USERS]; // nodes that read it
+  int n_users;
+  bool fails;
+  uint32_t visiting; // a node whose leaves are visited
+} again;
+
+// Elements of the largest operand or result.
+static double elements_of(const lm_module *m, const lm_op *op) {
+  double n = op->n_out ? (double)lm_type_elements(m, op->out[0]->type) : 0;
+  for (uint32_t i = 0; i < op->n_in; i++) {
+    double x = (double)lm_type_elements(m, op->in[i]->type);
+    n = x > n ? x : n;
+  }
+  return n;
+}
+
+// The bytes of v that op reads, if it is elementwise.
+static double bytes_of(const lm_module *m, const lm_value *v, const lm_op *op) {
+  double all = lm_type_traffic(m, v->type);
+  double some = elements_of(m, op) * lm_dtype_bytes((lm_dtype)v->type.dtype);
+  return all < some ? all : some;
+}
+
+// ---- users
+
+static void user_of(void *user, lm_value *v, lm_type touched) {
+  again *a = user;
+  const lm_fuse_node *u = &a->s->nodes[a->visiting];
+  const lm_fuse_node *n = &a->s->nodes[a->node];
+  if (v->def != n->op)
+    return;
+  bool known = a->n_users && a->user[a->n_users - 1] == a->visiting;
+  bool apart = u->kind != LM_FUSE_FUSED || u->op->parent != n->op->parent;
+  a->fails |= apart || lm_fuse_unrounded(a->s, u->op) || (a->n_users == USERS && !known);
+  if (!a->fails && !known)
+    a->user[a->n_users++] = a->visiting;
+}
+
+static void users_find(again *a) {
+  lm_fuse *s = a->s;
+  for (uint32_t i = 1; i < s->n && !a->fails; i++) {
+    a->visiting = i;
+    if (s->nodes[i].kind != LM_FUSE_REMAT)
+      lm_fuse_leaves(s, s->nodes[i].op, user_of, a);
+  }
+}
+
+// ---- gain
+
+typedef struct reading {
+  lm_fuse *s;
+  uint32_t group;
+  const lm_value *v; // a value that the group may read
+  bool reads;
+} reading;
+
+static void is_read(void *user, lm_value *v, lm_type touched) {
+  reading *r = user;
+  r->reads |= v == r->v;
+}
+
+static bool group_reads(lm_fuse *s, uint32_t group, const lm_value *v) {
+  reading r = {s, group, v, false};
+  for (uint32_t n = group; n && !r.reads; n = s->nodes[n].next)
+    if (s->nodes[n].kind == LM_FUSE_FUSED)
+      lm_fuse_leaves(s, s->nodes[n].op, is_read, &r);
+  return r.reads;
+}
+
+typedef struct leaves {
+  lm_fuse *s;
+  const lm_op *op;
+  uint32_t group;
+  double bytes; // that the group reads besides
+  bool fails;
+} leaves;
+
+static void leaf_add(void *user, lm_value *v, lm_type touched) {
+  leaves *l = user;
+  const lm_fuse_node *n = lm_fuse_node_of(l->s, v);
+  bool inside = n && n->kind == LM_FUSE_FUSED && n->group == l->group;
+  bool stored = !n || n->kind == LM_FUSE_UNFUSED || n->needed;
+  l->fails |= inside ? touched.rank > 0 : !stored;
+  if (!inside && !group_reads(l->s, l->group, v))
+    l->bytes += bytes_of(l->s->m, v, l->op);
+}
+
+static double cone_flops(const lm_fuse *s, const lm_op *op) {
+  double n = lm_op_info_of(op)->flops;
+  for (uint32_t i = 0; i < op->n_in; i++) {
+    const lm_fuse_node *from = lm_fuse_node_of(s, op->in[i]);
+    if (from && from->kind == LM_FUSE_REMAT)
+      n += cone_flops(s, from->op);
+  }
+  return n;
+}
+
+// The elements that the kernel of user i computes again; 0 if an earlier user is in it.
+static double elements_of_group(const again *a, int i) {
+  const lm_fuse_node *nodes = a->s->nodes;
+  uint32_t group = nodes[a->user[i]].group;
+  double elements = elements_of(a->s->m, nodes[a->node].op);
+  for (int k = 0; k < a->n_users; k++) {
+    const lm_fuse_node *u = &nodes[a->user[k]];
+    if (u->group != group)
+      continue;
+    if (k < i)
+      return 0;
+    double n = elements_of(a->s->m, u->op);
+    elements = n > elements ? n : elements;
+  }
+  return elements;
+}
+
+// The bytes that are not moved, less those that take the time of the instructions.
+static double gain(again *a) {
+  lm_fuse *s = a->s;
+  const lm_fuse_node *n = &s->nodes[a->node];
+  double own = lm_type_traffic(s->m, n->op->out[0]->type), bytes = own;
+  double flops = cone_flops(s, n->op);
+  for (int i = 0; i < a->n_users; i++) {
+    leaves l = {.s = s, .op = n->op, .group = s->nodes[a->user[i]].group};
+    double elements = elements_of_group(a, i);
+    if (l.group == n->group || !elements)
+      continue;
+    lm_fuse_leaves(s, n->op, leaf_add, &l);
+    a->fails |= l.fails;
+    bytes += own - l.bytes - flops * elements / PER_BYTE;
+  }
+  return a->fails ? 0 : bytes;
+}
+
+// ---- changing the kind
+
+static bool may_be(const lm_fuse *s, const lm_fuse_node *n) {
+  return n->kind == LM_FUSE_FUSED && n->needed && !n->chunk && n->op->n_out == 1 &&
+         lm_op_has(n->op, LM_T_ELEMENTWISE) && n->op->n_in &&
+         lm_remat_choice(n->op->remat) == LM_REMAT_AUTO && !lm_fuse_unrounded(s, n->op);
+}
+
+// True if the kernels of all users may be parallel over the same axes as before.
+static bool axes_stay(again *a) {
+  lm_fuse *s = a->s;
+  for (int i = 0; i < a->n_users; i++) {
+    const lm_fuse_node *u = &s->nodes[a->user[i]];
+    if (!lm_type_subset(s->nodes[u->group].allowed, lm_fuse_allowed_axes(s, u)))
+      return false;
+  }
+  return true;
+}
+
+static bool compute_again(lm_fuse *s, uint32_t node) {
+  again a = {.s = s, .node = node};
+  lm_fuse_node *n = &s->nodes[node];
+  users_find(&a);
+  if (a.fails || gain(&a) <= 0)
+    return false;
+  n->kind = LM_FUSE_REMAT;
+  if (!axes_stay(&a)) {
+    n->kind = LM_FUSE_FUSED;
+    return false;
+  }
+  for (int i = 0; i < a.n_users; i++)
+    lm_fuse_deps_find(s, &s->nodes[a.user[i]]);
+  return true;
+}
+
+void lm_fuse_again(lm_fuse *s) {
+  bool changed = s->target && s->target->kind == LM_TARGET_CUDA;
+  for (int round = 0; changed && round < ROUNDS; round++) {
+    changed = false;
+    lm_fuse_needs(s);
+    for (uint32_t i = 1; i < s->n; i++)
+      changed |= may_be(s, &s->nodes[i]) && compute_again(s, i);
+  }
+}
