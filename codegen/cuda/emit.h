@@ -274,8 +274,12 @@ cuda_code *cuda_scatter_emit(const lm_module *m, const lm_op *kernel, lm_arena *
 cuda_code *cuda_route_emit(const lm_op *op, lm_arena *arena, lm_kernel_code *out);
 
 // ---- grouped.c: grouped GEMMs; false if the form is unsupported
-bool cuda_grouped_emit(const lm_plan_options *o, const lm_plan_gemm *g, lm_arena *arena,
-                       lm_kernel_code *out);
+bool cuda_grouped_emit(const lm_plan_options *o, const lm_plan_gemm *g, bool any_rows,
+                       lm_arena *arena, lm_kernel_code *out);
+
+// ---- grouped_ring.c: the same by warpgroups
+bool cuda_grouped_ring_emit(const lm_plan_options *o, const lm_plan_gemm *g, lm_arena *arena,
+                            lm_kernel_code *out);
 
 // ---- prologue.c: a kernel that each block of a GEMM of few rows computes
 typedef struct cuda_prologue {

@@ -1,5 +1,5 @@
 // gemm.h - a GEMM by warpgroups with the rest of its kernel in the epilogue: the form of the
-// kernel, which gemm.c and gemm_epilogue.c write.
+// kernel, which gemm.c, gemm_ring.c and gemm_epilogue.c write.
 //
 // The columns of a tile are those of one range of the kernel's columns, for each part of the dot's
 // result that the kernel reads, so that a thread has all elements that it needs:
@@ -40,7 +40,19 @@ typedef struct cuda_gemm {
   lm_type heads;   // axes of the heads (dtype is unused)
   int64_t head;    // columns of a head; 0: the kernel has no heads
   int64_t unit;    // columns of the narrowest part of a head; without heads: `columns`
+  // Of groups of rows: the operand that has the rows of each.
+  const char *counts;
 } cuda_gemm;
+
+// ---- gemm_ring.c
+bool cuda_ring_fits(const lm_target *t);
+int cuda_ring_threads(void);
+// The statements of the kernel. results: those on the sums of a tile, x, with row0, col0 and, with
+// groups of rows, row_end.
+void cuda_ring_put(const cuda_gemm *x, const char *results, lm_buf *b);
+lm_plan_launch cuda_ring_launch(const cuda_gemm *x, const lm_target *t, lm_arena *arena);
+
+// ---- gemm_form.c
 
 // The axes of t behind those of the rows, whether or not it has rows. False if it has only some of
 // the rows' axes, or run-time extents.

@@ -1,6 +1,10 @@
 // grouped.c - the grouped GEMMs: rows that are side by side times the matrix of their group, or
 // for each group the sum over its rows.
 //
+// On sm_90a warpgroups multiply (grouped_ring.c). This kernel is for other architectures and types,
+// for few rows, and for the plans of decoding, where the bits of a row must not depend on how many
+// rows are computed with it.
+//
 // How many rows a group has is known on the device alone. Blocks are as many as the GPU runs at a
 // time; each walks over the counts and computes every n-th tile of the result. Tiles of k are
 // copied to shared memory STAGES - 1 steps ahead (prelude/gemm.cuh).
@@ -59,7 +63,7 @@ static bool in_vectors(const grouped *w, const side *s, int64_t unit, int64_t si
   int64_t all = size | (s->by_k ? s->row : s->k) | s->group;
   for (int i = 0; i < w->g->n_batch; i++)
     all |= is_a ? w->g->batch[i].a : w->g->batch[i].b;
-  return unit == 1 && !free && all % each == 0;
+  return unit == 1 && !free && all % each == 0 && w->g->aligned;
 }
 
 static side side_make(const grouped *w, bool is_a) {
@@ -163,25 +167,19 @@ static void put_begin(const grouped *w) {
                 w->m / 2, w->n / 4);
 }
 
-// The loop over tiles, and in it over the groups up to the one that the tile is in. The tiles of a
-// group are numbered along m, n and the batch axes. Rows of no group are behind the last one: sums
-// of no terms.
+// The loop over tiles. Those of a group are numbered along m, n and the batch axes. Rows of no
+// group are behind the last one: sums of no terms.
 static void put_tiles(const grouped *w) {
   const lm_plan_gemm *g = w->g;
   long long others = (long long)(pieces(g->n.fixed, w->n) * w->batches);
+  long long down = (long long)pieces(g->m.fixed, w->m);
   lm_buf_printf(w->out,
-                "int64_t group = 0, row = 0, before = 0;\n"
-                "for (int64_t tile = block;; tile += grid) {\n"
-                "int64_t rows = 0, tiles = 0;\n"
-                "for (;; group++, row += rows, before += tiles) {\nif (group == %d) return;\n"
-                "rows = %s - row;\nif (group < %d) rows = lm_group_rows(counts[group], rows);\n",
-                g->groups.count + !g->groups.sums, cuda_extent_text(all_rows(w), w->arena),
-                g->groups.count);
-  if (g->groups.sums)
-    lm_buf_printf(w->out, "tiles = %lld;\n", (long long)pieces(g->m.fixed, w->m) * others);
-  else
-    lm_buf_printf(w->out, "tiles = (rows + %d) / %d * %lld;\n", w->m - 1, w->m, others);
-  lm_buf_puts(w->out, "if (tile < before + tiles) break;\n}\n");
+                "lm_group_walk walk = {0};\n"
+                "for (int64_t tile = block; lm_group_seek(&walk, counts, %d, %s, tile, %d, %lld); "
+                "tile += grid) {\n"
+                "const int64_t group = walk.group, row = walk.from, rows = walk.rows;\n",
+                g->groups.count, cuda_extent_text(all_rows(w), w->arena), g->groups.sums ? 0 : w->m,
+                g->groups.sums ? down * others : others);
 }
 
 // Adds the offsets at point `point` of the batch axes, or of those that are summed.
@@ -212,10 +210,11 @@ static void put_origin(const grouped *w) {
            : lm_arena_printf(w->arena, "group < %d ? %lld : 0", g->groups.count, size);
   lm_buf_printf(w->out, "const int64_t m_end = %s, k_end = %s, n_end = %lld;\n",
                 sums ? fixed : "rows", sums ? "rows" : fixed, (long long)g->n.fixed);
-  lm_buf_printf(w->out,
-                "const int64_t tiles_m = (m_end + %d) / %d, rest = (tile - before) / tiles_m;\n"
-                "const int64_t m0 = (tile - before) %% tiles_m * %d, n0 = rest %% %lld * %d;\n",
-                w->m - 1, w->m, w->m, tiles_n, w->n);
+  lm_buf_printf(
+      w->out,
+      "const int64_t tiles_m = (m_end + %d) / %d, rest = (tile - walk.before) / tiles_m;\n"
+      "const int64_t m0 = (tile - walk.before) %% tiles_m * %d, n0 = rest %% %lld * %d;\n",
+      w->m - 1, w->m, w->m, tiles_n, w->n);
   lm_buf_printf(
       w->out, "int64_t at_a = row * %lld, at_b = group * %lld, at_c = group * %lld;\n%s * %lld;\n",
       (long long)(sums ? g->a_k : g->a_m), (long long)g->groups.b, (long long)g->groups.c,
@@ -311,10 +310,12 @@ static int64_t blocks_of(const grouped *w, const lm_target *t) {
   return g->m.n_dyn || tiles > most ? most : tiles;
 }
 
-bool cuda_grouped_emit(const lm_plan_options *o, const lm_plan_gemm *g, lm_arena *arena,
-                       lm_kernel_code *out) {
+bool cuda_grouped_emit(const lm_plan_options *o, const lm_plan_gemm *g, bool any_rows,
+                       lm_arena *arena, lm_kernel_code *out) {
   if (!is_supported(g))
     return false;
+  if (!any_rows && cuda_grouped_ring_emit(o, g, arena, out))
+    return true;
   lm_buf b = {0};
   grouped w = grouped_make(o, g, arena, &b);
   cuda_code *c = cuda_code_make(arena, THREADS);

@@ -42,9 +42,8 @@ bool lm_cuda_gemm_is_profitable(const lm_target *t, const lm_plan_gemm *g) {
 
 bool lm_cuda_gemm_emit(const lm_plan_options *o, const lm_plan_gemm *g, bool any_rows,
                        lm_arena *arena, lm_kernel_code *out) {
-  (void)any_rows;
   if (g->groups.count)
-    return cuda_grouped_emit(o, g, arena, out);
+    return cuda_grouped_emit(o, g, any_rows, arena, out);
   return cuda_few_rows_emit(o, g, NULL, arena, out);
 }
 

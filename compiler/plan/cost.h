@@ -69,7 +69,8 @@ typedef struct lm_cost_gemm {
   int alignment; // bytes to which the rows of all three are aligned, at most 16
   // Of groups of rows, 0: none. m has the rows of all groups, or k if each group has a sum.
   double groups;
-  bool sums;
+  bool sums, warpgroups; // instructions of warpgroups multiply, else those of warps
+  bool adds;             // to the result that is in memory
 } lm_cost_gemm;
 lm_cost lm_cost_of_gemm(const lm_target *t, const lm_cost_gemm *g);
 lm_cost_gemm lm_cost_gemm_of(const lm_plan *p, const lm_plan_step *s);

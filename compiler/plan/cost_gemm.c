@@ -70,8 +70,8 @@ static double gpu_seconds(const lm_target *t, const lm_cost_gemm *g, double memo
   return best;
 }
 
-// grouped GEMMs (codegen/cuda/grouped.c): instructions of warps on tiles of up to 128 x 128, two
-// blocks on a multiprocessor. The last tile of a group is half full on average.
+// Grouped GEMMs (codegen/cuda/grouped.c) without warpgroups: instructions of warps on tiles of up
+// to 128 x 128, two blocks on a multiprocessor. The last tile of a group is half full on average.
 static double grouped_seconds(const lm_target *t, const lm_cost_gemm *g) {
   enum {
     BLOCKS = 2 // of a multiprocessor
@@ -89,21 +89,6 @@ static double grouped_seconds(const lm_target *t, const lm_cost_gemm *g) {
   return waves * (BLOCKS * 2 * x.m * x.n * k / rate + EDGE);
 }
 
-static double on_gpu(const lm_target *t, const lm_cost_gemm *g, double memory) {
-  return g->groups > 0 ? lm_cost_overlap(grouped_seconds(t, g), memory) : gpu_seconds(t, g, memory);
-}
-
-lm_cost lm_cost_of_gemm(const lm_target *t, const lm_cost_gemm *g) {
-  double memory = lm_cost_memory(t, g->bytes);
-  double flops = 2 * g->m * g->n * g->k * g->batch;
-  double math = flops / lm_cost_peak(t, g->ab);
-  double busy = t->kind == LM_TARGET_CUDA ? on_gpu(t, g, memory) : lm_cost_overlap(math, memory);
-  lm_cost_bound bound = memory > math ? LM_COST_MEMORY : LM_COST_ARITHMETIC;
-  if (t->rates.launch > busy)
-    bound = LM_COST_LAUNCH;
-  return (lm_cost){t->rates.launch + busy, bound};
-}
-
 // ---- generated kernels
 
 // Of the library's rate: a persistent kernel with tiles of 128 x 256, TMA, mbarriers and no
@@ -119,19 +104,72 @@ enum {
   OWN_STAGES = 4, // of the ring of tiles in shared memory
 };
 
+// Tiles of a group have its columns of the weights. The last one along m is half full on average.
+static double own_tiles(const lm_cost_gemm *g) {
+  double across = ceil_div(g->n, OWN_N);
+  if (!g->groups)
+    return ceil_div(g->m, OWN_M) * across;
+  return (g->sums ? ceil_div(g->m, OWN_M) * g->groups : g->m / OWN_M + g->groups / 2) * across;
+}
+
+// Steps of k of a tile, the last one of which is half full on average if the rows of a group are
+// along k.
+static double own_steps(const lm_cost_gemm *g) {
+  return g->groups && g->sums ? g->k / g->groups / OWN_K + 0.5 : ceil_div(g->k, OWN_K);
+}
+
+static double operand_bytes(const lm_cost_gemm *g) {
+  double n = g->groups && !g->sums ? g->n * g->groups : g->n;
+  return (g->m + n) * g->k * lm_dtype_bytes(g->ab);
+}
+
+// Seconds in which a warpgroup waits for results in memory that it adds to: of each of a thread's
+// two rows all loads are in flight together.
+static double added_seconds(const lm_cost_gemm *g) {
+  static const double WAIT = 0.5e-6;
+  return g->adds ? 2 * WAIT : 0;
+}
+
 // Two warpgroups have half of the rows of a tile each. While one is in the epilogue, the other one
 // multiplies the steps that the ring holds; what an epilogue takes longer is idle time.
 static double own_seconds(const lm_target *t, const lm_cost_gemm_kernel *k) {
   const lm_cost_gemm *g = &k->gemm;
-  double tiles = ceil_div(g->m, OWN_M) * ceil_div(g->n, OWN_N);
+  double tiles = own_tiles(g);
   double step = 2.0 * OWN_M * OWN_N * OWN_K / (rate(t, g) * OWN_SHARE);
-  double ab = (g->m + g->n) * g->k * lm_dtype_bytes(g->ab);
   double share = 1 / (2 * tiles) * t->units; // of a half, by the rates of a multiprocessor
-  double moved = fmax(g->bytes - ab, 0) * share / t->rates.cache;
+  double moved = fmax(g->bytes - operand_bytes(g), 0) * share / t->rates.cache;
   double issued = k->instructions * share / (t->rates.lanes * EPILOGUE_SHARE);
-  double hidden = fmin(OWN_STAGES, ceil_div(g->k, OWN_K)) * step / 2;
-  double tile = ceil_div(g->k, OWN_K) * step + fmax(moved + issued - hidden, 0);
-  return ceil_div(tiles, t->units) * tile + EDGE + moved + issued;
+  double rest = moved + issued + added_seconds(g);
+  double hidden = fmin(OWN_STAGES, own_steps(g)) * step / 2;
+  double tile = own_steps(g) * step + fmax(rest - hidden, 0);
+  return ceil_div(tiles, t->units) * tile + EDGE + rest;
+}
+
+// Of a grouped GEMM that no other operations follow: its results are rounded, paired and stored, or
+// added. The instructions are those of the machine code for sm_90a.
+static double grouped_by_warpgroups(const lm_target *t, const lm_cost_gemm *g) {
+  static const double STORE = 1.3, ADD = 4.4; // of an element
+  double results = g->m * g->n * (g->sums ? g->groups : 1);
+  return own_seconds(
+      t, &(lm_cost_gemm_kernel){.gemm = *g, .instructions = (g->adds ? ADD : STORE) * results});
+}
+
+static double on_gpu(const lm_target *t, const lm_cost_gemm *g, double memory) {
+  if (!g->groups)
+    return gpu_seconds(t, g, memory);
+  double math = g->warpgroups ? grouped_by_warpgroups(t, g) : grouped_seconds(t, g);
+  return lm_cost_overlap(math, memory);
+}
+
+lm_cost lm_cost_of_gemm(const lm_target *t, const lm_cost_gemm *g) {
+  double memory = lm_cost_memory(t, g->bytes);
+  double flops = 2 * g->m * g->n * g->k * g->batch;
+  double math = flops / lm_cost_peak(t, g->ab);
+  double busy = t->kind == LM_TARGET_CUDA ? on_gpu(t, g, memory) : lm_cost_overlap(math, memory);
+  lm_cost_bound bound = memory > math ? LM_COST_MEMORY : LM_COST_ARITHMETIC;
+  if (t->rates.launch > busy)
+    bound = LM_COST_LAUNCH;
+  return (lm_cost){t->rates.launch + busy, bound};
 }
 
 lm_cost lm_cost_of_gemm_kernel(const lm_target *t, const lm_cost_gemm_kernel *k) {
@@ -185,7 +223,10 @@ lm_cost_gemm lm_cost_gemm_of(const lm_plan *p, const lm_plan_step *s) {
                       .bytes = (double)s->moved,
                       .alignment = VECTOR,
                       .groups = (double)g->groups.count,
-                      .sums = g->groups.sums};
+                      .sums = g->groups.sums,
+                      .adds = g->accumulate};
+  if (s->kind == LM_STEP_GEMM && g->code)
+    out.warpgroups = p->kernels[g->code - 1].launch.n_maps > 0;
   out.alignment = aligned(out.alignment, m, g->a_m, k, g->a_k, out.ab);
   out.alignment = aligned(out.alignment, k, g->b_k, n, g->b_n, out.ab);
   out.alignment = aligned(out.alignment, m, g->c_m, n, g->c_n, (lm_dtype)g->dtype_c);

@@ -406,6 +406,14 @@ void lm_step_grouped(planner *p, lm_op *op) {
     lm_step_kernel(p, op);
 }
 
+// True if the buffer begins at a multiple of 16 bytes in all iterations.
+static bool is_aligned(const ref *r) {
+  int64_t all = r->offset;
+  for (int i = 0; i < LM_PLAN_DEPTH; i++)
+    all |= r->loop[i];
+  return all % 16 == 0;
+}
+
 void lm_steps_code(planner *p) {
   bool any_rows = p->plan->n_extents > 0;
   for (uint32_t i = 0; i < p->n_steps; i++) {
@@ -414,6 +422,7 @@ void lm_steps_code(planner *p) {
     lm_kernel_code code = {0};
     if (s->step.kind != LM_STEP_GEMM)
       continue;
+    g->aligned = is_aligned(&s->refs[LM_DOT_X]) && is_aligned(&s->refs[LM_DOT_W]);
     if (p->codegen->gemm && p->codegen->gemm_is_profitable(&p->o->target, g) &&
         p->codegen->gemm(p->o, g, any_rows, p->arena, &code)) {
       g->code = 1 + lm_kernel_find(p, s->op, &code);

@@ -154,6 +154,7 @@ typedef struct lm_plan_gemm {
     int64_t b, c;
   } groups;
   bool accumulate; // adds to C
+  bool aligned;    // A and B begin at multiples of 16 bytes; for the choice of a kernel
   // Epilogue, not with `accumulate`: C = gelu(sum + residual + bias), of which the enabled parts
   // are computed. The residual has C's layout; the bias is indexed along C's axis of unit stride.
   bool residual, bias, gelu;

@@ -143,6 +143,7 @@ typedef struct run_options {
   uint64_t seed;
   bool rounds; // the interpreter rounds every result to its dtype
   void (*kernels)(const lm_module *m);
+  void (*plan)(const lm_plan *plan);
 } run_options;
 
 // The maximum of (|got - want| - error of the sum) / (|want| + max |want|); `sums` holds the errors
@@ -242,6 +243,8 @@ static inline int run_both(const char *text, const run_options *o) {
     fprintf(stderr, "%s: %s", o->name, b.p);
     fail_with(text, kernel, NULL);
   }
+  if (o->plan)
+    o->plan(plan);
   RUN_PREPARE(plan, kernel->arena);
   lm_exec *e;
   CHECK_OK(RUN_CREATE(plan, &(lm_exec_options){.threads = RUN_THREADS}, &e));

@@ -1,11 +1,12 @@
-// nvrtc_gemm_test.c - GEMMs with a kernel in their epilogue, and GEMMs of few rows, as machine code
-// for sm_90a: no kernel spills registers, and wgmma instructions are not serialized. Prints the
-// resources of each.
+// nvrtc_gemm_test.c - GEMMs with a kernel in their epilogue, grouped GEMMs, and GEMMs of few rows,
+// as machine code for sm_90a: no kernel spills registers, and wgmma instructions are not
+// serialized. Prints the resources of each.
 //
 // Prints that it is skipped if there is no NVRTC.
 #include "tests/cuda/nvrtc.h"
 
 #include "tests/cuda/gemm_case.h"
+#include "tests/cuda/grouped_case.h"
 
 static const gemm_case cases[] = {
     {"swiglu", "b = 8, t = 2048, d = 768, n = 4096, f = 2048", false, "", SWIGLU_RESULTS,
@@ -70,8 +71,23 @@ static void test_few_rows(const char *axes) {
   lm_ctx_destroy(ctx);
 }
 
+// Experts of Mixtral: the result, and the gradients of the rows and of the weights.
+static const grouped_case experts = {
+    "experts", "b = 2, t = 4096, c = 2, n = 16384, g = 8, d = 4096, f = 14336", "g, d, f", ROWS};
+
+static void test_grouped(void) {
+  lm_ctx *ctx = lm_ctx_create();
+  lm_plan_options target = lm_cuda_options("sm_90a", false);
+  lm_plan *plan = grouped_plan(ctx, &experts, &target);
+  for (int i = 0; i < plan->n_kernels; i++)
+    if (plan->kernels[i].launch.n_maps)
+      test_kernel(plan, &plan->kernels[i], experts.name);
+  lm_ctx_destroy(ctx);
+}
+
 int main(void) {
   nvrtc_begin(false);
+  test_grouped();
   for (size_t i = 0; i < LM_COUNT(few_rows); i++)
     test_few_rows(few_rows[i]);
   for (size_t i = 0; i < LM_COUNT(cases); i++) {

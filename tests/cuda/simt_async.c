@@ -181,12 +181,12 @@ static void wgmma_complete(int first, int k) {
       int lane = i % 8 * 4 + j % 8 / 2;
       int word = i % 16 / 8 + j / 8 * 2;
       a[i][j] = p->a_shared
-                    ? matrix_element(p->a_at, i, j, false, p->line)
+                    ? matrix_element(p->a_at, i, j, p->transposed > 1, p->line)
                     : bf16_of(simt.fibers[first + i / 16 * WARP + lane].wgmmas[k].a[word], j % 2);
     }
   for (int j = 0; j < 16; j++)
     for (int n = 0; n < p->n; n++)
-      b[j][n] = matrix_element(p->b_at, n, j, p->b_transposed, p->line);
+      b[j][n] = matrix_element(p->b_at, n, j, p->transposed > 0, p->line);
   for (int t = 0; t < GROUP; t++) {
     const wgmma *own = &simt.fibers[first + t].wgmmas[k];
     if (own->line != p->line || own->n != p->n || own->b_at != p->b_at || own->a_at != p->a_at)
@@ -232,7 +232,7 @@ void simt_group_complete(int first) {
 }
 
 API void lm_simt_wgmma(float *d, int n, const uint32_t *a, uint64_t a_at, uint64_t b_at,
-                       int b_transposed, int add, int line) {
+                       int transposed, int add, int line) {
   fiber *f = &simt.fibers[simt.current];
   if (f->n_wgmmas == WGMMAS)
     LM_BUG("more than %d GEMMs in flight", WGMMAS);
@@ -241,7 +241,7 @@ API void lm_simt_wgmma(float *d, int n, const uint32_t *a, uint64_t a_at, uint64
                .n = n,
                .add = add,
                .a_shared = !a,
-               .b_transposed = b_transposed,
+               .transposed = transposed,
                .a_at = a_at,
                .b_at = b_at,
                .group = f->wgmma_group,

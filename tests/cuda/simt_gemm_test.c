@@ -1,11 +1,13 @@
 // simt_gemm_test.c - GEMMs with a kernel in their epilogue, for sm_90a, under the shim against the
 // interpreter: both layouts of B, rows, columns and k that end within a tile, several tiles of a
-// block, one step of k.
+// block, one step of k. And grouped GEMMs: groups of all sizes, none and all rows among them, rows
+// of no group, both layouts of the weights.
 #include "tests/codegen/cache.h" // defines _GNU_SOURCE, so it comes first
 #define SIMT_ARCH "sm_90a"
 #define SIMT_UNITS 2 // so that a block computes several tiles
 #include "tests/cuda/simt_run.h"
 #include "tests/cuda/gemm_case.h"
+#include "tests/cuda/grouped_case.h"
 
 static const gemm_case cases[] = {
     {"swiglu, edges", "b = 2, t = 75, d = 328, n = 272, f = 136", false, "", SWIGLU_RESULTS,
@@ -38,24 +40,64 @@ static void one_kernel(const lm_module *m) {
   CHECK(lm_kernel_dot(first) && first->next->code == LM_OP_RETURN);
 }
 
+static const grouped_case grouped_cases[] = {
+    {"uneven groups, edges", "b = 2, t = 75, c = 2, n = 300, g = 4, d = 136, f = 264", "g, d, f",
+     ROWS},
+    {"groups without rows", "b = 1, t = 317, c = 2, n = 634, g = 9, d = 136, f = 128", "g, f, d",
+     ROWS},
+    {"rows of no group, experts between the axes of a matrix",
+     "b = 1, t = 128, c = 2, n = 256, g = 3, d = 128, f = 256", "d, g, f", SOME_ROWS},
+    {"all rows in one group", "b = 1, t = 65, c = 2, n = 130, g = 1, d = 144, f = 136", "g, d, f",
+     ROWS},
+    {"few rows of a group, in one step of k",
+     "b = 1, t = 66, c = 1, n = 66, g = 1, d = 136, f = 328", "g, f, d", SOME_ROWS},
+};
+
+static void by_warpgroups(const lm_plan *plan) {
+  int n = 0;
+  for (int i = 0; i < plan->n_kernels; i++)
+    n += plan->kernels[i].launch.n_maps == 2;
+  CHECK(n == 3);
+}
+
+// Prints the name if the test is to list the cases; false if another one was chosen.
+static bool is_chosen(const char *name, const char *argument) {
+  bool lists = argument && !strcmp(argument, "--list");
+  if (lists)
+    printf("%s\n", name);
+  return !argument || (!lists && strstr(name, argument));
+}
+
+static void gemm_test(const gemm_case *c, uint64_t seed) {
+  lm_buf text = {0};
+  gemm_text(c, &text);
+  // sums in f32 of values that were rounded to bf16
+  bool rounds = strstr(c->results, "f32[b, t, g, h]");
+  run_both(text.p, &(run_options){.name = c->name,
+                                  .tolerance = 1e-6,
+                                  .seed = seed,
+                                  .rounds = rounds,
+                                  .kernels = one_kernel});
+  lm_buf_free(&text);
+}
+
+static void grouped_test(const grouped_case *c, uint64_t seed) {
+  lm_buf text = {0};
+  grouped_text(c, &text);
+  run_both(text.p,
+           &(run_options){.name = c->name, .tolerance = 2e-6, .seed = seed, .plan = by_warpgroups});
+  lm_buf_free(&text);
+}
+
 int main(int argc, char **argv) {
+  const char *argument = argc > 1 ? argv[1] : NULL;
   cache_begin();
-  for (size_t i = 0; i < LM_COUNT(cases) && RUN_HAS("sm_90a"); i++) {
-    lm_buf text = {0};
-    if (argc > 1 && !strcmp(argv[1], "--list")) {
-      printf("%s\n", cases[i].name);
-      continue;
-    }
-    if (argc > 1 && !strstr(cases[i].name, argv[1]))
-      continue;
-    gemm_text(&cases[i], &text);
-    // sums in f32 of values that were rounded to bf16
-    bool rounds = strstr(cases[i].results, "f32[b, t, g, h]");
-    run_both(text.p, &(run_options){.name = cases[i].name,
-                                    .tolerance = 1e-6,
-                                    .seed = i,
-                                    .rounds = rounds,
-                                    .kernels = one_kernel});
-    lm_buf_free(&text);
-  }
+  if (!RUN_HAS("sm_90a"))
+    return 0;
+  for (size_t i = 0; i < LM_COUNT(cases); i++)
+    if (is_chosen(cases[i].name, argument))
+      gemm_test(&cases[i], i);
+  for (size_t i = 0; i < LM_COUNT(grouped_cases); i++)
+    if (is_chosen(grouped_cases[i].name, argument))
+      grouped_test(&grouped_cases[i], i);
 }

@@ -5,10 +5,12 @@
 // And small kernels that race in global memory, each beside one that does not.
 #include "tests/codegen/cache.h" // defines _GNU_SOURCE, so it comes first
 #include "tests/cuda/simt_run.h"
+#include <math.h>
 #include "codegen/cuda/cuda.h"
 #include "runtime/hal/tensor.h"
 #include "tests/cuda/attend_case.h"
 #include "tests/cuda/gemm_case.h"
+#include "tests/cuda/grouped_case.h"
 #include "tests/runtime/arena.h"
 
 typedef struct plant {
@@ -130,7 +132,38 @@ static const gemm_case heads_shape = {
     "planted", "b = 1, t = 90, d = 72, g = 2, h = 1, e = 64", true, DELTA_IN, DELTA_RESULTS, DELTA,
     "g, h, e"};
 
-// As `run`, of function f of a plan whose arguments are bf16; destroys the context.
+// ---- grouped GEMMs
+
+// `backward`: in the sums over the rows of a group, else in the forward pass.
+static const plant grouped_plants[] = {
+    {"sm_90a", "lm_phase_wait(copied, 0, cut);\n", "\n", true}, // rows that have not come yet
+    {"sm_90a", "lm_warp_sync(~0u);\n", "\n", true}, // other lanes have not written their zeros
+    {"sm_90a", "lm_proxy_fence();\n            lm_warp_sync", "lm_warp_sync", true},
+    {"sm_90a", "k_end = (int32_t)walk.rows;", "k_end = (int32_t)walk.rows + 1;",
+     true},                                                                // of the next
+    {"sm_90a", "lm_group_cut(tile_b", "if (0) lm_group_cut(tile_a", true}, // NaN of the next group
+    {"sm_90a", "walk.from + k, 0, copied", "k, 0, copied", true},
+    {"sm_90a", "row < row_end", "row < row_end + 1"}, // stores a row of the next group
+    {"sm_90a", "lm_phase_wait(done, stage, parity);\n", "\n"},
+    {"sm_90a", "lm_wgmma_wait(0);\n", "\n"},
+    {"sm_90a", "(int32_t)walk.from + (band", "(band"},
+    {"sm_90a", "k0 ? 1 :", "k0 ? 0 :"}, // rows of no group have the sums of the tile before
+};
+static const grouped_case grouped_shape = {
+    "planted", "b = 1, t = 131, c = 1, n = 131, g = 2, d = 264, f = 136", "g, d, f", SOME_ROWS};
+
+// Integers are from 0 to 4. The last three eighths of `h` are NaN, in rows of no group.
+static void port_fill(lm_exec *e, const lm_plan_port *in, uint64_t *state) {
+  lm_dtype t = (lm_dtype)in->dtype;
+  int64_t n = in->buf.bytes / lm_dtype_bytes(t);
+  for (int64_t k = 0; k < n; k++) {
+    double x = t == LM_INT ? floor(2.5 * (1 + draw(state))) : draw(state);
+    bool is_nan = !strcmp(in->name, "h") && k >= n / 8 * 5;
+    element_store(lm_exec_port(e, in), t, k, is_nan ? NAN : x);
+  }
+}
+
+// As `run`, of function f of a plan whose arguments are bf16 or int; destroys the context.
 static char *plan_run(lm_ctx *ctx, lm_plan *plan, uint64_t *out_bits) {
   simt_prepare(plan, ctx->arena);
   lm_exec *e;
@@ -138,8 +171,7 @@ static char *plan_run(lm_ctx *ctx, lm_plan *plan, uint64_t *out_bits) {
   const lm_plan_func *f = lm_plan_func_find(plan, "f");
   uint64_t state = 5;
   for (int i = 0; i < f->n_in; i++)
-    for (int64_t k = 0; k < f->in[i].buf.bytes / 2; k++)
-      element_store(lm_exec_port(e, &f->in[i]), LM_BF16, k, draw(&state));
+    port_fill(e, &f->in[i], &state);
   char *found = NULL;
   *out_bits = 0;
   for (int s = SIMT_SCHEDULES - 1; s >= 0 && !found; s--) {
@@ -161,6 +193,16 @@ static char *gemm_run(const gemm_case *shape, const plant *p, uint64_t *out_bits
   lm_plan *plan = gemm_plan(ctx, shape, &target);
   if (p)
     mistake_plant(&plan->kernels[gemm_kernel_of(plan)], p, ctx->arena);
+  return plan_run(ctx, plan, out_bits);
+}
+
+static char *grouped_run(const plant *p, bool backward, uint64_t *out_bits) {
+  lm_ctx *ctx = lm_ctx_create();
+  lm_plan_options target = simt_options_of("sm_90a", false);
+  target.target.units = 2;
+  lm_plan *plan = grouped_plan(ctx, &grouped_shape, &target);
+  if (p)
+    mistake_plant(&plan->kernels[grouped_kernel_of(plan, backward)], p, ctx->arena);
   return plan_run(ctx, plan, out_bits);
 }
 
@@ -339,6 +381,16 @@ static void gemms_run(const gemm_case *shape, const plant *plants, size_t n) {
   }
 }
 
+static void grouped_plants_run(void) {
+  uint64_t right, bits;
+  char *found = grouped_run(NULL, false, &right);
+  CHECK(!found);
+  for (size_t i = 0; i < LM_COUNT(grouped_plants); i++) {
+    found = grouped_run(&grouped_plants[i], grouped_plants[i].backward, &bits);
+    found_check(&grouped_plants[i], found, bits != right);
+  }
+}
+
 int main(void) {
   cache_begin();
   for (size_t i = 0; i < LM_COUNT(races); i++)
@@ -351,6 +403,7 @@ int main(void) {
   }
   gemms_run(&gemm_shape, gemm_plants, LM_COUNT(gemm_plants));
   gemms_run(&heads_shape, heads_plants, LM_COUNT(heads_plants));
+  grouped_plants_run();
   firsts_run(few_rows_shape, few_rows_plants, LM_COUNT(few_rows_plants));
   firsts_run(split_shape, split_plants, LM_COUNT(split_plants));
   firsts_run(merge_shape, merge_plants, LM_COUNT(merge_plants));

@@ -66,8 +66,8 @@ typedef enum {
 // An issued wgmma: registers of a are read at issue, all other operands when it executes.
 typedef struct wgmma {
   float *d;
-  int n;
-  bool add, a_shared, b_transposed;
+  int n, transposed; // 1: b, 2: both
+  bool add, a_shared;
   uint32_t a[4];
   uint64_t a_at, b_at;
   int group, line;

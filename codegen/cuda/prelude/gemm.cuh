@@ -107,3 +107,27 @@ LM_INLINE void lm_gemm_b(uint32_t *b, const uint16_t *tile, int32_t at, lm_gemm_
 LM_INLINE int64_t lm_group_rows(int32_t count, int64_t left) {
   return count < 0 ? 0 : count < left ? count : left;
 }
+
+// A walk over the groups, of which each has the rows behind those of the one before it.
+typedef struct lm_group_walk {
+  int64_t group, from, rows; // the current group, its first row, its number of rows
+  int64_t before;            // the tiles of all groups before it
+} lm_group_walk;
+
+// Advances to the group of a tile; false if there is none. A group has `columns` tiles for each
+// `tile_rows` rows, or, if that is 0, `columns` in all. In the former case the rows of no group,
+// of the `all`, are a last group.
+LM_INLINE bool lm_group_seek(lm_group_walk *w, const int32_t *counts, int32_t groups, int64_t all,
+                             int64_t tile, int32_t tile_rows, int64_t columns) {
+  for (; w->group < groups + (tile_rows > 0); w->group++) {
+    w->rows = all - w->from;
+    if (w->group < groups)
+      w->rows = lm_group_rows(counts[w->group], w->rows);
+    const int64_t tiles = tile_rows ? (w->rows + tile_rows - 1) / tile_rows * columns : columns;
+    if (tile < w->before + tiles)
+      return true;
+    w->from += w->rows;
+    w->before += tiles;
+  }
+  return false;
+}

@@ -75,15 +75,26 @@ LM_INLINE uint64_t lm_descriptor(uint32_t low, uint32_t offset) {
     lm_wgmma_commit();                                                                             \
   }
 
-// s = a b or, if `adds`, s += a b over 64 k: 64 rows of a, N columns of b. FORM is `shared` if the
-// rows of b's tile are columns, PITCH bytes for 16 k; `shared_transposed` if they are k, which are
-// 64 rows of 64 columns, then 64 rows of the next 64 columns. In flight until waited for.
-#define LM_GROUP_STEP(s, N, FORM, PITCH, a, b, adds)                                               \
+// s = a b or, if `adds`, s += a b over 64 k: 64 rows of a, N columns of b. Tiles whose rows are k
+// are 64 rows of 64 columns, then 64 rows of the next 64 columns. FORM: `shared` if the rows of
+// both tiles are along k, `shared_transposed` if those of b are k, `both_transposed` if those of
+// both are. A_PITCH, PITCH: bytes for 16 k of a and of b. In flight until waited for.
+#define LM_GROUP_STEP(s, N, FORM, A_PITCH, PITCH, a, b, adds)                                      \
   {                                                                                                \
     const uint32_t x_ = lm_descriptor_low(lm_shared_address(a), 16),                               \
                    y_ = lm_descriptor_low(lm_shared_address(b), 64 * 128);                         \
     lm_wgmma_fence();                                                                              \
-    LM_UNROLL for (int32_t k_ = 0; k_ < 64; k_ += 16) lm_wgmma_##N##_##FORM(                       \
-        s, lm_descriptor(x_, k_ * 2), lm_descriptor(y_, k_ / 16 * (PITCH)), k_ > 0 || (adds));     \
+    LM_UNROLL for (int32_t k_ = 0; k_ < 64; k_ += 16)                                              \
+        lm_wgmma_##N##_##FORM(s, lm_descriptor(x_, k_ / 16 * (A_PITCH)),                           \
+                              lm_descriptor(y_, k_ / 16 * (PITCH)), k_ > 0 || (adds));             \
     lm_wgmma_commit();                                                                             \
   }
+
+// Overwrites with zeros, by the lanes of a warp, the rows from `row` on of n tiles of 64 rows of 64
+// elements, one after another from tile[at] on. The swizzle moves elements within their row.
+LM_INLINE void lm_group_cut(uint16_t *tile, int32_t at, int32_t n, int32_t row, int32_t lane) {
+  const lm_w4 zeros = {{0}};
+  for (int32_t t = 0; t < n; t++)
+    for (int32_t i = row * 8 + lane; i < 64 * 8; i += 32)
+      lm_put((lm_w4 *)tile, at / 8 + t * 64 * 8 + i, zeros);
+}

@@ -164,7 +164,7 @@ extern void lm_simt_phase_arrive(void *base, int i, int line);
 extern void lm_simt_phase_wait(void *base, int i, uint32_t parity, int line);
 extern void lm_simt_proxy_fence(void);
 extern void lm_simt_wgmma(float *d, int n, const uint32_t *a, uint64_t a_at, uint64_t b_at,
-                          int b_transposed, int add, int line);
+                          int transposed, int add, int line); // 1: b, 2: both
 extern void lm_simt_wgmma_commit(void);
 extern void lm_simt_wgmma_wait(int left, int line);
 #define lm_shared_address(p) lm_simt_address(p)
@@ -196,3 +196,5 @@ extern void lm_simt_pingpong(int i, int count, int wait, int line);
 #define lm_wgmma_256_shared(d, a, b, add) lm_simt_wgmma(&(d)[0][0], 256, 0, a, b, 0, add, __LINE__)
 #define lm_wgmma_256_shared_transposed(d, a, b, add)                                               \
   lm_simt_wgmma(&(d)[0][0], 256, 0, a, b, 1, add, __LINE__)
+#define lm_wgmma_256_both_transposed(d, a, b, add)                                                 \
+  lm_simt_wgmma(&(d)[0][0], 256, 0, a, b, 2, add, __LINE__)

@@ -52,13 +52,14 @@ LM_INLINE void lm_order_after(float x) {
 
 // shared: d = a b, or d += a b; matrices by their descriptors (group.cuh), both with k along rows.
 //  shared_transposed: the same, but the rows of b are k, N elements long.
+//  both_transposed: the rows of a are k, too.
 //  held, held_transposed: the same, but a is in registers as in mma.cuh, 16 rows for each warp.
-#define LM_WGMMA_SHARED(N, FORM, TRANSPOSED, R, A, B, C, ...)                                      \
+#define LM_WGMMA_SHARED(N, FORM, A_TRANSPOSED, TRANSPOSED, R, A, B, C, ...)                        \
   LM_INLINE void lm_wgmma_##N##_##FORM(float(*d)[4], uint64_t a, uint64_t b, int32_t add) {        \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #C                                           \
                  ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N                                      \
-                 "k16.f32.bf16.bf16 " LM_REGISTERS_##R ", %" #A ", %" #B                           \
-                                                       ", p, 1, 1, 0, " #TRANSPOSED ";\n}"         \
+                 "k16.f32.bf16.bf16 " LM_REGISTERS_##R                                             \
+                 ", %" #A ", %" #B ", p, 1, 1, " #A_TRANSPOSED ", " #TRANSPOSED ";\n}"             \
                  : __VA_ARGS__                                                                     \
                  : "l"(a), "l"(b), "r"(add)                                                        \
                  : "memory");                                                                      \
@@ -74,8 +75,9 @@ LM_INLINE void lm_order_after(float x) {
                  : "memory");                                                                      \
   }
 #define LM_WGMMA(N, R, A, B, C, D, E, F, ...)                                                      \
-  LM_WGMMA_SHARED(N, shared, 0, R, A, B, C, __VA_ARGS__)                                           \
-  LM_WGMMA_SHARED(N, shared_transposed, 1, R, A, B, C, __VA_ARGS__)                                \
+  LM_WGMMA_SHARED(N, shared, 0, 0, R, A, B, C, __VA_ARGS__)                                        \
+  LM_WGMMA_SHARED(N, shared_transposed, 0, 1, R, A, B, C, __VA_ARGS__)                             \
+  LM_WGMMA_SHARED(N, both_transposed, 1, 1, R, A, B, C, __VA_ARGS__)                               \
   LM_WGMMA_HELD(N, held, 0, R, A, B, C, D, E, F, __VA_ARGS__)                                      \
   LM_WGMMA_HELD(N, held_transposed, 1, R, A, B, C, D, E, F, __VA_ARGS__)
 LM_WGMMA(64, 32, 32, 33, 34, 35, 36, 37, LM_F32(d, 0))
