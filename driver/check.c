@@ -2,6 +2,7 @@
 #include "driver/check.h"
 #include "compiler/passes/pass.h"
 #include "driver/data.h"
+#include "driver/ranks.h"
 #include "driver/weights/weights.h"
 
 #include <string.h>
@@ -122,6 +123,7 @@ static lm_status recipe_check(lm_session *s) {
   lm_session run = {.target = s->target, .project = *p, .run = {.recipe = r}, .divides = true};
   bool plans = r->memory.budget || r->parallel.ranks > 1;
   lm_recipe_report_unsupported(r);
+  lm_ranks_unsupported_report(s);
   lm_check(p->ctx, p->program, r);
   LM_TRY(lm_verdict(p->ctx));
   bool sized = (plans || r->data.replays) && sizes_find(&run);

@@ -7,8 +7,10 @@
 #include "runtime/base/diag_code.h"
 #include "runtime/base/processors.h"
 
-static void unsupported_report(const lm_session *s, const char *what, lm_loc at) {
-  LM_REPORT(s->project.ctx, at, E257, what);
+void lm_ranks_unsupported_report(const lm_session *s) {
+  const lm_recipe *r = s->project.recipe;
+  if (r->parallel.ranks > 1 && r->compile == LM_RECIPE_COMPILE_MAX_AUTOTUNE)
+    LM_REPORT(s->project.ctx, r->compile_loc, E257, "compile = mode(\"max-autotune\")");
 }
 
 static lm_status mesh_check(const lm_session *s) {
@@ -29,8 +31,7 @@ static lm_status mesh_check(const lm_session *s) {
                    "run as one process",
                    mesh);
   }
-  if (mesh > 1 && r->compile == LM_RECIPE_COMPILE_MAX_AUTOTUNE)
-    unsupported_report(s, "compile = mode(\"max-autotune\")", r->compile_loc);
+  lm_ranks_unsupported_report(s);
   return lm_verdict(c);
 }
 

@@ -8,6 +8,8 @@
 // their number, and what ranks do not support yet; makes the groups of ranks along the axes of the
 // mesh, and sets the threads and the memory of this rank: its share of its machine.
 lm_status lm_ranks_join(lm_session *s);
+// Reports what ranks do not support yet, if the recipe's mesh has several.
+void lm_ranks_unsupported_report(const lm_session *s);
 // Reports a mesh in a session without ranks.
 lm_status lm_ranks_need(const lm_session *s);
 // The number of parts of the rows of a micro-batch, of which each rank has one. The ranks along pp
