@@ -35,8 +35,14 @@ static lm_status ranks_repeat(const lm_cli *cli, int ranks, int *status) {
   };
   for (int64_t i = 0; i <= most; i++) {
     char **arguments;
+    bool silent;
     LM_TRY(lm_ranks_arguments(cli->ctx->arena, own, i ? 3 : 2, &arguments));
-    LM_TRY(lm_ranks_start(retry.ranks, arguments, status));
+    LM_TRY(lm_ranks_start(retry.ranks, arguments, status, &silent));
+    if (silent && *status == LM_ENV && !lm_ranks_stopped())
+      lm_cli_note(
+          "lmc: the %d ranks have ended without a message: one of them was killed before all "
+          "had found each other, or all were killed\n",
+          retry.ranks);
     if (*status != LM_ENV || lm_ranks_stopped() || i == most)
       return NULL;
     LM_TRY(lm_ranks_retry_next(cli->ctx, &retry));
@@ -62,7 +68,7 @@ static lm_status ranks_start(const lm_cli *cli) {
   if (ranks == 1)
     return NULL;
   LM_TRY(ranks_repeat(cli, (int)ranks, &status));
-  exit(status); // the ranks have reported everything
+  exit(status);
 }
 
 // ---- one of the ranks

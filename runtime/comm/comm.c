@@ -118,7 +118,7 @@ lm_status lm_comm_open(const lm_comm_options *o, lm_comm **out) {
   c->rank = launch.rank;
   lm_control_limits limits =
       lm_control_limits_of_environment(launch.by_mpi ? LM_MPI_START_S : TCP_START_S);
-  c->control = lm_control_create(o, limits);
+  c->control = lm_control_create(o, limits, c->rank);
   lm_status s = launch.by_mpi ? mpi_open(c, &launch) : tcp_open(c, &launch, o, limits.start);
   if (!s)
     s = ranks_join(c);

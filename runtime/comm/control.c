@@ -16,8 +16,10 @@
 #include "runtime/comm/control_state.h"
 
 enum {
-  BEATS_OF_SILENCE = 10
+  BEATS_OF_SILENCE = 10,
+  MOST_DELAY_S = 8 // of a rank that reports that the ranks do not find each other
 };
+#define STOPPED_S 3.0  // between two visits, of which the time counts as stopped
 #define HEAD_START 0.2 // of the silence: how long rank 0 may report a failure that it has too
 
 // ---- limits
@@ -291,9 +293,12 @@ static void stuck_check(lm_control *c, double now) {
     stuck_report(c);
 }
 
-// This process was stopped or suspended, perhaps with all others: their silence means nothing.
-static void forgive(lm_control *c, double now) {
+// This process was stopped or suspended for some time, perhaps with all others: their silence means
+// nothing. If only this one was stopped, they have reported it.
+static void forgive(lm_control *c, double now, double stopped) {
   c->moved = now;
+  if (stopped > c->limits.silence)
+    c->woke = now;
   for (int i = 0; i < c->n_peers; i++)
     c->peers[i].heard = now;
 }
@@ -302,15 +307,18 @@ static void forgive(lm_control *c, double now) {
 static void process_end(lm_control *c) {
   lm_kind kind = c->kind;
   lm_buf text = {0};
-  bool speaks = lm_control_is_first(c) || (c->lost_first && lm_control_speaks(c));
+  bool speaks = lm_control_speaks(c);
   lm_buf_puts(&text, c->why);
   pthread_mutex_unlock(&c->lock);
   c->o.end(c->o.user, kind, text.p, speaks);
   abort();
 }
 
-static void start_check(lm_control *c) {
-  if (lm_now() - c->begun <= c->limits.start * 1.25)
+// The ranks cannot agree who reports it, so they do in their order: when one ends, mpirun ends the
+// others. `stopped`: seconds for which this process did not run.
+static void start_check(lm_control *c, double stopped) {
+  double delay = c->rank < MOST_DELAY_S ? c->rank : MOST_DELAY_S;
+  if (lm_now() - c->begun - stopped <= c->limits.start * 1.25 + delay)
     return;
   lm_buf b = {0};
   lm_buf_printf(&b,
@@ -354,7 +362,7 @@ static void visit(lm_control *c, struct pollfd *fds, double *visited, double *be
   pthread_mutex_lock(&c->lock);
   double now = lm_now();
   if (now - *visited > c->limits.silence / 2)
-    forgive(c, now);
+    forgive(c, now, now - *visited);
   *visited = now;
   events_take(c, fds);
   if (now - *beaten >= every) {
@@ -368,17 +376,26 @@ static void visit(lm_control *c, struct pollfd *fds, double *visited, double *be
     process_end(c);
 }
 
-static void *watch(void *user) {
-  lm_control *c = user;
-  pthread_mutex_lock(&c->lock);
+// Until the ranks have joined.
+static void start_watch(lm_control *c) {
+  double stopped = 0, seen = lm_now();
   while (!c->joined && !c->closing) {
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
     t.tv_sec += 1;
     pthread_cond_timedwait(&c->changed, &c->lock, &t);
+    double now = lm_now();
+    stopped += now - seen > STOPPED_S ? now - seen : 0;
+    seen = now;
     if (!c->joined && !c->closing)
-      start_check(c);
+      start_check(c, stopped);
   }
+}
+
+static void *watch(void *user) {
+  lm_control *c = user;
+  pthread_mutex_lock(&c->lock);
+  start_watch(c);
   struct pollfd *fds = lm_calloc((size_t)c->n_peers + 1, sizeof *fds);
   double visited = lm_now(), beaten = 0;
   while (!c->closing)
@@ -390,12 +407,13 @@ static void *watch(void *user) {
 
 // ---- opening and closing
 
-lm_control *lm_control_create(const lm_comm_options *o, lm_control_limits limits) {
+lm_control *lm_control_create(const lm_comm_options *o, lm_control_limits limits, int rank) {
   lm_control *c = lm_alloc(sizeof *c);
   sigset_t all, old;
   *c = (lm_control){
       .o = *o,
       .limits = limits,
+      .rank = rank,
       .listener = -1,
       .begun = lm_now(),
   };
@@ -498,9 +516,11 @@ const lm_control_member *lm_control_members(const lm_control *c) {
 }
 
 // Without rank 0, the first rank that is left on each machine reports: on rank 0's machine the
-// second.
+// second. A rank that was stopped finds that the others have failed because of it.
 bool lm_control_speaks(lm_control *c) {
   const lm_control_member *m = c->members;
+  if (c->woke > 0 && c->failed && c->failed_at - c->woke < c->limits.silence)
+    return false;
   if (lm_control_is_first(c) || !c->lost_first)
     return lm_control_is_first(c);
   bool with_first = !strcmp(m[c->rank].host, m[0].host);

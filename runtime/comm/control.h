@@ -37,8 +37,8 @@ lm_control_limits lm_control_limits_of_environment(double start);
 
 typedef struct lm_control lm_control;
 // Starts the thread, which ends the process (options as in comm.h, copied) if `join` has not
-// returned when the limit has passed.
-lm_control *lm_control_create(const lm_comm_options *o, lm_control_limits limits);
+// returned when the limit has passed. rank: of this process, as its launcher says.
+lm_control *lm_control_create(const lm_comm_options *o, lm_control_limits limits, int rank);
 lm_status lm_control_listen(lm_control *c, lm_address *out); // rank 0
 // Connects to rank 0 or, at rank 0, waits for all.
 lm_status lm_control_join(lm_control *c, int rank, int size, const lm_address *a);

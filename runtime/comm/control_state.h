@@ -57,6 +57,7 @@ struct lm_control {
   pthread_cond_t changed;
   bool joined, closing;
   double begun;
+  double woke;    // when this process continued that others have reported as stopped; 0: never
   lm_peer *peers; // [size] at rank 0, else one; peers[0] of rank 0 is itself
   int n_peers;
   lm_beat own;

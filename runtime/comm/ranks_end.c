@@ -92,9 +92,9 @@ typedef struct watch {
   double began, looked, busy; // when, and when it last had processes; busy 0: never
 } watch;
 
-static bool has_status(const char *ends) {
+bool lm_ranks_have_ended(const char *ends) {
   struct stat st;
-  return ends && !stat(ends, &st) && st.st_size > 0;
+  return !stat(ends, &st) && st.st_size > 0;
 }
 
 // Looks at the processes, at times. Those that end between two looks leave a status.
@@ -103,7 +103,7 @@ static void look(watch *w) {
   if (now - w->looked < LOOK_S)
     return;
   w->looked = now;
-  if (has_children(w->mpirun) || (!w->busy && has_status(w->ends)))
+  if (has_children(w->mpirun) || (!w->busy && w->ends && lm_ranks_have_ended(w->ends)))
     w->busy = now;
 }
 

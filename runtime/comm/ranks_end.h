@@ -12,6 +12,8 @@
 // The variable that names the file, to which lm_rank_ends writes.
 #define LM_RANKS_ENDS "LMC_RANKS_ENDS"
 
+// True if one of the ranks has noted its status in the file.
+bool lm_ranks_have_ended(const char *ends);
 // Waits for mpirun, which runs so many ranks. ends: the file; NULL: there is none. *out is the exit
 // status: LM_ENV if a signal has ended mpirun, or if it was killed and a rank has no status. Fails
 // with LM_ENV if mpirun has started no process in the time in which all ranks should have joined.

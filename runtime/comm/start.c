@@ -165,13 +165,14 @@ static lm_status start(int ranks, char *const *argv, const char *session, const 
                      "--ranks needs Open MPI (on Debian: apt-get install openmpi-bin)");
 }
 
-lm_status lm_ranks_start(int ranks, char *const *argv, int *out_exit) {
+lm_status lm_ranks_start(int ranks, char *const *argv, int *out_exit, bool *out_silent) {
   lm_temp_dir session;
   lm_buf ends = {0};
   LM_TRY(session_make(&session));
   lm_status s = session.path ? ends_make(session.path, &ends) : NULL;
   if (!s)
     s = start(ranks, argv, session.path, ends.p, out_exit);
+  *out_silent = ends.n && !lm_ranks_have_ended(ends.p);
   lm_buf_free(&ends);
   lm_temp_dir_remove(&session);
   return s;

@@ -537,17 +537,29 @@ def rank_pid(p, rank, variable="OMPI_COMM_WORLD_RANK"):
 
 
 def test_stopped(run):
-    """SIGSTOP of a rank, after which Open MPI alone waits forever."""
+    """SIGSTOP of a rank, after which Open MPI alone waits forever; the same, and SIGKILL, before the ranks have found each other. There is
+    one message: mpirun continues a stopped process to end it, which then finds that the others have gone."""
     mpi_needed(run)
     file = model(run)
-    p = run.start("run", file, "--ranks", "2", "--set", "parallel.mesh=(dp = 2)", "--out", run.path("run"), env=QUICK)
+    start = lambda name, **env: run.start("run", file, "--ranks", "2", "--set", "parallel.mesh=(dp = 2)", "-q", "--out", run.path(name), env={**QUICK, **env})
+    first = {"killed": (start("killed"), 1, signal.SIGKILL), "stopped at the start": (start("early", LMC_COMM_START="3"), 0, signal.SIGSTOP)}
+    for p, rank, how in first.values():
+        victim = None
+        while not victim and p.poll() is None:
+            victim = rank_pid(p, rank)
+        os.kill(victim, how)
+    p = start("run")
     wait_for(run.path("run", "step-000004"), p)
     victim = rank_pid(p, 1)
     if victim:
         os.kill(victim, signal.SIGSTOP)
-    out, err = p.communicate(timeout=600)
-    if victim and p.returncode:
-        check(p.returncode == 2 and "is stopped" in err + out, f"{p.returncode}: {out}{err}")
+    words = {"run": "is stopped", "killed": "before all had found each other|its process has ended",
+             "stopped at the start": "the ranks did not find each other|is stopped"}
+    for name, (p, _, _) in {"run": (p, 1, None), **first}.items():
+        out, err = p.communicate(timeout=600)
+        if name != "run" or (victim and p.returncode):
+            check(p.returncode == 2 and re.search(words[name], err), f"{name}: {p.returncode}: {out}{err}")
+            check(err.count("lmc: ") == 1 or "early" in p.args[-1], f"{name}: {err}")    # mpirun has not ended it within its 5 s
 
 
 def test_session_folder(run):
@@ -696,6 +708,8 @@ def test_refused(run):
         err = run("check", mixture, "--recipe", "Reference", "--set", f"parallel.mesh=({mesh})", "--set", "parallel.shard.tp=[E]", status=1)
         check(message in err, f"{mesh}: {err}")
     err = run("explain", file, "cost", "--measure", "--set", "parallel.mesh=(tp = 2)", status=1)
+    check("error[E257]" in err, err)
+    err = run("check", file, "--set", "parallel.mesh=(tp = 2)", "--set", 'compile=mode("max-autotune")', status=1)
     check("error[E257]" in err, err)
     for option in (("trace", "--out", run.path("x")), ("bench",)):
         err = run(option[0], file, "--set", "parallel.mesh=(dp = 2)", *option[1:], status=1)
