@@ -54,7 +54,7 @@ typedef struct cuda_flat_loop {
 
 // A loop over the lanes of a team, if each lane has the same elements of a row at every point.
 typedef struct cuda_rounds {
-  const char *head;  // the text up to the loop's body
+  const char *head;  // the text up to the loop's body; for sums over points
   const char *index; // its variable: lane + round * team
   int n;             // iterations of a lane; 0: they are many, or differ, or are over several axes
 } cuda_rounds;
@@ -67,6 +67,16 @@ typedef struct cuda_sum_part {
   int n;             // its elements
   const char *store; // the text that writes them to the team's set
 } cuda_sum_part;
+
+// A vector of an operand at an index, which loops over the lanes of a team read (kept.c).
+typedef struct cuda_kept {
+  const char *base, *index;
+  int64_t all;           // elements of all lanes
+  int width, elements;   // of a vector, of a lane
+  bool of_point;         // each point reads another one
+  int uses, uses_before; // loops that read it, in this attempt and in the one before
+  const char *name;      // of the array that has it; NULL: none yet
+} cuda_kept;
 
 // The array in shared memory that has the rows of a GEMM's operand A (prologue.c).
 #define CUDA_A_ROWS "a_rows"
@@ -95,7 +105,7 @@ typedef struct cuda_emit {
   int n_stages;
   int stage_of[LM_GEN_LOOPS];
   uint16_t vector;    // variable of the vector loop, 0: none
-  cuda_rounds rounds; // of stage 0, for sums over points
+  cuda_rounds rounds; // of stage 0
   bool online;        // computes the maximum of the pass before it too (online.c)
   // of a GEMM's epilogue (gemm_epilogue.c)
   const struct cuda_gemm *gemm;
@@ -108,9 +118,12 @@ typedef struct cuda_emit {
   int *sum_width;           // by result: the vector width that permutes its sums in shared memory
   cuda_sum_part *sum_parts; // sums in registers
   uint32_t n_sum_parts, cap_sum_parts;
-  double partial;   // bytes at capacity of sectors that accesses move and do not use (sectors.c)
-  int64_t shared;   // bytes of shared memory that the kernel declares
-  int64_t max_pool; // limit in bytes of the pool
+  cuda_kept *kept; // vectors of operands
+  uint32_t n_kept, cap_kept;
+  int kept_registers; // of a thread, for those that have arrays
+  double partial;     // bytes at capacity of sectors that accesses move and do not use (sectors.c)
+  int64_t shared;     // bytes of shared memory that the kernel declares
+  int64_t max_pool;   // limit in bytes of the pool
   int64_t workspace[LM_KERNEL_WORKSPACES];
   int n_workspaces;
 } cuda_emit;
@@ -257,6 +270,14 @@ int64_t cuda_sums_pool(const cuda_emit *e);
 bool cuda_sums_fit(const cuda_emit *e, int teams);
 void cuda_sums_begin(cuda_emit *e, lm_buf *b);
 void cuda_sums_finish(cuda_emit *e, lm_buf *b);
+
+// ---- kept.c: vectors of operands in registers
+void cuda_kept_begin(cuda_emit *e);     // of an attempt
+bool cuda_kept_any(const cuda_emit *e); // whether another attempt could keep some
+// Loads the vector base[index], of type t, in the loops of a level, or finds it in registers;
+// returns the array that has it. at: its first element, with the variable of the vector loop.
+const char *cuda_vector_load(cuda_emit *e, const char *base, const char *index, lm_type t,
+                             const lm_ix *at, int level);
 
 // ---- scan.c: the loop over positions, carries in registers
 void cuda_scan_put(cuda_emit *e, lm_buf *b);

@@ -46,6 +46,7 @@ static void attempt(cuda_emit *e) {
   cuda_flat_begin(e);
   e->partial = 0;
   e->n_sum_parts = 0;
+  cuda_kept_begin(e);
   parallel_vars(e);
   for (uint32_t i = 0; i < e->g.s->n_passes; i++)
     cuda_pass_emit(e, (int)i);
@@ -70,6 +71,8 @@ cuda_emit *cuda_emit_make(const lm_plan_options *o, const lm_op *kernel, const c
   attempt(e);
   cuda_shape_merge(e);
   attempt(e);
+  if (cuda_kept_any(e))
+    attempt(e);
   return e;
 }
 

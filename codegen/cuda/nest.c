@@ -61,20 +61,12 @@ bool cuda_load(lm_gen *g, const char *base, lm_type t, const lm_ix *at, lm_gen_t
   lm_ix rest;
   if (cuda_carry_load(e, base, t, at, out))
     return true;
-  cuda_count_sectors(e, (lm_dtype)t.dtype, at, lm_ix_level(&g->vars, at), false);
-  if (!in_vectors(e, at, &rest))
+  if (!in_vectors(e, at, &rest)) {
+    cuda_count_sectors(e, (lm_dtype)t.dtype, at, lm_ix_level(&g->vars, at), false);
     return false;
-  const char *name = lm_gen_temp_name(g, "x");
-  int width = e->width[g->pass];
+  }
   int level = lm_ix_level(&g->vars, &rest);
-  lm_buf note = {0};
-  lm_gen_type_print(g, t, &note);
-  lm_gen_statement(g, level, "%s %s[%d];", lm_gen_register_type(t.dtype), name, width);
-  lm_gen_statement(g, level, "lm_load%d_%s(%s, %s + (%s));  // %s", width, lm_dtype_name(t.dtype),
-                   name, base, printed(e, &rest), note.p);
-  lm_buf_free(&note);
-  // The address, and a conversion of each element from bf16.
-  lm_gen_count(g, level, lm_dtype_is_half((lm_dtype)t.dtype) ? 3 + width : 3, NULL);
+  const char *name = cuda_vector_load(e, base, printed(e, &rest), t, at, level);
   *out = (lm_gen_text){lm_arena_printf(g->arena, "%s[%s]", name, g->vars.v[e->vector].name),
                        g->vars.v[e->vector].level};
   return true;
@@ -380,19 +372,19 @@ static void team_head(cuda_emit *e, int k, const char *name, const char *count, 
   }
 }
 
-// Of stage 0, for sums over points.
+// Of stage 0.
 static cuda_rounds rounds_of(cuda_emit *e) {
   cuda_axis axes[LM_GEN_LOOPS];
   cuda_rounds none = {0};
-  if (!e->g.kernel->attr.n_to || e->team == 1 || !e->stages[0].strided ||
-      stage_axes(e, 0, axes) != 1)
+  if (e->form == CUDA_FLAT || e->team == 1 || !e->stages[0].strided || stage_axes(e, 0, axes) != 1)
     return none;
   const lm_var *v = &e->g.vars.v[axes[0].var];
   int n = team_rounds(e, 0);
   if (v->lo || !n)
     return none;
   lm_buf head = {0};
-  team_head(e, 0, v->name, axes[0].extent, &head);
+  if (e->g.kernel->attr.n_to)
+    team_head(e, 0, v->name, axes[0].extent, &head);
   return (cuda_rounds){
       .head = lm_gen_take(&e->g, &head),
       .index = v->name,

@@ -212,6 +212,22 @@ static const kernel_case cases[] = {
           "  %t = mul %x, %y\n  %f = cast %t : f32[b, t, d]\n  %db = sum %f over(b, t)\n  return "
           "%t, %db\n}\n",
      1e-6, 0, true},
+    {"derivative of a norm of rotated heads",
+     HEAD "axis b = 300, e = 64, two = 2, c = 32, one = 1\n"
+          "func @f(%g: bf16[b, e], %x: bf16[b, e], %co: f32[b, c], %si: f32[b, c], %w: bf16[e]) -> "
+          "(dx: bf16[b, e], dw: f32[e]) {\n"
+          "  %gf = cast %g : f32[b, e]\n  %v = view %gf (e) -> (two, c)\n"
+          "  %lo = slice %v (two) -> () [0, 1]\n  %hi = slice %v (two) -> () [1, 1]\n"
+          "  %lc = mul %lo, %co\n  %hs = mul %hi, %si\n  %y0 = add %lc, %hs\n"
+          "  %hc = mul %hi, %co\n  %ls = mul %lo, %si\n  %y1 = sub %hc, %ls\n"
+          "  %e0 = expand %y0 : f32[b, one, c]\n  %e1 = expand %y1 : f32[b, one, c]\n"
+          "  %z = concat %e0, %e1 (one, one) -> (two)\n  %zv = view %z (two, c) -> (e)\n"
+          "  %zb = cast %zv : bf16[b, e]\n  %h = mul %zb, %x\n  %hf = cast %h : f32[b, e]\n"
+          "  %dw = sum %hf over(b)\n  %zw = mul %zb, %w\n  %zf = cast %zw : f32[b, e]\n"
+          "  %xf = cast %x : f32[b, e]\n  %q = mul %zf, %xf\n  %s = sum %q over(e)\n"
+          "  %d = mul %s, %xf\n  %r = sub %zf, %d\n  %dx = cast %r : bf16[b, e]\n"
+          "  return %dx, %dw\n}\n",
+     8e-3, 0},
     {"derivative of a layer norm of 768",
      HEAD
      "axis b = 3, t = 88, d = 768\n"

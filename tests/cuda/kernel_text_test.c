@@ -89,6 +89,31 @@ static void test_softmax(void) {
   lm_ctx_destroy(ctx);
 }
 
+// The derivative of an RMS norm, with the sums of its weight's gradient: both passes read the row
+// and its cotangent, which are loaded once; the weight, for which no registers are left, twice.
+static void test_kept(int64_t n, int loads) {
+  lm_ctx *ctx = lm_ctx_create();
+  lm_buf text = {0};
+  lm_buf_printf(&text,
+                "stage step\naxis b = 4096, n = %lld\n"
+                "func @f(%%x: bf16[b, n], %%g: bf16[b, n], %%w: bf16[n]) -> (dx: bf16[b, n], "
+                "dw: f32[n]) {\n  %%xf = cast %%x : f32[b, n]\n  %%gw = mul %%g, %%w\n"
+                "  %%gf = cast %%gw : f32[b, n]\n  %%q = mul %%gf, %%xf\n"
+                "  %%s = sum %%q over(n)\n  %%d = mul %%s, %%xf\n  %%e = sub %%gf, %%d\n"
+                "  %%dx = cast %%e : bf16[b, n]\n  %%h = mul %%g, %%x\n"
+                "  %%hf = cast %%h : f32[b, n]\n  %%dw = sum %%hf over(b)\n"
+                "  return %%dx, %%dw\n}\n",
+                (long long)n);
+  const lm_plan *plan = plan_of_all(ctx, text.p);
+  const char *source = plan->kernels[plan->funcs[0].steps[0].kernel].source;
+  printf("%lld columns: %d loads\n", (long long)n, count(source, "lm_load8_bf16("));
+  if (count(source, "lm_load8_bf16(") != loads)
+    fprintf(stderr, "%s", source);
+  CHECK(count(source, "lm_load8_bf16(") == loads);
+  lm_buf_free(&text);
+  lm_ctx_destroy(ctx);
+}
+
 // A rotary embedding of normalized rows: its loops cover half a row, so half a row's vectors are a
 // team, and no lane is idle. Every lane has the same iterations, so there is no loop.
 static void test_rope(void) {
@@ -237,6 +262,9 @@ int main(void) {
   test_overlap("f32", 2);
   test_overlap("f32[n]", 0);
   test_softmax();
+  test_kept(256, 3);
+  test_kept(768, 4);
+  test_kept(4096, 6);
   test_rope();
   test_banks();
   test_sums(512, 2, 32);
