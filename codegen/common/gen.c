@@ -28,6 +28,40 @@ void lm_gen_count(lm_gen *e, int level, double n, const lm_op *op) {
     e->counted[op->mark] += all;
 }
 
+// True if one operation reads v, behind casts that compute nothing.
+static bool is_read_once(const lm_gen *e, const lm_value *v) {
+  const lm_op *reader = NULL;
+  int n = 0;
+  for (const lm_op *op = e->kernel->body->first; op; op = op->next)
+    for (uint32_t i = 0; i < op->n_in; i++)
+      if (op->in[i] == v) {
+        reader = op;
+        n++;
+      }
+  bool passes = n == 1 && (reader->code == LM_OP_CAST || reader->code == LM_OP_EXPAND);
+  return passes ? is_read_once(e, reader->out[0]) : n == 1;
+}
+
+void lm_gen_count_product(lm_gen *e, const lm_op *op, lm_gen_text x) {
+  lm_dtype t = (lm_dtype)op->out[0]->type.dtype;
+  if (e->target->contracts && op->code == LM_OP_MUL && lm_dtype_is_float(t) &&
+      is_read_once(e, op->out[0]))
+    LM_PUSH(e->arena, e->products, e->n_products, e->cap_products) =
+        (lm_gen_product){x.text, x.level};
+}
+
+bool lm_gen_count_addition(lm_gen *e, const char *x, int level) {
+  for (uint32_t i = e->n_products; i-- > 0;) {
+    lm_gen_product *p = &e->products[i];
+    if (p->text != x || p->level != level)
+      continue;
+    p->text = NULL;
+    lm_gen_count(e, level, -1, NULL);
+    return true;
+  }
+  return false;
+}
+
 void lm_gen_count_reset(lm_gen *e) {
   memset(e->counted, 0, e->s->n_nodes * sizeof *e->counted);
 }
@@ -72,6 +106,7 @@ void lm_gen_attempt(lm_gen *e) {
   e->extents = 0;
   e->instructions = 0;
   lm_gen_count_reset(e);
+  e->n_products = 0;
   e->request.kind = LM_GEN_REQUEST_NONE;
   e->body.n = 0;
   memset(e->done, 0, e->s->n_passes);

@@ -89,7 +89,14 @@ typedef struct lm_gen_target {
   bool (*load)(lm_gen *e, const char *base, lm_type t, const lm_ix *at, lm_gen_text *out);
   // Optional: the target's form of an operation on f32 or bf16; without text, the ordinary form.
   lm_gen_form (*form)(const lm_op *op);
+  bool contracts; // the compiler makes one instruction of a multiplication and an addition
 } lm_gen_target;
+
+// A product that one addition alone reads.
+typedef struct lm_gen_product {
+  const char *text;
+  int level;
+} lm_gen_product;
 
 struct lm_gen {
   const lm_gen_target *target;
@@ -114,6 +121,8 @@ struct lm_gen {
   lm_gen_memo *memo;
   bool *done; // by pass: whether its held values can be read
   int n_temps;
+  lm_gen_product *products;
+  uint32_t n_products, cap_products;
   lm_gen_access *accesses;
   uint32_t n_accesses, cap_accesses;
   struct {
@@ -137,6 +146,10 @@ void lm_gen_free(lm_gen *e);
 // compute, or NULL.
 void lm_gen_count(lm_gen *e, int level, double n, const lm_op *op);
 void lm_gen_count_reset(lm_gen *e);
+// Notes x, the text of an operation, if it is a product that one addition may read. An addition of
+// x at a level is then one instruction with it (and is counted less); false: it is one more.
+void lm_gen_count_product(lm_gen *e, const lm_op *op, lm_gen_text x);
+bool lm_gen_count_addition(lm_gen *e, const char *x, int level);
 // The iterations of a level at capacity, within the current ranges of the loops.
 double lm_gen_iterations(const lm_gen *e, int level);
 // "0", as part of a C name; a split loop appends _h or _l.

@@ -393,6 +393,13 @@ static lm_gen_text divide_outside(lm_gen *e, const lm_op *op, lm_gen_text x, lm_
                      op->out[0]->type);
 }
 
+// One of two products is contracted with their sum.
+static void count_sum(lm_gen *e, const lm_op *op, const lm_gen_text *x, int level) {
+  for (uint32_t i = 0; i < op->n_in; i++)
+    if (lm_gen_count_addition(e, x[i].text, level))
+      return;
+}
+
 static lm_gen_text pull_elementwise(lm_gen *e, const lm_op *op, const lm_ix *ix) {
   const char *text[3];
   lm_gen_text x[3];
@@ -408,8 +415,13 @@ static lm_gen_text pull_elementwise(lm_gen *e, const lm_op *op, const lm_ix *ix)
   if (op->code == LM_OP_DIV && single && !e->compares && x[1].level < x[0].level)
     return divide_outside(e, op, x[0], x[1]);
   const char *c = lm_gen_op_text(e, op, text);
-  return c == text[0] ? (lm_gen_text){c, level}
-                      : lm_gen_temp(e, op->out[0]->type.dtype, level, c, op, op->out[0]->type);
+  if (c == text[0])
+    return (lm_gen_text){c, level};
+  lm_gen_text y = lm_gen_temp(e, op->out[0]->type.dtype, level, c, op, op->out[0]->type);
+  lm_gen_count_product(e, op, y);
+  if (op->code == LM_OP_ADD || op->code == LM_OP_SUB)
+    count_sum(e, op, x, level);
+  return y;
 }
 
 static lm_gen_text pull_shared(lm_gen *e, const lm_op *op, const lm_ix *ix) {

@@ -25,12 +25,14 @@ static const lm_gen_target narrow = {.index = "int32_t",
                                      .held = cuda_held,
                                      .load = cuda_load,
                                      .form = approx_form,
-                                     .lanes = cuda_lanes};
+                                     .lanes = cuda_lanes,
+                                     .contracts = true};
 static const lm_gen_target wide = {.index = "int64_t",
                                    .held = cuda_held,
                                    .load = cuda_load,
                                    .form = approx_form,
-                                   .lanes = cuda_lanes};
+                                   .lanes = cuda_lanes,
+                                   .contracts = true};
 
 // Indices have 32 bits if every tensor fits twice: the counter of a grid-stride loop ends at less
 // than the number of elements plus a step, and a step is at most that number.

@@ -122,6 +122,8 @@ static void accumulate(cuda_emit *e, int level, const lm_value *v, const char *t
     lm_gen_statement(&e->g, level, "%s = lm_iadd(%s, %s);", to, to, x);
   else
     lm_gen_statement(&e->g, level, "%s += %s;", to, x);
+  if (v->def->code == LM_OP_SUM)
+    lm_gen_count_addition(&e->g, x, level);
 }
 
 static const char *team_reduced(cuda_emit *e, const cuda_root *r) {

@@ -200,6 +200,7 @@ static bool register_add(cuda_emit *e, int level, uint32_t result, const char *l
       e->vector ? lm_arena_printf(e->g.arena, "%s[%s * %d + %s]", p->name, round, width, v->name)
                 : lm_arena_printf(e->g.arena, "%s[%s]", p->name, round);
   lm_gen_statement(&e->g, level, "%s += %s;", at, x);
+  lm_gen_count_addition(&e->g, x, level);
   const char *loop =
       e->vector ? lm_arena_printf(e->g.arena, "LM_UNROLL\nfor (int32_t %s = 0; %s < %d; %s++) ",
                                   v->name, v->name, width, v->name)
