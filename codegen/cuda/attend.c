@@ -167,7 +167,7 @@ bool cuda_attend_make(const lm_plan_options *o, const lm_op *op, lm_arena *tempo
   const lm_module *m = lm_op_module(op);
   *out = (cuda_attend){.g =
                            {
-                               .target = cuda_gen_target(m, op),
+                               .target = cuda_gen_target(&o->target, m, op),
                                .arena = temporary,
                                .m = m,
                            },

@@ -21,22 +21,46 @@ static lm_gen_form approx_form(const lm_op *op) {
   }
 }
 
-static const lm_gen_target narrow = {.index = "int32_t",
-                                     .held = cuda_held,
-                                     .load = cuda_load,
-                                     .form = approx_form,
-                                     .lanes = cuda_lanes,
-                                     .contracts = true};
-static const lm_gen_target wide = {.index = "int64_t",
-                                   .held = cuda_held,
-                                   .load = cuda_load,
-                                   .form = approx_form,
-                                   .lanes = cuda_lanes,
-                                   .contracts = true};
+// Instructions that encode and decode a code, as compiled for sm_80 and, where those of e4m3 and
+// e5m2 are instructions of the GPU, for sm_90a (nvrtc_count_test).
+typedef struct code_row {
+  int encode, decode;
+  int own_encode, own_decode;
+} code_row;
+static const code_row codes[LM_DTYPES] = {
+    [LM_E4M3] = {26, 11, 2, 2},   [LM_E5M2] = {26, 13, 2, 2},    [LM_E8M0] = {18, 5, 18, 5},
+    [LM_DYN8] = {62, 33, 62, 33}, [LM_UDYN8] = {58, 30, 58, 30},
+};
+
+static int cast_instructions(const lm_op *cast, bool has_codes) {
+  const code_row *from = &codes[cast->in[0]->type.dtype], *to = &codes[cast->out[0]->type.dtype];
+  return has_codes ? from->own_decode + to->own_encode : from->decode + to->encode;
+}
+
+static lm_gen_form form(const lm_op *op) {
+  int casts = op->code == LM_OP_CAST ? cast_instructions(op, false) : 0;
+  return casts ? (lm_gen_form){NULL, casts} : approx_form(op);
+}
+
+static lm_gen_form form_with_codes(const lm_op *op) {
+  int casts = op->code == LM_OP_CAST ? cast_instructions(op, true) : 0;
+  return casts ? (lm_gen_form){NULL, casts} : approx_form(op);
+}
+
+#define TARGET(INDEX, FORM)                                                                        \
+  {                                                                                                \
+    .index = (INDEX), .held = cuda_held, .load = cuda_load, .form = (FORM), .lanes = cuda_lanes,   \
+    .contracts = true                                                                              \
+  }
+// By the width of indices and whether the GPU has instructions of e4m3 and e5m2.
+static const lm_gen_target targets[2][2] = {
+    {TARGET("int32_t", form), TARGET("int32_t", form_with_codes)},
+    {TARGET("int64_t", form), TARGET("int64_t", form_with_codes)},
+};
 
 // Indices have 32 bits if every tensor fits twice: the counter of a grid-stride loop ends at less
 // than the number of elements plus a step, and a step is at most that number.
-const lm_gen_target *cuda_gen_target(const lm_module *m, const lm_op *kernel) {
+const lm_gen_target *cuda_gen_target(const lm_target *t, const lm_module *m, const lm_op *kernel) {
   int64_t max = 0;
   for (uint32_t i = 0; i < kernel->n_out; i++)
     if (cuda_result_span(m, kernel, i) > max)
@@ -48,7 +72,7 @@ const lm_gen_target *cuda_gen_target(const lm_module *m, const lm_op *kernel) {
     for (uint32_t i = 0; i < op->n_out; i++)
       if (lm_type_elements(m, op->out[i]->type) > max)
         max = lm_type_elements(m, op->out[i]->type);
-  return max < (int64_t)1 << 30 ? &narrow : &wide;
+  return &targets[max >= (int64_t)1 << 30][t->math[LM_E4M3].native];
 }
 
 void cuda_params(lm_gen *e, bool (*may_alias)(void *user, uint32_t operand), void *user,

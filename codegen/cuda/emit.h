@@ -184,7 +184,7 @@ const int64_t **cuda_part_strides(const lm_op *op, lm_arena *arena);
 int64_t cuda_result_span(const lm_module *m, const lm_op *op, uint32_t r);
 
 // ---- shape.c: form, team, vectors
-void cuda_shape_begin(cuda_emit *e, const lm_module *m, const lm_op *kernel,
+void cuda_shape_begin(cuda_emit *e, const lm_target *t, const lm_module *m, const lm_op *kernel,
                       lm_arena *arena); // before the first attempt
 void cuda_shape_choose(cuda_emit *e);   // from the accesses of the first attempts
 void cuda_shape_merge(cuda_emit *e);    // from the accesses of the attempt after that
@@ -288,7 +288,7 @@ bool cuda_carry_load(cuda_emit *e, const char *base, lm_type t, const lm_ix *at,
 // ---- scatter.c: scatter-add into the rows of a table
 bool cuda_scatter_fits(const lm_module *m, const lm_op *kernel);
 bool cuda_scatter_adds(const lm_op *kernel, uint32_t r); // for lm_codegen
-cuda_code *cuda_scatter_emit(const lm_module *m, const lm_op *kernel, lm_arena *temporary,
+cuda_code *cuda_scatter_emit(const lm_target *t, const lm_op *kernel, lm_arena *temporary,
                              lm_arena *arena, lm_kernel_code *out);
 
 // ---- route.c: sorting ids by group
@@ -347,7 +347,7 @@ cuda_emit *cuda_emit_make(const lm_plan_options *o, const lm_op *kernel, const c
 cuda_code *cuda_emit_code(cuda_emit *e, lm_arena *arena);
 
 // ---- emit.c
-const lm_gen_target *cuda_gen_target(const lm_module *m, const lm_op *kernel);
+const lm_gen_target *cuda_gen_target(const lm_target *t, const lm_module *m, const lm_op *kernel);
 // The operands and results. may_alias: whether a result may overlap an operand; NULL: none does.
 void cuda_params(lm_gen *e, bool (*may_alias)(void *user, uint32_t operand), void *user,
                  cuda_code *c);

@@ -27,7 +27,7 @@ bool cuda_gemm_is_supported(const lm_target *t, const lm_op *kernel) {
     return false;
   lm_arena *temporary = lm_arena_create();
   cuda_emit *e = LM_NEW(temporary, cuda_emit);
-  cuda_shape_begin(e, lm_op_module(kernel), kernel, temporary);
+  cuda_shape_begin(e, t, lm_op_module(kernel), kernel, temporary);
   bool written = cuda_gemm_epilogue(e, &x);
   emit_free(e, temporary);
   return written;
@@ -43,7 +43,7 @@ void cuda_gemm_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena *are
   cuda_gemm x;
   if (!cuda_gemm_make(m, kernel, &x))
     LM_BUG("a kernel that begins with a dot of an unsupported form");
-  cuda_shape_begin(e, m, kernel, temporary);
+  cuda_shape_begin(e, &o->target, m, kernel, temporary);
   const char *epilogue = cuda_gemm_epilogue(e, &x);
   LM_ASSERT(epilogue);
   // The epilogue reads operands in many loads, which are in flight together if they are constants.

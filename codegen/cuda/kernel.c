@@ -59,8 +59,8 @@ cuda_emit *cuda_emit_make(const lm_plan_options *o, const lm_op *kernel, const c
   e->max_pool = max_pool(&o->target);
   e->scan = kernel->code == LM_OP_SCAN ? kernel : NULL;
   e->carries_in_registers = e->scan && lm_gen_scan_is_pointwise(kernel);
-  cuda_shape_begin(e, lm_op_module(kernel), e->scan ? lm_gen_scan_position(arena, kernel) : kernel,
-                   arena);
+  const lm_op *shape = e->scan ? lm_gen_scan_position(arena, kernel) : kernel;
+  cuda_shape_begin(e, &o->target, lm_op_module(kernel), shape, arena);
   e->g.result_stride = e->scan ? NULL : cuda_part_strides(kernel, arena);
   for (int i = 0; i < ATTEMPTS; i++) {
     attempt(e);
@@ -357,7 +357,7 @@ bool cuda_kernel_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena *a
   if (lm_op_sorts(kernel)) {
     c = cuda_route_emit(kernel, arena, out);
   } else if (kernel->code == LM_OP_KERNEL && cuda_scatter_fits(m, kernel)) {
-    c = cuda_scatter_emit(m, kernel, temporary, arena, out);
+    c = cuda_scatter_emit(&o->target, kernel, temporary, arena, out);
   } else {
     cuda_emit *e = cuda_emit_make(o, kernel, NULL, temporary);
     c = cuda_emit_code(e, arena);

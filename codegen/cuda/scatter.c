@@ -280,15 +280,16 @@ static double instructions(double blocks, int64_t indices, int64_t updates) {
   return blocks * (double)indices * SEARCH + (double)updates * ADD;
 }
 
-cuda_code *cuda_scatter_emit(const lm_module *m, const lm_op *kernel, lm_arena *temporary,
+cuda_code *cuda_scatter_emit(const lm_target *t, const lm_op *kernel, lm_arena *temporary,
                              lm_arena *arena, lm_kernel_code *out) {
+  const lm_module *m = lm_op_module(kernel);
   const lm_op *op = scatter_of(kernel);
   cuda_emit *e = LM_NEW(temporary, cuda_emit);
   lm_buf b = {0};
   e->flat = *kernel;
   e->flat.attr.n_axes = 0;
   e->form = CUDA_FLAT;
-  lm_gen_init(&e->g, cuda_gen_target(m, kernel), m, &e->flat,
+  lm_gen_init(&e->g, cuda_gen_target(t, m, kernel), m, &e->flat,
               lm_schedule_make(m, &e->flat, false, temporary), temporary);
   e->width = LM_NEW_N(temporary, int, e->g.s->n_passes + 1);
   lm_gen_attempt(&e->g);

@@ -95,7 +95,8 @@ static bool has_reductions(const lm_op *kernel) {
   return false;
 }
 
-void cuda_shape_begin(cuda_emit *e, const lm_module *m, const lm_op *kernel, lm_arena *arena) {
+void cuda_shape_begin(cuda_emit *e, const lm_target *t, const lm_module *m, const lm_op *kernel,
+                      lm_arena *arena) {
   bool teams = e->scan || kernel->attr.n_to || (has_reductions(kernel) && !lm_kernel_dot(kernel));
   e->form = teams ? CUDA_TEAM : CUDA_FLAT;
   e->flat = *kernel;
@@ -107,7 +108,7 @@ void cuda_shape_begin(cuda_emit *e, const lm_module *m, const lm_op *kernel, lm_
     flat_passes(s);
   else
     partial_split(s);
-  lm_gen_init(&e->g, cuda_gen_target(m, kernel), m, inner, s, arena);
+  lm_gen_init(&e->g, cuda_gen_target(t, m, kernel), m, inner, s, arena);
   e->width = LM_NEW_N(arena, int, s->n_passes + 1);
   for (uint32_t i = 0; i < s->n_passes; i++)
     e->width[i] = 1;
