@@ -216,10 +216,23 @@ static bool points_contiguous(const cuda_emit *e) {
   return parallel > inner;
 }
 
+// Iterations that each lane of a team computes one after the other: of a pass whose reduction keeps
+// axes with enough elements for a warp, those along the axes that are reduced.
+static double serial_times(const cuda_emit *e, int pass) {
+  const lm_gen_domain *d = &e->g.domains[pass];
+  const lm_root *r = &e->g.s->passes[pass].roots[0];
+  double kept = 1, reduced = 1;
+  if (!is_partial(e->g.s, r))
+    return 1;
+  for (int i = 0; i < d->n; i++)
+    *(lm_type_find(r->v->type, d->loop[i].axis) < 0 ? &reduced : &kept) *= (double)d->loop[i].size;
+  return kept >= CUDA_WARP ? reduced : 1;
+}
+
 static int64_t longest(const cuda_emit *e) {
   double max = 1;
   for (uint32_t i = 0; i < e->g.s->n_passes; i++) {
-    double n = times(&e->g.domains[i]) / e->width[i];
+    double n = times(&e->g.domains[i]) / e->width[i] / serial_times(e, (int)i);
     if (n > max && !cuda_online_is(e, (int)i))
       max = n;
   }
@@ -235,8 +248,10 @@ static double lane_iterations(const cuda_emit *e, int pass, int team) {
   for (int i = 0; i < d->n; i++)
     if (d->loop[i].n_partitions)
       split = &d->loop[i];
-  if (!split)
-    return ceil(n / team) * team;
+  if (!split) {
+    double serial = serial_times(e, pass);
+    return ceil(n / serial / team) * team * serial;
+  }
   for (int i = 0; i <= split->n_partitions; i++) {
     int64_t from = i ? split->partition[i - 1] : 0;
     int64_t to = i < split->n_partitions ? split->partition[i] : split->size;
