@@ -1,5 +1,6 @@
 // check.c - checks of recipes that need no weights, data or device.
 #include "driver/check.h"
+#include "compiler/passes/fp8/fp8.h"
 #include "compiler/passes/pass.h"
 #include "driver/data.h"
 #include "driver/ranks.h"
@@ -74,10 +75,22 @@ static bool sizes_find(lm_session *s) {
   return found;
 }
 
-// Compiles the run of a recipe with a budget, which its plan has to fit, or with a mesh, of which
-// the report shows what a rank takes and sends.
+// The report names the casts of the run, whose plan must not be slower than without them.
+static void casts_take(lm_session *s, const lm_session *run) {
+  if (!s->compiled.fp8 || !run->compiled.fp8)
+    return;
+  lm_fp8 *o = LM_NEW(s->project.ctx->arena, lm_fp8);
+  *o = *s->compiled.fp8;
+  o->margin = run->compiled.fp8->margin;
+  s->compiled.fp8 = o;
+}
+
+// Compiles the run of a recipe with a budget, which its plan has to fit, with casts to 8-bit floats
+// that are chosen by the time of its plan, or with a mesh, of which the report shows what a rank
+// takes and sends.
 static lm_status plan_check(lm_session *s, lm_session *run) {
   LM_TRY(lm_session_compile_run(run, 0));
+  casts_take(s, run);
   if (s->project.recipe->parallel.ranks > 1)
     s->ranks = lm_rank_rows_find(s->project.ctx->arena, run->compiled.plan, run->run.n_micro);
   s->bubble = lm_run_bubble(&run->run);
@@ -121,7 +134,8 @@ static lm_status recipe_check(lm_session *s) {
   const lm_project *p = &s->project;
   const lm_recipe *r = p->recipe;
   lm_session run = {.target = s->target, .project = *p, .run = {.recipe = r}, .divides = true};
-  bool plans = r->memory.budget || r->parallel.ranks > 1;
+  bool casts = r->precision.fp8.on && s->target.kind == LM_TARGET_CUDA;
+  bool plans = r->memory.budget || r->parallel.ranks > 1 || casts;
   lm_recipe_report_unsupported(r);
   lm_ranks_unsupported_report(s);
   lm_check(p->ctx, p->program, r);

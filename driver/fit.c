@@ -9,7 +9,9 @@
 //   the least
 //      time (pass recompute). With `offload activations` also with the stashes of 1, if that is
 //      faster by the cost model.
-//   4. If the plan still exceeds the budget: an error with the largest items of memory and a
+//   4. If the recipe asks for GEMMs of 8-bit floats on a GPU: where the step is predicted to take
+//      longer than without them, the search is repeated with those that save a larger share.
+//   5. If the plan still exceeds the budget: an error with the largest items of memory and a
 //      micro-batch that would fit.
 //
 // Each attempt compiles up to the plan. The same project, spec and limit give the same choice.
@@ -18,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compiler/passes/fp8/fp8.h"
 #include "compiler/passes/pass.h"
 #include "compiler/plan/cost.h"
 #include "driver/inspect/memory.h"
@@ -29,6 +32,7 @@ enum {
   CANDIDATES = 4096,
   ATTEMPTS = 16 // to free enough stashes
 };
+static const double FP8_MARGIN = 0.05;   // by which the next search asks for more
 static const double MACHINE_SHARE = 0.8; // of a CPU's memory: other processes use it too
 static const double DEVICE_SHARE = 0.95; // of a GPU's free memory: kernels and libraries are loaded
 
@@ -61,6 +65,7 @@ typedef struct fitter {
   lm_compiled *c;
   int64_t limit; // bytes
   bool less;     // plans without the stashes of pass stash_operands
+  double margin; // of casts to 8-bit floats
 } fitter;
 
 static int64_t micro_of(const fitter *x) {
@@ -93,6 +98,7 @@ static lm_status attempt(const fitter *x, int64_t micro, int64_t recompute) {
   spec.recompute = recompute;
   spec.stash_room = recompute ? stash_room(x) : 0;
   spec.less_memory = x->less;
+  spec.fp8_margin = x->margin;
   return lm_compile(x->p, &spec, x->c);
 }
 
@@ -325,6 +331,51 @@ static lm_status offload_check(const fitter *x) {
   return lm_verdict(x->p->ctx);
 }
 
+// ---- 8-bit floats
+
+// True if the choice of casts depends on predicted times.
+static bool predicts_fp8(const fitter *x) {
+  const lm_fp8 *o = x->c->fp8;
+  return o && !o->all && x->spec->target.kind == LM_TARGET_CUDA &&
+         x->spec->target.math[LM_BF16].peak > 0;
+}
+
+// The predicted time of a step without casts; 0: no plan without them fits.
+static lm_status seconds_without_fp8(const fitter *x, int64_t most, double *out) {
+  lm_compile_spec spec = *x->spec;
+  lm_diag_mark before = lm_diag_mark_of(x->p->ctx);
+  lm_fit fit;
+  lm_compiled c;
+  spec.no_fp8 = true;
+  spec.dump = NULL;
+  lm_status refused = lm_fit_find(x->p, &spec, most, &fit, &c);
+  lm_diag_return(x->p->ctx, before);
+  *out = 0;
+  if (refused && refused->kind != LM_USER)
+    return refused;
+  if (!refused) {
+    lm_target machine = machine_of(&c);
+    *out = lm_cost_of_training(&machine, c.plan, c.run.n_micro).seconds;
+  }
+  lm_status_free(refused);
+  return NULL;
+}
+
+// Casts of single GEMMs are chosen before there is a plan, in which kernels have other work besides
+// and other GEMMs are merged. Ends with a plan that is not slower, or with E2F4.
+static lm_status fp8_search(fitter *x, int64_t most) {
+  double without = 0;
+  LM_TRY(search(x, most));
+  if (predicts_fp8(x))
+    LM_TRY(seconds_without_fp8(x, most, &without));
+  while (without > 0 && seconds_of_step(x) > without) {
+    x->margin += FP8_MARGIN;
+    *x->fit = (lm_fit){0};
+    LM_TRY(search(x, most));
+  }
+  return NULL;
+}
+
 lm_status lm_fit_find(const lm_project *p, const lm_compile_spec *spec, int64_t most,
                       lm_fit *out_choice, lm_compiled *out) {
   fitter x = {
@@ -335,7 +386,7 @@ lm_status lm_fit_find(const lm_project *p, const lm_compile_spec *spec, int64_t 
   };
   *out_choice = (lm_fit){0};
   *out = (lm_compiled){0};
-  LM_TRY(search(&x, most));
+  LM_TRY(fp8_search(&x, most));
   return offload_check(&x);
 }
 

@@ -63,7 +63,7 @@ lm_status lm_fp8_make(lm_compiled *c) {
       [LM_RECIPE_SCALE_MX] = LM_FP8_MX,
   };
   lm_ctx *ctx = c->project->ctx;
-  if (!p->fp8.on || !(c->spec.what & LM_LOWER_TRAIN))
+  if (!p->fp8.on || c->spec.no_fp8 || !(c->spec.what & LM_LOWER_TRAIN))
     return NULL;
   size_t most = (size_t)p->n_keep * c->lowered->m->n_globals + 1;
   lm_fp8_kept *kept = LM_NEW_N(ctx->arena, lm_fp8_kept, most);
@@ -84,6 +84,7 @@ lm_status lm_fp8_make(lm_compiled *c) {
       .head = p->fp8.head,
       .target = c->spec.target,
       .all = lm_pass_is_forced(&env, "fp8"),
+      .margin = c->spec.fp8_margin,
       .tokens = tokens_by_module(&c->run),
       .micro_batches = c->run.n_micro > 0 ? (double)c->run.n_micro : 1,
       .kept = kept,

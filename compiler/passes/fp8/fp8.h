@@ -24,6 +24,7 @@ typedef struct lm_fp8 {
   bool head;            // also GEMMs of weights with an axis of the vocabulary
   lm_target target;     // the rules of a GPU's library hold
   bool all;             // also GEMMs that a GPU is predicted to compute faster without codes
+  double margin;        // codes must save this share of the time without them, if not `all`
   double micro_batches; // of a step
   double tokens;        // of a micro-batch, by those of the module; 0: 1
   const lm_fp8_kept *kept;

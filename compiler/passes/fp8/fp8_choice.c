@@ -215,6 +215,13 @@ static int group_find(lm_fp8_gemms *all, uint32_t first, const bool *done, lm_fp
   return n;
 }
 
+static const char *slower(const chooser *c, const lm_fp8_gemm *g) {
+  bool alone = g->codes < g->plain;
+  return lm_arena_printf(c->m->arena, "%.3g ms in %s, %.3g ms in 8-bit floats, as predicted%s",
+                         1e3 * g->plain, lm_dtype_name(weight_dtype(g)), 1e3 * g->codes,
+                         alone ? ", but the step takes longer" : "");
+}
+
 // Those of which codes take longer stay.
 static void slower_stay(const chooser *c, lm_fp8_gemms *all) {
   bool *done = LM_NEW_N(c->m->arena, bool, all->n + 1);
@@ -229,9 +236,7 @@ static void slower_stay(const chooser *c, lm_fp8_gemms *all) {
     cast = may ? lm_fp8_fastest(c->o, of, n, may) : 0;
     for (int k = 0; k < n; k++)
       if ((may & ~cast) >> k & 1)
-        of[k]->stays = lm_arena_printf(
-            c->m->arena, "%.3g ms in %s, %.3g ms in 8-bit floats, as predicted", 1e3 * of[k]->plain,
-            lm_dtype_name(weight_dtype(of[k])), 1e3 * of[k]->codes);
+        of[k]->stays = slower(c, of[k]);
   }
 }
 

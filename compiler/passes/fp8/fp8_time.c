@@ -141,11 +141,18 @@ static double group_seconds(const lm_fp8 *o, lm_fp8_gemm *const *of, int n, uint
   return seconds + (gradients - 1) * read;
 }
 
+// What the codes of a set must save.
+static double margin_seconds(const lm_fp8 *o, lm_fp8_gemm *const *of, int n, uint32_t set) {
+  uint32_t whole = (1u << n) - 1;
+  return o->margin > 0 ? o->margin * merged_seconds(o, of, n, whole & ~set) : 0;
+}
+
 uint32_t lm_fp8_fastest(const lm_fp8 *o, lm_fp8_gemm *const *of, int n, uint32_t may) {
   uint32_t best = o->all ? may : 0;
   double least = group_seconds(o, of, n, best);
   for (uint32_t set = 0; !o->all && set <= may; set++) {
     double seconds = set & ~may ? least : group_seconds(o, of, n, set);
+    seconds += margin_seconds(o, of, n, set);
     if (seconds < least) {
       least = seconds;
       best = set;
