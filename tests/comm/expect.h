@@ -15,7 +15,7 @@ static void expect(bool good, const char *what, const char *output) {
   fprintf(stderr, "%s: %s\n%s\n", program_invocation_short_name, what, output);
 }
 
-static int count_of(const char *text, const char *word) {
+static inline int count_of(const char *text, const char *word) {
   int n = 0;
   for (const char *p = text; (p = strstr(p, word)); p++)
     n++;

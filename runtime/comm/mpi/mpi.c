@@ -2,7 +2,6 @@
 //
 // Each lane is a communicator. Waiting processes call MPI_Testany through `test`, which
 // also makes the library progress.
-#include <limits.h>
 #include <mpi.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -12,10 +11,14 @@
 #include "runtime/base/dtype.h"
 #include "runtime/comm/engine.h"
 
+#ifndef LM_MPI_SUM_MAX // a test makes pieces of few elements
+#define LM_MPI_SUM_MAX (1 << 28)
+#endif
+
 enum {
-  REQUESTS = 128,         // collectives that may be under way at a time
-  MESSAGE_MAX = 64 << 20, // bytes; larger messages are sent in pieces
-  SUM_MAX = 1 << 28,      // elements; larger sums of whole tensors are made in pieces
+  REQUESTS = 128,           // collectives that may be under way at a time
+  MESSAGE_MAX = 64 << 20,   // bytes; larger messages are sent in pieces
+  SUM_MAX = LM_MPI_SUM_MAX, // elements; larger sums are made in pieces, since MPI counts in an int
 };
 
 typedef struct request {
@@ -186,44 +189,84 @@ static void sums_free(engine *e) {
   }
 }
 
+static size_t width_of(const lm_engine_sum *x) {
+  return x->type == LM_ENGINE_F64 ? 8 : x->type == LM_ENGINE_F32 ? 4 : 2;
+}
+
+static size_t piece_of(const lm_engine_sum *x, size_t at) {
+  return x->count - at < SUM_MAX ? x->count - at : SUM_MAX;
+}
+
+static MPI_Request *request_next(request *r) {
+  r->bytes[r->n] = -1;
+  return &r->v[r->n++];
+}
+
+static bool scatters_whole(const lm_engine_sum *x, int ranks) {
+  return x->scatters && x->count <= SUM_MAX / (size_t)ranks;
+}
+
+static int requests_of(const lm_engine_sum *x, int ranks) {
+  int pieces = (int)((x->count + SUM_MAX - 1) / SUM_MAX);
+  return scatters_whole(x, ranks) ? 1 : x->scatters ? pieces * ranks : pieces;
+}
+
 static bool scatter_start(const engine *e, MPI_Comm lane, const lm_engine_sum *x, request *r,
                           char *error) {
-  int ranks;
-  MPI_Comm_size(lane, &ranks);
-  if (x->count > INT_MAX / (size_t)ranks)
-    return refused(error, "a sum has more elements than MPI counts: leave `order = library` out");
-  r->bytes[r->n] = -1;
   return succeeded(MPI_Ireduce_scatter_block(x->from, x->to, (int)x->count, e->of[x->type].type,
-                                             e->of[x->type].add, lane, &r->v[r->n++]),
+                                             e->of[x->type].add, lane, request_next(r)),
                    "MPI_Ireduce_scatter_block", error);
 }
 
-static bool sum_start(const engine *e, MPI_Comm lane, const lm_engine_sum *x, request *r,
-                      char *error) {
-  size_t width = x->type == LM_ENGINE_F64 ? 8 : x->type == LM_ENGINE_F32 ? 4 : 2;
-  if (x->scatters)
-    return scatter_start(e, lane, x, r, error);
+// A piece of the sum of one rank of the lane.
+static bool slice_start(const engine *e, MPI_Comm lane, const lm_engine_sum *x, int rank, size_t at,
+                        request *r, char *error) {
+  const char *from = (const char *)x->from + ((size_t)rank * x->count + at) * width_of(x);
+  char *to = (char *)x->to + at * width_of(x);
+  return succeeded(MPI_Ireduce(from, to, (int)piece_of(x, at), e->of[x->type].type,
+                               e->of[x->type].add, rank, lane, request_next(r)),
+                   "MPI_Ireduce", error);
+}
+
+static bool slices_start(const engine *e, MPI_Comm lane, const lm_engine_sum *x, int ranks,
+                         request *r, char *error) {
+  for (int rank = 0; rank < ranks; rank++)
+    for (size_t at = 0; at < x->count; at += SUM_MAX)
+      if (!slice_start(e, lane, x, rank, at, r, error))
+        return false;
+  return true;
+}
+
+static bool whole_start(const engine *e, MPI_Comm lane, const lm_engine_sum *x, request *r,
+                        char *error) {
   for (size_t at = 0; at < x->count; at += SUM_MAX) {
-    size_t n = x->count - at < SUM_MAX ? x->count - at : SUM_MAX;
-    const char *from = (const char *)x->from + at * width;
-    char *to = (char *)x->to + at * width;
-    r->bytes[r->n] = -1;
-    int code = MPI_Iallreduce(from == to ? MPI_IN_PLACE : from, to, (int)n, e->of[x->type].type,
-                              e->of[x->type].add, lane, &r->v[r->n++]);
+    const char *from = (const char *)x->from + at * width_of(x);
+    char *to = (char *)x->to + at * width_of(x);
+    int code = MPI_Iallreduce(from == to ? MPI_IN_PLACE : from, to, (int)piece_of(x, at),
+                              e->of[x->type].type, e->of[x->type].add, lane, request_next(r));
     if (!succeeded(code, "MPI_Iallreduce", error))
       return false;
   }
   return true;
 }
 
+static bool sum_start(const engine *e, MPI_Comm lane, const lm_engine_sum *x, int ranks, request *r,
+                      char *error) {
+  if (!x->scatters)
+    return whole_start(e, lane, x, r, error);
+  return scatters_whole(x, ranks) ? scatter_start(e, lane, x, r, error)
+                                  : slices_start(e, lane, x, ranks, r, error);
+}
+
 static bool mpi_sum(void *user, int lane, const lm_engine_sum *x, int n, int *out, char *error) {
   engine *e = user;
-  int pieces = 0;
+  int pieces = 0, ranks;
+  MPI_Comm_size(e->lanes[lane], &ranks);
   for (int i = 0; i < n; i++)
-    pieces += (int)(x[i].count / SUM_MAX + 1);
+    pieces += requests_of(&x[i], ranks);
   request *r = sums_make(e, error) ? request_new(e, pieces, out, error) : NULL;
   for (int i = 0; r && i < n; i++)
-    if (!sum_start(e, e->lanes[lane], &x[i], r, error))
+    if (!sum_start(e, e->lanes[lane], &x[i], ranks, r, error))
       return false;
   return r;
 }
