@@ -52,15 +52,45 @@ static void entry_add(const lm_session *s, lm_resumption *x, lm_history_entry e)
   LM_PUSH(s->project.ctx->arena, x->history.v, x->history.n, x->history.cap) = e;
 }
 
-// A change that no option permits: the states of a checkpoint are stored as they were computed.
-static lm_status moments_refuse(const lm_resumption *x, const lm_recipe_changes *all) {
-  for (uint32_t i = 0; i < all->n; i++)
-    if (lm_recipe_key_under(all->v[i].key, "precision.moments"))
-      return lm_fail(
-          LM_USER,
-          "%s cannot be resumed: its optimizer states are stored in another form: %s was "
-          "%s, is %s\n  set the key back, or begin another run: --out DIR",
-          x->from.folder, all->v[i].key, all->v[i].was, all->v[i].is);
+// True if a value of `precision.matmul`, or of its `scale`, means histories of scales.
+static bool is_delayed(const char *value) {
+  bool by_default = !strncmp(value, "fp8(", 4) && !strstr(value, "scale");
+  return by_default || strstr(value, "delayed");
+}
+
+// A change that decides which GEMMs are cast with scales of the last steps.
+static bool changes_histories(const lm_session *s, const lm_recipe_change *c) {
+  const lm_recipe_precision *p = &s->project.recipe->precision;
+  bool now = p->fp8.on && p->fp8.scale == LM_RECIPE_SCALE_DELAYED;
+  bool formats = lm_recipe_key_under(c->key, "precision.matmul.fwd") ||
+                 lm_recipe_key_under(c->key, "precision.matmul.bwd");
+  bool casts = lm_recipe_key_under(c->key, "precision.matmul") && !formats;
+  if (!casts && strncmp(c->key, "precision.keep", strlen("precision.keep")))
+    return false;
+  return now || is_delayed(c->was);
+}
+
+// What a checkpoint has in another form than the run after a change that no option permits; NULL:
+// nothing.
+static const char *other_form(const lm_session *s, const lm_recipe_change *c) {
+  if (lm_recipe_key_under(c->key, "precision.moments"))
+    return "its optimizer states are stored in another form";
+  if (lm_recipe_key_under(c->key, "precision.master"))
+    return "its parameters are stored in another type";
+  return changes_histories(s, c) ? "its histories of scales are of other GEMMs" : NULL;
+}
+
+static lm_status forms_compare(const lm_session *s, const lm_resumption *x,
+                               const lm_recipe_changes *all) {
+  for (uint32_t i = 0; i < all->n; i++) {
+    const lm_recipe_change *c = &all->v[i];
+    const char *what = other_form(s, c);
+    if (what)
+      return lm_fail(LM_USER,
+                     "%s cannot be resumed: %s: %s was %s, is %s\n"
+                     "  set the key back, or begin another run: --out DIR",
+                     x->from.folder, what, c->key, c->was, c->is);
+  }
   return NULL;
 }
 
@@ -107,7 +137,7 @@ static lm_status keys_compare(const lm_session *s, lm_resumption *x) {
     all = lm_recipe_keys_compare(s, x->was.keys, x->was.n_keys, &x->keys);
   for (int i = 0; i < x->wanted.n_changes; i++)
     LM_TRY(path_check(s, x, &all, x->wanted.changes[i]));
-  LM_TRY(moments_refuse(x, &all));
+  LM_TRY(forms_compare(s, x, &all));
   LM_TRY(keys_refuse(s, x, &all));
   for (uint32_t i = 0; i < all.n; i++)
     entry_add(s, x,

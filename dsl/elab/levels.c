@@ -18,8 +18,11 @@ static bool levels_read(el_call_site c, levels *out) {
   el_val v = el_arg(c, 1);
   if (v.k == V_ERROR)
     return false;
-  if (v.k != V_TUPLE || v.n < 2 || v.n > MAX_LEVELS)
-    return EL_REJECT(c.e, el_arg_loc(c, 1), E400, c.x->a->text, MAX_LEVELS, el_show(c.e, &v));
+  bool many = v.k == V_TUPLE && v.n > MAX_LEVELS;
+  if (v.k != V_TUPLE || v.n < 2 || many) {
+    const char *shown = many ? lm_arena_printf(c.e->a, "a tuple of %u", v.n) : el_show(c.e, &v);
+    return EL_REJECT(c.e, el_arg_loc(c, 1), E400, c.x->a->text, MAX_LEVELS, shown);
+  }
   for (uint32_t i = 0; i < v.n; i++) {
     if (v.items[i].k == V_ERROR)
       return false;

@@ -258,6 +258,14 @@ recipe R { model = Start; data = D; run = 1 steps; micro = 12 tokens; precision 
 """
 
 
+
+def test_levels(run):
+    """the error of too many levels does not list them"""
+    levels = ", ".join(str(k) for k in range(257))
+    err = run("check", run.write("m.lm", EXTREME.replace("qcast(x, e4m3(), vocab)", f"f32(nearest(x, ({levels})))")), status=1)
+    check("error[E400]" in err and "known at compile time, not a tuple of 257" in err and len(err) < 4 * len(levels), err)
+
+
 def test_extremes(run):
     """NaN stays NaN and changes no other element; a block of numbers without a finite reciprocal becomes 0"""
     x = np.random.default_rng(1).normal(0, 1, (2, 256)).astype("f4")

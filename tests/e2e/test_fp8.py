@@ -383,9 +383,14 @@ def test_checkpoint(run):
         run("run", file, "--out", parts, *on, "--steps", steps)
     check(folder_bytes(f"{whole}/{last}") == folder_bytes(f"{parts}/{last}"), "a resumed run must have the same bytes")
     run("run", file, "-q", "--out", run.path("f32"), "--steps", 3)
-    for folder, sets, words in ((run.path("f32"), on, "has no tensor fp8."), (parts, ("-q",), "has the tensor fp8.")):
-        code, _, err = run.result("run", file, "--out", run.path("other"), "--resume", f"{folder}/step-000003", *sets, "--change", "precision.matmul")
-        check(code == 1 and "optimizer.safetensors " + words in err and "begin another run: --out DIR" in err, err)
+    keep = ("--set", "precision { compute = f32; matmul = fp8(scale = delayed); keep f32 = [@layers.*.wd] }", "-q")
+    for folder, sets, words in ((run.path("f32"), on, "its histories of scales are of other GEMMs: precision.matmul was compute, is fp8(scale = delayed)"),
+                                (parts, ("-q",), "its histories of scales are of other GEMMs: precision.matmul was"),
+                                (parts, keep, "its histories of scales are of other GEMMs: precision.keep f32 was absent, is"),
+                                (parts, ("-q", "--set", "precision { compute = bf16; master = bf16 }"), "its parameters are stored in another type: precision.master was f32, is bf16")):
+        code, _, err = run.result("run", file, "--out", run.path("other"), "--resume", f"{folder}/step-000003", *sets, "--change", "precision")
+        check(code == 1 and words in err and "begin another run: --out DIR" in err, err)
+    run("run", file, "--out", run.path("other"), "--resume", f"{parts}/step-000003", "-q", "--change", "precision", "--set", "precision.matmul = fp8(bwd = e4m3, scale = delayed)")
     found = histories(f"{whole}/{last}")
     check({"fp8.x.layers.1.attn.wq", "fp8.dy.layers.0.wd"} <= set(found), sorted(found))
     for k, v in found.items():
