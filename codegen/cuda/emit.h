@@ -78,6 +78,15 @@ typedef struct cuda_kept {
   const char *name;      // of the array that has it; NULL: none yet
 } cuda_kept;
 
+// What search.c asks for instead of the rules of shape.c and order.c.
+typedef struct cuda_wish {
+  int next; // CUDA_FLAT: 1 + the loop that shall be next to the last one; 0: the rule
+  // CUDA_TEAM: a thread for each point, of which neighbouring threads have neighbours along that
+  // parallel axis
+  bool alone;
+  int fastest;
+} cuda_wish;
+
 // The array in shared memory that has the rows of a GEMM's operand A (prologue.c).
 #define CUDA_A_ROWS "a_rows"
 
@@ -89,7 +98,8 @@ typedef struct cuda_emit {
   // A scan, or NULL. `g.kernel` is then one position of it, at whose points single threads work.
   const lm_op *scan;
   bool carries_in_registers; // of a scan
-  lm_op flat;                // CUDA_FLAT: the kernel with no parallel axes
+  cuda_wish wish;
+  lm_op flat; // CUDA_FLAT: the kernel with no parallel axes
   cuda_form form;
   int team, teams;  // threads per thread group; thread groups per block
   int *width;       // by pass: elements of a vector, 1: none
@@ -344,6 +354,9 @@ bool cuda_kernel_in_place(const lm_plan_options *o, const lm_op *kernel, uint32_
 // A generator with all passes written. rows: cuda_emit.rows.
 cuda_emit *cuda_emit_make(const lm_plan_options *o, const lm_op *kernel, const char *rows,
                           lm_arena *arena);
+// The same in a shape that is asked for.
+cuda_emit *cuda_emit_shaped(const lm_plan_options *o, const lm_op *kernel, const char *rows,
+                            const cuda_wish *wish, lm_arena *arena);
 cuda_code *cuda_emit_code(cuda_emit *e, lm_arena *arena);
 
 // ---- emit.c

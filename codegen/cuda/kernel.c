@@ -52,10 +52,11 @@ static void attempt(cuda_emit *e) {
     cuda_pass_emit(e, (int)i);
 }
 
-cuda_emit *cuda_emit_make(const lm_plan_options *o, const lm_op *kernel, const char *rows,
-                          lm_arena *arena) {
+cuda_emit *cuda_emit_shaped(const lm_plan_options *o, const lm_op *kernel, const char *rows,
+                            const cuda_wish *wish, lm_arena *arena) {
   cuda_emit *e = LM_NEW(arena, cuda_emit);
   e->rows = rows;
+  e->wish = *wish;
   e->max_pool = max_pool(&o->target);
   e->scan = kernel->code == LM_OP_SCAN ? kernel : NULL;
   e->carries_in_registers = e->scan && lm_gen_scan_is_pointwise(kernel);

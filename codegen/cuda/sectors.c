@@ -9,7 +9,8 @@
 #include "codegen/cuda/emit.h"
 
 enum {
-  ELEMENTS = 8 // greatest width of a vector
+  ELEMENTS = 8, // greatest width of a vector
+  KEPT = 4      // sectors of each thread in the cache of a multiprocessor: 256 KiB for 2,048
 };
 
 // An access by the threads of a block, in bytes: the address of a thread is the sum over variables
@@ -69,6 +70,20 @@ static int64_t distinct(int64_t *v, int n, int64_t unit) {
   return count;
 }
 
+// Iterations of a thread within one of loop i. Of more than a few, whose sectors are others, the
+// cache of a multiprocessor does not keep those of all its threads.
+static double inner_iterations(const cuda_emit *e, int i) {
+  const lm_gen_domain *d = &e->g.domains[e->g.pass];
+  double n = 1;
+  for (int k = 0; k < d->n; k++) {
+    bool inside = e->stage_of[k] > e->stage_of[i] || (e->stage_of[k] == e->stage_of[i] && k > i);
+    bool by_lanes = e->stages[e->stage_of[k]].strided && (e->form == CUDA_FLAT || e->team > 1);
+    if (inside && !by_lanes && d->loop[k].var != e->vector)
+      n *= (double)d->loop[k].size;
+  }
+  return n;
+}
+
 // The iterations of a thread that read from the same sectors.
 static double shared_iterations(const cuda_emit *e, const lm_ix *at, int bytes) {
   const lm_gen_domain *d = &e->g.domains[e->g.pass];
@@ -76,7 +91,7 @@ static double shared_iterations(const cuda_emit *e, const lm_ix *at, int bytes) 
   for (int i = 0; i < d->n; i++) {
     int64_t step = lm_ix_coef(at, d->loop[i].var) * bytes;
     bool by_lanes = e->stages[e->stage_of[i]].strided && (e->form == CUDA_FLAT || e->team > 1);
-    if (by_lanes || d->loop[i].var == e->vector || step <= 0)
+    if (by_lanes || d->loop[i].var == e->vector || step <= 0 || inner_iterations(e, i) > KEPT)
       continue;
     double n = (double)CUDA_SECTOR / (double)step;
     n = n < (double)d->loop[i].size ? n : (double)d->loop[i].size;

@@ -341,11 +341,27 @@ static void team_choose(cuda_emit *e) {
     teams_fit(e);
 }
 
+// Moves a loop next to the last one, or to the last one that is not within a vector.
+static void loop_move(cuda_emit *e, lm_gen_domain *d, int from) {
+  int to = d->n - 2;
+  if (e->width[0] > 1 && d->n > 2 && d->loop[d->n - 1].size == e->width[0])
+    to--;
+  lm_gen_loop l = d->loop[from];
+  for (int i = from; i < to; i++)
+    d->loop[i] = d->loop[i + 1];
+  if (from < to)
+    d->loop[to] = l;
+}
+
 void cuda_shape_choose(cuda_emit *e) {
   e->team = e->rows && e->form == CUDA_TEAM ? CUDA_THREADS : 1;
   cuda_order_choose(e);
   bool alone = !e->rows && (e->scan || (e->form == CUDA_TEAM && !e->g.kernel->attr.n_to &&
                                         (scatters(e) || points_contiguous(e))));
+  if (e->wish.alone) {
+    alone = true;
+    e->fastest = e->wish.fastest;
+  }
   if (alone) {
     e->teams = cuda_points(e) >= THREADS_ENOUGH ? CUDA_THREADS : 2 * CUDA_WARP;
     return;
@@ -353,6 +369,8 @@ void cuda_shape_choose(cuda_emit *e) {
   for (uint32_t i = 0; i < e->g.s->n_passes; i++)
     if (!cuda_transpose_choose(e, (int)i))
       vector_choose(e, (int)i);
+  if (e->wish.next)
+    loop_move(e, &e->g.domains[0], e->wish.next - 1);
   if (e->form == CUDA_TEAM && !e->rows)
     team_choose(e);
 }
