@@ -15,19 +15,24 @@ double cuda_trips(const cuda_emit *e, int k) {
   return n;
 }
 
+int cuda_stage_lanes(const cuda_emit *e, int k) {
+  return e->stages[k].lanes ? e->stages[k].lanes : e->team;
+}
+
 // All lanes of a team execute the statements outside of its strided loop; inside, lanes beyond the
 // end of the last round are idle.
 double cuda_lanes(const lm_gen *g, int level) {
   const cuda_emit *e = (const cuda_emit *)g;
   if (e->form == CUDA_FLAT)
     return 1;
+  double lanes = e->team;
   for (int k = 0; k < level && k < e->n_stages; k++) {
     if (!e->stages[k].strided)
       continue;
     double n = cuda_trips(e, k);
-    return ceil(n / e->team) * e->team / n;
+    lanes *= ceil(n / cuda_stage_lanes(e, k)) / n;
   }
-  return e->team;
+  return lanes;
 }
 
 const char *cuda_axes_product(cuda_emit *e, const cuda_axis *axes, int n) {

@@ -38,8 +38,11 @@ typedef struct cuda_root {
 // A stage is a group of a pass's loops that run as one; level k is the body of stage k - 1.
 // Strided: over the threads of a team, or over the grid. Vector: unrolled over the elements of a
 // vector. Unrolled: over the rows of a tile that a thread has.
+// lanes: of a strided stage in a pass of thread groups within a team (cuda_emit.group): the thread
+// groups, or the threads of one; 0: all threads of the team.
 typedef struct cuda_stage {
   bool strided, vector, unrolled;
+  int lanes;
 } cuda_stage;
 
 // A loop over the grid. Passes without reductions are independent, so loops with equal heads are
@@ -78,6 +81,12 @@ typedef struct cuda_kept {
   const char *name;      // of the array that has it; NULL: none yet
 } cuda_kept;
 
+// Vectors of neighbouring elements in an array of a thread.
+typedef struct cuda_loaded {
+  const char *from, *name;
+  int n;
+} cuda_loaded;
+
 // What search.c asks for instead of the rules of shape.c and order.c.
 typedef struct cuda_wish {
   int next; // CUDA_FLAT: 1 + the loop that shall be next to the last one; 0: the rule
@@ -104,6 +113,7 @@ typedef struct cuda_emit {
   int team, teams;  // threads per thread group; thread groups per block
   int *width;       // by pass: elements of a vector, 1: none
   int *tile;        // by pass: bytes of a row of its tile (transpose.c), 0: none
+  int *group;       // by pass: threads of a team that sum one kept point together, 0: the rule
   bool *transposed; // by result: it is written through a tile
   int n_tiles;
   bool parallel_merge[LM_RANK]; // parallel axis i is merged with the next
@@ -114,7 +124,9 @@ typedef struct cuda_emit {
   cuda_stage stages[3];
   int n_stages;
   int stage_of[LM_GEN_LOOPS];
-  uint16_t vector;    // variable of the vector loop, 0: none
+  uint16_t vector;     // variable of the vector loop, 0: none
+  cuda_loaded *loaded; // in the body that is being written
+  uint32_t n_loaded, cap_loaded;
   cuda_rounds rounds; // of stage 0
   bool online;        // computes the maximum of the pass before it too (online.c)
   // of a GEMM's epilogue (gemm_epilogue.c)
@@ -193,11 +205,27 @@ const int64_t **cuda_part_strides(const lm_op *op, lm_arena *arena);
 // The elements of the tensor that result r is in.
 int64_t cuda_result_span(const lm_module *m, const lm_op *op, uint32_t r);
 
+// ---- attempt.c, search.c: a generator with all passes written. rows: cuda_emit.rows.
+cuda_emit *cuda_emit_shaped(const lm_plan_options *o, const lm_op *kernel, const char *rows,
+                            const cuda_wish *wish, lm_arena *arena); // in a shape that is asked for
+cuda_emit *cuda_emit_make(const lm_plan_options *o, const lm_op *kernel, const char *rows,
+                          lm_arena *arena);
+// Bytes of dynamic shared memory for a pool, which leave a kilobyte for the other arrays of a
+// block.
+int64_t cuda_max_pool(const lm_target *t);
+
 // ---- shape.c: form, team, vectors
 void cuda_shape_begin(cuda_emit *e, const lm_target *t, const lm_module *m, const lm_op *kernel,
                       lm_arena *arena); // before the first attempt
 void cuda_shape_choose(cuda_emit *e);   // from the accesses of the first attempts
 void cuda_shape_merge(cuda_emit *e);    // from the accesses of the attempt after that
+
+// ---- load.c: loads of vectors
+// True if at = rest + the vector's variable, where rest is a multiple of the vector's width.
+bool cuda_in_vectors(const cuda_emit *e, const lm_ix *at, lm_ix *out_rest);
+const char *cuda_printed(const cuda_emit *e, const lm_ix *ix);
+bool cuda_load(lm_gen *g, const char *base, lm_type t, const lm_ix *at,
+               lm_gen_text *out); // for lm_gen_target
 
 // ---- nest.c: one pass
 void cuda_pass_emit(cuda_emit *e, int pass);
@@ -207,8 +235,6 @@ void cuda_store(cuda_emit *e, uint32_t i, lm_type t, const lm_ix *ix, const char
 void cuda_flat_begin(cuda_emit *e); // forgets the loops of the previous attempt
 void cuda_flat_put(const cuda_emit *e, lm_buf *b);
 void cuda_flat_free(cuda_emit *e);
-bool cuda_load(lm_gen *g, const char *base, lm_type t, const lm_ix *at,
-               lm_gen_text *out); // for lm_gen_target
 // Declares variables that decode `from`, a number below the product of the extents; the last varies
 // fastest.
 typedef struct cuda_axis {
@@ -239,6 +265,8 @@ const char *cuda_online_sum(const cuda_emit *e);
 
 // ---- count.c
 double cuda_lanes(const lm_gen *g, int level); // for lm_gen_target
+// Threads over which the iterations of a strided stage are distributed.
+int cuda_stage_lanes(const cuda_emit *e, int k);
 // The product of the current ranges of a stage's loops, at capacity.
 double cuda_trips(const cuda_emit *e, int k);
 // Ends a body of a loop over the grid: operations that an earlier body of the loop has computed are
@@ -351,12 +379,6 @@ bool cuda_kernel_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena *a
                       lm_kernel_code *out);
 bool cuda_kernel_in_place(const lm_plan_options *o, const lm_op *kernel, uint32_t operand,
                           uint32_t result);
-// A generator with all passes written. rows: cuda_emit.rows.
-cuda_emit *cuda_emit_make(const lm_plan_options *o, const lm_op *kernel, const char *rows,
-                          lm_arena *arena);
-// The same in a shape that is asked for.
-cuda_emit *cuda_emit_shaped(const lm_plan_options *o, const lm_op *kernel, const char *rows,
-                            const cuda_wish *wish, lm_arena *arena);
 cuda_code *cuda_emit_code(cuda_emit *e, lm_arena *arena);
 
 // ---- emit.c

@@ -5,6 +5,9 @@
 //   partial sums, many kept points    for each kept point, strided: s = 0
 //                                       for each summed point: s += x
 //                                       store s
+//   partial sums, contiguous terms    for each kept point, strided over thread groups: s = 0
+//                                       for each vector of summed points, strided in the group
+//                                       store the reduction of s over the group
 //   partial sums, few kept points     for each kept point: s = 0
 //                                       for each summed point, strided: s += x
 //                                       store the reduction of s over the team
@@ -30,48 +33,6 @@ void cuda_team_sync(const cuda_emit *e, lm_buf *b) {
   lm_buf_puts(b, e->team > CUDA_WARP ? "lm_barrier();\n" : "lm_warp_sync(mask);\n");
 }
 
-// ---- vectors
-
-// True if at = rest + the vector's variable, where rest is a multiple of the vector's width.
-static bool in_vectors(const cuda_emit *e, const lm_ix *at, lm_ix *out_rest) {
-  int width = e->width[e->g.pass];
-  if (!e->vector || lm_ix_coef(at, e->vector) != 1 || at->c % width)
-    return false;
-  *out_rest = (lm_ix){.c = at->c};
-  for (int i = 0; i < at->n; i++) {
-    if (at->t[i].var == e->vector)
-      continue;
-    if (at->t[i].coef % width)
-      return false;
-    out_rest->t[out_rest->n++] = at->t[i];
-  }
-  return true;
-}
-
-static const char *printed(const cuda_emit *e, const lm_ix *ix) {
-  lm_buf b = {0};
-  lm_ix_print(&e->g.vars, ix, &b);
-  const char *text = lm_arena_strndup(e->g.arena, b.p, b.n);
-  lm_buf_free(&b);
-  return text;
-}
-
-bool cuda_load(lm_gen *g, const char *base, lm_type t, const lm_ix *at, lm_gen_text *out) {
-  cuda_emit *e = (cuda_emit *)g;
-  lm_ix rest;
-  if (cuda_carry_load(e, base, t, at, out))
-    return true;
-  if (!in_vectors(e, at, &rest)) {
-    cuda_count_sectors(e, (lm_dtype)t.dtype, at, lm_ix_level(&g->vars, at), false);
-    return false;
-  }
-  int level = lm_ix_level(&g->vars, &rest);
-  const char *name = cuda_vector_load(e, base, printed(e, &rest), t, at, level);
-  *out = (lm_gen_text){lm_arena_printf(g->arena, "%s[%s]", name, g->vars.v[e->vector].name),
-                       g->vars.v[e->vector].level};
-  return true;
-}
-
 // ---- results
 
 void cuda_store(cuda_emit *e, uint32_t i, lm_type t, const lm_ix *ix, const char *x, int level) {
@@ -80,7 +41,7 @@ void cuda_store(cuda_emit *e, uint32_t i, lm_type t, const lm_ix *ix, const char
   if (level == e->n_stages && cuda_transpose_store(e, i, &at, x))
     return;
   cuda_count_sectors(e, (lm_dtype)t.dtype, &at, level, true);
-  if (e->rows || level != e->n_stages || !in_vectors(e, &at, &rest)) {
+  if (e->rows || level != e->n_stages || !cuda_in_vectors(e, &at, &rest)) {
     cuda_element_put(e, i, index, lm_gen_store_text(e->g.arena, t.dtype, x), level);
     return;
   }
@@ -89,7 +50,7 @@ void cuda_store(cuda_emit *e, uint32_t i, lm_type t, const lm_ix *ix, const char
   lm_gen_statement(&e->g, level - 1, "%s %s[%d];", lm_gen_register_type(t.dtype), name, width);
   lm_gen_statement(&e->g, level, "%s[%s] = %s;", name, e->g.vars.v[e->vector].name, x);
   after(e, level - 1, "lm_store%d_%s(r%u + (%s), %s);", width, lm_dtype_name(t.dtype), i,
-        printed(e, &rest), name);
+        cuda_printed(e, &rest), name);
 }
 
 // Stores x to the results that the root defines; a summed result adds it to the sum of its chunk.
@@ -130,11 +91,22 @@ static const char *team_reduced(cuda_emit *e, const cuda_root *r) {
   const char *op = r->v->def->code == LM_OP_MAX ? "max" : "sum";
   const char *type = lm_gen_register_type(r->v->type.dtype);
   const char *kind = !strcmp(type, "float") ? "f32" : !strcmp(type, "double") ? "f64" : "int";
-  if (e->team == 1)
+  int lanes = partial(e) ? cuda_stage_lanes(e, 1) : e->team;
+  if (lanes == 1)
     return r->acc;
-  if (e->team > CUDA_WARP)
+  if (lanes > CUDA_WARP)
     return lm_arena_printf(e->g.arena, "lm_block_%s_%s(%s, partials)", op, kind, r->acc);
-  return lm_arena_printf(e->g.arena, "lm_team_%s_%s(%s, mask, %d)", op, kind, r->acc, e->team);
+  const char *mask =
+      lanes == e->team ? "mask" : lm_arena_printf(e->g.arena, "lm_team_mask(%d)", lanes);
+  return lm_arena_printf(e->g.arena, "lm_team_%s_%s(%s, %s, %d)", op, kind, r->acc, mask, lanes);
+}
+
+// The number of a thread among those of a strided stage.
+static const char *lane_of(const cuda_emit *e, int k) {
+  if (!e->stages[k].lanes)
+    return "lane";
+  int group = e->stages[1].lanes;
+  return lm_arena_printf(e->g.arena, k ? "lane %% %d" : "lane / %d", group);
 }
 
 static void scalars_begin(cuda_emit *e) {
@@ -157,12 +129,13 @@ static void partial_end(cuda_emit *e) {
   lm_buf saved = e->g.level[1].before;
   e->g.level[1].before = e->g.level[1].after;
   const char *x = r->acc;
-  bool shared = !e->stages[0].strided && e->team > 1;
+  bool group = e->stages[1].lanes != 0;
+  bool shared = group || (!e->stages[0].strided && e->team > 1);
   if (shared) {
     x = lm_gen_temp_name(&e->g, "v");
     lm_gen_statement(&e->g, 1, "const %s %s = %s;", lm_gen_register_type(r->v->type.dtype), x,
                      team_reduced(e, r));
-    lm_gen_statement(&e->g, 1, "if (lane == 0) {");
+    lm_gen_statement(&e->g, 1, "if (%s == 0) {", lane_of(e, 1));
   }
   if (n->held == LM_HELD_ROW)
     cuda_row_put(e, 1, r->v, ix, x);
@@ -347,11 +320,12 @@ static int team_rounds(const cuda_emit *e, int k) {
     UNROLLED = 4
   };
   int64_t n = (int64_t)cuda_trips(e, k);
+  int lanes = cuda_stage_lanes(e, k);
   if (has_dyn(e, k))
     return 0;
-  if (n <= e->team)
+  if (n <= lanes)
     return 1;
-  return n % e->team == 0 && n / e->team <= UNROLLED ? (int)(n / e->team) : 0;
+  return n % lanes == 0 && n / lanes <= UNROLLED ? (int)(n / lanes) : 0;
 }
 
 // The head of a loop over the lanes of a team. If every lane has the same few iterations, their
@@ -359,18 +333,21 @@ static int team_rounds(const cuda_emit *e, int k) {
 // together. Without an iteration for every lane it is a condition.
 static void team_head(cuda_emit *e, int k, const char *name, const char *count, lm_buf *out) {
   const char *type = e->g.target->index;
+  const char *lane = lane_of(e, k);
   int rounds = team_rounds(e, k);
+  int lanes = cuda_stage_lanes(e, k);
   int64_t n = (int64_t)cuda_trips(e, k);
   if (rounds == 1) {
-    lm_buf_printf(out, n < e->team ? "if (lane < %lld) {\n" : "{\n", (long long)n);
-    lm_buf_printf(out, "const %s %s = lane;\n", type, name);
+    if (n < lanes)
+      lm_buf_printf(out, "if (%s < %lld) ", lane, (long long)n);
+    lm_buf_printf(out, "{\nconst %s %s = %s;\n", type, name, lane);
   } else if (rounds) {
     const char *u = lm_gen_temp_name(&e->g, "u");
     lm_buf_printf(out, "LM_UNROLL\nfor (int32_t %s = 0; %s < %d; %s++) {\n", u, u, rounds, u);
-    lm_buf_printf(out, "const %s %s = lane + %s * %d;\n", type, name, u, e->team);
+    lm_buf_printf(out, "const %s %s = %s + %s * %d;\n", type, name, lane, u, lanes);
   } else {
-    lm_buf_printf(out, "for (%s %s = lane; %s < %s; %s += %d) {\n", type, name, name, count, name,
-                  e->team);
+    lm_buf_printf(out, "for (%s %s = %s; %s < %s; %s += %d) {\n", type, name, lane, name, count,
+                  name, lanes);
   }
 }
 
@@ -378,7 +355,8 @@ static void team_head(cuda_emit *e, int k, const char *name, const char *count, 
 static cuda_rounds rounds_of(cuda_emit *e) {
   cuda_axis axes[LM_GEN_LOOPS];
   cuda_rounds none = {0};
-  if (e->form == CUDA_FLAT || e->team == 1 || !e->stages[0].strided || stage_axes(e, 0, axes) != 1)
+  bool whole_team = e->stages[0].strided && !e->stages[0].lanes;
+  if (e->form == CUDA_FLAT || e->team == 1 || !whole_team || stage_axes(e, 0, axes) != 1)
     return none;
   const lm_var *v = &e->g.vars.v[axes[0].var];
   int n = team_rounds(e, 0);
@@ -406,7 +384,7 @@ static void write_loop(cuda_emit *e, int k, const char *body) {
   }
   if (!n) {
     if (strided)
-      lm_buf_printf(out, "if (lane == 0) {\n%s}\n", body);
+      lm_buf_printf(out, "if (%s == 0) {\n%s}\n", lane_of(e, k), body);
     else
       lm_buf_printf(out, "{\n%s}\n", body);
     return;
@@ -441,6 +419,7 @@ static void emit_run(cuda_emit *e, int k) {
   emit_stage(e, k + 1);
   const char *body = level_close(e, k + 1);
   lm_gen_forget(&e->g, k + 1);
+  e->n_loaded = 0;
   write_loop(e, k, body);
 }
 
@@ -486,7 +465,38 @@ static void stages_plain(cuda_emit *e) {
   e->stages[1] = (cuda_stage){.vector = true};
 }
 
+// Thread groups of the team have a kept point each.
+static void stages_grouped(cuda_emit *e) {
+  const lm_gen_domain *d = &e->g.domains[e->g.pass];
+  int group = e->group[e->g.pass];
+  bool vector = e->width[e->g.pass] > 1;
+  double kept = 1;
+  for (int i = 0; i < d->n; i++) {
+    e->stage_of[i] = lm_type_find(e->roots[0].v->type, d->loop[i].axis) < 0;
+    kept *= e->stage_of[i] ? 1 : (double)d->loop[i].size;
+  }
+  while (group < CUDA_WARP && kept * group < e->team)
+    group *= 2; // no kept point for some thread groups
+  group = group < e->team ? group : e->team;
+  if (vector)
+    e->stage_of[d->n - 1] = 2;
+  e->stages[0] = (cuda_stage){
+      .strided = true,
+      .lanes = e->team / group,
+  };
+  e->stages[1] = (cuda_stage){
+      .strided = true,
+      .lanes = group,
+  };
+  e->stages[2] = (cuda_stage){.vector = true};
+  e->n_stages = 2 + vector;
+}
+
 static void stages_partial(cuda_emit *e) {
+  if (e->group[e->g.pass] && e->team > 1) {
+    stages_grouped(e);
+    return;
+  }
   const lm_gen_domain *d = &e->g.domains[e->g.pass];
   const cuda_root *r = &e->roots[0];
   double kept = 1, summed = 1;

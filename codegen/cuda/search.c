@@ -32,40 +32,50 @@ static double seconds_of(const cuda_emit *e, const lm_op *kernel) {
   if (!lm_target_known("h100", &t))
     LM_BUG("no H100 is known");
   double threads = (double)cuda_points(e) * e->team * (e->team == 1 ? CUDA_UNROLLED : 1);
-  lm_cost_kernel k = {.bytes = bytes_of(e, kernel),
-                      .again = e->partial,
-                      .instructions = e->g.instructions,
-                      .threads = e->form == CUDA_TEAM ? threads : 0};
+  lm_cost_kernel k = {
+      .bytes = bytes_of(e, kernel),
+      .again = e->partial,
+      .instructions = e->g.instructions,
+      .threads = e->form == CUDA_TEAM ? threads : 0,
+  };
   return lm_cost_of_kernel(&t, &k).seconds;
 }
 
 static bool may_search(const cuda_emit *e, const lm_op *kernel) {
-  if (e->rows || e->scan || kernel->code != LM_OP_KERNEL || kernel->attr.n_to || e->g.extents)
+  const lm_schedule *s = e->g.s;
+  bool plain = kernel->code == LM_OP_KERNEL && !kernel->attr.n_to;
+  if (e->rows || !plain || e->g.extents)
     return false;
-  for (uint32_t i = 0; i < e->g.s->n_nodes; i++)
-    if (e->g.s->nodes[i].op->code == LM_OP_SCATTER)
+  for (uint32_t i = 0; i < s->n_nodes; i++)
+    if (s->nodes[i].op->code == LM_OP_SCATTER)
       return false;
-  bool flat = e->form == CUDA_FLAT;
-  return e->partial * SMALL > bytes_of(e, kernel) &&
-         (!flat || (e->g.s->n_passes == 1 && !e->n_tiles));
+  if (e->form == CUDA_FLAT && (s->n_passes > 1 || e->n_tiles))
+    return false;
+  return e->partial * SMALL > bytes_of(e, kernel);
 }
 
 static int wishes(const cuda_emit *e, const lm_op *kernel, cuda_wish *out) {
   int n = 0;
   if (e->form == CUDA_FLAT) {
     for (int i = 0; i + 1 < e->g.domains[0].n; i++)
-      out[n++] = (cuda_wish){.next = i + 1};
+      out[n++] = (cuda_wish){
+          .next = i + 1,
+      };
     return n;
   }
   for (int i = 0; i < kernel->attr.n_axes; i++)
     if (lm_axis_size(e->g.m, kernel->attr.axes[i]) >= CUDA_WARP)
-      out[n++] = (cuda_wish){.alone = true, .fastest = i};
+      out[n++] = (cuda_wish){
+          .alone = true,
+          .fastest = i,
+      };
   return n;
 }
 
 cuda_emit *cuda_emit_make(const lm_plan_options *o, const lm_op *kernel, const char *rows,
                           lm_arena *arena) {
-  cuda_wish none = {0}, wish[LM_GEN_LOOPS + LM_RANK];
+  cuda_wish none = {0};
+  cuda_wish wish[LM_GEN_LOOPS + LM_RANK];
   cuda_emit *best = cuda_emit_shaped(o, kernel, rows, &none, arena);
   if (!may_search(best, kernel))
     return best;

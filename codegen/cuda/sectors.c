@@ -28,12 +28,30 @@ static void term_add(const cuda_emit *e, terms *x, const lm_ix *at, int bytes, u
   x->size[x->n++] = v->hi - v->lo;
 }
 
-static terms terms_of(const cuda_emit *e, const lm_ix *at, int bytes, int level) {
+// The loops of a stage, whose iterations are distributed over lanes. Those of a thread group in a
+// team are so many: the others are further rounds.
+static void terms_add_stage(const cuda_emit *e, terms *x, const lm_ix *at, int bytes, int k) {
   const lm_gen_domain *d = &e->g.domains[e->g.pass];
-  terms x = {.elements = 1};
+  int first = x->n;
   for (int i = 0; i < d->n; i++)
-    if (e->stages[e->stage_of[i]].strided && e->stage_of[i] < level)
-      term_add(e, &x, at, bytes, d->loop[i].var);
+    if (e->stage_of[i] == k)
+      term_add(e, x, at, bytes, d->loop[i].var);
+  int64_t left = e->stages[k].lanes;
+  for (int i = x->n; left && i-- > first;) {
+    if (x->size[i] > left)
+      x->size[i] = left;
+    left /= x->size[i];
+    left += !left;
+  }
+}
+
+static terms terms_of(const cuda_emit *e, const lm_ix *at, int bytes, int level) {
+  terms x = {.elements = 1};
+  // Behind the loop of a thread group, one of its threads accesses memory.
+  int stages = level == 1 && e->stages[0].lanes ? 2 : level;
+  for (int k = 0; k < stages && k < e->n_stages; k++)
+    if (e->stages[k].strided)
+      terms_add_stage(e, &x, at, bytes, k);
   x.n_lanes = x.n;
   int order[LM_RANK], n = cuda_order(e, order);
   for (int i = 0; i < n; i++)
@@ -70,16 +88,24 @@ static int64_t distinct(int64_t *v, int n, int64_t unit) {
   return count;
 }
 
+// True if the iterations of loop i are distributed over threads.
+static bool is_by_lanes(const cuda_emit *e, int i) {
+  const cuda_stage *s = &e->stages[e->stage_of[i]];
+  return s->strided && (e->form == CUDA_FLAT || e->team > 1);
+}
+
 // Iterations of a thread within one of loop i. Of more than a few, whose sectors are others, the
 // cache of a multiprocessor does not keep those of all its threads.
 static double inner_iterations(const cuda_emit *e, int i) {
   const lm_gen_domain *d = &e->g.domains[e->g.pass];
   double n = 1;
   for (int k = 0; k < d->n; k++) {
-    bool inside = e->stage_of[k] > e->stage_of[i] || (e->stage_of[k] == e->stage_of[i] && k > i);
-    bool by_lanes = e->stages[e->stage_of[k]].strided && (e->form == CUDA_FLAT || e->team > 1);
-    if (inside && !by_lanes && d->loop[k].var != e->vector)
-      n *= (double)d->loop[k].size;
+    int further = e->stage_of[k] - e->stage_of[i];
+    if (further < 0 || (!further && k <= i))
+      continue;
+    if (is_by_lanes(e, k) || d->loop[k].var == e->vector)
+      continue;
+    n *= (double)d->loop[k].size;
   }
   return n;
 }
@@ -90,8 +116,9 @@ static double shared_iterations(const cuda_emit *e, const lm_ix *at, int bytes) 
   double most = 1;
   for (int i = 0; i < d->n; i++) {
     int64_t step = lm_ix_coef(at, d->loop[i].var) * bytes;
-    bool by_lanes = e->stages[e->stage_of[i]].strided && (e->form == CUDA_FLAT || e->team > 1);
-    if (by_lanes || d->loop[i].var == e->vector || step <= 0 || inner_iterations(e, i) > KEPT)
+    if (is_by_lanes(e, i) || d->loop[i].var == e->vector)
+      continue;
+    if (step <= 0 || inner_iterations(e, i) > KEPT)
       continue;
     double n = (double)CUDA_SECTOR / (double)step;
     n = n < (double)d->loop[i].size ? n : (double)d->loop[i].size;

@@ -113,6 +113,7 @@ void cuda_shape_begin(cuda_emit *e, const lm_target *t, const lm_module *m, cons
   for (uint32_t i = 0; i < s->n_passes; i++)
     e->width[i] = 1;
   e->tile = LM_NEW_N(arena, int, s->n_passes + 1);
+  e->group = LM_NEW_N(arena, int, s->n_passes + 1);
   e->transposed = LM_NEW_N(arena, bool, kernel->n_out + 1);
   e->sum_width = LM_NEW_N(arena, int, kernel->n_out + 1);
   e->team = e->teams = 1;
@@ -188,6 +189,63 @@ static void vector_choose(cuda_emit *e, int pass) {
     vector_split(e, d, width);
 }
 
+// ---- thread groups within a team
+
+// Accesses of a pass to memory that are contiguous along a loop.
+static int contiguous_accesses(const cuda_emit *e, int pass, int loop) {
+  const lm_gen_domain *d = &e->g.domains[pass];
+  int n = 0;
+  for (uint32_t i = 0; i < e->g.n_accesses; i++) {
+    const lm_gen_access *a = &e->g.accesses[i];
+    n += a->pass == pass && a->memory && lm_ix_coef(&a->ix, d->loop[loop].var) == 1;
+  }
+  return n;
+}
+
+// The summed loop along which most accesses are contiguous, more than along any kept one; -1: none.
+static int summed_contiguous(const cuda_emit *e, int pass) {
+  const lm_gen_domain *d = &e->g.domains[pass];
+  lm_type kept = e->g.s->passes[pass].roots[0].v->type;
+  int most = 0;
+  int best = -1;
+  for (int i = 0; i < d->n; i++) {
+    int n = contiguous_accesses(e, pass, i);
+    if (n <= most)
+      continue;
+    most = n;
+    best = lm_type_find(kept, d->loop[i].axis) < 0 ? i : -1;
+  }
+  return best;
+}
+
+// A sum whose terms are contiguous has a thread group for each kept point, so that neighbouring
+// threads read neighbouring vectors.
+static void group_choose(cuda_emit *e, int pass) {
+  lm_gen_domain *d = &e->g.domains[pass];
+  const lm_root *r = &e->g.s->passes[pass].roots[0];
+  if (!is_partial(e->g.s, r) || r->v->def->code == LM_OP_SCATTER)
+    return;
+  int at = summed_contiguous(e, pass);
+  int width = widest(e->g.kernel);
+  int group = 1;
+  if (at < 0 || d->n == LM_GEN_LOOPS)
+    return;
+  if (d->loop[at].dyn || d->loop[at].n_partitions)
+    return;
+  lm_gen_loop l = d->loop[at];
+  for (; at + 1 < d->n; at++)
+    d->loop[at] = d->loop[at + 1];
+  d->loop[at] = l;
+  while (!width_fits(&l, width))
+    width /= 2;
+  while (group < CUDA_WARP && group * width < l.size)
+    group *= 2;
+  e->group[pass] = group;
+  e->width[pass] = width;
+  if (width > 1 && l.size > width)
+    vector_split(e, d, width);
+}
+
 // ---- teams
 
 static bool scatters(const cuda_emit *e) {
@@ -208,7 +266,10 @@ static bool points_contiguous(const cuda_emit *e) {
     const lm_gen_domain *d = &e->g.domains[a->pass];
     if (!a->memory)
       continue;
-    if (d->n && lm_ix_coef(&a->ix, d->loop[d->n - 1].var) == 1)
+    bool within = false;
+    for (int k = 0; k < d->n; k++)
+      within |= lm_ix_coef(&a->ix, d->loop[k].var) == 1;
+    if (within)
       inner += times(d);
     if (lm_ix_coef(&a->ix, e->g.parallel[e->fastest]) == 1)
       parallel += times(d);
@@ -217,12 +278,13 @@ static bool points_contiguous(const cuda_emit *e) {
 }
 
 // Iterations that each lane of a team computes one after the other: of a pass whose reduction keeps
-// axes with enough elements for a warp, those along the axes that are reduced.
+// axes with enough elements for a warp, and is not by thread groups, those along the axes that are
+// reduced.
 static double serial_times(const cuda_emit *e, int pass) {
   const lm_gen_domain *d = &e->g.domains[pass];
   const lm_root *r = &e->g.s->passes[pass].roots[0];
   double kept = 1, reduced = 1;
-  if (!is_partial(e->g.s, r))
+  if (!is_partial(e->g.s, r) || e->group[pass])
     return 1;
   for (int i = 0; i < d->n; i++)
     *(lm_type_find(r->v->type, d->loop[i].axis) < 0 ? &reduced : &kept) *= (double)d->loop[i].size;
@@ -344,7 +406,8 @@ static void team_choose(cuda_emit *e) {
 // Moves a loop next to the last one, or to the last one that is not within a vector.
 static void loop_move(cuda_emit *e, lm_gen_domain *d, int from) {
   int to = d->n - 2;
-  if (e->width[0] > 1 && d->n > 2 && d->loop[d->n - 1].size == e->width[0])
+  const lm_gen_loop *last = &d->loop[d->n - 1];
+  if (e->width[0] > 1 && to > 0 && last->size == e->width[0])
     to--;
   lm_gen_loop l = d->loop[from];
   for (int i = from; i < to; i++)
@@ -366,9 +429,12 @@ void cuda_shape_choose(cuda_emit *e) {
     e->teams = cuda_points(e) >= THREADS_ENOUGH ? CUDA_THREADS : 2 * CUDA_WARP;
     return;
   }
-  for (uint32_t i = 0; i < e->g.s->n_passes; i++)
+  for (uint32_t i = 0; i < e->g.s->n_passes; i++) {
     if (!cuda_transpose_choose(e, (int)i))
       vector_choose(e, (int)i);
+    if (e->form == CUDA_TEAM && !e->rows)
+      group_choose(e, (int)i);
+  }
   if (e->wish.next)
     loop_move(e, &e->g.domains[0], e->wish.next - 1);
   if (e->form == CUDA_TEAM && !e->rows)

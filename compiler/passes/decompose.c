@@ -13,6 +13,8 @@
 // after:  %p = gather %x, iota(g@tp) + rank * size over(g)
 // before: %f = first %x over(dp)
 // after:  %f = select rank == 0, %x, 0
+// before: %s = sum %x over(k)                         (on a GPU, %x of a window with few taps k)
+// after:  %a = slice %x (k) [0]   %b = slice %x (k) [1]   %s = add %a, %b
 // before: %s = sum %x over(b, t)
 // after:  %r = sum %x over(t)   %s = sum %r over(b)
 //
@@ -20,6 +22,7 @@
 // rows that are contiguous in memory, followed by a sum of many rows, which pass fuse computes in
 // chunks. Declines: sums with many results, and short sums. Cost: none besides the operations
 // above.
+#include "compiler/ops/interface.h"
 #include "compiler/passes/fuse/fuse.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
@@ -112,6 +115,58 @@ static bool in_scan(const lm_op *op) {
   return op->parent->owner && op->parent->owner->code == LM_OP_SCAN;
 }
 
+// What the machine asks for.
+typedef struct machine {
+  int points; // of a kernel that occupy it
+  bool taps;  // sums over taps are sums of as many terms
+} machine;
+
+enum {
+  TAPS = 8,
+  DEPTH = 8 // operations behind a window
+};
+
+// True if x is computed from a window, whose taps are along the axis.
+static bool has_taps(const lm_value *x, lm_axis axis, int depth) {
+  const lm_op *op = x->def;
+  if (!op || !depth)
+    return false;
+  if (op->code == LM_OP_WINDOW || op->code == LM_OP_UNWINDOW)
+    return op->attr.to[1] == axis;
+  bool found = false;
+  for (uint32_t i = 0; lm_op_has(op, LM_T_ELEMENTWISE) && i < op->n_in; i++)
+    found |= has_taps(op->in[i], axis, depth - 1);
+  return found;
+}
+
+// A sum over the few taps of a convolution has a term for each, so that the kernel is elementwise
+// and its threads compute vectors of channels.
+static lm_value *sum_of_taps(lm_rewrite *r, const lm_op *op, lm_value *x) {
+  lm_axis k = op->attr.axes[0];
+  const machine *to = r->user;
+  lm_value *all = NULL;
+  int64_t n = lm_axis_size(r->b.m, k);
+  if (!to->taps || in_scan(op))
+    return NULL;
+  if (op->attr.n_axes != 1 || n > TAPS)
+    return NULL;
+  if (!has_taps(x, k, DEPTH))
+    return NULL;
+  for (int i = 0; i < n; i++) {
+    lm_attr tap = {
+        .axes = {k},
+        .n_axes = 1,
+        .imm = {i, 1},
+        .n_imm = 2,
+    };
+    lm_value *term = lm_emit(&r->b, LM_OP_SLICE, &x, 1, &tap, NULL);
+    if (all)
+      term = lm_emit2(&r->b, LM_OP_ADD, all, term);
+    all = term;
+  }
+  return all;
+}
+
 static lm_value *sum(lm_rewrite *r, lm_op *op) {
   lm_attr outer, inner;
   if (op->parent->owner && lm_op_attends(op->parent->owner))
@@ -120,9 +175,15 @@ static lm_value *sum(lm_rewrite *r, lm_op *op) {
   lm_dtype half = (lm_dtype)op->out[0]->type.dtype;
   if (lm_dtype_is_half(half)) {
     lm_value *x = lm_emit_cast(&r->b, op->in[0], LM_F32);
-    return lm_emit_cast(&r->b, lm_emit(&r->b, LM_OP_SUM, &x, 1, &op->attr, NULL), half);
+    lm_value *taps = sum_of_taps(r, op, x);
+    lm_value *all = taps ? taps : lm_emit(&r->b, LM_OP_SUM, &x, 1, &op->attr, NULL);
+    return lm_emit_cast(&r->b, all, half);
   }
-  bool many = lm_type_elements(m, op->out[0]->type) >= *(const int *)r->user;
+  const machine *to = r->user;
+  lm_value *taps = sum_of_taps(r, op, op->in[0]);
+  if (taps)
+    return taps;
+  bool many = lm_type_elements(m, op->out[0]->type) >= to->points;
   bool is_short = lm_type_elements(m, op->in[0]->type) <= LM_FUSE_MAX_SERIAL;
   if (in_scan(op) || many || is_short || !split_axes(m, op, &outer, &inner))
     return NULL;
@@ -195,8 +256,11 @@ static lm_value *decompose_rule(lm_rewrite *r, lm_op *op) {
 }
 
 bool lm_pass_decompose(lm_module *m, const lm_pass_env *env) {
-  int points = lm_fuse_points(env->target);
+  machine to = {
+      .points = lm_fuse_points(env->target),
+      .taps = env->target && env->target->kind == LM_TARGET_CUDA,
+  };
   for (lm_func *f = m->funcs; f; f = f->next)
-    lm_rewrite_func(f, decompose_rule, &points);
+    lm_rewrite_func(f, decompose_rule, &to);
   return true;
 }

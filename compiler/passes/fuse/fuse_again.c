@@ -1,8 +1,8 @@
 // fuse_again.c - values that a GPU computes again in each kernel that uses them, because that moves
 // fewer bytes. fuse_node.c decides before there are groups, by a bound that holds wherever a value
-// is used: the logistic of a gate is dearer. Here it is known which kernels use the value and what
-// they read besides. The derivative of a gate reads its operand anyway, so that the logistic need
-// not be written and read.
+// is used; the logistic of a gate exceeds it. Here the kernels that use the value and their other
+// operands are known. The derivative of a gate reads the gate's operand too, so that the logistic
+// need not be written and read.
 //
 // A value is computed again if it is elementwise, all of its users are in kernels of its region,
 // and the instructions take less time than the bytes that are not moved. The choice for one value
@@ -72,7 +72,6 @@ static void users_find(again *a) {
 
 typedef struct reading {
   lm_fuse *s;
-  uint32_t group;
   const lm_value *v; // a value that the group may read
   bool reads;
 } reading;
@@ -83,7 +82,10 @@ static void is_read(void *user, lm_value *v, lm_type touched) {
 }
 
 static bool group_reads(lm_fuse *s, uint32_t group, const lm_value *v) {
-  reading r = {s, group, v, false};
+  reading r = {
+      .s = s,
+      .v = v,
+  };
   for (uint32_t n = group; n && !r.reads; n = s->nodes[n].next)
     if (s->nodes[n].kind == LM_FUSE_FUSED)
       lm_fuse_leaves(s, s->nodes[n].op, is_read, &r);
@@ -142,7 +144,11 @@ static double gain(again *a) {
   double own = lm_type_traffic(s->m, n->op->out[0]->type), bytes = own;
   double flops = cone_flops(s, n->op);
   for (int i = 0; i < a->n_users; i++) {
-    leaves l = {.s = s, .op = n->op, .group = s->nodes[a->user[i]].group};
+    leaves l = {
+        .s = s,
+        .op = n->op,
+        .group = s->nodes[a->user[i]].group,
+    };
     double elements = elements_of_group(a, i);
     if (l.group == n->group || !elements)
       continue;
@@ -173,7 +179,10 @@ static bool axes_stay(again *a) {
 }
 
 static bool compute_again(lm_fuse *s, uint32_t node) {
-  again a = {.s = s, .node = node};
+  again a = {
+      .s = s,
+      .node = node,
+  };
   lm_fuse_node *n = &s->nodes[node];
   users_find(&a);
   if (a.fails || gain(&a) <= 0)

@@ -15,6 +15,10 @@ static double type_elements(const lm_module *m, lm_type t) {
   return (double)lm_type_elements(m, t);
 }
 
+static bool is_gpu(const lm_fuse *s) {
+  return s->target && s->target->kind == LM_TARGET_CUDA;
+}
+
 static lm_type intersect(lm_type a, lm_type b) {
   lm_type t = {0};
   for (int i = 0; i < a.rank; i++)
@@ -118,7 +122,7 @@ static bool any_of(const lm_fuse *s, uint32_t g, bool (*is)(const lm_fuse_node *
 
 // True if one of the groups has such a copy and the other one a reduction.
 static bool writes_apart(const lm_fuse *s, uint32_t a, uint32_t b) {
-  if (!s->target || s->target->kind != LM_TARGET_CUDA)
+  if (!is_gpu(s))
     return false;
   return (any_of(s, a, is_transposed_copy) && any_of(s, b, is_reduction)) ||
          (any_of(s, b, is_transposed_copy) && any_of(s, a, is_reduction));
@@ -137,13 +141,37 @@ static bool merged_axes(const lm_fuse *s, uint32_t a, uint32_t b, lm_type *out) 
   return (!fixed_a || lm_type_same_axes(*out, x)) && (!fixed_b || lm_type_same_axes(*out, y));
 }
 
+static double fewer(double n, double most) {
+  return n < most ? n : most;
+}
+
 // Parallel workers of a kernel: its points, where points along the innermost axis are SIMD lanes of
 // one worker.
 static double workers(const lm_fuse *s, lm_type parallel, lm_axis innermost) {
   double lanes = lm_type_find(parallel, innermost) < 0 ? 1 : (double)lm_axis_size(s->m, innermost);
   double points = type_elements(s->m, parallel);
-  points /= lanes < LM_FUSE_ROW ? lanes : LM_FUSE_ROW;
-  return points < lm_fuse_points(s->target) ? points : lm_fuse_points(s->target);
+  return fewer(points / fewer(lanes, LM_FUSE_ROW), lm_fuse_points(s->target));
+}
+
+typedef struct largest {
+  const lm_value *v;
+  int64_t elements;
+} largest;
+
+static void larger(void *user, lm_value *v, lm_type touched) {
+  largest *l = user;
+  const lm_module *m = v->region->func->module;
+  int64_t n = lm_type_elements(m, v->type);
+  if (n > l->elements)
+    *l = (largest){v, n};
+}
+
+// The largest value that a group reads.
+static const lm_value *largest_operand(const lm_fuse *s, uint32_t group) {
+  largest l = {0};
+  for (uint32_t n = group; n; n = s->nodes[n].next)
+    lm_fuse_leaves(s, s->nodes[n].op, larger, &l);
+  return l.v;
 }
 
 // True if one kernel is not slower than two that exchange values through memory. Times are in
@@ -156,6 +184,20 @@ static bool is_profitable(const lm_fuse *s, uint32_t a, uint32_t b, lm_type para
   double two = x->work / workers(s, x->allowed, x->innermost) +
                y->work / workers(s, y->allowed, y->innermost);
   return one <= two + LM_FUSE_LAUNCH;
+}
+
+// True if two groups read one large value, as the sums of its rows and of its columns do, and the
+// points of both occupy a GPU, whose thread groups share a point.
+static bool read_one_value(const lm_fuse *s, uint32_t a, uint32_t b, lm_type parallel) {
+  const lm_fuse_node *x = &s->nodes[a];
+  const lm_fuse_node *y = &s->nodes[b];
+  double points = type_elements(s->m, parallel);
+  if (!is_gpu(s) || points < lm_fuse_points(s->target))
+    return false;
+  if (x->widest < points * LM_FUSE_ROW || x->widest != y->widest)
+    return false;
+  const lm_value *v = largest_operand(s, a);
+  return v && v == largest_operand(s, b);
 }
 
 static void join(lm_fuse *s, uint32_t a, uint32_t b, lm_type parallel) {
@@ -184,7 +226,9 @@ static bool try_join(lm_fuse *s, uint32_t a, uint32_t b) {
     return false;
   if (s->nodes[a].n_group + s->nodes[b].n_group > LM_FUSE_OPS)
     return false;
-  if (!merged_axes(s, a, b, &parallel) || !is_profitable(s, a, b, parallel))
+  if (!merged_axes(s, a, b, &parallel))
+    return false;
+  if (!is_profitable(s, a, b, parallel) && !read_one_value(s, a, b, parallel))
     return false;
   if (path_around(s, a, b) || path_around(s, b, a))
     return false;
