@@ -39,8 +39,8 @@ static void attempt(cuda_emit *e) {
   lm_gen_attempt(&e->g);
   cuda_flat_begin(e);
   e->partial = 0;
-  e->n_sum_parts = 0;
   cuda_kept_begin(e);
+  e->n_sum_parts = 0;
   parallel_vars(e);
   for (uint32_t i = 0; i < e->g.s->n_passes; i++)
     cuda_pass_emit(e, (int)i);

@@ -142,7 +142,7 @@ typedef struct cuda_emit {
   uint32_t n_sum_parts, cap_sum_parts;
   cuda_kept *kept; // vectors of operands
   uint32_t n_kept, cap_kept;
-  int kept_registers; // of a thread, for those that have arrays
+  int kept_registers; // of a thread, for those that have arrays, and for sums
   double partial;     // bytes at capacity of sectors that accesses move and do not use (sectors.c)
   int64_t shared;     // bytes of shared memory that the kernel declares
   int64_t max_pool;   // limit in bytes of the pool
@@ -310,7 +310,7 @@ void cuda_sums_begin(cuda_emit *e, lm_buf *b);
 void cuda_sums_finish(cuda_emit *e, lm_buf *b);
 
 // ---- kept.c: vectors of operands in registers
-void cuda_kept_begin(cuda_emit *e);     // of an attempt
+void cuda_kept_begin(cuda_emit *e);     // of an attempt, with the sums of the one before
 bool cuda_kept_any(const cuda_emit *e); // whether another attempt could keep some
 // Loads the vector base[index], of type t, in the loops of a level, or finds it in registers;
 // returns the array that has it. at: its first element, with the variable of the vector loop.

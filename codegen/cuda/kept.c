@@ -16,11 +16,13 @@
 
 enum {
   ROW_REGISTERS = 32, // leaves room for 32 warps on a multiprocessor
-  SUM_REGISTERS = 64  // sums over points: two blocks on a multiprocessor
+  SUM_REGISTERS = 80  // with the sums over points: two blocks on a multiprocessor
 };
 
 void cuda_kept_begin(cuda_emit *e) {
   e->kept_registers = 0;
+  for (uint32_t i = 0; i < e->n_sum_parts; i++)
+    e->kept_registers += e->sum_parts[i].n;
   for (uint32_t i = 0; i < e->n_kept; i++) {
     cuda_kept *k = &e->kept[i];
     k->uses_before = k->uses;

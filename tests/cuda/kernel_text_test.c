@@ -90,7 +90,7 @@ static void test_softmax(void) {
 }
 
 // The derivative of an RMS norm, with the sums of its weight's gradient: both passes read the row
-// and its cotangent, which are loaded once; the weight, for which no registers are left, twice.
+// and its cotangent, which are loaded once while there are registers for them.
 static void test_kept(int64_t n, int loads) {
   lm_ctx *ctx = lm_ctx_create();
   lm_buf text = {0};
@@ -264,6 +264,7 @@ int main(void) {
   test_softmax();
   test_kept(256, 3);
   test_kept(768, 4);
+  test_kept(1024, 5);
   test_kept(4096, 6);
   test_rope();
   test_banks();
