@@ -2,6 +2,7 @@
 #include "runtime/comm/control.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -10,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -90,13 +92,15 @@ static void peer_lost(lm_control *c, lm_peer *p, const char *what) {
 }
 
 // A machine that is silent acknowledges none of the beats sent to it, while the kernel of a stopped
-// process does, if perhaps not yet the last one.
+// process does, if perhaps not yet the last one. Without a link, beats are not even sent.
 static bool machine_answers(const lm_peer *p, double silent_s) {
   struct tcp_info t = {0};
   socklen_t n = sizeof t;
-  if (getsockopt(p->wire.fd, IPPROTO_TCP, TCP_INFO, &t, &n))
+  int unacknowledged = 0;
+  if (getsockopt(p->wire.fd, IPPROTO_TCP, TCP_INFO, &t, &n) ||
+      ioctl(p->wire.fd, SIOCOUTQ, &unacknowledged))
     return true;
-  return (!t.tcpi_unacked && !t.tcpi_retransmits) || 1e-3 * t.tcpi_last_ack_recv < silent_s / 2;
+  return !unacknowledged || 1e-3 * t.tcpi_last_ack_recv < silent_s / 2;
 }
 
 static void peer_silent(lm_control *c, lm_peer *p, double seconds) {

@@ -562,6 +562,47 @@ def test_stopped(run):
             check(err.count("lmc: ") == 1 or "early" in p.args[-1], f"{name}: {err}")    # mpirun has not ended it within its 5 s
 
 
+APART = """set -e
+step=$1
+shift
+ip link set lo up
+unshare -n sleep 600 &
+other=$!
+trap 'kill $other' EXIT
+while [ "$(readlink /proc/$other/ns/net)" = "$(readlink /proc/self/ns/net)" ]; do sleep 0.01; done
+ip link add name near type veth peer name far netns $other
+ip addr add 10.0.0.1/24 dev near
+ip link set near up
+there="nsenter -t $other -n"
+$there ip link set lo up
+$there ip addr add 10.0.0.2/24 dev far
+$there ip link set far up
+echo connected
+RANK=0 "$@" &
+first=$!
+RANK=1 $there "$@" &
+second=$!
+while [ ! -e "$step" ] && kill -0 $first; do sleep 0.01; done
+ip link set near down
+wait $first || echo "rank 0 ended with $?"
+wait $second || echo "rank 1 ended with $?"
+"""
+
+
+def test_unreachable(run):
+    """Two ranks in separate networks, whose link is cut: both end, and the message says that the machine does not answer."""
+    if os.geteuid() or not all(map(shutil.which, ("ip", "unshare", "nsenter"))):
+        raise Skip("only as root, with ip, unshare and nsenter")
+    file, out = model(run, steps=400), run.path("run")
+    env = {**os.environ, **QUICK, "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
+    line = [run.lmc, "run", file, "--set", "parallel.mesh=(dp = 2)", "-q", "--out", out]
+    p = subprocess.run(["unshare", "-n", "sh", run.write("apart.sh", APART), f"{out}/step-000004", *line], env=env, text=True, capture_output=True, timeout=600)
+    if "connected" not in p.stdout:
+        raise Skip(f"this system makes no networks: {p.stderr}")
+    check("rank 0 ended with 2" in p.stdout and "rank 1 ended with 2" in p.stdout, p.stdout + p.stderr)
+    check(re.search(r"^lmc: (checkpoint of step \d+: )?rank 1 \(host .*silent for .* its machine does not answer", p.stderr, re.M), p.stdout + p.stderr)
+
+
 def test_session_folder(run):
     """Open MPI keeps the files of each start of ranks in a separate folder, which is removed"""
     mpi_needed(run)
