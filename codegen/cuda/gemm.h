@@ -50,6 +50,8 @@ int cuda_ring_threads(void);
 // The statements of the kernel. results: those on the sums of a tile, x, with row0, col0 and, with
 // groups of rows, row_end.
 void cuda_ring_put(const cuda_gemm *x, const char *results, lm_buf *b);
+// True if TMA copies the operands of these grouped GEMMs, whose sizes make tiles worthwhile.
+bool cuda_ring_copies(const lm_plan_gemm *g);
 lm_plan_launch cuda_ring_launch(const cuda_gemm *x, const lm_target *t, lm_arena *arena);
 
 // ---- gemm_form.c

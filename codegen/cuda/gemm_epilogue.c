@@ -79,9 +79,9 @@ static bool value_of(lm_gen *g, const lm_op *op, const lm_ix *ix, lm_gen_text *o
   cuda_emit *e = (cuda_emit *)g;
   if (op->code == LM_OP_SUM)
     *out = (lm_gen_text){lm_arena_printf(g->arena, "s%u", op->mark), HEAD};
-  else if (op->code == LM_OP_DOT)
+  else if (lm_op_multiplies_rows(op))
     *out = (lm_gen_text){register_of(e, op, ix), ELEMENT};
-  return op->code == LM_OP_SUM || op->code == LM_OP_DOT;
+  return op->code == LM_OP_SUM || lm_op_multiplies_rows(op);
 }
 
 // The lanes of a statement: outside of the loop over pairs all threads of a quad execute it, and
@@ -179,14 +179,17 @@ static const char *head_head(const cuda_emit *e, const cuda_gemm *x) {
                          inside);
 }
 
+// True if a tile has rows that are not its own: beyond the last one, or of another group.
 static bool rows_end_in_tile(const cuda_gemm *x) {
-  return x->g.m.fixed % CUDA_GEMM_ROWS;
+  return x->g.groups.count || x->g.m.fixed % CUDA_GEMM_ROWS;
 }
 
 static const char *row_head(const cuda_emit *e, const cuda_gemm *x) {
   lm_arena *a = e->g.arena;
   const char *inside = "";
-  if (rows_end_in_tile(x))
+  if (x->g.groups.count)
+    inside = "if (row < row_end) ";
+  else if (rows_end_in_tile(x))
     inside = lm_arena_printf(a, "if (row < %lld) ", (long long)x->g.m.fixed);
   return lm_arena_printf(a,
                          "LM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\n"

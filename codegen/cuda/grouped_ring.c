@@ -41,9 +41,8 @@ static bool result_fits(const lm_plan_gemm *g) {
   return (half || g->dtype_c == LM_F32) && g->c_n == 1 && (g->c_m | g->groups.c) % 2 == 0;
 }
 
-static bool is_supported(const lm_target *t, const lm_plan_gemm *g) {
-  return cuda_ring_fits(t) && g->dtype_ab == LM_BF16 && is_fixed(g) && is_large(g) &&
-         lines_fit(g) && matrices_fit(g) && result_fits(g);
+bool cuda_ring_copies(const lm_plan_gemm *g) {
+  return g->dtype_ab == LM_BF16 && is_fixed(g) && is_large(g) && lines_fit(g) && matrices_fit(g);
 }
 
 // Stores the sums of a row in pairs. If it adds, the loads of a row are in flight together.
@@ -82,7 +81,7 @@ static cuda_gemm ring_of(const lm_plan_gemm *g) {
 
 bool cuda_grouped_ring_emit(const lm_plan_options *o, const lm_plan_gemm *g, lm_arena *arena,
                             lm_kernel_code *out) {
-  if (!is_supported(&o->target, g))
+  if (!cuda_ring_fits(&o->target) || !cuda_ring_copies(g) || !result_fits(g))
     return false;
   cuda_gemm x = ring_of(g);
   cuda_code *c = cuda_code_make(arena, cuda_ring_threads());

@@ -95,13 +95,6 @@ static inline int lm_dot_rows(const lm_op *dot) {
   return n;
 }
 
-// The dot that a kernel's body begins with, whose factors are operands of the kernel (pass
-// gemm_kernels); NULL if there is none.
-static inline lm_op *lm_kernel_dot(const lm_op *op) {
-  lm_op *first = op->code == LM_OP_KERNEL ? op->body->first : NULL;
-  return first && first->code == LM_OP_DOT ? first : NULL;
-}
-
 // grouped_dot %x, %w, %counts      grouped_outer %x, %y, %counts
 enum {
   LM_GROUPED_COUNTS = 2
@@ -117,5 +110,16 @@ static inline bool lm_op_sorts(const lm_op *op) {
 // The axis of the rows that the groups share.
 static inline lm_axis lm_grouped_rows(const lm_op *op) {
   return op->code == LM_OP_GROUPED_OUTER ? op->attr.axes[0] : op->out[0]->type.axis[0];
+}
+
+// True for the operations that multiply rows by weights: by one matrix, or by that of their group.
+// A kernel's body may begin with one, whose operands are operands of the kernel.
+static inline bool lm_op_multiplies_rows(const lm_op *op) {
+  return op->code == LM_OP_DOT || op->code == LM_OP_GROUPED_DOT;
+}
+// The dot that a kernel's body begins with (pass gemm_kernels); NULL if there is none.
+static inline lm_op *lm_kernel_dot(const lm_op *op) {
+  lm_op *first = op->code == LM_OP_KERNEL ? op->body->first : NULL;
+  return first && lm_op_multiplies_rows(first) ? first : NULL;
 }
 #endif

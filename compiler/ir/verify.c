@@ -4,6 +4,7 @@
 // reads, so that the message has a location; lm_module_verify calls it for a whole module between
 // passes.
 #include <string.h>
+#include "compiler/ir/dot.h"
 #include "compiler/ir/internal.h"
 #include "compiler/ops/ops.h"
 
@@ -20,7 +21,7 @@ static bool stage_allows(const lm_module *m, const lm_op *op, lm_buf *why) {
   const lm_op *inside = isolation(op->parent);
   bool kernel = inside && inside->code == LM_OP_KERNEL;
   uint32_t allowed = kernel ? LM_IN_BODY : levels[m->stage] | (inside ? LM_IN_BODY : 0);
-  bool multiplies = kernel && op->code == LM_OP_DOT && op == op->parent->first; // lm_kernel_dot
+  bool multiplies = kernel && lm_op_multiplies_rows(op) && op == op->parent->first;
   if (multiplies || lm_op_info_of(op)->stages & allowed)
     return true;
   return kernel ? lm_why(why, "is not allowed in a kernel")

@@ -181,7 +181,7 @@ lm_cost lm_cost_of_gemm_kernel(const lm_target *t, const lm_cost_gemm_kernel *k)
 
 double lm_cost_of_gemm_apart(const lm_target *t, const lm_cost_gemm_kernel *k) {
   lm_cost_gemm library = k->gemm;
-  double ab = (library.m + library.n) * library.k * lm_dtype_bytes(library.ab);
+  double ab = operand_bytes(&library);
   double c = library.m * library.n * lm_dtype_bytes(k->c);
   double rest = k->gemm.bytes - ab + (k->stored ? 0 : c); // C is read instead of written
   library.bytes = ab + c;

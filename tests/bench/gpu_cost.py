@@ -41,7 +41,7 @@ def spilled(code):
 
 
 def listed(row):
-    return "kernel" in row and row["name"].startswith(("scan", "grouped"))
+    return "kernel" in row and row["name"].startswith(("scan", "grouped", "kernel grouped"))
 
 
 def show(lmc, folder, name, target):

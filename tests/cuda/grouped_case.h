@@ -28,6 +28,23 @@ static inline void grouped_text(const grouped_case *c, lm_buf *b) {
                  "  return %y, %v, %s\n}\n");
 }
 
+// A gated activation of two grouped GEMMs, and cotangents from a third one: a kernel with the last
+// of these GEMMs.
+#define GATED                                                                                      \
+  "  %g = grouped_dot %r, %w, %k over(d)\n  %u = grouped_dot %r, %w2, %k over(d)\n"                \
+  "  %s = logistic %g\n  %a = mul %g, %s\n  %y = mul %a, %u\n"                                     \
+  "  %q = grouped_dot %h, %w3, %k over(d)\n  %du = mul %q, %a\n  %c = mul %q, %u\n"                \
+  "  return %y, %du, %c\n}\n"
+static inline void gated_text(const grouped_case *c, lm_buf *b) {
+  const char *ids = strstr(c->rows, "%all") ? "%all" : "%i";
+  lm_buf_printf(b,
+                "stage step\naxis %s\nfunc @f(%%x: bf16[b, t, d], %s: int[b, t, c], %%w: bf16[%s], "
+                "%%w2: bf16[%s], %%w3: bf16[%s], %%h: bf16[n, d]) -> (y: bf16[n, f], du: bf16[n, "
+                "f], c: bf16[n, f]) {\n%s",
+                c->axes, ids, c->w, c->w, c->w, c->rows);
+  lm_buf_puts(b, GATED);
+}
+
 static inline lm_plan *grouped_plan(lm_ctx *ctx, const grouped_case *c,
                                     const lm_plan_options *target) {
   lm_buf text = {0};

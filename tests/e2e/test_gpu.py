@@ -401,6 +401,28 @@ def test_routed_bf16(run):
         within(name, distance(gpu[name], cpu[name], 1e-2), 5e-3 if name == "loss" else 8e-2)
 
 
+WIDE = """
+data D { source s = batches("batches.safetensors") }
+recipe R {
+  model = Mixtral(depth = 1, d = 128, f = 128, E = 2, heads = 2, kv = 1); data = D; seed = 3; run = 1 steps
+  batch = 144 tokens; micro = 72 tokens; optimizer = adamw(lr = 1e-2); precision { compute = bf16 }
+}
+"""
+
+
+def test_routed_warpgroups(run):
+    """experts of so many rows that warpgroups multiply them, gate and up as one GEMM, whose sums SwiGLU reads in registers; the second
+    micro-batch adds to gradients"""
+    fake = Fake(run, heavy=True)
+    save(run.path("batches.safetensors"), random_batches(1, 2, 72, vocab=32))
+    file = run.write("wide.lm", open(f"{ROOT}/tests/models/mixtral/reference.lm").read().split("model Start")[0] + WIDE)
+    names = [r["name"] for r in json.loads(run("explain", file, "cost", "--target", "h100", "--json"))["rows"]]
+    check(sum("kernel grouped_dot+logistic" in n for n in names) == 2 and any("grouped_outer" in n and "128x256x144" in n for n in names), f"{names}")
+    cpu, gpu = (r.trace(file, "--values", "loss,grads") for r in (run, fake))
+    for name in cpu:
+        within(name, distance(gpu[name], cpu[name], 1e-2), 1e-3 if name == "loss" else 2e-2)
+
+
 # models with loops over positions
 SCANS = {"mamba2": ("examples/zoo/mamba2.lm", "Mamba2(depth = 1, d = 8, groups = 1, p = 8, n = 4"),
          "griffin": ("tests/models/griffin/reference.lm", "Griffin(depth = 1")}

@@ -11,6 +11,8 @@
 //           ...  yield %h, %v
 //         }
 //
+// The same of a grouped_dot, whose counts are the third operand.
+//
 // The result of the dot stays in registers, so that the kernel need not read it (here 134 MB);
 // unless it has another use it is not written either. It is rounded to its type, as if it were read
 // from memory: which of its readers are in a kernel with the dot changes no bit.
@@ -75,17 +77,19 @@ static bool find(const lm_replacement *r, lm_op *kernel, uint32_t at, match *out
   *out = (match){v->def, kernel, at};
   bool is_old = v->id < r->n_uses && !r->map[v->id]; // not yet in a kernel
   bool has_rows = v->type.rank > 1;
-  return is_old && has_rows && lm_op_is(v, LM_OP_DOT) && v->def->parent == kernel->parent &&
-         !read_between(out);
+  return is_old && has_rows && v->def && lm_op_multiplies_rows(v->def) &&
+         v->def->parent == kernel->parent && !read_between(out);
 }
 
 // ---- the kernel
 
-// The operands: the factors of the dot, then those of the kernel without its result.
+// The operands: those of the dot, then those of the kernel without its result.
 static uint32_t operands_of(const match *m, lm_value **out) {
   uint32_t n = 0;
-  out[n++] = m->dot->in[LM_DOT_X];
-  out[n++] = m->dot->in[LM_DOT_W];
+  while (n < m->dot->n_in) {
+    out[n] = m->dot->in[n];
+    n++;
+  }
   for (uint32_t i = 0; i < m->kernel->n_in; i++)
     if (m->kernel->in[i] != m->dot->out[0])
       out[n++] = m->kernel->in[i];
@@ -111,18 +115,18 @@ static bool results_have_rows(const match *m) {
 
 static lm_op *fused_make(const lm_replacement *r, const match *m, bool stored) {
   const lm_op *kernel = m->kernel;
-  lm_value **values = lm_alloc((kernel->n_in + kernel->n_out + 4) * sizeof *values);
+  lm_value **values = lm_alloc((kernel->n_in + kernel->n_out + 5) * sizeof *values);
   lm_value **map = lm_calloc(r->m->n_values + 1, sizeof *map);
   lm_builder b = {r->m, kernel->parent, (lm_op *)kernel, kernel->loc, kernel->remat};
   lm_attr attr = rows_of(m);
   uint32_t n = operands_of(m, values);
   lm_op *fused = lm_kernel_begin(&b, &attr, values, n);
-  map[m->dot->in[LM_DOT_X]->id] = fused->body->args[LM_DOT_X];
-  map[m->dot->in[LM_DOT_W]->id] = fused->body->args[LM_DOT_W];
+  for (uint32_t i = 0; i < m->dot->n_in; i++)
+    map[m->dot->in[i]->id] = fused->body->args[i];
   lm_value *sums = lm_op_clone(&b, m->dot, map)->out[0];
   bool rounds = lm_dtype_is_half((lm_dtype)sums->type.dtype);
   lm_value *read = rounds ? lm_emit1(&b, LM_OP_REDUCE_PRECISION, sums) : sums;
-  for (uint32_t i = 0, k = LM_DOT_ADDENDS; i < kernel->n_in; i++)
+  for (uint32_t i = 0, k = m->dot->n_in; i < kernel->n_in; i++)
     map[kernel->body->args[i]->id] =
         kernel->in[i] == m->dot->out[0] ? read : fused->body->args[k++];
   const lm_op *yield = kernel->body->last;
@@ -144,7 +148,8 @@ static lm_op *fused_make(const lm_replacement *r, const match *m, bool stored) {
 static bool factors_are_dense(const lm_module *m, const lm_op *dot, const lm_plan_gemm *dense) {
   lm_plan_gemm g;
   return lm_plan_gemm_from_dot(m, dot, &g) && g.a_m == dense->a_m && g.a_k == dense->a_k &&
-         g.b_k == dense->b_k && g.b_n == dense->b_n && g.m.fixed == dense->m.fixed && !g.n_batch;
+         g.b_k == dense->b_k && g.b_n == dense->b_n && g.groups.b == dense->groups.b &&
+         g.m.fixed == dense->m.fixed && !g.n_batch;
 }
 
 static lm_cost_gemm_kernel sizes_of(const lm_module *m, const lm_op *fused, const lm_plan_gemm *g) {
@@ -156,6 +161,8 @@ static lm_cost_gemm_kernel sizes_of(const lm_module *m, const lm_op *fused, cons
       .ab = (lm_dtype)g->dtype_ab,
       .bytes = lm_op_traffic(m, fused),
       .alignment = 16,
+      .groups = (double)g->groups.count,
+      .warpgroups = g->groups.count > 0,
   };
   return (lm_cost_gemm_kernel){
       .gemm = gemm,
