@@ -220,6 +220,19 @@ void cuda_shape_begin(cuda_emit *e, const lm_target *t, const lm_module *m, cons
 void cuda_shape_choose(cuda_emit *e);   // from the accesses of the first attempts
 void cuda_shape_merge(cuda_emit *e);    // from the accesses of the attempt after that
 
+// ---- lanes.c: loops over the threads of a team
+// The number of a thread among those of a strided stage.
+const char *cuda_lane_of(const cuda_emit *e, int k);
+// The iterations of each lane in a loop over the lanes of a team, or at most one; 0 if they differ
+// or are many.
+int cuda_team_rounds(const cuda_emit *e, int k);
+// The head of a loop over the lanes of a team. If every lane has the same few iterations, their
+// number is a constant: the loop is then unrolled, and the loads of all iterations are in flight
+// together, or those of two. Without an iteration for every lane it is a condition. body: of the
+// loop; NULL: all iterations.
+void cuda_team_head(cuda_emit *e, int k, const char *name, const char *count, const char *body,
+                    lm_buf *out);
+
 // ---- load.c: loads of vectors
 // True if at = rest + the vector's variable, where rest is a multiple of the vector's width.
 bool cuda_in_vectors(const cuda_emit *e, const lm_ix *at, lm_ix *out_rest);

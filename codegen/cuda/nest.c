@@ -101,14 +101,6 @@ static const char *team_reduced(cuda_emit *e, const cuda_root *r) {
   return lm_arena_printf(e->g.arena, "lm_team_%s_%s(%s, %s, %d)", op, kind, r->acc, mask, lanes);
 }
 
-// The number of a thread among those of a strided stage.
-static const char *lane_of(const cuda_emit *e, int k) {
-  if (!e->stages[k].lanes)
-    return "lane";
-  int group = e->stages[1].lanes;
-  return lm_arena_printf(e->g.arena, k ? "lane %% %d" : "lane / %d", group);
-}
-
 static void scalars_begin(cuda_emit *e) {
   for (int i = 0; i < e->n_roots; i++) {
     cuda_root *r = &e->roots[i];
@@ -135,7 +127,7 @@ static void partial_end(cuda_emit *e) {
     x = lm_gen_temp_name(&e->g, "v");
     lm_gen_statement(&e->g, 1, "const %s %s = %s;", lm_gen_register_type(r->v->type.dtype), x,
                      team_reduced(e, r));
-    lm_gen_statement(&e->g, 1, "if (%s == 0) {", lane_of(e, 1));
+    lm_gen_statement(&e->g, 1, "if (%s == 0) {", cuda_lane_of(e, 1));
   }
   if (n->held == LM_HELD_ROW)
     cuda_row_put(e, 1, r->v, ix, x);
@@ -305,52 +297,6 @@ static void write_flat(cuda_emit *e, int k, const cuda_axis *axes, int n, const 
   lm_buf_printf(&l->bodies, "%s}\n", body);
 }
 
-static bool has_dyn(const cuda_emit *e, int k) {
-  const lm_gen_domain *d = &e->g.domains[e->g.pass];
-  for (int i = 0; i < d->n; i++)
-    if (e->stage_of[i] == k && d->loop[i].dyn)
-      return true;
-  return false;
-}
-
-// The iterations of each lane in a loop over the lanes of a team, or at most one; 0 if they differ
-// or are many.
-static int team_rounds(const cuda_emit *e, int k) {
-  enum {
-    UNROLLED = 4
-  };
-  int64_t n = (int64_t)cuda_trips(e, k);
-  int lanes = cuda_stage_lanes(e, k);
-  if (has_dyn(e, k))
-    return 0;
-  if (n <= lanes)
-    return 1;
-  return n % lanes == 0 && n / lanes <= UNROLLED ? (int)(n / lanes) : 0;
-}
-
-// The head of a loop over the lanes of a team. If every lane has the same few iterations, their
-// number is a constant: the loop is then unrolled, and the loads of all iterations are in flight
-// together. Without an iteration for every lane it is a condition.
-static void team_head(cuda_emit *e, int k, const char *name, const char *count, lm_buf *out) {
-  const char *type = e->g.target->index;
-  const char *lane = lane_of(e, k);
-  int rounds = team_rounds(e, k);
-  int lanes = cuda_stage_lanes(e, k);
-  int64_t n = (int64_t)cuda_trips(e, k);
-  if (rounds == 1) {
-    if (n < lanes)
-      lm_buf_printf(out, "if (%s < %lld) ", lane, (long long)n);
-    lm_buf_printf(out, "{\nconst %s %s = %s;\n", type, name, lane);
-  } else if (rounds) {
-    const char *u = lm_gen_temp_name(&e->g, "u");
-    lm_buf_printf(out, "LM_UNROLL\nfor (int32_t %s = 0; %s < %d; %s++) {\n", u, u, rounds, u);
-    lm_buf_printf(out, "const %s %s = %s + %s * %d;\n", type, name, lane, u, lanes);
-  } else {
-    lm_buf_printf(out, "for (%s %s = %s; %s < %s; %s += %d) {\n", type, name, lane, name, count,
-                  name, lanes);
-  }
-}
-
 // Of stage 0.
 static cuda_rounds rounds_of(cuda_emit *e) {
   cuda_axis axes[LM_GEN_LOOPS];
@@ -359,12 +305,12 @@ static cuda_rounds rounds_of(cuda_emit *e) {
   if (e->form == CUDA_FLAT || e->team == 1 || !whole_team || stage_axes(e, 0, axes) != 1)
     return none;
   const lm_var *v = &e->g.vars.v[axes[0].var];
-  int n = team_rounds(e, 0);
+  int n = cuda_team_rounds(e, 0);
   if (v->lo || !n)
     return none;
   lm_buf head = {0};
   if (e->g.kernel->attr.n_to)
-    team_head(e, 0, v->name, axes[0].extent, &head);
+    cuda_team_head(e, 0, v->name, axes[0].extent, NULL, &head);
   return (cuda_rounds){
       .head = lm_gen_take(&e->g, &head),
       .index = v->name,
@@ -384,7 +330,7 @@ static void write_loop(cuda_emit *e, int k, const char *body) {
   }
   if (!n) {
     if (strided)
-      lm_buf_printf(out, "if (%s == 0) {\n%s}\n", lane_of(e, k), body);
+      lm_buf_printf(out, "if (%s == 0) {\n%s}\n", cuda_lane_of(e, k), body);
     else
       lm_buf_printf(out, "{\n%s}\n", body);
     return;
@@ -401,7 +347,7 @@ static void write_loop(cuda_emit *e, int k, const char *body) {
     // Unrolled, so that the loads of a thread do not wait for each other.
     lm_buf_printf(out, "LM_UNROLL_%d\n", CUDA_UNROLLED);
   if (strided)
-    team_head(e, k, name, cuda_axes_product(e, axes, n), out);
+    cuda_team_head(e, k, name, cuda_axes_product(e, axes, n), body, out);
   else
     lm_buf_printf(out, "for (%s %s = 0; %s < %s; %s++) {\n", type, name, name,
                   cuda_axes_product(e, axes, n), name);

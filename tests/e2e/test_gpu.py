@@ -448,6 +448,9 @@ def test_scans(run):
             check(cpu.keys() == gpu.keys(), "the same tensors")
             for tensor in cpu:
                 within(f"{name} {how}: {tensor}", distance(gpu[tensor], cpu[tensor]), 2e-5)
+        rounded = fake.trace(file, "--values", "loss,grads", "--set", "precision.compute = bf16", "--enable-pass", "chunk_scan")
+        for tensor in rounded:
+            within(f"{name} in bf16: {tensor}", distance(rounded[tensor], cpu[tensor]), 5e-3 if tensor == "loss" else 6e-2)
         run("run", file, "--quiet")
         ids = ("generate", run.path(name), "--prompt-ids", "1,2,3,4,5,6,7", "-n", "6", "-t", "0", "--ids")
         check(fake(*ids, "--target", "cuda") == run(*ids), f"{name}: the tokens differ")
