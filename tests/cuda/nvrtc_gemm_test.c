@@ -71,23 +71,31 @@ static void test_few_rows(const char *axes) {
   lm_ctx_destroy(ctx);
 }
 
-// Experts of Mixtral: the result, and the gradients of the rows and of the weights.
+// Experts of Mixtral.
 static const grouped_case experts = {
     "experts", "b = 2, t = 4096, c = 2, n = 16384, g = 8, d = 4096, f = 14336", "g, d, f", ROWS};
 
-static void test_grouped(void) {
+// The grouped GEMMs of a module.
+static void test_grouped(void (*put)(const grouped_case *, lm_buf *), const char *name) {
   lm_ctx *ctx = lm_ctx_create();
   lm_plan_options target = lm_cuda_options("sm_90a", false);
-  lm_plan *plan = grouped_plan(ctx, &experts, &target);
+  lm_buf text = {0};
+  put(&experts, &text);
+  lm_module *m = parse_and_run(ctx, text.p, "decompose,cse,dce,fuse");
+  gemm_kernels_make(m);
+  lm_plan *plan = lm_plan_build(m, &target);
+  CHECK(plan);
   for (int i = 0; i < plan->n_kernels; i++)
     if (plan->kernels[i].launch.n_maps)
-      test_kernel(plan, &plan->kernels[i], experts.name);
+      test_kernel(plan, &plan->kernels[i], name);
+  lm_buf_free(&text);
   lm_ctx_destroy(ctx);
 }
 
 int main(void) {
   nvrtc_begin(false);
-  test_grouped();
+  test_grouped(grouped_text, "experts, gradients");
+  test_grouped(gated_text, "gated experts");
   for (size_t i = 0; i < LM_COUNT(few_rows); i++)
     test_few_rows(few_rows[i]);
   for (size_t i = 0; i < LM_COUNT(cases); i++) {
