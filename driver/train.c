@@ -1,6 +1,7 @@
 // train.c - a training run: from a recipe to steps, checkpoints, evaluations and samples.
 #include "driver/train.h"
 
+#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -215,12 +216,17 @@ static lm_status choices_recall(lm_training *x) {
 
 // ---- the profile
 
-// A file that cannot be written is reported before the training, which leaves it as it is.
+// A file that cannot be written is reported before the training. Leaves no new file, and an old one
+// as it is.
 static lm_status profile_check(const char *path) {
-  FILE *f = path ? fopen(path, "a") : NULL;
-  if (path && !f)
+  if (!path)
+    return NULL;
+  bool is_new = access(path, F_OK) != 0;
+  int fd = open(path, O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
+  if (fd < 0)
     return lm_fail_errno("cannot write %s", path);
-  return f && fclose(f) ? lm_fail_errno("cannot write %s", path) : NULL;
+  close(fd);
+  return is_new && unlink(path) ? lm_fail_errno("cannot remove %s", path) : NULL;
 }
 
 static lm_status profile_begin(lm_training *x) {

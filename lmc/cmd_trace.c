@@ -99,6 +99,9 @@ static lm_status trace_run(lm_cli *cli) {
     status = lm_trace_run(&o, &t);
   if (!status && cli->json)
     result_json(&t);
+  else if (!status)
+    lm_cli_print("%s: %u tensors of %lld steps\n", lm_shown(cli->ctx->arena, o.path), t.n_tensors,
+                 (long long)t.steps);
   lm_trace_free(&t);
   lm_session_close(&s);
   return status;

@@ -125,11 +125,11 @@ static int output_close(int kind) {
 }
 
 int main(int argc, char **argv) {
-  lm_process_prepare();
+  lm_status s = lm_process_prepare();
   lm_cli cli = {.ctx = lm_ctx_create(), .color = isatty(STDERR_FILENO)};
   lm_cli_events(&cli);
   lm_bug_hook_set(bug_report, &cli.module);
-  lm_status s = dispatch(&cli, argc, argv);
+  s = s ? s : dispatch(&cli, argc, argv);
   fflush(stdout);
   int kind = output_close(status_report(&cli, s));
   if (!kind && cli.interrupted)

@@ -2,7 +2,6 @@
 #include "driver/advise/advise.h"
 
 #include <math.h>
-#include <sys/mman.h>
 
 #include "runtime/cpu/detect.h"
 #include "runtime/cpu/gemm.h"
@@ -15,9 +14,8 @@ static const int widths[LM_MACHINE_WIDTHS] = {64, 128, 256, 512};
 #define VOCAB_SHARE_MOST (2.0 / 3) // of the parameters
 #define FLOPS_MEASURED 3e9         // of each width
 enum {
-  ROWS = 512,                // of the GEMMs that are measured
-  BYTES_PER_PARAM = 16,      // weight, gradient, two moments, all f32
-  MEASURED_BYTES = 64 << 20, // at most, of a measurement
+  ROWS = 512,           // of the GEMMs that are measured
+  BYTES_PER_PARAM = 16, // weight, gradient, two moments, all f32
   LOGITS_MOST = 256 << 20,
   MICRO_MOST = 8192, // bytes of a micro-batch's logits, its tokens
   DEV_ROWS = 16,     // minimum number of rows held out
@@ -29,17 +27,7 @@ enum {
 
 // ---- the machine
 
-// oneDNN may crash if an allocation fails, so the same amount is mapped first, as a test.
-static lm_status measuring_fits(void) {
-  void *p = mmap(NULL, MEASURED_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (p == MAP_FAILED)
-    return lm_fail_errno("measuring the machine takes %d MB of memory", MEASURED_BYTES >> 20);
-  munmap(p, MEASURED_BYTES);
-  return NULL;
-}
-
-lm_status lm_machine_measure(lm_machine *out) {
-  LM_TRY(measuring_fits());
+void lm_machine_measure(lm_machine *out) {
   out->load = lm_load_measure();
   out->memory = (double)lm_memory_of_machine();
   for (int i = 0; i < LM_MACHINE_WIDTHS; i++) {
@@ -54,7 +42,6 @@ lm_status lm_machine_measure(lm_machine *out) {
                                             out->load.cores, 2 + (int)(FLOPS_MEASURED / flops));
     out->flops[i] = flops / (t.forward + t.data + t.weight);
   }
-  return NULL;
 }
 
 static double flops_at(const lm_machine *m, int64_t d) {

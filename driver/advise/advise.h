@@ -21,7 +21,7 @@ typedef struct lm_machine {
   // FLOP/s of the GEMMs of a layer of width 64, 128, 256, 512
   double flops[LM_MACHINE_WIDTHS];
 } lm_machine;
-lm_status lm_machine_measure(lm_machine *out); // takes well under a second
+void lm_machine_measure(lm_machine *out); // takes well under a second
 
 typedef struct lm_text_facts {
   double tokens, bytes_per_token;

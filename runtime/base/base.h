@@ -22,6 +22,10 @@ void *lm_realloc(void *p, size_t bytes);
 void lm_free(void *p);
 char *lm_strdup(const char *s);
 void lm_oom_handler_set(void (*handler)(size_t bytes));
+_Noreturn void lm_out_of_memory(size_t bytes); // calls the handler
+// Calls the handler unless so many bytes can be allocated now: before calls of libraries that crash
+// where an allocation of theirs fails.
+void lm_memory_expect(size_t bytes);
 // n * size, checked for overflow, which is treated as out of memory.
 void *lm_calloc(size_t n, size_t size);
 

@@ -5,12 +5,14 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "runtime/base/diag.h"
 
 enum {
-  USUAL_WIDTH = 80
+  USUAL_WIDTH = 80,
+  STACK_LEAST = 512 << 10 // bytes
 };
 
 int lm_terminal_width(FILE *f) {
@@ -70,7 +72,15 @@ void lm_print_report(FILE *to, bool json, lm_buf *text) {
   lm_buf_free(text);
 }
 
-void lm_process_prepare(void) {
+static lm_status stack_check(void) {
+  struct rlimit stack;
+  if (getrlimit(RLIMIT_STACK, &stack) || stack.rlim_cur >= STACK_LEAST)
+    return NULL;
+  return lm_fail(LM_ENV, "the stack is limited to %llu kB (ulimit -s); it must have %d kB",
+                 (unsigned long long)stack.rlim_cur >> 10, STACK_LEAST >> 10);
+}
+
+lm_status lm_process_prepare(void) {
   signal(SIGXFSZ, SIG_IGN);
   int fd;
   do
@@ -78,4 +88,5 @@ void lm_process_prepare(void) {
   while (fd >= 0 && fd <= STDERR_FILENO);
   if (fd >= 0)
     close(fd);
+  return stack_check();
 }

@@ -102,10 +102,11 @@ static lm_status arena_refuse(const lm_plan *plan, int arena) {
   lm_buf sizes = {0};
   lm_show_bytes(&need, (double)plan->arena_bytes[arena]);
   lm_status s = lm_fail_errno("cannot allocate %s for %s", need.p, lm_arena_titles[arena]);
-  for (int i = 0; i < LM_ARENAS; i++) {
-    lm_buf_printf(&sizes, "%s%s ", i ? ", " : "", lm_arena_titles[i]);
-    lm_show_bytes(&sizes, (double)plan->arena_bytes[i]);
-  }
+  for (int i = 0; i < LM_ARENAS; i++)
+    if (plan->arena_bytes[i]) {
+      lm_buf_printf(&sizes, "%s%s ", sizes.n ? ", " : "", lm_arena_titles[i]);
+      lm_show_bytes(&sizes, (double)plan->arena_bytes[i]);
+    }
   s = lm_annotate(s, "the plan needs %s", sizes.p);
   lm_buf_free(&need);
   lm_buf_free(&sizes);

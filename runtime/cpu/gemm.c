@@ -12,6 +12,7 @@
 #include "runtime/cpu/gemm_loop.h"
 #include "runtime/cpu/gemm_problem.h"
 #include "runtime/cpu/matmul.h"
+#include "runtime/cpu/onednn.h"
 
 enum {
   ALIGN = 64
@@ -192,7 +193,7 @@ static void multiply(const run *r, const lm_gemm_shape *s, const char *a, const 
     };
     r->all->kernels[r->p.code - 1](buf, var, 0, s->m);
   } else {
-    const lm_matmul *x = lm_matmuls_find(r->all->matmuls, s, add);
+    lm_matmul *x = lm_matmuls_find(r->all->matmuls, s, add);
     LM_ASSERT(x);
     lm_matmul_run(r->all->matmuls, x, thread, a, b, c, workspace + r->all->call_bytes);
   }
@@ -392,7 +393,7 @@ static uint32_t code_default_find(void) {
 
 static lm_cpu_gemms *gemms_new(const lm_cpu_gemm_options *o) {
   lm_cpu_gemms *all = lm_alloc(sizeof *all);
-  lm_gemm_call_one_thread();
+  lm_onednn_begin();
   *all = (lm_cpu_gemms){.threads = o->threads,
                         .team = o->team,
                         .primitives = o->primitives ? o->primitives : 1u << LM_BF16,

@@ -2,11 +2,11 @@
 #include "runtime/cpu/gemm_call.h"
 
 #include <dnnl.h>
-#include <omp.h>
 #include <string.h>
 
 #include "runtime/base/base.h"
 #include "runtime/cpu/half.h"
+#include "runtime/cpu/onednn.h"
 
 enum {
   BAD_STRIDE = 1024, // floats; a row stride that is a multiple of it makes the library slow
@@ -79,11 +79,6 @@ static const float *pack(uint8_t dtype, const char *from, int64_t row, int64_t c
 
 // ---- the call
 
-// OpenMP's setting belongs to the calling thread.
-void lm_gemm_call_one_thread(void) {
-  omp_set_num_threads(1);
-}
-
 // dnnl_sgemm allocates its panels by posix_memalign in each call. The alignment leaves small
 // remainders, which the GNU C library keeps in the thread's cache, up to seven of a size, where
 // they count as in use. A freed panel between two remainders is too small for the next call, so
@@ -96,7 +91,7 @@ void lm_gemm_call_thread_begin(void) {
     SIZE_MAX_CACHED = 512
   };
   void *blocks[CACHED];
-  lm_gemm_call_one_thread();
+  lm_onednn_begin();
   for (size_t size = SIZE_STEP / 2; size <= SIZE_MAX_CACHED; size += SIZE_STEP) {
     for (int i = 0; i < CACHED; i++)
       blocks[i] = lm_alloc(size);
@@ -105,10 +100,25 @@ void lm_gemm_call_thread_begin(void) {
   }
 }
 
+// Whether there was a call of this shape: the library chooses its code by the shape. Shapes of the
+// same hash share an element.
+static _Atomic bool *begun_of(const lm_gemm_shape *s, int64_t k, const lm_gemm_layouts *f,
+                              bool add) {
+  static _Atomic bool begun[1024];
+  int64_t key[] = {s->m, s->n, k, f->a.trans, f->b.trans, add};
+  return &begun[lm_hash(key, sizeof key, 0) % LM_COUNT(begun)];
+}
+
 static void call(const lm_gemm_shape *s, int64_t k, const lm_gemm_layouts *f, const float *a,
                  const float *b, float *c, bool add) {
+  _Atomic bool *begun = begun_of(s, k, f, add);
+  bool first = lm_onednn_first(begun);
   dnnl_status_t status = dnnl_sgemm(f->a.trans, f->b.trans, s->m, s->n, k, 1.0f, a, f->a.ld, b,
                                     f->b.ld, add ? 1.0f : 0.0f, c, f->c.ld);
+  if (first)
+    lm_onednn_first_end(begun);
+  if (status == dnnl_out_of_memory)
+    lm_out_of_memory(LM_ONEDNN_MEMORY);
   if (status != dnnl_success)
     LM_BUG("dnnl_sgemm: status %d", (int)status);
 }

@@ -41,8 +41,6 @@ typedef struct lm_gemm_workspace {
 
 // True if an operand has to be packed; m and n must then be at most LM_GEMM_TILE.
 bool lm_gemm_packs(const lm_gemm_shape *s);
-// Makes the library single-threaded in the calling thread, for creating and for running primitives.
-void lm_gemm_call_one_thread(void);
 // Called by each thread before its first call: warms up the library's allocations.
 void lm_gemm_call_thread_begin(void);
 // A and B are f32 or bf16; C is f32 with layout 'N'.

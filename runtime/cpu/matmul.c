@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "runtime/base/base.h"
+#include "runtime/cpu/onednn.h"
 
 enum {
   WORKSPACE_MAX = 8 << 20 // bytes per thread; primitives that need more are not made
@@ -29,6 +30,7 @@ struct lm_matmul {
   dnnl_primitive_t primitive; // NULL: the library has no fast one, or it needs too much workspace
   const char *name;
   dnnl_memory_t (*memory)[N_ARGS]; // by thread
+  _Atomic bool begun;
 };
 
 struct lm_matmuls {
@@ -58,15 +60,17 @@ static lm_matmul *matmul_find(const lm_matmuls *all, const key *k) {
   return NULL;
 }
 
-const lm_matmul *lm_matmuls_find(const lm_matmuls *all, const lm_gemm_shape *s, bool add) {
+lm_matmul *lm_matmuls_find(const lm_matmuls *all, const lm_gemm_shape *s, bool add) {
   key k = key_of(s, add);
-  const lm_matmul *x = matmul_find(all, &k);
+  lm_matmul *x = matmul_find(all, &k);
   return x && x->primitive ? x : NULL;
 }
 
 // ---- creating a primitive
 
 static bool ok(dnnl_status_t s) {
+  if (s == dnnl_out_of_memory)
+    lm_out_of_memory(LM_ONEDNN_MEMORY);
   return s == dnnl_success;
 }
 
@@ -140,6 +144,7 @@ static bool is_fast(lm_arena *a, const_dnnl_primitive_desc_t d, const char **out
 
 static void primitive_make(lm_matmuls *all, lm_matmul *x, const lm_gemm_shape *s, bool add) {
   dnnl_primitive_desc_t d = NULL;
+  lm_memory_expect(LM_ONEDNN_MEMORY);
   if (!descriptor_make(all, s, add, &d))
     return;
   const dnnl_memory_desc_t *workspace =
@@ -206,8 +211,8 @@ const char *lm_matmul_name(const lm_matmul *x) {
 
 // ---- running
 
-void lm_matmul_run(const lm_matmuls *all, const lm_matmul *x, int thread, const char *a,
-                   const char *b, char *c, char *workspace) {
+void lm_matmul_run(const lm_matmuls *all, lm_matmul *x, int thread, const char *a, const char *b,
+                   char *c, char *workspace) {
   void *at[N_ARGS] = {[SRC] = (void *)(uintptr_t)a,
                       [WEIGHTS] = (void *)(uintptr_t)b,
                       [DST] = c,
@@ -218,8 +223,11 @@ void lm_matmul_run(const lm_matmuls *all, const lm_matmul *x, int thread, const 
     args[i] = (dnnl_exec_arg_t){ARGUMENTS[i], x->memory[thread][i]};
     status = dnnl_memory_set_data_handle(x->memory[thread][i], at[i]);
   }
+  bool first = lm_onednn_first(&x->begun);
   if (ok(status))
     status = dnnl_primitive_execute(x->primitive, all->streams[thread], N_ARGS, args);
+  if (first)
+    lm_onednn_first_end(&x->begun);
   if (!ok(status))
     LM_BUG("matmul %s: status %d", x->name, (int)status);
 }

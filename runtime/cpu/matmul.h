@@ -15,16 +15,16 @@ typedef struct lm_matmuls lm_matmuls;
 lm_matmuls *lm_matmuls_create(int threads);
 void lm_matmuls_destroy(lm_matmuls *all);
 // Makes the primitive of C = A B (add: C += A B), unless it exists or oneDNN has no fast one. C has
-// layout 'N'. Requires lm_gemm_call_one_thread, since a primitive is generated for the number of
+// layout 'N'. Requires lm_onednn_begin, since a primitive is generated for the number of
 // threads that is set at that time.
 void lm_matmuls_add(lm_matmuls *all, const lm_gemm_shape *s, bool add);
 // NULL if there is none.
-const lm_matmul *lm_matmuls_find(const lm_matmuls *all, const lm_gemm_shape *s, bool add);
+lm_matmul *lm_matmuls_find(const lm_matmuls *all, const lm_gemm_shape *s, bool add);
 // Maximum workspace of all primitives in bytes, aligned to 64.
 int64_t lm_matmuls_workspace(const lm_matmuls *all);
 // thread: 0 … threads - 1; concurrent calls must have different numbers.
-void lm_matmul_run(const lm_matmuls *all, const lm_matmul *x, int thread, const char *a,
-                   const char *b, char *c, char *workspace);
+void lm_matmul_run(const lm_matmuls *all, lm_matmul *x, int thread, const char *a, const char *b,
+                   char *c, char *workspace);
 // The library's name of the implementation: "brg:avx512_core_amx", ….
 const char *lm_matmul_name(const lm_matmul *x);
 #endif

@@ -54,6 +54,8 @@ lm_status lm_process_start(const char *const *argv, int dir, int output, pid_t *
     posix_spawn_file_actions_destroy(&files);
   }
   errno = error;
+  if (error == EAGAIN)
+    return lm_fail(LM_ENV, "cannot start %s: too many processes (ulimit -u)", argv[0]);
   return error ? lm_fail_errno("cannot start %s", argv[0]) : NULL;
 }
 

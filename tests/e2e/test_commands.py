@@ -1,7 +1,7 @@
 """Errors that commands report before they write anything, and the remedies that they name."""
 import os, shutil, subprocess
 
-from harness import check, folder_bytes, random_batches, save, small
+from harness import check, folder_bytes, load, random_batches, save, small
 
 DECODE = """import std.nn: xent
 model M(d = 8, vocab = 256) {{
@@ -162,7 +162,9 @@ def test_next_is_for_a_shell(run):
 
 def test_trace_needs_the_batches_of_its_steps(run):
     file = small(run, steps=2, batches=random_batches(1, 4, 16))
-    one = run.trace(file, "--steps", 1, "--values", "loss,lr")
+    said = run("trace", file, "--steps", 1, "--values", "loss,lr", "--out", run.path("one"))
+    check(said == f"{run.path('one')}: 2 tensors of 1 steps\n", said)
+    one = load(run.path("one"))
     whole = run.trace(small(run, steps=2, batches=random_batches(2, 4, 16), name="whole.lm"), "--values", "lr")
     check(len(one["loss"]) == 1 and one["lr"][0] == whole["lr"][0], "the schedule must follow the recipe's steps, not --steps")
     save(run.path("batches.safetensors"), random_batches(1, 4, 16))

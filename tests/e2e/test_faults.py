@@ -1,6 +1,6 @@
 """Memory or disk is exhausted at any moment of a compilation and two steps: status 2 with a message, the checkpoint that
 existed before loads, and the same command then ends with the bits of an undisturbed run. Uses lmc_faulty (tests/fault/faulty.c)."""
-import os, random, re, shutil
+import os, random, re, shutil, subprocess
 
 from harness import Run, check, folder_bytes, remove
 
@@ -124,3 +124,20 @@ def test_after_an_allocation(run):
         code, err = f.train(f.faulty, "run", fault=f"allocation={n * k // 9}")
         check(code == 2 and "out of memory" in err, f"status {code}: {err}")
         f.recovers(f"allocation {n * k // 9}")
+
+
+def limited(run, limit, *args):
+    """(status, stderr) of a command under `ulimit LIMIT`; None where the system's loader fails"""
+    p = subprocess.run(["bash", "-c", f'ulimit {limit}; exec "$0" "$@"', run.lmc, *args], capture_output=True, text=True, cwd=run.folder)
+    return None if "shared libraries" in p.stderr else (p.returncode, p.stderr)
+
+
+def test_small_limits(run):
+    """a small address space, stack or file is an error of the environment, whatever library notices"""
+    run.write("text.txt", "a few words of a text\n" * 300)
+    f = run.write("tiny.lm", TINY)
+    for limit in ["-s 64", "-f 2", *(f"-v {kb}" for kb in range(64000, 160000, 6000))]:
+        for args in (("--set", "precision.compute=f32"), ()):
+            result = limited(run, limit, "run", f, "-q", "--resume", "never", *args)
+            check(not result or result[0] in (0, 2), f"{limit}: {result}")
+            check(not result or result[0] == 0 or "limit" in result[1] or "memory" in result[1], f"{limit}: {result}")

@@ -41,11 +41,12 @@ def test_finished(run):
     run("run", file, "-q", "--out", run.path("run"), "--steps", "2", "--profile")
     run.write("mine.json", "mine")
     before = open(run.path("run/profile.json")).read()
-    for option in ("--profile", f"--profile={run.path('mine.json')}"):
+    for option in ("--profile", f"--profile={run.path('mine.json')}", f"--profile={run.path('new.json')}"):
         err = run("run", file, "--out", run.path("run"), "--steps", "2", option, status=1)
         check("--profile: the run had finished with step 2" in err and "--steps N" in err, err)
     check(open(run.path("run/profile.json")).read() == before, "the profile was replaced")
     check(open(run.path("mine.json")).read() == "mine", "the file was replaced")
+    check(not os.path.exists(run.path("new.json")), "an empty file was made")
     run("run", file, "-q", "--out", run.path("run"), "--steps", "3", "--profile")
     trace = json.load(open(run.path("run/profile.json")))["traceEvents"]
     check([e["name"] for e in spans(trace, "training")] == ["gradients of step 3", "update of step 3"], "the step that was left")
