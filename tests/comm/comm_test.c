@@ -24,14 +24,15 @@
 // ---- values, as a function of the rank and the element
 
 static uint64_t bits_of(int rank, int64_t i) {
-  uint64_t key[2] = {(uint64_t)rank + 1, (uint64_t)i};
-  return lm_hash(key, sizeof key, 17);
+  uint64_t x = ((uint64_t)rank + 1) * 0xbf58476d1ce4e5b9u + (uint64_t)i * 0x9e3779b97f4a7c15u;
+  x = (x ^ x >> 30) * 0x94d049bb133111ebu;
+  return x ^ x >> 31;
 }
 
 // Of very different sizes, so that another order of the sums gives other bits.
 static double value_of(int rank, int64_t i) {
   uint64_t b = bits_of(rank, i);
-  return ldexp((double)(b >> 12 & 0xfffff) / 0x100000 - 0.5, (int)(b & 15));
+  return ((double)(b >> 12 & 0xfffff) / 0x100000 - 0.5) * (double)(1 << (b & 15));
 }
 
 static void store(lm_dtype t, void *at, int64_t i, double x) {
