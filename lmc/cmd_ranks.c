@@ -41,7 +41,7 @@ static lm_status ranks_repeat(const lm_cli *cli, int ranks, int *status) {
     if (silent && *status == LM_ENV && !lm_ranks_stopped())
       lm_cli_note(
           "lmc: the %d ranks have ended without a message: one of them was killed before all "
-          "had found each other, or all were killed\n",
+          "had found each other, or all crashed or were killed\n",
           retry.ranks);
     if (*status != LM_ENV || lm_ranks_stopped() || i == most)
       return NULL;
