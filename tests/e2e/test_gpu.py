@@ -48,7 +48,7 @@ def test_spills(run):
         if run.nightly and "mixtral" in file:
             rows = json.loads(run("explain", file, "cost", "--target", target, "--json"))["rows"]
             rates = [row["flops"] / row["predicted_s"] for row in rows if row["name"].startswith("grouped")]
-            check(len(rates) == 6 and 2e14 < min(rates) and max(rates) < 6e14, f"{target}: {rates}")
+            check(len(rates) == 6 and 2e14 < min(rates) and max(rates) < 8e14, f"{target}: {rates}")
         # attention of Mixtral for sm_90a: two numbers of a block, stored before its loop and read behind it
         found = [(k, n) for k, n in gpu_cost.spilled(code) if n > (8 if k[0] == "a" else 0)]
         check(not found, f"{file}, {target}: {found}")
