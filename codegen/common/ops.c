@@ -152,7 +152,11 @@ static bool is_stored(const lm_gen *e, const lm_value *v) {
 // An operand of the kernel was rounded when it was stored.
 static const char *reduced_text(lm_gen *e, const lm_value *v, const char *x) {
   lm_dtype t = v->type.dtype;
-  return v->def ? lm_gen_load_text(e->arena, t, lm_gen_store_text(e->arena, t, x)) : x;
+  if (!v->def)
+    return x;
+  if (t == LM_BF16)
+    return lm_arena_printf(e->arena, "lm_bf16_rounded(%s)", x);
+  return lm_gen_load_text(e->arena, t, lm_gen_store_text(e->arena, t, x));
 }
 
 // A half float that is stored is rounded for the operations of the same kernel, too.

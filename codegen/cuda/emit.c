@@ -15,6 +15,7 @@ static lm_gen_form approx_form(const lm_op *op) {
                   : (lm_gen_form){"lm_logistic_f32($0)", 9};
   case LM_OP_TANH:
     return rounds ? (lm_gen_form){"lm_tanh_bf16($0)", 11} : (lm_gen_form){"lm_tanh_f32($0)", 21};
+  case LM_OP_REDUCE_PRECISION: return (lm_gen_form){NULL, rounds ? 1 : 2};
   case LM_OP_RSQRT: return (lm_gen_form){"lm_rsqrt_approx($0)", 4};
   case LM_OP_DIV: return rounds ? (lm_gen_form){"lm_divide_approx($0, $1)", 8} : (lm_gen_form){0};
   default: return (lm_gen_form){0};

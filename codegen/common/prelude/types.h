@@ -25,14 +25,27 @@ LM_INLINE float lm_f32_of_bits(uint32_t u) {
 LM_INLINE float lm_bf16_load(uint16_t h) {
   return lm_f32_of_bits((uint32_t)h << 16);
 }
+#ifdef __CUDACC__
+// The upper half is x, the lower one 0: one instruction.
+LM_INLINE float lm_bf16_rounded(float x) {
+  uint32_t u;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(u) : "f"(x), "f"(0.0f));
+  return lm_f32_of_bits(u);
+}
+LM_INLINE uint16_t lm_bf16_round(float x) {
+  return (uint16_t)(lm_f32_bits(lm_bf16_rounded(x)) >> 16);
+}
+#else
 LM_INLINE uint16_t lm_bf16_round(float x) {
   uint32_t u = lm_f32_bits(x);
   uint32_t rounded = u + 0x7fffu + ((u >> 16) & 1u);
-#ifndef __CUDACC__
   rounded &= ~(-(uint32_t) !(u & 0x7f800000u) >> 1);
-#endif
   return (uint16_t)((x == x ? rounded : u | 0x400000u) >> 16);
 }
+LM_INLINE float lm_bf16_rounded(float x) {
+  return lm_bf16_load(lm_bf16_round(x));
+}
+#endif
 
 LM_INLINE int32_t lm_iadd(int32_t a, int32_t b) {
   return (int32_t)((uint32_t)a + (uint32_t)b);
