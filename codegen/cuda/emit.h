@@ -131,7 +131,7 @@ typedef struct cuda_emit {
   bool online;        // computes the maximum of the pass before it too (online.c)
   // of a GEMM's epilogue (gemm_epilogue.c)
   const struct cuda_gemm *gemm;
-  const struct cuda_gemm_loops *gemm_loops;
+  struct cuda_gemm_loops *gemm_loops;
   bool gemm_fails; // it read a sum that the thread does not have there
   // state of the whole kernel
   // CUDA_FLAT: the loops of all passes, by head

@@ -19,6 +19,12 @@
 //
 // `unit` is the narrowest part of a head that the kernel reads: 32 where it rotates one half of a
 // head by the other one. An iteration of the loop over pairs has a pair of each part.
+//
+// Ranges of heads of which the kernel computes different results are sections:
+//
+//   a dot of [16384, 1280], norms of the (4, 3) queries in columns to 767 and of the (4) keys in
+//   columns to 1023: a section of 12 heads of 64 columns, and one of 4. The other columns are
+//   stored, if the dot is.
 #ifndef LM_CODEGEN_CUDA_GEMM_H
 #define LM_CODEGEN_CUDA_GEMM_H
 #include "codegen/cuda/emit.h"
@@ -27,8 +33,20 @@
 enum {
   CUDA_GEMM_ROWS = 128, // of a tile
   CUDA_GEMM_COLUMNS = 256,
-  CUDA_GEMM_QUAD = 4 // threads that have the columns of a row
+  CUDA_GEMM_QUAD = 4, // threads that have the columns of a row
+  CUDA_GEMM_SECTIONS = 4,
+  CUDA_GEMM_OPS = 256, // limit of the body of a kernel that has heads
+  // cuda_gemm.of
+  CUDA_GEMM_APART = -1, // an operation that does not depend on the dot
+  CUDA_GEMM_WIDE = -2   // one that has, as the dot, columns of several sections, or of none
 };
+
+// Columns from `first` on of which the kernel computes results. heads: the axes of their heads
+// (dtype is unused), none if they are elements of a row.
+typedef struct cuda_gemm_section {
+  int64_t first, columns;
+  lm_type heads;
+} cuda_gemm_section;
 
 typedef struct cuda_gemm {
   lm_plan_gemm g;
@@ -37,9 +55,13 @@ typedef struct cuda_gemm {
   int parts;       // of the dot's columns
   int panel;       // columns of each part in a tile
   bool by_k;       // k is contiguous in B, else its columns
-  lm_type heads;   // axes of the heads (dtype is unused)
   int64_t head;    // columns of a head; 0: the kernel has no heads
   int64_t unit;    // columns of the narrowest part of a head; without heads: `columns`
+  // The sections, in order; without heads: one, of all columns. of: by operation of the body, the
+  // number of its section, or one of the numbers below.
+  cuda_gemm_section section[CUDA_GEMM_SECTIONS];
+  int n_sections;
+  int8_t of[CUDA_GEMM_OPS];
   // Of groups of rows: the operand that has the rows of each.
   const char *counts;
 } cuda_gemm;
@@ -54,17 +76,34 @@ void cuda_ring_put(const cuda_gemm *x, const char *results, lm_buf *b);
 bool cuda_ring_copies(const lm_plan_gemm *g);
 lm_plan_launch cuda_ring_launch(const cuda_gemm *x, const lm_target *t, lm_arena *arena);
 
-// ---- gemm_form.c
-
+// ---- gemm_axes.c
 // The axes of t behind those of the rows, whether or not it has rows. False if it has only some of
 // the rows' axes, or run-time extents.
 bool cuda_gemm_rest(const lm_module *m, const cuda_gemm *x, const lm_op *kernel, lm_type t,
                     lm_type *out);
-// True if the first axes of the rest are those of the heads.
-bool cuda_gemm_has_heads(const cuda_gemm *x, lm_type rest);
+// The same; false, too, if t has no rows, which a result has.
+bool cuda_gemm_result(const lm_module *m, const cuda_gemm *x, const lm_op *kernel, lm_type t,
+                      lm_type *rest);
 // The product of the sizes of t's axes.
 int64_t cuda_gemm_size(const lm_module *m, lm_type t);
+// True if the first axes of the rest are those of the section's heads. A section of more than one
+// head may have no axes of heads: then false.
+bool cuda_gemm_has_heads(const cuda_gemm *x, const cuda_gemm_section *s, lm_type rest);
+// The axes within a head. False if the value has only some axes of the heads.
+bool cuda_gemm_within_head(const cuda_gemm *x, const cuda_gemm_section *s, lm_type rest,
+                           lm_type *out);
+// ---- gemm_form.c
 bool cuda_gemm_make(const lm_module *m, const lm_op *kernel, cuda_gemm *out);
+
+// ---- gemm_sections.c
+// True if a value has more axes than rows and columns, or is a sum.
+bool cuda_gemm_may_have_heads(const lm_module *m, const cuda_gemm *x, const lm_op *kernel);
+// Chooses heads and sections. False if the kernel has other forms.
+bool cuda_gemm_sections_make(const lm_module *m, const lm_op *kernel, cuda_gemm *x);
+// The section of a value of the body; NULL: it is of none, or of several.
+const cuda_gemm_section *cuda_gemm_section_of(const cuda_gemm *x, const lm_op *kernel,
+                                              const lm_value *v);
+bool cuda_gemm_is_wide(const cuda_gemm *x, const lm_op *kernel, const lm_value *v);
 
 // ---- gemm_epilogue.c
 // The operations of the kernel on the sums in registers; NULL if they read other sums than those

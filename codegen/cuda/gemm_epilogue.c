@@ -1,14 +1,16 @@
 // gemm_epilogue.c - the operations of a kernel on the sums of its GEMM, in registers.
 //
 //   for each row r of a thread
-//     for each head hh of the tile
+//     for each section: for each head hh of the tile, if it is of the section
 //       s = 0
 //       for each pair i: for each part of the head: for each element c of the pair: s += ...
 //       s = the sum over the quad
 //       for each pair i: for each part of the head: for each element c: compute, store
 //       one thread of the quad stores the results that have a number for each head
+//     for each head hh of the tile: for each pair: store the dot, if its columns are of several
+//       sections, or of none
 //
-// Without heads it is the third of these loops, over the pairs of a row in the tile.
+// Without heads it is the loop over the pairs of a row in the tile.
 #include "codegen/cuda/gemm.h"
 
 enum {
@@ -20,6 +22,7 @@ enum {
 
 typedef struct cuda_gemm_loops {
   uint16_t row, head, pair, element; // variables
+  const cuda_gemm_section *section;  // the current one, in which heads are counted
 } cuda_gemm_loops;
 
 // ---- indices
@@ -36,18 +39,19 @@ static lm_ix head_of(const cuda_emit *e) {
   return e->gemm->head ? lm_ix_var(&e->g.vars, e->gemm_loops->head) : lm_ix_const(0);
 }
 
-// The indices of an element of t at the current row and head. Axes that t has of the rows, and of
-// the heads, are dense: the last of them has the index of the row, or head.
+// The indices of an element of t at the current row and head of the section. Axes that t has of the
+// rows, and of the heads, are dense: the last of them has the index of the row, or head.
 static void index_of(const cuda_emit *e, lm_type t, lm_ix column, lm_ix *out) {
   const cuda_gemm *x = e->gemm;
+  const cuda_gemm_section *s = e->gemm_loops->section;
   lm_type rest;
   cuda_gemm_rest(e->g.m, x, e->g.kernel, t, &rest);
-  int rows = t.rank - rest.rank, heads = x->heads.rank;
+  int rows = t.rank - rest.rank, heads = s->heads.rank;
   for (int i = 0; i < t.rank; i++)
     out[i] = lm_ix_const(0);
   if (rows)
     out[rows - 1] = lm_ix_var(&e->g.vars, e->gemm_loops->row);
-  if (x->head && cuda_gemm_has_heads(x, rest)) {
+  if (x->head && cuda_gemm_has_heads(x, s, rest)) {
     if (heads)
       out[rows + heads - 1] = head_of(e);
     if (rest.rank > heads)
@@ -59,29 +63,59 @@ static void index_of(const cuda_emit *e, lm_type t, lm_ix column, lm_ix *out) {
 
 // ---- values
 
-// An element of the dot. The epilogue fails if it is not one of the current row and pair.
+// An element of the dot. The epilogue fails if it is not one of the current row, head and pair.
 static const char *register_of(cuda_emit *e, const lm_op *op, const lm_ix *ix) {
   const cuda_gemm *x = e->gemm;
   lm_type t = op->out[0]->type, rest;
   cuda_gemm_rest(e->g.m, x, e->g.kernel, t, &rest);
   lm_ix at = lm_gen_dense_index(&e->g, t, ix, rest);
-  int64_t part = at.c / x->columns, within = at.c % x->columns;
+  int64_t first = e->gemm_loops->section->first;
+  int64_t part = (at.c - first) / x->columns, within = (at.c - first) % x->columns;
   lm_ix here = lm_ix_add(lm_ix_scale(head_of(e), x->head), column_of(e, 0));
   here.c = at.c;
-  e->gemm_fails |= !lm_ix_equal(&at, &here) || within % x->unit || (!x->head && within);
+  int64_t end = x->head ? x->head : 1;
+  bool inside = within >= 0 && within < end;
+  bool begins = within % x->unit == 0;
+  e->gemm_fails |= !inside || !begins || !lm_ix_equal(&at, &here);
   const char *head =
       x->head ? lm_arena_printf(e->g.arena, " + hh * %lld", (long long)x->head / 8) : "";
   return lm_arena_printf(e->g.arena, "x[%lld%s + i][2 * r + c]",
                          (long long)(part * x->panel + within) / 8, head);
 }
 
+// The dot of which op is the result, rounded to bf16; NULL: it is another operation.
+static const lm_op *rounded_dot(const lm_op *op) {
+  const lm_op *from = op->code == LM_OP_REDUCE_PRECISION ? op->in[0]->def : NULL;
+  return from && lm_op_multiplies_rows(from) ? from : NULL;
+}
+
+// Counts the rounding of the section's sums, if the kernel reads them rounded: once, although the
+// text repeats it for the loop that adds squares.
+static void rounding_count(cuda_emit *e, const cuda_gemm *x, const cuda_gemm_section *s) {
+  int64_t columns = x->head ? s->columns : x->g.n.fixed;
+  double sums = (double)(x->g.m.fixed * columns);
+  bool rounds = false;
+  for (const lm_op *op = e->g.kernel->body->first; op; op = op->next)
+    rounds |= rounded_dot(op) != NULL;
+  if (rounds)
+    e->g.instructions += sums;
+}
+
+// An element of the dot, rounded or not. It cannot be rounded where it is: the assembler serializes
+// GEMMs whose sums other instructions write.
+static const char *sum_text(cuda_emit *e, const lm_op *dot, const lm_ix *ix, bool rounded) {
+  const char *text = register_of(e, dot, ix);
+  return rounded ? lm_arena_printf(e->g.arena, "lm_bf16_rounded(%s)", text) : text;
+}
+
 static bool value_of(lm_gen *g, const lm_op *op, const lm_ix *ix, lm_gen_text *out) {
   cuda_emit *e = (cuda_emit *)g;
+  const lm_op *dot = lm_op_multiplies_rows(op) ? op : rounded_dot(op);
   if (op->code == LM_OP_SUM)
     *out = (lm_gen_text){lm_arena_printf(g->arena, "s%u", op->mark), HEAD};
-  else if (lm_op_multiplies_rows(op))
-    *out = (lm_gen_text){register_of(e, op, ix), ELEMENT};
-  return op->code == LM_OP_SUM || lm_op_multiplies_rows(op);
+  else if (dot)
+    *out = (lm_gen_text){sum_text(e, dot, ix, dot != op), ELEMENT};
+  return op->code == LM_OP_SUM || dot;
 }
 
 // The lanes of a statement: outside of the loop over pairs all threads of a quad execute it, and
@@ -122,7 +156,6 @@ static void level_clear(cuda_emit *e, int level) {
 }
 
 static void begin(cuda_emit *e, const cuda_gemm *x, cuda_gemm_loops *l) {
-  int64_t heads = x->head ? x->columns / x->head : 1;
   lm_gen_attempt(&e->g);
   e->g.pass = 0;
   e->g.domains[0].n = 0;
@@ -133,8 +166,9 @@ static void begin(cuda_emit *e, const cuda_gemm *x, cuda_gemm_loops *l) {
   e->gemm_fails = false;
   for (int i = 0; i <= ELEMENT; i++)
     level_clear(e, i);
+  *l = (cuda_gemm_loops){.section = &x->section[0]};
   l->row = loop_add(e, "row", x->g.m.fixed, ROW);
-  l->head = loop_add(e, "head", heads, HEAD);
+  l->head = loop_add(e, "head", 1, HEAD);
   l->pair = loop_add(e, "pair", x->unit / 2, PAIR);
   l->element = e->vector = loop_add(e, "c", 2, ELEMENT);
 }
@@ -165,18 +199,27 @@ static const char *pair_head(const cuda_emit *e, const cuda_gemm *x) {
                          x->head ? "4 * i + lane % 4" : "col0 / 2 + 4 * i + lane % 4", inside);
 }
 
-static const char *head_head(const cuda_emit *e, const cuda_gemm *x) {
+// The heads of a tile that are of the section.
+static const char *head_head(const cuda_emit *e, const cuda_gemm *x, const cuda_gemm_section *s) {
   lm_arena *a = e->g.arena;
+  long long first = s->first / x->head;
+  long long n = s->columns / x->head;
+  bool begins = s->first;
+  bool others = s->first + s->columns < x->columns;
+  bool ends = others || x->columns % x->panel;
+  const char *less = begins ? lm_arena_printf(a, " - %lld", first) : "";
   const char *inside = "";
-  if (!x->head)
-    return "";
-  if (x->columns % x->panel)
-    inside = lm_arena_printf(a, "if (head < %lld) ", (long long)(x->columns / x->head));
+  if (begins && ends)
+    inside = lm_arena_printf(a, "if (head >= 0 && head < %lld) ", n);
+  else if (begins)
+    inside = "if (head >= 0) ";
+  else if (ends)
+    inside = lm_arena_printf(a, "if (head < %lld) ", n);
   return lm_arena_printf(a,
                          "LM_UNROLL\nfor (int32_t hh = 0; hh < %lld; hh++) {\n"
-                         "const %s head = col0 / %lld + hh;\n%s{\n",
+                         "const %s head = col0 / %lld + hh%s;\n%s{\n",
                          (long long)(x->panel / x->head), e->g.target->index, (long long)x->head,
-                         inside);
+                         less, inside);
 }
 
 // True if a tile has rows that are not its own: beyond the last one, or of another group.
@@ -230,9 +273,10 @@ static void sum_put(cuda_emit *e, const cuda_gemm *x, const lm_op *op) {
 
 // True if the result has a number for each head.
 static bool is_of_heads(const cuda_emit *e, const cuda_gemm *x, lm_type t) {
+  const cuda_gemm_section *s = e->gemm_loops->section;
   lm_type rest;
   cuda_gemm_rest(e->g.m, x, e->g.kernel, t, &rest);
-  return x->head && rest.rank == x->heads.rank && cuda_gemm_has_heads(x, rest);
+  return x->head && rest.rank == s->heads.rank && cuda_gemm_has_heads(x, s, rest);
 }
 
 // Result i, in parts of `columns` columns, and of `unit` within a head.
@@ -260,27 +304,89 @@ static void head_put(cuda_emit *e, uint32_t i) {
   lm_gen_statement(&e->g, HEAD, "}");
 }
 
+// ---- sections
+
+// Begins the loop over the heads of a section.
+static void section_begin(cuda_emit *e, const cuda_gemm *x, const cuda_gemm_section *s) {
+  cuda_gemm_loops *l = e->gemm_loops;
+  lm_gen_domain *d = &e->g.domains[0];
+  lm_var *head = &e->g.vars.v[l->head];
+  int64_t heads = x->head ? s->columns / x->head : 1;
+  head->size = heads;
+  head->hi = heads;
+  d->loop[HEAD - 1].size = heads;
+  l->section = s;
+}
+
+// Ends it: its text becomes a statement of the row.
+static void section_end(cuda_emit *e, const cuda_gemm *x, const cuda_gemm_section *s) {
+  const char *head = x->head ? head_head(e, x, s) : "";
+  const char *text = loop_text(e, HEAD, head, "", x->head ? "}\n}\n" : "");
+  lm_buf_puts(&e->g.level[ROW].before, text);
+  level_clear(e, HEAD);
+  lm_gen_forget(&e->g, HEAD);
+}
+
+// Result i, if it has a number for each head (`of_heads`), or if it has columns.
+static void result_put(cuda_emit *e, const cuda_gemm *x, const cuda_gemm_section *s, uint32_t i,
+                       bool of_heads) {
+  const lm_op *kernel = e->g.kernel;
+  const lm_value *v = lm_kernel_yield(kernel)->in[i];
+  if (cuda_gemm_section_of(x, kernel, v) != s)
+    return;
+  if (is_of_heads(e, x, v->type) != of_heads)
+    return;
+  if (of_heads)
+    head_put(e, i);
+  else
+    columns_put(e, x, i);
+}
+
+// s: a section that is written with its sums and results; NULL: the results of no section.
+static void section_put(cuda_emit *e, const cuda_gemm *x, const cuda_gemm_section *s) {
+  const lm_op *kernel = e->g.kernel, *yield = lm_kernel_yield(kernel);
+  const cuda_gemm_section whole = {
+      .columns = x->columns,
+  };
+  section_begin(e, x, s ? s : &whole);
+  for (const lm_op *op = kernel->body->first; op != yield; op = op->next) {
+    if (op->code != LM_OP_SUM)
+      continue;
+    if (cuda_gemm_section_of(x, kernel, op->out[0]) == s)
+      sum_put(e, x, op);
+  }
+  for (uint32_t i = 0; i < yield->n_in; i++)
+    result_put(e, x, s, i, false);
+  pairs_end(e, x);
+  for (uint32_t i = 0; i < yield->n_in; i++)
+    result_put(e, x, s, i, true);
+  section_end(e, x, s ? s : &whole);
+}
+
+// True if results are of no section.
+static bool has_others(const cuda_gemm *x, const lm_op *kernel) {
+  const lm_op *yield = lm_kernel_yield(kernel);
+  for (uint32_t i = 0; i < yield->n_in; i++)
+    if (!cuda_gemm_section_of(x, kernel, yield->in[i]))
+      return true;
+  return false;
+}
+
 const char *cuda_gemm_epilogue(cuda_emit *e, const cuda_gemm *x) {
   lm_gen_target target = *e->g.target;
   const lm_gen_target *plain = e->g.target;
-  const lm_op *yield = lm_kernel_yield(e->g.kernel);
   cuda_gemm_loops l;
   target.value = value_of;
   target.lanes = lanes_of;
   e->g.target = &target;
   begin(e, x, &l);
-  for (const lm_op *op = e->g.kernel->body->first; op != yield; op = op->next)
-    if (op->code == LM_OP_SUM)
-      sum_put(e, x, op);
-  for (uint32_t i = 0; i < yield->n_in; i++)
-    if (!is_of_heads(e, x, yield->in[i]->type))
-      columns_put(e, x, i);
-  pairs_end(e, x);
-  for (uint32_t i = 0; i < yield->n_in; i++)
-    if (is_of_heads(e, x, yield->in[i]->type))
-      head_put(e, i);
-  const char *text = loop_text(e, HEAD, head_head(e, x), "", x->head ? "}\n}\n" : "");
-  text = loop_text(e, ROW, row_head(e, x), text, "}\n}\n");
+  for (int i = 0; i < x->n_sections; i++) {
+    rounding_count(e, x, &x->section[i]);
+    section_put(e, x, &x->section[i]);
+  }
+  if (has_others(x, e->g.kernel))
+    section_put(e, x, NULL);
+  const char *text = loop_text(e, ROW, row_head(e, x), "", "}\n}\n");
   text = loop_text(e, 0, "", text, "");
   e->g.target = plain;
   return e->gemm_fails || e->g.request.kind != LM_GEN_REQUEST_NONE ? NULL : text;

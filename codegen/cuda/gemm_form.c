@@ -5,139 +5,49 @@ enum {
   PARTS = 4
 };
 
-int64_t cuda_gemm_size(const lm_module *m, lm_type t) {
-  int64_t n = 1;
-  for (int i = 0; i < t.rank; i++)
-    n *= lm_axis_size(m, t.axis[i]);
-  return n;
+// True if the value has all columns of the section, in order; or one axis of columns, in parts as
+// wide as the epilogue's.
+static bool is_flat(const lm_module *m, const cuda_gemm *x, const cuda_gemm_section *s,
+                    lm_type rest) {
+  int64_t size = cuda_gemm_size(m, rest);
+  return (x->head && size == s->columns) || (rest.rank == 1 && size % x->columns == 0);
 }
 
-// ---- the axes of values
-
-static lm_type dot_type(const lm_op *kernel) {
-  return kernel->body->first->out[0]->type;
-}
-
-static bool has_rows(const cuda_gemm *x, lm_type c, lm_type t) {
-  bool same = t.rank >= x->rows;
-  for (int i = 0; same && i < x->rows; i++)
-    same = t.axis[i] == c.axis[i];
-  return same;
-}
-
-bool cuda_gemm_rest(const lm_module *m, const cuda_gemm *x, const lm_op *kernel, lm_type t,
-                    lm_type *out) {
-  lm_type c = dot_type(kernel);
-  for (int i = 0; i < t.rank; i++)
-    if (m->axes[t.axis[i]].dyn)
-      return false;
-  *out = lm_type_inner(t, has_rows(x, c, t) ? x->rows : 0);
-  for (int i = 0; i < x->rows; i++)
-    if (lm_type_find(*out, c.axis[i]) >= 0)
-      return false;
-  return true;
-}
-
-bool cuda_gemm_has_heads(const cuda_gemm *x, lm_type rest) {
-  bool same = rest.rank >= x->heads.rank;
-  for (int i = 0; same && i < x->heads.rank; i++)
-    same = rest.axis[i] == x->heads.axis[i];
-  return same;
-}
-
-// The axes within a head. False if the value has only some axes of the heads.
-static bool within_head(const cuda_gemm *x, lm_type rest, lm_type *out) {
-  *out = cuda_gemm_has_heads(x, rest) ? lm_type_inner(rest, x->heads.rank) : rest;
-  for (int i = 0; i < x->heads.rank; i++)
-    if (lm_type_find(*out, x->heads.axis[i]) >= 0)
-      return false;
-  return true;
-}
-
-// True if the value has one axis of columns, in parts as wide as the epilogue's.
-static bool is_flat(const lm_module *m, const cuda_gemm *x, lm_type rest) {
-  return rest.rank == 1 && cuda_gemm_size(m, rest) % x->columns == 0;
-}
-
-static bool value_fits(const lm_module *m, const cuda_gemm *x, const lm_op *kernel, lm_type t) {
+static bool value_fits(const lm_module *m, const cuda_gemm *x, const lm_op *kernel,
+                       const cuda_gemm_section *s, lm_type t) {
   lm_type rest, in_head;
   if (!cuda_gemm_rest(m, x, kernel, t, &rest))
     return false;
-  if (!rest.rank || is_flat(m, x, rest))
+  if (!rest.rank || is_flat(m, x, s, rest))
     return true;
-  if (!x->head || !within_head(x, rest, &in_head))
+  if (!x->head || !cuda_gemm_within_head(x, s, rest, &in_head))
     return false;
   int64_t size = cuda_gemm_size(m, in_head);
-  return !in_head.rank || (x->head % size == 0 && size % x->unit == 0);
-}
-
-// ---- heads
-
-static bool sums(const lm_op *op) {
-  return op->code == LM_OP_SUM;
-}
-
-// The axes of the heads: those that a sum keeps; else all but the last one of the first value that
-// has several. False if there are no heads.
-static bool heads_find(const lm_module *m, cuda_gemm *x, const lm_op *kernel) {
-  const lm_op *end = kernel->body->last;
-  lm_type rest;
-  for (const lm_op *op = kernel->body->first; op != end; op = op->next)
-    if (sums(op))
-      return cuda_gemm_rest(m, x, kernel, op->out[0]->type, &x->heads);
-  for (const lm_op *op = kernel->body->first; op != end; op = op->next) {
-    if (op->n_out != 1 || !cuda_gemm_rest(m, x, kernel, op->out[0]->type, &rest) || rest.rank < 2)
-      continue;
-    x->heads = rest;
-    x->heads.rank--;
-    return true;
-  }
-  return false;
-}
-
-// The narrowest part of a head that is an operand or result of an operation.
-static void unit_note(const lm_module *m, cuda_gemm *x, const lm_op *kernel, lm_type t) {
-  lm_type rest, in_head;
-  if (!cuda_gemm_rest(m, x, kernel, t, &rest) || is_flat(m, x, rest) ||
-      !within_head(x, rest, &in_head))
-    return;
-  int64_t size = cuda_gemm_size(m, in_head);
-  if (in_head.rank && size < x->unit)
-    x->unit = size;
-}
-
-static bool heads_choose(const lm_module *m, cuda_gemm *x, const lm_op *kernel) {
-  int64_t n = cuda_gemm_size(m, x->heads);
-  x->unit = x->head = x->columns / n;
-  for (const lm_op *op = kernel->body->first->next; op != kernel->body->last; op = op->next) {
-    for (uint32_t i = 0; i < op->n_in; i++)
-      unit_note(m, x, kernel, op->in[i]->type);
-    for (uint32_t i = 0; i < op->n_out; i++)
-      unit_note(m, x, kernel, op->out[i]->type);
-  }
-  return x->head * n == x->columns && x->unit % 8 == 0 && x->head % x->unit == 0 &&
-         CUDA_GEMM_COLUMNS % x->head == 0 && x->parts == 1;
+  return !in_head.rank || (size <= x->head && size % x->unit == 0);
 }
 
 // ---- operations
 
 // A sum over all columns of a head.
-static bool sum_fits(const lm_module *m, const cuda_gemm *x, const lm_op *kernel, const lm_op *op) {
+static bool sum_fits(const lm_module *m, const cuda_gemm *x, const lm_op *kernel,
+                     const cuda_gemm_section *s, const lm_op *op) {
   lm_type rest, of, in_head;
   return x->head && op->out[0]->type.dtype == LM_F32 &&
          cuda_gemm_rest(m, x, kernel, op->out[0]->type, &rest) &&
-         cuda_gemm_rest(m, x, kernel, op->in[0]->type, &of) && rest.rank == x->heads.rank &&
-         cuda_gemm_has_heads(x, rest) && cuda_gemm_has_heads(x, of) &&
-         within_head(x, of, &in_head) && in_head.rank == 1 && cuda_gemm_size(m, in_head) == x->head;
+         cuda_gemm_rest(m, x, kernel, op->in[0]->type, &of) && rest.rank == s->heads.rank &&
+         cuda_gemm_has_heads(x, s, rest) && cuda_gemm_has_heads(x, s, of) &&
+         cuda_gemm_within_head(x, s, of, &in_head) && in_head.rank == 1 &&
+         cuda_gemm_size(m, in_head) == x->head;
 }
 
-static bool op_fits(const lm_module *m, const cuda_gemm *x, const lm_op *kernel, const lm_op *op) {
+static bool op_fits(const lm_module *m, const cuda_gemm *x, const lm_op *kernel,
+                    const cuda_gemm_section *s, const lm_op *op) {
   lm_type out = op->out[0]->type;
   lm_axis last =
       op->n_in && op->in[0]->type.rank ? op->in[0]->type.axis[op->in[0]->type.rank - 1] : 0;
   switch (op->code) {
   case LM_OP_CONST: return true;
-  case LM_OP_SUM: return sum_fits(m, x, kernel, op);
+  case LM_OP_SUM: return sum_fits(m, x, kernel, s, op);
   case LM_OP_VIEW: return x->head;
   case LM_OP_SLICE:
     return x->head || (op->attr.n_to && op->attr.imm[1] == 1 && op->attr.axes[0] == last &&
@@ -147,42 +57,53 @@ static bool op_fits(const lm_module *m, const cuda_gemm *x, const lm_op *kernel,
   }
 }
 
+static bool op_fits_section(const lm_module *m, const cuda_gemm *x, const lm_op *kernel,
+                            const cuda_gemm_section *s, const lm_op *op) {
+  if (!op_fits(m, x, kernel, s, op) || !value_fits(m, x, kernel, s, op->out[0]->type))
+    return false;
+  for (uint32_t i = 0; i < op->n_in; i++)
+    if (!cuda_gemm_is_wide(x, kernel, op->in[i]) && !value_fits(m, x, kernel, s, op->in[i]->type))
+      return false;
+  return true;
+}
+
+// An operation on columns of several sections, of which the sections' operations are parts.
+static bool wide_fits(const lm_module *m, const cuda_gemm *x, const lm_op *kernel,
+                      const lm_op *op) {
+  lm_type rest;
+  bool moves = op->code == LM_OP_VIEW || op->code == LM_OP_SLICE;
+  return (moves || lm_op_info_of(op)->traits & LM_T_ELEMENTWISE) &&
+         cuda_gemm_rest(m, x, kernel, op->out[0]->type, &rest);
+}
+
+// Operations on parameters alone are of no section, and fit if they fit one.
 static bool body_fits(const lm_module *m, const cuda_gemm *x, const lm_op *kernel) {
   for (const lm_op *op = kernel->body->first->next; op != kernel->body->last; op = op->next) {
-    if (op->n_out != 1 || !op_fits(m, x, kernel, op) || !value_fits(m, x, kernel, op->out[0]->type))
+    if (op->n_out != 1)
       return false;
-    for (uint32_t i = 0; i < op->n_in; i++)
-      if (!value_fits(m, x, kernel, op->in[i]->type))
-        return false;
+    const cuda_gemm_section *of = cuda_gemm_section_of(x, kernel, op->out[0]);
+    bool wide = !of && cuda_gemm_is_wide(x, kernel, op->out[0]);
+    bool fits = of ? op_fits_section(m, x, kernel, of, op) : wide && wide_fits(m, x, kernel, op);
+    for (int i = 0; !of && !wide && i < x->n_sections; i++)
+      fits |= op_fits_section(m, x, kernel, &x->section[i], op);
+    if (!fits)
+      return false;
   }
   return true;
 }
 
 // ---- results
 
-// A result has rows, and columns or heads.
-static bool result_fits(const lm_module *m, const cuda_gemm *x, const lm_op *kernel, lm_type t,
-                        bool heads) {
-  lm_type rest;
-  if (!has_rows(x, dot_type(kernel), t) || !cuda_gemm_rest(m, x, kernel, t, &rest))
-    return false;
-  bool kept = heads && cuda_gemm_has_heads(x, rest);
-  return rest.rank == 1 || (kept && rest.rank <= x->heads.rank + 1);
-}
-
-// The narrowest of the dot and the results that have columns.
-static bool columns_choose(const lm_module *m, cuda_gemm *x, const lm_op *kernel, bool heads) {
+// The narrowest of the dot and the results, which have rows and columns.
+static bool columns_choose(const lm_module *m, cuda_gemm *x, const lm_op *kernel) {
   const lm_op *yield = kernel->body->last;
   x->columns = x->g.n.fixed;
   for (int last = 0; last < 2; last++)
     for (uint32_t i = 0; i < yield->n_in; i++) {
-      lm_type t = yield->in[i]->type, rest;
-      if (!result_fits(m, x, kernel, t, heads))
+      lm_type rest;
+      if (!cuda_gemm_result(m, x, kernel, yield->in[i]->type, &rest) || rest.rank != 1)
         return false;
-      cuda_gemm_rest(m, x, kernel, t, &rest);
       int64_t size = cuda_gemm_size(m, rest);
-      if (heads && rest.rank == x->heads.rank && cuda_gemm_has_heads(x, rest))
-        continue;
       if (last && size % x->columns)
         return false;
       x->columns = size < x->columns ? size : x->columns;
@@ -223,19 +144,26 @@ static bool operands_fit(const lm_module *m, cuda_gemm *x) {
          n % 8 == 0 && g->m.fixed < (int64_t)1 << 30;
 }
 
+// Without heads: a tile has a part of each of the dot's parts.
+static bool parts_choose(const lm_module *m, cuda_gemm *x, const lm_op *kernel) {
+  if (!columns_choose(m, x, kernel))
+    return false;
+  int64_t parts = x->g.n.fixed / x->columns;
+  x->parts = (int)parts;
+  x->panel = (int)(CUDA_GEMM_COLUMNS / parts);
+  x->unit = x->columns;
+  x->n_sections = 1;
+  x->section[0].columns = x->columns;
+  return parts <= PARTS && CUDA_GEMM_COLUMNS % parts == 0;
+}
+
 bool cuda_gemm_make(const lm_module *m, const lm_op *kernel, cuda_gemm *out) {
   *out = (cuda_gemm){.rows = lm_dot_rows(kernel->body->first)};
-  if (!lm_plan_gemm_of_kernel(m, kernel, &out->g) || !operands_fit(m, out) || out->rows < 1)
+  if (!lm_plan_gemm_of_kernel(m, kernel, &out->g) || !operands_fit(m, out) || out->rows < 1 ||
+      kernel->attr.n_to)
     return false;
-  bool heads = heads_find(m, out, kernel);
-  if (!columns_choose(m, out, kernel, heads))
+  bool heads = cuda_gemm_may_have_heads(m, out, kernel);
+  if (heads ? !cuda_gemm_sections_make(m, kernel, out) : !parts_choose(m, out, kernel))
     return false;
-  int64_t parts = out->g.n.fixed / out->columns;
-  out->parts = (int)parts;
-  out->panel = (int)(CUDA_GEMM_COLUMNS / parts);
-  out->unit = out->columns;
-  if (heads && !heads_choose(m, out, kernel))
-    return false;
-  return parts <= PARTS && CUDA_GEMM_COLUMNS % parts == 0 && !kernel->attr.n_to &&
-         body_fits(m, out, kernel);
+  return body_fits(m, out, kernel);
 }

@@ -122,7 +122,10 @@ const char *cuda_vector_load(cuda_emit *e, const char *base, const char *index, 
   lm_gen_statement(&e->g, level, "lm_load%d_%s(%s, %s + (%s));  // %s", width,
                    lm_dtype_name(t.dtype), name, base, index, note.p);
   lm_buf_free(&note);
-  // The address, and a conversion of each element from bf16.
-  lm_gen_count(&e->g, level, lm_dtype_is_half((lm_dtype)t.dtype) ? 3 + width : 3, NULL);
+  // The address, and a conversion of each element from bf16. Of the two statements one is a
+  // declaration. The loops of a GEMM's epilogue are unrolled: addresses are parts of instructions.
+  double address = e->gemm ? -1 : 3;
+  double casts = lm_dtype_is_half((lm_dtype)t.dtype) ? width : 0;
+  lm_gen_count(&e->g, level, address + casts, NULL);
   return name;
 }

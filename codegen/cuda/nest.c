@@ -48,6 +48,8 @@ void cuda_store(cuda_emit *e, uint32_t i, lm_type t, const lm_ix *ix, const char
   const char *name = lm_gen_temp_name(&e->g, "y");
   int width = e->width[e->g.pass];
   lm_gen_statement(&e->g, level - 1, "%s %s[%d];", lm_gen_register_type(t.dtype), name, width);
+  if (e->gemm) // a pair is rounded by one instruction and stored by another
+    lm_gen_count(&e->g, level - 1, -1, NULL);
   lm_gen_statement(&e->g, level, "%s[%s] = %s;", name, e->g.vars.v[e->vector].name, x);
   after(e, level - 1, "lm_store%d_%s(r%u + (%s), %s);", width, lm_dtype_name(t.dtype), i,
         cuda_printed(e, &rest), name);

@@ -59,6 +59,57 @@ typedef struct gemm_case {
   "  %e0 = expand %a2 : f32[b, t, g, h, one, c]\n  %e1 = expand %d3 : f32[b, t, g, h, one, c]\n"   \
   "  %f = concat %e0, %e1 (one, one) -> (two)\n  %f1 = view %f (two, c) -> (e)\n"                  \
   "  %y = cast %f1 : bf16[b, t, g, h, e]\n  return %y, %v, %p\n"
+// Queries, keys and values beside each other: the norm of each head of queries and of keys, and
+// rotary embedding; without norms, rotary embedding alone. `q`, `k`: the first columns of each.
+#define QKV_IN ", %wq: bf16[e], %wk: bf16[e], %co: f32[b, t, c], %si: f32[b, t, c]"
+#define QKV_ROTATED(P, X, AXES, E)                                                                 \
+  "  %" P "r = cast %" X " : f32[" AXES ", " E "]\n  %" P "z = view %" P "r (" E ") -> (two, c)\n" \
+  "  %" P "0 = slice %" P "z (two) -> () [0, 1]\n  %" P "1 = slice %" P "z (two) -> () [1, 1]\n"   \
+  "  %" P "a = mul %" P "0, %co\n  %" P "b = mul %" P "1, %si\n  %" P "c = sub %" P "a, %" P       \
+  "b\n  %" P "d = mul %" P "1, %co\n  %" P "e = mul %" P "0, %si\n  %" P "f = add %" P "d, %" P    \
+  "e\n  %" P "g = expand %" P "c : f32[" AXES ", one, c]\n  %" P "h = expand %" P "f : f32[" AXES  \
+  ", one, c]\n  %" P "i = concat %" P "g, %" P "h (one, one) -> (two)\n  %" P "j = view %" P       \
+  "i (two, c) -> (" E ")\n  %" P "y = cast %" P "j : bf16[" AXES ", " E "]\n"
+#define QKV_NORMED(P, X, AXES)                                                                     \
+  "  %" P "x1 = cast %" X " : f32[" AXES ", e]\n  %" P "x2 = mul %" P "x1, %" P "x1\n"             \
+  "  %" P "v = sum %" P "x2 over(e)\n  %" P "k = const 0.015625 : f32\n"                           \
+  "  %" P "m = mul %" P "v, %" P "k\n  %" P "s = rsqrt %" P "m\n"                                  \
+  "  %" P "x3 = mul %" P "x1, %" P "s\n  %" P "x4 = cast %" P "x3 : bf16[" AXES ", e]\n"           \
+  "  %" P "x5 = mul %" P "x4, %w" P "\n" QKV_ROTATED(P, P "x5", AXES, "e")
+#define QKV_VIEWS(q, k)                                                                            \
+  "  %q9 = slice %p (n) -> (nq) [" #q ", 1]\n  %q8 = view %q9 (nq) -> (g, h, e)\n"                 \
+  "  %k9 = slice %p (n) -> (nk) [" #k ", 1]\n  %k8 = view %k9 (nk) -> (g, e)\n"
+#define QKV_RESULTS                                                                                \
+  "qy: bf16[b, t, g, h, e], qv: f32[b, t, g, h], ky: bf16[b, t, g, e], kv: f32[b, t, g], "         \
+  "p: bf16[b, t, n]"
+#define QKV(q, k)                                                                                  \
+  QKV_VIEWS(q, k)                                                                                  \
+  QKV_NORMED("q", "q8", "b, t, g, h")                                                              \
+  QKV_NORMED("k", "k8", "b, t, g") "  return %qy, %qv, %ky, %kv, %p\n"
+#define ROTATED_RESULTS "qy: bf16[b, t, g, h, e], ky: bf16[b, t, g, e], p: bf16[b, t, n]"
+#define ROTATED(q, k)                                                                              \
+  QKV_VIEWS(q, k)                                                                                  \
+  QKV_ROTATED("q", "q8", "b, t, g, h", "e")                                                        \
+  QKV_ROTATED("k", "k8", "b, t, g", "e") "  return %qy, %ky, %p\n"
+// Queries alone, behind columns that only the dot's reader has.
+#define QUERIES_RESULTS "qy: bf16[b, t, g, h, e], qv: f32[b, t, g, h], p: bf16[b, t, n]"
+#define QUERIES(q)                                                                                 \
+  "  %q9 = slice %p (n) -> (nq) [" #q ", 1]\n  %q8 = view %q9 (nq) -> (g, h, e)\n" QKV_NORMED(     \
+      "q", "q8", "b, t, g, h") "  return %qy, %qv, %p\n"
+
+// Rotary embedding of the first channels of each head; `all` are the heads of queries, keys and
+// values.
+#define QKV_PARTLY(P, AXES)                                                                        \
+  "  %" P "7 = slice %" P "8 (e) -> (first) [0, 1]\n" QKV_ROTATED(                                 \
+      P, P "7", AXES, "first") "  %" P "6 = slice %" P "8 (e) -> (rest) [16, 1]\n  %" P            \
+                               "p = concat %" P "y, %" P "6 (first, rest) -> (e)\n"
+#define PARTLY_RESULTS "qp: bf16[b, t, g, h, e], kp: bf16[b, t, g, e], p: bf16[b, t, all, e]"
+#define PARTLY(k)                                                                                  \
+  "  %q9 = slice %p (all) -> (nq) [0, 1]\n  %q8 = view %q9 (nq) -> (g, h)\n"                       \
+  "  %m9 = slice %p (all) -> (m) [" #k ", 1]\n  %m8 = view %m9 (m) -> (two, g)\n"                  \
+  "  %k8 = slice %m8 (two) -> () [0, 1]\n" QKV_PARTLY("q", "b, t, g, h")                           \
+      QKV_PARTLY("k", "b, t, g") "  return %qp, %kp, %p\n"
+
 // Squares of columns with two axes.
 #define SQUARES_RESULTS "y: bf16[b, t, g, e]"
 #define SQUARES "  %y = mul %p, %p\n  return %y\n"

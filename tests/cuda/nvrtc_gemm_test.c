@@ -16,6 +16,10 @@ static const gemm_case cases[] = {
     {"gelu, edges", "b = 3, t = 333, d = 1000, n = 520", true, GELU_IN, GELU_RESULTS, GELU},
     {"delta", "b = 8, t = 2048, d = 768, g = 4, h = 3, e = 64", true, DELTA_IN, DELTA_RESULTS,
      DELTA, "g, h, e"},
+    {"queries and keys",
+     "b = 8, t = 2048, d = 768, g = 4, h = 3, e = 64, two = 2, c = 32, one = 1, nq = 768, nk = "
+     "256, n = 1280",
+     false, QKV_IN, QKV_RESULTS, QKV(0, 768)},
     {"delta, edges", "b = 3, t = 333, d = 1000, g = 3, h = 1, e = 128", false, DELTA_IN,
      DELTA_RESULTS, DELTA, "g, h, e"},
 };

@@ -29,6 +29,25 @@ static const gemm_case cases[] = {
      "b = 1, t = 128, d = 64, g = 4, h = 4, e = 16, two = 2, "
      "c = 8, one = 1, n = 256",
      true, HEADS_IN, HEADS_RESULTS, HEADS},
+    {"queries, keys and values, edges",
+     "b = 2, t = 75, d = 72, g = 2, h = 3, e = 64, two = 2, c = 32, one = 1, nq = 384, nk = 128, "
+     "n = 640",
+     false, QKV_IN, QKV_RESULTS, QKV(0, 384)},
+    {"values, keys and queries, whole tiles",
+     "b = 1, t = 128, d = 64, g = 4, h = 1, e = 64, two = 2, c = 32, one = 1, nq = 256, nk = 256, "
+     "n = 768",
+     true, QKV_IN, QKV_RESULTS, QKV(512, 256)},
+    {"rotation of queries and keys",
+     "b = 1, t = 70, d = 8, g = 1, h = 2, e = 128, two = 2, c = 64, one = 1, nq = 256, nk = 128, "
+     "n = 512",
+     true, QKV_IN, ROTATED_RESULTS, ROTATED(0, 256)},
+    {"queries behind other columns",
+     "b = 1, t = 30, d = 40, g = 1, h = 3, e = 16, two = 2, c = 8, one = 1, nq = 48, n = 96", false,
+     QKV_IN, QUERIES_RESULTS, QUERIES(32)},
+    {"rotation of a part of each head",
+     "b = 1, t = 70, d = 72, g = 2, h = 3, e = 64, first = 16, rest = 48, two = 2, c = 8, one = 1, "
+     "nq = 6, m = 4, all = 10",
+     false, QKV_IN, PARTLY_RESULTS, PARTLY(6), "all, e"},
     {"columns of two axes", "b = 1, t = 70, d = 64, g = 2, e = 64", true, "", SQUARES_RESULTS,
      SQUARES, "g, e"},
     {"gelu, two bands", "b = 2, t = 1050, d = 8, n = 264", true, GELU_IN, GELU_RESULTS, GELU},

@@ -132,6 +132,20 @@ static const gemm_case heads_shape = {
     "planted", "b = 1, t = 90, d = 72, g = 2, h = 1, e = 64", true, DELTA_IN, DELTA_RESULTS, DELTA,
     "g, h, e"};
 
+static const plant sections_plants[] = {
+    {"sm_90a", "head < 6)", "head < 7)"},                      // a key as a query
+    {"sm_90a", "hh - 6;", "hh - 5;"},                          // another head of keys
+    {"sm_90a", "if (head >= 0 && head < 2)", "if (head < 2)"}, // queries as keys
+};
+static const gemm_case sections_shape = {
+    "planted",
+    "b = 1, t = 90, d = 72, g = 2, h = 3, e = 64, two = 2, c = 32, one = 1, nq = 384, nk = 128, "
+    "n = 640",
+    false,
+    QKV_IN,
+    QKV_RESULTS,
+    QKV(0, 384)};
+
 // ---- grouped GEMMs
 
 // `backward`: in the sums over the rows of a group, else in the forward pass.
@@ -403,6 +417,7 @@ int main(void) {
   }
   gemms_run(&gemm_shape, gemm_plants, LM_COUNT(gemm_plants));
   gemms_run(&heads_shape, heads_plants, LM_COUNT(heads_plants));
+  gemms_run(&sections_shape, sections_plants, LM_COUNT(sections_plants));
   grouped_plants_run();
   firsts_run(few_rows_shape, few_rows_plants, LM_COUNT(few_rows_plants));
   firsts_run(split_shape, split_plants, LM_COUNT(split_plants));

@@ -312,13 +312,13 @@ def test_packing_pays(run):
 
 
 def test_gemm_kernels_pay(run):
-    """SwiGLU, its derivative and the sums of heads in attention's backward pass are computed in GEMMs where the cost model expects less time, and the report says how much"""
+    """SwiGLU, its derivative, norms and rotations of queries and keys and the sums of heads in attention's backward pass are computed in GEMMs where the cost model expects less time, and the report says how much"""
     def cost(*options):
         return json.loads(run("explain", f"{ROOT}/examples/bench-180m.lm", "cost", "--target", "h100", "--json", *options))
     fused, apart = cost(), cost("--disable-pass", "gemm_kernels")
     rows = [row for row in fused["rows"] if "apart_s" in row]
     names = sorted(row["name"].split()[1] for row in rows)
-    check(names == ["dot+logistic", "dot+logistic", "dot+sum"] and all(row["predicted_s"] < row["apart_s"] for row in rows), rows)
+    check(names == ["dot+logistic", "dot+logistic", "dot+sum", "dot+sum+rsqrt"] and all(row["predicted_s"] < row["apart_s"] for row in rows), rows)
     check(not any("apart_s" in row for row in apart["rows"]), "without the pass")
     gain, expected = apart["predicted_s"] - fused["predicted_s"], sum(row["apart_s"] - row["predicted_s"] for row in rows)
     check(abs(gain - expected) < 0.1 * expected, f"a step must gain what its kernels gain: {gain} {expected}")
