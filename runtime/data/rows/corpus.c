@@ -95,12 +95,23 @@ bool lm_column_is_field(const lm_data_options *o, const lm_data_column *x) {
   return !prefers && !lm_column_is_prompt(x->name);
 }
 
+static int fields_count(const lm_data_options *o) {
+  int n = 0;
+  for (int i = 0; i < o->n_columns; i++)
+    n += lm_column_is_field(o, &o->columns[i]);
+  return n;
+}
+
 static void fields_list(build *b) {
   const lm_data_options *o = b->o;
   b->fields = lm_calloc((size_t)o->n_columns + 1, sizeof *b->fields);
   for (int i = 0; i < o->n_columns; i++)
     if (lm_column_is_field(o, &o->columns[i]))
       b->fields[b->n_fields++] = &o->columns[i];
+}
+
+static bool number_fits(lm_dtype dtype, double x) {
+  return dtype == LM_INT ? x >= INT32_MIN && x <= INT32_MAX : isfinite((float)x);
 }
 
 // A number, or true and false as 1 and 0.
@@ -113,8 +124,7 @@ static lm_status number_read(const json_t *x, const lm_data_column *to, double *
   else
     return lm_fail(LM_USER, "no %s in the field \"%.100s\"", is_int ? "whole number" : "number",
                    to->name);
-  bool fits = is_int ? *out >= INT32_MIN && *out <= INT32_MAX : isfinite((float)*out);
-  const char *why = !fits                          ? "too large for 32 bits"
+  const char *why = !number_fits(to->dtype, *out)  ? "too large for 32 bits"
                     : is_int && *out != rint(*out) ? "not a whole number"
                                                    : NULL;
   return why ? lm_fail(LM_USER, "the number %.10g in the field \"%.100s\" is %s", *out, to->name,
@@ -360,13 +370,70 @@ const char *lm_cache_path(lm_arena *a, const char *dir, const uint64_t key[2], c
                          (unsigned long long)key[1], ending);
 }
 
-static bool tail_read(lm_corpus *c) {
+static int width_of(int64_t vocab) {
+  return vocab <= 256 ? 1 : vocab <= 65536 ? 2 : 4;
+}
+
+static bool has_marks(const lm_data_options *o) {
+  for (int i = 0; i < o->n_sources; i++)
+    if (o->sources[i].chat)
+      return true;
+  return false;
+}
+
+static int width_needed(const lm_data_options *o) {
+  return width_of(has_marks(o) ? 2 * (int64_t)o->tokenizer->vocab : o->tokenizer->vocab);
+}
+
+// The hashes of a file only tell that it is as it was sealed: what depends on the recipe, and each
+// size and range, is compared before it is used.
+static bool counts_are_valid(const doc_tail *t, const lm_corpus *c, const lm_data_options *o) {
+  uint64_t words = c->docs->n_tail / sizeof(uint64_t);
+  if (t->format != FORMAT || t->token_root != c->tokens->root)
+    return false;
+  if (t->width != (uint64_t)width_needed(o) || t->marked != has_marks(o))
+    return false;
+  if (t->n_sources != (uint64_t)o->n_sources || t->n_columns != (uint64_t)fields_count(o))
+    return false;
+  if (c->docs->n % sizeof(lm_doc) || t->n_docs != c->docs->n / sizeof(lm_doc))
+    return false;
+  if (t->n_columns && t->n_docs > words / t->n_columns)
+    return false;
+  return t->read >= t->n_docs && t->bad == t->read - t->n_docs && t->n_list <= c->docs->n_tail;
+}
+
+static bool sources_are_valid(const lm_corpus *c, int n_sources) {
+  const uint64_t *first = c->source_first;
+  for (int i = 0; i < n_sources; i++)
+    if (first[i] > first[i + 1])
+      return false;
+  return !first[0] && first[n_sources] == c->n_docs;
+}
+
+static bool values_are_valid(const lm_corpus *c, const lm_data_options *o) {
+  const double *x = c->values;
+  for (int i = 0, field = 0; i < o->n_columns; i++) {
+    if (!lm_column_is_field(o, &o->columns[i]))
+      continue;
+    for (uint64_t k = 0; k < c->n_docs; k++)
+      if (!number_fits(o->columns[i].dtype, x[k * (uint64_t)c->n_columns + (uint64_t)field]))
+        return false;
+    field++;
+  }
+  return true;
+}
+
+// false: the tail is not one of this recipe.
+static bool tail_read(lm_corpus *c, const lm_data_options *o) {
   doc_tail t;
   if (c->docs->n_tail < sizeof t)
     return false;
   memcpy(&t, c->docs->tail, sizeof t);
-  if (t.format != FORMAT || t.token_root != c->tokens->root ||
-      t.n_docs * sizeof(lm_doc) != c->docs->n)
+  if (!counts_are_valid(&t, c, o))
+    return false;
+  uint64_t numbers = t.n_docs * t.n_columns;
+  uint64_t words = t.n_sources + 1 + numbers;
+  if (!t.n_list || c->docs->n_tail != sizeof t + words * sizeof(uint64_t) + t.n_list)
     return false;
   c->n_docs = t.n_docs;
   c->read = t.read;
@@ -376,10 +443,8 @@ static bool tail_read(lm_corpus *c) {
   c->source_first = (const uint64_t *)(c->docs->tail + sizeof t);
   c->values = (const double *)(c->source_first + t.n_sources + 1);
   c->n_columns = (int)t.n_columns;
-  uint64_t numbers = t.n_docs * t.n_columns;
   c->bad_list = (const char *)(c->values + numbers);
-  uint64_t words = t.n_sources + 1 + numbers;
-  return c->docs->n_tail == sizeof t + words * sizeof(uint64_t) + t.n_list;
+  return !c->bad_list[t.n_list - 1] && sources_are_valid(c, o->n_sources) && values_are_valid(c, o);
 }
 
 static lm_status found(const lm_data_options *o, const char *tokens, const char *docs,
@@ -388,7 +453,7 @@ static lm_status found(const lm_data_options *o, const char *tokens, const char 
   LM_TRY(lm_store_open(tokens, o->threads, &out->tokens));
   if (out->tokens)
     LM_TRY(lm_store_open(docs, o->threads, &out->docs));
-  if (out->docs && tail_read(out)) {
+  if (out->docs && tail_read(out, o)) {
     *out_found = true;
     return NULL;
   }
@@ -416,7 +481,7 @@ static lm_status files_finish(build *b, lm_corpus *out) {
   b->docs = NULL;
   lm_status s = lm_store_finish(docs, tail.p, tail.n, &out->docs);
   lm_buf_free(&tail);
-  if (!s && !tail_read(out))
+  if (!s && !tail_read(out, b->o))
     LM_BUG("the corpus differs from the written one");
   return s;
 }
@@ -437,24 +502,13 @@ static void build_free(build *b) {
   lm_buf_free(&b->list);
 }
 
-static int width_of(int64_t vocab) {
-  return vocab <= 256 ? 1 : vocab <= 65536 ? 2 : 4;
-}
-
-static bool has_marks(const lm_data_options *o) {
-  for (int i = 0; i < o->n_sources; i++)
-    if (o->sources[i].chat)
-      return true;
-  return false;
-}
-
 static lm_status corpus_build(const lm_data_options *o, const lm_file_list *files,
                               const char *tokens, const char *docs, lm_corpus *out) {
   build b = {.o = o,
              .files = files,
              .reader = lm_doc_reader_create(files, UINT64_MAX),
+             .width = width_needed(o),
              .marked = has_marks(o)};
-  b.width = width_of(b.marked ? 2 * (int64_t)o->tokenizer->vocab : o->tokenizer->vocab);
   fields_list(&b);
   b.source_first = lm_calloc((size_t)files->n_sources + 1, sizeof *b.source_first);
   bool ready = false;
@@ -514,8 +568,21 @@ lm_status lm_corpus_open(const lm_data_options *o, const lm_file_list *files, lm
   return s;
 }
 
+static bool doc_is_valid(const lm_corpus *c, const lm_doc *d) {
+  uint64_t n_tokens = c->tokens->n / (uint64_t)c->width;
+  bool has_place = d->start < d->end && d->end <= n_tokens;
+  return has_place && (!d->second || (d->second >= d->start && d->second <= d->end));
+}
+
 lm_status lm_corpus_docs(const lm_corpus *c, uint64_t first, uint64_t n, lm_doc *out) {
-  return lm_store_read(c->docs, first * sizeof *out, n * sizeof *out, out);
+  LM_TRY(lm_store_read(c->docs, first * sizeof *out, n * sizeof *out, out));
+  for (uint64_t i = 0; i < n; i++)
+    if (!doc_is_valid(c, &out[i]))
+      return lm_fail(LM_ENV,
+                     "%s holds no valid range of document %llu: delete it, and the next run "
+                     "rebuilds it",
+                     lm_store_name(c->docs), (unsigned long long)(first + i));
+  return NULL;
 }
 
 lm_status lm_corpus_doc_of(const lm_corpus *c, uint64_t at, uint64_t *out) {

@@ -242,12 +242,16 @@ static lm_status set_pack(packing *p, int sample, int group) {
   return block_flush(p, set);
 }
 
+static uint64_t sets_count(const lm_row_plan *plan, int groups) {
+  return (uint64_t)(plan->n_samples + 1) * (uint64_t)groups;
+}
+
 static lm_status sets_pack(packing *p) {
   LM_TRY(samples_draw(p));
   p->docs = lm_calloc(DOCS, sizeof *p->docs);
   p->pieces = lm_calloc(PIECES, sizeof *p->pieces);
   p->beside = lm_calloc(PIECES, sizeof *p->beside);
-  p->sets = lm_calloc((size_t)(p->plan->n_samples + 1) * (size_t)p->groups, sizeof *p->sets);
+  p->sets = lm_calloc(sets_count(p->plan, p->groups), sizeof *p->sets);
   for (int k = 0; k <= p->plan->n_samples; k++)
     for (int g = 0; g < p->groups; g++)
       LM_TRY(set_pack(p, k, g));
@@ -256,22 +260,59 @@ static lm_status sets_pack(packing *p) {
 
 // ---- the file
 
-static bool tail_read(lm_row_index *x, const lm_corpus *c) {
-  index_tail t;
-  if (x->store->n_tail < sizeof t)
+// True if a block is in the payload: the hashes of a file only tell that it is as it was sealed.
+static bool block_is_valid(const lm_row_index *x, const lm_row_block *b) {
+  uint64_t n = x->store->n;
+  if (b->offset > n || !b->n_rows || b->n_rows > b->n_pieces || b->n_pieces > PIECES)
     return false;
-  memcpy(&t, x->store->tail, sizeof t);
-  x->sets = (const lm_row_set *)(x->store->tail + sizeof t);
-  x->n_sets = t.n_sets;
-  x->blocks = (const lm_row_block *)(x->sets + t.n_sets);
-  x->n_blocks = t.n_blocks;
-  return t.format == FORMAT && t.docs_root == c->docs->root &&
-         x->store->n_tail == sizeof t + t.n_sets * sizeof *x->sets + t.n_blocks * sizeof *x->blocks;
+  uint64_t first = ((b->n_rows + 1) * sizeof(uint32_t) + 7) / 8 * 8;
+  return first + b->n_pieces * sizeof(lm_piece) <= n - b->offset;
 }
 
-static lm_status found(const char *path, int threads, const lm_corpus *c, lm_row_index *out) {
+// True if the blocks of a set hold its rows, one after the other.
+static bool set_is_valid(const lm_row_index *x, const lm_corpus *c, const lm_row_set *set) {
+  uint64_t rows = 0;
+  if (set->n_blocks > x->n_blocks || set->first_block > x->n_blocks - set->n_blocks)
+    return false;
+  for (uint64_t i = 0; i < set->n_blocks; i++) {
+    const lm_row_block *b = &x->blocks[set->first_block + i];
+    if (b->first_row != rows || !block_is_valid(x, b))
+      return false;
+    rows += b->n_rows;
+  }
+  if (set->dropped > c->n_docs || set->cut > c->n_docs || set->docs > c->n_docs)
+    return false;
+  bool fits = set->tokens / x->seq <= rows && set->tokens <= INT64_MAX / x->n_sets;
+  return fits && set->n_rows == rows && !set->docs == !rows;
+}
+
+// false: the tail is not one of n_sets sets of this corpus.
+static bool tail_read(lm_row_index *x, const lm_corpus *c, uint64_t n_sets) {
+  index_tail t;
+  uint64_t n = x->store->n_tail;
+  if (n < sizeof t)
+    return false;
+  memcpy(&t, x->store->tail, sizeof t);
+  if (t.format != FORMAT || t.docs_root != c->docs->root || t.n_sets != n_sets)
+    return false;
+  uint64_t blocks = sizeof t + n_sets * sizeof *x->sets;
+  if (n < blocks || (n - blocks) % sizeof *x->blocks ||
+      t.n_blocks != (n - blocks) / sizeof *x->blocks)
+    return false;
+  x->sets = (const lm_row_set *)(x->store->tail + sizeof t);
+  x->n_sets = n_sets;
+  x->blocks = (const lm_row_block *)(x->store->tail + blocks);
+  x->n_blocks = t.n_blocks;
+  for (uint64_t i = 0; i < n_sets; i++)
+    if (!set_is_valid(x, c, &x->sets[i]))
+      return false;
+  return true;
+}
+
+static lm_status found(const char *path, int threads, const lm_corpus *c, uint64_t n_sets,
+                       lm_row_index *out) {
   LM_TRY(lm_store_open(path, threads, &out->store));
-  if (out->store && !tail_read(out, c))
+  if (out->store && !tail_read(out, c, n_sets))
     lm_row_index_close(out);
   return NULL;
 }
@@ -286,7 +327,7 @@ static lm_status file_finish(packing *p, lm_row_index *out) {
   p->to = NULL;
   lm_status s = lm_store_finish(to, tail.p, tail.n, &out->store);
   lm_buf_free(&tail);
-  if (!s && !tail_read(out, p->c))
+  if (!s && !tail_read(out, p->c, p->n_sets))
     LM_BUG("a row index that does not read as it was written");
   return s;
 }
@@ -299,8 +340,8 @@ static lm_status index_build(const char *path, int threads, const lm_corpus *c,
       .groups = groups,
   };
   lm_status s = lm_store_writer_create(path, &p.to);
-  if (!s && path)
-    s = found(path, threads, c, out); // another process built it while this one waited for the lock
+  if (!s && path) // another process may have built it while this one waited for the lock
+    s = found(path, threads, c, sets_count(plan, groups), out);
   if (!s && !out->store)
     s = sets_pack(&p);
   if (!s && !out->store)
@@ -333,7 +374,7 @@ static void index_key(const lm_corpus *c, const lm_row_plan *plan, int groups, u
 
 lm_status lm_row_index_open(const lm_data_options *o, const lm_corpus *c, const lm_row_plan *plan,
                             lm_row_index *out) {
-  *out = (lm_row_index){0};
+  *out = (lm_row_index){.seq = (uint64_t)plan->seq};
   if (plan->seq < 1 || plan->seq > INT32_MAX)
     return lm_fail(LM_USER, "rows of %lld tokens are unsupported", (long long)plan->seq);
   int groups = plan->by_source ? o->n_sources : 1;
@@ -341,18 +382,17 @@ lm_status lm_row_index_open(const lm_data_options *o, const lm_corpus *c, const 
   index_key(c, plan, groups, key);
   lm_arena *a = lm_arena_create();
   const char *path = lm_cache_path(a, o->cache, key, "row");
-  lm_status s = path ? found(path, o->threads, c, out) : NULL;
+  lm_status s = path ? found(path, o->threads, c, sets_count(plan, groups), out) : NULL;
   if (!s && !out->store)
     s = index_build(path, o->threads, c, plan, groups, out);
   lm_arena_destroy(a);
-  out->seq = (uint64_t)plan->seq;
   out->n_tokens = c->tokens->n / (uint64_t)c->width;
   return s;
 }
 
 void lm_row_index_close(lm_row_index *x) {
   lm_store_close(x->store);
-  *x = (lm_row_index){0};
+  *x = (lm_row_index){.seq = x->seq};
 }
 
 // ---- reading rows

@@ -1,0 +1,276 @@
+// Files of the data cache whose hashes are right and whose contents are not: a wrong count or range
+// in a tail makes the file be built again, one in a payload is an error that names the file.
+#include <glob.h>
+#include <unistd.h>
+
+#include "runtime/data/feed/data.h"
+#include "runtime/data/read/store.h"
+#include "tests/runtime/check.h"
+
+enum {
+  SEQ = 16,
+  ROWS = 4,
+  DOCS_OF_ROW = 4,
+  LINES = 12,
+  ALL = 2 * LINES
+};
+
+static char in_memory[] = "/dev/shm/lm-sealed-XXXXXX"; // files of the cache are synced
+static char on_disk[] = "/tmp/lm-sealed-XXXXXX";
+static const char *dir;
+static lm_arena *arena;
+static lm_tokenizer *bytes;
+
+static char *in_dir(const char *name) {
+  return lm_path_join(arena, dir, name);
+}
+
+static void lines_write(const char *name, int from) {
+  lm_buf b = {0};
+  for (int i = from; i < from + LINES; i++)
+    lm_buf_printf(&b, "{\"text\": \"%.*s %d\", \"score\": %d.5, \"rank\": %d}\n", 3 + i % 20,
+                  "abcdefghijklmnopqrstuvwxyzabcd", i, i, -i);
+  lm_buf_puts(&b, "{\"text\": 3, \"score\": 1, \"rank\": 1}\n"); // a bad document
+  CHECK_OK(lm_file_write_atomic(in_dir(name), b.p, b.n));
+  lm_buf_free(&b);
+}
+
+static lm_status data_open(lm_data **out) {
+  static const double weights[] = {1, 2};
+  static const lm_data_stage stage = {.first_step = 0, .seq = SEQ, .weights = weights};
+  static const lm_data_column columns[] = {{"score", LM_F32, LM_COLUMN_OF_DOCUMENTS},
+                                           {"rank", LM_INT, LM_COLUMN_OF_DOCUMENTS}};
+  const lm_data_source sources[] = {{LM_SOURCE_JSONL, "a", in_dir("a.jsonl")},
+                                    {LM_SOURCE_JSONL, "b", in_dir("b.jsonl")}};
+  lm_data_holdout holdouts[] = {{"dev", LM_HOLDOUT_SAMPLE, 0, 3}, {"end", LM_HOLDOUT_TAIL, 0.1, 0}};
+  lm_data_options o = {.sources = sources,
+                       .n_sources = 2,
+                       .holdouts = holdouts,
+                       .n_holdouts = 2,
+                       .tokenizer = bytes,
+                       .seq = SEQ,
+                       .stages = &stage,
+                       .n_stages = 1,
+                       .cache = in_dir("cache"),
+                       .bad = 0.1,
+                       .threads = 1,
+                       .docs = DOCS_OF_ROW,
+                       .columns = columns,
+                       .n_columns = 2};
+  return lm_data_open(&o, out);
+}
+
+typedef struct {
+  int32_t ids[4][ROWS * SEQ];
+  float w[ROWS * SEQ];
+  float score[ROWS * DOCS_OF_ROW];
+  int32_t rank[ROWS * DOCS_OF_ROW];
+} values;
+
+// A hash of all rows of all parts.
+static lm_status rows_hash(const lm_data *d, uint64_t *out) {
+  static values v;
+  lm_batch_column more[] = {{"score", v.score, DOCS_OF_ROW}, {"rank", v.rank, DOCS_OF_ROW}};
+  lm_batch b = {{v.ids[0], v.ids[1], v.ids[2], v.ids[3], v.w, more, 2}};
+  int n = lm_data_info_of(d).n_parts;
+  *out = 0;
+  for (int part = 0; part < n; part++)
+    for (int64_t row = 0; row < lm_data_part(d, part).rows; row += ROWS) {
+      LM_TRY(lm_data_fill_part(d, part, row, ROWS, &b));
+      *out = lm_hash(&v, sizeof v, *out);
+    }
+  return NULL;
+}
+
+// What a run does: opens the data, counts its bytes, reads all rows.
+static lm_status data_use(uint64_t *out) {
+  lm_data *d;
+  LM_TRY(data_open(&d));
+  for (int i = 0; i < lm_data_info_of(d).n_parts; i++)
+    lm_data_predicted_bytes(d, i);
+  lm_status s = rows_hash(d, out);
+  lm_data_close(d);
+  return s;
+}
+
+// ---- files with other contents
+
+typedef struct {
+  char *path;
+  uint64_t *payload, *tail;
+  size_t n_payload, n_tail; // bytes
+} contents;
+
+static char *file_find(const char *ending) {
+  glob_t found;
+  CHECK(!glob(in_dir(lm_arena_printf(arena, "cache/*.%s", ending)), 0, NULL, &found));
+  CHECK(found.gl_pathc == 1);
+  char *path = lm_arena_strndup(arena, found.gl_pathv[0], strlen(found.gl_pathv[0]));
+  globfree(&found);
+  return path;
+}
+
+static contents contents_read(const char *ending) {
+  contents c = {.path = file_find(ending)};
+  lm_store *s;
+  CHECK_OK(lm_store_open(c.path, 1, &s));
+  c.n_payload = s->n;
+  c.n_tail = s->n_tail;
+  c.payload = lm_arena_alloc(arena, s->n + 8);
+  c.tail = lm_arena_alloc(arena, s->n_tail + 8);
+  CHECK_OK(lm_store_read(s, 0, s->n, c.payload));
+  memcpy(c.tail, s->tail, s->n_tail);
+  lm_store_close(s);
+  return c;
+}
+
+static void contents_seal(const contents *c) {
+  lm_store_writer *w;
+  lm_store *s;
+  CHECK_OK(lm_store_writer_create(c->path, &w));
+  CHECK_OK(lm_store_add(w, c->payload, c->n_payload));
+  CHECK_OK(lm_store_finish(w, c->tail, c->n_tail, &s));
+  lm_store_close(s);
+}
+
+static void files_remove(const char *pattern) {
+  glob_t found;
+  if (glob(in_dir(pattern), 0, NULL, &found))
+    return;
+  for (size_t i = 0; i < found.gl_pathc; i++)
+    unlink(found.gl_pathv[i]);
+  globfree(&found);
+}
+
+// ---- the cases
+
+static uint64_t whole; // the hash of the data as it was written
+
+static void rebuilt(contents *c, size_t word, uint64_t value) {
+  uint64_t before = c->tail[word], hash;
+  c->tail[word] = value;
+  contents_seal(c);
+  c->tail[word] = before;
+  lm_status s = data_use(&hash);
+  if (s || hash != whole) {
+    fprintf(stderr, "%s, word %zu of the tail %llx: %s\n", c->path, word, (unsigned long long)value,
+            s ? s->text : "other rows");
+    exit(1);
+  }
+}
+
+// Counts that wrap in 64 bits, that exceed the file, that are not those of the recipe.
+static void test_tails(void) {
+  enum { // words of the tails of corpus.c and rows.c
+    DOCS = 2,
+    READ,
+    BAD,
+    WIDTH,
+    MARKED,
+    SOURCES,
+    LIST,
+    COLUMNS,
+    FIRST_SOURCE,
+    VALUES = FIRST_SOURCE + 3,
+    SETS = 2,
+    BLOCKS,
+    FIRST_SET
+  };
+  static const struct {
+    const char *ending;
+    size_t word;
+    uint64_t values[5];
+  } cases[] = {
+      {"doc", DOCS, {0, 1, ALL - 1, ALL + 1, UINT64_MAX / 24 + ALL + 1}},
+      {"doc", READ, {0, ALL - 1, ALL + 1, UINT64_MAX, 1000}},
+      {"doc", BAD, {0, 1, ALL + 1, UINT64_MAX, 1000}},
+      {"doc", WIDTH, {0, 2, 3, 4, UINT64_C(1) << 32}},
+      {"doc", MARKED, {1, 2, UINT64_MAX, 1, 1}},
+      {"doc", SOURCES, {0, 1, 3, UINT64_MAX, UINT64_MAX - 2}},
+      {"doc", LIST, {0, 1, UINT64_MAX, UINT64_MAX - 1000, 1 << 20}},
+      {"doc", COLUMNS, {0, 1, 3, UINT64_MAX, UINT64_C(1) << 61}},
+      {"doc", FIRST_SOURCE, {1, ALL + 1, UINT64_MAX, UINT64_C(1) << 63, 1 << 20}},
+      {"doc", FIRST_SOURCE + 1, {ALL + 1, 100, UINT64_MAX, UINT64_C(1) << 63, 1 << 20}},
+      {"doc", FIRST_SOURCE + 2, {0, ALL - 1, ALL + 1, UINT64_MAX, UINT64_C(1) << 63}},
+      {"doc",
+       VALUES,
+       {0x7ff8000000000000, 0x7ff0000000000000, UINT64_MAX, 0x7fe0000000000000,
+        0x7ff0000000000000}},
+      {"doc",
+       VALUES + 1,
+       {0x7ff8000000000000, 0x7ff0000000000000, 0x43f0000000000000, 0xc3f0000000000000,
+        UINT64_MAX}},
+      {"row", SETS, {0, 1, 3, 5, UINT64_MAX}},
+      {"row", BLOCKS, {0, 3, 5, UINT64_MAX, (UINT64_C(1) << 59) + 4}},
+      {"row", FIRST_SET, {1, 4, 5, UINT64_MAX, UINT64_C(1) << 63}},
+      {"row", FIRST_SET + 1, {0, 2, 4, 5, UINT64_MAX}},
+      {"row", FIRST_SET + 2, {0, 1, UINT64_MAX, UINT64_C(1) << 63, 1 << 20}},
+      {"row", FIRST_SET + 3, {0, ALL + 1, UINT64_MAX, UINT64_C(1) << 63, 1 << 20}},
+      {"row", FIRST_SET + 4, {UINT64_MAX, UINT64_C(1) << 63, UINT64_C(1) << 62, 1 << 20, 1 << 21}},
+      {"row", FIRST_SET + 5, {ALL + 1, UINT64_MAX, UINT64_C(1) << 63, UINT64_C(1) << 62, 1 << 20}},
+      {"row", FIRST_SET + 6, {ALL + 1, UINT64_MAX, UINT64_C(1) << 63, UINT64_C(1) << 62, 1 << 20}},
+  };
+  for (size_t i = 0; i < LM_COUNT(cases); i++) {
+    contents c = contents_read(cases[i].ending);
+    for (size_t k = 0; k < LM_COUNT(cases[i].values); k++)
+      rebuilt(&c, cases[i].word, cases[i].values[k]);
+  }
+  contents c = contents_read("row");
+  for (size_t block = FIRST_SET + 4 * 7; block < c.n_tail / 8; block += 4)
+    for (size_t word = 0; word < 4; word++) {
+      rebuilt(&c, block + word, UINT64_MAX);
+      rebuilt(&c, block + word, UINT64_C(1) << 63);
+      rebuilt(&c, block + word, 1 << 19);
+      rebuilt(&c, block + word, UINT64_MAX - c.tail[block + word]);
+    }
+  contents docs = contents_read("doc"); // a list of bad documents that does not end
+  ((char *)docs.tail)[docs.n_tail - 1] = 'x';
+  rebuilt(&docs, 0, docs.tail[0]);
+}
+
+// Every word of the file: whatever it holds, no read leaves the file.
+static void test_every_word(const char *ending) {
+  static const uint64_t others[] = {0, UINT64_MAX, UINT64_C(1) << 63, UINT64_C(1) << 40, 7};
+  contents c = contents_read(ending);
+  size_t words = (c.n_payload + c.n_tail) / 8;
+  for (size_t i = 0; i < words; i++) {
+    bool in_tail = i >= c.n_payload / 8;
+    uint64_t *word = in_tail ? &c.tail[i - c.n_payload / 8] : &c.payload[i];
+    uint64_t before = *word, hash;
+    *word = others[i % LM_COUNT(others)];
+    contents_seal(&c);
+    *word = before;
+    lm_status s = data_use(&hash);
+    bool named = s && s->kind == LM_ENV && strstr(s->text, c.path) && strstr(s->text, "delete it");
+    if (s && !in_tail && !named) {
+      fprintf(stderr, "word %zu of the payload of %s: %s\n", i, c.path, s->text);
+      exit(1);
+    }
+    lm_status_free(s);
+  }
+  uint64_t hash;
+  contents_seal(&c);
+  CHECK_OK(data_use(&hash));
+  CHECK(hash == whole);
+}
+
+int main(void) {
+  dir = mkdtemp(in_memory);
+  dir = dir ? dir : mkdtemp(on_disk);
+  CHECK(dir);
+  arena = lm_arena_create();
+  bytes = lm_tokenizer_bytes_create();
+  lines_write("a.jsonl", 0);
+  lines_write("b.jsonl", LINES);
+  CHECK_OK(data_use(&whole));
+  test_tails();
+  test_every_word("row");
+  test_every_word("doc");
+  files_remove("cache/*");
+  CHECK(!rmdir(in_dir("cache")));
+  files_remove("*");
+  CHECK(!rmdir(dir));
+  lm_tokenizer_destroy(bytes);
+  lm_arena_destroy(arena);
+  return 0;
+}
