@@ -6,7 +6,8 @@
 //
 // A value is computed again if it is elementwise, all of its users are in kernels of its region,
 // and the instructions take less time than the bytes that are not moved. The choice for one value
-// changes what the kernels read, so rounds repeat while there is a gain.
+// changes what the kernels read, so rounds repeat while there is a gain. Compile time is linear:
+// each round lists the users of all values once.
 #include <string.h>
 #include "compiler/ops/interface.h"
 #include "compiler/passes/fuse/fuse.h"
@@ -18,13 +19,17 @@ enum {
   USERS = 16
 };
 
+// The nodes that read a value from memory.
+typedef struct users {
+  uint32_t node[USERS];
+  int n; // USERS + 1: too many
+} users;
+
 typedef struct again {
   lm_fuse *s;
   uint32_t node;
-  uint32_t user[USERS]; // nodes that read it
-  int n_users;
+  users u;
   bool fails;
-  uint32_t visiting; // a node whose leaves are visited
 } again;
 
 // Elements of the largest operand or result.
@@ -46,25 +51,48 @@ static double bytes_of(const lm_module *m, const lm_value *v, const lm_op *op) {
 
 // ---- users
 
-static void user_of(void *user, lm_value *v, lm_type touched) {
-  again *a = user;
-  const lm_fuse_node *u = &a->s->nodes[a->visiting];
-  const lm_fuse_node *n = &a->s->nodes[a->node];
-  if (v->def != n->op)
+typedef struct user_index {
+  lm_fuse *s;
+  users *of;         // by node
+  uint32_t visiting; // a node whose leaves are visited
+} user_index;
+
+static void user_add(void *user, lm_value *v, lm_type touched) {
+  user_index *x = user;
+  if (!v->def)
     return;
-  bool known = a->n_users && a->user[a->n_users - 1] == a->visiting;
-  bool apart = u->kind != LM_FUSE_FUSED || u->op->parent != n->op->parent;
-  a->fails |= apart || lm_fuse_unrounded(a->s, u->op) || (a->n_users == USERS && !known);
-  if (!a->fails && !known)
-    a->user[a->n_users++] = a->visiting;
+  users *u = &x->of[v->def->mark];
+  for (int i = 0; i < u->n && i < USERS; i++)
+    if (u->node[i] == x->visiting)
+      return;
+  if (u->n < USERS)
+    u->node[u->n] = x->visiting;
+  u->n += u->n <= USERS;
 }
 
-static void users_find(again *a) {
-  lm_fuse *s = a->s;
-  for (uint32_t i = 1; i < s->n && !a->fails; i++) {
-    a->visiting = i;
-    if (s->nodes[i].kind != LM_FUSE_REMAT)
-      lm_fuse_leaves(s, s->nodes[i].op, user_of, a);
+static void users_of(user_index *x, uint32_t node) {
+  x->visiting = node;
+  if (x->s->nodes[node].kind != LM_FUSE_REMAT)
+    lm_fuse_leaves(x->s, x->s->nodes[node].op, user_add, x);
+}
+
+static void index_make(user_index *x) {
+  memset(x->of, 0, x->s->n * sizeof *x->of);
+  for (uint32_t i = 1; i < x->s->n; i++)
+    users_of(x, i);
+}
+
+// The users of the node that are not themselves computed again.
+static void users_find(again *a, const users *known) {
+  const lm_fuse *s = a->s;
+  a->fails = known->n > USERS;
+  for (int i = 0; i < known->n && !a->fails; i++) {
+    const lm_fuse_node *u = &s->nodes[known->node[i]];
+    bool apart = u->kind != LM_FUSE_FUSED || u->op->parent != s->nodes[a->node].op->parent;
+    if (u->kind == LM_FUSE_REMAT)
+      continue;
+    a->fails = apart || lm_fuse_unrounded(s, u->op);
+    a->u.node[a->u.n++] = known->node[i];
   }
 }
 
@@ -123,10 +151,10 @@ static double cone_flops(const lm_fuse *s, const lm_op *op) {
 // The elements that the kernel of user i computes again; 0 if an earlier user is in it.
 static double elements_of_group(const again *a, int i) {
   const lm_fuse_node *nodes = a->s->nodes;
-  uint32_t group = nodes[a->user[i]].group;
+  uint32_t group = nodes[a->u.node[i]].group;
   double elements = elements_of(a->s->m, nodes[a->node].op);
-  for (int k = 0; k < a->n_users; k++) {
-    const lm_fuse_node *u = &nodes[a->user[k]];
+  for (int k = 0; k < a->u.n; k++) {
+    const lm_fuse_node *u = &nodes[a->u.node[k]];
     if (u->group != group)
       continue;
     if (k < i)
@@ -143,11 +171,11 @@ static double gain(again *a) {
   const lm_fuse_node *n = &s->nodes[a->node];
   double own = lm_type_traffic(s->m, n->op->out[0]->type), bytes = own;
   double flops = cone_flops(s, n->op);
-  for (int i = 0; i < a->n_users; i++) {
+  for (int i = 0; i < a->u.n; i++) {
     leaves l = {
         .s = s,
         .op = n->op,
-        .group = s->nodes[a->user[i]].group,
+        .group = s->nodes[a->u.node[i]].group,
     };
     double elements = elements_of_group(a, i);
     if (l.group == n->group || !elements)
@@ -170,21 +198,22 @@ static bool may_be(const lm_fuse *s, const lm_fuse_node *n) {
 // True if the kernels of all users may be parallel over the same axes as before.
 static bool axes_stay(again *a) {
   lm_fuse *s = a->s;
-  for (int i = 0; i < a->n_users; i++) {
-    const lm_fuse_node *u = &s->nodes[a->user[i]];
+  for (int i = 0; i < a->u.n; i++) {
+    const lm_fuse_node *u = &s->nodes[a->u.node[i]];
     if (!lm_type_subset(s->nodes[u->group].allowed, lm_fuse_allowed_axes(s, u)))
       return false;
   }
   return true;
 }
 
-static bool compute_again(lm_fuse *s, uint32_t node) {
+static bool compute_again(user_index *x, uint32_t node) {
+  lm_fuse *s = x->s;
   again a = {
       .s = s,
       .node = node,
   };
   lm_fuse_node *n = &s->nodes[node];
-  users_find(&a);
+  users_find(&a, &x->of[node]);
   if (a.fails || gain(&a) <= 0)
     return false;
   n->kind = LM_FUSE_REMAT;
@@ -192,17 +221,24 @@ static bool compute_again(lm_fuse *s, uint32_t node) {
     n->kind = LM_FUSE_FUSED;
     return false;
   }
-  for (int i = 0; i < a.n_users; i++)
-    lm_fuse_deps_find(s, &s->nodes[a.user[i]]);
+  for (int i = 0; i < a.u.n; i++) {
+    lm_fuse_deps_find(s, &s->nodes[a.u.node[i]]);
+    users_of(x, a.u.node[i]);
+  }
   return true;
 }
 
 void lm_fuse_again(lm_fuse *s) {
   bool changed = s->target && s->target->kind == LM_TARGET_CUDA;
+  user_index x = {
+      .s = s,
+      .of = changed ? LM_NEW_N(s->arena, users, s->n) : NULL,
+  };
   for (int round = 0; changed && round < ROUNDS; round++) {
     changed = false;
     lm_fuse_needs(s);
+    index_make(&x);
     for (uint32_t i = 1; i < s->n; i++)
-      changed |= may_be(s, &s->nodes[i]) && compute_again(s, i);
+      changed |= may_be(s, &s->nodes[i]) && compute_again(&x, i);
   }
 }
