@@ -255,24 +255,40 @@ static bool scatters(const cuda_emit *e) {
   return false;
 }
 
-// True if more accesses, weighted by trip counts, are contiguous from point to point than within a
-// point.
+// The elements that an access has at a point: its index depends on these loops alone, and it is
+// outside of the others.
+static double elements_of_access(const cuda_emit *e, const lm_gen_access *a) {
+  const lm_gen_domain *d = &e->g.domains[a->pass];
+  double n = 1;
+  for (int i = 0; i < a->ix.n; i++)
+    if (e->g.vars.v[a->ix.t[i].var].kind == LM_VAR_TEMP)
+      return times(d);
+  for (int i = 0; i < d->n; i++)
+    n *= lm_ix_coef(&a->ix, d->loop[i].var) ? (double)d->loop[i].size : 1;
+  return n;
+}
+
+static bool is_contiguous_within(const cuda_emit *e, const lm_gen_access *a) {
+  const lm_gen_domain *d = &e->g.domains[a->pass];
+  bool within = false;
+  for (int i = 0; i < d->n; i++)
+    within |= lm_ix_coef(&a->ix, d->loop[i].var) == 1;
+  return within;
+}
+
+// True if more elements are contiguous from point to point than within a point.
 static bool points_contiguous(const cuda_emit *e) {
   if (!e->g.kernel->attr.n_axes)
     return false;
   double inner = 0, parallel = 0;
   for (uint32_t i = 0; i < e->g.n_accesses; i++) {
     const lm_gen_access *a = &e->g.accesses[i];
-    const lm_gen_domain *d = &e->g.domains[a->pass];
     if (!a->memory)
       continue;
-    bool within = false;
-    for (int k = 0; k < d->n; k++)
-      within |= lm_ix_coef(&a->ix, d->loop[k].var) == 1;
-    if (within)
-      inner += times(d);
+    if (is_contiguous_within(e, a))
+      inner += elements_of_access(e, a);
     if (lm_ix_coef(&a->ix, e->g.parallel[e->fastest]) == 1)
-      parallel += times(d);
+      parallel += elements_of_access(e, a);
   }
   return parallel > inner;
 }

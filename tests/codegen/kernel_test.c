@@ -212,6 +212,15 @@ static const kernel_case cases[] = {
           "  %t = mul %x, %y\n  %f = cast %t : f32[b, t, d]\n  %db = sum %f over(b, t)\n  return "
           "%t, %db\n}\n",
      1e-6, 0, true},
+    {"a gate of two GEMMs, which a GPU computes for each of them",
+     HEAD
+     "axis b = 20, d = 24, m = 16\n"
+     "func @f(%x: bf16[b, d], %y: bf16[b, d], %w: bf16[d, m]) -> (r: f32[b, d], z: bf16[b, m]) "
+     "{\n  %l = logistic %x\n  %s = cast %l : f32[b, d]\n  %q = mul %s, %s\n"
+     "  %p = cast %q : bf16[b, d]\n  %g = mul %y, %p\n  %z = dot %g, %w over(d)\n"
+     "  %u = dot %z, %w over(m)\n  %h = mul %u, %p\n  %r = cast %h : f32[b, d]\n"
+     "  return %r, %z\n}\n",
+     8e-3, 0},
     {"derivative of a norm of rotated heads",
      HEAD "axis b = 300, e = 64, two = 2, c = 32, one = 1\n"
           "func @f(%g: bf16[b, e], %x: bf16[b, e], %co: f32[b, c], %si: f32[b, c], %w: bf16[e]) -> "

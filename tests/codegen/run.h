@@ -32,11 +32,12 @@ static inline double draw(uint64_t *state) { // in [-1, 1)
   return (double)(int64_t)(*state >> 40) / (1 << 23) - 1;
 }
 
-static inline lm_module *parse_and_run(lm_ctx *c, const char *text, const char *passes) {
+static inline lm_module *parse_and_run_for(lm_ctx *c, const char *text, const char *passes,
+                                           const lm_target *target) {
   lm_module *m = lm_module_parse(c, lm_source_add(c, "case.lmir", text, strlen(text)));
   bool ok = m != NULL;
   if (m && passes)
-    CHECK_OK(lm_pass_run_list(m, passes, &(lm_pass_env){0}, &ok));
+    CHECK_OK(lm_pass_run_list(m, passes, &(lm_pass_env){.target = target}, &ok));
   lm_buf b = {0};
   lm_diag_render(c, &b, false);
   if (!ok)
@@ -44,6 +45,10 @@ static inline lm_module *parse_and_run(lm_ctx *c, const char *text, const char *
   CHECK(ok);
   lm_buf_free(&b);
   return m;
+}
+
+static inline lm_module *parse_and_run(lm_ctx *c, const char *text, const char *passes) {
+  return parse_and_run_for(c, text, passes, NULL);
 }
 
 static inline float bf16_value(float x) {
@@ -231,11 +236,11 @@ static inline void run_times(const run_options *o, lm_exec *e, const lm_plan_fun
 // Runs every function of the module both ways; returns the number of kernels.
 static inline int run_both(const char *text, const run_options *o) {
   lm_ctx *ctx[2] = {lm_ctx_create(), lm_ctx_create()};
+  lm_plan_options target = RUN_OPTIONS();
   lm_module *step = parse_and_run(ctx[0], text, NULL);
-  lm_module *kernel = parse_and_run(ctx[1], text, "decompose,cse,dce,fuse");
+  lm_module *kernel = parse_and_run_for(ctx[1], text, "decompose,cse,dce,fuse", &target.target);
   if (o->kernels)
     o->kernels(kernel);
-  lm_plan_options target = RUN_OPTIONS();
   lm_plan *plan = lm_plan_build(kernel, &target);
   if (!plan) {
     lm_buf b = {0};

@@ -114,6 +114,21 @@ static void test_kept(int64_t n, int loads) {
   lm_ctx_destroy(ctx);
 }
 
+// A sum over rows that reads one number for each row: the number is read once, so it is no reason
+// to have a thread for each row, which would read elements a row apart.
+static void test_sum_of_rows(void) {
+  static const char text[] = "stage step\naxis b = 4096, n = 1024\n"
+                             "func @f(%x: f32[b, n], %m: f32[b]) -> (s: f32[b]) {\n"
+                             "  %z = sub %x, %m\n  %e = exp %z\n  %s = sum %e over(n)\n"
+                             "  return %s\n}\n";
+  lm_ctx *ctx = lm_ctx_create();
+  const char *source = plan_of(ctx, text)->kernels[0].source;
+  if (!strstr(source, "lm_load4_f32("))
+    fprintf(stderr, "%s", source);
+  CHECK(strstr(source, "lm_load4_f32("));
+  lm_ctx_destroy(ctx);
+}
+
 // A rotary embedding of normalized rows: its loops cover half a row, so half a row's vectors are a
 // team, and no lane is idle. Every lane has the same iterations, so there is no loop.
 static void test_rope(void) {
@@ -262,6 +277,7 @@ int main(void) {
   test_overlap("f32", 2);
   test_overlap("f32[n]", 0);
   test_softmax();
+  test_sum_of_rows();
   test_kept(256, 3);
   test_kept(768, 4);
   test_kept(1024, 5);
