@@ -8,6 +8,10 @@
 
 #include "runtime/base/diag.h"
 
+enum {
+  BEGUN_LEAST = 3 // letters that two names have in common
+};
+
 void lm_show_seconds(lm_buf *b, double seconds) {
   if (seconds < 1)
     lm_buf_printf(b, "%.0f ms", seconds * 1e3);
@@ -161,4 +165,27 @@ const char *lm_call_wrap(lm_arena *a, size_t column, const char *call, size_t be
   const char *text = lm_arena_strndup(a, b.p, b.n);
   lm_buf_free(&b);
   return text;
+}
+
+// ---- names
+
+// The only name that the word begins or continues; NULL if there is none.
+static const char *begun(const char *word, const char *const *names, int n) {
+  const char *found = NULL;
+  size_t length = strlen(word);
+  for (int i = 0; i < n; i++) {
+    size_t m = strlen(names[i]);
+    size_t common = length < m ? length : m;
+    if (common < BEGUN_LEAST || strncmp(word, names[i], common))
+      continue;
+    if (found)
+      return NULL;
+    found = names[i];
+  }
+  return found;
+}
+
+const char *lm_meant(const char *word, const char *const *names, int n) {
+  const char *found = begun(word, names, n);
+  return found ? found : lm_nearest(word, names, n);
 }

@@ -14,6 +14,9 @@ double lm_seconds_parse(const char *text);
 double lm_count_parse(const char *text);
 // LM_USER if `path` holds a control character, such as a newline: reports have one path in a line.
 lm_status lm_path_check(lm_arena *a, const char *path);
+// The name that a mistyped word was probably meant to be: the only one that it begins or continues,
+// as --temp and --output do, otherwise the most similar one; NULL if there is none.
+const char *lm_meant(const char *word, const char *const *names, int n);
 // The results are allocated in `a`, or are `text` and `path` themselves.
 const char *lm_show_word(lm_arena *a, const char *text); // quoted for a shell if it must be
 const char *lm_show_quoted(lm_arena *a, const char *text);

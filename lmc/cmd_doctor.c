@@ -63,5 +63,6 @@ const lm_command lm_cmd_doctor = {
         "  OMP_WAIT_POLICY  how a thread waits for the others: passive sleeps at once, active "
         "spins for up to a second; by default it spins for up to 100 microseconds, less while that "
         "fails, and then sleeps. The results are the same.\n"
+        "  NO_COLOR         if it is not empty, errors on a terminal have no colors\n"
         "\n"
         "  lmc doctor\n"};

@@ -144,4 +144,4 @@ const lm_command lm_cmd_generate = {
         "--json prints one object at the end: {\"text\": without the prompt, \"ids\": [...], "
         "\"end\": \"length\", \"eos\" or \"stop\"}.\n"
         "\n"
-        "  lmc generate runs/quickstart --prompt 'In the beginning' -n 200 --temperature 0.8\n"};
+        "  lmc generate runs/quickstart --prompt 'In the beginning' -n 200 -t 0.8\n"};

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "driver/text.h"
 #include "lmc/command.h"
 #include "runtime/base/terminal.h"
 
@@ -129,7 +130,7 @@ lm_status lm_command_unknown(const char *name) {
     names[n++] = commands[i]->name;
   for (size_t i = 0; i < LM_COUNT(others); i++)
     names[n++] = others[i].word;
-  const char *near = lm_nearest(name, names, (int)n);
+  const char *near = lm_meant(name, names, (int)n);
   for (size_t i = 0; i < LM_COUNT(others); i++)
     if (!strcmp(name, others[i].word) || (near && !strcmp(near, others[i].word)))
       near = others[i].command;

@@ -145,5 +145,5 @@ const lm_command lm_cmd_tokenizer = {
         "SPEC as in a recipe: bytes(), bpe(FILE), unigram(FILE) or wordpiece(FILE), where FILE is "
         "a tokenizer.json or a tokenizer.model; or bpe(ENCODER, MERGES) for GPT-2's two files\n"
         "\n"
-        "  echo 'Hello, world!' | lmc tokenizer encode --lines 'bpe(\"encoder.json\", "
+        "  echo 'Hello, world!' | lmc tokenizer encode 'bpe(\"encoder.json\", "
         "\"vocab.bpe\")'\n"};

@@ -119,5 +119,4 @@ const lm_command lm_cmd_trace = {
             "vocab] and grad.NAME (of the mean loss, before clipping) are of the first step; "
             "final.NAME are the parameters after the last.\n"
             "\n"
-            "  lmc trace tests/reference/gemma2/reference.lm --steps 8 --names hf --out "
-            "trace.safetensors\n"};
+            "  lmc trace examples/quickstart.lm --steps 8 --names hf -o t.safetensors\n"};

@@ -27,14 +27,24 @@ static int find_letter(const lm_opt *table, char letter) {
   return -1;
 }
 
-static lm_status unknown(const lm_opt *table, const char *arg) {
+// `n` is the length of the option's name behind its dashes.
+static lm_status unknown(lm_arena *arena, const lm_opt *table, const char *arg, size_t n) {
+  size_t dashes = arg[1] == '-' ? 2 : 1;
+  const char *name = lm_arena_strndup(arena, arg + dashes, n);
+  const char *shown = lm_arena_strndup(arena, arg, dashes + n);
   const char *names[OPTIONS_MAX];
-  int n = 0;
-  for (; table[n].name; n++)
-    names[n] = table[n].name;
-  const char *near = arg[1] == '-' ? lm_nearest(arg + 2, names, n) : NULL;
-  return near ? lm_fail(LM_USER, "there is no option %s; did you mean --%s?", arg, near)
-              : lm_fail(LM_USER, "there is no option %s; --help lists them", arg);
+  int n_names = 0;
+  for (; table[n_names].name; n_names++)
+    names[n_names] = table[n_names].name;
+  const char *near = n > 1 ? lm_meant(name, names, n_names) : NULL;
+  if (near)
+    return lm_fail(LM_USER, "there is no option %s; did you mean --%s?", shown, near);
+  if (n > 1 && lm_opt_find(table, "set", 3) >= 0)
+    return lm_fail(LM_USER,
+                   "there is no option %s; --set KEY=VALUE sets a value of the recipe, and --help "
+                   "lists the options",
+                   shown);
+  return lm_fail(LM_USER, "there is no option %s; --help lists them", shown);
 }
 
 static lm_status number_read(const lm_opt *o, const char *text, double *out) {
@@ -83,9 +93,12 @@ static lm_status option_read(lm_args *a, int argc, char **argv, int *at) {
   const char *arg = argv[*at], *value = NULL;
   bool is_long = arg[1] == '-';
   size_t n = is_long ? strcspn(arg + 2, "=") : 1;
+  size_t one_dash = is_long ? 0 : strcspn(arg + 1, "=");
   int i = is_long ? lm_opt_find(a->table, arg + 2, n) : find_letter(a->table, arg[1]);
+  if (one_dash > 1 && (i < 0 || lm_opt_find(a->table, arg + 1, one_dash) >= 0))
+    return unknown(a->arena, a->table, arg, one_dash);
   if (i < 0)
-    return unknown(a->table, arg);
+    return unknown(a->arena, a->table, arg, n);
   if (is_long && arg[2 + n] == '=')
     value = arg + 3 + n;
   if (!is_long && arg[2])

@@ -242,9 +242,16 @@ typedef struct style {
   int width; // of the terminal; 0: lines are not wrapped
 } style;
 
+// True if a terminal may get colors: without NO_COLOR (https://no-color.org), and if it has any.
+static bool color_wanted(void) {
+  const char *refused = getenv("NO_COLOR");
+  const char *terminal = getenv("TERM");
+  return !(refused && *refused) && !(terminal && !strcmp(terminal, "dumb"));
+}
+
 static style style_of(int width) {
-  if (!width)
-    return (style){"", "", "", "", "", "", 0};
+  if (!width || !color_wanted())
+    return (style){"", "", "", "", "", "", width};
   return (style){"\033[1m", "\033[1;31m", "\033[1;33m", "\033[1;36m", "\033[34m", "\033[0m", width};
 }
 

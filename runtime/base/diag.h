@@ -105,7 +105,7 @@ void lm_buf_lines_shown(lm_buf *b, const char *text); // text may be NULL
 void lm_puts_shown(FILE *to, const char *text);
 void lm_vprint_shown(FILE *to, const char *fmt, va_list ap);
 
-// Render all diagnostics, sorted by location: as text for a terminal, with ANSI colours and with
+// Render all diagnostics, sorted by location: as text for a terminal, with ANSI colors and with
 // lines wrapped to its width, except for those of the source (width 0: neither), or as a JSON array
 // of objects with the same data.
 void lm_diag_render(const lm_ctx *c, lm_buf *out, int width);

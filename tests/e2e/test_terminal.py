@@ -43,7 +43,7 @@ class Screen:
                 self.put(part)
 
 
-def on_terminal(run, width, *args, status=0):
+def on_terminal(run, width, *args, status=0, **env):
     """all that the command writes to a terminal of this width, which a second thread reads as it comes"""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
@@ -57,7 +57,8 @@ def on_terminal(run, width, *args, status=0):
             pass
     reader = threading.Thread(target=read)
     reader.start()
-    code = subprocess.run([run.lmc, *map(str, args)], stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, cwd=run.folder).returncode
+    code = subprocess.run([run.lmc, *map(str, args)], stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, cwd=run.folder,
+                          env={**os.environ, **env}).returncode
     os.close(theirs)
     reader.join()
     os.close(ours)
@@ -148,7 +149,7 @@ def test_help_fits(run):
         check(text.split() == piped.split(), f"a word is lost\n{text}")
     options = on_terminal(run, 60, "run", "--help").replace("\r", "")
     check("  --change KEY                 on resume, accepts another\n" + " " * 31 + "value of KEY" in options, options)
-    check("\n  echo 'Hello, world!' | lmc tokenizer encode --lines 'bpe(\"encoder.json\", \"vocab.bpe\")'\n"
+    check("\n  echo 'Hello, world!' | lmc tokenizer encode 'bpe(\"encoder.json\", \"vocab.bpe\")'\n"
           in on_terminal(run, 60, "tokenizer", "--help").replace("\r", ""), "a command is broken")
 
 
@@ -212,3 +213,12 @@ def test_paths_without_control_characters(run):
     for args in (("check", "a\nb.lm"), ("eval", "a\tb"), ("run", "a.lm", "--out", "x\ny"), ("tokenizer", "train", "-o", "t\x1bx.json", "a")):
         code, out, err = run.result(*args)
         check(code == 1 and "holds the control character" in err and len(err.splitlines()) == 1 and not hidden(err), err)
+
+
+def test_no_color(run):
+    """errors are colored on a terminal, but not with NO_COLOR, nor on a terminal without colors"""
+    run.write("bad.lm", "fn f(x: real[b, t, d]) -> real[b, t, d] { return x + y }\n")
+    for env, colored in (dict(NO_COLOR="", TERM="xterm"), True), (dict(NO_COLOR="1", TERM="xterm"), False), (dict(NO_COLOR="", TERM="dumb"), False):
+        text = on_terminal(run, 40, "check", "bad.lm", status=1, **env)
+        check(("\x1b" in text) == colored, f"{env}: {text!r}")
+        check("E020" in text, f"{env}: {text!r}")

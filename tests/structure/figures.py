@@ -140,7 +140,7 @@ def main():
     sizes = sorted((text_of(p).count("\n"), p) for p in code)
     r.line("lines of the longest file", sizes[-1][0], 600, [f"{n} {p}" for n, p in sizes[:-6:-1]])
     helpers = [p for p in code if p.startswith("lmc/") and not re.match(r"lmc/cmd_\w+\.c$", p)]
-    r.line("lines of lmc/ beside cmd_*.c", sum(text_of(p).count("\n") for p in helpers), 610)
+    r.line("lines of lmc/ beside cmd_*.c", sum(text_of(p).count("\n") for p in helpers), 625)
     commands = sorted((n, p) for n, p in sizes if re.match(r"lmc/cmd_\w+\.c$", p))
     r.line("lines of the longest cmd_*.c", commands[-1][0], 150, [f"{n} {p}" for n, p in commands[::-1]])
     if len(sys.argv) > 1:
