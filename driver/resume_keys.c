@@ -230,6 +230,16 @@ static key_names names_of(const lm_session *s, const lm_recipe_keys *keys) {
   return n;
 }
 
+// The key whose last part is `path`, such as optimizer.lr for lr, or one of a similar name.
+static const char *key_meant(const key_names *names, const char *path) {
+  for (uint32_t i = 0; i < names->n; i++) {
+    const char *dot = strrchr(names->v[i], '.');
+    if (dot && !strcmp(dot + 1, path))
+      return names->v[i];
+  }
+  return lm_nearest(path, names->v, (int)names->n);
+}
+
 lm_status lm_recipe_key_check(const lm_session *s, const lm_recipe_keys *keys, const char *path) {
   key_names names = names_of(s, keys);
   for (uint32_t i = 0; i < names.n; i++)
@@ -239,7 +249,7 @@ lm_status lm_recipe_key_check(const lm_session *s, const lm_recipe_keys *keys, c
     return lm_fail(
         LM_USER, "--change %s: this value may differ when a run is resumed; --change is not needed",
         path);
-  const char *near = lm_nearest(path, names.v, (int)names.n);
+  const char *near = key_meant(&names, path);
   if (near)
     return lm_fail(LM_USER, "--change %s: the recipe has no such value; did you mean %s?", path,
                    near);

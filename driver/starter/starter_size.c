@@ -144,6 +144,20 @@ static lm_status ff_fit(lm_starter *x, double seconds, shape *best) {
   return NULL;
 }
 
+static lm_status no_size(const lm_starter *x, double nearest) {
+  lm_buf asked = {0};
+  lm_buf found = {0};
+  lm_show_count(&asked, x->params);
+  lm_show_count(&found, nearest);
+  lm_status s = lm_fail(LM_USER,
+                        "--params: no %s with this vocabulary has about %s parameters; the nearest "
+                        "has %s",
+                        x->arch ? x->arch->model : "Llama", asked.p, found.p);
+  lm_buf_free(&asked);
+  lm_buf_free(&found);
+  return s;
+}
+
 lm_status lm_starter_size(lm_starter *x, double seconds) {
   int width;
   LM_TRY(width_find(x, seconds, &width));
@@ -155,11 +169,5 @@ lm_status lm_starter_size(lm_starter *x, double seconds) {
   LM_TRY(shape_count(x, seconds, &best));
   LM_TRY(ff_fit(x, seconds, &best));
   LM_TRY(shape_count(x, seconds, &best));
-  if (fabs(best.params / x->params - 1) > NEAR)
-    return lm_fail(
-        LM_USER,
-        "--params: no %s with this vocabulary has about %.4g parameters; the nearest has "
-        "%.4g",
-        x->arch ? x->arch->model : "Llama", x->params, best.params);
-  return NULL;
+  return fabs(best.params / x->params - 1) > NEAR ? no_size(x, best.params) : NULL;
 }

@@ -26,18 +26,18 @@ lm_status lm_import_numbers_check(const json_t *config, const char *path) {
 }
 
 // The names that `rope_table` and `activation` of stdlib/nn.lm and the models of examples/zoo take.
-#define SCALINGS "default linear llama3 yarn"
-#define ACTIVATIONS "silu swish gelu gelu_new gelu_pytorch_tanh quick_gelu relu"
+#define SCALINGS "default, linear, llama3, yarn"
+#define ACTIVATIONS "silu, swish, gelu, gelu_new, gelu_pytorch_tanh, quick_gelu, relu"
 static const struct {
   const char *key, *names;
 } NAMES[] = {{"rope_scaling.rope_type", SCALINGS}, {"hidden_act", ACTIVATIONS},
              {"hidden_activation", ACTIVATIONS},   {"activation", ACTIVATIONS},
-             {"activation_function", ACTIVATIONS}, {"feed_forward_proj", "relu gated-gelu"}};
+             {"activation_function", ACTIVATIONS}, {"feed_forward_proj", "relu, gated-gelu"}};
 
 static bool has_name(const char *names, const char *name) {
   size_t n = strlen(name);
-  for (const char *at = names; *at; at += strspn(at, " ")) {
-    size_t length = strcspn(at, " ");
+  for (const char *at = names; *at; at += strspn(at, ", ")) {
+    size_t length = strcspn(at, ", ");
     if (length == n && !memcmp(at, name, n))
       return true;
     at += length;

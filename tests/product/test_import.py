@@ -39,9 +39,9 @@ def folder(run, name="theirs", without=(), **changes):
 
 
 REFUSED = [   # change of config.json, expected message
-    (dict(hidden_act="gelu_fast"), 'theirs/config.json: hidden_act is "gelu_fast", expected one of silu swish'),
+    (dict(hidden_act="gelu_fast"), 'theirs/config.json: hidden_act is "gelu_fast", expected one of silu, swish'),
     (dict(rope_scaling=dict(rope_type="dynamic", factor=2.0)),
-     'theirs/config.json: rope_scaling.rope_type is "dynamic", expected one of default linear llama3 yarn; --ignore-config rope_scaling'),
+     'theirs/config.json: rope_scaling.rope_type is "dynamic", expected one of default, linear, llama3, yarn; --ignore-config rope_scaling'),
     (dict(rope_scaling=dict(type="longrope", factor=2.0)), 'theirs/config.json: rope_scaling.rope_type is "longrope"'),
     (dict(num_key_value_heads=3), "config.json requires Llama(depth = 2,"),
     (dict(rope_scaling=dict(LLAMA3, mscale=1.0)), "rope_scaling.mscale is 1.0 (a factor of queries and keys), the model's config does"),
