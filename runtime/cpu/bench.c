@@ -9,8 +9,7 @@
 #include "runtime/cpu/detect.h"
 #include "runtime/cpu/gemm.h"
 
-// `elements` zeros of four bytes, in huge pages.
-static char *matrix(int64_t elements) {
+char *lm_cpu_zeros_make(int64_t elements) {
   enum {
     PAGE = 2 << 20
   };
@@ -23,7 +22,7 @@ static char *matrix(int64_t elements) {
 }
 
 char *lm_cpu_matrix_make(int64_t elements, lm_dtype dtype) {
-  char *p = matrix(elements);
+  char *p = lm_cpu_zeros_make(elements);
   uint64_t state = (uint64_t)elements;
   for (int64_t i = 0; i < elements; i++) {
     state = state * 6364136223846793005u + 1442695040888963407u;
@@ -61,7 +60,7 @@ static void projection_time(lm_cpu_gemms *all, const lm_cpu_linear *p, lm_dtype 
   char *x = lm_cpu_matrix_make(p->m * p->k, t);
   char *w = lm_cpu_matrix_make(p->k * p->n, t);
   char *y = lm_cpu_matrix_make(p->m * p->n, t);
-  char *sum = matrix(p->k * p->n);
+  char *sum = lm_cpu_zeros_make(p->k * p->n);
   lm_plan_gemm forward = {.m = fixed(p->m),
                           .n = fixed(p->n),
                           .k = fixed(p->k),

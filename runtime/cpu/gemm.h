@@ -79,6 +79,8 @@ void lm_cpu_gemm_share(lm_cpu_gemms *all, const lm_plan_gemm *g, bool overwrites
 // The tile size of a GEMM of fixed size, and its implementation.
 lm_tile lm_cpu_gemm_tile(lm_cpu_gemms *all, const lm_plan_gemm *g);
 
+// Zeros of four bytes in huge pages, as a plan's memory is.
+char *lm_cpu_zeros_make(int64_t elements);
 // A random matrix in [-1, 1), f32 or bf16, in huge pages as a plan's memory is; GEMMs are up to
 // twice as fast there.
 char *lm_cpu_matrix_make(int64_t elements, lm_dtype dtype);
