@@ -95,8 +95,9 @@ static bool tiling_read(json_t *j, lm_gemm_tiling *out) {
                            .sums = sum,
                            .accumulate = add};
   out->tile = (lm_tile){tile[0], tile[1], code};
-  return dtype_read(type, &out->key.ab) && dtype_read(result, &out->key.cc) && tile[0] > 0 &&
-         tile[1] > 0 && out->gain >= 0;
+  bool valid = tile[0] > 0 && tile[0] <= INT32_MAX && tile[1] > 0 && tile[1] <= INT32_MAX;
+  return valid && dtype_read(type, &out->key.ab) && dtype_read(result, &out->key.cc) &&
+         out->gain >= 0;
 }
 
 typedef struct reading {

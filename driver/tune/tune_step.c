@@ -58,7 +58,7 @@ static bool cache_read(lm_session *s, const char *path) {
 static lm_status cache_write(const lm_session *s, const char *path) {
   lm_buf b = {0};
   lm_tune_step_json(s, &b);
-  lm_status status = lm_file_write_atomic(path, b.p, b.n);
+  lm_status status = lm_cache_file_write(path, b.p, b.n);
   lm_buf_free(&b);
   return status;
 }

@@ -2,6 +2,7 @@
 #include "driver/tune/tune_store.h"
 
 #include "driver/tune/tune_variant.h"
+#include "runtime/base/cache.h"
 #include "runtime/io/json.h"
 
 enum {
@@ -25,7 +26,7 @@ lm_status lm_tune_list_write(const char *path, const char *head, uint32_t n,
     between = ",\n";
   }
   lm_buf_puts(&b, "\n]}\n");
-  lm_status s = lm_file_write_atomic(path, b.p, b.n);
+  lm_status s = lm_cache_file_write(path, b.p, b.n);
   lm_buf_free(&gemm);
   lm_buf_free(&b);
   return s;

@@ -14,7 +14,8 @@
 //     root and no other user may write to it. New entries go to the default folder, or if that is
 //     unusable to a temporary folder that is removed when the process ends.
 // Every entry is opened without following links; its owner and mode are checked on the open
-// descriptor. Files that are not named like entries are neither counted nor removed.
+// descriptor. Files that are not named like entries are neither counted nor removed. A folder in the
+// place of an entry is renamed to foreign-NAME.
 #ifndef LM_BASE_CACHE_H
 #define LM_BASE_CACHE_H
 #include "runtime/base/file.h"
@@ -60,6 +61,8 @@ bool lm_cache_read(const lm_cache *c, const char *name, const lm_cache_entry *e,
 // recently used entries until the size is within the limit.
 lm_status lm_cache_add(const lm_cache *c, const lm_temp_dir *from, const char *made,
                        const char *const *names, int n);
+// Writes another file of the cache, whatever its path names now.
+lm_status lm_cache_file_write(const char *path, const void *p, size_t n);
 // Creates a temporary folder in the cache.
 lm_status lm_cache_temp_dir(const lm_cache *c, lm_temp_dir *out);
 // Creates a file in it, which must not exist.

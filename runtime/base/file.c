@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -102,6 +103,19 @@ static bool is_named(int fd, const char *path) {
 static bool is_own_file(int fd) {
   struct stat st;
   return !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_uid == geteuid() && st.st_nlink <= 1;
+}
+
+lm_status lm_folder_set_aside(const char *path) {
+  struct stat st;
+  if (lstat(path, &st) || !S_ISDIR(st.st_mode) || !rmdir(path))
+    return NULL;
+  const char *name = strrchr(path, '/') + 1;
+  lm_buf aside = {0};
+  lm_buf_printf(&aside, "%.*sforeign-%s", (int)(name - path), path, name);
+  bool gone = !rename(path, aside.p);
+  lm_buf_free(&aside);
+  return gone ? NULL
+              : lm_fail_errno("cannot remove the folder %s, which has the name of a file", path);
 }
 
 typedef enum {

@@ -31,6 +31,9 @@ bool lm_file_is_same(const struct stat *before, const struct stat *now);
 lm_status lm_temp_open(const char *path, int *out_fd);
 // Removes the files DIR/KEY*.tmp that no process has locked; KEY is 16 hexadecimal digits or more.
 void lm_temps_clean(const char *dir);
+// Before a file of the cache gets its name, a path with a '/': an empty folder of that name is
+// removed, one with contents is renamed to foreign-NAME.
+lm_status lm_folder_set_aside(const char *path);
 
 const char *lm_temp_parent(void); // TMPDIR; /tmp if it is unset or empty
 // A folder with mode 0700 and an unpredictable name, locked while it is in use. path NULL: none.

@@ -145,24 +145,26 @@ def replaced(path, what):
         os.mkfifo(path)
     elif what == "link":
         os.symlink("/dev/zero", path)
+    elif what == "folder":
+        os.makedirs(os.path.join(path, "contents"))
+    elif what == "empty":
+        os.mkdir(path)
     else:
         os.symlink(os.path.basename(path), path)
 
 
 def test_cache_entries(run):
-    """a FIFO, a link to a device or a link loop instead of an entry: the entry is created again"""
+    """a FIFO, a link to a device, a link loop or a folder instead of an entry: the entry is created again"""
     file = tiny(run)
-    for what in ("fifo", "link", "loop"):
+    for what in ("fifo", "link", "loop", "empty", "folder"):
         check(train(run, file, "cache", f"run-{what}")[0] == 0, "the first run must fill the cache")
-        for path in glob.glob(run.path("cache/*.so")) + glob.glob(run.path("cache/data/*")):
+        entries = glob.glob(run.path("cache/*.so")) + glob.glob(run.path("cache/version-*")) + glob.glob(run.path("cache/data/*"))
+        for path in entries:
             replaced(path, what)
         code, _, err = train(run, file, "cache", f"again-{what}")
         check(code == 0 and not err, err)
-    for path in glob.glob(run.path("cache/data/*.tok")):
-        os.remove(path)
-        os.mkdir(path)
-    code, _, err = train(run, file, "cache", "folder")
-    check(code == 2 and ".tok is a folder, not a regular file" in err, err)
+        check(all(os.path.isfile(path) and not os.path.islink(path) for path in entries), what)
+    check(len(glob.glob(run.path("cache/**/foreign-*/contents"), recursive=True)) == len(entries), "folders with contents are renamed")
 
 
 def test_checkpoint_files(run):

@@ -162,6 +162,7 @@ static lm_status name_give(lm_store_writer *w) {
     return NULL;
   if (fsync(w->fd))
     return lm_fail_errno("cannot write %s", w->temp);
+  LM_TRY(lm_folder_set_aside(w->path));
   if (rename(w->temp, w->path))
     return lm_fail_errno("cannot rename %s to %s", w->temp, w->path);
   lm_arena *a = lm_arena_create();
@@ -294,7 +295,7 @@ static lm_status regular_open(const char *path, int *out_fd) {
       return NULL;
     close(*out_fd);
     *out_fd = -1;
-  } else if (errno == ENOENT) {
+  } else if (errno == ENOENT || errno == EISDIR) { // a folder gives way to the file
     lm_status_free(s);
     return NULL;
   } else if (errno != ELOOP && errno != EINVAL && errno != ENXIO) {
