@@ -126,11 +126,26 @@ static lm_status texts_parse(lm_arena *a, json_t *object, const char *path,
   return NULL;
 }
 
+// Steps and counts: they are added to, so they are far from the largest number.
+static lm_status counts_check(const json_t *j, const char *path) {
+  static const char *const names[] = {"step",    "tokens",    "n_micro", "best_step",
+                                      "skipped", "bad_evals", "mean_of", "bad_steps",
+                                      "empty",   "overflows", "returns", "shift"};
+  for (size_t i = 0; i < LM_COUNT(names); i++) {
+    const json_t *x = json_object_get(j, names[i]);
+    int64_t n = json_integer_value(x);
+    if (x && (!json_is_integer(x) || n < 0 || n > INT64_MAX / 2))
+      return lm_fail(LM_USER, "%s: not the state of a run: '%s' is not a count", path, names[i]);
+  }
+  return NULL;
+}
+
 static lm_status state_parse(lm_arena *a, const json_t *j, const char *path, lm_checkpoint *c) {
   const char *seed = json_string_value(json_object_get(j, "seed"));
   if (json_integer_value(json_object_get(j, "format")) != FORMAT ||
       !json_is_integer(json_object_get(j, "step")) || !seed)
     return lm_fail(LM_USER, "%s: not the state of a run in this format", path);
+  LM_TRY(counts_check(j, path));
   LM_TRY(texts_parse(a, json_object_get(j, "keys"), path, &c->keys, &c->n_keys));
   LM_TRY(texts_parse(a, json_object_get(j, "model"), path, &c->model, &c->n_model));
   c->step = whole_of(j, "step");
@@ -147,10 +162,7 @@ static lm_status state_parse(lm_arena *a, const json_t *j, const char *path, lm_
   c->ended = text_of(a, j, "ended");
   c->guard = guard_parse(j);
   c->loss_scale = (lm_loss_scale){0};
-  bool scaled = loss_scale_parse(j, c);
-  if (!scaled || c->step < 0 || c->guard.shift < 0 || c->guard.shift > INT64_MAX / 2)
-    return lm_fail(LM_USER, "%s: not the state of a run", path);
-  return NULL;
+  return loss_scale_parse(j, c) ? NULL : lm_fail(LM_USER, "%s: not the state of a run", path);
 }
 
 lm_status lm_checkpoint_state_read(lm_arena *a, const char *folder, lm_checkpoint *c) {

@@ -328,6 +328,7 @@ static void test_data_key(void) {
 
 // Checkpoints with invalid content: with old checksums they are damaged (LM_ENV), with matching
 // checksums malformed (LM_USER).
+#define STATE_WITH(counts) "{\"format\": 1, \"seed\": \"7\", " counts "}"
 static void test_foreign_state(void) {
   lm_run_outcome out;
   bench b = bench_open(in_dir("one"), 50);
@@ -336,8 +337,14 @@ static void test_foreign_state(void) {
   b.o.resume_path = in_dir("one/step-000040");
   char *state = in_dir("one/step-000040/state.json");
   char *good = text_of(state);
-  for (const char **bad = (const char *[]){"", "{", "[]", "{\"format\": 1}",
-                                           "{\"format\": 2, \"step\": 1, \"seed\": \"7\"}", NULL};
+  for (const char **bad =
+           (const char *[]){"", "{", "[]", "{\"format\": 1}",
+                            "{\"format\": 2, \"step\": 1, \"seed\": \"7\"}",
+                            STATE_WITH("\"step\": -1"), STATE_WITH("\"step\": 9223372036854775807"),
+                            STATE_WITH("\"step\": 40, \"tokens\": -5"),
+                            STATE_WITH("\"step\": 40, \"tokens\": \"9\""),
+                            STATE_WITH("\"step\": 40, \"bad_steps\": -1"),
+                            STATE_WITH("\"step\": 40, \"bad_evals\": 0.5"), NULL};
        *bad; bad++) {
     CHECK_OK(lm_file_write_atomic(state, *bad, strlen(*bad)));
     CHECK_FAILS(lm_run_train(&b.o, &out), LM_ENV, "state.json");
