@@ -1,6 +1,8 @@
 // status.c - errors as values.
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "runtime/base/base.h"
 
@@ -21,7 +23,17 @@ lm_status lm_fail(lm_kind kind, const char *fmt, ...) {
   return status_create(kind, &text);
 }
 
+// A removed working folder: no file can be made in it, although a relative path looks right.
+static bool is_nowhere(void) {
+  char *here = getcwd(NULL, 0);
+  bool nowhere = !here && errno == ENOENT;
+  free(here);
+  return nowhere;
+}
+
 const char *lm_errno_hint(int error) {
+  if (error == ENOENT && is_nowhere())
+    return " (the working folder was removed: change to another one)";
   if (error == EMFILE)
     return " (ulimit -n limits how many files a process may open: raise it)";
   if (error == ENFILE)

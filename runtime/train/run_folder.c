@@ -4,6 +4,13 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
+static void size_print(lm_buf *b, double bytes) {
+  if (bytes < 1e6)
+    lm_buf_printf(b, "%.1f kB", bytes / 1e3);
+  else
+    lm_buf_printf(b, "%.1f MB", bytes / 1e6);
+}
+
 lm_status lm_run_folder_space(const char *dir, int64_t checkpoint, int64_t kept, lm_progress *p) {
   struct statvfs v;
   lm_buf need = {0}, all = {0}, available = {0};
@@ -12,9 +19,9 @@ lm_status lm_run_folder_space(const char *dir, int64_t checkpoint, int64_t kept,
   double bytes = (double)checkpoint;
   double free = (double)v.f_bavail * (double)v.f_frsize;
   double max = bytes * (double)(kept + 1); // including one that is being written
-  lm_buf_printf(&need, "%.1f MB", bytes / 1e6);
-  lm_buf_printf(&all, "%.1f MB", max / 1e6);
-  lm_buf_printf(&available, "%.1f MB", free / 1e6);
+  size_print(&need, bytes);
+  size_print(&all, max);
+  size_print(&available, free);
   lm_status s = NULL;
   if (free < bytes)
     s = lm_fail(LM_ENV, "%s has %s free, a checkpoint needs %s", dir, available.p, need.p);

@@ -2,7 +2,7 @@
 existed before loads, and the same command then ends with the bits of an undisturbed run. Uses lmc_faulty (tests/fault/faulty.c)."""
 import os, random, re, shutil, subprocess
 
-from harness import Run, check, folder_bytes, remove
+from harness import Run, Skip, check, folder_bytes, remove
 
 TINY = """import std.nn: rmsnorm, xent
 model Tiny(d = 8, vocab = 256) {
@@ -141,3 +141,36 @@ def test_small_limits(run):
             result = limited(run, limit, "run", f, "-q", "--resume", "never", *args)
             check(not result or result[0] in (0, 2), f"{limit}: {result}")
             check(not result or result[0] == 0 or "limit" in result[1] or "memory" in result[1], f"{limit}: {result}")
+
+
+# runs, and says what is there, in a folder of 64 kB: the kernel reserves a page for each file
+SMALL_DISK = """mount -t tmpfs -o size=$0 none small || exit 77
+"$1" run "$2" --out small/run -q; echo "status $?"
+ls -A small/run; find small/run -name '*.tmp'
+for step in small/run/step-*; do [ -d $step ] && "$1" eval small/run --step ${step#*step-} | tail -1; done
+"$1" tokenizer train text.txt --vocab 300 -o small/tok.json; find small -name '*.tmp'"""
+
+
+def test_small_disk(run):
+    """a disk that fills up in the course of a run: a message, and each checkpoint that is there is whole"""
+    run.write("text.txt", "a few words of a text\n" * 300)
+    os.mkdir(run.path("small"))
+    file = run.write("tiny.lm", TINY)
+    for size, checkpoints, message in (("16k", [0], "kB free, a checkpoint needs"), ("64k", [0, 1, 2], "No space left on device"), ("1m", [2], "")):
+        p = subprocess.run(["unshare", "-m", "sh", "-c", SMALL_DISK, size, run.lmc, file], cwd=run.folder, capture_output=True, text=True)
+        if p.returncode == 77 or "unshare" in p.stderr:
+            raise Skip("a file system of one's own takes root")
+        check(f"status {2 if message else 0}" in p.stdout and message in p.stderr, f"{size}: {p}")
+        steps = p.stdout.count("step-0")
+        check(p.stdout.count("bits/byte") == steps and steps in checkpoints and ".tmp" not in p.stdout, f"{size}: {p}")
+        check("Sanitizer" not in p.stderr, p.stderr)
+
+
+def test_no_working_folder(run):
+    """commands in a folder that was removed: they work with absolute paths, and else say what is wrong"""
+    run.write("text.txt", "a few words of a text\n" * 300)
+    file = run.write("tiny.lm", TINY)
+    for args, status in (("run", file, "-q"), 0), (("run", "tiny.lm"), 1), (("new", "mine", "--data", run.path("text.txt")), 2), \
+            (("tokenizer", "train", run.path("text.txt"), "--vocab", "300", "-o", "tok.json"), 2):
+        p = subprocess.run(["sh", "-c", 'mkdir gone && cd gone && rmdir ../gone && exec "$0" "$@"', run.lmc, *args], cwd=run.folder, capture_output=True, text=True)
+        check(p.returncode == status and (status == 0 or "the working folder was removed" in p.stderr), f"{args}: {p}")
