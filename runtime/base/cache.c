@@ -352,7 +352,7 @@ lm_status lm_cache_temp_write(const lm_temp_dir *d, const char *name, const char
   return temp_write(d, name, 0600, p, n);
 }
 
-static lm_status place_free(const lm_cache *c, const char *name) {
+static lm_status name_free(const lm_cache *c, const char *name) {
   lm_arena *a = lm_arena_create();
   lm_status s = lm_folder_set_aside(lm_path_join(a, c->dir, name));
   lm_arena_destroy(a);
@@ -364,7 +364,7 @@ static lm_status name_add(const lm_cache *c, const lm_temp_dir *from, const char
                           const char *name, const lm_buf *file) {
   if (linkat(from->fd, made, from->fd, name, 0))
     LM_TRY(temp_write(from, name, 0644, file->p, file->n)); // a file system without hard links
-  LM_TRY(place_free(c, name));
+  LM_TRY(name_free(c, name));
   if (!renameat(from->fd, name, c->fd, name))
     return NULL;
   return lm_fail_errno("cannot rename %s/%s to %s/%s", from->path, name, c->dir, name);

@@ -14,8 +14,8 @@
 //     root and no other user may write to it. New entries go to the default folder, or if that is
 //     unusable to a temporary folder that is removed when the process ends.
 // Every entry is opened without following links; its owner and mode are checked on the open
-// descriptor. Files that are not named like entries are neither counted nor removed. A folder in the
-// place of an entry is renamed to foreign-NAME.
+// descriptor. Files that are not named like entries are neither counted nor removed. A folder with
+// the name of an entry is renamed to foreign-NAME.
 #ifndef LM_BASE_CACHE_H
 #define LM_BASE_CACHE_H
 #include "runtime/base/file.h"

@@ -143,7 +143,7 @@ def test_small_limits(run):
             check(not result or result[0] == 0 or "limit" in result[1] or "memory" in result[1], f"{limit}: {result}")
 
 
-# runs, and says what is there, in a folder of 64 kB: the kernel reserves a page for each file
+# runs on a disk of that size, lists its files and evaluates each checkpoint
 SMALL_DISK = """mount -t tmpfs -o size=$0 none small || exit 77
 "$1" run "$2" --out small/run -q; echo "status $?"
 ls -A small/run; find small/run -name '*.tmp'
@@ -167,7 +167,7 @@ def test_small_disk(run):
 
 
 def test_no_working_folder(run):
-    """commands in a folder that was removed: they work with absolute paths, and else say what is wrong"""
+    """commands in a folder that was removed: they work with absolute paths; others are errors that name the reason"""
     run.write("text.txt", "a few words of a text\n" * 300)
     file = run.write("tiny.lm", TINY)
     for args, status in (("run", file, "-q"), 0), (("run", "tiny.lm"), 1), (("new", "mine", "--data", run.path("text.txt")), 2), \

@@ -10,17 +10,13 @@
 
 #include "runtime/base/file.h"
 #include "runtime/base/parallel.h"
+#include "runtime/data/rows/corpus_tail.h"
 
 enum {
   CHUNK = 128 << 10,
   LISTED = 20,
-  HOPELESS_MIN = 10000,
-  FORMAT = 6
+  HOPELESS_MIN = 10000
 };
-
-typedef struct {
-  uint64_t format, token_root, n_docs, read, bad, width, marked, n_sources, n_list, n_columns;
-} doc_tail; // followed by source_first, values, and the list of bad documents
 
 typedef struct {
   uint32_t n, second; // second: tokens before the second text of a pair; 0: no pair
@@ -86,32 +82,12 @@ static lm_status text_encode(const lm_tokenizer *t, const lm_text_span *s, const
 
 // ---- columns
 
-bool lm_column_is_field(const lm_data_options *o, const lm_data_column *x) {
-  const lm_chat *chat = o->n_sources ? o->sources[0].chat : NULL;
-  bool pairs = chat && chat->chosen;
-  bool prefers = pairs && !strcmp(x->name, "prefer");
-  if (chat && chat->has_target && lm_source_column_find(x->name) < LM_SOURCE_COLUMNS)
-    return false;
-  return !prefers && !lm_column_is_prompt(x->name);
-}
-
-static int fields_count(const lm_data_options *o) {
-  int n = 0;
-  for (int i = 0; i < o->n_columns; i++)
-    n += lm_column_is_field(o, &o->columns[i]);
-  return n;
-}
-
 static void fields_list(build *b) {
   const lm_data_options *o = b->o;
   b->fields = lm_calloc((size_t)o->n_columns + 1, sizeof *b->fields);
   for (int i = 0; i < o->n_columns; i++)
     if (lm_column_is_field(o, &o->columns[i]))
       b->fields[b->n_fields++] = &o->columns[i];
-}
-
-static bool number_fits(lm_dtype dtype, double x) {
-  return dtype == LM_INT ? x >= INT32_MIN && x <= INT32_MAX : isfinite((float)x);
 }
 
 // A number, or true and false as 1 and 0.
@@ -124,9 +100,9 @@ static lm_status number_read(const json_t *x, const lm_data_column *to, double *
   else
     return lm_fail(LM_USER, "no %s in the field \"%.100s\"", is_int ? "whole number" : "number",
                    to->name);
-  const char *why = !number_fits(to->dtype, *out)  ? "too large for 32 bits"
-                    : is_int && *out != rint(*out) ? "not a whole number"
-                                                   : NULL;
+  const char *why = !lm_column_fits(to->dtype, *out) ? "too large for 32 bits"
+                    : is_int && *out != rint(*out)   ? "not a whole number"
+                                                     : NULL;
   return why ? lm_fail(LM_USER, "the number %.10g in the field \"%.100s\" is %s", *out, to->name,
                        why)
              : NULL;
@@ -370,90 +346,13 @@ const char *lm_cache_path(lm_arena *a, const char *dir, const uint64_t key[2], c
                          (unsigned long long)key[1], ending);
 }
 
-static int width_of(int64_t vocab) {
-  return vocab <= 256 ? 1 : vocab <= 65536 ? 2 : 4;
-}
-
-static bool has_marks(const lm_data_options *o) {
-  for (int i = 0; i < o->n_sources; i++)
-    if (o->sources[i].chat)
-      return true;
-  return false;
-}
-
-static int width_needed(const lm_data_options *o) {
-  return width_of(has_marks(o) ? 2 * (int64_t)o->tokenizer->vocab : o->tokenizer->vocab);
-}
-
-// The hashes of a file only tell that it is as it was sealed: what depends on the recipe, and each
-// size and range, is compared before it is used.
-static bool counts_are_valid(const doc_tail *t, const lm_corpus *c, const lm_data_options *o) {
-  uint64_t words = c->docs->n_tail / sizeof(uint64_t);
-  if (t->format != FORMAT || t->token_root != c->tokens->root)
-    return false;
-  if (t->width != (uint64_t)width_needed(o) || t->marked != has_marks(o))
-    return false;
-  if (t->n_sources != (uint64_t)o->n_sources || t->n_columns != (uint64_t)fields_count(o))
-    return false;
-  if (c->docs->n % sizeof(lm_doc) || t->n_docs != c->docs->n / sizeof(lm_doc))
-    return false;
-  if (t->n_columns && t->n_docs > words / t->n_columns)
-    return false;
-  return t->read >= t->n_docs && t->bad == t->read - t->n_docs && t->n_list <= c->docs->n_tail;
-}
-
-static bool sources_are_valid(const lm_corpus *c, int n_sources) {
-  const uint64_t *first = c->source_first;
-  for (int i = 0; i < n_sources; i++)
-    if (first[i] > first[i + 1])
-      return false;
-  return !first[0] && first[n_sources] == c->n_docs;
-}
-
-static bool values_are_valid(const lm_corpus *c, const lm_data_options *o) {
-  const double *x = c->values;
-  for (int i = 0, field = 0; i < o->n_columns; i++) {
-    if (!lm_column_is_field(o, &o->columns[i]))
-      continue;
-    for (uint64_t k = 0; k < c->n_docs; k++)
-      if (!number_fits(o->columns[i].dtype, x[k * (uint64_t)c->n_columns + (uint64_t)field]))
-        return false;
-    field++;
-  }
-  return true;
-}
-
-// false: the tail is not one of this recipe.
-static bool tail_read(lm_corpus *c, const lm_data_options *o) {
-  doc_tail t;
-  if (c->docs->n_tail < sizeof t)
-    return false;
-  memcpy(&t, c->docs->tail, sizeof t);
-  if (!counts_are_valid(&t, c, o))
-    return false;
-  uint64_t numbers = t.n_docs * t.n_columns;
-  uint64_t words = t.n_sources + 1 + numbers;
-  if (!t.n_list || c->docs->n_tail != sizeof t + words * sizeof(uint64_t) + t.n_list)
-    return false;
-  c->n_docs = t.n_docs;
-  c->read = t.read;
-  c->bad = t.bad;
-  c->width = (int)t.width;
-  c->marked = t.marked;
-  c->source_first = (const uint64_t *)(c->docs->tail + sizeof t);
-  c->values = (const double *)(c->source_first + t.n_sources + 1);
-  c->n_columns = (int)t.n_columns;
-  c->bad_list = (const char *)(c->values + numbers);
-  return !c->bad_list[t.n_list - 1] && sources_are_valid(c, o->n_sources) && values_are_valid(c, o);
-}
-
 static lm_status found(const lm_data_options *o, const char *tokens, const char *docs,
                        lm_corpus *out, bool *out_found) {
   *out_found = false;
   LM_TRY(lm_store_open(tokens, o->threads, &out->tokens));
   if (out->tokens)
     LM_TRY(lm_store_open(docs, o->threads, &out->docs));
-  if (out->docs && tail_read(out, o)) {
+  if (out->docs && lm_corpus_tail_read(out, o)) {
     *out_found = true;
     return NULL;
   }
@@ -470,9 +369,10 @@ static lm_status files_finish(build *b, lm_corpus *out) {
   lm_store_writer *docs = b->docs;
   b->tokens = NULL;
   LM_TRY(lm_store_finish(tokens, NULL, 0, &out->tokens));
-  doc_tail t = {FORMAT,        out->tokens->root,    b->n_docs, b->read,
-                b->bad,        (uint64_t)b->width,   b->marked, (uint64_t)b->files->n_sources,
-                b->list.n + 1, (uint64_t)b->n_fields};
+  lm_corpus_tail t = {
+      LM_CORPUS_FORMAT, out->tokens->root,    b->n_docs, b->read,
+      b->bad,           (uint64_t)b->width,   b->marked, (uint64_t)b->files->n_sources,
+      b->list.n + 1,    (uint64_t)b->n_fields};
   lm_buf tail = {0};
   lm_buf_add(&tail, &t, sizeof t);
   lm_buf_add(&tail, b->source_first, ((size_t)b->files->n_sources + 1) * sizeof *b->source_first);
@@ -481,7 +381,7 @@ static lm_status files_finish(build *b, lm_corpus *out) {
   b->docs = NULL;
   lm_status s = lm_store_finish(docs, tail.p, tail.n, &out->docs);
   lm_buf_free(&tail);
-  if (!s && !tail_read(out, b->o))
+  if (!s && !lm_corpus_tail_read(out, b->o))
     LM_BUG("the corpus differs from the written one");
   return s;
 }
@@ -507,8 +407,8 @@ static lm_status corpus_build(const lm_data_options *o, const lm_file_list *file
   build b = {.o = o,
              .files = files,
              .reader = lm_doc_reader_create(files, UINT64_MAX),
-             .width = width_needed(o),
-             .marked = has_marks(o)};
+             .width = lm_corpus_width(o),
+             .marked = lm_corpus_has_marks(o)};
   fields_list(&b);
   b.source_first = lm_calloc((size_t)files->n_sources + 1, sizeof *b.source_first);
   bool ready = false;
@@ -529,12 +429,8 @@ static lm_status corpus_build(const lm_data_options *o, const lm_file_list *file
 }
 
 static void corpus_key(const lm_data_options *o, const lm_file_list *files, uint64_t key[2]) {
-  uint64_t parts[] = {FORMAT,
-                      files->key[0],
-                      files->key[1],
-                      o->tokenizer->key[0],
-                      o->tokenizer->key[1],
-                      (uint64_t)o->tokenizer->vocab};
+  uint64_t parts[] = {LM_CORPUS_FORMAT,     files->key[0],        files->key[1],
+                      o->tokenizer->key[0], o->tokenizer->key[1], (uint64_t)o->tokenizer->vocab};
   key[0] = key[1] = 0;
   lm_hash_key(key, parts, sizeof parts);
   for (int i = 0; i < o->n_columns; i++) {
