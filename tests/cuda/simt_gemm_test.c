@@ -139,6 +139,29 @@ static void gated_test(const grouped_case *c, uint64_t seed) {
   lm_buf_free(&text);
 }
 
+// The rows of group 1 are NaN. Those of the groups beside it, which tiles and steps have too, are
+// not, and neither are the gradients of their weights, as the reference says.
+static void nan_test(uint64_t seed) {
+  static const char text[] =
+      "stage step\naxis b = 2, t = 150, c = 1, n = 300, g = 4, d = 136, f = 264\n"
+      "func @f(%x: bf16[b, t, d], %i: int[b, t, c], %w: bf16[g, d, f]) -> (y: bf16[n, f], "
+      "s: f32[g, d, f], v: f32[g, f, d]) {\n"
+      "  %j = slice %i (c) -> () [0, 1]\n  %one = const 1 : int\n  %is = eq %j, %one\n"
+      "  %z = sub %x, %x\n  %nan = div %z, %z\n  %h = select %is, %nan, %x\n"
+      "  %k = group_counts %i (b, t, c) -> (g)\n  %o = group_order %i, %k (b, t, c) -> (n)\n"
+      "  %p = group_inverse %i, %k over(b, t, c)\n"
+      "  %r = group_rows %h, %o, %p (b, t, c) -> (n)\n"
+      "  %y = grouped_dot %r, %w, %k over(d)\n"
+      "  %s = grouped_outer %r, %y, %k over(n) : f32[g, d, f]\n"
+      "  %v = grouped_outer %y, %r, %k over(n) : f32[g, f, d]\n"
+      "  return %y, %s, %v\n}\n";
+  run_both(text, &(run_options){.name = "NaN in one group",
+                                .tolerance = 2e-6,
+                                .seed = seed,
+                                .rounds = true,
+                                .plan = by_warpgroups});
+}
+
 int main(int argc, char **argv) {
   const char *argument = argc > 1 ? argv[1] : NULL;
   cache_begin();
@@ -153,4 +176,6 @@ int main(int argc, char **argv) {
   for (size_t i = 0; i < LM_COUNT(gated_cases); i++)
     if (is_chosen(gated_cases[i].name, argument))
       gated_test(&gated_cases[i], i);
+  if (is_chosen("NaN in one group", argument))
+    nan_test(1);
 }
