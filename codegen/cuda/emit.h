@@ -60,6 +60,7 @@ typedef struct cuda_rounds {
   const char *head;  // the text up to the loop's body; for sums over points
   const char *index; // its variable: lane + round * team
   int n;             // iterations of a lane; 0: they are many, or differ, or are over several axes
+  bool indexed;      // arrays have elements for each iteration, so all iterations are unrolled
 } cuda_rounds;
 
 // The sums of a result that a loop adds to in registers.
@@ -226,11 +227,13 @@ const char *cuda_lane_of(const cuda_emit *e, int k);
 // The iterations of each lane in a loop over the lanes of a team, or at most one; 0 if they differ
 // or are many.
 int cuda_team_rounds(const cuda_emit *e, int k);
+// The number of the iteration of stage 0, as an index of an array in registers.
+const char *cuda_round_index(cuda_emit *e);
 // The head of a loop over the lanes of a team. If every lane has the same few iterations, their
 // number is a constant: the loop is then unrolled, and the loads of all iterations are in flight
-// together, or those of two. Without an iteration for every lane it is a condition. body: of the
-// loop; NULL: all iterations.
-void cuda_team_head(cuda_emit *e, int k, const char *name, const char *count, const char *body,
+// together, or those of two if they are large and not `whole`. Without an iteration for every lane
+// it is a condition.
+void cuda_team_head(cuda_emit *e, int k, const char *name, const char *count, bool whole,
                     lm_buf *out);
 
 // ---- load.c: loads of vectors

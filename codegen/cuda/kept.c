@@ -101,8 +101,7 @@ static const char *kept_vector(cuda_emit *e, const char *base, const char *index
   }
   if (e->rounds.n == 1)
     return k->name;
-  return lm_arena_printf(e->g.arena, "(%s + (%s - lane) / %d * %d)", k->name, e->rounds.index,
-                         e->team, k->width);
+  return lm_arena_printf(e->g.arena, "(%s + %s * %d)", k->name, cuda_round_index(e), k->width);
 }
 
 const char *cuda_vector_load(cuda_emit *e, const char *base, const char *index, lm_type t,

@@ -1,5 +1,4 @@
 // lanes.c - loops over the threads of a team.
-#include <string.h>
 #include "codegen/cuda/emit.h"
 
 const char *cuda_lane_of(const cuda_emit *e, int k) {
@@ -30,9 +29,14 @@ int cuda_team_rounds(const cuda_emit *e, int k) {
   return n % lanes == 0 && n / lanes <= UNROLLED ? (int)(n / lanes) : 0;
 }
 
+const char *cuda_round_index(cuda_emit *e) {
+  e->rounds.indexed = true;
+  return lm_arena_printf(e->g.arena, "(%s - lane) / %d", e->rounds.index, e->team);
+}
+
 // True if the rounds of a loop may not be in flight together, since their vectors do not fit into
-// registers. Arrays of all rounds need constant indices.
-static bool rounds_are_large(const cuda_emit *e, int k, const char *body) {
+// registers.
+static bool rounds_are_large(const cuda_emit *e, int k) {
   enum {
     FLOATS = 128
   };
@@ -40,10 +44,10 @@ static bool rounds_are_large(const cuda_emit *e, int k, const char *body) {
   for (uint32_t i = 0; i < e->g.n_accesses; i++)
     n += e->g.accesses[i].memory && e->g.accesses[i].pass == e->g.pass;
   n *= e->width[e->g.pass] * cuda_team_rounds(e, k);
-  return n > FLOATS && !strstr(body, "- lane) / ");
+  return n > FLOATS;
 }
 
-void cuda_team_head(cuda_emit *e, int k, const char *name, const char *count, const char *body,
+void cuda_team_head(cuda_emit *e, int k, const char *name, const char *count, bool whole,
                     lm_buf *out) {
   const char *type = e->g.target->index;
   const char *lane = cuda_lane_of(e, k);
@@ -56,7 +60,7 @@ void cuda_team_head(cuda_emit *e, int k, const char *name, const char *count, co
     lm_buf_printf(out, "{\nconst %s %s = %s;\n", type, name, lane);
   } else if (rounds) {
     const char *u = lm_gen_temp_name(&e->g, "u");
-    lm_buf_puts(out, body && rounds_are_large(e, k, body) ? "LM_UNROLL_2\n" : "LM_UNROLL\n");
+    lm_buf_puts(out, !whole && rounds_are_large(e, k) ? "LM_UNROLL_2\n" : "LM_UNROLL\n");
     lm_buf_printf(out, "for (int32_t %s = 0; %s < %d; %s++) {\n", u, u, rounds, u);
     lm_buf_printf(out, "const %s %s = %s + %s * %d;\n", type, name, lane, u, lanes);
   } else {

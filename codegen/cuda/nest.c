@@ -312,7 +312,7 @@ static cuda_rounds rounds_of(cuda_emit *e) {
     return none;
   lm_buf head = {0};
   if (e->g.kernel->attr.n_to)
-    cuda_team_head(e, 0, v->name, axes[0].extent, NULL, &head);
+    cuda_team_head(e, 0, v->name, axes[0].extent, true, &head);
   return (cuda_rounds){
       .head = lm_gen_take(&e->g, &head),
       .index = v->name,
@@ -349,7 +349,7 @@ static void write_loop(cuda_emit *e, int k, const char *body) {
     // Unrolled, so that the loads of a thread do not wait for each other.
     lm_buf_printf(out, "LM_UNROLL_%d\n", CUDA_UNROLLED);
   if (strided)
-    cuda_team_head(e, k, name, cuda_axes_product(e, axes, n), body, out);
+    cuda_team_head(e, k, name, cuda_axes_product(e, axes, n), !k && e->rounds.indexed, out);
   else
     lm_buf_printf(out, "for (%s %s = 0; %s < %s; %s++) {\n", type, name, name,
                   cuda_axes_product(e, axes, n), name);

@@ -195,7 +195,7 @@ static bool register_add(cuda_emit *e, int level, uint32_t result, const char *l
                        .elements = (int64_t)cuda_trips(e, 0) * width,
                        .name = lm_gen_temp_name(&e->g, "k"),
                        .n = r->n * width};
-  const char *round = lm_arena_printf(e->g.arena, "(%s - lane) / %d", r->index, e->team);
+  const char *round = cuda_round_index(e);
   const char *at =
       e->vector ? lm_arena_printf(e->g.arena, "%s[%s * %d + %s]", p->name, round, width, v->name)
                 : lm_arena_printf(e->g.arena, "%s[%s]", p->name, round);
