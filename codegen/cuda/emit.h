@@ -335,7 +335,8 @@ const char *cuda_vector_load(cuda_emit *e, const char *base, const char *index, 
 
 // ---- scan.c: the loop over positions, carries in registers
 void cuda_scan_put(cuda_emit *e, lm_buf *b);
-bool cuda_carry_is(const cuda_emit *e, uint32_t i); // operand or result i is one in a register
+bool cuda_scan_omits(const lm_op *op, uint32_t buffer); // lm_codegen.omits
+bool cuda_carry_is(const cuda_emit *e, uint32_t i);     // operand or result i is one in a register
 // False if base[at] is no carry in a register.
 bool cuda_carry_load(cuda_emit *e, const char *base, lm_type t, const lm_ix *at, lm_gen_text *out);
 

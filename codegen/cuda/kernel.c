@@ -77,10 +77,12 @@ static bool may_alias(void *user, uint32_t operand) {
 static void scan_params_add(cuda_emit *e, cuda_code *c) {
   const lm_op *s = e->scan;
   for (uint32_t i = 0; i < s->n_in; i++)
-    cuda_operand_add(c, (lm_dtype)s->in[i]->type.dtype, i < lm_scan_carries(s),
-                     lm_gen_scan_operand(c->arena, s, i));
+    if (!cuda_scan_omits(s, i))
+      cuda_operand_add(c, (lm_dtype)s->in[i]->type.dtype, i < lm_scan_carries(s),
+                       lm_gen_scan_operand(c->arena, s, i));
   for (uint32_t i = 0; i < s->n_out; i++)
-    cuda_result_add(c, (lm_dtype)s->out[i]->type.dtype, lm_arena_printf(c->arena, "out%u", i));
+    if (!cuda_scan_omits(s, s->n_in + i))
+      cuda_result_add(c, (lm_dtype)s->out[i]->type.dtype, lm_arena_printf(c->arena, "out%u", i));
 }
 
 static void params_add(cuda_emit *e, cuda_code *c) {

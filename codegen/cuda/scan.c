@@ -9,8 +9,9 @@
 //   out0[point] = carry0;
 //
 // So a position does not wait for a carry in memory, and the loads of eight positions are in flight
-// at a time. If a point has several elements of a carry, as where the body sums over an axis, its
-// carries are in memory.
+// at a time. A constant that a carry starts with is part of the text, and a last carry that nothing
+// uses is not written: neither has memory. If a point has several elements of a carry, as where the
+// body sums over an axis, its carries are in memory.
 #include "codegen/common/scan.h"
 
 #include <string.h>
@@ -25,6 +26,37 @@ static const char *carry_offset(cuda_emit *e, uint32_t i) {
   return lm_gen_dense_offset(&e->g, t, ix, t);
 }
 
+static bool is_used(const lm_value *v) {
+  uint32_t *uses = lm_func_uses(v->def->parent->func);
+  bool used = uses[v->id] > 0;
+  lm_free(uses);
+  return used;
+}
+
+static bool is_const(const lm_value *v) {
+  return v->def && v->def->code == LM_OP_CONST;
+}
+
+bool cuda_scan_omits(const lm_op *op, uint32_t buffer) {
+  bool result = buffer >= op->n_in;
+  uint32_t i = result ? buffer - op->n_in : buffer;
+  if (op->code != LM_OP_SCAN || i >= lm_scan_carries(op) || !lm_gen_scan_is_pointwise(op))
+    return false;
+  return result ? !is_used(op->out[i]) : is_const(op->in[i]);
+}
+
+// What carry i starts with, as memory has it: a half as its bits.
+static const char *carry_start(cuda_emit *e, uint32_t i) {
+  const lm_value *start = e->scan->in[i];
+  lm_dtype t = (lm_dtype)start->type.dtype;
+  if (!cuda_scan_omits(e->scan, i))
+    return lm_arena_printf(e->g.arena, "in%u[%s]", i, carry_offset(e, i));
+  if (lm_dtype_is_half(t))
+    return lm_arena_printf(e->g.arena, "%llu",
+                           (unsigned long long)lm_dtype_bits(t, start->def->attr.num));
+  return lm_gen_const_text(e->g.arena, t, start->def->attr.num);
+}
+
 void cuda_scan_put(cuda_emit *e, lm_buf *b) {
   if (!e->carries_in_registers) {
     lm_gen_scan_put_carries(&e->g, e->scan, "w0", b);
@@ -33,12 +65,13 @@ void cuda_scan_put(cuda_emit *e, lm_buf *b) {
   }
   uint32_t n = lm_scan_carries(e->scan);
   for (uint32_t i = 0; i < n; i++)
-    lm_buf_printf(b, "%s carry%u = in%u[%s], next%u;\n",
-                  lm_gen_memory_type(e->scan->in[i]->type.dtype), i, i, carry_offset(e, i), i);
+    lm_buf_printf(b, "%s carry%u = %s, next%u;\n", lm_gen_memory_type(e->scan->in[i]->type.dtype),
+                  i, carry_start(e, i), i);
   lm_buf_printf(b, "LM_UNROLL_%d\n", CUDA_UNROLLED);
   lm_gen_scan_put_loop(&e->g, e->scan, true, &e->g.body, b);
   for (uint32_t i = 0; i < n; i++)
-    lm_buf_printf(b, "out%u[%s] = carry%u;\n", i, carry_offset(e, i), i);
+    if (!cuda_scan_omits(e->scan, e->scan->n_in + i))
+      lm_buf_printf(b, "out%u[%s] = carry%u;\n", i, carry_offset(e, i), i);
 }
 
 bool cuda_carry_is(const cuda_emit *e, uint32_t i) {

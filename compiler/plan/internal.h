@@ -236,6 +236,7 @@ void lm_step_append(planner *p, lm_op *op, lm_type t, const location *from, cons
                     int axis, int64_t limit, const location *at);
 void lm_step_fill(planner *p, lm_op *op, lm_type t, double value, const location *to);
 void lm_step_kernel(planner *p, lm_op *op);
+bool lm_kernel_omits(const planner *p, const lm_op *op, uint32_t buffer); // lm_codegen.omits
 void lm_step_dot(planner *p, lm_op *op);
 // An operation on rows that are sorted by group.
 void lm_step_grouped(planner *p, lm_op *op);

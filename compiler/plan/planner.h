@@ -84,6 +84,9 @@ struct lm_codegen {
   bool (*gemm_of)(const lm_plan_options *o, const lm_plan_gemm *g, const lm_op *kernel,
                   lm_arena *arena, lm_kernel_code *out);
   bool library_groups;
+  // True if the kernel has no parameter for a buffer, of the operands and then the results: a
+  // constant, or a result without users. NULL: it has one for each.
+  bool (*omits)(const lm_op *kernel, uint32_t buffer);
   // True if the kernel reads operand i at the strides of lm_plan_strides; NULL: all operands are
   // dense.
   bool (*reads_strided)(const lm_op *kernel, uint32_t i);

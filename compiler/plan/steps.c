@@ -193,13 +193,19 @@ lm_plan_attend lm_plan_attend_sizes(const lm_module *m, const lm_op *op) {
   return a;
 }
 
+bool lm_kernel_omits(const planner *p, const lm_op *op, uint32_t buffer) {
+  return p->codegen->omits && p->codegen->omits(op, buffer);
+}
+
 static void kernel_cost(planner *p, const lm_op *op, lm_plan_step *s) {
   bool fused = op->code == LM_OP_KERNEL;
   for (uint32_t i = 0; i < op->n_in; i++)
-    s->moved +=
-        fused ? bytes_read(p, op->body, op->body->args[i]) : lm_type_bytes(p, op->in[i]->type);
+    if (!lm_kernel_omits(p, op, i))
+      s->moved +=
+          fused ? bytes_read(p, op->body, op->body->args[i]) : lm_type_bytes(p, op->in[i]->type);
   for (uint32_t i = 0; i < op->n_out; i++)
-    s->moved += lm_type_bytes(p, op->out[i]->type);
+    if (!lm_kernel_omits(p, op, op->n_in + i))
+      s->moved += lm_type_bytes(p, op->out[i]->type);
   s->flops = (int64_t)lm_flops_of(p->m, op);
   lm_plan_gemm gemm;
   if (lm_plan_gemm_of_kernel(p->m, op, &gemm)) {
@@ -310,7 +316,8 @@ void lm_step_kernel(planner *p, lm_op *op) {
   }
   location *in = LM_NEW_N(p->arena, location, op->n_in + 1);
   for (uint32_t i = 0; i < op->n_in; i++)
-    in[i] = operand_location(p, op, i);
+    if (!lm_kernel_omits(p, op, i))
+      in[i] = operand_location(p, op, i);
   if (code.combine) {
     step_split(p, op, &code, in);
     return;
@@ -319,22 +326,26 @@ void lm_step_kernel(planner *p, lm_op *op) {
   pstep *s = lm_step_add(p, LM_STEP_KERNEL, op, (int)(op->n_in + op->n_out) + code.n_workspaces);
   s->step.kernel = index;
   s->step.space = code.space;
-  s->step.n_read = (int)op->n_in;
-  s->step.n_write = (int)op->n_out;
   kernel_cost(p, op, &s->step);
   s->step.instructions = code.instructions;
   s->step.again = code.partial;
   ref *r = s->refs;
   for (uint32_t i = 0; i < op->n_in; i++)
-    *r++ = lm_location_ref(p, &in[i], op->in[i]->type);
+    if (!lm_kernel_omits(p, op, i))
+      *r++ = lm_location_ref(p, &in[i], op->in[i]->type);
+  s->step.n_read = (int)(r - s->refs);
   for (uint32_t i = 0; i < op->n_out; i++) {
+    if (lm_kernel_omits(p, op, op->n_in + i))
+      continue;
     if (!result_accumulate(p, op, i, s))
       lm_result_locate(p, op->out[i], op);
     *r++ = lm_location_ref(p, lm_value_location(p, op->out[i]), op->out[i]->type);
   }
+  s->step.n_write = (int)(r - s->refs) - s->step.n_read;
   for (int i = 0; i < code.n_workspaces; i++)
     *r++ = (ref){.at = lm_storage_new(p, code.workspace[i], p->depth, s->step.label),
                  .bytes = code.workspace[i]};
+  s->step.n_bufs = (int)(r - s->refs);
 }
 
 // ---- dots

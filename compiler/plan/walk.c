@@ -43,7 +43,7 @@ static void use_note(planner *p, const lm_op *op, uint32_t i) {
   if (last > p->last_use[id])
     p->last_use[id] = last;
   p->uses[id]++;
-  if (!is_index(p, op, i) && !(stored && is_const))
+  if (!is_index(p, op, i) && !(stored && is_const) && !lm_kernel_omits(p, op, i))
     p->in_memory[id] = true;
 }
 
