@@ -429,16 +429,17 @@ SCANS = {"mamba2": ("examples/zoo/mamba2.lm", "Mamba2(depth = 1, d = 8, groups =
 SCAN = """
 data D { source s = batches("batches.safetensors") }
 recipe R {
-  model = MODEL, vocab = 32); data = D; run = 2 steps; batch = 32 tokens; micro = 16 tokens; optimizer = adamw(lr = 1e-2)
+  model = MODEL, vocab = 32); data = D; run = 2 steps; batch = 390 tokens; micro = 195 tokens; optimizer = adamw(lr = 1e-2)
   precision { compute = f32 }; save = checkpoint("run", every = 2 steps)
 }
 """
 
 
 def test_scans(run):
-    """Mamba-2 and Griffin: loss, gradients and trained parameters of the loop and of its chunks; the tokens of decoding"""
+    """Mamba-2 and Griffin in rows of 3 to 5 chunks: loss, gradients and trained parameters of the loop and of its chunks; the tokens of
+    decoding"""
     fake = Fake(run, heavy=True)
-    save(run.path("batches.safetensors"), random_batches(2, 2, 16, vocab=32))
+    save(run.path("batches.safetensors"), random_batches(2, 2, 195, vocab=32))
     for name, (file, model) in SCANS.items():
         text = open(f"{ROOT}/{file}").read().split("\nmodel Start")[0]
         file = run.write(f"{name}.lm", text + SCAN.replace("MODEL", model).replace('"run"', f'"{name}"'))

@@ -84,7 +84,7 @@ def test_decode_constant(run):
 
 
 # model, its file and arguments, those of a Llama of as many parameters, and the most that a step may take beside its step
-SIZED = {"Mamba2": ("mamba2", "depth = 2, d = 4096, groups = 8, n = 128", "depth = 1, d = 4096, ff = 12_288, heads = 32", 1.55),
+SIZED = {"Mamba2": ("mamba2", "depth = 2, d = 4096, groups = 8, n = 128", "depth = 1, d = 4096, ff = 12_288, heads = 32", 1.5),
          "RecurrentGemma": ("recurrent_gemma", "depth = 2", "depth = 2, d = 2560, ff = 7040, heads = 20", 1.5)}
 
 
@@ -101,8 +101,8 @@ def step_of(run, file, model, seq, target):
 
 
 def test_steps_of_layers(run):
-    """operations, GEMMs and the time that the cost model predicts for an H100: for each token constant in the length of rows, and beside a
-    Llama, whose operations grow. Of Mamba-2 the model says 1.42 to 1.54 times the step (docs/benchmarks.md, which also has steps
+    """operations, GEMMs and the time that the cost model predicts for an H100: for each token constant in the length of rows, except that
+    the first chunk of a row reads no state, and beside a Llama, whose operations grow. Of Mamba-2 the model says 1.39 to 1.47 times the step (docs/benchmarks.md, which also has steps
     measured on a CPU)"""
     run.write("text.txt", TEXT)
     for name, (file, size, llama, most) in SIZED.items():
@@ -110,7 +110,7 @@ def test_steps_of_layers(run):
         own, other = ([step_of(run, *model, seq, "h100") for seq in (256, 4096)] for model in models)
         on_cpu = [step_of(run, *models[0], seq, "cpu") for seq in (256, 4096) if run.nightly]
         for steps in (own, on_cpu) if run.nightly else (own,):
-            check(all(abs(flops / steps[0][0] - 1) < 1e-3 for flops, _, _ in steps), f"operations of {name}: {steps}")
+            check(all(0 <= flops / steps[0][0] - 1 < 0.01 for flops, _, _ in steps), f"operations of {name}: {steps}")
             check(len({gemms for _, gemms, _ in steps}) == 1 and steps[0][1] > 10, f"GEMMs of {name}: {steps}")
         check(max(s for *_, s in own) < 1.1 * min(s for *_, s in own), f"seconds of {name}: {own}")
         check(other[1][0] > 1.05 * other[0][0], f"operations of the Llama: {other}")
@@ -164,17 +164,21 @@ def mamba2(run, seq, rows=1, d=32, state=None, conv=None):
 
 
 UPDATE = "      s = keep * old + expand(add, n) * key\n"
-STATES = {"after": None,
-          "both": "      let old = select(pos > 0, s, 0)\n" + UPDATE + "      emit y = dot(s, f32(out), n) + sin(dot(old, 2 * f32(out), n))\n",
+STATES = {"after": (144, None), "after, in one chunk": (48, None),
+          "after a state that is not 0": (96, None),
+          "both": (96, "      let old = select(pos > 0, s, 0)\n" + UPDATE + "      emit y = dot(s, f32(out), n) + sin(dot(old, 2 * f32(out), n))\n"),
           "before, and the input by another way, as in RWKV":
-          "      let old = select(pos > 0, s, 0)\n      emit y = dot(old + 0.5 * expand(u, n) * key, f32(out), n)\n" + UPDATE}
+          (144, "      let old = select(pos > 0, s, 0)\n      emit y = dot(old + 0.5 * expand(u, n) * key, f32(out), n)\n" + UPDATE)}
 
 
 def test_chunks(run):
     """chunks of a linear recurrence change the results by rounding only"""
     forced = "--enable-pass", "chunk_scan"
-    for when, state in STATES.items():
-        file = mamba2(run, 96, rows=2, state=state)
+    for when, (seq, state) in STATES.items():
+        file = mamba2(run, seq, rows=2, state=state)
+        if "not 0" in when:
+            text = open(run.path("mamba2.lm")).read()
+            run.write("mamba2.lm", text.replace("expand(0, b)", "expand(0.5, b)"))
         kernels = [planned(run, file, *args)["kernels"] for args in (forced, ("--disable-pass", "chunk_scan"))]
         check(kernels[0] != kernels[1], f"read {when}: the loop is computed in chunks")
         a, b = (run.trace(file, "--values", "loss,grads", *args) for args in (forced, ("--disable-pass", "chunk_scan,tile_scan")))
@@ -183,19 +187,19 @@ def test_chunks(run):
 
 
 def test_rounded_chunks(run):
-    """Mamba-2 in bf16: the errors of chunks beside f32 are those of the loop. A document begins in each half of a chunk, and one has
-    one position"""
+    """Mamba-2 in bf16: the errors of chunks beside f32 are those of the loop. A document begins in each half of a chunk, one has
+    one position, and one a chunk"""
     rng = np.random.default_rng(11)
-    starts = [np.arange(n) for n in (37, 1, 141, 77)]
+    starts = [np.arange(n) for n in (37, 1, 141, 77, 128)]
     pos = np.concatenate(starts).astype("<i4")
-    tok = rng.integers(0, 256, 256).astype("<i4")
-    w = rng.random(256).astype("<f4")
-    seg = np.repeat(np.arange(4), [len(s) for s in starts]).astype("<i4")
+    tok = rng.integers(0, 256, len(pos)).astype("<i4")
+    w = rng.random(len(pos)).astype("<f4")
+    seg = np.repeat(np.arange(len(starts)), [len(s) for s in starts]).astype("<i4")
     columns = dict(tok=tok, pos=pos, seg=seg, next=np.roll(tok, -1), w=w)
-    save(run.path("batches.safetensors"), {n: x.reshape(1, 1, 256) for n, x in columns.items()})
-    file = mamba2(run, 256, d=64)
+    save(run.path("batches.safetensors"), {n: x.reshape(1, 1, len(pos)) for n, x in columns.items()})
+    file = mamba2(run, len(pos), d=64)
     text = open(file).read().replace("depth = 2", "depth = 1").replace("2 steps", "1 steps")
-    text = text.replace('text("text.txt"); pack best_fit(seq = 256 tokens)', 'batches("batches.safetensors")')
+    text = text.replace('text("text.txt"); pack best_fit(seq = 384 tokens)', 'batches("batches.safetensors")')
     file = run.write("rounded.lm", text)
     bf16, loop = ("--set", "precision.compute = bf16"), ("--disable-pass", "chunk_scan,tile_scan")
     values = "--values", "loss,grads"

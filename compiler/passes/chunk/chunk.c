@@ -77,13 +77,29 @@ lm_value *lm_chunk_dot(lm_chunked *x, lm_value *v, lm_value *w, lm_type over, bo
   return lm_emit(x->b, LM_OP_DOT, (lm_value *[]){v, w}, 2, &a, &result);
 }
 
+static lm_value *chunks_from(lm_chunked *x, lm_value *v, int64_t first) {
+  lm_attr a = {
+      .axes = {x->chunk}, .n_axes = 1, .to = {x->later}, .n_to = 1, .imm = {first, 1}, .n_imm = 2};
+  return x->later == x->chunk ? v : lm_emit(x->b, LM_OP_SLICE, &v, 1, &a, NULL);
+}
+
+lm_value *lm_chunk_later(lm_chunked *x, lm_value *v) {
+  return chunks_from(x, v, 1);
+}
+
+lm_value *lm_chunk_earlier(lm_chunked *x, lm_value *v) {
+  return chunks_from(x, v, 0);
+}
+
 lm_value *lm_chunk_added(lm_chunked *x) {
   lm_type h = x->of->lift.scan->in[0]->type;
-  lm_axis order[LM_RANK] = {x->chunk};
+  lm_axis order[LM_RANK] = {x->later};
   memcpy(order + 1, h.axis, h.rank * sizeof *order);
   bool keyed = x->of->keyed;
   lm_value *u = keyed ? x->u : lm_chunk_emit2(x->b, LM_OP_MUL, x->u, x->rest);
   lm_value *k = keyed ? lm_chunk_emit2(x->b, LM_OP_MUL, x->k, x->rest) : x->k;
+  u = lm_chunk_earlier(x, lm_emit_cast(x->b, u, x->of->dtype));
+  k = lm_chunk_earlier(x, lm_emit_cast(x->b, k, x->of->dtype));
   lm_value *sum = lm_chunk_dot(x, u, k, lm_type_make(LM_F32, &x->j, 1), false);
   return lm_widen_to(x->b, sum, lm_type_make(x->of->dtype, order, h.rank + 1));
 }

@@ -12,6 +12,9 @@ typedef struct lm_chunked {
   lm_builder *b;
   lm_chunk *of;
   lm_axis t, chunk, i, j;
+  // The chunks before which there is a state: `chunk`; without the first one, if the scan starts
+  // with 0 and nothing uses its last state; 0: none.
+  lm_axis later;
   lm_value *u, *k, *w; // at j; w: NULL unless the match has it
   // Decays: a multiplied from the beginning of the chunk through each position i, or through the
   // one before it; through the whole chunk; behind each position j to the end of the chunk.
@@ -21,7 +24,7 @@ typedef struct lm_chunked {
   // The weights of the update at j in the reads at i, [chunk, batch, i, j]: sums over n of c, k
   // (or w) and the decay from j to i. of_w: NULL without w.
   lm_value *of_k[LM_CHUNK_READS], *of_w[LM_CHUNK_READS];
-  lm_value *states; // before each chunk: [chunk, batch, p, n], of the match's type
+  lm_value *states; // before these chunks: [later, batch, p, n], of the match's type; NULL: none
   lm_value *delta;  // the read of the delta rule, at j; NULL: none
   bool keeps;       // weights and reads that round, for the backward pass
 } lm_chunked;
@@ -43,7 +46,11 @@ lm_value *lm_chunk_f32(lm_chunked *x, lm_value *v);
 // Marks v, if x->keeps and the recipe does not ask to recompute it.
 void lm_chunk_keep(const lm_chunked *x, lm_value *v);
 lm_value *lm_chunk_front(lm_chunked *x, lm_value *v, const lm_axis *first, int n);
-// What each chunk adds to the state, with the state's axes behind chunk and the match's type.
+// v, which has chunk, at the chunks of x->later, or at those before them.
+lm_value *lm_chunk_later(lm_chunked *x, lm_value *v);
+lm_value *lm_chunk_earlier(lm_chunked *x, lm_value *v);
+// What each chunk before those of x->later adds to the state, with the state's axes behind later
+// and the match's type.
 lm_value *lm_chunk_added(lm_chunked *x);
 
 // ---- decays (chunk_decay.c) and weights (chunk_weights.c)

@@ -37,6 +37,7 @@
 #include "compiler/ops/widen.h"
 #include "compiler/passes/chunk/chunk.h"
 #include "compiler/passes/pass.h"
+#include "compiler/passes/rewrite.h"
 
 enum {
   LEAST_POSITIONS = 8,
@@ -48,21 +49,45 @@ enum {
 // ---- states
 
 typedef struct passed_on {
-  lm_value *last, *before; // the state after the last chunk; that before each one
+  lm_value *last, *before; // the state after the last chunk; that before each one of x->later
 } passed_on;
+
+// True if the state before the first chunk is 0 and nothing uses that after the last one.
+static bool is_alone(const lm_op *scan) {
+  double start;
+  uint32_t *uses = lm_func_uses(scan->parent->func);
+  bool alone = !uses[scan->out[0]->id] && lm_const_of(scan->in[0], &start) && start == 0;
+  lm_free(uses);
+  return alone;
+}
+
+static lm_axis later_of(lm_chunked *x) {
+  lm_module *m = x->b->m;
+  int64_t n = lm_axis_size(m, x->chunk) - 1;
+  if (x->of->delta >= 0 || !is_alone(x->of->lift.scan))
+    return x->chunk;
+  return n ? lm_axis_add(m, m->axes[x->chunk].name, n, 0) : 0;
+}
 
 // Passes the state from chunk to chunk, h = whole * h + added.
 static passed_on pass_on(lm_chunked *x, lm_value *whole, lm_value *added) {
   lm_builder b = *x->b;
-  lm_op *scan = lm_scan_begin(&b, x->chunk, false, x->of->lift.scan->in, 1);
+  lm_op *scan = lm_scan_begin(&b, x->later, false, x->of->lift.scan->in, 1);
   lm_value *factor = lm_scan_slice(b.m, scan, whole);
   added = lm_scan_slice(b.m, scan, added);
   lm_value *before = scan->body->args[0];
   lm_value *next = lm_emit2(&b, LM_OP_MUL, before, factor);
   next = lm_emit2(&b, LM_OP_ADD, next, lm_emit_cast(&b, added, LM_F32));
-  lm_value *stacked = lm_emit_cast(&b, before, x->of->dtype);
+  lm_value *stacked = lm_emit_cast(&b, x->later == x->chunk ? before : next, x->of->dtype);
   lm_scan_end(&b, scan, &next, &stacked, 1);
   return (passed_on){scan->out[0], scan->out[1]};
+}
+
+// The states before those of x->later, for the chunks that they follow.
+static lm_value *before_earlier(lm_chunked *x, lm_value *states) {
+  if (x->later == x->chunk)
+    return states;
+  return lm_scan_before(x->b, states, x->later, x->of->lift.scan->in[0]);
 }
 
 // The state before each chunk, where reads round it. The cotangent of `whole` is the sum of the
@@ -72,7 +97,8 @@ static passed_on pass_on(lm_chunked *x, lm_value *whole, lm_value *added) {
 // on to `whole` times the rounded state.
 static passed_on rounded_states(lm_chunked *x, lm_value *whole, lm_value *added) {
   passed_on value = pass_on(x, whole, added);
-  lm_value *state = lm_chunk_f32(x, lm_emit1(x->b, LM_OP_STOP, value.before));
+  lm_value *state = before_earlier(x, lm_emit1(x->b, LM_OP_STOP, value.before));
+  state = lm_chunk_f32(x, state);
   lm_value *term = lm_widen_to(x->b, lm_chunk_emit2(x->b, LM_OP_MUL, state, whole), state->type);
   lm_value *next = lm_emit2(x->b, LM_OP_ADD, lm_chunk_f32(x, added), term);
   next = lm_emit_cast(x->b, next, x->of->dtype);
@@ -83,10 +109,16 @@ static passed_on rounded_states(lm_chunked *x, lm_value *whole, lm_value *added)
   return value;
 }
 
-// The state before each chunk. Returns the state after the last one.
+// The state before each chunk of x->later. Returns the state after the last one; NULL: is not used.
 static lm_value *states(lm_chunked *x) {
+  if (!x->later)
+    return NULL;
   lm_value *added = lm_chunk_added(x);
-  lm_value *whole = lm_chunk_front(x, x->whole, &x->chunk, 1);
+  if (x->later != x->chunk && lm_axis_size(x->b->m, x->later) == 1) {
+    x->states = added;
+    return NULL;
+  }
+  lm_value *whole = lm_chunk_front(x, lm_chunk_earlier(x, x->whole), &x->later, 1);
   bool rounds = x->of->dtype != LM_F32;
   passed_on h = rounds ? rounded_states(x, whole, added) : pass_on(x, whole, added);
   x->states = h.before;
@@ -95,14 +127,23 @@ static lm_value *states(lm_chunked *x) {
 
 // ---- reads
 
+// v, which has x->later, with 0 at the first chunk if that lacks it.
+static lm_value *all_chunks(lm_chunked *x, lm_value *v) {
+  lm_attr a = {
+      .axes = {x->later}, .n_axes = 1, .to = {x->chunk}, .n_to = 1, .imm = {1, 1}, .n_imm = 2};
+  return x->later == x->chunk ? v : lm_emit(x->b, LM_OP_PAD, &v, 1, &a, NULL);
+}
+
 // The part of a read that the state before the chunk contributes.
 static lm_value *earlier(lm_chunked *x, const lm_chunk_read *r) {
   lm_type n = x->of->n;
   lm_value *c = lm_chunk_of(x, r->c);
   lm_value *q = r->inclusive ? x->now : x->before;
+  lm_value *y = x->of->keyed ? lm_chunk_emit2(x->b, LM_OP_MUL, c, q) : c;
+  y = lm_chunk_later(x, lm_emit_cast(x->b, y, x->of->dtype));
+  y = lm_chunk_f32(x, all_chunks(x, lm_chunk_dot(x, y, x->states, n, false)));
   if (x->of->keyed)
-    return lm_emit_dot(x->b, lm_chunk_emit2(x->b, LM_OP_MUL, c, q), x->states, n.axis, n.rank);
-  lm_value *y = lm_chunk_f32(x, lm_chunk_dot(x, c, x->states, n, false));
+    return y;
   return lm_chunk_emit2(x->b, LM_OP_MUL, y, lm_chunk_front(x, q, &x->chunk, 1));
 }
 
@@ -132,7 +173,7 @@ static lm_value *read(lm_chunked *x, int index) {
     y = lm_chunk_rename(x, x->delta, x->j, x->i);
   else {
     y = recent(x, index);
-    y = lm_chunk_emit2(x->b, LM_OP_ADD, y, earlier(x, r));
+    y = x->states ? lm_chunk_emit2(x->b, LM_OP_ADD, y, earlier(x, r)) : y;
   }
   y = lm_emit_cast(x->b, merged(x, y), in_region.dtype);
   if (r->rounded)
@@ -171,6 +212,7 @@ static void rewrite(lm_chunk *c, int64_t size, uint32_t n_values, bool keeps) {
   x.chunk = lm_axis_add(m, LM_SYM(m->ctx, "chunk"), lm_axis_size(m, t) / size, 0);
   x.i = lm_axis_add(m, name, size, 0);
   x.j = lm_axis_add(m, name, size, 0);
+  x.later = later_of(&x);
   c->lift.b.loc = scan->loc;
   x.u = lm_chunk_at_j(&x, lm_chunk_of(&x, c->u));
   x.k = lm_chunk_at_j(&x, lm_chunk_of(&x, c->k));
