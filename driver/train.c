@@ -132,9 +132,11 @@ static lm_status samples_check(lm_training *x) {
 
 // ---- callbacks of the run
 
+// A run that is finished computes no step, so the values it was resumed with are not recorded.
 static lm_status begin(void *user) {
   lm_training *x = user;
-  if (!x->dir)
+  bool resumed = x->resumption.from.folder;
+  if (!x->dir || (resumed && x->resumption.was.step >= x->s.run.steps))
     return NULL;
   LM_TRY(lm_resume_record(&x->s, &x->resumption));
   LM_TRY(lm_session_tokenizer_write(&x->s, x->dir));

@@ -9,8 +9,8 @@ static const lm_opt options[] = {
      .value = "PATH",
      .help =
          "the text: a file, a folder or a 'pattern*'; plain, .jsonl, either as .zst or .gz; of a "
-         "folder and all folders below, every kind of file that is UTF-8 text, at most 100,000 "
-         "files"},
+         "folder and all folders below, every kind of file that is UTF-8 text and has an "
+         "extension, at most 100,000 files"},
     {.name = "minutes",
      .letter = 'm',
      .kind = LM_OPT_TEXT,

@@ -155,9 +155,9 @@ static const char *why_not(lm_arena *a, const lm_file_kind *k) {
   if (k->unusable == k->files)
     return "not UTF-8 text";
   if (!k->bytes)
-    return "empty";
+    return k->unusable ? "empty or not UTF-8 text" : "empty";
   if (!*k->extension)
-    return "without an extension; a pattern can name them";
+    return "without an extension; a pattern such as 'FOLDER/*' names them";
   return lm_is_jsonl(lm_arena_printf(a, "x%s", k->extension)) && !k->lines
              ? "not one JSON object a line"
              : NULL;

@@ -1,5 +1,6 @@
 // starter_report.c - the findings and choices of a first recipe, as text and as JSON.
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "driver/starter/starter.h"
@@ -68,6 +69,21 @@ static void files_print(const lm_starter *x, FILE *to) {
   if (passed.n)
     lm_print_wrapped(to, INDENT, "not read  %s\n", passed.p);
   lm_buf_free(&passed);
+}
+
+static bool is_table(const char *path) {
+  const char *dot = strrchr(path, '.');
+  return dot && (!strcasecmp(dot, ".csv") || !strcasecmp(dot, ".tsv"));
+}
+
+// A table is text like any other, which is rarely meant.
+static void tables_print(const lm_starter *x, FILE *to) {
+  for (int i = 0; i < x->dataset.n_sources; i++)
+    if (is_table(x->dataset.sources[i].path))
+      lm_print_wrapped(to, INDENT,
+                       "table     %s is read as plain text, with the names of its columns and its "
+                       "separators; in a .jsonl file one field is the text\n",
+                       x->dataset.sources[i].path);
 }
 
 // Which fields of JSON lines are read, if that is not the usual one.
@@ -179,6 +195,7 @@ static void next_print(const lm_starter *x, FILE *to) {
 
 void lm_starter_print(const lm_starter *x, FILE *to) {
   text_print(x, to);
+  tables_print(x, to);
   fields_print(x, to);
   files_print(x, to);
   machine_print(x, to);

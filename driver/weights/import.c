@@ -97,13 +97,25 @@ static lm_status zoo_model(importer *x) {
   return NULL;
 }
 
+// A name such as org/model is that of a model on Hugging Face's hub.
+static lm_status no_folder(const char *path) {
+  const char *slash = strchr(path, '/');
+  bool hub = slash && slash[1] && !strchr(slash + 1, '/') && *path != '/' && *path != '.';
+  if (hub)
+    return lm_fail(LM_USER,
+                   "there is no folder %s; a model of Hugging Face's hub is downloaded before: hf "
+                   "download %s --local-dir DIR",
+                   path, path);
+  return lm_fail(LM_USER, "there is no folder %s", path);
+}
+
 static lm_status source_read(importer *x, const lm_import_options *o) {
   x->from = o->from;
   x->dir = o->dir;
   x->ignored = o->ignored;
   x->n_ignored = o->n_ignored;
   if (access(x->from, R_OK))
-    return lm_fail(LM_USER, "there is no folder %s", x->from);
+    return no_folder(x->from);
   LM_TRY(config_read(x));
   LM_TRY(ignored_check(x));
   LM_TRY(lm_import_numbers_check(x->config, lm_path_join(x->arena, x->from, "config.json")));

@@ -158,9 +158,11 @@ static bool fit_kind(lm_elab *e, el_invocation *v, uint32_t i, const ast_type *t
              (el_type_is(t, "bool") && x->kind == K_BOOL)) {
     return true;
   }
-  bool ok;
+  bool ok = true;
   el_kind want =
       el_type_is(t, "real") && is_fn && v->real_set ? v->real : el_kind_of_type(e, t, &ok);
+  if (!ok)
+    return false;
   lm_diag *d = EL_ERR(e, v->locs[i], E072, v->what, v->sig->params[i].name.text, el_kind_name(want),
                       el_show(e, x));
   el_note_value(e, d, x);

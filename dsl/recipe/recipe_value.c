@@ -358,7 +358,12 @@ static bool report_unknown_form(lm_resolver *R, const lm_schema_key *key, const 
 static void report_unknown_arg(lm_resolver *R, const lm_schema_key *form, const ast_arg *a,
                                const char *const *names, int n) {
   lm_diag *d = LM_REPORT(R->c, a->name_loc, E203, lm_schema_name(form), a->name);
-  lm_recipe_help(R->c, d, form->path, a->name, names, n);
+  if (lm_recipe_help(R->c, d, form->path, a->name, names, n) || !n)
+    return;
+  const char *list = names[0];
+  for (int i = 1; i < n; i++)
+    list = lm_arena_printf(R->c->arena, "%s, %s", list, names[i]);
+  lm_diag_help(R->c, d, "%s takes %s", lm_schema_name(form), list);
 }
 
 static bool check_form_arg(lm_resolver *R, const lm_schema_key *form, const ast_expr *call,

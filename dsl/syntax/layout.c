@@ -292,7 +292,8 @@ lm_loc lm_layout_unclosed(const struct lm_layout *t, char *out_which) {
 
 // Reports the unclosed brace before n, once for all braces that n ends.
 static void report_unclosed(struct lm_layout *t, const token *n) {
-  if (t->stopped || t->unclosed_reported || t->recovery == TO_DECLARATION)
+  bool in_string = t->scan.string_unclosed; // the brace may be in the rest of that line
+  if (t->stopped || t->unclosed_reported || in_string || t->recovery == TO_DECLARATION)
     return;
   lm_diag *d = LM_REPORT(t->ctx, t->open[t->n_open - t->parens - 1].loc, E009);
   if (n->kind != END)

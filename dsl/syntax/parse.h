@@ -73,8 +73,9 @@ typedef struct lm_scan {
   uint16_t file;
   size_t offset;
   uint32_t line, col;
-  bool skipping;  // the rest of a line with an error is skipped
-  lm_sym invalid; // the last invalid text; a line repeats no report of it, as for 'text'
+  bool string_unclosed; // an error was reported
+  bool skipping;        // the rest of a line with an error is skipped
+  lm_sym invalid;       // the last invalid text; a line repeats no report of it, as for 'text'
 } lm_scan;
 
 // Tokens of flex that the grammar does not have: the end of a line, and invalid text that is

@@ -197,6 +197,10 @@ static const char *token_help(lm_parser *ps, const lm_expected *expected, const 
   bool operator_expected = has(expected, "an operator");
   if (has(expected, "'{'") && !strcmp(found, "the end of the line"))
     return "put '{' on the same line as the declaration that it belongs to";
+  if (!strcmp(token, "'.'") && has(expected, "an expression"))
+    return "a number begins with a digit: 0.5, not .5";
+  if (!strcmp(token, "'('") && has(expected, "'['") && has(expected, "'='"))
+    return "axes are written in brackets: real[b, t, d]";
   if (has(expected, "'carry'"))
     return "a loop names its carries: for l in layers carry x { x = l(x) }";
   if (!strcmp(token, "':'") && has(expected, "']'"))

@@ -119,6 +119,12 @@ def test_new_documents(run):
     check('files = text("a/**/*.md")' in text and 'more1 = text("a/**/*.txt", split = "<|endoftext|>")' in text, text)
 
 
+def test_new_of_a_table(run):
+    """a table is plain text, which the report says"""
+    run.write("a.csv", "id,text\n" + "".join(f"{i},a line with the number {i * i}\n" for i in range(200)))
+    check("a.csv is read as plain text" in run("new", "table", "--data", "a.csv", "--minutes", 0.05, cwd=run.folder), "no word about it")
+
+
 def test_new_kinds_of_files(run):
     """text is recognized by content under any name; other files are listed with their number and the reason"""
     for i in range(60):
@@ -126,13 +132,15 @@ def test_new_kinds_of_files(run):
         run.write(f"tree/sub/b{i}.weird", prose(20, -i))
     run.write("tree/sub/deep/c.py", "x = 1\n")
     run.write("tree/README", "words\n")
+    run.write("tree/empty.md", "")
+    open(run.path("tree/latin.md"), "wb").write(b"caf\xe9\n")
     run.write("tree/pretty.json", '{\n "a": 1\n}\n')
     for name, data in (("image.png", b"\x89PNG\0\xff"), ("page.xz", b"\xfd7zXZ\0"), ("latin.py", b"caf\xe9 " * 400)):
         open(run.path(f"tree/{name}"), "wb").write(data)
     facts, text = made(run, "kinds", "tree")
     check('text("tree/**/*.py")' in text and 'text("tree/**/*.weird")' in text, text)
     check(facts["text"]["files"] == 121, facts)
-    for part in ("1 .png (not UTF-8 text)", "1 .xz (packed", "1 (without an extension", "1 .json (not one JSON object a line)"):
+    for part in ("2 .md (empty or not UTF-8 text)", "1 .png (not UTF-8 text)", "1 .xz (packed", "1 (without an extension", "1 .json (not one JSON object a line)"):
         check(part in facts["text"]["not_read"], (part, facts))
     check("bad = 2%" in text or "bad = 3%" in text, text)         # latin.py is not UTF-8
     check("sample(5 docs)" in text or "sample(" in text, text)    # of many documents, some by chance

@@ -217,6 +217,17 @@ def test_change(run):
     check([(x["old"], x["new"]) for x in history(run)[2:]] == [("absent", "cse"), ("cse", "absent")], history(run))
 
 
+def test_change_of_a_finished_run(run):
+    """a finished run computes no step, so an accepted value is not recorded; a longer run can still accept it"""
+    begin(run)
+    resume(run, 4)
+    changed(run, ("lr = 2e-3", "lr = 1e-3"))
+    resume(run, 4, "--change", "optimizer.lr")
+    check(not os.path.exists(run.path("run/history.json")), "a change without a step")
+    resume(run, 6, "--change", "optimizer.lr")
+    check([(x["step"], x["key"]) for x in history(run)] == [(4, "optimizer.lr")], history(run))
+
+
 def test_changed_lr_counts(run):
     """an accepted change takes effect in training"""
     begin(run)
