@@ -1,5 +1,8 @@
 // fp8.c - the operations that say how a cotangent is rounded (fp8.h).
 #include "compiler/ops/fp8.h"
+
+#include <string.h>
+
 #include "compiler/ops/ops.h"
 
 bool shape_straight(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
@@ -17,6 +20,27 @@ lm_dtype lm_fp8_format_of(const lm_op *op) {
   return imm[0] == 5 && imm[1] == 2 ? LM_E5M2 : LM_DTYPES;
 }
 
+lm_fp8_axes lm_fp8_axes_of(const lm_attr *a) {
+  lm_fp8_axes out = {.n = a->n_axes};
+  memcpy(out.v, a->axes, sizeof out.v);
+  return out;
+}
+
+int64_t lm_fp8_axes_size(const lm_module *m, const lm_fp8_axes *a) {
+  int64_t size = 1;
+  for (int i = 0; i < a->n; i++)
+    size *= lm_axis_size(m, a->v[i]);
+  return size;
+}
+
+bool lm_fp8_axes_adjacent(lm_type t, const lm_fp8_axes *a) {
+  int at = lm_type_find(t, a->v[0]);
+  bool adjacent = at >= 0 && at + a->n <= t.rank;
+  for (int i = 1; adjacent && i < a->n; i++)
+    adjacent = t.axis[at + i] == a->v[i];
+  return adjacent;
+}
+
 bool shape_round_cotangent(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   if (op->n_in != 1 && op->n_in != 2)
     return lm_why(why, "takes 1 or 2 operands, not %u", op->n_in);
@@ -30,11 +54,11 @@ bool shape_round_cotangent(const lm_module *m, const lm_op *op, lm_type *out, lm
     return lm_why(why, "the elements of a block are not given");
   if (!op->attr.n_axes && (third < 0 || third >> m->mesh.n))
     return lm_why(why, "%lld is no set of axes of the mesh", (long long)third);
-  for (int i = 0; i < op->attr.n_axes; i++) {
-    lm_axis a = op->attr.axes[i];
-    if (lm_type_find(*out, a) < 0 || !lm_fp8_blocks_fit(lm_axis_size(m, a), third))
-      return lm_why(why, "axis %s is not of whole blocks", lm_axis_name(m, a));
-  }
+  lm_fp8_axes along = lm_fp8_axes_of(&op->attr);
+  if (along.n && !lm_fp8_axes_adjacent(*out, &along))
+    return lm_why(why, "the axes are not adjacent in this order");
+  if (along.n && !lm_fp8_blocks_fit(lm_fp8_axes_size(m, &along), third))
+    return lm_why(why, "the axes are not of whole blocks");
   lm_type scalar = lm_type_make(LM_F32, NULL, 0);
   return op->n_in == 1 || (!op->attr.n_axes && lm_type_equal(op->in[1]->type, scalar)) ||
          lm_why(why, "the scale is not a scalar f32");

@@ -21,8 +21,7 @@ enum {
   LM_FP8_MX_BLOCK = 32 // the same of OCP's MX formats
 };
 
-// Whether the elements along an axis of this size are whole blocks of `block`: a shorter axis is
-// one.
+// Whether so many elements are whole blocks of `block`: fewer are one.
 static inline bool lm_fp8_blocks_fit(int64_t size, int64_t block) {
   return size <= block || size % block == 0;
 }
@@ -44,10 +43,23 @@ lm_value *lm_emit_fp8_code(lm_builder *b, lm_value *x, lm_value *scale, lm_dtype
 lm_value *lm_emit_fp8_number(lm_builder *b, lm_value *code, lm_value *scale, lm_dtype t);
 // x rounded; the axes of `scale` are a subset of x's. The result has x's type.
 lm_value *lm_emit_fp8(lm_builder *b, lm_value *x, lm_value *scale, lm_dtype format);
-// Blocks of `size` elements along each of the n axes; the other axes have a block for each element.
+// Adjacent axes, whose elements are divided into blocks in the order of memory.
+typedef struct lm_fp8_axes {
+  lm_axis v[LM_RANK];
+  int n;
+} lm_fp8_axes;
+// How many elements the axes have together.
+int64_t lm_fp8_axes_size(const lm_module *m, const lm_fp8_axes *a);
+// Those in the attributes of a round_cotangent.
+lm_fp8_axes lm_fp8_axes_of(const lm_attr *a);
+// True if t has them side by side in this order.
+bool lm_fp8_axes_adjacent(lm_type t, const lm_fp8_axes *a);
+
+// Blocks of `size` elements along each of the n runs of axes; the other axes have a block for each
+// element.
 typedef struct lm_fp8_blocks {
   int64_t size;
-  lm_axis axes[2];
+  lm_fp8_axes along[2];
   int n;
 } lm_fp8_blocks;
 
@@ -57,7 +69,8 @@ lm_value *lm_emit_fp8_blocks(lm_builder *b, lm_value *x, const lm_fp8_blocks *of
 // rank rounds its own, and they gather codes and magnitudes of blocks.
 lm_value *lm_emit_fp8_blocks_gathered(lm_builder *b, const lm_op *gather, const lm_fp8_blocks *of,
                                       lm_dtype format);
-// Whether the blocks are whole in each rank's part, or one along the axis that is divided.
+// Whether ranks can round their parts: the blocks are whole in each part, or one along the axis
+// that is divided, and this axis is not joined with others.
 bool lm_fp8_blocks_fit_parts(const lm_module *m, const lm_op *gather, const lm_fp8_blocks *of);
 
 // How the cotangent of a value is rounded.
@@ -65,7 +78,7 @@ typedef struct lm_fp8_rounding {
   lm_dtype format;
   lm_value *scale;    // NULL: that of the cotangent itself
   lm_mesh_set others; // without a scale: along these axes of the mesh, ranks have other tensors
-  lm_axis block;      // the axis of blocks that have a scale each; 0: none
+  lm_fp8_axes along;  // the axes of blocks that have a scale each; none: x has one
   int64_t size;       // elements of a block
 } lm_fp8_rounding;
 

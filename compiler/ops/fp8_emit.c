@@ -80,52 +80,66 @@ lm_value *lm_emit_fp8(lm_builder *b, lm_value *x, lm_value *scale, lm_dtype form
 
 // ---- blocks
 
+// How axes are split: into blocks and elements, or as one block into elements alone (`block` 0).
 typedef struct split {
-  lm_axis whole, block, element; // element: equal to `whole` if the axis is one block
+  lm_fp8_axes whole;
+  lm_axis block, element; // element: the axis itself, if it is one and has one block
 } split;
 
-// How `axis` of a value of type *t is split into blocks of `elements`; *t becomes the type of the
+static bool is_split(const split *s) {
+  return s->block || s->whole.n > 1;
+}
+
+// How axes of a value of type *t are split into blocks of `elements`; *t becomes the type of the
 // result.
-static split split_of(lm_module *m, lm_type *t, lm_axis axis, int64_t elements) {
-  int64_t size = lm_axis_size(m, axis);
-  int at = lm_type_find(*t, axis);
-  split s = {axis, 0, axis};
-  if (size <= elements)
+static split split_of(lm_module *m, lm_type *t, const lm_fp8_axes *along, int64_t elements) {
+  int64_t size = lm_fp8_axes_size(m, along);
+  split s = {*along, 0, along->v[0]};
+  if (size > elements)
+    s.block = lm_axis_shared(m, LM_SYM(m->ctx, "block"), size / elements, *t);
+  if (!is_split(&s))
     return s;
-  s.block = lm_axis_shared(m, LM_SYM(m->ctx, "block"), size / elements, *t);
-  t->axis[at] = s.block;
-  s.element = lm_axis_shared(m, LM_SYM(m->ctx, "element"), elements, *t);
-  memmove(&t->axis[at + 2], &t->axis[at + 1], (size_t)(t->rank - at - 1) * sizeof *t->axis);
-  t->axis[at + 1] = s.element;
-  t->rank++;
+  int64_t within = size > elements ? elements : size;
+  s.element = lm_axis_shared(m, LM_SYM(m->ctx, "element"), within, *t);
+  lm_type from = *t;
+  t->rank = 0;
+  for (int i = 0; i < from.rank; i++) {
+    bool first = from.axis[i] == along->v[0];
+    if (first && s.block)
+      t->axis[t->rank++] = s.block;
+    t->axis[t->rank++] = first ? s.element : from.axis[i];
+    i += first ? along->n - 1 : 0;
+  }
   return s;
 }
 
-static lm_value *split_axis(lm_builder *b, lm_value *x, const split *s) {
-  lm_attr a = {
-      .axes = {s->whole},
-      .n_axes = 1,
-      .to = {s->block, s->element},
-      .n_to = 2,
-  };
-  return s->block ? lm_emit(b, LM_OP_VIEW, &x, 1, &a, NULL) : x;
+// The view that splits axes.
+static lm_attr split_attr(const split *s) {
+  lm_attr a = {.n_axes = (uint8_t)s->whole.n, .to = {s->element}, .n_to = 1};
+  memcpy(a.axes, s->whole.v, sizeof a.axes);
+  if (s->block) {
+    a.to[0] = s->block;
+    a.to[1] = s->element;
+    a.n_to = 2;
+  }
+  return a;
 }
 
 static lm_value *split_axes(lm_builder *b, lm_value *x, const split *s, int n) {
-  for (int i = 0; i < n; i++)
-    x = split_axis(b, x, &s[i]);
+  for (int i = 0; i < n; i++) {
+    lm_attr a = split_attr(&s[i]);
+    x = is_split(&s[i]) ? lm_emit(b, LM_OP_VIEW, &x, 1, &a, NULL) : x;
+  }
   return x;
 }
 
 static lm_value *join_axes(lm_builder *b, lm_value *x, const split *s, int n) {
   for (int i = n; i-- > 0;) {
-    lm_attr a = {
-        .axes = {s[i].block, s[i].element},
-        .n_axes = 2,
-        .to = {s[i].whole},
-        .n_to = 1,
-    };
-    x = s[i].block ? lm_emit(b, LM_OP_VIEW, &x, 1, &a, NULL) : x;
+    lm_attr from = split_attr(&s[i]);
+    lm_attr a = {.n_axes = from.n_to, .n_to = from.n_axes};
+    memcpy(a.axes, from.to, sizeof a.axes);
+    memcpy(a.to, from.axes, sizeof a.to);
+    x = is_split(&s[i]) ? lm_emit(b, LM_OP_VIEW, &x, 1, &a, NULL) : x;
   }
   return x;
 }
@@ -138,11 +152,11 @@ static lm_value *magnitudes(lm_builder *b, lm_value *x, const split *s, int n) {
 }
 
 lm_value *lm_emit_fp8_blocks(lm_builder *b, lm_value *x, const lm_fp8_blocks *of, lm_dtype format) {
-  split s[2] = {{0}};
+  split s[2] = {0};
   lm_type t = x->type;
   int n = of->n;
   for (int i = 0; i < n; i++)
-    s[i] = split_of(b->m, &t, of->axes[i], of->size);
+    s[i] = split_of(b->m, &t, &of->along[i], of->size);
   x = split_axes(b, x, s, n);
   x = lm_emit_fp8(b, x, lm_emit_fp8_scale(b, magnitudes(b, x, s, n), format), format);
   return join_axes(b, x, s, n);
@@ -150,9 +164,16 @@ lm_value *lm_emit_fp8_blocks(lm_builder *b, lm_value *x, const lm_fp8_blocks *of
 
 bool lm_fp8_blocks_fit_parts(const lm_module *m, const lm_op *gather, const lm_fp8_blocks *of) {
   lm_axis part = gather->attr.axes[0], whole = gather->attr.to[0];
-  for (int i = 0; i < of->n; i++)
-    if (of->axes[i] == whole && lm_axis_size(m, whole) > of->size)
-      return lm_axis_size(m, part) % of->size == 0;
+  for (int i = 0; i < of->n; i++) {
+    const lm_fp8_axes *a = &of->along[i];
+    bool has = false;
+    for (int k = 0; k < a->n; k++)
+      has |= a->v[k] == whole;
+    if (!lm_fp8_axes_adjacent(gather->out[0]->type, a) || (has && a->n > 1))
+      return false;
+    if (has && lm_axis_size(m, whole) > of->size && lm_axis_size(m, part) % of->size)
+      return false;
+  }
   return true;
 }
 
@@ -172,16 +193,16 @@ lm_value *lm_emit_fp8_blocks_gathered(lm_builder *b, const lm_op *gather, const 
   int n = of->n;
   lm_value *x = gather->in[0];
   lm_axis part = gather->attr.axes[0], whole = gather->attr.to[0];
-  split s[2] = {{0}}, own[2] = {{0}};
+  split s[2] = {0}, own[2] = {0};
   lm_type t = gather->out[0]->type;
   lm_axis rest = part, rest_whole = whole; // of the magnitudes; 0: ranks have parts of each block
   for (int i = 0; i < n; i++) {
-    own[i] = s[i] = split_of(m, &t, of->axes[i], of->size);
-    if (of->axes[i] != whole)
+    own[i] = s[i] = split_of(m, &t, &of->along[i], of->size);
+    if (of->along[i].v[0] != whole)
       continue;
     rest_whole = s[i].block;
     rest = rest_whole ? lm_axis_part(m, rest_whole, gather->attr.mesh) : 0;
-    own[i] = (split){part, rest, rest ? s[i].element : part};
+    own[i] = (split){{{part}, 1}, rest, rest ? s[i].element : part};
   }
   x = split_axes(b, x, own, n);
   lm_value *of_own = magnitudes(b, x, own, n);
@@ -201,12 +222,13 @@ lm_value *lm_emit_fp8_blocks_gathered(lm_builder *b, const lm_op *gather, const 
 
 lm_value *lm_emit_round_cotangent(lm_builder *b, lm_value *x, const lm_fp8_rounding *how) {
   bool narrow = how->format == LM_E4M3;
+  bool blocks = how->along.n > 0;
   lm_attr a = {
-      .axes = {how->block},
-      .n_axes = how->block != 0,
-      .imm = {narrow ? 4 : 5, narrow ? 3 : 2, how->block ? how->size : how->others},
-      .n_imm = how->block || how->others ? 3 : 2,
+      .n_axes = (uint8_t)how->along.n,
+      .imm = {narrow ? 4 : 5, narrow ? 3 : 2, blocks ? how->size : how->others},
+      .n_imm = blocks || how->others ? 3 : 2,
   };
+  memcpy(a.axes, how->along.v, sizeof a.axes);
   lm_value *in[] = {x, how->scale};
   return lm_emit(b, LM_OP_ROUND_COTANGENT, in, how->scale ? 2 : 1, &a, NULL);
 }

@@ -17,7 +17,7 @@ void vjp_round_cotangent(lm_grad *g, lm_op *op) {
   lm_value *c = lm_grad_of(g, op->out[0]);
   lm_dtype format = lm_fp8_format_of(op);
   int64_t third = op->attr.n_imm == 3 ? op->attr.imm[2] : 0;
-  lm_fp8_blocks blocks = {third, {op->attr.axes[0]}, 1};
+  lm_fp8_blocks blocks = {third, {lm_fp8_axes_of(&op->attr)}, 1};
   if (op->attr.n_axes)
     c = lm_emit_fp8_blocks(b, c, &blocks, format);
   else if (op->n_in == 2)

@@ -36,6 +36,38 @@ recipe R {{
 """
 
 
+def heads(text, *sizes):
+    """the text of MODEL, whose hidden layer has axes of these sizes, of which the last ones are joined for blocks, from weights in start.safetensors"""
+    axes = ("g", "h", "e") if len(sizes) == 3 else ("g", "e")
+    return (text.replace("block Layer(d, ff) {", f"block Layer(d, ff) {{\n  dim {', '.join(f'{a} = {n}' for a, n in zip(axes, sizes))}")
+            .replace("real[d, ff]", f"real[d, {', '.join(axes)}]").replace("real[ff, d]", f"real[{', '.join(axes)}, d]")
+            .replace("apply(x: real[b, t, d]) -> real[b, t, d] { return x + swiglu(rmsnorm(x, n), wg, wu, wd) }",
+                     f"""apply(x: real[b, t, d]) -> real[b, t, d] {{
+    let y = rmsnorm(x, n)
+    let h = silu(dot(y, wg, d)) * dot(y, wu, d)
+    return x + dot(h, wd, ({', '.join(axes)}))
+  }}""").replace("rmsnorm, swiglu, xent", "rmsnorm, silu, xent")
+            .replace("data D", 'model Start = M() from "start.safetensors"\ndata D', 1).replace("model = M()", "model = Start"))
+
+
+def uneven(d, sizes, depth=DEPTH):
+    """Weights of that model. Those of every second head are 2^14 times smaller in wu, larger in wd: code(x s) / s depends on s only near 0."""
+    rng, ff = np.random.default_rng(7), int(np.prod(sizes))
+    by_head = np.exp2(-14 * (np.arange(ff) // sizes[-1] % 2)).astype("f4")
+    found = {"embed": rng.normal(0, 1, (VOCAB, d)), "head": rng.normal(0, d ** -0.5, (d, VOCAB))}
+    for i in range(depth):
+        wg, wu, wd = (rng.normal(0, 2 * d ** -0.5, (d, ff)), rng.normal(0, 2 * d ** -0.5, (d, ff)) * by_head, rng.normal(0, ff ** -0.5, (ff, d)) / by_head[:, None])
+        found |= {f"layers.{i}.{k}": v for k, v in (("n", np.ones(d)), ("wg", wg.reshape(d, *sizes)), ("wu", wu.reshape(d, *sizes)), ("wd", wd.reshape(*sizes, d)))}
+    return {k: np.ascontiguousarray(v, "f4") for k, v in found.items()}
+
+
+def matrices(tensors):
+    """the weights of the hidden layer as matrices"""
+    rows = {"wg": lambda v: v.shape[0], "wu": lambda v: v.shape[0], "wd": lambda v: v.size // v.shape[-1]}
+    count = {k: rows.get(k.rsplit(".", 1)[-1]) for k in tensors}
+    return {k: v.reshape(count[k](v), -1) if count[k] else v for k, v in tensors.items()}
+
+
 def rounded(x, scale, name):
     """x * scale to the nearest number of the format, ties to even, and back"""
     exponent, mantissa, most = FORMATS[name]
@@ -82,6 +114,7 @@ class Gemm:
 
     def __init__(self, how, fault):
         self.how, self.x, self.dy = how, Site(how, "e4m3", fault), Site(how, "e5m2", fault)
+        self.size = 64 if fault == "blocks of 64" else BLOCKS.get(how)
 
     def __call__(self, x, w):
         import torch
@@ -93,9 +126,9 @@ class Gemm:
                 x, w = x.detach().numpy(), w.detach().numpy()
                 if gemm.how in BLOCKS:
                     of_w = ((0, 1), (0, 1)) if gemm.how == "block" else ((0,), (1,))
-                    here, back = (in_blocks(w, axes, "e4m3", BLOCKS[gemm.how]) for axes in of_w)
-                    ctx.kept = in_blocks(x, (0,), "e4m3", BLOCKS[gemm.how]), back
-                    return torch.from_numpy(in_blocks(x, (1,), "e4m3", BLOCKS[gemm.how]) @ here)
+                    here, back = (in_blocks(w, axes, "e4m3", gemm.size) for axes in of_w)
+                    ctx.kept = in_blocks(x, (0,), "e4m3", gemm.size), back
+                    return torch.from_numpy(in_blocks(x, (1,), "e4m3", gemm.size) @ here)
                 ctx.kept = gemm.x(x), rounded(w, scale_of(np.abs(w).max(), "e4m3"), "e4m3")
                 return torch.from_numpy(ctx.kept[0] @ ctx.kept[1])
 
@@ -103,7 +136,7 @@ class Gemm:
             def backward(ctx, dy):
                 dy, (x, w) = dy.numpy(), ctx.kept
                 if gemm.how in BLOCKS:
-                    by_w, by_x = (in_blocks(dy, (axis,), "e5m2", BLOCKS[gemm.how]) for axis in (1, 0))
+                    by_w, by_x = (in_blocks(dy, (axis,), "e5m2", gemm.size) for axis in (1, 0))
                 else:
                     by_w = by_x = gemm.dy(dy)
                 return torch.from_numpy(by_w @ w.T), torch.from_numpy(x.T @ by_x)
@@ -160,14 +193,18 @@ def emulated(params, batches, n_micro, lr, how, fault=None, stored=lambda x: x):
     return losses, first, {k: v.detach().numpy() for k, v in p.items()}
 
 
-def distance_of(run, seed, how, d, ff, rows, seq, steps, lr, faults=()):
-    """the greatest relative difference from the emulation, and from the emulations with a fault"""
+def distance_of(run, seed, how, d, ff, rows, seq, steps, lr, faults=(), sizes=None):
+    """the greatest relative difference from the emulation, and from the emulations with a fault; sizes: of the axes of ff"""
     batches = random_batches(steps, rows, seq, VOCAB, seed)
     save(run.path("batches.safetensors"), batches)
     matmul = f"fp8(scale = {how})"
     text = dict(d=d, ff=ff, vocab=VOCAB, depth=DEPTH, micro=rows * seq // 2, matmul=matmul)
-    start = run.trace(run.write("start.lm", MODEL.format(**text, steps=1, lr=0)), "--values", "params")
-    got = run.trace(run.write("m.lm", MODEL.format(**text, steps=steps, lr=lr)), "--values", "loss,grads,params")
+    model = MODEL.format(**text, steps="{steps}", lr="{lr}")
+    if sizes:
+        model = heads(model, *sizes)
+        save(run.path("start.safetensors"), uneven(d, sizes))
+    start, got = (matrices(run.trace(run.write("m.lm", model.replace("{steps}", str(a)).replace("{lr}", str(b))), "--values", "loss,grads,params"))
+                  for a, b in ((1, 0), (steps, lr)))
     params = {k.removeprefix("final."): v for k, v in start.items() if k.startswith("final.")}
 
     def norm(fault):
@@ -180,12 +217,12 @@ def distance_of(run, seed, how, d, ff, rows, seq, steps, lr, faults=()):
     return norm(None), {f: norm(f) for f in faults}
 
 
-def emulation_check(run, *args, faults=()):
+def emulation_check(run, *args, faults=(), sizes=None):
     """A number that is halfway between two codes is rounded up or down by the last bit of the sum that it is, so one set of
     batches out of three suffices."""
     found = []
     for seed in (4, 5, 6):
-        off, wrong = distance_of(run, seed, *args, faults=faults)
+        off, wrong = distance_of(run, seed, *args, faults=faults, sizes=sizes)
         for fault, far in wrong.items():
             check(far > 1e-4, f"the check must find {fault}: {far:.2g}")
         found.append(off)
@@ -207,6 +244,12 @@ def test_delayed(run):
 def test_block(run):
     """scales of blocks: axes of two blocks, of one and of a part of one"""
     emulation_check(run, "block", 256, 128, 4, 8, 1, 0.3)
+
+
+def test_joined(run):
+    """scales of blocks along several axes of a weight: 128 of 2 x 3 x 64 elements, and one block of 2 x 32"""
+    emulation_check(run, "block", 128, 384, 4, 8, 1, 0.3, faults=("blocks of 64",), sizes=(2, 3, 64))
+    emulation_check(run, "block", 128, 64, 4, 8, 1, 0.3, sizes=(2, 32))
 
 
 def test_mx(run):
@@ -556,7 +599,7 @@ def test_ranks(run):
         run("run", file, "--out", base, *on)
         zero = ("mesh = (fsdp = 2); zero = 2",) if how == "current" else ("mesh = (dp = 2); zero = 1", "mesh = (fsdp = 2); zero = 3")
         zero = zero[how == "block":]
-        for mesh in ("mesh = (dp = 2)", *zero, "mesh = (tp = 2); shard tp = [ff]" if how == "block" else "mesh = (tp = 2); shard tp = [g, ff]"):
+        for mesh in ("mesh = (dp = 2)", *zero, *(["mesh = (tp = 2); shard tp = [g, ff]"] if how != "block" else [])):
             run("run", file, "--out", ranks, *on, "--ranks", 2, "--set", f"parallel {{ {mesh} }}", env=QUICK)
             a, b = ([json.loads(l) for l in open(f"{f}/metrics.jsonl")] for f in (base, ranks))
             for x, y in zip(a, b):
@@ -575,6 +618,47 @@ def test_ranks(run):
             remove(ranks)
         remove(base)
     within("maxima of the first step", wrong, 1e-4)
+
+
+def test_joined_ranks(run):
+    """Blocks of two heads of 64 on several ranks: ranks along tp have whole blocks of (g, e); those along fsdp gather f32 where they have parts of g."""
+    if run.slow:
+        raise Skip("it compares numbers of code that other tests run under sanitizers")
+    mpi_needed(run)
+    d, sizes, env = BLOCK, (4, 64), {**QUICK, "LMC_CPU": "x86-64-v3"}
+    save(run.path("batches.safetensors"), random_batches(2, 4, 16, VOCAB))
+    save(run.path("start.safetensors"), uneven(d, sizes))
+    text = dict(d=d, ff=256, vocab=VOCAB, depth=DEPTH, micro=64, steps=2, lr=0.01, matmul="fp8(scale = block)")
+    file = run.write("m.lm", heads(MODEL.format(**text), *sizes).replace("recipe R {", 'recipe R {\n  save = checkpoint("run")'))
+    norms = {}
+    for mesh in (None, "mesh = (tp = 2); shard tp = [g]", "mesh = (fsdp = 2); zero = 3"):
+        ranks = ("--ranks", 2, "--set", f"parallel {{ {mesh} }}") if mesh else ()
+        run("run", file, "-q", "--out", run.path("ranks"), *ranks, env=env)
+        norms[mesh] = np.array(curve(run.path("ranks"), "grad_norm") + curve(run.path("ranks"), "loss"))
+        within(f"losses and gradient norms of {mesh}", float(np.abs(norms[mesh] / norms[None] - 1).max()), 1e-5)
+        remove(run.path("ranks"))
+
+
+def test_parts(run):
+    """A part of an axis that is no whole blocks is an error with the nearest legal numbers: one process would have other scales."""
+    save(run.path("batches.safetensors"), random_batches(1, 4, 2 * BLOCK, VOCAB))
+    text = dict(d=BLOCK, ff=256, vocab=VOCAB, depth=1, micro=8 * BLOCK, steps=1, lr=0.01, matmul="fp8(scale = block)")
+    file = run.write("m.lm", MODEL.format(**text))
+    save(run.path("start.safetensors"), uneven(BLOCK, (8, 32), 1))
+    joined = run.write("joined.lm", heads(MODEL.format(**text), 8, 32))
+    mx = "precision.matmul = fp8(scale = mx)"
+    cases = [(file, "mesh = (tp = 4); shard tp = [ff]", (), "tp = 4 gives a rank 64 of the 256 elements along ff, which are no whole blocks of 128", "tp = 2 leaves whole blocks, or ff = 512"),
+             (file, "mesh = (tp = 2); shard tp = [ff]", ("model = M(ff = 384)",), "tp = 2 gives a rank 192 of the 384 elements along ff, which are no whole blocks of 128", "tp = 1 or 3 leaves whole blocks, or ff = 256 or 512"),
+             (file, "mesh = (tp = 16); shard tp = [ff]", (mx,), "tp = 16 gives a rank 16 of the 256 elements along ff, which are no whole blocks of 32", "tp = 8 leaves whole blocks, or ff = 512"),
+             (joined, "mesh = (tp = 4); shard tp = [g]", (), "tp = 4 gives a rank 64 of the 256 elements along (g, e), which are no whole blocks of 128", "tp = 2 leaves whole blocks, or g = 16"),
+             (file, "mesh = (tp = 2); shard tp = [ff]", ("model = M(ff = 64)",), "tp = 2 gives a rank 32 of the 64 elements along ff, which are no whole blocks of 128", "tp = 2 leaves whole blocks of ff = 256")]
+    for name, mesh, sets, message, hint in cases:
+        err = run("check", name, "--set", f"parallel {{ {mesh} }}", *(word for x in sets for word in ("--set", x)), status=1)
+        check(f"error[E2FB]: {message}" in err and f"help: {hint}" in err and "of the GEMM of @layers.w" in err and err.count("E2FB") == 1, err)
+    for name, mesh, sets in ((file, "mesh = (tp = 2); shard tp = [ff]", ()), (joined, "mesh = (tp = 2); shard tp = [g]", ()), (file, "mesh = (tp = 8); shard tp = [ff]", (mx,)),
+                             (file, "mesh = (tp = 4); shard tp = [ff]", ("precision.matmul = fp8(scale = current)",)),
+                             (file, "mesh = (tp = 4); shard tp = [ff]", ("precision { compute = f32; matmul = fp8(scale = block, head = cast); keep f32 = [@layers.*.{wg,wu,wd}] }",))):
+        run("check", name, "--set", f"parallel {{ {mesh} }}", *(word for x in sets for word in ("--set", x)))
 
 
 def test_rows(run):

@@ -3,7 +3,7 @@ import glob, json, math, os, re, shutil, subprocess, sys
 
 import numpy as np
 
-from test_fp8 import MODEL, emulated, in_bf16
+from test_fp8 import MODEL, emulated, heads, in_bf16, uneven
 from test_lookahead import model as windowed
 from test_master import model_of, prepare
 from harness import ROOT, Skip, check, distance, doctor, folder_bytes, load, random_batches, save, small, within
@@ -824,12 +824,16 @@ def test_fp8(run):
     check("error[E2F4]" in err and "@layers.wg: 40 is no multiple of 16" in err, err)
 
 
-def block_scales_check(run, cc, rows, positions, d, ff, scale):
+def block_scales_check(run, cc, rows, positions, d, ff, scale, sizes=None):
     """A model trains by codes and scales of blocks as a CPU does, and a fake that reads scales row by row, without padding, is found.
-    Returns the plan."""
+    sizes: of the axes of ff. Returns the plan."""
     fake, what = Fake(run, heavy=True), ("--values", "loss,grads,params")
     save(run.path("batches.safetensors"), random_batches(1, rows, positions, 24))
-    file = run.write("blocks.lm", MODEL.format(d=d, ff=ff, vocab=24, depth=1, steps=1, lr=0.1, micro=rows * positions, matmul=f"fp8(scale = {scale})"))
+    text = MODEL.format(d=d, ff=ff, vocab=24, depth=1, steps=1, lr=0.1, micro=rows * positions, matmul=f"fp8(scale = {scale})")
+    if sizes:
+        text = heads(text, *sizes)
+        save(run.path("start.safetensors"), uneven(d, sizes, 1))
+    file = run.write("blocks.lm", text)
     cpu = run.trace(file, *what)
     right, wrong = (fake.trace(file, *what, "--enable-pass", "fp8", how=how) for how in (f"cc={cc}", f"cc={cc},untiled"))
     for name in cpu:
@@ -849,7 +853,8 @@ def test_fp8_mx(run):
 def test_fp8_block(run):
     """scales for 128 elements, and for 128 of 128 rows, on sm_90a, as cuBLAS documents them"""
     plan = block_scales_check(run, 90, 1, 128, 128, 256, "block")
-    check(plan.count(" scaled vec128 vec128 ") == 3 and len(re.findall(" scaled (vec128 blk128|blk128 vec128) ", plan)) == 6, f"the GEMMs of a layer: {plan}")
+    for plan in plan, block_scales_check(run, 90, 1, 128, 128, 256, "block", (2, 2, 64)):    # also two heads of 64 to a block
+        check(plan.count(" scaled vec128 vec128 ") == 3 and len(re.findall(" scaled (vec128 blk128|blk128 vec128) ", plan)) == 6, f"the GEMMs of a layer: {plan}")
 
 
 def test_fp8_bf16(run):

@@ -9,7 +9,10 @@
 //         %5 = permute %4 : f32[row_tile, column_tile, lane, group, slot]   %6 = cast %5 : e8m0[…]
 #include "compiler/passes/fp8/block_scales.h"
 
+#include <string.h>
+
 #include "compiler/ir/dot.h"
+#include "compiler/ops/fp8.h"
 #include "compiler/passes/rewrite.h"
 
 enum {
@@ -26,7 +29,8 @@ typedef struct axes {
 // the moves, views and permutations, the last one first, make it. A scale is that of the elements
 // along one axis or, in blocks of several rows, two axes of the codes.
 typedef struct split {
-  lm_axis element, block, whole; // block 0: the axis is one block
+  lm_axis element, block; // block 0: there is one
+  lm_fp8_axes whole;      // what views make of both; the element's axis without a view
 } split;
 
 typedef struct rounded {
@@ -68,22 +72,28 @@ static bool elements_find(rounded *r) {
       continue;
     if (r->n == 2)
       return false;
-    r->of[r->n++] = (split){t.axis[i], 0, t.axis[i]};
+    r->of[r->n++] = (split){t.axis[i], 0, {{t.axis[i]}, 1}};
   }
   return r->n && r->scale->type.rank == t.rank - r->n;
 }
 
-// The axes that views join them to.
+static bool is_viewed(const split *s) {
+  return s->block || s->whole.v[0] != s->element;
+}
+
+// The axes that views make of them.
 static bool blocks_find(rounded *r) {
   for (int i = 0; i < r->n_moves; i++) {
     const lm_attr *a = &r->move[i]->attr;
     if (r->move[i]->code == LM_OP_PERMUTE)
       continue;
-    split *s = a->axes[1] == r->of[0].element ? &r->of[0] : &r->of[1];
-    if (s->block || a->n_axes != 2 || a->n_to != 1 || a->axes[1] != s->element)
+    lm_axis element = a->axes[a->n_axes - 1];
+    split *s = element == r->of[0].element ? &r->of[0] : &r->of[1];
+    if (is_viewed(s) || a->n_axes > 2 || element != s->element)
       return false;
-    s->block = a->axes[0];
-    s->whole = a->to[0];
+    s->block = a->n_axes == 2 ? a->axes[0] : 0;
+    s->whole.n = a->n_to;
+    memcpy(s->whole.v, a->to, sizeof s->whole.v);
   }
   return true;
 }
@@ -100,28 +110,46 @@ static bool rounded_find(lm_value *v, rounded *r) {
   return scaling_find(r) && elements_find(r) && blocks_find(r);
 }
 
+static bool has_axis(const lm_fp8_axes *of, lm_axis a) {
+  bool found = false;
+  for (int i = 0; i < of->n; i++)
+    found |= of->v[i] == a;
+  return found;
+}
+
+// True if all axes of s are summed, or all are not.
+static bool is_of_side(const split *s, const lm_attr *over, bool summed) {
+  bool all = true;
+  for (int i = 0; i < s->whole.n; i++)
+    all &= lm_attr_has_axis(over, s->whole.v[i]) == summed;
+  return all;
+}
+
 // Puts the blocks of the axes that are summed first.
 static bool sides_find(rounded *r, const lm_attr *over) {
-  if (!lm_attr_has_axis(over, r->of[0].whole)) {
+  if (!is_of_side(&r->of[0], over, true)) {
     split rows = r->of[0];
     r->of[0] = r->of[1];
     r->of[1] = rows;
   }
-  return lm_attr_has_axis(over, r->of[0].whole) && !lm_attr_has_axis(over, r->of[1].whole);
+  return is_of_side(&r->of[0], over, true) && r->of[0].whole.n &&
+         is_of_side(&r->of[1], over, false);
 }
 
-// The axes of t that are summed, or the others; with the axis of blocks for `whole`, if there is
-// one.
+static bool is_of_split(const split *s, lm_axis a) {
+  return s->whole.n && (has_axis(&s->whole, a) || a == s->element || a == s->block);
+}
+
+// The axes of t that are summed, or the others; with the axis of blocks for those of the split, if
+// there is one.
 static axes axes_of(const rounded *r, lm_type t, const lm_attr *over, bool summed) {
   axes out = {.n = 0};
   const split *s = &r->of[!summed];
   for (int i = 0; i < t.rank; i++) {
     lm_axis a = t.axis[i];
-    bool of_s = s->whole && (a == s->whole || a == s->element || a == s->block);
-    const split *other = &r->of[summed];
-    bool of_other = other->whole && (a == other->whole || a == other->element || a == other->block);
+    bool of_s = is_of_split(s, a);
     lm_axis to = of_s ? s->block : a;
-    if (!of_other && (of_s || lm_attr_has_axis(over, a) == summed) && to &&
+    if (!is_of_split(&r->of[summed], a) && (of_s || lm_attr_has_axis(over, a) == summed) && to &&
         !(out.n && out.v[out.n - 1] == to))
       out.v[out.n++] = to;
   }
@@ -245,12 +273,13 @@ static lm_scales kind_of(const lm_module *m, const rounded *r) {
   return lm_axis_size(m, r->of[0].element) == of_mx ? LM_SCALES_VEC32 : LM_SCALES_VEC128;
 }
 
-// The last axis of a side.
-static lm_axis last_of(lm_type t, const lm_attr *over, bool summed) {
-  lm_axis last = 0;
-  for (int i = 0; i < t.rank; i++)
-    last = lm_attr_has_axis(over, t.axis[i]) == summed ? t.axis[i] : last;
-  return last;
+// Whether the axes of a split are the last ones of their side of t, in their order.
+static bool ends_side(lm_type t, const lm_attr *over, bool summed, const split *s) {
+  int n = s->whole.n;
+  for (int i = t.rank - 1; i >= 0 && n > 0; i--)
+    if (lm_attr_has_axis(over, t.axis[i]) == summed && t.axis[i] != s->whole.v[--n])
+      return false;
+  return n == 0;
 }
 
 bool lm_coded_in_blocks(lm_builder *b, lm_value *v, const lm_attr *over, lm_coded *out) {
@@ -266,7 +295,7 @@ bool lm_coded_in_blocks(lm_builder *b, lm_value *v, const lm_attr *over, lm_code
     side[i] = axes_of(&r, t, over, !i);
     if (!axes_equal(&side[i], &in_codes))
       return false;
-    if (i < r.n && (last_of(t, over, !i) != r.of[i].whole ||
+    if (i < r.n && (!ends_side(t, over, !i, &r.of[i]) ||
                     !elements_fit(b->m, &r.of[i], &side[i], lm_scales_of(kind).elements)))
       return false;
   }

@@ -40,7 +40,7 @@
 typedef struct operand {
   const lm_value *x;
   const lm_region *region;
-  lm_axis block; // the axis of blocks that have a scale each; 0: x has one
+  lm_fp8_axes along; // of blocks that have a scale each; none: x has one
   lm_value *rounded;
 } operand;
 
@@ -140,21 +140,29 @@ static lm_value *rounded_by_history(caster *c, lm_value *x) {
   return rounded;
 }
 
+static bool axes_equal(const lm_fp8_axes *a, const lm_fp8_axes *b) {
+  bool equal = a->n == b->n;
+  for (int i = 0; equal && i < a->n; i++)
+    equal = a->v[i] == b->v[i];
+  return equal;
+}
+
 // x as an earlier GEMM of the region rounded it; NULL if none did.
-static lm_value *rounded_before(const caster *c, const lm_value *x, lm_axis block) {
+static lm_value *rounded_before(const caster *c, const lm_value *x, const lm_fp8_axes *along) {
   for (uint32_t i = 0; i < c->n_done; i++) {
     const operand *o = &c->done[i];
-    if (o->x == x && o->region == c->b.at && o->block == block)
+    if (o->x == x && o->region == c->b.at && axes_equal(&o->along, along))
       return o->rounded;
   }
   return NULL;
 }
 
-static lm_value *rounded_note(caster *c, const lm_value *x, lm_axis block, lm_value *rounded) {
+static lm_value *rounded_note(caster *c, const lm_value *x, const lm_fp8_axes *along,
+                              lm_value *rounded) {
   LM_PUSH(c->b.m->arena, c->done, c->n_done, c->cap_done) = (operand){
       .x = x,
       .region = c->b.at,
-      .block = block,
+      .along = *along,
       .rounded = rounded,
   };
   return rounded;
@@ -162,21 +170,22 @@ static lm_value *rounded_note(caster *c, const lm_value *x, lm_axis block, lm_va
 
 static lm_value *rounded_activation(caster *c, lm_value *x) {
   bool delayed = c->o->scaling == LM_FP8_DELAYED;
-  lm_value *now = rounded_before(c, x, 0);
+  lm_fp8_axes none = {.n = 0};
+  lm_value *now = rounded_before(c, x, &none);
   if (now)
     return now;
   now = delayed ? rounded_by_history(c, x)
                 : rounded_whole(&c->b, x, lm_fp8_others(&c->stages, c->phase), c->o->forward);
-  return rounded_note(c, x, 0, now);
+  return rounded_note(c, x, &none, now);
 }
 
-static lm_value *rounded_blocks(caster *c, lm_value *x, lm_axis block) {
-  lm_value *now = rounded_before(c, x, block);
+static lm_value *rounded_blocks(caster *c, lm_value *x, const lm_fp8_axes *along) {
+  lm_value *now = rounded_before(c, x, along);
   if (now)
     return now;
-  lm_fp8_blocks of = {lm_fp8_block(c->o->scaling), {block}, 1};
+  lm_fp8_blocks of = {lm_fp8_block(c->o->scaling), {*along}, 1};
   now = lm_emit_fp8_blocks(&c->b, x, &of, c->o->forward);
-  return rounded_note(c, x, block, now);
+  return rounded_note(c, x, along, now);
 }
 
 // ---- weights
@@ -268,21 +277,19 @@ static lm_value *dot(lm_builder *b, const lm_fp8_gemm *g, lm_value *x, lm_value 
   return lm_emit(b, LM_OP_DOT, in, 2, &op->attr, &op->out[0]->type);
 }
 
-static roundings rounded_in_blocks(caster *c, const lm_attr *over, operands v) {
+static roundings rounded_in_blocks(caster *c, const lm_fp8_gemm *g, operands v) {
   lm_builder *b = &c->b;
   lm_dtype format = c->o->forward;
-  lm_axis summed = lm_fp8_last_axis(v.x->type, over, true);
-  lm_axis row = lm_fp8_last_axis(v.x->type, over, false);
-  lm_axis column = lm_fp8_last_axis(v.w->type, over, false);
+  lm_fp8_along at = lm_fp8_along_of(c->o, b->m, g);
   int64_t size = lm_fp8_block(c->o->scaling);
-  lm_fp8_blocks of_w = {size, {summed, column}, c->o->scaling == LM_FP8_BLOCKS ? 2 : 1};
-  lm_fp8_blocks back = {size, {column}, 1};
+  lm_fp8_blocks of_w = {size, {at.summed, at.columns}, c->o->scaling == LM_FP8_BLOCKS ? 2 : 1};
+  lm_fp8_blocks back = {size, {at.columns}, 1};
   roundings r;
   r.w = r.w_back = weight_in_blocks(b, v.w, &of_w, format);
   if (of_w.n == 1)
     r.w_back = weight_in_blocks(b, v.w, &back, format);
-  r.x = rounded_blocks(c, v.x, summed);
-  r.x_back = rounded_blocks(c, v.x, row);
+  r.x = rounded_blocks(c, v.x, &at.summed);
+  r.x_back = rounded_blocks(c, v.x, &at.rows);
   return r;
 }
 
@@ -290,7 +297,7 @@ static roundings rounded(caster *c, const lm_fp8_gemm *g, operands v) {
   lm_builder *b = &c->b;
   roundings r;
   if (lm_fp8_block(c->o->scaling)) {
-    r = rounded_in_blocks(c, &g->dot->attr, v);
+    r = rounded_in_blocks(c, g, v);
   } else {
     r.w = r.w_back = rounded_weight(c, v.w);
     r.x = rounded_activation(c, v.x);
@@ -301,35 +308,32 @@ static roundings rounded(caster *c, const lm_fp8_gemm *g, operands v) {
   return r;
 }
 
-// How a cotangent is rounded for an operand of type t.
-static lm_fp8_rounding cotangent_rounding(const caster *c, lm_type t, const lm_attr *over,
+// How a cotangent is rounded, with a scale for blocks along these axes, if there are any.
+static lm_fp8_rounding cotangent_rounding(const caster *c, const lm_fp8_axes *along,
                                           lm_value *scale) {
-  lm_fp8_rounding how = {
+  return (lm_fp8_rounding){
       .format = c->o->backward,
       .scale = scale,
+      .others = along->n || scale ? 0 : lm_fp8_others(&c->stages, c->phase),
+      .along = *along,
       .size = lm_fp8_block(c->o->scaling),
   };
-  if (how.size)
-    how.block = lm_fp8_last_axis(t, over, false);
-  else if (!scale)
-    how.others = lm_fp8_others(&c->stages, c->phase);
-  return how;
 }
 
-// Values whose cotangents are those of the GEMM, rounded for x along the axis of w that the GEMM
-// sums, and for w along that of x.
+// Values whose cotangents are those of the GEMM, rounded for x along the axes of w that the GEMM
+// does not sum, and for w along those of x.
 static lm_value *cotangents_rounded(caster *c, const lm_fp8_gemm *g, operands v, lm_value *scale,
                                     const roundings *r) {
   lm_builder *b = &c->b;
-  const lm_attr *over = &g->dot->attr;
-  lm_fp8_rounding of_w = cotangent_rounding(c, v.w->type, over, scale);
-  lm_fp8_rounding of_x = cotangent_rounding(c, v.x->type, over, scale);
+  lm_fp8_along at = lm_fp8_along_of(c->o, b->m, g);
+  lm_fp8_rounding for_x = cotangent_rounding(c, &at.columns, scale);
+  lm_fp8_rounding for_w = cotangent_rounding(c, &at.rows, scale);
   lm_value *w = lm_emit1(b, LM_OP_STOP, r->w_back);
   lm_value *x = lm_emit1(b, LM_OP_STOP, r->x_back);
   lm_value *to_x = dot(b, g, v.x, w);
   lm_value *to_w = dot(b, g, x, v.w);
-  to_x = lm_emit_round_cotangent(b, to_x, &of_w);
-  to_w = lm_emit_round_cotangent(b, to_w, &of_x);
+  to_x = lm_emit_round_cotangent(b, to_x, &for_x);
+  to_w = lm_emit_round_cotangent(b, to_w, &for_w);
   return lm_emit2(b, LM_OP_ADD, to_x, to_w);
 }
 

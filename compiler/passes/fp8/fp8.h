@@ -8,7 +8,7 @@
 typedef enum {
   LM_FP8_CURRENT, // one scale for a tensor, from the tensor
   LM_FP8_DELAYED, // one scale for a tensor, from the last steps; weights have a current one
-  LM_FP8_BLOCKS,  // one scale for LM_FP8_BLOCK elements along the axis that is summed
+  LM_FP8_BLOCKS,  // one scale for LM_FP8_BLOCK elements along the axes that are summed
   LM_FP8_MX,      // one scale for LM_FP8_MX_BLOCK elements along it, of weights too
 } lm_fp8_scaling;
 
@@ -44,6 +44,17 @@ typedef struct lm_fp8_gemm {
   // that write them, and without; 0: unknown.
   double codes, plain;
 } lm_fp8_gemm;
+// Axes along which there are blocks that have a scale each: of the rows of the activation, of the
+// sum, of the columns of the weight. With a scale for a tensor: none.
+typedef struct lm_fp8_along {
+  lm_fp8_axes rows, summed, columns;
+} lm_fp8_along;
+// One of these, of which axis number `divided` is a part that has no whole blocks of `block`.
+typedef struct lm_fp8_part {
+  lm_fp8_axes along;
+  int divided;
+  int64_t block;
+} lm_fp8_part;
 typedef struct lm_fp8_gemms {
   lm_fp8_gemm *v;
   uint32_t n, cap;
@@ -59,7 +70,8 @@ enum {
   LM_FP8_GROUP = 8
 };
 uint32_t lm_fp8_fastest(const lm_fp8 *o, lm_fp8_gemm *const *of, int n, uint32_t may);
-// False, after a diagnostic, if none of these GEMMs is cast.
+// False, after a diagnostic, if none of these GEMMs is cast, or one would have other blocks than in
+// one process.
 bool lm_fp8_check(const lm_fp8 *o, lm_ctx *c, const lm_fp8_gemms *all);
 // True if a scale is that of a micro-batch, so that the step depends on which rows are in one. o
 // may be NULL.
@@ -100,6 +112,16 @@ static inline int64_t lm_fp8_block(lm_fp8_scaling scaling) {
   int64_t of_mx = scaling == LM_FP8_MX ? LM_FP8_MX_BLOCK : 0;
   return scaling == LM_FP8_BLOCKS ? LM_FP8_BLOCK : of_mx;
 }
+lm_fp8_along lm_fp8_along_of(const lm_fp8 *o, const lm_module *m, const lm_fp8_gemm *g);
+// Why a GEMM has no whole blocks, whatever its rows are; why its rows have none; why they are not
+// those of a GPU's library, of 128 elements along all axes of the rows. NULL: it does.
+const char *lm_fp8_not_in_blocks(const lm_fp8 *o, const lm_module *m, const lm_fp8_gemm *g);
+const char *lm_fp8_rows_not_in_blocks(const lm_fp8 *o, const lm_module *m, const lm_fp8_gemm *g);
+const char *lm_fp8_not_blocks_of_gpu(const lm_fp8 *o, const lm_module *m, const lm_fp8_gemm *g);
+// True if ranks have parts of axes whose blocks would not be those of one process.
+bool lm_fp8_parts_break(const lm_fp8 *o, const lm_module *m, const lm_fp8_gemm *g,
+                        lm_fp8_part *out);
+void lm_fp8_part_report(lm_ctx *c, const lm_fp8_gemm *g, const lm_fp8_part *part);
 // The last axis of t among those that a GEMM sums, or among the others; 0 if there is none.
 lm_axis lm_fp8_last_axis(lm_type t, const lm_attr *over, bool summed);
 #endif

@@ -69,37 +69,6 @@ static const char *kept_by(const chooser *c, const lm_global *g) {
   return NULL;
 }
 
-lm_axis lm_fp8_last_axis(lm_type t, const lm_attr *over, bool summed) {
-  for (int i = t.rank - 1; i >= 0; i--)
-    if (lm_attr_has_axis(over, t.axis[i]) == summed)
-      return t.axis[i];
-  return 0;
-}
-
-// Why an axis along which values of type t are multiplied has no whole blocks. Those of mx have no
-// fewer elements on an axis that is shorter.
-static const char *breaks_blocks(const chooser *c, lm_type t, const lm_attr *over, bool summed) {
-  lm_axis a = lm_fp8_last_axis(t, over, summed);
-  int64_t block = lm_fp8_block(c->o->scaling);
-  int64_t size = a ? lm_axis_size(c->m, a) : 0;
-  if (a && (c->o->scaling == LM_FP8_MX ? size % block == 0 : lm_fp8_blocks_fit(size, block)))
-    return NULL;
-  return a ? lm_arena_printf(c->m->arena, "%lld elements along %s are not whole blocks of %lld",
-                             (long long)size, c->m->axes[a].name, (long long)block)
-           : "it has no axis for blocks";
-}
-
-static const char *not_in_blocks(const chooser *c, const lm_fp8_gemm *g) {
-  const lm_attr *over = &g->dot->attr;
-  lm_type w = g->dot->in[g->weight]->type, x = g->dot->in[1 - g->weight]->type;
-  const char *why = breaks_blocks(c, x, over, true);
-  return why ? why : breaks_blocks(c, w, over, false);
-}
-
-static const char *rows_not_in_blocks(const chooser *c, const lm_fp8_gemm *g) {
-  return breaks_blocks(c, activation_of(g)->type, &g->dot->attr, false);
-}
-
 // The elements of t along the axes of the sum, or along the others.
 static double size_of(const chooser *c, lm_type t, const lm_attr *over, bool summed) {
   double n = 1;
@@ -107,23 +76,6 @@ static double size_of(const chooser *c, lm_type t, const lm_attr *over, bool sum
     if (lm_attr_has_axis(over, t.axis[i]) == summed)
       n *= (double)lm_axis_size(c->m, t.axis[i]);
   return n;
-}
-
-// Why the blocks of t along the axes that are summed, or along the others, are not the library's,
-// of 128 elements along all of these axes.
-static const char *small_blocks(const chooser *c, lm_type t, const lm_attr *over, bool summed) {
-  lm_axis a = lm_fp8_last_axis(t, over, summed);
-  int64_t size = lm_axis_size(c->m, a);
-  if (size >= LM_FP8_BLOCK || size_of(c, t, over, summed) == (double)size)
-    return NULL;
-  return lm_arena_printf(c->m->arena, "blocks of %lld elements along %s, where the GPU has %d",
-                         (long long)size, c->m->axes[a].name, LM_FP8_BLOCK);
-}
-
-static const char *not_blocks_of_gpu(const chooser *c, lm_type w, lm_type x, const lm_attr *over) {
-  const char *why = small_blocks(c, x, over, true);
-  why = why ? why : small_blocks(c, w, over, false);
-  return why ? why : small_blocks(c, x, over, false);
 }
 
 // The rules of a GPU's library (lm_codegen.scales), which hold for all three GEMMs.
@@ -134,7 +86,7 @@ static const char *not_on_gpu(const chooser *c, const lm_fp8_gemm *g) {
     if (!lm_attr_has_axis(over, w.axis[i]) && lm_type_find(x, w.axis[i]) >= 0)
       return lm_arena_printf(c->m->arena, "a GEMM for each index of %s",
                              c->m->axes[w.axis[i]].name);
-  const char *blocks = c->o->scaling == LM_FP8_BLOCKS ? not_blocks_of_gpu(c, w, x, over) : NULL;
+  const char *blocks = lm_fp8_not_blocks_of_gpu(c->o, c->m, g);
   if (blocks)
     return blocks;
   const double sizes[] = {g->k, g->n, g->m};
@@ -162,13 +114,13 @@ static const char *why_for_any_rows(const chooser *c, const lm_fp8_gemm *g) {
     return kept;
   if (!c->o->head && is_of_vocabulary(c, w))
     return "of the vocabulary";
-  return lm_fp8_block(c->o->scaling) ? not_in_blocks(c, g) : NULL;
+  return lm_fp8_block(c->o->scaling) ? lm_fp8_not_in_blocks(c->o, c->m, g) : NULL;
 }
 
 static const char *why_it_stays(const chooser *c, const lm_fp8_gemm *g) {
   const char *why = why_for_any_rows(c, g);
   if (!why && lm_fp8_block(c->o->scaling))
-    why = rows_not_in_blocks(c, g);
+    why = lm_fp8_rows_not_in_blocks(c->o, c->m, g);
   return !why && is_of_gpu(c->o) ? not_on_gpu(c, g) : why;
 }
 
@@ -309,10 +261,27 @@ int64_t lm_fp8_tile_multiple(const lm_fp8 *o, const lm_op *dot, lm_axis last) {
   return 1;
 }
 
+// Reports each division of an axis once.
+static bool parts_check(const lm_fp8 *o, lm_ctx *c, const lm_fp8_gemms *all) {
+  bool fit = true;
+  lm_axis last = 0;
+  for (uint32_t i = 0; lm_fp8_block(o->scaling) && i < all->n; i++) {
+    const lm_fp8_gemm *g = &all->v[i];
+    lm_fp8_part part;
+    if (g->stays || !lm_fp8_parts_break(o, g->dot->parent->func->module, g, &part))
+      continue;
+    if (last != part.along.v[part.divided])
+      lm_fp8_part_report(c, g, &part);
+    last = part.along.v[part.divided];
+    fit = false;
+  }
+  return fit;
+}
+
 bool lm_fp8_check(const lm_fp8 *o, lm_ctx *c, const lm_fp8_gemms *all) {
   for (uint32_t i = 0; i < all->n; i++)
     if (!all->v[i].stays)
-      return true;
+      return parts_check(o, c, all);
   lm_diag *d = LM_REPORT(c, o->loc, E2F4);
   for (uint32_t i = 0; i < all->n; i++)
     lm_diag_note(c, d, all->v[i].dot->loc, "@%s: %s", all->v[i].param->attr.sym, all->v[i].stays);
