@@ -4,6 +4,7 @@
 #include "codegen/cpu/cpu.h"
 #include "compiler/passes/pass.h"
 #include "lmc/command.h"
+#include "runtime/base/terminal.h"
 #include "driver/inspect/ir_dump.h"
 #include "driver/outputs.h"
 #include "driver/report/report.h"
@@ -52,9 +53,12 @@ static lm_status result_write(const lm_cli *cli, const lm_module *m) {
 
 static lm_status opt_run(lm_cli *cli) {
   lm_buf text = {0};
-  if (lm_args_given(&cli->args, "list"))
+  if (lm_args_given(&cli->args, "list")) {
     (cli->json ? lm_report_passes_json : lm_report_passes)(&text);
-  else if (lm_args_given(&cli->args, "ops"))
+    lm_print_report(stdout, cli->json, &text);
+    return NULL;
+  }
+  if (lm_args_given(&cli->args, "ops"))
     (cli->json ? lm_report_ops_json : lm_report_ops)(&text);
   if (text.n) {
     lm_cli_put(&text);

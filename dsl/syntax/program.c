@@ -135,8 +135,14 @@ static void report_unknown_module(loader *l, const char *module, lm_loc at) {
     names[n++] = module_name(l->c->arena, e);
   lm_diag *d = LM_REPORT(l->c, at, E101, module);
   const char *near = lm_nearest(module, names, n);
-  if (near)
+  if (near) {
     lm_diag_help(l->c, d, "did you mean std.%s?", near);
+    return;
+  }
+  const char *list = names[0];
+  for (int i = 1; i < n; i++)
+    list = lm_arena_printf(l->c->arena, "%s, %s", list, names[i]);
+  lm_diag_help(l->c, d, "the modules of std are %s", list);
 }
 
 // ---- imports

@@ -222,3 +222,10 @@ def test_no_color(run):
         text = on_terminal(run, 40, "check", "bad.lm", status=1, **env)
         check(("\x1b" in text) == colored, f"{env}: {text!r}")
         check("E020" in text, f"{env}: {text!r}")
+
+
+def test_passes_fit(run):
+    """the list of passes is wrapped on a terminal, and keeps its words"""
+    text, piped = on_terminal(run, 60, "opt", "--list").replace("\r", ""), run("opt", "--list")
+    check(max(map(len, text.splitlines())) <= 60 < max(map(len, piped.splitlines())), text)
+    check(text.split() == piped.split(), text)
