@@ -5,9 +5,11 @@
 // need not be written and read.
 //
 // A value is computed again if it is elementwise, all of its users are in kernels of its region,
-// and the instructions take less time than the bytes that are not moved. The choice for one value
-// changes what the kernels read, so rounds repeat while there is a gain. Compile time is linear:
-// each round lists the users of all values once.
+// and the instructions take less time than the bytes that are not moved. Its dtype is no 16-bit
+// float: memory rounds those, so the choice, which depends on all kernels, would change results,
+// and a model whose edit has no effect yet would not have the bits of its base. The choice for one
+// value changes what the kernels read, so rounds repeat while there is a gain. Compile time is
+// linear: each round lists the users of all values once.
 #include <string.h>
 #include "compiler/ops/interface.h"
 #include "compiler/passes/fuse/fuse.h"
@@ -192,6 +194,7 @@ static double gain(again *a) {
 static bool may_be(const lm_fuse *s, const lm_fuse_node *n) {
   return n->kind == LM_FUSE_FUSED && n->needed && !n->chunk && n->op->n_out == 1 &&
          lm_op_has(n->op, LM_T_ELEMENTWISE) && n->op->n_in &&
+         !lm_dtype_is_half((lm_dtype)n->op->out[0]->type.dtype) &&
          lm_remat_choice(n->op->remat) == LM_REMAT_AUTO && !lm_fuse_unrounded(s, n->op);
 }
 
