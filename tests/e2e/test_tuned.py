@@ -123,6 +123,7 @@ def test_bad_locks(run):
     for text, words in [("{", "tuned.json"), ("[]", "not a list of tilings of GEMMs"), (json.dumps({**good, "version": 2}), "a list of tilings of GEMMs from another version of lmc"),
                         (json.dumps({**good, "processor": "Z80"}), "made on Z80"), (json.dumps({**good, "gemms": [3]}), "GEMM 1 is malformed"),
                         (json.dumps({**good, "gemms": [p, {**p, "tile": [0, 64]}]}), "GEMM 2 is malformed"),
+                        (json.dumps({**good, "gemms": [{**p, "tile": [64, 2**60]}]}), "GEMM 1 is malformed"),
                         (json.dumps({**good, "gemms": [{**p, "type": "int"}]}), "GEMM 1 is malformed"), (json.dumps({**good, "step": []}), "its step is malformed"),
                         *((json.dumps({**good, "step": {**STEP, **bad}}), "its step is malformed")
                           for bad in ({"off": "frob"}, {"off": "grad"}, {"off": "fuse_gemms"}, {"rows": -1}, {"points": 2**40}, {"gain": "fast"}, {"more": 1}))]:
@@ -130,7 +131,7 @@ def test_bad_locks(run):
         err = resume(1)
         check(words in err and "tuned.json" in err, f"{text[:40]}: {err}")
     run("run", file, "--out", run.path("run"), "-q", "--steps", 5, "--mode", "default")   # without max-autotune the file is not read
-    run.write("run/tuned.json", json.dumps({**good, "gemms": [{**x, "tile": [2**60, 2**60]} for x in good["gemms"]]}))
+    run.write("run/tuned.json", json.dumps({**good, "gemms": [{**x, "tile": [2**31 - 1, 2**31 - 1]} for x in good["gemms"]]}))
     resume(0)                                          # tiles larger than the GEMM are clipped
 
 
