@@ -6,6 +6,7 @@
 #include "runtime/data/feed/data.h"
 #include "runtime/data/read/store.h"
 #include "tests/runtime/check.h"
+#include "tests/runtime/files.h"
 
 enum {
   SEQ = 16,
@@ -133,15 +134,6 @@ static void contents_seal(const contents *c) {
   lm_store_close(s);
 }
 
-static void files_remove(const char *pattern) {
-  glob_t found;
-  if (glob(in_dir(pattern), 0, NULL, &found))
-    return;
-  for (size_t i = 0; i < found.gl_pathc; i++)
-    unlink(found.gl_pathv[i]);
-  globfree(&found);
-}
-
 // ---- the cases
 
 static uint64_t whole; // the hash of the data as it was written
@@ -266,9 +258,9 @@ int main(void) {
   test_tails();
   test_every_word("row");
   test_every_word("doc");
-  files_remove("cache/*");
+  files_remove(in_dir("cache/*"));
   CHECK(!rmdir(in_dir("cache")));
-  files_remove("*");
+  files_remove(in_dir("*"));
   CHECK(!rmdir(dir));
   lm_tokenizer_destroy(bytes);
   lm_arena_destroy(arena);

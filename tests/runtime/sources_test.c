@@ -12,6 +12,7 @@
 #include "runtime/data/rows/pack.h"
 #include "runtime/data/rows/vocab.h"
 #include "tests/runtime/check.h"
+#include "tests/runtime/files.h"
 
 enum {
   SEQ = 16
@@ -38,15 +39,6 @@ static char *write_packed(const char *name, const char *text, size_t n) {
   char *path = write_file(name, packed, ZSTD_compress(packed, cap, text, n, 1));
   lm_free(packed);
   return path;
-}
-
-static void files_remove(const char *pattern) {
-  glob_t found;
-  if (glob(in_dir(pattern), 0, NULL, &found))
-    return;
-  for (size_t i = 0; i < found.gl_pathc; i++)
-    unlink(found.gl_pathv[i]);
-  globfree(&found);
 }
 
 static lm_data_options options(const lm_data_source *s, int n, const lm_tokenizer *t) {
@@ -363,7 +355,7 @@ static void test_rows_changed_in_use(void) {
     close(fd);
     globfree(&found);
     lm_data_close(d);
-    files_remove("changing/*");
+    files_remove(in_dir("changing/*"));
   }
   CHECK(!rmdir(in_dir("changing")));
 }
@@ -385,7 +377,7 @@ static off_t tokens_size(lm_tokenizer *t, int32_t vocab) {
   CHECK(!glob(lm_path_join(arena, o.cache, "*.tok"), 0, NULL, &found) && found.gl_pathc == 1 &&
         !stat(*found.gl_pathv, &st));
   globfree(&found);
-  files_remove("cache/*");
+  files_remove(in_dir("cache/*"));
   rmdir(o.cache);
   return st.st_size;
 }
@@ -428,7 +420,7 @@ static void test_cache(void) {
       glob_t found;
       lm_buf file = {0};
       if (round && !i) {
-        files_remove("cache/deep/*");
+        files_remove(in_dir("cache/deep/*"));
         CHECK(cached_hash(&o, false) == want);
       }
       CHECK(!glob(in_dir(endings[i]), 0, NULL, &found));
@@ -448,7 +440,7 @@ static void test_cache(void) {
   lm_data *d;
   CHECK_FAILS(lm_data_open(&o, &d), LM_ENV, "/proc/nowhere");
   lm_buf_free(&text);
-  files_remove("cache/deep/*");
+  files_remove(in_dir("cache/deep/*"));
   rmdir(in_dir("cache/deep"));
   rmdir(in_dir("cache"));
 }
@@ -619,7 +611,7 @@ static void test_vocabulary(void) {
   lm_buf_free(&first);
   lm_buf_free(&second);
   lm_buf_free(&third);
-  files_remove("cache/*");
+  files_remove(in_dir("cache/*"));
   rmdir(in_dir("cache"));
 }
 
@@ -681,7 +673,7 @@ int main(void) {
   test_mix_shares();
   test_mix_holdout();
   test_vocabulary();
-  files_remove("*");
+  files_remove(in_dir("*"));
   CHECK(!rmdir(dir));
   lm_tokenizer_destroy(bytes);
   lm_tokenizer_destroy(bpe);

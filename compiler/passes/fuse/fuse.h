@@ -78,6 +78,8 @@ typedef void lm_fuse_leaf(void *user, lm_value *v, lm_type touched);
 // values in memory.
 void lm_fuse_leaves(const lm_fuse *s, const lm_op *op, lm_fuse_leaf *fn, void *user);
 
+// Bytes of v that a recomputation of a value of type t reads: all of v, or fewer if t is smaller.
+double lm_fuse_bytes_read(const lm_module *m, lm_type t, const lm_value *v);
 // The axes that the kernel of a node may be parallel over.
 lm_type lm_fuse_allowed_axes(const lm_fuse *s, const lm_fuse_node *n);
 // Sets the dependences of a node, again after one of them is recomputed.

@@ -44,13 +44,6 @@ static double elements_of(const lm_module *m, const lm_op *op) {
   return n;
 }
 
-// The bytes of v that op reads, if it is elementwise.
-static double bytes_of(const lm_module *m, const lm_value *v, const lm_op *op) {
-  double all = lm_type_traffic(m, v->type);
-  double some = elements_of(m, op) * lm_dtype_bytes((lm_dtype)v->type.dtype);
-  return all < some ? all : some;
-}
-
 // ---- users
 
 typedef struct user_index {
@@ -137,7 +130,7 @@ static void leaf_add(void *user, lm_value *v, lm_type touched) {
   bool stored = !n || n->kind == LM_FUSE_UNFUSED || n->needed;
   l->fails |= inside ? touched.rank > 0 : !stored;
   if (!inside && !group_reads(l->s, l->group, v))
-    l->bytes += bytes_of(l->s->m, v, l->op);
+    l->bytes += lm_fuse_bytes_read(l->s->m, l->op->out[0]->type, v);
 }
 
 static double cone_flops(const lm_fuse *s, const lm_op *op) {

@@ -73,8 +73,7 @@ void lm_fuse_leaves(const lm_fuse *s, const lm_op *op, lm_fuse_leaf *fn, void *u
 
 // ---- recomputed operations
 
-// Bytes of v that a recomputation of a value of type t reads: all of v, or fewer if t is smaller.
-static double bytes_read(const lm_module *m, lm_type t, const lm_value *v) {
+double lm_fuse_bytes_read(const lm_module *m, lm_type t, const lm_value *v) {
   double all = lm_type_traffic(m, v->type);
   double some = (double)lm_type_elements(m, t) * lm_dtype_bytes((lm_dtype)v->type.dtype);
   return all < some ? all : some;
@@ -136,7 +135,7 @@ static void classify(lm_fuse *s, lm_fuse_node *n) {
             ? (double)lm_type_elements(s->m, t) / (double)lm_type_elements(s->m, op->in[i]->type)
             : 1;
     n->flops += recomputed ? from->flops * part : 0;
-    n->bytes += recomputed ? from->bytes * part : bytes_read(s->m, t, op->in[i]);
+    n->bytes += recomputed ? from->bytes * part : lm_fuse_bytes_read(s->m, t, op->in[i]);
   }
   n->kind = kind_of(s, n, (double)lm_type_elements(s->m, t), own);
 }
