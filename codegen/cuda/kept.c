@@ -8,9 +8,9 @@
 //   h = the sum over the team
 //   for the 3 vectors of a lane: y = x2[…] * h
 //
-// Which vectors several loops read is known from the attempt before. As many are kept as there are
-// registers for. Operands alone are kept: results may be written meanwhile, while an operand that a
-// result overwrites in place has its old elements in registers, as it should.
+// The previous attempt records which vectors several loops read. As many of them are kept as there
+// are registers for. Only operands are kept, because a pass may write results between two reads.
+// If a result overwrites an operand in place, the registers still hold the operand's elements.
 #include <string.h>
 #include "codegen/cuda/emit.h"
 
@@ -62,7 +62,7 @@ static cuda_kept *find(cuda_emit *e, const char *base, const char *index, lm_typ
   return k;
 }
 
-// True if each lane has the same vectors in all such loops.
+// True if the loop gives each lane the same vectors in every pass that has such a loop.
 static bool is_aligned(const cuda_emit *e, int level) {
   int width = e->width[e->g.pass];
   const lm_var *v = &e->g.vars.v[e->vector];

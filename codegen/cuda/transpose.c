@@ -45,7 +45,7 @@ static int contiguous(const lm_gen_domain *d, const lm_ix *at) {
   return -1;
 }
 
-// The loop along which most bytes of operands are contiguous; -1: none.
+// The loop along which the greatest number of operand bytes is contiguous; -1 if there is none.
 static int loop_of_loads(const cuda_emit *e, int pass) {
   const lm_gen_domain *d = &e->g.domains[pass];
   double bytes[LM_GEN_LOOPS] = {0};

@@ -71,7 +71,8 @@ static const char *precision_of(const form *f, char *text) {
   return text;
 }
 
-// Plans with casts take no longer than without; with the refused ones they would.
+// A plan that has casts is not slower than the plan without casts. If the search refused all casts,
+// then a plan that is forced to have them is slower.
 static void test_seconds(double gap, const char *precision, verdict v, double with) {
   double without, forced;
   compiled(gap, "precision.compute = bf16", NULL, &without);
