@@ -123,7 +123,7 @@ lm_status lm_command_unknown(const char *name) {
     const char *word, *command;
   } others[] = {{"train", "run"},     {"start", "run"},      {"infer", "generate"},
                 {"evaluate", "eval"}, {"validate", "check"}, {"format", "fmt"},
-                {"init", "new"}};
+                {"init", "new"},      {"-v", "--version"},   {"-V", "--version"}};
   const char *names[LM_COUNT(commands) + LM_COUNT(others)];
   size_t n = 0;
   for (size_t i = 0; i < LM_COUNT(commands); i++)

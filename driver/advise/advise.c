@@ -59,9 +59,10 @@ static int64_t power_of_two(double x, int64_t least, int64_t most) {
 }
 
 // About one token per kilobyte of text, so that each token is frequent enough to be learned. Below
-// 300 kB the tokens are bytes.
-int64_t lm_advise_vocab(double bytes) {
-  return bytes < 3e5 ? 256 : power_of_two(bytes / 1000, VOCAB_LEAST, VOCAB_MOST);
+// 300 kB the tokens are bytes, unless files that are not text are to be left out: a tokenizer of
+// bytes takes them.
+int64_t lm_advise_vocab(double bytes, bool text_alone) {
+  return bytes < 3e5 && !text_alone ? 256 : power_of_two(bytes / 1000, VOCAB_LEAST, VOCAB_MOST);
 }
 
 // ---- the model

@@ -47,8 +47,10 @@ enum {
   LM_ADVICE_SAMPLE = 120,
   LM_ADVICE_REPORTS = 5,
   LM_ADVICE_EPOCHS = 4
-};                                     // tokens of a sample; evaluations; epochs
-int64_t lm_advise_vocab(double bytes); // size of a vocabulary for a text of that size; 256: bytes
+}; // tokens of a sample; evaluations; epochs
+// Size of a vocabulary for a text of that size; 256: bytes. text_alone: files that are not text lie
+// beside it.
+int64_t lm_advise_vocab(double bytes, bool text_alone);
 // least: layers that the model has at least.
 void lm_advise(const lm_machine *m, const lm_text_facts *text, double seconds, int64_t least,
                lm_advice *out);

@@ -30,6 +30,7 @@ typedef struct {
   lm_dataset *out;
   uint32_t cap;
   const char *unreadable; // the first folder that cannot be read, and why; NULL: none
+  bool pattern;           // the path is one, which names files of any kind
   lm_folder_walk walk;
 } inspector;
 
@@ -350,6 +351,7 @@ static lm_status sources_find(inspector *x, const char *path) {
     return lm_fail(LM_USER, "--data: there is no file or folder %s", path);
   if (!there)
     LM_TRY(pattern_check(path));
+  x->pattern = !there;
   source_add(x, there ? escaped(x, path) : path);
   return NULL;
 }
@@ -523,13 +525,34 @@ static lm_status files_inspect(inspector *x, const lm_file_list *files, lm_data_
   return NULL;
 }
 
+// The files that a pattern matches and that are text. The others are remembered by their kinds, as
+// those of a folder are.
+static lm_file_list texts_of_pattern(inspector *x, const lm_file_list *all) {
+  lm_file_list texts = {.sources = all->sources, .n_sources = all->n_sources};
+  lm_file_kinds kinds = {0};
+  for (uint32_t i = 0; i < all->n; i++) {
+    const lm_file_entry *file = &all->files[i];
+    x->walk.files++;
+    if (lm_folder_walk_on(&x->walk) && !lm_file_kinds_look(x->a, file->path, file->size, &kinds))
+      continue;
+    LM_PUSH(x->a, texts.files, texts.n, texts.cap) = *file;
+    texts.bytes += file->size;
+  }
+  for (uint32_t i = 0; i < kinds.n; i++)
+    kind_remember(x, &kinds.v[i]);
+  unusable_find(x->out);
+  return texts.n ? texts : *all;
+}
+
 static lm_status source_inspect(inspector *x, lm_data_source *source) {
   lm_file_list files;
   LM_TRY(lm_file_list_make(source, 1, &files));
   // each folder in a folder is a separate source
   bool in_folder = x->out->n_kinds > 0;
+  bool judged = x->pattern && source->kind == LM_SOURCE_TEXT;
+  lm_file_list texts = judged ? texts_of_pattern(x, &files) : files;
   x->out->irregular += files.skipped - (in_folder ? files.skipped_folders : 0);
-  lm_status s = files_inspect(x, &files, source);
+  lm_status s = files_inspect(x, &texts, source);
   lm_file_list_free(&files);
   return s;
 }
@@ -565,7 +588,8 @@ lm_status lm_dataset_inspect(lm_arena *a, lm_walk_progress progress, const char 
   }
   sources_name(&x);
   kinds_order(out);
-  out->files -= out->unusable_files < out->files ? out->unusable_files : 0;
+  if (!x.pattern)
+    out->files -= out->unusable_files < out->files ? out->unusable_files : 0;
   return NULL;
 }
 

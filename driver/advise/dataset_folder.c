@@ -103,7 +103,7 @@ bool lm_file_is_text(const char *path) {
   return text;
 }
 
-static void file_look(const char *path, uint64_t size, char *room, lm_file_kind *kind) {
+static bool file_look(const char *path, uint64_t size, char *room, lm_file_kind *kind) {
   size_t n;
   bool text = beginning_read(path, room, &n) && is_text(room, n, n < LOOKED_AT);
   kind->unusable += !text;
@@ -112,6 +112,16 @@ static void file_look(const char *path, uint64_t size, char *room, lm_file_kind 
   if (text)
     kind->bytes += size;
   kind->files++;
+  return text;
+}
+
+bool lm_file_kinds_look(lm_arena *a, const char *path, uint64_t size, lm_file_kinds *out) {
+  const char *slash = strrchr(path, '/');
+  char *room = lm_alloc(LOOKED_AT);
+  bool text =
+      file_look(path, size, room, kind_find(a, out, extension_of(slash ? slash + 1 : path)));
+  lm_free(room);
+  return text;
 }
 
 bool lm_folder_walk_on(lm_folder_walk *w) {

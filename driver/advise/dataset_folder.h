@@ -33,6 +33,8 @@ bool lm_folder_walk_on(lm_folder_walk *w);
 // Adds the regular files of a folder except hidden ones, which patterns do not match either, until
 // the walk ends. False with errno if the folder cannot be read.
 bool lm_file_kinds_add(lm_arena *a, const char *folder, lm_folder_walk *w, lm_file_kinds *out);
+// Adds a file to the kind of its extension. False if the file is not text.
+bool lm_file_kinds_look(lm_arena *a, const char *path, uint64_t size, lm_file_kinds *out);
 // Sorts by extension and decides which kinds are read.
 void lm_file_kinds_judge(lm_arena *a, lm_file_kinds *kinds);
 bool lm_file_is_text(const char *path); // by its beginning

@@ -14,6 +14,18 @@ static lm_run_stages stages_of(const lm_session *s, const lm_data_info *info) {
                         batch_rows);
 }
 
+// A part may begin inside of a document.
+static void inside_text(const lm_session *s, const lm_data_info *info, lm_buf *out) {
+  for (int i = 0; i < info->n_parts; i++) {
+    lm_data_part_info p = lm_data_part(s->data, i);
+    if (!p.docs && p.tokens)
+      lm_buf_printf(out,
+                    "No document begins in '%s', which is the end of one that another part begins; "
+                    "a document is counted where it begins.\n",
+                    p.name);
+  }
+}
+
 static void part_text(const lm_session *s, int i, lm_buf *out) {
   lm_data_part_info p = lm_data_part(s->data, i);
   lm_buf_printf(out, "  %-12s %12lld %14lld %10lld", p.name, (long long)p.docs, (long long)p.tokens,
@@ -31,6 +43,7 @@ static void summary_text(const lm_session *s, const lm_data_info *info, lm_buf *
                 "rows", "filled");
   for (int i = 0; i < info->n_parts; i++)
     part_text(s, i, out);
+  inside_text(s, info, out);
   lm_run_stages stages = stages_of(s, info);
   lm_buf b = {0};
   lm_stages_print(&stages, &b);

@@ -220,7 +220,7 @@ static double seconds_left(const lm_starter *x) {
 // Halves the vocabulary as long as most parameters of the model that the time allows would be the
 // vocabulary's.
 static lm_status model_choose(lm_starter *x, const lm_machine *machine) {
-  x->vocab_of_text = lm_advise_vocab(x->dataset.bytes);
+  x->vocab_of_text = lm_advise_vocab(x->dataset.bytes, x->dataset.unusable_files > 0);
   for (int64_t vocab = x->vocab_of_text;; vocab /= 2) {
     LM_TRY(tokens_measure(x, vocab));
     if (x->params > 0)

@@ -98,18 +98,16 @@ static void fields_print(const lm_starter *x, FILE *to) {
 
 static void machine_print(const lm_starter *x, FILE *to) {
   const lm_machine *m = &x->machine;
-  lm_buf flops = {0};
   lm_buf memory = {0};
   lm_buf rate = {0};
   lm_buf load = {0};
-  lm_show_count(&flops, x->advice.flops);
   lm_show_bytes(&memory, m->memory);
   lm_load_text(&m->load, &load);
   lm_show_count(&rate, x->advice.tokens_per_s);
   lm_print_wrapped(to, INDENT,
-                   "machine   %d core%s, %s memory; %sFLOP/s in GEMMs %lld wide; %s "
+                   "machine   %d core%s, %s memory; %.4g GFLOP/s in GEMMs %lld wide; %s "
                    "tokens a second with this model%s\n",
-                   m->load.cores, m->load.cores == 1 ? "" : "s", memory.p, flops.p,
+                   m->load.cores, m->load.cores == 1 ? "" : "s", memory.p, x->advice.flops / 1e9,
                    (long long)x->advice.d, rate.p, x->timed ? ", timed" : " (estimated)");
   if (lm_load_is_busy(&m->load))
     lm_print_wrapped(to, INDENT,
@@ -117,7 +115,6 @@ static void machine_print(const lm_starter *x, FILE *to) {
                      "while other processes use the processors\n",
                      load.p);
   lm_buf_free(&load);
-  lm_buf_free(&flops);
   lm_buf_free(&memory);
   lm_buf_free(&rate);
 }

@@ -117,6 +117,14 @@ void lm_recipe_help_files(lm_ctx *c, lm_diag *d) {
                "or --set 'data.source.NAME=text(\"x.txt\")'");
 }
 
+// One path is expected, but a list is written.
+static void help_paths(lm_ctx *c, lm_diag *d, const lm_schema_key *key) {
+  if (!strncmp(key->path, "data.source", strlen("data.source")))
+    lm_diag_help(c, d,
+                 "a pattern names several files: text(\"texts/*.txt\"); files elsewhere are "
+                 "another source: source more = text(\"more.txt\")");
+}
+
 void lm_recipe_help_notation(lm_resolver *R, lm_diag *d, const lm_schema_key *key,
                              const ast_expr *e) {
   if (!strcmp(key->path, "recipe.data")) {
@@ -148,4 +156,6 @@ void lm_recipe_help_notation(lm_resolver *R, lm_diag *d, const lm_schema_key *ke
     lm_diag_help(R->c, d, "write %s = %s", beside, e->spelling);
   else if (element)
     lm_diag_help(R->c, d, "write %s = [%s]", name, lm_recipe_text(R->c, e));
+  else if (e->kind == EX_LIST && key->types & T_PATH)
+    help_paths(R->c, d, key);
 }

@@ -211,6 +211,9 @@ static const char *token_help(lm_parser *ps, const lm_expected *expected, const 
     return "the operator for equality is '=='";
   if (!strcmp(token, "a pattern") && operator_expected)
     return "a matrix multiplication is dot(x, w, axis)";
+  bool is_star = !strcmp(found, "'*'");
+  if (is_star && has(expected, "'='") && has(expected, "'{'"))
+    return "names of parameters are matched by patterns, which begin with '@': @norm*, @**.n1";
   if (is_comparison(token) && operator_expected)
     return "comparisons cannot be chained: write a < b & b < c";
   if (!strcmp(token, "'mod'") && has(expected, "an expression"))

@@ -353,6 +353,13 @@ def test_new_decides_per_file(run):
     check(facts["text"]["files"] == 40 and "20 .txt (not UTF-8 text)" in facts["text"]["not_read"], facts)
     check('text("mixed/*.txt")' in text and "bad = 35%" in text, text)
     run("run", "mixed.lm", "--steps", 1, "-q", cwd=run.folder)
+    # of a pattern too, whose source is all that it matches
+    open(run.path("mixed/program"), "wb").write(bytes(range(256)) * 400)
+    facts, text = made(run, "pattern", "mixed/**")
+    check(facts["text"]["files"] == 40 and "20 .txt (not UTF-8 text), 1 (not UTF-8 text)" in facts["text"]["not_read"], facts)
+    check('text("mixed/**")' in text and "bad = 36%" in text and "bytes()" not in text, text)
+    rows = json.loads(run("data", "pattern.lm", "--json", cwd=run.folder))["parts"]
+    check(sum(p["documents"] for p in rows) == 40, rows)
 
 
 def test_new_skips_what_is_not_a_file(run):
