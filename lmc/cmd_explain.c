@@ -43,7 +43,7 @@ static lm_status key_explain(const lm_cli *cli, const lm_recipe *r, const char *
   if (!o)
     return lm_fail(LM_USER, "the recipe has no value '%s'; `lmc check` lists them", key);
   (cli->json ? lm_report_origins_json : lm_report_origins)(cli->ctx, key, o, &text);
-  lm_cli_put(&text);
+  lm_print_report(stdout, cli->json, &text);
   return NULL;
 }
 

@@ -4,7 +4,7 @@
 #include "driver/report/report.h"
 
 static void origin_print(const lm_ctx *c, const lm_recipe_origin *o, lm_buf *out) {
-  lm_buf_printf(out, "  %-24s %s", o->text, o->who);
+  lm_buf_printf(out, "  %-23s  %s", o->text, o->who);
   if (o->loc.file && o->loc.line)
     lm_buf_printf(out, ", %s:%u:%u", c->sources[o->loc.file].path, o->loc.line, o->loc.col);
   lm_buf_printf(out, "\n");
