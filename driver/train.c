@@ -132,16 +132,9 @@ static lm_status samples_check(lm_training *x) {
 
 // ---- callbacks of the run
 
-// True if the folder is that of a run with all of its steps.
-static bool is_finished(const lm_training *x) {
-  const lm_resumption *from = &x->resumption;
-  return from->from.folder && !strcmp(from->run, x->dir) && from->was.step >= x->s.run.steps;
-}
-
-// A finished run computes no step, so the values that it was resumed with are not recorded.
 static lm_status begin(void *user) {
   lm_training *x = user;
-  if (!x->dir || is_finished(x))
+  if (!x->dir)
     return NULL;
   LM_TRY(lm_resume_record(&x->s, &x->resumption));
   LM_TRY(lm_session_tokenizer_write(&x->s, x->dir));

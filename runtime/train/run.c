@@ -453,6 +453,12 @@ static int64_t own_last(const lm_run *r) {
   return own ? r->state.step : -1;
 }
 
+// True if the folder is that of a run which has all of its steps or was stopped early.
+static bool is_finished(const lm_run *r) {
+  bool complete = r->state.step >= r->o->steps || r->out->stopped_early;
+  return r->o->dir && own_last(r) >= 0 && complete;
+}
+
 static lm_status supersede(lm_run *r) {
   lm_checkpoint_aside aside;
   if (!r->o->dir || r->now.over)
@@ -480,7 +486,7 @@ static lm_status folder_prepare(lm_run *r) {
   LM_TRY(folder_lock(r));
   LM_TRY(supersede(r));
   LM_TRY(folder_open(r));
-  return r->o->begin ? r->o->begin(r->o->user) : NULL;
+  return r->o->begin && !is_finished(r) ? r->o->begin(r->o->user) : NULL;
 }
 
 static lm_status train(lm_run *r) {

@@ -70,7 +70,8 @@ typedef struct lm_run_options {
   double min_delta;
   lm_guard_options guard;
   lm_progress progress; // the caller sets the public members
-  // Called before the first step, once the run is certain to use its folder. Optional.
+  // Called before the first step, once the run is certain to use its folder; not if the folder's
+  // own run is finished, so that values it was started with are not recorded. Optional.
   lm_status (*begin)(void *user);
   // Called after each step. Optional.
   lm_status (*after_step)(void *user, int64_t step, const lm_step_result *r, lm_progress *p);

@@ -320,6 +320,8 @@ def test_stopped_early(run):
     check("this run is finished: it stopped after step 6 of 40, 2 evaluations without" in out, out)
     check(json.loads(run("run", file, "--json"))["stopped_early"] is True, "as JSON")
     check(before == folder_bytes(run.path("run/step-000006")), "nothing was trained")
+    run("run", file, "--set", "optimizer.lr = 2e-2", "--change", "optimizer.lr")
+    check(not os.path.exists(run.path("run/history.json")), "a change without a step")
     run.write("stop.lm", STOPS.format(patience=3))
     check("stopped after step 12, saved: 3 evaluations" in run("run", file), "with more patience")
     out = run("run", file, "--steps", 8)
